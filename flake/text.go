@@ -1,0 +1,223 @@
+package flake
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/flakelease/allocator/internal/crockford"
+)
+
+// String returns the 13 letters of id, in upper case.
+//
+// A negative ID, which nothing here makes, shows as a text no parser accepts.
+func (id ID) String() string {
+	var g [TextLen]byte
+	crockford.Encode(&g, byte(uint64(id)>>60), uint64(id))
+	return string(g[:])
+}
+
+// AppendText appends the 13 letters of id to b. It returns ErrRange for a
+// negative ID, and b unchanged.
+func (id ID) AppendText(b []byte) ([]byte, error) {
+	if id < 0 {
+		return b, negative(id)
+	}
+	var g [TextLen]byte
+	crockford.Encode(&g, byte(id>>60), uint64(id))
+	return append(b, g[:]...), nil
+}
+
+// MarshalText returns the 13 letters of id. It returns ErrRange for a negative
+// ID.
+func (id ID) MarshalText() ([]byte, error) { return id.AppendText(make([]byte, 0, TextLen)) }
+
+// UnmarshalText sets id as Parse reads b. After an error id is unchanged.
+func (id *ID) UnmarshalText(b []byte) error {
+	// The length goes first also because up to 32 bytes become a string
+	// without an allocation.
+	if len(b) != TextLen {
+		return wrongLength(len(b))
+	}
+	v, err := Parse(string(b))
+	if err != nil {
+		return err
+	}
+	*id = v
+	return nil
+}
+
+// Parse returns the ID written in s.
+//
+// s is 13 letters of Crockford's Base32 in either case, most significant
+// first. Parse is strict: no spaces, no hyphens, no I, L, O or U, and nothing
+// that only becomes a letter by Unicode case folding. The first letter is 0 to
+// 7, since an ID has 63 bits.
+//
+// It returns ErrLength, ErrAlphabet or ErrOverflow, in this order where several
+// apply; the ID is then zero.
+//
+// Source: Ulid-Flake specification, "Encoding" and "Overflow Errors when
+// Parsing Base32 Strings".
+func Parse(s string) (ID, error) {
+	if len(s) != TextLen {
+		return 0, wrongLength(len(s))
+	}
+	top, rest, ok := crockford.Decode(s)
+	if !ok || top > 7 {
+		return 0, badText(s, ok)
+	}
+	return ID(uint64(top)<<60 | rest), nil
+}
+
+// ParseLenient returns the ID a person may have meant by s: it drops hyphens
+// and reads I and L as 1 and O as 0, then goes on as Parse, whose errors it
+// returns. Positions in errors count without the hyphens. U stays invalid.
+//
+// For typed input only: several texts then stand for one ID.
+func ParseLenient(s string) (ID, error) {
+	var g [TextLen]byte
+	if n := crockford.Fold(g[:], s); n != TextLen {
+		return 0, wrongLength(n)
+	}
+	return Parse(string(g[:]))
+}
+
+func wrongLength(n int) error {
+	return fmt.Errorf("%w: %d bytes, not %d", ErrLength, n, TextLen)
+}
+
+func negative(id ID) error {
+	return fmt.Errorf("%w: %d is negative", ErrRange, int64(id))
+}
+
+// badText names what is wrong with 13 bytes: a byte that is no letter, or, if
+// all are, the first letter's size.
+func badText(s string, letters bool) error {
+	if !letters {
+		i := crockford.FirstBad(s)
+		return fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[i]), i)
+	}
+	return fmt.Errorf("%w: first letter %s is above 7", ErrOverflow, crockford.Quote(s[0]))
+}
+
+// AppendInt appends id as a decimal integer to b.
+func (id ID) AppendInt(b []byte) []byte { return strconv.AppendInt(b, int64(id), 10) }
+
+// ParseInt returns the ID written in s as a decimal integer: ASCII digits only,
+// no sign, no spaces; leading zeros are allowed.
+//
+// It returns ErrAlphabet, also for an empty s, and ErrRange for a value above
+// 2^63−1 and for digits behind a minus sign; the ID is then zero.
+func ParseInt(s string) (ID, error) {
+	digits := s
+	minus := len(s) > 1 && s[0] == '-'
+	if minus {
+		digits = s[1:]
+	}
+	if digits == "" {
+		return 0, fmt.Errorf("%w: no digits", ErrAlphabet)
+	}
+	var v uint64
+	over := minus
+	for i := range len(digits) {
+		d := uint64(digits[i] - '0')
+		if d > 9 {
+			return 0, fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(digits[i]), len(s)-len(digits)+i)
+		}
+		// Keep reading after an overflow: a byte that is no digit further on is
+		// the better answer.
+		if over = over || v > (math.MaxInt64-d)/10; !over {
+			v = v*10 + d
+		}
+	}
+	if over {
+		return 0, fmt.Errorf("%w: not within 0 and 2^63-1", ErrRange)
+	}
+	return ID(v), nil
+}
+
+// FromInt64 returns v as an ID. It returns ErrRange if v is negative.
+func FromInt64(v int64) (ID, error) {
+	if v < 0 {
+		return 0, negative(ID(v))
+	}
+	return ID(v), nil
+}
+
+const (
+	upperHex = "0123456789ABCDEF"
+	lowerHex = "0123456789abcdef"
+	hexLen   = 2 * BinaryLen
+)
+
+// Hex returns id in hexadecimal as the reference implementations print it: 0x,
+// then upper-case digits without leading zeros.
+func (id ID) Hex() string { return string(id.AppendHex(make([]byte, 0, 2+hexLen))) }
+
+// AppendHex appends what Hex returns to b.
+func (id ID) AppendHex(b []byte) []byte {
+	b = append(b, "0x"...)
+	shift := 60
+	for shift > 0 && uint64(id)>>shift == 0 {
+		shift -= 4
+	}
+	for ; shift >= 0; shift -= 4 {
+		b = append(b, upperHex[uint64(id)>>shift&15])
+	}
+	return b
+}
+
+// AppendHex16 appends the binary form of id in hexadecimal to b: 16 lower-case
+// digits without a prefix, which sort as IDs do.
+func (id ID) AppendHex16(b []byte) []byte {
+	for shift := 60; shift >= 0; shift -= 4 {
+		b = append(b, lowerHex[uint64(id)>>shift&15])
+	}
+	return b
+}
+
+// ParseHex returns the ID written in s in hexadecimal, digits in either case:
+// either 0x and 1 to 16 digits, as AppendHex writes it, or 16 digits alone, as
+// AppendHex16 does.
+//
+// It returns ErrLength, ErrAlphabet, or ErrRange if bit 63 is set; the ID is
+// then zero.
+func ParseHex(s string) (ID, error) {
+	digits, least := s, hexLen
+	if len(s) >= 2 && s[:2] == "0x" {
+		digits, least = s[2:], 1
+	}
+	if len(digits) < least || len(digits) > hexLen {
+		return 0, fmt.Errorf("%w: %d bytes, not 0x and 1 to 16 digits or 16 digits", ErrLength, len(s))
+	}
+	var v uint64
+	for i := range len(digits) {
+		c := digits[i]
+		var d byte
+		switch {
+		case '0' <= c && c <= '9':
+			d = c - '0'
+		case 'a' <= c && c <= 'f':
+			d = c - 'a' + 10
+		case 'A' <= c && c <= 'F':
+			d = c - 'A' + 10
+		default:
+			return 0, fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(c), len(s)-len(digits)+i)
+		}
+		v = v<<4 | uint64(d)
+	}
+	if v > math.MaxInt64 {
+		return 0, fmt.Errorf("%w: bit 63 is set", ErrRange)
+	}
+	return ID(v), nil
+}
+
+// Bin returns id in binary as the reference implementations print it: 0b, then
+// digits without leading zeros.
+func (id ID) Bin() string { return string(id.AppendBin(make([]byte, 0, 2+64))) }
+
+// AppendBin appends what Bin returns to b.
+func (id ID) AppendBin(b []byte) []byte {
+	return strconv.AppendUint(append(b, "0b"...), uint64(id), 2)
+}
