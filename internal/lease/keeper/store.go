@@ -1,0 +1,45 @@
+package keeper
+
+import (
+	"context"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Store is what the keeper asks of the store that holds a space. Package
+// etcdstore is the real one, package leasetest has one in memory, and the
+// contract test in leasetest says what both must do.
+//
+// Any error but lease.ErrLeaseGone means that the outcome is unknown: a write
+// may have been applied, or may still be. All methods honour ctx and are safe
+// for concurrent use.
+type Store interface {
+	// Load reads the whole space, linearizably and at one revision. The records
+	// of a space that was never initialised are absent; that is no error.
+	Load(ctx context.Context) (lease.View, error)
+
+	// Read reads config, era and one sid, linearizably and at one revision.
+	Read(ctx context.Context, sid flake.SID) (lease.View, error)
+
+	// Commit carries out txn whole, or not at all if a compare does not hold.
+	// It reports which, with a view of the sid: after the write if applied
+	// (holder and window then carry the revision of the write), else as found.
+	Commit(ctx context.Context, txn lease.Txn) (applied bool, now lease.View, err error)
+
+	// Register takes a lease of ttl (whole seconds) and puts r under it.
+	Register(ctx context.Context, ttl time.Duration, r lease.Registration) (lease.LeaseID, error)
+
+	// KeepAlive renews the lease once. ErrLeaseGone: it has expired or was revoked.
+	KeepAlive(ctx context.Context, id lease.LeaseID) error
+
+	// Revoke ends the lease and deletes every key on it. A lease that is gone
+	// already is no error.
+	Revoke(ctx context.Context, id lease.LeaseID) error
+
+	// Watch calls changed after every change of config, era or a holder, and
+	// once after each gap in what it could see. It is a hint: the caller reads
+	// again. Watch blocks until ctx ends and returns its error.
+	Watch(ctx context.Context, changed func()) error
+}

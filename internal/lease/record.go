@@ -1,0 +1,189 @@
+package lease
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"strings"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Instance names one process from its start to its end. It is random: two live
+// processes with one instance would each take the other's writes for their own
+// and issue duplicates, so it is never derived from a pod or host name.
+type Instance string
+
+// LeaseID is etcd's number of a lease; 0 is none.
+type LeaseID int64
+
+// Space is the fingerprint of a space, written once by init: what every ID in
+// it means. Nodes with another fingerprint are refused.
+type Space struct {
+	Layout flake.Layout `json:"layout"`
+	Epoch  clock.Millis `json:"epoch"` // Unix ms that flakes count from
+	Pool   string       `json:"pool"`  // UUID of the space
+}
+
+// Format returns what the bits of the space's IDs mean.
+func (s Space) Format() flake.Format {
+	return flake.Format{Layout: s.Layout, Epoch: int64(s.Epoch)}
+}
+
+// Era is the generation of the space's history. An operator bumps it after etcd
+// was restored from a backup; no window of the new era starts below its floor.
+type Era struct {
+	Number  int64        `json:"number"` // 1, 2, …
+	Floor   clock.Millis `json:"floor"`
+	Cluster uint64       `json:"cluster,string"` // etcd's cluster ID when the era began
+}
+
+// Holder is the leased record that says a sid is taken.
+type Holder struct {
+	Instance Instance `json:"instance"`
+	Node     string   `json:"node"`
+}
+
+// WindowState tells a window in use from one its owner gave back.
+type WindowState string
+
+// The states of a window.
+const (
+	Active   WindowState = "active"
+	Released WindowState = "released"
+)
+
+// Window is the durable record of one sid: the milliseconds [Base, Ceil) that
+// its owner may use, and all that anybody ever used lie below Ceil. It is never
+// deleted.
+type Window struct {
+	Era      int64        `json:"era"`
+	Term     int64        `json:"term"` // grows by one with every acquisition of the sid
+	Instance Instance     `json:"instance"`
+	Node     string       `json:"node"`
+	Nonce    string       `json:"nonce"` // unique to the attempt that wrote it
+	Base     clock.Millis `json:"base"`
+	Ceil     clock.Millis `json:"ceil"` // exclusive
+	State    WindowState  `json:"state"`
+	Wall     clock.Millis `json:"wall"` // the writer's clock just before it sent the write
+}
+
+// Tenure is a line of the ledger: who took a sid, and from which millisecond.
+type Tenure struct {
+	Term     int64        `json:"term"`
+	Instance Instance     `json:"instance"`
+	Node     string       `json:"node"`
+	Era      int64        `json:"era"`
+	Since    clock.Millis `json:"since"`
+}
+
+// Registration is a running process, under its lease: a standby has one too.
+type Registration struct {
+	Instance Instance `json:"instance"`
+	Node     string   `json:"node"`
+	Version  string   `json:"version"`
+	GRPC     string   `json:"grpc,omitempty"`   // host:port
+	HTTP     string   `json:"http,omitempty"`   // host:port
+	Gossip   string   `json:"gossip,omitempty"` // host:port
+}
+
+// Errors of [Decode]. The record must then be left alone and shown to an
+// operator: none of them ever stands for "absent" or zero.
+var (
+	ErrMalformed = errors.New("lease: record is malformed")
+	ErrVersion   = errors.New("lease: record has an unknown version")
+	ErrChecksum  = errors.New("lease: record's checksum does not match")
+)
+
+// recordVersion is written before every record. A change that an older binary
+// could misread raises it.
+const recordVersion = "a1"
+
+// maxRecord bounds what is parsed, in bytes. Ours are under 400.
+const maxRecord = 4096
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Encode returns the stored form of a record: version, CRC-32C of the rest in
+// hex, and JSON that an operator can read, separated by blanks.
+func Encode[T any](record T) string {
+	body, err := json.Marshal(record)
+	if err != nil {
+		panic(fmt.Sprintf("lease: record %T has no JSON form: %v", record, err))
+	}
+	return fmt.Sprintf("%s %08x %s", recordVersion, crc32.Checksum(body, castagnoli), body)
+}
+
+// Decode reads what Encode wrote.
+//
+// It returns ErrVersion, ErrChecksum or ErrMalformed; the record is then zero.
+func Decode[T any](raw string) (T, error) {
+	var zero, record T
+	if len(raw) > maxRecord {
+		return zero, fmt.Errorf("%w: %d bytes, at most %d", ErrMalformed, len(raw), maxRecord)
+	}
+	version, rest, _ := strings.Cut(raw, " ")
+	if version != recordVersion {
+		return zero, fmt.Errorf("%w: %.16q, this binary reads %q", ErrVersion, version, recordVersion)
+	}
+	sum, body, _ := strings.Cut(rest, " ")
+	want, err := strconv.ParseUint(sum, 16, 32)
+	if err != nil || len(sum) != 8 {
+		return zero, fmt.Errorf("%w: no checksum", ErrMalformed)
+	}
+	if got := crc32.Checksum([]byte(body), castagnoli); uint64(got) != want {
+		return zero, fmt.Errorf("%w: stored %08x, computed %08x", ErrChecksum, want, got)
+	}
+	if err := json.Unmarshal([]byte(body), &record); err != nil {
+		return zero, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	if v, ok := any(record).(interface{ check() error }); ok {
+		if err := v.check(); err != nil {
+			return zero, fmt.Errorf("%w: %w", ErrMalformed, err)
+		}
+	}
+	return record, nil
+}
+
+// check refuses a window no protocol step writes.
+func (w Window) check() error {
+	switch {
+	case w.Era < 1, w.Term < 1:
+		return errors.New("era and term start at 1")
+	case w.Instance == "", w.Nonce == "":
+		return errors.New("no instance or nonce")
+	case w.Base < 0, w.Ceil < w.Base:
+		return fmt.Errorf("window [%d,%d)", w.Base, w.Ceil)
+	case w.State != Active && w.State != Released:
+		return fmt.Errorf("state %q", w.State)
+	}
+	return nil
+}
+
+func (e Era) check() error {
+	if e.Number < 1 || e.Floor < 0 {
+		return fmt.Errorf("era %d with floor %d", e.Number, e.Floor)
+	}
+	return nil
+}
+
+func (h Holder) check() error {
+	if h.Instance == "" {
+		return errors.New("no instance")
+	}
+	return nil
+}
+
+func (s Space) check() error {
+	if s.Pool == "" {
+		return errors.New("no pool")
+	}
+	return nil
+}
+
+// ErrLeaseGone says that the store has no such lease any more. It is a reason
+// to get another, never a reason to stop issuing: windows do not depend on it.
+var ErrLeaseGone = errors.New("lease: lease is gone")

@@ -1,0 +1,93 @@
+package lease
+
+import "github.com/flakelease/allocator/flake"
+
+// Entry is a key of the store as it was read.
+type Entry[T any] struct {
+	Rev   int64   // revision of its last write; 0: there is no such key
+	Lease LeaseID // the lease it is attached to; 0: none
+	Raw   string  // the bytes stored, which later compares quote
+	Value T       // decoded from Raw; zero when Err is set
+	Err   error   // ErrMalformed, ErrVersion or ErrChecksum
+}
+
+// Exists reports whether the key was there.
+func (e Entry[T]) Exists() bool { return e.Rev != 0 }
+
+// Same reports whether e and o are the same write. A revision alone does not
+// tell: a store restored from a backup counts again through numbers it has used.
+func (e Entry[T]) Same(o Entry[T]) bool { return e.Rev == o.Rev && e.Raw == o.Raw }
+
+// NewEntry decodes a key that exists.
+func NewEntry[T any](rev int64, lease LeaseID, raw string) Entry[T] {
+	v, err := Decode[T](raw)
+	return Entry[T]{Rev: rev, Lease: lease, Raw: raw, Value: v, Err: err}
+}
+
+// Sid is what the store says about one sid.
+type Sid struct {
+	Holder Entry[Holder]
+	Window Entry[Window]
+	// Past is set when the ledger has lines of the sid. A sid with a past and no
+	// window record has lost its ceiling and must not be used. It is known only
+	// in views of a single sid.
+	Past bool
+}
+
+// View is one linearizable look at the store: everything in it was true at
+// Revision. A view of the whole space has all sids that have a key; a view of a
+// single sid has just that one (present even where both its keys are absent).
+type View struct {
+	Cluster  uint64 // etcd's cluster ID
+	Revision int64
+	Config   Entry[Space]
+	Era      Entry[Era]
+	Sids     map[flake.SID]Sid
+	Nodes    []Registration // views of the whole space only
+}
+
+// Op names the transaction that a Txn asks for.
+type Op uint8
+
+// The transactions. What each compares, besides the window record itself:
+const (
+	Acquire Op = iota // config and era as seen, holder absent; puts holder, window, ledger
+	Reclaim           // config and era as seen, holder as seen; puts holder, window, ledger
+	Extend            // config and era as seen, holder on our lease; puts window
+	Rehold            // config and era as seen, holder absent; puts holder, window
+	Release           // nothing else; puts window, deletes holder
+)
+
+var opNames = [...]string{"acquire", "reclaim", "extend", "rehold", "release"}
+
+// String returns the operation's name in lower case.
+func (o Op) String() string {
+	if int(o) < len(opNames) {
+		return opNames[o]
+	}
+	return "unknown"
+}
+
+// Txn is a guarded write of one sid's records. It is applied whole or not at
+// all, and only if every compare of its Op holds. All compare the window record
+// with Seen.Window, by revision and by value; where that is absent, the window
+// and every ledger line of the sid must be absent.
+type Txn struct {
+	Op     Op
+	SID    flake.SID
+	Seen   Sid          // the sid as last read; its window, and for Reclaim its holder, are compared
+	Config Entry[Space] // as last read
+	Era    Entry[Era]   // as last read
+	Lease  LeaseID      // Acquire, Reclaim, Rehold: the holder's lease; Extend: compared
+	Holder Holder       // Acquire, Reclaim, Rehold: put
+	Window Window       // put; Acquire and Reclaim derive the ledger line from it
+}
+
+// LedgerKept is how many terms of a sid the ledger keeps.
+const LedgerKept = 64
+
+// LedgerLine returns the line that an Acquire or Reclaim adds to the ledger.
+func (t Txn) LedgerLine() Tenure {
+	w := t.Window
+	return Tenure{Term: w.Term, Instance: w.Instance, Node: w.Node, Era: w.Era, Since: w.Base}
+}
