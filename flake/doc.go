@@ -1,0 +1,48 @@
+// Package flake reads and writes 64-bit Ulid-Flakes: time-sorted IDs that fit
+// an int64 and 13 letters.
+//
+//	 63  62                            20  19            0
+//	+---+--------------------------------+----------------+
+//	| 0 |  milliseconds since the epoch  |    low bits    |
+//	+---+--------------------------------+----------------+
+//	  1                 43                       20
+//
+//	low bits     scalable  15 entropy   5 sid      32 holders
+//	             standalone 20 entropy  0 sid       1 holder
+//	             fleet     10 entropy  10 sid   1,024 holders
+//
+// The epoch is 2024-01-01T00:00:00Z unless a space chose another; it and the
+// layout are constants of the space and are not in the ID. A Format holds the
+// two and gives the bits their meaning. What needs no Format, such as every
+// text form, is a method of ID or a function.
+//
+// # Forms
+//
+//	text     0007AVMHZ6000   13 letters of Crockford's Base32, upper case; in
+//	                         the scalable layout the last letter is the sid
+//	integer  decimal, 0 to 2^63−1
+//	hex      0x1F, or 16 padded digits
+//	bin      0b11111, output only
+//	binary   8 bytes, big endian
+//	JSON     a string of the 13 letters, never a number: every ID of the default
+//	         epoch made since 2024-04-09 exceeds 2^53, above which a float64
+//	         cannot hold each integer
+//	SQL      BIGINT
+//
+// Text, 16-digit hex and binary forms sort as the integers do, and integers as
+// time does (claim I8: one order). Parsers accept what these forms are and no
+// more; only ParseLenient reads what a person may have meant.
+//
+// # What it does not do
+//
+// The package issues nothing. Make and Increment compute IDs from what they are
+// given and know of no other process: only an allocator that leases its sid and
+// reserves its milliseconds can promise that an ID is new. All functions are
+// pure and safe for concurrent use; no method but Unmarshal… and Scan changes
+// anything.
+//
+// Source: Ulid-Flake specification. The layout fleet, the strictness of the
+// parsers and JSON strings are ours. Where its text and its implementations
+// differ we follow the latter: a binary form of 8 bytes, sids from 0 to 31, and
+// entropy sizes in bytes.
+package flake

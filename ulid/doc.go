@@ -1,0 +1,43 @@
+// Package ulid reads and writes 128-bit ULIDs, and the same 16 bytes as UUIDs.
+//
+// A ULID is a time and 80 random bits:
+//
+//	 127             80 79                                 0
+//	+------------------+------------------------------------+
+//	|   Unix ms (48)   |            random (80)             |
+//	+------------------+------------------------------------+
+//
+// The wide IDs of this project are ULIDs made of one Ulid-Flake and 54 random
+// bits, with UUIDv7's version and variant in their places:
+//
+//	 127             80 79    76 75          64 63 62 61         54 53        0
+//	+------------------+--------+--------------+-----+-------------+-----------+
+//	|   Unix ms (48)   |  0111  | flake 19..8  | 10  |  flake 7..0 |  random   |
+//	+------------------+--------+--------------+-----+-------------+-----------+
+//
+// So a wide ID is a ULID and a legal UUIDv7 at once, sorts as its flake does
+// (claim I8: one order), and gives its flake back. The flake's low bits, with
+// the sid among them, lie in rand_a and the top of rand_b: whoever reads the ID
+// can see which holder issued it. (RFC 9562, section 6.4, would rather have
+// node IDs in a UUIDv8; v7 is what databases and tools sort and recognise.)
+//
+// # Forms
+//
+//	text     26 letters of Crockford's Base32, upper case
+//	UUID     36 characters, 8-4-4-4-12 lower-case hexadecimal digits
+//	u128     decimal, 0 to 2^128−1
+//	hex      32 lower-case digits
+//	binary   16 bytes, big endian
+//	JSON     a string of the 26 letters
+//	SQL      the 26 letters
+//
+// All but u128 sort as the bytes do. Parsers accept what these forms are and no
+// more; only ParseLenient reads what a person may have meant.
+//
+// The package issues nothing: Make, FromFlake and Increment compute IDs from
+// what they are given. All functions are pure and safe for concurrent use; no
+// method but Unmarshal… and Scan changes anything.
+//
+// Source: ULID specification (github.com/ulid/spec); RFC 9562, sections 5.7 and
+// 6.2.
+package ulid

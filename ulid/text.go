@@ -1,0 +1,175 @@
+package ulid
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/flakelease/allocator/internal/crockford"
+)
+
+// letters writes the 26 letters of id: 128 bits are the last 3 of the first
+// letter's 5, and 125 more, so the two groups meet within the high word.
+func (id ID) letters(dst *[TextLen]byte) {
+	hi, lo := id.words()
+	crockford.Encode((*[crockford.GroupLen]byte)(dst[:crockford.GroupLen]), byte(hi>>61), hi>>1)
+	crockford.Encode((*[crockford.GroupLen]byte)(dst[crockford.GroupLen:]), byte(hi<<4|lo>>60), lo)
+}
+
+// String returns the 26 letters of id, in upper case.
+func (id ID) String() string {
+	var t [TextLen]byte
+	id.letters(&t)
+	return string(t[:])
+}
+
+// AppendText appends the 26 letters of id to b. The error is always nil.
+func (id ID) AppendText(b []byte) ([]byte, error) {
+	var t [TextLen]byte
+	id.letters(&t)
+	return append(b, t[:]...), nil
+}
+
+// MarshalText returns the 26 letters of id. The error is always nil.
+func (id ID) MarshalText() ([]byte, error) { return id.AppendText(make([]byte, 0, TextLen)) }
+
+// UnmarshalText sets id as Parse reads b. After an error id is unchanged.
+func (id *ID) UnmarshalText(b []byte) error {
+	// The length goes first also because up to 32 bytes become a string
+	// without an allocation.
+	if len(b) != TextLen {
+		return wrongLength(len(b), TextLen)
+	}
+	v, err := Parse(string(b))
+	if err != nil {
+		return err
+	}
+	*id = v
+	return nil
+}
+
+// Parse returns the ID written in s.
+//
+// s is 26 letters of Crockford's Base32 in either case, most significant
+// first. Parse is strict: no spaces, no hyphens, no I, L, O or U, and nothing
+// that only becomes a letter by Unicode case folding. The first letter is 0 to
+// 7, since 26 letters have 130 bits.
+//
+// It returns ErrLength, ErrAlphabet or ErrOverflow, in this order where several
+// apply; the ID is then zero.
+//
+// Source: ULID specification, "Encoding" and "Overflow Errors when Parsing
+// Base32 Strings".
+func Parse(s string) (ID, error) {
+	if len(s) != TextLen {
+		return ID{}, wrongLength(len(s), TextLen)
+	}
+	t1, r1, ok1 := crockford.Decode(s[:crockford.GroupLen])
+	t2, r2, ok2 := crockford.Decode(s[crockford.GroupLen:])
+	if !ok1 || !ok2 || t1 > 7 {
+		return ID{}, badText(s, ok1 && ok2)
+	}
+	return fromWords(uint64(t1)<<61|r1<<1|uint64(t2)>>4, uint64(t2)<<60|r2), nil
+}
+
+// ParseLenient returns the ID a person may have meant by s: it drops hyphens
+// and reads I and L as 1 and O as 0, then goes on as Parse, whose errors it
+// returns. Positions in errors count without the hyphens. U stays invalid.
+//
+// For typed input only: several texts then stand for one ID. It does not read
+// UUIDs, whose 32 digits are also letters.
+func ParseLenient(s string) (ID, error) {
+	var t [TextLen]byte
+	if n := crockford.Fold(t[:], s); n != TextLen {
+		return ID{}, wrongLength(n, TextLen)
+	}
+	return Parse(string(t[:]))
+}
+
+func wrongLength(n, want int) error {
+	return fmt.Errorf("%w: %d bytes, not %d", ErrLength, n, want)
+}
+
+// badText names what is wrong with 26 bytes: a byte that is no letter, or, if
+// all are, the first letter's size.
+func badText(s string, letters bool) error {
+	if !letters {
+		i := crockford.FirstBad(s)
+		return fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[i]), i)
+	}
+	return fmt.Errorf("%w: first letter %s is above 7", ErrOverflow, crockford.Quote(s[0]))
+}
+
+// Uint128 returns id as a decimal integer.
+func (id ID) Uint128() string { return string(id.AppendUint128(make([]byte, 0, maxDecimal))) }
+
+const (
+	maxDecimal = 39                         // digits of 2^128−1
+	tenTo19    = 10_000_000_000_000_000_000 // largest power of ten in 64 bits
+)
+
+// AppendUint128 appends id as a decimal integer without leading zeros to b.
+func (id ID) AppendUint128(b []byte) []byte {
+	hi, lo := id.words()
+	var t [maxDecimal]byte
+	i := len(t)
+	// One division by 10^19 at a time gives 19 digits. What is left is at least
+	// 1, since a value with a high word exceeds 10^19: no zeros go in front.
+	for hi != 0 {
+		var low uint64
+		// hi divided first keeps the second quotient within 64 bits, as Div64
+		// demands.
+		q := hi / tenTo19
+		lo, low = bits.Div64(hi%tenTo19, lo, tenTo19)
+		hi = q
+		for range 19 {
+			i--
+			t[i] = byte('0' + low%10)
+			low /= 10
+		}
+	}
+	for lo != 0 || i == len(t) {
+		i--
+		t[i] = byte('0' + lo%10)
+		lo /= 10
+	}
+	return append(b, t[i:]...)
+}
+
+// ParseUint128 returns the ID written in s as a decimal integer: ASCII digits
+// only, no sign, no spaces; leading zeros are allowed.
+//
+// It returns ErrAlphabet, also for an empty s, and ErrRange for a value above
+// 2^128−1 and for digits behind a minus sign; the ID is then zero.
+func ParseUint128(s string) (ID, error) {
+	digits := s
+	over := len(s) > 1 && s[0] == '-'
+	if over {
+		digits = s[1:]
+	}
+	if digits == "" {
+		return ID{}, fmt.Errorf("%w: no digits", ErrAlphabet)
+	}
+	var hi, lo uint64
+	for i := range len(digits) {
+		d := uint64(digits[i] - '0')
+		if d > 9 {
+			return ID{}, fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(digits[i]), len(s)-len(digits)+i)
+		}
+		// Keep reading after an overflow: a byte that is no digit further on is
+		// the better answer.
+		if over {
+			continue
+		}
+		// value·10 + d in 192 bits; over if anything is left above 128.
+		c1, l := bits.Mul64(lo, 10)
+		c2, h := bits.Mul64(hi, 10)
+		l, carry := bits.Add64(l, d, 0)
+		h, carry = bits.Add64(h, c1, carry)
+		over = c2|carry != 0
+		hi, lo = h, l
+	}
+	if over {
+		return ID{}, fmt.Errorf("%w: not within 0 and 2^128-1", ErrRange)
+	}
+	return fromWords(hi, lo), nil
+}

@@ -1,0 +1,202 @@
+package ulid
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+)
+
+// Sizes of an ID.
+const (
+	MaxUnixMilli = 1<<48 - 1 // largest time, in Unix milliseconds: in the year 10889
+	RandomLen    = 10        // random bytes behind the time
+	BinaryLen    = 16        // bytes of the binary form
+	TextLen      = 26        // letters of the text form
+	UUIDLen      = 36        // characters of the UUID form
+	WideBits     = 54        // random bits of an ID made by FromFlake
+)
+
+// Errors of this package. Each may come wrapped with a position or a value;
+// test with errors.Is.
+var (
+	ErrLength            = errors.New("ulid: wrong length")
+	ErrAlphabet          = errors.New("ulid: invalid character")
+	ErrOverflow          = errors.New("ulid: more than 128 bits")
+	ErrRange             = errors.New("ulid: integer out of range")
+	ErrBeforeEpoch       = errors.New("ulid: time before 1970")
+	ErrTimeOverflow      = errors.New("ulid: time past the last millisecond")
+	ErrUUID              = errors.New("ulid: not a UUID")
+	ErrNotV7             = errors.New("ulid: not a version 7 UUID")
+	ErrType              = errors.New("ulid: unsupported type")
+	ErrMonotonicOverflow = errors.New("ulid: no random bits left in this millisecond")
+)
+
+// An ID is a 128-bit ULID, or a UUID seen as one: big endian, so IDs compare
+// as their bytes do. Every value is a ULID.
+type ID [BinaryLen]byte
+
+// Make returns the ID of a time in Unix milliseconds and 80 bits, which the
+// caller draws from a cryptographic source. It returns ErrBeforeEpoch or
+// ErrTimeOverflow; the ID is then zero.
+func Make(unixMilli int64, random [RandomLen]byte) (ID, error) {
+	if err := checkTime(unixMilli); err != nil {
+		return ID{}, err
+	}
+	var id ID
+	id.setTime(uint64(unixMilli))
+	copy(id[6:], random[:])
+	return id, nil
+}
+
+// Min returns the least ID of a millisecond in Unix time. Errors are Make's.
+func Min(unixMilli int64) (ID, error) { return Make(unixMilli, [RandomLen]byte{}) }
+
+// Max returns the greatest ID of a millisecond in Unix time. Errors are Make's.
+func Max(unixMilli int64) (ID, error) {
+	var ones [RandomLen]byte
+	for i := range ones {
+		ones[i] = 0xFF
+	}
+	return Make(unixMilli, ones)
+}
+
+func checkTime(unixMilli int64) error {
+	switch {
+	case unixMilli < 0:
+		return fmt.Errorf("%w: %d ms", ErrBeforeEpoch, unixMilli)
+	case unixMilli > MaxUnixMilli:
+		return fmt.Errorf("%w: %d ms needs more than 48 bits", ErrTimeOverflow, unixMilli)
+	}
+	return nil
+}
+
+// setTime writes the first 48 bits, and zeros behind them.
+func (id *ID) setTime(ms uint64) { binary.BigEndian.PutUint64(id[:8], ms<<16) }
+
+// words returns id as two numbers, the high one first.
+func (id ID) words() (hi, lo uint64) {
+	return binary.BigEndian.Uint64(id[:8]), binary.BigEndian.Uint64(id[8:])
+}
+
+func fromWords(hi, lo uint64) (id ID) {
+	binary.BigEndian.PutUint64(id[:8], hi)
+	binary.BigEndian.PutUint64(id[8:], lo)
+	return id
+}
+
+// UnixMilli returns the time of id in Unix milliseconds.
+func (id ID) UnixMilli() int64 { return int64(binary.BigEndian.Uint64(id[:8]) >> 16) }
+
+// Time returns the time of id, in UTC. It can lie in years of five digits,
+// which RFC 3339 has no form for.
+func (id ID) Time() time.Time { return time.UnixMilli(id.UnixMilli()).UTC() }
+
+// Randomness returns the 80 bits behind the time. In a wide ID they are not all
+// random: see FromFlake.
+func (id ID) Randomness() (r [RandomLen]byte) {
+	copy(r[:], id[6:])
+	return r
+}
+
+// IsZero reports whether id is the zero ID, which is also the nil UUID.
+func (id ID) IsZero() bool { return id == ID{} }
+
+// Compare returns −1, 0 or +1 as id is less than, equal to or greater than o.
+func (id ID) Compare(o ID) int { return bytes.Compare(id[:], o[:]) }
+
+// Increment returns the ID that follows id in the same millisecond: one more in
+// the 80 bits behind the time. If these are all ones it returns
+// ErrMonotonicOverflow and the zero ID; id is a value and stays as it is.
+//
+// For offline use; it coordinates with nobody. It counts through UUIDv7's
+// version and variant bits as through any others, so do not apply it to IDs
+// that have to stay version 7.
+//
+// Source: ULID specification, "Monotonicity".
+func (id ID) Increment() (ID, error) {
+	hi, lo := id.words()
+	if lo++; lo == 0 {
+		if hi++; hi&0xFFFF == 0 {
+			return ID{}, ErrMonotonicOverflow
+		}
+	}
+	return fromWords(hi, lo), nil
+}
+
+// Where the parts of a wide ID lie in its two words.
+const (
+	version7 = 0x7000     // bits 79 to 76: the high word's 15 to 12
+	variant  = 0b10 << 62 // bits 63 and 62: the top of the low word
+	lowB     = 8          // the flake's low bits behind the variant; the others are before it
+	maskA    = 1<<12 - 1  // of the high word: the flake's low bits 19 to 8
+	maskB    = 1<<lowB - 1
+	maskWide = 1<<WideBits - 1
+)
+
+// FromFlake returns the wide ID of a flake: a ULID that is a legal UUIDv7, and
+// from which Flake gets f back.
+//
+// epoch is that of the flake's space in Unix milliseconds. Of random the low 54
+// bits are used and the others ignored; draw them from a cryptographic source.
+// With one epoch, a greater flake has a greater wide ID whatever the random
+// bits are (I8).
+//
+// It returns ErrRange for a negative f, and ErrBeforeEpoch or ErrTimeOverflow
+// if the time of f is not within 48 bits of Unix milliseconds, which needs an
+// epoch before 1970 or far ahead; the ID is then zero.
+//
+// Source: RFC 9562, section 5.7.
+func FromFlake(f flake.ID, epoch int64, random uint64) (ID, error) {
+	if f < 0 {
+		return ID{}, fmt.Errorf("%w: flake %d is negative", ErrRange, f.Int64())
+	}
+	// The bound on the epoch comes first: without it the sum could wrap.
+	if epoch > MaxUnixMilli {
+		return ID{}, fmt.Errorf("%w: the epoch is %d ms", ErrTimeOverflow, epoch)
+	}
+	ms := epoch + f.Timestamp()
+	if err := checkTime(ms); err != nil {
+		return ID{}, err
+	}
+	return fromWords(
+		uint64(ms)<<16|version7|uint64(f)>>lowB&maskA,
+		variant|uint64(f)&maskB<<WideBits|random&maskWide,
+	), nil
+}
+
+// Flake returns the flake from which FromFlake made id, given the epoch of its
+// space in Unix milliseconds. The random bits do not matter.
+//
+// It returns ErrNotV7 if id cannot come from FromFlake, flake.ErrBeforeEpoch
+// if its time is before epoch, and flake.ErrTimeOverflow if it is more than 43
+// bits after; the flake is then zero. It cannot tell a wide ID from a UUIDv7 of
+// another origin, whose bits it would read as a flake that nobody issued.
+func (id ID) Flake(epoch int64) (flake.ID, error) {
+	if !id.IsV7() {
+		return 0, ErrNotV7
+	}
+	hi, lo := id.words()
+	// Min and not Make: what the low bits mean is the layout's business.
+	f, err := flake.Format{Epoch: epoch}.Min(int64(hi >> 16))
+	if err != nil {
+		return 0, err
+	}
+	return f | flake.ID(hi&maskA<<lowB|lo>>WideBits&maskB), nil
+}
+
+// IsV7 reports whether id has the version and variant bits of a UUIDv7.
+func (id ID) IsV7() bool { return id[6]>>4 == 7 && id[8]>>6 == 0b10 }
+
+// ForceV7 returns id with UUIDv7's version and variant bits written over the
+// six bits in their places. Those are lost: different IDs can become one, and
+// order is kept only as far as the time. Wide IDs have the bits already and
+// stay as they are.
+func (id ID) ForceV7() ID {
+	id[6] = id[6]&0x0F | 0x70
+	id[8] = id[8]&0x3F | 0x80
+	return id
+}

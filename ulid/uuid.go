@@ -1,0 +1,130 @@
+package ulid
+
+import (
+	"encoding/hex"
+	"fmt"
+
+	"github.com/flakelease/allocator/internal/crockford"
+)
+
+// hexLen is the number of digits of the hexadecimal form.
+const hexLen = 2 * BinaryLen
+
+// hyphens are the places of '-' in a UUID.
+var hyphens = [...]int{8, 13, 18, 23}
+
+// uuidDigits holds the place of the first of the two digits of each byte in a
+// UUID.
+var uuidDigits = [BinaryLen]uint8{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34}
+
+// hexValues holds the value of each hexadecimal digit in either case, else 0xFF.
+var hexValues [256]byte
+
+func init() {
+	const digits = "0123456789abcdef"
+	for i := range hexValues {
+		hexValues[i] = 0xFF
+	}
+	for v := range len(digits) {
+		c := digits[v]
+		hexValues[c] = byte(v)
+		if c >= 'a' {
+			hexValues[c-'a'+'A'] = byte(v)
+		}
+	}
+}
+
+// UUID returns the bytes of id as a UUID: 36 characters in lower case. Wide IDs
+// give a legal UUIDv7; of any other ID, see ForceV7.
+func (id ID) UUID() string {
+	var t [UUIDLen]byte
+	id.uuid(&t)
+	return string(t[:])
+}
+
+// AppendUUID appends what UUID returns to b.
+func (id ID) AppendUUID(b []byte) []byte {
+	var t [UUIDLen]byte
+	id.uuid(&t)
+	return append(b, t[:]...)
+}
+
+func (id ID) uuid(t *[UUIDLen]byte) {
+	hex.Encode(t[0:8], id[0:4])
+	t[8] = '-'
+	hex.Encode(t[9:13], id[4:6])
+	t[13] = '-'
+	hex.Encode(t[14:18], id[6:8])
+	t[18] = '-'
+	hex.Encode(t[19:23], id[8:10])
+	t[23] = '-'
+	hex.Encode(t[24:36], id[10:16])
+}
+
+// ParseUUID returns the ID with the bytes of the UUID written in s: 36
+// characters, digits in either case, hyphens exactly behind 8, 12, 16 and 20
+// digits; no braces and no prefix. Version and variant may be any: use IsV7.
+//
+// It returns ErrUUID; the ID is then zero.
+//
+// Source: RFC 9562, section 4.
+func ParseUUID(s string) (ID, error) {
+	if len(s) != UUIDLen {
+		return ID{}, fmt.Errorf("%w: %d bytes, not %d", ErrUUID, len(s), UUIDLen)
+	}
+	var id ID
+	seen := byte(0)
+	for i, at := range uuidDigits {
+		h, l := hexValues[s[at]], hexValues[s[at+1]]
+		seen |= h | l
+		id[i] = h<<4 | l
+	}
+	if seen > 15 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return ID{}, badUUID(s)
+	}
+	return id, nil
+}
+
+// badUUID names the first byte of 36 that is not what its place asks for.
+func badUUID(s string) error {
+	for i := range len(s) {
+		want := "a digit"
+		ok := hexValues[s[i]] < 16
+		for _, h := range hyphens {
+			if i == h {
+				want, ok = "a hyphen", s[i] == '-'
+			}
+		}
+		if !ok {
+			return fmt.Errorf("%w: %s at byte %d is not %s", ErrUUID, crockford.Quote(s[i]), i, want)
+		}
+	}
+	return ErrUUID // not reached: the caller found one
+}
+
+// Hex returns the bytes of id as 32 lower-case hexadecimal digits.
+func (id ID) Hex() string { return hex.EncodeToString(id[:]) }
+
+// AppendHex appends what Hex returns to b.
+func (id ID) AppendHex(b []byte) []byte { return hex.AppendEncode(b, id[:]) }
+
+// ParseHex returns the ID written in s as 32 hexadecimal digits in either case,
+// without a prefix. It returns ErrLength or ErrAlphabet; the ID is then zero.
+func ParseHex(s string) (ID, error) {
+	if len(s) != hexLen {
+		return ID{}, wrongLength(len(s), hexLen)
+	}
+	var id ID
+	for i := range id {
+		h, l := hexValues[s[2*i]], hexValues[s[2*i+1]]
+		if h > 15 || l > 15 {
+			at := 2 * i
+			if h <= 15 {
+				at++
+			}
+			return ID{}, fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[at]), at)
+		}
+		id[i] = h<<4 | l
+	}
+	return id, nil
+}
