@@ -1,0 +1,83 @@
+package gen
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+const (
+	// blockLimit is the most IDs of one block, whatever the lead allows. A
+	// million IDs take 31 ms of the scalable layout.
+	blockLimit = 1_000_000
+
+	// stepLimit is the largest MaxStep: two random bytes, the most that the
+	// specification's implementations add in a layout with a sid.
+	stepLimit = 1<<16 - 1
+
+	// epochLimit bounds the epoch to about 140,000 years either side of 1970,
+	// so that no sum of times in this package leaves 64 bits.
+	epochLimit = 1 << 52
+)
+
+// Config says how a space's IDs are made. All tenures of a process share one.
+type Config struct {
+	Layout flake.Layout
+	Epoch  clock.Millis // Unix ms that IDs count from
+
+	// MaxLead is how many ms an ID may run ahead of the clock. 0 is the rule of
+	// the Ulid-Flake specification to the letter: never.
+	MaxLead clock.Millis
+
+	// MaxStep makes the distance between requests in one millisecond a random
+	// one, uniform in 1..MaxStep, so that nobody can tell the next ID from the
+	// last. It applies while the word is not ahead of the clock; ahead of it,
+	// entropy is too scarce to skip and the distance is 1. 0 means always 1.
+	MaxStep uint32
+}
+
+// MaxBlock returns the most IDs that one call may ask for: what fits in MaxLead
+// milliseconds, or in one if MaxLead is 0, and at most 1,000,000.
+//
+// A block of this size fits whenever the word is not ahead of the clock and
+// either MaxLead is above 0 or the millisecond is new.
+func (c Config) MaxBlock() int {
+	ms := min(uint64(max(c.MaxLead, 1)), blockLimit) // more milliseconds than IDs change nothing
+	return int(min(ms<<c.Layout.EntropyBits(), blockLimit))
+}
+
+// Validate returns an error that names the first field out of range.
+func (c Config) Validate() error {
+	switch {
+	case c.Layout.EntropyBits() == 0:
+		return fmt.Errorf("gen: config layout: %w %d", flake.ErrLayout, uint8(c.Layout))
+	case c.Epoch < -epochLimit || c.Epoch > epochLimit:
+		return fmt.Errorf("gen: config epoch: %d is not within %d ms of 1970", c.Epoch, int64(epochLimit))
+	case c.MaxLead < 0 || c.MaxLead > flake.MaxTimestamp:
+		return fmt.Errorf("gen: config max lead: %d is not within 0 and %d ms", c.MaxLead, int64(flake.MaxTimestamp))
+	case c.MaxStep > stepLimit:
+		return fmt.Errorf("gen: config max step: %d is above %d", c.MaxStep, stepLimit)
+	}
+	return nil
+}
+
+// validTenure reports what is wrong with the sid and window of a new tenure, by
+// the rules NewTenure lists. c must be valid.
+func (c Config) validTenure(sid flake.SID, base, ceil clock.Millis) error {
+	last := c.Epoch + flake.MaxTimestamp + 1
+	switch {
+	case int(sid) >= c.Layout.Holders():
+		return fmt.Errorf("gen: %w: %d, the last of layout %v is %d", flake.ErrSID, sid, c.Layout, c.Layout.Holders()-1)
+	case base <= c.Epoch:
+		return fmt.Errorf("gen: base %d is not after the epoch %d", base, c.Epoch)
+	case ceil < base:
+		return fmt.Errorf("gen: ceiling %d is below the base %d", ceil, base)
+	case ceil > last:
+		return fmt.Errorf("gen: ceiling %d is past %d, the end of the layout", ceil, last)
+	}
+	return nil
+}
+
+var errNoSource = errors.New("gen: no random source")

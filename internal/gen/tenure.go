@@ -1,0 +1,237 @@
+package gen
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+const (
+	// sealed is set in the word of a tenure that has ended. The bits below keep
+	// the last ID, so whoever seals second learns the same as the first.
+	sealed uint64 = 1 << 63
+
+	// endOfTime is the first millisecond since the epoch that IDs cannot hold.
+	endOfTime = flake.MaxTimestamp + 1
+
+	// earliest is the least time since the epoch that a clock is read as, in
+	// ms: far from any time that happens, and far from where sums overflow.
+	earliest = -1 << 60
+)
+
+// A Tenure is one process's hold of one sid, from acquiring to sealing it. All
+// its methods are safe for concurrent use, and none waits or blocks. It must
+// not be copied: a second word would issue the first one's IDs again.
+//
+//  1. The word only rises, and once sealed it never changes.
+//  2. No ID issued has a time below the base, or at or above a ceiling that was
+//     set before it was issued (I3).
+//  3. Next is the only method that issues, in one compare-and-swap, last.
+type Tenure struct {
+	word atomic.Uint64 // last (ms, entropy) handed out; at first base<<bits − 1
+	ceil atomic.Int64  // exclusive, in ms since the epoch; only ever raised
+
+	// Fixed from here on. Times are in ms since the epoch.
+	base     int64
+	epoch    int64 // in Unix ms
+	maxLead  int64
+	maxBlock uint64
+	maxStep  uint64
+	half     uint64 // first entropy with the top bit set
+	room     uint64 // words from the start of now to the end of the lead
+	rnd      rand.Source
+	bits     uint8 // of entropy
+	sidBits  uint8
+	sid      flake.SID
+}
+
+// NewTenure returns a tenure that issues IDs of sid with times in [base, ceil),
+// both in Unix ms. The caller must hold that window alone: base and ceil are
+// what etcd confirmed, and base also lies above every ID this process issued
+// before (I2).
+//
+// rnd must be safe for concurrent use; see Random. base must be after the
+// epoch, ceil not below base and at most 2^43 ms after the epoch, and sid one of
+// the layout's. NewTenure returns an error that says which of these is not so.
+func NewTenure(cfg Config, sid flake.SID, base, ceil clock.Millis, rnd rand.Source) (*Tenure, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := cfg.validTenure(sid, base, ceil); err != nil {
+		return nil, err
+	}
+	if rnd == nil {
+		return nil, errNoSource
+	}
+	k := cfg.Layout.EntropyBits()
+	t := &Tenure{
+		base:     int64(base - cfg.Epoch),
+		epoch:    int64(cfg.Epoch),
+		maxLead:  int64(cfg.MaxLead),
+		maxBlock: uint64(cfg.MaxBlock()),
+		maxStep:  uint64(cfg.MaxStep),
+		half:     1 << (k - 1),
+		room:     uint64(cfg.MaxLead+1) << k,
+		rnd:      rnd,
+		bits:     uint8(k),
+		sidBits:  uint8(cfg.Layout.SIDBits()),
+		sid:      sid,
+	}
+	t.word.Store(uint64(t.base)<<k - 1) // base ≥ 1, so this is not a sealed word
+	t.ceil.Store(int64(ceil - cfg.Epoch))
+	return t, nil
+}
+
+// Next issues a block of n IDs, all greater than after and than every ID issued
+// before; after 0 asks for nothing.
+//
+// now is the issuing clock in Unix ms, read by the caller once; seen is the
+// highest such reading this process ever had. A clock past the layout's end
+// reads as that end.
+//
+// Where Next refuses, nothing has changed (I7). It looks for these in turn and
+// returns the first: ErrSealed; ErrCount, as a *CountError; a *LeadError; and
+// ErrCeiling, which only Raise can help. It does not allocate unless it refuses.
+func (t *Tenure) Next(now, seen clock.Millis, n int, after flake.ID) (Block, error) {
+	at := t.sinceEpoch(now)
+	for {
+		last := t.word.Load()
+		if last >= sealed {
+			return Block{}, ErrSealed
+		}
+		if uint64(n)-1 >= t.maxBlock { // also true of n < 1
+			return Block{}, &CountError{Count: n, Limit: int(t.maxBlock)}
+		}
+		own := t.follow(last, at, uint64(n))
+		first := own
+		if after > 0 {
+			first = max(own, t.above(after))
+		}
+		end := first + uint64(n) - 1 // first is at most 2^63: no overflow
+		ms := t.millis(end)
+		if ms-at > t.maxLead {
+			return Block{}, t.tooFar(last, first, first > own, ms-at, at, t.sinceEpoch(seen))
+		}
+		// Loaded after the word: a word read later than the ceiling could be one
+		// that a raised ceiling let through, and the old ceiling would refuse
+		// what at no moment had to be refused.
+		if ms >= t.ceil.Load() {
+			return Block{}, ErrCeiling
+		}
+		if t.word.CompareAndSwap(last, end) { // I7: the only line that changes anything
+			return Block{
+				First:  flake.ID(first<<(t.sidBits&63) | uint64(t.sid)),
+				Count:  n,
+				Stride: 1 << (t.sidBits & 63),
+				SID:    t.sid,
+			}, nil
+		}
+	}
+}
+
+// follow returns the word that a block of n IDs starts with if no caller asks
+// for more than to come after last.
+func (t *Tenure) follow(last uint64, at int64, n uint64) uint64 {
+	switch ms := t.millis(last); {
+	case ms < at:
+		// A random start with the top bit clear leaves at least half the
+		// millisecond. With no lead allowed, it must also leave n.
+		return uint64(at)<<(t.bits&63) + t.draw(min(t.half, t.room-n+1))
+	case ms == at && t.maxStep > 0:
+		return last + 1 + t.draw(t.maxStep)
+	default:
+		return last + 1
+	}
+}
+
+// above returns the least word whose ID with our sid is greater than id, which
+// must not be negative.
+func (t *Tenure) above(id flake.ID) uint64 {
+	return (uint64(id) - uint64(t.sid) + 1<<(t.sidBits&63)) >> (t.sidBits & 63)
+}
+
+// draw returns a random number below span. A plain multiplication is not quite
+// fair: with a span below 2^20, a value's odds are off by less than 2^−44.
+func (t *Tenure) draw(span uint64) uint64 {
+	hi, _ := bits.Mul64(t.rnd.Uint64(), span)
+	return hi
+}
+
+// tooFar says why a block that starts at first would lead the clock by too
+// much. bound means that the caller's after chose first.
+func (t *Tenure) tooFar(last, first uint64, bound bool, lead, at, seen int64) error {
+	err := ErrOverflow
+	switch excess := lead - t.maxLead; {
+	case bound && t.millis(first)-at > t.maxLead:
+		err = ErrAfterTooFar
+	case seen-at > excess:
+		err = ErrRegression
+	case last < t.begin() && t.base-at > t.maxLead:
+		err = ErrNotBegun
+	}
+	return &LeadError{Err: err, Lead: clock.Millis(lead), Limit: clock.Millis(t.maxLead)}
+}
+
+// Raise moves the ceiling up to ceil, in Unix ms, which etcd must have confirmed
+// (I3). A lower ceil changes nothing, so replies may come in any order; one past
+// the layout's end counts as that end.
+func (t *Tenure) Raise(ceil clock.Millis) {
+	to := t.sinceEpoch(ceil)
+	for {
+		c := t.ceil.Load()
+		if to <= c || t.ceil.CompareAndSwap(c, to) {
+			return
+		}
+	}
+}
+
+// Seal ends the tenure: no ID is issued after it. It returns the exclusive
+// ceiling of what was, in Unix ms: the time of the last ID + 1, or the base if
+// there is none. Sealing again returns the same.
+func (t *Tenure) Seal() clock.Millis {
+	last := t.word.Or(sealed) &^ sealed
+	return t.unix(t.millis(last) + 1) // base<<bits − 1 lies in base − 1
+}
+
+// SID returns the sid of all IDs of the tenure.
+func (t *Tenure) SID() flake.SID { return t.sid }
+
+// Base returns the first Unix ms an ID may have.
+func (t *Tenure) Base() clock.Millis { return t.unix(t.base) }
+
+// Ceil returns the first Unix ms an ID may not have.
+func (t *Tenure) Ceil() clock.Millis { return t.unix(t.ceil.Load()) }
+
+// Issued returns the largest ID of the tenure; ok is false if there is none yet.
+// Sealing does not change it.
+func (t *Tenure) Issued() (last flake.ID, ok bool) {
+	w := t.word.Load() &^ sealed
+	if w < t.begin() {
+		return 0, false
+	}
+	return flake.ID(w<<(t.sidBits&63) | uint64(t.sid)), true
+}
+
+// Ahead returns the lead in ms: how far the last ID, or the base if there is
+// none, lies ahead of now; 0 if it does not.
+func (t *Tenure) Ahead(now clock.Millis) clock.Millis {
+	ms := max(t.millis(t.word.Load()&^sealed), t.base)
+	return clock.Millis(max(ms-t.sinceEpoch(now), 0))
+}
+
+// begin returns the first word of the base: a lower word means nothing issued.
+func (t *Tenure) begin() uint64 { return uint64(t.base) << (t.bits & 63) }
+
+// millis returns the time of a word without its seal.
+func (t *Tenure) millis(w uint64) int64 { return int64(w >> (t.bits & 63)) }
+
+func (t *Tenure) unix(ms int64) clock.Millis { return clock.Millis(t.epoch + ms) }
+
+// sinceEpoch returns a Unix time in ms since the epoch, cut to what sums and
+// shifts in this package can take.
+func (t *Tenure) sinceEpoch(unix clock.Millis) int64 {
+	return min(max(int64(unix), t.epoch+earliest), t.epoch+endOfTime) - t.epoch
+}
