@@ -1,0 +1,334 @@
+package flake_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+)
+
+const someID = flake.ID(14246757444195114) // 00CMXB6TAK4SA
+
+func TestLayouts(t *testing.T) {
+	for _, x := range []struct {
+		l                     flake.Layout
+		name                  string
+		entropy, sid, holders int
+		maxEntropySize        int
+	}{
+		{flake.Scalable, "scalable", 15, 5, 32, 2},
+		{flake.Standalone, "standalone", 20, 0, 1, 3},
+		{flake.Fleet, "fleet", 10, 10, 1024, 2},
+		{flake.Layout(3), "Layout(3)", 0, 0, 0, 0},
+		{flake.Layout(255), "Layout(255)", 0, 0, 0, 0},
+	} {
+		if x.l.String() != x.name || x.l.EntropyBits() != x.entropy || x.l.SIDBits() != x.sid ||
+			x.l.Holders() != x.holders || x.l.MaxEntropySize() != x.maxEntropySize {
+			t.Errorf("%v: %d %d %d %d", x.l, x.l.EntropyBits(), x.l.SIDBits(), x.l.Holders(), x.l.MaxEntropySize())
+		}
+		known := x.holders > 0
+		if l, err := flake.ParseLayout(x.name); known != (err == nil) || known && l != x.l || !known && !errors.Is(err, flake.ErrLayout) {
+			t.Errorf("ParseLayout(%q) = %v, %v", x.name, l, err)
+		}
+		b, err := x.l.MarshalText()
+		if known && (err != nil || string(b) != x.name) || !known && !errors.Is(err, flake.ErrLayout) {
+			t.Errorf("%v: MarshalText = %q, %v", x.l, b, err)
+		}
+	}
+	if flake.Default.Layout != flake.Layout(0) {
+		t.Error("the default layout is not the zero value")
+	}
+	for _, bad := range []string{"", "Scalable", "scalable ", "scalabl"} {
+		l := flake.Fleet
+		if err := l.UnmarshalText([]byte(bad)); !errors.Is(err, flake.ErrLayout) || l != flake.Fleet {
+			t.Errorf("UnmarshalText(%q): %v, layout now %v", bad, err, l)
+		}
+	}
+	var c struct{ Layout flake.Layout }
+	if err := json.Unmarshal([]byte(`{"Layout":"fleet"}`), &c); err != nil || c.Layout != flake.Fleet {
+		t.Errorf("JSON: %v, %v", c, err)
+	}
+}
+
+func TestMakeLimits(t *testing.T) {
+	const e = flake.DefaultEpoch
+	format := func(l flake.Layout, epoch int64) flake.Format { return flake.Format{Layout: l, Epoch: epoch} }
+	for _, x := range []struct {
+		f       flake.Format
+		ms      int64
+		entropy uint32
+		sid     flake.SID
+		want    flake.ID
+		err     error
+	}{
+		{flake.Default, e, 0, 0, 0, nil},
+		{flake.Default, e + flake.MaxTimestamp, 1<<15 - 1, 31, math.MaxInt64, nil},
+		{format(flake.Standalone, e), e + flake.MaxTimestamp, 1<<20 - 1, 0, math.MaxInt64, nil},
+		{format(flake.Fleet, e), e + flake.MaxTimestamp, 1<<10 - 1, 1023, math.MaxInt64, nil},
+		{format(flake.Fleet, e), e + 1, 2, 3, 1<<20 | 2<<10 | 3, nil},
+		{flake.Default, e - 1, 0, 0, 0, flake.ErrBeforeEpoch},
+		{flake.Default, math.MinInt64, 0, 0, 0, flake.ErrBeforeEpoch},
+		{flake.Default, e + flake.MaxTimestamp + 1, 0, 0, 0, flake.ErrTimeOverflow},
+		{flake.Default, math.MaxInt64, 0, 0, 0, flake.ErrTimeOverflow},
+		{flake.Default, e, 1 << 15, 0, 0, flake.ErrEntropy},
+		{flake.Default, e, math.MaxUint32, 0, 0, flake.ErrEntropy},
+		{flake.Default, e, 0, 32, 0, flake.ErrSID},
+		{format(flake.Standalone, e), e, 1 << 20, 0, 0, flake.ErrEntropy},
+		{format(flake.Standalone, e), e, 0, 1, 0, flake.ErrSID},
+		{format(flake.Fleet, e), e, 1 << 10, 0, 0, flake.ErrEntropy},
+		{format(flake.Fleet, e), e, 0, 1024, 0, flake.ErrSID},
+		{format(flake.Layout(3), e), e, 0, 0, 0, flake.ErrLayout},
+		// Epochs whose distance from the time needs 64 bits.
+		{format(flake.Scalable, math.MinInt64), math.MaxInt64, 0, 0, 0, flake.ErrTimeOverflow},
+		{format(flake.Scalable, math.MinInt64), math.MinInt64 + 5, 0, 0, 5 << 20, nil},
+		{format(flake.Scalable, math.MaxInt64), math.MinInt64, 0, 0, 0, flake.ErrBeforeEpoch},
+		{format(flake.Scalable, -5), 1, 0, 0, 6 << 20, nil},
+	} {
+		id, err := x.f.Make(x.ms, x.entropy, x.sid)
+		if id != x.want || !errors.Is(err, x.err) {
+			t.Errorf("%v.Make(%d, %d, %d) = %d, %v, want %d, %v", x.f, x.ms, x.entropy, x.sid, id, err, x.want, x.err)
+		}
+		if err != nil {
+			continue
+		}
+		if x.f.UnixMilli(id) != x.ms || x.f.Entropy(id) != x.entropy || x.f.SID(id) != x.sid {
+			t.Errorf("%v: %d reads back as %d %d %d", x.f, id, x.f.UnixMilli(id), x.f.Entropy(id), x.f.SID(id))
+		}
+	}
+}
+
+func TestFromUnixSecondsDoesNotWrap(t *testing.T) {
+	const e = flake.DefaultEpoch / 1000
+	// This many seconds times 1000 is, modulo 2^64, one second after the epoch.
+	wraps := e + 1 + 1<<61
+	for _, x := range []struct {
+		sec int64
+		err error
+	}{
+		{e + 1, nil},
+		{wraps, flake.ErrTimeOverflow},
+		{wraps - 1<<62, flake.ErrBeforeEpoch},
+		{math.MaxInt64, flake.ErrTimeOverflow},
+		{math.MinInt64, flake.ErrBeforeEpoch},
+		{math.MaxInt64 / 1000, flake.ErrTimeOverflow},
+		{math.MinInt64 / 1000, flake.ErrBeforeEpoch},
+	} {
+		if id, err := flake.Default.FromUnixSeconds(x.sec, 0, 0); !errors.Is(err, x.err) || (id == 1000<<20) != (err == nil) {
+			t.Errorf("%d s: got %d, %v, want error %v", x.sec, id, err, x.err)
+		}
+	}
+	if 1000*wraps != 1000*(e+1) {
+		t.Error("the test's seconds do not wrap to a legal time")
+	}
+}
+
+func TestMinMax(t *testing.T) {
+	for _, l := range []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet} {
+		f := flake.Format{Layout: l, Epoch: 1000}
+		lo, err1 := f.Min(1007)
+		hi, err2 := f.Max(1007)
+		next, err3 := f.Min(1008)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		if lo != 7<<20 || hi != 8<<20-1 || next != hi+1 {
+			t.Errorf("%v: min %d, max %d, next min %d", l, lo, hi, next)
+		}
+	}
+	for _, get := range []func(int64) (flake.ID, error){flake.Default.Min, flake.Default.Max} {
+		if id, err := get(flake.DefaultEpoch - 1); !errors.Is(err, flake.ErrBeforeEpoch) || id != 0 {
+			t.Errorf("before the epoch: %d, %v", id, err)
+		}
+		if id, err := get(flake.DefaultEpoch + flake.MaxTimestamp + 1); !errors.Is(err, flake.ErrTimeOverflow) || id != 0 {
+			t.Errorf("past the end: %d, %v", id, err)
+		}
+	}
+}
+
+func TestAccessors(t *testing.T) {
+	if someID.Int64() != 14246757444195114 || someID.IsZero() || !flake.ID(0).IsZero() {
+		t.Error("Int64 or IsZero")
+	}
+	if someID.Compare(someID-1) != 1 || someID.Compare(someID) != 0 || someID.Compare(someID+1) != -1 {
+		t.Error("Compare")
+	}
+	f := flake.Format{Epoch: 5000}
+	if got := f.Time(7 << 20); !got.Equal(time.UnixMilli(5007)) || got.Location() != time.UTC {
+		t.Errorf("Time = %v", got)
+	}
+	if last := flake.ID(math.MaxInt64).Time().Format(time.DateOnly); last != "2302-09-27" {
+		t.Errorf("the last day is %s", last)
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	const good = "00CMXB6TAK4SA"
+	for _, x := range []struct {
+		in      string
+		strict  error
+		lenient error
+	}{
+		{good, nil, nil},
+		{strings.ToLower(good), nil, nil},
+		{"", flake.ErrLength, flake.ErrLength},
+		{good[1:], flake.ErrLength, flake.ErrLength},
+		{good + "0", flake.ErrLength, flake.ErrLength},
+		{" " + good[1:], flake.ErrAlphabet, flake.ErrAlphabet},
+		{good + "\n", flake.ErrLength, flake.ErrLength},
+		{"00CM-XB6TAK4SA", flake.ErrLength, nil},
+		{"-0-0CMXB6TAK4SA-", flake.ErrLength, nil},
+		{"00CM-XB6TAK4S", flake.ErrAlphabet, flake.ErrLength}, // 13 with its hyphen
+		{"ooCMXB6TAK4SA", flake.ErrAlphabet, nil},
+		{"OOCMXB6TAK4SA", flake.ErrAlphabet, nil},
+		{"iCMXB6TAK4SA0", flake.ErrAlphabet, nil},
+		{"ICMXB6TAK4SA0", flake.ErrAlphabet, nil},
+		{"lCMXB6TAK4SA0", flake.ErrAlphabet, nil},
+		{"LCMXB6TAK4SA0", flake.ErrAlphabet, nil},
+		{"0UCMXB6TAK4SA", flake.ErrAlphabet, flake.ErrAlphabet},
+		{"0uCMXB6TAK4SA", flake.ErrAlphabet, flake.ErrAlphabet},
+		{"00CMXB6TAK4S\x00", flake.ErrAlphabet, flake.ErrAlphabet},
+		{"00CMXB6TAK4S\xff", flake.ErrAlphabet, flake.ErrAlphabet},
+		{"00CMXB6TAK4\u017f", flake.ErrAlphabet, flake.ErrAlphabet}, // long s, 13 bytes
+		{"00CMXB6TAK\u212a", flake.ErrAlphabet, flake.ErrAlphabet},  // Kelvin, 13 bytes
+		{"00CMXB6TAK4S\u212a", flake.ErrLength, flake.ErrLength},    // 13 characters
+		{"0\uff10CMXB6TAK4", flake.ErrAlphabet, flake.ErrAlphabet},  // wide zero, 13 bytes
+		{"8000000000000", flake.ErrOverflow, flake.ErrOverflow},     // bit 63
+		{"G000000000000", flake.ErrOverflow, flake.ErrOverflow},     // bit 64: wraps to 0
+		{"q1N584R7MFNSS", flake.ErrOverflow, flake.ErrOverflow},     // wraps to a legal ID
+		{"ZZZZZZZZZZZZZ", flake.ErrOverflow, flake.ErrOverflow},     // all bits
+		{"Z!ZZZZZZZZZZZ", flake.ErrAlphabet, flake.ErrAlphabet},     // alphabet before overflow
+		{"Z!ZZZZZZZZZZ", flake.ErrLength, flake.ErrLength},          // length before both
+		{"U000000000000", flake.ErrAlphabet, flake.ErrAlphabet},     // not read as a large letter
+	} {
+		if id, err := flake.Parse(x.in); !errors.Is(err, x.strict) || err != nil && id != 0 {
+			t.Errorf("Parse(%q) = %d, %v, want error %v", x.in, id, err, x.strict)
+		}
+		if id, err := flake.ParseLenient(x.in); !errors.Is(err, x.lenient) || err != nil && id != 0 {
+			t.Errorf("ParseLenient(%q) = %d, %v, want error %v", x.in, id, err, x.lenient)
+		}
+	}
+}
+
+func TestPositions(t *testing.T) {
+	for _, x := range []struct{ in, want string }{
+		{"00CMXB6TAK4S!", `flake: invalid character "!" at byte 12`},
+		{"UUCMXB6TAK4S!", `flake: invalid character "U" at byte 0`},
+		{"00CMXB6TAK4S\xff", `flake: invalid character "\xff" at byte 12`},
+		{"00C", "flake: wrong length: 3 bytes, not 13"},
+		{"G000000000000", `flake: more than 63 bits: first letter "G" is above 7`},
+	} {
+		if _, err := flake.Parse(x.in); err == nil || err.Error() != x.want {
+			t.Errorf("Parse(%q): %v, want %s", x.in, err, x.want)
+		}
+	}
+}
+
+func TestParseIntAndHex(t *testing.T) {
+	type parser = func(string) (flake.ID, error)
+	for _, x := range []struct {
+		name  string
+		parse parser
+		in    string
+		want  flake.ID
+		err   error
+	}{
+		{"int", flake.ParseInt, "0", 0, nil},
+		{"int", flake.ParseInt, "00012", 12, nil},
+		{"int", flake.ParseInt, "9223372036854775807", math.MaxInt64, nil},
+		{"int", flake.ParseInt, "09223372036854775807", math.MaxInt64, nil},
+		{"int", flake.ParseInt, "9223372036854775808", 0, flake.ErrRange},
+		{"int", flake.ParseInt, "9223372036854775817", 0, flake.ErrRange},
+		{"int", flake.ParseInt, "18446744073709551617", 0, flake.ErrRange}, // wraps to 1
+		{"int", flake.ParseInt, strings.Repeat("9", 99), 0, flake.ErrRange},
+		{"int", flake.ParseInt, strings.Repeat("9", 99) + "x", 0, flake.ErrAlphabet},
+		{"int", flake.ParseInt, "", 0, flake.ErrAlphabet},
+		{"int", flake.ParseInt, "-", 0, flake.ErrAlphabet},
+		{"int", flake.ParseInt, "-1", 0, flake.ErrRange},
+		{"int", flake.ParseInt, "-0", 0, flake.ErrRange},
+		{"int", flake.ParseInt, "-1a", 0, flake.ErrAlphabet},
+		{"int", flake.ParseInt, "--1", 0, flake.ErrAlphabet},
+		{"int", flake.ParseInt, "+1", 0, flake.ErrAlphabet},
+		{"int", flake.ParseInt, "1_0", 0, flake.ErrAlphabet},
+		{"int", flake.ParseInt, "1e3", 0, flake.ErrAlphabet},
+		{"int", flake.ParseInt, " 1", 0, flake.ErrAlphabet},
+		{"int", flake.ParseInt, "1/", 0, flake.ErrAlphabet}, // the byte before '0'
+		{"int", flake.ParseInt, "1:", 0, flake.ErrAlphabet}, // the byte behind '9'
+		{"int", flake.ParseInt, "\u0661", 0, flake.ErrAlphabet},
+		{"hex", flake.ParseHex, "0x0", 0, nil},
+		{"hex", flake.ParseHex, "0x1aF", 0x1af, nil},
+		{"hex", flake.ParseHex, "0x7FFFFFFFFFFFFFFF", math.MaxInt64, nil},
+		{"hex", flake.ParseHex, "7fffffffffffffff", math.MaxInt64, nil},
+		{"hex", flake.ParseHex, "0x00000000000000001", 0, flake.ErrLength},
+		{"hex", flake.ParseHex, "0x8000000000000000", 0, flake.ErrRange},
+		{"hex", flake.ParseHex, "ffffffffffffffff", 0, flake.ErrRange},
+		{"hex", flake.ParseHex, "", 0, flake.ErrLength},
+		{"hex", flake.ParseHex, "0x", 0, flake.ErrLength},
+		{"hex", flake.ParseHex, "1F", 0, flake.ErrLength},
+		{"hex", flake.ParseHex, "0X1F", 0, flake.ErrLength},
+		{"hex", flake.ParseHex, "0xG", 0, flake.ErrAlphabet},
+		{"hex", flake.ParseHex, "0x/", 0, flake.ErrAlphabet},
+		{"hex", flake.ParseHex, "0x:", 0, flake.ErrAlphabet},
+		{"hex", flake.ParseHex, "0x@", 0, flake.ErrAlphabet},
+		{"hex", flake.ParseHex, "0x`", 0, flake.ErrAlphabet},
+		{"hex", flake.ParseHex, "0xg", 0, flake.ErrAlphabet},
+		{"hex", flake.ParseHex, "0x-1", 0, flake.ErrAlphabet},
+	} {
+		if id, err := x.parse(x.in); id != x.want || !errors.Is(err, x.err) {
+			t.Errorf("%s %q = %d, %v, want %d, %v", x.name, x.in, id, err, x.want, x.err)
+		}
+	}
+	if _, err := flake.FromInt64(-1); !errors.Is(err, flake.ErrRange) {
+		t.Errorf("FromInt64(-1): %v", err)
+	}
+}
+
+// zeros yields zero bytes and counts them.
+type zeros struct{ n int }
+
+func (z *zeros) Read(b []byte) (int, error) {
+	clear(b)
+	z.n += len(b)
+	return len(b), nil
+}
+
+func TestIncrementErrors(t *testing.T) {
+	f := flake.Default
+	z := new(zeros)
+	if id, err := f.Increment(someID, 2, z); !errors.Is(err, flake.ErrEntropySource) || id != 0 || z.n > 100 {
+		t.Errorf("zeros for ever: %d, %v after %d bytes", id, err, z.n)
+	}
+	if id, err := f.Increment(someID, 2, strings.NewReader("x")); !errors.Is(err, flake.ErrEntropySource) || !errors.Is(err, io.ErrUnexpectedEOF) || id != 0 {
+		t.Errorf("one byte of two: %d, %v", id, err)
+	}
+	if id, err := f.Increment(-1, 1, strings.NewReader("x")); !errors.Is(err, flake.ErrRange) || id != 0 {
+		t.Errorf("negative: %d, %v", id, err)
+	}
+	unknown := flake.Format{Layout: 9}
+	if _, err := unknown.Increment(1, 1, strings.NewReader("x")); !errors.Is(err, flake.ErrLayout) {
+		t.Errorf("layout: %v", err)
+	}
+	if _, err := unknown.InitialEntropy(nil); !errors.Is(err, flake.ErrLayout) {
+		t.Errorf("layout: %v", err)
+	}
+	for _, n := range []int{0, 1, 3} {
+		if _, err := f.InitialEntropy(make([]byte, n)); !errors.Is(err, flake.ErrEntropySize) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+	fleet := flake.Format{Layout: flake.Fleet, Epoch: flake.DefaultEpoch}
+	if e, err := fleet.InitialEntropy([]byte{0xFF, 0xFE}); err != nil || e != 1022 {
+		t.Errorf("fleet: %d, %v", e, err)
+	}
+	prev, _ := fleet.Make(flake.DefaultEpoch, 1000, 77)
+	if id, err := fleet.Increment(prev, 1, strings.NewReader("\x17")); err != nil || fleet.Entropy(id) != 1023 || fleet.SID(id) != 77 {
+		t.Errorf("fleet to the last entropy: %v, %v", id, err)
+	}
+	if id, err := fleet.Increment(prev, 1, strings.NewReader("\x18")); !errors.Is(err, flake.ErrMonotonicOverflow) || id != 0 {
+		t.Errorf("fleet past the last entropy: %v, %v", id, err)
+	}
+}
