@@ -1,0 +1,263 @@
+// Package devetcd runs a one-member etcd inside this process, on loopback.
+//
+// It is for trying the allocator out on one machine and for tests; nothing that
+// serves IDs in production imports it. What the members of a real cluster
+// promise together (surviving the loss of a disk) this one does not.
+package devetcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
+)
+
+// Errors of the package.
+var (
+	ErrStart   = errors.New("devetcd: etcd did not start")
+	ErrRunning = errors.New("devetcd: etcd is running")
+	ErrClosed  = errors.New("devetcd: server is closed")
+)
+
+// Config says how to run the server. The zero value runs it on free ports in a
+// temporary folder that Close removes.
+type Config struct {
+	Dir          string        // data folder, kept by Close; "": a temporary one
+	ClientPort   int           // on 127.0.0.1; 0: any that is free
+	PeerPort     int           // on 127.0.0.1; 0: any that is free
+	StartTimeout time.Duration // 0: 30 s; a start takes about 1 s on an idle machine
+	Log          io.Writer     // etcd's errors, as lines of text; nil: nowhere
+	NoSync       bool          // skip fsync: quicker, and loses data when the machine stops
+}
+
+// portAttempts is how often a start is tried with other ports: a port that was
+// free when it was looked for may have been taken when etcd binds it.
+const portAttempts = 5
+
+// Server is an etcd server that can be stopped and started again on the same
+// data and ports. It is safe for concurrent use.
+type Server struct {
+	cfg  Config
+	temp bool // cfg.Dir is ours to remove
+
+	mu      sync.Mutex // guards the fields below; held while etcd starts and stops
+	etcd    *embed.Etcd
+	streams context.CancelFunc
+	closed  bool
+}
+
+// Start runs a server and returns when it answers. ctx bounds the start alone.
+//
+// It returns ErrStart, with the cause, when etcd does not answer within
+// cfg.StartTimeout or cannot start at all; nothing is then left running.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.StartTimeout == 0 {
+		cfg.StartTimeout = 30 * time.Second
+	}
+	s := &Server{cfg: cfg}
+	if cfg.Dir == "" {
+		dir, err := os.MkdirTemp("", "devetcd-")
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrStart, err)
+		}
+		s.cfg.Dir, s.temp = dir, true
+	}
+	var err error
+	for range portAttempts {
+		if err = s.pickPorts(cfg); err != nil {
+			break
+		}
+		s.mu.Lock()
+		err = s.start(ctx)
+		s.mu.Unlock()
+		// Only ports we chose ourselves are worth choosing again.
+		if err == nil || !inUse(err) || (cfg.ClientPort != 0 && cfg.PeerPort != 0) {
+			break
+		}
+	}
+	if err != nil {
+		s.remove()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Endpoint returns the URL that clients connect to. It does not change while s
+// is stopped and restarted.
+func (s *Server) Endpoint() string { return "http://" + address(s.cfg.ClientPort) }
+
+// Dir returns the data folder.
+func (s *Server) Dir() string { return s.cfg.Dir }
+
+// Stop ends the server, as an outage would: open streams and connections break.
+// Data and ports are kept for Restart. Stopping a stopped server does nothing.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop()
+}
+
+// Restart starts a stopped server on the same data and ports.
+//
+// It returns ErrRunning, ErrClosed or ErrStart; s is then as it was before.
+func (s *Server) Restart(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return ErrClosed
+	case s.etcd != nil:
+		return ErrRunning
+	}
+	return s.start(ctx)
+}
+
+// Failed returns a channel that delivers the error of a server that ended on its
+// own. It is nil, and so never delivers, while the server is stopped.
+func (s *Server) Failed() <-chan error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.etcd == nil {
+		return nil
+	}
+	return s.etcd.Err()
+}
+
+// Close stops the server for good and removes its data if the folder was a
+// temporary one. Only the first call does anything.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	s.stop()
+	return s.remove()
+}
+
+func (s *Server) remove() error {
+	if !s.temp {
+		return nil
+	}
+	return os.RemoveAll(s.cfg.Dir)
+}
+
+// start runs etcd and waits until it answers. s.mu is held.
+func (s *Server) start(ctx context.Context) error {
+	streams, cancel := context.WithCancel(context.Background())
+	etcd, err := embed.StartEtcd(s.etcdConfig(streams))
+	if err != nil {
+		cancel()
+		return fmt.Errorf("%w in %s: %w", ErrStart, s.cfg.Dir, err)
+	}
+	s.etcd, s.streams = etcd, cancel
+
+	ctx, done := context.WithTimeout(ctx, s.cfg.StartTimeout)
+	defer done()
+	select {
+	case <-etcd.Server.ReadyNotify():
+		return nil
+	case <-etcd.Server.StopNotify():
+		err = errors.New("it stopped at once")
+	case err = <-etcd.Err():
+	case <-ctx.Done():
+		err = fmt.Errorf("no leader after %v: %w", s.cfg.StartTimeout, ctx.Err())
+	}
+	s.stop()
+	return fmt.Errorf("%w in %s: %w", ErrStart, s.cfg.Dir, err)
+}
+
+// stop ends etcd if it runs. s.mu is held.
+func (s *Server) stop() {
+	if s.etcd == nil {
+		return
+	}
+	// etcd waits 7 s for streams to end by themselves, and a watch never does.
+	s.streams()
+	s.etcd.Close()
+	s.etcd, s.streams = nil, nil
+}
+
+// etcdConfig returns the configuration of a member that is a cluster of its own
+// and ends all its streams with streams.
+func (s *Server) etcdConfig(streams context.Context) *embed.Config {
+	cfg := embed.NewConfig()
+	cfg.Name = "dev"
+	cfg.Dir = s.cfg.Dir
+	client := []url.URL{{Scheme: "http", Host: address(s.cfg.ClientPort)}}
+	peer := []url.URL{{Scheme: "http", Host: address(s.cfg.PeerPort)}}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = client, client
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = peer, peer
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	// Every extension of a window is a revision, and etcd keeps them all by default.
+	cfg.AutoCompactionMode = embed.CompactorModePeriodic
+	cfg.AutoCompactionRetention = "1h"
+	cfg.UnsafeNoFsync = s.cfg.NoSync
+	cfg.EnableGRPCGateway = false // JSON over HTTP: nobody here speaks it
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log))
+	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(
+		func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			ctx, cancel := context.WithCancel(ss.Context())
+			defer cancel()
+			defer context.AfterFunc(streams, cancel)()
+			return handle(srv, stream{ss, ctx})
+		})}
+	return cfg
+}
+
+// stream is a server's stream that ends with ctx.
+type stream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s stream) Context() context.Context { return s.ctx }
+
+// logger returns a logger that writes errors to w, or nothing if w is nil.
+func logger(w io.Writer) *zap.Logger {
+	if w == nil {
+		return zap.NewNop()
+	}
+	enc := zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig())
+	return zap.New(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), zapcore.ErrorLevel))
+}
+
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// pickPorts sets the ports to those asked for, or to free ones. Both listeners
+// are open together, so that the two differ.
+func (s *Server) pickPorts(asked Config) error {
+	s.cfg.ClientPort, s.cfg.PeerPort = asked.ClientPort, asked.PeerPort
+	for _, port := range []*int{&s.cfg.ClientPort, &s.cfg.PeerPort} {
+		if *port != 0 {
+			continue
+		}
+		l, err := net.Listen("tcp", address(0))
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrStart, err)
+		}
+		defer l.Close()
+		*port = l.Addr().(*net.TCPAddr).Port
+	}
+	return nil
+}
+
+// inUse reports whether err says that an address was taken already. Some of
+// etcd's listeners hand the cause on as text only.
+func inUse(err error) bool {
+	return errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use")
+}

@@ -1,0 +1,128 @@
+package devetcd
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+func dial(t *testing.T, s *Server) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestRestartKeepsDataAndAddress(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s, err := Start(ctx, Config{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c := dial(t, s)
+	if _, err := c.Put(ctx, "k", "v"); err != nil {
+		t.Fatal(err)
+	}
+	watch := c.Watch(ctx, "k") // must not hold the stop up
+	endpoint := s.Endpoint()
+	if err := s.Restart(ctx); !errors.Is(err, ErrRunning) {
+		t.Errorf("restart of a running server: got %v, want ErrRunning", err)
+	}
+
+	began := time.Now()
+	s.Stop()
+	s.Stop()
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("stop with an open watch took %v, want under etcd's own 7 s", took)
+	}
+	if s.Failed() != nil {
+		t.Error("a stopped server has a failure channel")
+	}
+	if _, err := net.DialTimeout("tcp", address(s.cfg.ClientPort), time.Second); err == nil {
+		t.Error("stopped server accepts connections")
+	}
+
+	if err := s.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if s.Endpoint() != endpoint {
+		t.Errorf("endpoint after restart: got %s, want %s", s.Endpoint(), endpoint)
+	}
+	r, err := c.Get(ctx, "k")
+	if err != nil || len(r.Kvs) != 1 || string(r.Kvs[0].Value) != "v" {
+		t.Errorf("get after restart: got %v, %v, want the value put before", r, err)
+	}
+	if _, err := c.Put(ctx, "k", "w"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case w := <-watch:
+		if len(w.Events) == 0 {
+			t.Errorf("watch after restart: got %+v, want an event", w)
+		}
+	case <-ctx.Done():
+		t.Error("watch did not survive the restart")
+	}
+
+	dir := s.Dir()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("temporary folder after close: got %v, want it gone", err)
+	}
+	if err := s.Restart(ctx); !errors.Is(err, ErrClosed) {
+		t.Errorf("restart of a closed server: got %v, want ErrClosed", err)
+	}
+}
+
+func TestStartRefuses(t *testing.T) {
+	l, err := net.Listen("tcp", address(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := l.Addr().(*net.TCPAddr).Port
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tc := range []struct {
+		name string
+		ctx  context.Context
+		cfg  Config
+	}{
+		{"port taken", t.Context(), Config{ClientPort: taken}},
+		{"folder is a file", t.Context(), Config{Dir: file}},
+		{"cancelled", cancelled, Config{NoSync: true}},
+		{"deadline", t.Context(), Config{NoSync: true, StartTimeout: time.Nanosecond}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, err := Start(tc.ctx, tc.cfg)
+			if !errors.Is(err, ErrStart) {
+				t.Errorf("got %v, want ErrStart", err)
+			}
+			if s != nil {
+				t.Error("got a server along with the error")
+				s.Close()
+			}
+		})
+	}
+}
