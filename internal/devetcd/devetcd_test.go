@@ -35,7 +35,8 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 	if _, err := c.Put(ctx, "k", "v"); err != nil {
 		t.Fatal(err)
 	}
-	watch := c.Watch(ctx, "k") // must not hold the stop up
+	watch := c.Watch(ctx, "k", clientv3.WithCreatedNotify()) // must not hold the stop up
+	<-watch
 	endpoint := s.Endpoint()
 	if err := s.Restart(ctx); !errors.Is(err, ErrRunning) {
 		t.Errorf("restart of a running server: got %v, want ErrRunning", err)
