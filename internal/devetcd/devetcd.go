@@ -22,7 +22,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"google.golang.org/grpc"
 )
 
 // Errors of the package.
@@ -53,10 +52,9 @@ type Server struct {
 	cfg  Config
 	temp bool // cfg.Dir is ours to remove
 
-	mu      sync.Mutex // guards the fields below; held while etcd starts and stops
-	etcd    *embed.Etcd
-	streams context.CancelFunc
-	closed  bool
+	mu     sync.Mutex // guards the fields below; held while etcd starts and stops
+	etcd   *embed.Etcd
+	closed bool
 }
 
 // Start runs a server and returns when it answers. ctx bounds the start alone.
@@ -158,13 +156,11 @@ func (s *Server) remove() error {
 
 // start runs etcd and waits until it answers. s.mu is held.
 func (s *Server) start(ctx context.Context) error {
-	streams, cancel := context.WithCancel(context.Background())
-	etcd, err := embed.StartEtcd(s.etcdConfig(streams))
+	etcd, err := embed.StartEtcd(s.etcdConfig())
 	if err != nil {
-		cancel()
 		return fmt.Errorf("%w in %s: %w", ErrStart, s.cfg.Dir, err)
 	}
-	s.etcd, s.streams = etcd, cancel
+	s.etcd = etcd
 
 	ctx, done := context.WithTimeout(ctx, s.cfg.StartTimeout)
 	defer done()
@@ -186,15 +182,12 @@ func (s *Server) stop() {
 	if s.etcd == nil {
 		return
 	}
-	// etcd waits 7 s for streams to end by themselves, and a watch never does.
-	s.streams()
 	s.etcd.Close()
-	s.etcd, s.streams = nil, nil
+	s.etcd = nil
 }
 
-// etcdConfig returns the configuration of a member that is a cluster of its own
-// and ends all its streams with streams.
-func (s *Server) etcdConfig(streams context.Context) *embed.Config {
+// etcdConfig returns the configuration of a member that is a cluster of its own.
+func (s *Server) etcdConfig() *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = "dev"
 	cfg.Dir = s.cfg.Dir
@@ -209,23 +202,8 @@ func (s *Server) etcdConfig(streams context.Context) *embed.Config {
 	cfg.UnsafeNoFsync = s.cfg.NoSync
 	cfg.EnableGRPCGateway = false // JSON over HTTP: nobody here speaks it
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log))
-	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(
-		func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			ctx, cancel := context.WithCancel(ss.Context())
-			defer cancel()
-			defer context.AfterFunc(streams, cancel)()
-			return handle(srv, stream{ss, ctx})
-		})}
 	return cfg
 }
-
-// stream is a server's stream that ends with ctx.
-type stream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s stream) Context() context.Context { return s.ctx }
 
 // logger returns a logger that writes errors to w, or nothing if w is nil.
 func logger(w io.Writer) *zap.Logger {
