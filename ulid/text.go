@@ -3,6 +3,7 @@ package ulid
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/flakelease/allocator/internal/crockford"
 )
@@ -24,9 +25,12 @@ func (id ID) String() string {
 
 // AppendText appends the 26 letters of id to b. The error is always nil.
 func (id ID) AppendText(b []byte) ([]byte, error) {
-	var t [TextLen]byte
-	id.letters(&t)
-	return append(b, t[:]...), nil
+	// Written in place: to copy what was just stored in parts of other sizes
+	// stalls the processor.
+	n := len(b)
+	b = slices.Grow(b, TextLen)[:n+TextLen]
+	id.letters((*[TextLen]byte)(b[n:]))
+	return b, nil
 }
 
 // MarshalText returns the 26 letters of id. The error is always nil.

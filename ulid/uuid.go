@@ -3,6 +3,7 @@ package ulid
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"github.com/flakelease/allocator/internal/crockford"
 )
@@ -44,9 +45,10 @@ func (id ID) UUID() string {
 
 // AppendUUID appends what UUID returns to b.
 func (id ID) AppendUUID(b []byte) []byte {
-	var t [UUIDLen]byte
-	id.uuid(&t)
-	return append(b, t[:]...)
+	n := len(b)
+	b = slices.Grow(b, UUIDLen)[:n+UUIDLen]
+	id.uuid((*[UUIDLen]byte)(b[n:]))
+	return b
 }
 
 func (id ID) uuid(t *[UUIDLen]byte) {
