@@ -1,0 +1,191 @@
+package lease
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Event is something that happened, told to [Machine.Step].
+type Event interface{ event() }
+
+// The events. Loaded, Committed, Registered, KeptAlive and Revoked answer the
+// action of the same name, exactly once each; Err set means that the outcome is
+// unknown, unless it says ErrLeaseGone.
+type (
+	// Tick lets time pass. The shell sends one no later than Machine.Wake says.
+	Tick struct{}
+	// Loaded answers Load and Read.
+	Loaded struct {
+		View View
+		Err  error
+	}
+	// Committed answers Commit.
+	Committed struct {
+		Applied bool
+		View    View
+		Err     error
+	}
+	// Registered answers Register.
+	Registered struct {
+		Lease LeaseID
+		Err   error
+	}
+	// KeptAlive answers KeepAlive.
+	KeptAlive struct{ Err error }
+	// Revoked answers Revoke.
+	Revoked struct{ Err error }
+	// Sealed answers Seal: everything the tenure issued lies below Ceil, and it
+	// issues nothing any more.
+	Sealed struct{ Ceil clock.Millis }
+	// Changed is a hint that config, era or a holder changed in the store.
+	Changed struct{}
+	// Gate says whether clocks allow this node to write ceilings.
+	Gate struct{ Open bool }
+	// Stop asks for the sid to be given back and the lease to be revoked.
+	Stop struct{}
+)
+
+func (Tick) event()       {}
+func (Loaded) event()     {}
+func (Committed) event()  {}
+func (Registered) event() {}
+func (KeptAlive) event()  {}
+func (Revoked) event()    {}
+func (Sealed) event()     {}
+func (Changed) event()    {}
+func (Gate) event()       {}
+func (Stop) event()       {}
+
+// Action is something the shell must do, in the order returned by Step.
+type Action interface{ action() }
+
+// The actions. Requests to the store (Load, Read, Commit, Register, KeepAlive,
+// Revoke) are started and answered later by an event; the machine has at most
+// one request about records and one about the lease outstanding. Begin, Raise
+// and Seal act on the generator at once, before anything after them.
+type (
+	// Load asks for a view of the whole space.
+	Load struct{}
+	// Read asks for a view of one sid, to learn what became of a write.
+	Read struct{ SID flake.SID }
+	// Commit asks for a guarded write.
+	Commit struct{ Txn Txn }
+	// Register asks for a lease with this node's registration on it.
+	Register struct {
+		TTL          time.Duration
+		Registration Registration
+	}
+	// KeepAlive asks for the lease to be renewed once.
+	KeepAlive struct{ Lease LeaseID }
+	// Revoke ends the lease.
+	Revoke struct{ Lease LeaseID }
+	// Begin starts issuing from a new tenure. A tenure still issuing is sealed first.
+	Begin struct{ Grant Grant }
+	// Raise lets the tenure issue up to a higher, confirmed ceiling.
+	Raise struct{ Ceil clock.Millis }
+	// Seal ends the tenure for good and asks for Sealed.
+	Seal struct{}
+	// Alarm tells an operator of something that should not have happened.
+	Alarm struct {
+		Kind    AlarmKind
+		SID     int // -1: concerns no sid
+		Message string
+	}
+	// Fail ends the node: the configuration is wrong and no retry can help.
+	Fail struct{ Err error }
+	// Done says that all was given back; nothing follows.
+	Done struct{}
+)
+
+func (Load) action()      {}
+func (Read) action()      {}
+func (Commit) action()    {}
+func (Register) action()  {}
+func (KeepAlive) action() {}
+func (Revoke) action()    {}
+func (Begin) action()     {}
+func (Raise) action()     {}
+func (Seal) action()      {}
+func (Alarm) action()     {}
+func (Fail) action()      {}
+func (Done) action()      {}
+
+// Grant is a confirmed acquisition: the sid is ours for [Base, Ceil).
+type Grant struct {
+	SID        flake.SID
+	Term       int64
+	Base, Ceil clock.Millis // Unix ms
+}
+
+// String returns the grant as transcripts and logs show it.
+func (g Grant) String() string {
+	return fmt.Sprintf("sid=%d term=%d window=[%d,%d)", g.SID, g.Term, g.Base, g.Ceil)
+}
+
+// AlarmKind is a closed set, so that it can be a metric's label.
+type AlarmKind string
+
+// The alarms.
+const (
+	AlarmRewound     AlarmKind = "history_rewound"  // the store forgot something it had confirmed
+	AlarmLost        AlarmKind = "sid_lost"         // another process took our sid
+	AlarmOwnName     AlarmKind = "sid_lost_to_name" // … one that bears our node name
+	AlarmQuarantined AlarmKind = "sid_quarantined"  // a sid's records cannot be trusted
+	AlarmClock       AlarmKind = "clock_ahead"      // our clock is far ahead of the live holders'
+	AlarmEra         AlarmKind = "era_changed"      // an operator began a new era
+)
+
+// Phase is where a node stands with its sid.
+type Phase uint8
+
+// The phases.
+//
+//	Connecting ──▶ Uninitialised ──▶ Seeking ──▶ Holding ──▶ Releasing ──▶ Stopped
+//	                                  ▲   ▼         │
+//	                                Standby ◀── Lost┘        Rewound: until a new era
+const (
+	Connecting    Phase = iota // the store has not answered yet
+	Uninitialised              // the space has no config: somebody must run init
+	Seeking                    // about to acquire, or acquiring
+	Standby                    // every sid is taken or unusable
+	Holding                    // issuing, and extending
+	Lost                       // the sid is another's; issuing up to the confirmed ceiling
+	Rewound                    // history went back: nothing is issued
+	Releasing                  // stopping
+	Stopped
+)
+
+var phaseNames = [...]string{
+	"connecting", "uninitialised", "seeking", "standby", "holding", "lost", "rewound", "releasing", "stopped",
+}
+
+// String returns the phase's name in lower case.
+func (p Phase) String() string {
+	if int(p) < len(phaseNames) {
+		return phaseNames[p]
+	}
+	return "unknown"
+}
+
+// Status is a copy of what the machine knows, for people and for refusals.
+type Status struct {
+	Phase    Phase
+	Held     bool  // Grant is ours, or was until it was lost and its window still serves
+	EverHeld bool  // this process has had a window
+	Grant    Grant // the tenure's first base and the confirmed ceiling
+	Lease    LeaseID
+	// LeaseUntil is when the lease ends if it is never renewed, counted from
+	// when the last renewal was sent. It decides nothing.
+	LeaseUntil  clock.Mono
+	Space       Space
+	Era         Era
+	Cluster     uint64
+	Revision    int64
+	PoolSize    int
+	PoolHeld    int                  // sids with a holder, when last listed
+	Quarantined map[flake.SID]string // why a sid is not used; shared, do not write
+	Problem     string               // what the node waits for, for a person; empty when all is well
+}

@@ -1,0 +1,272 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Config is what a machine needs to know. All durations are required; package
+// config holds the defaults and the reasons for them.
+type Config struct {
+	Registration Registration // instance, node name and addresses of this process
+	Format       flake.Format // the layout and epoch this node was configured for
+
+	Window         time.Duration // W: how far ahead of the clock a ceiling is reserved
+	ExtendEvery    time.Duration // how often a ceiling is raised
+	TTL            time.Duration // of the lease
+	KeepAliveEvery time.Duration
+	ReloadEvery    time.Duration // how often the whole space is listed again
+	RetryAfter     time.Duration // pause after a store call failed
+	MaxSkew        time.Duration // see the poison guard, plan.go
+	MaxLead        time.Duration // how far IDs may run ahead of the clock
+
+	Nonce  func() string                          // unique at every call, across all processes
+	Jitter func(most time.Duration) time.Duration // random in [0, most)
+}
+
+// Machine is one process's side of the lease and window protocol.
+//
+// It keeps these rules (docs/DESIGN.md proves I1 from them):
+//
+//  1. A ceiling is passed on (Begin, Raise) only from a record that a response
+//     of the store showed to be written by this process.
+//  2. Every write names the record it replaces. While an attempt's outcome is
+//     unknown the machine reads back before anything else, and adopts what the
+//     record says, never what was last asked for.
+//  3. A sid is given back only after Sealed, with a ceiling above every ID.
+//  4. Evidence that the store went back in time stops the machine until an
+//     operator begins a new era.
+//
+// A Machine is owned by one goroutine.
+type Machine struct {
+	cfg Config
+
+	// What the store has said.
+	config   Entry[Space]
+	era      Entry[Era]
+	cluster  uint64
+	revision int64             // highest ever seen; answers arrive in order, so it may never fall
+	sids     map[flake.SID]Sid // as last listed
+	listed   bool              // sids is fresh enough to choose from
+	witness  clock.Millis      // latest wall time among live holders' records, when listed
+	seenAt   clock.Mono        // when that was
+
+	// Requests.
+	busy      bool       // one about records is outstanding
+	next      clock.Mono // no request about records before this
+	reload    clock.Mono // list again at this time
+	leaseBusy bool
+	leaseNext clock.Mono
+	leaseSent clock.Mono
+
+	lease    LeaseID
+	until    clock.Mono
+	try      *attempt // a write not settled yet
+	tenure   *tenure
+	everHeld bool
+
+	bad       map[flake.SID]string
+	gateOpen  bool
+	dropping  bool // an era passed: give the sid back and start over
+	stopping  bool
+	stopped   bool
+	clockBad  bool   // the poison guard holds us back
+	rewound   string // why history is not believed; "" is fine
+	problem   string
+	outcome   []Action // actions of the step under way
+	lastAlarm map[AlarmKind]string
+}
+
+// attempt is a write against one version of a sid's records. Several writes of
+// it may be on their way at once, since one whose reply was lost can still be
+// applied: whichever is first changes the record, and no other can follow.
+type attempt struct {
+	sid     flake.SID
+	seen    Sid
+	nonces  map[string]Op
+	unknown bool // read back before doing anything else
+}
+
+// tenure is the machine's record of a hold; the generator's is gen.Tenure.
+type tenure struct {
+	sid       flake.SID
+	term      int64
+	base      clock.Millis
+	ceil      clock.Millis // confirmed
+	seen      Sid          // our records as last confirmed
+	extendAt  clock.Mono
+	unheld    bool // our holder key is gone: rehold
+	lost      bool // the record is another's; the confirmed window still serves
+	sealAsked bool
+	sealed    bool
+	issued    clock.Millis // exclusive, once sealed
+}
+
+// NewMachine returns a machine that knows nothing. It acts from the first Tick on.
+func NewMachine(cfg Config) *Machine {
+	return &Machine{
+		cfg:       cfg,
+		bad:       map[flake.SID]string{},
+		gateOpen:  true,
+		lastAlarm: map[AlarmKind]string{},
+	}
+}
+
+// Step advances m by one event at time now, read before anything that the
+// actions send, and returns the actions to carry out in order.
+func (m *Machine) Step(now clock.Reading, ev Event) []Action {
+	m.outcome = nil
+	if m.stopped {
+		return nil
+	}
+	switch ev := ev.(type) {
+	case Tick:
+	case Loaded:
+		m.busy = false
+		m.onLoaded(now, ev)
+	case Committed:
+		m.busy = false
+		m.onCommitted(now, ev)
+	case Registered:
+		m.leaseBusy = false
+		if ev.Err != nil {
+			m.problem = fmt.Sprintf("registering in etcd: %v", ev.Err)
+			m.leaseNext = now.Mono.Add(m.cfg.RetryAfter)
+			break
+		}
+		m.lease = ev.Lease
+		m.renewed(now)
+	case KeptAlive:
+		m.leaseBusy = false
+		switch {
+		case ev.Err == nil:
+			m.renewed(now)
+		case errors.Is(ev.Err, ErrLeaseGone):
+			m.lease, m.leaseNext = 0, now.Mono
+			if m.tenure != nil {
+				m.tenure.unheld = true // its key went with the lease
+			}
+		default:
+			m.leaseNext = now.Mono.Add(m.cfg.RetryAfter)
+		}
+	case Revoked:
+		m.leaseBusy = false
+		m.lease = 0 // a lease that could not be revoked runs out by itself
+	case Sealed:
+		if t := m.tenure; t != nil {
+			t.sealed, t.issued = true, ev.Ceil
+		}
+	case Changed:
+		m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
+		m.listed = false
+	case Gate:
+		m.gateOpen = ev.Open
+	case Stop:
+		m.stopping = true
+		m.next = now.Mono // give back at once, even where a retry was being waited for
+	default:
+		panic(fmt.Sprintf("lease: unknown event %T", ev))
+	}
+	m.plan(now)
+	return m.outcome
+}
+
+// maxJitter spreads the nodes that wait for the same key.
+const maxJitter = 500 * time.Millisecond
+
+// renewed notes that the lease was granted or renewed. Its end is counted from
+// when the request was sent, since the store may have acted at any time since.
+func (m *Machine) renewed(now clock.Reading) {
+	m.until = m.leaseSent.Add(m.cfg.TTL)
+	m.leaseNext = max(now.Mono, m.leaseSent.Add(m.cfg.KeepAliveEvery))
+}
+
+func (m *Machine) do(a Action) { m.outcome = append(m.outcome, a) }
+
+// alarm tells of a condition once, until its text changes.
+func (m *Machine) alarm(kind AlarmKind, sid int, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	key := fmt.Sprintf("%d %s", sid, text)
+	if m.lastAlarm[kind] == key {
+		return
+	}
+	m.lastAlarm[kind] = key
+	m.do(Alarm{Kind: kind, SID: sid, Message: text})
+}
+
+// Wake returns when the machine next wants a Tick, if nothing happens before.
+func (m *Machine) Wake() clock.Mono {
+	wake := m.seenAt.Add(time.Hour)
+	if !m.leaseBusy {
+		wake = min(wake, m.leaseNext)
+	}
+	if !m.busy {
+		at := m.reload
+		if t := m.tenure; t != nil && !t.lost {
+			at = min(at, t.extendAt)
+		}
+		if m.try != nil || m.stopping || m.dropping || m.rewound != "" {
+			at = m.next
+		}
+		wake = min(wake, max(at, m.next))
+	}
+	return wake
+}
+
+// Status returns a copy of what m knows.
+func (m *Machine) Status() Status {
+	s := Status{
+		Phase:       m.phase(),
+		EverHeld:    m.everHeld,
+		Lease:       m.lease,
+		LeaseUntil:  m.until,
+		Space:       m.config.Value,
+		Era:         m.era.Value,
+		Cluster:     m.cluster,
+		Revision:    m.revision,
+		PoolSize:    m.cfg.Format.Layout.Holders(),
+		Quarantined: maps.Clone(m.bad),
+		Problem:     m.problem,
+	}
+	if t := m.tenure; t != nil && !t.sealed {
+		s.Held = true
+		s.Grant = Grant{SID: t.sid, Term: t.term, Base: t.base, Ceil: t.ceil}
+	}
+	for _, sid := range m.sids {
+		if sid.Holder.Exists() {
+			s.PoolHeld++
+		}
+	}
+	if m.rewound != "" {
+		s.Problem = m.rewound
+	}
+	return s
+}
+
+func (m *Machine) phase() Phase {
+	switch t := m.tenure; {
+	case m.stopped:
+		return Stopped
+	case m.stopping:
+		return Releasing
+	case m.rewound != "":
+		return Rewound
+	case t != nil && t.lost:
+		return Lost
+	case t != nil:
+		return Holding
+	case m.revision == 0:
+		return Connecting
+	case !m.config.Exists():
+		return Uninitialised
+	case m.try == nil && m.listed && m.lease != 0:
+		return Standby
+	default:
+		return Seeking
+	}
+}

@@ -1,0 +1,260 @@
+package lease
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// plan decides what to ask for, given what is known. It is a function of the
+// machine's state alone, so that a lost reply, a late one and a slow one all
+// lead back to the same place.
+func (m *Machine) plan(now clock.Reading) {
+	m.planLease(now)
+	if m.busy || m.stopped {
+		return
+	}
+	ending := m.stopping || m.dropping
+	switch {
+	case m.rewound != "":
+		if m.stopping {
+			m.end()
+		} else if now.Mono >= m.next {
+			m.load(now) // an operator may have begun a new era
+		}
+	case m.try != nil && m.try.unknown:
+		if now.Mono >= m.next {
+			m.busy = true
+			m.do(Read{SID: m.try.sid})
+		}
+	case ending && m.tenure != nil:
+		m.giveBack(now)
+	case m.stopping:
+		m.end()
+	case now.Mono < m.next:
+	case !m.config.Exists(), now.Mono >= m.reload:
+		m.load(now)
+	case m.tenure != nil && !m.tenure.lost:
+		m.keep(now)
+	default:
+		m.seek(now)
+	}
+}
+
+func (m *Machine) planLease(now clock.Reading) {
+	if m.leaseBusy || m.stopping || now.Mono < m.leaseNext {
+		return
+	}
+	switch {
+	case m.lease != 0:
+		m.leaseBusy, m.leaseSent = true, now.Mono
+		m.do(KeepAlive{Lease: m.lease})
+	case m.config.Exists() && m.rewound == "":
+		m.leaseBusy, m.leaseSent = true, now.Mono
+		m.do(Register{TTL: m.cfg.TTL, Registration: m.cfg.Registration})
+	default:
+		m.leaseNext = now.Mono.Add(m.cfg.RetryAfter)
+	}
+}
+
+func (m *Machine) load(now clock.Reading) {
+	m.busy = true
+	m.reload = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
+	m.do(Load{})
+}
+
+// end revokes the lease and stops.
+func (m *Machine) end() {
+	switch {
+	case m.leaseBusy:
+	case m.lease != 0:
+		m.leaseBusy = true
+		m.do(Revoke{Lease: m.lease})
+	default:
+		m.stopped = true
+		m.do(Done{})
+	}
+}
+
+// giveBack seals the tenure and releases its sid.
+func (m *Machine) giveBack(now clock.Reading) {
+	t := m.tenure
+	switch {
+	case !t.sealed && !t.sealAsked:
+		t.sealAsked = true
+		m.do(Seal{})
+	case !t.sealed:
+	case t.lost: // the record is not ours to change
+		m.dropTenure(now)
+		m.plan(now)
+	case now.Mono >= m.next:
+		w := t.seen.Window.Value
+		// Everything issued lies below t.issued, and below the confirmed ceiling
+		// (I3): the smaller of both gives back the most.
+		w.Ceil = min(w.Ceil, max(w.Base, t.base, t.issued))
+		w.Base = min(w.Base, w.Ceil)
+		w.State = Released
+		m.commit(now, Release, t.sid, t.seen, w)
+	}
+}
+
+func (m *Machine) dropTenure(now clock.Reading) {
+	m.tenure, m.try = nil, nil
+	m.dropping, m.listed = false, false
+	m.reload, m.next = now.Mono, now.Mono
+}
+
+// keep extends the window of a tenure in good standing.
+func (m *Machine) keep(now clock.Reading) {
+	t := m.tenure
+	if m.try == nil && now.Mono < t.extendAt {
+		return
+	}
+	if !m.mayReserve(now) {
+		m.next = now.Mono.Add(m.cfg.RetryAfter)
+		return
+	}
+	op := Extend
+	if t.unheld {
+		op = Rehold
+	}
+	if m.lease == 0 {
+		m.next = now.Mono.Add(m.cfg.RetryAfter)
+		return // the old holder key may be gone too; registering comes first
+	}
+	t.extendAt = now.Mono.Add(m.cfg.ExtendEvery)
+	w := t.seen.Window.Value
+	w.Base, w.Ceil = w.Ceil, max(w.Ceil, now.Wall+clock.MillisOf(m.cfg.Window))
+	m.commit(now, op, t.sid, t.seen, w)
+}
+
+// seek acquires a sid, or waits for one.
+func (m *Machine) seek(now clock.Reading) {
+	switch {
+	case m.lease == 0: // registering comes first
+	case !m.mayReserve(now):
+		m.listed, m.reload = false, now.Mono.Add(time.Second)
+	case m.try != nil:
+		// Nothing is known but that an attempt was not applied yet: the same
+		// record is asked for again, so that no second sid can come to us.
+		m.acquire(now, m.try.sid, m.try.seen)
+	case !m.listed:
+		m.reload = min(m.reload, now.Mono.Add(maxJitter))
+	default:
+		if sid, ok := m.choose(now); ok {
+			m.acquire(now, sid, m.sids[sid])
+		} else {
+			m.problem = fmt.Sprintf("no sid is free: %d of %d are held, %d quarantined",
+				m.Status().PoolHeld, m.cfg.Format.Layout.Holders(), len(m.bad))
+		}
+	}
+}
+
+func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen Sid) {
+	op := Acquire
+	if seen.Holder.Exists() {
+		op = Reclaim
+	}
+	old := seen.Window.Value
+	base := max(old.Ceil, m.era.Value.Floor, now.Wall)
+	m.commit(now, op, sid, seen, Window{
+		Term:     old.Term + 1,
+		Instance: m.cfg.Registration.Instance,
+		Node:     m.cfg.Registration.Node,
+		Base:     base,
+		// Not base+W: a node that takes a sid early must not push its ceiling
+		// further out each time.
+		Ceil:  max(base, now.Wall+clock.MillisOf(m.cfg.Window)),
+		State: Active,
+	})
+}
+
+func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen Sid, w Window) {
+	w.Era, w.Nonce, w.Wall = m.era.Value.Number, m.cfg.Nonce(), now.Wall
+	if m.try == nil {
+		m.try = &attempt{sid: sid, seen: seen, nonces: map[string]Op{}}
+	}
+	m.try.nonces[w.Nonce] = op
+	m.busy = true
+	m.do(Commit{Txn: Txn{
+		Op: op, SID: sid, Seen: seen, Config: m.config, Era: m.era, Lease: m.lease,
+		Holder: Holder{Instance: m.cfg.Registration.Instance, Node: m.cfg.Registration.Node},
+		Window: w,
+	}})
+}
+
+// witnessSlack bounds how old the record of a live holder is: it is rewritten
+// every few seconds, and a holder that stops writing gives its sid up within
+// two minutes.
+const witnessSlack = 2 * time.Minute
+
+// mayReserve is the poison guard: a clock far ahead of every live holder's must
+// never write a ceiling, for a ceiling cannot be taken back. Holders that are
+// gone are no witness, or a space would not survive a night switched off.
+func (m *Machine) mayReserve(now clock.Reading) bool {
+	m.clockBad = false
+	if !m.gateOpen {
+		return false
+	}
+	if m.witness == 0 {
+		return true
+	}
+	limit := m.witness + clock.MillisOf(now.Mono.Sub(m.seenAt)+witnessSlack+m.cfg.MaxSkew)
+	if now.Wall <= limit {
+		return true
+	}
+	m.clockBad = true
+	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of every live holder's: set it right",
+		now.Wall.Time().Format(time.RFC3339), (now.Wall - limit).Duration().Round(time.Second))
+	m.alarm(AlarmClock, -1, "this clock is over %v ahead of every live holder's; no ceiling is written",
+		witnessSlack+m.cfg.MaxSkew)
+	return false
+}
+
+// farAhead is how far beyond the clock a sound ceiling can lie: W by the rules,
+// the writer's skew and ours, and the lead of the last ID.
+func (m *Machine) farAhead() clock.Millis {
+	return clock.MillisOf(m.cfg.Window + 2*m.cfg.MaxSkew + m.cfg.MaxLead)
+}
+
+// choose picks the sid to acquire. In order: the one this node's name had last
+// and the free one with the lowest ceiling, if past; a predecessor of our name,
+// once, when no free sid can be used now; then ours or the lowest, though its
+// ceiling lies ahead: it is taken now and issues when the clock gets there.
+func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
+	best, found, bestRank := flake.SID(0), false, 0
+	reclaim, mayReclaim := flake.SID(0), false
+	for i := range m.cfg.Format.Layout.Holders() {
+		sid := flake.SID(i)
+		s := m.sids[sid] // absent: never used
+		if m.bad[sid] != "" {
+			continue
+		}
+		own := s.Window.Exists() && s.Window.Value.Node == m.cfg.Registration.Node
+		if s.Holder.Exists() {
+			if !m.everHeld && !mayReclaim && s.Holder.Err == nil &&
+				s.Holder.Value.Node == m.cfg.Registration.Node &&
+				s.Holder.Value.Instance != m.cfg.Registration.Instance {
+				reclaim, mayReclaim = sid, true
+			}
+			continue
+		}
+		rank := 0
+		if s.Window.Value.Ceil <= now.Wall {
+			rank = 2
+		}
+		if own {
+			rank++
+		}
+		if !found || rank > bestRank ||
+			rank == bestRank && s.Window.Value.Ceil < m.sids[best].Window.Value.Ceil {
+			best, found, bestRank = sid, true, rank
+		}
+	}
+	if mayReclaim && bestRank < 2 {
+		return reclaim, true
+	}
+	return best, found
+}

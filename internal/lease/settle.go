@@ -1,0 +1,345 @@
+package lease
+
+import (
+	"fmt"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// onCommitted takes the answer to a write.
+func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
+	if ev.Err != nil {
+		m.unknownOutcome(now, ev.Err)
+		return
+	}
+	if m.checkHistory(now, ev.View) {
+		m.settle(now, ev.View)
+	}
+}
+
+// unknownOutcome notes that a request got no answer. A write may have been
+// applied, or may be later.
+func (m *Machine) unknownOutcome(now clock.Reading, err error) {
+	m.problem = fmt.Sprintf("etcd does not answer: %v", err)
+	m.next = now.Mono.Add(m.cfg.RetryAfter)
+	if m.try != nil {
+		m.try.unknown = true
+	}
+}
+
+// onLoaded takes a view of the whole space, or of the sid of an unsettled write.
+func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
+	if ev.Err != nil {
+		m.unknownOutcome(now, ev.Err)
+		m.reload = m.next
+		return
+	}
+	if m.try != nil && m.try.unknown {
+		if m.checkHistory(now, ev.View) {
+			m.settle(now, ev.View)
+		}
+		return
+	}
+	if !m.checkHistory(now, ev.View) {
+		return
+	}
+	m.sids, m.listed, m.seenAt, m.problem = ev.View.Sids, true, now.Mono, ""
+	m.takeStock(now)
+	if t := m.tenure; t != nil && !t.lost && m.try == nil {
+		m.compareOwn(now, m.sids[t.sid])
+	}
+}
+
+// checkHistory looks for evidence that the store is not the one, or not at the
+// point in time, that it was. It takes over config and era, and reports whether
+// the rest of the view can be used.
+func (m *Machine) checkHistory(now clock.Reading, v View) bool {
+	if m.rewound != "" {
+		if v.Era.Err != nil || v.Era.Value.Number <= m.era.Value.Number {
+			m.next = now.Mono.Add(m.cfg.RetryAfter)
+			return false
+		}
+		// A new era: its floor is above everything that was ever issued.
+		m.alarm(AlarmEra, -1, "era %d began; history is believed again", v.Era.Value.Number)
+		m.rewound, m.revision, m.cluster = "", 0, 0
+		m.config, m.era = Entry[Space]{}, Entry[Era]{}
+		m.bad = map[flake.SID]string{}
+	}
+	known := m.config.Exists()
+	switch {
+	case v.Revision < m.revision:
+		return m.rewind(now, "etcd's revision went back from %d to %d", m.revision, v.Revision)
+	case m.cluster != 0 && v.Cluster != m.cluster:
+		return m.rewind(now, "etcd's cluster changed from %x to %x", m.cluster, v.Cluster)
+	}
+	m.revision, m.cluster = v.Revision, v.Cluster
+	switch {
+	case !v.Config.Exists() && known:
+		return m.rewind(now, "the space's config is gone")
+	case !v.Config.Exists():
+		return m.wait(now, "the space is not initialised: run «allocator init» once")
+	case v.Config.Err != nil:
+		return m.wait(now, "the space's config is unreadable: %v", v.Config.Err)
+	case known && v.Config.Value.Pool != m.config.Value.Pool:
+		return m.rewind(now, "the space is another one: pool %s, was %s", v.Config.Value.Pool, m.config.Value.Pool)
+	case v.Config.Value.Format() != m.cfg.Format:
+		m.stopped = true
+		m.do(Fail{Err: &FormatError{Space: v.Config.Value.Format(), Node: m.cfg.Format}})
+		return false
+	case !v.Era.Exists() && known:
+		return m.rewind(now, "the space's era is gone")
+	case !v.Era.Exists():
+		return m.wait(now, "the space has a config but no era: etcd's data is incomplete")
+	case v.Era.Err != nil:
+		return m.wait(now, "the space's era is unreadable: %v", v.Era.Err)
+	case known && v.Era.Value.Number < m.era.Value.Number:
+		return m.rewind(now, "the era went back from %d to %d", m.era.Value.Number, v.Era.Value.Number)
+	case known && v.Era.Value.Number == m.era.Value.Number && v.Era.Value != m.era.Value:
+		return m.rewind(now, "era %d was rewritten", v.Era.Value.Number)
+	case v.Era.Value.Cluster != v.Cluster:
+		m.config, m.era = v.Config, v.Era // only a later era clears this
+		return m.rewind(now, "etcd's cluster is %x, but era %d began on %x: restored from a backup, or another etcd?",
+			v.Cluster, v.Era.Value.Number, v.Era.Value.Cluster)
+	}
+	if known && v.Era.Value.Number > m.era.Value.Number {
+		m.alarm(AlarmEra, -1, "era %d began", v.Era.Value.Number)
+		m.dropping = m.tenure != nil
+		m.listed = false
+	}
+	m.config, m.era = v.Config, v.Era
+	return true
+}
+
+func (m *Machine) wait(now clock.Reading, format string, args ...any) bool {
+	m.problem = fmt.Sprintf(format, args...)
+	m.next = now.Mono.Add(m.cfg.RetryAfter)
+	m.reload = m.next
+	return false
+}
+
+// rewind latches: nothing is issued until an operator begins a new era, for
+// whoever reads the older history may be granted what we hold.
+func (m *Machine) rewind(now clock.Reading, format string, args ...any) bool {
+	m.rewound = "etcd's history cannot be trusted: " + fmt.Sprintf(format, args...)
+	m.alarm(AlarmRewound, -1, "%s", m.rewound)
+	if t := m.tenure; t != nil && !t.sealed {
+		m.do(Seal{})
+	}
+	m.tenure, m.try, m.dropping, m.listed = nil, nil, false, false
+	m.next = now.Mono.Add(m.cfg.RetryAfter)
+	return false
+}
+
+// settle learns from a view of the attempt's sid what became of the attempt.
+func (m *Machine) settle(now clock.Reading, v View) {
+	try := m.try
+	got := v.Sids[try.sid]
+	m.problem = ""
+	if op, ours := try.nonces[got.Window.Value.Nonce]; ours && got.Window.Err == nil {
+		m.adopt(now, op, got)
+		return
+	}
+	held := m.tenure != nil && !m.tenure.lost && m.tenure.sid == try.sid
+	if got.Window.Same(try.seen.Window) {
+		// Not applied. It still may be: the same record must be asked for again,
+		// or left to one that no attempt of ours can change.
+		try.unknown = false
+		switch {
+		case got.Past && !got.Window.Exists():
+			m.quarantine(try.sid, pastWithoutWindow)
+			m.try, m.listed, m.reload = nil, false, now.Mono
+		case held:
+			m.checkHolder(now, got)
+		case got.Holder.Exists() && !got.Holder.Same(try.seen.Holder):
+			m.try, m.listed, m.reload = nil, false, now.Mono
+		case got.Window.Exists() && got.Window.Err != nil:
+			m.try, m.listed, m.reload = nil, false, now.Mono
+		}
+		return
+	}
+	// Another write came first: no attempt of ours can be applied any more.
+	m.try = nil
+	if held {
+		m.compareOwn(now, got)
+		return
+	}
+	m.listed, m.reload = false, now.Mono.Add(m.cfg.Jitter(maxJitter/10))
+}
+
+// adopt takes over a record that this process wrote. Its values count, not
+// those last asked for: an earlier attempt may have come first.
+func (m *Machine) adopt(now clock.Reading, op Op, got Sid) {
+	sid, w := m.try.sid, got.Window.Value
+	m.try = nil
+	switch op {
+	case Acquire, Reclaim:
+		m.everHeld = true
+		t := &tenure{
+			sid: sid, term: w.Term, base: w.Base, ceil: w.Ceil, seen: got,
+			extendAt: now.Mono.Add(m.cfg.ExtendEvery),
+			unheld:   !m.holds(got),
+		}
+		if m.stopping || w.Era != m.era.Value.Number {
+			t.sealAsked, t.sealed, t.issued = true, true, w.Base // never begun
+			m.dropping = true
+		} else {
+			m.do(Begin{Grant: Grant{SID: sid, Term: w.Term, Base: w.Base, Ceil: w.Ceil}})
+		}
+		m.tenure = t
+	case Extend, Rehold:
+		t := m.tenure
+		t.seen, t.ceil, t.unheld = got, max(t.ceil, w.Ceil), !m.holds(got)
+		if t.unheld {
+			t.extendAt = now.Mono
+		}
+		if !t.sealAsked {
+			m.do(Raise{Ceil: t.ceil})
+		}
+	case Release:
+		if t := m.tenure; t != nil && t.sid == sid {
+			m.dropTenure(now)
+		} else {
+			m.listed, m.reload = false, now.Mono
+		}
+	}
+	if m.sids != nil {
+		m.sids[sid] = got
+	}
+}
+
+// holds reports whether the holder key is there under our present lease.
+func (m *Machine) holds(s Sid) bool {
+	return s.Holder.Exists() && s.Holder.Lease == m.lease &&
+		s.Holder.Value.Instance == m.cfg.Registration.Instance
+}
+
+// checkHolder looks why an extension was not applied though our record stands.
+func (m *Machine) checkHolder(now clock.Reading, got Sid) {
+	t := m.tenure
+	switch {
+	case !got.Holder.Exists():
+		t.unheld = true
+	case got.Holder.Value.Instance == m.cfg.Registration.Instance:
+		// Ours, on an older lease: it goes when that lease does.
+		t.unheld = got.Holder.Lease != m.lease
+		m.next = now.Mono.Add(m.cfg.RetryAfter)
+	default:
+		m.lose(now, got, "its holder key is another's while our window stands: an edited store?")
+	}
+}
+
+// compareOwn holds our sid's record, as the store has it, against the one we
+// had confirmed.
+func (m *Machine) compareOwn(now clock.Reading, got Sid) {
+	t, w := m.tenure, got.Window.Value
+	switch {
+	case got.Window.Same(t.seen.Window):
+		if !m.holds(got) && m.lease != 0 && !got.Holder.Exists() {
+			t.unheld, t.extendAt = true, now.Mono
+		}
+	case !got.Window.Exists():
+		m.rewind(now, "the window record of sid %d is gone", t.sid)
+	case got.Window.Err != nil:
+		m.quarantine(t.sid, got.Window.Err.Error())
+		m.lose(now, got, "its window record is unreadable")
+	case w.Term < t.term:
+		m.rewind(now, "sid %d is at term %d, and we held term %d", t.sid, w.Term, t.term)
+	case w.Term == t.term && w.Instance != m.cfg.Registration.Instance:
+		m.rewind(now, "term %d of sid %d, ours, belongs to another instance", t.term, t.sid)
+	case w.Term == t.term && w.Ceil < t.ceil:
+		m.rewind(now, "the ceiling of sid %d went back from %d to %d", t.sid, t.ceil, w.Ceil)
+	default:
+		m.lose(now, got, "another process took it")
+	}
+}
+
+// lose gives a sid up that is no longer ours. The window confirmed to us still
+// is: whoever took the sid began at or above its ceiling.
+func (m *Machine) lose(now clock.Reading, got Sid, why string) {
+	t := m.tenure
+	t.lost, m.try, m.listed, m.reload = true, nil, false, now.Mono
+	if got.Window.Err == nil && got.Window.Value.Node == m.cfg.Registration.Node &&
+		got.Window.Value.Instance != m.cfg.Registration.Instance {
+		m.alarm(AlarmOwnName, int(t.sid), "sid %d was taken by another process named %q: are there two?",
+			t.sid, m.cfg.Registration.Node)
+		return
+	}
+	m.alarm(AlarmLost, int(t.sid), "sid %d was lost: %s", t.sid, why)
+}
+
+// takeStock reads a fresh list: which sids cannot be used, and how late it is
+// by the clocks of live holders.
+func (m *Machine) takeStock(now clock.Reading) {
+	m.bad, m.witness = keepPasts(m.bad), 0
+	for sid, s := range m.sids {
+		w := s.Window.Value
+		switch {
+		case int(sid) >= m.cfg.Format.Layout.Holders():
+			delete(m.sids, sid) // not of this layout; nobody can hold it
+		case s.Window.Err != nil:
+			m.quarantine(sid, s.Window.Err.Error())
+		case s.Holder.Err != nil:
+			m.quarantine(sid, s.Holder.Err.Error())
+		case s.Window.Exists() && w.Era > m.era.Value.Number:
+			m.quarantine(sid, fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, m.era.Value.Number))
+		case s.Holder.Exists() && !s.Window.Exists():
+			m.quarantine(sid, "it has a holder but no window record")
+		case s.Holder.Exists():
+			if s.Holder.Value.Instance != m.cfg.Registration.Instance {
+				m.witness = max(m.witness, w.Wall)
+			} else if m.tenure == nil || m.tenure.sid != sid {
+				m.releaseStray(now, sid, s)
+			}
+		case w.Ceil > now.Wall+m.farAhead():
+			m.quarantine(sid, fmt.Sprintf("its ceiling lies %v ahead of this clock: written by a bad clock, or ours is behind",
+				(w.Ceil-now.Wall).Duration()))
+		}
+	}
+}
+
+// pastWithoutWindow is known only from an attempt to acquire.
+const pastWithoutWindow = "it has a past but no window record"
+
+// keepPasts keeps what a list of the space cannot show again.
+func keepPasts(bad map[flake.SID]string) map[flake.SID]string {
+	kept := map[flake.SID]string{}
+	for sid, why := range bad {
+		if why == pastWithoutWindow {
+			kept[sid] = why
+		}
+	}
+	return kept
+}
+
+// releaseStray gives back a sid that came to us after we had stopped asking for
+// it, from a write that was late. Nothing was issued from it by this tenure, but
+// an earlier one may have: its ceiling stays.
+func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s Sid) {
+	if m.busy || m.try != nil || s.Window.Value.Instance != m.cfg.Registration.Instance {
+		return
+	}
+	w := s.Window.Value
+	w.State = Released
+	m.commit(now, Release, sid, s, w)
+}
+
+func (m *Machine) quarantine(sid flake.SID, why string) {
+	if m.bad[sid] == why {
+		return
+	}
+	m.bad[sid] = why
+	m.alarm(AlarmQuarantined, int(sid), "sid %d is not used: %s", sid, why)
+}
+
+// FormatError says that the node and the space disagree about what an ID means.
+type FormatError struct {
+	Space, Node flake.Format
+}
+
+// Error names both.
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("lease: the space has layout %s and epoch %d, this node is configured for layout %s and epoch %d: "+
+		"start it with the space's, or use another space",
+		e.Space.Layout, e.Space.Epoch, e.Node.Layout, e.Node.Epoch)
+}

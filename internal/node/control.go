@@ -1,0 +1,123 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// change replaces the state by what f makes of it.
+func (n *Node) change(f func(*state)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	next := *n.state.Load()
+	f(&next)
+	n.state.Store(&next)
+}
+
+// Begin starts issuing from a confirmed grant. A tenure still issuing is sealed
+// first; the new one starts above everything this process issued (I2).
+//
+// It panics if the grant cannot be one: it was confirmed by the store, so a
+// claim does not hold and the process must not go on.
+func (n *Node) Begin(g lease.Grant) {
+	n.change(func(s *state) {
+		n.seal(s)
+		base := max(g.Base, n.high)
+		// An ID above the old sid's may lie above the new window: then it is
+		// empty until the keeper raises it.
+		t, err := gen.NewTenure(n.cfg.Gen, g.SID, base, max(base, g.Ceil), n.rnd)
+		if err != nil {
+			panic(fmt.Sprintf("node: grant %v: %v", g, err))
+		}
+		s.tenure = t
+	})
+}
+
+// Raise lets the present tenure issue up to ceil, which etcd has confirmed.
+func (n *Node) Raise(ceil clock.Millis) {
+	if t := n.state.Load().tenure; t != nil {
+		t.Raise(ceil)
+	}
+}
+
+// Seal ends the present tenure and returns the ceiling below which everything
+// lies that it issued. No ID of it is issued afterwards.
+func (n *Node) Seal() clock.Millis {
+	var ceil clock.Millis
+	n.change(func(s *state) { ceil = n.seal(s) })
+	return ceil
+}
+
+// seal is called with mu held.
+func (n *Node) seal(s *state) clock.Millis {
+	if s.tenure == nil {
+		return n.high
+	}
+	ceil := s.tenure.Seal()
+	if _, ok := s.tenure.Issued(); ok {
+		n.high = max(n.high, ceil)
+	}
+	s.tenure = nil
+	return ceil
+}
+
+// Report tells the node where its lease stands, for the words of refusals.
+func (n *Node) Report(l lease.Status) { n.change(func(s *state) { s.lease = l }) }
+
+// SetVerdict opens or closes the gate.
+func (n *Node) SetVerdict(v clock.Verdict) { n.change(func(s *state) { s.verdict = v }) }
+
+// Drain makes every later request refuse with DRAINING. Requests that wait for
+// lead are refused when they next try.
+func (n *Node) Drain() { n.change(func(s *state) { s.draining = true }) }
+
+// Ready returns nil if a request for one ID would not be refused now, and else
+// why it would be.
+func (n *Node) Ready() *Refusal {
+	s, now := n.state.Load(), n.clock.Now().Wall
+	if r := n.closed(s); r != nil {
+		return r
+	}
+	if s.tenure.Ahead(now) > n.cfg.Gen.MaxLead {
+		return refuse(ClockRegression, 0, "IDs run %v ahead of the clock", s.tenure.Ahead(now).Duration())
+	}
+	if now >= s.tenure.Ceil() {
+		return refuse(WindowExhausted, retryWindow, "the window reserved in etcd is used up%s", because(s.lease.Problem))
+	}
+	return nil
+}
+
+// Stats is a copy of the node's figures.
+type Stats struct {
+	Name     string
+	Instance lease.Instance
+	Issued   int64            // IDs
+	Refused  map[Reason]int64 // requests, by reason; every reason is present
+	Now      clock.Millis     // issuing clock, Unix ms
+	Ceil     clock.Millis     // of the present tenure; 0 without one
+	Lead     clock.Millis     // how far the last ID lies ahead of the clock; negative: behind
+	Holding  bool
+	Draining bool
+	Verdict  clock.Verdict
+	Lease    lease.Status
+}
+
+// Stats returns the node's figures as they stand.
+func (n *Node) Stats() Stats {
+	s := n.state.Load()
+	st := Stats{
+		Name: n.cfg.Name, Instance: n.cfg.Instance,
+		Issued: n.issued.Load(), Refused: make(map[Reason]int64, numReasons),
+		Now: n.clock.Now().Wall, Draining: s.draining, Verdict: s.verdict, Lease: s.lease,
+	}
+	for i, r := range Reasons {
+		st.Refused[r] = n.refused[i].Load()
+	}
+	if t := s.tenure; t != nil {
+		st.Holding, st.Ceil, st.Lead = true, t.Ceil(), t.Ahead(st.Now)
+	}
+	return st
+}

@@ -1,0 +1,274 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Config is what a node needs to know; package config has the defaults.
+type Config struct {
+	Name     string // of the node, as people know it
+	Instance lease.Instance
+	Gen      gen.Config
+	MaxWait  time.Duration // how long a request may wait for lead to shrink
+	MaxSkew  time.Duration // an AFTER_TOO_FAR within twice of it is worth a retry
+}
+
+// Node issues the IDs of one process. All methods are safe for concurrent use.
+//
+//  1. At most one tenure issues at a time: the old one is sealed before a new
+//     one is published.
+//  2. A new tenure starts above every ID the process issued before (I2).
+type Node struct {
+	cfg   Config
+	clock clock.Source
+	rnd   rand.Source
+
+	state   atomic.Pointer[state]
+	seen    atomic.Int64 // highest issuing clock ever read here, Unix ms
+	issued  atomic.Int64 // IDs
+	refused [numReasons]atomic.Int64
+
+	mu   sync.Mutex   // guards changes of state, and high
+	high clock.Millis // exclusive: everything issued by sealed tenures lies below
+}
+
+// numReasons is len(Reasons), as a constant for the counters.
+const numReasons = 16
+
+// state is all that a request consults. It is never changed, only replaced.
+type state struct {
+	tenure   *gen.Tenure // nil: none, or sealed for good
+	verdict  clock.Verdict
+	draining bool
+	lease    lease.Status // as last reported; for refusals, never for permission
+}
+
+// New returns a node without a tenure: it refuses with STARTING. rnd must be
+// safe for concurrent use; see gen.Random.
+func New(cfg Config, src clock.Source, rnd rand.Source) *Node {
+	n := &Node{cfg: cfg, clock: src, rnd: rnd}
+	n.state.Store(&state{})
+	return n
+}
+
+// Config returns what the node was made with.
+func (n *Node) Config() Config { return n.cfg }
+
+// Try issues count IDs greater than after, or refuses, at once. now is the
+// issuing clock, read once for this request; after 0 asks for nothing.
+//
+// The error is a *Refusal.
+func (n *Node) Try(now clock.Reading, count int, after flake.ID) (gen.Block, error) {
+	seen := clock.Millis(n.seen.Load())
+	for now.Wall > seen {
+		if n.seen.CompareAndSwap(int64(seen), int64(now.Wall)) {
+			seen = now.Wall
+			break
+		}
+		seen = clock.Millis(n.seen.Load())
+	}
+	s := n.state.Load()
+	if s.tenure != nil && !s.draining && s.verdict.State == clock.Open && after >= 0 {
+		b, err := s.tenure.Next(now.Wall, seen, count, after)
+		if err == nil {
+			n.issued.Add(int64(count))
+			return b, nil
+		}
+		return gen.Block{}, n.explain(s, err)
+	}
+	return gen.Block{}, n.refusal(s, count, after)
+}
+
+// Next issues like Try, and waits for lead to shrink: at most the node's
+// MaxWait, and never beyond ctx.
+func (n *Node) Next(ctx context.Context, count int, after flake.ID) (gen.Block, error) {
+	now := n.clock.Now()
+	b, err := n.Try(now, count, after)
+	if err == nil {
+		return b, nil
+	}
+	return n.wait(ctx, now.Mono, count, after, err)
+}
+
+// wait tries again whenever the lead that refused has had time to shrink.
+func (n *Node) wait(ctx context.Context, since clock.Mono, count int, after flake.ID, err error) (gen.Block, error) {
+	until := since.Add(n.cfg.MaxWait)
+	var timer *time.Timer
+	for {
+		var lead *waitable
+		if !errors.As(err, &lead) {
+			return gen.Block{}, n.count(err)
+		}
+		now := n.clock.Now()
+		if now.Mono.Add(lead.excess) > until {
+			return gen.Block{}, n.count(lead.Refusal) // it would not be over in time
+		}
+		if timer == nil {
+			timer = time.NewTimer(lead.excess)
+			defer timer.Stop()
+		} else {
+			timer.Reset(lead.excess)
+		}
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return gen.Block{}, n.count(lead.Refusal)
+		}
+		var b gen.Block
+		if b, err = n.Try(n.clock.Now(), count, after); err == nil {
+			return b, nil
+		}
+	}
+}
+
+// waitable is a refusal that time alone undoes.
+type waitable struct {
+	*Refusal
+	excess time.Duration // until the lead is within its limit
+}
+
+// Unwrap returns the refusal that callers see.
+func (w *waitable) Unwrap() error { return w.Refusal }
+
+func (n *Node) count(err error) error {
+	var r *Refusal
+	if errors.As(err, &r) {
+		for i, reason := range Reasons {
+			if reason == r.Reason {
+				n.refused[i].Add(1)
+			}
+		}
+		return r
+	}
+	return err
+}
+
+// Refused counts a refusal that was decided before the node was asked, such as
+// a malformed ID, and returns it.
+func (n *Node) Refused(r *Refusal) *Refusal {
+	_ = n.count(r)
+	return r
+}
+
+// refusal says why a request is refused without asking the generator.
+func (n *Node) refusal(s *state, count int, after flake.ID) error {
+	if limit := n.cfg.Gen.MaxBlock(); count < 1 || count > limit {
+		return badCount(count, limit)
+	}
+	if after < 0 {
+		return refuse(InvalidID, 0, "after is %d: an ID is never negative", after)
+	}
+	if r := n.closed(s); r != nil {
+		return r
+	}
+	return refuse(NoSID, retryNoSID, "the sid was given up just now")
+}
+
+// Pauses suggested to clients, where no better figure is known.
+const (
+	retryStarting = 500 * time.Millisecond
+	retryNoSID    = time.Second
+	retryWindow   = time.Second
+	retryClock    = time.Second
+	retryRewound  = 5 * time.Second
+)
+
+// closed returns why the node issues nothing at all, by precedence, or nil.
+func (n *Node) closed(s *state) *Refusal {
+	switch l := s.lease; {
+	case s.draining:
+		return refuse(Draining, 0, "node %s is shutting down: ask another", n.cfg.Name)
+	case l.Phase == lease.Rewound:
+		return refuse(HistoryRewound, retryRewound, "%s", l.Problem)
+	case s.verdict.State == clock.Skewed:
+		return refuse(ClockSkew, retryClock, "clocks disagree: the others' is %v from ours, the limit is %v",
+			s.verdict.Offset.Duration(), s.verdict.Limit.Duration()).with(figures(s.verdict)...)
+	case s.verdict.State == clock.Unverified:
+		return refuse(ClockUnverified, retryClock, "too few peers confirm this node's clock").with(figures(s.verdict)...)
+	case s.tenure != nil:
+		return nil
+	case !l.EverHeld && l.Phase != lease.Standby:
+		return refuse(Starting, retryStarting, "node %s has no window yet%s", n.cfg.Name, because(l.Problem))
+	default:
+		return refuse(NoSID, retryNoSID, "node %s holds no sid%s", n.cfg.Name, because(l.Problem)).
+			with("pool_size", strconv.Itoa(l.PoolSize), "pool_held", strconv.Itoa(l.PoolHeld))
+	}
+}
+
+func because(problem string) string {
+	if problem == "" {
+		return ""
+	}
+	return ": " + problem
+}
+
+func figures(v clock.Verdict) []string {
+	return []string{"offset_ms", fmt.Sprint(int64(v.Offset)), "limit_ms", fmt.Sprint(int64(v.Limit))}
+}
+
+func badCount(count, limit int) *Refusal {
+	return refuse(InvalidCount, 0, "count is %d: ask for 1 to %d", count, limit).
+		with("count", strconv.Itoa(count), "limit", strconv.Itoa(limit))
+}
+
+// explain turns an error of the generator into a refusal.
+func (n *Node) explain(s *state, err error) error {
+	var count *gen.CountError
+	var lead *gen.LeadError
+	switch {
+	case errors.As(err, &count):
+		return badCount(count.Count, count.Limit)
+	case errors.As(err, &lead):
+		return n.explainLead(s, lead)
+	case errors.Is(err, gen.ErrCeiling):
+		return refuse(WindowExhausted, retryWindow, "the window reserved in etcd is used up%s", because(s.lease.Problem)).
+			with("ceil_unix_ms", fmt.Sprint(int64(s.tenure.Ceil())))
+	case errors.Is(err, gen.ErrSealed):
+		// Sealed between our look at the state and this call: another tenure, or
+		// the reason why there is none, is published in a moment.
+		return &waitable{
+			Refusal: refuse(NoSID, retryStarting, "the sid is being given up or replaced"),
+			excess:  time.Millisecond,
+		}
+	}
+	panic(fmt.Sprintf("node: unknown error of the generator: %v", err))
+}
+
+func (n *Node) explainLead(s *state, e *gen.LeadError) error {
+	excess := e.Excess().Duration()
+	w := &waitable{excess: excess}
+	var retry time.Duration
+	switch retry = excess; {
+	case errors.Is(e, gen.ErrAfterTooFar):
+		if excess > 2*n.cfg.MaxSkew {
+			retry = 0 // not skew: the ID is wrong, or another space's
+		}
+		w.Refusal = refuse(AfterTooFar, retry, "after lies %v ahead of this node's clock, at most %v is allowed",
+			e.Lead.Duration(), e.Limit.Duration())
+	case errors.Is(e, gen.ErrRegression):
+		w.Refusal = refuse(ClockRegression, retry, "the clock went back: IDs would run %v ahead of it, at most %v is allowed",
+			e.Lead.Duration(), e.Limit.Duration())
+	case errors.Is(e, gen.ErrNotBegun) && s.lease.Grant.Term > 0 && n.issued.Load() == 0:
+		w.Refusal = refuse(Starting, retry, "the first window begins in %v", excess)
+	case errors.Is(e, gen.ErrNotBegun):
+		w.Refusal = refuse(NoSID, retry, "the window of the new sid begins in %v", excess)
+	default:
+		w.Refusal = refuse(EntropyOverflow, retry, "demand ran %v ahead of the clock, at most %v is allowed",
+			e.Lead.Duration(), e.Limit.Duration())
+	}
+	w.Refusal = w.with("lead_ms", fmt.Sprint(int64(e.Lead)), "limit_ms", fmt.Sprint(int64(e.Limit)),
+		"excess_ms", fmt.Sprint(int64(e.Excess())))
+	return w
+}

@@ -1,0 +1,71 @@
+package node
+
+import (
+	"fmt"
+	"time"
+)
+
+// Reason says why a request was refused. The values are the names of the
+// reasons in allocator.proto, without their prefix; a test holds the two lists
+// together.
+type Reason string
+
+// The reasons, in the order in which they take precedence.
+const (
+	InvalidCount     Reason = "INVALID_COUNT"
+	InvalidFormat    Reason = "INVALID_FORMAT"
+	InvalidID        Reason = "INVALID_ID"
+	Unauthenticated  Reason = "UNAUTHENTICATED"
+	PermissionDenied Reason = "PERMISSION_DENIED"
+	RateLimited      Reason = "RATE_LIMITED"
+	Draining         Reason = "DRAINING"
+	HistoryRewound   Reason = "HISTORY_REWOUND"
+	ClockSkew        Reason = "CLOCK_SKEW"
+	ClockUnverified  Reason = "CLOCK_UNVERIFIED"
+	Starting         Reason = "STARTING"
+	NoSID            Reason = "NO_SID"
+	AfterTooFar      Reason = "AFTER_TOO_FAR"
+	ClockRegression  Reason = "CLOCK_REGRESSION"
+	EntropyOverflow  Reason = "ENTROPY_OVERFLOW"
+	WindowExhausted  Reason = "WINDOW_EXHAUSTED"
+)
+
+// Reasons lists every reason, in order of precedence.
+var Reasons = []Reason{
+	InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied, RateLimited,
+	Draining, HistoryRewound, ClockSkew, ClockUnverified, Starting, NoSID,
+	AfterTooFar, ClockRegression, EntropyOverflow, WindowExhausted,
+}
+
+// Refusal is the error of a request that issued nothing and changed nothing.
+type Refusal struct {
+	Reason  Reason
+	Message string // for a person: what is wrong and what to do
+	// RetryAfter is after which time the same request can succeed; 0 says that
+	// waiting does not help.
+	RetryAfter time.Duration
+	// Metadata holds the figures behind the message, for a program.
+	Metadata map[string]string
+}
+
+// Error returns the reason and the message.
+func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Reason, r.Message) }
+
+// Is makes errors.Is(err, &Refusal{Reason: x}) ask for the reason alone.
+func (r *Refusal) Is(target error) bool {
+	t, ok := target.(*Refusal)
+	return ok && t.Reason == r.Reason
+}
+
+func refuse(reason Reason, retry time.Duration, format string, args ...any) *Refusal {
+	return &Refusal{Reason: reason, RetryAfter: retry, Message: fmt.Sprintf(format, args...)}
+}
+
+// with adds figures, given as key, value, key, value.
+func (r *Refusal) with(pairs ...string) *Refusal {
+	r.Metadata = make(map[string]string, len(pairs)/2)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		r.Metadata[pairs[i]] = pairs[i+1]
+	}
+	return r
+}
