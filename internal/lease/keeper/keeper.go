@@ -1,0 +1,241 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Generator is what issues IDs from the tenures that the keeper confirms.
+// Package node has the real one.
+type Generator interface {
+	// Begin seals the present tenure, if any, and starts issuing from g.
+	Begin(g lease.Grant)
+	// Raise lets the present tenure issue up to ceil.
+	Raise(ceil clock.Millis)
+	// Seal ends the present tenure for good and returns the ceiling below which
+	// all lies that it issued.
+	Seal() clock.Millis
+	// Report passes on where the lease stands, after every change.
+	Report(lease.Status)
+}
+
+// Config is what a keeper needs. All fields are required.
+type Config struct {
+	Machine   lease.Config
+	Store     Store
+	Generator Generator
+	Clock     clock.Source
+	Logger    *slog.Logger
+
+	// CallTimeout is the deadline of one store call.
+	CallTimeout time.Duration
+	// StopTimeout bounds giving the sid back; after it the lease runs out by
+	// itself, and the next holder starts at the ceiling.
+	StopTimeout time.Duration
+}
+
+// Keeper runs one lease.Machine against a store and a generator.
+type Keeper struct {
+	cfg     Config
+	machine *lease.Machine // owned by Run's goroutine
+
+	// Requests the machine made and that have not been answered. The machine has
+	// at most one about records and one about the lease; room for both means
+	// that no answer ever waits.
+	answers chan lease.Event
+	gate    chan bool
+	calls   sync.WaitGroup
+
+	status atomic.Pointer[lease.Status]
+	ticked atomic.Int64 // clock.Mono of the last pass of the loop
+	stats  stats
+	failed error
+}
+
+// New returns a keeper; Run starts it.
+func New(cfg Config) *Keeper {
+	k := &Keeper{
+		cfg:     cfg,
+		machine: lease.NewMachine(cfg.Machine),
+		answers: make(chan lease.Event, 2),
+		gate:    make(chan bool, 1),
+	}
+	k.publish()
+	return k
+}
+
+// Status returns where the lease stands.
+func (k *Keeper) Status() lease.Status { return *k.status.Load() }
+
+// Ticked returns when the keeper's loop last went round; it does so at least
+// once a second.
+func (k *Keeper) Ticked() clock.Mono { return clock.Mono(k.ticked.Load()) }
+
+// SetGate says whether the cluster's clocks allow ceilings to be written.
+func (k *Keeper) SetGate(open bool) {
+	for { // the latest word counts
+		select {
+		case k.gate <- open:
+			return
+		default:
+		}
+		select {
+		case <-k.gate:
+		default:
+		}
+	}
+}
+
+// Waits of the loop between two looks at the machine.
+const (
+	longestWait  = time.Second
+	shortestWait = time.Millisecond
+)
+
+// Run leases a sid and keeps it until ctx ends, then gives it back and returns
+// nil. It returns an error only where no retry can help: the node and the space
+// disagree about what an ID is.
+func (k *Keeper) Run(ctx context.Context) error {
+	watchCtx, stopWatch := context.WithCancel(context.WithoutCancel(ctx))
+	callCtx, stopCalls := context.WithCancel(context.WithoutCancel(ctx))
+	changed := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		_ = k.cfg.Store.Watch(watchCtx, func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	})
+	defer func() {
+		stopWatch()
+		stopCalls()
+		k.calls.Wait()
+		watching.Wait()
+	}()
+
+	stopping, deadline := ctx.Done(), (<-chan time.Time)(nil)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var ev lease.Event = lease.Tick{}
+	for {
+		if k.step(callCtx, ev) {
+			return k.failed
+		}
+		wait := k.machine.Wake().Sub(k.cfg.Clock.Now().Mono)
+		timer.Reset(min(max(wait, shortestWait), longestWait))
+		select {
+		case ev = <-k.answers:
+		case <-changed:
+			ev = lease.Changed{}
+		case open := <-k.gate:
+			ev = lease.Gate{Open: open}
+		case <-timer.C:
+			ev = lease.Tick{}
+		case <-stopping:
+			stopping = nil
+			deadline = time.After(k.cfg.StopTimeout)
+			ev = lease.Stop{}
+		case <-deadline:
+			k.cfg.Logger.Warn("gave up on giving the sid back; it is free when its lease has run out",
+				"timeout", k.cfg.StopTimeout, "problem", k.Status().Problem)
+			k.cfg.Generator.Seal()
+			return nil
+		}
+	}
+}
+
+// step advances the machine by ev and by all events that follow at once. It
+// reports whether the machine has come to its end.
+func (k *Keeper) step(ctx context.Context, ev lease.Event) (done bool) {
+	queue := []lease.Event{ev}
+	for len(queue) > 0 {
+		// Read before sending: what the store does later, it does after this.
+		now := k.cfg.Clock.Now()
+		k.ticked.Store(int64(now.Mono))
+		actions := k.machine.Step(now, queue[0])
+		queue = queue[1:]
+		for _, a := range actions {
+			switch a := a.(type) {
+			case lease.Begin:
+				k.cfg.Generator.Begin(a.Grant)
+				k.cfg.Logger.Info("sid acquired", "sid", a.Grant.SID, "term", a.Grant.Term,
+					"base", int64(a.Grant.Base), "ceiling", int64(a.Grant.Ceil))
+			case lease.Raise:
+				k.cfg.Generator.Raise(a.Ceil)
+			case lease.Seal:
+				queue = append(queue, lease.Sealed{Ceil: k.cfg.Generator.Seal()})
+			case lease.Alarm:
+				k.stats.alarm(a.Kind)
+				k.cfg.Logger.Error("alarm", "kind", a.Kind, "sid", a.SID, "message", a.Message)
+			case lease.Fail:
+				k.failed, done = a.Err, true
+			case lease.Done:
+				done = true
+			default:
+				k.call(ctx, a)
+			}
+		}
+		k.publish()
+	}
+	return done
+}
+
+// call carries out a request to the store and queues its answer.
+func (k *Keeper) call(ctx context.Context, a lease.Action) {
+	k.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, k.cfg.CallTimeout)
+		defer cancel()
+		from := k.cfg.Clock.Now().Mono
+		op, answer, err := k.ask(ctx, a)
+		k.stats.observe(op, k.cfg.Clock.Now().Mono.Sub(from), err)
+		k.answers <- answer
+	})
+}
+
+func (k *Keeper) ask(ctx context.Context, a lease.Action) (op Op, answer lease.Event, err error) {
+	switch a := a.(type) {
+	case lease.Load:
+		v, err := k.cfg.Store.Load(ctx)
+		return OpLoad, lease.Loaded{View: v, Err: err}, err
+	case lease.Read:
+		v, err := k.cfg.Store.Read(ctx, a.SID)
+		return OpRead, lease.Loaded{View: v, Err: err}, err
+	case lease.Commit:
+		applied, v, err := k.cfg.Store.Commit(ctx, a.Txn)
+		return Op(a.Txn.Op.String()), lease.Committed{Applied: applied, View: v, Err: err}, err
+	case lease.Register:
+		id, err := k.cfg.Store.Register(ctx, a.TTL, a.Registration)
+		return OpRegister, lease.Registered{Lease: id, Err: err}, err
+	case lease.KeepAlive:
+		err := k.cfg.Store.KeepAlive(ctx, a.Lease)
+		return OpKeepAlive, lease.KeptAlive{Err: err}, err
+	case lease.Revoke:
+		err := k.cfg.Store.Revoke(ctx, a.Lease)
+		return OpRevoke, lease.Revoked{Err: err}, err
+	}
+	panic(fmt.Sprintf("keeper: unknown action %T", a))
+}
+
+// publish passes the machine's status on, if it changed enough to matter: words
+// and figures of refusals and of the cluster page come from it.
+func (k *Keeper) publish() {
+	s := k.machine.Status()
+	old := k.status.Load()
+	k.status.Store(&s)
+	k.cfg.Generator.Report(s)
+	if old == nil || old.Phase != s.Phase {
+		k.cfg.Logger.Info("lease", "phase", s.Phase.String(), "problem", s.Problem)
+	} else if old.Problem != s.Problem && s.Problem != "" {
+		k.cfg.Logger.Warn("lease", "phase", s.Phase.String(), "problem", s.Problem)
+	}
+}
+
