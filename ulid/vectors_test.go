@@ -1,0 +1,255 @@
+package ulid_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/flakelease/allocator/ulid"
+)
+
+// vectors is the part of testdata/vectors/vectors.json that is about ULIDs and
+// UUIDs.
+type vectors struct {
+	ULID []struct {
+		ULID      string   `json:"ulid"`
+		U128      string   `json:"u128"`
+		Bytes     hexBytes `json:"bytes_hex"`
+		UUID      string   `json:"uuid"`
+		UnixMs    int64    `json:"unix_ms"`
+		Time      *string  `json:"time"`
+		TimeChars string   `json:"time_chars"`
+		Random    hexBytes `json:"randomness_hex"`
+		ForcedV7  string   `json:"uuidv7_forced"`
+	} `json:"ulid"`
+	Monotonic []struct {
+		Prev  string `json:"prev"`
+		Next  string `json:"next_same_ms_plus1"`
+		Error string `json:"error"`
+	} `json:"ulid_monotonic"`
+	InvalidStrings []invalidVector `json:"ulid_invalid_strings"`
+	InvalidFields  []invalidVector `json:"ulid_invalid_fields"`
+	Lenient        []struct {
+		Input         string   `json:"input"`
+		Canonical     string   `json:"canonical"`
+		StrictAccepts bool     `json:"strict_accepts"`
+		StrictClasses []string `json:"strict_classes"`
+	} `json:"ulid_lenient"`
+	UUIDv7 []struct {
+		UnixMs int64    `json:"unix_ms"`
+		RandA  uint64   `json:"rand_a"`
+		RandB  hexBytes `json:"rand_b_hex"`
+		UUID   string   `json:"uuid"`
+		U128   string   `json:"u128"`
+		ULID   string   `json:"ulid"`
+	} `json:"uuid_v7"`
+}
+
+type invalidVector struct {
+	Input   string   `json:"input"`
+	Field   string   `json:"field"`
+	Value   string   `json:"value"`
+	Classes []string `json:"classes"`
+}
+
+type hexBytes []byte
+
+func (h *hexBytes) UnmarshalText(b []byte) (err error) {
+	*h, err = hex.DecodeString(string(b))
+	return err
+}
+
+func load(t testing.TB) (v vectors) {
+	t.Helper()
+	b, err := os.ReadFile("../testdata/vectors/vectors.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// count fails the test if a section was not read, or has shrunk.
+func count[T any](t *testing.T, section []T, want int) {
+	t.Helper()
+	if len(section) != want {
+		t.Fatalf("section has %d vectors, want %d", len(section), want)
+	}
+}
+
+// class is the vectors' label of an error of this package.
+func class(err error) string {
+	for _, c := range []struct {
+		err  error
+		name string
+	}{
+		{ulid.ErrLength, "bad_length"},
+		{ulid.ErrAlphabet, "bad_char"},
+		{ulid.ErrOverflow, "overflow"},
+		{ulid.ErrRange, "out_of_range"},
+		{ulid.ErrBeforeEpoch, "time_before_epoch"},
+		{ulid.ErrTimeOverflow, "time_overflow"},
+		{ulid.ErrUUID, "bad_uuid"},
+		{ulid.ErrMonotonicOverflow, "monotonic_overflow"},
+	} {
+		if errors.Is(err, c.err) {
+			return c.name
+		}
+	}
+	return "none"
+}
+
+func TestVectorsULID(t *testing.T) {
+	v := load(t)
+	count(t, v.ULID, 40)
+	for _, x := range v.ULID {
+		id := ulid.ID(x.Bytes)
+		if id.String() != x.ULID || id.Uint128() != x.U128 || id.UUID() != x.UUID || id.Hex() != hex.EncodeToString(x.Bytes) {
+			t.Errorf("%s: written as %s %s %s %s", x.ULID, id, id.Uint128(), id.UUID(), id.Hex())
+		}
+		if id.UnixMilli() != x.UnixMs || id.String()[:10] != x.TimeChars {
+			t.Errorf("%s: time %d, letters %s", x.ULID, id.UnixMilli(), id.String()[:10])
+		}
+		if r := id.Randomness(); !bytes.Equal(r[:], x.Random) {
+			t.Errorf("%s: randomness %x", x.ULID, r)
+		}
+		if got := id.ForceV7(); got.UUID() != x.ForcedV7 || !got.IsV7() {
+			t.Errorf("%s: forced %s, want %s", x.ULID, got.UUID(), x.ForcedV7)
+		}
+		if got := id.Time(); x.Time != nil && got.Format("2006-01-02T15:04:05.000Z") != *x.Time || x.Time == nil && got.Year() < 10000 {
+			t.Errorf("%s: time %v, want %v", x.ULID, got, x.Time)
+		}
+		if got, err := ulid.Make(x.UnixMs, [10]byte(x.Random)); err != nil || got != id {
+			t.Errorf("%s: Make = %v, %v", x.ULID, got, err)
+		}
+		for form, parse := range map[string]func() (ulid.ID, error){
+			"text":    func() (ulid.ID, error) { return ulid.Parse(x.ULID) },
+			"lenient": func() (ulid.ID, error) { return ulid.ParseLenient(x.ULID) },
+			"UUID":    func() (ulid.ID, error) { return ulid.ParseUUID(x.UUID) },
+			"u128":    func() (ulid.ID, error) { return ulid.ParseUint128(x.U128) },
+			"hex":     func() (ulid.ID, error) { return ulid.ParseHex(hex.EncodeToString(x.Bytes)) },
+			"bytes":   func() (ulid.ID, error) { return ulid.FromBytes(x.Bytes) },
+		} {
+			if got, err := parse(); err != nil || got != id {
+				t.Errorf("%s from %s: %v, %v", x.ULID, form, got, err)
+			}
+		}
+	}
+}
+
+func TestVectorsUUIDv7(t *testing.T) {
+	v := load(t)
+	count(t, v.UUIDv7, 10)
+	for _, x := range v.UUIDv7 {
+		id, err := ulid.ParseUUID(x.UUID)
+		if err != nil || id.String() != x.ULID || id.Uint128() != x.U128 || id.UUID() != x.UUID || id.UnixMilli() != x.UnixMs {
+			t.Errorf("%s: %v %s, %v", x.UUID, id, id.Uint128(), err)
+		}
+		if !id.IsV7() || id.ForceV7() != id {
+			t.Errorf("%s: IsV7 = %v, forced %s", x.UUID, id.IsV7(), id.ForceV7().UUID())
+		}
+		// Its flake, put together from the RFC's fields.
+		f, err := id.Flake(0)
+		var randB uint64
+		for _, b := range x.RandB {
+			randB = randB<<8 | uint64(b)
+		}
+		if err != nil || uint64(f) != uint64(x.UnixMs)<<20|x.RandA<<8|randB>>54 {
+			t.Errorf("%s: flake %#x, %v", x.UUID, f.Int64(), err)
+		}
+		if got, err := ulid.FromFlake(f, 0, randB); err != nil || got != id {
+			t.Errorf("%s: from its flake %s, %v", x.UUID, got.UUID(), err)
+		}
+	}
+}
+
+func TestVectorsMonotonic(t *testing.T) {
+	v := load(t)
+	count(t, v.Monotonic, 5)
+	for _, x := range v.Monotonic {
+		prev, err := ulid.Parse(x.Prev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, err := prev.Increment()
+		if prev.String() != x.Prev {
+			t.Errorf("%s: changed to %s", x.Prev, prev)
+		}
+		if x.Error != "" {
+			if class(err) != x.Error || !next.IsZero() {
+				t.Errorf("%s: %s, %v", x.Prev, next, err)
+			}
+			continue
+		}
+		if err != nil || next.String() != x.Next {
+			t.Errorf("%s: %s, %v, want %s", x.Prev, next, err, x.Next)
+		}
+	}
+}
+
+func TestVectorsInvalid(t *testing.T) {
+	v := load(t)
+	count(t, v.InvalidStrings, 9)
+	count(t, v.InvalidFields, 5)
+	for _, x := range v.InvalidStrings {
+		id, err := ulid.Parse(x.Input)
+		if got := class(err); !id.IsZero() || !slices.Contains(x.Classes, got) {
+			t.Errorf("Parse(%q) = %s, %v, want one of %v", x.Input, id, err, x.Classes)
+		}
+		if err := id.UnmarshalText([]byte(x.Input)); !id.IsZero() || !slices.Contains(x.Classes, class(err)) {
+			t.Errorf("UnmarshalText(%q) = %s, %v, want one of %v", x.Input, id, err, x.Classes)
+		}
+	}
+	for _, x := range v.InvalidFields {
+		var id ulid.ID
+		var err error
+		switch x.Field {
+		case "unix_ms":
+			ms, perr := strconv.ParseInt(x.Value, 10, 64)
+			if perr != nil {
+				t.Fatal(perr)
+			}
+			id, err = ulid.Make(ms, [10]byte{})
+		case "u128":
+			id, err = ulid.ParseUint128(x.Value)
+		case "uuid":
+			id, err = ulid.ParseUUID(x.Value)
+		case "bytes_hex":
+			var b hexBytes
+			if err := b.UnmarshalText([]byte(x.Value)); err != nil {
+				t.Fatal(err)
+			}
+			id, err = ulid.FromBytes(b)
+		default:
+			t.Fatalf("unknown field %q", x.Field)
+		}
+		if got := class(err); got != x.Classes[0] || !id.IsZero() {
+			t.Errorf("%+v: %s, %v", x, id, err)
+		}
+	}
+}
+
+func TestVectorsLenient(t *testing.T) {
+	v := load(t)
+	count(t, v.Lenient, 12)
+	for _, x := range v.Lenient {
+		if id, err := ulid.ParseLenient(x.Input); err != nil || id.String() != x.Canonical {
+			t.Errorf("ParseLenient(%q) = %v, %v, want %s", x.Input, id, err, x.Canonical)
+		}
+		id, err := ulid.Parse(x.Input)
+		if x.StrictAccepts {
+			if err != nil || id.String() != x.Canonical {
+				t.Errorf("Parse(%q) = %v, %v, want %s", x.Input, id, err, x.Canonical)
+			}
+		} else if got := class(err); got != x.StrictClasses[0] {
+			t.Errorf("Parse(%q): %v, want %v", x.Input, err, x.StrictClasses)
+		}
+	}
+}
