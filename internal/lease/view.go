@@ -1,6 +1,11 @@
 package lease
 
-import "github.com/flakelease/allocator/flake"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/flakelease/allocator/flake"
+)
 
 // Entry is a key of the store as it was read.
 type Entry[T any] struct {
@@ -90,4 +95,31 @@ const LedgerKept = 64
 func (t Txn) LedgerLine() Tenure {
 	w := t.Window
 	return Tenure{Term: w.Term, Instance: w.Instance, Node: w.Node, Era: w.Era, Since: w.Base}
+}
+
+// ErrTxn says that a Txn asks for something no step of the protocol does.
+var ErrTxn = errors.New("lease: not a transaction of the protocol")
+
+// Check returns ErrTxn where a store would otherwise do harm by obeying t: an
+// unknown Op, or no lease, for a holder on none never goes, and an absent
+// holder is on none. Stores call it first, and then write nothing.
+func (t Txn) Check() error {
+	if int(t.Op) >= len(opNames) {
+		return fmt.Errorf("%w: operation %d", ErrTxn, t.Op)
+	}
+	if t.Lease == 0 && t.Op != Release {
+		return fmt.Errorf("%w: %v sid %d without a lease", ErrTxn, t.Op, t.SID)
+	}
+	return nil
+}
+
+// NewRegistration decodes the registration under an instance's key. One that
+// cannot be read still counts as a node: it then has its instance alone.
+func NewRegistration(i Instance, raw string) Registration {
+	r, err := Decode[Registration](raw)
+	if err != nil {
+		r = Registration{}
+	}
+	r.Instance = i
+	return r
 }
