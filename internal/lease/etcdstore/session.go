@@ -1,0 +1,123 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Register takes a lease of ttl, rounded up to whole seconds, and puts r under
+// it. After an error the lease may exist with nobody to renew it; it then ends
+// by itself. etcd grants no lease shorter than 1.5 election timeouts (2 s).
+func (s *Store) Register(ctx context.Context, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	grant, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return 0, fmt.Errorf("grant lease: %w", err)
+	}
+	_, err = s.client.Put(ctx, s.keys.node(r.Instance), lease.Encode(r), clientv3.WithLease(grant.ID))
+	if err != nil {
+		// Tidiness only: nothing but the registration can be on this lease.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_, _ = s.client.Revoke(ctx, grant.ID)
+		return 0, fmt.Errorf("register %s: %w", r.Instance, err)
+	}
+	return lease.LeaseID(grant.ID), nil
+}
+
+// KeepAlive renews the lease once. It returns lease.ErrLeaseGone if it has
+// expired or was revoked.
+//
+// It sends one message on a stream of its own. The client's KeepAliveOnce would
+// ask again without a pause for as long as etcd has no leader, and its KeepAlive
+// hides when a renewal was sent.
+func (s *Store) KeepAlive(ctx context.Context, id lease.LeaseID) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	ctx, end := context.WithCancel(ctx) // a stream lives until its context ends
+	defer end()
+	ttl, err := func() (int64, error) {
+		stream, err := clientv3.RetryLeaseClient(s.client).LeaseKeepAlive(ctx, grpc.WaitForReady(true))
+		if err != nil {
+			return 0, err
+		}
+		if err := stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
+			return 0, err
+		}
+		r, err := stream.Recv()
+		return r.GetTTL(), err
+	}()
+	if err = clientv3.ContextError(ctx, err); err == nil && ttl <= 0 {
+		err = rpctypes.ErrLeaseNotFound
+	}
+	return leaseError("keep alive", id, err)
+}
+
+// Revoke ends the lease and deletes every key on it. A lease that is gone is no
+// error.
+func (s *Store) Revoke(ctx context.Context, id lease.LeaseID) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return nil
+	}
+	return leaseError("revoke", id, err)
+}
+
+// leaseError says what was being done to which lease.
+func leaseError(doing string, id lease.LeaseID, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		err = lease.ErrLeaseGone
+	}
+	return fmt.Errorf("%s lease %x: %w", doing, int64(id), err)
+}
+
+// reopenDelay keeps a watch that etcd refuses from being asked for in a circle.
+const reopenDelay = 250 * time.Millisecond
+
+// Watch calls changed when the watch is open, after every change of config, era
+// or a holder (once for changes that arrive together), and once whenever the
+// watch had to be opened anew. It blocks until ctx ends and returns its error.
+func (s *Store) Watch(ctx context.Context, changed func()) error {
+	for {
+		s.watchUntilBroken(ctx, changed)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(reopenDelay):
+		}
+	}
+}
+
+// watchUntilBroken watches from the present on. It returns when etcd ends the
+// watch (compaction, no leader, an error) or ctx does. A lost connection is no
+// end: the client resumes from the revision it had seen.
+func (s *Store) watchUntilBroken(ctx context.Context, changed func()) {
+	// Without a leader required, a watch on a member cut off from the others would
+	// just fall silent. Only here: on a lease's streams it upsets the client.
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	first, end := s.keys.watched()
+	for r := range s.client.Watch(ctx, first, clientv3.WithRange(end), clientv3.WithCreatedNotify()) {
+		if r.Err() != nil {
+			return
+		}
+		if r.Created || len(r.Events) > 0 {
+			changed()
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// ErrRemains says that a space has no config but has an era, windows or a
+// ledger: part of it was lost. To initialise it anew would forget what its IDs
+// meant and which were issued.
+var ErrRemains = errors.New("etcdstore: space lost its config but has other records")
+
+// Init makes the space: config, and era 1 with that floor, in Unix ms. It
+// reports whether it did, with a view of the whole space as it is then; a space
+// that has a config is left as it is, and compared by the caller.
+//
+// It returns ErrRemains, with nothing changed. After any other error the space
+// may have been made.
+func (s *Store) Init(ctx context.Context, space lease.Space, floor clock.Millis) (created bool, now lease.View, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	before, err := s.Load(ctx) // names the cluster, which the era records
+	if err != nil || before.Config.Exists() {
+		return false, before, err
+	}
+	era := lease.Era{Number: 1, Floor: floor, Cluster: before.Cluster}
+	r, err := s.client.Txn(ctx).
+		If(
+			absent(s.keys.config()), absent(s.keys.era()),
+			absent(s.keys.windows()).WithPrefix(), absent(s.keys.ledgers()).WithPrefix(),
+		).
+		Then(append([]clientv3.Op{
+			clientv3.OpPut(s.keys.config(), lease.Encode(space)),
+			clientv3.OpPut(s.keys.era(), lease.Encode(era)),
+		}, s.allReads()...)...).
+		Else(s.allReads()...).
+		Commit()
+	if err != nil {
+		return false, lease.View{}, fmt.Errorf("initialise %s: %w", s.keys, err)
+	}
+	now = s.view(r)
+	if !now.Config.Exists() {
+		return false, now, fmt.Errorf("initialise %s: %w", s.keys, ErrRemains)
+	}
+	return r.Succeeded, now, nil
+}
+
+// Holder returns who held sid at that time, in Unix ms: the last line of its
+// ledger that began by then. It reports false if the ledger, which keeps
+// lease.LedgerKept lines, has none so old.
+//
+// It returns the error of a line that cannot be read and might be the one.
+func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.Tenure, bool, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := s.client.Get(ctx, s.keys.ledgerOf(sid), clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(lease.LedgerKept))
+	if err != nil {
+		return lease.Tenure{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, err)
+	}
+	for _, kv := range r.Kvs { // latest first; a later term never began earlier
+		t, err := lease.Decode[lease.Tenure](string(kv.Value))
+		if err != nil {
+			return lease.Tenure{}, false, fmt.Errorf("read %s: %w", kv.Key, err)
+		}
+		if t.Since <= at {
+			return t, true, nil
+		}
+	}
+	return lease.Tenure{}, false, nil
+}
+
+// Ping makes one linearizable read, which a majority of etcd must answer, and
+// returns etcd's cluster ID and revision.
+func (s *Store) Ping(ctx context.Context) (cluster uint64, revision int64, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := s.client.Get(ctx, s.keys.config(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, 0, fmt.Errorf("ping: %w", err)
+	}
+	return r.Header.ClusterId, r.Header.Revision, nil
+}
+
+// statusTimeout is how long one endpoint may take to say its version.
+const statusTimeout = 2 * time.Second
+
+// Version returns the version of the first endpoint that tells, such as "3.6.5".
+func (s *Store) Version(ctx context.Context) (string, error) {
+	var errs []error
+	for _, endpoint := range s.client.Endpoints() {
+		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+		r, err := s.client.Status(ctx, endpoint)
+		cancel()
+		if err == nil {
+			return r.Version, nil
+		}
+		errs = append(errs, fmt.Errorf("version of %s: %w", endpoint, err))
+	}
+	return "", errors.Join(errs...)
+}
+
+// cutNonEmpty returns what follows prefix in key, if anything does.
+func cutNonEmpty(key, prefix string) (string, bool) {
+	rest, ok := strings.CutPrefix(key, prefix)
+	return rest, ok && rest != ""
+}

@@ -1,0 +1,232 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Store is one space in etcd. It implements keeper.Store and has no state of its
+// own; it is safe for concurrent use.
+type Store struct {
+	client *clientv3.Client
+	keys   keys
+}
+
+// New returns the space of that name under root. It contacts nobody, and leaves
+// client to the caller to close. It returns ErrName.
+func New(client *clientv3.Client, root, space string) (*Store, error) {
+	k, err := newKeys(root, space)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{client: client, keys: k}, nil
+}
+
+// callTimeout bounds a call whose context has no deadline. etcd itself gives a
+// request up after 7 s.
+const callTimeout = 5 * time.Second
+
+// bounded returns ctx with a deadline: etcd's client would wait for a
+// connection without end.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+// Load reads the whole space, linearizably and at one revision.
+func (s *Store) Load(ctx context.Context) (lease.View, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := s.client.Txn(ctx).Then(s.allReads()...).Commit()
+	if err != nil {
+		return lease.View{}, fmt.Errorf("load %s: %w", s.keys, err)
+	}
+	return s.view(r), nil
+}
+
+// Read reads config, era and one sid, linearizably and at one revision.
+func (s *Store) Read(ctx context.Context, sid flake.SID) (lease.View, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := s.client.Txn(ctx).Then(s.reads(sid)...).Commit()
+	if err != nil {
+		return lease.View{}, fmt.Errorf("read sid %d of %s: %w", sid, s.keys, err)
+	}
+	return s.viewOf(sid, r), nil
+}
+
+// Commit carries out txn if all that it compares holds, and returns the sid as
+// it is then. Not applied says that of this sending alone: after a connection
+// broke the same txn may have been sent before by the client itself, and the
+// view then carries its nonce.
+//
+// It returns lease.ErrTxn, or lease.ErrLeaseGone if the lease to put the holder
+// on is gone: nothing was written. After any other error the outcome is unknown.
+func (s *Store) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, error) {
+	if err := txn.Check(); err != nil {
+		return false, lease.View{}, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	reads := s.reads(txn.SID)
+	r, err := s.client.Txn(ctx).
+		If(s.compares(txn)...).
+		Then(append(s.writes(txn), reads...)...). // reads see the writes before them
+		Else(reads...).
+		Commit()
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		err = lease.ErrLeaseGone
+	}
+	if err != nil {
+		return false, lease.View{}, fmt.Errorf("%v sid %d of %s: %w", txn.Op, txn.SID, s.keys, err)
+	}
+	return r.Succeeded, s.viewOf(txn.SID, r), nil
+}
+
+// compares returns what txn's operation requires; see lease.Op.
+func (s *Store) compares(txn lease.Txn) []clientv3.Cmp {
+	holder, window := s.keys.holder(txn.SID), s.keys.window(txn.SID)
+	cmps := unchanged(window, txn.Seen.Window)
+	if !txn.Seen.Window.Exists() {
+		// A ledger without a window: the ceiling was lost, and with it what was issued.
+		cmps = append(cmps, absent(s.keys.ledgerOf(txn.SID)).WithPrefix())
+	}
+	if txn.Op != lease.Release {
+		cmps = append(cmps, unchanged(s.keys.config(), txn.Config)...)
+		cmps = append(cmps, unchanged(s.keys.era(), txn.Era)...)
+	}
+	switch txn.Op {
+	case lease.Acquire, lease.Rehold:
+		cmps = append(cmps, absent(holder))
+	case lease.Reclaim:
+		cmps = append(cmps, unchanged(holder, txn.Seen.Holder)...)
+	case lease.Extend:
+		cmps = append(cmps, clientv3.Compare(clientv3.LeaseValue(holder), "=", int64(txn.Lease)))
+	}
+	return cmps
+}
+
+// unchanged compares a key with the entry read from it, by revision and, since
+// etcd restored from a backup counts through the same numbers again, by value.
+func unchanged[T any](key string, seen lease.Entry[T]) []clientv3.Cmp {
+	if !seen.Exists() {
+		return []clientv3.Cmp{absent(key)} // a value compare never holds for an absent key
+	}
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(key), "=", seen.Rev),
+		clientv3.Compare(clientv3.Value(key), "=", seen.Raw),
+	}
+}
+
+func absent(key string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+}
+
+// writes returns what txn changes.
+func (s *Store) writes(txn lease.Txn) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpPut(s.keys.window(txn.SID), lease.Encode(txn.Window))}
+	switch holder := s.keys.holder(txn.SID); txn.Op {
+	case lease.Acquire, lease.Reclaim, lease.Rehold:
+		onLease := clientv3.WithLease(clientv3.LeaseID(txn.Lease))
+		ops = append(ops, clientv3.OpPut(holder, lease.Encode(txn.Holder), onLease))
+	case lease.Release:
+		ops = append(ops, clientv3.OpDelete(holder))
+	}
+	if txn.Op == lease.Acquire || txn.Op == lease.Reclaim {
+		line := txn.LedgerLine()
+		ops = append(ops, clientv3.OpPut(s.keys.ledger(txn.SID, line.Term), lease.Encode(line)))
+		if oldest := line.Term - lease.LedgerKept + 1; oldest > 1 {
+			end := clientv3.WithRange(s.keys.ledger(txn.SID, oldest))
+			ops = append(ops, clientv3.OpDelete(s.keys.ledgerOf(txn.SID), end))
+		}
+	}
+	return ops
+}
+
+// reads returns the gets that viewOf takes a view of one sid from.
+func (s *Store) reads(sid flake.SID) []clientv3.Op {
+	return []clientv3.Op{
+		clientv3.OpGet(s.keys.config()),
+		clientv3.OpGet(s.keys.era()),
+		clientv3.OpGet(s.keys.holder(sid)),
+		clientv3.OpGet(s.keys.window(sid)),
+		clientv3.OpGet(s.keys.ledgerOf(sid), clientv3.WithPrefix(), clientv3.WithCountOnly()), // viewOf: the last
+	}
+}
+
+// allReads returns the gets that view takes a view of the space from.
+func (s *Store) allReads() []clientv3.Op {
+	return []clientv3.Op{
+		clientv3.OpGet(s.keys.config()),
+		clientv3.OpGet(s.keys.era()),
+		clientv3.OpGet(s.keys.holders(), clientv3.WithPrefix()),
+		clientv3.OpGet(s.keys.windows(), clientv3.WithPrefix()),
+		clientv3.OpGet(s.keys.nodes(), clientv3.WithPrefix()),
+	}
+}
+
+// viewOf returns the view of one sid that the reads in r give.
+func (s *Store) viewOf(sid flake.SID, r *clientv3.TxnResponse) lease.View {
+	v := s.view(r)
+	seen := v.Sids[sid]
+	seen.Past = r.Responses[len(r.Responses)-1].GetResponseRange().Count > 0
+	v.Sids = map[flake.SID]lease.Sid{sid: seen}
+	v.Nodes = nil
+	return v
+}
+
+// view returns what the gets in r found.
+func (s *Store) view(r *clientv3.TxnResponse) lease.View {
+	v := lease.View{
+		Cluster:  r.Header.ClusterId,
+		Revision: r.Header.Revision,
+		Sids:     make(map[flake.SID]lease.Sid),
+	}
+	for _, op := range r.Responses {
+		get, ok := op.Response.(*etcdserverpb.ResponseOp_ResponseRange)
+		if !ok {
+			continue
+		}
+		for _, kv := range get.ResponseRange.Kvs {
+			s.add(&v, kv)
+		}
+	}
+	return v
+}
+
+// add puts kv where it belongs in v. A record that cannot be read is there with
+// its error; a key that is none of ours is passed over.
+func (s *Store) add(v *lease.View, kv *mvccpb.KeyValue) {
+	key := string(kv.Key)
+	if key == s.keys.config() {
+		v.Config = entry[lease.Space](kv)
+	} else if key == s.keys.era() {
+		v.Era = entry[lease.Era](kv)
+	} else if sid, ok := sidUnder(key, s.keys.holders()); ok {
+		seen := v.Sids[sid]
+		seen.Holder = entry[lease.Holder](kv)
+		v.Sids[sid] = seen
+	} else if sid, ok := sidUnder(key, s.keys.windows()); ok {
+		seen := v.Sids[sid]
+		seen.Window = entry[lease.Window](kv)
+		v.Sids[sid] = seen
+	} else if name, ok := cutNonEmpty(key, s.keys.nodes()); ok {
+		v.Nodes = append(v.Nodes, lease.NewRegistration(lease.Instance(name), string(kv.Value)))
+	}
+}
+
+func entry[T any](kv *mvccpb.KeyValue) lease.Entry[T] {
+	return lease.NewEntry[T](kv.ModRevision, lease.LeaseID(kv.Lease), string(kv.Value))
+}
