@@ -63,7 +63,7 @@ func (id *ID) UnmarshalText(b []byte) error {
 //
 // Source: ULID specification, "Encoding" and "Overflow Errors when Parsing
 // Base32 Strings".
-func Parse(s string) (ID, error) {
+func Parse(s string) (id ID, err error) {
 	if len(s) != TextLen {
 		return ID{}, wrongLength(len(s), TextLen)
 	}
@@ -72,7 +72,8 @@ func Parse(s string) (ID, error) {
 	if !ok1 || !ok2 || t1 > 7 {
 		return ID{}, badText(s, ok1 && ok2)
 	}
-	return fromWords(uint64(t1)<<61|r1<<1|uint64(t2)>>4, uint64(t2)<<60|r2), nil
+	id.setWords(uint64(t1)<<61|r1<<1|uint64(t2)>>4, uint64(t2)<<60|r2)
+	return id, nil
 }
 
 // ParseLenient returns the ID a person may have meant by s: it drops hyphens
@@ -144,7 +145,7 @@ func (id ID) AppendUint128(b []byte) []byte {
 //
 // It returns ErrAlphabet, also for an empty s, and ErrRange for a value above
 // 2^128−1 and for digits behind a minus sign; the ID is then zero.
-func ParseUint128(s string) (ID, error) {
+func ParseUint128(s string) (id ID, err error) {
 	digits := s
 	over := len(s) > 1 && s[0] == '-'
 	if over {
@@ -175,5 +176,6 @@ func ParseUint128(s string) (ID, error) {
 	if over {
 		return ID{}, fmt.Errorf("%w: not within 0 and 2^128-1", ErrRange)
 	}
-	return fromWords(hi, lo), nil
+	id.setWords(hi, lo)
+	return id, nil
 }

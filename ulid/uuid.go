@@ -1,6 +1,7 @@
 package ulid
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -18,12 +19,18 @@ var hyphens = [...]int{8, 13, 18, 23}
 // UUID.
 var uuidDigits = [BinaryLen]uint8{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34}
 
-// hexValues holds the value of each hexadecimal digit in either case, else 0xFF.
-var hexValues [256]byte
+var (
+	// hexPairs holds the two lower-case digits of each byte, the first in the
+	// low byte.
+	hexPairs [256]uint16
+	// hexValues holds the value of each digit in either case, else 0xFF.
+	hexValues [256]byte
+)
 
 func init() {
 	const digits = "0123456789abcdef"
-	for i := range hexValues {
+	for i := range hexPairs {
+		hexPairs[i] = uint16(digits[i>>4]) | uint16(digits[i&15])<<8
 		hexValues[i] = 0xFF
 	}
 	for v := range len(digits) {
@@ -52,15 +59,10 @@ func (id ID) AppendUUID(b []byte) []byte {
 }
 
 func (id ID) uuid(t *[UUIDLen]byte) {
-	hex.Encode(t[0:8], id[0:4])
-	t[8] = '-'
-	hex.Encode(t[9:13], id[4:6])
-	t[13] = '-'
-	hex.Encode(t[14:18], id[6:8])
-	t[18] = '-'
-	hex.Encode(t[19:23], id[8:10])
-	t[23] = '-'
-	hex.Encode(t[24:36], id[10:16])
+	for i, at := range uuidDigits {
+		binary.LittleEndian.PutUint16(t[at:], hexPairs[id[i]])
+	}
+	t[8], t[13], t[18], t[23] = '-', '-', '-', '-'
 }
 
 // ParseUUID returns the ID with the bytes of the UUID written in s: 36
