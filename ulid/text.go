@@ -8,10 +8,10 @@ import (
 	"github.com/flakelease/allocator/internal/crockford"
 )
 
-// letters writes the 26 letters of id: 128 bits are the last 3 of the first
-// letter's 5, and 125 more, so the two groups meet within the high word.
-func (id ID) letters(dst *[TextLen]byte) {
-	hi, lo := id.words()
+// encode writes the 26 letters of an ID's two words: 128 bits are the last 3 of
+// the first letter's 5, and 125 more, so the two groups meet within the high
+// word.
+func encode(dst *[TextLen]byte, hi, lo uint64) {
 	crockford.Encode((*[crockford.GroupLen]byte)(dst[:crockford.GroupLen]), byte(hi>>61), hi>>1)
 	crockford.Encode((*[crockford.GroupLen]byte)(dst[crockford.GroupLen:]), byte(hi<<4|lo>>60), lo)
 }
@@ -19,7 +19,8 @@ func (id ID) letters(dst *[TextLen]byte) {
 // String returns the 26 letters of id, in upper case.
 func (id ID) String() string {
 	var t [TextLen]byte
-	id.letters(&t)
+	hi, lo := id.words()
+	encode(&t, hi, lo)
 	return string(t[:])
 }
 
@@ -29,7 +30,8 @@ func (id ID) AppendText(b []byte) ([]byte, error) {
 	// stalls the processor.
 	n := len(b)
 	b = slices.Grow(b, TextLen)[:n+TextLen]
-	id.letters((*[TextLen]byte)(b[n:]))
+	hi, lo := id.words()
+	encode((*[TextLen]byte)(b[n:]), hi, lo)
 	return b, nil
 }
 
