@@ -627,7 +627,9 @@ type DescribeResponse struct {
 	Layout      Layout `protobuf:"varint,10,opt,name=layout,proto3,enum=allocator.v1.Layout" json:"layout,omitempty"`
 	EpochUnixMs int64  `protobuf:"varint,11,opt,name=epoch_unix_ms,json=epochUnixMs,proto3" json:"epoch_unix_ms,omitempty"`
 	// Who held the sid at that time. Absent where the ledger does not say.
-	Holder        *Holder `protobuf:"bytes,12,opt,name=holder,proto3" json:"holder,omitempty"`
+	Holder *Holder `protobuf:"bytes,12,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Why the ledger could not be read; empty when it was.
+	HolderProblem string `protobuf:"bytes,13,opt,name=holder_problem,json=holderProblem,proto3" json:"holder_problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -744,6 +746,13 @@ func (x *DescribeResponse) GetHolder() *Holder {
 		return x.Holder
 	}
 	return nil
+}
+
+func (x *DescribeResponse) GetHolderProblem() string {
+	if x != nil {
+		return x.HolderProblem
+	}
+	return ""
 }
 
 // Holder is a line of the ledger.
@@ -865,7 +874,11 @@ type GetClusterResponse struct {
 	Nodes    []*Node `protobuf:"bytes,8,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Sids     []*Sid  `protobuf:"bytes,9,rep,name=sids,proto3" json:"sids,omitempty"`
 	// The node that answered, as it sees itself.
-	Self          *NodeStatus `protobuf:"bytes,10,opt,name=self,proto3" json:"self,omitempty"`
+	Self *NodeStatus `protobuf:"bytes,10,opt,name=self,proto3" json:"self,omitempty"`
+	// Why nodes and sids are not known; empty when they are. self is set anyway.
+	Problem string `protobuf:"bytes,11,opt,name=problem,proto3" json:"problem,omitempty"`
+	// How many sids the layout has. `sids` lists those that have ever been used.
+	PoolSize      int32 `protobuf:"varint,12,opt,name=pool_size,json=poolSize,proto3" json:"pool_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -968,6 +981,20 @@ func (x *GetClusterResponse) GetSelf() *NodeStatus {
 		return x.Self
 	}
 	return nil
+}
+
+func (x *GetClusterResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *GetClusterResponse) GetPoolSize() int32 {
+	if x != nil {
+		return x.PoolSize
+	}
+	return 0
 }
 
 // Node is a running process that has registered in etcd.
@@ -1319,7 +1346,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
 	"\x0fDescribeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04kind\x18\x02 \x01(\tR\x04kind\"\xf9\x02\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"\xa0\x03\n" +
 	"\x10DescribeResponse\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x19\n" +
 	"\x05flake\x18\x02 \x01(\x10H\x00R\x05flake\x88\x01\x01\x12\x16\n" +
@@ -1335,14 +1362,15 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x06layout\x18\n" +
 	" \x01(\x0e2\x14.allocator.v1.LayoutR\x06layout\x12\"\n" +
 	"\repoch_unix_ms\x18\v \x01(\x03R\vepochUnixMs\x12,\n" +
-	"\x06holder\x18\f \x01(\v2\x14.allocator.v1.HolderR\x06holderB\b\n" +
+	"\x06holder\x18\f \x01(\v2\x14.allocator.v1.HolderR\x06holder\x12%\n" +
+	"\x0eholder_problem\x18\r \x01(\tR\rholderProblemB\b\n" +
 	"\x06_flake\"p\n" +
 	"\x06Holder\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x03R\x04term\x12\"\n" +
 	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\"\x13\n" +
-	"\x11GetClusterRequest\"\xe8\x02\n" +
+	"\x11GetClusterRequest\"\x9f\x03\n" +
 	"\x12GetClusterResponse\x12\x14\n" +
 	"\x05space\x18\x01 \x01(\tR\x05space\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12,\n" +
@@ -1354,7 +1382,9 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05nodes\x18\b \x03(\v2\x12.allocator.v1.NodeR\x05nodes\x12%\n" +
 	"\x04sids\x18\t \x03(\v2\x11.allocator.v1.SidR\x04sids\x12,\n" +
 	"\x04self\x18\n" +
-	" \x01(\v2\x18.allocator.v1.NodeStatusR\x04self\"\xa8\x01\n" +
+	" \x01(\v2\x18.allocator.v1.NodeStatusR\x04self\x12\x18\n" +
+	"\aproblem\x18\v \x01(\tR\aproblem\x12\x1b\n" +
+	"\tpool_size\x18\f \x01(\x05R\bpoolSize\"\xa8\x01\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +

@@ -40,7 +40,12 @@ type AllocatorServiceClient interface {
 	// issued and never received is lost, which harms nothing.
 	Allocate(ctx context.Context, in *AllocateRequest, opts ...grpc.CallOption) (*AllocateResponse, error)
 	// AllocateStream answers every request with one response, in order. A refusal
-	// is a response with `refusal` set; the stream stays open.
+	// is a response with `refusal` set; the stream stays open. Requests are read
+	// only as fast as answers are taken, so a client that stops reading gets no
+	// more IDs issued than its flow-control window holds answers.
+	//
+	// A node that drains ends its streams with UNAVAILABLE and the reason
+	// DRAINING; requests without an answer were not served.
 	AllocateStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AllocateStreamRequest, AllocateStreamResponse], error)
 	// Describe decodes an ID and names the node that held its sid at the time,
 	// where the ledger still knows.
@@ -101,7 +106,12 @@ type AllocatorServiceServer interface {
 	// issued and never received is lost, which harms nothing.
 	Allocate(context.Context, *AllocateRequest) (*AllocateResponse, error)
 	// AllocateStream answers every request with one response, in order. A refusal
-	// is a response with `refusal` set; the stream stays open.
+	// is a response with `refusal` set; the stream stays open. Requests are read
+	// only as fast as answers are taken, so a client that stops reading gets no
+	// more IDs issued than its flow-control window holds answers.
+	//
+	// A node that drains ends its streams with UNAVAILABLE and the reason
+	// DRAINING; requests without an answer were not served.
 	AllocateStream(grpc.BidiStreamingServer[AllocateStreamRequest, AllocateStreamResponse]) error
 	// Describe decodes an ID and names the node that held its sid at the time,
 	// where the ledger still knows.

@@ -1,0 +1,115 @@
+package describe
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// FlakeParts is what a flake holds, in the order in which JSON shows it.
+// Integers that can exceed 2^53 are strings.
+type FlakeParts struct {
+	Kind        Kind    `json:"kind"`
+	Layout      string  `json:"layout"`
+	Base32      string  `json:"base32"`
+	Int         string  `json:"int"`
+	Hex         string  `json:"hex"`
+	Bin         string  `json:"bin"`
+	BytesHex    string  `json:"bytes_hex"`
+	TimestampMs int64   `json:"timestamp_ms"` // since the epoch of the space
+	UnixMs      int64   `json:"unix_ms"`
+	Time        *string `json:"time"` // RFC 3339 with 3 decimals, UTC; nil outside the years 0 to 9999
+	Randomness  uint32  `json:"randomness"`
+	SID         *int    `json:"sid,omitempty"` // nil in the layout without one
+}
+
+// WideParts is what 128 bits hold, in the order in which JSON shows it.
+type WideParts struct {
+	Kind          Kind        `json:"kind"`
+	ULID          string      `json:"ulid"`
+	UUID          string      `json:"uuid"`
+	U128          string      `json:"u128"`
+	BytesHex      string      `json:"bytes_hex"`
+	UnixMs        int64       `json:"unix_ms"`
+	Time          *string     `json:"time"`
+	RandomnessHex string      `json:"randomness_hex"`
+	Flake         *FlakeParts `json:"flake"` // nil if the ID cannot come from a flake of the space
+}
+
+// A Description has one of its two fields set.
+type Description struct {
+	Flake *FlakeParts
+	Wide  *WideParts
+}
+
+// MarshalJSON returns the JSON object of the field that is set.
+func (d Description) MarshalJSON() ([]byte, error) {
+	if d.Wide != nil {
+		return json.Marshal(d.Wide)
+	}
+	return json.Marshal(d.Flake)
+}
+
+// Describe takes an ID of a space with format f apart.
+//
+// Bits that look like a UUIDv7 made from a flake are shown as that flake, though
+// they may be a UUIDv7 of another origin.
+func Describe(id ID, f flake.Format) Description {
+	if id.IsWide() {
+		return Description{Wide: describeWide(id.Kind, id.Wide, f)}
+	}
+	return Description{Flake: describeFlake(id.Flake, f)}
+}
+
+func describeFlake(id flake.ID, f flake.Format) *FlakeParts {
+	p := &FlakeParts{
+		Kind:        Flake,
+		Layout:      f.Layout.String(),
+		Base32:      id.String(),
+		Int:         string(id.AppendInt(nil)),
+		Hex:         id.Hex(),
+		Bin:         id.Bin(),
+		BytesHex:    string(id.AppendHex16(nil)),
+		TimestampMs: id.Timestamp(),
+		UnixMs:      f.UnixMilli(id),
+		Randomness:  f.Entropy(id),
+	}
+	p.Time = rfc3339(p.UnixMs)
+	if f.Layout.SIDBits() > 0 {
+		sid := int(f.SID(id))
+		p.SID = &sid
+	}
+	return p
+}
+
+func describeWide(kind Kind, id ulid.ID, f flake.Format) *WideParts {
+	r := id.Randomness()
+	p := &WideParts{
+		Kind:          kind,
+		ULID:          id.String(),
+		UUID:          id.UUID(),
+		U128:          id.Uint128(),
+		BytesHex:      id.Hex(),
+		UnixMs:        id.UnixMilli(),
+		Time:          rfc3339(id.UnixMilli()),
+		RandomnessHex: hex.EncodeToString(r[:]),
+	}
+	if from, err := id.Flake(f.Epoch); err == nil {
+		p.Flake = describeFlake(from, f)
+	}
+	return p
+}
+
+// rfc3339 returns the text of a time, or nil where RFC 3339 has none: its years
+// have four digits, and 48 bits of milliseconds reach 10889.
+func rfc3339(unixMilli int64) *string {
+	t := time.UnixMilli(unixMilli).UTC()
+	if y := t.Year(); y < 0 || y > 9999 {
+		return nil
+	}
+	s := t.Format("2006-01-02T15:04:05.000Z07:00")
+	return &s
+}

@@ -1,0 +1,196 @@
+package describe
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// Kind names a form of an ID: what a caller says the input is.
+type Kind string
+
+// The kinds.
+const (
+	Auto  Kind = "auto"  // by length, see Parse
+	Flake Kind = "flake" // 13 letters
+	Int   Kind = "int"   // decimal, of a flake
+	Hex   Kind = "hex"   // 0x and 1 to 16 digits, or 16 digits: a flake; 32 digits: 128 bits
+	ULID  Kind = "ulid"  // 26 letters
+	UUID  Kind = "uuid"  // 36 characters
+)
+
+// Kinds lists every kind, in the order in which people are shown them.
+var Kinds = []Kind{Auto, Flake, Int, Hex, ULID, UUID}
+
+// ErrKind is returned for a kind that does not exist.
+var ErrKind = errors.New("describe: unknown kind")
+
+// ParseKind returns the kind of a name, in that case; "" is Auto. It returns
+// ErrKind.
+func ParseKind(s string) (Kind, error) {
+	if s == "" {
+		return Auto, nil
+	}
+	for _, k := range Kinds {
+		if s == string(k) {
+			return k, nil
+		}
+	}
+	return "", fmt.Errorf("%w %.20q: use auto, flake, int, hex, ulid or uuid", ErrKind, s)
+}
+
+// An ID is a parsed ID of either width.
+type ID struct {
+	Kind  Kind     // Flake for 64 bits however they were written; ULID or UUID, as written, for 128
+	Flake flake.ID // of 64 bits
+	Wide  ulid.ID  // of 128 bits
+}
+
+// IsWide reports whether the ID has 128 bits.
+func (id ID) IsWide() bool { return id.Kind != Flake }
+
+// AsFlake returns the flake: the ID itself, or the one that a wide ID was
+// derived from. epoch is that of the space, in Unix ms.
+//
+// It returns the errors of ulid.ID.Flake; the flake is then zero.
+func (id ID) AsFlake(epoch int64) (flake.ID, error) {
+	if !id.IsWide() {
+		return id.Flake, nil
+	}
+	return id.Wide.Flake(epoch)
+}
+
+// Parse returns the ID written in input, a text of the given kind ("" is Auto).
+//
+// Auto goes by length in bytes: 13 is a flake, 26 a ULID, 36 a UUID; anything
+// else is an integer if it has digits alone (or behind a minus sign, to be
+// refused as out of range). A hexadecimal number is never guessed: 0x and 11
+// digits would be 13 letters.
+//
+// It returns ErrKind, or the errors of packages flake and ulid, which Class
+// names; the ID is then zero.
+func Parse(input string, kind Kind, _ flake.Format) (ID, error) {
+	return parse(input, kind, false)
+}
+
+// ParseLenient is Parse for typed input: letters may be what people mistake for
+// others, and hyphens anywhere are dropped. Auto then looks for the shape of a
+// UUID first, and else goes by the length without hyphens. Integers,
+// hexadecimal and UUIDs are read as strictly as ever.
+func ParseLenient(input string, kind Kind, _ flake.Format) (ID, error) {
+	return parse(input, kind, true)
+}
+
+func parse(input string, kind Kind, lenient bool) (ID, error) {
+	switch kind {
+	case Auto, "":
+		guessed, err := guess(input, lenient)
+		if err != nil {
+			return ID{}, err
+		}
+		return parse(input, guessed, lenient)
+	case Flake:
+		if lenient {
+			return narrow(flake.ParseLenient(input))
+		}
+		return narrow(flake.Parse(input))
+	case Int:
+		return narrow(flake.ParseInt(input))
+	case Hex:
+		if len(input) == 2*ulid.BinaryLen {
+			return wide(ULID)(ulid.ParseHex(input))
+		}
+		return narrow(flake.ParseHex(input))
+	case ULID:
+		if lenient {
+			return wide(ULID)(ulid.ParseLenient(input))
+		}
+		return wide(ULID)(ulid.Parse(input))
+	case UUID:
+		return wide(UUID)(ulid.ParseUUID(input))
+	}
+	return ID{}, fmt.Errorf("%w %.20q", ErrKind, string(kind))
+}
+
+func narrow(id flake.ID, err error) (ID, error) {
+	if err != nil {
+		return ID{}, err
+	}
+	return ID{Kind: Flake, Flake: id}, nil
+}
+
+func wide(kind Kind) func(ulid.ID, error) (ID, error) {
+	return func(id ulid.ID, err error) (ID, error) {
+		if err != nil {
+			return ID{}, err
+		}
+		return ID{Kind: kind, Wide: id}, nil
+	}
+}
+
+// guess returns the kind that Auto stands for.
+func guess(s string, lenient bool) (Kind, error) {
+	n := len(s)
+	if lenient && !uuidShape(s) {
+		n -= strings.Count(s, "-")
+	}
+	switch n {
+	case flake.TextLen:
+		return Flake, nil
+	case ulid.TextLen:
+		return ULID, nil
+	case ulid.UUIDLen:
+		return UUID, nil
+	}
+	if digits := strings.TrimPrefix(s, "-"); digits != "" && strings.Trim(digits, "0123456789") == "" {
+		return Int, nil
+	}
+	return "", fmt.Errorf("%w: %d bytes are no ID: 13, 26 or 36, or digits alone (give kind for others)",
+		flake.ErrLength, len(s))
+}
+
+func uuidShape(s string) bool {
+	return len(s) == ulid.UUIDLen && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-'
+}
+
+// classes pairs errors with the names that surfaces show. The names are a
+// closed set and part of the output's contract.
+var classes = []struct {
+	name string
+	errs []error
+}{
+	{"bad_length", []error{flake.ErrLength, ulid.ErrLength}},
+	{"bad_char", []error{flake.ErrAlphabet, ulid.ErrAlphabet}},
+	{"overflow", []error{flake.ErrOverflow, ulid.ErrOverflow}},
+	{"out_of_range", []error{flake.ErrRange, ulid.ErrRange}},
+	{"time_before_epoch", []error{flake.ErrBeforeEpoch, ulid.ErrBeforeEpoch}},
+	{"time_overflow", []error{flake.ErrTimeOverflow, ulid.ErrTimeOverflow}},
+	{"bad_sid", []error{flake.ErrSID}},
+	{"bad_entropy_size", []error{flake.ErrEntropySize}},
+	{"bad_randomness", []error{flake.ErrEntropy}},
+	{"bad_uuid", []error{ulid.ErrUUID}},
+	{"not_v7", []error{ulid.ErrNotV7}},
+	{"monotonic_overflow", []error{flake.ErrMonotonicOverflow, ulid.ErrMonotonicOverflow}},
+	{"bad_layout", []error{flake.ErrLayout}},
+	{"bad_kind", []error{ErrKind}},
+}
+
+// Class returns the name of the mistake that err stands for, such as
+// "bad_length" or "overflow". It is "" for nil and "invalid" for an error that
+// is of neither codec.
+func Class(err error) string {
+	if err == nil {
+		return ""
+	}
+	for _, c := range classes {
+		for _, e := range c.errs {
+			if errors.Is(err, e) {
+				return c.name
+			}
+		}
+	}
+	return "invalid"
+}
