@@ -164,6 +164,15 @@ inline apply(q)
 {
 	if
 	:: HOLDS(q) ->
+#if PROBE > 0
+		if
+		:: !q.awaited -> reached(3)
+		:: q.awaited && q.kind == RECLAIM -> reached(4)
+		:: q.awaited && q.kind == REHOLD -> reached(5)
+		:: q.awaited && q.kind == RELEASE && window.ceil && !q.ceil -> reached(6)
+		:: else
+		fi;
+#endif
 		window.rev++;
 		window.nonce = q.nonce;
 		window.base = q.base;
@@ -376,6 +385,13 @@ inline forget()
 inline issue()
 {
 	assert(!issued);        /* I1 */
+#if PROBE > 0
+	if
+	:: restores > 0 -> reached(7)
+	:: restores == 0 && bumps > 0 -> reached(8)
+	:: else
+	fi;
+#endif
 	issued = 1;
 #ifdef MUT_RELEASE_LOW
 	used = 1;
@@ -526,7 +542,7 @@ hold:
 lost:	/* another record stands in window/s: what was confirmed stays ours, to its ceiling */
 	atomic { rev = 0; nonce = 0; myera = 0; mine = 0 };
 	do
-	:: atomic { CAN_ISSUE -> issue() }
+	:: atomic { CAN_ISSUE -> reached(9); issue() }
 	:: goto start
 	od
 }

@@ -1,0 +1,170 @@
+#!/bin/sh
+# Checks lease.pml and every mutant of it with Spin.
+#
+#   run.sh short            all variants at small bounds; under 90 s on two cores
+#   run.sh full             the same, then larger bounds and a third node; about 20 min, 4 GB
+#   run.sh replay NAME      prints a shortest counterexample of one mutant or probe
+#
+# A base must pass and its search must be complete. A mutant must break I1, and a
+# probe must reach the event it names: they show that the bases could have failed.
+# Prints one line a variant; exits 1 if any came out otherwise. Without Spin or a C
+# compiler it exits 2, or 0 when SKIP_OK=1 is set.
+set -eu
+
+cd "$(dirname "$0")"
+mode=${1:-short}
+
+# kind  name  definitions. Bases under "large" are for full only.
+variants() {
+	cat <<'TABLE'
+base    base                    -DMAXREQ=4 -DPURGE
+base    base-unpurged           -DMAXREQ=3
+base    three-nodes             -DMAXREQ=3 -DPURGE -DNODES=3
+base    steal-any-time          -DMAXREQ=4 -DPURGE -DSTEAL
+base    extend-without-holder   -DMAXREQ=4 -DPURGE -DNO_HOLDER_COMPARE
+base    no-holder-at-all        -DMAXREQ=4 -DPURGE -DSTEAL -DNO_HOLDER_COMPARE
+base    reclaim                 -DMAXREQ=4 -DPURGE -DRECLAIMS
+base    rehold                  -DMAXREQ=4 -DPURGE -DREHOLDS
+base    reclaim-rehold-unpurged -DMAXREQ=3 -DRECLAIMS -DREHOLDS
+base    shared-identity         -DMAXREQ=3 -DSHARED_IDENTITY -DRECLAIMS
+base    era                     -DMAXREQ=3 -DBUMPS=1 -DRECLAIMS -DREHOLDS -DPURGE
+base    restore                 -DMAXREQ=3 -DRESTORES=1
+base    restore-all             -DMAXREQ=3 -DRESTORES=1 -DRECLAIMS -DREHOLDS -DPURGE
+base    restore-era             -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1 -DPURGE
+base    restore-waited          -DMAXREQ=3 -DRESTORES=1 -DWAITED
+mutant  optimistic              -DMAXREQ=3 -DMUT_OPTIMISTIC
+mutant  assume-applied          -DMAXREQ=3 -DMUT_ASSUME_APPLIED
+mutant  adopt-asked             -DMAXREQ=3 -DMUT_ADOPT_ASKED
+mutant  retry-repinned          -DMAXREQ=3 -DMUT_RETRY_REPINNED
+mutant  no-seal                 -DMAXREQ=3 -DMUT_NO_SEAL
+mutant  release-low             -DMAXREQ=3 -DMUT_RELEASE_LOW
+mutant  acquire-holder-only     -DMAXREQ=3 -DMUT_ACQUIRE_NO_RECORD
+mutant  extend-holder-only      -DMAXREQ=4 -DMUT_EXTEND_NO_RECORD
+mutant  rehold-holder-only      -DMAXREQ=3 -DMUT_REHOLD_NO_RECORD -DREHOLDS
+mutant  reclaim-holder-only     -DMAXREQ=3 -DMUT_RECLAIM_NO_RECORD -DRECLAIMS
+mutant  release-unguarded       -DMAXREQ=4 -DMUT_RELEASE_NO_RECORD
+mutant  shared-nonce            -DMAXREQ=3 -DSHARED_NONCE
+mutant  window-on-lease         -DMAXREQ=3 -DMUT_WINDOW_ON_LEASE
+mutant  restore-no-bump         -DMAXREQ=3 -DRESTORES=1 -DMUT_RESTORE_NO_BUMP
+mutant  restore-late-bump       -DMAXREQ=3 -DRESTORES=1 -DMUT_LATE_BUMP
+mutant  restore-floor-low       -DMAXREQ=3 -DRESTORES=1 -DMUT_FLOOR_LOW
+mutant  restore-floor-ignored   -DMAXREQ=3 -DRESTORES=1 -DMUT_NO_FLOOR
+mutant  restore-no-era-compare  -DMAXREQ=3 -DRESTORES=1 -DNO_ERA_COMPARE
+mutant  restore-era-reused      -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1 -DMUT_ERA_REUSED
+mutant  restore-revision-only   -DMAXREQ=4 -DRESTORES=1 -DREVISION_ONLY
+mutant  restore-waited-badclock -DMAXREQ=3 -DRESTORES=1 -DMUT_WAITED_BAD_CLOCK
+probe   acquire-adopted         -DMAXREQ=3 -DPROBE=1
+probe   extend-adopted          -DMAXREQ=3 -DPROBE=2
+probe   applied-after-timeout   -DMAXREQ=3 -DPROBE=3
+probe   reclaimed               -DMAXREQ=3 -DPROBE=4 -DRECLAIMS
+probe   reheld                  -DMAXREQ=3 -DPROBE=5 -DREHOLDS
+probe   time-given-back         -DMAXREQ=3 -DPROBE=6
+probe   issued-after-restore    -DMAXREQ=3 -DPROBE=7 -DRESTORES=1
+probe   issued-after-bump       -DMAXREQ=3 -DPROBE=8 -DBUMPS=1
+probe   issued-though-replaced  -DMAXREQ=3 -DPROBE=9
+TABLE
+	if [ "$mode" = full ]; then cat <<'TABLE'
+large   base-unpurged           -DMAXREQ=4
+large   base                    -DMAXREQ=5 -DPURGE
+large   steal-any-time          -DMAXREQ=5 -DPURGE -DSTEAL
+large   three-nodes             -DMAXREQ=4 -DPURGE -DNODES=3
+large   reclaim-rehold          -DMAXREQ=4 -DPURGE -DRECLAIMS -DREHOLDS
+large   era                     -DMAXREQ=4 -DPURGE -DBUMPS=1
+large   restore                 -DMAXREQ=4 -DPURGE -DRESTORES=1
+large   restore-era-unpurged    -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1
+large   restore-three-nodes     -DMAXREQ=3 -DPURGE -DRESTORES=1 -DNODES=3
+TABLE
+	fi
+}
+
+# build KIND DEFS...: leaves ./pan. COLLAPSE stores states whole, only packed: no
+# hashing that could merge two of them, so a complete search is a proof.
+build() {
+	kind=$1
+	shift
+	case $kind in
+	base | large) flags="-O2 -DCOLLAPSE" ;;
+	*) flags="-O1" ;; # the compiler's time counts for more than the search's
+	esac
+	[ "$mode" = replay ] && flags="-O2 -DREACHED -DCOLLAPSE" # -i finds a shortest trail
+	spin -a "$@" lease.pml >spin.out 2>&1 || return 1
+	# shellcheck disable=SC2086
+	gcc $flags -w -DSAFETY -DMEMLIM="$memlim" -o pan pan.c >gcc.out 2>&1
+}
+
+# wrong OUTPUT EXPECTED-ASSERTION: says what keeps a variant from its expected outcome.
+wrong() {
+	case $2 in
+	none)
+		grep -q 'errors: 0$' "$1" || { echo "an error was found"; return; }
+		grep -q 'states, stored' "$1" || { echo "the search did not run"; return; }
+		grep -qi -e 'not completed' -e 'search depth too small' -e 'reached -DMEMLIM' \
+			-e 'out of memory' -e 'truncated' "$1" && { echo "the search is incomplete"; return; }
+		grep -q '^hash conflicts\|^	+ Partial Order Reduction' "$1" || echo "the report is cut short"
+		;;
+	*) grep -qF "assertion violated $2" "$1" || echo "not caught" ;;
+	esac
+}
+
+for tool in spin gcc; do
+	command -v "$tool" >/dev/null 2>&1 && continue
+	echo "model: skipped: $tool is not installed (Debian: apt-get install $tool)"
+	[ "${SKIP_OK:-}" = 1 ] && exit 0
+	exit 2
+done
+
+case $mode in
+short) memlim=2000 ;;
+full | replay) memlim=4000 ;;
+*) echo "usage: run.sh short|full|replay NAME" >&2; exit 2 ;;
+esac
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 130' INT TERM
+cp lease.pml "$tmp"
+variants >"$tmp/table"
+cd "$tmp"
+
+if [ "$mode" = replay ]; then
+	set -- $(grep -E "^(mutant|probe) +${2:?usage: run.sh replay NAME} " table) # fields, on purpose
+	[ $# -gt 2 ] || { echo "no such mutant or probe" >&2; exit 2; }
+	shift 2
+	build replay "$@"
+	./pan -E -m100000 -i >out 2>&1 || true
+	spin -t -p -g -l "$@" lease.pml
+	exit
+fi
+
+passed=0 failed=0
+while read -r kind name defs; do
+	case $kind in
+	base | large) expect=none ;;
+	mutant) expect=' !(issued)' ;;
+	probe) n=${defs#*-DPROBE=}; n=${n%% *}; expect="($n!=$n)" ;;
+	esac
+	start=$(date +%s)
+	# shellcheck disable=SC2086
+	if build "$kind" $defs; then
+		./pan -E -m1000000 >out 2>&1 || true
+		why=$(wrong out "$expect")
+	else
+		why="it does not build: $(cat spin.out gcc.out 2>/dev/null | head -1)"
+		: >out
+	fi
+	took=$(($(date +%s) - start))
+	states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' out)
+	if [ -n "$why" ]; then
+		failed=$((failed + 1))
+		echo "FAIL  $kind $name: $why  states=$states time=${took}s  ($defs)"
+		continue
+	fi
+	passed=$((passed + 1))
+	case $kind in
+	base | large) echo "ok  $name  states=$states time=${took}s  ($defs)" ;;
+	mutant) echo "ok  mutant $name: caught" ;;
+	probe) echo "ok  probe $name: reached" ;;
+	esac
+done <table
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
