@@ -1,0 +1,170 @@
+package config
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+)
+
+// Config is all that one node is told. The option table in options.go names
+// each field for people and gives the reason for its default.
+type Config struct {
+	Node      Node
+	Space     string       // name of the space under Root
+	Root      string       // first part of every key in etcd
+	Layout    flake.Layout // constant of the space
+	Epoch     clock.Millis // constant of the space, Unix ms
+	Etcd      Etcd
+	Lease     Lease
+	Issue     Issue
+	Listen    Listen
+	Advertise Advertise
+	Log       Log
+	Drain     Drain
+	Stop      Stop
+	PProf     bool // profiles on the admin port
+}
+
+// Node is who this process is.
+type Node struct {
+	Name string // as people know it; need not be unique
+}
+
+// Etcd is how etcd is reached.
+type Etcd struct {
+	Endpoints    []string // URLs or host:port; host:port means http, or https with TLS files
+	Username     string
+	PasswordFile string // its content without a last line end is the password
+	TLS          TLS
+	DialTimeout  time.Duration // of one attempt to connect
+}
+
+// TLS are PEM files; "" is none.
+type TLS struct {
+	CA, Cert, Key string
+}
+
+// Lease is the pace of the lease and window protocol.
+type Lease struct {
+	Window      time.Duration // W: how far ahead of the clock a ceiling is reserved
+	ExtendEvery time.Duration // how often it is raised
+	TTL         time.Duration // of etcd's lease, whole seconds
+	KeepAlive   time.Duration // how often that is renewed
+	ReloadEvery time.Duration // how often the whole space is listed again
+	CallTimeout time.Duration // of one call to etcd
+}
+
+// Issue bounds the IDs themselves.
+type Issue struct {
+	MaxLead      time.Duration // how far IDs may run ahead of the clock, whole ms
+	MaxWait      time.Duration // how long a request may wait for lead to shrink
+	EntropyBytes int           // random bytes of a step within a millisecond: 0, 1 or 2
+	MaxSkew      time.Duration // how far clocks of the cluster may stand apart
+}
+
+// Listen is where the node answers, as host:port; port 0 is any free one.
+type Listen struct {
+	GRPC, HTTP, Admin string
+}
+
+// Advertise is what others are told to call, as host:port; "" is the address
+// listened on.
+type Advertise struct {
+	GRPC, HTTP string
+}
+
+// Log is what is logged to stderr, and how.
+type Log struct {
+	Level  string // debug, info, warn or error
+	Format string // text or json
+}
+
+// Drain is how requests are let go when the node stops.
+type Drain struct {
+	Delay   time.Duration // serve on after readiness is off
+	Timeout time.Duration // then, for requests in flight
+}
+
+// Stop is how the sid is given back when the node stops.
+type Stop struct {
+	Timeout time.Duration
+}
+
+// Default returns the configuration of a node that is told nothing.
+func Default() Config {
+	return Config{
+		Node:   Node{Name: hostname()},
+		Space:  "default",
+		Root:   "allocator",
+		Layout: flake.Scalable,
+		Epoch:  clock.Millis(flake.DefaultEpoch),
+		Etcd:   Etcd{DialTimeout: 3 * time.Second},
+		Lease: Lease{
+			Window:      30 * time.Second,
+			ExtendEvery: 5 * time.Second,
+			TTL:         15 * time.Second,
+			KeepAlive:   3 * time.Second,
+			ReloadEvery: 30 * time.Second,
+			CallTimeout: 2 * time.Second,
+		},
+		Issue: Issue{
+			MaxLead:      250 * time.Millisecond,
+			MaxWait:      100 * time.Millisecond,
+			EntropyBytes: 1,
+			MaxSkew:      250 * time.Millisecond,
+		},
+		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:9100"},
+		Log:    Log{Level: "info", Format: "text"},
+		Drain:  Drain{Timeout: 10 * time.Second},
+		Stop:   Stop{Timeout: 5 * time.Second},
+	}
+}
+
+// Format returns what the bits of the node's IDs mean.
+func (c Config) Format() flake.Format {
+	return flake.Format{Layout: c.Layout, Epoch: int64(c.Epoch)}
+}
+
+// Gen returns how the node's IDs are made.
+func (c Config) Gen() gen.Config {
+	// 1 and 2 random bytes, as in the Ulid-Flake specification. The layout fleet
+	// has 10 bits in a millisecond: there a byte would use it up in 8 steps.
+	steps := map[int]uint32{0: 0, 1: 255, 2: 65535}
+	if c.Layout == flake.Fleet {
+		steps = map[int]uint32{0: 0, 1: 7}
+	}
+	return gen.Config{
+		Layout:  c.Layout,
+		Epoch:   c.Epoch,
+		MaxLead: clock.MillisOf(c.Issue.MaxLead),
+		MaxStep: steps[c.Issue.EntropyBytes],
+	}
+}
+
+// StopWithin returns the longest that a node takes to stop: what a supervisor
+// must grant it between asking and killing.
+func (c Config) StopWithin() time.Duration {
+	return c.Drain.Delay + c.Drain.Timeout + c.Stop.Timeout + closeSlack
+}
+
+// closeSlack is for closing connections and listeners after the sid is given
+// back; it waits for nobody.
+const closeSlack = time.Second
+
+var notNameLetters = regexp.MustCompile(`[^a-z0-9._-]+`)
+
+// hostname returns the machine's name in the form a node name has.
+func hostname() string {
+	name, err := os.Hostname()
+	name = notNameLetters.ReplaceAllString(strings.ToLower(name), "-")
+	name = strings.TrimLeft(name, "._-")
+	if err != nil || name == "" {
+		return "node"
+	}
+	return name[:min(len(name), maxName)]
+}

@@ -1,0 +1,265 @@
+package config
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/flakelease/allocator/flake"
+)
+
+var update = flag.Bool("update", false, "rewrite the reference page")
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "allocator.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func flags(t *testing.T, args ...string) *pflag.FlagSet {
+	t.Helper()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	fs.String("format", "text", "a flag that is no option")
+	AddFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return fs
+}
+
+func TestPrecedence(t *testing.T) {
+	path := write(t, "lease:\n  window: 40s\n  extend-every: 6s\n  ttl: 20s\nspace: from-file\netcd:\n  endpoints: [a:1, b:2]\nepoch: 2025-01-01T00:00:00Z\n")
+	c, settings, err := Load(Sources{
+		File:  path,
+		Env:   []string{"ALLOCATOR_LEASE_WINDOW=50s", "ALLOCATOR_LEASE_EXTEND_EVERY=7s", "HOME=/", "ALLOCATOR_SPACE="},
+		Flags: flags(t, "--lease.window=60s", "--pprof"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]Setting{}
+	for _, s := range settings {
+		got[s.Key] = s
+	}
+	for _, want := range []Setting{
+		{"lease.window", "1m", "flag --lease.window"},
+		{"lease.extend-every", "7s", "env ALLOCATOR_LEASE_EXTEND_EVERY"},
+		{"lease.ttl", "20s", "file " + path},
+		{"lease.keepalive", "3s", "default"},
+		{"space", "from-file", "file " + path}, // the empty variable sets nothing
+		{"etcd.endpoints", "a:1,b:2", "file " + path},
+		{"epoch", "2025-01-01T00:00:00Z", "file " + path},
+		{"pprof", "true", "flag --pprof"},
+	} {
+		if diff := cmp.Diff(want, got[want.Key]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", want.Key, diff)
+		}
+	}
+	if c.Lease.Window != time.Minute || c.Lease.TTL != 20*time.Second || !slices.Equal(c.Etcd.Endpoints, []string{"a:1", "b:2"}) {
+		t.Errorf("settings and configuration differ: %+v", c)
+	}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUnknownKeys(t *testing.T) {
+	for _, tt := range []struct {
+		name, file string
+		env        []string
+		want       string // "": no error
+	}{
+		{name: "misspelt", file: "lease:\n  windw: 1m\n", want: `did you mean "lease.window"?`},
+		{name: "section given a value", file: "drain: 5s\n", want: "it is a section, with drain.delay, drain.timeout"},
+		{name: "empty section", file: "drain:\n"},
+		{name: "empty value", file: "space:\n"},
+		{name: "empty file", file: "\n"},
+		{name: "misspelt variable", env: []string{"ALLOCATOR_LEASE_TTTL=1s"}, want: "did you mean ALLOCATOR_LEASE_TTL?"},
+		{name: "another program's", env: []string{"ALLOCATORS_X=1", "LEASE_WINDOW=x"}},
+		{name: "client's own", env: []string{"ALLOCATOR_ADDR=x:1", "ALLOCATOR_CONFIG=/x"}},
+		{name: "service links", env: []string{
+			"ALLOCATOR_PORT=tcp://10.0.0.1:9000", "ALLOCATOR_PORT_9000_TCP=x", "ALLOCATOR_PORT_9000_TCP_ADDR=x",
+			"ALLOCATOR_SERVICE_HOST=x", "ALLOCATOR_SERVICE_PORT_GRPC=x", "ALLOCATOR_HEADLESS_SERVICE_HOST=x",
+			"ALLOCATOR_HEADLESS_PORT=x", "ALLOCATOR_HEADLESS_PORT_9000_TCP_PROTO=x",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := Sources{Env: tt.env}
+			if tt.file != "" {
+				s.File = write(t, tt.file)
+			}
+			_, _, err := Load(s)
+			if tt.want == "" {
+				if err != nil {
+					t.Errorf("got %v, want none", err)
+				}
+				return
+			}
+			if !errors.Is(err, ErrUnknownKey) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// A variable that a Service injects must never be an option, or a pod would be
+// configured by its neighbours.
+func TestNoOptionLooksLikeAServiceLink(t *testing.T) {
+	seen := map[string]string{}
+	for _, o := range Options() {
+		if serviceLinks.MatchString(o.Env()) {
+			t.Errorf("%s: %s is passed over", o.Key, o.Env())
+		}
+		if other := seen[o.Env()]; other != "" {
+			t.Errorf("%s and %s share %s", other, o.Key, o.Env())
+		}
+		seen[o.Env()] = o.Key
+		if o.Usage == "" || o.Why == "" {
+			t.Errorf("%s has no usage or reason", o.Key)
+		}
+	}
+}
+
+func TestBadValues(t *testing.T) {
+	for env, want := range map[string]string{
+		"ALLOCATOR_LEASE_WINDOW=30":                 "with a unit",
+		"ALLOCATOR_ISSUE_ENTROPY_BYTES=one":         "not a whole number",
+		"ALLOCATOR_PPROF=maybe":                     "neither true nor false",
+		"ALLOCATOR_LAYOUT=huge":                     "scalable or fleet",
+		"ALLOCATOR_EPOCH=yesterday":                 "is no time",
+		"ALLOCATOR_EPOCH=2024-01-01T0:0:0Z":         "is no time",
+		"ALLOCATOR_EPOCH=2024-01-01T00:00:00.0001Z": "finer than a millisecond",
+	} {
+		_, _, err := Load(Sources{Env: []string{env}})
+		name, _, _ := strings.Cut(env, "=")
+		if !errors.Is(err, ErrValue) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v, want %q and the variable", env, err, want)
+		}
+	}
+	if _, _, err := Load(Sources{File: "/does/not/exist"}); !errors.Is(err, ErrFile) {
+		t.Errorf("missing file: got %v", err)
+	}
+	if _, _, err := Load(Sources{File: write(t, "a: [")}); !errors.Is(err, ErrFile) {
+		t.Errorf("broken YAML: got %v", err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Fatalf("the defaults: %v", err)
+	}
+	for _, tt := range []struct {
+		key    string
+		change func(*Config)
+	}{
+		{"node.name", func(c *Config) { c.Node.Name = "Node 1" }},
+		{"node.name", func(c *Config) { c.Node.Name = strings.Repeat("a", 64) }},
+		{"space", func(c *Config) { c.Space = "" }},
+		{"space", func(c *Config) { c.Space = "a/b" }},
+		{"root", func(c *Config) { c.Root = "-x" }},
+		{"layout", func(c *Config) { c.Layout = flake.Standalone }},
+		{"epoch", func(c *Config) { c.Epoch = -1 }},
+		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"localhost"} }},
+		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"ftp://a:1"} }},
+		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"http://u:p@a:1"} }},
+		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints, c.Etcd.TLS.CA = []string{"http://a:1"}, "ca.pem" }},
+		{"etcd.username", func(c *Config) { c.Etcd.Username = "u" }},
+		{"etcd.tls.cert", func(c *Config) { c.Etcd.TLS.Cert = "x" }},
+		{"etcd.dial-timeout", func(c *Config) { c.Etcd.DialTimeout = 0 }},
+		{"lease.window", func(c *Config) { c.Lease.Window = 9 * time.Second }},
+		{"lease.window", func(c *Config) { c.Lease.Window = 25 * time.Hour }},
+		{"lease.extend-every", func(c *Config) { c.Lease.ExtendEvery = 0 }},
+		{"lease.ttl", func(c *Config) { c.Lease.TTL, c.Lease.KeepAlive = time.Second, 100*time.Millisecond }},
+		{"lease.ttl", func(c *Config) { c.Lease.TTL = 15500 * time.Millisecond }},
+		{"lease.keepalive", func(c *Config) { c.Lease.KeepAlive = 6 * time.Second }},
+		{"lease.call-timeout", func(c *Config) { c.Lease.CallTimeout = 0 }},
+		{"issue.max-lead", func(c *Config) { c.Issue.MaxLead = -1 }},
+		{"issue.max-lead", func(c *Config) { c.Issue.MaxLead = 11 * time.Second }},
+		{"issue.max-lead", func(c *Config) { c.Issue.MaxLead = 1500 * time.Microsecond }},
+		{"issue.max-wait", func(c *Config) { c.Issue.MaxWait = -1 }},
+		{"issue.max-skew", func(c *Config) { c.Issue.MaxSkew = 0 }},
+		{"issue.entropy-bytes", func(c *Config) { c.Issue.EntropyBytes = 3 }},
+		{"issue.entropy-bytes", func(c *Config) { c.Layout, c.Issue.EntropyBytes = flake.Fleet, 2 }},
+		{"listen.grpc", func(c *Config) { c.Listen.GRPC = "9000" }},
+		{"listen.http", func(c *Config) { c.Listen.HTTP = "localhost:http" }},
+		{"listen.admin", func(c *Config) { c.Listen.Admin = ":70000" }},
+		{"advertise.grpc", func(c *Config) { c.Advertise.GRPC = ":9000" }},
+		{"log.level", func(c *Config) { c.Log.Level = "loud" }},
+		{"log.format", func(c *Config) { c.Log.Format = "xml" }},
+		{"drain.delay", func(c *Config) { c.Drain.Delay = -1 }},
+		{"stop.timeout", func(c *Config) { c.Stop.Timeout = 2 * time.Hour }},
+	} {
+		c := Default()
+		tt.change(&c)
+		var e *RuleError
+		if err := c.Validate(); !errors.As(err, &e) || e.Key != tt.key {
+			t.Errorf("%s: got %v, want that rule broken", tt.key, err)
+		}
+	}
+}
+
+// The figures that failover and outage promises rest on (DESIGN, section 4).
+func TestShortSettingsAreAllowed(t *testing.T) {
+	c := Default()
+	c.Lease = Lease{Window: 2 * time.Second, ExtendEvery: 500 * time.Millisecond, TTL: 2 * time.Second,
+		KeepAlive: 500 * time.Millisecond, ReloadEvery: time.Second, CallTimeout: 500 * time.Millisecond}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEndpointsAreShownWithoutPasswords(t *testing.T) {
+	_, settings, err := Load(Sources{Env: []string{"ALLOCATOR_ETCD_ENDPOINTS=http://u:hush@a:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range settings {
+		if strings.Contains(s.Value, "hush") {
+			t.Errorf("%s shows a password: %s", s.Key, s.Value)
+		}
+	}
+}
+
+func TestReferenceIsCurrent(t *testing.T) {
+	const path = "../../docs/reference/config.md"
+	if *update {
+		if err := os.WriteFile(path, []byte(Reference()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Reference(), string(got)); diff != "" {
+		t.Errorf("%s is out of date: run go test ./internal/config -update\n%s", path, diff)
+	}
+}
+
+func FuzzLoadFile(f *testing.F) {
+	f.Add("lease:\n  window: 1m\n")
+	f.Add("a: &a [*a]")
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(t.TempDir(), "x.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Skip()
+		}
+		if c, settings, err := Load(Sources{File: path}); err == nil {
+			_ = c.Validate()
+			if len(settings) != len(Options()) {
+				t.Error("settings are missing")
+			}
+		}
+	})
+}

@@ -1,0 +1,235 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/providers/posflag"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+)
+
+// Sources is where Load looks, besides the defaults.
+type Sources struct {
+	File  string         // path of a YAML file; "" is none
+	Env   []string       // as os.Environ gives it
+	Flags *pflag.FlagSet // with flags by AddFlags, parsed; nil is none
+}
+
+// Setting is one option with its value and where that came from.
+type Setting struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"`
+	Source string `json:"source"` // default, file PATH, env NAME or flag --NAME
+}
+
+// Errors of Load. They come wrapped with the key and its source.
+var (
+	ErrUnknownKey = errors.New("config: unknown key")
+	ErrValue      = errors.New("config: bad value")
+	ErrFile       = errors.New("config: unreadable file")
+)
+
+// Variables that commands read and that are no options of a node.
+const (
+	EnvConfig = EnvPrefix + "CONFIG" // path of the file, where --config is not given
+	EnvAddr   = EnvPrefix + "ADDR"   // nodes that client commands ask
+)
+
+// layer is one source of settings: raw values by key.
+type layer struct {
+	values map[string]string
+	source func(key string) string
+}
+
+// Load returns the configuration and each of its settings, in the order of the
+// options. It does not call Validate: what breaks a rule can still be shown.
+//
+// It returns all of ErrUnknownKey and ErrValue that it found, or ErrFile.
+func Load(s Sources) (Config, []Setting, error) {
+	known := map[string]bool{}
+	for _, o := range Options() {
+		known[o.Key] = true
+	}
+	var layers []layer
+	var errs []error
+	for _, read := range []func(Sources, map[string]bool) (layer, error){fromFile, fromEnv, fromFlags} {
+		l, err := read(s, known)
+		layers, errs = append(layers, l), append(errs, err)
+	}
+
+	c := Default()
+	var settings []Setting
+	for _, o := range c.options() {
+		source := "default"
+		for _, l := range layers {
+			raw, ok := l.values[o.Key]
+			if !ok {
+				continue
+			}
+			source = l.source(o.Key)
+			if err := o.value.Set(raw); err != nil {
+				errs = append(errs, fmt.Errorf("%w: %s (%s): %w", ErrValue, o.Key, source, err))
+			}
+		}
+		settings = append(settings, Setting{Key: o.Key, Value: o.text(), Source: source})
+	}
+	return c, settings, errors.Join(errs...)
+}
+
+func fromFile(s Sources, known map[string]bool) (layer, error) {
+	l := layer{values: map[string]string{}, source: func(string) string { return "file " + s.File }}
+	if s.File == "" {
+		return l, nil
+	}
+	k := koanf.New(".")
+	if err := k.Load(file.Provider(s.File), yaml.Parser()); err != nil {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err // the path is said once
+		}
+		return l, fmt.Errorf("%w: %s: %w", ErrFile, s.File, err)
+	}
+	var errs []error
+	for _, key := range k.Keys() {
+		v := k.Get(key)
+		switch {
+		case known[key]:
+			if v != nil { // «key:» with nothing behind it sets nothing
+				l.values[key] = scalar(v)
+			}
+		case v == nil && isSection(key, known):
+		default:
+			errs = append(errs, fmt.Errorf("%w: %q in %s: %s", ErrUnknownKey, key, s.File, hint(key, known)))
+		}
+	}
+	return l, errors.Join(errs...)
+}
+
+// scalar returns a value of YAML as an option reads it.
+func scalar(v any) string {
+	switch v := v.(type) {
+	case []any:
+		parts := make([]string, len(v))
+		for i := range v {
+			parts[i] = scalar(v[i])
+		}
+		return strings.Join(parts, ",")
+	case time.Time: // YAML knows dates
+		return v.Format(time.RFC3339Nano)
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// serviceLinks are the variables that Kubernetes and Docker set for a Service or
+// link named allocator, or allocator-something.
+var serviceLinks = regexp.MustCompile(`^ALLOCATOR_(PORT.*|SERVICE_.*|.*_TCP.*|.*_SERVICE_(HOST|PORT.*)|.*_PORT|.*_PORT_\d+_.*)$`)
+
+func fromEnv(s Sources, known map[string]bool) (layer, error) {
+	keys := map[string]string{} // by variable
+	for key := range known {
+		keys[Option{Key: key}.Env()] = key
+	}
+	l := layer{values: map[string]string{}, source: func(key string) string { return "env " + Option{Key: key}.Env() }}
+	var errs []error
+	for _, pair := range s.Env {
+		name, v, _ := strings.Cut(pair, "=")
+		key, ok := keys[name]
+		switch {
+		case ok && v != "": // an empty variable is how charts and compose files say unset
+			l.values[key] = v
+		case ok, !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr:
+		case serviceLinks.MatchString(name):
+		default:
+			best := closest(name, keysOf(keys))
+			errs = append(errs, fmt.Errorf("%w: variable %s: did you mean %s?", ErrUnknownKey, name, best))
+		}
+	}
+	return l, errors.Join(errs...)
+}
+
+func fromFlags(s Sources, known map[string]bool) (layer, error) {
+	l := layer{values: map[string]string{}, source: func(key string) string { return "flag --" + key }}
+	if s.Flags == nil {
+		return l, nil
+	}
+	k := koanf.New(".")
+	err := k.Load(posflag.ProviderWithFlag(s.Flags, ".", nil, func(f *pflag.Flag) (string, any) {
+		if !known[f.Name] {
+			return "", nil
+		}
+		return f.Name, f.Value.String()
+	}), nil)
+	for _, key := range k.Keys() {
+		l.values[key] = k.String(key)
+	}
+	return l, err
+}
+
+func isSection(key string, known map[string]bool) bool {
+	for k := range known {
+		if strings.HasPrefix(k, key+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// hint says what an unknown key might have been meant to be.
+func hint(key string, known map[string]bool) string {
+	keys := keysOf(known)
+	if isSection(key, known) {
+		inside := slices.DeleteFunc(keys, func(k string) bool { return !strings.HasPrefix(k, key+".") })
+		return "it is a section, with " + strings.Join(inside, ", ")
+	}
+	return fmt.Sprintf("did you mean %q?", closest(key, keys))
+}
+
+func keysOf[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// closest returns the candidate that the fewest changes of a letter make of s.
+func closest(s string, candidates []string) string {
+	best, least := "", 1<<30
+	for _, c := range candidates {
+		if d := distance(s, c); d < least {
+			best, least = c, d
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,176 @@
+package config
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Option is one setting: its key in the file, which is also the flag's name,
+// and what it is for.
+type Option struct {
+	Key   string // such as lease.extend-every
+	Usage string // one line
+	Why   string // the reason for the default, or a hint; one sentence or more
+	value *value
+	file  bool // names a file
+}
+
+// Env returns the name of the option's variable.
+func (o Option) Env() string { return EnvPrefix + envName.Replace(strings.ToUpper(o.Key)) }
+
+// EnvPrefix starts the name of every variable that allocator reads.
+const EnvPrefix = "ALLOCATOR_"
+
+var envName = strings.NewReplacer(".", "_", "-", "_")
+
+// text returns the option's value as people may see it.
+func (o Option) text() string {
+	s := o.value.String()
+	if o.Key != "etcd.endpoints" {
+		return s
+	}
+	parts := strings.Split(s, ",")
+	for i, p := range parts {
+		if u, err := url.Parse(p); err == nil && u.User != nil {
+			parts[i] = u.Redacted() // refused by Validate, and shown before that
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// options returns every option, bound to the fields of c.
+func (c *Config) options() []Option {
+	l, i := &c.Lease, &c.Issue
+	return []Option{
+		{Key: "node.name", value: stringValue(&c.Node.Name),
+			Usage: "name of this node, as people know it",
+			Why:   "The machine's host name. Two nodes may share a name and still never share a sid; a node that comes back under its name prefers the sid it had."},
+		{Key: "space", value: stringValue(&c.Space),
+			Usage: "name of the space: IDs are unique within one",
+			Why:   "One cluster needs one space, so its name rarely matters."},
+		{Key: "root", value: stringValue(&c.Root),
+			Usage: "first part of every key in etcd",
+			Why:   "Keys are /<root>/<space>/…; the etcd role needs that prefix and no other."},
+		{Key: "layout", value: layoutValue(&c.Layout),
+			Usage: "how an ID's low 20 bits are split: scalable (32 holders) or fleet (1024 holders)",
+			Why:   "The Ulid-Flake specification's layout for clusters. Fixed when the space is initialised."},
+		{Key: "epoch", value: epochValue(&c.Epoch),
+			Usage: "time that IDs count from, as RFC 3339 or Unix milliseconds",
+			Why:   "The Ulid-Flake specification's epoch; IDs last 278 years from it. Fixed when the space is initialised."},
+
+		{Key: "etcd.endpoints", value: listValue(&c.Etcd.Endpoints),
+			Usage: "etcd members, comma-separated, as URLs or host:port",
+			Why:   "None: serve needs them, and dev brings its own etcd. Name every member, so that one being away is not noticed."},
+		{Key: "etcd.username", value: stringValue(&c.Etcd.Username),
+			Usage: "etcd user; with etcd.password-file",
+			Why:   "No password authentication: a client certificate is the better proof."},
+		{Key: "etcd.password-file", value: stringValue(&c.Etcd.PasswordFile), file: true,
+			Usage: "file with the etcd user's password",
+			Why:   "A file and not a value, so that no process list, log or config print can show it."},
+		{Key: "etcd.tls.ca", value: stringValue(&c.Etcd.TLS.CA), file: true,
+			Usage: "PEM file of the authorities that sign etcd's certificates",
+			Why:   "The system's roots, when an endpoint is https."},
+		{Key: "etcd.tls.cert", value: stringValue(&c.Etcd.TLS.Cert), file: true,
+			Usage: "PEM file of the client certificate for etcd; with etcd.tls.key",
+			Why:   "No client certificate."},
+		{Key: "etcd.tls.key", value: stringValue(&c.Etcd.TLS.Key), file: true,
+			Usage: "PEM file of the client certificate's key",
+			Why:   "No client certificate."},
+		{Key: "etcd.dial-timeout", value: durationValue(&c.Etcd.DialTimeout),
+			Usage: "how long one attempt to connect to an etcd member may take",
+			Why:   "A silent member must be given up for the next long before a window runs out."},
+
+		{Key: "lease.window", value: durationValue(&l.Window),
+			Usage: "how far ahead of the clock milliseconds are reserved",
+			Why:   "etcd may be away for this less lease.extend-every and nobody notices; a crashed node's sid is unusable for as long. 30s hides an etcd leader change or restart many times over."},
+		{Key: "lease.extend-every", value: durationValue(&l.ExtendEvery),
+			Usage: "how often more milliseconds are reserved",
+			Why:   "One small write per node each 5s; at least 25s of window are then always in hand."},
+		{Key: "lease.ttl", value: durationValue(&l.TTL),
+			Usage: "how long after its last sign of life a node's sid is taken for free, whole seconds",
+			Why:   "Long enough that a pause or an etcd leader change costs no sid. Uniqueness does not depend on it."},
+		{Key: "lease.keepalive", value: durationValue(&l.KeepAlive),
+			Usage: "how often the lease is renewed",
+			Why:   "Four renewals in a row may fail before the lease runs out."},
+		{Key: "lease.reload-every", value: durationValue(&l.ReloadEvery),
+			Usage: "how often the whole space is read again",
+			Why:   "Changes arrive by watch; this catches what a watch missed, at one read per node each 30s."},
+		{Key: "lease.call-timeout", value: durationValue(&l.CallTimeout),
+			Usage: "how long one call to etcd may take",
+			Why:   "Above etcd's usual leader change (about 1s), and low enough for several attempts within a window."},
+
+		{Key: "issue.max-lead", value: durationValue(&i.MaxLead),
+			Usage: "how far IDs may run ahead of the clock, whole milliseconds; 0 is the specification's literal rule",
+			Why:   "Absorbs bursts of 8 million IDs and clock corrections of a quarter second without a refusal; IDs stay that close to real time."},
+		{Key: "issue.max-wait", value: durationValue(&i.MaxWait),
+			Usage: "how long a request may wait for IDs to be in time again before it is refused",
+			Why:   "A caller notices 100ms less than a refusal that it must retry."},
+		{Key: "issue.entropy-bytes", value: intValue(&i.EntropyBytes),
+			Usage: "random bytes of the step between requests in one millisecond: 0, 1 or 2",
+			Why:   "The Ulid-Flake specification's default: a step of 1 to 255 (1 to 7 in the layout fleet). 0 makes the next ID predictable, 2 leaves room for fewer requests in a millisecond."},
+		{Key: "issue.max-skew", value: durationValue(&i.MaxSkew),
+			Usage: "how far the cluster's clocks may stand apart",
+			Why:   "NTP keeps machines within some 10ms; a quarter second is a fault, and still harmless to the order people see."},
+
+		{Key: "listen.grpc", value: stringValue(&c.Listen.GRPC),
+			Usage: "host:port of the gRPC API",
+			Why:   "Loopback: the API has no authentication of its own. Use :9000 to open it to a network you trust."},
+		{Key: "listen.http", value: stringValue(&c.Listen.HTTP),
+			Usage: "host:port of the HTTP API",
+			Why:   "Loopback: the API has no authentication of its own. Use :8080 to open it to a network you trust."},
+		{Key: "listen.admin", value: stringValue(&c.Listen.Admin),
+			Usage: "host:port of /metrics, /livez and /readyz",
+			Why:   "Loopback; probes and scrapers on other machines need :9100."},
+		{Key: "advertise.grpc", value: stringValue(&c.Advertise.GRPC),
+			Usage: "host:port at which others reach the gRPC API",
+			Why:   "The address listened on; set it where that is not reachable, such as :9000 or behind NAT."},
+		{Key: "advertise.http", value: stringValue(&c.Advertise.HTTP),
+			Usage: "host:port at which others reach the HTTP API",
+			Why:   "The address listened on; set it where that is not reachable."},
+
+		{Key: "log.level", value: stringValue(&c.Log.Level),
+			Usage: "least severe message logged: debug, info, warn or error",
+			Why:   "info tells of changes of state and never of single requests."},
+		{Key: "log.format", value: stringValue(&c.Log.Format),
+			Usage: "form of log lines on stderr: text or json",
+			Why:   "Readable on a terminal; collectors prefer json."},
+		{Key: "drain.delay", value: durationValue(&c.Drain.Delay),
+			Usage: "how long to serve on after readiness is off, when stopping",
+			Why:   "Nothing to wait for without a load balancer. Behind one, the time it takes to notice: 5s in Kubernetes."},
+		{Key: "drain.timeout", value: durationValue(&c.Drain.Timeout),
+			Usage: "how long requests in flight may take, when stopping",
+			Why:   "Calls take milliseconds; streams need their clients to let go."},
+		{Key: "stop.timeout", value: durationValue(&c.Stop.Timeout),
+			Usage: "how long giving the sid back to etcd may take, when stopping",
+			Why:   "Two attempts and a little. After it the lease runs out by itself, and the next holder waits for the window to pass."},
+		{Key: "pprof", value: boolValue(&c.PProf),
+			Usage: "serve /debug/pprof on the admin port",
+			Why:   "Off: profiles show what a process is doing to whoever asks."},
+	}
+}
+
+// Options returns every option in the order of the reference.
+func Options() []Option {
+	c := Default()
+	return c.options()
+}
+
+// AddFlags adds a flag for each option to fs. Load takes those that were set.
+func AddFlags(fs *pflag.FlagSet) {
+	scratch := Default()
+	for _, o := range scratch.options() {
+		def := ""
+		if o.Key == "node.name" {
+			def = "host name" // so that help and references are the same everywhere
+		}
+		f := fs.VarPF(o.value, o.Key, "", o.Usage)
+		if def != "" {
+			f.DefValue = def
+		}
+		if o.value.IsBoolFlag() {
+			f.NoOptDefVal = "true"
+		}
+	}
+}

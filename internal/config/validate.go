@@ -1,0 +1,165 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+)
+
+// RuleError is a setting that breaks a rule.
+type RuleError struct {
+	Key  string // the setting to change
+	Rule string // what it breaks, and why that matters
+}
+
+// Error names both.
+func (e *RuleError) Error() string { return "config: " + e.Key + ": " + e.Rule }
+
+// Bounds that are no option's default.
+const (
+	maxName     = 63
+	minTTL      = 2 * time.Second // etcd grants no lease under 1.5 election timeouts
+	maxTTL      = time.Hour
+	maxWindow   = 24 * time.Hour
+	maxLead     = 10 * time.Second
+	minInterval = 10 * time.Millisecond
+)
+
+// NamePattern is what names of nodes, roots and spaces look like.
+const NamePattern = `[a-z0-9][a-z0-9._-]{0,62}`
+
+var namePattern = regexp.MustCompile(`^` + NamePattern + `$`)
+
+// Validate returns every rule that c breaks as RuleErrors, joined, or nil.
+// Whether etcd endpoints are given is left to whoever needs them.
+func (c Config) Validate() error {
+	var errs []error
+	rule := func(ok bool, key, format string, args ...any) {
+		if !ok {
+			errs = append(errs, &RuleError{Key: key, Rule: fmt.Sprintf(format, args...)})
+		}
+	}
+	for _, n := range []struct{ key, name string }{{"node.name", c.Node.Name}, {"space", c.Space}, {"root", c.Root}} {
+		rule(namePattern.MatchString(n.name), n.key, "%q is not of the form %s", n.name, NamePattern)
+	}
+	rule(c.Layout != flake.Standalone, "layout", "standalone has no sid, so no two nodes could share a space: use scalable or fleet")
+	if c.Layout != flake.Standalone {
+		if err := c.Gen().Validate(); err != nil {
+			rule(false, "epoch", "%v", err)
+		}
+	}
+	rule(c.Epoch >= 0, "epoch", "%v lies before 1970: wide IDs cannot carry such times", c.Epoch.Time().Format(time.RFC3339))
+
+	c.validateEtcd(rule)
+	c.validateLease(rule)
+
+	i := c.Issue
+	rule(i.MaxLead >= 0 && i.MaxLead <= maxLead, "issue.max-lead", "%v is not within 0 and %v", i.MaxLead, maxLead)
+	rule(i.MaxLead%time.Millisecond == 0, "issue.max-lead", "%v is not in whole milliseconds", i.MaxLead)
+	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead", "%v is over half of lease.window (%v): lead would use the window up", i.MaxLead, c.Lease.Window)
+	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait", "%v is not within 0 and 1m", i.MaxWait)
+	rule(i.MaxSkew > 0 && i.MaxSkew <= time.Minute, "issue.max-skew", "%v is not above 0 and up to 1m", i.MaxSkew)
+	most := 2
+	if c.Layout == flake.Fleet {
+		most = 1
+	}
+	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= most, "issue.entropy-bytes", "%d is not within 0 and %d (layout %v)", i.EntropyBytes, most, c.Layout)
+
+	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.admin", c.Listen.Admin}} {
+		if err := checkAddress(a.addr, true); err != nil {
+			rule(false, a.key, "%v", err)
+		}
+	}
+	for _, a := range []struct{ key, addr string }{{"advertise.grpc", c.Advertise.GRPC}, {"advertise.http", c.Advertise.HTTP}} {
+		if err := checkAddress(a.addr, false); a.addr != "" && err != nil {
+			rule(false, a.key, "%v", err)
+		}
+	}
+	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level", "%q is none of debug, info, warn, error", c.Log.Level)
+	rule(oneOf(c.Log.Format, "text", "json"), "log.format", "%q is neither text nor json", c.Log.Format)
+	for _, d := range []struct {
+		key string
+		d   time.Duration
+	}{{"drain.delay", c.Drain.Delay}, {"drain.timeout", c.Drain.Timeout}, {"stop.timeout", c.Stop.Timeout}} {
+		rule(d.d >= 0 && d.d <= time.Hour, d.key, "%v is not within 0 and 1h", d.d)
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
+	e := c.Etcd
+	for _, endpoint := range e.Endpoints {
+		if !strings.Contains(endpoint, "://") {
+			if err := checkAddress(endpoint, false); err != nil {
+				rule(false, "etcd.endpoints", "%v", err)
+			}
+			continue
+		}
+		u, err := url.Parse(endpoint)
+		if err != nil {
+			rule(false, "etcd.endpoints", "%v", err)
+			continue
+		}
+		rule(u.User == nil, "etcd.endpoints", "%q carries credentials: use etcd.username and etcd.password-file", u.Redacted())
+		rule(oneOf(u.Scheme, "http", "https"), "etcd.endpoints", "%q is neither http nor https", u.Redacted())
+		if err := checkAddress(u.Host, false); err != nil {
+			rule(false, "etcd.endpoints", "%v", err)
+		}
+		rule(u.Scheme != "http" || e.TLS == (TLS{}), "etcd.endpoints", "%q is http, and etcd.tls is given: write https", u.Redacted())
+	}
+	rule((e.Username == "") == (e.PasswordFile == ""), "etcd.username", "etcd.username and etcd.password-file come together")
+	rule((e.TLS.Cert == "") == (e.TLS.Key == ""), "etcd.tls.cert", "etcd.tls.cert and etcd.tls.key come together")
+	rule(e.DialTimeout > 0 && e.DialTimeout <= time.Minute, "etcd.dial-timeout", "%v is not above 0 and up to 1m", e.DialTimeout)
+}
+
+func (c Config) validateLease(rule func(bool, string, string, ...any)) {
+	l := c.Lease
+	for _, d := range []struct {
+		key string
+		d   time.Duration
+	}{{"lease.extend-every", l.ExtendEvery}, {"lease.keepalive", l.KeepAlive}, {"lease.reload-every", l.ReloadEvery}, {"lease.call-timeout", l.CallTimeout}} {
+		rule(d.d >= minInterval && d.d <= time.Hour, d.key, "%v is not within %v and 1h", d.d, minInterval)
+	}
+	rule(l.Window > 0 && l.Window <= maxWindow, "lease.window", "%v is not above 0 and up to %v", l.Window, maxWindow)
+	// One attempt may be lost and read back, and the next must still be in time.
+	rule(l.Window > l.ExtendEvery+2*l.CallTimeout, "lease.window",
+		"%v is not above lease.extend-every (%v) and two of lease.call-timeout (%v): one lost call would refuse requests",
+		l.Window, l.ExtendEvery, l.CallTimeout)
+	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl", "%v is not within %v and %v", l.TTL, minTTL, maxTTL)
+	rule(l.TTL%time.Second == 0, "lease.ttl", "%v is not in whole seconds, which is how etcd counts", l.TTL)
+	rule(l.KeepAlive <= l.TTL/3, "lease.keepalive",
+		"%v is above a third of lease.ttl (%v): two renewals in a row must be able to fail", l.KeepAlive, l.TTL)
+}
+
+func oneOf(s string, of ...string) bool {
+	for _, o := range of {
+		if s == o {
+			return true
+		}
+	}
+	return false
+}
+
+// checkAddress says what is wrong with a host:port. One to listen on may have
+// no host and port 0.
+func checkAddress(addr string, listen bool) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%q is not host:port", addr)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 && !listen {
+		return fmt.Errorf("%q: the port is not within %d and 65535", addr, map[bool]int{true: 0, false: 1}[listen])
+	}
+	if host == "" && !listen {
+		return fmt.Errorf("%q names no host", addr)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// value is a field of a Config as text: pflag.Value, for flags, variables and
+// the file alike. Set leaves the field as it was after an error.
+type value struct {
+	kind string
+	get  func() string
+	set  func(string) error
+}
+
+func (v *value) String() string {
+	if v.get == nil { // pflag asks a zero value
+		return ""
+	}
+	return v.get()
+}
+func (v *value) Set(s string) error { return v.set(s) }
+func (v *value) Type() string       { return v.kind }
+
+// IsBoolFlag lets a flag stand without a value.
+func (v *value) IsBoolFlag() bool { return v.kind == "bool" }
+
+// textValue is any kind with a parser and a printer.
+func textValue[T any](p *T, kind string, parse func(string) (T, error), print func(T) string) *value {
+	return &value{
+		kind: kind,
+		get:  func() string { return print(*p) },
+		set: func(s string) error {
+			v, err := parse(s)
+			if err == nil {
+				*p = v
+			}
+			return err
+		},
+	}
+}
+
+func stringValue(p *string) *value {
+	same := func(s string) string { return s }
+	return textValue(p, "string", func(s string) (string, error) { return s, nil }, same)
+}
+
+func listValue(p *[]string) *value {
+	return textValue(p, "list", func(s string) ([]string, error) {
+		parts := strings.Split(s, ",")
+		for i := range parts {
+			parts[i] = strings.TrimSpace(parts[i])
+		}
+		return slices.DeleteFunc(parts, func(s string) bool { return s == "" }), nil
+	}, func(v []string) string { return strings.Join(v, ",") })
+}
+
+func boolValue(p *bool) *value {
+	return textValue(p, "bool", func(s string) (bool, error) {
+		v, err := strconv.ParseBool(s)
+		if err != nil {
+			return false, fmt.Errorf("%q is neither true nor false", s)
+		}
+		return v, nil
+	}, strconv.FormatBool)
+}
+
+func intValue(p *int) *value {
+	return textValue(p, "int", func(s string) (int, error) {
+		v, err := strconv.Atoi(s)
+		if err != nil {
+			return 0, fmt.Errorf("%q is not a whole number", s)
+		}
+		return v, nil
+	}, strconv.Itoa)
+}
+
+func durationValue(p *time.Duration) *value {
+	return textValue(p, "duration", func(s string) (time.Duration, error) {
+		v, err := time.ParseDuration(s)
+		if err != nil {
+			return 0, fmt.Errorf("%q is not a duration: write it with a unit, such as 30s or 250ms", s)
+		}
+		return v, nil
+	}, shortDuration)
+}
+
+// shortDuration is d without the zero units that Duration.String adds.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func layoutValue(p *flake.Layout) *value {
+	return textValue(p, "layout", func(s string) (flake.Layout, error) {
+		v, err := flake.ParseLayout(s)
+		if err != nil {
+			return 0, fmt.Errorf("%q is no layout: scalable or fleet", s)
+		}
+		return v, nil
+	}, flake.Layout.String)
+}
+
+// EpochValue returns p as a value that reads a date, an RFC 3339 time or Unix
+// milliseconds, and prints the second of these. It is for commands that take an
+// epoch and no other configuration.
+func EpochValue(p *clock.Millis) interface {
+	String() string
+	Set(string) error
+	Type() string
+} {
+	return epochValue(p)
+}
+
+func epochValue(p *clock.Millis) *value {
+	return textValue(p, "time", func(s string) (clock.Millis, error) {
+		if ms, err := strconv.ParseInt(s, 10, 64); err == nil {
+			return clock.Millis(ms), nil
+		}
+		for _, form := range []string{time.RFC3339Nano, time.DateOnly} {
+			if t, err := time.Parse(form, s); err == nil {
+				if t.Nanosecond()%int(time.Millisecond) != 0 {
+					return 0, fmt.Errorf("%q is finer than a millisecond", s)
+				}
+				return clock.Millis(t.UnixMilli()), nil
+			}
+		}
+		return 0, fmt.Errorf("%q is no time: write 2024-01-01T00:00:00Z or Unix milliseconds", s)
+	}, func(ms clock.Millis) string { return ms.Time().Format(time.RFC3339Nano) })
+}
