@@ -18,7 +18,7 @@
 //
 // # Forms
 //
-//	text     0007AVMHZ6000   13 letters of Crockford's Base32, upper case; in
+//	text     00F5PEXFDQCGR   13 letters of Crockford's Base32, upper case; in
 //	                         the scalable layout the last letter is the sid
 //	integer  decimal, 0 to 2^63−1
 //	hex      0x1F, or 16 padded digits

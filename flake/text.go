@@ -51,15 +51,15 @@ func (id *ID) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Parse returns the ID written in s.
+// Parse reads the text form of an ID and returns the ID.
 //
-// s is 13 letters of Crockford's Base32 in either case, most significant
-// first. Parse is strict: no spaces, no hyphens, no I, L, O or U, and nothing
-// that only becomes a letter by Unicode case folding. The first letter is 0 to
-// 7, since an ID has 63 bits.
+// The text has exactly 13 bytes, each a letter of the alphabet in either case,
+// and the first of them no letter above 7: 13 letters could hold 65 bits, an
+// ID has 63. Nothing is trimmed, mapped or folded; I, L, O and U, hyphens,
+// spaces and Unicode's look-alikes are errors.
 //
-// It returns ErrLength, ErrAlphabet or ErrOverflow, in this order where several
-// apply; the ID is then zero.
+// The errors are ErrLength, ErrAlphabet and ErrOverflow, tested in this order,
+// and come with the zero ID.
 //
 // Source: Ulid-Flake specification, "Encoding" and "Overflow Errors when
 // Parsing Base32 Strings".

@@ -53,15 +53,15 @@ func (id *ID) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Parse returns the ID written in s.
+// Parse reads the text form of an ID and returns the ID.
 //
-// s is 26 letters of Crockford's Base32 in either case, most significant
-// first. Parse is strict: no spaces, no hyphens, no I, L, O or U, and nothing
-// that only becomes a letter by Unicode case folding. The first letter is 0 to
-// 7, since 26 letters have 130 bits.
+// The text has exactly 26 bytes, each a letter of the alphabet in either case,
+// and the first of them no letter above 7: 26 letters could hold 130 bits, an
+// ID has 128. Nothing is trimmed, mapped or folded; I, L, O and U, hyphens,
+// spaces and Unicode's look-alikes are errors.
 //
-// It returns ErrLength, ErrAlphabet or ErrOverflow, in this order where several
-// apply; the ID is then zero.
+// The errors are ErrLength, ErrAlphabet and ErrOverflow, tested in this order,
+// and come with the zero ID.
 //
 // Source: ULID specification, "Encoding" and "Overflow Errors when Parsing
 // Base32 Strings".
