@@ -1,0 +1,89 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/leasetest"
+)
+
+// shared is the one etcd of the tests that leave it running, each with a space
+// of its own.
+var (
+	shared *devetcd.Server
+	spaces atomic.Int32
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		var err error
+		if shared, err = devetcd.Start(context.Background(), devetcd.Config{NoSync: true, Log: os.Stderr}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer shared.Close()
+		return m.Run()
+	}())
+}
+
+// open returns a space of its own in the etcd of server.
+func open(t *testing.T, server *devetcd.Server) *Store {
+	t.Helper()
+	client, err := Dial(Config{Endpoints: []string{server.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	s, err := New(client, "test", fmt.Sprintf("space-%d", spaces.Add(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func timeout(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestContract(t *testing.T) {
+	leasetest.Contract(t, func(t *testing.T) leasetest.Harness {
+		s, ctx := open(t, shared), timeout(t, time.Minute)
+		check := func(err error) {
+			if err != nil {
+				t.Helper()
+				t.Fatal(err)
+			}
+		}
+		return leasetest.Harness{
+			Space: s,
+			Put: func(key, raw string) {
+				_, err := s.client.Put(ctx, string(s.keys)+key, raw)
+				check(err)
+			},
+			Delete: func(key string) {
+				_, err := s.client.Delete(ctx, string(s.keys)+key)
+				check(err)
+			},
+			Expire: func(id lease.LeaseID) {
+				_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
+				check(err)
+			},
+			Compact: func() {
+				_, rev, err := s.Ping(ctx)
+				check(err)
+				_, err = s.client.Compact(ctx, rev)
+				check(err)
+			},
+		}
+	})
+}

@@ -1,0 +1,273 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+var space = lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool"}
+
+// hold makes the space and has instance a hold sid 1.
+func hold(t *testing.T, s *Store) (lease.LeaseID, lease.View) {
+	t.Helper()
+	ctx := timeout(t, time.Minute)
+	if _, _, err := s.Init(ctx, space, 1000); err != nil {
+		t.Fatal(err)
+	}
+	id, err := s.Register(ctx, time.Minute, lease.Registration{Instance: "a", Node: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := s.Read(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, commit(t, s, lease.Acquire, id, v, "first")
+}
+
+// extension returns what instance a would write to sid 1 as v has it.
+func extension(op lease.Op, id lease.LeaseID, v lease.View, nonce string) lease.Txn {
+	w := v.Sids[1].Window.Value
+	w.Era, w.Term, w.Instance, w.Node, w.Nonce, w.State = 1, 1, "a", "n", nonce, lease.Active
+	w.Base, w.Ceil = max(w.Ceil, 1000), max(w.Ceil, 1000)+1000
+	return lease.Txn{Op: op, SID: 1, Seen: v.Sids[1], Config: v.Config, Era: v.Era, Lease: id,
+		Holder: lease.Holder{Instance: "a", Node: "n"}, Window: w}
+}
+
+func commit(t *testing.T, s *Store, op lease.Op, id lease.LeaseID, v lease.View, nonce string) lease.View {
+	t.Helper()
+	applied, now, err := s.Commit(timeout(t, 20*time.Second), extension(op, id, v, nonce))
+	if err != nil || !applied {
+		t.Fatalf("%v: got %v, %v, want it applied", op, applied, err)
+	}
+	return now
+}
+
+// While etcd is away calls end with their deadline; when it is back the client
+// finds it by itself, soon enough for a window to outlive the outage.
+func TestOutage(t *testing.T) {
+	server, err := devetcd.Start(timeout(t, time.Minute), devetcd.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	s := open(t, server)
+	id, v := hold(t, s)
+	ctx, stop := context.WithCancel(timeout(t, time.Minute))
+	var calls atomic.Int32
+	changed, ended := make(chan struct{}, 1000), make(chan error, 1)
+	go func() { ended <- s.Watch(ctx, func() { calls.Add(1); changed <- struct{}{} }) }()
+	<-changed
+
+	server.Stop()
+	began := time.Now()
+	for name, call := range map[string]func(context.Context) error{
+		"load":  func(ctx context.Context) error { _, err := s.Load(ctx); return err },
+		"read":  func(ctx context.Context) error { _, err := s.Read(ctx, 1); return err },
+		"alive": func(ctx context.Context) error { return s.KeepAlive(ctx, id) },
+		"commit": func(ctx context.Context) error {
+			_, _, err := s.Commit(ctx, extension(lease.Extend, id, v, "lost"))
+			return err
+		},
+		"register": func(ctx context.Context) error {
+			_, err := s.Register(ctx, time.Minute, lease.Registration{Instance: "b"})
+			return err
+		},
+		"revoke": func(ctx context.Context) error { return s.Revoke(ctx, id) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if err := call(ctx); err == nil || errors.Is(err, lease.ErrLeaseGone) {
+			t.Errorf("%s without etcd: got %v, want an error that leaves the outcome open", name, err)
+		}
+		cancel()
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("six calls of 300 ms took %v", took)
+	}
+	if n := calls.Load(); n > 5 {
+		t.Errorf("changed was called %d times during the outage: the watch spins", n)
+	}
+
+	if err := server.Restart(timeout(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	back := time.Now()
+	if err := s.KeepAlive(timeout(t, 20*time.Second), id); err != nil {
+		t.Errorf("keep alive after the outage: %v", err)
+	}
+	if took := time.Since(back); took > 3*time.Second {
+		t.Errorf("the client took %v to find etcd again, want about 1 s at most", took)
+	}
+	now, err := s.Read(timeout(t, 20*time.Second), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := now.Sids[1]; !got.Window.Same(v.Sids[1].Window) || !got.Holder.Same(v.Sids[1].Holder) {
+		t.Errorf("after the outage: got %+v, want %+v", got, v.Sids[1])
+	}
+	commit(t, s, lease.Extend, id, now, "after")
+	for len(changed) > 0 {
+		<-changed
+	}
+	if err := s.Revoke(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+	case <-ctx.Done():
+		t.Error("the watch did not survive the outage")
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("watch ended with %v", err)
+	}
+}
+
+// brokenWatcher ends its first watches as etcd would, then works.
+type brokenWatcher struct {
+	clientv3.Watcher
+	opened atomic.Int32
+}
+
+func (w *brokenWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	c := make(chan clientv3.WatchResponse, 1)
+	switch w.opened.Add(1) {
+	case 1:
+		c <- clientv3.WatchResponse{Canceled: true, CompactRevision: 99}
+	case 2:
+		close(c)
+	default:
+		return w.Watcher.Watch(ctx, key, opts...)
+	}
+	return c
+}
+
+func TestWatchOpensAgain(t *testing.T) {
+	s := open(t, shared)
+	broken := &brokenWatcher{Watcher: s.client.Watcher}
+	s.client.Watcher = broken
+	ctx, stop := context.WithCancel(timeout(t, 20*time.Second))
+	changed, ended := make(chan struct{}, 100), make(chan error, 1)
+	began := time.Now()
+	go func() { ended <- s.Watch(ctx, func() { changed <- struct{}{} }) }()
+	<-changed
+	if n := broken.opened.Load(); n != 3 {
+		t.Errorf("the watch was opened %d times, want 3", n)
+	}
+	if took := time.Since(began); took < 2*reopenDelay {
+		t.Errorf("two broken watches were opened again within %v, want a pause of %v each", took, reopenDelay)
+	}
+	hold(t, s)
+	<-changed
+	stop()
+	<-ended
+}
+
+// The client resumes a watch at the revision it has reached. If that is
+// compacted meanwhile, etcd ends the watch and it begins anew.
+func TestWatchOutlivesCompaction(t *testing.T) {
+	s := open(t, shared)
+	id, v := hold(t, s)
+	ctx, cancel := context.WithCancel(timeout(t, 20*time.Second))
+	defer cancel()
+	_, rev, err := s.Ping(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		v = commit(t, s, lease.Extend, id, v, string(rune('a'+i)))
+	}
+	if _, err := s.client.Compact(ctx, v.Revision); err != nil {
+		t.Fatal(err)
+	}
+	late := s.client.Watch(ctx, string(s.keys), clientv3.WithPrefix(), clientv3.WithRev(rev))
+	if r := <-late; !errors.Is(r.Err(), rpctypes.ErrCompacted) {
+		t.Fatalf("a watch from before the compaction got %+v: this test no longer tests anything", r)
+	}
+	s.client.Watcher = &resumeAt{Watcher: s.client.Watcher, rev: rev}
+	changed := make(chan struct{}, 100)
+	go s.Watch(ctx, func() { changed <- struct{}{} })
+	for {
+		select {
+		case <-changed:
+			return
+		case <-ctx.Done():
+			t.Fatal("changed was not called")
+		}
+	}
+}
+
+// resumeAt opens its first watch at an old revision.
+type resumeAt struct {
+	clientv3.Watcher
+	rev    int64
+	opened atomic.Bool
+}
+
+func (w *resumeAt) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	if !w.opened.Swap(true) {
+		c := make(chan clientv3.WatchResponse, 1)
+		for r := range w.Watcher.Watch(ctx, key, clientv3.WithPrefix(), clientv3.WithRev(w.rev)) {
+			c <- r
+			break
+		}
+		return c
+	}
+	return w.Watcher.Watch(ctx, key, opts...)
+}
+
+// etcd's own clock ends leases; the memory store's is moved by hand.
+func TestLeaseExpires(t *testing.T) {
+	t.Parallel()
+	s := open(t, shared)
+	ctx := timeout(t, 20*time.Second)
+	id, err := s.Register(ctx, 1500*time.Millisecond, lease.Registration{Instance: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := s.client.Watch(ctx, s.keys.node("a"))
+	if r := <-changed; len(r.Events) != 1 || r.Events[0].Type != clientv3.EventTypeDelete {
+		t.Errorf("got %+v, want the registration deleted", r)
+	}
+	if err := s.KeepAlive(ctx, id); !errors.Is(err, lease.ErrLeaseGone) {
+		t.Errorf("keep alive: got %v, want ErrLeaseGone", err)
+	}
+}
+
+// Without a deadline of the caller's a call has one of ours.
+func TestCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	client, err := Dial(Config{Endpoints: []string{"http://127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s, err := New(client, "test", "nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	done := make(chan error, 3)
+	go func() { _, err := s.Load(t.Context()); done <- err }()
+	go func() { done <- s.KeepAlive(t.Context(), 1) }()
+	go func() { _, _, err := s.Init(t.Context(), space, 0); done <- err }()
+	for range 3 {
+		if err := <-done; err == nil {
+			t.Error("a call to nobody succeeded")
+		}
+	}
+	if took := time.Since(began); took > callTimeout+2*time.Second {
+		t.Errorf("calls without a deadline took %v, want %v", took, callTimeout)
+	}
+}
