@@ -192,7 +192,7 @@ inline apply(q)
 /* Nonces and eras are unique, so a record or an era that was replaced comes back
    only out of the backup. A request that compares with one that cannot come back
    can only be refused; it may as well be refused at once. That saves most of the
-   states. run.sh checks the smaller bounds without it, and no mutant uses it. */
+   states, hides no duplicate, and run.sh repeats the smaller bounds without it. */
 #if RESTORES > 0
 #define RESTORABLE (backup.taken && restores < RESTORES)
 #define RECORD_ALIVE(q) (RECORD(q) || (RESTORABLE && q.seen == backup.nonce))

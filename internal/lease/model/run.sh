@@ -2,7 +2,7 @@
 # Checks lease.pml and every mutant of it with Spin.
 #
 #   run.sh short            all variants at small bounds; under 90 s on two cores
-#   run.sh full             the same, then larger bounds and a third node; about 20 min, 4 GB
+#   run.sh full             the same, then larger bounds and a third node; under 20 min, 2 GB
 #   run.sh replay NAME      prints a shortest counterexample of one mutant or probe
 #
 # A base must pass and its search must be complete. A mutant must break I1, and a
@@ -23,15 +23,14 @@ base    three-nodes             -DMAXREQ=3 -DPURGE -DNODES=3
 base    steal-any-time          -DMAXREQ=4 -DPURGE -DSTEAL
 base    extend-without-holder   -DMAXREQ=4 -DPURGE -DNO_HOLDER_COMPARE
 base    no-holder-at-all        -DMAXREQ=4 -DPURGE -DSTEAL -DNO_HOLDER_COMPARE
-base    reclaim                 -DMAXREQ=4 -DPURGE -DRECLAIMS
+base    reclaim                 -DMAXREQ=3 -DRECLAIMS
 base    rehold                  -DMAXREQ=4 -DPURGE -DREHOLDS
 base    reclaim-rehold-unpurged -DMAXREQ=3 -DRECLAIMS -DREHOLDS
 base    shared-identity         -DMAXREQ=3 -DSHARED_IDENTITY -DRECLAIMS
 base    era                     -DMAXREQ=3 -DBUMPS=1 -DRECLAIMS -DREHOLDS -DPURGE
 base    restore                 -DMAXREQ=3 -DRESTORES=1
 base    restore-all             -DMAXREQ=3 -DRESTORES=1 -DRECLAIMS -DREHOLDS -DPURGE
-base    restore-era             -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1 -DPURGE
-base    restore-waited          -DMAXREQ=3 -DRESTORES=1 -DWAITED
+base    restore-waited          -DMAXREQ=3 -DRESTORES=1 -DWAITED -DPURGE
 mutant  optimistic              -DMAXREQ=3 -DMUT_OPTIMISTIC
 mutant  assume-applied          -DMAXREQ=3 -DMUT_ASSUME_APPLIED
 mutant  adopt-asked             -DMAXREQ=3 -DMUT_ADOPT_ASKED
@@ -51,7 +50,7 @@ mutant  restore-floor-low       -DMAXREQ=3 -DRESTORES=1 -DMUT_FLOOR_LOW
 mutant  restore-floor-ignored   -DMAXREQ=3 -DRESTORES=1 -DMUT_NO_FLOOR
 mutant  restore-no-era-compare  -DMAXREQ=3 -DRESTORES=1 -DNO_ERA_COMPARE
 mutant  restore-era-reused      -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1 -DMUT_ERA_REUSED
-mutant  restore-revision-only   -DMAXREQ=4 -DRESTORES=1 -DREVISION_ONLY
+mutant  restore-revision-only   -DMAXREQ=4 -DRESTORES=1 -DREVISION_ONLY -DPURGE
 mutant  restore-waited-badclock -DMAXREQ=3 -DRESTORES=1 -DMUT_WAITED_BAD_CLOCK
 probe   acquire-adopted         -DMAXREQ=3 -DPROBE=1
 probe   extend-adopted          -DMAXREQ=3 -DPROBE=2
@@ -68,9 +67,11 @@ large   base-unpurged           -DMAXREQ=4
 large   base                    -DMAXREQ=5 -DPURGE
 large   steal-any-time          -DMAXREQ=5 -DPURGE -DSTEAL
 large   three-nodes             -DMAXREQ=4 -DPURGE -DNODES=3
-large   reclaim-rehold          -DMAXREQ=4 -DPURGE -DRECLAIMS -DREHOLDS
-large   era                     -DMAXREQ=4 -DPURGE -DBUMPS=1
+large   three-nodes-reclaim     -DMAXREQ=3 -DPURGE -DNODES=3 -DRECLAIMS -DREHOLDS
+large   reclaim                 -DMAXREQ=4 -DPURGE -DRECLAIMS
+large   era                     -DMAXREQ=4 -DPURGE -DBUMPS=1 -DRECLAIMS -DREHOLDS
 large   restore                 -DMAXREQ=4 -DPURGE -DRESTORES=1
+large   restore-era             -DMAXREQ=3 -DPURGE -DRESTORES=1 -DBUMPS=1
 large   restore-era-unpurged    -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1
 large   restore-three-nodes     -DMAXREQ=3 -DPURGE -DRESTORES=1 -DNODES=3
 TABLE
@@ -83,13 +84,15 @@ build() {
 	kind=$1
 	shift
 	case $kind in
-	base | large) flags="-O2 -DCOLLAPSE" ;;
-	*) flags="-O1" ;; # the compiler's time counts for more than the search's
+	large) flags="-O2 -DCOLLAPSE" ;;
+	base) flags="-O1 -DCOLLAPSE" ;;
+	probe) flags="-O0" ;;
+	replay) flags="-O1 -DCOLLAPSE -DBFS" ;;  # breadth first: a shortest trail
+	*) flags="-O1 -DCOLLAPSE -DREVERSE" ;;   # the other order of processes meets most errors sooner
 	esac
-	[ "$mode" = replay ] && flags="-O2 -DREACHED -DCOLLAPSE" # -i finds a shortest trail
 	spin -a "$@" lease.pml >spin.out 2>&1 || return 1
 	# shellcheck disable=SC2086
-	gcc $flags -w -DSAFETY -DMEMLIM="$memlim" -o pan pan.c >gcc.out 2>&1
+	gcc $flags -w -DSAFETY -DMEMLIM=2000 -o pan pan.c >gcc.out 2>&1
 }
 
 # wrong OUTPUT EXPECTED-ASSERTION: says what keeps a variant from its expected outcome.
@@ -114,8 +117,7 @@ for tool in spin gcc; do
 done
 
 case $mode in
-short) memlim=2000 ;;
-full | replay) memlim=4000 ;;
+short | full | replay) ;;
 *) echo "usage: run.sh short|full|replay NAME" >&2; exit 2 ;;
 esac
 
@@ -131,7 +133,7 @@ if [ "$mode" = replay ]; then
 	[ $# -gt 2 ] || { echo "no such mutant or probe" >&2; exit 2; }
 	shift 2
 	build replay "$@"
-	./pan -E -m100000 -i >out 2>&1 || true
+	./pan -E >out 2>&1 || true
 	spin -t -p -g -l "$@" lease.pml
 	exit
 fi
@@ -146,7 +148,7 @@ while read -r kind name defs; do
 	start=$(date +%s)
 	# shellcheck disable=SC2086
 	if build "$kind" $defs; then
-		./pan -E -m1000000 >out 2>&1 || true
+		./pan -E -w22 -m1000000 >out 2>&1 || true
 		why=$(wrong out "$expect")
 	else
 		why="it does not build: $(cat spin.out gcc.out 2>/dev/null | head -1)"
