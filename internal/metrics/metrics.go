@@ -1,0 +1,189 @@
+package metrics
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// Config is what the series are read from. All fields are required.
+type Config struct {
+	Node    *node.Node
+	Keeper  *keeper.Keeper
+	Clock   clock.Source
+	Version string
+	// Requests calls yield for each surface and outcome, always the same ones,
+	// with the number of requests so far.
+	Requests func(yield func(surface, outcome string, n int64))
+}
+
+// Metrics is a registry with the series of one node.
+type Metrics struct {
+	registry *prometheus.Registry
+	latency  *prometheus.HistogramVec
+}
+
+// latencyBuckets are upper bounds in seconds. Serving takes some 10 µs; a request
+// that waits for the clock takes up to issue.max-wait.
+var latencyBuckets = []float64{
+	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1,
+}
+
+// New returns a registry with the series of the node, of the Go runtime and of
+// the process.
+func New(cfg Config) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	c := collector{cfg: cfg, desc: map[string]*prometheus.Desc{}}
+	for _, d := range definitions {
+		if d.Name == issueLatency {
+			m.latency = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+				Name: d.Name, Help: d.Help, Buckets: latencyBuckets,
+			}, d.Labels)
+			continue
+		}
+		c.desc[d.Name] = d.desc()
+	}
+	cfg.Requests(func(surface, _ string, _ int64) { m.latency.WithLabelValues(surface) })
+	m.registry.MustRegister(c, m.latency,
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Gatherer returns where the series are read from.
+func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
+
+// Observe notes how long a request took. surface is one that Config.Requests
+// yields. It is safe for concurrent use.
+func (m *Metrics) Observe(surface string, took time.Duration) {
+	m.latency.WithLabelValues(surface).Observe(took.Seconds())
+}
+
+// collector makes series of what Stats returns at the moment of a scrape.
+type collector struct {
+	cfg  Config
+	desc map[string]*prometheus.Desc
+}
+
+// Describe sends the descriptions of all series.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.desc {
+		ch <- d
+	}
+}
+
+// The closed sets of labels.
+var (
+	alarmKinds = []lease.AlarmKind{
+		lease.AlarmRewound, lease.AlarmLost, lease.AlarmOwnName, lease.AlarmQuarantined, lease.AlarmClock, lease.AlarmEra,
+	}
+	ops = []keeper.Op{
+		keeper.OpLoad, keeper.OpRead, keeper.OpRegister, keeper.OpKeepAlive, keeper.OpRevoke,
+		keeper.Op(lease.Acquire.String()), keeper.Op(lease.Reclaim.String()), keeper.Op(lease.Extend.String()),
+		keeper.Op(lease.Rehold.String()), keeper.Op(lease.Release.String()),
+	}
+	phases = []lease.Phase{
+		lease.Connecting, lease.Uninitialised, lease.Seeking, lease.Standby, lease.Holding, lease.Lost,
+		lease.Rewound, lease.Releasing, lease.Stopped,
+	}
+	poolStates = []string{"held", "free", "quarantined"}
+)
+
+func reasons() []node.Reason { return node.Reasons }
+
+// texts returns the names of values as labels show them.
+func texts[T any](values []T) []string {
+	out := make([]string, len(values))
+	for i, v := range values {
+		out[i] = fmt.Sprint(v)
+	}
+	return out
+}
+
+// Collect sends all series but the latencies of requests.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	now := c.cfg.Clock.Now()
+	n, k := c.cfg.Node.Stats(), c.cfg.Keeper.Stats()
+	send := func(kind prometheus.ValueType, name string, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(c.desc[name], kind, v, labels...)
+	}
+	gauge := func(name string, v float64, labels ...string) { send(prometheus.GaugeValue, name, v, labels...) }
+	counter := func(name string, v float64, labels ...string) { send(prometheus.CounterValue, name, v, labels...) }
+
+	counter(idsIssued, float64(n.Issued))
+	c.cfg.Requests(func(surface, outcome string, v int64) { counter(requests, float64(v), surface, outcome) })
+	for _, r := range node.Reasons {
+		counter(refusals, float64(n.Refused[r]), string(r))
+	}
+	gauge(ready, flag(c.cfg.Node.Ready() == nil))
+	gauge(lead, max(n.Lead, 0).Duration().Seconds())
+	if n.Holding {
+		gauge(windowRemaining, max(n.Ceil-n.Now, 0).Duration().Seconds())
+	} else {
+		gauge(windowRemaining, 0)
+	}
+
+	l := k.Lease
+	if l.Lease != 0 {
+		gauge(leaseRemaining, max(l.LeaseUntil.Sub(now.Mono), 0).Seconds())
+	} else {
+		gauge(leaseRemaining, 0)
+	}
+	if l.Held {
+		gauge(sid, float64(l.Grant.SID))
+		gauge(term, float64(l.Grant.Term))
+	} else {
+		gauge(sid, -1)
+		gauge(term, 0)
+	}
+	gauge(era, float64(l.Era.Number))
+	for _, p := range phases {
+		gauge(phase, flag(p == l.Phase), p.String())
+	}
+	if l.Revision != 0 {
+		gauge(poolSids, float64(l.PoolHeld), "held")
+		gauge(poolSids, float64(len(l.Quarantined)), "quarantined")
+		gauge(poolSids, float64(max(l.PoolSize-l.PoolHeld-len(l.Quarantined), 0)), "free")
+	}
+	gauge(historyRewound, flag(l.Phase == lease.Rewound))
+	for _, kind := range alarmKinds {
+		counter(alarms, float64(k.Alarms[kind]), string(kind))
+	}
+	for _, op := range ops {
+		s := k.Calls[op]
+		ch <- prometheus.MustNewConstHistogram(c.desc[etcdLatency], s.Calls, s.Seconds, buckets(s), string(op))
+		counter(etcdErrors, float64(s.Errors), string(op))
+	}
+	gauge(tickAge, max(now.Mono.Sub(c.cfg.Keeper.Ticked()), 0).Seconds())
+	end := c.cfg.Node.Config().Gen.Epoch + flake.MaxTimestamp + 1
+	gauge(epochRemaining, float64(end-now.Wall)/1000) // 278 years are more than a Duration of any epoch holds
+	gauge(buildInfo, 1, c.cfg.Version)
+}
+
+// buckets returns the keeper's cumulative counts by bound.
+func buckets(s keeper.CallStats) map[float64]uint64 {
+	out := make(map[float64]uint64, len(keeper.Buckets))
+	for i, bound := range keeper.Buckets {
+		if s.Buckets != nil {
+			out[bound] = s.Buckets[i]
+		} else {
+			out[bound] = 0
+		}
+	}
+	return out
+}
+
+func flag(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}
