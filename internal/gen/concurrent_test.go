@@ -18,6 +18,18 @@ type answer struct {
 	block        Block
 }
 
+// yielding is Random, but now and then lets others run before it answers: in
+// the middle of Next, where they do most harm to a generator that can be harmed.
+type yielding struct{}
+
+func (yielding) Uint64() uint64 {
+	x := Random().Uint64()
+	if x%4 == 0 {
+		runtime.Gosched()
+	}
+	return x
+}
+
 // A crowd is goroutines that all ask one tenure.
 type crowd struct {
 	g      *Tenure
@@ -119,7 +131,7 @@ func TestConcurrent(t *testing.T) {
 		{MaxLead: 250},
 		{MaxLead: 0, MaxStep: 7, Layout: flake.Fleet},
 	} {
-		c := &crowd{g: tenure(t, cfg, t0, t0+1<<30, Random())}
+		c := &crowd{g: tenure(t, cfg, t0, t0+1<<30, yielding{})}
 		c.now.Store(int64(t0))
 		done := make(chan struct{})
 		var clocks sync.WaitGroup
@@ -145,13 +157,13 @@ func TestConcurrent(t *testing.T) {
 
 // Seal against Next: what Seal says was issued is all that ever is.
 func TestSealRace(t *testing.T) {
-	for round := range 60 {
-		c := &crowd{g: tenure(t, Config{MaxLead: 250, MaxStep: 255}, t0, t0+1<<30, Random())}
+	for round := range 1000 {
+		c := &crowd{g: tenure(t, Config{MaxLead: 250, MaxStep: 255}, t0, t0+1<<30, yielding{})}
 		c.now.Store(int64(t0))
 		var ceiling [2]clock.Millis
 		var after int64
-		c.run(4, 1<<30, func() {
-			for c.ticks.Load() < int64(round*20) {
+		c.run(4, 1<<16, func() {
+			for c.ticks.Load() < int64(5+round%100) {
 				c.now.Add(1)
 				runtime.Gosched()
 			}
@@ -192,7 +204,7 @@ func TestSealRace(t *testing.T) {
 // Raise against Next: no ID at or above a ceiling nobody had announced, and no
 // ceiling that goes down.
 func TestRaiseRace(t *testing.T) {
-	c := &crowd{g: tenure(t, Config{MaxLead: 250, MaxStep: 255}, t0, t0+1, Random())}
+	c := &crowd{g: tenure(t, Config{MaxLead: 250, MaxStep: 255}, t0, t0+1, yielding{})}
 	c.now.Store(int64(t0))
 	ticks := func(n int64) {
 		for was := c.ticks.Load(); c.ticks.Load() < was+n; {

@@ -41,8 +41,7 @@ type Config struct {
 // MaxBlock returns the most IDs that one call may ask for: what fits in MaxLead
 // milliseconds, or in one if MaxLead is 0, and at most 1,000,000.
 //
-// A block of this size fits whenever the word is not ahead of the clock and
-// either MaxLead is above 0 or the millisecond is new.
+// A block of this size fits into every new millisecond, whatever is drawn.
 func (c Config) MaxBlock() int {
 	ms := min(uint64(max(c.MaxLead, 1)), blockLimit) // more milliseconds than IDs change nothing
 	return int(min(ms<<c.Layout.EntropyBits(), blockLimit))

@@ -17,7 +17,7 @@
 // at or above the ceiling), I6 (nothing at or below after) and I7 (refusing
 // changes nothing). That two tenures never share a millisecond of one sid (I4)
 // is for package lease to arrange: this one believes the base and ceiling it is
-// told, and reads no clock and no configuration.
+// told, and reads no clock itself.
 //
 // Only package node may hold a Tenure in the service; it also keeps tenures of
 // one process in order, by starting each above the last ID of the one before.
