@@ -77,7 +77,7 @@ func describeFlake(id flake.ID, f flake.Format) *FlakeParts {
 		UnixMs:      f.UnixMilli(id),
 		Randomness:  f.Entropy(id),
 	}
-	p.Time = rfc3339(p.UnixMs)
+	p.Time = Time(p.UnixMs)
 	if f.Layout.SIDBits() > 0 {
 		sid := int(f.SID(id))
 		p.SID = &sid
@@ -94,7 +94,7 @@ func describeWide(kind Kind, id ulid.ID, f flake.Format) *WideParts {
 		U128:          id.Uint128(),
 		BytesHex:      id.Hex(),
 		UnixMs:        id.UnixMilli(),
-		Time:          rfc3339(id.UnixMilli()),
+		Time:          Time(id.UnixMilli()),
 		RandomnessHex: hex.EncodeToString(r[:]),
 	}
 	if from, err := id.Flake(f.Epoch); err == nil {
@@ -103,9 +103,10 @@ func describeWide(kind Kind, id ulid.ID, f flake.Format) *WideParts {
 	return p
 }
 
-// rfc3339 returns the text of a time, or nil where RFC 3339 has none: its years
-// have four digits, and 48 bits of milliseconds reach 10889.
-func rfc3339(unixMilli int64) *string {
+// Time returns the text of a time in Unix ms: RFC 3339 with 3 decimals, UTC. It
+// is nil where RFC 3339 has none: its years have four digits, and 48 bits of
+// milliseconds reach 10889.
+func Time(unixMilli int64) *string {
 	t := time.UnixMilli(unixMilli).UTC()
 	if y := t.Year(); y < 0 || y > 9999 {
 		return nil

@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
@@ -81,8 +82,16 @@ func (n *Node) Ready() *Refusal {
 	if r := n.closed(s); r != nil {
 		return r
 	}
-	if s.tenure.Ahead(now) > n.cfg.Gen.MaxLead {
-		return refuse(ClockRegression, 0, "IDs run %v ahead of the clock", s.tenure.Ahead(now).Duration())
+	if lead, limit := s.tenure.Ahead(now), n.cfg.Gen.MaxLead; lead > limit {
+		_, issued := s.tenure.Issued()
+		cause := gen.ErrOverflow
+		switch { // as the generator would answer a request now
+		case clock.Millis(n.seen.Load())-now > lead-limit:
+			cause = gen.ErrRegression
+		case !issued:
+			cause = gen.ErrNotBegun
+		}
+		return n.explainLead(s, &gen.LeadError{Err: cause, Lead: lead, Limit: limit}).Refusal
 	}
 	if now >= s.tenure.Ceil() {
 		return refuse(WindowExhausted, retryWindow, "the window reserved in etcd is used up%s", because(s.lease.Problem))
@@ -100,6 +109,7 @@ type Stats struct {
 	Ceil     clock.Millis     // of the present tenure; 0 without one
 	Lead     clock.Millis     // how far the last ID lies ahead of the clock; negative: behind
 	Holding  bool
+	SID      flake.SID // of the present tenure; 0 without one
 	Draining bool
 	Verdict  clock.Verdict
 	Lease    lease.Status
@@ -117,7 +127,7 @@ func (n *Node) Stats() Stats {
 		st.Refused[r] = n.refused[i].Load()
 	}
 	if t := s.tenure; t != nil {
-		st.Holding, st.Ceil, st.Lead = true, t.Ceil(), t.Ahead(st.Now)
+		st.Holding, st.SID, st.Ceil, st.Lead = true, t.SID(), t.Ceil(), t.Ahead(st.Now)
 	}
 	return st
 }

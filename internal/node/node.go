@@ -66,10 +66,13 @@ func New(cfg Config, src clock.Source, rnd rand.Source) *Node {
 // Config returns what the node was made with.
 func (n *Node) Config() Config { return n.cfg }
 
+// Clock returns the issuing clock.
+func (n *Node) Clock() clock.Source { return n.clock }
+
 // Try issues count IDs greater than after, or refuses, at once. now is the
 // issuing clock, read once for this request; after 0 asks for nothing.
 //
-// The error is a *Refusal.
+// The error is a *Refusal to errors.As. Try does not count it.
 func (n *Node) Try(now clock.Reading, count int, after flake.ID) (gen.Block, error) {
 	seen := clock.Millis(n.seen.Load())
 	for now.Wall > seen {
@@ -86,13 +89,16 @@ func (n *Node) Try(now clock.Reading, count int, after flake.ID) (gen.Block, err
 			n.issued.Add(int64(count))
 			return b, nil
 		}
-		return gen.Block{}, n.explain(s, err)
+		return gen.Block{}, n.explain(s, count, err)
 	}
 	return gen.Block{}, n.refusal(s, count, after)
 }
 
 // Next issues like Try, and waits for lead to shrink: at most the node's
-// MaxWait, and never beyond ctx.
+// MaxWait, and never beyond ctx. Where the wait could not be over in time it
+// refuses at once, so that the caller hears the reason before its deadline.
+//
+// The error is a *Refusal, and is counted.
 func (n *Node) Next(ctx context.Context, count int, after flake.ID) (gen.Block, error) {
 	now := n.clock.Now()
 	b, err := n.Try(now, count, after)
@@ -114,6 +120,9 @@ func (n *Node) wait(ctx context.Context, since clock.Mono, count int, after flak
 		now := n.clock.Now()
 		if now.Mono.Add(lead.excess) > until {
 			return gen.Block{}, n.count(lead.Refusal) // it would not be over in time
+		}
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < lead.excess {
+			return gen.Block{}, n.count(lead.Refusal)
 		}
 		if timer == nil {
 			timer = time.NewTimer(lead.excess)
@@ -224,12 +233,14 @@ func badCount(count, limit int) *Refusal {
 }
 
 // explain turns an error of the generator into a refusal.
-func (n *Node) explain(s *state, err error) error {
-	var count *gen.CountError
+func (n *Node) explain(s *state, count int, err error) error {
 	var lead *gen.LeadError
+	limit := n.cfg.Gen.MaxBlock()
 	switch {
-	case errors.As(err, &count):
-		return badCount(count.Count, count.Limit)
+	// By the count and not by the error: a sealed tenure does not look at it,
+	// and the caller's fault takes precedence.
+	case count < 1 || count > limit:
+		return badCount(count, limit)
 	case errors.As(err, &lead):
 		return n.explainLead(s, lead)
 	case errors.Is(err, gen.ErrCeiling):
@@ -246,7 +257,7 @@ func (n *Node) explain(s *state, err error) error {
 	panic(fmt.Sprintf("node: unknown error of the generator: %v", err))
 }
 
-func (n *Node) explainLead(s *state, e *gen.LeadError) error {
+func (n *Node) explainLead(s *state, e *gen.LeadError) *waitable {
 	excess := e.Excess().Duration()
 	w := &waitable{excess: excess}
 	var retry time.Duration

@@ -1,0 +1,212 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// Limits of gRPC connections. A request of ours has 20 bytes.
+const (
+	maxMessage     = 64 << 10
+	maxHeaders     = 16 << 10
+	maxStreams     = 250
+	connectTimeout = 5 * time.Second
+	minPing        = 5 * time.Second // a client that pings more often is disconnected
+	// streamWindow bounds what a client may send ahead of our answers. Setting
+	// it also keeps the transport from raising it to megabytes on its own.
+	streamWindow = 64 << 10
+	connWindow   = 1 << 20
+)
+
+// NewGRPC returns a gRPC server with all services registered, not yet serving.
+// Further options, such as credentials, come after this package's own.
+//
+// It recovers from no panic: one says that a claim does not hold, and a process
+// of which that is so must not go on issuing.
+func (s *Server) NewGRPC(opts ...grpc.ServerOption) *grpc.Server {
+	opts = append([]grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.ConnectionTimeout(connectTimeout),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connWindow),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+	}, opts...)
+	g := grpc.NewServer(opts...)
+	pb.RegisterAllocatorServiceServer(g, allocatorService{s: s})
+	pb.RegisterAdminServiceServer(g, adminService{s: s})
+	healthpb.RegisterHealthServer(g, s.health)
+	reflection.Register(g)
+	return g
+}
+
+type allocatorService struct {
+	pb.UnimplementedAllocatorServiceServer
+	s *Server
+}
+
+func (a allocatorService) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.AllocateResponse, error) {
+	s, began := a.s, a.s.began()
+	b, err := s.issue(ctx, int(req.GetCount()), flake.ID(req.GetAfter()))
+	s.done(GRPCAllocate, outcomeOf(err), began)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return s.response(b), nil
+}
+
+func (s *Server) response(b gen.Block) *pb.AllocateResponse {
+	return &pb.AllocateResponse{
+		First:       b.First.Int64(),
+		Count:       int32(b.Count),
+		Stride:      b.Stride,
+		Node:        s.node.Config().Name,
+		Sid:         int32(b.SID),
+		Layout:      layoutOf(s.format.Layout),
+		EpochUnixMs: s.format.Epoch,
+	}
+}
+
+// layoutOf returns the wire's number of a layout: 0 is taken for "unspecified".
+func layoutOf(l flake.Layout) pb.Layout { return pb.Layout(l) + 1 }
+
+// AllocateStream answers until the client closes its side, the connection ends
+// or the node drains.
+//
+// One goroutine receives, issues and sends in turn. Send blocks once the
+// client's flow-control window is full, and no further request is received
+// then: IDs are issued only for answers that can be sent. The second goroutine,
+// the handler's own, is there to end an idle stream when the node drains.
+func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
+	t := turn{s: a.s, stream: stream}
+	ended := make(chan error, 1)
+	go func() { ended <- t.answerAll() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-a.s.draining:
+		t.end() // waits for the answer that is being sent
+		return statusOf(&node.Refusal{
+			Reason: node.Draining, Message: "the node is shutting down: requests without an answer were not served",
+		})
+	}
+}
+
+// turn answers the requests of one stream, until it is ended.
+type turn struct {
+	s      *Server
+	stream pb.AllocatorService_AllocateStreamServer
+	mu     sync.Mutex // guards ended; held from issuing until the answer is sent
+	ended  bool       // the handler has returned, or is about to: issue and send nothing
+}
+
+func (t *turn) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
+}
+
+func (t *turn) answerAll() error {
+	for {
+		req, err := t.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.answer(req); err != nil {
+			return err
+		}
+	}
+}
+
+var errEnded = errors.New("server: stream has ended")
+
+func (t *turn) answer(req *pb.AllocateStreamRequest) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return errEnded
+	}
+	s, began := t.s, t.s.began()
+	b, err := s.issue(t.stream.Context(), int(req.GetRequest().GetCount()), flake.ID(req.GetRequest().GetAfter()))
+	s.done(GRPCStream, outcomeOf(err), began)
+	answer := &pb.AllocateStreamResponse{Sequence: req.GetSequence()}
+	if err != nil {
+		r, ok := errors.AsType[*node.Refusal](err)
+		if !ok {
+			return statusOf(err)
+		}
+		answer.Result = &pb.AllocateStreamResponse_Refusal{Refusal: refusalOf(r)}
+	} else {
+		answer.Result = &pb.AllocateStreamResponse_Response{Response: s.response(b)}
+	}
+	return t.stream.Send(answer)
+}
+
+func (a allocatorService) Describe(ctx context.Context, req *pb.DescribeRequest) (*pb.DescribeResponse, error) {
+	s, began := a.s, a.s.began()
+	res, err := s.describe(ctx, req.GetId(), req.GetKind())
+	s.done(GRPCDescribe, outcomeOf(err), began)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return res.proto(s.format), nil
+}
+
+func (d decoded) proto(f flake.Format) *pb.DescribeResponse {
+	res := &pb.DescribeResponse{
+		Kind:          string(d.id.Kind),
+		Layout:        layoutOf(f.Layout),
+		EpochUnixMs:   f.Epoch,
+		HolderProblem: d.problem,
+	}
+	if d.id.Kind != describe.Flake {
+		res.Ulid, res.Uuid = d.id.Wide.String(), d.id.Wide.UUID()
+		res.UnixMs = d.id.Wide.UnixMilli()
+	}
+	if d.hasFlake {
+		v := d.flake.Int64()
+		res.Flake = &v
+		res.Base32 = d.flake.String()
+		res.UnixMs = f.UnixMilli(d.flake)
+		res.TimestampMs = d.flake.Timestamp()
+		res.Randomness = int64(f.Entropy(d.flake))
+		res.Sid = int32(f.SID(d.flake))
+	}
+	if h := d.holder; h != nil {
+		res.Holder = &pb.Holder{Node: h.Node, Instance: string(h.Instance), Term: h.Term, SinceUnixMs: int64(h.Since)}
+	}
+	return res
+}
+
+type adminService struct {
+	pb.UnimplementedAdminServiceServer
+	s *Server
+}
+
+func (a adminService) GetCluster(ctx context.Context, _ *pb.GetClusterRequest) (*pb.GetClusterResponse, error) {
+	s, began := a.s, a.s.began()
+	c, err := s.cluster(ctx)
+	s.done(GRPCCluster, outcomeOf(err), began)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return c.proto(), nil
+}

@@ -1,0 +1,245 @@
+package server
+
+import (
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// Limits of HTTP connections.
+const (
+	maxBody           = 64 << 10
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	idleTimeout       = 60 * time.Second
+)
+
+// contract is the OpenAPI description of what the handlers below do. A test
+// holds them to it.
+//
+//go:embed openapi.yaml
+var contract []byte
+
+// NewHTTPServer returns a server with the limits that all our HTTP ports have.
+// There is no limit on the time to write: the largest reply is 400 kB, and the
+// profiler of the operator's port takes as long as it was asked to.
+func NewHTTPServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaders,
+	}
+}
+
+// HTTP returns the handler of the public API.
+func (s *Server) HTTP() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/ids", s.serveIDs)
+	mux.HandleFunc("/v1/ids", s.notAllowed(http.MethodPost, "IDs are made by POST, since an answer must never come from a cache: curl -X POST '%s/v1/ids?count=1'"))
+	mux.HandleFunc("GET /v1/ids/{id}", s.serveDecode)
+	mux.HandleFunc("/v1/ids/{id}", s.notAllowed("GET, HEAD", "Decode an ID with GET: curl '%s/v1/ids/ID'"))
+	mux.HandleFunc("GET /v1/cluster", s.serveCluster)
+	mux.HandleFunc("/v1/cluster", s.notAllowed("GET, HEAD", "curl '%s/v1/cluster'"))
+	mux.HandleFunc("GET /openapi.yaml", s.serveContract)
+	mux.HandleFunc("/openapi.yaml", s.notAllowed("GET, HEAD", "curl '%s/openapi.yaml'"))
+	mux.HandleFunc("/", s.serveNotFound)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// serveIDs issues IDs. All that can be wrong with the request is looked at
+// before the node is asked, so that no ID is burnt for it.
+func (s *Server) serveIDs(w http.ResponseWriter, r *http.Request) {
+	began := s.began()
+	o, bad := s.readOrder(w, r)
+	if bad != nil {
+		refusal := s.refused(bad.reason, bad.message, bad.metadata())
+		s.done(HTTPIDs, outcomeOf(refusal), began)
+		p := problemOf(refusal)
+		if bad.status != 0 {
+			p.Status, p.Title = bad.status, http.StatusText(bad.status)
+		}
+		p.write(w)
+		return
+	}
+	b, err := s.issue(r.Context(), o.count, o.after)
+	s.done(HTTPIDs, outcomeOf(err), began)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	lines := wantsText(r.Header.Get("Accept"))
+	rep := replies.Get().(*reply)
+	defer rep.release()
+	rep.write(b, o.as, s.format.Epoch, s.nodeJSON, lines)
+	contentType := "application/json"
+	if lines {
+		contentType = "text/plain; charset=utf-8"
+	}
+	send(w, contentType, "no-store", rep.text)
+}
+
+// readOrder reads the request's body, within its limit, and its order.
+func (s *Server) readOrder(w http.ResponseWriter, r *http.Request) (order, *fault) {
+	var body []byte
+	if r.ContentLength != 0 {
+		var err error
+		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return order{}, &fault{
+				status: http.StatusRequestEntityTooLarge, reason: node.InvalidFormat,
+				message: fmt.Sprintf("the body exceeds %d bytes", maxBody),
+			}
+		}
+		if err != nil {
+			return order{}, malformed("the body could not be read")
+		}
+	}
+	return parseOrder(r.URL.RawQuery, r.Header.Get("Content-Type"), body,
+		limits{count: s.maxHTTP, wide: s.wide, format: s.format})
+}
+
+// fail writes the problem of a refusal. Any other error says that the caller
+// has left: what is written then reaches nobody.
+func (s *Server) fail(w http.ResponseWriter, err error) {
+	if r, ok := errors.AsType[*node.Refusal](err); ok {
+		problemOf(r).write(w)
+		return
+	}
+	problem{
+		Type: "about:blank", Title: "Request ended", Status: http.StatusServiceUnavailable,
+		Detail: "the request ended before it was served; nothing was issued",
+	}.write(w)
+}
+
+func send(w http.ResponseWriter, contentType, cache string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", cache)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // a client that left cannot be told
+}
+
+func sendJSON(w http.ResponseWriter, cache string, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("server: %T has no JSON form: %v", v, err))
+	}
+	send(w, "application/json", cache, append(body, '\n'))
+}
+
+// holderView is a line of the ledger.
+type holderView struct {
+	Node     string  `json:"node"`
+	Instance string  `json:"instance"`
+	Term     int64   `json:"term"`
+	Since    *string `json:"since"` // RFC 3339: when the tenure's first window begins
+}
+
+// ledgerView is what decoding adds to the parts of an ID.
+type ledgerView struct {
+	Holder  *holderView `json:"holder"` // null: the ledger does not say
+	Problem string      `json:"holder_problem,omitempty"`
+}
+
+func viewHolder(t *lease.Tenure) *holderView {
+	if t == nil {
+		return nil
+	}
+	return &holderView{t.Node, string(t.Instance), t.Term, describe.Time(int64(t.Since))}
+}
+
+// MarshalJSON writes the parts, and the holder behind them.
+func (d decoded) MarshalJSON() ([]byte, error) {
+	ledger := ledgerView{viewHolder(d.holder), d.problem}
+	if d.parts.Wide != nil {
+		return json.Marshal(struct {
+			*describe.WideParts
+			ledgerView
+		}{d.parts.Wide, ledger})
+	}
+	return json.Marshal(struct {
+		*describe.FlakeParts
+		ledgerView
+	}{d.parts.Flake, ledger})
+}
+
+// decodeCache lets a client keep what was decoded: the bits do not change, and
+// neither does a past holder until the ledger forgets it.
+const decodeCache = "private, max-age=60"
+
+func (s *Server) serveDecode(w http.ResponseWriter, r *http.Request) {
+	began := s.began()
+	d, err := s.describe(r.Context(), r.PathValue("id"), r.URL.Query().Get("kind"))
+	s.done(HTTPDecode, outcomeOf(err), began)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	cache := decodeCache
+	if d.problem != "" {
+		cache = "no-store"
+	}
+	sendJSON(w, cache, d)
+}
+
+func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
+	began := s.began()
+	c, err := s.cluster(r.Context())
+	s.done(HTTPCluster, outcomeOf(err), began)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	sendJSON(w, "no-store", c)
+}
+
+func (s *Server) serveContract(w http.ResponseWriter, _ *http.Request) {
+	began := s.began()
+	s.done(HTTPOther, outcomeOK, began)
+	send(w, "application/yaml", "no-store", contract)
+}
+
+// notAllowed answers methods that a path does not have. hint has one %s, for
+// the scheme and host that the client used.
+func (s *Server) notAllowed(allow, hint string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.done(HTTPOther, outcomeNoRoute, s.began())
+		w.Header().Set("Allow", allow)
+		problem{
+			Type: "about:blank", Title: http.StatusText(http.StatusMethodNotAllowed), Status: http.StatusMethodNotAllowed,
+			Detail: fmt.Sprintf("%.20s is not a method of %.60s: use %s", r.Method, r.URL.Path, allow),
+			Help:   fmt.Sprintf(hint, origin(r)),
+		}.write(w)
+	}
+}
+
+// origin returns the scheme and host that r was sent to, for a line to copy.
+func origin(r *http.Request) string {
+	if r.TLS != nil {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
+}
+
+func (s *Server) serveNotFound(w http.ResponseWriter, r *http.Request) {
+	s.done(HTTPOther, outcomeNoRoute, s.began())
+	problem{
+		Type: "about:blank", Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
+		Detail: fmt.Sprintf("there is nothing at %.60s", r.URL.Path),
+		Help:   "POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /openapi.yaml",
+	}.write(w)
+}
