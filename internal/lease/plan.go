@@ -54,10 +54,13 @@ func (m *Machine) planLease(now clock.Reading) {
 	case m.config.Exists() && m.rewound == "":
 		m.leaseBusy, m.leaseSent = true, now.Mono
 		m.do(Register{TTL: m.cfg.TTL, Registration: m.cfg.Registration})
-	default:
-		m.leaseNext = now.Mono.Add(m.cfg.RetryAfter)
+	default: // the space is not known to be ours to register in
+		m.leaseNext = now.Mono.Add(slowRetry)
 	}
 }
+
+// slowRetry paces what only a person can change.
+const slowRetry = time.Second
 
 func (m *Machine) load(now clock.Reading) {
 	m.busy = true
@@ -92,9 +95,10 @@ func (m *Machine) giveBack(now clock.Reading) {
 	case now.Mono >= m.next:
 		w := t.seen.Window.Value
 		// Everything issued lies below t.issued, and below the confirmed ceiling
-		// (I3): the smaller of both gives back the most.
-		w.Ceil = min(w.Ceil, max(w.Base, t.base, t.issued))
-		w.Base = min(w.Base, w.Ceil)
+		// (I3): the smaller of both gives back the most. An extended record's own
+		// base is the ceiling before it, so the tenure's first one counts here.
+		w.Base = t.base
+		w.Ceil = min(w.Ceil, max(t.base, t.issued))
 		w.State = Released
 		m.commit(now, Release, t.sid, t.seen, w)
 	}

@@ -177,6 +177,20 @@ func (h Holder) check() error {
 	return nil
 }
 
+func (t Tenure) check() error {
+	if t.Term < 1 || t.Instance == "" {
+		return fmt.Errorf("term %d of instance %q", t.Term, t.Instance)
+	}
+	return nil
+}
+
+func (r Registration) check() error {
+	if r.Instance == "" {
+		return errors.New("no instance")
+	}
+	return nil
+}
+
 func (s Space) check() error {
 	if s.Pool == "" {
 		return errors.New("no pool")

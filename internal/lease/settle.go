@@ -16,6 +16,9 @@ func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
 	if m.checkHistory(now, ev.View) {
 		m.settle(now, ev.View)
 	}
+	if m.try != nil {
+		m.next = max(m.next, now.Mono.Add(m.cfg.RetryAfter/5)) // refused, and to be tried again
+	}
 }
 
 // unknownOutcome notes that a request got no answer. A write may have been
@@ -57,7 +60,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	if m.rewound != "" {
 		if v.Era.Err != nil || v.Era.Value.Number <= m.era.Value.Number {
-			m.next = now.Mono.Add(m.cfg.RetryAfter)
+			m.next = now.Mono.Add(slowRetry)
 			return false
 		}
 		// A new era: its floor is above everything that was ever issued.
@@ -107,13 +110,16 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		m.dropping = m.tenure != nil
 		m.listed = false
 	}
+	if !known {
+		m.leaseNext = now.Mono // the space is the one meant: register at once
+	}
 	m.config, m.era = v.Config, v.Era
 	return true
 }
 
 func (m *Machine) wait(now clock.Reading, format string, args ...any) bool {
 	m.problem = fmt.Sprintf(format, args...)
-	m.next = now.Mono.Add(m.cfg.RetryAfter)
+	m.next = now.Mono.Add(slowRetry)
 	m.reload = m.next
 	return false
 }
@@ -127,7 +133,7 @@ func (m *Machine) rewind(now clock.Reading, format string, args ...any) bool {
 		m.do(Seal{})
 	}
 	m.tenure, m.try, m.dropping, m.listed = nil, nil, false, false
-	m.next = now.Mono.Add(m.cfg.RetryAfter)
+	m.next = now.Mono.Add(slowRetry)
 	return false
 }
 
@@ -220,12 +226,12 @@ func (m *Machine) checkHolder(now clock.Reading, got Sid) {
 	switch {
 	case !got.Holder.Exists():
 		t.unheld = true
-	case got.Holder.Value.Instance == m.cfg.Registration.Instance:
-		// Ours, on an older lease: it goes when that lease does.
-		t.unheld = got.Holder.Lease != m.lease
-		m.next = now.Mono.Add(m.cfg.RetryAfter)
-	default:
+	case got.Holder.Value.Instance != m.cfg.Registration.Instance:
 		m.lose(now, got, "its holder key is another's while our window stands: an edited store?")
+	case got.Holder.Lease != m.lease:
+		// Ours, on an older lease: it goes when that lease does.
+		t.unheld = true
+		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	}
 }
 

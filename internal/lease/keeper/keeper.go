@@ -238,4 +238,3 @@ func (k *Keeper) publish() {
 		k.cfg.Logger.Warn("lease", "phase", s.Phase.String(), "problem", s.Problem)
 	}
 }
-

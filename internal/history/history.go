@@ -1,0 +1,194 @@
+// Package history records what was issued and what was granted, and checks the
+// claims of docs/DESIGN.md on the record: I1 (unique), I2 (ordered), I3
+// (reserved) and I4 (disjoint).
+//
+// Simulations and end-to-end tests share it, so that a claim means the same in
+// both. The checks look only at what happened, never at how it was decided.
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Issue is a block of IDs that a process answered a caller with.
+type Issue struct {
+	Process    string     // one process from its start to its end
+	First      flake.ID   // the block is First, First+Stride, …
+	Count      int        // at least 1
+	Stride     int64      // 2^(sid bits)
+	Begin, End clock.Mono // when the call began and returned, by one observer's clock
+}
+
+// Last returns the greatest ID of the block.
+func (i Issue) Last() flake.ID { return i.First + flake.ID(int64(i.Count-1)*i.Stride) }
+
+// Grant is a ceiling that the store confirmed to a process: it may use the
+// milliseconds [Base, Ceil) of the sid from At on.
+type Grant struct {
+	Process    string
+	SID        flake.SID
+	Base, Ceil clock.Millis // Unix ms
+	At         clock.Mono
+}
+
+// Write is a version of a sid's window record, as the store had it. Writes are
+// recorded in the order in which the store applied them.
+type Write struct {
+	SID        flake.SID
+	Rev        int64
+	Term       int64
+	Base, Ceil clock.Millis // Unix ms
+	Released   bool         // Ceil was lowered to what had been used
+}
+
+// History is a record of one run. It is not safe for concurrent use.
+type History struct {
+	Format flake.Format
+	Issues []Issue
+	Grants []Grant
+	Writes []Write
+}
+
+// Violation is a claim that does not hold, with the evidence.
+type Violation struct {
+	Claim  string // I1 … I4
+	Detail string
+}
+
+// Error returns claim and detail.
+func (v Violation) Error() string { return v.Claim + ": " + v.Detail }
+
+// most bounds how many violations of one claim are told.
+const most = 10
+
+// Check returns the violations found, at most ten of each claim.
+func (h *History) Check() []Violation {
+	var out []Violation
+	for _, check := range []func() []Violation{h.unique, h.perProcess, h.reserved, h.disjoint} {
+		found := check()
+		out = append(out, found[:min(len(found), most)]...)
+	}
+	return out
+}
+
+// IDs returns how many IDs were issued.
+func (h *History) IDs() int {
+	n := 0
+	for _, i := range h.Issues {
+		n += i.Count
+	}
+	return n
+}
+
+// unique checks I1. The IDs of a block are all that its sid can have between
+// First and Last, so two blocks share an ID exactly if they overlap.
+func (h *History) unique() []Violation {
+	issues := slices.Clone(h.Issues)
+	slices.SortFunc(issues, func(a, b Issue) int {
+		return cmp.Or(cmp.Compare(h.Format.SID(a.First), h.Format.SID(b.First)), cmp.Compare(a.First, b.First))
+	})
+	var out []Violation
+	for i := 1; i < len(issues); i++ {
+		a, b := issues[i-1], issues[i]
+		if h.Format.SID(a.First) != h.Format.SID(b.First) {
+			continue
+		}
+		if b.First <= a.Last() {
+			out = append(out, Violation{"I1", fmt.Sprintf("%s issued %d from %v, and %s issued %d from %v",
+				a.Process, a.Count, a.First, b.Process, b.Count, b.First)})
+		}
+		if b.Last() < a.Last() {
+			issues[i] = a // a reaches further: the next block is held against it
+		}
+	}
+	return out
+}
+
+// perProcess checks I2 within each process: what was answered before a call
+// began is smaller than what that call got.
+func (h *History) perProcess() []Violation {
+	byProcess := map[string][]Issue{}
+	for _, i := range h.Issues {
+		byProcess[i.Process] = append(byProcess[i.Process], i)
+	}
+	var out []Violation
+	for process, begun := range byProcess {
+		ended := slices.Clone(begun)
+		slices.SortFunc(begun, func(a, b Issue) int { return cmp.Compare(a.Begin, b.Begin) })
+		slices.SortFunc(ended, func(a, b Issue) int { return cmp.Compare(a.End, b.End) })
+		highest, next := flake.ID(-1), 0
+		for _, i := range begun {
+			for ; next < len(ended) && ended[next].End < i.Begin; next++ {
+				highest = max(highest, ended[next].Last())
+			}
+			if i.First <= highest {
+				out = append(out, Violation{"I2", fmt.Sprintf("%s had answered %v before the call that got %v",
+					process, highest, i.First)})
+			}
+		}
+	}
+	return out
+}
+
+// reserved checks I3: each millisecond of an issue lies in windows that had been
+// confirmed to its process when the call returned.
+func (h *History) reserved() []Violation {
+	type key struct {
+		process string
+		sid     flake.SID
+	}
+	granted := map[key][]Grant{}
+	for _, g := range h.Grants {
+		k := key{g.Process, g.SID}
+		granted[k] = append(granted[k], g)
+	}
+	for _, gs := range granted {
+		slices.SortFunc(gs, func(a, b Grant) int { return cmp.Compare(a.Base, b.Base) })
+	}
+	var out []Violation
+	for _, i := range h.Issues {
+		from := clock.Millis(h.Format.UnixMilli(i.First))
+		to := clock.Millis(h.Format.UnixMilli(i.Last()))
+		sid := h.Format.SID(i.First)
+		need := from // the first millisecond not yet found covered
+		for _, g := range granted[key{i.Process, sid}] {
+			if g.At <= i.End && g.Base <= need && need < g.Ceil {
+				need = g.Ceil
+			}
+		}
+		if need <= to {
+			out = append(out, Violation{"I3", fmt.Sprintf("%s issued %v, and millisecond %d of sid %d was not confirmed to it",
+				i.Process, i.First, need, sid)})
+		}
+	}
+	return out
+}
+
+// disjoint checks I4 on the store's own record: each window starts at or above
+// the ceiling of the one before, and terms rise.
+func (h *History) disjoint() []Violation {
+	writes := slices.Clone(h.Writes)
+	// Not by revision: a store restored from a backup counts again through
+	// numbers it has used.
+	slices.SortStableFunc(writes, func(a, b Write) int { return cmp.Compare(a.SID, b.SID) })
+	var out []Violation
+	for i := 1; i < len(writes); i++ {
+		a, b := writes[i-1], writes[i]
+		switch {
+		case a.SID != b.SID:
+		case b.Released && b.Term == a.Term && b.Ceil <= a.Ceil:
+		case b.Base < a.Ceil:
+			out = append(out, Violation{"I4", fmt.Sprintf("sid %d: window [%d,%d) at revision %d follows a ceiling of %d",
+				b.SID, b.Base, b.Ceil, b.Rev, a.Ceil)})
+		case b.Term < a.Term:
+			out = append(out, Violation{"I4", fmt.Sprintf("sid %d: term %d at revision %d follows term %d",
+				b.SID, b.Term, b.Rev, a.Term)})
+		}
+	}
+	return out
+}

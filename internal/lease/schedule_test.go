@@ -1,0 +1,268 @@
+package lease_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/leasetest"
+)
+
+// schedule is a short life of a space with few sids to go round: two nodes start,
+// issue and extend; one loses its lease and puts its key back; one is paused
+// until its sid is taken; both stop; a third comes and takes what was given back.
+type schedule struct {
+	w       *world
+	mem     *leasetest.Memory
+	procs   []*process
+	calls   int
+	crashed *process // to be started again
+}
+
+func newSchedule(t *testing.T) *schedule {
+	t.Helper()
+	mem := leasetest.NewMemory(1)
+	start := clock.Millis(flake.DefaultEpoch + 1_000_000_000)
+	s := &schedule{mem: mem, w: &world{store: mem, window: 6 * time.Second, clock: clock.NewManual(start), began: start}}
+	s.w.hist.Format = flake.Default
+	if _, _, err := mem.Init(context.Background(), lease.Space{
+		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p",
+	}, start); err != nil {
+		t.Fatal(err)
+	}
+	// 30 of 32 sids are another's, so that the nodes meet on the other two.
+	v, err := mem.Load(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := mem.Register(context.Background(), 24*time.Hour, lease.Registration{Instance: "other", Node: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sid := flake.SID(2); sid < 32; sid++ {
+		if applied, _, err := mem.Commit(context.Background(), lease.Txn{
+			Op: lease.Acquire, SID: sid, Config: v.Config, Era: v.Era, Lease: id,
+			Holder: lease.Holder{Instance: "other", Node: "other"},
+			Window: lease.Window{Era: 1, Term: 1, Instance: "other", Node: "other", Nonce: "o",
+				Base: start, Ceil: start + 30000, State: lease.Active, Wall: start},
+		}); err != nil || !applied {
+			t.Fatalf("occupy sid %d: %v, %v", sid, applied, err)
+		}
+	}
+	return s
+}
+
+// pass lets d go by in small strides: every process that is awake ticks, and is
+// asked for IDs, whatever it knows.
+func (s *schedule) pass(d time.Duration, awake ...int) {
+	const stride = 250 * time.Millisecond
+	for range int(d / stride) {
+		s.w.clock.Advance(stride)
+		s.mem.Advance(stride)
+		if p := s.crashed; p != nil {
+			s.crashed = nil
+			node, _, _ := strings.Cut(p.name, "-")
+			s.start(node)
+		}
+		for _, i := range awake {
+			if p := s.procs[i]; !p.ended {
+				p.issue(3)
+				p.step(lease.Tick{})
+				p.issue(2)
+			}
+		}
+	}
+}
+
+func (s *schedule) start(node string) {
+	p := s.w.start(node)
+	s.procs = append(s.procs, p)
+	p.step(lease.Tick{})
+}
+
+// run plays the schedule. A process that crashed is started again at once, by
+// its node's name.
+func (s *schedule) run() {
+	s.start("n1")
+	s.pass(2*time.Second, s.all()...)
+	s.start("n2")
+	s.pass(2*time.Second, s.all()...)
+	s.mem.Expire(s.procs[0].machine.Status().Lease) // early: the store may do that
+	s.pass(2*time.Second, s.all()...)
+	s.start("n3") // a standby, until n2 is paused beyond its lease
+	var paused []int
+	for i, p := range s.procs {
+		if p.machine.Status().Phase == lease.Holding && p.name[:2] == "n2" {
+			continue
+		}
+		paused = append(paused, i)
+	}
+	s.pass(8*time.Second, paused...)
+	s.deliverLate()
+	s.pass(3*time.Second, s.all()...)
+	for _, p := range s.procs {
+		if !p.ended {
+			p.step(lease.Stop{})
+		}
+	}
+	s.pass(time.Second, s.all()...)
+	s.deliverLate()
+	s.start("n1")
+	s.pass(2*time.Second, s.all()...)
+}
+
+func (s *schedule) all() []int {
+	out := make([]int, len(s.procs))
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+func (s *schedule) deliverLate() {
+	for _, p := range s.procs {
+		p.deliver()
+	}
+}
+
+// TestEveryCallFails walks a life cycle and makes each store call of it fail, one
+// call a run: never applied, applied with the reply lost, and applied late, each
+// with the process going on and with it crashing right then and starting again.
+// No run may break a claim, and every run must get the space going again.
+func TestEveryCallFails(t *testing.T) {
+	calm := newSchedule(t)
+	calm.w.fault = func(*process, lease.Action) fate { calm.calls++; return answered }
+	calm.run()
+	report(t, "calm", calm)
+	if calm.calls < 60 {
+		t.Fatalf("the schedule makes %d calls: too few to mean anything", calm.calls)
+	}
+	for _, f := range []fate{notApplied, lostReply, late} {
+		for _, crash := range []bool{false, true} {
+			name := fmt.Sprintf("%s crash=%v", map[fate]string{notApplied: "not applied", lostReply: "lost reply", late: "late"}[f], crash)
+			t.Run(name, func(t *testing.T) {
+				for k := range calm.calls {
+					s := newSchedule(t)
+					s.w.fault = func(p *process, _ lease.Action) fate {
+						if p.ended {
+							return notApplied
+						}
+						s.calls++
+						if s.calls-1 != k {
+							return answered
+						}
+						if crash {
+							// The process is gone before it hears of the call's fate.
+							p.ended, s.crashed = true, p
+						}
+						return f
+					}
+					s.run()
+					report(t, fmt.Sprintf("call %d", k), s)
+				}
+			})
+		}
+	}
+	t.Logf("%d calls in the calm run", calm.calls)
+}
+
+func report(t *testing.T, name string, s *schedule) {
+	t.Helper()
+	for _, v := range s.w.hist.Check() {
+		t.Errorf("%s: %v", name, v)
+	}
+	last := s.procs[len(s.procs)-1]
+	if !last.issue(1) {
+		// A sid that was crashed upon is usable when its ceiling has passed.
+		s.pass(10*time.Second, s.all()...)
+	}
+	if !last.issue(1) {
+		t.Errorf("%s: the last node to start cannot issue: %+v", name, last.machine.Status())
+	}
+}
+
+var (
+	seeds = flag.Int("seeds", 300, "how many random schedules to play")
+	seed  = flag.Uint64("seed", 0, "play this one schedule only")
+)
+
+// TestRandomSchedules plays seeded stories: any call may fail any way, leases end
+// early, processes pause and crash, and clocks jump. Claims I1 to I4 must hold in
+// all of them, though no clock is checked at all.
+func TestRandomSchedules(t *testing.T) {
+	n := uint64(*seeds)
+	first := uint64(1)
+	if *seed != 0 {
+		first, n = *seed, 1
+	}
+	issued := 0
+	for i := first; i < first+n; i++ {
+		s := newSchedule(t)
+		s.random(rand.New(rand.NewPCG(i, 17)))
+		issued += s.w.hist.IDs()
+		for _, v := range s.w.hist.Check() {
+			t.Errorf("seed %d: %v", i, v)
+		}
+		if t.Failed() {
+			t.Fatalf("replay with -run TestRandomSchedules -seed %d", i)
+		}
+	}
+	if issued < int(n)*100 {
+		t.Errorf("%d IDs in %d schedules: too few to mean anything", issued, n)
+	}
+	t.Logf("%d schedules, %d IDs", n, issued)
+}
+
+func (s *schedule) random(r *rand.Rand) {
+	trouble := r.Float64() * 0.3
+	s.w.fault = func(*process, lease.Action) fate {
+		if r.Float64() >= trouble {
+			return answered
+		}
+		return []fate{notApplied, lostReply, late}[r.IntN(3)]
+	}
+	names := []string{"n1", "n2", "n3", "n4"}
+	for i := range 2 + r.IntN(3) {
+		s.start(names[i])
+	}
+	paused := map[*process]int{}
+	for range 250 {
+		d := time.Duration(r.IntN(800)) * time.Millisecond
+		s.w.clock.Advance(d)
+		s.mem.Advance(d)
+		for _, p := range s.procs {
+			if r.IntN(50) == 0 {
+				p.offset = time.Duration(r.IntN(4000)-2000) * time.Millisecond
+			}
+			switch {
+			case p.ended:
+			case paused[p] > 0:
+				paused[p]--
+			case r.IntN(60) == 0:
+				p.ended = true
+				node, _, _ := strings.Cut(p.name, "-")
+				s.start(node)
+			case r.IntN(50) == 0:
+				paused[p] = r.IntN(40)
+			case r.IntN(60) == 0:
+				s.mem.Expire(p.machine.Status().Lease)
+			case r.IntN(80) == 0:
+				p.step(lease.Stop{})
+			default:
+				p.issue(1 + r.IntN(40))
+				p.step(lease.Tick{})
+				p.issue(1 + r.IntN(4))
+			}
+			if r.IntN(10) == 0 {
+				p.deliver() // even of processes long gone
+			}
+		}
+	}
+}

@@ -1,0 +1,375 @@
+package lease_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/leasetest"
+)
+
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what the machine does now; read the diff")
+
+// TestTranscripts plays the stories in testdata/*.txt. A story is a list of
+// commands, each followed by what it made the machines do:
+//
+//	# A comment.
+//	a tick 5s
+//	----
+//	extend sid=0 term=1 window=[30000,35000) over revision 7
+//	RAISE ceil=35000
+//
+// Times are in ms since the story began. Lower case is asked of the store, upper
+// case is done to the generator.
+//
+// Commands: "start NODE" (named a, b, … in order) · "X tick [D]" lets D pass and
+// ticks X, answering what it asks · "X run D" the same, waking X as often as it
+// likes · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
+// (of that kind) · "X deliver" what was late · "X answer" what hangs · "X stop" ·
+// "X crash" · "X changed" · "X gate open|closed" · "X issue N" · "X status" ·
+// "init" · "era +D" · "expire X" its lease · "delete KEY" · "corrupt KEY" ·
+// "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" as a clock D ahead
+// leaves it · "churn N" unrelated writes · "snapshot" · "restore" · "pass D" lets time pass unseen · "step D" moves the
+// wall clock alone · "cluster N".
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newStory(t)
+			got := s.play(string(want))
+			for _, v := range s.w.hist.Check() {
+				t.Errorf("the story breaks a claim: %v", v)
+			}
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(want) {
+				t.Errorf("%s tells another story now (-rewrite keeps it):\n%s", file, firstDifference(got, string(want)))
+			}
+		})
+	}
+}
+
+func firstDifference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range max(len(g), len(w)) {
+		var a, b string
+		if i < len(g) {
+			a = g[i]
+		}
+		if i < len(w) {
+			b = w[i]
+		}
+		if a != b {
+			return fmt.Sprintf("line %d:\n got: %s\nwant: %s", i+1, a, b)
+		}
+	}
+	return ""
+}
+
+type story struct {
+	t     *testing.T
+	w     *world
+	mem   *leasetest.Memory
+	procs map[string]*process
+	next  map[*process]struct {
+		f    fate
+		kind string
+	}
+	saved  leasetest.Snapshot
+	others []lease.LeaseID
+	out    bytes.Buffer
+}
+
+func newStory(t *testing.T) *story {
+	mem := leasetest.NewMemory(1)
+	start := clock.Millis(flake.DefaultEpoch + 1_000_000_000)
+	s := &story{
+		t: t, mem: mem, procs: map[string]*process{},
+		next: map[*process]struct {
+			f    fate
+			kind string
+		}{},
+		w: &world{store: mem, window: 30 * time.Second, clock: clock.NewManual(start), began: start},
+	}
+	s.w.hist.Format = flake.Default
+	s.w.fault = func(p *process, a lease.Action) fate {
+		n, ok := s.next[p]
+		if !ok || n.kind != "" && !strings.HasPrefix(s.w.show(a), n.kind) {
+			return answered
+		}
+		delete(s.next, p)
+		return n.f
+	}
+	return s
+}
+
+func (s *story) play(text string) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i := 0; i < len(lines); i++ {
+		line := lines[i]
+		s.out.WriteString(line + "\n")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if i+1 < len(lines) && lines[i+1] == "----" {
+			for i++; i+1 < len(lines) && lines[i+1] != ""; i++ {
+			}
+		}
+		if out := s.command(strings.Fields(line)); out != "" {
+			s.out.WriteString("----\n" + out)
+		}
+	}
+	return s.out.String()
+}
+
+func (s *story) command(f []string) string {
+	s.t.Helper()
+	arg := func(i int) string {
+		if i < len(f) {
+			return f[i]
+		}
+		return ""
+	}
+	dur := func(i int) time.Duration {
+		if arg(i) == "" {
+			return 0
+		}
+		d, err := time.ParseDuration(arg(i))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return d
+	}
+	ctx := context.Background()
+	switch f[0] {
+	case "start":
+		name := string(rune('a' + len(s.procs)))
+		s.procs[name] = s.w.start(arg(1))
+		return ""
+	case "init":
+		_, _, err := s.mem.Init(ctx, lease.Space{
+			Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1",
+		}, s.w.clock.Now().Wall)
+		s.check(err)
+		return ""
+	case "era":
+		v, err := s.mem.Load(ctx)
+		s.check(err)
+		e := v.Era.Value
+		e.Number++
+		e.Floor = s.w.clock.Now().Wall + clock.MillisOf(dur(1))
+		e.Cluster = v.Cluster
+		s.mem.Put("era", lease.Encode(e))
+		return ""
+	case "expire":
+		s.mem.Expire(s.procs[arg(1)].machine.Status().Lease)
+		return ""
+	case "delete":
+		s.mem.Delete(arg(1))
+		return ""
+	case "corrupt":
+		s.mem.Corrupt(arg(1))
+		return ""
+	case "snapshot":
+		s.saved = s.mem.Snapshot()
+		return ""
+	case "restore":
+		s.mem.Restore(s.saved)
+		return ""
+	case "cluster":
+		n, err := strconv.ParseUint(arg(1), 10, 64)
+		s.check(err)
+		s.mem.SetCluster(n)
+		return ""
+	case "occupy": // by processes that live on and never write again
+		first, err := strconv.Atoi(arg(1))
+		s.check(err)
+		last, err := strconv.Atoi(arg(2))
+		s.check(err)
+		v, err := s.mem.Load(ctx)
+		s.check(err)
+		now := s.w.clock.Now().Wall
+		for i := first; i <= last; i++ {
+			owner := lease.Instance(fmt.Sprintf("other-%d", i))
+			id, err := s.mem.Register(ctx, 24*time.Hour, lease.Registration{Instance: owner, Node: "other"})
+			s.check(err)
+			applied, _, err := s.mem.Commit(ctx, lease.Txn{
+				Op: lease.Acquire, SID: flake.SID(i), Config: v.Config, Era: v.Era, Lease: id,
+				Holder: lease.Holder{Instance: owner, Node: "other"},
+				Window: lease.Window{Era: 1, Term: 1, Instance: owner, Node: "other", Nonce: "o", Base: now,
+					Ceil: now + 30000, State: lease.Active, Wall: now},
+			})
+			if s.check(err); !applied {
+				s.t.Fatalf("sid %d is taken", i)
+			}
+			s.others = append(s.others, id)
+		}
+		return ""
+	case "vacate": // N of them are gone
+		n, err := strconv.Atoi(arg(1))
+		s.check(err)
+		for range n {
+			s.mem.Expire(s.others[0])
+			s.others = s.others[1:]
+		}
+		return ""
+	case "ceiling": // SID D: the record that a clock D ahead left
+		now := s.w.clock.Now().Wall
+		s.mem.Put("window/"+arg(1), lease.Encode(lease.Window{Era: 1, Term: 9, Instance: "x", Node: "x", Nonce: "x",
+			Base: now, Ceil: now + clock.MillisOf(dur(2)), State: lease.Active, Wall: now}))
+		return ""
+	case "churn": // N unrelated writes
+		n, err := strconv.Atoi(arg(1))
+		s.check(err)
+		for range n {
+			s.mem.Put("unrelated", "x")
+		}
+		return ""
+	case "pass":
+		s.w.clock.Advance(dur(1))
+		s.mem.Advance(dur(1))
+		return ""
+	case "step":
+		s.w.clock.Step(dur(1))
+		return ""
+	}
+	p := s.procs[f[0]]
+	if p == nil {
+		s.t.Fatalf("unknown command %q", strings.Join(f, " "))
+	}
+	p.log = nil
+	switch arg(1) {
+	case "tick":
+		s.w.clock.Advance(dur(2))
+		s.mem.Advance(dur(2))
+		p.step(lease.Tick{})
+	case "run":
+		s.run(p, dur(2))
+	case "fault":
+		fates := map[string]fate{"notapplied": notApplied, "lostreply": lostReply, "late": late, "hang": notAnswered}
+		f, ok := fates[arg(2)]
+		if !ok {
+			s.t.Fatalf("unknown fault %q", arg(2))
+		}
+		s.next[p] = struct {
+			f    fate
+			kind string
+		}{f, arg(3)}
+	case "deliver":
+		p.deliver()
+	case "answer":
+		pending := p.pending
+		p.pending = nil
+		for _, a := range pending {
+			p.step(p.carryOut(a, answered))
+		}
+	case "stop":
+		p.step(lease.Stop{})
+	case "crash":
+		p.ended = true
+	case "changed":
+		p.step(lease.Changed{})
+	case "gate":
+		p.step(lease.Gate{Open: arg(2) == "open"})
+	case "issue":
+		n, err := strconv.Atoi(arg(2))
+		s.check(err)
+		now := s.w.clock.Now()
+		b, err := p.node.Try(now, n, 0)
+		if err != nil {
+			reason, _, _ := strings.Cut(err.Error(), ":")
+			return "REFUSED " + reason + "\n"
+		}
+		p.record(b)
+		return fmt.Sprintf("%d IDs from ms %d\n", n, clock.Millis(flake.Default.UnixMilli(b.First))-s.w.began)
+	case "status":
+		st := p.machine.Status()
+		line := st.Phase.String()
+		if st.Held {
+			line += fmt.Sprintf(" sid=%d window=[%d,%d)", st.Grant.SID, st.Grant.Base-s.w.began, st.Grant.Ceil-s.w.began)
+		}
+		if st.Problem != "" {
+			line += ": " + st.Problem
+		}
+		for sid, why := range st.Quarantined {
+			line += fmt.Sprintf("\nquarantined sid=%d: %s", sid, why)
+		}
+		return line + "\n"
+	default:
+		s.t.Fatalf("unknown command %q", strings.Join(f, " "))
+	}
+	if len(p.log) == 0 {
+		return ""
+	}
+	return strings.Join(p.log, "\n") + "\n"
+}
+
+// run lets d pass for p, waking it when it asks to be. Renewals of the lease
+// are left out of the story unless one fails.
+func (s *story) run(p *process, d time.Duration) {
+	end := s.w.clock.Now().Mono.Add(d)
+	for !p.ended {
+		now := s.w.clock.Now().Mono
+		wait := min(max(p.machine.Wake().Sub(now), time.Millisecond), end.Sub(now))
+		if wait <= 0 {
+			break
+		}
+		s.w.clock.Advance(wait)
+		s.mem.Advance(wait)
+		p.step(lease.Tick{})
+	}
+	kept := p.log[:0]
+	for _, l := range p.log {
+		if l != "keep alive" {
+			kept = append(kept, l)
+		}
+	}
+	p.log = kept
+}
+
+func (s *story) check(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// TestFormatMismatch is the refusal that ends a node.
+func TestFormatMismatch(t *testing.T) {
+	s := newStory(t)
+	_, _, err := s.mem.Init(context.Background(), lease.Space{Layout: flake.Fleet, Epoch: 1, Pool: "p"}, 0)
+	s.check(err)
+	p := s.w.start("n1")
+	p.step(lease.Tick{})
+	var format *lease.FormatError
+	if !errors.As(p.failure, &format) {
+		t.Fatalf("got %v, want a FormatError", p.failure)
+	}
+	for _, word := range []string{"fleet", "scalable", "epoch 1"} {
+		if !strings.Contains(format.Error(), word) {
+			t.Errorf("%q does not name %q", format, word)
+		}
+	}
+}

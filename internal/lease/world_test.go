@@ -1,0 +1,281 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/history"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// world is a store, a clock and processes that are moved by hand: the shell
+// that package keeper is, with no goroutines and a fault at every call.
+type world struct {
+	store   keeper.Store
+	clock   *clock.Manual // true time, and monotonic time everywhere
+	window  time.Duration // W; the other times keep their proportions to it
+	began   clock.Millis  // the clock's first reading: transcripts count from it
+	procs   int
+	nonce   int
+	hist    history.History
+	moments clock.Mono
+
+	// fault decides the fate of a call; nil: all succeed.
+	fault func(p *process, a lease.Action) fate
+}
+
+// fate is what becomes of a store call.
+type fate int
+
+const (
+	answered    fate = iota // carried out, and answered
+	notApplied              // lost on the way there
+	lostReply               // carried out, and the answer lost
+	late                    // answered with an error, and carried out later
+	notAnswered             // left pending; see process.pending
+)
+
+var errLost = errors.New("deadline exceeded")
+
+// process is one run of one node: a machine, a generator and what is on its way.
+type process struct {
+	w       *world
+	name    string // of the process in the history: unique
+	machine *lease.Machine
+	node    *node.Node
+	pending []lease.Action // requests that wait for the world to answer
+	late    []lease.Action // requests that the store will see after their deadline
+	log     []string       // actions, as transcripts show them
+	ended   bool           // done, failed or crashed
+	failure error
+	offset  time.Duration // of its wall clock from the true time
+}
+
+// Now is the process's clock: as wrong as its offset.
+func (p *process) Now() clock.Reading {
+	now := p.w.clock.Now()
+	now.Wall += clock.MillisOf(p.offset)
+	return now
+}
+
+// moment numbers what happens, in the order of one observer who sees all.
+func (w *world) moment() clock.Mono { w.moments++; return w.moments }
+
+func (w *world) config(nodeName, instance string, jitter func(time.Duration) time.Duration) lease.Config {
+	return lease.Config{
+		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test"},
+		Format:         flake.Default,
+		Window:         w.window,
+		ExtendEvery:    w.window / 6,
+		TTL:            w.window / 2,
+		KeepAliveEvery: w.window / 10,
+		ReloadEvery:    w.window / 3,
+		RetryAfter:     250 * time.Millisecond,
+		MaxSkew:        250 * time.Millisecond,
+		MaxLead:        250 * time.Millisecond,
+		Nonce:          func() string { w.nonce++; return fmt.Sprintf("n%d", w.nonce) },
+		Jitter:         jitter,
+	}
+}
+
+// start begins a new process of the named node.
+func (w *world) start(nodeName string) *process {
+	w.procs++
+	instance := fmt.Sprintf("%s-%d", nodeName, w.procs)
+	p := &process{w: w, name: instance}
+	p.machine = lease.NewMachine(w.config(nodeName, instance, func(time.Duration) time.Duration { return 0 }))
+	p.node = node.New(node.Config{
+		Name:     nodeName,
+		Instance: lease.Instance(instance),
+		Gen:      gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255},
+		MaxWait:  0,
+		MaxSkew:  250 * time.Millisecond,
+	}, p, rand.NewPCG(1, uint64(w.procs)))
+	return p
+}
+
+// step tells the machine of ev, carries out what it answers, and all that
+// follows at once.
+func (p *process) step(ev lease.Event) {
+	queue := []lease.Event{ev}
+	for len(queue) > 0 && !p.ended {
+		actions := p.machine.Step(p.Now(), queue[0])
+		queue = queue[1:]
+		p.node.Report(p.machine.Status())
+		for _, a := range actions {
+			p.log = append(p.log, p.w.show(a))
+			switch a := a.(type) {
+			case lease.Begin:
+				p.node.Begin(a.Grant)
+			case lease.Raise:
+				p.node.Raise(a.Ceil)
+			case lease.Seal:
+				queue = append(queue, lease.Sealed{Ceil: p.node.Seal()})
+			case lease.Alarm:
+			case lease.Fail:
+				p.ended, p.failure = true, a.Err
+			case lease.Done:
+				p.ended = true
+			default:
+				fate := answered
+				if p.w.fault != nil {
+					fate = p.w.fault(p, a)
+				}
+				if fate == notAnswered {
+					p.pending = append(p.pending, a)
+				} else if ev := p.carryOut(a, fate); !p.ended {
+					queue = append(queue, ev)
+				}
+			}
+		}
+	}
+}
+
+// confirm records what a response of the store shows to be the process's own. It
+// looks at responses alone, whatever the machine makes of them.
+func (p *process) confirm(v lease.View) {
+	for sid, s := range v.Sids {
+		if w := s.Window.Value; s.Window.Err == nil && string(w.Instance) == p.name && w.State == lease.Active {
+			p.w.hist.Grants = append(p.w.hist.Grants, history.Grant{
+				Process: p.name, SID: sid, Base: w.Base, Ceil: w.Ceil, At: p.w.moment(),
+			})
+		}
+	}
+}
+
+// carryOut lets a request meet its fate and returns what the machine hears of it.
+func (p *process) carryOut(a lease.Action, f fate) lease.Event {
+	answer := failed(a)
+	switch f {
+	case late:
+		p.late = append(p.late, a)
+	case answered, lostReply:
+		real := p.ask(a)
+		if f == answered {
+			answer = real
+			switch ev := real.(type) {
+			case lease.Loaded:
+				p.confirm(ev.View)
+			case lease.Committed:
+				p.confirm(ev.View)
+			}
+		}
+	}
+	return answer
+}
+
+// deliver carries out every request that was late.
+func (p *process) deliver() {
+	for _, a := range p.late {
+		p.ask(a)
+	}
+	p.late = nil
+}
+
+// ask carries a request out against the store.
+func (p *process) ask(a lease.Action) lease.Event {
+	ctx := context.Background()
+	switch a := a.(type) {
+	case lease.Load:
+		v, err := p.w.store.Load(ctx)
+		return lease.Loaded{View: v, Err: err}
+	case lease.Read:
+		v, err := p.w.store.Read(ctx, a.SID)
+		return lease.Loaded{View: v, Err: err}
+	case lease.Commit:
+		applied, v, err := p.w.store.Commit(ctx, a.Txn)
+		if applied {
+			w := v.Sids[a.Txn.SID].Window
+			p.w.hist.Writes = append(p.w.hist.Writes, history.Write{
+				SID: a.Txn.SID, Rev: w.Rev, Term: w.Value.Term, Base: w.Value.Base, Ceil: w.Value.Ceil,
+				Released: w.Value.State == lease.Released,
+			})
+		}
+		return lease.Committed{Applied: applied, View: v, Err: err}
+	case lease.Register:
+		id, err := p.w.store.Register(ctx, a.TTL, a.Registration)
+		return lease.Registered{Lease: id, Err: err}
+	case lease.KeepAlive:
+		return lease.KeptAlive{Err: p.w.store.KeepAlive(ctx, a.Lease)}
+	case lease.Revoke:
+		return lease.Revoked{Err: p.w.store.Revoke(ctx, a.Lease)}
+	}
+	panic(fmt.Sprintf("unknown request %T", a))
+}
+
+// failed is the answer to a request that got none.
+func failed(a lease.Action) lease.Event {
+	switch a.(type) {
+	case lease.Load, lease.Read:
+		return lease.Loaded{Err: errLost}
+	case lease.Commit:
+		return lease.Committed{Err: errLost}
+	case lease.Register:
+		return lease.Registered{Err: errLost}
+	case lease.KeepAlive:
+		return lease.KeptAlive{Err: errLost}
+	case lease.Revoke:
+		return lease.Revoked{Err: errLost}
+	}
+	panic(fmt.Sprintf("unknown request %T", a))
+}
+
+// issue asks the process for n IDs and records what it got. It reports whether
+// it got any.
+func (p *process) issue(n int) bool {
+	b, err := p.node.Try(p.Now(), n, 0)
+	if err != nil {
+		return false
+	}
+	p.record(b)
+	return true
+}
+
+func (p *process) record(b gen.Block) {
+	p.w.hist.Issues = append(p.w.hist.Issues, history.Issue{
+		Process: p.name, First: b.First, Count: b.Count, Stride: b.Stride, Begin: p.w.moment(), End: p.w.moment(),
+	})
+}
+
+// show prints an action as transcripts do.
+func (w *world) show(a lease.Action) string {
+	switch a := a.(type) {
+	case lease.Load:
+		return "load"
+	case lease.Read:
+		return fmt.Sprintf("read sid=%d", a.SID)
+	case lease.Commit:
+		put := a.Txn.Window
+		return fmt.Sprintf("%s sid=%d term=%d window=[%d,%d) over revision %d",
+			a.Txn.Op, a.Txn.SID, put.Term, put.Base-w.began, put.Ceil-w.began, a.Txn.Seen.Window.Rev)
+	case lease.Register:
+		return "register"
+	case lease.KeepAlive:
+		return "keep alive"
+	case lease.Revoke:
+		return "revoke"
+	case lease.Begin:
+		g := a.Grant
+		return fmt.Sprintf("BEGIN sid=%d term=%d window=[%d,%d)", g.SID, g.Term, g.Base-w.began, g.Ceil-w.began)
+	case lease.Raise:
+		return fmt.Sprintf("RAISE ceil=%d", a.Ceil-w.began)
+	case lease.Seal:
+		return "SEAL"
+	case lease.Alarm:
+		return fmt.Sprintf("ALARM %s: %s", a.Kind, a.Message)
+	case lease.Fail:
+		return "FAIL " + strings.ReplaceAll(a.Err.Error(), "\n", " ")
+	case lease.Done:
+		return "done"
+	}
+	panic(fmt.Sprintf("unknown action %T", a))
+}
