@@ -254,9 +254,9 @@ func everyConfig(t *testing.T, f func(t *testing.T, cfg Config, base clock.Milli
 
 // The fast generator against the obvious one, on the same draws.
 func TestOracle(t *testing.T) {
-	steps := 4000
+	steps := 1500
 	if testing.Short() {
-		steps = 500
+		steps = 400
 	}
 	outcomes := map[string]int{}
 	everyConfig(t, func(t *testing.T, cfg Config, base clock.Millis, seed uint64) {
