@@ -75,12 +75,19 @@ func (n *Node) SetVerdict(v clock.Verdict) { n.change(func(s *state) { s.verdict
 // lead are refused when they next try.
 func (n *Node) Drain() { n.change(func(s *state) { s.draining = true }) }
 
+// Leave makes Ready refuse with DRAINING while requests are served on, so that
+// load balancers look elsewhere before requests are refused.
+func (n *Node) Leave() { n.change(func(s *state) { s.leaving = true }) }
+
 // Ready returns nil if a request for one ID would not be refused now, and else
 // why it would be.
 func (n *Node) Ready() *Refusal {
 	s, now := n.state.Load(), n.clock.Now().Wall
 	if r := n.closed(s); r != nil {
 		return r
+	}
+	if s.leaving {
+		return refuse(Draining, 0, "node %s is about to shut down", n.cfg.Name)
 	}
 	if lead, limit := s.tenure.Ahead(now), n.cfg.Gen.MaxLead; lead > limit {
 		_, issued := s.tenure.Issued()

@@ -51,6 +51,7 @@ const numReasons = 16
 type state struct {
 	tenure   *gen.Tenure // nil: none, or sealed for good
 	verdict  clock.Verdict
+	leaving  bool // not ready, and still serving
 	draining bool
 	lease    lease.Status // as last reported; for refusals, never for permission
 }

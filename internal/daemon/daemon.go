@@ -1,0 +1,289 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/metrics"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// Daemon is one node with its servers. Run it once.
+type Daemon struct {
+	cfg     config.Config
+	version string
+	log     *slog.Logger
+
+	instance lease.Instance
+	clock    *clock.System
+	node     *node.Node
+	etcd     *etcd
+
+	listening chan struct{} // closed once addrs is set
+	addrs     Addresses
+
+	// Set by Run before anything that reads them starts.
+	keeper    *keeper.Keeper
+	server    *server.Server
+	metrics   *metrics.Metrics
+	listeners listeners
+}
+
+// ErrNoEndpoints says that a node was not told where etcd is.
+var ErrNoEndpoints = errors.New("daemon: no etcd endpoints are configured")
+
+// New returns a node that has begun nothing: it holds no port and no connection.
+// version is that of the program, for registrations and metrics.
+//
+// It returns ErrNoEndpoints, or the rules that cfg breaks.
+func New(cfg config.Config, version string, log *slog.Logger) (*Daemon, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if len(cfg.Etcd.Endpoints) == 0 {
+		return nil, ErrNoEndpoints
+	}
+	d := &Daemon{
+		cfg: cfg, version: version, log: log,
+		// Random, never the node's name: two processes with one instance would
+		// take each other's writes for their own.
+		instance:  lease.Instance(uuid.NewString()),
+		clock:     clock.NewSystem(),
+		listening: make(chan struct{}),
+	}
+	var err error
+	if d.etcd, err = newEtcd(cfg, log); err != nil {
+		return nil, err
+	}
+	d.node = node.New(node.Config{
+		Name: cfg.Node.Name, Instance: d.instance, Gen: cfg.Gen(),
+		MaxWait: cfg.Issue.MaxWait, MaxSkew: cfg.Issue.MaxSkew,
+	}, d.clock, gen.Random())
+	return d, nil
+}
+
+// Listening returns a channel that is closed when the node answers on its ports.
+func (d *Daemon) Listening() <-chan struct{} { return d.listening }
+
+// Addresses returns where the node answers. It may be called once Listening is
+// closed.
+func (d *Daemon) Addresses() Addresses { return d.addrs }
+
+// Node returns the part that issues IDs.
+func (d *Daemon) Node() *node.Node { return d.node }
+
+// Run serves until ctx ends, then stops in order and returns nil. Whatever
+// cannot go on ends the node the same way: Run then returns what it was.
+func (d *Daemon) Run(ctx context.Context) error {
+	if err := plausible(d.clock.Raw(), d.cfg.Epoch, buildTime()); err != nil {
+		return err
+	}
+	if err := d.listen(ctx); err != nil {
+		return err
+	}
+	if err := d.build(); err != nil {
+		d.listeners.close()
+		return err
+	}
+
+	// What still has work to do when ctx ends lives on contexts of its own.
+	inner := context.WithoutCancel(ctx)
+	ending, fail := context.WithCancel(ctx)
+	defer fail()
+	keeping, stopKeeper := context.WithCancel(inner)
+	defer stopKeeper()
+	watching, stopWatching := context.WithCancel(inner)
+	defer stopWatching()
+
+	var all errgroup.Group
+	start := func(what string, f func() error) {
+		all.Go(func() error {
+			defer fail() // whichever ends first ends the rest
+			if err := f(); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			return nil
+		})
+	}
+	s := servers{
+		grpc: d.server.NewGRPC(),
+		http: server.NewHTTPServer(d.server.HTTP()),
+		admin: server.NewHTTPServer(d.server.AdminHTTP(server.Admin{
+			Alive:   d.alive,
+			Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{}),
+			Profile: d.cfg.PProf,
+		})),
+	}
+	start("gRPC", func() error { return s.grpc.Serve(d.listeners.grpc) })
+	start("HTTP", func() error { return ignoreClosed(s.http.Serve(d.listeners.http)) })
+	start("admin", func() error { return ignoreClosed(s.admin.Serve(d.listeners.admin)) })
+	start("health", func() error { return d.server.Run(watching) })
+	start("etcd", func() error { return d.etcd.connect(watching) })
+	start("explain", func() error { return d.explain(watching) })
+	kept := make(chan struct{})
+	start("lease", func() error {
+		defer close(kept)
+		select {
+		case <-d.etcd.tried:
+		case <-keeping.Done():
+			return nil
+		}
+		return d.keeper.Run(keeping)
+	})
+	close(d.listening)
+	d.log.Info("listening", "node", d.cfg.Node.Name, "instance", d.instance, "space", d.cfg.Space,
+		"grpc", d.addrs.GRPC, "http", d.addrs.HTTP, "admin", d.addrs.Admin, "version", d.version)
+
+	<-ending.Done()
+	d.drain(s)
+	stopKeeper()
+	<-kept // bounded by stop.timeout and one call
+	stopWatching()
+	s.close()
+	err := all.Wait()
+	d.etcd.close()
+	d.log.Info("stopped", "node", d.cfg.Node.Name, "issued", d.node.Stats().Issued)
+	return err
+}
+
+// build makes the parts that need the addresses.
+func (d *Daemon) build() error {
+	l := d.cfg.Lease
+	d.keeper = keeper.New(keeper.Config{
+		Machine: lease.Config{
+			Registration: lease.Registration{
+				Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
+				GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP,
+			},
+			Format: d.cfg.Format(),
+			Window: l.Window, ExtendEvery: l.ExtendEvery, TTL: l.TTL, KeepAliveEvery: l.KeepAlive,
+			ReloadEvery: l.ReloadEvery, RetryAfter: retryAfter,
+			MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,
+			Nonce:  rand.Text,
+			Jitter: jitter,
+		},
+		Store: d.etcd, Generator: d.node, Clock: d.clock, Logger: d.log,
+		CallTimeout: l.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
+	})
+	var err error
+	d.server, err = server.New(server.Config{
+		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log,
+		Observe: func(surface string, took time.Duration) { d.metrics.Observe(surface, took) },
+	})
+	if err != nil {
+		return err
+	}
+	d.metrics = metrics.New(metrics.Config{
+		Node: d.node, Keeper: d.keeper, Clock: d.clock, Version: d.version,
+		Requests: func(yield func(string, string, int64)) {
+			for _, c := range d.server.Stats() {
+				yield(c.Surface, c.Outcome, c.Requests)
+			}
+		},
+	})
+	return nil
+}
+
+// retryAfter is the pause after a failed call to etcd: short beside a window,
+// and long enough that 1,024 waiting nodes are no load.
+const retryAfter = 250 * time.Millisecond
+
+// jitter returns a random duration in [0, most).
+func jitter(most time.Duration) time.Duration {
+	if most <= 0 {
+		return 0
+	}
+	return mathrand.N(most)
+}
+
+// stuckAfter is when a keeper's loop that has not turned counts as stuck. It
+// turns once a second, and only a bug or a starved process keeps it.
+const stuckAfter = 30 * time.Second
+
+// alive reports whether the process's loops turn. It knows nothing of etcd: to
+// restart a node because etcd is away would lose its window.
+func (d *Daemon) alive() error {
+	last := d.keeper.Ticked()
+	if last == 0 { // still connecting
+		return nil
+	}
+	if age := d.clock.Now().Mono.Sub(last); age > stuckAfter {
+		return fmt.Errorf("the keeper's loop has not turned for %v", age.Round(time.Second))
+	}
+	return nil
+}
+
+// servers are what answers on the three ports.
+type servers struct {
+	grpc        *grpc.Server
+	http, admin *http.Server
+}
+
+// drain takes the node out of service: nothing is being answered when it
+// returns, and later requests are refused.
+func (d *Daemon) drain(s servers) {
+	d.log.Info("stopping", "node", d.cfg.Node.Name, "delay", d.cfg.Drain.Delay, "timeout", d.cfg.Drain.Timeout)
+	if d.cfg.Drain.Delay > 0 {
+		d.node.Leave()
+		d.server.CheckHealth()
+		time.Sleep(d.cfg.Drain.Delay) // load balancers look away meanwhile
+	}
+	d.server.Drain()
+
+	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.Drain.Timeout)
+	defer cancel()
+	var both errgroup.Group
+	both.Go(func() error { return s.http.Shutdown(ctx) })
+	both.Go(func() error {
+		finished := make(chan struct{})
+		go func() { s.grpc.GracefulStop(); close(finished) }()
+		select {
+		case <-finished:
+			return nil
+		case <-ctx.Done():
+			s.grpc.Stop() // and GracefulStop returns
+			<-finished
+			return ctx.Err()
+		}
+	})
+	if err := both.Wait(); err != nil {
+		d.log.Warn("requests were cut off: they took longer than drain.timeout", "timeout", d.cfg.Drain.Timeout)
+	}
+}
+
+// close ends what drain left: connections that were cut off, and the admin port.
+func (s servers) close() {
+	_ = s.http.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	_ = s.admin.Shutdown(ctx)
+	_ = s.admin.Close()
+}
+
+// adminTimeout is for a scrape under way; there is no other use of the port that
+// is worth a wait.
+const adminTimeout = 500 * time.Millisecond
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+)
+
+// Addresses is where a node answers, as host:port.
+type Addresses struct {
+	GRPC, HTTP, Admin              string // listened on
+	AdvertisedGRPC, AdvertisedHTTP string // told to others
+}
+
+type listeners struct {
+	grpc, http, admin net.Listener
+}
+
+func (l listeners) close() {
+	for _, x := range []net.Listener{l.grpc, l.http, l.admin} {
+		if x != nil {
+			_ = x.Close()
+		}
+	}
+}
+
+// PortError says that a node cannot listen where it was told to.
+type PortError struct {
+	Key  string // the setting that names the address
+	Addr string
+	Err  error
+}
+
+// Error says what to change.
+func (e *PortError) Error() string {
+	if errors.Is(e.Err, syscall.EADDRINUSE) {
+		return fmt.Sprintf("daemon: %s is in use by another process: stop that, or set %s to another address", e.Addr, e.Key)
+	}
+	return fmt.Sprintf("daemon: %s: %v", e.Key, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *PortError) Unwrap() error { return e.Err }
+
+// listen opens the three ports and sets d.addrs. After an error none is open.
+func (d *Daemon) listen(ctx context.Context) error {
+	for _, p := range []struct {
+		key, addr string
+		to        *net.Listener
+		bound     *string
+	}{
+		{"listen.grpc", d.cfg.Listen.GRPC, &d.listeners.grpc, &d.addrs.GRPC},
+		{"listen.http", d.cfg.Listen.HTTP, &d.listeners.http, &d.addrs.HTTP},
+		{"listen.admin", d.cfg.Listen.Admin, &d.listeners.admin, &d.addrs.Admin},
+	} {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", p.addr)
+		if err != nil {
+			d.listeners.close()
+			return &PortError{Key: p.key, Addr: p.addr, Err: err}
+		}
+		*p.to, *p.bound = l, l.Addr().String()
+	}
+	d.addrs.AdvertisedGRPC = advertised(d.cfg.Advertise.GRPC, d.listeners.grpc.Addr())
+	d.addrs.AdvertisedHTTP = advertised(d.cfg.Advertise.HTTP, d.listeners.http.Addr())
+	return nil
+}
+
+// advertised returns the address to tell others: the one configured, else the
+// one bound, with the host's name in place of "any address".
+func advertised(configured string, bound net.Addr) string {
+	if configured != "" {
+		return configured
+	}
+	tcp, ok := bound.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsUnspecified() {
+		return bound.String()
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, fmt.Sprint(tcp.Port))
+}
