@@ -34,6 +34,14 @@
 #endif
 #define reached(n) assert(PROBE != n)
 
+/* STORY(format, a, b) prints a step of a replay (-DTELL) and is nothing in a search. It
+   takes no semicolon. */
+#ifdef TELL
+#define STORY(f, a, b) printf(f, a, b);
+#else
+#define STORY(f, a, b)
+#endif
+
 /* A nonce names one attempt of one process. With SHARED_NONCE it is made from an
    identity that two live processes share (a pod's name) and what both can read. */
 #ifdef SHARED_NONCE
@@ -173,6 +181,7 @@ inline apply(q)
 		:: else
 		fi;
 #endif
+		STORY("store    applies attempt %d, %e\n", q.nonce, q.kind)
 		window.rev++;
 		window.nonce = q.nonce;
 		window.base = q.base;
@@ -180,7 +189,9 @@ inline apply(q)
 		holder = (q.kind == RELEASE -> 0 : q.who);
 		granted = granted || q.ceil;
 		q.state = APPLIED
-	:: else -> q.state = REFUSED
+	:: else ->
+		STORY("store    refuses attempt %d, %e\n", q.nonce, q.kind)
+		q.state = REFUSED
 	fi;
 	if
 	:: !q.awaited -> clear(q)               /* nobody will read the reply */
@@ -230,7 +241,9 @@ inline bump(f)
 #else
 	era = eras;
 #endif
-	floor = floor || f
+	floor = floor || f;
+	STORY("admin    bumps the era to %d, floor above X: %d\n", era, floor)
+	skip
 }
 
 #if RESTORES > 0
@@ -245,6 +258,7 @@ Backup backup;
 
 inline take_backup()
 {
+	STORY("admin    takes a backup of record %d, era %d\n", window.nonce, era)
 	backup.taken = 1;
 	backup.rev = window.rev; backup.nonce = window.nonce;
 	backup.base = window.base; backup.ceil = window.ceil;
@@ -255,6 +269,7 @@ inline take_backup()
 inline restore()
 {
 	restores++;
+	STORY("admin    restores record %d, era %d\n", backup.nonce, backup.era)
 	window.rev = backup.rev; window.nonce = backup.nonce;
 	window.base = backup.base; window.ceil = backup.ceil;
 	holder = backup.holder; era = backup.era; floor = backup.floor;
@@ -301,6 +316,7 @@ end:
 	DELIVER(7)
 #endif
 	:: d_step { holder != 0 ->              /* the lease ran out, or was revoked too early */
+		STORY("store    loses holder key of %d%c\n", holder, 32)
 		holder = 0;
 #ifdef MUT_WINDOW_ON_LEASE
 		window.rev = 0; window.nonce = 0; window.base = 0; window.ceil = 0
@@ -335,6 +351,8 @@ end:
 /* send makes an attempt against the record in rev and nonce; mine remembers it. */
 inline send(k, h, b, c)
 {
+	STORY("node %d%c  ", i, 32) STORY("sends attempt %d, %e", NONCE(sent), k)
+	STORY(" on record %d, rev %d,", nonce, rev) STORY(" above X: base %d, ceil %d\n", b, c)
 	req[sent].kind = k;
 	req[sent].state = SENT;
 	req[sent].awaited = 1;
@@ -363,6 +381,7 @@ inline give_up()
 
 inline forget()
 {
+	STORY("node %d   starts without memory (of record %d)\n", i, nonce)
 	rev = 0; nonce = 0; myera = 0; mine = 0; cur = 0;
 	low = 0; base = 0; ceil = 0;
 #ifdef MUT_RELEASE_LOW
@@ -384,6 +403,7 @@ inline forget()
 #define CAN_ISSUE (!base && ceil && CLOCK_LETS)
 inline issue()
 {
+	STORY("node %d   issues X from record %d\n", i, nonce)
 	assert(!issued);        /* I1 */
 #if PROBE > 0
 	if
@@ -406,6 +426,7 @@ inline confirmed()
 	nonce = req[cur].nonce;
 	ceil = req[cur].ceil;
 	mine = 0;
+	STORY("node %d   learns that attempt %d was applied\n", i, nonce)
 	clear(req[cur]);
 	cur = 0
 }
@@ -420,6 +441,7 @@ inline adopt()
 #endif
 	rev = window.rev;
 	nonce = window.nonce;
+	STORY("node %d   reads back and adopts record %d\n", i, nonce)
 	mine = 0
 }
 

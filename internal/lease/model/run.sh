@@ -132,9 +132,10 @@ if [ "$mode" = replay ]; then
 	set -- $(grep -E "^(mutant|probe) +${2:?usage: run.sh replay NAME} " table) # fields, on purpose
 	[ $# -gt 2 ] || { echo "no such mutant or probe" >&2; exit 2; }
 	shift 2
+	set -- "$@" -DTELL
 	build replay "$@"
 	./pan -E >out 2>&1 || true
-	spin -t -p -g -l "$@" lease.pml
+	spin -t -T "$@" lease.pml | sed '/^spin: trail ends/,$d; s/^ *//'
 	exit
 fi
 
