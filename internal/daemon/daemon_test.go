@@ -1,0 +1,497 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// shared is one etcd for all tests that do not stop it; each has its own space.
+var shared *devetcd.Server
+
+func TestMain(m *testing.M) {
+	var err error
+	if shared, err = devetcd.Start(context.Background(), devetcd.Config{NoSync: true}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := shared.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	if err := goleak.Find(goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon")); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// settings is a configuration on free ports, for a space named after the test.
+func settings(t *testing.T, endpoint string) config.Config {
+	t.Helper()
+	c := config.Default()
+	c.Node.Name = "a"
+	c.Space = strings.ToLower(strings.NewReplacer("/", ".", "_", "-").Replace(t.Name()))
+	c.Etcd.Endpoints = []string{endpoint}
+	c.Listen = config.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	return c
+}
+
+// short makes windows that run out within a test.
+func short(c config.Config) config.Config {
+	c.Lease = config.Lease{
+		Window: 2 * time.Second, ExtendEvery: 400 * time.Millisecond, TTL: 5 * time.Second,
+		KeepAlive: time.Second, ReloadEvery: 2 * time.Second, CallTimeout: 500 * time.Millisecond,
+	}
+	return c
+}
+
+func initSpace(t *testing.T, c config.Config) {
+	t.Helper()
+	if _, _, err := daemon.Init(t.Context(), c, true, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// logs is a log that tests can search.
+type logs struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// running is a daemon under way.
+type running struct {
+	*daemon.Daemon
+	began time.Time
+	logs  *logs
+	stop  func() error // asks it to stop, waits, and returns what Run did
+	ended chan error
+}
+
+func start(t *testing.T, c config.Config) *running {
+	t.Helper()
+	r := &running{began: time.Now(), logs: &logs{}, ended: make(chan error, 1)}
+	log := slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	d, err := daemon.New(c, "test", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Daemon = d
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { r.ended <- d.Run(ctx) }()
+	r.stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-r.ended:
+			return err
+		case <-time.After(c.StopWithin() + 10*time.Second):
+			return errors.New("did not stop")
+		}
+	})
+	t.Cleanup(func() {
+		if err := r.stop(); err != nil && !t.Failed() {
+			t.Errorf("stop: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", c.Node.Name, r.logs)
+		}
+	})
+	select {
+	case <-d.Listening():
+	case err := <-r.ended:
+		r.ended <- err
+		t.Fatalf("ended before it listened: %v", err)
+	}
+	return r
+}
+
+// until waits for ok, which what names.
+func until(t *testing.T, within time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	from := time.Now()
+	for !ok() {
+		if time.Since(from) > within {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return time.Since(from)
+}
+
+func (r *running) untilReady(t *testing.T, within time.Duration) time.Duration {
+	t.Helper()
+	return until(t, within, "ready", func() bool { return r.Node().Ready() == nil })
+}
+
+func (r *running) next(t *testing.T) flake.ID {
+	t.Helper()
+	b, err := r.Node().Next(t.Context(), 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.First
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	return resp.StatusCode, string(body)
+}
+
+func store(t *testing.T, c config.Config) *etcdstore.Store {
+	t.Helper()
+	client, err := etcdstore.Dial(etcdstore.Config{Endpoints: c.Etcd.Endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	s, err := etcdstore.New(client, c.Root, c.Space)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestFirstIDWithinASecond(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	initSpace(t, c)
+	r := start(t, c)
+	r.untilReady(t, 5*time.Second)
+	id := r.next(t)
+	t.Logf("first ID %s after %v", id, time.Since(r.began))
+	if took := time.Since(r.began); took > 5*time.Second {
+		t.Errorf("first ID after %v", took)
+	}
+
+	if code, body := get(t, "http://"+r.Addresses().Admin+"/readyz"); code != 200 {
+		t.Errorf("readyz: %d %s", code, body)
+	}
+	_, body := get(t, "http://"+r.Addresses().Admin+"/metrics")
+	for _, want := range []string{"allocator_ids_issued_total 1\n", "allocator_ready 1\n", `allocator_build_info{version="test"} 1`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("metrics: no %q", want)
+		}
+	}
+	if code, _ := get(t, "http://"+r.Addresses().Admin+"/debug/pprof/"); code != 404 {
+		t.Errorf("profiles are served unasked: %d", code)
+	}
+	if _, body := get(t, "http://"+r.Addresses().HTTP+"/v1/ids/"+id.String()); !strings.Contains(body, `"node":"a"`) {
+		t.Errorf("decode does not name the holder: %s", body)
+	}
+}
+
+func TestStopReleasesAndTheNextStartsAtOnce(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	initSpace(t, c)
+	first := start(t, c)
+	first.untilReady(t, 5*time.Second)
+	last := first.next(t)
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	v, err := store(t, c).Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := v.Sids[c.Format().SID(last)].Window.Value
+	if w.State != lease.Released || int64(w.Ceil) != c.Format().UnixMilli(last)+1 {
+		t.Errorf("window %+v, want it released with the last ID's ms + 1 (%d) as its ceiling", w, c.Format().UnixMilli(last)+1)
+	}
+	if len(v.Nodes) != 0 {
+		t.Errorf("registrations left: %v", v.Nodes)
+	}
+
+	second := start(t, c)
+	took := second.untilReady(t, 5*time.Second)
+	t.Logf("ready again after %v", took)
+	next := second.next(t)
+	if next <= last || c.Format().SID(next) != c.Format().SID(last) {
+		t.Errorf("after the restart: %s, want one above %s of the same sid", next, last)
+	}
+}
+
+func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
+	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	c := short(settings(t, etcd.Endpoint()))
+	initSpace(t, c)
+	r := start(t, c)
+	r.untilReady(t, 5*time.Second)
+	before := r.next(t)
+
+	etcd.Stop()
+	stopped := time.Now()
+	until(t, 5*time.Second, "WINDOW_EXHAUSTED", func() bool {
+		_, err := r.Node().Next(t.Context(), 1, 0)
+		return errors.Is(err, &node.Refusal{Reason: node.WindowExhausted})
+	})
+	if held := time.Since(stopped); held < c.Lease.Window-c.Lease.ExtendEvery-200*time.Millisecond {
+		t.Errorf("served only %v of a window of %v", held, c.Lease.Window)
+	}
+	if code, _ := get(t, "http://"+r.Addresses().Admin+"/livez"); code != 200 {
+		t.Errorf("not alive during an outage: %d", code)
+	}
+	time.Sleep(max(0, 3*time.Second-time.Since(stopped)))
+	if err := etcd.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	took := r.untilReady(t, 5*time.Second)
+	t.Logf("ready %v after etcd answered again", took)
+	if took > 2*time.Second {
+		t.Errorf("took %v to recover, want 2s at most", took)
+	}
+	if after := r.next(t); after <= before {
+		t.Errorf("%s after %s", after, before)
+	}
+}
+
+func TestEtcdAppearsLater(t *testing.T) {
+	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	c := short(settings(t, etcd.Endpoint()))
+	initSpace(t, c)
+	etcd.Stop()
+
+	r := start(t, c)
+	if code, _ := get(t, "http://"+r.Addresses().Admin+"/livez"); code != 200 {
+		t.Errorf("livez: %d", code)
+	}
+	_, err = r.Node().Next(t.Context(), 1, 0)
+	if !errors.Is(err, &node.Refusal{Reason: node.Starting}) {
+		t.Errorf("got %v, want STARTING", err)
+	}
+	until(t, 10*time.Second, "says that it waits for etcd", func() bool {
+		return strings.Contains(r.logs.String(), "waiting for etcd") && strings.Contains(r.logs.String(), etcd.Endpoint())
+	})
+	if err := etcd.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("ready %v after etcd answered", r.untilReady(t, 5*time.Second))
+}
+
+func TestUninitialisedSpaceIsWaitedFor(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	r := start(t, c)
+	until(t, 5*time.Second, "says what to run", func() bool {
+		_, err := r.Node().Next(t.Context(), 1, 0)
+		return errors.Is(err, &node.Refusal{Reason: node.Starting}) && strings.Contains(err.Error(), "allocator init")
+	})
+	initSpace(t, c)
+	t.Logf("ready %v after init", r.untilReady(t, 5*time.Second))
+}
+
+func TestOtherFormatEndsTheNode(t *testing.T) {
+	for name, change := range map[string]func(*config.Config){
+		"layout": func(c *config.Config) { c.Layout = flake.Fleet },
+		"epoch":  func(c *config.Config) { c.Epoch += 1000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := settings(t, shared.Endpoint())
+			initSpace(t, c)
+			have := c
+			change(&c)
+			log := slog.New(slog.DiscardHandler)
+			d, err := daemon.New(c, "test", log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = d.Run(t.Context())
+			var format *lease.FormatError
+			if !errors.As(err, &format) || format.Space != have.Format() || format.Node != c.Format() {
+				t.Errorf("got %v, want both formats", err)
+			}
+			var space *daemon.SpaceError
+			if _, _, err := daemon.Init(t.Context(), c, true, log); !errors.As(err, &space) || space.Have != have.Format() {
+				t.Errorf("init: got %v, want both formats", err)
+			}
+		})
+	}
+}
+
+func TestInitTwice(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	log := slog.New(slog.DiscardHandler)
+	created, before, err := daemon.Init(t.Context(), c, false, log)
+	if err != nil || !created {
+		t.Fatalf("created %v, %v", created, err)
+	}
+	if floor := time.UnixMilli(int64(before.Era.Value.Floor)); time.Until(floor) < 29*time.Second {
+		t.Errorf("floor in %v: nodes of a lost etcd may still issue", time.Until(floor))
+	}
+	created, after, err := daemon.Init(t.Context(), c, true, log)
+	if err != nil || created || after.Config.Value != before.Config.Value || after.Era.Value != before.Era.Value {
+		t.Errorf("again: created %v, %v, %+v", created, err, after)
+	}
+}
+
+func TestTwoNodesOfOneName(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	initSpace(t, c)
+	one, two := start(t, c), start(t, c)
+	one.untilReady(t, 5*time.Second)
+	two.untilReady(t, 5*time.Second)
+	a, b := c.Format().SID(one.next(t)), c.Format().SID(two.next(t))
+	if a == b {
+		t.Errorf("both hold sid %d", a)
+	}
+}
+
+func TestStandbyTakesOver(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	initSpace(t, c)
+	s := store(t, c)
+	v, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := lease.Registration{Instance: "other", Node: "other"}
+	id, err := s.Register(t.Context(), 60*time.Second, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := v.Era.Value.Floor
+	released := lease.Txn{}
+	for sid := range c.Layout.Holders() {
+		txn := lease.Txn{
+			Op: lease.Acquire, SID: flake.SID(sid), Config: v.Config, Era: v.Era, Lease: id,
+			Holder: lease.Holder{Instance: "other", Node: "other"},
+			Window: lease.Window{Era: 1, Term: 1, Instance: "other", Node: "other", Nonce: fmt.Sprint("n", sid),
+				Base: now, Ceil: now + 1, State: lease.Active, Wall: now},
+		}
+		applied, after, err := s.Commit(t.Context(), txn)
+		if err != nil || !applied {
+			t.Fatalf("occupy sid %d: applied %v, %v", sid, applied, err)
+		}
+		if sid == 17 {
+			released = txn
+			released.Op, released.Seen = lease.Release, after.Sids[17]
+			released.Window.State, released.Window.Nonce = lease.Released, "gone"
+		}
+	}
+
+	r := start(t, c)
+	until(t, 5*time.Second, "stands by", func() bool {
+		st := r.Node().Stats().Lease
+		return st.Phase == lease.Standby && st.PoolHeld == c.Layout.Holders()
+	})
+	_, err = r.Node().Next(t.Context(), 1, 0)
+	if !errors.Is(err, &node.Refusal{Reason: node.NoSID}) {
+		t.Errorf("got %v, want NO_SID", err)
+	}
+	if code, _ := get(t, "http://"+r.Addresses().Admin+"/readyz"); code != 503 {
+		t.Errorf("a standby says that it is ready: %d", code)
+	}
+	if applied, _, err := s.Commit(t.Context(), released); err != nil || !applied {
+		t.Fatalf("release: applied %v, %v", applied, err)
+	}
+	t.Logf("took over after %v", r.untilReady(t, 5*time.Second))
+	if sid := c.Format().SID(r.next(t)); sid != 17 {
+		t.Errorf("issues from sid %d, want 17", sid)
+	}
+}
+
+// While load balancers look away, readiness is off and requests are served.
+func TestDrainDelayServesOn(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	c.Drain.Delay = time.Second
+	initSpace(t, c)
+	r := start(t, c)
+	r.untilReady(t, 5*time.Second)
+	ended := make(chan error)
+	go func() { ended <- r.stop() }()
+	until(t, time.Second, "readiness off", func() bool { return r.Node().Ready() != nil })
+	if code, body := get(t, "http://"+r.Addresses().Admin+"/readyz"); code != 503 || !strings.Contains(body, "DRAINING") {
+		t.Errorf("readyz: %d %s", code, body)
+	}
+	r.next(t)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	_, err := r.Node().Next(t.Context(), 1, 0)
+	if !errors.Is(err, &node.Refusal{Reason: node.Draining}) {
+		t.Errorf("stopped: got %v, want DRAINING", err)
+	}
+}
+
+func TestBusyPort(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	c := settings(t, shared.Endpoint())
+	c.Listen.HTTP = busy.Addr().String()
+	d, err := daemon.New(c, "test", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = d.Run(t.Context())
+	var port *daemon.PortError
+	if !errors.As(err, &port) || port.Key != "listen.http" || !strings.Contains(err.Error(), busy.Addr().String()) {
+		t.Errorf("got %v, want the address and the setting", err)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	if _, err := daemon.New(config.Default(), "test", log); !errors.Is(err, daemon.ErrNoEndpoints) {
+		t.Errorf("no endpoints: got %v", err)
+	}
+	c := settings(t, shared.Endpoint())
+	c.Lease.TTL = time.Millisecond
+	var rule *config.RuleError
+	if _, err := daemon.New(c, "test", log); !errors.As(err, &rule) {
+		t.Errorf("bad setting: got %v", err)
+	}
+	c = settings(t, shared.Endpoint())
+	c.Etcd.Username, c.Etcd.PasswordFile = "u", "/does/not/exist"
+	if _, err := daemon.New(c, "test", log); err == nil || !strings.Contains(err.Error(), "etcd.password-file") {
+		t.Errorf("missing password file: got %v", err)
+	}
+}

@@ -1,0 +1,30 @@
+package daemon
+
+import (
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+func TestPlausibleClock(t *testing.T) {
+	epoch := clock.Millis(flake.DefaultEpoch)
+	built := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		name string
+		now  clock.Millis
+		ok   bool
+	}{
+		{"1970", 0, false},
+		{"the epoch", epoch, false},
+		{"before the build", epoch + 1, false},
+		{"the build", clock.Millis(built.UnixMilli()), true},
+		{"the last ID", epoch + flake.MaxTimestamp, true},
+		{"past it", epoch + flake.MaxTimestamp + 1, false},
+	} {
+		if err := plausible(tt.now, epoch, built); (err == nil) != tt.ok {
+			t.Errorf("%s: got %v, want ok %v", tt.name, err, tt.ok)
+		}
+	}
+}

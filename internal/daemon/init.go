@@ -1,0 +1,74 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+)
+
+// SpaceError says that a space exists and means something else than asked for.
+type SpaceError struct {
+	Name        string
+	Have, Asked flake.Format
+}
+
+// Error prints both.
+func (e *SpaceError) Error() string {
+	show := func(f flake.Format) string {
+		return fmt.Sprintf("layout %s and epoch %s", f.Layout, clock.Millis(f.Epoch).Time().Format(time.RFC3339Nano))
+	}
+	return fmt.Sprintf("space %q has %s, and %s were asked for: use its values, or another space", e.Name, show(e.Have), show(e.Asked))
+}
+
+// Init makes the space that cfg names, or finds it made with the same layout and
+// epoch. It reports which, with the space's records.
+//
+// fresh says that no allocator ever issued IDs for this space: then IDs may
+// begin at once. Otherwise they begin only after all that nodes of a space whose
+// etcd was lost can still issue, some 31 s with the defaults.
+//
+// It returns a *SpaceError for a space that differs, and the store's errors.
+func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) (created bool, now lease.View, err error) {
+	dial, err := DialConfig(cfg.Etcd, log)
+	if err != nil {
+		return false, lease.View{}, err
+	}
+	client, err := etcdstore.Dial(dial)
+	if err != nil {
+		return false, lease.View{}, err
+	}
+	defer func() { _ = client.Close() }()
+	store, err := etcdstore.New(client, cfg.Root, cfg.Space)
+	if err != nil {
+		return false, lease.View{}, err
+	}
+	src := clock.NewSystem()
+	if err := plausible(src.Raw(), cfg.Epoch, buildTime()); err != nil {
+		return false, lease.View{}, err
+	}
+	floor := src.Now().Wall
+	if !fresh {
+		floor += clock.MillisOf(cfg.Lease.Window + 2*cfg.Issue.MaxSkew + cfg.Issue.MaxLead)
+	}
+	asked := lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: uuid.NewString()}
+	created, now, err = store.Init(ctx, asked, floor)
+	switch {
+	case err != nil:
+		return false, now, err
+	case now.Config.Err != nil:
+		return false, now, fmt.Errorf("config of space %q: %w", cfg.Space, now.Config.Err)
+	}
+	if have := now.Config.Value.Format(); have != asked.Format() {
+		return false, now, &SpaceError{Name: cfg.Space, Have: have, Asked: asked.Format()}
+	}
+	return created, now, nil
+}
