@@ -1,0 +1,182 @@
+package keeper_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/history"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/leasetest"
+)
+
+// TestEveryCallFailsOnEtcd is the walk of package lease's test of that name on a
+// real etcd, with real clocks and goroutines: each call of a short life fails
+// both ways, and the process goes on, or crashes there and is started again. The
+// runs share one etcd, each in a space of its own, and run side by side.
+func TestEveryCallFailsOnEtcd(t *testing.T) {
+	ctx := context.Background()
+	etcd, err := devetcd.Start(ctx, devetcd.Config{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = etcd.Close() })
+	client, err := etcdstore.Dial(etcdstore.Config{Endpoints: []string{etcd.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+
+	points := []struct {
+		kind leasetest.Kind
+		n    int
+	}{
+		{leasetest.Load, 1}, {leasetest.Load, 2}, {leasetest.Register, 1}, {leasetest.KeepAlive, 1}, {leasetest.KeepAlive, 2},
+		{leasetest.KindOf(lease.Acquire), 1}, {leasetest.KindOf(lease.Extend), 1}, {leasetest.KindOf(lease.Extend), 2},
+		{leasetest.KindOf(lease.Rehold), 1}, {leasetest.KindOf(lease.Release), 1}, {leasetest.Revoke, 1},
+	}
+	// Runs beside each other would starve each other of processor time.
+	const atOnce = 12
+	slots := make(chan struct{}, atOnce)
+	var fired atomic.Int64
+	// Not t.Parallel: that runs two at a time on two cores, and these mostly wait.
+	var all sync.WaitGroup
+	for i, p := range points {
+		for _, outcome := range []leasetest.Outcome{leasetest.NotApplied, leasetest.Applied} {
+			for _, crash := range []bool{false, true} {
+				name := fmt.Sprintf("%s-%d/%d/crash=%v", p.kind, p.n, outcome, crash)
+				space := fmt.Sprintf("s%d-%d-%v", i, outcome, crash)
+				all.Go(func() {
+					t.Run(name, func(t *testing.T) {
+						slots <- struct{}{}
+						defer func() { <-slots }()
+						store, err := etcdstore.New(client, "test", space)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if _, _, err := store.Init(ctx, lease.Space{
+							Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: space}, 0); err != nil {
+							t.Fatal(err)
+						}
+						if life(t, store, p.kind, p.n, outcome, crash) {
+							fired.Add(1)
+						}
+					})
+				})
+			}
+		}
+	}
+	all.Wait()
+	// Reading back after a fault needs no fault of its own to be planted; all
+	// others must have been met.
+	if want := int64(4 * len(points)); fired.Load() < want {
+		t.Errorf("%d of %d faults were met", fired.Load(), want)
+	}
+}
+
+// life runs a node through acquiring, extending, losing its lease and stopping,
+// beside a second node, and reports whether the fault was met.
+func life(t *testing.T, store keeper.Store, kind leasetest.Kind, n int, outcome leasetest.Outcome, crash bool) bool {
+	t.Helper()
+	const window = 3 * time.Second
+	var mu sync.Mutex
+	hist := &history.History{Format: flake.Default}
+	begun := time.Now()
+	src := clock.NewSystem()
+	start := func(name string, s keeper.Store) (*bench, *recorder) {
+		b := newBench(name, s, src, window)
+		r := &recorder{Node: b.node, name: name, start: begun, mu: &mu, hist: hist}
+		b.keeper = keeper.New(keeper.Config{
+			Machine: machineConfig(name, window), Store: s, Generator: r, Clock: src,
+			Logger: slog.New(slog.DiscardHandler), CallTimeout: 5 * time.Second, StopTimeout: 2 * time.Second,
+		})
+		return b, r
+	}
+
+	var met atomic.Bool
+	crashed := make(chan struct{})
+	var once sync.Once
+	faulty := leasetest.NewFaulty(store, nil)
+	faulty.SetScript(func(k leasetest.Kind, i int) leasetest.Outcome {
+		select {
+		case <-crashed:
+			return leasetest.NotApplied // a dead process sends nothing
+		default:
+		}
+		if k != kind || i != n {
+			return leasetest.Pass
+		}
+		met.Store(true)
+		if crash {
+			once.Do(func() { close(crashed) })
+		}
+		return outcome
+	})
+
+	other, otherRec := start("b", store)
+	subject, rec := start("a", faulty)
+	ctx, stop := context.WithCancel(context.Background())
+	otherCtx, stopOther := context.WithCancel(context.Background())
+	defer stop()
+	defer stopOther()
+	var all sync.WaitGroup
+	all.Go(func() { _ = other.keeper.Run(otherCtx) })
+	subjectDone := make(chan struct{})
+	go func() { defer close(subjectDone); _ = subject.keeper.Run(ctx) }()
+
+	var next *bench
+	var nextRec *recorder
+	revoked := false
+	deadline := time.Now().Add(2500 * time.Millisecond)
+	for now := begun; now.Before(deadline); now = time.Now() {
+		otherRec.issue(3)
+		select {
+		case <-crashed:
+			// The process is gone: it issues nothing more, and another starts.
+			if next == nil {
+				stop()
+				subject.node.Seal()
+				next, nextRec = start("c", store)
+				all.Go(func() { _ = next.keeper.Run(otherCtx) })
+			}
+			nextRec.issue(5)
+		default:
+			rec.issue(5)
+		}
+		if st := subject.keeper.Status(); !revoked && st.Held && time.Since(begun) > 1200*time.Millisecond {
+			revoked = true
+			_ = store.Revoke(ctx, st.Lease) // behind its back: it must put its key back
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	stop()
+	if crash && met.Load() {
+		// Its own stop would be the end of a process that is gone already.
+		select {
+		case <-crashed:
+		default:
+			t.Error("the fault was met and the process did not crash")
+		}
+	}
+	<-subjectDone
+	stopOther()
+	all.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	for _, v := range hist.Check() {
+		t.Error(v)
+	}
+	if hist.IDs() < 500 {
+		t.Errorf("%d IDs: too few to mean anything", hist.IDs())
+	}
+	return met.Load()
+}

@@ -1,0 +1,364 @@
+package keeper_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/history"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/leasetest"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// bubbleClock runs with the time of a synctest bubble, which starts in the year
+// 2000, before any epoch.
+type bubbleClock struct{ origin time.Time }
+
+func (c bubbleClock) Now() clock.Reading {
+	d := time.Since(c.origin)
+	return clock.Reading{
+		Wall: clock.Millis(flake.DefaultEpoch+1_000_000) + clock.MillisOf(d),
+		Mono: clock.Mono(d),
+	}
+}
+
+// bench is a keeper on a store, with the node it serves.
+type bench struct {
+	keeper *keeper.Keeper
+	node   *node.Node
+	name   string
+}
+
+func machineConfig(name string, window time.Duration) lease.Config {
+	return lease.Config{
+		Registration:   lease.Registration{Instance: lease.Instance(name), Node: name, Version: "test"},
+		Format:         flake.Default,
+		Window:         window,
+		ExtendEvery:    window / 6,
+		TTL:            max(2*time.Second, window/2),
+		KeepAliveEvery: max(500*time.Millisecond, window/10),
+		ReloadEvery:    window / 3,
+		RetryAfter:     min(250*time.Millisecond, window/20),
+		MaxSkew:        250 * time.Millisecond,
+		MaxLead:        250 * time.Millisecond,
+		Nonce:          rand.Text,
+		Jitter:         func(most time.Duration) time.Duration { return mathrand.N(max(most, 1)) },
+	}
+}
+
+func newBench(name string, store keeper.Store, src clock.Source, window time.Duration) *bench {
+	n := node.New(node.Config{
+		Name: name, Instance: lease.Instance(name), MaxWait: 0, MaxSkew: 250 * time.Millisecond,
+		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255},
+	}, src, gen.Random())
+	return &bench{name: name, node: n, keeper: keeper.New(keeper.Config{
+		Machine: machineConfig(name, window), Store: store, Generator: n, Clock: src,
+		Logger: slog.New(slog.DiscardHandler), CallTimeout: time.Second, StopTimeout: 3 * time.Second,
+	})}
+}
+
+// run runs f beside the keeper, then stops the keeper and returns its error.
+func (b *bench) run(f func()) error {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.keeper.Run(ctx) }()
+	f()
+	stop()
+	return <-done
+}
+
+func (b *bench) reason() node.Reason {
+	_, err := b.node.Next(context.Background(), 1, 0)
+	var r *node.Refusal
+	if errors.As(err, &r) {
+		return r.Reason
+	}
+	return ""
+}
+
+func initialised(t *testing.T) *leasetest.Memory {
+	t.Helper()
+	mem := leasetest.NewMemory(1)
+	_, _, err := mem.Init(context.Background(), lease.Space{
+		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mem
+}
+
+// pass lets bubble time go by, and the store's leases with it.
+func pass(mem *leasetest.Memory, d time.Duration) {
+	const stride = 100 * time.Millisecond
+	for ; d > 0; d -= stride {
+		time.Sleep(stride)
+		mem.Advance(stride)
+		synctest.Wait()
+	}
+}
+
+func TestLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := initialised(t)
+		b := newBench("n1", mem, bubbleClock{time.Now()}, 30*time.Second)
+		if got := b.reason(); got != node.Starting {
+			t.Errorf("before the first window: got %q, want STARTING", got)
+		}
+		var last clock.Millis
+		err := b.run(func() {
+			pass(mem, time.Second)
+			if got := b.reason(); got != "" {
+				t.Errorf("a second after the start: refused with %s", got)
+			}
+			first := b.node.Stats().Ceil
+			pass(mem, time.Minute)
+			if got := b.node.Stats().Ceil - first; got < 55_000 || got > 65_000 {
+				t.Errorf("the ceiling rose by %d ms in a minute", got)
+			}
+			if got := b.keeper.Status(); got.Phase != lease.Holding || got.PoolHeld != 1 {
+				t.Errorf("status %+v", got)
+			}
+			id, _ := b.node.Next(context.Background(), 1, 0)
+			last = clock.Millis(flake.Default.UnixMilli(id.First))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, _ := mem.Load(context.Background())
+		w := v.Sids[0].Window.Value
+		if w.State != lease.Released || w.Ceil != last+1 {
+			t.Errorf("left behind %+v, want released at %d", w, last+1)
+		}
+		if len(v.Nodes) != 0 || v.Sids[0].Holder.Exists() {
+			t.Errorf("left behind nodes %v, holder %v", v.Nodes, v.Sids[0].Holder)
+		}
+		if got := b.reason(); got != node.NoSID {
+			t.Errorf("after the end: got %q, want NO_SID", got)
+		}
+		if s := b.keeper.Stats(); s.Calls[keeper.OpKeepAlive].Calls < 15 || s.Calls["extend"].Calls < 10 {
+			t.Errorf("calls: %+v", s.Calls)
+		}
+	})
+}
+
+// TestStoreAway: an outage shorter than what is left of the window is invisible;
+// a longer one ends in WINDOW_EXHAUSTED and is over when the store is back.
+func TestStoreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := initialised(t)
+		store := leasetest.NewFaulty(mem, nil)
+		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
+		err := b.run(func() {
+			pass(mem, 7*time.Second)
+			store.SetScript(leasetest.Every(leasetest.NotApplied))
+			for range 200 { // 20 s
+				pass(mem, 100*time.Millisecond)
+				if got := b.reason(); got != "" {
+					t.Fatalf("refused with %s during an outage of 20 s", got)
+				}
+			}
+			pass(mem, 15*time.Second)
+			if got := b.reason(); got != node.WindowExhausted {
+				t.Errorf("after 35 s: got %q, want WINDOW_EXHAUSTED", got)
+			}
+			store.SetScript(nil)
+			pass(mem, 2*time.Second)
+			if got := b.reason(); got != "" {
+				t.Errorf("2 s after the store came back: %s", got)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// hanging is a store that never answers until its caller gives up.
+type hanging struct {
+	keeper.Store
+	mu   sync.Mutex // guards hang
+	hang bool
+}
+
+func (h *hanging) set(hang bool) { h.mu.Lock(); h.hang = hang; h.mu.Unlock() }
+
+func (h *hanging) wait(ctx context.Context) error {
+	h.mu.Lock()
+	hang := h.hang
+	h.mu.Unlock()
+	if !hang {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (h *hanging) Load(ctx context.Context) (lease.View, error) {
+	if err := h.wait(ctx); err != nil {
+		return lease.View{}, err
+	}
+	return h.Store.Load(ctx)
+}
+
+func (h *hanging) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, error) {
+	applied, v, err := h.Store.Commit(ctx, txn) // applied, and the answer is slow
+	if e := h.wait(ctx); e != nil {
+		return false, lease.View{}, e
+	}
+	return applied, v, err
+}
+
+func (h *hanging) KeepAlive(ctx context.Context, id lease.LeaseID) error {
+	if err := h.wait(ctx); err != nil {
+		return err
+	}
+	return h.Store.KeepAlive(ctx, id)
+}
+
+// TestStoreHangs: calls that never come back end by their deadline, and stopping
+// ends by its own.
+func TestStoreHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := initialised(t)
+		store := &hanging{Store: mem}
+		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
+		var stopped time.Time
+		err := b.run(func() {
+			pass(mem, 7*time.Second)
+			store.set(true)
+			pass(mem, 40*time.Second)
+			store.set(false)
+			pass(mem, 2*time.Second)
+			if got := b.reason(); got != "" {
+				t.Errorf("2 s after the store answers again: %s", got)
+			}
+			store.set(true)
+			stopped = time.Now()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(stopped); took > 5*time.Second {
+			t.Errorf("stopping took %v with a store that hangs; the limit is 3 s and one call", took)
+		}
+		if got := b.reason(); got != node.NoSID {
+			t.Errorf("after the end: got %q, want NO_SID: it must be sealed all the same", got)
+		}
+	})
+}
+
+func TestFormatMismatchEndsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := leasetest.NewMemory(1)
+		if _, _, err := mem.Init(context.Background(), lease.Space{Layout: flake.Fleet, Pool: "p"}, 0); err != nil {
+			t.Fatal(err)
+		}
+		b := newBench("n1", mem, bubbleClock{time.Now()}, 30*time.Second)
+		err := b.run(func() { time.Sleep(time.Second) })
+		var format *lease.FormatError
+		if !errors.As(err, &format) {
+			t.Errorf("got %v, want a FormatError", err)
+		}
+	})
+}
+
+// TestStandby: with every sid taken, one more node stands by and takes over within
+// a second when one is given back.
+func TestStandby(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := initialised(t)
+		src := bubbleClock{time.Now()}
+		var all sync.WaitGroup
+		stops := make([]context.CancelFunc, 32)
+		benches := make([]*bench, 33)
+		for i := range benches {
+			benches[i] = newBench(fmt.Sprintf("n%d", i), mem, src, 30*time.Second)
+		}
+		for i := range stops {
+			var ctx context.Context
+			ctx, stops[i] = context.WithCancel(context.Background())
+			all.Go(func() { _ = benches[i].keeper.Run(ctx) })
+		}
+		pass(mem, 3*time.Second)
+		ctx, stop := context.WithCancel(context.Background())
+		all.Go(func() { _ = benches[32].keeper.Run(ctx) })
+		pass(mem, 3*time.Second)
+		sids := map[flake.SID]bool{}
+		for _, b := range benches[:32] {
+			st := b.keeper.Status()
+			if !st.Held || sids[st.Grant.SID] {
+				t.Errorf("%s: %+v", b.name, st)
+			}
+			sids[st.Grant.SID] = true
+		}
+		if got := benches[32].keeper.Status().Phase; got != lease.Standby {
+			t.Errorf("the 33rd is %v, want standby", got)
+		}
+		if got := benches[32].reason(); got != node.NoSID {
+			t.Errorf("the 33rd refuses with %q, want NO_SID", got)
+		}
+		stops[5]()
+		pass(mem, time.Second)
+		if got := benches[32].reason(); got != "" {
+			t.Errorf("a second after a sid was given back: %s, %+v", got, benches[32].keeper.Status())
+		}
+		for _, s := range stops {
+			s()
+		}
+		stop()
+		all.Wait()
+	})
+}
+
+// recorder is a node whose issues and confirmed windows are kept.
+type recorder struct {
+	*node.Node
+	name  string
+	start time.Time
+	mu    *sync.Mutex // guards hist and sid
+	hist  *history.History
+	sid   flake.SID
+	base  clock.Millis
+}
+
+func (r *recorder) now() clock.Mono { return clock.Mono(time.Since(r.start)) }
+
+func (r *recorder) Begin(g lease.Grant) {
+	r.mu.Lock()
+	r.sid, r.base = g.SID, g.Base
+	r.hist.Grants = append(r.hist.Grants, history.Grant{Process: r.name, SID: g.SID, Base: g.Base, Ceil: g.Ceil, At: r.now()})
+	r.mu.Unlock()
+	r.Node.Begin(g)
+}
+
+func (r *recorder) Raise(ceil clock.Millis) {
+	r.mu.Lock()
+	r.hist.Grants = append(r.hist.Grants, history.Grant{Process: r.name, SID: r.sid, Base: r.base, Ceil: ceil, At: r.now()})
+	r.mu.Unlock()
+	r.Node.Raise(ceil)
+}
+
+func (r *recorder) issue(n int) {
+	begin := r.now()
+	b, err := r.Next(context.Background(), n, 0)
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hist.Issues = append(r.hist.Issues, history.Issue{
+		Process: r.name, First: b.First, Count: b.Count, Stride: b.Stride, Begin: begin, End: r.now(),
+	})
+}
