@@ -111,7 +111,7 @@ func (o *oracle) next(now, seen clock.Millis, n int, after flake.ID) (Block, err
 		err := ErrOverflow
 		if less(own, first) && less(maxLead, sub(div(first, o.perMs()), at)) {
 			err = ErrAfterTooFar
-		} else if less(excess, sub(o.read(seen), at)) {
+		} else if !less(sub(o.read(seen), at), excess) {
 			err = ErrRegression
 		} else if o.last == nil && less(maxLead, sub(o.base, at)) {
 			err = ErrNotBegun

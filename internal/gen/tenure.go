@@ -167,7 +167,7 @@ func (t *Tenure) tooFar(last, first uint64, bound bool, lead, at, seen int64) er
 	switch excess := lead - t.maxLead; {
 	case bound && t.millis(first)-at > t.maxLead:
 		err = ErrAfterTooFar
-	case seen-at > excess:
+	case seen-at >= excess: // had the clock not gone back, the lead would be within its limit
 		err = ErrRegression
 	case last < t.begin() && t.base-at > t.maxLead:
 		err = ErrNotBegun
