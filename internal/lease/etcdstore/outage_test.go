@@ -54,6 +54,16 @@ func commit(t *testing.T, s *Store, op lease.Op, id lease.LeaseID, v lease.View,
 	return now
 }
 
+// await waits until the watch has called changed.
+func await(t *testing.T, changed <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+		t.Fatal("changed was not called")
+	}
+}
+
 // While etcd is away calls end with their deadline; when it is back the client
 // finds it by itself, soon enough for a window to outlive the outage.
 func TestOutage(t *testing.T) {
@@ -68,7 +78,7 @@ func TestOutage(t *testing.T) {
 	var calls atomic.Int32
 	changed, ended := make(chan struct{}, 1000), make(chan error, 1)
 	go func() { ended <- s.Watch(ctx, func() { calls.Add(1); changed <- struct{}{} }) }()
-	<-changed
+	await(t, changed)
 
 	server.Stop()
 	began := time.Now()
@@ -123,11 +133,7 @@ func TestOutage(t *testing.T) {
 	if err := s.Revoke(ctx, id); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-changed:
-	case <-ctx.Done():
-		t.Error("the watch did not survive the outage")
-	}
+	await(t, changed) // the watch survived
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("watch ended with %v", err)
@@ -161,7 +167,7 @@ func TestWatchOpensAgain(t *testing.T) {
 	changed, ended := make(chan struct{}, 100), make(chan error, 1)
 	began := time.Now()
 	go func() { ended <- s.Watch(ctx, func() { changed <- struct{}{} }) }()
-	<-changed
+	await(t, changed)
 	if n := broken.opened.Load(); n != 3 {
 		t.Errorf("the watch was opened %d times, want 3", n)
 	}
@@ -169,7 +175,7 @@ func TestWatchOpensAgain(t *testing.T) {
 		t.Errorf("two broken watches were opened again within %v, want a pause of %v each", took, reopenDelay)
 	}
 	hold(t, s)
-	<-changed
+	await(t, changed)
 	stop()
 	<-ended
 }
@@ -198,14 +204,7 @@ func TestWatchOutlivesCompaction(t *testing.T) {
 	s.client.Watcher = &resumeAt{Watcher: s.client.Watcher, rev: rev}
 	changed := make(chan struct{}, 100)
 	go s.Watch(ctx, func() { changed <- struct{}{} })
-	for {
-		select {
-		case <-changed:
-			return
-		case <-ctx.Done():
-			t.Fatal("changed was not called")
-		}
-	}
+	await(t, changed)
 }
 
 // resumeAt opens its first watch at an old revision.

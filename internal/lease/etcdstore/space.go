@@ -63,7 +63,7 @@ func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lea
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	r, err := s.client.Get(ctx, s.keys.ledgerOf(sid), clientv3.WithPrefix(),
-		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(lease.LedgerKept))
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	if err != nil {
 		return lease.Tenure{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, err)
 	}
