@@ -255,15 +255,16 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer etcd.Close()
+	t.Cleanup(func() { _ = etcd.Close() }) // after the node, whose sid it takes back
 	c := short(settings(t, etcd.Endpoint()))
 	initSpace(t, c)
 	r := start(t, c)
 	r.untilReady(t, 5*time.Second)
 	before := r.next(t)
 
-	etcd.Stop()
 	stopped := time.Now()
+	etcd.Stop()
+	t.Logf("etcd took %v to stop", time.Since(stopped))
 	until(t, 5*time.Second, "WINDOW_EXHAUSTED", func() bool {
 		_, err := r.Node().Next(t.Context(), 1, 0)
 		return errors.Is(err, &node.Refusal{Reason: node.WindowExhausted})
@@ -275,9 +276,11 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 		t.Errorf("not alive during an outage: %d", code)
 	}
 	time.Sleep(max(0, 3*time.Second-time.Since(stopped)))
+	restarted := time.Now()
 	if err := etcd.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("etcd took %v to restart", time.Since(restarted))
 	took := r.untilReady(t, 5*time.Second)
 	t.Logf("ready %v after etcd answered again", took)
 	if took > 2*time.Second {
@@ -293,7 +296,7 @@ func TestEtcdAppearsLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer etcd.Close()
+	t.Cleanup(func() { _ = etcd.Close() }) // after the node, whose sid it takes back
 	c := short(settings(t, etcd.Endpoint()))
 	initSpace(t, c)
 	etcd.Stop()
