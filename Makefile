@@ -1,0 +1,131 @@
+# «make help» lists what this file can do, from the comments behind ##.
+
+GO      ?= go
+PKG     ?= ./...# packages to test or measure
+TIMEOUT ?= 5m# of the tests of one package
+SEEDS   ?= 60# random lease schedules under -race; 300 without
+IDS     ?= 200000# of the end-to-end run within «make test»
+E2E_IDS ?= 10000000# of the end-to-end run by itself
+COUNT   ?= 1# runs of each benchmark
+BENCH   ?= .# benchmarks to run, a regular expression
+FUZZTIME ?= 10s# for each fuzz target
+
+BIN   := bin
+TOOLS := $(CURDIR)/$(BIN)/tools
+DONE  := $(BIN)/summary# what «make test» did and what it left out, a line each
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help build test race lint model e2e bench gen fuzz clean tools \
+        check-format check-vet check-static check-tests check-e2e check-model check-generated
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/allocator, statically
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/allocator ./cmd/allocator
+
+test: start check-format check-vet check-static check-tests check-e2e check-model check-generated ## all that CI runs: format, vet, staticcheck, tests with -race, short model run, generated code
+	@echo; echo "make test: all passed"; cat $(DONE)
+
+race: ## the Go tests alone, with -race; PKG=./internal/gen for some of them
+	$(GO) test -race -timeout $(TIMEOUT) $(PKG)
+
+lint: start check-format check-vet check-static ## format, vet and staticcheck
+
+model: ## the full Spin run of the lease protocol: about 20 minutes, 2 GB
+	internal/lease/model/run.sh full
+
+e2e: ## the end-to-end run: real processes, E2E_IDS ids, all compared
+	$(GO) test -timeout 60m -count 1 -v ./chaos -run TestEndToEnd -ids $(E2E_IDS)
+
+bench: ## all benchmarks with -benchmem; COUNT=10 for benchstat, BENCH=Next1 for some
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) \
+		$$(git grep -l '^func Benchmark' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+
+gen: tools ## regenerate api/ from the proto file; protoc must be on PATH
+	PATH="$(TOOLS):$$PATH" protoc $(call PROTOC_FLAGS,.) api/allocator/v1/allocator.proto
+
+fuzz: ## each fuzz target for FUZZTIME
+	@git grep -l '^func Fuzz' -- '*_test.go' | xargs -n 1 dirname | sort -u | while read -r dir; do \
+		for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c 6-); do \
+			echo "$$dir $$f"; \
+			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir || exit 1; \
+		done; \
+	done
+
+clean: ## remove bin/
+	rm -rf $(BIN)
+
+# ---- the steps of «make test» ------------------------------------------------
+
+PROTOC_FLAGS = --go_out=$(1) --go_opt=paths=source_relative --go-grpc_out=$(1) --go-grpc_opt=paths=source_relative
+
+.PHONY: start
+start:
+	@mkdir -p $(BIN) && : >$(DONE)
+
+check-format:
+	@echo "== gofmt"
+	@bad=$$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$' | while read -r f; do [ ! -e "$$f" ] || echo "$$f"; done | xargs gofmt -l); \
+		[ -z "$$bad" ] || { echo "not formatted, run gofmt -w on:"; echo "$$bad"; exit 1; }
+	@echo "  passed   gofmt" >>$(DONE)
+
+check-vet:
+	@echo "== go vet"
+	$(GO) vet ./...
+	@echo "  passed   go vet" >>$(DONE)
+
+check-static: tools
+	@echo "== staticcheck"
+	$(TOOLS)/staticcheck ./...
+	@echo "  passed   staticcheck" >>$(DONE)
+
+# The lease schedules run in one goroutine, where -race finds nothing and costs
+# tenfold: all of them run without it, and some with it. Timed tests share the
+# machine badly, so packages run two at a time.
+check-tests:
+	@echo "== go test -race"
+	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease
+	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease -seeds $(SEEDS)
+	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/chaos$$')
+	@echo "  passed   go test -race" >>$(DONE)
+
+check-e2e:
+	@echo "== end to end"
+	@if [ -d chaos ]; then \
+		echo "$(GO) test -race -timeout $(TIMEOUT) ./chaos -ids $(IDS)"; \
+		$(GO) test -race -timeout $(TIMEOUT) ./chaos -ids $(IDS) && \
+		echo "  passed   end to end" >>$(DONE); \
+	else \
+		echo "  skipped  end to end: there is no chaos/ in this tree" | tee -a $(DONE); \
+	fi
+
+check-model:
+	@echo "== model"
+	@if missing=$$(for t in spin gcc; do command -v $$t >/dev/null || echo $$t; done) && [ -n "$$missing" ]; then \
+		echo "  skipped  model: not installed:" $$missing "(Debian: apt-get install spin gcc)" | tee -a $(DONE); \
+	else \
+		internal/lease/model/run.sh short && echo "  passed   model (short run)" >>$(DONE); \
+	fi
+
+# The version of protoc itself is in the generated files, and need not be ours.
+check-generated: tools
+	@echo "== generated code"
+	@if ! command -v protoc >/dev/null; then \
+		echo "  skipped  generated code: protoc is not installed (Debian: apt-get install protobuf-compiler)" | tee -a $(DONE); \
+	else \
+		rm -rf $(BIN)/gen && mkdir -p $(BIN)/gen && \
+		PATH="$(TOOLS):$$PATH" protoc $(call PROTOC_FLAGS,$(BIN)/gen) api/allocator/v1/allocator.proto && \
+		for f in allocator.pb.go allocator_grpc.pb.go; do \
+			diff -u -I '^//.*protoc  *v' api/allocator/v1/$$f $(BIN)/gen/api/allocator/v1/$$f || \
+			{ echo "api/ is not what allocator.proto gives: run make gen"; exit 1; }; \
+		done && echo "  passed   generated code" >>$(DONE); \
+	fi
+
+tools: $(TOOLS)/stamp
+
+$(TOOLS)/stamp: tools/go.mod tools/go.sum
+	@mkdir -p $(TOOLS)
+	cd tools && GOBIN=$(TOOLS) $(GO) install tool
+	@touch $@
