@@ -12,8 +12,9 @@ import (
 // etcdstore is the real one, package leasetest has one in memory, and the
 // contract test in leasetest says what both must do.
 //
-// Any error but lease.ErrLeaseGone means that the outcome is unknown: a write
-// may have been applied, or may still be. All methods honour ctx and are safe
+// After lease.ErrLeaseGone and lease.ErrTxn nothing was written. Any other error
+// means that the outcome is unknown: a write may have been applied, or may still
+// be. All methods honour ctx and are safe
 // for concurrent use.
 type Store interface {
 	// Load reads the whole space, linearizably and at one revision. The records
@@ -26,6 +27,8 @@ type Store interface {
 	// Commit carries out txn whole, or not at all if a compare does not hold.
 	// It reports which, with a view of the sid: after the write if applied
 	// (holder and window then carry the revision of the write), else as found.
+	// Not applied is about this request alone: what is found may be txn's own
+	// nonce, if the client library had sent it before.
 	Commit(ctx context.Context, txn lease.Txn) (applied bool, now lease.View, err error)
 
 	// Register takes a lease of ttl (whole seconds) and puts r under it.
@@ -39,7 +42,8 @@ type Store interface {
 	Revoke(ctx context.Context, id lease.LeaseID) error
 
 	// Watch calls changed after every change of config, era or a holder, and
-	// once after each gap in what it could see. It is a hint: the caller reads
+	// once after each gap in what it could see, the first when it opens. It is a
+	// hint: the caller reads
 	// again. Watch blocks until ctx ends and returns its error.
 	Watch(ctx context.Context, changed func()) error
 }
