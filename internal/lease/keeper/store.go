@@ -43,7 +43,7 @@ type Store interface {
 
 	// Watch calls changed after every change of config, era or a holder, and
 	// once after each gap in what it could see, the first when it opens. It is a
-	// hint: the caller reads
-	// again. Watch blocks until ctx ends and returns its error.
+	// hint: the caller reads again. Watch blocks until ctx ends and returns its
+	// error.
 	Watch(ctx context.Context, changed func()) error
 }
