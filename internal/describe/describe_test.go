@@ -1,0 +1,305 @@
+package describe_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/ulid"
+)
+
+type invalid struct {
+	Input   string   `json:"input"`
+	Classes []string `json:"classes"`
+}
+
+type lenient struct {
+	Input     string `json:"input"`
+	Canonical string `json:"canonical"`
+	Strict    bool   `json:"strict_accepts"`
+}
+
+type answers struct {
+	Meta struct {
+		Classes []string `json:"error_classes"`
+	} `json:"meta"`
+	Standalone []map[string]any `json:"flake_standalone"`
+	Scalable   []map[string]any `json:"flake_scalable"`
+	ULID       []map[string]any `json:"ulid"`
+	UUIDv7     []map[string]any `json:"uuid_v7"`
+	BadFlake   []invalid        `json:"flake_invalid_strings"`
+	BadInt     []invalid        `json:"flake_invalid_ints"`
+	BadULID    []invalid        `json:"ulid_invalid_strings"`
+	LooseFlake []lenient        `json:"flake_lenient"`
+	LooseULID  []lenient        `json:"ulid_lenient"`
+}
+
+func load(t testing.TB) answers {
+	t.Helper()
+	b, err := os.ReadFile("../../testdata/vectors/vectors.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a answers
+	if err := json.Unmarshal(b, &a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// fieldsOf returns the names of a JSON object's fields in order, and the
+// object.
+func fieldsOf(t testing.TB, v any) ([]string, map[string]any) {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	_, _ = d.Token()
+	for d.More() {
+		name, _ := d.Token()
+		names = append(names, name.(string))
+		var skip json.RawMessage
+		if err := d.Decode(&skip); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	return names, m
+}
+
+// same fails unless the fields that the known answer names are in got.
+func same(t *testing.T, what string, got, want map[string]any, names map[string]string) {
+	t.Helper()
+	for theirs, ours := range names {
+		if g, w := fmt.Sprint(got[ours]), fmt.Sprint(want[theirs]); g != w {
+			t.Errorf("%s: %s is %s, want %s", what, ours, g, w)
+		}
+	}
+}
+
+// TestKnownAnswers takes every form of every known answer apart.
+func TestKnownAnswers(t *testing.T) {
+	a := load(t)
+	names := map[string]string{
+		"base32": "base32", "int": "int", "hex": "hex", "bin": "bin", "bytes_hex": "bytes_hex",
+		"ts_ms": "timestamp_ms", "unix_ms": "unix_ms", "time": "time", "randomness": "randomness", "sid": "sid",
+	}
+	order := strings.Fields("kind layout base32 int hex bin bytes_hex timestamp_ms unix_ms time randomness sid")
+	for layout, list := range map[flake.Layout][]map[string]any{flake.Standalone: a.Standalone, flake.Scalable: a.Scalable} {
+		f := flake.Format{Layout: layout, Epoch: flake.DefaultEpoch}
+		for _, v := range list {
+			for kind, form := range map[describe.Kind]string{describe.Auto: "base32", describe.Flake: "base32", describe.Int: "int", describe.Hex: "hex"} {
+				id, err := describe.Parse(v[form].(string), kind, f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fields, got := fieldsOf(t, describe.Describe(id, f))
+				want := order
+				if layout == flake.Standalone {
+					want = order[:len(order)-1] // it has no sid
+				}
+				if !slices.Equal(fields, want) {
+					t.Fatalf("fields %v, want %v", fields, want)
+				}
+				same(t, v["base32"].(string), got, v, names)
+			}
+		}
+	}
+	order = strings.Fields("kind ulid uuid u128 bytes_hex unix_ms time randomness_hex flake")
+	for _, v := range slices.Concat(a.ULID, a.UUIDv7) {
+		for _, form := range []string{"ulid", "uuid"} {
+			id, err := describe.Parse(v[form].(string), "", flake.Default)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fields, got := fieldsOf(t, describe.Describe(id, flake.Default))
+			if !slices.Equal(fields, order) || got["kind"] != form {
+				t.Fatalf("fields %v of a %v, want %v of a %s", fields, got["kind"], order, form)
+			}
+			names := map[string]string{"ulid": "ulid", "uuid": "uuid", "u128": "u128", "unix_ms": "unix_ms"}
+			if _, ok := v["randomness_hex"]; ok {
+				names["randomness_hex"], names["time"], names["bytes_hex"] = "randomness_hex", "time", "bytes_hex"
+			}
+			same(t, v["ulid"].(string), got, v, names)
+			_, err = id.Wide.Flake(flake.DefaultEpoch)
+			if (got["flake"] != nil) != (err == nil) {
+				t.Errorf("%s: flake %v, but %v", v["ulid"], got["flake"], err)
+			}
+		}
+	}
+}
+
+// TestWide: the flake within is shown as a flake is.
+func TestWide(t *testing.T) {
+	id, err := flake.Default.Make(1_769_904_000_123, 77, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := ulid.FromFlake(id, flake.DefaultEpoch, 1<<63+12345)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := describe.Parse(w.UUID(), describe.Auto, flake.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := describe.Describe(parsed, flake.Default)
+	alone := describe.Describe(describe.ID{Kind: describe.Flake, Flake: id}, flake.Default)
+	a, _ := json.Marshal(d.Wide.Flake)
+	b, _ := json.Marshal(alone)
+	if string(a) != string(b) || d.Flake != nil || alone.Wide != nil {
+		t.Errorf("within %s, alone %s", a, b)
+	}
+	if got, err := parsed.AsFlake(flake.DefaultEpoch); got != id || err != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+	if hex, err := describe.Parse(w.Hex(), describe.Hex, flake.Default); err != nil || hex.Wide != w || hex.Kind != describe.ULID {
+		t.Errorf("from 32 digits: %+v, %v", hex, err)
+	}
+}
+
+// TestClasses: every input that must be refused is, with the class that known
+// answers prefer, through the kind and through Auto.
+func TestClasses(t *testing.T) {
+	a := load(t)
+	known := append(a.Meta.Classes, "not_v7", "bad_kind", "bad_layout", "invalid")
+	check := func(kind describe.Kind, list []invalid) {
+		t.Helper()
+		for _, v := range list {
+			_, err := describe.Parse(v.Input, kind, flake.Default)
+			if got := describe.Class(err); !slices.Contains(v.Classes, got) || !slices.Contains(known, got) {
+				t.Errorf("%q as %s: %q, want one of %v", v.Input, kind, got, v.Classes)
+			}
+		}
+	}
+	check(describe.Flake, a.BadFlake)
+	check(describe.Auto, a.BadFlake)
+	check(describe.Int, a.BadInt)
+	check(describe.ULID, a.BadULID)
+	check(describe.Auto, a.BadULID)
+	check(describe.UUID, []invalid{
+		{"", []string{"bad_uuid"}}, {"017f22e2-79b0-7cc3-98c4-dc0c0c07398", []string{"bad_uuid"}},
+		{"017f22e2x79b0-7cc3-98c4-dc0c0c07398f", []string{"bad_uuid"}}, {"017f22e279b07cc398c4dc0c0c07398f", []string{"bad_uuid"}},
+	})
+	check(describe.Auto, []invalid{
+		{"-1", []string{"out_of_range"}}, {"9223372036854775808", []string{"out_of_range"}}, {"12a", []string{"bad_length"}},
+		{"0x1F", []string{"bad_length"}}, {"-", []string{"bad_length"}}, {"٣", []string{"bad_length"}},
+		{"017f22e2-79b0-7cc3-98c4-dc0c0c07398g", []string{"bad_uuid"}},
+	})
+	check(describe.Hex, []invalid{
+		{"1F", []string{"bad_length"}}, {"0x8000000000000000", []string{"out_of_range"}}, {"0xG", []string{"bad_char"}},
+		{"0x", []string{"bad_length"}}, {strings.Repeat("g", 32), []string{"bad_char"}},
+	})
+	check("base64", []invalid{{"0000000000000", []string{"bad_kind"}}})
+	if _, err := describe.ParseKind("Flake"); describe.Class(err) != "bad_kind" {
+		t.Errorf("%v", err)
+	}
+	for class, err := range map[string]error{"": nil, "invalid": os.ErrNotExist, "bad_sid": fmt.Errorf("x: %w", flake.ErrSID)} {
+		if got := describe.Class(err); got != class {
+			t.Errorf("%v: %q, want %q", err, got, class)
+		}
+	}
+}
+
+// TestLenient: what people may have meant is read when asked for, and only
+// then.
+func TestLenient(t *testing.T) {
+	a := load(t)
+	for kind, list := range map[describe.Kind][]lenient{describe.Flake: a.LooseFlake, describe.ULID: a.LooseULID} {
+		for _, v := range list {
+			for _, k := range []describe.Kind{kind, describe.Auto} {
+				id, err := describe.ParseLenient(v.Input, k, flake.Default)
+				if err != nil || text(id) != v.Canonical {
+					t.Errorf("%q as %s: %s, %v, want %s", v.Input, k, text(id), err, v.Canonical)
+				}
+			}
+			if _, err := describe.Parse(v.Input, kind, flake.Default); (err == nil) != v.Strict {
+				t.Errorf("%q, strict: %v", v.Input, err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		in   string
+		kind describe.Kind
+	}{
+		{"017f22e2-79b0-7cc3-98c4-dc0c0c07398f", describe.UUID}, // the shape goes first, though hyphens may be anywhere
+		{"01FWHE4YDG-FK1SHH6W1G60EECF", describe.ULID},
+		{"00CM-XB6T-AK4SA", describe.Flake},
+		{"123", describe.Flake}, // an integer is a flake
+		{"0-0-C-M-X-B-6-T-A-K-4-S-A", describe.Flake},
+	} {
+		if id, err := describe.ParseLenient(c.in, describe.Auto, flake.Default); err != nil || id.Kind != c.kind {
+			t.Errorf("%q: %s, %v, want %s", c.in, id.Kind, err, c.kind)
+		}
+	}
+	for in, class := range map[string]string{
+		"12-3": "bad_length", "-1": "out_of_range", "00CMXB6TAK4SU": "bad_char", "": "bad_length",
+		"017f22e2-79b0-7cc3-98c4-dc0c0c07398g": "bad_uuid",
+	} {
+		if _, err := describe.ParseLenient(in, describe.Auto, flake.Default); describe.Class(err) != class {
+			t.Errorf("%q: %v, want %s", in, err, class)
+		}
+	}
+}
+
+// text writes a parsed ID in its own form.
+func text(id describe.ID) string {
+	switch id.Kind {
+	case describe.ULID:
+		return id.Wide.String()
+	case describe.UUID:
+		return id.Wide.UUID()
+	}
+	return id.Flake.String()
+}
+
+// FuzzParse: whatever is read can be written and read again, and is described
+// in forms that all read as the same ID.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"", "0", "01XA2VP000037", "01FWHE4YDGFK1SHH6W1G60EECF", "017f22e2-79b0-7cc3-98c4-dc0c0c07398f", "-1", "0x1"} {
+		for i := range describe.Kinds {
+			f.Add(s, uint8(i), i%2 == 0)
+		}
+	}
+	f.Fuzz(func(t *testing.T, s string, k uint8, loose bool) {
+		kind := describe.Kinds[int(k)%len(describe.Kinds)]
+		parse := describe.Parse
+		if loose {
+			parse = describe.ParseLenient
+		}
+		id, err := parse(s, kind, flake.Default)
+		if err != nil {
+			if c := describe.Class(err); c == "" || c == "invalid" || id != (describe.ID{}) {
+				t.Fatalf("%q as %s: class %q of %v, %+v", s, kind, c, err, id)
+			}
+			return
+		}
+		d := describe.Describe(id, flake.Default)
+		if _, err := json.Marshal(d); err != nil {
+			t.Fatal(err)
+		}
+		forms := map[string]describe.Kind{}
+		if d.Flake != nil {
+			forms = map[string]describe.Kind{d.Flake.Base32: describe.Auto, d.Flake.Int: describe.Int, d.Flake.Hex: describe.Hex, d.Flake.BytesHex: describe.Hex}
+		} else {
+			forms = map[string]describe.Kind{d.Wide.ULID: describe.Auto, d.Wide.UUID: describe.Auto, d.Wide.BytesHex: describe.Hex}
+		}
+		for form, kind := range forms {
+			again, err := describe.Parse(form, kind, flake.Default)
+			if err != nil || again.Flake != id.Flake || again.Wide != id.Wide {
+				t.Fatalf("%q as %s: %+v, %v, want %+v", form, kind, again, err, id)
+			}
+		}
+	})
+}
