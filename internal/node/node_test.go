@@ -1,0 +1,485 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+const start clock.Millis = 1_769_904_000_000
+
+// zeros draws 0 always: what is issued then depends on nothing but what was
+// issued before.
+type zeros struct{}
+
+func (zeros) Uint64() uint64 { return 0 }
+
+func testConfig() Config {
+	return Config{
+		Name: "node-a", Instance: "a-1", MaxSkew: 250 * time.Millisecond,
+		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 3},
+	}
+}
+
+// bubbleEpoch is before the year 2000, in which the clock of a test bubble starts.
+const bubbleEpoch = 900_000_000_000
+
+func grant(base, ceil clock.Millis) lease.Grant {
+	return lease.Grant{SID: 7, Term: 1, Base: base, Ceil: ceil}
+}
+
+func holding() lease.Status {
+	return lease.Status{Phase: lease.Holding, Held: true, EverHeld: true, Grant: grant(start, start+1000)}
+}
+
+// reasonOf returns the reason of a refusal, "" for nil.
+func reasonOf(t testing.TB, err error) Reason {
+	t.Helper()
+	if err == nil {
+		return ""
+	}
+	r, ok := errors.AsType[*Refusal](err)
+	if !ok {
+		t.Fatalf("%T is no refusal: %v", err, err)
+	}
+	return r.Reason
+}
+
+// faults are all that can be wrong at once, a bit each, in order of precedence.
+const (
+	badCount_ = 1 << iota
+	badAfter
+	isDraining
+	isRewound
+	isSkewed
+	isUnverified
+	isStarting
+	isStandby
+	tooFar
+	wentBack
+	overflows
+	isExhausted
+	allFaults
+)
+
+var faultReasons = []Reason{
+	InvalidCount, InvalidID, Draining, HistoryRewound, ClockSkew, ClockUnverified, Starting, NoSID,
+	AfterTooFar, ClockRegression, EntropyOverflow, WindowExhausted,
+}
+
+// excludes lists faults that cannot be together: a verdict is one of two; a
+// node that never held a sid is not one that lost it; rewound is a phase like
+// those; and lead is put down to the clock or to demand.
+var excludes = []int{isSkewed | isUnverified, isStarting | isStandby, wentBack | overflows}
+
+// broken returns a node with the faults given and the request to send it.
+func broken(faults int) (n *Node, clk *clock.Manual, count int, after flake.ID) {
+	clk = clock.NewManual(start)
+	n = New(testConfig(), clk, zeros{})
+	g := grant(start, start+1000)
+	if faults&isExhausted != 0 {
+		g.Ceil = start + 2
+	}
+	n.Begin(g)
+	st := holding()
+	// 40,000 IDs end in the second millisecond, 40,000 more in the third.
+	if _, err := n.Next(context.Background(), 40_000, 0); err != nil {
+		panic(err)
+	}
+	count = 1
+	if faults&isExhausted != 0 {
+		count = 40_000
+	}
+	if faults&overflows != 0 {
+		count = 98_304
+	}
+	if faults&wentBack != 0 {
+		clk.Step(-time.Second)
+	}
+	if faults&tooFar != 0 {
+		after = flake.ID(int64(start+100_000)-flake.DefaultEpoch) << flake.LowBits
+	}
+	if faults&(isStarting|isStandby|isRewound) != 0 {
+		n.Seal()
+	}
+	switch {
+	case faults&isStarting != 0:
+		st = lease.Status{Phase: lease.Seeking}
+	case faults&isStandby != 0:
+		st.Phase, st.Held = lease.Standby, false
+	}
+	if faults&isRewound != 0 {
+		st.Phase = lease.Rewound
+	}
+	n.Report(st)
+	switch {
+	case faults&isSkewed != 0:
+		n.SetVerdict(clock.Verdict{State: clock.Skewed})
+	case faults&isUnverified != 0:
+		n.SetVerdict(clock.Verdict{State: clock.Unverified})
+	}
+	if faults&isDraining != 0 {
+		n.Drain()
+	}
+	if faults&badAfter != 0 {
+		after = -1
+	}
+	if faults&badCount_ != 0 {
+		count = 0
+	}
+	return n, clk, count, after
+}
+
+// TestPrecedence: of every mix of faults, the first is the reason, and the
+// refusal changes nothing (I7).
+func TestPrecedence(t *testing.T) {
+	mixes := 0
+	for faults := range allFaults {
+		possible := true
+		for _, e := range excludes {
+			possible = possible && faults&e != e
+		}
+		if !possible {
+			continue
+		}
+		mixes++
+		want := Reason("")
+		for i, r := range faultReasons {
+			if faults&(1<<i) != 0 {
+				want = r
+				break
+			}
+		}
+		n, clk, count, after := broken(faults)
+		before := n.Stats()
+		_, err := n.Next(context.Background(), count, after)
+		if got := reasonOf(t, err); got != want {
+			t.Fatalf("faults %012b: %q, want %q", faults, got, want)
+		}
+		if want == "" {
+			continue
+		}
+		st := n.Stats()
+		if st.Issued != before.Issued || st.Lead != before.Lead || st.Ceil != before.Ceil || st.Holding != before.Holding {
+			t.Fatalf("faults %012b: the refusal changed %+v to %+v", faults, before, st)
+		}
+		if st.Refused[want] != 1 {
+			t.Fatalf("faults %012b: counted %d times", faults, st.Refused[want])
+		}
+		if _, err := n.Try(clk.Now(), count, after); reasonOf(t, err) != want || n.Stats().Refused[want] != 1 {
+			t.Fatalf("faults %012b: Try says %v, or counts", faults, err)
+		}
+	}
+	if mixes != 1728 {
+		t.Errorf("%d mixes", mixes) // 2^12 · (3/4)^3
+	}
+}
+
+// TestReady: ready is when one ID would be issued, and the reason is the one a
+// request would get.
+func TestReady(t *testing.T) {
+	for faults := range allFaults {
+		if faults&(badCount_|badAfter|tooFar|overflows) != 0 {
+			continue // of a request, not of the node
+		}
+		n, clk, _, _ := broken(faults)
+		if faults&isExhausted != 0 && faults&wentBack == 0 {
+			clk.Advance(2 * time.Millisecond)
+		}
+		r := n.Ready()
+		_, err := n.Next(context.Background(), 1, 0)
+		want := reasonOf(t, err)
+		if got := reasonOf(t, asError(r)); got != want {
+			t.Errorf("faults %012b: ready says %q, a request gets %q", faults, got, want)
+		}
+	}
+	// A window that has not begun.
+	n := New(testConfig(), clock.NewManual(start), zeros{})
+	n.Report(holding())
+	n.Begin(grant(start+500, start+1000))
+	_, err := n.Next(context.Background(), 1, 0)
+	if got := reasonOf(t, asError(n.Ready())); got != Starting || reasonOf(t, err) != Starting {
+		t.Errorf("before the first window: ready says %q, a request gets %v", got, err)
+	}
+}
+
+func asError(r *Refusal) error {
+	if r == nil {
+		return nil
+	}
+	return r
+}
+
+// TestBeginStartsAbove: a new tenure seals the old one and starts above all that
+// the process issued, whatever its sid and base are (I2).
+func TestBeginStartsAbove(t *testing.T) {
+	clk := clock.NewManual(start)
+	n := New(testConfig(), clk, zeros{})
+	n.Report(holding())
+	n.Begin(lease.Grant{SID: 9, Term: 1, Base: start, Ceil: start + 1000})
+	first, err := n.Next(context.Background(), 98_304, 0) // leads by 2 ms
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := n.state.Load().tenure
+	n.Begin(lease.Grant{SID: 3, Term: 5, Base: start - 1000, Ceil: start + 1000})
+	if _, err := old.Next(start, start, 1, 0); !errors.Is(err, gen.ErrSealed) {
+		t.Errorf("the old tenure still issues: %v", err)
+	}
+	second, err := n.Next(context.Background(), 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.First <= first.Last() || second.SID != 3 {
+		t.Errorf("%v of the new sid is not above %v of the old", second.First, first.Last())
+	}
+	if got, want := flake.Default.UnixMilli(second.First), int64(start+3); got != want {
+		t.Errorf("the new tenure begins at %d, want %d", got, want)
+	}
+
+	// All of the new window may lie below: then it is empty until raised.
+	n.Begin(lease.Grant{SID: 4, Term: 1, Base: start - 1000, Ceil: start})
+	if _, err := n.Next(context.Background(), 1, 0); reasonOf(t, err) == "" {
+		t.Error("issued from a window below what was issued")
+	}
+	n.Raise(start + 1000)
+	clk.Advance(5 * time.Millisecond)
+	third, err := n.Next(context.Background(), 1, 0)
+	if err != nil || third.First <= second.First {
+		t.Errorf("%v, %v is not above %v", third, err, second.First)
+	}
+	// Sealed with nothing in between: still above.
+	if ceil := n.Seal(); ceil <= clock.Millis(flake.Default.UnixMilli(third.First)) {
+		t.Errorf("sealed at %d", ceil)
+	}
+	n.Begin(lease.Grant{SID: 5, Term: 1, Base: start - 1000, Ceil: start - 500})
+	n.Raise(start + 1000)
+	if b, err := n.Next(context.Background(), 1, 0); err != nil || b.First <= third.First {
+		t.Errorf("%v, %v is not above %v", b, err, third.First)
+	}
+}
+
+// TestUnusedTenure: one that issued nothing holds nobody back.
+func TestUnusedTenure(t *testing.T) {
+	n := New(testConfig(), clock.NewManual(start), zeros{})
+	n.Begin(grant(start+900, start+1000))
+	n.Begin(grant(start, start+1000))
+	b, err := n.Next(context.Background(), 1, 0)
+	if err != nil || flake.Default.UnixMilli(b.First) != int64(start) {
+		t.Errorf("%v, %v", b, err)
+	}
+}
+
+// TestNextAllocates holds the issue path to its promise.
+func TestNextAllocates(t *testing.T) {
+	n := New(testConfig(), clock.NewSystem(), gen.Random())
+	now := n.clock.Now().Wall
+	n.Begin(grant(now, now+1_000_000))
+	ctx := context.Background()
+	for name, f := range map[string]func() error{
+		"Try":  func() error { _, err := n.Try(n.clock.Now(), 1, 0); return err },
+		"Next": func() error { _, err := n.Next(ctx, 1, 0); return err },
+	} {
+		var failed error
+		if allocs := testing.AllocsPerRun(1000, func() {
+			if err := f(); err != nil {
+				failed = err
+			}
+		}); allocs != 0 || failed != nil {
+			t.Errorf("%s: %v allocations, %v", name, allocs, failed)
+		}
+	}
+}
+
+// waitNode returns a node on a clock that runs with the test's bubble, whose
+// lead is used up: IDs lie 5 ms beyond what is allowed.
+func waitNode(t *testing.T, maxWait time.Duration) *Node {
+	cfg := testConfig()
+	cfg.MaxWait, cfg.Gen.Epoch = maxWait, bubbleEpoch
+	n := New(cfg, clock.NewSystem(), zeros{})
+	now := n.clock.Now().Wall
+	n.Begin(lease.Grant{SID: 1, Term: 1, Base: now + 8, Ceil: now + 1_000_000})
+	n.Report(lease.Status{Phase: lease.Holding, EverHeld: true})
+	return n
+}
+
+func TestWait(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		maxWait  time.Duration
+		deadline time.Duration // 0: none
+		cancel   time.Duration // 0: never
+		want     Reason
+		took     time.Duration
+	}{
+		{"long enough", 100 * time.Millisecond, 0, 0, "", 5 * time.Millisecond},
+		{"just long enough", 5 * time.Millisecond, 0, 0, "", 5 * time.Millisecond},
+		{"too short: no use in waiting", 4 * time.Millisecond, 0, 0, NoSID, 0},
+		{"none", 0, 0, 0, NoSID, 0},
+		{"deadline in time", 100 * time.Millisecond, 50 * time.Millisecond, 0, "", 5 * time.Millisecond},
+		{"deadline too soon: told before it", 100 * time.Millisecond, 3 * time.Millisecond, 0, NoSID, 0},
+		{"canceled meanwhile", 100 * time.Millisecond, 0, 2 * time.Millisecond, NoSID, 2 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := waitNode(t, c.maxWait)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.deadline > 0 {
+					ctx, cancel = context.WithTimeout(ctx, c.deadline)
+					defer cancel()
+				}
+				if c.cancel > 0 {
+					time.AfterFunc(c.cancel, cancel)
+				}
+				began := time.Now()
+				_, err := n.Next(ctx, 1, 0)
+				took := time.Since(began)
+				if got := reasonOf(t, err); got != c.want || took < c.took || took > c.took+time.Millisecond {
+					t.Errorf("%q after %v, want %q after %v", got, took, c.want, c.took)
+				}
+			})
+		})
+	}
+}
+
+// TestWaitEnds: who waits for lead hears at once of what came meanwhile.
+func TestWaitEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := waitNode(t, 100*time.Millisecond)
+		time.AfterFunc(time.Millisecond, n.Drain)
+		began := time.Now()
+		_, err := n.Next(t.Context(), 1, 0)
+		if got := reasonOf(t, err); got != Draining || time.Since(began) > 6*time.Millisecond {
+			t.Errorf("%q after %v", got, time.Since(began))
+		}
+	})
+}
+
+// TestAfterIsWaitedFor: an after slightly beyond the lead is served late rather
+// than refused, and above it (I6).
+func TestAfterIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig()
+		cfg.MaxWait, cfg.Gen.Epoch = 100*time.Millisecond, bubbleEpoch
+		n := New(cfg, clock.NewSystem(), zeros{})
+		now := n.clock.Now().Wall
+		n.Begin(grant(now, now+1000))
+		after := flake.ID(int64(now+50)-bubbleEpoch) << flake.LowBits
+		b, err := n.Next(t.Context(), 1, after)
+		if err != nil || b.First <= after {
+			t.Errorf("%v, %v", b, err)
+		}
+	})
+}
+
+// TestChangingTenures: requests race the keeper. Each is answered or refused,
+// no ID comes twice, and those of one caller rise (I1, I2).
+func TestChangingTenures(t *testing.T) {
+	cfg := testConfig()
+	cfg.Gen.MaxLead, cfg.MaxWait = 250, 50*time.Millisecond
+	n := New(cfg, clock.NewSystem(), gen.Random())
+	n.Report(holding())
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+
+	var all sync.WaitGroup
+	all.Go(func() { // the keeper
+		for sid := flake.SID(0); ctx.Err() == nil; sid = (sid + 1) % 32 {
+			now := n.clock.Now().Wall
+			n.Begin(lease.Grant{SID: sid, Term: 1, Base: now, Ceil: now + 100})
+			n.Raise(now + 200)
+			if sid%3 == 0 {
+				ceil := n.Seal()
+				if again := n.Seal(); again > ceil {
+					t.Errorf("sealed at %d, then at %d", ceil, again)
+				}
+			}
+			n.Ready()
+			n.Stats()
+		}
+	})
+	const callers = 4
+	var issued [callers][]gen.Block
+	for c := range callers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				b, err := n.Next(ctx, 1+c*10, 0)
+				if err == nil {
+					issued[c] = append(issued[c], b)
+				} else if r := reasonOf(t, err); r == InvalidCount || r == InvalidID {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	seen := make(map[flake.ID]bool)
+	total := 0
+	for c, blocks := range issued {
+		last := flake.ID(0)
+		for _, b := range blocks {
+			if b.First <= last {
+				t.Fatalf("caller %d: %v after %v", c, b.First, last)
+			}
+			last = b.Last()
+			for i := range b.Count {
+				if seen[b.At(i)] {
+					t.Fatalf("%v was issued twice", b.At(i))
+				}
+				seen[b.At(i)] = true
+				total++
+			}
+		}
+	}
+	if got := n.Stats().Issued; got != int64(total) || total == 0 {
+		t.Errorf("counted %d, issued %d", got, total)
+	}
+}
+
+// TestReasons: the list and the counters have the same length, and a reason
+// without a counter would go unseen.
+func TestReasons(t *testing.T) {
+	if len(Reasons) != numReasons {
+		t.Errorf("%d reasons, %d counters", len(Reasons), numReasons)
+	}
+	n := New(testConfig(), clock.NewManual(start), zeros{})
+	for i, r := range Reasons {
+		got := n.Refused(&Refusal{Reason: r})
+		if n.Stats().Refused[r] != 1 || !errors.Is(fmt.Errorf("x: %w", got), &Refusal{Reason: r}) {
+			t.Errorf("reason %d, %s, is not counted", i, r)
+		}
+	}
+}
+
+func BenchmarkNext(b *testing.B) {
+	cfg := testConfig()
+	cfg.Gen.MaxLead, cfg.Gen.MaxStep, cfg.MaxWait = 250, 255, time.Second
+	for _, count := range []int{1, 1000} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			clk := clock.NewManual(start)
+			n := New(cfg, clk, gen.Random())
+			n.Begin(grant(start, start+1<<40))
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				if i++; i%20 == 0 {
+					clk.Advance(time.Millisecond)
+				}
+				if _, err := n.Next(context.Background(), count, 0); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
