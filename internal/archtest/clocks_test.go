@@ -23,6 +23,7 @@ var waits = []string{"Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Ti
 var mayRead = map[string]string{
 	"internal/clock/clock.go": "the one place: System reads the wall clock once and counts on from there",
 	"internal/node/node.go":   "a context's deadline is a time.Time, so the time left until it can only be asked of package time",
+	"chaos":                   "the harness observes from outside: it times what clients see, and issues nothing",
 	"cmd/allocator":           "the command line is a shell: its times are of offline IDs and of what it prints",
 }
 
