@@ -144,9 +144,10 @@ func fromEnv(s Sources, known map[string]bool) (layer, error) {
 		name, v, _ := strings.Cut(pair, "=")
 		key, ok := keys[name]
 		switch {
-		case ok && v != "": // an empty variable is how charts and compose files say unset
+		case v == "": // how charts and compose files say unset
+		case ok:
 			l.values[key] = v
-		case ok, !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr:
+		case !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr:
 		case serviceLinks.MatchString(name):
 		default:
 			best := closest(name, keysOf(keys))

@@ -1,0 +1,35 @@
+// Allocator issues unique, time-sorted IDs from nodes that lease scalability IDs
+// from etcd.
+//
+// Results go to stdout, everything else to stderr. It exits with 0 when all went
+// well, 1 when an input is invalid or a request was refused, 2 when it was called
+// wrongly, and 3 when nobody answers.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	// A reader that leaves shows as an error of the next write: a node must give
+	// its sid back then as ever, and a filter just ends.
+	signal.Ignore(syscall.SIGPIPE)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		<-signals // asked twice: at once, and the lease runs out by itself
+		os.Exit(exitInterrupted)
+	}()
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())
+	os.Exit(code)
+}
+
+// exitInterrupted is what shells report of a process that SIGINT ended.
+const exitInterrupted = 130

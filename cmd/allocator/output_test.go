@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestRelative(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for d, want := range map[time.Duration]string{
+		0: "just now", -999 * time.Millisecond: "just now", -time.Second: "1 second ago", 59 * time.Second: "in 59 seconds",
+		-3 * time.Minute: "3 minutes ago", time.Hour: "in 1 hour", -25 * time.Hour: "1 day ago", -366 * 24 * time.Hour: "1 year ago",
+	} {
+		if got := relative(now.Add(d), now); got != want {
+			t.Errorf("%v: got %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestTimesFarOff(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for ms, want := range map[int64]string{0: "56 years ago", 1<<48 - 1: "year 10889", 253402300799999: "year 9999"} {
+		if got := times(ms, now); !strings.Contains(got, want) {
+			t.Errorf("%d: got %q, want %q in it", ms, got, want)
+		}
+	}
+}
+
+// endless is lines without end; counts what was read.
+type endless struct{ n int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.n += copy(p, strings.Repeat("02MVQDZ9NFSQ0\n", len(p)/14+1))
+	return len(p), nil
+}
+
+// A reader that leaves ends a filter without a word and without reading on.
+func TestBrokenPipe(t *testing.T) {
+	in := &endless{}
+	var stderr strings.Builder
+	out := &closing{after: 1 << 20}
+	if code := run(t.Context(), []string{"validate", "-"}, in, out, &stderr, nil); code != exitOK || stderr.Len() > 0 {
+		t.Errorf("exit code %d, stderr %q", code, stderr.String())
+	}
+	if in.n > 2<<20 {
+		t.Errorf("read %d bytes after the reader left", in.n)
+	}
+}
+
+// closing takes so many bytes and then is a closed pipe.
+type closing struct{ after int }
+
+func (c *closing) Write(p []byte) (int, error) {
+	if c.after -= len(p); c.after < 0 {
+		return 0, syscall.EPIPE
+	}
+	return len(p), nil
+}
+
+// Lines come out as they go in, not when stdin ends.
+func TestStdinIsAnsweredAtOnce(t *testing.T) {
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	ended := make(chan int)
+	go func() { ended <- run(t.Context(), []string{"validate", "-"}, inR, outW, io.Discard, nil) }()
+	lines := bufio.NewScanner(outR)
+	for range 3 {
+		if _, err := io.WriteString(inW, "02MVQDZ9NFSQ0\n"); err != nil {
+			t.Fatal(err)
+		}
+		if !lines.Scan() || lines.Text() != "valid    02MVQDZ9NFSQ0  flake" {
+			t.Fatalf("got %q, %v", lines.Text(), lines.Err())
+		}
+	}
+	_ = inW.Close()
+	if code := <-ended; code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestStdinErrors(t *testing.T) {
+	broken := io.MultiReader(strings.NewReader("02MVQDZ9NFSQ0\n"), errReader{})
+	var out, stderr strings.Builder
+	if code := run(t.Context(), []string{"validate", "-"}, broken, &out, &stderr, nil); code != exitInvalid || !strings.Contains(stderr.String(), "read stdin") {
+		t.Errorf("exit code %d, stderr %q", code, stderr.String())
+	}
+	long := strings.NewReader(strings.Repeat("0", maxLine+1))
+	if code := run(t.Context(), []string{"validate", "-"}, long, &out, &stderr, nil); code != exitInvalid {
+		t.Errorf("long line: exit code %d", code)
+	}
+}
+
+type errReader struct{}
+
+func (errReader) Read([]byte) (int, error) { return 0, errors.New("broken") }

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+var update = flag.Bool("update", false, "rewrite transcripts and the reference page")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"allocator": main})
+}
+
+// TestScripts runs the transcripts in testdata/script. Besides testscript's own
+// commands they use
+//
+//	code N prog args…      like exec, and expects exit code N
+//	start NAME args…       starts «allocator args…» and goes on
+//	ready NAME N           waits for N lines of JSON from it, and sets
+//	                       $NAME_<i>_{sid,state,http,grpc,admin,etcd}
+//	text NAME PATTERN      waits until it printed PATTERN
+//	logged NAME MESSAGE [ATTR…]
+//	                       waits for that message in its JSON log, and sets
+//	                       $NAME_<attr> to the attributes
+//	quit NAME CODE [INT|TERM|KILL]
+//	                       ends it and expects that exit code; what it printed
+//	                       can be inspected as stdout and stderr
+//	http METHOD URL [type [body]]
+//	                       prints the status and the body
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("TZ", "UTC")
+			env.Values[procsKey{}] = map[string]*proc{}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"code": cmdCode, "start": cmdStart, "ready": cmdReady, "text": cmdText, "logged": cmdLogged, "quit": cmdQuit, "http": cmdHTTP,
+		},
+	})
+}
+
+func cmdCode(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Logf("%s%s", ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+type procsKey struct{}
+
+// proc is a program that goes on while the transcript does.
+type proc struct {
+	cmd   *exec.Cmd
+	out   strings.Builder // to be read once ended is closed
+	err   log
+	lines chan string
+	ended chan struct{}
+}
+
+const patience = 30 * time.Second
+
+func procOf(ts *testscript.TestScript, name string) *proc {
+	p := ts.Value(procsKey{}).(map[string]*proc)[name]
+	if p == nil {
+		ts.Fatalf("%s was not started", name)
+	}
+	return p
+}
+
+func cmdStart(ts *testscript.TestScript, _ bool, args []string) {
+	p := &proc{lines: make(chan string, 1000), ended: make(chan struct{})}
+	p.cmd = exec.Command("allocator", args[1:]...)
+	p.cmd.Dir = ts.MkAbs(".")
+	for _, key := range []string{"HOME", "TMPDIR", "TZ", "PATH"} {
+		p.cmd.Env = append(p.cmd.Env, key+"="+ts.Getenv(key))
+	}
+	p.cmd.Stderr = &p.err
+	stdout, err := p.cmd.StdoutPipe()
+	ts.Check(err)
+	ts.Check(p.cmd.Start())
+	go func() {
+		defer close(p.ended)
+		s := bufio.NewScanner(stdout)
+		for s.Scan() {
+			p.out.WriteString(s.Text() + "\n")
+			p.lines <- s.Text()
+		}
+		close(p.lines)
+		_ = p.cmd.Wait()
+	}()
+	ts.Value(procsKey{}).(map[string]*proc)[args[0]] = p
+	ts.Defer(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	})
+}
+
+func (p *proc) line(ts *testscript.TestScript) string {
+	select {
+	case line, ok := <-p.lines:
+		if ok {
+			return line
+		}
+		<-p.ended
+		ts.Fatalf("it ended: %s%s", p.out.String(), p.err.String())
+	case <-time.After(patience):
+		ts.Fatalf("no line within %v", patience)
+	}
+	return ""
+}
+
+func cmdReady(ts *testscript.TestScript, _ bool, args []string) {
+	p := procOf(ts, args[0])
+	n, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	began := time.Now()
+	for i := range n {
+		var fields map[string]any
+		ts.Check(json.Unmarshal([]byte(p.line(ts)), &fields))
+		for key, v := range fields {
+			ts.Setenv(fmt.Sprintf("%s_%d_%s", args[0], i+1, key), fmt.Sprint(v))
+		}
+	}
+	ts.Logf("ready after %v", time.Since(began).Round(time.Millisecond))
+}
+
+func cmdText(ts *testscript.TestScript, _ bool, args []string) {
+	for p := procOf(ts, args[0]); !strings.Contains(p.line(ts), args[1]); {
+	}
+}
+
+// log is what a program writes to stderr.
+type log struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func cmdLogged(ts *testscript.TestScript, _ bool, args []string) {
+	p := procOf(ts, args[0])
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		for line := range strings.Lines(p.err.String()) {
+			var fields map[string]any
+			if json.Unmarshal([]byte(line), &fields) != nil || fields["msg"] != args[1] {
+				continue
+			}
+			for _, attr := range args[2:] {
+				ts.Setenv(args[0]+"_"+attr, fmt.Sprint(fields[attr]))
+			}
+			return
+		}
+		if time.Since(began) > patience {
+			ts.Fatalf("not logged within %v; it logged: %s", patience, p.err.String())
+		}
+	}
+}
+
+func cmdQuit(ts *testscript.TestScript, _ bool, args []string) {
+	p := procOf(ts, args[0])
+	signal := syscall.SIGINT
+	if len(args) > 2 {
+		signal = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}[args[2]]
+	}
+	ts.Check(p.cmd.Process.Signal(signal))
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		ts.Fatalf("did not end within %v", patience)
+	}
+	fmt.Fprint(ts.Stdout(), p.out.String())
+	fmt.Fprint(ts.Stderr(), p.err.String())
+	if want, got := args[1], strconv.Itoa(p.cmd.ProcessState.ExitCode()); got != want {
+		ts.Fatalf("exit code %s, want %s; stderr: %s", got, want, p.err.String())
+	}
+}
+
+func cmdHTTP(ts *testscript.TestScript, _ bool, args []string) {
+	body := ""
+	if len(args) > 3 {
+		body = args[3]
+	}
+	req, err := http.NewRequest(args[0], args[1], strings.NewReader(body))
+	ts.Check(err)
+	if len(args) > 2 {
+		req.Header.Set("Accept", args[2])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	ts.Check(err)
+	defer resp.Body.Close()
+	fmt.Fprintln(ts.Stdout(), resp.StatusCode)
+	_, err = io.Copy(ts.Stdout(), resp.Body)
+	ts.Check(err)
+}
+
+func TestReferenceIsCurrent(t *testing.T) {
+	const path = "../../docs/reference/cli.md"
+	want := reference((&app{}).root())
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("%s is out of date: run go test ./cmd/allocator -run Reference -update\n%s", path, diff)
+	}
+}

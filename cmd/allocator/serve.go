@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/internal/daemon"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run one node against etcd",
+		Long: `Serve runs one node until it is interrupted. It waits for etcd to answer and for the
+space to be initialised (see «allocator init»), and gives its sid back when it stops.`,
+		Example: "  allocator serve --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379",
+		Args:    cobra.NoArgs,
+	}
+	load := a.settings(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, _, err := load()
+		if err != nil {
+			return err
+		}
+		if len(c.Etcd.Endpoints) == 0 {
+			return noEndpoints("serve")
+		}
+		if err := c.Validate(); err != nil {
+			return invalidSettings(err)
+		}
+		d, err := daemon.New(c, versionOf().Version, logger(c.Log, a.err))
+		if err != nil {
+			return err
+		}
+		return d.Run(cmd.Context())
+	}
+	return cmd
+}

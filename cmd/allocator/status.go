@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the cluster: nodes, sids and windows",
+		Long: `Status asks one node for the space as etcd has it, and for how it sees itself. It exits
+with 1 if that node would refuse a request now.`,
+		Example: "  allocator status --addr 10.0.0.5:9000",
+		Args:    cobra.NoArgs,
+	}
+	format := formatFlag(cmd)
+	connect := a.nodesFlags(cmd, defaultAddr)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		nodes, err := connect()
+		if err != nil {
+			return err
+		}
+		defer nodes.close()
+		var c *pb.GetClusterResponse
+		err = nodes.ask(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			c, err = pb.NewAdminServiceClient(conn).GetCluster(ctx, &pb.GetClusterRequest{})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		v := newClusterView(c)
+		if format.value == "json" {
+			err = printLine(a.out, v)
+		} else {
+			err = v.print(a.out)
+		}
+		if err == nil && !v.Self.Ready {
+			return errInvalid
+		}
+		return err
+	}
+	return cmd
+}
+
+// clusterView is the cluster as this command shows it.
+type clusterView struct {
+	Space    string     `json:"space"`
+	Pool     string     `json:"pool"`
+	Layout   string     `json:"layout"`
+	Epoch    string     `json:"epoch"`
+	Era      int64      `json:"era"`
+	Known    bool       `json:"known"` // etcd answered: nodes and sids are its
+	PoolSize int        `json:"pool_size"`
+	PoolHeld int        `json:"pool_held"`
+	Nodes    []nodeLine `json:"nodes"`
+	Sids     []sidLine  `json:"sids"` // those ever used
+	Self     selfLine   `json:"self"`
+}
+
+type nodeLine struct {
+	Name     string `json:"name"`
+	Instance string `json:"instance"`
+	Version  string `json:"version"`
+	GRPC     string `json:"grpc"`
+	HTTP     string `json:"http"`
+	SID      int32  `json:"sid"` // -1: a standby
+}
+
+type sidLine struct {
+	SID      int32   `json:"sid"`
+	State    string  `json:"state"`
+	Term     int64   `json:"term"`
+	Node     string  `json:"node"`
+	WindowMs int64   `json:"window_remaining_ms"` // by the clock of the node asked; negative: past
+	Ceiling  *string `json:"ceiling"`
+	Problem  string  `json:"problem,omitempty"`
+}
+
+type selfLine struct {
+	Name   string `json:"name"`
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"`
+	Why    string `json:"message,omitempty"`
+	SID    int32  `json:"sid"`
+	Issued int64  `json:"ids_issued"`
+}
+
+func newClusterView(c *pb.GetClusterResponse) clusterView {
+	self := c.GetSelf()
+	v := clusterView{
+		Space: c.GetSpace(), Pool: c.GetPool(), Era: c.GetEra(),
+		Epoch: clock.Millis(c.GetEpochUnixMs()).Time().Format(time.RFC3339Nano),
+		Known: len(c.GetNodes()) > 0, // at least the node asked is registered
+		Nodes: []nodeLine{}, Sids: []sidLine{},
+		Self: selfLine{Name: self.GetName(), Ready: self.GetReady(), SID: self.GetSid(), Issued: self.GetIdsIssued(), Why: self.GetMessage()},
+	}
+	if !v.Self.Ready {
+		v.Self.Reason = strings.TrimPrefix(self.GetRefusing().String(), "REASON_")
+	}
+	if layout, err := layoutOf(c.GetLayout()); err == nil {
+		v.Layout, v.PoolSize = layout.String(), layout.Holders()
+	}
+	for _, n := range c.GetNodes() {
+		v.Nodes = append(v.Nodes, nodeLine{n.GetName(), n.GetInstance(), n.GetVersion(), n.GetGrpcAddress(), n.GetHttpAddress(), n.GetSid()})
+	}
+	for _, s := range c.GetSids() {
+		if s.GetState() == "held" {
+			v.PoolHeld++
+		}
+		ceil := clock.Millis(s.GetCeilUnixMs()).Time().Format("2006-01-02T15:04:05.000Z")
+		v.Sids = append(v.Sids, sidLine{s.GetSid(), s.GetState(), s.GetTerm(), s.GetNode(), s.GetCeilUnixMs() - self.GetNowUnixMs(), &ceil, s.GetProblem()})
+	}
+	return v
+}
+
+func (v clusterView) print(w io.Writer) error {
+	fmt.Fprintf(w, "space %s: layout %s, epoch %s, era %d\n", v.Space, v.Layout, v.Epoch, v.Era)
+	if v.Known {
+		fmt.Fprintf(w, "%s; %d of %d sids held\n", count(len(v.Nodes), "node"), v.PoolHeld, v.PoolSize)
+	} else {
+		fmt.Fprintln(w, "etcd cannot be read, or the node has not registered yet: nodes and sids are unknown")
+	}
+	bySID := map[int32]sidLine{}
+	for _, s := range v.Sids {
+		bySID[s.SID] = s
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(v.Nodes) > 0 {
+		fmt.Fprintln(t, "\nNODE\tSID\tTERM\tWINDOW LEFT\tGRPC\tHTTP\tVERSION")
+	}
+	for _, n := range v.Nodes {
+		sid, term, left := "standby", "-", "-"
+		if n.SID >= 0 {
+			s := bySID[n.SID]
+			sid, term, left = fmt.Sprint(n.SID), fmt.Sprint(s.Term), fmt.Sprintf("%.1fs", float64(s.WindowMs)/1000)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, n.GRPC, n.HTTP, n.Version)
+	}
+	header := false
+	for _, s := range v.Sids {
+		if s.State == "held" {
+			continue
+		}
+		if !header {
+			fmt.Fprintln(t, "\nSID\tSTATE\tTERM\tLAST HELD BY\tUSABLE\tPROBLEM")
+			header = true
+		}
+		usable := "now"
+		if s.WindowMs > 0 {
+			usable = fmt.Sprintf("in %.1fs", float64(s.WindowMs)/1000)
+		}
+		if s.State == "quarantined" {
+			usable = "no"
+		}
+		fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\t%s\n", s.SID, s.State, s.Term, s.Node, usable, s.Problem)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	state := "ready"
+	if !v.Self.Ready {
+		state = fmt.Sprintf("not ready: %s: %s", v.Self.Reason, v.Self.Why)
+	}
+	_, err := fmt.Fprintf(w, "\n%s: %s; %s issued\n", v.Self.Name, state, count(int(v.Self.Issued), "ID"))
+	return err
+}
