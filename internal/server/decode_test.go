@@ -111,6 +111,7 @@ func TestDecodeWithoutLedger(t *testing.T) {
 			}
 		}
 		// A crowd of readers does not become a crowd at etcd.
+		w.dir.set(func(d *directory) { d.err, d.hang = nil, true })
 		var crowd sync.WaitGroup
 		for range 40 {
 			crowd.Go(func() { w.decode("/v1/ids/" + id) })
@@ -238,22 +239,28 @@ func TestClusterWithoutEtcd(t *testing.T) {
 			}
 		}
 		// A caller that leaves neither waits nor ends the read for others.
-		w.dir.set(func(d *directory) { d.hang, d.loads = true, 0 })
+		gate := make(chan struct{})
+		w.dir.set(func(d *directory) { d.loads, d.err, d.hang, d.gate, d.view = 0, nil, false, gate, clusterOfTwo() })
 		ctx, cancel := context.WithCancel(t.Context())
 		first := make(chan int, 1)
 		go func() {
 			first <- w.send(httptest.NewRequest("GET", "/v1/cluster", nil).WithContext(ctx)).StatusCode
 		}()
 		synctest.Wait()
-		second := make(chan int, 1)
-		go func() { second <- w.do("GET", "/v1/cluster", "").StatusCode }()
+		second := make(chan string, 1)
+		go func() {
+			b, _ := io.ReadAll(w.do("GET", "/v1/cluster", "").Body)
+			second <- string(b)
+		}()
 		synctest.Wait()
 		cancel()
 		if got := <-first; got != 503 {
 			t.Errorf("the caller that left got %d", got)
 		}
-		if got := <-second; got != 200 || w.dir.loads != 1 {
-			t.Errorf("the other got %d after %d reads", got, w.dir.loads)
+		synctest.Wait()
+		close(gate)
+		if got := <-second; !strings.Contains(got, `"revision":77`) || w.dir.loads != 1 {
+			t.Errorf("after %d reads the other got %s", w.dir.loads, got)
 		}
 	})
 }

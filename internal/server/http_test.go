@@ -219,6 +219,13 @@ func TestForms(t *testing.T) {
 		}
 	}
 	random := make(map[string]bool)
+	for _, id := range decodeBody[issuedBody](t, newWorld(t).do("POST", "/v1/ids?as=uuid&count=50", "")).IDs {
+		random[id[22:]] = true // behind the variant and the flake's last bits
+	}
+	if len(random) != 50 {
+		t.Errorf("%d different random parts in a batch of 50", len(random))
+	}
+	clear(random)
 	for range 50 { // the same flake each time
 		id := decodeBody[issuedBody](t, newWorld(t).do("POST", "/v1/ids?as=uuid", "")).IDs[0]
 		random[id[20:]] = true

@@ -197,7 +197,8 @@ type directory struct {
 	view   lease.View
 	tenure *lease.Tenure
 	err    error
-	hang   bool // until the caller's deadline
+	hang   bool          // until the caller's deadline
+	gate   chan struct{} // if set, Load waits until it is closed
 	loads  int
 	asked  []flake.SID
 }
@@ -211,8 +212,15 @@ func (d *directory) set(f func(*directory)) {
 func (d *directory) Load(ctx context.Context) (lease.View, error) {
 	d.mu.Lock()
 	d.loads++
-	view, err, hang := d.view, d.err, d.hang
+	view, err, hang, gate := d.view, d.err, d.hang, d.gate
 	d.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return lease.View{}, ctx.Err()
+		}
+	}
 	if hang {
 		<-ctx.Done()
 		return lease.View{}, ctx.Err()
