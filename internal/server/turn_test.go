@@ -1,0 +1,52 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// deadStream is one whose handler has returned: nothing may be sent on it.
+type deadStream struct {
+	grpc.ServerStream
+	t *testing.T
+}
+
+func (deadStream) Context() context.Context                 { return context.Background() }
+func (deadStream) Recv() (*pb.AllocateStreamRequest, error) { return &pb.AllocateStreamRequest{}, nil }
+func (d deadStream) Send(*pb.AllocateStreamResponse) error {
+	d.t.Error("sent on a stream that has ended")
+	return nil
+}
+
+type noDirectory struct{ Directory }
+
+// TestEndedStreamIssuesNothing: a request that was received, but not answered
+// when the stream was ended, burns no ID.
+func TestEndedStreamIssuesNothing(t *testing.T) {
+	const now = 1_769_904_000_000
+	n := node.New(node.Config{
+		Name: "a", Gen: gen.Config{Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 3},
+	}, clock.NewManual(now), gen.Random())
+	n.Begin(lease.Grant{SID: 1, Term: 1, Base: now, Ceil: now + 1000})
+	s, err := New(Config{Node: n, Directory: noDirectory{}, Space: "s", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn := turn{s: s, stream: deadStream{t: t}}
+	turn.end()
+	err = turn.answer(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}})
+	if !errors.Is(err, errEnded) || n.Stats().Issued != 0 {
+		t.Errorf("%v, %d IDs issued", err, n.Stats().Issued)
+	}
+}
