@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -24,12 +25,20 @@ func main() {
 	go func() {
 		<-signals
 		cancel()
-		<-signals // asked twice: at once, and the lease runs out by itself
-		os.Exit(exitInterrupted)
+		asked := time.Now()
+		for s := range signals {
+			if s == os.Interrupt && time.Since(asked) > echo {
+				os.Exit(exitInterrupted) // at once: the lease runs out by itself
+			}
+		}
 	}()
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())
 	os.Exit(code)
 }
+
+// echo is for how long a second signal counts as the first: supervisors such as
+// timeout(1) send it to the process and to its group.
+const echo = 200 * time.Millisecond
 
 // exitInterrupted is what shells report of a process that SIGINT ended.
 const exitInterrupted = 130

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 //	logged NAME MESSAGE [ATTR…]
 //	                       waits for that message in its JSON log, and sets
 //	                       $NAME_<attr> to the attributes
+//	signal NAME INT|TERM   sends a signal
 //	quit NAME CODE [INT|TERM|KILL]
 //	                       ends it and expects that exit code; what it printed
 //	                       can be inspected as stdout and stderr
@@ -54,7 +55,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"code": cmdCode, "start": cmdStart, "ready": cmdReady, "text": cmdText, "logged": cmdLogged, "quit": cmdQuit, "http": cmdHTTP,
+			"code": cmdCode, "start": cmdStart, "ready": cmdReady, "text": cmdText, "logged": cmdLogged, "signal": cmdSignal, "quit": cmdQuit, "http": cmdHTTP,
 		},
 	})
 }
@@ -196,11 +197,17 @@ func cmdLogged(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
+var signals = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}
+
+func cmdSignal(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(procOf(ts, args[0]).cmd.Process.Signal(signals[args[1]]))
+}
+
 func cmdQuit(ts *testscript.TestScript, _ bool, args []string) {
 	p := procOf(ts, args[0])
 	signal := syscall.SIGINT
 	if len(args) > 2 {
-		signal = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}[args[2]]
+		signal = signals[args[2]]
 	}
 	ts.Check(p.cmd.Process.Signal(signal))
 	select {
