@@ -18,9 +18,12 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// errorDomain is the domain of all reasons in gRPC's ErrorInfo, and the host of
-// the URIs that name problem types.
-const errorDomain = "allocator.flakelease.dev"
+// errorDomain is the domain of all reasons in gRPC's ErrorInfo: the project.
+const errorDomain = "github.com/flakelease/allocator"
+
+// problemTypes precedes a reason in the URI that names its problem type, which
+// is where an operator reads about it.
+const problemTypes = "https://" + errorDomain + "/blob/main/docs/OPERATIONS.md#"
 
 // wire is how a reason looks outside.
 type wire struct {
@@ -107,7 +110,7 @@ type problem struct {
 func problemOf(r *node.Refusal) problem {
 	w := wires[r.Reason]
 	return problem{
-		Type:         "https://" + errorDomain + "/reasons/" + string(r.Reason),
+		Type:         problemTypes + string(r.Reason),
 		Title:        w.title,
 		Status:       w.http,
 		Detail:       r.Message,

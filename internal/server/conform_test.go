@@ -79,7 +79,7 @@ func statusAnswer(t testing.TB, err error) answer {
 	for _, d := range status.Convert(err).Details() {
 		switch d := d.(type) {
 		case *errdetails.ErrorInfo:
-			if d.Domain != "allocator.flakelease.dev" {
+			if d.Domain != "github.com/flakelease/allocator" {
 				t.Errorf("domain %q", d.Domain)
 			}
 			a.Reason, a.Metadata = d.Reason, d.Metadata
