@@ -27,7 +27,7 @@ func read(t *testing.T, name string) string {
 }
 
 // row is the first cell of a table row that explains a name.
-var row = regexp.MustCompile("(?m)^\\| `([A-Za-z_]+)` \\|")
+var row = regexp.MustCompile("(?m)^\\| `([A-Za-z_]+)`(?: <a id=\"[A-Za-z_]+\"></a>)? \\|")
 
 // explained returns the names that tables of a document explain.
 func explained(doc string) map[string]bool {
