@@ -54,7 +54,7 @@ invalid inputs included, in the order of the inputs. A dash in place of an ID re
 		if cmd.Hidden || cmd.Name() == "help" {
 			return
 		}
-		if cmd.Runnable() && cmd != root {
+		if cmd.Runnable() && !cmd.HasSubCommands() {
 			commandPage(&b, cmd, options)
 		}
 		for _, sub := range cmd.Commands() {

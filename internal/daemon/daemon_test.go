@@ -206,17 +206,22 @@ func TestFirstIDWithinASecond(t *testing.T) {
 	if code, body := get(t, "http://"+r.Addresses().Admin+"/readyz"); code != 200 {
 		t.Errorf("readyz: %d %s", code, body)
 	}
+	if _, body := get(t, "http://"+r.Addresses().HTTP+"/v1/ids/"+id.String()); !strings.Contains(body, `"node":"a"`) {
+		t.Errorf("decode does not name the holder: %s", body)
+	}
 	_, body := get(t, "http://"+r.Addresses().Admin+"/metrics")
-	for _, want := range []string{"allocator_ids_issued_total 1\n", "allocator_ready 1\n", `allocator_build_info{version="test"} 1`} {
+	for _, want := range []string{
+		"allocator_ids_issued_total 1\n", "allocator_ready 1\n", `allocator_build_info{version="test"} 1`,
+		`allocator_requests_total{code="OK",surface="http_decode"} 1`,
+		`allocator_request_duration_seconds_count{surface="http_decode"} 1`,
+		`allocator_etcd_call_errors_total{op="acquire"} 0`,
+	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("metrics: no %q", want)
 		}
 	}
 	if code, _ := get(t, "http://"+r.Addresses().Admin+"/debug/pprof/"); code != 404 {
 		t.Errorf("profiles are served unasked: %d", code)
-	}
-	if _, body := get(t, "http://"+r.Addresses().HTTP+"/v1/ids/"+id.String()); !strings.Contains(body, `"node":"a"`) {
-		t.Errorf("decode does not name the holder: %s", body)
 	}
 }
 

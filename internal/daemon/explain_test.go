@@ -27,4 +27,8 @@ func TestPlausibleClock(t *testing.T) {
 			t.Errorf("%s: got %v, want ok %v", tt.name, err, tt.ok)
 		}
 	}
+	var unknown time.Time
+	if plausible(epoch, epoch, unknown) == nil || plausible(epoch+1, epoch, unknown) != nil {
+		t.Error("without a build time, clocks up to the epoch are refused and later ones are not")
+	}
 }
