@@ -289,7 +289,7 @@ func FuzzParse(f *testing.F) {
 		if _, err := json.Marshal(d); err != nil {
 			t.Fatal(err)
 		}
-		forms := map[string]describe.Kind{}
+		var forms map[string]describe.Kind
 		if d.Flake != nil {
 			forms = map[string]describe.Kind{d.Flake.Base32: describe.Auto, d.Flake.Int: describe.Int, d.Flake.Hex: describe.Hex, d.Flake.BytesHex: describe.Hex}
 		} else {

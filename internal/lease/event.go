@@ -186,6 +186,6 @@ type Status struct {
 	Revision    int64
 	PoolSize    int
 	PoolHeld    int                  // sids with a holder, when last listed
-	Quarantined map[flake.SID]string // why a sid is not used; shared, do not write
+	Quarantined map[flake.SID]string // why a sid is not used
 	Problem     string               // what the node waits for, for a person; empty when all is well
 }

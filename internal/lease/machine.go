@@ -53,6 +53,7 @@ type Machine struct {
 	revision int64             // highest ever seen; answers arrive in order, so it may never fall
 	sids     map[flake.SID]Sid // as last listed
 	listed   bool              // sids is fresh enough to choose from
+	standby  bool              // there was nothing to choose, when last listed
 	witness  clock.Millis      // latest wall time among live holders' records, when listed
 	seenAt   clock.Mono        // when that was
 
@@ -70,16 +71,22 @@ type Machine struct {
 	tenure   *tenure
 	everHeld bool
 
-	bad       map[flake.SID]string
-	gateOpen  bool
-	dropping  bool // an era passed: give the sid back and start over
-	stopping  bool
-	stopped   bool
-	clockBad  bool   // the poison guard holds us back
-	rewound   string // why history is not believed; "" is fine
-	problem   string
-	outcome   []Action // actions of the step under way
-	lastAlarm map[AlarmKind]string
+	bad      map[flake.SID]string
+	gateOpen bool
+	dropping bool // an era passed: give the sid back and start over
+	stopping bool
+	stopped  bool
+	rewound  string // why history is not believed; "" is fine
+	lastEra  int64  // while rewound: only an era after this one clears it
+	problem  string
+	outcome  []Action // actions of the step under way
+	told     map[condition]string
+}
+
+// condition is something that goes on, and is told of once.
+type condition struct {
+	kind AlarmKind
+	sid  int
 }
 
 // attempt is a write against one version of a sid's records. Several writes of
@@ -110,10 +117,10 @@ type tenure struct {
 // NewMachine returns a machine that knows nothing. It acts from the first Tick on.
 func NewMachine(cfg Config) *Machine {
 	return &Machine{
-		cfg:       cfg,
-		bad:       map[flake.SID]string{},
-		gateOpen:  true,
-		lastAlarm: map[AlarmKind]string{},
+		cfg:      cfg,
+		bad:      map[flake.SID]string{},
+		gateOpen: true,
+		told:     map[condition]string{},
 	}
 }
 
@@ -158,13 +165,18 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 		m.leaseBusy = false
 		m.lease = 0 // a lease that could not be revoked runs out by itself
 	case Sealed:
-		if t := m.tenure; t != nil {
+		if t := m.tenure; t != nil && t.sealAsked && !t.sealed {
 			t.sealed, t.issued = true, ev.Ceil
 		}
 	case Changed:
-		m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
-		m.listed = false
+		// Who is about to acquire anyway learns from the write itself.
+		if m.standby || m.tenure != nil {
+			m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
+		}
 	case Gate:
+		if ev.Open && !m.gateOpen {
+			m.next = min(m.next, now.Mono)
+		}
 		m.gateOpen = ev.Open
 	case Stop:
 		m.stopping = true
@@ -188,30 +200,39 @@ func (m *Machine) renewed(now clock.Reading) {
 
 func (m *Machine) do(a Action) { m.outcome = append(m.outcome, a) }
 
-// alarm tells of a condition once, until its text changes.
+// alarm tells of an event.
 func (m *Machine) alarm(kind AlarmKind, sid int, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	key := fmt.Sprintf("%d %s", sid, text)
-	if m.lastAlarm[kind] == key {
+	m.do(Alarm{Kind: kind, SID: sid, Message: fmt.Sprintf(format, args...)})
+}
+
+// alarmOnce tells of a condition, and again only when its text changes or when
+// it was over in between; see over.
+func (m *Machine) alarmOnce(kind AlarmKind, sid int, text string) {
+	c := condition{kind, sid}
+	if m.told[c] == text {
 		return
 	}
-	m.lastAlarm[kind] = key
+	m.told[c] = text
 	m.do(Alarm{Kind: kind, SID: sid, Message: text})
 }
+
+// over notes the end of a condition.
+func (m *Machine) over(kind AlarmKind, sid int) { delete(m.told, condition{kind, sid}) }
 
 // Wake returns when the machine next wants a Tick, if nothing happens before.
 func (m *Machine) Wake() clock.Mono {
 	wake := m.seenAt.Add(time.Hour)
-	if !m.leaseBusy {
+	if !m.leaseBusy && !m.stopping {
 		wake = min(wake, m.leaseNext)
 	}
-	if !m.busy {
+	if !m.busy && !(m.stopping && m.leaseBusy) {
 		at := m.reload
-		if t := m.tenure; t != nil && !t.lost {
-			at = min(at, t.extendAt)
-		}
-		if m.try != nil || m.stopping || m.dropping || m.rewound != "" {
+		t := m.tenure
+		switch held := t != nil && !t.lost; {
+		case m.rewound != "", m.stopping, m.dropping, m.try != nil && (held || m.try.unknown || m.lease != 0):
 			at = m.next
+		case held:
+			at = min(at, t.extendAt)
 		}
 		wake = min(wake, max(at, m.next))
 	}
@@ -264,7 +285,7 @@ func (m *Machine) phase() Phase {
 		return Connecting
 	case !m.config.Exists():
 		return Uninitialised
-	case m.try == nil && m.listed && m.lease != 0:
+	case m.standby:
 		return Standby
 	default:
 		return Seeking

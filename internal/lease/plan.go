@@ -16,6 +16,12 @@ func (m *Machine) plan(now clock.Reading) {
 	if m.busy || m.stopped {
 		return
 	}
+	if t := m.tenure; t != nil && t.lost && !t.sealed && !t.sealAsked && now.Wall >= t.ceil {
+		// Nothing is left of what was confirmed: it is not a window that is used
+		// up but a sid that is lost.
+		m.do(Seal{})
+		m.tenure = nil
+	}
 	ending := m.stopping || m.dropping
 	switch {
 	case m.rewound != "":
@@ -106,7 +112,7 @@ func (m *Machine) giveBack(now clock.Reading) {
 
 func (m *Machine) dropTenure(now clock.Reading) {
 	m.tenure, m.try = nil, nil
-	m.dropping, m.listed = false, false
+	m.dropping, m.listed, m.standby = false, false, false
 	m.reload, m.next = now.Mono, now.Mono
 }
 
@@ -116,7 +122,7 @@ func (m *Machine) keep(now clock.Reading) {
 	if m.try == nil && now.Mono < t.extendAt {
 		return
 	}
-	if !m.mayReserve(now) {
+	if !m.gateOpen {
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 		return
 	}
@@ -139,7 +145,8 @@ func (m *Machine) seek(now clock.Reading) {
 	switch {
 	case m.lease == 0: // registering comes first
 	case !m.mayReserve(now):
-		m.listed, m.reload = false, now.Mono.Add(time.Second)
+		m.next = now.Mono.Add(m.cfg.RetryAfter)
+		m.listed, m.reload = false, min(m.reload, now.Mono.Add(slowRetry))
 	case m.try != nil:
 		// Nothing is known but that an attempt was not applied yet: the same
 		// record is asked for again, so that no second sid can come to us.
@@ -147,7 +154,8 @@ func (m *Machine) seek(now clock.Reading) {
 	case !m.listed:
 		m.reload = min(m.reload, now.Mono.Add(maxJitter))
 	default:
-		if sid, ok := m.choose(now); ok {
+		sid, ok := m.choose(now)
+		if m.standby = !ok; ok {
 			m.acquire(now, sid, m.sids[sid])
 		} else {
 			m.problem = fmt.Sprintf("no sid is free: %d of %d are held, %d quarantined",
@@ -177,6 +185,9 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen Sid) {
 
 func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen Sid, w Window) {
 	w.Era, w.Nonce, w.Wall = m.era.Value.Number, m.cfg.Nonce(), now.Wall
+	if m.try != nil && m.try.sid != sid {
+		panic(fmt.Sprintf("lease: a write of sid %d while one of sid %d is not settled", sid, m.try.sid))
+	}
 	if m.try == nil {
 		m.try = &attempt{sid: sid, seen: seen, nonces: map[string]Op{}}
 	}
@@ -189,31 +200,31 @@ func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen Sid, w Wi
 	}})
 }
 
-// witnessSlack bounds how old the record of a live holder is: it is rewritten
-// every few seconds, and a holder that stops writing gives its sid up within
-// two minutes.
+// witnessSlack is for the age of a live holder's record: it is rewritten every
+// few seconds while etcd answers, and after an outage within a second.
 const witnessSlack = 2 * time.Minute
 
 // mayReserve is the poison guard: a clock far ahead of every live holder's must
 // never write a ceiling, for a ceiling cannot be taken back. Holders that are
 // gone are no witness, or a space would not survive a night switched off.
+//
+// It guards acquiring alone. A process that holds a sid was let in by this
+// guard, and its clock has only run on since; were extending guarded too, an
+// etcd outage longer than the slack would leave every record too old for
+// anybody to write the next.
 func (m *Machine) mayReserve(now clock.Reading) bool {
-	m.clockBad = false
 	if !m.gateOpen {
 		return false
 	}
-	if m.witness == 0 {
-		return true
-	}
 	limit := m.witness + clock.MillisOf(now.Mono.Sub(m.seenAt)+witnessSlack+m.cfg.MaxSkew)
-	if now.Wall <= limit {
+	if m.witness == 0 || now.Wall <= limit {
+		m.over(AlarmClock, -1)
 		return true
 	}
-	m.clockBad = true
 	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of every live holder's: set it right",
 		now.Wall.Time().Format(time.RFC3339), (now.Wall - limit).Duration().Round(time.Second))
-	m.alarm(AlarmClock, -1, "this clock is over %v ahead of every live holder's; no ceiling is written",
-		witnessSlack+m.cfg.MaxSkew)
+	m.alarmOnce(AlarmClock, -1, fmt.Sprintf("this clock is over %v ahead of every live holder's; no ceiling is written",
+		witnessSlack+m.cfg.MaxSkew))
 	return false
 }
 

@@ -255,6 +255,11 @@ func (s *schedule) random(r *rand.Rand) {
 				s.mem.Expire(p.machine.Status().Lease)
 			case r.IntN(80) == 0:
 				p.step(lease.Stop{})
+				if p.ended {
+					node, _, _ := strings.Cut(p.name, "-")
+					s.start(node)
+					s.procs[len(s.procs)-1].offset = p.offset - time.Duration(r.IntN(1500))*time.Millisecond
+				}
 			default:
 				p.issue(1 + r.IntN(40))
 				p.step(lease.Tick{})

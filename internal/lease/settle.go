@@ -2,6 +2,7 @@ package lease
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -35,7 +36,12 @@ func (m *Machine) unknownOutcome(now clock.Reading, err error) {
 func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 	if ev.Err != nil {
 		m.unknownOutcome(now, ev.Err)
-		m.reload = m.next
+		// Soon again; but where a list cannot be had and small writes can, a
+		// window must still be extended in between.
+		m.reload = now.Mono.Add(slowRetry)
+		if m.tenure == nil {
+			m.reload = m.next
+		}
 		return
 	}
 	if m.try != nil && m.try.unknown {
@@ -59,7 +65,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 // the rest of the view can be used.
 func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	if m.rewound != "" {
-		if v.Era.Err != nil || v.Era.Value.Number <= m.era.Value.Number {
+		if v.Era.Err != nil || v.Era.Value.Number <= m.lastEra {
 			m.next = now.Mono.Add(slowRetry)
 			return false
 		}
@@ -70,39 +76,48 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		m.bad = map[flake.SID]string{}
 	}
 	known := m.config.Exists()
+	rewind := func(format string, args ...any) bool {
+		m.rewind(now, format, args...)
+		if v.Era.Exists() && v.Era.Err == nil {
+			// A backup can be older than the last era: then the operator's next
+			// one has a number that we have seen.
+			m.lastEra = min(m.lastEra, v.Era.Value.Number)
+		}
+		return false
+	}
 	switch {
 	case v.Revision < m.revision:
-		return m.rewind(now, "etcd's revision went back from %d to %d", m.revision, v.Revision)
+		return rewind("etcd's revision went back from %d to %d", m.revision, v.Revision)
 	case m.cluster != 0 && v.Cluster != m.cluster:
-		return m.rewind(now, "etcd's cluster changed from %x to %x", m.cluster, v.Cluster)
+		return rewind("etcd's cluster changed from %x to %x", m.cluster, v.Cluster)
 	}
 	m.revision, m.cluster = v.Revision, v.Cluster
 	switch {
 	case !v.Config.Exists() && known:
-		return m.rewind(now, "the space's config is gone")
+		return rewind("the space's config is gone")
 	case !v.Config.Exists():
 		return m.wait(now, "the space is not initialised: run «allocator init» once")
 	case v.Config.Err != nil:
 		return m.wait(now, "the space's config is unreadable: %v", v.Config.Err)
 	case known && v.Config.Value.Pool != m.config.Value.Pool:
-		return m.rewind(now, "the space is another one: pool %s, was %s", v.Config.Value.Pool, m.config.Value.Pool)
+		return rewind("the space is another one: pool %s, was %s", v.Config.Value.Pool, m.config.Value.Pool)
 	case v.Config.Value.Format() != m.cfg.Format:
 		m.stopped = true
 		m.do(Fail{Err: &FormatError{Space: v.Config.Value.Format(), Node: m.cfg.Format}})
 		return false
 	case !v.Era.Exists() && known:
-		return m.rewind(now, "the space's era is gone")
+		return rewind("the space's era is gone")
 	case !v.Era.Exists():
 		return m.wait(now, "the space has a config but no era: etcd's data is incomplete")
 	case v.Era.Err != nil:
 		return m.wait(now, "the space's era is unreadable: %v", v.Era.Err)
 	case known && v.Era.Value.Number < m.era.Value.Number:
-		return m.rewind(now, "the era went back from %d to %d", m.era.Value.Number, v.Era.Value.Number)
+		return rewind("the era went back from %d to %d", m.era.Value.Number, v.Era.Value.Number)
 	case known && v.Era.Value.Number == m.era.Value.Number && v.Era.Value != m.era.Value:
-		return m.rewind(now, "era %d was rewritten", v.Era.Value.Number)
+		return rewind("era %d was rewritten", v.Era.Value.Number)
 	case v.Era.Value.Cluster != v.Cluster:
 		m.config, m.era = v.Config, v.Era // only a later era clears this
-		return m.rewind(now, "etcd's cluster is %x, but era %d began on %x: restored from a backup, or another etcd?",
+		return rewind("etcd's cluster is %x, but era %d began on %x: restored from a backup, or another etcd?",
 			v.Cluster, v.Era.Value.Number, v.Era.Value.Cluster)
 	}
 	if known && v.Era.Value.Number > m.era.Value.Number {
@@ -128,11 +143,12 @@ func (m *Machine) wait(now clock.Reading, format string, args ...any) bool {
 // whoever reads the older history may be granted what we hold.
 func (m *Machine) rewind(now clock.Reading, format string, args ...any) bool {
 	m.rewound = "etcd's history cannot be trusted: " + fmt.Sprintf(format, args...)
+	m.lastEra = m.era.Value.Number
 	m.alarm(AlarmRewound, -1, "%s", m.rewound)
 	if t := m.tenure; t != nil && !t.sealed {
 		m.do(Seal{})
 	}
-	m.tenure, m.try, m.dropping, m.listed = nil, nil, false, false
+	m.tenure, m.try, m.dropping, m.listed, m.standby = nil, nil, false, false, false
 	m.next = now.Mono.Add(slowRetry)
 	return false
 }
@@ -157,7 +173,9 @@ func (m *Machine) settle(now clock.Reading, v View) {
 			m.try, m.listed, m.reload = nil, false, now.Mono
 		case held:
 			m.checkHolder(now, got)
-		case got.Holder.Exists() && !got.Holder.Same(try.seen.Holder):
+		case !got.Holder.Same(try.seen.Holder):
+			// Taken, or the holder to be replaced is gone: no attempt that names
+			// the one we saw can be applied any more.
 			m.try, m.listed, m.reload = nil, false, now.Mono
 		case got.Window.Exists() && got.Window.Err != nil:
 			m.try, m.listed, m.reload = nil, false, now.Mono
@@ -187,6 +205,9 @@ func (m *Machine) adopt(now clock.Reading, op Op, got Sid) {
 			unheld:   !m.holds(got),
 		}
 		if m.stopping || w.Era != m.era.Value.Number {
+			if old := m.tenure; old != nil && !old.sealed {
+				m.do(Seal{}) // one that was lost still issues
+			}
 			t.sealAsked, t.sealed, t.issued = true, true, w.Base // never begun
 			m.dropping = true
 		} else {
@@ -277,7 +298,8 @@ func (m *Machine) lose(now clock.Reading, got Sid, why string) {
 // takeStock reads a fresh list: which sids cannot be used, and how late it is
 // by the clocks of live holders.
 func (m *Machine) takeStock(now clock.Reading) {
-	m.bad, m.witness = keepPasts(m.bad), 0
+	m.bad, m.witness = m.keepPasts(), 0
+	latest := max(now.Wall, m.era.Value.Floor) + m.farAhead()
 	for sid, s := range m.sids {
 		w := s.Window.Value
 		switch {
@@ -297,9 +319,14 @@ func (m *Machine) takeStock(now clock.Reading) {
 			} else if m.tenure == nil || m.tenure.sid != sid {
 				m.releaseStray(now, sid, s)
 			}
-		case w.Ceil > now.Wall+m.farAhead():
-			m.quarantine(sid, fmt.Sprintf("its ceiling lies %v ahead of this clock: written by a bad clock, or ours is behind",
-				(w.Ceil-now.Wall).Duration()))
+		case w.Ceil > latest:
+			m.quarantine(sid, fmt.Sprintf("its ceiling is %s: written by a bad clock, or ours is far behind",
+				w.Ceil.Time().Format(time.RFC3339)))
+		}
+	}
+	for c := range m.told {
+		if c.kind == AlarmQuarantined && m.bad[flake.SID(c.sid)] == "" {
+			m.over(c.kind, c.sid)
 		}
 	}
 }
@@ -307,11 +334,12 @@ func (m *Machine) takeStock(now clock.Reading) {
 // pastWithoutWindow is known only from an attempt to acquire.
 const pastWithoutWindow = "it has a past but no window record"
 
-// keepPasts keeps what a list of the space cannot show again.
-func keepPasts(bad map[flake.SID]string) map[flake.SID]string {
+// keepPasts keeps what a list of the space cannot show again, as long as the
+// list does not show it repaired.
+func (m *Machine) keepPasts() map[flake.SID]string {
 	kept := map[flake.SID]string{}
-	for sid, why := range bad {
-		if why == pastWithoutWindow {
+	for sid, why := range m.bad {
+		if why == pastWithoutWindow && !m.sids[sid].Window.Exists() {
 			kept[sid] = why
 		}
 	}
@@ -331,11 +359,8 @@ func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s Sid) {
 }
 
 func (m *Machine) quarantine(sid flake.SID, why string) {
-	if m.bad[sid] == why {
-		return
-	}
 	m.bad[sid] = why
-	m.alarm(AlarmQuarantined, int(sid), "sid %d is not used: %s", sid, why)
+	m.alarmOnce(AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))
 }
 
 // FormatError says that the node and the space disagree about what an ID means.

@@ -24,7 +24,7 @@ func (s *Store) Register(ctx context.Context, ttl time.Duration, r lease.Registr
 	if err != nil {
 		return 0, fmt.Errorf("grant lease: %w", err)
 	}
-	_, err = s.client.Put(ctx, s.keys.node(r.Instance), lease.Encode(r), clientv3.WithLease(grant.ID))
+	err = s.putNode(ctx, grant.ID, r)
 	if err != nil {
 		// Tidiness only: nothing but the registration can be on this lease.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -34,6 +34,31 @@ func (s *Store) Register(ctx context.Context, ttl time.Duration, r lease.Registr
 	}
 	return lease.LeaseID(grant.ID), nil
 }
+
+// putNode puts r on the lease, over what is there now and nothing else: an
+// earlier registration whose request is late would otherwise take the key to a
+// lease that nobody renews, and the node would vanish from the registry.
+func (s *Store) putNode(ctx context.Context, id clientv3.LeaseID, r lease.Registration) error {
+	key := s.keys.node(r.Instance)
+	seen, err := s.client.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	rev := int64(0)
+	if len(seen.Kvs) > 0 {
+		rev = seen.Kvs[0].ModRevision
+	}
+	put, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).
+		Then(clientv3.OpPut(key, lease.Encode(r), clientv3.WithLease(id))).
+		Commit()
+	if err == nil && !put.Succeeded {
+		err = errOvertaken
+	}
+	return err
+}
+
+var errOvertaken = errors.New("etcdstore: another registration of this instance came in between")
 
 // KeepAlive renews the lease once. It returns lease.ErrLeaseGone if it has
 // expired or was revoked.

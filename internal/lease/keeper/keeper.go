@@ -116,6 +116,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		})
 	})
 	defer func() {
+		k.cfg.Generator.Seal() // whatever ended the loop: nothing keeps the sid now
 		stopWatch()
 		stopCalls()
 		k.calls.Wait()
@@ -147,7 +148,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-deadline:
 			k.cfg.Logger.Warn("gave up on giving the sid back; it is free when its lease has run out",
 				"timeout", k.cfg.StopTimeout, "problem", k.Status().Problem)
-			k.cfg.Generator.Seal()
 			return nil
 		}
 	}

@@ -69,8 +69,6 @@ func ops(list ...lease.Op) func(opCase) bool {
 	return func(c opCase) bool { return slices.Contains(list, c.op) }
 }
 
-func not(p func(opCase) bool) func(opCase) bool { return func(c opCase) bool { return !p(c) } }
-
 var breakages = []breakage{
 	{"nothing changed", none, none, func(*fixture, *lease.Txn) {}},
 

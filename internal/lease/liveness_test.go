@@ -1,0 +1,342 @@
+package lease_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// The tests here are about going on: no state may be one that a node never
+// leaves, and none may be left by asking in a circle.
+
+// drive lets d pass and wakes each process when it asks to be. With leases set,
+// the store's leases run on; without a leader they do not.
+func (s *story) drive(d time.Duration, leases bool, ps ...*process) (steps int) {
+	const stride = 50 * time.Millisecond
+	for range int(d / stride) {
+		s.w.clock.Advance(stride)
+		if leases {
+			s.mem.Advance(stride)
+		}
+		for _, p := range ps {
+			if p.machine.Wake() <= s.w.clock.Now().Mono && !p.ended {
+				p.step(lease.Tick{})
+				steps++
+			}
+		}
+	}
+	return steps
+}
+
+// tell runs commands of the stories' language.
+func (s *story) tell(commands ...string) {
+	for _, c := range commands {
+		s.command(strings.Fields(c))
+	}
+}
+
+// TestOutages: while etcd has no quorum leases do not end, and however long it
+// takes, everybody goes on within seconds of its return; so do newcomers.
+func TestOutages(t *testing.T) {
+	for _, outage := range []time.Duration{20 * time.Second, 3 * time.Minute, 3 * time.Hour} {
+		s := newStory(t)
+		s.tell("init", "start n1", "start n2")
+		a, b := s.procs["a"], s.procs["b"]
+		s.drive(20*time.Second, true, a, b)
+		faults := s.w.fault
+		s.w.fault = func(*process, lease.Action) fate { return notApplied }
+		s.drive(outage, false, a, b)
+		s.w.fault = faults
+		s.drive(2*time.Second, true, a, b)
+		if !a.issue(1) || !b.issue(1) {
+			t.Errorf("2 s after an outage of %v: %+v", outage, a.machine.Status())
+		}
+		s.tell("start n3")
+		c := s.procs["c"]
+		s.drive(3*time.Second, true, a, b, c)
+		if !c.issue(1) {
+			t.Errorf("a newcomer after an outage of %v: %+v", outage, c.machine.Status())
+		}
+	}
+}
+
+// TestGateClosedLong: so too after a gate that was closed everywhere.
+func TestGateClosedLong(t *testing.T) {
+	s := newStory(t)
+	s.tell("init", "start n1", "start n2")
+	a, b := s.procs["a"], s.procs["b"]
+	s.drive(20*time.Second, true, a, b)
+	s.tell("a gate closed", "b gate closed")
+	s.drive(10*time.Minute, true, a, b)
+	s.tell("a gate open", "b gate open")
+	s.drive(time.Second, true, a, b)
+	if !a.issue(1) || !b.issue(1) {
+		t.Errorf("a second after the gate opened: %+v", a.machine.Status())
+	}
+}
+
+// TestLostIsSealed: a node that lost its sid still issues what was confirmed to
+// it. When it stops, or an era passes, while the next acquisition is on its way,
+// that ends too.
+func TestLostIsSealed(t *testing.T) {
+	for _, what := range []string{"a stop", "era +60s"} {
+		s := newStory(t)
+		s.tell("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s",
+			"vacate 1", "a fault hang acquire", "a tick", what, "a answer")
+		for range 8 {
+			s.tell("a tick 250ms")
+		}
+		a := s.procs["a"]
+		if b, err := a.node.Try(a.Now(), 1, 0); err == nil {
+			t.Errorf("%s: still issues %v; %+v", what, b, a.machine.Status())
+		}
+	}
+}
+
+// TestEraWhileAcquiring: the acquisition was applied in an era that passed before
+// it was read back. It never begins, and what was lost before is sealed.
+func TestEraWhileAcquiring(t *testing.T) {
+	s := newStory(t)
+	s.tell("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s",
+		"vacate 1", "a fault lostreply acquire", "a tick", "era +5s")
+	a := s.procs["a"]
+	s.w.fault = func(_ *process, x lease.Action) fate { // reads pass, what follows hangs
+		if _, ok := x.(lease.Read); ok {
+			return answered
+		}
+		return notAnswered
+	}
+	a.log = nil
+	s.tell("a tick 250ms")
+	if b, err := a.node.Try(a.Now(), 1, 0); err == nil {
+		t.Errorf("issues %v of era 1 in era %d", b, a.machine.Status().Era.Number)
+	}
+}
+
+// TestLoadFails: where the list of the space cannot be had and small writes can,
+// windows are extended all the same.
+func TestLoadFails(t *testing.T) {
+	s := newStory(t)
+	s.tell("init", "start n1")
+	a := s.procs["a"]
+	s.drive(4*time.Second, true, a)
+	s.w.fault = func(_ *process, x lease.Action) fate {
+		if _, ok := x.(lease.Load); ok {
+			return notApplied
+		}
+		return answered
+	}
+	a.log = nil
+	s.drive(60*time.Second, true, a)
+	extends := strings.Count(strings.Join(a.log, "\n"), "extend")
+	if !a.issue(1) || extends < 10 {
+		t.Errorf("%d extends in a minute of failing lists: %+v", extends, a.machine.Status())
+	}
+}
+
+// TestNoHotLoop: no wait of a node is a loop without pauses, and the space is
+// listed again meanwhile.
+func TestNoHotLoop(t *testing.T) {
+	for name, commands := range map[string][]string{
+		"gate closed while acquiring": {"start n1", "a fault notapplied acquire", "a tick", "a gate closed"},
+		"gate closed while holding":   {"start n1", "a tick", "a gate closed"},
+		"stopping, revoke hangs":      {"start n1", "a tick", "a fault hang revoke", "a stop"},
+		"stopping, release hangs":     {"start n1", "a tick", "a fault hang release", "a stop"},
+		"registering hangs":           {"start n1", "a fault hang register", "a tick"},
+		"standing by":                 {"occupy 0 31", "start n1", "a tick"},
+		"calm":                        {"start n1", "a tick"},
+	} {
+		s := newStory(t)
+		s.tell("init")
+		s.tell(commands...)
+		a := s.procs["a"]
+		a.log = nil
+		steps, began := 0, s.w.clock.Now().Mono
+		for s.w.clock.Now().Mono.Sub(began) < 20*time.Second && !a.ended {
+			// As the keeper waits: a millisecond at the least, a second at the most.
+			wait := min(max(a.machine.Wake().Sub(s.w.clock.Now().Mono), time.Millisecond), time.Second)
+			s.w.clock.Advance(wait)
+			s.mem.Advance(wait)
+			a.step(lease.Tick{})
+			steps++
+		}
+		if steps > 20*10 {
+			t.Errorf("%s: %d steps in 20 s", name, steps)
+		}
+		loads := strings.Count(strings.Join(a.log, "\n"), "load")
+		if strings.HasPrefix(name, "gate") && loads == 0 {
+			t.Errorf("%s: the space was not listed in 20 s", name)
+		}
+	}
+}
+
+// TestLostAndUsedUp: when nothing is left of a lost sid's window, the reason is
+// that there is no sid.
+func TestLostAndUsedUp(t *testing.T) {
+	s := newStory(t)
+	s.tell("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s", "a tick",
+		"pass 3600s", "a tick")
+	a := s.procs["a"]
+	_, err := a.node.Try(a.Now(), 1, 0)
+	if err == nil || !strings.HasPrefix(err.Error(), "NO_SID") {
+		t.Errorf("an hour after the sid was lost: %v", err)
+	}
+}
+
+// TestEraOfBackup: the backup is older than the last era, so the operator's next
+// one has a number that the node has seen. Its floor tells that it is another.
+func TestEraOfBackup(t *testing.T) {
+	s := newStory(t)
+	s.tell("init", "start n1", "a tick", "snapshot", "era +1s", "a changed", "a tick 2s", "a tick 2s", "restore", "a tick 5s")
+	a := s.procs["a"]
+	if got := a.machine.Status().Phase; got != lease.Rewound {
+		t.Fatalf("after the restore: %v", got)
+	}
+	s.tell("era +60s")
+	s.drive(2*time.Minute, true, a)
+	if !a.issue(1) {
+		t.Errorf("two minutes after an operator began an era: %+v", a.machine.Status())
+	}
+}
+
+// TestRandomOrders plays seeded stories in which requests stay outstanding while
+// hints, gates, eras, lost leases and stops arrive, and answers come late and out
+// of order. No claim may break; and when the trouble is over, as many nodes must
+// issue as can.
+func TestRandomOrders(t *testing.T) {
+	first, n := uint64(1), uint64(*seeds)*3
+	if *seed != 0 {
+		first, n = *seed, 1
+	}
+	for i := first; i < first+n && !t.Failed(); i++ {
+		s := newSchedule(t)
+		s.disorder(rand.New(rand.NewPCG(i, 99)))
+		for _, v := range s.w.hist.Check() {
+			t.Errorf("seed %d: %v", i, v)
+		}
+		live, issuing := 0, 0
+		for _, p := range s.procs {
+			if p.ended {
+				continue
+			}
+			live++
+			if p.issue(1) {
+				issuing++
+			}
+			if got := p.machine.Status(); got.Phase == lease.Releasing || got.Phase == lease.Rewound {
+				t.Errorf("seed %d: %s is left %v: %s", i, p.name, got.Phase, got.Problem)
+			}
+		}
+		if issuing < min(live, 2) { // two sids are free for them
+			t.Errorf("seed %d: %d of %d nodes issue in the end", i, issuing, live)
+			for _, p := range s.procs {
+				if !p.ended {
+					t.Logf("%s: %+v, last %q", p.name, p.machine.Status(), p.log[max(0, len(p.log)-4):])
+				}
+			}
+		}
+	}
+	if t.Failed() {
+		t.Log("replay with -run TestRandomOrders -seed N")
+	}
+}
+
+func (s *schedule) disorder(r *rand.Rand) {
+	trouble, hang := r.Float64()*0.3, r.Float64()*0.5
+	healed := false
+	s.w.fault = func(*process, lease.Action) fate {
+		switch {
+		case healed:
+			return answered
+		case r.Float64() < hang:
+			return notAnswered
+		case r.Float64() >= trouble:
+			return answered
+		}
+		return []fate{notApplied, lostReply, late}[r.IntN(3)]
+	}
+	answer := func(p *process) {
+		k := r.IntN(len(p.pending))
+		a := p.pending[k]
+		p.pending = append(p.pending[:k:k], p.pending[k+1:]...)
+		f := answered
+		if !healed && r.IntN(3) == 0 {
+			f = []fate{notApplied, lostReply, late}[r.IntN(3)]
+		}
+		p.step(p.carryOut(a, f))
+	}
+	for k := range 2 + r.IntN(2) {
+		s.start([]string{"n1", "n2", "n3"}[k])
+	}
+	for range 250 {
+		d := time.Duration(r.IntN(200)) * time.Millisecond
+		s.w.clock.Advance(d)
+		s.mem.Advance(d)
+		if r.IntN(200) == 0 {
+			v, err := s.mem.Load(context.Background())
+			if err != nil {
+				panic(err)
+			}
+			e := v.Era.Value
+			e.Number++
+			e.Floor = s.w.clock.Now().Wall + clock.Millis(r.IntN(8000))
+			s.mem.Put("era", lease.Encode(e))
+		}
+		for _, p := range s.procs {
+			if p.ended {
+				if r.IntN(10) == 0 {
+					p.deliver()
+				}
+				continue
+			}
+			switch r.IntN(40) {
+			case 0:
+				p.step(lease.Changed{})
+			case 1:
+				p.step(lease.Gate{Open: r.IntN(2) == 0})
+			case 2:
+				s.mem.Expire(p.machine.Status().Lease)
+			case 3:
+				if r.IntN(4) == 0 {
+					p.step(lease.Stop{})
+				}
+			case 4:
+				if r.IntN(3) == 0 {
+					p.ended = true
+					node, _, _ := strings.Cut(p.name, "-")
+					s.start(node)
+				}
+			case 5:
+				p.deliver()
+			default:
+				p.issue(1 + r.IntN(40))
+				p.step(lease.Tick{})
+				if len(p.pending) > 0 && r.IntN(3) == 0 {
+					answer(p)
+				}
+				p.issue(1 + r.IntN(4))
+			}
+		}
+	}
+	healed = true
+	for range 40 * 4 { // 40 s: windows of the crashed pass, floors too
+		s.w.clock.Advance(250 * time.Millisecond)
+		s.mem.Advance(250 * time.Millisecond)
+		for _, p := range s.procs {
+			p.deliver()
+			for len(p.pending) > 0 && !p.ended {
+				answer(p)
+			}
+			if !p.ended {
+				p.step(lease.Gate{Open: true})
+				p.step(lease.Tick{})
+				p.issue(1)
+			}
+		}
+	}
+}
