@@ -24,9 +24,16 @@ func (s State) String() string {
 }
 
 // Verdict is the gate's answer: whether IDs may be issued now, and the figures
-// behind it. The zero value is open.
+// behind it. The zero value is open and unconfirmed.
 type Verdict struct {
-	State  State
-	Offset Millis // peers' clock minus ours, as far as known
-	Limit  Millis // the offset at which a node refuses
+	State       State
+	Offset      Millis  // peers' clock minus ours, as far as known
+	Limit       Millis  // the offset at which a node refuses
+	Uncertainty Millis  // the truth lies within Offset ± Uncertainty, rounded up
+	Phase       Phase   // where the gate stands, finer than State
+	Finding     Finding // what was last found; SelfFalse and ClusterSplit tell why a gate is skewed
 }
+
+// Confirmed reports that a majority has confirmed this clock and I5 holds. IDs
+// issued under a verdict that is Open without it are to be counted.
+func (v Verdict) Confirmed() bool { return v.Phase == Confirmed }

@@ -1,0 +1,318 @@
+package clock
+
+import (
+	"fmt"
+	"time"
+)
+
+// Figures of the gate.
+const (
+	firstRound = time.Second           // a round of echoes; a start without a quorum by then is unverified
+	secondLook = time.Second           // between the two findings that shut the gate: one may be a hiccup
+	lapse      = Freshness             // after the first, without a second, it is forgotten
+	calmFor    = 10 * time.Second      // of agreement at half of max_skew, to open it again
+	maxGap     = 3 * time.Second       // between evaluations, or what lay in between was not calm but unseen
+	releaseIn  = 60 * time.Second      // of refusing, until the sid is better given to a standby
+	warnAt     = 50 * time.Millisecond // offset to warn at
+	warnOff    = 25 * time.Millisecond // offset to be content again at
+
+	defaultMaxSkew = 250 * time.Millisecond // timesyncd lets a clock be off by 0.2 s; smeared and unsmeared leaps differ by 0.5 s
+	defaultGrace   = 60 * time.Second       // good clocks drift by 12 ms apart in it
+)
+
+// GateConfig says when a [Gate] shuts.
+type GateConfig struct {
+	// MaxSkew is the T that the judgements are made with; 0 means 250 ms.
+	MaxSkew time.Duration
+	// Grace is how long an unconfirmed clock may issue under either policy; 0
+	// means 60 s.
+	Grace time.Duration
+	// Strict refuses an unconfirmed clock once the grace is over; the default is
+	// to issue on, unconfirmed.
+	Strict bool
+}
+
+// Validate returns an error that names the field at fault.
+func (c GateConfig) Validate() error {
+	switch {
+	case c.MaxSkew < 0:
+		return fmt.Errorf("clock: MaxSkew is %v: it cannot be negative", c.MaxSkew)
+	case c.Grace < 0:
+		return fmt.Errorf("clock: Grace is %v: it cannot be negative", c.Grace)
+	}
+	return nil
+}
+
+// Phase is where a gate stands.
+type Phase uint8
+
+// The phases.
+const (
+	Starting  Phase = iota // the first round of echoes is not over: refuses as Unverified
+	Confirmed              // a majority confirms this clock: open
+	Grace                  // none does, but not for long: open
+	Unproven               // none does, the grace is over, and policy is to issue on: open
+	Strict                 // none does, the grace is over, and policy is to refuse: Unverified
+	Shut                   // the clocks disagree: Skewed
+)
+
+// String returns the phase's name in lower case.
+func (p Phase) String() string {
+	if int(p) < len(phases) {
+		return phases[p].name
+	}
+	return "unknown"
+}
+
+// State returns what a gate in phase p allows.
+func (p Phase) State() State {
+	if int(p) < len(phases) {
+		return phases[p].state
+	}
+	return Unverified
+}
+
+var phases = [...]struct {
+	name  string
+	state State
+}{
+	Starting:  {"starting", Unverified},
+	Confirmed: {"confirmed", Open},
+	Grace:     {"grace", Open},
+	Unproven:  {"unproven", Open},
+	Strict:    {"strict", Unverified},
+	Shut:      {"shut", Skewed},
+}
+
+// Gate turns the judgements of one moment into a verdict that does not flap. It
+// is a value plus steps: no clock, no goroutine. One goroutine owns it.
+//
+// Evaluate once a second. The phases, by what is found (· is no change):
+//
+//		          Agreed              Unconfirmed                    SelfFalse, ClusterSplit
+//		Starting  Confirmed           Grace after 1 s                Shut at the second look
+//		Confirmed ·                   Grace                          Shut at the second look
+//		Grace     Confirmed           Unproven or Strict after 60 s  Shut at the second look
+//		Unproven  Confirmed           ·                              Shut at the second look
+//		Strict    Confirmed           ·                              Shut at the second look
+//		Shut      Confirmed if calm   ·                              ·
+//
+//	 1. The second look is a finding of disagreement 1 to 10 s after one, with no
+//	    Agreed in between. Silence neither proves nor clears it.
+//	 2. Calm is agreement at half of max_skew in every evaluation of 10 s.
+//	 3. A gate once shut opens only by a majority: silence is no excuse.
+//	 4. What a gate does keeps no two IDs apart (I1); it upholds I5.
+type Gate struct {
+	cfg    GateConfig
+	phase  Phase
+	began  Mono // of the first step
+	last   Mono // of the latest
+	since  Mono // when phase was entered
+	refuse Mono // when the gate began to refuse, if it does
+
+	suspect   bool // disagreement was found, and no agreement since
+	suspectAt Mono
+	calm      bool // every evaluation since calmAt was
+	calmAt    Mono
+	warned    bool
+	due       bool // the release was told of
+
+	verdict Verdict
+	latest  Judgement
+	stats   GateStats
+}
+
+// GateStats is a gate's figures for metrics.
+type GateStats struct {
+	Verdict     Verdict
+	Judgement   Judgement // the latest; its slices are shared, and never written again
+	Evaluations uint64
+	Shuts       uint64        // times the gate shut
+	Unverified  time.Duration // time spent open without a majority, in all
+	Warning     bool          // the cluster's time is known to be more than 50 ms from ours
+}
+
+// NewGate returns a gate that has not begun; it panics if cfg is not valid.
+func NewGate(cfg GateConfig) *Gate {
+	if err := cfg.Validate(); err != nil {
+		panic(err)
+	}
+	if cfg.MaxSkew == 0 {
+		cfg.MaxSkew = defaultMaxSkew
+	}
+	if cfg.Grace == 0 {
+		cfg.Grace = defaultGrace
+	}
+	g := &Gate{cfg: cfg}
+	g.verdict = Verdict{State: Starting.State(), Limit: MillisOf(cfg.MaxSkew)}
+	g.stats.Verdict = g.verdict
+	return g
+}
+
+// TransitionKind is what changed at a gate.
+type TransitionKind uint8
+
+// The transitions. Those of the phase tell the phases; the others leave it.
+const (
+	PhaseChanged TransitionKind = iota
+	Suspected                   // disagreement was found once; ceilings wait for the second look
+	Cleared                     // there was agreement after all, or no second look for 10 s
+	Warned                      // the cluster's time is known to be more than 50 ms from ours
+	Contented                   // it is within 25 ms again
+	ReleaseDue                  // the gate has refused for 60 s: the sid is due for release
+)
+
+// String returns the kind's name in lower case.
+func (k TransitionKind) String() string {
+	switch k {
+	case PhaseChanged:
+		return "phase"
+	case Suspected:
+		return "suspected"
+	case Cleared:
+		return "cleared"
+	case Warned:
+		return "warned"
+	case Contented:
+		return "contented"
+	case ReleaseDue:
+		return "release_due"
+	}
+	return "unknown"
+}
+
+// Transition is something to be logged once.
+type Transition struct {
+	Kind      TransitionKind
+	From, To  Phase // alike unless Kind is PhaseChanged
+	Judgement Judgement
+}
+
+// Step evaluates j at monotonic time now, and returns the verdict from here on
+// and what changed. Times must not go back.
+func (g *Gate) Step(now Mono, j Judgement) (Verdict, []Transition) {
+	if g.stats.Evaluations == 0 {
+		g.began, g.last, g.since, g.refuse = now, now, now, now
+	}
+	if g.verdict.State == Open && g.phase != Confirmed {
+		g.stats.Unverified += now.Sub(g.last)
+	}
+	var out []Transition
+	tell := func(k TransitionKind) { out = append(out, Transition{k, g.phase, g.phase, j}) }
+	absolve := func() {
+		if g.suspect && g.phase != Shut {
+			tell(Cleared)
+		}
+		g.suspect = false
+	}
+	if now.Sub(g.last) > maxGap {
+		g.calm = false
+	}
+
+	next := g.phase
+	switch j.Finding {
+	case Agreed:
+		absolve()
+		if !j.Calm {
+			g.calm = false
+		} else if !g.calm {
+			g.calm, g.calmAt = true, now
+		}
+		if g.phase != Shut || g.calm && now.Sub(g.calmAt) >= calmFor {
+			next = Confirmed
+		}
+	case SelfFalse, ClusterSplit:
+		g.calm = false
+		if !g.suspect || now.Sub(g.suspectAt) > lapse {
+			g.suspect, g.suspectAt = true, now
+			if g.phase != Shut {
+				tell(Suspected)
+			}
+		} else if now.Sub(g.suspectAt) >= secondLook {
+			next = Shut
+		}
+	default:
+		g.calm = false
+		if g.suspect && now.Sub(g.suspectAt) > lapse { // or ceilings would wait as long as the silence lasts
+			absolve()
+		}
+		switch {
+		case g.phase == Confirmed, g.phase == Starting && now.Sub(g.began) >= firstRound:
+			next = Grace
+		case g.phase == Grace && now.Sub(g.since) >= g.cfg.Grace && g.cfg.Strict:
+			next = Strict
+		case g.phase == Grace && now.Sub(g.since) >= g.cfg.Grace:
+			next = Unproven
+		}
+	}
+
+	if next != g.phase {
+		out = append(out, Transition{PhaseChanged, g.phase, next, j})
+		g.enter(next, now)
+	}
+	g.verdict = g.answer(j)
+	// Only a quorum's time warns or contents: a liar's alone does neither.
+	switch off := (Interval{int64(j.Offset), int64(j.Offset)}).Bound(); {
+	case !j.Known:
+	case !g.warned && off > warnAt:
+		g.warned = true
+		tell(Warned)
+	case g.warned && off < warnOff:
+		g.warned = false
+		tell(Contented)
+	}
+	g.last, g.latest = now, j
+	if g.ReleaseDue() && !g.due {
+		g.due = true
+		tell(ReleaseDue)
+	}
+	g.stats.Evaluations++
+	return g.verdict, out
+}
+
+// enter takes up phase p. Refusing is counted from where it began, also across
+// two phases that refuse: but not from Starting, which holds nothing to release.
+func (g *Gate) enter(p Phase, now Mono) {
+	if refusing := g.phase == Shut || g.phase == Strict; !refusing || p.State() == Open {
+		g.refuse, g.due = now, false
+	}
+	if p == Shut {
+		g.stats.Shuts++
+	}
+	g.phase, g.since = p, now
+}
+
+// answer returns the verdict of the present phase after j.
+func (g *Gate) answer(j Judgement) Verdict {
+	v := g.verdict
+	v.State, v.Phase, v.Finding = g.phase.State(), g.phase, j.Finding
+	if g.phase != Shut || j.Finding != Unconfirmed { // a gate shut and gone silent shows what shut it
+		v.Offset = MillisOf(j.Offset)
+		v.Uncertainty = MillisOf(j.Uncertainty)
+		if v.Uncertainty.Duration() < j.Uncertainty {
+			v.Uncertainty++
+		}
+	}
+	return v
+}
+
+// Verdict returns the verdict of the latest step: unverified before the first.
+func (g *Gate) Verdict() Verdict { return g.verdict }
+
+// MayReserve reports whether ceilings may be written: only while the gate is
+// open and no disagreement waits for its second look, since a ceiling written
+// by a bad clock stays.
+func (g *Gate) MayReserve() bool { return g.verdict.State == Open && !g.suspect }
+
+// ReleaseDue reports that the gate has refused for 60 s without a break as of
+// the latest step, in the phases Shut and Strict: a standby may do better.
+func (g *Gate) ReleaseDue() bool {
+	return (g.phase == Shut || g.phase == Strict) && g.last.Sub(g.refuse) >= releaseIn
+}
+
+// Stats returns the figures as of the latest step.
+func (g *Gate) Stats() GateStats {
+	s := g.stats
+	s.Verdict, s.Judgement, s.Warning = g.verdict, g.latest, g.warned
+	return s
+}

@@ -1,0 +1,322 @@
+package clock
+
+import (
+	"cmp"
+	"hash/fnv"
+	"io"
+	"math"
+	"slices"
+	"time"
+)
+
+// Finding is what the clocks of a cluster say about ours at one moment.
+type Finding uint8
+
+// The findings.
+const (
+	Unconfirmed  Finding = iota // too few peers heard, or heard too vaguely, to say
+	Agreed                      // a majority stands within max_skew of us
+	SelfFalse                   // no majority can agree with us, and a majority agrees without us
+	ClusterSplit                // no majority can agree with us, nor does one agree without us
+)
+
+// String returns the finding's name as it is logged.
+func (f Finding) String() string {
+	switch f {
+	case Unconfirmed:
+		return "unconfirmed"
+	case Agreed:
+		return "agreed"
+	case SelfFalse:
+		return "self_false"
+	case ClusterSplit:
+		return "cluster_split"
+	}
+	return "unknown"
+}
+
+// Opinion is what is known of the clocks of one registered name but our own.
+type Opinion struct {
+	Name string
+	Estimate
+}
+
+// Input is what [Judge] judges by.
+type Input struct {
+	// Peers has one entry for each name registered in the store but our own,
+	// for the newest process of that name, heard or not: see [Electorate].
+	// Leaving out those that are silent would let a node cut off from the
+	// others agree with itself.
+	Peers   []Opinion
+	Kernel  Sync          // what our kernel says
+	MaxSkew time.Duration // T, the distance up to which clocks agree
+}
+
+// Judgement is a finding and the figures behind it. The zero value is that of
+// nobody heard.
+type Judgement struct {
+	Finding Finding
+
+	// Registered is n, us included; Quorum is Q = n/2 + 1. Each name is counted
+	// once below, we ourselves under Agree: Registered is their sum.
+	Registered, Quorum int
+	Agree              int // surely within max_skew of us
+	Disagree           int // surely further off
+	Ambiguous          int // the estimate is too wide to tell
+	Silent             int // not heard lately
+
+	// Bound is the least distance within which a quorum, we included, surely
+	// stands from us; the greatest duration if fewer are heard.
+	Bound time.Duration
+
+	// Calm: Agreed, and would be so at less than half of max_skew.
+	Calm bool
+
+	// Known reports that a quorum, we perhaps among it, agrees on the time: give
+	// or take max_skew/2 each, or what less will do. It is never set for a node
+	// alone. The cluster's time is then ours + Offset, within Uncertainty, and
+	// at most ours + ClusterHi. If not Known, Offset is where most of the others
+	// heard stand, for people to read, and ClusterHi means nothing.
+	Known       bool
+	Offset      time.Duration
+	Uncertainty time.Duration
+	ClusterHi   time.Duration
+
+	// Disagreeing names those counted in Disagree. Falsetickers names those
+	// whose clock is more than max_skew away from the cluster's, if that is
+	// Known, or that the tie-break of two nodes found false. Both are sorted.
+	Disagreeing, Falsetickers []string
+}
+
+// Judge compares the issuing clocks of the cluster with ours. An interval inside
+// ±T agrees, one wholly outside disagrees, and any other says neither; we agree
+// with ourselves. With n names registered and Q = n/2 + 1:
+//
+//	Agree ≥ Q          Agreed
+//	Disagree ≥ n−Q+1   SelfFalse if Q of the others share a point, each widened by T/2; else ClusterSplit
+//	otherwise          Unconfirmed
+//
+// So fewer than n−Q+1 liars cannot make a good clock refuse, since they are too
+// few to outvote whoever is yet to be heard. Two nodes that disagree cannot tell
+// who is wrong: both are split, unless one kernel is synchronised and the other
+// is not, and then the latter's clock is the false one.
+//
+// Judge is pure and total: any input has a judgement.
+//
+// Source: docs/DESIGN.md, "Time". The tolerance halved as long as a quorum holds
+// is that of TigerBeetle (src/vsr/clock.zig).
+func Judge(in Input) Judgement {
+	t := max(in.MaxSkew, 0)
+	n := len(in.Peers) + 1
+	j := Judgement{Registered: n, Quorum: n/2 + 1, Agree: 1}
+
+	limit := around(0, t)
+	others := make([]Interval, 0, n)
+	bounds := append(make([]time.Duration, 0, n), 0) // our own
+	for _, o := range in.Peers {
+		switch i := o.Issuing; {
+		case !o.heard():
+			j.Silent++
+			continue
+		case i.Inside(limit):
+			j.Agree++
+		case !i.Meets(limit):
+			j.Disagree++
+			j.Disagreeing = append(j.Disagreeing, o.Name)
+		default:
+			j.Ambiguous++
+		}
+		others = append(others, o.Issuing)
+		bounds = append(bounds, o.Issuing.Bound())
+	}
+	j.Bound = math.MaxInt64
+	if len(bounds) >= j.Quorum {
+		slices.Sort(bounds)
+		j.Bound = bounds[j.Quorum-1]
+	}
+	j.cluster(in.Peers, others, t)
+
+	switch {
+	case j.Agree >= j.Quorum:
+		j.Finding, j.Calm = Agreed, j.Bound < t/2 || n == 1
+	case j.Disagree < n-j.Quorum+1:
+		j.Finding = Unconfirmed
+	case j.Known:
+		// Q of the others, not of all: what disagrees does not touch our own
+		// clock widened by T/2, so fewer than Q can share a point with it.
+		j.Finding = SelfFalse
+	default:
+		j.Finding = ClusterSplit
+	}
+	if n == 2 && j.Finding == ClusterSplit {
+		j.tieBreak(in.Kernel, in.Peers[0])
+	}
+	slices.Sort(j.Disagreeing)
+	slices.Sort(j.Falsetickers)
+	return j
+}
+
+func (o *Opinion) heard() bool { return o.Fresh && o.Issuing.valid() }
+
+// cluster works out where the cluster's time lies, and who is false to it.
+func (j *Judgement) cluster(peers []Opinion, others []Interval, t time.Duration) {
+	if len(others) == 0 {
+		return
+	}
+	region, least, ok := quorum(append(others, Interval{}), j.Quorum, int64(t/2))
+	if !ok {
+		region, _ = Marzullo(others)
+	}
+	j.Known = ok
+	j.Offset = time.Duration(region.Mid())
+	j.Uncertainty = time.Duration(plus(int64(region.Half()), least))
+	if !ok {
+		return
+	}
+	j.ClusterHi = time.Duration(plus(region.Hi, least))
+	good := region.Widen(int64(t))
+	for _, o := range peers {
+		if o.heard() && !o.Issuing.Meets(good) {
+			j.Falsetickers = append(j.Falsetickers, o.Name)
+		}
+	}
+}
+
+// tieBreak settles the disagreement of two nodes by their kernels, where just
+// one of the clocks is disciplined. Both come to the same end, as each has
+// heard the other's.
+func (j *Judgement) tieBreak(ours Sync, peer Opinion) {
+	switch {
+	case ours == Synchronised && peer.Kernel == Unsynchronised:
+		j.Finding, j.Calm = Agreed, true
+		j.Falsetickers = []string{peer.Name}
+	case ours == Unsynchronised && peer.Kernel == Synchronised:
+		j.Finding = SelfFalse
+	}
+}
+
+// Choice is whom a quorum proves right after a step of our wall clock.
+type Choice uint8
+
+// The choices.
+const (
+	ChoiceOpen  Choice = iota // no quorum proves either
+	ChoiceOld                 // the clock as it was
+	ChoiceNew                 // the clock as it is now
+	ChoiceAlone               // nobody else is registered
+)
+
+// String returns the choice in lower case.
+func (c Choice) String() string {
+	switch c {
+	case ChoiceOld:
+		return "old"
+	case ChoiceNew:
+		return "new"
+	case ChoiceAlone:
+		return "alone"
+	}
+	return "open"
+}
+
+// Arbitrate decides between two times for our issuing clock, each given as what
+// would be added to it in ns: old is where it stood before a step of the wall
+// clock (0 as long as it is held there), stepped is where the wall clock stands
+// now.
+//
+// It asks the peers' wall clocks, since all that stepped together hold their old
+// issuing clocks together. A peer is for a candidate if its interval lies within
+// maxSkew of it and wholly nearer to it than to the other. Our own vote goes with
+// either, as in [Judge]; a candidate is chosen if it alone reaches the quorum of
+// all names registered.
+func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Choice {
+	if len(peers) == 0 {
+		return ChoiceAlone
+	}
+	low, high := around(min(old, stepped), maxSkew), around(max(old, stepped), maxSkew)
+	between := Interval{old, stepped}.Mid()
+	low.Hi, high.Lo = min(low.Hi, minus(between, 1)), max(high.Lo, plus(between, 1))
+	need := (len(peers)+1)/2 + 1
+	forLow, forHigh := 1, 1
+	for _, o := range peers {
+		if !o.Fresh || !o.Wall.valid() {
+			continue
+		}
+		if o.Wall.Inside(low) {
+			forLow++
+		}
+		if o.Wall.Inside(high) {
+			forHigh++
+		}
+	}
+	switch isLow, isHigh := forLow >= need, forHigh >= need; {
+	case isLow == isHigh:
+		return ChoiceOpen
+	case isLow == (old < stepped):
+		return ChoiceOld
+	default:
+		return ChoiceNew
+	}
+}
+
+// Member is a process registered in the store.
+type Member struct {
+	Name     string // of the node: the same before and after its restart
+	Instance string // of the process
+	Since    int64  // a number that grows from one registration to the next, as the store's create revision does
+}
+
+// How many take part in judging clocks. Up to maxJudged names everybody echoes
+// with everybody; above it, each with as many as make a jury of 32.
+const (
+	maxJudged = 64
+	witnesses = 31
+)
+
+// Electorate returns whom the node called self judges its clock by, in the order
+// of names: of each name but its own the process registered last. Above 64 names,
+// its own included, that is 31 of them, which no one picks: the highest by a hash
+// of both names (rendezvous hashing), so that few change as nodes come and go.
+//
+// They are what [Input].Peers has an entry for, and the peers to exchange with.
+func Electorate(self string, registered []Member) []Member {
+	newest := make(map[string]Member, len(registered))
+	for _, m := range registered {
+		if old, ok := newest[m.Name]; m.Name != self && (!ok || newer(m, old)) {
+			newest[m.Name] = m
+		}
+	}
+	out := make([]Member, 0, len(newest))
+	for _, m := range newest {
+		out = append(out, m)
+	}
+	byName := func(a, b Member) int { return cmp.Compare(a.Name, b.Name) }
+	if len(out)+1 > maxJudged {
+		slices.SortFunc(out, func(a, b Member) int {
+			return cmp.Or(cmp.Compare(rendezvous(self, b.Name), rendezvous(self, a.Name)), byName(a, b))
+		})
+		out = out[:witnesses]
+	}
+	slices.SortFunc(out, byName)
+	return out
+}
+
+// newer orders two processes of one name; the instance settles what cannot
+// happen, so that the order of a list never matters.
+func newer(a, b Member) bool {
+	return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Instance, b.Instance)) > 0
+}
+
+// rendezvous returns the weight of a witness for a judge.
+func rendezvous(judge, witness string) uint64 {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, judge) // a hash takes everything
+	_, _ = h.Write([]byte{0})       // "ab"+"c" is not "a"+"bc"
+	_, _ = io.WriteString(h, witness)
+	x := h.Sum64() // FNV leaves names alike in all but the last letter close together: stir
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}

@@ -1,0 +1,227 @@
+package clock
+
+import (
+	"errors"
+	"time"
+)
+
+// Figures of the estimator.
+const (
+	// MaxRoundTrip is the longest exchange taken for a sample. A longer one
+	// says little, and its reply may have been held back.
+	MaxRoundTrip = time.Second
+
+	// Freshness is how long after the last exchange a peer's estimate counts:
+	// five exchanges of 2 s, all lost only where something is wrong.
+	Freshness = 10 * time.Second
+
+	// perDrift is 1 over the rate at which two machines' raw clocks may drift
+	// apart: 200 ppm, two oscillators of ±100 ppm.
+	perDrift = 5000
+)
+
+// drift returns how far two raw clocks may drift apart in age nanoseconds,
+// rounded up; an age below 0 counts by its size.
+func drift(age int64) int64 {
+	if age < 0 {
+		age = minus(0, age)
+	}
+	return age/perDrift + 1
+}
+
+// Sync is what a machine's kernel says about its clock. It is no proof: chrony
+// without rtcsync leaves a good clock unsynchronised.
+type Sync uint8
+
+// The answers of a kernel.
+const (
+	SyncUnknown    Sync = iota // it does not say
+	Synchronised               // something disciplines the clock
+	Unsynchronised             // nothing does, or the clock was set by hand
+)
+
+// String returns the answer in lower case.
+func (s Sync) String() string {
+	switch s {
+	case Synchronised:
+		return "synchronised"
+	case Unsynchronised:
+		return "unsynchronised"
+	}
+	return "unknown"
+}
+
+// Site is the clocks of one machine, read together. The raw clock is one that
+// no daemon slews and no one sets (CLOCK_MONOTONIC_RAW), in ns from any origin;
+// the others are given by what is added to it, so that a step shows as a change
+// of one figure and disturbs no estimate.
+//
+// A pause between the readings shows as an error of the offsets that no round
+// trip bounds: whoever reads them reads raw on both sides and tries again if
+// the two are far apart.
+type Site struct {
+	Raw     int64 // ns
+	Issuing int64 // issuing clock (Unix ns) minus Raw
+	Wall    int64 // wall clock (Unix ns) minus Raw
+	Kernel  Sync
+}
+
+// Sample is one exchange with a peer: our question, and its answer.
+type Sample struct {
+	// Instance is the process that answered; another one has other clocks.
+	Instance string
+
+	// T1 and T4 are our raw clock when the question was sent and when its answer
+	// came, ns. Both are ours: a T1 the peer echoes is not to be believed.
+	T1, T4 int64
+
+	// Hold is how long the peer had the question, by its own raw clock, up to
+	// the reading of Peer.
+	Hold time.Duration
+
+	// Peer is the peer's clocks, read just before it answered.
+	Peer Site
+}
+
+// Errors of [Peer.Add]. The sample is then dropped and the estimate is as before.
+var (
+	ErrSampleOrder = errors.New("clock: the answer came before the question was sent")
+	ErrSampleSlow  = errors.New("clock: the exchange took longer than a second")
+	ErrSampleHold  = errors.New("clock: the peer held the question for less than no time or longer than the exchange took")
+)
+
+// Change is what a sample told beyond a figure.
+type Change uint8
+
+// The changes.
+const (
+	Steady        Change = iota // it fits what was known
+	Met                         // first sample of this peer, or of its new process: what was known of the old one is gone
+	Discontinuity               // it contradicts what was known: one of the two machines was paused, migrated or resumed
+)
+
+// Peer is what is known of one peer's clocks. The zero value knows nothing. It
+// is not safe for concurrent use.
+//
+//  1. The interval of (peer's raw clock − ours) holds the truth as long as the
+//     peer answers with its true readings and neither raw clock errs by more
+//     than 100 ppm or jumps. An exchange bounds the reading by when the question
+//     left and the answer came, age widens it, and both at once hold: so the
+//     narrowest of what all samples allow is kept.
+//  2. Delays, queues and asymmetric paths widen an interval; they never move
+//     one off the truth.
+//  3. A peer is believed about its own clocks and nothing else.
+type Peer struct {
+	instance string
+	delta    Interval // of peer's raw − ours, at our raw time at
+	at       int64
+	latest   Site  // of the sample with the newest Raw: answers may overtake each other
+	asked    int64 // our raw time when that sample's question was sent
+	settling bool  // the last sample contradicted the one before: one more must confirm it
+	stats    PeerStats
+}
+
+// PeerStats counts what came from a peer.
+type PeerStats struct {
+	Samples         uint64 // taken
+	Rejected        uint64 // dropped with an error
+	Discontinuities uint64
+}
+
+// Add takes one exchange. Samples are best added in the order of T4.
+//
+// A sample from another instance than the last begins anew. One that cannot be
+// true together with those before is a [Discontinuity]: it replaces them, and
+// the peer counts as silent until one more sample fits it, so a peer with a new
+// story each time is never heard.
+//
+// It returns ErrSampleOrder, ErrSampleSlow or ErrSampleHold for what no
+// exchange can be.
+func (p *Peer) Add(s Sample) (Change, error) {
+	trip := minus(s.T4, s.T1)
+	if err := plausible(trip, int64(s.Hold)); err != nil {
+		p.stats.Rejected++
+		return Steady, err
+	}
+	p.stats.Samples++
+
+	// The peer read its clock in [T1+Hold, T4]; both bounds are carried to T4.
+	// The latest possible reading is of T4 itself; the earliest drifted since,
+	// and so may the clock that measured Hold have.
+	seen := Interval{minus(s.Peer.Raw, s.T4), minus(s.Peer.Raw, plus(s.T1, int64(s.Hold)))}
+	seen.Hi = plus(seen.Hi, drift(trip))
+
+	if p.stats.Samples == 1 || p.instance != s.Instance {
+		p.instance, p.settling = s.Instance, false
+		p.replace(seen, s)
+		return Met, nil
+	}
+	at := max(p.at, s.T4)
+	known := p.delta.Widen(drift(minus(at, p.at)))
+	seen = seen.Widen(drift(minus(at, s.T4)))
+	if !known.Meets(seen) {
+		p.stats.Discontinuities++
+		p.settling = true
+		p.replace(seen, s)
+		p.at = at
+		return Discontinuity, nil
+	}
+	p.settling = false
+	p.delta = Interval{max(known.Lo, seen.Lo), min(known.Hi, seen.Hi)}
+	p.at = at
+	if s.Peer.Raw > p.latest.Raw { // an old answer, come late or replayed, is no news
+		p.latest, p.asked = s.Peer, s.T1
+	}
+	return Steady, nil
+}
+
+// plausible checks the durations of an exchange, in ns.
+func plausible(trip, hold int64) error {
+	switch {
+	case trip < 0:
+		return ErrSampleOrder
+	case trip > int64(MaxRoundTrip):
+		return ErrSampleSlow
+	case hold < 0 || hold > trip:
+		return ErrSampleHold
+	}
+	return nil
+}
+
+func (p *Peer) replace(seen Interval, s Sample) {
+	p.delta, p.at, p.latest, p.asked = seen, s.T4, s.Peer, s.T1
+}
+
+// Estimate is where a peer's clocks stand, as seen from our issuing clock. The
+// zero value is that of a peer never heard.
+type Estimate struct {
+	Fresh   bool          // heard within [Freshness] and not contradicting itself; else the rest counts for nothing
+	Issuing Interval      // the peer's issuing clock − our issuing clock, ns
+	Wall    Interval      // the peer's wall clock − our issuing clock, ns
+	Kernel  Sync          // what the peer's kernel said
+	Age     time.Duration // since the question was sent whose answer is the newest
+}
+
+// Estimate returns what p knows when our raw clock reads raw and our issuing
+// clock raw + issuing, both in ns. What the peer did to its issuing or wall
+// clock since its last answer cannot be in it; what we did to ours is.
+func (p *Peer) Estimate(raw, issuing int64) Estimate {
+	if p.stats.Samples == 0 {
+		return Estimate{}
+	}
+	raws := p.delta.Widen(drift(minus(raw, p.at))).Shift(minus(0, issuing))
+	age := minus(raw, p.asked)
+	return Estimate{
+		Fresh:   !p.settling && age <= int64(Freshness),
+		Issuing: raws.Shift(p.latest.Issuing),
+		Wall:    raws.Shift(p.latest.Wall),
+		Kernel:  p.latest.Kernel,
+		Age:     time.Duration(age),
+	}
+}
+
+// Instance returns the process last heard; "" before the first.
+func (p *Peer) Instance() string { return p.instance }
+
+// Stats returns what was counted.
+func (p *Peer) Stats() PeerStats { return p.stats }
