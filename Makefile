@@ -36,8 +36,8 @@ lint: start check-format check-vet check-static ## format, vet and staticcheck
 model: ## the full Spin run of the lease protocol: about 20 minutes, 2 GB
 	internal/lease/model/run.sh full
 
-e2e: ## the end-to-end run: real processes, E2E_IDS ids, all compared
-	$(GO) test -timeout 60m -count 1 -v ./chaos -run TestEndToEnd -ids $(E2E_IDS)
+e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of 20 s and beyond the window
+	$(GO) test -timeout 60m -count 1 -v ./chaos -run TestEndToEnd -ids $(E2E_IDS) -outage 20s -long
 
 bench: ## all benchmarks with -benchmem; COUNT=10 for benchstat, BENCH=Next1 for some
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) \
