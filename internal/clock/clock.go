@@ -2,7 +2,6 @@ package clock
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -41,35 +40,6 @@ type Reading struct {
 type Source interface {
 	Now() Reading
 }
-
-// System is the machine's clock: wall time read once, when the anchor is set,
-// plus monotonic time elapsed since. Its zero value is not usable; see
-// [NewSystem]. It is safe for concurrent use.
-type System struct {
-	origin time.Time // carries the monotonic reading that Mono counts from
-	anchor atomic.Int64
-}
-
-// NewSystem returns a clock anchored at the machine's present wall time.
-func NewSystem() *System {
-	s := &System{origin: time.Now()}
-	s.anchor.Store(s.origin.UnixNano())
-	return s
-}
-
-// Now returns anchored time. It reads the monotonic clock once and the wall
-// clock never.
-func (s *System) Now() Reading {
-	elapsed := time.Since(s.origin)
-	return Reading{
-		Wall: Millis((s.anchor.Load() + int64(elapsed)) / int64(time.Millisecond)),
-		Mono: Mono(elapsed),
-	}
-}
-
-// Raw reads the machine's wall clock as it stands, steps and all. It is for
-// comparing with anchored time, never for an ID.
-func (s *System) Raw() Millis { return Millis(time.Now().UnixMilli()) }
 
 // Manual is a clock that tests move by hand. It is safe for concurrent use.
 type Manual struct {

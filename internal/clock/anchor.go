@@ -1,0 +1,247 @@
+package clock
+
+import "time"
+
+// AnchorConfig are the limits of an [Anchor]; zero fields mean the defaults.
+type AnchorConfig struct {
+	// StepHold is for how long a node alone keeps to its old time after a step.
+	// 10 s: an operator's slip of the hand is often undone by then.
+	StepHold time.Duration
+	// LoneLimit is the longest forward step that a node alone follows without
+	// a synchronised kernel or an operator's word. 10 min: time that was given
+	// out cannot be taken back, and no slip of NTP is that large.
+	LoneLimit time.Duration
+}
+
+func (c AnchorConfig) orDefault() AnchorConfig {
+	if c.StepHold == 0 {
+		c.StepHold = 10 * time.Second
+	}
+	if c.LoneLimit == 0 {
+		c.LoneLimit = 10 * time.Minute
+	}
+	return c
+}
+
+const (
+	// agreement is how far the wall clock may be from anchored time and be
+	// followed without asking. 20 ms: above what reading the clocks and NTP's
+	// corrections amount to, and below what I5 would notice.
+	agreement = 20 * time.Millisecond
+	// stillness is what is not worth following: noise of reading the clocks.
+	stillness = 100 * time.Microsecond
+	// nudge is the change between two ticks from which on it is a small step,
+	// and counted. Slewing by 500 ppm makes 0.05 ms of a tick of 100 ms.
+	nudge = 2 * time.Millisecond
+	// nudgeQuiet is how often nudges are told at most; they are all counted.
+	nudgeQuiet = 10 * time.Second
+	// forgetting is 1/1000: by 1 ms a second, what was followed without asking
+	// ceases to count towards agreement. It is twice the kernel's fastest slew.
+	forgetting = 1000
+	// slewLimit is the longest way back that is slewed, 20 s of it; further
+	// back issuing time jumps, and the generator refuses until it has caught up.
+	slewLimit = 2 * time.Second
+	// stall is how much later than the last a tick may come.
+	stall = time.Second
+)
+
+// Saying is what the other nodes say about a step of our wall clock.
+type Saying uint8
+
+// The sayings.
+const (
+	SaysNothing Saying = iota // no quorum was heard, or it agrees with neither
+	SaysAlone                 // there are no other nodes
+	SaysOld                   // a quorum agrees with anchored time, not with the wall clock
+	SaysNew                   // a quorum agrees with the wall clock, not with anchored time
+)
+
+// Witness is the answer to the question which of two clocks others agree with.
+type Witness struct {
+	Says Saying
+	// Held is the wall clock minus anchored time as judged. An answer about
+	// anything but the present step, within 20 ms, is not used.
+	Held time.Duration
+}
+
+// AnchorEventKind says what happened.
+type AnchorEventKind uint8
+
+// The kinds of events.
+const (
+	Stepped   AnchorEventKind = iota // the wall clock was set: anchored time is kept
+	Followed                         // the step was confirmed: anchored time is the wall clock's
+	Refuted                          // a quorum has confirmed anchored time
+	Withdrawn                        // the wall clock agrees with anchored time again
+	Blocked                          // a forward step beyond LoneLimit waits for Confirm
+	Nudged                           // small steps were followed; told at most every 10 s
+	Suspended                        // the machine slept: followed at once
+	Stalled                          // a tick came late: the process did not run
+)
+
+var anchorEventKinds = [...]string{
+	"stepped", "followed", "refuted", "withdrawn", "blocked", "nudged", "suspended", "stalled",
+}
+
+// String returns the kind in lower case.
+func (k AnchorEventKind) String() string {
+	if int(k) < len(anchorEventKinds) {
+		return anchorEventKinds[k]
+	}
+	return "unknown"
+}
+
+// Confirmer is what a step was followed on the word of.
+type Confirmer string
+
+// The confirmers.
+const (
+	ByPeers    Confirmer = "peers"
+	ByHold     Confirmer = "hold" // nobody else is there, and the wall clock stood by it
+	ByOperator Confirmer = "operator"
+)
+
+// AnchorEvent tells of a change worth a line in the log.
+type AnchorEvent struct {
+	Kind AnchorEventKind
+	At   Mono
+	// Step is by how much the wall clock was set, forward if positive; of a
+	// Nudged, the last one.
+	Step time.Duration
+	// Held is the wall clock minus anchored time before the event was acted on.
+	Held time.Duration
+	// Lasted is the length of a suspend or stall; of Followed, Refuted,
+	// Withdrawn and Blocked the time since the step.
+	Lasted time.Duration
+	// Jump is how far issuing time moved at once: forward, or back and beyond
+	// slewing. Slew is how much of it is to be given back slowly.
+	Jump, Slew time.Duration
+	By         Confirmer // of Followed
+	Count      int64     // of Nudged: how many since the last was told
+}
+
+// AnchorStats are figures for metrics. Counters only rise.
+type AnchorStats struct {
+	StepsForward, StepsBack   int64 // of the wall clock, by more than 20 ms
+	NudgesForward, NudgesBack int64 // of the wall clock, 2 to 20 ms
+	Followed, Refuted         int64 // steps
+	Suspends, Stalls          int64
+	Asleep                    time.Duration // sum of all suspends
+	LastStep                  time.Duration // forward if positive; 0: there was none
+	LastStepAt                Mono
+	Pending                   bool          // a step is held
+	Blocked                   bool          // and waits for Confirm
+	Since                     Mono          // of the step, while pending
+	Held                      time.Duration // wall clock minus anchored time
+	Slewing                   time.Duration // issuing time minus anchored time: still to be given back
+	TickDelay                 time.Duration // from the tick before to the last one
+	Kernel                    Kernel        // at the last tick
+}
+
+// Anchor keeps issuing time: a wall-clock reading plus the monotonic time since,
+// corrected while the wall clock is plausible and kept when it is not. It is
+// pure and has one owner, who calls Tick every 50 to 100 ms.
+//
+//  1. Issuing time never goes back, but when a step back of more than 2 s is
+//     followed.
+//  2. It leaves the monotonic clock's pace, unless a step is confirmed, by no
+//     more than 20 ms and 1 ms a second.
+//  3. A change of the wall clock by 2 ms or more within a tick is counted.
+//
+// At each tick, held being the wall clock minus anchored time:
+//
+//	state    the tick sees                    then
+//	any      boot ran on, and wall with it    Suspended: forward by as much, and on with the rest
+//	agreed   |held| ≤ 20 ms, within claim 2   follow, forward at once, back by slewing
+//	agreed   else                             Stepped → pending
+//	pending  |held| ≤ 20 ms, within claim 2   Withdrawn → agreed
+//	pending  the wall clock set again         Stepped → pending, as of now
+//	pending  Confirm, or SaysNew of this step Followed → agreed
+//	pending  SaysOld of this step             Refuted, once; pending
+//	pending  SaysAlone for StepHold           Followed → agreed, or Blocked, once; pending
+//	pending  else                             pending
+type Anchor struct {
+	cfg    AnchorConfig
+	target time.Duration // anchored time minus Mono: what line ends in
+	line   *line
+	last   Readings
+	ticked bool          // last is of a tick
+	walked time.Duration // followed without asking, less what was forgotten
+	stats  AnchorStats
+
+	untold int64 // nudges
+	toldAt Mono  // when a nudge was last told; before the first: long ago
+
+	// Of the pending step.
+	alone     bool // others said so at each tick since aloneAt
+	aloneAt   Mono
+	refuted   bool // was told
+	confirmed bool // by an operator
+}
+
+// NewAnchor returns an anchor that trusts the wall clock as r has it.
+func NewAnchor(cfg AnchorConfig, r Readings) *Anchor {
+	return &Anchor{
+		cfg: cfg.orDefault(), target: r.Offset(), last: r,
+		line:   &line{at: r.Mono, wall: r.Wall, slow: r.Mono},
+		toldAt: r.Mono.Add(-nudgeQuiet),
+	}
+}
+
+// UnixNano returns issuing time at m in Unix ns. m is not before the last tick.
+func (a *Anchor) UnixNano(m Mono) int64 { return a.line.unixNano(m) }
+
+// Stats returns the figures as of the last tick.
+func (a *Anchor) Stats() AnchorStats { return a.stats }
+
+// Confirm is an operator's word that the wall clock is right: the pending step
+// is followed at the next tick, unless the wall clock is set once more before.
+// It reports whether a step is pending.
+func (a *Anchor) Confirm() bool {
+	a.confirmed = a.stats.Pending
+	return a.confirmed
+}
+
+// Tick advances the anchor to r, given the kernel's status and what others say
+// of the step that was pending at the last tick, and returns what happened, in
+// order. Readings from before the last tick are ignored.
+func (a *Anchor) Tick(r Readings, k Kernel, w Witness) (events []AnchorEvent) {
+	elapsed := r.Mono.Sub(a.last.Mono)
+	if elapsed < 0 {
+		return nil
+	}
+	t := tick{a: a, r: r, moved: r.Offset() - a.last.Offset()}
+	slept := r.slept() - a.last.slept()
+	a.walked = towardsZero(a.walked, elapsed/forgetting)
+	a.stats.TickDelay, a.stats.Kernel = elapsed, k
+
+	if a.ticked && elapsed > stall {
+		a.stats.Stalls++
+		t.tell(AnchorEvent{Kind: Stalled, Lasted: elapsed})
+	}
+	if slept > agreement && (t.moved-slept).Abs() <= agreement {
+		a.stats.Suspends++
+		a.stats.Asleep += slept
+		t.moved -= slept
+		t.tell(AnchorEvent{Kind: Suspended, Lasted: slept, Jump: t.move(slept)})
+	}
+	switch held := t.held(); {
+	case held.Abs() <= agreement && (a.walked+held).Abs() <= agreement:
+		t.agree(held)
+	case !a.stats.Pending || t.moved.Abs() > agreement:
+		t.step(w)
+	default:
+		t.arbitrate(k, w)
+	}
+	a.last, a.ticked = r, true
+	a.stats.Held, a.stats.Slewing = t.held(), a.line.ahead(r.Mono)
+	return t.events
+}
+
+// towardsZero returns d less by, or 0 rather than beyond it.
+func towardsZero(d, by time.Duration) time.Duration {
+	if d < 0 {
+		return min(d+by, 0)
+	}
+	return max(d-by, 0)
+}

@@ -1,0 +1,115 @@
+package clock
+
+import (
+	"sync"
+	"time"
+)
+
+// Readings are the machine's clocks as they stood at one instant. Only
+// differences of Mono, Raw and Boot between two readings of one process mean
+// anything: each has an origin of its own.
+type Readings struct {
+	Wall int64 // Unix ns, CLOCK_REALTIME: steps whenever somebody sets it
+	Mono Mono  // ns; NTP slews it together with Wall; stands still while suspended
+	Raw  int64 // ns, CLOCK_MONOTONIC_RAW: the bare oscillator, for measuring peers
+	Boot int64 // ns, CLOCK_BOOTTIME: like Mono, and counts while suspended
+}
+
+// Offset returns wall time minus monotonic time. It is constant but for steps,
+// suspends and, on some systems, slewing.
+func (r Readings) Offset() time.Duration { return time.Duration(r.Wall - int64(r.Mono)) }
+
+// slept returns time suspended since an unknown origin.
+func (r Readings) slept() time.Duration { return time.Duration(r.Boot - int64(r.Mono)) }
+
+// Kernel is what the kernel's clock discipline says about the wall clock. It
+// is a hint: chrony without rtcsync never reports a good clock as synchronised,
+// and timesyncd writes a MaxError of zero at every poll.
+type Kernel struct {
+	Known        bool          // false: not Linux, or the sandbox forbids asking; the rest is then zero
+	Synchronised bool          // some daemon has disciplined the clock, and within the last 9 hours
+	MaxError     time.Duration // its bound for the error; grows by 500 ppm between updates
+	EstError     time.Duration // its estimate of the error
+	Status       int32         // the STA_ bits of timex.h as they stand
+	Leap         Leap
+}
+
+// Leap is a leap second announced for the coming midnight UTC.
+type Leap int8
+
+// The announcements; the number is the length of the day less 86,400 s.
+const (
+	LeapDelete Leap = -1 // 23:59:59 is left out
+	LeapNone   Leap = 0
+	LeapInsert Leap = 1 // 23:59:60 is added: an unsmeared wall clock steps back a second
+)
+
+// ManualClocks are the clocks of a machine that tests move by hand. All of
+// them run together but for what the methods say. A stall of the process is a
+// long Advance between two ticks. It is safe for concurrent use.
+type ManualClocks struct {
+	mu     sync.Mutex // guards all
+	now    Readings
+	drift  int64 // ppm by which the wall clock is faster than the others
+	kernel Kernel
+}
+
+// NewManualClocks returns clocks whose wall clock stands at Unix ns wall and
+// the others at zero. The kernel's status is unknown.
+func NewManualClocks(wall int64) *ManualClocks {
+	return &ManualClocks{now: Readings{Wall: wall}}
+}
+
+// Read returns the clocks as they were last moved.
+func (m *ManualClocks) Read() Readings {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now
+}
+
+// Kernel returns what SetKernel was last given.
+func (m *ManualClocks) Kernel() Kernel {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kernel
+}
+
+// SetKernel changes the status of the clock discipline.
+func (m *ManualClocks) SetKernel(k Kernel) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kernel = k
+}
+
+// Advance lets d pass on every clock, with the wall clock's drift.
+func (m *ManualClocks) Advance(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now.Wall += int64(d) + int64(d)/1000*m.drift/1000
+	m.now.Mono += Mono(d)
+	m.now.Raw += int64(d)
+	m.now.Boot += int64(d)
+}
+
+// Drift lets the wall clock run ppm faster than the others from now on.
+func (m *ManualClocks) Drift(ppm int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drift = ppm
+}
+
+// Step sets the wall clock d ahead of where it is; a negative d sets it back.
+func (m *ManualClocks) Step(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now.Wall += int64(d)
+}
+
+// Suspend lets the machine sleep for d: the wall clock and Boot go on, the
+// others stand still.
+func (m *ManualClocks) Suspend(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now.Wall += int64(d)
+	m.now.Boot += int64(d)
+}

@@ -1,0 +1,142 @@
+package clock
+
+import "time"
+
+// tick is one call of [Anchor.Tick] under way.
+type tick struct {
+	a      *Anchor
+	r      Readings
+	moved  time.Duration // by the wall clock since the last tick, suspends apart
+	events []AnchorEvent
+}
+
+// held returns the wall clock minus anchored time.
+func (t *tick) held() time.Duration { return t.r.Offset() - t.a.target }
+
+func (t *tick) tell(e AnchorEvent) {
+	e.At = t.r.Mono
+	t.events = append(t.events, e)
+}
+
+// sinceStep returns the age of the pending step.
+func (t *tick) sinceStep() time.Duration { return t.r.Mono.Sub(t.a.stats.Since) }
+
+// move moves anchored time by d, and returns how far issuing time jumps; what
+// it does not jump it slews.
+func (t *tick) move(d time.Duration) (jump time.Duration) {
+	t.a.target += d
+	t.a.line, jump = t.a.line.towards(t.r.Mono, int64(t.r.Mono)+int64(t.a.target), slewLimit)
+	return jump
+}
+
+// count counts a change of the wall clock as a step.
+func (t *tick) count(step time.Duration) {
+	s := &t.a.stats
+	s.LastStep, s.LastStepAt = step, t.r.Mono
+	if step > 0 {
+		s.StepsForward++
+	} else {
+		s.StepsBack++
+	}
+}
+
+// agree follows a wall clock that is near.
+func (t *tick) agree(held time.Duration) {
+	a := t.a
+	if a.stats.Pending {
+		if t.moved.Abs() > agreement {
+			t.count(t.moved)
+		}
+		t.tell(AnchorEvent{Kind: Withdrawn, Step: t.moved, Held: held, Lasted: t.sinceStep()})
+		a.settle()
+	}
+	if held.Abs() >= nudge {
+		t.nudged(held)
+	}
+	if held.Abs() > stillness {
+		a.walked += held
+		t.move(held)
+	}
+}
+
+// nudged counts a small step.
+func (t *tick) nudged(by time.Duration) {
+	a := t.a
+	if by > 0 {
+		a.stats.NudgesForward++
+	} else {
+		a.stats.NudgesBack++
+	}
+	a.untold++
+	if t.r.Mono.Sub(a.toldAt) >= nudgeQuiet {
+		t.tell(AnchorEvent{Kind: Nudged, Step: by, Held: by, Count: a.untold})
+		a.untold, a.toldAt = 0, t.r.Mono
+	}
+}
+
+// step begins to hold. Whoever was heard up to now spoke of another wall clock,
+// but for who says that nobody is there.
+func (t *tick) step(w Witness) {
+	a, held := t.a, t.held()
+	step := held // of many small ones, each too small by itself
+	if t.moved.Abs() > agreement {
+		step = t.moved
+	}
+	t.count(step)
+	a.settle()
+	a.stats.Pending, a.stats.Since = true, t.r.Mono
+	a.alone, a.aloneAt = w.Says == SaysAlone, t.r.Mono
+	t.tell(AnchorEvent{Kind: Stepped, Step: step, Held: held})
+}
+
+// arbitrate asks who confirms one of the two clocks.
+func (t *tick) arbitrate(k Kernel, w Witness) {
+	a, held := t.a, t.held()
+	if t.moved.Abs() >= nudge {
+		t.nudged(t.moved)
+	}
+	ofThis := (w.Held - held).Abs() <= agreement
+	if a.confirmed {
+		t.follow(ByOperator)
+		return
+	}
+	if w.Says != SaysAlone {
+		a.alone = false
+	} else if !a.alone {
+		a.alone, a.aloneAt = true, t.r.Mono
+	}
+	switch {
+	case w.Says == SaysNew && ofThis:
+		t.follow(ByPeers)
+	case w.Says == SaysOld && ofThis && !a.refuted:
+		a.refuted = true
+		a.stats.Refuted++
+		t.tell(AnchorEvent{Kind: Refuted, Held: held, Lasted: t.sinceStep()})
+	case a.alone && t.r.Mono.Sub(a.aloneAt) >= a.cfg.StepHold:
+		if held <= a.cfg.LoneLimit || k.Known && k.Synchronised {
+			t.follow(ByHold)
+		} else if !a.stats.Blocked {
+			a.stats.Blocked = true
+			t.tell(AnchorEvent{Kind: Blocked, Held: held, Lasted: t.sinceStep()})
+		}
+	}
+}
+
+// follow makes the wall clock's time anchored time.
+func (t *tick) follow(by Confirmer) {
+	a, held, lasted := t.a, t.held(), t.sinceStep()
+	jump := t.move(held)
+	a.stats.Followed++
+	a.walked = 0 // the wall clock is confirmed as it stands
+	a.settle()
+	t.tell(AnchorEvent{
+		Kind: Followed, Held: held, Lasted: lasted, By: by,
+		Jump: jump, Slew: a.line.ahead(t.r.Mono),
+	})
+}
+
+// settle ends what is pending.
+func (a *Anchor) settle() {
+	a.stats.Pending, a.stats.Blocked, a.stats.Since = false, false, 0
+	a.alone, a.refuted, a.confirmed = false, false, false
+}
