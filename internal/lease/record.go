@@ -47,13 +47,18 @@ type Holder struct {
 	Node     string   `json:"node"`
 }
 
-// WindowState tells a window in use from one its owner gave back.
+// WindowState tells a window in use from one its owner gave back, and from one
+// that an operator took out of use.
 type WindowState string
 
 // The states of a window.
 const (
 	Active   WindowState = "active"
 	Released WindowState = "released"
+	// Quarantined is written by an operator alone. Nobody takes the sid until
+	// one releases it; binaries that do not know the state leave it alone too,
+	// as a record that they cannot read.
+	Quarantined WindowState = "quarantined"
 )
 
 // Window is the durable record of one sid: the milliseconds [Base, Ceil) that
@@ -69,7 +74,12 @@ type Window struct {
 	Ceil     clock.Millis `json:"ceil"` // exclusive
 	State    WindowState  `json:"state"`
 	Wall     clock.Millis `json:"wall"` // the writer's clock just before it sent the write
+	// Reason is an operator's, for a quarantined window; at most MaxReason bytes.
+	Reason string `json:"reason,omitempty"`
 }
+
+// MaxReason bounds the reason of a quarantine, in bytes.
+const MaxReason = 200
 
 // Tenure is a line of the ledger: who took a sid, and from which millisecond.
 type Tenure struct {
@@ -157,7 +167,7 @@ func (w Window) check() error {
 		return errors.New("no instance or nonce")
 	case w.Base < 0, w.Ceil < w.Base:
 		return fmt.Errorf("window [%d,%d)", w.Base, w.Ceil)
-	case w.State != Active && w.State != Released:
+	case w.State != Active && w.State != Released && w.State != Quarantined:
 		return fmt.Errorf("state %q", w.State)
 	}
 	return nil

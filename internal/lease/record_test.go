@@ -36,6 +36,8 @@ func TestRecordForms(t *testing.T) {
 		{Encode(aHolder), `a1 e19d19cf {"instance":"i","node":"n"}`},
 		{Encode(aWindow), seal(`{"era":2,"term":41,"instance":"i","node":"n","nonce":"x","base":1800000000000,` +
 			`"ceil":1800000030000,"state":"active","wall":1800000000001}`)},
+		{Encode(quarantined()), seal(`{"era":2,"term":41,"instance":"i","node":"n","nonce":"x","base":1800000000000,` +
+			`"ceil":1800000030000,"state":"quarantined","wall":1800000000001,"reason":"disk of node 7"}`)},
 		{Encode(aTenure), seal(`{"term":41,"instance":"i","node":"n","era":2,"since":1800000000000}`)},
 		{Encode(aRegistration), seal(`{"instance":"i","node":"n","version":"v1","grpc":"a:1","http":"a:2","gossip":"a:3"}`)},
 	} {
@@ -43,6 +45,12 @@ func TestRecordForms(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", tc.got, tc.want)
 		}
 	}
+}
+
+func quarantined() Window {
+	w := aWindow
+	w.State, w.Reason = Quarantined, "disk of node 7"
+	return w
 }
 
 func roundTrip[T comparable](t *testing.T, want T) {
@@ -57,6 +65,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 	roundTrip(t, anEra)
 	roundTrip(t, aHolder)
 	roundTrip(t, aWindow)
+	roundTrip(t, quarantined())
 	roundTrip(t, aTenure)
 	roundTrip(t, aRegistration)
 	long := aWindow
