@@ -1,0 +1,405 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/memberlist"
+)
+
+// Exchange is one ping and its reply. The peer read its clocks at an instant
+// that lies, on our raw clock, within [T1 + Hold, Self.Raw].
+type Exchange struct {
+	Peer   Member
+	T1     int64         // our raw clock before the ping was sent, ns
+	Self   Clocks        // ours when the reply came; Self.Raw is T4
+	Hold   time.Duration // between the peer receiving the ping and reading its clocks
+	Clocks Clocks        // the peer's
+	Status Status        // the peer's
+}
+
+// RTT is the time the messages were on their way and in the queues of both
+// sides, without the peer's hold.
+func (e Exchange) RTT() time.Duration { return time.Duration(e.Self.Raw-e.T1) - e.Hold }
+
+// Cluster is this node's part in gossip. Its methods are safe for concurrent use.
+type Cluster struct {
+	cfg      Config
+	instance uuid.UUID
+	name     string // in gossip
+	pool     [poolHashSize]byte
+	announce []byte
+
+	ring    *memberlist.Keyring // nil: no encryption
+	keyFile []byte              // what ring was made from; owned by watchKeys once running
+
+	log     *slog.Logger
+	lines   *lineLog
+	list    atomic.Pointer[memberlist.Memberlist]
+	addr    atomic.Pointer[string] // as peers are told; nil until Run listens
+	n       counters
+	running atomic.Bool
+
+	wake      chan struct{} // somebody may be due
+	seedsNew  chan struct{} // an address came that was not there before
+	replies   chan reply
+	exchanges chan Exchange
+
+	mu    sync.Mutex // guards table and seeds; never held while calling memberlist
+	table *table
+	seeds []string
+}
+
+// Queues. A burst is every peer asking at once; what does not fit is dropped,
+// since by the time it were served it would measure nothing but the queue.
+const (
+	replyQueue    = 1024
+	exchangeQueue = 1024
+)
+
+// New returns a cluster; Run starts it. It reads cfg.KeyFile.
+//
+// It returns ErrNoKey if gossip would be open to strangers.
+func New(cfg Config) (*Cluster, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Random == nil {
+		var seed [32]byte
+		_, _ = crand.Read(seed[:]) // it never fails
+		cfg.Random = rand.NewChaCha8(seed)
+	}
+	c := &Cluster{
+		cfg: cfg, instance: uuid.MustParse(cfg.Instance), pool: poolHash(cfg.Pool), log: cfg.Logger,
+		wake: make(chan struct{}, 1), seedsNew: make(chan struct{}, 1),
+		replies: make(chan reply, replyQueue), exchanges: make(chan Exchange, exchangeQueue),
+		table: newTable(cfg.Every, cfg.Random),
+	}
+	c.name = memberName(cfg.Node, c.instance)
+	c.announce = announcement{Pool: c.pool, Instance: c.instance, GRPC: cfg.GRPC, HTTP: cfg.HTTP}.encode()
+	if s, ok := cfg.Transport.(*socket); ok {
+		c.lines = s.lines
+	} else {
+		c.lines = newLineLog(cfg.Logger, rawOf(cfg.Local))
+	}
+	if cfg.KeyFile != "" {
+		var err error
+		if c.ring, c.keyFile, err = loadKeys(cfg.KeyFile); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Run gossips until ctx ends, then says goodbye within LeaveTimeout and returns
+// nil. It returns an error if it cannot listen. It may be called once.
+//
+// It ends every goroutine it started. Of the library's own, some may live on
+// for a few seconds, until their timers run out; none of them calls us any more.
+func (c *Cluster) Run(ctx context.Context) error {
+	if c.running.Swap(true) {
+		return errors.New("cluster: already running")
+	}
+	if c.cfg.Transport == nil {
+		t, _, err := listen(c.cfg, c.lines)
+		if err != nil {
+			return err
+		}
+		c.cfg.Transport = t
+	}
+	conf, err := c.library()
+	if err == nil {
+		var list *memberlist.Memberlist
+		if list, err = memberlist.Create(conf); err == nil {
+			c.list.Store(list)
+		}
+	}
+	if err != nil {
+		_ = c.cfg.Transport.Shutdown()
+		return fmt.Errorf("cluster: start gossip: %w", err)
+	}
+	list := c.list.Load()
+	c.log.Info("gossip started", "name", c.name, "addr", *c.addr.Load(), "encrypted", c.ring != nil)
+
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	var asking, answering sync.WaitGroup
+	asking.Go(func() { c.ask(ctx) })
+	asking.Go(func() { c.rejoin(ctx, list) })
+	if c.ring != nil {
+		asking.Go(func() { c.watchKeys(ctx) })
+	}
+	answering.Go(func() { c.answer(serving) })
+	answering.Go(func() { c.tell(serving) })
+
+	<-ctx.Done()
+	// Peers are answered until they have heard that we leave.
+	if err := list.Leave(c.cfg.LeaveTimeout); err != nil {
+		c.log.Warn("left gossip without telling anybody", "err", err)
+	}
+	_ = list.Shutdown() // also ends what rejoin is dialling
+	asking.Wait()
+	stopServing()
+	answering.Wait()
+	return nil
+}
+
+// library returns the configuration of memberlist.
+func (c *Cluster) library() (*memberlist.Config, error) {
+	ip, port, err := c.cfg.Transport.FinalAdvertiseAddr("", 0)
+	if err != nil {
+		return nil, err
+	}
+	addr := net.JoinHostPort(ip.String(), strconv.Itoa(port))
+	c.addr.Store(&addr)
+	conf := memberlist.DefaultLANConfig()
+	conf.Name, conf.Label = c.name, c.cfg.Label
+	conf.Transport = c.cfg.Transport
+	conf.BindAddr, conf.BindPort = ip.String(), port
+	conf.AdvertiseAddr, conf.AdvertisePort = ip.String(), port
+	conf.DelegateProtocolMin, conf.DelegateProtocolMax, conf.DelegateProtocolVersion = echoVersion, echoVersion, echoVersion
+	d := delegate{c}
+	conf.Delegate, conf.Events, conf.Alive, conf.Merge, conf.Conflict = d, d, d, d, d
+	conf.Keyring, conf.GossipVerifyIncoming, conf.GossipVerifyOutgoing = c.ring, true, true
+	conf.UDPBufferSize = 1200      // overlay networks carry less than an Ethernet frame
+	conf.EnableCompression = false // our messages are too small to gain, and unpacking is a risk
+	conf.TCPTimeout = 3 * time.Second
+	conf.Logger = c.lines.logger()
+	return conf, nil
+}
+
+// SetSeeds names the gossip addresses (host:port) of all registered nodes. Those
+// that are not live members are dialled at once if they are new, and then every
+// Rejoin. Our own may be among them.
+func (c *Cluster) SetSeeds(addrs []string) {
+	c.mu.Lock()
+	fresh := slices.ContainsFunc(addrs, func(a string) bool { return !slices.Contains(c.seeds, a) })
+	c.seeds = slices.Clone(addrs)
+	c.mu.Unlock()
+	if fresh {
+		poke(c.seedsNew)
+	}
+}
+
+// SetWitnesses names the nodes to ask for their clocks; nil: every one. All are
+// answered.
+func (c *Cluster) SetWitnesses(nodes []string) {
+	var chosen map[string]bool
+	if nodes != nil {
+		chosen = make(map[string]bool, len(nodes))
+		for _, n := range nodes {
+			chosen[n] = true
+		}
+	}
+	c.mu.Lock()
+	c.table.chosen = chosen
+	c.mu.Unlock()
+	poke(c.wake)
+}
+
+// poke wakes whoever waits on ch, once for any number of calls.
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// rejoin dials seeds that are not live members: the nodes registered before us,
+// at the start, and later those on the other side of a partition that healed.
+func (c *Cluster) rejoin(ctx context.Context, list *memberlist.Memberlist) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	silent := map[string]bool{} // those that were warned about
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-c.seedsNew:
+		}
+		c.joinMissing(ctx, list, silent)
+		timer.Reset(c.cfg.Rejoin)
+	}
+}
+
+// dialsAtOnce bounds connections under way: an address that swallows packets
+// holds one for seconds, and must not keep the others waiting.
+const dialsAtOnce = 8
+
+func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, silent map[string]bool) {
+	// The library's own list of members is not read: what it hands out may change
+	// while it is looked at.
+	known := map[string]bool{*c.addr.Load(): true}
+	c.mu.Lock()
+	seeds := slices.Clone(c.seeds)
+	for _, p := range c.table.peers {
+		known[p.member.Gossip] = true
+	}
+	c.mu.Unlock()
+	var (
+		mu      sync.Mutex // guards failed
+		failed  = map[string]error{}
+		wg      sync.WaitGroup
+		working = make(chan struct{}, dialsAtOnce)
+	)
+	for _, seed := range seeds {
+		working <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-working }()
+			if err := c.join(ctx, list, seed, known); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed[seed] = err
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return
+	}
+	for seed, err := range failed {
+		if !silent[seed] {
+			c.log.Warn("node cannot be joined, will be tried again", "addr", seed, "err", err)
+		}
+		silent[seed] = true
+	}
+	for seed := range silent {
+		if failed[seed] == nil {
+			delete(silent, seed)
+		}
+	}
+}
+
+// join dials one seed unless it is known. Names are looked up here: the library
+// would ask the name server for every record it has, over TCP.
+func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, seed string, known map[string]bool) error {
+	host, port, err := net.SplitHostPort(seed)
+	if err != nil {
+		return err
+	}
+	ips := []string{host}
+	if net.ParseIP(host) == nil {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if ips, err = net.DefaultResolver.LookupHost(ctx, host); err != nil {
+			return err
+		}
+	}
+	for _, ip := range ips {
+		addr := net.JoinHostPort(ip, port)
+		if known[addr] {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c.n.joins.Add(1)
+		if _, err = list.Join([]string{addr}); err == nil {
+			return nil
+		}
+		c.n.joinFailures.Add(1)
+	}
+	return err
+}
+
+// counters are what Stats counts.
+type counters struct {
+	pings, pongs, exchanges, sendFailures atomic.Uint64
+	dropped                               [faults]atomic.Uint64
+	joins, joinFailures, joined, left     atomic.Uint64
+	refusedPool, refusedOther, conflicts  atomic.Uint64
+	duplicates, witnesses                 atomic.Uint64
+	keyReloads, keyFailures               atomic.Uint64
+}
+
+// Stats is a copy of what a cluster counted and knows, for metrics and people.
+type Stats struct {
+	Addr  string // as peers are told; empty until Run listens
+	Peers []Peer // live members but this node, by name
+
+	Pings        uint64 // sent
+	Pongs        uint64 // sent in reply
+	Exchanges    uint64 // replies that counted
+	Unanswered   uint64 // pings forgotten without a reply that counted
+	SendFailures uint64
+	Dropped      map[string]uint64 // messages by why they were dropped; a closed set, zeros included
+
+	Joins, JoinFailures uint64 // addresses dialled
+	Joined, Left        uint64 // members that came, and that went or died
+	RefusedPool         uint64 // announcements of another pool
+	RefusedOther        uint64 // of another version, or malformed
+	Conflicts           uint64 // two addresses under one name: one process's memory, copied
+	Duplicates          uint64
+	Witnesses           uint64
+
+	Keys        int    // on the keyring; 0: not encrypted
+	PrimaryKey  string // 8 hex digits that tell keys apart
+	KeyReloads  uint64
+	KeyFailures uint64
+	LogDropped  uint64 // lines of the library that were not written
+
+	Health int // the library's own score; 0 is best, more means that this process is starved
+}
+
+// Peer is a live member.
+type Peer struct {
+	Member
+	Measured bool          // it has answered: the rest is of its last reply
+	Age      time.Duration // since then
+	RTT      time.Duration
+	Last     Exchange
+}
+
+// Stats returns what the cluster knows now.
+func (c *Cluster) Stats() Stats {
+	now := c.cfg.Local.Clocks().Raw
+	s := Stats{
+		Pings: c.n.pings.Load(), Pongs: c.n.pongs.Load(), Exchanges: c.n.exchanges.Load(),
+		SendFailures: c.n.sendFailures.Load(), Dropped: map[string]uint64{},
+		Joins: c.n.joins.Load(), JoinFailures: c.n.joinFailures.Load(), Joined: c.n.joined.Load(), Left: c.n.left.Load(),
+		RefusedPool: c.n.refusedPool.Load(), RefusedOther: c.n.refusedOther.Load(), Conflicts: c.n.conflicts.Load(),
+		Duplicates: c.n.duplicates.Load(), Witnesses: c.n.witnesses.Load(),
+		KeyReloads: c.n.keyReloads.Load(), KeyFailures: c.n.keyFailures.Load(), LogDropped: c.lines.dropped.Load(),
+	}
+	for f := none + 1; f < faults; f++ {
+		s.Dropped[faultNames[f]] = c.n.dropped[f].Load()
+	}
+	if addr := c.addr.Load(); addr != nil {
+		s.Addr = *addr
+	}
+	if list := c.list.Load(); list != nil {
+		s.Health = list.GetHealthScore()
+	}
+	if c.ring != nil {
+		keys := c.ring.GetKeys()
+		s.Keys, s.PrimaryKey = len(keys), keyID(keys[0])
+	}
+	c.mu.Lock()
+	s.Unanswered = c.table.expired
+	for _, p := range c.table.peers {
+		q := Peer{Member: p.member}
+		if e := p.last; e != nil {
+			q.Measured, q.Age, q.RTT, q.Last = true, time.Duration(now-e.Self.Raw), e.RTT(), *e
+		}
+		s.Peers = append(s.Peers, q)
+	}
+	c.mu.Unlock()
+	slices.SortFunc(s.Peers, func(a, b Peer) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Instance, b.Instance))
+	})
+	return s
+}

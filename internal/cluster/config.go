@@ -1,0 +1,176 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/memberlist"
+)
+
+// Local is this node, asked at the very moment a message comes or goes. It is
+// called from several goroutines, some of which everybody waits for: it must
+// not block.
+type Local interface {
+	// Clocks reads the clocks, Raw first.
+	Clocks() Clocks
+	// Status is what peers are told.
+	Status() Status
+}
+
+// rawOf returns l's raw clock alone, in ns.
+func rawOf(l Local) func() int64 { return func() int64 { return l.Clocks().Raw } }
+
+// Config is what a cluster needs.
+type Config struct {
+	Node     string // this node's name
+	Instance string // UUID of this process: random, never that of another live one
+	Label    string // root and space: packets with another label are dropped unread
+	Pool     string // UUID of the space: nodes of another are kept out
+	GRPC     string // host:port to announce; may be empty
+	HTTP     string // host:port to announce; may be empty
+
+	// Bind is the ip:port to listen on, for UDP and TCP; port 0 takes a free one
+	// and no ip all interfaces. Advertise is the ip:port that peers are told;
+	// empty: the bound one, or with none the machine's private address.
+	Bind      string
+	Advertise string
+	// KeyFile names the file of the keyring, see [ParseKeys]; empty: no encryption.
+	KeyFile string
+	// Insecure allows a Bind beyond loopback without a KeyFile.
+	Insecure bool
+	// Transport carries the packets; nil: Run calls Listen.
+	Transport Transport
+
+	Local  Local
+	Logger *slog.Logger
+
+	// OnExchange is told of each answered ping, in the order of their replies.
+	OnExchange func(Exchange)
+	// OnDuplicate is told when two live processes claim one sid and term; again
+	// every 10 s while they do. Nil: not wanted.
+	OnDuplicate func(Duplicate)
+	// OnWitness is told when a peer has seen a later history of the store than
+	// this node. One peer's word is a hint to look there, no more. Nil: not wanted.
+	OnWitness func(Witness)
+	// The three are called by one goroutine, one after the other. While one
+	// blocks, exchanges queue up; those that find the queue full are dropped.
+
+	// Random gives nonces, which nobody must be able to guess. Nil: from the
+	// system's cryptographic source. Used under a lock.
+	Random rand.Source
+
+	// Every is how often each peer is asked. 0: 2 s, so that a clock that goes
+	// wrong is seen within 4 s, in two readings.
+	Every time.Duration
+	// Rejoin is how often seeds that are not members are dialled. 0: 15 s. The
+	// library forgets a dead member after 30 s and would never find it again.
+	Rejoin time.Duration
+	// KeyCheck is how often the key file is read. 0: 5 s.
+	KeyCheck time.Duration
+	// LeaveTimeout bounds saying goodbye. 0: 1 s, five rounds of gossip.
+	LeaveTimeout time.Duration
+}
+
+// ErrNoKey says that gossip would be open to anyone who can send a packet here.
+var ErrNoKey = errors.New("cluster: gossip beyond loopback needs a key: " +
+	"give a key file (32 random bytes in base64, one key a line), bind to 127.0.0.1, or allow gossip.insecure")
+
+// withDefaults returns c with zero values replaced.
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&c.Every, 2*time.Second)
+	def(&c.Rejoin, 15*time.Second)
+	def(&c.KeyCheck, 5*time.Second)
+	def(&c.LeaveTimeout, time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate returns the first rule that c breaks, and ErrNoKey where gossip would
+// be open to strangers. It reads no file.
+func (c Config) Validate() error {
+	if err := c.validateListen(); err != nil {
+		return err
+	}
+	bad := func(field, rule string) error { return fmt.Errorf("cluster: %s %s", field, rule) }
+	switch {
+	case !validNode(c.Node):
+		return bad("Node", "must be 1 to 253 visible characters")
+	case len(c.Label) == 0 || len(c.Label) > memberlist.LabelMaxSize:
+		return bad("Label", fmt.Sprintf("must have 1 to %d bytes", memberlist.LabelMaxSize))
+	case c.Pool == "":
+		return bad("Pool", "is not given")
+	case c.GRPC != "" && !validAddress(c.GRPC):
+		return bad("GRPC", fmt.Sprintf("must be at most %d visible characters", maxAddress))
+	case c.HTTP != "" && !validAddress(c.HTTP):
+		return bad("HTTP", fmt.Sprintf("must be at most %d visible characters", maxAddress))
+	case c.Local == nil:
+		return bad("Local", "is not given")
+	case c.OnExchange == nil:
+		return bad("OnExchange", "is not given")
+	case c.Every < 0 || c.Rejoin < 0 || c.KeyCheck < 0 || c.LeaveTimeout < 0:
+		return bad("Every, Rejoin, KeyCheck and LeaveTimeout", "must not be negative")
+	}
+	if id, err := uuid.Parse(c.Instance); err != nil || id.String() != c.Instance {
+		return bad("Instance", fmt.Sprintf("%q is not a UUID in its usual form", c.Instance))
+	}
+	return nil
+}
+
+// validateListen checks what Listen needs.
+func (c Config) validateListen() error {
+	if c.Transport != nil {
+		return nil
+	}
+	bind, err := parseAddress(c.Bind)
+	if err != nil {
+		return fmt.Errorf("cluster: Bind: %w", err)
+	}
+	if c.Advertise != "" {
+		a, err := parseAddress(c.Advertise)
+		if err == nil && a.Addr().IsUnspecified() {
+			err = errors.New("no peer can reach this address")
+		}
+		if err != nil {
+			return fmt.Errorf("cluster: Advertise %q: %w", c.Advertise, err)
+		}
+	} else if bind.Addr().IsUnspecified() && bind.Addr().Is6() {
+		return errors.New("cluster: Advertise must be given with a Bind to all IPv6 interfaces")
+	}
+	if c.KeyFile == "" && !c.Insecure && !bind.Addr().IsLoopback() {
+		return fmt.Errorf("%w (bound to %s)", ErrNoKey, c.Bind)
+	}
+	return nil
+}
+
+// parseAddress reads an ip:port. The library would take a host name to mean
+// every interface of the machine, so only the one that means loopback passes.
+func parseAddress(s string) (netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	switch host {
+	case "":
+		host = "0.0.0.0"
+	case "localhost":
+		host = "127.0.0.1"
+	}
+	a, err := netip.ParseAddrPort(net.JoinHostPort(host, port))
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("%q is not an ip:port", s)
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil
+}

@@ -1,0 +1,271 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// delegate is what memberlist calls. All but NotifyMsg, NodeMeta and the state
+// calls run under the library's own lock: they must not call it back.
+type delegate struct{ c *Cluster }
+
+// NodeMeta is announced with our name.
+func (d delegate) NodeMeta(int) []byte { return d.c.announce }
+
+// GetBroadcasts, LocalState and MergeRemoteState: we gossip nothing ourselves.
+func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
+func (delegate) LocalState(bool) []byte          { return nil }
+func (delegate) MergeRemoteState([]byte, bool)   {}
+
+// NotifyAlive keeps out every node that is not of our pool.
+func (d delegate) NotifyAlive(n *memberlist.Node) error { return d.c.check(n) }
+
+// NotifyMerge refuses a join that would bring in such a node.
+func (d delegate) NotifyMerge(nodes []*memberlist.Node) error {
+	for _, n := range nodes {
+		if n.State != memberlist.StateAlive {
+			continue
+		}
+		if err := d.c.check(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// NotifyConflict counts two addresses under one name.
+func (d delegate) NotifyConflict(*memberlist.Node, *memberlist.Node) { d.c.n.conflicts.Add(1) }
+
+func (c *Cluster) check(n *memberlist.Node) error {
+	_, _, err := c.admit(n)
+	switch {
+	case errors.Is(err, ErrOtherPool):
+		c.n.refusedPool.Add(1)
+	case err != nil:
+		c.n.refusedOther.Add(1)
+	}
+	return err
+}
+
+// NotifyJoin has a new member asked at once.
+func (d delegate) NotifyJoin(n *memberlist.Node) {
+	c := d.c
+	m, id, err := c.admit(n)
+	if err != nil || n.Name == c.name {
+		return // NotifyAlive let nobody else in
+	}
+	node := copyNode(n)
+	now := c.cfg.Local.Clocks().Raw
+	c.mu.Lock()
+	c.table.join(id, m, node, now)
+	c.mu.Unlock()
+	poke(c.wake)
+	c.n.joined.Add(1)
+	c.log.Info("peer joined", "peer", m.Node, "instance", m.Instance, "addr", m.Gossip)
+}
+
+// NotifyUpdate takes a member's new address or announcement.
+func (d delegate) NotifyUpdate(n *memberlist.Node) {
+	c := d.c
+	m, id, err := c.admit(n)
+	if err != nil || n.Name == c.name {
+		return
+	}
+	node := copyNode(n)
+	now := c.cfg.Local.Clocks().Raw
+	c.mu.Lock()
+	c.table.join(id, m, node, now)
+	c.mu.Unlock()
+}
+
+// NotifyLeave forgets a member that left or died.
+func (d delegate) NotifyLeave(n *memberlist.Node) {
+	c := d.c
+	m, id, err := c.admit(n)
+	if err != nil || n.Name == c.name {
+		return
+	}
+	c.mu.Lock()
+	gone := c.table.leave(id, n.Name)
+	c.mu.Unlock()
+	if gone {
+		c.n.left.Add(1)
+		c.log.Info("peer left", "peer", m.Node, "instance", m.Instance)
+	}
+}
+
+// copyNode returns a copy that the library does not change.
+func copyNode(n *memberlist.Node) *memberlist.Node {
+	m := *n
+	m.Addr, m.Meta = slices.Clone(n.Addr), slices.Clone(n.Meta)
+	return &m
+}
+
+// reply is a ping that waits to be answered.
+type reply struct {
+	ping ping
+	t2   int64 // our raw clock when it came, ns
+}
+
+// NotifyMsg takes a message. The clocks are read before anything else, since
+// what passes before that counts as travel time; it must not block, since every
+// other message waits for it.
+func (d delegate) NotifyMsg(b []byte) {
+	c := d.c
+	clocks := c.cfg.Local.Clocks()
+	msg, err := decode(b)
+	switch m := msg.(type) {
+	case ping:
+		select {
+		case c.replies <- reply{m, clocks.Raw}:
+		default:
+			c.drop(queueFull)
+		}
+	case pong:
+		c.settle(m, clocks)
+	default:
+		if errors.Is(err, errVersion) {
+			c.drop(version)
+		} else {
+			c.drop(malformed)
+		}
+	}
+}
+
+func (c *Cluster) drop(f fault) { c.n.dropped[f].Add(1) }
+
+// settle turns a reply into an exchange.
+func (c *Cluster) settle(p pong, clocks Clocks) {
+	c.mu.Lock()
+	from, fault := c.table.receive(p, clocks.Raw)
+	var e Exchange
+	if fault == none {
+		e = Exchange{Peer: from, T1: p.T1, Self: clocks, Hold: p.Hold, Clocks: p.Clocks, Status: p.Status}
+		c.table.answered(p.Instance, &e)
+	}
+	c.mu.Unlock()
+	if fault != none {
+		c.drop(fault)
+		return
+	}
+	c.n.exchanges.Add(1)
+	select {
+	case c.exchanges <- e:
+	default:
+		c.drop(queueFull)
+	}
+}
+
+// ask sends pings as they come due.
+func (c *Cluster) ask(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-c.wake:
+		}
+		now := c.cfg.Local.Clocks().Raw
+		c.mu.Lock()
+		targets, wait := c.table.due(now)
+		c.mu.Unlock()
+		for _, t := range targets {
+			c.ping(t)
+		}
+		timer.Reset(max(wait, time.Millisecond))
+	}
+}
+
+func (c *Cluster) ping(to target) {
+	t1 := c.cfg.Local.Clocks().Raw
+	c.mu.Lock()
+	nonce := c.table.send(to.id, t1)
+	c.mu.Unlock()
+	c.n.pings.Add(1)
+	c.send(to.node, appendPing(make([]byte, 0, pingSize), ping{From: c.instance, Nonce: nonce, T1: t1}))
+}
+
+func (c *Cluster) send(to *memberlist.Node, msg []byte) {
+	if err := c.list.Load().SendBestEffort(to, msg); err != nil {
+		c.n.sendFailures.Add(1) // counted only: it may go on for as long as a network is away
+	}
+}
+
+// answer replies to pings. One goroutine does, so that pings are never answered
+// by more of them than the machine runs; the hold in each reply says how long
+// its ping waited here.
+func (c *Cluster) answer(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-c.replies:
+			c.pong(r)
+		}
+	}
+}
+
+func (c *Cluster) pong(r reply) {
+	c.mu.Lock()
+	from := c.table.peers[r.ping.From]
+	var node *memberlist.Node
+	if from != nil {
+		node = from.node
+	}
+	c.mu.Unlock()
+	if node == nil {
+		c.drop(stranger)
+		return
+	}
+	p := pong{
+		Instance: c.instance, Node: c.cfg.Node, Nonce: r.ping.Nonce, T1: r.ping.T1,
+		Status: c.cfg.Local.Status(),
+		Clocks: c.cfg.Local.Clocks(), // last: the peer takes them to be read just before sending
+	}
+	p.Hold = time.Duration(p.Clocks.Raw - r.t2)
+	if p.Hold > maxRoundTrip {
+		c.drop(stale)
+		return
+	}
+	msg, err := appendPong(make([]byte, 0, maxMessage), p)
+	if err != nil {
+		c.n.sendFailures.Add(1)
+		c.log.Error("own clocks or status cannot be told", "err", err)
+		return
+	}
+	c.n.pongs.Add(1)
+	c.send(node, msg)
+}
+
+// tell makes the calls of Config.
+func (c *Cluster) tell(ctx context.Context) {
+	reports := newReports(c.cfg.Node, c.cfg.Instance)
+	for {
+		var e Exchange
+		select {
+		case <-ctx.Done():
+			return
+		case e = <-c.exchanges:
+		}
+		c.cfg.OnExchange(e)
+		dups, hints := reports.observe(e.Self.Raw, c.cfg.Local.Status(), e.Peer, e.Status)
+		for _, d := range dups {
+			c.n.duplicates.Add(1)
+			if c.cfg.OnDuplicate != nil {
+				c.cfg.OnDuplicate(d)
+			}
+		}
+		for _, w := range hints {
+			c.n.witnesses.Add(1)
+			if c.cfg.OnWitness != nil {
+				c.cfg.OnWitness(w)
+			}
+		}
+	}
+}

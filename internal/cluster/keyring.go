@@ -1,0 +1,155 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// maxKeys bounds a keyring: a packet under an unknown key is tried with each.
+const maxKeys = 8
+
+// ParseKeys reads a keyring: one key a line, 16, 24 or 32 bytes in standard
+// base64. The first is the one that messages are sealed with; all of them open
+// messages. Empty lines and lines that begin with # are skipped.
+//
+// To change a key without losing a message, give every node the new one as the
+// last line, then as the first, then alone; each step to all nodes before the next.
+func ParseKeys(file []byte) ([][]byte, error) {
+	var keys [][]byte
+	lines := bufio.NewScanner(bytes.NewReader(file))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(line)
+		if err != nil { // which would quote a part of the key
+			return nil, fmt.Errorf("cluster: key file, line %d: not base64", n)
+		}
+		if err := memberlist.ValidateKey(key); err != nil {
+			return nil, fmt.Errorf("cluster: key file, line %d: %d bytes, want 16, 24 or 32", n, len(key))
+		}
+		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
+			return nil, fmt.Errorf("cluster: key file, line %d: a key is given twice", n)
+		}
+		keys = append(keys, key)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("cluster: key file: %w", err)
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("cluster: key file: no key")
+	}
+	if len(keys) > maxKeys {
+		return nil, fmt.Errorf("cluster: key file: %d keys, at most %d", len(keys), maxKeys)
+	}
+	return keys, nil
+}
+
+// keyID names a key in logs without giving it away.
+func keyID(key []byte) string {
+	sum := sha256.Sum256(key)
+	return hex.EncodeToString(sum[:4])
+}
+
+// loadKeys reads the key file into a new keyring.
+func loadKeys(path string) (*memberlist.Keyring, []byte, error) {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cluster: key file: %w", err)
+	}
+	keys, err := ParseKeys(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	ring, err := memberlist.NewKeyring(keys, keys[0])
+	if err != nil {
+		return nil, nil, fmt.Errorf("cluster: key file: %w", err)
+	}
+	return ring, file, nil
+}
+
+// rotate makes ring hold the keys, the first as primary: it installs what is
+// new, then uses the first, then removes what is gone, so that at no moment a
+// message is sealed with a key the ring does not open.
+func rotate(ring *memberlist.Keyring, keys [][]byte) error {
+	for _, k := range keys {
+		if err := ring.AddKey(k); err != nil {
+			return err
+		}
+	}
+	if err := ring.UseKey(keys[0]); err != nil {
+		return err
+	}
+	for {
+		have := ring.GetKeys()
+		if len(have) == len(keys) {
+			return nil
+		}
+		// Removing any key but the last moves the ones behind it in memory that
+		// packets are being opened from at this moment. So those to go are brought
+		// to the end, by using each one to stay and the primary last.
+		last := have[len(have)-1]
+		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, last) }) {
+			for _, k := range slices.Backward(keys) {
+				if err := ring.UseKey(k); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		if err := ring.RemoveKey(last); err != nil {
+			return err
+		}
+	}
+}
+
+// watchKeys reads the key file again and again until ctx ends. A file that
+// cannot be used changes nothing: the keys in use stay.
+func (c *Cluster) watchKeys(ctx context.Context) {
+	ticker := time.NewTicker(c.cfg.KeyCheck)
+	defer ticker.Stop()
+	var problem string
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		file, err := os.ReadFile(c.cfg.KeyFile)
+		if err == nil && bytes.Equal(file, c.keyFile) {
+			problem = ""
+			continue
+		}
+		var keys [][]byte
+		if err == nil {
+			keys, err = ParseKeys(file)
+		}
+		if err == nil {
+			err = rotate(c.ring, keys)
+		}
+		if err != nil {
+			if problem != err.Error() {
+				problem = err.Error()
+				c.n.keyFailures.Add(1)
+				c.log.Error("gossip keys not reloaded, the old ones stay in use", "err", err)
+			}
+			continue
+		}
+		problem, c.keyFile = "", file
+		c.n.keyReloads.Add(1)
+		c.log.Info("gossip keys reloaded", "keys", len(keys), "primary", keyID(keys[0]))
+	}
+}

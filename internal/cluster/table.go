@@ -1,0 +1,211 @@
+package cluster
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/memberlist"
+)
+
+// peer is a live member other than this node.
+type peer struct {
+	member Member
+	node   *memberlist.Node // our copy, to send to
+	due    int64            // raw ns: when to ask next
+	asked  int              // pings sent since it joined
+	last   *Exchange        // the newest; nil: it has not answered yet
+}
+
+const (
+	// firstRetry is how soon a peer that never answered is asked again, doubling
+	// up to the usual interval: the first ping may overtake the news that we are
+	// a member, and a node that starts wants its round of echoes within a second.
+	firstRetry = int64(200 * time.Millisecond)
+
+	// nonceKept is how long a nonce is remembered, in raw ns: long enough to tell
+	// a late reply and a replayed one from one that was never asked for.
+	nonceKept = 3 * int64(maxRoundTrip)
+	// maxNonces bounds those remembered: three seconds of 1,000 peers.
+	maxNonces = 2048
+)
+
+// table is what a Cluster knows of its peers and of the pings on their way. It
+// is not safe for concurrent use; the Cluster's lock guards it. Times are the
+// local raw clock, in ns.
+type table struct {
+	every   int64
+	rand    *rand.Rand
+	peers   map[uuid.UUID]*peer
+	chosen  map[string]bool // names of nodes to ask; nil: all
+	nonces  map[uint64]*asked
+	order   []uint64 // nonces as they were sent
+	expired uint64   // pings that nobody answered in time
+}
+
+// asked is a ping that was sent.
+type asked struct {
+	of       uuid.UUID
+	t1       int64
+	answered bool
+}
+
+func newTable(every time.Duration, source rand.Source) *table {
+	return &table{
+		every: int64(every), rand: rand.New(source),
+		peers: map[uuid.UUID]*peer{}, nonces: map[uint64]*asked{},
+	}
+}
+
+// join adds a peer, to be asked at once.
+func (t *table) join(id uuid.UUID, m Member, n *memberlist.Node, now int64) {
+	if p := t.peers[id]; p != nil {
+		p.member, p.node = m, n
+		return
+	}
+	t.peers[id] = &peer{member: m, node: n, due: now}
+}
+
+// leave forgets a peer of that name, and reports whether there was one.
+func (t *table) leave(id uuid.UUID, name string) bool {
+	p := t.peers[id]
+	if p == nil || p.node.Name != name {
+		return false
+	}
+	delete(t.peers, id)
+	return true
+}
+
+// target is a peer to be asked now.
+type target struct {
+	id   uuid.UUID
+	node *memberlist.Node
+}
+
+// due returns whom to ask at time now, and how long to wait for the next.
+func (t *table) due(now int64) (targets []target, wait time.Duration) {
+	t.expire(now)
+	next := now + t.every
+	for id, p := range t.peers {
+		if t.chosen != nil && !t.chosen[p.member.Node] {
+			continue
+		}
+		if p.due <= now {
+			targets = append(targets, target{id, p.node})
+			p.due = t.after(p, now)
+			p.asked++
+		}
+		// The raw clock never steps; should it stand still or go back all the same,
+		// the peer is asked after the interval as counted from here.
+		p.due = min(p.due, now+t.every)
+		next = min(next, p.due)
+	}
+	return targets, time.Duration(next - now)
+}
+
+// after returns when to ask p again. The interval is kept to, whatever was late;
+// once, at the first reply, a random part of it is left out: each peer gets a
+// phase of its own, so that a fleet that starts together does not ask together.
+func (t *table) after(p *peer, now int64) int64 {
+	switch {
+	case p.last == nil && p.asked < 16:
+		return now + min(firstRetry<<p.asked, t.every)
+	case p.last == nil:
+		return now + t.every
+	case now-p.due > t.every/2:
+		return now + t.every
+	}
+	return p.due + t.every
+}
+
+// phase spreads the peers over the interval.
+func (t *table) phase(now int64) int64 { return now + t.every/4 + t.rand.Int64N(t.every*3/4) }
+
+// send notes that a ping to a peer leaves at time t1, and returns its nonce.
+func (t *table) send(to uuid.UUID, t1 int64) uint64 {
+	if len(t.order) >= maxNonces {
+		t.forget()
+	}
+	nonce := t.rand.Uint64()
+	for t.nonces[nonce] != nil {
+		nonce = t.rand.Uint64()
+	}
+	t.nonces[nonce] = &asked{of: to, t1: t1}
+	t.order = append(t.order, nonce)
+	return nonce
+}
+
+// expire forgets nonces that are too old to matter.
+func (t *table) expire(now int64) {
+	for len(t.order) > 0 && now-t.nonces[t.order[0]].t1 > nonceKept {
+		t.forget()
+	}
+}
+
+// forget drops the oldest nonce.
+func (t *table) forget() {
+	if !t.nonces[t.order[0]].answered {
+		t.expired++
+	}
+	delete(t.nonces, t.order[0])
+	t.order = t.order[1:]
+}
+
+// fault says why a message was dropped. It is a closed set, so that it can be a
+// metric's label.
+type fault int
+
+const (
+	none      fault = iota
+	version         // another version of the echo
+	malformed       // no message of ours
+	stranger        // from an instance that is no live member
+	unknown         // reply to a ping never sent, or long forgotten
+	stale           // reply after more than maxRoundTrip
+	replayed        // reply to a ping already answered
+	forged          // reply that contradicts its ping
+	queueFull       // nobody took it in time
+	faults
+)
+
+var faultNames = [faults]string{
+	"none", "version", "malformed", "stranger", "unknown", "stale", "replayed", "forged", "queue_full",
+}
+
+// receive settles a reply that came at time t4, and returns the peer that sent
+// it. A nonce counts once, whatever becomes of its reply.
+func (t *table) receive(p pong, t4 int64) (Member, fault) {
+	a := t.nonces[p.Nonce]
+	switch {
+	case a == nil:
+		return Member{}, unknown
+	case a.answered:
+		return Member{}, replayed
+	}
+	a.answered = true
+	rtt := t4 - a.t1
+	from := t.peers[p.Instance]
+	switch {
+	case a.of != p.Instance || a.t1 != p.T1 || rtt < 0 || int64(p.Hold) > rtt:
+		return Member{}, forged
+	case rtt > int64(maxRoundTrip):
+		return Member{}, stale
+	case from == nil:
+		return Member{}, stranger
+	case from.member.Node != p.Node:
+		return Member{}, forged
+	}
+	return from.member, none
+}
+
+// answered notes an exchange with its peer.
+func (t *table) answered(id uuid.UUID, e *Exchange) {
+	p := t.peers[id]
+	if p == nil {
+		return
+	}
+	if p.last == nil {
+		p.due = t.phase(e.Self.Raw)
+	}
+	p.last = e
+}
