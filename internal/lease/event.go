@@ -43,7 +43,23 @@ type (
 	// Changed is a hint that config, era or a holder changed in the store.
 	Changed struct{}
 	// Gate says whether clocks allow this node to write ceilings.
-	Gate struct{ Open bool }
+	Gate struct {
+		Open bool
+		// Witnessed says that a majority of the cluster confirms this clock just
+		// now: no record in the store can tell better.
+		Witnessed bool
+	}
+	// GiveUp asks for the sid to be given back while the node stays: another may
+	// do better with it. The next is acquired when the gate is open.
+	GiveUp struct{}
+	// Rumour is what a majority of peers say they have read from the store. It is
+	// believed only if a read begun after hearing it shows less.
+	// Of two eras the later one tells; revisions compare within one era, since
+	// the operator's recovery from a backup begins a new one.
+	Rumour struct {
+		Era      int64
+		Revision int64
+	}
 	// Stop asks for the sid to be given back and the lease to be revoked.
 	Stop struct{}
 )
@@ -57,7 +73,14 @@ func (Revoked) event()    {}
 func (Sealed) event()     {}
 func (Changed) event()    {}
 func (Gate) event()       {}
-func (Stop) event()       {}
+func (GiveUp) event()     {}
+func (Rumour) event()     {}
+
+// after reports whether r is a later point in history than o.
+func (r Rumour) after(o Rumour) bool {
+	return r.Era > o.Era || r.Era == o.Era && r.Revision > o.Revision
+}
+func (Stop) event() {}
 
 // Action is something the shell must do, in the order returned by Step.
 type Action interface{ action() }
@@ -187,5 +210,7 @@ type Status struct {
 	PoolSize    int
 	PoolHeld    int                  // sids with a holder, when last listed
 	Quarantined map[flake.SID]string // why a sid is not used
+	Nodes       []Registration       // who is registered, when last listed; do not write
+	Listed      bool                 // the space has been listed
 	Problem     string               // what the node waits for, for a person; empty when all is well
 }

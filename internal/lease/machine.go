@@ -25,6 +25,10 @@ type Config struct {
 	MaxSkew        time.Duration // see the poison guard, plan.go
 	MaxLead        time.Duration // how far IDs may run ahead of the clock
 
+	// Gated says that somebody watches the clocks: no ceiling is written before
+	// the first Gate event opens the gate.
+	Gated bool
+
 	Nonce  func() string                          // unique at every call, across all processes
 	Jitter func(most time.Duration) time.Duration // random in [0, most)
 }
@@ -71,16 +75,20 @@ type Machine struct {
 	tenure   *tenure
 	everHeld bool
 
-	bad      map[flake.SID]string
-	gateOpen bool
-	dropping bool // an era passed: give the sid back and start over
-	stopping bool
-	stopped  bool
-	rewound  string // why history is not believed; "" is fine
-	lastEra  int64  // while rewound: only an era after this one clears it
-	problem  string
-	outcome  []Action // actions of the step under way
-	told     map[condition]string
+	bad       map[flake.SID]string
+	gateOpen  bool
+	witnessed bool   // a majority confirms this clock
+	rumour    Rumour // the latest point in history that peers say they have read
+	heard     Rumour // that, when the outstanding request was sent
+	nodes     []Registration
+	dropping  bool // an era passed: give the sid back and start over
+	stopping  bool
+	stopped   bool
+	rewound   string // why history is not believed; "" is fine
+	lastEra   int64  // while rewound: only an era after this one clears it
+	problem   string
+	outcome   []Action // actions of the step under way
+	told      map[condition]string
 }
 
 // condition is something that goes on, and is told of once.
@@ -119,7 +127,7 @@ func NewMachine(cfg Config) *Machine {
 	return &Machine{
 		cfg:      cfg,
 		bad:      map[flake.SID]string{},
-		gateOpen: true,
+		gateOpen: !cfg.Gated,
 		told:     map[condition]string{},
 	}
 }
@@ -177,7 +185,17 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 		if ev.Open && !m.gateOpen {
 			m.next = min(m.next, now.Mono)
 		}
-		m.gateOpen = ev.Open
+		m.gateOpen, m.witnessed = ev.Open, ev.Witnessed
+	case GiveUp:
+		if m.tenure != nil {
+			m.dropping = true
+			m.next = min(m.next, now.Mono)
+		}
+	case Rumour:
+		if ev.after(m.rumour) {
+			m.rumour = ev
+			m.reload = min(m.reload, now.Mono)
+		}
 	case Stop:
 		m.stopping = true
 		m.next = now.Mono // give back at once, even where a retry was being waited for
@@ -252,6 +270,8 @@ func (m *Machine) Status() Status {
 		Revision:    m.revision,
 		PoolSize:    m.cfg.Format.Layout.Holders(),
 		Quarantined: maps.Clone(m.bad),
+		Nodes:       m.nodes,
+		Listed:      m.sids != nil,
 		Problem:     m.problem,
 	}
 	if t := m.tenure; t != nil && !t.sealed {

@@ -69,7 +69,7 @@ func (m *Machine) planLease(now clock.Reading) {
 const slowRetry = time.Second
 
 func (m *Machine) load(now clock.Reading) {
-	m.busy = true
+	m.busy, m.heard = true, m.rumour
 	m.reload = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
 	m.do(Load{})
 }
@@ -217,7 +217,7 @@ func (m *Machine) mayReserve(now clock.Reading) bool {
 		return false
 	}
 	limit := m.witness + clock.MillisOf(now.Mono.Sub(m.seenAt)+witnessSlack+m.cfg.MaxSkew)
-	if m.witness == 0 || now.Wall <= limit {
+	if m.witnessed || m.witness == 0 || now.Wall <= limit {
 		m.over(AlarmClock, -1)
 		return true
 	}

@@ -98,6 +98,7 @@ type Registration struct {
 	GRPC     string   `json:"grpc,omitempty"`   // host:port
 	HTTP     string   `json:"http,omitempty"`   // host:port
 	Gossip   string   `json:"gossip,omitempty"` // host:port
+	Rev      int64    `json:"-"`                // revision that the store wrote it at; of two with one name the higher is the newer
 }
 
 // Errors of [Decode]. The record must then be left alone and shown to an

@@ -53,7 +53,14 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 	if !m.checkHistory(now, ev.View) {
 		return
 	}
+	if read := (Rumour{m.era.Value.Number, ev.View.Revision}); m.heard.after(read) {
+		m.rewind(now, "peers have read era %d at revision %d, and a read begun after they said so shows era %d at %d",
+			m.heard.Era, m.heard.Revision, read.Era, read.Revision)
+		m.lastEra = max(m.lastEra, m.heard.Era)
+		return
+	}
 	m.sids, m.listed, m.seenAt, m.problem = ev.View.Sids, true, now.Mono, ""
+	m.nodes = ev.View.Nodes
 	m.takeStock(now)
 	if t := m.tenure; t != nil && !t.lost && m.try == nil {
 		m.compareOwn(now, m.sids[t.sid])
@@ -72,6 +79,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		// A new era: its floor is above everything that was ever issued.
 		m.alarm(AlarmEra, -1, "era %d began; history is believed again", v.Era.Value.Number)
 		m.rewound, m.revision, m.cluster = "", 0, 0
+		m.rumour, m.heard = Rumour{}, Rumour{}
 		m.config, m.era = Entry[Space]{}, Entry[Era]{}
 		m.bad = map[flake.SID]string{}
 	}
@@ -270,6 +278,9 @@ func (m *Machine) compareOwn(now clock.Reading, got Sid) {
 	case got.Window.Err != nil:
 		m.quarantine(t.sid, got.Window.Err.Error())
 		m.lose(now, got, "its window record is unreadable")
+	case w.State == Quarantined:
+		m.quarantine(t.sid, "an operator put it aside")
+		m.lose(now, got, "an operator put it aside")
 	case w.Term < t.term:
 		m.rewind(now, "sid %d is at term %d, and we held term %d", t.sid, w.Term, t.term)
 	case w.Term == t.term && w.Instance != m.cfg.Registration.Instance:
@@ -311,6 +322,8 @@ func (m *Machine) takeStock(now clock.Reading) {
 			m.quarantine(sid, s.Holder.Err.Error())
 		case s.Window.Exists() && w.Era > m.era.Value.Number:
 			m.quarantine(sid, fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, m.era.Value.Number))
+		case w.State == Quarantined:
+			m.quarantine(sid, "an operator put it aside")
 		case s.Holder.Exists() && !s.Window.Exists():
 			m.quarantine(sid, "it has a holder but no window record")
 		case s.Holder.Exists():

@@ -37,10 +37,10 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what the 
 // ticks X, answering what it asks · "X run D" the same, waking X as often as it
 // likes · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
 // (of that kind) · "X deliver" what was late · "X answer" what hangs · "X stop" ·
-// "X crash" · "X changed" · "X gate open|closed" · "X issue N" · "X status" ·
+// "X crash" · "X changed" · "X gate open|closed [witnessed]" · "X giveup" · "X rumour ERA REVISION" · "X issue N" · "X status" ·
 // "init" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" ·
 // "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" as a clock D ahead
-// leaves it · "churn N" unrelated writes · "snapshot" · "restore" · "outside CLAIM" · "pass D" lets time pass unseen · "step D" moves the
+// leaves it · "quarantine SID" · "churn N" unrelated writes · "snapshot" · "restore" · "outside CLAIM" · "pass D" lets time pass unseen · "step D" moves the
 // wall clock alone · "cluster N".
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -250,6 +250,16 @@ func (s *story) command(f []string) string {
 		s.mem.Put("window/"+arg(1), lease.Encode(lease.Window{Era: 1, Term: 9, Instance: "x", Node: "x", Nonce: "x",
 			Base: now, Ceil: now + clock.MillisOf(dur(2)), State: lease.Active, Wall: now}))
 		return ""
+	case "quarantine": // SID, as an operator does it
+		v, err := s.mem.Load(ctx)
+		s.check(err)
+		sid, err := strconv.Atoi(arg(1))
+		s.check(err)
+		w := v.Sids[flake.SID(sid)].Window.Value
+		w.State, w.Nonce, w.Term = lease.Quarantined, "operator", w.Term+1
+		s.mem.Put("window/"+arg(1), lease.Encode(w))
+		s.mem.Delete("holder/" + arg(1))
+		return ""
 	case "churn": // N unrelated writes
 		n, err := strconv.Atoi(arg(1))
 		s.check(err)
@@ -305,7 +315,15 @@ func (s *story) command(f []string) string {
 	case "changed":
 		p.step(lease.Changed{})
 	case "gate":
-		p.step(lease.Gate{Open: arg(2) == "open"})
+		p.step(lease.Gate{Open: arg(2) == "open", Witnessed: arg(3) == "witnessed"})
+	case "giveup":
+		p.step(lease.GiveUp{})
+	case "rumour":
+		era, err := strconv.ParseInt(arg(2), 10, 64)
+		s.check(err)
+		rev, err := strconv.ParseInt(arg(3), 10, 64)
+		s.check(err)
+		p.step(lease.Rumour{Era: era, Revision: rev})
 	case "issue":
 		n, err := strconv.Atoi(arg(2))
 		s.check(err)

@@ -115,11 +115,11 @@ func (t Txn) Check() error {
 
 // NewRegistration decodes the registration under an instance's key. One that
 // cannot be read still counts as a node: it then has its instance alone.
-func NewRegistration(i Instance, raw string) Registration {
+func NewRegistration(i Instance, rev int64, raw string) Registration {
 	r, err := Decode[Registration](raw)
 	if err != nil {
 		r = Registration{}
 	}
-	r.Instance = i
+	r.Instance, r.Rev = i, rev
 	return r
 }

@@ -223,7 +223,7 @@ func (s *Store) add(v *lease.View, kv *mvccpb.KeyValue) {
 		seen.Window = entry[lease.Window](kv)
 		v.Sids[sid] = seen
 	} else if name, ok := cutNonEmpty(key, s.keys.nodes()); ok {
-		v.Nodes = append(v.Nodes, lease.NewRegistration(lease.Instance(name), string(kv.Value)))
+		v.Nodes = append(v.Nodes, lease.NewRegistration(lease.Instance(name), kv.ModRevision, string(kv.Value)))
 	}
 }
 

@@ -50,7 +50,8 @@ type Keeper struct {
 	// at most one about records and one about the lease; room for both means
 	// that no answer ever waits.
 	answers chan lease.Event
-	gate    chan bool
+	gate    chan lease.Gate
+	hints   chan lease.Event
 	calls   sync.WaitGroup
 
 	status atomic.Pointer[lease.Status]
@@ -65,7 +66,8 @@ func New(cfg Config) *Keeper {
 		cfg:     cfg,
 		machine: lease.NewMachine(cfg.Machine),
 		answers: make(chan lease.Event, 2),
-		gate:    make(chan bool, 1),
+		gate:    make(chan lease.Gate, 1),
+		hints:   make(chan lease.Event, 4),
 	}
 	k.publish()
 	return k
@@ -78,11 +80,12 @@ func (k *Keeper) Status() lease.Status { return *k.status.Load() }
 // once a second.
 func (k *Keeper) Ticked() clock.Mono { return clock.Mono(k.ticked.Load()) }
 
-// SetGate says whether the cluster's clocks allow ceilings to be written.
-func (k *Keeper) SetGate(open bool) {
-	for { // the latest word counts
+// SetGate says whether the cluster's clocks allow ceilings to be written. The
+// latest word counts.
+func (k *Keeper) SetGate(g lease.Gate) {
+	for {
 		select {
-		case k.gate <- open:
+		case k.gate <- g:
 			return
 		default:
 		}
@@ -90,6 +93,15 @@ func (k *Keeper) SetGate(open bool) {
 		case <-k.gate:
 		default:
 		}
+	}
+}
+
+// Tell passes on a GiveUp or a Rumour. What arrives faster than the loop turns
+// may be dropped: tell it again while it is so.
+func (k *Keeper) Tell(ev lease.Event) {
+	select {
+	case k.hints <- ev:
+	default:
 	}
 }
 
@@ -137,8 +149,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case ev = <-k.answers:
 		case <-changed:
 			ev = lease.Changed{}
-		case open := <-k.gate:
-			ev = lease.Gate{Open: open}
+		case ev = <-k.hints:
+		case g := <-k.gate:
+			ev = g
 		case <-timer.C:
 			ev = lease.Tick{}
 		case <-stopping:

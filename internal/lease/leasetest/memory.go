@@ -305,7 +305,7 @@ func (m *Memory) viewAll() lease.View {
 	for _, key := range m.under("") {
 		kind, name, _ := strings.Cut(key, "/")
 		if kind == "node" && name != "" {
-			v.Nodes = append(v.Nodes, lease.NewRegistration(lease.Instance(name), m.state.keys[key].raw))
+			v.Nodes = append(v.Nodes, lease.NewRegistration(lease.Instance(name), m.state.keys[key].rev, m.state.keys[key].raw))
 		}
 		n, err := strconv.ParseUint(name, 10, 16)
 		sid := flake.SID(n)
