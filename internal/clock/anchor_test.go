@@ -1,0 +1,532 @@
+package clock
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+const began = 1_769_904_000_000_000_000 // Unix ns of a test's beginning
+
+const every = 100 * time.Millisecond // between two ticks
+
+// desk is an anchor on scripted clocks, ticked as a System would.
+type desk struct {
+	t      *testing.T
+	clocks *ManualClocks
+	anchor *Anchor
+	says   Saying // of the step as it is then
+	told   []AnchorEvent
+}
+
+func newDesk(t *testing.T, says Saying) *desk {
+	t.Helper()
+	c := NewManualClocks(began)
+	return &desk{t: t, clocks: c, anchor: NewAnchor(AnchorConfig{}, c.Read()), says: says}
+}
+
+func (d *desk) tick() []AnchorEvent {
+	d.t.Helper()
+	e := d.anchor.Tick(d.clocks.Read(), d.clocks.Kernel(), Witness{d.says, d.anchor.Stats().Held})
+	d.told = append(d.told, e...)
+	return e
+}
+
+// run lets time pass with a tick at the end of each interval.
+func (d *desk) run(how time.Duration) {
+	d.t.Helper()
+	for ; how > 0; how -= every {
+		d.clocks.Advance(min(how, every))
+		d.tick()
+	}
+}
+
+// error returns issuing time minus what a clock that nobody set would show,
+// which knows nothing of suspends.
+func (d *desk) error() time.Duration {
+	m := d.clocks.Read().Mono
+	return time.Duration(d.anchor.UnixNano(m) - began - int64(m))
+}
+
+func (d *desk) kinds() string {
+	var out []string
+	for _, e := range d.told {
+		out = append(out, e.Kind.String())
+	}
+	return strings.Join(out, " ")
+}
+
+func (d *desk) wantError(when string, want time.Duration) {
+	d.t.Helper()
+	if got := d.error(); got != want {
+		d.t.Errorf("%s: issuing time is %v off, want %v", when, got, want)
+	}
+}
+
+func (d *desk) wantKinds(want string) {
+	d.t.Helper()
+	if got := d.kinds(); got != want {
+		d.t.Errorf("events %q, want %q", got, want)
+	}
+}
+
+// TestStepMatrix sets the wall clock once and looks at issuing time.
+func TestStepMatrix(t *testing.T) {
+	const (
+		ms, s, h = time.Millisecond, time.Second, time.Hour
+		y10      = 87660 * time.Hour
+	)
+	all := []Saying{SaysNothing, SaysAlone, SaysOld, SaysNew}
+	only := func(s Saying) []Saying { return []Saying{s} }
+	for _, tc := range []struct {
+		step   time.Duration
+		says   []Saying
+		events string
+		// Issuing time's error at the tick that sees the step, 200 ms, 9.9 s, 11 s and 60 s after.
+		want [5]time.Duration
+	}{
+		{-h, only(SaysNothing), "stepped", [5]time.Duration{}},
+		{-h, only(SaysOld), "stepped refuted", [5]time.Duration{}},
+		{-h, only(SaysNew), "stepped followed", [5]time.Duration{0, -h, -h, -h, -h}},
+		{-h, only(SaysAlone), "stepped followed", [5]time.Duration{0, 0, 0, -h, -h}},
+
+		{-s, only(SaysNothing), "stepped", [5]time.Duration{}},
+		{-s, only(SaysOld), "stepped refuted", [5]time.Duration{}},
+		// 250 ms of grace, then a tenth.
+		{-s, only(SaysNew), "stepped followed", [5]time.Duration{0, 0, -955 * ms, -s, -s}},
+		{-s, only(SaysAlone), "stepped followed", [5]time.Duration{0, 0, 0, -75 * ms, -s}},
+
+		{-10 * ms, all, "nudged", [5]time.Duration{0, 0, -10 * ms, -10 * ms, -10 * ms}},
+		{10 * ms, all, "nudged", [5]time.Duration{10 * ms, 10 * ms, 10 * ms, 10 * ms, 10 * ms}},
+
+		{s, only(SaysNothing), "stepped", [5]time.Duration{}},
+		{s, only(SaysOld), "stepped refuted", [5]time.Duration{}},
+		{s, only(SaysNew), "stepped followed", [5]time.Duration{0, s, s, s, s}},
+		{s, only(SaysAlone), "stepped followed", [5]time.Duration{0, 0, 0, s, s}},
+
+		{h, only(SaysNothing), "stepped", [5]time.Duration{}},
+		{h, only(SaysOld), "stepped refuted", [5]time.Duration{}},
+		{h, only(SaysNew), "stepped followed", [5]time.Duration{0, h, h, h, h}},
+		{h, only(SaysAlone), "stepped blocked", [5]time.Duration{}},
+
+		{y10, only(SaysNothing), "stepped", [5]time.Duration{}},
+		{y10, only(SaysOld), "stepped refuted", [5]time.Duration{}},
+		{y10, only(SaysNew), "stepped followed", [5]time.Duration{0, y10, y10, y10, y10}},
+		{y10, only(SaysAlone), "stepped blocked", [5]time.Duration{}},
+	} {
+		for _, says := range tc.says {
+			t.Run(fmt.Sprintf("%v/%d", tc.step, says), func(t *testing.T) {
+				d := newDesk(t, says)
+				d.run(5 * s)
+				d.wantError("before", 0)
+				d.clocks.Step(tc.step)
+				d.run(every)
+				d.wantError("at once", tc.want[0])
+				d.run(200 * ms)
+				d.wantError("after 200ms", tc.want[1])
+				d.run(9700 * ms)
+				d.wantError("after 9.9s", tc.want[2])
+				d.run(1100 * ms)
+				d.wantError("after 11s", tc.want[3])
+				d.run(49 * s)
+				d.wantError("after 60s", tc.want[4])
+				d.wantKinds(tc.events)
+
+				st, counted := d.anchor.Stats(), tc.step.Abs() > agreement
+				steps := [2]int64{}
+				nudges := [2]int64{}
+				of := &nudges
+				if counted {
+					of = &steps
+				}
+				if tc.step > 0 {
+					of[0] = 1
+				} else {
+					of[1] = 1
+				}
+				if got := [2]int64{st.StepsForward, st.StepsBack}; got != steps {
+					t.Errorf("steps forward and back %v, want %v", got, steps)
+				}
+				if got := [2]int64{st.NudgesForward, st.NudgesBack}; got != nudges {
+					t.Errorf("nudges forward and back %v, want %v", got, nudges)
+				}
+				held := time.Duration(0)
+				if tc.want[4] == 0 {
+					held = tc.step
+				}
+				if st.Held != held || st.Pending != (held != 0) || counted && st.LastStep != tc.step {
+					t.Errorf("stats %+v, want held %v", st, held)
+				}
+			})
+		}
+	}
+}
+
+func TestSuspend(t *testing.T) {
+	for _, says := range []Saying{SaysNothing, SaysAlone, SaysOld, SaysNew} {
+		d := newDesk(t, says)
+		d.run(time.Second)
+		d.clocks.Suspend(30 * time.Second)
+		d.run(every)
+		d.wantError("at once", 30*time.Second)
+		d.run(time.Minute)
+		d.wantError("later", 30*time.Second)
+		d.wantKinds("suspended")
+		if e := d.told[0]; e.Lasted != 30*time.Second || e.Jump != 30*time.Second {
+			t.Errorf("event %+v, want 30s", e)
+		}
+		if st := d.anchor.Stats(); st.Suspends != 1 || st.Asleep != 30*time.Second || st.StepsForward != 0 || st.Stalls != 0 {
+			t.Errorf("stats %+v, want one suspend", st)
+		}
+	}
+}
+
+// A wall clock that differs from what the suspend explains by more than 20 ms
+// is a step, and one within it is the suspend and a nudge.
+func TestSuspendWithStep(t *testing.T) {
+	d := newDesk(t, SaysNothing)
+	d.run(time.Second)
+	d.clocks.Suspend(30 * time.Second)
+	d.clocks.Step(15 * time.Millisecond)
+	d.run(every)
+	d.wantError("near", 30*time.Second+15*time.Millisecond)
+	d.wantKinds("suspended nudged")
+
+	d = newDesk(t, SaysNothing)
+	d.run(time.Second)
+	d.clocks.Suspend(30 * time.Second)
+	d.clocks.Step(25 * time.Millisecond)
+	d.run(every)
+	d.wantError("far", 0)
+	d.wantKinds("stepped")
+}
+
+// While a step is held a suspend moves both clocks, and the hold goes on.
+func TestSuspendWhileHeld(t *testing.T) {
+	d := newDesk(t, SaysAlone)
+	d.run(time.Second)
+	d.clocks.Step(time.Minute)
+	d.run(5 * time.Second)
+	d.clocks.Suspend(30 * time.Second)
+	d.run(every)
+	d.wantError("suspended", 30*time.Second)
+	if st := d.anchor.Stats(); st.Held != time.Minute || !st.Pending {
+		t.Errorf("stats %+v, want a minute held", st)
+	}
+	d.run(6 * time.Second)
+	d.wantError("followed", 90*time.Second)
+	d.wantKinds("stepped suspended followed")
+}
+
+// A suspend forward takes up what was still to be given back.
+func TestSuspendWhileSlewing(t *testing.T) {
+	d := newDesk(t, SaysNew)
+	d.clocks.Step(-time.Second)
+	d.run(300 * time.Millisecond)
+	d.clocks.Suspend(400 * time.Millisecond)
+	before := d.anchor.UnixNano(d.clocks.Read().Mono)
+	d.tick()
+	if now := d.anchor.UnixNano(d.clocks.Read().Mono); now != before {
+		t.Errorf("issuing time moved by %v, want 0: it was ahead by more", time.Duration(now-before))
+	}
+	d.run(20 * time.Second)
+	d.wantError("after", -600*time.Millisecond)
+}
+
+func TestStall(t *testing.T) {
+	d := newDesk(t, SaysAlone)
+	d.clocks.Advance(time.Minute) // before the first tick nobody was late
+	d.tick()
+	d.clocks.Advance(time.Second)
+	d.tick()
+	d.wantKinds("")
+	d.clocks.Advance(time.Second + time.Millisecond)
+	d.tick()
+	d.wantKinds("stalled")
+	if e := d.told[0]; e.Lasted != 1001*time.Millisecond {
+		t.Errorf("event %+v, want 1.001s", e)
+	}
+	if st := d.anchor.Stats(); st.Stalls != 1 || st.TickDelay != 1001*time.Millisecond {
+		t.Errorf("stats %+v, want one stall", st)
+	}
+}
+
+func TestAgreementLimit(t *testing.T) {
+	for _, tc := range []struct {
+		step time.Duration
+		want string
+	}{
+		{nudge - 1, ""}, {nudge, "nudged"},
+		{-nudge + 1, ""}, {-nudge, "nudged"},
+		{agreement, "nudged"}, {agreement + 1, "stepped"},
+		{-agreement, "nudged"}, {-agreement - 1, "stepped"},
+	} {
+		d := newDesk(t, SaysNothing)
+		d.run(time.Second)
+		d.clocks.Step(tc.step)
+		d.run(every)
+		if got := d.kinds(); got != tc.want {
+			t.Errorf("step %v: events %q, want %q", tc.step, got, tc.want)
+		}
+	}
+}
+
+// NTP is followed without a word, both ways, for as long as it takes.
+func TestDrift(t *testing.T) {
+	for _, ppm := range []int64{500, -500, 50} {
+		d := newDesk(t, SaysNothing)
+		d.clocks.Drift(ppm)
+		for range 30 {
+			d.run(20 * time.Second)
+			got := time.Duration(d.anchor.UnixNano(d.clocks.Read().Mono) - d.clocks.Read().Wall)
+			if got.Abs() > agreement {
+				t.Fatalf("%d ppm: issuing time is %v off the wall clock", ppm, got)
+			}
+		}
+		d.wantKinds("")
+		if st := d.anchor.Stats(); st.NudgesForward+st.NudgesBack != 0 {
+			t.Errorf("%d ppm: stats %+v, want no nudge", ppm, st)
+		}
+	}
+}
+
+// Steps too small to be held must not add up unseen, be they counted or not.
+func TestStrobe(t *testing.T) {
+	for _, step := range []time.Duration{10 * time.Millisecond, time.Millisecond, -10 * time.Millisecond, -time.Millisecond} {
+		d := newDesk(t, SaysOld)
+		for range 600 {
+			d.clocks.Step(step)
+			d.run(every)
+		}
+		// A minute: 20 ms, and 1 ms a second.
+		if got, most := d.error().Abs(), 81*time.Millisecond; got > most {
+			t.Errorf("%v each tick: issuing time walked by %v, at most %v is allowed", step, got, most)
+		}
+		st := d.anchor.Stats()
+		if st.StepsForward+st.StepsBack == 0 || !st.Pending {
+			t.Errorf("%v each tick: stats %+v, want a step pending", step, st)
+		}
+		if step.Abs() >= nudge {
+			// One of the 600 may open the step.
+			if got := st.NudgesForward + st.NudgesBack + st.StepsForward + st.StepsBack; got < 600 {
+				t.Errorf("%v each tick: %d were counted, want all 600", step, got)
+			}
+		}
+	}
+	// There and back is no walk, and each is counted.
+	d := newDesk(t, SaysNothing)
+	for range 300 {
+		d.clocks.Step(10 * time.Millisecond)
+		d.run(every)
+		d.clocks.Step(-10 * time.Millisecond)
+		d.run(every)
+	}
+	if st := d.anchor.Stats(); st.NudgesForward != 300 || st.NudgesBack != 300 || st.Pending {
+		t.Errorf("stats %+v, want 300 nudges each way", st)
+	}
+	var told int64
+	for _, e := range d.told {
+		told += e.Count
+	}
+	if n := len(d.told); n != 6 || told < 500 {
+		t.Errorf("%d events that tell of %d nudges, want one in 10 s", n, told)
+	}
+}
+
+func TestHold(t *testing.T) {
+	const second = time.Second
+	lone := func(t *testing.T, step time.Duration) *desk {
+		d := newDesk(t, SaysAlone)
+		d.run(second)
+		d.clocks.Step(step)
+		d.run(every)
+		return d
+	}
+	t.Run("withdrawn", func(t *testing.T) {
+		d := lone(t, time.Hour)
+		d.run(5 * second)
+		d.clocks.Step(-time.Hour + 5*time.Millisecond)
+		d.run(every)
+		d.wantKinds("stepped withdrawn nudged")
+		d.wantError("then", 5*time.Millisecond)
+		if st := d.anchor.Stats(); st.StepsForward != 1 || st.StepsBack != 1 || st.Pending {
+			t.Errorf("stats %+v, want a step each way", st)
+		}
+	})
+	t.Run("set again", func(t *testing.T) {
+		d := lone(t, second)
+		d.run(8 * second)
+		d.clocks.Step(second)
+		d.run(10 * second)
+		d.wantKinds("stepped stepped")
+		d.wantError("in the second hold", 0)
+		d.run(every)
+		d.wantError("after it", 2*second)
+		if e := d.told[1]; e.Step != second || e.Held != 2*second {
+			t.Errorf("second step %+v, want 1s, 2s held", e)
+		}
+		if e := d.told[2]; e.By != ByHold || e.Lasted != 10*second || e.Jump != 2*second || e.Slew != 0 {
+			t.Errorf("event %+v, want 2s followed after 10s", e)
+		}
+	})
+	t.Run("company", func(t *testing.T) { // alone must last for the whole hold
+		d := lone(t, second)
+		d.run(9 * second)
+		d.says = SaysNothing
+		d.run(every)
+		d.says = SaysAlone
+		d.run(10 * second)
+		d.wantKinds("stepped")
+		d.run(every)
+		d.wantKinds("stepped followed")
+	})
+	t.Run("ten minutes", func(t *testing.T) {
+		d := lone(t, 10*time.Minute)
+		d.run(10 * second)
+		d.wantKinds("stepped followed")
+	})
+	t.Run("more, kernel synchronised", func(t *testing.T) {
+		d := lone(t, 10*time.Minute+1)
+		d.run(20 * second)
+		d.wantKinds("stepped blocked")
+		if !d.anchor.Stats().Blocked {
+			t.Error("stats do not say so")
+		}
+		d.clocks.SetKernel(Kernel{Known: true})
+		d.run(second)
+		d.clocks.SetKernel(Kernel{Synchronised: true}) // a contradiction: not known
+		d.run(second)
+		d.wantKinds("stepped blocked")
+		d.clocks.SetKernel(Kernel{Known: true, Synchronised: true})
+		d.run(every)
+		d.wantKinds("stepped blocked followed")
+	})
+	t.Run("synchronised is no shortcut", func(t *testing.T) {
+		d := newDesk(t, SaysAlone)
+		d.clocks.SetKernel(Kernel{Known: true, Synchronised: true})
+		d.clocks.Step(time.Hour)
+		d.run(10 * second)
+		d.wantKinds("stepped")
+		d.run(every)
+		d.wantKinds("stepped followed")
+	})
+	t.Run("operator", func(t *testing.T) {
+		d := lone(t, 24*time.Hour)
+		if !d.anchor.Confirm() {
+			t.Error("no step to confirm")
+		}
+		d.wantError("before the tick", 0)
+		d.run(every)
+		d.wantKinds("stepped followed")
+		d.wantError("after it", 24*time.Hour)
+		if d.told[1].By != ByOperator {
+			t.Errorf("followed by %q", d.told[1].By)
+		}
+		if d.anchor.Confirm() {
+			t.Error("confirmed a step that is no more")
+		}
+		d.clocks.Step(time.Hour)
+		d.run(second)
+		d.wantError("the next step", 24*time.Hour)
+	})
+	t.Run("operator, too late", func(t *testing.T) { // the word was about another time
+		d := lone(t, 24*time.Hour)
+		d.anchor.Confirm()
+		d.clocks.Step(time.Hour)
+		d.run(second)
+		d.wantKinds("stepped stepped")
+	})
+}
+
+func TestWitness(t *testing.T) {
+	tick := func(d *desk, w Witness) {
+		d.clocks.Advance(every)
+		d.told = append(d.told, d.anchor.Tick(d.clocks.Read(), Kernel{}, w)...)
+	}
+	// What was said before the step was seen is not about it.
+	d := newDesk(t, SaysNew)
+	d.clocks.Step(time.Hour)
+	tick(d, Witness{SaysNew, 0})
+	tick(d, Witness{SaysNew, 0})
+	tick(d, Witness{SaysOld, 0})
+	tick(d, Witness{SaysNew, time.Hour + agreement + 1})
+	d.wantKinds("stepped")
+	tick(d, Witness{SaysOld, time.Hour})
+	tick(d, Witness{SaysOld, time.Hour})
+	d.wantKinds("stepped refuted")
+	// Set again: nobody has judged that yet.
+	d.clocks.Step(-30 * time.Minute)
+	tick(d, Witness{SaysNew, 30 * time.Minute})
+	d.wantKinds("stepped refuted stepped")
+	tick(d, Witness{SaysNew, time.Hour})
+	d.wantKinds("stepped refuted stepped")
+	// A quorum may change its mind: it is then in the minority's place.
+	tick(d, Witness{SaysOld, 30 * time.Minute})
+	tick(d, Witness{SaysNew, 30*time.Minute - agreement})
+	d.wantKinds("stepped refuted stepped refuted followed")
+	if e := d.told[4]; e.By != ByPeers || e.Jump != 30*time.Minute {
+		t.Errorf("followed %+v, want 30m by peers", e)
+	}
+	// A refuted step is not followed once everybody else is gone for less than the hold.
+	d.clocks.Step(time.Second)
+	tick(d, Witness{SaysOld, 0})
+	tick(d, Witness{SaysOld, time.Second})
+	d.says = SaysAlone
+	d.run(10 * time.Second)
+	d.wantError("still", 30*time.Minute)
+}
+
+// Slewing back is limited to 2 s in all; beyond, issuing time goes back at once.
+func TestSlewLimit(t *testing.T) {
+	for _, tc := range []struct{ step, jump, slew time.Duration }{
+		{-slewLimit, 0, slewLimit},
+		{-slewLimit - 1, -slewLimit - 1, 0},
+	} {
+		d := newDesk(t, SaysNew)
+		d.clocks.Step(tc.step)
+		d.run(2 * every)
+		if e := d.told[1]; e.Jump != tc.jump || e.Slew != tc.slew {
+			t.Errorf("step %v: %+v, want jump %v, slew %v", tc.step, e, tc.jump, tc.slew)
+		}
+		d.run(21 * time.Second)
+		d.wantError("after 21s", tc.step)
+	}
+	d := newDesk(t, SaysNew)
+	d.clocks.Step(-1500 * time.Millisecond)
+	d.run(2 * every)
+	d.clocks.Step(-time.Second)
+	d.run(2 * every)
+	d.wantError("both", -2500*time.Millisecond)
+
+	// A step forward meanwhile takes up what is to be given back first.
+	d = newDesk(t, SaysNew)
+	d.clocks.Step(-time.Second)
+	d.run(2 * every)
+	d.clocks.Step(600 * time.Millisecond)
+	d.run(2 * every)
+	if e := d.told[3]; e.Jump != 0 || e.Slew < 395*time.Millisecond || e.Slew > 400*time.Millisecond {
+		t.Errorf("%+v, want no jump and 400ms to slew", e)
+	}
+	d.run(5 * time.Second)
+	d.wantError("in the end", -400*time.Millisecond)
+}
+
+func TestTickIgnoresThePast(t *testing.T) {
+	d := newDesk(t, SaysAlone)
+	old := d.clocks.Read()
+	d.run(time.Second)
+	was := *d.anchor
+	if e := d.anchor.Tick(old, Kernel{Known: true}, Witness{}); e != nil || *d.anchor != was {
+		t.Errorf("events %v, want none and no change", e)
+	}
+}
+
+func TestAnchorEventKinds(t *testing.T) {
+	if got := AnchorEventKind(len(anchorEventKinds) - 1); got != Stalled {
+		t.Errorf("the last kind with a name is %d, want %d", got, Stalled)
+	}
+	if got := AnchorEventKind(99).String(); got != "unknown" {
+		t.Errorf("kind 99 is %q", got)
+	}
+}

@@ -1,0 +1,241 @@
+package clock
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// running are clocks that run with package time's, and whose wall clock and
+// sleep a test sets meanwhile.
+type running struct {
+	origin time.Time
+	step   atomic.Int64
+	slept  atomic.Int64
+}
+
+func (c *running) Read() Readings {
+	m, slept := int64(time.Since(c.origin)), c.slept.Load()
+	return Readings{Wall: began + m + slept + c.step.Load(), Mono: Mono(m), Raw: m, Boot: m + slept}
+}
+
+func (c *running) Kernel() Kernel { return Kernel{Known: true, Synchronised: true} }
+
+func newRunning() (*System, *running) {
+	c := &running{origin: time.Now()}
+	return newSystem(AnchorConfig{}, c.origin, c), c
+}
+
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := newRunning()
+		time.Sleep(3 * time.Second) // between New and Run nobody ticks
+		var kinds []string
+		says := SaysNothing
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- s.Run(ctx,
+				func() Witness { return Witness{says, s.Stats().Held} },
+				func(e AnchorEvent) { kinds = append(kinds, e.Kind.String()) })
+		}()
+		want := func(events string, wall time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			now := s.Now()
+			if got := now.Wall.Duration() - time.Duration(began) - time.Duration(now.Mono); got != wall {
+				t.Errorf("issuing time is %v off, want %v", got, wall)
+			}
+			if got := strings.Join(kinds, " "); got != events {
+				t.Errorf("events %q, want %q", got, events)
+			}
+		}
+		time.Sleep(time.Second)
+		want("", 0)
+		c.step.Add(int64(time.Hour))
+		time.Sleep(tickEvery)
+		want("stepped", 0)
+		time.Sleep(time.Minute)
+		want("stepped", 0)
+		says = SaysNew
+		time.Sleep(tickEvery)
+		want("stepped followed", time.Hour)
+		c.slept.Add(int64(time.Minute))
+		time.Sleep(tickEvery)
+		want("stepped followed suspended", time.Hour+time.Minute)
+		says = SaysNothing
+		c.step.Add(int64(-time.Second))
+		time.Sleep(tickEvery)
+		if !s.Confirm() {
+			t.Error("no step to confirm")
+		}
+		time.Sleep(12 * time.Second)
+		want("stepped followed suspended stepped followed", time.Hour+time.Minute-time.Second)
+		if st := s.Stats(); st.StepsForward != 1 || st.StepsBack != 1 || st.Suspends != 1 || !st.Kernel.Known {
+			t.Errorf("stats %+v", st)
+		}
+		if got, want := s.UnixNano(s.Read().Mono), s.Read().Wall; got != want {
+			t.Errorf("UnixNano %d, want the wall clock's %d", got, want)
+		}
+		if got, want := s.Raw(), Millis(s.Read().Wall/1e6); got != want {
+			t.Errorf("Raw %d, want %d", got, want)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		// Without Run, time goes on.
+		time.Sleep(time.Second)
+		want("stepped followed suspended stepped followed", time.Hour+time.Minute-time.Second)
+	})
+}
+
+// Lines are replaced, slewed ones among them, under the eyes of readers.
+func TestNowNeverGoesBack(t *testing.T) {
+	s, c := newRunning()
+	stop := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 3 {
+		readers.Go(func() {
+			var last int64
+			var mono Mono
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				now := s.Now()
+				got := s.UnixNano(now.Mono) // may be of a newer line than now, and so later
+				if got < last || now.Mono < mono || now.Wall > Millis(got/1e6) {
+					t.Errorf("%d after %d", got, last)
+					return
+				}
+				last, mono = got, now.Mono
+			}
+		})
+	}
+	for i := range 20_000 {
+		switch i % 4 {
+		case 0:
+			c.step.Add(int64(15 * time.Millisecond))
+		case 2:
+			c.step.Add(-int64(15 * time.Millisecond))
+		}
+		s.tick(Witness{SaysNew, s.Stats().Held})
+	}
+	close(stop)
+	readers.Wait()
+	if st := s.Stats(); st.NudgesForward < 5000 || st.NudgesBack < 5000 {
+		t.Errorf("stats %+v, want 5000 nudges each way", st)
+	}
+}
+
+// TestMachine looks at the real clocks.
+func TestMachine(t *testing.T) {
+	s := NewSystem()
+	a, k := s.Read(), s.Kernel()
+	b := s.Read()
+	t.Logf("%+v %+v", b, k)
+	if age := time.Since(time.Unix(0, b.Wall)); age.Abs() > time.Second {
+		t.Errorf("the wall clock is %v from package time's", age)
+	}
+	if b.Mono <= a.Mono || b.Raw <= a.Raw || b.Boot <= a.Boot {
+		t.Errorf("%+v after %+v: a clock stands still", b, a)
+	}
+	if d := (b.Offset() - a.Offset()).Abs(); d > agreement {
+		t.Errorf("wall and monotonic clock moved apart by %v between two readings", d)
+	}
+	if d := (b.slept() - a.slept()).Abs(); d > agreement {
+		t.Errorf("boot and monotonic clock moved apart by %v between two readings", d)
+	}
+	if now := s.Now().Mono; now < b.Mono || now.Sub(b.Mono) > time.Minute {
+		t.Errorf("Now is at %d, Read was at %d: they count from different origins", now, b.Mono)
+	}
+	if k.MaxError < 0 || k.EstError < 0 || !k.Known && k != (Kernel{}) {
+		t.Errorf("kernel %+v", k)
+	}
+	if off := s.Raw() - s.Now().Wall; off < -1000 || off > 1000 {
+		t.Errorf("issuing time is %d ms off when it begins", off)
+	}
+	s.tick(Witness{})
+	if st := s.Stats(); st.Kernel.Known != k.Known || st.TickDelay <= 0 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+func TestManualClocks(t *testing.T) {
+	c := NewManualClocks(began)
+	c.Drift(200)
+	c.Advance(time.Second)
+	c.Step(-time.Millisecond)
+	c.Suspend(time.Minute)
+	c.SetKernel(Kernel{Known: true, Leap: LeapInsert})
+	want := Readings{
+		Wall: began + int64(time.Second+200*time.Microsecond-time.Millisecond+time.Minute),
+		Mono: Mono(time.Second), Raw: int64(time.Second), Boot: int64(time.Second + time.Minute),
+	}
+	if got := c.Read(); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := c.Kernel(); !got.Known || got.Leap != LeapInsert {
+		t.Errorf("kernel %+v", got)
+	}
+}
+
+func TestCalmTickDoesNotAllocate(t *testing.T) {
+	c := NewManualClocks(began)
+	s := newSystem(AnchorConfig{}, time.Now(), c)
+	if n := testing.AllocsPerRun(1000, func() {
+		c.Advance(tickEvery)
+		s.tick(Witness{})
+	}); n != 0 {
+		t.Errorf("%v allocations a tick, want none", n)
+	}
+}
+
+var sink Reading
+
+func BenchmarkNow(b *testing.B) {
+	b.ReportAllocs()
+	s := NewSystem()
+	for b.Loop() {
+		sink = s.Now()
+	}
+}
+
+// BenchmarkNowSlewing is Now while time is given back.
+func BenchmarkNowSlewing(b *testing.B) {
+	b.ReportAllocs()
+	s, c := newRunning()
+	c.step.Add(-int64(2 * time.Second))
+	s.tick(Witness{})
+	s.Confirm()
+	s.tick(Witness{})
+	if s.Stats().Slewing == 0 {
+		b.Fatal("not slewing")
+	}
+	for b.Loop() {
+		sink = s.Now()
+	}
+}
+
+// BenchmarkSince is the least that Now can cost.
+func BenchmarkSince(b *testing.B) {
+	origin := time.Now()
+	for b.Loop() {
+		sink.Mono = Mono(time.Since(origin))
+	}
+}
+
+func BenchmarkTick(b *testing.B) {
+	b.ReportAllocs()
+	s := NewSystem()
+	for b.Loop() {
+		s.tick(Witness{})
+	}
+}
