@@ -1,0 +1,598 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/cluster/clustertest"
+)
+
+// scripted is a Local whose clocks are wrong in a known way, so that a test can
+// turn what a peer was told back into true time.
+type scripted struct {
+	begin  time.Time // true time at which raw was origin
+	origin int64     // ns
+	rate   float64   // of the raw clock against true time
+	ahead  time.Duration
+
+	mu     sync.Mutex // guards status
+	status cluster.Status
+}
+
+func (s *scripted) Clocks() cluster.Clocks {
+	true_ := time.Now()
+	return cluster.Clocks{
+		Raw:     s.origin + int64(float64(true_.Sub(s.begin))*s.rate),
+		Issuing: true_.Add(s.ahead).UnixNano(),
+		Wall:    true_.UnixNano(),
+	}
+}
+
+func (s *scripted) Status() cluster.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+func (s *scripted) set(status cluster.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status = status
+}
+
+// when returns the true time at which the raw clock showed a value.
+func (s *scripted) when(raw int64) time.Duration {
+	return time.Duration(float64(raw-s.origin) / s.rate)
+}
+
+type node struct {
+	*cluster.Cluster
+	t     *clustertest.Transport
+	local *scripted
+	name  string
+	stop  context.CancelFunc
+	done  chan error
+
+	mu    sync.Mutex // guards the rest
+	got   []cluster.Exchange
+	dups  []cluster.Duplicate
+	hints []cluster.Witness
+}
+
+// since returns the exchanges that came after a moment of true time.
+func (n *node) since(t time.Time) (out []cluster.Exchange) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range n.got {
+		if n.local.when(e.Self.Raw) >= t.Sub(n.local.begin) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// story is a cluster in a bubble.
+type story struct {
+	t     *testing.T
+	net   *clustertest.Network
+	begin time.Time
+	nodes []*node
+}
+
+// tell runs a story in a bubble. When f returns, all nodes are stopped; the
+// bubble panics if a goroutine is left then.
+func tell(t *testing.T, f func(s *story)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &story{t: t, net: clustertest.New(time.Now, 1), begin: time.Now()}
+		defer func() {
+			for _, n := range s.nodes {
+				n.stop()
+			}
+			for _, n := range s.nodes {
+				if err := <-n.done; err != nil {
+					t.Errorf("%s: Run: %v", n.name, err)
+				}
+			}
+			time.Sleep(30 * time.Second) // for timers of the library: the bubble's clock stops with us
+		}()
+		f(s)
+	})
+}
+
+// start runs one more node that knows the addresses of all.
+func (s *story) start(edit func(*cluster.Config)) *node {
+	s.t.Helper()
+	i := len(s.nodes)
+	r := rand.New(rand.NewPCG(uint64(i), 7))
+	n := &node{
+		t: s.net.Listen(), name: fmt.Sprintf("node-%d", i), done: make(chan error, 1),
+		local: &scripted{
+			begin: s.begin, origin: 1 + r.Int64N(1e15), rate: 1 + (r.Float64()*2-1)*100e-6,
+			ahead:  time.Duration(r.Int64N(int64(time.Second))),
+			status: cluster.Status{SID: -1},
+		},
+	}
+	var id [16]byte
+	for j := range id {
+		id[j] = byte(r.Uint32())
+	}
+	cfg := cluster.Config{
+		Node: n.name, Instance: uuid.UUID(id).String(), Label: "allocator/test", Pool: "pool-1",
+		GRPC: "g:1", HTTP: "h:1",
+		Transport: n.t, Local: n.local, Logger: slog.New(slog.DiscardHandler),
+		Random: rand.NewPCG(uint64(i), 11),
+		OnExchange: func(e cluster.Exchange) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.got = append(n.got, e)
+		},
+		OnDuplicate: func(d cluster.Duplicate) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.dups = append(n.dups, d)
+		},
+		OnWitness: func(w cluster.Witness) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.hints = append(n.hints, w)
+		},
+	}
+	if edit != nil {
+		edit(&cfg)
+	}
+	c, err := cluster.New(cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	n.Cluster = c
+	s.nodes = append(s.nodes, n)
+	s.seed()
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	go func() { n.done <- c.Run(ctx) }()
+	return n
+}
+
+func (s *story) startAll(count int) {
+	s.t.Helper()
+	for range count {
+		s.start(nil)
+	}
+}
+
+// seed tells every node of all addresses, as the registry would.
+func (s *story) seed() {
+	var addrs []string
+	for _, n := range s.nodes {
+		addrs = append(addrs, n.t.Addr())
+	}
+	for _, n := range s.nodes {
+		n.SetSeeds(addrs)
+	}
+}
+
+func addrs(nodes ...*node) (out []string) {
+	for _, n := range nodes {
+		out = append(out, n.t.Addr())
+	}
+	return out
+}
+
+func (s *story) byName(name string) *node {
+	for _, n := range s.nodes {
+		if n.name == name {
+			return n
+		}
+	}
+	s.t.Fatalf("an exchange with %q, who is not of us", name)
+	return nil
+}
+
+// sound checks what every exchange promises: the peer read its clocks within the
+// bounds that come with the reading.
+func (s *story) sound() {
+	s.t.Helper()
+	const rounding = 2 * time.Microsecond // of float64 near 1e15 ns
+	for _, n := range s.nodes {
+		for _, e := range n.since(s.begin) {
+			p := s.byName(e.Peer.Node)
+			read := p.local.when(e.Clocks.Raw)
+			from, to := n.local.when(e.T1)+e.Hold, n.local.when(e.Self.Raw)
+			if read < from-rounding || read > to+rounding {
+				s.t.Fatalf("%s asked %s: it read at %v, bounds [%v, %v]", n.name, p.name, read, from, to)
+			}
+			if want := s.begin.Add(read).Add(p.local.ahead).UnixNano(); e.Clocks.Issuing-want > 2000 || want-e.Clocks.Issuing > 2000 {
+				s.t.Fatalf("%s asked %s: issuing clock %d, want %d", n.name, p.name, e.Clocks.Issuing, want)
+			}
+		}
+	}
+}
+
+// even checks that since a moment every one of nodes heard every other at least
+// each limit, up to now.
+func (s *story) even(nodes []*node, since time.Time, limit time.Duration) {
+	s.t.Helper()
+	for _, n := range nodes {
+		last := map[string]time.Duration{}
+		start, end := since.Sub(s.begin), time.Since(s.begin)
+		for _, e := range n.since(since) {
+			at := n.local.when(e.Self.Raw)
+			prev, ok := last[e.Peer.Node]
+			if !ok {
+				prev = start
+			}
+			if at-prev > limit {
+				s.t.Errorf("%s heard nothing of %s for %v, up to %v", n.name, e.Peer.Node, at-prev, at)
+			}
+			last[e.Peer.Node] = at
+		}
+		for _, p := range nodes {
+			if p == n {
+				continue
+			}
+			if at, ok := last[p.name]; !ok {
+				s.t.Errorf("%s never heard of %s", n.name, p.name)
+			} else if end-at > limit {
+				s.t.Errorf("%s heard of %s last at %v, now it is %v", n.name, p.name, at, end)
+			}
+		}
+	}
+}
+
+// A node that starts hears of everyone within the first second, and then of each
+// every two seconds.
+func TestEveryoneHearsEveryone(t *testing.T) {
+	for _, count := range []int{3, 8, 32} {
+		t.Run(fmt.Sprint(count), func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.net.SetLink(clustertest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
+				s.startAll(count)
+				time.Sleep(time.Second)
+				s.even(s.nodes, s.begin, time.Second)
+				settled := time.Now()
+				time.Sleep(time.Minute)
+				// The phase is drawn once, the pace is the raw clock's.
+				s.even(s.nodes, settled, 2*time.Second+10*time.Millisecond)
+				s.sound()
+
+				came := time.Now()
+				joined := s.start(nil)
+				time.Sleep(time.Second)
+				if got := len(joined.since(came)); got < count {
+					t.Errorf("a node that came later had %d exchanges within a second, want %d", got, count)
+				}
+				for _, n := range s.nodes[:count] {
+					if !slices.ContainsFunc(n.since(came), func(e cluster.Exchange) bool { return e.Peer.Node == joined.name }) {
+						t.Errorf("%s has not heard of the one that came later", n.name)
+					}
+				}
+				for _, n := range s.nodes {
+					st := n.Stats()
+					for reason, dropped := range st.Dropped {
+						// Pings may come before the news of who sends them.
+						if dropped != 0 && reason != "stranger" {
+							t.Errorf("%s dropped %d messages: %s", n.name, dropped, reason)
+						}
+					}
+					for _, p := range st.Peers {
+						if !p.Measured || p.Age > 2010*time.Millisecond || p.RTT <= 0 || p.RTT > 10*time.Millisecond {
+							t.Errorf("%s on %s: %+v", n.name, p.Node, p)
+						}
+						if p.GRPC != "g:1" || p.HTTP != "h:1" || p.Gossip != s.byName(p.Node).t.Addr() {
+							t.Errorf("%s on %s: %+v", n.name, p.Node, p.Member)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestTraffic(t *testing.T) {
+	tell(t, func(s *story) {
+		const count, limit = 32, 20_000.0 // bytes per second and node, both ways
+		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.startAll(count)
+		time.Sleep(20 * time.Second)
+		total := func(n *node) float64 {
+			tr := &n.t.Traffic
+			// 28: the headers of IP and UDP, for what was sent and as much received.
+			return float64(tr.Sent.Load() + tr.Received.Load() + 2*28*tr.Packets.Load())
+		}
+		before := make([]float64, count)
+		for i, n := range s.nodes {
+			before[i] = total(n)
+		}
+		const span = 40
+		time.Sleep(span * time.Second)
+		most := 0.0
+		for i, n := range s.nodes {
+			most = max(most, (total(n)-before[i])/span)
+		}
+		t.Logf("at most %.0f bytes/s a node, in and out", most)
+		if most > limit {
+			t.Errorf("%.0f bytes/s a node, at most %.0f", most, limit)
+		}
+	})
+}
+
+func TestPartitionHealsByRejoin(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rejoin time.Duration
+		heals  bool
+	}{
+		"rejoining": {0, true},
+		"without":   {time.Hour, false}, // the library alone forgets for good: why there is a rejoin
+	} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+				for range 5 {
+					s.start(func(c *cluster.Config) { c.Rejoin = tc.rejoin })
+				}
+				time.Sleep(10 * time.Second)
+				a, b := s.nodes[:2], s.nodes[2:]
+				s.net.Partition(addrs(a...), addrs(b...))
+				time.Sleep(5 * time.Minute)
+				for _, n := range s.nodes {
+					want := len(b) - 1
+					if slices.Contains(a, n) {
+						want = len(a) - 1
+					}
+					if got := len(n.Stats().Peers); got != want {
+						t.Errorf("parted, %s knows %d peers, want %d", n.name, got, want)
+					}
+				}
+				s.even(a, time.Now().Add(-time.Minute), 2010*time.Millisecond)
+				s.even(b, time.Now().Add(-time.Minute), 2010*time.Millisecond)
+				s.net.Heal()
+				time.Sleep(25 * time.Second)
+				if tc.heals {
+					s.even(s.nodes, time.Now().Add(-3*time.Second), 3*time.Second)
+				} else if got := len(s.nodes[0].Stats().Peers); got != 1 {
+					t.Errorf("it knows %d peers without rejoining", got)
+				}
+				s.sound()
+			})
+		})
+	}
+}
+
+// A network that loses a fifth and delays at random costs samples, never
+// members, and makes none wrong.
+func TestLossyNetwork(t *testing.T) {
+	tell(t, func(s *story) {
+		s.net.SetLink(clustertest.Link{Latency: 5 * time.Millisecond, Jitter: 200 * time.Millisecond, Loss: 0.2})
+		s.startAll(5)
+		time.Sleep(10 * time.Second)
+		mark := time.Now()
+		const span = 120
+		time.Sleep(span * time.Second)
+		for _, n := range s.nodes {
+			// Each of ping and pong is lost one time in five.
+			got, want := len(n.since(mark)), 4*span/2*64/100
+			if got < want*3/4 || got > want*5/4 {
+				t.Errorf("%s had %d exchanges, want about %d", n.name, got, want)
+			}
+			st := n.Stats()
+			if st.Unanswered == 0 || st.Left != 0 || len(st.Peers) != 4 {
+				t.Errorf("%s: %d unanswered, %d peers gone, %d there", n.name, st.Unanswered, st.Left, len(st.Peers))
+			}
+		}
+		s.sound()
+	})
+}
+
+// Where only one direction works, pings arrive and replies do not.
+func TestOneWayCut(t *testing.T) {
+	tell(t, func(s *story) {
+		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.startAll(3)
+		time.Sleep(5 * time.Second)
+		a, b := s.nodes[0], s.nodes[1]
+		s.net.SetLinkBetween(b.t.Addr(), a.t.Addr(), clustertest.Link{Cut: true})
+		time.Sleep(time.Second)
+		mark := time.Now()
+		time.Sleep(10 * time.Second)
+		for _, n := range []*node{a, b} {
+			for _, e := range n.since(mark) {
+				if e.Peer.Node != "node-2" {
+					t.Errorf("%s had an exchange with %s over a link that works one way", n.name, e.Peer.Node)
+				}
+			}
+		}
+		s.sound()
+	})
+}
+
+// A round trip of over a second bounds nothing: its reply is dropped.
+func TestStaleReplies(t *testing.T) {
+	tell(t, func(s *story) {
+		s.startAll(2)
+		time.Sleep(3 * time.Second)
+		s.net.SetLink(clustertest.Link{Latency: 501 * time.Millisecond})
+		mark := time.Now()
+		time.Sleep(5 * time.Second)
+		for _, n := range s.nodes {
+			if got := n.since(mark); len(got) != 0 {
+				t.Errorf("%s took %d slow exchanges", n.name, len(got))
+			}
+			if got := n.Stats().Dropped["stale"]; got < 2 {
+				t.Errorf("%s dropped %d stale replies", n.name, got)
+			}
+		}
+	})
+}
+
+// Whatever was sent before is no exchange when it comes again.
+func TestReplayedPackets(t *testing.T) {
+	tell(t, func(s *story) {
+		s.startAll(2)
+		a, b := s.nodes[0], s.nodes[1]
+		var mu sync.Mutex
+		var seen [][]byte
+		s.net.Tap(func(from, to string, p []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			if from == b.t.Addr() && to == a.t.Addr() {
+				seen = append(seen, slices.Clone(p))
+			}
+		})
+		time.Sleep(20 * time.Second)
+		s.net.Tap(nil)
+		before := len(a.since(s.begin))
+		mu.Lock()
+		for _, p := range seen {
+			s.net.Inject(b.t.Addr(), a.t.Addr(), slices.Clone(p))
+		}
+		mu.Unlock()
+		synctest.Wait()
+		if got := len(a.since(s.begin)); got != before || before < 8 {
+			t.Errorf("%d exchanges before the replay, %d after", before, got)
+		}
+		st := a.Stats()
+		if st.Dropped["unknown"] < 5 || st.Dropped["replayed"] == 0 {
+			t.Errorf("dropped %v of %d packets", st.Dropped, len(seen))
+		}
+		if len(st.Peers) != 1 {
+			t.Errorf("%d peers", len(st.Peers))
+		}
+	})
+}
+
+func TestStrangersAreKeptOut(t *testing.T) {
+	for name, edit := range map[string]func(*cluster.Config){
+		"another pool":  func(c *cluster.Config) { c.Pool = "pool-2" },
+		"another label": func(c *cluster.Config) { c.Label = "allocator/other" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.startAll(3)
+				time.Sleep(time.Second)
+				stranger := s.start(edit)
+				time.Sleep(time.Minute)
+				if st := stranger.Stats(); len(st.Peers) != 0 || st.JoinFailures == 0 || st.Exchanges != 0 {
+					t.Errorf("the stranger got in: %+v", st)
+				}
+				for _, n := range s.nodes[:3] {
+					st := n.Stats()
+					if len(st.Peers) != 2 || st.Joined != 2 || st.Left != 0 {
+						t.Errorf("%s has peers %v", n.name, st.Peers)
+					}
+					if name == "another pool" && st.RefusedPool == 0 {
+						t.Errorf("%s refused nobody", n.name)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestLeaving(t *testing.T) {
+	tell(t, func(s *story) {
+		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.startAll(4)
+		time.Sleep(5 * time.Second)
+		leaver := s.nodes[3]
+		began := time.Now()
+		leaver.stop()
+		if err := <-leaver.done; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 1100*time.Millisecond {
+			t.Errorf("leaving took %v", took)
+		}
+		leaver.done <- nil
+		time.Sleep(time.Second) // a death would take four or more to be noticed
+		for _, n := range s.nodes[:3] {
+			if st := n.Stats(); len(st.Peers) != 2 || st.Left != 1 {
+				t.Errorf("%s has %d peers, %d left", n.name, len(st.Peers), st.Left)
+			}
+		}
+		time.Sleep(time.Minute)
+		s.even(s.nodes[:3], time.Now().Add(-30*time.Second), 2010*time.Millisecond)
+	})
+}
+
+// Leaving has a deadline also where nobody hears it.
+func TestLeavingIntoSilence(t *testing.T) {
+	tell(t, func(s *story) {
+		s.startAll(3)
+		time.Sleep(3 * time.Second)
+		s.net.SetLink(clustertest.Link{Cut: true})
+		began := time.Now()
+		s.nodes[0].stop()
+		err := <-s.nodes[0].done
+		if took := time.Since(began); err != nil || took > 5*time.Second {
+			t.Errorf("leaving took %v: %v", took, err)
+		}
+		s.nodes[0].done <- nil
+	})
+}
+
+// A node that comes back after a crash, with another instance and address.
+func TestRestart(t *testing.T) {
+	tell(t, func(s *story) {
+		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.startAll(3)
+		time.Sleep(5 * time.Second)
+		s.net.Partition(addrs(s.nodes[2]), addrs(s.nodes[:2]...)) // as dead as can be
+		back := s.start(func(c *cluster.Config) { c.Node = "node-2" })
+		back.name = "node-2"
+		s.nodes[2].name = "the dead"
+		time.Sleep(time.Second)
+		if got := len(back.since(s.begin)); got < 2 {
+			t.Errorf("it had %d exchanges within a second", got)
+		}
+	})
+}
+
+func TestDuplicateIsFound(t *testing.T) {
+	tell(t, func(s *story) {
+		s.startAll(3)
+		s.nodes[0].local.set(cluster.Status{SID: 4, Term: 9, Era: 1})
+		s.nodes[1].local.set(cluster.Status{SID: 4, Term: 9, Era: 1})
+		time.Sleep(5 * time.Second)
+		for i, n := range s.nodes {
+			n.mu.Lock()
+			if len(n.dups) == 0 {
+				t.Fatalf("%s found nothing", n.name)
+			}
+			d := n.dups[0]
+			names := []string{d.A.Node, d.B.Node}
+			slices.Sort(names)
+			if d.SID != 4 || d.Term != 9 || !slices.Equal(names, []string{"node-0", "node-1"}) || (d.A.Self || d.B.Self) != (i < 2) {
+				t.Errorf("%s found %+v", n.name, d)
+			}
+			n.mu.Unlock()
+		}
+	})
+}
+
+func TestWitnessIsHeard(t *testing.T) {
+	tell(t, func(s *story) {
+		s.startAll(2)
+		s.nodes[0].local.set(cluster.Status{SID: -1, Era: 2, Cluster: 5, Revision: 100})
+		s.nodes[1].local.set(cluster.Status{SID: -1, Era: 2, Cluster: 5, Revision: 90})
+		time.Sleep(15 * time.Second)
+		behind := s.nodes[1]
+		behind.mu.Lock()
+		defer behind.mu.Unlock()
+		if len(behind.hints) != 1 || behind.hints[0].Kind != cluster.WitnessRevision || behind.hints[0].Revision != 100 {
+			t.Errorf("hints %+v", behind.hints)
+		}
+		if len(s.nodes[0].hints) != 0 {
+			t.Errorf("the other: %+v", s.nodes[0].hints)
+		}
+	})
+}
