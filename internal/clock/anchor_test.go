@@ -401,6 +401,9 @@ func TestHold(t *testing.T) {
 		d.clocks.SetKernel(Kernel{Known: true, Synchronised: true})
 		d.run(every)
 		d.wantKinds("stepped blocked followed")
+		if st := d.anchor.Stats(); st.Blocked || st.Pending || st.Since != 0 {
+			t.Errorf("stats %+v, want nothing pending", st)
+		}
 	})
 	t.Run("synchronised is no shortcut", func(t *testing.T) {
 		d := newDesk(t, SaysAlone)
@@ -510,6 +513,36 @@ func TestSlewLimit(t *testing.T) {
 	}
 	d.run(5 * time.Second)
 	d.wantError("in the end", -400*time.Millisecond)
+}
+
+// Following the wall clock meanwhile does not keep what is given back from
+// being given back.
+func TestSlewGoesOn(t *testing.T) {
+	d := newDesk(t, SaysNew)
+	d.clocks.Drift(-500)
+	d.clocks.Step(-1900 * time.Millisecond)
+	d.run(2 * every)
+	if st := d.anchor.Stats(); st.Slewing != 1900100*time.Microsecond {
+		t.Errorf("stats %+v, want 1.9s and the drift to slew", st)
+	}
+	// 19.25 s, what the drift adds, and the grace that the last 25 ms take.
+	d.run(22 * time.Second)
+	if st := d.anchor.Stats(); st.Slewing > time.Millisecond || st.Held.Abs() > time.Millisecond {
+		t.Errorf("stats %+v, want it given back", st)
+	}
+}
+
+// A confirmed step ends the account of what was followed without asking.
+func TestFollowForgets(t *testing.T) {
+	d := newDesk(t, SaysNew)
+	d.clocks.Step(15 * time.Millisecond)
+	d.run(every)
+	d.clocks.Step(time.Minute)
+	d.run(2 * every)
+	d.clocks.Step(15 * time.Millisecond)
+	d.run(every)
+	d.wantKinds("nudged stepped followed")
+	d.wantError("all three", time.Minute+30*time.Millisecond)
 }
 
 func TestTickIgnoresThePast(t *testing.T) {

@@ -34,18 +34,34 @@ func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := newRunning()
 		time.Sleep(3 * time.Second) // between New and Run nobody ticks
+		var mu sync.Mutex           // guards both
 		var kinds []string
 		says := SaysNothing
+		say := func(s Saying) {
+			mu.Lock()
+			defer mu.Unlock()
+			says = s
+		}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
 			ended <- s.Run(ctx,
-				func() Witness { return Witness{says, s.Stats().Held} },
-				func(e AnchorEvent) { kinds = append(kinds, e.Kind.String()) })
+				func() Witness {
+					mu.Lock()
+					defer mu.Unlock()
+					return Witness{says, s.Stats().Held}
+				},
+				func(e AnchorEvent) {
+					mu.Lock()
+					defer mu.Unlock()
+					kinds = append(kinds, e.Kind.String())
+				})
 		}()
 		want := func(events string, wall time.Duration) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			now := s.Now()
 			if got := now.Wall.Duration() - time.Duration(began) - time.Duration(now.Mono); got != wall {
 				t.Errorf("issuing time is %v off, want %v", got, wall)
@@ -61,15 +77,16 @@ func TestRun(t *testing.T) {
 		want("stepped", 0)
 		time.Sleep(time.Minute)
 		want("stepped", 0)
-		says = SaysNew
+		say(SaysNew)
 		time.Sleep(tickEvery)
 		want("stepped followed", time.Hour)
 		c.slept.Add(int64(time.Minute))
 		time.Sleep(tickEvery)
 		want("stepped followed suspended", time.Hour+time.Minute)
-		says = SaysNothing
+		say(SaysNothing)
 		c.step.Add(int64(-time.Second))
 		time.Sleep(tickEvery)
+		synctest.Wait() // for the tick of this very moment
 		if !s.Confirm() {
 			t.Error("no step to confirm")
 		}
