@@ -35,12 +35,25 @@ func (n *Node) Begin(g lease.Grant) {
 		}
 		s.tenure = t
 	})
+	n.noteReserved(g.Ceil)
 }
 
 // Raise lets the present tenure issue up to ceil, which etcd has confirmed.
 func (n *Node) Raise(ceil clock.Millis) {
 	if t := n.state.Load().tenure; t != nil {
 		t.Raise(ceil)
+	}
+	n.noteReserved(ceil)
+}
+
+// noteReserved remembers the highest ceiling, also beyond the tenure: after etcd
+// was restored from a backup it may be known nowhere else.
+func (n *Node) noteReserved(ceil clock.Millis) {
+	for {
+		old := n.reserved.Load()
+		if int64(ceil) <= old || n.reserved.CompareAndSwap(old, int64(ceil)) {
+			return
+		}
 	}
 }
 
@@ -120,6 +133,7 @@ type Stats struct {
 	Draining bool
 	Verdict  clock.Verdict
 	Lease    lease.Status
+	Reserved clock.Millis // highest ceiling ever confirmed to this process; 0: none
 }
 
 // Stats returns the node's figures as they stand.
@@ -129,6 +143,7 @@ func (n *Node) Stats() Stats {
 		Name: n.cfg.Name, Instance: n.cfg.Instance,
 		Issued: n.issued.Load(), Refused: make(map[Reason]int64, numReasons),
 		Now: n.clock.Now().Wall, Draining: s.draining, Verdict: s.verdict, Lease: s.lease,
+		Reserved: clock.Millis(n.reserved.Load()),
 	}
 	for i, r := range Reasons {
 		st.Refused[r] = n.refused[i].Load()

@@ -40,6 +40,8 @@ type Node struct {
 	issued  atomic.Int64 // IDs
 	refused [numReasons]atomic.Int64
 
+	reserved atomic.Int64 // highest ceiling ever confirmed to this process, Unix ms
+
 	mu   sync.Mutex   // guards changes of state, and high
 	high clock.Millis // exclusive: everything issued by sealed tenures lies below
 }

@@ -74,6 +74,10 @@ type selfView struct {
 	Now      int64       `json:"now_unix_ms"`
 	Verdict  string      `json:"verdict"`
 	Issued   int64       `json:"ids_issued"`
+	Era      int64       `json:"era"`                  // that it last knew; 0: none yet
+	Revision int64       `json:"revision"`             // of etcd, that it last read; 0: none yet
+	Cluster  uint64      `json:"cluster_id,string"`    // etcd's, that it last read; 0: none yet
+	Highest  int64       `json:"highest_ceil_unix_ms"` // ever confirmed to the process; 0: none
 }
 
 // cluster returns the view, at most viewFresh old. Where etcd does not answer,
@@ -109,6 +113,7 @@ func (s *Server) self(st node.Stats) selfView {
 	self := selfView{
 		Name: st.Name, Instance: string(st.Instance), Version: s.cfg.Version, Ready: true, SID: -1,
 		Now: int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued,
+		Era: st.Lease.Era.Number, Revision: st.Lease.Revision, Cluster: st.Lease.Cluster, Highest: int64(st.Reserved),
 	}
 	if r := s.node.Ready(); r != nil {
 		self.Ready, self.Refusing, self.Message = false, r.Reason, r.Message
@@ -226,6 +231,7 @@ func (c clusterView) proto() *pb.GetClusterResponse {
 			Refusing: wires[c.Self.Refusing].reason, Message: c.Self.Message,
 			Sid: int32(c.Self.SID), Term: c.Self.Term, CeilUnixMs: c.Self.Ceil,
 			NowUnixMs: c.Self.Now, Verdict: c.Self.Verdict, IdsIssued: c.Self.Issued,
+			Era: c.Self.Era, Revision: c.Self.Revision, ClusterId: c.Self.Cluster, HighestCeilUnixMs: c.Self.Highest,
 		},
 	}
 	for _, n := range c.Nodes {

@@ -53,6 +53,12 @@ type Config struct {
 	// DefaultMaxHTTPCount. The node's own limit applies as well.
 	MaxHTTPCount int
 
+	// Drain gives the node's sid back, for an operator who asks for it over
+	// gRPC; the server has made the node refuse before. It returns once etcd has
+	// confirmed that, or the node held none, and may be called again. nil:
+	// operators have to stop the process.
+	Drain func(ctx context.Context) error
+
 	// Observe, if set, is told how long each request took. It must not block.
 	Observe func(surface string, took time.Duration)
 }
@@ -89,12 +95,14 @@ type Server struct {
 	drainOnce sync.Once
 	draining  chan struct{} // closed by Drain
 
+	drains  singleflight.Group // drains asked for over gRPC
 	loads   singleflight.Group // reads of the whole space, at most one at a time
 	lookups chan struct{}      // a slot for each read of the ledger under way
 	mu      sync.Mutex         // guards the rest; never held across a read
 	view    lease.View         // as last read
 	readAt  clock.Mono         // when that read began
 	read    bool               // view was ever read
+	drained *drained           // set by the first drain asked for over gRPC
 	serving bool               // what the health service was last told
 }
 

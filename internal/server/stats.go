@@ -16,6 +16,7 @@ const (
 	GRPCStream           // each request of a stream
 	GRPCDescribe
 	GRPCCluster
+	GRPCDrain
 	HTTPIDs
 	HTTPDecode
 	HTTPCluster
@@ -24,7 +25,7 @@ const (
 )
 
 var surfaceNames = [numSurfaces]string{
-	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster",
+	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain",
 	"http_ids", "http_decode", "http_cluster", "http_other",
 }
 

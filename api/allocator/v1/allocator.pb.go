@@ -997,6 +997,140 @@ func (x *GetClusterResponse) GetPoolSize() int32 {
 	return 0
 }
 
+type DrainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRequest) Reset() {
+	*x = DrainRequest{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRequest) ProtoMessage() {}
+
+func (x *DrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
+func (*DrainRequest) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{10}
+}
+
+type DrainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node that answered, and its instance.
+	Node     string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Instance string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The sid that it held when it was first asked; -1: none.
+	Sid  int32 `protobuf:"varint,3,opt,name=sid,proto3" json:"sid,omitempty"`
+	Term int64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
+	// etcd's record says that the sid was given back, by this term.
+	Released bool `protobuf:"varint,5,opt,name=released,proto3" json:"released,omitempty"`
+	// The ceiling that the sid was given back with: the next holder may use it
+	// from this millisecond on. Unix time; 0 unless released.
+	CeilUnixMs int64 `protobuf:"varint,6,opt,name=ceil_unix_ms,json=ceilUnixMs,proto3" json:"ceil_unix_ms,omitempty"`
+	// How many IDs the process has issued.
+	IdsIssued     int64 `protobuf:"varint,7,opt,name=ids_issued,json=idsIssued,proto3" json:"ids_issued,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainResponse) Reset() {
+	*x = DrainResponse{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainResponse) ProtoMessage() {}
+
+func (x *DrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
+func (*DrainResponse) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DrainResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DrainResponse) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *DrainResponse) GetSid() int32 {
+	if x != nil {
+		return x.Sid
+	}
+	return 0
+}
+
+func (x *DrainResponse) GetTerm() int64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *DrainResponse) GetReleased() bool {
+	if x != nil {
+		return x.Released
+	}
+	return false
+}
+
+func (x *DrainResponse) GetCeilUnixMs() int64 {
+	if x != nil {
+		return x.CeilUnixMs
+	}
+	return 0
+}
+
+func (x *DrainResponse) GetIdsIssued() int64 {
+	if x != nil {
+		return x.IdsIssued
+	}
+	return 0
+}
+
 // Node is a running process that has registered in etcd.
 type Node struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -1013,7 +1147,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1025,7 +1159,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1038,7 +1172,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{10}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Node) GetInstance() string {
@@ -1102,7 +1236,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1248,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1261,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{11}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -1195,19 +1329,26 @@ type NodeStatus struct {
 	Refusing Reason `protobuf:"varint,4,opt,name=refusing,proto3,enum=allocator.v1.Reason" json:"refusing,omitempty"`
 	Message  string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	// -1 while it holds no sid.
-	Sid           int32  `protobuf:"varint,6,opt,name=sid,proto3" json:"sid,omitempty"`
-	Term          int64  `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
-	CeilUnixMs    int64  `protobuf:"varint,8,opt,name=ceil_unix_ms,json=ceilUnixMs,proto3" json:"ceil_unix_ms,omitempty"`
-	NowUnixMs     int64  `protobuf:"varint,9,opt,name=now_unix_ms,json=nowUnixMs,proto3" json:"now_unix_ms,omitempty"`
-	Verdict       string `protobuf:"bytes,10,opt,name=verdict,proto3" json:"verdict,omitempty"`
-	IdsIssued     int64  `protobuf:"varint,11,opt,name=ids_issued,json=idsIssued,proto3" json:"ids_issued,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Sid        int32  `protobuf:"varint,6,opt,name=sid,proto3" json:"sid,omitempty"`
+	Term       int64  `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
+	CeilUnixMs int64  `protobuf:"varint,8,opt,name=ceil_unix_ms,json=ceilUnixMs,proto3" json:"ceil_unix_ms,omitempty"`
+	NowUnixMs  int64  `protobuf:"varint,9,opt,name=now_unix_ms,json=nowUnixMs,proto3" json:"now_unix_ms,omitempty"`
+	Verdict    string `protobuf:"bytes,10,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	IdsIssued  int64  `protobuf:"varint,11,opt,name=ids_issued,json=idsIssued,proto3" json:"ids_issued,omitempty"`
+	// What the process itself has seen of etcd, whatever etcd says now: the latest
+	// era, the revision and the cluster ID of its last read (0: none yet), and the
+	// highest ceiling that was ever confirmed to it (0: none).
+	Era               int64  `protobuf:"varint,12,opt,name=era,proto3" json:"era,omitempty"`
+	Revision          int64  `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
+	ClusterId         uint64 `protobuf:"fixed64,14,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	HighestCeilUnixMs int64  `protobuf:"varint,15,opt,name=highest_ceil_unix_ms,json=highestCeilUnixMs,proto3" json:"highest_ceil_unix_ms,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1360,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1373,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{12}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -1312,6 +1453,34 @@ func (x *NodeStatus) GetIdsIssued() int64 {
 	return 0
 }
 
+func (x *NodeStatus) GetEra() int64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetHighestCeilUnixMs() int64 {
+	if x != nil {
+		return x.HighestCeilUnixMs
+	}
+	return 0
+}
+
 var File_api_allocator_v1_allocator_proto protoreflect.FileDescriptor
 
 const file_api_allocator_v1_allocator_proto_rawDesc = "" +
@@ -1384,7 +1553,18 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x04self\x18\n" +
 	" \x01(\v2\x18.allocator.v1.NodeStatusR\x04self\x12\x18\n" +
 	"\aproblem\x18\v \x01(\tR\aproblem\x12\x1b\n" +
-	"\tpool_size\x18\f \x01(\x05R\bpoolSize\"\xa8\x01\n" +
+	"\tpool_size\x18\f \x01(\x05R\bpoolSize\"\x0e\n" +
+	"\fDrainRequest\"\xc2\x01\n" +
+	"\rDrainResponse\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x10\n" +
+	"\x03sid\x18\x03 \x01(\x05R\x03sid\x12\x12\n" +
+	"\x04term\x18\x04 \x01(\x03R\x04term\x12\x1a\n" +
+	"\breleased\x18\x05 \x01(\bR\breleased\x12 \n" +
+	"\fceil_unix_ms\x18\x06 \x01(\x03R\n" +
+	"ceilUnixMs\x12\x1d\n" +
+	"\n" +
+	"ids_issued\x18\a \x01(\x03R\tidsIssued\"\xa8\x01\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1402,7 +1582,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"baseUnixMs\x12 \n" +
 	"\fceil_unix_ms\x18\a \x01(\x03R\n" +
 	"ceilUnixMs\x12\x18\n" +
-	"\aproblem\x18\b \x01(\tR\aproblem\"\xbf\x02\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\"\xbd\x03\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -1418,7 +1598,12 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\averdict\x18\n" +
 	" \x01(\tR\averdict\x12\x1d\n" +
 	"\n" +
-	"ids_issued\x18\v \x01(\x03R\tidsIssued*\xbd\x03\n" +
+	"ids_issued\x18\v \x01(\x03R\tidsIssued\x12\x10\n" +
+	"\x03era\x18\f \x01(\x03R\x03era\x12\x1a\n" +
+	"\brevision\x18\r \x01(\x03R\brevision\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x0e \x01(\x06R\tclusterId\x12/\n" +
+	"\x14highest_ceil_unix_ms\x18\x0f \x01(\x03R\x11highestCeilUnixMs*\xbd\x03\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_STARTING\x10\x01\x12\x13\n" +
@@ -1446,10 +1631,11 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x10AllocatorService\x12I\n" +
 	"\bAllocate\x12\x1d.allocator.v1.AllocateRequest\x1a\x1e.allocator.v1.AllocateResponse\x12_\n" +
 	"\x0eAllocateStream\x12#.allocator.v1.AllocateStreamRequest\x1a$.allocator.v1.AllocateStreamResponse(\x010\x01\x12I\n" +
-	"\bDescribe\x12\x1d.allocator.v1.DescribeRequest\x1a\x1e.allocator.v1.DescribeResponse2_\n" +
+	"\bDescribe\x12\x1d.allocator.v1.DescribeRequest\x1a\x1e.allocator.v1.DescribeResponse2\xa1\x01\n" +
 	"\fAdminService\x12O\n" +
 	"\n" +
-	"GetCluster\x12\x1f.allocator.v1.GetClusterRequest\x1a .allocator.v1.GetClusterResponseB>Z<github.com/flakelease/allocator/api/allocator/v1;allocatorv1b\x06proto3"
+	"GetCluster\x12\x1f.allocator.v1.GetClusterRequest\x1a .allocator.v1.GetClusterResponse\x12@\n" +
+	"\x05Drain\x12\x1a.allocator.v1.DrainRequest\x1a\x1b.allocator.v1.DrainResponseB>Z<github.com/flakelease/allocator/api/allocator/v1;allocatorv1b\x06proto3"
 
 var (
 	file_api_allocator_v1_allocator_proto_rawDescOnce sync.Once
@@ -1464,7 +1650,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -1478,10 +1664,12 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*Holder)(nil),                 // 9: allocator.v1.Holder
 	(*GetClusterRequest)(nil),      // 10: allocator.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),     // 11: allocator.v1.GetClusterResponse
-	(*Node)(nil),                   // 12: allocator.v1.Node
-	(*Sid)(nil),                    // 13: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 14: allocator.v1.NodeStatus
-	nil,                            // 15: allocator.v1.Refusal.MetadataEntry
+	(*DrainRequest)(nil),           // 12: allocator.v1.DrainRequest
+	(*DrainResponse)(nil),          // 13: allocator.v1.DrainResponse
+	(*Node)(nil),                   // 14: allocator.v1.Node
+	(*Sid)(nil),                    // 15: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 16: allocator.v1.NodeStatus
+	nil,                            // 17: allocator.v1.Refusal.MetadataEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	1,  // 0: allocator.v1.AllocateResponse.layout:type_name -> allocator.v1.Layout
@@ -1489,24 +1677,26 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	3,  // 2: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	6,  // 3: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 4: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	15, // 5: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	17, // 5: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 6: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	9,  // 7: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	1,  // 8: allocator.v1.GetClusterResponse.layout:type_name -> allocator.v1.Layout
-	12, // 9: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	13, // 10: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	14, // 11: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	14, // 9: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	15, // 10: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	16, // 11: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
 	0,  // 12: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
 	2,  // 13: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
 	4,  // 14: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
 	7,  // 15: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
 	10, // 16: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	3,  // 17: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	5,  // 18: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	8,  // 19: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	11, // 20: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	17, // [17:21] is the sub-list for method output_type
-	13, // [13:17] is the sub-list for method input_type
+	12, // 17: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	3,  // 18: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	5,  // 19: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	8,  // 20: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	11, // 21: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	13, // 22: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	18, // [18:23] is the sub-list for method output_type
+	13, // [13:18] is the sub-list for method input_type
 	13, // [13:13] is the sub-list for extension type_name
 	13, // [13:13] is the sub-list for extension extendee
 	0,  // [0:13] is the sub-list for field type_name
@@ -1528,7 +1718,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

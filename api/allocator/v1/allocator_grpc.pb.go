@@ -228,16 +228,22 @@ var AllocatorService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	AdminService_GetCluster_FullMethodName = "/allocator.v1.AdminService/GetCluster"
+	AdminService_Drain_FullMethodName      = "/allocator.v1.AdminService/Drain"
 )
 
 // AdminServiceClient is the client API for AdminService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AdminService shows the cluster to operators.
+// AdminService shows the cluster to operators, and takes nodes out of service.
 type AdminServiceClient interface {
 	// GetCluster returns the space, its nodes and its sids, as etcd has them now.
 	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error)
+	// Drain takes the node that is asked out of service: it refuses from then on
+	// with DRAINING, is not ready, and gives its sid back. The process stays until
+	// it is stopped, and serves again only after a restart. Asking twice is no
+	// error. After an error the node refuses all the same, and may hold its sid.
+	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 }
 
 type adminServiceClient struct {
@@ -258,14 +264,29 @@ func (c *adminServiceClient) GetCluster(ctx context.Context, in *GetClusterReque
 	return out, nil
 }
 
+func (c *adminServiceClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainResponse)
+	err := c.cc.Invoke(ctx, AdminService_Drain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// AdminService shows the cluster to operators.
+// AdminService shows the cluster to operators, and takes nodes out of service.
 type AdminServiceServer interface {
 	// GetCluster returns the space, its nodes and its sids, as etcd has them now.
 	GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error)
+	// Drain takes the node that is asked out of service: it refuses from then on
+	// with DRAINING, is not ready, and gives its sid back. The process stays until
+	// it is stopped, and serves again only after a restart. Asking twice is no
+	// error. After an error the node refuses all the same, and may hold its sid.
+	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -278,6 +299,9 @@ type UnimplementedAdminServiceServer struct{}
 
 func (UnimplementedAdminServiceServer) GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCluster not implemented")
+}
+func (UnimplementedAdminServiceServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -318,6 +342,24 @@ func _AdminService_GetCluster_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Drain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Drain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Drain(ctx, req.(*DrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -328,6 +370,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetCluster",
 			Handler:    _AdminService_GetCluster_Handler,
+		},
+		{
+			MethodName: "Drain",
+			Handler:    _AdminService_Drain_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
