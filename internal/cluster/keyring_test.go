@@ -1,0 +1,123 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/base64"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/memberlist"
+)
+
+func aKey(i byte) []byte { return bytes.Repeat([]byte{i}, 32) }
+
+func inFile(keys ...[]byte) []byte {
+	var b []byte
+	for _, k := range keys {
+		b = append(append(b, base64.StdEncoding.EncodeToString(k)...), '\n')
+	}
+	return b
+}
+
+func TestParseKeys(t *testing.T) {
+	file := "# the present one\n  " + string(inFile(aKey(1))) + "\n\r\n# the next\n" + string(inFile(aKey(2)[:16], aKey(3)[:24]))
+	got, err := ParseKeys([]byte(file))
+	want := [][]byte{aKey(1), aKey(2)[:16], aKey(3)[:24]}
+	if err != nil || !slices.EqualFunc(got, want, bytes.Equal) {
+		t.Errorf("got %x, %v", got, err)
+	}
+	for name, tc := range map[string]struct{ file, want string }{
+		"empty":      {"", "no key"},
+		"comment":    {"# soon\n", "no key"},
+		"not base64": {string(inFile(aKey(1))) + "secret!\n", "line 2: not base64"},
+		"too short":  {string(inFile(aKey(1)[:15])), "line 1: 15 bytes"},
+		"too long":   {string(inFile(append(aKey(1), 0))), "33 bytes"},
+		"twice":      {string(inFile(aKey(1), aKey(2), aKey(1))), "line 3: a key is given twice"},
+		"too many":   {string(inFile(aKey(1), aKey(2), aKey(3), aKey(4), aKey(5), aKey(6), aKey(7), aKey(8), aKey(9))), "9 keys"},
+		"no lines":   {strings.Repeat("A", 100_000), "too long"},
+	} {
+		keys, err := ParseKeys([]byte(tc.file))
+		if err == nil || !strings.Contains(err.Error(), tc.want) || keys != nil {
+			t.Errorf("%s: got %v, want an error with %q", name, err, tc.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: the error shows the line: %v", name, err)
+		}
+	}
+}
+
+// Whatever keys follow whatever keys, the ring then holds them with the first as
+// primary, and packets can be opened all the while (the race detector watches).
+func TestRotate(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	keys := [][]byte{aKey(1)}
+	ring, err := memberlist.NewKeyring(keys, keys[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for _, k := range ring.GetKeys() {
+				if len(k) != 32 || k[0] != k[31] {
+					t.Errorf("a torn key: %x", k)
+				}
+			}
+		}
+	})
+	for range 2000 {
+		keys = nil
+		for _, i := range r.Perm(6)[:1+r.IntN(5)] {
+			keys = append(keys, aKey(byte(i+1)))
+		}
+		if err := rotate(ring, keys); err != nil {
+			t.Fatal(err)
+		}
+		got := ring.GetKeys()
+		if !bytes.Equal(got[0], keys[0]) || len(got) != len(keys) {
+			t.Fatalf("got %x, want %x", got, keys)
+		}
+		for _, k := range keys {
+			if !slices.ContainsFunc(got, func(g []byte) bool { return bytes.Equal(g, k) }) {
+				t.Fatalf("%x is not among %x", k, got)
+			}
+		}
+	}
+	close(stop)
+	reading.Wait()
+}
+
+func TestLoadKeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	if _, _, err := loadKeys(path); !os.IsNotExist(unwrapAll(err)) {
+		t.Errorf("no file: %v", err)
+	}
+	if err := os.WriteFile(path, inFile(aKey(2), aKey(1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ring, file, err := loadKeys(path)
+	if err != nil || !bytes.Equal(ring.GetPrimaryKey(), aKey(2)) || len(ring.GetKeys()) != 2 || len(file) == 0 {
+		t.Errorf("got %v, %v", ring, err)
+	}
+}
+
+func unwrapAll(err error) error {
+	for {
+		u, ok := err.(interface{ Unwrap() error })
+		if !ok {
+			return err
+		}
+		err = u.Unwrap()
+	}
+}
