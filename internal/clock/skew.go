@@ -112,6 +112,7 @@ const (
 //     one off the truth.
 //  3. A peer is believed about its own clocks and nothing else.
 type Peer struct {
+	heard    bool // the figures below mean something
 	instance string
 	delta    Interval // of peer's raw − ours, at our raw time at
 	at       int64
@@ -151,23 +152,21 @@ func (p *Peer) Add(s Sample) (Change, error) {
 	seen := Interval{minus(s.Peer.Raw, s.T4), minus(s.Peer.Raw, plus(s.T1, int64(s.Hold)))}
 	seen.Hi = plus(seen.Hi, drift(trip))
 
-	if p.stats.Samples == 1 || p.instance != s.Instance {
-		p.instance, p.settling = s.Instance, false
+	if !p.heard || p.instance != s.Instance {
+		p.heard, p.instance, p.settling = true, s.Instance, false
 		p.replace(seen, s)
 		return Met, nil
 	}
 	at := max(p.at, s.T4)
-	known := p.delta.Widen(drift(minus(at, p.at)))
-	seen = seen.Widen(drift(minus(at, s.T4)))
-	if !known.Meets(seen) {
+	known, aged := p.delta.Widen(drift(minus(at, p.at))), seen.Widen(drift(minus(at, s.T4)))
+	if !known.Meets(aged) {
 		p.stats.Discontinuities++
 		p.settling = true
 		p.replace(seen, s)
-		p.at = at
 		return Discontinuity, nil
 	}
 	p.settling = false
-	p.delta = Interval{max(known.Lo, seen.Lo), min(known.Hi, seen.Hi)}
+	p.delta = Interval{max(known.Lo, aged.Lo), min(known.Hi, aged.Hi)}
 	p.at = at
 	if s.Peer.Raw > p.latest.Raw { // an old answer, come late or replayed, is no news
 		p.latest, p.asked = s.Peer, s.T1
@@ -206,13 +205,13 @@ type Estimate struct {
 // clock raw + issuing, both in ns. What the peer did to its issuing or wall
 // clock since its last answer cannot be in it; what we did to ours is.
 func (p *Peer) Estimate(raw, issuing int64) Estimate {
-	if p.stats.Samples == 0 {
+	if !p.heard {
 		return Estimate{}
 	}
 	raws := p.delta.Widen(drift(minus(raw, p.at))).Shift(minus(0, issuing))
 	age := minus(raw, p.asked)
 	return Estimate{
-		Fresh:   !p.settling && age <= int64(Freshness),
+		Fresh:   !p.settling && age <= int64(Freshness) && age >= -int64(MaxRoundTrip), // asked in the future: our own raw clock went back
 		Issuing: raws.Shift(p.latest.Issuing),
 		Wall:    raws.Shift(p.latest.Wall),
 		Kernel:  p.latest.Kernel,
@@ -220,8 +219,69 @@ func (p *Peer) Estimate(raw, issuing int64) Estimate {
 	}
 }
 
-// Instance returns the process last heard; "" before the first.
-func (p *Peer) Instance() string { return p.instance }
-
 // Stats returns what was counted.
 func (p *Peer) Stats() PeerStats { return p.stats }
+
+// Peers is what is known of all peers, by instance. The zero value knows none.
+// It is not safe for concurrent use.
+type Peers struct {
+	of map[string]*Peer
+}
+
+// Add takes one exchange, as [Peer.Add] does.
+func (ps *Peers) Add(s Sample) (Change, error) {
+	p := ps.of[s.Instance]
+	if p == nil {
+		p = new(Peer)
+	}
+	change, err := p.Add(s)
+	if err == nil && ps.of[s.Instance] == nil {
+		if ps.of == nil {
+			ps.of = make(map[string]*Peer)
+		}
+		ps.of[s.Instance] = p
+	}
+	return change, err
+}
+
+// Opinions returns what to judge by: an entry for each of the members, in their
+// order, zero for those never heard. raw and issuing are as for [Peer.Estimate].
+func (ps *Peers) Opinions(members []Member, raw, issuing int64) []Opinion {
+	out := make([]Opinion, len(members))
+	for i, m := range members {
+		out[i].Name = m.Name
+		if p := ps.of[m.Instance]; p != nil {
+			out[i].Estimate = p.Estimate(raw, issuing)
+		}
+	}
+	return out
+}
+
+// Retain drops what is known of all but the members.
+func (ps *Peers) Retain(members []Member) {
+	kept := make(map[string]*Peer, len(members))
+	for _, m := range members {
+		if p := ps.of[m.Instance]; p != nil {
+			kept[m.Instance] = p
+		}
+	}
+	ps.of = kept
+}
+
+// Forget makes every peer one never heard, but for its counts. Call it when our
+// own raw clock is known to have stood still or jumped while the issuing clock
+// did not, as after a suspend: until its next answer each peer would seem to be
+// off by that much, and a good clock would refuse itself.
+func (ps *Peers) Forget() {
+	for _, p := range ps.of {
+		*p = Peer{stats: p.stats}
+	}
+}
+
+// Stats returns what was counted for an instance.
+func (ps *Peers) Stats(instance string) PeerStats {
+	if p := ps.of[instance]; p != nil {
+		return p.stats
+	}
+	return PeerStats{}
+}

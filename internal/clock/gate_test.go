@@ -1,0 +1,172 @@
+package clock_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+var rewriteGates = flag.Bool("rewrite-gates", false, "rewrite testdata/gate/*.txt with what the gate does now; read the diff")
+
+// TestGateTranscripts plays the stories in testdata/gate/*.txt. Commands:
+//
+//	new [strict]          a gate, at 0 s
+//	PEERS [for D]         judge by PEERS (as in TestSituations) and step the gate, once a
+//	                      second for D, or once; "alone" for no peers
+//	pass D                D goes by unseen
+//
+// What follows is each transition, and where the gate stands in the end.
+func TestGateTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/gate/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := playGate(t, string(want))
+			if *rewriteGates {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(want) {
+				t.Errorf("%s tells another story now (-rewrite-gates keeps it):\n%s", file, got)
+			}
+		})
+	}
+}
+
+func playGate(t *testing.T, text string) string {
+	var out bytes.Buffer
+	var g *clock.Gate
+	var now clock.Mono
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i := 0; i < len(lines); i++ {
+		line := lines[i]
+		out.WriteString(line + "\n")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if i+1 < len(lines) && lines[i+1] == "----" {
+			for i++; i+1 < len(lines) && lines[i+1] != ""; i++ {
+			}
+		}
+		var told []string
+		words := strings.Fields(line)
+		switch words[0] {
+		case "new":
+			g, now = clock.NewGate(clock.GateConfig{Strict: slices.Contains(words, "strict")}), 0
+		case "pass":
+			now = now.Add(parse(t, words[1]))
+			continue
+		default:
+			what, length, long := strings.Cut(line, " for ")
+			turns := 1
+			if long {
+				turns = int(parse(t, length) / time.Second)
+			}
+			j := clock.Judge(clock.Input{Peers: peers(strings.TrimPrefix(what, "alone")), MaxSkew: limit})
+			for turn := range turns {
+				if turn > 0 {
+					now = now.Add(time.Second)
+				}
+				_, changes := g.Step(now, j)
+				for _, c := range changes {
+					told = append(told, fmt.Sprintf("%3ds %s", now/clock.Mono(time.Second), tell(c)))
+				}
+			}
+		}
+		v := g.Verdict()
+		told = append(told, fmt.Sprintf("%v: %v, offset %v, reserve %v, release %v", v.State, v.Phase, v.Offset.Duration(), g.MayReserve(), g.ReleaseDue()))
+		if v.Limit != 250 || v.Confirmed() != (v.Phase == clock.Confirmed) || v != g.Stats().Verdict {
+			t.Errorf("verdict %+v does not fit", v)
+		}
+		out.WriteString("----\n" + strings.Join(told, "\n") + "\n")
+	}
+	return out.String()
+}
+
+func tell(c clock.Transition) string {
+	if c.Kind == clock.PhaseChanged {
+		return fmt.Sprintf("%v -> %v (%v)", c.From, c.To, c.Judgement.Finding)
+	}
+	return fmt.Sprintf("%v (%v)", c.Kind, c.Judgement.Finding)
+}
+
+func parse(t *testing.T, s string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestSecondLook: two findings less than a second apart do not shut the gate,
+// nor do two with an agreement in between, or more than 10 s apart.
+func TestSecondLook(t *testing.T) {
+	agreed, split := clock.Judge(clock.Input{Peers: peers("1 1"), MaxSkew: limit}), clock.Judge(clock.Input{Peers: peers("900 901"), MaxSkew: limit})
+	silent := clock.Judgement{}
+	type step struct {
+		at time.Duration // since the first
+		j  clock.Judgement
+	}
+	for _, c := range []struct {
+		name  string
+		steps []step
+		want  clock.State
+	}{
+		{"one", []step{{0, split}}, clock.Open},
+		{"two in 999 ms", []step{{0, split}, {999 * time.Millisecond, split}}, clock.Open},
+		{"two in 1 s", []step{{0, split}, {time.Second, split}}, clock.Skewed},
+		{"agreed in between", []step{{0, split}, {time.Second, agreed}, {2 * time.Second, split}}, clock.Open},
+		{"silent in between", []step{{0, split}, {time.Second, silent}, {2 * time.Second, split}}, clock.Skewed},
+		{"10 s apart", []step{{0, split}, {10 * time.Second, split}}, clock.Skewed},
+		{"over 10 s apart", []step{{0, split}, {10*time.Second + 1, split}}, clock.Open},
+		{"over 10 s apart, with silence", []step{{0, split}, {11 * time.Second, silent}, {12 * time.Second, split}}, clock.Open},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := clock.NewGate(clock.GateConfig{})
+			g.Step(0, agreed)
+			for _, s := range c.steps {
+				g.Step(clock.Mono(5*time.Second+s.at), s.j)
+			}
+			if got := g.Verdict().State; got != c.want {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestGateConfig(t *testing.T) {
+	for _, c := range []clock.GateConfig{{MaxSkew: -1}, {Grace: -1}} {
+		if c.Validate() == nil {
+			t.Errorf("%+v is valid", c)
+		}
+	}
+	g := clock.NewGate(clock.GateConfig{MaxSkew: time.Second, Grace: 2 * time.Second, Strict: true})
+	if v := g.Verdict(); v.State != clock.Unverified || v.Limit != 1000 || g.MayReserve() {
+		t.Errorf("before the first step: %+v, reserve %v", v, g.MayReserve())
+	}
+	for s, want := range []clock.State{clock.Unverified, clock.Open, clock.Open, clock.Unverified} {
+		if v, _ := g.Step(clock.Mono(s)*clock.Mono(time.Second), clock.Judgement{}); v.State != want {
+			t.Errorf("after %d s: %v, want %v", s, v.State, want)
+		}
+	}
+	if got := g.Stats(); got.Unverified != 2*time.Second || got.Evaluations != 4 {
+		t.Errorf("stats %+v, want 2 s unverified in 4 evaluations", got)
+	}
+}

@@ -1,0 +1,317 @@
+package clock_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+const limit = 250 * time.Millisecond
+
+// peers returns an opinion for each word: "300" stands 300 ms from us, give or
+// take 1 ms; "100~200" give or take 200 ms; "?" is silent. A trailing "!" says
+// the kernel is unsynchronised, "+" that it is synchronised. They are named b,
+// c, … in order.
+func peers(text string) []clock.Opinion {
+	var out []clock.Opinion
+	for i, w := range strings.Fields(text) {
+		o := clock.Opinion{Name: string(rune('b' + i))}
+		if w, unsync := strings.CutSuffix(w, "!"); unsync {
+			o.Kernel = clock.Unsynchronised
+		} else if _, sync := strings.CutSuffix(w, "+"); sync {
+			o.Kernel = clock.Synchronised
+		}
+		if w = strings.TrimRight(w, "!+"); w != "?" {
+			var at, half int64
+			if n, _ := fmt.Sscanf(w, "%d~%d", &at, &half); n < 2 {
+				half = 1
+			}
+			o.Fresh = true
+			o.Issuing = iv{(at - half) * ms, (at + half) * ms}
+			o.Wall = o.Issuing
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// TestSituations is the table of what a cluster can look like from one node.
+func TestSituations(t *testing.T) {
+	const hour = "3600000"
+	for _, c := range []struct {
+		name   string
+		peers  string
+		kernel clock.Sync
+		want   clock.Finding
+		false_ string // falsetickers
+		offset int64  // ms, of the cluster's time if known
+		known  bool
+	}{
+		{name: "alone", want: clock.Agreed},
+		{name: "two agree", peers: "10", want: clock.Agreed, known: true, offset: 5},
+		{name: "two, one not heard", peers: "?", want: clock.Unconfirmed},
+		{name: "two differ", peers: "900", want: clock.ClusterSplit, offset: 900},
+		{name: "two differ, neither kernel synchronised", peers: "900!", kernel: clock.Unsynchronised, want: clock.ClusterSplit, offset: 900},
+		{name: "two differ, both synchronised", peers: "900+", kernel: clock.Synchronised, want: clock.ClusterSplit, offset: 900},
+		{name: "two differ, ours is the synchronised one", peers: "900!", kernel: clock.Synchronised, want: clock.Agreed, false_: "b", offset: 900},
+		{name: "two differ, theirs is the synchronised one", peers: "900+", kernel: clock.Unsynchronised, want: clock.SelfFalse, offset: 900},
+		{name: "two differ, the peer's kernel does not say", peers: "900", kernel: clock.Synchronised, want: clock.ClusterSplit, offset: 900},
+		{name: "two differ, our kernel does not say", peers: "900!", want: clock.ClusterSplit, offset: 900},
+		{name: "two, too vague to tell", peers: "200~100", want: clock.Unconfirmed, known: true},
+
+		{name: "three, all well", peers: "3 -4", want: clock.Agreed, known: true},
+		{name: "three, another is bad", peers: "3 " + hour, want: clock.Agreed, false_: "c", known: true, offset: 1},
+		{name: "three, we are bad", peers: "-900 -902", want: clock.SelfFalse, known: true, offset: -901},
+		{name: "three, each for itself", peers: "-900 900", want: clock.ClusterSplit, offset: -900},
+		{name: "three, one liar and one silent", peers: hour + " ?", want: clock.Unconfirmed, offset: 3_600_000},
+		{name: "three, cut off alone", peers: "? ?", want: clock.Unconfirmed},
+		{name: "three, cut off with one", peers: "3 ?", want: clock.Agreed, known: true, offset: 1},
+		{name: "three, bad and heard by one only", peers: "900 ?", want: clock.Unconfirmed, offset: 900},
+
+		{name: "four, half and half", peers: "3 900 901", want: clock.ClusterSplit, offset: 900},
+		{name: "four, we are bad", peers: "900 901 902", want: clock.SelfFalse, known: true, offset: 901},
+		{name: "four, cut in halves", peers: "3 ? ?", want: clock.Unconfirmed, offset: 3},
+		{name: "five, one liar", peers: "3 -2 1 " + hour, want: clock.Agreed, false_: "e", known: true},
+		{name: "five, two liars", peers: "3 -2 -" + hour + " " + hour, want: clock.Agreed, false_: "d e", known: true},
+		{name: "five, two liars and one silent", peers: "3 ? -" + hour + " " + hour, want: clock.Unconfirmed, offset: -3_600_000},
+		{name: "five, we are bad and one blesses it", peers: "0 900 901 902", want: clock.SelfFalse, false_: "b", known: true, offset: 901},
+		{name: "five, no two alike", peers: "900 1800 -900 -1800", want: clock.ClusterSplit, offset: -1800},
+		{name: "five, gossip blocked", peers: "? ? ? ?", want: clock.Unconfirmed},
+		{name: "all stepped together", peers: "1 2 3 4", want: clock.Agreed, known: true, offset: 2},
+
+		{name: "at the limit", peers: "249 249", want: clock.Agreed, known: true, offset: 249},
+		{name: "over the limit by a hair", peers: "250 250", want: clock.Unconfirmed, known: true, offset: 250},
+		{name: "wholly over the limit", peers: "252 252", want: clock.SelfFalse, known: true, offset: 252},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := clock.Input{Peers: peers(c.peers), Kernel: c.kernel, MaxSkew: limit}
+			j := clock.Judge(in)
+			if j.Finding != c.want {
+				t.Errorf("found %v, want %v: %+v", j.Finding, c.want, j)
+			}
+			if got := strings.Join(j.Falsetickers, " "); got != c.false_ {
+				t.Errorf("falsetickers %q, want %q", got, c.false_)
+			}
+			// The tolerance is halved as long as a quorum holds, so the middle is that of
+			// a quorum within a factor of two of the tightest.
+			if diff := j.Offset - time.Duration(c.offset*ms); diff < -4*time.Millisecond || diff > 4*time.Millisecond {
+				if c.want != clock.Unconfirmed || c.known && c.offset != 0 {
+					t.Errorf("offset %v, want %d ms", j.Offset, c.offset)
+				}
+			}
+			if j.Known != c.known {
+				t.Errorf("known is %v, want %v", j.Known, c.known)
+			}
+			consistent(t, in, j)
+		})
+	}
+}
+
+// consistent checks what holds of every judgement.
+func consistent(t *testing.T, in clock.Input, j clock.Judgement) {
+	t.Helper()
+	n := len(in.Peers) + 1
+	for _, rule := range []struct {
+		what string
+		ok   bool
+	}{
+		{"everybody is counted once", j.Registered == n && j.Agree+j.Disagree+j.Ambiguous+j.Silent == n},
+		{"a quorum is a majority", 2*j.Quorum > n && 2*(j.Quorum-1) <= n},
+		{"agreed or the tie-break of two, or no quorum", (j.Finding == clock.Agreed) == (j.Agree >= j.Quorum || n == 2 && j.Disagree == 1 && len(j.Falsetickers) == 1)},
+		{"the bound is what agreement goes by", in.MaxSkew == math.MaxInt64 || (j.Bound <= max(in.MaxSkew, 0)) == (j.Agree >= j.Quorum)},
+		{"calm is agreed", !j.Calm || j.Finding == clock.Agreed},
+		{"disagreement needs that many", j.Finding != clock.SelfFalse && j.Finding != clock.ClusterSplit || j.Disagree >= n-j.Quorum+1},
+		{"self-false is where a quorum knows better", n == 2 || j.Finding != clock.SelfFalse || j.Known},
+		{"split is where none does", j.Finding != clock.ClusterSplit || !j.Known},
+		{"alone, nothing is known", n > 1 || !j.Known},
+		{"uncertainty is no less than nothing", j.Uncertainty >= 0},
+		{"the upper end is above the middle", !j.Known || j.ClusterHi >= j.Offset},
+		{"names are as many as were counted", len(j.Disagreeing) == j.Disagree},
+	} {
+		if !rule.ok {
+			t.Errorf("not so: %s: %+v of %+v", rule.what, j, in)
+		}
+	}
+}
+
+// TestClusterHi: what guards ceilings is a bound of the quorum's time. A clock
+// ahead sees that it is; a liar ahead does not raise the bound.
+func TestClusterHi(t *testing.T) {
+	for _, c := range []struct {
+		peers  string
+		lo, hi int64 // of ClusterHi, ms
+	}{
+		{"0 0", 0, 1},
+		{"-3600000 -3600001", -3600002, -3599999},
+		{"0 3600000", 0, 1},
+		{"0 1 3600000 3600001", 0, 2},
+		{"120 120", 119, 122},
+	} {
+		j := clock.Judge(clock.Input{Peers: peers(c.peers), MaxSkew: limit})
+		if !j.Known || j.ClusterHi < time.Duration(c.lo*ms) || j.ClusterHi > time.Duration(c.hi*ms) {
+			t.Errorf("%q: known %v, at most %v; want it in [%d, %d] ms", c.peers, j.Known, j.ClusterHi, c.lo, c.hi)
+		}
+	}
+}
+
+func TestCalm(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": true, "100 100": true, "124 900": false, "123 900": true, "-123 900": true, "200 200": false, "100~30": false, "900": false,
+	} {
+		if j := clock.Judge(clock.Input{Peers: peers(text), MaxSkew: limit}); j.Calm != want {
+			t.Errorf("%q: calm is %v, want %v: bound %v", text, j.Calm, want, j.Bound)
+		}
+	}
+}
+
+// TestNobodyBlesses: whatever one liar says of its clock, in a cluster of three
+// or more good nodes and itself nobody's finding changes: good clocks are
+// agreed with, and with five or more a bad one is not.
+func TestNobodyBlesses(t *testing.T) {
+	for _, n := range []int{3, 4, 5, 7, 9} {
+		for lie := int64(-2000); lie <= 2000; lie += 50 {
+			good := clock.Judge(clock.Input{Peers: peers(strings.Repeat("1 ", n-2) + fmt.Sprint(lie)), MaxSkew: limit})
+			if good.Finding != clock.Agreed {
+				t.Errorf("%d nodes, liar at %d ms: a good clock is %v", n, lie, good.Finding)
+			}
+			if n < 5 {
+				continue // a liar and a bad clock are two faults: too many for three or four
+			}
+			bad := clock.Judge(clock.Input{Peers: peers(strings.Repeat("900 ", n-2) + fmt.Sprint(lie)), MaxSkew: limit})
+			if bad.Finding != clock.SelfFalse {
+				t.Errorf("%d nodes, liar at %d ms: a bad clock is %v", n, lie, bad.Finding)
+			}
+		}
+	}
+}
+
+func TestArbitrate(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		peers    string
+		old, new int64 // ms
+		want     clock.Choice
+	}{
+		{"alone", "", 0, 3600000, clock.ChoiceAlone},
+		{"two, for the old", "2", 0, 3600000, clock.ChoiceOld},
+		{"two, for the new", "3600002", 0, 3600000, clock.ChoiceNew},
+		{"two, for neither", "900000", 0, 3600000, clock.ChoiceOpen},
+		{"two, silent", "?", 0, 3600000, clock.ChoiceOpen},
+		{"three, for the old", "2 -3", 0, 3600000, clock.ChoiceOld},
+		{"three, one heard", "2 ?", 0, 3600000, clock.ChoiceOld},
+		{"three, one each", "2 3600000", 0, 3600000, clock.ChoiceOpen},
+		{"five, one liar", "2 1 0 3600000", 0, 3600000, clock.ChoiceOld},
+		{"five, one liar, one silent", "2 1 ? 3600000", 0, 3600000, clock.ChoiceOld},
+		{"five, too few heard", "2 ? ? ?", 0, 3600000, clock.ChoiceOpen},
+		{"back, for the new", "-1003 -998", 0, -1000, clock.ChoiceNew},
+		{"back, for the old", "3 8", 0, -1000, clock.ChoiceOld},
+		{"small, for the new", "28 34", 0, 30, clock.ChoiceNew},
+		{"small, for the old", "-28 4", 0, 30, clock.ChoiceOld},
+		{"small and back, for the new", "-28 -34", 0, -30, clock.ChoiceNew},
+		{"small, too vague to tell", "20~36 20~36", 0, 30, clock.ChoiceOpen},
+		{"in between", "15 15", 0, 30, clock.ChoiceOpen},
+		{"no step", "0 0", 0, 0, clock.ChoiceOpen},
+		{"the ends of the range", "0 0", math.MinInt64 / ms, math.MaxInt64 / ms, clock.ChoiceOpen},
+		{"the old is not nought", "2000 2001", 2000, 0, clock.ChoiceOld},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := clock.Arbitrate(peers(c.peers), c.old*ms, c.new*ms, limit); got != c.want {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+	stale := peers("3600000 3600000")
+	stale[0].Fresh, stale[1].Fresh = false, false
+	if got := clock.Arbitrate(stale, 0, 3600000*ms, limit); got != clock.ChoiceOpen {
+		t.Errorf("peers not heard chose %v", got)
+	}
+}
+
+func TestElectorate(t *testing.T) {
+	got := clock.Electorate("a", []clock.Member{
+		{"c", "c1", 5}, {"b", "b2", 9}, {"a", "a1", 1}, {"b", "b1", 3}, {"b", "b3", 7}, {"a", "a2", 8},
+	})
+	if want := []clock.Member{{"b", "b2", 9}, {"c", "c1", 5}}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := clock.Electorate("a", nil); len(got) != 0 {
+		t.Errorf("nobody is registered: got %v", got)
+	}
+
+	all := make([]clock.Member, 65)
+	for i := range all {
+		all[i] = clock.Member{Name: fmt.Sprintf("allocator-%d", i), Instance: "x", Since: int64(i)}
+	}
+	self := func(i int) string { return all[i].Name }
+	if got := clock.Electorate(self(0), all[:64]); len(got) != 63 {
+		t.Errorf("of 64, %d judge; want all 63 others", len(got))
+	}
+	chosen := map[string]int{}
+	for i := range all {
+		jury := clock.Electorate(self(i), all)
+		if len(jury) != 31 || !slices.IsSortedFunc(jury, func(a, b clock.Member) int { return strings.Compare(a.Name, b.Name) }) {
+			t.Fatalf("%s has %d witnesses, sorted or not: %v", self(i), len(jury), jury)
+		}
+		for _, m := range jury {
+			if m.Name == self(i) {
+				t.Fatalf("%s is a witness of itself", self(i))
+			}
+			chosen[m.Name]++
+		}
+		// One that leaves changes one witness at most, and in any order of the list.
+		fewer := slices.Delete(slices.Clone(all), (i+1)%65, (i+1)%65+1)
+		fewer = append(fewer, clock.Member{Name: "another", Instance: "y"})
+		slices.Reverse(fewer)
+		kept := 0
+		for _, m := range clock.Electorate(self(i), fewer) {
+			if slices.Contains(jury, m) {
+				kept++
+			}
+		}
+		if kept < 29 {
+			t.Errorf("%s keeps %d of 31 witnesses as one node comes and one goes, want at least 29", self(i), kept)
+		}
+	}
+	for name, n := range chosen { // 31 on average, give or take 4
+		if n < 12 || n > 52 {
+			t.Errorf("%s is a witness of %d, want about 31: the hash does not spread", name, n)
+		}
+	}
+}
+
+// FuzzJudge: any opinions have one judgement, and it is consistent.
+func FuzzJudge(f *testing.F) {
+	word := func(xs ...int64) (out []byte) {
+		for _, x := range xs {
+			out = binary.LittleEndian.AppendUint64(out, uint64(x))
+		}
+		return out
+	}
+	f.Add(int64(limit), uint8(0), word(0, ms))
+	f.Add(int64(limit), uint8(255), word(math.MinInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MinInt64, math.MinInt64))
+	f.Add(int64(math.MaxInt64), uint8(3), word(5, -5, 900*ms, 901*ms))
+	f.Add(int64(-1), uint8(9), word(0, 0, 0, 0))
+	f.Fuzz(func(t *testing.T, maxSkew int64, bits uint8, data []byte) {
+		in := clock.Input{MaxSkew: time.Duration(maxSkew), Kernel: clock.Sync(bits % 4)}
+		for i := 0; len(data) >= 16 && i < 40; i, data = i+1, data[16:] {
+			o := clock.Opinion{Name: fmt.Sprint(i)}
+			o.Fresh = bits>>(i%8)&1 == 0
+			o.Kernel = clock.Sync(bits >> 2 % 4)
+			o.Issuing = iv{int64(binary.LittleEndian.Uint64(data)), int64(binary.LittleEndian.Uint64(data[8:]))}
+			o.Wall = o.Issuing
+			in.Peers = append(in.Peers, o)
+		}
+		j := clock.Judge(in)
+		consistent(t, in, j)
+		if again := clock.Judge(in); fmt.Sprint(again) != fmt.Sprint(j) {
+			t.Errorf("judged twice: %+v, then %+v", j, again)
+		}
+		clock.Arbitrate(in.Peers, maxSkew, int64(bits), in.MaxSkew)
+	})
+}
