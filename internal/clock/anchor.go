@@ -195,7 +195,8 @@ func (a *Anchor) UnixNano(m Mono) int64 { return a.line.unixNano(m) }
 func (a *Anchor) Stats() AnchorStats { return a.stats }
 
 // Confirm is an operator's word that the wall clock is right: the pending step
-// is followed at the next tick, unless the wall clock is set once more before.
+// is followed at the next tick, whatever others say, unless the wall clock is
+// set once more before.
 // It reports whether a step is pending.
 func (a *Anchor) Confirm() bool {
 	a.confirmed = a.stats.Pending

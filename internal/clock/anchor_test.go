@@ -348,10 +348,27 @@ func TestHold(t *testing.T) {
 		d.run(5 * second)
 		d.clocks.Step(-time.Hour + 5*time.Millisecond)
 		d.run(every)
-		d.wantKinds("stepped withdrawn nudged")
+		d.wantKinds("stepped withdrawn")
 		d.wantError("then", 5*time.Millisecond)
 		if st := d.anchor.Stats(); st.StepsForward != 1 || st.StepsBack != 1 || st.Pending {
 			t.Errorf("stats %+v, want a step each way", st)
+		}
+	})
+	t.Run("withdrawn by a nudge", func(t *testing.T) { // which leaves next to nothing to follow, and counts
+		d := lone(t, 25*time.Millisecond)
+		d.clocks.Step(-15 * time.Millisecond)
+		d.run(every)
+		d.wantKinds("stepped withdrawn nudged")
+		d.clocks.Step(-10 * time.Millisecond)
+		d.run(every)
+		d.clocks.Step(25 * time.Millisecond)
+		d.run(every)
+		d.clocks.Step(-10 * time.Millisecond)
+		d.run(every)
+		d.clocks.Step(-15 * time.Millisecond)
+		d.run(every)
+		if st := d.anchor.Stats(); st.StepsForward != 2 || st.StepsBack != 0 || st.NudgesBack != 4 || st.Pending {
+			t.Errorf("stats %+v, want 2 steps forward and 4 nudges back", st)
 		}
 	})
 	t.Run("set again", func(t *testing.T) {

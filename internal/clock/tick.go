@@ -40,17 +40,19 @@ func (t *tick) count(step time.Duration) {
 	}
 }
 
-// agree follows a wall clock that is near.
+// agree follows a wall clock that is near. What is counted is how far it moved
+// and not how far it is: from a step that is held, a small one may lead back.
 func (t *tick) agree(held time.Duration) {
-	a := t.a
+	a, moved := t.a, t.moved.Abs()
 	if a.stats.Pending {
-		if t.moved.Abs() > agreement {
-			t.count(t.moved)
-		}
 		t.tell(AnchorEvent{Kind: Withdrawn, Step: t.moved, Held: held, Lasted: t.sinceStep()})
 		a.settle()
+		if moved > agreement {
+			t.count(t.moved)
+			moved = 0
+		}
 	}
-	if held.Abs() >= nudge {
+	if moved >= nudge {
 		t.nudged(held)
 	}
 	if held.Abs() > stillness {
@@ -60,16 +62,16 @@ func (t *tick) agree(held time.Duration) {
 }
 
 // nudged counts a small step.
-func (t *tick) nudged(by time.Duration) {
+func (t *tick) nudged(held time.Duration) {
 	a := t.a
-	if by > 0 {
+	if t.moved > 0 {
 		a.stats.NudgesForward++
 	} else {
 		a.stats.NudgesBack++
 	}
 	a.untold++
 	if t.r.Mono.Sub(a.toldAt) >= nudgeQuiet {
-		t.tell(AnchorEvent{Kind: Nudged, Step: by, Held: by, Count: a.untold})
+		t.tell(AnchorEvent{Kind: Nudged, Step: t.moved, Held: held, Count: a.untold})
 		a.untold, a.toldAt = 0, t.r.Mono
 	}
 }
@@ -93,7 +95,7 @@ func (t *tick) step(w Witness) {
 func (t *tick) arbitrate(k Kernel, w Witness) {
 	a, held := t.a, t.held()
 	if t.moved.Abs() >= nudge {
-		t.nudged(t.moved)
+		t.nudged(held)
 	}
 	ofThis := (w.Held - held).Abs() <= agreement
 	if a.confirmed {
