@@ -1,0 +1,195 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
+)
+
+// ErrChanged says that a guarded write was not applied, since what it was worked
+// out from has changed: look again.
+var ErrChanged = errors.New("etcdstore: records have changed since they were read")
+
+// Survey reads the whole space and the ledger of one sid, linearizably and at
+// one revision. The lines are in the order of terms; the sid's Past is set.
+func (s *Store) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair.Line, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	ledger := clientv3.OpGet(s.keys.ledgerOf(sid), clientv3.WithPrefix())
+	r, err := s.client.Txn(ctx).Then(append(s.allReads(), ledger)...).Commit()
+	if err != nil {
+		return lease.View{}, nil, fmt.Errorf("survey sid %d of %s: %w", sid, s.keys, err)
+	}
+	v := s.view(r)
+	var lines []repair.Line
+	for _, kv := range r.Responses[len(r.Responses)-1].GetResponseRange().Kvs {
+		name, _ := strings.CutPrefix(string(kv.Key), s.keys.ledgerOf(sid))
+		term, _ := strconv.ParseInt(name, 10, 64) // 0 for a key that is none of ours: it is a trace all the same
+		lines = append(lines, repair.Line{Term: term, Entry: entry[lease.Tenure](kv)})
+	}
+	seen := v.Sids[sid]
+	seen.Past = len(lines) > 0
+	v.Sids[sid] = seen
+	return v, lines, nil
+}
+
+// BeginEra puts era, if config and era are as in seen, by revision and by value:
+// after a restore etcd counts through the same revisions again.
+//
+// It returns ErrChanged with nothing written. After any other error the outcome
+// is unknown.
+func (s *Store) BeginEra(ctx context.Context, seen lease.View, era lease.Era) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	raw := lease.Encode(era)
+	r, err := s.client.Txn(ctx).
+		If(append(unchanged(s.keys.config(), seen.Config), unchanged(s.keys.era(), seen.Era)...)...).
+		Then(clientv3.OpPut(s.keys.era(), raw)).
+		Else(clientv3.OpGet(s.keys.era())).
+		Commit()
+	if err != nil {
+		return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, err)
+	}
+	if r.Succeeded {
+		return nil
+	}
+	return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, ErrChanged)
+}
+
+// Repair carries out w if all that it compares holds.
+//
+// It returns ErrChanged with nothing written. After any other error the outcome
+// is unknown.
+func (s *Store) Repair(ctx context.Context, w repair.Write) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	holder, window := s.keys.holder(w.SID), s.keys.window(w.SID)
+	cmps := append(unchanged(s.keys.config(), w.Config), unchanged(s.keys.era(), w.Era)...)
+	cmps = append(cmps, unchanged(window, w.Seen.Window)...)
+	cmps = append(cmps, unchanged(holder, w.Seen.Holder)...)
+	if w.Gone != "" {
+		cmps = append(cmps, absent(s.keys.node(w.Gone)))
+	}
+	ops := []clientv3.Op{clientv3.OpPut(window, lease.Encode(w.Window)), clientv3.OpDelete(holder)}
+	if w.Ledger {
+		line := lease.Txn{Window: w.Window}.LedgerLine()
+		ops = append(ops, clientv3.OpPut(s.keys.ledger(w.SID, line.Term), lease.Encode(line)))
+	}
+	r, err := s.client.Txn(ctx).If(cmps...).Then(ops...).Commit()
+	if err == nil && !r.Succeeded {
+		err = ErrChanged
+	}
+	if err != nil {
+		return fmt.Errorf("repair sid %d of %s: %w", w.SID, s.keys, err)
+	}
+	return nil
+}
+
+// Member is what one endpoint of etcd says of itself.
+type Member struct {
+	Endpoint string
+	Took     time.Duration // of the answer
+	Err      error         // no answer, or a refusal; the rest is then zero
+	Cluster  uint64
+	Version  string
+	Leader   bool // it knows of a leader
+	Revision int64
+	Size     int64 // bytes of the database on disk
+	Quota    int64 // bytes it may grow to; 0: etcd is too old to say
+	Problems []string
+}
+
+// Members asks every endpoint for its status, one after the other.
+func (s *Store) Members(ctx context.Context) []Member {
+	var out []Member
+	for _, endpoint := range s.client.Endpoints() {
+		m := Member{Endpoint: endpoint}
+		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+		began := time.Now()
+		r, err := s.client.Status(ctx, endpoint)
+		cancel()
+		m.Took = time.Since(began)
+		if m.Err = err; err == nil {
+			m.Cluster, m.Revision = r.Header.ClusterId, r.Header.Revision
+			m.Version, m.Leader = r.Version, r.Leader != 0
+			m.Size, m.Quota = r.DbSize, r.DbSizeQuota
+			m.Problems = r.Errors
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// NoSpace reports whether a member has raised etcd's alarm that its quota is
+// used up, which refuses every write.
+func (s *Store) NoSpace(ctx context.Context) (bool, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := s.client.AlarmList(ctx)
+	if err != nil {
+		return false, fmt.Errorf("list alarms: %w", err)
+	}
+	for _, a := range r.Alarms {
+		if a.Alarm == etcdserverpb.AlarmType_NOSPACE {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Compacted reports whether etcd has forgotten its history up to a revision.
+func (s *Store) Compacted(ctx context.Context, revision int64) (bool, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	_, err := s.client.Get(ctx, s.keys.config(), clientv3.WithRev(revision), clientv3.WithCountOnly())
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read revision %d: %w", revision, err)
+	}
+	return false, nil
+}
+
+// Role is what etcd lets us do.
+type Role struct {
+	Auth    bool // etcd asks who we are
+	Outside bool // we may write outside the prefix of the space
+}
+
+// Role asks etcd for leave to write a key next to the space. Nothing is written:
+// etcd checks the permission for every branch of a transaction, also for one
+// that cannot be taken.
+func (s *Store) Role(ctx context.Context) (Role, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	auth := true
+	if st, err := s.client.AuthStatus(ctx); err == nil {
+		auth = st.Enabled
+	} else if !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return Role{}, fmt.Errorf("ask for etcd's authentication: %w", err)
+	}
+	key := strings.TrimSuffix(string(s.keys), "/") + "-outside"
+	_, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(s.keys.config()), "=", -1)).
+		Then(clientv3.OpPut(key, "")).
+		Commit()
+	switch {
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return Role{Auth: auth}, nil
+	case err != nil:
+		return Role{}, fmt.Errorf("ask for a write outside the prefix: %w", err)
+	}
+	return Role{Auth: auth, Outside: true}, nil
+}

@@ -1,0 +1,163 @@
+// Package repair works out what an operator's repair writes: a new era after
+// etcd was restored from a backup, a sid put aside, a sid whose record was lost
+// or is wrong. It decides from what was read and from the clock it is given, and
+// does no I/O; etcdstore carries its writes out, guarded by what was read.
+//
+// What it keeps of the claims in docs/DESIGN.md: a ceiling is never lowered but
+// where the operator says what was issued (I4), and a floor lies above all that
+// any witness knows to be granted (I1 after a restore).
+package repair
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Errors of the package. Each comes wrapped in what was found and what to do.
+var (
+	// ErrNotInitialised says that the space has no config.
+	ErrNotInitialised = errors.New("the space is not initialised")
+	// ErrRefused says that the repair could cause duplicates, as far as can be
+	// told, or would repair nothing.
+	ErrRefused = errors.New("refused")
+)
+
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
+}
+
+// Slack is how nodes of the space are set: how far a ceiling may lie ahead of
+// the clock.
+type Slack struct {
+	Window, MaxSkew, MaxLead time.Duration
+}
+
+// Total returns the most by which a sound ceiling lies ahead of a sound clock:
+// W + 2·max_skew + max_lead.
+func (s Slack) Total() clock.Millis { return clock.MillisOf(s.Window + 2*s.MaxSkew + s.MaxLead) }
+
+// maxShown bounds the window that records can show. Above it, one was written by
+// hand or by a clock that jumped.
+const maxShown = time.Hour
+
+// widened returns s with the largest window that active records show, where that
+// is larger: an operator's settings may not be the nodes'.
+func (s Slack) widened(sids map[flake.SID]lease.Sid) Slack {
+	for _, sid := range sids {
+		w := sid.Window.Value
+		if sid.Window.Err != nil || w.State != lease.Active {
+			continue
+		}
+		if shown := (w.Ceil - w.Wall).Duration(); shown > s.Window && shown <= maxShown {
+			s.Window = shown
+		}
+	}
+	return s
+}
+
+// Line is a line of a sid's ledger.
+type Line struct {
+	Term  int64 // from its key, and so known even if the line is unreadable
+	Entry lease.Entry[lease.Tenure]
+}
+
+// Author signs what an operator writes.
+type Author struct {
+	Instance lease.Instance // unique to the run of the command
+	Nonce    string         // unique to the write
+	Now      clock.Millis   // the operator's clock
+}
+
+// Name is the node name in records that an operator wrote.
+const Name = "operator"
+
+// Write is a guarded write of one sid's records. It is applied whole, and only
+// if config, era, window and holder are as read, by revision and by value, and
+// no process of the instance Gone is registered. The holder is deleted.
+type Write struct {
+	SID    flake.SID
+	Seen   lease.Sid
+	Config lease.Entry[lease.Space]
+	Era    lease.Entry[lease.Era]
+	Window lease.Window
+	Ledger bool           // add a line for the window's term
+	Gone   lease.Instance // "": not compared
+}
+
+// At returns a time as messages show it: UTC, to the millisecond.
+func At(t clock.Millis) string { return t.Time().UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// usable checks what every repair of a sid needs.
+func usable(v lease.View, sid flake.SID) error {
+	switch {
+	case !v.Config.Exists():
+		return fmt.Errorf("%w: it has no config; nothing of it can be repaired before «allocator init»", ErrNotInitialised)
+	case v.Config.Err != nil:
+		return refuse("the space's config is unreadable (%w): restore etcd from a backup", v.Config.Err)
+	case !v.Era.Exists() || v.Era.Err != nil:
+		return refuse("the space's era is missing or unreadable: «allocator admin recover» writes a new one")
+	case int(sid) >= v.Config.Value.Layout.Holders():
+		return refuse("layout %s has sids 0 to %d", v.Config.Value.Layout, v.Config.Value.Layout.Holders()-1)
+	}
+	return nil
+}
+
+// Quarantine returns the write that puts a sid aside: its window keeps term and
+// ceiling, so that releasing it forgets nothing. Where the sid is held, force
+// says to take it from its holder, which then serves what was confirmed to it
+// and takes another.
+//
+// It returns ErrNotInitialised or ErrRefused.
+func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force bool, by Author) (Write, error) {
+	if err := usable(v, sid); err != nil {
+		return Write{}, err
+	}
+	s := v.Sids[sid]
+	w := s.Window.Value
+	switch {
+	case len(reason) > lease.MaxReason:
+		return Write{}, refuse("the reason has %d bytes, at most %d", len(reason), lease.MaxReason)
+	case s.Window.Err != nil:
+		return Write{}, refuse("sid %d is quarantined already, for its record is unreadable (%w); «allocator admin release-sid %d» repairs it", sid, s.Window.Err, sid)
+	case !s.Window.Exists() && past:
+		return Write{}, refuse("sid %d is quarantined already, for it has a past but no record; «allocator admin release-sid %d» repairs it", sid, sid)
+	case w.State == lease.Quarantined:
+		return Write{}, refuse("sid %d is quarantined already: %s", sid, orNone(w.Reason))
+	case s.Holder.Exists() && !force:
+		return Write{}, refuse("sid %d is held by %s; drain that node first, or say --force: it then loses the sid when it next extends, "+
+			"uses what was confirmed to it, and takes another sid", sid, holderName(s))
+	case !s.Window.Exists(): // never used: nothing was issued
+		w = lease.Window{Term: 1, Instance: by.Instance, Node: Name, Base: v.Era.Value.Floor, Ceil: v.Era.Value.Floor}
+	}
+	w.Era, w.State, w.Reason = v.Era.Value.Number, lease.Quarantined, reason
+	w.Nonce, w.Wall = by.Nonce, by.Now
+	return Write{SID: sid, Seen: s, Config: v.Config, Era: v.Era, Window: w, Ledger: !s.Window.Exists()}, nil
+}
+
+func orNone(reason string) string {
+	if reason == "" {
+		return "no reason was given"
+	}
+	return reason
+}
+
+func holderName(s lease.Sid) string {
+	if s.Holder.Err != nil {
+		return "a holder whose record is unreadable"
+	}
+	return fmt.Sprintf("%q (%s)", s.Holder.Value.Node, s.Holder.Value.Instance)
+}
+
+func registered(v lease.View, i lease.Instance) bool {
+	for _, n := range v.Nodes {
+		if n.Instance == i {
+			return true
+		}
+	}
+	return false
+}
