@@ -98,7 +98,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 		c.targets = append(c.targets, &Target{Name: name, HTTP: addr(p[0]), GRPC: addr(p[1])})
 		c.admin = append(c.admin, addr(p[2]))
 		c.nodes = append(c.nodes, NewProcess(dir, name, binary, nil, "serve", "--node.name", name,
-			"--etcd.endpoints", c.endpoint, "--listen.http", addr(p[0]), "--listen.grpc", addr(p[1]), "--listen.admin", addr(p[2])))
+			"--etcd.endpoints", c.endpoint, "--listen.http", addr(p[0]), "--listen.grpc", addr(p[1]), "--listen.admin", addr(p[2]), "--listen.gossip", addr(0)))
 	}
 	c.eventually("etcd answers", 30*time.Second, func() error {
 		out, err := exec.Command(binary, "init", "--fresh", "--etcd.endpoints", c.endpoint).CombinedOutput()

@@ -151,7 +151,7 @@ func (d *dev) config(i int) config.Config {
 		}
 		return fmt.Sprintf("127.0.0.1:%d", first+i*portStep+offset)
 	}
-	c.Listen = config.Listen{GRPC: port(d.grpcPort, 0), HTTP: port(d.httpPort, 0), Admin: port(d.grpcPort, 1)}
+	c.Listen = config.Listen{GRPC: port(d.grpcPort, 0), HTTP: port(d.httpPort, 0), Admin: port(d.grpcPort, 1), Gossip: "127.0.0.1:0"}
 	return c
 }
 

@@ -21,15 +21,18 @@ var waits = []string{"Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Ti
 // mayRead lists who reads a clock outside package clock, and why it cannot
 // reach an ID. A folder counts for the files in it.
 var mayRead = map[string]string{
-	"internal/clock/clock.go": "the one place: System reads the wall clock once and counts on from there",
-	"internal/node/node.go":   "a context's deadline is a time.Time, so the time left until it can only be asked of package time",
-	"chaos":                   "the harness observes from outside: it times what clients see, and issues nothing",
-	"cmd/allocator":           "the command line is a shell: its times are of offline IDs and of what it prints",
+	"internal/clock/readings_linux.go": "the one place that reads the machine's clocks",
+	"internal/clock/system.go":         "the issuing clock: one monotonic read, counted from its origin",
+	"internal/clock/skewed.go":         "the origin of the demonstration's clock",
+	"internal/node/node.go":            "a context's deadline is a time.Time, so the time left until it can only be asked of package time",
+	"chaos":                            "the harness observes from outside: it times what clients see, and issues nothing",
+	"cmd/allocator":                    "the command line is a shell: its times are of offline IDs and of what it prints",
 }
 
 // mayWait lists the one file of the core that waits.
 var mayWait = map[string]string{
-	"internal/node/node.go": "Next adds the wait for lead to shrink to Try, which never waits",
+	"internal/clock/system.go": "Run is the clock's own shell: it ticks, and Anchor decides",
+	"internal/node/node.go":    "Next adds the wait for lead to shrink to Try, which never waits",
 }
 
 // use is a function of package time that a file names.

@@ -22,8 +22,10 @@ type Config struct {
 	Etcd      Etcd
 	Lease     Lease
 	Issue     Issue
+	Clock     Clock
 	Listen    Listen
 	Advertise Advertise
+	Gossip    Gossip
 	Log       Log
 	Drain     Drain
 	Stop      Stop
@@ -67,15 +69,29 @@ type Issue struct {
 	MaxSkew      time.Duration // how far clocks of the cluster may stand apart
 }
 
+// Clock is what is done about clocks that are wrong, or that nobody confirms.
+type Clock struct {
+	StepHold time.Duration // how long a lone node keeps its time after its wall clock was set
+	Grace    time.Duration // how long an unconfirmed clock may issue under either policy
+	Policy   string        // then: allow or refuse
+}
+
 // Listen is where the node answers, as host:port; port 0 is any free one.
 type Listen struct {
 	GRPC, HTTP, Admin string
+	Gossip            string // UDP and TCP, as ip:port; "" is no gossip
 }
 
 // Advertise is what others are told to call, as host:port; "" is the address
 // listened on.
 type Advertise struct {
-	GRPC, HTTP string
+	GRPC, HTTP, Gossip string
+}
+
+// Gossip is how gossip is kept among ourselves.
+type Gossip struct {
+	KeyFile  string // keys in base64, a line each, the first is the one written with
+	Insecure bool   // listen beyond loopback without a key
 }
 
 // Log is what is logged to stderr, and how.
@@ -118,7 +134,8 @@ func Default() Config {
 			EntropyBytes: 1,
 			MaxSkew:      250 * time.Millisecond,
 		},
-		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:9100"},
+		Clock:  Clock{StepHold: 10 * time.Second, Grace: 60 * time.Second, Policy: "allow"},
+		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:9100", Gossip: "127.0.0.1:7946"},
 		Log:    Log{Level: "info", Format: "text"},
 		Drain:  Drain{Timeout: 10 * time.Second},
 		Stop:   Stop{Timeout: 5 * time.Second},

@@ -82,6 +82,17 @@ func (c Config) Validate() error {
 			rule(false, a.key, "%v", err)
 		}
 	}
+	if c.Listen.Gossip != "" {
+		if err := checkAddress(c.Listen.Gossip, true); err != nil {
+			rule(false, "listen.gossip", "%v", err)
+		}
+	}
+	if err := checkAddress(c.Advertise.Gossip, false); c.Advertise.Gossip != "" && err != nil {
+		rule(false, "advertise.gossip", "%v", err)
+	}
+	rule(oneOf(c.Clock.Policy, "allow", "refuse"), "clock.policy", "%q is neither allow nor refuse", c.Clock.Policy)
+	rule(c.Clock.StepHold > 0 && c.Clock.StepHold <= time.Hour, "clock.step-hold", "%v is not above 0 and up to 1h", c.Clock.StepHold)
+	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace", "%v is not above 0 and up to 1h", c.Clock.Grace)
 	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level", "%q is none of debug, info, warn, error", c.Log.Level)
 	rule(oneOf(c.Log.Format, "text", "json"), "log.format", "%q is neither text nor json", c.Log.Format)
 	for _, d := range []struct {

@@ -15,7 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
@@ -33,6 +35,7 @@ type Daemon struct {
 
 	instance lease.Instance
 	clock    *clock.System
+	watch    *agreement.Watch
 	node     *node.Node
 	etcd     *etcd
 
@@ -44,6 +47,7 @@ type Daemon struct {
 	server    *server.Server
 	metrics   *metrics.Metrics
 	listeners listeners
+	gossip    cluster.Transport // nil: none
 }
 
 // ErrNoEndpoints says that a node was not told where etcd is.
@@ -54,6 +58,16 @@ var ErrNoEndpoints = errors.New("daemon: no etcd endpoints are configured")
 //
 // It returns ErrNoEndpoints, or the rules that cfg breaks.
 func New(cfg config.Config, version string, log *slog.Logger) (*Daemon, error) {
+	return newDaemon(cfg, version, log, clock.NewSystemWith(clock.AnchorConfig{StepHold: cfg.Clock.StepHold}))
+}
+
+// NewSkewed is New with a wall clock that is by ahead of the machine's. It shows
+// what the others do about such a node; nothing that serves users calls it.
+func NewSkewed(cfg config.Config, version string, log *slog.Logger, by time.Duration) (*Daemon, error) {
+	return newDaemon(cfg, version, log, clock.NewSkewedSystem(clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, by))
+}
+
+func newDaemon(cfg config.Config, version string, log *slog.Logger, clk *clock.System) (*Daemon, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -65,7 +79,7 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Daemon, error) {
 		// Random, never the node's name: two processes with one instance would
 		// take each other's writes for their own.
 		instance:  lease.Instance(uuid.NewString()),
-		clock:     clock.NewSystem(),
+		clock:     clk,
 		listening: make(chan struct{}),
 	}
 	var err error
@@ -99,7 +113,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	if err := d.build(); err != nil {
-		d.listeners.close()
+		d.closeListeners()
 		return err
 	}
 
@@ -137,6 +151,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("health", func() error { return d.server.Run(watching) })
 	start("etcd", func() error { return d.etcd.connect(watching) })
 	start("explain", func() error { return d.explain(watching) })
+	start("clock", func() error { return d.clock.Run(watching, d.watch.Witness, d.tellStep) })
+	start("agreement", func() error { return d.watch.Run(watching) })
+	gossiping, stopGossip := context.WithCancel(inner)
+	defer stopGossip()
+	start("gossip", func() error { return d.runGossip(gossiping) })
 	kept := make(chan struct{})
 	start("lease", func() error {
 		defer close(kept)
@@ -155,6 +174,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.drain(s)
 	stopKeeper()
 	<-kept // bounded by stop.timeout and one call
+	stopGossip()
 	stopWatching()
 	s.close()
 	err := all.Wait()
@@ -170,8 +190,9 @@ func (d *Daemon) build() error {
 		Machine: lease.Config{
 			Registration: lease.Registration{
 				Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
-				GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP,
+				GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip,
 			},
+			Gated:  true,
 			Format: d.cfg.Format(),
 			Window: l.Window, ExtendEvery: l.ExtendEvery, TTL: l.TTL, KeepAliveEvery: l.KeepAlive,
 			ReloadEvery: l.ReloadEvery, RetryAfter: retryAfter,
@@ -181,6 +202,11 @@ func (d *Daemon) build() error {
 		},
 		Store: d.etcd, Generator: d.node, Clock: d.clock, Logger: d.log,
 		CallTimeout: l.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
+	})
+	policy := clock.GateConfig{MaxSkew: d.cfg.Issue.MaxSkew, Grace: d.cfg.Clock.Grace, Strict: d.cfg.Clock.Policy == "refuse"}
+	d.watch = agreement.New(agreement.Config{
+		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Gate: policy,
+		Keeper: d.keeper, Node: d.node, Logger: d.log,
 	})
 	var err error
 	d.server, err = server.New(server.Config{

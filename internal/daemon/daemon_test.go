@@ -52,7 +52,7 @@ func settings(t *testing.T, endpoint string) config.Config {
 	c.Node.Name = "a"
 	c.Space = strings.ToLower(strings.NewReplacer("/", ".", "_", "-").Replace(t.Name()))
 	c.Etcd.Endpoints = []string{endpoint}
-	c.Listen = config.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	c.Listen = config.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0", Gossip: "127.0.0.1:0"}
 	return c
 }
 

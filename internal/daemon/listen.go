@@ -7,12 +7,15 @@ import (
 	"net"
 	"os"
 	"syscall"
+
+	"github.com/flakelease/allocator/internal/cluster"
 )
 
 // Addresses is where a node answers, as host:port.
 type Addresses struct {
 	GRPC, HTTP, Admin              string // listened on
 	AdvertisedGRPC, AdvertisedHTTP string // told to others
+	Gossip                         string // told to others; "": there is none
 }
 
 type listeners struct {
@@ -65,6 +68,15 @@ func (d *Daemon) listen(ctx context.Context) error {
 	}
 	d.addrs.AdvertisedGRPC = advertised(d.cfg.Advertise.GRPC, d.listeners.grpc.Addr())
 	d.addrs.AdvertisedHTTP = advertised(d.cfg.Advertise.HTTP, d.listeners.http.Addr())
+	if d.cfg.Listen.Gossip == "" {
+		return nil
+	}
+	var err error
+	d.gossip, d.addrs.Gossip, err = cluster.Listen(d.gossipConfig())
+	if err != nil {
+		d.listeners.close()
+		return &PortError{Key: "listen.gossip", Addr: d.cfg.Listen.Gossip, Err: err}
+	}
 	return nil
 }
 

@@ -212,5 +212,6 @@ type Status struct {
 	Quarantined map[flake.SID]string // why a sid is not used
 	Nodes       []Registration       // who is registered, when last listed; do not write
 	Listed      bool                 // the space has been listed
+	Ceiling     clock.Millis         // the highest of any window seen, when last listed; 0: none
 	Problem     string               // what the node waits for, for a person; empty when all is well
 }

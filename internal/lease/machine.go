@@ -184,6 +184,9 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 	case Gate:
 		if ev.Open && !m.gateOpen {
 			m.next = min(m.next, now.Mono)
+			if m.tenure == nil { // what was listed while it was shut may be old
+				m.listed, m.reload = false, now.Mono
+			}
 		}
 		m.gateOpen, m.witnessed = ev.Open, ev.Witnessed
 	case GiveUp:
@@ -275,13 +278,14 @@ func (m *Machine) Status() Status {
 		Problem:     m.problem,
 	}
 	if t := m.tenure; t != nil && !t.sealed {
-		s.Held = true
+		s.Held, s.Ceiling = true, t.ceil
 		s.Grant = Grant{SID: t.sid, Term: t.term, Base: t.base, Ceil: t.ceil}
 	}
 	for _, sid := range m.sids {
 		if sid.Holder.Exists() {
 			s.PoolHeld++
 		}
+		s.Ceiling = max(s.Ceiling, sid.Window.Value.Ceil)
 	}
 	if m.rewound != "" {
 		s.Problem = m.rewound

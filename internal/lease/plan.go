@@ -144,6 +144,8 @@ func (m *Machine) keep(now clock.Reading) {
 func (m *Machine) seek(now clock.Reading) {
 	switch {
 	case m.lease == 0: // registering comes first
+	case !m.gateOpen:
+		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	case !m.mayReserve(now):
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 		m.listed, m.reload = false, min(m.reload, now.Mono.Add(slowRetry))
@@ -213,9 +215,6 @@ const witnessSlack = 2 * time.Minute
 // etcd outage longer than the slack would leave every record too old for
 // anybody to write the next.
 func (m *Machine) mayReserve(now clock.Reading) bool {
-	if !m.gateOpen {
-		return false
-	}
 	limit := m.witness + clock.MillisOf(now.Mono.Sub(m.seenAt)+witnessSlack+m.cfg.MaxSkew)
 	if m.witnessed || m.witness == 0 || now.Wall <= limit {
 		m.over(AlarmClock, -1)

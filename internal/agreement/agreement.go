@@ -1,0 +1,340 @@
+// Package agreement keeps a node's clock in agreement with its cluster's, or the
+// node from issuing.
+//
+// It is the shell around the judgement of package clock: exchanges with peers
+// come in from gossip, an evaluation several times a second judges them against
+// the names registered in the store, and what follows is told to the node (may
+// it issue), to the keeper (may it write ceilings, should it give its sid back)
+// and to the issuing clock (which side of a step is right).
+//
+// It keeps no two IDs apart (I1); it keeps them close to real time (I5).
+package agreement
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Clock is the issuing clock and what it is made of. clock.System is one.
+type Clock interface {
+	clock.Source
+	clock.Clocks
+	// UnixNano returns issuing time, in Unix ns, at a monotonic time just read.
+	UnixNano(clock.Mono) int64
+	Stats() clock.AnchorStats
+}
+
+// Keeper is what is told about ceilings, and asked who is registered.
+type Keeper interface {
+	Status() lease.Status
+	SetGate(lease.Gate)
+	Tell(lease.Event)
+}
+
+// Node is what is told whether it may issue.
+type Node interface {
+	SetVerdict(clock.Verdict)
+}
+
+// Config is what a watch needs. All fields are required, and so is Gate.MaxSkew.
+type Config struct {
+	Name     string
+	Instance lease.Instance
+	Clock    Clock
+	Gate     clock.GateConfig
+	Keeper   Keeper
+	Node     Node
+	Logger   *slog.Logger
+}
+
+// Watch judges this node's clock. Its methods are safe for concurrent use; the
+// On… methods are for cluster.Config.
+type Watch struct {
+	cfg  Config
+	gate *clock.Gate // owned by Run's goroutine
+
+	resting atomic.Bool
+
+	mu     sync.Mutex            // guards all below
+	peers  map[string]*peer      // by instance
+	voters []clock.Member        // whom the clock is judged by
+	claims map[string]claim      // later histories that peers claim, by instance
+	report clock.GateStats       // as of the last evaluation
+	gossip func() (int, string)  // members and address; nil before gossip runs
+	told   map[string]clock.Mono // when a duplicate was last told of
+}
+
+type peer struct {
+	clocks clock.Peer
+	last   cluster.Exchange
+	at     clock.Mono
+}
+
+// claim is a point in the store's history that a peer has read and we have not.
+type claim struct {
+	rumour lease.Rumour
+	at     clock.Mono
+}
+
+// New returns a watch; Run starts it.
+func New(cfg Config) *Watch {
+	return &Watch{
+		cfg: cfg, gate: clock.NewGate(cfg.Gate),
+		peers: map[string]*peer{}, claims: map[string]claim{}, told: map[string]clock.Mono{},
+	}
+}
+
+// SetGossip lets reports tell how many members gossip has, and where we are.
+func (w *Watch) SetGossip(f func() (members int, address string)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gossip = f
+}
+
+// Rest keeps the node from writing ceilings for good, and has its sid given
+// back: an operator drains it.
+func (w *Watch) Rest() { w.resting.Store(true) }
+
+// Figures of the loop.
+const (
+	evaluateEvery = 250 * time.Millisecond
+	startingEvery = 20 * time.Millisecond // so that a start waits for echoes and not for us
+	claimFor      = 30 * time.Second      // a peer's claim of a later history counts
+	forgetAfter   = time.Minute           // a peer that is neither registered nor heard
+)
+
+// Run evaluates until ctx ends, and returns nil.
+func (w *Watch) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var told lease.Gate
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		timer.Reset(evaluateEvery)
+		st := w.cfg.Keeper.Status()
+		if !st.Listed { // who there is to agree with is not known
+			timer.Reset(startingEvery)
+			continue
+		}
+		now := w.cfg.Clock.Now().Mono
+		judgement := clock.Judge(clock.Input{
+			Peers: w.opinions(st.Nodes), Kernel: w.cfg.Clock.Kernel().Sync(), MaxSkew: w.cfg.Gate.MaxSkew,
+		})
+		verdict, transitions := w.gate.Step(now, judgement)
+		for _, t := range transitions {
+			w.log(t)
+		}
+		if verdict.Phase == clock.Starting {
+			timer.Reset(startingEvery)
+		} else {
+			w.cfg.Node.SetVerdict(verdict)
+		}
+		resting := w.resting.Load()
+		gate := lease.Gate{
+			Open:      w.gate.MayReserve() && !resting,
+			Witnessed: judgement.Finding == clock.Agreed && judgement.Registered > 1,
+		}
+		if gate != told {
+			w.cfg.Keeper.SetGate(gate)
+			told = gate
+		}
+		if st.Held && (resting || w.gate.ReleaseDue()) {
+			w.cfg.Keeper.Tell(lease.GiveUp{})
+		}
+		w.passRumour(now)
+		w.mu.Lock()
+		w.report = w.gate.Stats()
+		w.mu.Unlock()
+	}
+}
+
+// opinions returns what is known of the clocks of the registered names.
+func (w *Watch) opinions(nodes []lease.Registration) []clock.Opinion {
+	members := make([]clock.Member, 0, len(nodes))
+	for _, r := range nodes {
+		members = append(members, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev})
+	}
+	voters := clock.Electorate(w.cfg.Name, members)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.voters = voters
+	now := w.cfg.Clock.Now().Mono
+	for instance, p := range w.peers {
+		registered := slices.ContainsFunc(members, func(m clock.Member) bool { return m.Instance == instance })
+		if !registered && now.Sub(p.at) > forgetAfter {
+			delete(w.peers, instance)
+		}
+	}
+	return w.estimates()
+}
+
+// estimates is called with mu held.
+func (w *Watch) estimates() []clock.Opinion {
+	r := w.cfg.Clock.Read()
+	issuing := w.cfg.Clock.UnixNano(r.Mono) - r.Raw
+	out := make([]clock.Opinion, 0, len(w.voters))
+	for _, m := range w.voters {
+		o := clock.Opinion{Name: m.Name}
+		if p := w.peers[m.Instance]; p != nil {
+			o.Estimate = p.clocks.Estimate(r.Raw, issuing)
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// Witness answers the issuing clock's question which side of a step others agree
+// with.
+func (w *Watch) Witness() clock.Witness {
+	s := w.cfg.Clock.Stats()
+	if !s.Pending || !w.cfg.Keeper.Status().Listed {
+		return clock.Witness{}
+	}
+	w.mu.Lock()
+	opinions := w.estimates()
+	w.mu.Unlock()
+	says := map[clock.Choice]clock.Saying{
+		clock.ChoiceOld: clock.SaysOld, clock.ChoiceNew: clock.SaysNew, clock.ChoiceAlone: clock.SaysAlone,
+	}[clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), w.cfg.Gate.MaxSkew)]
+	return clock.Witness{Says: says, Held: s.Held}
+}
+
+// OnExchange takes a peer's answer.
+func (w *Watch) OnExchange(e cluster.Exchange) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.peers[e.Peer.Instance]
+	if p == nil {
+		p = &peer{}
+		w.peers[e.Peer.Instance] = p
+	}
+	change, err := p.clocks.Add(clock.Sample{
+		Instance: e.Peer.Instance, T1: e.T1, T4: e.Self.Raw, Hold: e.Hold,
+		Peer: clock.Site{
+			Raw: e.Clocks.Raw, Issuing: e.Clocks.Issuing - e.Clocks.Raw, Wall: e.Clocks.Wall - e.Clocks.Raw,
+			Kernel: clock.Kernel{Known: e.Status.Kernel.Known, Synchronised: e.Status.Kernel.Synchronised}.Sync(),
+		},
+	})
+	if err != nil {
+		return // counted by the estimator
+	}
+	p.last, p.at = e, w.cfg.Clock.Now().Mono
+	if change == clock.Discontinuity {
+		w.cfg.Logger.Warn("a clock jumped: one of two machines was paused, migrated or resumed", "peer", e.Peer.Node)
+	}
+}
+
+// OnDuplicate takes the news that two live processes claim one sid and term. The
+// record in the store settles it: whoever it does not name finds out by looking.
+func (w *Watch) OnDuplicate(d cluster.Duplicate) {
+	w.cfg.Logger.Error("two processes claim one sid; the record in etcd settles it",
+		"sid", d.SID, "term", d.Term, "a", d.A.Node, "b", d.B.Node)
+	if d.A.Self || d.B.Self {
+		w.cfg.Keeper.Tell(lease.Changed{})
+	}
+}
+
+// OnWitness takes a peer's word of a later history.
+func (w *Watch) OnWitness(c cluster.Witness) {
+	w.cfg.Logger.Warn("a peer has seen another history of etcd than we have", "peer", c.Peer.Node, "kind", c.Kind,
+		"era", c.Era, "revision", c.Revision, "cluster", c.Cluster)
+	if c.Kind == cluster.WitnessCluster {
+		return // revisions of another cluster say nothing about ours
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.claims[c.Peer.Instance] = claim{lease.Rumour{Era: c.Era, Revision: c.Revision}, w.cfg.Clock.Now().Mono}
+}
+
+// passRumour tells the keeper of the latest point in history that a quorum of
+// the cluster claims to have read. One peer's word is told to nobody but the log.
+func (w *Watch) passRumour(now clock.Mono) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var claims []lease.Rumour
+	for _, m := range w.voters {
+		if c, ok := w.claims[m.Instance]; ok && now.Sub(c.at) < claimFor {
+			claims = append(claims, c.rumour)
+		}
+	}
+	quorum := (len(w.voters)+1)/2 + 1
+	if len(claims) < quorum {
+		return
+	}
+	slices.SortFunc(claims, func(a, b lease.Rumour) int {
+		return -cmp.Or(cmp.Compare(a.Era, b.Era), cmp.Compare(a.Revision, b.Revision))
+	})
+	w.cfg.Keeper.Tell(claims[quorum-1])
+}
+
+// log tells of a transition, once.
+func (w *Watch) log(t clock.Transition) {
+	j := t.Judgement
+	level := slog.LevelInfo
+	if t.To == clock.Shut || t.To == clock.Strict || t.Kind == clock.Warned || t.Kind == clock.ReleaseDue {
+		level = slog.LevelWarn
+	}
+	w.cfg.Logger.Log(context.Background(), level, "clock "+t.Kind.String(), "from", t.From.String(), "to", t.To.String(),
+		"finding", j.Finding.String(), "offset", j.Offset.String(), "uncertainty", j.Uncertainty.String(),
+		"agree", j.Agree, "disagree", j.Disagree, "silent", j.Silent, "registered", j.Registered, "falsetickers", j.Falsetickers)
+}
+
+// Report returns what is known, for people and metrics.
+func (w *Watch) Report() clock.Report {
+	r := clock.Report{Now: w.cfg.Clock.Now().Wall, Anchor: w.cfg.Clock.Stats(), Kernel: w.cfg.Clock.Kernel(), Gossip: 1}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.Gate = w.report
+	if w.gossip != nil {
+		r.Gossip, r.Address = w.gossip()
+	}
+	now := w.cfg.Clock.Now().Mono
+	for i, o := range w.estimates() {
+		m := w.voters[i]
+		p := clock.PeerReport{Name: m.Name, Instance: m.Instance, Fresh: o.Fresh, SID: -1, Verdict: clock.Unverified}
+		if known := w.peers[m.Instance]; known != nil {
+			s := known.last.Status
+			p.Offset, p.Error = time.Duration(o.Issuing.Mid()), o.Issuing.Half()
+			p.Wall, p.Kernel = time.Duration(o.Wall.Mid()), o.Kernel
+			p.RTT, p.Age = known.last.RTT(), now.Sub(known.at)
+			p.SID, p.Term, p.Verdict, p.Stats = s.SID, s.Term, s.Verdict, known.clocks.Stats()
+		}
+		r.Peers = append(r.Peers, p)
+	}
+	return r
+}
+
+// Clocks reads this node's clocks, for cluster.Local.
+func (w *Watch) Clocks() cluster.Clocks {
+	r := w.cfg.Clock.Read()
+	return cluster.Clocks{Raw: r.Raw, Issuing: w.cfg.Clock.UnixNano(r.Mono), Wall: r.Wall}
+}
+
+// Status is what this node tells its peers, for cluster.Local.
+func (w *Watch) Status() cluster.Status {
+	st, k := w.cfg.Keeper.Status(), w.cfg.Clock.Kernel()
+	w.mu.Lock()
+	verdict := w.report.Verdict.State
+	w.mu.Unlock()
+	s := cluster.Status{
+		Kernel:  cluster.Kernel{Known: k.Known, Synchronised: k.Synchronised, MaxError: k.MaxError},
+		Verdict: verdict, SID: -1, Era: st.Era.Number, Cluster: st.Cluster, Revision: st.Revision, Ceiling: st.Ceiling,
+	}
+	if st.Held && st.Phase == lease.Holding {
+		s.SID, s.Term = int(st.Grant.SID), st.Grant.Term
+	}
+	return s
+}

@@ -1,0 +1,43 @@
+package clock
+
+import "time"
+
+// Report is what a node knows about its own clock and its peers', for people
+// and metrics. It is a copy.
+type Report struct {
+	Now     Millis // issuing time when the report was made, Unix ms
+	Gate    GateStats
+	Anchor  AnchorStats
+	Kernel  Kernel
+	Peers   []PeerReport // by name: every other registered name, heard or not
+	Gossip  int          // live members in gossip, this node included
+	Address string       // of this node in gossip; empty: it has none
+}
+
+// PeerReport is one peer, as seen from this node.
+type PeerReport struct {
+	Name     string
+	Instance string
+	Fresh    bool          // heard lately: the estimate counts
+	Offset   time.Duration // the peer's issuing clock minus ours …
+	Error    time.Duration // … give or take this
+	Wall     time.Duration // its wall clock minus our issuing clock
+	RTT      time.Duration // of the last exchange
+	Age      time.Duration // of it
+	SID      int           // that it says it holds; -1: none
+	Term     int64
+	Verdict  State // what it says of itself
+	Kernel   Sync
+	Stats    PeerStats
+}
+
+// Sync returns what the kernel says in one word.
+func (k Kernel) Sync() Sync {
+	switch {
+	case !k.Known:
+		return SyncUnknown
+	case k.Synchronised:
+		return Synchronised
+	}
+	return Unsynchronised
+}

@@ -1,0 +1,141 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
+)
+
+// gossipConfig returns what is known before the space is: enough to listen.
+func (d *Daemon) gossipConfig() cluster.Config {
+	return cluster.Config{
+		Node: d.cfg.Node.Name, Instance: string(d.instance), Label: d.cfg.Root + "/" + d.cfg.Space,
+		Bind: d.cfg.Listen.Gossip, Advertise: d.cfg.Advertise.Gossip,
+		KeyFile: d.cfg.Gossip.KeyFile, Insecure: d.cfg.Gossip.Insecure,
+		Local: local{d}, Logger: d.log,
+	}
+}
+
+// local is this node as gossip sees it.
+type local struct{ d *Daemon }
+
+// Clocks reads the clocks. It does not go through the watch, which is not there
+// yet when gossip begins to listen.
+func (l local) Clocks() cluster.Clocks {
+	r := l.d.clock.Read()
+	return cluster.Clocks{Raw: r.Raw, Issuing: l.d.clock.UnixNano(r.Mono), Wall: r.Wall}
+}
+
+// Status is asked once the cluster runs.
+func (l local) Status() cluster.Status { return l.d.watch.Status() }
+
+// Pauses of runGossip.
+const (
+	seedsAtStart = 20 * time.Millisecond // until the space was listed: a start waits for it
+	seedsEvery   = time.Second
+)
+
+// runGossip joins the cluster as soon as its pool is known, and keeps it told
+// of who is registered, until ctx ends.
+func (d *Daemon) runGossip(ctx context.Context) error {
+	if d.gossip == nil {
+		<-ctx.Done()
+		return nil
+	}
+	for d.keeper.Status().Space.Pool == "" {
+		select {
+		case <-ctx.Done():
+			return d.gossip.Shutdown()
+		case <-time.After(seedsAtStart):
+		}
+	}
+	cfg := d.gossipConfig()
+	cfg.Pool = d.keeper.Status().Space.Pool
+	cfg.GRPC, cfg.HTTP = d.addrs.AdvertisedGRPC, d.addrs.AdvertisedHTTP
+	cfg.Transport, cfg.Advertise = d.gossip, d.addrs.Gossip
+	cfg.OnExchange, cfg.OnDuplicate, cfg.OnWitness = d.watch.OnExchange, d.watch.OnDuplicate, d.watch.OnWitness
+	c, err := cluster.New(cfg)
+	if err != nil {
+		_ = d.gossip.Shutdown()
+		return err
+	}
+	d.watch.SetGossip(func() (int, string) {
+		s := c.Stats()
+		return len(s.Peers) + 1, s.Addr
+	})
+	seeding, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.seed(seeding, c)
+	}()
+	err = c.Run(ctx)
+	stop()
+	<-done
+	return err
+}
+
+// seed tells gossip where the registered nodes are, until ctx ends.
+func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
+	for {
+		st := d.keeper.Status()
+		var seeds []string
+		members := make([]clock.Member, 0, len(st.Nodes))
+		for _, r := range st.Nodes {
+			members = append(members, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev})
+			if r.Instance != d.instance && r.Gossip != "" {
+				seeds = append(seeds, r.Gossip)
+			}
+		}
+		c.SetSeeds(seeds)
+		if voters := clock.Electorate(d.cfg.Node.Name, members); len(voters) < len(members)-1 {
+			names := make([]string, len(voters))
+			for i, v := range voters {
+				names[i] = v.Name
+			}
+			c.SetWitnesses(names)
+		}
+		pause := seedsEvery
+		if !st.Listed {
+			pause = seedsAtStart
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// closeListeners closes every port.
+func (d *Daemon) closeListeners() {
+	d.listeners.close()
+	if d.gossip != nil {
+		_ = d.gossip.Shutdown()
+	}
+}
+
+// tellStep logs what happened to the machine's clock, once each.
+func (d *Daemon) tellStep(e clock.AnchorEvent) {
+	log := d.log.With("step", e.Step.String(), "held", e.Held.String())
+	switch e.Kind {
+	case clock.Stepped:
+		log.Warn("the wall clock was set; IDs keep their time until the others, or time, tell which is right")
+	case clock.Followed:
+		log.Warn("the wall clock is followed", "by", e.By, "after", e.Lasted.String(), "jump", e.Jump.String(), "slew", e.Slew.String())
+	case clock.Refuted:
+		log.Warn("the others agree with the time before the step: this machine's wall clock is wrong")
+	case clock.Withdrawn:
+		log.Info("the wall clock is back", "after", e.Lasted.String())
+	case clock.Blocked:
+		log.Error("the wall clock was set forward by more than a node alone follows: set it back, or restart the node if it is right")
+	case clock.Nudged:
+		log.Info("the wall clock was set by small steps", "steps", e.Count)
+	case clock.Suspended:
+		log.Warn("the machine slept", "for", e.Lasted.String())
+	case clock.Stalled:
+		log.Warn("the process did not run", "for", e.Lasted.String())
+	}
+}
