@@ -273,7 +273,7 @@ func (g *Gate) Step(now Mono, j Judgement) (Verdict, []Transition) {
 // enter takes up phase p. Refusing is counted from where it began, also across
 // two phases that refuse: but not from Starting, which holds nothing to release.
 func (g *Gate) enter(p Phase, now Mono) {
-	if refusing := g.phase == Shut || g.phase == Strict; !refusing || p.State() == Open {
+	if g.phase != Shut && g.phase != Strict {
 		g.refuse, g.due = now, false
 	}
 	if p == Shut {

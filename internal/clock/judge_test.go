@@ -85,6 +85,10 @@ func TestSituations(t *testing.T) {
 		{name: "five, gossip blocked", peers: "? ? ? ?", want: clock.Unconfirmed},
 		{name: "all stepped together", peers: "1 2 3 4", want: clock.Agreed, known: true, offset: 2},
 
+		{name: "three, the others 240 ms apart", peers: "900 1140", want: clock.SelfFalse, known: true, offset: 1020},
+		{name: "three, the others 300 ms apart", peers: "900 1200", want: clock.ClusterSplit, offset: 900},
+		{name: "three, off but vaguely", peers: "300~100 300~100", want: clock.Unconfirmed, known: true, offset: 300},
+		{name: "five, one vaguely off is not false", peers: "3 -2 1 300~200", want: clock.Agreed, known: true},
 		{name: "at the limit", peers: "249 249", want: clock.Agreed, known: true, offset: 249},
 		{name: "over the limit by a hair", peers: "250 250", want: clock.Unconfirmed, known: true, offset: 250},
 		{name: "wholly over the limit", peers: "252 252", want: clock.SelfFalse, known: true, offset: 252},
@@ -235,7 +239,7 @@ func TestArbitrate(t *testing.T) {
 
 func TestElectorate(t *testing.T) {
 	got := clock.Electorate("a", []clock.Member{
-		{"c", "c1", 5}, {"b", "b2", 9}, {"a", "a1", 1}, {"b", "b1", 3}, {"b", "b3", 7}, {"a", "a2", 8},
+		{"c", "c1", 5}, {"b", "b1", 3}, {"a", "a1", 1}, {"b", "b2", 9}, {"b", "b3", 7}, {"a", "a2", 8},
 	})
 	if want := []clock.Member{{"b", "b2", 9}, {"c", "c1", 5}}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -252,7 +256,7 @@ func TestElectorate(t *testing.T) {
 	if got := clock.Electorate(self(0), all[:64]); len(got) != 63 {
 		t.Errorf("of 64, %d judge; want all 63 others", len(got))
 	}
-	chosen := map[string]int{}
+	chosen, both := map[string]int{}, 0
 	for i := range all {
 		jury := clock.Electorate(self(i), all)
 		if len(jury) != 31 || !slices.IsSortedFunc(jury, func(a, b clock.Member) int { return strings.Compare(a.Name, b.Name) }) {
@@ -263,6 +267,11 @@ func TestElectorate(t *testing.T) {
 				t.Fatalf("%s is a witness of itself", self(i))
 			}
 			chosen[m.Name]++
+		}
+		for j := 10; j < 64; j += 2 { // names alike in all but the last letter
+			if slices.Contains(jury, all[j]) && slices.Contains(jury, all[j+1]) {
+				both++
+			}
 		}
 		// One that leaves changes one witness at most, and in any order of the list.
 		fewer := slices.Delete(slices.Clone(all), (i+1)%65, (i+1)%65+1)
@@ -277,6 +286,9 @@ func TestElectorate(t *testing.T) {
 		if kept < 29 {
 			t.Errorf("%s keeps %d of 31 witnesses as one node comes and one goes, want at least 29", self(i), kept)
 		}
+	}
+	if want := 65 * 27 * 31 * 31 / (64 * 64); both < want*9/10 || both > want*11/10 {
+		t.Errorf("neighbours are chosen together %d times, want about %d", both, want)
 	}
 	for name, n := range chosen { // 31 on average, give or take 4
 		if n < 12 || n > 52 {
@@ -314,4 +326,16 @@ func FuzzJudge(f *testing.F) {
 		}
 		clock.Arbitrate(in.Peers, maxSkew, int64(bits), in.MaxSkew)
 	})
+}
+
+func BenchmarkJudge(b *testing.B) {
+	for _, n := range []int{3, 32, 64} {
+		in := clock.Input{Peers: peers(strings.Repeat("3 ", n/2) + strings.Repeat("-9 ", n-1-n/2)), MaxSkew: limit}
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				clock.Judge(in)
+			}
+		})
+	}
 }

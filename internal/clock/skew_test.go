@@ -177,6 +177,40 @@ func TestSampleRejected(t *testing.T) {
 	}
 }
 
+// TestSampleInterval: the intervals of one exchange and of two, worked out by hand.
+func TestSampleInterval(t *testing.T) {
+	const s = int64(time.Second)
+	first := clock.Sample{T1: 100 * s, T4: 100*s + 500_000, Hold: 200_000, Peer: clock.Site{Raw: 300 * s}}
+	for _, c := range []struct {
+		name    string
+		samples []clock.Sample
+		at      int64
+		want    clock.Interval
+	}{
+		// The peer read 300 s between 100.0002 s and 100.0005 s; the later end and its
+		// hold may have drifted by 200 ppm of the 500 µs: 100 ns. 1 ns is for rounding.
+		{"just now", []clock.Sample{first}, first.T4, iv{200*s - 500_000 - 1, 200*s - 200_000 + 101 + 1}},
+		{"10 s old", []clock.Sample{first}, first.T4 + 10*s, iv{200*s - 500_000 - 2_000_001, 200*s - 200_000 + 101 + 2_000_001}},
+		// An answer that took a second is overtaken by one, and widened from when it came.
+		{"come late", []clock.Sample{
+			{T1: 109 * s, T4: 110 * s, Peer: clock.Site{Raw: 309*s + s/2}},
+			first,
+		}, 110 * s, iv{200*s - 500_000 - 1_999_901 - 1, 200*s - 200_000 + 101 + 1_999_901 + 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var p clock.Peer
+			for _, s := range c.samples {
+				if change, err := p.Add(s); err != nil || change == clock.Discontinuity {
+					t.Fatalf("%v, %v", change, err)
+				}
+			}
+			if got := p.Estimate(c.at, 0).Issuing; got != c.want {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
 // pair is two machines on a LAN and what one knows of the other.
 type pair struct {
 	r    *rand.Rand
