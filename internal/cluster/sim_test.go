@@ -24,6 +24,7 @@ type scripted struct {
 	origin int64     // ns
 	rate   float64   // of the raw clock against true time
 	ahead  time.Duration
+	slow   time.Duration // how long the node takes before it can say its status
 
 	mu     sync.Mutex // guards status
 	status cluster.Status
@@ -39,6 +40,9 @@ func (s *scripted) Clocks() cluster.Clocks {
 }
 
 func (s *scripted) Status() cluster.Status {
+	if s.slow > 0 {
+		time.Sleep(s.slow)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
@@ -87,6 +91,7 @@ type story struct {
 	net   *clustertest.Network
 	begin time.Time
 	nodes []*node
+	alone bool // nodes are not told of each other when they start
 }
 
 // tell runs a story in a bubble. When f returns, all nodes are stopped; the
@@ -156,7 +161,9 @@ func (s *story) start(edit func(*cluster.Config)) *node {
 	}
 	n.Cluster = c
 	s.nodes = append(s.nodes, n)
-	s.seed()
+	if !s.alone {
+		s.seed()
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	go func() { n.done <- c.Run(ctx) }()
@@ -298,6 +305,50 @@ func TestEveryoneHearsEveryone(t *testing.T) {
 	}
 }
 
+// A fleet that starts at once does not go on asking at once.
+func TestPhasesSpread(t *testing.T) {
+	tell(t, func(s *story) {
+		s.startAll(32)
+		time.Sleep(10 * time.Second)
+		mark := time.Now()
+		time.Sleep(2 * time.Second)
+		eighths := make([]int, 8)
+		for _, n := range s.nodes {
+			for _, e := range n.since(mark) {
+				eighths[min(7, int((n.local.when(e.T1)-mark.Sub(s.begin))/(250*time.Millisecond)))]++
+			}
+		}
+		for _, got := range eighths {
+			if all := 32 * 31; got > all/4 {
+				t.Errorf("of %d pings in 2 s a quarter of a second each has %v", all, eighths)
+				break
+			}
+		}
+	})
+}
+
+// What a ping waits at the peer is in the hold, not in the bounds: the reading is
+// as good as that of a peer that answers at once.
+func TestHold(t *testing.T) {
+	tell(t, func(s *story) {
+		s.net.SetLink(clustertest.Link{Latency: 3 * time.Millisecond})
+		s.start(nil)
+		const slow = 70 * time.Millisecond
+		s.start(nil).local.slow = slow
+		time.Sleep(20 * time.Second)
+		got := s.nodes[0].since(s.begin)
+		if len(got) < 8 {
+			t.Errorf("%d exchanges", len(got))
+		}
+		for _, e := range got {
+			if e.Hold < slow-time.Millisecond || e.RTT() < 5900*time.Microsecond || e.RTT() > 6100*time.Microsecond {
+				t.Errorf("held for %v, on the way for %v", e.Hold, e.RTT())
+			}
+		}
+		s.sound()
+	})
+}
+
 func TestTraffic(t *testing.T) {
 	tell(t, func(s *story) {
 		const count, limit = 32, 20_000.0 // bytes per second and node, both ways
@@ -366,6 +417,34 @@ func TestPartitionHealsByRejoin(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A node that registers later is dialled when it is heard of, not at the next
+// round; and addresses that nobody answers at, or that are none, hold nothing up.
+func TestNewSeedsAreDialledAtOnce(t *testing.T) {
+	tell(t, func(s *story) {
+		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.alone = true
+		s.startAll(3)
+		time.Sleep(20 * time.Second)
+		if st := s.nodes[0].Stats(); len(st.Peers) != 0 {
+			t.Fatalf("it found %v by itself", st.Peers)
+		}
+		silent := s.net.Listen()
+		s.net.Partition([]string{silent.Addr()}, addrs(s.nodes...))
+		told := append([]string{"nonsense", "10.9.9.9:7946", silent.Addr()}, addrs(s.nodes...)...)
+		s.nodes[0].SetSeeds(told)
+		time.Sleep(time.Second)
+		s.even(s.nodes, time.Now().Add(-time.Second), time.Second)
+		// What it heard before is no news, and waits for the next round.
+		time.Sleep(4 * time.Second)
+		tried := s.nodes[0].Stats().JoinFailures
+		s.nodes[0].SetSeeds(told)
+		time.Sleep(time.Second)
+		if got := s.nodes[0].Stats().JoinFailures; got != tried || tried != 2 {
+			t.Errorf("%d dials failed, then %d", tried, got)
+		}
+	})
 }
 
 // A network that loses a fifth and delays at random costs samples, never
@@ -496,6 +575,40 @@ func TestStrangersAreKeptOut(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Nor do they get in by gossip: packets of theirs that come here by mistake, as
+// when an address is given to another pod, make them no members.
+func TestStrayGossipIsRefused(t *testing.T) {
+	tell(t, func(s *story) {
+		other := func(c *cluster.Config) { c.Pool = "pool-2" }
+		us := s.start(nil)
+		var mu sync.Mutex
+		var theirs [][]byte
+		s.net.Tap(func(from, _ string, p []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			if from != us.t.Addr() {
+				theirs = append(theirs, slices.Clone(p))
+			}
+		})
+		a, b := s.start(other), s.start(other)
+		time.Sleep(20 * time.Second)
+		s.net.Tap(nil)
+		if len(a.Stats().Peers) != 1 {
+			t.Fatalf("they do not gossip with each other: %+v", a.Stats())
+		}
+		refused := us.Stats().RefusedPool
+		mu.Lock()
+		for _, p := range theirs {
+			s.net.Inject(b.t.Addr(), us.t.Addr(), p)
+		}
+		mu.Unlock()
+		synctest.Wait()
+		if st := us.Stats(); len(st.Peers) != 0 || st.Joined != 0 || st.RefusedPool == refused {
+			t.Errorf("after %d packets of theirs: %+v", len(theirs), st)
+		}
+	})
 }
 
 func TestLeaving(t *testing.T) {
