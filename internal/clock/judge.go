@@ -195,30 +195,6 @@ func (j *Judgement) tieBreak(ours Sync, peer Opinion) {
 	}
 }
 
-// Choice is whom a quorum proves right after a step of our wall clock.
-type Choice uint8
-
-// The choices.
-const (
-	ChoiceOpen  Choice = iota // no quorum proves either
-	ChoiceOld                 // the clock as it was
-	ChoiceNew                 // the clock as it is now
-	ChoiceAlone               // nobody else is registered
-)
-
-// String returns the choice in lower case.
-func (c Choice) String() string {
-	switch c {
-	case ChoiceOld:
-		return "old"
-	case ChoiceNew:
-		return "new"
-	case ChoiceAlone:
-		return "alone"
-	}
-	return "open"
-}
-
 // Arbitrate decides between two times for our issuing clock, each given as what
 // would be added to it in ns: old is where it stood before a step of the wall
 // clock (0 as long as it is held there), stepped is where the wall clock stands
@@ -229,9 +205,9 @@ func (c Choice) String() string {
 // maxSkew of it and wholly nearer to it than to the other. Our own vote goes with
 // either, as in [Judge]; a candidate is chosen if it alone reaches the quorum of
 // all names registered.
-func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Choice {
+func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Saying {
 	if len(peers) == 0 {
-		return ChoiceAlone
+		return SaysAlone
 	}
 	low, high := around(min(old, stepped), maxSkew), around(max(old, stepped), maxSkew)
 	between := Interval{old, stepped}.Mid()
@@ -251,11 +227,11 @@ func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Choic
 	}
 	switch isLow, isHigh := forLow >= need, forHigh >= need; {
 	case isLow == isHigh:
-		return ChoiceOpen
+		return SaysNothing
 	case isLow == (old < stepped):
-		return ChoiceOld
+		return SaysOld
 	default:
-		return ChoiceNew
+		return SaysNew
 	}
 }
 

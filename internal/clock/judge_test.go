@@ -200,29 +200,29 @@ func TestArbitrate(t *testing.T) {
 		name     string
 		peers    string
 		old, new int64 // ms
-		want     clock.Choice
+		want     clock.Saying
 	}{
-		{"alone", "", 0, 3600000, clock.ChoiceAlone},
-		{"two, for the old", "2", 0, 3600000, clock.ChoiceOld},
-		{"two, for the new", "3600002", 0, 3600000, clock.ChoiceNew},
-		{"two, for neither", "900000", 0, 3600000, clock.ChoiceOpen},
-		{"two, silent", "?", 0, 3600000, clock.ChoiceOpen},
-		{"three, for the old", "2 -3", 0, 3600000, clock.ChoiceOld},
-		{"three, one heard", "2 ?", 0, 3600000, clock.ChoiceOld},
-		{"three, one each", "2 3600000", 0, 3600000, clock.ChoiceOpen},
-		{"five, one liar", "2 1 0 3600000", 0, 3600000, clock.ChoiceOld},
-		{"five, one liar, one silent", "2 1 ? 3600000", 0, 3600000, clock.ChoiceOld},
-		{"five, too few heard", "2 ? ? ?", 0, 3600000, clock.ChoiceOpen},
-		{"back, for the new", "-1003 -998", 0, -1000, clock.ChoiceNew},
-		{"back, for the old", "3 8", 0, -1000, clock.ChoiceOld},
-		{"small, for the new", "28 34", 0, 30, clock.ChoiceNew},
-		{"small, for the old", "-28 4", 0, 30, clock.ChoiceOld},
-		{"small and back, for the new", "-28 -34", 0, -30, clock.ChoiceNew},
-		{"small, too vague to tell", "20~36 20~36", 0, 30, clock.ChoiceOpen},
-		{"in between", "15 15", 0, 30, clock.ChoiceOpen},
-		{"no step", "0 0", 0, 0, clock.ChoiceOpen},
-		{"the ends of the range", "0 0", math.MinInt64 / ms, math.MaxInt64 / ms, clock.ChoiceOpen},
-		{"the old is not nought", "2000 2001", 2000, 0, clock.ChoiceOld},
+		{"alone", "", 0, 3600000, clock.SaysAlone},
+		{"two, for the old", "2", 0, 3600000, clock.SaysOld},
+		{"two, for the new", "3600002", 0, 3600000, clock.SaysNew},
+		{"two, for neither", "900000", 0, 3600000, clock.SaysNothing},
+		{"two, silent", "?", 0, 3600000, clock.SaysNothing},
+		{"three, for the old", "2 -3", 0, 3600000, clock.SaysOld},
+		{"three, one heard", "2 ?", 0, 3600000, clock.SaysOld},
+		{"three, one each", "2 3600000", 0, 3600000, clock.SaysNothing},
+		{"five, one liar", "2 1 0 3600000", 0, 3600000, clock.SaysOld},
+		{"five, one liar, one silent", "2 1 ? 3600000", 0, 3600000, clock.SaysOld},
+		{"five, too few heard", "2 ? ? ?", 0, 3600000, clock.SaysNothing},
+		{"back, for the new", "-1003 -998", 0, -1000, clock.SaysNew},
+		{"back, for the old", "3 8", 0, -1000, clock.SaysOld},
+		{"small, for the new", "28 34", 0, 30, clock.SaysNew},
+		{"small, for the old", "-28 4", 0, 30, clock.SaysOld},
+		{"small and back, for the new", "-28 -34", 0, -30, clock.SaysNew},
+		{"small, too vague to tell", "20~36 20~36", 0, 30, clock.SaysNothing},
+		{"in between", "15 15", 0, 30, clock.SaysNothing},
+		{"no step", "0 0", 0, 0, clock.SaysNothing},
+		{"the ends of the range", "0 0", math.MinInt64 / ms, math.MaxInt64 / ms, clock.SaysNothing},
+		{"the old is not nought", "2000 2001", 2000, 0, clock.SaysOld},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := clock.Arbitrate(peers(c.peers), c.old*ms, c.new*ms, limit); got != c.want {
@@ -232,7 +232,7 @@ func TestArbitrate(t *testing.T) {
 	}
 	stale := peers("3600000 3600000")
 	stale[0].Fresh, stale[1].Fresh = false, false
-	if got := clock.Arbitrate(stale, 0, 3600000*ms, limit); got != clock.ChoiceOpen {
+	if got := clock.Arbitrate(stale, 0, 3600000*ms, limit); got != clock.SaysNothing {
 		t.Errorf("peers not heard chose %v", got)
 	}
 }

@@ -40,6 +40,17 @@ const (
 	Unsynchronised             // nothing does, or the clock was set by hand
 )
 
+// SyncOf returns what k says.
+func SyncOf(k Kernel) Sync {
+	switch {
+	case !k.Known:
+		return SyncUnknown
+	case k.Synchronised:
+		return Synchronised
+	}
+	return Unsynchronised
+}
+
 // String returns the answer in lower case.
 func (s Sync) String() string {
 	switch s {
@@ -99,6 +110,19 @@ const (
 	Met                         // first sample of this peer, or of its new process: what was known of the old one is gone
 	Discontinuity               // it contradicts what was known: one of the two machines was paused, migrated or resumed
 )
+
+// String returns the change in lower case.
+func (c Change) String() string {
+	switch c {
+	case Steady:
+		return "steady"
+	case Met:
+		return "met"
+	case Discontinuity:
+		return "discontinuity"
+	}
+	return "unknown"
+}
 
 // Peer is what is known of one peer's clocks. The zero value knows nothing. It
 // is not safe for concurrent use.

@@ -433,3 +433,16 @@ func TestPeers(t *testing.T) {
 		t.Errorf("after forgetting: %v, %v, want it heard at once", change, err)
 	}
 }
+
+func TestSyncOf(t *testing.T) {
+	for k, want := range map[clock.Kernel]clock.Sync{
+		{}:                                clock.SyncUnknown,
+		{Synchronised: true}:              clock.SyncUnknown,
+		{Known: true}:                     clock.Unsynchronised,
+		{Known: true, Synchronised: true}: clock.Synchronised,
+	} {
+		if got := clock.SyncOf(k); got != want {
+			t.Errorf("SyncOf(%+v) = %v, want %v", k, got, want)
+		}
+	}
+}
