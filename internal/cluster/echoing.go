@@ -201,17 +201,24 @@ func (c *Cluster) send(to *memberlist.Node, msg []byte) {
 // by more of them than the machine runs; the hold in each reply says how long
 // its ping waited here.
 func (c *Cluster) answer(ctx context.Context) {
+	mute := false // our last reply could not be written: say so once, not to each ping
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case r := <-c.replies:
-			c.pong(r)
+			err := c.pong(r)
+			if err != nil && !mute {
+				c.log.Error("own clocks or status cannot be told, peers count this node as absent", "err", err)
+			}
+			mute = err != nil
 		}
 	}
 }
 
-func (c *Cluster) pong(r reply) {
+// pong answers one ping. It returns an error if our own clocks or status are
+// nothing that a peer would take.
+func (c *Cluster) pong(r reply) error {
 	c.mu.Lock()
 	from := c.table.peers[r.ping.From]
 	var node *memberlist.Node
@@ -221,7 +228,7 @@ func (c *Cluster) pong(r reply) {
 	c.mu.Unlock()
 	if node == nil {
 		c.drop(stranger)
-		return
+		return nil
 	}
 	p := pong{
 		Instance: c.instance, Node: c.cfg.Node, Nonce: r.ping.Nonce, T1: r.ping.T1,
@@ -231,16 +238,16 @@ func (c *Cluster) pong(r reply) {
 	p.Hold = time.Duration(p.Clocks.Raw - r.t2)
 	if p.Hold > maxRoundTrip {
 		c.drop(stale)
-		return
+		return nil
 	}
 	msg, err := appendPong(make([]byte, 0, maxMessage), p)
 	if err != nil {
 		c.n.sendFailures.Add(1)
-		c.log.Error("own clocks or status cannot be told", "err", err)
-		return
+		return err
 	}
 	c.n.pongs.Add(1)
 	c.send(node, msg)
+	return nil
 }
 
 // tell makes the calls of Config.

@@ -1,11 +1,13 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -666,6 +668,25 @@ func TestRestart(t *testing.T) {
 		time.Sleep(time.Second)
 		if got := len(back.since(s.begin)); got < 2 {
 			t.Errorf("it had %d exchanges within a second", got)
+		}
+	})
+}
+
+// A node whose own state makes no message says so once, and is not measured.
+func TestUntellableStatus(t *testing.T) {
+	tell(t, func(s *story) {
+		var log bytes.Buffer
+		s.start(nil)
+		broken := s.start(func(c *cluster.Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
+		})
+		broken.local.set(cluster.Status{SID: -7})
+		time.Sleep(30 * time.Second)
+		if got := len(s.nodes[0].since(s.begin)); got != 0 {
+			t.Errorf("%d exchanges with it", got)
+		}
+		if got := strings.Count(log.String(), "cannot be told"); got != 1 || broken.Stats().SendFailures < 10 {
+			t.Errorf("said %d times, %d failures\n%s", got, broken.Stats().SendFailures, &log)
 		}
 	})
 }
