@@ -41,14 +41,10 @@ func (a *app) nodesFlags(cmd *cobra.Command, def string) func() (*nodes, error) 
 			if addr == "" {
 				continue
 			}
-			if i := strings.LastIndexByte(addr, ':'); i <= 0 {
-				n.close()
-				return nil, usage("--addr: %q is not host:port", addr)
-			}
-			c, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			c, err := dialNode(addr)
 			if err != nil {
 				n.close()
-				return nil, usage("--addr: %q: %w", addr, err)
+				return nil, err
 			}
 			n.addrs, n.conns = append(n.addrs, addr), append(n.conns, c)
 		}
@@ -57,6 +53,18 @@ func (a *app) nodesFlags(cmd *cobra.Command, def string) func() (*nodes, error) 
 		}
 		return n, nil
 	}
+}
+
+// dialNode returns a connection that contacts nobody yet.
+func dialNode(addr string) (*grpc.ClientConn, error) {
+	if i := strings.LastIndexByte(addr, ':'); i <= 0 {
+		return nil, usage("--addr: %q is not host:port", addr)
+	}
+	c, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, usage("--addr: %q: %w", addr, err)
+	}
+	return c, nil
 }
 
 // defaultAddr is where a node listens that is told nothing, and dev's first.

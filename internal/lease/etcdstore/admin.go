@@ -61,10 +61,17 @@ func (s *Store) BeginEra(ctx context.Context, seen lease.View, era lease.Era) er
 	if err != nil {
 		return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, err)
 	}
-	if r.Succeeded {
+	// The client may have sent it twice, after a connection broke.
+	if r.Succeeded || has(r, raw) {
 		return nil
 	}
 	return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, ErrChanged)
+}
+
+// has reports whether the one get in r found raw.
+func has(r *clientv3.TxnResponse, raw string) bool {
+	kvs := r.Responses[0].GetResponseRange().Kvs
+	return len(kvs) == 1 && string(kvs[0].Value) == raw
 }
 
 // Repair carries out w if all that it compares holds.
@@ -81,13 +88,14 @@ func (s *Store) Repair(ctx context.Context, w repair.Write) error {
 	if w.Gone != "" {
 		cmps = append(cmps, absent(s.keys.node(w.Gone)))
 	}
-	ops := []clientv3.Op{clientv3.OpPut(window, lease.Encode(w.Window)), clientv3.OpDelete(holder)}
+	raw := lease.Encode(w.Window) // unique, for its nonce is
+	ops := []clientv3.Op{clientv3.OpPut(window, raw), clientv3.OpDelete(holder)}
 	if w.Ledger {
 		line := lease.Txn{Window: w.Window}.LedgerLine()
 		ops = append(ops, clientv3.OpPut(s.keys.ledger(w.SID, line.Term), lease.Encode(line)))
 	}
-	r, err := s.client.Txn(ctx).If(cmps...).Then(ops...).Commit()
-	if err == nil && !r.Succeeded {
+	r, err := s.client.Txn(ctx).If(cmps...).Then(ops...).Else(clientv3.OpGet(window)).Commit()
+	if err == nil && !r.Succeeded && !has(r, raw) {
 		err = ErrChanged
 	}
 	if err != nil {

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check a deployment: etcd, the space, its nodes and clocks",
+		Long: `Doctor looks at what a deployment needs, and says of each thing whether it is well and
+what to do if not. It changes nothing. It exits with 1 if something fails, and with 3
+if etcd cannot be reached.
+
+Run it on the machine of a node: it holds this machine's clock against the nodes'.`,
+		Example: "  allocator doctor --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379",
+		Args:    cobra.NoArgs,
+	}
+	addr := cmd.Flags().String("addr", "", "gRPC addresses of nodes, comma-separated, besides those that are registered")
+	format := formatFlag(cmd)
+	load := a.settings(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := a.openSpace("doctor", load)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		f := gather(cmd.Context(), s, *addr)
+		checks := examine(f)
+		if format.value == "json" {
+			for _, c := range checks {
+				if err := printLine(a.out, c); err != nil {
+					return err
+				}
+			}
+		} else if err := printChecks(a.out, checks); err != nil {
+			return err
+		}
+		switch {
+		case !f.reached():
+			return &exitError{code: exitUnavailable}
+		case slices.ContainsFunc(checks, func(c check) bool { return c.State == failed }):
+			return errInvalid
+		}
+		return nil
+	}
+	return cmd
+}
+
+// facts are what doctor found, before it judges anything.
+type facts struct {
+	want     lease.Space // layout and epoch as configured here
+	space    string
+	endpoint string // of etcd, for advice
+	slack    clock.Millis
+	maxSkew  time.Duration
+	extend   time.Duration
+
+	members []etcdstore.Member
+	noSpace bool
+	noSpaceErr,
+	loadErr,
+	compactErr,
+	roleErr error
+	compacted bool // revision 1 is forgotten
+	role      etcdstore.Role
+	view      lease.View
+	nodes     []witness
+	now       clock.Millis // this machine's clock when view was read
+	kernel    clock.Kernel
+	gossip    map[string]error // by address, what connecting to it gave
+}
+
+// reached reports whether any endpoint answered.
+func (f facts) reached() bool {
+	return slices.ContainsFunc(f.members, func(m etcdstore.Member) bool { return m.Err == nil })
+}
+
+// gather asks everything that there is to ask.
+func gather(ctx context.Context, s *space, addr string) facts {
+	sys := clock.NewSystem()
+	f := facts{
+		want:  lease.Space{Layout: s.cfg.Layout, Epoch: s.cfg.Epoch},
+		space: s.cfg.Space, endpoint: strings.Join(s.cfg.Etcd.Endpoints, ","),
+		slack: s.slack().Total(), maxSkew: s.cfg.Issue.MaxSkew, extend: s.cfg.Lease.ExtendEvery,
+		kernel: sys.Kernel(),
+	}
+	f.members = s.store.Members(ctx)
+	if !f.reached() {
+		return f
+	}
+	f.noSpace, f.noSpaceErr = s.store.NoSpace(ctx)
+	f.role, f.roleErr = s.store.Role(ctx)
+	f.now = sys.Now().Wall
+	if f.view, f.loadErr = s.store.Load(ctx); f.loadErr != nil {
+		return f
+	}
+	f.compacted, f.compactErr = s.store.Compacted(ctx, 1)
+	f.nodes = askNodes(ctx, nodeAddrs(f.view.Nodes, addr))
+	names := namesOf(f.view.Nodes)
+	for i, n := range f.nodes {
+		if n.name == "" {
+			f.nodes[i].name = names[n.addr]
+		}
+	}
+	f.gossip = dialAll(ctx, f.view.Nodes)
+	return f
+}
+
+// dialTimeout is how long a gossip address may take to accept a connection.
+const dialTimeout = 2 * time.Second
+
+// dialAll connects to every gossip address that is registered.
+func dialAll(ctx context.Context, nodes []lease.Registration) map[string]error {
+	out := map[string]error{}
+	var mu sync.Mutex // guards out
+	var all sync.WaitGroup
+	for _, n := range nodes {
+		if n.Gossip == "" {
+			continue
+		}
+		all.Go(func() {
+			d := net.Dialer{Timeout: dialTimeout}
+			conn, err := d.DialContext(ctx, "tcp", n.Gossip)
+			if err == nil {
+				_ = conn.Close()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[n.Gossip] = err
+		})
+	}
+	all.Wait()
+	return out
+}
+
+// offset returns the interval that a node's clock less this machine's lies in.
+func (w witness) offset() (lo, hi time.Duration) {
+	at := time.UnixMilli(w.cluster.GetSelf().GetNowUnixMs())
+	return at.Sub(w.at.Add(w.took)), at.Sub(w.at) + time.Millisecond // it was cut to milliseconds
+}
+
+func (w witness) label() string {
+	if w.name == "" {
+		return w.addr
+	}
+	return fmt.Sprintf("%s at %s", w.name, w.addr)
+}
