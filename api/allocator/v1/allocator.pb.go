@@ -1140,7 +1140,10 @@ type Node struct {
 	GrpcAddress string                 `protobuf:"bytes,4,opt,name=grpc_address,json=grpcAddress,proto3" json:"grpc_address,omitempty"`
 	HttpAddress string                 `protobuf:"bytes,5,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
 	// -1 while it holds no sid.
-	Sid           int32 `protobuf:"varint,6,opt,name=sid,proto3" json:"sid,omitempty"`
+	Sid int32 `protobuf:"varint,6,opt,name=sid,proto3" json:"sid,omitempty"`
+	// Its clock, as the node that answered sees it. Absent while that has never
+	// heard from it, or does not judge its own clock by it.
+	Clock         *PeerClock `protobuf:"bytes,7,opt,name=clock,proto3" json:"clock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1217,6 +1220,465 @@ func (x *Node) GetSid() int32 {
 	return 0
 }
 
+func (x *Node) GetClock() *PeerClock {
+	if x != nil {
+		return x.Clock
+	}
+	return nil
+}
+
+// PeerClock is what one node knows of the clock of another, or of its own. Times
+// are in microseconds.
+type PeerClock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the node says of itself: open, skewed or unverified, and its sid (-1:
+	// none).
+	Verdict string `protobuf:"bytes,1,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	Sid     int32  `protobuf:"varint,2,opt,name=sid,proto3" json:"sid,omitempty"`
+	// Heard lately: the figures count.
+	Fresh bool `protobuf:"varint,3,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	// Its issuing clock minus that of the node that answered, give or take error.
+	OffsetUs int64 `protobuf:"varint,4,opt,name=offset_us,json=offsetUs,proto3" json:"offset_us,omitempty"`
+	ErrorUs  int64 `protobuf:"varint,5,opt,name=error_us,json=errorUs,proto3" json:"error_us,omitempty"`
+	// Its wall clock minus the issuing clock of the node that answered.
+	WallOffsetUs int64 `protobuf:"varint,6,opt,name=wall_offset_us,json=wallOffsetUs,proto3" json:"wall_offset_us,omitempty"`
+	// The round trip of the last exchange, and the time since.
+	RttUs int64 `protobuf:"varint,7,opt,name=rtt_us,json=rttUs,proto3" json:"rtt_us,omitempty"`
+	AgeUs int64 `protobuf:"varint,8,opt,name=age_us,json=ageUs,proto3" json:"age_us,omitempty"`
+	// The node that answered itself: its offset is 0.
+	Self bool `protobuf:"varint,9,opt,name=self,proto3" json:"self,omitempty"`
+	// Surely further than max_skew from the cluster's time.
+	Falseticker   bool `protobuf:"varint,10,opt,name=falseticker,proto3" json:"falseticker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerClock) Reset() {
+	*x = PeerClock{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerClock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerClock) ProtoMessage() {}
+
+func (x *PeerClock) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
+func (*PeerClock) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PeerClock) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *PeerClock) GetSid() int32 {
+	if x != nil {
+		return x.Sid
+	}
+	return 0
+}
+
+func (x *PeerClock) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
+}
+
+func (x *PeerClock) GetOffsetUs() int64 {
+	if x != nil {
+		return x.OffsetUs
+	}
+	return 0
+}
+
+func (x *PeerClock) GetErrorUs() int64 {
+	if x != nil {
+		return x.ErrorUs
+	}
+	return 0
+}
+
+func (x *PeerClock) GetWallOffsetUs() int64 {
+	if x != nil {
+		return x.WallOffsetUs
+	}
+	return 0
+}
+
+func (x *PeerClock) GetRttUs() int64 {
+	if x != nil {
+		return x.RttUs
+	}
+	return 0
+}
+
+func (x *PeerClock) GetAgeUs() int64 {
+	if x != nil {
+		return x.AgeUs
+	}
+	return 0
+}
+
+func (x *PeerClock) GetSelf() bool {
+	if x != nil {
+		return x.Self
+	}
+	return false
+}
+
+func (x *PeerClock) GetFalseticker() bool {
+	if x != nil {
+		return x.Falseticker
+	}
+	return false
+}
+
+// Clock is what a node knows of its own clock and of the cluster's. Times are in
+// microseconds.
+type Clock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// open, skewed or unverified.
+	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// Finer: starting, confirmed, grace, unproven, strict or shut.
+	Phase string `protobuf:"bytes,2,opt,name=phase,proto3" json:"phase,omitempty"`
+	// What was found last: agreed, unconfirmed, self_false or cluster_split.
+	Finding string `protobuf:"bytes,3,opt,name=finding,proto3" json:"finding,omitempty"`
+	// A quorum agrees on the time: it is this node's + offset, give or take
+	// uncertainty. Otherwise offset is where most of the others heard stand.
+	Known         bool  `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`
+	OffsetUs      int64 `protobuf:"varint,5,opt,name=offset_us,json=offsetUs,proto3" json:"offset_us,omitempty"`
+	UncertaintyUs int64 `protobuf:"varint,6,opt,name=uncertainty_us,json=uncertaintyUs,proto3" json:"uncertainty_us,omitempty"`
+	// How far from this node's clock another may stand and still agree.
+	LimitUs int64 `protobuf:"varint,7,opt,name=limit_us,json=limitUs,proto3" json:"limit_us,omitempty"`
+	// Names in etcd, this node's included, and how many of them are a majority.
+	Registered int32 `protobuf:"varint,8,opt,name=registered,proto3" json:"registered,omitempty"`
+	Quorum     int32 `protobuf:"varint,9,opt,name=quorum,proto3" json:"quorum,omitempty"`
+	// What their clocks say; the four add up to registered.
+	Agree     int32 `protobuf:"varint,10,opt,name=agree,proto3" json:"agree,omitempty"`
+	Disagree  int32 `protobuf:"varint,11,opt,name=disagree,proto3" json:"disagree,omitempty"`
+	Ambiguous int32 `protobuf:"varint,12,opt,name=ambiguous,proto3" json:"ambiguous,omitempty"`
+	Silent    int32 `protobuf:"varint,13,opt,name=silent,proto3" json:"silent,omitempty"`
+	// Nodes whose clocks are surely further than max_skew from the cluster's time.
+	Falsetickers []string `protobuf:"bytes,14,rep,name=falsetickers,proto3" json:"falsetickers,omitempty"`
+	// Times that this node began to refuse for its clock, and how long it has
+	// issued without being confirmed by a majority.
+	Shuts        int64 `protobuf:"varint,15,opt,name=shuts,proto3" json:"shuts,omitempty"`
+	UnverifiedUs int64 `protobuf:"varint,16,opt,name=unverified_us,json=unverifiedUs,proto3" json:"unverified_us,omitempty"`
+	// Steps of the wall clock by more than 20 ms. While one is pending, IDs keep
+	// their time; blocked: it waits for an operator.
+	StepsForward int64 `protobuf:"varint,17,opt,name=steps_forward,json=stepsForward,proto3" json:"steps_forward,omitempty"`
+	StepsBack    int64 `protobuf:"varint,18,opt,name=steps_back,json=stepsBack,proto3" json:"steps_back,omitempty"`
+	StepPending  bool  `protobuf:"varint,19,opt,name=step_pending,json=stepPending,proto3" json:"step_pending,omitempty"`
+	StepBlocked  bool  `protobuf:"varint,20,opt,name=step_blocked,json=stepBlocked,proto3" json:"step_blocked,omitempty"`
+	// The wall clock minus the time that IDs are made from.
+	HeldUs   int64        `protobuf:"varint,21,opt,name=held_us,json=heldUs,proto3" json:"held_us,omitempty"`
+	Suspends int64        `protobuf:"varint,22,opt,name=suspends,proto3" json:"suspends,omitempty"`
+	Stalls   int64        `protobuf:"varint,23,opt,name=stalls,proto3" json:"stalls,omitempty"`
+	Kernel   *KernelClock `protobuf:"bytes,24,opt,name=kernel,proto3" json:"kernel,omitempty"`
+	// Live members in gossip, this node included, and its address there; empty: it
+	// takes no part.
+	GossipMembers int32  `protobuf:"varint,25,opt,name=gossip_members,json=gossipMembers,proto3" json:"gossip_members,omitempty"`
+	GossipAddress string `protobuf:"bytes,26,opt,name=gossip_address,json=gossipAddress,proto3" json:"gossip_address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Clock) Reset() {
+	*x = Clock{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Clock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Clock) ProtoMessage() {}
+
+func (x *Clock) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Clock.ProtoReflect.Descriptor instead.
+func (*Clock) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Clock) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Clock) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Clock) GetFinding() string {
+	if x != nil {
+		return x.Finding
+	}
+	return ""
+}
+
+func (x *Clock) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+func (x *Clock) GetOffsetUs() int64 {
+	if x != nil {
+		return x.OffsetUs
+	}
+	return 0
+}
+
+func (x *Clock) GetUncertaintyUs() int64 {
+	if x != nil {
+		return x.UncertaintyUs
+	}
+	return 0
+}
+
+func (x *Clock) GetLimitUs() int64 {
+	if x != nil {
+		return x.LimitUs
+	}
+	return 0
+}
+
+func (x *Clock) GetRegistered() int32 {
+	if x != nil {
+		return x.Registered
+	}
+	return 0
+}
+
+func (x *Clock) GetQuorum() int32 {
+	if x != nil {
+		return x.Quorum
+	}
+	return 0
+}
+
+func (x *Clock) GetAgree() int32 {
+	if x != nil {
+		return x.Agree
+	}
+	return 0
+}
+
+func (x *Clock) GetDisagree() int32 {
+	if x != nil {
+		return x.Disagree
+	}
+	return 0
+}
+
+func (x *Clock) GetAmbiguous() int32 {
+	if x != nil {
+		return x.Ambiguous
+	}
+	return 0
+}
+
+func (x *Clock) GetSilent() int32 {
+	if x != nil {
+		return x.Silent
+	}
+	return 0
+}
+
+func (x *Clock) GetFalsetickers() []string {
+	if x != nil {
+		return x.Falsetickers
+	}
+	return nil
+}
+
+func (x *Clock) GetShuts() int64 {
+	if x != nil {
+		return x.Shuts
+	}
+	return 0
+}
+
+func (x *Clock) GetUnverifiedUs() int64 {
+	if x != nil {
+		return x.UnverifiedUs
+	}
+	return 0
+}
+
+func (x *Clock) GetStepsForward() int64 {
+	if x != nil {
+		return x.StepsForward
+	}
+	return 0
+}
+
+func (x *Clock) GetStepsBack() int64 {
+	if x != nil {
+		return x.StepsBack
+	}
+	return 0
+}
+
+func (x *Clock) GetStepPending() bool {
+	if x != nil {
+		return x.StepPending
+	}
+	return false
+}
+
+func (x *Clock) GetStepBlocked() bool {
+	if x != nil {
+		return x.StepBlocked
+	}
+	return false
+}
+
+func (x *Clock) GetHeldUs() int64 {
+	if x != nil {
+		return x.HeldUs
+	}
+	return 0
+}
+
+func (x *Clock) GetSuspends() int64 {
+	if x != nil {
+		return x.Suspends
+	}
+	return 0
+}
+
+func (x *Clock) GetStalls() int64 {
+	if x != nil {
+		return x.Stalls
+	}
+	return 0
+}
+
+func (x *Clock) GetKernel() *KernelClock {
+	if x != nil {
+		return x.Kernel
+	}
+	return nil
+}
+
+func (x *Clock) GetGossipMembers() int32 {
+	if x != nil {
+		return x.GossipMembers
+	}
+	return 0
+}
+
+func (x *Clock) GetGossipAddress() string {
+	if x != nil {
+		return x.GossipAddress
+	}
+	return ""
+}
+
+// KernelClock is what the kernel's clock discipline says of the wall clock: a
+// hint, never a proof.
+type KernelClock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// False where the kernel cannot be asked; the rest means nothing then.
+	Known        bool `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"`
+	Synchronised bool `protobuf:"varint,2,opt,name=synchronised,proto3" json:"synchronised,omitempty"`
+	// Its own bound for the error, in microseconds.
+	MaxErrorUs    int64 `protobuf:"varint,3,opt,name=max_error_us,json=maxErrorUs,proto3" json:"max_error_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KernelClock) Reset() {
+	*x = KernelClock{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KernelClock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KernelClock) ProtoMessage() {}
+
+func (x *KernelClock) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
+func (*KernelClock) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *KernelClock) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+func (x *KernelClock) GetSynchronised() bool {
+	if x != nil {
+		return x.Synchronised
+	}
+	return false
+}
+
+func (x *KernelClock) GetMaxErrorUs() int64 {
+	if x != nil {
+		return x.MaxErrorUs
+	}
+	return 0
+}
+
 // Sid is one scalability ID and its window record.
 type Sid struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1236,7 +1698,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1710,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1723,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -1342,13 +1804,15 @@ type NodeStatus struct {
 	Revision          int64  `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
 	ClusterId         uint64 `protobuf:"fixed64,14,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	HighestCeilUnixMs int64  `protobuf:"varint,15,opt,name=highest_ceil_unix_ms,json=highestCeilUnixMs,proto3" json:"highest_ceil_unix_ms,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Its clock; absent where it judges none.
+	Clock         *Clock `protobuf:"bytes,16,opt,name=clock,proto3" json:"clock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1824,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1837,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{14}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -1481,6 +1945,13 @@ func (x *NodeStatus) GetHighestCeilUnixMs() int64 {
 	return 0
 }
 
+func (x *NodeStatus) GetClock() *Clock {
+	if x != nil {
+		return x.Clock
+	}
+	return nil
+}
+
 var File_api_allocator_v1_allocator_proto protoreflect.FileDescriptor
 
 const file_api_allocator_v1_allocator_proto_rawDesc = "" +
@@ -1564,14 +2035,63 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\fceil_unix_ms\x18\x06 \x01(\x03R\n" +
 	"ceilUnixMs\x12\x1d\n" +
 	"\n" +
-	"ids_issued\x18\a \x01(\x03R\tidsIssued\"\xa8\x01\n" +
+	"ids_issued\x18\a \x01(\x03R\tidsIssued\"\xd7\x01\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12!\n" +
 	"\fgrpc_address\x18\x04 \x01(\tR\vgrpcAddress\x12!\n" +
 	"\fhttp_address\x18\x05 \x01(\tR\vhttpAddress\x12\x10\n" +
-	"\x03sid\x18\x06 \x01(\x05R\x03sid\"\xcf\x01\n" +
+	"\x03sid\x18\x06 \x01(\x05R\x03sid\x12-\n" +
+	"\x05clock\x18\a \x01(\v2\x17.allocator.v1.PeerClockR\x05clock\"\x8f\x02\n" +
+	"\tPeerClock\x12\x18\n" +
+	"\averdict\x18\x01 \x01(\tR\averdict\x12\x10\n" +
+	"\x03sid\x18\x02 \x01(\x05R\x03sid\x12\x14\n" +
+	"\x05fresh\x18\x03 \x01(\bR\x05fresh\x12\x1b\n" +
+	"\toffset_us\x18\x04 \x01(\x03R\boffsetUs\x12\x19\n" +
+	"\berror_us\x18\x05 \x01(\x03R\aerrorUs\x12$\n" +
+	"\x0ewall_offset_us\x18\x06 \x01(\x03R\fwallOffsetUs\x12\x15\n" +
+	"\x06rtt_us\x18\a \x01(\x03R\x05rttUs\x12\x15\n" +
+	"\x06age_us\x18\b \x01(\x03R\x05ageUs\x12\x12\n" +
+	"\x04self\x18\t \x01(\bR\x04self\x12 \n" +
+	"\vfalseticker\x18\n" +
+	" \x01(\bR\vfalseticker\"\x99\x06\n" +
+	"\x05Clock\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x14\n" +
+	"\x05phase\x18\x02 \x01(\tR\x05phase\x12\x18\n" +
+	"\afinding\x18\x03 \x01(\tR\afinding\x12\x14\n" +
+	"\x05known\x18\x04 \x01(\bR\x05known\x12\x1b\n" +
+	"\toffset_us\x18\x05 \x01(\x03R\boffsetUs\x12%\n" +
+	"\x0euncertainty_us\x18\x06 \x01(\x03R\runcertaintyUs\x12\x19\n" +
+	"\blimit_us\x18\a \x01(\x03R\alimitUs\x12\x1e\n" +
+	"\n" +
+	"registered\x18\b \x01(\x05R\n" +
+	"registered\x12\x16\n" +
+	"\x06quorum\x18\t \x01(\x05R\x06quorum\x12\x14\n" +
+	"\x05agree\x18\n" +
+	" \x01(\x05R\x05agree\x12\x1a\n" +
+	"\bdisagree\x18\v \x01(\x05R\bdisagree\x12\x1c\n" +
+	"\tambiguous\x18\f \x01(\x05R\tambiguous\x12\x16\n" +
+	"\x06silent\x18\r \x01(\x05R\x06silent\x12\"\n" +
+	"\ffalsetickers\x18\x0e \x03(\tR\ffalsetickers\x12\x14\n" +
+	"\x05shuts\x18\x0f \x01(\x03R\x05shuts\x12#\n" +
+	"\runverified_us\x18\x10 \x01(\x03R\funverifiedUs\x12#\n" +
+	"\rsteps_forward\x18\x11 \x01(\x03R\fstepsForward\x12\x1d\n" +
+	"\n" +
+	"steps_back\x18\x12 \x01(\x03R\tstepsBack\x12!\n" +
+	"\fstep_pending\x18\x13 \x01(\bR\vstepPending\x12!\n" +
+	"\fstep_blocked\x18\x14 \x01(\bR\vstepBlocked\x12\x17\n" +
+	"\aheld_us\x18\x15 \x01(\x03R\x06heldUs\x12\x1a\n" +
+	"\bsuspends\x18\x16 \x01(\x03R\bsuspends\x12\x16\n" +
+	"\x06stalls\x18\x17 \x01(\x03R\x06stalls\x121\n" +
+	"\x06kernel\x18\x18 \x01(\v2\x19.allocator.v1.KernelClockR\x06kernel\x12%\n" +
+	"\x0egossip_members\x18\x19 \x01(\x05R\rgossipMembers\x12%\n" +
+	"\x0egossip_address\x18\x1a \x01(\tR\rgossipAddress\"i\n" +
+	"\vKernelClock\x12\x14\n" +
+	"\x05known\x18\x01 \x01(\bR\x05known\x12\"\n" +
+	"\fsynchronised\x18\x02 \x01(\bR\fsynchronised\x12 \n" +
+	"\fmax_error_us\x18\x03 \x01(\x03R\n" +
+	"maxErrorUs\"\xcf\x01\n" +
 	"\x03Sid\x12\x10\n" +
 	"\x03sid\x18\x01 \x01(\x05R\x03sid\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x12\n" +
@@ -1582,7 +2102,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"baseUnixMs\x12 \n" +
 	"\fceil_unix_ms\x18\a \x01(\x03R\n" +
 	"ceilUnixMs\x12\x18\n" +
-	"\aproblem\x18\b \x01(\tR\aproblem\"\xbd\x03\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\"\xe8\x03\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -1603,7 +2123,8 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\brevision\x18\r \x01(\x03R\brevision\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x0e \x01(\x06R\tclusterId\x12/\n" +
-	"\x14highest_ceil_unix_ms\x18\x0f \x01(\x03R\x11highestCeilUnixMs*\xbd\x03\n" +
+	"\x14highest_ceil_unix_ms\x18\x0f \x01(\x03R\x11highestCeilUnixMs\x12)\n" +
+	"\x05clock\x18\x10 \x01(\v2\x13.allocator.v1.ClockR\x05clock*\xbd\x03\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_STARTING\x10\x01\x12\x13\n" +
@@ -1650,7 +2171,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -1667,9 +2188,12 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*DrainRequest)(nil),           // 12: allocator.v1.DrainRequest
 	(*DrainResponse)(nil),          // 13: allocator.v1.DrainResponse
 	(*Node)(nil),                   // 14: allocator.v1.Node
-	(*Sid)(nil),                    // 15: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 16: allocator.v1.NodeStatus
-	nil,                            // 17: allocator.v1.Refusal.MetadataEntry
+	(*PeerClock)(nil),              // 15: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 16: allocator.v1.Clock
+	(*KernelClock)(nil),            // 17: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 18: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 19: allocator.v1.NodeStatus
+	nil,                            // 20: allocator.v1.Refusal.MetadataEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	1,  // 0: allocator.v1.AllocateResponse.layout:type_name -> allocator.v1.Layout
@@ -1677,29 +2201,32 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	3,  // 2: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	6,  // 3: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 4: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	17, // 5: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	20, // 5: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 6: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	9,  // 7: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	1,  // 8: allocator.v1.GetClusterResponse.layout:type_name -> allocator.v1.Layout
 	14, // 9: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	15, // 10: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	16, // 11: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	0,  // 12: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	2,  // 13: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
-	4,  // 14: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
-	7,  // 15: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	10, // 16: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	12, // 17: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	3,  // 18: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	5,  // 19: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	8,  // 20: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	11, // 21: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	13, // 22: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	18, // [18:23] is the sub-list for method output_type
-	13, // [13:18] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	18, // 10: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	19, // 11: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	15, // 12: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	17, // 13: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	0,  // 14: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
+	16, // 15: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	2,  // 16: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
+	4,  // 17: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
+	7,  // 18: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
+	10, // 19: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	12, // 20: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	3,  // 21: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	5,  // 22: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	8,  // 23: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	11, // 24: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	13, // 25: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	21, // [21:26] is the sub-list for method output_type
+	16, // [16:21] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_api_allocator_v1_allocator_proto_init() }
@@ -1718,7 +2245,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   16,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
