@@ -685,6 +685,7 @@ func TestUntellableStatus(t *testing.T) {
 		if got := len(s.nodes[0].since(s.begin)); got != 0 {
 			t.Errorf("%d exchanges with it", got)
 		}
+		synctest.Wait() // nobody writes to log while it is read
 		if got := strings.Count(log.String(), "cannot be told"); got != 1 || broken.Stats().SendFailures < 10 {
 			t.Errorf("said %d times, %d failures\n%s", got, broken.Stats().SendFailures, &log)
 		}
