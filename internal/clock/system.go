@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Clocks are what a [System] reads: the machine's clocks, or a test's. Mono is
-// the time since the System's origin.
+// Clocks are what a [System] reads: the machine's clocks, or a test's. They are
+// safe for concurrent use.
 type Clocks interface {
 	Read() Readings
 	Kernel() Kernel
@@ -19,9 +19,9 @@ type Clocks interface {
 // time alone while it does not. Its zero value is not usable; see [NewSystem].
 // It is safe for concurrent use.
 type System struct {
-	origin time.Time // carries the monotonic reading that Mono counts from
-	clocks Clocks
-	line   atomic.Pointer[line] // the anchor's, for those who only want the time
+	elapsed func() Mono // clocks' Mono alone, for less
+	clocks  Clocks
+	line    atomic.Pointer[line] // the anchor's, for those who only want the time
 
 	mu     sync.Mutex // guards anchor
 	anchor *Anchor
@@ -37,8 +37,20 @@ func NewSystemWith(cfg AnchorConfig) *System {
 	return newSystem(cfg, origin, machine{origin})
 }
 
+// NewSystemOn returns a clock on other clocks than the machine's, anchored at
+// their present wall time: for whole nodes in simulated time. Now reads all of
+// them where [NewSystem]'s makes do with the monotonic one.
+func NewSystemOn(cfg AnchorConfig, clocks Clocks) *System {
+	return startSystem(cfg, clocks, func() Mono { return clocks.Read().Mono })
+}
+
+// newSystem is for clocks whose Mono is the time since origin.
 func newSystem(cfg AnchorConfig, origin time.Time, clocks Clocks) *System {
-	s := &System{origin: origin, clocks: clocks, anchor: NewAnchor(cfg, clocks.Read())}
+	return startSystem(cfg, clocks, func() Mono { return Mono(time.Since(origin)) })
+}
+
+func startSystem(cfg AnchorConfig, clocks Clocks, elapsed func() Mono) *System {
+	s := &System{elapsed: elapsed, clocks: clocks, anchor: NewAnchor(cfg, clocks.Read())}
 	s.line.Store(s.anchor.line)
 	return s
 }
@@ -48,7 +60,7 @@ func newSystem(cfg AnchorConfig, origin time.Time, clocks Clocks) *System {
 func (s *System) Now() Reading {
 	// In this order: what was read before a line is known may be of a time
 	// before it, which the line allows for.
-	elapsed := Mono(time.Since(s.origin))
+	elapsed := s.elapsed()
 	return Reading{
 		Wall: Millis(s.line.Load().unixNano(elapsed) / int64(time.Millisecond)),
 		Mono: elapsed,
