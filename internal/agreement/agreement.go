@@ -64,19 +64,19 @@ type Watch struct {
 
 	resting atomic.Bool
 
-	mu     sync.Mutex            // guards all below
-	peers  map[string]*peer      // by instance
-	voters []clock.Member        // whom the clock is judged by
-	claims map[string]claim      // later histories that peers claim, by instance
-	report clock.GateStats       // as of the last evaluation
-	gossip func() (int, string)  // members and address; nil before gossip runs
-	told   map[string]clock.Mono // when a duplicate was last told of
+	mu     sync.Mutex           // guards all below
+	clocks clock.Peers          // what their answers say of their clocks
+	peers  map[string]peer      // what else they said, by instance
+	voters []clock.Member       // whom the clock is judged by
+	claims map[string]claim     // later histories that peers claim, by instance
+	report clock.GateStats      // as of the last evaluation
+	gossip func() (int, string) // members and address; nil before gossip runs
+	jumps  uint64               // discontinuities of all peers, also of those forgotten
 }
 
 type peer struct {
-	clocks clock.Peer
-	last   cluster.Exchange
-	at     clock.Mono
+	last cluster.Exchange
+	at   clock.Mono
 }
 
 // claim is a point in the store's history that a peer has read and we have not.
@@ -89,7 +89,7 @@ type claim struct {
 func New(cfg Config) *Watch {
 	return &Watch{
 		cfg: cfg, gate: clock.NewGate(cfg.Gate),
-		peers: map[string]*peer{}, claims: map[string]claim{}, told: map[string]clock.Mono{},
+		peers: map[string]peer{}, claims: map[string]claim{},
 	}
 }
 
@@ -109,7 +109,6 @@ const (
 	evaluateEvery = 250 * time.Millisecond
 	startingEvery = 20 * time.Millisecond // so that a start waits for echoes and not for us
 	claimFor      = 30 * time.Second      // a peer's claim of a later history counts
-	forgetAfter   = time.Minute           // a peer that is neither registered nor heard
 )
 
 // Run evaluates until ctx ends, and returns nil.
@@ -131,7 +130,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		}
 		now := w.cfg.Clock.Now().Mono
 		judgement := clock.Judge(clock.Input{
-			Peers: w.opinions(st.Nodes), Kernel: w.cfg.Clock.Kernel().Sync(), MaxSkew: w.cfg.Gate.MaxSkew,
+			Peers: w.opinions(st.Nodes), Kernel: clock.SyncOf(w.cfg.Clock.Kernel()), MaxSkew: w.cfg.Gate.MaxSkew,
 		})
 		verdict, transitions := w.gate.Step(now, judgement)
 		for _, t := range transitions {
@@ -171,11 +170,11 @@ func (w *Watch) opinions(nodes []lease.Registration) []clock.Opinion {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.voters = voters
-	now := w.cfg.Clock.Now().Mono
-	for instance, p := range w.peers {
-		registered := slices.ContainsFunc(members, func(m clock.Member) bool { return m.Instance == instance })
-		if !registered && now.Sub(p.at) > forgetAfter {
+	w.clocks.Retain(members)
+	for instance := range w.peers {
+		if !slices.ContainsFunc(members, func(m clock.Member) bool { return m.Instance == instance }) {
 			delete(w.peers, instance)
+			delete(w.claims, instance)
 		}
 	}
 	return w.estimates()
@@ -183,17 +182,8 @@ func (w *Watch) opinions(nodes []lease.Registration) []clock.Opinion {
 
 // estimates is called with mu held.
 func (w *Watch) estimates() []clock.Opinion {
-	r := w.cfg.Clock.Read()
-	issuing := w.cfg.Clock.UnixNano(r.Mono) - r.Raw
-	out := make([]clock.Opinion, 0, len(w.voters))
-	for _, m := range w.voters {
-		o := clock.Opinion{Name: m.Name}
-		if p := w.peers[m.Instance]; p != nil {
-			o.Estimate = p.clocks.Estimate(r.Raw, issuing)
-		}
-		out = append(out, o)
-	}
-	return out
+	c := w.Clocks()
+	return w.clocks.Opinions(w.voters, c.Raw, c.Issuing-c.Raw)
 }
 
 // Witness answers the issuing clock's question which side of a step others agree
@@ -206,9 +196,7 @@ func (w *Watch) Witness() clock.Witness {
 	w.mu.Lock()
 	opinions := w.estimates()
 	w.mu.Unlock()
-	says := map[clock.Choice]clock.Saying{
-		clock.ChoiceOld: clock.SaysOld, clock.ChoiceNew: clock.SaysNew, clock.ChoiceAlone: clock.SaysAlone,
-	}[clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), w.cfg.Gate.MaxSkew)]
+	says := clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), w.cfg.Gate.MaxSkew)
 	return clock.Witness{Says: says, Held: s.Held}
 }
 
@@ -216,23 +204,19 @@ func (w *Watch) Witness() clock.Witness {
 func (w *Watch) OnExchange(e cluster.Exchange) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.peers[e.Peer.Instance]
-	if p == nil {
-		p = &peer{}
-		w.peers[e.Peer.Instance] = p
-	}
-	change, err := p.clocks.Add(clock.Sample{
+	change, err := w.clocks.Add(clock.Sample{
 		Instance: e.Peer.Instance, T1: e.T1, T4: e.Self.Raw, Hold: e.Hold,
 		Peer: clock.Site{
 			Raw: e.Clocks.Raw, Issuing: e.Clocks.Issuing - e.Clocks.Raw, Wall: e.Clocks.Wall - e.Clocks.Raw,
-			Kernel: clock.Kernel{Known: e.Status.Kernel.Known, Synchronised: e.Status.Kernel.Synchronised}.Sync(),
+			Kernel: clock.SyncOf(clock.Kernel{Known: e.Status.Kernel.Known, Synchronised: e.Status.Kernel.Synchronised}),
 		},
 	})
 	if err != nil {
 		return // counted by the estimator
 	}
-	p.last, p.at = e, w.cfg.Clock.Now().Mono
+	w.peers[e.Peer.Instance] = peer{e, w.cfg.Clock.Now().Mono}
 	if change == clock.Discontinuity {
+		w.jumps++
 		w.cfg.Logger.Warn("a clock jumped: one of two machines was paused, migrated or resumed", "peer", e.Peer.Node)
 	}
 }
@@ -297,7 +281,7 @@ func (w *Watch) Report() clock.Report {
 	r := clock.Report{Now: w.cfg.Clock.Now().Wall, Anchor: w.cfg.Clock.Stats(), Kernel: w.cfg.Clock.Kernel(), Gossip: 1}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r.Gate = w.report
+	r.Gate, r.Discontinuities = w.report, w.jumps
 	if w.gossip != nil {
 		r.Gossip, r.Address = w.gossip()
 	}
@@ -305,23 +289,49 @@ func (w *Watch) Report() clock.Report {
 	for i, o := range w.estimates() {
 		m := w.voters[i]
 		p := clock.PeerReport{Name: m.Name, Instance: m.Instance, Fresh: o.Fresh, SID: -1, Verdict: clock.Unverified}
-		if known := w.peers[m.Instance]; known != nil {
+		if known, ok := w.peers[m.Instance]; ok {
 			s := known.last.Status
 			p.Offset, p.Error = time.Duration(o.Issuing.Mid()), o.Issuing.Half()
 			p.Wall, p.Kernel = time.Duration(o.Wall.Mid()), o.Kernel
 			p.RTT, p.Age = known.last.RTT(), now.Sub(known.at)
-			p.SID, p.Term, p.Verdict, p.Stats = s.SID, s.Term, s.Verdict, known.clocks.Stats()
+			p.SID, p.Term, p.Verdict, p.Stats = s.SID, s.Term, s.Verdict, w.clocks.Stats(m.Instance)
 		}
 		r.Peers = append(r.Peers, p)
 	}
 	return r
 }
 
-// Clocks reads this node's clocks, for cluster.Local.
-func (w *Watch) Clocks() cluster.Clocks {
-	r := w.cfg.Clock.Read()
-	return cluster.Clocks{Raw: r.Raw, Issuing: w.cfg.Clock.UnixNano(r.Mono), Wall: r.Wall}
+// Suspended tells that the machine slept: every estimate counts from a raw clock
+// that stood still meanwhile, and all peers would seem wrong by as much.
+func (w *Watch) Suspended() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.clocks.Forget()
 }
+
+// Clocks reads this node's clocks, for cluster.Local and for estimates.
+//
+// They are read one after the other, and a pause in between would show as an
+// error of one against the other that no round trip bounds. So the raw clock is
+// read on both sides, and again if they are far apart.
+func (w *Watch) Clocks() cluster.Clocks { return ReadClocks(w.cfg.Clock) }
+
+// ReadClocks is Watch.Clocks, for before there is a watch.
+func ReadClocks(c Clock) cluster.Clocks {
+	for attempt := 1; ; attempt++ {
+		r := c.Read()
+		out := cluster.Clocks{Raw: r.Raw, Issuing: c.UnixNano(r.Mono), Wall: r.Wall}
+		if c.Read().Raw-r.Raw < int64(closeTogether) || attempt == readAttempts {
+			return out
+		}
+	}
+}
+
+// Bounds of ReadClocks. Two reads take about 2 µs.
+const (
+	closeTogether = 50 * time.Microsecond
+	readAttempts  = 4
+)
 
 // Status is what this node tells its peers, for cluster.Local.
 func (w *Watch) Status() cluster.Status {

@@ -12,6 +12,10 @@ type Report struct {
 	Peers   []PeerReport // by name: every other registered name, heard or not
 	Gossip  int          // live members in gossip, this node included
 	Address string       // of this node in gossip; empty: it has none
+
+	// Discontinuities counts samples that contradicted those before, of all
+	// peers, also of those that are gone.
+	Discontinuities uint64
 }
 
 // PeerReport is one peer, as seen from this node.
@@ -29,15 +33,4 @@ type PeerReport struct {
 	Verdict  State // what it says of itself
 	Kernel   Sync
 	Stats    PeerStats
-}
-
-// Sync returns what the kernel says in one word.
-func (k Kernel) Sync() Sync {
-	switch {
-	case !k.Known:
-		return SyncUnknown
-	case k.Synchronised:
-		return Synchronised
-	}
-	return Unsynchronised
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 )
@@ -23,10 +24,7 @@ type local struct{ d *Daemon }
 
 // Clocks reads the clocks. It does not go through the watch, which is not there
 // yet when gossip begins to listen.
-func (l local) Clocks() cluster.Clocks {
-	r := l.d.clock.Read()
-	return cluster.Clocks{Raw: r.Raw, Issuing: l.d.clock.UnixNano(r.Mono), Wall: r.Wall}
-}
+func (l local) Clocks() cluster.Clocks { return agreement.ReadClocks(l.d.clock) }
 
 // Status is asked once the cluster runs.
 func (l local) Status() cluster.Status { return l.d.watch.Status() }
@@ -134,6 +132,7 @@ func (d *Daemon) tellStep(e clock.AnchorEvent) {
 	case clock.Nudged:
 		log.Info("the wall clock was set by small steps", "steps", e.Count)
 	case clock.Suspended:
+		d.watch.Suspended()
 		log.Warn("the machine slept", "for", e.Lasted.String())
 	case clock.Stalled:
 		log.Warn("the process did not run", "for", e.Lasted.String())
