@@ -26,10 +26,10 @@ type scripted struct {
 	origin int64     // ns
 	rate   float64   // of the raw clock against true time
 	ahead  time.Duration
-	slow   time.Duration // how long the node takes before it can say its status
 
-	mu     sync.Mutex // guards status
+	mu     sync.Mutex // guards the rest
 	status cluster.Status
+	slow   time.Duration // how long the node takes before it can say its status
 }
 
 func (s *scripted) Clocks() cluster.Clocks {
@@ -42,18 +42,23 @@ func (s *scripted) Clocks() cluster.Clocks {
 }
 
 func (s *scripted) Status() cluster.Status {
-	if s.slow > 0 {
-		time.Sleep(s.slow)
-	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.status
+	status, slow := s.status, s.slow
+	s.mu.Unlock()
+	time.Sleep(slow)
+	return status
 }
 
 func (s *scripted) set(status cluster.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status = status
+}
+
+func (s *scripted) slowDown(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slow = d
 }
 
 // when returns the true time at which the raw clock showed a value.
@@ -336,7 +341,7 @@ func TestHold(t *testing.T) {
 		s.net.SetLink(clustertest.Link{Latency: 3 * time.Millisecond})
 		s.start(nil)
 		const slow = 70 * time.Millisecond
-		s.start(nil).local.slow = slow
+		s.start(nil).local.slowDown(slow)
 		time.Sleep(20 * time.Second)
 		got := s.nodes[0].since(s.begin)
 		if len(got) < 8 {
@@ -726,8 +731,11 @@ func TestWitnessIsHeard(t *testing.T) {
 		if len(behind.hints) != 1 || behind.hints[0].Kind != cluster.WitnessRevision || behind.hints[0].Revision != 100 {
 			t.Errorf("hints %+v", behind.hints)
 		}
-		if len(s.nodes[0].hints) != 0 {
-			t.Errorf("the other: %+v", s.nodes[0].hints)
+		ahead := s.nodes[0]
+		ahead.mu.Lock()
+		defer ahead.mu.Unlock()
+		if len(ahead.hints) != 0 {
+			t.Errorf("the other: %+v", ahead.hints)
 		}
 	})
 }
