@@ -121,19 +121,20 @@ func (n *Node) Ready() *Refusal {
 
 // Stats is a copy of the node's figures.
 type Stats struct {
-	Name     string
-	Instance lease.Instance
-	Issued   int64            // IDs
-	Refused  map[Reason]int64 // requests, by reason; every reason is present
-	Now      clock.Millis     // issuing clock, Unix ms
-	Ceil     clock.Millis     // of the present tenure; 0 without one
-	Lead     clock.Millis     // how far the last ID lies ahead of the clock; negative: behind
-	Holding  bool
-	SID      flake.SID // of the present tenure; 0 without one
-	Draining bool
-	Verdict  clock.Verdict
-	Lease    lease.Status
-	Reserved clock.Millis // highest ceiling ever confirmed to this process; 0: none
+	Name       string
+	Instance   lease.Instance
+	Issued     int64            // IDs
+	Unverified int64            // of these, while no majority confirmed the clock
+	Refused    map[Reason]int64 // requests, by reason; every reason is present
+	Now        clock.Millis     // issuing clock, Unix ms
+	Ceil       clock.Millis     // of the present tenure; 0 without one
+	Lead       clock.Millis     // how far the last ID lies ahead of the clock; negative: behind
+	Holding    bool
+	SID        flake.SID // of the present tenure; 0 without one
+	Draining   bool
+	Verdict    clock.Verdict
+	Lease      lease.Status
+	Reserved   clock.Millis // highest ceiling ever confirmed to this process; 0: none
 }
 
 // Stats returns the node's figures as they stand.
@@ -141,7 +142,7 @@ func (n *Node) Stats() Stats {
 	s := n.state.Load()
 	st := Stats{
 		Name: n.cfg.Name, Instance: n.cfg.Instance,
-		Issued: n.issued.Load(), Refused: make(map[Reason]int64, numReasons),
+		Issued: n.issued.Load(), Unverified: n.unverified.Load(), Refused: make(map[Reason]int64, numReasons),
 		Now: n.clock.Now().Wall, Draining: s.draining, Verdict: s.verdict, Lease: s.lease,
 		Reserved: clock.Millis(n.reserved.Load()),
 	}

@@ -35,10 +35,11 @@ type Node struct {
 	clock clock.Source
 	rnd   rand.Source
 
-	state   atomic.Pointer[state]
-	seen    atomic.Int64 // highest issuing clock ever read here, Unix ms
-	issued  atomic.Int64 // IDs
-	refused [numReasons]atomic.Int64
+	state      atomic.Pointer[state]
+	seen       atomic.Int64 // highest issuing clock ever read here, Unix ms
+	issued     atomic.Int64 // IDs
+	unverified atomic.Int64 // of these, while no majority confirmed the clock
+	refused    [numReasons]atomic.Int64
 
 	reserved atomic.Int64 // highest ceiling ever confirmed to this process, Unix ms
 
@@ -90,6 +91,9 @@ func (n *Node) Try(now clock.Reading, count int, after flake.ID) (gen.Block, err
 		b, err := s.tenure.Next(now.Wall, seen, count, after)
 		if err == nil {
 			n.issued.Add(int64(count))
+			if !s.verdict.Confirmed() {
+				n.unverified.Add(int64(count)) // I5 is not promised for these
+			}
 			return b, nil
 		}
 		return gen.Block{}, n.explain(s, count, err)

@@ -483,3 +483,23 @@ func BenchmarkNext(b *testing.B) {
 		})
 	}
 }
+
+// TestUnverifiedIsCounted: IDs issued while no majority confirms the clock are
+// counted apart, and others are not.
+func TestUnverifiedIsCounted(t *testing.T) {
+	src := clock.NewManual(clock.Millis(flake.DefaultEpoch + 1_000_000))
+	n := New(Config{Name: "n", Instance: "i", Gen: gen.Config{Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255}},
+		src, gen.Random())
+	n.Begin(lease.Grant{SID: 1, Term: 1, Base: src.Now().Wall, Ceil: src.Now().Wall + 30_000})
+	for i, v := range []clock.Verdict{
+		{State: clock.Open, Phase: clock.Confirmed}, {State: clock.Open, Phase: clock.Grace}, {State: clock.Open, Phase: clock.Unproven},
+	} {
+		n.SetVerdict(v)
+		if _, err := n.Try(src.Now(), 10, 0); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := n.Stats().Unverified, int64(10*i); got != want {
+			t.Errorf("after IDs under phase %v: %d unverified, want %d", v.Phase, got, want)
+		}
+	}
+}
