@@ -97,7 +97,7 @@ To try it, run «allocator dev»: it needs nothing else.`,
 	root.AddCommand(
 		a.devCommand(), a.initCommand(), a.serveCommand(),
 		a.getCommand(), a.parseCommand(), a.validateCommand(),
-		a.statusCommand(), a.doctorCommand(), a.adminCommand(), a.configCommand(), a.versionCommand(), a.docsCommand(),
+		a.statusCommand(), a.doctorCommand(), a.adminCommand(), a.gossipCommand(), a.configCommand(), a.versionCommand(), a.docsCommand(),
 	)
 	return root
 }
