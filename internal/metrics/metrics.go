@@ -125,11 +125,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(ready, flag(c.cfg.Node.Ready() == nil))
 	gauge(lead, max(n.Lead, 0).Duration().Seconds())
-	if n.Holding {
-		gauge(windowRemaining, max(n.Ceil-n.Now, 0).Duration().Seconds())
-	} else {
-		gauge(windowRemaining, 0)
-	}
+	gauge(windowRemaining, n.WindowLeft().Duration().Seconds())
 
 	l := k.Lease
 	if l.Lease != 0 {

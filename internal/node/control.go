@@ -127,6 +127,7 @@ type Stats struct {
 	Unverified int64            // of these, while no majority confirmed the clock
 	Refused    map[Reason]int64 // requests, by reason; every reason is present
 	Now        clock.Millis     // issuing clock, Unix ms
+	Base       clock.Millis     // first ms of the present tenure; 0 without one
 	Ceil       clock.Millis     // of the present tenure; 0 without one
 	Lead       clock.Millis     // how far the last ID lies ahead of the clock; negative: behind
 	Holding    bool
@@ -150,7 +151,12 @@ func (n *Node) Stats() Stats {
 		st.Refused[r] = n.refused[i].Load()
 	}
 	if t := s.tenure; t != nil {
-		st.Holding, st.SID, st.Ceil, st.Lead = true, t.SID(), t.Ceil(), t.Ahead(st.Now)
+		st.Holding, st.SID, st.Lead = true, t.SID(), t.Ahead(st.Now)
+		st.Base, st.Ceil = t.Base(), t.Ceil()
 	}
 	return st
 }
+
+// WindowLeft returns how much of the window is still to be used, in ms: of one
+// that has not begun, its length. It is 0 without one.
+func (s Stats) WindowLeft() clock.Millis { return max(s.Ceil-max(s.Now, s.Base), 0) }

@@ -54,13 +54,20 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 		status, text = http.StatusServiceUnavailable, refusal.Error()+"\n"
 	}
 	if _, verbose := r.URL.Query()["verbose"]; verbose {
-		text = conditions(s.node.Stats(), s.node.Config().Gen.MaxLead) + text
+		st := s.node.Stats()
+		clocks := fmt.Sprintf("verdict %v, offset %v, limit %v",
+			st.Verdict.State, st.Verdict.Offset.Duration(), st.Verdict.Limit.Duration())
+		if s.cfg.Clocks != nil {
+			clocks = clockLine(s.cfg.Clocks())
+		}
+		text = conditions(st, s.node.Config().Gen.MaxLead, clocks) + text
 	}
 	plain(w, status, text)
 }
 
-// conditions returns a line for each thing that readiness depends on.
-func conditions(st node.Stats, maxLead clock.Millis) string {
+// conditions returns a line for each thing that readiness depends on; clocks says
+// how the verdict came about.
+func conditions(st node.Stats, maxLead clock.Millis, clocks string) string {
 	line := func(ok bool, format string, args ...any) string {
 		mark := "[+] "
 		if !ok {
@@ -69,8 +76,7 @@ func conditions(st node.Stats, maxLead clock.Millis) string {
 		return mark + fmt.Sprintf(format, args...) + "\n"
 	}
 	text := line(!st.Draining, "serving: draining %t", st.Draining) +
-		line(st.Verdict.State == clock.Open, "clock: verdict %v, offset %v, limit %v",
-			st.Verdict.State, st.Verdict.Offset.Duration(), st.Verdict.Limit.Duration())
+		line(st.Verdict.State == clock.Open, "clock: %s", clocks)
 	problem := ""
 	if st.Lease.Problem != "" {
 		problem = ", " + st.Lease.Problem
@@ -80,7 +86,7 @@ func conditions(st node.Stats, maxLead clock.Millis) string {
 	}
 	return text +
 		line(true, "sid: %d, lease %v%s", st.SID, st.Lease.Phase, problem) +
-		line(st.Ceil > st.Now, "window: %v left", (st.Ceil-st.Now).Duration()) +
+		line(st.Ceil > st.Now, "window: %v left", st.WindowLeft().Duration()) +
 		line(st.Lead <= maxLead, "lead: %v, limit %v", st.Lead.Duration(), maxLead.Duration())
 }
 

@@ -48,6 +48,8 @@ type nodeView struct {
 	GRPC     string `json:"grpc_address"`
 	HTTP     string `json:"http_address"`
 	SID      int    `json:"sid"` // -1: none
+	// Clock is nil where nothing was heard of it.
+	Clock *peerView `json:"clock,omitempty"`
 }
 
 type sidView struct {
@@ -78,6 +80,7 @@ type selfView struct {
 	Revision int64       `json:"revision"`             // of etcd, that it last read; 0: none yet
 	Cluster  uint64      `json:"cluster_id,string"`    // etcd's, that it last read; 0: none yet
 	Highest  int64       `json:"highest_ceil_unix_ms"` // ever confirmed to the process; 0: none
+	Clock    *clockView  `json:"clock,omitempty"`      // nil: it judges none
 }
 
 // cluster returns the view, at most viewFresh old. Where etcd does not answer,
@@ -103,9 +106,12 @@ func (s *Server) cluster(ctx context.Context) (clusterView, error) {
 		return clusterView{}, ctx.Err()
 	case err != nil:
 		c.Problem = "etcd cannot be read: nodes and sids are unknown"
-		return c, nil
+	default:
+		c.fill(v, st)
 	}
-	c.fill(v, st)
+	if s.cfg.Clocks != nil {
+		c.fillClocks(s.cfg.Clocks())
+	}
 	return c, nil
 }
 
@@ -184,7 +190,9 @@ func (c *clusterView) fill(v lease.View, st node.Stats) {
 		if !ok {
 			sid = -1
 		}
-		c.Nodes = append(c.Nodes, nodeView{string(r.Instance), r.Node, r.Version, r.GRPC, r.HTTP, sid})
+		c.Nodes = append(c.Nodes, nodeView{
+			Instance: string(r.Instance), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, SID: sid,
+		})
 	}
 	slices.SortFunc(c.Nodes, func(a, b nodeView) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Instance, b.Instance))
@@ -232,12 +240,13 @@ func (c clusterView) proto() *pb.GetClusterResponse {
 			Sid: int32(c.Self.SID), Term: c.Self.Term, CeilUnixMs: c.Self.Ceil,
 			NowUnixMs: c.Self.Now, Verdict: c.Self.Verdict, IdsIssued: c.Self.Issued,
 			Era: c.Self.Era, Revision: c.Self.Revision, ClusterId: c.Self.Cluster, HighestCeilUnixMs: c.Self.Highest,
+			Clock: c.Self.Clock.proto(),
 		},
 	}
 	for _, n := range c.Nodes {
 		res.Nodes = append(res.Nodes, &pb.Node{
 			Instance: n.Instance, Name: n.Name, Version: n.Version,
-			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, Sid: int32(n.SID),
+			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, Sid: int32(n.SID), Clock: n.Clock.proto(),
 		})
 	}
 	for _, sid := range c.Sids {

@@ -59,6 +59,10 @@ type Config struct {
 	// operators have to stop the process.
 	Drain func(ctx context.Context) error
 
+	// Clocks, if set, tells what is known of this node's clock and its peers'. It
+	// must be safe for concurrent use.
+	Clocks func() clock.Report
+
 	// Observe, if set, is told how long each request took. It must not block.
 	Observe func(surface string, took time.Duration)
 }
