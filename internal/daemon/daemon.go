@@ -212,6 +212,7 @@ func (d *Daemon) build() error {
 	d.server, err = server.New(server.Config{
 		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log,
 		Observe: func(surface string, took time.Duration) { d.metrics.Observe(surface, took) },
+		Drain:   d.rest,
 	})
 	if err != nil {
 		return err

@@ -212,6 +212,8 @@ type Status struct {
 	Quarantined map[flake.SID]string // why a sid is not used
 	Nodes       []Registration       // who is registered, when last listed; do not write
 	Listed      bool                 // the space has been listed
+	Idle        bool                 // no tenure, and no write on its way that could begin one
+	GateOpen    bool                 // ceilings may be written
 	Ceiling     clock.Millis         // the highest of any window seen, when last listed; 0: none
 	Problem     string               // what the node waits for, for a person; empty when all is well
 }

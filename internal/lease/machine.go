@@ -275,6 +275,8 @@ func (m *Machine) Status() Status {
 		Quarantined: maps.Clone(m.bad),
 		Nodes:       m.nodes,
 		Listed:      m.sids != nil,
+		Idle:        m.tenure == nil && m.try == nil,
+		GateOpen:    m.gateOpen,
 		Problem:     m.problem,
 	}
 	if t := m.tenure; t != nil && !t.sealed {
