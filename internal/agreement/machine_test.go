@@ -1,0 +1,98 @@
+package agreement_test
+
+import (
+	"sync"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// dawn is what true time is when a story begins, in Unix ns: bubbles begin in
+// the year 2000, before the epoch of any ID.
+const dawn = 1_769_904_000_000 * int64(time.Millisecond)
+
+// machine is the clocks of one machine in a bubble, whose own time is the true
+// one. Whatever is wrong with them is said by its methods. It is safe for
+// concurrent use.
+type machine struct {
+	begin  time.Time // of the story
+	origin int64     // of the raw clock, ns
+	rate   int64     // ppm by which the raw clock is fast
+
+	mu     sync.Mutex    // guards the rest
+	lost   time.Duration // by which all clocks are behind
+	step   time.Duration // wall clock ahead of the others, since stepped
+	ppm    int64         // wall clock fast by
+	since  time.Duration // ppm, as of begin
+	asleep bool
+	at     time.Duration // when it fell asleep
+	slept  time.Duration
+	kernel clock.Kernel
+}
+
+func (m *machine) Read() clock.Readings {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := time.Since(m.begin)
+	wall := t + m.step + drifted(t-m.since, m.ppm)
+	up := t - m.slept
+	if m.asleep {
+		up -= t - m.at
+	}
+	up -= m.lost
+	return clock.Readings{
+		Wall: dawn + int64(wall-m.lost), Mono: clock.Mono(up), Raw: m.origin + int64(up+drifted(up, m.rate)), Boot: int64(t - m.lost),
+	}
+}
+
+func drifted(d time.Duration, ppm int64) time.Duration {
+	return d / 1000 * time.Duration(ppm) / 1000
+}
+
+func (m *machine) Kernel() clock.Kernel {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kernel
+}
+
+// set runs f with the clocks at rest.
+func (m *machine) set(f func(t time.Duration)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(time.Since(m.begin))
+}
+
+// Step sets the wall clock d ahead of where it is.
+func (m *machine) Step(d time.Duration) { m.set(func(time.Duration) { m.step += d }) }
+
+// Right sets the wall clock to what a machine that lost no time would show, and
+// stops its drift.
+func (m *machine) Right() { m.set(func(time.Duration) { m.step, m.ppm = m.lost, 0 }) }
+
+// Drift lets the wall clock run ppm fast from now on.
+func (m *machine) Drift(ppm int64) {
+	m.set(func(t time.Duration) {
+		m.step += drifted(t-m.since, m.ppm)
+		m.ppm, m.since = ppm, t
+	})
+}
+
+// Lose makes all clocks stand still for d, as when a hypervisor pauses or
+// migrates a machine and does not tell; a negative d lets them leap ahead.
+func (m *machine) Lose(d time.Duration) { m.set(func(time.Duration) { m.lost += d }) }
+
+// Sleep and Wake suspend the machine: its monotonic clocks stand still.
+func (m *machine) Sleep() { m.set(func(t time.Duration) { m.asleep, m.at = true, t }) }
+
+func (m *machine) Wake() {
+	m.set(func(t time.Duration) {
+		if m.asleep {
+			m.asleep, m.slept = false, m.slept+t-m.at
+		}
+	})
+}
+
+// SetKernel says whether the kernel's clock discipline calls itself good.
+func (m *machine) SetKernel(synchronised bool) {
+	m.set(func(time.Duration) { m.kernel = clock.Kernel{Known: true, Synchronised: synchronised} })
+}

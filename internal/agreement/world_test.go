@@ -1,0 +1,425 @@
+package agreement_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/cluster/clustertest"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/history"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/leasetest"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// The defaults of package config, which tests below compare with.
+const (
+	window   = 30 * time.Second
+	leaseTTL = 15 * time.Second
+	maxSkew  = 250 * time.Millisecond
+	maxLead  = 250 * time.Millisecond
+	grace    = 60 * time.Second
+	pool     = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+)
+
+// world is a space with its nodes in a bubble: whole ones, but for their ports,
+// on one store and one network in memory.
+type world struct {
+	t     *testing.T
+	begin time.Time
+	net   *clustertest.Network
+	store *leasetest.Memory
+	ctx   context.Context // the world's: for what is not a node
+
+	members []*member
+
+	mu   sync.Mutex // guards what follows, and makes writes and their record one
+	hist history.History
+	puts []put
+}
+
+// put is a window record as it came to be in the store.
+type put struct {
+	at  time.Duration // of true time, as all times of stories, since the beginning
+	by  lease.Instance
+	op  lease.Op
+	sid flake.SID
+	w   lease.Window
+}
+
+// tell plays a story. When f returns, all nodes stop, and the record of what
+// they did is held against the claims I1 to I4.
+func tell(t *testing.T, f func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(context.Background())
+		w := &world{
+			t: t, begin: time.Now(), net: clustertest.New(time.Now, 1), store: leasetest.NewMemory(1), ctx: ctx,
+			hist: history.History{Format: flake.Default},
+		}
+		w.net.SetLink(clustertest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
+		_, _, err := w.store.Init(ctx, lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expiry := make(chan struct{})
+		go func() {
+			defer close(expiry)
+			for ctx.Err() == nil {
+				time.Sleep(500 * time.Millisecond)
+				w.store.Advance(500 * time.Millisecond)
+			}
+		}()
+		defer func() {
+			for _, m := range w.members {
+				m.stop()
+			}
+			stop()
+			<-expiry
+			time.Sleep(30 * time.Second) // for timers of the gossip library
+			for _, v := range w.hist.Check() {
+				t.Error(v)
+			}
+			if t.Failed() {
+				for _, m := range w.members {
+					t.Logf("%s\n%s", m, tail(m.log.String(), 6000))
+				}
+			}
+		}()
+		f(w)
+	})
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// now returns true time.
+func (w *world) now() time.Duration { return time.Since(w.begin) }
+
+// trueMillis returns true time at t, as an ID has it.
+func trueMillis(t time.Duration) clock.Millis { return clock.Millis((dawn + int64(t)) / int64(time.Millisecond)) }
+
+// options say how a node differs from a sound one.
+type options struct {
+	name   string        // "" numbers it
+	off    time.Duration // of its wall clock at the start
+	kernel string        // "good", "bad"; else it does not say
+	strict bool
+	pace   time.Duration      // between requests; 0: 250 ms
+	store  *leasetest.Memory  // another than the world's
+	keep   func(*lease.Config) // edits the keeper's settings
+	// What it tells its peers, given the truth.
+	clocks func(cluster.Clocks) cluster.Clocks
+	status func(cluster.Status) cluster.Status
+}
+
+// member is a node of a world.
+type member struct {
+	w        *world
+	name     string
+	instance lease.Instance
+	clocks   *machine
+	system   *clock.System
+	node     *node.Node
+	keeper   *keeper.Keeper
+	watch    *agreement.Watch
+	net      *clustertest.Transport
+	etcd     *leasetest.Faulty
+	stop     func() // gracefully; again does nothing
+	log      *lines
+	opts     options
+
+	mu     sync.Mutex // guards the rest
+	tries  []try
+	events []clock.AnchorEvent
+	off    bool // clients look away
+}
+
+// try is one request and its answer.
+type try struct {
+	begin, end time.Duration
+	issued     clock.Millis
+	refusal    *node.Refusal // nil: issued
+}
+
+// lines is a log that stories can search.
+type lines struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (m *member) String() string {
+	return fmt.Sprintf("%s at %v: verdict %+v, lease %v %q, anchor %+v", m.name, m.w.now(),
+		m.watch.Report().Gate.Verdict, m.keeper.Status().Phase, m.keeper.Status().Problem, m.system.Stats())
+}
+
+// startAll starts n sound nodes.
+func (w *world) startAll(n int) []*member {
+	for range n {
+		w.start(options{})
+	}
+	return w.members[len(w.members)-n:]
+}
+
+// start starts a node as the daemon does.
+func (w *world) start(o options) *member {
+	w.t.Helper()
+	i := len(w.members)
+	if o.name == "" {
+		o.name = fmt.Sprintf("node-%02d", i)
+	}
+	if o.pace == 0 {
+		o.pace = 250 * time.Millisecond
+	}
+	r := mathrand.New(mathrand.NewPCG(uint64(i), 7))
+	m := &member{
+		w: w, name: o.name, instance: lease.Instance(uuid.NewString()), opts: o, log: &lines{}, net: w.net.Listen(),
+		clocks: &machine{begin: w.begin, origin: 1 + r.Int64N(1e15), rate: r.Int64N(100) - 50, step: o.off},
+	}
+	if o.kernel != "" {
+		m.clocks.SetKernel(o.kernel == "good")
+	}
+	m.system = clock.NewSystemOn(clock.AnchorConfig{}, m.clocks)
+	m.node = node.New(node.Config{
+		Name: m.name, Instance: m.instance, MaxWait: 100 * time.Millisecond, MaxSkew: maxSkew,
+		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: clock.MillisOf(maxLead), MaxStep: 255},
+	}, m.system, gen.Random())
+	store := o.store
+	if store == nil {
+		store = w.store
+	}
+	m.etcd = leasetest.NewFaulty(recorded{store, m}, nil)
+	log := slog.New(slog.NewTextHandler(m.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Duration("at", w.now())
+		}
+		return a
+	}}))
+	lc := lease.Config{
+		Registration: lease.Registration{Instance: m.instance, Node: m.name, Version: "test", Gossip: m.net.Addr()},
+		Gated:        true, Format: flake.Default,
+		Window: window, ExtendEvery: 5 * time.Second, TTL: leaseTTL, KeepAliveEvery: 3 * time.Second,
+		ReloadEvery: 30 * time.Second, RetryAfter: 250 * time.Millisecond, MaxSkew: maxSkew, MaxLead: maxLead,
+		Nonce: rand.Text, Jitter: func(most time.Duration) time.Duration { return mathrand.N(max(most, 1)) },
+	}
+	if o.keep != nil {
+		o.keep(&lc)
+	}
+	m.keeper = keeper.New(keeper.Config{
+		Machine: lc, Store: heard{m.etcd, m}, Generator: m.node, Clock: m.system, Logger: log,
+		CallTimeout: 2 * time.Second, StopTimeout: 5 * time.Second,
+	})
+	m.watch = agreement.New(agreement.Config{
+		Name: m.name, Instance: m.instance, Clock: m.system, Logger: log,
+		Gate: clock.GateConfig{MaxSkew: maxSkew, Grace: grace, Strict: o.strict}, Keeper: m.keeper, Node: m.node,
+	})
+	gossip, err := cluster.New(cluster.Config{
+		Node: m.name, Instance: string(m.instance), Label: "allocator/test", Pool: pool, Transport: m.net,
+		Local: voice{m}, Logger: log, Random: mathrand.NewPCG(uint64(i), 11),
+		OnExchange: m.watch.OnExchange, OnDuplicate: m.watch.OnDuplicate, OnWitness: m.watch.OnWitness,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	m.run(gossip)
+	w.members = append(w.members, m)
+	return m
+}
+
+// run starts what a daemon runs, and a client.
+func (m *member) run(gossip *cluster.Cluster) {
+	keeping, stopKeeper := context.WithCancel(context.Background())
+	running, stopAll := context.WithCancel(context.Background())
+	var kept, all sync.WaitGroup
+	check := func(err error) {
+		if err != nil {
+			m.w.t.Errorf("%s: %v", m.name, err)
+		}
+	}
+	all.Go(func() {
+		check(m.system.Run(running, m.watch.Witness, func(e clock.AnchorEvent) {
+			if e.Kind == clock.Suspended {
+				m.watch.Suspended()
+			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.events = append(m.events, e)
+		}))
+	})
+	all.Go(func() { check(m.watch.Run(running)) })
+	all.Go(func() { check(gossip.Run(running)) })
+	all.Go(func() { m.seed(running, gossip) })
+	kept.Go(func() { check(m.keeper.Run(keeping)) })
+	all.Go(func() { m.client(running) })
+	m.stop = sync.OnceFunc(func() {
+		m.node.Drain()
+		stopKeeper()
+		kept.Wait()
+		stopAll()
+		all.Wait()
+	})
+}
+
+// seed tells gossip who is registered, as the daemon does.
+func (m *member) seed(ctx context.Context, gossip *cluster.Cluster) {
+	for ctx.Err() == nil {
+		st := m.keeper.Status()
+		var seeds []string
+		for _, r := range st.Nodes {
+			if r.Instance != m.instance {
+				seeds = append(seeds, r.Gossip)
+			}
+		}
+		gossip.SetSeeds(seeds)
+		pause := time.Second
+		if !st.Listed {
+			pause = 20 * time.Millisecond
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// client asks for an ID again and again, and writes down what it gets.
+func (m *member) client(ctx context.Context) {
+	for ctx.Err() == nil {
+		m.request(ctx)
+		select {
+		case <-time.After(m.opts.pace):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (m *member) request(ctx context.Context) {
+	t := try{begin: m.w.now()}
+	b, err := m.node.Next(ctx, 1, 0)
+	t.end = m.w.now()
+	switch r, ok := errors.AsType[*node.Refusal](err); {
+	case err == nil:
+		t.issued = clock.Millis(flake.Default.UnixMilli(b.First))
+		m.w.mu.Lock()
+		m.w.hist.Issues = append(m.w.hist.Issues, history.Issue{
+			Process: string(m.instance), First: b.First, Count: 1, Stride: b.Stride,
+			Begin: clock.Mono(t.begin), End: clock.Mono(t.end),
+		})
+		m.w.mu.Unlock()
+	case !ok:
+		m.w.t.Errorf("%s: %v is no refusal", m.name, err)
+		return
+	default:
+		t.refusal = r
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tries = append(m.tries, t)
+}
+
+// voice is what a node tells its peers: the truth, unless it lies.
+type voice struct{ *member }
+
+func (v voice) Clocks() cluster.Clocks {
+	c := v.watch.Clocks()
+	if v.opts.clocks != nil {
+		c = v.opts.clocks(c)
+	}
+	return c
+}
+
+func (v voice) Status() cluster.Status {
+	s := v.watch.Status()
+	if v.opts.status != nil {
+		s = v.opts.status(s)
+	}
+	return s
+}
+
+// recorded is the store itself, with a record of what was written to it: also
+// where whoever wrote never hears of it.
+type recorded struct {
+	*leasetest.Memory
+	m *member
+}
+
+func (r recorded) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, error) {
+	w := r.m.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ok, v, err := r.Memory.Commit(ctx, txn)
+	if ok && err == nil {
+		rec := v.Sids[txn.SID].Window
+		w.puts = append(w.puts, put{time.Since(w.begin), r.m.instance, txn.Op, txn.SID, rec.Value})
+		if r.Memory == w.store {
+			w.hist.Writes = append(w.hist.Writes, history.Write{
+				SID: txn.SID, Rev: rec.Rev, Term: rec.Value.Term, Base: rec.Value.Base, Ceil: rec.Value.Ceil,
+				Released: rec.Value.State == lease.Released,
+			})
+		}
+	}
+	return ok, v, err
+}
+
+// heard is what a node hears of the store: of it, its records count as grants
+// from when it hears. Each call takes a while.
+type heard struct {
+	*leasetest.Faulty
+	m *member
+}
+
+func (h heard) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, error) {
+	time.Sleep(time.Millisecond)
+	ok, v, err := h.Faulty.Commit(ctx, txn)
+	h.note(v, err)
+	return ok, v, err
+}
+
+func (h heard) Read(ctx context.Context, sid flake.SID) (lease.View, error) {
+	time.Sleep(time.Millisecond)
+	v, err := h.Faulty.Read(ctx, sid)
+	h.note(v, err)
+	return v, err
+}
+
+func (h heard) note(v lease.View, err error) {
+	if err != nil {
+		return
+	}
+	h.m.w.mu.Lock()
+	defer h.m.w.mu.Unlock()
+	for sid, s := range v.Sids {
+		if r := s.Window.Value; r.Instance == h.m.instance && r.State == lease.Active {
+			h.m.w.hist.Grants = append(h.m.w.hist.Grants, history.Grant{
+				Process: string(h.m.instance), SID: sid, Base: r.Base, Ceil: r.Ceil, At: clock.Mono(h.m.w.now()),
+			})
+		}
+	}
+}
