@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -171,6 +172,9 @@ const (
 var faultNames = [faults]string{
 	"none", "version", "malformed", "stranger", "unknown", "stale", "replayed", "forged", "queue_full",
 }
+
+// DropReasons lists the keys of Stats.Dropped.
+func DropReasons() []string { return slices.Clone(faultNames[none+1:]) }
 
 // receive settles a reply that came at time t4, and returns the peer that sent
 // it. A nonce counts once, whatever becomes of its reply.

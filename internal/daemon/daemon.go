@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -48,6 +49,8 @@ type Daemon struct {
 	metrics   *metrics.Metrics
 	listeners listeners
 	gossip    cluster.Transport // nil: none
+
+	cluster atomic.Pointer[cluster.Cluster] // nil until gossip runs
 }
 
 // ErrNoEndpoints says that a node was not told where etcd is.
@@ -99,6 +102,10 @@ func (d *Daemon) Listening() <-chan struct{} { return d.listening }
 // Addresses returns where the node answers. It may be called once Listening is
 // closed.
 func (d *Daemon) Addresses() Addresses { return d.addrs }
+
+// Clocks returns what the node knows of its clock and its peers'. It may be called
+// once Listening is closed.
+func (d *Daemon) Clocks() clock.Report { return d.watch.Report() }
 
 // Node returns the part that issues IDs.
 func (d *Daemon) Node() *node.Node { return d.node }
@@ -211,6 +218,7 @@ func (d *Daemon) build() error {
 	var err error
 	d.server, err = server.New(server.Config{
 		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log,
+		Clocks:  d.watch.Report,
 		Observe: func(surface string, took time.Duration) { d.metrics.Observe(surface, took) },
 		Drain:   d.rest,
 	})
@@ -219,6 +227,7 @@ func (d *Daemon) build() error {
 	}
 	d.metrics = metrics.New(metrics.Config{
 		Node: d.node, Keeper: d.keeper, Clock: d.clock, Version: d.version,
+		Clocks: d.watch.Report, Gossip: d.gossipStats,
 		Requests: func(yield func(string, string, int64)) {
 			for _, c := range d.server.Stats() {
 				yield(c.Surface, c.Outcome, c.Requests)

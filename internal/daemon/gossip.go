@@ -59,6 +59,7 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 		_ = d.gossip.Shutdown()
 		return err
 	}
+	d.cluster.Store(c)
 	d.watch.SetGossip(func() (int, string) {
 		s := c.Stats()
 		return len(s.Peers) + 1, s.Addr
@@ -73,6 +74,14 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 	stop()
 	<-done
 	return err
+}
+
+// gossipStats returns what gossip has counted; ok is false until it runs.
+func (d *Daemon) gossipStats() (s cluster.Stats, ok bool) {
+	if c := d.cluster.Load(); c != nil {
+		return c.Stats(), true
+	}
+	return s, false
 }
 
 // seed tells gossip where the registered nodes are, until ctx ends.

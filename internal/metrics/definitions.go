@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/flakelease/allocator/internal/cluster"
 )
 
 // Definition describes one family of series.
@@ -39,6 +41,37 @@ const (
 	buildInfo       = "allocator_build_info"
 )
 
+// Names of the families about clocks and gossip.
+const (
+	idsUnverified      = "allocator_ids_unverified_total"
+	clockVerdict       = "allocator_clock_verdict"
+	clockPhase         = "allocator_clock_phase"
+	clockFinding       = "allocator_clock_finding"
+	clockNodes         = "allocator_clock_nodes"
+	clockQuorum        = "allocator_clock_quorum"
+	clockFalsetickers  = "allocator_clock_falsetickers"
+	clusterOffset      = "allocator_clock_cluster_offset_seconds"
+	clusterUncertainty = "allocator_clock_cluster_uncertainty_seconds"
+	peerOffset         = "allocator_clock_offset_seconds"
+	peerUncertainty    = "allocator_clock_uncertainty_seconds"
+	clockShuts         = "allocator_clock_shuts_total"
+	clockUnverified    = "allocator_clock_unverified_seconds_total"
+	clockJumps         = "allocator_clock_discontinuities_total"
+	clockSteps         = "allocator_clock_steps_total"
+	clockNudges        = "allocator_clock_nudges_total"
+	clockSuspends      = "allocator_clock_suspends_total"
+	clockStalls        = "allocator_clock_stalls_total"
+	stepPending        = "allocator_clock_step_pending"
+	clockHeld          = "allocator_clock_held_seconds"
+	tickDelay          = "allocator_clock_tick_delay_seconds"
+	kernelSynchronised = "allocator_clock_kernel_synchronised"
+	kernelMaxError     = "allocator_clock_kernel_max_error_seconds"
+	gossipMembers      = "allocator_gossip_members"
+	gossipExchanges    = "allocator_gossip_exchanges_total"
+	gossipUnanswered   = "allocator_gossip_unanswered_total"
+	gossipDropped      = "allocator_gossip_dropped_total"
+)
+
 var definitions = []Definition{
 	{idsIssued, "counter", nil, "IDs issued by this node."},
 	{requests, "counter", []string{"surface", "code"}, "Requests answered, by surface and by OK, CANCELED, NOT_FOUND or the reason of the refusal."},
@@ -59,6 +92,33 @@ var definitions = []Definition{
 	{etcdErrors, "counter", []string{"op"}, "Calls to etcd without a clear answer."},
 	{tickAge, "gauge", nil, "Time since the keeper's loop last went round, in seconds; over 1 means that the process is starved or stuck."},
 	{epochRemaining, "gauge", nil, "Time until the 43 bits of an ID's timestamp are used up, in seconds."},
+	{idsUnverified, "counter", nil, "IDs issued while no majority confirmed this node's clock."},
+	{clockVerdict, "gauge", []string{"state"}, "1 for what the clocks allow this node to do, 0 for the others."},
+	{clockPhase, "gauge", []string{"phase"}, "1 for where the judgement of this node's clock stands, 0 for the others."},
+	{clockFinding, "gauge", []string{"finding"}, "1 for what the latest comparison of clocks found, 0 for the others."},
+	{clockNodes, "gauge", []string{"opinion"}, "Registered names by what their clocks say of this node's, itself among those that agree."},
+	{clockQuorum, "gauge", nil, "How many of the registered names are a majority."},
+	{clockFalsetickers, "gauge", nil, "Other nodes whose clocks are surely further than max_skew from the cluster's time."},
+	{clusterOffset, "gauge", nil, "The cluster's time minus this node's, in seconds; absent while no quorum agrees on it."},
+	{clusterUncertainty, "gauge", nil, "Half of the interval that the cluster's time lies in, in seconds; absent with it."},
+	{peerOffset, "gauge", []string{"sid"}, "The clock of the holder of a sid minus this node's, in seconds; absent while it is not heard."},
+	{peerUncertainty, "gauge", []string{"sid"}, "Half of the interval that this offset lies in, in seconds; absent with it."},
+	{clockShuts, "counter", nil, "Times that this node began to refuse because clocks disagree."},
+	{clockUnverified, "counter", nil, "Time spent open without a majority to confirm this node's clock, in seconds."},
+	{clockJumps, "counter", nil, "Readings of peers that contradict those before: one of two machines was paused, migrated or resumed."},
+	{clockSteps, "counter", []string{"direction"}, "Steps of this machine's wall clock by more than 20 ms."},
+	{clockNudges, "counter", []string{"direction"}, "Steps of this machine's wall clock by 2 to 20 ms."},
+	{clockSuspends, "counter", nil, "Times that this machine slept."},
+	{clockStalls, "counter", nil, "Times that this process did not run for over a second."},
+	{stepPending, "gauge", nil, "1 while IDs keep the time from before a step of the wall clock, else 0."},
+	{clockHeld, "gauge", nil, "The wall clock minus the time that IDs are made from, in seconds."},
+	{tickDelay, "gauge", nil, "Time between the last two looks at this machine's clocks, in seconds; far above 0.1, the process is starved."},
+	{kernelSynchronised, "gauge", nil, "1 if the kernel says that the wall clock is disciplined, else 0; absent where it cannot be asked."},
+	{kernelMaxError, "gauge", nil, "The kernel's bound for the wall clock's error, in seconds; absent where it cannot be asked."},
+	{gossipMembers, "gauge", nil, "Live members in gossip, this node included."},
+	{gossipExchanges, "counter", nil, "Readings of clocks taken from peers."},
+	{gossipUnanswered, "counter", nil, "Questions to peers that were never answered."},
+	{gossipDropped, "counter", []string{"reason"}, "Messages between nodes that were dropped, by reason."},
 	{buildInfo, "gauge", []string{"version"}, "Always 1, with the version of the program."},
 }
 
@@ -90,13 +150,21 @@ Series of the Go runtime (` + "`go_…`" + `) and the process (` + "`process_…
 	}
 	fmt.Fprintf(&b, "\n## Values of labels\n\n")
 	for _, l := range []struct {
-		name   string
-		values []string
+		name, of string // of: the families that mean these values by it; "" for all
+		values   []string
 	}{
-		{"reason", texts(reasons())}, {"kind", texts(alarmKinds)}, {"op", texts(ops)},
-		{"phase", texts(phases)}, {"state", poolStates},
+		{"reason", refusals, texts(reasons())}, {"reason", gossipDropped, cluster.DropReasons()},
+		{"kind", "", texts(alarmKinds)}, {"op", "", texts(ops)},
+		{"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
+		{"state", poolSids, poolStates}, {"state", clockVerdict, texts(clockStates)},
+		{"finding", "", texts(clockFindings)}, {"opinion", "", opinions}, {"direction", "", directions},
 	} {
-		fmt.Fprintf(&b, "- `%s`: `%s`\n", l.name, strings.Join(l.values, "`, `"))
+		of := ""
+		if l.of != "" {
+			of = " of `" + l.of + "`"
+		}
+		fmt.Fprintf(&b, "- `%s`%s: `%s`\n", l.name, of, strings.Join(l.values, "`, `"))
 	}
+	b.WriteString("- `sid`: the sids of the other nodes heard; a node without a sid has no series\n")
 	return b.String()
 }

@@ -9,12 +9,14 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// Config is what the series are read from. All fields are required.
+// Config is what the series are read from. All fields are required, but Clocks
+// and Gossip.
 type Config struct {
 	Node    *node.Node
 	Keeper  *keeper.Keeper
@@ -23,6 +25,12 @@ type Config struct {
 	// Requests calls yield for each surface and outcome, always the same ones,
 	// with the number of requests so far.
 	Requests func(yield func(surface, outcome string, n int64))
+	// Clocks tells what is known of this node's clock and its peers'. nil: there
+	// are no such series.
+	Clocks func() clock.Report
+	// Gossip tells what gossip has counted; ok is false as long as there is none.
+	// nil: there is none.
+	Gossip func() (s cluster.Stats, ok bool)
 }
 
 // Metrics is a registry with the series of one node.
@@ -119,6 +127,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter := func(name string, v float64, labels ...string) { send(prometheus.CounterValue, name, v, labels...) }
 
 	counter(idsIssued, float64(n.Issued))
+	counter(idsUnverified, float64(n.Unverified))
 	c.cfg.Requests(func(surface, outcome string, v int64) { counter(requests, float64(v), surface, outcome) })
 	for _, r := range node.Reasons {
 		counter(refusals, float64(n.Refused[r]), string(r))
@@ -162,6 +171,20 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	end := c.cfg.Node.Config().Gen.Epoch + flake.MaxTimestamp + 1
 	gauge(epochRemaining, float64(end-now.Wall)/1000) // 278 years are more than a Duration of any epoch holds
 	gauge(buildInfo, 1, c.cfg.Version)
+	if c.cfg.Clocks != nil {
+		collectClocks(c.cfg.Clocks(), c.cfg.Node.Config().Gen.Layout.Holders(), gauge, counter)
+	}
+	var g cluster.Stats
+	if c.cfg.Gossip != nil {
+		if s, ok := c.cfg.Gossip(); ok {
+			g = s
+		}
+	}
+	counter(gossipExchanges, float64(g.Exchanges))
+	counter(gossipUnanswered, float64(g.Unanswered))
+	for _, reason := range cluster.DropReasons() {
+		counter(gossipDropped, float64(g.Dropped[reason]), reason)
+	}
 }
 
 // buckets returns the keeper's cumulative counts by bound.
