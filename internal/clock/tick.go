@@ -55,7 +55,9 @@ func (t *tick) agree(held time.Duration) {
 	if moved >= nudge {
 		t.nudged(held)
 	}
-	if held.Abs() > stillness {
+	// A line back begins with a grace: were each small move followed at once, the
+	// next would come within it and time would never be given back.
+	if busy := a.line.ahead(t.r.Mono) > 0 && held.Abs() < nudge; held.Abs() > stillness && !busy {
 		a.walked += held
 		t.move(held)
 	}
