@@ -16,6 +16,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
@@ -32,7 +33,8 @@ type rig struct {
 	node    *node.Node
 	keeper  *keeper.Keeper
 	metrics *metrics.Metrics
-	run     func() // the keeper, until the test ends; returns when the node is ready
+	clocks  *clock.Report // that the series are made of
+	run     func()        // the keeper, until the test ends; returns when the node is ready
 }
 
 func newRig(t *testing.T) *rig {
@@ -57,9 +59,13 @@ func newRig(t *testing.T) *rig {
 		Store: store, Generator: n, Clock: src, Logger: slog.New(slog.DiscardHandler),
 		CallTimeout: time.Second, StopTimeout: time.Second,
 	})
-	r := &rig{node: n, keeper: k}
+	r := &rig{node: n, keeper: k, clocks: troubled()}
 	r.metrics = metrics.New(metrics.Config{
 		Node: n, Keeper: k, Clock: src, Version: "v1.2.3",
+		Clocks: func() clock.Report { return *r.clocks },
+		Gossip: func() (cluster.Stats, bool) {
+			return cluster.Stats{Exchanges: 40, Unanswered: 3, Dropped: map[string]uint64{"forged": 2}}, true
+		},
 		Requests: func(yield func(string, string, int64)) {
 			yield("grpc_allocate", "OK", 3)
 			yield("grpc_allocate", "NO_SID", 0)
@@ -83,6 +89,36 @@ func newRig(t *testing.T) *rig {
 		}
 	}
 	return r
+}
+
+// troubled is a report with a figure of each kind.
+func troubled() *clock.Report {
+	peer := func(name string, sid int, term int64, offset time.Duration) clock.PeerReport {
+		return clock.PeerReport{Name: name, Fresh: true, SID: sid, Term: term, Offset: offset, Error: 2 * time.Millisecond}
+	}
+	silent := peer("e", 9, 1, time.Hour)
+	silent.Fresh = false
+	return &clock.Report{
+		Gate: clock.GateStats{
+			Verdict: clock.Verdict{State: clock.Skewed, Phase: clock.Shut},
+			Judgement: clock.Judgement{
+				Finding: clock.SelfFalse, Registered: 7, Quorum: 4, Agree: 1, Disagree: 4, Ambiguous: 1, Silent: 1,
+				Known: true, Offset: -750 * time.Millisecond, Uncertainty: 3 * time.Millisecond, Falsetickers: []string{"c", "d"},
+			},
+			Shuts: 5, Unverified: 90 * time.Second,
+		},
+		Anchor: clock.AnchorStats{
+			StepsForward: 11, StepsBack: 12, NudgesForward: 13, NudgesBack: 14, Suspends: 15, Stalls: 16,
+			Pending: true, Held: 1500 * time.Millisecond, TickDelay: 100 * time.Millisecond,
+		},
+		Kernel: clock.Kernel{Known: true, Synchronised: true, MaxError: 8 * time.Millisecond},
+		Peers: []clock.PeerReport{
+			peer("b", 4, 1, 250*time.Millisecond),
+			peer("c", 5, 6, time.Second), peer("d", 5, 7, 2*time.Second), // both claim sid 5: the later term counts
+			silent, peer("f", -1, 0, time.Hour), peer("g", 32, 1, time.Hour), // no such sid in this layout
+		},
+		Gossip: 6, Discontinuities: 17,
+	}
 }
 
 // gather returns the value of each series, by name and labels.
@@ -193,6 +229,73 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		if kind != d.Kind {
 			t.Errorf("%s is a %s, defined as a %s", d.Name, kind, d.Kind)
 		}
+	}
+}
+
+// TestSeriesOfClocks: sids are the only labels that peers bring, each comes once,
+// and what is not known is not told.
+func TestSeriesOfClocks(t *testing.T) {
+	r := newRig(t)
+	got, families := r.gather(t)
+	for key, want := range map[string]float64{
+		"allocator_clock_verdict open": 0, "allocator_clock_verdict skewed": 1, "allocator_clock_verdict unverified": 0,
+		"allocator_clock_phase shut": 1, "allocator_clock_phase confirmed": 0,
+		"allocator_clock_finding self_false": 1, "allocator_clock_finding agreed": 0,
+		"allocator_clock_nodes agree": 1, "allocator_clock_nodes disagree": 4,
+		"allocator_clock_nodes ambiguous": 1, "allocator_clock_nodes silent": 1,
+		"allocator_clock_quorum": 4, "allocator_clock_falsetickers": 2,
+		"allocator_clock_cluster_offset_seconds": -0.75, "allocator_clock_cluster_uncertainty_seconds": 0.003,
+		"allocator_clock_offset_seconds 4": 0.25, "allocator_clock_uncertainty_seconds 4": 0.002,
+		"allocator_clock_offset_seconds 5": 2,
+		"allocator_clock_shuts_total":      5, "allocator_clock_unverified_seconds_total": 90,
+		"allocator_clock_discontinuities_total": 17,
+		"allocator_clock_steps_total forward":   11, "allocator_clock_steps_total back": 12,
+		"allocator_clock_nudges_total forward": 13, "allocator_clock_nudges_total back": 14,
+		"allocator_clock_suspends_total": 15, "allocator_clock_stalls_total": 16,
+		"allocator_clock_step_pending": 1, "allocator_clock_held_seconds": 1.5, "allocator_clock_tick_delay_seconds": 0.1,
+		"allocator_clock_kernel_synchronised": 1, "allocator_clock_kernel_max_error_seconds": 0.008,
+		"allocator_gossip_members": 6, "allocator_gossip_exchanges_total": 40, "allocator_gossip_unanswered_total": 3,
+		"allocator_gossip_dropped_total forged": 2, "allocator_gossip_dropped_total stale": 0,
+	} {
+		if v, ok := got[key]; !ok || v != want {
+			t.Errorf("%s = %v (present %v), want %v", key, v, ok, want)
+		}
+	}
+	if n := len(families["allocator_clock_offset_seconds"].GetMetric()); n != 2 {
+		t.Errorf("offsets of %d peers, want those of sids 4 and 5", n)
+	}
+
+	*r.clocks = clock.Report{} // before the first evaluation, on a kernel that does not say
+	got, families = r.gather(t)
+	for _, name := range []string{
+		"allocator_clock_cluster_offset_seconds", "allocator_clock_cluster_uncertainty_seconds", "allocator_clock_offset_seconds",
+		"allocator_clock_uncertainty_seconds", "allocator_clock_kernel_synchronised", "allocator_clock_kernel_max_error_seconds",
+	} {
+		if families[name] != nil {
+			t.Errorf("%s is told and not known", name)
+		}
+	}
+	for key, want := range map[string]float64{
+		"allocator_clock_verdict unverified": 1, "allocator_clock_verdict open": 0, "allocator_clock_phase starting": 1,
+		"allocator_clock_steps_total forward": 0, "allocator_clock_shuts_total": 0,
+	} {
+		if v, ok := got[key]; !ok || v != want {
+			t.Errorf("at the start: %s = %v (present %v), want %v", key, v, ok, want)
+		}
+	}
+}
+
+// TestNoClocks: the series of a node that judges no clocks are the others.
+func TestNoClocks(t *testing.T) {
+	r := newRig(t)
+	cfg := metrics.Config{Node: r.node, Keeper: r.keeper, Clock: r.node.Clock(), Requests: func(func(string, string, int64)) {}}
+	r.metrics = metrics.New(cfg)
+	got, families := r.gather(t)
+	if families["allocator_clock_verdict"] != nil {
+		t.Error("a verdict, of nobody")
+	}
+	if v, ok := got["allocator_gossip_dropped_total stale"]; !ok || v != 0 {
+		t.Errorf("dropped: %v (present %v), want 0", v, ok)
 	}
 }
 
