@@ -112,7 +112,9 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 func (w *world) now() time.Duration { return time.Since(w.begin) }
 
 // trueMillis returns true time at t, as an ID has it.
-func trueMillis(t time.Duration) clock.Millis { return clock.Millis((dawn + int64(t)) / int64(time.Millisecond)) }
+func trueMillis(t time.Duration) clock.Millis {
+	return clock.Millis((dawn + int64(t)) / int64(time.Millisecond))
+}
 
 // options say how a node differs from a sound one.
 type options struct {
@@ -120,8 +122,8 @@ type options struct {
 	off    time.Duration // of its wall clock at the start
 	kernel string        // "good", "bad"; else it does not say
 	strict bool
-	pace   time.Duration      // between requests; 0: 250 ms
-	store  *leasetest.Memory  // another than the world's
+	pace   time.Duration       // between requests; 0: 250 ms
+	store  *leasetest.Memory   // another than the world's
 	keep   func(*lease.Config) // edits the keeper's settings
 	// What it tells its peers, given the truth.
 	clocks func(cluster.Clocks) cluster.Clocks
@@ -248,6 +250,7 @@ func (w *world) start(o options) *member {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	m.watch.SetAsk(gossip.AskAgain)
 	m.run(gossip)
 	w.members = append(w.members, m)
 	return m

@@ -52,7 +52,7 @@ func NextEra(v lease.View, asked []Witness, floor clock.Millis, slack Slack, now
 	}
 	least := now + e.Slack.Total()
 	far := max(now, v.Era.Value.Floor) + e.Slack.Total() // sids are taken before the floor is reached
-	var sound clock.Millis // highest of those that are not far in the future
+	var sound clock.Millis                               // highest of those that are not far in the future
 	var distant []string
 	see := func(ceil clock.Millis, who string) {
 		if ceil > e.Highest {
