@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/status"
 
+	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
@@ -120,6 +122,11 @@ func (a *app) showRecovery(v lease.View, nodes []witness, plan repair.Era) {
 		fmt.Fprintf(a.err, "era: %d, begun on another cluster, %x: every node refuses\n", era.Number, era.Cluster)
 	default:
 		fmt.Fprintf(a.err, "era: %d, begun on this cluster\n", era.Number)
+		if !slices.ContainsFunc(nodes, func(w witness) bool {
+			return w.cluster.GetSelf().GetRefusing() == pb.Reason_REASON_HISTORY_REWOUND
+		}) {
+			fmt.Fprintln(a.err, "no node that answers has noticed a rewound history: a new era costs them a pause, and may not be needed")
+		}
 	}
 	if plan.Highest > 0 {
 		fmt.Fprintf(a.err, "highest ceiling: %s, of %s\n", repair.At(plan.Highest), plan.HighestOf)
@@ -167,7 +174,7 @@ func (a *app) printRecovered(v lease.View, nodes []witness, plan repair.Era, asJ
 	if !asJSON {
 		_, err := fmt.Fprintf(a.out, `era %d began, on cluster %x
 Nodes notice within a second: they give up what they hold, take sids anew, and refuse
-with STARTING until %s (%v from now).
+(STARTING, NO_SID) until %s, %v from now.
 Nodes that were stopped can be started.
 `, e.Number, e.Cluster, repair.At(e.Floor), until(e.Floor))
 		return err
