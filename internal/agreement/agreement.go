@@ -71,12 +71,14 @@ type Watch struct {
 	claims map[string]claim     // later histories that peers claim, by instance
 	report clock.GateStats      // as of the last evaluation
 	gossip func() (int, string) // members and address; nil before gossip runs
+	again  func(string)         // asks an instance again; nil before gossip runs
 	jumps  uint64               // discontinuities of all peers, also of those forgotten
 }
 
 type peer struct {
-	last cluster.Exchange
-	at   clock.Mono
+	last   cluster.Exchange
+	at     clock.Mono
+	jumped bool // last contradicts what was known before
 }
 
 // claim is a point in the store's history that a peer has read and we have not.
@@ -98,6 +100,13 @@ func (w *Watch) SetGossip(f func() (members int, address string)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gossip = f
+}
+
+// SetAsk says how to have a peer asked for its clocks at once.
+func (w *Watch) SetAsk(f func(instance string)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.again = f
 }
 
 // Rest keeps the node from writing ceilings for good, and has its sid given
@@ -201,7 +210,18 @@ func (w *Watch) Witness() clock.Witness {
 }
 
 // OnExchange takes a peer's answer.
+//
+// One that contradicts what was known counts for nothing until the next one fits
+// it. That is asked for at once, or a fault would be noticed seconds later; but
+// not again and again of a peer that tells another story each time.
 func (w *Watch) OnExchange(e cluster.Exchange) {
+	if again := w.exchange(e); again != nil {
+		again(e.Peer.Instance)
+	}
+}
+
+// exchange returns how to ask the peer again, if that is needed.
+func (w *Watch) exchange(e cluster.Exchange) (again func(string)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change, err := w.clocks.Add(clock.Sample{
@@ -212,13 +232,18 @@ func (w *Watch) OnExchange(e cluster.Exchange) {
 		},
 	})
 	if err != nil {
-		return // counted by the estimator
+		return nil // counted by the estimator
 	}
-	w.peers[e.Peer.Instance] = peer{e, w.cfg.Clock.Now().Mono}
-	if change == clock.Discontinuity {
+	before, jumped := w.peers[e.Peer.Instance].jumped, change == clock.Discontinuity
+	w.peers[e.Peer.Instance] = peer{e, w.cfg.Clock.Now().Mono, jumped}
+	if jumped {
 		w.jumps++
-		w.cfg.Logger.Warn("a clock jumped: one of two machines was paused, migrated or resumed", "peer", e.Peer.Node)
 	}
+	if !jumped || before {
+		return nil
+	}
+	w.cfg.Logger.Warn("a clock jumped: one of two machines was paused, migrated or resumed", "peer", e.Peer.Node)
+	return w.again
 }
 
 // OnDuplicate takes the news that two live processes claim one sid and term. The

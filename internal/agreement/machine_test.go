@@ -25,7 +25,8 @@ type machine struct {
 	ppm    int64         // wall clock fast by
 	since  time.Duration // ppm, as of begin
 	asleep bool
-	at     time.Duration // when it fell asleep
+	frozen bool          // nothing moves
+	at     time.Duration // when it fell asleep, or froze
 	slept  time.Duration
 	kernel clock.Kernel
 }
@@ -34,6 +35,9 @@ func (m *machine) Read() clock.Readings {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := time.Since(m.begin)
+	if m.frozen {
+		t = m.at
+	}
 	wall := t + m.step + drifted(t-m.since, m.ppm)
 	up := t - m.slept
 	if m.asleep {
@@ -77,9 +81,18 @@ func (m *machine) Drift(ppm int64) {
 	})
 }
 
-// Lose makes all clocks stand still for d, as when a hypervisor pauses or
-// migrates a machine and does not tell; a negative d lets them leap ahead.
-func (m *machine) Lose(d time.Duration) { m.set(func(time.Duration) { m.lost += d }) }
+// Leap moves all clocks by d at once, without a trace on this machine. If d is
+// negative they stand still for as long instead, as when a hypervisor pauses a
+// machine or migrates it, and Leap returns when they go on.
+func (m *machine) Leap(d time.Duration) {
+	if d >= 0 {
+		m.set(func(time.Duration) { m.lost -= d })
+		return
+	}
+	m.set(func(t time.Duration) { m.frozen, m.at = true, t })
+	time.Sleep(-d)
+	m.set(func(time.Duration) { m.frozen, m.lost = false, m.lost-d })
+}
 
 // Sleep and Wake suspend the machine: its monotonic clocks stand still.
 func (m *machine) Sleep() { m.set(func(t time.Duration) { m.asleep, m.at = true, t }) }

@@ -210,6 +210,25 @@ func (c *Cluster) SetWitnesses(nodes []string) {
 	poke(c.wake)
 }
 
+// AskAgain asks a peer for its clocks now, besides what is due: its last answer
+// contradicted the one before, and another must tell. An instance that is no live
+// member is ignored.
+func (c *Cluster) AskAgain(instance string) {
+	id, err := uuid.Parse(instance)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	p := c.table.peers[id]
+	if p != nil {
+		p.again = true
+	}
+	c.mu.Unlock()
+	if p != nil {
+		poke(c.wake)
+	}
+}
+
 // poke wakes whoever waits on ch, once for any number of calls.
 func poke(ch chan struct{}) {
 	select {

@@ -14,6 +14,7 @@ type peer struct {
 	member Member
 	node   *memberlist.Node // our copy, to send to
 	due    int64            // raw ns: when to ask next
+	again  bool             // ask now, besides what is due
 	asked  int              // pings sent since it joined
 	last   *Exchange        // the newest; nil: it has not answered yet
 }
@@ -91,9 +92,12 @@ func (t *table) due(now int64) (targets []target, wait time.Duration) {
 		if t.chosen != nil && !t.chosen[p.member.Node] {
 			continue
 		}
-		if p.due <= now {
+		if p.due <= now || p.again {
 			targets = append(targets, target{id, p.node})
-			p.due = t.after(p, now)
+			if p.due <= now {
+				p.due = t.after(p, now)
+			}
+			p.again = false
 			p.asked++
 		}
 		// The raw clock never steps; should it stand still or go back all the same,

@@ -64,6 +64,7 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 		s := c.Stats()
 		return len(s.Peers) + 1, s.Addr
 	})
+	d.watch.SetAsk(c.AskAgain)
 	seeding, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {

@@ -1,0 +1,204 @@
+package agreement_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// sound is how true the IDs of a node are whose clock is right.
+const sound = 20 * time.Millisecond
+
+// soundBut checks that all nodes but one served on from a time, and that no gate
+// of theirs ever shut.
+func (w *world) soundBut(bad *member, from time.Duration) {
+	w.t.Helper()
+	for _, m := range w.members {
+		if m == bad {
+			continue
+		}
+		m.served(from, w.now(), sound)
+		if g := m.watch.Report().Gate; g.Shuts != 0 {
+			w.t.Errorf("%s: %+v", m.name, g)
+		}
+	}
+}
+
+// TestOneClockIsOff: one node's clock is a second off, from its start or from
+// one moment to the next. It is refused, writes nothing, gives its sid back after
+// a minute, and resumes by itself once the clock is right; nobody else notices.
+func TestOneClockIsOff(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		for _, off := range []time.Duration{time.Second, -time.Second} {
+			t.Run(fmt.Sprintf("%d nodes, %v from the start", n, off), func(t *testing.T) {
+				t.Parallel()
+				tell(t, func(w *world) { startsOff(w, n, off) })
+			})
+			t.Run(fmt.Sprintf("%d nodes, %v of a sudden", n, off), func(t *testing.T) {
+				t.Parallel()
+				tell(t, func(w *world) { leaps(w, n, off) })
+			})
+		}
+	}
+}
+
+func startsOff(w *world, n int, off time.Duration) {
+	w.startAll(n - 1)
+	time.Sleep(10 * time.Second)
+	born := w.now()
+	bad := w.start(options{off: off})
+	shut := bad.untilRefused(node.ClockSkew, 4*time.Second)
+	time.Sleep(30 * time.Second)
+	bad.refused(shut, w.now(), node.ClockSkew)
+	bad.names(off)
+	bad.clocks.Right()
+	took := bad.untilReady(30 * time.Second)
+	w.t.Logf("ready %v after the clock was set right", took)
+	if took < 10*time.Second {
+		w.t.Errorf("ready after %v, without 10 s of calm", took)
+	}
+	resumed := w.now()
+	for _, x := range bad.asked(born, resumed) {
+		if x.refusal == nil && x.begin < resumed-500*time.Millisecond {
+			w.t.Errorf("issued an ID at %v", x.begin)
+		}
+	}
+	if wrote := bad.wrote(born, resumed-time.Second); len(wrote) != 0 {
+		w.t.Errorf("with a wrong clock it wrote %+v", wrote)
+	}
+	time.Sleep(20 * time.Second)
+	bad.served(resumed, w.now(), sound)
+	w.soundBut(bad, born)
+}
+
+// names checks what a refusal says of the clock.
+func (m *member) names(off time.Duration) {
+	m.w.t.Helper()
+	r := m.node.Ready()
+	if r == nil || r.Metadata["limit_ms"] != "250" {
+		m.w.t.Fatalf("refusal %+v", r)
+	}
+	v := m.verdict()
+	if diff := v.Offset.Duration() + off; diff.Abs() > v.Uncertainty.Duration()+sound || v.Uncertainty > 20 {
+		m.w.t.Errorf("verdict %+v, want an offset of %v", v, -off)
+	}
+	if got, want := r.Metadata["offset_ms"], fmt.Sprint(int64(v.Offset)); got != want {
+		m.w.t.Errorf("refusal says offset %s, verdict %s", got, want)
+	}
+}
+
+func leaps(w *world, n int, off time.Duration) {
+	w.startAll(n)
+	time.Sleep(20 * time.Second)
+	bad := w.members[n/2]
+	bad.clocks.Leap(off)
+	from := w.now()
+	shut := bad.untilRefused(node.ClockSkew, 8*time.Second)
+	if shut-from > 4*time.Second {
+		w.t.Errorf("refused only after %v", shut-from)
+	}
+	bad.names(off)
+
+	// Nothing is written while it refuses, nor from when the leap was seen.
+	time.Sleep(58 * time.Second)
+	bad.refused(shut, w.now(), node.ClockSkew)
+	if _, ok := bad.released(from); ok {
+		w.t.Error("gave its sid back before a minute had passed")
+	}
+	time.Sleep(5 * time.Second)
+	at, ok := bad.released(from)
+	if !ok || bad.keeper.Status().Held {
+		w.t.Errorf("did not give its sid back: %v", bad)
+	}
+	w.t.Logf("gave its sid back %v after it began to refuse", at-shut)
+	if wrote := bad.wrote(shut, w.now()); len(wrote) != 0 {
+		w.t.Errorf("while it refused it wrote %+v", wrote)
+	}
+
+	bad.clocks.Right()
+	set := w.now()
+	took := bad.untilReady(time.Minute)
+	w.t.Logf("ready %v after the clock was set right", took)
+	resumed := w.now()
+	if wrote := bad.wrote(shut, resumed-time.Second); len(wrote) != 0 {
+		w.t.Errorf("until it was right it wrote %+v", wrote)
+	}
+	bad.refused(shut, set, node.ClockSkew)
+	time.Sleep(20 * time.Second)
+	bad.served(resumed, w.now(), sound)
+	w.soundBut(bad, 5*time.Second)
+	if bad.verdict().Phase != clock.Confirmed {
+		w.t.Errorf("verdict %+v", bad.verdict())
+	}
+}
+
+// TestOneClockDrifts: a wall clock that runs away is followed for as long as it
+// is within max-skew, and no longer (I5).
+func TestOneClockDrifts(t *testing.T) {
+	for _, ppm := range []int64{900, -900} {
+		t.Run(fmt.Sprint(ppm), func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(w *world) {
+				w.startAll(3)
+				time.Sleep(10 * time.Second)
+				from, bad := w.now(), w.members[0]
+				bad.clocks.Drift(ppm)
+				shut := bad.untilRefused(node.ClockSkew, 10*time.Minute)
+				off := drifted(shut-from, ppm)
+				w.t.Logf("refused at %v off", off)
+				if off.Abs() > maxSkew+20*time.Millisecond || off.Abs() < maxSkew-20*time.Millisecond {
+					t.Errorf("refused at %v off", off)
+				}
+				bad.served(from, shut-500*time.Millisecond, maxSkew+20*time.Millisecond)
+				bad.clocks.Right()
+				bad.untilReady(time.Minute)
+				at := w.now()
+				time.Sleep(20 * time.Second)
+				bad.served(at, w.now(), maxSkew/2+sound)
+				w.soundBut(bad, 5*time.Second)
+			})
+		})
+	}
+}
+
+// TestTwoDisagree: of two nodes nobody can tell who is right, so both refuse,
+// unless just one kernel knows its clock to be bad.
+func TestTwoDisagree(t *testing.T) {
+	for _, tc := range []struct {
+		first, second string // kernels
+		off           time.Duration
+		serves        int // which of the two; -1: neither
+	}{
+		{"", "", time.Second, -1},
+		{"good", "good", -time.Second, -1},
+		{"bad", "bad", time.Second, -1},
+		{"good", "", time.Second, -1},
+		{"good", "bad", time.Second, 0},
+		{"bad", "good", time.Second, 1},
+	} {
+		t.Run(fmt.Sprintf("%q %q", tc.first, tc.second), func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(w *world) {
+				a := w.start(options{kernel: tc.first})
+				a.untilReady(time.Second)
+				b := w.start(options{kernel: tc.second, off: tc.off})
+				time.Sleep(8 * time.Second) // 4 of them, and b may be listed late
+				from := w.now()
+				time.Sleep(30 * time.Second)
+				for i, m := range w.members {
+					if i != tc.serves {
+						m.refused(from, w.now(), node.ClockSkew)
+					} else {
+						m.served(from, w.now(), tc.off+sound)
+					}
+				}
+				b.clocks.Right()
+				a.untilReady(30 * time.Second)
+				b.untilReady(30 * time.Second)
+			})
+		})
+	}
+}
