@@ -1,0 +1,315 @@
+package repair
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+const (
+	now     clock.Millis = 1_800_000_000_000
+	cluster              = 0xc1
+	year    clock.Millis = 365 * 24 * 3600 * 1000
+)
+
+// slack sums up to 30,750 ms.
+var slack = Slack{Window: 30 * time.Second, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
+
+const total clock.Millis = 30_750
+
+var by = Author{Instance: "op-1", Nonce: "fresh", Now: now}
+
+// revs are the revisions of keys, each of its own.
+var revs int64
+
+func entry[T any](v T) lease.Entry[T] {
+	revs++
+	return lease.NewEntry[T](revs, 0, lease.Encode(v))
+}
+
+func corrupt[T any](v T) lease.Entry[T] {
+	revs++
+	return lease.NewEntry[T](revs, 0, strings.Replace(lease.Encode(v), "a1 ", "a1 0", 1))
+}
+
+// window is one that n1 was granted at now.
+func window(change ...func(*lease.Window)) lease.Window {
+	w := lease.Window{Era: 2, Term: 7, Instance: "i1", Node: "n1", Nonce: "n", Base: now, Ceil: now + 30_000, State: lease.Active, Wall: now}
+	for _, f := range change {
+		f(&w)
+	}
+	return w
+}
+
+func released(w *lease.Window)    { w.State = lease.Released }
+func quarantined(w *lease.Window) { w.State, w.Reason = lease.Quarantined, "why not" }
+func ceil(at clock.Millis) func(*lease.Window) {
+	return func(w *lease.Window) { w.Ceil = at; w.Base = min(w.Base, at) }
+}
+
+// space is one in era 2, with what change makes of it.
+func space(change ...func(*lease.View)) lease.View {
+	v := lease.View{
+		Cluster: cluster, Revision: 100,
+		Config: entry(lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}),
+		Era:    entry(lease.Era{Number: 2, Floor: now - 1000, Cluster: cluster}),
+		Sids:   map[flake.SID]lease.Sid{},
+	}
+	for _, f := range change {
+		f(&v)
+	}
+	return v
+}
+
+func sid(n flake.SID, w lease.Entry[lease.Window], held bool) func(*lease.View) {
+	return func(v *lease.View) {
+		s := lease.Sid{Window: w}
+		if held {
+			s.Holder = entry(lease.Holder{Instance: "i1", Node: "n1"})
+			v.Nodes = append(v.Nodes, lease.Registration{Instance: "i1", Node: "n1"})
+		}
+		v.Sids[n] = s
+	}
+}
+
+func runs(i lease.Instance) func(*lease.View) {
+	return func(v *lease.View) { v.Nodes = append(v.Nodes, lease.Registration{Instance: i, Node: "n1"}) }
+}
+
+func line(term int64, since clock.Millis) Line {
+	return Line{Term: term, Entry: entry(lease.Tenure{Term: term, Instance: "i1", Node: "n1", Era: 2, Since: since})}
+}
+
+// refused checks that err is a refusal which says want.
+func refused(t *testing.T, err error, want string) {
+	t.Helper()
+	if !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNotInitialised) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want a refusal with %q", err, want)
+	}
+}
+
+func TestNextEra(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		view   lease.View
+		asked  []Witness
+		floor  clock.Millis
+		number int64
+		want   clock.Millis // of the floor
+		warns  string
+	}{
+		{name: "nothing was granted", view: space(), number: 3, want: now + total},
+		{name: "a ceiling in etcd", view: space(sid(1, entry(window(ceil(now+20_000))), true)), number: 3, want: now + 20_000 + total},
+		{name: "a ceiling of the past", view: space(sid(1, entry(window(ceil(now-20_000))), false)), number: 3, want: now + total},
+		{name: "a node has seen more", view: space(sid(1, entry(window()), true)),
+			asked: []Witness{{"a", 2, now + 30_500}, {"b", 2, 0}}, number: 3, want: now + 30_500 + total},
+		{name: "a node is of a later era", view: space(), asked: []Witness{{"a", 5, 0}, {"b", 4, 0}}, number: 6, want: now + total},
+		{name: "a record is of a later era", view: space(sid(1, entry(window(func(w *lease.Window) { w.Era = 9 })), false)), number: 10, want: now + 30_000 + total},
+		{name: "the era is gone", view: space(func(v *lease.View) { v.Era = lease.Entry[lease.Era]{} }, sid(1, entry(window(ceil(now))), false)),
+			asked: []Witness{{"a", 4, 0}}, number: 5, want: now + total, warns: "missing or unreadable"},
+		{name: "the era is unreadable", view: space(func(v *lease.View) { v.Era = corrupt(v.Era.Value) }, sid(1, entry(window(ceil(now))), false)),
+			number: 3, want: now + total, warns: "missing or unreadable"},
+		{name: "a record is unreadable", view: space(sid(4, corrupt(window()), false)), number: 3, want: now + total, warns: "sid 4 is unreadable"},
+		{name: "nodes have longer windows than we were told",
+			view:   space(sid(1, entry(window(ceil(now+300_000))), true)),
+			number: 3, want: now + 300_000 + 300_750, warns: "windows of 5m0s"},
+		{name: "a released ceiling tells nothing of windows",
+			view:  space(sid(1, entry(window(ceil(now+30_000), func(w *lease.Window) { w.Wall -= 600_000; w.State = lease.Released })), false)),
+			asked: nil, number: 3, want: now + 30_000 + total},
+		{name: "a floor not reached yet", view: space(func(v *lease.View) { v.Era = entry(lease.Era{Number: 2, Floor: now + 60_000, Cluster: cluster}) },
+			sid(1, entry(window(ceil(now+60_000), released)), true)), number: 3, want: now + 60_000 + total},
+		{name: "the operator's floor", view: space(sid(1, entry(window(ceil(now+10*year), released)), false)), floor: now + total,
+			number: 3, want: now + total, warns: "must not be used"},
+		{name: "the operator's floor is above", view: space(), floor: now + year, number: 3, want: now + year},
+		{name: "the operator's floor is low", view: space(sid(1, entry(window()), true)), floor: now + total + 1, number: 3, want: now + total + 1, warns: "lies below " + At(now+30_000+total)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e, err := NextEra(tc.view, tc.asked, tc.floor, slack, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := lease.Era{Number: tc.number, Floor: tc.want, Cluster: cluster}
+			if e.Era != want {
+				t.Errorf("got %+v, want %+v", e.Era, want)
+			}
+			if got := strings.Join(e.Warnings, "\n"); tc.warns == "" && got != "" || !strings.Contains(got, tc.warns) {
+				t.Errorf("warns %q, want %q", got, tc.warns)
+			}
+		})
+	}
+}
+
+func TestNextEraRefuses(t *testing.T) {
+	distant := sid(3, entry(window(ceil(now+10*year), released)), false)
+	for _, tc := range []struct {
+		name  string
+		view  lease.View
+		asked []Witness
+		floor clock.Millis
+		want  string
+	}{
+		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), nil, 0, "«allocator init» without --fresh"},
+		{"a poisoned ceiling in etcd", space(distant), nil, 0, "sid 3 in etcd has 2037"},
+		{"a node with a bad clock", space(), []Witness{{"a", 2, now + 10*year}}, 0, "node a has 2037"},
+		{"it names a floor that will do", space(distant), nil, 0, "--floor " + At(now+total)},
+		{"a floor too low for anybody", space(), nil, now + total - 1, "has to be " + At(now+total)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := NextEra(tc.view, tc.asked, tc.floor, slack, now)
+			refused(t, err, tc.want)
+		})
+	}
+}
+
+func TestQuarantine(t *testing.T) {
+	v := space(sid(1, entry(window(released)), false), sid(2, entry(window()), true))
+	for _, tc := range []struct {
+		sid   flake.SID
+		force bool
+	}{{1, false}, {2, true}} {
+		w, err := Quarantine(v, true, tc.sid, "disk", tc.force, by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Term, owner and ceiling stay: nothing is forgotten.
+		want := v.Sids[tc.sid].Window.Value
+		want.State, want.Reason, want.Nonce, want.Wall = lease.Quarantined, "disk", "fresh", now
+		if w.Window != want || w.Ledger || w.Gone != "" || !w.Seen.Window.Same(v.Sids[tc.sid].Window) || !w.Seen.Holder.Same(v.Sids[tc.sid].Holder) {
+			t.Errorf("sid %d: got %+v", tc.sid, w)
+		}
+	}
+	w, err := Quarantine(v, false, 9, "", false, by) // never used
+	if err != nil || w.Window.Term != 1 || w.Window.Ceil != v.Era.Value.Floor || !w.Ledger || w.Seen.Window.Exists() {
+		t.Errorf("got %+v, %v", w, err)
+	}
+	if _, err := lease.Decode[lease.Window](lease.Encode(w.Window)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestQuarantineRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		view   lease.View
+		past   bool
+		sid    flake.SID
+		reason string
+		force  bool
+		want   string
+	}{
+		{"held", space(sid(1, entry(window()), true)), true, 1, "", false, `held by "n1" (i1)`},
+		{"unreadable", space(sid(1, corrupt(window()), false)), true, 1, "", true, "unreadable"},
+		{"missing", space(), true, 1, "", true, "has a past but no record"},
+		{"quarantined", space(sid(1, entry(window(quarantined)), false)), true, 1, "", true, "already: why not"},
+		{"a long reason", space(), false, 1, strings.Repeat("x", lease.MaxReason+1), false, "201 bytes"},
+		{"not of the layout", space(), false, 32, "", false, "sids 0 to 31"},
+		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), false, 1, "", false, "not initialised"},
+		{"a bad config", space(func(v *lease.View) { v.Config = corrupt(v.Config.Value) }), false, 1, "", false, "config is unreadable"},
+		{"a bad era", space(func(v *lease.View) { v.Era = corrupt(v.Era.Value) }), false, 1, "", false, "admin recover"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Quarantine(tc.view, tc.past, tc.sid, tc.reason, tc.force, by)
+			refused(t, err, tc.want)
+		})
+	}
+}
+
+func TestReleaseSID(t *testing.T) {
+	poisoned := entry(window(ceil(now+10*year), released))
+	damaged := window(func(w *lease.Window) { w.Term = 50 })
+	for _, tc := range []struct {
+		name   string
+		view   lease.View
+		ledger []Line
+		above  clock.Millis
+		term   int64
+		ceil   clock.Millis
+		gone   lease.Instance
+		warns  string
+	}{
+		{name: "quarantined", view: space(sid(1, entry(window(quarantined)), false)), ledger: []Line{line(7, now)}, term: 8, ceil: now + 30_000},
+		{name: "quarantined, to be raised", view: space(sid(1, entry(window(quarantined)), false)), above: now + 40_000, term: 8, ceil: now + 40_000},
+		{name: "of a later era", view: space(sid(1, entry(window(released, func(w *lease.Window) { w.Era = 3 })), false)), term: 8, ceil: now + 30_000},
+		{name: "in order, to be raised", view: space(sid(1, entry(window(released)), false)), above: now + 40_000, term: 8, ceil: now + 40_000},
+		{name: "poisoned, on the operator's word", view: space(sid(1, poisoned, false), runs("i2")), above: now - 5000,
+			term: 8, ceil: now - 5000, gone: "i1", warns: "on your word"},
+		{name: "unreadable", view: space(sid(1, corrupt(damaged), false)), ledger: []Line{line(6, now-9000), line(7, now-5000)}, term: 51, ceil: now + total},
+		{name: "unreadable and still held", view: space(sid(1, corrupt(damaged), true)), ledger: []Line{line(60, now-5000)}, term: 61, ceil: now + total},
+		{name: "unreadable, others are ahead", view: space(sid(1, corrupt(damaged), false), sid(2, entry(window(ceil(now+20_000))), true)), term: 51, ceil: now + 20_000 + total},
+		{name: "unreadable, began ahead", view: space(sid(1, corrupt(damaged), false)), ledger: []Line{line(7, now+15_000)}, term: 51, ceil: now + 15_000 + total},
+		{name: "unreadable, and a spare was poisoned", view: space(sid(1, corrupt(damaged), false), sid(2, poisoned, false)), term: 51, ceil: now + total, warns: "sid 2 was left out"},
+		{name: "missing", view: space(), ledger: []Line{line(3, now-90_000)}, term: 4, ceil: now + total},
+		{name: "missing, with a bad line", view: space(), ledger: []Line{line(3, now-90_000), {Term: 4, Entry: corrupt(lease.Tenure{Term: 4, Instance: "i"})}},
+			term: 5, ceil: now + total, warns: "line 4 of its ledger is unreadable"},
+		{name: "missing, with a word", view: space(), ledger: []Line{line(3, now-90_000)}, above: now - 1000, term: 4, ceil: now - 1000, warns: "a bound on what"},
+		{name: "missing, with a large word", view: space(), ledger: []Line{line(3, now+10*year)}, above: now + 11*year, term: 4, ceil: now + 11*year},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, err := ReleaseSID(tc.view, tc.ledger, 1, tc.above, slack, by)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := lease.Window{Era: 2, Term: tc.term, Instance: "op-1", Node: Name, Nonce: "fresh", Base: tc.ceil, Ceil: tc.ceil, State: lease.Released, Wall: now}
+			if r.Write.Window != want {
+				t.Errorf("got  %+v\nwant %+v", r.Write.Window, want)
+			}
+			if r.Write.Gone != tc.gone || !r.Write.Ledger || !r.Write.Seen.Window.Same(tc.view.Sids[1].Window) || !r.Write.Seen.Holder.Same(tc.view.Sids[1].Holder) {
+				t.Errorf("got %+v", r.Write)
+			}
+			if got := strings.Join(r.Warnings, "\n"); tc.warns == "" && got != "" || !strings.Contains(got, tc.warns) {
+				t.Errorf("warns %q, want %q", got, tc.warns)
+			}
+			if r.Bound == "" {
+				t.Error("does not say where the ceiling comes from")
+			}
+			if _, err := lease.Decode[lease.Window](lease.Encode(r.Write.Window)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestReleaseSIDRefuses(t *testing.T) {
+	poisoned := entry(window(ceil(now+10*year), released))
+	for _, tc := range []struct {
+		name   string
+		view   lease.View
+		ledger []Line
+		above  clock.Millis
+		want   string
+	}{
+		{"never used", space(), nil, 0, "never used"},
+		{"in order", space(sid(1, entry(window(released)), false)), nil, 0, "is in order"},
+		{"held", space(sid(1, entry(window()), true)), nil, now, `held by "n1"`},
+		{"held and poisoned", space(sid(1, entry(window(ceil(now+10*year))), true)), nil, now, `held by "n1"`},
+		{"poisoned", space(sid(1, poisoned, false)), nil, 0, "--above TIME"},
+		{"quarantined and poisoned", space(sid(1, entry(window(ceil(now+10*year), quarantined)), false)), nil, 0, "--above TIME"},
+		{"poisoned, and its process runs", space(sid(1, poisoned, false), runs("i1")), nil, now, "still runs"},
+		{"nothing is gained", space(sid(1, entry(window(quarantined)), false)), nil, now - 1, "it is kept"},
+		{"missing, with a poisoned past", space(), []Line{line(3, now+10*year)}, 0, "line 3 of its ledger has 2037"},
+		{"unreadable, and what is left is far ahead", space(sid(1, corrupt(window(ceil(now+10*year))), false)), nil, 0, "what is left of its record has 2037"},
+		{"our clock is behind", space(sid(1, corrupt(window()), false), sid(2, entry(window(ceil(now+1*year))), true)), nil, 0, "this machine's clock seems to be far behind"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := ReleaseSID(tc.view, tc.ledger, 1, tc.above, slack, by)
+			refused(t, err, tc.want)
+		})
+	}
+}
+
+func TestDigits(t *testing.T) {
+	for raw, want := range map[string]clock.Millis{
+		"": 0, `"ceil":`: 0, `"ceil":12`: 12, `{"base":1,"ceil":12}`: 12, `"ceil":-5`: 0, `"ceil":"7"`: 0, `"ceil":007`: 0,
+		`"ceil":99999999999999999999`: 0, fmt.Sprintf(`"ceil":%d`, int64(1)<<60): 0, `"ceil":12x`: 12,
+	} {
+		if got := digits(raw, "ceil"); got != want {
+			t.Errorf("digits(%q) = %d, want %d", raw, got, want)
+		}
+	}
+}
