@@ -1,0 +1,324 @@
+package etcdstore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
+)
+
+const adminNow clock.Millis = 1_800_000_000_000
+
+// held returns a space whose sid 3 a node has taken, twice.
+func held(t *testing.T) *Store {
+	t.Helper()
+	s, ctx := open(t, shared), timeout(t, time.Minute)
+	if _, _, err := s.Init(ctx, lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}, adminNow); err != nil {
+		t.Fatal(err)
+	}
+	id, err := s.Register(ctx, time.Minute, lease.Registration{Instance: "i1", Node: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for term := range int64(2) {
+		v, err := s.Read(ctx, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		op := lease.Acquire
+		if v.Sids[3].Holder.Exists() {
+			op = lease.Reclaim
+		}
+		ok, _, err := s.Commit(ctx, lease.Txn{
+			Op: op, SID: 3, Seen: v.Sids[3], Config: v.Config, Era: v.Era, Lease: id,
+			Holder: lease.Holder{Instance: "i1", Node: "n1"},
+			Window: lease.Window{Era: 1, Term: term + 1, Instance: "i1", Node: "n1", Nonce: fmt.Sprint("n", term),
+				Base: adminNow, Ceil: adminNow + 30_000, State: lease.Active, Wall: adminNow},
+		})
+		if err != nil || !ok {
+			t.Fatalf("acquire: %t, %v", ok, err)
+		}
+	}
+	return s
+}
+
+func survey(t *testing.T, s *Store, sid flake.SID) (lease.View, []repair.Line) {
+	t.Helper()
+	v, lines, err := s.Survey(timeout(t, time.Minute), sid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v, lines
+}
+
+func TestSurvey(t *testing.T) {
+	s := held(t)
+	ctx := timeout(t, time.Minute)
+	if _, err := s.client.Put(ctx, s.keys.ledger(3, 9), "rubbish"); err != nil {
+		t.Fatal(err)
+	}
+	v, lines := survey(t, s, 3)
+	if len(lines) != 3 || lines[0].Term != 1 || lines[1].Entry.Value.Since != adminNow || lines[2].Term != 9 || lines[2].Entry.Err == nil {
+		t.Errorf("got %+v", lines)
+	}
+	if !v.Sids[3].Past || !v.Sids[3].Holder.Exists() || len(v.Nodes) != 1 || v.Era.Value.Number != 1 {
+		t.Errorf("got %+v", v)
+	}
+	v, lines = survey(t, s, 30) // sid 3's ledger is not sid 30's, and the other way round
+	if len(lines) != 0 || v.Sids[30].Past {
+		t.Errorf("got %+v", lines)
+	}
+}
+
+// A repair is written whole, and readable by the protocol.
+func TestRepair(t *testing.T) {
+	s := held(t)
+	ctx := timeout(t, time.Minute)
+	v, lines := survey(t, s, 3)
+	by := repair.Author{Instance: "op", Nonce: "q", Now: adminNow}
+	w, err := repair.Quarantine(v, len(lines) > 0, 3, "why", true, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Repair(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	// As after a connection broke and the client sent it again: applied all the same.
+	if err := s.Repair(ctx, w); err != nil {
+		t.Errorf("sent again: %v", err)
+	}
+	v, lines = survey(t, s, 3)
+	if got := v.Sids[3]; got.Window.Value != w.Window || got.Holder.Exists() || len(lines) != 2 {
+		t.Errorf("got %+v, ledger %d", got, len(lines))
+	}
+	by.Nonce = "r"
+	r, err := repair.ReleaseSID(v, lines, 3, 0, repair.Slack{Window: 30 * time.Second}, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Repair(ctx, r.Write); err != nil {
+		t.Fatal(err)
+	}
+	v, lines = survey(t, s, 3)
+	if got := v.Sids[3]; got.Window.Value != r.Write.Window || got.Window.Value.Term != 3 || len(lines) != 3 || lines[2].Entry.Value.Since != adminNow+30_000 {
+		t.Errorf("got %+v, ledger %+v", got, lines)
+	}
+}
+
+// Whatever changes between looking and writing, nothing is written.
+func TestRepairIsGuarded(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		meddle func(s *Store) []clientv3.Op
+	}{
+		{"config", func(s *Store) []clientv3.Op {
+			return []clientv3.Op{clientv3.OpPut(s.keys.config(), lease.Encode(lease.Space{Layout: flake.Fleet, Pool: "q"}))}
+		}},
+		{"era", func(s *Store) []clientv3.Op {
+			return []clientv3.Op{clientv3.OpPut(s.keys.era(), lease.Encode(lease.Era{Number: 2}))}
+		}},
+		{"window", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpPut(s.keys.window(3), "rubbish")} }},
+		{"window deleted", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpDelete(s.keys.window(3))} }},
+		{"holder", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpDelete(s.keys.holder(3))} }},
+		{"holder replaced", func(s *Store) []clientv3.Op {
+			return []clientv3.Op{clientv3.OpPut(s.keys.holder(3), lease.Encode(lease.Holder{Instance: "i2", Node: "n2"}))}
+		}},
+		{"process came back", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpPut(s.keys.node("gone"), "x")} }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := held(t)
+			ctx := timeout(t, time.Minute)
+			v, lines := survey(t, s, 3)
+			w, err := repair.Quarantine(v, len(lines) > 0, 3, "", true, repair.Author{Instance: "op", Nonce: "q", Now: adminNow})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Gone = "gone"
+			if _, err := s.client.Txn(ctx).Then(tc.meddle(s)...).Commit(); err != nil {
+				t.Fatal(err)
+			}
+			before, _ := survey(t, s, 3)
+			if err := s.Repair(ctx, w); !errors.Is(err, ErrChanged) {
+				t.Fatalf("got %v, want ErrChanged", err)
+			}
+			after, _ := survey(t, s, 3)
+			if !after.Sids[3].Window.Same(before.Sids[3].Window) || !after.Sids[3].Holder.Same(before.Sids[3].Holder) || after.Revision != before.Revision {
+				t.Errorf("something was written: %+v, %+v", before.Sids[3], after.Sids[3])
+			}
+		})
+	}
+}
+
+// A record missing when it was looked for must still be.
+func TestRepairOfAMissingRecordIsGuarded(t *testing.T) {
+	s := held(t)
+	ctx := timeout(t, time.Minute)
+	kept, _ := survey(t, s, 3)
+	if _, err := s.client.Txn(ctx).Then(clientv3.OpDelete(s.keys.window(3)), clientv3.OpDelete(s.keys.holder(3))).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	v, lines := survey(t, s, 3)
+	r, err := repair.ReleaseSID(v, lines, 3, 0, repair.Slack{Window: time.Second}, repair.Author{Instance: "op", Nonce: "r", Now: adminNow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.Put(ctx, s.keys.window(3), kept.Sids[3].Window.Raw); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Repair(ctx, r.Write); !errors.Is(err, ErrChanged) {
+		t.Fatalf("got %v, want ErrChanged", err)
+	}
+}
+
+func TestBeginEra(t *testing.T) {
+	s := held(t)
+	ctx := timeout(t, time.Minute)
+	seen, err := s.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := lease.Era{Number: 2, Floor: adminNow + 1, Cluster: seen.Cluster}
+	for range 2 { // the second is a sending that the client repeats
+		if err := s.BeginEra(ctx, seen, next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := s.Load(ctx)
+	if err != nil || got.Era.Value != next {
+		t.Fatalf("got %+v, %v", got.Era, err)
+	}
+	other := lease.Era{Number: 2, Floor: adminNow + 2, Cluster: seen.Cluster}
+	if err := s.BeginEra(ctx, seen, other); !errors.Is(err, ErrChanged) {
+		t.Errorf("over an era that was not seen: %v", err)
+	}
+	// The same revision with another value, as after a restore, and the other way round.
+	for _, lie := range []lease.Entry[lease.Era]{
+		{Rev: got.Era.Rev, Raw: seen.Era.Raw}, {Rev: seen.Era.Rev, Raw: got.Era.Raw}, {},
+	} {
+		forged := got
+		forged.Era = lie
+		if err := s.BeginEra(ctx, forged, other); !errors.Is(err, ErrChanged) {
+			t.Errorf("over %+v: %v", lie, err)
+		}
+	}
+	if after, err := s.Load(ctx); err != nil || !after.Era.Same(got.Era) {
+		t.Errorf("got %+v, %v", after.Era, err)
+	}
+}
+
+// With authentication on, the role decides; nothing is written to find out.
+func TestRole(t *testing.T) {
+	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	ctx := timeout(t, time.Minute)
+	root := open(t, server)
+	ask := func(user string) (Role, error) {
+		t.Helper()
+		cfg := Config{Endpoints: []string{server.Endpoint()}}
+		if user != "" {
+			cfg.Username, cfg.Password = user, "secret"
+		}
+		client, err := Dial(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		return (&Store{client: client, keys: root.keys}).Role(ctx)
+	}
+	if got, err := ask(""); err != nil || got != (Role{Outside: true}) {
+		t.Errorf("without authentication: %+v, %v", got, err)
+	}
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	prefix := string(root.keys)
+	must(root.client.RoleAdd(ctx, "root"))
+	must(root.client.RoleAdd(ctx, "nodes"))
+	must(root.client.RoleGrantPermission(ctx, "nodes", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite)))
+	for user, role := range map[string]string{"root": "root", "node": "nodes", "nobody": ""} {
+		must(root.client.UserAdd(ctx, user, "secret"))
+		if role != "" {
+			must(root.client.UserGrantRole(ctx, user, role))
+		}
+	}
+	must(root.client.AuthEnable(ctx))
+	if got, err := ask("root"); err != nil || got != (Role{Auth: true, Outside: true}) {
+		t.Errorf("root: %+v, %v", got, err)
+	}
+	if got, err := ask("node"); err != nil || got != (Role{Auth: true}) {
+		t.Errorf("node: %+v, %v", got, err)
+	}
+	if got, err := ask(""); err == nil {
+		t.Errorf("without a name: %+v", got)
+	}
+	client, err := Dial(Config{Endpoints: []string{server.Endpoint()}, Username: "root", Password: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if r, err := client.Get(ctx, "/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || r.Count != 0 {
+		t.Errorf("keys were written: %v, %v", r, err)
+	}
+}
+
+func TestMembersAndCompaction(t *testing.T) {
+	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	ctx := timeout(t, time.Minute)
+	dead := "http://127.0.0.1:1"
+	client, err := Dial(Config{Endpoints: []string{server.Endpoint(), dead}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s, err := New(client, "test", "members")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := s.Members(ctx)
+	if len(list) != 2 || list[0].Err != nil || list[1].Err == nil || list[1].Endpoint != dead {
+		t.Fatalf("got %+v", list)
+	}
+	cluster, _, err := s.Ping(ctx)
+	if m := list[0]; err != nil || m.Cluster != cluster || !strings.HasPrefix(m.Version, "3.") || !m.Leader || m.Size <= 0 || m.Quota <= 0 || m.Took <= 0 {
+		t.Errorf("got %+v, %v", m, err)
+	}
+	if full, err := s.NoSpace(ctx); err != nil || full {
+		t.Errorf("no space: %t, %v", full, err)
+	}
+	var rev int64
+	for range 5 {
+		r, err := client.Put(ctx, "k", "v")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rev = r.Header.Revision
+	}
+	if got, err := s.Compacted(ctx, 1); err != nil || got {
+		t.Errorf("before: %t, %v", got, err)
+	}
+	if _, err := client.Compact(ctx, rev); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Compacted(ctx, 1); err != nil || !got {
+		t.Errorf("after: %t, %v", got, err)
+	}
+}
