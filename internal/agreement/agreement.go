@@ -150,6 +150,9 @@ func (w *Watch) Run(ctx context.Context) error {
 		} else {
 			w.cfg.Node.SetVerdict(verdict)
 		}
+		if w.wondering(now, verdict, judgement) {
+			w.askAll()
+		}
 		resting := w.resting.Load()
 		gate := lease.Gate{
 			Open:      w.gate.MayReserve() && !resting,
@@ -166,6 +169,33 @@ func (w *Watch) Run(ctx context.Context) error {
 		w.mu.Lock()
 		w.report = w.gate.Stats()
 		w.mu.Unlock()
+	}
+}
+
+// askSoon is for how long after a step of the wall clock peers are asked more
+// often. Those who stepped too then follow within one evaluation of each other,
+// and no gate shuts over the moment between.
+const askSoon = 3 * time.Second
+
+// wondering reports that what peers said last may be out of date: they disagree,
+// and the second look must not find what the first one found; or the wall clock
+// was set, and theirs may have been too.
+func (w *Watch) wondering(now clock.Mono, v clock.Verdict, j clock.Judgement) bool {
+	disagree := j.Finding == clock.SelfFalse || j.Finding == clock.ClusterSplit
+	s := w.cfg.Clock.Stats()
+	return disagree && v.Phase != clock.Shut || s.Pending && now.Sub(s.Since) < askSoon
+}
+
+// askAll asks all whom the clock is judged by, now.
+func (w *Watch) askAll() {
+	w.mu.Lock()
+	again, voters := w.again, w.voters
+	w.mu.Unlock()
+	if again == nil {
+		return
+	}
+	for _, m := range voters {
+		again(m.Instance)
 	}
 }
 
@@ -204,6 +234,10 @@ func (w *Watch) Witness() clock.Witness {
 	}
 	w.mu.Lock()
 	opinions := w.estimates()
+	for i, m := range w.voters {
+		// What was said before the step was of another wall clock, maybe theirs too.
+		opinions[i].Fresh = opinions[i].Fresh && w.peers[m.Instance].at >= s.Since
+	}
 	w.mu.Unlock()
 	says := clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), w.cfg.Gate.MaxSkew)
 	return clock.Witness{Says: says, Held: s.Held}

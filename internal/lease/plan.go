@@ -119,7 +119,9 @@ func (m *Machine) dropTenure(now clock.Reading) {
 // keep extends the window of a tenure in good standing.
 func (m *Machine) keep(now clock.Reading) {
 	t := m.tenure
-	if m.try == nil && now.Mono < t.extendAt {
+	// A clock that moved on at once, after a suspend or a step, may have used the
+	// window up before its time.
+	if m.try == nil && now.Mono < t.extendAt && now.Wall < t.ceil {
 		return
 	}
 	if !m.gateOpen {

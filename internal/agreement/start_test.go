@@ -1,0 +1,78 @@
+package agreement_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// TestStart: how long a fresh node waits before it trusts its clock.
+func TestStart(t *testing.T) {
+	t.Run("alone at once", func(t *testing.T) {
+		tell(t, func(w *world) {
+			m := w.start(options{})
+			took := m.untilReady(time.Second)
+			t.Logf("ready after %v", took)
+			if took > 200*time.Millisecond || m.verdict().Phase != clock.Confirmed {
+				t.Errorf("ready after %v, %+v", took, m.verdict())
+			}
+		})
+	})
+	t.Run("beside two good ones as soon as echoes are in", func(t *testing.T) {
+		tell(t, func(w *world) {
+			w.startAll(2)
+			time.Sleep(10 * time.Second)
+			m := w.start(options{})
+			took := m.untilReady(time.Second)
+			t.Logf("ready after %v", took)
+			g := m.watch.Report().Gate
+			if took > 500*time.Millisecond || g.Verdict.Phase != clock.Confirmed || g.Unverified != 0 {
+				t.Errorf("ready after %v, %+v", took, g)
+			}
+		})
+	})
+	t.Run("beside silent ones after a second, unverified", func(t *testing.T) {
+		tell(t, func(w *world) {
+			w.startAll(2)
+			time.Sleep(10 * time.Second)
+			m := w.start(options{})
+			w.cut(w.members[:2], w.members[2:])
+			took := m.untilReady(2 * time.Second)
+			t.Logf("ready after %v", took)
+			time.Sleep(10 * time.Second)
+			g := m.watch.Report().Gate
+			if took < time.Second || took > 1500*time.Millisecond || g.Verdict.Phase != clock.Grace || g.Unverified < 9*time.Second {
+				t.Errorf("ready after %v, %+v", took, g)
+			}
+		})
+	})
+	// Cut off from peers that could tell, it is the store that keeps it out.
+	for name, cut := range map[string]bool{"a day ahead": false, "a day ahead, beside silent ones": true} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(w *world) {
+				w.startAll(2)
+				time.Sleep(10 * time.Second)
+				m := w.start(options{off: 24 * time.Hour})
+				want := node.ClockSkew
+				if cut {
+					w.cut(w.members[:2], w.members[2:])
+					want = node.Starting
+				}
+				time.Sleep(5 * time.Second)
+				from := w.now()
+				time.Sleep(3 * time.Minute)
+				m.refused(from, w.now(), want)
+				if wrote := m.wrote(0, w.now()); len(wrote) != 0 {
+					t.Errorf("it wrote %+v", wrote)
+				}
+				w.soundBut(m, 5*time.Second)
+				m.clocks.Right()
+				w.net.Heal()
+				took := m.untilReady(2 * time.Minute)
+				t.Logf("ready %v after it was set right", took)
+			})
+		})
+	}
+}
