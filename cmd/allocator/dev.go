@@ -6,16 +6,20 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
 )
 
 // Ports of dev: node i adds i times portStep to each, and its admin port is next
@@ -27,8 +31,18 @@ const (
 	maxDevNodes = 90 // above, HTTP and gRPC ports would meet
 )
 
-// devReadyWithin is how long dev waits for its nodes; they take well under 1 s.
-const devReadyWithin = 30 * time.Second
+const (
+	// devReadyWithin is how long dev waits for its nodes; they take well under 1 s.
+	devReadyWithin = 30 * time.Second
+	// devJudgedWithin is how long it waits for them to know each other's clocks:
+	// it is only what ready lines tell.
+	devJudgedWithin = 2 * time.Second
+	// skewJudgedWithin is the same with --skew: to find a clock wrong takes a
+	// look at who is registered and two at the clocks.
+	skewJudgedWithin = 8 * time.Second
+	// skewReload makes nodes notice soon that one registered which takes no sid.
+	skewReload = 2 * time.Second
+)
 
 func (a *app) devCommand() *cobra.Command {
 	d := dev{app: a}
@@ -38,7 +52,7 @@ func (a *app) devCommand() *cobra.Command {
 		Long: `Dev starts an etcd of its own and some nodes, all on loopback, and says how to call
 them. It is for trying allocator out and for tests of programs that use it. Interrupt
 it to stop; twice, to stop at once. Without --data-dir all is forgotten then.`,
-		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data",
+		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --skew 2=1s",
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "how many nodes")
@@ -46,6 +60,7 @@ it to stop; twice, to stop at once. Without --data-dir all is forgotten then.`,
 	cmd.Flags().IntVar(&d.httpPort, "http-port", devHTTPPort, "HTTP port of the first node; each further one is 10 higher; 0 takes any that are free")
 	cmd.Flags().IntVar(&d.grpcPort, "grpc-port", devGRPCPort, "gRPC port of the first node, with its admin port next to it; each further one is 10 higher; 0 takes any that are free")
 	cmd.Flags().BoolVar(&d.verbose, "verbose", false, "show the log of the nodes")
+	skews := cmd.Flags().StringArray("skew", nil, "for a demonstration: N=DURATION sets the wall clock of node N ahead by as much, or back; may be given several times")
 	_ = cmd.MarkFlagDirname("data-dir")
 	format := formatFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -53,9 +68,33 @@ it to stop; twice, to stop at once. Without --data-dir all is forgotten then.`,
 		if d.nodes < 1 || d.nodes > maxDevNodes {
 			return usage("--nodes is %d: 1 to %d", d.nodes, maxDevNodes)
 		}
+		var err error
+		if d.skews, err = parseSkews(*skews, d.nodes); err != nil {
+			return err
+		}
 		return d.run(cmd.Context())
 	}
 	return cmd
+}
+
+// parseSkews returns by how much the clock of which node is to be wrong; nodes
+// count from 0 in it, and from 1 on the command line.
+func parseSkews(list []string, nodes int) (map[int]time.Duration, error) {
+	out := map[int]time.Duration{}
+	for _, text := range list {
+		number, by, ok := strings.Cut(text, "=")
+		n, err := strconv.Atoi(number)
+		if !ok || err != nil {
+			return nil, usage("--skew: %q is not N=DURATION, such as 2=1s", text)
+		}
+		if n < 1 || n > nodes {
+			return nil, usage("--skew: there is no node %d: 1 to %d", n, nodes)
+		}
+		if out[n-1], err = time.ParseDuration(by); err != nil {
+			return nil, usage("--skew: %q is no duration, such as 1s or -300ms", by)
+		}
+	}
+	return out, nil
 }
 
 // dev is a cluster in this process.
@@ -64,6 +103,7 @@ type dev struct {
 	nodes, httpPort, grpcPort int
 	dir                       string
 	verbose, json             bool
+	skews                     map[int]time.Duration // of node i's wall clock
 
 	etcd    *devetcd.Server
 	daemons []*daemon.Daemon
@@ -90,7 +130,7 @@ func (d *dev) run(ctx context.Context) error {
 	defer func() { _ = d.etcd.Close() }()
 
 	for i := range d.nodes {
-		one, err := daemon.New(d.config(i), versionOf().Version, logger(d.log(), d.err))
+		one, err := d.node(i)
 		if err != nil {
 			return invalidSettings(err)
 		}
@@ -102,15 +142,21 @@ func (d *dev) run(ctx context.Context) error {
 	}
 
 	all, running := errgroup.WithContext(ctx)
-	for i, one := range d.daemons {
-		all.Go(func() error {
-			err := one.Run(running)
-			if err == nil && running.Err() == nil {
-				err = errors.New("it ended on its own")
+	start := func(skewed bool) {
+		for i, one := range d.daemons {
+			if (d.skews[i] != 0) != skewed {
+				continue
 			}
-			return d.explain(i, err)
-		})
+			all.Go(func() error {
+				err := one.Run(running)
+				if err == nil && running.Err() == nil {
+					err = errors.New("it ended on its own")
+				}
+				return d.explain(i, err)
+			})
+		}
 	}
+	start(false)
 	all.Go(func() error {
 		select {
 		case err := <-d.etcd.Failed():
@@ -119,7 +165,7 @@ func (d *dev) run(ctx context.Context) error {
 			return nil
 		}
 	})
-	all.Go(func() error { return d.welcome(running) })
+	all.Go(func() error { return d.welcome(running, func() { start(true) }) })
 
 	<-running.Done()
 	if ctx.Err() != nil {
@@ -145,6 +191,9 @@ func (d *dev) config(i int) config.Config {
 	c.Node.Name = fmt.Sprintf("node-%d", i+1)
 	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
 	c.Drain.Timeout = 2 * time.Second // nobody here waits for a stream to end
+	if len(d.skews) > 0 {
+		c.Lease.ReloadEvery = skewReload
+	}
 	port := func(first, offset int) string {
 		if first == 0 {
 			return "127.0.0.1:0"
@@ -173,19 +222,38 @@ func (d *dev) explain(i int, err error) error {
 	return fmt.Errorf("node-%d: %w", i+1, err)
 }
 
-// welcome waits until every node is ready or stands by, and says how to use them.
-func (d *dev) welcome(ctx context.Context) error {
+// node returns node i, with a clock that is wrong if that was asked for.
+func (d *dev) node(i int) (*daemon.Daemon, error) {
+	c, version, log := d.config(i), versionOf().Version, logger(d.log(), d.err)
+	if by := d.skews[i]; by != 0 {
+		return daemon.NewSkewed(c, version, log.With("of", c.Node.Name), by)
+	}
+	return daemon.New(c, version, log.With("of", c.Node.Name))
+}
+
+// welcome waits until every node is ready, stands by or is refused for its clock,
+// and says how to use them. Nodes with a wrong clock are started once the others
+// are settled: so these are the cluster that finds them wrong.
+func (d *dev) welcome(ctx context.Context, startSkewed func()) error {
 	deadline := time.After(devReadyWithin)
-	for _, one := range d.daemons {
-		for !settled(one) {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-deadline:
-				return fmt.Errorf("%s is not ready within %v: %w", one.Node().Config().Name, devReadyWithin, one.Node().Ready())
-			case <-time.After(5 * time.Millisecond):
+	for _, skewed := range []bool{false, true} {
+		if skewed {
+			startSkewed()
+		}
+		for i, one := range d.daemons {
+			for (d.skews[i] != 0) == skewed && !settled(one) {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-deadline:
+					return fmt.Errorf("%s is not ready within %v: %w", one.Node().Config().Name, devReadyWithin, one.Node().Ready())
+				case <-time.After(5 * time.Millisecond):
+				}
 			}
 		}
+	}
+	if !d.untilJudged(ctx) {
+		return nil
 	}
 	for _, one := range d.daemons {
 		if err := d.printNode(one); err != nil {
@@ -198,14 +266,57 @@ func (d *dev) welcome(ctx context.Context) error {
 	return d.printExamples(ctx)
 }
 
-// settled reports whether a node is ready, or cannot be until another ends.
+// untilJudged waits until every node knows how its clock stands to the others',
+// but not for long. It reports whether dev goes on.
+func (d *dev) untilJudged(ctx context.Context) bool {
+	within := devJudgedWithin
+	if len(d.skews) > 0 {
+		within = skewJudgedWithin
+	}
+	deadline := time.After(within)
+	for _, one := range d.daemons {
+		for !judged(one, len(d.daemons)) {
+			select {
+			case <-ctx.Done():
+				return false
+			case <-deadline:
+				return true
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+	return true
+}
+
+// judged reports whether a node has compared its clock with those of a majority
+// of all and drawn its conclusion.
+func judged(one *daemon.Daemon, nodes int) bool {
+	g := one.Clocks().Gate
+	if g.Judgement.Registered < min(nodes, jury) {
+		return false
+	}
+	switch g.Verdict.Phase {
+	case clock.Confirmed:
+		return g.Judgement.Finding == clock.Agreed
+	case clock.Shut:
+		return true
+	}
+	return false
+}
+
+// jury is how many a node compares its clock with at least, where there are as many.
+const jury = 32
+
+// settled reports whether a node is ready, or cannot be until another ends or its
+// clock is set right.
 func settled(one *daemon.Daemon) bool {
 	select {
 	case <-one.Listening():
 	default:
 		return false
 	}
-	return one.Node().Ready() == nil || standsBy(one)
+	refusal := one.Node().Ready()
+	return refusal == nil || refusal.Reason == node.ClockSkew || standsBy(one)
 }
 
 func standsBy(one *daemon.Daemon) bool {
@@ -216,36 +327,78 @@ func standsBy(one *daemon.Daemon) bool {
 func (d *dev) printNode(one *daemon.Daemon) error {
 	st, at := one.Node().Stats(), one.Addresses()
 	line := struct {
-		Node  string `json:"node"`
-		State string `json:"state"`
-		SID   int    `json:"sid"` // -1: none
-		HTTP  string `json:"http"`
-		GRPC  string `json:"grpc"`
-		Admin string `json:"admin"`
-		Etcd  string `json:"etcd"`
-	}{st.Name, "ready", int(st.Lease.Grant.SID), at.HTTP, at.GRPC, at.Admin, d.etcd.Endpoint()}
-	if !st.Lease.Held {
-		line.State, line.SID = "standby", -1
+		Node    string `json:"node"`
+		State   string `json:"state"`
+		SID     int    `json:"sid"` // -1: none
+		HTTP    string `json:"http"`
+		GRPC    string `json:"grpc"`
+		Admin   string `json:"admin"`
+		Etcd    string `json:"etcd"`
+		Reason  string `json:"reason,omitempty"` // of a node refused
+		Message string `json:"message,omitempty"`
+		// Where the clocks of the others stand from the node's, in µs, give or
+		// take; absent where none is heard.
+		Offset      *int64 `json:"offset_us,omitempty"`
+		Uncertainty *int64 `json:"uncertainty_us,omitempty"`
+	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, Etcd: d.etcd.Endpoint()}
+	if st.Lease.Held {
+		line.SID = int(st.Lease.Grant.SID)
+	}
+	about := fmt.Sprintf("sid %-3d", line.SID)
+	if refusal := one.Node().Ready(); refusal != nil {
+		if standsBy(one) && refusal.Reason == node.NoSID {
+			line.State = "standby"
+			about = fmt.Sprintf("all %d sids are taken: takes over when one is free ", st.Lease.PoolSize)
+		} else {
+			line.State, line.Reason, line.Message = "refused", string(refusal.Reason), refusal.Message
+			about = line.Reason + " " + line.Message + " "
+		}
+	}
+	clocks := ""
+	if apart, within, ok := others(one.Clocks()); ok {
+		offset, uncertainty := apart.Microseconds(), within.Microseconds()+1
+		line.Offset, line.Uncertainty = &offset, &uncertainty
+		clocks = "  clock " + clock.Apart(apart, within)
 	}
 	if d.json {
 		return printLine(d.out, line)
 	}
-	sid := fmt.Sprintf("sid %-3d", line.SID)
-	if line.SID < 0 {
-		sid = fmt.Sprintf("all %d sids are taken: takes over when one is free ", st.Lease.PoolSize)
-	}
-	_, err := fmt.Fprintf(d.out, "%-7s %-8s %s http %s  grpc %s  admin %s\n", line.State, line.Node, sid, line.HTTP, line.GRPC, line.Admin)
+	_, err := fmt.Fprintf(d.out, "%-7s %-8s %s http %s  grpc %s  admin %s%s\n",
+		line.State, line.Node, about, line.HTTP, line.GRPC, line.Admin, clocks)
 	return err
+}
+
+// others returns the interval, from a node's own clock, in which the clocks of all
+// others heard stand that are not known to be false.
+func others(r clock.Report) (offset, within time.Duration, ok bool) {
+	var low, high time.Duration
+	for _, p := range r.Peers {
+		if !p.Fresh || slices.Contains(r.Gate.Judgement.Falsetickers, p.Name) {
+			continue
+		}
+		if !ok || p.Offset-p.Error < low {
+			low = p.Offset - p.Error
+		}
+		if !ok || p.Offset+p.Error > high {
+			high = p.Offset + p.Error
+		}
+		ok = true
+	}
+	return low + (high-low)/2, (high - low + 1) / 2, ok
 }
 
 // printExamples prints calls that work when pasted, with an ID made now.
 func (d *dev) printExamples(ctx context.Context) error {
-	first := d.daemons[0]
+	var first *daemon.Daemon
 	for _, one := range d.daemons {
-		if one.Node().Ready() == nil {
+		if first == nil && one.Node().Ready() == nil {
 			first = one
-			break
 		}
+	}
+	if first == nil {
+		_, err := fmt.Fprintf(d.out, "\nNo node serves: their clocks disagree. To see how:\n\n  allocator status --addr %s\n\nCtrl-C stops everything.\n",
+			d.daemons[0].Addresses().GRPC)
+		return err
 	}
 	block, err := first.Node().Next(ctx, 1, 0)
 	if err != nil {
@@ -269,9 +422,15 @@ or
   allocator get 3 --as ulid%[3]s
   allocator parse %[2]s --addr %[4]s
   allocator status%[3]s
-
-etcd is at %[5]s. Ctrl-C stops everything.
-`, at.HTTP, block.First, addr, at.GRPC, d.etcd.Endpoint())
+`, at.HTTP, block.First, addr, at.GRPC)
+	for i := range d.daemons {
+		if d.skews[i] != 0 {
+			admin := d.daemons[i].Addresses().Admin
+			fmt.Fprintf(&b, "\nWhat became of %s, whose clock is wrong:\n\n  curl 'http://%s/readyz?verbose'\n  curl -s http://%s/metrics | grep clock_\n",
+				d.daemons[i].Node().Config().Name, admin, admin)
+		}
+	}
+	fmt.Fprintf(&b, "\netcd is at %s. Ctrl-C stops everything.\n", d.etcd.Endpoint())
 	_, err = fmt.Fprint(d.out, b.String())
 	return err
 }

@@ -18,9 +18,11 @@ import (
 func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the cluster: nodes, sids and windows",
-		Long: `Status asks one node for the space as etcd has it, and for how it sees itself. It exits
-with 1 if that node would refuse a request now.`,
+		Short: "Show the cluster: nodes, clocks, sids and windows",
+		Long: `Status asks one node for the space as etcd has it, and for how it sees itself and the
+clocks of the others: VERDICT is what each says of its own clock, OFFSET its clock minus
+that of the node asked, and FALSE one that a majority disagrees with. It exits with 1 if
+the node asked would refuse a request now.`,
 		Example: "  allocator status --addr 10.0.0.5:9000",
 		Args:    cobra.NoArgs,
 	}
@@ -76,6 +78,8 @@ type nodeLine struct {
 	GRPC     string `json:"grpc"`
 	HTTP     string `json:"http"`
 	SID      int32  `json:"sid"` // -1: a standby
+	// Clock is null where the node asked has not heard of it.
+	Clock *peerLine `json:"clock"`
 }
 
 type sidLine struct {
@@ -95,6 +99,8 @@ type selfLine struct {
 	Why    string `json:"message,omitempty"`
 	SID    int32  `json:"sid"`
 	Issued int64  `json:"ids_issued"`
+	// Clock is null where the node judges none.
+	Clock *clockLine `json:"clock"`
 }
 
 func newClusterView(c *pb.GetClusterResponse) clusterView {
@@ -104,7 +110,10 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		Epoch: clock.Millis(c.GetEpochUnixMs()).Time().Format(time.RFC3339Nano),
 		Known: len(c.GetNodes()) > 0, // at least the node asked is registered
 		Nodes: []nodeLine{}, Sids: []sidLine{},
-		Self: selfLine{Name: self.GetName(), Ready: self.GetReady(), SID: self.GetSid(), Issued: self.GetIdsIssued(), Why: self.GetMessage()},
+		Self: selfLine{
+			Name: self.GetName(), Ready: self.GetReady(), SID: self.GetSid(), Issued: self.GetIdsIssued(), Why: self.GetMessage(),
+			Clock: newClockLine(self.GetClock()),
+		},
 	}
 	if !v.Self.Ready {
 		v.Self.Reason = strings.TrimPrefix(self.GetRefusing().String(), "REASON_")
@@ -113,7 +122,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		v.Layout, v.PoolSize = layout.String(), layout.Holders()
 	}
 	for _, n := range c.GetNodes() {
-		v.Nodes = append(v.Nodes, nodeLine{n.GetName(), n.GetInstance(), n.GetVersion(), n.GetGrpcAddress(), n.GetHttpAddress(), n.GetSid()})
+		v.Nodes = append(v.Nodes, nodeLine{n.GetName(), n.GetInstance(), n.GetVersion(), n.GetGrpcAddress(), n.GetHttpAddress(), n.GetSid(), newPeerLine(n.GetClock())})
 	}
 	for _, s := range c.GetSids() {
 		if s.GetState() == "held" {
@@ -138,7 +147,7 @@ func (v clusterView) print(w io.Writer) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if len(v.Nodes) > 0 {
-		fmt.Fprintln(t, "\nNODE\tSID\tTERM\tWINDOW LEFT\tGRPC\tHTTP\tVERSION")
+		fmt.Fprintln(t, "\nNODE\tSID\tTERM\tWINDOW LEFT\tVERDICT\tOFFSET ± ERROR\tGRPC\tHTTP\tVERSION")
 	}
 	for _, n := range v.Nodes {
 		sid, term, left := "standby", "-", "-"
@@ -146,7 +155,8 @@ func (v clusterView) print(w io.Writer) error {
 			s := bySID[n.SID]
 			sid, term, left = fmt.Sprint(n.SID), fmt.Sprint(s.Term), fmt.Sprintf("%.1fs", float64(s.WindowMs)/1000)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, n.GRPC, n.HTTP, n.Version)
+		verdict, offset := n.Clock.columns()
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, verdict, offset, n.GRPC, n.HTTP, n.Version)
 	}
 	header := false
 	for _, s := range v.Sids {
@@ -174,5 +184,8 @@ func (v clusterView) print(w io.Writer) error {
 		state = fmt.Sprintf("not ready: %s: %s", v.Self.Reason, v.Self.Why)
 	}
 	_, err := fmt.Fprintf(w, "\n%s: %s; %s issued\n", v.Self.Name, state, count(int(v.Self.Issued), "ID"))
-	return err
+	if err != nil || v.Self.Clock == nil {
+		return err
+	}
+	return v.Self.Clock.print(w)
 }

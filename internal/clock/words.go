@@ -6,14 +6,17 @@ import (
 )
 
 // Apart writes an offset and the uncertainty of it for people: "+0.1ms ±0.3ms".
-// A sign always leads, and what counts in seconds is written in seconds.
+// A sign always leads, the uncertainty is rounded up, and what counts in seconds
+// is written in seconds.
 func Apart(offset, uncertainty time.Duration) string {
 	sign := "+"
 	if offset < 0 {
 		sign = "" // it has one
 	}
-	return sign + short(offset) + " ±" + short(uncertainty)
+	return sign + short(offset) + " ±" + short(uncertainty+tenth-1-(uncertainty+tenth-1)%tenth)
 }
+
+const tenth = time.Millisecond / 10
 
 func short(d time.Duration) string {
 	switch a := d.Abs(); {

@@ -15,6 +15,8 @@ func TestApart(t *testing.T) {
 	}{
 		{0, 0, "+0.0ms ±0.0ms"},
 		{120 * time.Microsecond, 260 * time.Microsecond, "+0.1ms ±0.3ms"},
+		{0, 1, "+0.0ms ±0.1ms"}, // a bound holds
+		{0, 100 * time.Microsecond, "+0.0ms ±0.1ms"},
 		{-1500 * time.Microsecond, time.Millisecond, "-1.5ms ±1.0ms"},
 		{time.Second, 2 * time.Millisecond, "+1000.0ms ±2.0ms"},
 		{-61 * time.Second, 12 * time.Second, "-61.0s ±12.0s"},

@@ -112,7 +112,7 @@ var definitions = []Definition{
 	{clockStalls, "counter", nil, "Times that this process did not run for over a second."},
 	{stepPending, "gauge", nil, "1 while IDs keep the time from before a step of the wall clock, else 0."},
 	{clockHeld, "gauge", nil, "The wall clock minus the time that IDs are made from, in seconds."},
-	{tickDelay, "gauge", nil, "Time between the last two looks at this machine's clocks, in seconds; far above 0.1, the process is starved."},
+	{tickDelay, "gauge", nil, "Time between the last two looks at this machine's clocks, in seconds; far above 0.05, the process is starved."},
 	{kernelSynchronised, "gauge", nil, "1 if the kernel says that the wall clock is disciplined, else 0; absent where it cannot be asked."},
 	{kernelMaxError, "gauge", nil, "The kernel's bound for the wall clock's error, in seconds; absent where it cannot be asked."},
 	{gossipMembers, "gauge", nil, "Live members in gossip, this node included."},
