@@ -1,0 +1,313 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/history"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// keys opens etcd itself, for what nobody should do.
+func (d *deployment) keys() *clientv3.Client {
+	d.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{d.etcd.Endpoint()}, Logger: zap.NewNop()})
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func windowKey(sid int) string { return fmt.Sprintf("/allocator/default/window/%d", sid) }
+
+func (d *deployment) put(key, value string) {
+	d.Helper()
+	if _, err := d.keys().Put(d.Context(), key, value); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// record returns a sid's window as etcd has it.
+func (d *deployment) record(sid int) lease.Entry[lease.Window] {
+	d.Helper()
+	r, err := d.keys().Get(d.Context(), windowKey(sid))
+	if err != nil {
+		d.Fatal(err)
+	}
+	if len(r.Kvs) == 0 {
+		return lease.Entry[lease.Window]{}
+	}
+	return lease.NewEntry[lease.Window](r.Kvs[0].ModRevision, 0, string(r.Kvs[0].Value))
+}
+
+func (m *member) sid() int {
+	st := m.Node().Stats()
+	if !st.Holding {
+		return -1
+	}
+	return int(st.SID)
+}
+
+// serves waits until m issues, from a sid or from any (-1).
+func (m *member) serves(sid int) {
+	m.d.Helper()
+	m.awaitReason("")
+	if got := m.sid(); sid >= 0 && got != sid {
+		m.d.Fatalf("%s has sid %d, want %d", m.name, got, sid)
+	}
+	n := m.Node().Stats().Issued
+	m.d.await(m.name+" issues", func() bool { return m.Node().Stats().Issued > n+500 })
+}
+
+// unique holds all that was issued against I1 and I2.
+func (d *deployment) unique() {
+	d.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := history.History{Format: flake.Format{Layout: flake.Scalable, Epoch: flake.DefaultEpoch}, Issues: d.issued}
+	for _, v := range h.Check() {
+		if v.Claim == "I1" || v.Claim == "I2" {
+			d.Error(v)
+		}
+	}
+	d.Logf("%d IDs by %d processes", h.IDs(), processes(d.issued))
+}
+
+// says runs a command that must end with code and print want.
+func (d *deployment) says(code int, want string, args ...string) string {
+	d.Helper()
+	out, got := d.cli(args...)
+	if got != code || !strings.Contains(out, want) {
+		d.Fatalf("exit code %d, want %d, with %q", got, code, want)
+	}
+	return out
+}
+
+// passed waits until a sid's ceiling has passed, so that whoever prefers the sid
+// takes it.
+func (d *deployment) passed(sid int) {
+	d.Helper()
+	ceil := d.record(sid).Value.Ceil
+	d.await("the ceiling passes", func() bool { return wallNow() > ceil })
+}
+
+// A drained node refuses, stays, and its sid is free at once.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	a := d.node("a")
+	a.serves(-1)
+	sid := a.sid()
+	var out bytes.Buffer
+	code := run(t.Context(), []string{"admin", "drain", "--addr", a.Addresses().GRPC}, strings.NewReader(""), &out, &out, nil)
+	if code != 0 || !strings.Contains(out.String(), fmt.Sprintf("a is drained: sid %d (term 1) was given back, usable from 20", sid)) {
+		t.Fatalf("%d: %s", code, &out)
+	}
+	if w := d.record(sid).Value; w.State != lease.Released {
+		t.Errorf("etcd has %+v", w)
+	}
+	if got := a.reason(); got != node.Draining {
+		t.Errorf("a refuses with %q", got)
+	}
+	b := d.node("a") // its name: it takes what a had
+	b.serves(sid)
+	if took := clock.Millis(time.Now().UnixMilli()) - d.record(sid).Value.Base; took > clock.MillisOf(testWindow) {
+		t.Errorf("the next holder began %v ago: it waited for the window", took.Duration())
+	}
+	out.Reset()
+	code = run(t.Context(), []string{"admin", "drain", "--format", "json", "--addr", a.Addresses().GRPC}, strings.NewReader(""), &out, &out, nil)
+	var again struct {
+		SID      int
+		Released bool
+		Node     string
+	}
+	if err := json.Unmarshal(out.Bytes(), &again); err != nil || code != 0 || again.SID != sid || !again.Released || again.Node != "a" {
+		t.Errorf("a second time: %d, %v: %s", code, err, &out)
+	}
+	if got := a.reason(); got != node.Draining {
+		t.Errorf("a refuses with %q", got)
+	}
+	for _, args := range [][]string{
+		{"admin", "drain", "--addr", "127.0.0.1:1,127.0.0.1:2"}, {"admin", "drain", "--addr", "nowhere"}, {"admin", "drain", "x"},
+	} {
+		if code := run(t.Context(), args, strings.NewReader(""), &out, &out, nil); code != exitUsage {
+			t.Errorf("%q: %d", args, code)
+		}
+	}
+	if code := run(t.Context(), []string{"admin", "drain", "--timeout", "1s", "--addr", "127.0.0.1:1"}, strings.NewReader(""), &out, &out, nil); code != exitUnavailable {
+		t.Errorf("nobody there: %d", code)
+	}
+	a.stop()
+	b.stop()
+	d.unique()
+}
+
+// A sid put aside is taken from its holder without a refusal, taken by nobody,
+// and comes back.
+func TestQuarantineAndRelease(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	a := d.node("a")
+	a.serves(-1)
+	sid := a.sid()
+	name := fmt.Sprint(sid)
+	d.says(exitInvalid, `is held by "a"`, "admin", "quarantine", name)
+	refused := a.Node().Stats().Refused[node.NoSID]
+	d.says(exitOK, "is quarantined: no node takes it. a loses it", "admin", "quarantine", name, "--force", "--reason", "a test")
+	d.await("a has another sid", func() bool { return a.sid() != sid && a.sid() >= 0 })
+	a.serves(-1)
+	if n := a.Node().Stats().Refused[node.NoSID]; n != refused {
+		t.Errorf("a refused %d requests for want of a sid", n-refused)
+	}
+	d.passed(sid)
+	b := d.node("a") // prefers what had its name
+	b.serves(-1)
+	if b.sid() == sid {
+		t.Error("a quarantined sid was taken")
+	}
+	b.stop()
+	d.says(exitInvalid, "is quarantined already: a test", "admin", "quarantine", name)
+	if out := d.says(exitInvalid, "sid "+name+" was put aside by an operator: a test", "doctor", "--addr", "127.0.0.1:1"); !strings.Contains(out, "warn     quarantine") {
+		t.Error("the doctor does not warn of it")
+	}
+	d.says(exitUsage, "Say --yes", "admin", "release-sid", name)
+	d.says(exitOK, "is free, with term 2", "admin", "release-sid", name, "--yes")
+	c := d.node(repair.Name)
+	c.serves(sid)
+	d.says(exitInvalid, "is held by", "admin", "release-sid", name, "--yes")
+	a.stop()
+	c.stop()
+	d.says(exitInvalid, "is in order", "admin", "release-sid", name, "--yes")
+	d.says(exitUsage, "is not a sid", "admin", "quarantine", "x1")
+	d.says(exitInvalid, "sids 0 to 31", "admin", "quarantine", "32")
+	d.unique()
+}
+
+// The record of a live holder is damaged: the node moves on, and the repair's
+// bound lies above all that it was granted.
+func TestReleaseOfACorruptRecord(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	a := d.node("a")
+	a.serves(-1)
+	sid := a.sid()
+	d.put(windowKey(sid), strings.Replace(d.record(sid).Raw, `"node":"a"`, `"node":"x"`, 1))
+	granted := a.granted()
+	d.await("a has another sid", func() bool { return a.sid() != sid && a.sid() >= 0 })
+	a.serves(-1)
+	d.says(exitInvalid, "unreadable", "admin", "quarantine", fmt.Sprint(sid))
+	d.says(exitInvalid, "«allocator admin release-sid "+fmt.Sprint(sid)+"» repairs it", "doctor")
+	d.says(exitOK, "is free, with term 2", "admin", "release-sid", fmt.Sprint(sid), "--yes")
+	w := d.record(sid)
+	if w.Err != nil || w.Value.Term != 2 || w.Value.Ceil <= granted {
+		t.Errorf("got %+v, and %d was granted", w, granted)
+	}
+	d.passed(sid)
+	b := d.node(repair.Name)
+	b.serves(sid)
+	a.stop()
+	b.stop()
+	d.unique()
+}
+
+// A bad clock has set a ceiling ten years ahead.
+func TestReleaseOfAPoisonedRecord(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	a := d.node("a")
+	a.serves(-1)
+	sid := a.sid()
+	a.stop()
+	w := d.record(sid).Value
+	above := w.Ceil
+	w.Ceil += 10 * 365 * 24 * 3600 * 1000
+	w.Nonce = "poison"
+	d.put(windowKey(sid), lease.Encode(w))
+	b := d.node("a")
+	b.serves(-1)
+	if b.sid() == sid {
+		t.Error("a poisoned sid was taken")
+	}
+	d.says(exitInvalid, "fail     ceilings", "doctor")
+	d.says(exitInvalid, "--above TIME", "admin", "release-sid", fmt.Sprint(sid), "--yes")
+	// Nor does a recovery follow it into the future.
+	d.says(exitInvalid, "ceilings lie far in the future", "admin", "recover", "--yes")
+	d.says(exitOK, "is free", "admin", "release-sid", fmt.Sprint(sid), "--yes", "--above", repair.At(above))
+	if got := d.record(sid).Value; got.Ceil != above || got.Term != w.Term+1 {
+		t.Errorf("got %+v, want ceiling %d", got, above)
+	}
+	c := d.node(repair.Name)
+	c.serves(sid)
+	b.stop()
+	c.stop()
+	d.unique()
+}
+
+// Somebody deleted a window: the ledger tells that the sid has a past.
+func TestReleaseOfADeletedRecord(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	a := d.node("a")
+	a.serves(-1)
+	sid, granted := a.sid(), a.granted()
+	a.stop()
+	if _, err := d.keys().Delete(t.Context(), windowKey(sid)); err != nil {
+		t.Fatal(err)
+	}
+	b := d.node("b") // tries it, and leaves it
+	b.serves(-1)
+	if b.sid() == sid {
+		t.Error("a sid without its record was taken")
+	}
+	d.says(exitInvalid, "has a past but no record", "admin", "quarantine", fmt.Sprint(sid))
+	d.says(exitInvalid, "was never used", "admin", "release-sid", "31", "--yes")
+	d.says(exitOK, "is free, with term 2", "admin", "release-sid", fmt.Sprint(sid), "--yes")
+	if got := d.record(sid).Value; got.Ceil <= granted {
+		t.Errorf("ceiling %d, and %d was granted", got.Ceil, granted)
+	}
+	d.passed(sid)
+	c := d.node(repair.Name)
+	c.serves(sid)
+	b.stop()
+	c.stop()
+	d.unique()
+}
+
+func TestAsk(t *testing.T) {
+	for answer, want := range map[string]int{"yes\n": 0, " yes \n": 0, "y\n": exitInvalid, "\n": exitInvalid, "": exitUsage, "yes": exitUsage} {
+		var out bytes.Buffer
+		a := &app{in: strings.NewReader(answer), err: &out}
+		err := a.ask("Really?")
+		got := 0
+		if exit, ok := err.(*exitError); ok {
+			got = exit.code
+		}
+		if got != want || !strings.HasPrefix(out.String(), "Really? Type yes: ") {
+			t.Errorf("%q: %d, %v", answer, got, err)
+		}
+	}
+}
+
+func TestTimeFlag(t *testing.T) {
+	for text, want := range map[string]int64{
+		"2026-02-01T12:00:00Z": 1769947200000, "2026-02-01T12:00:00.0001Z": 1769947200001, "2026-02-01T13:00:00+01:00": 1769947200000,
+		"2026-02-01": 1769904000000, "2026-02-01T12:00:00": 1769947200000, "1960-01-01": 0, "soon": 0, "": 0,
+	} {
+		var f timeFlag
+		if err := f.Set(text); (err == nil) != (want != 0) || int64(f) != want {
+			t.Errorf("%q: %d, %v, want %d", text, f, err, want)
+		}
+	}
+}
