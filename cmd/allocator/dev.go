@@ -275,7 +275,7 @@ func (d *dev) untilJudged(ctx context.Context) bool {
 	}
 	deadline := time.After(within)
 	for _, one := range d.daemons {
-		for !judged(one, len(d.daemons)) {
+		for !judged(one, len(d.daemons), len(d.skews) > 0) {
 			select {
 			case <-ctx.Done():
 				return false
@@ -289,10 +289,10 @@ func (d *dev) untilJudged(ctx context.Context) bool {
 }
 
 // judged reports whether a node has compared its clock with those of a majority
-// of all and drawn its conclusion.
-func judged(one *daemon.Daemon, nodes int) bool {
+// of all, or of every one it judges by, and drawn its conclusion.
+func judged(one *daemon.Daemon, nodes int, every bool) bool {
 	g := one.Clocks().Gate
-	if g.Judgement.Registered < min(nodes, jury) {
+	if g.Judgement.Registered < min(nodes, jury) || every && g.Judgement.Silent > 0 {
 		return false
 	}
 	switch g.Verdict.Phase {
