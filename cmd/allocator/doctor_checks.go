@@ -237,7 +237,7 @@ func (r *report) records(f facts) {
 		case s.Holder.Exists() && !s.Window.Exists():
 			bad++
 			r.add("records", failed, "etcd was edited or partly restored: see the runbook", "sid %d has a holder and no window", sid)
-		case v.Era.Err == nil && w.Era > v.Era.Value.Number:
+		case v.Era.Exists() && v.Era.Err == nil && w.Era > v.Era.Value.Number:
 			bad++
 			r.add("records", failed, "etcd was edited or partly restored: see the runbook", "the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
 		case w.State == lease.Quarantined:
