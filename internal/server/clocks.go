@@ -82,7 +82,7 @@ func viewClock(r clock.Report) *clockView {
 		Limit:      micros(r.Gate.Verdict.Limit.Duration()),
 		Registered: j.Registered, Quorum: j.Quorum,
 		Agree: j.Agree, Disagree: j.Disagree, Ambiguous: j.Ambiguous, Silent: j.Silent,
-		Falsetickers: slices.Concat([]string{}, j.Falsetickers), // a list, also if it is empty
+		Falsetickers: append([]string{}, j.Falsetickers...), // a list, also if it is empty
 		Shuts:        r.Gate.Shuts, Unverified: micros(r.Gate.Unverified),
 		StepsForward: a.StepsForward, StepsBack: a.StepsBack, StepPending: a.Pending, StepBlocked: a.Blocked,
 		Held: micros(a.Held), Suspends: a.Suspends, Stalls: a.Stalls,
