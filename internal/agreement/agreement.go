@@ -81,6 +81,9 @@ type peer struct {
 	jumped bool // last contradicts what was known before
 }
 
+// asked returns when the question went out that last answers.
+func (p peer) asked() clock.Mono { return p.at.Add(-time.Duration(p.last.Self.Raw - p.last.T1)) }
+
 // claim is a point in the store's history that a peer has read and we have not.
 type claim struct {
 	rumour lease.Rumour
@@ -152,6 +155,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		}
 		if w.wondering(now, verdict, judgement) {
 			w.askAll()
+			w.cfg.Keeper.Tell(lease.Changed{}) // there may be more nodes than when the space was listed
 		}
 		resting := w.resting.Load()
 		gate := lease.Gate{
@@ -233,12 +237,17 @@ func (w *Watch) Witness() clock.Witness {
 		return clock.Witness{}
 	}
 	w.mu.Lock()
-	opinions := w.estimates()
+	opinions, heard := w.estimates(), true
 	for i, m := range w.voters {
-		// What was said before the step was of another wall clock, maybe theirs too.
-		opinions[i].Fresh = opinions[i].Fresh && w.peers[m.Instance].at >= s.Since
+		heard = heard && (!opinions[i].Fresh || w.peers[m.Instance].asked() >= s.Since)
 	}
 	w.mu.Unlock()
+	if !heard {
+		// What was said before the step was of other wall clocks: theirs may have
+		// been set as well. And were those counted who answer first, then which
+		// side of an even split is followed would be chance.
+		return clock.Witness{}
+	}
 	says := clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), w.cfg.Gate.MaxSkew)
 	return clock.Witness{Says: says, Held: s.Held}
 }

@@ -24,9 +24,8 @@ type machine struct {
 	step   time.Duration // wall clock ahead of the others, since stepped
 	ppm    int64         // wall clock fast by
 	since  time.Duration // ppm, as of begin
-	asleep bool
-	frozen bool          // nothing moves
-	at     time.Duration // when it fell asleep, or froze
+	frozen bool          // nothing moves that anybody here could read
+	at     time.Duration // since when
 	slept  time.Duration
 	kernel clock.Kernel
 }
@@ -40,9 +39,6 @@ func (m *machine) Read() clock.Readings {
 	}
 	wall := t + m.step + drifted(t-m.since, m.ppm)
 	up := t - m.slept
-	if m.asleep {
-		up -= t - m.at
-	}
 	up -= m.lost
 	return clock.Readings{
 		Wall: dawn + int64(wall-m.lost), Mono: clock.Mono(up), Raw: m.origin + int64(up+drifted(up, m.rate)), Boot: int64(t - m.lost),
@@ -94,16 +90,12 @@ func (m *machine) Leap(d time.Duration) {
 	m.set(func(time.Duration) { m.frozen, m.lost = false, m.lost-d })
 }
 
-// Sleep and Wake suspend the machine: its monotonic clocks stand still.
-func (m *machine) Sleep() { m.set(func(t time.Duration) { m.asleep, m.at = true, t }) }
+// Sleep and Wake suspend the machine: its monotonic clocks then have stood still,
+// and the others gone on. The timers of a bubble go on as well, so what runs on
+// the machine finds time stopped until it wakes.
+func (m *machine) Sleep() { m.set(func(t time.Duration) { m.frozen, m.at = true, t }) }
 
-func (m *machine) Wake() {
-	m.set(func(t time.Duration) {
-		if m.asleep {
-			m.asleep, m.slept = false, m.slept+t-m.at
-		}
-	})
-}
+func (m *machine) Wake() { m.set(func(t time.Duration) { m.frozen, m.slept = false, m.slept+t-m.at }) }
 
 // SetKernel says whether the kernel's clock discipline calls itself good.
 func (m *machine) SetKernel(synchronised bool) {

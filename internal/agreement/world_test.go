@@ -149,7 +149,7 @@ type member struct {
 	mu     sync.Mutex // guards the rest
 	tries  []try
 	events []clock.AnchorEvent
-	off    bool // clients look away
+	away   bool // the client does not ask
 }
 
 // try is one request and its answer.
@@ -315,12 +315,26 @@ func (m *member) seed(ctx context.Context, gossip *cluster.Cluster) {
 // client asks for an ID again and again, and writes down what it gets.
 func (m *member) client(ctx context.Context) {
 	for ctx.Err() == nil {
-		m.request(ctx)
+		if !m.isAway() {
+			m.request(ctx)
+		}
 		select {
 		case <-time.After(m.opts.pace):
 		case <-ctx.Done():
 		}
 	}
+}
+
+func (m *member) isAway() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.away
+}
+
+func (m *member) setAway(away bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.away = away
 }
 
 func (m *member) request(ctx context.Context) {

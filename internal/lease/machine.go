@@ -177,8 +177,9 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 			t.sealed, t.issued = true, ev.Ceil
 		}
 	case Changed:
-		// Who is about to acquire anyway learns from the write itself.
-		if m.standby || m.tenure != nil {
+		// Who is about to acquire anyway learns from the write itself. Who is kept
+		// from it by clocks has to know whose clocks there are.
+		if m.standby || m.tenure != nil || !m.gateOpen {
 			m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
 		}
 	case Gate:

@@ -1,0 +1,182 @@
+package agreement_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/leasetest"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// lies are what one node can tell of its clocks.
+var lies = map[string]func(cluster.Clocks) cluster.Clocks{
+	"an hour ahead": func(c cluster.Clocks) cluster.Clocks {
+		c.Issuing += int64(time.Hour)
+		c.Wall += int64(time.Hour)
+		return c
+	},
+	"a little behind": func(c cluster.Clocks) cluster.Clocks {
+		c.Issuing -= int64(300 * time.Millisecond)
+		c.Wall -= int64(300 * time.Millisecond)
+		return c
+	},
+	"another story each time": func(c cluster.Clocks) cluster.Clocks {
+		c.Raw = rand.Int64N(1e15)
+		c.Issuing += rand.Int64N(int64(time.Hour))
+		c.Wall -= rand.Int64N(int64(time.Hour))
+		return c
+	},
+	"another offset each time": func(c cluster.Clocks) cluster.Clocks {
+		c.Issuing += rand.Int64N(int64(2*time.Second)) - int64(time.Second)
+		return c
+	},
+}
+
+// TestLiar: one node that lies about its clocks stops nobody, and blesses nobody:
+// a clock beside it that is wrong in the same way is refused all the same.
+func TestLiar(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		for name, lie := range lies {
+			t.Run(fmt.Sprintf("%d nodes, %s", n, name), func(t *testing.T) {
+				t.Parallel()
+				tell(t, func(w *world) {
+					w.startAll(n - 1)
+					time.Sleep(5 * time.Second)
+					from := w.now()
+					w.start(options{clocks: lie})
+					time.Sleep(2 * time.Minute)
+					for _, m := range w.members[:n-1] {
+						m.served(from, w.now(), sound)
+						if g := m.watch.Report().Gate; g.Shuts != 0 || g.Unverified > 2*time.Second {
+							t.Errorf("%s: %+v", m.name, g)
+						}
+					}
+				})
+			})
+		}
+	}
+	t.Run("blesses nobody", func(t *testing.T) {
+		t.Parallel()
+		tell(t, func(w *world) {
+			w.startAll(3)
+			time.Sleep(5 * time.Second)
+			w.start(options{clocks: lies["an hour ahead"]})
+			bad := w.start(options{off: time.Hour})
+			bad.untilRefused(node.ClockSkew, 4*time.Second)
+			from := w.now()
+			time.Sleep(time.Minute)
+			bad.refused(from, w.now(), node.ClockSkew)
+			if wrote := bad.wrote(0, w.now()); len(wrote) != 0 {
+				t.Errorf("it wrote %+v", wrote)
+			}
+		})
+	})
+}
+
+// TestRumourOfOne: one peer's claim of a later history is an alarm and no more.
+func TestRumourOfOne(t *testing.T) {
+	tell(t, func(w *world) {
+		w.startAll(2)
+		w.start(options{status: func(s cluster.Status) cluster.Status {
+			s.Revision += 1_000_000
+			s.Era += 7
+			return s
+		}})
+		time.Sleep(time.Minute)
+		for _, m := range w.members[:2] {
+			m.served(5*time.Second, w.now(), sound)
+			if !strings.Contains(m.log.String(), "a peer has seen another history") {
+				t.Errorf("%s was not alarmed", m.name)
+			}
+		}
+	})
+}
+
+// TestRumourOfAQuorum: a node whose etcd was restored from a backup, and who was
+// not there to see it, hears from its peers that they have read more, looks, and
+// latches.
+func TestRumourOfAQuorum(t *testing.T) {
+	tell(t, func(w *world) {
+		w.startAll(3)
+		time.Sleep(20 * time.Second)
+		old := w.store.Snapshot()
+		time.Sleep(20 * time.Second)
+		rewound := leasetest.NewMemory(1)
+		rewound.Restore(old)
+		from := w.now()
+		late := w.start(options{store: rewound})
+		late.untilReady(2 * time.Second)
+		at := late.untilRefused(node.HistoryRewound, 30*time.Second)
+		time.Sleep(20 * time.Second)
+		late.refused(at, w.now(), node.HistoryRewound)
+		if p := late.keeper.Status().Problem; !strings.Contains(p, "peers have read era 1 at revision") {
+			t.Errorf("problem %q", p)
+		}
+		w.soundBut(late, from)
+	})
+}
+
+// TestDuplicate: of two processes that claim one sid and term, the one that the
+// record names goes on, and the other seals.
+func TestDuplicate(t *testing.T) {
+	slow := func(c *lease.Config) { c.ExtendEvery, c.ReloadEvery = 25*time.Second, time.Hour }
+	claiming := func(of *atomic.Pointer[member]) func(cluster.Status) cluster.Status {
+		return func(s cluster.Status) cluster.Status {
+			if m := of.Load(); m != nil {
+				if st := m.keeper.Status(); st.Held {
+					s.SID, s.Term = int(st.Grant.SID), st.Grant.Term
+				}
+			}
+			return s
+		}
+	}
+	t.Run("the record is ours", func(t *testing.T) {
+		tell(t, func(w *world) {
+			victim := w.start(options{keep: slow})
+			w.start(options{})
+			var claimed atomic.Pointer[member]
+			claimed.Store(victim)
+			w.start(options{status: claiming(&claimed)})
+			time.Sleep(time.Minute)
+			victim.served(5*time.Second, w.now(), sound)
+			if !strings.Contains(victim.log.String(), "two processes claim one sid") {
+				t.Error("it was not told")
+			}
+		})
+	})
+	t.Run("the record is the other's", func(t *testing.T) {
+		tell(t, func(w *world) {
+			var claimed atomic.Pointer[member]
+			victim := w.start(options{keep: slow})
+			w.start(options{})
+			other := w.start(options{status: claiming(&claimed)})
+			time.Sleep(28 * time.Second) // just after it extended
+			g := victim.keeper.Status().Grant
+			v, err := w.store.Read(context.Background(), g.SID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec := v.Sids[g.SID].Window.Value
+			rec.Instance, rec.Node, rec.Nonce = other.instance, other.name, "edited"
+			w.store.Put(fmt.Sprintf("window/%d", g.SID), lease.Encode(rec))
+			claimed.Store(victim)
+			from := w.now()
+			at := victim.untilRefused(node.HistoryRewound, 4*time.Second)
+			if at-from > 4*time.Second {
+				t.Errorf("sealed after %v", at-from)
+			}
+			w.soundBut(victim, 5*time.Second)
+			if p := victim.verdict().Phase; p != clock.Confirmed {
+				t.Errorf("phase %v", p)
+			}
+		})
+	})
+}
