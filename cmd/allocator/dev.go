@@ -51,7 +51,10 @@ func (a *app) devCommand() *cobra.Command {
 		Short: "Run a whole cluster on this machine: etcd and some nodes, in one process",
 		Long: `Dev starts an etcd of its own and some nodes, all on loopback, and says how to call
 them. It is for trying allocator out and for tests of programs that use it. Interrupt
-it to stop; twice, to stop at once. Without --data-dir all is forgotten then.`,
+it to stop; twice, to stop at once. Without --data-dir all is forgotten then.
+
+To see what a wrong clock does, «allocator dev --skew 2=1s» runs node 2 with a wall clock
+one second ahead: the others serve on, and node 2 refuses.`,
 		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --skew 2=1s",
 		Args:    cobra.NoArgs,
 	}
