@@ -97,7 +97,7 @@ func gather(ctx context.Context, s *space, addr string) facts {
 		slack: s.slack().Total(), maxSkew: s.cfg.Issue.MaxSkew, extend: s.cfg.Lease.ExtendEvery,
 		kernel: sys.Kernel(),
 	}
-	f.members = s.store.Members(ctx)
+	f.members = s.store.Members(ctx, sys)
 	if !f.reached() {
 		return f
 	}

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
@@ -118,16 +119,17 @@ type Member struct {
 	Problems []string
 }
 
-// Members asks every endpoint for its status, one after the other.
-func (s *Store) Members(ctx context.Context) []Member {
+// Members asks every endpoint for its status, one after the other, and times
+// the answers by src.
+func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
 	var out []Member
 	for _, endpoint := range s.client.Endpoints() {
 		m := Member{Endpoint: endpoint}
 		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-		began := time.Now()
+		began := src.Now().Mono
 		r, err := s.client.Status(ctx, endpoint)
 		cancel()
-		m.Took = time.Since(began)
+		m.Took = src.Now().Mono.Sub(began)
 		if m.Err = err; err == nil {
 			m.Cluster, m.Revision = r.Header.ClusterId, r.Header.Revision
 			m.Version, m.Leader = r.Version, r.Leader != 0
