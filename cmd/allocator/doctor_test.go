@@ -209,7 +209,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("no check %q", name)
 		}
 	}
-	for _, name := range []string{"etcd-endpoint", "etcd-cluster", "etcd-version", "etcd-leader", "etcd-space", "space", "era", "records", "ceilings", "quarantine", "node", "clock"} {
+	for _, name := range []string{"etcd-endpoint", "etcd-cluster", "etcd-version", "etcd-leader", "etcd-space", "space", "era", "records", "ceilings", "quarantine", "node", "clock", "gossip"} {
 		if healthy[name] != passed {
 			t.Errorf("%s is %s where all is well", name, healthy[name])
 		}

@@ -85,7 +85,7 @@ func (d *deployment) node(name string) *member {
 	c := config.Default()
 	c.Node.Name = name
 	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
-	c.Listen.GRPC, c.Listen.HTTP, c.Listen.Admin, c.Listen.Gossip = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", ""
+	c.Listen.GRPC, c.Listen.HTTP, c.Listen.Admin, c.Listen.Gossip = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	c.Lease = config.Lease{
 		Window: testWindow, ExtendEvery: 500 * time.Millisecond, TTL: 5 * time.Second,
 		KeepAlive: time.Second, ReloadEvery: 2 * time.Second, CallTimeout: 500 * time.Millisecond,
