@@ -155,7 +155,6 @@ func (w *Watch) Run(ctx context.Context) error {
 		}
 		if w.wondering(now, verdict, judgement) {
 			w.askAll()
-			w.cfg.Keeper.Tell(lease.Changed{}) // there may be more nodes than when the space was listed
 		}
 		resting := w.resting.Load()
 		gate := lease.Gate{

@@ -48,6 +48,31 @@ func TestStart(t *testing.T) {
 			}
 		})
 	})
+	// Whoever lists the space first does not see who registers next, and may find
+	// itself in an even split with the one whose clock is wrong.
+	t.Run("three at once, one of them wrong", func(t *testing.T) {
+		for bad := range 3 {
+			tell(t, func(w *world) {
+				for i := range 3 {
+					o := options{}
+					if i == bad {
+						o.off = time.Second
+					}
+					w.start(o)
+				}
+				for i, m := range w.members {
+					if i != bad {
+						m.untilReady(3 * time.Second)
+					}
+				}
+				time.Sleep(4 * time.Second)
+				from := w.now()
+				time.Sleep(10 * time.Second)
+				w.soundBut(w.members[bad], from)
+				w.members[bad].refused(from, w.now(), node.ClockSkew)
+			})
+		}
+	})
 	// Cut off from peers that could tell, it is the store that keeps it out.
 	for name, cut := range map[string]bool{"a day ahead": false, "a day ahead, beside silent ones": true} {
 		t.Run(name, func(t *testing.T) {
