@@ -135,7 +135,7 @@ func (p *proc) line(ts *testscript.TestScript) string {
 		<-p.ended
 		ts.Fatalf("it ended: %s%s", p.out.String(), p.err.String())
 	case <-time.After(patience):
-		ts.Fatalf("no line within %v", patience)
+		ts.Fatalf("no line within %v; it logged: %s", patience, p.err.String())
 	}
 	return ""
 }
