@@ -33,7 +33,7 @@ const (
 
 const (
 	// devReadyWithin is how long dev waits for its nodes; they take well under 1 s.
-	devReadyWithin = 30 * time.Second
+	devReadyWithin = 20 * time.Second
 	// devJudgedWithin is how long it waits for them to know each other's clocks:
 	// it is only what ready lines tell.
 	devJudgedWithin = 2 * time.Second
