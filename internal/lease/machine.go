@@ -179,8 +179,15 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 	case Changed:
 		// Who is about to acquire anyway learns from the write itself. Who is kept
 		// from it by clocks has to know whose clocks there are.
-		if m.standby || m.tenure != nil || !m.gateOpen {
+		switch {
+		case m.standby, !m.gateOpen:
 			m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
+		case m.tenure != nil:
+			// All holders hear of every change, and each list has all of them: the
+			// more there are, the longer they take. What concerns our own sid the
+			// next extension shows.
+			spread := maxJitter / 8 * time.Duration(m.cfg.Format.Layout.Holders())
+			m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(spread)))
 		}
 	case Gate:
 		if ev.Open && !m.gateOpen {
