@@ -10,7 +10,7 @@ import (
 // arguments. node joins them for requests and is held to the same.
 var core = []string{
 	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "internal/history", "internal/describe",
-	"internal/node",
+	"internal/lease/repair", "internal/node",
 }
 
 // shellOnly is what the core must not see: whoever reads it should find a
