@@ -153,3 +153,20 @@ func TestOnlyWitnessesAreAsked(t *testing.T) {
 		t.Errorf("asked %v", targets)
 	}
 }
+
+// A peer that is to be asked again is asked once more, and its turns stay.
+func TestAskAgain(t *testing.T) {
+	id := uuid.MustParse("00000000-0000-4000-8000-00000000000a")
+	tb := aTable(id)
+	tb.due(0)
+	tb.answered(id, &Exchange{})
+	p := tb.peers[id]
+	turn := p.due
+	p.again = true
+	if targets, _ := tb.due(1); len(targets) != 1 || p.due != turn {
+		t.Errorf("asked %d times, next at %d, want once and %d", len(targets), p.due, turn)
+	}
+	if targets, _ := tb.due(2); len(targets) != 0 {
+		t.Errorf("asked %d times more", len(targets))
+	}
+}
