@@ -128,6 +128,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var told lease.Gate
+	var asked clock.Mono // when peers were last asked out of turn
 	for {
 		select {
 		case <-ctx.Done():
@@ -153,7 +154,8 @@ func (w *Watch) Run(ctx context.Context) error {
 		} else {
 			w.cfg.Node.SetVerdict(verdict)
 		}
-		if w.wondering(now, verdict, judgement) {
+		if w.wondering(now, verdict, judgement) && now.Sub(asked) >= evaluateEvery {
+			asked = now
 			w.askAll()
 		}
 		resting := w.resting.Load()

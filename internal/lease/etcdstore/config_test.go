@@ -52,7 +52,7 @@ func TestKeys(t *testing.T) {
 	first, end := k.watched()
 	for key, want := range map[string]bool{
 		k.config(): true, k.era(): true, k.holder(0): true, k.holder(65535): true,
-		k.node("x"): false, k.window(0): false, k.ledger(0, 1): false,
+		k.node("x"): true, k.window(0): false, k.ledger(0, 1): true,
 		strings.Replace(k.holder(1), "default", "other", 1): false,
 	} {
 		if got := first <= key && key < end; got != want {

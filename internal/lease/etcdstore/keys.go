@@ -46,11 +46,10 @@ func (k keys) ledger(sid flake.SID, term int64) string {
 	return k.ledgerOf(sid) + fmt.Sprintf("%020d", term)
 }
 
-// watched returns the range [first, end) that has config, era and all holders.
-// They are neighbours in the order of keys, and windows and the ledger, which
-// change every few seconds, lie behind them.
+// watched returns the range [first, end) that has config, era, all holders and
+// all registrations. The ledger lies between: a line of it comes with a holder.
 func (k keys) watched() (first, end string) {
-	return k.config(), clientv3.GetPrefixRangeEnd(k.holders())
+	return k.config(), clientv3.GetPrefixRangeEnd(k.nodes())
 }
 
 func sidName(sid flake.SID) string { return strconv.FormatUint(uint64(sid), 10) }

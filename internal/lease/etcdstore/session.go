@@ -114,8 +114,8 @@ func leaseError(doing string, id lease.LeaseID, err error) error {
 // reopenDelay keeps a watch that etcd refuses from being asked for in a circle.
 const reopenDelay = 250 * time.Millisecond
 
-// Watch calls changed when the watch is open, after every change of config, era
-// or a holder (once for changes that arrive together), and once whenever the
+// Watch calls changed when the watch is open, after every change of config, era,
+// a holder or a registration (once for changes that arrive together), and once whenever the
 // watch had to be opened anew. It blocks until ctx ends and returns its error.
 func (s *Store) Watch(ctx context.Context, changed func()) error {
 	for {

@@ -41,9 +41,9 @@ type Store interface {
 	// already is no error.
 	Revoke(ctx context.Context, id lease.LeaseID) error
 
-	// Watch calls changed after every change of config, era or a holder, and
-	// once after each gap in what it could see, the first when it opens. It is a
-	// hint: the caller reads again. Watch blocks until ctx ends and returns its
-	// error.
+	// Watch calls changed after every change of config, era, a holder or a
+	// registration, and once after each gap in what it could see, the first when
+	// it opens. It is a hint: the caller reads again. Watch blocks until ctx ends
+	// and returns its error.
 	Watch(ctx context.Context, changed func()) error
 }

@@ -308,6 +308,7 @@ func testWatch(f *fixture) {
 	await("the watch was opened") // what came before it was not seen
 
 	a := f.node()
+	await("a node was registered")
 	v := f.apply(f.txn(lease.Acquire, 2, a, f.read(2)))
 	await("a holder was put")
 	f.Put("era", v.Era.Raw)

@@ -266,7 +266,8 @@ func (m *Memory) write(edit func(put func(key, raw string, id lease.LeaseID), de
 	rev, wrote, seen := m.state.rev+1, false, false
 	note := func(key string) {
 		wrote = true
-		seen = seen || key == "config" || key == "era" || strings.HasPrefix(key, "holder/")
+		seen = seen || key == "config" || key == "era" || strings.HasPrefix(key, "holder/") ||
+			strings.HasPrefix(key, "node/") || strings.HasPrefix(key, "ledger/")
 	}
 	edit(func(key, raw string, id lease.LeaseID) {
 		m.state.keys[key] = record{raw: raw, rev: rev, lease: id}
