@@ -389,10 +389,18 @@ func TestChangingTenures(t *testing.T) {
 	cfg.Gen.MaxLead, cfg.MaxWait = 250, 50*time.Millisecond
 	n := New(cfg, clock.NewSystem(), gen.Random())
 	n.Report(holding())
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 
 	var all sync.WaitGroup
+	const callers = 4
+	var served sync.WaitGroup // every caller has got something, however busy the machine is
+	served.Add(callers)
+	all.Go(func() {
+		time.Sleep(300 * time.Millisecond) // of changes
+		served.Wait()
+		cancel()
+	})
 	all.Go(func() { // the keeper
 		for sid := flake.SID(0); ctx.Err() == nil; sid = (sid + 1) % 32 {
 			now := n.clock.Now().Wall
@@ -408,14 +416,16 @@ func TestChangingTenures(t *testing.T) {
 			n.Stats()
 		}
 	})
-	const callers = 4
 	var issued [callers][]gen.Block
 	for c := range callers {
 		all.Go(func() {
+			done := sync.OnceFunc(served.Done)
+			defer done()
 			for ctx.Err() == nil {
 				b, err := n.Next(ctx, 1+c*10, 0)
 				if err == nil {
 					issued[c] = append(issued[c], b)
+					done()
 				} else if r := reasonOf(t, err); r == InvalidCount || r == InvalidID {
 					t.Error(err)
 					return
