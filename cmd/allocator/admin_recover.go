@@ -173,7 +173,7 @@ func (a *app) printRecovered(v lease.View, nodes []witness, plan repair.Era, asJ
 	e := plan.Era
 	if !asJSON {
 		_, err := fmt.Fprintf(a.out, `era %d began, on cluster %x
-Nodes notice within a second: they give up what they hold, take sids anew, and refuse
+Nodes notice within seconds: they give up what they hold, take sids anew, and refuse
 (STARTING, NO_SID) until %s, %v from now.
 Nodes that were stopped can be started.
 `, e.Number, e.Cluster, repair.At(e.Floor), until(e.Floor))

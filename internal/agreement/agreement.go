@@ -302,7 +302,11 @@ func (w *Watch) OnDuplicate(d cluster.Duplicate) {
 
 // OnWitness takes a peer's word of a later history.
 func (w *Watch) OnWitness(c cluster.Witness) {
-	w.cfg.Logger.Warn("a peer has seen another history of etcd than we have", "peer", c.Peer.Node, "kind", c.Kind,
+	level := slog.LevelWarn
+	if st := w.cfg.Keeper.Status(); c.Kind == cluster.WitnessRevision && !(st.Held && st.GateOpen) {
+		level = slog.LevelDebug // who writes nothing reads rarely: the read that follows tells
+	}
+	w.cfg.Logger.Log(context.Background(), level, "a peer has seen another history of etcd than we have", "peer", c.Peer.Node, "kind", c.Kind,
 		"era", c.Era, "revision", c.Revision, "cluster", c.Cluster)
 	if c.Kind == cluster.WitnessCluster {
 		return // revisions of another cluster say nothing about ours

@@ -169,9 +169,9 @@ func (c Config) StopWithin() time.Duration {
 	return c.Drain.Delay + c.Drain.Timeout + c.Stop.Timeout + closeSlack
 }
 
-// closeSlack is for closing connections and listeners after the sid is given
-// back; it waits for nobody.
-const closeSlack = time.Second
+// closeSlack is for what follows once the sid is given back: saying goodbye to
+// gossip (1 s), and a scrape of the admin port under way (0.5 s).
+const closeSlack = 2 * time.Second
 
 var notNameLetters = regexp.MustCompile(`[^a-z0-9._-]+`)
 

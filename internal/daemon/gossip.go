@@ -98,13 +98,13 @@ func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
 			}
 		}
 		c.SetSeeds(seeds)
+		var names []string // nil: everybody
 		if voters := clock.Electorate(d.cfg.Node.Name, members); len(voters) < len(members)-1 {
-			names := make([]string, len(voters))
-			for i, v := range voters {
-				names[i] = v.Name
+			for _, v := range voters {
+				names = append(names, v.Name)
 			}
-			c.SetWitnesses(names)
 		}
+		c.SetWitnesses(names) // also when it is everybody again
 		pause := seedsEvery
 		if !st.Listed {
 			pause = seedsAtStart

@@ -150,6 +150,8 @@ func TestNoHotLoop(t *testing.T) {
 		"registering hangs":           {"start n1", "a fault hang register", "a tick"},
 		"standing by":                 {"occupy 0 31", "start n1", "a tick"},
 		"calm":                        {"start n1", "a tick"},
+		"lost and used up in an era that passed": {"occupy 1 31", "start n1", "a tick", "quarantine 0",
+			"era +1s", "pass 60s", "a tick", "a tick 3s"},
 	} {
 		s := newStory(t)
 		s.tell("init")

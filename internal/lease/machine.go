@@ -258,7 +258,7 @@ func (m *Machine) Wake() clock.Mono {
 		at := m.reload
 		t := m.tenure
 		switch held := t != nil && !t.lost; {
-		case m.rewound != "", m.stopping, m.dropping, m.try != nil && (held || m.try.unknown || m.lease != 0):
+		case m.rewound != "", m.stopping, m.dropping && t != nil, m.try != nil && (held || m.try.unknown || m.lease != 0):
 			at = m.next
 		case held:
 			at = min(at, t.extendAt)

@@ -20,7 +20,7 @@ func (m *Machine) plan(now clock.Reading) {
 		// Nothing is left of what was confirmed: it is not a window that is used
 		// up but a sid that is lost.
 		m.do(Seal{})
-		m.tenure = nil
+		m.tenure, m.dropping = nil, false
 	}
 	ending := m.stopping || m.dropping
 	switch {

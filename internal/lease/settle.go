@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -74,6 +75,12 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	if m.rewound != "" {
 		if v.Era.Err != nil || v.Era.Value.Number <= m.lastEra {
 			m.next = now.Mono.Add(slowRetry)
+			return false
+		}
+		if m.config.Exists() && v.Config.Err == nil && v.Config.Value.Pool != m.config.Value.Pool {
+			// Gossip and all else of this process is of the old pool.
+			m.stopped = true
+			m.do(Fail{Err: ErrOtherPool})
 			return false
 		}
 		// A new era: its floor is above everything that was ever issued.
@@ -375,6 +382,9 @@ func (m *Machine) quarantine(sid flake.SID, why string) {
 	m.bad[sid] = why
 	m.alarmOnce(AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))
 }
+
+// ErrOtherPool says that the space was made anew under a running node.
+var ErrOtherPool = errors.New("lease: the space was made anew, with another pool: restart this node to join it")
 
 // FormatError says that the node and the space disagree about what an ID means.
 type FormatError struct {

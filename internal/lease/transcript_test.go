@@ -38,7 +38,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what the 
 // likes · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
 // (of that kind) · "X deliver" what was late · "X answer" what hangs · "X stop" ·
 // "X crash" · "X changed" · "X gate open|closed [witnessed]" · "X giveup" · "X rumour ERA REVISION" · "X issue N" · "X status" ·
-// "init" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" ·
+// "init" · "anew" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" ·
 // "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" as a clock D ahead
 // leaves it · "quarantine SID" · "churn N" unrelated writes · "snapshot" · "restore" · "outside CLAIM" · "pass D" lets time pass unseen · "step D" moves the
 // wall clock alone · "cluster N".
@@ -176,6 +176,15 @@ func (s *story) command(f []string) string {
 			Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1",
 		}, s.w.clock.Now().Wall)
 		s.check(err)
+		return ""
+	case "anew": // the space is made again, in an etcd that lost it
+		for _, key := range []string{"config", "era", "window/0", "holder/0", "ledger/0/00000000000000000001"} {
+			s.mem.Delete(key)
+		}
+		v, err := s.mem.Load(ctx)
+		s.check(err)
+		s.mem.Put("config", lease.Encode(lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-2"}))
+		s.mem.Put("era", lease.Encode(lease.Era{Number: 1, Floor: s.w.clock.Now().Wall, Cluster: v.Cluster}))
 		return ""
 	case "era":
 		v, err := s.mem.Load(ctx)

@@ -39,7 +39,7 @@ type Era struct {
 func NextEra(v lease.View, asked []Witness, floor clock.Millis, slack Slack, now clock.Millis) (Era, error) {
 	if !v.Config.Exists() {
 		return Era{}, fmt.Errorf("%w: it has no config, so there is no era to follow. If etcd was lost with all its data, or this is another etcd, "+
-			"run «allocator init» without --fresh: its floor does the same work. If it was restored, it was from before «allocator init»: "+
+			"run «allocator init» without --fresh: its floor does the same work; restart nodes that ran before. If it was restored, it was from before «allocator init»: "+
 			"run that, without --fresh", ErrNotInitialised)
 	}
 	e := Era{Slack: slack.widened(v.Sids)}

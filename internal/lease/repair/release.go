@@ -57,7 +57,7 @@ func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, 
 		if s.Window.Err != nil {
 			r.Problem = s.Window.Err.Error()
 		}
-		ceil, err = r.fromTraces(v, ledger, sid, above, far, slack)
+		ceil, gone, err = r.fromTraces(v, ledger, sid, above, far, slack)
 	}
 	if err != nil {
 		return r, err
@@ -117,7 +117,7 @@ func (r *Release) fromRecord(v lease.View, sid flake.SID, above, far clock.Milli
 
 // fromTraces returns the ceiling of a sid whose record is lost: a bound on what
 // can have been granted.
-func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, far clock.Millis, slack Slack) (clock.Millis, error) {
+func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, far clock.Millis, slack Slack) (clock.Millis, lease.Instance, error) {
 	s := v.Sids[sid]
 	latest, from := far-slack.Total(), "the clock"
 	see := func(at clock.Millis, who string) {
@@ -141,7 +141,7 @@ func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, 
 		switch c := o.Window.Value.Ceil; {
 		case other == sid || !o.Window.Exists() || o.Window.Err != nil:
 		case c > far && o.Holder.Exists() && above == 0:
-			return 0, refuse("sid %d, which is in use, has a ceiling of %s: this machine's clock seems to be far behind. Set it right", other, At(c))
+			return 0, "", refuse("sid %d, which is in use, has a ceiling of %s: this machine's clock seems to be far behind. Set it right", other, At(c))
 		case c > far:
 			r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling of sid %d was left out, for it lies far in the future: %s", other, At(c)))
 		default:
@@ -149,17 +149,39 @@ func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, 
 		}
 	}
 	bound := latest + slack.Total()
+	var gone lease.Instance
 	switch {
 	case above == 0 && latest > far:
-		return 0, refuse("%s has %s, far in the future: a bad clock wrote it. If you know that no ID of sid %d carries some time or a later one, say so with --above TIME", from, At(latest), sid)
+		return 0, "", refuse("%s has %s, far in the future: a bad clock wrote it. If you know that no ID of sid %d carries some time or a later one, say so with --above TIME", from, At(latest), sid)
 	case above == 0:
 		r.Bound = fmt.Sprintf("%s, %s, and %v for what a node can have been granted beyond", from, At(latest), slack.Total().Duration())
-		return bound, nil
+		return bound, "", nil
 	case above < bound:
+		// As for a record that can be read: who was granted more must be gone.
+		gone = lastOwner(s, ledger)
+		if registered(v, gone) {
+			return 0, "", refuse("sid %d was granted to %s, which still runs and may issue up to %s: stop that process first, or leave --above out", sid, gone, At(bound))
+		}
 		r.Warnings = append(r.Warnings, fmt.Sprintf("--above lies below %s, a bound on what can have been granted: if an ID of sid %d carries %s or later, it will be issued twice", At(bound), sid, At(above)))
 	}
 	r.Bound = "--above"
-	return above, nil
+	return above, gone, nil
+}
+
+// lastOwner returns the instance that held the sid last, as its holder key or
+// its ledger has it; "" if neither tells.
+func lastOwner(s lease.Sid, ledger []Line) lease.Instance {
+	if s.Holder.Exists() && s.Holder.Err == nil {
+		return s.Holder.Value.Instance
+	}
+	var owner lease.Instance
+	term := int64(0)
+	for _, l := range ledger {
+		if l.Entry.Err == nil && l.Term > term {
+			owner, term = l.Entry.Value.Instance, l.Term
+		}
+	}
+	return owner
 }
 
 // lastTerm returns the highest term of the sid that anything shows.

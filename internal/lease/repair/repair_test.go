@@ -247,7 +247,7 @@ func TestReleaseSID(t *testing.T) {
 		{name: "missing", view: space(), ledger: []Line{line(3, now-90_000)}, term: 4, ceil: now + total},
 		{name: "missing, with a bad line", view: space(), ledger: []Line{line(3, now-90_000), {Term: 4, Entry: corrupt(lease.Tenure{Term: 4, Instance: "i"})}},
 			term: 5, ceil: now + total, warns: "line 4 of its ledger is unreadable"},
-		{name: "missing, with a word", view: space(), ledger: []Line{line(3, now-90_000)}, above: now - 1000, term: 4, ceil: now - 1000, warns: "a bound on what"},
+		{name: "missing, with a word", view: space(), ledger: []Line{line(3, now-90_000)}, above: now - 1000, term: 4, ceil: now - 1000, gone: "i1", warns: "a bound on what"},
 		{name: "missing, with a large word", view: space(), ledger: []Line{line(3, now+10*year)}, above: now + 11*year, term: 4, ceil: now + 11*year},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -290,6 +290,8 @@ func TestReleaseSIDRefuses(t *testing.T) {
 		{"held and poisoned", space(sid(1, entry(window(ceil(now+10*year))), true)), nil, now, `held by "n1"`},
 		{"poisoned", space(sid(1, poisoned, false)), nil, 0, "--above TIME"},
 		{"quarantined and poisoned", space(sid(1, entry(window(ceil(now+10*year), quarantined)), false)), nil, 0, "--above TIME"},
+		{"unreadable, with a word, and its holder runs", space(sid(1, corrupt(window()), true), runs("i1")), []Line{line(7, now-5000)}, now, "still runs"},
+		{"missing, with a word, and its last owner runs", space(runs("i1")), []Line{line(7, now-5000)}, now, "still runs"},
 		{"poisoned, and its process runs", space(sid(1, poisoned, false), runs("i1")), nil, now, "still runs"},
 		{"nothing is gained", space(sid(1, entry(window(quarantined)), false)), nil, now - 1, "it is kept"},
 		{"missing, with a poisoned past", space(), []Line{line(3, now+10*year)}, 0, "line 3 of its ledger has 2037"},
