@@ -74,13 +74,11 @@ type Judgement struct {
 
 	// Known reports that a quorum, we perhaps among it, agrees on the time: give
 	// or take max_skew/2 each, or what less will do. It is never set for a node
-	// alone. The cluster's time is then ours + Offset, within Uncertainty, and
-	// at most ours + ClusterHi. If not Known, Offset is where most of the others
-	// heard stand, for people to read, and ClusterHi means nothing.
+	// alone. The cluster's time is then ours + Offset, within Uncertainty. If not
+	// Known, Offset is where most of the others heard stand, for people to read.
 	Known       bool
 	Offset      time.Duration
 	Uncertainty time.Duration
-	ClusterHi   time.Duration
 
 	// Disagreeing names those counted in Disagree. Falsetickers names those
 	// whose clock is more than max_skew away from the cluster's, if that is
@@ -173,7 +171,6 @@ func (j *Judgement) cluster(peers []Opinion, others []Interval, t time.Duration)
 	if !ok {
 		return
 	}
-	j.ClusterHi = time.Duration(plus(region.Hi, least))
 	good := region.Widen(int64(t))
 	for _, o := range peers {
 		if o.heard() && !o.Issuing.Meets(good) {

@@ -135,31 +135,10 @@ func consistent(t *testing.T, in clock.Input, j clock.Judgement) {
 		{"split is where none does", j.Finding != clock.ClusterSplit || !j.Known},
 		{"alone, nothing is known", n > 1 || !j.Known},
 		{"uncertainty is no less than nothing", j.Uncertainty >= 0},
-		{"the upper end is above the middle", !j.Known || j.ClusterHi >= j.Offset},
 		{"names are as many as were counted", len(j.Disagreeing) == j.Disagree},
 	} {
 		if !rule.ok {
 			t.Errorf("not so: %s: %+v of %+v", rule.what, j, in)
-		}
-	}
-}
-
-// TestClusterHi: what guards ceilings is a bound of the quorum's time. A clock
-// ahead sees that it is; a liar ahead does not raise the bound.
-func TestClusterHi(t *testing.T) {
-	for _, c := range []struct {
-		peers  string
-		lo, hi int64 // of ClusterHi, ms
-	}{
-		{"0 0", 0, 1},
-		{"-3600000 -3600001", -3600002, -3599999},
-		{"0 3600000", 0, 1},
-		{"0 1 3600000 3600001", 0, 2},
-		{"120 120", 119, 122},
-	} {
-		j := clock.Judge(clock.Input{Peers: peers(c.peers), MaxSkew: limit})
-		if !j.Known || j.ClusterHi < time.Duration(c.lo*ms) || j.ClusterHi > time.Duration(c.hi*ms) {
-			t.Errorf("%q: known %v, at most %v; want it in [%d, %d] ms", c.peers, j.Known, j.ClusterHi, c.lo, c.hi)
 		}
 	}
 }
