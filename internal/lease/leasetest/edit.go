@@ -1,6 +1,7 @@
 package leasetest
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -23,6 +24,27 @@ func (m *Memory) Advance(d time.Duration) {
 	for _, id := range over {
 		m.end(id)
 	}
+}
+
+// Renew begins every lease's time to live anew, as a new leader of etcd does.
+func (m *Memory) Renew() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.renew()
+}
+
+func (m *Memory) renew() {
+	for id, g := range m.state.leases {
+		g.deadline = m.elapsed + g.ttl
+		m.state.leases[id] = g
+	}
+}
+
+// Leases returns the leases that there are, in the order they were granted in.
+func (m *Memory) Leases() []lease.LeaseID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.state.leases))
 }
 
 // Expire ends a lease now, early or late, and its keys go. A lease that is gone
@@ -67,8 +89,7 @@ func (m *Memory) Corrupt(keys ...string) {
 		}
 		raw := []byte(r.raw)
 		raw[len(raw)-1] ^= 1
-		r.raw = string(raw)
-		m.state.keys[key] = r
+		m.state.keys[key] = &record{raw: string(raw), rev: r.rev, lease: r.lease}
 	}
 }
 
@@ -88,7 +109,10 @@ func (m *Memory) Raw(key string) (string, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, ok := m.state.keys[key]
-	return r.raw, ok
+	if !ok {
+		return "", false
+	}
+	return r.raw, true
 }
 
 // SetCluster changes etcd's cluster ID, as a restore with another token does.
@@ -116,9 +140,6 @@ func (m *Memory) Restore(s Snapshot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state = s.state.clone()
-	for id, g := range m.state.leases {
-		g.deadline = m.elapsed + g.ttl
-		m.state.leases[id] = g
-	}
+	m.renew()
 	m.wake()
 }

@@ -42,14 +42,18 @@ type Memory struct {
 type state struct {
 	cluster uint64
 	rev     int64
-	keys    map[string]record
+	keys    map[string]*record
+	sorted  []string // the keys, in order: etcd's ranges are
 	leases  map[lease.LeaseID]grant
 }
 
+// record is never changed, but for its cache: a change of the key replaces it,
+// and backups share it.
 type record struct {
 	raw   string
 	rev   int64
 	lease lease.LeaseID
+	entry any // the lease.Entry it was last read as; nil: it was not
 }
 
 type grant struct {
@@ -63,7 +67,7 @@ func NewMemory(cluster uint64) *Memory {
 		state: state{
 			cluster: cluster,
 			rev:     1, // as in an empty etcd
-			keys:    map[string]record{},
+			keys:    map[string]*record{},
 			leases:  map[lease.LeaseID]grant{},
 		},
 		watchers: map[chan struct{}]bool{},
@@ -133,7 +137,10 @@ func (m *Memory) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, e
 
 // holds reports whether all that txn's operation compares holds.
 func (m *Memory) holds(txn lease.Txn) bool {
-	now, holder := m.viewOf(txn.SID), m.state.keys[holderKey(txn.SID)]
+	now, holder := m.viewOf(txn.SID), record{}
+	if r := m.state.keys[holderKey(txn.SID)]; r != nil {
+		holder = *r
+	}
 	window := now.Sids[txn.SID].Window
 	if !window.Same(txn.Seen.Window) || !window.Exists() && now.Sids[txn.SID].Past {
 		return false
@@ -227,7 +234,7 @@ func (m *Memory) Init(ctx context.Context, space lease.Space, floor clock.Millis
 	if now := m.viewAll(); now.Config.Exists() {
 		return false, now, nil
 	}
-	for key := range m.state.keys {
+	for _, key := range m.state.sorted {
 		if key == "era" || strings.HasPrefix(key, "window/") || strings.HasPrefix(key, "ledger/") {
 			return false, m.viewAll(), ErrRemains
 		}
@@ -270,10 +277,14 @@ func (m *Memory) write(edit func(put func(key, raw string, id lease.LeaseID), de
 			strings.HasPrefix(key, "node/") || strings.HasPrefix(key, "ledger/")
 	}
 	edit(func(key, raw string, id lease.LeaseID) {
-		m.state.keys[key] = record{raw: raw, rev: rev, lease: id}
+		if i, ok := slices.BinarySearch(m.state.sorted, key); !ok {
+			m.state.sorted = slices.Insert(m.state.sorted, i, key)
+		}
+		m.state.keys[key] = &record{raw: raw, rev: rev, lease: id}
 		note(key)
 	}, func(key string) {
-		if _, ok := m.state.keys[key]; ok {
+		if i, ok := slices.BinarySearch(m.state.sorted, key); ok {
+			m.state.sorted = slices.Delete(m.state.sorted, i, i+1)
 			delete(m.state.keys, key)
 			note(key)
 		}
@@ -303,19 +314,22 @@ func (m *Memory) wake() {
 // viewAll returns a view of the space. m.mu is held.
 func (m *Memory) viewAll() lease.View {
 	v := m.viewCommon()
-	for _, key := range m.under("") {
-		kind, name, _ := strings.Cut(key, "/")
-		if kind == "node" && name != "" {
-			v.Nodes = append(v.Nodes, lease.NewRegistration(lease.Instance(name), m.state.keys[key].rev, m.state.keys[key].raw))
+	for _, key := range m.under("node/") {
+		if name := strings.TrimPrefix(key, "node/"); name != "" {
+			v.Nodes = append(v.Nodes, m.registration(name, m.state.keys[key]))
 		}
-		n, err := strconv.ParseUint(name, 10, 16)
-		sid := flake.SID(n)
-		if err != nil || key != holderKey(sid) && key != windowKey(sid) {
-			continue
-		}
-		v.Sids[sid] = lease.Sid{
-			Holder: readEntry[lease.Holder](m, holderKey(sid)),
-			Window: readEntry[lease.Window](m, windowKey(sid)),
+	}
+	for _, kind := range []string{"holder/", "window/"} {
+		for _, key := range m.under(kind) {
+			n, err := strconv.ParseUint(strings.TrimPrefix(key, kind), 10, 16)
+			sid := flake.SID(n)
+			if _, seen := v.Sids[sid]; seen || err != nil || key != holderKey(sid) && key != windowKey(sid) {
+				continue
+			}
+			v.Sids[sid] = lease.Sid{
+				Holder: readEntry[lease.Holder](m, holderKey(sid)),
+				Window: readEntry[lease.Window](m, windowKey(sid)),
+			}
 		}
 	}
 	return v
@@ -327,7 +341,7 @@ func (m *Memory) viewOf(sid flake.SID) lease.View {
 	v.Sids[sid] = lease.Sid{
 		Holder: readEntry[lease.Holder](m, holderKey(sid)),
 		Window: readEntry[lease.Window](m, windowKey(sid)),
-		Past:   len(m.under(ledgerPrefix(sid))) > 0,
+		Past:   m.any(ledgerPrefix(sid)),
 	}
 	return v
 }
@@ -347,30 +361,49 @@ func readEntry[T any](m *Memory, key string) lease.Entry[T] {
 	if !ok {
 		return lease.Entry[T]{}
 	}
-	return lease.NewEntry[T](r.rev, r.lease, r.raw)
-}
-
-// under returns the keys with that prefix in order. m.mu is held.
-func (m *Memory) under(prefix string) []string {
-	var keys []string
-	for key := range m.state.keys {
-		if strings.HasPrefix(key, prefix) {
-			keys = append(keys, key)
-		}
+	e, ok := r.entry.(lease.Entry[T])
+	if !ok { // decoding is most of what a simulation would do
+		e = lease.NewEntry[T](r.rev, r.lease, r.raw)
+		r.entry = e
 	}
-	slices.Sort(keys)
-	return keys
+	return e
 }
 
-func holderKey(sid flake.SID) string    { return fmt.Sprintf("holder/%d", sid) }
-func windowKey(sid flake.SID) string    { return fmt.Sprintf("window/%d", sid) }
-func ledgerPrefix(sid flake.SID) string { return fmt.Sprintf("ledger/%d/", sid) }
+// registration reads a node's key. m.mu is held.
+func (m *Memory) registration(name string, r *record) lease.Registration {
+	n, ok := r.entry.(lease.Registration)
+	if !ok {
+		n = lease.NewRegistration(lease.Instance(name), r.rev, r.raw)
+		r.entry = n
+	}
+	return n
+}
+
+// any reports whether there is a key with that prefix. m.mu is held.
+func (m *Memory) any(prefix string) bool {
+	i, _ := slices.BinarySearch(m.state.sorted, prefix)
+	return i < len(m.state.sorted) && strings.HasPrefix(m.state.sorted[i], prefix)
+}
+
+// under returns a copy of the keys with that prefix, in order. m.mu is held.
+func (m *Memory) under(prefix string) []string {
+	i, _ := slices.BinarySearch(m.state.sorted, prefix)
+	n := i
+	for n < len(m.state.sorted) && strings.HasPrefix(m.state.sorted[n], prefix) {
+		n++
+	}
+	return slices.Clone(m.state.sorted[i:n])
+}
+
+func holderKey(sid flake.SID) string    { return "holder/" + strconv.Itoa(int(sid)) }
+func windowKey(sid flake.SID) string    { return "window/" + strconv.Itoa(int(sid)) }
+func ledgerPrefix(sid flake.SID) string { return "ledger/" + strconv.Itoa(int(sid)) + "/" }
 func ledgerKey(sid flake.SID, term int64) string {
 	return fmt.Sprintf("%s%020d", ledgerPrefix(sid), term)
 }
 
 // clone returns a copy that shares nothing with s.
 func (s state) clone() state {
-	s.keys, s.leases = maps.Clone(s.keys), maps.Clone(s.leases)
+	s.keys, s.sorted, s.leases = maps.Clone(s.keys), slices.Clone(s.sorted), maps.Clone(s.leases)
 	return s
 }
