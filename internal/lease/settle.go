@@ -3,6 +3,8 @@ package lease
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -318,7 +320,8 @@ func (m *Machine) lose(now clock.Reading, got Sid, why string) {
 func (m *Machine) takeStock(now clock.Reading) {
 	m.bad, m.witness = m.keepPasts(), 0
 	latest := max(now.Wall, m.era.Value.Floor) + m.farAhead()
-	for sid, s := range m.sids {
+	for _, sid := range slices.Sorted(maps.Keys(m.sids)) { // in order: a story must be told the same twice
+		s := m.sids[sid]
 		w := s.Window.Value
 		switch {
 		case int(sid) >= m.cfg.Format.Layout.Holders():
