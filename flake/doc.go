@@ -31,15 +31,17 @@
 //
 // Text, 16-digit hex and binary forms sort as the integers do, and integers as
 // time does (claim I8: one order). Parsers accept what these forms are and no
-// more; only ParseLenient reads what a person may have meant.
+// more; only ParseLenient reads what a person may have meant, and Repair tells what
+// it made of it.
 //
 // # What it does not do
 //
 // The package issues nothing. Make and Increment compute IDs from what they are
-// given and know of no other process: only an allocator that leases its sid and
-// reserves its milliseconds can promise that an ID is new. All functions are
-// pure and safe for concurrent use; no method but Unmarshal… and Scan changes
-// anything.
+// given, and Offline from a clock and random bits; none knows of another
+// process: only an allocator that leases its sid and reserves its milliseconds
+// can promise that an ID is new. But for Offline, all functions are pure and
+// safe for concurrent use, and no method but Unmarshal… and Scan changes
+// anything; Offline is safe for concurrent use too.
 //
 // Source: Ulid-Flake specification. The layout fleet, the strictness of the
 // parsers and JSON strings are ours. Where its text and its implementations

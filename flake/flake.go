@@ -38,6 +38,7 @@ var (
 	ErrEntropySize       = errors.New("flake: invalid entropy size")
 	ErrEntropySource     = errors.New("flake: no entropy")
 	ErrMonotonicOverflow = errors.New("flake: no entropy left in this millisecond")
+	ErrRegression        = errors.New("flake: the clock went back")
 )
 
 // An ID is a 64-bit Ulid-Flake: 0 | 43-bit timestamp | 20 low bits.

@@ -23,7 +23,7 @@ func TestLayouts(t *testing.T) {
 	}{
 		{flake.Scalable, "scalable", 15, 5, 32, 2},
 		{flake.Standalone, "standalone", 20, 0, 1, 3},
-		{flake.Fleet, "fleet", 10, 10, 1024, 2},
+		{flake.Fleet, "fleet", 10, 10, 1024, 1},
 		{flake.Layout(3), "Layout(3)", 0, 0, 0, 0},
 		{flake.Layout(255), "Layout(255)", 0, 0, 0, 0},
 	} {
@@ -324,11 +324,11 @@ func TestIncrementErrors(t *testing.T) {
 	if e, err := fleet.InitialEntropy([]byte{0xFF, 0xFE}); err != nil || e != 1022 {
 		t.Errorf("fleet: %d, %v", e, err)
 	}
-	prev, _ := fleet.Make(flake.DefaultEpoch, 1000, 77)
-	if id, err := fleet.Increment(prev, 1, strings.NewReader("\x17")); err != nil || fleet.Entropy(id) != 1023 || fleet.SID(id) != 77 {
+	prev, _ := fleet.Make(flake.DefaultEpoch, 1018, 77) // steps are 3 bits: 0x1D is 5, 0xF8 is drawn again
+	if id, err := fleet.Increment(prev, 1, strings.NewReader("\xF8\x1D")); err != nil || fleet.Entropy(id) != 1023 || fleet.SID(id) != 77 {
 		t.Errorf("fleet to the last entropy: %v, %v", id, err)
 	}
-	if id, err := fleet.Increment(prev, 1, strings.NewReader("\x18")); !errors.Is(err, flake.ErrMonotonicOverflow) || id != 0 {
+	if id, err := fleet.Increment(prev, 1, strings.NewReader("\xFE")); !errors.Is(err, flake.ErrMonotonicOverflow) || id != 0 {
 		t.Errorf("fleet past the last entropy: %v, %v", id, err)
 	}
 }

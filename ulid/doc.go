@@ -32,11 +32,14 @@
 //	SQL      the 26 letters
 //
 // All but u128 sort as the bytes do. Parsers accept what these forms are and no
-// more; only ParseLenient reads what a person may have meant.
+// more; only ParseLenient reads what a person may have meant, and Repair tells what
+// it made of it.
 //
 // The package issues nothing: Make, FromFlake and Increment compute IDs from
-// what they are given. All functions are pure and safe for concurrent use; no
-// method but Unmarshal… and Scan changes anything.
+// what they are given, and Offline from a clock and random bits, coordinated
+// with nobody. But for Offline, all functions are pure and safe for concurrent
+// use, and no method but Unmarshal… and Scan changes anything; Offline is safe
+// for concurrent use too.
 //
 // Source: ULID specification (github.com/ulid/spec); RFC 9562, sections 5.7 and
 // 6.2.

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/crockford"
 )
 
@@ -96,7 +97,12 @@ func wrongLength(n, want int) error {
 	return fmt.Errorf("%w: %d bytes, not %d", ErrLength, n, want)
 }
 
-// badText names what is wrong with 26 bytes: a byte that is no letter, or, if
+// Repair returns s as ParseLenient reads it, and each byte this changed. It is
+// flake.Repair: what people mistake in the letters is the same in both formats.
+// Repair(s) followed by Parse is ParseLenient(s).
+func Repair(s string) (fixed string, changes []flake.Change) { return flake.Repair(s) }
+
+// badText names what is wrong with the bytes of a text or a time: a byte that is no letter, or, if
 // all are, the first letter's size.
 func badText(s string, letters bool) error {
 	if !letters {

@@ -32,6 +32,7 @@ var (
 	ErrUUID              = errors.New("ulid: not a UUID")
 	ErrNotV7             = errors.New("ulid: not a version 7 UUID")
 	ErrType              = errors.New("ulid: unsupported type")
+	ErrEntropySource     = errors.New("ulid: no entropy")
 	ErrMonotonicOverflow = errors.New("ulid: no random bits left in this millisecond")
 )
 
@@ -50,6 +51,20 @@ func Make(unixMilli int64, random [RandomLen]byte) (ID, error) {
 	id.setTime(uint64(unixMilli))
 	copy(id[6:], random[:])
 	return id, nil
+}
+
+// FromUnixSeconds is Make for a time in whole Unix seconds. The errors are
+// Make's, for any sec.
+func FromUnixSeconds(sec int64, random [RandomLen]byte) (ID, error) {
+	// Checked before the product, which wraps for large seconds and could land
+	// on a legal time.
+	switch {
+	case sec < 0:
+		return ID{}, fmt.Errorf("%w: %d s", ErrBeforeEpoch, sec)
+	case sec > MaxUnixMilli/1000:
+		return ID{}, fmt.Errorf("%w: %d s needs more than 48 bits of milliseconds", ErrTimeOverflow, sec)
+	}
+	return Make(sec*1000, random)
 }
 
 // Min returns the least ID of a millisecond in Unix time. Errors are Make's.

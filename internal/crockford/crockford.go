@@ -99,23 +99,33 @@ func FirstBad(s string) int {
 // the heap.
 func Quote(c byte) string { return strconv.Quote(string([]byte{c})) }
 
-// Fold copies s to dst as people may have meant it: hyphens dropped, I and L
-// read as 1 and O as 0 in either case, every other byte as it is. It returns
-// the number of bytes s has without its hyphens; what does not fit into dst is
-// counted and not stored.
+// Hyphen is the byte that Meant drops.
+const Hyphen = '-'
+
+// Meant returns the byte people may have meant by c: I and L are 1 and O is 0,
+// in either case, and any other byte is itself. Where c is a Hyphen they meant
+// none, and keep is false.
 //
 // Source: Douglas Crockford, "Base 32", decode symbols and hyphens.
+func Meant(c byte) (b byte, keep bool) {
+	switch c {
+	case 'I', 'i', 'L', 'l':
+		return '1', true
+	case 'O', 'o':
+		return '0', true
+	}
+	return c, c != Hyphen
+}
+
+// Fold copies s to dst byte by byte as Meant reads it. It returns the number of
+// bytes s has without its hyphens; what does not fit into dst is counted and
+// not stored.
 func Fold(dst []byte, s string) int {
 	n := 0
 	for i := range len(s) {
-		c := s[i]
-		switch c {
-		case '-':
+		c, keep := Meant(s[i])
+		if !keep {
 			continue
-		case 'I', 'i', 'L', 'l':
-			c = '1'
-		case 'O', 'o':
-			c = '0'
 		}
 		if n < len(dst) {
 			dst[n] = c

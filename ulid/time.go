@@ -1,0 +1,45 @@
+package ulid
+
+import (
+	"slices"
+
+	"github.com/flakelease/allocator/internal/crockford"
+)
+
+// TimeLen is the number of letters the time has: the first ones of the text
+// form.
+const TimeLen = 10
+
+// AppendTime appends the 10 letters that the text of every ID of a millisecond
+// in Unix time begins with. It returns ErrBeforeEpoch or ErrTimeOverflow, and b
+// unchanged.
+//
+// Source: ULID specification, "Components".
+func AppendTime(b []byte, unixMilli int64) ([]byte, error) {
+	if err := checkTime(unixMilli); err != nil {
+		return b, err
+	}
+	b = slices.Grow(b, TimeLen)
+	for shift := 5 * (TimeLen - 1); shift >= 0; shift -= 5 {
+		b = append(b, crockford.Alphabet[unixMilli>>shift&31])
+	}
+	return b, nil
+}
+
+// ParseTime reads the 10 letters of a time and returns it in Unix milliseconds.
+// It is as strict as Parse: the errors are ErrLength, ErrAlphabet and
+// ErrOverflow, in this order, and come with 0.
+//
+// It says nothing of the 16 letters behind them. To take the time from the text
+// of an ID, use Parse and UnixMilli.
+func ParseTime(s string) (int64, error) {
+	if len(s) != TimeLen {
+		return 0, wrongLength(len(s), TimeLen)
+	}
+	// Behind zeros it is one group of 13, whose 65 bits hold these 50.
+	_, rest, ok := crockford.Decode("000" + s)
+	if !ok || rest>>48 != 0 {
+		return 0, badText(s, ok)
+	}
+	return int64(rest), nil
+}
