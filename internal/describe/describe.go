@@ -3,7 +3,6 @@ package describe
 import (
 	"encoding/hex"
 	"encoding/json"
-	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
@@ -107,10 +106,10 @@ func describeWide(kind Kind, id ulid.ID, f flake.Format) *WideParts {
 // is nil where RFC 3339 has none: its years have four digits, and 48 bits of
 // milliseconds reach 10889.
 func Time(unixMilli int64) *string {
-	t := time.UnixMilli(unixMilli).UTC()
-	if y := t.Year(); y < 0 || y > 9999 {
+	b, ok := AppendTime(nil, unixMilli)
+	if !ok {
 		return nil
 	}
-	s := t.Format("2006-01-02T15:04:05.000Z07:00")
+	s := string(b)
 	return &s
 }

@@ -3,10 +3,12 @@ package describe_test
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
@@ -164,6 +166,12 @@ func TestWide(t *testing.T) {
 	if got, err := parsed.AsFlake(flake.DefaultEpoch); got != id || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
+	if dec, err := describe.Parse(w.Uint128(), describe.U128, flake.Default); err != nil || dec.Wide != w || dec.Kind != describe.ULID {
+		t.Errorf("from a decimal: %+v, %v", dec, err)
+	}
+	if _, err := describe.ParseKind("u128"); err == nil {
+		t.Error("u128 is a kind of every surface; the contracts do not list it")
+	}
 	if hex, err := describe.Parse(w.Hex(), describe.Hex, flake.Default); err != nil || hex.Wide != w || hex.Kind != describe.ULID {
 		t.Errorf("from 32 digits: %+v, %v", hex, err)
 	}
@@ -200,6 +208,9 @@ func TestClasses(t *testing.T) {
 	check(describe.Hex, []invalid{
 		{"1F", []string{"bad_length"}}, {"0x8000000000000000", []string{"out_of_range"}}, {"0xG", []string{"bad_char"}},
 		{"0x", []string{"bad_length"}}, {strings.Repeat("g", 32), []string{"bad_char"}},
+	})
+	check(describe.U128, []invalid{
+		{"", []string{"bad_char"}}, {"340282366920938463463374607431768211456", []string{"out_of_range"}}, {"0x1", []string{"bad_char"}},
 	})
 	check("base64", []invalid{{"0000000000000", []string{"bad_kind"}}})
 	if _, err := describe.ParseKind("Flake"); describe.Class(err) != "bad_kind" {
@@ -264,6 +275,82 @@ func text(id describe.ID) string {
 	return id.Flake.String()
 }
 
+// sameJSON holds AppendJSON to what encoding/json makes of the description.
+func sameJSON(t testing.TB, id describe.ID, f flake.Format) {
+	t.Helper()
+	want, err := json.Marshal(describe.Describe(id, f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := describe.AppendJSON([]byte("x"), id, f); string(got) != "x"+string(want) {
+		t.Fatalf("got  %s\nwant x%s", got, want)
+	}
+}
+
+// TestAppendJSON: the quick JSON is the other one to the letter, in every
+// layout, for flakes and for wide IDs with one, with one before the epoch and
+// without, and at the ends of the calendar.
+func TestAppendJSON(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 5))
+	for i := range 2000 {
+		f := flake.Format{Layout: flake.Layout(i % 3), Epoch: flake.DefaultEpoch - r.Int64N(1<<41)}
+		low := flake.ID(r.Uint64() >> (1 + r.IntN(63)))
+		sameJSON(t, describe.ID{Kind: describe.Flake, Flake: low}, f)
+		var w ulid.ID
+		for i := range w {
+			w[i] = byte(r.Uint32())
+		}
+		if i%4 == 0 {
+			w[0] = 0 // years that RFC 3339 has
+		}
+		for _, w := range []ulid.ID{w, w.ForceV7()} {
+			sameJSON(t, describe.ID{Kind: describe.ULID, Wide: w}, f)
+			sameJSON(t, describe.ID{Kind: describe.UUID, Wide: w}, f)
+		}
+		if within, err := ulid.FromFlake(low, f.Epoch, r.Uint64()); err == nil {
+			sameJSON(t, describe.ID{Kind: describe.ULID, Wide: within}, f)
+		}
+	}
+}
+
+// TestAppendTime: as the standard library writes it, to the end of its years.
+func TestAppendTime(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 11))
+	for _, ms := range []int64{0, -1, -62167219200000, 253402300799999, 951782399999, 951868800000} {
+		check := func(ms int64) {
+			got, ok := describe.AppendTime(nil, ms)
+			if want := time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z"); !ok || string(got) != want {
+				t.Fatalf("%d: %s, %v, want %s", ms, got, ok, want)
+			}
+		}
+		check(ms)
+		for range 1000 {
+			check(r.Int64N(253402300799999+62167219200000) - 62167219200000)
+		}
+	}
+	for _, ms := range []int64{-62167219200001, 253402300800000} {
+		if got, ok := describe.AppendTime([]byte("x"), ms); ok || string(got) != "x" || describe.Time(ms) != nil {
+			t.Errorf("%d: %s, %v", ms, got, ok)
+		}
+	}
+}
+
+func BenchmarkAppendJSON(b *testing.B) {
+	for name, text := range map[string]string{"flake": "02MVQY54W65P0", "wide": "01M7WXJ6MTE21AH8MP5FJ0GE7N", "ulid": "01ARZ3NDEKTSV4RRFFQ69G5FAV"} {
+		id, err := describe.Parse(text, describe.Auto, flake.Default)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(name, func(b *testing.B) {
+			var buf []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				buf = describe.AppendJSON(buf[:0], id, flake.Default)
+			}
+		})
+	}
+}
+
 // FuzzParse: whatever is read can be written and read again, and is described
 // in forms that all read as the same ID.
 func FuzzParse(f *testing.F) {
@@ -286,9 +373,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		d := describe.Describe(id, flake.Default)
-		if _, err := json.Marshal(d); err != nil {
-			t.Fatal(err)
-		}
+		sameJSON(t, id, flake.Default)
 		var forms map[string]describe.Kind
 		if d.Flake != nil {
 			forms = map[string]describe.Kind{d.Flake.Base32: describe.Auto, d.Flake.Int: describe.Int, d.Flake.Hex: describe.Hex, d.Flake.BytesHex: describe.Hex}

@@ -20,9 +20,11 @@ const (
 	Hex   Kind = "hex"   // 0x and 1 to 16 digits, or 16 digits: a flake; 32 digits: 128 bits
 	ULID  Kind = "ulid"  // 26 letters
 	UUID  Kind = "uuid"  // 36 characters
+	U128  Kind = "u128"  // decimal, of a ULID or UUID; never guessed, and not among Kinds
 )
 
-// Kinds lists every kind, in the order in which people are shown them.
+// Kinds lists the kinds that every surface takes, in the order in which people
+// are shown them.
 var Kinds = []Kind{Auto, Flake, Int, Hex, ULID, UUID}
 
 // ErrKind is returned for a kind that does not exist.
@@ -111,6 +113,8 @@ func parse(input string, kind Kind, lenient bool) (ID, error) {
 		return wide(ULID)(ulid.Parse(input))
 	case UUID:
 		return wide(UUID)(ulid.ParseUUID(input))
+	case U128:
+		return wide(ULID)(ulid.ParseUint128(input))
 	}
 	return ID{}, fmt.Errorf("%w %.20q", ErrKind, string(kind))
 }

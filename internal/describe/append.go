@@ -1,0 +1,124 @@
+package describe
+
+import (
+	"encoding/hex"
+	"strconv"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// AppendJSON appends to b what the JSON of Describe(id, f) is, and allocates
+// nothing if b has room: a filter of millions of IDs would spend most of its
+// time on the structs and on reflection.
+func AppendJSON(b []byte, id ID, f flake.Format) []byte {
+	if id.IsWide() {
+		return appendWide(b, id.Kind, id.Wide, f)
+	}
+	return appendFlake(b, id.Flake, f)
+}
+
+func appendFlake(b []byte, id flake.ID, f flake.Format) []byte {
+	b = append(b, `{"kind":"flake","layout":"`...)
+	b = append(b, f.Layout.String()...)
+	b = append(b, `","base32":"`...)
+	b, _ = id.AppendText(b) // no parser gives a negative ID
+	b = append(b, `","int":"`...)
+	b = id.AppendInt(b)
+	b = append(b, `","hex":"`...)
+	b = id.AppendHex(b)
+	b = append(b, `","bin":"`...)
+	b = id.AppendBin(b)
+	b = append(b, `","bytes_hex":"`...)
+	b = id.AppendHex16(b)
+	b = append(b, `","timestamp_ms":`...)
+	b = strconv.AppendInt(b, id.Timestamp(), 10)
+	b = appendTimes(b, f.UnixMilli(id))
+	b = append(b, `,"randomness":`...)
+	b = strconv.AppendUint(b, uint64(f.Entropy(id)), 10)
+	if f.Layout.SIDBits() > 0 {
+		b = append(b, `,"sid":`...)
+		b = strconv.AppendUint(b, uint64(f.SID(id)), 10)
+	}
+	return append(b, '}')
+}
+
+func appendWide(b []byte, kind Kind, id ulid.ID, f flake.Format) []byte {
+	b = append(b, `{"kind":"`...)
+	b = append(b, kind...)
+	b = append(b, `","ulid":"`...)
+	b, _ = id.AppendText(b)
+	b = append(b, `","uuid":"`...)
+	b = id.AppendUUID(b)
+	b = append(b, `","u128":"`...)
+	b = id.AppendUint128(b)
+	b = append(b, `","bytes_hex":"`...)
+	b = id.AppendHex(b)
+	b = appendTimes(append(b, '"'), id.UnixMilli())
+	r := id.Randomness()
+	b = append(b, `,"randomness_hex":"`...)
+	b = hex.AppendEncode(b, r[:])
+	b = append(b, `","flake":`...)
+	// Asked first, since most ULIDs are none and an error costs more than all
+	// the rest.
+	if !id.IsV7() {
+		return append(b, "null}"...)
+	}
+	from, err := id.Flake(f.Epoch)
+	if err != nil {
+		return append(b, "null}"...)
+	}
+	return append(appendFlake(b, from, f), '}')
+}
+
+// appendTimes appends the fields that both widths have.
+func appendTimes(b []byte, unixMilli int64) []byte {
+	b = append(b, `,"unix_ms":`...)
+	b = strconv.AppendInt(b, unixMilli, 10)
+	b = append(b, `,"time":`...)
+	n := len(b)
+	b = append(b, '"')
+	b, ok := AppendTime(b, unixMilli)
+	if !ok {
+		return append(b[:n], "null"...)
+	}
+	return append(b, '"')
+}
+
+// AppendTime appends the text of a time in Unix ms to b: RFC 3339 with 3
+// decimals, UTC. Outside the years 0 to 9999, which are all that RFC 3339 has,
+// ok is false and b unchanged.
+func AppendTime(b []byte, unixMilli int64) (_ []byte, ok bool) {
+	t := time.UnixMilli(unixMilli).UTC()
+	if y := t.Year(); y < 0 || y > 9999 {
+		return b, false
+	}
+	return append(AppendClock(b, t, 'T'), 'Z'), true
+}
+
+// AppendClock appends the date and the time of day that t shows, to the
+// millisecond, with sep between them. The year has to be of 0 to 9999.
+//
+// It is what Format does, in a third of the time.
+func AppendClock(b []byte, t time.Time, sep byte) []byte {
+	year, month, day := t.Date()
+	hour, minute, second := t.Clock()
+	b = appendDigits(b, year, 4)
+	b = appendDigits(append(b, '-'), int(month), 2)
+	b = appendDigits(append(b, '-'), day, 2)
+	b = appendDigits(append(b, sep), hour, 2)
+	b = appendDigits(append(b, ':'), minute, 2)
+	b = appendDigits(append(b, ':'), second, 2)
+	return appendDigits(append(b, '.'), t.Nanosecond()/1e6, 3)
+}
+
+// appendDigits appends the last n digits of v, which is not negative.
+func appendDigits(b []byte, v, n int) []byte {
+	b = append(b, "0000"[:n]...)
+	for i := len(b) - 1; n > 0; i, n = i-1, n-1 {
+		b[i] = byte('0' + v%10)
+		v /= 10
+	}
+	return b
+}
