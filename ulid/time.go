@@ -1,6 +1,7 @@
 package ulid
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/flakelease/allocator/internal/crockford"
@@ -28,7 +29,7 @@ func AppendTime(b []byte, unixMilli int64) ([]byte, error) {
 
 // ParseTime reads the 10 letters of a time and returns it in Unix milliseconds.
 // It is as strict as Parse: the errors are ErrLength, ErrAlphabet and
-// ErrOverflow, in this order, and come with 0.
+// ErrTimeOverflow, in this order, and come with 0.
 //
 // It says nothing of the 16 letters behind them. To take the time from the text
 // of an ID, use Parse and UnixMilli.
@@ -38,8 +39,11 @@ func ParseTime(s string) (int64, error) {
 	}
 	// Behind zeros it is one group of 13, whose 65 bits hold these 50.
 	_, rest, ok := crockford.Decode("000" + s)
-	if !ok || rest>>48 != 0 {
-		return 0, badText(s, ok)
+	switch {
+	case !ok:
+		return 0, badText(s, false)
+	case rest > MaxUnixMilli:
+		return 0, fmt.Errorf("%w: first letter %s is above 7", ErrTimeOverflow, crockford.Quote(s[0]))
 	}
 	return int64(rest), nil
 }

@@ -1,0 +1,476 @@
+package flake_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+)
+
+const t0 = flake.DefaultEpoch + 1_000_000 // some millisecond
+
+// seeded is a source of random bytes that repeats itself in every run.
+func seeded(n byte) io.Reader { return rand.NewChaCha8([32]byte{n}) }
+
+func offline(t testing.TB, c flake.OfflineConfig) *flake.Offline {
+	t.Helper()
+	o, err := flake.NewOffline(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// everyOffline calls f for each layout and entropy size.
+func everyOffline(t *testing.T, f func(t *testing.T, c flake.OfflineConfig)) {
+	for _, l := range []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet} {
+		for size := range l.MaxEntropySize() + 1 {
+			t.Run(l.String()+"/"+string(rune('0'+size)), func(t *testing.T) {
+				f(t, flake.OfflineConfig{Format: flake.Format{Layout: l, Epoch: flake.DefaultEpoch}, EntropySize: size})
+			})
+		}
+	}
+}
+
+func TestOfflineConfig(t *testing.T) {
+	format := func(l flake.Layout) flake.Format { return flake.Format{Layout: l, Epoch: flake.DefaultEpoch} }
+	for _, x := range []struct {
+		c   flake.OfflineConfig
+		err error
+	}{
+		{flake.OfflineConfig{}, nil},
+		{flake.OfflineDefaults(), nil},
+		{flake.OfflineConfig{Format: format(flake.Layout(3))}, flake.ErrLayout},
+		{flake.OfflineConfig{Format: format(flake.Scalable), SID: 31, EntropySize: 2}, nil},
+		{flake.OfflineConfig{Format: format(flake.Scalable), SID: 32}, flake.ErrSID},
+		{flake.OfflineConfig{Format: format(flake.Scalable), EntropySize: 3}, flake.ErrEntropySize},
+		{flake.OfflineConfig{Format: format(flake.Scalable), EntropySize: -1}, flake.ErrEntropySize},
+		{flake.OfflineConfig{Format: format(flake.Standalone), EntropySize: 3}, nil},
+		{flake.OfflineConfig{Format: format(flake.Standalone), EntropySize: 4}, flake.ErrEntropySize},
+		{flake.OfflineConfig{Format: format(flake.Standalone), SID: 1}, flake.ErrSID},
+		{flake.OfflineConfig{Format: format(flake.Fleet), SID: 1023, EntropySize: 1}, nil},
+		{flake.OfflineConfig{Format: format(flake.Fleet), SID: 1024}, flake.ErrSID},
+		{flake.OfflineConfig{Format: format(flake.Fleet), EntropySize: 2}, flake.ErrEntropySize},
+	} {
+		o, err := flake.NewOffline(x.c)
+		if !errors.Is(err, x.err) || (o == nil) != (err != nil) {
+			t.Errorf("%+v: %v, want %v", x.c, err, x.err)
+		}
+		if err == nil && o.Format() != x.c.Format {
+			t.Errorf("%+v: Format = %v", x.c, o.Format())
+		}
+	}
+	if got, want := flake.OfflineDefaults(), (flake.OfflineConfig{Format: flake.Default, EntropySize: 1}); got.Format != want.Format || got.SID != 0 || got.EntropySize != want.EntropySize {
+		t.Errorf("defaults: %+v", got)
+	}
+}
+
+// With nothing but a format, time is the machine's and random bits differ.
+func TestOfflineDefaultSources(t *testing.T) {
+	o := offline(t, flake.OfflineDefaults())
+	before := time.Now().UnixMilli()
+	a, err1 := o.New()
+	b, err2 := o.Next()
+	c, err3 := o.At(t0)
+	d, err4 := o.NextAt(flake.Default.UnixMilli(b) + 1)
+	after := time.Now().UnixMilli()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []flake.ID{a, b} {
+		if ms := flake.Default.UnixMilli(id); ms < before || ms > after {
+			t.Errorf("%v is of %d, not within %d and %d", id, ms, before, after)
+		}
+	}
+	if flake.Default.UnixMilli(c) != t0 || d <= b {
+		t.Errorf("at %d: %v; after %v: %v", t0, c, b, d)
+	}
+	seen := map[flake.ID]bool{}
+	for range 100 {
+		id, err := o.At(t0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[id] = true
+	}
+	if len(seen) < 90 { // 0.15 equal pairs are expected
+		t.Errorf("%d different IDs of 100", len(seen))
+	}
+}
+
+// The series makes what the vectors say of each step.
+func TestOfflineVectors(t *testing.T) {
+	v := load(t)
+	count(t, v.Increment, 24)
+	for _, x := range v.Increment {
+		f := layout(t, x.Layout)
+		var draws bytes.Buffer // the previous ID's entropy, then the step's bytes
+		for shift := 8 * (f.Layout.InitialSize() - 1); shift >= 0; shift -= 8 {
+			draws.WriteByte(byte(x.Prev >> shift))
+		}
+		for _, d := range x.Draws {
+			draws.Write(d)
+		}
+		o := offline(t, flake.OfflineConfig{Format: f, SID: x.SID, EntropySize: x.Size, Entropy: &draws})
+		prev, err := o.NextAt(flake.DefaultEpoch + x.TsMs)
+		if err != nil || f.Entropy(prev) != x.Prev || f.SID(prev) != x.SID || prev.Timestamp() != x.TsMs {
+			t.Fatalf("%+v: previous ID %v, %v", x, prev, err)
+		}
+		id, err := o.NextAt(flake.DefaultEpoch + x.TsMs)
+		if x.Error != "" {
+			if class(err) != x.Error || id != 0 {
+				t.Errorf("%+v: got %v, %v", x, id, err)
+			}
+			continue
+		}
+		if err != nil || id.String() != x.Base32 || draws.Len() != 0 {
+			t.Errorf("%+v: got %v, %v", x, id, err)
+		}
+	}
+}
+
+// A thousand IDs of one millisecond, shuffled and sorted as text, stand as they
+// were made; and so do batch after batch, with a clock that goes back between.
+func TestOfflineShuffleAndSort(t *testing.T) {
+	for _, l := range []flake.Layout{flake.Scalable, flake.Standalone} {
+		o := offline(t, flake.OfflineConfig{Format: flake.Format{Layout: l, Epoch: flake.DefaultEpoch}, Entropy: seeded(1)})
+		r := rand.New(rand.NewPCG(1, 1))
+		var all []string
+		ms := int64(t0)
+		for range 20 {
+			for range 1000 {
+				id, err := o.NextAt(ms)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, id.String())
+			}
+			for _, back := range []int64{1, 500, 9_999, 10_000, 100_000} {
+				if id, err := o.NextAt(ms - back); !errors.Is(err, flake.ErrRegression) || id != 0 {
+					t.Fatalf("%d ms back: %v, %v", back, id, err)
+				}
+			}
+			ms += r.Int64N(3) + 1
+		}
+		shuffled := slices.Clone(all)
+		r.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		slices.Sort(shuffled)
+		if !slices.Equal(shuffled, all) || len(slices.Compact(shuffled)) != len(all) {
+			t.Errorf("%v: sorted, the IDs are not in the order they were made", l)
+		}
+	}
+}
+
+// flaky fails when told to.
+type flaky struct {
+	r   io.Reader
+	err error
+}
+
+func (f *flaky) Read(b []byte) (int, error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	return f.r.Read(b)
+}
+
+// An error changes nothing: a generator that met with errors goes on as its
+// twin that met with none.
+func TestOfflineErrorsChangeNothing(t *testing.T) {
+	everyOffline(t, func(t *testing.T, c flake.OfflineConfig) {
+		errRead := errors.New("broken")
+		source := &flaky{}
+		c.Entropy = source
+		c.Now = func() int64 { return t0 - 1 }
+		o := offline(t, c)
+		seed := byte(0)
+		rest := 0
+		twin := func() *flake.Offline { // of o, at a millisecond's first ID
+			c2 := c
+			c2.Entropy = seeded(seed)
+			return offline(t, c2)
+		}
+		for ms := int64(t0); ms < t0+200; ms++ {
+			seed++
+			// Errors around a millisecond's start …
+			if _, err := o.NextAt(flake.DefaultEpoch - 1); !errors.Is(err, flake.ErrBeforeEpoch) {
+				t.Fatal(err)
+			}
+			if _, err := o.NextAt(flake.DefaultEpoch + flake.MaxTimestamp + 1); !errors.Is(err, flake.ErrTimeOverflow) {
+				t.Fatal(err)
+			}
+			source.err = errRead
+			if id, err := o.NextAt(ms); !errors.Is(err, flake.ErrEntropySource) || !errors.Is(err, errRead) || id != 0 {
+				t.Fatalf("%v, %v", id, err)
+			}
+			source.err, source.r = nil, seeded(seed)
+			o2 := twin()
+			for i := range 12 {
+				got, err := o.NextAt(ms)
+				want, wantErr := o2.NextAt(ms)
+				if got != want || class(err) != class(wantErr) {
+					t.Fatalf("%d at %d: %v, %v, the twin made %v, %v", i, ms, got, err, want, wantErr)
+				}
+				rest++
+				// … and within it.
+				if i > 0 && c.EntropySize > 0 {
+					source.err = errRead
+					if id, err := o.NextAt(ms); !errors.Is(err, flake.ErrEntropySource) || id != 0 {
+						t.Fatalf("%v, %v", id, err)
+					}
+					source.err = nil
+				}
+				if id, err := o.Next(); ms > t0 && (!errors.Is(err, flake.ErrRegression) || id != 0) {
+					t.Fatalf("clock at %d: %v, %v", t0-1, id, err)
+				}
+			}
+		}
+		if rest != 200*12 {
+			t.Errorf("%d comparisons", rest)
+		}
+	})
+}
+
+// The ID that does not fit is refused; the one after it, in the same
+// millisecond or the next, is as if nobody had asked.
+func TestOfflineOverflow(t *testing.T) {
+	everyOffline(t, func(t *testing.T, c flake.OfflineConfig) {
+		l := c.Format.Layout
+		first := bytes.Repeat([]byte{0xFF}, l.InitialSize())
+		first[len(first)-1] = 0xFD // two below the last entropy
+		over := bytes.Repeat([]byte{0xFF}, c.EntropySize)
+		one := make([]byte, c.EntropySize)
+		if c.EntropySize > 0 {
+			one[c.EntropySize-1] = 1
+		}
+		last := uint32(1)<<l.EntropyBits() - 1
+		var calls = []struct {
+			ms   int64
+			draw []byte
+			want uint32
+			err  error
+		}{
+			{t0, first, last - 2, nil},
+			{t0, one, last - 1, nil},
+			{t0, over, 0, flake.ErrMonotonicOverflow}, // but for size 0: one step, to the last entropy
+			{t0, one, last, nil},
+			{t0, one, 0, flake.ErrMonotonicOverflow},
+			{t0, one, 0, flake.ErrMonotonicOverflow},
+			{t0 + 1, first, last - 2, nil},
+			{t0 + 1, one, last - 1, nil},
+		}
+		if c.EntropySize == 0 {
+			calls = slices.Delete(calls, 2, 3)
+		}
+		draws := &flaky{}
+		c.Entropy = draws
+		c.SID = flake.SID(l.Holders() - 1)
+		o := offline(t, c)
+		prev := flake.ID(0)
+		for i, x := range calls {
+			draws.r = bytes.NewReader(x.draw)
+			id, err := o.NextAt(x.ms)
+			if !errors.Is(err, x.err) || (err != nil) != (x.err != nil) {
+				t.Fatalf("call %d: %v, %v, want error %v", i, id, err, x.err)
+			}
+			if err != nil {
+				if id != 0 {
+					t.Fatalf("call %d: %v with %v", i, id, err)
+				}
+				continue
+			}
+			f := c.Format
+			if f.Entropy(id) != x.want || f.UnixMilli(id) != x.ms || f.SID(id) != c.SID || id <= prev {
+				t.Fatalf("call %d: %v after %v, entropy %d, want %d", i, id, prev, f.Entropy(id), x.want)
+			}
+			prev = id
+		}
+	})
+}
+
+// Goroutines share a generator: no ID twice, each sees its own rise, and the
+// clock, which this one keeps without a lock, is read under the generator's.
+func TestOfflineConcurrent(t *testing.T) {
+	reads := int64(0)
+	c := flake.OfflineDefaults()
+	c.Now = func() int64 { reads++; return t0 + reads/50 }
+	c.Entropy = seeded(2)
+	o := offline(t, c)
+	const each = 2000
+	var wg sync.WaitGroup
+	made := make([][]flake.ID, 8)
+	for g := range made {
+		wg.Go(func() {
+			for len(made[g]) < each {
+				id, err := o.Next()
+				switch {
+				case errors.Is(err, flake.ErrMonotonicOverflow): // the clock goes on
+				case err != nil:
+					t.Error(err) // a regression, if the clock were read outside
+					return
+				default:
+					made[g] = append(made[g], id)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for g := range made {
+		if !slices.IsSorted(made[g]) {
+			t.Errorf("goroutine %d saw IDs go down", g)
+		}
+	}
+	all := slices.Concat(made...)
+	slices.Sort(all)
+	if n := len(slices.Compact(all)); n != len(made)*each {
+		t.Errorf("%d different IDs of %d", n, len(made)*each)
+	}
+}
+
+// Every random bit is 1 about as often as 0, in New and where a millisecond of
+// the series begins; the others are what they must be.
+func TestOfflineBitsToggle(t *testing.T) {
+	everyOffline(t, func(t *testing.T, c flake.OfflineConfig) {
+		const n = 4000 // standard deviation of a count: 31.6
+		c.Entropy = seeded(3)
+		c.SID = flake.SID(c.Format.Layout.Holders() / 3)
+		o := offline(t, c)
+		var ones [2][64]int
+		for i := range int64(n) {
+			a, err1 := o.At(t0)
+			b, err2 := o.NextAt(t0 + i)
+			if err := errors.Join(err1, err2); err != nil {
+				t.Fatal(err)
+			}
+			if c.Format.UnixMilli(a) != t0 || c.Format.SID(a) != c.SID || c.Format.UnixMilli(b) != t0+i || c.Format.SID(b) != c.SID {
+				t.Fatalf("%v, %v", a, b)
+			}
+			for k, id := range []flake.ID{a, b} {
+				for v := c.Format.Entropy(id); v != 0; v &= v - 1 {
+					ones[k][bits.TrailingZeros32(v)]++
+				}
+			}
+		}
+		for k := range ones {
+			for bit, count := range ones[k][:c.Format.Layout.EntropyBits()] {
+				if count < n/2-160 || count > n/2+160 { // 5 standard deviations
+					t.Errorf("bit %d is set in %d of %d (New: 0, Next: 1; here %d)", bit, count, n, k)
+				}
+			}
+		}
+	})
+}
+
+// Steps are uniform in 1..2^(8·size)−1 (fleet: 1..7), and no other occurs.
+func TestOfflineStepsAreUniform(t *testing.T) {
+	everyOffline(t, func(t *testing.T, c flake.OfflineConfig) {
+		if c.EntropySize == 0 {
+			t.Skip("the step is always 1")
+		}
+		most := uint32(1)<<(8*c.EntropySize) - 1
+		if c.Format.Layout == flake.Fleet {
+			most = 7
+		}
+		// From entropy 0, the steps that fit are those up to fits.
+		fits := min(most, 1<<c.Format.Layout.EntropyBits()-1)
+		cells, shift := int(fits), 0 // a cell for each step, but at most 256
+		for cells > 256 {
+			shift++
+			cells = int(fits>>shift) + 1
+		}
+		draws := seeded(byte(c.EntropySize) + 3)
+		counts := make([]float64, cells)
+		source := &flaky{}
+		c.Entropy = source
+		o := offline(t, c)
+		const n = 60_000
+		for i := range int64(n) {
+			source.r = bytes.NewReader(make([]byte, c.Format.Layout.InitialSize()))
+			a, err1 := o.NextAt(t0 + i)
+			source.r = draws
+			b, err2 := o.NextAt(t0 + i)
+			if err := errors.Join(err1, err2); err != nil && !errors.Is(err, flake.ErrMonotonicOverflow) {
+				t.Fatal(err)
+			} else if err != nil {
+				continue
+			}
+			step := c.Format.Entropy(b) - c.Format.Entropy(a)
+			if step < 1 || step > fits {
+				t.Fatalf("step %d", step)
+			}
+			if shift == 0 {
+				step--
+			}
+			counts[step>>shift]++
+		}
+		// Chi-square against the uniform distribution, as distance from its mean
+		// in standard deviations.
+		var total, chi float64
+		for _, x := range counts {
+			total += x
+		}
+		want := total / float64(len(counts))
+		for _, x := range counts {
+			chi += (x - want) * (x - want) / want
+		}
+		k := float64(len(counts) - 1)
+		if x := (chi - k) * (chi - k) / (2 * k); x > 16 { // 4 standard deviations
+			t.Errorf("chi-square %.1f of %v cells, expected about %.0f", chi, len(counts), k)
+		}
+		p := float64(fits) / float64(most)
+		if d := total - n*p; d*d > 25*n*p*(1-p) {
+			t.Errorf("%v steps of %d fit, expected about %.0f", total, n, n*p)
+		}
+	})
+}
+
+func TestOfflineDoesNotAllocate(t *testing.T) {
+	ms := int64(t0)
+	c := flake.OfflineDefaults()
+	c.Now = func() int64 { ms++; return ms / 4 * 4 }
+	o := offline(t, c)
+	if n := testing.AllocsPerRun(500, func() { _, _ = o.New(); _, _ = o.At(t0) }); n != 0 {
+		t.Errorf("New and At: %v allocations", n)
+	}
+	overflows := 0
+	if n := testing.AllocsPerRun(500, func() {
+		if _, err := o.Next(); err != nil {
+			overflows++
+		}
+	}); n > 0.5 { // the text of a rare overflow allocates
+		t.Errorf("Next: %v allocations, %d overflows", n, overflows)
+	}
+}
+
+func TestRepair(t *testing.T) {
+	type changes = []flake.Change
+	for _, x := range []struct {
+		in, want string
+		changes  changes
+	}{
+		{"", "", nil},
+		{"00CMXB6TAK4SA", "00CMXB6TAK4SA", nil},
+		{"00cmxb6tak4su\xff ", "00cmxb6tak4su\xff ", nil},
+		{"-", "", changes{{At: 0, From: '-'}}},
+		{"00CM-XB6TAK4SA", "00CMXB6TAK4SA", changes{{At: 4, From: '-'}}},
+		{"iIlLoO", "111100", changes{{0, 'i', '1'}, {1, 'I', '1'}, {2, 'l', '1'}, {3, 'L', '1'}, {4, 'o', '0'}, {5, 'O', '0'}}},
+		{"a-Lb", "a1b", changes{{1, '-', 0}, {2, 'L', '1'}}},
+	} {
+		got, changes := flake.Repair(x.in)
+		if got != x.want || !slices.Equal(changes, x.changes) {
+			t.Errorf("Repair(%q) = %q, %v, want %q, %v", x.in, got, changes, x.want, x.changes)
+		}
+	}
+	s := strings.Repeat("Z", 1000)
+	if n := testing.AllocsPerRun(100, func() { _, _ = flake.Repair(s) }); n != 0 {
+		t.Errorf("nothing to repair: %v allocations", n)
+	}
+}
