@@ -34,6 +34,7 @@ type Daemon struct {
 	version string
 	log     *slog.Logger
 
+	host     Host
 	instance lease.Instance
 	clock    *clock.System
 	watch    *agreement.Watch
@@ -61,34 +62,37 @@ var ErrNoEndpoints = errors.New("daemon: no etcd endpoints are configured")
 //
 // It returns ErrNoEndpoints, or the rules that cfg breaks.
 func New(cfg config.Config, version string, log *slog.Logger) (*Daemon, error) {
-	return newDaemon(cfg, version, log, clock.NewSystemWith(clock.AnchorConfig{StepHold: cfg.Clock.StepHold}))
+	return NewOn(cfg, version, log, Host{})
 }
 
 // NewSkewed is New with a wall clock that is by ahead of the machine's. It shows
 // what the others do about such a node; nothing that serves users calls it.
 func NewSkewed(cfg config.Config, version string, log *slog.Logger, by time.Duration) (*Daemon, error) {
-	return newDaemon(cfg, version, log, clock.NewSkewedSystem(clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, by))
+	return NewOn(cfg, version, log, Host{Clock: clock.NewSkewedSystem(clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, by)})
 }
 
-func newDaemon(cfg config.Config, version string, log *slog.Logger, clk *clock.System) (*Daemon, error) {
+// NewOn is New on another host than this machine.
+func NewOn(cfg config.Config, version string, log *slog.Logger, host Host) (*Daemon, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if len(cfg.Etcd.Endpoints) == 0 {
 		return nil, ErrNoEndpoints
 	}
+	host = host.orMachine(cfg)
 	d := &Daemon{
-		cfg: cfg, version: version, log: log,
+		cfg: cfg, version: version, log: log, host: host,
 		// Random, never the node's name: two processes with one instance would
 		// take each other's writes for their own.
 		instance:  lease.Instance(uuid.NewString()),
-		clock:     clk,
+		clock:     host.Clock,
 		listening: make(chan struct{}),
 	}
 	var err error
 	if d.etcd, err = newEtcd(cfg, log); err != nil {
 		return nil, err
 	}
+	d.etcd.cfg.Options = host.Etcd
 	d.node = node.New(node.Config{
 		Name: cfg.Node.Name, Instance: d.instance, Gen: cfg.Gen(),
 		MaxWait: cfg.Issue.MaxWait, MaxSkew: cfg.Issue.MaxSkew,

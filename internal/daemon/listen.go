@@ -7,8 +7,6 @@ import (
 	"net"
 	"os"
 	"syscall"
-
-	"github.com/flakelease/allocator/internal/cluster"
 )
 
 // Addresses is where a node answers, as host:port.
@@ -59,7 +57,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		{"listen.http", d.cfg.Listen.HTTP, &d.listeners.http, &d.addrs.HTTP},
 		{"listen.admin", d.cfg.Listen.Admin, &d.listeners.admin, &d.addrs.Admin},
 	} {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", p.addr)
+		l, err := d.host.Listen(ctx, "tcp", p.addr)
 		if err != nil {
 			d.listeners.close()
 			return &PortError{Key: p.key, Addr: p.addr, Err: err}
@@ -72,7 +70,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	d.gossip, d.addrs.Gossip, err = cluster.Listen(d.gossipConfig())
+	d.gossip, d.addrs.Gossip, err = d.host.Gossip(d.gossipConfig())
 	if err != nil {
 		d.listeners.close()
 		return &PortError{Key: "listen.gossip", Addr: d.cfg.Listen.Gossip, Err: err}

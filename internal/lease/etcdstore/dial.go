@@ -31,6 +31,10 @@ type Config struct {
 	KeepAliveTime time.Duration
 
 	Log slog.Handler // of the client's own remarks; nil: dropped
+
+	// Options are further ones of gRPC, after our own: another way to connect, or
+	// an ear on the calls.
+	Options []grpc.DialOption
 }
 
 // minKeepAlive is etcd's --grpc-keepalive-min-time.
@@ -82,7 +86,7 @@ func Dial(c Config) (*clientv3.Client, error) {
 		DialKeepAliveTime:    c.KeepAliveTime,
 		DialKeepAliveTimeout: 3 * time.Second,
 		Logger:               log,
-		DialOptions: []grpc.DialOption{
+		DialOptions: append([]grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{
 				// A window outlives an outage by some 25 s at most. gRPC's default waits
 				// up to 120 s between attempts, and would turn a short outage into a long one.
@@ -94,7 +98,7 @@ func Dial(c Config) (*clientv3.Client, error) {
 				},
 				MinConnectTimeout: c.DialTimeout,
 			}),
-		},
+		}, c.Options...),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dial etcd at %q: %w", c.Endpoints, err)
