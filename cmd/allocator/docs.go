@@ -39,7 +39,8 @@ func reference(root *cobra.Command) string {
 	b.WriteString(`# Command line
 
 Results go to stdout, everything else to stderr. With ` + "`--format json`" + ` each result is one JSON object on a line,
-invalid inputs included, in the order of the inputs. A dash in place of an ID reads IDs from stdin, one a line.
+invalid inputs included, in the order of the inputs. A dash in place of an ID reads IDs from stdin, one a line. A
+reader of stdout that leaves, such as ` + "`head`" + `, ends a command quietly and with 0. Nothing is coloured.
 
 | exit code | meaning |
 |---|---|
@@ -47,7 +48,7 @@ invalid inputs included, in the order of the inputs. A dash in place of an ID re
 | 1 | an input is invalid, or a request was refused |
 | 2 | called wrongly: an unknown command or flag, a bad value, a setting that breaks a rule |
 | 3 | etcd, or every node asked, is away |
-| 130 | interrupted before there was a result |
+| 130 | interrupted before it was done |
 `)
 	var page func(cmd *cobra.Command)
 	page = func(cmd *cobra.Command) {
@@ -75,12 +76,13 @@ func commandPage(b *strings.Builder, cmd *cobra.Command, options map[string]bool
 		fmt.Fprintf(b, "\n```sh\n%s\n```\n", dedent(cmd.Example))
 	}
 	flags := cmd.NonInheritedFlags()
+	node := flags.Lookup("config") != nil // it takes the settings of a node
 	var own []string
 	for line := range strings.SplitSeq(flags.FlagUsages(), "\n") {
 		name, _, _ := strings.Cut(strings.TrimSpace(line[strings.Index(line, "--")+1:]), " ")
 		name = strings.TrimLeft(name, "-")
 		name, _, _ = strings.Cut(name, "[") // a flag that may stand without a value
-		if name == "" || name == "help" || options[name] {
+		if name == "" || name == "help" || node && options[name] {
 			continue
 		}
 		own = append(own, strings.TrimRight(line, " "))
@@ -88,11 +90,8 @@ func commandPage(b *strings.Builder, cmd *cobra.Command, options map[string]bool
 	if len(own) > 0 {
 		fmt.Fprintf(b, "\n```\n%s\n```\n", strings.Join(own, "\n"))
 	}
-	for name := range options {
-		if flags.Lookup(name) != nil {
-			b.WriteString("\nBesides, a flag for each [setting](config.md), such as `--lease.window 1m`.\n")
-			break
-		}
+	if node {
+		b.WriteString("\nBesides, a flag for each [setting](config.md), such as `--lease.window 1m`.\n")
 	}
 }
 

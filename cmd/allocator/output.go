@@ -1,12 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
+
+	"github.com/flakelease/allocator/internal/describe"
 )
 
 // printLine writes v as JSON on a line of its own.
@@ -21,74 +23,65 @@ func printLine(w io.Writer, v any) error {
 	return err
 }
 
-// maxLine bounds a line of stdin, in bytes: no ID has a hundred.
-const maxLine = 64 << 10
+// units are what a span of time is counted in, the largest first.
+var units = []struct {
+	length time.Duration
+	name   string
+}{
+	{365 * 24 * time.Hour, "year"}, {24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"},
+}
 
-// eachInput calls f for every argument, and for "-" for every line of stdin that
-// is not blank, one at a time. flush runs whenever nothing more is to be had at
-// once, so that a pipe sees its answers.
-func eachInput(args []string, in io.Reader, flush func() error, f func(string) error) error {
-	for _, arg := range args {
-		if arg != "-" {
-			if err := f(arg); err != nil {
-				return err
-			}
+// appendAge appends how far t lies from now, in the largest unit that fits, such
+// as "3 minutes ago" or "in 1 day".
+func appendAge(b []byte, t, now time.Time) []byte {
+	d := t.Sub(now) // at most 292 years, which it then says
+	ahead := d > 0
+	if ahead {
+		d = -d // a Duration reaches further down than up
+	}
+	// Far-off times have no Duration.
+	if d <= -250*365*24*time.Hour {
+		return strconv.AppendInt(append(b, "year "...), int64(t.UTC().Year()), 10)
+	}
+	for _, u := range units {
+		n := int64(-d / u.length)
+		if n == 0 {
 			continue
 		}
-		r := bufio.NewReaderSize(in, maxLine)
-		for {
-			line, err := r.ReadSlice('\n')
-			if err == bufio.ErrBufferFull {
-				return &exitError{exitInvalid, fmt.Errorf("a line of stdin has over %d bytes: one ID a line", maxLine)}
-			}
-			if line = bytes.TrimSpace(line); len(line) > 0 {
-				if err := f(string(line)); err != nil {
-					return err
-				}
-			}
-			if r.Buffered() == 0 {
-				if err := flush(); err != nil {
-					return err
-				}
-			}
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				return fmt.Errorf("read stdin: %w", err)
-			}
+		if ahead {
+			b = append(b, "in "...)
 		}
+		b = append(strconv.AppendInt(b, n, 10), ' ')
+		b = append(b, u.name...)
+		if n != 1 {
+			b = append(b, 's')
+		}
+		if !ahead {
+			b = append(b, " ago"...)
+		}
+		return b
 	}
-	return flush()
+	return append(b, "just now"...)
 }
 
-// relative says how far t lies from now, in the largest unit that fits.
-func relative(t, now time.Time) string {
-	d := t.Sub(now)
-	ahead := d > 0
-	if d < 0 {
-		d = -d
+// appendLocal appends a time of the years 0 to 9999 as the machine's zone has it.
+func appendLocal(b []byte, t time.Time) []byte {
+	t = t.Local()
+	if y := t.Year(); y < 0 || y > 9999 { // over the edge of the calendar by the zone
+		return t.AppendFormat(b, "2006-01-02 15:04:05.000 -0700")
 	}
-	var text string
-	switch {
-	case d < time.Second:
-		return "just now"
-	case d < time.Minute:
-		text = count(int(d/time.Second), "second")
-	case d < time.Hour:
-		text = count(int(d/time.Minute), "minute")
-	case d < 24*time.Hour:
-		text = count(int(d/time.Hour), "hour")
-	case d < 365*24*time.Hour:
-		text = count(int(d/(24*time.Hour)), "day")
-	default:
-		text = count(int(d/(365*24*time.Hour)), "year")
+	b = append(describe.AppendClock(b, t, ' '), ' ')
+	_, offset := t.Zone()
+	sign := byte('+')
+	if offset < 0 {
+		sign, offset = '-', -offset
 	}
-	if ahead {
-		return "in " + text
-	}
-	return text + " ago"
+	hours, minutes := offset/3600, offset/60%60
+	return append(b, sign, byte('0'+hours/10), byte('0'+hours%10), byte('0'+minutes/10), byte('0'+minutes%10))
 }
+
+// relative returns what appendAge appends.
+func relative(t, now time.Time) string { return string(appendAge(nil, t, now)) }
 
 func count(n int, unit string) string {
 	if n == 1 {
@@ -97,17 +90,16 @@ func count(n int, unit string) string {
 	return fmt.Sprintf("%d %ss", n, unit)
 }
 
-// times returns a time as people read it: UTC, local and from now.
-func times(unixMs int64, now time.Time) string {
+// appendTimes appends a time as people read it: UTC, local and from now.
+func appendTimes(b []byte, unixMs int64, now time.Time) []byte {
 	t := time.UnixMilli(unixMs)
-	if y := t.UTC().Year(); y < 0 || y > 9999 {
-		return fmt.Sprintf("%d ms after 1970, year %d", unixMs, y)
+	b, ok := describe.AppendTime(b, unixMs)
+	if !ok {
+		b = strconv.AppendInt(b, unixMs, 10)
+		b = append(b, " ms after 1970, year "...)
+		return strconv.AppendInt(b, int64(t.UTC().Year()), 10)
 	}
-	utc := t.UTC().Format("2006-01-02T15:04:05.000Z")
-	// Far-off times have no Duration.
-	rel := relative(t, now)
-	if t.Before(now.Add(-250*365*24*time.Hour)) || t.After(now.Add(250*365*24*time.Hour)) {
-		rel = fmt.Sprintf("year %d", t.UTC().Year())
-	}
-	return fmt.Sprintf("%s  (local %s, %s)", utc, t.Local().Format("2006-01-02 15:04:05.000 -0700"), rel)
+	b = append(b, "  (local "...)
+	b = append(appendLocal(b, t), ", "...)
+	return append(appendAge(b, t, now), ')')
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit codes.
@@ -82,9 +83,21 @@ func (a *app) root() *cobra.Command {
 		Short: "Unique, time-sorted IDs from nodes that never issue one twice",
 		Long: `Allocator issues unique, time-sorted IDs. Nodes lease scalability IDs (sids) from
 etcd, reserve windows of milliseconds, and issue IDs from memory; they refuse
-rather than issue a duplicate.
+rather than issue a duplicate. It also reads, checks and converts IDs, ULIDs and UUIDs
+of any origin, and makes such that nobody coordinates.
 
-To try it, run «allocator dev»: it needs nothing else.`,
+To try it, run «allocator dev»: it needs nothing else.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 all went well, 1 an ID is
+invalid or a request was refused, 2 called wrongly, 3 etcd or every node asked is away.`,
+		Example: `  allocator parse 01ARZ3NDEKTSV4RRFFQ69G5FAV        # what is in an ID, whatever its form
+  allocator parse --format json < ids.txt           # the same of many, one JSON object a line
+  allocator parse --as uuid 01ARZ3NDEKTSV4RRFFQ69G5FAV
+  allocator validate < ids.txt                      # which ones are well-formed; exit code 1 if any is not
+  allocator new 3                                   # 3 random ULIDs; --kind uuid or flake for others
+  allocator monotonic 3                             # 3 that rise, whatever the clock does
+  allocator from-time --min 2026-11-20              # the least ULID of a time, for a range query
+  allocator get 3                                   # 3 that are unique by promise, from a node`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(*cobra.Command, []string) error { a.started = true; return nil },
@@ -94,12 +107,51 @@ To try it, run «allocator dev»: it needs nothing else.`,
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = false
-	root.AddCommand(
-		a.devCommand(), a.initCommand(), a.serveCommand(),
-		a.getCommand(), a.parseCommand(), a.validateCommand(),
-		a.statusCommand(), a.doctorCommand(), a.adminCommand(), a.gossipCommand(), a.configCommand(), a.versionCommand(), a.docsCommand(),
-	)
+	for _, g := range a.groups() {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(a.docsCommand())
+	completeFlags(root)
 	return root
+}
+
+// group is some commands as the help lists them.
+type group struct {
+	title    string
+	commands []*cobra.Command
+}
+
+func (a *app) groups() []group {
+	return []group{
+		{"IDs, without a node", []*cobra.Command{
+			a.parseCommand(), a.validateCommand(), a.newCommand(), a.monotonicCommand(), a.fromTimeCommand(),
+		}},
+		{"IDs from a cluster", []*cobra.Command{
+			a.devCommand(), a.getCommand(), a.statusCommand(),
+		}},
+		{"For operators", []*cobra.Command{
+			a.initCommand(), a.serveCommand(), a.doctorCommand(), a.adminCommand(), a.gossipCommand(), a.configCommand(), a.versionCommand(),
+		}},
+	}
+}
+
+// completeFlags says of every flag that was not told what its values are that
+// file names are none: shells would offer them.
+func completeFlags(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		file := f.Annotations[cobra.BashCompFilenameExt] != nil || f.Annotations[cobra.BashCompSubdirsInDir] != nil
+		if _, told := cmd.GetFlagCompletionFunc(f.Name); told || file || f.NoOptDefVal != "" {
+			return
+		}
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
+	})
+	for _, sub := range cmd.Commands() {
+		completeFlags(sub)
+	}
 }
 
 // choice is a flag whose value is one of a few words.
@@ -109,7 +161,15 @@ type choice struct {
 }
 
 func (c *choice) String() string { return c.value }
-func (c *choice) Type() string   { return strings.Join(c.words, "|") }
+
+// Type is what help shows for a value: the words, or of many a name for them.
+func (c *choice) Type() string {
+	if words := strings.Join(c.words, "|"); len(words) < 40 {
+		return words
+	}
+	return "WORD"
+}
+
 func (c *choice) Set(s string) error {
 	if !slices.Contains(c.words, s) {
 		return fmt.Errorf("%q is none of %s", s, strings.Join(c.words, ", "))
@@ -118,9 +178,17 @@ func (c *choice) Set(s string) error {
 	return nil
 }
 
-// choose adds such a flag; the first word is the default.
+// choose adds such a flag; the first word is the default, unless that is "":
+// then there is none.
 func choose(cmd *cobra.Command, name, help string, words ...string) *choice {
 	c := &choice{value: words[0], words: words}
+	if words[0] == "" {
+		c.words = words[1:]
+	}
+	words = c.words
+	if c.Type() == "WORD" {
+		help += ": " + strings.Join(words, ", ")
+	}
 	cmd.Flags().Var(c, name, help)
 	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	return c

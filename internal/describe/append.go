@@ -2,6 +2,8 @@ package describe
 
 import (
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -121,4 +123,53 @@ func appendDigits(b []byte, v, n int) []byte {
 		v /= 10
 	}
 	return b
+}
+
+// Forms are the texts that AppendForm writes.
+var Forms = []string{"flake", "int", "hex", "bin", "bytes_hex", "ulid", "uuid", "u128"}
+
+// ErrForm is returned for a form that an ID does not have.
+var ErrForm = errors.New("describe: the ID has no such form")
+
+// AppendForm appends id to b in one of Forms, as the fields of AppendJSON have
+// it. The first four are of the flake, of a wide ID the one it was derived from;
+// epoch is that of the space, in Unix ms.
+//
+// It returns ErrForm, and for a wide ID the errors of ulid.ID.Flake; b is then
+// unchanged.
+func AppendForm(b []byte, id ID, form string, epoch int64) ([]byte, error) {
+	switch form {
+	case "ulid", "uuid", "u128":
+		if !id.IsWide() {
+			return b, fmt.Errorf("%w: a flake has 64 bits, and %s is a form of 128", ErrForm, form)
+		}
+	}
+	switch form {
+	case "ulid":
+		return id.Wide.AppendText(b)
+	case "uuid":
+		return id.Wide.AppendUUID(b), nil
+	case "u128":
+		return id.Wide.AppendUint128(b), nil
+	case "bytes_hex":
+		if id.IsWide() {
+			return id.Wide.AppendHex(b), nil
+		}
+		return id.Flake.AppendHex16(b), nil
+	}
+	low, err := id.AsFlake(epoch)
+	if err != nil {
+		return b, err
+	}
+	switch form {
+	case "flake":
+		return low.AppendText(b)
+	case "int":
+		return low.AppendInt(b), nil
+	case "hex":
+		return low.AppendHex(b), nil
+	case "bin":
+		return low.AppendBin(b), nil
+	}
+	return b, fmt.Errorf("%w %.20q", ErrForm, form)
 }

@@ -180,6 +180,7 @@ var classes = []struct {
 	{"monotonic_overflow", []error{flake.ErrMonotonicOverflow, ulid.ErrMonotonicOverflow}},
 	{"bad_layout", []error{flake.ErrLayout}},
 	{"bad_kind", []error{ErrKind}},
+	{"no_form", []error{ErrForm}},
 }
 
 // Class returns the name of the mistake that err stands for, such as
