@@ -1,9 +1,15 @@
-// Package history records what was issued and what was granted, and checks the
-// claims of docs/DESIGN.md on the record: I1 (unique), I2 (ordered), I3
-// (reserved) and I4 (disjoint).
+// Package history records what was seen of a run, and checks the claims of
+// docs/DESIGN.md on the record: I1 (unique), I2 (ordered), I3 (reserved), I4
+// (disjoint), I5 (close to real time) and I6 (causal on request).
 //
-// Simulations and end-to-end tests share it, so that a claim means the same in
-// both. The checks look only at what happened, never at how it was decided.
+// Simulations, real clusters and logs of users share it, so that a claim means
+// the same in all. The checks look only at what happened, never at how it was
+// decided, and each answers pass, fail or unknown: a run that shows nothing has
+// not passed.
+//
+// There are two records. History holds a run in memory, for tests. A file of Ops,
+// one a line, holds a run of any length; a Suite of Checkers takes it op by op.
+// The package is core: it reads and writes what it is given, and opens nothing.
 package history
 
 import (
@@ -56,8 +62,9 @@ type History struct {
 
 // Violation is a claim that does not hold, with the evidence.
 type Violation struct {
-	Claim  string // I1 … I4
-	Detail string
+	Claim  string     `json:"claim"` // I1 … I8
+	Detail string     `json:"detail"`
+	At     clock.Mono `json:"at_ns"` // when it was seen; 0 where the record has no times
 }
 
 // Error returns claim and detail.
@@ -99,7 +106,7 @@ func (h *History) unique() []Violation {
 			continue
 		}
 		if b.First <= a.Last() {
-			out = append(out, Violation{"I1", fmt.Sprintf("%s issued %d from %v, and %s issued %d from %v",
+			out = append(out, Violation{Claim: "I1", Detail: fmt.Sprintf("%s issued %d from %v, and %s issued %d from %v",
 				a.Process, a.Count, a.First, b.Process, b.Count, b.First)})
 		}
 		if b.Last() < a.Last() {
@@ -127,7 +134,7 @@ func (h *History) perProcess() []Violation {
 				highest = max(highest, ended[next].Last())
 			}
 			if i.First <= highest {
-				out = append(out, Violation{"I2", fmt.Sprintf("%s had answered %v before the call that got %v",
+				out = append(out, Violation{Claim: "I2", Detail: fmt.Sprintf("%s had answered %v before the call that got %v",
 					process, highest, i.First)})
 			}
 		}
@@ -162,7 +169,7 @@ func (h *History) reserved() []Violation {
 			}
 		}
 		if need <= to {
-			out = append(out, Violation{"I3", fmt.Sprintf("%s issued %v, and millisecond %d of sid %d was not confirmed to it",
+			out = append(out, Violation{Claim: "I3", Detail: fmt.Sprintf("%s issued %v, and millisecond %d of sid %d was not confirmed to it",
 				i.Process, i.First, need, sid)})
 		}
 	}
@@ -186,7 +193,7 @@ func (h *History) disjoint() []Violation {
 			out = append(out, Violation{"I4", fmt.Sprintf("sid %d: window [%d,%d) at revision %d follows a ceiling of %d",
 				b.SID, b.Base, b.Ceil, b.Rev, a.Ceil)})
 		case b.Term < a.Term:
-			out = append(out, Violation{"I4", fmt.Sprintf("sid %d: term %d at revision %d follows term %d",
+			out = append(out, Violation{Claim: "I4", Detail: fmt.Sprintf("sid %d: term %d at revision %d follows term %d",
 				b.SID, b.Term, b.Rev, a.Term)})
 		}
 	}

@@ -139,12 +139,22 @@ const (
 	FaultStop  = "stop"  // healed: what was taken away is back
 )
 
+// ClassData is the class of faults that write or rewind etcd's data behind the
+// nodes' backs: outside the promise, they are to be detected.
+const ClassData = "data"
+
+// ClassClock is the class of faults that change what a node's clocks say.
+const ClassClock = "clock"
+
+// ClassProcess is the class of faults that kill or pause processes.
+const ClassProcess = "process"
+
 // Fault is a moment in the life of one injection. What is expected of it
 // stands in its start, so that a history can be judged alone.
 type Fault struct {
 	Phase   string   `json:"phase"`             // FaultStart, FaultFired or FaultStop
 	ID      int64    `json:"id"`                // of the injection: the same in all its phases
-	Class   string   `json:"class,omitempty"`   // clock, process, etcd, network, data, gossip, config
+	Class   string   `json:"class,omitempty"`   // ClassClock, ClassProcess, ClassData, or a word of the harness
 	Targets []string `json:"targets,omitempty"` // nodes or members, by name
 	Amount  int64    `json:"amount,omitempty"`  // how much, in Unit: a clock step is in ns, forward positive
 	Unit    string   `json:"unit,omitempty"`    // ns, ppm, %

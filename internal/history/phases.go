@@ -1,0 +1,195 @@
+package history
+
+import (
+	"fmt"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// FaultPhases is how the cluster served clients before, during and after a fault.
+type FaultPhases struct {
+	Fault   string     `json:"fault"`
+	ID      int64      `json:"id"`
+	Targets []string   `json:"targets,omitempty"`
+	Start   clock.Mono `json:"start_ns"`
+	Stop    clock.Mono `json:"stop_ns"` // −1: it was never healed
+	Fired   bool       `json:"fired"`
+
+	Before Served `json:"before"` // at most five seconds, from the fault before on
+	During Served `json:"during"`
+	After  Served `json:"after"` // at most five seconds, up to the next fault
+
+	FirstMs int64 `json:"first_ms"` // from the stop to the first answer of a target to a call made since; −1: none was seen
+	BackMs  int64 `json:"back_ms"`  // from the stop until a second of 95 % of the rate before; −1: not before the next fault
+}
+
+// Served counts calls that ended in a phase.
+type Served struct {
+	Seconds float64 `json:"seconds"`
+	OK      int64   `json:"ok"`
+	Failed  int64   `json:"failed"`  // refused
+	Unknown int64   `json:"unknown"` // outcome
+	IDs     int64   `json:"ids"`
+}
+
+// Share returns which share of calls was answered with IDs, in percent; false if
+// there were none.
+func (s Served) Share() (float64, bool) {
+	all := s.OK + s.Failed + s.Unknown
+	return 100 * float64(s.OK) / float64(max(all, 1)), all > 0
+}
+
+const (
+	slot     = clock.Mono(100e6) // what rates are counted by
+	around   = 50                // slots looked at before a start and after a stop
+	steady   = 10                // slots that a rate must hold for
+	backTo   = .95               // of the rate before
+	patience = clock.Mono(15e9)  // from a stop: a cluster that serves nobody by then has not recovered
+)
+
+// tally is what ended in one slot.
+type tally struct{ ok, failed, unknown, ids int64 }
+
+// Phases measures availability and recovery, and fails a run whose cluster did
+// not come back after a fault was healed, within 15 s, while it was asked.
+type Phases struct {
+	findings
+	calls
+	faults
+	slots []tally
+	all   []*healing
+	ended clock.Mono
+}
+
+// healing is a fault whose recovery is watched.
+type healing struct {
+	*injection
+	first clock.Mono // answer of a target to a call made after the stop; −1: none yet
+	any   bool       // somebody was answered so
+	asked bool       // a call was made after the stop and ended
+	until clock.Mono // the end of the last call made after the stop
+}
+
+// NewPhases returns the check.
+func NewPhases() *Phases { return &Phases{} }
+
+// Add takes calls and faults.
+func (p *Phases) Add(op *Op) {
+	p.ended = op.Time
+	if i := p.faults.take(op); i != nil && op.Fault.Phase == FaultStart {
+		p.all = append(p.all, &healing{injection: i, first: -1})
+	}
+	a, done := p.calls.take(op)
+	if !done || op.Reason == ReasonStopped {
+		return
+	}
+	at := int(op.Time / slot)
+	for len(p.slots) <= at {
+		p.slots = append(p.slots, tally{})
+	}
+	t := &p.slots[at]
+	switch op.Type {
+	case OK:
+		t.ok++
+		t.ids += op.Block.Count
+	case Fail:
+		t.failed++
+	default:
+		t.unknown++
+	}
+	for n := len(p.all) - 1; n >= 0; n-- {
+		h := p.all[n]
+		if h.stopped < 0 || a.at < h.stopped {
+			continue
+		}
+		if a.at > h.stopped+2*patience {
+			break // as all that stopped before it
+		}
+		h.asked, h.until = true, op.Time
+		if op.Type == OK {
+			h.any = true
+			if h.first < 0 && h.served(op.Node) {
+				h.first = op.Time
+			}
+		}
+	}
+}
+
+// served reports whether an answer of a node shows that the fault is over:
+// targets that are no nodes of the allocator never answer themselves.
+func (h *healing) served(node string) bool {
+	return h.targets(node) || h.fault.Class != ClassClock && h.fault.Class != ClassProcess
+}
+
+func (p *Phases) sum(from, to int) Served {
+	s := Served{Seconds: float64(to-from) * seconds(slot)}
+	for i := max(from, 0); i < min(to, len(p.slots)); i++ {
+		s.OK += p.slots[i].ok
+		s.Failed += p.slots[i].failed
+		s.Unknown += p.slots[i].unknown
+		s.IDs += p.slots[i].ids
+	}
+	return s
+}
+
+// Finish measures each fault's phases.
+func (p *Phases) Finish() Result {
+	end := int(p.ended/slot) + 1
+	var rows []FaultPhases
+	var total Served
+	for n, h := range p.all {
+		row := FaultPhases{Fault: h.f, ID: h.fault.ID, Targets: h.fault.Targets, Start: h.at, Stop: h.stopped, Fired: h.fired, FirstMs: -1, BackMs: -1}
+		start, stop := int(h.at/slot), end
+		if h.stopped >= 0 {
+			stop = int(h.stopped/slot) + 1
+		}
+		from, next := max(start-around, 0), min(stop+around, end)
+		for m, other := range p.all {
+			if m == n {
+				continue
+			}
+			if other.stopped >= 0 && other.stopped <= h.at {
+				from = max(from, min(int(other.stopped/slot)+1, start))
+			}
+			if other.at >= h.stopped && h.stopped >= 0 {
+				next = min(next, max(int(other.at/slot), stop))
+			}
+		}
+		row.Before, row.During, row.After = p.sum(from, start), p.sum(start, stop), p.sum(stop, next)
+		total.OK += row.During.OK
+		total.Failed += row.During.Failed
+		total.Unknown += row.During.Unknown
+		if h.first >= 0 {
+			row.FirstMs = int64(h.first-h.stopped) / 1e6
+		}
+		if h.stopped >= 0 && row.Before.Seconds > 0 && row.Before.OK > 0 {
+			want := backTo * float64(row.Before.IDs) / row.Before.Seconds * steady * seconds(slot)
+			for i := stop; i+steady <= next; i++ {
+				if float64(p.sum(i, i+steady).IDs) >= want {
+					row.BackMs = int64(i-stop) * int64(slot) / 1e6
+					break
+				}
+			}
+		}
+		if h.asked && !h.any && h.until-h.stopped > patience {
+			p.add("availability", h.stopped, "%s (%d) was healed at %.3f s, and %v later nobody had been answered",
+				h.f, h.fault.ID, seconds(h.stopped), h.until-h.stopped)
+		}
+		rows = append(rows, row)
+	}
+	missing := ""
+	if len(p.all) == 0 {
+		missing = "no fault was injected"
+	}
+	reason := fmt.Sprintf("%d faults", len(p.all))
+	if share, ok := total.Share(); ok {
+		reason = fmt.Sprintf("%d faults, %.3f %% of calls answered during them", len(p.all), share)
+	}
+	r := p.result("availability", "availability", reason, missing)
+	r.Phases = rows
+	whole := p.sum(0, end)
+	if share, ok := whole.Share(); ok {
+		r.Figures = []Figure{{"answered", share, "%"}, {"rate", float64(whole.IDs) / whole.Seconds, "IDs/s"}}
+	}
+	return r
+}

@@ -1,0 +1,173 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Deadlines checks that nodes refuse in time. A fault that names a reason its
+// targets Must refuse with gives them a deadline: of calls that began after it
+// and ended before the stop, a target answered none with IDs, and refused with
+// that reason or one of those it May.
+type Deadlines struct {
+	findings
+	calls
+	faults
+	due   map[*injection]map[string]*duty
+	order []*duty
+}
+
+// duty is what one target of one fault did after its deadline.
+type duty struct {
+	on      *injection
+	node    string
+	refused int64 // as it must
+	worst   clock.Mono
+}
+
+// NewDeadlines returns the check.
+func NewDeadlines() *Deadlines { return &Deadlines{due: map[*injection]map[string]*duty{}} }
+
+// Add takes calls and faults.
+func (d *Deadlines) Add(op *Op) {
+	if i := d.faults.take(op); i != nil && i.fault.Must != "" {
+		switch op.Fault.Phase {
+		case FaultStart:
+			d.due[i] = map[string]*duty{}
+			for _, node := range i.fault.Targets {
+				d.due[i][node] = &duty{on: i, node: node}
+				d.order = append(d.order, d.due[i][node])
+			}
+		case FaultStop:
+			delete(d.due, i)
+		}
+	}
+	a, done := d.calls.take(op)
+	if !done || len(d.due) == 0 {
+		return
+	}
+	for i, nodes := range d.due {
+		duty := nodes[op.Node]
+		if duty == nil {
+			continue
+		}
+		deadline := i.at + clock.Mono(i.fault.DeadlineMs*1e6)
+		if op.Type == Fail && op.Reason == i.fault.Must {
+			if duty.refused == 0 {
+				duty.worst = op.Time - i.at
+			}
+			duty.refused++
+		}
+		if a.at <= deadline {
+			continue
+		}
+		switch {
+		case op.Type == OK:
+			d.add("refusal", op.Time, "%s (%d) began at %.3f s; %s still answered %v to a call of %.3f s, after its deadline of %d ms",
+				i.f, i.fault.ID, seconds(i.at), op.who(), op.Block.First, seconds(a.at), i.fault.DeadlineMs)
+		case op.Type == Fail && op.Reason != i.fault.Must && !allows(i.fault.May, op.Reason):
+			d.add("refusal", op.Time, "%s (%d): %s refused with %s, not with %s", i.f, i.fault.ID, op.who(), op.Reason, i.fault.Must)
+		}
+	}
+}
+
+// Finish returns what was found.
+func (d *Deadlines) Finish() Result {
+	missing := ""
+	var slowest clock.Mono
+	for _, duty := range d.order {
+		slowest = max(slowest, duty.worst)
+		if duty.refused == 0 && missing == "" {
+			missing = fmt.Sprintf("%s (%d): no call was seen refused by %s with %s", duty.on.f, duty.on.fault.ID, duty.node, duty.on.fault.Must)
+		}
+	}
+	if len(d.order) == 0 {
+		missing = "no fault had nodes refuse"
+	}
+	r := d.result("deadlines", "refusal in time", fmt.Sprintf("%d times a node had to refuse", len(d.order)), missing)
+	if slowest > 0 {
+		r.Figures = []Figure{{"slowest refusal", float64(slowest) / 1e6, "ms"}}
+	}
+	return r
+}
+
+func seconds(t clock.Mono) float64 { return float64(t) / 1e9 }
+
+// allows reports whether a list of reasons holds one, or "*".
+func allows(may []string, reason string) bool {
+	return slices.Contains(may, reason) || slices.Contains(may, "*")
+}
+
+// ReasonStopped is the reason of calls that the harness itself ended.
+const ReasonStopped = "STOPPED"
+
+// never are reasons that say nothing of the cluster: the caller's faults,
+// demand above the cap, and calls that the harness ended.
+var never = []string{
+	"INVALID_COUNT", "INVALID_FORMAT", "INVALID_ID", "AFTER_TOO_FAR", "ENTROPY_OVERFLOW",
+	"UNAUTHENTICATED", "PERMISSION_DENIED", "RATE_LIMITED", ReasonStopped,
+}
+
+// Refusals checks that nobody is refused without cause: no call fails while no
+// fault's effects last, and while some do, only with reasons that one of them
+// May have. A call whose outcome is unknown counts as failed with its reason.
+type Refusals struct {
+	findings
+	calls
+	faults
+	inCalm, failed int64      // calls
+	quiet          clock.Mono // time without faults, up to since
+	last           clock.Mono
+}
+
+// NewRefusals returns the check.
+func NewRefusals() *Refusals { return &Refusals{} }
+
+// Add takes calls and faults.
+func (r *Refusals) Add(op *Op) {
+	if r.calm(r.last, op.Time) {
+		r.quiet += op.Time - r.last
+	}
+	r.last = op.Time
+	r.faults.take(op)
+	a, done := r.calls.take(op)
+	if !done {
+		return
+	}
+	calm := r.calm(a.at, op.Time)
+	if calm {
+		r.inCalm++
+	}
+	if op.Type == OK || slices.Contains(never, op.Reason) {
+		return
+	}
+	r.failed++
+	if calm {
+		r.add("no false refusal", op.Time, "%s failed a call in calm: %s", op.who(), op.Reason)
+		return
+	}
+	may, names := false, ""
+	r.during(a.at, op.Time, func(i *injection) {
+		may = may || allows(i.fault.May, op.Reason) || i.fault.Must != "" && i.fault.Must == op.Reason && i.targets(op.Node)
+		names += " " + i.f
+	})
+	if !may {
+		r.add("no false refusal", op.Time, "%s failed a call with %s, which none of the faults explains:%s", op.who(), op.Reason, names)
+	}
+}
+
+// Finish returns what was found.
+func (r *Refusals) Finish() Result {
+	missing := ""
+	if r.inCalm == 0 {
+		missing = "no call was made in calm"
+	}
+	res := r.result("refusals", "no false refusal", fmt.Sprintf("%d calls in calm, %d failed during faults", r.inCalm, r.failed-r.count), missing)
+	res.Figures = []Figure{{"calm", seconds(r.quiet), "s"}}
+	if r.last > 0 {
+		res.Figures = append(res.Figures, Figure{"calm share", 100 * float64(r.quiet) / float64(r.last), "%"})
+	}
+	return res
+}
