@@ -190,7 +190,7 @@ func (h *History) disjoint() []Violation {
 		case a.SID != b.SID:
 		case b.Released && b.Term == a.Term && b.Ceil <= a.Ceil:
 		case b.Base < a.Ceil:
-			out = append(out, Violation{"I4", fmt.Sprintf("sid %d: window [%d,%d) at revision %d follows a ceiling of %d",
+			out = append(out, Violation{Claim: "I4", Detail: fmt.Sprintf("sid %d: window [%d,%d) at revision %d follows a ceiling of %d",
 				b.SID, b.Base, b.Ceil, b.Rev, a.Ceil)})
 		case b.Term < a.Term:
 			out = append(out, Violation{Claim: "I4", Detail: fmt.Sprintf("sid %d: term %d at revision %d follows term %d",

@@ -56,14 +56,14 @@ func (o *Order) Add(op *Op) {
 	o.checked++
 	first, last := op.Block.First, op.Block.Last()
 	if op.Run != "" {
-		h := at(o.runs, op.Run)
+		h := marks(o.runs, op.Run)
 		if id, ok := h.before(a.seq); ok && first <= id {
 			o.add("I2", op.Time, "%s had answered %v before the call began that got %v", op.Run, id, first)
 		}
 		h.add(o.seq, last)
 	}
 	if a.session != "" && a.after != 0 {
-		h := at(o.sessions, a.session)
+		h := marks(o.sessions, a.session)
 		if id, ok := h.before(a.seq); ok && first <= id {
 			o.add("I2", op.Time, "session %s had %v before it asked, after %v, and got %v of %s", a.session, id, a.after, first, op.who())
 		}
@@ -120,7 +120,7 @@ func (o *Order) forget() {
 	}
 }
 
-func at(m map[string]*highest, k string) *highest {
+func marks(m map[string]*highest, k string) *highest {
 	h := m[k]
 	if h == nil {
 		h = new(highest)
