@@ -135,6 +135,7 @@ func (a *app) groups() []group {
 		}},
 		{"For operators", []*cobra.Command{
 			a.initCommand(), a.serveCommand(), a.doctorCommand(), a.adminCommand(), a.gossipCommand(), a.configCommand(), a.versionCommand(),
+			a.maelstromCommand(),
 		}},
 	}
 }
