@@ -1,0 +1,78 @@
+// Package build makes the programs that the harness runs: the allocator exactly as
+// «make build» makes it, and the etcd server of module chaos/etcd.
+//
+// It runs the go command in the repository that the caller was started in; go's own
+// cache makes a second build take a second or less.
+package build
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const module = "github.com/flakelease/allocator"
+
+// flags of the release, as in the Makefile; a test compares. The programs are
+// static, not position-independent, and keep their symbols.
+var (
+	flags       = []string{"build", "-trimpath"}
+	environment = []string{"CGO_ENABLED=0"}
+)
+
+// Allocator builds the allocator into dir and returns the program's path.
+func Allocator(ctx context.Context, dir string) (string, error) {
+	return program(ctx, dir, "allocator", ".", "./cmd/allocator")
+}
+
+// Etcd builds the etcd server into dir and returns the program's path. Its first
+// argument may also be «snapshot», which does what etcdutl does.
+func Etcd(ctx context.Context, dir string) (string, error) {
+	return program(ctx, dir, "etcd", "chaos/etcd", ".")
+}
+
+// Root returns the folder of this repository. The working folder has to be in it.
+func Root(ctx context.Context) (string, error) {
+	out, err := run(ctx, ".", "list", "-m", "-f", "{{.Path}} {{.Dir}}")
+	if err != nil {
+		return "", fmt.Errorf("build: no module here: %w", err)
+	}
+	path, dir, _ := strings.Cut(strings.TrimSpace(out), " ")
+	if path != module {
+		return "", fmt.Errorf("build: this is a folder of module %s: start the harness in the repository of %s", path, module)
+	}
+	return dir, nil
+}
+
+func program(ctx context.Context, dir, name, from, what string) (string, error) {
+	root, err := Root(ctx)
+	if err != nil {
+		return "", err
+	}
+	path, err := filepath.Abs(filepath.Join(dir, name))
+	if err != nil {
+		return "", err
+	}
+	args := append(flags[:len(flags):len(flags)], "-o", path, what)
+	if _, err := run(ctx, filepath.Join(root, from), args...); err != nil {
+		return "", fmt.Errorf("build %s: %w", name, err)
+	}
+	return path, nil
+}
+
+// run runs the go command in dir and returns what it printed.
+func run(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), environment...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(errs.Bytes()))
+	}
+	return out.String(), nil
+}

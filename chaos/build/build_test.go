@@ -1,0 +1,96 @@
+package build
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := Root(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// The harness runs what users get: the command is that of «make build».
+func TestFlagsAreTheReleases(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipe := regexp.MustCompile(`(?m)^build:.*\n\t(.*)$`).FindSubmatch(data)
+	if recipe == nil {
+		t.Fatal("the Makefile has no recipe «build»")
+	}
+	want := strings.Join(environment, " ") + " $(GO) " + strings.Join(flags, " ") + " -o $(BIN)/allocator ./cmd/allocator"
+	if got := string(recipe[1]); got != want {
+		t.Errorf("make build runs\n%s\nand the harness\n%s", got, want)
+	}
+}
+
+// versions returns the modules that a go.mod requires.
+func versions(t *testing.T, name string) map[string]string {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	line := regexp.MustCompile(`^\s+(\S+) (v\S+)`)
+	out := map[string]string{}
+	for in := bufio.NewScanner(f); in.Scan(); {
+		if m := line.FindStringSubmatch(in.Text()); m != nil {
+			out[m[1]] = m[2]
+		}
+	}
+	return out
+}
+
+func TestVersionsAreTheRoots(t *testing.T) {
+	ours, theirs := versions(t, filepath.Join(root(t), "go.mod")), versions(t, filepath.Join(root(t), "chaos/etcd/go.mod"))
+	if ours["go.etcd.io/etcd/server/v3"] == "" || len(theirs) < 20 {
+		t.Fatalf("found %d modules, and %d", len(ours), len(theirs))
+	}
+	for path, version := range theirs {
+		if ours[path] != "" && ours[path] != version {
+			t.Errorf("chaos/etcd has %s %s, and the allocator %s: edit chaos/etcd/go.mod and run «go mod tidy» there", path, version, ours[path])
+		}
+	}
+}
+
+func TestEtcd(t *testing.T) {
+	dir := t.TempDir()
+	path, err := Etcd(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := strings.TrimPrefix(versions(t, filepath.Join(root(t), "go.mod"))["go.etcd.io/etcd/server/v3"], "v")
+	out, err := exec.Command(path, "--version").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "etcd Version: "+version) {
+		t.Errorf("%s --version: %v\n%s", path, err, out)
+	}
+	out, err = exec.Command(path, "snapshot", "restore", filepath.Join(dir, "none"), "--data-dir", filepath.Join(dir, "data")).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "no such file") {
+		t.Errorf("a snapshot that is not there: %v\n%s", err, out)
+	}
+}
+
+func TestOutside(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if path, err := Etcd(t.Context(), "."); err == nil {
+		t.Errorf("built %s in a folder that has no module", path)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Allocator(ctx, "."); err == nil {
+		t.Error("built, though it was cancelled")
+	}
+}
