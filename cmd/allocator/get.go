@@ -3,11 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -27,29 +28,35 @@ func (a *app) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get [N]",
 		Short: "Get N IDs from a node",
-		Long: `Get prints N new IDs, one a line, in rising order. N is 1 if not given. A node that
-refuses for a moment is asked again until --timeout; then get exits with 1, or with
-3 if no node answered.`,
-		Example: "  allocator get\n  allocator get 3 --as ulid\n  allocator get --after 02MVQDZ9NFSQ0 --addr 10.0.0.5:9000,10.0.0.6:9000",
-		Args:    cobra.MaximumNArgs(1),
+		Long: `Get prints N new IDs, one a line, in rising order. N is 1 if not given.
+
+Of several nodes the first that can is used: one that is down or refuses is passed over
+at once. If all refuse and one says that it will pass, they are asked again until
+--timeout. Then get says what each one said and exits with 1, or with 3 if none answered.
+A fault of the caller's, such as an --after in the future, is not tried elsewhere.
+
+All N are greater than --after, and follow on each other, from whichever node they come.`,
+		Example: `  allocator get
+  allocator get 3 --as ulid
+  allocator get --after 02MVQDZ9NFSQ0 --addr 10.0.0.5:9000,10.0.0.6:9000
+  allocator get 1000 --format json`,
+		Args: cobra.MaximumNArgs(1),
 	}
 	as := choose(cmd, "as", "form of the IDs", "flake", "int", "ulid", "uuid")
 	after := cmd.Flags().String("after", "", "an ID in any form: all IDs printed are greater")
 	format := formatFlag(cmd)
+	number := countFlag(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	connect := a.nodesFlags(cmd, defaultAddr)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		n := int64(1)
-		if len(args) > 0 {
-			var err error
-			if n, err = strconv.ParseInt(args[0], 10, 64); err != nil || n < 1 {
-				return usage("N is %q: a whole number from 1 on", args[0])
-			}
+		n, err := countOf(args, *number)
+		if err != nil {
+			return err
 		}
 		least := describe.ID{Kind: describe.Flake} // 0: above nothing
 		if *after != "" {
-			var err error
 			if least, err = describe.Parse(*after, describe.Auto, flake.Default); err != nil {
-				return usage("--after %q: %w", *after, err)
+				return usage("--after %s: %w", show(*after), err)
 			}
 		}
 		nodes, err := connect()
@@ -57,11 +64,11 @@ refuses for a moment is asked again until --timeout; then get exits with 1, or w
 			return err
 		}
 		defer nodes.close()
-		g := getter{as: as.value, json: format.value == "json", out: bufio.NewWriter(a.out), random: bufio.NewReaderSize(rand.Reader, 4096)}
+		g := getter{as: as.value, json: format.value == "json", out: a.output(cmd.Context()), random: random()}
 		got, err := g.get(cmd.Context(), nodes, n, least)
 		if flushErr := g.out.Flush(); err == nil {
 			err = flushErr
-		} else if got > 0 {
+		} else if got > 0 && exitCode(err) != exitInterrupted && !errors.Is(err, syscall.EPIPE) {
 			err = &exitError{exitCode(err), fmt.Errorf("got %d of %d IDs: %w", got, n, err)}
 		}
 		return err

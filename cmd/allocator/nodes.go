@@ -19,24 +19,25 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 )
 
-// nodes are the nodes that a client command asks, in the order given.
+// nodes are the nodes that a client command asks.
 type nodes struct {
 	addrs   []string
 	conns   []*grpc.ClientConn
+	first   int           // whom to ask first: whoever answered last, so that a dead one costs its delay once
 	timeout time.Duration // of one command's request, retries included
 }
 
 // nodesFlags adds --addr and --timeout to cmd and returns what connects.
-func (a *app) nodesFlags(cmd *cobra.Command, def string) func() (*nodes, error) {
-	addr := cmd.Flags().String("addr", def, "gRPC addresses of nodes, comma-separated, the first that answers is used (or $"+config.EnvAddr+")")
+func (a *app) nodesFlags(cmd *cobra.Command, def ...string) func() (*nodes, error) {
+	addrs := cmd.Flags().StringSlice("addr", def, "gRPC addresses of nodes, comma-separated or given several times: the first that answers is used (or $"+config.EnvAddr+")")
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "how long to try")
 	return func() (*nodes, error) {
-		list := *addr
+		list := *addrs
 		if env := a.getenv(config.EnvAddr); env != "" && !cmd.Flags().Changed("addr") {
-			list = env
+			list = strings.Split(env, ",")
 		}
 		n := &nodes{timeout: *timeout}
-		for addr := range strings.SplitSeq(list, ",") {
+		for _, addr := range list {
 			addr = strings.TrimSpace(addr)
 			if addr == "" {
 				continue
@@ -76,53 +77,82 @@ func (n *nodes) close() {
 	}
 }
 
-// ask calls f for one node after the other until one answers. A node that
-// refuses and names a time to retry at is asked again, within n.timeout.
+// ask calls f for one node after the other until one answers. A node that is
+// down, does not answer within its share of the time, or refuses for a reason of
+// its own is passed over at once; a fault of the caller's ends it, since every
+// node would say the same. Where a node named a time to retry at, all are asked
+// again then, within n.timeout.
 //
-// The error has exit code 1 if a node refused, and 3 if none answered.
+// The error names what each node said. Its exit code is 1 if any refused, and 3
+// if none answered.
 func (n *nodes) ask(ctx context.Context, f func(context.Context, *grpc.ClientConn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
+	deadline, _ := ctx.Deadline()
 	for {
 		var pause time.Duration
-		var refused, last error
-		for i, c := range n.conns {
-			err := f(ctx, c)
+		answers, refused := make([]string, 0, len(n.conns)), false
+		for i := range n.conns {
+			at := (n.first + i) % len(n.conns)
+			share := time.Until(deadline) / time.Duration(len(n.conns)-i)
+			attempt, cancel := context.WithTimeout(ctx, share)
+			err := f(attempt, n.conns[at])
+			cancel()
 			if err == nil {
+				n.first = at
 				return nil
 			}
-			reason, retry := refusal(err)
-			last = fmt.Errorf("node at %s: %s", n.addrs[i], status.Convert(err).Message())
-			if reason == "" {
-				if status.Code(err) != codes.Unavailable && status.Code(err) != codes.DeadlineExceeded {
-					return &exitError{exitInvalid, last}
-				}
-				continue
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return errInterrupted
 			}
-			refused = &exitError{exitInvalid, fmt.Errorf("node at %s refused: %s: %s", n.addrs[i], reason, status.Convert(err).Message())}
-			if status.Code(err) == codes.InvalidArgument {
-				return refused // every node would say the same
+			reason, retry := refusal(err)
+			said := status.Convert(err).Message()
+			if reason != "" {
+				said = "refused: " + reason + ": " + said
+				refused = true
+			}
+			answers = append(answers, fmt.Sprintf("node at %s %s", n.addrs[at], said))
+			if callersFault(status.Code(err), retry) {
+				return &exitError{exitInvalid, errors.New(answers[len(answers)-1])}
 			}
 			if retry > 0 && (pause == 0 || retry < pause) {
 				pause = retry
 			}
 		}
-		deadline, _ := ctx.Deadline()
 		if pause == 0 || time.Until(deadline) < pause {
-			if refused != nil {
-				return refused
-			}
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return &exitError{exitInterrupted, errors.New("interrupted")}
-			}
-			return &exitError{exitUnavailable, fmt.Errorf("%w\nNo node answers at %s: is one running? Give --addr host:port or $%s, or start some with «allocator dev»",
-				last, strings.Join(n.addrs, ", "), config.EnvAddr)}
+			return n.failed(answers, refused)
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
+			return errInterrupted // the deadline is later
 		}
 	}
+}
+
+// failed is the error of a request that no node carried out.
+func (n *nodes) failed(answers []string, refused bool) error {
+	text := strings.Join(answers, "\n")
+	switch {
+	case refused && len(answers) == 1:
+		return &exitError{exitInvalid, errors.New(text)}
+	case refused:
+		return &exitError{exitInvalid, fmt.Errorf("none of %d nodes did it:\n%s", len(answers), text)}
+	}
+	return &exitError{exitUnavailable, fmt.Errorf("%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or start some with «allocator dev»",
+		text, strings.Join(n.addrs, ", "), config.EnvAddr)}
+}
+
+// callersFault reports whether every node would refuse alike: another one is
+// not asked then.
+func callersFault(code codes.Code, retry time.Duration) bool {
+	switch code {
+	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.NotFound, codes.Unimplemented:
+		return true
+	case codes.FailedPrecondition:
+		return retry == 0
+	}
+	return false
 }
 
 // refusal returns the reason in a node's error and when to retry; "" if a node

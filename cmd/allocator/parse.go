@@ -45,7 +45,7 @@ With --addr it also asks a node who held the ID's sid at the time.`,
 	as := choose(cmd, "as", "print IDs in this form and nothing else", append([]string{""}, describe.Forms...)...)
 	only := choose(cmd, "only", "print this part and nothing else", append([]string{""}, parts...)...)
 	cmd.MarkFlagsMutuallyExclusive("as", "only")
-	connect := a.nodesFlags(cmd, "")
+	connect := a.nodesFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p := parser{reading: r, as: as.value, only: only.value, out: a.output(cmd.Context()), err: a.err, now: time.Now()}
 		if cmd.Flags().Changed("addr") {
