@@ -46,11 +46,12 @@ func (j *judged) promised(op *Op) (a asked, ok bool) {
 		return a, false
 	}
 	ok = true
-	j.during(a.at-recovery, op.Time, func(i *injection) {
-		if i.fault.Class == ClassClock || i.fault.Class == ClassProcess {
-			ok = false
+	for _, i := range j.recent {
+		if c := i.fault.Class; c != ClassClock && c != ClassProcess {
+			continue
 		}
-	})
+		ok = ok && (i.at > op.Time || i.stopped >= 0 && i.stopped+recovery < a.at)
+	}
 	return a, ok
 }
 

@@ -1,0 +1,380 @@
+package history
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// story is a run told op by op. Times are in milliseconds; the observer's wall
+// clock was the epoch's second 1000 at time 0.
+type story struct{ ops []Op }
+
+const began = 1_000_000 // ms past the epoch at time 0
+
+func told() *story {
+	return &story{[]Op{{Process: Harness, Type: Info, F: FSetup, Setup: &Setup{Layout: "scalable", EpochMs: flake.DefaultEpoch,
+		StartMs: flake.DefaultEpoch + began, MaxSkewMs: 250, MaxLeadMs: 250}}}}
+}
+
+// flakeAt makes an ID of sid s at a time of a story, in ms.
+func flakeAt(ms, entropy int64, s flake.SID) flake.ID {
+	id, err := flake.Default.Make(flake.DefaultEpoch+began+ms, uint32(entropy), s)
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
+func (s *story) op(ms int64, op Op) *story {
+	op.Time = clock.Mono(ms * 1e6)
+	s.ops = append(s.ops, op)
+	return s
+}
+
+func (s *story) ask(ms int64, process int) *story { return s.askAfter(ms, process, "", 0) }
+
+func (s *story) askAfter(ms int64, process int, session string, after flake.ID) *story {
+	return s.op(ms, Op{Process: fmt.Sprint(process), Type: Invoke, F: FAllocate, Session: session, After: after})
+}
+
+// ok answers with n IDs from first; run "n1#0" is one of node n1.
+func (s *story) ok(ms int64, process int, run string, first flake.ID, n int64) *story {
+	return s.op(ms, Op{Process: fmt.Sprint(process), Type: OK, F: FAllocate, Node: run[:2], Run: run, Block: Block{first, n, 32}})
+}
+
+func (s *story) fail(ms int64, process int, node, reason string) *story {
+	return s.op(ms, Op{Process: fmt.Sprint(process), Type: Fail, F: FAllocate, Node: node, Reason: reason})
+}
+
+func (s *story) fault(ms int64, f string, v Fault) *story {
+	return s.op(ms, Op{Process: Nemesis, Type: Info, F: f, Fault: &v})
+}
+
+func (s *story) window(ms int64, run string, w Window) *story {
+	w.Base += flake.DefaultEpoch + began
+	w.Ceil += flake.DefaultEpoch + began
+	return s.op(ms, Op{Process: Etcd, Type: Info, F: FWindow, Node: run[:2], Run: run, Window: &w})
+}
+
+func (s *story) sample(ms int64, node, verdict string) *story {
+	return s.op(ms, Op{Process: Sampler, Type: Info, F: FSample, Node: node, Sample: &Sample{State: "serving", Verdict: verdict}})
+}
+
+// judge gives the story to a checker, through a file.
+func (s *story) judge(t *testing.T, c Checker) Result {
+	t.Helper()
+	var b bytes.Buffer
+	w := NewWriter(&b, WriterConfig{})
+	for _, op := range s.ops {
+		if _, err := w.Write(op); err != nil {
+			t.Fatalf("%+v: %v", op, err)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Suite{c}.Check(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got[0]
+}
+
+// Each check finds what is planted, lets pass what only looks alike, and says
+// unknown of a run that cannot show it.
+func TestCheckers(t *testing.T) {
+	unique := func() Checker { return NewUnique(0, nil) }
+	intervals := func() Checker { return NewIntervals() }
+	order := func() Checker { return NewOrder() }
+	causal := func() Checker { return NewCausal() }
+	reserved := func() Checker { return NewReserved() }
+	realTime := func() Checker { return NewRealTime() }
+	truth := func() Checker { return NewTruth() }
+	deadlines := func() Checker { return NewDeadlines() }
+	refusals := func() Checker { return NewRefusals() }
+	phases := func() Checker { return NewPhases() }
+
+	clockFault := Fault{Phase: FaultStart, ID: 1, Class: ClassClock, Targets: []string{"n1"}, Must: "CLOCK_SKEW", DeadlineMs: 4000, May: []string{"NO_SID"}, SettleMs: 2000}
+	stop := Fault{Phase: FaultStop, ID: 1}
+	// skewed is a clock fault on n1 from 1 s to 10 s.
+	skewed := func(between func(*story)) *story {
+		s := told().fault(1000, "step", clockFault)
+		between(s)
+		return s.fault(10_000, "step", stop)
+	}
+	// taken is a sid that n1 had, and n2 after it.
+	taken := func() *story {
+		return told().window(0, "n1#0", Window{SID: 3, Rev: 5, Term: 1, Base: 0, Ceil: 100, Instance: "a"}).
+			window(1, "n1#0", Window{SID: 3, Rev: 6, Term: 1, Base: 100, Ceil: 200, Instance: "a"}).
+			ok(2, 1, "n1#0", flakeAt(50, 0, 3), 10).
+			ok(3, 1, "n1#0", flakeAt(199, 0, 3), 10)
+	}
+
+	for _, tc := range []struct {
+		name    string
+		checker func() Checker
+		story   *story
+		want    Verdict
+		count   int64
+	}{
+		{"unique: nothing", unique, told(), Unknown, 0},
+		{"unique: neighbours", unique, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).ok(1, 1, "n2#0", flakeAt(1, 10, 3), 10), Pass, 0},
+		{"unique: one ID in common", unique, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).ok(1, 1, "n2#0", flakeAt(1, 9, 3), 10), Broken, 1},
+		{"unique: the same numbers of two sids", unique, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).ok(1, 1, "n2#0", flakeAt(1, 0, 4), 10), Pass, 0},
+		{"unique: an answer that was given twice", unique, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1), Broken, 1},
+
+		{"intervals: one after the other", intervals, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(2, 0, 3), 1).ok(1, 1, "n1#0", flakeAt(3, 0, 3), 1), Pass, 0},
+		{"intervals: one millisecond, no ID in common", intervals, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 3), 1), Broken, 1},
+		{"intervals: a restart in the same millisecond", intervals, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n1#1", flakeAt(1, 9, 3), 1), Broken, 1},
+		{"intervals: one millisecond of two sids", intervals, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 4), 1), Pass, 0},
+		{"intervals: nothing", intervals, told(), Unknown, 0},
+
+		{"order: rising", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 5, 3), 5), Pass, 0},
+		{"order: into the block before", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 4, 3), 5), Broken, 1},
+		{"order: a process that changed its sid", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 0, 4), 5), Broken, 1},
+		{"order: two calls at once", order, told().ask(1, 1).ask(1, 2).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ok(3, 2, "n1#0", flakeAt(1, 0, 3), 5), Pass, 0},
+		{"order: a sid across a restart", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#1", flakeAt(2, 3, 3), 5), Broken, 1},
+		{"order: a sid across nodes, all below", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(2, 1).ok(3, 1, "n1#0", flakeAt(9, 0, 3), 5).ask(3, 1).ok(4, 1, "n2#0", flakeAt(5, 0, 3), 5), Broken, 1},
+		{"order: a former holder that still lives", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n2#0", flakeAt(9, 0, 3), 5).ask(5, 1).ok(6, 1, "n1#0", flakeAt(3, 0, 3), 5), Pass, 0},
+		{"order: two nodes and two sids", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 5), Pass, 0},
+		{"order: a session over two nodes", order, told().askAfter(1, 1, "s", 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).askAfter(3, 1, "s", 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 5), Broken, 1},
+		{"order: a session that never said after", order, told().askAfter(1, 1, "s", 0).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).askAfter(3, 1, "s", 0).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 5), Pass, 0},
+		{"order: one answer", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5), Unknown, 0},
+
+		{"causal: greater by one", causal, told().askAfter(1, 1, "", flakeAt(1, 0, 3)).ok(2, 1, "n1#0", flakeAt(1, 0, 3)+1, 1), Pass, 0},
+		{"causal: the same", causal, told().askAfter(1, 1, "", flakeAt(1, 0, 3)).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 1), Broken, 1},
+		{"causal: of another client", causal, told().askAfter(1, 1, "", flakeAt(1, 0, 3)).ask(1, 2).ok(2, 2, "n1#0", flakeAt(0, 0, 3), 1), Unknown, 0},
+
+		{"reserved: to the last millisecond", reserved, taken(), Pass, 0},
+		{"reserved: below the base", reserved, taken().ok(9, 1, "n1#0", flakeAt(-1, 0, 3), 1), Broken, 1},
+		{"reserved: at the ceiling", reserved, taken().ok(9, 1, "n1#0", flakeAt(200, 0, 3), 1), Broken, 1},
+		{"reserved: a block that reaches the ceiling", reserved, taken().ok(9, 1, "n1#0", flakeAt(199, 1<<15-1, 3), 2), Broken, 1},
+		{"reserved: somebody else's window", reserved, taken().ok(9, 1, "n2#0", flakeAt(60, 0, 3), 1), Broken, 1},
+		{"reserved: another process of the node", reserved, taken().ok(9, 1, "n1#1", flakeAt(60, 0, 3), 1), Broken, 1},
+		{"reserved: another sid", reserved, taken().ok(9, 1, "n1#0", flakeAt(60, 0, 4), 1), Broken, 1},
+		{"reserved: a window told later", reserved, taken().ok(9, 1, "n1#0", flakeAt(200, 0, 3), 1).window(10, "n1#0", Window{SID: 3, Rev: 7, Term: 1, Base: 200, Ceil: 300, Instance: "a"}), Pass, 0},
+		{"reserved: given back", reserved, taken().window(9, "n1#0", Window{SID: 3, Rev: 7, Term: 1, Base: 0, Ceil: 200, Released: true, Instance: "a"}), Pass, 0},
+		{"reserved: gave back what it had used", reserved, taken().window(9, "n1#0", Window{SID: 3, Rev: 7, Term: 1, Base: 0, Ceil: 199, Released: true, Instance: "a"}), Broken, 1},
+		{"reserved: a successor after that", reserved, taken().window(9, "n1#0", Window{SID: 3, Rev: 7, Term: 1, Base: 0, Ceil: 200, Released: true, Instance: "a"}).
+			window(10, "n2#0", Window{SID: 3, Rev: 8, Term: 2, Base: 200, Ceil: 300, Instance: "b"}).ok(11, 1, "n2#0", flakeAt(200, 0, 3), 1), Pass, 0},
+		{"reserved: a successor below the ceiling", reserved, taken().window(10, "n2#0", Window{SID: 3, Rev: 8, Term: 2, Base: 199, Ceil: 300, Instance: "b"}), Broken, 1},
+		{"reserved: a term that falls", reserved, taken().window(10, "n2#0", Window{SID: 3, Rev: 8, Term: 0, Base: 200, Ceil: 300, Instance: "b"}), Broken, 1},
+		{"reserved: a term of two", reserved, taken().window(10, "n2#0", Window{SID: 3, Rev: 8, Term: 1, Base: 200, Ceil: 300, Instance: "b"}), Broken, 1},
+		{"reserved: etcd's data was rewound", reserved, taken().fault(9, "restore", Fault{Phase: FaultStart, ID: 1, Class: ClassData}).
+			window(10, "n2#0", Window{SID: 3, Rev: 2, Term: 0, Base: 150, Ceil: 300, Instance: "b"}), Pass, 0},
+		{"reserved: no windows at all", reserved, told().ok(9, 1, "n1#0", flakeAt(60, 0, 3), 1), Unknown, 0},
+
+		{"real time: at the bound", realTime, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(751, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Pass, 0},
+		{"real time: over it", realTime, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
+		{"real time: over it, at once", realTime, told().ask(1, 1).ask(1, 2).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ok(4, 2, "n2#0", flakeAt(1, 0, 4), 1).ask(5, 1).ok(6, 1, "n1#0", flakeAt(900, 0, 3), 1), Pass, 0},
+		{"real time: over it, unverified", realTime, told().sample(1, "n2", "unverified").ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1).
+			ask(5, 1).ok(6, 1, "n1#0", flakeAt(753, 0, 3), 1), Pass, 0},
+		{"real time: over it, verified again", realTime, told().sample(1, "n2", "unverified").ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).sample(3, "n2", VerdictOpen).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
+		{"real time: during a clock fault", realTime, skewed(func(s *story) {
+			s.ask(2000, 1).ok(2001, 1, "n1#0", flakeAt(9000, 0, 3), 1).ask(2002, 1).ok(2003, 1, "n2#0", flakeAt(1, 0, 4), 1)
+		}), Unknown, 0},
+		{"real time: four seconds after a clock fault", realTime, skewed(func(*story) {}).ask(14_001, 1).ok(14_001, 1, "n1#0", flakeAt(20_000, 0, 3), 1).ask(14_002, 1).ok(14_003, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
+
+		{"truth: at the bound", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1510, 0, 3), 1).ask(2000, 1).ok(2010, 1, "n1#0", flakeAt(1500, 0, 3), 1), Pass, 0},
+		{"truth: ahead", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1511, 0, 3), 1), Broken, 1},
+		{"truth: behind", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(499, 0, 3), 1), Broken, 1},
+		{"truth: the end of a block ahead", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1510, 1<<15-1, 3), 2), Broken, 1},
+		{"truth: during a clock fault", truth, skewed(func(s *story) { s.ask(2000, 1).ok(2001, 1, "n1#0", flakeAt(9000, 0, 3), 1) }), Unknown, 0},
+
+		{"deadlines: refused in time", deadlines, skewed(func(s *story) {
+			s.ask(4999, 1).ok(5001, 1, "n1#0", flakeAt(1, 0, 3), 1).ask(5001, 1).fail(5002, 1, "n1", "CLOCK_SKEW")
+		}), Pass, 0},
+		{"deadlines: still answered", deadlines, skewed(func(s *story) {
+			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).ok(5002, 1, "n1#0", flakeAt(1, 0, 3), 1)
+		}), Broken, 1},
+		{"deadlines: another node answered", deadlines, skewed(func(s *story) {
+			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).ok(5002, 1, "n2#0", flakeAt(1, 0, 3), 1)
+		}), Pass, 0},
+		{"deadlines: another reason", deadlines, skewed(func(s *story) {
+			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).fail(5002, 1, "n1", "STARTING")
+		}), Broken, 1},
+		{"deadlines: a reason it may have", deadlines, skewed(func(s *story) {
+			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).fail(5002, 1, "n1", "NO_SID")
+		}), Pass, 0},
+		{"deadlines: answered after the stop", deadlines, skewed(func(s *story) {
+			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW")
+		}).ask(10_001, 1).ok(10_002, 1, "n1#0", flakeAt(1, 0, 3), 1), Pass, 0},
+		{"deadlines: nobody asked", deadlines, skewed(func(*story) {}), Unknown, 0},
+		{"deadlines: no such fault", deadlines, told().ask(1, 1).fail(2, 1, "n1", "CLOCK_SKEW"), Unknown, 0},
+
+		{"refusals: calm and answered", refusals, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 1), Pass, 0},
+		{"refusals: refused in calm", refusals, told().ask(1, 1).fail(2, 1, "n1", "CLOCK_SKEW"), Broken, 1},
+		{"refusals: refused for what was asked", refusals, told().ask(1, 1).fail(2, 1, "n1", "AFTER_TOO_FAR").ask(3, 1).fail(4, 1, "n1", "ENTROPY_OVERFLOW"), Pass, 0},
+		{"refusals: lost in calm", refusals, told().ask(1, 1).op(2, Op{Process: "1", Type: Info, F: FAllocate, Node: "n1", Reason: "deadline"}), Broken, 1},
+		{"refusals: ended by the harness", refusals, told().ask(1, 1).op(2, Op{Process: "1", Type: Info, F: FAllocate, Node: "n1", Reason: ReasonStopped}), Pass, 0},
+		{"refusals: as a fault has it", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n1", "CLOCK_SKEW") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: of another node", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n2", "CLOCK_SKEW") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
+		{"refusals: as it may", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n2", "NO_SID") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: for another reason", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n1", "STARTING") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
+		{"refusals: while its effects last", refusals, skewed(func(*story) {}).ask(12_000, 1).fail(12_001, 1, "n1", "CLOCK_SKEW").ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: after that", refusals, skewed(func(*story) {}).ask(12_001, 1).fail(12_002, 1, "n1", "CLOCK_SKEW"), Broken, 1},
+		{"refusals: never calm", refusals, told().fault(0, "step", clockFault).ask(1, 1).ok(2, 1, "n1#0", 5, 1), Unknown, 0},
+
+		{"availability: came back", phases, skewed(func(*story) {}).ask(11_000, 1).ok(30_000, 1, "n1#0", 5, 1), Pass, 0},
+		{"availability: did not", phases, skewed(func(*story) {}).ask(11_000, 1).fail(30_000, 1, "n1", "STARTING"), Broken, 1},
+		{"availability: not asked for long", phases, skewed(func(*story) {}).ask(11_000, 1).fail(12_000, 1, "n1", "STARTING"), Pass, 0},
+		{"availability: nothing happened", phases, told().ask(1, 1).ok(2, 1, "n1#0", 5, 1), Unknown, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := tc.story.judge(t, tc.checker())
+			if got.Verdict != tc.want || got.Count != tc.count || len(got.Violations) != int(tc.count) || got.Reason == "" {
+				t.Errorf("got %+v, want %s with %d violations", got, tc.want, tc.count)
+			}
+		})
+	}
+}
+
+// Violations are counted, and ten are told.
+func TestViolationsAreBounded(t *testing.T) {
+	s := told()
+	for range 100 {
+		s.ask(1, 1).fail(2-1, 1, "n1", "STARTING")
+	}
+	if got := s.judge(t, NewRefusals()); got.Count != 100 || len(got.Violations) != most {
+		t.Errorf("%d counted, %d told", got.Count, len(got.Violations))
+	}
+}
+
+func TestPhasesMeasure(t *testing.T) {
+	s := told()
+	p, e := 0, int64(0)
+	// ten answers of 7 IDs each second, but 2 s to 4 s and, on n1, up to 4.5 s
+	for ms := int64(0); ms < 8000; ms += 100 {
+		switch ms {
+		case 2000:
+			s.fault(ms, "pause", Fault{Phase: FaultStart, ID: 9, Class: ClassProcess, Targets: []string{"n1"}})
+			s.fault(ms, "pause", Fault{Phase: FaultFired, ID: 9})
+		case 4000:
+			s.fault(ms, "pause", Fault{Phase: FaultStop, ID: 9})
+		}
+		s.ask(ms, p)
+		switch {
+		case ms < 2000 || ms >= 4500:
+			s.ok(ms+1, p, "n1#0", flake.ID(32*e), 7)
+		case ms < 4000:
+			s.fail(ms+1, p, "n1", "gone")
+		default:
+			s.ok(ms+1, p, "n2#0", flake.ID(32*e), 7)
+		}
+		e += 7
+	}
+	got := s.judge(t, NewPhases()).Phases
+	if len(got) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	g := got[0]
+	if !g.Fired || g.Before.OK != 20 || g.Before.IDs != 140 || g.During.Failed != 20 || g.During.OK != 1 || g.After.OK != 39 || g.After.Failed != 0 {
+		t.Errorf("%+v", g)
+	}
+	if g.FirstMs != 501 || g.BackMs != 0 {
+		t.Errorf("first after %d ms, back after %d", g.FirstMs, g.BackMs)
+	}
+}
+
+func TestSuspicion(t *testing.T) {
+	busy := func() *story {
+		s := told()
+		s.ops[0].Setup.Faults = []string{"kill"}
+		for ms := int64(0); ms < 2000; ms += 50 {
+			s.ask(ms, 1).ok(ms, 1, "n1#0", flakeAt(ms, 0, 3), 1)
+		}
+		return s
+	}
+	start, fired, stop := Fault{Phase: FaultStart, ID: 1}, Fault{Phase: FaultFired, ID: 1}, Fault{Phase: FaultStop, ID: 1}
+	for _, tc := range []struct {
+		name  string
+		story *story
+		want  Verdict
+	}{
+		{"all is well", busy().fault(2000, "kill", start).fault(2001, "kill", fired).fault(2002, "kill", stop), Pass},
+		{"never injected", busy(), Unknown},
+		{"did not fire", busy().fault(2000, "kill", start).fault(2002, "kill", stop), Unknown},
+		{"another one fired", busy().fault(2000, "kill", start).fault(2001, "kill", Fault{Phase: FaultFired, ID: 2}).fault(2002, "kill", stop), Unknown},
+		{"never healed", busy().fault(2000, "kill", start).fault(2001, "kill", fired), Unknown},
+		{"too little before it", busy().fault(9000, "kill", start).fault(9001, "kill", fired).fault(9002, "kill", stop), Unknown},
+		{"too little in all", told().fault(0, "kill", start).fault(1, "kill", fired).fault(2, "kill", stop), Unknown},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := tc.story.judge(t, NewSuspicion(Traffic{Answers: 30, PerSecond: 10})); got.Verdict != tc.want || got.Reason == "" {
+				t.Errorf("got %+v, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// The whole suite on a run in which everything that can be shown is shown.
+func TestSuitePasses(t *testing.T) {
+	s := told()
+	s.ops[0].Setup.Faults = []string{"step"}
+	s.window(0, "n1#0", Window{SID: 3, Rev: 1, Term: 1, Base: 0, Ceil: 60_000, Instance: "a"}).window(0, "n2#0", Window{SID: 4, Rev: 2, Term: 1, Base: 0, Ceil: 60_000, Instance: "b"})
+	after := flake.ID(1)
+	for ms := int64(0); ms < 30_000; ms += 20 {
+		switch ms {
+		case 5000:
+			s.fault(ms, "step", Fault{Phase: FaultStart, ID: 1, Class: ClassClock, Targets: []string{"n1"}, Must: "CLOCK_SKEW", DeadlineMs: 4000, SettleMs: 1000})
+			s.fault(ms, "step", Fault{Phase: FaultFired, ID: 1})
+		case 15_000:
+			s.fault(ms, "step", Fault{Phase: FaultStop, ID: 1})
+		}
+		s.askAfter(ms, 1, "s", after)
+		switch {
+		case ms >= 7000 && ms < 15_000 && ms%40 == 0:
+			s.fail(ms+1, 1, "n1", "CLOCK_SKEW")
+		case ms%40 == 0:
+			after = flakeAt(ms, 0, 3)
+			s.ok(ms+1, 1, "n1#0", after, 10)
+		default:
+			after = flakeAt(ms, 0, 4)
+			s.ok(ms+1, 1, "n2#0", after, 10)
+		}
+		after += 9 * 32
+	}
+	var b []byte
+	for _, op := range s.ops {
+		b, _ = op.AppendJSON(b)
+		b = append(b, '\n')
+	}
+	got, err := NewSuite(0, nil).Check(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, r := range got {
+		names = append(names, r.Check)
+		if r.Verdict != Pass {
+			t.Errorf("%+v", r)
+		}
+	}
+	if slices.Sort(names); len(slices.Compact(names)) != 11 {
+		t.Errorf("checks: %q", names)
+	}
+
+	// Cut short, the rest is judged and the cut is told.
+	if got, err := NewSuite(0, nil).Check(bytes.NewReader(b[:len(b)/2])); err == nil || got[0].Verdict != Pass {
+		t.Errorf("%v, %+v", err, got[0])
+	}
+}
+
+func TestWorst(t *testing.T) {
+	for _, tc := range []struct {
+		in   []Verdict
+		want Verdict
+	}{
+		{nil, Unknown}, {[]Verdict{Pass, Pass}, Pass}, {[]Verdict{Pass, Unknown}, Unknown},
+		{[]Verdict{Unknown, Broken, Pass}, Broken}, {[]Verdict{"not run", Pass}, Unknown},
+	} {
+		if got := Worst(tc.in...); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc.in, got, tc.want)
+		}
+	}
+}
