@@ -14,7 +14,7 @@ import (
 // A negative ID, which nothing here makes, shows as a text no parser accepts.
 func (id ID) String() string {
 	var g [TextLen]byte
-	crockford.Encode(&g, byte(uint64(id)>>60), uint64(id))
+	crockford.Encode64(&g, uint64(id))
 	return string(g[:])
 }
 
@@ -27,8 +27,11 @@ func (id ID) AppendText(b []byte) ([]byte, error) {
 	// Written in place: to copy 13 bytes just stored in three parts stalls the
 	// processor for longer than the encoding takes.
 	n := len(b)
-	b = slices.Grow(b, TextLen)[:n+TextLen]
-	crockford.Encode((*[TextLen]byte)(b[n:]), byte(id>>60), uint64(id))
+	if cap(b)-n < TextLen {
+		b = slices.Grow(b, TextLen)
+	}
+	b = b[:n+TextLen]
+	crockford.Encode64((*[TextLen]byte)(b[n:]), uint64(id))
 	return b, nil
 }
 
@@ -67,11 +70,11 @@ func Parse(s string) (ID, error) {
 	if len(s) != TextLen {
 		return 0, wrongLength(len(s))
 	}
-	top, rest, ok := crockford.Decode(s)
-	if !ok || top > 7 {
-		return 0, badText(s, ok)
+	v, ok := crockford.Decode64(s)
+	if !ok {
+		return 0, badText(s)
 	}
-	return ID(uint64(top)<<60 | rest), nil
+	return ID(v), nil
 }
 
 // ParseLenient returns the ID a person may have meant by s: it drops hyphens
@@ -97,9 +100,8 @@ func negative(id ID) error {
 
 // badText names what is wrong with 13 bytes: a byte that is no letter, or, if
 // all are, the first letter's size.
-func badText(s string, letters bool) error {
-	if !letters {
-		i := crockford.FirstBad(s)
+func badText(s string) error {
+	if i := crockford.FirstBad(s); i >= 0 {
 		return fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[i]), i)
 	}
 	return fmt.Errorf("%w: first letter %s is above 7", ErrOverflow, crockford.Quote(s[0]))

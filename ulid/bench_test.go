@@ -32,7 +32,7 @@ func BenchmarkAppendText(b *testing.B) {
 		}
 	})
 	b.Run("oklog", func(b *testing.B) {
-		id := oklog.ULID(someID)
+		id := oklog.ULID(someID.Bytes())
 		b.ReportAllocs()
 		for b.Loop() {
 			sinkErr = id.MarshalTextTo(buf[:oklog.EncodedSize])
@@ -70,7 +70,7 @@ func BenchmarkAppendUUID(b *testing.B) {
 		}
 	})
 	b.Run("google", func(b *testing.B) { // has no form without an allocation
-		id := googleuuid.UUID(someID)
+		id := googleuuid.UUID(someID.Bytes())
 		b.ReportAllocs()
 		for b.Loop() {
 			sinkBytes, sinkErr = id.MarshalText()

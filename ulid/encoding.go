@@ -2,6 +2,7 @@ package ulid
 
 import (
 	"database/sql/driver"
+	"encoding/binary"
 	"errors"
 	"fmt"
 )
@@ -10,10 +11,12 @@ import (
 var ErrJSON = errors.New("ulid: ID is not a JSON string")
 
 // AppendBinary appends the 16 bytes of id to b. The error is always nil.
-func (id ID) AppendBinary(b []byte) ([]byte, error) { return append(b, id[:]...), nil }
+func (id ID) AppendBinary(b []byte) ([]byte, error) {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, id.hi), id.lo), nil
+}
 
 // MarshalBinary returns the 16 bytes of id. The error is always nil.
-func (id ID) MarshalBinary() ([]byte, error) { return id.AppendBinary(nil) }
+func (id ID) MarshalBinary() ([]byte, error) { return id.AppendBinary(make([]byte, 0, BinaryLen)) }
 
 // UnmarshalBinary sets id as FromBytes reads b. After an error id is unchanged.
 func (id *ID) UnmarshalBinary(b []byte) error {
@@ -31,7 +34,7 @@ func FromBytes(b []byte) (ID, error) {
 	if len(b) != BinaryLen {
 		return ID{}, wrongLength(len(b), BinaryLen)
 	}
-	return ID(b), nil
+	return FromArray([BinaryLen]byte(b)), nil
 }
 
 // AppendJSON appends id to b as a JSON string. The error is always nil.
@@ -59,7 +62,7 @@ func (id *ID) UnmarshalJSON(b []byte) error {
 
 // Value returns the 26 letters of id, which CHAR(26) columns of any database
 // hold, show and sort. For a column of type uuid pass UUID(), for one of bytes
-// id[:]; Scan reads them all.
+// what MarshalBinary returns; Scan reads them all.
 func (id ID) Value() (driver.Value, error) { return id.String(), nil }
 
 // Scan sets id from a database value: 26 letters or a UUID of 36 characters, as

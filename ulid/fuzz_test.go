@@ -1,12 +1,18 @@
 package ulid_test
 
 import (
+	"encoding/binary"
 	"math/big"
 	"strings"
 	"testing"
 
 	"github.com/flakelease/allocator/ulid"
 )
+
+func bytesOf(id ulid.ID) []byte {
+	b := id.Bytes()
+	return b[:]
+}
 
 // checkForms fails unless every form of id reads back as id.
 func checkForms(t *testing.T, id ulid.ID) {
@@ -18,7 +24,8 @@ func checkForms(t *testing.T, id ulid.ID) {
 		"hex":     func() (ulid.ID, error) { return ulid.ParseHex(id.Hex()) },
 		"u128":    func() (ulid.ID, error) { return ulid.ParseUint128(id.Uint128()) },
 		"fields":  func() (ulid.ID, error) { return ulid.Make(id.UnixMilli(), id.Randomness()) },
-		"bytes":   func() (ulid.ID, error) { return ulid.FromBytes(id[:]) },
+		"bytes":   func() (ulid.ID, error) { return ulid.FromBytes(bytesOf(id)) },
+		"array":   func() (ulid.ID, error) { return ulid.FromArray(id.Bytes()), nil },
 		"JSON": func() (out ulid.ID, err error) {
 			js, _ := id.MarshalJSON()
 			err = out.UnmarshalJSON(js)
@@ -31,12 +38,11 @@ func checkForms(t *testing.T, id ulid.ID) {
 		},
 	} {
 		if got, err := parse(); err != nil || got != id {
-			t.Fatalf("%x from %s: %x, %v", id[:], form, got[:], err)
+			t.Fatalf("%s from %s: %s, %v", id.Hex(), form, got.Hex(), err)
 		}
 	}
 	if f, err := id.ForceV7().Flake(0); err == nil {
-		back, err := ulid.FromFlake(f, 0, uint64(id[9])<<48|uint64(id[10])<<40|uint64(id[11])<<32|
-			uint64(id[12])<<24|uint64(id[13])<<16|uint64(id[14])<<8|uint64(id[15]))
+		back, err := ulid.FromFlake(f, 0, binary.BigEndian.Uint64(bytesOf(id)[8:]))
 		if err != nil || back != id.ForceV7() {
 			t.Fatalf("%s from its flake: %s, %v", id.ForceV7().UUID(), back.UUID(), err)
 		}
@@ -64,7 +70,7 @@ func (c codec) fuzz(f *testing.F, seeds ...string) {
 		}
 		if err != nil {
 			if !id.IsZero() {
-				t.Fatalf("%q: %x with %v", s, id[:], err)
+				t.Fatalf("%q: %s with %v", s, id.Hex(), err)
 			}
 			return
 		}
@@ -89,7 +95,7 @@ func FuzzParse(f *testing.F) {
 	}
 	codec{parse: ulid.Parse, write: ulid.ID.String, check: func(t *testing.T, s string, id ulid.ID, err error) {
 		if want, ok := slowParse(s); ok != (err == nil) || id != want {
-			t.Fatalf("Parse(%q) = %x, %v, a digit at a time it is %x, %v", s, id[:], err, want[:], ok)
+			t.Fatalf("Parse(%q) = %s, %v, a digit at a time it is %s, %v", s, id.Hex(), err, want.Hex(), ok)
 		}
 	}}.fuzz(f)
 }
@@ -110,8 +116,9 @@ func slowParse(s string) (id ulid.ID, ok bool) {
 		}
 		v.Lsh(v, 5).Add(v, big.NewInt(int64(d)))
 	}
-	v.FillBytes(id[:])
-	return id, true
+	var b [16]byte
+	v.FillBytes(b[:])
+	return ulid.FromArray(b), true
 }
 
 func FuzzParseLenient(f *testing.F) {

@@ -9,19 +9,10 @@ import (
 	"github.com/flakelease/allocator/internal/crockford"
 )
 
-// encode writes the 26 letters of an ID's two words: 128 bits are the last 3 of
-// the first letter's 5, and 125 more, so the two groups meet within the high
-// word.
-func encode(dst *[TextLen]byte, hi, lo uint64) {
-	crockford.Encode((*[crockford.GroupLen]byte)(dst[:crockford.GroupLen]), byte(hi>>61), hi>>1)
-	crockford.Encode((*[crockford.GroupLen]byte)(dst[crockford.GroupLen:]), byte(hi<<4|lo>>60), lo)
-}
-
 // String returns the 26 letters of id, in upper case.
 func (id ID) String() string {
 	var t [TextLen]byte
-	hi, lo := id.words()
-	encode(&t, hi, lo)
+	crockford.Encode128(&t, id.hi, id.lo)
 	return string(t[:])
 }
 
@@ -30,9 +21,11 @@ func (id ID) AppendText(b []byte) ([]byte, error) {
 	// Written in place: to copy what was just stored in parts of other sizes
 	// stalls the processor.
 	n := len(b)
-	b = slices.Grow(b, TextLen)[:n+TextLen]
-	hi, lo := id.words()
-	encode((*[TextLen]byte)(b[n:]), hi, lo)
+	if cap(b)-n < TextLen {
+		b = slices.Grow(b, TextLen)
+	}
+	b = b[:n+TextLen]
+	crockford.Encode128((*[TextLen]byte)(b[n:]), id.hi, id.lo)
 	return b, nil
 }
 
@@ -66,17 +59,15 @@ func (id *ID) UnmarshalText(b []byte) error {
 //
 // Source: ULID specification, "Encoding" and "Overflow Errors when Parsing
 // Base32 Strings".
-func Parse(s string) (id ID, err error) {
+func Parse(s string) (ID, error) {
 	if len(s) != TextLen {
 		return ID{}, wrongLength(len(s), TextLen)
 	}
-	t1, r1, ok1 := crockford.Decode(s[:crockford.GroupLen])
-	t2, r2, ok2 := crockford.Decode(s[crockford.GroupLen:])
-	if !ok1 || !ok2 || t1 > 7 {
-		return ID{}, badText(s, ok1 && ok2)
+	hi, lo, ok := crockford.Decode128(s)
+	if !ok {
+		return ID{}, badText(s)
 	}
-	id.setWords(uint64(t1)<<61|r1<<1|uint64(t2)>>4, uint64(t2)<<60|r2)
-	return id, nil
+	return ID{hi, lo}, nil
 }
 
 // ParseLenient returns the ID a person may have meant by s: it drops hyphens
@@ -102,12 +93,14 @@ func wrongLength(n, want int) error {
 // Repair(s) followed by Parse is ParseLenient(s).
 func Repair(s string) (fixed string, changes []flake.Change) { return flake.Repair(s) }
 
-// badText names what is wrong with the bytes of a text or a time: a byte that is no letter, or, if
-// all are, the first letter's size.
-func badText(s string, letters bool) error {
-	if !letters {
-		i := crockford.FirstBad(s)
+// badText names what is wrong with the bytes of a text or a time: a byte that is
+// no letter, or, if all are, the first letter's size.
+func badText(s string) error {
+	if i := crockford.FirstBad(s); i >= 0 {
 		return fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[i]), i)
+	}
+	if len(s) == TimeLen {
+		return fmt.Errorf("%w: first letter %s is above 7", ErrTimeOverflow, crockford.Quote(s[0]))
 	}
 	return fmt.Errorf("%w: first letter %s is above 7", ErrOverflow, crockford.Quote(s[0]))
 }
@@ -122,7 +115,7 @@ const (
 
 // AppendUint128 appends id as a decimal integer without leading zeros to b.
 func (id ID) AppendUint128(b []byte) []byte {
-	hi, lo := id.words()
+	hi, lo := id.hi, id.lo
 	var t [maxDecimal]byte
 	i := len(t)
 	// One division by 10^19 at a time gives 19 digits. What is left is at least
@@ -153,7 +146,7 @@ func (id ID) AppendUint128(b []byte) []byte {
 //
 // It returns ErrAlphabet, also for an empty s, and ErrRange for a value above
 // 2^128−1 and for digits behind a minus sign; the ID is then zero.
-func ParseUint128(s string) (id ID, err error) {
+func ParseUint128(s string) (ID, error) {
 	digits := s
 	over := len(s) > 1 && s[0] == '-'
 	if over {
@@ -184,6 +177,5 @@ func ParseUint128(s string) (id ID, err error) {
 	if over {
 		return ID{}, fmt.Errorf("%w: not within 0 and 2^128-1", ErrRange)
 	}
-	id.setWords(hi, lo)
-	return id, nil
+	return ID{hi, lo}, nil
 }

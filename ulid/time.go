@@ -1,7 +1,6 @@
 package ulid
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/flakelease/allocator/internal/crockford"
@@ -37,13 +36,10 @@ func ParseTime(s string) (int64, error) {
 	if len(s) != TimeLen {
 		return 0, wrongLength(len(s), TimeLen)
 	}
-	// Behind zeros it is one group of 13, whose 65 bits hold these 50.
-	_, rest, ok := crockford.Decode("000" + s)
-	switch {
-	case !ok:
-		return 0, badText(s, false)
-	case rest > MaxUnixMilli:
-		return 0, fmt.Errorf("%w: first letter %s is above 7", ErrTimeOverflow, crockford.Quote(s[0]))
+	// Behind three zeros it is 13 letters, whose 65 bits hold these 50.
+	ms, ok := crockford.Decode64("000" + s)
+	if !ok || ms > MaxUnixMilli {
+		return 0, badText(s)
 	}
-	return int64(rest), nil
+	return int64(ms), nil
 }

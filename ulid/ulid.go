@@ -1,7 +1,7 @@
 package ulid
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -36,9 +36,13 @@ var (
 	ErrMonotonicOverflow = errors.New("ulid: no random bits left in this millisecond")
 )
 
-// An ID is a 128-bit ULID, or a UUID seen as one: big endian, so IDs compare
-// as their bytes do. Every value is a ULID.
-type ID [BinaryLen]byte
+// An ID is a 128-bit ULID, or a UUID seen as one. Every value is a ULID, the zero
+// ID is the nil UUID, and IDs can be compared with == and be keys of maps.
+//
+// It is two words and not 16 bytes because words travel in registers: an array
+// goes through memory, there and back, each time it is passed or returned, and
+// that takes longer than reading or writing the text.
+type ID struct{ hi, lo uint64 }
 
 // Make returns the ID of a time in Unix milliseconds and 80 bits, which the
 // caller draws from a cryptographic source. It returns ErrBeforeEpoch or
@@ -47,10 +51,10 @@ func Make(unixMilli int64, random [RandomLen]byte) (ID, error) {
 	if err := checkTime(unixMilli); err != nil {
 		return ID{}, err
 	}
-	var id ID
-	id.setTime(uint64(unixMilli))
-	copy(id[6:], random[:])
-	return id, nil
+	return ID{
+		uint64(unixMilli)<<16 | uint64(binary.BigEndian.Uint16(random[:2])),
+		binary.BigEndian.Uint64(random[2:]),
+	}, nil
 }
 
 // FromUnixSeconds is Make for a time in whole Unix seconds. The errors are
@@ -89,23 +93,22 @@ func checkTime(unixMilli int64) error {
 	return nil
 }
 
-// setTime writes the first 48 bits, and zeros behind them.
-func (id *ID) setTime(ms uint64) { binary.BigEndian.PutUint64(id[:8], ms<<16) }
-
-// words returns id as two numbers, the high one first.
-func (id ID) words() (hi, lo uint64) {
-	return binary.BigEndian.Uint64(id[:8]), binary.BigEndian.Uint64(id[8:])
+// Bytes returns the 16 bytes of id, big endian: they compare as IDs do. Convert
+// them to the array type of another library, such as uuid.UUID(id.Bytes()).
+func (id ID) Bytes() (b [BinaryLen]byte) {
+	binary.BigEndian.PutUint64(b[:8], id.hi)
+	binary.BigEndian.PutUint64(b[8:], id.lo)
+	return b
 }
 
-// setWords sets id to what words returns. Callers set their result in place: a
-// copy of 16 bytes just stored in two halves stalls the processor.
-func (id *ID) setWords(hi, lo uint64) {
-	binary.BigEndian.PutUint64(id[:8], hi)
-	binary.BigEndian.PutUint64(id[8:], lo)
+// FromArray returns the ID with the bytes of b. An array of another library,
+// such as a uuid.UUID, can be given as it is.
+func FromArray(b [BinaryLen]byte) ID {
+	return ID{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
 // UnixMilli returns the time of id in Unix milliseconds.
-func (id ID) UnixMilli() int64 { return int64(binary.BigEndian.Uint64(id[:8]) >> 16) }
+func (id ID) UnixMilli() int64 { return int64(id.hi >> 16) }
 
 // Time returns the time of id, in UTC. It can lie in years of five digits,
 // which RFC 3339 has no form for.
@@ -114,7 +117,8 @@ func (id ID) Time() time.Time { return time.UnixMilli(id.UnixMilli()).UTC() }
 // Randomness returns the 80 bits behind the time. In a wide ID they are not all
 // random: see FromFlake.
 func (id ID) Randomness() (r [RandomLen]byte) {
-	copy(r[:], id[6:])
+	binary.BigEndian.PutUint16(r[:2], uint16(id.hi))
+	binary.BigEndian.PutUint64(r[2:], id.lo)
 	return r
 }
 
@@ -122,7 +126,12 @@ func (id ID) Randomness() (r [RandomLen]byte) {
 func (id ID) IsZero() bool { return id == ID{} }
 
 // Compare returns −1, 0 or +1 as id is less than, equal to or greater than o.
-func (id ID) Compare(o ID) int { return bytes.Compare(id[:], o[:]) }
+func (id ID) Compare(o ID) int {
+	if id.hi != o.hi {
+		return cmp.Compare(id.hi, o.hi)
+	}
+	return cmp.Compare(id.lo, o.lo)
+}
 
 // Increment returns the ID that follows id in the same millisecond: one more in
 // the 80 bits behind the time. If these are all ones it returns
@@ -133,15 +142,13 @@ func (id ID) Compare(o ID) int { return bytes.Compare(id[:], o[:]) }
 // that have to stay version 7.
 //
 // Source: ULID specification, "Monotonicity".
-func (id ID) Increment() (next ID, err error) {
-	hi, lo := id.words()
-	if lo++; lo == 0 {
-		if hi++; hi&0xFFFF == 0 {
+func (id ID) Increment() (ID, error) {
+	if id.lo++; id.lo == 0 {
+		if id.hi++; id.hi&0xFFFF == 0 {
 			return ID{}, ErrMonotonicOverflow
 		}
 	}
-	next.setWords(hi, lo)
-	return next, nil
+	return id, nil
 }
 
 // Where the parts of a wide ID lie in its two words.
@@ -167,7 +174,7 @@ const (
 // epoch before 1970 or far ahead; the ID is then zero.
 //
 // Source: RFC 9562, section 5.7.
-func FromFlake(f flake.ID, epoch int64, random uint64) (id ID, err error) {
+func FromFlake(f flake.ID, epoch int64, random uint64) (ID, error) {
 	if f < 0 {
 		return ID{}, fmt.Errorf("%w: flake %d is negative", ErrRange, f.Int64())
 	}
@@ -179,11 +186,10 @@ func FromFlake(f flake.ID, epoch int64, random uint64) (id ID, err error) {
 	if err := checkTime(ms); err != nil {
 		return ID{}, err
 	}
-	id.setWords(
-		uint64(ms)<<16|version7|uint64(f)>>lowB&maskA,
-		variant|uint64(f)&maskB<<WideBits|random&maskWide,
-	)
-	return id, nil
+	return ID{
+		uint64(ms)<<16 | version7 | uint64(f)>>lowB&maskA,
+		variant | uint64(f)&maskB<<WideBits | random&maskWide,
+	}, nil
 }
 
 // Flake returns the flake from which FromFlake made id, given the epoch of its
@@ -197,24 +203,23 @@ func (id ID) Flake(epoch int64) (flake.ID, error) {
 	if !id.IsV7() {
 		return 0, ErrNotV7
 	}
-	hi, lo := id.words()
 	// Min and not Make: what the low bits mean is the layout's business.
-	f, err := flake.Format{Epoch: epoch}.Min(int64(hi >> 16))
+	f, err := flake.Format{Epoch: epoch}.Min(id.UnixMilli())
 	if err != nil {
 		return 0, err
 	}
-	return f | flake.ID(hi&maskA<<lowB|lo>>WideBits&maskB), nil
+	return f | flake.ID(id.hi&maskA<<lowB|id.lo>>WideBits&maskB), nil
 }
 
 // IsV7 reports whether id has the version and variant bits of a UUIDv7.
-func (id ID) IsV7() bool { return id[6]>>4 == 7 && id[8]>>6 == 0b10 }
+func (id ID) IsV7() bool { return id.hi&(15<<12) == version7 && id.lo>>62 == variant>>62 }
 
 // ForceV7 returns id with UUIDv7's version and variant bits written over the
 // six bits in their places. Those are lost: different IDs can become one, and
 // order is kept only as far as the time. Wide IDs have the bits already and
 // stay as they are.
 func (id ID) ForceV7() ID {
-	id[6] = id[6]&0x0F | 0x70
-	id[8] = id[8]&0x3F | 0x80
+	id.hi = id.hi&^(15<<12) | version7
+	id.lo = id.lo&^(3<<62) | variant
 	return id
 }

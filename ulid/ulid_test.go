@@ -39,30 +39,31 @@ const (
 	someHex  = "01563e3ab5d3d6764c61efb99302bd5b"
 )
 
-var someID = ulid.ID{0x01, 0x56, 0x3e, 0x3a, 0xb5, 0xd3, 0xd6, 0x76, 0x4c, 0x61, 0xef, 0xb9, 0x93, 0x02, 0xbd, 0x5b}
+var someID = ulid.FromArray([16]byte{0x01, 0x56, 0x3e, 0x3a, 0xb5, 0xd3, 0xd6, 0x76, 0x4c, 0x61, 0xef, 0xb9, 0x93, 0x02, 0xbd, 0x5b})
 
 // Other implementations write and read the same texts.
 func TestAgainstOthers(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20_000 {
-		var id ulid.ID
-		for i := range id {
-			id[i] = byte(r.Uint32()) >> r.IntN(9) // small bytes and zeros too
+		var b [16]byte
+		for i := range b {
+			b[i] = byte(r.Uint32()) >> r.IntN(9) // small bytes and zeros too
 		}
-		if got, err := oklog.ParseStrict(id.String()); err != nil || ulid.ID(got) != id {
-			t.Fatalf("%x: oklog reads %s as %x, %v", id[:], id, got[:], err)
+		id := ulid.FromArray(b)
+		if got, err := oklog.ParseStrict(id.String()); err != nil || ulid.FromArray(got) != id {
+			t.Fatalf("%s: oklog reads %s as %x, %v", id.Hex(), id, got[:], err)
 		}
-		if got := oklog.ULID(id); got.String() != id.String() || int64(got.Time()) != id.UnixMilli() {
-			t.Fatalf("%x: oklog writes %s", id[:], got)
+		if got := oklog.ULID(id.Bytes()); got.String() != id.String() || int64(got.Time()) != id.UnixMilli() {
+			t.Fatalf("%s: oklog writes %s", id.Hex(), got)
 		}
-		if got, err := googleuuid.Parse(id.UUID()); err != nil || ulid.ID(got) != id {
-			t.Fatalf("%x: google reads %s as %x, %v", id[:], id.UUID(), got[:], err)
+		if got, err := googleuuid.Parse(id.UUID()); err != nil || ulid.FromArray(got) != id {
+			t.Fatalf("%s: google reads %s as %x, %v", id.Hex(), id.UUID(), got[:], err)
 		}
-		if got := googleuuid.UUID(id); got.String() != id.UUID() || id.IsV7() != (got.Version() == 7 && got.Variant() == googleuuid.RFC4122) {
-			t.Fatalf("%x: google writes %s, version %d", id[:], got, got.Version())
+		if got := googleuuid.UUID(id.Bytes()); got.String() != id.UUID() || id.IsV7() != (got.Version() == 7 && got.Variant() == googleuuid.RFC4122) {
+			t.Fatalf("%s: google writes %s, version %d", id.Hex(), got, got.Version())
 		}
-		if got := new(big.Int).SetBytes(id[:]).String(); got != id.Uint128() {
-			t.Fatalf("%x: u128 %s, want %s", id[:], id.Uint128(), got)
+		if got := new(big.Int).SetBytes(bytesOf(id)).String(); got != id.Uint128() {
+			t.Fatalf("%s: u128 %s, want %s", id.Hex(), id.Uint128(), got)
 		}
 	}
 }
@@ -85,8 +86,8 @@ func TestUint128Limits(t *testing.T) {
 				}
 				continue
 			}
-			if err != nil || id.Uint128() != v.String() || new(big.Int).SetBytes(id[:]).Cmp(v) != 0 {
-				t.Errorf("%s: %x written %s, %v", v, id[:], id.Uint128(), err)
+			if err != nil || id.Uint128() != v.String() || new(big.Int).SetBytes(bytesOf(id)).Cmp(v) != 0 {
+				t.Errorf("%s: %s written %s, %v", v, id.Hex(), id.Uint128(), err)
 			}
 		}
 	}
@@ -256,9 +257,10 @@ func TestFlakeErrors(t *testing.T) {
 	}
 	// Every other version and variant is refused, and made v7 by force.
 	for v := range 64 {
-		got := id
-		got[6] = got[6]&0x0F | byte(v)<<4
-		got[8] = got[8]&0x3F | byte(v>>4)<<6
+		b := id.Bytes()
+		b[6] = b[6]&0x0F | byte(v)<<4
+		b[8] = b[8]&0x3F | byte(v>>4)<<6
+		got := ulid.FromArray(b)
 		v7 := v == 0b10_0111
 		f, err := got.Flake(1_000_000)
 		if got.IsV7() != v7 || v7 != (err == nil) || !v7 && (f != 0 || !errors.Is(err, ulid.ErrNotV7)) {
@@ -284,8 +286,8 @@ func TestJSON(t *testing.T) {
 		`""`: ulid.ErrLength, `"` + someUUID + `"`: ulid.ErrLength, `"8` + someULID[1:] + `"`: ulid.ErrOverflow,
 		`"` + someULID[1:] + `U"`: ulid.ErrAlphabet,
 	} {
-		id := ulid.ID{7}
-		if err := json.Unmarshal([]byte(in), &id); !errors.Is(err, want) || id != (ulid.ID{7}) {
+		id := someID
+		if err := json.Unmarshal([]byte(in), &id); !errors.Is(err, want) || id != someID {
 			t.Errorf("%s: %v, ID now %s, want error %v", in, err, id, want)
 		}
 	}
@@ -309,21 +311,21 @@ func TestSQL(t *testing.T) {
 		{someUUID, nil},
 		{[]byte(someULID), nil},
 		{[]byte(someUUID), nil},
-		{someID[:], nil},
+		{bytesOf(someID), nil},
 		{nil, ulid.ErrType},
 		{int64(1), ulid.ErrType},
 		{someID, ulid.ErrType},
 		{"", ulid.ErrLength},
-		{string(someID[:]), ulid.ErrLength}, // 16 bytes, but as a text
+		{string(bytesOf(someID)), ulid.ErrLength}, // 16 bytes, but as a text
 		{[]byte{}, ulid.ErrLength},
 		{someHex, ulid.ErrLength},
 		{"U" + someULID[1:], ulid.ErrAlphabet},
 		{"9" + someULID[1:], ulid.ErrOverflow},
 		{"g" + someUUID[1:], ulid.ErrUUID},
 	} {
-		id := ulid.ID{7}
+		id := someID
 		err := id.Scan(x.src)
-		if !errors.Is(err, x.err) || err != nil && id != (ulid.ID{7}) || err == nil && id != someID {
+		if !errors.Is(err, x.err) || err != nil && id != someID || err == nil && id != someID {
 			t.Errorf("Scan(%T %v): %v, ID now %s, want error %v", x.src, x.src, err, id, x.err)
 		}
 	}
@@ -342,7 +344,7 @@ func TestBinary(t *testing.T) {
 		t.Errorf("%x, %v, %v", b, err, err2)
 	}
 	b[0] = 9
-	if someID[0] != 1 || id[0] != 1 {
+	if id != someID {
 		t.Error("the bytes are shared")
 	}
 }
@@ -358,7 +360,7 @@ func TestAppendKeepsPrefix(t *testing.T) {
 	}{
 		{text, "id=" + someULID},
 		{js, `id="` + someULID + `"`},
-		{bin, "id=" + string(someID[:])},
+		{bin, "id=" + string(bytesOf(someID))},
 		{someID.AppendUUID(pre), "id=" + someUUID},
 		{someID.AppendHex(pre), "id=" + someHex},
 		{someID.AppendUint128(pre), "id=1777027686520646174104517696511196507"},
@@ -375,7 +377,7 @@ func TestAppendKeepsPrefix(t *testing.T) {
 
 func TestNoAllocations(t *testing.T) {
 	buf := make([]byte, 0, 128)
-	text, js := []byte(someULID), []byte(`"`+someULID+`"`)
+	text, js, bin := []byte(someULID), []byte(`"`+someULID+`"`), bytesOf(someID)
 	var id ulid.ID
 	var f flake.ID
 	var err error
@@ -393,7 +395,8 @@ func TestNoAllocations(t *testing.T) {
 		"ParseUint128":    func() { id, err = ulid.ParseUint128("1777027686520646174104517696511196507") },
 		"UnmarshalText":   func() { err = id.UnmarshalText(text) },
 		"UnmarshalJSON":   func() { err = id.UnmarshalJSON(js) },
-		"UnmarshalBinary": func() { err = id.UnmarshalBinary(someID[:]) },
+		"UnmarshalBinary": func() { err = id.UnmarshalBinary(bin) },
+		"Bytes":           func() { id = ulid.FromArray(someID.Bytes()) },
 		"FromFlake":       func() { id, err = ulid.FromFlake(1<<40, flake.DefaultEpoch, 99) },
 		"Flake":           func() { f, err = id.ForceV7().Flake(0) },
 		"Increment":       func() { id, err = someID.Increment() },

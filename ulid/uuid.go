@@ -59,8 +59,11 @@ func (id ID) AppendUUID(b []byte) []byte {
 }
 
 func (id ID) uuid(t *[UUIDLen]byte) {
-	for i, at := range uuidDigits {
-		binary.LittleEndian.PutUint16(t[at:], hexPairs[id[i]])
+	for i, at := range uuidDigits[:8] {
+		binary.LittleEndian.PutUint16(t[at:], hexPairs[byte(id.hi>>(56-8*i))])
+	}
+	for i, at := range uuidDigits[8:] {
+		binary.LittleEndian.PutUint16(t[at:], hexPairs[byte(id.lo>>(56-8*i))])
 	}
 	t[8], t[13], t[18], t[23] = '-', '-', '-', '-'
 }
@@ -78,10 +81,15 @@ func ParseUUID(s string) (ID, error) {
 	}
 	var id ID
 	seen := byte(0)
-	for i, at := range uuidDigits {
+	for _, at := range uuidDigits[:8] {
 		h, l := hexValues[s[at]], hexValues[s[at+1]]
 		seen |= h | l
-		id[i] = h<<4 | l
+		id.hi = id.hi<<8 | uint64(h<<4|l)
+	}
+	for _, at := range uuidDigits[8:] {
+		h, l := hexValues[s[at]], hexValues[s[at+1]]
+		seen |= h | l
+		id.lo = id.lo<<8 | uint64(h<<4|l)
 	}
 	if seen > 15 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
 		return ID{}, badUUID(s)
@@ -107,10 +115,13 @@ func badUUID(s string) error {
 }
 
 // Hex returns the bytes of id as 32 lower-case hexadecimal digits.
-func (id ID) Hex() string { return hex.EncodeToString(id[:]) }
+func (id ID) Hex() string { return string(id.AppendHex(make([]byte, 0, hexLen))) }
 
 // AppendHex appends what Hex returns to b.
-func (id ID) AppendHex(b []byte) []byte { return hex.AppendEncode(b, id[:]) }
+func (id ID) AppendHex(b []byte) []byte {
+	raw := id.Bytes()
+	return hex.AppendEncode(b, raw[:])
+}
 
 // ParseHex returns the ID written in s as 32 hexadecimal digits in either case,
 // without a prefix. It returns ErrLength or ErrAlphabet; the ID is then zero.
@@ -118,8 +129,8 @@ func ParseHex(s string) (ID, error) {
 	if len(s) != hexLen {
 		return ID{}, wrongLength(len(s), hexLen)
 	}
-	var id ID
-	for i := range id {
+	var b [BinaryLen]byte
+	for i := range b {
 		h, l := hexValues[s[2*i]], hexValues[s[2*i+1]]
 		if h > 15 || l > 15 {
 			at := 2 * i
@@ -128,7 +139,7 @@ func ParseHex(s string) (ID, error) {
 			}
 			return ID{}, fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[at]), at)
 		}
-		id[i] = h<<4 | l
+		b[i] = h<<4 | l
 	}
-	return id, nil
+	return FromArray(b), nil
 }

@@ -110,7 +110,7 @@ func TestVectorsULID(t *testing.T) {
 	v := load(t)
 	count(t, v.ULID, 40)
 	for _, x := range v.ULID {
-		id := ulid.ID(x.Bytes)
+		id := ulid.FromArray([16]byte(x.Bytes))
 		if id.String() != x.ULID || id.Uint128() != x.U128 || id.UUID() != x.UUID || id.Hex() != hex.EncodeToString(x.Bytes) {
 			t.Errorf("%s: written as %s %s %s %s", x.ULID, id, id.Uint128(), id.UUID(), id.Hex())
 		}

@@ -1,11 +1,10 @@
-// Package crockford turns bits into the 32 letters of Crockford's Base32 and
-// back, in the one shape both ID formats are made of: a group of 13 letters,
-// that is, 5 bits over 60 bits.
+// Package crockford turns numbers into the 32 letters of Crockford's Base32 and
+// back, in the two shapes the ID formats have: 64 bits are 13 letters, 128 bits
+// are 26.
 //
-// A 64-bit ID is one group, a 128-bit ID two. What the bits mean, how long a
-// text must be and which values are too large is for packages flake and ulid,
-// its only callers. The letters rise in ASCII, which is what makes text order
-// number order (I8).
+// How IDs are laid out and which errors there are is for packages flake and
+// ulid, its only callers. The letters rise in ASCII, which is what makes text
+// order number order (I8).
 package crockford
 
 import (
@@ -19,75 +18,119 @@ import (
 // Source: Douglas Crockford, "Base 32".
 const Alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-// GroupLen is the number of letters in a group.
-const GroupLen = 13
+// Letters of a number of 64 and of 128 bits.
+const (
+	Len64  = 13
+	Len128 = 26
+)
 
-// bad marks a byte that is no letter. Four letters have 20 bits: wherever among
-// four a bad byte stands, its mark comes to lie above them, so that one test at
-// the end finds it.
-const bad = 1 << 20
+// A run is as many letters as fit, with a mark for bytes that are none, into the
+// 32 bits of a table's entry.
+const (
+	run  = 6
+	bad  = 1 << 30 // behind the 5·6 bits of a run
+	most = 7       // value of the first letter: it holds 3 bits in both shapes
+)
 
 var (
-	// pairs holds the two letters of each 10-bit value, the first one in the
-	// low byte: half the lookups and stores of a table of single letters.
+	// pairs (2 KiB) holds the two letters of each 10-bit value, the first one in
+	// the low byte: half the lookups and stores of a table of single letters.
 	pairs [1 << 10]uint16
-	// values holds the value of each letter in either case, else bad. It has
-	// the width of the sums made of it: narrower, the conversions cost a sixth
-	// of the time to decode.
-	values [256]uint64
+	// places (6 KiB, of which one case of letters touches 1) holds the value of
+	// each letter in either case, shifted to its place in a run, else bad: a
+	// letter costs one OR, and one test at the end finds a bad byte wherever it
+	// was. The last place is also the value itself.
+	places [run][256]uint32
 )
 
 func init() {
 	for i := range pairs {
 		pairs[i] = uint16(Alphabet[i>>5]) | uint16(Alphabet[i&31])<<8
 	}
-	for i := range values {
-		values[i] = bad
-	}
-	for v := range len(Alphabet) {
-		c := Alphabet[v]
-		values[c] = uint64(v)
-		if c >= 'A' {
-			values[c+'a'-'A'] = uint64(v)
+	for p := range places {
+		table := &places[p]
+		for c := range table {
+			table[c] = bad
+		}
+		for v := range len(Alphabet) {
+			c, placed := Alphabet[v], uint32(v)<<(5*(run-1-p))
+			table[c] = placed
+			if c >= 'A' {
+				table[c+'a'-'A'] = placed
+			}
 		}
 	}
 }
 
-// Encode writes the group of the low 5 bits of top followed by the low 60 bits
-// of rest. Other bits are ignored.
-func Encode(dst *[GroupLen]byte, top byte, rest uint64) {
-	dst[0] = Alphabet[top&31]
-	// Eight letters in one store: the pairs lie in memory in the order they
-	// are read, so the first one goes into the lowest bytes.
+// Encode64 writes v as 13 letters.
+//
+// The numbers are cut into pairs of letters from their low end. Eight letters go
+// out in one store: pairs lie in memory in the order they are read, so the first
+// one goes into the lowest bytes.
+func Encode64(dst *[Len64]byte, v uint64) {
+	dst[0] = Alphabet[v>>60]
 	binary.LittleEndian.PutUint64(dst[1:9],
-		uint64(pairs[rest>>50&1023])|
-			uint64(pairs[rest>>40&1023])<<16|
-			uint64(pairs[rest>>30&1023])<<32|
-			uint64(pairs[rest>>20&1023])<<48)
+		uint64(pairs[v>>50&1023])|
+			uint64(pairs[v>>40&1023])<<16|
+			uint64(pairs[v>>30&1023])<<32|
+			uint64(pairs[v>>20&1023])<<48)
 	binary.LittleEndian.PutUint32(dst[9:13],
-		uint32(pairs[rest>>10&1023])|
-			uint32(pairs[rest&1023])<<16)
+		uint32(pairs[v>>10&1023])|
+			uint32(pairs[v&1023])<<16)
 }
 
-// Decode reads the group in the first 13 bytes of s, which must have as many:
-// top is the value of its first letter, rest the 60 bits of the others.
+// Encode128 writes the number of the words hi and lo as 26 letters. 128 bits are
+// 8 in the first pair and 10 in each of 12 more, one of which lies in both words.
+func Encode128(dst *[Len128]byte, hi, lo uint64) {
+	binary.LittleEndian.PutUint64(dst[0:8],
+		uint64(pairs[hi>>56])|
+			uint64(pairs[hi>>46&1023])<<16|
+			uint64(pairs[hi>>36&1023])<<32|
+			uint64(pairs[hi>>26&1023])<<48)
+	binary.LittleEndian.PutUint64(dst[8:16],
+		uint64(pairs[hi>>16&1023])|
+			uint64(pairs[hi>>6&1023])<<16|
+			uint64(pairs[(hi<<4|lo>>60)&1023])<<32|
+			uint64(pairs[lo>>50&1023])<<48)
+	binary.LittleEndian.PutUint64(dst[16:24],
+		uint64(pairs[lo>>40&1023])|
+			uint64(pairs[lo>>30&1023])<<16|
+			uint64(pairs[lo>>20&1023])<<32|
+			uint64(pairs[lo>>10&1023])<<48)
+	binary.LittleEndian.PutUint16(dst[24:26], pairs[lo&1023])
+}
+
+// Decode64 reads the first 13 bytes of s, which must have as many, as a number
+// of 63 bits: what both formats can write with them.
 //
-// Letters count in either case. If a byte is no letter, ok is false and the
-// values mean nothing; FirstBad finds it. The value stays in two parts because
-// a group has 65 bits: a 64-bit sum would lose the top one unnoticed.
-func Decode(s string) (top byte, rest uint64, ok bool) {
-	_ = s[GroupLen-1]
-	t := values[s[0]]
-	a := values[s[1]]<<15 | values[s[2]]<<10 | values[s[3]]<<5 | values[s[4]]
-	b := values[s[5]]<<15 | values[s[6]]<<10 | values[s[7]]<<5 | values[s[8]]
-	c := values[s[9]]<<15 | values[s[10]]<<10 | values[s[11]]<<5 | values[s[12]]
-	return byte(t), a<<40 | b<<20 | c, (t|a|b|c)>>20 == 0
+// Letters count in either case. ok is false, and the number means nothing, if a
+// byte is no letter, which FirstBad finds, or if the first letter is above 7.
+func Decode64(s string) (v uint64, ok bool) {
+	_ = s[Len64-1]
+	t := places[run-1][s[0]]
+	a := places[0][s[1]] | places[1][s[2]] | places[2][s[3]] | places[3][s[4]] | places[4][s[5]] | places[5][s[6]]
+	b := places[0][s[7]] | places[1][s[8]] | places[2][s[9]] | places[3][s[10]] | places[4][s[11]] | places[5][s[12]]
+	return uint64(t)<<60 | uint64(a)<<30 | uint64(b), (a|b) < bad && t <= most
+}
+
+// Decode128 is Decode64 for 26 bytes and a number of 128 bits in two words.
+func Decode128(s string) (hi, lo uint64, ok bool) {
+	_ = s[Len128-1]
+	t := places[run-1][s[0]]
+	a := places[1][s[1]] | places[2][s[2]] | places[3][s[3]] | places[4][s[4]] | places[5][s[5]]
+	b := places[0][s[6]] | places[1][s[7]] | places[2][s[8]] | places[3][s[9]] | places[4][s[10]] | places[5][s[11]]
+	m := places[4][s[12]] | places[5][s[13]] // these two letters lie in both words
+	c := places[0][s[14]] | places[1][s[15]] | places[2][s[16]] | places[3][s[17]] | places[4][s[18]] | places[5][s[19]]
+	d := places[0][s[20]] | places[1][s[21]] | places[2][s[22]] | places[3][s[23]] | places[4][s[24]] | places[5][s[25]]
+	return uint64(t)<<61 | uint64(a)<<36 | uint64(b)<<6 | uint64(m)>>4,
+		uint64(m)<<60 | uint64(c)<<30 | uint64(d),
+		(a|b|m|c|d) < bad && t <= most
 }
 
 // FirstBad returns the index of the first byte of s that is no letter, or -1.
 func FirstBad(s string) int {
 	for i := range len(s) {
-		if values[s[i]] == bad {
+		if places[run-1][s[i]] == bad {
 			return i
 		}
 	}

@@ -296,13 +296,14 @@ func TestAppendJSON(t *testing.T) {
 		f := flake.Format{Layout: flake.Layout(i % 3), Epoch: flake.DefaultEpoch - r.Int64N(1<<41)}
 		low := flake.ID(r.Uint64() >> (1 + r.IntN(63)))
 		sameJSON(t, describe.ID{Kind: describe.Flake, Flake: low}, f)
-		var w ulid.ID
-		for i := range w {
-			w[i] = byte(r.Uint32())
+		var b [ulid.BinaryLen]byte
+		for i := range b {
+			b[i] = byte(r.Uint32())
 		}
 		if i%4 == 0 {
-			w[0] = 0 // years that RFC 3339 has
+			b[0] = 0 // years that RFC 3339 has
 		}
+		w := ulid.FromArray(b)
 		for _, w := range []ulid.ID{w, w.ForceV7()} {
 			sameJSON(t, describe.ID{Kind: describe.ULID, Wide: w}, f)
 			sameJSON(t, describe.ID{Kind: describe.UUID, Wide: w}, f)
