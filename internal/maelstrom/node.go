@@ -31,6 +31,7 @@ type Config struct {
 	Window  time.Duration
 	Version string
 	Logger  *slog.Logger
+	Clock   *clock.System // nil: the machine's
 }
 
 // MinWindow is the shortest window: a tenth of it must be enough for a renewal.
@@ -50,9 +51,9 @@ const (
 	// waits for 10 s. After it init is answered all the same, and requests are
 	// refused until there is a window.
 	initWithin = 5 * time.Second
-	// stopWithin is for how long a node that ends tries to give its sid back. It
-	// is short, since at the end of stdin no try can succeed.
-	stopWithin = time.Second
+	// stopWithin is for how long a node that ends tries to give its sid back. At
+	// the end of stdin, where no try can succeed, it is what ending takes.
+	stopWithin = 3 * time.Second
 	// mostRequests bounds the requests that are being answered at a time.
 	mostRequests = 1024
 	// watchEvery is the pause between two looks at lin-kv for changes.
@@ -92,8 +93,11 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
+	if cfg.Clock == nil {
+		cfg.Clock = clock.NewSystem()
+	}
 	s := &session{
-		cfg: cfg, wire: newWire(), clock: clock.NewSystem(), life: life, ended: make(chan error, 4),
+		cfg: cfg, wire: newWire(), clock: cfg.Clock, life: life, ended: make(chan error, 4),
 		kept: make(chan struct{}), begun: make(chan struct{}),
 	}
 	s.requests.SetLimit(mostRequests)
@@ -116,13 +120,13 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	}()
 
 	err := s.serve(lines, ctx.Done())
+	_ = s.requests.Wait() // they wait for lead at most, and are answered
 	s.wire.close()
 	s.stopKeeper()
 	if s.id != "" {
 		<-s.kept
 	}
 	end()
-	_ = s.requests.Wait()
 	_ = s.tasks.Wait()
 	return err
 }

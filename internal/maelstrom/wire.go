@@ -44,16 +44,28 @@ func newWire() *wire {
 
 func (w *wire) close() { w.end.Do(func() { close(w.over) }) }
 
-// write copies lines to out until the wire is closed or out fails.
+// write copies lines to out until out fails, which closes the wire, or the wire
+// is closed: then it writes what was queued by then.
 func (w *wire) write(out io.Writer) error {
-	for {
-		select {
-		case line := <-w.out:
-			if _, err := out.Write(line); err != nil {
-				return fmt.Errorf("write stdout: %w", err)
+	defer w.close()
+	for closed := false; ; {
+		var line []byte
+		if closed {
+			select {
+			case line = <-w.out:
+			default:
+				return nil
 			}
-		case <-w.over:
-			return nil
+		} else {
+			select {
+			case line = <-w.out:
+			case <-w.over:
+				closed = true
+				continue
+			}
+		}
+		if _, err := out.Write(line); err != nil {
+			return fmt.Errorf("write stdout: %w", err)
 		}
 	}
 }

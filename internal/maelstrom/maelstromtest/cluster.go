@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -52,6 +53,15 @@ type Config struct {
 	Start func(id string) (*Process, error)
 }
 
+// Faults are what is wrong with lin-kv and the way there. Shares are of 1.
+type Faults struct {
+	Loss      float64       // of messages to and from lin-kv
+	Late      float64       // of these messages, the share that takes up to LateBy
+	LateBy    time.Duration // longer than anybody waits for an answer
+	Confusion float64       // of requests, the share answered with an error, most of them applied or not
+	Deaf      bool          // writes are carried out and never answered
+}
+
 // Counts is what became of requests.
 type Counts struct {
 	Asked, OK  int
@@ -68,22 +78,21 @@ type Cluster struct {
 	cfg   Config
 	began time.Time
 
-	mu        sync.Mutex // guards all below
-	rnd       *rand.Rand
-	cut       map[[2]string]bool // from, to
-	loss      float64            // of messages to and from lin-kv
-	confusion float64            // of requests to lin-kv: an indefinite or a definite error instead of the answer
-	members   map[string]*member
-	starts    map[string]int
-	kv        map[string]string
-	owners    map[lease.Instance]string // process that wrote windows as that instance
-	granted   map[history.Grant]bool    // without At
-	history   history.History
-	asked     map[int64]*request
-	last      int64 // msg_id of requests
-	counts    map[string]map[string]*Counts
-	lost      int  // messages
-	over      bool // the test has ended: nothing arrives any more
+	mu      sync.Mutex // guards all below
+	rnd     *rand.Rand
+	cut     map[[2]string]bool // from, to
+	faults  Faults
+	members map[string]*member
+	starts  map[string]int
+	kv      map[string]string
+	owners  map[lease.Instance]string // process that wrote windows as that instance
+	granted map[history.Grant]bool    // without At
+	history history.History
+	asked   map[int64]*request
+	last    int64 // msg_id of requests
+	counts  map[string]map[string]*Counts
+	lost    int  // messages
+	over    bool // the test has ended: nothing arrives any more
 }
 
 // member is a process that is, or was, a node.
@@ -92,6 +101,8 @@ type member struct {
 	name  string // node and start, such as n1#2
 	queue chan []byte
 	gone  chan struct{}
+
+	paused bool // guarded by Cluster.mu
 }
 
 // request is one that a client made.
@@ -113,19 +124,34 @@ func New(t testing.TB, cfg Config) *Cluster {
 		history: history.History{Format: flake.Default},
 		asked:   map[int64]*request{}, counts: map[string]map[string]*Counts{},
 	}
-	t.Cleanup(func() {
-		c.mu.Lock()
-		c.over = true
-		var all []string
-		for id := range c.members {
-			all = append(all, id)
-		}
-		c.mu.Unlock()
-		for _, id := range all {
-			c.Kill(id)
-		}
-	})
+	t.Cleanup(c.end)
 	return c
+}
+
+// end stops all nodes, in order where they can.
+func (c *Cluster) end() {
+	c.Heal()
+	c.mu.Lock()
+	all := maps.Clone(c.members)
+	c.mu.Unlock()
+	var ending sync.WaitGroup
+	for id, m := range all {
+		ending.Go(func() {
+			if m.Resume != nil {
+				m.Resume()
+			}
+			if err := m.Process.Stop(); err != nil {
+				c.t.Errorf("%s ended with %v; it logged: %s", id, err, c.log(id))
+			}
+		})
+	}
+	ending.Wait()
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	for id := range all {
+		c.Kill(id)
+	}
 }
 
 func (c *Cluster) now() clock.Mono { return clock.Mono(time.Since(c.began)) }
@@ -236,13 +262,17 @@ func (c *Cluster) send(from string, m message) {
 // lost. c.mu is held.
 func (c *Cluster) carry(m message, arrive func()) {
 	kv := m.Src == LinKV || m.Dest == LinKV
-	if kv && c.rnd.Float64() < c.loss {
+	if kv && c.rnd.Float64() < c.faults.Loss {
 		c.lost++
 		return
 	}
+	longest := c.cfg.Latency
+	if kv && c.rnd.Float64() < c.faults.Late {
+		longest = c.faults.LateBy
+	}
 	wait := time.Duration(0)
-	if c.cfg.Latency > 0 {
-		wait = time.Duration(c.rnd.Int64N(int64(c.cfg.Latency)))
+	if longest > 0 {
+		wait = time.Duration(c.rnd.Int64N(int64(longest)))
 	}
 	time.AfterFunc(wait, func() {
 		c.mu.Lock()
@@ -272,14 +302,11 @@ func (c *Cluster) hand(to *member, m message) {
 	}
 }
 
-// Cut stops messages between a and b both ways, and CutOneWay those from a to b.
-func (c *Cluster) Cut(a, b string) { c.CutOneWay(a, b); c.CutOneWay(b, a) }
-
-// CutOneWay stops messages from a to b.
-func (c *Cluster) CutOneWay(a, b string) {
+// Cut stops messages between a and b, both ways.
+func (c *Cluster) Cut(a, b string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.cut[[2]string{a, b}] = true
+	c.cut[[2]string{a, b}], c.cut[[2]string{b, a}] = true, true
 }
 
 // Heal lets all messages through again, and lin-kv be itself.
@@ -287,15 +314,14 @@ func (c *Cluster) Heal() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.cut)
-	c.loss, c.confusion = 0, 0
+	c.faults = Faults{}
 }
 
-// Lose loses that share of the messages to and from lin-kv, and has lin-kv
-// answer that share of requests with an error, applied or not.
-func (c *Cluster) Lose(loss, confusion float64) {
+// Break has those faults happen until Heal.
+func (c *Cluster) Break(f Faults) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.loss, c.confusion = loss, confusion
+	c.faults = f
 }
 
 // Kill ends a node at once.
@@ -324,15 +350,27 @@ func (c *Cluster) Stop(id string) {
 }
 
 // Pause stops a node's time, and Resume lets it go on.
-func (c *Cluster) Pause(id string) { c.member(id).Process.Pause() }
-
-// Resume ends a Pause.
-func (c *Cluster) Resume(id string) { c.member(id).Process.Resume() }
-
-func (c *Cluster) member(id string) *member {
+func (c *Cluster) Pause(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.members[id]
+	c.members[id].paused = true
+	c.members[id].Process.Pause()
+}
+
+// Resume ends a Pause.
+func (c *Cluster) Resume(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.members[id].paused = false
+	c.members[id].Process.Resume()
+}
+
+// able reports whether who was asked can still answer.
+func (c *Cluster) able(r *request) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.members[r.node]
+	return m != nil && m.name == r.process && !m.paused
 }
 
 // View returns what lin-kv has.

@@ -27,8 +27,7 @@ func kvError(code maelstrom.Code, text string) kvBody {
 	return kvBody{Type: "error", Code: &code, Text: text}
 }
 
-// serveKV carries out a request to lin-kv and sends the answer. shown is what
-// the answer tells its reader about the value of a key. c.mu is held.
+// serveKV carries out a request to lin-kv and sends the answer. c.mu is held.
 func (c *Cluster) serveKV(from string, m message) {
 	var req kvBody
 	if err := json.Unmarshal(m.Body, &req); err != nil || req.MsgID == nil {
@@ -37,10 +36,10 @@ func (c *Cluster) serveKV(from string, m message) {
 	}
 	answer, shown := kvBody{}, ""
 	switch roll := c.rnd.Float64(); {
-	case roll < c.confusion/3:
+	case roll < c.faults.Confusion/3:
 		answer = kvError(maelstrom.TemporarilyUnavailable, "not now") // definite: nothing is done
-	case roll < c.confusion:
-		if roll < c.confusion*2/3 {
+	case roll < c.faults.Confusion:
+		if roll < c.faults.Confusion*2/3 {
 			c.apply(from, req)
 		}
 		answer = kvError(maelstrom.Crash, "who knows")
@@ -49,6 +48,10 @@ func (c *Cluster) serveKV(from string, m message) {
 		}
 	default:
 		answer, shown = c.apply(from, req)
+	}
+	if c.faults.Deaf && req.Type == "cas" {
+		c.lost++
+		return
 	}
 	answer.InReplyTo = req.MsgID
 	body, err := json.Marshal(answer)
@@ -69,7 +72,8 @@ func (c *Cluster) serveKV(from string, m message) {
 	})
 }
 
-// apply does what a request asks for. c.mu is held.
+// apply does what a request asks for. shown is the value that the answer proves
+// to its reader to be stored. c.mu is held.
 func (c *Cluster) apply(from string, req kvBody) (answer kvBody, shown string) {
 	old, exists := c.kv[req.Key]
 	switch {

@@ -104,8 +104,8 @@ func (c *Cluster) answered(m message) {
 }
 
 // Load asks the nodes for IDs in turn, rate times a second for that long, and
-// then waits for the answers to come, at most a little longer. Requests that
-// nobody answers count for the phase as unanswered.
+// waits for the answers of those that run. It returns what became of all requests
+// of the phase so far, by node; those to nodes killed or paused are unanswered.
 func (c *Cluster) Load(phase string, rate int, during time.Duration, nodes ...string) map[string]Counts {
 	c.t.Helper()
 	total := int(float64(rate) * during.Seconds())
@@ -118,16 +118,16 @@ func (c *Cluster) Load(phase string, rate int, during time.Duration, nodes ...st
 		}
 		time.Sleep(time.Millisecond)
 	}
-	// Nothing is waited for that can take long: a node answers from memory.
-	limit := time.After(2*time.Second + 2*c.cfg.Latency)
+	limit := time.After(patience)
 	for _, r := range all {
-		select {
-		case <-r.done:
-		case <-limit:
-			limit = nil
-		}
-		if limit == nil {
-			break
+		for done := false; !done && c.able(r); {
+			select {
+			case <-r.done:
+				done = true
+			case <-time.After(50 * time.Millisecond): // it may have become unable
+			case <-limit:
+				c.t.Fatalf("%s: %s did not answer; it logged: %s", phase, r.process, c.log(r.node))
+			}
 		}
 	}
 	out := map[string]Counts{}

@@ -10,11 +10,29 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/maelstrom"
 )
 
-// InProcess returns what starts nodes in this process, on pipes. They cannot be
-// paused; killed, they find their streams ended.
+// bubble are the clocks of a testing/synctest bubble, whose time begins in 2000:
+// before the epoch of IDs.
+type bubble struct{ origin time.Time }
+
+const wallAhead = 26 * 365 * 24 * time.Hour
+
+func (b bubble) Read() clock.Readings {
+	now := time.Now()
+	elapsed := now.Sub(b.origin)
+	return clock.Readings{
+		Wall: now.Add(wallAhead).UnixNano(), Mono: clock.Mono(elapsed), Raw: int64(elapsed), Boot: int64(elapsed),
+	}
+}
+
+func (bubble) Kernel() clock.Kernel { return clock.Kernel{} }
+
+// InProcess returns what starts nodes in this process, on pipes, in the time of
+// the testing/synctest bubble that it is called in. They cannot be paused; killed,
+// they find their streams ended.
 func InProcess(window time.Duration) func(string) (*Process, error) {
 	return func(string) (*Process, error) {
 		inR, inW := io.Pipe()
@@ -25,6 +43,7 @@ func InProcess(window time.Duration) func(string) (*Process, error) {
 		go func() {
 			err := maelstrom.Run(ctx, maelstrom.Config{
 				Window: window, Version: "test", Logger: slog.New(slog.NewTextHandler(log, nil)),
+				Clock: clock.NewSystemOn(clock.AnchorConfig{}, bubble{time.Now()}),
 			}, inR, outW)
 			_ = inR.Close()
 			_ = outW.Close()
