@@ -58,6 +58,7 @@ type Machine struct {
 	sids     map[flake.SID]Sid // as last listed
 	listed   bool              // sids is fresh enough to choose from
 	standby  bool              // there was nothing to choose, when last listed
+	stale    bool              // something has changed since the latest list was asked for
 	witness  clock.Millis      // latest wall time among live holders' records, when listed
 	seenAt   clock.Mono        // when that was
 
@@ -177,8 +178,10 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 			t.sealed, t.issued = true, ev.Ceil
 		}
 	case Changed:
-		// Who is about to acquire anyway learns from the write itself. Who is kept
-		// from it by clocks has to know whose clocks there are.
+		// Who is about to acquire anyway learns from the write itself, or lists anew
+		// if there is nothing to choose. Who is kept from it by clocks has to know
+		// whose clocks there are.
+		m.stale = true
 		switch {
 		case m.standby, !m.gateOpen:
 			m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))

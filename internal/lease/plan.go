@@ -69,7 +69,7 @@ func (m *Machine) planLease(now clock.Reading) {
 const slowRetry = time.Second
 
 func (m *Machine) load(now clock.Reading) {
-	m.busy, m.heard = true, m.rumour
+	m.busy, m.stale, m.heard = true, false, m.rumour
 	m.reload = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
 	m.do(Load{})
 }
@@ -162,6 +162,9 @@ func (m *Machine) seek(now clock.Reading) {
 		if m.standby = !ok; ok {
 			m.acquire(now, sid, m.sids[sid])
 		} else {
+			if m.stale { // while we registered, or while the list was on its way
+				m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
+			}
 			m.problem = fmt.Sprintf("no sid is free: %d of %d are held, %d quarantined",
 				m.Status().PoolHeld, m.cfg.Format.Layout.Holders(), len(m.bad))
 		}
