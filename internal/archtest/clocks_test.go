@@ -27,6 +27,7 @@ var mayRead = map[string]string{
 	"flake/offline.go":                 "offline generators coordinate nothing: their clock is a default that callers may replace",
 	"ulid/offline.go":                  "the same",
 	"internal/node/node.go":            "a context's deadline is a time.Time, so the time left until it can only be asked of package time",
+	"chaos/netswitch":                  "when a delayed packet is due; it carries packets, and issues nothing",
 	"chaos":                            "the harness observes from outside: it times what clients see, and issues nothing",
 	"cmd/allocator":                    "the command line is a shell: its times are of offline IDs and of what it prints",
 }

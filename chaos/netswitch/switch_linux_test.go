@@ -1,0 +1,457 @@
+package netswitch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+var entered error
+
+func TestMain(m *testing.M) {
+	entered = Enter()
+	os.Exit(m.Run())
+}
+
+// network returns a switch with n hosts, and checks at the end that nothing is left.
+func network(t *testing.T, n int) (*Switch, []*Host) {
+	t.Helper()
+	if entered != nil {
+		t.Skip("not run:", entered)
+	}
+	goroutines := goleak.IgnoreCurrent()
+	before := namespaces(t)
+	s, err := New(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error("again:", err)
+		}
+		goleak.VerifyNone(t, goroutines)
+		// A thread that ends is seen by others a moment later.
+		for deadline := time.Now().Add(10 * time.Second); namespaces(t) > before; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d network namespaces are held, %d before", namespaces(t), before)
+			}
+		}
+	})
+	var hosts []*Host
+	for i := range n {
+		h, err := s.AddHost(fmt.Sprint("host-", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hosts = append(hosts, h)
+	}
+	return s, hosts
+}
+
+// namespaces counts those that threads of this process are in, or that it holds open.
+func namespaces(t *testing.T) int {
+	t.Helper()
+	found := map[string]bool{}
+	for _, pattern := range []string{"/proc/self/task/*/ns/net", "/proc/self/fd/*"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			if to, err := os.Readlink(name); err == nil && strings.HasPrefix(to, "net:") {
+				found[to] = true
+			}
+		}
+	}
+	return len(found)
+}
+
+// echo answers datagrams and connections to port 7 of h.
+func echo(t *testing.T, h *Host) {
+	t.Helper()
+	var packets net.PacketConn
+	var listener net.Listener
+	err := h.Do(func() (err error) {
+		if packets, err = net.ListenPacket("udp", h.IP()+":7"); err != nil {
+			return err
+		}
+		listener, err = net.Listen("tcp", h.IP()+":7")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	wg.Go(func() {
+		for b := make([]byte, 9000); ; {
+			n, from, err := packets.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = packets.WriteTo(b[:n], from)
+		}
+	})
+	wg.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			wg.Go(func() { _, _ = io.Copy(c, c) })
+		}
+	})
+	t.Cleanup(func() {
+		packets.Close()
+		listener.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+}
+
+func dial(t *testing.T, from *Host, network, address string) net.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c, err := from.DialContext(ctx, network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func apply(t *testing.T, s *Switch, e Effect, m Match, pairs ...Pair) *Fault {
+	t.Helper()
+	f, err := s.Apply(e, m, pairs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// ask sends and demands the same back.
+func ask(t *testing.T, c net.Conn, content string) {
+	t.Helper()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(c, content); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, len(content))
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != content {
+		t.Fatalf("%q, %v", b, err)
+	}
+}
+
+func TestThrough(t *testing.T) {
+	s, hosts := network(t, 3)
+	a, b := hosts[0], hosts[1]
+	echo(t, b)
+	ask(t, dial(t, a, "udp", b.IP()+":7"), "a datagram")
+	ask(t, dial(t, a, "tcp", b.IP()+":7"), "a connection")
+	if got := s.Traffic(Pair{a, b}); got.Packets < 4 || got.Bytes < 100 {
+		t.Errorf("a to b: %+v", got)
+	}
+	if got := s.Traffic(Pair{a, hosts[2]}); got != (Traffic{}) {
+		t.Errorf("a to c: %+v", got)
+	}
+	if s.Lost() != 0 {
+		t.Errorf("%d packets were lost", s.Lost())
+	}
+	// A host's loopback is its own.
+	echo(t, hosts[2])
+	var listener net.Listener
+	if err := b.Do(func() (err error) { listener, err = net.Listen("tcp", "127.0.0.1:9"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	dial(t, b, "tcp", "127.0.0.1:9")
+	if c, err := a.DialContext(t.Context(), "tcp", "127.0.0.1:9"); err == nil {
+		c.Close()
+		t.Error("the loopback of b answers a")
+	}
+	// Nothing leads out of the network.
+	if c, err := a.DialContext(t.Context(), "tcp", "203.0.113.1:9"); !errors.Is(err, syscall.ENETUNREACH) {
+		t.Errorf("a way out: %v, %v", c, err)
+	}
+}
+
+// sent is the content of the n-th datagram of deliveries.
+func sent(n int) string { return fmt.Sprintf("%06d and some words to fill it", n) }
+
+// deliveries sends n datagrams from a to b and returns those that arrive, as they
+// do, until nothing has for quiet.
+func deliveries(t *testing.T, a, b *Host, n int, quiet time.Duration) (out []string) {
+	t.Helper()
+	var in net.PacketConn
+	if err := b.Do(func() (err error) { in, err = net.ListenPacket("udp", b.IP()+":0"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	c := dial(t, a, "udp", in.LocalAddr().String())
+	received := make(chan []string)
+	var all atomic.Bool
+	go func() {
+		var got []string
+		for buffer := make([]byte, 9000); ; {
+			_ = in.SetReadDeadline(time.Now().Add(quiet))
+			n, _, err := in.ReadFrom(buffer)
+			if err == nil {
+				got = append(got, string(buffer[:n]))
+			} else if all.Load() {
+				received <- got
+				return
+			}
+		}
+	}()
+	for i := range n {
+		if _, err := io.WriteString(c, sent(i)); err != nil {
+			t.Error(err)
+		}
+		if i%20 == 19 {
+			time.Sleep(time.Millisecond) // no buffer overflows
+		}
+	}
+	all.Store(true)
+	return <-received
+}
+
+func TestOneWay(t *testing.T) {
+	s, hosts := network(t, 2)
+	a, b := hosts[0], hosts[1]
+	f := apply(t, s, Cut, Match{}, Pair{a, b})
+	if got := deliveries(t, a, b, 20, 100*time.Millisecond); len(got) != 0 {
+		t.Errorf("%d datagrams went through a cut", len(got))
+	}
+	if got := deliveries(t, b, a, 20, 100*time.Millisecond); len(got) != 20 {
+		t.Errorf("%d of 20 datagrams went the other way", len(got))
+	}
+	if d := f.Done(); d != (Done{Matched: 20, Dropped: 20}) || !d.Fired() {
+		t.Errorf("done: %+v", d)
+	}
+	f.Lift()
+	f.Lift()
+	if got := deliveries(t, a, b, 20, 100*time.Millisecond); len(got) != 20 {
+		t.Errorf("%d of 20 after it was lifted", len(got))
+	}
+	f = apply(t, s, Cut, Match{}, Both(a, b)...)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if c, err := a.DialContext(ctx, "tcp", b.IP()+":7"); err == nil {
+		c.Close()
+		t.Error("connected through a cut")
+	}
+	s.Heal()
+	if got := deliveries(t, a, b, 20, 100*time.Millisecond); len(got) != 20 || f.Done().Matched == 0 {
+		t.Errorf("%d of 20 after all was healed", len(got))
+	}
+}
+
+func TestPorts(t *testing.T) {
+	s, hosts := network(t, 2)
+	a, b := hosts[0], hosts[1]
+	echo(t, b)
+	f := apply(t, s, Cut, Match{Proto: UDP, Ports: []uint16{7}}, Pair{b, a}) // the answers alone
+	ask(t, dial(t, a, "tcp", b.IP()+":7"), "a connection")
+	if f.Done().Matched != 0 {
+		t.Errorf("done: %+v", f.Done())
+	}
+	c := dial(t, a, "udp", b.IP()+":7")
+	fmt.Fprint(c, "a question")
+	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := c.Read(make([]byte, 100)); err == nil {
+		t.Errorf("%d bytes of answer", n)
+	}
+	if f.Done().Dropped != 1 {
+		t.Errorf("done: %+v", f.Done())
+	}
+}
+
+func TestStatistics(t *testing.T) {
+	s, hosts := network(t, 2)
+	a, b := hosts[0], hosts[1]
+	const n = 1000
+	for _, tc := range []struct {
+		name      string
+		e         Effect
+		low, high int // of arrivals
+		bad       bool
+		count     func(Done) uint64
+	}{
+		{"nothing", Effect{}, n, n, false, func(d Done) uint64 { return d.Matched }},
+		{"drop", Effect{Drop: .25}, 650, 850, false, func(d Done) uint64 { return d.Dropped }},
+		{"corrupt", Effect{Corrupt: .25}, 650, 850, false, func(d Done) uint64 { return d.Corrupted }},
+		{"forge", Effect{Forge: .25}, n, n, true, func(d Done) uint64 { return d.Forged }},
+		{"duplicate", Effect{Duplicate: .25}, 1150, 1350, false, func(d Done) uint64 { return d.Duplicated }},
+		{"delay", Effect{Delay: 20 * time.Millisecond}, n, n, false, func(d Done) uint64 { return d.Delayed }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := apply(t, s, tc.e, Match{}, Pair{a, b})
+			defer f.Lift()
+			got := deliveries(t, a, b, n, 300*time.Millisecond)
+			if len(got) < tc.low || len(got) > tc.high {
+				t.Errorf("%d of %d arrived", len(got), n)
+			}
+			bad := 0
+			for i, text := range got {
+				if tc.low == n && tc.high == n && text != sent(i) || tc.low != n && text[6:] != sent(0)[6:] {
+					bad++
+				}
+			}
+			if tc.bad && (bad < 150 || bad > 350 || uint64(bad) != f.Done().Forged) || !tc.bad && bad != 0 {
+				t.Errorf("%d arrived damaged: %+v", bad, f.Done())
+			}
+			if tc.name != "forge" && !slices.IsSorted(got) {
+				t.Error("they overtook one another")
+			}
+			if c := tc.count(f.Done()); c == 0 || f.Done().Matched != n {
+				t.Errorf("done: %+v", f.Done())
+			}
+		})
+	}
+	if s.Lost() != 0 {
+		t.Errorf("%d packets were lost", s.Lost())
+	}
+}
+
+func TestOrder(t *testing.T) {
+	s, hosts := network(t, 2)
+	for name, e := range map[string]Effect{"reorder": {Reorder: .1}, "jitter": {Delay: 10 * time.Millisecond, Jitter: 8 * time.Millisecond}} {
+		f := apply(t, s, e, Match{}, Pair{hosts[0], hosts[1]})
+		got := deliveries(t, hosts[0], hosts[1], 500, 300*time.Millisecond)
+		f.Lift()
+		if len(got) != 500 || slices.IsSorted(got) || !f.Done().Fired() {
+			t.Errorf("%s: %d arrived, in order: %t; %+v", name, len(got), slices.IsSorted(got), f.Done())
+		}
+	}
+}
+
+// TCP repairs what the switch does to it, and so what arrives is what was sent.
+func TestTCPSurvives(t *testing.T) {
+	s, hosts := network(t, 2)
+	a, b := hosts[0], hosts[1]
+	echo(t, b)
+	f := apply(t, s, Effect{Drop: .02, Corrupt: .02, Duplicate: .05, Reorder: .05, Delay: time.Millisecond}, Match{}, Both(a, b)...)
+	content := bytes.Repeat([]byte("some words to fill it. "), 20_000)
+	c := dial(t, a, "tcp", b.IP()+":7")
+	_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+	go func() { _, _ = c.Write(content) }()
+	got := make([]byte, len(content))
+	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("another content arrived: %v", err)
+	}
+	if d := f.Done(); d.Dropped == 0 || d.Duplicated == 0 || d.Reordered == 0 {
+		t.Errorf("done: %+v", d)
+	}
+}
+
+func TestThroughput(t *testing.T) {
+	s, hosts := network(t, 2)
+	a, b := hosts[0], hosts[1]
+	echo(t, b)
+	c := dial(t, a, "tcp", b.IP()+":7")
+	_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+	const size = 32 << 20
+	began := time.Now()
+	go func() { _, _ = io.CopyN(c, zeros{}, size) }()
+	if n, err := io.CopyN(io.Discard, c, size); err != nil {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	t.Logf("%.0f MB/s there and back", 2*size/1e6/time.Since(began).Seconds())
+	if s.Lost() != 0 {
+		t.Errorf("%d packets were lost", s.Lost())
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// A process that was started in a host is in it, and ends with the switch.
+func TestProcess(t *testing.T) {
+	s, hosts := network(t, 1)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestInside$")
+	cmd.Env = append(os.Environ(), "NETSWITCH_TEST_INSIDE="+hosts[0].IP())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hosts[0].Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 7)
+	if _, err := io.ReadFull(out, line); err != nil || string(line) != "inside\n" {
+		t.Errorf("it says %q, %v", line, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestInside(t *testing.T) {
+	ip := os.Getenv("NETSWITCH_TEST_INSIDE")
+	if ip == "" {
+		t.Skip("for TestProcess")
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil || !slices.ContainsFunc(addresses, func(a net.Addr) bool { return a.String() == ip+"/16" }) {
+		fmt.Println(addresses, err)
+		os.Exit(1)
+	}
+	fmt.Println("inside")
+	select {}
+}
+
+func TestClosed(t *testing.T) {
+	s, hosts := network(t, 2)
+	if _, err := s.Apply(Cut, Match{}, Pair{hosts[0], hosts[0]}); err == nil {
+		t.Error("a wire from a host to itself")
+	}
+	if _, err := s.Apply(Effect{Drop: 2}, Match{}, Pair{hosts[0], hosts[1]}); err == nil {
+		t.Error("a share of 2")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := hosts[0].Do(func() error { return nil }); !errors.Is(err, ErrClosed) {
+		t.Errorf("Do: %v", err)
+	}
+	if _, err := hosts[0].DialContext(t.Context(), "tcp", "10.77.0.1:1"); !errors.Is(err, ErrClosed) {
+		t.Errorf("DialContext: %v", err)
+	}
+	if _, err := s.AddHost("late"); !errors.Is(err, ErrClosed) {
+		t.Errorf("AddHost: %v", err)
+	}
+}
