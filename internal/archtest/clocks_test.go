@@ -29,6 +29,8 @@ var mayRead = map[string]string{
 	"internal/node/node.go":            "a context's deadline is a time.Time, so the time left until it can only be asked of package time",
 	"chaos/netswitch":                  "when a delayed packet is due; it carries packets, and issues nothing",
 	"chaos":                            "the harness observes from outside: it times what clients see, and issues nothing",
+	"chaos/rig":                        "the same: when what was seen of a cluster",
+	"chaos/nemesis":                    "the same: when a fault is due",
 	"cmd/allocator":                    "the command line is a shell: its times are of offline IDs and of what it prints",
 }
 

@@ -35,6 +35,10 @@ var owned = []struct {
 		"only the gossip shell speaks memberlist: everyone else takes clock samples"},
 }
 
+// operator is the harness's hand on etcd: it does to the keys what no node does, so
+// it can go through none of etcdstore's compares.
+const operator = "chaos/operator"
+
 // rules check a graph; each returns the edges that break it.
 var rules = []func(graph) []breach{coreIsPure, oneHome, testsOnly, codecsAreSmall}
 
@@ -57,7 +61,7 @@ func oneHome(g graph) (out []breach) {
 	for _, path := range g.paths() {
 		for _, imported := range g[path].Imports {
 			for _, o := range owned {
-				if under(imported, o.library...) && path != o.home && path != o.double {
+				if under(imported, o.library...) && path != o.home && path != o.double && !(path == operator && o.home == "internal/lease/etcdstore") {
 					out = append(out, breach{"one home", path + " > " + imported, o.why})
 				}
 			}

@@ -1,0 +1,87 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Liar is a member of gossip who has the key, stands in the registry, and tells
+// the others false clocks and a false history of etcd.
+type Liar struct {
+	lie   func(since time.Duration) time.Duration
+	began time.Time
+	c     *cluster.Cluster
+	stop  context.CancelFunc
+	done  chan error
+	end   func(context.Context) error
+	once  sync.Once
+}
+
+// StartLiar starts one. lie is by how much its clocks are off.
+func (r *Rig) StartLiar(ctx context.Context, lie func(since time.Duration) time.Duration) (*Liar, error) {
+	space, err := r.Op.Space(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &Liar{lie: lie, began: time.Now(), done: make(chan error, 1)}
+	cfg := cluster.Config{Node: "liar", Instance: uuid.NewString(), Label: Root + "/" + Space, Pool: space.Pool,
+		Bind: r.spare.Gossip, KeyFile: r.keyFile, Local: l, OnExchange: func(cluster.Exchange) {}}
+	var addr string
+	if err := r.spare.Place.Do(func() (err error) {
+		cfg.Transport, addr, err = cluster.Listen(cfg)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	cfg.Advertise = addr
+	if l.c, err = cluster.New(cfg); err != nil {
+		return nil, errors.Join(err, cfg.Transport.Shutdown())
+	}
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	l.stop = stop
+	go func() { l.done <- l.c.Run(run) }()
+	l.end, err = r.Op.Register(ctx, lease.Registration{Instance: lease.Instance(cfg.Instance), Node: cfg.Node, Version: "liar", Gossip: addr})
+	if err != nil {
+		return nil, errors.Join(err, l.Stop(ctx))
+	}
+	return l, nil
+}
+
+// Told returns how often it has answered with a lie.
+func (l *Liar) Told() uint64 { return l.c.Stats().Pongs }
+
+// Stop ends it. It may be called again.
+func (l *Liar) Stop(ctx context.Context) (err error) {
+	l.once.Do(func() {
+		l.stop()
+		if err = <-l.done; err != nil {
+			err = fmt.Errorf("liar: %w", err)
+		}
+		if l.end != nil {
+			err = errors.Join(err, l.end(ctx))
+		}
+	})
+	return err
+}
+
+// Clocks lies about all but the raw one, by which others would notice nothing.
+func (l *Liar) Clocks() cluster.Clocks {
+	since := time.Since(l.began)
+	wall := l.began.Add(since).Add(l.lie(since)).UnixNano()
+	return cluster.Clocks{Raw: int64(since) + 1, Issuing: wall, Wall: wall}
+}
+
+// Status claims to be well, and to have read what etcd never wrote.
+func (l *Liar) Status() cluster.Status {
+	return cluster.Status{Kernel: cluster.Kernel{Known: true, Synchronised: true}, Verdict: clock.Open, SID: -1,
+		Era: 1 << 20, Cluster: 1, Revision: 1 << 40, Ceiling: clock.Millis(1 << 42)}
+}
