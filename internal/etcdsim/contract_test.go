@@ -367,6 +367,11 @@ var stories = map[string]func(*story){
 		gone, err := s.c.TimeToLive(s.ctx, id)
 		s.say("time to live: %d, %v", gone.TTL, err)
 		empty := s.grant(60)
+		all, err := s.c.Leases(s.ctx)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.say("listed: %v, and not what is gone: %v", has(all, empty), !has(all, id))
 		_, err = s.c.Revoke(s.ctx, empty)
 		s.say("revoke an empty one: %v", err)
 		s.get("no revision for it", s.k("a"))
@@ -454,6 +459,10 @@ func TestAnswersAlike(t *testing.T) {
 			}
 		})
 	}
+}
+
+func has(all *clientv3.LeaseLeasesResponse, id clientv3.LeaseID) bool {
+	return slices.ContainsFunc(all.Leases, func(l clientv3.LeaseStatus) bool { return l.ID == id })
 }
 
 func trim(keys [][]byte, prefix string) (out []string) {

@@ -219,6 +219,21 @@ func (l leases) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest)
 	return out, nil
 }
 
+func (l leases) LeaseLeases(context.Context, *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	out := &pb.LeaseLeasesResponse{Header: l.s.header()}
+	var ids []int64
+	for id := range l.s.grants {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		out.Leases = append(out.Leases, &pb.LeaseStatus{ID: id})
+	}
+	return out, nil
+}
+
 type maintenance struct {
 	pb.UnimplementedMaintenanceServer
 	s *Server

@@ -1,0 +1,200 @@
+package virtual
+
+import (
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// TestCrash: nodes die without a word and are started again at once. Each serves
+// within seconds, others notice nothing, and no sid is lost for good.
+func TestCrash(t *testing.T) {
+	tell(t, func(w *world) {
+		nodes := w.startAll(3)
+		from := w.now()
+		for i := range 40 { // more lives than there are sids
+			time.Sleep(time.Duration(1+i%7) * time.Second)
+			nodes[2].kill()
+			again := w.start(options{name: nodes[2].name})
+			again.untilReady(2 * time.Second)
+			nodes[2] = again
+		}
+		for _, m := range nodes[:2] {
+			m.served(during{from, w.now()}, 2*time.Millisecond)
+		}
+		time.Sleep(20 * time.Second)
+		if st := nodes[0].d.Node().Stats().Lease; st.PoolHeld != 3 {
+			t.Errorf("%d sids are held, want 3", st.PoolHeld)
+		}
+	})
+}
+
+// TestCrashOfAll: all nodes die and start again, also while etcd is away.
+func TestCrashOfAll(t *testing.T) {
+	tell(t, func(w *world) {
+		nodes := w.startAll(4)
+		for i := range 6 {
+			time.Sleep(time.Duration(3+5*i) * time.Second)
+			if i%2 == 1 {
+				w.etcd.Stop()
+			}
+			for _, m := range nodes {
+				m.kill()
+			}
+			time.Sleep(time.Duration(i) * time.Second)
+			var next []*member
+			for _, m := range nodes {
+				next = append(next, w.start(options{name: m.name}))
+			}
+			if i%2 == 1 {
+				time.Sleep(2 * time.Second)
+				if err := w.etcd.Start(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, m := range next {
+				m.untilReady(8 * time.Second)
+			}
+			nodes = next
+		}
+	})
+}
+
+// TestRollingRestart: each node in turn is stopped and started again. It is ready
+// at once, on time that the one before gave back, and clients of others see
+// nothing.
+func TestRollingRestart(t *testing.T) {
+	tell(t, func(w *world) {
+		nodes := w.startAll(3)
+		for range 3 {
+			for i, m := range nodes {
+				from := w.now()
+				m.stop()
+				for reason := range m.reasons(during{from, w.now()}) {
+					if reason != "" && reason != "DRAINING" && reason != "connection" {
+						t.Errorf("%s: %s while it stopped", m.name, reason)
+					}
+				}
+				again := w.start(options{name: m.name})
+				again.untilReady(time.Second)
+				nodes[i] = again
+				for j, o := range nodes {
+					if j != i {
+						o.served(during{from, w.now()}, 2*time.Millisecond)
+					}
+				}
+			}
+		}
+		time.Sleep(time.Second)
+		if st := nodes[0].d.Node().Stats().Lease; st.PoolHeld != 3 {
+			t.Errorf("%d sids are held, want 3", st.PoolHeld)
+		}
+	})
+}
+
+// TestGossipCut: nodes that hear nothing from each other go on serving, as the
+// policy "allow" says, and are confirmed again when they do.
+func TestGossipCut(t *testing.T) {
+	tell(t, func(w *world) {
+		nodes := w.startAll(3)
+		from := w.now()
+		time.Sleep(10 * time.Second)
+		a := []string{nodes[0].gossip.Addr()}
+		b := []string{nodes[1].gossip.Addr(), nodes[2].gossip.Addr()}
+		w.gossip.Partition(a, b)
+		time.Sleep(3 * time.Minute)
+		if v := nodes[0].d.Clocks().Gate.Verdict; v.Phase == clock.Confirmed {
+			t.Errorf("cut off for minutes: %+v", v)
+		}
+		if v := nodes[1].d.Clocks().Gate.Verdict; v.Phase != clock.Confirmed {
+			t.Errorf("in a majority: %+v", v)
+		}
+		w.gossip.Heal()
+		time.Sleep(time.Minute)
+		for _, m := range nodes {
+			m.served(during{from, w.now()}, 2*time.Millisecond)
+			if v := m.d.Clocks().Gate.Verdict; v.Phase != clock.Confirmed {
+				t.Errorf("%s: %+v", m.name, v)
+			}
+		}
+	})
+}
+
+// TestClocks: what is wrong with one node's clock stays that node's trouble, and
+// reaches no ID.
+func TestClocks(t *testing.T) {
+	t.Run("wrong from the start", func(t *testing.T) {
+		tell(t, func(w *world) {
+			nodes := w.startAll(3)
+			from := w.now()
+			bad := w.start(options{off: time.Second})
+			time.Sleep(10 * time.Second)
+			time.Sleep(time.Minute)
+			out := bad.reasons(during{from, w.now()})
+			if out["CLOCK_SKEW"] < 200 || out[""] > 0 {
+				t.Errorf("a node a second ahead: %v, want CLOCK_SKEW", out)
+			}
+			for _, m := range nodes {
+				m.served(during{from, w.now()}, 2*time.Millisecond)
+			}
+			bad.clocks.Step(-time.Second)
+			bad.untilReady(40 * time.Second)
+		})
+	})
+	for _, step := range []time.Duration{-24 * time.Hour, -time.Second, 300 * time.Millisecond, time.Second, time.Hour} {
+		t.Run("stepped by "+step.String(), func(t *testing.T) {
+			tell(t, func(w *world) {
+				nodes := w.startAll(3)
+				from := w.now()
+				time.Sleep(10 * time.Second)
+				nodes[0].clocks.Step(step)
+				time.Sleep(2 * time.Minute)
+				for _, m := range nodes {
+					m.served(during{from, w.now()}, 5*time.Millisecond)
+				}
+				// A crash: the next process finds the wrong clock, and the windows of the last.
+				nodes[0].kill()
+				again := w.start(options{name: nodes[0].name, off: step})
+				back := w.now()
+				time.Sleep(time.Minute)
+				if out := again.reasons(during{back, w.now()}); out[""] > 0 {
+					t.Errorf("started on a clock that is %v off: %v", step, out)
+				}
+				for _, m := range nodes[1:] {
+					m.served(during{from, w.now()}, 5*time.Millisecond)
+				}
+			})
+		})
+	}
+}
+
+// TestMoreNodesThanSids: the 33rd node stands by, and serves when another leaves.
+func TestMoreNodesThanSids(t *testing.T) {
+	tell(t, func(w *world) {
+		nodes := make([]*member, 0, 33)
+		for range 33 {
+			nodes = append(nodes, w.start(options{pace: 2 * time.Second}))
+		}
+		time.Sleep(10 * time.Second)
+		var standby []*member
+		for _, m := range nodes {
+			if !m.d.Node().Stats().Holding {
+				standby = append(standby, m)
+			}
+		}
+		if len(standby) != 1 {
+			t.Fatalf("%d nodes stand by, want 1", len(standby))
+		}
+		if out := standby[0].reasons(during{w.now() - 5*time.Second, w.now()}); out["NO_SID"] < 2 || len(out) != 1 {
+			t.Errorf("the one that stands by: %v, want NO_SID", out)
+		}
+		for _, m := range nodes {
+			if m != standby[0] {
+				m.stop()
+				break
+			}
+		}
+		standby[0].untilReady(5 * time.Second)
+	})
+}
