@@ -70,6 +70,7 @@ func (i inputs) lines(ctx context.Context, f func(string, error) error) (n int, 
 	r := bufio.NewReaderSize(&source{ctx: ctx, in: i.in, before: i.flush}, chunk)
 	for {
 		line, err := r.ReadSlice('\n')
+		line = bytes.TrimSuffix(line, []byte("\n"))
 		if len(line) > maxLine {
 			n++
 			if ferr := f(string(line[:maxLine]), errLong); ferr != nil {
