@@ -129,6 +129,7 @@ func (a *app) groups() []group {
 	return []group{
 		{"IDs, without a node", []*cobra.Command{
 			a.parseCommand(), a.validateCommand(), a.newCommand(), a.monotonicCommand(), a.fromTimeCommand(),
+			a.auditCommand(),
 		}},
 		{"IDs from a cluster", []*cobra.Command{
 			a.devCommand(), a.getCommand(), a.statusCommand(),

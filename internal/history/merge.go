@@ -74,7 +74,10 @@ func compareItems(a, b item) int {
 	if c := a.Key.Compare(b.Key); c != 0 {
 		return c
 	}
-	return cmp.Compare(a.count, b.count)
+	if c := cmp.Compare(a.count, b.count); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.pos, b.pos)
 }
 
 func (s *sorter) add(i item) error {

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// spoolsIn makes a folder for temporary files that the test finds empty in the
+// end.
+func spoolsIn(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	t.Cleanup(func() {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	})
+}
+
+// Far more IDs than fit in the memory given, in random order and as ULIDs among
+// flakes: as many duplicates and steps down as counting finds.
+func TestAuditAgainstCounting(t *testing.T) {
+	spoolsIn(t)
+	const lines = 400_000 // of either width four times what is kept in memory
+	r := rand.New(rand.NewPCG(11, 12))
+	seen, copies, falls := map[string]int{}, 0, 0
+	var log []byte
+	var last, lastWide string
+	for i := range lines {
+		id := flake.ID(r.Uint64N(1<<40) << 6)
+		text := id.String()
+		wide := i%2 == 1
+		if wide {
+			w, err := ulid.FromFlake(id, flake.DefaultEpoch, uint64(r.IntN(3)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = w.String()
+		}
+		if r.IntN(1000) == 0 {
+			if wide {
+				text = lastWide
+			} else if last != "" {
+				text = last
+			}
+		}
+		if text == "" {
+			continue
+		}
+		if seen[text]++; seen[text] > 1 {
+			copies++
+		}
+		if wide {
+			lastWide = text
+		} else {
+			last = text
+		}
+		log = append(append(log, text...), '\n')
+	}
+	// Order is looked at between neighbours of one width.
+	var before string
+	for line := range bytes.Lines(log) {
+		text := string(bytes.TrimSpace(line))
+		if len(text) == len(before) && text < before {
+			falls++
+		}
+		before = text
+	}
+	var out, stderr bytes.Buffer
+	code := run(t.Context(), []string{"audit", "--order", "file", "--memory", "16MiB", "--format", "json", "-"}, bytes.NewReader(log), &out, &stderr, nil)
+	var got auditReport
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatalf("%v: %s%s", err, out.Bytes(), stderr.Bytes())
+	}
+	if copies < 100 || code != exitInvalid || got.Duplicates != uint64(copies) || len(got.Twice) != mostShown {
+		t.Errorf("code %d, %d duplicates (%d shown), want %d", code, got.Duplicates, len(got.Twice), copies)
+	}
+	if got.Disorder != int64(falls) {
+		t.Errorf("%d steps down, want %d", got.Disorder, falls)
+	}
+	for _, d := range got.Twice {
+		if seen[d.ID] < 2 || !strings.HasPrefix(d.At, "stdin:") {
+			t.Errorf("%+v is no duplicate", d)
+		}
+	}
+}
+
+// flood is a log that ends the audit after a while, as Ctrl-C does.
+type flood struct {
+	stop  context.CancelFunc
+	lines int
+	next  flake.ID
+}
+
+func (e *flood) Read(p []byte) (int, error) {
+	n := 0
+	for n+14 <= len(p) {
+		e.next += 32
+		b, _ := e.next.AppendText(p[:n])
+		p[len(b)] = '\n'
+		n += 14
+		if e.lines--; e.lines == 0 {
+			e.stop()
+		}
+	}
+	return n, nil
+}
+
+func TestAuditInterrupted(t *testing.T) {
+	spoolsIn(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var stderr bytes.Buffer
+	code := run(ctx, []string{"audit", "--memory", "16MiB"}, &flood{stop: stop, lines: 500_000, next: 1 << 40}, io.Discard, &stderr, nil)
+	if code != exitInterrupted || stderr.Len() > 0 {
+		t.Errorf("code %d: %s", code, stderr.Bytes())
+	}
+}
+
+func TestAuditNeedsSomewhereToSpool(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "nowhere"))
+	var stderr bytes.Buffer
+	if code := run(t.Context(), []string{"audit"}, strings.NewReader("02MVQY54W65P0\n"), io.Discard, &stderr, nil); code != exitUsage || !strings.Contains(stderr.String(), "nowhere") {
+		t.Errorf("code %d: %s", code, stderr.Bytes())
+	}
+}
