@@ -31,17 +31,17 @@ func TestTimesFarOff(t *testing.T) {
 	}
 }
 
-// endless is lines without end; counts what was read.
-type endless struct{ n int }
+// ceaseless is lines without end; counts what was read.
+type ceaseless struct{ n int }
 
-func (e *endless) Read(p []byte) (int, error) {
+func (e *ceaseless) Read(p []byte) (int, error) {
 	e.n += copy(p, strings.Repeat("02MVQDZ9NFSQ0\n", len(p)/14+1))
 	return len(p), nil
 }
 
 // A reader that leaves ends a filter without a word and without reading on.
 func TestBrokenPipe(t *testing.T) {
-	in := &endless{}
+	in := &ceaseless{}
 	var stderr strings.Builder
 	out := &closing{after: 1 << 20}
 	if code := run(t.Context(), []string{"validate", "-"}, in, out, &stderr, nil); code != exitOK || stderr.Len() > 0 {
