@@ -70,11 +70,14 @@ func Parse(s string) (ID, error) {
 	if len(s) != TextLen {
 		return 0, wrongLength(len(s))
 	}
-	v, ok := crockford.Decode64(s)
-	if !ok {
+	t := &crockford.Places
+	top := t[5][s[0]]
+	high := t[0][s[1]] | t[1][s[2]] | t[2][s[3]] | t[3][s[4]] | t[4][s[5]] | t[5][s[6]]
+	low := t[0][s[7]] | t[1][s[8]] | t[2][s[9]] | t[3][s[10]] | t[4][s[11]] | t[5][s[12]]
+	if top > 7 || high|low >= crockford.Bad {
 		return 0, badText(s)
 	}
-	return ID(v), nil
+	return ID(top)<<60 | ID(high)<<30 | ID(low), nil
 }
 
 // ParseLenient returns the ID a person may have meant by s: it drops hyphens

@@ -63,11 +63,22 @@ func Parse(s string) (ID, error) {
 	if len(s) != TextLen {
 		return ID{}, wrongLength(len(s), TextLen)
 	}
-	hi, lo, ok := crockford.Decode128(s)
-	if !ok {
+	// Cut where it suits the words: the first letter has 3 bits, and the two in
+	// the middle lie in both words.
+	t := &crockford.Places
+	top := t[5][s[0]]
+	a := t[1][s[1]] | t[2][s[2]] | t[3][s[3]] | t[4][s[4]] | t[5][s[5]]
+	b := t[0][s[6]] | t[1][s[7]] | t[2][s[8]] | t[3][s[9]] | t[4][s[10]] | t[5][s[11]]
+	mid := t[4][s[12]] | t[5][s[13]]
+	c := t[0][s[14]] | t[1][s[15]] | t[2][s[16]] | t[3][s[17]] | t[4][s[18]] | t[5][s[19]]
+	d := t[0][s[20]] | t[1][s[21]] | t[2][s[22]] | t[3][s[23]] | t[4][s[24]] | t[5][s[25]]
+	if top > 7 || a|b|mid|c|d >= crockford.Bad {
 		return ID{}, badText(s)
 	}
-	return ID{hi, lo}, nil
+	return ID{
+		hi: uint64(top)<<61 | uint64(a)<<36 | uint64(b)<<6 | uint64(mid)>>4,
+		lo: uint64(mid)<<60 | uint64(c)<<30 | uint64(d),
+	}, nil
 }
 
 // ParseLenient returns the ID a person may have meant by s: it drops hyphens

@@ -36,9 +36,14 @@ func ParseTime(s string) (int64, error) {
 	if len(s) != TimeLen {
 		return 0, wrongLength(len(s), TimeLen)
 	}
-	// Behind three zeros it is 13 letters, whose 65 bits hold these 50.
-	ms, ok := crockford.Decode64("000" + s)
-	if !ok || ms > MaxUnixMilli {
+	var ms uint64
+	seen := uint32(0)
+	for i := range len(s) {
+		v := crockford.Places[crockford.Run-1][s[i]]
+		seen |= v
+		ms = ms<<5 | uint64(v)
+	}
+	if seen >= crockford.Bad || ms > MaxUnixMilli {
 		return 0, badText(s)
 	}
 	return int64(ms), nil

@@ -41,6 +41,8 @@ const (
 
 var someID = ulid.FromArray([16]byte{0x01, 0x56, 0x3e, 0x3a, 0xb5, 0xd3, 0xd6, 0x76, 0x4c, 0x61, 0xef, 0xb9, 0x93, 0x02, 0xbd, 0x5b})
 
+var otherID = ulid.FromArray([16]byte{7})
+
 // Other implementations write and read the same texts.
 func TestAgainstOthers(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
@@ -64,6 +66,24 @@ func TestAgainstOthers(t *testing.T) {
 		}
 		if got := new(big.Int).SetBytes(bytesOf(id)).String(); got != id.Uint128() {
 			t.Fatalf("%s: u128 %s, want %s", id.Hex(), id.Uint128(), got)
+		}
+	}
+}
+
+// Every byte at every place, between letters of both ends and cases, is read as
+// one would on paper.
+func TestParseEveryByte(t *testing.T) {
+	for _, around := range []string{"0", "Z", "z"} {
+		for c := range 256 {
+			for at := range ulid.TextLen {
+				b := []byte(strings.Repeat(around, ulid.TextLen))
+				b[0] = '5'
+				b[at] = byte(c)
+				id, err := ulid.Parse(string(b))
+				if want, ok := slowParse(string(b)); ok != (err == nil) || id != want {
+					t.Fatalf("Parse(%q) = %s, %v, want %s, %v", b, id.Hex(), err, want.Hex(), ok)
+				}
+			}
 		}
 	}
 }
@@ -286,8 +306,8 @@ func TestJSON(t *testing.T) {
 		`""`: ulid.ErrLength, `"` + someUUID + `"`: ulid.ErrLength, `"8` + someULID[1:] + `"`: ulid.ErrOverflow,
 		`"` + someULID[1:] + `U"`: ulid.ErrAlphabet,
 	} {
-		id := someID
-		if err := json.Unmarshal([]byte(in), &id); !errors.Is(err, want) || id != someID {
+		id := otherID
+		if err := json.Unmarshal([]byte(in), &id); !errors.Is(err, want) || id != otherID {
 			t.Errorf("%s: %v, ID now %s, want error %v", in, err, id, want)
 		}
 	}
@@ -323,9 +343,9 @@ func TestSQL(t *testing.T) {
 		{"9" + someULID[1:], ulid.ErrOverflow},
 		{"g" + someUUID[1:], ulid.ErrUUID},
 	} {
-		id := someID
+		id := otherID
 		err := id.Scan(x.src)
-		if !errors.Is(err, x.err) || err != nil && id != someID || err == nil && id != someID {
+		if !errors.Is(err, x.err) || err != nil && id != otherID || err == nil && id != someID {
 			t.Errorf("Scan(%T %v): %v, ID now %s, want error %v", x.src, x.src, err, id, x.err)
 		}
 	}
