@@ -10,22 +10,37 @@ import (
 	"github.com/flakelease/allocator/internal/metrics"
 )
 
-// docsCommand prints the pages of docs/reference; a test holds them together.
+// docsCommand writes the pages of docs/reference, which a test holds together,
+// and manual pages.
 func (a *app) docsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:       "docs cli|config|metrics",
-		Short:     "Print a page of the reference, as Markdown",
-		Hidden:    true,
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"cli", "config", "metrics"},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			page := map[string]func() string{
-				"cli": func() string { return reference(cmd.Root()) }, "config": config.Reference, "metrics": metrics.Reference,
-			}[args[0]]
-			_, err := fmt.Fprint(a.out, page())
-			return err
-		},
+	docs := &cobra.Command{Use: "docs", Short: "Write reference and manual pages", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	for _, p := range []struct {
+		name, short string
+		page        func(root *cobra.Command) string
+	}{
+		{"cli", "Print the reference of all commands, as Markdown", reference},
+		{"config", "Print the reference of all settings, as Markdown", func(*cobra.Command) string { return config.Reference() }},
+		{"metrics", "Print the reference of all metrics, as Markdown", func(*cobra.Command) string { return metrics.Reference() }},
+	} {
+		docs.AddCommand(&cobra.Command{Use: p.name, Short: p.short, Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				_, err := fmt.Fprint(a.out, p.page(cmd.Root()))
+				return err
+			}})
 	}
+	docs.AddCommand(&cobra.Command{Use: "man DIR", Short: "Write a manual page for each command into a folder", Args: cobra.ExactArgs(1),
+		Long: `Man writes a page for each command, allocator.1, allocator-parse.1 and so on, into DIR,
+which it makes if need be. Put them where man(1) looks, such as /usr/local/share/man/man1.`,
+		Example: "  allocator docs man /usr/local/share/man/man1",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := writeMan(cmd.Root(), args[0])
+			if err == nil {
+				fmt.Fprintf(a.err, "%d pages are in %s\n", n, args[0])
+			}
+			return err
+		}})
+	return docs
 }
 
 // reference returns the page of all commands, as Markdown. Options of a node are
@@ -44,11 +59,13 @@ reader of stdout that leaves, such as ` + "`head`" + `, ends a command quietly a
 
 | exit code | meaning |
 |---|---|
-| 0 | all went well |
-| 1 | an input is invalid, or a request was refused |
-| 2 | called wrongly: an unknown command or flag, a bad value, a setting that breaks a rule |
-| 3 | etcd, or every node asked, is away |
-| 130 | interrupted before it was done |
+`)
+	for _, e := range exits {
+		fmt.Fprintf(&b, "| %d | %s |\n", e.code, e.means)
+	}
+	b.WriteString(`
+Man pages of all commands: ` + "`allocator docs man DIR`" + `. Completion for bash, zsh, fish and PowerShell, of flags and
+of their values: ` + "`allocator completion --help`" + `.
 `)
 	var page func(cmd *cobra.Command)
 	page = func(cmd *cobra.Command) {

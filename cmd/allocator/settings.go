@@ -17,6 +17,9 @@ func (a *app) settings(cmd *cobra.Command) func() (config.Config, []config.Setti
 	file := cmd.Flags().String("config", "", "YAML file with settings (or $"+config.EnvConfig+")")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	config.AddFlags(cmd.Flags())
+	for name, words := range words {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
 	return func() (config.Config, []config.Setting, error) {
 		path := *file
 		if path == "" {
@@ -28,6 +31,12 @@ func (a *app) settings(cmd *cobra.Command) func() (config.Config, []config.Setti
 		}
 		return c, list, nil
 	}
+}
+
+// words are the values of those settings that have few, for completion alone:
+// what is right is for config to say.
+var words = map[string][]string{
+	"layout": {"scalable", "fleet"}, "clock.policy": {"allow", "refuse"}, "log.level": {"debug", "info", "warn", "error"}, "log.format": {"text", "json"},
 }
 
 // getenv returns a variable, or "".
