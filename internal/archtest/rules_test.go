@@ -33,6 +33,8 @@ var owned = []struct {
 		"only devetcd starts an etcd: its server is half of the binary and has settings of its own"},
 	{[]string{"github.com/hashicorp/memberlist"}, "internal/cluster", "",
 		"only the gossip shell speaks memberlist: everyone else takes clock samples"},
+	{[]string{"github.com/anishathalye/porcupine"}, "chaos/linear", "",
+		"only the judge of real runs searches for orders: the product must not carry it, and the core checks of history need nothing"},
 }
 
 // operator is the harness's hand on etcd: it does to the keys what no node does, so
@@ -178,6 +180,9 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 		{"internal/lease/etcdstore", "go.etcd.io/etcd/server/v3/embed", []string{
 			"one home: internal/lease/etcdstore > go.etcd.io/etcd/server/v3/embed"}},
 		{"internal/daemon", "github.com/hashicorp/memberlist", []string{"one home: internal/daemon > github.com/hashicorp/memberlist"}},
+
+		{"internal/history", "github.com/anishathalye/porcupine", []string{
+			"one home: internal/history > github.com/anishathalye/porcupine"}},
 
 		{"internal/daemon", "internal/sim", []string{"tests only: internal/daemon > internal/sim"}},
 		{"internal/lease/keeper", "internal/lease/leasetest", []string{"tests only: internal/lease/keeper > internal/lease/leasetest"}},
