@@ -128,6 +128,11 @@ func Cases() []Case {
 			}
 			sink = sum
 		}, func() string { return string(in.xid[0].Encode(make([]byte, 20))) }},
+		{Groups[0], "rs/xid, String", func(n int) { // allocates
+			for i := range n {
+				sinkText = in.xid[i%few].String()
+			}
+		}, func() string { return in.xid[0].String() }},
 		{Groups[0], "bwmarrin/snowflake", func(n int) { // has no form without an allocation
 			for i := range n {
 				sinkText = snowflake.ID(in.flake[i%few]).Base32()

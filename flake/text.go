@@ -21,18 +21,25 @@ func (id ID) String() string {
 // AppendText appends the 13 letters of id to b. It returns ErrRange for a
 // negative ID, and b unchanged.
 func (id ID) AppendText(b []byte) ([]byte, error) {
-	if id < 0 {
-		return b, negative(id)
-	}
 	// Written in place: to copy 13 bytes just stored in three parts stalls the
 	// processor for longer than the encoding takes.
 	n := len(b)
-	if cap(b)-n < TextLen {
-		b = slices.Grow(b, TextLen)
+	if id < 0 || cap(b)-n < TextLen {
+		return id.appendSlow(b)
 	}
 	b = b[:n+TextLen]
 	crockford.Encode64((*[TextLen]byte)(b[n:]), uint64(id))
 	return b, nil
+}
+
+// appendSlow is AppendText where something has to be done before. It stands
+// apart so that the usual case has no call to save its registers for, a tenth of
+// its time.
+func (id ID) appendSlow(b []byte) ([]byte, error) {
+	if id < 0 {
+		return b, negative(id)
+	}
+	return id.AppendText(slices.Grow(b, TextLen))
 }
 
 // MarshalText returns the 13 letters of id. It returns ErrRange for a negative

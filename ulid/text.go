@@ -22,12 +22,16 @@ func (id ID) AppendText(b []byte) ([]byte, error) {
 	// stalls the processor.
 	n := len(b)
 	if cap(b)-n < TextLen {
-		b = slices.Grow(b, TextLen)
+		return id.appendGrown(b)
 	}
 	b = b[:n+TextLen]
 	crockford.Encode128((*[TextLen]byte)(b[n:]), id.hi, id.lo)
 	return b, nil
 }
+
+// appendGrown is AppendText where b is too short. It stands apart so that the
+// other case has no call to save its registers for, a tenth of its time.
+func (id ID) appendGrown(b []byte) ([]byte, error) { return id.AppendText(slices.Grow(b, TextLen)) }
 
 // MarshalText returns the 26 letters of id. The error is always nil.
 func (id ID) MarshalText() ([]byte, error) { return id.AppendText(make([]byte, 0, TextLen)) }
