@@ -61,6 +61,10 @@ func (s *story) window(ms int64, run string, w Window) *story {
 	return s.op(ms, Op{Process: Etcd, Type: Info, F: FWindow, Node: run[:2], Run: run, Window: &w})
 }
 
+func (s *story) holder(ms int64, node string, h Holder) *story {
+	return s.op(ms, Op{Process: Etcd, Type: Info, F: FHolder, Node: node, Holder: &h})
+}
+
 func (s *story) sample(ms int64, node, verdict string) *story {
 	return s.op(ms, Op{Process: Sampler, Type: Info, F: FSample, Node: node, Sample: &Sample{State: "serving", Verdict: verdict}})
 }
@@ -93,6 +97,7 @@ func TestCheckers(t *testing.T) {
 	order := func() Checker { return NewOrder() }
 	causal := func() Checker { return NewCausal() }
 	reserved := func() Checker { return NewReserved() }
+	holders := func() Checker { return NewHolders() }
 	realTime := func() Checker { return NewRealTime() }
 	truth := func() Checker { return NewTruth() }
 	deadlines := func() Checker { return NewDeadlines() }
@@ -168,6 +173,15 @@ func TestCheckers(t *testing.T) {
 		{"reserved: etcd's data was rewound", reserved, taken().fault(9, "restore", Fault{Phase: FaultStart, ID: 1, Class: ClassData}).
 			window(10, "n2#0", Window{SID: 3, Rev: 2, Term: 0, Base: 150, Ceil: 300, Instance: "b"}), Pass, 0},
 		{"reserved: no windows at all", reserved, told().ok(9, 1, "n1#0", flakeAt(60, 0, 3), 1), Unknown, 0},
+
+		{"holders: one after the other", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(2, "n1", Holder{SID: 3, Instance: "a"}).
+			holder(3, "n1", Holder{SID: 3, Deleted: true}).holder(4, "n2", Holder{SID: 3, Instance: "b"}), Pass, 0},
+		{"holders: another before it was free", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(4, "n2", Holder{SID: 3, Instance: "b"}), Broken, 1},
+		{"holders: the next process of the node", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(4, "n1", Holder{SID: 3, Instance: "b"}), Pass, 0},
+		{"holders: two sids", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(4, "n2", Holder{SID: 4, Instance: "b"}), Pass, 0},
+		{"holders: etcd's data was rewound", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).fault(2, "restore", Fault{Phase: FaultStart, Class: ClassData}).
+			holder(4, "n2", Holder{SID: 3, Instance: "b"}), Pass, 0},
+		{"holders: no records", holders, told(), Unknown, 0},
 
 		{"real time: at the bound", realTime, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(751, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Pass, 0},
 		{"real time: over it", realTime, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
@@ -317,6 +331,7 @@ func TestSuitePasses(t *testing.T) {
 	s := told()
 	s.ops[0].Setup.Faults = []string{"step"}
 	s.window(0, "n1#0", Window{SID: 3, Rev: 1, Term: 1, Base: 0, Ceil: 60_000, Instance: "a"}).window(0, "n2#0", Window{SID: 4, Rev: 2, Term: 1, Base: 0, Ceil: 60_000, Instance: "b"})
+	s.holder(0, "n1", Holder{SID: 3, Instance: "a"})
 	after := flake.ID(1)
 	for ms := int64(0); ms < 30_000; ms += 20 {
 		switch ms {
@@ -355,7 +370,7 @@ func TestSuitePasses(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if slices.Sort(names); len(slices.Compact(names)) != 11 {
+	if slices.Sort(names); len(slices.Compact(names)) != 12 {
 		t.Errorf("checks: %q", names)
 	}
 
