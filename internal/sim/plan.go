@@ -1,0 +1,232 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// plan is what a seed has in store: settings of the cluster, and which faults
+// come how often. Rates are per minute; the rest of the fractions are chances.
+type plan struct {
+	mode    Mode
+	virtual time.Duration
+	nodes   int
+	spare   int // sids that can be taken; the others are put aside
+
+	window, extendEvery, ttl, keepAlive, reload, retry, timeout time.Duration
+	maxSkew, maxLead                                            time.Duration
+	strict                                                      bool
+	rawClock                                                    bool // IDs from the wall clock itself, unanchored
+	plainEntropy                                                bool // no random bits: windows that overlap give equal IDs
+	maxStep                                                     uint32
+	tickEvery                                                   time.Duration
+	pace                                                        time.Duration // mean between two requests to a node
+	greedy                                                      float64       // requests for very many IDs
+	follow                                                      float64       // requests with after
+	startWithin                                                 time.Duration
+
+	// Faults of processes.
+	crash, stop, pause, twin float64
+	midCrash, midStall       float64
+	slowClient               float64
+
+	// Of hosts.
+	faulty                                  int // hosts that clock faults and pauses may befall
+	clock, fleetStep, fix, suspend, migrate float64
+	wrongAtStart                            float64
+
+	// Of etcd.
+	lost, late, twice, replyLost, refusedFast float64
+	latency                                   time.Duration
+	cut, leader, outage                       float64
+	expireEarly, holderDeleted, era, sidAside float64
+	hintLost                                  float64
+
+	// Of gossip.
+	gossipLost, gossipTwice, gossipSlow float64
+	gossipCut                           float64
+	gossipLatency                       time.Duration
+	liar                                bool
+}
+
+// String is the plan as a trace begins with it.
+func (p plan) String() string { return fmt.Sprintf("%+v", struct{ plan }{p}.plan.fields()) }
+
+// fields drops the method, which would call itself.
+func (p plan) fields() any { type fields plan; return fields(p) }
+
+// draw makes a seed's plan.
+func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
+	some := func(low, high float64) float64 { // half of the seeds have it
+		if r.IntN(2) == 0 {
+			return 0
+		}
+		return low * math.Pow(high/low, r.Float64())
+	}
+	one := func(of ...time.Duration) time.Duration { return of[r.IntN(len(of))] }
+
+	p := plan{mode: mode, virtual: virtual, nodes: 3 + r.IntN(6)}
+	if p.virtual == 0 {
+		p.virtual = 2*time.Minute + time.Duration(r.Int64N(int64(6*time.Minute)))
+	}
+	p.window = one(3*time.Second, 6*time.Second, 12*time.Second, 30*time.Second)
+	p.extendEvery, p.reload = p.window/6, p.window/3
+	p.ttl = max(p.window/2, 2*time.Second)
+	p.keepAlive = p.ttl / 5
+	p.retry, p.timeout = 250*time.Millisecond, 2*time.Second
+	p.maxSkew, p.maxLead = 250*time.Millisecond, one(0, 250*time.Millisecond, 250*time.Millisecond, 250*time.Millisecond)
+	p.maxStep = []uint32{0, 255, 255}[r.IntN(3)]
+	p.strict = r.IntN(3) == 0
+	p.tickEvery = one(50*time.Millisecond, 100*time.Millisecond)
+	p.plainEntropy = r.IntN(2) == 0
+	p.pace = one(100*time.Millisecond, 250*time.Millisecond, time.Second)
+	p.greedy, p.follow = some(0.01, 0.3), 0.1
+	p.startWithin = one(0, 2*time.Second, 30*time.Second)
+	p.spare = one32(r, p.nodes)
+
+	p.crash, p.stop, p.twin = some(0.1, 3), some(0.1, 2), some(0.05, 0.5)
+	p.pause = some(0.1, 3)
+	p.midCrash, p.midStall, p.slowClient = some(0.001, 0.05), some(0.005, 0.3), some(0.01, 0.3)
+
+	p.faulty = r.IntN(p.nodes + 1)
+	if r.IntN(3) == 0 {
+		p.faulty = 1
+	}
+	p.clock, p.fleetStep, p.fix = some(0.2, 6), some(0.05, 0.5), 0.5+2*r.Float64()
+	p.suspend, p.migrate = some(0.1, 1), some(0.1, 1)
+	p.wrongAtStart = some(0.1, 1)
+
+	p.lost, p.late, p.twice, p.replyLost = some(0.005, 0.3), some(0.005, 0.2), some(0.01, 0.2), some(0.005, 0.3)
+	p.refusedFast = r.Float64()
+	p.latency = one(200*time.Microsecond, 2*time.Millisecond, 40*time.Millisecond, 300*time.Millisecond)
+	p.cut, p.leader, p.outage = some(0.1, 1), some(0.1, 1), some(0.05, 0.5)
+	p.expireEarly, p.holderDeleted, p.era, p.sidAside = some(0.1, 4), some(0.05, 1), some(0.02, 0.3), some(0.05, 0.5)
+	p.hintLost = some(0.1, 1)
+
+	p.gossipLost, p.gossipTwice, p.gossipSlow = some(0.01, 0.4), some(0.01, 0.2), some(0.01, 0.2)
+	p.gossipCut, p.gossipLatency = some(0.1, 1), one(100*time.Microsecond, time.Millisecond, 20*time.Millisecond)
+	p.liar = r.IntN(8) == 0
+	if p.faulty == 1 && r.IntN(2) == 0 { // then I5 can be told
+		p.twin, p.liar = 0, false
+		p.migrate = max(p.migrate, 0.3)
+	}
+
+	switch mode {
+	case Unclocked:
+		p.rawClock = r.IntN(4) > 0
+		p.maxLead = one(0, 250*time.Millisecond, p.window, time.Hour)
+		p.maxSkew = 100 * 365 * 24 * time.Hour // what is left of checks in the machine allows this much
+		p.clock = max(p.clock, 0.5)
+		p.faulty = p.nodes
+		p.gossipLost, p.gossipTwice, p.gossipSlow, p.gossipCut, p.liar = 0, 0, 0, 0, false
+	case Tampered:
+		p.clock, p.fleetStep, p.suspend, p.migrate, p.wrongAtStart, p.liar = 0, 0, 0, 0, 0, false
+		p.twin, p.era, p.sidAside = 0, 0, 0
+		p.spare, p.virtual = 32, min(p.virtual, 3*time.Minute)
+	}
+	if mode != Tampered && r.IntN(40) == 0 { // more nodes than sids
+		p.nodes, p.spare = 33+r.IntN(4), 32
+		p.virtual, p.pace = min(p.virtual, 90*time.Second), time.Second
+	}
+	return p
+}
+
+// one32 draws how many sids n nodes may take: often too few.
+func one32(r *rand.Rand, n int) int {
+	switch r.IntN(5) {
+	case 0, 1:
+		return 32
+	case 2:
+		return n + 1
+	}
+	return 1 + r.IntN(n)
+}
+
+// unleash plans the faults.
+func (w *world) unleash() {
+	p := &w.plan
+	anyHost := func(f func(h *host)) func() {
+		return func() { f(w.hosts[w.rng.IntN(len(w.hosts))]) }
+	}
+	faultyHost := func(f func(h *host)) func() {
+		return func() {
+			if p.faulty > 0 {
+				f(w.hosts[w.rng.IntN(p.faulty)])
+			}
+		}
+	}
+	n := float64(p.nodes)
+	w.now += time.Second // what follows keeps its distance from the start
+	w.every(p.crash, anyHost(func(h *host) { h.crash(w) }))
+	w.every(p.stop, anyHost(func(h *host) { h.stop() }))
+	w.every(p.twin, anyHost(w.startTwin))
+	w.every(p.pause, anyHost(func(h *host) {
+		if h.process != nil && !h.process.gone {
+			h.process.pause(w.logTime(50*time.Millisecond, 3*p.ttl))
+		}
+	}))
+	w.every(p.clock, faultyHost(w.clockFault))
+	w.every(p.fix*n/2, anyHost(func(h *host) {
+		if h.wrong > -time.Hour && w.now-h.wrong > 0 {
+			w.fixClock(h)
+		}
+	}))
+	w.every(p.suspend, faultyHost(func(h *host) { w.sleep(h, w.logTime(time.Second, time.Minute), false) }))
+	w.every(p.migrate, faultyHost(func(h *host) { w.sleep(h, w.logTime(100*time.Millisecond, time.Minute), true) }))
+	w.every(p.fleetStep, func() {
+		if p.faulty < p.nodes {
+			return
+		}
+		step := w.logTime(11*time.Millisecond, 10*time.Minute) * w.sign()
+		w.note(nil, "all clocks step by %d us", int64(step)/1000)
+		for _, h := range w.hosts {
+			h.settle(w.now)
+			h.reading.Wall += int64(step)
+			h.wrong = w.now
+		}
+	})
+	w.every(p.cut, anyHost(func(h *host) {
+		until := w.now + w.logTime(500*time.Millisecond, 2*p.window)
+		if which := w.rng.IntN(3); which != 0 {
+			h.noReplies = until
+		} else {
+			h.noRequests = until
+		}
+		w.note(nil, h.node+" is cut off from etcd until %d", int64(until))
+	}))
+	w.every(p.leader, func() { w.etcd.leaderless(w.logTime(100*time.Millisecond, 5*time.Second)) })
+	w.every(p.outage, func() { w.etcd.leaderless(w.logTime(time.Second, 3*p.window)) })
+	w.every(p.expireEarly, func() { w.etcd.expireEarly() })
+	w.every(p.holderDeleted, func() { w.etcd.deleteHolder() })
+	w.every(p.era, func() { w.etcd.bumpEra() })
+	w.every(p.sidAside, func() { w.etcd.putAside() })
+	w.every(p.gossipCut, w.cutGossip)
+	w.now -= time.Second
+}
+
+// every does f at random moments, rate times a minute on the average, as long as
+// there is trouble.
+func (w *world) every(rate float64, f func()) {
+	if rate == 0 {
+		return
+	}
+	next := func() time.Duration {
+		return min(time.Duration(w.rng.ExpFloat64()/rate*float64(time.Minute)), time.Hour)
+	}
+	var again func()
+	again = func() {
+		if w.stage != trouble {
+			return
+		}
+		f()
+		w.in(next(), again)
+	}
+	w.in(next(), again)
+}
+
+// millis is d in the unit of windows.
+func millis(d time.Duration) clock.Millis { return clock.MillisOf(d) }

@@ -1,0 +1,174 @@
+package sim
+
+import (
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Point is a situation that a run must have been in to mean anything.
+type Point uint8
+
+// The points.
+const (
+	TookOver             Point = iota // a sid was acquired whose last holder had not given it back
+	AdoptedUnknown                    // a write without an answer was read back, and was ours
+	Reheld                            // a holder key was put again under a new lease
+	Reclaimed                         // a successor took its predecessor's sid from under it
+	Released                          // a sid was given back
+	StoodBy                           // no sid was free
+	LostSID                           // a sid was another's, and the confirmed window served on
+	TwoHeldOneSID                     // two processes held grants of one sid at one moment
+	IssuedAfterLongPause              // a process slept beyond its lease and issued before it heard of anything
+	Interleaved                       // a window changed in the middle of a request
+	CrashedMidStep                    // between two actions
+	AppliedForTheDead                 // a request was carried out whose process was gone
+	SentTwice                         // a request was carried out twice
+	RefusedByCompare                  // a write was not applied
+	LeaderChanged
+	ExpiredEarly
+	EraBegan
+	PutAside // an operator quarantined a sid, or gave one back
+	Twins    // two live processes bore one name
+	RefusedToStart
+	Lied // a peer lied about its clock
+
+	WindowExhausted // from here on: refusals of that name
+	ClockSkew
+	ClockUnverified
+	ClockRegression
+	EntropyOverflow
+	AfterTooFar
+	HistoryRewound
+	NoSID
+	Draining
+
+	FollowedStep // the issuing clock followed a step of the wall clock
+	RefutedStep  // a majority said that the step was wrong
+	SleptThrough // the machine was suspended
+	Shut         // a gate shut
+	Reopened     // and opened again
+	GraceOver    // a clock was unconfirmed for longer than the grace
+	GaveUp       // a sid was given back because the clock is wrong
+	PoisonGuard  // a clock was too far ahead to acquire anything
+	Discontinuous
+	Rumoured         // a quorum of peers claimed a later history
+	Duplicated       // two processes heard that they claim one sid and term
+	HeldAgainstTruth // I5 was looked at
+	Quarantined      // a node found a sid that it must not use
+
+	Tampering // records were changed
+	Latched   // a process believed that history went back
+	Recovered // and served again after an operator's new era
+
+	numPoints
+)
+
+var pointNames = [numPoints]string{
+	"took over", "adopted unknown", "reheld", "reclaimed", "released", "stood by", "lost sid", "two held one sid",
+	"issued after long pause", "interleaved", "crashed mid step", "applied for the dead", "sent twice", "refused by compare",
+	"leader changed", "expired early", "era began", "put aside", "twins", "refused to start", "lied",
+	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
+	"HISTORY_REWOUND", "NO_SID", "DRAINING",
+	"followed step", "refuted step", "slept through", "shut", "reopened", "grace over", "gave up", "poison guard",
+	"discontinuous", "rumoured", "duplicated", "held against truth", "quarantined",
+	"tampering", "latched", "recovered",
+}
+
+// String returns the point in words.
+func (p Point) String() string { return pointNames[p] }
+
+// Points counts how often each was reached.
+type Points [numPoints]int
+
+func (p *Points) hit(x Point) { p[x]++ }
+
+// Add adds what another seed reached.
+func (p *Points) Add(o Points) {
+	for i, n := range o {
+		p[i] += n
+	}
+}
+
+// Missing returns the points never reached that runs of the mode can reach.
+func (p *Points) Missing(m Mode) (out []Point) {
+	for x := range numPoints {
+		if p[x] == 0 && x.of(m) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// of reports whether runs of the mode reach the point.
+func (p Point) of(m Mode) bool {
+	switch p {
+	case Duplicated: // no history of the store allows it, but where that was rewound
+		return false
+	case Tampering, Latched, Recovered, HistoryRewound:
+		return m == Tampered
+	case Lied, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, GraceOver, GaveUp, PoisonGuard, Discontinuous,
+		Rumoured, HeldAgainstTruth, RefusedToStart:
+		return m == Everything
+	case FollowedStep, SleptThrough, EraBegan, PutAside, Twins, ClockRegression, Quarantined, Reclaimed, StoodBy, TwoHeldOneSID:
+		return m != Tampered
+	}
+	return true
+}
+
+// Rare reports that only long runs can be expected to reach the point.
+func (p Point) Rare() bool {
+	switch p {
+	case GraceOver, GaveUp, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, Rumoured, Lied, RefusedToStart,
+		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly:
+		return true
+	}
+	return false
+}
+
+// op counts a write that etcd applied over the record old.
+func (p *Points) op(t lease.Txn, old lease.Entry[lease.Window]) {
+	switch t.Op {
+	case lease.Acquire:
+		if old.Exists() && old.Value.State == lease.Active {
+			p.hit(TookOver)
+		}
+	case lease.Reclaim:
+		p.hit(Reclaimed)
+	case lease.Rehold:
+		p.hit(Reheld)
+	case lease.Release:
+		p.hit(Released)
+	}
+}
+
+func (p *Points) alarm(k lease.AlarmKind) {
+	switch k {
+	case lease.AlarmClock:
+		p.hit(PoisonGuard)
+	case lease.AlarmQuarantined:
+		p.hit(Quarantined)
+	}
+}
+
+func (p *Points) anchor(e clock.AnchorEvent) {
+	switch e.Kind {
+	case clock.Followed:
+		p.hit(FollowedStep)
+	case clock.Refuted:
+		p.hit(RefutedStep)
+	case clock.Suspended:
+		p.hit(SleptThrough)
+	}
+}
+
+func (p *Points) gate(t clock.Transition) {
+	switch {
+	case t.Kind != clock.PhaseChanged:
+	case t.To == clock.Shut:
+		p.hit(Shut)
+	case t.From == clock.Shut:
+		p.hit(Reopened)
+	case t.From == clock.Grace && t.To != clock.Confirmed:
+		p.hit(GraceOver)
+	}
+}

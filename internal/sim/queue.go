@@ -1,0 +1,130 @@
+package sim
+
+import "time"
+
+// event is something that will happen. One of a process waits while that is
+// paused, and does not happen once it is gone.
+type event struct {
+	at   time.Duration
+	seq  uint64 // of two at one time, the one planned first is first
+	kind kind
+	p    *process // nil: of the world
+	run  func()   // of kind call
+	gen  int      // of kind wake: which one
+}
+
+// kind saves a closure for the events that make up most of a story.
+type kind uint8
+
+const (
+	call kind = iota
+	tick
+	evaluate
+	echo
+	wake
+	client
+)
+
+// queue is a heap of events by time.
+type queue struct {
+	heap []event
+	seq  uint64
+}
+
+func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
+
+func (q *queue) push(e event) {
+	q.seq++
+	e.seq = q.seq
+	q.heap = append(q.heap, e)
+	h := q.heap
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !h[i].before(&h[up]) {
+			break
+		}
+		h[i], h[up] = h[up], h[i]
+		i = up
+	}
+}
+
+func (q *queue) pop() event {
+	h := q.heap
+	first, last := h[0], len(h)-1
+	h[0], h[last] = h[last], event{}
+	h = h[:last]
+	q.heap = h
+	for i := 0; ; {
+		down := 2*i + 1
+		if down >= last {
+			break
+		}
+		if down+1 < last && h[down+1].before(&h[down]) {
+			down++
+		}
+		if !h[down].before(&h[i]) {
+			break
+		}
+		h[i], h[down] = h[down], h[i]
+		i = down
+	}
+	return first
+}
+
+// in plans something of the world.
+func (w *world) in(d time.Duration, run func()) {
+	w.queue.push(event{at: w.now + max(d, 0), run: run})
+}
+
+// in plans something of the process.
+func (p *process) in(d time.Duration, run func()) {
+	p.w.queue.push(event{at: p.w.now + max(d, 0), p: p, run: run})
+}
+
+func (p *process) plan(d time.Duration, k kind) {
+	p.w.queue.push(event{at: p.w.now + max(d, 0), kind: k, p: p, gen: p.wakes})
+}
+
+// run lets d of true time pass.
+func (w *world) run(d time.Duration) {
+	until := w.now + d
+	for len(w.queue.heap) > 0 && w.queue.heap[0].at <= until {
+		e := w.queue.pop()
+		w.now = e.at
+		if e.p == nil {
+			w.trace.event(int64(e.at), int64(e.kind), 0)
+			e.run()
+			continue
+		}
+		if e.p.gone {
+			continue
+		}
+		w.trace.event(int64(e.at), int64(e.kind), int64(e.p.number))
+		if e.p.asleep {
+			e.p.waiting = append(e.p.waiting, e)
+			continue
+		}
+		e.p.happen(e)
+	}
+	w.now = until
+}
+
+// happen lets an event of the process take place.
+func (p *process) happen(e event) {
+	switch e.kind {
+	case call:
+		e.run()
+	case tick:
+		p.tickAnchor()
+	case evaluate:
+		p.evaluate()
+	case echo:
+		p.askPeers()
+	case wake:
+		if e.gen == p.wakes {
+			p.tell(tickEvent)
+		}
+	case client:
+		p.serve()
+	}
+}
