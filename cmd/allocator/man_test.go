@@ -31,7 +31,7 @@ func TestManPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{".SH NAME\nallocator\\-monotonic \\- Make N", `\-\-after \fIstring\fR`, "NOT COORDINATED", ".SH EXIT STATUS\n.TP\n.B 0\n", ".BR allocator\\-new (1)"} {
+	for _, want := range []string{".SH NAME\nallocator-monotonic \\- Make N", `\-\-after \fIstring\fR`, "NOT COORDINATED", ".SH EXIT STATUS\n.TP\n.B 0\n", ".BR allocator\\-new (1)"} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("no %q in\n%s", want, b)
 		}

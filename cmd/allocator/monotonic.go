@@ -53,6 +53,7 @@ exits with 1.
 			if err != nil {
 				return usage("--at: %w", err)
 			}
+			m.input = *at
 			s.now, s.fixed = func() int64 { return ms }, true
 		}
 		if *after != "" {

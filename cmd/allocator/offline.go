@@ -32,7 +32,8 @@ type making struct {
 	space  func() flake.Format
 	count  *string
 	sid    uint16
-	size   int // of a flake's steps, in bytes
+	size   int    // of a flake's steps, in bytes
+	input  string // the time asked for, which an error is about; "" if none was
 }
 
 // narrow are the flags that only flakes have.
@@ -101,7 +102,7 @@ func random() io.Reader { return bufio.NewReaderSize(rand.Reader, 16<<10) }
 func (m *making) flakes() (*flake.Offline, error) {
 	o, err := flake.NewOffline(flake.OfflineConfig{Format: m.space(), SID: flake.SID(m.sid), EntropySize: m.size, Entropy: random()})
 	if err != nil {
-		return nil, usage("%w", err)
+		return nil, usage("%s: %w", describe.Class(err), err)
 	}
 	return o, nil
 }
@@ -200,13 +201,17 @@ func (a *app) print(ctx context.Context, m *making, n int64, next func() (descri
 	for i := range n {
 		id, err := next()
 		if err != nil {
-			if flushErr := out.Flush(); flushErr != nil || errors.Is(err, errInterrupted) {
-				return errors.Join(flushErr, err)
+			if errors.Is(err, errInterrupted) {
+				return err
 			}
-			if i > 0 {
-				return fmt.Errorf("made %d of %d IDs: %w", i, n, err)
+			if json && m.input != "" {
+				err = errors.Join(printLine(out, invalidInput(m.input, err)), errInvalid)
+			} else if i > 0 {
+				err = fmt.Errorf("made %d of %d IDs: %s: %w", i, n, describe.Class(err), err)
+			} else {
+				err = fmt.Errorf("%s: %w", describe.Class(err), err)
 			}
-			return err
+			return ended(out, err, true)
 		}
 		b = b[:0]
 		if json {
@@ -308,6 +313,7 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 		if err != nil {
 			return usage("TIME: %w", err)
 		}
+		m.input = args[0]
 		if looksLikeSeconds(args[0], ms) {
 			fmt.Fprintf(a.err, "allocator: TIME %s is read as milliseconds, so in 1970; write @%s for seconds\n", args[0], args[0])
 		}
