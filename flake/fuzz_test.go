@@ -186,3 +186,112 @@ func FuzzUnmarshalJSON(f *testing.F) {
 		}
 	})
 }
+
+func FuzzRepair(f *testing.F) {
+	for _, x := range load(f).Lenient {
+		f.Add(x.Input)
+	}
+	f.Add("")
+	f.Add("-----")
+	f.Add("\xff\u017f-o")
+	f.Fuzz(func(t *testing.T, s string) {
+		fixed, changes := flake.Repair(s)
+		if want := strings.NewReplacer("-", "", "I", "1", "i", "1", "L", "1", "l", "1", "O", "0", "o", "0").Replace(s); fixed != want {
+			t.Fatalf("Repair(%q) = %q, want %q", s, fixed, want)
+		}
+		// Undone from the end, the changes give s back.
+		back := fixed
+		at := len(fixed)
+		for i := len(changes) - 1; i >= 0; i-- {
+			c := changes[i]
+			rest := len(s) - c.At - 1 // bytes of s behind the change
+			for _, later := range changes[i+1:] {
+				if later.To == 0 {
+					rest--
+				}
+			}
+			at = len(fixed) - rest
+			if c.To == 0 {
+				back = back[:at] + string([]byte{c.From}) + back[at:]
+				continue
+			}
+			if fixed[at-1] != c.To {
+				t.Fatalf("Repair(%q) = %q: %v is not so", s, fixed, c)
+			}
+			back = back[:at-1] + string([]byte{c.From}) + back[at:]
+		}
+		if back != s {
+			t.Fatalf("Repair(%q) = %q, %v: undone it is %q", s, fixed, changes, back)
+		}
+		got, gotErr := flake.Parse(fixed)
+		want, wantErr := flake.ParseLenient(s)
+		if got != want || class(gotErr) != class(wantErr) {
+			t.Fatalf("%q: repaired and parsed %d, %v; leniently %d, %v", s, got, gotErr, want, wantErr)
+		}
+	})
+}
+
+func FuzzParseLayout(f *testing.F) {
+	for _, s := range []string{"scalable", "standalone", "fleet", "", "Fleet", "scalable\x00"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		l, err := flake.ParseLayout(s)
+		known := s == "scalable" || s == "standalone" || s == "fleet"
+		if known != (err == nil) || known && l.String() != s {
+			t.Fatalf("ParseLayout(%q) = %v, %v", s, l, err)
+		}
+	})
+}
+
+// Whatever is drawn at whatever time, a series rises, keeps its sid and its
+// time, and refuses with a reason.
+func FuzzOffline(f *testing.F) {
+	f.Add(uint8(0), uint8(1), uint16(7), []byte{0, 5, 1, 1, 9, 9}, []byte{0, 0, 1, 200, 3})
+	f.Add(uint8(2), uint8(1), uint16(1023), []byte{255, 255, 7, 8}, []byte{0, 0, 0})
+	f.Fuzz(func(t *testing.T, layout, size uint8, sid uint16, draws, steps []byte) {
+		c := flake.OfflineConfig{
+			Format: flake.Format{Layout: flake.Layout(layout % 4), Epoch: flake.DefaultEpoch},
+			SID:    flake.SID(sid), EntropySize: int(size % 5), Entropy: bytes.NewReader(draws),
+		}
+		o, err := flake.NewOffline(c)
+		if err != nil {
+			if o != nil || class(err) == "none" && layout%4 != 3 {
+				t.Fatalf("%+v: %v", c, err)
+			}
+			return
+		}
+		now, last := flake.DefaultEpoch, flake.ID(-1)
+		for _, step := range steps {
+			now += int64(int8(step)) // back and forth
+			id, err := o.NextAt(now)
+			if err != nil {
+				if id != 0 {
+					t.Fatalf("%v with %v", id, err)
+				}
+				continue
+			}
+			if id <= last || c.Format.UnixMilli(id) != now || c.Format.SID(id) != c.SID {
+				t.Fatalf("at %d after %v: %v", now, last, id)
+			}
+			last = id
+		}
+	})
+}
+
+// Scan reads what Parse and FromBytes read, and tells them apart.
+func FuzzScan(f *testing.F) {
+	f.Add([]byte("00CMXB6TAK4SA"))
+	f.Add([]byte("\x7f1234567"))
+	f.Add([]byte("\x801234567"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		want, err := flake.Parse(string(b))
+		if len(b) == flake.BinaryLen {
+			want, err = flake.FromBytes(b)
+		}
+		got := flake.ID(7)
+		if gotErr := got.Scan(b); class(gotErr) != class(err) || err == nil && got != want || err != nil && got != 7 {
+			t.Fatalf("Scan(%q) = %d, %v, want %d, %v", b, got, gotErr, want, err)
+		}
+	})
+}

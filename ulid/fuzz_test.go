@@ -1,6 +1,7 @@
 package ulid_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/big"
 	"strings"
@@ -168,4 +169,88 @@ func FuzzUnmarshalJSON(f *testing.F) {
 	}
 	write := func(id ulid.ID) string { return `"` + id.String() + `"` }
 	codec{parse: parse, write: write}.fuzz(f, `"`+someULID+`"`, "null", `""`, `"`, "12")
+}
+
+func FuzzParseTime(f *testing.F) {
+	for _, s := range []string{"", "0000000000", "01JGFJJZ00", "7ZZZZZZZZZ", "8000000000", "01jgfjjz0u", "01JGFJJZ0\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		ms, err := ulid.ParseTime(s)
+		id, ok := slowParse(s + strings.Repeat("0", 16))
+		if want := id.UnixMilli(); len(s) != ulid.TimeLen && err == nil || len(s) == ulid.TimeLen && (ok != (err == nil) || ms != want) {
+			t.Fatalf("ParseTime(%q) = %d, %v, want %d, %v", s, ms, err, want, ok)
+		}
+		if err != nil {
+			return
+		}
+		if b, err := ulid.AppendTime(nil, ms); err != nil || !strings.EqualFold(string(b), s) {
+			t.Fatalf("ParseTime(%q) is written %s, %v", s, b, err)
+		}
+	})
+}
+
+func FuzzFromBytes(f *testing.F) {
+	f.Add([]byte("0123456789abcdef"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		id, err := ulid.FromBytes(b)
+		if ok := len(b) == ulid.BinaryLen; ok != (err == nil) || !ok && id != (ulid.ID{}) {
+			t.Fatalf("FromBytes(%x) = %s, %v", b, id, err)
+		}
+		if err == nil {
+			if string(bytesOf(id)) != string(b) {
+				t.Fatalf("FromBytes(%x) = %s", b, id.Hex())
+			}
+			checkForms(t, id)
+		}
+	})
+}
+
+// Scan reads what Parse, ParseUUID and FromBytes read, and tells them apart.
+func FuzzScan(f *testing.F) {
+	f.Add([]byte(someULID))
+	f.Add([]byte(someUUID))
+	f.Add([]byte("0123456789abcdef"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var want ulid.ID
+		err := ulid.ErrLength
+		switch len(b) {
+		case ulid.TextLen:
+			want, err = ulid.Parse(string(b))
+		case ulid.UUIDLen:
+			want, err = ulid.ParseUUID(string(b))
+		case ulid.BinaryLen:
+			want, err = ulid.FromBytes(b)
+		}
+		got := otherID
+		if gotErr := got.Scan(b); (gotErr == nil) != (err == nil) || err == nil && got != want || err != nil && got != otherID {
+			t.Fatalf("Scan(%q) = %s, %v, want %s, %v", b, got, gotErr, want, err)
+		}
+	})
+}
+
+// Whatever is drawn at whatever time, a series rises, never goes below its
+// clock, and refuses with a reason.
+func FuzzOffline(f *testing.F) {
+	f.Add([]byte("0123456789abcdefghij"), []byte{0, 0, 1, 200, 3})
+	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), []byte{9, 0, 0})
+	f.Fuzz(func(t *testing.T, draws, steps []byte) {
+		o := ulid.NewOffline(ulid.OfflineConfig{Entropy: bytes.NewReader(draws)})
+		now, last := int64(0), ulid.ID{}
+		for i, step := range steps {
+			now += int64(int8(step)) // back and forth
+			id, err := o.NextAt(now)
+			if err != nil {
+				if id != (ulid.ID{}) {
+					t.Fatalf("%v with %v", id, err)
+				}
+				continue
+			}
+			if i > 0 && last != (ulid.ID{}) && id.Compare(last) <= 0 || id.UnixMilli() < now {
+				t.Fatalf("at %d after %v: %v", now, last, id)
+			}
+			last = id
+		}
+	})
 }
