@@ -462,6 +462,7 @@ func TestRepair(t *testing.T) {
 		{"-", "", changes{{At: 0, From: '-'}}},
 		{"00CM-XB6TAK4SA", "00CMXB6TAK4SA", changes{{At: 4, From: '-'}}},
 		{"iIlLoO", "111100", changes{{0, 'i', '1'}, {1, 'I', '1'}, {2, 'l', '1'}, {3, 'L', '1'}, {4, 'o', '0'}, {5, 'O', '0'}}},
+		{strings.Repeat("z", 50) + "-" + strings.Repeat("y", 50), strings.Repeat("z", 50) + strings.Repeat("y", 50), changes{{50, '-', 0}}},
 		{"a-Lb", "a1b", changes{{1, '-', 0}, {2, 'L', '1'}}},
 	} {
 		got, changes := flake.Repair(x.in)
