@@ -241,6 +241,27 @@ func TestInitAndGenerate(t *testing.T) {
 	}
 }
 
+// What was asked before stdin ended is answered.
+func TestEndOfInput(t *testing.T) {
+	d, kv := newDesk(t), newMemoryKV()
+	d.say(`{"src":"c0","dest":"n1","body":{"type":"init","msg_id":1,"node_id":"n1","node_ids":["n1"]}}`)
+	d.play(kv)
+	const asked = 200
+	for i := range asked {
+		d.say(`{"src":"c1","dest":"n1","body":{"type":"generate","msg_id":%d}}`, i)
+	}
+	_ = d.in.Close()
+	got := 0
+	for line := range d.lines {
+		if strings.Contains(line, "generate_ok") {
+			got++
+		}
+	}
+	if err := <-d.ended; err != nil || got != asked {
+		t.Errorf("%d of %d requests were answered before the end, %v", got, asked, err)
+	}
+}
+
 // A lin-kv that does not answer: init is answered in time all the same, and
 // requests are refused, definitely and with a reason.
 func TestNoStore(t *testing.T) {

@@ -44,19 +44,19 @@ func recovers(t *testing.T, c *maelstromtest.Cluster, phase, id string) {
 	t.Errorf("%s: %s did not recover", phase, id)
 }
 
-// What Maelstrom's own command does: 30 s, 1,000 requests a second, partitions
-// between nodes that come and go, and availability total.
+// What Maelstrom's own command does, for half as long: 1,000 requests a second,
+// partitions between nodes that come and go, and availability total.
 func TestTotalAvailability(t *testing.T) {
 	simulate(t, 1, 30*time.Second, func(t *testing.T, c *maelstromtest.Cluster) {
 		c.Start(three...)
 		for i := range 3 {
-			total(t, "calm", c.Load("calm", rate, 5*time.Second, three...), three...)
+			total(t, "calm", c.Load("calm", rate, 3*time.Second, three...), three...)
 			c.Cut(three[i], three[(i+1)%3])
 			c.Cut(three[i], three[(i+2)%3])
-			total(t, "partition", c.Load("partition", rate, 5*time.Second, three...), three...)
+			total(t, "partition", c.Load("partition", rate, 2*time.Second, three...), three...)
 			c.Heal()
 		}
-		c.Check(29_900)
+		c.Check(14_900)
 	})
 }
 
@@ -100,7 +100,7 @@ func TestAnswersToWritesAreLost(t *testing.T) {
 // waits any more; of its answers some are errors, most of which say nothing about
 // what was done; and nodes are killed and started again in the midst of it.
 func TestEverythingAtOnce(t *testing.T) {
-	for seed := range uint64(5) {
+	for seed := range uint64(2) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			simulate(t, seed, 2*time.Second, func(t *testing.T, c *maelstromtest.Cluster) {
 				c.Start(three...)

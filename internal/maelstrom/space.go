@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,6 +85,14 @@ func (s *space) encode() string {
 		panic(fmt.Sprintf("maelstrom: a space has no JSON form: %v", err))
 	}
 	return string(b)
+}
+
+// clone returns a copy that can be changed. Records are replaced, never written
+// to, so they are shared.
+func (s *space) clone() *space {
+	c := *s
+	c.Keys, c.Leases = maps.Clone(s.Keys), maps.Clone(s.Leases)
+	return &c
 }
 
 // View returns what a value of lin-kv says about a whole space. It is for those

@@ -34,8 +34,10 @@ type Store struct {
 	clock clock.Source
 	poll  time.Duration
 
-	mu    sync.Mutex // guards beats
+	mu    sync.Mutex // guards the fields below
 	beats map[lease.LeaseID]sighting
+	value string // last seen in the KV, and what it decodes to: values are long
+	space *space // not to be changed; nil: none yet
 }
 
 // sighting is when this process first saw a lease with its present beat.
@@ -64,10 +66,24 @@ func (st *Store) get(ctx context.Context) (s *space, value string, over []lease.
 	if err != nil {
 		return nil, "", nil, err
 	}
-	if s, err = decodeSpace(value); err != nil {
+	if s, err = st.decode(value); err != nil {
 		return nil, "", nil, err
 	}
 	return s, value, st.observe(s, asked, st.clock.Now().Mono), nil
+}
+
+// decode returns the space that value is, for the caller to change.
+func (st *Store) decode(value string) (*space, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.space == nil || st.value != value {
+		s, err := decodeSpace(value)
+		if err != nil {
+			return nil, err
+		}
+		st.value, st.space = value, s
+	}
+	return st.space.clone(), nil
 }
 
 // code returns the code of an error that the service answered with; Crash, which
@@ -120,7 +136,8 @@ func (st *Store) update(ctx context.Context, change func(s *space, over []lease.
 		if err := change(s, over); err != nil {
 			return s, err
 		}
-		err = st.kv.CAS(ctx, st.key, value, s.encode())
+		next := s.encode()
+		err = st.kv.CAS(ctx, st.key, value, next)
 		switch code(err) {
 		case PreconditionFailed, KeyDoesNotExist:
 			continue // definitely not applied: somebody else has written, who got on
@@ -128,6 +145,9 @@ func (st *Store) update(ctx context.Context, change func(s *space, over []lease.
 		if err != nil {
 			return nil, err
 		}
+		st.mu.Lock()
+		st.value, st.space = next, s.clone()
+		st.mu.Unlock()
 		return s, nil
 	}
 }

@@ -301,6 +301,22 @@ func TestUnreadableValue(t *testing.T) {
 	}
 }
 
+// A value that came back could be what a late CAS waits for.
+func TestEveryValueIsNew(t *testing.T) {
+	value := ""
+	seen := map[string]bool{}
+	for range 3 {
+		s, err := decodeSpace(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if value = s.encode(); seen[value] {
+			t.Errorf("%s was there before", value)
+		}
+		seen[value] = true
+	}
+}
+
 // A whole space with full ledgers must fit into a line.
 func TestLargestSpaceFitsALine(t *testing.T) {
 	s, err := decodeSpace("")
