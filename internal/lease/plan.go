@@ -238,6 +238,11 @@ func (m *Machine) farAhead() clock.Millis {
 	return clock.MillisOf(m.cfg.Window + 2*m.cfg.MaxSkew + m.cfg.MaxLead)
 }
 
+// soundBy returns the latest ceiling that a sound clock can have written.
+func (m *Machine) soundBy(now clock.Reading) clock.Millis {
+	return max(now.Wall, m.era.Value.Floor) + m.farAhead()
+}
+
 // choose picks the sid to acquire. In order: the one this node's name had last
 // and the free one with the lowest ceiling, if past; a predecessor of our name,
 // once, when no free sid can be used now; then ours or the lowest, though its
@@ -255,7 +260,8 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 		if s.Holder.Exists() {
 			if !m.everHeld && !mayReclaim && s.Holder.Err == nil &&
 				s.Holder.Value.Node == m.cfg.Registration.Node &&
-				s.Holder.Value.Instance != m.cfg.Registration.Instance {
+				s.Holder.Value.Instance != m.cfg.Registration.Instance &&
+				s.Window.Value.Ceil <= m.soundBy(now) { // or the predecessor's wrong clock would be ours to wait for
 				reclaim, mayReclaim = sid, true
 			}
 			continue

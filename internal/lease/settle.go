@@ -319,7 +319,7 @@ func (m *Machine) lose(now clock.Reading, got Sid, why string) {
 // by the clocks of live holders.
 func (m *Machine) takeStock(now clock.Reading) {
 	m.bad, m.witness = m.keepPasts(), 0
-	latest := max(now.Wall, m.era.Value.Floor) + m.farAhead()
+	latest := m.soundBy(now)
 	for _, sid := range slices.Sorted(maps.Keys(m.sids)) { // in order: a story must be told the same twice
 		s := m.sids[sid]
 		w := s.Window.Value
