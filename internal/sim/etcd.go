@@ -111,7 +111,7 @@ func (e *etcd) request(p *process, a lease.Action) {
 	w, pl := e.w, &e.w.plan
 	noisy := w.stage == trouble
 	if w.trace.out != nil {
-		w.note(p, "asks: "+describe(a))
+		w.say(p, "asks: "+describe(a))
 	}
 	answered := false
 	answer := func(ev lease.Event) {

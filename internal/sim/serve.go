@@ -71,7 +71,7 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 	}
 	w.note(p, "issues %d from %d of sid %d", int64(b.Count), int64(b.First), int64(b.SID))
 	if w.trace.out != nil {
-		w.note(p, fmt.Sprintf("  that is %v to %v", b.First, b.Last()))
+		w.say(p, fmt.Sprintf("  that is %v to %v", b.First, b.Last()))
 	}
 	if b.First <= after {
 		w.violate("I6", "%s issued %v, asked for IDs after %v", p.name, b.First, after)

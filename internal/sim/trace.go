@@ -55,7 +55,12 @@ func (w *world) note(p *process, format string, args ...int64) {
 	for _, a := range args {
 		t.number(a)
 	}
-	if t.out == nil {
+	w.say(p, format, args...)
+}
+
+// say writes a line where somebody wants the text, and leaves the hash alone.
+func (w *world) say(p *process, format string, args ...int64) {
+	if w.trace.out == nil {
 		return
 	}
 	who := "-"
@@ -70,7 +75,7 @@ func (w *world) note(p *process, format string, args ...int64) {
 	if len(args) > 0 {
 		line = fmt.Sprintf(format, values...)
 	}
-	fmt.Fprintf(t.out, "%s %-7s %s\n", stampOf(w.now), who, line)
+	fmt.Fprintf(w.trace.out, "%s %-7s %s\n", stampOf(w.now), who, line)
 }
 
 // stampOf writes true time so that texts sort as times do.
