@@ -94,3 +94,23 @@ func TestStdinErrors(t *testing.T) {
 type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, errors.New("broken") }
+
+// The machine's zone, whatever it is, and at the end of the calendar too.
+func TestLocal(t *testing.T) {
+	defer func(zone *time.Location) { time.Local = zone }(time.Local)
+	for _, c := range []struct {
+		offset int
+		ms     int64
+		want   string
+	}{
+		{9 * 3600, 1469922850259, "2016-07-31 08:54:10.259 +0900"},
+		{-(3*3600 + 30*60), 1469922850259, "2016-07-30 20:24:10.259 -0330"},
+		{12*3600 + 45*60, 0, "1970-01-01 12:45:00.000 +1245"},
+		{3600, 253402300799999, "10000-01-01 00:59:59.999 +0100"},
+	} {
+		time.Local = time.FixedZone("", c.offset)
+		if got := string(appendLocal(nil, time.UnixMilli(c.ms))); got != c.want {
+			t.Errorf("%d: %s, want %s", c.ms, got, c.want)
+		}
+	}
+}

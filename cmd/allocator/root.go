@@ -98,10 +98,16 @@ invalid or a request was refused, 2 called wrongly, 3 etcd or every node asked i
   allocator monotonic 3                             # 3 that rise, whatever the clock does
   allocator from-time --min 2026-11-20              # the least ULID of a time, for a range query
   allocator get 3                                   # 3 that are unique by promise, from a node`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { a.started = true; return nil },
-		Args:              cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cmd.ValidateFlagGroups(); err != nil { // cobra does so only after this
+				return usage("%w", err)
+			}
+			a.started = true
+			return nil
+		},
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
