@@ -116,7 +116,8 @@ func (r *Reserved) Add(op *Op) {
 	}
 	w := *op.Window
 	r.windows++
-	if last, ok := r.last[w.SID]; ok {
+	last, known := r.last[w.SID]
+	if known {
 		r.follows(op, last, w)
 	}
 	r.last[w.SID] = w
@@ -129,8 +130,11 @@ func (r *Reserved) Add(op *Op) {
 		r.granted[k] = s
 	}
 	switch {
-	case w.Released:
+	case w.Released && known:
 		s.cut(w.Ceil) // given back: a successor may use it
+	case w.Released:
+		// The record that was given back is one that etcd was put back to: it says
+		// nothing of what was granted since, and the next holder begins above a floor.
 	case w.Ceil > w.Base:
 		s.add(w.Base, w.Ceil-1)
 	}
