@@ -140,8 +140,12 @@ func (r *FaultResult) judge(checks []history.Result) {
 				continue
 			}
 			at := int64(v.At) / 1e6
+			if at == 0 { // found at the end: it counts against the run
+				r.Claims[c.Check] = string(history.Unknown)
+				worsen(history.Unknown, "%s failed, and does not say when", c.Check)
+			}
 			for _, o := range r.Strikes {
-				if v.At == 0 || o.Start <= at && at <= o.Over {
+				if at > 0 && o.Start <= at && at <= o.Over {
 					r.Claims[c.Check] = string(history.Broken)
 					worsen(history.Broken, "%s: %s", c.Check, v.Detail)
 				}

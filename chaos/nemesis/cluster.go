@@ -33,16 +33,16 @@ func clusterFaults() []Fault {
 			Expect: refusedToJoin,
 		},
 		{
-			Name: "liar", Class: Cluster, Scope: Aside, Smoke: true,
+			Name: "liar", Class: Cluster, Scope: Whole, Smoke: true,
 			About: "a registered member of gossip, with the key, tells false clocks and a false history",
-			Hold:  between(7*time.Second, 8*time.Second),
+			Hold:  between(6*time.Second, 7*time.Second),
 			// What it lies about: 0 late by an hour, 1 early by an hour, 2 swinging, 3 at random.
 			Amount: func(r *rand.Rand) int64 { return r.Int64N(4) }, Unit: "kind of lie",
 			Begin: startLiar, Fired: liarHeard, End: func(_ context.Context, s *Strike) error { return s.undo() },
-			Expect: unharmed(3 * time.Second),
+			Expect: unharmed(2 * time.Second),
 		},
 		{
-			Name: "pool-full", Class: Cluster, Scope: Aside,
+			Name: "pool-full", Class: Cluster, Scope: Whole,
 			About: "every sid is held (what is free, by the harness), and one more node starts",
 			Hold:  between(5*time.Second, 6*time.Second),
 			Begin: fillPool, Fired: onStandby, End: emptyPool,

@@ -68,7 +68,7 @@ func etcdFaults() []Fault {
 			Fired: membersKilled,
 			End:   startMembers,
 			Expect: func(t rig.Timing) Expect {
-				return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 5 * time.Second,
+				return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 4 * time.Second,
 					Word: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; back soon after etcd"}
 			},
 		},

@@ -44,7 +44,7 @@ const (
 	Leader               // the etcd member that leads when the fault begins
 	Quorum               // two etcd members
 	Whole                // everything; nothing else is done meanwhile
-	Aside                // nobody: what is added to the cluster must not disturb it
+	Aside                // nobody: what is added to the cluster must not disturb it, whatever else goes on
 )
 
 // Need is what a fault cannot do without.

@@ -63,7 +63,7 @@ func networkFaults() []Fault {
 	}
 	several := between(6*time.Second, 7*time.Second)
 	usedUp := func(t rig.Timing) Expect {
-		return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 5 * time.Second,
+		return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 4 * time.Second,
 			Word: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; back soon after"}
 	}
 	fault := func(name, about string, scope Scope, hold func(rig.Timing) (time.Duration, time.Duration), e netswitch.Effect,
@@ -86,10 +86,7 @@ func networkFaults() []Fault {
 		fault("net-gossip-forged", "a third of gossip packets is changed, checksums repaired", Whole, several, netswitch.Effect{Forge: .3}, gossip, amongNodes, unharmed(3*time.Second)),
 	}
 	for i := range out {
-		switch out[i].Name {
-		case "net-etcd-cut", "net-gossip-forged":
-			out[i].Smoke = true
-		}
+		out[i].Smoke = out[i].Name == "net-etcd-cut"
 	}
 	return out
 }

@@ -27,19 +27,22 @@ type PlanConfig struct {
 	Nodes  []string
 	Timing rig.Timing
 	Repeat bool // go round again for as long as there is time
-	Lanes  int  // how many nodes may be hit at once; 0: 2
 }
 
 // Parts of a schedule.
 const (
 	opening      = 4 * time.Second         // calm before the first fault
 	closing      = 3 * time.Second         // calm after the last one, in which everybody serves
-	pauseAtLeast = 1500 * time.Millisecond // calm at least between groups
+	pauseAtLeast = 1500 * time.Millisecond // of calm between groups
 	shareOfCalm  = 0.25                    // of the whole run
+	atOnce       = 2                       // nodes that are hit at a time
+	longest      = 32 * time.Second        // of a group, or there would be no calm for long
 )
 
 // group is faults that go on side by side.
 type group struct {
+	number  int64
+	lanes   int      // of single nodes; 0: a fault that is alone
 	actions []Action // times count from the group's start
 	lasts   time.Duration
 }
@@ -48,42 +51,37 @@ type group struct {
 //
 // Faults of single nodes go on side by side, on different nodes and never on as
 // many as a majority could lack; all others are alone. At least a quarter of the
-// time is calm.
+// time is calm. What there is no time for is left out: the longest first, and
+// faults of single nodes last.
 func Plan(c PlanConfig) Schedule {
 	random := rand.New(rand.NewPCG(c.Seed, 0x5eed))
 	out := Schedule{Seed: c.Seed, Nodes: len(c.Nodes), ForMs: c.For.Milliseconds()}
-	lanes := c.Lanes
-	if lanes == 0 {
-		lanes = 2
-	}
-	at := opening
-	id := int64(0)
-	planned := map[string]bool{}
-	var busy time.Duration
-	for round := 0; ; round++ {
-		groups := draw(random, c, lanes)
-		fitted := false
-		for _, g := range groups {
-			start := at
-			if len(planned) > 0 {
-				start += gap(at, busy, g.lasts)
-			}
-			if start+g.lasts+closing > c.For {
-				continue // another may fit
-			}
-			at, fitted = start, true
-			for _, a := range g.actions {
-				id++
-				a.ID, a.AtMs = id, a.AtMs+at.Milliseconds()
-				planned[a.Fault] = true
-				out.Actions = append(out.Actions, a)
-			}
-			at += g.lasts
-			busy += g.lasts
+	room := c.For - opening - closing                        // for faults and what lies between them
+	may := time.Duration(float64(c.For) * (1 - shareOfCalm)) // for faults
+	var groups []group
+	for {
+		more := fitting(draw(random, c), room, may)
+		for _, g := range more {
+			room -= g.lasts + pauseAtLeast
+			may -= g.lasts
 		}
-		if !fitted || !c.Repeat {
+		groups = append(groups, more...)
+		if len(more) == 0 || !c.Repeat {
 			break
 		}
+	}
+	planned := map[string]bool{}
+	at, pause := opening, pauseAtLeast
+	if len(groups) > 0 {
+		pause += max(room, 0) / time.Duration(len(groups))
+	}
+	for _, g := range groups {
+		for _, a := range g.actions {
+			a.ID, a.AtMs = int64(len(out.Actions)+1), a.AtMs+at.Milliseconds()
+			planned[a.Fault] = true
+			out.Actions = append(out.Actions, a)
+		}
+		at += g.lasts + pause
 	}
 	for _, f := range c.Faults {
 		if !planned[f.Name] {
@@ -94,29 +92,52 @@ func Plan(c PlanConfig) Schedule {
 	return out
 }
 
-// gap returns how much calm is due before the next group.
-func gap(at, busy, next time.Duration) time.Duration {
-	// busy+next of the time until its end may be shareOfCalm short of all.
-	end := time.Duration(float64(busy+next) / (1 - shareOfCalm))
-	return max(pauseAtLeast, end-at-next-closing)
+// fitting returns the groups that there is room for, in the order given.
+func fitting(groups []group, room, may time.Duration) (out []group) {
+	order := slices.Clone(groups)
+	slices.SortStableFunc(order, func(a, b group) int {
+		if a.lanes != b.lanes {
+			return b.lanes - a.lanes
+		}
+		return int(a.lasts - b.lasts)
+	})
+	chosen := map[int64]bool{}
+	for _, g := range order {
+		if g.lasts > may || g.lasts+pauseAtLeast > room {
+			continue
+		}
+		room -= g.lasts + pauseAtLeast
+		may -= g.lasts
+		chosen[g.number] = true
+	}
+	for _, g := range groups {
+		if chosen[g.number] {
+			out = append(out, g)
+		}
+	}
+	return out
 }
 
 // draw puts every fault into a group, once.
-func draw(random *rand.Rand, c PlanConfig, lanes int) (out []group) {
-	var single []Action
+func draw(random *rand.Rand, c PlanConfig) (out []group) {
+	var single, aside []Action
 	for _, i := range random.Perm(len(c.Faults)) {
 		f := &c.Faults[i]
 		a := action(random, f, c.Timing)
-		if f.Scope == OneNode {
+		switch f.Scope {
+		case OneNode:
 			single = append(single, a)
-			continue
+		case Aside:
+			aside = append(aside, a)
+		default:
+			out = append(out, group{actions: []Action{a}, lasts: lasting(f, a, c.Timing)})
 		}
-		out = append(out, group{actions: []Action{a}, lasts: lasting(f, a, c.Timing)})
 	}
-	if len(single) > 0 {
-		out = append(out, sideBySide(random, c, single, min(lanes, max(1, (len(c.Nodes)-1)/2)))...)
-	}
+	out = append(out, sideBySide(random, c, single, aside)...)
 	random.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	for i := range out {
+		out[i].number = int64(i)
+	}
 	return out
 }
 
@@ -137,37 +158,42 @@ func lasting(f *Fault, a Action, t rig.Timing) time.Duration {
 }
 
 // sideBySide fills lanes with faults of single nodes, the longest first. A lane
-// has nodes of its own, so that no node is hit twice at a time.
-func sideBySide(random *rand.Rand, c PlanConfig, actions []Action, lanes int) (out []group) {
-	const most = 40 * time.Second // a group of more would leave no calm for long
+// has nodes of its own, so that no node is hit twice at a time; one more lane is
+// for what hits nobody.
+func sideBySide(random *rand.Rand, c PlanConfig, actions, aside []Action) (out []group) {
+	lanes := min(atOnce, max(1, (len(c.Nodes)-1)/2))
 	order := random.Perm(len(c.Nodes))
-	slices.SortStableFunc(actions, func(a, b Action) int {
-		return int(lasting(Find(c.Faults, b.Fault), b, c.Timing) - lasting(Find(c.Faults, a.Fault), a, c.Timing))
-	})
-	for len(actions) > 0 {
-		var g group
-		used := make([]time.Duration, lanes)
-		turn := make([]int, lanes)
+	length := func(a Action) time.Duration { return lasting(Find(c.Faults, a.Fault), a, c.Timing) }
+	slices.SortStableFunc(actions, func(a, b Action) int { return int(length(b) - length(a)) })
+	for len(actions)+len(aside) > 0 {
+		g := group{lanes: lanes}
+		used, turn := make([]time.Duration, lanes+1), make([]int, lanes)
+		put := func(lane int, a Action) {
+			a.AtMs = used[lane].Milliseconds()
+			used[lane] += length(a) + 200*time.Millisecond
+			g.actions = append(g.actions, a)
+			g.lasts = max(g.lasts, used[lane])
+		}
 		var later []Action
 		for _, a := range actions {
 			lane := 0
-			for l := range used {
+			for l := range lanes {
 				if used[l] < used[lane] {
 					lane = l
 				}
 			}
-			d := lasting(Find(c.Faults, a.Fault), a, c.Timing)
-			if used[lane] > 0 && used[lane]+d > max(most, g.lasts) {
+			if used[lane] > 0 && used[lane]+length(a) > max(longest, g.lasts) {
 				later = append(later, a)
 				continue
 			}
 			mine := order[lane*len(order)/lanes : (lane+1)*len(order)/lanes]
 			a.Targets = []string{c.Nodes[mine[turn[lane]%len(mine)]]}
 			turn[lane]++
-			a.AtMs = used[lane].Milliseconds()
-			used[lane] += d + 200*time.Millisecond
-			g.actions = append(g.actions, a)
-			g.lasts = max(g.lasts, used[lane])
+			put(lane, a)
+		}
+		for len(aside) > 0 && (used[lanes] == 0 || used[lanes]+length(aside[0]) <= g.lasts) {
+			put(lanes, aside[0])
+			aside = aside[1:]
 		}
 		out = append(out, g)
 		actions = later

@@ -12,7 +12,7 @@ import (
 
 // restartSettle is how long a node that was started may take until it issues on
 // a busy machine. On a quiet one it is well under a second.
-const restartSettle = 5 * time.Second
+const restartSettle = 3500 * time.Millisecond
 
 func processFaults() []Fault {
 	gone := []string{connection, timeout, starting, noSID}
@@ -53,7 +53,7 @@ func processFaults() []Fault {
 			Begin:  pause,
 			Fired:  stopped,
 			End:    resume,
-			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 4*time.Second, "late IDs lie inside its own window; then a new tenure"),
+			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "late IDs lie inside its own window; then a new tenure"),
 		},
 		{
 			Name: "stop-window", Class: Processes, Scope: OneNode,
@@ -64,7 +64,7 @@ func processFaults() []Fault {
 			Begin:  pause,
 			Fired:  stopped,
 			End:    resume,
-			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 4*time.Second, "nothing under the old window; then a new tenure"),
+			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "nothing under the old window; then a new tenure"),
 		},
 		{
 			Name: "rolling-restart", Class: Processes, Scope: Whole,

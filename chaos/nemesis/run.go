@@ -210,7 +210,7 @@ func (r *Runner) aim(ctx context.Context, s *Strike) error {
 		first := random.IntN(rig.Members)
 		members(first, (first+1)%rig.Members)
 		if f.Expect(s.Timing).Must != "" {
-			s.Targets = append(s.Names(), s.Targets...)
+			s.Targets = s.Names() // it is they who have to refuse
 		}
 	case Whole:
 		if e := f.Expect(s.Timing); len(e.May) > 0 || e.Must != "" {
