@@ -156,9 +156,9 @@ func TestLinksLead(t *testing.T) {
 }
 
 var (
-	testName   = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]+)`")
+	testName   = regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z][A-Za-z0-9_]+)`")
 	transcript = regexp.MustCompile(`\b[0-9]{2}-[a-z-]+\.txt\b`)
-	declared   = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)[A-Z]\w*)\(`)
+	declared   = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)[A-Z]\w*)\(`)
 )
 
 // A document that says which test shows a claim is wrong the day the test goes.
