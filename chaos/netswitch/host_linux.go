@@ -167,7 +167,6 @@ func (h *Host) connect() error {
 		{unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(h.addr[:]) }},
 		{unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 0, 0}) }},
 		{unix.SIOCSIFMTU, func(r *unix.Ifreq) error { r.SetUint32(mtu); return nil }},
-		{unix.SIOCSIFTXQLEN, func(r *unix.Ifreq) error { r.SetUint32(4000); return nil }},
 	} {
 		r, err := unix.NewIfreq(name)
 		if err != nil {
@@ -179,6 +178,12 @@ func (h *Host) connect() error {
 		if err := unix.IoctlIfreq(sock, set.what, r); err != nil {
 			return fmt.Errorf("configure %s (%#x): %w", name, set.what, err)
 		}
+	}
+	// A longer queue in front of us, where the kernel would drop what we are too
+	// slow to read. Root of a user namespace may not ask for it: 500 packets then.
+	if r, err := unix.NewIfreq(name); err == nil {
+		r.SetUint32(4000)
+		_ = unix.IoctlIfreq(sock, unix.SIOCSIFTXQLEN, r)
 	}
 	return up(sock, name)
 }

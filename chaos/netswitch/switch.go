@@ -161,7 +161,8 @@ func (s *Switch) Traffic(p Pair) Traffic {
 }
 
 // Lost counts packets that the switch itself lost, because too many were delayed
-// or a device did not take them; with none of that, all loss was asked for.
+// or a device did not take them. The kernels at both ends may lose more, as any do
+// whose queues are full: 500 packets or more in front of the switch.
 func (s *Switch) Lost() uint64 { return s.lost.Load() }
 
 func (p Pair) wire() *wire { return (*p.From.wires.Load())[p.To.index] }
