@@ -25,13 +25,13 @@ type etcd struct {
 	mem     *leasetest.Memory
 	away    time.Duration // until then there is no leader: nothing is carried out, and no lease ends
 	waiting []func()      // what reached it meanwhile
-	backup  leasetest.Snapshot
-	kept    bool
+
+	heldSince map[flake.SID]time.Duration // when a held sid was acquired; never iterated
 }
 
 // newEtcd makes an initialised space. Sids beyond the spare ones are put aside.
 func newEtcd(w *world) *etcd {
-	e := &etcd{w: w, mem: leasetest.NewMemory(1)}
+	e := &etcd{w: w, mem: leasetest.NewMemory(1), heldSince: map[flake.SID]time.Duration{}}
 	if _, _, err := e.mem.Init(context.Background(), lease.Space{
 		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool,
 	}, w.trueMillis()); err != nil {
@@ -186,6 +186,11 @@ func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
 		w.note(p, "etcd applies "+a.Txn.Op.String()+" of sid %d: term %d window [%d,%d) at revision %d", int64(a.Txn.SID),
 			put.Value.Term, sinceDawn(put.Value.Base), sinceDawn(put.Value.Ceil), put.Rev)
 		w.points.op(a.Txn, old)
+		e.notPoisoned(p, a.Txn)
+		if op := a.Txn.Op; (op == lease.Acquire || op == lease.Reclaim) && put.Value.Base < v.Era.Value.Floor {
+			w.violate("I4", "%s acquired sid %d from %d on, below the floor %d of era %d",
+				p.name, a.Txn.SID, put.Value.Base, v.Era.Value.Floor, v.Era.Value.Number)
+		}
 		if a.Txn.Op == lease.Release && w.stage != tampered {
 			w.terms.release(w, p, a.Txn.SID, put.Value.Ceil)
 		}
@@ -211,6 +216,39 @@ func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
 		return lease.Revoked{Err: err}
 	}
 	panic(fmt.Sprintf("sim: unknown request %T", a))
+}
+
+// longHeld is for how long a sid must have been held for every list of the space
+// to show it.
+const longHeld = 90 * time.Second
+
+// notPoisoned checks that a clock minutes ahead writes no ceiling, where another
+// node has long held a sid by a clock that is right: the store itself could tell.
+func (e *etcd) notPoisoned(p *process, t lease.Txn) {
+	w := e.w
+	switch t.Op {
+	case lease.Extend:
+		return
+	case lease.Release:
+		delete(e.heldSince, t.SID)
+		return
+	case lease.Acquire, lease.Reclaim:
+		e.heldSince[t.SID] = w.now
+	}
+	const most = 4 * time.Minute // what the guard allows, and what delays add
+	if w.plan.mode != Everything || w.plan.faulty != 1 || w.plan.twin > 0 || p.host.sound || t.Window.Wall < w.trueMillis()+millis(most) {
+		return
+	}
+	v := e.view()
+	for sid := range flake.SID(w.plan.spare) {
+		since, held := e.heldSince[sid]
+		if s := v.Sids[sid]; held && sid != t.SID && w.now-since > longHeld && s.Holder.Exists() &&
+			s.Holder.Value.Node != p.host.node && s.Window.Value.State == lease.Active {
+			w.violate("poison", "%s acquired sid %d by a clock that reads %d ms ahead, while sid %d has long been held by another",
+				p.name, t.SID, t.Window.Wall-w.trueMillis(), sid)
+			return
+		}
+	}
 }
 
 // failed is the answer to a request that got none.

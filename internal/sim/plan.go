@@ -71,7 +71,7 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 
 	p := plan{mode: mode, virtual: virtual, nodes: 3 + r.IntN(6)}
 	if p.virtual == 0 {
-		p.virtual = 2*time.Minute + time.Duration(r.Int64N(int64(6*time.Minute)))
+		p.virtual = 90*time.Second + time.Duration(r.Int64N(int64(5*time.Minute)))
 	}
 	p.window = one(3*time.Second, 6*time.Second, 12*time.Second, 30*time.Second)
 	p.extendEvery, p.reload = p.window/6, p.window/3

@@ -44,7 +44,7 @@ func ModeOf(seed uint64) Mode {
 // Options says how a seed is played. The zero value is the seed's own choice.
 type Options struct {
 	Mode    Mode          // "": ModeOf the seed
-	Virtual time.Duration // of trouble, before all is healed; 0: two to eight minutes
+	Virtual time.Duration // of trouble, before all is healed; 0: 90 s to 6.5 minutes
 	Trace   io.Writer     // gets a line for each event; nil: none
 }
 

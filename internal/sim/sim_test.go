@@ -19,7 +19,7 @@ var (
 	seeds   = flag.Uint64("seeds", defaultSeeds, "how many stories to play")
 	first   = flag.Uint64("first", 1, "seed of the first; 0 draws one and prints it")
 	single  = flag.Uint64("seed", 0, "play this one alone; with -v, tell all of it")
-	minutes = flag.Float64("minutes", 0, "simulated minutes of trouble in each; 0: two to eight, as drawn")
+	minutes = flag.Float64("minutes", 0, "simulated minutes of trouble in each; 0: one and a half to six and a half, as drawn")
 	all     = flag.Bool("all", false, "play on when a story has failed")
 	mode    = flag.String("mode", "", "everything, unclocked or tampered; empty: as drawn")
 )
