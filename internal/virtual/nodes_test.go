@@ -13,7 +13,7 @@ func TestCrash(t *testing.T) {
 	tell(t, func(w *world) {
 		nodes := w.startAll(3)
 		from := w.now()
-		for i := range 40 { // more lives than there are sids
+		for i := range map[bool]int{false: 40, true: 10}[raced] { // more lives than there are sids
 			time.Sleep(time.Duration(1+i%7) * time.Second)
 			nodes[2].kill()
 			again := w.start(options{name: nodes[2].name})
@@ -32,6 +32,7 @@ func TestCrash(t *testing.T) {
 
 // TestCrashOfAll: all nodes die and start again, also while etcd is away.
 func TestCrashOfAll(t *testing.T) {
+	slow(t)
 	tell(t, func(w *world) {
 		nodes := w.startAll(4)
 		for i := range 6 {
@@ -61,13 +62,14 @@ func TestCrashOfAll(t *testing.T) {
 	})
 }
 
-// TestRollingRestart: each node in turn is stopped and started again. It is ready
-// at once, on time that the one before gave back, and clients of others see
-// nothing.
+// TestRollingRestart: each node in turn is stopped and started again, on a clock
+// that is as wrong as clocks may be. It is ready at once, on time that the one
+// before gave back, and clients of others see nothing.
 func TestRollingRestart(t *testing.T) {
 	tell(t, func(w *world) {
 		nodes := w.startAll(3)
-		for range 3 {
+		r := dice(1)
+		for range 5 {
 			for i, m := range nodes {
 				from := w.now()
 				m.stop()
@@ -76,20 +78,38 @@ func TestRollingRestart(t *testing.T) {
 						t.Errorf("%s: %s while it stopped", m.name, reason)
 					}
 				}
-				again := w.start(options{name: m.name})
+				off := time.Duration(r.IntN(200)-100) * time.Millisecond
+				again := w.start(options{name: m.name, off: off, pace: 10 * time.Millisecond})
 				again.untilReady(time.Second)
 				nodes[i] = again
 				for j, o := range nodes {
 					if j != i {
-						o.served(during{from, w.now()}, 2*time.Millisecond)
+						o.served(during{from, w.now()}, 105*time.Millisecond)
 					}
 				}
 			}
 		}
-		time.Sleep(time.Second)
+		time.Sleep(5 * time.Second) // all nodes list at their leisure
 		if st := nodes[0].d.Node().Stats().Lease; st.PoolHeld != 3 {
 			t.Errorf("%d sids are held, want 3", st.PoolHeld)
 		}
+	})
+}
+
+// TestHandover: the one sid there is goes from node to node, and each has a clock
+// that is 100 ms behind the last one's. None begins below what was issued.
+func TestHandover(t *testing.T) {
+	tell(t, func(w *world) {
+		w.onlyOneSid()
+		last := w.start(options{off: 120 * time.Millisecond, pace: 10 * time.Millisecond})
+		for i := range 6 {
+			last.untilReady(5 * time.Second)
+			next := w.start(options{off: time.Duration(i%2*2-1) * -120 * time.Millisecond, pace: 10 * time.Millisecond})
+			time.Sleep(3 * time.Second)
+			last.stop()
+			last = next
+		}
+		last.untilReady(5 * time.Second)
 	})
 }
 
@@ -143,6 +163,9 @@ func TestClocks(t *testing.T) {
 		})
 	})
 	for _, step := range []time.Duration{-24 * time.Hour, -time.Second, 300 * time.Millisecond, time.Second, time.Hour} {
+		if raced && step != -time.Second {
+			continue
+		}
 		t.Run("stepped by "+step.String(), func(t *testing.T) {
 			tell(t, func(w *world) {
 				nodes := w.startAll(3)
@@ -171,6 +194,7 @@ func TestClocks(t *testing.T) {
 
 // TestMoreNodesThanSids: the 33rd node stands by, and serves when another leaves.
 func TestMoreNodesThanSids(t *testing.T) {
+	slow(t)
 	tell(t, func(w *world) {
 		nodes := make([]*member, 0, 33)
 		for range 33 {

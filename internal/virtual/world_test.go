@@ -132,6 +132,7 @@ func (w *world) check() {
 	for _, v := range w.hist.Check() {
 		w.t.Error(v)
 	}
+	w.successors(versions)
 	now, err := w.store.Load(ctx)
 	if err != nil {
 		w.t.Errorf("load: %v", err)
@@ -147,8 +148,71 @@ func (w *world) check() {
 	}
 }
 
+// ids returns how many IDs were issued so far.
+func (w *world) ids() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hist.IDs()
+}
+
+// successors checks I2 and I4 from another side: nobody issued a millisecond at or
+// above the one that the next holder of his sid began with. It sees an overlap
+// also where no two IDs happen to be equal.
+func (w *world) successors(versions []etcdstore.Version) {
+	w.t.Helper()
+	tenures := map[flake.SID][]lease.Window{} // as acquired, in the order of terms
+	for _, v := range versions {
+		of := tenures[v.SID]
+		if n := len(of); n == 0 || of[n-1].Term != v.Window.Value.Term {
+			tenures[v.SID] = append(of, v.Window.Value)
+		}
+	}
+	told := 0
+	for _, i := range w.hist.Issues {
+		from, to := clock.Millis(flake.Default.UnixMilli(i.First)), clock.Millis(flake.Default.UnixMilli(i.Last()))
+		of := tenures[flake.Default.SID(i.First)]
+		own := -1
+		for n, t := range of {
+			if string(t.Instance) == i.Process && t.Base <= from {
+				own = n
+			}
+		}
+		switch {
+		case own < 0:
+			w.t.Errorf("%s issued %d of sid %d, which it did not have", i.Process, from, flake.Default.SID(i.First))
+		case own+1 < len(of) && of[own+1].Base <= to:
+			if told++; told <= 10 {
+				w.t.Errorf("sid %d: term %d issued millisecond %d, and term %d began at %d",
+					flake.Default.SID(i.First), of[own].Term, to, of[own+1].Term, of[own+1].Base)
+			}
+		}
+	}
+}
+
+// slow skips a test with -race that only runs for longer, or with more nodes, what
+// others run too.
+func slow(t *testing.T) {
+	t.Helper()
+	if raced {
+		t.Skip("not run with -race: too slow with it, and run without")
+	}
+}
+
 // now returns the time since the story began.
 func (w *world) now() time.Duration { return time.Since(w.begin) }
+
+// onlyOneSid has an operator put all sids aside but 0.
+func (w *world) onlyOneSid() {
+	w.t.Helper()
+	for sid := 1; sid < 32; sid++ {
+		_, err := w.admin.Put(context.Background(), fmt.Sprintf("/allocator/default/window/%d", sid), lease.Encode(lease.Window{
+			Era: 1, Term: 1, Instance: "none", Node: "none", Nonce: "none", Base: 1, Ceil: 1, State: lease.Quarantined,
+		}))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
 
 // machine is the clocks of one machine. It is safe for concurrent use.
 type machine struct {
