@@ -193,6 +193,8 @@ func TestCheckers(t *testing.T) {
 			s.ask(2000, 1).ok(2001, 1, "n1#0", flakeAt(9000, 0, 3), 1).ask(2002, 1).ok(2003, 1, "n2#0", flakeAt(1, 0, 4), 1)
 		}), Unknown, 0},
 		{"real time: four seconds after a clock fault", realTime, skewed(func(*story) {}).ask(14_001, 1).ok(14_001, 1, "n1#0", flakeAt(20_000, 0, 3), 1).ask(14_002, 1).ok(14_003, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
+		{"real time: before that", realTime, skewed(func(*story) {}).ask(14_000, 1).ok(14_001, 1, "n1#0", flakeAt(20_000, 0, 3), 1).ask(14_002, 1).ok(14_003, 1, "n2#0", flakeAt(1, 0, 4), 1).
+			ask(14_004, 1).ok(14_005, 1, "n2#0", flakeAt(2, 0, 4), 1), Pass, 0},
 
 		{"truth: at the bound", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1510, 0, 3), 1).ask(2000, 1).ok(2010, 1, "n1#0", flakeAt(1500, 0, 3), 1), Pass, 0},
 		{"truth: ahead", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1511, 0, 3), 1), Broken, 1},
