@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -31,6 +32,9 @@ type Results struct {
 	Checks  []history.Result `json:"checks"`
 	Broken  []string         `json:"broken,omitempty"` // contracts that clients found broken
 	Cut     bool             `json:"cut,omitempty"`    // ended by a signal
+	// Stalls say when the harness itself did not run: what was late then says
+	// nothing of the cluster, and only what must hold at any time can fail.
+	Stalls []string `json:"stalls,omitempty"`
 }
 
 // FaultResult is the verdict on one kind of fault.
@@ -47,6 +51,9 @@ type FaultResult struct {
 	Claims map[string]string `json:"claims,omitempty"`
 }
 
+// timeless are the checks of what must hold however slow the machine is.
+var timeless = []string{"unique", "intervals", "order", "causal", "reserved", "holders"}
+
 const notRun = "not run"
 
 // results checks the history and puts everything together.
@@ -57,6 +64,7 @@ func (r *runner) results(began time.Time, took time.Duration, runErr error, cut 
 	var outcomes []nemesis.Outcome
 	if r.nemesis != nil {
 		outcomes = r.nemesis.Outcomes()
+		res.Stalls = r.nemesis.Stalls()
 	}
 	for _, e := range []error{runErr, err} {
 		if e != nil {
@@ -166,6 +174,12 @@ func (res *Results) judge() {
 	if len(res.Why) > 0 {
 		verdict = history.Unknown
 	}
+	if len(res.Checks) == 0 {
+		worsen(history.Unknown, "nothing was checked")
+	}
+	if len(res.Stalls) > 0 {
+		worsen(history.Unknown, "this machine stood: "+strings.Join(res.Stalls, ", "))
+	}
 	hurt := false
 	for _, f := range res.Faults {
 		hurt = hurt || len(f.Strikes) > 0 && f.Must != ""
@@ -178,7 +192,11 @@ func (res *Results) judge() {
 		if c.Verdict == history.Broken && len(c.Violations) > 0 {
 			why = fmt.Sprintf("%s: %d violations, the first: %s", c.Check, c.Count, c.Violations[0].Detail)
 		}
-		worsen(c.Verdict, why)
+		v := c.Verdict
+		if v == history.Broken && len(res.Stalls) > 0 && !slices.Contains(timeless, c.Check) {
+			v = history.Unknown
+		}
+		worsen(v, why)
 	}
 	for _, b := range res.Broken {
 		worsen(history.Broken, b)
@@ -186,6 +204,12 @@ func (res *Results) judge() {
 	for _, f := range res.Faults {
 		switch f.Verdict {
 		case notRun, string(history.Pass):
+		case string(history.Broken):
+			if len(res.Stalls) > 0 { // the checks tell what counts
+				worsen(history.Unknown, f.Fault+": "+f.Reason)
+				continue
+			}
+			fallthrough
 		default:
 			worsen(history.Verdict(f.Verdict), f.Fault+": "+f.Reason)
 		}

@@ -126,6 +126,9 @@ func (l *Load) call(process string, c Client, n *Node, k asker, count int, after
 	cancel()
 	op.Run = answered()
 	op.Block, op.Reason, op.Retry, op.After = a.block, a.reason, a.retry, 0
+	if broken != nil { // told apart from the history, whose blocks are sound
+		a.info, op.Reason, op.Block = true, "broken contract", history.Block{}
+	}
 	switch {
 	case a.info:
 		op.Type = history.Info

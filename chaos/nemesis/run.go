@@ -38,6 +38,7 @@ type Runner struct {
 	extra atomic.Int64 // IDs of injections that healing needs
 
 	mu       sync.Mutex // guards all below
+	stalls   []string
 	active   []string
 	outcomes []Outcome
 }
@@ -61,18 +62,56 @@ const healTimeout = 60 * time.Second
 
 // Run carries out a schedule, and returns when all of it is over and healed. When
 // ctx ends, what goes on is healed and nothing new begins.
+//
+// Should this machine stand for a while, the rest of the schedule moves by as
+// much: faults that had come due meanwhile would otherwise strike all at once.
 func (r *Runner) Run(ctx context.Context, s Schedule) {
-	began := time.Now()
 	var all sync.WaitGroup
 	defer all.Wait()
-	for _, a := range s.Actions {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var ran time.Duration // as the schedule counts
+	last := time.Now()
+	for next := 0; next < len(s.Actions); {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(time.Until(began.Add(time.Duration(a.AtMs) * time.Millisecond))):
+		case <-tick.C:
 		}
-		all.Go(func() { r.strike(ctx, a) })
+		if ctx.Err() != nil {
+			return
+		}
+		step := time.Since(last)
+		last = last.Add(step)
+		if step > stall {
+			r.stood(step)
+			step = 0
+		}
+		ran += step
+		for ; next < len(s.Actions) && time.Duration(s.Actions[next].AtMs)*time.Millisecond <= ran; next++ {
+			a := s.Actions[next]
+			all.Go(func() { r.strike(ctx, a) })
+		}
 	}
+}
+
+// stall is how long this machine may be late without saying so: more than an
+// election of etcd takes, and all that faults leave in hand.
+const stall = 2 * time.Second
+
+func (r *Runner) stood(d time.Duration) {
+	text := fmt.Sprintf("%v until %v", d.Round(100*time.Millisecond), time.Duration(r.Rig.Now()).Round(100*time.Millisecond))
+	r.Tell("this machine stood for " + text)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stalls = append(r.stalls, text)
+}
+
+// Stalls says when this machine stood.
+func (r *Runner) Stalls() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.stalls)
 }
 
 func (r *Runner) strike(ctx context.Context, a Action) {

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/chaos/nemesis"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/history"
+)
+
+// A fault passes only if it took effect and nothing went wrong in its time.
+func TestFaultVerdicts(t *testing.T) {
+	good := nemesis.Outcome{Fired: true, Start: 1000, Stop: 2000, Over: 3000}
+	at := func(ms int64) []history.Result {
+		return []history.Result{{Check: "refusals", Verdict: history.Broken, Count: 1, Violations: []history.Violation{{At: clock.Mono(ms * 1e6), Detail: "a call failed"}}}}
+	}
+	passed := []history.Result{{Check: "refusals", Verdict: history.Pass}}
+	with := func(change func(*nemesis.Outcome)) nemesis.Outcome {
+		o := good
+		change(&o)
+		return o
+	}
+	for _, tc := range []struct {
+		name   string
+		o      nemesis.Outcome
+		checks []history.Result
+		want   string
+	}{
+		{"all well", good, passed, "pass"},
+		{"a violation in its time", good, at(2500), "fail"},
+		{"a violation before it", good, at(999), "pass"},
+		{"a violation after it", good, at(3001), "pass"},
+		{"a violation at no time", good, at(0), "unknown"},
+		{"no effect", with(func(o *nemesis.Outcome) { o.Fired = false }), passed, "unknown"},
+		{"not healed", with(func(o *nemesis.Outcome) { o.Error = "end: no" }), passed, "unknown"},
+		{"cut short", with(func(o *nemesis.Outcome) { o.Cut = true }), passed, "unknown"},
+		{"never began", nemesis.Outcome{Error: "nothing to hit"}, passed, "unknown"},
+		{"no effect and a violation", with(func(o *nemesis.Outcome) { o.Fired = false }), at(1500), "fail"},
+		{"a check that cannot tell", good, []history.Result{{Check: "unique", Verdict: history.Unknown}}, "pass"},
+	} {
+		f := FaultResult{Fault: "kill", Strikes: []nemesis.Outcome{tc.o}}
+		f.judge(tc.checks)
+		if f.Verdict != tc.want {
+			t.Errorf("%s: %s (%s), want %s", tc.name, f.Verdict, f.Reason, tc.want)
+		}
+	}
+}
+
+// A run passes only if every check and every fault that struck does; what was not
+// run never counts for it.
+func TestRunVerdicts(t *testing.T) {
+	pass := history.Result{Check: "unique", Verdict: history.Pass}
+	struck := FaultResult{Fault: "kill", Verdict: "pass", Strikes: []nemesis.Outcome{{}}}
+	for _, tc := range []struct {
+		name string
+		res  Results
+		want history.Verdict
+	}{
+		{"all pass", Results{Checks: []history.Result{pass}, Faults: []FaultResult{struck, {Verdict: notRun}}}, history.Pass},
+		{"nothing was checked", Results{}, history.Unknown},
+		{"a claim is broken", Results{Checks: []history.Result{pass, {Verdict: history.Broken}}}, history.Broken},
+		{"a claim is unknown", Results{Checks: []history.Result{pass, {Verdict: history.Unknown}}}, history.Unknown},
+		{"broken beats unknown", Results{Checks: []history.Result{{Verdict: history.Unknown}, {Verdict: history.Broken}}}, history.Broken},
+		{"a client found a broken contract", Results{Checks: []history.Result{pass}, Broken: []string{"a gap"}}, history.Broken},
+		{"a fault is unknown", Results{Checks: []history.Result{pass}, Faults: []FaultResult{{Verdict: "unknown"}}}, history.Unknown},
+		{"a fault failed", Results{Checks: []history.Result{pass}, Faults: []FaultResult{{Verdict: "fail"}}}, history.Broken},
+		{"it was cut", Results{Checks: []history.Result{pass}, Why: []string{"the run was ended before its time"}}, history.Unknown},
+		{"the machine stood and a call was late", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "refusals", Verdict: history.Broken}}}, history.Unknown},
+		{"the machine stood and an ID came twice", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "unique", Verdict: history.Broken}}}, history.Broken},
+		{"the machine stood and all was well", Results{Stalls: []string{"9s"}, Checks: []history.Result{pass}}, history.Unknown},
+		{"nobody had to refuse", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}}, Faults: []FaultResult{struck}}, history.Pass},
+		{"somebody had to refuse and nobody saw", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}},
+			Faults: []FaultResult{{Verdict: "pass", Must: "CLOCK_SKEW", Strikes: []nemesis.Outcome{{}}}}}, history.Unknown},
+	} {
+		tc.res.judge()
+		if tc.res.Verdict != tc.want {
+			t.Errorf("%s: %s (%v), want %s", tc.name, tc.res.Verdict, tc.res.Why, tc.want)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range []string{"", "nothing", "run --nodes 2", "run --for 1s", "run --fault no-such --loopback", "run --seed x", "run --schedule /no/such --loopback",
+		"run --schedule x --seed 1", "run again", "verify", "verify a b", "verify /no/such", "list it", "soak --fault no-such --loopback", "run --no-such"} {
+		if got := run(strings.Fields(args)); got != exitUsage {
+			t.Errorf("chaos %s: exit %d, want %d", args, got, exitUsage)
+		}
+	}
+	if got := run([]string{"list"}); got != exitPass {
+		t.Errorf("chaos list: exit %d", got)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	table := nemesis.Table()
+	got, err := choose(table, []string{"kill", "etcd", "kill"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range got {
+		names = append(names, f.Name)
+	}
+	if names[0] != "kill" || !slices.Contains(names, "etcd-leader-kill") || slices.Contains(names, "etcd-restored") || len(slices.Compact(names)) != len(got) {
+		t.Errorf("chose %v", names)
+	}
+	if all, err := choose(table, []string{"all"}); err != nil || len(all) != len(table) {
+		t.Errorf("all are %d of %d: %v", len(all), len(table), err)
+	}
+}
