@@ -147,7 +147,7 @@ func (s *stream) deadline(t time.Time) {
 
 func (s *stream) read(b []byte) (int, error) {
 	for {
-		n, err, wait, changed := s.take(b)
+		n, wait, changed, err := s.take(b)
 		if n > 0 || err != nil || len(b) == 0 {
 			return n, err
 		}
@@ -166,17 +166,17 @@ func (s *stream) read(b []byte) (int, error) {
 
 // take returns what has arrived. If nothing has, it returns how long to wait for
 // something at most (negative: without end), and what tells of a change.
-func (s *stream) take(b []byte) (n int, err error, wait time.Duration, changed <-chan struct{}) {
+func (s *stream) take(b []byte) (n int, wait time.Duration, changed <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wait = -1
 	now := time.Now()
 	if s.err != nil {
-		return 0, fmt.Errorf("read: %w", s.err), 0, nil
+		return 0, 0, nil, fmt.Errorf("read: %w", s.err)
 	}
 	if !s.until.IsZero() {
 		if wait = s.until.Sub(now); wait <= 0 {
-			return 0, os.ErrDeadlineExceeded, 0, nil
+			return 0, 0, nil, os.ErrDeadlineExceeded
 		}
 	}
 	if len(s.chunks) > 0 && !s.stalled {
@@ -185,16 +185,16 @@ func (s *stream) take(b []byte) (n int, err error, wait time.Duration, changed <
 			if wait < 0 || due < wait {
 				wait = due
 			}
-			return 0, nil, wait, s.changed
+			return 0, wait, s.changed, nil
 		}
 		if len(head.data) == 0 {
-			return 0, io.EOF, 0, nil
+			return 0, 0, nil, io.EOF
 		}
 		n = copy(b, head.data)
 		if head.data = head.data[n:]; len(head.data) == 0 {
 			s.chunks = s.chunks[1:]
 		}
-		return n, nil, 0, nil
+		return n, 0, nil, nil
 	}
-	return 0, nil, wait, s.changed
+	return 0, wait, s.changed, nil
 }
