@@ -121,7 +121,9 @@ func readClocks() (r readings) {
 		out *int64
 	}{{unix.CLOCK_REALTIME, &r.wall}, {unix.CLOCK_MONOTONIC, &r.mono}, {unix.CLOCK_MONOTONIC_RAW, &r.raw}, {unix.CLOCK_BOOTTIME, &r.boot}} {
 		var ts unix.Timespec
-		_ = unix.ClockGettime(c.id, &ts) // fails on no Linux that runs Go
+		// Raw, so that no scheduler of ours takes the processor away meanwhile: the
+		// hooked process may be waiting for us. It fails on no Linux that runs Go.
+		_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, uintptr(c.id), uintptr(unsafe.Pointer(&ts)), 0)
 		*c.out = ts.Nano()
 	}
 	return r

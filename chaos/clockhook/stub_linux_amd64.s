@@ -69,9 +69,10 @@ TEXT vdsoStub<>(SB),NOSPLIT|NOFRAME,$0-0
 	INCQ	N_VDSO(R8)
 again:
 	MOVQ	SEQ(R8), R10
-	TESTQ	$1, R10 // the figures are being changed
+	TESTQ	$1, R10 // odd: the figures are being changed
 	JEQ	ask
-	PAUSE
+	MOVL	$24, AX // sched_yield: whoever changes them may need this processor
+	SYSCALL
 	JMP	again
 ask:
 	PUSHQ	DI
@@ -122,7 +123,8 @@ again:
 	MOVQ	SEQ(R8), R10
 	TESTQ	$1, R10
 	JEQ	ask
-	PAUSE
+	MOVL	$24, AX // sched_yield: whoever changes them may need this processor
+	SYSCALL
 	JMP	again
 ask:
 	MOVL	$228, AX
