@@ -286,7 +286,7 @@ func versions() []string {
 
 func makeDir(dir string) (string, error) {
 	if dir == "" {
-		dir = "chaos-" + time.Now().Format("20060102-150405")
+		dir = filepath.Join("bin", "chaos-"+time.Now().Format("20060102-150405"))
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {

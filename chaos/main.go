@@ -103,7 +103,7 @@ func (o *options) flags(cmd *cobra.Command, lasts time.Duration, limit int64) {
 	f.StringArrayVar(&o.faults, "fault", nil, "only this fault, or this class of faults; may be given again")
 	f.StringVar(&o.seed, "seed", "", "of the schedule; drawn and printed if not given")
 	f.IntVar(&o.nodes, "nodes", 5, "allocator processes, 3 to 9")
-	f.StringVar(&o.dir, "dir", "", "where results go; a new folder chaos-… if not given")
+	f.StringVar(&o.dir, "dir", "", "where results go; a new folder bin/chaos-… if not given")
 	f.StringVar(&o.schedule, "schedule", "", "play this schedule.json again")
 	f.BoolVar(&o.loopback, "loopback", false, "stay on loopback: no faults of the network")
 	f.BoolVar(&o.real, "default-timing", false, "leases and windows of the default length (15 s, 30 s), not brisk ones (3 s, 5 s)")

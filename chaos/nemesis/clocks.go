@@ -69,7 +69,7 @@ func clockFaults() []Fault {
 		},
 		{
 			Name: "clock-slow", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About:  "all clocks of a node run a fifth slow, then the wall clock is set right",
+			About:  "a node's time daemon lets its clocks run a fifth slow, then sets the wall clock right",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(*rand.Rand) int64 { return -200_000 }, Unit: "ppm",
 			Begin: drift, Fired: offsetSeen, End: driftEnds,
@@ -78,7 +78,7 @@ func clockFaults() []Fault {
 		},
 		{
 			Name: "clock-fast", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About:  "all clocks of a node run a tenth fast, then the wall clock is set right",
+			About:  "a node's time daemon lets its clocks run a tenth fast, then sets the wall clock right",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(*rand.Rand) int64 { return 100_000 }, Unit: "ppm",
 			Begin: drift, Fired: offsetSeen, End: driftEnds,
@@ -228,12 +228,14 @@ func strobe(ctx context.Context, s *Strike) error {
 	return nil
 }
 
+// drift is that of a clock discipline gone wrong: the raw clock, which none
+// touches, stays true.
 func drift(_ context.Context, s *Strike) error {
 	h, err := hookOf(s)
 	if err != nil {
 		return err
 	}
-	return h.Drift(clockhook.Crystal(float64(s.Amount)))
+	return h.Drift(clockhook.Slewed(float64(s.Amount)))
 }
 
 func driftEnds(ctx context.Context, s *Strike) error {

@@ -78,7 +78,9 @@ func (p *Process) StartAt(clocks clockhook.Offsets, more ...string) error {
 	cmd := exec.Command(p.Path, append(append([]string(nil), p.Args...), more...)...)
 	cmd.Env = append(os.Environ(), p.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// A group of its own, or Ctrl-C at a terminal would end the cluster before the
+	// harness has healed it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	var hook *clockhook.Hook
 	began := time.Now() // no answer of this run is earlier
 	err = p.Place.Do(func() (err error) {
