@@ -6,16 +6,21 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/load"
+	"github.com/flakelease/allocator/chaos/rig"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -56,16 +61,61 @@ func runEtcd(dir string) int {
 	return 1
 }
 
+// recorder is a history, and what is asked of it while it grows.
+type recorder struct {
+	*history.Writer
+	file *os.File
+	ids  atomic.Int64
+
+	mu    sync.Mutex     // guards fails
+	fails map[string]int // by "node: reason"
+}
+
+func newRecorder(t *testing.T) *recorder {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "history.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	r, began := &recorder{file: f, fails: map[string]int{}}, time.Now()
+	r.Writer = history.NewWriter(f, history.WriterConfig{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }, Each: func(op *history.Op) {
+		switch {
+		case op.F != history.FAllocate:
+		case op.Type == history.OK:
+			r.ids.Add(op.Block.Count)
+		case op.Type != history.Invoke:
+			r.mu.Lock()
+			r.fails[op.Node+": "+op.Reason]++
+			r.mu.Unlock()
+		}
+	}})
+	if _, err := r.Write(history.Op{Process: history.Harness, Type: history.Info, F: history.FSetup, Setup: &history.Setup{
+		Layout: flake.Scalable.String(), EpochMs: flake.Default.Epoch, StartMs: began.UnixMilli(), MaxSkewMs: 250, MaxLeadMs: 250, WindowMs: 30_000, Profile: "end to end"}}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// failures returns how many calls failed, by "node: reason".
+func (r *recorder) failures() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[string]int, len(r.fails))
+	for k, v := range r.fails {
+		out[k] = v
+	}
+	return out
+}
+
 // cluster is one etcd process and three allocator processes.
 type cluster struct {
 	t        *testing.T
-	dir      string
 	endpoint string
-	etcd     *Process
-	nodes    []*Process
-	targets  []*Target
-	admin    []string
-	rec      *Recorder
+	etcd     *rig.Process
+	nodes    []*rig.Process
+	targets  []*load.Node
+	rec      *recorder
 }
 
 func newCluster(t *testing.T, nodes int) *cluster {
@@ -76,18 +126,15 @@ func newCluster(t *testing.T, nodes int) *cluster {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	ports, err := FreePorts(2 + 3*nodes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ports := freePorts(t, 2+3*nodes)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, dir: dir, endpoint: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), rec: NewRecorder()}
-	c.etcd = NewProcess(dir, "etcd", self, []string{
-		etcdDir + "=" + filepath.Join(dir, "data"), fmt.Sprintf("%s_PORTS=%d,%d", etcdDir, ports[0], ports[1])})
-	if err := c.etcd.Run(); err != nil {
+	c := &cluster{t: t, endpoint: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), rec: newRecorder(t)}
+	c.etcd = &rig.Process{Name: "etcd", Place: rig.Loopback{}, Path: self, Dir: dir, Env: []string{
+		etcdDir + "=" + filepath.Join(dir, "data"), fmt.Sprintf("%s_PORTS=%d,%d", etcdDir, ports[0], ports[1])}}
+	if err := c.etcd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.close)
@@ -95,10 +142,11 @@ func newCluster(t *testing.T, nodes int) *cluster {
 		p := ports[2+3*i:]
 		addr := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 		name := fmt.Sprintf("n%d", i+1)
-		c.targets = append(c.targets, &Target{Name: name, HTTP: addr(p[0]), GRPC: addr(p[1])})
-		c.admin = append(c.admin, addr(p[2]))
-		c.nodes = append(c.nodes, NewProcess(dir, name, binary, nil, "serve", "--node.name", name,
-			"--etcd.endpoints", c.endpoint, "--listen.http", addr(p[0]), "--listen.grpc", addr(p[1]), "--listen.admin", addr(p[2]), "--listen.gossip", addr(0)))
+		n := &rig.Node{HTTP: addr(p[0]), GRPC: addr(p[1]), Admin: addr(p[2]), Process: &rig.Process{Name: name, Place: rig.Loopback{}, Path: binary, Dir: dir,
+			Args: []string{"serve", "--node.name", name, "--etcd.endpoints", c.endpoint,
+				"--listen.http", addr(p[0]), "--listen.grpc", addr(p[1]), "--listen.admin", addr(p[2]), "--listen.gossip", addr(0)}}}
+		c.nodes = append(c.nodes, n.Process)
+		c.targets = append(c.targets, &load.Node{Name: name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer})
 	}
 	c.eventually("etcd answers", 30*time.Second, func() error {
 		out, err := exec.Command(binary, "init", "--fresh", "--etcd.endpoints", c.endpoint).CombinedOutput()
@@ -118,7 +166,7 @@ func (c *cluster) close() {
 	}
 	if c.t.Failed() {
 		for _, p := range append(c.nodes, c.etcd) {
-			c.t.Logf("--- end of %s's output\n%s", p.Name, p.Tail())
+			c.t.Logf("--- end of %s's output\n%s", p.Name, p.Output(p.Run())[max(0, len(p.Output(p.Run()))-4000):])
 		}
 	}
 }
@@ -155,7 +203,7 @@ func (c *cluster) mint(i int) error {
 // start runs a node and returns how long its first ID took from process start.
 func (c *cluster) start(i int) time.Duration {
 	c.t.Helper()
-	if err := c.nodes[i].Run(); err != nil {
+	if err := c.nodes[i].Start(); err != nil {
 		c.t.Fatal(err)
 	}
 	return c.eventually(c.nodes[i].Name+" issues", 60*time.Second, func() error { return c.mint(i) })
@@ -163,32 +211,60 @@ func (c *cluster) start(i int) time.Duration {
 
 // load starts clients of every kind on every node, and returns a function that
 // ends them.
-func (c *cluster) load(pace Pace) (stop func()) {
+func (c *cluster) load(pace time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
-	failed := make(chan error, 64)
-	run := func(f func(context.Context, *Target, int, Pace, *Recorder) error, t *Target, count int) {
-		all.Go(func() {
-			if err := f(ctx, t, count, pace, c.rec); err != nil {
-				failed <- err
-			}
-		})
+	var mu sync.Mutex // guards the test's log
+	l := &load.Load{History: c.rec.Writer, Format: flake.Default, Dial: new(net.Dialer).DialContext, Broken: func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		c.t.Errorf("a client found a broken contract: %v", err)
+	}}
+	var clients []load.Client
+	for _, n := range c.targets {
+		for _, client := range []load.Client{
+			{Via: load.HTTP, Counts: []int{1}}, {Via: load.HTTP, Counts: []int{100}}, {Via: load.Unary, Counts: []int{1}, Session: "one-" + n.Name},
+			{Via: load.Unary, Counts: []int{7}, Session: "seven-" + n.Name}, {Via: load.Stream, Counts: []int{1000}},
+		} {
+			client.Nodes, client.Every = []*load.Node{n}, pace
+			clients = append(clients, client)
+		}
 	}
-	for _, t := range c.targets {
-		run(LoadHTTP, t, 1)
-		run(LoadHTTP, t, 100)
-		run(LoadUnary, t, 1)
-		run(LoadUnary, t, 7)
-		run(LoadStream, t, 1000)
+	for number, client := range clients {
+		all.Go(func() { l.Run(ctx, number, client) })
 	}
 	return func() {
 		cancel()
 		all.Wait()
-		close(failed)
-		for err := range failed {
-			c.t.Errorf("a client found a broken contract: %v", err)
-		}
 	}
+}
+
+// memory returns the resident memory of a process, in bytes.
+func memory(p *rig.Process) (int64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.PID()))
+	if err != nil {
+		return 0, err
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(data), &size, &resident); err != nil {
+		return 0, err
+	}
+	return resident * int64(os.Getpagesize()), nil
+}
+
+// freePorts returns n ports of 127.0.0.1 that nothing listens on now.
+func freePorts(t *testing.T, n int) []int {
+	t.Helper()
+	ports := make([]int, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() // all at once, so that they differ
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports
 }
 
 // TestEndToEnd draws IDs over HTTP, gRPC and in blocks from three serve processes
@@ -198,7 +274,7 @@ func TestEndToEnd(t *testing.T) {
 	c := newCluster(t, 3)
 	for i := range c.nodes {
 		took := c.start(i)
-		mem, err := c.nodes[i].Memory()
+		mem, err := memory(c.nodes[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,9 +285,9 @@ func TestEndToEnd(t *testing.T) {
 	}
 	time.Sleep(time.Second) // windows have been raised once or not; both are fine
 
-	pace := Pace{Call: 5 * time.Millisecond, Failure: 50 * time.Millisecond}
+	pace := 5 * time.Millisecond
 	if *wantIDs > 1_000_000 {
-		pace.Call = 0
+		pace = 0
 	}
 	stop := c.load(pace)
 	began := time.Now()
@@ -221,23 +297,22 @@ func TestEndToEnd(t *testing.T) {
 	if err := c.nodes[1].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	c.targets[1].Restarted()
 	time.Sleep(500 * time.Millisecond)
 	t.Logf("n2 is back: first ID %v after process start", c.start(1).Round(time.Millisecond))
 	time.Sleep(time.Second)
 
-	before := c.rec.Failures()
+	before := c.rec.failures()
 	t.Logf("etcd is killed, for %v", *outage)
 	if err := c.etcd.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(*outage)
-	for what, n := range c.rec.Failures() {
+	for what, n := range c.rec.failures() {
 		if n > before[what] {
 			t.Errorf("during an etcd outage of %v: %s, %d times", *outage, what, n-before[what])
 		}
 	}
-	if err := c.etcd.Run(); err != nil {
+	if err := c.etcd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Log("etcd is back")
@@ -245,9 +320,9 @@ func TestEndToEnd(t *testing.T) {
 		time.Sleep(20 * time.Second) // until windows are full again
 		c.longOutage()
 	}
-	for c.rec.IDs() < *wantIDs {
+	for c.rec.ids.Load() < *wantIDs {
 		if time.Since(began) > 10*time.Minute {
-			t.Fatalf("only %d of %d IDs in %v", c.rec.IDs(), *wantIDs, time.Since(began))
+			t.Fatalf("only %d of %d IDs in %v", c.rec.ids.Load(), *wantIDs, time.Since(began))
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -256,23 +331,29 @@ func TestEndToEnd(t *testing.T) {
 	took := time.Since(began)
 
 	for _, p := range c.nodes {
-		if err := p.Stop(10 * time.Second); err != nil {
+		if err := p.Terminate(10 * time.Second); err != nil {
 			t.Error(err)
 		}
-		if p.ExitCode() != 0 {
-			t.Errorf("%s ended with code %d", p.Name, p.ExitCode())
+		if p.Exit() != "exit status 0" {
+			t.Errorf("%s ended with %s", p.Name, p.Exit())
 		}
 	}
-	h, released := c.history()
-	t.Logf("%d IDs in %d answers over %v, %d window records; failed calls: %v",
-		h.IDs(), len(h.Issues), took.Round(time.Second), len(h.Writes), c.rec.Failures())
-	for _, v := range h.Check() {
-		t.Error(v)
+	windows, released := c.grants()
+	lines, size := c.rec.Size()
+	t.Logf("%d IDs over %v, %d window records, a history of %d lines and %d MiB; failed calls: %v",
+		c.rec.ids.Load(), took.Round(time.Second), windows, lines, size>>20, c.rec.failures())
+	for _, r := range c.check() {
+		if r.Verdict != history.Pass {
+			t.Errorf("%s (%s): %s: %s", r.Check, r.Claim, r.Verdict, r.Reason)
+		}
+		for _, v := range r.Violations {
+			t.Error(v)
+		}
 	}
 	if released < 3 {
 		t.Errorf("%d sids were given back, want those of all three nodes", released)
 	}
-	for what := range c.rec.Failures() {
+	for what := range c.rec.failures() {
 		if strings.HasPrefix(what, "n2") || *long && strings.HasSuffix(what, ": WINDOW_EXHAUSTED") || strings.HasSuffix(what, ": ENTROPY_OVERFLOW") {
 			continue
 		}
@@ -293,7 +374,7 @@ func (c *cluster) longOutage() {
 		return nil
 	})
 	time.Sleep(5 * time.Second)
-	if err := c.etcd.Run(); err != nil {
+	if err := c.etcd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
 	store := c.store()
@@ -324,17 +405,34 @@ func (c *cluster) store() *etcdstore.Store {
 	return s
 }
 
-// history joins what clients got with what etcd granted, and counts the sids
-// that were given back in the end.
-func (c *cluster) history() (h *history.History, released int) {
+// check holds the history against the claims.
+func (c *cluster) check() []history.Result {
 	c.t.Helper()
-	h = &history.History{Format: flake.Default, Issues: c.rec.Issues()}
+	if err := c.rec.Flush(); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := c.rec.file.Seek(0, io.SeekStart); err != nil {
+		c.t.Fatal(err)
+	}
+	suite := history.Suite{history.NewUnique(64<<20, nil), history.NewIntervals(), history.NewOrder(), history.NewCausal(), history.NewReserved()}
+	results, err := suite.Check(c.rec.file)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return results
+}
+
+// grants puts what etcd granted into the history, and counts the records and the
+// sids that were given back in the end.
+func (c *cluster) grants() (records, released int) {
+	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	versions, err := c.store().History(ctx, 1)
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	runs := map[string][]string{} // a node's instances, in the order of its processes
 	last := map[flake.SID]lease.WindowState{}
 	for _, v := range versions {
 		w := v.Window.Value
@@ -343,20 +441,13 @@ func (c *cluster) history() (h *history.History, released int) {
 			continue
 		}
 		last[v.SID] = w.State
-		h.Writes = append(h.Writes, history.Write{
-			SID: v.SID, Rev: v.Window.Rev, Term: w.Term, Base: w.Base, Ceil: w.Ceil, Released: w.State == lease.Released})
-		if w.State == lease.Released {
-			continue
+		if !slices.Contains(runs[w.Node], string(w.Instance)) {
+			runs[w.Node] = append(runs[w.Node], string(w.Instance))
 		}
-		for _, t := range c.targets {
-			if t.Name != w.Node {
-				continue
-			}
-			// Which run of the node it was etcd knows by instance and clients do
-			// not: a window of the node is taken for one of each of its runs.
-			for _, run := range t.Runs() {
-				h.Grants = append(h.Grants, history.Grant{Process: run, SID: v.SID, Base: w.Base, Ceil: w.Ceil, At: clock.Mono(0)})
-			}
+		run := fmt.Sprintf("%s#%d", w.Node, 1+slices.Index(runs[w.Node], string(w.Instance)))
+		if _, err := c.rec.Write(history.Op{Process: history.Etcd, Type: history.Info, F: history.FWindow, Node: w.Node, Run: run, Window: &history.Window{
+			SID: int64(v.SID), Rev: v.Window.Rev, Term: w.Term, Base: int64(w.Base), Ceil: int64(w.Ceil), Released: w.State == lease.Released, Instance: string(w.Instance)}}); err != nil {
+			c.t.Fatal(err)
 		}
 	}
 	for _, state := range last {
@@ -364,5 +455,5 @@ func (c *cluster) history() (h *history.History, released int) {
 			released++
 		}
 	}
-	return h, released
+	return len(versions), released
 }

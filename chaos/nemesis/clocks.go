@@ -22,8 +22,9 @@ const (
 // right: peers confirm the step, then it has to be calm.
 const backAfterSkew = notice + calm + 2*time.Second
 
-// clockReasons are what a node with a wrong clock may answer.
-var clockReasons = []string{skew, tooFar, regression}
+// clockReasons are what a node with a wrong clock may answer. Its window is used up
+// when it may issue again, since it raised none meanwhile.
+var clockReasons = []string{skew, tooFar, regression, exhausted}
 
 func clockFaults() []Fault {
 	// What follows a machine that stood while others went on, besides the clock.

@@ -49,7 +49,7 @@ func dataFaults() []Fault {
 			},
 		},
 		{
-			Name: "window-deleted", Class: Data, Scope: OneNode, Outside: true,
+			Name: "window-deleted", Class: Data, Scope: OneNode, Alone: true, Outside: true,
 			About: "delete a node's window record; «admin recover» begins a new era",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return noticed(t) + 2*time.Second, noticed(t) + 3*time.Second

@@ -85,6 +85,9 @@ type Fault struct {
 	Needs Need
 	// Smoke faults are part of the profile that CI runs.
 	Smoke bool
+	// Alone says that healing it disturbs everybody, though it hits one node: nothing
+	// else is done meanwhile.
+	Alone bool
 	// Outside faults are outside claim I1: history is rewound or edited. They have
 	// to be noticed.
 	Outside bool

@@ -124,12 +124,15 @@ func draw(random *rand.Rand, c PlanConfig) (out []group) {
 	for _, i := range random.Perm(len(c.Faults)) {
 		f := &c.Faults[i]
 		a := action(random, f, c.Timing)
-		switch f.Scope {
-		case OneNode:
+		switch {
+		case f.Scope == OneNode && !f.Alone:
 			single = append(single, a)
-		case Aside:
+		case f.Scope == Aside:
 			aside = append(aside, a)
 		default:
+			if f.Scope == OneNode {
+				a.Targets = []string{c.Nodes[random.IntN(len(c.Nodes))]}
+			}
 			out = append(out, group{actions: []Action{a}, lasts: lasting(f, a, c.Timing)})
 		}
 	}

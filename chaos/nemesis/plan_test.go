@@ -69,6 +69,9 @@ func TestPlan(t *testing.T) {
 						continue
 					}
 					scopes := []Scope{Find(table, a.Fault).Scope, Find(table, b.Fault).Scope}
+					if Find(table, a.Fault).Alone || Find(table, b.Fault).Alone {
+						t.Errorf("seed %d: %s and %s at a time", seed, a.Fault, b.Fault)
+					}
 					for _, scope := range scopes {
 						if scope != OneNode && scope != Aside {
 							t.Errorf("seed %d: %s and %s at a time", seed, a.Fault, b.Fault)
