@@ -31,6 +31,7 @@ var mayRead = map[string]string{
 	"chaos":                            "the harness observes from outside: it times what clients see, and issues nothing",
 	"chaos/rig":                        "the same: when what was seen of a cluster",
 	"chaos/nemesis":                    "the same: when a fault is due",
+	"chaos/planted":                    "the same: how long tests take",
 	"cmd/allocator":                    "the command line is a shell: its times are of offline IDs and of what it prints",
 }
 

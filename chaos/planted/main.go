@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string) int {
+	flags := flag.NewFlagSet("planted", flag.ContinueOnError)
+	which := flags.String("bugs", "", "only bugs whose name this regular expression finds")
+	tier := flags.String("tier", "", "only tests of this tier: beside, model, virtual or real; empty: all but real")
+	atOnce := flags.Int("at-once", runtime.NumCPU(), "how many tests to run at once")
+	write := flags.String("write", "", "write the table into this file, between its marks")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	wanted, err := regexp.Compile(*which)
+	if err != nil || flags.NArg() > 0 || *atOnce < 1 {
+		fmt.Fprintln(os.Stderr, "planted: -bugs takes a regular expression, -at-once a number from 1 on, and nothing follows:", err)
+		return 2
+	}
+	root, err := rootOf(".")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "planted:", err)
+		return 2
+	}
+	list, err := all()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "planted:", err)
+		return 3
+	}
+	list = slices.DeleteFunc(list, func(b Bug) bool { return !wanted.MatchString(b.Name) })
+	for i := range list {
+		list[i].Catches = slices.DeleteFunc(list[i].Catches, func(c Catch) bool {
+			return *tier == "" && c.Tier == Real || *tier != "" && string(c.Tier) != *tier
+		})
+	}
+	began := time.Now()
+	results := plantAll(ctx, root, list, *atOnce)
+	took := time.Since(began)
+	code := 0
+	for _, r := range results {
+		switch {
+		case r.Outcome == Missed:
+			code = 1
+		case r.Outcome == Unknown && code == 0:
+			code = 3
+		}
+	}
+	fmt.Printf("%s; %v\n", tally(results), took.Round(time.Second))
+	if *write != "" && ctx.Err() == nil {
+		if err := writeTable(*write, list, results, took); err != nil {
+			fmt.Fprintln(os.Stderr, "planted:", err)
+			return 3
+		}
+	}
+	return code
+}
+
+// Result is a finding, and what it is of.
+type Result struct {
+	Bug   Bug
+	Catch Catch
+	Finding
+}
+
+// plantAll runs every test of every bug, and before them each test without one:
+// a test that fails anyway finds nothing.
+func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result {
+	sound := map[string]Finding{}
+	var controls []Catch
+	var out []Result
+	for _, b := range list {
+		for _, c := range b.Catches {
+			if _, ok := sound[c.String()]; !ok {
+				sound[c.String()] = Finding{}
+				controls = append(controls, c)
+			}
+			out = append(out, Result{Bug: b, Catch: c})
+		}
+	}
+	checked := make([]Finding, len(controls))
+	each(len(controls), atOnce, func(i int) {
+		f, err := try(ctx, root, nil, controls[i])
+		if err != nil {
+			f = Finding{Outcome: Unknown, Says: err.Error()}
+		}
+		checked[i] = f
+		fmt.Printf("%-12s without a bug: %s\n", controls[i].Tier, controls[i])
+	})
+	for i, c := range controls {
+		sound[c.String()] = checked[i]
+	}
+	each(len(out), atOnce, func(i int) {
+		r := &out[i]
+		if f := sound[r.Catch.String()]; f.Outcome != Missed {
+			r.Finding = Finding{Outcome: Unknown, Says: fmt.Sprintf("the test fails without the bug: %s%s", f.Says, f.Test)}
+		} else if changed, err := r.Bug.apply(root); err != nil {
+			r.Finding = Finding{Outcome: Unknown, Says: err.Error()}
+		} else if r.Finding, err = try(ctx, root, changed, r.Catch); err != nil {
+			r.Finding = Finding{Outcome: Unknown, Says: err.Error()}
+		}
+		fmt.Printf("%-28s %-8s %s\n", r.Bug.Name, r.Catch.Tier, shorten(r.Finding.String(), 160))
+	})
+	return out
+}
+
+// each calls f for 0 to n-1, so many at once.
+func each(n, atOnce int, f func(int)) {
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range atOnce {
+		wg.Go(func() {
+			for i := range next {
+				f(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+}
+
+// rootOf returns the folder above dir, or dir, that has the module's go.mod.
+func rootOf(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", errors.New("start me in the repository: bugs are put into its files")
+		}
+		dir = up
+	}
+}

@@ -1,0 +1,318 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// goPackage is a package as the go command lists it.
+type goPackage struct {
+	ImportPath, Dir, Export string
+	GoFiles                 []string
+	ImportMap               map[string]string
+}
+
+// list returns the packages in the folders, and all that they import, with the
+// compiler's export data.
+func list(t *testing.T, root string, folders []string) map[string]goPackage {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,ImportMap"}, folders...)...)
+	cmd.Dir = root
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, &errs)
+	}
+	packages := map[string]goPackage{}
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var p goPackage
+		if err := d.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		packages[p.ImportPath] = p
+	}
+	return packages
+}
+
+// compiles type-checks a package with some files' text changed, as the compiler
+// would: a variable that nobody uses any more is an error too.
+func compiles(p goPackage, packages map[string]goPackage, changed map[string]string) error {
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range p.GoFiles {
+		at := filepath.Join(p.Dir, name)
+		var src any
+		if text, ok := changed[at]; ok {
+			src = text
+		}
+		f, err := parser.ParseFile(fset, at, src, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, f)
+	}
+	look := func(path string) (io.ReadCloser, error) {
+		if to, ok := p.ImportMap[path]; ok {
+			path = to
+		}
+		return os.Open(packages[path].Export)
+	}
+	cfg := types.Config{Importer: importer.ForCompiler(fset, "gc", look), GoVersion: "go1.26"}
+	_, err := cfg.Check(p.ImportPath, fset, files, nil)
+	return err
+}
+
+const module = "github.com/flakelease/allocator/"
+
+// TestBugsApply: the code goes on, and the bugs have to follow it. Every bug finds
+// its place, once, and what comes out compiles.
+func TestBugsApply(t *testing.T) {
+	root, err := rootOf(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bugs, err := all()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(bugs) < 5 {
+		t.Errorf("%d bugs: where are the others?", len(bugs))
+	}
+	var folders []string
+	for _, b := range bugs {
+		for _, e := range b.Edits {
+			folders = append(folders, "./"+path.Dir(e.File))
+		}
+	}
+	slices.Sort(folders)
+	packages := list(t, root, slices.Compact(folders))
+	for _, b := range bugs {
+		t.Run(b.Name, func(t *testing.T) {
+			changed, err := b.apply(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			absolute := map[string]string{}
+			var touched []string
+			for file, text := range changed {
+				absolute[filepath.Join(root, filepath.FromSlash(file))] = text
+				touched = append(touched, module+path.Dir(file))
+			}
+			slices.Sort(touched)
+			for _, name := range slices.Compact(touched) {
+				if err := compiles(packages[name], packages, absolute); err != nil {
+					t.Errorf("with the bug in, %s does not compile: %v", name, err)
+				}
+			}
+			for _, c := range b.Catches {
+				if dir, ok := strings.CutPrefix(c.Args[0], "./"); !ok {
+					t.Errorf("%v does not begin with a package", c)
+				} else if _, err := os.Stat(filepath.Join(root, dir)); err != nil {
+					t.Errorf("%v: %v", c, err)
+				}
+				testsExist(t, root, c)
+			}
+			for n := range strings.SplitSeq(b.Incidents, ", ") {
+				if b.Incidents != "" && !regexp.MustCompile(`^T(0[1-9]|[1-3][0-9]|4[0-4])$`).MatchString(n) {
+					t.Errorf("%q is no incident", n)
+				}
+			}
+		})
+	}
+}
+
+// testsExist checks that each test named in a -run is one of the package's: one
+// that was renamed would otherwise be missed in silence, with the others.
+func testsExist(t *testing.T, root string, c Catch) {
+	t.Helper()
+	i := slices.Index(c.Args, "-run")
+	if i < 0 || i+1 == len(c.Args) {
+		t.Errorf("%v: which test?", c)
+		return
+	}
+	var source strings.Builder
+	files, _ := filepath.Glob(filepath.Join(root, c.Args[0], "*_test.go"))
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Write(raw)
+	}
+	for name := range strings.SplitSeq(c.Args[i+1], "|") {
+		name, _, _ = strings.Cut(strings.TrimSuffix(name, "$"), "/")
+		if !strings.Contains(source.String(), "\nfunc "+name) {
+			t.Errorf("%v: %s has no test %s", c, c.Args[0], name)
+		}
+	}
+}
+
+// TestCompilesNotices: the check above would be worth nothing if it passed all.
+func TestCompilesNotices(t *testing.T) {
+	root, err := rootOf(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := list(t, root, []string{"./flake"})
+	p := packages[module+"flake"]
+	if err := compiles(p, packages, nil); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"package flake\nfunc init() { unused := 1 }\n": "declared and not used",
+		"package flake\nvar x string = 1\n":            "cannot use 1",
+		"package flake\nfunc {":                        "expected",
+	} {
+		changed := map[string]string{filepath.Join(p.Dir, p.GoFiles[0]): text}
+		if err := compiles(p, packages, changed); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestApplyRefuses: a bug that finds no place, or two, or part of a line, changes
+// nothing.
+func TestApplyRefuses(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "f.go"), []byte("package f\n\tone()\n\ttwo()\n\tif two() {\n\ttwo()\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ old, new, want string }{
+		{"\tone()\n", "\tother()\n", ""},
+		{"\ttwo()\n", "", "occurs 2 times"},
+		{"one()\n", "", "occurs 0 times"}, // not from a line's beginning
+		{"\tone()\n", "\tone()\n", "changes nothing"},
+		{"", "x\n", "changes nothing"},
+	} {
+		b := Bug{Name: "b", Edits: []Edit{{"f.go", tc.old, tc.new}}}
+		changed, err := b.apply(root)
+		switch {
+		case tc.want == "" && (err != nil || !strings.Contains(changed["f.go"], "\n\tother()\n\ttwo()\n")):
+			t.Errorf("%q: %v, %q", tc.old, err, changed)
+		case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+			t.Errorf("%q: got %v, want %q", tc.old, err, tc.want)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	const head = "says: x.\nbreaks: I1\nbeside: ./flake -run TestX\n"
+	const edit = "-- old f.go --\na\n-- new --\nb\n"
+	if b, err := parse("b", []byte(head+edit)); err != nil || len(b.Edits) != 1 || b.Edits[0] != (Edit{"f.go", "a\n", "b\n"}) {
+		t.Errorf("a sound bug: %v, %+v", err, b)
+	}
+	for text, want := range map[string]string{
+		head:                             "changes nothing",
+		head + "-- old f.go --\na\n":     "changes nothing",
+		head + "-- new --\na\n":          "pairs",
+		head + "-- old f.go --\n" + edit: "pairs",
+		"breaks: I1\n" + edit:            "does not say",
+		"says: x.\nbreaks: I1\n" + edit:  "no test",
+		"nowhere: x\n" + head + edit:     "no tier",
+		"says\n" + head + edit:           "no «key: value»",
+	} {
+		if _, err := parse("b", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestRead: what counts as caught, and what is a failure of the harness.
+func TestRead(t *testing.T) {
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	stream := func(events ...event) *bytes.Buffer {
+		var b bytes.Buffer
+		for _, e := range append([]event{{Time: began, Action: "start"}}, events...) {
+			if e.Time.IsZero() {
+				e.Time = began.Add(1500 * time.Millisecond)
+			}
+			if err := json.NewEncoder(&b).Encode(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return &b
+	}
+	line := func(test, text string) event { return event{Action: "output", Test: test, Output: text + "\n"} }
+	fail := func(test string) event { return event{Action: "fail", Test: test} }
+	for name, tc := range map[string]struct {
+		in   *bytes.Buffer
+		want Finding
+	}{
+		"a violation": {
+			stream(line("TestA/b", "    a_test.go:7: seed 12: I1: twice"), line("TestA/b", "--- FAIL: TestA/b (0.1s)"), fail("TestA/b"), fail("TestA"), fail("")),
+			Finding{Caught, "TestA/b", "12", 1500 * time.Millisecond, "seed 12: I1: twice"},
+		},
+		"told by a helper":   {stream(line("TestA", "    contract.go:7: got 1, want 2"), fail("TestA"), fail("")), Finding{Caught, "TestA", "", 1500 * time.Millisecond, "got 1, want 2"}},
+		"nothing":            {stream(event{Action: "pass", Test: "TestA"}, event{Action: "pass"}), Finding{Outcome: Missed}},
+		"a thin run":         {stream(line("TestA", "    a_test.go:7: seeds 1 to 9"), line("TestA", "    a_test.go:8: unknown: 9 seeds never reached x"), fail("TestA"), fail("")), Finding{Outcome: Missed}},
+		"without a word":     {stream(line("TestA", "--- FAIL: TestA"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "it failed without saying what is wrong"}},
+		"a claim by panic":   {stream(line("TestA", "panic: node: grant is none [recovered]"), fail("TestA"), fail("")), Finding{Caught, "TestA", "", 1500 * time.Millisecond, "node: grant is none [recovered]"}},
+		"any other panic":    {stream(line("TestA", "panic: runtime error: index out of range"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "it failed without saying what is wrong"}},
+		"it hangs":           {stream(line("TestA", "panic: test timed out after 1m40s"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "panic: test timed out after 1m40s"}},
+		"it does not build":  {stream(event{Action: "build-output", Output: "# pkg\n"}, event{Action: "build-output", Output: "f.go:1: x declared and not used\n"}, event{Action: "fail", FailedBuild: "pkg"}), Finding{Outcome: Unknown, Says: "does not compile: f.go:1: x declared and not used"}},
+		"there is no such t": {&bytes.Buffer{}, Finding{Outcome: Unknown, Says: "no test was run"}},
+		"no test is so named": {
+			stream(line("", "testing: warning: no tests to run"), event{Action: "pass"}),
+			Finding{Outcome: Unknown, Says: "no test was run"},
+		},
+	} {
+		if got := read(tc.in); got != tc.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
+
+// TestTable: one line for each test of each bug, and only between the marks.
+func TestTable(t *testing.T) {
+	b := Bug{Name: "off", Says: "It is off.", Breaks: "I1", Incidents: "T01"}
+	c := Catch{Tier: Beside, Args: []string{"./flake"}}
+	results := []Result{
+		{b, c, Finding{Caught, "TestA/x|y", "7", 1234 * time.Millisecond, "I1: twice"}},
+		{b, Catch{Tier: Model}, Finding{Outcome: Missed}},
+	}
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("above\n"+tableBegins+"old\n"+tableEnds+"below\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeTable(page, []Bug{b}, results, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"above\n", "below\n", "1 caught, 1 missed, 0 unknown",
+		"| **off**: It is off. | I1 | T01 | beside | 1.2 | `TestA/x\\|y`, seed 7 | I1: twice |\n",
+		"|  |  |  | model |  | MISSED |  |\n",
+	} {
+		if !strings.Contains(string(raw), want) {
+			t.Errorf("no %q in\n%s", want, raw)
+		}
+	}
+	if strings.Contains(string(raw), "\nold\n") {
+		t.Error("the old table is still there")
+	}
+	if err := os.WriteFile(page, []byte("no marks"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeTable(page, nil, nil, 0); err == nil {
+		t.Error("a page without marks was written")
+	}
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Outcome is what came of a test with a bug in.
+type Outcome string
+
+// The outcomes.
+const (
+	Caught  Outcome = "caught"
+	Missed  Outcome = "MISSED"  // the test passed
+	Unknown Outcome = "unknown" // the test never got to say anything; see Finding.Says
+)
+
+// Finding is one test run with one bug.
+type Finding struct {
+	Outcome Outcome
+	Test    string        // that failed first
+	Seed    string        // of the story that showed it, where there is one
+	After   time.Duration // from the start of the test program to its failure
+	Says    string        // its first words
+}
+
+// limits of one test.
+const (
+	testLimit = 100 * time.Second // by go test itself, which then tells where it hangs
+	runLimit  = 4 * time.Minute   // with compiling, on a busy machine
+)
+
+// overlay writes changed files into dir, and the list of them that the go command
+// asks for. It returns the list's path.
+func overlay(root, dir string, changed map[string]string) (string, error) {
+	list := struct{ Replace map[string]string }{map[string]string{}}
+	for file, text := range changed {
+		at := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
+		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+			return "", err
+		}
+		list.Replace[filepath.Join(root, filepath.FromSlash(file))] = at
+	}
+	raw, err := json.Marshal(list)
+	if err != nil {
+		return "", err
+	}
+	at := filepath.Join(dir, "overlay.json")
+	return at, os.WriteFile(at, raw, 0o600)
+}
+
+// try runs the test of c with the changed files in place, none of them for a
+// control.
+func try(ctx context.Context, root string, changed map[string]string, c Catch) (Finding, error) {
+	dir, err := os.MkdirTemp("", "planted-")
+	if err != nil {
+		return Finding{}, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	list, err := overlay(root, dir, changed)
+	if err != nil {
+		return Finding{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, runLimit)
+	defer cancel()
+	args := []string{"test", "-overlay=" + list, "-json", "-count=1", "-vet=off", "-failfast", "-timeout=" + testLimit.String()}
+	cmd := exec.CommandContext(ctx, "go", append(args, c.Args...)...)
+	cmd.Dir = root
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test then ends its tests
+	cmd.WaitDelay = 10 * time.Second
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	failed := cmd.Run()
+	if ctx.Err() != nil {
+		return Finding{Outcome: Unknown, Says: "no result within " + runLimit.String()}, context.Cause(ctx)
+	}
+	f := read(&out)
+	if f.Outcome == Missed && failed != nil && errs.Len() > 0 {
+		f = Finding{Outcome: Unknown, Says: firstLine(errs.String())}
+	}
+	return f, nil
+}
+
+// event is one of test2json's.
+type event struct {
+	Time                              time.Time
+	Action, Test, Output, FailedBuild string
+}
+
+var (
+	// said is a line of a test's own report.
+	said = regexp.MustCompile(`^\s*[a-zA-Z0-9_]+\.go:\d+: (.*)$`)
+	// seeded is the seed that a simulation tells of.
+	seeded = regexp.MustCompile(`\bseed (\d+)`)
+	// own is a panic in words of the product, where a claim does not hold.
+	own = regexp.MustCompile(`^panic: ((?:node|lease|gen|clock|flake|ulid): .*)$`)
+)
+
+// read judges the output of go test -json. A test is believed to have found
+// something if it failed in its own words: of the lines of the failed test, those
+// that only say what a run came to lack are not counted.
+func read(out *bytes.Buffer) Finding {
+	var began time.Time
+	var build, timedOut string
+	var ran, failed, lacking bool
+	lines := map[string][]string{} // of each test
+	f := Finding{Outcome: Missed}
+	for d := json.NewDecoder(out); ; {
+		var e event
+		if d.Decode(&e) != nil {
+			break
+		}
+		line := strings.TrimRight(e.Output, "\n")
+		ran = ran || e.Test != ""
+		switch e.Action {
+		case "start":
+			began = e.Time
+		case "build-output":
+			build += e.Output
+		case "output":
+			if strings.Contains(line, "panic: test timed out") {
+				timedOut = line
+			}
+			if m := own.FindStringSubmatch(line); m != nil && f.Outcome != Caught {
+				f = Finding{Outcome: Caught, Test: e.Test, After: e.Time.Sub(began), Says: m[1]}
+			}
+			lines[e.Test] = append(lines[e.Test], line)
+		case "fail":
+			if e.FailedBuild != "" {
+				return Finding{Outcome: Unknown, Says: "does not compile: " + firstLine(build)}
+			}
+			failed = true
+			words, lacks := accusation(lines[e.Test])
+			lacking = lacking || lacks
+			if e.Test != "" && words != "" && f.Outcome != Caught {
+				f = Finding{Outcome: Caught, Test: e.Test, After: e.Time.Sub(began), Says: words}
+				if m := seeded.FindStringSubmatch(strings.Join(lines[e.Test], " ")); m != nil {
+					f.Seed = m[1]
+				}
+			}
+		}
+	}
+	switch {
+	case f.Outcome == Caught:
+	case timedOut != "":
+		return Finding{Outcome: Unknown, Says: timedOut}
+	case !ran:
+		return Finding{Outcome: Unknown, Says: "no test was run"}
+	case failed && !lacking:
+		return Finding{Outcome: Unknown, Says: "it failed without saying what is wrong"}
+	}
+	return f
+}
+
+// accusation returns the first line in which a failed test says what is wrong, and
+// whether it says that the run was too thin to tell: no violation, and no fault of
+// the test either. go test marks no line as an error or as a note, so notes are
+// told by their words.
+func accusation(lines []string) (words string, lacks bool) {
+	for _, l := range lines {
+		switch m := said.FindStringSubmatch(l); {
+		case m == nil || note.MatchString(m[1]):
+		case strings.HasPrefix(m[1], "unknown: "):
+			lacks = true
+		case words == "":
+			words = m[1]
+		}
+	}
+	return words, lacks
+}
+
+// note is how the simulation's report of what it played begins.
+var note = regexp.MustCompile(`^seeds \d+ to \d+$|^\d+ seeds, |^(everything|unclocked|tampered), \d+ seeds: |^\d+ schedules, `)
+
+func firstLine(s string) string {
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			return line
+		}
+	}
+	return "nothing was said"
+}
+
+// String is the finding in a line of the terminal.
+func (f Finding) String() string {
+	switch f.Outcome {
+	case Caught:
+		return fmt.Sprintf("%s after %.1f s by %s: %s", f.Outcome, f.After.Seconds(), f.Test, f.Says)
+	case Missed:
+		return string(f.Outcome)
+	}
+	return fmt.Sprintf("%s: %s", f.Outcome, f.Says)
+}

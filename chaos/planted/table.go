@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Marks around the generated part of the page.
+const (
+	tableBegins = "<!-- made by make chaos-bugs: do not edit below -->\n"
+	tableEnds   = "<!-- made by make chaos-bugs: do not edit above -->\n"
+)
+
+// tally counts results, by outcome.
+func tally(results []Result) string {
+	n, bugs := map[Outcome]int{}, map[string]bool{}
+	for _, r := range results {
+		n[r.Outcome]++
+		bugs[r.Bug.Name] = true
+	}
+	return fmt.Sprintf("%d bugs, %d tests of them: %d caught, %d missed, %d unknown",
+		len(bugs), len(results), n[Caught], n[Missed], n[Unknown])
+}
+
+// table returns the page's generated part.
+func table(list []Bug, results []Result, took time.Duration) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%s. %d processors, %s, compiling included.\n\n", tally(results), runtime.NumCPU(), took.Round(time.Second))
+	s.WriteString("| bug | breaks | incidents | tier | seconds | found by | it says |\n")
+	s.WriteString("|-----|--------|-----------|------|--------:|----------|---------|\n")
+	for _, b := range list {
+		said := b.Says
+		for _, r := range results {
+			if r.Bug.Name != b.Name {
+				continue
+			}
+			by, after, says := string(r.Outcome), "", r.Says
+			if r.Outcome == Caught {
+				by, after = "`"+r.Test+"`", fmt.Sprintf("%.1f", r.After.Seconds())
+				if r.Seed != "" {
+					by += ", seed " + r.Seed
+				}
+			}
+			name := ""
+			if said != "" {
+				name, said = fmt.Sprintf("**%s**: %s", b.Name, said), ""
+			}
+			row := []string{name, b.Breaks, b.Incidents, string(r.Catch.Tier), after, by, shorten(says, 110)}
+			if name == "" {
+				row[1], row[2] = "", ""
+			}
+			for i := range row {
+				row[i] = strings.NewReplacer("|", "\\|", "<", "&lt;").Replace(row[i])
+			}
+			fmt.Fprintf(&s, "| %s |\n", strings.Join(row, " | "))
+		}
+	}
+	return s.String()
+}
+
+// writeTable puts the table into the page, between the marks.
+func writeTable(file string, list []Bug, results []Result, took time.Duration) error {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	before, rest, ok := strings.Cut(string(raw), tableBegins)
+	_, after, ends := strings.Cut(rest, tableEnds)
+	if !ok || !ends {
+		return fmt.Errorf("%s has no marks to put the table between", file)
+	}
+	text := before + tableBegins + "\n" + table(list, results, took) + "\n" + tableEnds + after
+	return os.WriteFile(file, []byte(text), 0o600)
+}
+
+// shorten cuts s to at most n letters, on one line.
+func shorten(s string, n int) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return s
+}
