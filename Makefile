@@ -3,6 +3,8 @@
 GO      ?= go
 PKG     ?= ./...# packages to test or measure
 TIMEOUT ?= 5m# of the tests of one package
+SIM_SEEDS ?= 2000# stories of «make sim»; FIRST=n for the first, else it is drawn and printed
+FIRST   ?= 0
 SEEDS   ?= 60# random lease schedules under -race; 300 without
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestRumour|TestTwoDisagree# agreement tests run with -race too
 IDS     ?= 200000# of the end-to-end run within «make test»
@@ -17,16 +19,16 @@ DONE  := $(BIN)/summary# what «make test» did and what it left out, a line eac
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build test race lint model e2e bench gen fuzz clean tools \
-        check-format check-vet check-static check-tests check-e2e check-model check-generated
+.PHONY: help build test race lint model sim e2e bench bench-peers gen fuzz clean tools \
+        check-format check-vet check-static check-tests check-nested check-e2e check-model check-generated
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/allocator, statically
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/allocator ./cmd/allocator
 
-test: start check-format check-vet check-static check-tests check-e2e check-model check-generated ## all that CI runs: format, vet, staticcheck, tests with -race, short model run, generated code
+test: start check-format check-vet check-static check-tests check-nested check-e2e check-model check-generated ## all that CI runs: format, vet, staticcheck, tests with -race, short model run, generated code
 	@echo; echo "make test: all passed"; cat $(DONE)
 
 race: ## the Go tests alone, with -race; PKG=./internal/gen for some of them
@@ -37,18 +39,24 @@ lint: start check-format check-vet check-static ## format, vet and staticcheck
 model: ## the full Spin run of the lease protocol: about 20 minutes, 2 GB
 	internal/lease/model/run.sh full
 
+sim: ## whole clusters in one goroutine, from seeds: SEEDS=10000 FIRST=1
+	$(GO) test -timeout 0 -count 1 -v ./internal/sim -run 'TestSim$$' -seeds $(if $(filter command%,$(origin SEEDS)),$(SEEDS),$(SIM_SEEDS)) -first $(FIRST)
+
 e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of 20 s and beyond the window
 	$(GO) test -timeout 60m -count 1 -v ./chaos -run TestEndToEnd -ids $(E2E_IDS) -outage 20s -long
 
 bench: ## all benchmarks with -benchmem; COUNT=10 for benchstat, BENCH=Next1 for some
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) \
-		$$(git grep -l '^func Benchmark' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+		$$(git grep -l '^func Benchmark' -- '*_test.go' ':!bench/' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+
+bench-peers: ## our codecs and generators beside other libraries, in one run; fails where a goal is missed
+	cd bench && $(GO) run ./ratios
 
 gen: tools ## regenerate api/ from the proto file; protoc must be on PATH
 	PATH="$(TOOLS):$$PATH" protoc $(call PROTOC_FLAGS,.) api/allocator/v1/allocator.proto
 
 fuzz: ## each fuzz target for FUZZTIME
-	@git grep -l '^func Fuzz' -- '*_test.go' | xargs -n 1 dirname | sort -u | while read -r dir; do \
+	@git grep -l '^func Fuzz' -- '*_test.go' ':!bench/' | xargs -n 1 dirname | sort -u | while read -r dir; do \
 		for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c 6-); do \
 			echo "$$dir $$f"; \
 			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir || exit 1; \
@@ -89,11 +97,18 @@ check-static: tools
 # share the machine badly, so packages run two at a time.
 check-tests:
 	@echo "== go test -race"
-	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease ./internal/agreement
+	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease ./internal/agreement ./internal/sim ./internal/virtual
 	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease -seeds $(SEEDS) -skip TestEveryCallFails
 	$(GO) test -race -timeout $(TIMEOUT) ./internal/agreement -run '$(RACED)'
-	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/internal/agreement$$' -e '/chaos$$')
+	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/internal/agreement$$' -e '/internal/sim$$' -e '/chaos$$')
 	@echo "  passed   go test -race" >>$(DONE)
+
+# Modules of their own: what they need shall not become what the product needs.
+check-nested:
+	@echo "== nested modules"
+	cd bench && $(GO) vet ./... && $(GO) test ./...
+	cd chaos/etcd && $(GO) vet ./...
+	@echo "  passed   nested modules" >>$(DONE)
 
 check-e2e:
 	@echo "== end to end"
