@@ -61,6 +61,10 @@ func (r *Rig) Restore(ctx context.Context, from Snapshot, fresh bool) error {
 	if err != nil {
 		return err
 	}
+	// A long run restores often, and each member keeps 64 MiB at least.
+	if err := os.RemoveAll(filepath.Dir(r.dataDir(r.Etcds[0].Name))); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	r.copies++
 	if fresh {
