@@ -24,6 +24,11 @@ import (
 var update = flag.Bool("update", false, "rewrite transcripts and the reference page")
 
 func TestMain(m *testing.M) {
+	// With -race a process sleeps for a second before it exits, unless told not
+	// to, and these tests start hundreds.
+	if os.Getenv("GORACE") == "" {
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
+	}
 	testscript.Main(m, map[string]func(){"allocator": main})
 }
 
@@ -51,6 +56,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("TZ", "UTC")
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Values[procsKey{}] = map[string]*proc{}
 			return nil
 		},
@@ -102,7 +108,7 @@ func cmdStart(ts *testscript.TestScript, _ bool, args []string) {
 	p := &proc{lines: make(chan string, 1000), ended: make(chan struct{})}
 	p.cmd = exec.Command("allocator", args[1:]...)
 	p.cmd.Dir = ts.MkAbs(".")
-	for _, key := range []string{"HOME", "TMPDIR", "TZ", "PATH"} {
+	for _, key := range []string{"HOME", "TMPDIR", "TZ", "PATH", "GORACE"} {
 		p.cmd.Env = append(p.cmd.Env, key+"="+ts.Getenv(key))
 	}
 	p.cmd.Stderr = &p.err

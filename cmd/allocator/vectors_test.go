@@ -60,7 +60,8 @@ func loadKnown(t *testing.T) (k known) {
 	return k
 }
 
-// program runs the program itself, as a process.
+// program runs the program itself, as a process, for as many inputs as there are
+// at once; single ones go to allocator.
 func program(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs strings.Builder
@@ -152,20 +153,20 @@ func TestVectorsThroughTheProgram(t *testing.T) {
 		}
 	}
 	for _, s := range k.Seconds {
-		_, out, _ := program(t, "", "from-time", "@"+strconv.FormatInt(s.UnixS, 10), "--kind", "flake", "--min")
-		if got := objects(t, exitOK, "parse", "--format", "json", strings.TrimSpace(out)); fmt.Sprint(got[0]["timestamp_ms"]) != strconv.FormatInt(s.TsMs, 10) {
+		_, out, _ := allocator("from-time", "@"+strconv.FormatInt(s.UnixS, 10), "--kind", "flake", "--min")
+		if got := must(t, "parse", "--only", "timestamp_ms", strings.TrimSpace(out)); got[0] != strconv.FormatInt(s.TsMs, 10) {
 			t.Errorf("%d: %v", s.UnixS, got)
 		}
 	}
 	for _, v := range k.ULID[:20] {
-		_, out, errs := program(t, "", "from-time", "--min", "--", number(v["unix_ms"]))
+		_, out, errs := allocator("from-time", "--min", "--", number(v["unix_ms"]))
 		if want := v["time_chars"].(string) + "0000000000000000\n"; out != want {
 			t.Errorf("%v: %s, want %s; %s", v["unix_ms"], out, want, errs)
 		}
 	}
 	for _, m := range k.Monotonic {
-		_, ms, _ := program(t, "", "parse", "--only", "unix_ms", m.Prev)
-		code, out, errs := program(t, "", "monotonic", "--after", m.Prev, "--at", strings.TrimSpace(ms))
+		_, ms, _ := allocator("parse", "--only", "unix_ms", m.Prev)
+		code, out, errs := allocator("monotonic", "--after", m.Prev, "--at", strings.TrimSpace(ms))
 		if m.Error != "" {
 			if code != exitInvalid || out != "" || !strings.Contains(errs, m.Error) {
 				t.Errorf("%s: exit code %d, %q, %q", m.Prev, code, out, errs)
@@ -176,11 +177,11 @@ func TestVectorsThroughTheProgram(t *testing.T) {
 	}
 	for kind, list := range map[string][]looseInput{"flake": k.LooseLow, "ulid": k.LooseWide} {
 		for _, v := range list {
-			code, out, errs := program(t, "", "parse", "--lenient", "--as", kind, v.Input)
+			code, out, errs := allocator("parse", "--lenient", "--as", kind, v.Input)
 			if code != exitOK || out != v.Canonical+"\n" || (errs == "") != v.Strict {
 				t.Errorf("%q: exit code %d, %q, %q", v.Input, code, out, errs)
 			}
-			if code, _, _ := program(t, "", "validate", v.Input); (code == exitOK) != v.Strict {
+			if code, _, _ := allocator("validate", v.Input); (code == exitOK) != v.Strict {
 				t.Errorf("%q, strict: exit code %d", v.Input, code)
 			}
 		}
@@ -209,7 +210,7 @@ func TestInvalidThroughTheProgram(t *testing.T) {
 		}
 		// As text, and of each alone: no result and the class on stderr.
 		for _, v := range list {
-			code, out, errs := program(t, "", "parse", "--kind", kind, "--", v.Input)
+			code, out, errs := allocator("parse", "--kind", kind, "--", v.Input)
 			if code != exitInvalid || out != "" || !slices.ContainsFunc(v.Classes, func(c string) bool { return strings.Contains(errs, ": "+c+": ") }) {
 				t.Errorf("%q: exit code %d, %q, %q, want one of %v", v.Input, code, out, errs, v.Classes)
 			}
@@ -246,7 +247,7 @@ func TestInvalidThroughTheProgram(t *testing.T) {
 		if args[0] == "--kind" { // the command goes first
 			args = append(slices.Clone(args[len(flakes):len(flakes)+1]), append(slices.Clone(flakes), args[len(flakes)+1:]...)...)
 		}
-		code, out, errs := program(t, "", args...)
+		code, out, errs := allocator(args...)
 		named := slices.ContainsFunc(f.Classes, func(c string) bool { return strings.Contains(errs, c) }) ||
 			f.Value == "-1" && f.Field == "sid" // not even a number of a sid's type
 		if code != want || out != "" || !named {
