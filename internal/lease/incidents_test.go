@@ -523,6 +523,40 @@ func TestT34PrefixDeleted(t *testing.T) {
 	s.claims()
 }
 
+// T35: the disk of etcd takes 4 s for each write. Windows are asked for early
+// enough for nobody to notice; with 20 s they run out, and are not used any further.
+func TestT35SlowWrites(t *testing.T) {
+	for _, takes := range []time.Duration{4 * time.Second, 20 * time.Second} {
+		t.Run("T35 "+takes.String(), func(t *testing.T) {
+			s, a := oneSid(t)
+			due := clock.Mono(0)
+			s.w.fault = func(p *process, x lease.Action) fate {
+				if _, ok := x.(lease.Commit); !ok {
+					return answered
+				}
+				due = s.w.clock.Now().Mono.Add(takes)
+				return notAnswered
+			}
+			served, refused := 0, 0
+			for range 4 * 180 {
+				s.drive(250*time.Millisecond, true, a)
+				if len(a.pending) > 0 && s.w.clock.Now().Mono >= due {
+					s.tell("a answer")
+				}
+				if a.issue(100) {
+					served++
+				} else {
+					refused++
+				}
+			}
+			if served < 4*60 || (refused > 0) != (takes > 10*time.Second) {
+				t.Errorf("served %d requests and refused %d", served, refused)
+			}
+			s.claims()
+		})
+	}
+}
+
 // T36: the ceiling is read from a member that lags behind, or before the claim. A
 // claim names what it has read, so that a stale look makes no claim.
 func TestT36StaleRead(t *testing.T) {

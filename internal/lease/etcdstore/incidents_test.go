@@ -1,0 +1,121 @@
+package etcdstore
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// The tests of this file replay how systems of others came to issue one ID twice,
+// on a real etcd; docs/INCIDENTS.md has the whole list.
+
+const someTime clock.Millis = 1_769_904_000_000
+
+// named returns the space of a name in the shared etcd, initialised.
+func named(t *testing.T, name, pool string) (*Store, lease.View) {
+	t.Helper()
+	client, err := Dial(Config{Endpoints: []string{shared.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	s, err := New(client, "incidents", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, v, err := s.Init(timeout(t, time.Minute), lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool}, someTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, v
+}
+
+// claim registers a process and tries to acquire a sid by a view.
+func claim(t *testing.T, s *Store, v lease.View, sid flake.SID, who string) bool {
+	t.Helper()
+	ctx := timeout(t, time.Minute)
+	id, err := s.Register(ctx, time.Minute, lease.Registration{Instance: lease.Instance(who), Node: who})
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	applied, _, err := s.Commit(ctx, lease.Txn{
+		Op: lease.Acquire, SID: sid, Seen: v.Sids[sid], Config: v.Config, Era: v.Era, Lease: id,
+		Holder: lease.Holder{Instance: lease.Instance(who), Node: who},
+		Window: lease.Window{Era: 1, Term: v.Sids[sid].Window.Value.Term + 1, Instance: lease.Instance(who), Node: who, Nonce: who,
+			Base: someTime, Ceil: someTime + 30_000, State: lease.Active, Wall: someTime},
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return applied
+}
+
+// T19: to look whether a number is free and to take it were two requests, and two
+// processes did the first at once.
+func TestT19CheckThenSet(t *testing.T) {
+	s, v := named(t, "race", "pool-race")
+	var won sync.Map
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			if who := fmt.Sprint("p", i); claim(t, s, v, 5, who) { // by one and the same look
+				won.Store(who, true)
+			}
+		})
+	}
+	all.Wait()
+	winners := 0
+	won.Range(func(who, _ any) bool {
+		winners++
+		if v, err := s.Read(timeout(t, time.Minute), 5); err != nil || string(v.Sids[5].Window.Value.Instance) != who {
+			t.Errorf("%v won, and the record is %+v, %v", who, v.Sids[5], err)
+		}
+		return true
+	})
+	if winners != 1 {
+		t.Errorf("%d of 16 took the sid", winners)
+	}
+}
+
+// T31: two clusters share an etcd. With a name each, they see nothing of each
+// other, be one name the beginning of the other; with one name they are one space,
+// in which a sid is taken once. There is no name under which nobody looks.
+func TestT31SharedEtcd(t *testing.T) {
+	t.Run("T31 two names", func(t *testing.T) {
+		stores := map[string]*Store{}
+		views := map[string]lease.View{}
+		for _, name := range []string{"eu", "eu1", "eu-1", "eu.1"} {
+			stores[name], views[name] = named(t, name, "pool-"+name)
+		}
+		for name, s := range stores {
+			if !claim(t, s, views[name], 0, "of-"+name) {
+				t.Errorf("%s: sid 0 is taken by another space", name)
+			}
+		}
+		for name, s := range stores {
+			v, err := s.Load(timeout(t, time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(v.Sids) != 1 || len(v.Nodes) != 1 || v.Sids[0].Holder.Value.Node != "of-"+name || v.Config.Value.Pool != "pool-"+name {
+				t.Errorf("%s sees %+v", name, v)
+			}
+		}
+	})
+	t.Run("T31 one name", func(t *testing.T) {
+		one, before := named(t, "shared", "pool-one")
+		two, v := named(t, "shared", "pool-two")
+		if v.Config.Value.Pool != "pool-one" {
+			t.Errorf("the second to initialise finds %+v", v.Config.Value)
+		}
+		if !claim(t, one, before, 0, "one") || claim(t, two, v, 0, "two") {
+			t.Error("one space gave sid 0 to both")
+		}
+	})
+}
