@@ -91,7 +91,7 @@ func TestBugsApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(bugs) < 5 {
+	if len(bugs) < 60 {
 		t.Errorf("%d bugs: where are the others?", len(bugs))
 	}
 	var folders []string
