@@ -78,6 +78,9 @@ func TestCheck(t *testing.T) {
 		{"before it was confirmed", func(h *History) {
 			h.Grants[2].At = 12
 		}, "I3"},
+		{"in a window of another process", func(h *History) {
+			h.Grants[0].Process = "b"
+		}, "I3"},
 		{"windows overlap", func(h *History) {
 			h.Writes[2].Base = at(10)
 		}, "I4"},
