@@ -30,6 +30,7 @@ var (
 	_ encoding.TextUnmarshaler   = (*flake.Layout)(nil)
 )
 
+// Incident T39 (consumers that keep 53 bits of 64), docs/INCIDENTS.md.
 func TestJSON(t *testing.T) {
 	type doc struct {
 		ID  flake.ID

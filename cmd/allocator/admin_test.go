@@ -223,6 +223,8 @@ func TestReleaseOfACorruptRecord(t *testing.T) {
 }
 
 // A bad clock has set a ceiling ten years ahead.
+//
+// Incident T21 (a clock of the future), docs/INCIDENTS.md.
 func TestReleaseOfAPoisonedRecord(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -256,6 +258,8 @@ func TestReleaseOfAPoisonedRecord(t *testing.T) {
 }
 
 // Somebody deleted a window: the ledger tells that the sid has a past.
+//
+// Incident T34 (somebody deleted the record of what was used), docs/INCIDENTS.md.
 func TestReleaseOfADeletedRecord(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)

@@ -290,6 +290,8 @@ func processes(issues []history.Issue) int {
 
 // TestRecoverUnderANewToken is the runbook's way: no node, running or started
 // meanwhile, can write between the restore and the recovery.
+//
+// Incident T33 (restored from an old snapshot), docs/INCIDENTS.md.
 func TestRecoverUnderANewToken(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -328,6 +330,8 @@ func TestRecoverUnderANewToken(t *testing.T) {
 // TestRecoverUnderTheSameToken: only nodes that lived through the restore can
 // tell; those that start have to be started after the recovery. The backup is
 // older than an era, whose number must not come again.
+//
+// Incident T33 (restored from an old snapshot), docs/INCIDENTS.md.
 func TestRecoverUnderTheSameToken(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)

@@ -9,6 +9,8 @@ import (
 )
 
 // TestStart: how long a fresh node waits before it trusts its clock.
+//
+// Incident T21 (a clock of the future), docs/INCIDENTS.md.
 func TestStart(t *testing.T) {
 	t.Run("alone at once", func(t *testing.T) {
 		tell(t, func(w *world) {

@@ -163,6 +163,7 @@ func TestStepMatrix(t *testing.T) {
 	}
 }
 
+// Incident T07 (asleep), docs/INCIDENTS.md.
 func TestSuspend(t *testing.T) {
 	for _, says := range []Saying{SaysNothing, SaysAlone, SaysOld, SaysNew} {
 		d := newDesk(t, says)
@@ -273,6 +274,8 @@ func TestAgreementLimit(t *testing.T) {
 }
 
 // NTP is followed without a word, both ways, for as long as it takes.
+//
+// Incident T10 (a leap second that is smeared), docs/INCIDENTS.md.
 func TestDrift(t *testing.T) {
 	for _, ppm := range []int64{500, -500, 50} {
 		d := newDesk(t, SaysNothing)

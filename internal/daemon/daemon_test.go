@@ -296,6 +296,7 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 	}
 }
 
+// Incident T23 (registry away at the start, and a number from a file instead), docs/INCIDENTS.md.
 func TestEtcdAppearsLater(t *testing.T) {
 	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
 	if err != nil {
@@ -334,6 +335,7 @@ func TestUninitialisedSpaceIsWaitedFor(t *testing.T) {
 	t.Logf("ready %v after init", r.untilReady(t, 5*time.Second))
 }
 
+// Incident T41 (another epoch or layout in one cluster), docs/INCIDENTS.md.
 func TestOtherFormatEndsTheNode(t *testing.T) {
 	for name, change := range map[string]func(*config.Config){
 		"layout": func(c *config.Config) { c.Layout = flake.Fleet },
@@ -378,6 +380,7 @@ func TestInitTwice(t *testing.T) {
 	}
 }
 
+// Incident T32 (one ordinal, two pods), docs/INCIDENTS.md.
 func TestTwoNodesOfOneName(t *testing.T) {
 	c := settings(t, shared.Endpoint())
 	initSpace(t, c)

@@ -8,6 +8,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
+// Incident T40 (time bits run out), docs/INCIDENTS.md.
 func TestPlausibleClock(t *testing.T) {
 	epoch := clock.Millis(flake.DefaultEpoch)
 	built := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -125,6 +125,7 @@ func (c *crowd) refused(reason string) (n int) {
 	return n
 }
 
+// Incident T42 (a later batch below an earlier one), docs/INCIDENTS.md.
 func TestConcurrent(t *testing.T) {
 	for _, cfg := range []Config{
 		{MaxLead: 250, MaxStep: 255},
@@ -156,6 +157,8 @@ func TestConcurrent(t *testing.T) {
 }
 
 // Seal against Next: what Seal says was issued is all that ever is.
+//
+// Incident T25 (a reset that races an update), docs/INCIDENTS.md.
 func TestSealRace(t *testing.T) {
 	for round := range 1000 {
 		c := &crowd{g: tenure(t, Config{MaxLead: 250, MaxStep: 255}, t0, t0+1<<30, yielding{})}

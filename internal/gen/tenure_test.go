@@ -279,6 +279,8 @@ func TestNoLead(t *testing.T) {
 }
 
 // The clock may read anything; only what fits the layout and the window is issued.
+//
+// Incident T40 (time bits run out), docs/INCIDENTS.md.
 func TestEndOfLayout(t *testing.T) {
 	for _, l := range []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet} {
 		end := epoch + 1<<43
@@ -416,6 +418,7 @@ func (h *hook) Uint64() uint64 {
 	return 0
 }
 
+// Incident T08 (a thread with an old time), docs/INCIDENTS.md.
 func TestBetweenReadAndCommit(t *testing.T) {
 	cfg := Config{MaxLead: 250, MaxStep: 255}
 	t.Run("raise", func(t *testing.T) {
@@ -447,6 +450,8 @@ func TestBetweenReadAndCommit(t *testing.T) {
 }
 
 // The word must never be copied; go vet has to notice.
+//
+// Incident T38 (two generators in one process), docs/INCIDENTS.md.
 func TestVetForbidsCopies(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs go vet")

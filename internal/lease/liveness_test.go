@@ -210,6 +210,8 @@ func TestEraOfBackup(t *testing.T) {
 // hints, gates, eras, lost leases and stops arrive, and answers come late and out
 // of order. No claim may break; and when the trouble is over, as many nodes must
 // issue as can.
+//
+// Incident T25 (what belongs to an old term arrives in a new one), docs/INCIDENTS.md.
 func TestRandomOrders(t *testing.T) {
 	first, n := uint64(1), uint64(*seeds)*3
 	if *seed != 0 {

@@ -98,6 +98,7 @@ func TestDecodeNoticesEveryBit(t *testing.T) {
 	}
 }
 
+// Incident T30 (what could not be read was read as 0), docs/INCIDENTS.md.
 func TestDecodeRefuses(t *testing.T) {
 	with := func(change func(*Window)) string {
 		w := aWindow

@@ -136,6 +136,8 @@ func (s *schedule) deliverLate() {
 // call a run: never applied, applied with the reply lost, and applied late, each
 // with the process going on and with it crashing right then and starting again.
 // No run may break a claim, and every run must get the space going again.
+//
+// Incident T26 (saved, and reported as failed), docs/INCIDENTS.md.
 func TestEveryCallFails(t *testing.T) {
 	calm := newSchedule(t)
 	calm.w.fault = func(*process, lease.Action) fate { calm.calls++; return answered }

@@ -397,6 +397,8 @@ func (s *story) check(err error) {
 }
 
 // TestFormatMismatch is the refusal that ends a node.
+//
+// Incident T41 (another epoch or layout in one cluster), docs/INCIDENTS.md.
 func TestFormatMismatch(t *testing.T) {
 	s := newStory(t)
 	_, _, err := s.mem.Init(context.Background(), lease.Space{Layout: flake.Fleet, Epoch: 1, Pool: "p"}, 0)

@@ -37,6 +37,8 @@ func TestDeadlinePassed(t *testing.T) {
 
 // TestStreamOrder: answers come in the order of requests, refusals in between,
 // and the stream goes on after one.
+//
+// Incident T42 (a later batch below an earlier one), docs/INCIDENTS.md.
 func TestStreamOrder(t *testing.T) {
 	w := newWorld(t)
 	s, err := w.client().AllocateStream(t.Context())

@@ -18,6 +18,8 @@ const jsonType = "application/json"
 
 // TestBadInput: what is malformed is refused with a status and reason of its
 // own, burns no ID, and is counted.
+//
+// Incident T39 (IDs as JSON numbers), docs/INCIDENTS.md.
 func TestBadInput(t *testing.T) {
 	body := func(s string) [3]string { return [3]string{"/v1/ids", s, jsonType} }
 	query := func(s string) [3]string { return [3]string{"/v1/ids?" + s} }

@@ -54,6 +54,8 @@ func (w *world) each(f func(node, etcd string)) {
 
 // TestShortOutage: etcd may be away for 20 s, in whichever way, and nobody is
 // refused, neither then nor afterwards.
+//
+// Incident T35 (no quorum, slow disks), docs/INCIDENTS.md.
 func TestShortOutage(t *testing.T) {
 	for name, o := range outages {
 		if raced && !o.raced {
@@ -79,6 +81,8 @@ func TestShortOutage(t *testing.T) {
 // TestLongOutage: when etcd is away for longer than windows last, nodes serve to
 // the end of them, refuse with WINDOW_EXHAUSTED, and serve again within seconds
 // of its return.
+//
+// Incident T35 (no quorum), docs/INCIDENTS.md.
 func TestLongOutage(t *testing.T) {
 	slow(t)
 	for name, o := range outages {
@@ -110,6 +114,8 @@ func TestLongOutage(t *testing.T) {
 // TestLeaderChanges: etcd changes its leader again and again, which ends streams,
 // leaves writes open and gives leases their time anew. Nobody is refused; a node
 // that crashed meanwhile still loses its sid.
+//
+// Incident T35 (a lock of etcd, and its leader changes), docs/INCIDENTS.md.
 func TestLeaderChanges(t *testing.T) {
 	tell(t, func(w *world) {
 		nodes := w.startAll(4)
@@ -135,6 +141,9 @@ func TestLeaderChanges(t *testing.T) {
 // TestOneNodeCutOff: one node and etcd do not reach each other, both ways or one.
 // It serves to the end of its window, the others always, and it serves again when
 // the link is back.
+//
+// Incidents T15 (cut off from the registry, and not from clients) and T35 (a
+// partition that is one-way), docs/INCIDENTS.md.
 func TestOneNodeCutOff(t *testing.T) {
 	for name, ways := range map[string]struct{ cut, heal func(w *world, host string) }{
 		"both ways": {func(w *world, h string) { w.net.Cut(h, etcdHost) }, func(w *world, h string) { w.net.Heal(h, etcdHost) }},
@@ -176,6 +185,8 @@ func TestOneNodeCutOff(t *testing.T) {
 
 // TestRewound: etcd comes back with an older state. Nodes refuse from their first
 // look on, and go on refusing: an operator has to say what is true.
+//
+// Incident T33 (restored from an old snapshot), docs/INCIDENTS.md.
 func TestRewound(t *testing.T) {
 	tell(t, func(w *world) {
 		nodes := w.startAll(3)

@@ -193,6 +193,8 @@ func TestClocks(t *testing.T) {
 }
 
 // TestMoreNodesThanSids: the 33rd node stands by, and serves when another leaves.
+//
+// Incident T20 (the index of the 33rd wrapped onto a live one), docs/INCIDENTS.md.
 func TestMoreNodesThanSids(t *testing.T) {
 	slow(t)
 	tell(t, func(w *world) {
