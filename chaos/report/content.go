@@ -50,7 +50,7 @@ func (c *content) tell() {
 	c.Faults, c.Idle = r.faultRows()
 	c.Phases, c.PhasesNo = r.phaseRows()
 	if c.First = r.firstViolation(); c.First != nil {
-		c.First.Detail = clip(c.First.Detail, 600)
+		c.First.Claim, c.First.Check, c.First.Detail = clip(c.First.Claim, 40), clip(c.First.Check, 40), clip(c.First.Detail, 600)
 	}
 	c.Replay = clip(r.Replay, 600)
 	if r.Cut {

@@ -312,7 +312,7 @@ func (v *view) latency(c *chart, y float64) float64 {
 		}
 	}
 	if v.took.n == 0 {
-		c.text(left+8, y+h/2, "label", "no call ended")
+		c.text((left+right)/2, y+h/2, "tick", "no call ended")
 	}
 	c.horizontal(y+h, "rule")
 	return y + h + 6

@@ -21,7 +21,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/history"
@@ -169,11 +171,18 @@ func lastTime(f io.ReadSeeker) (end clock.Mono, err error) {
 	return end, err
 }
 
-// clip bounds a text to n letters.
+// clip bounds a text to n letters, and shows what would hide or turn letters
+// around it as a sign of its own.
 func clip(s string, n int) string {
-	if len(s) <= n { // no letter has less than a byte
-		return s
+	if len(s) > 4*n+4 {
+		s = strings.ToValidUTF8(s[:4*n+4], "") // no letter has more than four bytes
 	}
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' || unicode.In(r, unicode.Cf) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
 	}

@@ -135,7 +135,7 @@ func (v *view) add(op *history.Op) {
 		if op.Node == "" {
 			v.leader.set(op.Time, "none", "none")
 		} else {
-			v.leader.set(op.Time, "leads", op.Node)
+			v.leader.set(op.Time, "leads", clip(op.Node, 24))
 		}
 	case op.F == history.FAllocate:
 		v.call(op)
