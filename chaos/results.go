@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/nemesis"
+	"github.com/flakelease/allocator/chaos/report"
 	"github.com/flakelease/allocator/chaos/rig"
 	"github.com/flakelease/allocator/internal/history"
 	"github.com/flakelease/allocator/internal/history/spool"
@@ -22,6 +23,8 @@ type Results struct {
 	Verdict history.Verdict  `json:"verdict"`
 	Why     []string         `json:"why,omitempty"` // what keeps it from a pass
 	Profile string           `json:"profile"`
+	Command string           `json:"command"`
+	Level   string           `json:"level"` // what the machine let the harness do
 	Seed    uint64           `json:"seed"`
 	Began   time.Time        `json:"began"`
 	TookMs  int64            `json:"took_ms"`
@@ -61,6 +64,7 @@ func (r *runner) results(began time.Time, took time.Duration, runErr error, cut 
 	checks, err := check(r.dir)
 	res := &Results{Profile: r.profile, Seed: r.schedule.Seed, Began: began.UTC(), TookMs: took.Milliseconds(), Setup: r.setup(), IDs: r.rig.IDs(), Checks: checks, Broken: r.broken, Cut: cut,
 		Replay: "go run ./chaos run --schedule " + filepath.Join(r.dir, "schedule.json")}
+	res.Command, res.Level = "go run ./chaos "+strings.Join(os.Args[1:], " "), r.level()
 	var outcomes []nemesis.Outcome
 	if r.nemesis != nil {
 		outcomes = r.nemesis.Outcomes()
@@ -77,6 +81,18 @@ func (r *runner) results(began time.Time, took time.Duration, runErr error, cut 
 	res.Faults = faultResults(outcomes, checks, r.notRun, r.rig.Timing)
 	res.judge()
 	return res
+}
+
+// level says what the machine let the harness do.
+func (r *runner) level() string {
+	able := []string{"loopback only", "clocks are left alone"}
+	if r.rig.Net != nil {
+		able[0] = "each process in a network of its own"
+	}
+	if r.rig.Clocks {
+		able[1] = "clocks of single processes can be set"
+	}
+	return strings.Join(append(able, r.rig.Cannot...), "; ")
 }
 
 // check reads the history of a run.
@@ -224,6 +240,9 @@ func (r *runner) finish(res *Results) error {
 		return err
 	}
 	res.tell()
+	if err := report.Write(r.dir); err != nil {
+		fmt.Fprintf(os.Stderr, "chaos: %v\n", err) // the verdict stands without it
+	}
 	if res.Verdict == history.Pass { // nobody will look for the cause of anything
 		for _, dir := range []string{"bin", "etcd"} {
 			if err := os.RemoveAll(filepath.Join(r.dir, dir)); err != nil {

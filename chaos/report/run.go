@@ -50,8 +50,10 @@ type strike struct {
 
 const notRun = "not run"
 
-// firstViolation returns the earliest violation of a check that failed; those
-// that do not say when come last. It returns nil if there is none.
+// firstViolation returns the earliest violation of a check that failed: of a
+// numbered claim if there is one, since late answers are the lesser evil. Those
+// that do not say when come after others of their kind. It returns nil if nothing
+// failed.
 func (r *run) firstViolation() *violation {
 	var all []violation
 	for _, c := range r.Checks {
@@ -66,16 +68,20 @@ func (r *run) firstViolation() *violation {
 		return nil
 	}
 	slices.SortStableFunc(all, func(a, b violation) int {
-		return cmp.Or(cmp.Compare(untimed(a), untimed(b)), cmp.Compare(a.At, b.At))
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.At, b.At))
 	})
 	return &all[0]
 }
 
-func untimed(v violation) int {
-	if v.At > 0 {
-		return 0
+func (v violation) rank() int {
+	rank := 2
+	if slices.ContainsFunc(promises, func(p promise) bool { return p.claim == v.Claim }) {
+		rank = 0
 	}
-	return 1
+	if v.At <= 0 {
+		rank++
+	}
+	return rank
 }
 
 type violation struct {
@@ -111,7 +117,7 @@ func outcomeOf(verdict string) outcome {
 }
 
 // promises are the claims in a few words, in order; docs/DESIGN.md has them whole.
-var promises = []struct{ claim, words, elsewhere string }{
+var promises = []promise{
 	{"I1", "no ID is issued twice", ""},
 	{"I2", "IDs of a process, and of a sid, rise", ""},
 	{"I3", "no ID outside a window that etcd confirmed", ""},
@@ -122,7 +128,9 @@ var promises = []struct{ claim, words, elsewhere string }{
 	{"I8", "all forms of an ID sort alike", "no matter of faults: tests of the codecs show it"},
 }
 
-// row of a table of checks.
+type promise struct{ claim, words, elsewhere string }
+
+// checkRow is a row of the table of checks.
 type checkRow struct {
 	Claim, Words, Check string
 	Outcome             outcome
