@@ -103,6 +103,16 @@ func TestOneField(t *testing.T) {
 	}
 }
 
+// On a terminal the two streams are one: a message stands where its ID stood.
+func TestMessagesStandInOrder(t *testing.T) {
+	var both strings.Builder
+	run(t.Context(), []string{"parse", "--only", "kind", "02MVQY54W65P0", "bad", "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, nil, &both, &both, nil)
+	lines := strings.Split(both.String(), "\n")
+	if len(lines) != 4 || lines[0] != "flake" || !strings.HasPrefix(lines[1], "allocator: bad: ") || lines[2] != "ulid" {
+		t.Errorf("%q", lines)
+	}
+}
+
 // stream is one ID again and again, as a filter is sent them.
 type stream struct {
 	line string
