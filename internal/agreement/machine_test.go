@@ -24,6 +24,8 @@ type machine struct {
 	step   time.Duration // wall clock ahead of the others, since stepped
 	ppm    int64         // wall clock fast by
 	since  time.Duration // ppm, as of begin
+	beat   int64         // ppm by which the oscillator is fast, and all clocks with it
+	turned time.Duration // beat, as of begin
 	frozen bool          // nothing moves that anybody here could read
 	at     time.Duration // since when
 	slept  time.Duration
@@ -37,11 +39,11 @@ func (m *machine) Read() clock.Readings {
 	if m.frozen {
 		t = m.at
 	}
+	lost := m.lost - drifted(t-m.turned, m.beat)
 	wall := t + m.step + drifted(t-m.since, m.ppm)
-	up := t - m.slept
-	up -= m.lost
+	up := t - m.slept - lost
 	return clock.Readings{
-		Wall: dawn + int64(wall-m.lost), Mono: clock.Mono(up), Raw: m.origin + int64(up+drifted(up, m.rate)), Boot: int64(t - m.lost),
+		Wall: dawn + int64(wall-lost), Mono: clock.Mono(up), Raw: m.origin + int64(up+drifted(up, m.rate)), Boot: int64(t - lost),
 	}
 }
 
@@ -74,6 +76,14 @@ func (m *machine) Drift(ppm int64) {
 	m.set(func(t time.Duration) {
 		m.step += drifted(t-m.since, m.ppm)
 		m.ppm, m.since = ppm, t
+	})
+}
+
+// Oscillate lets all clocks run ppm fast from now on, the raw one too.
+func (m *machine) Oscillate(ppm int64) {
+	m.set(func(t time.Duration) {
+		m.lost -= drifted(t-m.turned, m.beat)
+		m.beat, m.turned = ppm, t
 	})
 }
 

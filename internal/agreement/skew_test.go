@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster/clustertest"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -206,6 +207,37 @@ func TestTwoDisagree(t *testing.T) {
 				b.clocks.Right()
 				a.untilReady(30 * time.Second)
 				b.untilReady(30 * time.Second)
+			})
+		})
+	}
+}
+
+// TestOscillator: a node whose oscillator is off, so that its own measure of its
+// peers is as wrong as its time, contradicts every peer with every answer. It is
+// refused all the same, as soon as it is max_skew away; nobody else notices.
+func TestOscillator(t *testing.T) {
+	for _, ppm := range []int64{-200_000, 100_000, -10_000, 3_000, 1_000} {
+		t.Run(fmt.Sprintf("%d ppm", ppm), func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(w *world) {
+				w.startAll(2)
+				bad := w.start(options{})
+				time.Sleep(10 * time.Second)
+				// Some questions are lost, those among them that would settle
+				// a contradiction at once.
+				for _, m := range w.members[:2] {
+					w.net.SetLinkBetween(bad.net.Addr(), m.net.Addr(), clustertest.Link{Latency: time.Millisecond, Loss: 0.3})
+				}
+				from := w.now()
+				bad.clocks.Oscillate(ppm)
+				// From here on it is off by more than the limit.
+				over := maxSkew / time.Duration(max(ppm, -ppm)) * 1_000_000
+				bad.untilRefused(node.ClockSkew, over+time.Minute)
+				w.soundBut(bad, from)
+				w.net.Heal()
+				bad.clocks.Oscillate(0)
+				bad.clocks.Right()
+				bad.untilReady(60 * time.Second)
 			})
 		})
 	}

@@ -142,7 +142,7 @@ type Peer struct {
 	at       int64
 	latest   Site  // of the sample with the newest Raw: answers may overtake each other
 	asked    int64 // our raw time when that sample's question was sent
-	settling bool  // the last sample contradicted the one before: one more must confirm it
+	doubts   int   // how many of the latest samples, in a row, contradicted the one before each
 	stats    PeerStats
 }
 
@@ -157,8 +157,12 @@ type PeerStats struct {
 //
 // A sample from another instance than the last begins anew. One that cannot be
 // true together with those before is a [Discontinuity]: it replaces them, and
-// the peer counts as silent until one more sample fits it, so a peer with a new
-// story each time is never heard.
+// the peer counts as silent until the next one, since a sample that a pause cut
+// in two is false by the length of the pause. A second contradiction in a row is
+// no pause. Either the peer tells stories, and is one voice among many, or one of
+// the two raw clocks runs at a rate that no crystal has; if it is ours, every
+// peer contradicts itself all the time, and to hear none of them would be to
+// serve as if they were away. So the newest reading then counts by itself.
 //
 // It returns ErrSampleOrder, ErrSampleSlow or ErrSampleHold for what no
 // exchange can be.
@@ -177,7 +181,7 @@ func (p *Peer) Add(s Sample) (Change, error) {
 	seen.Hi = plus(seen.Hi, drift(trip))
 
 	if !p.heard || p.instance != s.Instance {
-		p.heard, p.instance, p.settling = true, s.Instance, false
+		p.heard, p.instance, p.doubts = true, s.Instance, 0
 		p.replace(seen, s)
 		return Met, nil
 	}
@@ -185,11 +189,11 @@ func (p *Peer) Add(s Sample) (Change, error) {
 	known, aged := p.delta.Widen(drift(minus(at, p.at))), seen.Widen(drift(minus(at, s.T4)))
 	if !known.Meets(aged) {
 		p.stats.Discontinuities++
-		p.settling = true
+		p.doubts++
 		p.replace(seen, s)
 		return Discontinuity, nil
 	}
-	p.settling = false
+	p.doubts = 0
 	p.delta = Interval{max(known.Lo, aged.Lo), min(known.Hi, aged.Hi)}
 	p.at = at
 	if s.Peer.Raw > p.latest.Raw { // an old answer, come late or replayed, is no news
@@ -218,7 +222,7 @@ func (p *Peer) replace(seen Interval, s Sample) {
 // Estimate is where a peer's clocks stand, as seen from our issuing clock. The
 // zero value is that of a peer never heard.
 type Estimate struct {
-	Fresh   bool          // heard within [Freshness] and not contradicting itself; else the rest counts for nothing
+	Fresh   bool          // heard within [Freshness] and not just now contradicting itself; else the rest counts for nothing
 	Issuing Interval      // the peer's issuing clock − our issuing clock, ns
 	Wall    Interval      // the peer's wall clock − our issuing clock, ns
 	Kernel  Sync          // what the peer's kernel said
@@ -235,7 +239,7 @@ func (p *Peer) Estimate(raw, issuing int64) Estimate {
 	raws := p.delta.Widen(drift(minus(raw, p.at))).Shift(minus(0, issuing))
 	age := minus(raw, p.asked)
 	return Estimate{
-		Fresh:   !p.settling && age <= int64(Freshness) && age >= -int64(MaxRoundTrip), // asked in the future: our own raw clock went back
+		Fresh:   p.doubts != 1 && age <= int64(Freshness) && age >= -int64(MaxRoundTrip), // asked in the future: our own raw clock went back
 		Issuing: raws.Shift(p.latest.Issuing),
 		Wall:    raws.Shift(p.latest.Wall),
 		Kernel:  p.latest.Kernel,
