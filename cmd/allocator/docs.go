@@ -69,7 +69,7 @@ of their values: ` + "`allocator completion --help`" + `.
 `)
 	var page func(cmd *cobra.Command)
 	page = func(cmd *cobra.Command) {
-		if cmd.Hidden || cmd.Name() == "help" {
+		if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" { // cobra adds these when it runs
 			return
 		}
 		if cmd.Runnable() && !cmd.HasSubCommands() {

@@ -52,3 +52,14 @@ func TestRoff(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// The command prints the page that is committed.
+func TestDocsPrintsTheReference(t *testing.T) {
+	want, err := os.ReadFile("../../docs/reference/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, out, _ := allocator("docs", "cli"); out != string(want) {
+		t.Error("allocator docs cli prints another page than docs/reference/cli.md")
+	}
+}
