@@ -16,15 +16,18 @@ import (
 
 const someTime clock.Millis = 1_769_904_000_000
 
+// newRoot returns a root that no test has used, not this one either in a run before.
+func newRoot() string { return fmt.Sprint("incident-", spaces.Add(1)) }
+
 // named returns the space of a name in the shared etcd, initialised.
-func named(t *testing.T, name, pool string) (*Store, lease.View) {
+func named(t *testing.T, root, name, pool string) (*Store, lease.View) {
 	t.Helper()
 	client, err := Dial(Config{Endpoints: []string{shared.Endpoint()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	s, err := New(client, "incidents", name)
+	s, err := New(client, root, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +62,7 @@ func claim(t *testing.T, s *Store, v lease.View, sid flake.SID, who string) bool
 // T19: to look whether a number is free and to take it were two requests, and two
 // processes did the first at once.
 func TestT19CheckThenSet(t *testing.T) {
-	s, v := named(t, "race", "pool-race")
+	s, v := named(t, newRoot(), "race", "pool-race")
 	var won sync.Map
 	var all sync.WaitGroup
 	for i := range 16 {
@@ -88,10 +91,10 @@ func TestT19CheckThenSet(t *testing.T) {
 // in which a sid is taken once. There is no name under which nobody looks.
 func TestT31SharedEtcd(t *testing.T) {
 	t.Run("T31 two names", func(t *testing.T) {
-		stores := map[string]*Store{}
+		root, stores := newRoot(), map[string]*Store{}
 		views := map[string]lease.View{}
 		for _, name := range []string{"eu", "eu1", "eu-1", "eu.1"} {
-			stores[name], views[name] = named(t, name, "pool-"+name)
+			stores[name], views[name] = named(t, root, name, "pool-"+name)
 		}
 		for name, s := range stores {
 			if !claim(t, s, views[name], 0, "of-"+name) {
@@ -109,8 +112,9 @@ func TestT31SharedEtcd(t *testing.T) {
 		}
 	})
 	t.Run("T31 one name", func(t *testing.T) {
-		one, before := named(t, "shared", "pool-one")
-		two, v := named(t, "shared", "pool-two")
+		root := newRoot()
+		one, before := named(t, root, "shared", "pool-one")
+		two, v := named(t, root, "shared", "pool-two")
 		if v.Config.Value.Pool != "pool-one" {
 			t.Errorf("the second to initialise finds %+v", v.Config.Value)
 		}
