@@ -109,7 +109,7 @@ func (p Point) of(m Mode) bool {
 	case Lied, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, GraceOver, GaveUp, PoisonGuard, Discontinuous,
 		Rumoured, HeldAgainstTruth, RefusedToStart:
 		return m == Everything
-	case FollowedStep, SleptThrough, EraBegan, PutAside, Twins, ClockRegression, Quarantined, Reclaimed, StoodBy, TwoHeldOneSID:
+	case FollowedStep, SleptThrough, EraBegan, PutAside, Twins, ClockRegression, Quarantined, Reclaimed, StoodBy, LostSID, TwoHeldOneSID:
 		return m != Tampered
 	}
 	return true
