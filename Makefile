@@ -5,6 +5,8 @@ PKG     ?= ./...# packages to test or measure
 TIMEOUT ?= 5m# of the tests of one package
 SIM_SEEDS ?= 2000# stories of «make sim»; FIRST=n for the first, else it is drawn and printed
 FIRST   ?= 0
+CHAOS_FOR ?= 60s# of «make chaos»: 105s has room for every fault of the short list
+SOAK    ?= 8h# of «make chaos-soak»
 SEEDS   ?= 60# random lease schedules under -race; 300 without
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestRumour|TestTwoDisagree# agreement tests run with -race too
 IDS     ?= 200000# of the end-to-end run within «make test»
@@ -19,8 +21,8 @@ DONE  := $(BIN)/summary# what «make test» did and what it left out, a line eac
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build test race lint model sim e2e bench bench-peers gen fuzz clean tools \
-        check-format check-vet check-static check-tests check-nested check-e2e check-model check-generated
+.PHONY: help build test race lint model sim e2e chaos chaos-soak chaos-bugs bench bench-peers gen fuzz clean tools \
+        check-format check-vet check-static check-tests check-nested check-e2e check-chaos check-model check-generated
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +30,7 @@ help: ## show this list
 build: ## build bin/allocator, statically
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/allocator ./cmd/allocator
 
-test: start check-format check-vet check-static check-tests check-nested check-e2e check-model check-generated ## all that CI runs: format, vet, staticcheck, tests with -race, short model run, generated code
+test: start check-format check-vet check-static check-tests check-nested check-e2e check-chaos check-model check-generated ## all that CI runs: format, vet, staticcheck, tests with -race, real faults, short model run, generated code
 	@echo; echo "make test: all passed"; cat $(DONE)
 
 race: ## the Go tests alone, with -race; PKG=./internal/gen for some of them
@@ -44,6 +46,15 @@ sim: ## whole clusters in one goroutine, from seeds: SEEDS=10000 FIRST=1
 
 e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of 20 s and beyond the window
 	$(GO) test -timeout 60m -count 1 -v ./chaos -run TestEndToEnd -ids $(E2E_IDS) -outage 20s -long
+
+chaos: ## real faults of every class on a real cluster for CHAOS_FOR; the report is in bin/chaos-…
+	$(GO) run ./chaos run --for $(CHAOS_FOR)
+
+chaos-soak: ## all faults in turn for SOAK
+	$(GO) run ./chaos soak --for $(SOAK)
+
+chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write docs/PLANTED-BUGS.md
+	$(GO) run ./chaos/planted -write docs/PLANTED-BUGS.md
 
 bench: ## all benchmarks with -benchmem; COUNT=10 for benchstat, BENCH=Next1 for some
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) \
@@ -119,6 +130,20 @@ check-e2e:
 	else \
 		echo "  skipped  end to end: there is no chaos/ in this tree" | tee -a $(DONE); \
 	fi
+
+# A run that could not decide, because the machine stood or a fault did not take,
+# is tried once more and then said to be unknown: it shows nothing either way.
+CHAOS := $(BIN)/chaos
+check-chaos:
+	@echo "== chaos"
+	$(GO) build -o $(CHAOS) ./chaos
+	@rm -rf $(BIN)/chaos-ci; for try in 1 2; do \
+		$(CHAOS) run --for $(CHAOS_FOR) --dir $(BIN)/chaos-ci/$$try; code=$$?; [ $$code = 3 ] || break; \
+	done; case $$code in \
+		0) echo "  passed   chaos: see $(BIN)/chaos-ci/$$try/report.html" >>$(DONE);; \
+		3) echo "  unknown  chaos: no verdict, twice; see $(BIN)/chaos-ci/$$try/report.html" | tee -a $(DONE);; \
+		*) exit $$code;; \
+	esac
 
 check-model:
 	@echo "== model"
