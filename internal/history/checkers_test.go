@@ -209,7 +209,7 @@ func TestCheckers(t *testing.T) {
 			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).ok(5002, 1, "n1#0", flakeAt(1, 0, 3), 1)
 		}), Broken, 1},
 		{"deadlines: another node answered", deadlines, skewed(func(s *story) {
-			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).ok(5002, 1, "n2#0", flakeAt(1, 0, 3), 1)
+			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).ok(5002, 1, "n2#0", flakeAt(1, 0, 3), 1).ask(5003, 1).fail(5004, 1, "n1", "CLOCK_SKEW")
 		}), Pass, 0},
 		{"deadlines: another reason", deadlines, skewed(func(s *story) {
 			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).fail(5002, 1, "n1", "STARTING")
@@ -218,8 +218,15 @@ func TestCheckers(t *testing.T) {
 			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).fail(5002, 1, "n1", "NO_SID")
 		}), Pass, 0},
 		{"deadlines: answered after the stop", deadlines, skewed(func(s *story) {
-			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW")
+			s.ask(5001, 1).fail(5002, 1, "n1", "CLOCK_SKEW")
 		}).ask(10_001, 1).ok(10_002, 1, "n1#0", flakeAt(1, 0, 3), 1), Pass, 0},
+		{"deadlines: refused, and asked no more after the deadline", deadlines, skewed(func(s *story) { s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW") }), Unknown, 0},
+		{"deadlines: another node refused", deadlines, skewed(func(s *story) { s.ask(5001, 1).fail(5002, 1, "n2", "CLOCK_SKEW") }), Unknown, 0},
+		{"deadlines: another node too, of another fault", deadlines, skewed(func(s *story) {
+			s.fault(2000, "step", Fault{Phase: FaultStart, ID: 2, Targets: []string{"n2"}, Must: "CLOCK_SKEW", DeadlineMs: 1000})
+			s.ask(5001, 1).fail(5002, 1, "n1", "CLOCK_SKEW").ask(5003, 1).ok(5004, 1, "n2#0", flakeAt(1, 0, 3), 1)
+		}), Broken, 1},
+		{"deadlines: of nobody in particular", deadlines, told().fault(1, "step", Fault{Phase: FaultStart, ID: 1, Must: "CLOCK_SKEW"}).ask(2, 1).fail(3, 1, "n1", "CLOCK_SKEW"), Unknown, 0},
 		{"deadlines: nobody asked", deadlines, skewed(func(*story) {}), Unknown, 0},
 		{"deadlines: no such fault", deadlines, told().ask(1, 1).fail(2, 1, "n1", "CLOCK_SKEW"), Unknown, 0},
 
@@ -230,7 +237,16 @@ func TestCheckers(t *testing.T) {
 		{"refusals: ended by the harness", refusals, told().ask(1, 1).op(2, Op{Process: "1", Type: Info, F: FAllocate, Node: "n1", Reason: ReasonStopped}), Pass, 0},
 		{"refusals: as a fault has it", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n1", "CLOCK_SKEW") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
 		{"refusals: of another node", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n2", "CLOCK_SKEW") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
-		{"refusals: as it may", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n2", "NO_SID") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: as another node may", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n2", "NO_SID") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
+		{"refusals: as the other of two faults has it", refusals, skewed(func(s *story) {
+			s.fault(1500, "kill", Fault{Phase: FaultStart, ID: 2, Class: ClassProcess, Targets: []string{"n2"}, May: []string{"*"}}).ask(2000, 1).fail(2001, 1, "n1", "STARTING").fault(9000, "kill", Fault{Phase: FaultStop, ID: 2})
+		}).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
+		{"refusals: as one of two faults of it has it", refusals, skewed(func(s *story) {
+			s.fault(1500, "kill", Fault{Phase: FaultStart, ID: 2, Class: ClassProcess, Targets: []string{"n2", "n1"}, May: []string{"STARTING"}}).ask(2000, 1).fail(2001, 1, "n1", "STARTING").fault(9000, "kill", Fault{Phase: FaultStop, ID: 2})
+		}).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: a fault that is aimed at all", refusals, told().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, May: []string{"NO_SID"}}).ask(2, 1).fail(3, 1, "n2", "NO_SID").fault(4, "cut", stop).
+			ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: as it may", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n1", "NO_SID") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
 		{"refusals: for another reason", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n1", "STARTING") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
 		{"refusals: while its effects last", refusals, skewed(func(*story) {}).ask(12_000, 1).fail(12_001, 1, "n1", "CLOCK_SKEW").ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
 		{"refusals: after that", refusals, skewed(func(*story) {}).ask(12_001, 1).fail(12_002, 1, "n1", "CLOCK_SKEW"), Broken, 1},
@@ -238,6 +254,17 @@ func TestCheckers(t *testing.T) {
 
 		{"availability: came back", phases, skewed(func(*story) {}).ask(11_000, 1).ok(30_000, 1, "n1#0", 5, 1), Pass, 0},
 		{"availability: did not", phases, skewed(func(*story) {}).ask(11_000, 1).fail(30_000, 1, "n1", "STARTING"), Broken, 1},
+		{"availability: only others came back", phases, skewed(func(s *story) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).ask(11_000, 1).ok(11_001, 1, "n2#0", 5, 1).
+			ask(26_900, 1).ok(26_901, 1, "n2#0", 6, 1).ask(26_902, 1).fail(27_002, 1, "n1", "STARTING"), Broken, 1},
+		{"availability: while its effects may last", phases, skewed(func(s *story) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).ask(26_900, 1).fail(26_999, 1, "n1", "STARTING"), Pass, 0},
+		{"availability: hit again before it could", phases, skewed(func(s *story) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).
+			fault(12_000, "kill", Fault{Phase: FaultStart, ID: 2, Targets: []string{"n1"}}).ask(27_000, 1).fail(27_002, 1, "n1", "STARTING"), Pass, 0},
+		{"availability: another was hit before it could", phases, skewed(func(s *story) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).
+			fault(12_000, "kill", Fault{Phase: FaultStart, ID: 2, Targets: []string{"n2"}}).ask(27_000, 1).fail(27_002, 1, "n1", "STARTING"), Broken, 1},
+		{"availability: of etcd, nobody answered", phases, told().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, Targets: []string{"e1"}}).fault(2, "cut", stop).
+			ask(11_000, 1).fail(30_000, 1, "n1", "STARTING"), Broken, 1},
+		{"availability: of etcd, somebody answered", phases, told().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, Targets: []string{"e1"}}).fault(2, "cut", stop).
+			ask(11_000, 1).ok(11_001, 1, "n1#0", 5, 1).ask(11_002, 1).fail(30_000, 1, "n2", "STARTING"), Pass, 0},
 		{"availability: not asked for long", phases, skewed(func(*story) {}).ask(11_000, 1).fail(12_000, 1, "n1", "STARTING"), Pass, 0},
 		{"availability: nothing happened", phases, told().ask(1, 1).ok(2, 1, "n1#0", 5, 1), Unknown, 0},
 	} {

@@ -2,6 +2,7 @@ package history
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -19,7 +20,7 @@ type FaultPhases struct {
 	During Served `json:"during"`
 	After  Served `json:"after"` // at most five seconds, up to the next fault
 
-	FirstMs int64 `json:"first_ms"` // from the stop to the first answer of a target to a call made since; −1: none was seen
+	FirstMs int64 `json:"first_ms"` // from the stop until each target that is a node had answered a call made since; −1: not seen
 	BackMs  int64 `json:"back_ms"`  // from the stop until a second of 95 % of the rate before; −1: not before the next fault
 }
 
@@ -50,34 +51,52 @@ const (
 // tally is what ended in one slot.
 type tally struct{ ok, failed, unknown, ids int64 }
 
-// Phases measures availability and recovery, and fails a run whose cluster did
-// not come back after a fault was healed, within 15 s, while it was asked.
+// Phases measures availability and recovery, and fails a run in which a target
+// of a fault did not come back after it was healed, while it was asked: within
+// 15 s of the end of its effects. Of targets that are no nodes, such as members of
+// etcd, that somebody answers is all that can be seen.
 type Phases struct {
 	findings
 	calls
 	faults
 	slots []tally
 	all   []*healing
+	open  []*healing      // those that calls may still tell of
+	nodes map[string]bool // that clients ask
 	ended clock.Mono
 }
 
 // healing is a fault whose recovery is watched.
 type healing struct {
 	*injection
-	first clock.Mono // answer of a target to a call made after the stop; −1: none yet
-	any   bool       // somebody was answered so
-	asked bool       // a call was made after the stop and ended
+	back map[string]*comeback // by node
+}
+
+// comeback is what became of one node after the stop, or of all together, by the
+// name "", where no target is a node.
+type comeback struct {
+	first clock.Mono // answer to a call made after the stop; −1: none yet
 	until clock.Mono // the end of the last call made after the stop
+	moot  bool       // hit again before it could answer
 }
 
 // NewPhases returns the check.
-func NewPhases() *Phases { return &Phases{} }
+func NewPhases() *Phases { return &Phases{nodes: map[string]bool{}} }
 
 // Add takes calls and faults.
 func (p *Phases) Add(op *Op) {
 	p.ended = op.Time
-	if i := p.faults.take(op); i != nil && op.Fault.Phase == FaultStart {
-		p.all = append(p.all, &healing{injection: i, first: -1})
+	if i := p.faults.take(op); i != nil {
+		switch op.Fault.Phase {
+		case FaultStart:
+			p.again(i)
+			p.all = append(p.all, &healing{injection: i, back: map[string]*comeback{}})
+		case FaultStop:
+			p.healed(i)
+		}
+	}
+	if op.isCall() && op.Node != "" {
+		p.nodes[op.Node] = true
 	}
 	a, done := p.calls.take(op)
 	if !done || op.Reason == ReasonStopped {
@@ -97,28 +116,78 @@ func (p *Phases) Add(op *Op) {
 	default:
 		t.unknown++
 	}
-	for n := len(p.all) - 1; n >= 0; n-- {
-		h := p.all[n]
-		if h.stopped < 0 || a.at < h.stopped {
+	kept := p.open[:0]
+	for _, h := range p.open {
+		if a.at > h.end()+2*patience {
 			continue
 		}
-		if a.at > h.stopped+2*patience {
-			break // as all that stopped before it
+		kept = append(kept, h)
+		if a.at < h.stopped {
+			continue
 		}
-		h.asked, h.until = true, op.Time
-		if op.Type == OK {
-			h.any = true
-			if h.first < 0 && h.served(op.Node) {
-				h.first = op.Time
+		for node, c := range h.back {
+			if node == "" || node == op.Node {
+				c.until = op.Time
+				if op.Type == OK && c.first < 0 {
+					c.first = op.Time
+				}
+			}
+		}
+	}
+	p.open = kept
+}
+
+// healed begins to watch how the targets come back.
+func (p *Phases) healed(i *injection) {
+	for n := len(p.all) - 1; n >= 0; n-- {
+		h := p.all[n]
+		if h.injection != i || len(h.back) > 0 {
+			continue
+		}
+		for _, t := range i.fault.Targets {
+			if p.nodes[t] {
+				h.back[t] = &comeback{first: -1}
+			}
+		}
+		if len(h.back) == 0 {
+			h.back[""] = &comeback{first: -1}
+		}
+		p.open = append(p.open, h)
+		return
+	}
+}
+
+// again notes that nodes are hit once more: what they do from now on says nothing
+// of the faults before.
+func (p *Phases) again(i *injection) {
+	for _, h := range p.open {
+		for node, c := range h.back {
+			if c.first < 0 && node != "" && i.targets(node) {
+				c.moot = true
 			}
 		}
 	}
 }
 
-// served reports whether an answer of a node shows that the fault is over:
-// targets that are no nodes of the allocator never answer themselves.
-func (h *healing) served(node string) bool {
-	return h.targets(node) || h.fault.Class != ClassClock && h.fault.Class != ClassProcess
+// comesBack returns the last of the first answers, and who did not come back.
+func (h *healing) comesBack() (first clock.Mono, missing []string) {
+	first = -1
+	late := false
+	for node, c := range h.back {
+		if c.first >= 0 {
+			first = max(first, c.first)
+			continue
+		}
+		late = true
+		if !c.moot && c.until > h.end()+patience {
+			missing = append(missing, node)
+		}
+	}
+	if late {
+		first = -1
+	}
+	slices.Sort(missing)
+	return first, missing
 }
 
 func (p *Phases) sum(from, to int) Served {
@@ -159,8 +228,9 @@ func (p *Phases) Finish() Result {
 		total.OK += row.During.OK
 		total.Failed += row.During.Failed
 		total.Unknown += row.During.Unknown
-		if h.first >= 0 {
-			row.FirstMs = int64(h.first-h.stopped) / 1e6
+		first, missing := h.comesBack()
+		if first >= 0 {
+			row.FirstMs = int64(first-h.stopped) / 1e6
 		}
 		if h.stopped >= 0 && row.Before.Seconds > 0 && row.Before.OK > 0 {
 			want := backTo * float64(row.Before.IDs) / row.Before.Seconds * steady * seconds(slot)
@@ -171,9 +241,13 @@ func (p *Phases) Finish() Result {
 				}
 			}
 		}
-		if h.asked && !h.any && h.until-h.stopped > patience {
-			p.add("availability", h.stopped, "%s (%d) was healed at %.3f s, and %v later nobody had been answered",
-				h.f, h.fault.ID, seconds(h.stopped), h.until-h.stopped)
+		for _, node := range missing {
+			who := node + " had not"
+			if node == "" {
+				who = "nobody had"
+			}
+			p.add("availability", h.stopped, "%s (%d) was healed at %.3f s, its effects were over at %.3f s, and %.3f s later %s answered",
+				h.f, h.fault.ID, seconds(h.stopped), seconds(h.end()), seconds(h.back[node].until-h.end()), who)
 		}
 		rows = append(rows, row)
 	}

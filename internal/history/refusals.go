@@ -10,13 +10,15 @@ import (
 // Deadlines checks that nodes refuse in time. A fault that names a reason its
 // targets Must refuse with gives them a deadline: of calls that began after it
 // and ended before the stop, a target answered none with IDs, and refused with
-// that reason or one of those it May.
+// that reason or one of those it May. A run in which nobody asked a target after
+// its deadline, or in which such a fault names no targets, shows nothing.
 type Deadlines struct {
 	findings
 	calls
 	faults
-	due   map[*injection]map[string]*duty
-	order []*duty
+	due     map[*injection]map[string]*duty
+	order   []*duty
+	aimless string // a fault that makes nobody in particular refuse
 }
 
 // duty is what one target of one fault did after its deadline.
@@ -24,6 +26,7 @@ type duty struct {
 	on      *injection
 	node    string
 	refused int64 // as it must
+	late    int64 // calls that began after the deadline and failed
 	worst   clock.Mono
 }
 
@@ -36,6 +39,9 @@ func (d *Deadlines) Add(op *Op) {
 		switch op.Fault.Phase {
 		case FaultStart:
 			d.due[i] = map[string]*duty{}
+			if len(i.fault.Targets) == 0 {
+				d.aimless = fmt.Sprintf("%s (%d) has to be refused with %s, and names no target", i.f, i.fault.ID, i.fault.Must)
+			}
 			for _, node := range i.fault.Targets {
 				d.due[i][node] = &duty{on: i, node: node}
 				d.order = append(d.order, d.due[i][node])
@@ -63,6 +69,9 @@ func (d *Deadlines) Add(op *Op) {
 		if a.at <= deadline {
 			continue
 		}
+		if op.Type == Fail {
+			duty.late++
+		}
 		switch {
 		case op.Type == OK:
 			d.add("refusal", op.Time, "%s (%d) began at %.3f s; %s still answered %v to a call of %.3f s, after its deadline of %d ms",
@@ -75,18 +84,26 @@ func (d *Deadlines) Add(op *Op) {
 
 // Finish returns what was found.
 func (d *Deadlines) Finish() Result {
-	missing := ""
+	missing := d.aimless
 	var slowest clock.Mono
+	var firsts []FirstRefusal
 	for _, duty := range d.order {
 		slowest = max(slowest, duty.worst)
-		if duty.refused == 0 && missing == "" {
+		switch {
+		case duty.refused > 0:
+			firsts = append(firsts, FirstRefusal{duty.on.f, duty.on.fault.ID, duty.node, int64(duty.worst) / 1e6})
+		case missing == "":
 			missing = fmt.Sprintf("%s (%d): no call was seen refused by %s with %s", duty.on.f, duty.on.fault.ID, duty.node, duty.on.fault.Must)
 		}
+		if duty.late == 0 && missing == "" {
+			missing = fmt.Sprintf("%s (%d): nobody asked %s after its deadline of %d ms", duty.on.f, duty.on.fault.ID, duty.node, duty.on.fault.DeadlineMs)
+		}
 	}
-	if len(d.order) == 0 {
+	if len(d.order) == 0 && missing == "" {
 		missing = "no fault had nodes refuse"
 	}
 	r := d.result("deadlines", "refusal in time", fmt.Sprintf("%d times a node had to refuse", len(d.order)), missing)
+	r.Refused = firsts
 	if slowest > 0 {
 		r.Figures = []Figure{{"slowest refusal", float64(slowest) / 1e6, "ms"}}
 	}
@@ -111,8 +128,9 @@ var never = []string{
 }
 
 // Refusals checks that nobody is refused without cause: no call fails while no
-// fault's effects last, and while some do, only with reasons that one of them
-// May have. A call whose outcome is unknown counts as failed with its reason.
+// fault's effects last, and while some do, only calls of their targets, with
+// reasons that a fault of that target May have. What strikes one node excuses no
+// other. A call whose outcome is unknown counts as failed with its reason.
 type Refusals struct {
 	findings
 	calls
@@ -150,11 +168,11 @@ func (r *Refusals) Add(op *Op) {
 	}
 	may, names := false, ""
 	r.during(a.at, op.Time, func(i *injection) {
-		may = may || allows(i.fault.May, op.Reason) || i.fault.Must != "" && i.fault.Must == op.Reason && i.targets(op.Node)
+		may = may || i.targets(op.Node) && (allows(i.fault.May, op.Reason) || i.fault.Must != "" && i.fault.Must == op.Reason)
 		names += " " + i.f
 	})
 	if !may {
-		r.add("no false refusal", op.Time, "%s failed a call with %s, which none of the faults explains:%s", op.who(), op.Reason, names)
+		r.add("no false refusal", op.Time, "%s failed a call with %s, which no fault of its own explains:%s", op.who(), op.Reason, names)
 	}
 }
 

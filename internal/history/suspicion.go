@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/flakelease/allocator/internal/clock"
 )
 
 // Traffic is how much must have been answered for a run to say anything.
@@ -39,29 +41,31 @@ func (s *Suspicion) Add(op *Op) {
 	s.phases.Add(op)
 }
 
-// Finish returns what is doubtful. It never fails a run.
+// Finish returns what is doubtful, with the start of the fault that it concerns.
+// It never fails a run.
 func (s *Suspicion) Finish() Result {
 	r := Result{Check: "suspicion", Claim: "the run itself", Verdict: Pass}
-	doubt := func(format string, args ...any) {
+	doubtAt := func(at clock.Mono, format string, args ...any) {
 		r.Verdict = Unknown
 		r.Count++
 		if len(r.Violations) < most {
-			r.Violations = append(r.Violations, Violation{Claim: r.Claim, Detail: fmt.Sprintf(format, args...)})
+			r.Violations = append(r.Violations, Violation{Claim: r.Claim, Detail: fmt.Sprintf(format, args...), At: at})
 		}
 	}
+	doubt := func(format string, args ...any) { doubtAt(0, format, args...) }
 	phases := s.phases.Finish().Phases
 	for _, p := range phases {
 		s.count[p.Fault]++
 		if p.Fired {
 			s.fired[p.Fault]++
 		} else {
-			doubt("%s (%d): no effect was read back", p.Fault, p.ID)
+			doubtAt(p.Start, "%s (%d): no effect was read back", p.Fault, p.ID)
 		}
 		if p.Stop < 0 {
-			doubt("%s (%d) was never healed", p.Fault, p.ID)
+			doubtAt(p.Start, "%s (%d) was never healed", p.Fault, p.ID)
 		}
 		if need := float64(s.want.PerSecond) * p.Before.Seconds; float64(p.Before.OK) < need {
-			doubt("%s (%d): %d answers in the %.1f s before it, fewer than %.0f", p.Fault, p.ID, p.Before.OK, p.Before.Seconds, need)
+			doubtAt(p.Start, "%s (%d): %d answers in the %.1f s before it, fewer than %.0f", p.Fault, p.ID, p.Before.OK, p.Before.Seconds, need)
 		}
 	}
 	if s.setup == nil {

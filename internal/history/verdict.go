@@ -38,14 +38,23 @@ func Worst(vs ...Verdict) Verdict {
 
 // Result is what one check found in one run.
 type Result struct {
-	Check      string        `json:"check"`
-	Claim      string        `json:"claim"` // I1 … I8, or what else is promised
-	Verdict    Verdict       `json:"verdict"`
-	Reason     string        `json:"reason"`               // what was looked at; for unknown, what was missing
-	Count      int64         `json:"count"`                // of violations
-	Violations []Violation   `json:"violations,omitempty"` // the first ten
-	Figures    []Figure      `json:"figures,omitempty"`
-	Phases     []FaultPhases `json:"phases,omitempty"` // of availability
+	Check      string         `json:"check"`
+	Claim      string         `json:"claim"` // I1 … I8, or what else is promised
+	Verdict    Verdict        `json:"verdict"`
+	Reason     string         `json:"reason"`               // what was looked at; for unknown, what was missing
+	Count      int64          `json:"count"`                // of violations
+	Violations []Violation    `json:"violations,omitempty"` // the first ten
+	Figures    []Figure       `json:"figures,omitempty"`
+	Phases     []FaultPhases  `json:"phases,omitempty"`  // of availability
+	Refused    []FirstRefusal `json:"refused,omitempty"` // of deadlines
+}
+
+// FirstRefusal is how soon a target of a fault refused as it had to.
+type FirstRefusal struct {
+	Fault   string `json:"fault"`
+	ID      int64  `json:"id"`
+	Node    string `json:"node"`
+	AfterMs int64  `json:"after_ms"` // from the fault's start to the end of the call
 }
 
 // Figure is a number that a check measured on its way.
