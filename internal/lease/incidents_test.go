@@ -91,7 +91,7 @@ func TestT03RollbackSmallerThanTheReportLag(t *testing.T) {
 // T05: the clock goes back exactly while the process is down, and the sid comes to
 // its successor, or to another node, which both know nothing of it.
 func TestT05RollbackWhileDown(t *testing.T) {
-	for _, back := range []string{"-1ms", "-1s", "-20s", "-1h"} {
+	for _, back := range []string{"-1ms", "-1s", "-20s", "-5m"} {
 		for _, who := range []string{"n1", "n2"} {
 			for _, end := range []string{"crash", "stop"} {
 				t.Run(fmt.Sprintf("T05 %s, %s, taken by %s", end, back, who), func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestT05RollbackWhileDown(t *testing.T) {
 					s.tell("a "+end, "expire a", "step "+back, "start "+who)
 					b := s.procs["b"]
 					first := clock.Millis(-1)
-					for range 3 * 3600 { // an hour, or what less it takes
+					for range 600 { // ten minutes, or what less it takes
 						s.drive(time.Second, true, b)
 						if blk, err := b.node.Try(b.Now(), 5, 0); err == nil {
 							b.record(blk)
