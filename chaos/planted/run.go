@@ -165,20 +165,26 @@ func read(out *bytes.Buffer) Finding {
 // the test either. go test marks no line as an error or as a note, so notes are
 // told by their words.
 func accusation(lines []string) (words string, lacks bool) {
-	for _, l := range lines {
+	for i, l := range lines {
 		switch m := said.FindStringSubmatch(l); {
 		case m == nil || note.MatchString(m[1]):
 		case strings.HasPrefix(m[1], "unknown: "):
 			lacks = true
 		case words == "":
 			words = m[1]
+			for _, more := range lines[i+1:] { // go test sets what follows further in
+				if !strings.HasPrefix(more, "        ") || said.MatchString(more) || len(words) > 300 {
+					break
+				}
+				words += " " + strings.TrimSpace(more)
+			}
 		}
 	}
 	return words, lacks
 }
 
 // note is how the simulation's report of what it played begins.
-var note = regexp.MustCompile(`^seeds \d+ to \d+$|^\d+ seeds, |^(everything|unclocked|tampered), \d+ seeds: |^\d+ schedules, `)
+var note = regexp.MustCompile(`^seeds \d+ to \d+$|^\d+ seeds, |^(everything|unclocked|tampered), \d+ seeds: |^\d+ schedules, |^\d+ served, `)
 
 func firstLine(s string) string {
 	for line := range strings.Lines(s) {
