@@ -105,7 +105,8 @@ type attempt struct {
 	sid     flake.SID
 	seen    Sid
 	nonces  map[string]Op
-	unknown bool // read back before doing anything else
+	lease   LeaseID // that the latest write was to be put on
+	unknown bool    // read back before doing anything else
 }
 
 // tenure is the machine's record of a hold; the generator's is gen.Tenure.
@@ -163,10 +164,7 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 		case ev.Err == nil:
 			m.renewed(now)
 		case errors.Is(ev.Err, ErrLeaseGone):
-			m.lease, m.leaseNext = 0, now.Mono
-			if m.tenure != nil {
-				m.tenure.unheld = true // its key went with the lease
-			}
+			m.leaseGone(now)
 		default:
 			m.leaseNext = now.Mono.Add(m.cfg.RetryAfter)
 		}

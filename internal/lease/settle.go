@@ -14,6 +14,9 @@ import (
 // onCommitted takes the answer to a write.
 func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
 	if ev.Err != nil {
+		if errors.Is(ev.Err, ErrLeaseGone) && m.try != nil && m.try.lease == m.lease {
+			m.leaseGone(now) // a keepalive might not say so for long, or never
+		}
 		m.unknownOutcome(now, ev.Err)
 		return
 	}
@@ -22,6 +25,14 @@ func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
 	}
 	if m.try != nil {
 		m.next = max(m.next, now.Mono.Add(m.cfg.RetryAfter/5)) // refused, and to be tried again
+	}
+}
+
+// leaseGone notes that our lease has ended, and every key on it: register anew.
+func (m *Machine) leaseGone(now clock.Reading) {
+	m.lease, m.leaseNext = 0, now.Mono
+	if m.tenure != nil {
+		m.tenure.unheld = true
 	}
 }
 

@@ -283,7 +283,7 @@ func (n *Node) explainLead(s *state, e *gen.LeadError) *waitable {
 	case errors.Is(e, gen.ErrNotBegun):
 		w.Refusal = refuse(NoSID, retry, "the window of the new sid begins in %v", excess)
 	default:
-		w.Refusal = refuse(EntropyOverflow, retry, "demand ran %v ahead of the clock, at most %v is allowed",
+		w.Refusal = refuse(EntropyOverflow, retry, "IDs would run %v ahead of the clock, at most %v is allowed",
 			e.Lead.Duration(), e.Limit.Duration())
 	}
 	w.Refusal = w.with("lead_ms", fmt.Sprint(int64(e.Lead)), "limit_ms", fmt.Sprint(int64(e.Limit)),
