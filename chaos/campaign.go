@@ -223,8 +223,8 @@ func (r *runner) foundBroken(err error) {
 	r.say.line("broken: %v", err)
 }
 
-// clients returns who asks: on each node five that are pinned to it, and six that
-// fail over, four of them with an order of their own.
+// clients returns who asks: on each node five that are pinned to it (two, if nodes are
+// many), and six that fail over, four of them with an order of their own.
 func (r *runner) clients() (out []load.Client) {
 	scale := time.Duration(1)
 	if r.opts.lasts > 10*time.Minute {
@@ -237,6 +237,11 @@ func (r *runner) clients() (out []load.Client) {
 	ms := func(n int) time.Duration { return scale * time.Duration(n) * time.Millisecond }
 	for _, n := range nodes {
 		only := []*load.Node{n}
+		if len(nodes) > 9 { // or the clients would take the machine
+			out = append(out, load.Client{Via: load.Unary, Counts: []int{1, 10_000, 100}, Nodes: only, Every: ms(100), Session: "s-" + n.Name},
+				load.Client{Via: load.HTTP, Counts: []int{1, 100}, Nodes: only, Every: ms(200)})
+			continue
+		}
 		out = append(out,
 			load.Client{Via: load.Unary, Counts: []int{1}, Nodes: only, Every: ms(25)},
 			load.Client{Via: load.Unary, Counts: []int{1, 10, 100, 1000, 10_000}, Nodes: only, Every: ms(40), Session: "s-" + n.Name},

@@ -102,7 +102,7 @@ func (o *options) flags(cmd *cobra.Command, lasts time.Duration, limit int64) {
 	f.DurationVar(&o.lasts, "for", lasts, "how long the load runs")
 	f.StringArrayVar(&o.faults, "fault", nil, "only this fault, or this class of faults; may be given again")
 	f.StringVar(&o.seed, "seed", "", "of the schedule; drawn and printed if not given")
-	f.IntVar(&o.nodes, "nodes", 5, "allocator processes, 3 to 9")
+	f.IntVar(&o.nodes, "nodes", 5, "allocator processes, 3 to 32; from 10 on each has fewer clients")
 	f.StringVar(&o.dir, "dir", "", "where results go; a new folder bin/chaos-… if not given")
 	f.StringVar(&o.schedule, "schedule", "", "play this schedule.json again")
 	f.BoolVar(&o.loopback, "loopback", false, "stay on loopback: no faults of the network")
@@ -112,8 +112,8 @@ func (o *options) flags(cmd *cobra.Command, lasts time.Duration, limit int64) {
 
 func (o *options) check() error {
 	switch {
-	case o.nodes < 3 || o.nodes > 9:
-		return usageError{fmt.Errorf("--nodes %d: 3 to 9 are possible", o.nodes)}
+	case o.nodes < 3 || o.nodes > 32:
+		return usageError{fmt.Errorf("--nodes %d: 3 to 32 are possible", o.nodes)}
 	case o.lasts < 5*time.Second:
 		return usageError{fmt.Errorf("--for %v: less than 5s shows nothing", o.lasts)}
 	case o.schedule != "" && (len(o.faults) > 0 || o.seed != ""):

@@ -87,6 +87,15 @@ func clockFaults() []Fault {
 			Expect: mustSkew(2500*time.Millisecond+notice+time.Second, backAfterSkew+10*time.Second),
 		},
 		{
+			Name: "clock-oscillator", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			About:  "a node's oscillator is off by a fifth, slow or fast: all its clocks, the raw one too; then the wall clock is set right",
+			Hold:   between(9*time.Second, 10*time.Second),
+			Amount: func(r *rand.Rand) int64 { return 200_000 - 400_000*r.Int64N(2) }, Unit: "ppm",
+			Begin: oscillate, Fired: offsetSeen, End: driftEnds,
+			// 250 ms are lost within 1.25 s; up to 2 s too much are slewed away at a tenth.
+			Expect: mustSkew(1250*time.Millisecond+notice+time.Second, backAfterSkew+20*time.Second),
+		},
+		{
 			Name: "vm-pause", Class: Clocks, Scope: OneNode, Needs: ClockHook, Smoke: true,
 			About:  "a node's machine stands for 2 to 3 s, all its clocks with it, and comes back that much late",
 			Hold:   between(9*time.Second, 9500*time.Millisecond),
@@ -237,6 +246,15 @@ func drift(_ context.Context, s *Strike) error {
 		return err
 	}
 	return h.Drift(clockhook.Slewed(float64(s.Amount)))
+}
+
+// oscillate is what no discipline can see by itself: the raw clock is wrong too.
+func oscillate(_ context.Context, s *Strike) error {
+	h, err := hookOf(s)
+	if err != nil {
+		return err
+	}
+	return h.Drift(clockhook.Crystal(float64(s.Amount)))
 }
 
 func driftEnds(ctx context.Context, s *Strike) error {

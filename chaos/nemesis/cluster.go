@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/rig"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/history"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -43,11 +45,11 @@ func clusterFaults() []Fault {
 		},
 		{
 			Name: "pool-full", Class: Cluster, Scope: Whole,
-			About: "every sid is held (what is free, by the harness), and one more node starts",
+			About: "every sid is held (what the nodes leave, by the harness), and one node more starts: the 33rd",
 			Hold:  between(5*time.Second, 6*time.Second),
 			Begin: fillPool, Fired: onStandby, End: emptyPool,
 			Expect: func(rig.Timing) Expect {
-				return Expect{Settle: 2 * time.Second, Word: "it stands by with NO_SID; it issues when a sid is freed; others serve"}
+				return Expect{Settle: 2 * time.Second, Word: "it stands by, not ready, and answers NO_SID; it issues once one sid is freed; others serve"}
 			},
 		},
 	}
@@ -86,7 +88,7 @@ func misconfigured(flag, value string) func(context.Context, *Strike) error {
 func stopSpare(_ context.Context, s *Strike) error { return s.Spare().Kill() }
 
 func startLiar(ctx context.Context, s *Strike) error {
-	random := rand.New(rand.NewPCG(s.Seed, uint64(s.ID)))
+	random := s.random()
 	jitter := make([]time.Duration, 997)
 	for i := range jitter {
 		jitter[i] = time.Duration(random.Int64N(int64(2*time.Hour))) - time.Hour
@@ -145,32 +147,99 @@ func fillPool(ctx context.Context, s *Strike) error {
 	if err != nil {
 		return err
 	}
-	s.base = uint64(taken)
+	s.taken = taken
 	return s.Spare().Start()
 }
 
-// onStandby waits until the extra node refuses as it should, and looks whether it
-// goes on to do so.
-func onStandby(ctx context.Context, s *Strike) (string, error) {
-	now := s.Spare().Look(ctx)
+// standsBy asks the extra node itself.
+func standsBy(ctx context.Context, s *Strike) error {
+	n := s.Spare()
+	now := n.Look(ctx)
 	if now.Up && now.Value("sid") >= 0 {
-		return "", fmt.Errorf("%s holds sid %.0f of a full pool", s.Spare().Name, now.Value("sid"))
+		return fmt.Errorf("%s holds sid %.0f of a full pool", n.Name, now.Value("sid"))
 	}
-	if !now.Up || now.Reason != noSID {
-		return "", fmt.Errorf("%w: it refuses with %q", errNotYet, now.Reason)
+	if n.Ready(ctx) == nil {
+		return fmt.Errorf("%s says that it is ready, without a sid", n.Name)
 	}
-	return fmt.Sprintf("%d sids taken by the harness; the extra node stands by with %s", s.base, now.Reason), nil
+	status, answer, err := n.Ask(ctx)
+	if err == nil && status == http.StatusOK {
+		return fmt.Errorf("%s issued without a sid: %s", n.Name, answer)
+	}
+	if err != nil || status != http.StatusServiceUnavailable || !strings.Contains(answer, `"`+noSID+`"`) {
+		return fmt.Errorf("%w: it answers %d %s %v", errNotYet, status, answer, err)
+	}
+	return nil
 }
 
-// emptyPool frees the sids and waits for the extra node to get one.
+func onStandby(ctx context.Context, s *Strike) (string, error) {
+	if err := standsBy(ctx, s); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d processes and %d records hold %d sids; one process more is not ready and answers 503 %s",
+		len(s.Nodes), len(s.taken), len(s.Nodes)+len(s.taken), noSID), nil
+}
+
+// emptyPool frees one sid, waits for the extra node to have it, and then frees the
+// rest.
 func emptyPool(ctx context.Context, s *Strike) error {
 	if s.Undo == nil {
 		return nil
 	}
-	err := s.undo()
 	n := s.Spare()
-	if err == nil && n.Running() {
-		err = rig.Until(ctx, 2*s.Timing.TTL+5*time.Second, n.Name+" takes a sid that was freed", n.Ready)
+	if !n.Running() {
+		return s.undo()
 	}
-	return errors.Join(err, n.Terminate(10*time.Second))
+	err := standsBy(ctx, s) // as it did all the while
+	if err == nil {
+		err = s.handOver(ctx)
+	}
+	err = errors.Join(err, n.Terminate(10*time.Second), s.undo())
+	for _, n := range s.Nodes {
+		if !n.Running() {
+			err = errors.Join(err, n.Start())
+		}
+	}
+	return err
+}
+
+// handOver frees one sid: of the harness, which no process has had, or where it
+// has none, of a node that ends.
+func (s *Strike) handOver(ctx context.Context) error {
+	n, within := s.Spare(), 2*s.Timing.TTL+5*time.Second
+	wait := func() error {
+		from := time.Now()
+		err := rig.Until(ctx, within, n.Name+" takes the sid that was freed", n.Ready)
+		s.Healed = fmt.Sprintf("one sid was freed, and it was ready %d ms later", time.Since(from).Milliseconds())
+		return err
+	}
+	if len(s.taken) > 0 {
+		sid := s.taken[len(s.taken)-1]
+		if err := s.Op.Delete(ctx, s.Op.Holder(sid)); err != nil {
+			return err
+		}
+		if err := wait(); err != nil {
+			return err
+		}
+		if got := n.Look(ctx).Value("sid"); got != float64(sid) {
+			return fmt.Errorf("sid %d was freed, and %s has %.0f", sid, n.Name, got)
+		}
+		return nil
+	}
+	last := s.Nodes[len(s.Nodes)-1]
+	gone := Expect{May: []string{connection, timeout, draining, starting, noSID}, Settle: restartSettle}
+	return s.Also("hand-over", history.ClassProcess, []string{last.Name}, gone, func() (string, error) {
+		if err := last.Terminate(10 * time.Second); err != nil {
+			return "", err
+		}
+		if err := wait(); err != nil {
+			return "", err
+		}
+		if err := n.Terminate(10 * time.Second); err != nil {
+			return "", err
+		}
+		if err := last.Start(); err != nil {
+			return "", err
+		}
+		return last.Name + " gave its sid to the extra node, and took it back", rig.Until(ctx, within, last.Name+" is back", last.Ready)
+	})
 }

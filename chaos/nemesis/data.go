@@ -12,6 +12,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/rig"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/history"
 )
 
 func dataFaults() []Fault {
@@ -189,7 +190,7 @@ func recovered(ctx context.Context, s *Strike) error {
 		_, err := do()
 		return err
 	}
-	return s.Also("recover", s.Names(), Expect{May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(s.Timing)}, do)
+	return s.Also("recover", history.ClassData, s.Names(), Expect{May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(s.Timing)}, do)
 }
 
 func (s *Strike) admin(args ...string) []string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/flakelease/allocator/chaos/rig"
@@ -71,6 +72,15 @@ func etcdFaults() []Fault {
 				return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 4 * time.Second,
 					Word: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; back soon after etcd"}
 			},
+		},
+		{
+			Name: "etcd-disk-error", Class: Etcd, Scope: Leader, Needs: ClockHook,
+			About:  "every fsync of etcd's leader fails with EIO: it has to die, and is started again on a sound disk",
+			Hold:   between(2*time.Second, 3*time.Second),
+			Begin:  breakDisk,
+			Fired:  diedOfDisk,
+			End:    mendDisk,
+			Expect: unharmed(2 * time.Second),
 		},
 		{
 			Name: "etcd-slow-fsync", Class: Etcd, Scope: Whole, Needs: ClockHook,
@@ -161,6 +171,42 @@ func syncsSlowed(_ context.Context, s *Strike) (string, error) {
 		return "", errNotYet
 	}
 	return fmt.Sprintf("%d syncs took %v longer", n-s.base, s.amount()), nil
+}
+
+func breakDisk(_ context.Context, s *Strike) error {
+	return each(s, func(p *rig.Process) error {
+		h := p.Hook()
+		if h == nil {
+			return errNoHook
+		}
+		return h.FailSync(syscall.EIO)
+	})
+}
+
+// diedOfDisk waits until the members have ended, and said that it was for this.
+func diedOfDisk(_ context.Context, s *Strike) (string, error) {
+	var seen []string
+	for _, i := range s.Hit {
+		p := s.Etcds[i]
+		if p.Running() {
+			return "", errNotYet
+		}
+		if !strings.Contains(p.Output(p.Run()), syscall.EIO.Error()) {
+			return "", fmt.Errorf("%s ended with %s, and does not say that it had %q", p.Name, p.Exit(), syscall.EIO)
+		}
+		seen = append(seen, fmt.Sprintf("%s ended with %s: %v", p.Name, p.Exit(), syscall.EIO))
+	}
+	return strings.Join(seen, ", "), nil
+}
+
+func mendDisk(ctx context.Context, s *Strike) error {
+	err := each(s, func(p *rig.Process) error {
+		if h := p.Hook(); h != nil {
+			return h.FailSync(0)
+		}
+		return nil
+	})
+	return errors.Join(err, startMembers(ctx, s))
 }
 
 func quickSync(_ context.Context, s *Strike) error {

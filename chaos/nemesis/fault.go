@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/rig"
+	"github.com/flakelease/allocator/flake"
 )
 
 // Class groups faults by what they break.
@@ -131,15 +132,18 @@ type Strike struct {
 	// Undo is what Begin leaves for End to call.
 	Undo func() error
 	// Seen is what Begin saw happen, for Fired to tell.
-	Seen  string
-	base  uint64        // a counter before, or the sid that was hit
-	heard func() uint64 // counts what was done to others
-	harm  *harm         // done to the network
+	Seen string
+	// Healed is what End saw come of the healing.
+	Healed string
+	base   uint64        // a counter before, or the sid that was hit
+	taken  []flake.SID   // that the harness holds
+	heard  func() uint64 // counts what was done to others
+	harm   *harm         // done to the network
 	// Copy is a snapshot of etcd from the beginning of the run.
 	Copy rig.Snapshot
 	// Also carries out something that healing needs and that others notice, and
 	// puts it into the history as an injection of its own.
-	Also func(name string, targets []string, e Expect, do func() (effect string, err error)) error
+	Also func(name, class string, targets []string, e Expect, do func() (effect string, err error)) error
 }
 
 // hold returns how long the action lasts.
@@ -147,6 +151,9 @@ func (s *Strike) hold() time.Duration { return time.Duration(s.ForMs) * time.Mil
 
 // amount returns the amount of an action in nanoseconds.
 func (s *Strike) amount() time.Duration { return time.Duration(s.Amount) }
+
+// random returns a source that the schedule fixes.
+func (s *Strike) random() *rand.Rand { return rand.New(rand.NewPCG(s.Seed, uint64(s.ID))) }
 
 // undo calls what Begin left, once.
 func (s *Strike) undo() error {

@@ -41,6 +41,17 @@ func networkFaults() []Fault {
 	both := func(a, b wires) wires {
 		return func(s *Strike) []netswitch.Pair { return slices.Concat(a(s), b(s)) }
 	}
+	pair := func(whole bool) wires {
+		return func(s *Strike) []netswitch.Pair {
+			n, o, _ := sides(s)
+			other := o[s.random().IntN(len(o))]
+			s.Seen = "between " + n[0].Name + " and " + other.Name
+			if whole {
+				return netswitch.Both(n[0], other)
+			}
+			return netswitch.From([]*netswitch.Host{other}, n)
+		}
+	}
 	amongNodes := func(s *Strike) []netswitch.Pair { _, o, _ := sides(s); return netswitch.From(o, o) }
 	everywhere := func(s *Strike) []netswitch.Pair {
 		_, o, e := sides(s)
@@ -81,6 +92,8 @@ func networkFaults() []Fault {
 		fault("net-peers-cut", "a node is cut off from all other nodes", OneNode, several, netswitch.Cut, any, both(toPeers, fromPeers), unharmed(3*time.Second)),
 		fault("net-peers-deaf", "a node hears no other node", OneNode, several, netswitch.Cut, any, fromPeers, unharmed(3*time.Second)),
 		fault("net-peers-mute", "no other node hears a node", OneNode, several, netswitch.Cut, any, toPeers, unharmed(3*time.Second)),
+		fault("net-pair-cut", "a node and one other are cut off from one another", OneNode, several, netswitch.Cut, any, pair(true), unharmed(3*time.Second)),
+		fault("net-pair-deaf", "a node hears nothing of one other, which hears it", OneNode, several, netswitch.Cut, any, pair(false), unharmed(3*time.Second)),
 		fault("net-gossip-block", "no gossip at all", Whole, several, netswitch.Cut, gossip, amongNodes, unharmed(3*time.Second)),
 		fault("net-noise", "2 % of all packets lost, 2 % damaged, 5 % doubled, 5 % out of order, all late", Whole, several, noise, any, everywhere, unharmed(3*time.Second)),
 		fault("net-gossip-forged", "a third of gossip packets is changed, checksums repaired", Whole, several, netswitch.Effect{Forge: .3}, gossip, amongNodes, unharmed(3*time.Second)),
@@ -126,5 +139,5 @@ func packetsHarmed(_ context.Context, s *Strike) (string, error) {
 	if n < 5 {
 		return "", errNotYet
 	}
-	return "the switch counted packets: " + strings.Join(seen, ", "), nil
+	return strings.TrimSpace(fmt.Sprintf("the switch counted packets: %s %s", strings.Join(seen, ", "), s.Seen)), nil
 }

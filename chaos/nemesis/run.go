@@ -162,6 +162,10 @@ func (r *Runner) strike(ctx context.Context, a Action) {
 		out.Error = err.Error()
 		r.Tell(f.Name + ": " + out.Error)
 	}
+	if s.Healed != "" {
+		out.Effect += "; " + s.Healed
+		r.Tell(f.Name + ": " + s.Healed)
+	}
 	out.Stop = r.write(f.Name, history.Fault{Phase: history.FaultStop, ID: a.ID, Class: class, Targets: s.Targets, SettleMs: e.Settle.Milliseconds()})
 	out.Over = out.Stop + e.Settle.Milliseconds()
 	r.Tell(f.Name + " is healed")
@@ -203,15 +207,15 @@ func (r *Runner) write(name string, f history.Fault) int64 {
 }
 
 // also is Strike.Also.
-func (r *Runner) also(name string, targets []string, e Expect, do func() (string, error)) error {
+func (r *Runner) also(name, class string, targets []string, e Expect, do func() (string, error)) error {
 	id := 1_000_000 + r.extra.Add(1)
-	r.write(name, history.Fault{Phase: history.FaultStart, ID: id, Class: history.ClassData, Targets: targets, May: e.May, SettleMs: e.Settle.Milliseconds()})
+	r.write(name, history.Fault{Phase: history.FaultStart, ID: id, Class: class, Targets: targets, May: e.May, SettleMs: e.Settle.Milliseconds()})
 	effect, err := do()
 	if err == nil {
-		r.write(name, history.Fault{Phase: history.FaultFired, ID: id, Class: history.ClassData, Targets: targets, Effect: effect})
+		r.write(name, history.Fault{Phase: history.FaultFired, ID: id, Class: class, Targets: targets, Effect: effect})
 		r.Tell(name + ": " + effect)
 	}
-	r.write(name, history.Fault{Phase: history.FaultStop, ID: id, Class: history.ClassData, Targets: targets, SettleMs: e.Settle.Milliseconds()})
+	r.write(name, history.Fault{Phase: history.FaultStop, ID: id, Class: class, Targets: targets, SettleMs: e.Settle.Milliseconds()})
 	return err
 }
 

@@ -207,11 +207,11 @@ func (o *Operator) write(ev *clientv3.Event) (Write, bool) {
 func (o *Operator) Progress(ctx context.Context) error { return o.client.RequestProgress(ctx) }
 
 // Occupy takes every sid below size that nobody holds, under a lease of its own,
-// and returns how many those are and how to give them back.
-func (o *Operator) Occupy(ctx context.Context, size int, h lease.Holder) (taken int, free func(context.Context) error, err error) {
+// and returns which those are and how to give them back, all at once.
+func (o *Operator) Occupy(ctx context.Context, size int, h lease.Holder) (taken []flake.SID, free func(context.Context) error, err error) {
 	grant, err := o.client.Grant(ctx, 120)
 	if err != nil {
-		return 0, nil, err
+		return nil, nil, err
 	}
 	free = func(ctx context.Context) error {
 		_, err := o.client.Revoke(ctx, grant.ID)
@@ -225,7 +225,7 @@ func (o *Operator) Occupy(ctx context.Context, size int, h lease.Holder) (taken 
 			return taken, free, err
 		}
 		if r.Succeeded {
-			taken++
+			taken = append(taken, flake.SID(sid))
 		}
 	}
 	return taken, free, nil

@@ -365,6 +365,21 @@ func (n *Node) Ready(ctx context.Context) error {
 	return nil
 }
 
+// Ask asks the node for an ID over HTTP, and returns the status and the body.
+func (n *Node) Ask(ctx context.Context) (status int, body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+n.HTTP+"/v1/ids", nil)
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := n.rig.http().Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	return resp.StatusCode, string(bytes.TrimSpace(text)), err
+}
+
 // get asks the node's admin port.
 func (n *Node) get(ctx context.Context, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.Admin+path, nil)
