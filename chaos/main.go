@@ -73,7 +73,7 @@ func command() *cobra.Command {
 			return usageError{errors.New("name a command")}
 		}, Args: cobra.ArbitraryArgs}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(runCommand(), soakCommand(), verifyCommand(), listCommand())
+	root.AddCommand(runCommand(), soakCommand(), verifyCommand(), tableCommand(), listCommand())
 	return root
 }
 

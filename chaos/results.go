@@ -156,14 +156,20 @@ func (r *FaultResult) judge(checks []history.Result) {
 	r.Claims = map[string]string{}
 	for _, c := range checks {
 		r.Claims[c.Check] = string(history.Pass)
-		if c.Verdict == history.Unknown && c.Check != "suspicion" && c.Check != "deadlines" {
+		if c.Verdict == history.Unknown && c.Check != "suspicion" && (c.Check != "deadlines" || r.Must != "") {
 			r.Claims[c.Check] = string(history.Unknown)
+			worsen(history.Unknown, "%s could not tell: %s", c.Check, c.Reason)
 		}
 		for _, v := range c.Violations {
-			if c.Check == "suspicion" {
+			at := int64(v.At) / 1e6
+			if c.Check == "suspicion" { // of this fault, or of the run as a whole
+				for _, o := range r.Strikes {
+					if at > 0 && o.Start <= at && at <= o.Stop {
+						worsen(history.Unknown, "%s", v.Detail)
+					}
+				}
 				continue
 			}
-			at := int64(v.At) / 1e6
 			if at == 0 { // found at the end: it counts against the run
 				r.Claims[c.Check] = string(history.Unknown)
 				worsen(history.Unknown, "%s failed, and does not say when", c.Check)

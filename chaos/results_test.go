@@ -1,11 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/chaos/nemesis"
+	"github.com/flakelease/allocator/chaos/rig"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/history"
 )
@@ -15,6 +18,9 @@ func TestFaultVerdicts(t *testing.T) {
 	good := nemesis.Outcome{Fired: true, Start: 1000, Stop: 2000, Over: 3000}
 	at := func(ms int64) []history.Result {
 		return []history.Result{{Check: "refusals", Verdict: history.Broken, Count: 1, Violations: []history.Violation{{At: clock.Mono(ms * 1e6), Detail: "a call failed"}}}}
+	}
+	thin := func(ms int64) []history.Result {
+		return []history.Result{{Check: "suspicion", Verdict: history.Unknown, Count: 1, Violations: []history.Violation{{At: clock.Mono(ms * 1e6), Detail: "0 answers before it"}}}}
 	}
 	passed := []history.Result{{Check: "refusals", Verdict: history.Pass}}
 	with := func(change func(*nemesis.Outcome)) nemesis.Outcome {
@@ -38,9 +44,16 @@ func TestFaultVerdicts(t *testing.T) {
 		{"cut short", with(func(o *nemesis.Outcome) { o.Cut = true }), passed, "unknown"},
 		{"never began", nemesis.Outcome{Error: "nothing to hit"}, passed, "unknown"},
 		{"no effect and a violation", with(func(o *nemesis.Outcome) { o.Fired = false }), at(1500), "fail"},
-		{"a check that cannot tell", good, []history.Result{{Check: "unique", Verdict: history.Unknown}}, "pass"},
+		{"a check that cannot tell", good, []history.Result{{Check: "unique", Verdict: history.Unknown}}, "unknown"},
+		{"no one saw a refusal, and none has to be", good, []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, "pass"},
+		{"no one saw the refusal that has to be", with(func(o *nemesis.Outcome) { o.Amount = 1 }), []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, "unknown"},
+		{"too little was asked before it", good, thin(1000), "unknown"},
+		{"too little was asked before another", good, thin(5000), "pass"},
 	} {
 		f := FaultResult{Fault: "kill", Strikes: []nemesis.Outcome{tc.o}}
+		if tc.o.Amount != 0 {
+			f.Must = "CLOCK_SKEW"
+		}
 		f.judge(tc.checks)
 		if f.Verdict != tc.want {
 			t.Errorf("%s: %s (%s), want %s", tc.name, f.Verdict, f.Reason, tc.want)
@@ -81,9 +94,59 @@ func TestRunVerdicts(t *testing.T) {
 	}
 }
 
+// What this machine does not allow is not run, and says why; so is what there is no
+// room for.
+func TestNotRun(t *testing.T) {
+	needs := map[string]nemesis.Need{}
+	for _, f := range nemesis.Table() {
+		needs[f.Name] = f.Needs
+	}
+	for _, able := range []bool{false, true} {
+		r := &runner{opts: &options{lasts: time.Minute}, rig: &rig.Rig{Config: rig.Config{Timing: rig.Brisk, Clocks: able}}}
+		for i := range 5 {
+			r.rig.Nodes = append(r.rig.Nodes, &rig.Node{Process: &rig.Process{Name: fmt.Sprintf("n%d", i+1)}})
+		}
+		r.plan(1, nemesis.Table(), false, nil)
+		struck := map[string]bool{}
+		for _, a := range r.schedule.Actions {
+			struck[a.Fault] = true
+		}
+		var outcomes []nemesis.Outcome
+		for name := range struck {
+			outcomes = append(outcomes, nemesis.Outcome{Action: nemesis.Action{Fault: name}, Fired: true, Start: 1, Stop: 2, Over: 3})
+		}
+		for _, f := range faultResults(outcomes, nil, r.notRun, rig.Brisk) {
+			impossible := needs[f.Fault] == nemesis.OwnNetworks || needs[f.Fault] == nemesis.ClockHook && !able
+			switch {
+			case impossible && (f.Verdict != notRun || !strings.Contains(f.Reason, "not possible here")):
+				t.Errorf("%s, which is impossible: %s (%s)", f.Fault, f.Verdict, f.Reason)
+			case !impossible && struck[f.Fault] != (f.Verdict == "pass"):
+				t.Errorf("%s, planned %v: %s (%s)", f.Fault, struck[f.Fault], f.Verdict, f.Reason)
+			case !struck[f.Fault] && !impossible && !strings.Contains(f.Reason, "no room"):
+				t.Errorf("%s was left out: %q", f.Fault, f.Reason)
+			}
+		}
+		if len(struck) == 0 {
+			t.Error("nothing is planned")
+		}
+
+		// The same of a schedule that came from another machine.
+		old := nemesis.Schedule{Nodes: 5, Actions: []nemesis.Action{{Fault: "net-noise"}, {Fault: "kill"}, {Fault: "sleep"}}}
+		r.notRun = nil
+		r.plan(1, nil, false, &old)
+		left := 2
+		if !able {
+			left = 1
+		}
+		if len(r.schedule.Actions) != left || len(r.notRun) != 3-left || len(old.Actions) != 3 {
+			t.Errorf("of an old schedule: %+v, not run %q", r.schedule.Actions, r.notRun)
+		}
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, args := range []string{"", "nothing", "run --nodes 2", "run --for 1s", "run --fault no-such --loopback", "run --seed x", "run --schedule /no/such --loopback",
-		"run --schedule x --seed 1", "run again", "verify", "verify a b", "verify /no/such", "list it", "soak --fault no-such --loopback", "run --no-such"} {
+		"run --schedule x --seed 1", "run again", "verify", "verify a b", "verify /no/such", "table", "table /no/such", "list it", "soak --fault no-such --loopback", "run --no-such"} {
 		if got := run(strings.Fields(args)); got != exitUsage {
 			t.Errorf("chaos %s: exit %d, want %d", args, got, exitUsage)
 		}
