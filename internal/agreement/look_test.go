@@ -93,7 +93,10 @@ func (m *member) untilRefused(reason node.Reason, within time.Duration) (at time
 // untilReady waits for the node to issue.
 func (m *member) untilReady(within time.Duration) (took time.Duration) {
 	m.w.t.Helper()
-	return m.w.until(within, m.name+" is ready", m.ready)
+	took = m.w.until(within, m.name+" is ready", m.ready)
+	// A request of this very instant may have been refused before.
+	time.Sleep(time.Millisecond)
+	return took
 }
 
 // until waits for ok, and returns how long that took.
