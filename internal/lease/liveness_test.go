@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -203,6 +204,29 @@ func TestEraOfBackup(t *testing.T) {
 	s.drive(2*time.Minute, true, a)
 	if !a.issue(1) {
 		t.Errorf("two minutes after an operator began an era: %+v", a.machine.Status())
+	}
+}
+
+// TestRumourOfALostEra: peers had told of a point in history that the restored
+// store has not reached again, in an era of the same number. What they said went
+// with that history, and the operator's word is not held against it.
+func TestRumourOfALostEra(t *testing.T) {
+	s := newStory(t)
+	s.tell("init", "start n1", "a tick", "snapshot", "era +1s", "a changed", "a tick 2s", "a tick 2s", "churn 100")
+	a := s.procs["a"]
+	s.tell("a tick 40s") // reads as far as there is to read
+	known := a.machine.Status()
+	if known.Era.Number != 2 || known.Revision < 100 {
+		t.Fatalf("before the restore: era %d at revision %d", known.Era.Number, known.Revision)
+	}
+	s.tell(fmt.Sprintf("a rumour 2 %d", known.Revision), "a tick 2s", "restore", "a tick 40s")
+	if got := a.machine.Status().Phase; got != lease.Rewound {
+		t.Fatalf("after the restore: %v", got)
+	}
+	s.tell("era +60s")
+	s.drive(3*time.Minute, true, a)
+	if !a.issue(1) {
+		t.Errorf("three minutes after an operator began an era: %+v", a.machine.Status())
 	}
 }
 
