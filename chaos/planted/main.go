@@ -99,6 +99,9 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 	}
 	checked := make([]Finding, len(controls))
 	each(len(controls), atOnce, func(i int) {
+		if ctx.Err() != nil {
+			return
+		}
 		f, err := try(ctx, root, nil, controls[i])
 		if err != nil {
 			f = Finding{Outcome: Unknown, Says: err.Error()}
@@ -111,6 +114,10 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 	}
 	each(len(out), atOnce, func(i int) {
 		r := &out[i]
+		if ctx.Err() != nil {
+			r.Finding = Finding{Outcome: Unknown, Says: "ended before its turn"}
+			return
+		}
 		if f := sound[r.Catch.String()]; f.Outcome != Missed {
 			r.Finding = Finding{Outcome: Unknown, Says: fmt.Sprintf("the test fails without the bug: %s%s", f.Says, f.Test)}
 		} else if changed, err := r.Bug.apply(root); err != nil {

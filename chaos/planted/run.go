@@ -60,6 +60,9 @@ func overlay(root, dir string, changed map[string]string) (string, error) {
 // try runs the test of c with the changed files in place, none of them for a
 // control.
 func try(ctx context.Context, root string, changed map[string]string, c Catch) (Finding, error) {
+	if c.Tier == Real {
+		return tryReal(ctx, root, changed, c)
+	}
 	dir, err := os.MkdirTemp("", "planted-")
 	if err != nil {
 		return Finding{}, err

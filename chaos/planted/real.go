@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// realLimit bounds a run of the harness, with compiling.
+const realLimit = 5 * time.Minute
+
+// harness builds command chaos as it is, once: a bug belongs into the allocator,
+// never into those who judge it.
+func harness(ctx context.Context, root, dir string) (string, error) {
+	at := filepath.Join(dir, "chaos")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", at, "./chaos")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the harness: %w\n%s", err, out)
+	}
+	return at, nil
+}
+
+// tryReal runs the harness on a cluster of allocators with the changed files in.
+// The harness builds them itself, and the go command it uses is told of the
+// changed files by its environment.
+func tryReal(ctx context.Context, root string, changed map[string]string, c Catch) (Finding, error) {
+	dir, err := os.MkdirTemp("", "planted-")
+	if err != nil {
+		return Finding{}, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	list, err := overlay(root, dir, changed)
+	if err != nil {
+		return Finding{}, err
+	}
+	chaos, err := harness(ctx, root, dir)
+	if err != nil {
+		return Finding{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, realLimit)
+	defer cancel()
+	run := filepath.Join(dir, "run")
+	cmd := exec.CommandContext(ctx, chaos, append([]string{"run", "--dir", run}, c.Args[1:]...)...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOFLAGS=-overlay="+list)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it then stops what it started
+	cmd.WaitDelay = time.Minute
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	failed := cmd.Run()
+	raw, err := os.ReadFile(filepath.Join(run, "results.json"))
+	if err != nil {
+		said := strings.Split(strings.TrimSpace(out.String()), "\n")
+		return Finding{Outcome: Unknown, Says: said[len(said)-1]}, errors.Join(failed, ctx.Err())
+	}
+	return readReal(raw)
+}
+
+// outcome is what is read of the harness's results.json.
+type outcome struct {
+	Verdict string
+	Why     []string
+	Seed    uint64
+	Checks  []struct {
+		Check, Claim, Verdict string
+		Violations            []struct {
+			Claim, Detail string
+			At            time.Duration `json:"at_ns"`
+		}
+	}
+}
+
+// readReal judges a run. Only a check of the claims counts that were broken at a
+// time or in a place that it can name: a run that failed for the machine's sake, or
+// whose faults did not strike, has found nothing.
+func readReal(results []byte) (Finding, error) {
+	var o outcome
+	if err := json.Unmarshal(results, &o); err != nil {
+		return Finding{Outcome: Unknown, Says: err.Error()}, nil
+	}
+	for _, c := range o.Checks {
+		if c.Verdict != "fail" || len(c.Violations) == 0 {
+			continue
+		}
+		v := c.Violations[0]
+		return Finding{Outcome: Caught, Test: c.Check, Seed: fmt.Sprint(o.Seed), After: v.At, Says: v.Claim + ": " + v.Detail}, nil
+	}
+	if o.Verdict == "pass" {
+		return Finding{Outcome: Missed}, nil
+	}
+	return Finding{Outcome: Unknown, Says: strings.Join(append([]string{o.Verdict}, o.Why...), "; ")}, nil
+}
