@@ -34,6 +34,7 @@ type runner struct {
 	schedule nemesis.Schedule
 	notRun   []string // "fault: why not"
 	say      *teller
+	late     *latecomer
 
 	mu     sync.Mutex // guards all below
 	broken []string   // contracts that clients found broken
@@ -68,6 +69,7 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 	if r.rig, err = rig.New(cfg); err != nil {
 		return err
 	}
+	r.late = &latecomer{now: r.rig.Now}
 	for _, why := range r.rig.Cannot {
 		r.say.line("not possible here: %s", why)
 	}
@@ -166,6 +168,7 @@ func (r *runner) strike(ctx context.Context) error {
 	for i, c := range r.clients() {
 		clients.Go(func() { l.Run(loading, i, c) })
 	}
+	go r.late.watch(loading)
 	telling, stopTelling := context.WithCancel(loading)
 	go r.progress(telling)
 	from := time.Now()

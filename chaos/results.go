@@ -38,6 +38,9 @@ type Results struct {
 	// Stalls say when the harness itself did not run: what was late then says
 	// nothing of the cluster, and only what must hold at any time can fail.
 	Stalls []string `json:"stalls,omitempty"`
+	// Late are shorter times of this kind. A violation near one is one of the
+	// machine as likely as of the cluster, unless it is of what must hold at any time.
+	Late []Late `json:"late,omitempty"`
 }
 
 // FaultResult is the verdict on one kind of fault.
@@ -57,6 +60,8 @@ type FaultResult struct {
 // timeless are the checks of what must hold however slow the machine is.
 var timeless = []string{"unique", "intervals", "order", "causal", "reserved", "holders"}
 
+func timed(check string) bool { return !slices.Contains(timeless, check) }
+
 const notRun = "not run"
 
 // results checks the history and puts everything together.
@@ -68,7 +73,7 @@ func (r *runner) results(began time.Time, took time.Duration, runErr error, cut 
 	var outcomes []nemesis.Outcome
 	if r.nemesis != nil {
 		outcomes = r.nemesis.Outcomes()
-		res.Stalls = r.nemesis.Stalls()
+		res.Stalls, res.Late = r.nemesis.Stalls(), r.late.all()
 	}
 	for _, e := range []error{runErr, err} {
 		if e != nil {
@@ -78,7 +83,7 @@ func (r *runner) results(began time.Time, took time.Duration, runErr error, cut 
 	if cut {
 		res.Why = append(res.Why, "the run was ended before its time")
 	}
-	res.Faults = faultResults(outcomes, checks, r.notRun, r.rig.Timing)
+	res.Faults = faultResults(outcomes, checks, r.notRun, res.Late, r.rig.Timing)
 	res.judge()
 	return res
 }
@@ -110,7 +115,7 @@ func check(dir string) ([]history.Result, error) {
 	return history.NewSuite(64<<20, files).Check(f)
 }
 
-func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, t rig.Timing) (out []FaultResult) {
+func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, late []Late, t rig.Timing) (out []FaultResult) {
 	for _, f := range nemesis.Table() {
 		r := FaultResult{Fault: f.Name, Class: string(f.Class), Expected: f.Expect(t).Word, Must: f.Expect(t).Must, Verdict: notRun, Reason: "not in this profile"}
 		for _, why := range not {
@@ -124,7 +129,7 @@ func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []str
 			}
 		}
 		if len(r.Strikes) > 0 {
-			r.judge(checks)
+			r.judge(checks, late)
 		}
 		out = append(out, r)
 	}
@@ -133,7 +138,7 @@ func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []str
 
 // judge works out a fault's verdict from its strikes and from what was found in
 // their time.
-func (r *FaultResult) judge(checks []history.Result) {
+func (r *FaultResult) judge(checks []history.Result, late []Late) {
 	verdict := history.Pass
 	r.Reason = ""
 	worsen := func(v history.Verdict, format string, args ...any) {
@@ -175,7 +180,13 @@ func (r *FaultResult) judge(checks []history.Result) {
 				worsen(history.Unknown, "%s failed, and does not say when", c.Check)
 			}
 			for _, o := range r.Strikes {
-				if at > 0 && o.Start <= at && at <= o.Over {
+				if at == 0 || at < o.Start || o.Over < at {
+					continue
+				}
+				if forLate(late, c.Check, v) {
+					r.Claims[c.Check] = string(history.Worst(history.Verdict(r.Claims[c.Check]), history.Unknown))
+					worsen(history.Unknown, "this machine was late: %s: %s", c.Check, v.Detail)
+				} else {
 					r.Claims[c.Check] = string(history.Broken)
 					worsen(history.Broken, "%s: %s", c.Check, v.Detail)
 				}
@@ -215,8 +226,8 @@ func (res *Results) judge() {
 			why = fmt.Sprintf("%s: %d violations, the first: %s", c.Check, c.Count, c.Violations[0].Detail)
 		}
 		v := c.Verdict
-		if v == history.Broken && len(res.Stalls) > 0 && !slices.Contains(timeless, c.Check) {
-			v = history.Unknown
+		if v == history.Broken && (len(res.Stalls) > 0 && timed(c.Check) || allForLate(res.Late, &c)) {
+			v, why = history.Unknown, "this machine was late: "+why
 		}
 		worsen(v, why)
 	}
@@ -337,7 +348,7 @@ func verify(dir string) error {
 	}
 	for i := range res.Faults {
 		if f := &res.Faults[i]; len(f.Strikes) > 0 {
-			f.judge(checks)
+			f.judge(checks, res.Late)
 		}
 	}
 	res.judge()

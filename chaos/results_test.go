@@ -32,29 +32,34 @@ func TestFaultVerdicts(t *testing.T) {
 		name   string
 		o      nemesis.Outcome
 		checks []history.Result
+		late   []Late
 		want   string
 	}{
-		{"all well", good, passed, "pass"},
-		{"a violation in its time", good, at(2500), "fail"},
-		{"a violation before it", good, at(999), "pass"},
-		{"a violation after it", good, at(3001), "pass"},
-		{"a violation at no time", good, at(0), "unknown"},
-		{"no effect", with(func(o *nemesis.Outcome) { o.Fired = false }), passed, "unknown"},
-		{"not healed", with(func(o *nemesis.Outcome) { o.Error = "end: no" }), passed, "unknown"},
-		{"cut short", with(func(o *nemesis.Outcome) { o.Cut = true }), passed, "unknown"},
-		{"never began", nemesis.Outcome{Error: "nothing to hit"}, passed, "unknown"},
-		{"no effect and a violation", with(func(o *nemesis.Outcome) { o.Fired = false }), at(1500), "fail"},
-		{"a check that cannot tell", good, []history.Result{{Check: "unique", Verdict: history.Unknown}}, "unknown"},
-		{"no one saw a refusal, and none has to be", good, []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, "pass"},
-		{"no one saw the refusal that has to be", with(func(o *nemesis.Outcome) { o.Amount = 1 }), []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, "unknown"},
-		{"too little was asked before it", good, thin(1000), "unknown"},
-		{"too little was asked before another", good, thin(5000), "pass"},
+		{"all well", good, passed, nil, "pass"},
+		{"a violation in its time", good, at(2500), nil, "fail"},
+		{"a violation before it", good, at(999), nil, "pass"},
+		{"a violation after it", good, at(3001), nil, "pass"},
+		{"a violation at no time", good, at(0), nil, "unknown"},
+		{"no effect", with(func(o *nemesis.Outcome) { o.Fired = false }), passed, nil, "unknown"},
+		{"not healed", with(func(o *nemesis.Outcome) { o.Error = "end: no" }), passed, nil, "unknown"},
+		{"cut short", with(func(o *nemesis.Outcome) { o.Cut = true }), passed, nil, "unknown"},
+		{"never began", nemesis.Outcome{Error: "nothing to hit"}, passed, nil, "unknown"},
+		{"no effect and a violation", with(func(o *nemesis.Outcome) { o.Fired = false }), at(1500), nil, "fail"},
+		{"a check that cannot tell", good, []history.Result{{Check: "unique", Verdict: history.Unknown}}, nil, "unknown"},
+		{"no one saw a refusal, and none has to be", good, []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, nil, "pass"},
+		{"no one saw the refusal that has to be", with(func(o *nemesis.Outcome) { o.Amount = 1 }), []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, nil, "unknown"},
+		{"too little was asked before it", good, thin(1000), nil, "unknown"},
+		{"too little was asked before another", good, thin(5000), nil, "pass"},
+		{"a violation while the machine was late", good, at(1500), []Late{{1000, 1400}}, "unknown"},
+		{"a violation long after that", good, at(2800), []Late{{0, 2799 - lateReach}}, "fail"},
+		{"a violation before that", good, at(1500), []Late{{1501, 1800}}, "fail"},
+		{"a duplicate while the machine was late", good, []history.Result{{Check: "unique", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Late{{1000, 1400}}, "fail"},
 	} {
 		f := FaultResult{Fault: "kill", Strikes: []nemesis.Outcome{tc.o}}
 		if tc.o.Amount != 0 {
 			f.Must = "CLOCK_SKEW"
 		}
-		f.judge(tc.checks)
+		f.judge(tc.checks, tc.late)
 		if f.Verdict != tc.want {
 			t.Errorf("%s: %s (%s), want %s", tc.name, f.Verdict, f.Reason, tc.want)
 		}
@@ -65,6 +70,13 @@ func TestFaultVerdicts(t *testing.T) {
 // run never counts for it.
 func TestRunVerdicts(t *testing.T) {
 	pass := history.Result{Check: "unique", Verdict: history.Pass}
+	broken := func(check string, ms ...int64) history.Result {
+		r := history.Result{Check: check, Verdict: history.Broken, Count: int64(len(ms))}
+		for _, at := range ms {
+			r.Violations = append(r.Violations, history.Violation{At: clock.Mono(at * 1e6)})
+		}
+		return r
+	}
 	struck := FaultResult{Fault: "kill", Verdict: "pass", Strikes: []nemesis.Outcome{{}}}
 	for _, tc := range []struct {
 		name string
@@ -83,6 +95,10 @@ func TestRunVerdicts(t *testing.T) {
 		{"the machine stood and a call was late", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "refusals", Verdict: history.Broken}}}, history.Unknown},
 		{"the machine stood and an ID came twice", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "unique", Verdict: history.Broken}}}, history.Broken},
 		{"the machine stood and all was well", Results{Stalls: []string{"9s"}, Checks: []history.Result{pass}}, history.Unknown},
+		{"a call was late when the machine was", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500)}}, history.Unknown},
+		{"another was late when it was not", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500, 7000)}}, history.Broken},
+		{"an ID came twice when the machine was late", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{broken("unique", 1500)}}, history.Broken},
+		{"the machine was late and all was well", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{pass}}, history.Pass},
 		{"nobody had to refuse", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}}, Faults: []FaultResult{struck}}, history.Pass},
 		{"somebody had to refuse and nobody saw", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}},
 			Faults: []FaultResult{{Verdict: "pass", Must: "CLOCK_SKEW", Strikes: []nemesis.Outcome{{}}}}}, history.Unknown},
@@ -115,7 +131,7 @@ func TestNotRun(t *testing.T) {
 		for name := range struck {
 			outcomes = append(outcomes, nemesis.Outcome{Action: nemesis.Action{Fault: name}, Fired: true, Start: 1, Stop: 2, Over: 3})
 		}
-		for _, f := range faultResults(outcomes, nil, r.notRun, rig.Brisk) {
+		for _, f := range faultResults(outcomes, nil, r.notRun, nil, rig.Brisk) {
 			impossible := needs[f.Fault] == nemesis.OwnNetworks || needs[f.Fault] == nemesis.ClockHook && !able
 			switch {
 			case impossible && (f.Verdict != notRun || !strings.Contains(f.Reason, "not possible here")):
@@ -141,6 +157,25 @@ func TestNotRun(t *testing.T) {
 		if len(r.schedule.Actions) != left || len(r.notRun) != 3-left || len(old.Actions) != 3 {
 			t.Errorf("of an old schedule: %+v, not run %q", r.schedule.Actions, r.notRun)
 		}
+	}
+}
+
+func TestLatecomer(t *testing.T) {
+	l := &latecomer{}
+	ms := func(n int64) clock.Mono { return clock.Mono(n * 1e6) }
+	last := ms(0)
+	for _, at := range []int64{20, 260, 510, 760, 1100, 8000} { // 250 ms late at 510 and 760, and later more
+		last = l.looked(last, ms(at))
+	}
+	if got := l.all(); len(got) != 1 || got[0] != (Late{260, 8000}) {
+		t.Errorf("late %+v", got)
+	}
+	l.list = nil
+	for i := range int64(2 * lateMost) {
+		l.looked(ms(10_000*i), ms(10_000*i+300))
+	}
+	if got := l.all(); len(got) != lateMost || got[lateMost-1].ToMs != 10_000*(2*lateMost-1)+300 {
+		t.Errorf("%d kept, the last %+v", len(got), got[len(got)-1])
 	}
 }
 
