@@ -62,7 +62,10 @@ var timeless = []string{"unique", "intervals", "order", "causal", "reserved", "h
 
 func timed(check string) bool { return !slices.Contains(timeless, check) }
 
-const notRun = "not run"
+const (
+	notRun       = "not run"
+	notInProfile = "not in this profile"
+)
 
 // results checks the history and puts everything together.
 func (r *runner) results(began time.Time, took time.Duration, runErr error, cut bool) *Results {
@@ -117,7 +120,7 @@ func check(dir string) ([]history.Result, error) {
 
 func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, late []Late, t rig.Timing) (out []FaultResult) {
 	for _, f := range nemesis.Table() {
-		r := FaultResult{Fault: f.Name, Class: string(f.Class), Expected: f.Expect(t).Word, Must: f.Expect(t).Must, Verdict: notRun, Reason: "not in this profile"}
+		r := FaultResult{Fault: f.Name, Class: string(f.Class), Expected: f.Expect(t).Word, Must: f.Expect(t).Must, Verdict: notRun, Reason: notInProfile}
 		for _, why := range not {
 			if name, reason, _ := strings.Cut(why, ": "); name == f.Name {
 				r.Reason = reason

@@ -124,6 +124,10 @@ func table(runs []*Results) string {
 		fmt.Fprintf(&b, "| `%s` | %s | %d/%d | %s | %s | %s | %s |\n", f.Name, cell(f.About, 200), w.fired, w.strikes, grouped(w.ids), verdict, inSeconds(w.refused), inSeconds(w.returned))
 	}
 	for _, why := range reasons {
+		if why == notInProfile {
+			fmt.Fprintf(&b, "\n**Not run**: %d other faults, which «go run ./chaos soak» has.\n", len(absent[why]))
+			continue
+		}
 		fmt.Fprintf(&b, "\n**Not run**, %s: %s.\n", cell(why, 160), strings.Join(absent[why], ", "))
 	}
 	return b.String()

@@ -44,6 +44,10 @@ func TestTableOfRuns(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, got)
 		}
 	}
+	one.Faults[2].Reason = notInProfile
+	if got := table([]*Results{one}); !strings.Contains(got, "**Not run**: 1 other fault") || strings.Contains(got, "`sleep`") {
+		t.Errorf("what the profile does not have is not counted:\n%s", got)
+	}
 	if strings.Contains(got, "| `sleep` |") {
 		t.Error("what was not run has a row")
 	}
