@@ -107,7 +107,11 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 			f = Finding{Outcome: Unknown, Says: err.Error()}
 		}
 		checked[i] = f
-		fmt.Printf("%-12s without a bug: %s\n", controls[i].Tier, controls[i])
+		word := "passes"
+		if f.Outcome != Missed {
+			word = "FAILS: " + shorten(f.Says, 120)
+		}
+		fmt.Printf("%-12s without a bug %s: %s\n", controls[i].Tier, word, controls[i])
 	})
 	for i, c := range controls {
 		sound[c.String()] = checked[i]
