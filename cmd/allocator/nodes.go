@@ -29,12 +29,19 @@ type nodes struct {
 
 // nodesFlags adds --addr and --timeout to cmd and returns what connects.
 func (a *app) nodesFlags(cmd *cobra.Command, def ...string) func() (*nodes, error) {
-	addrs := cmd.Flags().StringSlice("addr", def, "gRPC addresses of nodes, comma-separated or given several times: the first that answers is used (or $"+config.EnvAddr+")")
+	or := " (or $" + config.EnvAddr + ")"
+	if len(def) == 0 {
+		or = "" // to ask a node at all is what the flag is for
+	}
+	addrs := cmd.Flags().StringSlice("addr", def, "gRPC addresses of nodes, comma-separated or given several times: the first that answers is used"+or)
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "how long to try")
 	return func() (*nodes, error) {
 		list := *addrs
 		if env := a.getenv(config.EnvAddr); env != "" && !cmd.Flags().Changed("addr") {
 			list = strings.Split(env, ",")
+		}
+		if *timeout <= 0 {
+			return nil, usage("--timeout is %v: it has to be above 0", *timeout)
 		}
 		n := &nodes{timeout: *timeout}
 		for _, addr := range list {
@@ -147,7 +154,7 @@ func (n *nodes) failed(answers []string, refused bool) error {
 // not asked then.
 func callersFault(code codes.Code, retry time.Duration) bool {
 	switch code {
-	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.NotFound, codes.Unimplemented:
+	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.NotFound:
 		return true
 	case codes.FailedPrecondition:
 		return retry == 0

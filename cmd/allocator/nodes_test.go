@@ -88,6 +88,7 @@ func TestRefusalsAreTriedElsewhere(t *testing.T) {
 		retry  time.Duration
 	}{
 		{codes.Unavailable, "NO_SID", 0}, {codes.Unavailable, "CLOCK_SKEW", time.Second}, {codes.ResourceExhausted, "ENTROPY_OVERFLOW", time.Millisecond},
+		{codes.Unimplemented, "", 0}, // what a proxy without a node says
 		{codes.ResourceExhausted, "RATE_LIMITED", time.Minute}, {codes.FailedPrecondition, "AFTER_TOO_FAR", time.Minute},
 	} {
 		_, bad := stub(t, refusing(t, c.code, c.reason, c.retry))
