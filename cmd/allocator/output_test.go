@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"io"
 	"strings"
@@ -31,11 +32,17 @@ func TestTimesFarOff(t *testing.T) {
 	}
 }
 
-// ceaseless is lines without end; counts what was read.
-type ceaseless struct{ n int }
+// ceaseless is lines without end, or rather of 100 MB; n counts what was read.
+type ceaseless struct {
+	line string // of 14 bytes; "" is an ID
+	n    int
+}
 
 func (e *ceaseless) Read(p []byte) (int, error) {
-	e.n += copy(p, strings.Repeat("02MVQDZ9NFSQ0\n", len(p)/14+1))
+	if e.n > 100<<20 {
+		return 0, io.EOF
+	}
+	e.n += copy(p, strings.Repeat(cmp.Or(e.line, "02MVQDZ9NFSQ0\n"), len(p)/14+1))
 	return len(p), nil
 }
 
@@ -49,6 +56,25 @@ func TestBrokenPipe(t *testing.T) {
 	}
 	if in.n > 2<<20 {
 		t.Errorf("read %d bytes after the reader left", in.n)
+	}
+}
+
+// Where nobody reads the messages any more, a stream of faults ends too, and
+// what was wrong until then shows in the exit code.
+func TestBrokenPipeOfMessages(t *testing.T) {
+	for args, want := range map[string]int{
+		"parse --kind uuid":                exitInvalid,
+		"parse --lenient --kind uuid":      exitInvalid,
+		"parse --lenient --epoch 0":        exitOK,
+		"validate --lenient --format json": exitOK,
+	} {
+		in := &ceaseless{line: "O2MVQDZ9NFSQO\n"}
+		if code := run(t.Context(), strings.Fields(args), in, io.Discard, &closing{after: 1 << 10}, nil); code != want {
+			t.Errorf("%s: exit code %d, want %d", args, code, want)
+		}
+		if in.n > 2<<20 {
+			t.Errorf("%s: read %d bytes after the reader left", args, in.n)
+		}
 	}
 }
 

@@ -107,6 +107,9 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 	if err == nil {
 		id, err = p.parse(input)
 	}
+	if p.unheard != nil {
+		return p.unheard
+	}
 	b := p.buf[:0]
 	switch {
 	case err != nil:
@@ -150,7 +153,9 @@ func (p *parser) invalid(input string, err error) error {
 	if err := p.out.Flush(); err != nil { // keep the order of the two streams
 		return err
 	}
-	fmt.Fprintf(p.err, "allocator: %s: %s: %v\n", show(input), describe.Class(err), err)
+	if _, lost := fmt.Fprintf(p.err, "allocator: %s: %s: %v\n", show(input), describe.Class(err), err); lost != nil {
+		return errInvalid // nobody hears more of it: a stream without end would be read for ever
+	}
 	return nil
 }
 
@@ -259,6 +264,9 @@ Without an ID, or with «-» in place of one, it reads them from stdin, one a li
 			var id describe.ID
 			if err == nil {
 				id, err = r.parse(input)
+			}
+			if r.unheard != nil {
+				return r.unheard
 			}
 			b = b[:0]
 			switch {

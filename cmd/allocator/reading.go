@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/ulid"
 )
 
 // spaceFlags adds the flags of what the bits of a flake mean, which it does not
@@ -20,11 +22,30 @@ import (
 func spaceFlags(cmd *cobra.Command) func() flake.Format {
 	epoch := clock.Millis(flake.DefaultEpoch)
 	layout := choose(cmd, "layout", "layout of the flakes' space", "scalable", "standalone", "fleet")
-	cmd.Flags().Var(config.EpochValue(&epoch), "epoch", "epoch of the flakes' space, as RFC 3339 or Unix milliseconds")
+	cmd.Flags().Var(epochFlag{config.EpochValue(&epoch), &epoch}, "epoch", "epoch of the flakes' space, as RFC 3339 or Unix milliseconds")
 	return func() flake.Format {
 		l, _ := flake.ParseLayout(layout.value) // one of its words
 		return flake.Format{Layout: l, Epoch: int64(epoch)}
 	}
+}
+
+// epochFlag is an epoch whose flakes all have times: near the ends of 64 bits
+// their sum with it would wrap.
+type epochFlag struct {
+	pflag.Value
+	at *clock.Millis
+}
+
+func (e epochFlag) Set(s string) error {
+	was := *e.at
+	if err := e.Value.Set(s); err != nil {
+		return err
+	}
+	if ms := int64(*e.at); ms < -ulid.MaxUnixMilli || ms > ulid.MaxUnixMilli {
+		*e.at = was
+		return fmt.Errorf("%d is out of range: at most 48 bits of milliseconds", ms)
+	}
+	return nil
 }
 
 // reading is how IDs are read: the flags that parse and validate share.
@@ -34,6 +55,7 @@ type reading struct {
 	space   func() flake.Format
 	lenient bool
 	err     io.Writer
+	unheard error // of writing to err
 }
 
 func (a *app) readingFlags(cmd *cobra.Command) *reading {
@@ -64,7 +86,7 @@ func (r *reading) parse(input string) (describe.ID, error) {
 			}
 			b = append(append(b, ' '), c.String()...)
 		}
-		_, _ = r.err.Write(append(b, '\n'))
+		_, r.unheard = r.err.Write(append(b, '\n'))
 	}
 	return id, err
 }
@@ -164,7 +186,7 @@ func (p *parser) appendPart(b []byte, id describe.ID) (_ []byte, quoted bool, er
 		return b, true, nil
 	case "randomness_hex":
 		if !id.IsWide() {
-			return b, true, fmt.Errorf("%w: a flake has no randomness_hex, and randomness", describe.ErrForm)
+			return b, true, fmt.Errorf("%w: a flake has no randomness_hex: ask for randomness", describe.ErrForm)
 		}
 		r := id.Wide.Randomness()
 		return hex.AppendEncode(b, r[:]), true, nil
