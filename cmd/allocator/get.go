@@ -49,12 +49,13 @@ All N are greater than --after, and follow on each other, from whichever node th
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	connect := a.nodesFlags(cmd, defaultAddr)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		n, err := countOf(args, *number)
+		n, err := countOf(args, number)
 		if err != nil {
 			return err
 		}
 		least := describe.ID{Kind: describe.Flake} // 0: above nothing
-		if *after != "" {
+		// Also an empty one: a variable that was not set must not undo the order.
+		if cmd.Flags().Changed("after") {
 			if least, err = describe.Parse(*after, describe.Auto, flake.Default); err != nil {
 				return usage("--after %s: %w", show(*after), err)
 			}

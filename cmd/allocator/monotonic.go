@@ -43,12 +43,12 @@ exits with 1.
 		if err := m.check(); err != nil {
 			return err
 		}
-		n, err := countOf(args, *m.count)
+		n, err := countOf(args, m.count)
 		if err != nil {
 			return err
 		}
 		s := series{ctx: cmd.Context(), now: func() int64 { return time.Now().UnixMilli() }}
-		if *at != "" {
+		if cmd.Flags().Changed("at") {
 			ms, err := parseTime(*at, time.Now())
 			if err != nil {
 				return usage("--at: %w", err)
@@ -56,7 +56,8 @@ exits with 1.
 			m.input = *at
 			s.now, s.fixed = func() int64 { return ms }, true
 		}
-		if *after != "" {
+		// Also an empty one: a variable that was not set must not undo the order.
+		if cmd.Flags().Changed("after") {
 			if s.last, err = describe.Parse(*after, describe.Auto, m.space()); err != nil {
 				return usage("--after %s: %w", show(*after), err)
 			}
@@ -113,7 +114,7 @@ func (s *series) next(m *making) (func() (describe.ID, error), error) {
 		case behind < 0:
 			return last, false, nil
 		case behind > 0:
-			return 0, true, fmt.Errorf("%w: by %d ms", flake.ErrRegression, behind)
+			return 0, true, fmt.Errorf("%w: --after lies %d ms ahead of it", flake.ErrRegression, behind)
 		}
 		id, err := above(f, last, sid, m.size, draw)
 		if err == nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
@@ -30,7 +31,7 @@ type making struct {
 	as     *choice
 	format *choice
 	space  func() flake.Format
-	count  *string
+	count  *pflag.Flag
 	sid    uint16
 	size   int    // of a flake's steps, in bytes
 	input  string // the time asked for, which an error is about; "" if none was
@@ -60,19 +61,20 @@ func makingFlags(cmd *cobra.Command, kinds ...string) *making {
 }
 
 // countFlag adds --count, which says the same as the argument N.
-func countFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().String("count", "", "how many, instead of N")
+func countFlag(cmd *cobra.Command) *pflag.Flag {
+	cmd.Flags().String("count", "", "how many, instead of N")
+	return cmd.Flags().Lookup("count")
 }
 
 // countOf returns N: an argument, --count, or 1.
-func countOf(args []string, flag string) (int64, error) {
+func countOf(args []string, flag *pflag.Flag) (int64, error) {
 	switch {
-	case len(args) > 0 && flag != "":
+	case len(args) > 0 && flag.Changed:
 		return 0, usage("N is given twice, as an argument and as --count")
 	case len(args) > 0:
 		return parseCount(args[0])
-	case flag != "":
-		return parseCount(flag)
+	case flag.Changed:
+		return parseCount(flag.Value.String())
 	}
 	return 1, nil
 }
@@ -249,7 +251,7 @@ twice.
 		if err := m.check(); err != nil {
 			return err
 		}
-		n, err := countOf(args, *m.count)
+		n, err := countOf(args, m.count)
 		if err != nil {
 			return err
 		}
@@ -298,12 +300,12 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 		if err := m.check(); err != nil {
 			return err
 		}
-		n, err := countOf(args[1:], *m.count)
+		n, err := countOf(args[1:], m.count)
 		if err != nil {
 			return err
 		}
 		bound := *least || *greatest
-		if bound && (len(args) > 1 || *m.count != "") {
+		if bound && (len(args) > 1 || m.count.Changed) {
 			return usage("--min and --max are one ID each: leave N out")
 		}
 		if bound && cmd.Flags().Changed("sid") {

@@ -178,6 +178,7 @@ var classes = []struct {
 	{"bad_uuid", []error{ulid.ErrUUID}},
 	{"not_v7", []error{ulid.ErrNotV7}},
 	{"monotonic_overflow", []error{flake.ErrMonotonicOverflow, ulid.ErrMonotonicOverflow}},
+	{"clock_regression", []error{flake.ErrRegression}},
 	{"bad_layout", []error{flake.ErrLayout}},
 	{"bad_kind", []error{ErrKind}},
 	{"no_form", []error{ErrForm}},
