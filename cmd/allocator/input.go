@@ -31,7 +31,8 @@ type inputs struct {
 }
 
 // each calls f for every argument, and for "-" for every line of stdin that is
-// not blank, one at a time. Blanks around an ID do not count. A line that is too
+// not blank, one at a time. Blanks around an ID do not count, nor does a byte
+// order mark in front of the first. A line that is too
 // long comes as its first bytes, with an error of class bad_length.
 //
 // An error of f ends it. Without arguments it reads stdin, unless that is a
@@ -65,12 +66,19 @@ func (i inputs) each(ctx context.Context, f func(input string, err error) error)
 
 var errNoInput = usage("no ID is given: name some, or send them to stdin, one a line")
 
+// byteOrderMark is what some editors and shells put in front of a file.
+var byteOrderMark = []byte("\ufeff")
+
 // lines calls f for the lines of stdin and returns how many it was called for.
 func (i inputs) lines(ctx context.Context, f func(string, error) error) (n int, err error) {
+	first := true
 	r := bufio.NewReaderSize(&source{ctx: ctx, in: i.in, before: i.flush}, chunk)
 	for {
 		line, err := r.ReadSlice('\n')
 		line = bytes.TrimSuffix(line, []byte("\n"))
+		if first {
+			line, first = bytes.TrimPrefix(line, byteOrderMark), false
+		}
 		if len(line) > maxLine {
 			n++
 			if ferr := f(string(line[:maxLine]), errLong); ferr != nil {

@@ -46,6 +46,8 @@ func TestInputs(t *testing.T) {
 		{"-", "", nil},
 		{"", "a\n\n \t\r\n b \r\nc", []string{"a", "b", "c"}},
 		{"- -", "a\n", []string{"a"}},
+		{"-", "\ufeffa\r\nb\n", []string{"a", "b"}},
+		{"-", "\ufeff\na\n\ufeffb", []string{"a", "\ufeffb"}},
 		{"-", long + "\nb\n", []string{long, "b"}},
 		{"-", long + "0\nb\n", []string{"4096 bytes: " + errLong.Error(), "b"}},
 		{"-", "a\n" + strings.Repeat(long, 100) + "\nb", []string{"a", "4096 bytes: " + errLong.Error(), "b"}},
@@ -158,13 +160,13 @@ func (c *counting) Write(p []byte) (int, error) { c.n += len(p); return len(p), 
 
 // A disk that is full is an error, unlike a reader that left.
 func TestFullDisk(t *testing.T) {
-	for _, args := range []string{"new 100000", "new", "parse 02MVQDZ9NFSQ0", "validate 02MVQDZ9NFSQ0"} {
+	for _, args := range []string{"new 100000", "new", "parse 02MVQDZ9NFSQ0", "validate 02MVQDZ9NFSQ0", "--help", "parse --help", "help parse", "completion bash"} {
 		var stderr strings.Builder
 		if code := run(t.Context(), strings.Fields(args), nil, full{}, &stderr, nil); code != exitInvalid || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr.String())
 		}
 	}
-	for _, args := range []string{"new 100000", "new", "monotonic 100000", "parse 02MVQDZ9NFSQ0"} {
+	for _, args := range []string{"new 100000", "new", "monotonic 100000", "parse 02MVQDZ9NFSQ0", "--help"} {
 		var stderr strings.Builder
 		if code := run(t.Context(), strings.Fields(args), nil, &closing{}, &stderr, nil); code != exitOK || stderr.Len() > 0 {
 			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr.String())

@@ -57,6 +57,25 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		"parse --as ulid --only time x":                             "none of the others can be",
 		"parse --as ulid --addr 127.0.0.1:1 x":                      "give one or the other",
 		"new --kind flake --sid -1":                                 "invalid argument",
+
+		// An empty value is a variable that was not set: to go on without it
+		// would undo the order that was asked for.
+		"new --count=":                    "N is \"\"",
+		"get --addr 127.0.0.1:1 --after=": "--after \"\": flake: wrong length",
+		"monotonic --after=":              "--after \"\": flake: wrong length",
+		"monotonic --at=":                 "--at: \"\" is no time",
+		"get --timeout 0s":                "--timeout is 0s",
+		"from-time -1":                    "Write -- in front of a number below 0",
+
+		// Near the ends of 64 bits times would wrap.
+		"parse --epoch 9223372036854775807 7ZZZZZZZZZZZZ":  "out of range",
+		"parse --epoch -9223372036854775808 7ZZZZZZZZZZZZ": "out of range",
+		"monotonic --kind flake --epoch 281474976710656":   "out of range",
+
+		// Cobra would print help, and succeed.
+		"help bogus":       "unknown command \"bogus\" for \"allocator\"",
+		"help admin bogus": "unknown command \"bogus\" for \"allocator admin\"",
+		"completion bahs":  "unknown command \"bahs\"",
 	} {
 		code, out, errs := allocator(strings.Fields(args)...)
 		if code != exitUsage || out != "" || !strings.Contains(errs, why) {

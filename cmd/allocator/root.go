@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -50,13 +52,16 @@ type app struct {
 
 // run carries out one command line and returns the exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer, env []string) int {
-	a := &app{in: in, out: out, err: stderr, env: env}
+	stdout := &recorder{out: out}
+	a := &app{in: in, out: stdout, err: stderr, env: env}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(in)
-	root.SetOut(out)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
+	if lost := stdout.lost(); err == nil && lost != nil {
+		err = &exitError{exitInvalid, lost}
+	}
 	var exit *exitError
 	switch {
 	case err == nil:
@@ -72,9 +77,38 @@ func run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer
 		fmt.Fprintf(stderr, "allocator: %v\n", err)
 		return exitInvalid
 	default:
-		fmt.Fprintf(stderr, "allocator: %v\nRun «%s --help» for usage.\n", err, cmd.CommandPath())
+		hint := ""
+		if d, ok := strings.CutPrefix(err.Error(), "unknown shorthand flag: '"); ok && d[0] >= '0' && d[0] <= '9' {
+			hint = "\nWrite -- in front of a number below 0."
+		}
+		fmt.Fprintf(stderr, "allocator: %v%s\nRun «%s --help» for usage.\n", err, hint, cmd.CommandPath())
 		return exitUsage
 	}
+}
+
+// A recorder remembers the first write that failed, for those who write without
+// looking, such as cobra's help.
+type recorder struct {
+	out io.Writer
+
+	mu  sync.Mutex // guards err
+	err error
+}
+
+func (w *recorder) Write(p []byte) (int, error) {
+	n, err := w.out.Write(p)
+	if err != nil {
+		w.mu.Lock()
+		w.err = cmp.Or(w.err, err)
+		w.mu.Unlock()
+	}
+	return n, err
+}
+
+func (w *recorder) lost() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
 }
 
 func (a *app) root() *cobra.Command {
@@ -121,8 +155,31 @@ invalid or a request was refused, 2 called wrongly, 3 etcd or every node asked i
 		}
 	}
 	root.AddCommand(a.docsCommand())
+	root.SetOut(a.out) // before cobra's own commands are made: they keep it
+	strictTopics(root)
 	completeFlags(root)
 	return root
+}
+
+// strictTopics makes usage errors of what cobra answers with help and 0: a
+// script would source the help where a shell's name is mistyped.
+func strictTopics(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, topic []string) error {
+				of, rest, err := root.Find(topic)
+				if err == nil && len(rest) > 0 {
+					err = fmt.Errorf("unknown command %q for %q", rest[0], of.CommandPath())
+				}
+				return err
+			}
+		case "completion":
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 }
 
 // group is some commands as the help lists them.
