@@ -201,7 +201,6 @@ func FuzzRepair(f *testing.F) {
 		}
 		// Undone from the end, the changes give s back.
 		back := fixed
-		at := len(fixed)
 		for i := len(changes) - 1; i >= 0; i-- {
 			c := changes[i]
 			rest := len(s) - c.At - 1 // bytes of s behind the change
@@ -210,7 +209,7 @@ func FuzzRepair(f *testing.F) {
 					rest--
 				}
 			}
-			at = len(fixed) - rest
+			at := len(fixed) - rest
 			if c.To == 0 {
 				back = back[:at] + string([]byte{c.From}) + back[at:]
 				continue

@@ -165,7 +165,7 @@ func TestSealRace(t *testing.T) {
 		c.now.Store(int64(t0))
 		var ceiling [2]clock.Millis
 		var after int64
-		c.run(4, 1<<16, func() {
+		c.run(4, 1<<20, func() {
 			for c.ticks.Load() < int64(5+round%100) {
 				c.now.Add(1)
 				runtime.Gosched()
