@@ -123,6 +123,9 @@ func (au *audit) file(ctx context.Context, n int, name string) (err error) {
 		}
 		r = bufio.NewReaderSize(z, chunk)
 	}
+	if mark, _ := r.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
+		_, _ = r.Discard(len(mark))
+	}
 	line := int64(0) // of blank ones before the first
 	for {
 		b, err := r.Peek(1)

@@ -135,3 +135,12 @@ func TestAuditNeedsSomewhereToSpool(t *testing.T) {
 		t.Errorf("code %d: %s", code, stderr.Bytes())
 	}
 }
+
+// A byte order mark in front of a file is no part of its first ID.
+func TestAuditByteOrderMark(t *testing.T) {
+	var out, stderr strings.Builder
+	stdin := strings.NewReader("\ufeff02MVQDZ9NFSQ0\r\n02MVQDZ9NFSQ0\r\n")
+	if code := run(t.Context(), []string{"audit", "-"}, stdin, &out, &stderr, nil); code != exitInvalid || !strings.Contains(out.String(), "duplicates  1\n") {
+		t.Errorf("exit code %d, %s%s", code, out.String(), stderr.String())
+	}
+}
