@@ -40,7 +40,16 @@ type Runner struct {
 	mu       sync.Mutex // guards all below
 	stalls   []string
 	active   []string
+	under    []underway
 	outcomes []Outcome
+}
+
+// underway is an action whose effects last.
+type underway struct {
+	id      int64
+	targets []string
+	alone   bool
+	until   time.Time // zero while it is not healed
 }
 
 // Active names the faults that go on now.
@@ -64,7 +73,9 @@ const healTimeout = 60 * time.Second
 // ctx ends, what goes on is healed and nothing new begins.
 //
 // Should this machine stand for a while, the rest of the schedule moves by as
-// much: faults that had come due meanwhile would otherwise strike all at once.
+// much: faults that had come due meanwhile would otherwise strike all at once. So
+// it does while a fault takes longer to heal than was planned, and the next one
+// cannot go on beside it.
 func (r *Runner) Run(ctx context.Context, s Schedule) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -90,7 +101,40 @@ func (r *Runner) Run(ctx context.Context, s Schedule) {
 		ran += step
 		for ; next < len(s.Actions) && time.Duration(s.Actions[next].AtMs)*time.Millisecond <= ran; next++ {
 			a := s.Actions[next]
+			if !r.begin(a) {
+				ran = time.Duration(a.AtMs) * time.Millisecond
+				break
+			}
 			all.Go(func() { r.strike(ctx, a) })
+		}
+	}
+}
+
+// begin notes an action that is about to begin, unless something that goes on
+// rules it out.
+func (r *Runner) begin(a Action) bool {
+	f := Find(r.Table, a.Fault)
+	me := underway{id: a.ID, targets: a.Targets, alone: f.Alone || f.Scope != OneNode && f.Scope != Aside}
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.under = slices.DeleteFunc(r.under, func(u underway) bool { return !u.until.IsZero() && !now.Before(u.until) })
+	for _, u := range r.under {
+		if u.alone || me.alone || slices.ContainsFunc(u.targets, func(t string) bool { return slices.Contains(a.Targets, t) }) {
+			return false
+		}
+	}
+	r.under = append(r.under, me)
+	return true
+}
+
+// over notes when the effects of an action are over.
+func (r *Runner) over(id int64, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.under {
+		if r.under[i].id == id {
+			r.under[i].until = at
 		}
 	}
 }
@@ -118,6 +162,8 @@ func (r *Runner) strike(ctx context.Context, a Action) {
 	f := Find(r.Table, a.Fault)
 	s := &Strike{Rig: r.Rig, Action: a, Fault: f, Copy: r.Copy, Also: r.also}
 	out := Outcome{Action: a}
+	over := time.Now() // if it never begins
+	defer func() { r.over(a.ID, over) }()
 	if err := r.aim(ctx, s); err != nil {
 		out.Error = err.Error()
 		r.done(out)
@@ -168,6 +214,7 @@ func (r *Runner) strike(ctx context.Context, a Action) {
 	}
 	out.Stop = r.write(f.Name, history.Fault{Phase: history.FaultStop, ID: a.ID, Class: class, Targets: s.Targets, SettleMs: e.Settle.Milliseconds()})
 	out.Over = out.Stop + e.Settle.Milliseconds()
+	over = time.Now().Add(e.Settle)
 	r.Tell(f.Name + " is healed")
 	r.mu.Lock()
 	r.active = slices.DeleteFunc(r.active, func(n string) bool { return n == name })
