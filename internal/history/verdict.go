@@ -78,7 +78,7 @@ type Suite []Checker
 // uniqueness puts what passes memory bytes; nil keeps it all in memory.
 func NewSuite(memory int64, spool Spool) Suite {
 	return Suite{
-		NewUnique(memory, spool), NewIntervals(), NewOrder(), NewCausal(), NewReserved(), NewHolders(),
+		NewUnique(memory, spool), NewIntervals(), NewOrder(), NewCausal(), NewReserved(), NewConfirmed(DefaultLag), NewHolders(),
 		NewRealTime(), NewTruth(), NewDeadlines(), NewRefusals(), NewPhases(), NewSuspicion(DefaultTraffic),
 	}
 }
