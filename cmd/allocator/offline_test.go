@@ -105,7 +105,7 @@ func TestOneField(t *testing.T) {
 		{"--only=kind", "flake ulid ulid ulid", `{"kind":"flake"}`},
 		{"--only=timestamp_ms", "91125388444 91125917338 not_v7 not_v7", `{"timestamp_ms":91125388444}`},
 		{"--only=randomness", "6326 1045 not_v7 not_v7", `{"randomness":6326}`},
-		{"--only=randomness_hex", "no_form 7082a8a2962be40838f5 d6764c61efb99302bd5b ffffffffffffffffffff", `{"input":"02MVQY54W65P0","error":{"class":"no_form","message":"describe: the ID has no such form: a flake has no randomness_hex, and randomness"}}`},
+		{"--only=randomness_hex", "no_form 7082a8a2962be40838f5 d6764c61efb99302bd5b ffffffffffffffffffff", `{"input":"02MVQY54W65P0","error":{"class":"no_form","message":"describe: the ID has no such form: a flake has no randomness_hex: ask for randomness"}}`},
 		{"--as=uuid", "no_form 01a1f9d9-1a9a-7082-a8a2-962be40838f5 01563e3a-b5d3-d676-4c61-efb99302bd5b ffffffff-ffff-ffff-ffff-ffffffffffff", ""},
 		{"--as=flake", "02MVQY54W65P0 02MVRE9MT10N2 not_v7 not_v7", `{"id":"02MVQY54W65P0"}`},
 		{"--as=bytes_hex", "015377f149c316c0 01a1f9d91a9a7082a8a2962be40838f5 01563e3ab5d3d6764c61efb99302bd5b ffffffffffffffffffffffffffffffff", `{"id":"015377f149c316c0"}`},
