@@ -111,24 +111,41 @@ func (a *streamAsker) ask(ctx context.Context, count int, after flake.ID) (answe
 	return out, nil
 }
 
-func (a *streamAsker) exchange(ctx context.Context, count int, after flake.ID) (answer, error) {
+// send asks, and opens a stream first if there is none.
+func (a *streamAsker) send(ctx context.Context, count int, after flake.ID) (stop func() bool, err error) {
 	if a.s == nil {
 		open, end := context.WithCancel(context.Background()) // the stream outlives the call
 		a.end = end
 		s, err := allocatorv1.NewAllocatorServiceClient(a.conn).AllocateStream(open)
 		if err != nil {
-			return answer{}, err
+			return nil, err
 		}
 		a.s = s
 	}
-	stop := context.AfterFunc(ctx, a.end)
-	defer stop()
+	stop = context.AfterFunc(ctx, a.end)
 	a.seq++
 	if err := a.s.Send(&allocatorv1.AllocateStreamRequest{Sequence: a.seq,
 		Request: &allocatorv1.AllocateRequest{Count: int32(count), After: int64(after)}}); err != nil {
+		stop()
 		_, got := a.s.Recv() // Send says only that the stream has ended; Recv says why
-		return answer{}, got
+		return nil, got
 	}
+	return stop, nil
+}
+
+func (a *streamAsker) exchange(ctx context.Context, count int, after flake.ID) (answer, error) {
+	old := a.s != nil
+	stop, err := a.send(ctx, count, after)
+	if err != nil && old && ctx.Err() == nil {
+		// It ended while nobody used it, which says nothing of the node now. Nothing
+		// was asked.
+		a.hangUp()
+		stop, err = a.send(ctx, count, after)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	defer stop()
 	resp, err := a.s.Recv()
 	switch {
 	case err != nil:

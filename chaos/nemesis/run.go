@@ -181,7 +181,11 @@ func (r *Runner) strike(ctx context.Context, a Action) {
 
 	until := time.Now().Add(s.hold())
 	err := f.Begin(ctx, s)
-	for err == nil && ctx.Err() == nil && (time.Now().Before(until) || !out.Fired && time.Now().Before(until.Add(2*time.Second))) {
+	late := until.Add(2 * time.Second) // for the effect to be seen
+	if now := time.Now(); now.After(until) {
+		late = now.Add(5 * time.Second) // beginning took long
+	}
+	for err == nil && ctx.Err() == nil && (time.Now().Before(until) || !out.Fired && time.Now().Before(late)) {
 		if !out.Fired {
 			var effect string
 			if effect, err = f.Fired(ctx, s); err == nil {

@@ -12,12 +12,15 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/flake"
@@ -217,17 +220,25 @@ func (o *Operator) Occupy(ctx context.Context, size int, h lease.Holder) (taken 
 		_, err := o.client.Revoke(ctx, grant.ID)
 		return err
 	}
+	var mu sync.Mutex // guards taken
+	var all errgroup.Group
 	for sid := range size {
 		key := o.Holder(flake.SID(sid))
-		r, err := o.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-			Then(clientv3.OpPut(key, lease.Encode(h), clientv3.WithLease(grant.ID))).Commit()
-		if err != nil {
-			return taken, free, err
-		}
-		if r.Succeeded {
-			taken = append(taken, flake.SID(sid))
-		}
+		all.Go(func() error { // at once, or a slow disk would make it take seconds
+			r, err := o.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+				Then(clientv3.OpPut(key, lease.Encode(h), clientv3.WithLease(grant.ID))).Commit()
+			if err == nil && r.Succeeded {
+				mu.Lock()
+				defer mu.Unlock()
+				taken = append(taken, flake.SID(sid))
+			}
+			return err
+		})
 	}
+	if err := all.Wait(); err != nil {
+		return taken, free, err
+	}
+	slices.Sort(taken)
 	return taken, free, nil
 }
 
