@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -63,7 +64,10 @@ With --addr it also asks a node who held the ID's sid at the time.`,
 		err := inputs{args, a.in, flush}.each(cmd.Context(), func(input string, err error) error {
 			return p.one(cmd.Context(), input, err)
 		})
-		return ended(p.out, err, p.bad)
+		if err = ended(p.out, err, p.bad); p.silent != nil && (err == nil || errors.Is(err, errInvalid)) {
+			return p.silent
+		}
+		return err
 	}
 	return cmd
 }
@@ -86,6 +90,7 @@ type parser struct {
 	out      *bufio.Writer
 	err      io.Writer
 	nodes    *nodes    // nil: ask nobody
+	silent   error     // why nobody is asked any more
 	now      time.Time // as of the last read of stdin: near enough for "3 minutes ago"
 	buf      []byte
 	shown    bool // something was printed: a blank line comes before the next
@@ -117,24 +122,30 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 		b, err = p.appendAs(b, id)
 	case p.only != "":
 		b, err = p.appendOnly(b, id)
-	case p.nodes == nil && p.json():
-		b = append(describe.AppendJSON(b, id, p.space()), '\n')
 	default:
 		var holder *holderLine
 		if p.nodes != nil {
 			if holder, err = p.holder(ctx, id); err != nil {
-				return err
+				if exit := (*exitError)(nil); ctx.Err() != nil || errors.As(err, &exit) && exit.code == exitUsage {
+					return err
+				}
+				// The IDs can be read all the same. Nobody is asked again: each
+				// of many would wait as long.
+				p.silent, p.nodes, err = err, nil, nil
 			}
 		}
-		if p.json() {
+		switch {
+		case !p.json():
+			if p.shown {
+				b = append(b, '\n')
+			}
+			p.shown = true
+			b = p.appendText(b, id, holder)
+		case p.nodes != nil:
 			b, err = p.appendHolder(describe.AppendJSON(b, id, p.space()), holder)
-			break
+		default:
+			b = append(describe.AppendJSON(b, id, p.space()), '\n')
 		}
-		if p.shown {
-			b = append(b, '\n')
-		}
-		p.shown = true
-		b = p.appendText(b, id, holder)
 	}
 	p.buf = b
 	if err != nil {
