@@ -139,6 +139,8 @@ type Strike struct {
 	taken  []flake.SID   // that the harness holds
 	heard  func() uint64 // counts what was done to others
 	harm   *harm         // done to the network
+	wake   func() error  // lets a node that stands go on
+	quiet  func() error  // ends clients that the fault brought
 	// Copy is a snapshot of etcd from the beginning of the run.
 	Copy rig.Snapshot
 	// Also carries out something that healing needs and that others notice, and
@@ -174,7 +176,7 @@ var errNothing = errors.New("nothing to hit")
 // Table returns every fault, by class.
 func Table() []Fault {
 	var out []Fault
-	for _, part := range [][]Fault{processFaults(), clockFaults(), etcdFaults(), networkFaults(), dataFaults(), clusterFaults()} {
+	for _, part := range [][]Fault{processFaults(), clockFaults(), etcdFaults(), networkFaults(), dataFaults(), clusterFaults(), takenFaults()} {
 		out = append(out, part...)
 	}
 	return out
