@@ -110,6 +110,9 @@ func table(runs []*Results) string {
 	var reasons []string
 	for _, f := range nemesis.Table() {
 		w := sum(runs, f.Name)
+		if w.verdict == "" && w.why == "" {
+			w.why = "newer than these runs"
+		}
 		if w.verdict == "" {
 			if absent[w.why] == nil {
 				reasons = append(reasons, w.why)

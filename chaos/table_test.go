@@ -39,6 +39,7 @@ func TestTableOfRuns(t *testing.T) {
 		"| 2/3 | 14,000 | unknown: why \\| unknown |  | 1.2 s |\n",
 		"| 1/1 | 0 | unknown: why \\| fail | 2.5 s |  |\n", // a run that cannot tell fails nothing
 		"**Not run**, why \\| not run: `sleep`.\n",
+		"**Not run**, newer than these runs: `kill-ttl`,",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)
