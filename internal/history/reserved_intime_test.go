@@ -30,7 +30,7 @@ func TestConfirmed(t *testing.T) {
 		count int64
 	}{
 		{"within the window", used(50, 199).sample(400, "n1", "open"), Pass, 0},
-		{"above it, and the next was seen just in time", used(250, 250).window(350, "n1#0", next), Pass, 0},
+		{"above it, and the next was seen just in time", used(250, 250).window(350, "n1#0", next).sample(600, "n1", "open"), Pass, 0},
 		{"above it, and the next was seen later than it can have been written", used(250, 250).window(351, "n1#0", next), Broken, 1},
 		{"above it, and other ops came before the next", used(250, 250).sample(340, "n1", "open").sample(360, "n1", "open").window(370, "n1#0", next), Broken, 1},
 		{"above it for a while", used(250, 250).ok(290, 1, "n1#0", flakeAt(290, 0, 3), 1).ok(350, 1, "n1#0", flakeAt(350, 0, 3), 1).window(395, "n1#0", next), Broken, 2},
@@ -43,7 +43,7 @@ func TestConfirmed(t *testing.T) {
 		{"the next is one that is given back", used(250, 250).window(300, "n1#0", Window{SID: 3, Rev: 7, Term: 1, Base: 0, Ceil: 300, Released: true, Instance: "a"}).sample(400, "n1", "open"), Broken, 1},
 		{"given back before the answer came", told().window(0, "n1#0", first).window(60, "n1#0", Window{SID: 3, Rev: 6, Term: 1, Base: 0, Ceil: 51, Released: true, Instance: "a"}).
 			ok(70, 1, "n1#0", flakeAt(50, 0, 3), 1).sample(400, "n1", "open"), Pass, 0},
-		{"etcd names the node alone, in time", byNode(used(250, 250).window(350, "n1#0", next)), Pass, 0},
+		{"etcd names the node alone, in time", byNode(used(250, 250).window(350, "n1#0", next).sample(600, "n1", "open")), Pass, 0},
 		{"etcd names the node alone, too late", byNode(used(250, 250).window(351, "n1#0", next)), Broken, 1},
 		{"no windows at all", told().ok(9, 1, "n1#0", flakeAt(60, 0, 3), 1).sample(400, "n1", "open"), Unknown, 0},
 		{"no answers", told().window(0, "n1#0", first), Unknown, 0},
