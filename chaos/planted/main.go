@@ -28,7 +28,7 @@ func run(ctx context.Context, args []string) int {
 	which := flags.String("bugs", "", "only bugs whose name this regular expression finds")
 	tier := flags.String("tier", "", "only tests of this tier: beside, model, virtual or real; empty: all but real")
 	atOnce := flags.Int("at-once", runtime.NumCPU(), "how many tests to run at once")
-	write := flags.String("write", "", "write the table into this file, between its marks")
+	write := flags.String("write", "", "write the table into this file, between its marks; that of tier real has its own")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string) int {
 	}
 	fmt.Printf("%s; %v\n", tally(results), took.Round(time.Second))
 	if *write != "" && ctx.Err() == nil {
-		if err := writeTable(*write, list, results, took); err != nil {
+		if err := writeTable(*write, *tier, list, results, took); err != nil {
 			fmt.Fprintln(os.Stderr, "planted:", err)
 			return 3
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"go/ast"
 	"go/importer"
 	"go/parser"
@@ -285,6 +286,12 @@ func TestRead(t *testing.T) {
 func TestReadReal(t *testing.T) {
 	for results, want := range map[string]Finding{
 		`{"verdict":"fail","seed":7,"checks":[{"check":"order","verdict":"pass"},{"check":"unique","verdict":"fail","violations":[{"claim":"I1","detail":"twice","at_ns":2000000000}]}]}`: {Caught, "unique", "7", 2 * time.Second, "I1: twice"},
+		// Whoever judges at the end has no time; of the others the earliest tells.
+		`{"verdict":"fail","seed":7,"checks":[{"check":"reserved","verdict":"fail","violations":[{"claim":"I3","detail":"at the end"}]},` +
+			`{"check":"intervals","verdict":"fail","violations":[{"claim":"I4","detail":"late","at_ns":9000000000}]},` +
+			`{"check":"confirmed","verdict":"fail","violations":[{"claim":"I3","detail":"soon","at_ns":3000000000}]}]}`: {Caught, "reserved, intervals, confirmed", "7", 3 * time.Second, "I3: soon"},
+		// What the machine's being late explains has found nothing.
+		`{"verdict":"unknown","why":["this machine was late"],"checks":[{"check":"refusals","verdict":"fail","violations":[{"claim":"no false refusal","detail":"late","at_ns":1}]}]}`: {Outcome: Unknown, Says: "unknown; this machine was late"},
 		`{"verdict":"pass","seed":7}`: {Outcome: Missed},
 		`{"verdict":"fail","why":["a client broke"],"checks":[{"check":"unique","verdict":"pass"}]}`: {Outcome: Unknown, Says: "fail; a client broke"},
 		`{"verdict":"unknown","why":["no fault struck"]}`:                                            {Outcome: Unknown, Says: "unknown; no fault struck"},
@@ -298,6 +305,23 @@ func TestReadReal(t *testing.T) {
 	}
 }
 
+// TestPlantedNotIn: a bug that never gets into the program is not taken for one that
+// nothing catches.
+func TestPlantedNotIn(t *testing.T) {
+	root, err := rootOf(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	list, err := overlay(root, dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := planted(t.Context(), root, dir, list); !errors.Is(err, errNotIn) {
+		t.Errorf("the same program twice: got %v, want %v", err, errNotIn)
+	}
+}
+
 // TestTable: one line for each test of each bug, and only between the marks.
 func TestTable(t *testing.T) {
 	b := Bug{Name: "off", Says: "It is off.", Breaks: "I1", Incidents: "T01"}
@@ -307,10 +331,12 @@ func TestTable(t *testing.T) {
 		{b, Catch{Tier: Model}, Finding{Outcome: Missed}},
 	}
 	page := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(page, []byte("above\n"+tableBegins+"old\n"+tableEnds+"below\n"), 0o600); err != nil {
+	begins, ends := marks("")
+	realBegins, realEnds := marks("real")
+	if err := os.WriteFile(page, []byte("above\n"+begins+"old\n"+ends+"below\n"+realBegins+"older\n"+realEnds), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeTable(page, []Bug{b}, results, time.Minute); err != nil {
+	if err := writeTable(page, "", []Bug{b}, results, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(page)
@@ -318,7 +344,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"above\n", "below\n", "1 caught, 1 missed, 0 unknown",
+		"above\n", "below\n", realBegins + "older\n" + realEnds, "1 caught, 1 missed, 0 unknown",
 		"| **off**: It is off. | I1 | T01 | beside | 1.2 | `TestA/x\\|y`, seed 7 | I1: twice |\n",
 		"|  |  |  | model |  | MISSED |  |\n",
 	} {
@@ -329,10 +355,16 @@ func TestTable(t *testing.T) {
 	if strings.Contains(string(raw), "\nold\n") {
 		t.Error("the old table is still there")
 	}
+	if err := writeTable(page, "real", []Bug{b}, results, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := os.ReadFile(page); err != nil || strings.Contains(string(raw), "\nolder\n") || strings.Count(string(raw), "| **off**") != 2 {
+		t.Errorf("the table of tier real: %v\n%s", err, raw)
+	}
 	if err := os.WriteFile(page, []byte("no marks"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeTable(page, nil, nil, 0); err == nil {
+	if err := writeTable(page, "", nil, nil, 0); err == nil {
 		t.Error("a page without marks was written")
 	}
 }

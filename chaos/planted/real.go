@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,12 +46,17 @@ func tryReal(ctx context.Context, root string, changed map[string]string, c Catc
 	if err != nil {
 		return Finding{}, err
 	}
+	if len(changed) > 0 {
+		if err := planted(ctx, root, dir, list); err != nil {
+			return Finding{}, err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, realLimit)
 	defer cancel()
 	run := filepath.Join(dir, "run")
 	cmd := exec.CommandContext(ctx, chaos, append([]string{"run", "--dir", run}, c.Args[1:]...)...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "GOFLAGS=-overlay="+list)
+	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+list))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it then stops what it started
 	cmd.WaitDelay = time.Minute
 	var out bytes.Buffer
@@ -78,23 +84,62 @@ type outcome struct {
 	}
 }
 
-// readReal judges a run. Only a check of the claims counts that were broken at a
-// time or in a place that it can name: a run that failed for the machine's sake, or
-// whose faults did not strike, has found nothing.
+// readReal judges a run. Only a check of the claims counts that were broken: a run
+// that failed for the machine's sake, or whose faults did not strike, has found
+// nothing. Of several checks the one whose violation has the earliest time tells; those
+// that judge at the end of a run have none.
 func readReal(results []byte) (Finding, error) {
 	var o outcome
 	if err := json.Unmarshal(results, &o); err != nil {
 		return Finding{Outcome: Unknown, Says: err.Error()}, nil
 	}
+	f := Finding{Outcome: Caught, Seed: fmt.Sprint(o.Seed)}
+	var by []string
 	for _, c := range o.Checks {
 		if c.Verdict != "fail" || len(c.Violations) == 0 {
 			continue
 		}
-		v := c.Violations[0]
-		return Finding{Outcome: Caught, Test: c.Check, Seed: fmt.Sprint(o.Seed), After: v.At, Says: v.Claim + ": " + v.Detail}, nil
+		by = append(by, c.Check)
+		for _, v := range c.Violations {
+			if f.Says == "" || v.At > 0 && (f.After == 0 || v.At < f.After) {
+				f.After, f.Says = v.At, v.Claim+": "+v.Detail
+			}
+		}
 	}
-	if o.Verdict == "pass" {
+	switch {
+	case len(by) > 0 && o.Verdict == "fail":
+		f.Test = strings.Join(by, ", ")
+		return f, nil
+	case o.Verdict == "pass":
 		return Finding{Outcome: Missed}, nil
 	}
 	return Finding{Outcome: Unknown, Says: strings.Join(append([]string{o.Verdict}, o.Why...), "; ")}, nil
+}
+
+// errNotIn says that a bug did not get into the program.
+var errNotIn = errors.New("the allocator is the same with the bug and without it")
+
+// planted builds the allocator as the harness will, with the bug and without it,
+// and returns an error unless that makes two programs.
+func planted(ctx context.Context, root, dir, list string) error {
+	var sums [2][sha256.Size]byte
+	for i, more := range [][]string{nil, {"-overlay=" + list}} {
+		at := filepath.Join(dir, "allocator")
+		// Without the stamp, which may change at any time while people work.
+		args := append([]string{"build", "-trimpath", "-buildvcs=false", "-o", at}, more...)
+		cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/allocator")...)
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build the allocator: %w\n%s", err, out)
+		}
+		raw, err := os.ReadFile(at)
+		if err != nil {
+			return err
+		}
+		sums[i] = sha256.Sum256(raw)
+	}
+	if sums[0] == sums[1] {
+		return errNotIn
+	}
+	return nil
 }

@@ -9,11 +9,15 @@ import (
 	"time"
 )
 
-// Marks around the generated part of the page.
-const (
-	tableBegins = "<!-- made by make chaos-bugs: do not edit below -->\n"
-	tableEnds   = "<!-- made by make chaos-bugs: do not edit above -->\n"
-)
+// marks are around the generated part of the page: one for tier real, which takes
+// minutes for each bug, and one for all the others.
+func marks(tier string) (begins, ends string) {
+	by := "make chaos-bugs"
+	if tier == string(Real) {
+		by = "planted -tier real"
+	}
+	return "<!-- made by " + by + ": do not edit below -->\n", "<!-- made by " + by + ": do not edit above -->\n"
+}
 
 // transcript is how a test says that a transcript came out otherwise. The test's
 // own name says which, and the page names no file that it would have to follow.
@@ -66,8 +70,10 @@ func table(list []Bug, results []Result, took time.Duration) string {
 	return s.String()
 }
 
-// writeTable puts the table into the page, between the marks.
-func writeTable(file string, list []Bug, results []Result, took time.Duration) error {
+// writeTable puts the table of a tier, or of all but real, into the page, between
+// its marks.
+func writeTable(file, tier string, list []Bug, results []Result, took time.Duration) error {
+	tableBegins, tableEnds := marks(tier)
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return err
