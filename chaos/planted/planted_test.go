@@ -329,6 +329,7 @@ func TestTable(t *testing.T) {
 	results := []Result{
 		{b, c, Finding{Caught, "TestA/x|y", "7", 1234 * time.Millisecond, "I1: twice"}},
 		{b, Catch{Tier: Model}, Finding{Outcome: Missed}},
+		{b, Catch{Tier: Real, Args: []string{"./chaos", "--fault", "kill"}}, Finding{Outcome: Missed}},
 	}
 	page := filepath.Join(t.TempDir(), "page.md")
 	begins, ends := marks("")
@@ -344,9 +345,10 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"above\n", "below\n", realBegins + "older\n" + realEnds, "1 caught, 1 missed, 0 unknown",
+		"above\n", "below\n", realBegins + "older\n" + realEnds, "1 caught, 2 missed, 0 unknown",
 		"| **off**: It is off. | I1 | T01 | beside | 1.2 | `TestA/x\\|y`, seed 7 | I1: twice |\n",
 		"|  |  |  | model |  | MISSED |  |\n",
+		"|  |  |  | real, `--fault kill` |  | MISSED |  |\n",
 	} {
 		if !strings.Contains(string(raw), want) {
 			t.Errorf("no %q in\n%s", want, raw)

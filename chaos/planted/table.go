@@ -57,7 +57,11 @@ func table(list []Bug, results []Result, took time.Duration) string {
 			if said != "" {
 				name, said = fmt.Sprintf("**%s**: %s", b.Name, said), ""
 			}
-			row := []string{name, b.Breaks, b.Incidents, string(r.Catch.Tier), after, by, shorten(transcript.ReplaceAllString(says, "it tells another story"), 110)}
+			tier := string(r.Catch.Tier)
+			if r.Catch.Tier == Real && len(r.Catch.Args) > 1 { // the fault that it takes
+				tier += ", `" + strings.Join(r.Catch.Args[1:], " ") + "`"
+			}
+			row := []string{name, b.Breaks, b.Incidents, tier, after, by, shorten(transcript.ReplaceAllString(says, "it tells another story"), 110)}
 			if name == "" {
 				row[1], row[2] = "", ""
 			}
