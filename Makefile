@@ -38,7 +38,7 @@ race: ## the Go tests alone, with -race; PKG=./internal/gen for some of them
 
 lint: start check-format check-vet check-static ## format, vet and staticcheck
 
-model: ## the full Spin run of the lease protocol: about 20 minutes, 2 GB
+model: ## the full Spin run of the lease protocol: 5 to 20 minutes, 2 GB
 	internal/lease/model/run.sh full
 
 sim: ## whole clusters in one goroutine, from seeds: SEEDS=10000 FIRST=1
