@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/linear"
 	"github.com/flakelease/allocator/chaos/nemesis"
 	"github.com/flakelease/allocator/chaos/report"
 	"github.com/flakelease/allocator/chaos/rig"
@@ -58,7 +59,7 @@ type FaultResult struct {
 }
 
 // timeless are the checks of what must hold however slow the machine is.
-var timeless = []string{"unique", "intervals", "order", "causal", "reserved", "holders"}
+var timeless = []string{"unique", "intervals", "order", "causal", "reserved", "holders", "linear"}
 
 func timed(check string) bool { return !slices.Contains(timeless, check) }
 
@@ -115,7 +116,7 @@ func check(dir string) ([]history.Result, error) {
 		return nil, err
 	}
 	defer files.Close()
-	return history.NewSuite(64<<20, files).Check(f)
+	return append(history.NewSuite(64<<20, files), linear.New(linear.Config{})).Check(f)
 }
 
 func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, late []Late, t rig.Timing) (out []FaultResult) {

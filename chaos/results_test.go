@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -206,5 +208,26 @@ func TestChoose(t *testing.T) {
 	}
 	if all, err := choose(table, []string{"all"}); err != nil || len(all) != len(table) {
 		t.Errorf("all are %d of %d: %v", len(all), len(table), err)
+	}
+}
+
+// TestEveryCheckJudges: a run is put to the suite and to the sequential model.
+func TestEveryCheckJudges(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "history.jsonl"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	results, err := check(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged := map[string]bool{}
+	for _, r := range results {
+		judged[r.Check] = true
+	}
+	for _, want := range []string{"unique", "intervals", "reserved", "linear"} {
+		if !judged[want] {
+			t.Errorf("%s does not judge: %v", want, judged)
+		}
 	}
 }
