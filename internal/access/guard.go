@@ -1,0 +1,188 @@
+package access
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Errors of Identify and Allow. Nothing has changed after one of them.
+var (
+	// ErrUnauthenticated says that the caller is nobody we know. The three below
+	// are this one too, by errors.Is, and say why.
+	ErrUnauthenticated = errors.New("access: unauthenticated")
+	ErrNoToken         = fmt.Errorf("%w: no token is given", ErrUnauthenticated)
+	ErrMalformed       = fmt.Errorf("%w: the token is malformed", ErrUnauthenticated)
+	ErrUnknownToken    = fmt.Errorf("%w: the token is not in the token file", ErrUnauthenticated)
+
+	// ErrPermissionDenied says that the caller's token lacks the scope.
+	ErrPermissionDenied = errors.New("access: permission denied")
+)
+
+// LimitedError says that the caller asks too often.
+type LimitedError struct {
+	RetryAfter time.Duration // from now, when a call would be let through
+}
+
+// Error says when to try again.
+func (e *LimitedError) Error() string {
+	return fmt.Sprintf("access: rate limited: retry after %v", e.RetryAfter)
+}
+
+// Credentials are what a caller shows. The zero value shows nothing.
+type Credentials struct {
+	Token       string     // without the word Bearer; "": none
+	Certificate string     // name in the client certificate that TLS has verified; "": none
+	Address     netip.Addr // that the connection comes from; may be invalid
+}
+
+// Caller is who somebody turned out to be. It stays good for as long as the
+// connection or stream it was made for: Allow notices when its token is struck
+// off the file. The zero value is let through by a nil Guard alone.
+type Caller struct {
+	client client
+	scopes scopes
+	tokens *Tokens           // that its token was found in; nil: none were asked for
+	sum    [sha256.Size]byte // of its token
+}
+
+// Name returns the caller's name for a log: of the token, else of the
+// certificate, else the address. It is no secret.
+func (c Caller) Name() string {
+	if c.client.name != "" || !c.client.addr.IsValid() {
+		return c.client.name
+	}
+	return c.client.addr.String()
+}
+
+// client is whom a rate is counted for.
+type client struct {
+	kind kind
+	name string       // of a token or a certificate
+	addr netip.Prefix // an IPv4 address, or the /64 of an IPv6 address
+}
+
+type kind uint8
+
+const (
+	byAddress kind = iota
+	byCertificate
+	byToken
+)
+
+// Config is what a Guard goes by. Its zero value asks for nothing.
+type Config struct {
+	Tokens *Tokens // nil: no token is needed
+	// Rate is how many calls a second each client may make, and Burst how many of
+	// them at once after a pause. Rate 0: as many as they like. Burst 0: Rate.
+	Rate, Burst int
+	Now         func() clock.Mono // required with Rate
+}
+
+// Guard lets callers through or turns them away. A nil Guard lets everybody
+// through. Its methods are safe for concurrent use, hold no lock for longer than
+// a look into a map, and allocate nothing for a caller that is let through.
+type Guard struct {
+	tokens atomic.Pointer[Tokens]
+	limit  *limiter // nil: none
+}
+
+// New returns a Guard, or nil if cfg asks for nothing.
+func New(cfg Config) *Guard {
+	if cfg.Tokens == nil && cfg.Rate == 0 {
+		return nil
+	}
+	g := &Guard{}
+	g.tokens.Store(cfg.Tokens)
+	if cfg.Rate > 0 {
+		g.limit = newLimiter(cfg.Rate, cfg.Burst, cfg.Now)
+	}
+	return g
+}
+
+// SetTokens replaces the tokens of a Guard that was made with some. Callers whose
+// token is gone are turned away from now on, on open connections as well.
+func (g *Guard) SetTokens(t *Tokens) { g.tokens.Store(t) }
+
+// NeedsToken reports whether callers must show a token.
+func (g *Guard) NeedsToken() bool { return g != nil && g.tokens.Load() != nil }
+
+// Identify returns who shows c. Where tokens are asked for, only a token will do:
+// a certificate opens the connection and names a client, and carries no scopes.
+// It costs a hash and a compare with every token, and counts for no rate.
+//
+// It returns ErrNoToken, ErrMalformed or ErrUnknownToken.
+func (g *Guard) Identify(c Credentials) (Caller, error) {
+	if g == nil {
+		return Caller{}, nil
+	}
+	if t := g.tokens.Load(); t != nil {
+		if c.Token == "" {
+			return Caller{}, ErrNoToken
+		}
+		if !wellFormed(c.Token) {
+			return Caller{}, ErrMalformed
+		}
+		sum := sha256.Sum256([]byte(c.Token))
+		e := t.find(&sum)
+		if e == nil {
+			return Caller{}, ErrUnknownToken
+		}
+		return Caller{client: client{kind: byToken, name: e.name}, scopes: e.scopes, tokens: t, sum: sum}, nil
+	}
+	if c.Certificate != "" {
+		return Caller{client: client{kind: byCertificate, name: c.Certificate}, scopes: allScopes}, nil
+	}
+	return Caller{client: client{kind: byAddress, addr: network(c.Address)}, scopes: allScopes}, nil
+}
+
+// network returns what an address is counted under: whoever has one address of
+// an IPv6 network commonly has all 2^64.
+func network(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	bits := 64
+	if a.Is4() {
+		bits = 32
+	}
+	p, err := a.Prefix(bits)
+	if err != nil { // not an address: all of those are one client
+		return netip.Prefix{}
+	}
+	return p
+}
+
+// Allow lets one call of c through, whatever number of IDs it asks for, and
+// counts it for the client's rate. A call that is turned away does not count.
+//
+// It returns ErrUnknownToken if the caller's token was struck off since,
+// ErrPermissionDenied, or a *LimitedError, looked at in this order.
+func (g *Guard) Allow(c Caller, s Scope) error {
+	if g == nil {
+		return nil
+	}
+	if t := g.tokens.Load(); t != c.tokens && t != nil {
+		if c.tokens == nil {
+			return ErrNoToken
+		}
+		e := t.find(&c.sum)
+		if e == nil {
+			return ErrUnknownToken
+		}
+		c.scopes, c.client.name = e.scopes, e.name
+	}
+	if !c.scopes.has(s) {
+		return ErrPermissionDenied
+	}
+	if g.limit == nil {
+		return nil
+	}
+	if wait := g.limit.take(c.client); wait > 0 {
+		return &LimitedError{RetryAfter: wait}
+	}
+	return nil
+}

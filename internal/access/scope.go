@@ -1,0 +1,64 @@
+package access
+
+import (
+	"errors"
+	"strings"
+)
+
+// Scope is what a call needs and a token has.
+type Scope uint8
+
+// The scopes. Admin includes the others.
+const (
+	Issue Scope = iota // draw IDs
+	Read               // decode IDs, see the cluster
+	Admin              // change what the node does
+	numScopes
+)
+
+var scopeNames = [numScopes]string{"issue", "read", "admin"}
+
+// String returns the scope's name in a token file.
+func (s Scope) String() string { return scopeNames[s] }
+
+// scopes is a set of them, a bit for each.
+type scopes uint8
+
+const allScopes scopes = 1<<numScopes - 1
+
+func (s scopes) has(one Scope) bool { return s&(1<<one) != 0 }
+
+// String returns the names, comma-separated: admin alone where it is in.
+func (s scopes) String() string {
+	if s.has(Admin) {
+		return Admin.String()
+	}
+	var names []string
+	for one := range numScopes {
+		if s.has(one) {
+			names = append(names, one.String())
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// ErrScope says that a list of scopes is not one.
+var ErrScope = errors.New("access: scopes are issue, read or admin, comma-separated, each once")
+
+func parseScopes(s string) (scopes, error) {
+	var set scopes
+	for name := range strings.SplitSeq(s, ",") {
+		one := Scope(0)
+		for one < numScopes && scopeNames[one] != name {
+			one++
+		}
+		if one == numScopes || set&(1<<one) != 0 {
+			return 0, ErrScope
+		}
+		set |= 1 << one
+	}
+	if set.has(Admin) {
+		set = allScopes
+	}
+	return set, nil
+}

@@ -1,0 +1,199 @@
+package access
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Bounds of a token file, so that looking a token up stays cheap.
+const (
+	MaxTokens    = 1024
+	MaxTokenFile = 256 << 10 // bytes
+)
+
+// Errors of ParseTokens, in a *LineError where they are of one line.
+var (
+	ErrFields   = errors.New("access: a line is a name, scopes and sha256:HEX, separated by spaces")
+	ErrName     = errors.New("access: a name has up to 63 letters a-z, digits, '.', '_' and '-', and begins with a letter or digit")
+	ErrHash     = errors.New("access: the third field is not sha256: and 64 hex digits; make the line with «allocator token new»")
+	ErrTwice    = errors.New("access: the same token stands in an earlier line")
+	ErrTooMany  = fmt.Errorf("access: more than %d tokens", MaxTokens)
+	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes", MaxTokenFile)
+	ErrEmpty    = errors.New("access: the token file has no token: nobody could call")
+)
+
+// LineError is what is wrong in a line of a token file. It quotes none of it:
+// somebody may have written a token there.
+type LineError struct {
+	Line int // from 1
+	Err  error
+}
+
+// Error names the line.
+func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+
+// Unwrap returns the cause.
+func (e *LineError) Unwrap() error { return e.Err }
+
+// Tokens are those that are let in. They do not change.
+type Tokens struct {
+	entries []entry
+}
+
+type entry struct {
+	sum    [sha256.Size]byte
+	name   string
+	scopes scopes
+}
+
+// Len returns how many there are.
+func (t *Tokens) Len() int { return len(t.entries) }
+
+var tokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+const hashPrefix = "sha256:"
+
+// ParseTokens reads a token file: a line for each token, with a name, its scopes
+// and the SHA-256 of it in hex. Empty lines and lines that begin with # are
+// skipped.
+//
+//	checkout  issue       sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
+//	support   issue,read  sha256:fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9
+//
+// Tokens of one name are one client: to change a token, its new line stands
+// beside the old one until everybody has the new token.
+//
+// It returns a *LineError, or ErrTooLarge, ErrTooMany or ErrEmpty.
+func ParseTokens(file []byte) (*Tokens, error) {
+	if len(file) > MaxTokenFile {
+		return nil, ErrTooLarge
+	}
+	t := &Tokens{}
+	seen := map[[sha256.Size]byte]bool{}
+	n := 0
+	for line := range strings.Lines(string(file)) {
+		n++
+		fields := strings.Fields(line)
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		e, err := parseEntry(fields)
+		if err == nil && seen[e.sum] {
+			err = ErrTwice
+		}
+		if err != nil {
+			return nil, &LineError{n, err}
+		}
+		if len(t.entries) == MaxTokens {
+			return nil, ErrTooMany
+		}
+		seen[e.sum] = true
+		t.entries = append(t.entries, e)
+	}
+	if len(t.entries) == 0 {
+		return nil, ErrEmpty
+	}
+	return t, nil
+}
+
+func parseEntry(fields []string) (e entry, err error) {
+	if len(fields) != 3 {
+		return entry{}, ErrFields
+	}
+	if !tokenName.MatchString(fields[0]) {
+		return entry{}, ErrName
+	}
+	e.name = fields[0]
+	if e.scopes, err = parseScopes(fields[1]); err != nil {
+		return entry{}, err
+	}
+	digits, ok := strings.CutPrefix(fields[2], hashPrefix)
+	if !ok || len(digits) != hex.EncodedLen(len(e.sum)) {
+		return entry{}, ErrHash
+	}
+	if _, err := hex.Decode(e.sum[:], []byte(digits)); err != nil {
+		return entry{}, ErrHash
+	}
+	return e, nil
+}
+
+// find returns the entry of a token's hash, or nil. Its time does not tell which
+// entry it was, nor how much of one was met.
+func (t *Tokens) find(sum *[sha256.Size]byte) *entry {
+	at := -1
+	for i := range t.entries {
+		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(t.entries[i].sum[:], sum[:]), i, at)
+	}
+	if at < 0 {
+		return nil
+	}
+	return &t.entries[at]
+}
+
+// tokenPrefix lets people, and programs that search for leaked secrets, see what
+// a token is for.
+const tokenPrefix = "allocator_"
+
+// NewToken returns a new token of 130 random bits, and its line of a token file.
+// scopes is a comma-separated list.
+//
+// It returns ErrName or ErrScope.
+func NewToken(name, scopeList string) (token, line string, err error) {
+	if !tokenName.MatchString(name) {
+		return "", "", ErrName
+	}
+	set, err := parseScopes(scopeList)
+	if err != nil {
+		return "", "", err
+	}
+	token = tokenPrefix + rand.Text()
+	sum := sha256.Sum256([]byte(token))
+	return token, fmt.Sprintf("%s %s %s%x", name, set, hashPrefix, sum), nil
+}
+
+// maxToken is the longest token that is looked at, in bytes.
+const maxToken = 256
+
+// wellFormed reports whether s is of the letters that a bearer token may have.
+//
+// Source: RFC 6750, section 2.1 (b64token).
+func wellFormed(s string) bool {
+	if len(s) > maxToken {
+		return false
+	}
+	s = strings.TrimRight(s, "=")
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case strings.IndexByte("-._~+/", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// Bearer returns the token in the value of an Authorization header. The word
+// Bearer is taken in any case, with any number of spaces behind it.
+//
+// It returns ErrNoToken for an empty value and ErrMalformed for any other that is
+// not of this form.
+//
+// Source: RFC 9110, section 11.4; RFC 6750, section 2.1.
+func Bearer(header string) (string, error) {
+	if header == "" {
+		return "", ErrNoToken
+	}
+	scheme, token, _ := strings.Cut(header, " ")
+	token = strings.Trim(token, " ")
+	if !strings.EqualFold(scheme, "bearer") || !wellFormed(token) {
+		return "", ErrMalformed
+	}
+	return token, nil
+}
