@@ -1,0 +1,285 @@
+package access
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// line returns a line of a token file for a known token.
+func line(name, scopes, token string) string {
+	return fmt.Sprintf("%s %s sha256:%x\n", name, scopes, sha256.Sum256([]byte(token)))
+}
+
+func parse(t testing.TB, file string) *Tokens {
+	t.Helper()
+	tokens, err := ParseTokens([]byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tokens
+}
+
+func TestNilGuardLetsEverybodyThrough(t *testing.T) {
+	g := New(Config{})
+	if g != nil {
+		t.Fatalf("a guard for nothing: %v", g)
+	}
+	c, err := g.Identify(Credentials{Token: "whatever"})
+	if err != nil || g.NeedsToken() {
+		t.Fatalf("%v, needs a token: %t", err, g.NeedsToken())
+	}
+	for s := range numScopes {
+		if err := g.Allow(c, s); err != nil {
+			t.Errorf("%v: %v", s, err)
+		}
+	}
+}
+
+// Each scope lets through what it names, and admin everything.
+func TestScopes(t *testing.T) {
+	g := New(Config{Tokens: parse(t, line("i", "issue", "ti")+line("r", "read", "tr")+line("ir", "read,issue", "tir")+line("a", "admin", "ta"))})
+	for _, tc := range []struct {
+		token               string
+		issue, read, admin_ bool
+	}{
+		{"ti", true, false, false},
+		{"tr", false, true, false},
+		{"tir", true, true, false},
+		{"ta", true, true, true},
+	} {
+		c, err := g.Identify(Credentials{Token: tc.token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for s, want := range map[Scope]bool{Issue: tc.issue, Read: tc.read, Admin: tc.admin_} {
+			err := g.Allow(c, s)
+			if want != (err == nil) || err != nil && !errors.Is(err, ErrPermissionDenied) {
+				t.Errorf("token %s, scope %v: %v", tc.token, s, err)
+			}
+		}
+	}
+	if err := g.Allow(Caller{}, Issue); !errors.Is(err, ErrNoToken) {
+		t.Errorf("somebody who was never identified: %v", err)
+	}
+	if err := New(Config{Rate: 1, Now: func() clock.Mono { return 0 }}).Allow(Caller{}, Issue); !errors.Is(err, ErrPermissionDenied) {
+		t.Errorf("somebody who was never identified, without tokens: %v", err)
+	}
+}
+
+func TestIdentify(t *testing.T) {
+	g := New(Config{Tokens: parse(t, line("shop", "issue", "good"))})
+	for _, tc := range []struct {
+		c    Credentials
+		want error
+	}{
+		{Credentials{Token: "good"}, nil},
+		{Credentials{}, ErrNoToken},
+		{Credentials{Certificate: "shop"}, ErrNoToken},
+		{Credentials{Token: "Good"}, ErrUnknownToken},
+		{Credentials{Token: "good="}, ErrUnknownToken},
+		{Credentials{Token: "go od"}, ErrMalformed},
+		{Credentials{Token: "good\n"}, ErrMalformed},
+		{Credentials{Token: string(make([]byte, 300))}, ErrMalformed},
+	} {
+		c, err := g.Identify(tc.c)
+		if !errors.Is(err, tc.want) || tc.want != nil && (!errors.Is(err, ErrUnauthenticated) || c != (Caller{})) {
+			t.Errorf("%+v: %v, want %v", tc.c, err, tc.want)
+		}
+		if err == nil && c.Name() != "shop" {
+			t.Errorf("name %q", c.Name())
+		}
+	}
+	limited := New(Config{Rate: 1, Now: func() clock.Mono { return 0 }})
+	for want, c := range map[string]Credentials{
+		"crm":               {Certificate: "crm", Address: netip.MustParseAddr("10.1.2.3")},
+		"10.1.2.3/32":       {Address: netip.MustParseAddr("::ffff:10.1.2.3")},
+		"2001:db8:0:1::/64": {Address: netip.MustParseAddr("2001:db8:0:1:2:3:4:5%eth0")},
+		"invalid Prefix":    {},
+	} {
+		who, err := limited.Identify(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := who.client.name
+		if got == "" {
+			got = who.client.addr.String()
+		}
+		if got != want {
+			t.Errorf("%+v is %q, want %q", c, got, want)
+		}
+	}
+}
+
+// A token that is struck off is refused on connections that it opened, and a
+// token whose scopes change has the new ones.
+func TestSetTokensReachesOpenConnections(t *testing.T) {
+	g := New(Config{Tokens: parse(t, line("a", "issue", "ta")+line("b", "issue", "tb"))})
+	a, _ := g.Identify(Credentials{Token: "ta"})
+	b, _ := g.Identify(Credentials{Token: "tb"})
+	g.SetTokens(parse(t, line("c", "issue", "tc")+line("a", "read", "ta")))
+	if err := g.Allow(a, Issue); !errors.Is(err, ErrPermissionDenied) {
+		t.Errorf("a scope taken away: %v", err)
+	}
+	if err := g.Allow(a, Read); err != nil {
+		t.Errorf("a scope given: %v", err)
+	}
+	if err := g.Allow(b, Issue); !errors.Is(err, ErrUnknownToken) {
+		t.Errorf("a token struck off: %v", err)
+	}
+}
+
+// table of a rate of 10 a second with a burst of 3: when calls are let through.
+func TestRate(t *testing.T) {
+	var now clock.Mono
+	g := New(Config{Rate: 10, Burst: 3, Now: func() clock.Mono { return now }})
+	one, _ := g.Identify(Credentials{Certificate: "one"})
+	two, _ := g.Identify(Credentials{Certificate: "two"})
+	const ms = clock.Mono(time.Millisecond)
+	for i, tc := range []struct {
+		at   clock.Mono
+		who  Caller
+		wait time.Duration // 0: let through
+	}{
+		{0, one, 0}, {0, one, 0}, {0, one, 0}, // the burst
+		{0, one, 100 * time.Millisecond},
+		{0, two, 0}, // each client has its own
+		{40 * ms, one, 60 * time.Millisecond},
+		{100 * ms, one, 0}, // what was refused did not count
+		{100 * ms, one, 100 * time.Millisecond},
+		{10_000 * ms, one, 0}, {10_000 * ms, one, 0}, {10_000 * ms, one, 0}, // a pause saves no more than a burst
+		{10_000 * ms, one, 100 * time.Millisecond},
+	} {
+		now = tc.at
+		err := g.Allow(tc.who, Issue)
+		limited, _ := errors.AsType[*LimitedError](err)
+		switch {
+		case tc.wait == 0 && err != nil, tc.wait > 0 && (limited == nil || limited.RetryAfter != tc.wait):
+			t.Errorf("call %d at %v: %v, want a wait of %v", i, time.Duration(tc.at), err, tc.wait)
+		}
+	}
+	// Without the scope, no token of the bucket is used.
+	g = New(Config{Tokens: parse(t, line("r", "read", "tr")), Rate: 1, Now: func() clock.Mono { return now }})
+	r, _ := g.Identify(Credentials{Token: "tr"})
+	for range 5 {
+		if err := g.Allow(r, Issue); !errors.Is(err, ErrPermissionDenied) {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Allow(r, Read); err != nil {
+		t.Errorf("refusals counted for the rate: %v", err)
+	}
+}
+
+// Any number of callers at once get the burst and not one more.
+func TestRateIsExactUnderConcurrency(t *testing.T) {
+	g := New(Config{Rate: 1, Burst: 500, Now: func() clock.Mono { return 7 }})
+	c, _ := g.Identify(Credentials{Certificate: "one"})
+	var passed atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				if g.Allow(c, Issue) == nil {
+					passed.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if passed.Load() != 500 {
+		t.Errorf("%d passed, want 500", passed.Load())
+	}
+}
+
+// A flood of addresses uses no more memory than the bound, and does not give a
+// client that is over its rate a new start.
+func TestClientsAreBounded(t *testing.T) {
+	var now clock.Mono = 1
+	g := New(Config{Rate: 10, Burst: 100, Now: func() clock.Mono { return now }})
+	busy, _ := g.Identify(Credentials{Certificate: "busy"})
+	for range 100 {
+		if err := g.Allow(busy, Issue); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size := func() (n int) {
+		for i := range g.limit.shards {
+			n += len(g.limit.shards[i].clients)
+		}
+		return n
+	}
+	for i := range 3 * numShards * shardLimit {
+		c, _ := g.Identify(Credentials{Address: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})})
+		if err := g.Allow(c, Issue); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := size(); n > numShards*shardLimit {
+		t.Errorf("%d clients are remembered", n)
+	}
+	if err := g.Allow(busy, Issue); err == nil {
+		t.Error("the flood gave the busy client a new start")
+	}
+	// Everybody falls silent: the next ones take the places of all of them.
+	now += clock.Mono(time.Hour)
+	for i := range 64 * numShards {
+		c, _ := g.Identify(Credentials{Address: netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)})})
+		_ = g.Allow(c, Issue)
+	}
+	if n := size(); n > 2*64*numShards {
+		t.Errorf("%d clients are remembered after an hour of silence", n)
+	}
+}
+
+func TestAllowAllocatesNothing(t *testing.T) {
+	g := New(Config{Tokens: parse(t, line("a", "issue", "ta")), Rate: 1_000_000, Now: func() clock.Mono { return 0 }})
+	if n := testing.AllocsPerRun(1000, func() {
+		c, err := g.Identify(Credentials{Token: "ta"})
+		if err != nil || g.Allow(c, Issue) != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a call", n)
+	}
+}
+
+func BenchmarkGuard(b *testing.B) {
+	start := time.Now()
+	now := func() clock.Mono { return clock.Mono(time.Since(start)) }
+	for _, tokens := range []int{1, 10, 1024} {
+		file := ""
+		for i := range tokens {
+			file += line("a", "issue", fmt.Sprint("t", i))
+		}
+		g := New(Config{Tokens: parse(b, file), Rate: 1_000_000_000, Now: now})
+		b.Run(fmt.Sprintf("tokens=%d", tokens), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				c, _ := g.Identify(Credentials{Token: "t0"})
+				_ = g.Allow(c, Issue)
+			}
+		})
+	}
+	g := New(Config{Rate: 1_000_000_000, Now: now})
+	b.Run("limit", func(b *testing.B) {
+		for b.Loop() {
+			c, _ := g.Identify(Credentials{Certificate: "crm"})
+			_ = g.Allow(c, Issue)
+		}
+	})
+	b.Run("off", func(b *testing.B) {
+		var g *Guard
+		for b.Loop() {
+			c, _ := g.Identify(Credentials{Token: "t0"})
+			_ = g.Allow(c, Issue)
+		}
+	})
+}
