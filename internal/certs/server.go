@@ -1,0 +1,145 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/flakelease/allocator/internal/reload"
+)
+
+// ServerFiles are PEM files: a certificate with its chain, its key, and the
+// authorities that sign clients' certificates. With ClientCA, a client must have
+// one; "" asks for none.
+type ServerFiles struct {
+	Cert, Key, ClientCA string
+}
+
+// Server is the side that is connected to. All methods are safe for concurrent
+// use.
+type Server struct {
+	files *reload.Value[*serving]
+}
+
+// serving is made of one state of the files.
+type serving struct {
+	cert    tls.Certificate
+	clients *x509.CertPool // nil: no certificate is asked for
+}
+
+// NewServer reads the files. It returns an error that names the file at fault.
+func NewServer(f ServerFiles, log *slog.Logger) (*Server, error) {
+	v, err := reload.New(reload.Config[*serving]{
+		What:  "tls",
+		Files: []string{f.Cert, f.Key, f.ClientCA},
+		Parse: func(c [][]byte) (*serving, error) {
+			s := &serving{}
+			var err error
+			if s.cert, err = pair(f.Cert, f.Key, c[0], c[1]); err != nil {
+				return nil, err
+			}
+			s.clients, err = pool(f.ClientCA, c[2])
+			return s, err
+		},
+		Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Server{v}, nil
+}
+
+// pair returns a certificate with its key. The error names the files, and quotes
+// nothing of them.
+func pair(certFile, keyFile string, cert, key []byte) (tls.Certificate, error) {
+	p, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return p, fmt.Errorf("%s and %s are no certificate with its key: %w", certFile, keyFile, err)
+	}
+	return p, nil
+}
+
+// pool returns the authorities in a file; nil if there is no file.
+func pool(file string, pem []byte) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	p := x509.NewCertPool()
+	if !p.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s has no certificate in PEM form", file)
+	}
+	return p, nil
+}
+
+// Run looks for new files until ctx ends, and returns nil then.
+func (s *Server) Run(ctx context.Context) error { return s.files.Run(ctx) }
+
+// Check looks for new files now.
+func (s *Server) Check() { s.files.Check() }
+
+// Failing reports whether the files cannot be used as they are now.
+func (s *Server) Failing() bool { return s.files.Failing() }
+
+// Expires returns when the certificate in use ends.
+func (s *Server) Expires() time.Time { return s.files.Get().cert.Leaf.NotAfter }
+
+// Config returns a configuration for one listener, with the protocols it speaks
+// by ALPN. It follows the files.
+//
+// TLS 1.3 is the least: every client in use has it. Sessions are not resumed: a
+// ticket would let a client in whose authority was struck off since, and our
+// connections are too few and long for it to matter.
+func (s *Server) Config(protocols ...string) *tls.Config {
+	type made struct {
+		of     *serving
+		config *tls.Config
+	}
+	var last atomic.Pointer[made]
+	current := func() *tls.Config {
+		now := s.files.Get()
+		if m := last.Load(); m != nil && m.of == now {
+			return m.config
+		}
+		m := &made{now, now.config(protocols)}
+		last.Store(m)
+		return m.config
+	}
+	c := current().Clone()
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return current(), nil }
+	return c
+}
+
+func (s *serving) config(protocols []string) *tls.Config {
+	c := &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{s.cert},
+		NextProtos:             protocols,
+		SessionTicketsDisabled: true,
+	}
+	if s.clients != nil {
+		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, s.clients
+	}
+	return c
+}
+
+// ClientName returns the name in the client certificate of a connection, "" if it
+// showed none that was verified: the common name, else the first DNS name or URI.
+func ClientName(state *tls.ConnectionState) string {
+	if state == nil || len(state.VerifiedChains) == 0 || len(state.PeerCertificates) == 0 {
+		return ""
+	}
+	cert := state.PeerCertificates[0]
+	switch {
+	case cert.Subject.CommonName != "":
+		return cert.Subject.CommonName
+	case len(cert.DNSNames) > 0:
+		return cert.DNSNames[0]
+	case len(cert.URIs) > 0:
+		return cert.URIs[0].String()
+	}
+	return cert.SerialNumber.String()
+}
