@@ -26,6 +26,9 @@ type Config struct {
 	Listen    Listen
 	Advertise Advertise
 	Gossip    Gossip
+	TLS       ServerTLS
+	Auth      Auth
+	Limit     Limit
 	Log       Log
 	Drain     Drain
 	Stop      Stop
@@ -94,6 +97,25 @@ type Gossip struct {
 	Insecure bool   // listen beyond loopback without a key
 }
 
+// ServerTLS is how our own ports are encrypted; PEM files, "" is none.
+type ServerTLS struct {
+	Cert, Key string
+	ClientCA  string // authorities of client certificates, which are then required
+	Admin     bool   // the admin port too
+}
+
+// Auth is who may call.
+type Auth struct {
+	TokenFile string // "": everybody who can connect
+}
+
+// Limit is how much one client, or all of a port, may ask for; 0 is no limit.
+type Limit struct {
+	RequestsPerSecond int // of one client
+	Burst             int // of one client, at once; 0: RequestsPerSecond
+	Connections       int // of one port
+}
+
 // Log is what is logged to stderr, and how.
 type Log struct {
 	Level  string // debug, info, warn or error
@@ -136,6 +158,7 @@ func Default() Config {
 		},
 		Clock:  Clock{StepHold: 10 * time.Second, Grace: 60 * time.Second, Policy: "allow"},
 		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:9100", Gossip: "127.0.0.1:7946"},
+		Limit:  Limit{Connections: 4096},
 		Log:    Log{Level: "info", Format: "text"},
 		Drain:  Drain{Timeout: 10 * time.Second},
 		Stop:   Stop{Timeout: 5 * time.Second},

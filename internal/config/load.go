@@ -41,6 +41,7 @@ var (
 const (
 	EnvConfig = EnvPrefix + "CONFIG" // path of the file, where --config is not given
 	EnvAddr   = EnvPrefix + "ADDR"   // nodes that client commands ask
+	EnvToken  = EnvPrefix + "TOKEN"  // that they show
 )
 
 // layer is one source of settings: raw values by key.
@@ -147,7 +148,7 @@ func fromEnv(s Sources, known map[string]bool) (layer, error) {
 		case v == "": // how charts and compose files say unset
 		case ok:
 			l.values[key] = v
-		case !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr:
+		case !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr, name == EnvToken:
 		case serviceLinks.MatchString(name):
 		default:
 			best := closest(name, keysOf(keys))

@@ -90,6 +90,7 @@ func (c Config) Validate() error {
 	if err := checkAddress(c.Advertise.Gossip, false); c.Advertise.Gossip != "" && err != nil {
 		rule(false, "advertise.gossip", "%v", err)
 	}
+	c.validateAccess(rule)
 	rule(oneOf(c.Clock.Policy, "allow", "refuse"), "clock.policy", "%q is neither allow nor refuse", c.Clock.Policy)
 	rule(c.Clock.StepHold > 0 && c.Clock.StepHold <= time.Hour, "clock.step-hold", "%v is not above 0 and up to 1h", c.Clock.StepHold)
 	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace", "%v is not above 0 and up to 1h", c.Clock.Grace)
@@ -128,6 +129,60 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 	rule((e.Username == "") == (e.PasswordFile == ""), "etcd.username", "etcd.username and etcd.password-file come together")
 	rule((e.TLS.Cert == "") == (e.TLS.Key == ""), "etcd.tls.cert", "etcd.tls.cert and etcd.tls.key come together")
 	rule(e.DialTimeout > 0 && e.DialTimeout <= time.Minute, "etcd.dial-timeout", "%v is not above 0 and up to 1m", e.DialTimeout)
+}
+
+// Bounds of the limits. Beyond them a limit is a mistake, or none.
+const (
+	maxRate        = 10_000_000
+	maxConnections = 1_000_000
+)
+
+func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
+	t, l := c.TLS, c.Limit
+	rule((t.Cert == "") == (t.Key == ""), "tls.cert", "tls.cert and tls.key come together")
+	rule(t.ClientCA == "" || t.Cert != "", "tls.client-ca", "clients show certificates over TLS alone: give tls.cert and tls.key as well")
+	rule(!t.Admin || t.Cert != "", "tls.admin", "there is no certificate for it: give tls.cert and tls.key as well")
+	rule(l.RequestsPerSecond >= 0 && l.RequestsPerSecond <= maxRate, "limit.requests-per-second", "%d is not within 0 and %d", l.RequestsPerSecond, maxRate)
+	rule(l.Burst >= 0 && l.Burst <= maxRate, "limit.burst", "%d is not within 0 and %d", l.Burst, maxRate)
+	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst", "there is no limit that it is the burst of: give limit.requests-per-second as well")
+	rule(l.Connections >= 0 && l.Connections <= maxConnections, "limit.connections", "%d is not within 0 and %d", l.Connections, maxConnections)
+}
+
+// Exposed returns what a stranger on the network could do with the API as it is
+// configured, a sentence each with what to change; none for one on loopback. A
+// node starts all the same: encryption may be the business of a mesh or a proxy.
+func (c Config) Exposed() (problems []string) {
+	var open []string
+	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}} {
+		if a.addr != "" && !loopback(a.addr) {
+			open = append(open, a.key+" ("+a.addr+")")
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	where := strings.Join(open, " and ")
+	plain := c.TLS.Cert == ""
+	switch {
+	case plain && c.Auth.TokenFile != "":
+		problems = append(problems, "tokens cross the network in clear, and whoever reads one can use it: set tls.cert and tls.key, or listen on loopback: "+where)
+	case plain:
+		problems = append(problems, "the API is open to the network without TLS: set tls.cert and tls.key, or listen on loopback: "+where)
+	}
+	if c.Auth.TokenFile == "" && c.TLS.ClientCA == "" {
+		problems = append(problems, "whoever reaches the API may draw IDs and drain the node: set auth.token-file or tls.client-ca, or listen on loopback: "+where)
+	}
+	return problems
+}
+
+// loopback reports whether an address to listen on is this machine's alone.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func (c Config) validateLease(rule func(bool, string, string, ...any)) {
