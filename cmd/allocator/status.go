@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -77,7 +78,8 @@ type nodeLine struct {
 	Version  string `json:"version"`
 	GRPC     string `json:"grpc"`
 	HTTP     string `json:"http"`
-	SID      int32  `json:"sid"` // -1: a standby
+	SID      int32  `json:"sid"`                 // -1: a standby
+	SIDs     string `json:"sid_range,omitempty"` // that it may take; empty: all
 	// Clock is null where the node asked has not heard of it.
 	Clock *peerLine `json:"clock"`
 }
@@ -122,7 +124,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		v.Layout, v.PoolSize = layout.String(), layout.Holders()
 	}
 	for _, n := range c.GetNodes() {
-		v.Nodes = append(v.Nodes, nodeLine{n.GetName(), n.GetInstance(), n.GetVersion(), n.GetGrpcAddress(), n.GetHttpAddress(), n.GetSid(), newPeerLine(n.GetClock())})
+		v.Nodes = append(v.Nodes, nodeLine{n.GetName(), n.GetInstance(), n.GetVersion(), n.GetGrpcAddress(), n.GetHttpAddress(), n.GetSid(), n.GetSidRange(), newPeerLine(n.GetClock())})
 	}
 	for _, s := range c.GetSids() {
 		if s.GetState() == "held" {
@@ -153,7 +155,10 @@ func (v clusterView) print(w io.Writer) error {
 		sid, term, left := "standby", "-", "-"
 		if n.SID >= 0 {
 			s := bySID[n.SID]
-			sid, term, left = fmt.Sprint(n.SID), fmt.Sprint(s.Term), fmt.Sprintf("%.1fs", float64(s.WindowMs)/1000)
+			sid, term, left = strconv.Itoa(int(n.SID)), fmt.Sprint(s.Term), fmt.Sprintf("%.1fs", float64(s.WindowMs)/1000)
+		}
+		if n.SIDs != "" {
+			sid += " of " + n.SIDs
 		}
 		verdict, offset := n.Clock.columns()
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, verdict, offset, n.GRPC, n.HTTP, n.Version)

@@ -9,6 +9,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // Config is all that one node is told. The option table in options.go names
@@ -19,6 +20,7 @@ type Config struct {
 	Root      string       // first part of every key in etcd
 	Layout    flake.Layout // constant of the space
 	Epoch     clock.Millis // constant of the space, Unix ms
+	SIDs      lease.SIDs   // that this node may take; zero: all
 	Etcd      Etcd
 	Lease     Lease
 	Issue     Issue

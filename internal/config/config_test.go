@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 var update = flag.Bool("update", false, "rewrite the reference page")
@@ -137,6 +138,9 @@ func TestBadValues(t *testing.T) {
 		"ALLOCATOR_ISSUE_ENTROPY_BYTES=one":         "not a whole number",
 		"ALLOCATOR_PPROF=maybe":                     "neither true nor false",
 		"ALLOCATOR_LAYOUT=huge":                     "scalable or fleet",
+		"ALLOCATOR_SID_RANGE=0..23":                 "write first-last",
+		"ALLOCATOR_SID_RANGE=5-3":                   "the last sid is below the first",
+		"ALLOCATOR_SID_RANGE=1000-1024":             "write first-last",
 		"ALLOCATOR_EPOCH=yesterday":                 "is no time",
 		"ALLOCATOR_EPOCH=2024-01-01T0:0:0Z":         "is no time",
 		"ALLOCATOR_EPOCH=2024-01-01T00:00:00.0001Z": "finer than a millisecond",
@@ -170,6 +174,8 @@ func TestValidate(t *testing.T) {
 		{"root", func(c *Config) { c.Root = "-x" }},
 		{"layout", func(c *Config) { c.Layout = flake.Standalone }},
 		{"epoch", func(c *Config) { c.Epoch = -1 }},
+		{"sid-range", func(c *Config) { c.SIDs = lease.SIDs{From: 24, To: 33} }},
+		{"sid-range", func(c *Config) { c.SIDs = lease.SIDs{From: 3, To: 3} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"localhost"} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"ftp://a:1"} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"http://u:p@a:1"} }},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // value is a field of a Config as text: pflag.Value, for flags, variables and
@@ -111,6 +112,10 @@ func layoutValue(p *flake.Layout) *value {
 		}
 		return v, nil
 	}, flake.Layout.String)
+}
+
+func sidsValue(p *lease.SIDs) *value {
+	return textValue(p, "sids", lease.ParseSIDs, lease.SIDs.String)
 }
 
 // EpochValue returns p as a value that reads a date, an RFC 3339 time or Unix

@@ -202,9 +202,11 @@ func (d *Daemon) build() error {
 			Registration: lease.Registration{
 				Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
 				GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip,
+				SIDs: d.cfg.SIDs.String(),
 			},
 			Gated:  true,
 			Format: d.cfg.Format(),
+			SIDs:   d.cfg.SIDs,
 			Window: l.Window, ExtendEvery: l.ExtendEvery, TTL: l.TTL, KeepAliveEvery: l.KeepAlive,
 			ReloadEvery: l.ReloadEvery, RetryAfter: retryAfter,
 			MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,

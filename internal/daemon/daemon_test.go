@@ -506,3 +506,36 @@ func TestNewRefuses(t *testing.T) {
 		t.Errorf("missing password file: got %v", err)
 	}
 }
+
+// A node takes sids of its range alone, and says so where it shows who it is.
+func TestSIDRange(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	initSpace(t, c)
+	c.SIDs = lease.SIDs{From: 24, To: 25}
+	one := start(t, c)
+	one.untilReady(t, 20*time.Second)
+	if sid := c.Format().SID(one.next(t)); sid != 24 {
+		t.Errorf("issues from sid %d, want 24", sid)
+	}
+	if _, body := get(t, "http://"+one.Addresses().HTTP+"/v1/cluster"); !strings.Contains(body, `"sid_range":"24"`) {
+		t.Errorf("the cluster's page does not show the range: %s", body)
+	}
+	if code, body := get(t, "http://"+one.Addresses().Admin+"/readyz?verbose"); code != 200 || !strings.Contains(body, "[+] sid: 24 of 24, lease holding") {
+		t.Errorf("readyz: %d %s", code, body)
+	}
+	c.Node.Name = "b"
+	two := start(t, c)
+	until(t, 10*time.Second, "stands by though 31 sids are free", func() bool {
+		_, err := two.Node().Next(t.Context(), 1, 0)
+		var r *node.Refusal
+		return errors.As(err, &r) && r.Reason == node.NoSID && r.Metadata["pool_held"] == "1" && r.Metadata["pool_size"] == "1" &&
+			r.Metadata["sid_range"] == "24" && strings.Contains(r.Message, "no sid in 24 (sid-range) is free: 1 of 1 are held by a")
+	})
+	if err := one.stop(); err != nil {
+		t.Fatal(err)
+	}
+	two.untilReady(t, 10*time.Second)
+	if sid := c.Format().SID(two.next(t)); sid != 24 {
+		t.Errorf("issues from sid %d, want 24", sid)
+	}
+}

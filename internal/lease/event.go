@@ -207,8 +207,10 @@ type Status struct {
 	Era         Era
 	Cluster     uint64
 	Revision    int64
-	PoolSize    int
-	PoolHeld    int                  // sids with a holder, when last listed
+	SIDs        SIDs                 // that this node may take; zero: all of the layout
+	PoolSize    int                  // how many these are
+	PoolHeld    int                  // of these, with a holder, when last listed
+	PoolBad     int                  // of these, quarantined and without a holder
 	Quarantined map[flake.SID]string // why a sid is not used
 	Nodes       []Registration       // who is registered, when last listed; do not write
 	Listed      bool                 // the space has been listed

@@ -15,6 +15,7 @@ import (
 type Config struct {
 	Registration Registration // instance, node name and addresses of this process
 	Format       flake.Format // the layout and epoch this node was configured for
+	SIDs         SIDs         // that this node may take; zero: all
 
 	Window         time.Duration // W: how far ahead of the clock a ceiling is reserved
 	ExtendEvery    time.Duration // how often a ceiling is raised
@@ -280,7 +281,7 @@ func (m *Machine) Status() Status {
 		Era:         m.era.Value,
 		Cluster:     m.cluster,
 		Revision:    m.revision,
-		PoolSize:    m.cfg.Format.Layout.Holders(),
+		SIDs:        m.cfg.SIDs,
 		Quarantined: maps.Clone(m.bad),
 		Nodes:       m.nodes,
 		Listed:      m.sids != nil,
@@ -292,10 +293,8 @@ func (m *Machine) Status() Status {
 		s.Held, s.Ceiling = true, t.ceil
 		s.Grant = Grant{SID: t.sid, Term: t.term, Base: t.base, Ceil: t.ceil}
 	}
+	s.PoolSize, s.PoolHeld, s.PoolBad = m.pool()
 	for _, sid := range m.sids {
-		if sid.Holder.Exists() {
-			s.PoolHeld++
-		}
 		s.Ceiling = max(s.Ceiling, sid.Window.Value.Ceil)
 	}
 	if m.rewound != "" {

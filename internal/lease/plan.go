@@ -165,8 +165,7 @@ func (m *Machine) seek(now clock.Reading) {
 			if m.stale { // while we registered, or while the list was on its way
 				m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
 			}
-			m.problem = fmt.Sprintf("no sid is free: %d of %d are held, %d quarantined",
-				m.Status().PoolHeld, m.cfg.Format.Layout.Holders(), len(m.bad))
+			m.problem = m.noneFree()
 		}
 	}
 }
@@ -246,12 +245,13 @@ func (m *Machine) soundBy(now clock.Reading) clock.Millis {
 // choose picks the sid to acquire. In order: the one this node's name had last
 // and the free one with the lowest ceiling, if past; a predecessor of our name,
 // once, when no free sid can be used now; then ours or the lowest, though its
-// ceiling lies ahead: it is taken now and issues when the clock gets there.
+// ceiling lies ahead: it is taken now and issues when the clock gets there. All of
+// it within the sids that this node may take.
 func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 	best, found, bestRank := flake.SID(0), false, 0
 	reclaim, mayReclaim := flake.SID(0), false
-	for i := range m.cfg.Format.Layout.Holders() {
-		sid := flake.SID(i)
+	within := m.cfg.SIDs.In(m.cfg.Format.Layout)
+	for sid := within.From; sid < within.To; sid++ {
 		s := m.sids[sid] // absent: never used
 		if m.bad[sid] != "" {
 			continue

@@ -204,14 +204,16 @@ func TestRandomSchedules(t *testing.T) {
 	if *seed != 0 {
 		first, n = *seed, 1
 	}
-	issued := 0
+	issued, bound := 0, 0
 	for i := first; i < first+n; i++ {
 		s := newSchedule(t)
+		s.confine(rand.New(rand.NewPCG(i, 18)))
 		s.random(rand.New(rand.NewPCG(i, 17)))
 		issued += s.w.hist.IDs()
 		for _, v := range s.w.hist.Check() {
 			t.Errorf("seed %d: %v", i, v)
 		}
+		bound += s.confined(t)
 		if t.Failed() {
 			t.Fatalf("replay with -run TestRandomSchedules -seed %d", i)
 		}
@@ -219,7 +221,40 @@ func TestRandomSchedules(t *testing.T) {
 	if issued < int(n)*100 {
 		t.Errorf("%d IDs in %d schedules: too few to mean anything", issued, n)
 	}
-	t.Logf("%d schedules, %d IDs", n, issued)
+	if bound < int(n)/2 {
+		t.Errorf("%d sids taken by nodes with a range of their own: too few to mean anything", bound)
+	}
+	t.Logf("%d schedules, %d IDs, %d sids taken by nodes with a range", n, issued, bound)
+}
+
+// confine gives half of the nodes a range of their own: of the sids that go
+// round, or of more, or of those that are another's alone.
+func (s *schedule) confine(r *rand.Rand) {
+	s.w.sids = map[string]lease.SIDs{}
+	for _, name := range []string{"n1", "n2", "n3", "n4"} {
+		ranges := []lease.SIDs{{From: 0, To: 1}, {From: 1, To: 2}, {From: 1, To: 9}, {From: 0, To: 2}, {From: 2, To: 32}}
+		if r.IntN(2) == 0 {
+			s.w.sids[name] = ranges[r.IntN(len(ranges))]
+		}
+	}
+}
+
+// confined checks that no process was ever given a sid outside its range, and
+// returns how many were taken by one that has a range.
+func (s *schedule) confined(t *testing.T) (taken int) {
+	t.Helper()
+	for _, g := range s.w.hist.Grants {
+		node, _, _ := strings.Cut(g.Process, "-")
+		r := s.w.sids[node]
+		if r.All() {
+			continue
+		}
+		taken++
+		if !r.Has(g.SID) {
+			t.Errorf("%s holds sid %d, and its range is %v", g.Process, g.SID, r)
+		}
+	}
+	return taken
 }
 
 func (s *schedule) random(r *rand.Rand) {

@@ -33,7 +33,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what the 
 // Times are in ms since the story began. Lower case is asked of the store, upper
 // case is done to the generator.
 //
-// Commands: "start NODE" (named a, b, … in order) · "X tick [D]" lets D pass and
+// Commands: "start NODE [SIDS]" (named a, b, … in order) · "X tick [D]" lets D pass and
 // ticks X, answering what it asks · "X run D" the same, waking X as often as it
 // likes · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
 // (of that kind) · "X deliver" what was late · "X answer" what hangs · "X stop" ·
@@ -169,6 +169,9 @@ func (s *story) command(f []string) string {
 	switch f[0] {
 	case "start":
 		name := string(rune('a' + len(s.procs)))
+		sids, err := lease.ParseSIDs(arg(2))
+		s.check(err)
+		s.w.sids = map[string]lease.SIDs{arg(1): sids}
 		s.procs[name] = s.w.start(arg(1))
 		return ""
 	case "init":

@@ -28,6 +28,7 @@ type world struct {
 	nonce   int
 	hist    history.History
 	moments clock.Mono
+	sids    map[string]lease.SIDs // that a node of that name may take; absent: all
 
 	// fault decides the fate of a call; nil: all succeed.
 	fault func(p *process, a lease.Action) fate
@@ -74,6 +75,7 @@ func (w *world) config(nodeName, instance string, jitter func(time.Duration) tim
 	return lease.Config{
 		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test"},
 		Format:         flake.Default,
+		SIDs:           w.sids[nodeName],
 		Window:         w.window,
 		ExtendEvery:    w.window / 6,
 		TTL:            w.window / 2,

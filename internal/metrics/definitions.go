@@ -85,7 +85,7 @@ var definitions = []Definition{
 	{term, "gauge", nil, "Term of the sid held; it grows with every acquisition of a sid by anyone; 0 without a sid."},
 	{era, "gauge", nil, "Era of the space as last read; 0 before the first read."},
 	{phase, "gauge", []string{"phase"}, "1 for the phase that the lease is in, 0 for the others."},
-	{poolSids, "gauge", []string{"state"}, "Sids of the space by state, as last listed: held, free or quarantined; absent before the first list."},
+	{poolSids, "gauge", []string{"state"}, "Sids that the node may take (sid-range) by state, as last listed: held, free or quarantined; absent before the first list."},
 	{historyRewound, "gauge", nil, "1 while etcd's history is not believed and nothing is issued, else 0."},
 	{alarms, "counter", []string{"kind"}, "Conditions that an operator should look at, by kind."},
 	{etcdLatency, "histogram", []string{"op"}, "Time of calls to etcd, failed ones included, in seconds."},

@@ -155,8 +155,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if l.Revision != 0 {
 		gauge(poolSids, float64(l.PoolHeld), "held")
-		gauge(poolSids, float64(len(l.Quarantined)), "quarantined")
-		gauge(poolSids, float64(max(l.PoolSize-l.PoolHeld-len(l.Quarantined), 0)), "free")
+		gauge(poolSids, float64(l.PoolBad), "quarantined")
+		gauge(poolSids, float64(max(l.PoolSize-l.PoolHeld-l.PoolBad, 0)), "free")
 	}
 	gauge(historyRewound, flag(l.Phase == lease.Rewound))
 	for _, kind := range alarmKinds {

@@ -6,6 +6,7 @@ import (
 	"net/http/pprof"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -60,14 +61,14 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 		if s.cfg.Clocks != nil {
 			clocks = clockLine(s.cfg.Clocks())
 		}
-		text = conditions(st, s.node.Config().Gen.MaxLead, clocks) + text
+		text = conditions(st, s.node.Config().Gen, clocks) + text
 	}
 	plain(w, status, text)
 }
 
 // conditions returns a line for each thing that readiness depends on; clocks says
 // how the verdict came about.
-func conditions(st node.Stats, maxLead clock.Millis, clocks string) string {
+func conditions(st node.Stats, g gen.Config, clocks string) string {
 	line := func(ok bool, format string, args ...any) string {
 		mark := "[+] "
 		if !ok {
@@ -81,13 +82,14 @@ func conditions(st node.Stats, maxLead clock.Millis, clocks string) string {
 	if st.Lease.Problem != "" {
 		problem = ", " + st.Lease.Problem
 	}
+	within := st.Lease.SIDs.In(g.Layout)
 	if !st.Holding {
-		return text + line(false, "sid: none, lease %v%s", st.Lease.Phase, problem)
+		return text + line(false, "sid: none of %v, lease %v%s", within, st.Lease.Phase, problem)
 	}
 	return text +
-		line(true, "sid: %d, lease %v%s", st.SID, st.Lease.Phase, problem) +
+		line(true, "sid: %d of %v, lease %v%s", st.SID, within, st.Lease.Phase, problem) +
 		line(st.Ceil > st.Now, "window: %v left", st.WindowLeft().Duration()) +
-		line(st.Lead <= maxLead, "lead: %v, limit %v", st.Lead.Duration(), maxLead.Duration())
+		line(st.Lead <= g.MaxLead, "lead: %v, limit %v", st.Lead.Duration(), g.MaxLead.Duration())
 }
 
 func plain(w http.ResponseWriter, status int, text string) {

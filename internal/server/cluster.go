@@ -47,7 +47,8 @@ type nodeView struct {
 	Version  string `json:"version"`
 	GRPC     string `json:"grpc_address"`
 	HTTP     string `json:"http_address"`
-	SID      int    `json:"sid"` // -1: none
+	SID      int    `json:"sid"`                 // -1: none
+	SIDs     string `json:"sid_range,omitempty"` // that it may take; empty: all
 	// Clock is nil where nothing was heard of it.
 	Clock *peerView `json:"clock,omitempty"`
 }
@@ -191,7 +192,7 @@ func (c *clusterView) fill(v lease.View, st node.Stats) {
 			sid = -1
 		}
 		c.Nodes = append(c.Nodes, nodeView{
-			Instance: string(r.Instance), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, SID: sid,
+			Instance: string(r.Instance), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, SID: sid, SIDs: r.SIDs,
 		})
 	}
 	slices.SortFunc(c.Nodes, func(a, b nodeView) int {
@@ -246,7 +247,7 @@ func (c clusterView) proto() *pb.GetClusterResponse {
 	for _, n := range c.Nodes {
 		res.Nodes = append(res.Nodes, &pb.Node{
 			Instance: n.Instance, Name: n.Name, Version: n.Version,
-			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, Sid: int32(n.SID), Clock: n.Clock.proto(),
+			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, Sid: int32(n.SID), SidRange: n.SIDs, Clock: n.Clock.proto(),
 		})
 	}
 	for _, sid := range c.Sids {

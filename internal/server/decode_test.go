@@ -294,7 +294,7 @@ func TestAdminPort(t *testing.T) {
 	expect("/readyz?verbose", 503, "[-] clock: verdict skewed, offset 900ms, limit 250ms", "[+] sid: 7")
 	expect("/livez", 200, "ok") // liveness has nothing to do with skew
 	standby.set(w)
-	expect("/readyz?verbose", 503, "[-] sid: none, lease standby")
+	expect("/readyz?verbose", 503, "[-] sid: none of 0-31, lease standby")
 	w.server.Drain()
 	expect("/readyz", 503, "DRAINING")
 	alive = errAway

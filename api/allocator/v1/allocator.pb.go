@@ -1143,7 +1143,9 @@ type Node struct {
 	Sid int32 `protobuf:"varint,6,opt,name=sid,proto3" json:"sid,omitempty"`
 	// Its clock, as the node that answered sees it. Absent while that has never
 	// heard from it, or does not judge its own clock by it.
-	Clock         *PeerClock `protobuf:"bytes,7,opt,name=clock,proto3" json:"clock,omitempty"`
+	Clock *PeerClock `protobuf:"bytes,7,opt,name=clock,proto3" json:"clock,omitempty"`
+	// The sids that it may take, as first-last; empty: all of the layout.
+	SidRange      string `protobuf:"bytes,8,opt,name=sid_range,json=sidRange,proto3" json:"sid_range,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1225,6 +1227,13 @@ func (x *Node) GetClock() *PeerClock {
 		return x.Clock
 	}
 	return nil
+}
+
+func (x *Node) GetSidRange() string {
+	if x != nil {
+		return x.SidRange
+	}
+	return ""
 }
 
 // PeerClock is what one node knows of the clock of another, or of its own. Times
@@ -2035,7 +2044,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\fceil_unix_ms\x18\x06 \x01(\x03R\n" +
 	"ceilUnixMs\x12\x1d\n" +
 	"\n" +
-	"ids_issued\x18\a \x01(\x03R\tidsIssued\"\xd7\x01\n" +
+	"ids_issued\x18\a \x01(\x03R\tidsIssued\"\xf4\x01\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2043,7 +2052,8 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\fgrpc_address\x18\x04 \x01(\tR\vgrpcAddress\x12!\n" +
 	"\fhttp_address\x18\x05 \x01(\tR\vhttpAddress\x12\x10\n" +
 	"\x03sid\x18\x06 \x01(\x05R\x03sid\x12-\n" +
-	"\x05clock\x18\a \x01(\v2\x17.allocator.v1.PeerClockR\x05clock\"\x8f\x02\n" +
+	"\x05clock\x18\a \x01(\v2\x17.allocator.v1.PeerClockR\x05clock\x12\x1b\n" +
+	"\tsid_range\x18\b \x01(\tR\bsidRange\"\x8f\x02\n" +
 	"\tPeerClock\x12\x18\n" +
 	"\averdict\x18\x01 \x01(\tR\averdict\x12\x10\n" +
 	"\x03sid\x18\x02 \x01(\x05R\x03sid\x12\x14\n" +

@@ -1,0 +1,143 @@
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flakelease/allocator/flake"
+)
+
+// SIDs is a run of sids [From, To) that a process may take; the zero value is
+// every sid of the layout. Within it a node behaves as if there were no others:
+// it neither takes nor waits for nor reclaims one outside. What ranges others
+// have is nothing to it: two that overlap cost no claim, since a sid is taken by
+// a compare in the store whoever asks for it.
+type SIDs struct {
+	From, To flake.SID
+}
+
+// ParseSIDs reads "first-last", both included, or a single sid. "" is every sid.
+func ParseSIDs(s string) (SIDs, error) {
+	if s == "" {
+		return SIDs{}, nil
+	}
+	first, last, both := strings.Cut(s, "-")
+	if !both {
+		last = first
+	}
+	a, errA := parseSID(first)
+	b, errB := parseSID(last)
+	switch {
+	case errA != nil, errB != nil:
+		return SIDs{}, fmt.Errorf("%q is not a range of sids: write first-last, such as 0-23", s)
+	case b < a:
+		return SIDs{}, fmt.Errorf("%q is empty: the last sid is below the first", s)
+	}
+	return SIDs{From: a, To: b + 1}, nil
+}
+
+// parseSID reads a sid of any layout, in digits alone.
+func parseSID(s string) (flake.SID, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err == nil && n >= uint64(flake.Fleet.Holders()) {
+		err = strconv.ErrRange
+	}
+	return flake.SID(n), err
+}
+
+// All reports whether r is every sid of whatever layout.
+func (r SIDs) All() bool { return r == SIDs{} }
+
+// In returns r with its bounds: those of layout l where r is every sid. What of
+// r lies outside the layout is cut off.
+func (r SIDs) In(l flake.Layout) SIDs {
+	all := SIDs{To: flake.SID(l.Holders())}
+	if r.All() {
+		return all
+	}
+	return SIDs{From: min(r.From, all.To), To: min(r.To, all.To)}
+}
+
+// Has reports whether sid is in r, whose bounds [SIDs.In] has set.
+func (r SIDs) Has(sid flake.SID) bool { return r.From <= sid && sid < r.To }
+
+// Len returns how many sids r has, whose bounds In has set.
+func (r SIDs) Len() int { return int(r.To) - int(r.From) }
+
+// String returns r as ParseSIDs reads it.
+func (r SIDs) String() string {
+	switch {
+	case r.All():
+		return ""
+	case r.Len() == 1:
+		return strconv.Itoa(int(r.From))
+	}
+	return fmt.Sprintf("%d-%d", r.From, r.To-1)
+}
+
+// pool counts the sids that m may take: how many there are, how many of them have
+// a holder, and how many of the rest are quarantined.
+func (m *Machine) pool() (size, held, bad int) {
+	within := m.cfg.SIDs.In(m.cfg.Format.Layout)
+	for sid, s := range m.sids {
+		if within.Has(sid) && s.Holder.Exists() {
+			held++
+		}
+	}
+	for sid := range m.bad {
+		if within.Has(sid) && !m.sids[sid].Holder.Exists() {
+			bad++
+		}
+	}
+	return within.Len(), held, bad
+}
+
+// holdersNamed is how many holders the words for a full pool name.
+const holdersNamed = 8
+
+// noneFree says for a person that no sid can be taken, and who has them.
+func (m *Machine) noneFree() string {
+	within := m.cfg.SIDs.In(m.cfg.Format.Layout)
+	size, held, bad := m.pool()
+	of := ""
+	if !m.cfg.SIDs.All() {
+		of = fmt.Sprintf(" in %s (sid-range)", m.cfg.SIDs)
+	}
+	type holding struct {
+		node string
+		sids int
+	}
+	var who []holding // each name once, in the order of sids
+	for sid := within.From; sid < within.To; sid++ {
+		h := m.sids[sid].Holder
+		if !h.Exists() {
+			continue
+		}
+		name := cmp.Or(h.Value.Node, "unknown")
+		i := slices.IndexFunc(who, func(o holding) bool { return o.node == name })
+		if i < 0 {
+			i, who = len(who), append(who, holding{node: name})
+		}
+		who[i].sids++
+	}
+	var names []string
+	for i, h := range who {
+		switch {
+		case i == holdersNamed:
+			names = append(names, fmt.Sprintf("and %d more", len(who)-i))
+		case i > holdersNamed:
+		case h.sids > 1:
+			names = append(names, fmt.Sprintf("%s (%d)", h.node, h.sids))
+		default:
+			names = append(names, h.node)
+		}
+	}
+	by := ""
+	if len(names) > 0 {
+		by = " by " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("no sid%s is free: %d of %d are held%s, %d quarantined", of, held, size, by, bad)
+}
