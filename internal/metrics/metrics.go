@@ -36,7 +36,7 @@ type Config struct {
 // Metrics is a registry with the series of one node.
 type Metrics struct {
 	registry *prometheus.Registry
-	latency  *prometheus.HistogramVec
+	latency  map[string]prometheus.Observer // by surface
 }
 
 // latencyBuckets are upper bounds in seconds. Serving takes some 10 µs; a request
@@ -48,19 +48,20 @@ var latencyBuckets = []float64{
 // New returns a registry with the series of the node, of the Go runtime and of
 // the process.
 func New(cfg Config) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry()}
+	m := &Metrics{registry: prometheus.NewRegistry(), latency: map[string]prometheus.Observer{}}
+	var latency *prometheus.HistogramVec
 	c := collector{cfg: cfg, desc: map[string]*prometheus.Desc{}}
 	for _, d := range definitions {
 		if d.Name == issueLatency {
-			m.latency = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			latency = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 				Name: d.Name, Help: d.Help, Buckets: latencyBuckets,
 			}, d.Labels)
 			continue
 		}
 		c.desc[d.Name] = d.desc()
 	}
-	cfg.Requests(func(surface, _ string, _ int64) { m.latency.WithLabelValues(surface) })
-	m.registry.MustRegister(c, m.latency,
+	cfg.Requests(func(surface, _ string, _ int64) { m.latency[surface] = latency.WithLabelValues(surface) })
+	m.registry.MustRegister(c, latency,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -72,7 +73,7 @@ func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 // Observe notes how long a request took. surface is one that Config.Requests
 // yields. It is safe for concurrent use.
 func (m *Metrics) Observe(surface string, took time.Duration) {
-	m.latency.WithLabelValues(surface).Observe(took.Seconds())
+	m.latency[surface].Observe(took.Seconds())
 }
 
 // collector makes series of what Stats returns at the moment of a scrape.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,9 +47,10 @@ func (s *Server) NewGRPC(opts ...grpc.ServerOption) *grpc.Server {
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+		grpc.ForceServerCodecV2(newCodec()),
 	}, opts...)
 	g := grpc.NewServer(opts...)
-	pb.RegisterAllocatorServiceServer(g, allocatorService{s: s})
+	g.RegisterService(allocatorServiceDesc(), allocatorService{s: s})
 	pb.RegisterAdminServiceServer(g, adminService{s: s})
 	healthpb.RegisterHealthServer(g, s.health)
 	reflection.Register(g)
@@ -60,14 +62,65 @@ type allocatorService struct {
 	s *Server
 }
 
-func (a allocatorService) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.AllocateResponse, error) {
-	s, began := a.s, a.s.began()
-	b, err := s.issue(ctx, int(req.GetCount()), flake.ID(req.GetAfter()))
+// allocatorServiceDesc is the service as generated, but for the one method whose
+// messages are not made anew for each request.
+func allocatorServiceDesc() *grpc.ServiceDesc {
+	desc := pb.AllocatorService_ServiceDesc
+	desc.Methods = slices.Clone(desc.Methods)
+	for i := range desc.Methods {
+		if desc.Methods[i].MethodName == "Allocate" {
+			desc.Methods[i].Handler = serveAllocate
+		}
+	}
+	return &desc
+}
+
+// serveAllocate answers a unary request for IDs. What it returns goes back to
+// the pool once the codec has written it.
+func serveAllocate(srv any, ctx context.Context, read func(any) error, through grpc.UnaryServerInterceptor) (any, error) {
+	c := calls.Get().(*call)
+	c.ask.streamed = false
+	if err := read(&c.ask); err != nil {
+		calls.Put(c)
+		return nil, err
+	}
+	s := srv.(allocatorService).s
+	if through == nil {
+		return s.allocate(ctx, c)
+	}
+	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: pb.AllocatorService_Allocate_FullMethodName}
+	return through(ctx, &c.ask, info, func(ctx context.Context, _ any) (any, error) { return s.allocate(ctx, c) })
+}
+
+// allocate returns c's answer, or gives c back and returns an error.
+func (s *Server) allocate(ctx context.Context, c *call) (any, error) {
+	b, err := s.allocated(ctx, c.ask.count, c.ask.after)
+	if err != nil {
+		calls.Put(c)
+		return nil, err
+	}
+	c.answer = answer{block: b, fixed: &s.fixed, call: c}
+	return &c.answer, nil
+}
+
+// allocated issues a block; its error is one of gRPC.
+func (s *Server) allocated(ctx context.Context, count int32, after int64) (gen.Block, error) {
+	began := s.began()
+	b, err := s.issue(ctx, int(count), flake.ID(after))
 	s.done(GRPCAllocate, outcomeOf(err), began)
 	if err != nil {
-		return nil, statusOf(err)
+		return gen.Block{}, statusOf(err)
 	}
-	return s.response(b), nil
+	return b, nil
+}
+
+// Allocate is what serveAllocate does, for callers without a connection.
+func (a allocatorService) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.AllocateResponse, error) {
+	b, err := a.s.allocated(ctx, req.GetCount(), req.GetAfter())
+	if err != nil {
+		return nil, err
+	}
+	return a.s.response(b), nil
 }
 
 func (s *Server) response(b gen.Block) *pb.AllocateResponse {
@@ -93,7 +146,7 @@ func layoutOf(l flake.Layout) pb.Layout { return pb.Layout(l) + 1 }
 // then: IDs are issued only for answers that can be sent. The second goroutine,
 // the handler's own, is there to end an idle stream when the node drains.
 func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
-	t := turn{s: a.s, stream: stream}
+	t := newTurn(a.s, stream)
 	ended := make(chan error, 1)
 	go func() { ended <- t.answerAll() }()
 	select {
@@ -107,12 +160,20 @@ func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStre
 	}
 }
 
-// turn answers the requests of one stream, until it is ended.
+// turn answers the requests of one stream, until it is ended. Its messages are
+// used for one request after the other: Send returns once it has their bytes.
 type turn struct {
 	s      *Server
-	stream pb.AllocatorService_AllocateStreamServer
-	mu     sync.Mutex // guards ended; held from issuing until the answer is sent
-	ended  bool       // the handler has returned, or is about to: issue and send nothing
+	stream grpc.ServerStream
+	ask    ask
+	answer answer
+
+	mu    sync.Mutex // guards ended; held from issuing until the answer is sent
+	ended bool       // the handler has returned, or is about to: issue and send nothing
+}
+
+func newTurn(s *Server, stream grpc.ServerStream) *turn {
+	return &turn{s: s, stream: stream, ask: ask{streamed: true}, answer: answer{streamed: true, fixed: &s.fixed}}
 }
 
 func (t *turn) end() {
@@ -122,15 +183,16 @@ func (t *turn) end() {
 }
 
 func (t *turn) answerAll() error {
+	ctx := t.stream.Context()
 	for {
-		req, err := t.stream.Recv()
-		if errors.Is(err, io.EOF) {
+		err := t.stream.RecvMsg(&t.ask)
+		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := t.answer(req); err != nil {
+		if err := t.serve(ctx); err != nil {
 			return err
 		}
 	}
@@ -138,26 +200,27 @@ func (t *turn) answerAll() error {
 
 var errEnded = errors.New("server: stream has ended")
 
-func (t *turn) answer(req *pb.AllocateStreamRequest) error {
+// serve answers t.ask.
+func (t *turn) serve(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended {
 		return errEnded
 	}
 	s, began := t.s, t.s.began()
-	b, err := s.issue(t.stream.Context(), int(req.GetRequest().GetCount()), flake.ID(req.GetRequest().GetAfter()))
+	b, err := s.issue(ctx, int(t.ask.count), flake.ID(t.ask.after))
 	s.done(GRPCStream, outcomeOf(err), began)
-	answer := &pb.AllocateStreamResponse{Sequence: req.GetSequence()}
 	if err != nil {
 		r, ok := errors.AsType[*node.Refusal](err)
 		if !ok {
 			return statusOf(err)
 		}
-		answer.Result = &pb.AllocateStreamResponse_Refusal{Refusal: refusalOf(r)}
-	} else {
-		answer.Result = &pb.AllocateStreamResponse_Response{Response: s.response(b)}
+		return t.stream.SendMsg(&pb.AllocateStreamResponse{
+			Sequence: t.ask.sequence, Result: &pb.AllocateStreamResponse_Refusal{Refusal: refusalOf(r)},
+		})
 	}
-	return t.stream.Send(answer)
+	t.answer.sequence, t.answer.block = t.ask.sequence, b
+	return t.stream.SendMsg(&t.answer)
 }
 
 func (a allocatorService) Describe(ctx context.Context, req *pb.DescribeRequest) (*pb.DescribeResponse, error) {

@@ -1,13 +1,14 @@
 package server
 
 import (
+	"bytes"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/internal/describe"
@@ -55,7 +56,7 @@ func (s *Server) HTTP() http.Handler {
 	mux.HandleFunc("/openapi.yaml", s.notAllowed("GET, HEAD", "curl '%s/openapi.yaml'"))
 	mux.HandleFunc("/", s.serveNotFound)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header()["X-Content-Type-Options"] = noSniff
 		mux.ServeHTTP(w, r)
 	})
 }
@@ -85,19 +86,41 @@ func (s *Server) serveIDs(w http.ResponseWriter, r *http.Request) {
 	rep := replies.Get().(*reply)
 	defer rep.release()
 	rep.write(b, o.as, s.format.Epoch, s.nodeJSON, lines)
-	contentType := "application/json"
+	h := w.Header()
+	h["Content-Type"], h["Cache-Control"] = jsonType, noStore
 	if lines {
-		contentType = "text/plain; charset=utf-8"
+		h["Content-Type"] = textType
 	}
-	send(w, contentType, "no-store", rep.text)
+	if len(rep.text) > measured {
+		h.Set("Content-Length", strconv.Itoa(len(rep.text)))
+	}
+	_, _ = w.Write(rep.text) // a client that left cannot be told
 }
+
+// Values of headers, made once for all answers: nobody changes them.
+var (
+	noSniff  = []string{"nosniff"}
+	noStore  = []string{"no-store"}
+	jsonType = []string{"application/json"}
+	textType = []string{"text/plain; charset=utf-8"}
+)
+
+// measured is up to how many bytes package net/http finds the length of an
+// answer itself.
+const measured = 2 << 10
+
+// bodies are for reading requests: none grows much beyond maxBody.
+var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // readOrder reads the request's body, within its limit, and its order.
 func (s *Server) readOrder(w http.ResponseWriter, r *http.Request) (order, *fault) {
 	var body []byte
 	if r.ContentLength != 0 {
-		var err error
-		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		buf := bodies.Get().(*bytes.Buffer)
+		defer bodies.Put(buf) // an order keeps none of it
+		buf.Reset()
+		_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+		body = buf.Bytes()
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return order{}, &fault{
 				status: http.StatusRequestEntityTooLarge, reason: node.InvalidFormat,

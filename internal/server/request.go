@@ -48,9 +48,14 @@ type order struct {
 	after flake.ID // 0: none
 }
 
-// fields are an order's fields as they were written; nil: not given.
+// fields are an order's fields as they were written.
 type fields struct {
-	count, as, after *string
+	count, as, after field
+}
+
+type field struct {
+	text  string
+	given bool
 }
 
 // fault is what is wrong with an HTTP request before a node is asked.
@@ -98,8 +103,8 @@ func parseOrder(rawQuery, contentType string, body []byte, l limits) (order, *fa
 }
 
 // set gives a field its value, once.
-func (f *fields) set(name string, value *string) *fault {
-	var at **string
+func (f *fields) set(name, value string) *fault {
+	var at *field
 	switch name {
 	case "count":
 		at = &f.count
@@ -110,10 +115,10 @@ func (f *fields) set(name string, value *string) *fault {
 	default:
 		return malformed("there is no field %.40q: use count, as, after", name)
 	}
-	if *at != nil {
+	if at.given {
 		return malformed("%s is given twice", name)
 	}
-	*at = value
+	*at = field{text: value, given: true}
 	return nil
 }
 
@@ -131,7 +136,7 @@ func parseQuery(raw string) (f fields, bad *fault) {
 		if err1 != nil || err2 != nil || strings.Contains(pair, ";") {
 			return fields{}, malformed("the query %.60q is malformed", pair)
 		}
-		if bad := f.set(name, &value); bad != nil {
+		if bad := f.set(name, value); bad != nil {
 			return fields{}, bad
 		}
 	}
@@ -162,7 +167,7 @@ func parseBody(contentType string, body []byte) (f fields, bad *fault) {
 		if err != nil {
 			return fields{}, malformed("the body is not a JSON object")
 		}
-		if bad := given.set(name, &name); bad != nil {
+		if bad := given.set(name, name); bad != nil {
 			return fields{}, bad
 		}
 		value, err := d.Token()
@@ -176,7 +181,7 @@ func parseBody(contentType string, body []byte) (f fields, bad *fault) {
 		if bad != nil {
 			return fields{}, bad
 		}
-		_ = f.set(name, &text) // cannot fail where given.set did not
+		_ = f.set(name, text) // cannot fail where given.set did not
 	}
 	return f, nil
 }
@@ -218,28 +223,28 @@ func typed(name string, value json.Token) (string, *fault) {
 // order checks the fields one by one.
 func (f fields) order(l limits) (order, *fault) {
 	o := order{count: 1, as: asFlake}
-	if f.count != nil {
-		n, ok := parseCount(*f.count)
+	if f.count.given {
+		n, ok := parseCount(f.count.text)
 		if !ok || n < 1 || n > l.count {
 			return order{}, &fault{
-				reason: node.InvalidCount, limit: l.count, count: fmt.Sprintf("%.40s", *f.count),
-				message: fmt.Sprintf("count is %.40q: ask for 1 to %d", *f.count, l.count),
+				reason: node.InvalidCount, limit: l.count, count: fmt.Sprintf("%.40s", f.count.text),
+				message: fmt.Sprintf("count is %.40q: ask for 1 to %d", f.count.text, l.count),
 			}
 		}
 		o.count = n
 	}
-	if f.as != nil {
-		as, ok := parseForm(*f.as)
+	if f.as.given {
+		as, ok := parseForm(f.as.text)
 		if !ok {
-			return order{}, malformed("as is %.40q: use flake, int, ulid or uuid", *f.as)
+			return order{}, malformed("as is %.40q: use flake, int, ulid or uuid", f.as.text)
 		}
 		o.as = as
 	}
 	if o.as.wide() && !l.wide {
 		return order{}, malformed("as is %s: the epoch of this space has no 128-bit forms", formNames[o.as])
 	}
-	if f.after != nil {
-		id, err := parseAfter(*f.after, l.format)
+	if f.after.given {
+		id, err := parseAfter(f.after.text, l.format)
 		if err != nil {
 			return order{}, &fault{reason: node.InvalidID, message: "after: " + err.Error(), class: describe.Class(err)}
 		}
@@ -288,8 +293,11 @@ func (f *fault) metadata() map[string]string {
 // wantsText reports whether an Accept header prefers text/plain to JSON. JSON
 // is the answer to a draw, and to a header that names neither.
 func wantsText(accept string) bool {
-	if accept == "" || accept == "*/*" || accept == "application/json" {
+	switch accept { // what nearly all send, without a look at quality
+	case "", "*/*", "application/json":
 		return false
+	case "text/plain":
+		return true
 	}
 	text, textExact := quality(accept, "text", "plain")
 	js, jsExact := quality(accept, "application", "json")

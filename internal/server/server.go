@@ -93,6 +93,7 @@ type Server struct {
 	health   *health.Server
 	stats    stats
 	nodeJSON []byte // the node's name as a JSON string
+	fixed    fixed  // what all gRPC answers share
 	wide     bool   // the space's epoch lets every flake have a wide form
 	maxHTTP  int    // largest count of an HTTP request
 
@@ -133,6 +134,7 @@ func New(cfg Config) (*Server, error) {
 		draining: make(chan struct{}),
 		lookups:  make(chan struct{}, maxLookups),
 	}
+	s.fixed = newFixed(cfg.Node.Config().Name, s.format)
 	if s.log == nil {
 		s.log = slog.Default()
 	}

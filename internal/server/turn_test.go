@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -22,9 +21,9 @@ type deadStream struct {
 	t *testing.T
 }
 
-func (deadStream) Context() context.Context                 { return context.Background() }
-func (deadStream) Recv() (*pb.AllocateStreamRequest, error) { return &pb.AllocateStreamRequest{}, nil }
-func (d deadStream) Send(*pb.AllocateStreamResponse) error {
+func (deadStream) Context() context.Context { return context.Background() }
+func (deadStream) RecvMsg(any) error        { return nil }
+func (d deadStream) SendMsg(any) error {
 	d.t.Error("sent on a stream that has ended")
 	return nil
 }
@@ -43,9 +42,10 @@ func TestEndedStreamIssuesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	turn := turn{s: s, stream: deadStream{t: t}}
+	turn := newTurn(s, deadStream{t: t})
 	turn.end()
-	err = turn.answer(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}})
+	turn.ask.count = 1
+	err = turn.serve(t.Context())
 	if !errors.Is(err, errEnded) || n.Stats().Issued != 0 {
 		t.Errorf("%v, %d IDs issued", err, n.Stats().Issued)
 	}
