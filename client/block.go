@@ -1,0 +1,98 @@
+package client
+
+import (
+	crand "crypto/rand"
+	"encoding/binary"
+	"sync"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// A Block is Count IDs in rising order: First, First+Stride, and so on. It is the
+// same few words whatever Count is. The zero Block has none.
+type Block struct {
+	First  flake.ID
+	Count  int
+	Stride int64
+	SID    flake.SID    // in every ID
+	Format flake.Format // of the space
+	Node   string       // the name of the node that issued it
+}
+
+// At returns ID number i, counted from 0. It panics if i is not below Count: that
+// ID belongs to somebody else.
+func (b Block) At(i int) flake.ID {
+	if uint(i) >= uint(b.Count) {
+		panic("client: index outside the block")
+	}
+	return b.First + flake.ID(int64(i)*b.Stride)
+}
+
+// Last returns the greatest ID. It panics if b is the zero Block.
+func (b Block) Last() flake.ID { return b.At(b.Count - 1) }
+
+// Append appends all IDs of the block to dst.
+func (b Block) Append(dst []flake.ID) []flake.ID {
+	id := b.First
+	for range b.Count {
+		dst = append(dst, id)
+		id += flake.ID(b.Stride)
+	}
+	return dst
+}
+
+// Fill writes the block's IDs to dst from the start, as many as fit, and returns
+// how many that were.
+func (b Block) Fill(dst []flake.ID) int {
+	n := min(len(dst), b.Count)
+	id := b.First
+	for i := range dst[:n] {
+		dst[i] = id
+		id += flake.ID(b.Stride)
+	}
+	return n
+}
+
+// ULID returns the wide form of ID number i: a ULID that is a UUIDv7 too, with 54
+// random bits. Each call draws them anew, so keep what it returns. It panics if i
+// is not below Count.
+//
+// The error is that of ulid.FromFlake: the space's epoch has no such forms.
+func (b Block) ULID(i int) (ulid.ID, error) {
+	return ulid.FromFlake(b.At(i), b.Format.Epoch, random())
+}
+
+// part returns n IDs of b from number i on.
+func (b Block) part(i, n int) Block {
+	b.First += flake.ID(int64(i) * b.Stride)
+	b.Count = n
+	return b
+}
+
+// randomBytes is how much is read from the system at a time: one call for 512 IDs.
+const randomBytes = 4096
+
+// entropy is a supply of random bits.
+type entropy struct {
+	bits [randomBytes]byte
+	used int
+}
+
+var supplies = sync.Pool{New: func() any { return &entropy{used: randomBytes} }}
+
+// random returns 64 bits of the system's cryptographic source. Bits are wiped
+// when they are given.
+func random() uint64 {
+	e := supplies.Get().(*entropy)
+	if e.used == randomBytes {
+		_, _ = crand.Read(e.bits[:]) // never fails: it ends the process rather
+		e.used = 0
+	}
+	at := e.bits[e.used : e.used+8]
+	v := binary.LittleEndian.Uint64(at)
+	clear(at)
+	e.used += 8
+	supplies.Put(e)
+	return v
+}

@@ -1,0 +1,183 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// Client asks a cluster for IDs. All methods are safe for concurrent use.
+//
+//  1. No ID is given twice.
+//  2. A call that begins after another returned gets a greater ID, unless
+//     Options.Unordered.
+//  3. A call that fails gives no ID.
+type Client struct {
+	o     Options
+	begun time.Time
+	pool  *pool
+	stats counters
+
+	last atomic.Int64 // the greatest ID received
+
+	mu     sync.Mutex     // guards closed, and calls.Add against calls.Wait
+	closed bool           // calls are refused
+	calls  sync.WaitGroup // under way in Direct
+
+	closing sync.Once
+	done    chan struct{} // closed when Close has ended
+}
+
+// Dial returns a client of the nodes at targets, each host:port, with default
+// options. It connects in the background.
+func Dial(targets ...string) (*Client, error) { return New(Options{Targets: targets}) }
+
+// New returns a client. It connects in the background; calls wait for that. The
+// errors name the option that is wrong.
+func New(o Options) (*Client, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{o: o, begun: time.Now(), done: make(chan struct{})}
+	c.last.Store(int64(o.After))
+	c.pool = newPool(o, c.since)
+	if err := c.pool.start(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// since returns the time since the client began, which does not step.
+func (c *Client) since() time.Duration { return time.Since(c.begun) }
+
+// Next returns one ID.
+func (c *Client) Next(ctx context.Context) (flake.ID, error) {
+	b, err := c.take(ctx, 1)
+	return b.First, err
+}
+
+// NextN fills dst with IDs in rising order. Up to 1,000,000 come from one node
+// and are next to each other. After an error dst holds nothing of use.
+func (c *Client) NextN(ctx context.Context, dst []flake.ID) error {
+	for len(dst) > 0 {
+		b, err := c.take(ctx, min(len(dst), maxBlock))
+		if err != nil {
+			return err
+		}
+		dst = dst[b.Fill(dst):]
+	}
+	return nil
+}
+
+// Block returns n IDs that are next to each other, as a range. A cluster grants
+// up to 1,000,000 at a time, or less if it is set up so; above that, and below 1,
+// the error is a *Refusal with InvalidCount.
+func (c *Client) Block(ctx context.Context, n int) (Block, error) {
+	if n < 1 || n > maxBlock {
+		return Block{}, &Refusal{Reason: InvalidCount, Node: "client", Message: "ask for 1 to 1,000,000 IDs at a time"}
+	}
+	return c.take(ctx, n)
+}
+
+// NextULID returns one ID in its wide form: a ULID that is a UUIDv7 as well, made
+// here of a flake and 54 random bits. Its UUID method gives the other text.
+func (c *Client) NextULID(ctx context.Context) (ulid.ID, error) {
+	b, err := c.take(ctx, 1)
+	if err != nil {
+		return ulid.ID{}, err
+	}
+	return b.ULID(0)
+}
+
+// NextULIDs is NextN for wide IDs.
+func (c *Client) NextULIDs(ctx context.Context, dst []ulid.ID) error {
+	for len(dst) > 0 {
+		b, err := c.take(ctx, min(len(dst), maxBlock))
+		if err != nil {
+			return err
+		}
+		for i := range b.Count {
+			if dst[i], err = b.ULID(i); err != nil {
+				return err
+			}
+		}
+		dst = dst[b.Count:]
+	}
+	return nil
+}
+
+// take returns n IDs by the client's mode.
+func (c *Client) take(ctx context.Context, n int) (Block, error) {
+	if err := contextError(ctx); err != nil {
+		return Block{}, err
+	}
+	if !c.enter() {
+		return Block{}, ErrClosed
+	}
+	defer c.calls.Done()
+	return c.unary(ctx, n)
+}
+
+// enter counts a call in, unless the client is closed.
+func (c *Client) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.calls.Add(1)
+	return true
+}
+
+// Last returns the greatest ID that the client has received; with Observe, another
+// client's order goes on from it.
+func (c *Client) Last() flake.ID { return flake.ID(c.last.Load()) }
+
+// Observe makes every ID of later calls greater than id, which some other client
+// was given. An id that is not of this space can make all calls fail with
+// AFTER_TOO_FAR.
+func (c *Client) Observe(id flake.ID) { c.raise(id) }
+
+// after returns what the next request must exceed.
+func (c *Client) after() flake.ID {
+	if c.o.Unordered {
+		return 0
+	}
+	return flake.ID(c.last.Load())
+}
+
+// gave notes a block before any of it is given.
+func (c *Client) gave(b Block) {
+	c.stats.ids.Add(int64(b.Count))
+	c.raise(b.Last())
+}
+
+func (c *Client) raise(id flake.ID) {
+	for {
+		last := c.last.Load()
+		if int64(id) <= last || c.last.CompareAndSwap(last, int64(id)) {
+			return
+		}
+	}
+}
+
+// Close refuses later calls with ErrClosed, lets those under way finish, within
+// their own time, and closes all connections. It returns nil once nothing is left
+// running, to every caller.
+func (c *Client) Close() error {
+	c.closing.Do(func() {
+		c.mu.Lock()
+		c.closed = true
+		c.mu.Unlock()
+		c.calls.Wait()
+		c.pool.close()
+		close(c.done)
+	})
+	<-c.done
+	return nil
+}

@@ -1,0 +1,147 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
+)
+
+// unary asks for n IDs in a request of its own, of one node after the other until
+// one serves. It is bounded by ctx and Options.Timeout.
+func (c *Client) unary(ctx context.Context, n int) (Block, error) {
+	var end time.Duration // since the client's start; 0: none
+	if c.o.Timeout > 0 {
+		end = c.since() + c.o.Timeout
+	}
+	var last error
+	var avoid *endpoint
+	for {
+		if err := contextError(ctx); err != nil {
+			return Block{}, gaveUp(err, last, 0)
+		}
+		e, wait, changed := c.pool.pick(avoid)
+		if e == nil {
+			if r := (*Refusal)(nil); errors.As(last, &r) && r.hopeless() {
+				return Block{}, r
+			}
+			if err := c.pause(ctx, wait, end, changed); err != nil {
+				if last == nil {
+					last = c.pool.last()
+				}
+				if errors.Is(err, errTimeout) {
+					return Block{}, gaveUp(nil, last, c.o.Timeout)
+				}
+				return Block{}, gaveUp(err, last, 0)
+			}
+			avoid = nil
+			continue
+		}
+		b, err := e.allocate(ctx, n, c.after())
+		if err == nil {
+			c.gave(b)
+			return b, nil
+		}
+		if r := (*Refusal)(nil); errors.As(err, &r) && r.Reason.callersFault() {
+			return Block{}, err
+		}
+		last, avoid = err, e
+		c.stats.retries.Add(1)
+		if end > 0 && c.since() >= end {
+			return Block{}, gaveUp(contextError(ctx), last, c.o.Timeout)
+		}
+	}
+}
+
+// errTimeout says that Options.Timeout has passed.
+var errTimeout = errors.New("client: timeout")
+
+// pause waits until something changed, for at most wait, and returns why there is
+// no point in going on: ctx's error, errTimeout or ErrClosed. end is since the
+// client's start; 0: none.
+func (c *Client) pause(ctx context.Context, wait, end time.Duration, changed <-chan struct{}) error {
+	now := c.since()
+	if end > 0 && now >= end {
+		return errTimeout
+	}
+	if end > 0 {
+		wait = min(wait, end-now)
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-changed:
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.pool.ctx.Done():
+		return ErrClosed
+	}
+	return nil
+}
+
+// allocate asks e once, for at most one attempt's time. The error is a *Refusal,
+// or says that nobody knows whether IDs were issued.
+func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, error) {
+	e.requests.Add(1)
+	attempt, cancel := context.WithTimeout(ctx, e.pool.o.AttemptTimeout)
+	defer cancel()
+	res, err := pb.NewAllocatorServiceClient(e.conn.Load()).Allocate(attempt, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
+	if err != nil {
+		return Block{}, e.judge(ctx, err)
+	}
+	b, err := e.block(res, n, after)
+	if err != nil {
+		e.failed(false)
+		return Block{}, err
+	}
+	e.served()
+	return b, nil
+}
+
+// judge turns an error of gRPC into the client's, and has e left alone if it is
+// e's doing. ctx is the caller's.
+func (e *endpoint) judge(ctx context.Context, err error) error {
+	if r := refusalOf(err, e.addr); r != nil {
+		if !r.Reason.callersFault() {
+			e.refused(r)
+		}
+		return r
+	}
+	switch {
+	case ctx.Err() != nil: // the caller's doing
+	case status.Code(err) == codes.DeadlineExceeded:
+		e.failed(true)
+	default:
+		e.failed(false)
+	}
+	return e.named(err)
+}
+
+// block returns an answer's block, if it is one that was asked for.
+func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block, error) {
+	layout := flake.Layout(res.GetLayout() - 1)
+	b := Block{
+		First: flake.ID(res.GetFirst()), Count: int(res.GetCount()), Stride: res.GetStride(), SID: flake.SID(res.GetSid()),
+		Format: flake.Format{Layout: layout, Epoch: res.GetEpochUnixMs()}, Node: res.GetNode(),
+	}
+	switch {
+	case res.GetLayout() < pb.Layout_LAYOUT_SCALABLE || res.GetLayout() > pb.Layout_LAYOUT_FLEET:
+		return Block{}, &contractError{e.addr, fmt.Sprintf("layout %d", res.GetLayout())}
+	case b.Count != n:
+		return Block{}, &contractError{e.addr, fmt.Sprintf("%d IDs, not %d", b.Count, n)}
+	case b.Stride != int64(layout.Holders()):
+		return Block{}, &contractError{e.addr, fmt.Sprintf("a stride of %d in layout %v", b.Stride, layout)}
+	case b.First <= after:
+		return Block{}, &contractError{e.addr, fmt.Sprintf("ID %d is not above %d", b.First, after)}
+	case b.Last() < b.First:
+		return Block{}, &contractError{e.addr, fmt.Sprintf("a block from %d on leaves 63 bits", b.First)}
+	}
+	return b, nil
+}

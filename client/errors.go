@@ -1,0 +1,163 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+)
+
+// Reason says why a node refused. The values are the names of the reasons in
+// allocator.proto, without their prefix.
+type Reason string
+
+// The reasons.
+const (
+	Starting         Reason = "STARTING"
+	Draining         Reason = "DRAINING"
+	NoSID            Reason = "NO_SID"
+	WindowExhausted  Reason = "WINDOW_EXHAUSTED"
+	ClockSkew        Reason = "CLOCK_SKEW"
+	ClockUnverified  Reason = "CLOCK_UNVERIFIED"
+	ClockRegression  Reason = "CLOCK_REGRESSION"
+	EntropyOverflow  Reason = "ENTROPY_OVERFLOW"
+	AfterTooFar      Reason = "AFTER_TOO_FAR"
+	HistoryRewound   Reason = "HISTORY_REWOUND"
+	InvalidCount     Reason = "INVALID_COUNT"
+	InvalidFormat    Reason = "INVALID_FORMAT"
+	InvalidID        Reason = "INVALID_ID"
+	Unauthenticated  Reason = "UNAUTHENTICATED"
+	PermissionDenied Reason = "PERMISSION_DENIED"
+	RateLimited      Reason = "RATE_LIMITED"
+)
+
+// reasonPrefix is what the names of the enum have in front.
+const reasonPrefix = "REASON_"
+
+// callersFault reports whether another node would say the same.
+func (r Reason) callersFault() bool {
+	switch r {
+	case InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied:
+		return true
+	}
+	return false
+}
+
+// Errors of the package. They come wrapped with what to do; test with errors.Is.
+var (
+	// ErrClosed says that the client was closed before the call.
+	ErrClosed = errors.New("client: closed")
+	// ErrUnavailable says that no node answered in time.
+	ErrUnavailable = errors.New("client: no node answered")
+)
+
+// Refusal is a node's answer that it issued nothing, and why.
+type Refusal struct {
+	Reason  Reason
+	Message string // the node's, for a person
+	// RetryAfter is after which time the same node may serve the same request; 0
+	// says that waiting does not help.
+	RetryAfter time.Duration
+	// Metadata holds the figures behind the message.
+	Metadata map[string]string
+	Node     string // the address that refused, as host:port
+}
+
+// Error returns the reason, the message and the node.
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("client: %s refused: %s: %s", r.Node, r.Reason, r.Message)
+}
+
+// Is makes errors.Is(err, &Refusal{Reason: x}) ask for the reason alone.
+func (r *Refusal) Is(target error) bool {
+	t, ok := target.(*Refusal)
+	return ok && t.Reason == r.Reason
+}
+
+// hopeless reports whether no wait within reason makes the node serve this
+// client: its last ID is too far ahead.
+func (r *Refusal) hopeless() bool { return r.Reason == AfterTooFar && r.RetryAfter == 0 }
+
+// refusalOf returns the refusal in an error of gRPC, or nil if it is none: then
+// nobody knows whether the request was served.
+func refusalOf(err error, node string) *Refusal {
+	s, ok := status.FromError(err)
+	if !ok || s.Code() == codes.OK {
+		return nil
+	}
+	r := &Refusal{Message: s.Message(), Node: node}
+	for _, d := range s.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			r.Reason, r.Metadata = Reason(d.GetReason()), d.GetMetadata()
+		case *errdetails.RetryInfo:
+			r.RetryAfter = d.GetRetryDelay().AsDuration()
+		}
+	}
+	if r.Reason == "" { // of a proxy, which knows no reasons
+		switch s.Code() {
+		case codes.Unauthenticated:
+			r.Reason = Unauthenticated
+		case codes.PermissionDenied:
+			r.Reason = PermissionDenied
+		default:
+			return nil
+		}
+	}
+	return r
+}
+
+// refusalIn returns the refusal in an answer of a stream.
+func refusalIn(p *pb.Refusal, node string) *Refusal {
+	return &Refusal{
+		Reason:     Reason(strings.TrimPrefix(p.GetReason().String(), reasonPrefix)),
+		Message:    p.GetMessage(),
+		RetryAfter: time.Duration(p.GetRetryAfterMs()) * time.Millisecond,
+		Metadata:   p.GetMetadata(),
+		Node:       node,
+	}
+}
+
+// contractError says that a node answered what the interface rules out. Its IDs
+// are not used.
+type contractError struct{ node, what string }
+
+func (e *contractError) Error() string {
+	return fmt.Sprintf("client: %s broke the contract: %s: see that all targets are nodes of one space, in versions that go together", e.node, e.what)
+}
+
+// gaveUp returns the error of a call that was tried until it could not be any
+// more. cause is the context's error, or nil where Options.Timeout ended it; last
+// is what became of the last attempt, if there was one.
+func gaveUp(cause, last error, after time.Duration) error {
+	var refusal *Refusal
+	switch {
+	case errors.As(last, &refusal) && cause != nil:
+		return fmt.Errorf("%w: no node served: %w", cause, last)
+	case errors.As(last, &refusal):
+		return fmt.Errorf("no node served within %v: %w", after, last)
+	case last != nil && cause != nil:
+		return fmt.Errorf("%w: %w: %w", cause, ErrUnavailable, last)
+	case last != nil:
+		return fmt.Errorf("%w within %v: %w", ErrUnavailable, after, last)
+	case cause != nil:
+		return fmt.Errorf("%w: %w: none is connected yet: check the targets, TLS and the network", cause, ErrUnavailable)
+	default:
+		return fmt.Errorf("%w within %v: none is connected: check the targets, TLS and the network", ErrUnavailable, after)
+	}
+}
+
+// contextError returns why ctx ended, as the standard errors name it.
+func contextError(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,8 @@
+package client
+
+import "sync/atomic"
+
+// counters are what Stats reads. They only grow.
+type counters struct {
+	ids, retries atomic.Int64
+}

@@ -1,0 +1,134 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/devetcd"
+)
+
+// etcd is one etcd for all tests; each has its own space.
+var etcd = sync.OnceValues(func() (*devetcd.Server, error) {
+	return devetcd.Start(context.Background(), devetcd.Config{NoSync: true})
+})
+
+var started bool // etcd was
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if started {
+		if e, err := etcd(); err == nil {
+			_ = e.Close()
+		}
+	}
+	if err := goleak.Find(goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon")); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// settings is a configuration on free ports, for a space named after the test.
+func settings(t testing.TB, name string) config.Config {
+	t.Helper()
+	started = true
+	e, err := etcd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.Node.Name = name
+	c.Space = strings.ToLower(strings.NewReplacer("/", ".", "_", "-", "#", "-", "=", "-").Replace(t.Name()))
+	c.Etcd.Endpoints = []string{e.Endpoint()}
+	c.Listen = config.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0", Gossip: "127.0.0.1:0"}
+	return c
+}
+
+// realNode is a node in this process.
+type realNode struct {
+	*daemon.Daemon
+	config config.Config
+	stop   func() error
+}
+
+func (n *realNode) addr() string { return n.Addresses().GRPC }
+
+func initSpace(t testing.TB, c config.Config) {
+	t.Helper()
+	if _, _, err := daemon.Init(context.Background(), c, true, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start runs a node and returns when it listens. ahead is how far its wall clock is.
+func start(t testing.TB, c config.Config, ahead time.Duration) *realNode {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	d, err := daemon.NewSkewed(c, "test", log, ahead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &realNode{Daemon: d, config: c}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	n.stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(c.StopWithin() + 20*time.Second):
+			return errors.New("did not stop")
+		}
+	})
+	t.Cleanup(func() {
+		if err := n.stop(); err != nil {
+			t.Errorf("stop of %s: %v", c.Node.Name, err)
+		}
+	})
+	select {
+	case <-d.Listening():
+	case err := <-ended:
+		ended <- err
+		t.Fatalf("%s ended before it listened: %v", c.Node.Name, err)
+	}
+	return n
+}
+
+// cluster starts n nodes of a space of their own, and waits until all are ready.
+func cluster(t testing.TB, n int) (nodes []*realNode, targets []string) {
+	t.Helper()
+	for i := range n {
+		c := settings(t, string(rune('a'+i)))
+		if i == 0 {
+			initSpace(t, c)
+		}
+		nodes = append(nodes, start(t, c, 0))
+	}
+	for _, n := range nodes {
+		until(t, "ready", func() bool { return n.Node().Ready() == nil })
+		targets = append(targets, n.addr())
+	}
+	return nodes, targets
+}
+
+// until waits for ok, which what names.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for from := time.Now(); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Since(from) > 30*time.Second {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
