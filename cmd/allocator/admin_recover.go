@@ -159,6 +159,11 @@ func (a *app) showRecovery(v lease.View, nodes []witness, plan repair.Era) {
 			fmt.Fprintf(a.err, "warning: %s at %s was not reached: that it was granted no more than a node with a right clock is taken on trust\n", orDash(n.name), n.addr)
 		}
 	}
+	for _, r := range v.Nodes {
+		if r.GRPC == "" {
+			fmt.Fprintf(a.err, "warning: %s has no gRPC door and cannot be asked: that it was granted no more than a node with a right clock is taken on trust\n", orDash(r.Node))
+		}
+	}
 }
 
 func orDash(s string) string {

@@ -281,7 +281,7 @@ func (r *report) nodes(f facts) {
 	}
 	for _, reg := range f.view.Nodes {
 		if reg.GRPC == "" {
-			r.add("node", warned, "Set advertise.grpc", "%s is registered without a gRPC address", cmp.Or(reg.Node, string(reg.Instance)))
+			r.add("node", skipped, "", "%s has no gRPC door (listen.grpc): it cannot be asked from here", cmp.Or(reg.Node, string(reg.Instance)))
 		}
 	}
 	for _, n := range f.nodes {

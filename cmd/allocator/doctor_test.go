@@ -120,7 +120,7 @@ func TestExamine(t *testing.T) {
 		},
 			[]string{"fail ceilings | sid 5 is 2037 | Is this machine's clock right"}},
 		{"nobody", func(f *facts) { f.nodes, f.view.Nodes = nil, nil }, []string{"warn nodes | no node is registered | allocator serve"}},
-		{"no address", func(f *facts) { f.view.Nodes[0].GRPC = "" }, []string{"warn node | n1 is registered without | advertise.grpc"}},
+		{"no address", func(f *facts) { f.view.Nodes[0].GRPC = "" }, []string{"skipped node | n1 has no gRPC door |"}},
 		{"a node away", func(f *facts) { f.nodes[0].cluster, f.nodes[0].err = nil, away },
 			[]string{"fail node | n1 at 10.0.0.1:9000 does not answer: away | firewall"}},
 		{"another space", func(f *facts) { f.nodes[0].cluster.Pool = "q" }, []string{"fail node | of another space: pool q |"}},

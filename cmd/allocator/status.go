@@ -161,7 +161,7 @@ func (v clusterView) print(w io.Writer) error {
 			sid += " of " + n.SIDs
 		}
 		verdict, offset := n.Clock.columns()
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, verdict, offset, n.GRPC, n.HTTP, n.Version)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, verdict, offset, orDash(n.GRPC), orDash(n.HTTP), n.Version)
 	}
 	header := false
 	for _, s := range v.Sids {

@@ -81,7 +81,8 @@ type Clock struct {
 	Policy   string        // then: allow or refuse
 }
 
-// Listen is where the node answers, as host:port; port 0 is any free one.
+// Listen is where the node answers, as host:port; port 0 is any free one, and ""
+// is no such door.
 type Listen struct {
 	GRPC, HTTP, Admin string
 	Gossip            string // UDP and TCP, as ip:port; "" is no gossip

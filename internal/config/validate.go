@@ -77,7 +77,10 @@ func (c Config) Validate() error {
 	}
 	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= most, "issue.entropy-bytes", "%d is not within 0 and %d (layout %v)", i.EntropyBytes, most, c.Layout)
 
-	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.admin", c.Listen.Admin}} {
+	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.admin", c.Listen.Admin}, {"listen.gossip", c.Listen.Gossip}} {
+		if a.addr == "" {
+			continue
+		}
 		if err := checkAddress(a.addr, true); err != nil {
 			rule(false, a.key, "%v", err)
 		}
@@ -85,11 +88,6 @@ func (c Config) Validate() error {
 	for _, a := range []struct{ key, addr string }{{"advertise.grpc", c.Advertise.GRPC}, {"advertise.http", c.Advertise.HTTP}} {
 		if err := checkAddress(a.addr, false); a.addr != "" && err != nil {
 			rule(false, a.key, "%v", err)
-		}
-	}
-	if c.Listen.Gossip != "" {
-		if err := checkAddress(c.Listen.Gossip, true); err != nil {
-			rule(false, "listen.gossip", "%v", err)
 		}
 	}
 	if err := checkAddress(c.Advertise.Gossip, false); c.Advertise.Gossip != "" && err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -156,9 +157,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 			Profile: d.cfg.PProf,
 		})),
 	}
-	start("gRPC", func() error { return s.grpc.Serve(d.listeners.grpc) })
-	start("HTTP", func() error { return ignoreClosed(s.http.Serve(d.listeners.http)) })
-	start("admin", func() error { return ignoreClosed(s.admin.Serve(d.listeners.admin)) })
+	for _, door := range []struct {
+		what  string
+		l     net.Listener
+		serve func(net.Listener) error
+	}{{"gRPC", d.listeners.grpc, s.grpc.Serve}, {"HTTP", d.listeners.http, s.http.Serve}, {"admin", d.listeners.admin, s.admin.Serve}} {
+		if door.l != nil {
+			start(door.what, func() error { return ignoreClosed(door.serve(door.l)) })
+		}
+	}
 	start("health", func() error { return d.server.Run(watching) })
 	start("etcd", func() error { return d.etcd.connect(watching) })
 	start("explain", func() error { return d.explain(watching) })

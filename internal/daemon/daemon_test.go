@@ -539,3 +539,26 @@ func TestSIDRange(t *testing.T) {
 		t.Errorf("issues from sid %d, want 24", sid)
 	}
 }
+
+// A node needs no door to hold a sid; it is then registered without addresses.
+func TestNoDoors(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	initSpace(t, c)
+	c.Listen = config.Listen{}
+	r := start(t, c)
+	r.untilReady(t, 20*time.Second)
+	r.next(t)
+	if r.Addresses() != (daemon.Addresses{}) {
+		t.Errorf("answers at %+v", r.Addresses())
+	}
+	v, err := store(t, c).Load(t.Context())
+	if err != nil || len(v.Nodes) != 1 || v.Nodes[0].GRPC != "" || v.Nodes[0].HTTP != "" {
+		t.Errorf("registered: %+v, %v", v.Nodes, err)
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if v, err = store(t, c).Load(t.Context()); err != nil || v.Sids[0].Holder.Exists() || len(v.Nodes) != 0 {
+		t.Errorf("left behind: %+v, %v", v, err)
+	}
+}

@@ -11,8 +11,8 @@ import (
 
 // Addresses is where a node answers, as host:port.
 type Addresses struct {
-	GRPC, HTTP, Admin              string // listened on
-	AdvertisedGRPC, AdvertisedHTTP string // told to others
+	GRPC, HTTP, Admin              string // listened on; "": there is no such door
+	AdvertisedGRPC, AdvertisedHTTP string // told to others; "": there is no such door
 	Gossip                         string // told to others; "": there is none
 }
 
@@ -46,26 +46,28 @@ func (e *PortError) Error() string {
 // Unwrap returns the cause.
 func (e *PortError) Unwrap() error { return e.Err }
 
-// listen opens the three ports and sets d.addrs. After an error none is open.
+// listen opens the ports that are configured and sets d.addrs. After an error none is open.
 func (d *Daemon) listen(ctx context.Context) error {
+	var unsaid string
 	for _, p := range []struct {
-		key, addr string
-		to        *net.Listener
-		bound     *string
+		key, addr, advertise string
+		to                   *net.Listener
+		bound, advertised    *string
 	}{
-		{"listen.grpc", d.cfg.Listen.GRPC, &d.listeners.grpc, &d.addrs.GRPC},
-		{"listen.http", d.cfg.Listen.HTTP, &d.listeners.http, &d.addrs.HTTP},
-		{"listen.admin", d.cfg.Listen.Admin, &d.listeners.admin, &d.addrs.Admin},
+		{"listen.grpc", d.cfg.Listen.GRPC, d.cfg.Advertise.GRPC, &d.listeners.grpc, &d.addrs.GRPC, &d.addrs.AdvertisedGRPC},
+		{"listen.http", d.cfg.Listen.HTTP, d.cfg.Advertise.HTTP, &d.listeners.http, &d.addrs.HTTP, &d.addrs.AdvertisedHTTP},
+		{"listen.admin", d.cfg.Listen.Admin, "", &d.listeners.admin, &d.addrs.Admin, &unsaid},
 	} {
+		if p.addr == "" {
+			continue
+		}
 		l, err := d.host.Listen(ctx, "tcp", p.addr)
 		if err != nil {
 			d.listeners.close()
 			return &PortError{Key: p.key, Addr: p.addr, Err: err}
 		}
-		*p.to, *p.bound = l, l.Addr().String()
+		*p.to, *p.bound, *p.advertised = l, l.Addr().String(), advertised(p.advertise, l.Addr())
 	}
-	d.addrs.AdvertisedGRPC = advertised(d.cfg.Advertise.GRPC, d.listeners.grpc.Addr())
-	d.addrs.AdvertisedHTTP = advertised(d.cfg.Advertise.HTTP, d.listeners.http.Addr())
 	if d.cfg.Listen.Gossip == "" {
 		return nil
 	}
