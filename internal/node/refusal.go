@@ -10,14 +10,15 @@ import (
 // together.
 type Reason string
 
-// The reasons, in the order in which they take precedence.
+// The reasons, in the order in which they take precedence. Who calls comes before
+// what for: a stranger learns nothing from how a request is read.
 const (
-	InvalidCount     Reason = "INVALID_COUNT"
-	InvalidFormat    Reason = "INVALID_FORMAT"
-	InvalidID        Reason = "INVALID_ID"
 	Unauthenticated  Reason = "UNAUTHENTICATED"
 	PermissionDenied Reason = "PERMISSION_DENIED"
 	RateLimited      Reason = "RATE_LIMITED"
+	InvalidCount     Reason = "INVALID_COUNT"
+	InvalidFormat    Reason = "INVALID_FORMAT"
+	InvalidID        Reason = "INVALID_ID"
 	Draining         Reason = "DRAINING"
 	HistoryRewound   Reason = "HISTORY_REWOUND"
 	ClockSkew        Reason = "CLOCK_SKEW"
@@ -32,7 +33,7 @@ const (
 
 // Reasons lists every reason, in order of precedence.
 var Reasons = []Reason{
-	InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied, RateLimited,
+	Unauthenticated, PermissionDenied, RateLimited, InvalidCount, InvalidFormat, InvalidID,
 	Draining, HistoryRewound, ClockSkew, ClockUnverified, Starting, NoSID,
 	AfterTooFar, ClockRegression, EntropyOverflow, WindowExhausted,
 }
