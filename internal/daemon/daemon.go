@@ -150,12 +150,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	s := servers{
 		grpc: d.server.NewGRPC(),
-		http: server.NewHTTPServer(d.server.HTTP()),
+		http: server.NewHTTPServer(d.server.HTTP(), d.log),
 		admin: server.NewHTTPServer(d.server.AdminHTTP(server.Admin{
 			Alive:   d.alive,
 			Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{}),
 			Profile: d.cfg.PProf,
-		})),
+		}), d.log),
 	}
 	for _, door := range []struct {
 		what  string

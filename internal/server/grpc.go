@@ -15,6 +15,8 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
@@ -27,6 +29,8 @@ const (
 	maxStreams     = 250
 	connectTimeout = 5 * time.Second
 	minPing        = 5 * time.Second // a client that pings more often is disconnected
+	pingAfter      = time.Minute     // without a word from a client
+	pingTimeout    = 20 * time.Second
 	// streamWindow bounds what a client may send ahead of our answers. Setting
 	// it also keeps the transport from raising it to megabytes on its own.
 	streamWindow = 64 << 10
@@ -48,7 +52,9 @@ func (s *Server) NewGRPC(opts ...grpc.ServerOption) *grpc.Server {
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.ForceServerCodecV2(newCodec()),
-	}, opts...)
+		// Whoever answers no ping is gone, and its connection is somebody else's.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+	}, append(s.guards(), opts...)...)
 	g := grpc.NewServer(opts...)
 	g.RegisterService(allocatorServiceDesc(), allocatorService{s: s})
 	pb.RegisterAdminServiceServer(g, adminService{s: s})
@@ -167,13 +173,15 @@ type turn struct {
 	stream grpc.ServerStream
 	ask    ask
 	answer answer
+	caller access.Caller
 
 	mu    sync.Mutex // guards ended; held from issuing until the answer is sent
 	ended bool       // the handler has returned, or is about to: issue and send nothing
 }
 
 func newTurn(s *Server, stream grpc.ServerStream) *turn {
-	return &turn{s: s, stream: stream, ask: ask{streamed: true}, answer: answer{streamed: true, fixed: &s.fixed}}
+	return &turn{s: s, stream: stream, ask: ask{streamed: true}, answer: answer{streamed: true, fixed: &s.fixed},
+		caller: callerOf(stream.Context())}
 }
 
 func (t *turn) end() {
@@ -208,6 +216,9 @@ func (t *turn) serve(ctx context.Context) error {
 		return errEnded
 	}
 	s, began := t.s, t.s.began()
+	if err := s.cfg.Guard.Allow(t.caller, access.Issue); err != nil {
+		return t.turnAway(err, began)
+	}
 	b, err := s.issue(ctx, int(t.ask.count), flake.ID(t.ask.after))
 	s.done(GRPCStream, outcomeOf(err), began)
 	if err != nil {
@@ -221,6 +232,18 @@ func (t *turn) serve(ctx context.Context) error {
 	}
 	t.answer.sequence, t.answer.block = t.ask.sequence, b
 	return t.stream.SendMsg(&t.answer)
+}
+
+// turnAway answers a request that the guard did not let through: a rate is a
+// matter of the one request, and a token that was struck off one of the stream.
+func (t *turn) turnAway(err error, began clock.Mono) error {
+	r := t.s.turnedAway(err, t.caller, needs[pb.AllocatorService_AllocateStream_FullMethodName], began)
+	if r.Reason != node.RateLimited {
+		return statusOf(r)
+	}
+	return t.stream.SendMsg(&pb.AllocateStreamResponse{
+		Sequence: t.ask.sequence, Result: &pb.AllocateStreamResponse_Refusal{Refusal: refusalOf(r)},
+	})
 }
 
 func (a allocatorService) Describe(ctx context.Context, req *pb.DescribeRequest) (*pb.DescribeResponse, error) {

@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
@@ -21,7 +23,9 @@ const (
 	maxBody           = 64 << 10
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
+	writeTimeout      = 15 * time.Second // the largest reply has 400 kB
 	idleTimeout       = 60 * time.Second
+	headerSlack       = 4096 // that net/http adds to its limit
 )
 
 // contract is the OpenAPI description of what the handlers below do. A test
@@ -31,30 +35,53 @@ const (
 var contract []byte
 
 // NewHTTPServer returns a server with the limits that all our HTTP ports have.
-// There is no limit on the time to write: the largest reply is 400 kB, and the
-// profiler of the operator's port takes as long as it was asked to.
-func NewHTTPServer(h http.Handler) *http.Server {
+// What goes wrong with single connections is logged for debugging alone.
+//
+// An answer has to be taken within WriteTimeout; a handler whose answer takes
+// longer sets a deadline of its own, with http.ResponseController.
+func NewHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaders,
+		MaxHeaderBytes:    maxHeaders - headerSlack,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// route is one pattern of the public API.
+type route struct {
+	pattern string
+	need    need
+	handler http.HandlerFunc
+}
+
+// routes has every pattern that answers. What is open tells a caller how to ask,
+// and nothing of the node.
+func (s *Server) routes() []route {
+	other := need{open: true, surface: HTTPOther}
+	return []route{
+		{"POST /v1/ids", need{scope: access.Issue, surface: HTTPIDs}, s.serveIDs},
+		{"/v1/ids", other, s.notAllowed(http.MethodPost, "IDs are made by POST, since an answer must never come from a cache: curl -X POST '%s/v1/ids?count=1'")},
+		{"GET /v1/ids/{id}", need{scope: access.Read, surface: HTTPDecode}, s.serveDecode},
+		{"/v1/ids/{id}", other, s.notAllowed("GET, HEAD", "Decode an ID with GET: curl '%s/v1/ids/ID'")},
+		{"GET /v1/cluster", need{scope: access.Read, surface: HTTPCluster}, s.serveCluster},
+		{"/v1/cluster", other, s.notAllowed("GET, HEAD", "curl '%s/v1/cluster'")},
+		{"GET /openapi.yaml", other, s.serveContract},
+		{"/openapi.yaml", other, s.notAllowed("GET, HEAD", "curl '%s/openapi.yaml'")},
+		{"/", other, s.serveNotFound},
 	}
 }
 
 // HTTP returns the handler of the public API.
 func (s *Server) HTTP() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/ids", s.serveIDs)
-	mux.HandleFunc("/v1/ids", s.notAllowed(http.MethodPost, "IDs are made by POST, since an answer must never come from a cache: curl -X POST '%s/v1/ids?count=1'"))
-	mux.HandleFunc("GET /v1/ids/{id}", s.serveDecode)
-	mux.HandleFunc("/v1/ids/{id}", s.notAllowed("GET, HEAD", "Decode an ID with GET: curl '%s/v1/ids/ID'"))
-	mux.HandleFunc("GET /v1/cluster", s.serveCluster)
-	mux.HandleFunc("/v1/cluster", s.notAllowed("GET, HEAD", "curl '%s/v1/cluster'"))
-	mux.HandleFunc("GET /openapi.yaml", s.serveContract)
-	mux.HandleFunc("/openapi.yaml", s.notAllowed("GET, HEAD", "curl '%s/openapi.yaml'"))
-	mux.HandleFunc("/", s.serveNotFound)
+	for _, r := range s.routes() {
+		mux.HandleFunc(r.pattern, s.guarded(r.need, r.handler))
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["X-Content-Type-Options"] = noSniff
 		mux.ServeHTTP(w, r)

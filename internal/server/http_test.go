@@ -3,6 +3,7 @@ package server_test
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -284,8 +285,8 @@ func TestContract(t *testing.T) {
 }
 
 func TestHTTPServerLimits(t *testing.T) {
-	s := server.NewHTTPServer(http.NotFoundHandler())
-	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes != 16<<10 {
+	s := server.NewHTTPServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes != 12<<10 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
@@ -62,6 +63,10 @@ type Config struct {
 	// Clocks, if set, tells what is known of this node's clock and its peers'. It
 	// must be safe for concurrent use.
 	Clocks func() clock.Report
+
+	// Guard turns callers away before the node is asked. nil: it lets everybody
+	// through, at no cost.
+	Guard *access.Guard
 
 	// Observe, if set, is told how long each request took. It must not block.
 	Observe func(surface string, took time.Duration)

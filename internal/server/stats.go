@@ -17,6 +17,7 @@ const (
 	GRPCDescribe
 	GRPCCluster
 	GRPCDrain
+	GRPCOther // reflection, where it is refused
 	HTTPIDs
 	HTTPDecode
 	HTTPCluster
@@ -25,7 +26,7 @@ const (
 )
 
 var surfaceNames = [numSurfaces]string{
-	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain",
+	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_other",
 	"http_ids", "http_decode", "http_cluster", "http_other",
 }
 
