@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -38,19 +39,6 @@ func (e *SpaceError) Error() string {
 //
 // It returns a *SpaceError for a space that differs, and the store's errors.
 func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) (created bool, now lease.View, err error) {
-	dial, err := DialConfig(cfg.Etcd, log)
-	if err != nil {
-		return false, lease.View{}, err
-	}
-	client, err := etcdstore.Dial(dial)
-	if err != nil {
-		return false, lease.View{}, err
-	}
-	defer func() { _ = client.Close() }()
-	store, err := etcdstore.New(client, cfg.Root, cfg.Space)
-	if err != nil {
-		return false, lease.View{}, err
-	}
 	src := clock.NewSystem()
 	if err := plausible(src.Raw(), cfg.Epoch, buildTime()); err != nil {
 		return false, lease.View{}, err
@@ -59,16 +47,64 @@ func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) 
 	if !fresh {
 		floor += clock.MillisOf(cfg.Lease.Window + 2*cfg.Issue.MaxSkew + cfg.Issue.MaxLead)
 	}
-	asked := lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: uuid.NewString()}
-	created, now, err = store.Init(ctx, asked, floor)
+	space := lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: uuid.NewString()}
+	err = onSpace(cfg, log, func(store *etcdstore.Store) error {
+		created, now, err = store.Init(ctx, space, floor)
+		return err
+	})
+	if err == nil {
+		err = sameSpace(cfg, now)
+	}
+	return created && err == nil, now, err
+}
+
+// ErrNoSpace says that a space is not initialised.
+var ErrNoSpace = errors.New("daemon: space is not initialised")
+
+// Initialised finds the space that cfg names as Init does, and never makes it.
+//
+// It returns ErrNoSpace where there is none, a *SpaceError for one that differs,
+// and the store's errors.
+func Initialised(ctx context.Context, cfg config.Config, log *slog.Logger) (now lease.View, err error) {
+	err = onSpace(cfg, log, func(store *etcdstore.Store) error {
+		now, err = store.Load(ctx)
+		return err
+	})
 	switch {
 	case err != nil:
-		return false, now, err
-	case now.Config.Err != nil:
-		return false, now, fmt.Errorf("config of space %q: %w", cfg.Space, now.Config.Err)
+		return now, err
+	case !now.Config.Exists():
+		return now, ErrNoSpace
 	}
-	if have := now.Config.Value.Format(); have != asked.Format() {
-		return false, now, &SpaceError{Name: cfg.Space, Have: have, Asked: asked.Format()}
+	return now, sameSpace(cfg, now)
+}
+
+// onSpace calls f with the store of cfg's space.
+func onSpace(cfg config.Config, log *slog.Logger, f func(*etcdstore.Store) error) error {
+	dial, err := DialConfig(cfg.Etcd, log)
+	if err != nil {
+		return err
 	}
-	return created, now, nil
+	client, err := etcdstore.Dial(dial)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	store, err := etcdstore.New(client, cfg.Root, cfg.Space)
+	if err != nil {
+		return err
+	}
+	return f(store)
+}
+
+// sameSpace compares what a space means with what cfg asks for.
+func sameSpace(cfg config.Config, now lease.View) error {
+	if now.Config.Err != nil {
+		return fmt.Errorf("config of space %q: %w", cfg.Space, now.Config.Err)
+	}
+	asked := flake.Format{Layout: cfg.Layout, Epoch: int64(cfg.Epoch)}
+	if have := now.Config.Value.Format(); have != asked {
+		return &SpaceError{Name: cfg.Space, Have: have, Asked: asked}
+	}
+	return nil
 }

@@ -1,0 +1,65 @@
+{{/*
+The node's settings: those the chart's values stand for, and values.config beside
+them, which the schema holds to other keys. etcdOnly leaves out what the Job that
+initialises the space has no files for.
+*/}}
+{{- define "allocator.config" -}}
+{{- $root := index . 0 -}}
+{{- $etcdOnly := index . 1 -}}
+{{- with $root.Values -}}
+{{- $etcd := dict "endpoints" (include "allocator.endpoints" $root | fromJsonArray) "dial-timeout" .etcd.dialTimeout -}}
+{{- if not .etcd.bundled.enabled -}}
+{{- if .etcd.tls.existingSecret -}}
+{{- $tls := dict "ca" (printf "/etc/allocator/etcd-tls/%s" .etcd.tls.caKey) -}}
+{{- if .etcd.tls.keyKey -}}
+{{- $_ := set $tls "cert" (printf "/etc/allocator/etcd-tls/%s" .etcd.tls.certKey) -}}
+{{- $_ := set $tls "key" (printf "/etc/allocator/etcd-tls/%s" .etcd.tls.keyKey) -}}
+{{- end -}}
+{{- $_ := set $etcd "tls" $tls -}}
+{{- end -}}
+{{- if .etcd.auth.username -}}
+{{- $_ := set $etcd "username" .etcd.auth.username -}}
+{{- $_ := set $etcd "password-file" (printf "/etc/allocator/etcd-auth/%s" .etcd.auth.passwordKey) -}}
+{{- end -}}
+{{- end -}}
+{{- $config := dict "space" .space.name "root" .space.root "layout" .space.layout "etcd" $etcd "log" (dict "level" .log.level "format" .log.format) -}}
+{{- with .space.epoch -}}
+{{- $_ := set $config "epoch" (toString .) -}}
+{{- end -}}
+{{- if not $etcdOnly -}}
+{{- $listen := dict "grpc" ":9000" "http" ":8080" "admin" ":9100" -}}
+{{- if .resp.enabled -}}
+{{- $_ := set $listen "resp" ":6380" -}}
+{{- end -}}
+{{- $_ := set $config "listen" $listen -}}
+{{- if .gossip.existingSecret -}}
+{{- $_ := set $config "gossip" (dict "key-file" (printf "/etc/allocator/gossip/%s" .gossip.key)) -}}
+{{- else if .gossip.insecure -}}
+{{- $_ := set $config "gossip" (dict "insecure" true) -}}
+{{- end -}}
+{{- if include "allocator.tlsSecret" $root -}}
+{{- $tls := dict "cert" (printf "/etc/allocator/tls/%s" .tls.certKey) "key" (printf "/etc/allocator/tls/%s" .tls.keyKey) -}}
+{{- if .tls.clientCA.existingSecret -}}
+{{- $_ := set $tls "client-ca" (printf "/etc/allocator/client-ca/%s" .tls.clientCA.key) -}}
+{{- end -}}
+{{- if .tls.admin -}}
+{{- $_ := set $tls "admin" true -}}
+{{- end -}}
+{{- $_ := set $config "tls" $tls -}}
+{{- end -}}
+{{- if .auth.existingSecret -}}
+{{- $_ := set $config "auth" (dict "token-file" (printf "/etc/allocator/auth/%s" .auth.key)) -}}
+{{- end -}}
+{{- with .sids.range -}}
+{{- $_ := set $config "sid-range" . -}}
+{{- end -}}
+{{- $_ := set $config "drain" (dict "delay" (printf "%ds" (int .shutdown.drainDelaySeconds)) "timeout" (printf "%ds" (int .shutdown.drainTimeoutSeconds))) -}}
+{{- $_ := set $config "stop" (dict "timeout" (printf "%ds" (int .shutdown.stopTimeoutSeconds))) -}}
+{{- end -}}
+{{- $mine := deepCopy .config -}}
+{{- if $etcdOnly -}}
+{{- $mine = pick $mine "lease" "issue" -}}
+{{- end -}}
+{{- toYaml (merge $config $mine) -}}
+{{- end -}}
+{{- end -}}

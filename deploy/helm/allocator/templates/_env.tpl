@@ -1,0 +1,49 @@
+{{/*
+Variables of a node, each name once: a server that applies them refuses a name
+that comes twice. POD_IP stands before those that refer to it.
+Others reach a node with TLS by a name, since that is what a certificate proves.
+*/}}
+{{- define "allocator.env" -}}
+{{- $pod := "$(POD_IP)" -}}
+{{- if include "allocator.tlsSecret" . -}}
+{{- $pod = printf "$(POD_NAME).%s.%s.svc.%s" (include "allocator.nodesService" .) (include "allocator.namespace" .) .Values.clusterDomain -}}
+{{- else -}}
+{{- $pod = "[$(POD_IP)]" -}}
+{{- end -}}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: ALLOCATOR_NODE_NAME
+  value: $(POD_NAME)
+- name: ALLOCATOR_LISTEN_GOSSIP
+  value: "[$(POD_IP)]:7946"
+- name: ALLOCATOR_ADVERTISE_GRPC
+  value: {{ printf "%s:9000" $pod | quote }}
+- name: ALLOCATOR_ADVERTISE_HTTP
+  value: {{ printf "%s:8080" $pod | quote }}
+{{- $limit := dig "limits" "memory" "" .Values.resources }}
+{{- if and $limit (not (hasKey .Values.extraEnv "GOMEMLIMIT")) }}
+- name: GOMEMLIMIT
+  {{- with include "allocator.memoryLimit" $limit }}
+  value: {{ . | quote }}
+  {{- else }}
+  valueFrom:
+    resourceFieldRef:
+      containerName: allocator
+      resource: limits.memory
+  {{- end }}
+{{- end }}
+{{- range $name, $value := .Values.extraEnv }}
+- name: {{ $name }}
+  {{- if kindIs "map" $value }}
+  {{- toYaml $value | nindent 2 }}
+  {{- else }}
+  value: {{ $value | toString | quote }}
+  {{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,201 @@
+{{/* Names. 52 letters: a StatefulSet's revisions add 11 to its name, and a label holds 63. */}}
+{{- define "allocator.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "allocator.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains (include "allocator.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "allocator.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "allocator.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{- define "allocator.nodesService" -}}
+{{ include "allocator.fullname" . }}-nodes
+{{- end -}}
+
+{{- define "allocator.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "allocator.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels. Selectors hold the first two and a component, and never change. */}}
+{{- define "allocator.selector" -}}
+app.kubernetes.io/name: {{ include "allocator.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "allocator.labels" -}}
+{{ include "allocator.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Of pods: nothing in them changes with a version, so that a new chart alone restarts nothing. */}}
+{{- define "allocator.podLabels" -}}
+{{ include "allocator.selector" . }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* An image: (list $ .Values.image). */}}
+{{- define "allocator.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- $registry := default $image.registry (dig "imageRegistry" "" (default dict $root.Values.global)) -}}
+{{- $name := ternary (printf "%s/%s" $registry $image.repository) $image.repository (ne $registry "") -}}
+{{- if $image.digest -}}
+{{ $name }}@{{ $image.digest }}
+{{- else -}}
+{{ $name }}:{{ default $root.Chart.AppVersion $image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{- define "allocator.pullSecrets" -}}
+{{- with concat (dig "imagePullSecrets" list (default dict .Values.global)) .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What every pod has in common. */}}
+{{- define "allocator.pod" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- include "allocator.pullSecrets" . }}
+{{- end -}}
+
+{{/* Where etcd is, as a list in JSON. */}}
+{{- define "allocator.endpoints" -}}
+{{- if .Values.etcd.bundled.enabled -}}
+{{- list (printf "http://%s-etcd.%s.svc:2379" (include "allocator.fullname" .) (include "allocator.namespace" .)) | toJson -}}
+{{- else -}}
+{{- .Values.etcd.endpoints | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret with the API's certificate; empty without TLS. */}}
+{{- define "allocator.tlsSecret" -}}
+{{- if .Values.tls.existingSecret -}}
+{{- .Values.tls.existingSecret -}}
+{{- else if .Values.tls.certManager.enabled -}}
+{{- include "allocator.fullname" . }}-tls
+{{- end -}}
+{{- end -}}
+
+{{/* How many sids there are to take. */}}
+{{- define "allocator.range" -}}
+{{- if .Values.sids.range -}}
+{{- $ends := splitList "-" .Values.sids.range -}}
+{{- add1 (sub (int (index $ends 1)) (int (index $ends 0))) -}}
+{{- else -}}
+{{- include "allocator.pool" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "allocator.pool" -}}
+{{- ternary "1024" "32" (eq .Values.space.layout "fleet") -}}
+{{- end -}}
+
+{{/* What stopping takes: config.StopWithin, and a margin for the kubelet. */}}
+{{- define "allocator.grace" -}}
+{{- with .Values.shutdown -}}
+{{- add .drainDelaySeconds .drainTimeoutSeconds .stopTimeoutSeconds 2 .marginSeconds -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Nine tenths of a memory limit in bytes, for GOMEMLIMIT; empty where it is written in another way. */}}
+{{- define "allocator.memoryLimit" -}}
+{{- $limit := toString . -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 -}}
+{{- if regexMatch "^[0-9]+(k|M|G|Ki|Mi|Gi)?$" $limit -}}
+{{- $number := regexFind "^[0-9]+" $limit -}}
+{{- $unit := trimPrefix $number $limit -}}
+{{- div (mul (int64 $number) (int64 (get $units $unit)) 9) 10 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Volumes and mounts of what a node's settings name; etcdOnly leaves the node's own out. */}}
+{{- define "allocator.secretVolumes" -}}
+{{- $root := index . 0 -}}
+{{- $etcdOnly := index . 1 -}}
+{{- with $root.Values.etcd }}
+{{- if and .tls.existingSecret (not .bundled.enabled) }}
+- name: etcd-tls
+  secret:
+    secretName: {{ .tls.existingSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- if and .auth.existingSecret (not .bundled.enabled) }}
+- name: etcd-auth
+  secret:
+    secretName: {{ .auth.existingSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+{{- if not $etcdOnly }}
+{{- with $root.Values.gossip.existingSecret }}
+- name: gossip
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- with include "allocator.tlsSecret" $root }}
+- name: tls
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- with $root.Values.tls.clientCA.existingSecret }}
+- name: client-ca
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- with $root.Values.auth.existingSecret }}
+- name: auth
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "allocator.secretMounts" -}}
+{{- $root := index . 0 -}}
+{{- range include "allocator.secretVolumes" . | fromYamlArray }}
+- name: {{ .name }}
+  mountPath: /etc/allocator/{{ .name }}
+  readOnly: true
+{{- end }}
+{{- end -}}
