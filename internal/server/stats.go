@@ -22,12 +22,16 @@ const (
 	HTTPDecode
 	HTTPCluster
 	HTTPOther // openapi.yaml, and routes that do not exist
+	RESPIDs
+	RESPDecode
+	RESPOther // all other commands, and those that do not exist
 	numSurfaces
 )
 
 var surfaceNames = [numSurfaces]string{
 	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_other",
 	"http_ids", "http_decode", "http_cluster", "http_other",
+	"resp_ids", "resp_decode", "resp_other",
 }
 
 // String returns the surface's label.
@@ -37,7 +41,7 @@ func (s Surface) String() string { return surfaceNames[s] }
 const (
 	outcomeOK       = "OK"
 	outcomeCanceled = "CANCELED"  // the caller left or its deadline passed: nothing was issued
-	outcomeNoRoute  = "NOT_FOUND" // no such path or method
+	outcomeNoRoute  = "NOT_FOUND" // no such path, method or command
 )
 
 // outcomes lists every label of an outcome: the reasons, and the three above.
@@ -57,10 +61,12 @@ type stats struct {
 	counts [numSurfaces][numOutcomes]atomic.Int64
 }
 
-func (s *stats) add(on Surface, outcome string) {
+func (s *stats) add(on Surface, outcome string) { s.addN(on, outcome, 1) }
+
+func (s *stats) addN(on Surface, outcome string, n int64) {
 	for i, o := range outcomes {
 		if o == outcome {
-			s.counts[on][i].Add(1)
+			s.counts[on][i].Add(n)
 			return
 		}
 	}
