@@ -27,6 +27,7 @@ import (
 const (
 	devHTTPPort = 8080
 	devGRPCPort = 9000 // where get and status ask by default
+	devRESPPort = 6380
 	portStep    = 10
 	maxDevNodes = 90 // above, HTTP and gRPC ports would meet
 )
@@ -62,6 +63,7 @@ one second ahead: the others serve on, and node 2 refuses.`,
 	cmd.Flags().StringVar(&d.dir, "data-dir", "", "folder that keeps etcd's data; without it, all is forgotten at the end")
 	cmd.Flags().IntVar(&d.httpPort, "http-port", devHTTPPort, "HTTP port of the first node; each further one is 10 higher; 0 takes any that are free")
 	cmd.Flags().IntVar(&d.grpcPort, "grpc-port", devGRPCPort, "gRPC port of the first node, with its admin port next to it; each further one is 10 higher; 0 takes any that are free")
+	cmd.Flags().BoolVar(&d.resp, "resp", false, "answer Redis clients as well, on port 6380 and, for further nodes, 10 higher each; on any port that is free if --http-port is 0")
 	cmd.Flags().BoolVar(&d.verbose, "verbose", false, "show the log of the nodes")
 	skews := cmd.Flags().StringArray("skew", nil, "for a demonstration: N=DURATION sets the wall clock of node N ahead by as much, or back; may be given several times")
 	_ = cmd.MarkFlagDirname("data-dir")
@@ -105,7 +107,7 @@ type dev struct {
 	*app
 	nodes, httpPort, grpcPort int
 	dir                       string
-	verbose, json             bool
+	verbose, json, resp       bool
 	skews                     map[int]time.Duration // of node i's wall clock
 
 	etcd    *devetcd.Server
@@ -204,6 +206,13 @@ func (d *dev) config(i int) config.Config {
 		return fmt.Sprintf("127.0.0.1:%d", first+i*portStep+offset)
 	}
 	c.Listen = config.Listen{GRPC: port(d.grpcPort, 0), HTTP: port(d.httpPort, 0), Admin: port(d.grpcPort, 1), Gossip: "127.0.0.1:0"}
+	if d.resp {
+		first := devRESPPort
+		if d.httpPort == 0 {
+			first = 0
+		}
+		c.Listen.RESP = port(first, 0)
+	}
 	return c
 }
 
@@ -214,11 +223,15 @@ func (d *dev) explain(i int, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &busy):
-		flag := "--grpc-port"
-		if busy.Key == "listen.http" {
-			flag = "--http-port"
-		}
 		_, port, _ := net.SplitHostPort(busy.Addr)
+		flag := "--grpc-port"
+		switch busy.Key {
+		case "listen.http":
+			flag = "--http-port"
+		case "listen.resp":
+			return fmt.Errorf("port %s, for Redis clients of node-%d, cannot be had (%w): stop what uses it, or leave --resp out",
+				port, i+1, errors.Unwrap(busy.Err))
+		}
 		return fmt.Errorf("port %s, for node-%d, cannot be had (%w): stop what uses it, or choose another %s",
 			port, i+1, errors.Unwrap(busy.Err), flag)
 	}
@@ -336,6 +349,7 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		HTTP    string `json:"http"`
 		GRPC    string `json:"grpc"`
 		Admin   string `json:"admin"`
+		RESP    string `json:"resp,omitempty"`
 		Etcd    string `json:"etcd"`
 		Reason  string `json:"reason,omitempty"` // of a node refused
 		Message string `json:"message,omitempty"`
@@ -343,7 +357,7 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		// take; absent where none is heard.
 		Offset      *int64 `json:"offset_us,omitempty"`
 		Uncertainty *int64 `json:"uncertainty_us,omitempty"`
-	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, Etcd: d.etcd.Endpoint()}
+	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, RESP: at.RESP, Etcd: d.etcd.Endpoint()}
 	if st.Lease.Held {
 		line.SID = int(st.Lease.Grant.SID)
 	}
@@ -426,6 +440,9 @@ or
   allocator parse %[2]s --addr %[4]s
   allocator status%[3]s
 `, at.HTTP, block.First, addr, at.GRPC)
+	if host, port, err := net.SplitHostPort(at.RESP); err == nil {
+		fmt.Fprintf(&b, "\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT ulid\n", host, port)
+	}
 	for i := range d.daemons {
 		if d.skews[i] != 0 {
 			admin := d.daemons[i].Addresses().Admin

@@ -85,6 +85,7 @@ type Clock struct {
 // is no such door.
 type Listen struct {
 	GRPC, HTTP, Admin string
+	RESP              string // "" is none
 	Gossip            string // UDP and TCP, as ip:port; "" is no gossip
 }
 

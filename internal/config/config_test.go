@@ -199,6 +199,7 @@ func TestValidate(t *testing.T) {
 		{"issue.entropy-bytes", func(c *Config) { c.Layout, c.Issue.EntropyBytes = flake.Fleet, 2 }},
 		{"listen.grpc", func(c *Config) { c.Listen.GRPC = "9000" }},
 		{"listen.http", func(c *Config) { c.Listen.HTTP = "localhost:http" }},
+		{"listen.resp", func(c *Config) { c.Listen.RESP = "6380" }},
 		{"listen.admin", func(c *Config) { c.Listen.Admin = ":70000" }},
 		{"advertise.grpc", func(c *Config) { c.Advertise.GRPC = ":9000" }},
 		{"log.level", func(c *Config) { c.Log.Level = "loud" }},

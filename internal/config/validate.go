@@ -77,7 +77,7 @@ func (c Config) Validate() error {
 	}
 	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= most, "issue.entropy-bytes", "%d is not within 0 and %d (layout %v)", i.EntropyBytes, most, c.Layout)
 
-	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.admin", c.Listen.Admin}, {"listen.gossip", c.Listen.Gossip}} {
+	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.resp", c.Listen.RESP}, {"listen.admin", c.Listen.Admin}, {"listen.gossip", c.Listen.Gossip}} {
 		if a.addr == "" {
 			continue
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/resp"
 	"github.com/flakelease/allocator/internal/server"
 )
 
@@ -48,6 +49,7 @@ type Daemon struct {
 	// Set by Run before anything that reads them starts.
 	keeper    *keeper.Keeper
 	server    *server.Server
+	resp      *resp.Server // nil: no such door
 	metrics   *metrics.Metrics
 	listeners listeners
 	gossip    cluster.Transport // nil: none
@@ -161,7 +163,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		what  string
 		l     net.Listener
 		serve func(net.Listener) error
-	}{{"gRPC", d.listeners.grpc, s.grpc.Serve}, {"HTTP", d.listeners.http, s.http.Serve}, {"admin", d.listeners.admin, s.admin.Serve}} {
+	}{{"gRPC", d.listeners.grpc, s.grpc.Serve}, {"HTTP", d.listeners.http, s.http.Serve}, {"RESP", d.listeners.resp, d.resp.Serve}, {"admin", d.listeners.admin, s.admin.Serve}} {
 		if door.l != nil {
 			start(door.what, func() error { return ignoreClosed(door.serve(door.l)) })
 		}
@@ -186,7 +188,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	})
 	close(d.listening)
 	d.log.Info("listening", "node", d.cfg.Node.Name, "instance", d.instance, "space", d.cfg.Space,
-		"grpc", d.addrs.GRPC, "http", d.addrs.HTTP, "admin", d.addrs.Admin, "version", d.version)
+		"grpc", d.addrs.GRPC, "http", d.addrs.HTTP, "admin", d.addrs.Admin, "resp", d.addrs.RESP, "version", d.version)
 
 	<-ending.Done()
 	d.drain(s)
@@ -237,6 +239,13 @@ func (d *Daemon) build() error {
 	})
 	if err != nil {
 		return err
+	}
+	if d.listeners.resp != nil {
+		if d.resp, err = resp.New(resp.Config{
+			Server: d.server, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
+		}); err != nil {
+			return err
+		}
 	}
 	d.metrics = metrics.New(metrics.Config{
 		Node: d.node, Keeper: d.keeper, Clock: d.clock, Version: d.version,
@@ -312,6 +321,9 @@ func (d *Daemon) drain(s servers) {
 			return ctx.Err()
 		}
 	})
+	if d.resp != nil {
+		both.Go(func() error { return d.resp.Shutdown(ctx) })
+	}
 	if err := both.Wait(); err != nil {
 		d.log.Warn("requests were cut off: they took longer than drain.timeout", "timeout", d.cfg.Drain.Timeout)
 	}
@@ -331,7 +343,7 @@ func (s servers) close() {
 const adminTimeout = 500 * time.Millisecond
 
 func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, resp.ErrClosed) {
 		return nil
 	}
 	return err

@@ -11,17 +11,18 @@ import (
 
 // Addresses is where a node answers, as host:port.
 type Addresses struct {
-	GRPC, HTTP, Admin              string // listened on; "": there is no such door
+	GRPC, HTTP, RESP, Admin        string // listened on; "": there is no such door
 	AdvertisedGRPC, AdvertisedHTTP string // told to others; "": there is no such door
 	Gossip                         string // told to others; "": there is none
 }
 
 type listeners struct {
 	grpc, http, admin net.Listener
+	resp              net.Listener // nil: none
 }
 
 func (l listeners) close() {
-	for _, x := range []net.Listener{l.grpc, l.http, l.admin} {
+	for _, x := range []net.Listener{l.grpc, l.http, l.admin, l.resp} {
 		if x != nil {
 			_ = x.Close()
 		}
@@ -56,6 +57,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 	}{
 		{"listen.grpc", d.cfg.Listen.GRPC, d.cfg.Advertise.GRPC, &d.listeners.grpc, &d.addrs.GRPC, &d.addrs.AdvertisedGRPC},
 		{"listen.http", d.cfg.Listen.HTTP, d.cfg.Advertise.HTTP, &d.listeners.http, &d.addrs.HTTP, &d.addrs.AdvertisedHTTP},
+		{"listen.resp", d.cfg.Listen.RESP, "", &d.listeners.resp, &d.addrs.RESP, &unsaid},
 		{"listen.admin", d.cfg.Listen.Admin, "", &d.listeners.admin, &d.addrs.Admin, &unsaid},
 	} {
 		if p.addr == "" {

@@ -142,7 +142,7 @@ func (c *conn) next(args [][]byte) {
 	o, ok := c.s.order(count, as, after)
 	if !ok {
 		var err error
-		if o, err = c.s.api.ReadOrder(text(count), text(as), text(after)); err != nil {
+		if o, err = c.s.api.ReadOrder(count, as, after); err != nil {
 			c.settle()
 			c.fail(server.RESPIDs, err)
 			return
@@ -159,14 +159,6 @@ func (c *conn) next(args [][]byte) {
 func (c *conn) malformed(format string, args ...any) {
 	c.settle()
 	c.fail(server.RESPIDs, c.s.api.Malformed(format, args...))
-}
-
-func text(b []byte) *string {
-	if b == nil {
-		return nil
-	}
-	s := string(b)
-	return &s
 }
 
 // order is Server.ReadOrder for requests in their usual forms, without an
@@ -245,7 +237,7 @@ func (c *conn) hget(args [][]byte) {
 	}
 	as, ok := server.ParseForm(string(args[2]))
 	if !ok || as.Wide() && !c.s.texts.Wide {
-		if _, err := c.s.api.ReadOrder(nil, text(args[2]), nil); err != nil {
+		if _, err := c.s.api.ReadOrder(nil, args[2], nil); err != nil {
 			c.settle()
 			c.fail(server.RESPIDs, err)
 			return

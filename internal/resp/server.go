@@ -18,8 +18,6 @@ import (
 
 // Limits of connections.
 const (
-	// DefaultMaxConnections is what Redis has: pools of clients are made for it.
-	DefaultMaxConnections = 10_000
 	// DefaultIdleTimeout is long, for clients keep a connection and send nothing for
 	// minutes; TCP finds out much earlier about those whose machine is gone.
 	DefaultIdleTimeout = 10 * time.Minute
@@ -42,7 +40,7 @@ type Config struct {
 	Version string       // of this binary
 	Logger  *slog.Logger // nil: slog.Default
 
-	MaxConnections int           // 0: DefaultMaxConnections
+	MaxConnections int           // 0: no limit
 	IdleTimeout    time.Duration // 0: DefaultIdleTimeout
 	WriteTimeout   time.Duration // 0: DefaultWriteTimeout
 }
@@ -82,9 +80,6 @@ func New(cfg Config) (*Server, error) {
 	case cfg.MaxConnections < 0 || cfg.IdleTimeout < 0 || cfg.WriteTimeout < 0:
 		return nil, fmt.Errorf("resp: config: %d connections, %v idle, %v to write: none may be negative",
 			cfg.MaxConnections, cfg.IdleTimeout, cfg.WriteTimeout)
-	}
-	if cfg.MaxConnections == 0 {
-		cfg.MaxConnections = DefaultMaxConnections
 	}
 	if cfg.IdleTimeout == 0 {
 		cfg.IdleTimeout = DefaultIdleTimeout
@@ -149,7 +144,7 @@ func (s *Server) Serve(l net.Listener) error {
 func (s *Server) start(nc net.Conn) {
 	c := s.newConn(nc, s.accepted.Add(1))
 	s.mu.Lock()
-	full := len(s.conns) >= s.cfg.MaxConnections
+	full := s.cfg.MaxConnections > 0 && len(s.conns) >= s.cfg.MaxConnections
 	if full || s.closing {
 		s.mu.Unlock()
 		if _, secret := nc.(*tls.Conn); full && !secret {

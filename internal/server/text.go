@@ -56,8 +56,9 @@ type Order struct {
 // ReadOrder reads the fields of a request as they were written; nil is one that is
 // not given. The error is a *node.Refusal, which is counted: INVALID_COUNT,
 // INVALID_FORMAT or INVALID_ID, with the words and figures that HTTP has for it.
-func (s *Server) ReadOrder(count, as, after *string) (Order, error) {
-	o, bad := fields{count: count, as: as, after: after}.order(limits{count: s.maxHTTP, wide: s.wide, format: s.format})
+func (s *Server) ReadOrder(count, as, after []byte) (Order, error) {
+	given := func(b []byte) field { return field{text: string(b), given: b != nil} }
+	o, bad := fields{count: given(count), as: given(as), after: given(after)}.order(limits{count: s.maxHTTP, wide: s.wide, format: s.format})
 	if bad != nil {
 		return Order{}, s.refused(bad.reason, bad.message, bad.metadata())
 	}
