@@ -270,3 +270,28 @@ func FuzzLoadFile(f *testing.F) {
 		}
 	})
 }
+
+// A program's settings are above all others, and its base replaces the defaults.
+func TestGivenByAProgram(t *testing.T) {
+	base := Default()
+	base.Listen.HTTP, base.Space = "", "theirs"
+	c, settings, err := Load(Sources{
+		Env: []string{"ALLOCATOR_SPACE=env", "ALLOCATOR_ROOT=env"}, Base: &base,
+		Given: map[string]string{"space": "given", "sid-range": "24-31"},
+	})
+	if err != nil || c.Space != "given" || c.Root != "env" || c.Listen.HTTP != "" || c.SIDs.String() != "24-31" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	for _, s := range settings {
+		if s.Key == "space" && s.Source != "program" {
+			t.Errorf("space comes from %q", s.Source)
+		}
+	}
+	if base.Space != "theirs" {
+		t.Error("the base was written to")
+	}
+	_, _, err = Load(Sources{Given: map[string]string{"sid-rnge": "1", "lease.window": "30"}})
+	if !errors.Is(err, ErrUnknownKey) || !errors.Is(err, ErrValue) || !strings.Contains(err.Error(), `did you mean "sid-range"?`) || !strings.Contains(err.Error(), "(program)") {
+		t.Errorf("got %v", err)
+	}
+}

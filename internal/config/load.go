@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,13 +22,17 @@ type Sources struct {
 	File  string         // path of a YAML file; "" is none
 	Env   []string       // as os.Environ gives it
 	Flags *pflag.FlagSet // with flags by AddFlags, parsed; nil is none
+	// Given are values by key that a program sets: above all others.
+	Given map[string]string
+	// Base is what options have that no source sets; nil is Default.
+	Base *Config
 }
 
 // Setting is one option with its value and where that came from.
 type Setting struct {
 	Key    string `json:"key"`
 	Value  string `json:"value"`
-	Source string `json:"source"` // default, file PATH, env NAME or flag --NAME
+	Source string `json:"source"` // default, file PATH, env NAME, flag --NAME or program
 }
 
 // Errors of Load. They come wrapped with the key and its source.
@@ -61,12 +66,15 @@ func Load(s Sources) (Config, []Setting, error) {
 	}
 	var layers []layer
 	var errs []error
-	for _, read := range []func(Sources, map[string]bool) (layer, error){fromFile, fromEnv, fromFlags} {
+	for _, read := range []func(Sources, map[string]bool) (layer, error){fromFile, fromEnv, fromFlags, fromProgram} {
 		l, err := read(s, known)
 		layers, errs = append(layers, l), append(errs, err)
 	}
 
 	c := Default()
+	if s.Base != nil {
+		c = *s.Base
+	}
 	var settings []Setting
 	for _, o := range c.options() {
 		source := "default"
@@ -174,6 +182,17 @@ func fromFlags(s Sources, known map[string]bool) (layer, error) {
 		l.values[key] = k.String(key)
 	}
 	return l, err
+}
+
+func fromProgram(s Sources, known map[string]bool) (layer, error) {
+	l := layer{values: s.Given, source: func(string) string { return "program" }}
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(s.Given)) {
+		if !known[key] {
+			errs = append(errs, fmt.Errorf("%w: %q given by the program: %s", ErrUnknownKey, key, hint(key, known)))
+		}
+	}
+	return l, errors.Join(errs...)
 }
 
 func isSection(key string, known map[string]bool) bool {

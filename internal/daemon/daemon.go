@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
@@ -151,13 +150,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		})
 	}
 	s := servers{
-		grpc: d.server.NewGRPC(),
-		http: server.NewHTTPServer(d.server.HTTP(), d.log),
-		admin: server.NewHTTPServer(d.server.AdminHTTP(server.Admin{
-			Alive:   d.alive,
-			Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{}),
-			Profile: d.cfg.PProf,
-		}), d.log),
+		grpc:  d.server.NewGRPC(),
+		http:  server.NewHTTPServer(d.server.HTTP(), d.log),
+		admin: server.NewHTTPServer(d.AdminHandler(), d.log),
 	}
 	for _, door := range []struct {
 		what  string
