@@ -67,11 +67,14 @@ type Refusal struct {
 	RetryAfter time.Duration
 	// Metadata holds the figures behind the message.
 	Metadata map[string]string
-	Node     string // the address that refused, as host:port
+	Node     string // the address that refused, as host:port; "": this process, by package embed
 }
 
 // Error returns the reason, the message and the node.
 func (r *Refusal) Error() string {
+	if r.Node == "" {
+		return fmt.Sprintf("%s: %s", r.Reason, r.Message)
+	}
 	return fmt.Sprintf("client: %s refused: %s: %s", r.Node, r.Reason, r.Message)
 }
 
