@@ -24,21 +24,45 @@ func (a *app) doctorCommand() *cobra.Command {
 what to do if not. It changes nothing. It exits with 1 if something fails, and with 3
 if etcd cannot be reached.
 
-Run it on the machine of a node: it holds this machine's clock against the nodes'.`,
-		Example: "  allocator doctor --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379",
-		Args:    cobra.NoArgs,
+Run it on the machine of a node: it holds this machine's clock against the nodes'.
+
+With --draw it draws IDs from every node, and every address of a name, and checks that
+they rise, carry the node's sid, decode to now, and that no two are equal; then that an
+ID asked for after all others is above them, on each node. This alone works without
+etcd, with --addr.`,
+		Example: `  allocator doctor --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379
+  allocator doctor --draw 1000 --addr 10.0.0.5:9000,10.0.0.6:9000`,
+		Args: cobra.NoArgs,
 	}
-	addr := cmd.Flags().String("addr", "", "gRPC addresses of nodes, comma-separated, besides those that are registered")
+	addrs := cmd.Flags().StringSlice("addr", nil, "gRPC addresses of nodes, comma-separated or given several times, besides those that are registered")
+	draw := cmd.Flags().Int("draw", 0, "IDs to draw from each node; 0 is none")
 	format := formatFlag(cmd)
 	load := a.settings(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, err := a.openSpace("doctor", load)
+		if *draw < 0 || *draw > maxDraw {
+			return usage("--draw is %d: it has to be within 0 and %d", *draw, maxDraw)
+		}
+		c, _, err := load()
 		if err != nil {
 			return err
 		}
-		defer s.close()
-		f := gather(cmd.Context(), s, *addr)
-		checks := examine(f)
+		var checks report
+		reached, maxSkew := true, c.Issue.MaxSkew
+		given := nodeAddrs(nil, strings.Join(*addrs, ","))
+		if *draw == 0 || len(c.Etcd.Endpoints) > 0 || len(given) == 0 {
+			s, err := a.openSpace("doctor", load)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			f := gather(cmd.Context(), s, strings.Join(given, ","))
+			checks, reached = examine(f), f.reached()
+			given = nodeAddrs(f.view.Nodes, strings.Join(given, ","))
+		}
+		if *draw > 0 {
+			all := drawFrom(cmd.Context(), resolve(cmd.Context(), given, net.DefaultResolver.LookupHost), *draw)
+			checks.drawChecks(all, maxSkew+drawSlack, time.Now())
+		}
 		if format.value == "json" {
 			for _, c := range checks {
 				if err := printLine(a.out, c); err != nil {
@@ -49,7 +73,7 @@ Run it on the machine of a node: it holds this machine's clock against the nodes
 			return err
 		}
 		switch {
-		case !f.reached():
+		case !reached:
 			return &exitError{code: exitUnavailable}
 		case slices.ContainsFunc(checks, func(c check) bool { return c.State == failed }):
 			return errInvalid

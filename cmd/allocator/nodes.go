@@ -64,11 +64,12 @@ func (a *app) nodesFlags(cmd *cobra.Command, def ...string) func() (*nodes, erro
 }
 
 // dialNode returns a connection that contacts nobody yet.
-func dialNode(addr string) (*grpc.ClientConn, error) {
+func dialNode(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if i := strings.LastIndexByte(addr, ':'); i <= 0 {
 		return nil, usage("--addr: %q is not host:port", addr)
 	}
-	c, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	c, err := grpc.NewClient("passthrough:///"+addr, opts...)
 	if err != nil {
 		return nil, usage("--addr: %q: %w", addr, err)
 	}
