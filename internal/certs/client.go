@@ -64,6 +64,9 @@ func (c *Client) Check() { c.files.Check() }
 // Failing reports whether the files cannot be used as they are now.
 func (c *Client) Failing() bool { return c.files.Failing() }
 
+// Reloads returns how often new files were taken up.
+func (c *Client) Reloads() int64 { return c.files.Reloads() }
+
 // Expires returns when the certificate in use ends; ok is false if there is none.
 func (c *Client) Expires() (at time.Time, ok bool) {
 	if cert := c.files.Get().cert; cert != nil {

@@ -84,6 +84,9 @@ func (s *Server) Check() { s.files.Check() }
 // Failing reports whether the files cannot be used as they are now.
 func (s *Server) Failing() bool { return s.files.Failing() }
 
+// Reloads returns how often new files were taken up.
+func (s *Server) Reloads() int64 { return s.files.Reloads() }
+
 // Expires returns when the certificate in use ends.
 func (s *Server) Expires() time.Time { return s.files.Get().cert.Leaf.NotAfter }
 

@@ -156,7 +156,7 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 // node starts all the same: encryption may be the business of a mesh or a proxy.
 func (c Config) Exposed() (problems []string) {
 	var open []string
-	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}} {
+	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.resp", c.Listen.RESP}} {
 		if a.addr != "" && !loopback(a.addr) {
 			open = append(open, a.key+" ("+a.addr+")")
 		}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,6 +42,7 @@ type Daemon struct {
 	watch    *agreement.Watch
 	node     *node.Node
 	etcd     *etcd
+	security *security
 
 	listening chan struct{} // closed once addrs is set
 	addrs     Addresses
@@ -94,7 +96,10 @@ func NewOn(cfg config.Config, version string, log *slog.Logger, host Host) (*Dae
 	if d.etcd, err = newEtcd(cfg, log); err != nil {
 		return nil, err
 	}
-	d.etcd.cfg.Options = host.Etcd
+	d.etcd.cfg.Options = append(d.etcd.cfg.Options, host.Etcd...)
+	if d.security, err = newSecurity(cfg, d.clock, log); err != nil {
+		return nil, err
+	}
 	d.node = node.New(node.Config{
 		Name: cfg.Node.Name, Instance: d.instance, Gen: cfg.Gen(),
 		MaxWait: cfg.Issue.MaxWait, MaxSkew: cfg.Issue.MaxSkew,
@@ -150,21 +155,33 @@ func (d *Daemon) Run(ctx context.Context) error {
 		})
 	}
 	s := servers{
-		grpc:  d.server.NewGRPC(),
+		grpc:  d.server.NewGRPC(d.security.grpcOptions()...),
 		http:  server.NewHTTPServer(d.server.HTTP(), d.log),
 		admin: server.NewHTTPServer(d.AdminHandler(), d.log),
+	}
+	s.http.TLSConfig = d.security.config("h2", "http/1.1")
+	s.http.WriteTimeout += d.cfg.Issue.MaxWait
+	if d.cfg.TLS.Admin {
+		s.admin.TLSConfig = d.security.config("h2", "http/1.1")
+	}
+	if d.cfg.PProf {
+		s.admin.WriteTimeout = 0 // a profile takes as long as it was asked to
 	}
 	for _, door := range []struct {
 		what  string
 		l     net.Listener
 		serve func(net.Listener) error
-	}{{"gRPC", d.listeners.grpc, s.grpc.Serve}, {"HTTP", d.listeners.http, s.http.Serve}, {"RESP", d.listeners.resp, d.resp.Serve}, {"admin", d.listeners.admin, s.admin.Serve}} {
+	}{
+		{"gRPC", d.listeners.grpc, s.grpc.Serve}, {"HTTP", d.listeners.http, serveHTTP(s.http)},
+		{"RESP", d.listeners.resp, d.serveRESP}, {"admin", d.listeners.admin, serveHTTP(s.admin)},
+	} {
 		if door.l != nil {
 			start(door.what, func() error { return ignoreClosed(door.serve(door.l)) })
 		}
 	}
 	start("health", func() error { return d.server.Run(watching) })
 	start("etcd", func() error { return d.etcd.connect(watching) })
+	start("security", func() error { return d.security.run(watching) })
 	start("explain", func() error { return d.explain(watching) })
 	start("clock", func() error { return d.clock.Run(watching, d.watch.Witness, d.tellStep) })
 	start("agreement", func() error { return d.watch.Run(watching) })
@@ -181,6 +198,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		return d.keeper.Run(keeping)
 	})
+	for _, problem := range d.cfg.Exposed() {
+		d.log.Warn("insecure: " + problem)
+	}
 	close(d.listening)
 	d.log.Info("listening", "node", d.cfg.Node.Name, "instance", d.instance, "space", d.cfg.Space,
 		"grpc", d.addrs.GRPC, "http", d.addrs.HTTP, "admin", d.addrs.Admin, "resp", d.addrs.RESP, "version", d.version)
@@ -231,20 +251,21 @@ func (d *Daemon) build() error {
 		Clocks:  d.watch.Report,
 		Observe: func(surface string, took time.Duration) { d.metrics.Observe(surface, took) },
 		Drain:   d.rest,
+		Guard:   d.security.guard,
 	})
 	if err != nil {
 		return err
 	}
 	if d.listeners.resp != nil {
 		if d.resp, err = resp.New(resp.Config{
-			Server: d.server, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
+			Server: d.server, Guard: d.security.guard, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
 		}); err != nil {
 			return err
 		}
 	}
 	d.metrics = metrics.New(metrics.Config{
 		Node: d.node, Keeper: d.keeper, Clock: d.clock, Version: d.version,
-		Clocks: d.watch.Report, Gossip: d.gossipStats,
+		Clocks: d.watch.Report, Gossip: d.gossipStats, Security: d.securityReport,
 		Requests: func(yield func(string, string, int64)) {
 			for _, c := range d.server.Stats() {
 				yield(c.Surface, c.Outcome, c.Requests)
@@ -287,6 +308,24 @@ func (d *Daemon) alive() error {
 type servers struct {
 	grpc        *grpc.Server
 	http, admin *http.Server
+}
+
+// serveHTTP returns what serves s on a listener, over TLS if s has certificates.
+func serveHTTP(s *http.Server) func(net.Listener) error {
+	return func(l net.Listener) error {
+		if s.TLSConfig == nil {
+			return s.Serve(l)
+		}
+		return s.ServeTLS(l, "", "")
+	}
+}
+
+// serveRESP is serveHTTP for the RESP door.
+func (d *Daemon) serveRESP(l net.Listener) error {
+	if c := d.security.config(); c != nil {
+		l = tls.NewListener(l, c)
+	}
+	return d.resp.Serve(l)
 }
 
 // drain takes the node out of service: nothing is being answered when it

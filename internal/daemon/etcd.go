@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
@@ -28,6 +31,7 @@ type etcd struct {
 	root  string
 	space string
 	log   *slog.Logger
+	tls   *certs.Client // nil: no files are named
 	tried chan struct{} // closed after the first attempt
 
 	now   atomic.Pointer[etcdstore.Store]
@@ -38,30 +42,43 @@ type etcd struct {
 // DialConfig returns how etcd is reached, the password included. It reads the
 // files that cfg names.
 func DialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, error) {
-	t, err := tlsConfig(cfg.TLS)
-	if err != nil {
-		return etcdstore.Config{}, err
-	}
+	c, _, err := dialConfig(cfg, log)
+	return c, err
+}
+
+// dialConfig is DialConfig, with what keeps its certificates true to their files;
+// nil if there are none.
+func dialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, *certs.Client, error) {
 	c := etcdstore.Config{
-		Endpoints: cfg.Endpoints, TLS: t, Username: cfg.Username, DialTimeout: cfg.DialTimeout,
+		Endpoints: cfg.Endpoints, Username: cfg.Username, DialTimeout: cfg.DialTimeout,
 		Log: log.Handler(),
+	}
+	var t *certs.Client
+	var err error
+	if cfg.TLS != (config.TLS{}) {
+		// TLS 1.2 is etcd's own least.
+		if t, err = certs.NewClient("etcd_tls", certs.ClientFiles(cfg.TLS), tls.VersionTLS12, log); err != nil {
+			return c, nil, fmt.Errorf("etcd.tls: %w", err)
+		}
+		c.TLS = t.Config() // says that there is TLS; the option below, by which certificates
+		c.Options = []grpc.DialOption{grpc.WithTransportCredentials(t.Credentials())}
 	}
 	if cfg.PasswordFile != "" {
 		if c.Password, err = password(cfg.PasswordFile); err != nil {
-			return etcdstore.Config{}, err
+			return c, nil, err
 		}
 	}
-	return c, nil
+	return c, t, nil
 }
 
 func newEtcd(cfg config.Config, log *slog.Logger) (*etcd, error) {
-	c, err := DialConfig(cfg.Etcd, log)
+	c, t, err := dialConfig(cfg.Etcd, log)
 	if err != nil {
 		return nil, err
 	}
 	c.Password = "" // read again at every attempt, for it may be changed
 	e := &etcd{
-		cfg: c, file: cfg.Etcd.PasswordFile, root: cfg.Root, space: cfg.Space, log: log,
+		cfg: c, file: cfg.Etcd.PasswordFile, root: cfg.Root, space: cfg.Space, log: log, tls: t,
 		tried: make(chan struct{}), close: func() {},
 	}
 	e.why.Store(&errNotConnected)
@@ -74,8 +91,14 @@ var errNotConnected = errors.New("daemon: not connected to etcd yet")
 const redialAfter = time.Second
 
 // connect makes the client, again and again until etcd lets it in or ctx ends.
-// Then it waits for ctx and returns nil.
+// Then it keeps its certificates true to their files until ctx ends, and returns
+// nil.
 func (e *etcd) connect(ctx context.Context) error {
+	if e.tls != nil {
+		var watching sync.WaitGroup
+		watching.Go(func() { _ = e.tls.Run(ctx) }) // always nil
+		defer watching.Wait()
+	}
 	for first := true; ; first = false {
 		err := e.dial()
 		if first {
@@ -209,37 +232,4 @@ func password(file string) (string, error) {
 		return "", fmt.Errorf("etcd.password-file: %s is empty", file)
 	}
 	return string(b), nil
-}
-
-// tlsConfig returns nil if no file is named. The client certificate is read
-// again for every connection, so that a renewed one is taken up.
-func tlsConfig(files config.TLS) (*tls.Config, error) {
-	if files == (config.TLS{}) {
-		return nil, nil
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12} // etcd's own least
-	if files.CA != "" {
-		pem, err := os.ReadFile(files.CA)
-		if err != nil {
-			return nil, fmt.Errorf("etcd.tls.ca: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("etcd.tls.ca: %s has no certificate in PEM form", files.CA)
-		}
-	}
-	if files.Cert != "" {
-		read := func() (*tls.Certificate, error) {
-			cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
-			if err != nil {
-				return nil, fmt.Errorf("etcd.tls.cert: %w", err)
-			}
-			return &cert, nil
-		}
-		if _, err := read(); err != nil { // a mistake shows at the start
-			return nil, err
-		}
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
-	}
-	return c, nil
 }

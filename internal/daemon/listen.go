@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -68,7 +69,12 @@ func (d *Daemon) listen(ctx context.Context) error {
 			d.listeners.close()
 			return &PortError{Key: p.key, Addr: p.addr, Err: err}
 		}
-		*p.to, *p.bound, *p.advertised = l, l.Addr().String(), advertised(p.advertise, l.Addr())
+		most := d.cfg.Limit.Connections
+		if p.key == "listen.resp" {
+			most = 0 // package resp says in words that there is no room
+		}
+		*p.to = d.security.watch(strings.TrimPrefix(p.key, "listen."), l, most)
+		*p.bound, *p.advertised = l.Addr().String(), advertised(p.advertise, l.Addr())
 	}
 	if d.cfg.Listen.Gossip == "" {
 		return nil

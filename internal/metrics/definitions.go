@@ -72,6 +72,15 @@ const (
 	gossipDropped      = "allocator_gossip_dropped_total"
 )
 
+// Names of the families about connections, certificates and tokens.
+const (
+	connections          = "allocator_connections"
+	connectionsRefused   = "allocator_connections_refused_total"
+	certificateRemaining = "allocator_tls_certificate_remaining_seconds"
+	reloadFailing        = "allocator_reload_failing"
+	reloads              = "allocator_reloads_total"
+)
+
 var definitions = []Definition{
 	{idsIssued, "counter", nil, "IDs issued by this node."},
 	{requests, "counter", []string{"surface", "code"}, "Requests answered, by surface and by OK, CANCELED, NOT_FOUND or the reason of the refusal."},
@@ -119,6 +128,11 @@ var definitions = []Definition{
 	{gossipExchanges, "counter", nil, "Readings of clocks taken from peers."},
 	{gossipUnanswered, "counter", nil, "Questions to peers that were never answered."},
 	{gossipDropped, "counter", []string{"reason"}, "Messages between nodes that were dropped, by reason."},
+	{connections, "gauge", []string{"door"}, "Connections that are open, by port."},
+	{connectionsRefused, "counter", []string{"door"}, "Connections closed at once because limit.connections were open, by port."},
+	{certificateRemaining, "gauge", []string{"certificate"}, "Time until the certificate in use expires, in seconds; below 0 it has; absent without one."},
+	{reloadFailing, "gauge", []string{"files"}, "1 while files cannot be used as they are and what was read before stays in use, else 0; absent without any."},
+	{reloads, "counter", []string{"files"}, "Times that files were read anew since they had changed."},
 	{buildInfo, "gauge", []string{"version"}, "Always 1, with the version of the program."},
 }
 
@@ -158,6 +172,7 @@ Series of the Go runtime (` + "`go_…`" + `) and the process (` + "`process_…
 		{"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
 		{"state", poolSids, poolStates}, {"state", clockVerdict, texts(clockStates)},
 		{"finding", "", texts(clockFindings)}, {"opinion", "", opinions}, {"direction", "", directions},
+		{"door", "", Doors}, {"files", "", fileKinds}, {"certificate", "", certificateKinds},
 	} {
 		of := ""
 		if l.of != "" {

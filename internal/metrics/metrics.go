@@ -15,7 +15,7 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// Config is what the series are read from. All fields are required, but Clocks
+// Config is what the series are read from. All fields are required, but Clocks, Security
 // and Gossip.
 type Config struct {
 	Node    *node.Node
@@ -28,6 +28,9 @@ type Config struct {
 	// Clocks tells what is known of this node's clock and its peers'. nil: there
 	// are no such series.
 	Clocks func() clock.Report
+	// Security tells of connections, certificates and tokens. nil: there are no such
+	// series.
+	Security func() Security
 	// Gossip tells what gossip has counted; ok is false as long as there is none.
 	// nil: there is none.
 	Gossip func() (s cluster.Stats, ok bool)
@@ -174,6 +177,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(buildInfo, 1, c.cfg.Version)
 	if c.cfg.Clocks != nil {
 		collectClocks(c.cfg.Clocks(), c.cfg.Node.Config().Gen.Layout.Holders(), gauge, counter)
+	}
+	if c.cfg.Security != nil {
+		collectSecurity(c.cfg.Security(), now.Wall, gauge, counter)
 	}
 	var g cluster.Stats
 	if c.cfg.Gossip != nil {

@@ -63,6 +63,13 @@ func newRig(t *testing.T) *rig {
 	r.metrics = metrics.New(metrics.Config{
 		Node: n, Keeper: k, Clock: src, Version: "v1.2.3",
 		Clocks: func() clock.Report { return *r.clocks },
+		Security: func() metrics.Security {
+			return metrics.Security{
+				Doors:        []metrics.Door{{Name: "grpc", Open: 4, Refused: 9}},
+				Files:        []metrics.Files{{Name: "tls", Reloads: 2}, {Name: "tokens", Failing: true}},
+				Certificates: []metrics.Certificate{{Name: "server", Expires: src.Now().Wall.Time().Add(time.Hour)}},
+			}
+		},
 		Gossip: func() (cluster.Stats, bool) {
 			return cluster.Stats{Exchanges: 40, Unanswered: 3, Dropped: map[string]uint64{"forged": 2}}, true
 		},
@@ -193,16 +200,22 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		"allocator_alarms_total history_rewound":           0,
 		"allocator_etcd_call_duration_seconds acquire":     1,
 		"allocator_build_info v1.2.3":                      1,
+		"allocator_connections grpc":                       4,
+		"allocator_connections_refused_total grpc":         9,
+		"allocator_reload_failing tokens":                  1,
+		"allocator_reload_failing tls":                     0,
+		"allocator_reloads_total tls":                      2,
 	} {
 		if got, ok := after[key]; !ok || got != want {
 			t.Errorf("after: %s = %v (present %v), want %v", key, got, ok, want)
 		}
 	}
 	for key, bounds := range map[string][2]float64{
-		"allocator_window_remaining_seconds":    {25, 30},
-		"allocator_lease_ttl_remaining_seconds": {10, 15},
-		"allocator_keeper_tick_age_seconds":     {0, 5},
-		"allocator_epoch_remaining_seconds":     {1e9, float64(flake.MaxTimestamp) / 1000},
+		"allocator_window_remaining_seconds":                 {25, 30},
+		"allocator_lease_ttl_remaining_seconds":              {10, 15},
+		"allocator_keeper_tick_age_seconds":                  {0, 5},
+		"allocator_epoch_remaining_seconds":                  {1e9, float64(flake.MaxTimestamp) / 1000},
+		"allocator_tls_certificate_remaining_seconds server": {3000, 3600},
 	} {
 		if got := after[key]; got < bounds[0] || got > bounds[1] {
 			t.Errorf("after: %s = %v, want within %v", key, got, bounds)
