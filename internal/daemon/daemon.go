@@ -264,8 +264,9 @@ func (d *Daemon) build() error {
 		}
 	}
 	d.metrics = metrics.New(metrics.Config{
-		Node: d.node, Keeper: d.keeper, Clock: d.clock, Version: d.version,
-		Clocks: d.watch.Report, Gossip: d.gossipStats, Security: d.securityReport,
+		Node: d.node, Keeper: d.keeper, Clock: d.clock, Version: d.version, Space: d.cfg.Space,
+		Settings: metrics.Settings{Window: l.Window, TTL: l.TTL, MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead},
+		Clocks:   d.watch.Report, Gossip: d.gossipStats, Security: d.securityReport,
 		Requests: func(yield func(string, string, int64)) {
 			for _, c := range d.server.Stats() {
 				yield(c.Surface, c.Outcome, c.Requests)

@@ -38,6 +38,8 @@ const (
 	etcdErrors      = "allocator_etcd_call_errors_total"
 	tickAge         = "allocator_keeper_tick_age_seconds"
 	epochRemaining  = "allocator_epoch_remaining_seconds"
+	settings        = "allocator_setting_seconds"
+	nodeInfo        = "allocator_node_info"
 	buildInfo       = "allocator_build_info"
 )
 
@@ -133,6 +135,8 @@ var definitions = []Definition{
 	{certificateRemaining, "gauge", []string{"certificate"}, "Time until the certificate in use expires, in seconds; below 0 it has; absent without one."},
 	{reloadFailing, "gauge", []string{"files"}, "1 while files cannot be used as they are and what was read before stays in use, else 0; absent without any."},
 	{reloads, "counter", []string{"files"}, "Times that files were read anew since they had changed."},
+	{settings, "gauge", []string{"setting"}, "Settings that other series are to be compared with, in seconds."},
+	{nodeInfo, "gauge", []string{"node", "space", "layout"}, "Always 1, with the node's name, the space that it issues IDs of, and the layout of these."},
 	{buildInfo, "gauge", []string{"version"}, "Always 1, with the version of the program."},
 }
 
@@ -149,7 +153,7 @@ func Reference() string {
 	var b strings.Builder
 	b.WriteString(`# Metrics
 
-Served on the admin port at ` + "`/metrics`" + `. All labels are from closed sets, and counters are there with 0 from the start.
+Served on the admin port at ` + "`/metrics`" + `. All labels are from closed sets, or (those of the _info series) constants of the process, and counters are there with 0 from the start.
 Series of the Go runtime (` + "`go_…`" + `) and the process (` + "`process_…`" + `) come with them.
 
 | name | type | labels | what it is |
@@ -180,6 +184,7 @@ Series of the Go runtime (` + "`go_…`" + `) and the process (` + "`process_…
 		}
 		fmt.Fprintf(&b, "- `%s`%s: `%s`\n", l.name, of, strings.Join(l.values, "`, `"))
 	}
+	fmt.Fprintf(&b, "- `setting`: `%s`\n", strings.Join(settingNames(), "`, `"))
 	b.WriteString("- `sid`: the sids of the other nodes heard; a node without a sid has no series\n")
 	return b.String()
 }

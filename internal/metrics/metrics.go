@@ -18,10 +18,12 @@ import (
 // Config is what the series are read from. All fields are required, but Clocks, Security
 // and Gossip.
 type Config struct {
-	Node    *node.Node
-	Keeper  *keeper.Keeper
-	Clock   clock.Source
-	Version string
+	Node     *node.Node
+	Keeper   *keeper.Keeper
+	Clock    clock.Source
+	Version  string
+	Space    string // the name that operators know the space by
+	Settings Settings
 	// Requests calls yield for each surface and outcome, always the same ones,
 	// with the number of requests so far.
 	Requests func(yield func(surface, outcome string, n int64))
@@ -34,6 +36,31 @@ type Config struct {
 	// Gossip tells what gossip has counted; ok is false as long as there is none.
 	// nil: there is none.
 	Gossip func() (s cluster.Stats, ok bool)
+}
+
+// Settings are what alerts compare other series with, so that they hold whatever
+// a node is told.
+type Settings struct {
+	Window, TTL, MaxSkew, MaxLead time.Duration
+}
+
+func (s Settings) list() []setting {
+	return []setting{
+		{"lease.window", s.Window}, {"lease.ttl", s.TTL}, {"issue.max-skew", s.MaxSkew}, {"issue.max-lead", s.MaxLead},
+	}
+}
+
+// setting is one of them, by its key in the configuration.
+type setting struct {
+	key   string
+	value time.Duration
+}
+
+func settingNames() (out []string) {
+	for _, x := range (Settings{}).list() {
+		out = append(out, x.key)
+	}
+	return out
 }
 
 // Metrics is a registry with the series of one node.
@@ -174,6 +201,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(tickAge, max(now.Mono.Sub(c.cfg.Keeper.Ticked()), 0).Seconds())
 	end := c.cfg.Node.Config().Gen.Epoch + flake.MaxTimestamp + 1
 	gauge(epochRemaining, float64(end-now.Wall)/1000) // 278 years are more than a Duration of any epoch holds
+	for _, x := range c.cfg.Settings.list() {
+		gauge(settings, x.value.Seconds(), x.key)
+	}
+	gauge(nodeInfo, 1, c.cfg.Node.Config().Name, c.cfg.Space, fmt.Sprint(c.cfg.Node.Config().Gen.Layout))
 	gauge(buildInfo, 1, c.cfg.Version)
 	if c.cfg.Clocks != nil {
 		collectClocks(c.cfg.Clocks(), c.cfg.Node.Config().Gen.Layout.Holders(), gauge, counter)

@@ -61,8 +61,9 @@ func newRig(t *testing.T) *rig {
 	})
 	r := &rig{node: n, keeper: k, clocks: troubled()}
 	r.metrics = metrics.New(metrics.Config{
-		Node: n, Keeper: k, Clock: src, Version: "v1.2.3",
-		Clocks: func() clock.Report { return *r.clocks },
+		Node: n, Keeper: k, Clock: src, Version: "v1.2.3", Space: "orders",
+		Settings: metrics.Settings{Window: cfg.Lease.Window, TTL: cfg.Lease.TTL, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead},
+		Clocks:   func() clock.Report { return *r.clocks },
 		Security: func() metrics.Security {
 			return metrics.Security{
 				Doors:        []metrics.Door{{Name: "grpc", Open: 4, Refused: 9}},
@@ -205,6 +206,10 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		"allocator_reload_failing tokens":                  1,
 		"allocator_reload_failing tls":                     0,
 		"allocator_reloads_total tls":                      2,
+		"allocator_node_info scalable a orders":            1,
+		"allocator_setting_seconds lease.window":           30,
+		"allocator_setting_seconds lease.ttl":              15,
+		"allocator_setting_seconds issue.max-skew":         0.25,
 	} {
 		if got, ok := after[key]; !ok || got != want {
 			t.Errorf("after: %s = %v (present %v), want %v", key, got, ok, want)
