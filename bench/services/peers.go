@@ -1,0 +1,128 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/devetcd"
+)
+
+// Serve runs a server at addr until the process is told to end: one that does
+// nothing, of kind tcp, http or grpc, or an etcd of one member.
+func Serve(kind, addr string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if kind == "etcd" {
+		return serveEtcd(ctx, addr)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { _ = l.Close() })
+	switch kind {
+	case "tcp":
+		err = echo(l)
+	case "http":
+		err = (&http.Server{Handler: http.HandlerFunc(nothing)}).Serve(l)
+	case "grpc":
+		g := grpc.NewServer()
+		pb.RegisterAllocatorServiceServer(g, newIdle())
+		err = g.Serve(l)
+	default:
+		return fmt.Errorf("services: no server is called %q", kind)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func serveEtcd(ctx context.Context, addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return err
+	}
+	s, err := devetcd.Start(ctx, devetcd.Config{ClientPort: n})
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return s.Close()
+}
+
+// echo sends back what it reads, which is the least a server can do.
+func echo(l net.Listener) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer func() { _ = c.Close() }()
+			b := make([]byte, 16<<10)
+			for {
+				n, err := c.Read(b)
+				if err != nil {
+					return
+				}
+				if _, err := c.Write(b[:n]); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+// An answer as long as ours, and headers that keep net/http from guessing.
+var (
+	idleBody = []byte(`{"ids":["02MVQDZ9NFSQ0"],"node":"node-1","sid":7}` + "\n")
+	idleType = []string{"application/json"}
+)
+
+func nothing(w http.ResponseWriter, _ *http.Request) {
+	w.Header()["Content-Type"] = idleType
+	_, _ = w.Write(idleBody)
+}
+
+// idle answers everything with the same.
+type idle struct {
+	pb.UnimplementedAllocatorServiceServer
+	response *pb.AllocateResponse
+	streamed *pb.AllocateStreamResponse
+}
+
+func newIdle() *idle {
+	res := &pb.AllocateResponse{First: 1 << 60, Count: 1, Stride: 32, Node: "node-1", Sid: 7, Layout: 1, EpochUnixMs: 1_704_067_200_000}
+	return &idle{response: res, streamed: &pb.AllocateStreamResponse{
+		Sequence: 1, Result: &pb.AllocateStreamResponse_Response{Response: res},
+	}}
+}
+
+func (i *idle) Allocate(context.Context, *pb.AllocateRequest) (*pb.AllocateResponse, error) {
+	return i.response, nil
+}
+
+func (i *idle) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+		if err := stream.Send(i.streamed); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,329 @@
+package services
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Nodes is how many nodes of ours run.
+const Nodes = 3
+
+// World is all servers, each a process of its own on loopback.
+type World struct {
+	Node     [Nodes]Node
+	Redis    string // address; "": not installed
+	Postgres string // address; "": not installed
+	Etcd     string // address of the one member that our nodes use, too
+	Peer     map[string]string
+	Versions map[string]string // of what is not in go.mod
+	Missing  []string          // what is not measured, and why
+
+	dir   string
+	procs map[string]*proc // by address
+}
+
+// Node is where one of our nodes answers.
+type Node struct {
+	GRPC, HTTP, RESP string // RESP "": it has no such door
+}
+
+type proc struct {
+	cmd  *exec.Cmd
+	log  *bytes.Buffer
+	done chan struct{}
+}
+
+// startTimeout is how long a server may take until it answers.
+const startTimeout = 60 * time.Second
+
+// Start starts all servers. binary is allocator's; self runs a server that does
+// nothing for «-serve KIND -addr ADDR».
+func Start(ctx context.Context, binary, self string) (w *World, err error) {
+	w = &World{Peer: map[string]string{}, Versions: map[string]string{}, procs: map[string]*proc{}}
+	defer func() {
+		if err != nil {
+			w.Close()
+		}
+	}()
+	if w.dir, err = os.MkdirTemp("", "bench-"); err != nil {
+		return w, err
+	}
+	if err := os.Chmod(w.dir, 0o755); err != nil { // PostgreSQL runs as another user
+		return w, err
+	}
+	for _, kind := range []string{"tcp", "http", "grpc"} {
+		addr := freeAddr()
+		if err := w.start(ctx, addr, nil, self, "-serve", kind, "-addr", addr); err != nil {
+			return w, err
+		}
+		w.Peer[kind] = addr
+	}
+	if err := w.startNodes(ctx, binary, self); err != nil {
+		return w, err
+	}
+	w.startRedis(ctx)
+	w.startPostgres(ctx)
+	return w, nil
+}
+
+func (w *World) startNodes(ctx context.Context, binary, self string) error {
+	w.Etcd = freeAddr()
+	if err := w.start(ctx, w.Etcd, nil, self, "-serve", "etcd", "-addr", w.Etcd); err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, binary, "init", "--fresh", "--etcd.endpoints", "http://"+w.Etcd).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("allocator init: %w: %s", err, out)
+	}
+	help, err := exec.CommandContext(ctx, binary, "serve", "--help").Output()
+	if err != nil {
+		return err
+	}
+	resp := bytes.Contains(help, []byte("--listen.resp"))
+	if !resp {
+		w.Missing = append(w.Missing, "this, RESP: this version has no such door")
+	}
+	for i := range w.Node {
+		n := Node{GRPC: freeAddr(), HTTP: freeAddr()}
+		admin, gossip := freeAddr(), freeAddr()
+		args := []string{
+			"serve", "--etcd.endpoints", "http://" + w.Etcd, "--node.name", fmt.Sprintf("node-%d", i+1), "--log.level", "warn",
+			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.admin", admin, "--listen.gossip", gossip,
+		}
+		if resp {
+			n.RESP = freeAddr()
+			args = append(args, "--listen.resp", n.RESP)
+		}
+		if err := w.start(ctx, n.GRPC, nil, binary, args...); err != nil {
+			return err
+		}
+		if err := w.ready(ctx, n.GRPC, "http://"+admin+"/readyz"); err != nil {
+			return err
+		}
+		w.Node[i] = n
+	}
+	return nil
+}
+
+// ready waits until a node says that it can issue.
+func (w *World) ready(ctx context.Context, addr, url string) error {
+	for end := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			_ = res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return fmt.Errorf("services: node at %s is not ready:\n%s", addr, w.procs[addr].log)
+		}
+	}
+}
+
+func (w *World) startRedis(ctx context.Context) {
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		w.Missing = append(w.Missing, "Redis: redis-server is not installed (Debian: apt-get install redis-server)")
+		return
+	}
+	addr := freeAddr()
+	_, port, _ := net.SplitHostPort(addr)
+	err = w.start(ctx, addr, nil, path, "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", w.dir)
+	if err != nil {
+		w.Missing = append(w.Missing, fmt.Sprintf("Redis: %v", err))
+		return
+	}
+	w.Redis, w.Versions["Redis"] = addr, versionOf(ctx, path, "v=")
+}
+
+func (w *World) startPostgres(ctx context.Context) {
+	missing := func(err error) { w.Missing = append(w.Missing, fmt.Sprintf("PostgreSQL: %v", err)) }
+	bin, err := postgresBin()
+	if err != nil {
+		missing(err)
+		return
+	}
+	as, err := unprivileged()
+	if err != nil {
+		missing(err)
+		return
+	}
+	dir := filepath.Join(w.dir, "postgres")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		missing(err)
+		return
+	}
+	if as != nil {
+		if err := os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
+			missing(err)
+			return
+		}
+	}
+	data := filepath.Join(dir, "data")
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+	initdb.SysProcAttr, initdb.Dir = as, dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		missing(fmt.Errorf("initdb: %w: %s", err, bytes.TrimSpace(out)))
+		return
+	}
+	addr := freeAddr()
+	_, port, _ := net.SplitHostPort(addr)
+	err = w.start(ctx, addr, as, filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
+		"-c", "unix_socket_directories="+dir, "-c", "max_connections=120")
+	if err != nil {
+		missing(err)
+		return
+	}
+	// The port is open before the server takes anybody in.
+	for range 100 {
+		if c, err := pgCaller(addr, "create sequence if not exists ids", "select 1"); err == nil {
+			c.Close()
+			w.Postgres, w.Versions["PostgreSQL"] = addr, versionOf(ctx, filepath.Join(bin, "postgres"), "(PostgreSQL)")
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	missing(errors.New("it lets nobody in"))
+}
+
+// postgresBin returns the folder of initdb and postgres.
+func postgresBin() (string, error) {
+	if path, err := exec.LookPath("initdb"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			return filepath.Dir(path), nil
+		}
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	if len(found) == 0 {
+		return "", errors.New("initdb is not installed (Debian: apt-get install postgresql)")
+	}
+	return filepath.Dir(found[len(found)-1]), nil
+}
+
+// unprivileged returns what lets PostgreSQL run, which refuses to as root; nil
+// if this process is not.
+func unprivileged() (*syscall.SysProcAttr, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 == nil && err2 == nil {
+			return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+		}
+	}
+	return nil, errors.New("it does not run as root, and there is no user postgres or nobody")
+}
+
+// versionOf returns the word behind mark in what «path --version» prints.
+func versionOf(ctx context.Context, path, mark string) string {
+	out, _ := exec.CommandContext(ctx, path, "--version").Output()
+	_, after, ok := strings.Cut(string(out), mark)
+	if f := strings.Fields(after); ok && len(f) > 0 {
+		return f[0]
+	}
+	return "?"
+}
+
+// start runs a server and waits until addr takes connections.
+func (w *World) start(ctx context.Context, addr string, as *syscall.SysProcAttr, path string, args ...string) error {
+	p := &proc{cmd: exec.Command(path, args...), log: new(bytes.Buffer), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = io.Discard, p.log
+	p.cmd.SysProcAttr, p.cmd.Dir = as, w.dir
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	go func() { _ = p.cmd.Wait(); close(p.done) }()
+	w.procs[addr] = p
+	for end := time.Now().Add(startTimeout); ; {
+		if c, err := net.Dial("tcp", addr); err == nil {
+			return c.Close()
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("services: %s ended:\n%s", filepath.Base(path), p.log)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("services: %s does not answer at %s", filepath.Base(path), addr)
+		}
+	}
+}
+
+// CPU returns the processor time that the servers at these addresses have used;
+// 0 where that cannot be told.
+func (w *World) CPU(addrs ...string) time.Duration {
+	var sum time.Duration
+	for _, addr := range addrs {
+		if p := w.procs[addr]; p != nil {
+			sum += cpuOf(p.cmd.Process.Pid)
+		}
+	}
+	return sum
+}
+
+// cpuOf adds up the time that the threads of a process have run.
+func cpuOf(pid int) (sum time.Duration) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, path := range threads {
+		b, err := os.ReadFile(path) // which fails where the thread has just ended
+		if f := strings.Fields(string(b)); err == nil && len(f) > 0 {
+			ns, _ := strconv.ParseInt(f[0], 10, 64)
+			sum += time.Duration(ns)
+		}
+	}
+	return sum
+}
+
+// Close ends all servers and removes what they wrote.
+func (w *World) Close() {
+	for _, p := range w.procs {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	for _, p := range w.procs {
+		select {
+		case <-p.done:
+		case <-time.After(10 * time.Second):
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		}
+	}
+	if w.dir != "" {
+		_ = os.RemoveAll(w.dir)
+	}
+}
+
+// freeAddr returns a port of loopback that was free just now.
+func freeAddr() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(fmt.Sprintf("services: no port on loopback: %v", err))
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}

@@ -1,0 +1,128 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// Plan says how to measure.
+type Plan struct {
+	Rounds int
+	Warm   time.Duration // before each slice
+	Slice  time.Duration // of one case in one round
+	Seed   uint64        // of the order of cases
+	Tell   func(string)  // progress
+}
+
+// A Result is a case with a sample for each round.
+type Result struct {
+	Case
+	Samples []Sample
+}
+
+// Run measures the cases that w has servers for. A case that fails ends it: its
+// figures would be of something else.
+func Run(ctx context.Context, w *World, cases []Case, p Plan) ([]Result, error) {
+	var results []Result
+	for _, c := range cases {
+		if len(c.Servers(w)) > 0 {
+			results = append(results, Result{Case: c})
+		}
+	}
+	rnd := rand.New(rand.NewPCG(p.Seed, 1))
+	for round := range p.Rounds {
+		for _, i := range rnd.Perm(len(results)) {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			r := &results[i]
+			s, err := r.once(ctx, w, p)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", r.ID(), err)
+			}
+			r.Samples = append(r.Samples, s)
+			p.Tell(fmt.Sprintf("round %d of %d: %-60s %12.0f IDs/s", round+1, p.Rounds, r.ID(), s.IDs))
+		}
+	}
+	return results, nil
+}
+
+func (r *Result) once(ctx context.Context, w *World, p Plan) (Sample, error) {
+	callers, closeAll, err := r.Open(ctx, w, r.Callers)
+	if err != nil {
+		return Sample{}, err
+	}
+	defer closeAll()
+	runtime.GC() // what the case before left is not this one's to clear away
+	addrs := r.Servers(w)
+	return load(callers, max(r.PerOp, 1), max(r.Every, 1), p.Warm, p.Slice, func() time.Duration { return w.CPU(addrs...) })
+}
+
+// Verdict is what a run says of a goal.
+type Verdict struct {
+	Goal
+	Got      Spread // ours divided by the peer's, or IDs a second
+	Met      bool
+	Ours     time.Duration // 99th percentile, where the goal bounds that
+	Theirs   time.Duration
+	Measured bool // both cases were
+}
+
+// Judge holds results against a goal.
+func Judge(g Goal, results []Result) Verdict {
+	v := Verdict{Goal: g}
+	find := func(id string) *Result {
+		i := slices.IndexFunc(results, func(r Result) bool { return r.ID() == id })
+		if i < 0 {
+			return nil
+		}
+		return &results[i]
+	}
+	ours := find(g.Case)
+	if ours == nil {
+		return v
+	}
+	if g.Peer == "" {
+		v.Measured, v.Got = true, ours.spread(Sample.ids)
+	} else {
+		theirs := find(g.Peer)
+		if theirs == nil {
+			return v
+		}
+		ratios := make([]float64, len(ours.Samples))
+		for i := range ratios {
+			ratios[i] = ours.Samples[i].IDs / theirs.Samples[i].IDs
+		}
+		v.Measured, v.Got = true, SpreadOf(ratios)
+		v.Ours = time.Duration(ours.spread(Sample.p99).Median)
+		v.Theirs = time.Duration(theirs.spread(Sample.p99).Median)
+	}
+	v.Met = v.Got.Median >= g.AtLeast && (!g.P99 || v.Ours <= v.Theirs)
+	return v
+}
+
+func (s Sample) ids() float64 { return s.IDs }
+func (s Sample) p50() float64 { return float64(s.P50) }
+func (s Sample) p99() float64 { return float64(s.P99) }
+func (s Sample) cpu() float64 { return float64(s.CPU) }
+
+func (r *Result) spread(of func(Sample) float64) Spread {
+	values := make([]float64, len(r.Samples))
+	for i, s := range r.Samples {
+		values[i] = of(s)
+	}
+	return SpreadOf(values)
+}
+
+// Spread is the least, the median and the greatest of some values.
+type Spread struct{ Min, Median, Max float64 }
+
+// SpreadOf returns the spread of values, of which there is at least one.
+func SpreadOf(values []float64) Spread {
+	v := slices.Sorted(slices.Values(values))
+	return Spread{v[0], (v[(len(v)-1)/2] + v[len(v)/2]) / 2, v[len(v)-1]}
+}
