@@ -24,6 +24,8 @@ type Client struct {
 
 	last atomic.Int64 // the greatest ID received
 
+	coalesce *coalescer // nil: another mode
+
 	mu     sync.Mutex     // guards closed, and calls.Add against calls.Wait
 	closed bool           // calls are refused
 	calls  sync.WaitGroup // under way in Direct
@@ -46,6 +48,9 @@ func New(o Options) (*Client, error) {
 	c := &Client{o: o, begun: time.Now(), done: make(chan struct{})}
 	c.last.Store(int64(o.After))
 	c.pool = newPool(o, c.since)
+	if o.Mode == Coalesce {
+		c.coalesce = newCoalescer(c)
+	}
 	if err := c.pool.start(); err != nil {
 		return nil, err
 	}
@@ -116,12 +121,19 @@ func (c *Client) take(ctx context.Context, n int) (Block, error) {
 	if err := contextError(ctx); err != nil {
 		return Block{}, err
 	}
+	if c.coalesce != nil && n <= maxShared {
+		return c.coalesce.take(ctx, n)
+	}
 	if !c.enter() {
 		return Block{}, ErrClosed
 	}
 	defer c.calls.Done()
 	return c.unary(ctx, n)
 }
+
+// maxShared is the largest share of a request that others wait for as well: a node
+// may hold a large block back until its clock has caught up.
+const maxShared = 10_000
 
 // enter counts a call in, unless the client is closed.
 func (c *Client) enter() bool {
@@ -175,6 +187,9 @@ func (c *Client) Close() error {
 		c.closed = true
 		c.mu.Unlock()
 		c.calls.Wait()
+		if c.coalesce != nil {
+			c.coalesce.close()
+		}
 		c.pool.close()
 		close(c.done)
 	})

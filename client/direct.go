@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -92,13 +93,14 @@ func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, 
 	e.requests.Add(1)
 	attempt, cancel := context.WithTimeout(ctx, e.pool.o.AttemptTimeout)
 	defer cancel()
-	res, err := pb.NewAllocatorServiceClient(e.conn.Load()).Allocate(attempt, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
+	conn := e.conn.Load()
+	res, err := pb.NewAllocatorServiceClient(conn).Allocate(attempt, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
 	if err != nil {
-		return Block{}, e.judge(ctx, err)
+		return Block{}, e.judge(ctx, conn, err)
 	}
 	b, err := e.block(res, n, after)
 	if err != nil {
-		e.failed(false)
+		e.failed(conn, false)
 		return Block{}, err
 	}
 	e.served()
@@ -107,7 +109,7 @@ func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, 
 
 // judge turns an error of gRPC into the client's, and has e left alone if it is
 // e's doing. ctx is the caller's.
-func (e *endpoint) judge(ctx context.Context, err error) error {
+func (e *endpoint) judge(ctx context.Context, conn *grpc.ClientConn, err error) error {
 	if r := refusalOf(err, e.addr); r != nil {
 		if !r.Reason.callersFault() {
 			e.refused(r)
@@ -117,9 +119,9 @@ func (e *endpoint) judge(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil: // the caller's doing
 	case status.Code(err) == codes.DeadlineExceeded:
-		e.failed(true)
+		e.failed(conn, true)
 	default:
-		e.failed(false)
+		e.failed(conn, false)
 	}
 	return e.named(err)
 }

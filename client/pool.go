@@ -378,12 +378,12 @@ func (e *endpoint) refused(r *Refusal) {
 
 // failed leaves e alone for a while, since it did not answer. silent says that it
 // let an attempt time out; then the connection is not worth keeping either.
-func (e *endpoint) failed(silent bool) {
+func (e *endpoint) failed(conn *grpc.ClientConn, silent bool) {
 	e.failures.Add(1)
 	first, last := firstPenalty, lastPenalty
 	if silent {
 		first, last = silentPenalty, lastSilentPenalty
-		_ = e.conn.Load().Close() // watch opens another
+		_ = conn.Close() // watch opens another
 	}
 	wait := first << min(e.fails.Add(1)-1, 10)
 	e.rest(min(wait, last))

@@ -4,5 +4,5 @@ import "sync/atomic"
 
 // counters are what Stats reads. They only grow.
 type counters struct {
-	ids, retries atomic.Int64
+	ids, retries, dropped atomic.Int64
 }
