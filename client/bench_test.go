@@ -54,7 +54,7 @@ func callers(b *testing.B, n int, call func() error) {
 
 func BenchmarkNext(b *testing.B) {
 	_, targets := cluster(b, 1)
-	for _, mode := range []client.Mode{client.Direct, client.Coalesce} {
+	for _, mode := range []client.Mode{client.Direct, client.Coalesce, client.Prefetch} {
 		for _, n := range []int{1, 16, 64, 1000} {
 			b.Run(fmt.Sprintf("%v/callers=%d", mode, n), func(b *testing.B) {
 				c := dial(b, client.Options{Targets: targets, Mode: mode})

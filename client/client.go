@@ -24,7 +24,8 @@ type Client struct {
 
 	last atomic.Int64 // the greatest ID received
 
-	coalesce *coalescer // nil: another mode
+	coalesce *coalescer  // nil: another mode
+	prefetch *prefetcher // nil: another mode
 
 	mu     sync.Mutex     // guards closed, and calls.Add against calls.Wait
 	closed bool           // calls are refused
@@ -48,8 +49,11 @@ func New(o Options) (*Client, error) {
 	c := &Client{o: o, begun: time.Now(), done: make(chan struct{})}
 	c.last.Store(int64(o.After))
 	c.pool = newPool(o, c.since)
-	if o.Mode == Coalesce {
+	switch o.Mode {
+	case Coalesce:
 		c.coalesce = newCoalescer(c)
+	case Prefetch:
+		c.prefetch = newPrefetcher(c)
 	}
 	if err := c.pool.start(); err != nil {
 		return nil, err
@@ -118,17 +122,22 @@ func (c *Client) NextULIDs(ctx context.Context, dst []ulid.ID) error {
 
 // take returns n IDs by the client's mode.
 func (c *Client) take(ctx context.Context, n int) (Block, error) {
-	if err := contextError(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return Block{}, err
 	}
-	if c.coalesce != nil && n <= maxShared {
+	switch {
+	case c.prefetch != nil:
+		return c.prefetch.take(ctx, n)
+	case c.coalesce != nil && n <= maxShared:
 		return c.coalesce.take(ctx, n)
 	}
 	if !c.enter() {
 		return Block{}, ErrClosed
 	}
 	defer c.calls.Done()
-	return c.unary(ctx, n)
+	b, _, err := c.unary(ctx, n)
+	c.stats.ids.Add(int64(b.Count))
+	return b, err
 }
 
 // maxShared is the largest share of a request that others wait for as well: a node
@@ -153,7 +162,12 @@ func (c *Client) Last() flake.ID { return flake.ID(c.last.Load()) }
 // Observe makes every ID of later calls greater than id, which some other client
 // was given. An id that is not of this space can make all calls fail with
 // AFTER_TOO_FAR.
-func (c *Client) Observe(id flake.ID) { c.raise(id) }
+func (c *Client) Observe(id flake.ID) {
+	c.raise(id)
+	if c.prefetch != nil {
+		c.prefetch.above(int64(id))
+	}
+}
 
 // after returns what the next request must exceed.
 func (c *Client) after() flake.ID {
@@ -163,12 +177,7 @@ func (c *Client) after() flake.ID {
 	return flake.ID(c.last.Load())
 }
 
-// gave notes a block before any of it is given.
-func (c *Client) gave(b Block) {
-	c.stats.ids.Add(int64(b.Count))
-	c.raise(b.Last())
-}
-
+// raise makes every later request exceed id.
 func (c *Client) raise(id flake.ID) {
 	for {
 		last := c.last.Load()
@@ -189,6 +198,9 @@ func (c *Client) Close() error {
 		c.calls.Wait()
 		if c.coalesce != nil {
 			c.coalesce.close()
+		}
+		if c.prefetch != nil {
+			c.prefetch.close()
 		}
 		c.pool.close()
 		close(c.done)

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -154,6 +153,7 @@ func (co *coalescer) leave(b *batch, n int, cause error) error {
 	}
 	switch {
 	case answered && b.err == nil:
+		co.c.stats.ids.Add(-int64(n))
 		co.c.stats.dropped.Add(int64(n))
 	case answered:
 	case b.sealed:
@@ -242,8 +242,10 @@ func (co *coalescer) answered(s *stream) {
 		co.refused(s, b, err)
 	} else {
 		b.block = block
-		co.c.gave(block)
+		co.c.raise(block.Last()) // before any of it is given
+		co.c.stats.ids.Add(int64(block.Count - b.left))
 		co.c.stats.dropped.Add(int64(b.left))
+		co.c.stats.batches.Add(1)
 		co.finish(b, nil)
 	}
 	hangUp := s.retired && len(s.sent) == 0
@@ -260,7 +262,7 @@ func (co *coalescer) answered(s *stream) {
 func (co *coalescer) refused(s *stream, b *batch, err error) {
 	r := (*Refusal)(nil)
 	if errors.As(err, &r) && r.Reason.callersFault() {
-		if limit, _ := strconv.Atoi(r.Metadata["limit"]); r.Reason == InvalidCount && b.callers > 1 && limit > 0 {
+		if limit := limitOf(r); r.Reason == InvalidCount && b.callers > 1 && limit > 0 {
 			co.limit = limit
 			err = errRejoin
 		}

@@ -15,8 +15,9 @@ import (
 )
 
 // unary asks for n IDs in a request of its own, of one node after the other until
-// one serves. It is bounded by ctx and Options.Timeout.
-func (c *Client) unary(ctx context.Context, n int) (Block, error) {
+// one serves. It is bounded by ctx and Options.Timeout. sent is when the request
+// that was served began, since the client's start.
+func (c *Client) unary(ctx context.Context, n int) (b Block, sent time.Duration, err error) {
 	var end time.Duration // since the client's start; 0: none
 	if c.o.Timeout > 0 {
 		end = c.since() + c.o.Timeout
@@ -24,38 +25,39 @@ func (c *Client) unary(ctx context.Context, n int) (Block, error) {
 	var last error
 	var avoid *endpoint
 	for {
-		if err := contextError(ctx); err != nil {
-			return Block{}, gaveUp(err, last, 0)
+		if err := ctx.Err(); err != nil {
+			return Block{}, 0, gaveUp(err, last, 0)
 		}
 		e, wait, changed := c.pool.pick(avoid)
 		if e == nil {
 			if r := (*Refusal)(nil); errors.As(last, &r) && r.hopeless() {
-				return Block{}, r
+				return Block{}, 0, r
 			}
 			if err := c.pause(ctx, wait, end, changed); err != nil {
 				if last == nil {
 					last = c.pool.last()
 				}
 				if errors.Is(err, errTimeout) {
-					return Block{}, gaveUp(nil, last, c.o.Timeout)
+					return Block{}, 0, gaveUp(nil, last, c.o.Timeout)
 				}
-				return Block{}, gaveUp(err, last, 0)
+				return Block{}, 0, gaveUp(err, last, 0)
 			}
 			avoid = nil
 			continue
 		}
-		b, err := e.allocate(ctx, n, c.after())
+		sent = c.since()
+		b, err = e.allocate(ctx, n, c.after())
 		if err == nil {
-			c.gave(b)
-			return b, nil
+			c.raise(b.Last())
+			return b, sent, nil
 		}
 		if r := (*Refusal)(nil); errors.As(err, &r) && r.Reason.callersFault() {
-			return Block{}, err
+			return Block{}, 0, err
 		}
 		last, avoid = err, e
 		c.stats.retries.Add(1)
 		if end > 0 && c.since() >= end {
-			return Block{}, gaveUp(contextError(ctx), last, c.o.Timeout)
+			return Block{}, 0, gaveUp(ctx.Err(), last, c.o.Timeout)
 		}
 	}
 }

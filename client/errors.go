@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -155,12 +154,4 @@ func gaveUp(cause, last error, after time.Duration) error {
 	default:
 		return fmt.Errorf("%w within %v: none is connected: check the targets, TLS and the network", ErrUnavailable, after)
 	}
-}
-
-// contextError returns why ctx ended, as the standard errors name it.
-func contextError(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return nil
 }

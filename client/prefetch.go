@@ -1,0 +1,331 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Sizes of prefetched blocks follow demand: a block that is used up sooner than
+// busy is followed by a larger one, and one that lasts longer than calm by a
+// smaller one.
+const (
+	firstPrefetch = 64
+	busy          = 10 * time.Millisecond // some tens of round trips
+	calm          = 100 * time.Millisecond
+)
+
+// sealed is a cursor beyond every count: nothing more is taken.
+const sealed = 1 << 60
+
+// segment is a block that calls are served from. Only the cursor changes.
+type segment struct {
+	block Block
+	fresh time.Duration // until when its IDs may be given, since the client's start
+	used  time.Duration // since when it is used
+	half  int64         // the next block is fetched when this many are taken
+
+	_      [64]byte // readers of the above shall not wait for takers
+	cursor atomic.Int64
+	_      [56]byte
+}
+
+// prefetcher serves calls from a block, while the next one is on its way.
+//
+//  1. Every ID of a segment is greater than those of the segments before it: it
+//     was asked for after them.
+//  2. A segment is sealed before its successor is used.
+//  3. An ID is taken first and its age is looked at afterwards.
+type prefetcher struct {
+	c    *Client
+	ctx  context.Context
+	end  context.CancelFunc
+	work sync.WaitGroup // fetches
+
+	cur atomic.Pointer[segment]
+
+	mu       sync.Mutex // guards the rest, and replacing cur
+	closed   bool
+	waiting  sync.WaitGroup // calls in slow; Add only with mu held and closed false
+	spare    *segment       // follows cur; nil: not there yet
+	fetching bool
+	size     int           // of the next block
+	limit    int           // largest block
+	floor    int64         // IDs up to here are not given
+	changed  chan struct{} // closed when a fetch ends
+	failures int           // fetches that brought nothing
+	err      error         // of the last of these
+	given    int64         // IDs of sealed segments that calls took
+}
+
+func newPrefetcher(c *Client) *prefetcher {
+	p := &prefetcher{c: c, size: min(firstPrefetch, c.o.MaxPrefetch), limit: c.o.MaxPrefetch, changed: make(chan struct{})}
+	p.ctx, p.end = context.WithCancel(context.Background())
+	p.cur.Store(spent())
+	return p
+}
+
+// spent returns a segment without IDs.
+func spent() *segment {
+	s := &segment{}
+	s.cursor.Store(sealed)
+	return s
+}
+
+// close lets calls that wait finish, and ends. Later calls return ErrClosed.
+func (p *prefetcher) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.waiting.Wait()
+	p.mu.Lock()
+	p.seal()
+	p.cur.Store(spent())
+	p.mu.Unlock()
+	p.end()
+	p.work.Wait()
+}
+
+// take returns n IDs that are next to each other.
+func (p *prefetcher) take(ctx context.Context, n int) (Block, error) {
+	s := p.cur.Load()
+	if n == 1 { // no loop: whoever is too late has added in vain, which harms nothing
+		i := s.cursor.Add(1) - 1
+		if i < int64(s.block.Count) {
+			if p.c.since() < s.fresh {
+				if i == s.half {
+					p.ahead(s)
+				}
+				return s.block.part(int(i), 1), nil
+			}
+			p.c.stats.stale.Add(1)
+		}
+	} else if b, ok := p.from(s, n); ok {
+		return b, nil
+	}
+	return p.slow(ctx, n)
+}
+
+// from takes n IDs of s if it still has as many, and they are fresh.
+func (p *prefetcher) from(s *segment, n int) (Block, bool) {
+	for {
+		i := s.cursor.Load()
+		end := i + int64(n)
+		if end > int64(s.block.Count) {
+			return Block{}, false
+		}
+		if !s.cursor.CompareAndSwap(i, end) {
+			continue
+		}
+		if p.c.since() >= s.fresh {
+			p.c.stats.stale.Add(int64(n))
+			return Block{}, false
+		}
+		if i <= s.half && s.half < end {
+			p.ahead(s)
+		}
+		return s.block.part(int(i), n), true
+	}
+}
+
+// ahead has the block after s fetched.
+func (p *prefetcher) ahead(s *segment) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed && p.cur.Load() == s && p.spare == nil {
+		p.fetch()
+	}
+}
+
+// slow waits until there is a segment with n IDs, and takes them.
+func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return Block{}, ErrClosed
+	}
+	p.waiting.Add(1)
+	defer p.waiting.Done()
+	failures, began := p.failures, p.c.since()
+	for {
+		b, ok := p.next(n)
+		if ok {
+			p.mu.Unlock()
+			return b, nil
+		}
+		p.size = min(max(p.size, 2*n), p.limit)
+		if n > p.limit {
+			p.mu.Unlock()
+			return p.alone(ctx, n)
+		}
+		if p.failures != failures {
+			err := p.err
+			p.mu.Unlock()
+			return Block{}, err
+		}
+		p.fetch()
+		changed := p.changed
+		p.mu.Unlock()
+		if p.c.o.Timeout > 0 && p.c.since() > began+p.c.o.Timeout {
+			return Block{}, gaveUp(nil, errOld, p.c.o.Timeout)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return Block{}, gaveUp(ctx.Err(), p.c.pool.last(), 0)
+		}
+		p.mu.Lock()
+	}
+}
+
+var errOld = errors.New("blocks arrive older than Options.MaxAge, or are used up before: allow a greater age or larger blocks")
+
+// next takes n IDs from cur or, where that has not as many, from the spare, which
+// then becomes cur. p.mu is held.
+func (p *prefetcher) next(n int) (Block, bool) {
+	now := p.c.since()
+	for {
+		s := p.cur.Load()
+		if i := s.cursor.Load(); i+int64(n) <= int64(s.block.Count) && now < s.fresh {
+			if !s.cursor.CompareAndSwap(i, i+int64(n)) {
+				continue
+			}
+			if i <= s.half && s.half < i+int64(n) && p.spare == nil && !p.closed {
+				p.fetch()
+			}
+			return s.block.part(int(i), n), true
+		}
+		if p.spare == nil {
+			return Block{}, false
+		}
+		if p.spare.fresh <= now || p.spare.block.Count < n {
+			p.discard(p.spare, p.spare.fresh <= now)
+			p.spare = nil
+			return Block{}, false
+		}
+		p.seal()
+		p.spare.used = now
+		p.cur.Store(p.spare)
+		p.spare = nil
+	}
+}
+
+// seal ends cur, and sees from its life how large the next block should be. What
+// it has left is dropped. p.mu is held.
+func (p *prefetcher) seal() {
+	s := p.cur.Load()
+	count := int64(s.block.Count)
+	taken := s.cursor.Swap(sealed)
+	if taken >= sealed {
+		return // before
+	}
+	taken = min(taken, count)
+	p.given += taken
+	now := p.c.since()
+	stale := now >= s.fresh
+	if taken < count {
+		p.discard(&segment{block: s.block.part(int(taken), int(count-taken))}, stale)
+	}
+	switch lived := now - s.used; {
+	case stale:
+		p.size = min(p.size, max(int(2*taken), 1))
+	case taken == count && lived < busy:
+		p.size *= 2
+	case lived > calm:
+		p.size /= 2
+	}
+	p.size = min(max(p.size, min(firstPrefetch, p.limit)), p.limit)
+}
+
+// discard counts a segment that is not used.
+func (p *prefetcher) discard(s *segment, stale bool) {
+	if stale {
+		p.c.stats.stale.Add(int64(s.block.Count))
+	} else {
+		p.c.stats.dropped.Add(int64(s.block.Count))
+	}
+}
+
+// fetch has a block fetched, unless one is on its way. p.mu is held.
+func (p *prefetcher) fetch() {
+	if p.fetching {
+		return
+	}
+	p.fetching = true
+	size := p.size
+	p.work.Go(func() {
+		b, sent, err := p.c.unary(p.ctx, size)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.fetching = false
+		switch r := (*Refusal)(nil); {
+		case err == nil && int64(b.First) <= p.floor && !p.c.o.Unordered:
+			p.c.stats.dropped.Add(int64(b.Count))
+		case err == nil:
+			if p.spare != nil { // it was asked for before this one: of no use any more
+				p.discard(p.spare, false)
+			}
+			p.spare = &segment{block: b, fresh: sent + p.c.o.MaxAge, half: int64(b.Count) / 2}
+		case errors.As(err, &r) && r.Reason == InvalidCount && limitOf(r) > 0 && limitOf(r) < size:
+			p.limit = limitOf(r)
+			p.size = min(p.size, p.limit)
+		default:
+			p.failures++
+			p.err = err
+		}
+		close(p.changed)
+		p.changed = make(chan struct{})
+	})
+}
+
+// limitOf returns the largest count that an InvalidCount names; 0: it names none.
+func limitOf(r *Refusal) int {
+	n, _ := strconv.Atoi(r.Metadata["limit"])
+	return n
+}
+
+// alone asks for a block that is larger than any segment. Those that are there lie
+// below it, so they are dropped.
+func (p *prefetcher) alone(ctx context.Context, n int) (Block, error) {
+	b, _, err := p.c.unary(ctx, n)
+	if err != nil {
+		return Block{}, err
+	}
+	p.above(int64(b.Last()))
+	p.mu.Lock()
+	p.given += int64(n)
+	p.mu.Unlock()
+	return b, nil
+}
+
+// above drops what is not greater than id.
+func (p *prefetcher) above(id int64) {
+	if p.c.o.Unordered {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.floor = max(p.floor, id)
+	if s := p.cur.Load(); int64(s.block.First)+min(s.cursor.Load(), int64(s.block.Count))*s.block.Stride <= id {
+		p.seal()
+	}
+	if p.spare != nil && int64(p.spare.block.First) <= id {
+		p.discard(p.spare, false)
+		p.spare = nil
+	}
+}
+
+// taken returns how many IDs calls were given.
+func (p *prefetcher) taken() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.cur.Load()
+	i := s.cursor.Load()
+	if i >= sealed {
+		i = 0
+	}
+	return p.given + min(i, int64(s.block.Count))
+}
