@@ -235,12 +235,12 @@ const askTimeout = 3 * time.Second
 
 // askNodes asks every address at the same time, and returns the answers in the
 // order of addrs.
-func askNodes(ctx context.Context, addrs []string) []witness {
+func askNodes(ctx context.Context, d dialer, addrs []string) []witness {
 	out := make([]witness, len(addrs))
 	done := make(chan int)
 	for i, addr := range addrs {
 		go func() {
-			out[i] = askNode(ctx, addr)
+			out[i] = askNode(ctx, d, addr)
 			done <- i
 		}()
 	}
@@ -250,9 +250,9 @@ func askNodes(ctx context.Context, addrs []string) []witness {
 	return out
 }
 
-func askNode(ctx context.Context, addr string) witness {
+func askNode(ctx context.Context, d dialer, addr string) witness {
 	w := witness{addr: addr}
-	conn, err := dialNode(addr)
+	conn, err := d.dial(addr)
 	if err != nil {
 		w.err = err
 		return w

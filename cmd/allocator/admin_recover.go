@@ -39,7 +39,12 @@ that run and are not in the backup's registry with --addr.`,
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := formatFlag(cmd)
 	load := a.settings(cmd)
+	dialing := a.dialFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		d, err := dialing()
+		if err != nil {
+			return err
+		}
 		s, err := a.openSpace("admin recover", load)
 		if err != nil {
 			return err
@@ -49,7 +54,7 @@ that run and are not in the backup's registry with --addr.`,
 		if err != nil {
 			return repairError(err, false)
 		}
-		nodes := askNodes(cmd.Context(), nodeAddrs(v.Nodes, *addr))
+		nodes := askNodes(cmd.Context(), d, nodeAddrs(v.Nodes, *addr))
 		named := namesOf(v.Nodes)
 		var asked []repair.Witness
 		for i, n := range nodes {

@@ -38,9 +38,14 @@ etcd, with --addr.`,
 	draw := cmd.Flags().Int("draw", 0, "IDs to draw from each node; 0 is none")
 	format := formatFlag(cmd)
 	load := a.settings(cmd)
+	dialing := a.dialFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *draw < 0 || *draw > maxDraw {
 			return usage("--draw is %d: it has to be within 0 and %d", *draw, maxDraw)
+		}
+		d, err := dialing()
+		if err != nil {
+			return err
 		}
 		c, _, err := load()
 		if err != nil {
@@ -55,12 +60,12 @@ etcd, with --addr.`,
 				return err
 			}
 			defer s.close()
-			f := gather(cmd.Context(), s, strings.Join(given, ","))
+			f := gather(cmd.Context(), s, d, strings.Join(given, ","))
 			checks, reached = examine(f), f.reached()
 			given = nodeAddrs(f.view.Nodes, strings.Join(given, ","))
 		}
 		if *draw > 0 {
-			all := drawFrom(cmd.Context(), resolve(cmd.Context(), given, net.DefaultResolver.LookupHost), *draw)
+			all := drawFrom(cmd.Context(), resolve(cmd.Context(), given, net.DefaultResolver.LookupHost), *draw, d)
 			checks.drawChecks(all, maxSkew+drawSlack, time.Now())
 		}
 		if format.value == "json" {
@@ -105,6 +110,7 @@ type facts struct {
 	now       clock.Millis // this machine's clock when view was read
 	kernel    clock.Kernel
 	gossip    map[string]error // by address, what connecting to it gave
+	doors     map[string]door  // by address, of the nodes beyond this machine
 }
 
 // reached reports whether any endpoint answered.
@@ -113,7 +119,7 @@ func (f facts) reached() bool {
 }
 
 // gather asks everything that there is to ask.
-func gather(ctx context.Context, s *space, addr string) facts {
+func gather(ctx context.Context, s *space, d dialer, addr string) facts {
 	sys := clock.NewSystem()
 	f := facts{
 		want:  lease.Space{Layout: s.cfg.Layout, Epoch: s.cfg.Epoch},
@@ -132,7 +138,8 @@ func gather(ctx context.Context, s *space, addr string) facts {
 		return f
 	}
 	f.compacted, f.compactErr = s.store.Compacted(ctx, 1)
-	f.nodes = askNodes(ctx, nodeAddrs(f.view.Nodes, addr))
+	f.nodes = askNodes(ctx, d, nodeAddrs(f.view.Nodes, addr))
+	f.doors = knockAll(ctx, d, f.nodes)
 	names := namesOf(f.view.Nodes)
 	for i, n := range f.nodes {
 		if n.name == "" {

@@ -63,6 +63,7 @@ func examine(f facts) []check {
 	}
 	r.records(f)
 	r.nodes(f)
+	r.doors(f)
 	r.clocks(f)
 	r.gossip(f)
 	return r

@@ -41,13 +41,13 @@ type drawing struct {
 
 // drawFrom draws n IDs from every address, at the same time. Then it carries the
 // order from node to node, and has each decode its own last ID.
-func drawFrom(ctx context.Context, addrs []target, n int) []drawing {
+func drawFrom(ctx context.Context, addrs []target, n int, d dialer) []drawing {
 	out := make([]drawing, len(addrs))
 	asked := make([]*nodes, len(addrs))
 	var all sync.WaitGroup
 	for i, a := range addrs {
 		out[i].addr = a.shown()
-		conn, err := a.dial()
+		conn, err := a.dial(d)
 		if err != nil {
 			out[i].err = err
 			continue
@@ -228,15 +228,15 @@ func (t target) shown() string {
 	return fmt.Sprintf("%s (%s)", t.addr, t.ip)
 }
 
-func (t target) dial() (*grpc.ClientConn, error) {
+func (t target) dial(d dialer) (*grpc.ClientConn, error) {
 	if t.ip == "" {
-		return dialNode(t.addr)
+		return d.dial(t.addr)
 	}
 	_, port, err := net.SplitHostPort(t.addr)
 	if err != nil {
 		return nil, err
 	}
-	return dialNode(net.JoinHostPort(t.ip, port), grpc.WithAuthority(t.addr))
+	return d.dial(net.JoinHostPort(t.ip, port), grpc.WithAuthority(t.addr))
 }
 
 // resolveTimeout is how long a name server may take.

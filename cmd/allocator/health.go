@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -83,7 +84,35 @@ func newProbe(c config.Config) (probe, error) {
 		host = "127.0.0.1"
 	}
 	transport := &http.Transport{DisableKeepAlives: true} // and no proxy: it is this machine
-	return probe{scheme: "http", host: net.JoinHostPort(host, port), client: &http.Client{Transport: transport}}, nil
+	scheme := "http"
+	if c.TLS.Admin && c.TLS.Cert != "" {
+		scheme = "https"
+		if transport.TLSClientConfig, err = pinned(c.TLS); err != nil {
+			return probe{}, usage("tls.admin: %w", err)
+		}
+	}
+	return probe{scheme: scheme, host: net.JoinHostPort(host, port), client: &http.Client{Transport: transport}}, nil
+}
+
+// pinned takes the node's own certificate for the node and no other, whatever
+// name it is for: it was issued for how others call this machine. The node is
+// shown the same one, in case it asks for any (tls.client-ca).
+func pinned(files config.ServerTLS) (*tls.Config, error) {
+	own, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		Certificates:       []tls.Certificate{own},
+		InsecureSkipVerify: true, // VerifyConnection does it
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if !s.PeerCertificates[0].Equal(own.Leaf) {
+				return errors.New("whoever listens there does not show the certificate of tls.cert")
+			}
+			return nil
+		},
+	}, nil
 }
 
 // maxAnswer is more than a node says of itself.

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -25,9 +24,11 @@ type nodes struct {
 	conns   []*grpc.ClientConn
 	first   int           // whom to ask first: whoever answered last, so that a dead one costs its delay once
 	timeout time.Duration // of one command's request, retries included
+	dialer  dialer
 }
 
-// nodesFlags adds --addr and --timeout to cmd and returns what connects.
+// nodesFlags adds --addr and --timeout, and the flags of dialFlags, to cmd and
+// returns what connects.
 func (a *app) nodesFlags(cmd *cobra.Command, def ...string) func() (*nodes, error) {
 	or := " (or $" + config.EnvAddr + ")"
 	if len(def) == 0 {
@@ -35,6 +36,7 @@ func (a *app) nodesFlags(cmd *cobra.Command, def ...string) func() (*nodes, erro
 	}
 	addrs := cmd.Flags().StringSlice("addr", def, "gRPC addresses of nodes, comma-separated or given several times: the first that answers is used"+or)
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "how long to try")
+	dialing := a.dialFlags(cmd)
 	return func() (*nodes, error) {
 		list := *addrs
 		if env := a.getenv(config.EnvAddr); env != "" && !cmd.Flags().Changed("addr") {
@@ -43,13 +45,17 @@ func (a *app) nodesFlags(cmd *cobra.Command, def ...string) func() (*nodes, erro
 		if *timeout <= 0 {
 			return nil, usage("--timeout is %v: it has to be above 0", *timeout)
 		}
-		n := &nodes{timeout: *timeout}
+		d, err := dialing()
+		if err != nil {
+			return nil, err
+		}
+		n := &nodes{timeout: *timeout, dialer: d}
 		for _, addr := range list {
 			addr = strings.TrimSpace(addr)
 			if addr == "" {
 				continue
 			}
-			c, err := dialNode(addr)
+			c, err := d.dial(addr)
 			if err != nil {
 				n.close()
 				return nil, err
@@ -61,19 +67,6 @@ func (a *app) nodesFlags(cmd *cobra.Command, def ...string) func() (*nodes, erro
 		}
 		return n, nil
 	}
-}
-
-// dialNode returns a connection that contacts nobody yet.
-func dialNode(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
-	if i := strings.LastIndexByte(addr, ':'); i <= 0 {
-		return nil, usage("--addr: %q is not host:port", addr)
-	}
-	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	c, err := grpc.NewClient("passthrough:///"+addr, opts...)
-	if err != nil {
-		return nil, usage("--addr: %q: %w", addr, err)
-	}
-	return c, nil
 }
 
 // defaultAddr is where a node listens that is told nothing, and dev's first.
@@ -147,8 +140,8 @@ func (n *nodes) failed(answers []string, refused bool) error {
 	case refused:
 		return &exitError{exitInvalid, fmt.Errorf("none of %d nodes did it:\n%s", len(answers), text)}
 	}
-	return &exitError{exitUnavailable, fmt.Errorf("%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or start some with «allocator dev»",
-		text, strings.Join(n.addrs, ", "), config.EnvAddr)}
+	return &exitError{exitUnavailable, fmt.Errorf("%s%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or start some with «allocator dev»",
+		text, n.dialer.hint(text), strings.Join(n.addrs, ", "), config.EnvAddr)}
 }
 
 // callersFault reports whether every node would refuse alike: another one is

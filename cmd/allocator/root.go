@@ -198,7 +198,7 @@ func (a *app) groups() []group {
 			a.devCommand(), a.getCommand(), a.statusCommand(),
 		}},
 		{"For operators", []*cobra.Command{
-			a.initCommand(), a.serveCommand(), a.healthCommand(), a.doctorCommand(), a.adminCommand(), a.gossipCommand(), a.configCommand(), a.versionCommand(),
+			a.initCommand(), a.serveCommand(), a.healthCommand(), a.doctorCommand(), a.adminCommand(), a.gossipCommand(), a.tokenCommand(), a.configCommand(), a.versionCommand(),
 			a.maelstromCommand(),
 		}},
 	}

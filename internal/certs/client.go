@@ -90,6 +90,13 @@ func (c *Client) Config() *tls.Config {
 // not its authorities.
 func (c *Client) Credentials() credentials.TransportCredentials { return grpcCredentials{c} }
 
+// WithoutCertificate is Credentials of somebody who has none of their own.
+func (c *Client) WithoutCertificate() credentials.TransportCredentials {
+	cfg := c.Config()
+	cfg.Certificates = nil
+	return credentials.NewTLS(cfg)
+}
+
 type grpcCredentials struct{ c *Client }
 
 func (g grpcCredentials) now() credentials.TransportCredentials {
