@@ -11,8 +11,10 @@ SEEDS   ?= 60# random lease schedules under -race; 300 without
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestRumour|TestTwoDisagree# agreement tests run with -race too
 IDS     ?= 200000# of the end-to-end run within «make test»
 E2E_IDS ?= 10000000# of the end-to-end run by itself
-COUNT   ?= 1# runs of each benchmark
-BENCH   ?= .# benchmarks to run, a regular expression
+COUNT   ?= 1# runs of each Go benchmark
+BENCH   ?= .# Go benchmarks to run, a regular expression
+BENCH_ROUNDS ?= 5# rounds of «make bench»
+BENCH_SLICE ?= 1s# how long each service is measured in a round
 FUZZTIME ?= 10s# for each fuzz target
 
 IMAGE   ?= allocator# name of the image; IMAGE_ARCH=arm64 for another machine's
@@ -24,7 +26,7 @@ DONE  := $(BIN)/summary# what «make test» did and what it left out, a line eac
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build image test race lint model sim e2e chaos chaos-soak chaos-bugs bench bench-peers gen fuzz clean tools \
+.PHONY: help build image test race lint model sim e2e chaos chaos-soak chaos-bugs bench bench-peers bench-go gen fuzz clean tools \
         check-format check-vet check-static check-tests check-nested check-e2e check-chaos check-model check-generated
 
 help: ## show this list
@@ -75,12 +77,17 @@ chaos-soak: ## all faults in turn for SOAK
 chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write docs/PLANTED-BUGS.md
 	$(GO) run ./chaos/planted -write docs/PLANTED-BUGS.md
 
-bench: ## all benchmarks with -benchmem; COUNT=10 for benchstat, BENCH=Next1 for some
+bench: ## measure everything, peers beside us, and write docs/BENCHMARKS.md: some minutes; BENCH_ROUNDS=9 for more
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator
+	cd bench && CGO_ENABLED=0 $(GO) build -trimpath -o ../$(BIN)/bench-run ./run
+	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -o docs/BENCHMARKS.md
+
+bench-peers: ## our codecs and generators beside other libraries alone, in one run; fails where a goal is missed
+	cd bench && $(GO) run ./ratios
+
+bench-go: ## the Go benchmarks of our own packages with -benchmem; COUNT=10 for benchstat, BENCH=Next1 for some
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) \
 		$$(git grep -l '^func Benchmark' -- '*_test.go' ':!bench/' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
-
-bench-peers: ## our codecs and generators beside other libraries, in one run; fails where a goal is missed
-	cd bench && $(GO) run ./ratios
 
 gen: tools ## regenerate api/ from the proto file; protoc must be on PATH
 	PATH="$(TOOLS):$$PATH" protoc $(call PROTOC_FLAGS,.) api/allocator/v1/allocator.proto
