@@ -1,0 +1,159 @@
+package embed
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Config says what a program is as a node. Endpoints is required, and Gossip where
+// etcd is not on this machine alone; every other field may be left at zero.
+//
+// All other settings of a node, such as etcd.tls.ca or gossip.key-file, are in
+// Settings, File or Env, by the keys of docs/reference/config.md. The named fields
+// come before Settings, these before Env, and that before File.
+type Config struct {
+	Endpoints []string // of etcd, as URLs or host:port
+	Space     string   // "" is "default"
+
+	// Name is the program's as a node, for people. A program that starts under the
+	// name of one that died may take that one's sid over, so no two that live have
+	// the same. "" is the host's name with the number of the process.
+	Name string
+
+	// SIDs is which sids the program may take: "first-last", or All. "" is what
+	// sid-range says, and without that DefaultSIDs; in layout fleet there is no
+	// default.
+	SIDs string
+	// Reserve is how many sids of the range Open must leave free, for programs
+	// that are restarted before their old sid is. It is looked at before a sid is
+	// taken: programs that open at the same moment can take one more each.
+	Reserve int
+
+	// Gossip is the ip:port to listen on, UDP and TCP, where the other nodes reach
+	// this program; port 0 is any. Beyond loopback the setting gossip.key-file is
+	// needed too. "" is what listen.gossip says, and without that 127.0.0.1:0
+	// where etcd is on loopback. NoGossip is none; the package comment says what
+	// that costs.
+	Gossip string
+
+	// OpenTimeout bounds Open, whatever its context allows; 0 means
+	// DefaultOpenTimeout.
+	OpenTimeout time.Duration
+
+	Settings map[string]string // by key
+	Env      []string          // variables ALLOCATOR_…, such as os.Environ(); nil: none is read
+	File     string            // path of a YAML file; "": none
+
+	Logger *slog.Logger // nil: nothing is logged
+}
+
+// Values of Config.
+const (
+	// All lets the program take any sid of the space.
+	All = "all"
+	// DefaultSIDs is the quarter of layout scalable that programs have, where
+	// servers have the other three.
+	DefaultSIDs = "24-31"
+	// NoGossip leaves the program's clock uncompared.
+	NoGossip = "none"
+	// DefaultOpenTimeout outlasts a crashed predecessor's lease and window.
+	DefaultOpenTimeout = time.Minute
+)
+
+// ErrConfig says that a Config cannot work; the text names the field or key.
+var ErrConfig = errors.New("embed: config")
+
+// node returns the settings of the node that c asks for.
+func (c Config) node() (config.Config, error) {
+	fail := func(err error) (config.Config, error) { return config.Config{}, fmt.Errorf("%w: %w", ErrConfig, err) }
+	if c.Reserve < 0 || c.OpenTimeout < 0 {
+		return fail(fmt.Errorf("Reserve %d and OpenTimeout %v must not be negative", c.Reserve, c.OpenTimeout))
+	}
+	given := map[string]string{}
+	maps.Copy(given, c.Settings)
+	for key, v := range map[string]string{
+		"etcd.endpoints": strings.Join(c.Endpoints, ","), "space": c.Space, "node.name": c.Name,
+		"sid-range": c.SIDs, "listen.gossip": c.Gossip,
+	} {
+		if v != "" {
+			given[key] = v
+		}
+	}
+	if c.SIDs == All {
+		given["sid-range"] = ""
+	}
+	if c.Gossip == NoGossip {
+		given["listen.gossip"] = ""
+	}
+	base := config.Default()
+	base.Node.Name = ownName(base.Node.Name)
+	base.Listen.Gossip = ""
+	n, settings, err := config.Load(config.Sources{File: c.File, Env: c.Env, Given: given, Base: &base})
+	if err != nil {
+		return fail(err)
+	}
+	said := func(key string) bool {
+		return slices.ContainsFunc(settings, func(s config.Setting) bool { return s.Key == key && s.Source != "default" })
+	}
+	if len(n.Etcd.Endpoints) == 0 {
+		return fail(errors.New("Endpoints: is empty: name the members of etcd, such as http://127.0.0.1:2379"))
+	}
+	if !said("sid-range") {
+		if n.Layout != flake.Scalable {
+			return fail(fmt.Errorf("SIDs: layout %v has no default: name the range for programs, such as 768-1023, or All", n.Layout))
+		}
+		if n.SIDs, err = lease.ParseSIDs(DefaultSIDs); err != nil {
+			return fail(err)
+		}
+	}
+	if !said("listen.gossip") {
+		if !slices.ContainsFunc(n.Etcd.Endpoints, remote) {
+			n.Listen.Gossip = "127.0.0.1:0"
+		} else {
+			return fail(errors.New("Gossip: is empty: name the ip:port at which the other nodes reach this program, or NoGossip"))
+		}
+	}
+	// A file or environment that servers have, too, names their doors: not ours.
+	n.Listen = config.Listen{Gossip: n.Listen.Gossip}
+	n.Advertise = config.Advertise{Gossip: n.Advertise.Gossip}
+	n.Drain.Delay, n.PProf = 0, false // nobody has to look away, and profiles are the program's own affair
+	if err := n.Validate(); err != nil {
+		return fail(err)
+	}
+	return n, nil
+}
+
+// ownName returns a name that no other process of the machine has.
+func ownName(host string) string {
+	pid := fmt.Sprintf("-%d", os.Getpid())
+	return host[:min(len(host), 63-len(pid))] + pid
+}
+
+// remote reports whether an endpoint of etcd may be on another machine.
+func remote(endpoint string) bool {
+	host := endpoint
+	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
+		host = u.Host
+	}
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	ip := net.ParseIP(host)
+	return host != "localhost" && (ip == nil || !ip.IsLoopback())
+}
+
+// timeout returns the bound of Open.
+func (c Config) timeout() time.Duration { return cmp.Or(c.OpenTimeout, DefaultOpenTimeout) }

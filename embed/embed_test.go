@@ -1,0 +1,602 @@
+package embed_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/embed"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// ider is what programs need of either: they can change from one to the other.
+type ider interface {
+	Next(context.Context) (flake.ID, error)
+	NextN(context.Context, []flake.ID) error
+	Block(context.Context, int) (client.Block, error)
+	NextULID(context.Context) (ulid.ID, error)
+	NextULIDs(context.Context, []ulid.ID) error
+	Close() error
+}
+
+var (
+	_ ider = (*client.Client)(nil)
+	_ ider = (*embed.Allocator)(nil)
+)
+
+// shared is one etcd for all tests; each has its own space.
+var shared *devetcd.Server
+
+// childEnv has the endpoint and the space of a child process: see TestKilled.
+const childEnv = "EMBED_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if of := os.Getenv(childEnv); of != "" {
+		child(of)
+		return
+	}
+	var err error
+	if shared, err = devetcd.Start(context.Background(), devetcd.Config{NoSync: true}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := shared.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	if err := goleak.Find(goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon")); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// quick makes leases and windows that run out within a test.
+var quick = map[string]string{
+	"lease.window": "3s", "lease.extend-every": "500ms", "lease.ttl": "2s", "lease.keepalive": "500ms",
+	"lease.reload-every": "2s", "lease.call-timeout": "1s",
+}
+
+// child is a program that embeds a node, says so, and lives until it is killed.
+func child(of string) {
+	endpoint, space, _ := strings.Cut(of, " ")
+	a, err := embed.Open(context.Background(), embed.Config{
+		Endpoints: []string{endpoint}, Space: space, Name: "child", SIDs: "30", Settings: quick,
+	})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	id, err := a.Next(context.Background())
+	fmt.Println(int64(id), err)
+	_, _ = io.Copy(io.Discard, os.Stdin) // to its parent's end
+	os.Exit(1)
+}
+
+// newSpace initialises a space for the test and returns the settings of a server
+// in it.
+func newSpace(t *testing.T) config.Config {
+	t.Helper()
+	c := config.Default()
+	c.Space = strings.ToLower(strings.NewReplacer("/", ".", "_", "-").Replace(t.Name()))
+	c.Etcd.Endpoints = []string{shared.Endpoint()}
+	c.Listen = config.Listen{GRPC: "127.0.0.1:0", Gossip: "127.0.0.1:0"}
+	if _, _, err := daemon.Init(t.Context(), c, true, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func look(t *testing.T, c config.Config) lease.View {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	v, err := daemon.Initialised(ctx, c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// program is the configuration of a program of the name in the space of c.
+func program(c config.Config, name string) embed.Config {
+	return embed.Config{Endpoints: c.Etcd.Endpoints, Space: c.Space, Name: name, OpenTimeout: 30 * time.Second}
+}
+
+func open(t *testing.T, cfg embed.Config) *embed.Allocator {
+	t.Helper()
+	a, err := embed.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := a.Close(); err != nil {
+			t.Errorf("%s: close: %v", cfg.Name, err)
+		}
+	})
+	return a
+}
+
+func serve(t *testing.T, c config.Config) *daemon.Daemon {
+	t.Helper()
+	d, err := daemon.New(c, "test", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	until(t, "a server is ready", func() bool { return d.Node().Ready() == nil })
+	return d
+}
+
+func until(t *testing.T, what string, ok func() bool) time.Duration {
+	t.Helper()
+	from := time.Now()
+	for !ok() {
+		if time.Since(from) > 30*time.Second {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return time.Since(from)
+}
+
+// Two programs and a server in one space: each has a sid of its range, no ID comes
+// twice, and each caller's IDs rise.
+func TestProgramsBesideAServer(t *testing.T) {
+	c := newSpace(t)
+	c.Node.Name, c.SIDs = "server", lease.SIDs{From: 0, To: 24}
+	server := serve(t, c)
+	one, two := open(t, program(c, "one")), open(t, program(c, "two"))
+
+	seen := map[flake.ID]string{}
+	sids := map[flake.SID]string{}
+	add := func(who string, of []flake.ID) {
+		t.Helper()
+		if !slices.IsSorted(of) {
+			t.Errorf("%s: not in order", who)
+		}
+		for _, id := range of {
+			if other := seen[id]; other != "" {
+				t.Fatalf("%v is of %s and of %s", id, other, who)
+			}
+			seen[id] = who
+			if sid := c.Format().SID(id); sids[sid] == "" {
+				sids[sid] = who
+			} else if sids[sid] != who {
+				t.Fatalf("sid %d is of %s and of %s", sid, sids[sid], who)
+			}
+		}
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, a := range []*embed.Allocator{one, two} {
+		for range 2 { // callers of one program share its sid
+			all.Go(func() {
+				var ids []flake.ID
+				for range 500 {
+					id, err := a.Next(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					ids = append(ids, id)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				add(a.Status().Node, ids)
+			})
+		}
+	}
+	var ids []flake.ID
+	for range 500 {
+		b, err := server.Node().Next(t.Context(), 3, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = b.Append(ids)
+	}
+	all.Wait()
+	add("server", ids)
+	for sid, who := range sids {
+		if in := sid >= 24; in != (who != "server") {
+			t.Errorf("%s holds sid %d", who, sid)
+		}
+	}
+	if len(sids) != 3 {
+		t.Errorf("sids %v, want three", sids)
+	}
+
+	st := one.Status()
+	if st.SIDs != "24-31" || st.PoolSize != 8 || st.SID < 24 || st.Refusing != "" || st.Issued != 1000 || st.Term != 1 ||
+		st.WindowLeft < 10*time.Second || st.Instance == "" {
+		t.Errorf("status %+v", st)
+	}
+	until(t, "clocks are compared: all of the space confirm the program's", func() bool { return one.Status().Confirmed })
+	v := look(t, c)
+	if n := len(v.Nodes); n != 3 {
+		t.Errorf("%d nodes are registered", n)
+	}
+	for _, r := range v.Nodes {
+		if r.Node == "one" && (r.GRPC != "" || r.HTTP != "" || r.SIDs != "24-31" || !strings.HasPrefix(r.Version, "embed")) {
+			t.Errorf("registered as %+v", r)
+		}
+	}
+}
+
+// Every way to draw goes on from the one before, and after X comes more than X.
+func TestForms(t *testing.T) {
+	c := newSpace(t)
+	a := open(t, program(c, "one"))
+	ctx := t.Context()
+	last, err := a.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rises := func(what string, id flake.ID, err error) {
+		t.Helper()
+		if err != nil || id <= last {
+			t.Errorf("%s: %v after %v: %v", what, id, last, err)
+		}
+		last = id
+	}
+	dst := make([]flake.ID, 40_000)
+	err = a.NextN(ctx, dst)
+	rises("NextN", dst[0], err)
+	if !slices.IsSorted(dst) || len(slices.Compact(slices.Clone(dst))) != len(dst) {
+		t.Error("NextN: not strictly rising")
+	}
+	last = dst[len(dst)-1]
+	b, err := a.Block(ctx, 10)
+	rises("Block", b.First, err)
+	if b.Count != 10 || b.Format != c.Format() || b.Node != "one" || b.SID != c.Format().SID(b.First) || a.Format() != c.Format() {
+		t.Errorf("block %+v", b)
+	}
+	last = b.Last()
+	wide, err := a.NextULID(ctx)
+	if err != nil || !wide.IsV7() {
+		t.Errorf("NextULID: %v, %v", wide, err)
+	}
+	narrow, err := wide.Flake(c.Format().Epoch)
+	rises("NextULID", narrow, err)
+	wides := make([]ulid.ID, 100)
+	if err := a.NextULIDs(ctx, wides); err != nil || !slices.IsSortedFunc(wides, ulid.ID.Compare) || wides[0].Compare(wide) <= 0 {
+		t.Errorf("NextULIDs: %v", err)
+	}
+	narrow, err = wides[99].Flake(c.Format().Epoch)
+	rises("NextULIDs", narrow, err)
+
+	ahead, err := c.Format().Max(c.Format().UnixMilli(last) + 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last = ahead
+	id, err := a.NextAfter(ctx, ahead)
+	rises("NextAfter", id, err)
+	far, err := c.Format().Max(c.Format().UnixMilli(last) + 3_600_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.BlockAfter(ctx, 2, far)
+	var refusal *client.Refusal
+	if !errors.As(err, &refusal) || refusal.Reason != client.AfterTooFar || refusal.Metadata["excess_ms"] == "" || refusal.RetryAfter != 0 ||
+		!strings.HasPrefix(err.Error(), "AFTER_TOO_FAR: ") {
+		t.Errorf("after an hour ahead: %#v", err)
+	}
+	for _, n := range []int{0, -1, 1_000_001} {
+		if _, err := a.Block(ctx, n); !errors.Is(err, &client.Refusal{Reason: client.InvalidCount}) {
+			t.Errorf("block of %d: %v", n, err)
+		}
+	}
+	if err := a.Ready(); err != nil {
+		t.Error(err)
+	}
+	for target, want := range map[string]string{"/readyz": "ok", "/livez": "ok", "/metrics": "allocator_sid 24"} {
+		rec := httptest.NewRecorder()
+		a.Handler().ServeHTTP(rec, httptest.NewRequest("GET", target, nil))
+		if rec.Code != 200 || !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("%s: %d %.200s", target, rec.Code, rec.Body)
+		}
+	}
+}
+
+// The range is taken: the error names who has what, nothing stays behind, and what
+// Close gives back the next one has at once, above all that was issued.
+func TestPoolTaken(t *testing.T) {
+	c := newSpace(t)
+	cfg := program(c, "one")
+	cfg.SIDs = "30-31"
+	one := open(t, cfg)
+	cfg.Name = "two"
+	two := open(t, cfg)
+
+	cfg.Name, cfg.OpenTimeout = "three", time.Second
+	a, err := embed.Open(t.Context(), cfg)
+	var pool *embed.PoolError
+	if a != nil || !errors.As(err, &pool) || !errors.Is(err, &client.Refusal{Reason: client.NoSID}) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v, %v", a, err)
+	}
+	for _, want := range []string{"no sid of 30-31 is free: held are 30 by one, 31 by two. Stop one of these", "widen SIDs", "package client"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
+		}
+	}
+	if len(pool.Holders) != 2 || pool.Holders[1].SID != 31 || pool.Holders[1].Instance != two.Status().Instance || pool.Size != 2 {
+		t.Errorf("%+v", pool)
+	}
+	if v := look(t, c); len(v.Nodes) != 2 {
+		t.Errorf("left behind: %+v", v.Nodes)
+	}
+
+	last, err := one.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Next(t.Context()); !errors.Is(err, embed.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	if err := one.Ready(); !errors.Is(err, embed.ErrClosed) || one.Close() != nil {
+		t.Errorf("closed: ready says %v", err)
+	}
+	if v := look(t, c); v.Sids[30].Holder.Exists() || v.Sids[30].Window.Value.State != lease.Released ||
+		int64(v.Sids[30].Window.Value.Ceil) != c.Format().UnixMilli(last)+1 {
+		t.Errorf("after Close: %+v", v.Sids[30])
+	}
+	cfg.OpenTimeout = 20 * time.Second
+	began := time.Now()
+	three := open(t, cfg)
+	t.Logf("open %v after a sid was given back", time.Since(began))
+	next, err := three.Next(t.Context())
+	if err != nil || next <= last || c.Format().SID(next) != 30 {
+		t.Errorf("%v after %v: %v", next, last, err)
+	}
+}
+
+// Who waits for a sid has it as soon as another gives its own back.
+func TestOpenWaits(t *testing.T) {
+	c := newSpace(t)
+	cfg := program(c, "one")
+	cfg.SIDs = "31"
+	one := open(t, cfg)
+	cfg.Name = "two"
+	type opened struct {
+		a   *embed.Allocator
+		err error
+	}
+	got := make(chan opened, 1)
+	go func() {
+		a, err := embed.Open(context.WithoutCancel(t.Context()), cfg)
+		got <- opened{a, err}
+	}()
+	until(t, "the second has registered", func() bool { return len(look(t, c).Nodes) == 2 })
+	if err := one.Close(); err != nil {
+		t.Error(err)
+	}
+	o := <-got
+	if o.err != nil {
+		t.Fatal(o.err)
+	}
+	if err := o.a.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The reserve is left, to whoever has none.
+func TestReserve(t *testing.T) {
+	c := newSpace(t)
+	cfg := program(c, "one")
+	cfg.SIDs, cfg.Reserve = "29-31", 2
+	open(t, cfg)
+	cfg.Name, cfg.OpenTimeout = "two", time.Second
+	_, err := embed.Open(t.Context(), cfg)
+	var pool *embed.PoolError
+	if !errors.As(err, &pool) || !strings.Contains(err.Error(), "2 of the sids 29-31 are to stay free (Reserve), and 2 are: held are 29 by one") ||
+		!errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	cfg.Reserve, cfg.OpenTimeout = 1, 30*time.Second
+	open(t, cfg)
+}
+
+// Open ends with its context, wherever it stands, and leaves nothing.
+func TestOpenIsGivenUp(t *testing.T) {
+	c := newSpace(t)
+	cfg := program(c, "one")
+	cfg.SIDs = "31"
+	open(t, cfg)
+	cfg.Name = "two"
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	a, err := embed.Open(ctx, cfg)
+	if a != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, %v", a, err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	if _, err := embed.Open(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that had ended: %v", err)
+	}
+
+	// Etcd is away: STARTING, and the words say what is waited for.
+	cfg.Endpoints, cfg.OpenTimeout = []string{"127.0.0.1:1"}, 500*time.Millisecond
+	_, err = embed.Open(t.Context(), cfg)
+	if !errors.Is(err, &client.Refusal{Reason: client.Starting}) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without etcd: %v", err)
+	}
+	cfg.Reserve, cfg.SIDs = 1, "30-31"
+	if _, err = embed.Open(t.Context(), cfg); !errors.Is(err, &client.Refusal{Reason: client.Starting}) {
+		t.Errorf("without etcd, and with a reserve: %v", err)
+	}
+	// The space was never made.
+	cfg = program(c, "two")
+	cfg.Space, cfg.OpenTimeout = "no-such-space", 2*time.Second
+	if _, err = embed.Open(t.Context(), cfg); !errors.Is(err, &client.Refusal{Reason: client.Starting}) || !strings.Contains(err.Error(), "allocator init") {
+		t.Errorf("without a space: %v", err)
+	}
+	// Another layout: no waiting helps.
+	cfg = program(c, "two")
+	cfg.Settings, cfg.SIDs = map[string]string{"layout": "fleet"}, embed.All
+	if _, err = embed.Open(t.Context(), cfg); err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "layout") {
+		t.Errorf("another layout: %v", err)
+	}
+	if v := look(t, c); len(v.Nodes) != 1 {
+		t.Errorf("left behind: %+v", v.Nodes)
+	}
+}
+
+// A program that is killed keeps its sid until its lease runs out, and the next
+// one begins above all that it issued.
+func TestKilled(t *testing.T) {
+	c := newSpace(t)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+shared.Endpoint()+" "+c.Space)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last int64
+	if _, err := fmt.Sscanf(line, "%d <nil>", &last); err != nil || last == 0 {
+		t.Fatalf("the child says %q", line)
+	}
+	cfg := program(c, "heir")
+	cfg.SIDs, cfg.Settings, cfg.OpenTimeout = "30", quick, 300*time.Millisecond
+	var pool *embed.PoolError
+	if _, err := embed.Open(t.Context(), cfg); !errors.As(err, &pool) || len(pool.Holders) != 1 || pool.Holders[0].Node != "child" {
+		t.Fatalf("while the child lives: %v", err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	took := until(t, "the child's sid is free", func() bool { return !look(t, c).Sids[30].Holder.Exists() })
+	t.Logf("free %v after the child was killed, with a lease of 2 s", took)
+	cfg.OpenTimeout = 30 * time.Second
+	heir := open(t, cfg)
+	id, err := heir.Next(t.Context())
+	if err != nil || int64(id) <= last || c.Format().SID(id) != 30 {
+		t.Errorf("%d after %d: %v", id, last, err)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	file := t.TempDir() + "/server.yaml"
+	if err := os.WriteFile(file, []byte("listen:\n  grpc: :9000\n  http: :8080\n  gossip: 10.0.0.1:7946\nsid-range: 3-5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	local := []string{"http://127.0.0.1:2379"}
+	for _, tt := range []struct {
+		name string
+		cfg  embed.Config
+		want string
+	}{
+		{"nothing", embed.Config{}, "Endpoints: is empty"},
+		{"gossip for other machines", embed.Config{Endpoints: []string{"http://127.0.0.1:2379", "etcd-0:2379"}}, "Gossip: is empty"},
+		{"no default in layout fleet", embed.Config{Endpoints: local, Settings: map[string]string{"layout": "fleet"}}, "SIDs: layout fleet has no default"},
+		{"a range beyond the layout", embed.Config{Endpoints: local, SIDs: "24-40"}, "sid-range: 24-40 goes beyond sid 31"},
+		{"no range", embed.Config{Endpoints: local, SIDs: "many"}, "write first-last"},
+		{"a misspelt key", embed.Config{Endpoints: local, Settings: map[string]string{"lease.windw": "1m"}}, `did you mean "lease.window"?`},
+		{"a bad variable", embed.Config{Endpoints: local, Env: []string{"ALLOCATOR_LEASE_WINDOW=30"}}, "with a unit"},
+		{"a negative reserve", embed.Config{Endpoints: local, Reserve: -1}, "Reserve"},
+		{"a reserve that leaves none", embed.Config{Endpoints: local, Reserve: 8}, "Reserve 8 leaves none of the 8 sids 24-31"},
+		{"a bad name", embed.Config{Endpoints: local, Name: "Näme"}, "node.name"},
+		{"a file that is not there", embed.Config{Endpoints: local, File: file + "x"}, "no such file"},
+	} {
+		_, err := embed.Open(t.Context(), tt.cfg)
+		if !errors.Is(err, embed.ErrConfig) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	// A server's file says what range, and opens no door of a server.
+	c := newSpace(t)
+	cfg := program(c, "one")
+	cfg.File, cfg.Gossip = file, "127.0.0.1:0"
+	a := open(t, cfg)
+	if st := a.Status(); st.SIDs != "3-5" || st.SID != 3 {
+		t.Errorf("with a server's file: %+v", st)
+	}
+	if r := look(t, c).Nodes[0]; r.GRPC != "" || r.HTTP != "" {
+		t.Errorf("with a server's file: %+v", r)
+	}
+	// All, without gossip, under a name of its own.
+	cfg = program(c, "")
+	cfg.SIDs, cfg.Gossip = embed.All, embed.NoGossip
+	b := open(t, cfg)
+	if st := b.Status(); st.SIDs != "0-31" || !strings.HasSuffix(st.Node, fmt.Sprintf("-%d", os.Getpid())) {
+		t.Errorf("all: %+v", st)
+	}
+}
+
+// What is logged goes to the program's logger, with a word where a server may take
+// the program's sids.
+func TestLogger(t *testing.T) {
+	c := newSpace(t)
+	c.Node.Name = "greedy"
+	serve(t, c)
+	var text logs
+	cfg := program(c, "one")
+	cfg.Logger = slog.New(slog.NewTextHandler(&text, nil))
+	open(t, cfg)
+	if got := text.String(); !strings.Contains(got, "sid acquired") || !strings.Contains(got, "server=greedy its_range=0-31 range=24-31") {
+		t.Errorf("logged: %s", got)
+	}
+}
+
+// logs is a log that tests can read while it is written.
+type logs struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

@@ -1,0 +1,94 @@
+package embed
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// ErrClosed says that Close was called before or during the call.
+var ErrClosed = errors.New("embed: closed")
+
+// Holder is who holds a sid.
+type Holder struct {
+	SID      flake.SID
+	Node     string // as people know it
+	Instance string // of the process
+}
+
+// PoolError is the error of Open where no sid was free in time, or too few to
+// leave the reserve. errors.Is(err, &client.Refusal{Reason: client.NoSID}) holds.
+type PoolError struct {
+	SIDs        string // that the program may take, as first-last
+	Size        int    // how many these are
+	Quarantined int    // of these, put aside and without a holder
+	Reserve     int    // that were to be left
+	// Holders are those of the range, in the order of sids; nil where etcd did not
+	// answer when they were asked for.
+	Holders []Holder
+	cause   error // the context's
+}
+
+// holdersShown is how many the text names.
+const holdersShown = 32
+
+// Error names the range, its holders, and what to do.
+func (e *PoolError) Error() string {
+	var who []string
+	for i, h := range e.Holders {
+		if i == holdersShown {
+			who = append(who, fmt.Sprintf("and %d more", len(e.Holders)-i))
+			break
+		}
+		who = append(who, fmt.Sprintf("%d by %s", h.SID, h.Node))
+	}
+	text := fmt.Sprintf("embed: no sid of %s is free", e.SIDs)
+	if e.Reserve > 0 {
+		text = fmt.Sprintf("embed: %d of the sids %s are to stay free (Reserve), and %d are", e.Reserve, e.SIDs, e.Size-len(e.Holders)-e.Quarantined)
+	}
+	if e.Quarantined > 0 {
+		who = append(who, fmt.Sprintf("%d quarantined", e.Quarantined))
+	}
+	if len(who) > 0 {
+		text += ": held are " + strings.Join(who, ", ")
+	}
+	return text + ". Stop one of these, wait up to a minute for one that died, widen SIDs, or ask servers (package client)"
+}
+
+// Unwrap returns the refusal NO_SID and the context's error.
+func (e *PoolError) Unwrap() []error {
+	return []error{&client.Refusal{Reason: client.NoSID, Message: "no sid is free"}, e.cause}
+}
+
+// fill sets what a view of the space tells of the range.
+func (e *PoolError) fill(v lease.View, within lease.SIDs) {
+	e.Holders, e.Quarantined = []Holder{}, 0
+	for sid := within.From; sid < within.To; sid++ {
+		switch s := v.Sids[sid]; {
+		case s.Holder.Exists():
+			e.Holders = append(e.Holders, Holder{SID: sid, Node: s.Holder.Value.Node, Instance: string(s.Holder.Value.Instance)})
+		case s.Window.Err != nil, s.Window.Value.State == lease.Quarantined:
+			e.Quarantined++
+		}
+	}
+}
+
+// free returns how many sids fill found free.
+func (e *PoolError) free() int { return e.Size - len(e.Holders) - e.Quarantined }
+
+// refusal returns a node's refusal as callers see it, or ErrClosed.
+func (a *Allocator) refusal(err error) error {
+	var r *node.Refusal
+	if !errors.As(err, &r) {
+		return err
+	}
+	if r.Reason == node.Draining && a.closing.Load() {
+		return ErrClosed
+	}
+	return &client.Refusal{Reason: client.Reason(r.Reason), Message: r.Message, RetryAfter: r.RetryAfter, Metadata: r.Metadata}
+}
