@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 )
@@ -100,7 +101,8 @@ func (c *conn) greet() bool {
 		if err := t.HandshakeContext(ctx); err != nil {
 			return false
 		}
-		c.creds.Certificate = c.s.certificate(t)
+		state := t.ConnectionState()
+		c.creds.Certificate = certs.ClientName(&state)
 	}
 	c.reset()
 	return true
@@ -221,14 +223,11 @@ func (c *conn) do(args [][]byte) {
 
 // allowed asks whether the caller may read, and refuses the command if not.
 func (c *conn) allowed(cmd *command) bool {
-	if c.s.cfg.Guard == nil {
-		return true
+	r := c.s.allow(c.caller, access.Read)
+	if r != nil {
+		c.fail(cmd.surface, r)
 	}
-	if err := c.s.cfg.Guard.Allow(c.caller, access.Read); err != nil {
-		c.fail(cmd.surface, c.s.refusal(err))
-		return false
-	}
-	return true
+	return r == nil
 }
 
 // fail answers with a refusal that is counted already but for its surface.

@@ -25,12 +25,10 @@ func bulkLen(as server.Form) int { return as.Len() + len("$26\r\n\r\n") }
 
 // wait puts a request for one ID beside those that wait for an answer.
 func (c *conn) wait(as server.Form) {
-	if c.s.cfg.Guard != nil {
-		if err := c.s.cfg.Guard.Allow(c.caller, access.Issue); err != nil {
-			c.settle()
-			c.fail(server.RESPIDs, c.s.refusal(err))
-			return
-		}
+	if r := c.s.allow(c.caller, access.Issue); r != nil {
+		c.settle()
+		c.fail(server.RESPIDs, r)
+		return
 	}
 	if c.waiting > 0 && (c.waitingAs != as || c.waiting >= c.s.maxBlock ||
 		len(c.out)+(c.waiting+1)*bulkLen(as) > maxOut) {
@@ -195,11 +193,9 @@ func (s *Server) order(count, as, after []byte) (o server.Order, ok bool) {
 // An answer above the buffer is written in parts. Nothing is issued for it before
 // all that came earlier is written.
 func (c *conn) issue(o server.Order, list bool) {
-	if c.s.cfg.Guard != nil {
-		if err := c.s.cfg.Guard.Allow(c.caller, access.Issue); err != nil {
-			c.fail(server.RESPIDs, c.s.refusal(err))
-			return
-		}
+	if r := c.s.allow(c.caller, access.Issue); r != nil {
+		c.fail(server.RESPIDs, r)
+		return
 	}
 	if !c.room(min(max(o.Count*bulkLen(o.As)+16, maxError+2), maxOut)) {
 		return

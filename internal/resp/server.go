@@ -275,29 +275,22 @@ func (s *Server) identify(c access.Credentials) (access.Caller, *node.Refusal) {
 	if err == nil {
 		return caller, nil
 	}
-	return access.Caller{}, uncounted(err)
+	r := server.AccessRefusal(err, caller, access.Issue)
+	if errors.Is(err, access.ErrNoToken) {
+		r.Message = "no token was sent: send AUTH TOKEN, or give it to your client as the password"
+	} else if errors.Is(err, access.ErrMalformed) {
+		r.Message = "the token is malformed: send AUTH TOKEN, or give it to your client as the password"
+	}
+	return access.Caller{}, r
 }
 
-// refusal returns an error of package access as a refusal, and counts it.
-func (s *Server) refusal(err error) *node.Refusal { return s.node.Refused(uncounted(err)) }
-
-func uncounted(err error) *node.Refusal {
-	var limited *access.LimitedError
-	switch {
-	case errors.As(err, &limited):
-		return &node.Refusal{Reason: node.RateLimited, Message: err.Error(), RetryAfter: limited.RetryAfter}
-	case errors.Is(err, access.ErrPermissionDenied):
-		return &node.Refusal{Reason: node.PermissionDenied, Message: err.Error()}
-	default:
-		return &node.Refusal{Reason: node.Unauthenticated, Message: err.Error()}
+// allow asks whether a caller may, and returns a refusal that is counted if not.
+func (s *Server) allow(caller access.Caller, scope access.Scope) *node.Refusal {
+	if s.cfg.Guard == nil {
+		return nil
 	}
-}
-
-// certificate returns the name in the client's certificate.
-func (s *Server) certificate(t *tls.Conn) string {
-	chain := t.ConnectionState().VerifiedChains
-	if len(chain) == 0 {
-		return ""
+	if err := s.cfg.Guard.Allow(caller, scope); err != nil {
+		return s.node.Refused(server.AccessRefusal(err, caller, scope))
 	}
-	return chain[0][0].Subject.CommonName
+	return nil
 }
