@@ -1,0 +1,572 @@
+package resp_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/resp"
+	"github.com/flakelease/allocator/ulid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestReplies is a session of lines; IDs stand as <id>.
+func TestReplies(t *testing.T) {
+	c := newWorld(t).serve(nil).dial()
+	for _, tc := range []struct{ ask, want string }{
+		{"PING", "+PONG"},
+		{"ping hello", "hello"},
+		{"ECHO 'a b'", "a b"},
+		{"SELECT 0", "+OK"},
+		{"SELECT 1", "-ERR DB index is out of range: there is 0 alone"},
+		{"SELECT x", "-ERR value is not an integer or out of range"},
+		{"AUTH anything", "+OK"}, // nobody asks for tokens
+		{"CLIENT GETNAME", "(nil)"},
+		{"CLIENT SETNAME me", "+OK"},
+		{"CLIENT GETNAME", "me"},
+		{`CLIENT SETNAME "a b"`, "-ERR Client names cannot contain spaces, newlines or special characters, and have at most 128"},
+		{"CLIENT SETINFO LIB-NAME x", "+OK"},
+		{"CLIENT ID", ":1"},
+		{"CLIENT NO-EVICT ON", "+OK"},
+		{"CLIENT TRACKING OFF", "+OK"},
+		{"CLIENT TRACKING ON", "-ERR CLIENT TRACKING is OFF always: nothing here may be cached"},
+		{"CLIENT REPLY ON", "+OK"},
+		{"CLIENT REPLY OFF", "-ERR CLIENT REPLY is ON always: an ID that nobody hears of is lost"},
+		{"CLIENT MAINT_NOTIFICATIONS ON", "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT ID, INFO, GETNAME, SETNAME, SETINFO."},
+		{"COMMAND COUNT", ":14"},
+		{"COMMAND INFO hget nothing", "*[*[hget :3 *[+write +fast] :1 :1 :1] (nil)]"},
+		{"COMMAND INFO id.next", "*[*[id.next :-1 *[+write +fast] :0 :0 :0]]"},
+		{"COMMAND DOCS ping nothing", "*[ping *[summary PING [message] since 7.0.0 group connection]]"},
+		{"HELLO", "*[server allocator version 7.0.0 proto :2 id :1 mode standalone role master modules *[]]"},
+		{"HELLO 4", "-NOPROTO unsupported protocol version: 2 or 3"},
+		{"HELLO x", "-ERR Protocol version is not an integer or out of range"},
+		{"HELLO 3 SETNAME", "-ERR Syntax error in HELLO option 'SETNAME'"},
+		{"HELLO 3 AUTH a", "-ERR Syntax error in HELLO option 'AUTH'"},
+		{"CLIENT GETNAME", "me"}, // nothing changed
+		{"HELLO 3 AUTH any thing SETNAME you", "%[server allocator version 7.0.0 proto :3 id :1 mode standalone role master modules *[]]"},
+		{"CLIENT GETNAME", "you"},
+		{"COMMAND INFO nothing", "*[_]"},
+		{"RESET", "+RESET"},
+		{"CLIENT GETNAME", "(nil)"},
+
+		{"ECHO", "-ERR wrong number of arguments for 'echo' command"},
+		{"FLUSHALL x y", "-ERR unknown command 'FLUSHALL', with args beginning with: 'x' 'y' "},
+		{`"a\r\n+OK"`, "-ERR unknown command 'a  +OK', with args beginning with: "},
+		{"incr k", "-ERR INCR is not offered: its answer is an integer, and clients lose digits of an ID in one. Use ID.NEXT, or HGET id next"},
+		{"GET k", "-ERR GET is not offered: clients may answer it from a cache, and an ID from a cache is a duplicate. Use ID.NEXT, or HGET id next"},
+		{"MULTI", "-ERR MULTI is not offered: an ID issued cannot be taken back. Send the commands as a pipeline"},
+		{"EXEC", "-ERR EXEC without MULTI"},
+
+		{"ID.NEXT COUNT 0", `-ERR INVALID_COUNT count is "0": ask for 1 to 10000 (count=0 limit=10000)`},
+		{"ID.NEXT COUNT 10001", `-ERR INVALID_COUNT count is "10001": ask for 1 to 10000 (count=10001 limit=10000)`},
+		{"ID.NEXT COUNT ' (x)'", `-ERR INVALID_COUNT count is " (x)": ask for 1 to 10000 (count=%20%28x%29 limit=10000)`},
+		{"ID.NEXT FORMAT ULID", `-ERR INVALID_FORMAT as is "ULID": use flake, int, ulid or uuid`},
+		{"ID.NEXT FOO 1", `-ERR INVALID_FORMAT there is no option "FOO": ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]`},
+		{"ID.NEXT COUNT", "-ERR INVALID_FORMAT COUNT has no value: ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]"},
+		{"ID.NEXT COUNT 1 COUNT 2", "-ERR INVALID_FORMAT COUNT is given twice"},
+		{"ID.NEXT AFTER short", "-ERR INVALID_ID after: flake: wrong length: 5 bytes are no ID: 13, 26 or 36, or digits alone (give kind for others) (class=bad_length)"},
+		{"HGET other next", `-ERR INVALID_FORMAT there is no key "other": HGET id next`},
+		{"HGET id hex", `-ERR INVALID_FORMAT as is "hex": use flake, int, ulid or uuid`},
+		{"HGET id", "-ERR INVALID_FORMAT HGET has 1 arguments: HGET id next|flake|int|ulid|uuid"},
+		{"ID.DECODE", "-ERR wrong number of arguments for 'id.decode' command"},
+		{"ID.DECODE x KINDS y", "-ERR INVALID_FORMAT ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]"},
+		{"ID.DECODE 1 KIND roman", `-ERR INVALID_FORMAT describe: unknown kind "roman": use auto, flake, int, hex, ulid or uuid (class=bad_kind)`},
+	} {
+		if got := c.ask(tc.ask); got != tc.want {
+			t.Errorf("%s\n got %s\nwant %s", tc.ask, got, tc.want)
+		}
+	}
+	if got := c.ask("INFO"); !strings.Contains(got, "\r\nloading:0\r\n") || !strings.Contains(got, "redis_version:7.") || !strings.Contains(got, "\r\nsid:7\r\n") {
+		t.Errorf("INFO: %s", got)
+	}
+	if got := c.ask("ID.STATUS"); !strings.HasPrefix(got, `{"name":"node-a"`) || !strings.Contains(got, `"ready":true`) || !strings.Contains(got, `"sid":7`) {
+		t.Errorf("ID.STATUS: %s", got)
+	}
+	if got := c.ask("COMMAND"); !strings.HasPrefix(got, "*[*[id.next ") {
+		t.Errorf("COMMAND: %s", got)
+	}
+	if got := c.ask("QUIT"); got != "+OK" {
+		t.Errorf("QUIT: %s", got)
+	}
+	c.closed()
+}
+
+// TestIDs: each way to ask gives IDs that rise, in the form asked for, as bulk
+// strings and never as integers.
+func TestIDs(t *testing.T) {
+	w := newWorld(t).serve(nil)
+	c := w.dial()
+	var last flake.ID
+	check := func(ask, text string) {
+		t.Helper()
+		id, err := flake.Parse(text)
+		switch len(text) {
+		case 17:
+			id, err = flake.ParseInt(text)
+		case 26, 36:
+			v, parseErr := ulid.Parse(text)
+			if len(text) == 36 {
+				v, parseErr = ulid.ParseUUID(text)
+			}
+			if parseErr != nil || !v.IsV7() {
+				t.Fatalf("%s: %q: %v", ask, text, parseErr)
+			}
+			id, err = v.Flake(flake.DefaultEpoch)
+		}
+		if err != nil || id <= last {
+			t.Fatalf("%s: %q, %v, after %v", ask, text, err, last)
+		}
+		last = id
+	}
+	for _, tc := range []struct {
+		ask  string
+		long int
+	}{
+		{"ID.NEXT", 13}, {"id.next format flake", 13}, {"ID.NEXT FORMAT int", 17}, {"ID.NEXT FORMAT ulid", 26}, {"ID.NEXT FORMAT uuid", 36},
+		{"HGET id next", 13}, {"hget id flake", 13}, {"HGET id int", 17}, {"HGET id ulid", 26}, {"HGET id uuid", 36},
+	} {
+		got := c.ask(tc.ask)
+		if len(got) != tc.long {
+			t.Fatalf("%s: %q", tc.ask, got)
+		}
+		check(tc.ask, got)
+	}
+	for _, ask := range []string{"ID.NEXT COUNT 1", "ID.NEXT COUNT 3 FORMAT uuid", "ID.NEXT FORMAT int COUNT 1000", "ID.NEXT COUNT 10000 FORMAT uuid", "ID.NEXT COUNT 10000"} {
+		got := c.ask(ask)
+		ids := strings.Fields(strings.TrimSuffix(strings.TrimPrefix(got, "*["), "]"))
+		if len(ids) == 0 || !slices.Contains(strings.Fields(ask), strconv.Itoa(len(ids))) {
+			t.Fatalf("%s: %d IDs", ask, len(ids))
+		}
+		for _, id := range ids {
+			check(ask, id)
+		}
+	}
+	// After an ID of the future, in each form.
+	ahead := flake.ID((int64(start)+100-flake.DefaultEpoch)<<20 | 77)
+	wide, err := ulid.FromFlake(ahead, flake.DefaultEpoch, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, after := range []string{ahead.String(), strings.ToLower(ahead.String()), strconv.Itoa(int(ahead)), wide.String(), wide.UUID()} {
+		got := c.ask("ID.NEXT AFTER " + after)
+		if check("AFTER "+after, got); last <= ahead {
+			t.Errorf("after %s: %s", after, got)
+		}
+	}
+	// Twice the same wide form would be a duplicate in its random bits.
+	if a, b := c.ask("ID.NEXT FORMAT uuid"), c.ask("ID.NEXT FORMAT uuid"); a[24:] == b[24:] {
+		t.Errorf("%s and %s have the same random bits", a, b)
+	}
+	if got := c.ask("ID.DECODE " + last.String()); !strings.Contains(got, `"base32":"`+last.String()+`"`) || !strings.Contains(got, `"sid":7`) {
+		t.Errorf("ID.DECODE: %s", got)
+	}
+	if got := c.ask("ID.DECODE " + strconv.Itoa(int(last)) + " kind int"); !strings.Contains(got, `"base32":"`+last.String()+`"`) {
+		t.Errorf("ID.DECODE: %s", got)
+	}
+}
+
+// TestPipeline: requests sent at once are answered in order, whatever stands
+// between them, with rising IDs; those that stand together share a block.
+func TestPipeline(t *testing.T) {
+	w := newWorld(t).serve(nil)
+	c := w.dial()
+	var last flake.ID
+	const rounds = 300 // 7 IDs each: more than one buffer holds
+	c.send(strings.Repeat("*1\r\n$7\r\nID.NEXT\r\nID.NEXT\r\nHGET id next\r\nPING\r\nID.NEXT FORMAT uuid\r\n"+
+		"ID.NEXT COUNT 0\r\nID.NEXT COUNT 2\r\nID.NEXT\r\n", rounds))
+	next := func(text string) {
+		t.Helper()
+		id := c.parse(text)
+		if id <= last {
+			t.Fatalf("%v after %v", id, last)
+		}
+		last = id
+	}
+	for range rounds {
+		first := c.parse(c.reply())
+		for range 2 {
+			if id := c.parse(c.reply()); id != first+32 || first <= last {
+				t.Fatalf("%v after %v and %v: not of one block", id, first, last)
+			} else {
+				first = id
+			}
+		}
+		last = first
+		if got := c.reply(); got != "+PONG" {
+			t.Fatal(got)
+		}
+		v, err := ulid.ParseUUID(c.reply())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id, err := v.Flake(flake.DefaultEpoch); err != nil || id <= last {
+			t.Fatalf("%v after %v: %v", id, last, err)
+		} else {
+			last = id
+		}
+		if got := c.reply(); !strings.HasPrefix(got, "-ERR INVALID_COUNT ") {
+			t.Fatal(got)
+		}
+		pair := strings.Fields(strings.Trim(c.reply(), "*[]"))
+		next(pair[0])
+		next(pair[1])
+		next(c.reply())
+	}
+	if st := w.node.Stats(); st.Issued != 7*rounds {
+		t.Errorf("%d IDs were issued for %d requests", st.Issued, 7*rounds)
+	}
+	counts := map[string]int64{}
+	for _, n := range w.server.Stats() {
+		if n.Requests > 0 {
+			counts[n.Surface+" "+n.Outcome] = n.Requests
+		}
+	}
+	if len(counts) != 3 || counts["resp_ids OK"] != 6*rounds || counts["resp_ids INVALID_COUNT"] != rounds || counts["resp_other OK"] != rounds {
+		t.Errorf("counted %v", counts)
+	}
+}
+
+// TestPipelineRefused: where a block is refused to all who would share it, those
+// who can be served still are, and each of the others hears why.
+func TestPipelineRefused(t *testing.T) {
+	w := newWorld(t).serve(nil)
+	for range 250 { // up to the last entropy of the lead, less 10
+		if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.node.Next(t.Context(), 1<<15-10, 0); err != nil {
+		t.Fatal(err)
+	}
+	c := w.dial()
+	c.send(strings.Repeat("*1\r\n$7\r\nID.NEXT\r\n", 25))
+	for range 10 {
+		c.parse(c.reply())
+	}
+	for range 15 {
+		if got := c.reply(); got != "-TRYAGAIN ENTROPY_OVERFLOW IDs would run 251ms ahead of the clock, at most 250ms is allowed "+
+			"(excess_ms=1 lead_ms=251 limit_ms=250 retry_after_ms=1)" {
+			t.Fatal(got)
+		}
+	}
+	if n := w.node.Stats().Refused[node.EntropyOverflow]; n != 15 {
+		t.Errorf("%d refusals were counted, want 15", n)
+	}
+}
+
+// pipe is a listener of one connection without a buffer in between.
+type pipe struct {
+	conn  chan net.Conn
+	ended chan struct{}
+	once  sync.Once
+}
+
+func (p *pipe) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conn:
+		return c, nil
+	case <-p.ended:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipe) Close() error   { p.once.Do(func() { close(p.ended) }); return nil }
+func (p *pipe) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestBackPressure: a client that asks and does not read makes the node issue no
+// more than one buffer holds, and is cut off in the end; what it asked for in
+// arrays, too.
+func TestBackPressure(t *testing.T) {
+	for _, ask := range []string{"*1\r\n$7\r\nID.NEXT\r\n", "ID.NEXT FORMAT uuid\r\n", "ID.NEXT COUNT 1000\r\n"} {
+		t.Run(ask, func(t *testing.T) {
+			here, there := net.Pipe()
+			p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
+			p.conn <- there
+			w := newWorld(t, func(c *resp.Config) { c.WriteTimeout = 200 * time.Millisecond }).serve(p)
+			c := newClient(t, here)
+			sent := 0
+			for {
+				n, err := io.WriteString(c, strings.Repeat(ask, 100))
+				sent += n
+				if err != nil {
+					break // cut off
+				}
+			}
+			if n := w.node.Stats().Issued; n == 0 || n > 1000 {
+				t.Errorf("%d IDs were issued for %d bytes of requests", n, sent)
+			}
+		})
+	}
+}
+
+// TestProtocolErrors: what is no request is said so, after the answers to all that
+// came before it, and ends the connection.
+func TestProtocolErrors(t *testing.T) {
+	w := newWorld(t).serve(nil)
+	for bad, want := range map[string]string{
+		"*1\r\n:5\r\n":            "-ERR Protocol error: expected '$', got ':'",
+		"*65\r\n":                 "-ERR Protocol error: invalid multibulk length",
+		strings.Repeat("x", 4096): "-ERR Protocol error: too big inline request",
+		"\"\r\n":                  "-ERR Protocol error: unbalanced quotes in request",
+	} {
+		c := w.dial()
+		c.send("PING\r\nID.NEXT\r\n" + bad)
+		if got := c.reply(); got != "+PONG" {
+			t.Error(got)
+		}
+		c.parse(c.reply())
+		if got := c.reply(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		c.closed()
+	}
+}
+
+// TestLongRequests: a request of the largest size is answered in whatever parts it
+// comes, and the next one as well.
+func TestLongRequests(t *testing.T) {
+	c := newWorld(t).serve(nil).dial()
+	long := strings.Repeat("y", 64<<10)
+	for range 3 {
+		go func() {
+			for rest := "*2\r\n$4\r\nECHO\r\n$65536\r\n" + long + "\r\n"; rest != ""; {
+				n := min(len(rest), 1000)
+				_, _ = io.WriteString(c.Conn, rest[:n])
+				rest = rest[n:]
+			}
+		}()
+		if got := c.reply(); got != long {
+			t.Fatalf("%d bytes came back", len(got))
+		}
+		c.parse(c.ask("ID.NEXT"))
+	}
+}
+
+func TestConnectionLimit(t *testing.T) {
+	w := newWorld(t, func(c *resp.Config) { c.MaxConnections = 2 }).serve(nil)
+	a, b := w.dial(), w.dial()
+	a.ask("PING")
+	b.ask("PING")
+	c := w.dial()
+	if got := c.reply(); got != "-ERR max number of clients reached" {
+		t.Error(got)
+	}
+	c.closed()
+	_ = a.Close()
+	for w.door.Connections() > 1 { // until it is noticed
+		time.Sleep(time.Millisecond)
+	}
+	if got := w.dial().ask("PING"); got != "+PONG" {
+		t.Error(got)
+	}
+}
+
+// TestIdle: a connection on which no request becomes complete is closed, one in use
+// is not.
+func TestIdle(t *testing.T) {
+	w := newWorld(t, func(c *resp.Config) { c.IdleTimeout = time.Second }).serve(nil)
+	used, idle, slow := w.dial(), w.dial(), w.dial()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for { // a byte now and then is no request
+			if _, err := slow.Write([]byte("x")); err != nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	gone := make(chan struct{})
+	go func() { idle.closed(); close(gone) }()
+	for still := true; still; {
+		if got := used.ask("PING"); got != "+PONG" {
+			t.Fatal(got)
+		}
+		select {
+		case <-gone:
+			still = false
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	<-ended
+}
+
+// tokens are those of the tests: one to issue, one to read.
+func tokens(t *testing.T) (guard *access.Guard, issue, read string) {
+	t.Helper()
+	issue, issueLine, err1 := access.NewToken("issuer", "issue")
+	read, readLine, err2 := access.NewToken("reader", "read")
+	list, err3 := access.ParseTokens([]byte(issueLine + "\n" + readLine + "\n"))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	return access.New(access.Config{Tokens: list}), issue, read
+}
+
+func TestAuth(t *testing.T) {
+	guard, issue, read := tokens(t)
+	w := newWorld(t, func(c *resp.Config) { c.Guard = guard }).serve(nil)
+	const noToken = "-NOAUTH UNAUTHENTICATED no token was sent: send AUTH TOKEN, or give it to your client as the password"
+	for name, hello := range map[string]string{
+		"one argument": "AUTH " + issue, "two arguments": "AUTH default " + issue, "HELLO": "HELLO 3 AUTH default " + issue,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := w.dial()
+			for _, ask := range []string{"PING", "ID.NEXT", "*1\r\n$7\r\nID.NEXT", "HGET id next", "ID.STATUS", "NOTHING"} {
+				if got := c.ask(ask); got != noToken {
+					t.Errorf("%s: %s", ask, got)
+				}
+			}
+			if got := c.ask("HELLO 3"); !strings.HasPrefix(got, "-NOAUTH HELLO must be called") {
+				t.Error(got)
+			}
+			if got := c.ask("AUTH wrong"); !strings.HasPrefix(got, "-WRONGPASS UNAUTHENTICATED ") {
+				t.Error(got)
+			}
+			other, _, err := access.NewToken("other", "issue")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.ask("AUTH default " + other); !strings.HasPrefix(got, "-WRONGPASS UNAUTHENTICATED the token is not known here") {
+				t.Error(got)
+			}
+			if got := c.ask("PING"); got != noToken {
+				t.Error(got)
+			}
+			if got := c.ask(hello); got != "+OK" && !strings.HasPrefix(got, "%[server") {
+				t.Fatal(got)
+			}
+			c.parse(c.ask("ID.NEXT"))
+			c.parse(c.ask("*1\r\n$7\r\nID.NEXT"))
+			if got := c.ask("PING"); got != "+PONG" {
+				t.Error(got)
+			}
+			for _, ask := range []string{"ID.STATUS", "ID.DECODE 5"} {
+				if got := c.ask(ask); got != "-NOPERM PERMISSION_DENIED the token of issuer does not have the scope read (scope=read)" {
+					t.Errorf("%s: %s", ask, got)
+				}
+			}
+			c.ask("AUTH " + read)
+			if got := c.ask("ID.DECODE 5"); !strings.HasPrefix(got, "{") {
+				t.Error(got)
+			}
+			c.send("*1\r\n$7\r\nID.NEXT\r\nPING\r\nID.NEXT COUNT 2\r\n")
+			for _, want := range []string{"-NOPERM ", "+PONG", "-NOPERM "} {
+				if got := c.reply(); !strings.HasPrefix(got, want) {
+					t.Errorf("%s, want %s", got, want)
+				}
+			}
+			if c.ask("RESET"); c.ask("PING") != noToken {
+				t.Error("RESET leaves the token in force")
+			}
+		})
+	}
+}
+
+// TestRate: each request of a pipeline counts.
+func TestRate(t *testing.T) {
+	now := clock.Mono(0)
+	w := newWorld(t, func(c *resp.Config) {
+		c.Guard = access.New(access.Config{Rate: 10, Now: func() clock.Mono { return now }})
+	}).serve(nil)
+	c := w.dial()
+	c.send(strings.Repeat("*1\r\n$7\r\nID.NEXT\r\n", 15))
+	for range 10 {
+		c.parse(c.reply())
+	}
+	for range 5 {
+		if got := c.reply(); got != "-TRYAGAIN RATE_LIMITED this client asks more often than this node allows (retry_after_ms=100)" {
+			t.Error(got)
+		}
+	}
+	if n := w.node.Stats().Issued; n != 10 {
+		t.Errorf("%d IDs were issued", n)
+	}
+}
+
+// TestDrain: a node that drains says so on open connections, and then ends them;
+// what is being answered is answered in full.
+func TestDrain(t *testing.T) {
+	w := newWorld(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.addr = l.Addr().String()
+	go func() { w.ended <- w.door.Serve(l) }()
+	idle, busy := w.dial(), w.dial()
+	idle.ask("PING")
+	c := w.dial()
+	c.parse(c.ask("ID.NEXT"))
+
+	// More than sockets hold: it is under way while the door is shut.
+	busy.send(strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", 40))
+	busy.reply()
+	w.server.Drain()
+	if got := c.ask("ID.NEXT"); got != "-TRYAGAIN DRAINING node node-a is shutting down: ask another" {
+		t.Error(got)
+	}
+	finished := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		finished <- w.door.Shutdown(ctx)
+	}()
+	idle.closed()
+	c.closed()
+	for n := 1; n < 40; n++ {
+		got, err := busy.read()
+		if err != nil {
+			t.Fatalf("answer %d: %v", n, err)
+		}
+		if !strings.HasPrefix(got, "-TRYAGAIN DRAINING") && len(strings.Fields(got)) != 10_000 {
+			t.Fatalf("answer %d is cut short: %.80s", n, got)
+		}
+	}
+	busy.closed()
+	if err := <-finished; err != nil {
+		t.Error(err)
+	}
+	if err := <-w.ended; !errors.Is(err, resp.ErrClosed) {
+		t.Errorf("Serve returned %v", err)
+	}
+	if _, err := net.Dial("tcp", w.addr); err == nil {
+		t.Error("the port is still open")
+	}
+}
+
+// TestCutOff: a client that does not read holds nobody up for longer than allowed.
+func TestCutOff(t *testing.T) {
+	w := newWorld(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.addr = l.Addr().String()
+	go func() { w.ended <- w.door.Serve(l) }()
+	c := w.dial()
+	go func() { _, _ = io.WriteString(c.Conn, strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", 40)) }()
+	c.reply()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := w.door.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Shutdown returned %v", err)
+	}
+	if n := w.door.Connections(); n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+	<-w.ended
+}
