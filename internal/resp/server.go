@@ -65,7 +65,7 @@ type Server struct {
 	mu       sync.Mutex // guards all below; never held across I/O that can block
 	listener net.Listener
 	conns    map[*conn]struct{}
-	closing  bool // no connection is served any more
+	closing  bool // no further connection is served
 	all      sync.WaitGroup
 }
 
@@ -227,25 +227,25 @@ func (c *conn) cut() {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.leaving.Store(true)
 	s.mu.Lock()
+	s.closing = true
 	l := s.listener
 	s.mu.Unlock()
 	if l != nil {
 		_ = l.Close()
 	}
+	finished := make(chan struct{})
+	go func() { s.all.Wait(); close(finished) }()
 	select {
 	case <-time.After(drainLinger):
+	case <-finished:
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
-	s.closing = true
 	for c := range s.conns {
 		// Reads end at once, and writes go on: what was asked is answered.
 		_ = c.nc.SetReadDeadline(time.Unix(0, 1))
 	}
 	s.mu.Unlock()
-
-	finished := make(chan struct{})
-	go func() { s.all.Wait(); close(finished) }()
 	select {
 	case <-finished:
 		s.stop()

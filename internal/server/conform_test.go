@@ -1,13 +1,18 @@
 package server_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +25,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/resp"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -172,6 +178,106 @@ func (w *world) httpAnswer(res *http.Response) answer {
 	return a
 }
 
+// resp asks as a Redis client, with after in the form that text gives.
+func (w *world) resp(text func(flake.ID) string) func(ask) answer {
+	return func(a ask) answer {
+		line := "ID.NEXT COUNT " + strconv.Itoa(a.count)
+		if a.after != 0 {
+			line += " AFTER " + text(a.after)
+		}
+		r := w.redis(line)
+		head, err := r.ReadString('\n')
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		head = strings.TrimSuffix(head, "\r\n")
+		if head[0] == '-' {
+			return w.respRefusal(head[1:])
+		}
+		n, err := strconv.Atoi(head[1:])
+		if err != nil || head[0] != '*' {
+			w.t.Fatalf("%s: %q", line, head)
+		}
+		got := answer{Count: n}
+		for i := range n {
+			var id flake.ID
+			var bulk [len("$13\r\n0123456789ABC\r\n")]byte
+			if _, err := io.ReadFull(r, bulk[:]); err != nil || string(bulk[:5]) != "$13\r\n" {
+				w.t.Fatalf("ID %d: %q, %v", i, bulk, err)
+			}
+			if err := id.UnmarshalText(bulk[5:18]); err != nil || i > 0 && id != got.Last+32 {
+				w.t.Fatalf("ID %d is %v after %v: %v", i, id, got.Last, err)
+			}
+			if i == 0 {
+				got.First = id
+			}
+			got.Last = id
+		}
+		return got
+	}
+}
+
+// redis sends a line to a door for Redis clients and returns what it answers.
+func (w *world) redis(line string) *bufio.Reader {
+	door, err := resp.New(resp.Config{Server: w.server, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- door.Serve(l) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = c.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := door.Shutdown(ctx); err != nil {
+			w.t.Error(err)
+		}
+		<-ended
+	})
+	if _, err := io.WriteString(c, line+"\r\n"); err != nil {
+		w.t.Fatal(err)
+	}
+	return bufio.NewReaderSize(c, 1<<16)
+}
+
+// respRefusal reads «CODE REASON message (key=value … retry_after_ms=n)».
+func (w *world) respRefusal(text string) answer {
+	code, rest, _ := strings.Cut(text, " ")
+	reason, rest, _ := strings.Cut(rest, " ")
+	a := answer{Reason: reason, Metadata: map[string]string{}}
+	if at := strings.LastIndex(rest, " ("); at >= 0 && strings.HasSuffix(rest, ")") {
+		for _, pair := range strings.Fields(rest[at+2 : len(rest)-1]) {
+			key, value, ok := strings.Cut(pair, "=")
+			value, err := url.PathUnescape(value)
+			if !ok || err != nil {
+				w.t.Fatalf("%q: %q, %v", text, pair, err)
+			}
+			a.Metadata[key] = value
+		}
+	}
+	if ms, ok := a.Metadata["retry_after_ms"]; ok {
+		delete(a.Metadata, "retry_after_ms")
+		a.RetryMs, _ = strconv.ParseInt(ms, 10, 64)
+	}
+	// What is the caller's fault is an error; the rest may be tried again.
+	want := "TRYAGAIN"
+	if strings.HasPrefix(reason, "INVALID_") || reason == "AFTER_TOO_FAR" && a.RetryMs == 0 {
+		want = "ERR"
+	}
+	if code != want {
+		w.t.Errorf("%q begins with %s, want %s", text, code, want)
+	}
+	return a
+}
+
 type issuedBody struct {
 	IDs  []string `json:"ids"`
 	Node string   `json:"node"`
@@ -204,11 +310,14 @@ func (w *world) surfaces(negative bool) map[string]func(ask) answer {
 	m := map[string]func(ask) answer{
 		"core": w.core, "grpc": w.unary, "stream": w.stream,
 		"http query": w.query(decimal), "http body": w.body,
+		"resp": w.resp(decimal),
 	}
 	if !negative {
 		m["http base32"] = w.query(flake.ID.String)
 		m["http ulid"] = w.query(func(id flake.ID) string { return w.wideOf(id).String() })
 		m["http uuid"] = w.query(func(id flake.ID) string { return w.wideOf(id).UUID() })
+		m["resp base32"] = w.resp(flake.ID.String)
+		m["resp ulid"] = w.resp(func(id flake.ID) string { return w.wideOf(id).String() })
 	}
 	return m
 }
@@ -447,6 +556,7 @@ func TestStats(t *testing.T) {
 		"grpc_stream OK": 1, "grpc_stream INVALID_COUNT": 1,
 		"http_ids OK": 5, "http_ids INVALID_COUNT": 5,
 		"http_other NOT_FOUND": 2,
+		"resp_ids OK":          3, "resp_ids INVALID_COUNT": 3,
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
