@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/access"
 )
 
 // Services gives tests the service without a connection.
@@ -32,4 +33,19 @@ func (s *Server) ServeAllocate(ctx context.Context, request []byte) ([]byte, err
 		return nil, err
 	}
 	return out[0].ReadOnlyData(), nil
+}
+
+// Route is a pattern of the public API, and what it asks of callers.
+type Route struct {
+	Pattern string
+	Scope   access.Scope
+	Open    bool
+}
+
+// Routes lists all of them.
+func (s *Server) Routes() (out []Route) {
+	for _, r := range s.routes() {
+		out = append(out, Route{r.pattern, r.need.scope, r.need.open})
+	}
+	return out
 }

@@ -1,0 +1,432 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// guardedWorld is a node that asks for tokens, and a token of each scope.
+func guardedWorld(t testing.TB, cfg access.Config) (w *world, tokens map[string]string, guard *access.Guard) {
+	t.Helper()
+	tokens = map[string]string{}
+	var file strings.Builder
+	for _, scope := range []string{"issue", "read", "admin"} {
+		token, line, err := access.NewToken("the-"+scope, scope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[scope] = token
+		file.WriteString(line + "\n")
+	}
+	var err error
+	if cfg.Tokens, err = access.ParseTokens([]byte(file.String())); err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Now == nil {
+		cfg.Now = func() clock.Mono { return 0 }
+	}
+	guard = access.New(cfg)
+	return newWorld(t, func(c *server.Config) { c.Guard = guard }), tokens, guard
+}
+
+// scopesOf is who may call what. "" is everybody. A method or route that is not
+// here fails the tests below: decide who may call it.
+var scopesOf = map[string]string{
+	"/allocator.v1.AllocatorService/Allocate":                        "issue",
+	"/allocator.v1.AllocatorService/AllocateStream":                  "issue",
+	"/allocator.v1.AllocatorService/Describe":                        "read",
+	"/allocator.v1.AdminService/GetCluster":                          "read",
+	"/allocator.v1.AdminService/Drain":                               "admin",
+	"/grpc.health.v1.Health/Check":                                   "",
+	"/grpc.health.v1.Health/List":                                    "",
+	"/grpc.health.v1.Health/Watch":                                   "",
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      "read",
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
+
+	"POST /v1/ids":      "issue",
+	"/v1/ids":           "",
+	"GET /v1/ids/{id}":  "read",
+	"/v1/ids/{id}":      "",
+	"GET /v1/cluster":   "read",
+	"/v1/cluster":       "",
+	"GET /openapi.yaml": "",
+	"/openapi.yaml":     "",
+	"/":                 "",
+}
+
+// call calls any method with an empty message and returns the code of its answer.
+func call(t *testing.T, conn *grpc.ClientConn, method string, streams bool, token string) codes.Code {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	if !streams {
+		return status.Code(conn.Invoke(ctx, method, &emptypb.Empty{}, &emptypb.Empty{}))
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+	if err != nil {
+		return status.Code(err)
+	}
+	if err := stream.SendMsg(&emptypb.Empty{}); err != nil && err != io.EOF {
+		return status.Code(err)
+	}
+	_ = stream.CloseSend()
+	if err := stream.RecvMsg(&emptypb.Empty{}); err != nil && err != io.EOF {
+		return status.Code(err)
+	}
+	return codes.OK
+}
+
+// verdict is what must become of a call that needs a scope, with a token of
+// another or of none.
+func verdict(needs, token string) node.Reason {
+	switch {
+	case needs == "", token == needs, token == "admin":
+		return ""
+	case token == "", token == "unknown":
+		return node.Unauthenticated
+	}
+	return node.PermissionDenied
+}
+
+var shown = []string{"", "unknown", "read", "issue", "admin"}
+
+// TestEveryMethodAsksForItsScope: of all that the gRPC server serves. Refusals
+// changed nothing (I7).
+func TestEveryMethodAsksForItsScope(t *testing.T) {
+	w, tokens, _ := guardedWorld(t, access.Config{})
+	tokens["unknown"] = "allocator_UNKNOWN"
+	conn, seen := w.dial(), 0
+	before := w.node.Stats()
+	for service, info := range w.server.NewGRPC().GetServiceInfo() {
+		for _, m := range info.Methods {
+			method := "/" + service + "/" + m.Name
+			needs, ok := scopesOf[method]
+			if !ok {
+				t.Errorf("nobody decided who may call %s", method)
+				continue
+			}
+			seen++
+			for _, token := range shown {
+				want := map[node.Reason]codes.Code{node.Unauthenticated: codes.Unauthenticated, node.PermissionDenied: codes.PermissionDenied}[verdict(needs, token)]
+				got := call(t, conn, method, m.IsClientStream || m.IsServerStream, tokens[token])
+				refused := got == codes.Unauthenticated || got == codes.PermissionDenied
+				if refused != (want != codes.OK) || refused && got != want {
+					t.Errorf("%s with a token of %q: %v, want %v", method, token, got, want)
+				}
+			}
+		}
+	}
+	if seen != 10 {
+		t.Errorf("%d methods", seen)
+	}
+	after := w.node.Stats()
+	if after.Issued != 0 || after.Lead != before.Lead || after.Ceil != before.Ceil || after.Draining != before.Draining {
+		t.Errorf("refusals changed the node: %+v to %+v", before, after)
+	}
+	if after.Refused[node.Unauthenticated] != 14 || after.Refused[node.PermissionDenied] != 8 {
+		t.Errorf("counted %d and %d refusals", after.Refused[node.Unauthenticated], after.Refused[node.PermissionDenied])
+	}
+}
+
+// TestEveryRouteAsksForItsScope is the same of HTTP.
+func TestEveryRouteAsksForItsScope(t *testing.T) {
+	w, tokens, _ := guardedWorld(t, access.Config{})
+	tokens["unknown"] = "allocator_UNKNOWN"
+	for _, r := range w.server.Routes() {
+		needs, ok := scopesOf[r.Pattern]
+		if !ok {
+			t.Errorf("nobody decided who may call %s", r.Pattern)
+			continue
+		}
+		method, path, ok := strings.Cut(r.Pattern, " ")
+		if !ok {
+			method, path = "PUT", r.Pattern
+		}
+		target := strings.ReplaceAll(path, "{id}", "02MVRE9KJ2642")
+		if method == "POST" {
+			target += "?count=0" // so that nothing is issued when it is let through
+		}
+		for _, token := range shown {
+			want := verdict(needs, token)
+			var header []string
+			if token != "" {
+				header = []string{"Authorization", "Bearer " + tokens[token]}
+			}
+			res := w.do(method, target, "", header...)
+			p := problemIn(res)
+			status := map[node.Reason]int{node.Unauthenticated: 401, node.PermissionDenied: 403}[want]
+			refused := res.StatusCode == 401 || res.StatusCode == 403
+			if refused != (want != "") || refused && (res.StatusCode != status || p.Reason != string(want)) {
+				t.Errorf("%s with a token of %q: %d %s, want %s", r.Pattern, token, res.StatusCode, p.Reason, want)
+			}
+			if challenge := res.Header.Get("WWW-Authenticate"); refused != strings.HasPrefix(challenge, "Bearer ") {
+				t.Errorf("%s with a token of %q: WWW-Authenticate %q", r.Pattern, token, challenge)
+			}
+		}
+	}
+	if n := w.node.Stats().Issued; n != 0 {
+		t.Errorf("%d IDs issued", n)
+	}
+}
+
+func problemIn(res *http.Response) (p problemBody) {
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json") {
+		return p
+	}
+	body, _ := io.ReadAll(res.Body)
+	_ = json.Unmarshal(body, &p)
+	return p
+}
+
+// Without a guard, whatever a caller sends along is its own affair.
+func TestNoGuardLooksAtNoToken(t *testing.T) {
+	w := newWorld(t)
+	if res := w.do("POST", "/v1/ids", "", "Authorization", "Bearer whatever"); res.StatusCode != 200 {
+		t.Errorf("%d", res.StatusCode)
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Basic x")
+	if _, err := w.client().Allocate(ctx, &pb.AllocateRequest{Count: 1}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOddCredentials: the same on both doors, whatever the spelling.
+func TestOddCredentials(t *testing.T) {
+	w, tokens, _ := guardedWorld(t, access.Config{})
+	good := tokens["issue"]
+	for _, tc := range []struct {
+		name    string
+		headers []string
+		ok      bool
+	}{
+		{"as it should be", []string{"Bearer " + good}, true},
+		{"in small letters", []string{"bearer " + good}, true},
+		{"in capitals, with spaces", []string{"BEARER    " + good + "  "}, true},
+		{"without the word", []string{good}, false},
+		{"with a colon", []string{"Bearer: " + good}, false},
+		{"with a tab", []string{"Bearer\t" + good}, false},
+		{"quoted", []string{`Bearer "` + good + `"`}, false},
+		{"Basic", []string{"Basic " + good}, false},
+		{"the word alone", []string{"Bearer"}, false},
+		{"empty", []string{""}, false},
+		{"cut off", []string{"Bearer " + good[:len(good)-1]}, false},
+		{"with a letter more", []string{"Bearer " + good + "A"}, false},
+		{"in other capitals", []string{"Bearer " + strings.ToLower(good)}, false},
+		{"two tokens in one", []string{"Bearer " + good + ", Bearer " + good}, false},
+		{"twice", []string{"Bearer " + good, "Bearer " + good}, false},
+		{"a good one after a bad one", []string{"Bearer x", "Bearer " + good}, false},
+		{"very long", []string{"Bearer " + strings.Repeat("A", 9000)}, false},
+		{"no token", nil, false},
+	} {
+		req := httptest.NewRequest("POST", "/v1/ids", nil)
+		req.Header["Authorization"] = tc.headers
+		res := w.send(req)
+		if want := map[bool]int{true: 200, false: 401}[tc.ok]; res.StatusCode != want {
+			t.Errorf("%s: HTTP %d, want %d", tc.name, res.StatusCode, want)
+		}
+		body, _ := io.ReadAll(res.Body)
+		if strings.Contains(strings.Join(tc.headers, ""), "\t") {
+			continue // gRPC's own client refuses to send it
+		}
+		ctx := t.Context()
+		for _, h := range tc.headers {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", h)
+		}
+		_, err := w.client().Allocate(ctx, &pb.AllocateRequest{Count: 1})
+		if tc.ok != (err == nil) || err != nil && status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: gRPC %v", tc.name, err)
+		}
+		if !tc.ok && (strings.Contains(string(body), good) || strings.Contains(err.Error(), good)) {
+			t.Errorf("%s: the answer shows the token", tc.name)
+		}
+	}
+	if n := w.node.Stats().Issued; n != 6 {
+		t.Errorf("%d IDs issued, want 6", n)
+	}
+}
+
+// TestRateLimit: over the rate, each door says RATE_LIMITED and when to come
+// back, others are served, and refusals issued nothing.
+func TestRateLimit(t *testing.T) {
+	var now clock.Mono
+	w, tokens, _ := guardedWorld(t, access.Config{Rate: 2, Burst: 4, Now: func() clock.Mono { return now }})
+	as := func(scope string) context.Context {
+		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens[scope])
+	}
+	for range 2 {
+		if _, err := w.client().Allocate(as("issue"), &pb.AllocateRequest{Count: 1000}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream, err := w.client().AllocateStream(as("issue")) // opening it is the third
+	if err != nil {
+		t.Fatal(err)
+	}
+	exchange := func() *pb.AllocateStreamResponse {
+		t.Helper()
+		if err := stream.Send(&pb.AllocateStreamRequest{Sequence: 5, Request: &pb.AllocateRequest{Count: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		res, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	if res := exchange(); res.GetResponse() == nil {
+		t.Errorf("the fourth: %v", res)
+	}
+	if r := exchange().GetRefusal(); r.GetReason() != pb.Reason_REASON_RATE_LIMITED || r.GetRetryAfterMs() != 500 {
+		t.Errorf("the fifth, on the stream: %v", r)
+	}
+	_, err = w.client().Allocate(as("issue"), &pb.AllocateRequest{Count: 1})
+	var reason string
+	var retry time.Duration
+	for _, d := range status.Convert(err).Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			reason = d.GetReason()
+		case *errdetails.RetryInfo:
+			retry = d.GetRetryDelay().AsDuration()
+		}
+	}
+	if status.Code(err) != codes.ResourceExhausted || reason != "RATE_LIMITED" || retry != 500*time.Millisecond {
+		t.Errorf("gRPC: %v, %s, %v", err, reason, retry)
+	}
+	res := w.do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["issue"])
+	if p := problemIn(res); res.StatusCode != 429 || p.Reason != "RATE_LIMITED" || p.RetryAfterMs != 500 || res.Header.Get("Retry-After") != "1" {
+		t.Errorf("HTTP: %d, %+v", res.StatusCode, p)
+	}
+	if res := w.do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["admin"]); res.StatusCode != 200 {
+		t.Errorf("another client: %d", res.StatusCode)
+	}
+	if n := w.node.Stats(); n.Issued != 2002 || n.Refused[node.RateLimited] != 3 {
+		t.Errorf("%d IDs issued, %d refusals", n.Issued, n.Refused[node.RateLimited])
+	}
+	now += clock.Mono(500 * time.Millisecond)
+	if res := exchange(); res.GetResponse() == nil {
+		t.Errorf("after the delay: %v", res)
+	}
+}
+
+// A token that is struck off ends the streams that it opened.
+func TestWithdrawnTokenEndsStreams(t *testing.T) {
+	w, tokens, guard := guardedWorld(t, access.Config{})
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens["issue"])
+	stream, err := w.client().AllocateStream(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func() (*pb.AllocateStreamResponse, error) {
+		_ = stream.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}})
+		return stream.Recv()
+	}
+	if _, err := send(); err != nil {
+		t.Fatal(err)
+	}
+	_, line, err := access.NewToken("other", "admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := access.ParseTokens([]byte(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard.SetTokens(others)
+	if res, err := send(); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("%v, %v", res, err)
+	}
+	if n := w.node.Stats().Issued; n != 1 {
+		t.Errorf("%d IDs issued", n)
+	}
+}
+
+// Whoever is turned away is so before the body is read, and whatever is wrong
+// with the request besides.
+func TestAccessComesFirst(t *testing.T) {
+	w, _, _ := guardedWorld(t, access.Config{})
+	req := httptest.NewRequest("POST", "/v1/ids?count=x&nonsense", readerFunc(func([]byte) (int, error) {
+		t.Error("the body of a stranger is read")
+		return 0, io.EOF
+	}))
+	if res := w.send(req); res.StatusCode != 401 {
+		t.Errorf("%d", res.StatusCode)
+	}
+	if i, j := slices.Index(node.Reasons, node.RateLimited), slices.Index(node.Reasons, node.InvalidCount); i > j {
+		t.Error("the order of reasons says otherwise")
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// Every error of a guard has a refusal, and none of another.
+func TestAccessRefusal(t *testing.T) {
+	for err, want := range map[error]node.Reason{
+		access.ErrNoToken:                   node.Unauthenticated,
+		access.ErrMalformed:                 node.Unauthenticated,
+		access.ErrUnknownToken:              node.Unauthenticated,
+		access.ErrUnauthenticated:           node.Unauthenticated,
+		access.ErrPermissionDenied:          node.PermissionDenied,
+		&access.LimitedError{RetryAfter: 1}: node.RateLimited,
+	} {
+		r := server.AccessRefusal(err, access.Caller{}, access.Issue)
+		if r.Reason != want || (r.RetryAfter > 0) != (want == node.RateLimited) || r.Message == "" {
+			t.Errorf("%v: %+v", err, r)
+		}
+	}
+	if r := server.AccessRefusal(errors.New("anything"), access.Caller{}, access.Issue); r.Reason != node.Unauthenticated {
+		t.Errorf("what nobody knows lets in: %v", r)
+	}
+}
+
+func BenchmarkGuardedHTTP(b *testing.B) {
+	for _, on := range []bool{false, true} {
+		name := map[bool]string{false: "off", true: "tokens and rate"}[on]
+		b.Run(name, func(b *testing.B) {
+			w := newWorld(b)
+			req := httptest.NewRequest("POST", "/v1/ids", nil)
+			if on {
+				var tokens map[string]string
+				var ticks clock.Mono
+				w, tokens, _ = guardedWorld(b, access.Config{Rate: 10_000_000, Burst: 10_000_000, Now: func() clock.Mono { ticks += 1e6; return ticks }})
+				req.Header.Set("Authorization", "Bearer "+tokens["issue"])
+			}
+			w.node.Raise(start + 1<<40)
+			b.ReportAllocs()
+			for b.Loop() {
+				w.clock.Advance(1e6)
+				rec := httptest.NewRecorder()
+				w.http.ServeHTTP(rec, req)
+				if rec.Code != 200 {
+					b.Fatal(rec.Body)
+				}
+			}
+		})
+	}
+}
