@@ -1,0 +1,354 @@
+package clienttest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/resp"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// empty is a store in which nobody ever held a sid.
+type empty struct{}
+
+func (empty) Load(context.Context) (lease.View, error) { return lease.View{}, errors.New("away") }
+
+func (empty) Holder(context.Context, flake.SID, clock.Millis) (lease.Tenure, bool, error) {
+	return lease.Tenure{}, false, nil
+}
+
+// issuer is a node with a door for Redis clients, on a port of loopback.
+type issuer struct {
+	t      *testing.T
+	node   *node.Node
+	server *server.Server
+	guard  *access.Guard
+	addr   string
+	stop   func() // shuts the door
+}
+
+func start(t *testing.T, guard *access.Guard) *issuer {
+	t.Helper()
+	src := clock.NewSystemWith(clock.AnchorConfig{StepHold: 10 * time.Second})
+	w := &issuer{t: t, guard: guard, node: node.New(node.Config{
+		Name: "node-a", Instance: "a-1",
+		Gen:     gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255},
+		MaxWait: 100 * time.Millisecond, MaxSkew: 250 * time.Millisecond,
+	}, src, gen.Random())}
+	now := src.Now().Wall
+	w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: now, Ceil: now + 3_600_000})
+	var err error
+	w.server, err = server.New(server.Config{Node: w.node, Directory: empty{}, Space: "test", Guard: guard, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.open("127.0.0.1:0")
+	t.Cleanup(func() { w.stop() })
+	return w
+}
+
+// open opens the door, or opens it again.
+func (w *issuer) open(addr string) {
+	w.t.Helper()
+	door, err := resp.New(resp.Config{Server: w.server, Guard: w.guard, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.addr = l.Addr().String()
+	ended := make(chan error, 1)
+	go func() { ended <- door.Serve(l) }()
+	w.stop = sync.OnceFunc(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := door.Shutdown(ctx); err != nil {
+			w.t.Errorf("shutdown: %v", err)
+		}
+		<-ended
+	})
+}
+
+func (w *issuer) port() string {
+	_, port, err := net.SplitHostPort(w.addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return port
+}
+
+// guarded is a guard that knows one token.
+func guarded(t *testing.T) (*access.Guard, string) {
+	t.Helper()
+	token, line, err := access.NewToken("tester", "issue,read")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := access.ParseTokens([]byte(line + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return access.New(access.Config{Tokens: list}), token
+}
+
+// rising fails the test unless the texts are flakes that rise, above *last.
+func rising(t *testing.T, last *flake.ID, texts ...any) {
+	t.Helper()
+	for _, v := range texts {
+		text, ok := v.(string)
+		if !ok {
+			t.Fatalf("%T instead of a string: %v", v, v)
+		}
+		id, err := flake.Parse(text)
+		if err != nil || id <= *last {
+			t.Fatalf("%q after %v: %v", text, *last, err)
+		}
+		*last = id
+	}
+}
+
+func TestGoRedis(t *testing.T) {
+	guard, token := guarded(t)
+	for _, proto := range []int{2, 3} {
+		t.Run("RESP"+strconv.Itoa(proto), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			defer cancel()
+			w := start(t, guard)
+			options := &redis.Options{Addr: w.addr, Protocol: proto, Password: token, ClientName: "tester", PoolSize: 1}
+			c := redis.NewClient(options)
+			defer func() { _ = c.Close() }()
+
+			var last flake.ID
+			one, err := c.Do(ctx, "ID.NEXT").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			rising(t, &last, one)
+			text, err := c.HGet(ctx, "id", "next").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			rising(t, &last, text)
+			list, err := c.Do(ctx, "ID.NEXT", "COUNT", 10_000).Slice()
+			if err != nil || len(list) != 10_000 {
+				t.Fatalf("%d IDs, %v", len(list), err)
+			}
+			rising(t, &last, list...)
+			if name, err := c.ClientGetName(ctx).Result(); err != nil || name != "tester" {
+				t.Errorf("name %q, %v", name, err)
+			}
+			if info, err := c.Info(ctx).Result(); err != nil || !strings.Contains(info, "loading:0") {
+				t.Errorf("INFO %q, %v", info, err)
+			}
+			cmds, err := c.Command(ctx).Result()
+			if err != nil || cmds["id.next"] == nil || cmds["id.next"].ReadOnly {
+				t.Errorf("COMMAND: %v, %v", cmds, err)
+			}
+
+			pipe := c.Pipeline()
+			answers := make([]*redis.Cmd, 2000)
+			for i := range answers {
+				answers[i] = pipe.Do(ctx, "ID.NEXT")
+			}
+			if _, err := pipe.Exec(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range answers {
+				rising(t, &last, a.Val())
+			}
+			// A transaction is refused, and the connection is good for the next call.
+			tx := c.TxPipeline()
+			tx.Do(ctx, "ID.NEXT")
+			if _, err := tx.Exec(ctx); err == nil || !strings.Contains(err.Error(), "MULTI") {
+				t.Errorf("a transaction ended with %v", err)
+			}
+			if err := c.Do(ctx, "INCR", "k").Err(); err == nil || !strings.HasPrefix(err.Error(), "ERR INCR is not offered") {
+				t.Errorf("INCR: %v", err)
+			}
+			if one, err = c.Do(ctx, "ID.NEXT").Result(); err != nil {
+				t.Fatal(err)
+			}
+			rising(t, &last, one)
+
+			// The same bytes come back whatever they are: its writer, our reader.
+			rnd := rand.New(rand.NewPCG(1, uint64(proto)))
+			for range 200 {
+				b := make([]byte, rnd.IntN(1<<rnd.IntN(17)))
+				for i := range b {
+					b[i] = "\r\n$*x\x00\xff"[rnd.IntN(7)]
+				}
+				if got, err := c.Echo(ctx, string(b)).Result(); err != nil || got != string(b) {
+					t.Fatalf("%d bytes came back as %d: %v", len(b), len(got), err)
+				}
+			}
+
+			wrong := redis.NewClient(&redis.Options{Addr: w.addr, Protocol: proto, Password: "wrong", MaxRetries: -1})
+			defer func() { _ = wrong.Close() }()
+			if err := wrong.Do(ctx, "ID.NEXT").Err(); err == nil || !strings.HasPrefix(err.Error(), "WRONGPASS ") {
+				t.Errorf("with a wrong token: %v", err)
+			}
+
+			// The node goes and comes back: the client finds it again.
+			w.stop()
+			if err := c.Do(ctx, "ID.NEXT").Err(); err == nil {
+				t.Error("an ID from a door that is shut")
+			}
+			w.open(w.addr)
+			for one, err = c.Do(ctx, "ID.NEXT").Result(); err != nil; one, err = c.Do(ctx, "ID.NEXT").Result() {
+				if ctx.Err() != nil {
+					t.Fatal(err)
+				}
+			}
+			rising(t, &last, one)
+
+			before := refused(w)
+			w.server.Drain()
+			if err := c.Do(ctx, "ID.NEXT").Err(); err == nil || !strings.HasPrefix(err.Error(), "TRYAGAIN DRAINING ") {
+				t.Errorf("from a node that drains: %v", err)
+			}
+			if n := refused(w) - before; n < 2 {
+				t.Errorf("it asked %d times: TRYAGAIN is for it to try again", n)
+			}
+		})
+	}
+}
+
+func refused(w *issuer) int64 { return w.node.Stats().Refused[node.Draining] }
+
+// tool returns the path of a program, or ends the test with a word about it.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("not run: %s is not installed", name)
+	}
+	return path
+}
+
+func run(t *testing.T, input, name string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestRedisCLI(t *testing.T) {
+	cli := tool(t, "redis-cli")
+	guard, token := guarded(t)
+	w := start(t, guard)
+	ask := func(input string, args ...string) string {
+		t.Helper()
+		out, err := run(t, input, cli, append([]string{"-p", w.port(), "--no-auth-warning"}, args...)...)
+		if err != nil {
+			t.Fatalf("redis-cli %q: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	var last flake.ID
+	rising(t, &last, strings.TrimSpace(ask("", "-a", token, "ID.NEXT")))
+	rising(t, &last, strings.TrimSpace(ask("", "-a", token, "-3", "HGET", "id", "next")))
+	for _, text := range strings.Fields(ask("", "-a", token, "--user", "default", "ID.NEXT", "COUNT", "5")) {
+		rising(t, &last, text)
+	}
+	for _, text := range strings.Fields(ask("id.next\nid.next\n", "-a", token)) { // as typed
+		rising(t, &last, text)
+	}
+	if got := ask("", "ID.NEXT"); !strings.HasPrefix(got, "NOAUTH UNAUTHENTICATED ") {
+		t.Error(got)
+	}
+	if got := ask("", "-a", token, "MULTI"); !strings.HasPrefix(got, "ERR MULTI is not offered") {
+		t.Error(got)
+	}
+	if got := ask("", "-a", token, "INFO"); !strings.Contains(got, "redis_version:") {
+		t.Error(got)
+	}
+	if got := ask("", "-a", token, "ID.DECODE", last.String()); !strings.Contains(got, `"sid":7`) {
+		t.Error(got)
+	}
+	// Mass insertion reads the errors and replies of what it sent by count.
+	if got := ask(strings.Repeat("*1\r\n$7\r\nID.NEXT\r\n", 5000), "-a", token, "--pipe"); !strings.Contains(got, "errors: 0, replies: 5000") {
+		t.Error(got)
+	}
+}
+
+func TestRedisBenchmark(t *testing.T) {
+	bench := tool(t, "redis-benchmark")
+	w := start(t, nil)
+	out, err := run(t, "", bench, "-p", w.port(), "-c", "20", "-P", "16", "-n", "20000", "--csv", "ID.NEXT")
+	if err != nil || !strings.Contains(out, `"ID.NEXT"`) || strings.Contains(out, "rror") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n := w.node.Stats().Issued; n < 20_000 {
+		t.Errorf("%d IDs were issued", n)
+	}
+}
+
+// TestNodeClients runs testdata/npm/session.mjs with each client for Node.js.
+func TestNodeClients(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not run: -short")
+	}
+	npm, program := tool(t, "npm"), tool(t, "node")
+	if out, err := run(t, "", program, "--version"); err != nil || !regexp.MustCompile(`^v(2\d|[3-9]\d)\.`).MatchString(out) {
+		t.Skipf("not run: node is %s; the clients need 20", strings.TrimSpace(out))
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "npm"))); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := run(t, "", npm, "ci", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund"); err != nil {
+		t.Skipf("not run: npm ci: %v\n%s", err, out)
+	}
+	guard, token := guarded(t)
+	for _, library := range []string{"ioredis", "redis"} {
+		for _, tc := range []struct {
+			name, token string
+			guard       *access.Guard
+		}{{"open", "-", nil}, {"token", token, guard}} {
+			t.Run(library+" "+tc.name, func(t *testing.T) {
+				w := start(t, tc.guard)
+				out, err := run(t, "", program, filepath.Join(dir, "session.mjs"), library, w.port(), tc.token)
+				if err != nil || !strings.HasSuffix(out, "OK\n") {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+// The lock file must install anywhere: it names no host.
+func TestLockFileNamesNoHost(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("testdata", "npm", "package-lock.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(b, []byte("://")) || !bytes.Contains(b, []byte(`"integrity"`)) {
+		t.Error("package-lock.json names a host, or lacks the sums of its packages")
+	}
+}
