@@ -95,7 +95,9 @@ func (co *coalescer) take(ctx context.Context, n int) (Block, error) {
 			select {
 			case <-b.done:
 			case <-done:
-				return Block{}, co.leave(b, n, ctx.Err())
+				if gone, err := co.leave(b, n, ctx.Err()); gone {
+					return Block{}, err
+				}
 			}
 		}
 		switch b.err {
@@ -103,6 +105,9 @@ func (co *coalescer) take(ctx context.Context, n int) (Block, error) {
 			end := b.cursor.Add(int64(n))
 			return b.block.part(int(end)-n, n), nil
 		case errRejoin:
+			if err := ctx.Err(); err != nil {
+				return Block{}, err
+			}
 		default:
 			return Block{}, b.err
 		}
@@ -140,35 +145,31 @@ func (co *coalescer) join(n int) (*batch, error) {
 	return b, nil
 }
 
-// leave takes back a caller's share, and returns the caller's error.
-func (co *coalescer) leave(b *batch, n int, cause error) error {
+// leave takes back a caller's share and returns the caller's error, unless the
+// batch has just been answered: then the caller has its share all the same.
+func (co *coalescer) leave(b *batch, n int, cause error) (gone bool, err error) {
 	co.mu.Lock()
-	b.live--
-	last, waits := b.last, co.cur == nil
-	answered := false
 	select {
 	case <-b.done:
-		answered = true
+		co.mu.Unlock()
+		return false, nil
 	default:
 	}
-	switch {
-	case answered && b.err == nil:
-		co.c.stats.ids.Add(-int64(n))
-		co.c.stats.dropped.Add(int64(n))
-	case answered:
-	case b.sealed:
+	b.live--
+	if b.sealed {
 		b.left += n
-	default:
+	} else {
 		b.want -= n
 	}
+	last, waits := b.last, co.cur == nil
 	co.mu.Unlock()
 	if last == nil && waits {
 		last = co.c.pool.last()
 	}
 	if last == nil && !waits {
-		return cause
+		return true, cause
 	}
-	return gaveUp(cause, last, 0)
+	return true, gaveUp(cause, last, 0)
 }
 
 // flush sends what waits, as far as the stream takes it, or has a stream opened.
@@ -286,6 +287,7 @@ func (co *coalescer) again(b *batch, err error) {
 		co.finish(b, gaveUp(nil, err, co.c.o.Timeout))
 		return
 	}
+	b.want, b.left = b.want-b.left, 0
 	co.c.stats.retries.Add(1)
 	at := slices.IndexFunc(co.queue, func(q *batch) bool { return q.begun > b.begun })
 	if at < 0 {

@@ -54,6 +54,12 @@ func (c *Client) unary(ctx context.Context, n int) (b Block, sent time.Duration,
 		if r := (*Refusal)(nil); errors.As(err, &r) && r.Reason.callersFault() {
 			return Block{}, 0, err
 		}
+		if errors.Is(err, errDeadline) {
+			if last == nil {
+				last = e.named(errors.New("no answer yet"))
+			}
+			return Block{}, 0, gaveUp(context.DeadlineExceeded, last, 0)
+		}
 		last, avoid = err, e
 		c.stats.retries.Add(1)
 		if end > 0 && c.since() >= end {
@@ -61,6 +67,11 @@ func (c *Client) unary(ctx context.Context, n int) (b Block, sent time.Duration,
 		}
 	}
 }
+
+// errDeadline says that the caller's deadline ended an attempt, not the client's
+// own. The two are told apart before gRPC's answer, which can come from the node
+// and be ahead of the caller's clock.
+var errDeadline = errors.New("client: deadline of the caller")
 
 // errTimeout says that Options.Timeout has passed.
 var errTimeout = errors.New("client: timeout")
@@ -93,11 +104,17 @@ func (c *Client) pause(ctx context.Context, wait, end time.Duration, changed <-c
 // or says that nobody knows whether IDs were issued.
 func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, error) {
 	e.requests.Add(1)
+	deadline, ok := ctx.Deadline()
+	callers := ok && time.Until(deadline) <= e.pool.o.AttemptTimeout
 	attempt, cancel := context.WithTimeout(ctx, e.pool.o.AttemptTimeout)
 	defer cancel()
 	conn := e.conn.Load()
 	res, err := pb.NewAllocatorServiceClient(conn).Allocate(attempt, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
 	if err != nil {
+		if callers && status.Code(err) == codes.DeadlineExceeded {
+			e.unheard(conn)
+			return Block{}, errDeadline
+		}
 		return Block{}, e.judge(ctx, conn, err)
 	}
 	b, err := e.block(res, n, after)
@@ -146,6 +163,12 @@ func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block
 		return Block{}, &contractError{e.addr, fmt.Sprintf("ID %d is not above %d", b.First, after)}
 	case b.Last() < b.First:
 		return Block{}, &contractError{e.addr, fmt.Sprintf("a block from %d on leaves 63 bits", b.First)}
+	}
+	if f := e.pool.format.Load(); f == nil {
+		e.pool.format.CompareAndSwap(nil, &b.Format) // whoever loses is compared next time
+	} else if *f != b.Format {
+		return Block{}, &contractError{e.addr, fmt.Sprintf("layout %v and epoch %d, where others have %v and %d",
+			b.Format.Layout, b.Format.Epoch, f.Layout, f.Epoch)}
 	}
 	return b, nil
 }

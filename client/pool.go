@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
 )
 
 // Paces of the pool.
@@ -60,7 +61,10 @@ type pool struct {
 	next atomic.Uint32 // round robin
 	list atomic.Pointer[[]*endpoint]
 	wake atomic.Pointer[chan struct{}] // closed and replaced when an endpoint changes
-	look chan struct{}                 // has one token while a lookup is asked for
+	// format is what the first answer said of the space. Nodes of another one give
+	// IDs that are not unique beside these.
+	format atomic.Pointer[flake.Format]
+	look   chan struct{} // has one token while a lookup is asked for
 
 	mu      sync.Mutex // guards changes of list, and lookErr
 	lookErr error      // of the last lookup, if it failed
@@ -273,6 +277,7 @@ type endpoint struct {
 
 	until atomic.Int64 // not to be asked before, ns since the client's start
 	fails atomic.Int32 // failures in a row
+	mute  atomic.Int64 // since when callers leave unanswered, ns since the client's start; 0: they are answered
 
 	requests, failures, refusals atomic.Int64
 }
@@ -359,9 +364,22 @@ func (p *pool) lookAgain() {
 
 // served says that e answered with IDs.
 func (e *endpoint) served() {
-	if e.fails.Load() != 0 || e.until.Load() != 0 {
+	if e.fails.Load() != 0 || e.until.Load() != 0 || e.mute.Load() != 0 {
 		e.fails.Store(0)
 		e.until.Store(0)
+		e.mute.Store(0)
+	}
+}
+
+// unheard says that a caller's patience ended before e answered. Once nobody has
+// been answered for the time of an attempt, that is e's failure.
+func (e *endpoint) unheard(conn *grpc.ClientConn) {
+	now := int64(e.pool.since())
+	if e.mute.CompareAndSwap(0, now) {
+		return
+	}
+	if since := e.mute.Load(); since > 0 && now-since > int64(e.pool.o.AttemptTimeout) && e.mute.CompareAndSwap(since, 0) {
+		e.failed(conn, true)
 	}
 }
 
@@ -373,6 +391,7 @@ func (e *endpoint) refused(r *Refusal) {
 		wait = refusedPenalty
 	}
 	e.fails.Store(0) // it answers
+	e.mute.Store(0)
 	e.rest(min(wait, maxRefusedPenalty))
 }
 

@@ -1,0 +1,657 @@
+package client_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// TestContract holds the same against fake nodes and real ones, so that the fake
+// stands for something.
+func TestContract(t *testing.T) {
+	for _, kind := range []string{"fake", "real"} {
+		t.Run(kind, func(t *testing.T) {
+			var targets []string
+			if kind == "fake" {
+				targets = []string{newFake(t, 1).addr, newFake(t, 2).addr}
+			} else {
+				_, targets = cluster(t, 2)
+			}
+			for _, mode := range modes {
+				t.Run(mode.String(), func(t *testing.T) { contract(t, targets, mode) })
+			}
+		})
+	}
+}
+
+func contract(t *testing.T, targets []string, mode client.Mode) {
+	c := dial(t, client.Options{Targets: targets, Mode: mode})
+	ctx := t.Context()
+	var last flake.ID
+	rises := func(id flake.ID) {
+		t.Helper()
+		if id <= last {
+			t.Fatalf("%v after %v", id, last)
+		}
+		last = id
+	}
+	for range 20 {
+		id, err := c.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rises(id)
+	}
+	ids := make([]flake.ID, 100)
+	if err := c.NextN(ctx, ids); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		rises(id)
+	}
+	if err := c.NextN(ctx, nil); err != nil {
+		t.Errorf("no IDs: %v", err)
+	}
+	for _, n := range []int{1, 2, 1000, 20_000, 100_000} {
+		b, err := c.Block(ctx, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Count != n || b.Stride != 32 || b.Node == "" || b.Format != flake.Default || b.At(0) != b.First {
+			t.Errorf("block of %d: %+v", n, b)
+		}
+		if got := b.Format.SID(b.Last()); got != b.SID {
+			t.Errorf("sid %d in an ID of sid %d", got, b.SID)
+		}
+		rises(b.First)
+		if n > 1 {
+			rises(b.Last())
+		}
+		if all := b.Append(nil); len(all) != n || all[n-1] != b.Last() {
+			t.Errorf("Append gives %d IDs of %d", len(all), n)
+		}
+	}
+	wides := make([]ulid.ID, 10)
+	if err := c.NextULIDs(ctx, wides); err != nil {
+		t.Fatal(err)
+	}
+	w, err := c.NextULID(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range append(wides, w) {
+		f, err := w.Flake(flake.DefaultEpoch)
+		if err != nil {
+			t.Fatalf("%v holds no flake: %v", w, err)
+		}
+		rises(f)
+	}
+	for _, n := range []int{-1, 0, 1_000_001} {
+		if _, err := c.Block(ctx, n); !errors.Is(err, &client.Refusal{Reason: client.InvalidCount}) {
+			t.Errorf("block of %d: %v", n, err)
+		}
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := c.Next(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a canceled context: %v", err)
+	}
+	// What another client was given can be gone on from, up to a node's lead.
+	ahead := last + 50<<20
+	c.Observe(ahead)
+	id, err := c.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last = ahead
+	rises(id)
+	if got := c.Last(); got < id {
+		t.Errorf("Last is %v after %v", got, id)
+	}
+	s := c.Stats()
+	if s.IDs < 100_000 || len(s.Nodes) != 2 {
+		t.Errorf("stats: %+v", s)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Next(ctx); !errors.Is(err, client.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	if _, err := c.Block(ctx, 50_000); !errors.Is(err, client.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A request that a node refuses is served by another in the next round trip, and
+// the node is left alone for as long as it asked for.
+func TestRefusalFailsOver(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			bad, good := newFake(t, 1), newFake(t, 2)
+			bad.always(act{refuse: client.ClockSkew, retry: time.Minute})
+			c := dial(t, client.Options{Targets: []string{bad.addr, good.addr}, Mode: mode, MaxPrefetch: 1})
+			connected(t, c, 2)
+			for range 100 {
+				if _, err := c.Next(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// At most: nobody else asks, but both may be asked at the same moment.
+			if n := bad.asked.Load(); n > 2 {
+				t.Errorf("the node that refuses was asked %d times", n)
+			}
+		})
+	}
+}
+
+// connected waits until c is connected to n nodes.
+func connected(t testing.TB, c *client.Client, n int) {
+	t.Helper()
+	until(t, "connected", func() bool {
+		ready := 0
+		for _, s := range c.Stats().Nodes {
+			if s.State == "ready" {
+				ready++
+			}
+		}
+		return ready == n
+	})
+}
+
+// With all nodes refusing, the delay that they give is waited out.
+func TestDelayIsWaitedOut(t *testing.T) {
+	for _, reason := range []client.Reason{client.AfterTooFar, client.EntropyOverflow, client.Starting} {
+		for _, mode := range modes {
+			t.Run(string(reason)+"/"+mode.String(), func(t *testing.T) {
+				f := newFake(t, 1)
+				const delay = 150 * time.Millisecond
+				var from time.Time
+				var early bool
+				f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+					if number == 1 {
+						from = time.Now()
+						return act{refuse: reason, retry: delay}
+					}
+					early = early || time.Since(from) < delay
+					return act{}
+				})
+				c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
+				if _, err := c.Next(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if early {
+					t.Errorf("asked again before %v had passed", delay)
+				}
+			})
+		}
+	}
+}
+
+// AFTER_TOO_FAR without a delay is an error, and the client lives on.
+func TestHopelessAfter(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			f, g := newFake(t, 1), newFake(t, 2)
+			for _, f := range []*fake{f, g} {
+				f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
+					if req.After > wordOf(time.Now().Add(time.Minute))<<5 {
+						return act{refuse: client.AfterTooFar}
+					}
+					return act{}
+				})
+			}
+			far := flake.ID(wordOf(time.Now().Add(time.Hour)) << 5)
+			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, After: far, Timeout: time.Minute})
+			began := time.Now()
+			_, err := c.Next(t.Context())
+			if !errors.Is(err, &client.Refusal{Reason: client.AfterTooFar}) {
+				t.Fatalf("got %v", err)
+			}
+			if took := time.Since(began); took > 30*time.Second {
+				t.Errorf("it took %v to say so", took)
+			}
+			free := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, After: far, Unordered: true})
+			if _, err := free.Next(t.Context()); err != nil {
+				t.Errorf("unordered: %v", err)
+			}
+		})
+	}
+}
+
+// Faults of the caller go back at once, and to one node only.
+func TestCallersFaultIsNotRetried(t *testing.T) {
+	for _, reason := range []client.Reason{client.InvalidID, client.Unauthenticated, client.PermissionDenied} {
+		for _, mode := range modes {
+			t.Run(string(reason)+"/"+mode.String(), func(t *testing.T) {
+				f, g := newFake(t, 1), newFake(t, 2)
+				f.always(act{refuse: reason})
+				g.always(act{refuse: reason})
+				c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode})
+				_, err := c.Next(t.Context())
+				var r *client.Refusal
+				if !errors.As(err, &r) || r.Reason != reason || r.Node == "" || r.Message != "by script" {
+					t.Errorf("got %#v", err)
+				}
+				if n := f.asked.Load() + g.asked.Load(); n != 1 {
+					t.Errorf("%d requests", n)
+				}
+			})
+		}
+	}
+}
+
+// An answer that is lost may have been issued: the IDs given later are others.
+func TestLostAnswers(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			f, g := newFake(t, 1), newFake(t, 2)
+			for _, f := range []*fake{f, g} {
+				f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+					switch {
+					case number%7 == 3:
+						return act{lose: true}
+					case number%11 == 5:
+						return act{refuse: client.EntropyOverflow, retry: time.Millisecond}
+					}
+					return act{}
+				})
+			}
+			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 8, Timeout: time.Minute})
+			w, stop := &crowd{}, make(chan struct{})
+			wg := w.load(t, c, 8, stop)
+			time.Sleep(time.Second)
+			close(stop)
+			wg.Wait()
+			w.finish(t, true, 20)
+			if c.Stats().Retries == 0 {
+				t.Error("no answer was lost")
+			}
+		})
+	}
+}
+
+// A node that takes requests and never answers costs one attempt, not an error.
+func TestSilentNode(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			f, g := newFake(t, 1), newFake(t, 2)
+			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 8,
+				AttemptTimeout: 300 * time.Millisecond, Timeout: time.Minute})
+			w, stop := &crowd{}, make(chan struct{})
+			wg := w.load(t, c, 8, stop)
+			time.Sleep(100 * time.Millisecond)
+			f.always(act{hang: true})
+			g.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act { return act{hang: number%500 == 0} })
+			time.Sleep(1500 * time.Millisecond)
+			close(stop)
+			wg.Wait()
+			w.finish(t, true, 50)
+			failures := int64(0)
+			for _, n := range c.Stats().Nodes {
+				failures += n.Failures
+			}
+			if failures == 0 && mode != client.Coalesce { // whose stream may be to the other
+				t.Error("the silent node was never asked")
+			}
+		})
+	}
+}
+
+// Answers that break the contract are not given to anybody.
+func TestMangledAnswers(t *testing.T) {
+	for name, mangle := range map[string]func(*pb.AllocateResponse){
+		"fewer":     func(r *pb.AllocateResponse) { r.Count-- },
+		"more":      func(r *pb.AllocateResponse) { r.Count++ },
+		"stride":    func(r *pb.AllocateResponse) { r.Stride = 1 },
+		"layout":    func(r *pb.AllocateResponse) { r.Layout = 0 },
+		"not after": func(r *pb.AllocateResponse) { r.First -= 1 << 40 },
+		"overflow":  func(r *pb.AllocateResponse) { r.First = 1<<63 - 32 },
+	} {
+		for _, mode := range modes {
+			t.Run(name+"/"+mode.String(), func(t *testing.T) {
+				bad, good := newFake(t, 1), newFake(t, 2)
+				c := dial(t, client.Options{Targets: []string{bad.addr, good.addr}, Mode: mode, MaxPrefetch: 2})
+				connected(t, c, 2)
+				first, err := c.Block(t.Context(), 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				bad.always(act{mangle: mangle})
+				for range 50 {
+					b, err := c.Block(t.Context(), 2)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if b.First <= first.Last() || b.Count != 2 || b.Stride != 32 {
+						t.Fatalf("%+v after %+v", b, first)
+					}
+					first = b
+				}
+			})
+		}
+	}
+}
+
+// Nodes of another space would give IDs that are somebody else's there.
+func TestAnotherSpace(t *testing.T) {
+	f, g := newFake(t, 1), newFake(t, 2)
+	g.always(act{mangle: func(r *pb.AllocateResponse) { r.EpochUnixMs += 1000 }})
+	c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: client.Direct})
+	connected(t, c, 2)
+	var format flake.Format
+	for i := range 20 {
+		b, err := c.Block(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 && b.Format != format {
+			t.Fatalf("%+v after %+v", b.Format, format)
+		}
+		format = b.Format
+	}
+}
+
+// Callers that leave take nobody else's IDs with them, and theirs are counted.
+func TestCancellations(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			f, g := newFake(t, 1), newFake(t, 2)
+			slow := func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+				time.Sleep(time.Duration(number%5) * 200 * time.Microsecond)
+				return act{lose: number%50 == 49}
+			}
+			f.act(slow)
+			g.act(slow)
+			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, Timeout: time.Minute, MaxPrefetch: 64})
+			w := &crowd{}
+			var wg sync.WaitGroup
+			var left, served [32]int
+			for i := range left {
+				wg.Go(func() {
+					rnd := rand.New(rand.NewPCG(seed, uint64(i)))
+					for range 150 {
+						ctx, cancel := context.WithCancel(t.Context())
+						hurried := rnd.IntN(2) == 0
+						if hurried {
+							ctx, cancel = context.WithTimeout(t.Context(), time.Duration(rnd.IntN(1500))*time.Microsecond)
+						}
+						n := 1 + rnd.IntN(40)
+						err := w.call(func() (client.Block, error) { return c.Block(ctx, n) })
+						switch {
+						case err == nil:
+							served[i]++
+						case errors.Is(err, context.DeadlineExceeded) && hurried:
+							left[i]++
+						default:
+							t.Errorf("caller %d: %v", i, err)
+						}
+						cancel()
+					}
+				})
+			}
+			wg.Wait()
+			total, ids := 0, int64(0)
+			for i := range left {
+				total += left[i]
+			}
+			for _, g := range w.given {
+				ids += int64(g.block.Count)
+			}
+			w.finish(t, true, 1000)
+			if total == 0 {
+				t.Error("nobody left")
+			}
+			s := c.Stats()
+			if mode != client.Direct && s.IDs != ids {
+				t.Errorf("%d IDs were given, and %d counted", ids, s.IDs)
+			}
+			if mode == client.Coalesce && s.Dropped == 0 {
+				t.Error("no share was dropped")
+			}
+		})
+	}
+}
+
+// Close lets calls under way finish, and refuses the rest.
+func TestCloseDrains(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			f := newFake(t, 1)
+			asked, release := make(chan struct{}, 100), make(chan struct{})
+			f.act(func(context.Context, int64, *pb.AllocateRequest) act {
+				asked <- struct{}{}
+				<-release
+				return act{}
+			})
+			c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, AttemptTimeout: time.Minute, Timeout: time.Minute})
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					if _, err := c.Next(t.Context()); err != nil && !errors.Is(err, client.ErrClosed) {
+						t.Errorf("call under way: %v", err)
+					}
+				})
+			}
+			first := make(chan error, 1)
+			go func() {
+				_, err := c.Next(t.Context())
+				first <- err
+			}()
+			<-asked
+			closed := make(chan struct{})
+			go func() {
+				_ = c.Close()
+				close(closed)
+			}()
+			until(t, "closed to new calls", func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				_, err := c.Next(ctx)
+				return errors.Is(err, client.ErrClosed)
+			})
+			select {
+			case <-closed:
+				t.Error("Close did not wait")
+			default:
+			}
+			close(release)
+			<-closed
+			wg.Wait()
+			if err := <-first; err != nil && !errors.Is(err, client.ErrClosed) {
+				t.Errorf("call under way: %v", err)
+			}
+		})
+	}
+}
+
+// Without any node a call ends with its context, or with the client's timeout,
+// and says what is wrong.
+func TestNoNode(t *testing.T) {
+	silent, err := newSilent(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range modes {
+		for what, target := range map[string]string{"connection refused": "127.0.0.1:1", "none is connected": silent} {
+			t.Run(mode.String()+"/"+what, func(t *testing.T) {
+				c := dial(t, client.Options{Targets: []string{target}, Mode: mode, Timeout: 500 * time.Millisecond, AttemptTimeout: 200 * time.Millisecond})
+				_, err := c.Next(t.Context())
+				if !errors.Is(err, client.ErrUnavailable) || !strings.Contains(err.Error(), what) && !strings.Contains(err.Error(), "connect") {
+					t.Errorf("got %v", err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				if _, err := c.Next(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, client.ErrUnavailable) {
+					t.Errorf("with a deadline: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// Connections that a node ends in good order, for their age, are nobody's
+// business but the client's.
+func TestMaxConnectionAge(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 200 * time.Millisecond, MaxConnectionAgeGrace: 200 * time.Millisecond})
+			f, g := newFake(t, 1, age), newFake(t, 2, age)
+			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 16})
+			w, stop := &crowd{}, make(chan struct{})
+			wg := w.load(t, c, 8, stop)
+			time.Sleep(1500 * time.Millisecond)
+			close(stop)
+			wg.Wait()
+			w.finish(t, true, 100)
+		})
+	}
+}
+
+// lookup is a name server whose answers tests change.
+type lookup struct {
+	mu    sync.Mutex // guards addrs
+	addrs []string
+}
+
+func (l *lookup) set(addrs ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.addrs = addrs
+}
+
+func (l *lookup) LookupHost(_ context.Context, host string) ([]string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if host != "nodes.example" || l.addrs == nil {
+		return nil, errors.New("no such host " + host)
+	}
+	return l.addrs, nil
+}
+
+// A name is looked up again, and the client follows its addresses.
+func TestNamesAreFollowed(t *testing.T) {
+	f := newFake(t, 1)
+	_, port, _ := strings.Cut(f.addr, ":")
+	names := &lookup{}
+	c := dial(t, client.Options{Targets: []string{"nodes.example:" + port}, Resolver: names, ResolveEvery: 10 * time.Millisecond})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := c.Next(ctx); err == nil || !strings.Contains(err.Error(), "no such host nodes.example") {
+		t.Errorf("with a name that nobody knows: %v", err)
+	}
+	names.set("127.0.0.1")
+	if _, err := c.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	names.set("127.0.0.2") // nobody is there
+	until(t, "moved", func() bool {
+		s := c.Stats().Nodes
+		return len(s) == 1 && s[0].Address == "127.0.0.2:"+port && s[0].Target == "nodes.example:"+port
+	})
+	names.set() // a name server that is away changes nothing
+	names.set("127.0.0.1", "127.0.0.2")
+	until(t, "back", func() bool { return len(c.Stats().Nodes) == 2 })
+	if _, err := c.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// authenticated wants a token.
+func authenticated(token *string) []grpc.ServerOption {
+	check := func(ctx context.Context) error {
+		md, _ := metadata.FromIncomingContext(ctx)
+		if got := md.Get("authorization"); len(got) != 1 || got[0] != "Bearer "+*token {
+			return status.Errorf(codes.Unauthenticated, "token %q", got)
+		}
+		return nil
+	}
+	return []grpc.ServerOption{
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+			if err := check(ctx); err != nil {
+				return nil, err
+			}
+			return h(ctx, req)
+		}),
+		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+			if err := check(ss.Context()); err != nil {
+				return err
+			}
+			return h(srv, ss)
+		}),
+	}
+}
+
+// A token that is rotated is read again; a wrong one is the caller's fault.
+func TestTokenFile(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			token := "one"
+			f := newFake(t, 1, authenticated(&token)...)
+			file := filepath.Join(t.TempDir(), "token")
+			write := func(s string) {
+				if err := os.WriteFile(file, []byte(s+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("wrong")
+			c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, TokenFile: file, PlaintextToken: true})
+			if _, err := c.Next(t.Context()); !errors.Is(err, &client.Refusal{Reason: client.Unauthenticated}) {
+				t.Errorf("with a wrong token: %v", err)
+			}
+			write("one")
+			if _, err := c.Next(t.Context()); err != nil {
+				t.Errorf("with the token: %v", err)
+			}
+			if _, err := client.New(client.Options{Targets: []string{f.addr}, TokenFile: file}); err == nil || !strings.Contains(err.Error(), "TLS") {
+				t.Errorf("a token without TLS: %v", err)
+			}
+			missing := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, TokenFile: file + "x", PlaintextToken: true})
+			if _, err := missing.Next(t.Context()); !errors.Is(err, &client.Refusal{Reason: client.Unauthenticated}) || !strings.Contains(err.Error(), "no such file") {
+				t.Errorf("with a token file that is not there: %v", err)
+			}
+		})
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for field, o := range map[string]client.Options{
+		"Targets: is empty":         {},
+		"not host:port":             {Targets: []string{"localhost"}},
+		"Mode":                      {Targets: []string{"a:1"}, Mode: 9},
+		"After":                     {Targets: []string{"a:1"}, After: -1},
+		"AttemptTimeout":            {Targets: []string{"a:1"}, AttemptTimeout: -1},
+		"MaxAge":                    {Targets: []string{"a:1"}, MaxAge: -1},
+		"MaxPrefetch":               {Targets: []string{"a:1"}, MaxPrefetch: 1_000_001},
+		"ResolveEvery":              {Targets: []string{"a:1"}, ResolveEvery: -1},
+		"Token and TokenFile":       {Targets: []string{"a:1"}, TokenFile: "x", Token: func(context.Context) (string, error) { return "", nil }, TLS: &tls.Config{}},
+		"is required with a token,": {Targets: []string{"a:1"}, TokenFile: "x"},
+	} {
+		if c, err := client.New(o); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+			if c != nil {
+				_ = c.Close()
+			}
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+)
+
+// fake is a node that does what a script says, for faults that no real node can
+// be made to have at the right moment. TestContract holds it against a real one.
+type fake struct {
+	pb.UnimplementedAllocatorServiceServer
+	addr string
+	sid  flake.SID
+	grpc *grpc.Server
+
+	// script, if set, is asked before each request and says what becomes of it.
+	script atomic.Pointer[func(ctx context.Context, number int64, req *pb.AllocateRequest) act]
+	asked  atomic.Int64 // requests
+
+	mu   sync.Mutex // guards word
+	word int64      // the last ID, without the sid
+	ends chan struct{}
+}
+
+// act is what a fake does with a request. The zero act answers it.
+type act struct {
+	refuse client.Reason
+	retry  time.Duration
+	lose   bool                       // serve it, end the stream, and answer nothing
+	hang   bool                       // serve it, and answer nothing
+	mangle func(*pb.AllocateResponse) // change the answer
+}
+
+// newFake runs a fake node. Fakes of one test need different sids.
+func newFake(t testing.TB, sid flake.SID, opts ...grpc.ServerOption) *fake {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{addr: l.Addr().String(), sid: sid, ends: make(chan struct{})}
+	f.grpc = grpc.NewServer(opts...)
+	pb.RegisterAllocatorServiceServer(f.grpc, f)
+	served := make(chan error, 1)
+	go func() { served <- f.grpc.Serve(l) }()
+	stop := sync.OnceFunc(func() {
+		close(f.ends)
+		f.grpc.Stop()
+		<-served
+	})
+	t.Cleanup(stop)
+	return f
+}
+
+// act makes every request from now on end as do says.
+func (f *fake) act(do func(ctx context.Context, number int64, req *pb.AllocateRequest) act) {
+	f.script.Store(&do)
+}
+
+// always makes every request end in the same way.
+func (f *fake) always(a act) {
+	f.act(func(context.Context, int64, *pb.AllocateRequest) act { return a })
+}
+
+// wordOf returns the word of now.
+func wordOf(at time.Time) int64 {
+	return (at.UnixMilli() - flake.DefaultEpoch) << 15
+}
+
+func (f *fake) issue(n int32, after int64) *pb.AllocateResponse {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first := max(f.word+1, wordOf(time.Now()), after>>5+1)
+	f.word = first + int64(n) - 1
+	return &pb.AllocateResponse{First: first<<5 | int64(f.sid), Count: n, Stride: 32, Node: fmt.Sprint("fake-", f.sid),
+		Sid: int32(f.sid), Layout: pb.Layout_LAYOUT_SCALABLE, EpochUnixMs: flake.DefaultEpoch}
+}
+
+var errLost = errors.New("fake: the answer is lost")
+
+// serve answers a request, refuses it, or loses it.
+func (f *fake) serve(ctx context.Context, req *pb.AllocateRequest) (*pb.AllocateResponse, *pb.Refusal, error) {
+	number, a := f.asked.Add(1), act{}
+	if do := f.script.Load(); do != nil {
+		a = (*do)(ctx, number, req)
+	}
+	if a.refuse == "" && (req.Count < 1 || req.Count > 1_000_000) {
+		a.refuse = client.InvalidCount
+	}
+	if a.refuse != "" {
+		return nil, &pb.Refusal{Reason: pb.Reason(pb.Reason_value["REASON_"+string(a.refuse)]), Message: "by script",
+			RetryAfterMs: a.retry.Milliseconds(), Metadata: map[string]string{"limit": "1000000"}}, nil
+	}
+	res := f.issue(req.Count, req.After)
+	switch {
+	case a.lose:
+		return nil, nil, status.Error(codes.Unavailable, errLost.Error())
+	case a.hang:
+		select {
+		case <-ctx.Done():
+		case <-f.ends:
+		}
+		return nil, nil, status.FromContextError(context.Canceled).Err()
+	case a.mangle != nil:
+		a.mangle(res)
+	}
+	return res, nil, nil
+}
+
+func (f *fake) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.AllocateResponse, error) {
+	res, refusal, err := f.serve(ctx, req)
+	if refusal == nil {
+		return res, err
+	}
+	info := &errdetails.ErrorInfo{Reason: refusal.Reason.String()[len("REASON_"):], Metadata: refusal.Metadata}
+	st := status.New(codes.Unavailable, refusal.Message)
+	if d, err := st.WithDetails(info); err == nil {
+		st = d
+	}
+	if refusal.RetryAfterMs > 0 {
+		if d, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(refusal.RetryAfterMs) * time.Millisecond)}); err == nil {
+			st = d
+		}
+	}
+	return nil, st.Err()
+}
+
+func (f *fake) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
+	for {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		res, refusal, err := f.serve(stream.Context(), req.GetRequest())
+		if err != nil {
+			return err
+		}
+		out := &pb.AllocateStreamResponse{Sequence: req.GetSequence()}
+		if refusal != nil {
+			out.Result = &pb.AllocateStreamResponse_Refusal{Refusal: refusal}
+		} else {
+			out.Result = &pb.AllocateStreamResponse_Response{Response: res}
+		}
+		if err := stream.Send(out); err != nil {
+			return err
+		}
+	}
+}
+
+// crowd is callers of one client, and what they were given.
+type crowd struct {
+	ticks atomic.Int64 // real time: rises whenever somebody looks
+	mu    sync.Mutex   // guards given
+	given []given
+}
+
+type given struct {
+	began, ended int64
+	block        client.Block
+}
+
+// call makes one call and notes what it gives.
+func (w *crowd) call(do func() (client.Block, error)) error {
+	began := w.ticks.Add(1)
+	b, err := do()
+	ended := w.ticks.Add(1)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.given = append(w.given, given{began, ended, b})
+	w.mu.Unlock()
+	return nil
+}
+
+// check returns what is wrong with all that was given: an ID that is given twice
+// (I1), or a call that began after another had returned and got a smaller ID.
+func (w *crowd) check(ordered bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seen := make(map[flake.ID]bool, len(w.given))
+	for _, g := range w.given {
+		for i := range g.block.Count {
+			id := g.block.At(i)
+			if seen[id] {
+				return fmt.Errorf("I1: %v was given twice", id)
+			}
+			seen[id] = true
+		}
+	}
+	if !ordered {
+		return nil
+	}
+	type event struct {
+		at  int64
+		end bool
+		id  flake.ID
+	}
+	events := make([]event, 2*w.ticks.Load()+2)
+	for _, g := range w.given {
+		events[g.began] = event{g.began, false, g.block.First}
+		events[g.ended] = event{g.ended, true, g.block.Last()}
+	}
+	need := map[int64]flake.ID{}
+	var high flake.ID
+	for _, e := range events {
+		if e.at == 0 {
+			continue
+		}
+		if e.end {
+			high = max(high, e.id)
+		} else {
+			need[e.at] = high
+		}
+	}
+	for _, g := range w.given {
+		if g.block.First <= need[g.began] {
+			return fmt.Errorf("order: a call that began after %v had been returned got %v", need[g.began], g.block.First)
+		}
+	}
+	return nil
+}
+
+// one returns an ID as a block of one.
+func one(id flake.ID, err error) (client.Block, error) {
+	return client.Block{First: id, Count: 1, Stride: 32}, err
+}
+
+// load asks on several goroutines until stop; check afterwards.
+func (w *crowd) load(t testing.TB, c *client.Client, callers int, stop <-chan struct{}) *sync.WaitGroup {
+	t.Helper()
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				err := w.call(func() (client.Block, error) {
+					if (n+i)%8 == 0 {
+						return c.Block(t.Context(), 1+n%20)
+					}
+					return one(c.Next(t.Context()))
+				})
+				if err != nil {
+					t.Errorf("caller %d: %v", i, err)
+					return
+				}
+				time.Sleep(time.Duration(n%4) * 100 * time.Microsecond) // leave the machine to others as well
+			}
+		})
+	}
+	return &wg
+}
+
+// finish checks what was given, and that it was enough to mean something.
+func (w *crowd) finish(t testing.TB, ordered bool, least int) {
+	t.Helper()
+	if err := w.check(ordered); err != nil {
+		t.Error(err)
+	}
+	if len(w.given) < least {
+		t.Errorf("%d calls were served, fewer than %d show little", len(w.given), least)
+	}
+}
+
+var modes = []client.Mode{client.Direct, client.Coalesce, client.Prefetch}
