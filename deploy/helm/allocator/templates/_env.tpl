@@ -42,6 +42,8 @@ Others reach a node with TLS by a name, since that is what a certificate proves.
 - name: {{ $name }}
   {{- if kindIs "map" $value }}
   {{- toYaml $value | nindent 2 }}
+  {{- else if kindIs "float64" $value }}
+  value: {{ ternary (int64 $value | toString) (toString $value) (eq (float64 (int64 $value)) $value) | quote }}
   {{- else }}
   value: {{ $value | toString | quote }}
   {{- end }}

@@ -1,15 +1,15 @@
-{{/* Names. 52 letters: a StatefulSet's revisions add 11 to its name, and a label holds 63. */}}
+{{/* Names. 47 letters: etcd adds 5 to a name, the revisions of a StatefulSet 11, and a label holds 63. */}}
 {{- define "allocator.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 47 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "allocator.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 47 | trimSuffix "-" -}}
 {{- else if contains (include "allocator.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 47 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "allocator.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "allocator.name" .) | trunc 47 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -136,7 +136,7 @@ tolerations:
 
 {{/* Nine tenths of a memory limit in bytes, for GOMEMLIMIT; empty where it is written in another way. */}}
 {{- define "allocator.memoryLimit" -}}
-{{- $limit := toString . -}}
+{{- $limit := ternary (printf "%.0f" (float64 .)) (toString .) (kindIs "float64" .) -}}
 {{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 -}}
 {{- if regexMatch "^[0-9]+(k|M|G|Ki|Mi|Gi)?$" $limit -}}
 {{- $number := regexFind "^[0-9]+" $limit -}}

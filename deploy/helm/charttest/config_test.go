@@ -1,0 +1,257 @@
+package charttest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/flakelease/allocator/internal/config"
+)
+
+// settingsOf has the node's own configuration read what the chart gives a pod,
+// as that pod would.
+func settingsOf(t testing.TB, r rendered, p pod) (config.Config, []config.Setting) {
+	t.Helper()
+	var env []string
+	vars := strings.NewReplacer("$(POD_IP)", "10.1.2.3", "$(POD_NAME)", "ids-allocator-0")
+	for _, e := range p.spec.Containers[0].Env {
+		if e.ValueFrom == nil {
+			env = append(env, e.Name+"="+vars.Replace(e.Value))
+		}
+	}
+	name := ""
+	for _, v := range p.spec.Volumes {
+		if v.Name == "config" {
+			name = v.ConfigMap.Name
+		}
+	}
+	data, ok := typed(t, r.find(t, "ConfigMap/"+name)).(*corev1.ConfigMap)
+	if !ok {
+		t.Fatalf("%s: no ConfigMap", p.owner)
+	}
+	path := filepath.Join(t.TempDir(), "allocator.yaml")
+	if err := os.WriteFile(path, []byte(data.Data["allocator.yaml"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, settings, err := config.Load(config.Sources{File: path, Env: env})
+	if err != nil {
+		t.Fatalf("%s: %v", p.owner, err)
+	}
+	return c, settings
+}
+
+// nodePod is the template of a node's pod.
+func nodePod(t testing.TB, r rendered) (pod, *appsv1.StatefulSet) {
+	t.Helper()
+	for _, p := range pods(t, r.objects) {
+		if p.meta.Labels["app.kubernetes.io/component"] == "node" {
+			return p, typed(t, r.find(t, p.owner)).(*appsv1.StatefulSet)
+		}
+	}
+	t.Fatal("there are no nodes")
+	return pod{}, nil
+}
+
+func TestNodesReadTheirSettings(t *testing.T) {
+	forEach(t, func(t *testing.T, r rendered) {
+		for _, p := range pods(t, r.all()) {
+			if c := p.meta.Labels["app.kubernetes.io/component"]; c != "node" && c != "init" {
+				continue
+			}
+			c, settings := settingsOf(t, r, p)
+			if err := c.Validate(); err != nil {
+				t.Errorf("%s: %v", p.owner, err)
+			}
+			if len(c.Etcd.Endpoints) == 0 {
+				t.Errorf("%s knows no etcd", p.owner)
+			}
+			mounts := mountsOf(p)
+			for _, s := range settings {
+				if strings.HasPrefix(s.Value, "/") && !slices.ContainsFunc(mounts, func(m string) bool { return strings.HasPrefix(s.Value, m+"/") }) {
+					t.Errorf("%s: %s is %s, and mounted are %q", p.owner, s.Key, s.Value, mounts)
+				}
+			}
+		}
+	})
+}
+
+func mountsOf(p pod) []string {
+	var out []string
+	for _, m := range p.spec.Containers[0].VolumeMounts {
+		out = append(out, m.MountPath)
+	}
+	return out
+}
+
+// The init job and the nodes must mean the same space.
+func TestInitMeansTheNodesSpace(t *testing.T) {
+	for name, values := range ciValues(t) {
+		r := mustRender(t, values, install)
+		node, _ := nodePod(t, r)
+		n, _ := settingsOf(t, r, node)
+		for _, p := range pods(t, r.all()) {
+			if p.meta.Labels["app.kubernetes.io/component"] != "init" {
+				continue
+			}
+			i, _ := settingsOf(t, r, p)
+			if n.Space != i.Space || n.Root != i.Root || n.Layout != i.Layout || n.Epoch != i.Epoch || n.Lease != i.Lease || n.Issue != i.Issue ||
+				strings.Join(n.Etcd.Endpoints, " ") != strings.Join(i.Etcd.Endpoints, " ") || n.Etcd.TLS != i.Etcd.TLS || n.Etcd.Username != i.Etcd.Username {
+				t.Errorf("%s: nodes are of\n%+v\nand init is of\n%+v", name, n, i)
+			}
+		}
+	}
+}
+
+// Ports are said in five places.
+func TestPortsAgree(t *testing.T) {
+	forEach(t, func(t *testing.T, r rendered) {
+		p, _ := nodePod(t, r)
+		c, _ := settingsOf(t, r, p)
+		want := map[string]string{"grpc": c.Listen.GRPC, "http": c.Listen.HTTP, "admin": c.Listen.Admin, "gossip-tcp": c.Listen.Gossip, "gossip-udp": c.Listen.Gossip}
+		if c.Listen.RESP != "" {
+			want["resp"] = c.Listen.RESP
+		}
+		container := p.spec.Containers[0]
+		if len(container.Ports) != len(want) {
+			t.Errorf("%d ports, want %d", len(container.Ports), len(want))
+		}
+		for _, port := range container.Ports {
+			if got := portOf(t, want[port.Name]); got != port.ContainerPort {
+				t.Errorf("%s is %d of the pod, and the node listens on %d", port.Name, port.ContainerPort, got)
+			}
+		}
+		if g, h := portOf(t, c.Advertise.GRPC), portOf(t, c.Advertise.HTTP); g != portOf(t, c.Listen.GRPC) || h != portOf(t, c.Listen.HTTP) {
+			t.Errorf("others are told ports %d and %d", g, h)
+		}
+		for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
+			if probe.HTTPGet.Port.StrVal != "admin" || (probe.HTTPGet.Scheme == corev1.URISchemeHTTPS) != c.TLS.Admin {
+				t.Errorf("a probe asks %s by %s", probe.HTTPGet.Port.StrVal, probe.HTTPGet.Scheme)
+			}
+		}
+		if container.ReadinessProbe.HTTPGet.Path != "/readyz" || container.LivenessProbe.HTTPGet.Path != "/livez" || container.StartupProbe.HTTPGet.Path != "/livez" {
+			t.Error("readiness is /readyz; liveness and startup are /livez, which needs neither etcd nor a clock")
+		}
+		d := config.Default().Listen
+		for name, of := range map[string]string{"grpc": d.GRPC, "http": d.HTTP, "admin": d.Admin, "gossip-tcp": d.Gossip} {
+			if portOf(t, want[name]) != portOf(t, of) {
+				t.Errorf("%s is not on the node's usual port", name)
+			}
+		}
+	})
+}
+
+func portOf(t testing.TB, addr string) int32 {
+	t.Helper()
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int32(n)
+}
+
+// The kubelet kills no node that is still giving its sid back: config.StopWithin
+// is what that takes.
+func TestGrace(t *testing.T) {
+	for _, tt := range []struct {
+		values string
+		margin time.Duration
+	}{
+		{"", 10 * time.Second},
+		{"shutdown: {drainDelaySeconds: 0, drainTimeoutSeconds: 0, stopTimeoutSeconds: 0, marginSeconds: 0}", 0},
+		{"shutdown: {drainDelaySeconds: 17, drainTimeoutSeconds: 300, stopTimeoutSeconds: 31, marginSeconds: 4}", 4 * time.Second},
+	} {
+		r := mustRender(t, on(t, tt.values), install)
+		p, _ := nodePod(t, r)
+		c, _ := settingsOf(t, r, p)
+		if got, want := time.Duration(*p.spec.TerminationGracePeriodSeconds)*time.Second, c.StopWithin()+tt.margin; got != want {
+			t.Errorf("%q: terminationGracePeriodSeconds is %v, want %v", tt.values, got, want)
+		}
+	}
+}
+
+// Arguments are flags that the command has.
+func TestFlagsExist(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/reference/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := map[string][]string{}
+	command := ""
+	for line := range strings.Lines(string(text)) {
+		if c, ok := strings.CutPrefix(line, "## allocator "); ok {
+			command = strings.TrimSpace(c)
+		}
+		if m := regexp.MustCompile(`^\s+(?:-\w, )?--([a-z0-9.-]+)`).FindStringSubmatch(line); m != nil {
+			flags[command] = append(flags[command], m[1])
+		}
+	}
+	for _, o := range config.Options() {
+		for _, c := range []string{"serve", "init", "doctor"} {
+			flags[c] = append(flags[c], o.Key)
+		}
+	}
+	coming := []string{"ca", "cert", "key", "token-file"}
+	commands := map[string]bool{}
+	forEach(t, func(t *testing.T, r rendered) {
+		for _, p := range pods(t, r.all()) {
+			if p.meta.Labels["app.kubernetes.io/component"] == "etcd" {
+				continue
+			}
+			args := p.spec.Containers[0].Args
+			commands[args[0]] = true
+			for _, a := range args[1:] {
+				name, _, _ := strings.Cut(strings.TrimPrefix(a, "--"), "=")
+				if !slices.Contains(flags[args[0]], name) {
+					if slices.Contains(coming, name) {
+						t.Logf("not run: allocator %s has no --%s yet", args[0], name)
+						continue
+					}
+					t.Errorf("%s: allocator %s has no flag %s", p.owner, args[0], a)
+				}
+			}
+		}
+	})
+	for _, c := range []string{"serve", "init", "doctor"} {
+		if !commands[c] {
+			t.Errorf("no pod runs allocator %s", c)
+		}
+	}
+}
+
+// Nine tenths of the limit, however it is written.
+func TestMemoryLimit(t *testing.T) {
+	for limit, want := range map[string]string{
+		"512Mi": "483183820", "1Gi": "966367641", "500M": "450000000", "134217728": "120795955", "64000Ki": "58982400", "2G": "1800000000",
+	} {
+		r := mustRender(t, on(t, "resources: {limits: {memory: "+limit+"}}"), install)
+		p, _ := nodePod(t, r)
+		for _, e := range p.spec.Containers[0].Env {
+			if e.Name == "GOMEMLIMIT" && e.Value != want {
+				t.Errorf("%s: GOMEMLIMIT is %s, want %s", limit, e.Value, want)
+			}
+		}
+	}
+	// Written otherwise, the kubelet counts: the whole limit then.
+	r := mustRender(t, on(t, "resources: {limits: {memory: 1.5Gi}}"), install)
+	p, _ := nodePod(t, r)
+	i := slices.IndexFunc(p.spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" })
+	if i < 0 || p.spec.Containers[0].Env[i].ValueFrom == nil {
+		t.Error("no GOMEMLIMIT for 1.5Gi")
+	}
+	if r := mustRender(t, on(t, "resources: {limits: null}"), install); strings.Contains(r.find(t, "StatefulSet/ids-allocator").text, "GOMEMLIMIT") {
+		t.Error("GOMEMLIMIT without a limit")
+	}
+}

@@ -1,0 +1,234 @@
+package charttest
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write testdata anew; read the difference before you commit it")
+
+// changing are values, each of which changes something: what, is in testdata, by
+// name, as the difference to what the least values give.
+var changing = []struct{ name, values string }{
+	{"annotations", "annotations: {a: b}"},
+	{"affinity", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: k, operator: Exists}]}]}}}"},
+	{"auth", "{auth: {existingSecret: t, key: k, allowPlaintext: true}, test: {token: {existingSecret: one, key: two}}}"},
+	{"autoscaling", "autoscaling: {enabled: true, minReplicas: 4, maxReplicas: 7, targetCPUUtilizationPercentage: 50}"},
+	{"bundled", "etcd: {endpoints: [], bundled: {enabled: true}}"},
+	{"bundled-image", "etcd: {endpoints: [], bundled: {enabled: true, image: {registry: r, repository: p, tag: t, pullPolicy: Always}, resources: {requests: {cpu: 2}}}}"},
+	{"bundled-digest", "etcd: {endpoints: [], bundled: {enabled: true, image: {digest: 'sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}}}"},
+	{"bundled-memory", "etcd: {endpoints: [], bundled: {enabled: true, persistence: {enabled: false}}}"},
+	{"bundled-volume", "etcd: {endpoints: [], bundled: {enabled: true, persistence: {size: 9Gi, storageClass: fast}}}"},
+	{"cert-manager", "tls: {certManager: {enabled: true, issuerRef: {name: i, kind: ClusterIssuer}, duration: 24h, renewBefore: 8h, extraDNSNames: [x.y]}}"},
+	{"cluster-domain", "{clusterDomain: c.d, tls: {existingSecret: s}}"},
+	{"common-labels", "commonLabels: {team: a}"},
+	{"config", "config: {issue: {max-lead: 100ms}, pprof: true}"},
+	{"dashboard", "monitoring: {dashboard: {enabled: true, labels: {l: m}, annotations: {folder: f}}}"},
+	{"digest", "image: {digest: 'sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}"},
+	{"etcd-auth", "etcd: {auth: {username: u, existingSecret: s, passwordKey: pw}}"},
+	{"etcd-dial-timeout", "etcd: {dialTimeout: 1s}"},
+	{"etcd-tls", `etcd: {endpoints: ["https://e:2379"], tls: {existingSecret: s, caKey: a, certKey: b, keyKey: c}}`},
+	{"etcd-tls-no-client", `etcd: {endpoints: ["https://e:2379"], tls: {existingSecret: s, certKey: "", keyKey: ""}}`},
+	{"extra", "{extraArgs: [--a=b], extraEnv: {A: 12345678, F: 1.5, T: true, B: {valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, GOMEMLIMIT: 1GiB}, extraVolumes: [{name: v, emptyDir: {}}], extraVolumeMounts: [{name: v, mountPath: /v}]}"},
+	{"extra-objects", "extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: '{{ .Release.Name }}-x', namespace: p}}]"},
+	{"gateway", "gateway: {httpRoute: {enabled: true, parentRefs: [{name: g}], hostnames: [h], annotations: {a: b}}, grpcRoute: {enabled: true, parentRefs: [{name: g}], hostnames: [h], annotations: {a: b}}}"},
+	{"gossip-insecure", "gossip: {existingSecret: '', insecure: true}"},
+	{"gossip-key", "gossip: {key: other}"},
+	{"grace", "shutdown: {drainDelaySeconds: 1, drainTimeoutSeconds: 2, stopTimeoutSeconds: 3, marginSeconds: 4}"},
+	{"image", "{image: {registry: r, repository: p, tag: t, pullPolicy: Never}, imagePullSecrets: [{name: s}]}"},
+	{"image-global", "global: {imageRegistry: g, imagePullSecrets: [q]}"},
+	{"ingress", "ingress: {enabled: true, className: c, hosts: [h], path: /ids, pathType: Exact, annotations: {a: b}, tls: [{secretName: s, hosts: [h]}]}"},
+	{"init", "init: {fresh: false, timeoutSeconds: 60, podAnnotations: {a: b}, resources: {limits: {cpu: 1}}}"},
+	{"init-disabled", "init: {enabled: false}"},
+	{"log", "log: {level: warn, format: text}"},
+	{"names", "{nameOverride: nom, namespaceOverride: elsewhere}"},
+	{"names-full", "fullnameOverride: other"},
+	{"network-policy", "networkPolicy: {enabled: true}"},
+	{"network-policy-bundled", "{etcd: {endpoints: [], bundled: {enabled: true}}, networkPolicy: {enabled: true}}"},
+	{"network-policy-peers", "networkPolicy: {enabled: true, clients: [{podSelector: {}}], monitoring: [{podSelector: {}}], etcd: [{ipBlock: {cidr: 10.0.0.0/8}}], dns: [{namespaceSelector: {}}], extraIngress: [{ports: [{port: 1}]}], extraEgress: [{ports: [{port: 2}]}]}"},
+	{"pdb", "podDisruptionBudget: {maxUnavailable: 2}"},
+	{"pdb-disabled", "podDisruptionBudget: {enabled: false}"},
+	{"pdb-least", "podDisruptionBudget: {minAvailable: 2}"},
+	{"pod-monitor", "monitoring: {podMonitor: {enabled: true, labels: {l: m}, interval: 5s, scrapeTimeout: 4s, relabelings: [{action: drop}], metricRelabelings: [{action: keep}]}}"},
+	{"pods", "{podAnnotations: {a: b}, podLabels: {c: d}, priorityClassName: high, nodeSelector: {e: f}, tolerations: [{operator: Exists}]}"},
+	{"probes", "probes: {startup: {failureThreshold: 5}, liveness: {periodSeconds: 20}, readiness: {timeoutSeconds: 1, initialDelaySeconds: 3}}"},
+	{"replicas", "replicaCount: 5"},
+	{"resources", "resources: {requests: {cpu: 2}, limits: {memory: 1Gi}}"},
+	{"resp", "{resp: {enabled: true}, service: {ports: {resp: 6379}}, networkPolicy: {enabled: true}}"},
+	{"rollout", "{minReadySeconds: 3, revisionHistoryLimit: 2, updateStrategy: {type: OnDelete}}"},
+	{"rules", "monitoring: {rules: {enabled: true, labels: {l: m}}}"},
+	{"security-context", "{podSecurityContext: {runAsUser: 1000}, securityContext: {capabilities: {add: [NET_BIND_SERVICE]}}}"},
+	{"service", "service: {type: LoadBalancer, annotations: {a: b}, labels: {c: d}, loadBalancerClass: x, loadBalancerSourceRanges: [10.0.0.0/8], externalTrafficPolicy: Local, trafficDistribution: PreferClose, ipFamilyPolicy: PreferDualStack, grpcAppProtocol: grpc, ports: {grpc: 1, http: 2}}"},
+	{"service-account", "serviceAccount: {name: own, annotations: {a: b}}"},
+	{"service-account-given", "serviceAccount: {create: false, name: own}"},
+	{"service-monitor", "monitoring: {serviceMonitor: {enabled: true, labels: {l: m}, interval: 5s, scrapeTimeout: 4s, relabelings: [{action: drop}], metricRelabelings: [{action: keep}]}}"},
+	{"sids", "sids: {range: 3-9, reserve: 1}"},
+	{"space", "space: {name: sp, root: ro, layout: fleet, epoch: '2025-01-01'}"},
+	{"test", "test: {count: 7}"},
+	{"test-disabled", "test: {enabled: false}"},
+	{"tls", "tls: {existingSecret: s, certKey: a, keyKey: b, caKey: c}"},
+	{"tls-admin", "{tls: {existingSecret: s, admin: true}, monitoring: {podMonitor: {enabled: true}}}"},
+	{"tls-clients", "tls: {existingSecret: s, clientCA: {existingSecret: ca, key: k}}"},
+	{"topology", "topologySpread: {kubernetes.io/hostname: null, rack: {maxSkew: 2, whenUnsatisfiable: DoNotSchedule}}"},
+}
+
+func TestWhatEachValueChanges(t *testing.T) {
+	base := texts(mustRender(t, on(t, ""), install))
+	used := map[string]bool{}
+	for _, tt := range changing {
+		t.Run(tt.name, func(t *testing.T) {
+			name := tt.name + ".diff"
+			used[name] = true
+			got := compare(base, texts(mustRender(t, on(t, tt.values), install)))
+			if got == "" {
+				t.Fatal("it changes nothing")
+			}
+			got = "# " + tt.values + "\n" + got
+			golden(t, name, got)
+		})
+	}
+	var all strings.Builder
+	for _, id := range slices.Sorted(maps.Keys(base)) {
+		fmt.Fprintf(&all, "---\n%s\n", base[id])
+	}
+	golden(t, "base.yaml", all.String())
+	used["base.yaml"] = true
+	dir, err := os.ReadDir("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range dir {
+		if !used[f.Name()] {
+			t.Errorf("testdata/%s is of nothing: remove it", f.Name())
+		}
+	}
+}
+
+// Every value is changed by some case, or it might do nothing.
+func TestEveryValueIsChanged(t *testing.T) {
+	changed := map[string]bool{}
+	var note func(path string, v any)
+	note = func(path string, v any) {
+		changed[path] = true
+		if m, ok := v.(map[string]any); ok {
+			for name, sub := range m {
+				note(path+"."+name, sub)
+			}
+		}
+	}
+	for _, tt := range changing {
+		note("", read(t, tt.values))
+	}
+	note("", read(t, works))
+	var walk func(path string, v map[string]any)
+	walk = func(path string, v map[string]any) {
+		for name, sub := range v {
+			at := path + "." + name
+			if m, ok := sub.(map[string]any); ok && len(m) > 0 && changed[at] && !opaque(at) {
+				walk(at, m)
+			} else if !changed[at] {
+				t.Errorf("%s is changed by no case", at)
+			}
+		}
+	}
+	values, _ := theValues(t)
+	walk("", values)
+}
+
+// opaque are values that are passed on whole.
+func opaque(path string) bool {
+	return regexp.MustCompile(`(?i)resources$|securityContext$|^\.(config|topologySpread|updateStrategy)$|^\.probes\.|labels$|issuerRef$`).MatchString(path)
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is not what is rendered: if that is as you want it, go test -update\n%s", path, difference(string(want), got))
+	}
+}
+
+var moving = regexp.MustCompile(`(checksum/config: |--fresh-until=)\S+`)
+
+// files are what the chart takes from deploy/monitoring, to the end of the object.
+var files = regexp.MustCompile(`(?s)(\n  groups:|\n  allocator.json: \|-)\s.*$`)
+
+// texts returns what is rendered, by kind and name, without comments, what is
+// never the same and what is not the chart's.
+func texts(r rendered) map[string]string {
+	out := map[string]string{}
+	for _, o := range r.all() {
+		text := regexp.MustCompile(`(?m)^ *#.*\n`).ReplaceAllString(o.text, "")
+		text = files.ReplaceAllString(text, "$1\n…")
+		out[o.id()] = strings.TrimSpace(moving.ReplaceAllString(text, "$1…"))
+	}
+	return out
+}
+
+// compare returns the difference of two releases, object by object.
+func compare(a, b map[string]string) string {
+	both := maps.Clone(a)
+	maps.Copy(both, b)
+	var out strings.Builder
+	for _, id := range slices.Sorted(maps.Keys(both)) {
+		switch old, is := a[id], b[id]; {
+		case old == is:
+		case is == "":
+			fmt.Fprintf(&out, "removed %s\n", id)
+		case old == "":
+			fmt.Fprintf(&out, "added %s\n+%s\n", id, strings.ReplaceAll(is, "\n", "\n+"))
+		default:
+			fmt.Fprintf(&out, "changed %s\n%s", id, difference(old, is))
+		}
+	}
+	return out.String()
+}
+
+// difference returns the lines that only a or only b has, by the longest common
+// subsequence: a and b are short.
+func difference(a, b string) string {
+	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
+	common := make([][]int, len(x)+1)
+	for i := range common {
+		common[i] = make([]int, len(y)+1)
+	}
+	for i := len(x) - 1; i >= 0; i-- {
+		for j := len(y) - 1; j >= 0; j-- {
+			if x[i] == y[j] {
+				common[i][j] = common[i+1][j+1] + 1
+			} else {
+				common[i][j] = max(common[i+1][j], common[i][j+1])
+			}
+		}
+	}
+	var out strings.Builder
+	for i, j := 0, 0; i < len(x) || j < len(y); {
+		switch {
+		case i < len(x) && j < len(y) && x[i] == y[j]:
+			i, j = i+1, j+1
+		case j == len(y) || i < len(x) && common[i+1][j] >= common[i][j+1]:
+			fmt.Fprintf(&out, "-%s\n", x[i])
+			i++
+		default:
+			fmt.Fprintf(&out, "+%s\n", y[j])
+			j++
+		}
+	}
+	return out.String()
+}

@@ -1,0 +1,203 @@
+package charttest
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/release"
+	"helm.sh/helm/v3/pkg/releaseutil"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+const chartDir = "../allocator"
+
+// theChart loads the chart with the files that a package would have, once. Where
+// rules and dashboard are not there, something stands in: TestFilesAreCurrent says
+// whether that is right.
+var theChart = sync.OnceValues(func() (*chart.Chart, error) {
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		return nil, err
+	}
+	for name, text := range map[string]string{"files/rules.yaml": "groups: []\n", "files/dashboard.json": "{}\n"} {
+		if !slices.ContainsFunc(c.Files, func(f *chart.File) bool { return f.Name == name }) {
+			c.Files = append(c.Files, &chart.File{Name: name, Data: []byte(text)})
+		}
+	}
+	return c, nil
+})
+
+func loaded(t testing.TB) *chart.Chart {
+	t.Helper()
+	c, err := theChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// rendered is what one install or upgrade would send.
+type rendered struct {
+	objects []object // of the release, in the order of an install
+	hooks   []object
+	events  map[string][]release.HookEvent // of hooks, by kind and name
+	notes   string
+}
+
+type object struct {
+	text string // as rendered
+	*unstructured.Unstructured
+}
+
+func (o object) id() string { return o.GetKind() + "/" + o.GetName() }
+
+// moment is when in a release's life the chart is rendered.
+type moment struct {
+	name, release string
+	upgrade       bool
+}
+
+var (
+	install = moment{name: "install", release: "ids"}
+	upgrade = moment{name: "upgrade", release: "ids", upgrade: true}
+)
+
+// render does what Helm does before it talks to a cluster, schema included.
+func render(t testing.TB, values map[string]any, at moment) (rendered, error) {
+	t.Helper()
+	caps := chartutil.DefaultCapabilities.Copy()
+	caps.KubeVersion = chartutil.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"}
+	c := loaded(t)
+	options := chartutil.ReleaseOptions{Name: at.release, Namespace: "prod", Revision: 1, IsInstall: !at.upgrade, IsUpgrade: at.upgrade}
+	if at.upgrade {
+		options.Revision = 2
+	}
+	top, err := chartutil.ToRenderValues(c, values, options, caps)
+	if err != nil {
+		return rendered{}, err
+	}
+	files, err := engine.Render(c, top)
+	if err != nil {
+		return rendered{}, err
+	}
+	r := rendered{events: map[string][]release.HookEvent{}}
+	for name, text := range files {
+		if strings.HasSuffix(name, "NOTES.txt") {
+			r.notes = text
+			delete(files, name)
+		}
+	}
+	hooks, manifests, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
+	if err != nil {
+		return rendered{}, err
+	}
+	for _, h := range hooks {
+		o := parse(t, h.Manifest)
+		r.hooks = append(r.hooks, o)
+		r.events[o.id()] = h.Events
+	}
+	for _, m := range manifests {
+		r.objects = append(r.objects, parse(t, m.Content))
+	}
+	return r, nil
+}
+
+func parse(t testing.TB, text string) object {
+	t.Helper()
+	var m map[string]any
+	if err := yaml.UnmarshalStrict([]byte(text), &m); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return object{text, &unstructured.Unstructured{Object: m}}
+}
+
+// mustRender is render for values that work.
+func mustRender(t testing.TB, values map[string]any, at moment) rendered {
+	t.Helper()
+	r, err := render(t, values, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r rendered) all() []object { return append(slices.Clone(r.objects), r.hooks...) }
+
+// find returns the one object of that id.
+func (r rendered) find(t testing.TB, id string) object {
+	t.Helper()
+	for _, o := range r.all() {
+		if o.id() == id {
+			return o
+		}
+	}
+	t.Fatalf("there is no %s", id)
+	return object{}
+}
+
+func (r rendered) has(id string) bool {
+	return slices.ContainsFunc(r.all(), func(o object) bool { return o.id() == id })
+}
+
+// read parses values as a file of them is.
+func read(t testing.TB, text string) map[string]any {
+	t.Helper()
+	v, err := chartutil.ReadValues([]byte(text))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return v
+}
+
+// works are the least values that an install needs.
+const works = `
+etcd: {endpoints: ["http://etcd:2379"]}
+gossip: {existingSecret: gossip}
+`
+
+// on returns the values that work with more on top.
+func on(t testing.TB, more string) map[string]any {
+	t.Helper()
+	return chartutil.CoalesceTables(read(t, more), read(t, works))
+}
+
+// ciValues are the files of ci/, by name.
+func ciValues(t testing.TB) map[string]map[string]any {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(chartDir, "ci", "*-values.yaml"))
+	if err != nil || len(paths) < 5 {
+		t.Fatalf("%d files of values: %v", len(paths), err)
+	}
+	out := map[string]map[string]any{}
+	for _, p := range paths {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[strings.TrimSuffix(filepath.Base(p), "-values.yaml")] = read(t, string(text))
+	}
+	return out
+}
+
+// forEach runs f for each file of ci/, at an install and at an upgrade.
+func forEach(t *testing.T, f func(t *testing.T, r rendered)) {
+	values := ciValues(t)
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		for _, at := range []moment{install, upgrade} {
+			t.Run(fmt.Sprintf("%s/%s", name, at.name), func(t *testing.T) {
+				f(t, mustRender(t, values[name], at))
+			})
+		}
+	}
+}

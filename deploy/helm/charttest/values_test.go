@@ -1,0 +1,214 @@
+package charttest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/flakelease/allocator/internal/config"
+)
+
+// schema is the part of a JSON schema that is looked at here.
+type schema struct {
+	Description          string            `json:"description"`
+	Type                 any               `json:"type"`
+	Properties           map[string]schema `json:"properties"`
+	AdditionalProperties any               `json:"additionalProperties"`
+}
+
+func theSchema(t testing.TB) schema {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s schema
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func theValues(t testing.TB) (map[string]any, []byte) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(chartDir, "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v map[string]any
+	if err := yaml.UnmarshalStrict(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v, text
+}
+
+// Every value is in the schema, and whatever the schema names is a value. Only
+// where it lets any name stand does it say so itself.
+func TestValuesAndSchema(t *testing.T) {
+	values, _ := theValues(t)
+	var walk func(path string, s schema, v map[string]any)
+	walk = func(path string, s schema, v map[string]any) {
+		if s.AdditionalProperties != false {
+			t.Errorf("%s: misspelt names are not refused", path)
+		}
+		for name := range v {
+			sub, ok := s.Properties[name]
+			if !ok {
+				t.Errorf("%s.%s is not in the schema", path, name)
+				continue
+			}
+			if m, ok := v[name].(map[string]any); ok && sub.Properties != nil && !free(path, name) {
+				walk(path+"."+name, sub, m)
+			}
+		}
+		for name, sub := range s.Properties {
+			if _, ok := v[name]; !ok && (path != "" || name != "global" && name != "enabled") {
+				t.Errorf("%s.%s is in the schema and is no value", path, name)
+			}
+			if len(sub.Description) < 4 || !strings.HasSuffix(sub.Description, ".") {
+				t.Errorf("%s.%s: the description is %q", path, name, sub.Description)
+			}
+		}
+	}
+	walk("", theSchema(t), values)
+}
+
+// free are values whose names are not all set by default.
+func free(path, name string) bool { return path == "" && name == "config" || path == ".probes" }
+
+// What the schema says of a value is what values.yaml says of it.
+func TestDescriptionsAgree(t *testing.T) {
+	_, text := theValues(t)
+	root := theSchema(t)
+	var path []string
+	comment, found := "", 0
+	comments := regexp.MustCompile(`^ *# -- (.*)$`)
+	keys := regexp.MustCompile(`^( *)([A-Za-z][A-Za-z0-9]*):`)
+	for line := range strings.Lines(string(text)) {
+		if m := comments.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
+			comment = strings.ReplaceAll(m[1], "`", "")
+			continue
+		}
+		m := keys.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		path = append(path[:len(m[1])/2], m[2])
+		if comment == "" {
+			continue
+		}
+		s := root
+		for _, name := range path {
+			s = s.Properties[name]
+		}
+		if s.Description != comment {
+			t.Errorf("%s:\nvalues.yaml: %s\nschema:      %s", strings.Join(path, "."), comment, s.Description)
+		}
+		comment = ""
+		found++
+	}
+	if found < 150 {
+		t.Errorf("only %d comments were found", found)
+	}
+}
+
+// values.config takes the node's settings that the chart has no value for, and
+// no others; so a setting that is new is either there or here.
+func TestConfigKeys(t *testing.T) {
+	have := map[string]string{}
+	var walk func(prefix string, s schema)
+	walk = func(prefix string, s schema) {
+		for name, sub := range s.Properties {
+			if key := prefix + name; sub.Properties != nil {
+				walk(key+".", sub)
+			} else {
+				have[key] = sub.Description
+			}
+		}
+	}
+	walk("", theSchema(t).Properties["config"])
+	own := regexp.MustCompile(`^(node|space|root|layout|epoch|etcd|listen|advertise|gossip|log|drain|stop|tls|auth|sid-range)\b`)
+	for _, o := range config.Options() {
+		_, ok := have[o.Key]
+		switch {
+		case own.MatchString(o.Key) && ok:
+			t.Errorf("config.%s is a value of the chart's own as well", o.Key)
+		case !own.MatchString(o.Key) && !ok:
+			t.Errorf("the setting %s has no value: add it to config in values.schema.json", o.Key)
+		case ok && !strings.EqualFold(strings.TrimSuffix(have[o.Key], "."), o.Usage):
+			t.Errorf("config.%s is described as %q, and is %q", o.Key, have[o.Key], o.Usage)
+		}
+		delete(have, o.Key)
+	}
+	for key := range have {
+		t.Errorf("config.%s is no setting of a node", key)
+	}
+}
+
+// What values name in words is what nodes know.
+func TestConfigIsPassedOn(t *testing.T) {
+	text := ""
+	var walk func(indent string, s schema)
+	walk = func(indent string, s schema) {
+		for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+			sub := s.Properties[name]
+			if sub.Properties != nil {
+				text += indent + name + ":\n"
+				walk(indent+"  ", sub)
+				continue
+			}
+			text += fmt.Sprintf("%s%s: %s\n", indent, name, map[any]string{"boolean": "true", "integer": "2"}[sub.Type])
+		}
+	}
+	walk("  ", theSchema(t).Properties["config"])
+	for name, v := range map[string]string{"policy": "refuse", "window": "2m", "extend-every": "7s", "ttl": "21s", "keepalive": "6s", "reload-every": "33s", "call-timeout": "3s",
+		"max-lead": "100ms", "max-wait": "50ms", "max-skew": "200ms", "step-hold": "11s", "grace": "2m"} {
+		text = regexp.MustCompile(`(?m)^( +`+name+`:) *$`).ReplaceAllString(text, "$1 "+v)
+	}
+	r := mustRender(t, on(t, "config:\n"+text), install)
+	p, _ := nodePod(t, r)
+	c, settings := settingsOf(t, r, p)
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	def := map[string]string{}
+	for _, o := range config.Options() {
+		def[o.Key] = o.Why
+	}
+	passed := 0
+	for _, s := range settings {
+		if strings.HasPrefix(s.Source, "file") {
+			passed++
+		}
+	}
+	if passed < 25 {
+		t.Errorf("only %d settings were passed on", passed)
+	}
+}
+
+// The chart's files are copies: symbolic links do not survive packaging.
+func TestFilesAreCurrent(t *testing.T) {
+	for _, name := range []string{"rules.yaml", "dashboard.json"} {
+		want, err := os.ReadFile(filepath.Join("../../monitoring", name))
+		if os.IsNotExist(err) {
+			t.Logf("not run: there is no deploy/monitoring/%s in this tree", name)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(chartDir, "files", name))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("files/%s is not deploy/monitoring/%s: run make chart-files (%v)", name, name, err)
+		}
+	}
+}
