@@ -26,7 +26,7 @@ DONE  := $(BIN)/summary# what «make test» did and what it left out, a line eac
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build image test race lint model sim e2e chaos chaos-soak chaos-bugs bench bench-peers bench-go gen fuzz clean tools \
+.PHONY: help build image compose-test test race lint model sim e2e chaos chaos-soak chaos-bugs bench bench-peers bench-go gen fuzz clean tools \
         check-format check-vet check-static check-tests check-nested check-e2e check-chaos check-model check-generated
 
 help: ## show this list
@@ -50,6 +50,19 @@ image: ## container images and their SBOMs, reproducible, without Docker: bin/im
 	@$(BIN)/pack pack --file deploy/Dockerfile --context $(IMAGES)/allocator --binary $(IMAGES)/allocator/allocator --tag $(IMAGE):latest -o $(IMAGES)/allocator.tar
 	@$(BIN)/pack pack --file deploy/etcd/Dockerfile --context $(IMAGES)/etcd --binary $(IMAGES)/etcd/etcd \
 		--version $$(cd chaos/etcd && $(GO) list -m -f '{{.Version}}' go.etcd.io/etcd/server/v3) --tag $(IMAGE)-etcd:latest -o $(IMAGES)/etcd.tar
+
+# The image under test is that of «make image», and beside it one that only says
+# another version of itself, to be upgraded to.
+PACK_TEST = $(BIN)/pack pack --context $(IMAGES)/$(1) --binary $(IMAGES)/$(1)/$(2) --file $(3) --tag $(4):compose-test$(5) -o $(IMAGES)
+compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect and upgrade containers while IDs are drawn, 4 minutes
+	@mkdir -p $(IMAGES)/composetest $(IMAGES)/upgrade && cp $(IMAGES)/allocator/LICENSE $(IMAGES)/allocator/*.spdx.json $(IMAGES)/upgrade
+	$(CROSS) $(GO) build -trimpath -o $(IMAGES)/composetest/composetest ./deploy/composetest
+	$(CROSS) $(GO) build -trimpath -ldflags '-X main.version=compose-test-upgrade' -o $(IMAGES)/upgrade/allocator ./cmd/allocator
+	@set -e; $(call PACK_TEST,allocator,allocator,deploy/Dockerfile,$(IMAGE))/allocator-test.tar; \
+		$(call PACK_TEST,upgrade,allocator,deploy/Dockerfile,$(IMAGE),-upgrade)/allocator-upgrade.tar; \
+		$(call PACK_TEST,etcd,etcd,deploy/etcd/Dockerfile,$(IMAGE)-etcd)/etcd-test.tar; \
+		$(call PACK_TEST,composetest,composetest,deploy/composetest/Dockerfile,$(IMAGE)-composetest)/composetest.tar
+	$(IMAGES)/composetest/composetest run --images $(IMAGES)
 
 test: start check-format check-vet check-static check-tests check-nested check-e2e check-chaos check-model check-generated ## all that CI runs: format, vet, staticcheck, tests with -race, real faults, short model run, generated code
 	@echo; echo "make test: all passed"; cat $(DONE)

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/chaos/load"
+	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/history"
@@ -22,7 +24,7 @@ import (
 func runLoad(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("load", flag.ContinueOnError)
 	addr := fs.String("addr", "", "names of nodes, comma-separated: gRPC is at port 9000, HTTP at 8080")
-	kind := fs.String("clients", "all", "all: pinned to nodes and in every way; or failover: clients of which each goes to the next node")
+	kind := fs.String("clients", "all", "all: pinned to each node and in every way, and the library's; or library: those alone")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -50,8 +52,32 @@ func runLoad(ctx context.Context, args []string, out io.Writer) error {
 		nodes = append(nodes, n)
 	}
 	var all sync.WaitGroup
-	for i, c := range clients(*kind, nodes) {
-		all.Go(func() { l.Run(ctx, i+1, c) })
+	number := 0
+	if *kind == "all" {
+		for _, n := range nodes {
+			for _, via := range []string{load.Unary, load.Stream, load.HTTP} {
+				number++
+				process := number
+				c := load.Client{Via: via, Counts: []int{1, 7, 100}, Nodes: []*load.Node{n}, Every: pause}
+				all.Go(func() { l.Run(ctx, process, c) })
+			}
+		}
+	}
+	for i, mode := range []client.Mode{client.Coalesce, client.Direct} {
+		o := client.Options{Mode: mode}
+		for _, n := range nodes {
+			o.Targets = append(o.Targets, n.GRPC)
+		}
+		c, err := client.New(o)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for range callers {
+			number++
+			u := user{c, w, strconv.Itoa(number), fmt.Sprintf("library-%d", i)}
+			all.Go(func() { u.run(ctx) })
+		}
 	}
 	all.Wait()
 	if err := w.Flush(); err != nil {
@@ -60,18 +86,48 @@ func runLoad(ctx context.Context, args []string, out io.Writer) error {
 	return errors.Join(broken...)
 }
 
-// clients are those of a kind. Pinned ones ask in every way; the others carry
-// order from node to node, as a program would that needs it.
-func clients(kind string, nodes []*load.Node) (out []load.Client) {
-	if kind == "all" {
-		for _, n := range nodes {
-			for _, via := range []string{load.Unary, load.Stream, load.HTTP} {
-				out = append(out, load.Client{Via: via, Counts: []int{1, 7, 100}, Nodes: []*load.Node{n}, Every: 10 * time.Millisecond})
+// pause lies between an answer and the next call, so that two cores carry all this.
+const pause = 10 * time.Millisecond
+
+// callers share one client of the library.
+const callers = 3
+
+// viaLibrary is how the history calls them.
+const viaLibrary = "library"
+
+// user is a caller of the library, which does not tell it what nodes said: what is
+// written is what the caller saw.
+type user struct {
+	client  *client.Client
+	history *history.Writer
+	process string
+	session string // of all callers of a client, whose IDs rise from call to call
+}
+
+func (u user) run(ctx context.Context) {
+	for i := 0; ctx.Err() == nil; i++ {
+		op := history.Op{Process: u.process, Type: history.Invoke, F: history.FAllocate, Session: u.session, Via: viaLibrary,
+			Block: history.Block{Count: int64(1 + 99*(i%2))},
+			After: u.client.Last()} // the library asks for no less
+		if _, err := u.history.Write(op); err != nil {
+			return
+		}
+		// Not of ctx: the call in hand when the load ends is finished.
+		b, err := u.client.Block(context.Background(), int(op.Block.Count))
+		op.After, op.Type, op.Block = 0, history.OK, history.Block{First: b.First, Count: int64(b.Count), Stride: b.Stride}
+		op.Node, op.Run = b.Node, b.Node
+		if err != nil {
+			op.Type, op.Reason = history.Info, err.Error()
+			if refusal := (*client.Refusal)(nil); errors.As(err, &refusal) {
+				op.Type, op.Reason = history.Fail, string(refusal.Reason)
 			}
 		}
+		if _, err := u.history.Write(op); err != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
 	}
-	for i := range 2 {
-		out = append(out, load.Client{Via: load.Unary, Counts: []int{1, 1000}, Nodes: nodes, Session: fmt.Sprintf("s%d", i), Every: 10 * time.Millisecond})
-	}
-	return out
 }

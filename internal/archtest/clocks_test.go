@@ -33,6 +33,7 @@ var mayRead = map[string]string{
 	"chaos/rig":                        "the same: when what was seen of a cluster",
 	"chaos/nemesis":                    "the same: when a fault is due",
 	"chaos/planted":                    "the same: how long tests take",
+	"deploy/composetest":               "the same as the harness, on containers",
 	"cmd/allocator":                    "the command line is a shell: its times are of offline IDs and of what it prints",
 }
 

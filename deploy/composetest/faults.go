@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// fault is one thing that happens to containers, and how it ends.
+type fault struct {
+	name       string
+	begin, end func(context.Context) error
+	for_       time.Duration
+}
+
+// faults draws IDs while faults come one after the other, and judges the record.
+func (t *test) faults(ctx context.Context) error {
+	l, err := t.draw(ctx, "faults", "all")
+	if err != nil {
+		return err
+	}
+	defer l.abandon()
+	on := func(what string, services ...string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			for _, s := range services {
+				if err := t.do(ctx, what, t.name(s)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	list := []fault{
+		{"kill -9 allocator-1", on("kill", "allocator-1"), on("start", "allocator-1"), 2 * time.Second},
+		{"pause allocator-2 for longer than its lease", on("pause", "allocator-2"), on("unpause", "allocator-2"), 18 * time.Second},
+		t.disconnected("allocator-3", 8*time.Second),
+		{"kill -9 etcd-1", on("kill", "etcd-1"), on("start", "etcd-1"), 5 * time.Second},
+		t.disconnected("etcd-2", 8*time.Second),
+		{"pause two of three etcd members: no writes", on("pause", "etcd-2", "etcd-3"), on("unpause", "etcd-2", "etcd-3"), 10 * time.Second},
+		{"kill -9 all three etcd members", on("kill", members...), on("start", members...), 5 * time.Second},
+	}
+	for _, f := range list {
+		t.say("%s, for %v", f.name, f.for_)
+		if err := f.begin(ctx); err != nil {
+			return err
+		}
+		wait(ctx, f.for_)
+		if err := f.end(ctx); err != nil {
+			return err
+		}
+		if err := t.well(ctx); err != nil {
+			return fmt.Errorf("after %s: %w", f.name, err)
+		}
+	}
+	wait(ctx, 3*time.Second) // all is well: everybody is to answer again
+	end := l.elapsed()
+	wait(ctx, 3*time.Second)
+	seen, err := l.stop(ctx)
+	if err != nil {
+		return err
+	}
+	if err := seen.judge(t, 5000); err != nil {
+		return err
+	}
+	for _, n := range allocators {
+		if seen.lastOK[n] < end {
+			return fmt.Errorf("%s did not answer again: its last answer came %v into the run, and all was well after %v", n, seen.lastOK[n], end)
+		}
+	}
+	// Every outage of etcd was shorter than the 25 s of window that are in hand.
+	if n := seen.refused["WINDOW_EXHAUSTED"]; n > 0 {
+		return fmt.Errorf("%d calls were refused for want of a window, and etcd was never away for so long", n)
+	}
+	// The library goes to another node, whatever happens to one.
+	return seen.noRefusalOfLibrary()
+}
+
+// disconnected takes a container off the network and puts it back.
+func (t *test) disconnected(service string, d time.Duration) fault {
+	var network string
+	return fault{
+		name: "disconnect " + service, for_: d,
+		begin: func(ctx context.Context) (err error) {
+			network, err = t.inspect(ctx, "{{range $name, $n := .NetworkSettings.Networks}}{{$name}}{{end}}", t.name(service))
+			if err != nil {
+				return err
+			}
+			return t.do(ctx, "network", "disconnect", network, t.name(service))
+		},
+		end: func(ctx context.Context) error {
+			return t.do(ctx, "network", "connect", "--alias", service, network, t.name(service))
+		},
+	}
+}
+
+// upgrade replaces each node by another version. Callers of the library see none of it.
+func (t *test) upgrade(ctx context.Context) error {
+	l, err := t.draw(ctx, "upgrade", "library")
+	if err != nil {
+		return err
+	}
+	defer l.abandon()
+	wait(ctx, 2*time.Second)
+	t.settings = slices.Concat([]string{"ALLOCATOR_IMAGE=" + imageNew}, t.settings[1:])
+	for _, n := range allocators {
+		t.say("%s", n)
+		before, err := t.inspect(ctx, "{{.Id}}", t.name(n))
+		if err != nil {
+			return err
+		}
+		if _, err := t.withCompose(ctx, "up", "--detach", "--no-deps", n); err != nil {
+			return err
+		}
+		if after, err := t.inspect(ctx, "{{.Id}}", t.name(n)); err != nil || after == before {
+			return fmt.Errorf("%s was not replaced: %w", n, err)
+		}
+		if err := t.well(ctx); err != nil {
+			return err
+		}
+		said, err := t.run(ctx, "docker", "exec", t.name(n), "/allocator", "version")
+		if err != nil || !strings.Contains(said, newVersion) {
+			return fmt.Errorf("%s runs %q, want %s: %w", n, said, newVersion, err)
+		}
+	}
+	wait(ctx, 2*time.Second)
+	seen, err := l.stop(ctx)
+	if err != nil {
+		return err
+	}
+	if err := seen.judge(t, 500); err != nil {
+		return err
+	}
+	for _, n := range allocators {
+		if seen.answers[n] == 0 {
+			return fmt.Errorf("%s answered nobody", n)
+		}
+	}
+	return seen.noRefusalOfLibrary()
+}
+
+// stopAndStart stops all nodes as a supervisor would, and starts them again. A sid
+// that was not given back could be used only when its window has passed.
+func (t *test) stopAndStart(ctx context.Context) error {
+	if _, err := t.withCompose(ctx, append([]string{"stop"}, allocators...)...); err != nil {
+		return err
+	}
+	for _, n := range allocators {
+		if code, err := t.inspect(ctx, "{{.State.ExitCode}}", t.name(n)); err != nil || code != "0" {
+			return fmt.Errorf("%s ended with %s, want 0: %w", n, code, err)
+		}
+		logs, err := t.run(ctx, "sh", "-c", `docker logs "$0" 2>&1`, t.name(n))
+		if err != nil || !strings.Contains(logs, "msg=stopped") {
+			return fmt.Errorf("%s did not say that it stopped: %w: %s", n, err, tail([]byte(logs), 3))
+		}
+	}
+	if _, err := t.withCompose(ctx, append([]string{"start"}, allocators...)...); err != nil {
+		return err
+	}
+	if err := t.well(ctx); err != nil {
+		return err
+	}
+	return t.do(ctx, "exec", t.name(allocators[2]), "/allocator", "get", "10")
+}
+
+// wait waits for d, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// drawing is a container whose clients draw IDs.
+type drawing struct {
+	t     *test
+	cmd   *exec.Cmd
+	file  string
+	began time.Time
+	done  chan error
+}
+
+// draw starts clients, and returns when they have written something.
+func (t *test) draw(ctx context.Context, name, clients string) (*drawing, error) {
+	network, err := t.inspect(ctx, "{{range $name, $n := .NetworkSettings.Networks}}{{$name}}{{end}}", t.name(allocators[0]))
+	if err != nil {
+		return nil, err
+	}
+	l := &drawing{t: t, file: filepath.Join(t.dir, name+".jsonl"), began: time.Now(), done: make(chan error, 1)}
+	out, err := os.Create(l.file)
+	if err != nil {
+		return nil, err
+	}
+	said, err := os.Create(l.file + ".stderr")
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	l.cmd = exec.CommandContext(ctx, "docker", "run", "--rm", "--name", t.project+"-load", "--network", network, imageLoad,
+		"load", "--addr", strings.Join(allocators, ","), "--clients", clients)
+	l.cmd.Env, l.cmd.Stdout, l.cmd.Stderr = t.docker.env, out, said
+	if err := l.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { l.done <- errors.Join(l.cmd.Wait(), out.Close(), said.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return l, until(ctx, func() error {
+		if info, err := os.Stat(l.file); err != nil || info.Size() < 20_000 {
+			return fmt.Errorf("clients do not draw: %w", err)
+		}
+		return nil
+	})
+}
+
+func (l *drawing) elapsed() time.Duration { return time.Since(l.began) }
+
+// stop lets the clients finish what they have in hand, and reads what they wrote.
+func (l *drawing) stop(ctx context.Context) (*sight, error) {
+	if err := l.t.do(ctx, "kill", "--signal", "TERM", l.t.project+"-load"); err != nil {
+		return nil, err
+	}
+	select {
+	case err := <-l.done:
+		l.done <- nil // for abandon
+		if err != nil {
+			text, _ := os.ReadFile(l.file + ".stderr")
+			return nil, fmt.Errorf("clients: %w: %s", err, tail(text, 5))
+		}
+	case <-time.After(60 * time.Second):
+		return nil, errors.New("clients do not end")
+	}
+	f, err := os.Open(l.file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return look(f)
+}
+
+// abandon ends clients that were not stopped, after an error.
+func (l *drawing) abandon() {
+	select {
+	case <-l.done:
+	default:
+		_ = l.cmd.Process.Kill()
+		<-l.done
+	}
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What is in deploy/compose.yaml.
+var (
+	allocators = []string{"allocator-1", "allocator-2", "allocator-3"}
+	members    = []string{"etcd-1", "etcd-2", "etcd-3"}
+)
+
+// Images, as «make compose-test» packs them. Tags of their own, so that images that
+// somebody uses keep their names.
+const (
+	imageOld   = "allocator:compose-test"
+	imageNew   = "allocator:compose-test-upgrade"
+	imageEtcd  = "allocator-etcd:compose-test"
+	imageLoad  = "allocator-composetest:compose-test"
+	newVersion = "compose-test-upgrade" // what the program in imageNew says of itself
+)
+
+// bound is the longest that a whole run may take: about five times what it does
+// on two idle cores.
+const bound = 15 * time.Minute
+
+// test is one run.
+type test struct {
+	*docker
+	out      io.Writer
+	root     string // of the repository
+	dir      string // of what is written
+	project  string
+	began    time.Time
+	settings []string // variables of compose.yaml
+	skipped  []string
+}
+
+func runTest(ctx context.Context, args []string, out io.Writer) (err error) {
+	fs := flag.NewFlagSet("run", flag.ContinueOnError)
+	images := fs.String("images", "bin/image", "folder of the archives")
+	keep := fs.Bool("keep", false, "leave histories and logs where they are")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	t := &test{out: out, began: time.Now(), project: fmt.Sprintf("composetest%d", os.Getpid())}
+	if t.root, err = os.Getwd(); err != nil {
+		return err
+	}
+	if t.dir, err = os.MkdirTemp("", "allocator-compose-"); err != nil {
+		return err
+	}
+	defer func() {
+		if *keep || err != nil && !errors.Is(err, errMissing) {
+			t.say("histories and logs are in %s", t.dir)
+		} else {
+			_ = os.RemoveAll(t.dir)
+		}
+	}()
+	if t.docker, err = openDocker(ctx, t.dir); err != nil {
+		return err
+	}
+	defer func() {
+		t.cleanUp(err != nil)
+		t.close()
+		if t.daemonDir() {
+			_ = os.RemoveAll(filepath.Join(t.dir, "data")) // images and volumes: large, and of no use
+		}
+	}()
+	if err := t.steps(ctx, *images); err != nil {
+		return err
+	}
+	for _, s := range t.skipped {
+		t.say("skipped: %s", s)
+	}
+	t.say("passed")
+	return nil
+}
+
+func (t *test) steps(ctx context.Context, images string) error {
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"load the images", func(ctx context.Context) error { return t.load(ctx, images) }},
+		{"build the same with docker build", func(ctx context.Context) error { return t.sameByDocker(ctx, images) }},
+		{"bring up three etcd and three allocators", t.up},
+		{"kill, pause and disconnect while IDs are drawn", t.faults},
+		{"upgrade node after node while the library draws IDs", t.upgrade},
+		{"stop: every sid is given back, and the next start waits for nothing", t.stopAndStart},
+	} {
+		t.say("== %s", step.name)
+		if err := step.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	return nil
+}
+
+// say prints a line with the seconds since the start.
+func (t *test) say(format string, args ...any) {
+	fmt.Fprintf(t.out, "%6.1fs  %s\n", time.Since(t.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// daemonDir reports whether the daemon's data is in our folder.
+func (t *test) daemonDir() bool {
+	_, err := os.Stat(filepath.Join(t.dir, "data"))
+	return err == nil
+}
+
+func (t *test) load(ctx context.Context, images string) error {
+	for _, name := range []string{"allocator-test", "allocator-upgrade", "etcd-test", "composetest"} {
+		said, err := t.run(ctx, "docker", "load", "--input", filepath.Join(images, name+".tar"))
+		if err != nil {
+			return err
+		}
+		t.say("%s", said)
+	}
+	for image, user := range map[string]string{imageOld: "65532:65532", imageEtcd: "65532:65532"} {
+		if got, err := t.inspect(ctx, "{{.Config.User}}", image); err != nil || got != user {
+			return fmt.Errorf("%s runs as %q, want %q: %w", image, got, user, err)
+		}
+	}
+	return nil
+}
+
+// sameByDocker holds what Docker makes of the Dockerfile against the archive.
+func (t *test) sameByDocker(ctx context.Context, images string) error {
+	const format = `{{json .Config.User}} {{json .Config.ExposedPorts}} {{json .Config.Entrypoint}} {{json .Config.Cmd}} {{json .Config.Healthcheck}} {{json .Config.StopSignal}} {{.Config.Labels}}`
+	labels, err := t.inspect(ctx, `{{range $k, $v := .Config.Labels}}{{$k}}={{$v}}{{"\n"}}{{end}}`, imageOld)
+	if err != nil {
+		return err
+	}
+	args := []string{"build", "--quiet", "--file", filepath.Join(t.root, "deploy/Dockerfile"), "--tag", imageOld + "-docker"}
+	for arg, label := range map[string]string{"VERSION": "version", "REVISION": "revision", "CREATED": "created"} {
+		for _, l := range strings.Split(labels, "\n") {
+			if v, ok := strings.CutPrefix(l, "org.opencontainers.image."+label+"="); ok {
+				args = append(args, "--build-arg", arg+"="+v)
+			}
+		}
+	}
+	if err := t.do(ctx, append(args, filepath.Join(images, "allocator"))...); err != nil {
+		t.skipped = append(t.skipped, "docker build: this Docker cannot build: "+err.Error())
+		return nil
+	}
+	ours, err := t.inspect(ctx, format, imageOld)
+	if err != nil {
+		return err
+	}
+	theirs, err := t.inspect(ctx, format, imageOld+"-docker")
+	if err != nil {
+		return err
+	}
+	if ours != theirs {
+		return fmt.Errorf("the images differ:\n%s\n%s", ours, theirs)
+	}
+	t.say("the same user, ports, labels, health check and entry point")
+	return nil
+}
+
+// withCompose runs Compose on the file of this repository, with ports that are free.
+func (t *test) withCompose(ctx context.Context, args ...string) (string, error) {
+	saved := t.docker.env
+	defer func() { t.docker.env = saved }()
+	t.docker.env = slices.Concat(saved, t.settings)
+	all := slices.Concat(t.compose, []string{"--project-name", t.project, "--file", filepath.Join(t.root, "deploy/compose.yaml")}, args)
+	return t.run(ctx, all[0], all[1:]...)
+}
+
+func (t *test) up(ctx context.Context) error {
+	key, err := t.run(ctx, "docker", "run", "--rm", imageOld, "gossip", "keygen")
+	if err != nil {
+		return err
+	}
+	// For uid 65532, whoever owns it; the folder above is ours alone.
+	if err := os.WriteFile(filepath.Join(t.dir, "gossip.keys"), []byte(key+"\n"), 0o644); err != nil {
+		return err
+	}
+	t.settings = []string{"ALLOCATOR_IMAGE=" + imageOld, "ALLOCATOR_ETCD_IMAGE=" + imageEtcd, "ALLOCATOR_SECRETS=" + t.dir}
+	for i := range allocators {
+		for _, door := range []string{"GRPC", "HTTP", "ADMIN"} {
+			t.settings = append(t.settings, fmt.Sprintf("%s_%d=", door, i+1)) // any free port
+		}
+	}
+	if _, err := t.withCompose(ctx, "up", "--detach"); err != nil {
+		return err
+	}
+	if err := t.healthy(ctx, members...); err != nil {
+		return err
+	}
+	// Not initialised: alive, and not ready.
+	said, err := t.run(ctx, "docker", "exec", t.name(allocators[0]), "/allocator", "health")
+	if err == nil || !strings.Contains(said, "STARTING") {
+		return fmt.Errorf("before init a node says %q, want STARTING", said)
+	}
+	if err := t.do(ctx, "exec", t.name(allocators[0]), "/allocator", "health", "--live"); err != nil {
+		return err
+	}
+	if said, err = t.withCompose(ctx, "run", "--rm", "init"); err != nil {
+		return err
+	}
+	t.say("%s", tail([]byte(said), 1))
+	if err := t.healthy(ctx, allocators...); err != nil {
+		return err
+	}
+	said, err = t.run(ctx, "docker", "exec", t.name(allocators[1]), "/allocator", "get", "3", "--as", "uuid")
+	if err != nil {
+		return err
+	}
+	t.say("%s", strings.Join(strings.Fields(said), " "))
+	return nil
+}
+
+// name is the container of a service, in the one form of the Compose at hand.
+func (t *test) name(service string) string {
+	separator := "_"
+	if len(t.compose) == 2 {
+		separator = "-"
+	}
+	return t.project + separator + service + separator + "1"
+}
+
+// healthWithin is how long containers may take to be well again: an etcd lease's
+// life, a window, and a busy machine.
+const healthWithin = 90 * time.Second
+
+// healthy waits until the health checks of services say so, looked at anew.
+func (t *test) healthy(ctx context.Context, services ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, healthWithin)
+	defer cancel()
+	for _, s := range services {
+		err := until(ctx, func() error {
+			state, err := t.inspect(ctx, "{{.State.Status}} {{.State.Paused}} {{.State.Health.Status}}", t.name(s))
+			if err != nil {
+				return err
+			}
+			if state != "running false healthy" {
+				return fmt.Errorf("%s is %s", s, state)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("not well within %v: %w", healthWithin, err)
+		}
+	}
+	return nil
+}
+
+// well is healthy by what nodes answer now, not at the last look of the daemon.
+func (t *test) well(ctx context.Context) error {
+	if err := t.healthy(ctx, append(slices.Clone(members), allocators...)...); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthWithin)
+	defer cancel()
+	for _, s := range allocators {
+		if err := until(ctx, func() error { return t.do(ctx, "exec", t.name(s), "/allocator", "health") }); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// cleanUp removes what was made, and keeps logs where something failed. It has time
+// of its own: the run may have ended for want of it.
+func (t *test) cleanUp(failed bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if failed {
+		for _, s := range slices.Concat(members, allocators) {
+			_ = t.do(ctx, "unpause", t.name(s))
+			if text, err := t.run(ctx, "sh", "-c", `docker logs "$0" 2>&1`, t.name(s)); err == nil {
+				_ = os.WriteFile(filepath.Join(t.dir, s+".log"), []byte(text), 0o600)
+			}
+		}
+	}
+	_ = t.do(ctx, "rm", "--force", t.project+"-load")
+	if _, err := t.withCompose(ctx, "down", "--volumes", "--timeout", "5"); err != nil {
+		t.say("clean up: %v", err)
+	}
+	for _, image := range []string{imageOld, imageOld + "-docker", imageNew, imageEtcd, imageLoad} {
+		_ = t.do(ctx, "rmi", "--force", image)
+	}
+}
