@@ -1,0 +1,273 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// clients is one client of each mode, asked by several goroutines while a cluster
+// is hurt. Nobody may see an error, and what each client gives must be unique and
+// rise; what all of them give must be unique.
+type clients struct {
+	stop   chan struct{}
+	loads  []*sync.WaitGroup
+	crowds []*crowd
+	all    []*client.Client
+}
+
+func load(t *testing.T, targets []string) *clients {
+	l := &clients{stop: make(chan struct{})}
+	for _, mode := range modes {
+		c := dial(t, client.Options{Targets: targets, Mode: mode, MaxPrefetch: 100, Timeout: 30 * time.Second})
+		w := &crowd{}
+		l.crowds, l.all = append(l.crowds, w), append(l.all, c)
+		l.loads = append(l.loads, w.load(t, c, 4, l.stop))
+	}
+	return l
+}
+
+// served waits until every mode was served another n times.
+func (l *clients) served(t *testing.T, n int) {
+	t.Helper()
+	for i, w := range l.crowds {
+		count := func() int {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return len(w.given)
+		}
+		from := count()
+		until(t, fmt.Sprintf("%v served", modes[i]), func() bool { return count() >= from+n || t.Failed() })
+	}
+}
+
+func (l *clients) finish(t *testing.T) {
+	t.Helper()
+	close(l.stop)
+	together := &crowd{}
+	for i, w := range l.crowds {
+		l.loads[i].Wait()
+		w.finish(t, true, 100)
+		together.given = append(together.given, w.given...)
+		t.Logf("%v: %d calls, %+v", modes[i], len(w.given), l.all[i].Stats())
+	}
+	if err := together.check(false); err != nil {
+		t.Errorf("between clients: %v", err)
+	}
+}
+
+// A node whose clock is wrong, one that was drained, one without a sid, one that
+// has no space yet, one that takes connections and says nothing, and one that is
+// not there: none is seen by callers.
+func TestNodesThatDoNotServe(t *testing.T) {
+	nodes, targets := cluster(t, 3)
+	skewed := settings(t, "skewed")
+	targets = append(targets, start(t, skewed, 5*time.Second).addr())
+
+	standby := settings(t, "standby")
+	standby.SIDs = lease.SIDs{From: 30, To: 31}
+	holder := standby
+	holder.Node.Name = "holder"
+	h := start(t, holder, 0)
+	until(t, "ready", func() bool { return h.Node().Ready() == nil })
+	targets = append(targets, h.addr(), start(t, standby, 0).addr())
+
+	starting := settings(t, "starting")
+	starting.Space += "-nobody-made"
+	targets = append(targets, start(t, starting, 0).addr(), "127.0.0.1:1")
+	silent, err := newSilent(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets = append(targets, silent)
+
+	l := load(t, targets)
+	l.served(t, 100)
+	nodes[1].Node().Drain()
+	l.served(t, 200)
+	l.finish(t)
+	refusals := int64(0)
+	for _, c := range l.all {
+		for _, n := range c.Stats().Nodes {
+			refusals += n.Refusals
+		}
+	}
+	if refusals == 0 {
+		t.Error("nobody was refused")
+	}
+}
+
+// The network to a node drops everything, after it had worked.
+func TestBlackHole(t *testing.T) {
+	_, targets := cluster(t, 2)
+	a, b := newProxy(t, targets[0]), newProxy(t, targets[1])
+	l := load(t, []string{a.addr, b.addr})
+	l.served(t, 100)
+	a.freeze()
+	l.served(t, 100)
+	a.thaw()
+	for _, c := range l.all {
+		connected(t, c, 2)
+	}
+	b.freeze()
+	l.served(t, 100)
+	b.thaw()
+	l.finish(t)
+}
+
+// Three nodes are replaced one after the other.
+func TestRollingRestart(t *testing.T) {
+	nodes, targets := cluster(t, 3)
+	l := load(t, targets)
+	l.served(t, 100)
+	for _, n := range nodes {
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+		l.served(t, 50)
+		c := n.config
+		c.Listen.GRPC = n.addr()
+		again := start(t, c, 0)
+		until(t, "ready", func() bool { return again.Node().Ready() == nil })
+		l.served(t, 50)
+	}
+	l.finish(t)
+}
+
+// Etcd is away for a while, as it is when its leader changes or it is restarted.
+func TestEtcdAway(t *testing.T) {
+	e, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	var targets []string
+	for _, name := range []string{"a", "b"} {
+		c := settings(t, name)
+		c.Etcd.Endpoints = []string{e.Endpoint()}
+		if name == "a" {
+			initSpace(t, c)
+		}
+		n := start(t, c, 0)
+		until(t, "ready", func() bool { return n.Node().Ready() == nil })
+		targets = append(targets, n.addr())
+	}
+	l := load(t, targets)
+	l.served(t, 100)
+	e.Stop()
+	time.Sleep(2 * time.Second)
+	l.served(t, 100)
+	if err := e.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.served(t, 100)
+	l.finish(t)
+}
+
+// process is a node in a process of its own.
+type process struct {
+	cmd  *exec.Cmd
+	logs bytes.Buffer
+	args []string
+	bin  string
+}
+
+func (p *process) run(t *testing.T) {
+	t.Helper()
+	p.cmd = exec.Command(p.bin, p.args...)
+	p.cmd.Stderr = &p.logs
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kill ends the process with SIGKILL and waits for it.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// freePort returns a port that was free just now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Each of three nodes is killed with SIGKILL while it serves, and comes back.
+func TestKill(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	bin, err := build.Allocator(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	space := settings(t, "any")
+	if _, _, err := daemon.Init(ctx, space, true, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	var nodes []*process
+	var targets, admins []string
+	for i := range 3 {
+		grpc, admin := freePort(t), freePort(t)
+		p := &process{bin: bin, args: []string{"serve", "--node.name", fmt.Sprint("p", i), "--space", space.Space,
+			"--etcd.endpoints", space.Etcd.Endpoints[0], "--listen.grpc", grpc, "--listen.http", "127.0.0.1:0",
+			"--listen.admin", admin, "--listen.gossip", "127.0.0.1:0"}}
+		p.run(t)
+		t.Cleanup(p.kill)
+		t.Cleanup(func() {
+			if t.Failed() {
+				fmt.Fprintf(os.Stderr, "%s", p.logs.String())
+			}
+		})
+		nodes, targets, admins = append(nodes, p), append(targets, grpc), append(admins, admin)
+	}
+	ready := func(i int) {
+		t.Helper()
+		until(t, "ready", func() bool {
+			resp, err := http.Get("http://" + admins[i] + "/readyz")
+			if err != nil {
+				return false
+			}
+			_ = resp.Body.Close()
+			return resp.StatusCode == http.StatusOK
+		})
+	}
+	for i := range nodes {
+		ready(i)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	l := load(t, targets)
+	l.served(t, 100)
+	for i, p := range nodes {
+		p.kill()
+		l.served(t, 100)
+		p.run(t)
+		ready(i)
+		for _, c := range l.all {
+			connected(t, c, 3)
+		}
+		l.served(t, 50)
+	}
+	l.finish(t)
+}
