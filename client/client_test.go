@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -21,6 +22,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/certs/certstest"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -653,5 +655,49 @@ func TestOptionsAreChecked(t *testing.T) {
 				_ = c.Close()
 			}
 		}
+	}
+}
+
+// TLS verifies the name that is a target, not the address that it stands for, and
+// who shows no certificate is refused where one is wanted.
+func TestTLS(t *testing.T) {
+	authority := certstest.NewAuthority(t, "nodes")
+	pair := authority.Issue(t, "node", -time.Minute, time.Hour).TLS(t)
+	f := newFake(t, 1, grpc.Creds(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{pair}, ClientCAs: authority.Pool(), ClientAuth: tls.RequireAndVerifyClientCert})))
+	_, port, _ := strings.Cut(f.addr, ":")
+	names := &lookup{}
+	names.set("127.0.0.1")
+	known := &tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{pair}}
+	other := known.Clone()
+	other.RootCAs = certstest.NewAuthority(t, "others").Pool()
+	anonymous := known.Clone()
+	anonymous.Certificates = nil
+	named := known.Clone()
+	named.ServerName = "localhost" // which the certificate is for
+	for what, tc := range map[string]struct {
+		target string
+		tls    *tls.Config
+		fault  string // "": served
+	}{
+		"address":          {f.addr, known, ""},
+		"server name":      {"nodes.example:" + port, named, ""},
+		"another name":     {"nodes.example:" + port, known, "nodes.example"},
+		"unknown":          {f.addr, other, "authority"},
+		"anonymous caller": {f.addr, anonymous, "unavailable"},
+		"plain text":       {f.addr, nil, ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := dial(t, client.Options{Targets: []string{tc.target}, TLS: tc.tls, Resolver: names, Timeout: time.Second})
+			_, err := c.Next(t.Context())
+			switch served := tc.fault == "" && tc.tls != nil; {
+			case served && err != nil:
+				t.Error(err)
+			case !served && !errors.Is(err, client.ErrUnavailable):
+				t.Errorf("got %v", err)
+			case !served && !strings.Contains(err.Error(), tc.fault):
+				t.Errorf("%v does not name %q", err, tc.fault)
+			}
+		})
 	}
 }

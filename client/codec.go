@@ -2,6 +2,7 @@ package client
 
 import (
 	"encoding/binary"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -128,7 +129,7 @@ func readBlock(b []byte, r *pb.AllocateResponse) bool {
 			continue
 		case tagNode:
 			v, n := protowire.ConsumeBytes(b)
-			if n < 0 {
+			if n < 0 || !utf8.Valid(v) {
 				return false
 			}
 			if r.Node = node; node != string(v) { // a node's name rarely changes

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,8 @@ type fake struct {
 	mu   sync.Mutex // guards word
 	word int64      // the last ID, without the sid
 	ends chan struct{}
+
+	limit string // that an INVALID_COUNT names; "": 1,000,000
 }
 
 // act is what a fake does with a request. The zero act answers it.
@@ -106,7 +109,7 @@ func (f *fake) serve(ctx context.Context, req *pb.AllocateRequest) (*pb.Allocate
 	}
 	if a.refuse != "" {
 		return nil, &pb.Refusal{Reason: pb.Reason(pb.Reason_value["REASON_"+string(a.refuse)]), Message: "by script",
-			RetryAfterMs: a.retry.Milliseconds(), Metadata: map[string]string{"limit": "1000000"}}, nil
+			RetryAfterMs: a.retry.Milliseconds(), Metadata: map[string]string{"limit": cmp.Or(f.limit, "1000000")}}, nil
 	}
 	res := f.issue(req.Count, req.After)
 	switch {

@@ -1,0 +1,111 @@
+package client
+
+import (
+	"bytes"
+	"math"
+	"testing"
+
+	"google.golang.org/grpc/encoding"
+	gproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+)
+
+// The hand-written codec writes what Protocol Buffers write.
+func TestCodecRequests(t *testing.T) {
+	c := newCodec()
+	for _, seq := range []int64{0, 1, 127, 128, math.MaxInt64, -1} {
+		for _, count := range []int32{0, 1, 300, 1_000_000, -1, math.MinInt32} {
+			for _, after := range []int64{0, 1, math.MaxInt64, -1} {
+				req := &pb.AllocateStreamRequest{Sequence: seq, Request: &pb.AllocateRequest{Count: count, After: after}}
+				got, err := c.Marshal(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := proto.MarshalOptions{Deterministic: true}.Marshal(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(got.Materialize(), want) {
+					t.Errorf("%v: %x, want %x", req, got.Materialize(), want)
+				}
+				if len(want) > maxRequest {
+					t.Errorf("%v has %d bytes", req, len(want))
+				}
+			}
+		}
+	}
+	if got, err := c.Marshal(&pb.AllocateStreamRequest{Sequence: 3}); err != nil || !bytes.Equal(got.Materialize(), []byte{8, 3}) {
+		t.Errorf("without a request: %x, %v", got.Materialize(), err)
+	}
+}
+
+// FuzzCodecAnswers reads any bytes as Protocol Buffers do, whatever the message
+// held before.
+func FuzzCodecAnswers(f *testing.F) {
+	add := func(m *pb.AllocateStreamResponse) {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	block := &pb.AllocateResponse{First: math.MaxInt64, Count: 3, Stride: 32, Node: "n-1", Sid: 31, Layout: 3, EpochUnixMs: -5}
+	add(&pb.AllocateStreamResponse{Sequence: 7, Result: &pb.AllocateStreamResponse_Response{Response: block}})
+	add(&pb.AllocateStreamResponse{Sequence: 7, Result: &pb.AllocateStreamResponse_Response{Response: &pb.AllocateResponse{}}})
+	add(&pb.AllocateStreamResponse{Sequence: -1, Result: &pb.AllocateStreamResponse_Refusal{Refusal: &pb.Refusal{
+		Reason: pb.Reason_REASON_NO_SID, Metadata: map[string]string{"a": "b"}}}})
+	f.Add([]byte{})
+	f.Add([]byte{0x12, 2, 0x22, 9})
+	f.Add([]byte{0x12, 3, 0x22, 1, 0xff})
+	std := encoding.GetCodecV2(gproto.Name)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got := &pb.AllocateStreamResponse{Sequence: 99, Result: &pb.AllocateStreamResponse_Response{
+			Response: &pb.AllocateResponse{First: 1, Count: 2, Stride: 3, Node: "old", Sid: 4, Layout: 1, EpochUnixMs: 5}}}
+		want := &pb.AllocateStreamResponse{}
+		data := func() mem.BufferSlice { return mem.BufferSlice{mem.SliceBuffer(bytes.Clone(b))} }
+		err1, err2 := newCodec().Unmarshal(data(), got), std.Unmarshal(data(), want)
+		if (err1 == nil) != (err2 == nil) {
+			t.Fatalf("%x: %v, and %v", b, err1, err2)
+		}
+		if err1 == nil && !proto.Equal(got, want) {
+			t.Fatalf("%x: %v, want %v", b, got, want)
+		}
+	})
+}
+
+// Every reason of the contract has a name here.
+func TestReasons(t *testing.T) {
+	ours := map[Reason]bool{}
+	for _, r := range []Reason{Starting, Draining, NoSID, WindowExhausted, ClockSkew, ClockUnverified, ClockRegression, EntropyOverflow,
+		AfterTooFar, HistoryRewound, InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied, RateLimited} {
+		ours[r] = true
+	}
+	for number := range pb.Reason_name {
+		if number == 0 {
+			continue
+		}
+		r := refusalIn(&pb.Refusal{Reason: pb.Reason(number)}, "n")
+		if !ours[r.Reason] {
+			t.Errorf("no constant for %s", r.Reason)
+		}
+		delete(ours, r.Reason)
+	}
+	for r := range ours {
+		t.Errorf("the contract has no %s", r)
+	}
+}
+
+// Random bits are not given twice.
+func TestRandom(t *testing.T) {
+	seen := map[uint64]bool{}
+	for range 3 * randomBytes {
+		v := random()
+		if seen[v] {
+			t.Fatalf("%x twice", v)
+		}
+		seen[v] = true
+	}
+}

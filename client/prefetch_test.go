@@ -1,0 +1,151 @@
+package client_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+)
+
+// ages notes when a fake issued what.
+type ages struct {
+	mu     sync.Mutex // guards blocks
+	blocks []aged
+}
+
+type aged struct {
+	first, last flake.ID
+	at          time.Time
+}
+
+// of returns when an ID was issued.
+func (a *ages) of(id flake.ID) (time.Time, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, b := range a.blocks {
+		if b.first <= id && id <= b.last {
+			return b.at, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// No prefetched ID is older than MaxAge when it is given: a call that begins at t
+// gets none that was issued before t − MaxAge. Pauses are longer than MaxAge now
+// and then, so blocks do grow stale.
+func TestPrefetchedIDsAreFresh(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const maxAge = 20 * time.Millisecond
+	var a ages
+	f := newFake(t, 1)
+	f.act(func(context.Context, int64, *pb.AllocateRequest) act {
+		return act{mangle: func(r *pb.AllocateResponse) { // only looks
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			first := flake.ID(r.First)
+			a.blocks = append(a.blocks, aged{first, first + flake.ID(int64(r.Count-1)*r.Stride), time.Now()})
+		}}
+	})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: maxAge, Timeout: time.Minute})
+	w := &crowd{}
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, uint64(i)))
+			for range 100 {
+				if rnd.IntN(3) == 0 {
+					time.Sleep(time.Duration(rnd.IntN(int(2 * maxAge))))
+				}
+				from := time.Now()
+				var b client.Block
+				err := w.call(func() (_ client.Block, err error) {
+					b, err = c.Block(t.Context(), 1+rnd.IntN(3))
+					return b, err
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				at, ok := a.of(b.First)
+				if !ok {
+					t.Errorf("%v was never issued", b.First)
+				}
+				// The node's moment is after the request was sent, from which the client counts.
+				if age := from.Sub(at); age > maxAge {
+					t.Errorf("an ID was %v old", age)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	w.finish(t, true, 400)
+	if s := c.Stats(); s.Stale == 0 {
+		t.Errorf("nothing grew stale: %+v", s)
+	}
+}
+
+// The blocks grow with demand, and every ID fetched is given or counted.
+func TestPrefetchFollowsDemand(t *testing.T) {
+	f := newFake(t, 1)
+	var mu sync.Mutex
+	var largest, fetched int64
+	f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
+		mu.Lock()
+		defer mu.Unlock()
+		largest, fetched = max(largest, int64(req.Count)), fetched+int64(req.Count)
+		return act{}
+	})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Minute})
+	const calls = 500_000
+	var last flake.ID
+	for range calls {
+		id, err := c.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id <= last {
+			t.Fatalf("%v after %v", id, last)
+		}
+		last = id
+	}
+	s := c.Stats()
+	mu.Lock()
+	defer mu.Unlock()
+	if s.IDs != calls {
+		t.Errorf("%d IDs counted, %d given", s.IDs, calls)
+	}
+	if largest < 1000 {
+		t.Errorf("the largest block of %d calls had %d IDs", calls, largest)
+	}
+	if fetched > 4*calls {
+		t.Errorf("%d IDs were fetched for %d calls", fetched, calls)
+	}
+}
+
+// What is asked for beyond MaxPrefetch comes in a block of its own, and what is
+// given later is still greater.
+func TestPrefetchedOrderSurvivesLargeBlocks(t *testing.T) {
+	f := newFake(t, 1)
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxPrefetch: 50})
+	var last flake.ID
+	for i := range 200 {
+		b, err := c.Block(t.Context(), 1+i*7%120)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.First <= last {
+			t.Fatalf("call %d: %v after %v", i, b.First, last)
+		}
+		last = b.Last()
+		if i%20 == 19 {
+			last += 10 << 20
+			c.Observe(last)
+		}
+	}
+}

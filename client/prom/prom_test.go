@@ -1,0 +1,54 @@
+package prom_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/client/prom"
+)
+
+func TestMetrics(t *testing.T) {
+	c, err := client.New(client.Options{Targets: []string{"127.0.0.1:1", "127.0.0.1:2"}, Timeout: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Next(context.Background()); err == nil {
+		t.Fatal("somebody answers")
+	}
+	collector := prom.New(c, prometheus.Labels{"client": "test"})
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(collector); err != nil {
+		t.Fatal(err)
+	}
+	problems, err := testutil.CollectAndLint(collector)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+	const want = `
+# HELP allocator_client_connected 1 for nodes that are connected, 0 for others, by the node's address.
+# TYPE allocator_client_connected gauge
+allocator_client_connected{client="test",node="127.0.0.1:1"} 0
+allocator_client_connected{client="test",node="127.0.0.1:2"} 0
+# HELP allocator_client_dropped_ids_total IDs that nobody was given: their callers had gone (left), or they were older than MaxAge (stale).
+# TYPE allocator_client_dropped_ids_total counter
+allocator_client_dropped_ids_total{client="test",why="left"} 0
+allocator_client_dropped_ids_total{client="test",why="stale"} 0
+# HELP allocator_client_ids_total IDs that calls were given.
+# TYPE allocator_client_ids_total counter
+allocator_client_ids_total{client="test"} 0
+`
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
+		"allocator_client_connected", "allocator_client_dropped_ids_total", "allocator_client_ids_total"); err != nil {
+		t.Error(err)
+	}
+	if n := testutil.CollectAndCount(collector); n != 1+1+1+2+2*5 {
+		t.Errorf("%d metrics", n)
+	}
+}
