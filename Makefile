@@ -105,6 +105,22 @@ bench-go: ## the Go benchmarks of our own packages with -benchmem; COUNT=10 for 
 gen: tools ## regenerate api/ from the proto file; protoc must be on PATH
 	PATH="$(TOOLS):$$PATH" protoc $(call PROTOC_FLAGS,.) api/allocator/v1/allocator.proto
 
+chart-test: chart-files-current ## the Helm chart through Helm 3 and 4, helm-unittest, kubeconform, helm-docs and promtool, each built once
+	deploy/helm/chart-test.sh
+	@if grep -q '^monitoring-test:' $(MAKEFILE_LIST); then $(MAKE) --no-print-directory monitoring-test; else echo "not run: there is no monitoring-test in this tree"; fi
+
+chart-docs: ## write the chart's README.md from README.md.gotmpl and the comments of values.yaml
+	deploy/helm/chart-test.sh docs
+
+# A package holds no links to files outside of it, so the chart has copies.
+CHART_FILES := rules.yaml dashboard.json
+chart-files: ## copy deploy/monitoring into the chart
+	@mkdir -p deploy/helm/allocator/files && for f in $(CHART_FILES); do cp deploy/monitoring/$$f deploy/helm/allocator/files/$$f; done
+
+.PHONY: chart-test chart-docs chart-files chart-files-current
+chart-files-current:
+	@for f in $(CHART_FILES); do cmp deploy/monitoring/$$f deploy/helm/allocator/files/$$f || { echo "run make chart-files"; exit 1; }; done
+
 fuzz: ## each fuzz target for FUZZTIME
 	@git grep -l '^func Fuzz' -- '*_test.go' ':!bench/' | xargs -n 1 dirname | sort -u | while read -r dir; do \
 		for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c 6-); do \
@@ -158,6 +174,7 @@ check-nested:
 	@echo "== nested modules"
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 	cd chaos/etcd && $(GO) vet ./...
+	cd deploy/helm/tools && $(GO) vet ./...
 	cd deploy/helm/charttest && $(GO) vet ./... && $(GO) test ./...
 	@echo "  passed   nested modules" >>$(DONE)
 

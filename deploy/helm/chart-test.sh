@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# What «make chart-test» runs: the chart through the programs that people use, each
+# built once from the Go module proxy into bin/tools/chart. What needs no program is
+# in charttest, which «make test» runs. A program that cannot be had is said, and its
+# step passed over; everything else that goes wrong is an error.
+#
+#   chart-test.sh          all of it
+#   chart-test.sh docs     write the chart's README.md, and nothing else
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+GO=${GO:-go}
+CHART=deploy/helm/allocator
+TOOLS=$PWD/bin/tools/chart
+WORK=$PWD/bin/chart
+HELM3=v3.22.0 HELM4=v4.3.1 KUBECONFORM=v0.8.0 HELM_DOCS=v1.14.2 KUBERNETES=v1.36.3
+# Kinds with definitions of their own, which are not Kubernetes'.
+FOREIGN=Certificate,ServiceMonitor,PodMonitor,PrometheusRule,HTTPRoute,GRPCRoute
+
+failed=0 began=$SECONDS summary=()
+pass() { summary+=("  passed   $1"); }
+skip() { summary+=("  skipped  $1: $2"); echo "not run: $1: $2"; }
+bad() { summary+=("  FAILED   $1"); echo "FAILED: $1"; failed=1; }
+step() { printf '\n== %s\n' "$*"; }
+
+# tool NAME DIR PACKAGE@VERSION: the path of a program, built if it is not there.
+tool() {
+	local dir=$TOOLS/$2
+	if ! [[ -x $dir/$1 ]]; then
+		echo "building $3 (once)" >&2
+		(cd / && GOFLAGS=-trimpath GOBIN=$dir nice $GO install "$3" >&2) || return 1
+	fi
+	echo "$dir/$1"
+}
+
+# unittest needs a replace of its own, so it has a module.
+unittest() {
+	local sum dir
+	sum=$(cksum <deploy/helm/tools/go.sum | cut -d ' ' -f 1)
+	dir=$TOOLS/unittest-$sum
+	if ! [[ -x $dir/helm-unittest ]]; then
+		echo "building helm-unittest (once)" >&2
+		(cd deploy/helm/tools && GOFLAGS=-trimpath GOBIN=$dir nice $GO install tool >&2) || return 1
+	fi
+	echo "$dir/helm-unittest"
+}
+
+write_docs() { # DIR
+	local docs
+	docs=$(tool helm-docs "helm-docs-$HELM_DOCS" "github.com/norwoodj/helm-docs/cmd/helm-docs@$HELM_DOCS") || return 3
+	(cd "$1" && "$docs" --chart-search-root . --template-files README.md.gotmpl --skip-version-footer --log-level warning)
+}
+
+if [[ ${1:-} == docs ]]; then
+	write_docs $CHART
+	exit
+fi
+
+# A copy, so that nothing is written into the tree.
+rm -rf "$WORK" && mkdir -p "$WORK/out" && cp -r $CHART "$WORK/allocator"
+for f in rules.yaml dashboard.json; do
+	if ! [[ -e $WORK/allocator/files/$f ]]; then
+		mkdir -p "$WORK/allocator/files"
+		[[ $f == rules.yaml ]] && echo 'groups: []' >"$WORK/allocator/files/$f" || echo '{}' >"$WORK/allocator/files/$f"
+		skip "files/$f" "it is not in this tree, something stands in"
+	fi
+done
+
+for version in $HELM3 $HELM4; do
+	step "helm $version"
+	major=${version%%.*}
+	if ! helm=$(tool helm "helm-$version" "helm.sh/helm/$major/cmd/helm@$version"); then
+		skip "helm $version" "it could not be built"
+		continue
+	fi
+	mkdir -p "$WORK/out/$major"
+	ok=1
+	for values in "$WORK"/allocator/ci/*-values.yaml; do
+		name=$(basename "$values" -values.yaml)
+		# A Helm built without its Makefile takes itself for one of Kubernetes 1.20.
+		"$helm" lint --strict --quiet "$WORK/allocator" --kube-version "${KUBERNETES#v}" --values "$values" || ok=0
+		"$helm" template ids "$WORK/allocator" --namespace prod --kube-version "${KUBERNETES#v}" --values "$values" >"$WORK/out/$major/$name.yaml" || ok=0
+		"$helm" template ids "$WORK/allocator" --namespace prod --kube-version "${KUBERNETES#v}" --values "$values" --is-upgrade >"$WORK/out/$major/$name.upgrade.yaml" || ok=0
+		echo "$name: $(grep -c '^kind:' "$WORK/out/$major/$name.yaml") objects, $(grep -c '^kind:' "$WORK/out/$major/$name.upgrade.yaml") at an upgrade"
+	done
+	if "$helm" template ids "$WORK/allocator" --kube-version "${KUBERNETES#v}" >/dev/null 2>"$WORK/out/$major/no-values.txt" || ! grep -q 'there is no etcd' "$WORK/out/$major/no-values.txt"; then
+		echo "without values it does not say what is missing"
+		ok=0
+	fi
+	if "$helm" template ids "$WORK/allocator" --kube-version 1.29.0 --values "$WORK/allocator/ci/external-values.yaml" >/dev/null 2>&1; then
+		echo "it renders for Kubernetes 1.29"
+		ok=0
+	fi
+	"$helm" package "$WORK/allocator" --destination "$WORK/out/$major" >/dev/null || ok=0
+	tar tzf "$WORK/out/$major"/allocator-*.tgz | sort >"$WORK/out/$major/package.txt"
+	for f in values.schema.json README.md UPGRADING.md files/rules.yaml files/dashboard.json templates/tests/draw.yaml; do
+		grep -qx "allocator/$f" "$WORK/out/$major/package.txt" || { echo "the package has no $f"; ok=0; }
+	done
+	if grep -E '^allocator/(ci|tests)/|gotmpl$' "$WORK/out/$major/package.txt"; then
+		echo "these have no place in a package"
+		ok=0
+	fi
+	((ok)) && pass "helm $version: lint --strict, template, package" || bad "helm $version: lint --strict, template, package"
+done
+
+if [[ -d $WORK/out/v3 && -d $WORK/out/v4 ]]; then
+	step "both Helms render the same"
+	ok=1
+	for f in "$WORK"/out/v3/*.yaml; do
+		diff -BZ <(sed 's/--fresh-until=.*//' "$f") <(sed 's/--fresh-until=.*//' "$WORK/out/v4/$(basename "$f")") || ok=0
+	done
+	((ok)) && pass "both Helms render the same" || bad "both Helms render the same"
+fi
+
+step "helm-unittest"
+if bin=$(unittest); then
+	"$bin" "$WORK/allocator" && pass "helm-unittest" || bad "helm-unittest"
+else
+	skip "helm-unittest" "it could not be built"
+fi
+
+step "kubeconform with the schemas of Kubernetes $KUBERNETES"
+if ! bin=$(tool kubeconform "kubeconform-$KUBECONFORM" "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM"); then
+	skip "kubeconform" "it could not be built"
+elif ! ls "$WORK"/out/v[34]/*.yaml >/dev/null 2>&1; then
+	skip "kubeconform" "no Helm, so nothing is rendered"
+else
+	schemas=$TOOLS/schemas-$KUBERNETES
+	if ! [[ -e $schemas/statefulset-apps-v1.json ]]; then
+		if module=$(cd / && $GO mod download -json "k8s.io/kubernetes@$KUBERNETES"); then
+			dir=$(sed -n 's/.*"Dir": "\(.*\)",*$/\1/p' <<<"$module")
+			$GO run -C deploy/helm/tools ./schemas "$dir/api/openapi-spec/swagger.json" "$schemas"
+		fi
+	fi
+	if [[ -e $schemas/statefulset-apps-v1.json ]]; then
+		check() { "$bin" -strict -summary -skip $FOREIGN -schema-location "$schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json" "$@"; }
+		ok=1
+		check "$WORK"/out/v[34]/*.yaml || ok=0
+		# It has to see a field that does not exist.
+		if sed 's/^  replicas: /  replicaz: /' "$WORK"/out/v*/external.yaml | check - >/dev/null; then
+			echo "kubeconform takes a field that does not exist"
+			ok=0
+		fi
+		((ok)) && pass "kubeconform" || bad "kubeconform"
+	else
+		skip "kubeconform" "k8s.io/kubernetes@$KUBERNETES could not be downloaded"
+	fi
+fi
+
+step "README.md is what helm-docs writes"
+code=0
+write_docs "$WORK/allocator" || code=$?
+if ((code == 3)); then
+	skip "helm-docs" "it could not be built"
+elif ((code == 0)) && diff -u $CHART/README.md "$WORK/allocator/README.md"; then
+	pass "helm-docs"
+else
+	bad "helm-docs: run make chart-docs"
+fi
+
+printf '\nchart-test, %d s\n' $((SECONDS - began))
+printf '%s\n' "${summary[@]}"
+exit $failed
