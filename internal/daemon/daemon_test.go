@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,6 +34,10 @@ func TestMain(m *testing.M) {
 	if shared, err = devetcd.Start(context.Background(), devetcd.Config{NoSync: true}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "24"); err != nil { // what is parallel here waits, and computes little
+		panic(err)
 	}
 	code := m.Run()
 	if err := shared.Close(); err != nil {

@@ -1,0 +1,730 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/certs/certstest"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+const day = 24 * time.Hour
+
+// fortress is a node with all that section «Security» of OPERATIONS has: TLS,
+// client certificates, tokens and limits.
+type fortress struct {
+	*running
+	cfg       config.Config
+	dir       string
+	ca, other *certstest.Authority
+	good      certstest.Pair    // of a client
+	tokens    map[string]string // by name; all but read and admin may issue
+}
+
+// lines makes tokens and returns their file.
+func (f *fortress) lines(t *testing.T, scopes map[string]string) []byte {
+	t.Helper()
+	var file bytes.Buffer
+	for name, scope := range scopes {
+		token, line, err := access.NewToken(name, scope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.tokens[name] = token
+		fmt.Fprintln(&file, line)
+	}
+	return file.Bytes()
+}
+
+func newFortress(t *testing.T, change func(*config.Config)) *fortress {
+	t.Helper()
+	f := &fortress{dir: t.TempDir(), ca: certstest.NewAuthority(t, "ca"), other: certstest.NewAuthority(t, "other"), tokens: map[string]string{}}
+	c := settings(t, shared.Endpoint())
+	c.Listen.RESP = "127.0.0.1:0"
+	c.TLS.Cert, c.TLS.Key = f.ca.Issue(t, "node", -time.Hour, day).Write(t, f.dir, "node")
+	c.TLS.ClientCA = certstest.File(t, f.dir, "clients.pem", f.ca.PEM)
+	c.Auth.TokenFile = certstest.File(t, f.dir, "tokens",
+		f.lines(t, map[string]string{"issue": "issue", "read": "read", "admin": "admin", "often": "issue", "large": "issue", "never": "issue", "reset": "issue"}))
+	change(&c)
+	f.cfg, f.good = c, f.ca.Issue(t, "shop", -time.Hour, day)
+	initSpace(t, c)
+	f.running = start(t, c)
+	f.untilReady(t, 20*time.Second)
+	return f
+}
+
+func (f *fortress) tls(t *testing.T) *tls.Config {
+	t.Helper()
+	return &tls.Config{RootCAs: f.ca.Pool(), Certificates: []tls.Certificate{f.good.TLS(t)}}
+}
+
+// grpc returns a connection by c.
+func (f *fortress) grpc(t *testing.T, c *tls.Config) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+f.Addresses().GRPC, grpc.WithTransportCredentials(credentials.NewTLS(c)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// as returns a context with one of the node's tokens, for one short call.
+func (f *fortress) as(t *testing.T, token string) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+f.tokens[token])
+}
+
+// post draws IDs over HTTP and returns status and body; the status is 0 where
+// there was no answer.
+func (f *fortress) post(t *testing.T, c *tls.Config, query, token, body string, header ...string) (int, string, error) {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
+	req, err := http.NewRequest("POST", "https://"+f.Addresses().HTTP+"/v1/ids?"+query, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+f.tokens[token])
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(b), err
+}
+
+// bystander draws IDs over gRPC and HTTP, on old and on new connections, until
+// the function it returns is called. Each draw must succeed within 10 s.
+func (f *fortress) bystander(t *testing.T) (enough func() (draws int)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var draws atomic.Int64
+	var all sync.WaitGroup
+	secure := f.tls(t)
+	lasting := f.grpc(t, secure)
+	for _, draw := range []func(context.Context) error{
+		func(ctx context.Context) error {
+			_, err := pb.NewAllocatorServiceClient(lasting).Allocate(ctx, &pb.AllocateRequest{Count: 1})
+			return err
+		},
+		func(ctx context.Context) error {
+			conn, err := grpc.NewClient("passthrough:///"+f.Addresses().GRPC, grpc.WithTransportCredentials(credentials.NewTLS(secure)))
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_, err = pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: 1})
+			return err
+		},
+		func(context.Context) error {
+			code, body, err := f.post(t, secure, "count=1", "issue", "")
+			if err == nil && code != 200 {
+				err = errors.New(body)
+			}
+			return err
+		},
+	} {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				one, done := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+f.tokens["issue"]), 10*time.Second)
+				err := draw(one)
+				done()
+				if ctx.Err() != nil {
+					return
+				}
+				if err != nil {
+					t.Errorf("a well-behaved client was not served: %v", err)
+					return
+				}
+				draws.Add(1)
+				select {
+				case <-ctx.Done():
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		})
+	}
+	return func() int {
+		cancel()
+		all.Wait()
+		return int(draws.Load())
+	}
+}
+
+// raw opens a TLS connection that speaks a protocol by hand.
+func (f *fortress) raw(t *testing.T, addr, protocol string) *tls.Conn {
+	t.Helper()
+	c := f.tls(t)
+	if protocol != "" {
+		c.NextProtos = []string{protocol}
+	}
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", addr, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// closedWithin fails unless the other side closes conn in time. What it sends
+// first is passed over.
+func closedWithin(t *testing.T, conn net.Conn, within time.Duration) {
+	t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(within))
+	_, err := io.Copy(io.Discard, conn)
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		t.Errorf("still open after %v", within)
+	}
+}
+
+// closes fails unless every door closes a connection that sends these bytes and
+// no more.
+func (f *fortress) closes(t *testing.T, sent []byte) {
+	t.Helper()
+	var all sync.WaitGroup
+	for _, addr := range []string{f.Addresses().GRPC, f.Addresses().HTTP, f.Addresses().RESP} {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_, _ = conn.Write(sent)
+		all.Go(func() { closedWithin(t, conn, slack) })
+	}
+	all.Wait()
+}
+
+// slack is what a busy machine may add to the limit of 5 s.
+const slack = 25 * time.Second
+
+// headers is a HEADERS frame of HTTP/2 that opens a stream, in the plainest form
+// of HPACK: each field in full.
+func headers(stream uint32, end bool, fields ...string) []byte {
+	var block []byte
+	for i := 0; i+1 < len(fields); i += 2 {
+		block = append(block, 0x10, byte(len(fields[i])))
+		block = append(block, fields[i]...)
+		block = append(block, byte(len(fields[i+1])))
+		block = append(block, fields[i+1]...)
+	}
+	flags := byte(0x4) // END_HEADERS
+	if end {
+		flags |= 0x1
+	}
+	return frame(0x1, flags, stream, block)
+}
+
+func frame(kind, flags byte, stream uint32, payload []byte) []byte {
+	b := []byte{byte(len(payload) >> 16), byte(len(payload) >> 8), byte(len(payload)), kind, flags}
+	b = binary.BigEndian.AppendUint32(b, stream)
+	return append(b, payload...)
+}
+
+// reset is RST_STREAM with CANCEL.
+func reset(stream uint32) []byte { return frame(0x3, 0, stream, []byte{0, 0, 0, 8}) }
+
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// rapidReset opens and resets streams as fast as they can be written, for a few
+// seconds or until it is cut off, and returns how many.
+func (f *fortress) rapidReset(t *testing.T, addr string, fields ...string) (streams int) {
+	t.Helper()
+	conn := f.raw(t, addr, "h2")
+	go func() { _, _ = io.Copy(io.Discard, conn) }()
+	_ = conn.SetDeadline(time.Now().Add(3 * time.Second))
+	batch := append([]byte(preface), frame(0x4, 0, 0, nil)...)
+	for id := uint32(1); id < 1<<22; id += 2 {
+		batch = append(batch, headers(id, true, fields...)...)
+		batch = append(batch, reset(id)...)
+		if len(batch) > 16<<10 {
+			if _, err := conn.Write(batch); err != nil {
+				return streams
+			}
+			batch = batch[:0]
+		}
+		streams++
+	}
+	return streams
+}
+
+// TestHostileClients: each gets what it deserves, and well-behaved clients are
+// served all the while, on connections old and new.
+func TestHostileClients(t *testing.T) {
+	t.Parallel()
+	f := newFortress(t, func(c *config.Config) {
+		c.Limit.RequestsPerSecond, c.Limit.Burst = 100, 100 // the bystander makes 60 at most
+	})
+	a := f.Addresses()
+	enough := f.bystander(t)
+	good := f.tls(t)
+	mine := func(p certstest.Pair) *tls.Config {
+		own := p.TLS(t)
+		return &tls.Config{RootCAs: f.ca.Pool(), GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &own, nil }}
+	}
+	type hostile struct {
+		name string
+		do   func(*testing.T)
+	}
+	hostiles := []hostile{}
+	for name, c := range map[string]*tls.Config{
+		"no certificate":                        {RootCAs: f.ca.Pool()},
+		"a certificate of another authority":    mine(f.other.Issue(t, "shop", -time.Hour, day)),
+		"an expired certificate":                mine(f.ca.Issue(t, "shop", -day, -time.Hour)),
+		"a certificate that begins tomorrow":    mine(f.ca.Issue(t, "shop", day, 2*day)),
+		"trust in another authority":            {RootCAs: f.other.Pool(), Certificates: good.Certificates},
+		"no newer protocol than TLS 1.2 has it": {RootCAs: f.ca.Pool(), Certificates: good.Certificates, MaxVersion: tls.VersionTLS12},
+	} {
+		hostiles = append(hostiles, hostile{name, func(t *testing.T) {
+			if _, err := pb.NewAllocatorServiceClient(f.grpc(t, c)).Allocate(f.as(t, "admin"), &pb.AllocateRequest{Count: 1}); status.Code(err) != codes.Unavailable {
+				t.Errorf("gRPC: %v", err)
+			}
+			if code, body, err := f.post(t, c, "", "admin", ""); err == nil {
+				t.Errorf("HTTP: %d %s", code, body)
+			}
+			conn, err := tls.Dial("tcp", a.RESP, c)
+			if err == nil { // TLS 1.3 tells a client of its certificate with the first answer
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(slack))
+				_, _ = io.WriteString(conn, "PING\r\n")
+				_, err = conn.Read(make([]byte, 10))
+			}
+			if err == nil {
+				t.Error("RESP answers")
+			}
+		}})
+	}
+	hostiles = append(hostiles, []hostile{
+		{"speaks in clear", func(t *testing.T) {
+			for _, addr := range []string{a.GRPC, a.HTTP, a.RESP} {
+				conn, err := net.Dial("tcp", addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				_, _ = io.WriteString(conn, "POST /v1/ids HTTP/1.1\r\nHost: x\r\n\r\n")
+				_ = conn.SetDeadline(time.Now().Add(slack))
+				b, err := io.ReadAll(conn)
+				if strings.Contains(string(b), `"ids"`) || err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("%s: %q, %v", addr, b, err)
+				}
+			}
+		}},
+		{"wrong tokens", func(t *testing.T) {
+			f := *f
+			f.tokens = map[string]string{"wrong": "allocator_WRONG", "read": f.tokens["read"]}
+			for token, want := range map[string]codes.Code{"wrong": codes.Unauthenticated, "none": codes.Unauthenticated, "read": codes.PermissionDenied} {
+				_, err := pb.NewAllocatorServiceClient(f.grpc(t, good)).Allocate(f.as(t, token), &pb.AllocateRequest{Count: 1})
+				if status.Code(err) != want {
+					t.Errorf("gRPC with %s: %v", token, err)
+				}
+				code, body, err := f.post(t, good, "", token, "")
+				if err != nil || code != map[codes.Code]int{codes.Unauthenticated: 401, codes.PermissionDenied: 403}[want] {
+					t.Errorf("HTTP with %s: %d %s, %v", token, code, body, err)
+				}
+			}
+			if _, err := pb.NewAdminServiceClient(f.grpc(t, good)).Drain(f.as(t, "read"), &pb.DrainRequest{}); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("drain: %v", err)
+			}
+		}},
+		{"never begins a handshake", func(t *testing.T) {
+			f.closes(t, nil)
+		}},
+		{"never ends a handshake", func(t *testing.T) {
+			f.closes(t, []byte{22, 3, 1, 2, 0, 1}) // a ClientHello begins
+		}},
+		{"says nothing after the handshake", func(t *testing.T) {
+			var both sync.WaitGroup
+			for _, conn := range []net.Conn{f.raw(t, a.GRPC, "h2"), f.raw(t, a.HTTP, "http/1.1")} {
+				both.Go(func() { closedWithin(t, conn, slack) })
+			}
+			both.Wait()
+		}},
+		{"sends headers letter by letter", func(t *testing.T) {
+			conn := f.raw(t, a.HTTP, "http/1.1")
+			ended := make(chan struct{})
+			go func() {
+				for {
+					if _, err := conn.Write([]byte("P")); err != nil {
+						return
+					}
+					select {
+					case <-ended:
+						return
+					case <-time.After(200 * time.Millisecond):
+					}
+				}
+			}()
+			closedWithin(t, conn, slack)
+			close(ended)
+		}},
+		{"sends a body letter by letter", func(t *testing.T) {
+			conn := f.raw(t, a.HTTP, "http/1.1")
+			fmt.Fprintf(conn, "POST /v1/ids HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n", f.tokens["issue"])
+			closedWithin(t, conn, 10*time.Second+slack)
+		}},
+		{"sends a large body", func(t *testing.T) {
+			large := `{"as":"` + strings.Repeat("x", 70<<10) + `"}`
+			code, body, err := f.post(t, good, "", "large", large, "Content-Type", "application/json")
+			if err != nil || code != 413 {
+				t.Errorf("HTTP: %d %.100s, %v", code, body, err)
+			}
+			_, err = pb.NewAllocatorServiceClient(f.grpc(t, good)).Describe(f.as(t, "read"), &pb.DescribeRequest{Id: large})
+			if status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("gRPC: %.200v", err)
+			}
+		}},
+		{"sends large headers", func(t *testing.T) {
+			large := strings.Repeat("x", 17<<10)
+			code, body, err := f.post(t, good, "", "large", "", "X-Large", large)
+			if err == nil && code != 431 {
+				t.Errorf("HTTP: %d %.100s", code, body)
+			}
+			ctx := metadata.AppendToOutgoingContext(f.as(t, "large"), "x-large", large)
+			if _, err = pb.NewAllocatorServiceClient(f.grpc(t, good)).Allocate(ctx, &pb.AllocateRequest{Count: 1}); err == nil {
+				t.Error("gRPC: it was served")
+			}
+		}},
+		{"resets streams, gRPC", func(t *testing.T) {
+			t.Logf("%d streams", f.rapidReset(t, a.GRPC, ":method", "POST", ":scheme", "https", ":path", pb.AllocatorService_AllocateStream_FullMethodName,
+				":authority", "x", "content-type", "application/grpc", "te", "trailers", "authorization", "Bearer "+f.tokens["reset"]))
+		}},
+		{"resets streams, HTTP", func(t *testing.T) {
+			t.Logf("%d streams", f.rapidReset(t, a.HTTP, ":method", "POST", ":scheme", "https", ":path", "/v1/ids",
+				":authority", "x", "authorization", "Bearer "+f.tokens["reset"]))
+		}},
+		{"never reads, gRPC", func(t *testing.T) {
+			stream, err := pb.NewAllocatorServiceClient(f.grpc(t, good)).AllocateStream(f.as(t, "read"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); status.Code(err) != codes.PermissionDenied {
+				t.Fatal(err)
+			}
+			f.neverReads(t)
+		}},
+		{"never reads, HTTP", func(t *testing.T) {
+			conn := f.raw(t, a.HTTP, "http/1.1")
+			_ = conn.NetConn().(*net.TCPConn).SetReadBuffer(4 << 10)
+			request := fmt.Sprintf("POST /v1/ids?count=10000&as=uuid HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", f.tokens["never"])
+			_ = conn.SetWriteDeadline(time.Now().Add(60 * time.Second))
+			for {
+				if _, err := io.WriteString(conn, request); err != nil {
+					if errors.Is(err, os.ErrDeadlineExceeded) {
+						t.Error("the node waits for it without end")
+					}
+					return
+				}
+			}
+		}},
+		{"asks too often", func(t *testing.T) {
+			client := pb.NewAllocatorServiceClient(f.grpc(t, good))
+			var limited atomic.Int64
+			var all sync.WaitGroup
+			for deadline := time.Now().Add(time.Minute); limited.Load() == 0 && time.Now().Before(deadline); all.Wait() {
+				for range 200 {
+					all.Go(func() {
+						if _, err := client.Allocate(f.as2("often"), &pb.AllocateRequest{Count: 1}); status.Code(err) == codes.ResourceExhausted {
+							limited.Add(1)
+						} else if err != nil {
+							t.Error(err)
+						}
+					})
+				}
+			}
+			if n := f.Node().Stats().Refused[node.RateLimited]; limited.Load() == 0 || n < limited.Load() {
+				t.Errorf("%d calls were refused, %d counted", limited.Load(), n)
+			}
+		}},
+	}...)
+	t.Run("all", func(t *testing.T) {
+		for _, h := range hostiles {
+			t.Run(h.name, func(t *testing.T) {
+				t.Parallel()
+				h.do(t)
+			})
+		}
+	})
+	if n := enough(); n < 30 {
+		t.Errorf("well-behaved clients drew %d times only", n)
+	} else {
+		t.Logf("well-behaved clients drew %d times", n)
+	}
+	if st := f.Node().Stats(); st.Draining || f.Node().Ready() != nil {
+		t.Errorf("the node is not ready: %+v", st)
+	}
+	f.tellsNoSecrets(t)
+}
+
+// as2 is as without a deadline, for many calls.
+func (f *fortress) as2(token string) context.Context {
+	return metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer "+f.tokens[token])
+}
+
+// neverReads sends requests on a stream and takes no answer: the node stops
+// issuing once the answers that it may send ahead are sent.
+func (f *fortress) neverReads(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(f.as2("admin"))
+	defer cancel()
+	stream, err := pb.NewAllocatorServiceClient(f.grpc(t, f.tls(t))).AllocateStream(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent atomic.Int64
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for stream.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}}) == nil {
+			sent.Add(1)
+		}
+	})
+	last, since := int64(-1), time.Now()
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if n := sent.Load(); n != last {
+			last, since = n, time.Now()
+		}
+		if time.Since(since) > 3*time.Second {
+			break
+		}
+	}
+	if last < 100 || last > 50_000 || time.Since(since) < 3*time.Second {
+		t.Errorf("%d requests were taken from a client that reads no answer", last)
+	}
+	cancel()
+	sending.Wait()
+}
+
+// tellsNoSecrets looks for what must not be told in all that the node logged.
+func (f *fortress) tellsNoSecrets(t *testing.T) {
+	t.Helper()
+	log := f.logs.String()
+	if !strings.Contains(log, "listening") {
+		t.Fatal("no log")
+	}
+	secrets := map[string]string{}
+	for name, token := range f.tokens {
+		secrets["the token "+name] = token
+	}
+	for _, file := range []string{"node.key", "tokens"} {
+		b, err := os.ReadFile(filepath.Join(f.dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if fields := strings.Fields(line); len(fields) > 0 {
+				if last := fields[len(fields)-1]; len(last) > 20 {
+					secrets["a line of "+file] = strings.TrimPrefix(last, "sha256:")
+				}
+			}
+		}
+	}
+	for what, secret := range secrets {
+		if strings.Contains(log, secret) {
+			t.Errorf("the log has %s", what)
+		}
+	}
+}
+
+// TestFilesAreReplacedWhileRunning: what is open stays open, and whoever comes
+// next goes by the new files.
+func TestFilesAreReplacedWhileRunning(t *testing.T) {
+	t.Parallel()
+	f := newFortress(t, func(c *config.Config) { c.TLS.Admin = true })
+	first := f.tls(t)
+	open := pb.NewAllocatorServiceClient(f.grpc(t, first))
+	draw := func(c pb.AllocatorServiceClient, token string) error {
+		_, err := c.Allocate(f.as(t, token), &pb.AllocateRequest{Count: 1})
+		return err
+	}
+	if err := draw(open, "issue"); err != nil {
+		t.Fatal(err)
+	}
+	streaming, endStream := context.WithCancel(f.as2("issue"))
+	defer endStream()
+	stream, err := open.AllocateStream(streaming)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exchange := func() error {
+		if err := stream.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}}); err != nil && err != io.EOF {
+			return err
+		}
+		_, err := stream.Recv()
+		return err
+	}
+	if err := exchange(); err != nil {
+		t.Fatal(err)
+	}
+
+	// A certificate of another authority, and clients of that one alone.
+	f.other.Issue(t, "node", -time.Hour, day).Write(t, f.dir, "node")
+	certstest.File(t, f.dir, "clients.pem", f.other.PEM)
+	second := &tls.Config{RootCAs: f.other.Pool(), Certificates: []tls.Certificate{f.other.Issue(t, "shop", -time.Hour, day).TLS(t)}}
+	until(t, 30*time.Second, "HTTP takes the new certificates", func() bool {
+		code, _, _ := f.post(t, second, "", "issue", "")
+		return code == 200
+	})
+	if err := draw(pb.NewAllocatorServiceClient(f.grpc(t, second)), "issue"); err != nil {
+		t.Errorf("gRPC, a new connection: %v", err)
+	}
+	if err := draw(pb.NewAllocatorServiceClient(f.grpc(t, first)), "issue"); status.Code(err) != codes.Unavailable {
+		t.Errorf("gRPC, a new connection by the old authority: %v", err)
+	}
+	if err := errors.Join(draw(open, "issue"), exchange()); err != nil {
+		t.Errorf("gRPC, the old connection: %v", err)
+	}
+
+	// A file that cannot be used changes nothing, and is told.
+	certstest.File(t, f.dir, "node.pem", []byte("nonsense"))
+	certstest.File(t, f.dir, "tokens", []byte("issue issue "+f.tokens["issue"]))
+	metrics := func() string {
+		transport := &http.Transport{TLSClientConfig: second, DisableKeepAlives: true}
+		res, err := (&http.Client{Transport: transport, Timeout: 30 * time.Second}).Get("https://" + f.Addresses().Admin + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	until(t, 30*time.Second, "the metrics tell", func() bool {
+		m := metrics()
+		return strings.Contains(m, "allocator_reload_failing{files=\"tls\"} 1\n") && strings.Contains(m, "allocator_reload_failing{files=\"tokens\"} 1\n")
+	})
+	m := metrics()
+	for _, want := range []string{"allocator_tls_certificate_remaining_seconds{certificate=\"server\"} 8", "allocator_reloads_total{files=\"tokens\"} 0\n"} {
+		if !strings.Contains(m, want) {
+			t.Errorf("metrics: no %q", want)
+		}
+	}
+	if err := draw(pb.NewAllocatorServiceClient(f.grpc(t, second)), "issue"); err != nil {
+		t.Errorf("with nonsense in the files: %v", err)
+	}
+
+	// A token struck off is refused everywhere, and one that is new is not.
+	old := f.tokens["issue"]
+	certstest.File(t, f.dir, "tokens", f.lines(t, map[string]string{"issue": "issue"}))
+	until(t, 30*time.Second, "the new token is taken", func() bool { return draw(open, "issue") == nil })
+	f.tokens["old"] = old
+	if err := draw(open, "old"); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("the old token: %v", err)
+	}
+	if err := exchange(); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a stream of the old token: %v", err)
+	}
+	f.tellsNoSecrets(t)
+}
+
+// TestTooManyConnections: those above the limit are closed at once, those within
+// it are served, and there is room again when some have gone.
+func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	f := newFortress(t, func(c *config.Config) { c.Limit.Connections = most })
+	client := pb.NewAllocatorServiceClient(f.grpc(t, f.tls(t)))
+	draw := func() error {
+		_, err := client.Allocate(f.as(t, "issue"), &pb.AllocateRequest{Count: 1})
+		return err
+	}
+	if err := draw(); err != nil {
+		t.Fatal(err)
+	}
+	var inside []net.Conn
+	for range most - 1 {
+		conn := f.raw(t, f.Addresses().GRPC, "h2")
+		_, _ = conn.Write(append([]byte(preface), frame(0x4, 0, 0, nil)...)) // or it would be closed after 5 s
+		inside = append(inside, conn)
+	}
+	for range 3 {
+		conn, err := net.Dial("tcp", f.Addresses().GRPC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetReadDeadline(time.Now().Add(4 * time.Second)) // less than a handshake may take
+		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("one connection too many: %v", err)
+		}
+		if err := draw(); err != nil {
+			t.Errorf("a connection within the limit: %v", err)
+		}
+	}
+	if code, body, err := f.post(t, f.tls(t), "", "issue", ""); err != nil || code != 200 {
+		t.Errorf("the other port has its own limit: %d %s, %v", code, body, err)
+	}
+	_, m := get(t, "http://"+f.Addresses().Admin+"/metrics")
+	for _, want := range []string{"allocator_connections{door=\"grpc\"} 8\n", "allocator_connections_refused_total{door=\"grpc\"} 3\n"} {
+		if !strings.Contains(m, want) {
+			t.Errorf("metrics: no %q", want)
+		}
+	}
+	for _, conn := range inside {
+		_ = conn.Close()
+	}
+	until(t, 30*time.Second, "there is room again", func() bool {
+		_, err := pb.NewAllocatorServiceClient(f.grpc(t, f.tls(t))).Allocate(f.as(t, "issue"), &pb.AllocateRequest{Count: 1})
+		return err == nil
+	})
+}
+
+// What is half configured does not start, and says what to change.
+func TestSecurityThatCannotBe(t *testing.T) {
+	dir := t.TempDir()
+	ca := certstest.NewAuthority(t, "ca")
+	cert, key := ca.Issue(t, "node", -time.Hour, day).Write(t, dir, "node")
+	nonsense := certstest.File(t, dir, "nonsense", []byte("hunter2 hunter2 hunter2"))
+	for name, change := range map[string]func(*config.Config){
+		"tls.cert":        func(c *config.Config) { c.TLS.Cert = cert },
+		"tls.client-ca":   func(c *config.Config) { c.TLS.ClientCA = cert },
+		"tls.admin":       func(c *config.Config) { c.TLS.Admin = true },
+		"tls: ":           func(c *config.Config) { c.TLS.Cert, c.TLS.Key = nonsense, key },
+		"tls: open":       func(c *config.Config) { c.TLS.Cert, c.TLS.Key = cert, dir+"/none" },
+		"auth.token-file": func(c *config.Config) { c.Auth.TokenFile = nonsense },
+		"etcd.tls: ":      func(c *config.Config) { c.Etcd.Endpoints, c.Etcd.TLS.CA = []string{"https://127.0.0.1:1"}, nonsense },
+		"limit.burst":     func(c *config.Config) { c.Limit.Burst = 5 },
+	} {
+		c := settings(t, shared.Endpoint())
+		change(&c)
+		_, err := daemon.New(c, "test", slog.New(slog.DiscardHandler))
+		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
