@@ -23,8 +23,9 @@ import (
 // dialer is how a client command reaches nodes: in clear or by TLS, and with
 // which token.
 type dialer struct {
-	tls  *certs.Client // nil: in clear
-	opts []grpc.DialOption
+	tls   *certs.Client // nil: in clear
+	token string        // "": none
+	opts  []grpc.DialOption
 }
 
 // systemRoots is the value of --ca that means no file.
@@ -62,6 +63,7 @@ func (a *app) dialFlags(cmd *cobra.Command) func() (dialer, error) {
 		if err != nil {
 			return d, err
 		}
+		d.token = token
 		if token != "" {
 			d.opts = append(d.opts, grpc.WithPerRPCCredentials(bearer{token: token, plain: d.tls == nil}))
 		}

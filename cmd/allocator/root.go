@@ -195,7 +195,7 @@ func (a *app) groups() []group {
 			a.auditCommand(),
 		}},
 		{"IDs from a cluster", []*cobra.Command{
-			a.devCommand(), a.getCommand(), a.statusCommand(),
+			a.devCommand(), a.getCommand(), a.statusCommand(), a.benchCommand(),
 		}},
 		{"For operators", []*cobra.Command{
 			a.initCommand(), a.serveCommand(), a.healthCommand(), a.doctorCommand(), a.adminCommand(), a.gossipCommand(), a.tokenCommand(), a.configCommand(), a.versionCommand(),
