@@ -260,14 +260,8 @@ func (c *Cluster) rejoin(ctx context.Context, list *memberlist.Memberlist) {
 const dialsAtOnce = 8
 
 func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, silent map[string]bool) {
-	// The library's own list of members is not read: what it hands out may change
-	// while it is looked at.
-	known := map[string]bool{*c.addr.Load(): true}
 	c.mu.Lock()
 	seeds := slices.Clone(c.seeds)
-	for _, p := range c.table.peers {
-		known[p.member.Gossip] = true
-	}
 	c.mu.Unlock()
 	var (
 		mu      sync.Mutex // guards failed
@@ -279,7 +273,7 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 		working <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-working }()
-			if err := c.join(ctx, list, seed, known); err != nil {
+			if err := c.join(ctx, list, seed); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				failed[seed] = err
@@ -303,9 +297,30 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 	}
 }
 
-// join dials one seed unless it is known. Names are looked up here: the library
+// live reports whether addr is that of a live member, or our own. Whoever is dialled
+// tells of all members he knows, so the answer changes from one dial to the next:
+// a node that dialled each of a thousand seeds would be sent the whole list a
+// thousand times.
+//
+// The library's own list of members is not read: what it hands out may change
+// while it is looked at.
+func (c *Cluster) live(addr string) bool {
+	if addr == *c.addr.Load() {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.table.peers {
+		if p.member.Gossip == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// join dials one seed unless it is live. Names are looked up here: the library
 // would ask the name server for every record it has, over TCP.
-func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, seed string, known map[string]bool) error {
+func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, seed string) error {
 	host, port, err := net.SplitHostPort(seed)
 	if err != nil {
 		return err
@@ -320,7 +335,7 @@ func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, seed st
 	}
 	for _, ip := range ips {
 		addr := net.JoinHostPort(ip, port)
-		if known[addr] {
+		if c.live(addr) {
 			return nil
 		}
 		if ctx.Err() != nil {

@@ -454,6 +454,26 @@ func TestNewSeedsAreDialledAtOnce(t *testing.T) {
 	})
 }
 
+// Whoever is dialled tells of all members, so a node that starts dials a few of its
+// seeds and not each: the whole list would come as often.
+func TestFewSeedsAreDialled(t *testing.T) {
+	tell(t, func(s *story) {
+		const count = 40
+		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.startAll(count)
+		time.Sleep(30 * time.Second)
+		n := s.start(nil)
+		time.Sleep(5 * time.Second)
+		st := n.Stats()
+		if len(st.Peers) != count {
+			t.Errorf("it knows %d of %d peers", len(st.Peers), count)
+		}
+		if st.Joins > 16 { // eight at once, and some that were begun before the first had answered
+			t.Errorf("it dialled %d of %d seeds", st.Joins, count)
+		}
+	})
+}
+
 // A network that loses a fifth and delays at random costs samples, never
 // members, and makes none wrong.
 func TestLossyNetwork(t *testing.T) {

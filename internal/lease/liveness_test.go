@@ -368,3 +368,49 @@ func (s *schedule) disorder(r *rand.Rand) {
 		}
 	}
 }
+
+// TestStartTogether: nodes that start at one moment see one list, so all ask for
+// the same sid. The defeated must not all ask for the same next one: in as many
+// rounds as there are nodes each would list the space again, every time.
+func TestStartTogether(t *testing.T) {
+	const nodes = 24
+	s := newStory(t)
+	s.tell("init")
+	r := rand.New(rand.NewPCG(1, 2))
+	var ps []*process
+	for i := range nodes {
+		p := s.w.start(fmt.Sprintf("n%d", i))
+		cfg := s.w.config(fmt.Sprintf("n%d", i), p.name, func(most time.Duration) time.Duration { return time.Duration(r.Int64N(int64(most))) })
+		p.machine = lease.NewMachine(cfg)
+		ps = append(ps, p)
+	}
+	s.w.fault = func(_ *process, a lease.Action) fate {
+		if c, ok := a.(lease.Commit); ok && c.Txn.Op == lease.Acquire {
+			return notAnswered // until all have asked
+		}
+		return answered
+	}
+	rounds, asked := 0, 0
+	for held := 0; held < nodes; rounds++ {
+		if rounds > nodes {
+			t.Fatalf("%d of %d nodes hold a sid after %d rounds", held, nodes, rounds)
+		}
+		s.drive(time.Second, true, ps...)
+		held = 0
+		for _, p := range ps {
+			pending := p.pending
+			p.pending = nil
+			for _, a := range pending {
+				asked++
+				p.step(p.carryOut(a, answered))
+			}
+			if p.machine.Status().Held {
+				held++
+			}
+		}
+	}
+	t.Logf("%d nodes, %d rounds, %d attempts", nodes, rounds, asked)
+	if rounds > 8 || asked > 4*nodes {
+		t.Errorf("%d nodes took %d rounds and %d attempts for a sid each", nodes, rounds, asked)
+	}
+}

@@ -76,6 +76,7 @@ type Machine struct {
 	try      *attempt // a write not settled yet
 	tenure   *tenure
 	everHeld bool
+	beaten   bool // another came first, when a free sid was last asked for
 
 	bad       map[flake.SID]string
 	gateOpen  bool

@@ -281,5 +281,21 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 	if mayReclaim && bestRank < 2 {
 		return reclaim, true
 	}
+	if m.beaten && bestRank == 2 {
+		return m.anyPast(now, within), true
+	}
 	return best, found
+}
+
+// anyPast picks one of the free sids whose ceilings have passed, of which there is
+// one at least. Nodes that start together see one list and would all ask for the
+// same sid, one of them with success; after a defeat each asks for another.
+func (m *Machine) anyPast(now clock.Reading, within SIDs) flake.SID {
+	var past []flake.SID
+	for sid := within.From; sid < within.To; sid++ {
+		if s := m.sids[sid]; m.bad[sid] == "" && !s.Holder.Exists() && s.Window.Value.Ceil <= now.Wall {
+			past = append(past, sid)
+		}
+	}
+	return past[m.cfg.Jitter(time.Duration(len(past)))] // a number below that many
 }

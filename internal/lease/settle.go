@@ -202,6 +202,7 @@ func (m *Machine) settle(now clock.Reading, v View) {
 		case held:
 			m.checkHolder(now, got)
 		case !got.Holder.Same(try.seen.Holder):
+			m.beaten = true
 			// Taken, or the holder to be replaced is gone: no attempt that names
 			// the one we saw can be applied any more.
 			m.try, m.listed, m.reload = nil, false, now.Mono
@@ -216,6 +217,7 @@ func (m *Machine) settle(now clock.Reading, v View) {
 		m.compareOwn(now, got)
 		return
 	}
+	m.beaten = true
 	m.listed, m.reload = false, now.Mono.Add(m.cfg.Jitter(maxJitter/10))
 }
 
@@ -226,7 +228,7 @@ func (m *Machine) adopt(now clock.Reading, op Op, got Sid) {
 	m.try = nil
 	switch op {
 	case Acquire, Reclaim:
-		m.everHeld = true
+		m.everHeld, m.beaten = true, false
 		t := &tenure{
 			sid: sid, term: w.Term, base: w.Base, ceil: w.Ceil, seen: got,
 			extendAt: now.Mono.Add(m.cfg.ExtendEvery),
