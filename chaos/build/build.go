@@ -35,6 +35,11 @@ func Etcd(ctx context.Context, dir string) (string, error) {
 	return program(ctx, dir, "etcd", "chaos/etcd", ".")
 }
 
+// Etcdctl builds etcd's own command line into dir and returns the program's path.
+func Etcdctl(ctx context.Context, dir string) (string, error) {
+	return program(ctx, dir, "etcdctl", "chaos/etcd", "go.etcd.io/etcd/etcdctl/v3")
+}
+
 // Root returns the folder of this repository. The working folder has to be in it.
 func Root(ctx context.Context) (string, error) {
 	out, err := run(ctx, ".", "list", "-m", "-f", "{{.Path}} {{.Dir}}")

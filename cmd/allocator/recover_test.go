@@ -35,6 +35,7 @@ type deployment struct {
 	etcd  *devetcd.Server
 	peer  string // its peer URL
 	began time.Time
+	user  config.Etcd // of nodes and commands: name and password; zero where etcd asks nobody
 
 	mu     sync.Mutex // guards issued
 	issued []history.Issue
@@ -67,6 +68,9 @@ func (d *deployment) cli(args ...string) (string, int) {
 	d.Helper()
 	var out bytes.Buffer
 	args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", testWindow.String(), "--lease.extend-every", "500ms", "--lease.call-timeout", "500ms")
+	if d.user.Username != "" {
+		args = append(args, "--etcd.username", d.user.Username, "--etcd.password-file", d.user.PasswordFile)
+	}
 	code := run(d.Context(), args, strings.NewReader(""), &out, &out, nil)
 	d.Logf("allocator %s: %d\n%s", strings.Join(args, " "), code, &out)
 	return out.String(), code
@@ -85,6 +89,7 @@ func (d *deployment) node(name string) *member {
 	c := config.Default()
 	c.Node.Name = name
 	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
+	c.Etcd.Username, c.Etcd.PasswordFile = d.user.Username, d.user.PasswordFile
 	c.Listen.GRPC, c.Listen.HTTP, c.Listen.Admin, c.Listen.Gossip = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	c.Lease = config.Lease{
 		Window: testWindow, ExtendEvery: 500 * time.Millisecond, TTL: 5 * time.Second,
