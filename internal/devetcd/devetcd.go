@@ -40,6 +40,14 @@ type Config struct {
 	StartTimeout time.Duration // 0: 30 s; a start takes about 1 s on an idle machine
 	Log          io.Writer     // etcd's errors, as lines of text; nil: nowhere
 	NoSync       bool          // skip fsync: quicker, and loses data when the machine stops
+
+	// Cert and Key are PEM files of the server's certificate, and ClientCA those of
+	// the authorities that clients' must have; "": clients connect in clear. etcd
+	// reads them when it starts.
+	Cert, Key, ClientCA string
+	// TokenTTL is how long a login by password lasts without a call, in whole
+	// seconds; 0: etcd's 5 min.
+	TokenTTL time.Duration
 }
 
 // portAttempts is how often a start is tried with other ports: a port that was
@@ -95,7 +103,14 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 
 // Endpoint returns the URL that clients connect to. It does not change while s
 // is stopped and restarted.
-func (s *Server) Endpoint() string { return "http://" + address(s.cfg.ClientPort) }
+func (s *Server) Endpoint() string { return s.scheme() + "://" + address(s.cfg.ClientPort) }
+
+func (s *Server) scheme() string {
+	if s.cfg.Cert != "" {
+		return "https"
+	}
+	return "http"
+}
 
 // Dir returns the data folder.
 func (s *Server) Dir() string { return s.cfg.Dir }
@@ -191,7 +206,7 @@ func (s *Server) etcdConfig() *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = "dev"
 	cfg.Dir = s.cfg.Dir
-	client := []url.URL{{Scheme: "http", Host: address(s.cfg.ClientPort)}}
+	client := []url.URL{{Scheme: s.scheme(), Host: address(s.cfg.ClientPort)}}
 	peer := []url.URL{{Scheme: "http", Host: address(s.cfg.PeerPort)}}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = client, client
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = peer, peer
@@ -199,6 +214,11 @@ func (s *Server) etcdConfig() *embed.Config {
 	// Every extension of a window is a revision, and etcd keeps them all by default.
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = "1h"
+	cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = s.cfg.Cert, s.cfg.Key
+	cfg.ClientTLSInfo.TrustedCAFile, cfg.ClientTLSInfo.ClientCertAuth = s.cfg.ClientCA, s.cfg.ClientCA != ""
+	if s.cfg.TokenTTL > 0 {
+		cfg.AuthTokenTTL = uint(s.cfg.TokenTTL / time.Second)
+	}
 	cfg.UnsafeNoFsync = s.cfg.NoSync
 	cfg.EnableGRPCGateway = false // JSON over HTTP: nobody here speaks it
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log))

@@ -1,0 +1,144 @@
+package daemon_test
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/flakelease/allocator/internal/certs/certstest"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/devetcd"
+)
+
+// TestSecuredEtcd: a node at an etcd with TLS, client certificates and password
+// login, with a role for its prefix alone. Logins that run out between two calls,
+// and new certificates on either side, cost no part of a window.
+func TestSecuredEtcd(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ca, next := certstest.NewAuthority(t, "ca"), certstest.NewAuthority(t, "next")
+	etcdCert, etcdKey := ca.Issue(t, "etcd", -time.Hour, day).Write(t, dir, "etcd")
+	clients := certstest.File(t, dir, "clients.pem", ca.PEM)
+	etcd, err := devetcd.Start(t.Context(), devetcd.Config{
+		NoSync: true, Cert: etcdCert, Key: etcdKey, ClientCA: clients,
+		TokenTTL: time.Second, // a node calls every 3 to 5 s
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = etcd.Close() })
+
+	c := settings(t, etcd.Endpoint())
+	root, err := clientv3.New(clientv3.Config{Endpoints: c.Etcd.Endpoints, DialTimeout: 20 * time.Second,
+		TLS: &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Issue(t, "root", -time.Hour, day).TLS(t)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	prefix := "/" + c.Root + "/" + c.Space + "/"
+	must(root.RoleAdd(t.Context(), "root"))
+	must(root.RoleAdd(t.Context(), "nodes"))
+	must(root.RoleGrantPermission(t.Context(), "nodes", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite)))
+	for user, role := range map[string]string{"root": "root", "node": "nodes"} {
+		must(root.UserAdd(t.Context(), user, "hunter2"))
+		must(root.UserGrantRole(t.Context(), user, role))
+	}
+	must(root.AuthEnable(t.Context()))
+
+	c.Etcd.Username = "node"
+	c.Etcd.PasswordFile = certstest.File(t, dir, "password", []byte("hunter2\n"))
+	c.Etcd.TLS.CA = certstest.File(t, dir, "ca.pem", ca.PEM)
+	c.Etcd.TLS.Cert, c.Etcd.TLS.Key = ca.Issue(t, "a-node", -time.Hour, day).Write(t, dir, "node")
+	initSpace(t, c)
+	r := start(t, c)
+	r.untilReady(t, 20*time.Second)
+
+	// Five renewals by logins that have run out.
+	least := 30 * time.Second
+	for range 300 {
+		st := r.Node().Stats()
+		if r.Node().Ready() != nil {
+			t.Fatalf("not ready: %v", r.Node().Ready())
+		}
+		least = min(least, st.WindowLeft().Duration())
+		time.Sleep(50 * time.Millisecond)
+	}
+	if least < 12*time.Second {
+		t.Errorf("the window ran down to %v: extensions failed", least)
+	}
+	if !strings.Contains(r.logs.String(), "invalid auth token") {
+		t.Error("no login has run out: the test shows nothing")
+	}
+	t.Logf("least window in 15 s of logins that run out after 1 s: %v", least)
+
+	// etcd comes back with a certificate of another authority, and asks for clients
+	// of that one. The node is told by its files.
+	etcd.Stop()
+	next.Issue(t, "etcd", -time.Hour, day).Write(t, dir, "etcd")
+	certstest.File(t, dir, "clients.pem", next.PEM)
+	must(nil, etcd.Restart(t.Context()))
+	certstest.File(t, dir, "ca.pem", next.PEM)
+	next.Issue(t, "a-node", -time.Hour, day).Write(t, dir, "node")
+	stopped := r.Node().Stats().Ceil
+	until(t, 25*time.Second, "the window is extended by the new certificates", func() bool { return r.Node().Stats().Ceil > stopped })
+	if r.Node().Ready() != nil {
+		t.Errorf("not ready: %v", r.Node().Ready())
+	}
+	if !strings.Contains(r.logs.String(), "files reloaded") {
+		t.Error("no word of the new files in the log")
+	}
+	if strings.Contains(r.logs.String(), "hunter2") {
+		t.Error("the log has the password")
+	}
+	r.next(t)
+}
+
+// What etcd does not accept is told without the password, and nothing is issued.
+func TestSecuredEtcdRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ca, other := certstest.NewAuthority(t, "ca"), certstest.NewAuthority(t, "other")
+	etcdCert, etcdKey := ca.Issue(t, "etcd", -time.Hour, day).Write(t, dir, "etcd")
+	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true, Cert: etcdCert, Key: etcdKey, ClientCA: certstest.File(t, dir, "ca.pem", ca.PEM)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = etcd.Close() })
+	mine := func(a *certstest.Authority, name string, from, until time.Duration) config.TLS {
+		cert, key := a.Issue(t, name, from, until).Write(t, dir, name)
+		return config.TLS{CA: dir + "/ca.pem", Cert: cert, Key: key}
+	}
+	var all sync.WaitGroup
+	otherCA := certstest.File(t, dir, "other.pem", other.PEM)
+	good := mine(ca, "good", -time.Hour, day)
+	for name, files := range map[string]config.TLS{
+		"":                                  good,
+		"no certificate":                    {CA: good.CA},
+		"an expired certificate":            mine(ca, "expired", -day, -time.Hour),
+		"another authority's":               mine(other, "foreign", -time.Hour, day),
+		"an etcd of an authority not known": {CA: otherCA, Cert: good.Cert, Key: good.Key},
+	} {
+		c := settings(t, etcd.Endpoint())
+		c.Etcd.TLS = files
+		c.Lease.CallTimeout = time.Second
+		all.Go(func() { // each waits for its deadline
+			_, _, err := daemon.Init(t.Context(), c, true, slog.New(slog.DiscardHandler))
+			if (name == "") != (err == nil) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	all.Wait()
+}
