@@ -3,12 +3,18 @@ package client_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/client"
 )
+
+// These run against real nodes in this process, over loopback: client and server
+// share the machine, as in the figures that they are compared with.
 
 func dial(t testing.TB, o client.Options) *client.Client {
 	t.Helper()
@@ -24,25 +30,38 @@ func dial(t testing.TB, o client.Options) *client.Client {
 	return c
 }
 
-// callers runs b.N calls on as many goroutines as n.
-func callers(b *testing.B, n int, call func() error) {
+// callers makes b.N calls from n goroutines, and reports IDs a second and how long
+// calls took. One call in sample is timed, since looking at the clock costs more
+// than the fastest calls do.
+func callers(b *testing.B, n, sample, ids int, call func(caller int) error) {
 	b.Helper()
+	const share = 64
 	var left atomic.Int64
 	left.Store(int64(b.N))
+	took := make([][]time.Duration, n)
 	var wg sync.WaitGroup
+	b.ReportAllocs()
 	b.ResetTimer()
-	for range n {
+	before := cpu(b)
+	for i := range n {
 		wg.Go(func() {
-			const share = 64
 			for {
 				end := left.Add(-share)
 				if end <= -share {
 					return
 				}
-				for range min(share, share+end) {
-					if err := call(); err != nil {
+				for k := range min(share, share+end) {
+					timed := k%int64(sample) == 0 && len(took[i]) < 100_000
+					var from time.Time
+					if timed {
+						from = time.Now()
+					}
+					if err := call(i); err != nil {
 						b.Error(err)
 						return
+					}
+					if timed {
+						took[i] = append(took[i], time.Since(from))
 					}
 				}
 			}
@@ -50,11 +69,33 @@ func callers(b *testing.B, n int, call func() error) {
 	}
 	wg.Wait()
 	b.StopTimer()
+	b.ReportMetric(float64((cpu(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+	all := slices.Concat(took...)
+	slices.Sort(all)
+	b.ReportMetric(float64(b.N)*float64(ids)/b.Elapsed().Seconds(), "IDs/s")
+	b.ReportMetric(float64(all[len(all)/2].Nanoseconds()), "p50-ns")
+	b.ReportMetric(float64(all[len(all)*99/100].Nanoseconds()), "p99-ns")
 }
 
+// cpu returns the processor time that this process has had. On a machine that
+// others use it says more than the time that passed.
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkNext is single IDs from one client.
 func BenchmarkNext(b *testing.B) {
 	_, targets := cluster(b, 1)
 	for _, mode := range []client.Mode{client.Direct, client.Coalesce, client.Prefetch} {
+		sample := 1
+		if mode == client.Prefetch {
+			sample = 16
+		}
 		for _, n := range []int{1, 16, 64, 1000} {
 			b.Run(fmt.Sprintf("%v/callers=%d", mode, n), func(b *testing.B) {
 				c := dial(b, client.Options{Targets: targets, Mode: mode})
@@ -62,10 +103,51 @@ func BenchmarkNext(b *testing.B) {
 				if _, err := c.Next(ctx); err != nil {
 					b.Fatal(err)
 				}
-				b.ReportAllocs()
-				callers(b, n, func() error { _, err := c.Next(ctx); return err })
-				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "IDs/s")
+				callers(b, n, sample, 1, func(int) error { _, err := c.Next(ctx); return err })
 			})
 		}
 	}
+}
+
+// BenchmarkNextWithDeadline is what a context that can end costs.
+func BenchmarkNextWithDeadline(b *testing.B) {
+	_, targets := cluster(b, 1)
+	c := dial(b, client.Options{Targets: targets})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	if _, err := c.Next(ctx); err != nil {
+		b.Fatal(err)
+	}
+	callers(b, 64, 1, 1, func(int) error { _, err := c.Next(ctx); return err })
+}
+
+// BenchmarkBlock is blocks of one client from one node, and of three clients from
+// a node each. A sid's cap is 32.8 M IDs/s.
+func BenchmarkBlock(b *testing.B) {
+	for _, tc := range []struct{ nodes, size, callers int }{{1, 1000, 1}, {1, 1000, 16}, {1, 1000, 64}, {1, 100_000, 4}, {3, 100_000, 12}} {
+		b.Run(fmt.Sprintf("nodes=%d/size=%d/callers=%d", tc.nodes, tc.size, tc.callers), func(b *testing.B) {
+			_, targets := cluster(b, tc.nodes)
+			ctx := context.Background()
+			var clients []*client.Client
+			for _, target := range targets {
+				c := dial(b, client.Options{Targets: []string{target}, Timeout: time.Minute})
+				if _, err := c.Next(ctx); err != nil {
+					b.Fatal(err)
+				}
+				clients = append(clients, c)
+			}
+			callers(b, tc.callers, 1, tc.size, func(i int) error {
+				_, err := clients[i%len(clients)].Block(ctx, tc.size)
+				return err
+			})
+		})
+	}
+}
+
+// BenchmarkNextULID is wide IDs, with the random bits that they need.
+func BenchmarkNextULID(b *testing.B) {
+	_, targets := cluster(b, 1)
+	c := dial(b, client.Options{Targets: targets, Mode: client.Prefetch})
+	ctx := context.Background()
+	callers(b, 1, 16, 1, func(int) error { _, err := c.NextULID(ctx); return err })
 }

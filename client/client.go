@@ -66,6 +66,11 @@ func (c *Client) since() time.Duration { return time.Since(c.begun) }
 
 // Next returns one ID.
 func (c *Client) Next(ctx context.Context) (flake.ID, error) {
+	if c.prefetch != nil && ctx.Err() == nil {
+		if id, ok := c.prefetch.one(); ok {
+			return id, nil
+		}
+	}
 	b, err := c.take(ctx, 1)
 	return b.First, err
 }

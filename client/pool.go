@@ -395,17 +395,26 @@ func (e *endpoint) refused(r *Refusal) {
 	e.rest(min(wait, maxRefusedPenalty))
 }
 
-// failed leaves e alone for a while, since it did not answer. silent says that it
-// let an attempt time out; then the connection is not worth keeping either.
+// failed leaves e alone for a while, since it did not answer over conn. silent says
+// that it let an attempt time out; then the connection is not worth keeping either.
+// Requests that were under way when another failed say nothing new.
 func (e *endpoint) failed(conn *grpc.ClientConn, silent bool) {
 	e.failures.Add(1)
+	now, until := e.pool.since(), e.until.Load()
+	if time.Duration(until) > now || e.conn.Load() != conn {
+		return
+	}
 	first, last := firstPenalty, lastPenalty
 	if silent {
 		first, last = silentPenalty, lastSilentPenalty
-		_ = conn.Close() // watch opens another
 	}
-	wait := first << min(e.fails.Add(1)-1, 10)
-	e.rest(min(wait, last))
+	wait := min(first<<min(e.fails.Load(), 10), last)
+	if e.until.CompareAndSwap(until, int64(now+wait)) {
+		e.fails.Add(1)
+		if silent {
+			_ = conn.Close() // watch opens another
+		}
+	}
 }
 
 func (e *endpoint) rest(d time.Duration) { e.until.Store(int64(e.pool.since() + d)) }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/flakelease/allocator/flake"
 )
 
 // Sizes of prefetched blocks follow demand: a block that is used up sooner than
@@ -89,21 +91,27 @@ func (p *prefetcher) close() {
 	p.work.Wait()
 }
 
+// one takes one ID of cur, if it has one that is fresh. It has no loop: whoever is
+// too late has moved the cursor in vain, which harms nothing.
+func (p *prefetcher) one() (flake.ID, bool) {
+	s := p.cur.Load()
+	i := s.cursor.Add(1) - 1
+	if i >= int64(s.block.Count) {
+		return 0, false
+	}
+	if p.c.since() >= s.fresh {
+		p.c.stats.stale.Add(1)
+		return 0, false
+	}
+	if i == s.half {
+		p.ahead(s)
+	}
+	return s.block.First + flake.ID(i*s.block.Stride), true
+}
+
 // take returns n IDs that are next to each other.
 func (p *prefetcher) take(ctx context.Context, n int) (Block, error) {
-	s := p.cur.Load()
-	if n == 1 { // no loop: whoever is too late has added in vain, which harms nothing
-		i := s.cursor.Add(1) - 1
-		if i < int64(s.block.Count) {
-			if p.c.since() < s.fresh {
-				if i == s.half {
-					p.ahead(s)
-				}
-				return s.block.part(int(i), 1), nil
-			}
-			p.c.stats.stale.Add(1)
-		}
-	} else if b, ok := p.from(s, n); ok {
+	if b, ok := p.from(p.cur.Load(), n); ok {
 		return b, nil
 	}
 	return p.slow(ctx, n)
