@@ -105,7 +105,11 @@ func (d *Daemon) securityReport() metrics.Security {
 	var r metrics.Security
 	for _, name := range metrics.Doors {
 		if door := d.security.doors[name]; door != nil {
-			r.Doors = append(r.Doors, metrics.Door{Name: name, Open: door.open.Load(), Refused: door.refused.Load()})
+			refused := door.refused.Load()
+			if name == "resp" && d.resp != nil {
+				refused = d.resp.Refused()
+			}
+			r.Doors = append(r.Doors, metrics.Door{Name: name, Open: door.open.Load(), Refused: refused})
 		}
 	}
 	if t := d.security.tls; t != nil {

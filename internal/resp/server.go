@@ -262,6 +262,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// Refused returns how many connections were turned away for want of room.
+func (s *Server) Refused() int64 { return s.refused.Load() }
+
 // Connections returns how many connections are open.
 func (s *Server) Connections() int {
 	s.mu.Lock()
