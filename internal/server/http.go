@@ -64,7 +64,7 @@ type route struct {
 func (s *Server) routes() []route {
 	other := need{open: true, surface: HTTPOther}
 	return []route{
-		{"POST /v1/ids", need{scope: access.Issue, surface: HTTPIDs}, s.serveIDs},
+		{http.MethodPost + " " + idsPath, need{scope: access.Issue, surface: HTTPIDs}, s.serveIDs},
 		{"/v1/ids", other, s.notAllowed(http.MethodPost, "IDs are made by POST, since an answer must never come from a cache: curl -X POST '%s/v1/ids?count=1'")},
 		{"GET /v1/ids/{id}", need{scope: access.Read, surface: HTTPDecode}, s.serveDecode},
 		{"/v1/ids/{id}", other, s.notAllowed("GET, HEAD", "Decode an ID with GET: curl '%s/v1/ids/ID'")},
@@ -76,14 +76,29 @@ func (s *Server) routes() []route {
 	}
 }
 
+// idsPath is where IDs are issued.
+const idsPath = "/v1/ids"
+
 // HTTP returns the handler of the public API.
 func (s *Server) HTTP() http.Handler {
 	mux := http.NewServeMux()
+	var issue http.HandlerFunc
 	for _, r := range s.routes() {
-		mux.HandleFunc(r.pattern, s.guarded(r.need, r.handler))
+		h := s.guarded(r.need, r.handler)
+		mux.HandleFunc(r.pattern, h)
+		if r.pattern == http.MethodPost+" "+idsPath {
+			issue = h
+		}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["X-Content-Type-Options"] = noSniff
+		// Nearly all requests are these, and looking for their route would cost
+		// half as much as answering them. What is written otherwise, such as an
+		// escaped path, is for the mux to judge.
+		if r.Method == http.MethodPost && r.URL.Path == idsPath && r.URL.RawPath == "" {
+			issue(w, r)
+			return
+		}
 		mux.ServeHTTP(w, r)
 	})
 }
