@@ -13,8 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"runtime/debug"
+	"runtime/pprof"
 	"strings"
 	"syscall"
 	"time"
@@ -34,13 +36,14 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	serve := flag.String("serve", "", "be a server that others are measured beside: tcp, http, grpc or etcd")
+	serve := flag.String("serve", "", "be a server that others are measured beside: tcp, http, http-limits, grpc or etcd")
 	addr := flag.String("addr", "", "where to serve")
 	binary := flag.String("allocator", "", "the allocator binary to measure")
 	out := flag.String("o", "", "file to write the report to; empty: stdout")
 	rounds := flag.Int("rounds", 5, "how often each service is measured")
 	slice := flag.Duration("slice", time.Second, "how long a service is measured in a round")
-	only := flag.String("only", "", "measure only cases whose group and name have this in them")
+	only := flag.String("only", "", "measure only cases whose group and name this regular expression finds")
+	profile := flag.String("cpuprofile", "", "file to write a processor profile of the client to")
 	flag.Parse()
 	if *serve != "" {
 		return services.Serve(*serve, *addr)
@@ -49,11 +52,26 @@ func run(ctx context.Context) error {
 		flag.Usage()
 		return errors.New("-allocator is required")
 	}
-	r := report{began: time.Now(), rounds: *rounds, slice: *slice, load: loadAverage()}
-	if err := r.services(ctx, *binary, *only); err != nil {
+	which, err := regexp.Compile(*only)
+	if err != nil {
 		return err
 	}
-	r.inProcess(*only)
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	r := report{began: time.Now(), rounds: *rounds, slice: *slice, load: loadAverage()}
+	if err := r.services(ctx, *binary, which); err != nil {
+		return err
+	}
+	r.inProcess(which)
 	if *out == "" {
 		r.write(os.Stdout)
 		return nil
@@ -74,14 +92,14 @@ type report struct {
 	times    bench.Times
 }
 
-func (r *report) services(ctx context.Context, binary, only string) error {
+func (r *report) services(ctx context.Context, binary string, only *regexp.Regexp) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	var cases []services.Case
 	for _, c := range services.Cases() {
-		if strings.Contains(c.ID(), only) {
+		if only.MatchString(c.ID()) {
 			cases = append(cases, c)
 		}
 	}
@@ -107,10 +125,10 @@ func (r *report) services(ctx context.Context, binary, only string) error {
 // rounds of the cases in process: they are short, so that many hit a quiet moment.
 const quickRounds, quickSlice = 100, 2 * time.Millisecond
 
-func (r *report) inProcess(only string) {
+func (r *report) inProcess(only *regexp.Regexp) {
 	var cases []bench.Case
 	for _, c := range bench.Cases() {
-		if strings.Contains(c.Group, only) {
+		if only.MatchString(c.Group + ": " + c.Library) {
 			cases = append(cases, c)
 		}
 	}

@@ -139,6 +139,8 @@ func Cases() []Case {
 			Open: each(func(w *World, _ int) (Caller, error) { return respCaller(w.Redis, 1, 1, "INCR", "id") })},
 		{Group: Single, Name: "an empty handler, net/http", Callers: conns, Servers: peer("http"),
 			Open: each(func(w *World, _ int) (Caller, error) { return httpCaller(w.Peer["http"], 1) })},
+		{Group: Single, Name: "an empty handler, net/http, with our limits on time", Callers: conns, Servers: peer("http-limits"),
+			Open: each(func(w *World, _ int) (Caller, error) { return httpCaller(w.Peer["http-limits"], 1) })},
 		{Group: Single, Name: "this, HTTP", Ours: true, Mode: draw, Callers: conns, Servers: grpcNodes(1),
 			Open: each(func(w *World, _ int) (Caller, error) { return httpCaller(w.Node[0].HTTP, 1) })},
 		{Group: Single, Name: "an empty handler, grpc-go stream", Callers: conns, Servers: peer("grpc"),

@@ -3,6 +3,7 @@ package services
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -14,10 +15,11 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/server"
 )
 
 // Serve runs a server at addr until the process is told to end: one that does
-// nothing, of kind tcp, http or grpc, or an etcd of one member.
+// nothing, of kind tcp, http, http-limits or grpc, or an etcd of one member.
 func Serve(kind, addr string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -34,6 +36,8 @@ func Serve(kind, addr string) error {
 		err = echo(l)
 	case "http":
 		err = (&http.Server{Handler: http.HandlerFunc(nothing)}).Serve(l)
+	case "http-limits":
+		err = server.NewHTTPServer(http.HandlerFunc(nothing), slog.New(slog.DiscardHandler)).Serve(l)
 	case "grpc":
 		g := grpc.NewServer()
 		pb.RegisterAllocatorServiceServer(g, newIdle())

@@ -64,7 +64,7 @@ func Start(ctx context.Context, binary, self string) (w *World, err error) {
 	if err := os.Chmod(w.dir, 0o755); err != nil { // PostgreSQL runs as another user
 		return w, err
 	}
-	for _, kind := range []string{"tcp", "http", "grpc"} {
+	for _, kind := range []string{"tcp", "http", "http-limits", "grpc"} {
 		addr := freeAddr()
 		if err := w.start(ctx, addr, nil, self, "-serve", kind, "-addr", addr); err != nil {
 			return w, err
