@@ -36,7 +36,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	serve := flag.String("serve", "", "be a server that others are measured beside: tcp, http, http-limits, grpc or etcd")
+	serve := flag.String("serve", "", "be a server that others are measured beside: tcp, epoll, http, http-limits, grpc or etcd")
 	addr := flag.String("addr", "", "where to serve")
 	binary := flag.String("allocator", "", "the allocator binary to measure")
 	out := flag.String("o", "", "file to write the report to; empty: stdout")

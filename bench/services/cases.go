@@ -113,6 +113,7 @@ func optional(addr func(*World) string) func(*World) []string {
 
 var (
 	redis    = optional(func(w *World) string { return w.Redis })
+	epoll    = optional(func(w *World) string { return w.Peer["epoll"] })
 	postgres = optional(func(w *World) string { return w.Postgres })
 	respDoor = optional(func(w *World) string {
 		if w.Node[0].RESP == "" {
@@ -131,6 +132,8 @@ const (
 func Cases() []Case {
 	const conns, pipe = 64, 16
 	list := []Case{
+		{Group: Single, Name: "an echo by epoll, one thread (floor)", Callers: conns, Servers: epoll,
+			Open: each(func(w *World, _ int) (Caller, error) { return tcpCaller(w.Peer["epoll"], 1) })},
 		{Group: Single, Name: "an echo over TCP, Go (floor)", Callers: conns, Servers: peer("tcp"),
 			Open: each(func(w *World, _ int) (Caller, error) { return tcpCaller(w.Peer["tcp"], 1) })},
 		{Group: Single, Name: "this, RESP", Ours: true, Mode: draw, Callers: conns, Servers: respDoor,
@@ -162,6 +165,8 @@ func Cases() []Case {
 		{Group: Single, Name: "etcd transaction, one counter", Callers: conns, Servers: func(w *World) []string { return []string{w.Etcd} },
 			Open: openEtcd(etcdSharedCounter)},
 
+		{Group: Pipelined, Name: "an echo by epoll, one thread (floor)", Callers: conns, PerOp: pipe, Servers: epoll,
+			Open: each(func(w *World, _ int) (Caller, error) { return tcpCaller(w.Peer["epoll"], pipe) })},
 		{Group: Pipelined, Name: "an echo over TCP, Go (floor)", Callers: conns, PerOp: pipe, Servers: peer("tcp"),
 			Open: each(func(w *World, _ int) (Caller, error) { return tcpCaller(w.Peer["tcp"], pipe) })},
 		{Group: Pipelined, Name: "this, RESP", Ours: true, Mode: sustained, Callers: conns, PerOp: pipe, Servers: respDoor,

@@ -19,7 +19,7 @@ import (
 )
 
 // Serve runs a server at addr until the process is told to end: one that does
-// nothing, of kind tcp, http, http-limits or grpc, or an etcd of one member.
+// nothing, of kind tcp, epoll, http, http-limits or grpc, or an etcd of one member.
 func Serve(kind, addr string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -30,10 +30,17 @@ func Serve(kind, addr string) error {
 	if err != nil {
 		return err
 	}
-	context.AfterFunc(ctx, func() { _ = l.Close() })
+	context.AfterFunc(ctx, func() {
+		_ = l.Close()
+		if kind == "epoll" { // which waits for the kernel, and not for l
+			os.Exit(0)
+		}
+	})
 	switch kind {
 	case "tcp":
 		err = echo(l)
+	case "epoll":
+		err = echoEpoll(l.(*net.TCPListener))
 	case "http":
 		err = (&http.Server{Handler: http.HandlerFunc(nothing)}).Serve(l)
 	case "http-limits":

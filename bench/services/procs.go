@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -64,7 +65,11 @@ func Start(ctx context.Context, binary, self string) (w *World, err error) {
 	if err := os.Chmod(w.dir, 0o755); err != nil { // PostgreSQL runs as another user
 		return w, err
 	}
-	for _, kind := range []string{"tcp", "http", "http-limits", "grpc"} {
+	kinds := []string{"tcp", "http", "http-limits", "grpc"}
+	if runtime.GOOS == "linux" {
+		kinds = append(kinds, "epoll")
+	}
+	for _, kind := range kinds {
 		addr := freeAddr()
 		if err := w.start(ctx, addr, nil, self, "-serve", kind, "-addr", addr); err != nil {
 			return w, err

@@ -16,7 +16,7 @@ func sdkCases() []Case {
 	return []Case{
 		{Group: SDK, Name: "this, direct, 64", Ours: true, Mode: draw, Callers: 64, Servers: grpcNodes(1), Open: openSDK(client.Direct)},
 		{Group: SDK, Name: "this, coalesced, 64", Ours: true, Mode: sustained, Callers: 64, Servers: grpcNodes(1), Open: openSDK(client.Coalesce)},
-		{Group: SDK, Name: "this, coalesced, 1,000", Ours: true, Mode: sustained, Callers: 1000, Servers: grpcNodes(1), Open: openSDK(client.Coalesce)},
+		{Group: SDK, Name: "this, coalesced, 1,000", Ours: true, Mode: sustained, Callers: 1000, Every: 8, Servers: grpcNodes(1), Open: openSDK(client.Coalesce)},
 		{Group: SDK, Name: "this, prefetched, 1", Ours: true, Mode: sustained, Callers: 1, PerOp: atOnce, Servers: grpcNodes(1), Open: openSDK(client.Prefetch)},
 		{Group: SDK, Name: "this, prefetched, 2", Ours: true, Mode: sustained, Callers: 2, PerOp: atOnce, Servers: grpcNodes(1), Open: openSDK(client.Prefetch)},
 	}

@@ -32,10 +32,11 @@ func TestClients(t *testing.T) {
 			}
 		}
 	}
-	tcp, http, grpc := serve("tcp"), serve("http"), serve("grpc")
+	tcp, http, limits, grpc := serve("tcp"), serve("http"), serve("http-limits"), serve("grpc")
 	for name, open := range map[string]func() (Caller, error){
 		"tcp 4":     func() (Caller, error) { return tcpCaller(tcp, 4) },
 		"http 4":    func() (Caller, error) { return httpCaller(http, 4) },
+		"limits 4":  func() (Caller, error) { return httpCaller(limits, 4) },
 		"unary 4":   func() (Caller, error) { return unaryCaller(grpc, 4) },
 		"stream 4":  func() (Caller, error) { return streamCaller(grpc, 4, 1) },
 		"stream, 4": func() (Caller, error) { return streamCaller(grpc, 1, 4) },
