@@ -64,8 +64,8 @@ func (t Times) Tables(w io.Writer) {
 		}
 		lo, mid, hi := spread(t.Took[i])
 		ratio := "–"
-		if !strings.HasPrefix(c.Library, Ours) {
-			ratio = fmt.Sprintf("%.2f", least(t.Took[t.ours(group)])/least(t.Took[i]))
+		if at := t.ours(group); at >= 0 && !strings.HasPrefix(c.Library, Ours) {
+			ratio = fmt.Sprintf("%.2f", least(t.Took[at])/least(t.Took[i]))
 		}
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", c.Library, nanos(lo), nanos(mid), nanos(hi), ratio)
 	}

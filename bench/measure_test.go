@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -14,5 +15,25 @@ func TestSpreadAndDivide(t *testing.T) {
 	}
 	if n := calibrate(func(n int) { time.Sleep(time.Duration(n) * time.Millisecond) }, 20*time.Millisecond); n < 1 || n > 20 {
 		t.Errorf("calibrate: %d operations of a millisecond or more fill 20", n)
+	}
+}
+
+// TestReportOfSome: a choice of cases without one of ours is shown all the same.
+func TestReportOfSome(t *testing.T) {
+	var some []Case
+	for _, c := range Cases() {
+		if c.Library == "rs/xid" {
+			some = append(some, c)
+		}
+	}
+	times := Measure(some, 2, time.Microsecond)
+	var b strings.Builder
+	times.Tables(&b)
+	times.GoalRows(&b)
+	if got := strings.Count(b.String(), "| rs/xid | "); got != len(some) || len(some) < 3 {
+		t.Errorf("%d rows of %d cases:\n%s", got, len(some), b.String())
+	}
+	if got := strings.Count(b.String(), "not measured"); got != len(Goals) {
+		t.Errorf("%d goals not measured, of %d", got, len(Goals))
 	}
 }
