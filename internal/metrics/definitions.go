@@ -87,7 +87,7 @@ var definitions = []Definition{
 	{idsIssued, "counter", nil, "IDs issued by this node."},
 	{requests, "counter", []string{"surface", "code"}, "Requests answered, by surface and by OK, CANCELED, NOT_FOUND or the reason of the refusal."},
 	{refusals, "counter", []string{"reason"}, "Requests refused, by reason; a refusal issued nothing and changed nothing."},
-	{issueLatency, "histogram", []string{"surface"}, "Time from reading a request to having its answer, waits for the clock included, in seconds."},
+	{issueLatency, "histogram", []string{"surface"}, "Time from reading a request to having its answer, waits for the clock included, in seconds; pipelined requests that share a block count once."},
 	{ready, "gauge", nil, "1 if a request for an ID would be served now, else 0."},
 	{lead, "gauge", nil, "How far the latest ID runs ahead of the node's clock, in seconds; 0 if it does not."},
 	{windowRemaining, "gauge", nil, "Time until the reserved window is used up if etcd confirms no more, in seconds; 0 without a window."},

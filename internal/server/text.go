@@ -91,17 +91,15 @@ func (s *Server) SelfJSON() ([]byte, error) { return json.Marshal(s.self(s.node.
 func (s *Server) Began() clock.Mono { return s.began() }
 
 // Done counts n requests that began together and ended as err says: nil, a
-// *node.Refusal, or that the caller has left.
+// *node.Refusal, or that the caller has left. Their time is observed once: it was
+// one piece of work, and to note it for each would take longer than the work.
 func (s *Server) Done(on Surface, n int, err error, began clock.Mono) {
 	outcome := outcomeOf(err)
 	s.stats.addN(on, outcome, int64(n))
 	if s.cfg.Observe == nil {
 		return
 	}
-	took, name := s.clock.Now().Mono.Sub(began), on.String()
-	for range n {
-		s.cfg.Observe(name, took)
-	}
+	s.cfg.Observe(on.String(), s.clock.Now().Mono.Sub(began))
 }
 
 // NoCommand counts a request that asks for nothing we have.
