@@ -74,7 +74,7 @@ func oneHome(g graph) (out []breach) {
 
 // forTests are packages that only tests, and each other, may import.
 var forTests = []string{"internal/sim", "internal/lease/leasetest", "internal/archtest", "internal/cluster/clustertest",
-	"internal/netsim", "internal/etcdsim", "internal/certs/certstest", "internal/maelstrom/maelstromtest"}
+	"internal/netsim", "internal/etcdsim", "internal/scale", "internal/certs/certstest", "internal/maelstrom/maelstromtest"}
 
 func testsOnly(g graph) (out []breach) {
 	for _, path := range g.paths() {

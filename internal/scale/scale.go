@@ -1,0 +1,195 @@
+package scale
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Rates are of one node, a second. Bytes are without the headers of IP, TCP, UDP
+// and without encryption.
+type Rates struct {
+	Writes     float64 // transactions that put something
+	Loads      float64 // lists of the whole space
+	KeepAlives float64
+	SentBytes  float64 // to etcd
+	ReadBytes  float64 // from etcd
+
+	GossipPackets float64 // sent
+	GossipBytes   float64 // sent, in packets and streams
+}
+
+// Start is what one node needed when all started at once.
+type Start struct {
+	Seconds   float64 // until the last one was ready, with an etcd that answers at once
+	Loads     float64 // lists, and reads of one sid
+	Writes    float64 // attempts to take a sid, and the registration
+	ReadBytes float64
+}
+
+// Measured is a cluster of whole nodes in virtual time.
+type Measured struct {
+	Nodes       int
+	Start       Start
+	Calm        Rates
+	Confirmed   int // nodes whose clock a majority confirmed at the end of the calm
+	Restarts    int // nodes restarted, one after the other
+	Pause       float64
+	Rolling     Rates // meanwhile
+	Dropped     int   // packets of gossip that found a queue full
+	HeapKB      float64
+	Goroutines  float64
+	RealSeconds float64 // that it took to simulate
+}
+
+// Plan is what a cluster is set up like.
+type Plan struct {
+	Nodes       int
+	Layout      flake.Layout
+	ExtendEvery time.Duration
+	KeepAlive   time.Duration
+	ReloadEvery time.Duration
+}
+
+// Default returns the plan of n nodes with default settings in layout fleet.
+func Default(n int) Plan {
+	l := config.Default().Lease
+	return Plan{Nodes: n, Layout: flake.Fleet, ExtendEvery: l.ExtendEvery, KeepAlive: l.KeepAlive, ReloadEvery: l.ReloadEvery}
+}
+
+// Sizes on the wire, in bytes. Those of records follow from what is stored; the
+// rest was fitted to measured.json, and TestCalculation holds all to it.
+const (
+	kvExtra        = 22  // of a key and value in an answer: revisions, lease, lengths
+	answer         = 100 // of an answer beside its records: header, HTTP/2 frames
+	question       = 60  // of a request beside its records
+	keepAliveSent  = 320 // a stream of its own, opened and closed
+	keepAliveRead  = 85
+	loadSent       = 220
+	echo           = 105.5 // a ping or a pong, on the average
+	probe          = 76    // a probe of memberlist's, or its answer
+	pushPullMember = 142   // of a member in memberlist's exchange of all state
+)
+
+// sample are records as a cluster of about a hundred nodes has them.
+var sample = struct{ space, era, holder, window, node int }{
+	space:  kv("config", lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: aUUID}),
+	era:    kv("era", lease.Era{Number: 1, Cluster: 1 << 63}),
+	holder: kv("holder/100", lease.Holder{Instance: aUUID, Node: aNode}),
+	window: kv("window/100", lease.Window{Era: 1, Term: 1, Instance: aUUID, Node: aNode, Nonce: "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+		Base: aTime, Ceil: aTime, State: lease.Active, Wall: aTime}),
+	node: kv("node/"+aUUID, lease.Registration{Instance: aUUID, Node: aNode, Version: "v1.0.0",
+		GRPC: "host100:9000", HTTP: "host100:8080", Gossip: "10.0.0.100:7946"}),
+}
+
+const (
+	aUUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+	aNode = "allocator-100"
+	aTime = 1_800_000_000_000
+)
+
+func kv[T any](key string, record T) int {
+	return len("/allocator/default/") + len(key) + len(lease.Encode(record)) + kvExtra
+}
+
+// load returns the size of a list of the space.
+func (p Plan) load() float64 {
+	return float64(answer + sample.space + sample.era + p.Nodes*(sample.holder+sample.window+sample.node))
+}
+
+// loadEvery returns the mean time between two lists that nothing asks for: up to a
+// fifth is added at random.
+func (p Plan) loadEvery() float64 { return 1.1 * p.ReloadEvery.Seconds() }
+
+// voters returns how many peers a node compares its clock with; clock.Electorate
+// is the rule.
+func (p Plan) voters() int {
+	var members []clock.Member
+	for i := range p.Nodes {
+		members = append(members, clock.Member{Name: fmt.Sprint(i), Instance: fmt.Sprint(i)})
+	}
+	return len(clock.Electorate("0", members))
+}
+
+// pushPullEvery returns how often memberlist exchanges all state with another
+// member: each 30 s up to 32 members, and less often with each doubling.
+func (p Plan) pushPullEvery() float64 {
+	return 30 * math.Max(1, math.Ceil(math.Log2(float64(p.Nodes))-5)+1)
+}
+
+// Calm returns what a node costs while nobody comes or goes.
+func (p Plan) Calm() Rates { return p.at(1 / p.loadEvery()) }
+
+// at returns what a node costs that lists the space so many times a second.
+func (p Plan) at(loads float64) Rates {
+	r := Rates{Writes: 1 / p.ExtendEvery.Seconds(), KeepAlives: 1 / p.KeepAlive.Seconds(), Loads: loads}
+	all := sample.space + sample.era + sample.window // an extension compares these, and is answered with them and the holder
+	r.SentBytes = r.Writes*float64(question+all+sample.window+sample.window/2) + r.KeepAlives*keepAliveSent + loads*loadSent
+	r.ReadBytes = r.Writes*float64(answer+all+sample.holder) + r.KeepAlives*keepAliveRead + loads*p.load()
+	voters := float64(p.voters())
+	r.GossipPackets = voters + 2 // each peer is asked every 2 s, and asks; a probe a second
+	r.GossipBytes = voters*echo + 2*probe + 2*float64(p.Nodes)*pushPullMember/p.pushPullEvery()
+	return r
+}
+
+// changes is how many watched keys a restart changes: the holder and the
+// registration go, and come.
+const changes = 4
+
+// Rolling returns what a node costs while one node after the other is restarted,
+// perSecond of them. Gossip is as in the calm: what a newcomer is told is his own
+// cost.
+//
+// Each holder lists the space after a change, at a random moment within a spread
+// that grows with the layout, and for every later change it draws another: so
+// after t seconds of c changes each it has not with probability
+// exp(−c·t²/2·spread), and the mean is √(π·spread/2c).
+func (p Plan) Rolling(perSecond float64) Rates {
+	spread := (62500 * time.Microsecond).Seconds() * float64(p.Layout.Holders())
+	mean := math.Sqrt(math.Pi * spread / (2 * changes * perSecond))
+	return p.at(math.Max(1/mean, 1/p.loadEvery()))
+}
+
+// Differences holds a measured cluster against the calculation, and returns what
+// does not agree.
+func Differences(m Measured) (out []string) {
+	p := Default(m.Nodes)
+	compare := func(what string, got, want, most float64) {
+		if math.Abs(got-want) > most*want {
+			out = append(out, fmt.Sprintf("%d nodes: %s: measured %.4g, calculated %.4g", m.Nodes, what, got, want))
+		}
+	}
+	c := p.Calm()
+	compare("writes", m.Calm.Writes, c.Writes, 0.05)
+	compare("keepalives", m.Calm.KeepAlives, c.KeepAlives, 0.05)
+	compare("lists", m.Calm.Loads, c.Loads, 0.15) // some 4 of a node in 2 minutes
+	compare("bytes sent to etcd", m.Calm.SentBytes, c.SentBytes, 0.1)
+	compare("bytes read from etcd", m.Calm.ReadBytes, c.ReadBytes, 0.15)
+	compare("packets of gossip", m.Calm.GossipPackets, c.GossipPackets, 0.05)
+	compare("bytes of gossip", m.Calm.GossipBytes, c.GossipBytes, 0.15)
+	if m.Restarts >= 32 { // among fewer, what the restarted node itself lists counts
+		r := p.Rolling(1 / m.Pause)
+		compare("lists in a rolling restart", m.Rolling.Loads, r.Loads, 0.25)
+		compare("bytes read in a rolling restart", m.Rolling.ReadBytes, r.ReadBytes, 0.25)
+	}
+	if m.Confirmed != m.Nodes {
+		out = append(out, fmt.Sprintf("%d nodes: %d are confirmed", m.Nodes, m.Confirmed))
+	}
+	if m.Start.Loads > 4.5 || m.Start.Writes > 4.5 {
+		out = append(out, fmt.Sprintf("%d nodes start at once: %.1f lists and %.1f writes each: do they all ask for one sid?", m.Nodes, m.Start.Loads, m.Start.Writes))
+	}
+	return out
+}
+
+// viewBytes is what a node has in memory of each holder, in bytes; TestViewMemory
+// holds it to what is so.
+const viewBytes = 1050
+
+// ViewMB returns what a list of the space takes in memory, in MB. A node has one,
+// and another while it takes the next.
+func (p Plan) ViewMB() float64 { return float64(p.Nodes) * viewBytes / 1e6 }
