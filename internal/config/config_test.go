@@ -88,7 +88,7 @@ func TestUnknownKeys(t *testing.T) {
 		{name: "empty file", file: "\n"},
 		{name: "misspelt variable", env: []string{"ALLOCATOR_LEASE_TTTL=1s"}, want: "did you mean ALLOCATOR_LEASE_TTL?"},
 		{name: "another program's", env: []string{"ALLOCATORS_X=1", "LEASE_WINDOW=x"}},
-		{name: "client's own", env: []string{"ALLOCATOR_ADDR=x:1", "ALLOCATOR_CONFIG=/x"}},
+		{name: "client's own", env: []string{"ALLOCATOR_ADDR=x:1", "ALLOCATOR_CONFIG=/x", "ALLOCATOR_TOKEN=x"}},
 		{name: "service links", env: []string{
 			"ALLOCATOR_PORT=tcp://10.0.0.1:9000", "ALLOCATOR_PORT_9000_TCP=x", "ALLOCATOR_PORT_9000_TCP_ADDR=x",
 			"ALLOCATOR_SERVICE_HOST=x", "ALLOCATOR_SERVICE_PORT_GRPC=x", "ALLOCATOR_HEADLESS_SERVICE_HOST=x",
