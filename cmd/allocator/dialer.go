@@ -24,6 +24,7 @@ import (
 // which token.
 type dialer struct {
 	tls   *certs.Client // nil: in clear
+	cert  bool          // and it shows a certificate
 	token string        // "": none
 	opts  []grpc.DialOption
 }
@@ -57,6 +58,7 @@ func (a *app) dialFlags(cmd *cobra.Command) func() (dialer, error) {
 			if d.tls, err = certs.NewClient("tls", files, tls.VersionTLS13, slog.New(slog.DiscardHandler)); err != nil {
 				return d, usage("--ca, --cert, --key: %w", err)
 			}
+			d.cert = *cert != ""
 			d.opts = []grpc.DialOption{grpc.WithTransportCredentials(d.tls.Credentials())}
 		}
 		token, err := a.token(*tokenFile)
@@ -130,8 +132,19 @@ func (d dialer) hint(message string) string {
 		return "\nDoes the node speak TLS? Then give --ca with the file of its authority, or --ca system."
 	case d.tls != nil && strings.Contains(message, "first record does not look like a TLS handshake"):
 		return "\nThe node does not speak TLS: leave --ca away."
-	case d.tls != nil && (strings.Contains(message, "certificate required") || strings.Contains(message, "bad certificate")):
-		return "\nThe node asks for a certificate of an authority it knows: give --cert and --key."
+	case d.tls == nil:
+		return ""
+	}
+	// In TLS 1.3 a client learns that its certificate does not do when it has begun
+	// to speak: as an alert, or as a connection that breaks under it.
+	for _, sign := range []string{"certificate required", "bad certificate", "unknown certificate authority", "broken pipe", "connection reset", "EOF"} {
+		switch {
+		case !strings.Contains(message, sign):
+		case d.cert:
+			return "\nDoes the node know the authority of the certificate in --cert, and is that still good?"
+		default:
+			return "\nDoes the node ask for a certificate? Then give --cert and --key."
+		}
 	}
 	return ""
 }
