@@ -227,7 +227,7 @@ func (r *runner) foundBroken(err error) {
 }
 
 // clients returns who asks: on each node five that are pinned to it (two, if nodes are
-// many), and six that fail over, four of them with an order of their own.
+// many), and eight that fail over, six of them with an order of their own.
 func (r *runner) clients() (out []load.Client) {
 	scale := time.Duration(1)
 	if r.opts.lasts > 10*time.Minute {
@@ -258,6 +258,7 @@ func (r *runner) clients() (out []load.Client) {
 			load.Client{Via: load.Unary, Counts: []int{1, 50, 10_000}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("grpc-%d", i)},
 			load.Client{Via: load.HTTP, Counts: []int{1, 20}, Nodes: nodes, Every: ms(60), Session: fmt.Sprintf("http-%d", i)},
 			load.Client{Via: load.Stream, Counts: []int{1, 5000}, Nodes: nodes, Every: ms(50)},
+			load.Client{Via: load.SDK, Counts: []int{1, 1, 1, 500}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("sdk-%d", i)},
 		)
 	}
 	return out

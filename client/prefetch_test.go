@@ -65,7 +65,11 @@ func TestPrefetchedIDsAreFresh(t *testing.T) {
 				from := time.Now()
 				var b client.Block
 				err := w.call(func() (_ client.Block, err error) {
-					b, err = c.Block(t.Context(), 1+rnd.IntN(3))
+					if rnd.IntN(2) == 0 {
+						b, err = one(c.Next(t.Context()))
+					} else {
+						b, err = c.Block(t.Context(), 1+rnd.IntN(3))
+					}
 					return b, err
 				})
 				if err != nil {

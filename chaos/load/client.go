@@ -4,7 +4,7 @@
 // A client is pinned to one node, or fails over to the next when it is refused;
 // it may carry order from call to call. What a client finds broken by itself (an
 // answer of the wrong size, or not in one block) is told to Load.Broken at once.
-// There is no client library yet, so that none is among the clients.
+// The Go SDK is one of the kinds; it chooses the node by itself.
 package load
 
 import (
@@ -33,6 +33,7 @@ const (
 	Unary  = "grpc"
 	Stream = "stream"
 	HTTP   = "http"
+	SDK    = "sdk" // package client, which is given all nodes and always carries order
 )
 
 // Client says how one client behaves.
@@ -78,6 +79,10 @@ var errContract = errors.New("broken contract")
 // Run asks until ctx ends. The call in hand is finished, so that every call in
 // the history has its end.
 func (l *Load) Run(ctx context.Context, number int, c Client) {
+	if c.Via == SDK {
+		l.runSDK(ctx, number, c)
+		return
+	}
 	askers := make([]asker, len(c.Nodes))
 	for i, n := range c.Nodes {
 		askers[i] = l.asker(c.Via, n)
@@ -105,11 +110,16 @@ func (l *Load) Run(ctx context.Context, number int, c Client) {
 				pause = afterFailure
 			}
 		}
-		if pause > 0 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
+		rest(ctx, pause)
+	}
+}
+
+// rest waits for d, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	if d > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
 		}
 	}
 }

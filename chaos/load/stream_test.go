@@ -27,7 +27,8 @@ func (s *streams) AllocateStream(stream allocatorv1.AllocatorService_AllocateStr
 			return err
 		}
 		if err := stream.Send(&allocatorv1.AllocateStreamResponse{Sequence: req.GetSequence(), Result: &allocatorv1.AllocateStreamResponse_Response{
-			Response: &allocatorv1.AllocateResponse{First: int64(first + 32*n), Count: req.GetRequest().GetCount(), Stride: 32}}}); err != nil {
+			Response: &allocatorv1.AllocateResponse{First: int64(first + 32*n), Count: req.GetRequest().GetCount(), Stride: 32,
+				Node: "n2", Layout: allocatorv1.Layout_LAYOUT_SCALABLE, EpochUnixMs: flake.DefaultEpoch}}}); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,7 @@ type Op struct {
 	Node    string        // the node that is meant, by name
 	Run     string        // one process of it from start to end; "" where it is not known
 	Session string        // calls of one session name the ID before as After; "" is none
-	Via     string        // how it was asked: grpc, stream, http
+	Via     string        // how it was asked: grpc, stream, http, sdk
 	Reason  string        // of fail and info
 	Retry   time.Duration // what a refusal said; whole milliseconds
 	Block   Block         // of an ok; of an invoke only Count
