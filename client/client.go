@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,7 +94,7 @@ func (c *Client) NextN(ctx context.Context, dst []flake.ID) error {
 // the error is a *Refusal with InvalidCount.
 func (c *Client) Block(ctx context.Context, n int) (Block, error) {
 	if n < 1 || n > maxBlock {
-		return Block{}, &Refusal{Reason: InvalidCount, Node: "client", Message: "ask for 1 to 1,000,000 IDs at a time"}
+		return Block{}, &Refusal{Reason: InvalidCount, Message: fmt.Sprintf("count is %d: ask for 1 to %d", n, maxBlock)}
 	}
 	return c.take(ctx, n)
 }

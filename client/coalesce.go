@@ -194,9 +194,9 @@ func (co *coalescer) flush() {
 			return
 		}
 		b.after = co.c.after()
-		seq := s.push(b)
+		seq, n, after := s.push(b), b.want, b.after
 		co.mu.Unlock()
-		s.ask(seq, b.want, b.after) // if it fails, so does the answer
+		s.ask(seq, n, after) // if it fails, so does the answer
 	}
 }
 
@@ -263,7 +263,7 @@ func (co *coalescer) answered(s *stream) {
 func (co *coalescer) refused(s *stream, b *batch, err error) {
 	r := (*Refusal)(nil)
 	if errors.As(err, &r) && r.Reason.callersFault() {
-		if limit := limitOf(r); r.Reason == InvalidCount && b.callers > 1 && limit > 0 {
+		if limit := limitOf(r); r.Reason == InvalidCount && b.callers > 1 && 0 < limit && limit < b.want {
 			co.limit = limit
 			err = errRejoin
 		}
@@ -273,7 +273,7 @@ func (co *coalescer) refused(s *stream, b *batch, err error) {
 	if r != nil {
 		s.e.refused(r)
 	} else {
-		s.e.failed(s.e.conn.Load(), false)
+		s.e.failed(s.conn, false)
 	}
 	co.retire(s)
 	co.again(b, err)

@@ -66,7 +66,7 @@ type Refusal struct {
 	RetryAfter time.Duration
 	// Metadata holds the figures behind the message.
 	Metadata map[string]string
-	Node     string // the address that refused, as host:port; "": this process, by package embed
+	Node     string // the address that refused, as host:port; "": this process
 }
 
 // Error returns the reason, the message and the node.

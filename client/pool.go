@@ -131,6 +131,9 @@ func (p *pool) resolve() {
 			return
 		case <-time.After(resolveAgain):
 		}
+		if len(failed) > 0 {
+			p.lookAgain()
+		}
 		every.Reset(p.o.ResolveEvery)
 	}
 }
@@ -184,9 +187,9 @@ func (p *pool) set(found []address, failed map[string]error) error {
 	return p.update(found)
 }
 
-// index returns 0 for an address that is among the endpoints, else 1.
+// index returns 0 for an address that an endpoint is connected to, else 1.
 func index(list []*endpoint, a address) int {
-	if slices.ContainsFunc(list, func(e *endpoint) bool { return e.addr == a.addr }) {
+	if slices.ContainsFunc(list, func(e *endpoint) bool { return e.addr == a.addr && e.ready.Load() }) {
 		return 0
 	}
 	return 1
@@ -233,10 +236,10 @@ func (p *pool) changed() {
 func (p *pool) pick(avoid *endpoint) (*endpoint, time.Duration, <-chan struct{}) {
 	changed := *p.wake.Load() // before the look, so that no change is missed
 	list := *p.list.Load()
-	now, start := p.since(), int(p.next.Add(1))
+	now, start := p.since(), uint(p.next.Add(1))
 	wait, fallback := time.Second, (*endpoint)(nil)
 	for i := range list {
-		e := list[(start+i)%len(list)]
+		e := list[(start+uint(i))%uint(len(list))]
 		if !e.ready.Load() {
 			continue
 		}

@@ -58,8 +58,9 @@ type prefetcher struct {
 	limit    int           // largest block
 	floor    int64         // IDs up to here are not given
 	changed  chan struct{} // closed when a fetch ends
-	failures int           // fetches that brought nothing
-	err      error         // of the last of these
+	fetches  int           // begun
+	failed   int           // the number of the last that brought nothing
+	err      error         // of that one
 	given    int64         // IDs of sealed segments that calls took
 }
 
@@ -157,7 +158,8 @@ func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
 	}
 	p.waiting.Add(1)
 	defer p.waiting.Done()
-	failures, began := p.failures, p.c.since()
+	// A fetch that others began may be about to give up: it does not count.
+	before, began := p.fetches, p.c.since()
 	for {
 		b, ok := p.next(n)
 		if ok {
@@ -169,7 +171,7 @@ func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
 			p.mu.Unlock()
 			return p.alone(ctx, n)
 		}
-		if p.failures != failures {
+		if p.failed > before {
 			err := p.err
 			p.mu.Unlock()
 			return Block{}, err
@@ -263,6 +265,7 @@ func (p *prefetcher) fetch() {
 		return
 	}
 	p.fetching = true
+	p.fetches++
 	size := p.size
 	p.work.Go(func() {
 		b, sent, err := p.c.unary(p.ctx, size)
@@ -281,8 +284,7 @@ func (p *prefetcher) fetch() {
 			p.limit = limitOf(r)
 			p.size = min(p.size, p.limit)
 		default:
-			p.failures++
-			p.err = err
+			p.failed, p.err = p.fetches, err
 		}
 		close(p.changed)
 		p.changed = make(chan struct{})

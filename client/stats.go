@@ -24,7 +24,8 @@ type Stats struct {
 	// Dropped is IDs that nobody was given: their callers had gone, or they would
 	// have broken the order.
 	Dropped int64
-	// Stale is IDs that Prefetch dropped since they were older than MaxAge.
+	// Stale is IDs that Prefetch dropped since they were older than MaxAge. Those
+	// that were found to be when they were about to be given are in IDs as well.
 	Stale int64
 	// Nodes are those that the targets stand for now.
 	Nodes []NodeStats
