@@ -1,0 +1,97 @@
+package charttest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/strvals"
+)
+
+// What the chart's pages tell people to type works: the values of each
+// «helm install», the objects that commands name, and the commands of ours.
+func TestReadmeWorks(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chartDir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme := strings.ReplaceAll(string(text), "\\\n", " ")
+
+	values := map[string]any{}
+	line := regexp.MustCompile(`(?m)^helm install ids deploy/helm/allocator .*$`).FindString(readme)
+	for _, m := range regexp.MustCompile(`--set (\S+)`).FindAllStringSubmatch(line, -1) {
+		if err := strvals.ParseInto(m[1], values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := mustRender(t, values, install)
+	for owner, image := range map[string]string{"StatefulSet/ids-allocator": "allocator:latest", "StatefulSet/ids-allocator-etcd": "allocator-etcd:latest"} {
+		for _, p := range pods(t, r.objects) {
+			if got := p.spec.Containers[0].Image; p.owner == owner && got != image {
+				t.Errorf("%s runs %s, and make image makes %s", owner, got, image)
+			}
+		}
+	}
+	makefile, err := os.ReadFile("../../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"IMAGE   ?= allocator#", "--tag $(IMAGE):latest", "--tag $(IMAGE)-etcd:latest", "\nimage:", "\nchart-docs:"} {
+		if !strings.Contains(string(makefile), want) {
+			t.Errorf("the Makefile has no %q, which README.md relies on", want)
+		}
+	}
+	if port := r.find(t, "Service/ids-allocator").text; !strings.Contains(readme, "port-forward service/ids-allocator 8080") || !strings.Contains(port, "port: 8080") {
+		t.Error("port-forward goes to another port")
+	}
+	if !strings.Contains(readme, "pvc data-ids-allocator-etcd-0") || !strings.Contains(r.find(t, "StatefulSet/ids-allocator-etcd").text, "name: data") {
+		t.Error("the volume has another name")
+	}
+
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(readme, -1)
+	if len(blocks) == 0 {
+		t.Fatal("no values")
+	}
+	for _, b := range blocks {
+		indent := regexp.MustCompile(`^ *`).FindString(b[1])
+		mustRender(t, read(t, strings.ReplaceAll("\n"+b[1], "\n"+indent, "\n")), install)
+	}
+
+	cli, err := os.ReadFile("../../../docs/reference/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := r.notes + mustRender(t, ciValues(t)["secure"], upgrade).notes
+	upgrading, err := os.ReadFile(filepath.Join(chartDir, "UPGRADING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := readme + notes + string(upgrading)
+	commands := regexp.MustCompile("(?:[`«]|-- /)allocator ([a-z]+(?: [a-z]+)*)").FindAllStringSubmatch(all, -1)
+	if len(commands) < 5 {
+		t.Errorf("only %d commands of ours were found", len(commands))
+	}
+	for _, m := range commands {
+		words := strings.Fields(m[1])
+		words = words[:min(len(words), 2)]
+		if !strings.Contains(string(cli), "## allocator "+words[0]+"\n") && !strings.Contains(string(cli), "## allocator "+strings.Join(words, " ")+"\n") {
+			t.Errorf("there is no command allocator %s", m[1])
+		}
+	}
+
+	// Values by name.
+	top := theSchema(t)
+	for _, m := range regexp.MustCompile("`([a-zA-Z]+(?:\\.[a-zA-Z]+)+)(?:=[^`]*)?`").FindAllStringSubmatch(readme+string(upgrading), -1) {
+		s, ok := top, true
+		for name := range strings.SplitSeq(m[1], ".") {
+			if s, ok = s.Properties[name]; !ok {
+				break
+			}
+		}
+		if first, rest, _ := strings.Cut(m[1], "."); !ok && top.Properties[first].Description != "" && rest != "tar" {
+			t.Errorf("there is no value %s", m[1])
+		}
+	}
+}
