@@ -80,7 +80,7 @@ var ErrConfig = errors.New("embed: config")
 func (c Config) node() (config.Config, error) {
 	fail := func(err error) (config.Config, error) { return config.Config{}, fmt.Errorf("%w: %w", ErrConfig, err) }
 	if c.Reserve < 0 || c.OpenTimeout < 0 {
-		return fail(fmt.Errorf("Reserve %d and OpenTimeout %v must not be negative", c.Reserve, c.OpenTimeout))
+		return fail(fmt.Errorf("options Reserve %d and OpenTimeout %v must not be negative", c.Reserve, c.OpenTimeout))
 	}
 	given := map[string]string{}
 	maps.Copy(given, c.Settings)
@@ -109,11 +109,11 @@ func (c Config) node() (config.Config, error) {
 		return slices.ContainsFunc(settings, func(s config.Setting) bool { return s.Key == key && s.Source != "default" })
 	}
 	if len(n.Etcd.Endpoints) == 0 {
-		return fail(errors.New("Endpoints: is empty: name the members of etcd, such as http://127.0.0.1:2379"))
+		return fail(errors.New("option Endpoints: is empty: name the members of etcd, such as http://127.0.0.1:2379"))
 	}
 	if !said("sid-range") {
 		if n.Layout != flake.Scalable {
-			return fail(fmt.Errorf("SIDs: layout %v has no default: name the range for programs, such as 768-1023, or All", n.Layout))
+			return fail(fmt.Errorf("option SIDs: layout %v has no default: name the range for programs, such as 768-1023, or All", n.Layout))
 		}
 		if n.SIDs, err = lease.ParseSIDs(DefaultSIDs); err != nil {
 			return fail(err)
@@ -123,7 +123,7 @@ func (c Config) node() (config.Config, error) {
 		if !slices.ContainsFunc(n.Etcd.Endpoints, remote) {
 			n.Listen.Gossip = "127.0.0.1:0"
 		} else {
-			return fail(errors.New("Gossip: is empty: name the ip:port at which the other nodes reach this program, or NoGossip"))
+			return fail(errors.New("option Gossip: is empty: name the ip:port at which the other nodes reach this program, or NoGossip"))
 		}
 	}
 	// A file or environment that servers have, too, names their doors: not ours.

@@ -290,7 +290,8 @@ func (a *Allocator) Done() <-chan struct{} { return a.ended }
 
 // Close ends issuing, gives the sid back up to the last ID issued, so that another
 // can have it at once, and leaves the cluster. It returns nil once nothing is left
-// running, to every caller. Where etcd does not answer it gives up after
+// running, to every caller, but for timers of the gossip library, which end within
+// seconds. Where etcd does not answer it gives up after
 // stop.timeout (5 s) and some 3 s more; the sid is free when its lease has run out.
 func (a *Allocator) Close() error { return a.close() }
 

@@ -40,8 +40,8 @@ var (
 
 // counted is what a node's traffic with etcd has been.
 type counted struct {
-	loads, reads, writes, keepalives, other atomic.Int64 // calls
-	sent, received                          atomic.Int64 // bytes, without headers of IP and TCP
+	loads, reads, writes, other atomic.Int64 // calls
+	sent, received              atomic.Int64 // bytes, without headers of IP and TCP
 }
 
 // intercept counts the calls that a node makes.
