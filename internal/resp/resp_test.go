@@ -290,23 +290,38 @@ func (p *pipe) Addr() net.Addr { return &net.TCPAddr{} }
 // more than one buffer holds, and is cut off in the end; what it asked for in
 // arrays, too.
 func TestBackPressure(t *testing.T) {
-	for _, ask := range []string{"*1\r\n$7\r\nID.NEXT\r\n", "ID.NEXT FORMAT uuid\r\n", "ID.NEXT COUNT 1000\r\n"} {
-		t.Run(ask, func(t *testing.T) {
+	// A long request leaves a long buffer, for many short ones at once.
+	long := "*2\r\n$4\r\nECHO\r\n$33000\r\n" + strings.Repeat("y", 33000) + "\r\n"
+	for name, tc := range map[string]struct {
+		first, ask string
+		most       int64
+	}{
+		"one by one":       {"", "*1\r\n$7\r\nID.NEXT\r\n", 819},
+		"wide":             {"", "ID.NEXT FORMAT uuid\r\n", 819},
+		"arrays":           {"", "ID.NEXT COUNT 1000\r\n", 1000},
+		"in a long buffer": {long, "ID.NEXT\n", 820},
+		// Nothing is issued for it before the answer to the first is written.
+		"array after all": {"PING\r\n", "ID.NEXT COUNT 10000\r\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
 			here, there := net.Pipe()
 			p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
 			p.conn <- there
 			w := newWorld(t, func(c *resp.Config) { c.WriteTimeout = 200 * time.Millisecond }).serve(p)
 			c := newClient(t, here)
+			if tc.first == long { // what follows is asked for once this is read
+				go func() { _, _ = io.CopyN(io.Discard, here, int64(len(long)-len("*2\r\n$4\r\nECHO\r\n"))) }()
+			}
 			sent := 0
-			for {
-				n, err := io.WriteString(c, strings.Repeat(ask, 100))
+			for first := tc.first; ; first = "" {
+				n, err := io.WriteString(c, first+strings.Repeat(tc.ask, 10_000))
 				sent += n
 				if err != nil {
 					break // cut off
 				}
 			}
-			if n := w.node.Stats().Issued; n == 0 || n > 1000 {
-				t.Errorf("%d IDs were issued for %d bytes of requests", n, sent)
+			if n := w.node.Stats().Issued; n > tc.most || n == 0 && tc.most > 0 {
+				t.Errorf("%d IDs were issued for %d bytes of requests, want %d at most", n, sent, tc.most)
 			}
 		})
 	}
