@@ -114,12 +114,26 @@ func TestNodesThatDoNotServe(t *testing.T) {
 
 // The network to a node drops everything, after it had worked.
 func TestBlackHole(t *testing.T) {
+	t.Parallel()
 	_, targets := cluster(t, 2)
 	a, b := newProxy(t, targets[0]), newProxy(t, targets[1])
 	l := load(t, []string{a.addr, b.addr})
 	l.served(t, 100)
 	a.freeze()
+	direct := l.all[0] // which asks nodes in turn, so it has met the hole
+	node := func() client.NodeStats { return direct.Stats().Nodes[0] }
+	until(t, "noticed", func() bool { return node().Failures > 0 })
+	failed := time.Now()
+	until(t, "disconnected", func() bool { return node().State != "ready" })
+	if took := time.Since(failed); took > 15*time.Second { // gRPC's own pings find out after 20 s
+		t.Errorf("a connection that failed was kept for %v", took)
+	}
+	asked := node().Requests
 	l.served(t, 100)
+	time.Sleep(1500 * time.Millisecond) // longer than it is left alone at first
+	if n := node().Requests; n != asked {
+		t.Errorf("the node behind the hole was asked %d more times", n-asked)
+	}
 	a.thaw()
 	for _, c := range l.all {
 		connected(t, c, 2)
@@ -151,6 +165,7 @@ func TestRollingRestart(t *testing.T) {
 
 // Etcd is away for a while, as it is when its leader changes or it is restarted.
 func TestEtcdAway(t *testing.T) {
+	t.Parallel()
 	e, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
 	if err != nil {
 		t.Fatal(err)
