@@ -178,9 +178,9 @@ func Cases() []Case {
 		{Group: Pipelined, Name: "this, gRPC stream", Ours: true, Mode: sustained, Callers: conns, PerOp: pipe, Servers: grpcNodes(1),
 			Open: each(func(w *World, _ int) (Caller, error) { return streamCaller(w.Node[0].GRPC, pipe, 1) })},
 
-		{Group: Blocks, Name: "this, blocks of 1,000, one node", Ours: true, Mode: sustained, Callers: conns, Servers: grpcNodes(1),
+		{Group: Blocks, Name: "this, blocks of 1,000, one node", Ours: true, Mode: sustained, Callers: conns, Warm: untilAhead, Servers: grpcNodes(1),
 			Open: each(func(w *World, _ int) (Caller, error) { return unaryCaller(w.Node[0].GRPC, 1000) })},
-		{Group: Blocks, Name: "this, blocks of 1,000 by stream, one node", Ours: true, Mode: sustained, Callers: conns, Servers: grpcNodes(1),
+		{Group: Blocks, Name: "this, blocks of 1,000 by stream, one node", Ours: true, Mode: sustained, Callers: conns, Warm: untilAhead, Servers: grpcNodes(1),
 			Open: each(func(w *World, _ int) (Caller, error) { return streamCaller(w.Node[0].GRPC, 1, 1000) })},
 		{Group: Blocks, Name: "this, blocks of 100,000, one node", Ours: true, Mode: sustained, Callers: blockCallers, Warm: untilAhead, Servers: grpcNodes(1),
 			Open: each(func(w *World, _ int) (Caller, error) { return unaryCaller(w.Node[0].GRPC, 100_000) })},

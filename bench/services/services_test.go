@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -56,7 +57,7 @@ func TestClients(t *testing.T) {
 
 func TestReplies(t *testing.T) {
 	for in, want := range map[string]error{
-		":5\r\n": nil, "+OK\r\n": nil, "$2\r\nab\r\n": nil, "*2\r\n$1\r\na\r\n:1\r\n": nil,
+		":5\r\n": nil, ":\r\n": nil, "$13\r\n02MVQDZ9NFSQ0\r\n": nil, "*2\r\n$13\r\n02MVQDZ9NFSQ0\r\n$10\r\n0123456789\r\n": nil, "+OK\r\n": nil, "$2\r\nab\r\n": nil, "*2\r\n$1\r\na\r\n:1\r\n": nil,
 		"-ENTROPY_OVERFLOW too fast\r\n": ErrRefused,
 	} {
 		r := bufio.NewReader(strings.NewReader(in))
@@ -67,7 +68,14 @@ func TestReplies(t *testing.T) {
 			t.Errorf("%q was not read to its end", in)
 		}
 	}
-	for _, in := range []string{"-ERR no\r\n", "$-1\r\n", "?\r\n", "$5\r\nab", ""} {
+	// Also where it comes in pieces.
+	for n := 1; n < 6; n++ {
+		r := bufio.NewReader(iotest.OneByteReader(strings.NewReader("$13\r\n02MVQDZ9NFSQ0\r\n:12\r\n")))
+		if _, err := r.Peek(n); err != nil || skipReply(r) != nil || skipReply(r) != nil || r.Buffered() != 0 {
+			t.Errorf("in pieces: %v, %d bytes left", err, r.Buffered())
+		}
+	}
+	for _, in := range []string{"$13\r\n02MV", "-ERR no\r\n", "$-1\r\n", "?\r\n", "$5\r\nab", ""} {
 		if err := skipReply(bufio.NewReader(strings.NewReader(in))); err == nil {
 			t.Errorf("%q passed", in)
 		}
