@@ -42,7 +42,7 @@ var owned = []struct {
 const operator = "chaos/operator"
 
 // rules check a graph; each returns the edges that break it.
-var rules = []func(graph) []breach{coreIsPure, oneHome, testsOnly, codecsAreSmall}
+var rules = []func(graph) []breach{coreIsPure, oneHome, testsOnly, codecsAreSmall, sdkIsSmall}
 
 func coreIsPure(g graph) (out []breach) {
 	for _, path := range g.paths() {
@@ -102,6 +102,18 @@ func codecsAreSmall(g graph) (out []breach) {
 	return out
 }
 
+func sdkIsSmall(g graph) (out []breach) {
+	g.reach("client", func(chain []string, imported string) {
+		_, ours := g[imported]
+		if ours && !slices.Contains([]string{"flake", "ulid", "internal/crockford", "api/allocator/v1"}, imported) ||
+			!ours && under(imported, "log", "github.com/prometheus", "go.opentelemetry.io", "go.etcd.io", "github.com/hashicorp") {
+			out = append(out, breach{"sdk", strings.Join(append(chain, imported), " > "),
+				"a program that asks for IDs compiles the wire contract, the codecs and gRPC: no part of a node, and no library for logs, metrics or traces (client/prom is apart)"})
+		}
+	})
+	return out
+}
+
 func check(g graph) (out []breach) {
 	for _, rule := range rules {
 		out = append(out, rule(g)...)
@@ -115,7 +127,7 @@ func TestImports(t *testing.T) {
 		t.Error(b)
 	}
 	// A rule about a package that is not there would hold for ever.
-	for _, path := range append([]string{"internal/lease/etcdstore", "internal/devetcd", "internal/lease/leasetest"}, core...) {
+	for _, path := range append([]string{"client", "internal/lease/etcdstore", "internal/devetcd", "internal/lease/leasetest"}, core...) {
 		if _, ok := g[path]; !ok {
 			t.Errorf("there is no package %s any more: its rule checks nothing", path)
 		}
@@ -145,6 +157,7 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 			"internal/cluster":          {"github.com/hashicorp/memberlist", "internal/clock"},
 			"internal/server":           {"internal/node", "google.golang.org/grpc", "net/http"},
 			"internal/daemon":           {"internal/server", "internal/lease/etcdstore", "internal/devetcd"},
+			"client":                    {"flake", "ulid", "google.golang.org/grpc", "net"},
 			"internal/lease/nothingour": {"netfoo.example/os"}, // like a forbidden name, and none
 		} {
 			g[path] = pkg{ImportPath: path, Imports: imports}
@@ -189,7 +202,11 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 
 		{"flake", "golang.org/x/exp/slices", []string{
 			"codecs: flake > golang.org/x/exp/slices", "codecs: ulid > flake > golang.org/x/exp/slices"}},
-		{"ulid", "internal/clock", []string{"codecs: ulid > internal/clock"}},
+		{"ulid", "internal/clock", []string{"codecs: ulid > internal/clock", "sdk: client > ulid > internal/clock"}},
+		{"client", "internal/node", []string{"sdk: client > internal/node", "sdk: client > internal/node > internal/clock",
+			"sdk: client > internal/node > internal/gen", "sdk: client > internal/node > internal/gen > internal/clock",
+			"sdk: client > internal/node > internal/lease", "sdk: client > internal/node > internal/lease > internal/clock"}},
+		{"client", "github.com/prometheus/client_golang/prometheus", []string{"sdk: client > github.com/prometheus/client_golang/prometheus"}},
 		{"internal/crockford", "github.com/google/uuid", []string{
 			"codecs: flake > internal/crockford > github.com/google/uuid",
 			"codecs: ulid > flake > internal/crockford > github.com/google/uuid"}},
