@@ -3,7 +3,7 @@
 // (internal/virtual, TestScale), and a calculation that is held to them and
 // goes on where measuring takes too long. docs/SCALE.md is made of both:
 //
-//	go test ./internal/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m
+//	go test ./internal/virtual -run TestScale -scale 3,8,16,32,64,128,256 -timeout 60m
 //	go test ./internal/scale -update
 //
 // The calculation is about traffic and not about time: how soon a real etcd
