@@ -129,7 +129,7 @@ func TestRefusalsThatPass(t *testing.T) {
 	}
 
 	_, never := stub(t, refusing(t, codes.Unavailable, "STARTING", 20*time.Millisecond))
-	code, out, errs = allocator("get", "--timeout", "200ms", "--addr", "127.0.0.1:1,"+never)
+	code, out, errs = allocator("get", "--timeout", "3s", "--addr", "127.0.0.1:1,"+never)
 	if code != exitInvalid || out != "" || !strings.Contains(errs, "node at "+never+" refused: STARTING: because") || !strings.Contains(errs, "node at 127.0.0.1:1 ") {
 		t.Errorf("exit code %d, %q, stderr %q", code, out, errs)
 	}
