@@ -160,4 +160,8 @@ fi
 
 printf '\nchart-test, %d s\n' $((SECONDS - began))
 printf '%s\n' "${summary[@]}"
+if [[ ${summary[*]} != *passed* ]]; then
+	echo "nothing was checked: are the Go module proxy and a Go compiler there?"
+	exit 1
+fi
 exit $failed

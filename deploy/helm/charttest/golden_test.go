@@ -71,7 +71,7 @@ var changing = []struct{ name, values string }{
 	{"service-monitor", "monitoring: {serviceMonitor: {enabled: true, labels: {l: m}, interval: 5s, scrapeTimeout: 4s, relabelings: [{action: drop}], metricRelabelings: [{action: keep}]}}"},
 	{"sids", "sids: {range: 3-9, reserve: 1}"},
 	{"space", "space: {name: sp, root: ro, layout: fleet, epoch: '2025-01-01'}"},
-	{"test", "test: {count: 7}"},
+	{"test", "test: {count: 1000000}"},
 	{"test-disabled", "test: {enabled: false}"},
 	{"tls", "tls: {existingSecret: s, certKey: a, keyKey: b, caKey: c}"},
 	{"tls-admin", "{tls: {existingSecret: s, admin: true}, monitoring: {podMonitor: {enabled: true}}}"},

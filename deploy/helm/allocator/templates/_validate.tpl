@@ -99,7 +99,7 @@ change, all of them at once. Types and names are the schema's business.
 {{- $errors = append $errors "auth.existingSecret asks for tokens, and without TLS anyone on the way can read them: set tls.existingSecret or tls.certManager.enabled, or auth.allowPlaintext=true" -}}
 {{- end -}}
 {{- if and $v.test.enabled $v.auth.existingSecret (not $v.test.token.existingSecret) -}}
-{{- $errors = append $errors "nodes ask for tokens, and helm test has none: set test.token.existingSecret to a Secret with one that may issue, or test.enabled=false" -}}
+{{- $errors = append $errors "nodes ask for tokens, and helm test has none: set test.token.existingSecret to a Secret with one that may issue and read, or test.enabled=false" -}}
 {{- end -}}
 {{- if and $v.test.token.existingSecret (not $v.auth.existingSecret) -}}
 {{- $errors = append $errors "test.token.existingSecret is set, and nodes ask for no token: set auth.existingSecret, or remove it" -}}
