@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -725,6 +727,45 @@ func TestTLS(t *testing.T) {
 				}
 				return strings.Contains(err.Error(), tc.fault)
 			})
+		})
+	}
+}
+
+// A name with many addresses has some of them used; those that are connected are
+// kept, and others get their turn.
+func TestManyAddresses(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1)
+	_, port, _ := strings.Cut(f.addr, ":")
+	addrs := []string{"127.0.0.1"}
+	for i := range 20 {
+		addrs = append(addrs, fmt.Sprintf("127.0.2.%d", i+1)) // nobody is there
+	}
+	names := &lookup{}
+	names.set(addrs...)
+	c := dial(t, client.Options{Targets: []string{"nodes.example:" + port}, Resolver: names, ResolveEvery: 10 * time.Millisecond, Timeout: time.Minute})
+	if _, err := c.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := c.Stats().Nodes
+	if len(s) != 16 || !slices.ContainsFunc(s, func(n client.NodeStats) bool { return n.Address == f.addr }) {
+		t.Errorf("%d nodes: %+v", len(s), s)
+	}
+}
+
+// Where every node breaks the contract, the error says so and what to look at.
+func TestBrokenContractIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		f := newFake(t, 1)
+		f.always(act{mangle: func(r *pb.AllocateResponse) { r.Stride = 7 }})
+		c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, Timeout: 100 * time.Millisecond})
+		until(t, "an error that names the contract", func() bool {
+			_, err := c.Next(t.Context())
+			if !errors.Is(err, client.ErrUnavailable) {
+				t.Fatalf("%v: %v", mode, err)
+			}
+			return strings.Contains(err.Error(), f.addr+" broke the contract: a stride of 7 in layout scalable")
 		})
 	}
 }
