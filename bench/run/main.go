@@ -155,7 +155,7 @@ machines, beside each other do not.
 `, r.began.UTC().Format("2006-01-02 15:04 UTC"), time.Since(r.began).Round(time.Second), commit(),
 		cpuModel(), runtime.NumCPU(), memory(), kernel(), r.load, r.builtWith())
 	if v, err := strconv.ParseFloat(r.load, 64); err == nil && v > float64(runtime.NumCPU()) {
-		fmt.Fprintln(w, "The machine was busy with other work: expect a wide spread, and compare medians.\n")
+		fmt.Fprint(w, "The machine was busy with other work: expect a wide spread, and compare medians.\n\n")
 	}
 	fmt.Fprintf(w, `## Goals
 
