@@ -26,7 +26,7 @@ DONE  := $(BIN)/summary# what «make test» did and what it left out, a line eac
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build image image-twice compose-test test race lint model sim e2e chaos chaos-soak chaos-bugs bench bench-peers bench-go gen fuzz clean tools \
+.PHONY: help build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-bugs bench bench-peers bench-go gen fuzz clean tools \
         check-format check-vet check-static check-tests check-nested check-e2e check-chaos check-model check-generated
 
 help: ## show this list
@@ -83,6 +83,10 @@ model: ## the full Spin run of the lease protocol: 5 to 20 minutes, 2 GB
 
 sim: ## whole clusters in one goroutine, from seeds: SEEDS=10000 FIRST=1
 	$(GO) test -timeout 0 -count 1 -v ./internal/sim -run 'TestSim$$' -seeds $(if $(filter command%,$(origin SEEDS)),$(SEEDS),$(SIM_SEEDS)) -first $(FIRST)
+
+scale: ## measure clusters of 3 to 128 nodes in virtual time and write docs/SCALE.md: 5 to 10 minutes
+	$(GO) test ./internal/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m
+	$(GO) test ./internal/scale -update
 
 e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of 20 s and beyond the window
 	$(GO) test -timeout 60m -count 1 -v ./chaos -run TestEndToEnd -ids $(E2E_IDS) -outage 20s -long
@@ -180,6 +184,7 @@ check-nested:
 	@echo "== nested modules"
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 	cd chaos/etcd && $(GO) vet ./...
+	cd internal/resp/clienttest && $(GO) vet ./... && $(GO) test ./...
 	cd deploy/helm/tools && $(GO) vet ./...
 	cd deploy/helm/charttest && $(GO) vet ./... && $(GO) test ./...
 	@echo "  passed   nested modules" >>$(DONE)
