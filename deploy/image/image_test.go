@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -13,30 +14,48 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-// A small program to pack, built once.
-func program(t *testing.T, dir string) string {
-	t.Helper()
+// built is a small program to pack.
+var built = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "image-test-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
 	for name, text := range map[string]string{
 		"go.mod":  "module example.org/small\n\ngo 1.26\n",
-		"main.go": "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"here\") }\n",
+		"main.go": "package main\n\nfunc main() { println(\"here\") }\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 	}
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", "small", ".")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOWORK=off", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		return nil, fmt.Errorf("%w: %s", err, out)
 	}
-	return filepath.Join(dir, "small")
+	return os.ReadFile(filepath.Join(dir, "small"))
+})
+
+func program(t *testing.T, dir string) string {
+	t.Helper()
+	data, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "small")
+	if err := os.WriteFile(path, data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 const smallDockerfile = `# comment
