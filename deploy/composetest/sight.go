@@ -17,16 +17,17 @@ type sight struct {
 	checks  []history.Result
 	calls   int64
 	ids     int64
-	answers map[string]int64         // by node
-	lastOK  map[string]time.Duration // by node, of clients pinned to it: since the clients began
-	refused map[string]int64         // by reason, or failed
-	library map[string]int64         // the same of the library's callers alone
-	slowest time.Duration            // of a call of the library's
+	answers map[string]int64     // by node
+	start   time.Time            // of the clients, by the clock that all containers share with us
+	lastOK  map[string]time.Time // by node, of clients pinned to it
+	refused map[string]int64     // by reason, or failed
+	library map[string]int64     // the same of the library's callers alone
+	slowest time.Duration        // of a call of the library's
 }
 
 // look reads a history.
 func look(r io.Reader) (*sight, error) {
-	s := &sight{answers: map[string]int64{}, lastOK: map[string]time.Duration{}, refused: map[string]int64{}, library: map[string]int64{}}
+	s := &sight{answers: map[string]int64{}, lastOK: map[string]time.Time{}, refused: map[string]int64{}, library: map[string]int64{}}
 	suite := history.Suite{history.NewUnique(256<<20, nil), history.NewOrder(), history.NewCausal()}
 	asked := map[string]time.Duration{}
 	for in := history.NewReader(r); ; {
@@ -45,6 +46,9 @@ func look(r io.Reader) (*sight, error) {
 }
 
 func (s *sight) add(op *history.Op, asked map[string]time.Duration) {
+	if op.Setup != nil {
+		s.start = time.UnixMilli(op.Setup.StartMs)
+	}
 	if op.F != history.FAllocate {
 		return
 	}
@@ -61,7 +65,7 @@ func (s *sight) add(op *history.Op, asked map[string]time.Duration) {
 		s.ids += op.Block.Count
 		s.answers[op.Node]++
 		if op.Via != viaLibrary {
-			s.lastOK[op.Node] = at
+			s.lastOK[op.Node] = s.start.Add(at)
 		}
 		return
 	}
