@@ -3,13 +3,17 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/certs/certstest"
 )
 
 // Each thing that can be wrong with a draw has its line.
@@ -82,5 +86,38 @@ func TestResolve(t *testing.T) {
 	want := []string{"many:9000 (10.0.0.1)", "many:9000 (10.0.0.2)", "many:9000 (fd00::1)", "one:9000", "none:9000", "10.0.0.5:9000", "wrong"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// One of several addresses of a name has to prove the name, and not the address.
+func TestDrawProvesTheName(t *testing.T) {
+	ca := certstest.NewAuthority(t, "ca")
+	dir := t.TempDir()
+	cert, key := ca.Issue(t, "me", -time.Hour, time.Hour).Write(t, dir, "me")
+	_, port, err := net.SplitHostPort(secureStub(t, ca, "good"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &app{env: []string{"ALLOCATOR_TOKEN=good"}}
+	cmd := &cobra.Command{}
+	dialer := a.dialFlags(cmd)
+	if err := cmd.ParseFlags([]string{"--ca", certstest.File(t, dir, "ca.pem", ca.PEM), "--cert", cert, "--key", key}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := dialer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, proven := range map[string]bool{"localhost": true, "other.example": false} {
+		to := target{addr: net.JoinHostPort(host, port), ip: "127.0.0.1"}
+		conn, err := to.dial(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_, err = pb.NewAllocatorServiceClient(conn).Allocate(t.Context(), &pb.AllocateRequest{Count: 1})
+		if (err == nil) != proven || !proven && !strings.Contains(err.Error(), "not "+host) {
+			t.Errorf("%s: %v", host, err)
+		}
 	}
 }
