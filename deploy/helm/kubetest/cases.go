@@ -1,0 +1,685 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// caseLimit bounds one step.
+const caseLimit = 5 * time.Minute
+
+// full is the name of the chart's objects in a release of this name.
+const full = "allocator"
+
+// playedPart installs the chart where pods are played.
+func playedPart(ctx context.Context, c *cluster, r *report) error {
+	r.part("the chart with real controllers; pods are played, none runs")
+	p := newPlayer(c.kube)
+	if err := p.addNodes(ctx); err != nil {
+		return fmt.Errorf("played machines: %w", err)
+	}
+	playing, stop := context.WithCancel(ctx)
+	over := make(chan struct{})
+	go func() { defer close(over); p.run(playing) }()
+	defer func() { stop(); <-over }()
+	if err := errors.Join(c.create(ctx, "crds.yaml", ""), c.create(ctx, "storage.yaml", "")); err != nil {
+		return err
+	}
+	for i := range 4 {
+		if err := c.volume(ctx, fmt.Sprintf("volume-%d", i), "/nowhere"); err != nil {
+			return err
+		}
+	}
+	t := &cases{c: c, r: r, p: p}
+	r.run(ctx, "what shall be refused is: unknown and repeated fields, pods that are not restricted", caseLimit, t.refusals)
+	r.run(ctx, "the objects of every values file are accepted, created (Helm 3) and applied (Helm 4), strictly, without a warning", caseLimit, t.accepted)
+	for _, h := range helms {
+		t.helm = h.name
+		t.story(ctx)
+	}
+	r.run(ctx, "nothing went wrong while playing", time.Second, func(context.Context) error { return p.trouble() })
+	if err := p.removeNodes(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+// volume makes a volume that a claim may have.
+func (c *cluster) volume(ctx context.Context, name, path string) error {
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("4Gi")}, StorageClassName: "local",
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}},
+	}}
+	_, err := c.kube.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
+	return err
+}
+
+type cases struct {
+	c    *cluster
+	r    *report
+	p    *player
+	helm string
+}
+
+func (t *cases) values(name string) string {
+	return filepath.Join(t.c.s.root, "deploy/helm/kubetest/testdata", name+".yaml")
+}
+
+// release makes a namespace with the Secrets that values name.
+func (t *cases) release(ctx context.Context, name string) (release, error) {
+	rel := release{c: t.c, helm: t.helm, namespace: t.helm + "-" + name, name: full}
+	if err := t.c.namespace(ctx, rel.namespace); err != nil {
+		return rel, err
+	}
+	return rel, t.c.create(ctx, "secrets.yaml", rel.namespace)
+}
+
+// refusals shows that the checks below can fail.
+func (t *cases) refusals(ctx context.Context) error {
+	t.helm = "helm3"
+	rel, err := t.release(ctx, "refused")
+	if err != nil {
+		return err
+	}
+	list, err := rel.render(ctx, "-f", t.values("external"))
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(list, func(o *unstructured.Unstructured) bool { return o.GetKind() == "StatefulSet" })
+	if i < 0 {
+		return errors.New("the chart has no StatefulSet")
+	}
+	refused := func(what, want string, change func(o *unstructured.Unstructured) error) error {
+		o := list[i].DeepCopy()
+		if err := change(o); err != nil {
+			return err
+		}
+		if err := t.c.accept(ctx, o, rel.namespace); err == nil || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("%s: got %v, want an error with %q", what, err, want)
+		}
+		return nil
+	}
+	if err := errors.Join(
+		refused("an unknown field", `unknown field "spec.replicaz"`, func(o *unstructured.Unstructured) error {
+			return unstructured.SetNestedField(o.Object, int64(3), "spec", "replicaz")
+		}),
+		refused("a variable that comes twice", "duplicate", func(o *unstructured.Unstructured) error {
+			containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+			if err != nil {
+				return err
+			}
+			first := containers[0].(map[string]any)
+			env := first["env"].([]any)
+			first["env"] = append(env, env[0])
+			return unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers")
+		}),
+		refused("pods that are not restricted", "would violate PodSecurity", func(o *unstructured.Unstructured) error {
+			unstructured.RemoveNestedField(o.Object, "spec", "template", "spec", "securityContext", "runAsNonRoot")
+			return nil
+		}),
+	); err != nil {
+		return err
+	}
+	return nil
+}
+
+// accepted sends every object of every values file to the API server, to be judged
+// and not kept.
+func (t *cases) accepted(ctx context.Context) error {
+	files, err := filepath.Glob(filepath.Join(t.c.chart(), "ci", "*-values.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, n := range []string{"evaluation", "external", "everything", "certmanager"} {
+		files = append(files, t.values(n))
+	}
+	const namespace = "accepted"
+	if err := t.c.namespace(ctx, namespace); err != nil {
+		return err
+	}
+	// Kinds appear only when the server has found them fit.
+	var errs []error
+	kinds := map[string]bool{}
+	objects := 0
+	for _, h := range helms {
+		rel := release{c: t.c, helm: h.name, namespace: namespace, name: full}
+		for _, f := range files {
+			list, err := rel.render(ctx, "-f", f)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", filepath.Base(f), err))
+				continue
+			}
+			for _, o := range list {
+				if err := until(ctx, 20*time.Second, func(ctx context.Context) error {
+					err := t.c.accept(ctx, o, namespace)
+					// A definition that was made just now takes a moment to be served.
+					if err != nil && !apierrors.IsNotFound(err) && !strings.Contains(err.Error(), "no matches for kind") {
+						errs = append(errs, fmt.Errorf("%s: %w", filepath.Base(f), err))
+						return nil
+					}
+					return err
+				}); err != nil {
+					errs = append(errs, err)
+				}
+				kinds[o.GetKind()] = true
+				objects++
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.r.out, "           %d values files, two majors of Helm, %d objects of %d kinds: %s\n", len(files), objects, len(kinds), strings.Join(slices.Sorted(maps.Keys(kinds)), " "))
+	return nil
+}
+
+// story is the life of a release, with one major of Helm.
+func (t *cases) story(ctx context.Context) {
+	run := func(name string, f func(context.Context) error) bool {
+		return t.r.run(ctx, t.helm+": "+name, caseLimit, f)
+	}
+	var outside, beside release
+	var err error
+	if !run("with etcd outside: the space is initialised before anything else of the chart is there", func(ctx context.Context) error {
+		if outside, err = t.release(ctx, "external"); err != nil {
+			return err
+		}
+		return t.installOutside(ctx, outside)
+	}) {
+		return
+	}
+	run("an init that cannot end: the install fails, and leaves no nodes", t.initFails)
+	run("Services have ready nodes alone, the nodes' own has all", func(ctx context.Context) error { return t.endpoints(ctx, outside) })
+	run("three pods are made at once, spread over machines; one may be evicted, a second not, one that is not ready may", func(ctx context.Context) error { return t.evictions(ctx, outside) })
+	run("helm test passes when its pod does, and fails when it does", func(ctx context.Context) error { return t.test(ctx, outside) })
+	run("an upgrade that changes nothing restarts nothing", func(ctx context.Context) error { return t.sameUpgrade(ctx, outside) })
+	run("an upgrade with another setting replaces pods one by one, each when the one before is ready, and does not initialise", func(ctx context.Context) error { return t.rolling(ctx, outside) })
+	run("a rollback does the same", func(ctx context.Context) error { return t.rollback(ctx, outside) })
+	run("more nodes come at once", func(ctx context.Context) error { return t.scale(ctx, outside) })
+	run("uninstall leaves nothing of a release with etcd outside, but the pod of helm test", func(ctx context.Context) error {
+		return t.uninstall(ctx, outside, "Pod/allocator-test-draw")
+	})
+	if !run("with etcd beside: install --wait initialises while it waits", func(ctx context.Context) error {
+		if beside, err = t.release(ctx, "bundled"); err != nil {
+			return err
+		}
+		return t.installBeside(ctx, beside)
+	}) {
+		return
+	}
+	run("with etcd beside: an upgrade takes the Job away and makes no other; etcd stays", func(ctx context.Context) error { return t.upgradeBeside(ctx, beside) })
+	run("with etcd beside: a rollback to the first revision makes the Job again, with the end of its leave that the install wrote", func(ctx context.Context) error { return t.rollbackBeside(ctx, beside) })
+	run("uninstall leaves the volume claim of etcd, and nothing else", func(ctx context.Context) error {
+		return t.uninstall(ctx, beside, "PersistentVolumeClaim/data-allocator-etcd-0")
+	})
+	run("everything at once installs and uninstalls", func(ctx context.Context) error {
+		rel, err := t.release(ctx, "everything")
+		if err != nil {
+			return err
+		}
+		if _, err := rel.install(ctx, "-f", t.values("everything")); err != nil {
+			return err
+		}
+		return t.uninstall(ctx, rel)
+	})
+}
+
+func (t *cases) installOutside(ctx context.Context, rel release) error {
+	// A played Job ends at once; what is there at that moment was there before it.
+	early := []string{}
+	t.p.before(func(pod *corev1.Pod) {
+		if pod.Namespace == rel.namespace {
+			list, err := remains(ctx, t.c.kube, rel.namespace)
+			early = append(early, list...)
+			if err != nil {
+				early = append(early, err.Error())
+			}
+		}
+	})
+	mark := t.p.mark()
+	_, err := rel.install(ctx, "-f", t.values("external"))
+	t.p.before(nil)
+	if err != nil {
+		return err
+	}
+	var odd []string
+	for _, o := range early {
+		kind, name, _ := strings.Cut(o, "/")
+		if kind == "StatefulSet" || kind == "Service" || kind == "PodDisruptionBudget" || kind == "ConfigMap" && name == full {
+			odd = append(odd, o)
+		}
+	}
+	if len(early) == 0 || len(odd) > 0 {
+		return fmt.Errorf("while the Job ran, there were %v: want its own parts alone", early)
+	}
+	list, _ := t.p.told(rel.namespace, mark)
+	if len(list) < 2 || !strings.HasPrefix(list[1], "succeeded allocator-init-") {
+		return fmt.Errorf("what happened first was %v: want a pod of the Job running and succeeding", list[:min(2, len(list))])
+	}
+	if n := count(list, "ready allocator-"); n != 3 {
+		return fmt.Errorf("%d nodes became ready: want 3: %v", n, list)
+	}
+	return t.noJobs(ctx, rel)
+}
+
+// noJobs says whether there is a Job in the namespace.
+func (t *cases) noJobs(ctx context.Context, rel release) error {
+	jobs, err := t.c.kube.BatchV1().Jobs(rel.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if len(jobs.Items) > 0 {
+		return fmt.Errorf("there is a Job %s: want none", jobs.Items[0].Name)
+	}
+	return nil
+}
+
+func count(list []string, prefix string) int {
+	n := 0
+	for _, s := range list {
+		if strings.HasPrefix(s, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func (t *cases) initFails(ctx context.Context) error {
+	rel, err := t.release(ctx, "noinit")
+	if err != nil {
+		return err
+	}
+	// The Job's pod never ends: the Job's own deadline has to.
+	stopHolding := t.holdAll(ctx, rel.namespace)
+	defer stopHolding()
+	out, err := rel.install(ctx, "-f", t.values("external"), "--set", "init.timeoutSeconds=10")
+	if err == nil {
+		return fmt.Errorf("installed: %s", out)
+	}
+	if !strings.Contains(err.Error(), "DeadlineExceeded") && !strings.Contains(err.Error(), "pre-install") {
+		return fmt.Errorf("failed, but not for the Job: %w", err)
+	}
+	sets, err := t.c.kube.AppsV1().StatefulSets(rel.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if len(sets.Items) > 0 {
+		return errors.New("there are nodes of a space that was not initialised")
+	}
+	_, err = rel.run(ctx, "uninstall", rel.name, "--wait")
+	return err
+}
+
+// holdAll holds every pod of a namespace, whatever its name, until the function it
+// returns is called.
+func (t *cases) holdAll(ctx context.Context, namespace string) func() {
+	ctx, cancel := context.WithCancel(ctx)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for ctx.Err() == nil {
+			pods, err := t.c.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+			if err == nil {
+				for _, p := range pods.Items {
+					t.p.hold(namespace, p.Name, true)
+				}
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	return func() { cancel(); <-over }
+}
+
+// addresses counts those of a Service, ready and not.
+func (t *cases) addresses(ctx context.Context, rel release, service string) (ready, other int, err error) {
+	list, err := t.c.kube.DiscoveryV1().EndpointSlices(rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			if e.Conditions.Ready != nil && *e.Conditions.Ready {
+				ready += len(e.Addresses)
+			} else {
+				other += len(e.Addresses)
+			}
+		}
+	}
+	return ready, other, nil
+}
+
+func (t *cases) endpoints(ctx context.Context, rel release) error {
+	t.p.hold(rel.namespace, "allocator-1", true)
+	defer t.p.hold(rel.namespace, "allocator-1", false)
+	err := until(ctx, time.Minute, func(ctx context.Context) error {
+		var errs []error
+		for service, want := range map[string]int{full: 2, full + "-headless": 2, full + "-nodes": 3} {
+			ready, other, err := t.addresses(ctx, rel, service)
+			if err != nil {
+				return err
+			}
+			if ready != want || ready+other != 3 {
+				errs = append(errs, fmt.Errorf("service %s has %d addresses to use and %d others: want %d of 3", service, ready, other, want))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return err
+	}
+	t.p.hold(rel.namespace, "allocator-1", false)
+	return t.allReady(ctx, rel, 3)
+}
+
+// allReady waits until so many nodes are ready for as long as the chart asks.
+func (t *cases) allReady(ctx context.Context, rel release, want int32) error {
+	return until(ctx, 2*time.Minute, func(ctx context.Context) error {
+		s, err := t.c.kube.AppsV1().StatefulSets(rel.namespace).Get(ctx, full, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if s.Status.AvailableReplicas != want || s.Status.Replicas != want || s.Status.ObservedGeneration != s.Generation || s.Status.UpdateRevision != s.Status.CurrentRevision {
+			return fmt.Errorf("%d of %d nodes are available: want %d of one revision", s.Status.AvailableReplicas, s.Status.Replicas, want)
+		}
+		return nil
+	})
+}
+
+func (t *cases) evictions(ctx context.Context, rel release) error {
+	pods, err := t.c.kube.CoreV1().Pods(rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=node"})
+	if err != nil {
+		return err
+	}
+	machines := map[string]bool{}
+	for _, p := range pods.Items {
+		machines[p.Spec.NodeName] = true
+	}
+	if len(machines) != playedNodes {
+		return fmt.Errorf("%d pods are on %d machines: want each on its own", len(pods.Items), len(machines))
+	}
+	evict := func(pod string) error {
+		return t.c.kube.PolicyV1().Evictions(rel.namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: rel.namespace}})
+	}
+	// The budget is counted by a controller, which may not have looked yet.
+	if err := until(ctx, time.Minute, func(ctx context.Context) error {
+		b, err := t.c.kube.PolicyV1().PodDisruptionBudgets(rel.namespace).Get(ctx, full, metav1.GetOptions{})
+		if err == nil && b.Status.DisruptionsAllowed != 1 {
+			err = fmt.Errorf("%d pods may be evicted: want 1", b.Status.DisruptionsAllowed)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	t.p.hold(rel.namespace, "allocator-0", true) // its successor is not ready
+	defer t.p.hold(rel.namespace, "allocator-0", false)
+	if err := evict("allocator-0"); err != nil {
+		return fmt.Errorf("the first: %w", err)
+	}
+	if err := evict("allocator-1"); !apierrors.IsTooManyRequests(err) {
+		return fmt.Errorf("the second: got %v, want that it may not", err)
+	}
+	// AlwaysAllow: one that is not ready serves nobody.
+	if err := until(ctx, time.Minute, func(ctx context.Context) error {
+		p, err := t.c.kube.CoreV1().Pods(rel.namespace).Get(ctx, "allocator-0", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil {
+			return errors.New("the successor of the first does not run")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := evict("allocator-0"); err != nil {
+		return fmt.Errorf("one that is not ready: %w", err)
+	}
+	t.p.hold(rel.namespace, "allocator-0", false)
+	return t.allReady(ctx, rel, 3)
+}
+
+func (t *cases) test(ctx context.Context, rel release) error {
+	if _, err := rel.run(ctx, "test", rel.name, "--timeout=1m"); err != nil {
+		return err
+	}
+	t.p.fail(rel.namespace, "allocator-test-draw", true)
+	defer t.p.fail(rel.namespace, "allocator-test-draw", false)
+	if out, err := rel.run(ctx, "test", rel.name, "--timeout=1m"); err == nil {
+		return fmt.Errorf("passed with a pod that failed: %s", out)
+	}
+	t.p.fail(rel.namespace, "allocator-test-draw", false)
+	_, err := rel.run(ctx, "test", rel.name, "--timeout=1m")
+	return err
+}
+
+func (t *cases) sameUpgrade(ctx context.Context, rel release) error {
+	mark := t.p.mark()
+	if _, err := rel.upgrade(ctx, "-f", t.values("external")); err != nil {
+		return err
+	}
+	if list, _ := t.p.told(rel.namespace, mark); len(list) > 0 {
+		return fmt.Errorf("it did %v: want nothing", list)
+	}
+	return t.noJobs(ctx, rel)
+}
+
+// oneByOne says whether pods were replaced from the last to the first, each only
+// when the one before was ready.
+func oneByOne(list []string, pods int) error {
+	var want []string
+	for i := pods - 1; i >= 0; i-- {
+		for _, word := range []string{"gone", "running", "ready"} {
+			want = append(want, fmt.Sprintf("%s allocator-%d", word, i))
+		}
+	}
+	if !slices.Equal(list, want) {
+		return fmt.Errorf("what happened was\n%v\nwant\n%v", list, want)
+	}
+	return nil
+}
+
+func (t *cases) rolling(ctx context.Context, rel release) error {
+	mark := t.p.mark()
+	over := make(chan error, 1)
+	go func() {
+		_, err := rel.upgrade(ctx, "-f", t.values("external"), "--set", "log.level=debug")
+		over <- err
+	}()
+	if err := until(ctx, time.Minute, func(context.Context) error {
+		list, _ := t.p.told(rel.namespace, mark)
+		if count(list, "gone allocator-2") == 0 {
+			return fmt.Errorf("the last pod is not replaced: %v", list)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	t.p.hold(rel.namespace, "allocator-2", true)
+	time.Sleep(3 * time.Second) // for what must not happen
+	list, _ := t.p.told(rel.namespace, mark)
+	for _, s := range list {
+		if strings.HasSuffix(s, "allocator-0") || strings.HasSuffix(s, "allocator-1") {
+			return fmt.Errorf("while the first that was replaced was not ready: %v", list)
+		}
+	}
+	t.p.hold(rel.namespace, "allocator-2", false)
+	if err := <-over; err != nil {
+		return err
+	}
+	if err := t.allReady(ctx, rel, 3); err != nil {
+		return err
+	}
+	list, _ = t.p.told(rel.namespace, mark)
+	// It may have been ready for the moment before it was held.
+	list = slices.DeleteFunc(list, func(s string) bool { return s == "unready allocator-2" })
+	if err := oneByOne(slices.Compact(list), 3); err != nil {
+		return err
+	}
+	return t.noJobs(ctx, rel)
+}
+
+func (t *cases) rollback(ctx context.Context, rel release) error {
+	mark := t.p.mark()
+	if _, err := rel.run(ctx, "rollback", rel.name, "1", "--wait", "--timeout=4m"); err != nil {
+		return err
+	}
+	if err := t.allReady(ctx, rel, 3); err != nil {
+		return err
+	}
+	list, _ := t.p.told(rel.namespace, mark)
+	if err := oneByOne(list, 3); err != nil {
+		return err
+	}
+	m, err := t.c.kube.CoreV1().ConfigMaps(rel.namespace).Get(ctx, full, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if strings.Contains(m.Data["allocator.yaml"], "debug") {
+		return errors.New("the setting of the upgrade is still there")
+	}
+	return t.noJobs(ctx, rel)
+}
+
+func (t *cases) scale(ctx context.Context, rel release) error {
+	mark := t.p.mark()
+	for _, n := range []string{"allocator-3", "allocator-4"} {
+		t.p.hold(rel.namespace, n, true)
+	}
+	over := make(chan error, 1)
+	go func() {
+		_, err := rel.upgrade(ctx, "-f", t.values("external"), "--set", "replicaCount=5")
+		over <- err
+	}()
+	err := until(ctx, time.Minute, func(context.Context) error {
+		list, _ := t.p.told(rel.namespace, mark)
+		if count(list, "running allocator-3") != 1 || count(list, "running allocator-4") != 1 {
+			return fmt.Errorf("both new ones should run though neither is ready: %v", list)
+		}
+		return nil
+	})
+	for _, n := range []string{"allocator-3", "allocator-4"} {
+		t.p.hold(rel.namespace, n, false)
+	}
+	return errors.Join(err, <-over, t.allReady(ctx, rel, 5))
+}
+
+// uninstall says what is left, which shall be nothing but what is named and the
+// Secrets that the release never owned.
+func (t *cases) uninstall(ctx context.Context, rel release, want ...string) error {
+	mine, err := t.c.kube.CoreV1().Secrets(rel.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, s := range mine.Items {
+		if s.Type != "helm.sh/release.v1" {
+			want = append(want, "Secret/"+s.Name)
+		}
+	}
+	if _, err := rel.run(ctx, "uninstall", rel.name, "--wait", "--timeout=2m"); err != nil {
+		return err
+	}
+	slices.Sort(want)
+	return until(ctx, time.Minute, func(ctx context.Context) error {
+		list, err := remains(ctx, t.c.kube, rel.namespace)
+		if err != nil {
+			return err
+		}
+		slices.Sort(list)
+		if !slices.Equal(list, want) {
+			return fmt.Errorf("left are %v: want %v", list, want)
+		}
+		return nil
+	})
+}
+
+func (t *cases) installBeside(ctx context.Context, rel release) error {
+	mark := t.p.mark()
+	// Nodes are not ready before the space is: held until the Job has ended.
+	for i := range 3 {
+		t.p.hold(rel.namespace, fmt.Sprintf("allocator-%d", i), true)
+	}
+	t.p.before(func(pod *corev1.Pod) {
+		if pod.Namespace == rel.namespace {
+			for i := range 3 {
+				t.p.hold(rel.namespace, fmt.Sprintf("allocator-%d", i), false)
+			}
+		}
+	})
+	defer t.p.before(nil)
+	if _, err := rel.install(ctx, "-f", t.values("evaluation")); err != nil {
+		return err
+	}
+	list, _ := t.p.told(rel.namespace, mark)
+	if count(list, "succeeded allocator-init-") != 1 || count(list, "ready allocator-etcd-0") != 1 {
+		return fmt.Errorf("what happened was %v: want one end of the Job, and etcd", list)
+	}
+	claim, err := t.c.kube.CoreV1().PersistentVolumeClaims(rel.namespace).Get(ctx, "data-allocator-etcd-0", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if claim.Status.Phase != corev1.ClaimBound {
+		return fmt.Errorf("the volume claim of etcd is %s", claim.Status.Phase)
+	}
+	return nil
+}
+
+func (t *cases) upgradeBeside(ctx context.Context, rel release) error {
+	mark := t.p.mark()
+	if _, err := rel.upgrade(ctx, "-f", t.values("evaluation"), "--set", "log.level=debug"); err != nil {
+		return err
+	}
+	if err := t.allReady(ctx, rel, 3); err != nil {
+		return err
+	}
+	list, _ := t.p.told(rel.namespace, mark)
+	if count(list, "running allocator-init") > 0 || count(list, "gone allocator-etcd-0") > 0 {
+		return fmt.Errorf("what happened was %v: want no Job, and etcd left alone", list)
+	}
+	return t.noJobs(ctx, rel)
+}
+
+func (t *cases) rollbackBeside(ctx context.Context, rel release) error {
+	first, err := rel.run(ctx, "get", "manifest", rel.name, "--revision=1")
+	if err != nil {
+		return err
+	}
+	if _, err := rel.run(ctx, "rollback", rel.name, "1", "--wait", "--timeout=4m"); err != nil {
+		return err
+	}
+	jobs, err := t.c.kube.BatchV1().Jobs(rel.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if len(jobs.Items) != 1 {
+		return fmt.Errorf("there are %d Jobs: want the one of the first revision", len(jobs.Items))
+	}
+	for _, a := range jobs.Items[0].Spec.Template.Spec.Containers[0].Args {
+		if strings.HasPrefix(a, "--fresh-until=") {
+			if !strings.Contains(first, a) {
+				return fmt.Errorf("the Job has %s, which the first revision has not", a)
+			}
+			return nil
+		}
+		if a == "--fresh" {
+			return errors.New("the Job may begin afresh for ever: a rollback after etcd was wiped would issue IDs twice")
+		}
+	}
+	return errors.New("the Job has no --fresh-until")
+}

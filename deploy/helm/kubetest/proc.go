@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// stopWithin is how long a process may take to end by itself before it is killed.
+const stopWithin = 20 * time.Second
+
+// A process is one that this program started. Its output is in a file.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed when it has ended
+	err  error         // how; to be read after done
+}
+
+// processes starts processes and ends them, the last one first. It is for one
+// goroutine, but for ended.
+type processes struct {
+	dir  string // of their logs
+	list []*process
+}
+
+// start runs a program in the background.
+func (ps *processes) start(name, program string, args ...string) (*process, error) {
+	p := &process{name: name, log: filepath.Join(ps.dir, name+".log"), done: make(chan struct{})}
+	out, err := os.Create(p.log)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	p.cmd = exec.Command(program, args...)
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	// A Ctrl-C is for us: we stop them in order.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() { p.err = p.cmd.Wait(); close(p.done) }()
+	ps.list = append(ps.list, p)
+	return p, nil
+}
+
+// ended names the processes that have ended, which none should before stop.
+func (ps *processes) ended() error {
+	for _, p := range ps.list {
+		select {
+		case <-p.done:
+			return hopeless{fmt.Errorf("%s has ended: %v; the end of %s:\n%s", p.name, p.err, p.log, tail(p.log, 15))}
+		default:
+		}
+	}
+	return nil
+}
+
+// stop ends one process and waits for it.
+func (p *process) stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(stopWithin):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+func (ps *processes) stop() {
+	for i := len(ps.list) - 1; i >= 0; i-- {
+		ps.list[i].stop()
+	}
+	ps.list = nil
+}
+
+// tail returns the last lines of a file.
+func tail(path string, lines int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
+	return "    " + strings.Join(all[max(0, len(all)-lines):], "\n    ")
+}
+
+// output runs a program to its end and returns all it wrote.
+func output(ctx context.Context, program string, args ...string) (string, error) {
+	var out lockedBuffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(out.String()))
+	}
+	return out.String(), nil
+}
+
+// lockedBuffer is a buffer that two goroutines may write to.
+type lockedBuffer struct {
+	mu sync.Mutex // guards b
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// hopeless is an error that until does not wait out.
+type hopeless struct{ error }
+
+// until asks again and again, until ask says yes, or within has passed; its last
+// error then says what was missing.
+func until(ctx context.Context, within time.Duration, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return nil
+		}
+		if errors.As(err, new(hopeless)) {
+			return err
+		}
+		// What a context that ended says is less than what was said before.
+		if last == nil || !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %s: %w", within, last)
+		case <-tick.C:
+		}
+	}
+}

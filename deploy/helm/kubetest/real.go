@@ -1,0 +1,413 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// nobody is the user of the images.
+const nobody = 65532
+
+// realPart runs the chart's pods.
+func realPart(ctx context.Context, c *cluster, r *report) error {
+	r.part("pods that run: kubelet, containerd, our images")
+	plugins, err := canRun(c.s)
+	if err != nil {
+		r.skip("real pods", err.Error())
+		return nil
+	}
+	if !r.run(ctx, "containerd has the images; kubelet and kube-proxy start, the machine is ready", 4*time.Minute, func(ctx context.Context) error { return c.startNode(ctx, plugins) }) {
+		return nil
+	}
+	t := &realCases{c: c, r: r, rel: release{c: c, helm: "helm4", namespace: "real", name: full}}
+	run := func(name string, f func(context.Context) error) bool {
+		return r.run(ctx, name, caseLimit, func(ctx context.Context) error {
+			if err := f(ctx); err != nil {
+				return fmt.Errorf("%w\n%s", err, t.state())
+			}
+			return nil
+		})
+	}
+	if !run("helm install --wait with an etcd beside: all pods come up restricted, the space is initialised", t.install) {
+		return nil
+	}
+	run("helm test: the image draws from every node by its name, and checks what it drew", t.helmTest)
+	run("IDs from every node through the headless Service, and through the other and kube-proxy", t.draw)
+	run("a rolling upgrade under load: no call of the SDK fails, no ID comes twice or out of order", t.upgrade)
+	run("a node's process is killed under load: the kubelet starts it again, no call of the SDK fails", t.killNode)
+	run("etcd's pod is deleted under load: nodes issue on, etcd comes back with its volume, nothing is initialised", t.killEtcd)
+	run("a rollback under load: the Job of the first revision runs again and harms nothing", t.rollback)
+	run("a volume that was wiped: an upgrade initialises nothing, and nodes do not issue IDs again", t.wipe)
+	run("uninstall: nodes end by themselves within their grace, and nothing is left but the claim and the test's pod", t.uninstall)
+	return nil
+}
+
+type realCases struct {
+	c   *cluster
+	r   *report
+	rel release
+}
+
+// values are the arguments of helm for our images.
+func (t *realCases) values(more ...string) []string {
+	args := []string{"-f", filepath.Join(t.c.s.root, "deploy/helm/kubetest/testdata/evaluation.yaml")}
+	for _, v := range append([]string{
+		"image.registry=docker.io", "image.repository=library/allocator", "image.tag=latest", "image.pullPolicy=Never",
+		"etcd.bundled.image.registry=docker.io", "etcd.bundled.image.repository=library/allocator-etcd", "etcd.bundled.image.tag=latest", "etcd.bundled.image.pullPolicy=Never",
+	}, more...) {
+		args = append(args, "--set", v)
+	}
+	return args
+}
+
+// state tells how the pods are, for a step that failed.
+func (t *realCases) state() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	pods, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	var b strings.Builder
+	for _, p := range pods.Items {
+		fmt.Fprintf(&b, "%s: %s, ready %t\n", p.Name, p.Status.Phase, isReady(&p))
+		for _, s := range p.Status.ContainerStatuses {
+			if w := s.State.Waiting; w != nil {
+				fmt.Fprintf(&b, "  waiting: %s %s\n", w.Reason, w.Message)
+			}
+		}
+		lines := int64(8)
+		log, err := t.c.kube.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
+		if err != nil {
+			log = []byte(err.Error())
+		}
+		fmt.Fprintf(&b, "  %s\n", strings.ReplaceAll(strings.TrimSpace(string(log)), "\n", "\n  "))
+	}
+	events, err := t.c.kube.CoreV1().Events(t.rel.namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
+	if err == nil {
+		for _, e := range events.Items[max(0, len(events.Items)-8):] {
+			fmt.Fprintf(&b, "event: %s %s: %s\n", e.InvolvedObject.Name, e.Reason, e.Message)
+		}
+	}
+	return b.String()
+}
+
+func (t *realCases) volume() string { return t.c.ca.path("volume") }
+
+func (t *realCases) install(ctx context.Context) error {
+	if err := t.c.namespace(ctx, t.rel.namespace); err != nil {
+		return err
+	}
+	if err := errors.Join(os.Mkdir(t.volume(), 0o700), os.Chown(t.volume(), nobody, nobody)); err != nil {
+		return err
+	}
+	if _, err := t.c.kube.StorageV1().StorageClasses().Get(ctx, "local", metav1.GetOptions{}); err != nil {
+		if err := t.c.create(ctx, "storage.yaml", ""); err != nil {
+			return err
+		}
+	}
+	// The claims of the played part have taken the others, or shall not have this one.
+	if err := t.c.kube.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	if err := t.c.volume(ctx, "volume-real", t.volume()); err != nil {
+		return err
+	}
+	begun := time.Now()
+	if _, err := t.rel.install(ctx, t.values()...); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.r.out, "           from helm install to all pods ready: %s\n", time.Since(begun).Round(time.Second))
+	return nil
+}
+
+func (t *realCases) helmTest(ctx context.Context) error {
+	if _, err := t.rel.run(ctx, "test", t.rel.name, "--timeout=2m"); err != nil {
+		return err
+	}
+	log, err := t.c.kube.CoreV1().Pods(t.rel.namespace).GetLogs("allocator-test-draw", &corev1.PodLogOptions{}).DoRaw(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.r.out, "           %s\n", strings.ReplaceAll(strings.TrimSpace(string(log)), "\n", "\n           "))
+	return nil
+}
+
+// drawn is what the load program tells.
+type drawn struct {
+	IDs, Calls, Failed, Duplicates, Disorder int
+	Failure, Slowest                         string
+	BySID                                    map[string]int
+}
+
+// under draws IDs from a Service while f does its work, and returns what came of it.
+func (t *realCases) under(ctx context.Context, service string, f func(context.Context) error) (drawn, error) {
+	var d drawn
+	var out lockedBuffer
+	cmd := exec.CommandContext(ctx, filepath.Join(t.c.s.bin, "load"), "--dns", hostIP+":53", "--target", service+"."+t.rel.namespace+".svc.cluster.local:9000")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	if err := cmd.Start(); err != nil {
+		return d, err
+	}
+	err := f(ctx)
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	if end := cmd.Wait(); end != nil {
+		return d, errors.Join(err, fmt.Errorf("load: %w: %s", end, out.String()))
+	}
+	if end := json.Unmarshal([]byte(out.String()), &d); end != nil {
+		return d, errors.Join(err, fmt.Errorf("load: %w: %s", end, out.String()))
+	}
+	fmt.Fprintf(t.r.out, "           %d IDs in %d calls, %d failed, %d duplicates, %d out of order, slowest %s, by sid %v\n", d.IDs, d.Calls, d.Failed, d.Duplicates, d.Disorder, d.Slowest, d.BySID)
+	if d.Failed > 0 || d.Duplicates > 0 || d.Disorder > 0 || d.IDs == 0 {
+		err = errors.Join(err, fmt.Errorf("%d of %d calls failed (the first: %s), %d duplicates, %d out of order", d.Failed, d.Calls, d.Failure, d.Duplicates, d.Disorder))
+	}
+	return d, err
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (t *realCases) draw(ctx context.Context) error {
+	for service, want := range map[string]int{full + "-headless": 3, full: 1} {
+		d, err := t.under(ctx, service, func(ctx context.Context) error { return wait(ctx, 5*time.Second) })
+		if err != nil {
+			return fmt.Errorf("service %s: %w", service, err)
+		}
+		// Through one address a client has one connection, to one node.
+		if len(d.BySID) < want {
+			return fmt.Errorf("service %s: IDs of %d sids: want %d", service, len(d.BySID), want)
+		}
+	}
+	return nil
+}
+
+// pods returns the nodes' pods by name.
+func (t *realCases) pods(ctx context.Context) (map[string]*corev1.Pod, error) {
+	list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=node"})
+	if err != nil {
+		return nil, err
+	}
+	m := map[string]*corev1.Pod{}
+	for i := range list.Items {
+		m[list.Items[i].Name] = &list.Items[i]
+	}
+	return m, nil
+}
+
+// ready waits until every node and etcd are.
+func (t *realCases) ready(ctx context.Context) error {
+	return until(ctx, 2*time.Minute, func(ctx context.Context) error {
+		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component in (node,etcd)"})
+		if err != nil {
+			return err
+		}
+		n := 0
+		for _, p := range list.Items {
+			if isReady(&p) {
+				n++
+			}
+		}
+		if n != 4 {
+			return fmt.Errorf("%d of 4 pods are ready", n)
+		}
+		return nil
+	})
+}
+
+func (t *realCases) upgrade(ctx context.Context) error {
+	old, err := t.pods(ctx)
+	if err != nil {
+		return err
+	}
+	d, err := t.under(ctx, full+"-headless", func(ctx context.Context) error {
+		if err := wait(ctx, 3*time.Second); err != nil {
+			return err
+		}
+		if _, err := t.rel.upgrade(ctx, t.values("log.level=debug")...); err != nil {
+			return err
+		}
+		if err := t.ready(ctx); err != nil {
+			return err
+		}
+		return wait(ctx, 3*time.Second)
+	})
+	if err != nil {
+		return err
+	}
+	now, err := t.pods(ctx)
+	if err != nil {
+		return err
+	}
+	for name, p := range now {
+		if old[name] != nil && old[name].UID == p.UID {
+			return fmt.Errorf("%s was not replaced", name)
+		}
+	}
+	if len(d.BySID) < 3 {
+		return fmt.Errorf("IDs of %d sids: want 3 at least", len(d.BySID))
+	}
+	return nil
+}
+
+func (t *realCases) killNode(ctx context.Context) error {
+	const name = "allocator-1"
+	_, err := t.under(ctx, full+"-headless", func(ctx context.Context) error {
+		if err := wait(ctx, 2*time.Second); err != nil {
+			return err
+		}
+		old, err := t.pods(ctx)
+		if err != nil {
+			return err
+		}
+		before := old[name].Status.ContainerStatuses[0]
+		if _, err := output(ctx, "ctr", "--address", containers, "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", strings.TrimPrefix(before.ContainerID, "containerd://")); err != nil {
+			return err
+		}
+		if err := until(ctx, 2*time.Minute, func(ctx context.Context) error {
+			now, err := t.pods(ctx)
+			if err != nil {
+				return err
+			}
+			p := now[name]
+			if p == nil || p.UID != old[name].UID {
+				return hopeless{fmt.Errorf("the pod was replaced, not started again")}
+			}
+			if s := p.Status.ContainerStatuses[0]; s.RestartCount != before.RestartCount+1 || !isReady(p) {
+				return fmt.Errorf("started %d times more, ready %t", s.RestartCount-before.RestartCount, isReady(p))
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		return wait(ctx, 3*time.Second)
+	})
+	return err
+}
+
+func (t *realCases) killEtcd(ctx context.Context) error {
+	_, err := t.under(ctx, full+"-headless", func(ctx context.Context) error {
+		if err := wait(ctx, 2*time.Second); err != nil {
+			return err
+		}
+		if err := t.c.kube.CoreV1().Pods(t.rel.namespace).Delete(ctx, "allocator-etcd-0", metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		if err := wait(ctx, 2*time.Second); err != nil {
+			return err
+		}
+		if err := t.ready(ctx); err != nil {
+			return err
+		}
+		return wait(ctx, 5*time.Second)
+	})
+	if err != nil {
+		return err
+	}
+	jobs, err := t.c.kube.BatchV1().Jobs(t.rel.namespace).List(ctx, metav1.ListOptions{})
+	if err == nil && len(jobs.Items) > 0 {
+		err = errors.New("there is a Job")
+	}
+	return err
+}
+
+func (t *realCases) rollback(ctx context.Context) error {
+	_, err := t.under(ctx, full+"-headless", func(ctx context.Context) error {
+		if _, err := t.rel.run(ctx, "rollback", t.rel.name, "1", "--wait", "--timeout=4m"); err != nil {
+			return err
+		}
+		if err := until(ctx, time.Minute, func(ctx context.Context) error {
+			j, err := t.c.kube.BatchV1().Jobs(t.rel.namespace).Get(ctx, "allocator-init", metav1.GetOptions{})
+			if err == nil && j.Status.Succeeded != 1 {
+				err = fmt.Errorf("the Job has not succeeded: %d failed", j.Status.Failed)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+		if err := t.ready(ctx); err != nil {
+			return err
+		}
+		return wait(ctx, 3*time.Second)
+	})
+	return err
+}
+
+// wipe takes etcd's data away, upgrades, and looks whether nodes say that they
+// cannot go on. The load is over: what follows is an accident.
+func (t *realCases) wipe(ctx context.Context) error {
+	sets := t.c.kube.AppsV1().StatefulSets(t.rel.namespace)
+	scale := func(n int32) error {
+		s, err := sets.GetScale(ctx, "allocator-etcd", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		s.Spec.Replicas = n
+		_, err = sets.UpdateScale(ctx, "allocator-etcd", s, metav1.UpdateOptions{})
+		return err
+	}
+	if err := scale(0); err != nil {
+		return err
+	}
+	if err := until(ctx, time.Minute, func(ctx context.Context) error {
+		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=etcd"})
+		if err == nil && len(list.Items) > 0 {
+			err = errors.New("etcd's pod is there")
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(t.volume(), "data")); err != nil {
+		return err
+	}
+	if err := scale(1); err != nil {
+		return err
+	}
+	// Not --wait: nodes will not be ready, which is the point.
+	if _, err := t.rel.run(ctx, append([]string{"upgrade", t.rel.name, t.c.chart(), "--timeout=2m"}, t.values("log.level=info", "podAnnotations.wiped=yes")...)...); err != nil {
+		return err
+	}
+	// The nodes that hold windows may use them up; then each stops.
+	if err := until(ctx, 3*time.Minute, func(ctx context.Context) error {
+		list, err := t.pods(ctx)
+		if err != nil {
+			return err
+		}
+		for name, p := range list {
+			if isReady(p) {
+				return fmt.Errorf("%s is ready", name)
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	jobs, err := t.c.kube.BatchV1().Jobs(t.rel.namespace).List(ctx, metav1.ListOptions{})
+	if err == nil && len(jobs.Items) > 0 {
+		err = errors.New("there is a Job that would initialise the empty etcd")
+	}
+	return err
+}
+
+func (t *realCases) uninstall(ctx context.Context) error {
+	return (&cases{c: t.c, r: t.r}).uninstall(ctx, t.rel, "PersistentVolumeClaim/data-allocator-etcd-0", "Pod/allocator-test-draw")
+}
