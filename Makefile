@@ -119,6 +119,12 @@ chart-test: chart-files-current ## the Helm chart through Helm 3 and 4, helm-uni
 	deploy/helm/chart-test.sh
 	@if grep -q '^monitoring-test:' $(MAKEFILE_LIST); then $(MAKE) --no-print-directory monitoring-test; else echo "not run: there is no monitoring-test in this tree"; fi
 
+.PHONY: kube-test
+kube-test: ## the chart in a real Kubernetes, built here: 10 minutes, the first time 20; KUBE_ARGS='--only played'
+	@mkdir -p $(BIN)/kube
+	cd deploy/helm/kubetest && CGO_ENABLED=0 nice -n 10 $(GO) build -trimpath -p 2 -o ../../../$(BIN)/kube/kubetest .
+	$(BIN)/kube/kubetest --root . $(KUBE_ARGS)
+
 chart-docs: ## write the chart's README.md from README.md.gotmpl and the comments of values.yaml
 	deploy/helm/chart-test.sh docs
 
@@ -186,6 +192,7 @@ check-nested:
 	cd chaos/etcd && $(GO) vet ./...
 	cd internal/resp/clienttest && $(GO) vet ./... && $(GO) test ./...
 	cd deploy/helm/tools && $(GO) vet ./...
+	cd deploy/helm/kubetest/load && $(GO) vet ./...
 	cd deploy/helm/charttest && $(GO) vet ./... && $(GO) test ./...
 	@echo "  passed   nested modules" >>$(DONE)
 

@@ -139,6 +139,8 @@ func buildImages(ctx context.Context, s settings) error {
 	cmd := exec.CommandContext(ctx, "nice", "-n", "10", "make", "image")
 	cmd.Dir = s.root
 	cmd.WaitDelay = 5 * time.Second
+	// With the settings of our own builds they share a cache.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make image: %w\n%s", err, out)
 	}

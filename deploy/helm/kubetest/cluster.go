@@ -99,6 +99,7 @@ func (c *cluster) start(ctx context.Context) error {
 		"--bind-address=127.0.0.1", "--secure-port="+ports[2], "--advertise-address="+hostIP, "--endpoint-reconciler-type=none",
 		"--tls-cert-file="+c.ca.path("server.crt"), "--tls-private-key-file="+c.ca.path("server.key"), "--client-ca-file="+c.ca.path("ca.crt"),
 		"--kubelet-client-certificate="+c.ca.path("calls.crt"), "--kubelet-client-key="+c.ca.path("calls.key"),
+		"--kubelet-certificate-authority="+c.ca.path("ca.crt"), "--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.ca.path("accounts.key"),
 		"--service-account-signing-key-file="+c.ca.path("accounts.key"), "--service-cluster-ip-range="+serviceNet,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--profiling=false"); err != nil {

@@ -60,8 +60,18 @@ func (c *cluster) startNode(ctx context.Context, plugins string) error {
 	if err := c.startContainerd(ctx, plugins); err != nil {
 		return err
 	}
+	ctr := func(args ...string) error {
+		_, err := output(ctx, "ctr", append([]string{"--address", containers, "-n", "k8s.io", "images"}, args...)...)
+		return err
+	}
 	for _, tar := range c.s.images() {
-		if _, err := output(ctx, "ctr", "--address", containers, "-n", "k8s.io", "images", "import", tar); err != nil {
+		if err := ctr("import", tar); err != nil {
+			return err
+		}
+	}
+	// The archives name images as Docker does; the kubelet asks by whole names.
+	for _, name := range []string{"allocator:latest", "allocator-etcd:latest", pauseImage} {
+		if err := ctr("tag", "--force", name, "docker.io/library/"+name); err != nil {
 			return err
 		}
 	}
@@ -165,6 +175,8 @@ state = "/run/containerd"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "docker.io/library/%s"
   disable_apparmor = %t
+  # Where root may not lower it, it is left as it is.
+  restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = %q
     conf_dir = %q

@@ -63,17 +63,18 @@ func run() error {
 			return d.DialContext(ctx, network, *dns)
 		}}
 	}
-	c, err := client.New(o)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
 	var mu sync.Mutex // guards res and seen
 	res := result{BySID: map[string]int{}}
 	seen := map[flake.ID]bool{}
 	var slowest time.Duration
 	var wg sync.WaitGroup
 	for range callers {
+		// Each its own: a client stays with one node while that serves it.
+		c, err := client.New(o)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
 		wg.Go(func() {
 			var last flake.ID
 			ids := make([]flake.ID, batch)
