@@ -73,7 +73,7 @@ func TestResolve(t *testing.T) {
 	lookup := func(_ context.Context, host string) ([]string, error) {
 		switch host {
 		case "many":
-			return []string{"10.0.0.2", "10.0.0.1", "fd00::1"}, nil
+			return []string{"fd00::1", "10.0.0.1"}, nil
 		case "one":
 			return []string{"10.0.0.9"}, nil
 		}
@@ -83,7 +83,7 @@ func TestResolve(t *testing.T) {
 	for _, a := range resolve(t.Context(), []string{"many:9000", "one:9000", "none:9000", "10.0.0.5:9000", "wrong"}, lookup) {
 		got = append(got, a.shown())
 	}
-	want := []string{"many:9000 (10.0.0.1)", "many:9000 (10.0.0.2)", "many:9000 (fd00::1)", "one:9000", "none:9000", "10.0.0.5:9000", "wrong"}
+	want := []string{"many:9000 (10.0.0.1)", "many:9000 (fd00::1)", "one:9000", "none:9000", "10.0.0.5:9000", "wrong"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
