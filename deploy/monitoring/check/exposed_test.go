@@ -1,0 +1,156 @@
+package check
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// add takes in what a node exposes.
+func (c catalogue) add(page []byte) error {
+	p := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := p.TextToMetricFamilies(bytes.NewReader(page))
+	if err != nil {
+		return err
+	}
+	for name, f := range families {
+		for _, m := range f.GetMetric() {
+			suffixes := []string{""}
+			if m.GetHistogram() != nil {
+				suffixes = []string{"_bucket", "_count", "_sum"}
+			}
+			for _, suffix := range suffixes {
+				for _, l := range m.GetLabel() {
+					c.label(name+suffix, l.GetName())[l.GetValue()] = true
+				}
+				if suffix == "_bucket" {
+					c.label(name+suffix, "le")["+Inf"] = true
+				}
+				for _, l := range targets {
+					c.label(name+suffix, l)
+					c[name+suffix][l] = nil
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// label returns the values known of a label of a series.
+func (c catalogue) label(name, label string) map[string]bool {
+	if c[name] == nil {
+		c[name] = family{}
+	}
+	if c[name][label] == nil {
+		c[name][label] = map[string]bool{}
+	}
+	return c[name][label]
+}
+
+// exposed returns what three nodes expose that run: two with all their doors open,
+// and one with TLS and tokens.
+func exposed(t *testing.T) catalogue {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := dev(t, path, 2, "--resp")
+	cert, key := certificate(t)
+	nodes = append(nodes, serve(t, path, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
+	var c catalogue
+	await(t, "nodes that know each other's clocks", time.Minute, func() error {
+		c = catalogue{"up": {}}
+		for _, l := range targets {
+			c["up"][l] = nil
+		}
+		for _, n := range nodes {
+			page, err := get(t.Context(), "http://"+n.Admin+"/metrics")
+			if err != nil {
+				return err
+			}
+			if err := c.add(page); err != nil {
+				return err
+			}
+		}
+		for _, name := range []string{"allocator_clock_cluster_offset_seconds", "allocator_clock_offset_seconds", "allocator_pool_sids", "allocator_tls_certificate_remaining_seconds"} {
+			if c[name] == nil {
+				return fmt.Errorf("no %s yet", name)
+			}
+		}
+		return nil
+	})
+	for name, labels := range reference(t) {
+		if c[name] != nil {
+			continue
+		}
+		t.Logf("not seen on this machine, and taken from the reference: %s", name)
+		c[name] = family{}
+		for _, l := range append(labels, targets...) {
+			c[name][l] = nil
+		}
+	}
+	return c
+}
+
+// Alerts on series that no node has never fire, and nobody notices.
+func TestExpressionsAskForWhatNodesExpose(t *testing.T) {
+	c := exposed(t)
+	for _, r := range rules(t) {
+		got, err := c.read(r.Expr)
+		if err != nil {
+			t.Errorf("%s%s: %v", r.Record, r.Alert, err)
+			continue
+		}
+		if r.Record != "" {
+			c[r.Record] = family{}
+			for l := range got {
+				c[r.Record][l] = nil
+			}
+			continue
+		}
+		if err := got.has(r.Alert, "namespace", "job"); err != nil {
+			t.Error(err)
+		}
+		for _, text := range r.Annotations {
+			for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(text, -1) {
+				if err := got.has(r.Alert+": "+text, m[1]); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	asked, variables := queries(t)
+	for _, q := range asked {
+		got, err := c.read(q.expr)
+		if err != nil {
+			t.Errorf("panel %q: %v", q.panel, err)
+			continue
+		}
+		for _, m := range regexp.MustCompile(`\{\{(\w+)\}\}`).FindAllStringSubmatch(q.legend, -1) {
+			if err := got.has("legend of panel "+q.panel, m[1]); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, v := range variables {
+		m := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`).FindStringSubmatch(v)
+		if m == nil {
+			t.Errorf("variable %s", v)
+			continue
+		}
+		got, err := c.read(stand.Replace(m[1]))
+		if err == nil {
+			err = got.has(v, m[2])
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("%d rules and %d queries read; nodes expose %d series", len(rules(t)), len(asked), len(c))
+}

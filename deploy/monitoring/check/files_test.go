@@ -1,0 +1,216 @@
+package check
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// top is the repository.
+const top = "../../.."
+
+const (
+	rulesFile     = "../rules.yaml"
+	rulesTests    = "../rules_test.yaml"
+	dashboardFile = "../dashboard.json"
+	operations    = top + "/docs/OPERATIONS.md"
+	runbooks      = "https://github.com/flakelease/allocator/blob/main/docs/OPERATIONS.md#"
+)
+
+// rule is one of a file that Prometheus reads; strictly, so that no word is misspelt.
+type rule struct {
+	Record      string            `json:"record"`
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// rules returns all rules, in order.
+func rules(t *testing.T) (out []rule) {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Name  string `json:"name"`
+			Rules []rule `json:"rules"`
+		} `json:"groups"`
+	}
+	if err := yaml.UnmarshalStrict([]byte(readFile(t, rulesFile)), &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range file.Groups {
+		out = append(out, g.Rules...)
+	}
+	if len(out) < 40 {
+		t.Fatalf("found %d rules", len(out))
+	}
+	return out
+}
+
+func alerts(t *testing.T) []rule {
+	t.Helper()
+	return slices.DeleteFunc(rules(t), func(r rule) bool { return r.Alert == "" })
+}
+
+// query is an expression of the dashboard.
+type query struct{ panel, expr, legend string }
+
+// stand are values for the dashboard's variables, as Grafana puts them in.
+var stand = strings.NewReplacer("$namespace", ".*", "$job", ".*", "$instance", ".*", "$space", ".*", "$__rate_interval", "1m")
+
+// queries returns what the panels ask, and what the variables do.
+func queries(t *testing.T) (out []query, variables []string) {
+	t.Helper()
+	var d struct {
+		Templating struct {
+			List []struct {
+				Name  string `json:"name"`
+				Type  string `json:"type"`
+				Query any    `json:"query"`
+			} `json:"list"`
+		} `json:"templating"`
+		Panels []struct {
+			Title   string `json:"title"`
+			Targets []struct {
+				Expr   string `json:"expr"`
+				Legend string `json:"legendFormat"`
+			} `json:"targets"`
+		} `json:"panels"`
+	}
+	if err := json.Unmarshal([]byte(readFile(t, dashboardFile)), &d); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range d.Panels {
+		for _, q := range p.Targets {
+			q.Expr = stand.Replace(q.Expr)
+			if strings.Contains(q.Expr, "$") {
+				t.Errorf("panel %q has a variable that the dashboard has not: %s", p.Title, q.Expr)
+			}
+			out = append(out, query{p.Title, q.Expr, q.Legend})
+		}
+	}
+	for _, v := range d.Templating.List {
+		if v.Type == "query" {
+			variables = append(variables, fmt.Sprint(v.Query.(map[string]any)["query"]))
+		}
+	}
+	if len(out) < 30 || len(variables) < 3 {
+		t.Fatalf("found %d queries and %d variables", len(out), len(variables))
+	}
+	return out, variables
+}
+
+func TestAlertsAreComplete(t *testing.T) {
+	names := map[string]bool{}
+	for _, a := range alerts(t) {
+		if names[a.Alert] || !regexp.MustCompile(`^Allocator[A-Z][A-Za-z]+$`).MatchString(a.Alert) {
+			t.Errorf("%s: a name comes once, and begins with Allocator", a.Alert)
+		}
+		names[a.Alert] = true
+		if s := a.Labels["severity"]; !slices.Contains([]string{"critical", "warning", "info"}, s) || len(a.Labels) != 1 {
+			t.Errorf("%s: labels %v: want a severity alone", a.Alert, a.Labels)
+		}
+		if d, err := time.ParseDuration(a.For); err != nil || d < 0 {
+			t.Errorf("%s: for %q: %v", a.Alert, a.For, err)
+		}
+		for _, key := range []string{"summary", "description"} {
+			if len(a.Annotations[key]) < 20 {
+				t.Errorf("%s: %s is %q", a.Alert, key, a.Annotations[key])
+			}
+		}
+		if got, want := a.Annotations["runbook_url"], runbooks+strings.ToLower(a.Alert); got != want {
+			t.Errorf("%s: runbook_url is %s, want %s", a.Alert, got, want)
+		}
+		if len(a.Annotations) != 3 {
+			t.Errorf("%s: annotations %v", a.Alert, a.Annotations)
+		}
+	}
+}
+
+// Whoever is woken by an alert finds what to do, and how urgent it is.
+func TestAlertsHaveSections(t *testing.T) {
+	section := regexp.MustCompile(`(?m)^#### (Allocator\w+)\n\*(\w+)\.\* (?:.*\n)*?\n`)
+	said := map[string]string{}
+	for _, m := range section.FindAllStringSubmatch(readFile(t, operations), -1) {
+		if said[m[1]] != "" {
+			t.Errorf("OPERATIONS.md has %s twice", m[1])
+		}
+		said[m[1]] = m[2]
+		if !regexp.MustCompile(`(?m)^- \*\*(Check and do|Do):\*\* \S`).MatchString(m[0]) {
+			t.Errorf("OPERATIONS.md does not say what to do about %s", m[1])
+		}
+	}
+	for _, a := range alerts(t) {
+		if got, want := said[a.Alert], a.Labels["severity"]; got != want {
+			t.Errorf("OPERATIONS.md calls %s %q, and the rule %q", a.Alert, got, want)
+		}
+		delete(said, a.Alert)
+	}
+	for name := range said {
+		t.Errorf("OPERATIONS.md has a section %s, and there is no such alert", name)
+	}
+}
+
+// Each alert has tests for promtool: it fires, and there is a time when it does not.
+func TestAlertsHaveTests(t *testing.T) {
+	var file struct {
+		Tests []struct {
+			Name  string `json:"name"`
+			Exprs []struct {
+				Expr string `json:"expr"`
+				Want []any  `json:"exp_samples"`
+			} `json:"promql_expr_test"`
+		} `json:"tests"`
+	}
+	if err := yaml.Unmarshal([]byte(readFile(t, rulesTests)), &file); err != nil {
+		t.Fatal(err)
+	}
+	fires, quiet := map[string]bool{}, map[string]bool{}
+	asked := regexp.MustCompile(`^ALERTS\{alertname="(\w+)", alertstate="firing"\}$`)
+	for _, test := range file.Tests {
+		for _, e := range test.Exprs {
+			if m := asked.FindStringSubmatch(e.Expr); m != nil {
+				fires[m[1]] = fires[m[1]] || len(e.Want) > 0
+				quiet[m[1]] = quiet[m[1]] || len(e.Want) == 0
+			}
+		}
+	}
+	for _, a := range alerts(t) {
+		if !fires[a.Alert] || !quiet[a.Alert] {
+			t.Errorf("rules_test.yaml: %s: fires: %v, stays quiet: %v", a.Alert, fires[a.Alert], quiet[a.Alert])
+		}
+	}
+}
+
+// reference returns the labels of a family by docs/reference/metrics.md, for series
+// that are there only on some machines.
+func reference(t *testing.T) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	row := regexp.MustCompile("(?m)^\\| `(allocator_\\w+)` \\| \\w+ \\| (.*?) \\| .*absent where it cannot be asked\\.")
+	for _, m := range row.FindAllStringSubmatch(readFile(t, filepath.Join(top, "docs/reference/metrics.md")), -1) {
+		out[m[1]] = nil
+		for _, l := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(m[2], -1) {
+			out[m[1]] = append(out[m[1]], l[1])
+		}
+	}
+	return out
+}
