@@ -22,6 +22,8 @@ type protocolError string
 // Error returns the text behind the code ERR.
 func (e protocolError) Error() string { return "Protocol error: " + string(e) }
 
+var errTooLong = protocolError(fmt.Sprintf("request above %d bytes", maxRequest))
+
 // reader reads requests. The zero value is ready.
 type reader struct {
 	args [][]byte // of the request last read; parts of the buffer given to next
@@ -57,7 +59,7 @@ func (r *reader) next(b []byte) (int, error) {
 	}
 	for range count { // negative counts ask for nothing, as at Redis
 		if at == len(b) {
-			return r.part()
+			return r.part(b)
 		}
 		if b[at] != '$' {
 			return 0, protocolError(fmt.Sprintf("expected '$', got '%c'", printable(b[at])))
@@ -67,15 +69,15 @@ func (r *reader) next(b []byte) (int, error) {
 		case from < 0:
 			return 0, protocolError("too big bulk count string")
 		case from == 0:
-			return r.part()
+			return r.part(b)
 		case !ok || size < 0 || size > maxBulk:
 			return 0, protocolError("invalid bulk length")
 		case from+size+2 > maxRequest:
-			return 0, protocolError(fmt.Sprintf("request above %d bytes", maxRequest))
+			return 0, errTooLong
 		}
 		end := from + size
 		if end+2 > len(b) {
-			return r.part()
+			return r.part(b)
 		}
 		if b[end] != '\r' || b[end+1] != '\n' {
 			return 0, protocolError("expected the end of a line after a bulk string")
@@ -86,9 +88,12 @@ func (r *reader) next(b []byte) (int, error) {
 	return at, nil
 }
 
-// part says that there is more to come.
-func (r *reader) part() (int, error) {
+// part says that there is more to come, if it may.
+func (r *reader) part(b []byte) (int, error) {
 	r.args = r.args[:0]
+	if len(b) >= maxRequest { // no buffer will ever hold the rest
+		return 0, errTooLong
+	}
 	return 0, nil
 }
 

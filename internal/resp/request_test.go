@@ -3,6 +3,7 @@ package resp
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,17 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// fullBut returns as much of a request as a buffer can hold, of which words are
+// missing; it ends in last.
+func fullBut(last string) string {
+	first := "*5\r\n$65536\r\n" + strings.Repeat("x", 65536) + "\r\n"
+	head := "$4000\r\n"
+	rest := maxRequest - len(first) - len(last)
+	second := head + strings.Repeat("x", 4000) + "\r\n"
+	rest -= len(second) + len("$NN\r\n\r\n")
+	return first + second + fmt.Sprintf("$%d\r\n", rest) + strings.Repeat("x", rest) + "\r\n" + last
+}
+
 func TestRequestsThatAreNone(t *testing.T) {
 	for in, want := range map[string]string{
 		"*x\r\n":                            "invalid multibulk length",
@@ -75,6 +87,8 @@ func TestRequestsThatAreNone(t *testing.T) {
 		strings.Repeat("x", maxInline):      "too big inline request",
 		strings.Repeat("x ", 65) + "\r\n":   "too many words in an inline request",
 		"*2\r\n$60000\r\n" + strings.Repeat("x", 60000) + "\r\n$60000\r\n": "request above 69632 bytes",
+		fullBut("$10"): "request above 69632 bytes",
+		fullBut(""):    "request above 69632 bytes",
 	} {
 		var r reader
 		_, err := r.next([]byte(in))

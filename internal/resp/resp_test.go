@@ -431,6 +431,23 @@ func tokens(t *testing.T) (guard *access.Guard, issue, read string) {
 	return access.New(access.Config{Tokens: list}), issue, read
 }
 
+// TestRequestThatFillsTheBuffer: a request that is not complete where the buffer
+// ends is refused, and nobody waits for the rest of it.
+func TestRequestThatFillsTheBuffer(t *testing.T) {
+	c := newWorld(t).serve(nil).dial()
+	first := "*3\r\n$65536\r\n" + strings.Repeat("y", 64<<10) + "\r\n"
+	second := "$" + strconv.Itoa(68<<10-len(first)-len("$NNNN\r\n\r\n"))
+	second += "\r\n" + strings.Repeat("y", 68<<10-len(first)-len(second)-len("\r\n\r\n")) + "\r\n"
+	if len(first+second) != 68<<10 {
+		t.Fatalf("%d bytes", len(first+second))
+	}
+	c.send(first + second)
+	if got := c.reply(); got != "-ERR Protocol error: request above 69632 bytes" {
+		t.Fatal(got)
+	}
+	c.closed()
+}
+
 func TestAuth(t *testing.T) {
 	guard, issue, read := tokens(t)
 	w := newWorld(t, func(c *resp.Config) { c.Guard = guard }).serve(nil)
