@@ -160,30 +160,42 @@ func network(a netip.Addr) netip.Prefix {
 // Allow lets one call of c through, whatever number of IDs it asks for, and
 // counts it for the client's rate. A call that is turned away does not count.
 //
-// It returns ErrUnknownToken if the caller's token was struck off since,
-// ErrPermissionDenied, or a *LimitedError, looked at in this order.
+// It returns the errors of May, or else a *LimitedError.
 func (g *Guard) Allow(c Caller, s Scope) error {
+	who, err := g.may(c, s)
+	if err != nil || g == nil || g.limit == nil {
+		return err
+	}
+	if wait := g.limit.take(who); wait > 0 {
+		return &LimitedError{RetryAfter: wait}
+	}
+	return nil
+}
+
+// May is Allow for what counts for no rate. It returns ErrUnknownToken if the
+// caller's token was struck off since, or else ErrPermissionDenied.
+func (g *Guard) May(c Caller, s Scope) error {
+	_, err := g.may(c, s)
+	return err
+}
+
+// may is May, and returns whom a call counts for.
+func (g *Guard) may(c Caller, s Scope) (client, error) {
 	if g == nil {
-		return nil
+		return client{}, nil
 	}
 	if t := g.tokens.Load(); t != c.tokens && t != nil {
 		if c.tokens == nil {
-			return ErrNoToken
+			return client{}, ErrNoToken
 		}
 		e := t.find(&c.sum)
 		if e == nil {
-			return ErrUnknownToken
+			return client{}, ErrUnknownToken
 		}
 		c.scopes, c.client.name = e.scopes, e.name
 	}
 	if !c.scopes.has(s) {
-		return ErrPermissionDenied
+		return client{}, ErrPermissionDenied
 	}
-	if g.limit == nil {
-		return nil
-	}
-	if wait := g.limit.take(c.client); wait > 0 {
-		return &LimitedError{RetryAfter: wait}
-	}
-	return nil
+	return c.client, nil
 }

@@ -374,7 +374,7 @@ func (c *conn) describe(cmd *command) {
 }
 
 // info answers INFO: what clients look for in it to see whether a server is ready,
-// and how the node stands.
+// and to those who may read, how the node stands.
 func (c *conn) info([][]byte) {
 	st := c.s.node.Stats()
 	sid, refusing := "-1", ""
@@ -398,10 +398,12 @@ func (c *conn) info([][]byte) {
 	b.WriteString("\r\n# Replication\r\n")
 	line("role", "master")
 	line("connected_slaves", "0")
-	b.WriteString("\r\n# Allocator\r\n")
-	line("node", st.Name)
-	line("sid", sid)
-	line("refusing", refusing)
-	line("ids_issued", strconv.FormatInt(st.Issued, 10))
+	if c.mayRead() { // as for ID.STATUS
+		b.WriteString("\r\n# Allocator\r\n")
+		line("node", st.Name)
+		line("sid", sid)
+		line("refusing", refusing)
+		line("ids_issued", strconv.FormatInt(st.Issued, 10))
+	}
 	c.out = appendBulk(c.out, b.String())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -125,6 +126,10 @@ func (c *conn) answer() error {
 			return err
 		}
 		if n == 0 {
+			if c.nobody != nil && c.to-c.from >= minIn {
+				c.settle()
+				return errStranger
+			}
 			break
 		}
 		c.from += n
@@ -135,6 +140,10 @@ func (c *conn) answer() error {
 	c.settle()
 	return nil
 }
+
+// errStranger keeps a connection's memory small until somebody has shown a token,
+// for which there is room.
+var errStranger = protocolError(fmt.Sprintf("request above %d bytes without a token", minIn))
 
 // read reads what the client has sent next, behind a part of a request that is
 // there already. It returns false when there is nothing to come.
@@ -201,6 +210,9 @@ func (c *conn) do(args [][]byte) {
 		return
 	}
 	began := c.s.api.Began()
+	if c.nobody == nil && (cmd == nil || !cmd.open && !cmd.reads) {
+		c.recognise()
+	}
 	switch {
 	case c.nobody != nil && (cmd == nil || !cmd.open):
 		c.s.api.Done(server.RESPOther, 1, c.s.node.Refused(c.nobody), began)
@@ -220,6 +232,17 @@ func (c *conn) do(args [][]byte) {
 		}
 	}
 }
+
+// recognise makes the caller nobody if its token was struck off since, for the
+// commands that need no more than a token.
+func (c *conn) recognise() {
+	if err := c.s.cfg.Guard.May(c.caller, access.Issue); errors.Is(err, access.ErrUnauthenticated) {
+		c.nobody = server.AccessRefusal(err, c.caller, access.Issue)
+	}
+}
+
+// mayRead reports whether the caller has the scope read.
+func (c *conn) mayRead() bool { return c.s.cfg.Guard.May(c.caller, access.Read) == nil }
 
 // allowed asks whether the caller may read, and refuses the command if not.
 func (c *conn) allowed(cmd *command) bool {

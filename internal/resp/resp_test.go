@@ -508,6 +508,74 @@ func TestAuth(t *testing.T) {
 	}
 }
 
+// TestWithdrawnToken: once a token is struck off, its open connections are
+// strangers' for every command, until they show another.
+func TestWithdrawnToken(t *testing.T) {
+	_, line, err := access.NewToken("other", "issue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := access.ParseTokens([]byte(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, issue, read := tokens(t)
+	w := newWorld(t, func(c *resp.Config) { c.Guard = guard }).serve(nil)
+	asks := []string{"PING", "INFO", "COMMAND COUNT", "CLIENT ID", "ECHO x", "NOTHING", "ID.NEXT", "*1\r\n$7\r\nID.NEXT", "ID.STATUS"}
+	var clients []*client
+	for i := range asks {
+		c := w.dial()
+		if c.ask("AUTH " + read); i%2 == 0 {
+			c.ask("AUTH " + issue)
+		}
+		clients = append(clients, c)
+	}
+	guard.SetTokens(others)
+	for i, ask := range asks {
+		if got := clients[i].ask(ask); !strings.HasPrefix(got, "-NOAUTH UNAUTHENTICATED the token is not known here") {
+			t.Errorf("%s: %s", ask, got)
+		}
+	}
+	if n := w.node.Stats().Issued; n != 0 {
+		t.Errorf("%d IDs were issued", n)
+	}
+}
+
+// TestInfoIsForReaders: how the node stands is for the scope read.
+func TestInfoIsForReaders(t *testing.T) {
+	guard, issue, read := tokens(t)
+	c := newWorld(t, func(c *resp.Config) { c.Guard = guard }).serve(nil).dial()
+	c.ask("AUTH " + issue)
+	if got := c.ask("INFO"); strings.Contains(got, "ids_issued") || !strings.Contains(got, "loading:0") {
+		t.Errorf("with the scope issue: %s", got)
+	}
+	c.ask("AUTH " + read)
+	if got := c.ask("INFO"); !strings.Contains(got, "ids_issued:0") {
+		t.Errorf("with the scope read: %s", got)
+	}
+}
+
+// TestStrangersAreGivenLittle: without a token, a request may be as long as one to
+// show a token, and no longer.
+func TestStrangersAreGivenLittle(t *testing.T) {
+	guard, issue, _ := tokens(t)
+	w := newWorld(t, func(c *resp.Config) { c.Guard = guard }).serve(nil)
+	c := w.dial()
+	c.send("*2\r\n$4\r\nECHO\r\n$60000\r\n" + strings.Repeat("y", 4<<10-22))
+	if got := c.reply(); got != "-ERR Protocol error: request above 4096 bytes without a token" {
+		t.Error(got)
+	}
+	c.closed()
+	c = w.dial()
+	c.send("AUTH " + issue + "\r\n*2\r\n$4\r\nECHO\r\n$60000\r\n" + strings.Repeat("y", 60000) + "\r\n")
+	if got := c.reply(); got != "+OK" {
+		t.Fatal(got)
+	}
+	if got := c.reply(); len(got) != 60000 {
+		t.Errorf("%d bytes", len(got))
+	}
+}
+
 // TestRate: each request of a pipeline counts.
 func TestRate(t *testing.T) {
 	now := clock.Mono(0)
