@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ func playedPart(ctx context.Context, c *cluster, r *report) error {
 	over := make(chan struct{})
 	go func() { defer close(over); p.run(playing) }()
 	defer func() { stop(); <-over }()
-	if err := errors.Join(c.create(ctx, "crds.yaml", ""), c.create(ctx, "storage.yaml", "")); err != nil {
+	if err := errors.Join(c.create(ctx, "crds.yaml", ""), c.create(ctx, "cluster.yaml", "")); err != nil {
 		return err
 	}
 	for i := range 4 {
@@ -153,7 +154,7 @@ func (t *cases) accepted(ctx context.Context) error {
 	}
 	// Kinds appear only when the server has found them fit.
 	var errs []error
-	kinds := map[string]bool{}
+	kinds, known := map[string]bool{}, map[string]bool{namespace: true}
 	objects := 0
 	for _, h := range helms {
 		rel := release{c: t.c, helm: h.name, namespace: namespace, name: full}
@@ -164,10 +165,24 @@ func (t *cases) accepted(ctx context.Context) error {
 				continue
 			}
 			for _, o := range list {
+				// Values may name another namespace.
+				if n := o.GetNamespace(); n != "" && !known[n] {
+					if err := t.c.namespace(ctx, n); err != nil {
+						return err
+					}
+					known[n] = true
+				}
+				// A pod, unlike what makes pods, is refused without its service account.
+				if account, _, _ := unstructured.NestedString(o.Object, "spec", "serviceAccountName"); o.GetKind() == "Pod" && account != "" {
+					a := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
+					if _, err := t.c.kube.CoreV1().ServiceAccounts(cmp.Or(o.GetNamespace(), namespace)).Create(ctx, a, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+						return err
+					}
+				}
 				if err := until(ctx, 20*time.Second, func(ctx context.Context) error {
 					err := t.c.accept(ctx, o, namespace)
 					// A definition that was made just now takes a moment to be served.
-					if err != nil && !apierrors.IsNotFound(err) && !strings.Contains(err.Error(), "no matches for kind") {
+					if err != nil && !strings.Contains(err.Error(), "could not find the requested resource") && !strings.Contains(err.Error(), "no matches for kind") {
 						errs = append(errs, fmt.Errorf("%s: %w", filepath.Base(f), err))
 						return nil
 					}
@@ -306,7 +321,7 @@ func (t *cases) initFails(ctx context.Context) error {
 	// The Job's pod never ends: the Job's own deadline has to.
 	stopHolding := t.holdAll(ctx, rel.namespace)
 	defer stopHolding()
-	out, err := rel.install(ctx, "-f", t.values("external"), "--set", "init.timeoutSeconds=10")
+	out, err := rel.install(ctx, "-f", t.values("external"), "--set", "init.timeoutSeconds=30")
 	if err == nil {
 		return fmt.Errorf("installed: %s", out)
 	}

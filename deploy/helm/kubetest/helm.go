@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -105,6 +106,8 @@ func (c *cluster) of(o *unstructured.Unstructured, namespace string) (dynamic.Re
 	gvk := o.GroupVersionKind()
 	m, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
+		// It may be served in a moment: the next look shall be a fresh one.
+		c.mapper.Reset()
 		return nil, err
 	}
 	if m.Scope.Name() == "root" {
@@ -139,7 +142,9 @@ func (c *cluster) accept(ctx context.Context, o *unstructured.Unstructured, name
 	if _, err := client.Patch(ctx, o.GetName(), types.ApplyPatchType, b, metav1.PatchOptions{DryRun: dry, FieldValidation: metav1.FieldValidationStrict, FieldManager: "kubetest", Force: &force}); err != nil {
 		return fmt.Errorf("apply %s: %w", name, err)
 	}
-	if list := c.warnings.take(); len(list) > 0 {
+	// Servers before 1.34 know no other name for it.
+	old := func(w string) bool { return strings.Contains(w, `"PreferClose" is deprecated`) }
+	if list := slices.DeleteFunc(c.warnings.take(), old); len(list) > 0 {
 		return fmt.Errorf("%s: the API server warns: %s", name, strings.Join(list, "; "))
 	}
 	return nil
@@ -167,13 +172,13 @@ func (c *cluster) create(ctx context.Context, file, namespace string) error {
 	return nil
 }
 
-// rest lists what is in a namespace, as Kind/name, but for what Kubernetes itself
-// puts there.
+// remains lists what is in a namespace, as Kind/name, but for what Kubernetes itself
+// puts there. What is on its way out is still there.
 func remains(ctx context.Context, kube kubernetes.Interface, namespace string) ([]string, error) {
 	var list []string
 	add := func(kind string, names []metav1.ObjectMeta) {
 		for _, m := range names {
-			if m.Name != "default" && m.Name != "kube-root-ca.crt" && m.DeletionTimestamp == nil {
+			if m.Name != "default" && m.Name != "kube-root-ca.crt" {
 				list = append(list, kind+"/"+m.Name)
 			}
 		}

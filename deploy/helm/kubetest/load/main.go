@@ -68,13 +68,19 @@ func run() error {
 	seen := map[flake.ID]bool{}
 	var slowest time.Duration
 	var wg sync.WaitGroup
-	for range callers {
-		// Each its own: a client stays with one node while that serves it.
+	// Several, for a client stays with one node while that serves it; and each for
+	// several callers, as a program has it.
+	var clients [2]*client.Client
+	for i := range clients {
 		c, err := client.New(o)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
+		clients[i] = c
+	}
+	for i := range callers {
+		c := clients[i%len(clients)]
 		wg.Go(func() {
 			var last flake.ID
 			ids := make([]flake.ID, batch)
