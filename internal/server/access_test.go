@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -348,6 +349,16 @@ func TestWithdrawnTokenEndsStreams(t *testing.T) {
 	if _, err := send(); err != nil {
 		t.Fatal(err)
 	}
+	ctx = metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens["read"])
+	reflected, err := reflectionpb.NewServerReflectionClient(w.dial()).ServerReflectionInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := &reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
+	_ = reflected.Send(list)
+	if _, err := reflected.Recv(); err != nil {
+		t.Fatal(err)
+	}
 	_, line, err := access.NewToken("other", "admin")
 	if err != nil {
 		t.Fatal(err)
@@ -357,6 +368,10 @@ func TestWithdrawnTokenEndsStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard.SetTokens(others)
+	_ = reflected.Send(list)
+	if res, err := reflected.Recv(); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("reflection: %v, %v", res, err)
+	}
 	if res, err := send(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("%v, %v", res, err)
 	}

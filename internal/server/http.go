@@ -25,7 +25,8 @@ const (
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 15 * time.Second // the largest reply has 400 kB
 	idleTimeout       = 60 * time.Second
-	headerSlack       = 4096 // that net/http adds to its limit
+	httpWindow        = 256 << 10 // of what clients of HTTP/2 have sent and nobody has read, a connection
+	headerSlack       = 4096      // that net/http adds to its limit
 )
 
 // contract is the OpenAPI description of what the handlers below do. A test
@@ -47,7 +48,7 @@ func NewHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaders - headerSlack,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: httpWindow, MaxReceiveBufferPerStream: maxBody},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }

@@ -102,6 +102,8 @@ type Server struct {
 	wide     bool   // the space's epoch lets every flake have a wide form
 	maxHTTP  int    // largest count of an HTTP request
 
+	strangers strangers
+
 	drainOnce sync.Once
 	draining  chan struct{} // closed by Drain
 
