@@ -90,6 +90,7 @@ func (n *nodes) ask(ctx context.Context, f func(context.Context, *grpc.ClientCon
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
+	refusals := make([]string, len(n.conns)) // the last of each node
 	for {
 		var pause time.Duration
 		answers, refused := make([]string, 0, len(n.conns)), false
@@ -108,10 +109,14 @@ func (n *nodes) ask(ctx context.Context, f func(context.Context, *grpc.ClientCon
 			}
 			reason, retry := refusal(err)
 			said := status.Convert(err).Message()
-			if reason != "" {
+			switch {
+			case reason != "":
 				said = "refused: " + reason + ": " + said
-				refused = true
+				refusals[at] = said
+			case status.Code(err) == codes.DeadlineExceeded && refusals[at] != "":
+				said = refusals[at] // our time is up: what it said before is why
 			}
+			refused = refused || refusals[at] != ""
 			answers = append(answers, fmt.Sprintf("node at %s %s", n.addrs[at], said))
 			if callersFault(status.Code(err), retry) {
 				return &exitError{exitInvalid, errors.New(answers[len(answers)-1])}

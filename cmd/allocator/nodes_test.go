@@ -135,6 +135,23 @@ func TestRefusalsThatPass(t *testing.T) {
 	}
 }
 
+// A refusal is told, even if our time ends while the node is asked again.
+func TestRefusalBeforeTimeIsUp(t *testing.T) {
+	no := refusing(t, codes.Unavailable, "STARTING", 20*time.Millisecond)
+	asked := 0
+	_, silent := stub(t, func(ctx context.Context) error {
+		if asked++; asked == 1 {
+			return no(ctx)
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	code, out, errs := allocator("get", "--timeout", "3s", "--addr", silent)
+	if code != exitInvalid || out != "" || !strings.Contains(errs, "node at "+silent+" refused: STARTING: because") {
+		t.Errorf("exit code %d, %q, stderr %q", code, out, errs)
+	}
+}
+
 // What was printed before a failure counts, and is said.
 func TestPartOfTheIDs(t *testing.T) {
 	asked := 0
