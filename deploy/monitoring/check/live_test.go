@@ -1,0 +1,314 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var live = flag.String("live", "", "Prometheus to run; without it, nothing is broken")
+
+// way is the way from nodes to etcd, which can be cut.
+type way struct {
+	to, addr string
+
+	mu     sync.Mutex // guards what follows
+	listen net.Listener
+	open   map[net.Conn]bool
+}
+
+func newWay(t *testing.T, to string) *way {
+	t.Helper()
+	w := &way{to: to, addr: free(t), open: map[net.Conn]bool{}}
+	if err := w.mend(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.cut)
+	return w
+}
+
+// mend lets connections through.
+func (w *way) mend() error {
+	l, err := net.Listen("tcp", w.addr)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.listen = l
+	w.mu.Unlock()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go w.carry(c)
+		}
+	}()
+	return nil
+}
+
+func (w *way) carry(from net.Conn) {
+	to, err := net.Dial("tcp", w.to)
+	if err != nil {
+		_ = from.Close()
+		return
+	}
+	w.mu.Lock()
+	w.open[from], w.open[to] = true, true
+	w.mu.Unlock()
+	var both sync.WaitGroup
+	for _, pair := range [][2]net.Conn{{from, to}, {to, from}} {
+		both.Go(func() {
+			_, _ = io.Copy(pair[0], pair[1])
+			_ = pair[0].Close()
+			_ = pair[1].Close()
+		})
+	}
+	both.Wait()
+	w.mu.Lock()
+	delete(w.open, from)
+	delete(w.open, to)
+	w.mu.Unlock()
+}
+
+// cut closes all connections and takes no new ones.
+func (w *way) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.listen.Close()
+	for c := range w.open {
+		_ = c.Close()
+	}
+}
+
+// prometheus is one that runs.
+type prometheus struct{ addr string }
+
+// hasten shortens durations, and nothing else, so that a test need not wait for
+// minutes: every «for» that is not 0 is a second, and rates look back for 10 s.
+func hasten(text string) string {
+	text = regexp.MustCompile(`(?m)^( +for:) [1-9].*$`).ReplaceAllString(text, "$1 1s")
+	return regexp.MustCompile(`\[(2|5|10)m\]`).ReplaceAllString(text, "[10s]")
+}
+
+// run starts a Prometheus with our rules that scrapes nodes by job each second.
+func run(t *testing.T, jobs map[string][]started) prometheus {
+	t.Helper()
+	dir := t.TempDir()
+	var c strings.Builder
+	c.WriteString("global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files: [rules.yaml]\nscrape_configs:\n")
+	for _, job := range slices.Sorted(maps.Keys(jobs)) {
+		fmt.Fprintf(&c, "  - job_name: %s\n    static_configs:\n      - labels: {namespace: live}\n        targets:\n", job)
+		for _, n := range jobs[job] {
+			fmt.Fprintf(&c, "          - %s\n", n.Admin)
+		}
+	}
+	for name, text := range map[string]string{"prometheus.yaml": c.String(), "rules.yaml": hasten(readFile(t, rulesFile))} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := prometheus{free(t)}
+	start(t, *live, "--config.file", filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", p.addr, "--log.level", "warn")
+	await(t, "Prometheus", time.Minute, func() error {
+		_, err := get(t.Context(), "http://"+p.addr+"/-/ready")
+		return err
+	})
+	return p
+}
+
+// ask decodes the answer of a call of the API.
+func (p prometheus) ask(ctx context.Context, path string, into any) error {
+	b, err := get(ctx, "http://"+p.addr+"/api/v1/"+path)
+	if err != nil {
+		return err
+	}
+	var answer struct{ Data json.RawMessage }
+	if err := json.Unmarshal(b, &answer); err != nil {
+		return err
+	}
+	return json.Unmarshal(answer.Data, into)
+}
+
+// firing returns the alerts of a job that fire, as "name" and "name node".
+func (p prometheus) firing(t *testing.T, job string) (map[string]bool, error) {
+	t.Helper()
+	var said struct {
+		Alerts []struct {
+			Labels, Annotations map[string]string
+			State               string
+		}
+	}
+	if err := p.ask(t.Context(), "alerts", &said); err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for _, a := range said.Alerts {
+		for key, text := range a.Annotations {
+			if regexp.MustCompile(`<no value>|error expanding|%!|\{\{|NaN`).MatchString(text) {
+				t.Errorf("%s: %s: %q", a.Labels["alertname"], key, text)
+			}
+		}
+		if a.Labels["job"] == job && a.State == "firing" {
+			out[a.Labels["alertname"]] = true
+			out[a.Labels["alertname"]+" "+a.Labels["node"]] = true
+		}
+	}
+	return out, nil
+}
+
+// await waits until alerts of a job fire, and others do not.
+func (p prometheus) await(t *testing.T, job string, fire, quiet []string) {
+	t.Helper()
+	began := time.Now()
+	await(t, job+": alerts", 90*time.Second, func() error {
+		got, err := p.firing(t, job)
+		if err != nil {
+			return err
+		}
+		for _, a := range fire {
+			if !got[a] {
+				err = errors.Join(err, fmt.Errorf("%s does not fire", a))
+			}
+		}
+		for _, a := range quiet {
+			if got[a] {
+				err = errors.Join(err, fmt.Errorf("%s fires", a))
+			}
+		}
+		return err
+	})
+	t.Logf("%s: after %v: %v", job, time.Since(began).Round(time.Second), fire)
+}
+
+// Real nodes, a real Prometheus, and two things that go wrong: the way from two
+// nodes to etcd is cut, and of three others one has a clock that is a second ahead.
+func TestLive(t *testing.T) {
+	if *live == "" {
+		t.Skip("not run: a real Prometheus: see «make monitoring-test»")
+	}
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	skewed := dev(t, path, 3, "--skew", "3=1s")
+	to, err := url.Parse(skewed[0].Etcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(path, "init", "--fresh", "--space", "cut", "--etcd.endpoints", skewed[0].Etcd).CombinedOutput(); err != nil {
+		t.Fatalf("init: %v\n%s", err, out)
+	}
+	w := newWay(t, to.Host)
+	var cut []started
+	for _, name := range []string{"cut-1", "cut-2"} {
+		cut = append(cut, serve(t, path, "http://"+w.addr, name, "--space", "cut", "--lease.window", "10s", "--lease.extend-every", "2s",
+			"--lease.ttl", "10s", "--lease.keepalive", "2s", "--lease.call-timeout", "1s"))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	defer callers.Wait()
+	defer stop()
+	for _, n := range cut {
+		callers.Go(func() {
+			for ; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+				r, err := http.Post("http://"+n.HTTP+"/v1/ids", "application/json", strings.NewReader("{}"))
+				if err == nil {
+					_, _ = io.Copy(io.Discard, r.Body)
+					_ = r.Body.Close()
+				}
+			}
+		})
+	}
+	p := run(t, map[string][]started{"cut": cut, "skewed": skewed})
+
+	outage := []string{
+		"AllocatorWindowLow cut-1", "AllocatorWindowLow cut-2", "AllocatorEtcdGone", "AllocatorEtcdErrors cut-1", "AllocatorEtcdErrors cut-2",
+	}
+	after := []string{"AllocatorWindowExhausted", "AllocatorRefusals", "AllocatorNobodyServes", "AllocatorNodeNotReady cut-1", "AllocatorNodeNotReady cut-2"}
+	well := slices.Concat(outage, after, []string{"AllocatorLeaseShort", "AllocatorClockSkew", "AllocatorDuplicateHolder", "AllocatorTargetDown"})
+	await(t, "scrapes of all nodes", time.Minute, func() error {
+		var v struct{ Result []json.RawMessage }
+		if err := p.ask(t.Context(), "query?query="+url.QueryEscape(`allocator_node_info and on (instance) up == 1`), &v); err != nil {
+			return err
+		}
+		if len(v.Result) != len(cut)+len(skewed) {
+			return fmt.Errorf("%d of them", len(v.Result))
+		}
+		return nil
+	})
+	p.await(t, "skewed", []string{"AllocatorClockSkew node-3", "AllocatorFalseticker", "AllocatorNodeNotReady node-3"}, []string{"AllocatorNobodyServes", "AllocatorClusterSplit", "AllocatorClockSkew node-1", "AllocatorWindowLow", "AllocatorEtcdGone"})
+	p.await(t, "cut", nil, well)
+
+	w.cut()
+	p.await(t, "cut", []string{"AllocatorWindowLow cut-1", "AllocatorWindowLow cut-2"}, nil)
+	got, err := p.firing(t, "cut")
+	t.Logf("and then nodes refuse already: %v (%v)", got["AllocatorWindowExhausted"], err)
+	p.await(t, "cut", outage, nil)
+	p.await(t, "cut", after, []string{"AllocatorClockSkew", "AllocatorTargetDown"})
+	p.await(t, "skewed", []string{"AllocatorClockSkew node-3"}, []string{"AllocatorNobodyServes", "AllocatorWindowLow", "AllocatorEtcdGone", "AllocatorWindowExhausted"})
+	p.evaluated(t)
+
+	if err := w.mend(); err != nil {
+		t.Fatal(err)
+	}
+	p.await(t, "cut", nil, well)
+}
+
+// evaluated fails if a rule or a query of the dashboard cannot be carried out on
+// several nodes: sides that match many to many show only here.
+func (p prometheus) evaluated(t *testing.T) {
+	t.Helper()
+	var said struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError string }
+		}
+	}
+	if err := p.ask(t.Context(), "rules", &said); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, g := range said.Groups {
+		for _, r := range g.Rules {
+			n++
+			if r.Health != "ok" {
+				t.Errorf("%s: %s: %s", r.Name, r.Health, r.LastError)
+			}
+		}
+	}
+	if want := len(rules(t)); n != want {
+		t.Errorf("Prometheus has %d rules of %d", n, want)
+	}
+	asked, _ := queries(t)
+	var empty []string
+	for _, q := range asked {
+		var v struct{ Result []json.RawMessage }
+		if err := p.ask(t.Context(), "query?query="+url.QueryEscape(strings.ReplaceAll(q.expr, "[1m]", "[10s]")), &v); err != nil {
+			t.Errorf("panel %q: %v", q.panel, err)
+		}
+		if len(v.Result) == 0 {
+			empty = append(empty, q.panel+": "+q.legend)
+		}
+	}
+	if len(empty) > len(asked)/4 {
+		t.Errorf("%d of %d queries have no result", len(empty), len(asked))
+	}
+	t.Logf("%d rules and %d queries were evaluated; without a result now: %q", n, len(asked), empty)
+}
