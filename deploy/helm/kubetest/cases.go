@@ -463,9 +463,22 @@ func (t *cases) evictions(ctx context.Context, rel release) error {
 	}); err != nil {
 		return err
 	}
+	// Two of three are away: without AlwaysAllow none might be evicted.
+	t.p.hold(rel.namespace, "allocator-1", true)
+	defer t.p.hold(rel.namespace, "allocator-1", false)
+	if err := until(ctx, time.Minute, func(ctx context.Context) error {
+		b, err := t.c.kube.PolicyV1().PodDisruptionBudgets(rel.namespace).Get(ctx, full, metav1.GetOptions{})
+		if err == nil && b.Status.CurrentHealthy != 1 {
+			err = fmt.Errorf("%d pods count as healthy: want 1", b.Status.CurrentHealthy)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
 	if err := evict("allocator-0"); err != nil {
 		return fmt.Errorf("one that is not ready: %w", err)
 	}
+	t.p.hold(rel.namespace, "allocator-1", false)
 	t.p.hold(rel.namespace, "allocator-0", false)
 	return t.allReady(ctx, rel, 3)
 }
