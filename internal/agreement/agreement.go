@@ -204,12 +204,9 @@ func (w *Watch) askAll() {
 	}
 }
 
-// opinions returns what is known of the clocks of the registered names.
+// opinions returns what is known of the clocks of the registered names that count.
 func (w *Watch) opinions(nodes []lease.Registration) []clock.Opinion {
-	members := make([]clock.Member, 0, len(nodes))
-	for _, r := range nodes {
-		members = append(members, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev})
-	}
+	members := lease.Members(nodes)
 	voters := clock.Electorate(w.cfg.Name, members)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -122,6 +122,7 @@ type options struct {
 	off    time.Duration // of its wall clock at the start
 	kernel string        // "good", "bad"; else it does not say
 	strict bool
+	mute   bool                // without gossip
 	pace   time.Duration       // between requests; 0: 250 ms
 	store  *leasetest.Memory   // another than the world's
 	keep   func(*lease.Config) // edits the keeper's settings
@@ -231,6 +232,9 @@ func (w *world) start(o options) *member {
 		ReloadEvery: 30 * time.Second, RetryAfter: 250 * time.Millisecond, MaxSkew: maxSkew, MaxLead: maxLead,
 		Nonce: rand.Text, Jitter: func(most time.Duration) time.Duration { return mathrand.N(max(most, 1)) },
 	}
+	if o.mute {
+		lc.Registration.Gossip = ""
+	}
 	if o.keep != nil {
 		o.keep(&lc)
 	}
@@ -242,6 +246,11 @@ func (w *world) start(o options) *member {
 		Name: m.name, Instance: m.instance, Clock: m.system, Logger: log,
 		Gate: clock.GateConfig{MaxSkew: maxSkew, Grace: grace, Strict: o.strict}, Keeper: m.keeper, Node: m.node,
 	})
+	if o.mute {
+		m.run(nil)
+		w.members = append(w.members, m)
+		return m
+	}
 	gossip, err := cluster.New(cluster.Config{
 		Node: m.name, Instance: string(m.instance), Label: "allocator/test", Pool: pool, Transport: m.net,
 		Local: voice{m}, Logger: log, Random: mathrand.NewPCG(uint64(i), 11),
@@ -256,7 +265,7 @@ func (w *world) start(o options) *member {
 	return m
 }
 
-// run starts what a daemon runs, and a client.
+// run starts what a daemon runs, and a client. gossip may be nil.
 func (m *member) run(gossip *cluster.Cluster) {
 	keeping, stopKeeper := context.WithCancel(context.Background())
 	running, stopAll := context.WithCancel(context.Background())
@@ -277,8 +286,10 @@ func (m *member) run(gossip *cluster.Cluster) {
 		}))
 	})
 	all.Go(func() { check(m.watch.Run(running)) })
-	all.Go(func() { check(gossip.Run(running)) })
-	all.Go(func() { m.seed(running, gossip) })
+	if gossip != nil {
+		all.Go(func() { check(gossip.Run(running)) })
+		all.Go(func() { m.seed(running, gossip) })
+	}
 	kept.Go(func() { check(m.keeper.Run(keeping)) })
 	all.Go(func() { m.client(running) })
 	m.stop = sync.OnceFunc(func() {
@@ -296,7 +307,7 @@ func (m *member) seed(ctx context.Context, gossip *cluster.Cluster) {
 		st := m.keeper.Status()
 		var seeds []string
 		for _, r := range st.Nodes {
-			if r.Instance != m.instance {
+			if r.Instance != m.instance && r.Gossip != "" {
 				seeds = append(seeds, r.Gossip)
 			}
 		}

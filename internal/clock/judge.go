@@ -237,6 +237,7 @@ type Member struct {
 	Name     string // of the node: the same before and after its restart
 	Instance string // of the process
 	Since    int64  // a number that grows from one registration to the next, as the store's create revision does
+	Mute     bool   // it has no gossip: it hears nobody's clock, and nobody hears its
 }
 
 // How many take part in judging clocks. Up to maxJudged names everybody echoes
@@ -251,6 +252,12 @@ const (
 // its own included, that is 31 of them, which no one picks: the highest by a hash
 // of both names (rendezvous hashing), so that few change as nodes come and go.
 //
+// Names whose newest process is mute are left out, since a majority must not
+// depend on clocks that nobody can hear. But where all others are mute, they all
+// count: nobody is there to confirm our clock, and none to be heard is not the
+// same as none to issue besides us, which is what being alone allows. A mute node
+// hears nobody, so it is unconfirmed in either case, unless it is alone.
+//
 // They are what [Input].Peers has an entry for, and the peers to exchange with.
 func Electorate(self string, registered []Member) []Member {
 	newest := make(map[string]Member, len(registered))
@@ -262,6 +269,9 @@ func Electorate(self string, registered []Member) []Member {
 	out := make([]Member, 0, len(newest))
 	for _, m := range newest {
 		out = append(out, m)
+	}
+	if audible := slices.DeleteFunc(slices.Clone(out), func(m Member) bool { return m.Mute }); len(audible) > 0 {
+		out = audible
 	}
 	byName := func(a, b Member) int { return cmp.Compare(a.Name, b.Name) }
 	if len(out)+1 > maxJudged {

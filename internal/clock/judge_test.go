@@ -216,11 +216,58 @@ func TestArbitrate(t *testing.T) {
 	}
 }
 
+// TestMuteNamesDoNotCount: who has no gossip is left out, unless nobody else is there.
+func TestMuteNamesDoNotCount(t *testing.T) {
+	heard := func(name string, since int64) clock.Member {
+		return clock.Member{Name: name, Instance: fmt.Sprint(name, since), Since: since}
+	}
+	mute := func(name string, since int64) clock.Member {
+		m := heard(name, since)
+		m.Mute = true
+		return m
+	}
+	for _, c := range []struct {
+		what string
+		in   []clock.Member
+		want string
+	}{
+		{"half of them mute", []clock.Member{heard("a", 1), heard("b", 2), heard("c", 3), mute("x", 4), mute("y", 5), mute("z", 6)}, "b2 c3"},
+		{"one turned mute", []clock.Member{heard("a", 1), heard("b", 2), heard("c", 3), mute("c", 4)}, "b2"},
+		{"one no longer mute", []clock.Member{heard("a", 1), mute("b", 2), heard("b", 3), mute("c", 4)}, "b3"},
+		{"we are mute", []clock.Member{mute("a", 1), heard("b", 2), mute("c", 3)}, "b2"},
+		{"all others mute", []clock.Member{heard("a", 1), mute("b", 2), mute("c", 3)}, "b2 c3"},
+		{"all mute", []clock.Member{mute("a", 1), mute("b", 2), mute("b", 3)}, "b3"},
+		{"alone and mute", []clock.Member{mute("a", 1)}, ""},
+	} {
+		var got []string
+		for _, m := range clock.Electorate("a", c.in) {
+			got = append(got, m.Instance)
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("%s: judged by %q, want %q", c.what, got, c.want)
+		}
+	}
+
+	// A jury is drawn of those who can be heard, however many are mute.
+	var all []clock.Member
+	for i := range int64(100) {
+		all = append(all, mute(fmt.Sprint("mute", i), i), heard(fmt.Sprint("heard", i), i))
+	}
+	for _, m := range clock.Electorate("heard0", all) {
+		if m.Mute {
+			t.Errorf("%s is in the jury", m.Name)
+		}
+	}
+	if got := len(clock.Electorate("heard0", all[:128])); got != 63 {
+		t.Errorf("of 64 that are heard and as many mute, %d judge; want all 63 others", got)
+	}
+}
+
 func TestElectorate(t *testing.T) {
 	got := clock.Electorate("a", []clock.Member{
-		{"c", "c1", 5}, {"b", "b1", 3}, {"a", "a1", 1}, {"b", "b2", 9}, {"b", "b3", 7}, {"a", "a2", 8},
+		{"c", "c1", 5, false}, {"b", "b1", 3, false}, {"a", "a1", 1, false}, {"b", "b2", 9, false}, {"b", "b3", 7, true}, {"a", "a2", 8, false},
 	})
-	if want := []clock.Member{{"b", "b2", 9}, {"c", "c1", 5}}; !slices.Equal(got, want) {
+	if want := []clock.Member{{"b", "b2", 9, false}, {"c", "c1", 5, false}}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if got := clock.Electorate("a", nil); len(got) != 0 {

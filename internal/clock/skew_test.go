@@ -401,7 +401,7 @@ func FuzzPeer(f *testing.F) {
 
 func TestPeers(t *testing.T) {
 	var ps clock.Peers
-	members := []clock.Member{{"b", "b1", 0}, {"c", "c1", 0}}
+	members := []clock.Member{{"b", "b1", 0, false}, {"c", "c1", 0, false}}
 	if got := ps.Opinions(members, 0, 0); len(got) != 2 || got[0].Fresh || got[0].Name != "b" || got[1].Name != "c" {
 		t.Errorf("before any sample: %+v", got)
 	}

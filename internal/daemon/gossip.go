@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // gossipConfig returns what is known before the space is: enough to listen.
@@ -90,21 +92,13 @@ func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
 	for {
 		st := d.keeper.Status()
 		var seeds []string
-		members := make([]clock.Member, 0, len(st.Nodes))
 		for _, r := range st.Nodes {
-			members = append(members, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev})
 			if r.Instance != d.instance && r.Gossip != "" {
 				seeds = append(seeds, r.Gossip)
 			}
 		}
 		c.SetSeeds(seeds)
-		var names []string // nil: everybody
-		if voters := clock.Electorate(d.cfg.Node.Name, members); len(voters) < len(members)-1 {
-			for _, v := range voters {
-				names = append(names, v.Name)
-			}
-		}
-		c.SetWitnesses(names) // also when it is everybody again
+		c.SetWitnesses(witnesses(d.cfg.Node.Name, lease.Members(st.Nodes))) // also when it is everybody again
 		pause := seedsEvery
 		if !st.Listed {
 			pause = seedsAtStart
@@ -115,6 +109,21 @@ func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// witnesses returns the names of those to ask for their clocks; nil: everybody in
+// gossip. Mute members are not in it, so that they alone make no choice necessary:
+// with one, a newcomer would be asked only when the next list names it.
+func witnesses(self string, members []clock.Member) (names []string) {
+	audible := slices.DeleteFunc(slices.Clone(members), func(m clock.Member) bool { return m.Mute })
+	voters := clock.Electorate(self, members)
+	if len(voters) >= len(audible)-1 {
+		return nil
+	}
+	for _, v := range voters {
+		names = append(names, v.Name)
+	}
+	return names
 }
 
 // closeListeners closes every port.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
 )
 
 // Entry is a key of the store as it was read.
@@ -122,4 +123,17 @@ func NewRegistration(i Instance, rev int64, raw string) Registration {
 	}
 	r.Instance, r.Rev = i, rev
 	return r
+}
+
+// Members returns who is registered, as those who judge clocks see them.
+//
+// A node that names no gossip address is mute. One whose record cannot be read is
+// not: for all we know it compares clocks, and a damaged record must make no
+// majority easier to have.
+func Members(registered []Registration) []clock.Member {
+	out := make([]clock.Member, 0, len(registered))
+	for _, r := range registered {
+		out = append(out, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev, Mute: r.Node != "" && r.Gossip == ""})
+	}
+	return out
 }

@@ -82,7 +82,7 @@ func (w *world) expectAlive() {
 	for _, h := range w.hosts {
 		// Unclocked, a successor may have taken over a sid whose ceiling a wrong
 		// clock wrote: what tells it that it lies too far ahead is a clock.
-		stuck := w.plan.mode == Unclocked && h.process.status.Held
+		stuck := w.plan.mode == Unclocked && h.process.status.Held || w.plan.strict && h.mute
 		if why := w.unable(h.process); why != nil && w.free(h.process) >= 0 && !stuck {
 			w.violate("liveness", "%s does not serve after a restart, and sid %d is free: %v; %s",
 				h.process.name, w.free(h.process), why, w.state(h.process))
@@ -103,9 +103,12 @@ func (w *world) unable(p *process) error {
 	return err
 }
 
-// excused reports that a process may refuse: there is no sid for it, or what it
-// issued lies ahead of a clock that was set back.
+// excused reports that a process may refuse: there is no sid for it, what it
+// issued lies ahead of a clock that was set back, or nobody can confirm its clock.
 func (w *world) excused(p *process, why error) bool {
+	if p.host.mute {
+		return true // until its restart it may hold to the time from before a step
+	}
 	if p.status.Held { // then its clock must be why
 		s := p.node.Stats()
 		return s.Lead > 0 && (errors.Is(why, &node.Refusal{Reason: node.WindowExhausted}) && s.Base >= s.Ceil ||

@@ -11,6 +11,7 @@ import (
 type host struct {
 	node    string // what processes on it are called
 	sound   bool   // its clocks and its scheduler never fail
+	mute    bool   // its processes have no gossip
 	at      time.Duration
 	reading clock.Readings // at that true time
 	rate    int64          // ppm by which its oscillator is off
@@ -28,7 +29,7 @@ type host struct {
 }
 
 func (w *world) addHost(node string) *host {
-	h := &host{node: node, rate: w.rng.Int64N(100) - 50, wrong: -time.Hour, sound: len(w.hosts) >= w.plan.faulty}
+	h := &host{node: node, rate: w.rng.Int64N(100) - 50, wrong: -time.Hour, sound: len(w.hosts) >= w.plan.faulty, mute: len(w.hosts) >= w.plan.nodes-w.plan.mute}
 	h.reading = clock.Readings{Wall: dawn + int64(w.now) + w.rng.Int64N(20e6) - 10e6, Mono: 1, Raw: 1 + w.rng.Int64N(1e15), Boot: 1}
 	h.at = w.now
 	w.hosts = append(w.hosts, h)
@@ -37,6 +38,14 @@ func (w *world) addHost(node string) *host {
 	}
 	w.in(w.upTo(w.plan.startWithin), func() { w.start(h) })
 	return h
+}
+
+// gossip returns the address that processes on h register.
+func (h *host) gossip() string {
+	if h.mute {
+		return ""
+	}
+	return h.node
 }
 
 // read returns the clocks as they stand at true time now.

@@ -51,6 +51,7 @@ type plan struct {
 	gossipCut                           float64
 	gossipLatency                       time.Duration
 	liar                                bool
+	mute                                int // hosts without gossip; two have it, and a majority need not
 }
 
 // String is the plan as a trace begins with it.
@@ -133,6 +134,15 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 		p.virtual, p.pace = min(p.virtual, 90*time.Second), time.Second
 	}
 	return p
+}
+
+// drawMute returns how many hosts have no gossip: none in three of four seeds. It
+// draws from numbers of its own, so that the other seeds tell what they always told.
+func drawMute(r *rand.Rand, p plan) int {
+	if p.mode != Everything || r.IntN(4) > 0 {
+		return 0
+	}
+	return 1 + r.IntN(p.nodes-2)
 }
 
 // one32 draws how many sids n nodes may take: often too few.

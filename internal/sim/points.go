@@ -30,7 +30,8 @@ const (
 	PutAside // an operator quarantined a sid, or gave one back
 	Twins    // two live processes bore one name
 	RefusedToStart
-	Lied // a peer lied about its clock
+	Lied              // a peer lied about its clock
+	OutnumberedByMute // a majority confirmed a clock, and at least half of the hosts have no gossip
 
 	WindowExhausted // from here on: refusals of that name
 	ClockSkew
@@ -66,7 +67,7 @@ const (
 var pointNames = [numPoints]string{
 	"took over", "adopted unknown", "reheld", "reclaimed", "released", "stood by", "lost sid", "two held one sid",
 	"issued after long pause", "interleaved", "crashed mid step", "applied for the dead", "sent twice", "refused by compare",
-	"leader changed", "expired early", "era began", "put aside", "twins", "refused to start", "lied",
+	"leader changed", "expired early", "era began", "put aside", "twins", "refused to start", "lied", "outnumbered by mute",
 	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
 	"HISTORY_REWOUND", "NO_SID", "DRAINING",
 	"followed step", "refuted step", "slept through", "shut", "reopened", "grace over", "gave up", "poison guard",
@@ -106,7 +107,7 @@ func (p Point) of(m Mode) bool {
 		return false
 	case Tampering, Latched, Recovered, HistoryRewound:
 		return m == Tampered
-	case Lied, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, GraceOver, GaveUp, PoisonGuard, Discontinuous,
+	case Lied, OutnumberedByMute, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, GraceOver, GaveUp, PoisonGuard, Discontinuous,
 		Rumoured, HeldAgainstTruth, RefusedToStart:
 		return m == Everything
 	case FollowedStep, SleptThrough, EraBegan, PutAside, Twins, ClockRegression, Quarantined, Reclaimed, StoodBy, LostSID, TwoHeldOneSID:
@@ -118,7 +119,7 @@ func (p Point) of(m Mode) bool {
 // Rare reports that only long runs can be expected to reach the point.
 func (p Point) Rare() bool {
 	switch p {
-	case GraceOver, GaveUp, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, Rumoured, Lied, RefusedToStart,
+	case GraceOver, GaveUp, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, Rumoured, Lied, OutnumberedByMute, RefusedToStart,
 		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly:
 		return true
 	}

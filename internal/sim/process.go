@@ -106,7 +106,7 @@ func (w *world) begin(h *host) *process {
 	w.processes = append(w.processes, p)
 	pl := &w.plan
 	p.machine = lease.NewMachine(lease.Config{
-		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim"},
+		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim", Gossip: h.gossip()},
 		Format:       flake.Default,
 		Window:       pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
 		ReloadEvery: pl.reload, RetryAfter: pl.retry, MaxSkew: pl.maxSkew, MaxLead: pl.maxLead,
@@ -136,7 +136,7 @@ func (w *world) begin(h *host) *process {
 // supervisor does that believes the first one dead.
 func (w *world) startTwin(h *host) {
 	twin := &host{
-		node: h.node, rate: h.rate, wrong: -time.Hour, sound: h.sound, at: w.now,
+		node: h.node, rate: h.rate, wrong: -time.Hour, sound: h.sound, mute: h.mute, at: w.now,
 		reading: clock.Readings{Wall: dawn + int64(w.now), Mono: 1, Raw: 1, Boot: 1},
 	}
 	w.note(nil, "a second "+h.node+" starts")

@@ -129,6 +129,7 @@ func Run(seed uint64, o Options) (r Result) {
 		r = w.result(seed, o.Mode)
 	}()
 	w.plan = draw(w.rng, o.Mode, o.Virtual)
+	w.plan.mute = drawMute(rand.New(rand.NewPCG(seed, 0xdeaf)), w.plan)
 	w.before.Format, w.after.Format = flake.Default, flake.Default
 	w.note(nil, w.plan.String())
 	w.etcd = newEtcd(w)

@@ -102,15 +102,12 @@ func (p *process) witness() clock.Witness {
 	return clock.Witness{Says: says, Held: s.Held}
 }
 
-// opinions returns what is known of the clocks of the registered names.
+// opinions returns what is known of the clocks of the registered names that count.
 func (p *process) opinions() []clock.Opinion {
 	t := &p.watch
 	if nodes := p.status.Nodes; len(nodes) != len(t.nodes) || len(nodes) > 0 && &nodes[0] != &t.nodes[0] {
 		t.nodes = nodes
-		members := make([]clock.Member, 0, len(nodes))
-		for _, r := range nodes {
-			members = append(members, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev})
-		}
+		members := lease.Members(nodes)
 		t.voters = clock.Electorate(p.host.node, members)
 		t.peers.Retain(members)
 	}
@@ -138,6 +135,9 @@ func (p *process) evaluate() {
 	} else {
 		p.plan(evaluateEvery, evaluate)
 		p.node.SetVerdict(verdict)
+	}
+	if verdict.Phase == clock.Confirmed && before != clock.Confirmed && w.plan.mute*2 >= len(w.hosts) && j.Registered > 1 {
+		w.points.hit(OutnumberedByMute)
 	}
 	if verdict.Phase != before {
 		w.note(p, "gate "+verdict.Phase.String()+" on "+j.Finding.String()+", offset %d us, %d registered", int64(j.Offset)/1000, int64(j.Registered))
@@ -211,6 +211,9 @@ func (w *world) part(h *host) int {
 
 // send carries a message from one process to another, once, twice or not at all.
 func (w *world) send(from, to *process, deliver func()) {
+	if from.host.mute || to.host.mute {
+		return
+	}
 	pl := &w.plan
 	noisy := w.stage == trouble
 	if noisy {

@@ -1,0 +1,103 @@
+package agreement_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// TestMuteNodesDoNotCount: three nodes with gossip confirm each other beside as
+// many without, and refuse one that is wrong. Those without serve unverified.
+func TestMuteNodesDoNotCount(t *testing.T) {
+	tell(t, func(w *world) {
+		for range 3 {
+			w.start(options{strict: true})
+			w.start(options{mute: true})
+		}
+		time.Sleep(10 * time.Second)
+		w.start(options{mute: true}).untilReady(3 * time.Second) // now they are more
+		bad := w.start(options{strict: true, off: time.Second})
+		from := w.now()
+		bad.untilRefused(node.ClockSkew, 5*time.Second)
+		time.Sleep(2 * grace)
+		for _, m := range w.members {
+			g, n := m.watch.Report().Gate, len(m.watch.Report().Peers)+1
+			switch {
+			case m == bad:
+				if g.Verdict.Phase != clock.Shut {
+					t.Errorf("the wrong one: %+v", g)
+				}
+			case m.opts.mute:
+				m.served(from, w.now(), sound)
+				if g.Verdict.Phase != clock.Unproven || n != 5 {
+					t.Errorf("%s, without gossip: phase %v of %d, want unproven of 5", m.name, g.Verdict.Phase, n)
+				}
+			default:
+				m.served(from, w.now(), sound)
+				if g.Verdict.Phase != clock.Confirmed || g.Unverified > 2*time.Second || n != 4 {
+					t.Errorf("%s: judged by %d, %+v", m.name, n, g)
+				}
+			}
+		}
+	})
+}
+
+// TestNobodyToHear: a node that is registered with others and can hear none of
+// them is not alone. It is unconfirmed, and follows no step as one alone would,
+// whether it has no gossip or all others have none.
+func TestNobodyToHear(t *testing.T) {
+	for name, mute := range map[string][]bool{
+		"all without":     {true, true, true},
+		"one without":     {true, false, false},
+		"one with gossip": {false, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(w *world) {
+				for _, m := range mute {
+					w.start(options{mute: m})
+				}
+				time.Sleep(10 * time.Second)
+				one := w.members[0]
+				strict := w.start(options{mute: mute[0], strict: true, name: one.name}) // its successor
+				one.stop()
+				time.Sleep(grace + 5*time.Second)
+				strict.untilRefused(node.ClockUnverified, time.Second)
+				if p := strict.verdict().Phase; p != clock.Strict {
+					t.Errorf("phase %v", p)
+				}
+				strict.clocks.Step(-time.Second)
+				time.Sleep(time.Minute)
+				if got, want := strict.story(), "stepped"; got != want {
+					t.Errorf("%q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestTurnedMute: the newest process of a name says whether it counts. One that
+// comes back without gossip leaves the others' majority at once, and not when
+// the lease of the one before it runs out.
+func TestTurnedMute(t *testing.T) {
+	tell(t, func(w *world) {
+		w.startAll(2)
+		time.Sleep(10 * time.Second)
+		old := w.members[1]
+		third := w.start(options{})
+		time.Sleep(10 * time.Second)
+		w.start(options{name: old.name, mute: true})
+		w.cut([]*member{old}, []*member{w.members[0], third})
+		from := w.now()
+		time.Sleep(2 * grace) // old is still registered: to the last it keeps its lease alive
+		for _, m := range []*member{w.members[0], third} {
+			m.served(from, w.now(), sound)
+			g, n := m.watch.Report().Gate, len(m.watch.Report().Peers)+1
+			if g.Verdict.Phase != clock.Confirmed || g.Unverified > 2*time.Second || n != 2 {
+				t.Errorf("%s: judged by %d, %+v", m.name, n, g)
+			}
+		}
+	})
+}
