@@ -39,10 +39,11 @@
 // of different nodes in the order of time (I5). With [NoGossip] the program's
 // clock is not compared with any: IDs stay unique, and in order among themselves,
 // but one whose clock is wrong by an hour issues IDs that are wrong by an hour
-// and nobody notices. The other nodes wait for its readings in vain, too: once
-// half of all registered nodes are without, none has a majority to confirm it,
-// and all serve unverified or not at all, as clock.policy says. So keep gossip on
-// where there is more than one node.
+// and nobody notices. Beside other nodes it is unconfirmed, whatever they do: it
+// serves unverified or, as clock.policy says, not at all after clock.grace, and
+// follows no step of its wall clock until it is opened again. The others do not
+// count it when they judge their clocks, but one that is left with no other to
+// hear is unconfirmed as well. So keep gossip on where there is more than one node.
 //
 // # What it does not do
 //

@@ -44,9 +44,9 @@ type Opinion struct {
 // Input is what [Judge] judges by.
 type Input struct {
 	// Peers has one entry for each name registered in the store but our own,
-	// for the newest process of that name, heard or not: see [Electorate].
-	// Leaving out those that are silent would let a node cut off from the
-	// others agree with itself.
+	// for the newest process of that name, heard or not: see [Electorate],
+	// which also says when mute ones are left out. Leaving out those that are
+	// merely silent would let a node cut off from the others agree with itself.
 	Peers   []Opinion
 	Kernel  Sync          // what our kernel says
 	MaxSkew time.Duration // T, the distance up to which clocks agree

@@ -9,7 +9,7 @@ type Report struct {
 	Gate    GateStats
 	Anchor  AnchorStats
 	Kernel  Kernel
-	Peers   []PeerReport // by name: every other registered name, heard or not
+	Peers   []PeerReport // by name: whom the clock is judged by, heard or not
 	Gossip  int          // live members in gossip, this node included
 	Address string       // of this node in gossip; empty: it has none
 

@@ -1,0 +1,26 @@
+package lease
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// TestMembers: whoever names no gossip address is mute, but a record that cannot
+// be read shows nothing.
+func TestMembers(t *testing.T) {
+	got := Members([]Registration{
+		NewRegistration("i1", 3, Encode(Registration{Instance: "i1", Node: "a", Gossip: "a:3"})),
+		NewRegistration("i2", 4, Encode(Registration{Instance: "i2", Node: "b", GRPC: "b:1"})),
+		NewRegistration("i3", 5, "damaged"),
+	})
+	want := []clock.Member{
+		{Name: "a", Instance: "i1", Since: 3},
+		{Name: "b", Instance: "i2", Since: 4, Mute: true},
+		{Instance: "i3", Since: 5},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
