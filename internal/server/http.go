@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -80,6 +81,18 @@ func (s *Server) routes() []route {
 // idsPath is where IDs are issued.
 const idsPath = "/v1/ids"
 
+// endOnPanic ends the process for a panic of a handler, as the other doors do: a
+// claim does not hold, and package net/http would log that and go on issuing.
+func endOnPanic() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	stack := debug.Stack()
+	go func() { panic(fmt.Sprintf("server: %v\n\n%s", p, stack)) }() // where nobody recovers
+	select {}
+}
+
 // HTTP returns the handler of the public API.
 func (s *Server) HTTP() http.Handler {
 	mux := http.NewServeMux()
@@ -92,6 +105,7 @@ func (s *Server) HTTP() http.Handler {
 		}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer endOnPanic()
 		w.Header()["X-Content-Type-Options"] = noSniff
 		// Nearly all requests are these, and looking for their route would cost
 		// half as much as answering them. What is written otherwise, such as an
