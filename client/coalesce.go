@@ -253,10 +253,10 @@ func (co *coalescer) answered(s *stream) {
 	co.mu.Unlock()
 	if hangUp {
 		s.end()
-		return
+	} else {
+		runtime.Gosched() // those that were just woken may want to join
 	}
-	runtime.Gosched() // those that were just woken may want to join
-	co.flush()
+	co.flush() // a refused batch may be for the stream that has followed
 }
 
 // refused deals with a batch that a node answered without IDs. co.mu is held.
@@ -311,7 +311,6 @@ func (co *coalescer) retire(s *stream) {
 // lost takes back what a stream that has ended did not answer.
 func (co *coalescer) lost(s *stream, err error) {
 	co.mu.Lock()
-	defer co.mu.Unlock()
 	idle := s.retired && len(s.sent) == 0
 	co.retire(s)
 	s.over = true
@@ -331,7 +330,8 @@ func (co *coalescer) lost(s *stream, err error) {
 		}
 	}
 	s.sent = nil
-	co.connect()
+	co.mu.Unlock()
+	co.flush() // the stream that has followed may be idle, and nobody else would
 }
 
 // connect has a stream looked for if one is needed. co.mu is held.

@@ -88,3 +88,55 @@ func TestSmallLimit(t *testing.T) {
 		})
 	}
 }
+
+// What a stream leaves behind after another has taken its place goes to that one,
+// even where no later call comes along to send it.
+func TestLostAfterReplaced(t *testing.T) {
+	for _, end := range []string{"lost", "refused"} {
+		t.Run(end, func(t *testing.T) {
+			a, b := newFake(t, 1), newFake(t, 2)
+			release := make(chan struct{})
+			a.act(func(context.Context, int64, *pb.AllocateRequest) act {
+				<-release
+				if end == "refused" {
+					return act{refuse: client.Draining}
+				}
+				return act{lose: true}
+			})
+			b.always(act{refuse: client.NoSID, retry: 100 * time.Millisecond})
+			c := dial(t, client.Options{Targets: []string{a.addr, b.addr}, AttemptTimeout: time.Minute, Timeout: time.Minute})
+			ended := make(chan error, 2)
+			call := func() { _, err := c.Next(context.Background()); ended <- err }
+			go call()
+			until(t, "a is asked", func() bool { return a.asked.Load() == 1 })
+			b.always(act{})
+			go a.grpc.GracefulStop() // it wants to close, and answers what is under way
+			until(t, "a closes", func() bool { return nodeStats(c, a.addr).State != "ready" })
+			until(t, "b may be asked", func() bool { n := nodeStats(c, b.addr); return n.State == "ready" && n.Resting == 0 })
+			before := nodeStats(c, b.addr).Requests
+			go call() // finds that, and has the stream replaced
+			until(t, "b gets the stream", func() bool { return nodeStats(c, b.addr).Requests > before })
+			time.Sleep(100 * time.Millisecond) // until the new stream is in use
+			close(release)
+			for range 2 {
+				select {
+				case err := <-ended:
+					if err != nil {
+						t.Error(err)
+					}
+				case <-time.After(20 * time.Second):
+					t.Fatal("a caller waits for nobody")
+				}
+			}
+		})
+	}
+}
+
+func nodeStats(c *client.Client, addr string) client.NodeStats {
+	for _, n := range c.Stats().Nodes {
+		if n.Address == addr {
+			return n
+		}
+	}
+	return client.NodeStats{}
+}
