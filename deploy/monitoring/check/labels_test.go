@@ -1,6 +1,7 @@
 package check
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -191,16 +192,46 @@ func (c catalogue) binary(e *parser.BinaryExpr) (set, error) {
 	case e.Op.IsSetOperator():
 		return left, nil
 	case m.Card == parser.CardManyToOne:
-		if err := right.has("group_left", m.Include...); err != nil {
+		if err := errors.Join(right.has("group_left", m.Include...), single(e.RHS, right, on)); err != nil {
 			return nil, err
 		}
 		out := maps.Clone(left)
 		maps.Copy(out, setOf(m.Include...))
 		return out, nil
 	case m.Card == parser.CardOneToOne:
-		return on, nil
+		return on, errors.Join(single(e.LHS, left, on), single(e.RHS, right, on))
 	}
 	return nil, fmt.Errorf("%v is new here: %s", m.Card, e)
+}
+
+// single fails if several series of a side can have the same values of the labels
+// that it is matched on: Prometheus then refuses to evaluate. It tells only when
+// there are several, so neither a test with one node nor a calm cluster shows it.
+func single(e parser.Expr, side, on set) error {
+	rest := maps.Clone(side)
+	for l := range on {
+		delete(rest, l)
+	}
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		v, ok := n.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		for _, m := range v.LabelMatchers {
+			if m.Type == labels.MatchEqual {
+				delete(rest, m.Name)
+			}
+		}
+		if strings.HasSuffix(v.Name, "info") {
+			// One series for each target, whatever its labels.
+			maps.DeleteFunc(rest, func(l string, _ bool) bool { return !slices.Contains(targets, l) })
+		}
+		return nil
+	})
+	if len(rest) > 0 {
+		return fmt.Errorf("several series can match %v, since they differ in %v: %s", on, rest, e)
+	}
+	return nil
 }
 
 func TestReadFindsMistakes(t *testing.T) {
@@ -211,27 +242,29 @@ func TestReadFindsMistakes(t *testing.T) {
 	}
 	const join = ` * on (namespace, job, instance) group_left (node) info`
 	for text, want := range map[string]string{
-		`a`:                                      "{instance, job, kind, namespace}",
-		`sum by (job) (rate(a{kind="x"}[5m]))`:   "{job}",
-		`a{kind=~"x|y"}` + join:                  "{instance, job, kind, namespace, node}",
-		`a / on (namespace, job, instance) info`: "{instance, job, namespace}",
+		`a`:                                    "{instance, job, kind, namespace}",
+		`sum by (job) (rate(a{kind="x"}[5m]))`: "{job}",
+		`a{kind=~"x|y"}` + join:                "{instance, job, kind, namespace, node}",
+		`a{kind="x"} / on (namespace, job, instance) info`:   "{instance, job, namespace}",
 		`sum by (job) (a) / (sum by (job) (info) > 0) > 0.5`: "{job}",
 		`histogram_quantile(0.9, sum by (job, le) (h))`:      "{job}",
 		`count_values by (job) ("sid", a)`:                   "{job, sid}",
 		`a and on (job) info`:                                "{instance, job, kind, namespace}",
 		`sum(a) or vector(0)`:                                "{}",
 
-		`b`:                                    "no node exposes b",
-		`a{sort="x"}`:                          `no label "sort"`,
-		`a{kind="z"}`:                          `no kind like "z"`,
-		`a{kind!~"x|z"}`:                       `no kind like "z"`,
-		`sum by (node) (a)`:                    `"node"`,
-		`a * on (node) group_left () a`:        `"node"`,
-		`a * on (job) group_left (space) info`: `"space"`,
-		`sum by (job) (a) / info`:              "never match",
-		`histogram_quantile(0.9, sum by (job) (h))`: `"le"`,
-		`sum by (job (a)`:                "parse error",
-		`quantile_over_time(0.9, a[5m])`: "new here",
+		`b`:                                      "no node exposes b",
+		`a{sort="x"}`:                            `no label "sort"`,
+		`a{kind="z"}`:                            `no kind like "z"`,
+		`a{kind!~"x|z"}`:                         `no kind like "z"`,
+		`sum by (node) (a)`:                      `"node"`,
+		`a * on (node) group_left () a`:          `"node"`,
+		`a * on (job) group_left (space) info`:   `"space"`,
+		`a / on (namespace, job, instance) info`: "differ in {kind}",
+		`a * on (namespace, job) group_left (node) info`: "differ in {instance}",
+		`sum by (job) (a) / info`:                        "never match",
+		`histogram_quantile(0.9, sum by (job) (h))`:      `"le"`,
+		`sum by (job (a)`:                                "parse error",
+		`quantile_over_time(0.9, a[5m])`:                 "new here",
 	} {
 		got, err := c.read(text)
 		if fails := !strings.HasPrefix(want, "{"); fails {
