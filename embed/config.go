@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -30,7 +31,9 @@ type Config struct {
 
 	// Name is the program's as a node, for people. A program that starts under the
 	// name of one that died may take that one's sid over, so no two that live have
-	// the same. "" is the host's name with the number of the process.
+	// the same. "" is the host's name with the number of the process, and of the
+	// allocator if it is not the only one there; containers that share the host's
+	// name may share such numbers too, and need names.
 	Name string
 
 	// SIDs is which sids the program may take: "first-last", or All. "" is what
@@ -76,8 +79,9 @@ const (
 // ErrConfig says that a Config cannot work; the text names the field or key.
 var ErrConfig = errors.New("embed: config")
 
-// node returns the settings of the node that c asks for.
-func (c Config) node() (config.Config, error) {
+// node returns the settings of the node that c asks for. number is asked for one
+// that tells apart the allocators of this process, if c has no name.
+func (c Config) node(number func() int) (config.Config, error) {
 	fail := func(err error) (config.Config, error) { return config.Config{}, fmt.Errorf("%w: %w", ErrConfig, err) }
 	if c.Reserve < 0 || c.OpenTimeout < 0 {
 		return fail(fmt.Errorf("options Reserve %d and OpenTimeout %v must not be negative", c.Reserve, c.OpenTimeout))
@@ -99,7 +103,8 @@ func (c Config) node() (config.Config, error) {
 		given["listen.gossip"] = ""
 	}
 	base := config.Default()
-	base.Node.Name = ownName(base.Node.Name)
+	host := base.Node.Name
+	base.Node.Name = ownName(host, 1)
 	base.Listen.Gossip = ""
 	n, settings, err := config.Load(config.Sources{File: c.File, Env: c.Env, Given: given, Base: &base})
 	if err != nil {
@@ -107,6 +112,9 @@ func (c Config) node() (config.Config, error) {
 	}
 	said := func(key string) bool {
 		return slices.ContainsFunc(settings, func(s config.Setting) bool { return s.Key == key && s.Source != "default" })
+	}
+	if !said("node.name") {
+		n.Node.Name = ownName(host, number())
 	}
 	if len(n.Etcd.Endpoints) == 0 {
 		return fail(errors.New("option Endpoints: is empty: name the members of etcd, such as http://127.0.0.1:2379"))
@@ -136,10 +144,43 @@ func (c Config) node() (config.Config, error) {
 	return n, nil
 }
 
-// ownName returns a name that no other process of the machine has.
-func ownName(host string) string {
-	pid := fmt.Sprintf("-%d", os.Getpid())
-	return host[:min(len(host), 63-len(pid))] + pid
+// ownName returns a name that no other process of the machine has, and no other
+// allocator of this one: by the name of one that lives its sid could be taken over.
+func ownName(host string, number int) string {
+	own := fmt.Sprintf("-%d", os.Getpid())
+	if number > 1 {
+		own += fmt.Sprintf("-%d", number)
+	}
+	return host[:min(len(host), 63-len(own))] + own
+}
+
+// numbers are those of the allocators without a name that live in this process,
+// from 1 on.
+type numbers struct {
+	mu   sync.Mutex // guards used
+	used map[int]bool
+}
+
+var living numbers
+
+func (n *numbers) take() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.used == nil {
+		n.used = map[int]bool{}
+	}
+	i := 1
+	for n.used[i] {
+		i++
+	}
+	n.used[i] = true
+	return i
+}
+
+func (n *numbers) giveBack(i int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.used, i)
 }
 
 // remote reports whether an endpoint of etcd may be on another machine.

@@ -64,8 +64,14 @@ const (
 // The second and third wrap the error of ctx too, or context.DeadlineExceeded for
 // Config.OpenTimeout. After an error nothing is left running or held; to give back
 // what was already taken can keep Open for some seconds after ctx has ended.
-func Open(ctx context.Context, cfg Config) (*Allocator, error) {
-	c, err := cfg.node()
+func Open(ctx context.Context, cfg Config) (_ *Allocator, err error) {
+	number := 0 // none
+	defer func() {
+		if err != nil {
+			living.giveBack(number)
+		}
+	}()
+	c, err := cfg.node(func() int { number = living.take(); return number })
 	if err != nil {
 		return nil, err
 	}
@@ -95,6 +101,7 @@ func Open(ctx context.Context, cfg Config) (*Allocator, error) {
 		a.closing.Store(true)
 		stop()
 		<-a.ended // bounded: see Close
+		living.giveBack(number)
 		return a.err
 	})
 	if err := a.untilReady(opening, c); err != nil {

@@ -393,6 +393,26 @@ func TestPoolTaken(t *testing.T) {
 	}
 }
 
+// Two allocators of one program, without names: the second does not take the
+// first's sid over as that of a predecessor.
+func TestTwoInAProgram(t *testing.T) {
+	c := newSpace(t)
+	cfg := program(c, "")
+	cfg.SIDs = "31"
+	one := open(t, cfg)
+	cfg.OpenTimeout = 2 * time.Second
+	var pool *embed.PoolError
+	if two, err := embed.Open(t.Context(), cfg); !errors.As(err, &pool) {
+		t.Errorf("got %v", err)
+		if err == nil {
+			_ = two.Close()
+		}
+	}
+	if id, err := one.Next(t.Context()); err != nil || one.Status().Term != 1 {
+		t.Errorf("the first: %v, %v, %+v", id, err, one.Status())
+	}
+}
+
 // Who waits for a sid has it as soon as another gives its own back.
 func TestOpenWaits(t *testing.T) {
 	c := newSpace(t)
