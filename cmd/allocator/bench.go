@@ -50,6 +50,8 @@ earlier ones were answered, and a latency counts from when its request was due (
 loop): no stall is left out. Choose enough --callers for the rate, at least one for each
 request that may be under way.
 
+An interrupt (Ctrl-C) ends it early, with the figures so far and exit code 130.
+
 Each caller has a connection of its own, and addresses take turns; by sdk all share one
 client of the Go SDK. Bench exits with 0 if IDs came and all is well with them, with 1 if
 one came twice, a caller's did not rise, or all requests were refused, and with 3 if
@@ -158,16 +160,18 @@ func (p benchPlan) valid() error {
 
 // benchResult is what a bench found.
 type benchResult struct {
-	plan     benchPlan
-	took     time.Duration
-	requests int64 // answered with IDs, of those that were measured
-	ids      int64
-	refused  map[string]int64 // by reason
-	failed   int64            // requests without an answer
-	failure  error            // one of theirs
-	late     int64            // requests that were due and not even begun in time to be measured
-	latency  *hdrhistogram.Histogram
-	check    *idCheck // nil: not asked for
+	plan benchPlan
+	took time.Duration
+
+	interrupted bool  // before the time was over
+	requests    int64 // answered with IDs, of those that were measured
+	ids         int64
+	refused     map[string]int64 // by reason
+	failed      int64            // requests without an answer
+	failure     error            // one of theirs
+	late        int64            // requests that were due and not even begun in time to be measured
+	latency     *hdrhistogram.Histogram
+	check       *idCheck // nil: not asked for
 }
 
 var percentiles = []struct {
@@ -197,6 +201,9 @@ func (r *benchResult) print(w io.Writer) error {
 	var b strings.Builder
 	p := r.plan
 	fmt.Fprintf(&b, "%s by %s, %s each, %v after %v\n%s\n\n", count(p.callers, "caller"), p.via, count(p.count, "ID"), r.took.Round(10*time.Millisecond), p.warm, r.loop())
+	if r.interrupted {
+		fmt.Fprintf(&b, "interrupted, of %v that were asked for\n", p.length)
+	}
 	fmt.Fprintf(&b, "requests   %12d  %12.0f/s\n", r.requests, r.rate(r.requests))
 	fmt.Fprintf(&b, "IDs        %12d  %12.0f/s\n", r.ids, r.rate(r.ids))
 	names, sum := r.reasons()
@@ -247,6 +254,7 @@ type benchView struct {
 	Count     int              `json:"count"`
 	Rate      float64          `json:"rate"` // 0: closed loop
 	Seconds   float64          `json:"seconds"`
+	Early     bool             `json:"interrupted,omitempty"` // before the time was over
 	Requests  int64            `json:"requests"`
 	PerSecond float64          `json:"requests_per_second"`
 	IDs       int64            `json:"ids"`
@@ -268,7 +276,7 @@ type checkView struct {
 
 func (r *benchResult) json() benchView {
 	v := benchView{
-		Via: r.plan.via, Callers: r.plan.callers, Count: r.plan.count, Rate: r.plan.rate, Seconds: r.took.Seconds(),
+		Via: r.plan.via, Callers: r.plan.callers, Count: r.plan.count, Rate: r.plan.rate, Seconds: r.took.Seconds(), Early: r.interrupted,
 		Requests: r.requests, PerSecond: r.rate(r.requests), IDs: r.ids, IDsPerSec: r.rate(r.ids),
 		Refused: r.refused, Failed: r.failed, NotBegun: r.late, LatencyNs: map[string]int64{},
 	}
@@ -293,6 +301,8 @@ func (r *benchResult) verdict() error {
 	switch c := r.check; {
 	case c != nil && c.twice+c.disordered > 0:
 		return &exitError{exitInvalid, fmt.Errorf("%d IDs came twice, %d out of order: see docs/OPERATIONS.md, and do not use them", c.twice, c.disordered)}
+	case r.interrupted:
+		return errInterrupted
 	case r.requests > 0:
 		return nil
 	case refused > 0:

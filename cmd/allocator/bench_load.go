@@ -104,7 +104,7 @@ func (p benchPlan) run(ctx context.Context, progress io.Writer) (*benchResult, e
 		b.due = make(chan time.Time)
 		others.Go(func() { b.pace(working) })
 	}
-	telling, told := context.WithCancel(asking)
+	telling, told := context.WithCancel(context.WithoutCancel(ctx)) // to the last answer
 	others.Go(func() { live(telling, progress, 500*time.Millisecond, b.line) })
 	if b.check != nil {
 		others.Go(func() { b.check.run(telling) })
@@ -121,15 +121,16 @@ func (p benchPlan) run(ctx context.Context, progress io.Writer) (*benchResult, e
 	told()
 	stop()
 	others.Wait()
-	if ctx.Err() != nil {
-		return nil, errInterrupted
+	r := b.result(took)
+	if r.interrupted = ctx.Err() != nil; r.interrupted && took <= 0 {
+		return nil, errInterrupted // nothing was measured yet
 	}
-	return b.result(took), nil
+	return r, nil
 }
 
 // call asks until working ends.
 func (b *bench) call(working, asking context.Context, d asker, t *tallies) {
-	var last flake.ID // of the answer before: this node's IDs rise
+	var last flake.ID // of the answer before: this node's IDs rise, and a client's
 	for {
 		due, ok := b.next(working)
 		if !ok {
@@ -139,12 +140,15 @@ func (b *bench) call(working, asking context.Context, d asker, t *tallies) {
 		ids, err := d.ask(ctx, b.count)
 		cancel()
 		took := time.Since(due)
+		if err != nil && asking.Err() != nil {
+			return // interrupted, and no failure of a node
+		}
 		if err == nil {
 			b.so.Add(int64(ids.size()))
 			if b.check != nil {
 				last = b.check.add(ids, last)
 			}
-		} else {
+		} else if b.via != viaSDK { // whose order holds whoever answers
 			last = 0 // another process may answer from now on
 		}
 		if !due.Before(b.measured) && due.Before(b.end) {
@@ -180,11 +184,12 @@ func (b *bench) pace(working context.Context) {
 		sleepUntil(working, due)
 		select {
 		case b.due <- due:
+			continue
 		case <-working.Done():
-			since := max(due.Sub(b.measured), 0)
-			b.abandoned = int64((b.length - since).Seconds() * b.rate)
-			return
 		}
+		left := min(time.Since(b.measured), b.length) - max(due.Sub(b.measured), 0)
+		b.abandoned = int64(max(left, 0).Seconds() * b.rate)
+		return
 	}
 }
 

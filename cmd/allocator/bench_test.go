@@ -101,11 +101,16 @@ func TestIDCheckForgets(t *testing.T) {
 // bench runs the command against a handler, by HTTP.
 func benchAgainst(t *testing.T, h http.HandlerFunc, args ...string) (code int, out, stderr string) {
 	t.Helper()
+	return benchUntil(t.Context(), h, args...)
+}
+
+// benchUntil is benchAgainst, interrupted when ctx ends.
+func benchUntil(ctx context.Context, h http.HandlerFunc, args ...string) (code int, out, stderr string) {
 	s := httptest.NewServer(h)
 	defer s.Close()
 	var o, e strings.Builder
 	args = append([]string{"bench", "--via", "http", "--addr", strings.TrimPrefix(s.URL, "http://"), "--warm-up", "0s", "--format", "json"}, args...)
-	code = run(t.Context(), args, strings.NewReader(""), &o, &e, nil)
+	code = run(ctx, args, strings.NewReader(""), &o, &e, nil)
 	return code, o.String(), e.String()
 }
 
@@ -159,6 +164,31 @@ func TestBenchOpenLoop(t *testing.T) {
 	v = viewOf(t, out)
 	if code != exitOK || v.LatencyNs["max"] < time.Second.Nanoseconds() || v.LatencyNs["p50"] > v.LatencyNs["max"]/2 {
 		t.Errorf("exit code %d, %s%s", code, out, stderr)
+	}
+}
+
+// TestBenchInterrupted: who ends a bench early has its figures all the same, and
+// what the interrupt cut off is no failure of a node.
+func TestBenchInterrupted(t *testing.T) {
+	for _, rate := range []string{"0", "200"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var n atomic.Int64
+		code, out, stderr := benchUntil(ctx, func(w http.ResponseWriter, r *http.Request) {
+			i := n.Add(1)
+			if i == 50 {
+				cancel()
+			}
+			if i >= 50 {
+				<-r.Context().Done()
+			}
+			fmt.Fprintln(w, flake.ID(1<<60+i))
+		}, "--for", "10m", "--callers", "2", "--rate", rate)
+		cancel()
+		v := viewOf(t, out)
+		if code != exitInterrupted || stderr != "" || !v.Early || v.Requests < 40 || v.Requests > 49 || v.Failed != 0 || v.Check.Checked != v.IDs ||
+			v.Seconds > 60 || v.NotBegun > 10_000 || v.LatencyNs["p50"] == 0 {
+			t.Errorf("rate %s: exit code %d, %s%s", rate, code, out, stderr)
+		}
 	}
 }
 
