@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,7 @@ type Client struct {
 	stats counters
 
 	last atomic.Int64 // the greatest ID received
+	most atomic.Int64 // IDs that the cluster grants at a time, as far as known
 
 	coalesce *coalescer  // nil: another mode
 	prefetch *prefetcher // nil: another mode
@@ -49,6 +51,7 @@ func New(o Options) (*Client, error) {
 	}
 	c := &Client{o: o, begun: time.Now(), done: make(chan struct{})}
 	c.last.Store(int64(o.After))
+	c.most.Store(maxBlock)
 	c.pool = newPool(o, c.since)
 	switch o.Mode {
 	case Coalesce:
@@ -76,11 +79,12 @@ func (c *Client) Next(ctx context.Context) (flake.ID, error) {
 	return b.First, err
 }
 
-// NextN fills dst with IDs in rising order. Up to 1,000,000 come from one node
-// and are next to each other. After an error dst holds nothing of use.
+// NextN fills dst with IDs in rising order. Up to 1,000,000, or what the cluster
+// grants at a time if that is less, come from one node and are next to each other.
+// After an error dst holds nothing of use.
 func (c *Client) NextN(ctx context.Context, dst []flake.ID) error {
 	for len(dst) > 0 {
-		b, err := c.take(ctx, min(len(dst), maxBlock))
+		b, err := c.upTo(ctx, len(dst))
 		if err != nil {
 			return err
 		}
@@ -112,7 +116,7 @@ func (c *Client) NextULID(ctx context.Context) (ulid.ID, error) {
 // NextULIDs is NextN for wide IDs.
 func (c *Client) NextULIDs(ctx context.Context, dst []ulid.ID) error {
 	for len(dst) > 0 {
-		b, err := c.take(ctx, min(len(dst), maxBlock))
+		b, err := c.upTo(ctx, len(dst))
 		if err != nil {
 			return err
 		}
@@ -124,6 +128,24 @@ func (c *Client) NextULIDs(ctx context.Context, dst []ulid.ID) error {
 		dst = dst[b.Count:]
 	}
 	return nil
+}
+
+// upTo returns n IDs, or as many as the cluster grants at a time.
+func (c *Client) upTo(ctx context.Context, n int) (Block, error) {
+	for {
+		most := c.most.Load()
+		ask := min(n, int(most))
+		b, err := c.take(ctx, ask)
+		r := (*Refusal)(nil)
+		if !errors.As(err, &r) || r.Reason != InvalidCount {
+			return b, err
+		}
+		limit := limitOf(r)
+		if limit < 1 || limit >= ask {
+			return b, err
+		}
+		c.most.CompareAndSwap(most, int64(limit)) // it only falls: the loop ends
+	}
 }
 
 // take returns n IDs by the client's mode.
@@ -141,7 +163,7 @@ func (c *Client) take(ctx context.Context, n int) (Block, error) {
 		return Block{}, ErrClosed
 	}
 	defer c.calls.Done()
-	b, _, err := c.unary(ctx, n)
+	b, _, err := c.unary(ctx, n, nil)
 	c.stats.ids.Add(int64(b.Count))
 	return b, err
 }

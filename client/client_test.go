@@ -550,8 +550,19 @@ func TestMaxConnectionAge(t *testing.T) {
 
 // lookup is a name server whose answers tests change.
 type lookup struct {
-	mu    sync.Mutex // guards addrs
-	addrs []string
+	mu    sync.Mutex // guards the rest
+	addrs []string   // nil: nobody knows the name
+	asked int
+}
+
+// empty makes the name one without addresses.
+func (l *lookup) empty() { l.set([]string{}...) }
+
+// count returns how often a name was looked up.
+func (l *lookup) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asked
 }
 
 func (l *lookup) set(addrs ...string) {
@@ -563,6 +574,7 @@ func (l *lookup) set(addrs ...string) {
 func (l *lookup) LookupHost(_ context.Context, host string) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.asked++
 	if host != "nodes.example" || l.addrs == nil {
 		return nil, errors.New("no such host " + host)
 	}

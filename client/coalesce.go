@@ -263,6 +263,7 @@ func (co *coalescer) answered(s *stream) {
 func (co *coalescer) refused(s *stream, b *batch, err error) {
 	r := (*Refusal)(nil)
 	if errors.As(err, &r) && r.Reason.callersFault() {
+		s.e.tried()
 		if limit := limitOf(r); r.Reason == InvalidCount && b.callers > 1 && 0 < limit && limit < b.want {
 			co.limit = limit
 			err = errRejoin
@@ -273,7 +274,7 @@ func (co *coalescer) refused(s *stream, b *batch, err error) {
 	if r != nil {
 		s.e.refused(r)
 	} else {
-		s.e.failed(s.conn, false)
+		s.e.failed(s.conn, false, err)
 	}
 	co.retire(s)
 	co.again(b, err)

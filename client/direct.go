@@ -16,21 +16,26 @@ import (
 
 // unary asks for n IDs in a request of its own, of one node after the other until
 // one serves. It is bounded by ctx and Options.Timeout. sent is when the request
-// that was served began, since the client's start.
-func (c *Client) unary(ctx context.Context, n int) (b Block, sent time.Duration, err error) {
+// that was served began, since the client's start. note, if not nil, is told what
+// becomes of each attempt that is not served.
+func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, sent time.Duration, err error) {
 	var end time.Duration // since the client's start; 0: none
 	if c.o.Timeout > 0 {
 		end = c.since() + c.o.Timeout
 	}
 	var last error
 	var avoid *endpoint
-	for {
+	for waited := false; ; {
 		if err := ctx.Err(); err != nil {
 			return Block{}, 0, gaveUp(err, last, 0)
 		}
 		e, wait, changed := c.pool.pick(avoid)
 		if e == nil {
-			if r := (*Refusal)(nil); errors.As(last, &r) && r.hopeless() {
+			r := (*Refusal)(nil)
+			if !errors.As(last, &r) && last == nil && waited {
+				r = c.pool.refusal() // another call found out for this one
+			}
+			if r != nil && r.hopeless() {
 				return Block{}, 0, r
 			}
 			if err := c.pause(ctx, wait, end, changed); err != nil {
@@ -42,7 +47,7 @@ func (c *Client) unary(ctx context.Context, n int) (b Block, sent time.Duration,
 				}
 				return Block{}, 0, gaveUp(err, last, 0)
 			}
-			avoid = nil
+			avoid, waited = nil, true
 			continue
 		}
 		sent = c.since()
@@ -55,12 +60,17 @@ func (c *Client) unary(ctx context.Context, n int) (b Block, sent time.Duration,
 			return Block{}, 0, err
 		}
 		if errors.Is(err, errDeadline) {
-			if last == nil {
+			if said := e.said.Load(); last == nil && said != nil {
+				last = *said
+			} else if last == nil {
 				last = e.named(errors.New("no answer yet"))
 			}
 			return Block{}, 0, gaveUp(context.DeadlineExceeded, last, 0)
 		}
 		last, avoid = err, e
+		if note != nil {
+			note(err)
+		}
 		c.stats.retries.Add(1)
 		if end > 0 && c.since() >= end {
 			return Block{}, 0, gaveUp(ctx.Err(), last, c.o.Timeout)
@@ -119,7 +129,7 @@ func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, 
 	}
 	b, err := e.block(res, n, after)
 	if err != nil {
-		e.failed(conn, false)
+		e.failed(conn, false, err)
 		return Block{}, err
 	}
 	e.served()
@@ -129,20 +139,18 @@ func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, 
 // judge turns an error of gRPC into the client's, and has e left alone if it is
 // e's doing. ctx is the caller's.
 func (e *endpoint) judge(ctx context.Context, conn *grpc.ClientConn, err error) error {
+	defer e.tried()
 	if r := refusalOf(err, e.addr); r != nil {
 		if !r.Reason.callersFault() {
 			e.refused(r)
 		}
 		return r
 	}
-	switch {
-	case ctx.Err() != nil: // the caller's doing
-	case status.Code(err) == codes.DeadlineExceeded:
-		e.failed(conn, true)
-	default:
-		e.failed(conn, false)
+	named := e.named(err)
+	if ctx.Err() == nil { // not the caller's doing
+		e.failed(conn, status.Code(err) == codes.DeadlineExceeded, named)
 	}
-	return e.named(err)
+	return named
 }
 
 // block returns an answer's block, if it is one that was asked for.

@@ -33,7 +33,8 @@
 //
 // Every target is connected to, and names are looked up again while the client
 // lives, one node for each address: with Kubernetes use a headless service. A
-// call goes to a node that is connected and has not refused lately. When a node
+// call goes to a node that is connected and has not refused lately; when that time is
+// over, one call finds out for all whether the node serves again. When a node
 // refuses, cannot be reached or does not answer within Options.AttemptTimeout,
 // the call moves on to the next one, until it is served, its context ends or
 // Options.Timeout has passed. A request that was lost may have been served: its

@@ -60,7 +60,8 @@ type Resolver interface {
 // left at zero.
 type Options struct {
 	// Targets are gRPC addresses of nodes, each host:port. A name stands for all
-	// of its addresses.
+	// of its addresses. At most 16 are connected to at a time; others take the
+	// places of those that are not reached.
 	Targets []string
 	Mode    Mode
 
@@ -72,7 +73,8 @@ type Options struct {
 	After flake.ID
 
 	// Timeout bounds how long a call is tried, whatever its context allows. 0
-	// means DefaultTimeout; negative is no bound.
+	// means DefaultTimeout; negative is no bound: calls whose contexts have none
+	// either, and Close, which lets them finish, then wait for a node for good.
 	Timeout time.Duration
 	// AttemptTimeout is how long a node that does not answer is waited for before
 	// another is asked; 0 means DefaultAttemptTimeout.

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -92,14 +93,28 @@ func (p *pool) start() error {
 		}
 		known = append(known, address{t, t})
 	}
-	if err := p.set(known, nil); err != nil {
+	err := p.set(known, nil)
+	if err == nil && names {
+		err = p.dialable()
+	}
+	if err != nil {
 		p.close()
 		return err
 	}
-	if names {
+	if names || len(known) > maxEndpoints { // which of them are used changes, too
 		p.work.Go(p.resolve)
 	}
 	return nil
+}
+
+// dialable returns why no address can be dialled with the options, if that is so.
+// It connects to nothing.
+func (p *pool) dialable() error {
+	conn, err := (&endpoint{pool: p, target: p.o.Targets[0], addr: "127.0.0.1:1"}).dial()
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 func (p *pool) close() {
@@ -125,7 +140,7 @@ func (p *pool) resolve() {
 		case <-p.look:
 		}
 		found, failed := p.lookup()
-		_ = p.set(found, failed) // dial options were found good by start
+		_ = p.set(found, failed) // it is in lookErr
 		select {
 		case <-p.ctx.Done():
 			return
@@ -142,22 +157,34 @@ func (p *pool) resolve() {
 // has none to show.
 func (p *pool) lookup() (found []address, failed map[string]error) {
 	failed = map[string]error{}
+	ctx, cancel := context.WithTimeout(p.ctx, lookupTimeout)
+	defer cancel()
+	var mu sync.Mutex // guards found and failed
+	var all sync.WaitGroup
 	for _, t := range p.o.Targets {
 		host, port, _ := net.SplitHostPort(t)
 		if net.ParseIP(host) != nil {
+			mu.Lock()
 			found = append(found, address{t, t})
+			mu.Unlock()
 			continue
 		}
-		ctx, cancel := context.WithTimeout(p.ctx, lookupTimeout)
-		addrs, err := p.o.Resolver.LookupHost(ctx, host)
-		cancel()
-		if err != nil {
-			failed[t] = err
-		}
-		for _, a := range addrs {
-			found = append(found, address{t, net.JoinHostPort(a, port)})
-		}
+		all.Go(func() { // at once: a name server that hangs costs the others' names once
+			addrs, err := p.o.Resolver.LookupHost(ctx, host)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				failed[t] = err
+			case len(addrs) == 0: // as with a service that has no ready node just now
+				failed[t] = fmt.Errorf("lookup %s: there are no addresses", host)
+			}
+			for _, a := range addrs {
+				found = append(found, address{t, net.JoinHostPort(a, port)})
+			}
+		})
 	}
+	all.Wait()
 	return found, failed
 }
 
@@ -184,7 +211,11 @@ func (p *pool) set(found []address, failed map[string]error) error {
 		slices.SortStableFunc(found, func(a, b address) int { return index(old, a) - index(old, b) })
 		found = found[:maxEndpoints]
 	}
-	return p.update(found)
+	err := p.update(found)
+	if err != nil {
+		p.lookErr = err
+	}
+	return err
 }
 
 // index returns 0 for an address that an endpoint is connected to, else 1.
@@ -195,8 +226,9 @@ func index(list []*endpoint, a address) int {
 	return 1
 }
 
-// update opens and closes endpoints. p.mu is held.
-func (p *pool) update(found []address) error {
+// update opens and closes endpoints. An address that cannot be dialled is left out,
+// and is the error. p.mu is held.
+func (p *pool) update(found []address) (err error) {
 	var list []*endpoint
 	old := *p.list.Load()
 	for _, a := range found {
@@ -209,8 +241,9 @@ func (p *pool) update(found []address) error {
 			continue
 		}
 		e := &endpoint{pool: p, target: a.target, addr: a.addr}
-		if err := e.open(); err != nil {
-			return err
+		if failed := e.open(); failed != nil {
+			err = failed
+			continue
 		}
 		list = append(list, e)
 	}
@@ -221,7 +254,7 @@ func (p *pool) update(found []address) error {
 		}
 	}
 	p.changed()
-	return nil
+	return err
 }
 
 // changed wakes whoever waits for an endpoint.
@@ -243,22 +276,44 @@ func (p *pool) pick(avoid *endpoint) (*endpoint, time.Duration, <-chan struct{})
 		if !e.ready.Load() {
 			continue
 		}
-		if until := time.Duration(e.until.Load()); until > now {
-			wait = min(wait, until-now)
-			continue
-		}
-		if e == avoid {
+		switch left := e.left(now); {
+		case left > 0:
+			wait = min(wait, left)
+		case e == avoid:
 			fallback = e
-			continue
+		case e.claim(now):
+			return e, 0, nil
 		}
-		return e, 0, nil
 	}
-	return fallback, wait, changed
+	if fallback != nil && fallback.claim(now) {
+		return fallback, 0, nil
+	}
+	return nil, wait, changed
+}
+
+// refusal returns a refusal for which a node is left alone just now, whoever it was
+// that asked; nil: there is none.
+func (p *pool) refusal() *Refusal {
+	now := p.since()
+	for _, e := range *p.list.Load() {
+		if said := e.said.Load(); said != nil && time.Duration(e.until.Load()) > now {
+			if r := (*Refusal)(nil); errors.As(*said, &r) {
+				return r
+			}
+		}
+	}
+	return nil
 }
 
 // last returns what is known of why there is no endpoint to ask.
 func (p *pool) last() error {
+	if r := p.refusal(); r != nil {
+		return r
+	}
 	for _, e := range *p.list.Load() {
+		if said := e.said.Load(); said != nil {
+			return *said
+		}
 		if err := e.why(); err != nil {
 			return err
 		}
@@ -269,7 +324,9 @@ func (p *pool) last() error {
 }
 
 // endpoint is a node at one address. A node that fails is not asked until a time,
-// which is the circuit breaker: until then others are.
+// which is the circuit breaker: until then others are. After that one call finds
+// out whether it serves, and the rest wait for what becomes of that: a thousand
+// callers shall not ask a node that refuses a thousand times.
 type endpoint struct {
 	pool         *pool
 	target, addr string
@@ -278,9 +335,11 @@ type endpoint struct {
 	ready atomic.Bool // connected
 	end   func()      // closes the connection
 
-	until atomic.Int64 // not to be asked before, ns since the client's start
-	fails atomic.Int32 // failures in a row
-	mute  atomic.Int64 // since when callers leave unanswered, ns since the client's start; 0: they are answered
+	until atomic.Int64          // not to be asked before, ns since the client's start; 0: it served since
+	trial atomic.Int64          // until when a call that finds out has time; 0: there is none
+	said  atomic.Pointer[error] // what it did, when until was set; nil: it served since
+	fails atomic.Int32          // failures in a row
+	mute  atomic.Int64          // since when callers leave unanswered, ns since the client's start; 0: they are answered
 
 	requests, failures, refusals atomic.Int64
 }
@@ -324,7 +383,7 @@ func (e *endpoint) dial() (*grpc.ClientConn, error) {
 	case o.TokenFile != "":
 		opts = append(opts, grpc.WithPerRPCCredentials(bearer{(&tokenFile{path: o.TokenFile}).get, o.PlaintextToken}))
 	}
-	return grpc.NewClient("passthrough:///"+e.addr, append(opts, o.DialOptions...)...)
+	return grpc.NewClient("passthrough:///"+strings.ReplaceAll(e.addr, "%", "%25"), append(opts, o.DialOptions...)...)
 }
 
 // watch keeps e connected, and ready true to that, until ctx ends.
@@ -370,19 +429,49 @@ func (e *endpoint) served() {
 	if e.fails.Load() != 0 || e.until.Load() != 0 || e.mute.Load() != 0 {
 		e.fails.Store(0)
 		e.until.Store(0)
+		e.said.Store(nil)
 		e.mute.Store(0)
+		e.tried()
+	}
+}
+
+// left returns for how long from now on e is not to be asked.
+func (e *endpoint) left(now time.Duration) time.Duration {
+	until := e.until.Load()
+	if until == 0 {
+		return 0
+	}
+	return time.Duration(max(until, e.trial.Load())) - now
+}
+
+// claim reports whether the caller may ask e, which it then has to do. After e
+// failed or refused one call may, until that has ended or run out of time.
+func (e *endpoint) claim(now time.Duration) bool {
+	if e.until.Load() == 0 {
+		return true
+	}
+	t := e.trial.Load()
+	return t <= int64(now) && e.trial.CompareAndSwap(t, int64(now+e.pool.o.AttemptTimeout))
+}
+
+// tried ends a trial, whatever came of it, and has those look that waited for it.
+func (e *endpoint) tried() {
+	if e.trial.Load() != 0 {
+		e.trial.Store(0)
+		e.pool.changed()
 	}
 }
 
 // unheard says that a caller's patience ended before e answered. Once nobody has
 // been answered for the time of an attempt, that is e's failure.
 func (e *endpoint) unheard(conn *grpc.ClientConn) {
+	defer e.tried()
 	now := int64(e.pool.since())
 	if e.mute.CompareAndSwap(0, now) {
 		return
 	}
 	if since := e.mute.Load(); since > 0 && now-since > int64(e.pool.o.AttemptTimeout) && e.mute.CompareAndSwap(since, 0) {
-		e.failed(conn, true)
+		e.failed(conn, true, e.named(errors.New("no answer to callers of little time")))
 	}
 }
 
@@ -395,14 +484,20 @@ func (e *endpoint) refused(r *Refusal) {
 	}
 	e.fails.Store(0) // it answers
 	e.mute.Store(0)
-	e.rest(min(wait, maxRefusedPenalty))
+	e.say(r)
+	e.until.Store(int64(e.pool.since() + min(wait, maxRefusedPenalty)))
+	e.tried()
 }
+
+// say notes why e is left alone.
+func (e *endpoint) say(err error) { e.said.Store(&err) }
 
 // failed leaves e alone for a while, since it did not answer over conn. silent says
 // that it let an attempt time out; then the connection is not worth keeping either.
 // Requests that were under way when another failed say nothing new.
-func (e *endpoint) failed(conn *grpc.ClientConn, silent bool) {
+func (e *endpoint) failed(conn *grpc.ClientConn, silent bool, err error) {
 	e.failures.Add(1)
+	defer e.tried()
 	now, until := e.pool.since(), e.until.Load()
 	if time.Duration(until) > now || e.conn.Load() != conn {
 		return
@@ -414,13 +509,12 @@ func (e *endpoint) failed(conn *grpc.ClientConn, silent bool) {
 	wait := min(first<<min(e.fails.Load(), 10), last)
 	if e.until.CompareAndSwap(until, int64(now+wait)) {
 		e.fails.Add(1)
+		e.say(err)
 		if silent {
 			_ = conn.Close() // watch opens another
 		}
 	}
 }
-
-func (e *endpoint) rest(d time.Duration) { e.until.Store(int64(e.pool.since() + d)) }
 
 // why returns why e is not connected, or nil if that is not known. It asks for
 // IDs over a connection that is known to be down.

@@ -54,7 +54,8 @@ type prefetcher struct {
 	waiting  sync.WaitGroup // calls in slow; Add only with mu held and closed false
 	spare    *segment       // follows cur; nil: not there yet
 	fetching bool
-	size     int           // of the next block
+	size     int           // of the next block, if callers that wait need no more
+	wanted   int           // IDs that those need
 	limit    int           // largest block
 	floor    int64         // IDs up to here are not given
 	changed  chan struct{} // closed when a fetch ends
@@ -62,6 +63,8 @@ type prefetcher struct {
 	failed   int           // the number of the last that brought nothing
 	err      error         // of that one
 	given    int64         // IDs of sealed segments that calls took
+
+	last atomic.Pointer[error] // what became of the last attempt at a fetch, if it was not served
 }
 
 func newPrefetcher(c *Client) *prefetcher {
@@ -159,8 +162,9 @@ func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
 	p.waiting.Add(1)
 	defer p.waiting.Done()
 	// A fetch that others began may be about to give up: it does not count.
-	before, began := p.fetches, p.c.since()
-	for {
+	before := p.fetches
+	var timeout <-chan time.Time // no bound
+	for first := true; ; first = false {
 		b, ok := p.next(n)
 		if ok {
 			p.mu.Unlock()
@@ -176,19 +180,41 @@ func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
 			p.mu.Unlock()
 			return Block{}, err
 		}
+		p.wanted += n
 		p.fetch()
 		changed := p.changed
 		p.mu.Unlock()
-		if p.c.o.Timeout > 0 && p.c.since() > began+p.c.o.Timeout {
-			return Block{}, gaveUp(nil, errOld, p.c.o.Timeout)
+		if first && p.c.o.Timeout > 0 {
+			t := time.NewTimer(p.c.o.Timeout)
+			defer t.Stop()
+			timeout = t.C
 		}
+		var err error
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return Block{}, gaveUp(ctx.Err(), p.c.pool.last(), 0)
+			err = gaveUp(ctx.Err(), p.trouble(), 0)
+		case <-timeout:
+			if err = p.trouble(); err == nil && !first {
+				err = errOld
+			}
+			err = gaveUp(nil, err, p.c.o.Timeout)
 		}
 		p.mu.Lock()
+		p.wanted -= n
+		if err != nil {
+			p.mu.Unlock()
+			return Block{}, err
+		}
 	}
+}
+
+// trouble returns what is in the way of fetches, or nil if that is not known.
+func (p *prefetcher) trouble() error {
+	if last := p.last.Load(); last != nil {
+		return *last
+	}
+	return p.c.pool.last()
 }
 
 var errOld = errors.New("blocks arrive older than Options.MaxAge, or are used up before: allow a greater age or larger blocks")
@@ -266,12 +292,15 @@ func (p *prefetcher) fetch() {
 	}
 	p.fetching = true
 	p.fetches++
-	size := p.size
+	size := min(max(p.size, p.wanted), p.limit)
 	p.work.Go(func() {
-		b, sent, err := p.c.unary(p.ctx, size)
+		b, sent, err := p.c.unary(p.ctx, size, func(err error) { p.last.Store(&err) })
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.fetching = false
+		if err == nil {
+			p.last.Store(nil)
+		}
 		switch r := (*Refusal)(nil); {
 		case err == nil && int64(b.First) <= p.floor && !p.c.o.Unordered:
 			p.c.stats.dropped.Add(int64(b.Count))
@@ -300,7 +329,7 @@ func limitOf(r *Refusal) int {
 // alone asks for a block that is larger than any segment. Those that are there lie
 // below it, so they are dropped.
 func (p *prefetcher) alone(ctx context.Context, n int) (Block, error) {
-	b, _, err := p.c.unary(ctx, n)
+	b, _, err := p.c.unary(ctx, n, nil)
 	if err != nil {
 		return Block{}, err
 	}

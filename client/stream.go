@@ -62,8 +62,9 @@ func (e *endpoint) stream(co *coalescer) (*stream, error) {
 // left alone if it is the node's doing.
 func (s *stream) judge(err error) error {
 	if s.silent && s.co.ctx.Err() == nil {
-		s.e.failed(s.conn, true)
-		return s.e.named(fmt.Errorf("no answer within %v", s.co.c.o.AttemptTimeout))
+		err = s.e.named(fmt.Errorf("no answer within %v", s.co.c.o.AttemptTimeout))
+		s.e.failed(s.conn, true, err)
+		return err
 	}
 	return s.e.judge(s.co.ctx, s.conn, err)
 }

@@ -1,0 +1,290 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+)
+
+// Hundreds of callers do not ask nodes that refuse hundreds of times a rest: once
+// each has heard the first refusal, one call at a time finds out.
+func TestRefusingNodesAreNotHammered(t *testing.T) {
+	const callers, length, retry = 300, time.Second, 10 * time.Millisecond
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			nodes := []*fake{newFake(t, 1), newFake(t, 2)}
+			for _, f := range nodes {
+				f.always(act{refuse: client.NoSID, retry: retry})
+			}
+			c := dial(t, client.Options{Targets: []string{nodes[0].addr, nodes[1].addr}, Mode: mode, Timeout: time.Minute, AttemptTimeout: time.Minute})
+			connected(t, c, len(nodes))
+			ctx, cancel := context.WithTimeout(t.Context(), length)
+			defer cancel()
+			var wg sync.WaitGroup
+			var wrong atomic.Value // an error
+			for range callers {
+				wg.Go(func() {
+					if _, err := c.Next(ctx); !errors.Is(err, &client.Refusal{Reason: client.NoSID}) {
+						wrong.Store(fmt.Sprint(err)) // who waits for another's trial knows the reason, too
+					}
+				})
+			}
+			wg.Wait()
+			if w := wrong.Load(); w != nil {
+				t.Errorf("got %v", w)
+			}
+			if t.Failed() {
+				return
+			}
+			// At first each caller may ask each node, then a request a rest and node;
+			// of a coalescer two are under way.
+			asked, most := nodes[0].asked.Load()+nodes[1].asked.Load(), int64(2*callers+2*2*length/retry)
+			if asked > most || asked < 4 {
+				t.Errorf("%d requests, of %d at most", asked, most)
+			}
+			for _, f := range nodes {
+				f.always(act{})
+			}
+			for range callers {
+				wg.Go(func() {
+					if _, err := c.Next(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// Who finds out whether a node serves again, and has no time to hear it, keeps
+// nobody else from it.
+func TestTrialThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1)
+	f.act(func(ctx context.Context, number int64, _ *pb.AllocateRequest) act {
+		switch number {
+		case 1:
+			return act{refuse: client.NoSID, retry: 10 * time.Millisecond}
+		case 2:
+			return act{hang: true}
+		}
+		return act{}
+	})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Direct, AttemptTimeout: time.Minute, Timeout: time.Minute})
+	connected(t, c, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := c.Next(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
+	until(t, "somebody finds out", func() bool { return f.asked.Load() == 2 })
+	began := time.Now()
+	for range 10 {
+		wg.Go(func() {
+			if _, err := c.Next(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	cancel()
+	wg.Wait()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("served after %v", took)
+	}
+}
+
+// A prefetching call that comes while a fetch is about to give up still ends in
+// its own time, and says what is wrong.
+func TestPrefetchEndsInTime(t *testing.T) {
+	t.Parallel()
+	const timeout = 4 * time.Second
+	f := newFake(t, 1)
+	f.always(act{refuse: client.NoSID})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, Timeout: timeout})
+	var wg sync.WaitGroup
+	ask := func(ctx context.Context) (took time.Duration) {
+		began := time.Now()
+		if _, err := c.Next(ctx); !errors.Is(err, &client.Refusal{Reason: client.NoSID}) {
+			t.Errorf("got %v", err)
+		}
+		return time.Since(began)
+	}
+	wg.Go(func() { ask(t.Context()) })
+	until(t, "the first is refused", func() bool { return f.asked.Load() > 0 })
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	ask(ctx)
+	time.Sleep(timeout / 8)
+	if took := ask(t.Context()); took > timeout*3/2 {
+		t.Errorf("ended after %v", took)
+	}
+	wg.Wait()
+}
+
+// A crowd that waits for prefetched IDs is served by a few blocks, and not by
+// doubling the smallest until all have one.
+func TestPrefetchServesACrowd(t *testing.T) {
+	const callers = 5000
+	f := newFake(t, 1)
+	release := make(chan struct{})
+	f.act(func(context.Context, int64, *pb.AllocateRequest) act { <-release; return act{} })
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Minute, AttemptTimeout: time.Minute, Timeout: time.Minute})
+	w := &crowd{}
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			if err := w.call(func() (client.Block, error) { return one(c.Next(t.Context())) }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	until(t, "all ask", func() bool { return w.ticks.Load() == callers })
+	time.Sleep(100 * time.Millisecond) // after its tick, each has a few instructions to go
+	close(release)
+	wg.Wait()
+	w.finish(t, true, callers)
+	// One for who came first, one for all who waited, one ahead; stragglers may add one.
+	if n := f.asked.Load(); n > 5 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// NextN and NextULIDs take what the cluster grants at a time, as often as needed.
+func TestNextNOfASmallLimit(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1)
+	f.limit = "10000"
+	f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
+		if req.Count > 10_000 {
+			return act{refuse: client.InvalidCount}
+		}
+		return act{}
+	})
+	for _, mode := range modes {
+		c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
+		ids := make([]flake.ID, 25_001)
+		if err := c.NextN(t.Context(), ids); err != nil {
+			t.Fatalf("%v: %v", mode, err)
+		}
+		for i := 1; i < len(ids); i++ {
+			if ids[i] <= ids[i-1] {
+				t.Fatalf("%v: ID %d is %v, after %v", mode, i, ids[i], ids[i-1])
+			}
+		}
+		if _, err := c.Block(t.Context(), 10_001); !errors.Is(err, &client.Refusal{Reason: client.InvalidCount}) {
+			t.Errorf("%v: a block above the limit: %v", mode, err)
+		}
+	}
+}
+
+// An option that gRPC does not take is the error of New, whether targets are
+// addresses or names.
+func TestDialOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, target := range []string{"127.0.0.1:1", "nodes.example:1"} {
+		c, err := client.New(client.Options{Targets: []string{target}, Resolver: &lookup{},
+			DialOptions: []grpc.DialOption{grpc.WithDefaultServiceConfig("{bad")}})
+		if err == nil {
+			_ = c.Close()
+			t.Errorf("%s: taken", target)
+		}
+	}
+}
+
+// Of more addresses than a client connects to, those that work are found.
+func TestManyTargets(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1)
+	targets := []string{f.addr}
+	for i := range 40 {
+		targets = append(targets, fmt.Sprintf("127.0.2.%d:1", i+1)) // nobody is there
+	}
+	for range 3 { // which are used at first is chance
+		c := dial(t, client.Options{Targets: targets, ResolveEvery: 10 * time.Millisecond, Timeout: 2 * time.Minute})
+		if _, err := c.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// slowNames answers for one name alone.
+type slowNames struct{}
+
+func (slowNames) LookupHost(ctx context.Context, host string) ([]string, error) {
+	if host == "good.example" {
+		return []string{"127.0.0.1"}, nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A name that resolves to nothing keeps the nodes it had; one that is not
+// answered for costs the others no more than one lookup's time.
+func TestLookupsThatBringNothing(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1)
+	_, port, _ := strings.Cut(f.addr, ":")
+	names := &lookup{}
+	names.set("127.0.0.1")
+	c := dial(t, client.Options{Targets: []string{"nodes.example:" + port}, Resolver: names, ResolveEvery: 10 * time.Millisecond})
+	connected(t, c, 1)
+	names.empty()
+	looked := names.count()
+	until(t, "two more lookups", func() bool { return names.count() >= looked+2 })
+	if _, err := c.Next(t.Context()); err != nil || len(c.Stats().Nodes) != 1 {
+		t.Errorf("without addresses: %v, %+v", err, c.Stats().Nodes)
+	}
+
+	began := time.Now()
+	targets := []string{"a.example:1", "b.example:1", "c.example:1", "d.example:1", "good.example:" + port}
+	c = dial(t, client.Options{Targets: targets, Resolver: slowNames{}, Timeout: time.Minute})
+	if _, err := c.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 15*time.Second { // a lookup has 5 s
+		t.Errorf("served after %v", took)
+	}
+}
+
+// IPv6 addresses work as targets, with a zone as well.
+func TestIPv6(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skipf("not run: this machine has no IPv6: %v", err)
+	}
+	f := newFake(t, 1)
+	s := grpc.NewServer()
+	pb.RegisterAllocatorServiceServer(s, f)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	defer func() { s.Stop(); <-ended }()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	for _, host := range []string{"::1", "::1%lo"} {
+		if probe, err := net.Dial("tcp", net.JoinHostPort(host, port)); err != nil {
+			t.Logf("not run for %s: %v", host, err)
+			continue
+		} else {
+			_ = probe.Close()
+		}
+		c := dial(t, client.Options{Targets: []string{net.JoinHostPort(host, port)}})
+		if _, err := c.Next(t.Context()); err != nil {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+}
