@@ -188,7 +188,7 @@ func (g *Guard) may(c Caller, s Scope) (client, error) {
 		if c.tokens == nil {
 			return client{}, ErrNoToken
 		}
-		e := t.find(&c.sum)
+		e := t.again(&c.sum)
 		if e == nil {
 			return client{}, ErrUnknownToken
 		}

@@ -271,6 +271,13 @@ func BenchmarkGuard(b *testing.B) {
 				_ = g.Allow(c, Issue)
 			}
 		})
+		old, _ := g.Identify(Credentials{Token: "t0"})
+		g.SetTokens(parse(b, file))
+		b.Run(fmt.Sprintf("tokens=%d,replaced", tokens), func(b *testing.B) {
+			for b.Loop() {
+				_ = g.Allow(old, Issue)
+			}
+		})
 	}
 	g := New(Config{Rate: 1_000_000_000, Now: now})
 	b.Run("limit", func(b *testing.B) {
