@@ -160,6 +160,7 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 	if reserve >= within.Len() {
 		return fmt.Errorf("%w: Reserve %d leaves none of the %d sids %v to take", ErrConfig, reserve, within.Len(), within)
 	}
+	var full *PoolError // by the last look that etcd answered: time may end within the next
 	for {
 		look, cancel := context.WithTimeout(ctx, lookTimeout)
 		v, err := daemon.Initialised(look, c, log)
@@ -168,20 +169,23 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 		if errors.As(err, &other) {
 			return fmt.Errorf("embed: %w", err)
 		}
-		e := &PoolError{SIDs: within.String(), Size: within.Len(), Reserve: reserve}
-		if err == nil {
-			if e.fill(v, within); e.free() > reserve {
+		switch {
+		case err == nil:
+			full = &PoolError{SIDs: within.String(), Size: within.Len(), Reserve: reserve}
+			if full.fill(v, within); full.free() > reserve {
 				return nil
 			}
+		case ctx.Err() == nil:
+			full = nil
 		}
 		select {
 		case <-ctx.Done():
-			e.cause = ctx.Err()
-			if err != nil {
+			if full == nil {
 				return fmt.Errorf("embed: not ready in time: %w: %w", ctx.Err(),
 					&client.Refusal{Reason: client.Starting, Message: "etcd: " + err.Error()})
 			}
-			return e
+			full.cause = ctx.Err()
+			return full
 		case <-time.After(reservePoll):
 		}
 	}

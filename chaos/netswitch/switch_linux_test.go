@@ -234,7 +234,7 @@ func deliveries(t *testing.T, a, b *Host, n int, quiet time.Duration) (out []str
 		if _, err := io.WriteString(c, sent(i)); err != nil {
 			t.Error(err)
 		}
-		if i%20 == 19 {
+		if i%10 == 9 {
 			time.Sleep(time.Millisecond) // no buffer overflows
 		}
 	}
@@ -314,7 +314,7 @@ func TestStatistics(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := apply(t, s, tc.e, Match{}, Pair{a, b})
 			defer f.Lift()
-			got := deliveries(t, a, b, n, 300*time.Millisecond)
+			got := deliveries(t, a, b, n, time.Second)
 			if len(got) < tc.low || len(got) > tc.high {
 				t.Errorf("%d of %d arrived", len(got), n)
 			}

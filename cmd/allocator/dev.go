@@ -33,8 +33,10 @@ const (
 )
 
 const (
-	// devReadyWithin is how long dev waits for its nodes; they take well under 1 s.
+	// devReadyWithin is how long dev waits for its nodes, and devReadyEach how much
+	// longer for each of them; three take well under 1 s, and 34 some 3 s.
 	devReadyWithin = 20 * time.Second
+	devReadyEach   = time.Second
 	// devJudgedWithin is how long it waits for them to know each other's clocks:
 	// it is only what ready lines tell.
 	devJudgedWithin = 2 * time.Second
@@ -251,7 +253,8 @@ func (d *dev) node(i int) (*daemon.Daemon, error) {
 // and says how to use them. Nodes with a wrong clock are started once the others
 // are settled: so these are the cluster that finds them wrong.
 func (d *dev) welcome(ctx context.Context, startSkewed func()) error {
-	deadline := time.After(devReadyWithin)
+	within := devReadyWithin + time.Duration(len(d.daemons))*devReadyEach
+	deadline := time.After(within)
 	for _, skewed := range []bool{false, true} {
 		if skewed {
 			startSkewed()
@@ -262,7 +265,7 @@ func (d *dev) welcome(ctx context.Context, startSkewed func()) error {
 				case <-ctx.Done():
 					return nil
 				case <-deadline:
-					return fmt.Errorf("%s is not ready within %v: %w", one.Node().Config().Name, devReadyWithin, one.Node().Ready())
+					return fmt.Errorf("%s is not ready within %v: %w", one.Node().Config().Name, within, one.Node().Ready())
 				case <-time.After(5 * time.Millisecond):
 				}
 			}

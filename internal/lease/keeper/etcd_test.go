@@ -175,7 +175,7 @@ func life(t *testing.T, store keeper.Store, kind leasetest.Kind, n int, outcome 
 	for _, v := range hist.Check() {
 		t.Error(v)
 	}
-	if hist.IDs() < 500 {
+	if hist.IDs() < 100 { // some 5,000 on an idle machine
 		t.Errorf("%d IDs: too few to mean anything", hist.IDs())
 	}
 	return met.Load()
