@@ -505,6 +505,107 @@ func TestOpenIsGivenUp(t *testing.T) {
 	}
 }
 
+// Open may be given up at any moment: whatever was taken by then is given back.
+func TestOpenLeavesNothing(t *testing.T) {
+	c := newSpace(t)
+	var given int
+	for i := range 12 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i*i)*time.Millisecond)
+		a, err := embed.Open(ctx, program(c, fmt.Sprint("p-", i)))
+		cancel()
+		if err == nil { // it was quick enough, and does not end with the context of Open
+			given++
+			if _, err := a.Next(t.Context()); err != nil {
+				t.Errorf("the context of Open has ended: %v", err)
+			}
+			err = a.Close()
+		} else if errors.Is(err, context.DeadlineExceeded) {
+			err = nil
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := look(t, c)
+		if len(v.Nodes) != 0 {
+			t.Fatalf("left behind after %d ms: %+v", i*i, v.Nodes)
+		}
+		for sid, s := range v.Sids {
+			if s.Holder.Exists() {
+				t.Fatalf("sid %d is held after %d ms", sid, i*i)
+			}
+		}
+	}
+	t.Logf("%d of 12 were opened", given)
+}
+
+// With etcd away IDs are issued while the window lasts, and Close gives up in its
+// time, to every caller; calls that it meets end with ErrClosed.
+func TestCloseWithoutEtcd(t *testing.T) {
+	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.Space, c.Etcd.Endpoints = "alone", []string{etcd.Endpoint()}
+	if _, _, err := daemon.Init(t.Context(), c, true, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	cfg := program(c, "one")
+	cfg.Settings = map[string]string{"stop.timeout": "1s", "lease.call-timeout": "1s"}
+	a := open(t, cfg)
+	if err := etcd.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Next(t.Context()); err != nil {
+		t.Errorf("etcd is away: %v", err)
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			var last flake.ID
+			for {
+				id, err := a.Next(t.Context())
+				if err != nil {
+					if !errors.Is(err, embed.ErrClosed) {
+						t.Errorf("during Close: %v", err)
+					}
+					return
+				}
+				if id <= last {
+					t.Errorf("%v after %v", id, last)
+				}
+				last = id
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	began := time.Now()
+	for range 3 {
+		all.Go(func() {
+			if err := a.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("closed after %v", took)
+	} else {
+		t.Logf("closed after %v", took)
+	}
+	select {
+	case <-a.Done():
+	default:
+		t.Error("Done is open after Close")
+	}
+	if _, err := a.NextAfter(t.Context(), 1); !errors.Is(err, embed.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	if st := a.Status(); st.Refusing == "" {
+		t.Errorf("after Close: %+v", st)
+	}
+}
+
 // A program that is killed keeps its sid until its lease runs out, and the next
 // one begins above all that it issued.
 func TestKilled(t *testing.T) {
