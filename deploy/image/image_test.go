@@ -351,3 +351,18 @@ func TestSBOM(t *testing.T) {
 		t.Errorf("missing among %v", names)
 	}
 }
+
+// The kubelet asks containerd for the full name, whatever a manifest says.
+func TestFullName(t *testing.T) {
+	for tag, want := range map[string]string{
+		"allocator:latest":                   "docker.io/library/allocator:latest",
+		"flakelease/allocator:1":             "docker.io/flakelease/allocator:1",
+		"registry.example.org/allocator:1":   "registry.example.org/allocator:1",
+		"localhost/allocator:1":              "localhost/allocator:1",
+		"registry:5000/flakelease/allocator": "registry:5000/flakelease/allocator",
+	} {
+		if got := fullName(tag); got != want {
+			t.Errorf("%s is %s, want %s", tag, got, want)
+		}
+	}
+}

@@ -104,7 +104,10 @@ func pack(file, context string, id identity, tags []string, to string, out io.Wr
 		"schemaVersion": 2, "mediaType": typeManifest, "config": configAt, "layers": []descriptor{layerAt},
 	})
 	manifestAt.Platform = &platform{id.arch, "linux"}
-	manifestAt.Annotations = map[string]string{"org.opencontainers.image.ref.name": tags[0]}
+	manifestAt.Annotations = map[string]string{
+		"org.opencontainers.image.ref.name": tags[0],
+		"io.containerd.image.name":          fullName(tags[0]), // what containerd imports it as
+	}
 	a.file("index.json", encode(map[string]any{"schemaVersion": 2, "mediaType": typeIndex, "manifests": []descriptor{manifestAt}}))
 	a.file("oci-layout", encode(map[string]string{"imageLayoutVersion": "1.0.0"}))
 	// What docker load reads, in versions of any age.
@@ -115,6 +118,19 @@ func pack(file, context string, id identity, tags []string, to string, out io.Wr
 	_, err = fmt.Fprintf(out, "%s\n  manifest  %s\n  image ID  %s\n  layer     %.1f MB, %.1f MB packed\n  tags      %s\n",
 		to, manifestAt.Digest, configAt.Digest, float64(len(layer))/1e6, float64(packed.Len())/1e6, strings.Join(tags, " "))
 	return err
+}
+
+// fullName returns the name of an image with the registry that Docker and the
+// kubelet think of where none is named.
+func fullName(tag string) string {
+	host, rest, ok := strings.Cut(tag, "/")
+	switch {
+	case !ok:
+		return "docker.io/library/" + tag
+	case strings.ContainsAny(host, ".:") || host == "localhost":
+		return host + "/" + rest
+	}
+	return "docker.io/" + tag
 }
 
 // node is a file or a folder of the image.

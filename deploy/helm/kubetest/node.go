@@ -69,12 +69,6 @@ func (c *cluster) startNode(ctx context.Context, plugins string) error {
 			return err
 		}
 	}
-	// The archives name images as Docker does; the kubelet asks by whole names.
-	for _, name := range []string{"allocator:latest", "allocator-etcd:latest", pauseImage} {
-		if err := ctr("tag", "--force", name, "docker.io/library/"+name); err != nil {
-			return err
-		}
-	}
 	if err := c.ca.issue("kubelet-server", realNode, nil, []string{hostIP}); err != nil {
 		return err
 	}
