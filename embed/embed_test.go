@@ -413,6 +413,33 @@ func TestTwoInAProgram(t *testing.T) {
 	}
 }
 
+// A program whose range has changed leaves the sid that its name had before alone:
+// one given back, and one that a predecessor still holds.
+func TestRangeChanges(t *testing.T) {
+	c := newSpace(t)
+	cfg := program(c, "one")
+	cfg.SIDs = "30"
+	if err := open(t, cfg).Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg.SIDs = "28-29"
+	old := open(t, cfg)
+	if st := old.Status(); st.SID != 28 {
+		t.Errorf("took sid %d", st.SID)
+	}
+	other := program(c, "other")
+	other.SIDs = "27"
+	open(t, other)
+	cfg.SIDs, cfg.OpenTimeout = "27", time.Second
+	var pool *embed.PoolError
+	if a, err := embed.Open(t.Context(), cfg); !errors.As(err, &pool) || len(pool.Holders) != 1 || pool.Holders[0].Node != "other" {
+		t.Errorf("got %v, %v", a, err)
+	}
+	if _, err := old.Next(t.Context()); err != nil || old.Status().Term != 1 {
+		t.Errorf("the predecessor: %v, %+v", err, old.Status())
+	}
+}
+
 // Who waits for a sid has it as soon as another gives its own back.
 func TestOpenWaits(t *testing.T) {
 	c := newSpace(t)
