@@ -172,7 +172,8 @@ processors. Three nodes of ours and their etcd run all the time. %d rounds of %v
 case, in another order in each round. «Empty handlers» answer with the same bytes and do
 nothing for it, on the library's default settings. The client is the same for all: it
 writes requests by hand for HTTP, Redis and PostgreSQL, and is grpc-go or etcd's own for
-the rest. A time is that of one answer, or of 16 where as many are asked for at once. The
+the rest. A time is that of one answer, of 16 where as many are asked for at once, or of
+64 calls of a prefetching client, of which one takes no longer than reading the clock. The
 processor time of PostgreSQL is not known, since it has a process for each connection.
 
 «Steps» says how our IDs of one millisecond follow each other: by random steps (draw)

@@ -59,7 +59,7 @@ func GoalRows(w io.Writer, results []Result) {
 		case !v.Measured:
 			got, spread, verdict = "–", "–", "not measured"
 		case v.Got.Median < g.AtLeast:
-			verdict = fmt.Sprintf("**missed by %.0f %%**", 100*(1-v.Got.Median/g.AtLeast))
+			verdict = fmt.Sprintf("**missed by %.1f %%**", 100*(1-v.Got.Median/g.AtLeast))
 		case !v.Met:
 			verdict = "**missed: later**"
 		}
