@@ -252,11 +252,11 @@ func (co *coalescer) answered(s *stream) {
 	hangUp := s.retired && len(s.sent) == 0
 	co.mu.Unlock()
 	if hangUp {
-		s.end()
-	} else {
-		runtime.Gosched() // those that were just woken may want to join
+		s.end() // then lost sees to what this answer has put back
+		return
 	}
-	co.flush() // a refused batch may be for the stream that has followed
+	runtime.Gosched() // those that were just woken may want to join
+	co.flush()
 }
 
 // refused deals with a batch that a node answered without IDs. co.mu is held.

@@ -95,7 +95,7 @@ func TestLostAfterReplaced(t *testing.T) {
 	for _, end := range []string{"lost", "refused"} {
 		t.Run(end, func(t *testing.T) {
 			a, b := newFake(t, 1), newFake(t, 2)
-			release := make(chan struct{})
+			release := make(chan struct{}, 2) // an answer each
 			a.act(func(context.Context, int64, *pb.AllocateRequest) act {
 				<-release
 				if end == "refused" {
@@ -117,8 +117,9 @@ func TestLostAfterReplaced(t *testing.T) {
 			go call() // finds that, and has the stream replaced
 			until(t, "b gets the stream", func() bool { return nodeStats(c, b.addr).Requests > before })
 			time.Sleep(100 * time.Millisecond) // until the new stream is in use
-			close(release)
+			// Of refused batches, the second finds the new stream idle again.
 			for range 2 {
+				release <- struct{}{}
 				select {
 				case err := <-ended:
 					if err != nil {
