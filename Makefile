@@ -62,12 +62,12 @@ image-twice: image ## build the images again in another folder with an empty cac
 PACK_TEST = $(BIN)/pack pack --context $(IMAGES)/$(1) --binary $(IMAGES)/$(1)/$(2) --file $(3) --tag $(4):compose-test$(5) -o $(IMAGES)
 compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect and upgrade containers while IDs are drawn, 4 minutes
 	@mkdir -p $(IMAGES)/composetest $(IMAGES)/upgrade && cp $(IMAGES)/allocator/LICENSE $(IMAGES)/allocator/*.spdx.json $(IMAGES)/upgrade
-	$(CROSS) $(GO) build -trimpath -o $(IMAGES)/composetest/composetest ./deploy/composetest
+	$(CROSS) $(GO) -C chaos/real build -trimpath -o $(CURDIR)/$(IMAGES)/composetest/composetest ./compose
 	$(CROSS) $(GO) build -trimpath -ldflags '-X main.version=compose-test-upgrade' -o $(IMAGES)/upgrade/allocator ./cmd/allocator
 	@set -e; $(call PACK_TEST,allocator,allocator,deploy/Dockerfile,$(IMAGE))/allocator-test.tar; \
 		$(call PACK_TEST,upgrade,allocator,deploy/Dockerfile,$(IMAGE),-upgrade)/allocator-upgrade.tar; \
 		$(call PACK_TEST,etcd,etcd,deploy/etcd/Dockerfile,$(IMAGE)-etcd)/etcd-test.tar; \
-		$(call PACK_TEST,composetest,composetest,deploy/composetest/Dockerfile,$(IMAGE)-composetest)/composetest.tar
+		$(call PACK_TEST,composetest,composetest,chaos/real/compose/Dockerfile,$(IMAGE)-composetest)/composetest.tar
 	$(IMAGES)/composetest/composetest run --images $(IMAGES)
 
 test: start check-format check-vet check-static check-tests check-nested check-e2e check-chaos check-model check-generated ## all that CI runs: format, vet, staticcheck, tests with -race, real faults, short model run, generated code
@@ -79,23 +79,23 @@ race: ## the Go tests alone, with -race; PKG=./internal/gen for some of them
 lint: start check-format check-vet check-static ## format, vet and staticcheck
 
 model: ## the full Spin run of the lease protocol: 5 to 20 minutes, 2 GB
-	internal/lease/model/run.sh full
+	chaos/model/run.sh full
 
 sim: ## whole clusters in one goroutine, from seeds: SEEDS=10000 FIRST=1
-	$(GO) test -timeout 0 -count 1 -v ./internal/sim -run 'TestSim$$' -seeds $(if $(filter command%,$(origin SEEDS)),$(SEEDS),$(SIM_SEEDS)) -first $(FIRST)
+	$(GO) test -timeout 0 -count 1 -v ./chaos/sim -run 'TestSim$$' -seeds $(if $(filter command%,$(origin SEEDS)),$(SEEDS),$(SIM_SEEDS)) -first $(FIRST)
 
 scale: ## measure clusters of 3 to 128 nodes in virtual time and write docs/SCALE.md: 5 to 10 minutes
-	$(GO) test ./internal/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m
-	$(GO) test ./internal/scale -update
+	$(GO) test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m
+	$(GO) test ./chaos/scale -update
 
 e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of 20 s and beyond the window
-	$(GO) test -timeout 60m -count 1 -v ./chaos -run TestEndToEnd -ids $(E2E_IDS) -outage 20s -long
+	$(GO) -C chaos/real test -timeout 60m -count 1 -v . -run TestEndToEnd -ids $(E2E_IDS) -outage 20s -long
 
 chaos: ## real faults of every class on a real cluster for CHAOS_FOR; the report is in bin/chaos-…
-	$(GO) run ./chaos run --for $(CHAOS_FOR)
+	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) run --for $(CHAOS_FOR)
 
 chaos-soak: ## all faults in turn for SOAK
-	$(GO) run ./chaos soak --for $(SOAK)
+	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) soak --for $(SOAK)
 
 chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write docs/PLANTED-BUGS.md
 	$(GO) run ./chaos/planted -write docs/PLANTED-BUGS.md
@@ -182,10 +182,10 @@ check-static: tools
 # share the machine badly, so packages run two at a time.
 check-tests:
 	@echo "== go test -race"
-	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease ./internal/agreement ./internal/sim ./internal/virtual
+	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease ./internal/agreement ./chaos/sim ./chaos/virtual
 	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease -seeds $(SEEDS) -skip TestEveryCallFails
 	$(GO) test -race -timeout $(TIMEOUT) ./internal/agreement -run '$(RACED)'
-	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/internal/agreement$$' -e '/internal/sim$$' -e '/chaos$$')
+	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/internal/agreement$$' -e '/chaos/sim$$')
 	@echo "  passed   go test -race" >>$(DONE)
 
 # Modules of their own: what they need shall not become what the product needs.
@@ -193,6 +193,7 @@ check-nested:
 	@echo "== nested modules"
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 	cd chaos/etcd && $(GO) vet ./...
+	cd chaos/real && $(GO) vet ./... && $(GO) test -race -p 2 $$($(GO) -C chaos/real list ./... | grep -v '/real$$')
 	cd internal/resp/clienttest && $(GO) vet ./... && $(GO) test ./...
 	cd deploy/helm/tools && $(GO) vet ./...
 	cd deploy/helm/kubetest/load && $(GO) vet ./...
@@ -202,20 +203,15 @@ check-nested:
 
 check-e2e:
 	@echo "== end to end"
-	@if [ -d chaos ]; then \
-		echo "$(GO) test -race -timeout $(TIMEOUT) ./chaos -ids $(IDS)"; \
-		$(GO) test -race -timeout $(TIMEOUT) ./chaos -ids $(IDS) && \
-		echo "  passed   end to end" >>$(DONE); \
-	else \
-		echo "  skipped  end to end: there is no chaos/ in this tree" | tee -a $(DONE); \
-	fi
+	$(GO) -C chaos/real test -race -timeout $(TIMEOUT) . -ids $(IDS)
+	@echo "  passed   end to end" >>$(DONE)
 
 # A run that could not decide, because the machine stood or a fault did not take,
 # is tried once more and then said to be unknown: it shows nothing either way.
-CHAOS := $(BIN)/chaos
+CHAOS := $(CURDIR)/$(BIN)/chaos
 check-chaos:
 	@echo "== chaos"
-	$(GO) build -o $(CHAOS) ./chaos
+	$(GO) -C chaos/real build -o $(CHAOS) .
 	@rm -rf $(BIN)/chaos-ci; for try in 1 2; do \
 		$(CHAOS) run --for $(CHAOS_FOR) --dir $(BIN)/chaos-ci/$$try; code=$$?; [ $$code = 3 ] || break; \
 	done; case $$code in \
@@ -229,7 +225,7 @@ check-model:
 	@if missing=$$(for t in spin gcc; do command -v $$t >/dev/null || echo $$t; done) && [ -n "$$missing" ]; then \
 		echo "  skipped  model: not installed:" $$missing "(Debian: apt-get install spin gcc)" | tee -a $(DONE); \
 	else \
-		internal/lease/model/run.sh short && echo "  passed   model (short run)" >>$(DONE); \
+		chaos/model/run.sh short && echo "  passed   model (short run)" >>$(DONE); \
 	fi
 
 # The version of protoc itself is in the generated files, and need not be ours.

@@ -22,9 +22,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/certs/certstest"
 	"github.com/flakelease/allocator/ulid"
 )
 

@@ -42,15 +42,11 @@ func Etcdctl(ctx context.Context, dir string) (string, error) {
 
 // Root returns the folder of this repository. The working folder has to be in it.
 func Root(ctx context.Context) (string, error) {
-	out, err := run(ctx, ".", "list", "-m", "-f", "{{.Path}} {{.Dir}}")
+	out, err := run(ctx, ".", "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
-		return "", fmt.Errorf("build: no module here: %w", err)
+		return "", fmt.Errorf("find the repository of %s: %w; start the harness in it", module, err)
 	}
-	path, dir, _ := strings.Cut(strings.TrimSpace(out), " ")
-	if path != module {
-		return "", fmt.Errorf("build: this is a folder of module %s: start the harness in the repository of %s", path, module)
-	}
-	return dir, nil
+	return strings.TrimSpace(out), nil
 }
 
 func program(ctx context.Context, dir, name, from, what string) (string, error) {

@@ -6,7 +6,7 @@
 //	etcd snapshot restore FILE --data-dir DIR …
 //
 // Nothing of etcd is changed. Slow and failing disks are made from outside, by
-// the hook of chaos/clockhook, which sees every fsync of a Go program.
+// the hook of chaos/real/clockhook, which sees every fsync of a Go program.
 package main
 
 import (

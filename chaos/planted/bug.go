@@ -47,8 +47,8 @@ type Tier string
 // The tiers.
 const (
 	Beside  Tier = "beside"  // the test beside the code
-	Model   Tier = "model"   // whole clusters as state machines in one goroutine: internal/sim
-	Virtual Tier = "virtual" // whole nodes in virtual time: internal/virtual
+	Model   Tier = "model"   // whole clusters as state machines in one goroutine: chaos/sim
+	Virtual Tier = "virtual" // whole nodes in virtual time: chaos/virtual
 	Real    Tier = "real"    // real processes
 )
 

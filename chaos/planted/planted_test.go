@@ -33,7 +33,7 @@ type goPackage struct {
 func list(t *testing.T, root string, folders []string) map[string]goPackage {
 	t.Helper()
 	cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,ImportMap"}, folders...)...)
-	cmd.Dir = root
+	cmd.Dir = filepath.Join(root, harnessDir) // its module knows its own packages and the product's
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -98,7 +98,7 @@ func TestBugsApply(t *testing.T) {
 	var folders []string
 	for _, b := range bugs {
 		for _, e := range b.Edits {
-			folders = append(folders, "./"+path.Dir(e.File))
+			folders = append(folders, module+path.Dir(e.File))
 		}
 	}
 	slices.Sort(folders)
@@ -173,7 +173,7 @@ func TestCompilesNotices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packages := list(t, root, []string{"./flake"})
+	packages := list(t, root, []string{module + "flake"})
 	p := packages[module+"flake"]
 	if err := compiles(p, packages, nil); err != nil {
 		t.Fatal(err)
@@ -325,11 +325,11 @@ func TestPlantedNotIn(t *testing.T) {
 // TestTable: one line for each test of each bug, and only between the marks.
 func TestTable(t *testing.T) {
 	b := Bug{Name: "off", Says: "It is off.", Breaks: "I1", Incidents: "T01"}
-	c := Catch{Tier: Beside, Args: []string{"./flake"}}
+	c := Catch{Tier: Beside, Args: []string{module + "flake"}}
 	results := []Result{
 		{b, c, Finding{Caught, "TestA/x|y", "7", 1234 * time.Millisecond, "I1: twice"}},
 		{b, Catch{Tier: Model}, Finding{Outcome: Missed}},
-		{b, Catch{Tier: Real, Args: []string{"./chaos", "--fault", "kill"}}, Finding{Outcome: Missed}},
+		{b, Catch{Tier: Real, Args: []string{"./chaos/real", "--fault", "kill"}}, Finding{Outcome: Missed}},
 	}
 	page := filepath.Join(t.TempDir(), "page.md")
 	begins, ends := marks("")

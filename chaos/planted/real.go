@@ -21,8 +21,8 @@ const realLimit = 5 * time.Minute
 // never into those who judge it.
 func harness(ctx context.Context, root, dir string) (string, error) {
 	at := filepath.Join(dir, "chaos")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", at, "./chaos")
-	cmd.Dir = root
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", at, ".")
+	cmd.Dir = filepath.Join(root, harnessDir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the harness: %w\n%s", err, out)
 	}

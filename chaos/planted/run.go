@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -31,6 +32,9 @@ type Finding struct {
 	After   time.Duration // from the start of the test program to its failure
 	Says    string        // its first words
 }
+
+// harnessDir is the module of the harness, in the repository.
+const harnessDir = "chaos/real"
 
 // limits of one test.
 const (
@@ -63,20 +67,24 @@ func try(ctx context.Context, root string, changed map[string]string, c Catch) (
 	if c.Tier == Real {
 		return tryReal(ctx, root, changed, c)
 	}
-	dir, err := os.MkdirTemp("", "planted-")
+	temp, err := os.MkdirTemp("", "planted-")
 	if err != nil {
 		return Finding{}, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	list, err := overlay(root, dir, changed)
+	defer func() { _ = os.RemoveAll(temp) }()
+	list, err := overlay(root, temp, changed)
 	if err != nil {
 		return Finding{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, runLimit)
 	defer cancel()
 	args := []string{"test", "-overlay=" + list, "-json", "-count=1", "-vet=off", "-failfast", "-timeout=" + testLimit.String()}
-	cmd := exec.CommandContext(ctx, "go", append(args, c.Args...)...)
-	cmd.Dir = root
+	dir, what := root, slices.Clone(c.Args)
+	if inside, ok := strings.CutPrefix(what[0], "./"+harnessDir+"/"); ok {
+		dir, what[0] = filepath.Join(root, harnessDir), "./"+inside
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, what...)...)
+	cmd.Dir = dir
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test then ends its tests
 	cmd.WaitDelay = 10 * time.Second
 	var out, errs bytes.Buffer

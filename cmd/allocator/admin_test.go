@@ -11,9 +11,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/history"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/node"

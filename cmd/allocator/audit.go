@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/history/spool"
 	"github.com/flakelease/allocator/internal/describe"
-	"github.com/flakelease/allocator/internal/history"
-	"github.com/flakelease/allocator/internal/history/spool"
 )
 
 func (a *app) auditCommand() *cobra.Command {

@@ -14,9 +14,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
-	"github.com/flakelease/allocator/internal/history"
 	"github.com/flakelease/allocator/ulid"
 )
 

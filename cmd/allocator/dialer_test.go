@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/certs"
-	"github.com/flakelease/allocator/internal/certs/certstest"
 )
 
 // secureStub starts a node with TLS and client certificates that takes one token.

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/certs/certstest"
 )
 
 // Each thing that can be wrong with a draw has its line.

@@ -19,12 +19,12 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
-	"github.com/flakelease/allocator/internal/history"
 	"github.com/flakelease/allocator/internal/node"
 )
 

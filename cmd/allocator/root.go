@@ -199,7 +199,6 @@ func (a *app) groups() []group {
 		}},
 		{"For operators", []*cobra.Command{
 			a.initCommand(), a.serveCommand(), a.healthCommand(), a.doctorCommand(), a.adminCommand(), a.gossipCommand(), a.tokenCommand(), a.configCommand(), a.versionCommand(),
-			a.maelstromCommand(),
 		}},
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/leasetest"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -109,7 +109,7 @@ func TestRumourOfAQuorum(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		old := w.store.Snapshot()
 		time.Sleep(20 * time.Second)
-		rewound := leasetest.NewMemory(1)
+		rewound := storetest.NewMemory(1)
 		rewound.Restore(old)
 		from := w.now()
 		late := w.start(options{store: rewound})

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/leasetest"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -178,7 +178,7 @@ func addresses(ms []*member) (out []string) {
 // outage cuts a node off the store, and ends that.
 func (m *member) outage(on bool) {
 	if on {
-		m.etcd.SetScript(leasetest.Every(leasetest.NotApplied))
+		m.etcd.SetScript(storetest.Every(storetest.NotApplied))
 	} else {
 		m.etcd.SetScript(nil)
 	}

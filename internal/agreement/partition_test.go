@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/cluster/clustertest"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -77,7 +77,7 @@ func TestOneWay(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		mute := w.members[0]
 		for _, m := range w.members[1:] {
-			w.net.SetLinkBetween(mute.net.Addr(), m.net.Addr(), clustertest.Link{Cut: true})
+			w.net.SetLinkBetween(mute.net.Addr(), m.net.Addr(), gossiptest.Link{Cut: true})
 		}
 		from := w.now()
 		time.Sleep(40 * time.Second)
@@ -96,7 +96,7 @@ func TestLossAndDelay(t *testing.T) {
 	tell(t, func(w *world) {
 		w.startAll(5)
 		time.Sleep(10 * time.Second)
-		w.net.SetLink(clustertest.Link{Latency: 20 * time.Millisecond, Jitter: 60 * time.Millisecond, Loss: 0.3})
+		w.net.SetLink(gossiptest.Link{Latency: 20 * time.Millisecond, Jitter: 60 * time.Millisecond, Loss: 0.3})
 		from := w.now()
 		time.Sleep(10 * time.Minute)
 		for _, m := range w.members {

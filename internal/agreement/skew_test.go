@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/cluster/clustertest"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -226,7 +226,7 @@ func TestOscillator(t *testing.T) {
 				// Some questions are lost, those among them that would settle
 				// a contradiction at once.
 				for _, m := range w.members[:2] {
-					w.net.SetLinkBetween(bad.net.Addr(), m.net.Addr(), clustertest.Link{Latency: time.Millisecond, Loss: 0.3})
+					w.net.SetLinkBetween(bad.net.Addr(), m.net.Addr(), gossiptest.Link{Latency: time.Millisecond, Loss: 0.3})
 				}
 				from := w.now()
 				bad.clocks.Oscillate(ppm)

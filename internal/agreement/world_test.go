@@ -15,16 +15,16 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/chaos/gossiptest"
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
-	"github.com/flakelease/allocator/internal/cluster/clustertest"
 	"github.com/flakelease/allocator/internal/gen"
-	"github.com/flakelease/allocator/internal/history"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
-	"github.com/flakelease/allocator/internal/lease/leasetest"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -43,8 +43,8 @@ const (
 type world struct {
 	t     *testing.T
 	begin time.Time
-	net   *clustertest.Network
-	store *leasetest.Memory
+	net   *gossiptest.Network
+	store *storetest.Memory
 	ctx   context.Context // the world's: for what is not a node
 
 	members []*member
@@ -70,10 +70,10 @@ func tell(t *testing.T, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		w := &world{
-			t: t, begin: time.Now(), net: clustertest.New(time.Now, 1), store: leasetest.NewMemory(1), ctx: ctx,
+			t: t, begin: time.Now(), net: gossiptest.New(time.Now, 1), store: storetest.NewMemory(1), ctx: ctx,
 			hist: history.History{Format: flake.Default},
 		}
-		w.net.SetLink(clustertest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
+		w.net.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
 		_, _, err := w.store.Init(ctx, lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool}, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ type options struct {
 	strict bool
 	mute   bool                // without gossip
 	pace   time.Duration       // between requests; 0: 250 ms
-	store  *leasetest.Memory   // another than the world's
+	store  *storetest.Memory   // another than the world's
 	keep   func(*lease.Config) // edits the keeper's settings
 	// What it tells its peers, given the truth.
 	clocks func(cluster.Clocks) cluster.Clocks
@@ -141,8 +141,8 @@ type member struct {
 	node     *node.Node
 	keeper   *keeper.Keeper
 	watch    *agreement.Watch
-	net      *clustertest.Transport
-	etcd     *leasetest.Faulty
+	net      *gossiptest.Transport
+	etcd     *storetest.Faulty
 	stop     func() // gracefully; again does nothing
 	log      *lines
 	opts     options
@@ -218,7 +218,7 @@ func (w *world) start(o options) *member {
 	if store == nil {
 		store = w.store
 	}
-	m.etcd = leasetest.NewFaulty(recorded{store, m}, nil)
+	m.etcd = storetest.NewFaulty(recorded{store, m}, nil)
 	log := slog.New(slog.NewTextHandler(m.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Duration("at", w.now())
@@ -394,7 +394,7 @@ func (v voice) Status() cluster.Status {
 // recorded is the store itself, with a record of what was written to it: also
 // where whoever wrote never hears of it.
 type recorded struct {
-	*leasetest.Memory
+	*storetest.Memory
 	m *member
 }
 
@@ -419,7 +419,7 @@ func (r recorded) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, 
 // heard is what a node hears of the store: of it, its records count as grants
 // from when it hears. Each call takes a while.
 type heard struct {
-	*leasetest.Faulty
+	*storetest.Faulty
 	m *member
 }
 

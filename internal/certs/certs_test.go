@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/internal/certs"
-	"github.com/flakelease/allocator/internal/certs/certstest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)

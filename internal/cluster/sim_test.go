@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/internal/cluster"
-	"github.com/flakelease/allocator/internal/cluster/clustertest"
 )
 
 // scripted is a Local whose clocks are wrong in a known way, so that a test can
@@ -68,7 +68,7 @@ func (s *scripted) when(raw int64) time.Duration {
 
 type node struct {
 	*cluster.Cluster
-	t     *clustertest.Transport
+	t     *gossiptest.Transport
 	local *scripted
 	name  string
 	stop  context.CancelFunc
@@ -95,7 +95,7 @@ func (n *node) since(t time.Time) (out []cluster.Exchange) {
 // story is a cluster in a bubble.
 type story struct {
 	t     *testing.T
-	net   *clustertest.Network
+	net   *gossiptest.Network
 	begin time.Time
 	nodes []*node
 	alone bool // nodes are not told of each other when they start
@@ -105,7 +105,7 @@ type story struct {
 // bubble panics if a goroutine is left then.
 func tell(t *testing.T, f func(s *story)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &story{t: t, net: clustertest.New(time.Now, 1), begin: time.Now()}
+		s := &story{t: t, net: gossiptest.New(time.Now, 1), begin: time.Now()}
 		defer func() {
 			for _, n := range s.nodes {
 				n.stop()
@@ -269,7 +269,7 @@ func TestEveryoneHearsEveryone(t *testing.T) {
 	for _, count := range []int{3, 8, 32} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
 			tell(t, func(s *story) {
-				s.net.SetLink(clustertest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
+				s.net.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
 				s.startAll(count)
 				time.Sleep(time.Second)
 				s.even(s.nodes, s.begin, time.Second)
@@ -338,7 +338,7 @@ func TestPhasesSpread(t *testing.T) {
 // as good as that of a peer that answers at once.
 func TestHold(t *testing.T) {
 	tell(t, func(s *story) {
-		s.net.SetLink(clustertest.Link{Latency: 3 * time.Millisecond})
+		s.net.SetLink(gossiptest.Link{Latency: 3 * time.Millisecond})
 		s.start(nil)
 		const slow = 70 * time.Millisecond
 		s.start(nil).local.slowDown(slow)
@@ -359,7 +359,7 @@ func TestHold(t *testing.T) {
 func TestTraffic(t *testing.T) {
 	tell(t, func(s *story) {
 		const count, limit = 32, 20_000.0 // bytes per second and node, both ways
-		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(count)
 		time.Sleep(20 * time.Second)
 		total := func(n *node) float64 {
@@ -394,7 +394,7 @@ func TestPartitionHealsByRejoin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
-				s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+				s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 				for range 5 {
 					s.start(func(c *cluster.Config) { c.Rejoin = tc.rejoin })
 				}
@@ -430,7 +430,7 @@ func TestPartitionHealsByRejoin(t *testing.T) {
 // round; and addresses that nobody answers at, or that are none, hold nothing up.
 func TestNewSeedsAreDialledAtOnce(t *testing.T) {
 	tell(t, func(s *story) {
-		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.alone = true
 		s.startAll(3)
 		time.Sleep(20 * time.Second)
@@ -459,7 +459,7 @@ func TestNewSeedsAreDialledAtOnce(t *testing.T) {
 func TestFewSeedsAreDialled(t *testing.T) {
 	tell(t, func(s *story) {
 		const count = 40
-		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(count)
 		time.Sleep(30 * time.Second)
 		n := s.start(nil)
@@ -478,7 +478,7 @@ func TestFewSeedsAreDialled(t *testing.T) {
 // members, and makes none wrong.
 func TestLossyNetwork(t *testing.T) {
 	tell(t, func(s *story) {
-		s.net.SetLink(clustertest.Link{Latency: 5 * time.Millisecond, Jitter: 200 * time.Millisecond, Loss: 0.2})
+		s.net.SetLink(gossiptest.Link{Latency: 5 * time.Millisecond, Jitter: 200 * time.Millisecond, Loss: 0.2})
 		s.startAll(5)
 		time.Sleep(10 * time.Second)
 		mark := time.Now()
@@ -502,11 +502,11 @@ func TestLossyNetwork(t *testing.T) {
 // Where only one direction works, pings arrive and replies do not.
 func TestOneWayCut(t *testing.T) {
 	tell(t, func(s *story) {
-		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(3)
 		time.Sleep(5 * time.Second)
 		a, b := s.nodes[0], s.nodes[1]
-		s.net.SetLinkBetween(b.t.Addr(), a.t.Addr(), clustertest.Link{Cut: true})
+		s.net.SetLinkBetween(b.t.Addr(), a.t.Addr(), gossiptest.Link{Cut: true})
 		time.Sleep(time.Second)
 		mark := time.Now()
 		time.Sleep(10 * time.Second)
@@ -526,7 +526,7 @@ func TestStaleReplies(t *testing.T) {
 	tell(t, func(s *story) {
 		s.startAll(2)
 		time.Sleep(3 * time.Second)
-		s.net.SetLink(clustertest.Link{Latency: 501 * time.Millisecond})
+		s.net.SetLink(gossiptest.Link{Latency: 501 * time.Millisecond})
 		mark := time.Now()
 		time.Sleep(5 * time.Second)
 		for _, n := range s.nodes {
@@ -640,7 +640,7 @@ func TestStrayGossipIsRefused(t *testing.T) {
 
 func TestLeaving(t *testing.T) {
 	tell(t, func(s *story) {
-		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(4)
 		time.Sleep(5 * time.Second)
 		leaver := s.nodes[3]
@@ -669,7 +669,7 @@ func TestLeavingIntoSilence(t *testing.T) {
 	tell(t, func(s *story) {
 		s.startAll(3)
 		time.Sleep(3 * time.Second)
-		s.net.SetLink(clustertest.Link{Cut: true})
+		s.net.SetLink(gossiptest.Link{Cut: true})
 		began := time.Now()
 		s.nodes[0].stop()
 		err := <-s.nodes[0].done
@@ -683,7 +683,7 @@ func TestLeavingIntoSilence(t *testing.T) {
 // A node that comes back after a crash, with another instance and address.
 func TestRestart(t *testing.T) {
 	tell(t, func(s *story) {
-		s.net.SetLink(clustertest.Link{Latency: time.Millisecond})
+		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(3)
 		time.Sleep(5 * time.Second)
 		s.net.Partition(addrs(s.nodes[2]), addrs(s.nodes[:2]...)) // as dead as can be

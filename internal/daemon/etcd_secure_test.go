@@ -10,7 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/flakelease/allocator/internal/certs/certstest"
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"

@@ -26,8 +26,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/certs/certstest"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/node"

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/leasetest"
 )
 
 // schedule is a short life of a space with few sids to go round: two nodes start,
@@ -20,7 +20,7 @@ import (
 // until its sid is taken; both stop; a third comes and takes what was given back.
 type schedule struct {
 	w       *world
-	mem     *leasetest.Memory
+	mem     *storetest.Memory
 	procs   []*process
 	calls   int
 	crashed *process // to be started again
@@ -28,7 +28,7 @@ type schedule struct {
 
 func newSchedule(t *testing.T) *schedule {
 	t.Helper()
-	mem := leasetest.NewMemory(1)
+	mem := storetest.NewMemory(1)
 	start := clock.Millis(flake.DefaultEpoch + 1_000_000_000)
 	s := &schedule{mem: mem, w: &world{store: mem, window: 6 * time.Second, clock: clock.NewManual(start), began: start}}
 	s.w.hist.Format = flake.Default

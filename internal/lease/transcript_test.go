@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/leasetest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what the machine does now; read the diff")
@@ -93,20 +93,20 @@ func firstDifference(got, want string) string {
 type story struct {
 	t     *testing.T
 	w     *world
-	mem   *leasetest.Memory
+	mem   *storetest.Memory
 	procs map[string]*process
 	next  map[*process]struct {
 		f    fate
 		kind string
 	}
-	saved   leasetest.Snapshot
+	saved   storetest.Snapshot
 	others  []lease.LeaseID
 	outside string // a claim that the story breaks and nobody promised: history is rewound in it
 	out     bytes.Buffer
 }
 
 func newStory(t *testing.T) *story {
-	mem := leasetest.NewMemory(1)
+	mem := storetest.NewMemory(1)
 	start := clock.Millis(flake.DefaultEpoch + 1_000_000_000)
 	s := &story{
 		t: t, mem: mem, procs: map[string]*process{},

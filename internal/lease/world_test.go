@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
-	"github.com/flakelease/allocator/internal/history"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/node"

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
@@ -21,7 +22,6 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
-	"github.com/flakelease/allocator/internal/lease/leasetest"
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -41,7 +41,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	cfg := config.Default()
 	src := clock.NewSystem()
-	store := leasetest.NewMemory(7)
+	store := storetest.NewMemory(7)
 	if _, _, err := store.Init(t.Context(), lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: "p"}, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/leasetest"
 )
 
 // shared is the one etcd of the tests that leave it running, each with a space
@@ -56,7 +56,7 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 }
 
 func TestContract(t *testing.T) {
-	leasetest.Contract(t, func(t *testing.T) leasetest.Harness {
+	storetest.Contract(t, func(t *testing.T) storetest.Harness {
 		s, ctx := open(t, shared), timeout(t, time.Minute)
 		check := func(err error) {
 			if err != nil {
@@ -64,7 +64,7 @@ func TestContract(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return leasetest.Harness{
+		return storetest.Harness{
 			Space: s,
 			Put: func(key, raw string) {
 				_, err := s.client.Put(ctx, string(s.keys)+key, raw)

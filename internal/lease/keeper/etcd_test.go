@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/devetcd"
-	"github.com/flakelease/allocator/internal/history"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/lease/keeper"
-	"github.com/flakelease/allocator/internal/lease/leasetest"
 )
 
 // TestEveryCallFailsOnEtcd is the walk of package lease's test of that name on a
@@ -37,12 +37,12 @@ func TestEveryCallFailsOnEtcd(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 
 	points := []struct {
-		kind leasetest.Kind
+		kind storetest.Kind
 		n    int
 	}{
-		{leasetest.Load, 1}, {leasetest.Load, 2}, {leasetest.Register, 1}, {leasetest.KeepAlive, 1}, {leasetest.KeepAlive, 2},
-		{leasetest.KindOf(lease.Acquire), 1}, {leasetest.KindOf(lease.Extend), 1}, {leasetest.KindOf(lease.Extend), 2},
-		{leasetest.KindOf(lease.Rehold), 1}, {leasetest.KindOf(lease.Release), 1}, {leasetest.Revoke, 1},
+		{storetest.Load, 1}, {storetest.Load, 2}, {storetest.Register, 1}, {storetest.KeepAlive, 1}, {storetest.KeepAlive, 2},
+		{storetest.KindOf(lease.Acquire), 1}, {storetest.KindOf(lease.Extend), 1}, {storetest.KindOf(lease.Extend), 2},
+		{storetest.KindOf(lease.Rehold), 1}, {storetest.KindOf(lease.Release), 1}, {storetest.Revoke, 1},
 	}
 	// Runs beside each other would starve each other of processor time.
 	const atOnce = 12
@@ -51,7 +51,7 @@ func TestEveryCallFailsOnEtcd(t *testing.T) {
 	// Not t.Parallel: that runs two at a time on two cores, and these mostly wait.
 	var all sync.WaitGroup
 	for i, p := range points {
-		for _, outcome := range []leasetest.Outcome{leasetest.NotApplied, leasetest.Applied} {
+		for _, outcome := range []storetest.Outcome{storetest.NotApplied, storetest.Applied} {
 			for _, crash := range []bool{false, true} {
 				name := fmt.Sprintf("%s-%d/%d/crash=%v", p.kind, p.n, outcome, crash)
 				space := fmt.Sprintf("s%d-%d-%v", i, outcome, crash)
@@ -85,7 +85,7 @@ func TestEveryCallFailsOnEtcd(t *testing.T) {
 
 // life runs a node through acquiring, extending, losing its lease and stopping,
 // beside a second node, and reports whether the fault was met.
-func life(t *testing.T, store keeper.Store, kind leasetest.Kind, n int, outcome leasetest.Outcome, crash bool) bool {
+func life(t *testing.T, store keeper.Store, kind storetest.Kind, n int, outcome storetest.Outcome, crash bool) bool {
 	t.Helper()
 	const window = 3 * time.Second
 	var mu sync.Mutex
@@ -105,15 +105,15 @@ func life(t *testing.T, store keeper.Store, kind leasetest.Kind, n int, outcome 
 	var met atomic.Bool
 	crashed := make(chan struct{})
 	var once sync.Once
-	faulty := leasetest.NewFaulty(store, nil)
-	faulty.SetScript(func(k leasetest.Kind, i int) leasetest.Outcome {
+	faulty := storetest.NewFaulty(store, nil)
+	faulty.SetScript(func(k storetest.Kind, i int) storetest.Outcome {
 		select {
 		case <-crashed:
-			return leasetest.NotApplied // a dead process sends nothing
+			return storetest.NotApplied // a dead process sends nothing
 		default:
 		}
 		if k != kind || i != n {
-			return leasetest.Pass
+			return storetest.Pass
 		}
 		met.Store(true)
 		if crash {

@@ -12,13 +12,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
-	"github.com/flakelease/allocator/internal/history"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
-	"github.com/flakelease/allocator/internal/lease/leasetest"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -88,9 +88,9 @@ func (b *bench) reason() node.Reason {
 	return ""
 }
 
-func initialised(t *testing.T) *leasetest.Memory {
+func initialised(t *testing.T) *storetest.Memory {
 	t.Helper()
-	mem := leasetest.NewMemory(1)
+	mem := storetest.NewMemory(1)
 	_, _, err := mem.Init(context.Background(), lease.Space{
 		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}, 0)
 	if err != nil {
@@ -100,7 +100,7 @@ func initialised(t *testing.T) *leasetest.Memory {
 }
 
 // pass lets bubble time go by, and the store's leases with it.
-func pass(mem *leasetest.Memory, d time.Duration) {
+func pass(mem *storetest.Memory, d time.Duration) {
 	const stride = 100 * time.Millisecond
 	for ; d > 0; d -= stride {
 		time.Sleep(stride)
@@ -158,11 +158,11 @@ func TestLife(t *testing.T) {
 func TestStoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := initialised(t)
-		store := leasetest.NewFaulty(mem, nil)
+		store := storetest.NewFaulty(mem, nil)
 		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
 		err := b.run(func() {
 			pass(mem, 7*time.Second)
-			store.SetScript(leasetest.Every(leasetest.NotApplied))
+			store.SetScript(storetest.Every(storetest.NotApplied))
 			for range 200 { // 20 s
 				pass(mem, 100*time.Millisecond)
 				if got := b.reason(); got != "" {
@@ -261,7 +261,7 @@ func TestStoreHangs(t *testing.T) {
 
 func TestFormatMismatchEndsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := leasetest.NewMemory(1)
+		mem := storetest.NewMemory(1)
 		if _, _, err := mem.Init(context.Background(), lease.Space{Layout: flake.Fleet, Pool: "p"}, 0); err != nil {
 			t.Fatal(err)
 		}

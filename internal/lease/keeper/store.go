@@ -9,8 +9,8 @@ import (
 )
 
 // Store is what the keeper asks of the store that holds a space. Package
-// etcdstore is the real one, package leasetest has one in memory, and the
-// contract test in leasetest says what both must do.
+// etcdstore is the real one, package storetest has one in memory, and the
+// contract test in storetest says what both must do.
 //
 // After lease.ErrLeaseGone and lease.ErrTxn nothing was written. Any other error
 // means that the outcome is unknown: a write may have been applied, or may still

@@ -1,0 +1,147 @@
+package archtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// module is this module's path, without the slash.
+const module = "github.com/flakelease/allocator"
+
+// pkg is a package of this module as the go command lists it. Paths of this
+// module are relative to it ("internal/gen"); the root package would be ".".
+type pkg struct {
+	ImportPath   string
+	Dir          string
+	GoFiles      []string
+	Imports      []string
+	TestImports  []string // of its tests, inside and outside the package
+	XTestImports []string `json:",omitempty"`
+}
+
+// graph is every package of this module by its relative path.
+type graph map[string]pkg
+
+// root returns the module's folder.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// modules are the folders of the modules whose packages have rules: the product's,
+// and the harness's.
+var modules = []string{".", "chaos/real"}
+
+// listModules asks the go command for the packages of all modules.
+func listModules(t *testing.T) graph {
+	t.Helper()
+	g := graph{}
+	for _, dir := range modules {
+		listModule(t, dir, g)
+	}
+	return g
+}
+
+func listModule(t *testing.T, dir string, g graph) {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports", "./...")
+	cmd.Dir = filepath.Join(root(t), dir)
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		g.add(p)
+	}
+}
+
+// add puts p into g with relative paths.
+func (g graph) add(p pkg) {
+	p.TestImports = append(p.TestImports, p.XTestImports...)
+	p.XTestImports = nil
+	p.ImportPath = relative(p.ImportPath)
+	for _, list := range [][]string{p.Imports, p.TestImports} {
+		for i, path := range list {
+			list[i] = relative(path)
+		}
+	}
+	g[p.ImportPath] = p
+}
+
+func relative(path string) string {
+	if path == module {
+		return "."
+	}
+	return strings.TrimPrefix(path, module+"/")
+}
+
+// paths returns the packages of g in order, for failures that read the same
+// every time.
+func (g graph) paths() []string {
+	var out []string
+	for path := range g {
+		out = append(out, path)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// reach calls visit for every import that a package has itself or through other
+// packages of this module, with the chain that leads there.
+func (g graph) reach(from string, visit func(chain []string, imported string)) {
+	seen := map[string]bool{from: true}
+	var walk func(chain []string)
+	walk = func(chain []string) {
+		for _, imported := range g[chain[len(chain)-1]].Imports {
+			visit(chain, imported)
+			if _, ours := g[imported]; ours && !seen[imported] {
+				seen[imported] = true
+				walk(append(slices.Clone(chain), imported))
+			}
+		}
+	}
+	walk([]string{from})
+}
+
+// breach is an edge that a rule forbids.
+type breach struct {
+	rule  string
+	chain string // from the package that the rule is about to what it must not reach
+	why   string
+}
+
+func (b breach) String() string { return fmt.Sprintf("%s: %s\n\t%s", b.rule, b.chain, b.why) }
+
+func (b breach) key() string { return b.rule + ": " + b.chain }
+
+// under reports whether path is one of the folders or inside one of them.
+func under(path string, folders ...string) bool {
+	for _, f := range folders {
+		if path == f || strings.HasPrefix(path, f+"/") {
+			return true
+		}
+	}
+	return false
+}

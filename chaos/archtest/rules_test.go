@@ -1,0 +1,245 @@
+package archtest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// core are the packages that decide things: values and functions of explicit
+// arguments. node joins them for requests and is held to the same.
+var core = []string{
+	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe",
+	"internal/lease/repair", "internal/node",
+}
+
+// shellOnly is what the core must not see: whoever reads it should find a
+// decision, never I/O.
+var shellOnly = []string{
+	"log", "net", "os", "syscall",
+	"github.com/prometheus", "google.golang.org/grpc", "go.etcd.io", "github.com/hashicorp/memberlist",
+}
+
+// owned are libraries with one home each.
+var owned = []struct {
+	library []string
+	home    string
+	double  string // stands in for the library in tests, and speaks its API; "": none
+	why     string
+}{
+	{[]string{"go.etcd.io/etcd/client", "go.etcd.io/etcd/api"}, "internal/lease/etcdstore", "chaos/etcdsim",
+		"only etcdstore knows etcd's API and the keys: I4 rests on its compares, so they are all in one place"},
+	{[]string{"go.etcd.io/etcd/server"}, "internal/devetcd", "",
+		"only devetcd starts an etcd: its server is half of the binary and has settings of its own"},
+	{[]string{"github.com/hashicorp/memberlist"}, "internal/cluster", "",
+		"only the gossip shell speaks memberlist: everyone else takes clock samples"},
+	{[]string{"github.com/anishathalye/porcupine"}, "chaos/real/linear", "",
+		"only the judge of real runs searches for orders: the product must not carry it, and the core checks of history need nothing"},
+}
+
+// operator is the harness's hand on etcd: it does to the keys what no node does, so
+// it can go through none of etcdstore's compares.
+const operator = "chaos/real/operator"
+
+// rules check a graph; each returns the edges that break it.
+var rules = []func(graph) []breach{coreIsPure, oneHome, testsOnly, codecsAreSmall, sdkIsSmall}
+
+func coreIsPure(g graph) (out []breach) {
+	for _, path := range g.paths() {
+		if !slices.Contains(core, path) {
+			continue
+		}
+		g.reach(path, func(chain []string, imported string) {
+			if _, ours := g[imported]; !ours && under(imported, shellOnly...) {
+				out = append(out, breach{"core", strings.Join(append(chain, imported), " > "),
+					"the core takes time, randomness and answers as arguments, so that tests and simulations can play any story with it; I/O belongs in the shells (keeper, server, daemon, cmd)"})
+			}
+		})
+	}
+	return out
+}
+
+func oneHome(g graph) (out []breach) {
+	for _, path := range g.paths() {
+		for _, imported := range g[path].Imports {
+			for _, o := range owned {
+				if under(imported, o.library...) && path != o.home && path != o.double && !(path == operator && o.home == "internal/lease/etcdstore") {
+					out = append(out, breach{"one home", path + " > " + imported, o.why})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// forTests are packages that only tests, and each other, may import.
+var forTests = []string{"chaos/sim", "chaos/storetest", "chaos/archtest", "chaos/gossiptest",
+	"chaos/netsim", "chaos/etcdsim", "chaos/scale", "chaos/certstest"}
+
+func testsOnly(g graph) (out []breach) {
+	for _, path := range g.paths() {
+		for _, imported := range g[path].Imports {
+			if slices.Contains(forTests, imported) && !slices.Contains(forTests, path) {
+				out = append(out, breach{"tests only", path + " > " + imported,
+					"a store in memory or a simulated cluster in the binary could be started by mistake, and would promise nothing"})
+			}
+		}
+	}
+	return out
+}
+
+func codecsAreSmall(g graph) (out []breach) {
+	for _, path := range []string{"flake", "ulid"} {
+		g.reach(path, func(chain []string, imported string) {
+			_, ours := g[imported]
+			allowed := imported == "internal/crockford" || imported == "flake"
+			if ours && !allowed || !ours && strings.Contains(imported, ".") {
+				out = append(out, breach{"codecs", strings.Join(append(chain, imported), " > "),
+					"whoever reads IDs compiles the codecs and nothing else: the standard library and the alphabet"})
+			}
+		})
+	}
+	return out
+}
+
+func sdkIsSmall(g graph) (out []breach) {
+	g.reach("client", func(chain []string, imported string) {
+		_, ours := g[imported]
+		if ours && !slices.Contains([]string{"flake", "ulid", "internal/crockford", "api/allocator/v1"}, imported) ||
+			!ours && under(imported, "log", "github.com/prometheus", "go.opentelemetry.io", "go.etcd.io", "github.com/hashicorp") {
+			out = append(out, breach{"sdk", strings.Join(append(chain, imported), " > "),
+				"a program that asks for IDs compiles the wire contract, the codecs and gRPC: no part of a node, and no library for logs, metrics or traces (client/prom is apart)"})
+		}
+	})
+	return out
+}
+
+func check(g graph) (out []breach) {
+	for _, rule := range rules {
+		out = append(out, rule(g)...)
+	}
+	return out
+}
+
+func TestImports(t *testing.T) {
+	g := listModules(t)
+	for _, b := range check(g) {
+		t.Error(b)
+	}
+	// A rule about a package that is not there would hold for ever.
+	for _, path := range append([]string{"client", "internal/lease/etcdstore", "internal/devetcd", "chaos/storetest"}, core...) {
+		if _, ok := g[path]; !ok {
+			t.Errorf("there is no package %s any more: its rule checks nothing", path)
+		}
+	}
+}
+
+// Each rule finds the edge that is planted, and says no more than that.
+func TestRulesFindPlantedEdges(t *testing.T) {
+	sound := func() graph {
+		g := graph{}
+		for path, imports := range map[string][]string{
+			"flake":                     {"fmt", "internal/crockford"},
+			"ulid":                      {"fmt", "flake", "internal/crockford"},
+			"internal/crockford":        {"strconv"},
+			"internal/clock":            {"time", "sync"},
+			"internal/gen":              {"flake", "internal/clock"},
+			"internal/lease":            {"flake", "internal/clock", "encoding/json"},
+			"chaos/history":             {"flake", "internal/clock"},
+			"internal/describe":         {"flake", "ulid"},
+			"internal/node":             {"internal/gen", "internal/lease", "internal/clock", "context"},
+			"internal/config":           {"os", "flake"},
+			"internal/lease/keeper":     {"internal/lease", "log/slog"},
+			"internal/lease/etcdstore":  {"internal/lease", "go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/api/v3/mvccpb"},
+			"internal/devetcd":          {"go.etcd.io/etcd/server/v3/embed", "os"},
+			"chaos/storetest":           {"internal/lease", "testing"},
+			"chaos/sim":                 {"chaos/storetest", "internal/node"},
+			"internal/cluster":          {"github.com/hashicorp/memberlist", "internal/clock"},
+			"internal/server":           {"internal/node", "google.golang.org/grpc", "net/http"},
+			"internal/daemon":           {"internal/server", "internal/lease/etcdstore", "internal/devetcd"},
+			"client":                    {"flake", "ulid", "google.golang.org/grpc", "net"},
+			"internal/lease/nothingour": {"netfoo.example/os"}, // like a forbidden name, and none
+		} {
+			g[path] = pkg{ImportPath: path, Imports: imports}
+		}
+		return g
+	}
+	if got := check(sound()); len(got) != 0 {
+		t.Fatalf("a sound graph: %v", got)
+	}
+	for _, tc := range []struct {
+		from, to string
+		want     []string
+	}{
+		{"internal/gen", "log/slog", []string{
+			"core: internal/gen > log/slog", "core: internal/node > internal/gen > log/slog"}},
+		{"internal/node", "net/http", []string{"core: internal/node > net/http"}},
+		{"internal/lease", "os", []string{
+			"core: internal/lease > os", "core: internal/node > internal/lease > os"}},
+		{"chaos/history", "google.golang.org/grpc/codes", []string{"core: chaos/history > google.golang.org/grpc/codes"}},
+		{"internal/describe", "github.com/prometheus/client_golang/prometheus", []string{
+			"core: internal/describe > github.com/prometheus/client_golang/prometheus"}},
+		// Not itself, but through a package that may.
+		{"internal/node", "internal/config", []string{"core: internal/node > internal/config > os"}},
+		{"internal/clock", "internal/cluster", []string{
+			"core: chaos/history > internal/clock > internal/cluster > github.com/hashicorp/memberlist",
+			"core: internal/clock > internal/cluster > github.com/hashicorp/memberlist",
+			"core: internal/gen > internal/clock > internal/cluster > github.com/hashicorp/memberlist",
+			"core: internal/lease > internal/clock > internal/cluster > github.com/hashicorp/memberlist",
+			"core: internal/node > internal/gen > internal/clock > internal/cluster > github.com/hashicorp/memberlist"}},
+
+		{"internal/server", "go.etcd.io/etcd/client/v3", []string{"one home: internal/server > go.etcd.io/etcd/client/v3"}},
+		{"internal/daemon", "go.etcd.io/etcd/api/v3/mvccpb", []string{"one home: internal/daemon > go.etcd.io/etcd/api/v3/mvccpb"}},
+		{"internal/lease/etcdstore", "go.etcd.io/etcd/server/v3/embed", []string{
+			"one home: internal/lease/etcdstore > go.etcd.io/etcd/server/v3/embed"}},
+		{"internal/daemon", "github.com/hashicorp/memberlist", []string{"one home: internal/daemon > github.com/hashicorp/memberlist"}},
+
+		{"chaos/history", "github.com/anishathalye/porcupine", []string{
+			"one home: chaos/history > github.com/anishathalye/porcupine"}},
+
+		{"internal/daemon", "chaos/sim", []string{"tests only: internal/daemon > chaos/sim"}},
+		{"internal/lease/keeper", "chaos/storetest", []string{"tests only: internal/lease/keeper > chaos/storetest"}},
+
+		{"flake", "golang.org/x/exp/slices", []string{
+			"codecs: flake > golang.org/x/exp/slices", "codecs: ulid > flake > golang.org/x/exp/slices"}},
+		{"ulid", "internal/clock", []string{"codecs: ulid > internal/clock", "sdk: client > ulid > internal/clock"}},
+		{"client", "internal/node", []string{"sdk: client > internal/node", "sdk: client > internal/node > internal/clock",
+			"sdk: client > internal/node > internal/gen", "sdk: client > internal/node > internal/gen > internal/clock",
+			"sdk: client > internal/node > internal/lease", "sdk: client > internal/node > internal/lease > internal/clock"}},
+		{"client", "github.com/prometheus/client_golang/prometheus", []string{"sdk: client > github.com/prometheus/client_golang/prometheus"}},
+		{"internal/crockford", "github.com/google/uuid", []string{
+			"codecs: flake > internal/crockford > github.com/google/uuid",
+			"codecs: ulid > flake > internal/crockford > github.com/google/uuid"}},
+	} {
+		t.Run(tc.from+" to "+tc.to, func(t *testing.T) {
+			g := sound()
+			p := g[tc.from]
+			p.Imports = append(slices.Clone(p.Imports), tc.to)
+			g[tc.from] = p
+			var got []string
+			for _, b := range check(g) {
+				got = append(got, b.key())
+				if b.why == "" {
+					t.Errorf("%s: no reason is given", b.key())
+				}
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("got  %q\nwant %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// Imports of tests are no breach: they may use what production must not.
+func TestTestImportsAreFree(t *testing.T) {
+	g := graph{}
+	g.add(pkg{ImportPath: module + "/internal/gen", TestImports: []string{"os"},
+		XTestImports: []string{module + "/chaos/storetest", "go.etcd.io/etcd/client/v3"}})
+	if got := check(g); len(got) != 0 {
+		t.Errorf("got %v", got)
+	}
+	if got := g["internal/gen"].TestImports; !slices.Equal(got, []string{"os", "chaos/storetest", "go.etcd.io/etcd/client/v3"}) {
+		t.Errorf("imports of tests: %q", got)
+	}
+}

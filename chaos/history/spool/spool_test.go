@@ -1,0 +1,91 @@
+package spool
+
+import (
+	"errors"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/flakelease/allocator/chaos/history"
+)
+
+// What is sorted on disk comes back, its room is given back, and nothing is left.
+func TestDir(t *testing.T) {
+	parent := t.TempDir()
+	d, err := NewDir(parent, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := history.NewMerge(0, d)
+	for i := range 200_000 { // 8 MB in memory
+		if err := m.Add(history.Key{Lo: uint64(i) * 7919 % 200_003}, uint64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.Add(history.Key{Lo: 7919}, 7); err != nil {
+		t.Fatal(err)
+	}
+	if d.Bytes() == 0 {
+		t.Error("nothing was spooled")
+	}
+	n, err := m.Duplicates(func(v history.Duplicate) {
+		if v.First.Lo != 7919 || v.A != 1 || v.B != 7 {
+			t.Errorf("%+v", v)
+		}
+	})
+	if n != 1 || err != nil || d.Bytes() != 0 {
+		t.Errorf("%d duplicates, %v; %d bytes are left", n, err, d.Bytes())
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(parent); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	d, err := NewDir(t.TempDir(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	f, err := d.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(make([]byte, 10)); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.Write(make([]byte, 1)); !errors.Is(err, ErrFull) {
+		t.Errorf("one byte too many: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	r, err := f.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(r); len(b) != 10 || err != nil {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if f, err = d.Create(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(make([]byte, 10)); err != nil {
+		t.Errorf("room that was given back: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNowhere(t *testing.T) {
+	if _, err := NewDir(t.TempDir()+"/nowhere", 0); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}

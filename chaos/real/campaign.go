@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/real/load"
+	"github.com/flakelease/allocator/chaos/real/nemesis"
+	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/flake"
+)
+
+// runner is one run from building the programs to the verdict.
+type runner struct {
+	opts     *options
+	profile  string
+	dir      string
+	rig      *rig.Rig
+	nemesis  *nemesis.Runner
+	schedule nemesis.Schedule
+	notRun   []string // "fault: why not"
+	say      *teller
+	late     *latecomer
+
+	mu     sync.Mutex // guards all below
+	broken []string   // contracts that clients found broken
+}
+
+// campaign carries out one run, and returns its verdict as an error unless
+// everything passed.
+func campaign(ctx context.Context, o *options, profile string, faults []nemesis.Fault, repeat bool) (err error) {
+	r := &runner{opts: o, profile: profile, say: newTeller(os.Stderr)}
+	var old *nemesis.Schedule
+	if o.schedule != "" {
+		if old, err = readSchedule(o.schedule); err != nil {
+			return err
+		}
+		o.nodes, o.lasts = old.Nodes, time.Duration(old.ForMs)*time.Millisecond
+	}
+	seed := rand.Uint64() >> 11 // exact in JSON too
+	switch {
+	case old != nil:
+		seed = old.Seed
+	case o.seed != "":
+		seed, _ = strconv.ParseUint(o.seed, 10, 64)
+	}
+	if r.dir, err = makeDir(o.dir); err != nil {
+		return err
+	}
+	r.say.line("%s: seed %d, results in %s", profile, seed, r.dir)
+	cfg, err := r.programs(ctx, seed)
+	if err != nil {
+		return err
+	}
+	if r.rig, err = rig.New(cfg); err != nil {
+		return err
+	}
+	r.late = &latecomer{now: r.rig.Now}
+	for _, why := range r.rig.Cannot {
+		r.say.line("not possible here: %s", why)
+	}
+	r.plan(seed, faults, repeat, old)
+	if err := writeJSON(filepath.Join(r.dir, "schedule.json"), r.schedule); err != nil {
+		return errors.Join(err, r.rig.Close())
+	}
+	began := time.Now()
+	runErr := r.strike(ctx)
+	if err := r.rig.Close(); err != nil {
+		runErr = errors.Join(runErr, err)
+	}
+	if runErr != nil {
+		r.say.line("the run did not go as it should: %v", runErr)
+	}
+	r.say.line("checking %d IDs", r.rig.IDs())
+	res := r.results(began, time.Since(began), runErr, ctx.Err() != nil)
+	return r.finish(res)
+}
+
+// programs builds what the run needs.
+func (r *runner) programs(ctx context.Context, seed uint64) (cfg rig.Config, err error) {
+	o := r.opts
+	cfg = rig.Config{Dir: r.dir, Nodes: o.nodes, Timing: o.timing(), Clocks: true, Network: !o.loopback, Seed: seed, Limit: o.limit << 20}
+	if o.lasts > time.Hour {
+		cfg.Retention = time.Hour // of etcd's history, which is followed as it grows
+	}
+	bin := filepath.Join(r.dir, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return cfg, err
+	}
+	began := time.Now()
+	if cfg.Allocator, err = build.Allocator(ctx, bin); err != nil {
+		return cfg, err
+	}
+	if cfg.Etcd, err = build.Etcd(ctx, bin); err != nil {
+		return cfg, err
+	}
+	r.say.line("built in %v", time.Since(began).Round(100*time.Millisecond))
+	return cfg, nil
+}
+
+// plan makes the schedule of the faults that are possible here, or takes an old
+// one.
+func (r *runner) plan(seed uint64, faults []nemesis.Fault, repeat bool, old *nemesis.Schedule) {
+	can := func(f *nemesis.Fault) bool {
+		return !(f.Needs == nemesis.ClockHook && !r.rig.Clocks || f.Needs == nemesis.OwnNetworks && r.rig.Net == nil)
+	}
+	table := nemesis.Table()
+	why := func(f *nemesis.Fault) string { return fmt.Sprintf("%s: needs %s, not possible here", f.Name, f.Needs) }
+	if old != nil {
+		r.schedule = *old
+		r.schedule.Actions = slices.DeleteFunc(slices.Clone(old.Actions), func(a nemesis.Action) bool {
+			f := nemesis.Find(table, a.Fault)
+			if f != nil && !can(f) {
+				r.notRun = append(r.notRun, why(f))
+			}
+			return f == nil || !can(f)
+		})
+		return
+	}
+	var possible []nemesis.Fault
+	for _, f := range faults {
+		if can(&f) {
+			possible = append(possible, f)
+		} else {
+			r.notRun = append(r.notRun, why(&f))
+		}
+	}
+	r.schedule = nemesis.Plan(nemesis.PlanConfig{Seed: seed, For: r.opts.lasts, Faults: possible, Nodes: r.rig.Names(), Timing: r.rig.Timing, Repeat: repeat})
+	for _, name := range r.schedule.LeftOut {
+		r.notRun = append(r.notRun, fmt.Sprintf("%s: no room for it in %v", name, r.opts.lasts))
+	}
+}
+
+// strike starts the cluster, loads it, plays the schedule, and ends the load once
+// everybody serves again.
+func (r *runner) strike(ctx context.Context) error {
+	if _, err := r.rig.History.Write(history.Op{Process: history.Harness, Type: history.Info, F: history.FSetup, Setup: r.setup()}); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := r.rig.Start(ctx); err != nil {
+		return err
+	}
+	copied, err := r.rig.TakeSnapshot(ctx, nemesis.CopyPath(r.dir))
+	if err != nil {
+		return err
+	}
+	r.say.line("%d etcd members and %d nodes are up after %v", rig.Members, len(r.rig.Nodes), time.Since(began).Round(100*time.Millisecond))
+	r.nemesis = &nemesis.Runner{Rig: r.rig, Table: nemesis.Table(), Copy: copied, Seed: r.schedule.Seed, Tell: func(text string) { r.say.line("  %s", text) }}
+
+	loading, stopLoad := context.WithCancel(context.WithoutCancel(ctx))
+	var clients sync.WaitGroup
+	l := &load.Load{History: r.rig.History, Format: flake.Default, Dial: r.rig.Dial, Broken: r.foundBroken}
+	for i, c := range r.clients() {
+		clients.Go(func() { l.Run(loading, i, c) })
+	}
+	go r.late.watch(loading)
+	telling, stopTelling := context.WithCancel(loading)
+	go r.progress(telling)
+	from := time.Now()
+	r.nemesis.Run(ctx, r.schedule)
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Until(from.Add(time.Duration(r.schedule.ForMs) * time.Millisecond))):
+	}
+	err = r.allServe()
+	stopTelling()
+	stopLoad()
+	clients.Wait()
+	quiet, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return errors.Join(err, r.stopNodes(quiet))
+}
+
+// allServe waits until every node issues: the liveness check after the last
+// healing.
+func (r *runner) allServe() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
+	defer cancel()
+	for _, n := range r.rig.Nodes {
+		if err := rig.Until(ctx, 45*time.Second, n.Name+" serves after everything was healed", n.Ready); err != nil {
+			r.foundBroken(err)
+			return nil
+		}
+	}
+	return nil
+}
+
+// stopNodes ends the nodes in order, so that sids are given back, and waits for
+// the last of etcd's records.
+func (r *runner) stopNodes(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, n := range r.rig.Nodes {
+		all.Go(func() {
+			if err := n.Terminate(10 * time.Second); err != nil {
+				r.foundBroken(err)
+			} else if exit := n.Exit(); exit != "exit status 0" {
+				r.foundBroken(fmt.Errorf("%s was asked to stop and ended with %q", n.Name, exit))
+			}
+		})
+	}
+	all.Wait()
+	return r.rig.CatchUp(ctx)
+}
+
+func (r *runner) foundBroken(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.broken) < 100 {
+		r.broken = append(r.broken, err.Error())
+	}
+	r.say.line("broken: %v", err)
+}
+
+// clients returns who asks: on each node five that are pinned to it (two, if nodes are
+// many), and eight that fail over, six of them with an order of their own.
+func (r *runner) clients() (out []load.Client) {
+	scale := time.Duration(1)
+	if r.opts.lasts > 10*time.Minute {
+		scale = 10 // or the history of hours would not fit on a disk
+	}
+	var nodes []*load.Node
+	for _, n := range r.rig.Nodes {
+		nodes = append(nodes, &load.Node{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer})
+	}
+	ms := func(n int) time.Duration { return scale * time.Duration(n) * time.Millisecond }
+	for _, n := range nodes {
+		only := []*load.Node{n}
+		if len(nodes) > 9 { // or the clients would take the machine
+			out = append(out, load.Client{Via: load.Unary, Counts: []int{1, 10_000, 100}, Nodes: only, Every: ms(100), Session: "s-" + n.Name},
+				load.Client{Via: load.HTTP, Counts: []int{1, 100}, Nodes: only, Every: ms(200)})
+			continue
+		}
+		out = append(out,
+			load.Client{Via: load.Unary, Counts: []int{1}, Nodes: only, Every: ms(25)},
+			load.Client{Via: load.Unary, Counts: []int{1, 10, 100, 1000, 10_000}, Nodes: only, Every: ms(40), Session: "s-" + n.Name},
+			load.Client{Via: load.Stream, Counts: []int{10_000, 10_000, 7}, Nodes: only, Every: ms(40)},
+			load.Client{Via: load.HTTP, Counts: []int{1, 1, 1, 100}, Nodes: only, Every: ms(50)},
+			load.Client{Via: load.HTTP, Counts: []int{1000, 10_000, 2}, Nodes: only, Every: ms(400)},
+		)
+	}
+	for i := range 2 {
+		out = append(out,
+			load.Client{Via: load.Unary, Counts: []int{1, 50, 10_000}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("grpc-%d", i)},
+			load.Client{Via: load.HTTP, Counts: []int{1, 20}, Nodes: nodes, Every: ms(60), Session: fmt.Sprintf("http-%d", i)},
+			load.Client{Via: load.Stream, Counts: []int{1, 5000}, Nodes: nodes, Every: ms(50)},
+			load.Client{Via: load.SDK, Counts: []int{1, 1, 1, 500}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("sdk-%d", i)},
+		)
+	}
+	return out
+}
+
+// setup says what the run is, for its history.
+func (r *runner) setup() *history.Setup {
+	t := r.rig.Timing
+	s := &history.Setup{Layout: flake.Scalable.String(), EpochMs: flake.Default.Epoch, StartMs: r.rig.StartWall(), MaxSkewMs: rig.MaxSkew.Milliseconds(), MaxLeadMs: rig.MaxLead.Milliseconds(),
+		WindowMs: t.Window.Milliseconds(), Profile: r.profile, Seed: strconv.FormatUint(r.schedule.Seed, 10), Nodes: r.rig.Names(), NotRun: r.notRun, Versions: versions()}
+	for _, a := range r.schedule.Actions {
+		if !slices.Contains(s.Faults, a.Fault) {
+			s.Faults = append(s.Faults, a.Fault)
+		}
+	}
+	return s
+}
+
+func versions() []string {
+	first := func(name string, args ...string) string {
+		out, err := exec.Command(name, args...).Output()
+		if err != nil {
+			return "unknown"
+		}
+		return strings.TrimSpace(string(out))
+	}
+	commit := first("git", "rev-parse", "--short=12", "HEAD")
+	if first("git", "status", "--porcelain", "--untracked-files=no") != "" {
+		commit += " with changes"
+	}
+	return []string{"commit " + commit, runtime.Version(), first("uname", "-sr"), fmt.Sprintf("%s/%s, %d cores", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()),
+		fmt.Sprintf("uid %d", os.Getuid())}
+}
+
+func makeDir(dir string) (string, error) {
+	if dir == "" {
+		dir = filepath.Join("bin", "chaos-"+time.Now().Format("20060102-150405"))
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
+		return "", usageError{fmt.Errorf("--dir %s is not empty", dir)}
+	}
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+func readSchedule(name string) (*nemesis.Schedule, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	var s nemesis.Schedule
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", name, err)}
+	}
+	var nodes []string
+	for i := range s.Nodes {
+		nodes = append(nodes, fmt.Sprintf("n%d", i+1))
+	}
+	if err := s.Check(nemesis.Table(), nodes); err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", name, err)}
+	}
+	return &s, nil
+}
+
+func writeJSON(name string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(data, '\n'), 0o644)
+}

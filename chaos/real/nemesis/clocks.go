@@ -1,0 +1,290 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/real/clockhook"
+	"github.com/flakelease/allocator/chaos/real/rig"
+)
+
+// Figures of the gate, as docs/DESIGN.md gives them.
+const (
+	notice = 4 * time.Second  // from a clock out of bounds to the refusal
+	calm   = 10 * time.Second // of agreement, until a node that refused issues again
+)
+
+// backAfterSkew is how long a node may take to issue again once its clock is
+// right: peers confirm the step, then it has to be calm.
+const backAfterSkew = notice + calm + 2*time.Second
+
+// clockReasons are what a node with a wrong clock may answer. Its window is used up
+// when it may issue again, since it raised none meanwhile.
+var clockReasons = []string{skew, tooFar, regression, exhausted}
+
+func clockFaults() []Fault {
+	// What follows a machine that stood while others went on, besides the clock.
+	stood := append([]string{connection, timeout, noSID, exhausted, starting}, clockReasons...)
+	return []Fault{
+		{
+			Name: "clock-forward", Class: Clocks, Scope: OneNode, Needs: ClockHook, Smoke: true,
+			About:  "set a node's wall clock forward by 5 min to 1 h",
+			Hold:   between(2*time.Second, 3*time.Second),
+			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, 5*time.Minute, time.Hour)) }, Unit: "ns",
+			Begin: stepWall, Fired: wallHeld, End: wallBack,
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "clock-back", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			About:  "set a node's wall clock back by 1 s to 1 h",
+			Hold:   between(2*time.Second, 3*time.Second),
+			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Hour)) }, Unit: "ns",
+			Begin: stepWall, Fired: wallHeld, End: wallBack,
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "clock-small-step", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			About: "set a node's wall clock by 30 to 150 ms either way, below the limit",
+			Hold:  between(2*time.Second, 3*time.Second),
+			Amount: func(r *rand.Rand) int64 {
+				d := int64(logUniform(r, 30*time.Millisecond, 150*time.Millisecond))
+				if r.IntN(2) == 0 {
+					return -d
+				}
+				return d
+			}, Unit: "ns",
+			Begin: stepWall, Fired: stepCounted, End: wallBack,
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "clock-strobe", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			About:  "throw a node's wall clock forth and back, many times a second",
+			Hold:   between(3*time.Second, 4*time.Second),
+			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, time.Second, 10*time.Minute)) }, Unit: "ns",
+			Begin: strobe, Fired: stepCounted, End: wallBack,
+			Expect: unharmed(3 * time.Second),
+		},
+		{
+			Name: "clock-slow", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			About:  "a node's time daemon lets its clocks run a fifth slow, then sets the wall clock right",
+			Hold:   between(9*time.Second, 10*time.Second),
+			Amount: func(*rand.Rand) int64 { return -200_000 }, Unit: "ppm",
+			Begin: drift, Fired: offsetSeen, End: driftEnds,
+			// 250 ms are lost within 1.25 s.
+			Expect: mustSkew(1250*time.Millisecond+notice+time.Second, backAfterSkew),
+		},
+		{
+			Name: "clock-fast", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			About:  "a node's time daemon lets its clocks run a tenth fast, then sets the wall clock right",
+			Hold:   between(9*time.Second, 10*time.Second),
+			Amount: func(*rand.Rand) int64 { return 100_000 }, Unit: "ppm",
+			Begin: drift, Fired: offsetSeen, End: driftEnds,
+			// 250 ms are gained within 2.5 s; a second too much is slewed away at a tenth.
+			Expect: mustSkew(2500*time.Millisecond+notice+time.Second, backAfterSkew+10*time.Second),
+		},
+		{
+			Name: "clock-oscillator", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			About:  "a node's oscillator is off by a fifth, slow or fast: all its clocks, the raw one too; then the wall clock is set right",
+			Hold:   between(9*time.Second, 10*time.Second),
+			Amount: func(r *rand.Rand) int64 { return 200_000 - 400_000*r.Int64N(2) }, Unit: "ppm",
+			Begin: oscillate, Fired: offsetSeen, End: driftEnds,
+			// 250 ms are lost within 1.25 s; up to 2 s too much are slewed away at a tenth.
+			Expect: mustSkew(1250*time.Millisecond+notice+time.Second, backAfterSkew+20*time.Second),
+		},
+		{
+			Name: "vm-pause", Class: Clocks, Scope: OneNode, Needs: ClockHook, Smoke: true,
+			About:  "a node's machine stands for 2 to 3 s, all its clocks with it, and comes back that much late",
+			Hold:   between(9*time.Second, 9500*time.Millisecond),
+			Amount: func(r *rand.Rand) int64 { return int64(2*time.Second) + r.Int64N(int64(time.Second)) }, Unit: "ns",
+			Begin: suspend(clockhook.Paused), Fired: offsetSeen, End: wallBack,
+			Expect: func(t rig.Timing) Expect {
+				e := mustSkew(3*time.Second+notice+time.Second, backAfterSkew)(t)
+				e.May = stood
+				return e
+			},
+		},
+		{
+			Name: "sleep", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			About: "a node's machine sleeps past its lease: the wall clock and the boot clock go on, the others do not",
+			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
+				return t.TTL + 3*time.Second, t.TTL + 4*time.Second
+			},
+			Amount: func(r *rand.Rand) int64 { return 0 }, Unit: "ns",
+			Begin: suspend(clockhook.Asleep), Fired: sleepCounted, End: func(context.Context, *Strike) error { return nil },
+			Expect: func(rig.Timing) Expect {
+				return Expect{May: stood, Settle: backAfterSkew, Word: "the sleep is recognised; late IDs lie inside its own window"}
+			},
+		},
+		{
+			Name: "clock-wrong-at-start", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			About:  "start a node whose clock is 1 to 60 s late",
+			Hold:   between(9*time.Second, 10*time.Second),
+			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Minute)) }, Unit: "ns",
+			Begin: restartLate, Fired: offsetSeen, End: wallBack,
+			Expect: func(t rig.Timing) Expect {
+				e := mustSkew(restartSettle+notice, backAfterSkew)(t)
+				e.May = stood
+				return e
+			},
+		},
+	}
+}
+
+func mustSkew(within, settle time.Duration) func(rig.Timing) Expect {
+	return func(rig.Timing) Expect {
+		return Expect{Must: skew, Within: within, May: clockReasons, Settle: settle,
+			Word: "refuses with CLOCK_SKEW in time; issues again once its clock is right"}
+	}
+}
+
+// logUniform draws a duration whose logarithm is uniform.
+func logUniform(r *rand.Rand, least, most time.Duration) time.Duration {
+	return time.Duration(float64(least) * math.Pow(float64(most)/float64(least), r.Float64()))
+}
+
+var errNoHook = errors.New("the process has no clock hook")
+
+func hookOf(s *Strike) (*clockhook.Hook, error) {
+	h := s.Node.Hook()
+	if h == nil {
+		return nil, errNoHook
+	}
+	return h, nil
+}
+
+func stepWall(_ context.Context, s *Strike) error {
+	h, err := hookOf(s)
+	if err != nil {
+		return err
+	}
+	return h.Step(clockhook.Offsets{Wall: s.amount()})
+}
+
+// wallBack sets the wall clock right, as a time daemon does: at once.
+func wallBack(_ context.Context, s *Strike) error {
+	if err := s.undo(); err != nil {
+		return err
+	}
+	h, err := hookOf(s)
+	if err != nil {
+		return err
+	}
+	return h.Step(clockhook.Offsets{Wall: -h.Offsets().Wall})
+}
+
+// near reports whether the node's figure is what was done to it.
+func near(got float64, want time.Duration) bool {
+	slack := max(50*time.Millisecond, want.Abs()/20)
+	return math.Abs(got-want.Seconds()) < slack.Seconds()
+}
+
+// wallHeld waits until the node itself says by how much its wall clock is off
+// from the time that it issues by.
+func wallHeld(ctx context.Context, s *Strike) (string, error) {
+	held := s.Node.Look(ctx).Value("clock_held_seconds")
+	if !near(held, s.amount()) {
+		return "", fmt.Errorf("%w: the node holds its time against %.3f s", errNotYet, held)
+	}
+	return fmt.Sprintf("the node says that its wall clock is %+.3f s off and not followed", held), nil
+}
+
+// stepCounted waits until the node has counted a step.
+func stepCounted(ctx context.Context, s *Strike) (string, error) {
+	now := s.Node.Look(ctx)
+	steps := now.Sum("clock_steps_total") - s.Before.Sum("clock_steps_total")
+	if !now.Up || steps < 1 {
+		return "", errNotYet
+	}
+	return fmt.Sprintf("the node counted %.0f steps of its wall clock", steps), nil
+}
+
+// offsetSeen waits until the node knows that the cluster's time is another.
+func offsetSeen(ctx context.Context, s *Strike) (string, error) {
+	now := s.Node.Look(ctx)
+	offset := now.Value("clock_cluster_offset_seconds")
+	if !now.Up || math.Abs(offset) < rig.MaxSkew.Seconds() {
+		return "", fmt.Errorf("%w: the node sees the others at %+.3f s", errNotYet, offset)
+	}
+	return fmt.Sprintf("the node sees the others at %+.3f s (finding %s)", offset, now.Label("clock_finding")), nil
+}
+
+func sleepCounted(ctx context.Context, s *Strike) (string, error) {
+	now := s.Node.Look(ctx)
+	if !now.Up || now.Value("clock_suspends_total") <= s.Before.Value("clock_suspends_total") {
+		return "", errNotYet
+	}
+	return "the node counted that its machine slept", nil
+}
+
+func strobe(ctx context.Context, s *Strike) error {
+	h, err := hookOf(s)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), s.hold())
+	done := make(chan error, 1)
+	go func() {
+		_, err := h.Strobe(ctx, clockhook.Offsets{Wall: s.amount()}, 120*time.Millisecond)
+		done <- err
+	}()
+	s.Undo = func() error {
+		stop()
+		return <-done
+	}
+	return nil
+}
+
+// drift is that of a clock discipline gone wrong: the raw clock, which none
+// touches, stays true.
+func drift(_ context.Context, s *Strike) error {
+	h, err := hookOf(s)
+	if err != nil {
+		return err
+	}
+	return h.Drift(clockhook.Slewed(float64(s.Amount)))
+}
+
+// oscillate is what no discipline can see by itself: the raw clock is wrong too.
+func oscillate(_ context.Context, s *Strike) error {
+	h, err := hookOf(s)
+	if err != nil {
+		return err
+	}
+	return h.Drift(clockhook.Crystal(float64(s.Amount)))
+}
+
+func driftEnds(ctx context.Context, s *Strike) error {
+	h, err := hookOf(s)
+	if err != nil {
+		return err
+	}
+	return errors.Join(h.Drift(clockhook.Rates{}), wallBack(ctx, s))
+}
+
+// suspend makes the machine stand. Where no amount was drawn, it is until 3 s
+// before the action ends.
+func suspend(clocks clockhook.Clocks) func(context.Context, *Strike) error {
+	return func(ctx context.Context, s *Strike) error {
+		h, err := hookOf(s)
+		if err != nil {
+			return err
+		}
+		d := s.amount()
+		if d == 0 {
+			d = s.hold() - 3*time.Second
+		}
+		_, err = h.Suspend(ctx, d, clocks)
+		return err
+	}
+}
+
+func restartLate(_ context.Context, s *Strike) error {
+	if err := s.Node.Kill(); err != nil {
+		return err
+	}
+	return s.Node.StartAt(clockhook.Offsets{Wall: s.amount()})
+}

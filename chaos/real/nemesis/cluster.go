@@ -1,0 +1,245 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+func clusterFaults() []Fault {
+	seen := func(_ context.Context, s *Strike) (string, error) { return s.Seen, seenOr(s.Seen) }
+	return []Fault{
+		{
+			Name: "other-layout", Class: Cluster, Scope: Aside, Smoke: true,
+			About: "start a node that is set to another layout",
+			Hold:  between(time.Second, time.Second),
+			Begin: misconfigured("--layout", "fleet"), Fired: seen, End: stopSpare,
+			Expect: refusedToJoin,
+		},
+		{
+			Name: "other-epoch", Class: Cluster, Scope: Aside,
+			About: "start a node that is set to another epoch",
+			Hold:  between(time.Second, time.Second),
+			Begin: misconfigured("--epoch", "2020-01-01T00:00:00Z"), Fired: seen, End: stopSpare,
+			Expect: refusedToJoin,
+		},
+		{
+			Name: "liar", Class: Cluster, Scope: Whole, Smoke: true,
+			About: "a registered member of gossip, with the key, tells false clocks and a false history",
+			Hold:  between(6*time.Second, 7*time.Second),
+			// What it lies about: 0 late by an hour, 1 early by an hour, 2 swinging, 3 at random.
+			Amount: func(r *rand.Rand) int64 { return r.Int64N(4) }, Unit: "kind of lie",
+			Begin: startLiar, Fired: liarHeard, End: func(_ context.Context, s *Strike) error { return s.undo() },
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "pool-full", Class: Cluster, Scope: Whole,
+			About: "every sid is held (what the nodes leave, by the harness), and one node more starts: the 33rd",
+			Hold:  between(5*time.Second, 6*time.Second),
+			Begin: fillPool, Fired: onStandby, End: emptyPool,
+			Expect: func(rig.Timing) Expect {
+				return Expect{Settle: 2 * time.Second, Word: "it stands by, not ready, and answers NO_SID; it issues once one sid is freed; others serve"}
+			},
+		},
+	}
+}
+
+func refusedToJoin(rig.Timing) Expect {
+	return Expect{Settle: time.Second, Word: "it ends with an error that names the difference, and has issued nothing; others serve"}
+}
+
+func misconfigured(flag, value string) func(context.Context, *Strike) error {
+	return func(ctx context.Context, s *Strike) error {
+		n := s.Spare()
+		if err := n.Start(flag, value); err != nil {
+			return err
+		}
+		if err := rig.Until(ctx, 10*time.Second, "the node gives up", func(ctx context.Context) error {
+			if n.Ready(ctx) == nil {
+				return fmt.Errorf("%s with %s %s is ready", n.Name, flag, value)
+			}
+			if n.Running() {
+				return errNotYet
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		out := n.Output(n.Run())
+		if strings.Contains(n.Exit(), "exit status 0") || !strings.Contains(out, strings.TrimPrefix(flag, "--")) {
+			return fmt.Errorf("%s ended with %s, and did not say why: %s", n.Name, n.Exit(), out)
+		}
+		s.Seen = fmt.Sprintf("%s %s: %s", flag, value, n.Exit())
+		return nil
+	}
+}
+
+func stopSpare(_ context.Context, s *Strike) error { return s.Spare().Kill() }
+
+func startLiar(ctx context.Context, s *Strike) error {
+	random := s.random()
+	jitter := make([]time.Duration, 997)
+	for i := range jitter {
+		jitter[i] = time.Duration(random.Int64N(int64(2*time.Hour))) - time.Hour
+	}
+	lies := []func(time.Duration) time.Duration{
+		func(time.Duration) time.Duration { return -time.Hour },
+		func(time.Duration) time.Duration { return time.Hour },
+		func(since time.Duration) time.Duration {
+			return time.Duration(since.Milliseconds()%2000-1000) * time.Millisecond
+		},
+		func(since time.Duration) time.Duration { return jitter[int(since.Milliseconds())%len(jitter)] },
+	}
+	l, err := s.StartLiar(ctx, lies[s.Amount%int64(len(lies))])
+	if err != nil {
+		return err
+	}
+	s.heard = l.Told
+	s.Undo = func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		return l.Stop(ctx)
+	}
+	return nil
+}
+
+// liarHeard waits until every node has had answers.
+func liarHeard(_ context.Context, s *Strike) (string, error) {
+	if s.heard == nil {
+		return "", errNotYet
+	}
+	told, doubted := s.heard(), 0
+	for _, n := range s.Nodes {
+		if n.Sample().Value("clock_falsetickers") > 0 {
+			doubted++
+		}
+	}
+	if told < 2*uint64(len(s.Nodes)) || doubted == 0 && s.Amount < 2 {
+		return "", errNotYet
+	}
+	return fmt.Sprintf("%d lies were told; %d nodes call it a falseticker", told, doubted), nil
+}
+
+// poolSize is how many sids the layout has.
+var poolSize = flake.Scalable.Holders()
+
+func fillPool(ctx context.Context, s *Strike) error {
+	taken, free, err := s.Op.Occupy(ctx, poolSize, lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
+	s.Undo = func() error {
+		if free == nil {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		return free(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	s.taken = taken
+	return s.Spare().Start()
+}
+
+// standsBy asks the extra node itself.
+func standsBy(ctx context.Context, s *Strike) error {
+	n := s.Spare()
+	now := n.Look(ctx)
+	if now.Up && now.Value("sid") >= 0 {
+		return fmt.Errorf("%s holds sid %.0f of a full pool", n.Name, now.Value("sid"))
+	}
+	if n.Ready(ctx) == nil {
+		return fmt.Errorf("%s says that it is ready, without a sid", n.Name)
+	}
+	status, answer, err := n.Ask(ctx)
+	if err == nil && status == http.StatusOK {
+		return fmt.Errorf("%s issued without a sid: %s", n.Name, answer)
+	}
+	if err != nil || status != http.StatusServiceUnavailable || !strings.Contains(answer, `"`+noSID+`"`) {
+		return fmt.Errorf("%w: it answers %d %s %v", errNotYet, status, answer, err)
+	}
+	return nil
+}
+
+func onStandby(ctx context.Context, s *Strike) (string, error) {
+	if err := standsBy(ctx, s); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d processes and %d records hold %d sids; one process more is not ready and answers 503 %s",
+		len(s.Nodes), len(s.taken), len(s.Nodes)+len(s.taken), noSID), nil
+}
+
+// emptyPool frees one sid, waits for the extra node to have it, and then frees the
+// rest.
+func emptyPool(ctx context.Context, s *Strike) error {
+	if s.Undo == nil {
+		return nil
+	}
+	n := s.Spare()
+	if !n.Running() {
+		return s.undo()
+	}
+	err := standsBy(ctx, s) // as it did all the while
+	if err == nil {
+		err = s.handOver(ctx)
+	}
+	err = errors.Join(err, n.Terminate(10*time.Second), s.undo())
+	for _, n := range s.Nodes {
+		if !n.Running() {
+			err = errors.Join(err, n.Start())
+		}
+	}
+	return err
+}
+
+// handOver frees one sid: of the harness, which no process has had, or where it
+// has none, of a node that ends.
+func (s *Strike) handOver(ctx context.Context) error {
+	n, within := s.Spare(), 2*s.Timing.TTL+5*time.Second
+	wait := func() error {
+		from := time.Now()
+		err := rig.Until(ctx, within, n.Name+" takes the sid that was freed", n.Ready)
+		s.Healed = fmt.Sprintf("one sid was freed, and it was ready %d ms later", time.Since(from).Milliseconds())
+		return err
+	}
+	if len(s.taken) > 0 {
+		sid := s.taken[len(s.taken)-1]
+		if err := s.Op.Delete(ctx, s.Op.Holder(sid)); err != nil {
+			return err
+		}
+		if err := wait(); err != nil {
+			return err
+		}
+		if got := n.Look(ctx).Value("sid"); got != float64(sid) {
+			return fmt.Errorf("sid %d was freed, and %s has %.0f", sid, n.Name, got)
+		}
+		return nil
+	}
+	last := s.Nodes[len(s.Nodes)-1]
+	gone := Expect{May: []string{connection, timeout, draining, starting, noSID}, Settle: restartSettle}
+	return s.Also("hand-over", history.ClassProcess, []string{last.Name}, gone, func() (string, error) {
+		if err := last.Terminate(10 * time.Second); err != nil {
+			return "", err
+		}
+		if err := wait(); err != nil {
+			return "", err
+		}
+		if err := n.Terminate(10 * time.Second); err != nil {
+			return "", err
+		}
+		if err := last.Start(); err != nil {
+			return "", err
+		}
+		return last.Name + " gave its sid to the extra node, and took it back", rig.Until(ctx, within, last.Name+" is back", last.Ready)
+	})
+}

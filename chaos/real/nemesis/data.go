@@ -1,0 +1,214 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/flake"
+)
+
+func dataFaults() []Fault {
+	return []Fault{
+		{
+			Name: "lease-revoked", Class: Data, Scope: OneNode, Smoke: true,
+			About:  "revoke a node's lease behind its back",
+			Hold:   between(time.Second, 2*time.Second),
+			Begin:  revoke,
+			Fired:  func(_ context.Context, s *Strike) (string, error) { return s.Seen, seenOr(s.Seen) },
+			End:    nothingToHeal,
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "holder-deleted", Class: Data, Scope: OneNode,
+			About:  "delete the record that says that a node has its sid",
+			Hold:   between(time.Second, 2*time.Second),
+			Begin:  deleteHolder,
+			Fired:  func(_ context.Context, s *Strike) (string, error) { return s.Seen, seenOr(s.Seen) },
+			End:    nothingToHeal,
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "window-corrupted", Class: Data, Scope: OneNode, Outside: true,
+			About: "change a letter of a node's window record; «admin release-sid» repairs it",
+			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
+				return t.Window + 2*time.Second, t.Window + 3*time.Second
+			},
+			Begin: corruptWindow,
+			Fired: alarmRaised("sid_lost"),
+			End:   releaseSID,
+			Expect: func(rig.Timing) Expect {
+				return Expect{May: []string{noSID, starting, exhausted}, Settle: 3 * time.Second,
+					Word: "noticed: sid_lost; the sid is left alone until repaired, and the node takes another"}
+			},
+		},
+		{
+			Name: "window-deleted", Class: Data, Scope: OneNode, Alone: true, Outside: true,
+			About: "delete a node's window record; «admin recover» begins a new era",
+			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
+				return noticed(t) + 2*time.Second, noticed(t) + 3*time.Second
+			},
+			Begin: deleteWindow,
+			Fired: alarmRaised("history_rewound"),
+			End:   recovered,
+			Expect: func(t rig.Timing) Expect {
+				return Expect{Must: rewound, Within: noticed(t), May: []string{rewound}, Settle: newEra(t),
+					Word: "noticed: HISTORY_REWOUND, no ID until «admin recover»"}
+			},
+		},
+		{
+			Name: "etcd-restored", Class: Data, Scope: Whole, Outside: true, Smoke: true,
+			About: "restore etcd from a copy made before; «admin recover» begins a new era",
+			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
+				return 4*time.Second + noticed(t), 5*time.Second + noticed(t)
+			},
+			Amount: func(r *rand.Rand) int64 { return r.Int64N(2) }, Unit: "tokens",
+			Begin: restoreEtcd,
+			Fired: alarmEverywhere("history_rewound"),
+			End:   recovered,
+			Expect: func(t rig.Timing) Expect {
+				return Expect{Must: rewound, Within: 3*time.Second + noticed(t), May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(t),
+					Word: "noticed by every node: HISTORY_REWOUND, no ID until «admin recover»"}
+			},
+		},
+	}
+}
+
+// noticed is how soon a node sees that its record is gone: with its next write,
+// or the one after on a busy machine.
+func noticed(t rig.Timing) time.Duration { return 2*t.ExtendEvery + t.CallTimeout + time.Second }
+
+// newEra is how long a space may be without IDs after «admin recover»: its floor
+// lies above every ceiling by all that an unheard node can have been granted.
+func newEra(t rig.Timing) time.Duration {
+	return 2*t.Window + 2*(2*rig.MaxSkew+rig.MaxLead) + 3*time.Second
+}
+
+func nothingToHeal(context.Context, *Strike) error { return nil }
+
+// sidOf returns the sid that the node holds.
+func sidOf(s *Strike) (flake.SID, error) {
+	sid := s.Node.SID()
+	if sid < 0 {
+		return 0, fmt.Errorf("%w: %s holds no sid", errNothing, s.Node.Name)
+	}
+	return flake.SID(sid), nil
+}
+
+// mend does something to a key of the node's sid.
+func mend(s *Strike, what string, key func(flake.SID) string, do func(key string) error) error {
+	sid, err := sidOf(s)
+	if err != nil {
+		return err
+	}
+	s.base = uint64(sid)
+	if err := do(key(sid)); err != nil {
+		return err
+	}
+	s.Seen = fmt.Sprintf("etcd confirmed: %s of sid %d", what, sid)
+	return nil
+}
+
+func revoke(ctx context.Context, s *Strike) error {
+	return mend(s, "lease revoked", s.Op.Holder, func(key string) error { return s.Op.RevokeLeaseOf(ctx, key) })
+}
+
+func deleteHolder(ctx context.Context, s *Strike) error {
+	return mend(s, "holder deleted", s.Op.Holder, func(key string) error { return s.Op.Delete(ctx, key) })
+}
+
+func corruptWindow(ctx context.Context, s *Strike) error {
+	return mend(s, "window overwritten", s.Op.Window, func(key string) error { return s.Op.Corrupt(ctx, key) })
+}
+
+func deleteWindow(ctx context.Context, s *Strike) error {
+	return mend(s, "window deleted", s.Op.Window, func(key string) error { return s.Op.Delete(ctx, key) })
+}
+
+func alarms(sample *rig.Sample, kind string) float64 {
+	if sample == nil {
+		return 0
+	}
+	return sample.Metrics[`allocator_alarms_total{kind="`+kind+`"}`]
+}
+
+// alarmRaised waits until the node has raised an alarm.
+func alarmRaised(kind string) func(context.Context, *Strike) (string, error) {
+	return func(ctx context.Context, s *Strike) (string, error) {
+		now := s.Node.Look(ctx)
+		if !now.Up || alarms(now, kind) <= alarms(s.Before, kind) {
+			return "", errNotYet
+		}
+		return s.Seen + "; the node raised " + kind, nil
+	}
+}
+
+// alarmEverywhere waits until every node has the alarm.
+func alarmEverywhere(kind string) func(context.Context, *Strike) (string, error) {
+	return func(ctx context.Context, s *Strike) (string, error) {
+		for _, n := range s.Nodes {
+			if now := n.Look(ctx); !now.Up || now.Value(kind) != 1 {
+				return "", fmt.Errorf("%w: %s has not noticed", errNotYet, n.Name)
+			}
+		}
+		return s.Seen + "; every node latched " + kind, nil
+	}
+}
+
+func restoreEtcd(ctx context.Context, s *Strike) error {
+	if err := s.Restore(ctx, s.Copy, s.Amount == 1); err != nil {
+		return err
+	}
+	s.Seen = fmt.Sprintf("etcd runs from a copy of revision %d", s.Copy.Revision)
+	return nil
+}
+
+// recovered does what the runbook says for a history that went back.
+func recovered(ctx context.Context, s *Strike) error {
+	var grpc []string
+	for _, n := range s.Nodes {
+		grpc = append(grpc, n.GRPC)
+	}
+	if err := rig.Until(ctx, 15*time.Second, "etcd answers", func(ctx context.Context) error {
+		_, err := s.Op.Revision(ctx)
+		return err
+	}); err != nil {
+		return err
+	}
+	do := func() (string, error) {
+		_, err := s.Allocate(ctx, s.admin("recover", "--yes", "--addr", strings.Join(grpc, ","))...)
+		return "a new era has begun", err
+	}
+	if s.Fault.Scope == Whole { // everybody is a target, and refuses already
+		_, err := do()
+		return err
+	}
+	return s.Also("recover", history.ClassData, s.Names(), Expect{May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(s.Timing)}, do)
+}
+
+func (s *Strike) admin(args ...string) []string {
+	return append(append([]string{"admin"}, args...), "--root", rig.Root, "--space", rig.Space, "--etcd.endpoints", s.Endpoints(), "--lease.window", s.Timing.Window.String(),
+		"--lease.extend-every", s.Timing.ExtendEvery.String(), "--lease.call-timeout", s.Timing.CallTimeout.String())
+}
+
+func releaseSID(ctx context.Context, s *Strike) error {
+	if s.Seen == "" {
+		return nil // nothing was damaged
+	}
+	out, err := s.Allocate(ctx, s.admin("release-sid", strconv.FormatUint(s.base, 10), "--yes")...)
+	if err != nil {
+		return errors.Join(err, errors.New(out))
+	}
+	s.Seen = ""
+	return nil
+}
+
+// CopyPath is where the copy of etcd lies that a restore goes back to.
+func CopyPath(dir string) string { return filepath.Join(dir, "etcd", "copy.db") }

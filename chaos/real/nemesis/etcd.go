@@ -1,0 +1,220 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/real/rig"
+)
+
+// inHand is how much of its window a node has at least when etcd goes away.
+func inHand(t rig.Timing) time.Duration { return t.Window - t.ExtendEvery }
+
+// election is how long etcd may take on a busy machine to have a leader again.
+const election = 2 * time.Second
+
+func etcdFaults() []Fault {
+	return []Fault{
+		{
+			Name: "etcd-member-kill", Class: Etcd, Scope: Member,
+			About:  "kill -9 an etcd member that does not lead",
+			Hold:   between(time.Second, 3*time.Second),
+			Begin:  killMembers,
+			Fired:  membersKilled,
+			End:    startMembers,
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "etcd-leader-kill", Class: Etcd, Scope: Leader, Smoke: true,
+			About:  "kill -9 etcd's leader",
+			Hold:   between(1500*time.Millisecond, 2*time.Second),
+			Begin:  killMembers,
+			Fired:  membersKilled,
+			End:    startMembers,
+			Expect: unharmed(1500 * time.Millisecond),
+		},
+		{
+			Name: "etcd-leader-pause", Class: Etcd, Scope: Leader,
+			About:  "SIGSTOP etcd's leader",
+			Hold:   between(2*time.Second, 3*time.Second),
+			Begin:  pauseMembers,
+			Fired:  membersStopped,
+			End:    resumeMembers,
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "etcd-quorum-short", Class: Etcd, Scope: Quorum,
+			About: "kill -9 two of three etcd members, for less than the windows last",
+			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
+				d := inHand(t) - election
+				return d / 2, max(d*3/4, d/2)
+			},
+			Begin:  killMembers,
+			Fired:  membersKilled,
+			End:    startMembers,
+			Expect: unharmed(4 * time.Second),
+		},
+		{
+			Name: "etcd-quorum-long", Class: Etcd, Scope: Quorum, Smoke: true,
+			About: "kill -9 two of three etcd members, until every window is used up",
+			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
+				return t.Window + 2*time.Second, t.Window + 3*time.Second
+			},
+			Begin: killMembers,
+			Fired: membersKilled,
+			End:   startMembers,
+			Expect: func(t rig.Timing) Expect {
+				return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 4 * time.Second,
+					Word: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; back soon after etcd"}
+			},
+		},
+		{
+			Name: "etcd-disk-error", Class: Etcd, Scope: Leader, Needs: ClockHook,
+			About:  "every fsync of etcd's leader fails with EIO: it has to die, and is started again on a sound disk",
+			Hold:   between(2*time.Second, 3*time.Second),
+			Begin:  breakDisk,
+			Fired:  diedOfDisk,
+			End:    mendDisk,
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "etcd-slow-fsync", Class: Etcd, Scope: Whole, Needs: ClockHook,
+			About:  "every fsync of every etcd member takes longer",
+			Hold:   between(4*time.Second, 6*time.Second),
+			Amount: func(r *rand.Rand) int64 { return int64(100+r.IntN(300)) * int64(time.Millisecond) }, Unit: "ns",
+			Begin:  slowSync,
+			Fired:  syncsSlowed,
+			End:    quickSync,
+			Expect: unharmed(3 * time.Second),
+		},
+	}
+}
+
+func each(s *Strike, do func(*rig.Process) error) error {
+	var errs []error
+	for _, i := range s.Hit {
+		errs = append(errs, do(s.Etcds[i]))
+	}
+	return errors.Join(errs...)
+}
+
+func killMembers(_ context.Context, s *Strike) error { return each(s, (*rig.Process).Kill) }
+
+func membersKilled(_ context.Context, s *Strike) (string, error) {
+	var seen []string
+	for _, i := range s.Hit {
+		exit := s.Etcds[i].Exit()
+		if !strings.Contains(exit, "killed") {
+			return "", errNotYet
+		}
+		seen = append(seen, s.Etcds[i].Name+" ended: "+exit)
+	}
+	return strings.Join(seen, ", "), nil
+}
+
+func startMembers(_ context.Context, s *Strike) error {
+	var errs []error
+	for _, i := range s.Hit {
+		if !s.Etcds[i].Running() {
+			errs = append(errs, s.StartMember(i))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func pauseMembers(_ context.Context, s *Strike) error { return each(s, (*rig.Process).Pause) }
+
+func resumeMembers(_ context.Context, s *Strike) error { return each(s, (*rig.Process).Resume) }
+
+// membersStopped waits for the others to have a leader of their own.
+func membersStopped(ctx context.Context, s *Strike) (string, error) {
+	for _, i := range s.Hit {
+		if s.Etcds[i].State() != "T" {
+			return "", errNotYet
+		}
+	}
+	leader := s.Op.Leader(ctx)
+	if leader < 0 || leader == s.Hit[0] {
+		return "", errNotYet
+	}
+	return fmt.Sprintf("%s is stopped, and %s leads", s.Etcds[s.Hit[0]].Name, s.Etcds[leader].Name), nil
+}
+
+func slowSync(_ context.Context, s *Strike) error {
+	s.base = slowed(s)
+	var errs []error
+	for _, p := range s.Etcds {
+		if h := p.Hook(); h != nil {
+			errs = append(errs, h.SlowSync(s.amount()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func slowed(s *Strike) (n uint64) {
+	for _, p := range s.Etcds {
+		if h := p.Hook(); h != nil {
+			n += h.Counts().Slowed
+		}
+	}
+	return n
+}
+
+func syncsSlowed(_ context.Context, s *Strike) (string, error) {
+	n := slowed(s)
+	if n <= s.base {
+		return "", errNotYet
+	}
+	return fmt.Sprintf("%d syncs took %v longer", n-s.base, s.amount()), nil
+}
+
+func breakDisk(_ context.Context, s *Strike) error {
+	return each(s, func(p *rig.Process) error {
+		h := p.Hook()
+		if h == nil {
+			return errNoHook
+		}
+		return h.FailSync(syscall.EIO)
+	})
+}
+
+// diedOfDisk waits until the members have ended, and said that it was for this.
+func diedOfDisk(_ context.Context, s *Strike) (string, error) {
+	var seen []string
+	for _, i := range s.Hit {
+		p := s.Etcds[i]
+		if p.Running() {
+			return "", errNotYet
+		}
+		if !strings.Contains(p.Output(p.Run()), syscall.EIO.Error()) {
+			return "", fmt.Errorf("%s ended with %s, and does not say that it had %q", p.Name, p.Exit(), syscall.EIO)
+		}
+		seen = append(seen, fmt.Sprintf("%s ended with %s: %v", p.Name, p.Exit(), syscall.EIO))
+	}
+	return strings.Join(seen, ", "), nil
+}
+
+func mendDisk(ctx context.Context, s *Strike) error {
+	err := each(s, func(p *rig.Process) error {
+		if h := p.Hook(); h != nil {
+			return h.FailSync(0)
+		}
+		return nil
+	})
+	return errors.Join(err, startMembers(ctx, s))
+}
+
+func quickSync(_ context.Context, s *Strike) error {
+	var errs []error
+	for _, p := range s.Etcds {
+		if h := p.Hook(); h != nil {
+			errs = append(errs, h.SlowSync(0))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,250 @@
+package nemesis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/real/rig"
+)
+
+// Schedule is what a run does and when. It can be written down and played again.
+type Schedule struct {
+	Seed    uint64   `json:"seed"`
+	Nodes   int      `json:"nodes"`
+	ForMs   int64    `json:"for_ms"`
+	Actions []Action `json:"actions"`
+	// LeftOut are faults that the time did not suffice for.
+	LeftOut []string `json:"left_out,omitempty"`
+}
+
+// PlanConfig says what to plan.
+type PlanConfig struct {
+	Seed   uint64
+	For    time.Duration
+	Faults []Fault // in no particular order
+	Nodes  []string
+	Timing rig.Timing
+	Repeat bool // go round again for as long as there is time
+}
+
+// Parts of a schedule.
+const (
+	opening      = 4 * time.Second         // calm before the first fault
+	closing      = 3 * time.Second         // calm after the last one, in which everybody serves
+	pauseAtLeast = 1500 * time.Millisecond // of calm between groups
+	shareOfCalm  = 0.25                    // of the whole run
+	atOnce       = 2                       // nodes that are hit at a time
+	longest      = 32 * time.Second        // of a group, or there would be no calm for long
+)
+
+// group is faults that go on side by side.
+type group struct {
+	number  int64
+	lanes   int      // of single nodes; 0: a fault that is alone
+	actions []Action // times count from the group's start
+	lasts   time.Duration
+}
+
+// Plan draws a schedule. The same config gives the same schedule.
+//
+// Faults of single nodes go on side by side, on different nodes and never on as
+// many as a majority could lack; all others are alone. At least a quarter of the
+// time is calm. What there is no time for is left out: the longest first, and
+// faults of single nodes last.
+func Plan(c PlanConfig) Schedule {
+	random := rand.New(rand.NewPCG(c.Seed, 0x5eed))
+	out := Schedule{Seed: c.Seed, Nodes: len(c.Nodes), ForMs: c.For.Milliseconds()}
+	room := c.For - opening - closing                        // for faults and what lies between them
+	may := time.Duration(float64(c.For) * (1 - shareOfCalm)) // for faults
+	var groups []group
+	for {
+		more := fitting(draw(random, c), room, may)
+		for _, g := range more {
+			room -= g.lasts + pauseAtLeast
+			may -= g.lasts
+		}
+		groups = append(groups, more...)
+		if len(more) == 0 || !c.Repeat {
+			break
+		}
+	}
+	planned := map[string]bool{}
+	at, pause := opening, pauseAtLeast
+	if len(groups) > 0 {
+		pause += max(room, 0) / time.Duration(len(groups))
+	}
+	for _, g := range groups {
+		for _, a := range g.actions {
+			a.ID, a.AtMs = int64(len(out.Actions)+1), a.AtMs+at.Milliseconds()
+			planned[a.Fault] = true
+			out.Actions = append(out.Actions, a)
+		}
+		at += g.lasts + pause
+	}
+	for _, f := range c.Faults {
+		if !planned[f.Name] {
+			out.LeftOut = append(out.LeftOut, f.Name)
+		}
+	}
+	slices.SortStableFunc(out.Actions, func(a, b Action) int { return int(a.AtMs - b.AtMs) })
+	return out
+}
+
+// fitting returns the groups that there is room for, in the order given.
+func fitting(groups []group, room, may time.Duration) (out []group) {
+	order := slices.Clone(groups)
+	slices.SortStableFunc(order, func(a, b group) int {
+		if a.lanes != b.lanes {
+			return b.lanes - a.lanes
+		}
+		return int(a.lasts - b.lasts)
+	})
+	chosen := map[int64]bool{}
+	for _, g := range order {
+		if g.lasts > may || g.lasts+pauseAtLeast > room {
+			continue
+		}
+		room -= g.lasts + pauseAtLeast
+		may -= g.lasts
+		chosen[g.number] = true
+	}
+	for _, g := range groups {
+		if chosen[g.number] {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// draw puts every fault into a group, once.
+func draw(random *rand.Rand, c PlanConfig) (out []group) {
+	var single, aside []Action
+	for _, i := range random.Perm(len(c.Faults)) {
+		f := &c.Faults[i]
+		a := action(random, f, c.Timing)
+		switch {
+		case f.Scope == OneNode && !f.Alone:
+			single = append(single, a)
+		case f.Scope == Aside:
+			aside = append(aside, a)
+		default:
+			if f.Scope == OneNode {
+				a.Targets = []string{c.Nodes[random.IntN(len(c.Nodes))]}
+			}
+			out = append(out, group{actions: []Action{a}, lasts: lasting(f, a, c.Timing)})
+		}
+	}
+	out = append(out, sideBySide(random, c, single, aside)...)
+	random.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	for i := range out {
+		out[i].number = int64(i)
+	}
+	return out
+}
+
+func action(random *rand.Rand, f *Fault, t rig.Timing) Action {
+	least, most := f.Hold(t)
+	a := Action{Fault: f.Name, ForMs: least.Milliseconds()}
+	if most > least {
+		a.ForMs += random.Int64N((most - least).Milliseconds())
+	}
+	if f.Amount != nil {
+		a.Amount, a.Unit = f.Amount(random), f.Unit
+	}
+	return a
+}
+
+func lasting(f *Fault, a Action, t rig.Timing) time.Duration {
+	return time.Duration(a.ForMs)*time.Millisecond + f.Expect(t).Settle
+}
+
+// sideBySide fills lanes with faults of single nodes, the longest first. A lane
+// has nodes of its own, so that no node is hit twice at a time; one more lane is
+// for what hits nobody.
+func sideBySide(random *rand.Rand, c PlanConfig, actions, aside []Action) (out []group) {
+	lanes := min(atOnce, max(1, (len(c.Nodes)-1)/2))
+	order := random.Perm(len(c.Nodes))
+	length := func(a Action) time.Duration { return lasting(Find(c.Faults, a.Fault), a, c.Timing) }
+	slices.SortStableFunc(actions, func(a, b Action) int { return int(length(b) - length(a)) })
+	for len(actions)+len(aside) > 0 {
+		g := group{lanes: lanes}
+		used, turn := make([]time.Duration, lanes+1), make([]int, lanes)
+		put := func(lane int, a Action) {
+			a.AtMs = used[lane].Milliseconds()
+			used[lane] += length(a) + 200*time.Millisecond
+			g.actions = append(g.actions, a)
+			g.lasts = max(g.lasts, used[lane])
+		}
+		var later []Action
+		for _, a := range actions {
+			lane := 0
+			for l := range lanes {
+				if used[l] < used[lane] {
+					lane = l
+				}
+			}
+			if used[lane] > 0 && used[lane]+length(a) > max(longest, g.lasts) {
+				later = append(later, a)
+				continue
+			}
+			mine := order[lane*len(order)/lanes : (lane+1)*len(order)/lanes]
+			a.Targets = []string{c.Nodes[mine[turn[lane]%len(mine)]]}
+			turn[lane]++
+			put(lane, a)
+		}
+		for len(aside) > 0 && (used[lanes] == 0 || used[lanes]+length(aside[0]) <= g.lasts) {
+			put(lanes, aside[0])
+			aside = aside[1:]
+		}
+		out = append(out, g)
+		actions = later
+	}
+	return out
+}
+
+// Busy returns the share of the run in which some fault's effects may last.
+func (s Schedule) Busy(table []Fault, t rig.Timing) float64 {
+	type edge struct {
+		at   int64
+		step int
+	}
+	var edges []edge
+	for _, a := range s.Actions {
+		f := Find(table, a.Fault)
+		if f == nil {
+			continue
+		}
+		edges = append(edges, edge{a.AtMs, 1}, edge{a.AtMs + lasting(f, a, t).Milliseconds(), -1})
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return int(a.at - b.at) })
+	var busy int64
+	open := 0
+	for i, e := range edges {
+		if open > 0 {
+			busy += e.at - edges[i-1].at
+		}
+		open += e.step
+	}
+	return float64(busy) / float64(max(s.ForMs, 1))
+}
+
+// Check returns an error if the schedule names faults or nodes that are not
+// there.
+func (s Schedule) Check(table []Fault, nodes []string) error {
+	for _, a := range s.Actions {
+		if Find(table, a.Fault) == nil {
+			return fmt.Errorf("schedule: action %d: there is no fault %q", a.ID, a.Fault)
+		}
+		for _, t := range a.Targets {
+			if !slices.Contains(nodes, t) {
+				return fmt.Errorf("schedule: action %d: there is no node %q", a.ID, t)
+			}
+		}
+		if a.AtMs < 0 || a.ForMs < 0 {
+			return fmt.Errorf("schedule: action %d: negative time", a.ID)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package nemesis
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/real/rig"
+)
+
+var table = Table()
+
+func names(n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf("n%d", i+1))
+	}
+	return out
+}
+
+func smoke() (out []Fault) {
+	for _, f := range table {
+		if f.Smoke {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// span is when an action's effects may last.
+func span(a Action, t rig.Timing) (from, to int64) {
+	f := Find(table, a.Fault)
+	return a.AtMs, a.AtMs + lasting(f, a, t).Milliseconds()
+}
+
+// Whatever the seed: a quarter is calm, all is over before the end, no node is hit
+// twice at a time, no more than two are, and what hits all is alone.
+func TestPlan(t *testing.T) {
+	for seed := range uint64(20) {
+		for _, c := range []PlanConfig{
+			{For: time.Minute, Faults: smoke(), Timing: rig.Brisk},
+			{For: 105 * time.Second, Faults: smoke(), Timing: rig.Brisk},
+			{For: 10 * time.Minute, Faults: table, Timing: rig.Brisk, Repeat: true},
+			{For: 20 * time.Minute, Faults: table, Timing: rig.Default, Repeat: true},
+		} {
+			c.Seed, c.Nodes = seed, names(3+int(seed%5))
+			s := Plan(c)
+			if !reflect.DeepEqual(s, Plan(c)) {
+				t.Fatalf("seed %d: two plans differ", seed)
+			}
+			if err := s.Check(table, c.Nodes); err != nil {
+				t.Fatal(err)
+			}
+			if busy := s.Busy(table, c.Timing); busy > 1-shareOfCalm+.001 {
+				t.Errorf("seed %d, %v: faults for %.0f %% of the time", seed, c.For, 100*busy)
+			}
+			var ids []int64
+			for i, a := range s.Actions {
+				ids = append(ids, a.ID)
+				from, to := span(a, c.Timing)
+				if to > s.ForMs-closing.Milliseconds() || from < opening.Milliseconds() {
+					t.Errorf("seed %d: %+v ends at %d of %d", seed, a, to, s.ForMs)
+				}
+				single := 0
+				for j, b := range s.Actions {
+					bFrom, bTo := span(b, c.Timing)
+					if i == j || bTo <= from || to <= bFrom {
+						continue
+					}
+					scopes := []Scope{Find(table, a.Fault).Scope, Find(table, b.Fault).Scope}
+					if Find(table, a.Fault).Alone || Find(table, b.Fault).Alone {
+						t.Errorf("seed %d: %s and %s at a time", seed, a.Fault, b.Fault)
+					}
+					for _, scope := range scopes {
+						if scope != OneNode && scope != Aside {
+							t.Errorf("seed %d: %s and %s at a time", seed, a.Fault, b.Fault)
+						}
+					}
+					if slices.Equal(a.Targets, b.Targets) && scopes[0] == OneNode {
+						t.Errorf("seed %d: %s and %s both hit %v", seed, a.Fault, b.Fault, a.Targets)
+					}
+					if bFrom <= from && scopes[1] == OneNode {
+						single++
+					}
+				}
+				if single > atOnce-1 && Find(table, a.Fault).Scope == OneNode {
+					t.Errorf("seed %d: more than %d nodes are hit at %d ms", seed, atOnce, from)
+				}
+			}
+			slices.Sort(ids)
+			if len(slices.Compact(slices.Clone(ids))) != len(ids) {
+				t.Errorf("seed %d: IDs %v", seed, ids)
+			}
+		}
+	}
+}
+
+// A minute has room for a fault of every class, and 105 s for all that CI runs.
+func TestPlanHasEveryClass(t *testing.T) {
+	for seed := range uint64(200) {
+		classes := map[Class]bool{}
+		for _, a := range Plan(PlanConfig{Seed: seed, For: time.Minute, Faults: smoke(), Nodes: names(5), Timing: rig.Brisk}).Actions {
+			classes[Find(table, a.Fault).Class] = true
+		}
+		for _, c := range Classes {
+			if !classes[c] {
+				t.Errorf("seed %d: a minute has no fault of class %s", seed, c)
+			}
+		}
+		if s := Plan(PlanConfig{Seed: seed, For: 105 * time.Second, Faults: smoke(), Nodes: names(5), Timing: rig.Brisk}); len(s.LeftOut) > 0 {
+			t.Errorf("seed %d: 105 s have no room for %v", seed, s.LeftOut)
+		}
+	}
+}
+
+// What the table says of each fault is complete, and what has to be refused may be.
+func TestTable(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range table {
+		if seen[f.Name] {
+			t.Errorf("%s is there twice", f.Name)
+		}
+		seen[f.Name] = true
+		if f.About == "" || !slices.Contains(Classes, f.Class) || f.Hold == nil || f.Begin == nil || f.Fired == nil || f.End == nil || f.Expect == nil {
+			t.Errorf("%s is incomplete", f.Name)
+			continue
+		}
+		for _, timing := range []rig.Timing{rig.Brisk, rig.Default} {
+			e := f.Expect(timing)
+			least, most := f.Hold(timing)
+			switch {
+			case e.Word == "" || e.Settle <= 0 || least <= 0 || most < least:
+				t.Errorf("%s: expects %+v within %v to %v", f.Name, e, least, most)
+			case e.Must != "" && !slices.Contains(e.May, e.Must):
+				t.Errorf("%s must and may not refuse with %s", f.Name, e.Must)
+			case e.Must != "" && least < e.Within+500*time.Millisecond:
+				t.Errorf("%s ends %v after its deadline: nothing is seen of it", f.Name, least-e.Within)
+			}
+		}
+		if (f.Amount == nil) != (f.Unit == "") {
+			t.Errorf("%s: an amount has a unit", f.Name)
+		}
+	}
+}

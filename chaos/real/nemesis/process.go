@@ -1,0 +1,149 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/real/rig"
+)
+
+// restartSettle is how long a node that was started may take until it issues on
+// a busy machine. On a quiet one it is well under a second.
+const restartSettle = 3500 * time.Millisecond
+
+func processFaults() []Fault {
+	gone := []string{connection, timeout, starting, noSID}
+	return []Fault{
+		{
+			Name: "kill", Class: Processes, Scope: OneNode, Smoke: true,
+			About:  "kill -9 a node, start it again at once",
+			Hold:   between(100*time.Millisecond, 600*time.Millisecond),
+			Begin:  kill,
+			Fired:  killed,
+			End:    restart,
+			Expect: backWith(gone, restartSettle, "others serve; it is back at once with another sid"),
+		},
+		{
+			Name: "kill-ttl", Class: Processes, Scope: OneNode,
+			About:  "kill -9 a node, start it again after its lease ran out",
+			Hold:   func(t rig.Timing) (time.Duration, time.Duration) { return t.TTL + time.Second, t.TTL + 2*time.Second },
+			Begin:  kill,
+			Fired:  killed,
+			End:    restart,
+			Expect: backWith(gone, restartSettle, "others serve; it is back at once"),
+		},
+		{
+			Name: "stop-brief", Class: Processes, Scope: OneNode,
+			About:  "SIGSTOP a node for less than a second",
+			Hold:   between(300*time.Millisecond, 900*time.Millisecond),
+			Begin:  pause,
+			Fired:  stopped,
+			End:    resume,
+			Expect: unharmed(2 * time.Second),
+		},
+		{
+			Name: "stop-ttl", Class: Processes, Scope: OneNode, Smoke: true,
+			About: "SIGSTOP a node until its lease ran out",
+			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
+				return t.TTL + time.Second, t.TTL + 1500*time.Millisecond
+			},
+			Begin:  pause,
+			Fired:  stopped,
+			End:    resume,
+			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "late IDs lie inside its own window; then a new tenure"),
+		},
+		{
+			Name: "stop-window", Class: Processes, Scope: OneNode,
+			About: "SIGSTOP a node until its window has passed",
+			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
+				return t.Window + time.Second, t.Window + 3*time.Second
+			},
+			Begin:  pause,
+			Fired:  stopped,
+			End:    resume,
+			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "nothing under the old window; then a new tenure"),
+		},
+		{
+			Name: "rolling-restart", Class: Processes, Scope: Whole,
+			About: "SIGTERM and start every node, one after the other",
+			Hold:  between(time.Second, time.Second),
+			Begin: rollingRestart,
+			Fired: func(_ context.Context, s *Strike) (string, error) { return s.Seen, seenOr(s.Seen) },
+			End:   restartAll,
+			Expect: backWith([]string{connection, timeout, draining, starting, noSID}, restartSettle,
+				"clients that fail over are always served; every sid is given back"),
+		},
+	}
+}
+
+// backWith expects that nobody but the target notices, and that it is back soon.
+func backWith(may []string, settle time.Duration, word string) func(rig.Timing) Expect {
+	return func(rig.Timing) Expect { return Expect{May: may, Settle: settle, Word: word} }
+}
+
+func seenOr(seen string) error {
+	if seen == "" {
+		return errNotYet
+	}
+	return nil
+}
+
+func kill(_ context.Context, s *Strike) error { return s.Node.Kill() }
+
+func killed(_ context.Context, s *Strike) (string, error) {
+	exit := s.Node.Exit()
+	if !strings.Contains(exit, "killed") {
+		return "", errNotYet
+	}
+	return fmt.Sprintf("%s ended: %s", s.Node.RunName(), exit), nil
+}
+
+func restart(_ context.Context, s *Strike) error {
+	if err := s.Node.Start(); err != nil && !errors.Is(err, rig.ErrRunning) {
+		return err
+	}
+	return nil
+}
+
+func pause(_ context.Context, s *Strike) error { return s.Node.Pause() }
+
+func stopped(_ context.Context, s *Strike) (string, error) {
+	if state := s.Node.State(); state != "T" {
+		return "", fmt.Errorf("%w: process state %q", errNotYet, state)
+	}
+	return "the kernel says that the process is stopped", nil
+}
+
+func resume(_ context.Context, s *Strike) error { return s.Node.Resume() }
+
+func rollingRestart(ctx context.Context, s *Strike) error {
+	for _, n := range s.Nodes {
+		if err := n.Terminate(20 * time.Second); err != nil {
+			return err
+		}
+		if exit := n.Exit(); exit != "exit status 0" {
+			return fmt.Errorf("%s ended with %s", n.Name, exit)
+		}
+		if err := n.Start(); err != nil {
+			return err
+		}
+		if err := rig.Until(ctx, 20*time.Second, n.Name+" is back", n.Ready); err != nil {
+			return err
+		}
+	}
+	s.Seen = fmt.Sprintf("%d nodes ended with exit status 0 and are back", len(s.Nodes))
+	return nil
+}
+
+func restartAll(_ context.Context, s *Strike) error {
+	var errs []error
+	for _, n := range s.Nodes {
+		if !n.Running() {
+			errs = append(errs, n.Start())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,202 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/flakelease/allocator/chaos/real/clockhook"
+	"github.com/flakelease/allocator/chaos/real/load"
+	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// takenFaults show why a lease alone protects nothing: a holder stands, its sid
+// goes to somebody else who issues from it, and the holder goes on as if nothing had
+// been. While sids are free nobody takes one that was held, so the pool is filled
+// first.
+func takenFaults() []Fault {
+	hold := func(t rig.Timing) (time.Duration, time.Duration) {
+		d := max(t.TTL+2*time.Second, t.Window) + 2500*time.Millisecond
+		return d, d + 500*time.Millisecond
+	}
+	gone := []string{connection, timeout, noSID, exhausted, starting}
+	return []Fault{
+		{
+			Name: "stop-sid-taken", Class: Processes, Scope: OneNode, Alone: true,
+			About:  "the pool is full: SIGSTOP a node until another process has its sid and issues from it, then let both go on",
+			Hold:   hold,
+			Begin:  takeSID(func(_ context.Context, s *Strike) (func() error, error) { return s.Node.Resume, s.Node.Pause() }),
+			Fired:  sidTaken,
+			End:    bothGoOn,
+			Expect: backWith(gone, 5*time.Second, "nothing above its old ceiling: NO_SID until a sid is free; the other serves from the sid"),
+		},
+		{
+			Name: "sleep-sid-taken", Class: Clocks, Scope: OneNode, Alone: true, Needs: ClockHook,
+			About:  "the same, but the machine sleeps: its monotonic clock knows nothing of the time in which its lease ran out",
+			Hold:   hold,
+			Begin:  takeSID(sleep),
+			Fired:  sidTaken,
+			End:    bothGoOn,
+			Expect: backWith(append(gone, clockReasons...), backAfterSkew, "nothing above its old ceiling, whatever it believes of its lease; NO_SID until a sid is free"),
+		},
+	}
+}
+
+// sleep lets the node's machine sleep until it is woken.
+func sleep(ctx context.Context, s *Strike) (wake func() error, err error) {
+	h, err := hookOf(s)
+	if err != nil {
+		return nil, err
+	}
+	asleep, end := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() {
+		_, err := h.Suspend(asleep, time.Hour, clockhook.Asleep)
+		done <- err
+	}()
+	return func() error {
+		end()
+		return <-done
+	}, nil
+}
+
+// takeSID lets the node stand, as stand does it, until the extra node has its sid
+// and clients are answered from it.
+func takeSID(stand func(context.Context, *Strike) (wake func() error, err error)) func(context.Context, *Strike) error {
+	return func(ctx context.Context, s *Strike) error {
+		sid, err := sidOf(s)
+		if err != nil {
+			return err
+		}
+		taken, free, err := s.Op.Occupy(ctx, poolSize, lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
+		s.taken, s.base = taken, uint64(sid)
+		s.Undo = func() error {
+			if free == nil {
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			return free(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		extra := s.Spare()
+		if err := extra.Start(); err != nil {
+			return err
+		}
+		if err := rig.Until(ctx, 10*time.Second, extra.Name+" stands by", func(ctx context.Context) error { return standsBy(ctx, s) }); err != nil {
+			return err
+		}
+		if s.wake, err = stand(ctx, s); err != nil {
+			return err
+		}
+		within := s.Timing.TTL + s.Timing.Window + 10*time.Second
+		if err := rig.Until(ctx, within, fmt.Sprintf("%s has sid %d", extra.Name, sid), func(ctx context.Context) error { return hasSID(ctx, extra, sid) }); err != nil {
+			return err
+		}
+		s.quiet = s.ask(extra)
+		s.Seen = fmt.Sprintf("%s stands, and %s issues from sid %d, which it held", s.Node.RunName(), extra.RunName(), sid)
+		return nil
+	}
+}
+
+// hasSID returns nil if the node is ready with that sid.
+func hasSID(ctx context.Context, n *rig.Node, sid flake.SID) error {
+	if err := n.Ready(ctx); err != nil {
+		return err
+	}
+	if got := n.Look(ctx).Value("sid"); got != float64(sid) {
+		return fmt.Errorf("%s has sid %.0f", n.Name, got)
+	}
+	return nil
+}
+
+// ask lets clients ask the node until they are told to end. That returns what they
+// found broken. They ask often: most milliseconds are used, and much of each, so that
+// another process that issues from the same sid can hardly miss them.
+func (s *Strike) ask(n *rig.Node) (end func() error) {
+	ctx, stop := context.WithCancel(context.Background())
+	var mu sync.Mutex // guards broken
+	var broken []error
+	l := &load.Load{History: s.History, Format: flake.Default, Dial: s.Dial, Broken: func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		broken = append(broken, err)
+	}}
+	only := []*load.Node{{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer}}
+	var all sync.WaitGroup
+	for i, c := range []load.Client{
+		{Via: load.Unary, Counts: []int{1}, Nodes: only, Every: 2 * time.Millisecond},
+		{Via: load.Stream, Counts: []int{10_000}, Nodes: only, Every: 2 * time.Millisecond},
+		{Via: load.HTTP, Counts: []int{1, 1000}, Nodes: only, Every: 40 * time.Millisecond},
+	} {
+		all.Go(func() { l.Run(ctx, firstAside+int(s.ID)*10+i, c) })
+	}
+	return func() error {
+		stop()
+		all.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		return errors.Join(broken...)
+	}
+}
+
+// firstAside is the number of the first client that a fault brings with it.
+const firstAside = 100_000
+
+// sidTaken looks again, before it says so: the holder stands, the other has its sid.
+func sidTaken(ctx context.Context, s *Strike) (string, error) {
+	if state := s.Node.State(); state != "T" {
+		return "", fmt.Errorf("%w: process state %q", errNotYet, state)
+	}
+	if err := hasSID(ctx, s.Spare(), flake.SID(s.base)); err != nil {
+		return "", fmt.Errorf("%w: %w", errNotYet, err)
+	}
+	return s.Seen, seenOr(s.Seen)
+}
+
+// together is how long both go on side by side at least: several renewals.
+const together = 2 * time.Second
+
+// bothGoOn wakes the holder while the other issues from its sid, waits until it
+// knows that it has none, and then lets it have one again.
+func bothGoOn(ctx context.Context, s *Strike) error {
+	var errs []error
+	n, extra := s.Node, s.Spare()
+	if s.wake != nil {
+		errs = append(errs, s.wake())
+		s.wake = nil
+	}
+	if s.quiet != nil { // the other has the sid
+		select {
+		case <-ctx.Done():
+		case <-time.After(together):
+		}
+		errs = append(errs, rig.Until(ctx, 10*time.Second, n.Name+" lets go of its sid", func(ctx context.Context) error {
+			switch now := n.Look(ctx); {
+			case !now.Up:
+				return fmt.Errorf("%s does not answer", n.Name)
+			case now.Value("sid") == float64(s.base):
+				return fmt.Errorf("%s says that it has sid %d, which %s has", n.Name, s.base, extra.Name)
+			}
+			return nil
+		}))
+		errs = append(errs, s.quiet())
+		s.quiet = nil
+	}
+	from := time.Now()
+	errs = append(errs, extra.Terminate(10*time.Second), s.undo())
+	if err := rig.Until(ctx, 30*time.Second, n.Name+" has a sid again", n.Ready); err != nil {
+		errs = append(errs, err)
+	} else {
+		s.Healed = fmt.Sprintf("%s woke and let go of it, and was ready %d ms after the other was told to end", n.Name, time.Since(from).Milliseconds())
+	}
+	return errors.Join(errs...)
+}

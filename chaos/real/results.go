@@ -1,0 +1,364 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/history/spool"
+	"github.com/flakelease/allocator/chaos/real/linear"
+	"github.com/flakelease/allocator/chaos/real/nemesis"
+	"github.com/flakelease/allocator/chaos/real/report"
+	"github.com/flakelease/allocator/chaos/real/rig"
+)
+
+// Results is what results.json says of a run.
+type Results struct {
+	Verdict history.Verdict  `json:"verdict"`
+	Why     []string         `json:"why,omitempty"` // what keeps it from a pass
+	Profile string           `json:"profile"`
+	Command string           `json:"command"`
+	Level   string           `json:"level"` // what the machine let the harness do
+	Seed    uint64           `json:"seed"`
+	Began   time.Time        `json:"began"`
+	TookMs  int64            `json:"took_ms"`
+	Replay  string           `json:"replay"` // command that plays the schedule again
+	Setup   *history.Setup   `json:"setup"`
+	IDs     int64            `json:"ids"`
+	Faults  []FaultResult    `json:"faults"`
+	Checks  []history.Result `json:"checks"`
+	Broken  []string         `json:"broken,omitempty"` // contracts that clients found broken
+	Cut     bool             `json:"cut,omitempty"`    // ended by a signal
+	// Stalls say when the harness itself did not run: what was late then says
+	// nothing of the cluster, and only what must hold at any time can fail.
+	Stalls []string `json:"stalls,omitempty"`
+	// Late are shorter times of this kind. A violation near one is one of the
+	// machine as likely as of the cluster, unless it is of what must hold at any time.
+	Late []Late `json:"late,omitempty"`
+}
+
+// FaultResult is the verdict on one kind of fault.
+type FaultResult struct {
+	Fault    string            `json:"fault"`
+	Class    string            `json:"class"`
+	Expected string            `json:"expected"`
+	Must     string            `json:"must,omitempty"` // reason that targets have to refuse with
+	Verdict  string            `json:"verdict"`        // pass, fail, unknown, not run
+	Reason   string            `json:"reason,omitempty"`
+	Strikes  []nemesis.Outcome `json:"strikes,omitempty"`
+	// Claims has the verdict on each check in the time of the fault's strikes: a
+	// violation that is seen in it counts against it.
+	Claims map[string]string `json:"claims,omitempty"`
+}
+
+// timeless are the checks of what must hold however slow the machine is.
+var timeless = []string{"unique", "intervals", "order", "causal", "reserved", "holders", "linear"}
+
+func timed(check string) bool { return !slices.Contains(timeless, check) }
+
+const (
+	notRun       = "not run"
+	notInProfile = "not in this profile"
+)
+
+// results checks the history and puts everything together.
+func (r *runner) results(began time.Time, took time.Duration, runErr error, cut bool) *Results {
+	checks, err := check(r.dir)
+	res := &Results{Profile: r.profile, Seed: r.schedule.Seed, Began: began.UTC(), TookMs: took.Milliseconds(), Setup: r.setup(), IDs: r.rig.IDs(), Checks: checks, Broken: r.broken, Cut: cut,
+		Replay: "bin/chaos run --schedule " + filepath.Join(r.dir, "schedule.json")}
+	res.Command, res.Level = "go run ./chaos "+strings.Join(os.Args[1:], " "), r.level()
+	var outcomes []nemesis.Outcome
+	if r.nemesis != nil {
+		outcomes = r.nemesis.Outcomes()
+		res.Stalls, res.Late = r.nemesis.Stalls(), r.late.all()
+	}
+	for _, e := range []error{runErr, err} {
+		if e != nil {
+			res.Why = append(res.Why, e.Error())
+		}
+	}
+	if cut {
+		res.Why = append(res.Why, "the run was ended before its time")
+	}
+	res.Faults = faultResults(outcomes, checks, r.notRun, res.Late, r.rig.Timing)
+	res.judge()
+	return res
+}
+
+// level says what the machine let the harness do.
+func (r *runner) level() string {
+	able := []string{"loopback only", "clocks are left alone"}
+	if r.rig.Net != nil {
+		able[0] = "each process in a network of its own"
+	}
+	if r.rig.Clocks {
+		able[1] = "clocks of single processes can be set"
+	}
+	return strings.Join(append(able, r.rig.Cannot...), "; ")
+}
+
+// check reads the history of a run.
+func check(dir string) ([]history.Result, error) {
+	f, err := os.Open(filepath.Join(dir, "history.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	files, err := spool.NewDir(dir, 8<<30)
+	if err != nil {
+		return nil, err
+	}
+	defer files.Close()
+	return append(history.NewSuite(64<<20, files), linear.New(linear.Config{})).Check(f)
+}
+
+func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, late []Late, t rig.Timing) (out []FaultResult) {
+	for _, f := range nemesis.Table() {
+		r := FaultResult{Fault: f.Name, Class: string(f.Class), Expected: f.Expect(t).Word, Must: f.Expect(t).Must, Verdict: notRun, Reason: notInProfile}
+		for _, why := range not {
+			if name, reason, _ := strings.Cut(why, ": "); name == f.Name {
+				r.Reason = reason
+			}
+		}
+		for _, o := range outcomes {
+			if o.Fault == f.Name {
+				r.Strikes = append(r.Strikes, o)
+			}
+		}
+		if len(r.Strikes) > 0 {
+			r.judge(checks, late)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// judge works out a fault's verdict from its strikes and from what was found in
+// their time.
+func (r *FaultResult) judge(checks []history.Result, late []Late) {
+	verdict := history.Pass
+	r.Reason = ""
+	worsen := func(v history.Verdict, format string, args ...any) {
+		if w := history.Worst(verdict, v); w != verdict {
+			verdict, r.Reason = w, fmt.Sprintf(format, args...)
+		}
+	}
+	for _, o := range r.Strikes {
+		switch {
+		case o.Error != "" && o.Stop == 0:
+			worsen(history.Unknown, "could not strike: %s", o.Error)
+		case o.Cut:
+			worsen(history.Unknown, "cut short")
+		case o.Error != "":
+			worsen(history.Unknown, "%s", o.Error)
+		case !o.Fired:
+			worsen(history.Unknown, "no effect was read back")
+		}
+	}
+	r.Claims = map[string]string{}
+	for _, c := range checks {
+		r.Claims[c.Check] = string(history.Pass)
+		if c.Verdict == history.Unknown && c.Check != "suspicion" && (c.Check != "deadlines" || r.Must != "") {
+			r.Claims[c.Check] = string(history.Unknown)
+			worsen(history.Unknown, "%s could not tell: %s", c.Check, c.Reason)
+		}
+		for _, v := range c.Violations {
+			at := int64(v.At) / 1e6
+			if c.Check == "suspicion" { // of this fault, or of the run as a whole
+				for _, o := range r.Strikes {
+					if at > 0 && o.Start <= at && at <= o.Stop {
+						worsen(history.Unknown, "%s", v.Detail)
+					}
+				}
+				continue
+			}
+			if at == 0 { // found at the end: it counts against the run
+				r.Claims[c.Check] = string(history.Unknown)
+				worsen(history.Unknown, "%s failed, and does not say when", c.Check)
+			}
+			for _, o := range r.Strikes {
+				if at == 0 || at < o.Start || o.Over < at {
+					continue
+				}
+				if forLate(late, c.Check, v) {
+					r.Claims[c.Check] = string(history.Worst(history.Verdict(r.Claims[c.Check]), history.Unknown))
+					worsen(history.Unknown, "this machine was late: %s: %s", c.Check, v.Detail)
+				} else {
+					r.Claims[c.Check] = string(history.Broken)
+					worsen(history.Broken, "%s: %s", c.Check, v.Detail)
+				}
+			}
+		}
+	}
+	r.Verdict = string(verdict)
+}
+
+// judge works out the verdict on the run.
+func (res *Results) judge() {
+	verdict := history.Pass
+	worsen := func(v history.Verdict, why string) {
+		if verdict = history.Worst(verdict, v); v != history.Pass {
+			res.Why = append(res.Why, why)
+		}
+	}
+	if len(res.Why) > 0 {
+		verdict = history.Unknown
+	}
+	if len(res.Checks) == 0 {
+		worsen(history.Unknown, "nothing was checked")
+	}
+	if len(res.Stalls) > 0 {
+		worsen(history.Unknown, "this machine stood: "+strings.Join(res.Stalls, ", "))
+	}
+	hurt := false
+	for _, f := range res.Faults {
+		hurt = hurt || len(f.Strikes) > 0 && f.Must != ""
+	}
+	for _, c := range res.Checks {
+		if c.Check == "deadlines" && !hurt && c.Verdict == history.Unknown {
+			continue // no fault of this run makes anybody refuse
+		}
+		why := c.Check + ": " + c.Reason
+		if c.Verdict == history.Broken && len(c.Violations) > 0 {
+			why = fmt.Sprintf("%s: %d violations, the first: %s", c.Check, c.Count, c.Violations[0].Detail)
+		}
+		v := c.Verdict
+		if v == history.Broken && (len(res.Stalls) > 0 && timed(c.Check) || allForLate(res.Late, &c)) {
+			v, why = history.Unknown, "this machine was late: "+why
+		}
+		worsen(v, why)
+	}
+	for _, b := range res.Broken {
+		worsen(history.Broken, b)
+	}
+	for _, f := range res.Faults {
+		switch f.Verdict {
+		case notRun, string(history.Pass):
+		case string(history.Broken):
+			if len(res.Stalls) > 0 { // the checks tell what counts
+				worsen(history.Unknown, f.Fault+": "+f.Reason)
+				continue
+			}
+			fallthrough
+		default:
+			worsen(history.Verdict(f.Verdict), f.Fault+": "+f.Reason)
+		}
+	}
+	res.Verdict = verdict
+}
+
+// finish writes the results, tells them, and returns the verdict as an error
+// unless everything passed.
+func (r *runner) finish(res *Results) error {
+	if err := writeJSON(filepath.Join(r.dir, "results.json"), res); err != nil {
+		return err
+	}
+	res.tell()
+	if err := report.Write(r.dir); err != nil {
+		fmt.Fprintf(os.Stderr, "chaos: %v\n", err) // the verdict stands without it
+	}
+	if res.Verdict == history.Pass { // nobody will look for the cause of anything
+		for _, dir := range []string{"bin", "etcd"} {
+			if err := os.RemoveAll(filepath.Join(r.dir, dir)); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Fprintf(os.Stdout, "results in %s\n", r.dir)
+	if res.Verdict != history.Pass {
+		return verdictError(res.Verdict)
+	}
+	return nil
+}
+
+// tell prints the results as tables.
+func (res *Results) tell() {
+	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "\nCHECK\tCLAIM\tVERDICT\tSEEN")
+	for _, c := range res.Checks {
+		figures := ""
+		for _, f := range c.Figures {
+			figures += fmt.Sprintf("; %s %.4g %s", f.Name, f.Value, f.Unit)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s%s\n", c.Check, c.Claim, c.Verdict, clip(c.Reason, 110), clip(figures, 140))
+	}
+	fmt.Fprintln(w, "\nFAULT\tSTRIKES\tVERDICT\tBECAUSE")
+	for _, f := range res.Faults {
+		because := f.Reason
+		if because == "" && len(f.Strikes) > 0 {
+			because = f.Strikes[0].Effect
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Fault, len(f.Strikes), f.Verdict, clip(because, 130))
+	}
+	_ = w.Flush()
+	for _, c := range res.Checks {
+		for _, v := range c.Violations {
+			fmt.Printf("%s: %s\n", c.Check, v.Detail)
+		}
+	}
+	fmt.Printf("\n%s: %d IDs, seed %d, %v\n", strings.ToUpper(string(res.Verdict)), res.IDs, res.Seed, (time.Duration(res.TookMs) * time.Millisecond).Round(time.Second))
+	for _, why := range res.Why {
+		fmt.Println("  " + clip(why, 200))
+	}
+}
+
+func clip(s string, n int) string {
+	s, _, _ = strings.Cut(s, "\n")
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return s
+}
+
+// verify checks an old run again.
+func verify(dir string) error {
+	var res Results
+	data, err := os.ReadFile(filepath.Join(dir, "results.json"))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		res.Why = append(res.Why, "there is no results.json: what became of each fault is not known")
+	case err != nil:
+		return usageError{err}
+	default:
+		if err := json.Unmarshal(data, &res); err != nil {
+			return usageError{fmt.Errorf("%s: %w", dir, err)}
+		}
+		res.Why = nil
+	}
+	checks, err := check(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return usageError{err}
+	}
+	if err != nil {
+		res.Why = append(res.Why, err.Error())
+	}
+	if res.Cut {
+		res.Why = append(res.Why, "the run was ended before its time")
+	}
+	res.Checks = checks
+	for _, c := range checks {
+		for _, f := range c.Figures {
+			if f.Name == "IDs" {
+				res.IDs = int64(f.Value)
+			}
+		}
+	}
+	for i := range res.Faults {
+		if f := &res.Faults[i]; len(f.Strikes) > 0 {
+			f.judge(checks, res.Late)
+		}
+	}
+	res.judge()
+	res.tell()
+	if res.Verdict != history.Pass {
+		return verdictError(res.Verdict)
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/real/nemesis"
+	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// A fault passes only if it took effect and nothing went wrong in its time.
+func TestFaultVerdicts(t *testing.T) {
+	good := nemesis.Outcome{Fired: true, Start: 1000, Stop: 2000, Over: 3000}
+	at := func(ms int64) []history.Result {
+		return []history.Result{{Check: "refusals", Verdict: history.Broken, Count: 1, Violations: []history.Violation{{At: clock.Mono(ms * 1e6), Detail: "a call failed"}}}}
+	}
+	thin := func(ms int64) []history.Result {
+		return []history.Result{{Check: "suspicion", Verdict: history.Unknown, Count: 1, Violations: []history.Violation{{At: clock.Mono(ms * 1e6), Detail: "0 answers before it"}}}}
+	}
+	passed := []history.Result{{Check: "refusals", Verdict: history.Pass}}
+	with := func(change func(*nemesis.Outcome)) nemesis.Outcome {
+		o := good
+		change(&o)
+		return o
+	}
+	for _, tc := range []struct {
+		name   string
+		o      nemesis.Outcome
+		checks []history.Result
+		late   []Late
+		want   string
+	}{
+		{"all well", good, passed, nil, "pass"},
+		{"a violation in its time", good, at(2500), nil, "fail"},
+		{"a violation before it", good, at(999), nil, "pass"},
+		{"a violation after it", good, at(3001), nil, "pass"},
+		{"a violation at no time", good, at(0), nil, "unknown"},
+		{"no effect", with(func(o *nemesis.Outcome) { o.Fired = false }), passed, nil, "unknown"},
+		{"not healed", with(func(o *nemesis.Outcome) { o.Error = "end: no" }), passed, nil, "unknown"},
+		{"cut short", with(func(o *nemesis.Outcome) { o.Cut = true }), passed, nil, "unknown"},
+		{"never began", nemesis.Outcome{Error: "nothing to hit"}, passed, nil, "unknown"},
+		{"no effect and a violation", with(func(o *nemesis.Outcome) { o.Fired = false }), at(1500), nil, "fail"},
+		{"a check that cannot tell", good, []history.Result{{Check: "unique", Verdict: history.Unknown}}, nil, "unknown"},
+		{"no one saw a refusal, and none has to be", good, []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, nil, "pass"},
+		{"no one saw the refusal that has to be", with(func(o *nemesis.Outcome) { o.Amount = 1 }), []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, nil, "unknown"},
+		{"too little was asked before it", good, thin(1000), nil, "unknown"},
+		{"too little was asked before another", good, thin(5000), nil, "pass"},
+		{"a violation while the machine was late", good, at(1500), []Late{{1000, 1400}}, "unknown"},
+		{"a violation long after that", good, at(2800), []Late{{0, 2799 - lateReach}}, "fail"},
+		{"a violation before that", good, at(1500), []Late{{1501, 1800}}, "fail"},
+		{"a duplicate while the machine was late", good, []history.Result{{Check: "unique", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Late{{1000, 1400}}, "fail"},
+	} {
+		f := FaultResult{Fault: "kill", Strikes: []nemesis.Outcome{tc.o}}
+		if tc.o.Amount != 0 {
+			f.Must = "CLOCK_SKEW"
+		}
+		f.judge(tc.checks, tc.late)
+		if f.Verdict != tc.want {
+			t.Errorf("%s: %s (%s), want %s", tc.name, f.Verdict, f.Reason, tc.want)
+		}
+	}
+}
+
+// A run passes only if every check and every fault that struck does; what was not
+// run never counts for it.
+func TestRunVerdicts(t *testing.T) {
+	pass := history.Result{Check: "unique", Verdict: history.Pass}
+	broken := func(check string, ms ...int64) history.Result {
+		r := history.Result{Check: check, Verdict: history.Broken, Count: int64(len(ms))}
+		for _, at := range ms {
+			r.Violations = append(r.Violations, history.Violation{At: clock.Mono(at * 1e6)})
+		}
+		return r
+	}
+	struck := FaultResult{Fault: "kill", Verdict: "pass", Strikes: []nemesis.Outcome{{}}}
+	for _, tc := range []struct {
+		name string
+		res  Results
+		want history.Verdict
+	}{
+		{"all pass", Results{Checks: []history.Result{pass}, Faults: []FaultResult{struck, {Verdict: notRun}}}, history.Pass},
+		{"nothing was checked", Results{}, history.Unknown},
+		{"a claim is broken", Results{Checks: []history.Result{pass, {Verdict: history.Broken}}}, history.Broken},
+		{"a claim is unknown", Results{Checks: []history.Result{pass, {Verdict: history.Unknown}}}, history.Unknown},
+		{"broken beats unknown", Results{Checks: []history.Result{{Verdict: history.Unknown}, {Verdict: history.Broken}}}, history.Broken},
+		{"a client found a broken contract", Results{Checks: []history.Result{pass}, Broken: []string{"a gap"}}, history.Broken},
+		{"a fault is unknown", Results{Checks: []history.Result{pass}, Faults: []FaultResult{{Verdict: "unknown"}}}, history.Unknown},
+		{"a fault failed", Results{Checks: []history.Result{pass}, Faults: []FaultResult{{Verdict: "fail"}}}, history.Broken},
+		{"it was cut", Results{Checks: []history.Result{pass}, Why: []string{"the run was ended before its time"}}, history.Unknown},
+		{"the machine stood and a call was late", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "refusals", Verdict: history.Broken}}}, history.Unknown},
+		{"the machine stood and an ID came twice", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "unique", Verdict: history.Broken}}}, history.Broken},
+		{"the machine stood and all was well", Results{Stalls: []string{"9s"}, Checks: []history.Result{pass}}, history.Unknown},
+		{"a call was late when the machine was", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500)}}, history.Unknown},
+		{"another was late when it was not", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500, 7000)}}, history.Broken},
+		{"an ID came twice when the machine was late", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{broken("unique", 1500)}}, history.Broken},
+		{"the machine was late and all was well", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{pass}}, history.Pass},
+		{"nobody had to refuse", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}}, Faults: []FaultResult{struck}}, history.Pass},
+		{"somebody had to refuse and nobody saw", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}},
+			Faults: []FaultResult{{Verdict: "pass", Must: "CLOCK_SKEW", Strikes: []nemesis.Outcome{{}}}}}, history.Unknown},
+	} {
+		tc.res.judge()
+		if tc.res.Verdict != tc.want {
+			t.Errorf("%s: %s (%v), want %s", tc.name, tc.res.Verdict, tc.res.Why, tc.want)
+		}
+	}
+}
+
+// What this machine does not allow is not run, and says why; so is what there is no
+// room for.
+func TestNotRun(t *testing.T) {
+	needs := map[string]nemesis.Need{}
+	for _, f := range nemesis.Table() {
+		needs[f.Name] = f.Needs
+	}
+	for _, able := range []bool{false, true} {
+		r := &runner{opts: &options{lasts: time.Minute}, rig: &rig.Rig{Config: rig.Config{Timing: rig.Brisk, Clocks: able}}}
+		for i := range 5 {
+			r.rig.Nodes = append(r.rig.Nodes, &rig.Node{Process: &rig.Process{Name: fmt.Sprintf("n%d", i+1)}})
+		}
+		r.plan(1, nemesis.Table(), false, nil)
+		struck := map[string]bool{}
+		for _, a := range r.schedule.Actions {
+			struck[a.Fault] = true
+		}
+		var outcomes []nemesis.Outcome
+		for name := range struck {
+			outcomes = append(outcomes, nemesis.Outcome{Action: nemesis.Action{Fault: name}, Fired: true, Start: 1, Stop: 2, Over: 3})
+		}
+		for _, f := range faultResults(outcomes, nil, r.notRun, nil, rig.Brisk) {
+			impossible := needs[f.Fault] == nemesis.OwnNetworks || needs[f.Fault] == nemesis.ClockHook && !able
+			switch {
+			case impossible && (f.Verdict != notRun || !strings.Contains(f.Reason, "not possible here")):
+				t.Errorf("%s, which is impossible: %s (%s)", f.Fault, f.Verdict, f.Reason)
+			case !impossible && struck[f.Fault] != (f.Verdict == "pass"):
+				t.Errorf("%s, planned %v: %s (%s)", f.Fault, struck[f.Fault], f.Verdict, f.Reason)
+			case !struck[f.Fault] && !impossible && !strings.Contains(f.Reason, "no room"):
+				t.Errorf("%s was left out: %q", f.Fault, f.Reason)
+			}
+		}
+		if len(struck) == 0 {
+			t.Error("nothing is planned")
+		}
+
+		// The same of a schedule that came from another machine.
+		old := nemesis.Schedule{Nodes: 5, Actions: []nemesis.Action{{Fault: "net-noise"}, {Fault: "kill"}, {Fault: "sleep"}}}
+		r.notRun = nil
+		r.plan(1, nil, false, &old)
+		left := 2
+		if !able {
+			left = 1
+		}
+		if len(r.schedule.Actions) != left || len(r.notRun) != 3-left || len(old.Actions) != 3 {
+			t.Errorf("of an old schedule: %+v, not run %q", r.schedule.Actions, r.notRun)
+		}
+	}
+}
+
+func TestLatecomer(t *testing.T) {
+	l := &latecomer{}
+	ms := func(n int64) clock.Mono { return clock.Mono(n * 1e6) }
+	last := ms(0)
+	for _, at := range []int64{20, 260, 510, 760, 1100, 8000} { // 250 ms late at 510 and 760, and later more
+		last = l.looked(last, ms(at))
+	}
+	if got := l.all(); len(got) != 1 || got[0] != (Late{260, 8000}) {
+		t.Errorf("late %+v", got)
+	}
+	l.list = nil
+	for i := range int64(2 * lateMost) {
+		l.looked(ms(10_000*i), ms(10_000*i+300))
+	}
+	if got := l.all(); len(got) != lateMost || got[lateMost-1].ToMs != 10_000*(2*lateMost-1)+300 {
+		t.Errorf("%d kept, the last %+v", len(got), got[len(got)-1])
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range []string{"", "nothing", "run --nodes 2", "run --for 1s", "run --fault no-such --loopback", "run --seed x", "run --schedule /no/such --loopback",
+		"run --schedule x --seed 1", "run again", "verify", "verify a b", "verify /no/such", "table", "table /no/such", "list it", "soak --fault no-such --loopback", "run --no-such"} {
+		if got := run(strings.Fields(args)); got != exitUsage {
+			t.Errorf("chaos %s: exit %d, want %d", args, got, exitUsage)
+		}
+	}
+	if got := run([]string{"list"}); got != exitPass {
+		t.Errorf("chaos list: exit %d", got)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	table := nemesis.Table()
+	got, err := choose(table, []string{"kill", "etcd", "kill"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range got {
+		names = append(names, f.Name)
+	}
+	if names[0] != "kill" || !slices.Contains(names, "etcd-leader-kill") || slices.Contains(names, "etcd-restored") || len(slices.Compact(names)) != len(got) {
+		t.Errorf("chose %v", names)
+	}
+	if all, err := choose(table, []string{"all"}); err != nil || len(all) != len(table) {
+		t.Errorf("all are %d of %d: %v", len(all), len(table), err)
+	}
+}
+
+// TestEveryCheckJudges: a run is put to the suite and to the sequential model.
+func TestEveryCheckJudges(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "history.jsonl"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	results, err := check(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged := map[string]bool{}
+	for _, r := range results {
+		judged[r.Check] = true
+	}
+	for _, want := range []string{"unique", "intervals", "reserved", "linear"} {
+		if !judged[want] {
+			t.Errorf("%s does not judge: %v", want, judged)
+		}
+	}
+}

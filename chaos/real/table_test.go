@@ -1,0 +1,91 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/real/nemesis"
+)
+
+func runOf(verdict history.Verdict, faults ...FaultResult) *Results {
+	return &Results{Verdict: verdict, Began: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), TookMs: 61_000, Seed: 9, IDs: 12_345_678,
+		Command: "bin/chaos run --dir /tmp/x --for 1m", Setup: &history.Setup{Versions: []string{"commit abc", "go9"}}, Faults: faults,
+		Checks: []history.Result{{Check: "availability", Phases: []history.FaultPhases{{Fault: "kill", FirstMs: 1234, During: history.Served{IDs: 7000}}, {Fault: "kill", FirstMs: -1}}},
+			{Check: "deadlines", Refused: []history.FirstRefusal{{Fault: "vm-pause", AfterMs: 2500}, {Fault: "vm-pause", AfterMs: 1500}}}}}
+}
+
+func faultOf(name, verdict string, fired ...bool) FaultResult {
+	f := FaultResult{Fault: name, Verdict: verdict, Reason: "why | " + verdict}
+	for _, b := range fired {
+		f.Strikes = append(f.Strikes, nemesis.Outcome{Fired: b})
+	}
+	return f
+}
+
+// The table has what was run, with the worst verdict of several, and names what
+// was not.
+func TestTableOfRuns(t *testing.T) {
+	one := runOf(history.Pass, faultOf("kill", "pass", true, true), faultOf("vm-pause", notRun), faultOf("sleep", notRun))
+	two := runOf(history.Unknown, faultOf("kill", "unknown", false), faultOf("vm-pause", "fail", true), faultOf("sleep", notRun))
+	two.Why = []string{"this machine stood"}
+	got := table([]*Results{one, two})
+	for _, want := range []string{
+		"- 2026-01-02 03:04 UTC, **pass**: 12,345,678 IDs in 1m1s, seed 9; `bin/chaos run --for 1m`; commit abc, go9\n",
+		"**unknown** (this machine stood): ",
+		"| 2/3 | 14,000 | unknown: why \\| unknown |  | 1.2 s |\n",
+		"| 1/1 | 0 | unknown: why \\| fail | 2.5 s |  |\n", // a run that cannot tell fails nothing
+		"**Not run**, why \\| not run: `sleep`.\n",
+		"**Not run**, newer than these runs: `kill-ttl`,",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+	one.Faults[2].Reason = notInProfile
+	if got := table([]*Results{one}); !strings.Contains(got, "**Not run**: 1 other fault") || strings.Contains(got, "`sleep`") {
+		t.Errorf("what the profile does not have is not counted:\n%s", got)
+	}
+	if strings.Contains(got, "| `sleep` |") {
+		t.Error("what was not run has a row")
+	}
+	if got := table([]*Results{one}); !strings.Contains(got, "| 2/2 | 7,000 | pass |") {
+		t.Errorf("%s", got)
+	}
+	broken := table([]*Results{runOf(history.Broken, faultOf("kill", "fail", true)), one})
+	if !strings.Contains(broken, "| 3/3 | 14,000 | fail: why \\| fail |") {
+		t.Errorf("a pass hides a failure:\n%s", broken)
+	}
+}
+
+func TestReplaceTable(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "x.md")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a\n" + tableBegins + "\nold\n" + tableEnds + "\nz\n")
+	for range 2 {
+		if err := replaceTable(name, "new\n"); err != nil {
+			t.Fatal(err)
+		}
+		got, _ := os.ReadFile(name)
+		if want := "a\n" + tableBegins + "\nnew\n" + tableEnds + "\nz\n"; string(got) != want {
+			t.Errorf("got %q", got)
+		}
+	}
+	for _, text := range []string{"", tableBegins + "\n", tableEnds, tableEnds + "\n" + tableBegins + "\n"} {
+		write(text)
+		if err := replaceTable(name, "new\n"); err == nil {
+			t.Errorf("%q has no place for a table, and none was missed", text)
+		}
+		if got, _ := os.ReadFile(name); string(got) != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}

@@ -1,0 +1,391 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// process is one run of a node: what packages keeper, agreement and clock.System
+// wrap in goroutines, moved by events instead. Between any two actions of a step
+// it may crash, or stand still while clients are served.
+type process struct {
+	w      *world
+	number int
+	name   string // unique in the story, and its instance
+	host   *host
+
+	machine *lease.Machine
+	node    *node.Node
+	status  lease.Status // as last published
+	origin  clock.Mono   // its monotonic clock counts from here
+
+	gone     bool
+	asleep   bool          // paused, or suspended with its host
+	resumes  time.Duration // until then
+	paused   time.Duration // when the present or last pause began
+	waiting  []event       // what happened meanwhile
+	wakes    int           // number of the wake-up that counts
+	hinted   bool          // a hint is on its way
+	stalled  bool          // the keeper stands between two actions
+	backlog  []lease.Event // and this waits for it
+	follow   []lease.Event // what must be told before anything else
+	stopping bool
+	during   func() // happens in the middle of the request under way
+	holds    int    // how many times it began to issue
+	latched  bool   // believes that history went back
+
+	watch watch
+}
+
+var tickEvent lease.Event = lease.Tick{}
+
+// entropy is the generator's source. It is asked between the generator's look
+// at its word and the swap that issues: so whatever else the process does at that
+// moment can be done from here.
+type entropy struct {
+	p      *process
+	random *rand.PCG // nil: none at all, so that equal states give equal IDs
+}
+
+// Uint64 lets the other goroutine run, if there is one, and returns a number.
+func (e *entropy) Uint64() uint64 {
+	if f := e.p.during; f != nil {
+		e.p.during = nil
+		e.p.w.points.hit(Interleaved)
+		f()
+	}
+	if e.random == nil {
+		return 0
+	}
+	return e.random.Uint64()
+}
+
+// meanwhile does f, now and then in the middle of a request.
+func (p *process) meanwhile(f func()) {
+	if p.w.rng.IntN(3) > 0 {
+		f()
+		return
+	}
+	p.during = f
+	p.serveNow()
+	if f := p.during; f != nil { // the request did not come that far
+		p.during = nil
+		f()
+	}
+}
+
+// start begins a process on the host, unless its clock is impossible: then the
+// real one ends at once, and is tried again.
+func (w *world) start(h *host) {
+	if h.process != nil && !h.process.gone {
+		return
+	}
+	if wall := clock.Millis(h.read(w.now).Wall / 1e6); wall <= clock.Millis(flake.DefaultEpoch) && w.plan.mode != Unclocked {
+		w.note(nil, h.node+" does not start with its clock at %d", int64(wall))
+		w.points.hit(RefusedToStart)
+		w.in(time.Second+w.upTo(time.Second), func() { w.start(h) })
+		return
+	}
+	h.process = w.begin(h)
+}
+
+// begin makes a process on the host.
+func (w *world) begin(h *host) *process {
+	p := &process{w: w, number: len(w.processes) + 1, host: h}
+	p.name = fmt.Sprintf("%s-%d", h.node, p.number)
+	p.origin = h.read(w.now).Mono
+	w.processes = append(w.processes, p)
+	pl := &w.plan
+	p.machine = lease.NewMachine(lease.Config{
+		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim", Gossip: h.gossip()},
+		Format:       flake.Default,
+		Window:       pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
+		ReloadEvery: pl.reload, RetryAfter: pl.retry, MaxSkew: pl.maxSkew, MaxLead: pl.maxLead,
+		Gated:  pl.mode != Unclocked,
+		Nonce:  func() string { w.numbers++; return fmt.Sprintf("x%d", w.numbers) },
+		Jitter: w.upTo,
+	})
+	source := &entropy{p: p}
+	if !pl.plainEntropy {
+		source.random = rand.NewPCG(w.rng.Uint64(), 1)
+	}
+	p.node = node.New(node.Config{
+		Name: h.node, Instance: lease.Instance(p.name), MaxSkew: 250 * time.Millisecond,
+		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: millis(pl.maxLead), MaxStep: pl.maxStep},
+	}, p, source)
+	p.watch.begin(p)
+	w.note(p, "starts")
+	p.tell(tickEvent)
+	if pl.mode == Unclocked {
+		p.tell(lease.Gate{Open: true, Witnessed: true})
+	}
+	p.plan(w.upTo(pl.pace), client)
+	return p
+}
+
+// startTwin begins a second process of the node's name on another machine, as a
+// supervisor does that believes the first one dead.
+func (w *world) startTwin(h *host) {
+	twin := &host{
+		node: h.node, rate: h.rate, wrong: -time.Hour, sound: h.sound, mute: h.mute, at: w.now,
+		reading: clock.Readings{Wall: dawn + int64(w.now), Mono: 1, Raw: 1, Boot: 1},
+	}
+	w.note(nil, "a second "+h.node+" starts")
+	twin.process = w.begin(twin)
+	w.points.hit(Twins)
+	w.in(w.upTo(time.Minute), func() { twin.process.die("is removed") })
+}
+
+// Now is the issuing clock.
+func (p *process) Now() clock.Reading {
+	r := p.readings()
+	if p.w.plan.rawClock {
+		return clock.Reading{Wall: clock.Millis(r.Wall / 1e6), Mono: r.Mono}
+	}
+	return clock.Reading{Wall: clock.Millis(p.watch.anchor.UnixNano(r.Mono) / 1e6), Mono: r.Mono}
+}
+
+func (p *process) readings() clock.Readings {
+	r := p.host.read(p.w.now)
+	r.Mono -= p.origin
+	return r
+}
+
+// pause stops the process: it gets no steps, and what comes for it waits. When it
+// wakes, a client is served before anything that waited is heard of.
+func (p *process) pause(d time.Duration) {
+	w := p.w
+	if p.asleep && w.now+d <= p.resumes {
+		return
+	}
+	if !p.asleep {
+		p.asleep, p.paused = true, w.now
+	}
+	p.resumes = w.now + d
+	w.note(p, "is paused for %d us", int64(d)/1000)
+	w.in(d, p.resume)
+}
+
+func (p *process) resume() {
+	w := p.w
+	if p.gone || !p.asleep || w.now < p.resumes {
+		return
+	}
+	p.asleep = false
+	long := w.now-p.paused > w.plan.ttl
+	w.note(p, "goes on")
+	if issued := p.serveNow(); issued && long {
+		w.points.hit(IssuedAfterLongPause)
+	}
+	waiting := p.waiting
+	p.waiting = nil
+	// Which of several channels is read first is chance.
+	w.rng.Shuffle(len(waiting), func(i, j int) { waiting[i], waiting[j] = waiting[j], waiting[i] })
+	for _, e := range waiting {
+		if !p.gone {
+			p.happen(e)
+		}
+	}
+}
+
+// tell passes an event on to the machine, once it has dealt with those before.
+func (p *process) tell(ev lease.Event) {
+	p.backlog = append(p.backlog, ev)
+	p.work()
+}
+
+// work steps the machine until nothing is left to tell.
+func (p *process) work() {
+	for !p.gone && !p.stalled && len(p.follow)+len(p.backlog) > 0 {
+		list := &p.backlog
+		if len(p.follow) > 0 {
+			list = &p.follow
+		}
+		ev := (*list)[0]
+		*list = (*list)[1:]
+		p.hear(ev)
+		actions := p.machine.Step(p.Now(), ev)
+		if _, read := ev.(lease.Loaded); read {
+			for _, a := range actions {
+				switch a.(type) {
+				case lease.Begin, lease.Raise:
+					p.w.points.hit(AdoptedUnknown)
+				}
+			}
+		}
+		p.carryOut(actions)
+	}
+	if !p.gone && !p.stalled {
+		wait := p.machine.Wake().Sub(p.readings().Mono)
+		p.wakes++
+		p.plan(min(max(wait, time.Millisecond), time.Second), wake)
+	}
+}
+
+// hear records what a response of the store shows to be the process's own. It
+// looks at responses alone, whatever the machine makes of them.
+func (p *process) hear(ev lease.Event) {
+	var v lease.View
+	switch ev := ev.(type) {
+	case lease.Loaded:
+		v = ev.View
+	case lease.Committed:
+		v = ev.View
+	default:
+		return
+	}
+	h := p.w.record()
+	if h == nil {
+		return
+	}
+	at := p.w.moment()
+	for sid := range flake.SID(flake.Scalable.Holders()) {
+		s, ok := v.Sids[sid]
+		if !ok || s.Window.Err != nil || string(s.Window.Value.Instance) != p.name || s.Window.Value.State != lease.Active {
+			continue
+		}
+		h.Grants = append(h.Grants, history.Grant{Process: p.name, SID: sid, Base: s.Window.Value.Base, Ceil: s.Window.Value.Ceil, At: at})
+	}
+}
+
+// carryOut does what the machine asks for. In between the process may crash,
+// stand still, or serve.
+func (p *process) carryOut(actions []lease.Action) {
+	w, pl := p.w, &p.w.plan
+	for i, a := range actions {
+		if w.stage == trouble {
+			if w.chance(pl.midCrash) {
+				w.points.hit(CrashedMidStep)
+				p.die("crashes between two actions")
+				w.in(w.upTo(2*pl.ttl), func() { w.start(p.host) })
+				return
+			}
+			if w.chance(pl.midStall) {
+				p.stalled = true
+				p.in(w.logTime(time.Millisecond, 2*pl.ttl), func() {
+					p.stalled = false
+					p.carryOut(actions[i:])
+					p.work()
+				})
+				return
+			}
+		}
+		p.do(a)
+		if p.gone {
+			return
+		}
+		if w.rng.IntN(8) == 0 {
+			p.serveNow()
+		}
+	}
+	p.publish()
+}
+
+// do carries out one action.
+func (p *process) do(a lease.Action) {
+	w := p.w
+	switch a := a.(type) {
+	case lease.Begin:
+		w.note(p, "BEGIN sid=%d term=%d window=[%d,%d)", int64(a.Grant.SID), a.Grant.Term, sinceDawn(a.Grant.Base), sinceDawn(a.Grant.Ceil))
+		p.meanwhile(func() {
+			p.node.Begin(a.Grant)
+			p.holds++
+		})
+		for _, o := range w.processes {
+			if o != p && !o.gone && o.status.Held && o.status.Grant.SID == a.Grant.SID {
+				w.points.hit(TwoHeldOneSID)
+			}
+		}
+	case lease.Raise:
+		w.note(p, "RAISE ceil=%d", sinceDawn(a.Ceil))
+		p.meanwhile(func() { p.node.Raise(a.Ceil) })
+	case lease.Seal:
+		var ceil clock.Millis
+		p.meanwhile(func() { ceil = p.node.Seal() })
+		w.note(p, "SEAL below %d", sinceDawn(ceil))
+		p.follow = append(p.follow, lease.Sealed{Ceil: ceil})
+	case lease.Alarm:
+		w.note(p, "ALARM "+string(a.Kind)+": "+a.Message)
+		w.points.alarm(a.Kind)
+	case lease.Fail:
+		if !errors.Is(a.Err, lease.ErrOtherPool) {
+			w.violate("liveness", "%s failed: %v", p.name, a.Err)
+		}
+		p.end("fails")
+	case lease.Done:
+		p.end("is done")
+	default:
+		w.etcd.request(p, a)
+	}
+}
+
+// publish makes the machine's status known, as the keeper does after each step.
+func (p *process) publish() {
+	old := p.status.Phase
+	p.status = p.machine.Status()
+	p.node.Report(p.status)
+	p.latched = p.status.Phase == lease.Rewound
+	if p.status.Phase == old {
+		return
+	}
+	p.w.note(p, "is "+p.status.Phase.String()+" "+p.status.Problem)
+	switch p.status.Phase {
+	case lease.Standby:
+		p.w.points.hit(StoodBy)
+	case lease.Lost:
+		p.w.points.hit(LostSID)
+	case lease.Rewound:
+		p.w.points.hit(Latched)
+	}
+}
+
+// end is the end of a process that chose it: its node is sealed, and a
+// supervisor starts the next one.
+func (p *process) end(how string) {
+	p.node.Seal()
+	p.die(how)
+	w := p.w
+	w.in(w.upTo(5*time.Second), func() { w.start(p.host) })
+}
+
+// die ends the process at once, with whatever it was about to do.
+func (p *process) die(how string) {
+	if p.gone {
+		return
+	}
+	p.w.note(p, how)
+	p.gone, p.waiting, p.backlog, p.follow = true, nil, nil, nil
+}
+
+// crash ends the host's process; a supervisor starts the next one, at once or late.
+func (h *host) crash(w *world) {
+	if h.process == nil || h.process.gone {
+		return
+	}
+	h.process.die("is killed")
+	w.in(w.logTime(10*time.Millisecond, 4*w.plan.ttl), func() { w.start(h) })
+}
+
+// stop asks the host's process to end.
+func (h *host) stop() {
+	p := h.process
+	if p == nil || p.gone || p.stopping {
+		return
+	}
+	p.stopping = true
+	p.in(0, func() {
+		p.w.note(p, "is asked to stop")
+		p.node.Drain()
+		p.tell(lease.Stop{})
+	})
+	p.in(5*time.Second, func() { p.end("gave up on giving back") })
+}

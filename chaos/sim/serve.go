@@ -1,0 +1,226 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// serve answers a request, and plans the next.
+func (p *process) serve() {
+	w := p.w
+	p.plan(w.upTo(2*w.plan.pace), client)
+	if w.stage == trouble && w.chance(w.plan.slowClient) {
+		// The request has read the clock, and then the scheduler forgets it.
+		now, begin, read := p.Now(), w.moment(), w.now
+		n, after := p.wish()
+		p.in(w.logTime(time.Millisecond, 10*time.Second), func() { p.try(now, begin, read, n, after) })
+		return
+	}
+	p.serveNow()
+}
+
+// serveNow reports whether the process issued IDs.
+func (p *process) serveNow() bool {
+	n, after := p.wish()
+	return p.try(p.Now(), p.w.moment(), p.w.now, n, after)
+}
+
+// wish is what a client asks for.
+func (p *process) wish() (n int, after flake.ID) {
+	w := p.w
+	n = 1 + w.rng.IntN(5)
+	switch {
+	case w.stage == trouble && w.chance(w.plan.greedy):
+		n = 1 + w.rng.IntN(gen.Config{Layout: flake.Scalable, MaxLead: millis(w.plan.maxLead)}.MaxBlock())
+	case w.rng.IntN(16) == 0:
+		n = 1 + w.rng.IntN(1000)
+	}
+	if w.chance(w.plan.follow) {
+		after = w.recent[w.rng.IntN(len(w.recent))]
+		if w.rng.IntN(8) == 0 { // an ID of another space, or of nobody
+			ms := int64(w.trueMillis()) - flake.DefaultEpoch + w.rng.Int64N(2000)
+			after = flake.ID(ms<<20 | w.rng.Int64N(1<<20))
+		}
+	}
+	return n, after
+}
+
+// try asks the node for n IDs, and holds the answer against what it must be.
+func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n int, after flake.ID) bool {
+	w := p.w
+	watched := w.rng.IntN(4) == 0 && p.during == nil
+	var before node.Stats
+	if watched {
+		before = p.node.Stats()
+	}
+	b, err := p.node.Try(now, n, after)
+	if err != nil {
+		w.refused(p, err)
+		if watched {
+			p.same(before, p.node.Stats(), err)
+		}
+		return false
+	}
+	w.note(p, "issues %d from %d of sid %d", int64(b.Count), int64(b.First), int64(b.SID))
+	if w.trace.out != nil {
+		w.say(p, fmt.Sprintf("  that is %v to %v", b.First, b.Last()))
+	}
+	if b.First <= after {
+		w.violate("I6", "%s issued %v, asked for IDs after %v", p.name, b.First, after)
+	}
+	if p.latched {
+		w.violate("rewound", "%s issued %v while it believes that history went back", p.name, b.First)
+	}
+	late := w.stage == repaired && flake.Default.UnixMilli(b.First) < int64(w.floor) // of a window of before
+	if w.stage != repaired || late {
+		w.highest = max(w.highest, b.Last())
+	} else if b.First <= w.highest {
+		w.violate("I1", "%s issued %v after the repair, not above %v of before", p.name, b.First, w.highest)
+	}
+	if late && w.now > w.heard {
+		w.violate("recover", "%s issued %v, below the floor of an era that it must have heard of", p.name, b.First)
+	}
+	p.nearTruth(b, read)
+	if w.stage != tampered && !late {
+		w.terms.add(w, p, b)
+	}
+	if h := w.record(); h != nil && !late {
+		h.Issues = append(h.Issues, history.Issue{
+			Process: p.name, First: b.First, Count: b.Count, Stride: b.Stride, Begin: begin, End: w.moment(),
+		})
+	} else {
+		w.outside++
+	}
+	w.recent[w.rng.IntN(len(w.recent))] = b.Last()
+	return true
+}
+
+// same checks I7, as far as a node's figures show its state.
+func (p *process) same(a, b node.Stats, err error) {
+	if a.Issued != b.Issued || a.Base != b.Base || a.Ceil != b.Ceil || a.Lead != b.Lead || a.Holding != b.Holding ||
+		a.SID != b.SID || a.Reserved != b.Reserved || a.Verdict != b.Verdict || a.Unverified != b.Unverified {
+		p.w.violate("I7", "%s refused (%v), and its figures went from %+v to %+v", p.name, err, a, b)
+	}
+}
+
+// reasonPoints are refusals that a run must have seen.
+var reasonPoints = []struct {
+	reason node.Reason
+	point  Point
+}{
+	{node.WindowExhausted, WindowExhausted}, {node.ClockSkew, ClockSkew}, {node.ClockUnverified, ClockUnverified},
+	{node.ClockRegression, ClockRegression}, {node.EntropyOverflow, EntropyOverflow}, {node.AfterTooFar, AfterTooFar},
+	{node.HistoryRewound, HistoryRewound}, {node.NoSID, NoSID}, {node.Draining, Draining},
+}
+
+func (w *world) refused(p *process, err error) {
+	var r *node.Refusal
+	if !errors.As(err, &r) {
+		w.violate("I7", "%s failed without a reason: %v", p.name, err)
+		return
+	}
+	for _, x := range reasonPoints {
+		if x.reason == r.Reason {
+			w.points.hit(x.point)
+		}
+	}
+	w.note(p, "refuses: "+string(r.Reason))
+}
+
+// nearTruth checks I5 where it can be told what the cluster's time is: at most
+// one host of three or more is unsound, its clock has not failed lately, and a
+// majority, in which there is then a sound one, has confirmed the verdict.
+func (p *process) nearTruth(b gen.Block, read time.Duration) {
+	w, pl := p.w, &p.w.plan
+	if pl.mode == Unclocked || pl.faulty > 1 || pl.liar || !p.watch.verdict.Confirmed() || len(p.status.Nodes) < 3 {
+		return
+	}
+	notice := 5 * time.Second
+	if pl.gossipLost+pl.gossipSlow+pl.gossipCut > 0 {
+		notice = clock.Freshness + 5*time.Second
+	}
+	if pl.twin > 0 || read-p.host.wrong < notice || p.host.wrong > read || read-p.paused < notice || read-max(p.resumes, 0) < notice && p.resumes > 0 {
+		return
+	}
+	const slack = 60 // ms: hosts start up to 10 ms off, are set to 5, and drift
+	limit := millis(pl.maxSkew+pl.maxLead) + slack
+	truth := clock.Millis((dawn + int64(read)) / 1e6)
+	at := clock.Millis(flake.Default.UnixMilli(b.Last()))
+	w.points.hit(HeldAgainstTruth)
+	if off := at - truth; off > limit || -off > limit {
+		w.violate("I5", "%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(), off)
+	}
+}
+
+// terms keeps the least and the greatest ID of each hold of a sid: IDs of one
+// sid rise from holder to holder (I2), however late a holder serves.
+type terms struct {
+	list []hold
+	of   map[string]int // by process, its latest hold; never iterated
+}
+
+type hold struct {
+	process     string
+	cut         clock.Millis // it gave the sid back with this ceiling; 0: it did not
+	sid         flake.SID
+	number      int // of the process's holds
+	repaired    bool
+	first, last flake.ID
+}
+
+func (t *terms) add(w *world, p *process, b gen.Block) {
+	if t.of == nil {
+		t.of = map[string]int{}
+	}
+	i, ok := t.of[p.name]
+	if !ok || t.list[i].number != p.holds || t.list[i].repaired != (w.stage == repaired) {
+		i = len(t.list)
+		t.of[p.name] = i
+		t.list = append(t.list, hold{p.name, 0, b.SID, p.holds, w.stage == repaired, b.First, b.Last()})
+	}
+	if b.First < t.list[i].last && b.First != t.list[i].first {
+		w.violate("I2", "%s issued %v of sid %d after %v", p.name, b.First, b.SID, t.list[i].last)
+	}
+	t.list[i].last = max(t.list[i].last, b.Last())
+	if cut := t.list[i].cut; cut != 0 && flake.Default.UnixMilli(b.Last()) >= int64(cut) {
+		w.violate("I4", "%s issued %v of sid %d, which it gave back with the ceiling %d", p.name, b.Last(), b.SID, cut)
+	}
+}
+
+// release notes that etcd has a sid as given back: all that was issued, and all
+// that ever will be, lies below its ceiling.
+func (t *terms) release(w *world, p *process, sid flake.SID, ceil clock.Millis) {
+	i, ok := t.of[p.name]
+	if !ok || t.list[i].sid != sid || t.list[i].repaired != (w.stage == repaired) {
+		return // after a repair, old ceilings mean nothing: the era's floor lies above them
+	}
+	t.list[i].cut = ceil
+	if last := t.list[i].last; flake.Default.UnixMilli(last) >= int64(ceil) {
+		w.violate("I4", "%s gave sid %d back with the ceiling %d, and had issued %v", p.name, sid, ceil, last)
+	}
+}
+
+// check returns the holds of one sid that interleave.
+func (t *terms) check() (out []string) {
+	list := slices.Clone(t.list)
+	slices.SortFunc(list, func(a, b hold) int {
+		if a.sid != b.sid {
+			return int(a.sid) - int(b.sid)
+		}
+		return int(min(max(a.first-b.first, -1), 1))
+	})
+	for i := 1; i < len(list); i++ {
+		if a, b := list[i-1], list[i]; a.sid == b.sid && b.first <= a.last && len(out) < 5 {
+			out = append(out, fmt.Sprintf("sid %d: %s issued %v to %v, and %s from %v", a.sid, a.process, a.first, a.last, b.process, b.first))
+		}
+	}
+	return out
+}

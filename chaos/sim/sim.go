@@ -1,0 +1,243 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Mode is what a seed is played with.
+type Mode string
+
+// The modes.
+const (
+	Everything Mode = "everything" // all faults, all guards
+	Unclocked  Mode = "unclocked"  // all faults, and no guard that looks at a clock
+	Tampered   Mode = "tampered"   // records changed behind the nodes' backs
+)
+
+// Modes lists them.
+var Modes = []Mode{Everything, Unclocked, Tampered}
+
+// ModeOf returns the mode that a seed is played in where none is asked for: in
+// seven of sixteen everything, in as many unclocked, in two tampered.
+func ModeOf(seed uint64) Mode {
+	switch seed % 8 {
+	case 0, 2, 4:
+		return Unclocked
+	case 7:
+		return Tampered
+	case 6:
+		return []Mode{Everything, Unclocked}[seed/8%2]
+	}
+	return Everything
+}
+
+// Options says how a seed is played. The zero value is the seed's own choice.
+type Options struct {
+	Mode    Mode          // "": ModeOf the seed
+	Virtual time.Duration // of trouble, before all is healed; 0: 90 s to 6.5 minutes
+	Trace   io.Writer     // gets a line for each event; nil: none
+}
+
+// Result is what a seed came to.
+type Result struct {
+	Seed       uint64
+	Mode       Mode
+	Hash       uint64 // FNV-1a of all events: the same each time the seed is played
+	Events     int
+	IDs        int
+	Virtual    time.Duration // simulated time
+	Points     Points
+	Violations []Violation
+}
+
+// Violation is a claim that did not hold.
+type Violation struct {
+	Claim  string
+	Detail string
+	At     time.Duration // when it was noticed, by true time; -1: on the record, afterwards
+}
+
+func (v Violation) String() string {
+	if v.At < 0 {
+		return v.Claim + ": " + v.Detail
+	}
+	return fmt.Sprintf("%s at %v: %s", v.Claim, v.At, v.Detail)
+}
+
+// dawn is true time at the beginning, in Unix ns. Hosts may be as wrong as they
+// like: nothing real is compared with it.
+const dawn = (flake.DefaultEpoch + 1_000_000_000) * int64(time.Millisecond)
+
+// world is one story under way.
+type world struct {
+	plan  plan
+	rng   *rand.Rand
+	now   time.Duration // true time since dawn
+	queue queue
+	trace trace
+
+	etcd      *etcd
+	hosts     []*host
+	processes []*process // all that ever started, in order
+	numbers   int        // makes nonces
+	net       network
+
+	before, after history.History // up to a repair by an operator, and from it on
+	outside       int             // blocks issued between tampering and repair, when nothing is promised
+	moments       clock.Mono
+	terms         terms
+	highest       flake.ID      // ever issued, up to a repair
+	floor         clock.Millis  // of the era that the repair began
+	heard         time.Duration // by when everybody has heard of it
+	recent        [16]flake.ID
+	stage         stage
+	points        Points
+	violations    []Violation
+}
+
+// stage is where the story stands.
+type stage uint8
+
+const (
+	trouble  stage = iota // faults happen
+	healed                // none does any more
+	tampered              // records were changed, and nobody repaired them yet
+	repaired
+)
+
+// Run plays a seed.
+func Run(seed uint64, o Options) (r Result) {
+	if o.Mode == "" {
+		o.Mode = ModeOf(seed)
+	}
+	w := &world{rng: rand.New(rand.NewPCG(seed, 0x5eed))}
+	w.trace = newTrace(o.Trace)
+	defer func() {
+		if broken := recover(); broken != nil { // the core panics where a claim does not hold
+			w.violate("panic", "%v\n%s", broken, debug.Stack())
+		}
+		r = w.result(seed, o.Mode)
+	}()
+	w.plan = draw(w.rng, o.Mode, o.Virtual)
+	w.plan.mute = drawMute(rand.New(rand.NewPCG(seed, 0xdeaf)), w.plan)
+	w.before.Format, w.after.Format = flake.Default, flake.Default
+	w.note(nil, w.plan.String())
+	w.etcd = newEtcd(w)
+	for i := range w.plan.nodes {
+		w.addHost(fmt.Sprintf("n%d", i+1))
+	}
+	w.unleash()
+	w.run(w.plan.virtual)
+	w.heal()
+	if o.Mode == Tampered {
+		w.tamper()
+	} else {
+		w.expectAlive()
+	}
+	w.judge()
+	return r
+}
+
+func (w *world) result(seed uint64, m Mode) Result {
+	return Result{
+		Seed: seed, Mode: m, Hash: w.trace.hash, Events: w.trace.events,
+		IDs: w.before.IDs() + w.after.IDs(), Virtual: w.now, Points: w.points, Violations: w.violations,
+	}
+}
+
+// Explain plays a seed again and returns the lines around what is said of it:
+// those that mention an ID, a process or a moment of the first violations.
+func Explain(r Result, o Options, around int) string {
+	var text strings.Builder
+	o.Mode, o.Trace = r.Mode, &text
+	again := Run(r.Seed, o)
+	lines := strings.Split(text.String(), "\n")
+	var out strings.Builder
+	if again.Hash != r.Hash {
+		out.WriteString("the second run of the seed went another way: the simulation is not deterministic\n")
+	}
+	for _, v := range r.Violations[:min(len(r.Violations), 2)] {
+		at := locate(lines, v)
+		fmt.Fprintf(&out, "%v\n", v)
+		for _, l := range lines[max(0, at-around+8):min(len(lines), at+8)] {
+			fmt.Fprintf(&out, "    %s\n", l)
+		}
+	}
+	return out.String()
+}
+
+// locate returns the line that a violation is about, or the last.
+func locate(lines []string, v Violation) int {
+	if v.At >= 0 {
+		stamp := stampOf(v.At)
+		i, _ := slices.BinarySearchFunc(lines, stamp, func(l, s string) int { return strings.Compare(l[:min(len(l), len(s))], s) })
+		for i+1 < len(lines) && strings.HasPrefix(lines[i+1], stamp) {
+			i++
+		}
+		return i
+	}
+	for i := len(lines) - 1; i >= 0; i-- {
+		for _, word := range strings.FieldsFunc(v.Detail, func(r rune) bool { return strings.ContainsRune(" ,:[)", r) }) {
+			if len(word) == flake.TextLen && strings.Contains(lines[i], word) {
+				return i
+			}
+		}
+	}
+	return len(lines) - 1
+}
+
+// violate notes that a claim does not hold.
+func (w *world) violate(claim, format string, args ...any) {
+	w.note(nil, "VIOLATION "+claim)
+	if len(w.violations) < 10 {
+		w.violations = append(w.violations, Violation{claim, fmt.Sprintf(format, args...), w.now})
+	}
+}
+
+// judge holds the whole record against the claims.
+func (w *world) judge() {
+	for _, h := range []*history.History{&w.before, &w.after} {
+		for _, v := range h.Check() {
+			w.violations = append(w.violations, Violation{v.Claim, v.Detail, -1})
+		}
+	}
+	for _, detail := range w.terms.check() {
+		w.violations = append(w.violations, Violation{"I2", detail, -1})
+	}
+}
+
+// record returns the history that what happens now belongs to, or nil where
+// nothing is promised.
+func (w *world) record() *history.History {
+	switch w.stage {
+	case tampered:
+		return nil
+	case repaired:
+		return &w.after
+	}
+	return &w.before
+}
+
+// moment numbers what happens, in the order of one observer who sees all.
+func (w *world) moment() clock.Mono { w.moments++; return w.moments }
+
+// chance is true with probability p.
+func (w *world) chance(p float64) bool { return p > 0 && w.rng.Float64() < p }
+
+// upTo returns a random time below most.
+func (w *world) upTo(most time.Duration) time.Duration {
+	return time.Duration(w.rng.Int64N(int64(max(most, 1))))
+}
+
+// trueMillis returns true time as an ID would have it.
+func (w *world) trueMillis() clock.Millis { return clock.Millis((dawn + int64(w.now)) / 1e6) }

@@ -1,0 +1,149 @@
+package sim_test
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/sim"
+)
+
+var (
+	seeds   = flag.Uint64("seeds", defaultSeeds, "how many stories to play")
+	first   = flag.Uint64("first", 1, "seed of the first; 0 draws one and prints it")
+	single  = flag.Uint64("seed", 0, "play this one alone; with -v, tell all of it")
+	minutes = flag.Float64("minutes", 0, "simulated minutes of trouble in each; 0: one and a half to six and a half, as drawn")
+	all     = flag.Bool("all", false, "play on when a story has failed")
+	mode    = flag.String("mode", "", "everything, unclocked or tampered; empty: as drawn")
+)
+
+func options() sim.Options {
+	return sim.Options{Mode: sim.Mode(*mode), Virtual: time.Duration(*minutes * float64(time.Minute))}
+}
+
+// replay returns the command that plays a seed again.
+func replay(r sim.Result) string {
+	cmd := fmt.Sprintf("go test ./chaos/sim -run 'TestSim$' -v -seed %d -mode %s", r.Seed, r.Mode)
+	if *minutes != 0 {
+		cmd += fmt.Sprintf(" -minutes %g", *minutes)
+	}
+	return cmd
+}
+
+// How many seeds of a mode must have reached its points, and those that are rare.
+const enough, enoughForRare = 20, 400
+
+// tally is what the seeds of a run came to.
+type tally struct {
+	sync.Mutex // guards all
+	played     map[sim.Mode]int
+	points     map[sim.Mode]*sim.Points
+	events     int
+	ids        int
+	virtual    time.Duration
+	failed     bool
+}
+
+func (c *tally) add(r sim.Result) {
+	c.Lock()
+	defer c.Unlock()
+	c.played[r.Mode]++
+	if c.points[r.Mode] == nil {
+		c.points[r.Mode] = &sim.Points{}
+	}
+	c.points[r.Mode].Add(r.Points)
+	c.events += r.Events
+	c.ids += r.IDs
+	c.virtual += r.Virtual
+	c.failed = c.failed || len(r.Violations) > 0
+}
+
+// over reports that a seed failed: one is enough to look at.
+func (c *tally) over() bool {
+	c.Lock()
+	defer c.Unlock()
+	return c.failed && !*all
+}
+
+// TestSim plays stories. No claim may break in any of them; and a run that never
+// was in one of the situations that matter has not shown that it holds there.
+func TestSim(t *testing.T) {
+	if *single != 0 {
+		o := options()
+		if testing.Verbose() {
+			o.Trace = os.Stdout
+		}
+		r := sim.Run(*single, o)
+		t.Logf("seed %d, %s: hash %016x, %d events, %d IDs, %v", r.Seed, r.Mode, r.Hash, r.Events, r.IDs, r.Virtual)
+		for _, v := range r.Violations {
+			t.Error(v)
+		}
+		return
+	}
+	from := *first
+	if from == 0 {
+		from = rand.Uint64N(1 << 40)
+	}
+	t.Logf("seeds %d to %d", from, from+*seeds-1)
+	c := &tally{played: map[sim.Mode]int{}, points: map[sim.Mode]*sim.Points{}}
+	began := time.Now()
+	t.Run("shards", func(t *testing.T) {
+		const shards = 4
+		for shard := range uint64(shards) {
+			t.Run(fmt.Sprint(shard), func(t *testing.T) {
+				t.Parallel()
+				for seed := from + shard; seed < from+*seeds && !c.over(); seed += shards {
+					r := sim.Run(seed, options())
+					c.add(r)
+					if len(r.Violations) > 0 {
+						t.Errorf("seed %d, %s, after %v: %v\nreplay: %s\n%s", seed, r.Mode, time.Since(began).Round(time.Millisecond),
+							r.Violations[0], replay(r), sim.Explain(r, options(), 40))
+					}
+				}
+			})
+		}
+	})
+	took := time.Since(began)
+	t.Logf("%d seeds, %d events, %d IDs, %v of simulated time in %v: %.1f seeds/s, %.0f events/s, %.1f simulated hours a second",
+		*seeds, c.events, c.ids, c.virtual.Round(time.Second), took.Round(time.Millisecond),
+		float64(*seeds)/took.Seconds(), float64(c.events)/took.Seconds(), c.virtual.Hours()/took.Seconds())
+	for _, m := range sim.Modes {
+		if c.points[m] == nil || t.Failed() {
+			continue
+		}
+		var reached []string
+		for p, n := range c.points[m] {
+			reached = append(reached, fmt.Sprintf("%v %d", sim.Point(p), n))
+		}
+		t.Logf("%s, %d seeds: %s", m, c.played[m], strings.Join(reached, ", "))
+		missing := slices.DeleteFunc(c.points[m].Missing(m), func(p sim.Point) bool { return p.Rare() && c.played[m] < enoughForRare })
+		if len(missing) > 0 && c.played[m] >= enough {
+			t.Errorf("unknown: %d seeds of mode %s never reached %v", c.played[m], m, missing)
+		}
+	}
+}
+
+// TestSameSeedSameStory plays seeds twice: all that happens is the seed's.
+func TestSameSeedSameStory(t *testing.T) {
+	hashes := map[uint64]bool{}
+	for seed := range uint64(16) {
+		o := sim.Options{Virtual: time.Minute}
+		a := sim.Run(seed, o)
+		o.Trace = io.Discard // to look at a story must not change it
+		b := sim.Run(seed, o)
+		if a.Hash != b.Hash || a.Events != b.Events || a.IDs != b.IDs || !slices.Equal(a.Violations, b.Violations) {
+			t.Errorf("seed %d: hash %016x with %d events, then %016x with %d", seed, a.Hash, a.Events, b.Hash, b.Events)
+		}
+		hashes[a.Hash] = true
+	}
+	if len(hashes) != 16 {
+		t.Errorf("16 seeds have %d hashes", len(hashes))
+	}
+}

@@ -1,0 +1,409 @@
+// Package storetest helps to test what stands on a keeper.Store: Memory is one
+// in memory, Faulty makes any of them fail by script, and Contract is the test
+// that every Store must pass. Only tests import it.
+//
+// In calls that edit records behind a Store's back, keys are written as
+// package etcdstore has them below a space: config, era, node/<instance>,
+// holder/<sid>, window/<sid> and ledger/<sid>/<term>, the term in 20 digits.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// ErrRemains is what Memory.Init returns for a space that lost its config.
+var ErrRemains = errors.New("storetest: space lost its config but has other records")
+
+// Memory is a Store that keeps a space as etcd would: encoded records by key,
+// one revision for all of them, leases that take their keys along. Its leases
+// expire by Advance alone, and it starts no goroutine, so that a test which uses
+// it from one goroutine runs the same each time. It is safe for concurrent use.
+type Memory struct {
+	mu        sync.Mutex // guards the fields below
+	state     state
+	elapsed   time.Duration // what Advance has let pass
+	lastLease lease.LeaseID // not part of state: etcd's are random, never used twice
+	watchers  map[chan struct{}]bool
+}
+
+// state is what a backup has.
+type state struct {
+	cluster uint64
+	rev     int64
+	keys    map[string]*record
+	sorted  []string // the keys, in order: etcd's ranges are
+	leases  map[lease.LeaseID]grant
+}
+
+// record is never changed, but for its cache: a change of the key replaces it,
+// and backups share it.
+type record struct {
+	raw   string
+	rev   int64
+	lease lease.LeaseID
+	entry any // the lease.Entry it was last read as; nil: it was not
+}
+
+type grant struct {
+	ttl      time.Duration
+	deadline time.Duration // in Memory.elapsed
+}
+
+// NewMemory returns an uninitialised space, in an etcd with that cluster ID.
+func NewMemory(cluster uint64) *Memory {
+	return &Memory{
+		state: state{
+			cluster: cluster,
+			rev:     1, // as in an empty etcd
+			keys:    map[string]*record{},
+			leases:  map[lease.LeaseID]grant{},
+		},
+		watchers: map[chan struct{}]bool{},
+	}
+}
+
+// Load reads the whole space.
+func (m *Memory) Load(ctx context.Context) (lease.View, error) {
+	if err := ctx.Err(); err != nil {
+		return lease.View{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.viewAll(), nil
+}
+
+// Read reads config, era and one sid.
+func (m *Memory) Read(ctx context.Context, sid flake.SID) (lease.View, error) {
+	if err := ctx.Err(); err != nil {
+		return lease.View{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.viewOf(sid), nil
+}
+
+// Commit carries out txn if all that it compares holds. It returns lease.ErrTxn
+// or lease.ErrLeaseGone, with nothing written.
+func (m *Memory) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, error) {
+	if err := ctx.Err(); err != nil {
+		return false, lease.View{}, err
+	}
+	if err := txn.Check(); err != nil {
+		return false, lease.View{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.holds(txn) {
+		return false, m.viewOf(txn.SID), nil
+	}
+	putsHolder := txn.Op == lease.Acquire || txn.Op == lease.Reclaim || txn.Op == lease.Rehold
+	if _, ok := m.state.leases[txn.Lease]; putsHolder && !ok {
+		return false, lease.View{}, fmt.Errorf("%v sid %d: %w", txn.Op, txn.SID, lease.ErrLeaseGone)
+	}
+	m.write(func(put func(key, raw string, id lease.LeaseID), del func(key string)) {
+		put(windowKey(txn.SID), lease.Encode(txn.Window), 0)
+		if putsHolder {
+			put(holderKey(txn.SID), lease.Encode(txn.Holder), txn.Lease)
+		}
+		if txn.Op == lease.Release {
+			del(holderKey(txn.SID))
+		}
+		if txn.Op != lease.Acquire && txn.Op != lease.Reclaim {
+			return
+		}
+		line := txn.LedgerLine()
+		oldest := ledgerKey(txn.SID, line.Term-lease.LedgerKept+1)
+		for _, key := range m.under(ledgerPrefix(txn.SID)) {
+			if line.Term >= lease.LedgerKept && key < oldest {
+				del(key)
+			}
+		}
+		put(ledgerKey(txn.SID, line.Term), lease.Encode(line), 0)
+	})
+	return true, m.viewOf(txn.SID), nil
+}
+
+// holds reports whether all that txn's operation compares holds.
+func (m *Memory) holds(txn lease.Txn) bool {
+	now, holder := m.viewOf(txn.SID), record{}
+	if r := m.state.keys[holderKey(txn.SID)]; r != nil {
+		holder = *r
+	}
+	window := now.Sids[txn.SID].Window
+	if !window.Same(txn.Seen.Window) || !window.Exists() && now.Sids[txn.SID].Past {
+		return false
+	}
+	if txn.Op == lease.Release {
+		return true
+	}
+	if !now.Config.Same(txn.Config) || !now.Era.Same(txn.Era) {
+		return false
+	}
+	switch txn.Op {
+	case lease.Extend:
+		return holder.lease == txn.Lease
+	case lease.Reclaim:
+		return holder.rev == txn.Seen.Holder.Rev && holder.raw == txn.Seen.Holder.Raw
+	default:
+		return holder.rev == 0
+	}
+}
+
+// Register takes a lease of ttl, rounded up to whole seconds, and puts r under it.
+func (m *Memory) Register(ctx context.Context, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lastLease++
+	ttl = (ttl + time.Second - 1).Truncate(time.Second)
+	m.state.leases[m.lastLease] = grant{ttl: ttl, deadline: m.elapsed + ttl}
+	m.put("node/"+string(r.Instance), lease.Encode(r), m.lastLease)
+	return m.lastLease, nil
+}
+
+// KeepAlive renews the lease once, or returns lease.ErrLeaseGone.
+func (m *Memory) KeepAlive(ctx context.Context, id lease.LeaseID) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g, ok := m.state.leases[id]
+	if !ok {
+		return fmt.Errorf("keep alive lease %x: %w", int64(id), lease.ErrLeaseGone)
+	}
+	g.deadline = m.elapsed + g.ttl
+	m.state.leases[id] = g
+	return nil
+}
+
+// Revoke ends the lease, if it is still there, and deletes every key on it.
+func (m *Memory) Revoke(ctx context.Context, id lease.LeaseID) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.Expire(id)
+	return nil
+}
+
+// Watch calls changed at once, and after every change of config, era or a holder.
+func (m *Memory) Watch(ctx context.Context, changed func()) error {
+	c := make(chan struct{}, 1)
+	m.mu.Lock()
+	m.watchers[c] = true
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.watchers, c)
+	}()
+	if ctx.Err() == nil {
+		changed()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c:
+			changed()
+		}
+	}
+}
+
+// Init makes the space if it has no config. It returns ErrRemains.
+func (m *Memory) Init(ctx context.Context, space lease.Space, floor clock.Millis) (bool, lease.View, error) {
+	if err := ctx.Err(); err != nil {
+		return false, lease.View{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := m.viewAll(); now.Config.Exists() {
+		return false, now, nil
+	}
+	for _, key := range m.state.sorted {
+		if key == "era" || strings.HasPrefix(key, "window/") || strings.HasPrefix(key, "ledger/") {
+			return false, m.viewAll(), ErrRemains
+		}
+	}
+	m.write(func(put func(key, raw string, id lease.LeaseID), _ func(string)) {
+		put("config", lease.Encode(space), 0)
+		put("era", lease.Encode(lease.Era{Number: 1, Floor: floor, Cluster: m.state.cluster}), 0)
+	})
+	return true, m.viewAll(), nil
+}
+
+// Holder returns the last line of the sid's ledger that began by at.
+func (m *Memory) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.Tenure, bool, error) {
+	if err := ctx.Err(); err != nil {
+		return lease.Tenure{}, false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	lines := m.under(ledgerPrefix(sid))
+	slices.Reverse(lines)
+	for _, key := range lines {
+		t, err := lease.Decode[lease.Tenure](m.state.keys[key].raw)
+		if err != nil {
+			return lease.Tenure{}, false, fmt.Errorf("read %s: %w", key, err)
+		}
+		if t.Since <= at {
+			return t, true, nil
+		}
+	}
+	return lease.Tenure{}, false, nil
+}
+
+// write makes all that edit does one revision, and wakes watchers if it touched
+// what they watch. m.mu is held.
+func (m *Memory) write(edit func(put func(key, raw string, id lease.LeaseID), del func(key string))) {
+	rev, wrote, seen := m.state.rev+1, false, false
+	note := func(key string) {
+		wrote = true
+		seen = seen || key == "config" || key == "era" || strings.HasPrefix(key, "holder/") ||
+			strings.HasPrefix(key, "node/") || strings.HasPrefix(key, "ledger/")
+	}
+	edit(func(key, raw string, id lease.LeaseID) {
+		if i, ok := slices.BinarySearch(m.state.sorted, key); !ok {
+			m.state.sorted = slices.Insert(m.state.sorted, i, key)
+		}
+		m.state.keys[key] = &record{raw: raw, rev: rev, lease: id}
+		note(key)
+	}, func(key string) {
+		if i, ok := slices.BinarySearch(m.state.sorted, key); ok {
+			m.state.sorted = slices.Delete(m.state.sorted, i, i+1)
+			delete(m.state.keys, key)
+			note(key)
+		}
+	})
+	if wrote {
+		m.state.rev = rev
+	}
+	if seen {
+		m.wake()
+	}
+}
+
+func (m *Memory) put(key, raw string, id lease.LeaseID) {
+	m.write(func(put func(string, string, lease.LeaseID), _ func(string)) { put(key, raw, id) })
+}
+
+// wake tells all watchers. m.mu is held.
+func (m *Memory) wake() {
+	for c := range m.watchers {
+		select {
+		case c <- struct{}{}:
+		default: // it has yet to look at the last change
+		}
+	}
+}
+
+// viewAll returns a view of the space. m.mu is held.
+func (m *Memory) viewAll() lease.View {
+	v := m.viewCommon()
+	for _, key := range m.under("node/") {
+		if name := strings.TrimPrefix(key, "node/"); name != "" {
+			v.Nodes = append(v.Nodes, m.registration(name, m.state.keys[key]))
+		}
+	}
+	for _, kind := range []string{"holder/", "window/"} {
+		for _, key := range m.under(kind) {
+			n, err := strconv.ParseUint(strings.TrimPrefix(key, kind), 10, 16)
+			sid := flake.SID(n)
+			if _, seen := v.Sids[sid]; seen || err != nil || key != holderKey(sid) && key != windowKey(sid) {
+				continue
+			}
+			v.Sids[sid] = lease.Sid{
+				Holder: readEntry[lease.Holder](m, holderKey(sid)),
+				Window: readEntry[lease.Window](m, windowKey(sid)),
+			}
+		}
+	}
+	return v
+}
+
+// viewOf returns a view of one sid. m.mu is held.
+func (m *Memory) viewOf(sid flake.SID) lease.View {
+	v := m.viewCommon()
+	v.Sids[sid] = lease.Sid{
+		Holder: readEntry[lease.Holder](m, holderKey(sid)),
+		Window: readEntry[lease.Window](m, windowKey(sid)),
+		Past:   m.any(ledgerPrefix(sid)),
+	}
+	return v
+}
+
+func (m *Memory) viewCommon() lease.View {
+	return lease.View{
+		Cluster:  m.state.cluster,
+		Revision: m.state.rev,
+		Config:   readEntry[lease.Space](m, "config"),
+		Era:      readEntry[lease.Era](m, "era"),
+		Sids:     map[flake.SID]lease.Sid{},
+	}
+}
+
+func readEntry[T any](m *Memory, key string) lease.Entry[T] {
+	r, ok := m.state.keys[key]
+	if !ok {
+		return lease.Entry[T]{}
+	}
+	e, ok := r.entry.(lease.Entry[T])
+	if !ok { // decoding is most of what a simulation would do
+		e = lease.NewEntry[T](r.rev, r.lease, r.raw)
+		r.entry = e
+	}
+	return e
+}
+
+// registration reads a node's key. m.mu is held.
+func (m *Memory) registration(name string, r *record) lease.Registration {
+	n, ok := r.entry.(lease.Registration)
+	if !ok {
+		n = lease.NewRegistration(lease.Instance(name), r.rev, r.raw)
+		r.entry = n
+	}
+	return n
+}
+
+// any reports whether there is a key with that prefix. m.mu is held.
+func (m *Memory) any(prefix string) bool {
+	i, _ := slices.BinarySearch(m.state.sorted, prefix)
+	return i < len(m.state.sorted) && strings.HasPrefix(m.state.sorted[i], prefix)
+}
+
+// under returns a copy of the keys with that prefix, in order. m.mu is held.
+func (m *Memory) under(prefix string) []string {
+	i, _ := slices.BinarySearch(m.state.sorted, prefix)
+	n := i
+	for n < len(m.state.sorted) && strings.HasPrefix(m.state.sorted[n], prefix) {
+		n++
+	}
+	return slices.Clone(m.state.sorted[i:n])
+}
+
+func holderKey(sid flake.SID) string    { return "holder/" + strconv.Itoa(int(sid)) }
+func windowKey(sid flake.SID) string    { return "window/" + strconv.Itoa(int(sid)) }
+func ledgerPrefix(sid flake.SID) string { return "ledger/" + strconv.Itoa(int(sid)) + "/" }
+func ledgerKey(sid flake.SID, term int64) string {
+	return fmt.Sprintf("%s%020d", ledgerPrefix(sid), term)
+}
+
+// clone returns a copy that shares nothing with s.
+func (s state) clone() state {
+	s.keys, s.sorted, s.leases = maps.Clone(s.keys), slices.Clone(s.sorted), maps.Clone(s.leases)
+	return s
+}

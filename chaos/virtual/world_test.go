@@ -1,0 +1,291 @@
+package virtual
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/gossiptest"
+	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/netsim"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+)
+
+// dawn is true time when a story begins, in Unix ns: bubbles begin in the year
+// 2000, before the epoch of any ID.
+const dawn = 1_800_000_000_000 * int64(time.Millisecond)
+
+// Names of hosts on the network.
+const (
+	etcdHost   = "etcd"
+	clientHost = "client"
+)
+
+// world is a space with its nodes, in a bubble. All times are of its own.
+type world struct {
+	t      *testing.T
+	begin  time.Time
+	net    *netsim.Network
+	gossip *gossiptest.Network
+	etcd   *etcdsim.Server
+	admin  *clientv3.Client // from a host of its own, which nothing happens to
+	store  *etcdstore.Store
+
+	nodes []*member // all that ever were
+	ends  sync.WaitGroup
+
+	mu   sync.Mutex // guards hist
+	hist history.History
+}
+
+// tell plays a story. When f returns, the nodes that still run stop in order,
+// and what was issued is held against the claims I1 to I4.
+func tell(t *testing.T, f func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		enterBubble()
+		w := &world{
+			t: t, begin: time.Now(), net: netsim.New(time.Millisecond), gossip: gossiptest.New(time.Now, 1),
+			hist: history.History{Format: flake.Default},
+		}
+		w.gossip.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
+		w.etcd = etcdsim.New(func() (net.Listener, error) { return w.net.Listen(etcdHost + ":2379") })
+		defer w.etcd.Close()
+		if err := w.etcd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		w.admin, err = etcdstore.Dial(etcdstore.Config{
+			Endpoints: []string{"http://" + etcdHost + ":2379"},
+			Options:   []grpc.DialOption{grpc.WithContextDialer(w.net.Dialer("admin"))},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.admin.Close()
+		if w.store, err = etcdstore.New(w.admin, "allocator", "default"); err != nil {
+			t.Fatal(err)
+		}
+		space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "7c9e6679-7425-40de-944b-e07fc1f90ae7"}
+		if _, _, err := w.store.Init(context.Background(), space, 0); err != nil {
+			t.Fatal(err)
+		}
+		defer w.finish()
+		f(w)
+	})
+}
+
+// finish stops everybody and checks what they did.
+func (w *world) finish() {
+	w.etcd.SetFault(nil)
+	for _, m := range w.nodes {
+		m.stop()
+	}
+	w.ends.Wait()
+	time.Sleep(30 * time.Second) // for timers of the gossip library, and leases of the dead
+	w.check()
+	if w.t.Failed() {
+		for _, m := range w.nodes {
+			log := m.log.String()
+			w.t.Logf("%s %s: %+v\n%s", m.host, m.id(), m.d.Node().Stats().Lease, log[max(0, len(log)-5000):])
+		}
+	}
+}
+
+// check holds the record against the claims, and looks at what is left in etcd:
+// whoever left in order, or died, holds nothing any more.
+func (w *world) check() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	versions, err := w.store.History(ctx, 1)
+	if err != nil {
+		w.t.Errorf("history: %v", err)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, v := range versions {
+		r := v.Window.Value
+		if !v.Window.Exists() || v.Window.Err != nil {
+			w.t.Errorf("sid %d: a window was deleted or spoilt: %+v", v.SID, v.Window)
+			continue
+		}
+		w.hist.Writes = append(w.hist.Writes, history.Write{
+			SID: v.SID, Rev: v.Window.Rev, Term: r.Term, Base: r.Base, Ceil: r.Ceil, Released: r.State == lease.Released,
+		})
+	}
+	for _, v := range w.hist.Check() {
+		w.t.Error(v)
+	}
+	w.successors(versions)
+	now, err := w.store.Load(ctx)
+	if err != nil {
+		w.t.Errorf("load: %v", err)
+		return
+	}
+	for sid, s := range now.Sids {
+		if s.Holder.Exists() {
+			w.t.Errorf("sid %d is still held by %+v", sid, s.Holder.Value)
+		}
+	}
+	if len(now.Nodes) > 0 {
+		w.t.Errorf("still registered: %+v", now.Nodes)
+	}
+}
+
+// ids returns how many IDs were issued so far.
+func (w *world) ids() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hist.IDs()
+}
+
+// successors checks I2 and I4 from another side: nobody issued a millisecond at or
+// above the one that the next holder of his sid began with. It sees an overlap
+// also where no two IDs happen to be equal.
+func (w *world) successors(versions []etcdstore.Version) {
+	w.t.Helper()
+	tenures := map[flake.SID][]lease.Window{} // as acquired, in the order of terms
+	for _, v := range versions {
+		of := tenures[v.SID]
+		if n := len(of); n == 0 || of[n-1].Term != v.Window.Value.Term {
+			tenures[v.SID] = append(of, v.Window.Value)
+		}
+	}
+	told := 0
+	for _, i := range w.hist.Issues {
+		from, to := clock.Millis(flake.Default.UnixMilli(i.First)), clock.Millis(flake.Default.UnixMilli(i.Last()))
+		of := tenures[flake.Default.SID(i.First)]
+		own := -1
+		for n, t := range of {
+			if string(t.Instance) == i.Process && t.Base <= from {
+				own = n
+			}
+		}
+		switch {
+		case own < 0:
+			w.t.Errorf("%s issued %d of sid %d, which it did not have", i.Process, from, flake.Default.SID(i.First))
+		case own+1 < len(of) && of[own+1].Base <= to:
+			if told++; told <= 10 {
+				w.t.Errorf("sid %d: term %d issued millisecond %d, and term %d began at %d",
+					flake.Default.SID(i.First), of[own].Term, to, of[own+1].Term, of[own+1].Base)
+			}
+		}
+	}
+}
+
+// slow skips a test with -race that only runs for longer, or with more nodes, what
+// others run too.
+func slow(t *testing.T) {
+	t.Helper()
+	if raced {
+		t.Skip("not run with -race: too slow with it, and run without")
+	}
+}
+
+// now returns the time since the story began.
+func (w *world) now() time.Duration { return time.Since(w.begin) }
+
+// onlyOneSid has an operator put all sids aside but 0.
+func (w *world) onlyOneSid() {
+	w.t.Helper()
+	for sid := 1; sid < 32; sid++ {
+		_, err := w.admin.Put(context.Background(), fmt.Sprintf("/allocator/default/window/%d", sid), lease.Encode(lease.Window{
+			Era: 1, Term: 1, Instance: "none", Node: "none", Nonce: "none", Base: 1, Ceil: 1, State: lease.Quarantined,
+		}))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// machine is the clocks of one machine. It is safe for concurrent use.
+type machine struct {
+	begin time.Time
+	mu    sync.Mutex    // guards step
+	step  time.Duration // by which the wall clock is ahead
+}
+
+func (m *machine) Read() clock.Readings {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := int64(time.Since(m.begin))
+	return clock.Readings{Wall: dawn + t + int64(m.step), Mono: clock.Mono(t), Raw: t, Boot: t}
+}
+
+func (m *machine) Kernel() clock.Kernel { return clock.Kernel{} }
+
+// Step sets the wall clock by d ahead of where it is.
+func (m *machine) Step(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.step += d
+}
+
+// trueMillis returns true time at t, as IDs have it.
+func trueMillis(t time.Duration) clock.Millis {
+	return clock.Millis((dawn + int64(t)) / int64(time.Millisecond))
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// settings returns the configuration of a node on a host: the defaults.
+func settings(host, name string) config.Config {
+	c := config.Default()
+	c.Node.Name = name
+	c.Etcd.Endpoints = []string{"http://" + etcdHost + ":2379"}
+	c.Listen = config.Listen{GRPC: host + ":9000", HTTP: host + ":8080", Admin: host + ":9100", Gossip: "127.0.0.1:7946"}
+	return c
+}
+
+// logger logs with the time of the story.
+func (w *world) logger(to *lines) *slog.Logger {
+	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Duration("at", w.now())
+		}
+		return a
+	}}))
+}
+
+// during returns whether t lies in a span of the story.
+type during struct{ from, to time.Duration }
+
+func (d during) has(t time.Duration) bool { return d.from <= t && t <= d.to }
+
+func (d during) String() string { return fmt.Sprintf("%v to %v", d.from, d.to) }
+
+// dice returns a source of randomness by a number, for stories that repeat as far
+// as the scheduler lets them.
+func dice(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 5)) }
