@@ -33,22 +33,30 @@ func block(t *testing.T, mark string) string {
 	return strings.Join(out, "\n")
 }
 
-// inOwnNetwork runs this test again as root of a network of its own, where it has
-// the guide's addresses to itself. It reports whether we are there.
-func inOwnNetwork(t *testing.T) bool {
+// inOwnNetwork runs this test again in a network namespace of its own, where it has
+// the guide's addresses to itself. There it returns the directory of the programs;
+// outside of it, "". The programs are built outside, since inside there is no way to
+// download the modules they need.
+func inOwnNetwork(t *testing.T) (bin string) {
 	t.Helper()
 	const variable = "ALLOCATOR_GUIDE_TEST"
-	if os.Getenv(variable) != "" {
-		_ = os.Unsetenv(variable) // or the program takes it for a misspelt setting
-		return true
+	if bin := os.Getenv(variable); bin != "" {
+		_ = os.Unsetenv(variable) // or the program takes it for a misspelled setting
+		return bin
 	}
 	for _, tool := range []string{"ip", "sh", "openssl", "make"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("not run: %s is not installed", tool)
 		}
 	}
+	bin = t.TempDir()
+	for _, program := range []func(context.Context, string) (string, error){build.Allocator, build.Etcd, build.Etcdctl} {
+		if _, err := program(t.Context(), bin); err != nil {
+			t.Fatal(err)
+		}
+	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.timeout", "4m")
-	cmd.Env = append(os.Environ(), variable+"=1")
+	cmd.Env = append(os.Environ(), variable+"="+bin)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if os.IsPermission(err) || err != nil && len(out) == 0 {
@@ -58,7 +66,7 @@ func inOwnNetwork(t *testing.T) bool {
 	if err != nil {
 		t.Error(err)
 	}
-	return false
+	return ""
 }
 
 // machine is one of the guide's, as a folder.
@@ -122,14 +130,13 @@ func environment(text, ip string) (out []string) {
 // three machines that are three addresses. What is left out: systemd, whose unit
 // is taken for its command, and users.
 func TestGuide(t *testing.T) {
-	if !inOwnNetwork(t) {
+	bin := inOwnNetwork(t)
+	if bin == "" {
 		return
 	}
 	work, root := t.TempDir(), "../.."
-	for _, program := range []func(context.Context, string) (string, error){build.Allocator, build.Etcd, build.Etcdctl} {
-		if _, err := program(t.Context(), filepath.Join(work, "bin")); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.Symlink(bin, filepath.Join(work, "bin")); err != nil {
+		t.Fatal(err)
 	}
 	deploy, err := filepath.Abs(root + "/deploy")
 	if err != nil {
