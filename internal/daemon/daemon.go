@@ -26,8 +26,8 @@ import (
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/resp"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
 // Daemon is one node with its servers. Run it once.
@@ -50,7 +50,7 @@ type Daemon struct {
 	// Set by Run before anything that reads them starts.
 	keeper    *keeper.Keeper
 	server    *server.Server
-	resp      *resp.Server // nil: no such door
+	resp      *respserver.Server // nil: no such door
 	metrics   *metrics.Metrics
 	listeners listeners
 	gossip    cluster.Transport // nil: none
@@ -257,7 +257,7 @@ func (d *Daemon) build() error {
 		return err
 	}
 	if d.listeners.resp != nil {
-		if d.resp, err = resp.New(resp.Config{
+		if d.resp, err = respserver.New(respserver.Config{
 			Server: d.server, Guard: d.security.guard, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
 		}); err != nil {
 			return err
@@ -378,7 +378,7 @@ func (s servers) close() {
 const adminTimeout = 500 * time.Millisecond
 
 func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, resp.ErrClosed) {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, respserver.ErrClosed) {
 		return nil
 	}
 	return err

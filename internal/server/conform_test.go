@@ -25,8 +25,8 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/resp"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -219,7 +219,7 @@ func (w *world) resp(text func(flake.ID) string) func(ask) answer {
 
 // redis sends a line to a door for Redis clients and returns what it answers.
 func (w *world) redis(line string) *bufio.Reader {
-	door, err := resp.New(resp.Config{Server: w.server, Logger: slog.New(slog.DiscardHandler)})
+	door, err := respserver.New(respserver.Config{Server: w.server, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/resp"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
 // empty is a store in which nobody ever held a sid.
@@ -71,7 +71,7 @@ func start(t *testing.T, guard *access.Guard) *issuer {
 // open opens the door, or opens it again.
 func (w *issuer) open(addr string) {
 	w.t.Helper()
-	door, err := resp.New(resp.Config{Server: w.server, Guard: w.guard, Logger: slog.New(slog.DiscardHandler)})
+	door, err := respserver.New(respserver.Config{Server: w.server, Guard: w.guard, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}

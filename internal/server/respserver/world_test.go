@@ -1,4 +1,4 @@
-package resp_test
+package respserver_test
 
 import (
 	"bufio"
@@ -18,8 +18,8 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/resp"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
 // start is where clocks of tests stand: 2026-02-01T00:00:00Z.
@@ -45,12 +45,12 @@ type world struct {
 	clock  *clock.Manual
 	node   *node.Node
 	server *server.Server
-	door   *resp.Server
+	door   *respserver.Server
 	addr   string
 	ended  chan error
 }
 
-func newWorld(t testing.TB, change ...func(*resp.Config)) *world {
+func newWorld(t testing.TB, change ...func(*respserver.Config)) *world {
 	t.Helper()
 	w := &world{t: t, clock: clock.NewManual(start), ended: make(chan error, 1)}
 	w.node = node.New(node.Config{
@@ -68,11 +68,11 @@ func newWorld(t testing.TB, change ...func(*resp.Config)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := resp.Config{Server: w.server, Version: "v0", Logger: slog.New(slog.DiscardHandler)}
+	cfg := respserver.Config{Server: w.server, Version: "v0", Logger: slog.New(slog.DiscardHandler)}
 	for _, f := range change {
 		f(&cfg)
 	}
-	if w.door, err = resp.New(cfg); err != nil {
+	if w.door, err = respserver.New(cfg); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -95,7 +95,7 @@ func (w *world) serve(l net.Listener) *world {
 		if err := w.door.Shutdown(ctx); err != nil {
 			w.t.Errorf("shutdown: %v", err)
 		}
-		if err := <-w.ended; !errors.Is(err, resp.ErrClosed) {
+		if err := <-w.ended; !errors.Is(err, respserver.ErrClosed) {
 			w.t.Errorf("Serve returned %v", err)
 		}
 	})

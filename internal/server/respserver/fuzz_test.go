@@ -1,4 +1,4 @@
-package resp_test
+package respserver_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/resp"
+	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
 // FuzzConnection: whatever a client sends, and however it is cut, it is answered
@@ -32,7 +32,7 @@ func FuzzConnection(f *testing.F) {
 		here, there := net.Pipe()
 		p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
 		p.conn <- there
-		w := newWorld(t, func(c *resp.Config) {
+		w := newWorld(t, func(c *respserver.Config) {
 			if stranger {
 				c.Guard = access.New(access.Config{Tokens: tokens})
 			}

@@ -1,4 +1,4 @@
-// Package resp is the door for Redis clients: IDs over RESP, the protocol of Redis
+// Package respserver is the door for Redis clients: IDs over RESP, the protocol of Redis
 // (versions 2 and 3), for languages without a client of ours.
 //
 // It is a thin shell like package server, on which it stands: requests are read
@@ -21,4 +21,4 @@
 // issue no more than one buffer full for it.
 //
 // Only package daemon uses it. It opens no port.
-package resp
+package respserver

@@ -1,4 +1,4 @@
-package resp_test
+package respserver_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/resp"
+	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -307,7 +307,7 @@ func TestBackPressure(t *testing.T) {
 			here, there := net.Pipe()
 			p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
 			p.conn <- there
-			w := newWorld(t, func(c *resp.Config) { c.WriteTimeout = 200 * time.Millisecond }).serve(p)
+			w := newWorld(t, func(c *respserver.Config) { c.WriteTimeout = 200 * time.Millisecond }).serve(p)
 			c := newClient(t, here)
 			if tc.first == long { // what follows is asked for once this is read
 				go func() { _, _ = io.CopyN(io.Discard, here, int64(len(long)-len("*2\r\n$4\r\nECHO\r\n"))) }()
@@ -371,7 +371,7 @@ func TestLongRequests(t *testing.T) {
 }
 
 func TestConnectionLimit(t *testing.T) {
-	w := newWorld(t, func(c *resp.Config) { c.MaxConnections = 2 }).serve(nil)
+	w := newWorld(t, func(c *respserver.Config) { c.MaxConnections = 2 }).serve(nil)
 	a, b := w.dial(), w.dial()
 	a.ask("PING")
 	b.ask("PING")
@@ -392,7 +392,7 @@ func TestConnectionLimit(t *testing.T) {
 // TestIdle: a connection on which no request becomes complete is closed, one in use
 // is not.
 func TestIdle(t *testing.T) {
-	w := newWorld(t, func(c *resp.Config) { c.IdleTimeout = time.Second }).serve(nil)
+	w := newWorld(t, func(c *respserver.Config) { c.IdleTimeout = time.Second }).serve(nil)
 	used, idle, slow := w.dial(), w.dial(), w.dial()
 	ended := make(chan struct{})
 	go func() {
@@ -450,7 +450,7 @@ func TestRequestThatFillsTheBuffer(t *testing.T) {
 
 func TestAuth(t *testing.T) {
 	guard, issue, read := tokens(t)
-	w := newWorld(t, func(c *resp.Config) { c.Guard = guard }).serve(nil)
+	w := newWorld(t, func(c *respserver.Config) { c.Guard = guard }).serve(nil)
 	const noToken = "-NOAUTH UNAUTHENTICATED no token was sent: send AUTH TOKEN, or give it to your client as the password"
 	for name, hello := range map[string]string{
 		"one argument": "AUTH " + issue, "two arguments": "AUTH default " + issue, "HELLO": "HELLO 3 AUTH default " + issue,
@@ -520,7 +520,7 @@ func TestWithdrawnToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard, issue, read := tokens(t)
-	w := newWorld(t, func(c *resp.Config) { c.Guard = guard }).serve(nil)
+	w := newWorld(t, func(c *respserver.Config) { c.Guard = guard }).serve(nil)
 	asks := []string{"PING", "INFO", "COMMAND COUNT", "CLIENT ID", "ECHO x", "NOTHING", "ID.NEXT", "*1\r\n$7\r\nID.NEXT", "ID.STATUS"}
 	var clients []*client
 	for i := range asks {
@@ -544,7 +544,7 @@ func TestWithdrawnToken(t *testing.T) {
 // TestInfoIsForReaders: how the node stands is for the scope read.
 func TestInfoIsForReaders(t *testing.T) {
 	guard, issue, read := tokens(t)
-	c := newWorld(t, func(c *resp.Config) { c.Guard = guard }).serve(nil).dial()
+	c := newWorld(t, func(c *respserver.Config) { c.Guard = guard }).serve(nil).dial()
 	c.ask("AUTH " + issue)
 	if got := c.ask("INFO"); strings.Contains(got, "ids_issued") || !strings.Contains(got, "loading:0") {
 		t.Errorf("with the scope issue: %s", got)
@@ -559,7 +559,7 @@ func TestInfoIsForReaders(t *testing.T) {
 // show a token, and no longer.
 func TestStrangersAreGivenLittle(t *testing.T) {
 	guard, issue, _ := tokens(t)
-	w := newWorld(t, func(c *resp.Config) { c.Guard = guard }).serve(nil)
+	w := newWorld(t, func(c *respserver.Config) { c.Guard = guard }).serve(nil)
 	c := w.dial()
 	c.send("*2\r\n$4\r\nECHO\r\n$60000\r\n" + strings.Repeat("y", 4<<10-22))
 	if got := c.reply(); got != "-ERR Protocol error: request above 4096 bytes without a token" {
@@ -579,7 +579,7 @@ func TestStrangersAreGivenLittle(t *testing.T) {
 // TestRate: each request of a pipeline counts.
 func TestRate(t *testing.T) {
 	now := clock.Mono(0)
-	w := newWorld(t, func(c *resp.Config) {
+	w := newWorld(t, func(c *respserver.Config) {
 		c.Guard = access.New(access.Config{Rate: 10, Now: func() clock.Mono { return now }})
 	}).serve(nil)
 	c := w.dial()
@@ -640,7 +640,7 @@ func TestDrain(t *testing.T) {
 	if err := <-finished; err != nil {
 		t.Error(err)
 	}
-	if err := <-w.ended; !errors.Is(err, resp.ErrClosed) {
+	if err := <-w.ended; !errors.Is(err, respserver.ErrClosed) {
 		t.Errorf("Serve returned %v", err)
 	}
 	if _, err := net.Dial("tcp", w.addr); err == nil {

@@ -1,4 +1,4 @@
-package resp
+package respserver
 
 import (
 	"context"
@@ -70,15 +70,15 @@ type Server struct {
 }
 
 // ErrClosed is what Serve returns after Shutdown.
-var ErrClosed = errors.New("resp: the server is closed")
+var ErrClosed = errors.New("respserver: the server is closed")
 
 // New returns a door that has begun nothing.
 func New(cfg Config) (*Server, error) {
 	switch {
 	case cfg.Server == nil:
-		return nil, errors.New("resp: config server: is required")
+		return nil, errors.New("respserver: config server: is required")
 	case cfg.MaxConnections < 0 || cfg.IdleTimeout < 0 || cfg.WriteTimeout < 0:
-		return nil, fmt.Errorf("resp: config: %d connections, %v idle, %v to write: none may be negative",
+		return nil, fmt.Errorf("respserver: config: %d connections, %v idle, %v to write: none may be negative",
 			cfg.MaxConnections, cfg.IdleTimeout, cfg.WriteTimeout)
 	}
 	if cfg.IdleTimeout == 0 {
