@@ -1,19 +1,19 @@
-# «make help» lists what this file can do, from the comments behind ##.
+# `make help` lists what this file can do, from the comments behind ##.
 
 GO      ?= go
 PKG     ?= ./...# packages to test or measure
 TIMEOUT ?= 5m# of the tests of one package
-SIM_SEEDS ?= 2000# stories of «make sim»; FIRST=n for the first, else it is drawn and printed
+SIM_SEEDS ?= 2000# runs of `make sim`; FIRST=n for the first, else it is drawn and printed
 FIRST   ?= 0
-CHAOS_FOR ?= 60s# of «make chaos»: 105s has room for every fault of the short list
-SOAK    ?= 8h# of «make chaos-soak»
+CHAOS_FOR ?= 60s# of `make chaos`: 105s has room for every fault of the short list
+SOAK    ?= 8h# of `make chaos-soak`
 SEEDS   ?= 60# random lease schedules under -race; 300 without
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestRumour|TestTwoDisagree# agreement tests run with -race too
-IDS     ?= 200000# of the end-to-end run within «make test»
+IDS     ?= 200000# of the end-to-end run within `make test`
 E2E_IDS ?= 10000000# of the end-to-end run by itself
 COUNT   ?= 1# runs of each Go benchmark
 BENCH   ?= .# Go benchmarks to run, a regular expression
-BENCH_ROUNDS ?= 5# rounds of «make bench»
+BENCH_ROUNDS ?= 5# rounds of `make bench`
 BENCH_SLICE ?= 1s# how long each service is measured in a round
 FUZZTIME ?= 10s# for each fuzz target
 
@@ -22,12 +22,24 @@ IMAGE_ARCH ?= $(shell $(GO) env GOARCH)
 
 BIN   := bin
 TOOLS := $(CURDIR)/$(BIN)/tools
-DONE  := $(BIN)/summary# what «make test» did and what it left out, a line each
+SKIPPED := $(BIN)/skipped# the reason why a step of `make test` did not run
+
+# run-steps runs check-… for each of $(1) and then prints how long each took.
+define run-steps
+@mkdir -p $(BIN) && : >$(BIN)/steps; total=$$(date +%s); \
+for step in $(1); do \
+	began=$$(date +%s); rm -f $(SKIPPED); \
+	$(MAKE) --no-print-directory check-$$step || { echo "make $@: check-$$step failed after $$(( $$(date +%s) - began )) s" >&2; exit 1; }; \
+	if [ -e $(SKIPPED) ]; then result="skipped: $$(cat $(SKIPPED))"; else result=passed; fi; \
+	printf '  %5d s  %-10s %s\n' $$(( $$(date +%s) - began )) $$step "$$result" >>$(BIN)/steps; \
+done; \
+echo; echo "make $@: all passed"; cat $(BIN)/steps; printf '  %5d s  in all\n' $$(( $$(date +%s) - total ))
+endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-bugs bench bench-peers bench-go gen fuzz clean tools \
-        check-format check-vet check-static check-tests check-nested check-e2e check-chaos check-model check-generated
+        check-format check-vet check-static check-commits check-tests check-nested check-e2e check-chaos check-model check-generated
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,13 +47,13 @@ help: ## show this list
 build: ## build bin/allocator, statically
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/allocator ./cmd/allocator
 
-# No Docker is needed: deploy/image packs what Go builds, with the flags of «make
-# build». The commit is stamped in whatever GOFLAGS says; etcd is not ours, and its
+# No Docker is needed: deploy/image packs what Go builds, with the flags of `make
+# build`. The commit is stamped in whatever GOFLAGS says; etcd is not ours, and its
 # image stays the same from commit to commit.
 IMAGES := $(BIN)/image
 CROSS  := CGO_ENABLED=0 GOOS=linux GOARCH=$(IMAGE_ARCH)
 STAMP  := -buildvcs=$(if $(wildcard .git),true,false)
-image: ## container images and their SBOMs, reproducible, without Docker: bin/image/*.tar for «docker load»
+image: ## container images and their SBOMs, reproducible, without Docker: bin/image/*.tar for `docker load`
 	@rm -rf $(IMAGES) && mkdir -p $(IMAGES)/allocator $(IMAGES)/etcd/data && cp LICENSE $(IMAGES)/allocator && cp LICENSE $(IMAGES)/etcd
 	$(GO) build -o $(BIN)/pack ./deploy/image
 	$(CROSS) $(GO) build -trimpath $(STAMP) -o $(IMAGES)/allocator/allocator ./cmd/allocator
@@ -51,13 +63,13 @@ image: ## container images and their SBOMs, reproducible, without Docker: bin/im
 	@$(BIN)/pack pack --file deploy/etcd/Dockerfile --context $(IMAGES)/etcd --binary $(IMAGES)/etcd/etcd \
 		--version $$(cd chaos/etcd && $(GO) list -m -f '{{.Version}}' go.etcd.io/etcd/server/v3) --tag $(IMAGE)-etcd:latest -o $(IMAGES)/etcd.tar
 
-image-twice: image ## build the images again in another folder with an empty cache, 4 minutes: the bytes have to be the same
-	@[ -z "$$(git status --porcelain)" ] || { echo "commit first: the version of what is not committed is told apart from it"; exit 1; }
+image-twice: image ## build the images again in another directory with an empty cache, 4 minutes: the bytes have to be the same
+	@[ -z "$$(git status --porcelain)" ] || { echo "commit first: the version of what is not committed is different"; exit 1; }
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && git clone -q . "$$dir/elsewhere" && \
 		GOCACHE="$$dir/cache" $(MAKE) --no-print-directory -C "$$dir/elsewhere" image IMAGE=$(IMAGE) IMAGE_ARCH=$(IMAGE_ARCH) && \
 		for i in allocator etcd; do cmp $(IMAGES)/$$i.tar "$$dir/elsewhere/$(IMAGES)/$$i.tar" && echo "$$i: the same twice" || exit 1; done
 
-# The image under test is that of «make image», and beside it one that only says
+# The image under test is that of `make image`, and beside it one that only says
 # another version of itself, to be upgraded to.
 PACK_TEST = $(BIN)/pack pack --context $(IMAGES)/$(1) --binary $(IMAGES)/$(1)/$(2) --file $(3) --tag $(4):compose-test$(5) -o $(IMAGES)
 compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect and upgrade containers while IDs are drawn, 4 minutes
@@ -70,13 +82,14 @@ compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect an
 		$(call PACK_TEST,composetest,composetest,chaos/real/compose/Dockerfile,$(IMAGE)-composetest)/composetest.tar
 	$(IMAGES)/composetest/composetest run --images $(IMAGES)
 
-test: start check-format check-vet check-static check-tests check-nested check-e2e check-chaos check-model check-generated ## all that CI runs: format, vet, staticcheck, tests with -race, real faults, short model run, generated code
-	@echo; echo "make test: all passed"; cat $(DONE)
+test: ## all that CI runs: format, vet, staticcheck, tests with -race, real faults, short model run, generated code
+	$(call run-steps,format vet static tests nested e2e chaos model generated)
 
 race: ## the Go tests alone, with -race; PKG=./internal/gen for some of them
 	$(GO) test -race -timeout $(TIMEOUT) $(PKG)
 
-lint: start check-format check-vet check-static ## format, vet and staticcheck
+lint: ## format, vet, staticcheck, and the messages of the commits since main
+	$(call run-steps,format vet static commits)
 
 model: ## the full Spin run of the lease protocol: 5 to 20 minutes, 2 GB
 	chaos/model/run.sh full
@@ -151,29 +164,25 @@ fuzz: ## each fuzz target for FUZZTIME
 clean: ## remove bin/
 	rm -rf $(BIN)
 
-# ---- the steps of «make test» ------------------------------------------------
+# ---- the steps of `make test` ------------------------------------------------
 
 PROTOC_FLAGS = --go_out=$(1) --go_opt=paths=source_relative --go-grpc_out=$(1) --go-grpc_opt=paths=source_relative
 
-.PHONY: start
-start:
-	@mkdir -p $(BIN) && : >$(DONE)
+check-commits:
+	tools/check-commits
 
 check-format:
 	@echo "== gofmt"
 	@bad=$$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$' | while read -r f; do [ ! -e "$$f" ] || echo "$$f"; done | xargs gofmt -l); \
 		[ -z "$$bad" ] || { echo "not formatted, run gofmt -w on:"; echo "$$bad"; exit 1; }
-	@echo "  passed   gofmt" >>$(DONE)
 
 check-vet:
 	@echo "== go vet"
 	$(GO) vet ./...
-	@echo "  passed   go vet" >>$(DONE)
 
 check-static: tools
 	@echo "== staticcheck"
 	$(TOOLS)/staticcheck ./...
-	@echo "  passed   staticcheck" >>$(DONE)
 
 # The lease schedules run in one goroutine, where -race finds nothing and costs
 # tenfold: all of them run without it, and some with it. Of the agreement of whole
@@ -186,7 +195,6 @@ check-tests:
 	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease -seeds $(SEEDS) -skip TestEveryCallFails
 	$(GO) test -race -timeout $(TIMEOUT) ./internal/agreement -run '$(RACED)'
 	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/internal/agreement$$' -e '/chaos/sim$$')
-	@echo "  passed   go test -race" >>$(DONE)
 
 # Modules of their own: what they need shall not become what the product needs.
 check-nested:
@@ -199,12 +207,10 @@ check-nested:
 	cd deploy/helm/kubetest/load && $(GO) vet ./...
 	cd deploy/helm/charttest && $(GO) vet ./... && $(GO) test ./...
 	cd deploy/monitoring/check && $(GO) vet ./... && $(GO) test ./...
-	@echo "  passed   nested modules" >>$(DONE)
 
 check-e2e:
 	@echo "== end to end"
 	$(GO) -C chaos/real test -race -timeout $(TIMEOUT) . -ids $(IDS)
-	@echo "  passed   end to end" >>$(DONE)
 
 # A run that could not decide, because the machine stood or a fault did not take,
 # is tried once more and then said to be unknown: it shows nothing either way.
@@ -215,31 +221,31 @@ check-chaos:
 	@rm -rf $(BIN)/chaos-ci; for try in 1 2; do \
 		$(CHAOS) run --for $(CHAOS_FOR) --dir $(BIN)/chaos-ci/$$try; code=$$?; [ $$code = 3 ] || break; \
 	done; case $$code in \
-		0) echo "  passed   chaos: see $(BIN)/chaos-ci/$$try/report.html" >>$(DONE);; \
-		3) echo "  unknown  chaos: no verdict, twice; see $(BIN)/chaos-ci/$$try/report.html" | tee -a $(DONE);; \
+		0) echo "see $(BIN)/chaos-ci/$$try/report.html";; \
+		3) echo "no verdict, twice; see $(BIN)/chaos-ci/$$try/report.html" | tee $(SKIPPED);; \
 		*) exit $$code;; \
 	esac
 
 check-model:
 	@echo "== model"
 	@if missing=$$(for t in spin gcc; do command -v $$t >/dev/null || echo $$t; done) && [ -n "$$missing" ]; then \
-		echo "  skipped  model: not installed:" $$missing "(Debian: apt-get install spin gcc)" | tee -a $(DONE); \
+		echo "not installed:" $$missing "(Debian: apt-get install spin gcc)" | tee $(SKIPPED); \
 	else \
-		chaos/model/run.sh short && echo "  passed   model (short run)" >>$(DONE); \
+		chaos/model/run.sh short; \
 	fi
 
 # The version of protoc itself is in the generated files, and need not be ours.
 check-generated: tools
 	@echo "== generated code"
 	@if ! command -v protoc >/dev/null; then \
-		echo "  skipped  generated code: protoc is not installed (Debian: apt-get install protobuf-compiler)" | tee -a $(DONE); \
+		echo "protoc is not installed (Debian: apt-get install protobuf-compiler)" | tee $(SKIPPED); \
 	else \
 		rm -rf $(BIN)/gen && mkdir -p $(BIN)/gen && \
 		PATH="$(TOOLS):$$PATH" protoc $(call PROTOC_FLAGS,$(BIN)/gen) api/allocator/v1/allocator.proto && \
 		for f in allocator.pb.go allocator_grpc.pb.go; do \
 			diff -u -I '^//.*protoc  *v' api/allocator/v1/$$f $(BIN)/gen/api/allocator/v1/$$f || \
 			{ echo "api/ is not what allocator.proto gives: run make gen"; exit 1; }; \
-		done && echo "  passed   generated code" >>$(DONE); \
+		done; \
 	fi
 
 tools: $(TOOLS)/stamp
