@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
@@ -31,12 +30,6 @@ func (l local) Clocks() cluster.Clocks { return agreement.ReadClocks(l.d.clock) 
 // Status is asked once the cluster runs.
 func (l local) Status() cluster.Status { return l.d.watch.Status() }
 
-// Pauses of runGossip.
-const (
-	seedsAtStart = 20 * time.Millisecond // until the space was listed: a start waits for it
-	seedsEvery   = time.Second
-)
-
 // runGossip joins the cluster as soon as its pool is known, and keeps it told
 // of who is registered, until ctx ends.
 func (d *Daemon) runGossip(ctx context.Context) error {
@@ -44,15 +37,17 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	for d.keeper.Status().Space.Pool == "" {
+	st, changed := d.keeper.Watch()
+	for st.Space.Pool == "" {
 		select {
 		case <-ctx.Done():
 			return d.gossip.Shutdown()
-		case <-time.After(seedsAtStart):
+		case <-changed:
 		}
+		st, changed = d.keeper.Watch()
 	}
 	cfg := d.gossipConfig()
-	cfg.Pool = d.keeper.Status().Space.Pool
+	cfg.Pool = st.Space.Pool
 	cfg.GRPC, cfg.HTTP = d.addrs.AdvertisedGRPC, d.addrs.AdvertisedHTTP
 	cfg.Transport, cfg.Advertise = d.gossip, d.addrs.Gossip
 	cfg.OnExchange, cfg.OnDuplicate, cfg.OnWitness = d.watch.OnExchange, d.watch.OnDuplicate, d.watch.OnWitness
@@ -89,24 +84,24 @@ func (d *Daemon) gossipStats() (s cluster.Stats, ok bool) {
 
 // seed tells gossip where the registered nodes are, until ctx ends.
 func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
+	var known []lease.Registration
 	for {
-		st := d.keeper.Status()
-		var seeds []string
-		for _, r := range st.Nodes {
-			if r.Instance != d.instance && r.Gossip != "" {
-				seeds = append(seeds, r.Gossip)
+		st, changed := d.keeper.Watch()
+		if !slices.Equal(st.Nodes, known) {
+			known = st.Nodes
+			var seeds []string
+			for _, r := range known {
+				if r.Instance != d.instance && r.Gossip != "" {
+					seeds = append(seeds, r.Gossip)
+				}
 			}
-		}
-		c.SetSeeds(seeds)
-		c.SetWitnesses(witnesses(d.cfg.Node.Name, lease.Members(st.Nodes))) // also when it is everybody again
-		pause := seedsEvery
-		if !st.Listed {
-			pause = seedsAtStart
+			c.SetSeeds(seeds)
+			c.SetWitnesses(witnesses(d.cfg.Node.Name, lease.Members(known))) // also when it is everybody again
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-changed:
 		}
 	}
 }

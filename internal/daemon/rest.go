@@ -3,11 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"time"
 )
-
-// restPoll is how often rest looks whether the sid is given back.
-const restPoll = 20 * time.Millisecond
 
 // rest gives the node's sid back for good, for an operator who drains it, and
 // returns once etcd has confirmed that. The server has made the node refuse
@@ -15,14 +11,14 @@ const restPoll = 20 * time.Millisecond
 func (d *Daemon) rest(ctx context.Context) error {
 	d.watch.Rest()
 	for {
-		s := d.keeper.Status()
+		s, changed := d.keeper.Watch()
 		if s.Idle && !s.GateOpen {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("sid %d is not given back yet: %w; its lease runs on until the process stops: %s", s.Grant.SID, ctx.Err(), s.Problem)
-		case <-time.After(restPoll):
+		case <-changed:
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,10 +55,16 @@ type Keeper struct {
 	hints   chan lease.Event
 	calls   sync.WaitGroup
 
-	status atomic.Pointer[lease.Status]
-	ticked atomic.Int64 // clock.Mono of the last pass of the loop
+	status atomic.Pointer[published] // stored by Run's goroutine alone, once Run is called
+	ticked atomic.Int64              // clock.Mono of the last pass of the loop
 	stats  stats
 	failed error
+}
+
+// published is a status with what reports the next one.
+type published struct {
+	status  lease.Status
+	changed chan struct{} // closed once a status that differs is stored
 }
 
 // New returns a keeper; Run starts it.
@@ -73,8 +80,21 @@ func New(cfg Config) *Keeper {
 	return k
 }
 
-// Status returns where the lease stands.
-func (k *Keeper) Status() lease.Status { return *k.status.Load() }
+// Status returns the latest status of the lease. Maps and slices in it are
+// shared: do not write to them.
+func (k *Keeper) Status() lease.Status { return k.status.Load().status }
+
+// Watch returns the latest status, as Status does, and a channel that is closed
+// when the status next differs from it in anything. A caller that calls Watch
+// again after each close misses no final status, though it may not see each one
+// in between. The channel is never closed after Run has returned.
+//
+// It may be called from any goroutine, costs no more than Status, and has
+// nothing to be released.
+func (k *Keeper) Watch() (lease.Status, <-chan struct{}) {
+	p := k.status.Load()
+	return p.status, p.changed
+}
 
 // Ticked returns when the keeper's loop last went round; it does so at least
 // once a second.
@@ -238,16 +258,24 @@ func (k *Keeper) ask(ctx context.Context, a lease.Action) (op Op, answer lease.E
 	panic(fmt.Sprintf("keeper: unknown action %T", a))
 }
 
-// publish passes the machine's status on, if it changed enough to matter: words
-// and figures of refusals and of the cluster page come from it.
+// publish passes the machine's status on if it has changed. The new one is
+// stored before the channel of the old one is closed: who is woken sees it.
 func (k *Keeper) publish() {
 	s := k.machine.Status()
 	old := k.status.Load()
-	k.status.Store(&s)
+	if old != nil && reflect.DeepEqual(old.status, s) {
+		return
+	}
+	k.status.Store(&published{status: s, changed: make(chan struct{})})
 	k.cfg.Generator.Report(s)
-	if old == nil || old.Phase != s.Phase {
+	switch {
+	case old == nil:
 		k.cfg.Logger.Info("lease", "phase", s.Phase.String(), "problem", s.Problem)
-	} else if old.Problem != s.Problem && s.Problem != "" {
+		return
+	case old.status.Phase != s.Phase:
+		k.cfg.Logger.Info("lease", "phase", s.Phase.String(), "problem", s.Problem)
+	case old.status.Problem != s.Problem && s.Problem != "":
 		k.cfg.Logger.Warn("lease", "phase", s.Phase.String(), "problem", s.Problem)
 	}
+	close(old.changed)
 }
