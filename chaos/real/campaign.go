@@ -78,7 +78,7 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 		return errors.Join(err, r.rig.Close())
 	}
 	began := time.Now()
-	runErr := r.strike(ctx)
+	runErr := r.inject(ctx)
 	if err := r.rig.Close(); err != nil {
 		runErr = errors.Join(runErr, err)
 	}
@@ -145,9 +145,9 @@ func (r *runner) plan(seed uint64, faults []nemesis.Fault, repeat bool, old *nem
 	}
 }
 
-// strike starts the cluster, loads it, plays the schedule, and ends the load once
+// inject starts the cluster, loads it, plays the schedule, and ends the load once
 // everybody serves again.
-func (r *runner) strike(ctx context.Context) error {
+func (r *runner) inject(ctx context.Context) error {
 	if _, err := r.rig.History.Write(history.Op{Process: history.Harness, Type: history.Info, F: history.FSetup, Setup: r.setup()}); err != nil {
 		return err
 	}

@@ -46,13 +46,13 @@ type Results struct {
 
 // FaultResult is the verdict on one kind of fault.
 type FaultResult struct {
-	Fault    string            `json:"fault"`
-	Class    string            `json:"class"`
-	Expected string            `json:"expected"`
-	Must     string            `json:"must,omitempty"` // reason that targets have to refuse with
-	Verdict  string            `json:"verdict"`        // pass, fail, unknown, not run
-	Reason   string            `json:"reason,omitempty"`
-	Strikes  []nemesis.Outcome `json:"strikes,omitempty"`
+	Fault      string            `json:"fault"`
+	Class      string            `json:"class"`
+	Expected   string            `json:"expected"`
+	Must       string            `json:"must,omitempty"` // reason that targets have to refuse with
+	Verdict    string            `json:"verdict"`        // pass, fail, unknown, not run
+	Reason     string            `json:"reason,omitempty"`
+	Injections []nemesis.Outcome `json:"injections,omitempty"`
 	// Claims has the verdict on each check in the time of the fault's strikes: a
 	// violation that is seen in it counts against it.
 	Claims map[string]string `json:"claims,omitempty"`
@@ -129,10 +129,10 @@ func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []str
 		}
 		for _, o := range outcomes {
 			if o.Fault == f.Name {
-				r.Strikes = append(r.Strikes, o)
+				r.Injections = append(r.Injections, o)
 			}
 		}
-		if len(r.Strikes) > 0 {
+		if len(r.Injections) > 0 {
 			r.judge(checks, late)
 		}
 		out = append(out, r)
@@ -150,10 +150,10 @@ func (r *FaultResult) judge(checks []history.Result, late []Late) {
 			verdict, r.Reason = w, fmt.Sprintf(format, args...)
 		}
 	}
-	for _, o := range r.Strikes {
+	for _, o := range r.Injections {
 		switch {
 		case o.Error != "" && o.Stop == 0:
-			worsen(history.Unknown, "could not strike: %s", o.Error)
+			worsen(history.Unknown, "could not be injected: %s", o.Error)
 		case o.Cut:
 			worsen(history.Unknown, "cut short")
 		case o.Error != "":
@@ -172,7 +172,7 @@ func (r *FaultResult) judge(checks []history.Result, late []Late) {
 		for _, v := range c.Violations {
 			at := int64(v.At) / 1e6
 			if c.Check == "suspicion" { // of this fault, or of the run as a whole
-				for _, o := range r.Strikes {
+				for _, o := range r.Injections {
 					if at > 0 && o.Start <= at && at <= o.Stop {
 						worsen(history.Unknown, "%s", v.Detail)
 					}
@@ -183,7 +183,7 @@ func (r *FaultResult) judge(checks []history.Result, late []Late) {
 				r.Claims[c.Check] = string(history.Unknown)
 				worsen(history.Unknown, "%s failed, and does not say when", c.Check)
 			}
-			for _, o := range r.Strikes {
+			for _, o := range r.Injections {
 				if at == 0 || at < o.Start || o.Over < at {
 					continue
 				}
@@ -219,7 +219,7 @@ func (res *Results) judge() {
 	}
 	hurt := false
 	for _, f := range res.Faults {
-		hurt = hurt || len(f.Strikes) > 0 && f.Must != ""
+		hurt = hurt || len(f.Injections) > 0 && f.Must != ""
 	}
 	for _, c := range res.Checks {
 		if c.Check == "deadlines" && !hurt && c.Verdict == history.Unknown {
@@ -289,13 +289,13 @@ func (res *Results) tell() {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s%s\n", c.Check, c.Claim, c.Verdict, clip(c.Reason, 110), clip(figures, 140))
 	}
-	fmt.Fprintln(w, "\nFAULT\tSTRIKES\tVERDICT\tBECAUSE")
+	fmt.Fprintln(w, "\nFAULT\tINJECTIONS\tVERDICT\tBECAUSE")
 	for _, f := range res.Faults {
 		because := f.Reason
-		if because == "" && len(f.Strikes) > 0 {
-			because = f.Strikes[0].Effect
+		if because == "" && len(f.Injections) > 0 {
+			because = f.Injections[0].Effect
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Fault, len(f.Strikes), f.Verdict, clip(because, 130))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Fault, len(f.Injections), f.Verdict, clip(because, 130))
 	}
 	_ = w.Flush()
 	for _, c := range res.Checks {
@@ -351,7 +351,7 @@ func verify(dir string) error {
 		}
 	}
 	for i := range res.Faults {
-		if f := &res.Faults[i]; len(f.Strikes) > 0 {
+		if f := &res.Faults[i]; len(f.Injections) > 0 {
 			f.judge(checks, res.Late)
 		}
 	}

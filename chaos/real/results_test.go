@@ -57,7 +57,7 @@ func TestFaultVerdicts(t *testing.T) {
 		{"a violation before that", good, at(1500), []Late{{1501, 1800}}, "fail"},
 		{"a duplicate while the machine was late", good, []history.Result{{Check: "unique", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Late{{1000, 1400}}, "fail"},
 	} {
-		f := FaultResult{Fault: "kill", Strikes: []nemesis.Outcome{tc.o}}
+		f := FaultResult{Fault: "kill", Injections: []nemesis.Outcome{tc.o}}
 		if tc.o.Amount != 0 {
 			f.Must = "CLOCK_SKEW"
 		}
@@ -79,7 +79,7 @@ func TestRunVerdicts(t *testing.T) {
 		}
 		return r
 	}
-	struck := FaultResult{Fault: "kill", Verdict: "pass", Strikes: []nemesis.Outcome{{}}}
+	struck := FaultResult{Fault: "kill", Verdict: "pass", Injections: []nemesis.Outcome{{}}}
 	for _, tc := range []struct {
 		name string
 		res  Results
@@ -103,7 +103,7 @@ func TestRunVerdicts(t *testing.T) {
 		{"the machine was late and all was well", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{pass}}, history.Pass},
 		{"nobody had to refuse", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}}, Faults: []FaultResult{struck}}, history.Pass},
 		{"somebody had to refuse and nobody saw", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}},
-			Faults: []FaultResult{{Verdict: "pass", Must: "CLOCK_SKEW", Strikes: []nemesis.Outcome{{}}}}}, history.Unknown},
+			Faults: []FaultResult{{Verdict: "pass", Must: "CLOCK_SKEW", Injections: []nemesis.Outcome{{}}}}}, history.Unknown},
 	} {
 		tc.res.judge()
 		if tc.res.Verdict != tc.want {
@@ -149,7 +149,7 @@ func TestNotRun(t *testing.T) {
 		}
 
 		// The same of a schedule that came from another machine.
-		old := nemesis.Schedule{Nodes: 5, Actions: []nemesis.Action{{Fault: "net-noise"}, {Fault: "kill"}, {Fault: "sleep"}}}
+		old := nemesis.Schedule{Nodes: 5, Actions: []nemesis.Action{{Fault: "net-impairment"}, {Fault: "kill"}, {Fault: "suspend"}}}
 		r.notRun = nil
 		r.plan(1, nil, false, &old)
 		left := 2

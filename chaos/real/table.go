@@ -86,7 +86,7 @@ func replaceTable(name, text string) error {
 
 // row is what runs together say of a fault.
 type row struct {
-	strikes, fired    int
+	injections, fired int
 	ids               int64
 	verdict           history.Verdict // "" while no run had it
 	why               string          // of anything but a pass; or why it was not run
@@ -124,7 +124,7 @@ func table(runs []*Results) string {
 		if w.verdict != history.Pass {
 			verdict += ": " + cell(w.why, 160)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %d/%d | %s | %s | %s | %s |\n", f.Name, cell(f.About, 200), w.fired, w.strikes, grouped(w.ids), verdict, inSeconds(w.refused), inSeconds(w.returned))
+		fmt.Fprintf(&b, "| `%s` | %s | %d/%d | %s | %s | %s | %s |\n", f.Name, cell(f.About, 200), w.fired, w.injections, grouped(w.ids), verdict, inSeconds(w.refused), inSeconds(w.returned))
 	}
 	for _, why := range reasons {
 		if why == notInProfile {
@@ -144,7 +144,7 @@ func sum(runs []*Results, fault string) row {
 			if f.Fault != fault {
 				continue
 			}
-			if len(f.Strikes) == 0 {
+			if len(f.Injections) == 0 {
 				if w.verdict == "" {
 					w.why = f.Reason
 				}
@@ -159,8 +159,8 @@ func sum(runs []*Results, fault string) row {
 			} else if worse := history.Worst(w.verdict, verdict); worse != w.verdict {
 				w.verdict, w.why = worse, f.Reason
 			}
-			for _, o := range f.Strikes {
-				w.strikes++
+			for _, o := range f.Injections {
+				w.injections++
 				if o.Fired {
 					w.fired++
 				}

@@ -21,7 +21,7 @@ func runOf(verdict history.Verdict, faults ...FaultResult) *Results {
 func faultOf(name, verdict string, fired ...bool) FaultResult {
 	f := FaultResult{Fault: name, Verdict: verdict, Reason: "why | " + verdict}
 	for _, b := range fired {
-		f.Strikes = append(f.Strikes, nemesis.Outcome{Fired: b})
+		f.Injections = append(f.Injections, nemesis.Outcome{Fired: b})
 	}
 	return f
 }
@@ -29,8 +29,8 @@ func faultOf(name, verdict string, fired ...bool) FaultResult {
 // The table has what was run, with the worst verdict of several, and names what
 // was not.
 func TestTableOfRuns(t *testing.T) {
-	one := runOf(history.Pass, faultOf("kill", "pass", true, true), faultOf("vm-pause", notRun), faultOf("sleep", notRun))
-	two := runOf(history.Unknown, faultOf("kill", "unknown", false), faultOf("vm-pause", "fail", true), faultOf("sleep", notRun))
+	one := runOf(history.Pass, faultOf("kill", "pass", true, true), faultOf("vm-pause", notRun), faultOf("suspend", notRun))
+	two := runOf(history.Unknown, faultOf("kill", "unknown", false), faultOf("vm-pause", "fail", true), faultOf("suspend", notRun))
 	two.Why = []string{"this machine stood"}
 	got := table([]*Results{one, two})
 	for _, want := range []string{
@@ -38,7 +38,7 @@ func TestTableOfRuns(t *testing.T) {
 		"**unknown** (this machine stood): ",
 		"| 2/3 | 14,000 | unknown: why \\| unknown |  | 1.2 s |\n",
 		"| 1/1 | 0 | unknown: why \\| fail | 2.5 s |  |\n", // a run that cannot tell fails nothing
-		"**Not run**, why \\| not run: `sleep`.\n",
+		"**Not run**, why \\| not run: `suspend`.\n",
 		"**Not run**, newer than these runs: `kill-ttl`,",
 	} {
 		if !strings.Contains(got, want) {
@@ -46,10 +46,10 @@ func TestTableOfRuns(t *testing.T) {
 		}
 	}
 	one.Faults[2].Reason = notInProfile
-	if got := table([]*Results{one}); !strings.Contains(got, "**Not run**: 1 other fault") || strings.Contains(got, "`sleep`") {
+	if got := table([]*Results{one}); !strings.Contains(got, "**Not run**: 1 other fault") || strings.Contains(got, "`suspend`") {
 		t.Errorf("what the profile does not have is not counted:\n%s", got)
 	}
-	if strings.Contains(got, "| `sleep` |") {
+	if strings.Contains(got, "| `suspend` |") {
 		t.Error("what was not run has a row")
 	}
 	if got := table([]*Results{one}); !strings.Contains(got, "| 2/2 | 7,000 | pass |") {

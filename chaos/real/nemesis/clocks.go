@@ -108,13 +108,13 @@ func clockFaults() []Fault {
 			},
 		},
 		{
-			Name: "sleep", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			Name: "suspend", Class: Clocks, Scope: OneNode, Needs: ClockHook,
 			About: "a node's machine sleeps past its lease: the wall clock and the boot clock go on, the others do not",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.TTL + 3*time.Second, t.TTL + 4*time.Second
 			},
 			Amount: func(r *rand.Rand) int64 { return 0 }, Unit: "ns",
-			Begin: suspend(clockhook.Asleep), Fired: sleepCounted, End: func(context.Context, *Strike) error { return nil },
+			Begin: suspend(clockhook.Asleep), Fired: sleepCounted, End: func(context.Context, *Injection) error { return nil },
 			Expect: func(rig.Timing) Expect {
 				return Expect{May: stood, Settle: backAfterSkew, Word: "the sleep is recognised; late IDs lie inside its own window"}
 			},
@@ -148,7 +148,7 @@ func logUniform(r *rand.Rand, least, most time.Duration) time.Duration {
 
 var errNoHook = errors.New("the process has no clock hook")
 
-func hookOf(s *Strike) (*clockhook.Hook, error) {
+func hookOf(s *Injection) (*clockhook.Hook, error) {
 	h := s.Node.Hook()
 	if h == nil {
 		return nil, errNoHook
@@ -156,7 +156,7 @@ func hookOf(s *Strike) (*clockhook.Hook, error) {
 	return h, nil
 }
 
-func stepWall(_ context.Context, s *Strike) error {
+func stepWall(_ context.Context, s *Injection) error {
 	h, err := hookOf(s)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func stepWall(_ context.Context, s *Strike) error {
 }
 
 // wallBack sets the wall clock right, as a time daemon does: at once.
-func wallBack(_ context.Context, s *Strike) error {
+func wallBack(_ context.Context, s *Injection) error {
 	if err := s.undo(); err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func near(got float64, want time.Duration) bool {
 
 // wallHeld waits until the node itself says by how much its wall clock is off
 // from the time that it issues by.
-func wallHeld(ctx context.Context, s *Strike) (string, error) {
+func wallHeld(ctx context.Context, s *Injection) (string, error) {
 	held := s.Node.Look(ctx).Value("clock_held_seconds")
 	if !near(held, s.amount()) {
 		return "", fmt.Errorf("%w: the node holds its time against %.3f s", errNotYet, held)
@@ -193,7 +193,7 @@ func wallHeld(ctx context.Context, s *Strike) (string, error) {
 }
 
 // stepCounted waits until the node has counted a step.
-func stepCounted(ctx context.Context, s *Strike) (string, error) {
+func stepCounted(ctx context.Context, s *Injection) (string, error) {
 	now := s.Node.Look(ctx)
 	steps := now.Sum("clock_steps_total") - s.Before.Sum("clock_steps_total")
 	if !now.Up || steps < 1 {
@@ -203,7 +203,7 @@ func stepCounted(ctx context.Context, s *Strike) (string, error) {
 }
 
 // offsetSeen waits until the node knows that the cluster's time is another.
-func offsetSeen(ctx context.Context, s *Strike) (string, error) {
+func offsetSeen(ctx context.Context, s *Injection) (string, error) {
 	now := s.Node.Look(ctx)
 	offset := now.Value("clock_cluster_offset_seconds")
 	if !now.Up || math.Abs(offset) < rig.MaxSkew.Seconds() {
@@ -212,7 +212,7 @@ func offsetSeen(ctx context.Context, s *Strike) (string, error) {
 	return fmt.Sprintf("the node sees the others at %+.3f s (finding %s)", offset, now.Label("clock_finding")), nil
 }
 
-func sleepCounted(ctx context.Context, s *Strike) (string, error) {
+func sleepCounted(ctx context.Context, s *Injection) (string, error) {
 	now := s.Node.Look(ctx)
 	if !now.Up || now.Value("clock_suspends_total") <= s.Before.Value("clock_suspends_total") {
 		return "", errNotYet
@@ -220,7 +220,7 @@ func sleepCounted(ctx context.Context, s *Strike) (string, error) {
 	return "the node counted that its machine slept", nil
 }
 
-func strobe(ctx context.Context, s *Strike) error {
+func strobe(ctx context.Context, s *Injection) error {
 	h, err := hookOf(s)
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func strobe(ctx context.Context, s *Strike) error {
 
 // drift is that of a clock discipline gone wrong: the raw clock, which none
 // touches, stays true.
-func drift(_ context.Context, s *Strike) error {
+func drift(_ context.Context, s *Injection) error {
 	h, err := hookOf(s)
 	if err != nil {
 		return err
@@ -249,7 +249,7 @@ func drift(_ context.Context, s *Strike) error {
 }
 
 // oscillate is what no discipline can see by itself: the raw clock is wrong too.
-func oscillate(_ context.Context, s *Strike) error {
+func oscillate(_ context.Context, s *Injection) error {
 	h, err := hookOf(s)
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func oscillate(_ context.Context, s *Strike) error {
 	return h.Drift(clockhook.Crystal(float64(s.Amount)))
 }
 
-func driftEnds(ctx context.Context, s *Strike) error {
+func driftEnds(ctx context.Context, s *Injection) error {
 	h, err := hookOf(s)
 	if err != nil {
 		return err
@@ -267,8 +267,8 @@ func driftEnds(ctx context.Context, s *Strike) error {
 
 // suspend makes the machine stand. Where no amount was drawn, it is until 3 s
 // before the action ends.
-func suspend(clocks clockhook.Clocks) func(context.Context, *Strike) error {
-	return func(ctx context.Context, s *Strike) error {
+func suspend(clocks clockhook.Clocks) func(context.Context, *Injection) error {
+	return func(ctx context.Context, s *Injection) error {
 		h, err := hookOf(s)
 		if err != nil {
 			return err
@@ -282,7 +282,7 @@ func suspend(clocks clockhook.Clocks) func(context.Context, *Strike) error {
 	}
 }
 
-func restartLate(_ context.Context, s *Strike) error {
+func restartLate(_ context.Context, s *Injection) error {
 	if err := s.Node.Kill(); err != nil {
 		return err
 	}

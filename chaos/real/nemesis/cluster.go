@@ -18,29 +18,29 @@ import (
 )
 
 func clusterFaults() []Fault {
-	seen := func(_ context.Context, s *Strike) (string, error) { return s.Seen, seenOr(s.Seen) }
+	seen := func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) }
 	return []Fault{
 		{
-			Name: "other-layout", Class: Cluster, Scope: Aside, Smoke: true,
+			Name: "layout-mismatch", Class: Cluster, Scope: Aside, Smoke: true,
 			About: "start a node that is set to another layout",
 			Hold:  between(time.Second, time.Second),
 			Begin: misconfigured("--layout", "fleet"), Fired: seen, End: stopSpare,
 			Expect: refusedToJoin,
 		},
 		{
-			Name: "other-epoch", Class: Cluster, Scope: Aside,
+			Name: "epoch-mismatch", Class: Cluster, Scope: Aside,
 			About: "start a node that is set to another epoch",
 			Hold:  between(time.Second, time.Second),
 			Begin: misconfigured("--epoch", "2020-01-01T00:00:00Z"), Fired: seen, End: stopSpare,
 			Expect: refusedToJoin,
 		},
 		{
-			Name: "liar", Class: Cluster, Scope: Whole, Smoke: true,
+			Name: "byzantine-peer", Class: Cluster, Scope: Whole, Smoke: true,
 			About: "a registered member of gossip, with the key, tells false clocks and a false history",
 			Hold:  between(6*time.Second, 7*time.Second),
 			// What it lies about: 0 late by an hour, 1 early by an hour, 2 swinging, 3 at random.
 			Amount: func(r *rand.Rand) int64 { return r.Int64N(4) }, Unit: "kind of lie",
-			Begin: startLiar, Fired: liarHeard, End: func(_ context.Context, s *Strike) error { return s.undo() },
+			Begin: startByzantinePeer, Fired: falseReportsAnswered, End: func(_ context.Context, s *Injection) error { return s.undo() },
 			Expect: unharmed(2 * time.Second),
 		},
 		{
@@ -59,8 +59,8 @@ func refusedToJoin(rig.Timing) Expect {
 	return Expect{Settle: time.Second, Word: "it ends with an error that names the difference, and has issued nothing; others serve"}
 }
 
-func misconfigured(flag, value string) func(context.Context, *Strike) error {
-	return func(ctx context.Context, s *Strike) error {
+func misconfigured(flag, value string) func(context.Context, *Injection) error {
+	return func(ctx context.Context, s *Injection) error {
 		n := s.Spare()
 		if err := n.Start(flag, value); err != nil {
 			return err
@@ -85,9 +85,9 @@ func misconfigured(flag, value string) func(context.Context, *Strike) error {
 	}
 }
 
-func stopSpare(_ context.Context, s *Strike) error { return s.Spare().Kill() }
+func stopSpare(_ context.Context, s *Injection) error { return s.Spare().Kill() }
 
-func startLiar(ctx context.Context, s *Strike) error {
+func startByzantinePeer(ctx context.Context, s *Injection) error {
 	random := s.random()
 	jitter := make([]time.Duration, 997)
 	for i := range jitter {
@@ -101,7 +101,7 @@ func startLiar(ctx context.Context, s *Strike) error {
 		},
 		func(since time.Duration) time.Duration { return jitter[int(since.Milliseconds())%len(jitter)] },
 	}
-	l, err := s.StartLiar(ctx, lies[s.Amount%int64(len(lies))])
+	l, err := s.StartByzantinePeer(ctx, lies[s.Amount%int64(len(lies))])
 	if err != nil {
 		return err
 	}
@@ -114,8 +114,8 @@ func startLiar(ctx context.Context, s *Strike) error {
 	return nil
 }
 
-// liarHeard waits until every node has had answers.
-func liarHeard(_ context.Context, s *Strike) (string, error) {
+// falseReportsAnswered waits until every node has had answers.
+func falseReportsAnswered(_ context.Context, s *Injection) (string, error) {
 	if s.heard == nil {
 		return "", errNotYet
 	}
@@ -134,7 +134,7 @@ func liarHeard(_ context.Context, s *Strike) (string, error) {
 // poolSize is how many sids the layout has.
 var poolSize = flake.Scalable.Holders()
 
-func fillPool(ctx context.Context, s *Strike) error {
+func fillPool(ctx context.Context, s *Injection) error {
 	taken, free, err := s.Op.Occupy(ctx, poolSize, lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
 	s.Undo = func() error {
 		if free == nil {
@@ -152,7 +152,7 @@ func fillPool(ctx context.Context, s *Strike) error {
 }
 
 // standsBy asks the extra node itself.
-func standsBy(ctx context.Context, s *Strike) error {
+func standsBy(ctx context.Context, s *Injection) error {
 	n := s.Spare()
 	now := n.Look(ctx)
 	if now.Up && now.Value("sid") >= 0 {
@@ -171,7 +171,7 @@ func standsBy(ctx context.Context, s *Strike) error {
 	return nil
 }
 
-func onStandby(ctx context.Context, s *Strike) (string, error) {
+func onStandby(ctx context.Context, s *Injection) (string, error) {
 	if err := standsBy(ctx, s); err != nil {
 		return "", err
 	}
@@ -181,7 +181,7 @@ func onStandby(ctx context.Context, s *Strike) (string, error) {
 
 // emptyPool frees one sid, waits for the extra node to have it, and then frees the
 // rest.
-func emptyPool(ctx context.Context, s *Strike) error {
+func emptyPool(ctx context.Context, s *Injection) error {
 	if s.Undo == nil {
 		return nil
 	}
@@ -204,7 +204,7 @@ func emptyPool(ctx context.Context, s *Strike) error {
 
 // handOver frees one sid: of the harness, which no process has had, or where it
 // has none, of a node that ends.
-func (s *Strike) handOver(ctx context.Context) error {
+func (s *Injection) handOver(ctx context.Context) error {
 	n, within := s.Spare(), 2*s.Timing.TTL+5*time.Second
 	wait := func() error {
 		from := time.Now()

@@ -22,7 +22,7 @@ func dataFaults() []Fault {
 			About:  "revoke a node's lease behind its back",
 			Hold:   between(time.Second, 2*time.Second),
 			Begin:  revoke,
-			Fired:  func(_ context.Context, s *Strike) (string, error) { return s.Seen, seenOr(s.Seen) },
+			Fired:  func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) },
 			End:    nothingToHeal,
 			Expect: unharmed(2 * time.Second),
 		},
@@ -31,7 +31,7 @@ func dataFaults() []Fault {
 			About:  "delete the record that says that a node has its sid",
 			Hold:   between(time.Second, 2*time.Second),
 			Begin:  deleteHolder,
-			Fired:  func(_ context.Context, s *Strike) (string, error) { return s.Seen, seenOr(s.Seen) },
+			Fired:  func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) },
 			End:    nothingToHeal,
 			Expect: unharmed(2 * time.Second),
 		},
@@ -91,10 +91,10 @@ func newEra(t rig.Timing) time.Duration {
 	return 2*t.Window + 2*(2*rig.MaxSkew+rig.MaxLead) + 3*time.Second
 }
 
-func nothingToHeal(context.Context, *Strike) error { return nil }
+func nothingToHeal(context.Context, *Injection) error { return nil }
 
 // sidOf returns the sid that the node holds.
-func sidOf(s *Strike) (flake.SID, error) {
+func sidOf(s *Injection) (flake.SID, error) {
 	sid := s.Node.SID()
 	if sid < 0 {
 		return 0, fmt.Errorf("%w: %s holds no sid", errNothing, s.Node.Name)
@@ -103,7 +103,7 @@ func sidOf(s *Strike) (flake.SID, error) {
 }
 
 // mend does something to a key of the node's sid.
-func mend(s *Strike, what string, key func(flake.SID) string, do func(key string) error) error {
+func mend(s *Injection, what string, key func(flake.SID) string, do func(key string) error) error {
 	sid, err := sidOf(s)
 	if err != nil {
 		return err
@@ -116,19 +116,19 @@ func mend(s *Strike, what string, key func(flake.SID) string, do func(key string
 	return nil
 }
 
-func revoke(ctx context.Context, s *Strike) error {
+func revoke(ctx context.Context, s *Injection) error {
 	return mend(s, "lease revoked", s.Op.Holder, func(key string) error { return s.Op.RevokeLeaseOf(ctx, key) })
 }
 
-func deleteHolder(ctx context.Context, s *Strike) error {
+func deleteHolder(ctx context.Context, s *Injection) error {
 	return mend(s, "holder deleted", s.Op.Holder, func(key string) error { return s.Op.Delete(ctx, key) })
 }
 
-func corruptWindow(ctx context.Context, s *Strike) error {
+func corruptWindow(ctx context.Context, s *Injection) error {
 	return mend(s, "window overwritten", s.Op.Window, func(key string) error { return s.Op.Corrupt(ctx, key) })
 }
 
-func deleteWindow(ctx context.Context, s *Strike) error {
+func deleteWindow(ctx context.Context, s *Injection) error {
 	return mend(s, "window deleted", s.Op.Window, func(key string) error { return s.Op.Delete(ctx, key) })
 }
 
@@ -140,8 +140,8 @@ func alarms(sample *rig.Sample, kind string) float64 {
 }
 
 // alarmRaised waits until the node has raised an alarm.
-func alarmRaised(kind string) func(context.Context, *Strike) (string, error) {
-	return func(ctx context.Context, s *Strike) (string, error) {
+func alarmRaised(kind string) func(context.Context, *Injection) (string, error) {
+	return func(ctx context.Context, s *Injection) (string, error) {
 		now := s.Node.Look(ctx)
 		if !now.Up || alarms(now, kind) <= alarms(s.Before, kind) {
 			return "", errNotYet
@@ -151,8 +151,8 @@ func alarmRaised(kind string) func(context.Context, *Strike) (string, error) {
 }
 
 // alarmEverywhere waits until every node has the alarm.
-func alarmEverywhere(kind string) func(context.Context, *Strike) (string, error) {
-	return func(ctx context.Context, s *Strike) (string, error) {
+func alarmEverywhere(kind string) func(context.Context, *Injection) (string, error) {
+	return func(ctx context.Context, s *Injection) (string, error) {
 		for _, n := range s.Nodes {
 			if now := n.Look(ctx); !now.Up || now.Value(kind) != 1 {
 				return "", fmt.Errorf("%w: %s has not noticed", errNotYet, n.Name)
@@ -162,7 +162,7 @@ func alarmEverywhere(kind string) func(context.Context, *Strike) (string, error)
 	}
 }
 
-func restoreEtcd(ctx context.Context, s *Strike) error {
+func restoreEtcd(ctx context.Context, s *Injection) error {
 	if err := s.Restore(ctx, s.Copy, s.Amount == 1); err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func restoreEtcd(ctx context.Context, s *Strike) error {
 }
 
 // recovered does what the runbook says for a history that went back.
-func recovered(ctx context.Context, s *Strike) error {
+func recovered(ctx context.Context, s *Injection) error {
 	var grpc []string
 	for _, n := range s.Nodes {
 		grpc = append(grpc, n.GRPC)
@@ -193,12 +193,12 @@ func recovered(ctx context.Context, s *Strike) error {
 	return s.Also("recover", history.ClassData, s.Names(), Expect{May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(s.Timing)}, do)
 }
 
-func (s *Strike) admin(args ...string) []string {
+func (s *Injection) admin(args ...string) []string {
 	return append(append([]string{"admin"}, args...), "--root", rig.Root, "--space", rig.Space, "--etcd.endpoints", s.Endpoints(), "--lease.window", s.Timing.Window.String(),
 		"--lease.extend-every", s.Timing.ExtendEvery.String(), "--lease.call-timeout", s.Timing.CallTimeout.String())
 }
 
-func releaseSID(ctx context.Context, s *Strike) error {
+func releaseSID(ctx context.Context, s *Injection) error {
 	if s.Seen == "" {
 		return nil // nothing was damaged
 	}

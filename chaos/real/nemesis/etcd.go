@@ -95,7 +95,7 @@ func etcdFaults() []Fault {
 	}
 }
 
-func each(s *Strike, do func(*rig.Process) error) error {
+func each(s *Injection, do func(*rig.Process) error) error {
 	var errs []error
 	for _, i := range s.Hit {
 		errs = append(errs, do(s.Etcds[i]))
@@ -103,9 +103,9 @@ func each(s *Strike, do func(*rig.Process) error) error {
 	return errors.Join(errs...)
 }
 
-func killMembers(_ context.Context, s *Strike) error { return each(s, (*rig.Process).Kill) }
+func killMembers(_ context.Context, s *Injection) error { return each(s, (*rig.Process).Kill) }
 
-func membersKilled(_ context.Context, s *Strike) (string, error) {
+func membersKilled(_ context.Context, s *Injection) (string, error) {
 	var seen []string
 	for _, i := range s.Hit {
 		exit := s.Etcds[i].Exit()
@@ -117,7 +117,7 @@ func membersKilled(_ context.Context, s *Strike) (string, error) {
 	return strings.Join(seen, ", "), nil
 }
 
-func startMembers(_ context.Context, s *Strike) error {
+func startMembers(_ context.Context, s *Injection) error {
 	var errs []error
 	for _, i := range s.Hit {
 		if !s.Etcds[i].Running() {
@@ -127,12 +127,12 @@ func startMembers(_ context.Context, s *Strike) error {
 	return errors.Join(errs...)
 }
 
-func pauseMembers(_ context.Context, s *Strike) error { return each(s, (*rig.Process).Pause) }
+func pauseMembers(_ context.Context, s *Injection) error { return each(s, (*rig.Process).Pause) }
 
-func resumeMembers(_ context.Context, s *Strike) error { return each(s, (*rig.Process).Resume) }
+func resumeMembers(_ context.Context, s *Injection) error { return each(s, (*rig.Process).Resume) }
 
 // membersStopped waits for the others to have a leader of their own.
-func membersStopped(ctx context.Context, s *Strike) (string, error) {
+func membersStopped(ctx context.Context, s *Injection) (string, error) {
 	for _, i := range s.Hit {
 		if s.Etcds[i].State() != "T" {
 			return "", errNotYet
@@ -145,7 +145,7 @@ func membersStopped(ctx context.Context, s *Strike) (string, error) {
 	return fmt.Sprintf("%s is stopped, and %s leads", s.Etcds[s.Hit[0]].Name, s.Etcds[leader].Name), nil
 }
 
-func slowSync(_ context.Context, s *Strike) error {
+func slowSync(_ context.Context, s *Injection) error {
 	s.base = slowed(s)
 	var errs []error
 	for _, p := range s.Etcds {
@@ -156,7 +156,7 @@ func slowSync(_ context.Context, s *Strike) error {
 	return errors.Join(errs...)
 }
 
-func slowed(s *Strike) (n uint64) {
+func slowed(s *Injection) (n uint64) {
 	for _, p := range s.Etcds {
 		if h := p.Hook(); h != nil {
 			n += h.Counts().Slowed
@@ -165,7 +165,7 @@ func slowed(s *Strike) (n uint64) {
 	return n
 }
 
-func syncsSlowed(_ context.Context, s *Strike) (string, error) {
+func syncsSlowed(_ context.Context, s *Injection) (string, error) {
 	n := slowed(s)
 	if n <= s.base {
 		return "", errNotYet
@@ -173,7 +173,7 @@ func syncsSlowed(_ context.Context, s *Strike) (string, error) {
 	return fmt.Sprintf("%d syncs took %v longer", n-s.base, s.amount()), nil
 }
 
-func breakDisk(_ context.Context, s *Strike) error {
+func breakDisk(_ context.Context, s *Injection) error {
 	return each(s, func(p *rig.Process) error {
 		h := p.Hook()
 		if h == nil {
@@ -184,7 +184,7 @@ func breakDisk(_ context.Context, s *Strike) error {
 }
 
 // diedOfDisk waits until the members have ended, and said that it was for this.
-func diedOfDisk(_ context.Context, s *Strike) (string, error) {
+func diedOfDisk(_ context.Context, s *Injection) (string, error) {
 	var seen []string
 	for _, i := range s.Hit {
 		p := s.Etcds[i]
@@ -199,7 +199,7 @@ func diedOfDisk(_ context.Context, s *Strike) (string, error) {
 	return strings.Join(seen, ", "), nil
 }
 
-func mendDisk(ctx context.Context, s *Strike) error {
+func mendDisk(ctx context.Context, s *Injection) error {
 	err := each(s, func(p *rig.Process) error {
 		if h := p.Hook(); h != nil {
 			return h.FailSync(0)
@@ -209,7 +209,7 @@ func mendDisk(ctx context.Context, s *Strike) error {
 	return errors.Join(err, startMembers(ctx, s))
 }
 
-func quickSync(_ context.Context, s *Strike) error {
+func quickSync(_ context.Context, s *Injection) error {
 	var errs []error
 	for _, p := range s.Etcds {
 		if h := p.Hook(); h != nil {

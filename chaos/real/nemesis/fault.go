@@ -100,12 +100,12 @@ type Fault struct {
 	Unit   string
 
 	Expect func(t rig.Timing) Expect
-	Begin  func(ctx context.Context, s *Strike) error
+	Begin  func(ctx context.Context, s *Injection) error
 	// Fired returns what was read back that proves the effect, or an error for as
 	// long as there is nothing to see.
-	Fired func(ctx context.Context, s *Strike) (string, error)
+	Fired func(ctx context.Context, s *Injection) (string, error)
 	// End heals. It is called however the fault went, and may be called again.
-	End func(ctx context.Context, s *Strike) error
+	End func(ctx context.Context, s *Injection) error
 }
 
 // Action is one planned fault.
@@ -119,8 +119,8 @@ type Action struct {
 	Unit    string   `json:"unit,omitempty"`
 }
 
-// Strike is an action that is being carried out.
-type Strike struct {
+// Injection is an action that is being carried out.
+type Injection struct {
 	*rig.Rig
 	Action
 	Fault *Fault
@@ -149,16 +149,16 @@ type Strike struct {
 }
 
 // hold returns how long the action lasts.
-func (s *Strike) hold() time.Duration { return time.Duration(s.ForMs) * time.Millisecond }
+func (s *Injection) hold() time.Duration { return time.Duration(s.ForMs) * time.Millisecond }
 
 // amount returns the amount of an action in nanoseconds.
-func (s *Strike) amount() time.Duration { return time.Duration(s.Amount) }
+func (s *Injection) amount() time.Duration { return time.Duration(s.Amount) }
 
 // random returns a source that the schedule fixes.
-func (s *Strike) random() *rand.Rand { return rand.New(rand.NewPCG(s.Seed, uint64(s.ID))) }
+func (s *Injection) random() *rand.Rand { return rand.New(rand.NewPCG(s.Seed, uint64(s.ID))) }
 
 // undo calls what Begin left, once.
-func (s *Strike) undo() error {
+func (s *Injection) undo() error {
 	if s.Undo == nil {
 		return nil
 	}
@@ -176,7 +176,7 @@ var errNothing = errors.New("nothing to hit")
 // Table returns every fault, by class.
 func Table() []Fault {
 	var out []Fault
-	for _, part := range [][]Fault{processFaults(), clockFaults(), etcdFaults(), networkFaults(), dataFaults(), clusterFaults(), takenFaults()} {
+	for _, part := range [][]Fault{processFaults(), clockFaults(), etcdFaults(), networkFaults(), dataFaults(), clusterFaults(), takeoverFaults()} {
 		out = append(out, part...)
 	}
 	return out

@@ -12,11 +12,11 @@ import (
 )
 
 // wires says which wires a fault is about.
-type wires func(s *Strike) []netswitch.Pair
+type wires func(s *Injection) []netswitch.Pair
 
 // sides returns the hosts of the node that is hit, of the other nodes, and of
 // etcd.
-func sides(s *Strike) (node, others, etcd []*netswitch.Host) {
+func sides(s *Injection) (node, others, etcd []*netswitch.Host) {
 	var rest []string
 	for _, n := range s.Nodes {
 		if n != s.Node {
@@ -34,15 +34,15 @@ func sides(s *Strike) (node, others, etcd []*netswitch.Host) {
 }
 
 func networkFaults() []Fault {
-	toEtcd := func(s *Strike) []netswitch.Pair { n, _, e := sides(s); return netswitch.From(n, e) }
-	fromEtcd := func(s *Strike) []netswitch.Pair { n, _, e := sides(s); return netswitch.From(e, n) }
-	toPeers := func(s *Strike) []netswitch.Pair { n, o, _ := sides(s); return netswitch.From(n, o) }
-	fromPeers := func(s *Strike) []netswitch.Pair { n, o, _ := sides(s); return netswitch.From(o, n) }
+	toEtcd := func(s *Injection) []netswitch.Pair { n, _, e := sides(s); return netswitch.From(n, e) }
+	fromEtcd := func(s *Injection) []netswitch.Pair { n, _, e := sides(s); return netswitch.From(e, n) }
+	toPeers := func(s *Injection) []netswitch.Pair { n, o, _ := sides(s); return netswitch.From(n, o) }
+	fromPeers := func(s *Injection) []netswitch.Pair { n, o, _ := sides(s); return netswitch.From(o, n) }
 	both := func(a, b wires) wires {
-		return func(s *Strike) []netswitch.Pair { return slices.Concat(a(s), b(s)) }
+		return func(s *Injection) []netswitch.Pair { return slices.Concat(a(s), b(s)) }
 	}
 	pair := func(whole bool) wires {
-		return func(s *Strike) []netswitch.Pair {
+		return func(s *Injection) []netswitch.Pair {
 			n, o, _ := sides(s)
 			other := o[s.random().IntN(len(o))]
 			s.Seen = "between " + n[0].Name + " and " + other.Name
@@ -52,13 +52,13 @@ func networkFaults() []Fault {
 			return netswitch.From([]*netswitch.Host{other}, n)
 		}
 	}
-	amongNodes := func(s *Strike) []netswitch.Pair { _, o, _ := sides(s); return netswitch.From(o, o) }
-	everywhere := func(s *Strike) []netswitch.Pair {
+	amongNodes := func(s *Injection) []netswitch.Pair { _, o, _ := sides(s); return netswitch.From(o, o) }
+	everywhere := func(s *Injection) []netswitch.Pair {
 		_, o, e := sides(s)
 		all := slices.Concat(o, e)
 		return netswitch.From(all, all)
 	}
-	leader := func(s *Strike) []netswitch.Pair {
+	leader := func(s *Injection) []netswitch.Pair {
 		_, o, e := sides(s)
 		hit := s.Net.Hosts(s.Etcds[s.Hit[0]].Name)
 		return netswitch.Between(hit, slices.Concat(o, slices.DeleteFunc(e, func(h *netswitch.Host) bool { return h == hit[0] })))
@@ -80,26 +80,26 @@ func networkFaults() []Fault {
 	fault := func(name, about string, scope Scope, hold func(rig.Timing) (time.Duration, time.Duration), e netswitch.Effect,
 		m netswitch.Match, w wires, expect func(rig.Timing) Expect) Fault {
 		return Fault{Name: name, About: about, Class: Network, Scope: scope, Needs: OwnNetworks, Hold: hold, Expect: expect,
-			Begin: apply(e, m, w), Fired: packetsHarmed, End: func(_ context.Context, s *Strike) error { return s.undo() }}
+			Begin: apply(e, m, w), Fired: packetsHarmed, End: func(_ context.Context, s *Injection) error { return s.undo() }}
 	}
 	noise := netswitch.Effect{Drop: .02, Duplicate: .05, Reorder: .05, Corrupt: .02, Delay: 2 * time.Millisecond, Jitter: 2 * time.Millisecond}
 	out := []Fault{
-		fault("net-etcd-cut", "a node is cut off from etcd until its window is used up", OneNode, beyond, netswitch.Cut, any, both(toEtcd, fromEtcd), usedUp),
-		fault("net-etcd-deaf", "what etcd sends to a node is lost: writes are applied and nobody hears", OneNode, beyond, netswitch.Cut, any, fromEtcd, usedUp),
-		fault("net-etcd-mute", "what a node sends to etcd is lost", OneNode, beyond, netswitch.Cut, any, toEtcd, usedUp),
-		fault("net-etcd-blip", "a node is cut off from etcd for less than its window lasts", OneNode, within, netswitch.Cut, any, both(toEtcd, fromEtcd), unharmed(4*time.Second)),
-		fault("net-leader-cut", "etcd's leader is cut off from everybody", Leader, between(2*time.Second, 3*time.Second), netswitch.Cut, any, leader, unharmed(3*time.Second)),
-		fault("net-peers-cut", "a node is cut off from all other nodes", OneNode, several, netswitch.Cut, any, both(toPeers, fromPeers), unharmed(3*time.Second)),
-		fault("net-peers-deaf", "a node hears no other node", OneNode, several, netswitch.Cut, any, fromPeers, unharmed(3*time.Second)),
-		fault("net-peers-mute", "no other node hears a node", OneNode, several, netswitch.Cut, any, toPeers, unharmed(3*time.Second)),
-		fault("net-pair-cut", "a node and one other are cut off from one another", OneNode, several, netswitch.Cut, any, pair(true), unharmed(3*time.Second)),
-		fault("net-pair-deaf", "a node hears nothing of one other, which hears it", OneNode, several, netswitch.Cut, any, pair(false), unharmed(3*time.Second)),
+		fault("net-etcd-partition", "a node is cut off from etcd until its window is used up", OneNode, beyond, netswitch.Cut, any, both(toEtcd, fromEtcd), usedUp),
+		fault("net-etcd-drop-inbound", "what etcd sends to a node is lost: writes are applied and nobody hears", OneNode, beyond, netswitch.Cut, any, fromEtcd, usedUp),
+		fault("net-etcd-drop-outbound", "what a node sends to etcd is lost", OneNode, beyond, netswitch.Cut, any, toEtcd, usedUp),
+		fault("net-etcd-short-partition", "a node is cut off from etcd for less than its window lasts", OneNode, within, netswitch.Cut, any, both(toEtcd, fromEtcd), unharmed(4*time.Second)),
+		fault("net-leader-partition", "etcd's leader is cut off from everybody", Leader, between(2*time.Second, 3*time.Second), netswitch.Cut, any, leader, unharmed(3*time.Second)),
+		fault("net-peers-partition", "a node is cut off from all other nodes", OneNode, several, netswitch.Cut, any, both(toPeers, fromPeers), unharmed(3*time.Second)),
+		fault("net-peers-drop-inbound", "a node hears no other node", OneNode, several, netswitch.Cut, any, fromPeers, unharmed(3*time.Second)),
+		fault("net-peers-drop-outbound", "no other node hears a node", OneNode, several, netswitch.Cut, any, toPeers, unharmed(3*time.Second)),
+		fault("net-pair-partition", "a node and one other are cut off from one another", OneNode, several, netswitch.Cut, any, pair(true), unharmed(3*time.Second)),
+		fault("net-pair-drop-inbound", "a node hears nothing of one other, which hears it", OneNode, several, netswitch.Cut, any, pair(false), unharmed(3*time.Second)),
 		fault("net-gossip-block", "no gossip at all", Whole, several, netswitch.Cut, gossip, amongNodes, unharmed(3*time.Second)),
-		fault("net-noise", "2 % of all packets lost, 2 % damaged, 5 % doubled, 5 % out of order, all late", Whole, several, noise, any, everywhere, unharmed(3*time.Second)),
+		fault("net-impairment", "2 % of all packets lost, 2 % damaged, 5 % doubled, 5 % out of order, all late", Whole, several, noise, any, everywhere, unharmed(3*time.Second)),
 		fault("net-gossip-forged", "a third of gossip packets is changed, checksums repaired", Whole, several, netswitch.Effect{Forge: .3}, gossip, amongNodes, unharmed(3*time.Second)),
 	}
 	for i := range out {
-		out[i].Smoke = out[i].Name == "net-etcd-cut"
+		out[i].Smoke = out[i].Name == "net-etcd-partition"
 	}
 	return out
 }
@@ -107,8 +107,8 @@ func networkFaults() []Fault {
 // harm keeps what a strike did to the network, to count it.
 type harm struct{ fault *netswitch.Fault }
 
-func apply(e netswitch.Effect, m netswitch.Match, w wires) func(context.Context, *Strike) error {
-	return func(_ context.Context, s *Strike) error {
+func apply(e netswitch.Effect, m netswitch.Match, w wires) func(context.Context, *Injection) error {
+	return func(_ context.Context, s *Injection) error {
 		f, err := s.Net.Apply(e, m, w(s)...)
 		if err != nil {
 			return err
@@ -123,7 +123,7 @@ func apply(e netswitch.Effect, m netswitch.Match, w wires) func(context.Context,
 }
 
 // packetsHarmed waits until the switch has counted a few.
-func packetsHarmed(_ context.Context, s *Strike) (string, error) {
+func packetsHarmed(_ context.Context, s *Injection) (string, error) {
 	d := s.harm.fault.Done()
 	var seen []string
 	n := uint64(0)

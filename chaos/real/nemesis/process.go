@@ -71,7 +71,7 @@ func processFaults() []Fault {
 			About: "SIGTERM and start every node, one after the other",
 			Hold:  between(time.Second, time.Second),
 			Begin: rollingRestart,
-			Fired: func(_ context.Context, s *Strike) (string, error) { return s.Seen, seenOr(s.Seen) },
+			Fired: func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) },
 			End:   restartAll,
 			Expect: backWith([]string{connection, timeout, draining, starting, noSID}, restartSettle,
 				"clients that fail over are always served; every sid is given back"),
@@ -91,9 +91,9 @@ func seenOr(seen string) error {
 	return nil
 }
 
-func kill(_ context.Context, s *Strike) error { return s.Node.Kill() }
+func kill(_ context.Context, s *Injection) error { return s.Node.Kill() }
 
-func killed(_ context.Context, s *Strike) (string, error) {
+func killed(_ context.Context, s *Injection) (string, error) {
 	exit := s.Node.Exit()
 	if !strings.Contains(exit, "killed") {
 		return "", errNotYet
@@ -101,25 +101,25 @@ func killed(_ context.Context, s *Strike) (string, error) {
 	return fmt.Sprintf("%s ended: %s", s.Node.RunName(), exit), nil
 }
 
-func restart(_ context.Context, s *Strike) error {
+func restart(_ context.Context, s *Injection) error {
 	if err := s.Node.Start(); err != nil && !errors.Is(err, rig.ErrRunning) {
 		return err
 	}
 	return nil
 }
 
-func pause(_ context.Context, s *Strike) error { return s.Node.Pause() }
+func pause(_ context.Context, s *Injection) error { return s.Node.Pause() }
 
-func stopped(_ context.Context, s *Strike) (string, error) {
+func stopped(_ context.Context, s *Injection) (string, error) {
 	if state := s.Node.State(); state != "T" {
 		return "", fmt.Errorf("%w: process state %q", errNotYet, state)
 	}
 	return "the kernel says that the process is stopped", nil
 }
 
-func resume(_ context.Context, s *Strike) error { return s.Node.Resume() }
+func resume(_ context.Context, s *Injection) error { return s.Node.Resume() }
 
-func rollingRestart(ctx context.Context, s *Strike) error {
+func rollingRestart(ctx context.Context, s *Injection) error {
 	for _, n := range s.Nodes {
 		if err := n.Terminate(20 * time.Second); err != nil {
 			return err
@@ -138,7 +138,7 @@ func rollingRestart(ctx context.Context, s *Strike) error {
 	return nil
 }
 
-func restartAll(_ context.Context, s *Strike) error {
+func restartAll(_ context.Context, s *Injection) error {
 	var errs []error
 	for _, n := range s.Nodes {
 		if !n.Running() {

@@ -105,7 +105,7 @@ func (r *Runner) Run(ctx context.Context, s Schedule) {
 				ran = time.Duration(a.AtMs) * time.Millisecond
 				break
 			}
-			all.Go(func() { r.strike(ctx, a) })
+			all.Go(func() { r.inject(ctx, a) })
 		}
 	}
 }
@@ -158,9 +158,9 @@ func (r *Runner) Stalls() []string {
 	return slices.Clone(r.stalls)
 }
 
-func (r *Runner) strike(ctx context.Context, a Action) {
+func (r *Runner) inject(ctx context.Context, a Action) {
 	f := Find(r.Table, a.Fault)
-	s := &Strike{Rig: r.Rig, Action: a, Fault: f, Copy: r.Copy, Also: r.also}
+	s := &Injection{Rig: r.Rig, Action: a, Fault: f, Copy: r.Copy, Also: r.also}
 	out := Outcome{Action: a}
 	over := time.Now() // if it never begins
 	defer func() { r.over(a.ID, over) }()
@@ -257,7 +257,7 @@ func (r *Runner) write(name string, f history.Fault) int64 {
 	return int64(at) / 1e6
 }
 
-// also is Strike.Also.
+// also is Injection.Also.
 func (r *Runner) also(name, class string, targets []string, e Expect, do func() (string, error)) error {
 	id := 1_000_000 + r.extra.Add(1)
 	r.write(name, history.Fault{Phase: history.FaultStart, ID: id, Class: class, Targets: targets, May: e.May, SettleMs: e.Settle.Milliseconds()})
@@ -271,7 +271,7 @@ func (r *Runner) also(name, class string, targets []string, e Expect, do func() 
 }
 
 // aim finds out whom the action hits.
-func (r *Runner) aim(ctx context.Context, s *Strike) error {
+func (r *Runner) aim(ctx context.Context, s *Injection) error {
 	random := rand.New(rand.NewPCG(r.Seed, uint64(s.ID)))
 	members := func(hit ...int) {
 		s.Hit = hit

@@ -55,9 +55,9 @@ func TestSlowHealing(t *testing.T) {
 	fault := func(name string, begin, end func()) Fault {
 		return Fault{Name: name, Scope: Whole, Hold: between(1, 1),
 			Expect: func(rig.Timing) Expect { return Expect{Settle: 100 * time.Millisecond} },
-			Begin:  func(context.Context, *Strike) error { begin(); return nil },
-			Fired:  func(context.Context, *Strike) (string, error) { return "seen", nil },
-			End:    func(context.Context, *Strike) error { end(); return nil }}
+			Begin:  func(context.Context, *Injection) error { begin(); return nil },
+			Fired:  func(context.Context, *Injection) (string, error) { return "seen", nil },
+			End:    func(context.Context, *Injection) error { end(); return nil }}
 	}
 	nothing := func() {}
 	r := &Runner{Tell: func(string) {}, Rig: &rig.Rig{History: history.NewWriter(io.Discard, history.WriterConfig{})}, Table: []Fault{

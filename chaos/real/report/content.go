@@ -58,7 +58,7 @@ func (c *content) tell() {
 	}
 	struck := 0
 	for _, f := range r.Faults {
-		struck += len(f.Strikes)
+		struck += len(f.Injections)
 	}
 	took := (time.Duration(r.TookMs) * time.Millisecond).Round(100 * time.Millisecond)
 	profile := clip(r.Profile, 60)

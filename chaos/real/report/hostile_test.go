@@ -73,7 +73,7 @@ func TestHostileStrings(t *testing.T) {
 		}
 		s.run = map[string]any{"verdict": str(), "why": list(), "profile": str(), "command": str(), "level": str(), "seed": random.Uint64() >> 12, "replay": str(), "broken": list(),
 			"faults": []any{map[string]any{"fault": str(), "class": str(), "expected": str(), "must": str(), "verdict": str(), "reason": str(), "claims": map[string]string{"c": str()},
-				"strikes": []any{map[string]any{"id": 1, "targets": list(), "effect": str(), "error": str(), "start_ms": random.Int64(), "stop_ms": random.Int64()}}},
+				"injections": []any{map[string]any{"id": 1, "targets": list(), "effect": str(), "error": str(), "start_ms": random.Int64(), "stop_ms": random.Int64()}}},
 				map[string]any{"fault": str(), "verdict": "not run", "reason": str()}},
 			"checks": []any{check("c"), check(str())}}
 		s.results()
@@ -138,7 +138,7 @@ func TestSizeIsBounded(t *testing.T) {
 		x.State, x.SelfMs, x.OffsetMs, x.LeadMs, x.TTLMs = states[random.IntN(4)], wild(random), random.NormFloat64()*1e3, random.Int64N(5000), random.Int64N(3000)
 	}
 	phases := make([]history.FaultPhases, 3000)
-	s.run["faults"] = []any{map[string]any{"fault": "net-gossip-block", "verdict": "pass", "strikes": strikes}}
+	s.run["faults"] = []any{map[string]any{"fault": "net-gossip-block", "verdict": "pass", "injections": strikes}}
 	s.run["checks"] = []history.Result{{Check: "availability", Claim: "availability", Verdict: history.Broken, Count: 1, Phases: phases,
 		Violations: []history.Violation{{Claim: "availability", Detail: "n1", At: hours / 2 * ms}}}}
 	s.results()
@@ -159,7 +159,7 @@ func TestSizeIsBounded(t *testing.T) {
 // checks write.
 func TestResultsOfTheHarness(t *testing.T) {
 	want := history.Result{Check: "unique", Claim: "I1", Verdict: history.Broken, Reason: "seen", Count: 3, Violations: []history.Violation{{Claim: "I1", Detail: "twice", At: 5}}}
-	data, _ := json.Marshal(map[string]any{"checks": []history.Result{want}, "faults": []any{map[string]any{"fault": "kill", "strikes": []any{map[string]any{"start_ms": 5, "stop_ms": 9}}}}})
+	data, _ := json.Marshal(map[string]any{"checks": []history.Result{want}, "faults": []any{map[string]any{"fault": "kill", "injections": []any{map[string]any{"start_ms": 5, "stop_ms": 9}}}}})
 	var r run
 	if err := json.Unmarshal(data, &r); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestResultsOfTheHarness(t *testing.T) {
 	if first == nil || first.At != 5 || first.Detail != "twice" || first.Check != "unique" {
 		t.Errorf("got %+v", first)
 	}
-	if s := r.Faults[0].Strikes[0]; s.Start != 5 || s.Stop != 9 {
+	if s := r.Faults[0].Injections[0]; s.Start != 5 || s.Stop != 9 {
 		t.Errorf("got %+v", s)
 	}
 }

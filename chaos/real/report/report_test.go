@@ -35,7 +35,7 @@ type story struct {
 func newStory(t *testing.T, nodes int) *story {
 	s := &story{t: t, dir: t.TempDir(), run: map[string]any{"profile": "smoke", "seed": 7, "began": "2026-11-20T19:31:14Z", "took_ms": 60_000, "replay": "bin/chaos run --schedule x/schedule.json"}}
 	setup := &history.Setup{Layout: "scalable", EpochMs: flake.Default.Epoch, StartMs: flake.Default.Epoch + 1_000_000, MaxSkewMs: 250, MaxLeadMs: 250, WindowMs: 5000,
-		Versions: []string{"commit 0123456789ab", "go1.26", "linux/amd64, 2 cores", "uid 0"}, NotRun: []string{"net-noise: needs own networks, not possible here"}}
+		Versions: []string{"commit 0123456789ab", "go1.26", "linux/amd64, 2 cores", "uid 0"}, NotRun: []string{"net-impairment: needs own networks, not possible here"}}
 	for i := range nodes {
 		setup.Nodes = append(setup.Nodes, fmt.Sprintf("n%d", i+1))
 	}
@@ -189,9 +189,9 @@ func busy(t *testing.T) *story {
 	s.fault("kill", 1, "process", 20_000*ms, 25_000*ms, "n2")
 	s.run["faults"] = []any{
 		map[string]any{"fault": "kill", "class": "process", "verdict": "pass", "expected": "others serve", "claims": map[string]string{"unique": "pass"},
-			"strikes": []any{map[string]any{"id": 1, "fault": "kill", "targets": []string{"n2"}, "fired": true, "effect": "it ended", "start_ms": 20000, "stop_ms": 25000}}},
-		map[string]any{"fault": "net-noise", "class": "network", "verdict": "not run", "reason": "needs own networks, not possible here"},
-		map[string]any{"fault": "liar", "class": "cluster", "verdict": "unknown", "reason": "no effect was read back"},
+			"injections": []any{map[string]any{"id": 1, "fault": "kill", "targets": []string{"n2"}, "fired": true, "effect": "it ended", "start_ms": 20000, "stop_ms": 25000}}},
+		map[string]any{"fault": "net-impairment", "class": "network", "verdict": "not run", "reason": "needs own networks, not possible here"},
+		map[string]any{"fault": "byzantine-peer", "class": "cluster", "verdict": "unknown", "reason": "no effect was read back"},
 	}
 	return s
 }

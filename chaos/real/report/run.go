@@ -33,8 +33,8 @@ type run struct {
 type fault struct {
 	Fault, Class, Expected, Must, Verdict, Reason string
 
-	Strikes []strike
-	Claims  map[string]string
+	Injections []strike
+	Claims     map[string]string
 }
 
 // strike is what became of one injection.
@@ -199,7 +199,7 @@ func spares(c *history.Result, claim string) bool {
 type faultRow struct {
 	Name, Class, Expected, Must string
 	Outcome                     outcome
-	Strikes                     []string
+	Injections                  []string
 	Because                     string
 	Cells                       []cell // one a check, as in checkNames
 }
@@ -247,12 +247,12 @@ func (r *run) faultRows() (struck []faultRow, not []idle) {
 			continue
 		}
 		row := faultRow{Name: name, Class: className(f.Class), Expected: clip(f.Expected, 200), Must: clip(f.Must, 40), Outcome: outcomeOf(f.Verdict), Because: clip(f.Reason, 400)}
-		for i, s := range f.Strikes {
+		for i, s := range f.Injections {
 			if i == 6 {
-				row.Strikes = append(row.Strikes, fmt.Sprintf("and %d more", len(f.Strikes)-i))
+				row.Injections = append(row.Injections, fmt.Sprintf("and %d more", len(f.Injections)-i))
 				break
 			}
-			row.Strikes = append(row.Strikes, s.words())
+			row.Injections = append(row.Injections, s.words())
 			if row.Because == "" {
 				row.Because = clip(s.Effect, 300)
 			}

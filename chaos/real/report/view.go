@@ -289,7 +289,7 @@ func (v *view) call(op *history.Op) {
 func (v *view) judged(r *run) {
 	verdicts := map[int64]string{}
 	for _, f := range r.Faults {
-		for _, s := range f.Strikes {
+		for _, s := range f.Injections {
 			verdicts[s.ID] = f.Verdict
 		}
 	}

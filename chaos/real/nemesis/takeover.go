@@ -16,11 +16,11 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// takenFaults show why a lease alone protects nothing: a holder stands, its sid
+// takeoverFaults show why a lease alone protects nothing: a holder stands, its sid
 // goes to somebody else who issues from it, and the holder goes on as if nothing had
 // been. While sids are free nobody takes one that was held, so the pool is filled
 // first.
-func takenFaults() []Fault {
+func takeoverFaults() []Fault {
 	hold := func(t rig.Timing) (time.Duration, time.Duration) {
 		d := max(t.TTL+2*time.Second, t.Window) + 2500*time.Millisecond
 		return d, d + 500*time.Millisecond
@@ -28,20 +28,20 @@ func takenFaults() []Fault {
 	gone := []string{connection, timeout, noSID, exhausted, starting}
 	return []Fault{
 		{
-			Name: "stop-sid-taken", Class: Processes, Scope: OneNode, Alone: true,
+			Name: "stop-takeover", Class: Processes, Scope: OneNode, Alone: true,
 			About:  "the pool is full: SIGSTOP a node until another process has its sid and issues from it, then let both go on",
 			Hold:   hold,
-			Begin:  takeSID(func(_ context.Context, s *Strike) (func() error, error) { return s.Node.Resume, s.Node.Pause() }),
-			Fired:  sidTaken,
+			Begin:  takeSID(func(_ context.Context, s *Injection) (func() error, error) { return s.Node.Resume, s.Node.Pause() }),
+			Fired:  sidTakenOver,
 			End:    bothGoOn,
 			Expect: backWith(gone, 5*time.Second, "nothing above its old ceiling: NO_SID until a sid is free; the other serves from the sid"),
 		},
 		{
-			Name: "sleep-sid-taken", Class: Clocks, Scope: OneNode, Alone: true, Needs: ClockHook,
+			Name: "suspend-takeover", Class: Clocks, Scope: OneNode, Alone: true, Needs: ClockHook,
 			About:  "the same, but the machine sleeps: its monotonic clock knows nothing of the time in which its lease ran out",
 			Hold:   hold,
 			Begin:  takeSID(sleep),
-			Fired:  sidTaken,
+			Fired:  sidTakenOver,
 			End:    bothGoOn,
 			Expect: backWith(append(gone, clockReasons...), backAfterSkew, "nothing above its old ceiling, whatever it believes of its lease; NO_SID until a sid is free"),
 		},
@@ -49,7 +49,7 @@ func takenFaults() []Fault {
 }
 
 // sleep lets the node's machine sleep until it is woken.
-func sleep(ctx context.Context, s *Strike) (wake func() error, err error) {
+func sleep(ctx context.Context, s *Injection) (wake func() error, err error) {
 	h, err := hookOf(s)
 	if err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func sleep(ctx context.Context, s *Strike) (wake func() error, err error) {
 
 // takeSID lets the node stand, as stand does it, until the extra node has its sid
 // and clients are answered from it.
-func takeSID(stand func(context.Context, *Strike) (wake func() error, err error)) func(context.Context, *Strike) error {
-	return func(ctx context.Context, s *Strike) error {
+func takeSID(stand func(context.Context, *Injection) (wake func() error, err error)) func(context.Context, *Injection) error {
+	return func(ctx context.Context, s *Injection) error {
 		sid, err := sidOf(s)
 		if err != nil {
 			return err
@@ -121,7 +121,7 @@ func hasSID(ctx context.Context, n *rig.Node, sid flake.SID) error {
 // ask lets clients ask the node until they are told to end. That returns what they
 // found broken. They ask often: most milliseconds are used, and much of each, so that
 // another process that issues from the same sid can hardly miss them.
-func (s *Strike) ask(n *rig.Node) (end func() error) {
+func (s *Injection) ask(n *rig.Node) (end func() error) {
 	ctx, stop := context.WithCancel(context.Background())
 	var mu sync.Mutex // guards broken
 	var broken []error
@@ -151,8 +151,8 @@ func (s *Strike) ask(n *rig.Node) (end func() error) {
 // firstAside is the number of the first client that a fault brings with it.
 const firstAside = 100_000
 
-// sidTaken looks again, before it says so: the holder stands, the other has its sid.
-func sidTaken(ctx context.Context, s *Strike) (string, error) {
+// sidTakenOver looks again, before it says so: the holder stands, the other has its sid.
+func sidTakenOver(ctx context.Context, s *Injection) (string, error) {
 	if state := s.Node.State(); state != "T" {
 		return "", fmt.Errorf("%w: process state %q", errNotYet, state)
 	}
@@ -167,7 +167,7 @@ const together = 2 * time.Second
 
 // bothGoOn wakes the holder while the other issues from its sid, waits until it
 // knows that it has none, and then lets it have one again.
-func bothGoOn(ctx context.Context, s *Strike) error {
+func bothGoOn(ctx context.Context, s *Injection) error {
 	var errs []error
 	n, extra := s.Node, s.Spare()
 	if s.wake != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// Liar is a member of gossip who has the key, stands in the registry, and tells
-// the others false clocks and a false history of etcd.
-type Liar struct {
+// ByzantinePeer is a registered member of gossip that has the key and reports
+// false clocks and a false history of etcd to the others.
+type ByzantinePeer struct {
 	lie   func(since time.Duration) time.Duration
 	began time.Time
 	c     *cluster.Cluster
@@ -26,14 +26,14 @@ type Liar struct {
 	once  sync.Once
 }
 
-// StartLiar starts one. lie is by how much its clocks are off.
-func (r *Rig) StartLiar(ctx context.Context, lie func(since time.Duration) time.Duration) (*Liar, error) {
+// StartByzantinePeer starts one. lie is by how much its clocks are off.
+func (r *Rig) StartByzantinePeer(ctx context.Context, lie func(since time.Duration) time.Duration) (*ByzantinePeer, error) {
 	space, err := r.Op.Space(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l := &Liar{lie: lie, began: time.Now(), done: make(chan error, 1)}
-	cfg := cluster.Config{Node: "liar", Instance: uuid.NewString(), Label: Root + "/" + Space, Pool: space.Pool,
+	l := &ByzantinePeer{lie: lie, began: time.Now(), done: make(chan error, 1)}
+	cfg := cluster.Config{Node: "byzantine-peer", Instance: uuid.NewString(), Label: Root + "/" + Space, Pool: space.Pool,
 		Bind: r.spare.Gossip, KeyFile: r.keyFile, Local: l, OnExchange: func(cluster.Exchange) {}}
 	var addr string
 	if err := r.spare.Place.Do(func() (err error) {
@@ -49,7 +49,7 @@ func (r *Rig) StartLiar(ctx context.Context, lie func(since time.Duration) time.
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
 	go func() { l.done <- l.c.Run(run) }()
-	l.end, err = r.Op.Register(ctx, lease.Registration{Instance: lease.Instance(cfg.Instance), Node: cfg.Node, Version: "liar", Gossip: addr})
+	l.end, err = r.Op.Register(ctx, lease.Registration{Instance: lease.Instance(cfg.Instance), Node: cfg.Node, Version: "byzantine-peer", Gossip: addr})
 	if err != nil {
 		return nil, errors.Join(err, l.Stop(ctx))
 	}
@@ -57,14 +57,14 @@ func (r *Rig) StartLiar(ctx context.Context, lie func(since time.Duration) time.
 }
 
 // Told returns how often it has answered with a lie.
-func (l *Liar) Told() uint64 { return l.c.Stats().Pongs }
+func (l *ByzantinePeer) Told() uint64 { return l.c.Stats().Pongs }
 
 // Stop ends it. It may be called again.
-func (l *Liar) Stop(ctx context.Context) (err error) {
+func (l *ByzantinePeer) Stop(ctx context.Context) (err error) {
 	l.once.Do(func() {
 		l.stop()
 		if err = <-l.done; err != nil {
-			err = fmt.Errorf("liar: %w", err)
+			err = fmt.Errorf("byzantine peer: %w", err)
 		}
 		if l.end != nil {
 			err = errors.Join(err, l.end(ctx))
@@ -74,14 +74,14 @@ func (l *Liar) Stop(ctx context.Context) (err error) {
 }
 
 // Clocks lies about all but the raw one, by which others would notice nothing.
-func (l *Liar) Clocks() cluster.Clocks {
+func (l *ByzantinePeer) Clocks() cluster.Clocks {
 	since := time.Since(l.began)
 	wall := l.began.Add(since).Add(l.lie(since)).UnixNano()
 	return cluster.Clocks{Raw: int64(since) + 1, Issuing: wall, Wall: wall}
 }
 
 // Status claims to be well, and to have read what etcd never wrote.
-func (l *Liar) Status() cluster.Status {
+func (l *ByzantinePeer) Status() cluster.Status {
 	return cluster.Status{Kernel: cluster.Kernel{Known: true, Synchronised: true}, Verdict: clock.Open, SID: -1,
 		Era: 1 << 20, Cluster: 1, Revision: 1 << 40, Ceiling: clock.Millis(1 << 42)}
 }
