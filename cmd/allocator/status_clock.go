@@ -86,7 +86,7 @@ type clockLine struct {
 
 type kernelLine struct {
 	Known        bool  `json:"known"`
-	Synchronised bool  `json:"synchronised"`
+	Synchronized bool  `json:"synchronized"`
 	MaxError     int64 `json:"max_error_us"`
 }
 
@@ -104,7 +104,7 @@ func newClockLine(c *pb.Clock) *clockLine {
 		StepsForward: c.GetStepsForward(), StepsBack: c.GetStepsBack(),
 		StepPending: c.GetStepPending(), StepBlocked: c.GetStepBlocked(), Held: c.GetHeldUs(),
 		Suspends: c.GetSuspends(), Stalls: c.GetStalls(),
-		Kernel:        kernelLine{k.GetKnown(), k.GetSynchronised(), k.GetMaxErrorUs()},
+		Kernel:        kernelLine{k.GetKnown(), k.GetSynchronized(), k.GetMaxErrorUs()},
 		GossipMembers: c.GetGossipMembers(), GossipAddress: c.GetGossipAddress(),
 	}
 }
@@ -136,8 +136,8 @@ func (k kernelLine) String() string {
 	switch {
 	case !k.Known:
 		return "unknown"
-	case k.Synchronised:
-		return fmt.Sprintf("synchronised within %.1fms", float64(k.MaxError)/1e3)
+	case k.Synchronized:
+		return fmt.Sprintf("synchronized within %.1fms", float64(k.MaxError)/1e3)
 	}
-	return "unsynchronised"
+	return "unsynchronized"
 }

@@ -34,7 +34,7 @@ func TestClockLines(t *testing.T) {
 	c := &pb.Clock{
 		State: "open", Phase: "grace", Finding: "unconfirmed", Registered: 3, Quorum: 2, Agree: 1, Silent: 2,
 		StepsForward: 1, StepsBack: 2, Suspends: 3, Stalls: 4, StepPending: true, HeldUs: -1_500_000, GossipMembers: 1,
-		Kernel: &pb.KernelClock{Known: true, Synchronised: true, MaxErrorUs: 12_300},
+		Kernel: &pb.KernelClock{Known: true, Synchronized: true, MaxErrorUs: 12_300},
 	}
 	print := func() string {
 		var b strings.Builder
@@ -44,7 +44,7 @@ func TestClockLines(t *testing.T) {
 		return b.String()
 	}
 	want := `clock: open (grace, unconfirmed); 1 of 3 nodes agree, 2 are a majority
-       steps 1 forward, 2 back; suspends 3; stalls 4; kernel synchronised within 12.3ms; gossip 1 member
+       steps 1 forward, 2 back; suspends 3; stalls 4; kernel synchronized within 12.3ms; gossip 1 member
        a step is held back: the wall clock stands -1.5s from the time of IDs
 `
 	if got := print(); got != want {

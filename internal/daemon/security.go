@@ -103,13 +103,13 @@ func (s *security) config(protocols ...string) *tls.Config {
 // securityReport is what the metrics show of it, and of the connection to etcd.
 func (d *Daemon) securityReport() metrics.Security {
 	var r metrics.Security
-	for _, name := range metrics.Doors {
+	for _, name := range metrics.ListenerNames {
 		if door := d.security.doors[name]; door != nil {
 			refused := door.refused.Load()
 			if name == "resp" && d.resp != nil {
 				refused = d.resp.Refused()
 			}
-			r.Doors = append(r.Doors, metrics.Door{Name: name, Open: door.open.Load(), Refused: refused})
+			r.Listeners = append(r.Listeners, metrics.Listener{Name: name, Open: door.open.Load(), Refused: refused})
 		}
 	}
 	if t := d.security.tls; t != nil {

@@ -19,10 +19,10 @@ var (
 	directions    = []string{"forward", "back"}
 )
 
-// collectClocks sends the series that r is about. sids is how many the space has.
+// collectClocks sends the series made from r. sids is how many the space has.
 func collectClocks(r clock.Report, sids int, gauge, counter func(name string, v float64, labels ...string)) {
 	g, j, a := r.Gate, r.Gate.Judgement, r.Anchor
-	now := g.Verdict.Phase // before the first evaluation it alone is true
+	now := g.Verdict.Phase // the one field of the verdict that is set before the first evaluation
 	for _, s := range clockStates {
 		gauge(clockVerdict, flag(s == now.State()), s.String())
 	}
@@ -61,16 +61,16 @@ func collectClocks(r clock.Report, sids int, gauge, counter func(name string, v 
 	gauge(clockHeld, a.Held.Seconds())
 	gauge(tickDelay, a.TickDelay.Seconds())
 	if r.Kernel.Known {
-		gauge(kernelSynchronised, flag(r.Kernel.Synchronised))
+		gauge(kernelSynchronized, flag(r.Kernel.Synchronised))
 		gauge(kernelMaxError, r.Kernel.MaxError.Seconds())
 	}
 	gauge(gossipMembers, float64(r.Gossip))
 }
 
-// holders returns the peers that were heard lately and say that they hold a sid,
-// one for each: of two that claim the same, the one with the later term. A series
-// that came twice would cost the whole scrape, and what peers say is no closed set
-// unless it is held to one.
+// holders returns the recently measured peers that report a sid, one for each sid:
+// of two that report the same sid, the one with the later term. A duplicate series
+// would make the whole scrape fail, and a sid outside the layout would open the
+// closed set of labels.
 func holders(peers []clock.PeerReport, sids int) []clock.PeerReport {
 	var out []clock.PeerReport
 	for _, p := range peers {

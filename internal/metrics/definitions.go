@@ -66,7 +66,7 @@ const (
 	stepPending        = "allocator_clock_step_pending"
 	clockHeld          = "allocator_clock_held_seconds"
 	tickDelay          = "allocator_clock_tick_delay_seconds"
-	kernelSynchronised = "allocator_clock_kernel_synchronised"
+	kernelSynchronized = "allocator_clock_kernel_synchronized"
 	kernelMaxError     = "allocator_clock_kernel_max_error_seconds"
 	gossipMembers      = "allocator_gossip_members"
 	gossipExchanges    = "allocator_gossip_exchanges_total"
@@ -86,57 +86,57 @@ const (
 var definitions = []Definition{
 	{idsIssued, "counter", nil, "IDs issued by this node."},
 	{requests, "counter", []string{"surface", "code"}, "Requests answered, by surface and by OK, CANCELED, NOT_FOUND or the reason of the refusal."},
-	{refusals, "counter", []string{"reason"}, "Requests refused, by reason; a refusal issued nothing and changed nothing."},
-	{issueLatency, "histogram", []string{"surface"}, "Time from reading a request to having its answer, waits for the clock included, in seconds; pipelined requests that share a block count once."},
+	{refusals, "counter", []string{"reason"}, "Requests refused, by reason; a refused request issued nothing and changed nothing."},
+	{issueLatency, "histogram", []string{"surface"}, "Time from reading a request to having its answer, including waits for the clock, in seconds; pipelined requests that share a block count once."},
 	{ready, "gauge", nil, "1 if a request for an ID would be served now, else 0."},
-	{lead, "gauge", nil, "How far the latest ID runs ahead of the node's clock, in seconds; 0 if it does not."},
-	{windowRemaining, "gauge", nil, "Time until the reserved window is used up if etcd confirms no more, in seconds; 0 without a window."},
-	{leaseRemaining, "gauge", nil, "Time until the lease in etcd runs out if it is never renewed, in seconds; 0 without a lease."},
+	{lead, "gauge", nil, "How far the last ID is ahead of the node's clock, in seconds; 0 if it is not ahead."},
+	{windowRemaining, "gauge", nil, "Time until the reserved window ends if etcd confirms no other, in seconds; 0 without a window."},
+	{leaseRemaining, "gauge", nil, "Time until the lease in etcd expires if it is not renewed, in seconds; 0 without a lease."},
 	{sid, "gauge", nil, "The sid held, or -1."},
-	{term, "gauge", nil, "Term of the sid held; it grows with every acquisition of a sid by anyone; 0 without a sid."},
+	{term, "gauge", nil, "Term of the sid held; it grows with every acquisition of that sid by any node; 0 without a sid."},
 	{era, "gauge", nil, "Era of the space as last read; 0 before the first read."},
-	{phase, "gauge", []string{"phase"}, "1 for the phase that the lease is in, 0 for the others."},
+	{phase, "gauge", []string{"phase"}, "1 for the current phase of the lease, 0 for the others."},
 	{poolSids, "gauge", []string{"state"}, "Sids that the node may take (sid-range) by state, as last listed: held, free or quarantined; absent before the first list."},
-	{historyRewound, "gauge", nil, "1 while etcd's history is not believed and nothing is issued, else 0."},
-	{alarms, "counter", []string{"kind"}, "Conditions that an operator should look at, by kind."},
-	{etcdLatency, "histogram", []string{"op"}, "Time of calls to etcd, failed ones included, in seconds."},
-	{etcdErrors, "counter", []string{"op"}, "Calls to etcd without a clear answer."},
-	{tickAge, "gauge", nil, "Time since the keeper's loop last went round, in seconds; over 1 means that the process is starved or stuck."},
+	{historyRewound, "gauge", nil, "1 while the node issues nothing because etcd's history went back, else 0."},
+	{alarms, "counter", []string{"kind"}, "Conditions that need an operator, by kind."},
+	{etcdLatency, "histogram", []string{"op"}, "Duration of calls to etcd, including failed calls, in seconds."},
+	{etcdErrors, "counter", []string{"op"}, "Calls to etcd that failed or whose outcome is unknown."},
+	{tickAge, "gauge", nil, "Time since the last iteration of the lease keeper's loop, in seconds; above 1 the process gets too little CPU or is blocked."},
 	{epochRemaining, "gauge", nil, "Time until the 43 bits of an ID's timestamp are used up, in seconds."},
 	{idsUnverified, "counter", nil, "IDs issued while no majority confirmed this node's clock."},
-	{clockVerdict, "gauge", []string{"state"}, "1 for what the clocks allow this node to do, 0 for the others."},
-	{clockPhase, "gauge", []string{"phase"}, "1 for where the judgement of this node's clock stands, 0 for the others."},
-	{clockFinding, "gauge", []string{"finding"}, "1 for what the latest comparison of clocks found, 0 for the others."},
-	{clockNodes, "gauge", []string{"opinion"}, "Registered names with gossip by what their clocks say of this node's, itself among those that agree."},
-	{clockQuorum, "gauge", nil, "How many of the registered names with gossip are a majority."},
-	{clockFalsetickers, "gauge", nil, "Other nodes whose clocks are surely further than max_skew from the cluster's time."},
+	{clockVerdict, "gauge", []string{"state"}, "1 for the current verdict on this node's clock, 0 for the others."},
+	{clockPhase, "gauge", []string{"phase"}, "1 for the current phase of the clock gate, 0 for the others."},
+	{clockFinding, "gauge", []string{"finding"}, "1 for the result of the last comparison of clocks, 0 for the others."},
+	{clockNodes, "gauge", []string{"opinion"}, "Registered nodes with gossip, by the result of comparing their clock with this node's; this node counts as agree."},
+	{clockQuorum, "gauge", nil, "Number of registered nodes with gossip that is a majority."},
+	{clockFalsetickers, "gauge", nil, "Other nodes whose clocks are certainly further than issue.max-skew from the cluster's time."},
 	{clusterOffset, "gauge", nil, "The cluster's time minus this node's, in seconds; absent while no quorum agrees on it."},
-	{clusterUncertainty, "gauge", nil, "Half of the interval that the cluster's time lies in, in seconds; absent with it."},
-	{peerOffset, "gauge", []string{"sid"}, "The clock of the holder of a sid minus this node's, in seconds; absent while it is not heard."},
-	{peerUncertainty, "gauge", []string{"sid"}, "Half of the interval that this offset lies in, in seconds; absent with it."},
-	{clockShuts, "counter", nil, "Times that this node began to refuse because clocks disagree."},
-	{clockUnverified, "counter", nil, "Time spent open without a majority to confirm this node's clock, in seconds."},
-	{clockJumps, "counter", nil, "Readings of peers that contradict those before: one of two machines was paused, migrated or resumed."},
+	{clusterUncertainty, "gauge", nil, "Uncertainty of the cluster's time: half of the interval that contains it, in seconds; absent while no quorum agrees on it."},
+	{peerOffset, "gauge", []string{"sid"}, "The clock of the holder of a sid minus this node's, in seconds; absent without a recent measurement."},
+	{peerUncertainty, "gauge", []string{"sid"}, "Uncertainty of that offset: half of the interval that contains it, in seconds; absent without a recent measurement."},
+	{clockShuts, "counter", nil, "Number of times that this node began to refuse because clocks disagree."},
+	{clockUnverified, "counter", nil, "Time in which this node issued without confirmation of its clock by a majority, in seconds."},
+	{clockJumps, "counter", nil, "Measurements of peers that contradict earlier ones: one of the two machines was paused, migrated or resumed."},
 	{clockSteps, "counter", []string{"direction"}, "Steps of this machine's wall clock by more than 20 ms."},
 	{clockNudges, "counter", []string{"direction"}, "Steps of this machine's wall clock by 2 to 20 ms."},
-	{clockSuspends, "counter", nil, "Times that this machine slept."},
-	{clockStalls, "counter", nil, "Times that this process did not run for over a second."},
+	{clockSuspends, "counter", nil, "Number of times that this machine was suspended."},
+	{clockStalls, "counter", nil, "Number of times that this process did not run for more than a second."},
 	{stepPending, "gauge", nil, "1 while IDs keep the time from before a step of the wall clock, else 0."},
-	{clockHeld, "gauge", nil, "The wall clock minus the time that IDs are made from, in seconds."},
-	{tickDelay, "gauge", nil, "Time between the last two looks at this machine's clocks, in seconds; far above 0.05, the process is starved."},
-	{kernelSynchronised, "gauge", nil, "1 if the kernel says that the wall clock is disciplined, else 0; absent where it cannot be asked."},
-	{kernelMaxError, "gauge", nil, "The kernel's bound for the wall clock's error, in seconds; absent where it cannot be asked."},
+	{clockHeld, "gauge", nil, "The wall clock minus the time used for IDs, in seconds."},
+	{tickDelay, "gauge", nil, "Time between the last two reads of this machine's clocks, in seconds; far above 0.05 the process gets too little CPU."},
+	{kernelSynchronized, "gauge", nil, "1 if the kernel reports that the wall clock is synchronized, else 0; absent if the kernel cannot be asked."},
+	{kernelMaxError, "gauge", nil, "The kernel's bound of the wall clock's error, in seconds; absent if the kernel cannot be asked."},
 	{gossipMembers, "gauge", nil, "Live members in gossip, this node included."},
-	{gossipExchanges, "counter", nil, "Readings of clocks taken from peers."},
-	{gossipUnanswered, "counter", nil, "Questions to peers that were never answered."},
+	{gossipExchanges, "counter", nil, "Clock measurements of peers."},
+	{gossipUnanswered, "counter", nil, "Clock requests to peers without an answer."},
 	{gossipDropped, "counter", []string{"reason"}, "Messages between nodes that were dropped, by reason."},
-	{connections, "gauge", []string{"door"}, "Connections that are open, by port."},
-	{connectionsRefused, "counter", []string{"door"}, "Connections closed at once because limit.connections were open, by port."},
-	{certificateRemaining, "gauge", []string{"certificate"}, "Time until the certificate in use expires, in seconds; below 0 it has; absent without one."},
-	{reloadFailing, "gauge", []string{"files"}, "1 while files cannot be used as they are and what was read before stays in use, else 0; absent without any."},
-	{reloads, "counter", []string{"files"}, "Times that files were read anew since they had changed."},
-	{settings, "gauge", []string{"setting"}, "Settings that other series are to be compared with, in seconds."},
-	{nodeInfo, "gauge", []string{"node", "space", "layout"}, "Always 1, with the node's name, the space that it issues IDs of, and the layout of these."},
+	{connections, "gauge", []string{"listener"}, "Open connections, by listener."},
+	{connectionsRefused, "counter", []string{"listener"}, "Connections closed at once because limit.connections were open, by listener."},
+	{certificateRemaining, "gauge", []string{"certificate"}, "Time until the certificate in use expires, in seconds; negative after that; absent without a certificate."},
+	{reloadFailing, "gauge", []string{"files"}, "1 while changed files cannot be used and the previous contents stay in use, else 0; absent without such files."},
+	{reloads, "counter", []string{"files"}, "Number of times that changed files were loaded."},
+	{settings, "gauge", []string{"setting"}, "Settings to compare other series with, in seconds."},
+	{nodeInfo, "gauge", []string{"node", "space", "layout"}, "Always 1, with the node's name, the space that its IDs belong to, and their layout."},
 	{buildInfo, "gauge", []string{"version"}, "Always 1, with the version of the program."},
 }
 
@@ -153,10 +153,10 @@ func Reference() string {
 	var b strings.Builder
 	b.WriteString(`# Metrics
 
-Served on the admin port at ` + "`/metrics`" + `. All labels are from closed sets, or (those of the _info series) constants of the process, and counters are there with 0 from the start.
-Series of the Go runtime (` + "`go_…`" + `) and the process (` + "`process_…`" + `) come with them.
+Served on the admin port at ` + "`/metrics`" + `. All labels are from closed sets, or (those of the _info series) constants of the process. Every counter exists from the start, with 0.
+The Go runtime's series (` + "`go_…`" + `) and those of the process (` + "`process_…`" + `) are served too.
 
-| name | type | labels | what it is |
+| name | type | labels | meaning |
 |---|---|---|---|
 `)
 	for _, d := range definitions {
@@ -168,7 +168,7 @@ Series of the Go runtime (` + "`go_…`" + `) and the process (` + "`process_…
 	}
 	fmt.Fprintf(&b, "\n## Values of labels\n\n")
 	for _, l := range []struct {
-		name, of string // of: the families that mean these values by it; "" for all
+		name, of string // of: the families whose label has these values; "": all
 		values   []string
 	}{
 		{"reason", refusals, texts(reasons())}, {"reason", gossipDropped, cluster.DropReasons()},
@@ -176,7 +176,7 @@ Series of the Go runtime (` + "`go_…`" + `) and the process (` + "`process_…
 		{"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
 		{"state", poolSids, poolStates}, {"state", clockVerdict, texts(clockStates)},
 		{"finding", "", texts(clockFindings)}, {"opinion", "", opinions}, {"direction", "", directions},
-		{"door", "", Doors}, {"files", "", fileKinds}, {"certificate", "", certificateKinds},
+		{"listener", "", ListenerNames}, {"files", "", fileKinds}, {"certificate", "", certificateKinds},
 	} {
 		of := ""
 		if l.of != "" {
@@ -185,6 +185,6 @@ Series of the Go runtime (` + "`go_…`" + `) and the process (` + "`process_…
 		fmt.Fprintf(&b, "- `%s`%s: `%s`\n", l.name, of, strings.Join(l.values, "`, `"))
 	}
 	fmt.Fprintf(&b, "- `setting`: `%s`\n", strings.Join(settingNames(), "`, `"))
-	b.WriteString("- `sid`: the sids of the other nodes heard; a node without a sid has no series\n")
+	b.WriteString("- `sid`: the sids of the other nodes with a recent measurement; a node without a sid has no series\n")
 	return b.String()
 }

@@ -1,10 +1,11 @@
-// Package metrics turns the figures of a running node into Prometheus series.
+// Package metrics exports the state and counters of a running node as Prometheus
+// series.
 //
-// It reads Stats snapshots when scraped, so that issuing IDs costs nothing for
-// it; only latencies are told as they happen. Labels come from closed sets, and
-// every one of them is there from the start, with 0, so that a rate over it is
-// right from the first event on.
+// A scrape reads Stats snapshots, so issuing IDs costs nothing for metrics; only
+// request latencies are observed as they happen. Labels come from closed sets, and
+// every series of a counter exists from the start, with 0, so that rate() counts
+// the first event too.
 //
-// The table in definitions.go is the list of all series; the reference page
-// docs/reference/metrics.md is made from it.
+// definitions.go lists all series; the reference page docs/reference/metrics.md is
+// generated from it.
 package metrics

@@ -27,19 +27,19 @@ type Config struct {
 	// Requests calls yield for each surface and outcome, always the same ones,
 	// with the number of requests so far.
 	Requests func(yield func(surface, outcome string, n int64))
-	// Clocks tells what is known of this node's clock and its peers'. nil: there
-	// are no such series.
+	// Clocks returns the measurements of this node's clock and its peers'. nil:
+	// there are no such series.
 	Clocks func() clock.Report
-	// Security tells of connections, certificates and tokens. nil: there are no such
-	// series.
+	// Security returns the state of connections, certificates and tokens. nil: there
+	// are no such series.
 	Security func() Security
-	// Gossip tells what gossip has counted; ok is false as long as there is none.
-	// nil: there is none.
+	// Gossip returns the counters of gossip; ok is false until gossip runs. nil:
+	// gossip is disabled.
 	Gossip func() (s cluster.Stats, ok bool)
 }
 
-// Settings are what alerts compare other series with, so that they hold whatever
-// a node is told.
+// Settings are the settings that alerts compare other series with, so that the
+// alerts are right for every configuration.
 type Settings struct {
 	Window, TTL, MaxSkew, MaxLead time.Duration
 }
@@ -50,7 +50,7 @@ func (s Settings) list() []setting {
 	}
 }
 
-// setting is one of them, by its key in the configuration.
+// setting is one of Settings, by its key in the configuration.
 type setting struct {
 	key   string
 	value time.Duration
@@ -69,8 +69,8 @@ type Metrics struct {
 	latency  map[string]prometheus.Observer // by surface
 }
 
-// latencyBuckets are upper bounds in seconds. Serving takes some 10 µs; a request
-// that waits for the clock takes up to issue.max-wait.
+// latencyBuckets are upper bounds in seconds. A request takes about 10 µs, or up to
+// issue.max-wait if it waits for the clock.
 var latencyBuckets = []float64{
 	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1,
 }
@@ -100,13 +100,13 @@ func New(cfg Config) *Metrics {
 // Gatherer returns where the series are read from.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
-// Observe notes how long a request took. surface is one that Config.Requests
+// Observe records how long a request took. surface is one that Config.Requests
 // yields. It is safe for concurrent use.
 func (m *Metrics) Observe(surface string, took time.Duration) {
 	m.latency[surface].Observe(took.Seconds())
 }
 
-// collector makes series of what Stats returns at the moment of a scrape.
+// collector makes series from what Stats returns at the time of a scrape.
 type collector struct {
 	cfg  Config
 	desc map[string]*prometheus.Desc

@@ -66,7 +66,7 @@ func newRig(t *testing.T) *rig {
 		Clocks:   func() clock.Report { return *r.clocks },
 		Security: func() metrics.Security {
 			return metrics.Security{
-				Doors:        []metrics.Door{{Name: "grpc", Open: 4, Refused: 9}},
+				Listeners:    []metrics.Listener{{Name: "grpc", Open: 4, Refused: 9}},
 				Files:        []metrics.Files{{Name: "tls", Reloads: 2}, {Name: "tokens", Failing: true}},
 				Certificates: []metrics.Certificate{{Name: "server", Expires: src.Now().Wall.Time().Add(time.Hour)}},
 			}
@@ -271,7 +271,7 @@ func TestSeriesOfClocks(t *testing.T) {
 		"allocator_clock_nudges_total forward": 13, "allocator_clock_nudges_total back": 14,
 		"allocator_clock_suspends_total": 15, "allocator_clock_stalls_total": 16,
 		"allocator_clock_step_pending": 1, "allocator_clock_held_seconds": 1.5, "allocator_clock_tick_delay_seconds": 0.1,
-		"allocator_clock_kernel_synchronised": 1, "allocator_clock_kernel_max_error_seconds": 0.008,
+		"allocator_clock_kernel_synchronized": 1, "allocator_clock_kernel_max_error_seconds": 0.008,
 		"allocator_gossip_members": 6, "allocator_gossip_exchanges_total": 40, "allocator_gossip_unanswered_total": 3,
 		"allocator_gossip_dropped_total forged": 2, "allocator_gossip_dropped_total stale": 0,
 	} {
@@ -287,7 +287,7 @@ func TestSeriesOfClocks(t *testing.T) {
 	got, families = r.gather(t)
 	for _, name := range []string{
 		"allocator_clock_cluster_offset_seconds", "allocator_clock_cluster_uncertainty_seconds", "allocator_clock_offset_seconds",
-		"allocator_clock_uncertainty_seconds", "allocator_clock_kernel_synchronised", "allocator_clock_kernel_max_error_seconds",
+		"allocator_clock_uncertainty_seconds", "allocator_clock_kernel_synchronized", "allocator_clock_kernel_max_error_seconds",
 	} {
 		if families[name] != nil {
 			t.Errorf("%s is told and not known", name)

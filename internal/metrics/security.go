@@ -6,35 +6,35 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Security is what the series about connections, certificates and tokens are
-// made of. What a node does not have is not in it.
+// Security is the source of the series about connections, certificates and
+// tokens. It lists only what the node has.
 type Security struct {
-	Doors        []Door
+	Listeners    []Listener
 	Files        []Files
 	Certificates []Certificate
 }
 
-// Door is a port of ours.
-type Door struct {
-	Name          string // one of Doors
-	Open, Refused int64  // connections now; and turned away so far
+// Listener is one open port of the node.
+type Listener struct {
+	Name          string // one of ListenerNames
+	Open, Refused int64  // open connections; connections closed because of the limit
 }
 
-// Files are read again when they change.
+// Files are files that are loaded again when they change.
 type Files struct {
 	Name    string // one of fileKinds
-	Failing bool   // they cannot be used as they are
+	Failing bool   // their current contents cannot be used
 	Reloads int64
 }
 
-// Certificate is one that is in use.
+// Certificate is a certificate in use.
 type Certificate struct {
 	Name    string // one of certificateKinds
 	Expires time.Time
 }
 
-// Doors are the values of the label door.
-var Doors = []string{"grpc", "http", "admin", "resp"}
+// ListenerNames are the values of the label listener.
+var ListenerNames = []string{"grpc", "http", "admin", "resp"}
 
 var (
 	fileKinds        = []string{"tls", "tokens", "etcd_tls"}
@@ -42,7 +42,7 @@ var (
 )
 
 func collectSecurity(s Security, now clock.Millis, gauge, counter func(name string, v float64, labels ...string)) {
-	for _, d := range s.Doors {
+	for _, d := range s.Listeners {
 		gauge(connections, float64(d.Open), d.Name)
 		counter(connectionsRefused, float64(d.Refused), d.Name)
 	}

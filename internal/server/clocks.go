@@ -41,7 +41,7 @@ type clockView struct {
 
 type kernelView struct {
 	Known        bool  `json:"known"`
-	Synchronised bool  `json:"synchronised"`
+	Synchronized bool  `json:"synchronized"`
 	MaxError     int64 `json:"max_error_us"`
 }
 
@@ -134,7 +134,7 @@ func (v *clockView) proto() *pb.Clock {
 		Falsetickers: v.Falsetickers, Shuts: int64(v.Shuts), UnverifiedUs: v.Unverified,
 		StepsForward: v.StepsForward, StepsBack: v.StepsBack, StepPending: v.StepPending, StepBlocked: v.StepBlocked,
 		HeldUs: v.Held, Suspends: v.Suspends, Stalls: v.Stalls,
-		Kernel:        &pb.KernelClock{Known: v.Kernel.Known, Synchronised: v.Kernel.Synchronised, MaxErrorUs: v.Kernel.MaxError},
+		Kernel:        &pb.KernelClock{Known: v.Kernel.Known, Synchronized: v.Kernel.Synchronized, MaxErrorUs: v.Kernel.MaxError},
 		GossipMembers: int32(v.GossipMembers), GossipAddress: v.GossipAddress,
 	}
 }

@@ -49,7 +49,7 @@ const (
 	ownClock = `{"state":"skewed","phase":"shut","finding":"self_false","known":true,"offset_us":-1500000,"uncertainty_us":301,` +
 		`"limit_us":250000,"registered":5,"quorum":3,"agree":1,"disagree":2,"ambiguous":1,"silent":1,"falsetickers":["node-c"],` +
 		`"shuts":2,"unverified_us":3000000,"steps_forward":4,"steps_back":5,"step_pending":true,"step_blocked":true,"held_us":700000,` +
-		`"suspends":6,"stalls":7,"kernel":{"known":true,"synchronised":true,"max_error_us":8001},"gossip_members":4,"gossip_address":"10.0.0.1:7946"}`
+		`"suspends":6,"stalls":7,"kernel":{"known":true,"synchronized":true,"max_error_us":8001},"gossip_members":4,"gossip_address":"10.0.0.1:7946"}`
 	clockOfA = `{"verdict":"skewed","sid":7,"fresh":true,"offset_us":0,"error_us":0,"wall_offset_us":600000,"rtt_us":0,"age_us":0,"self":true,"falseticker":true}`
 	clockOfB = `{"verdict":"open","sid":3,"fresh":true,"offset_us":-1499000,"error_us":201,"wall_offset_us":-1498000,"rtt_us":400,"age_us":2000000,"self":false,"falseticker":false}`
 	clockOfC = `{"verdict":"skewed","sid":-1,"fresh":false,"offset_us":9000000,"error_us":1000000,"wall_offset_us":0,"rtt_us":1000,"age_us":40000000,"self":false,"falseticker":true}`

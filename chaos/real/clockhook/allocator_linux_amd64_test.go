@@ -126,7 +126,7 @@ func TestAllocator(t *testing.T) {
 		}
 		until(name, func(m map[string]float64) bool {
 			return m["allocator_clock_kernel_max_error_seconds"] == d.MaxError.Seconds() &&
-				(m["allocator_clock_kernel_synchronised"] == 1) == (d.State == unix.TIME_OK)
+				(m["allocator_clock_kernel_synchronized"] == 1) == (d.State == unix.TIME_OK)
 		})
 	}
 	if c := h.Counts(); c.VDSO == 0 || c.Plain == 0 || c.Adjtime == 0 {
