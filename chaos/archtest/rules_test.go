@@ -9,7 +9,7 @@ import (
 // core are the packages that decide things: values and functions of explicit
 // arguments. node joins them for requests and is held to the same.
 var core = []string{
-	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe",
+	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe", "internal/audit",
 	"internal/lease/repair", "internal/node",
 }
 
@@ -42,7 +42,7 @@ var owned = []struct {
 const operator = "chaos/real/operator"
 
 // rules check a graph; each returns the edges that break it.
-var rules = []func(graph) []breach{coreIsPure, oneHome, testsOnly, codecsAreSmall, sdkIsSmall}
+var rules = []func(graph) []breach{coreIsPure, oneHome, testsOnly, productApart, productUsed, codecsAreSmall, sdkIsSmall}
 
 func coreIsPure(g graph) (out []breach) {
 	for _, path := range g.paths() {
@@ -83,6 +83,42 @@ func testsOnly(g graph) (out []breach) {
 				out = append(out, breach{"tests only", path + " > " + imported,
 					"a store in memory or a simulated cluster in the binary could be started by mistake, and would promise nothing"})
 			}
+		}
+	}
+	return out
+}
+
+// proof is the directory of what shows that the product works.
+const proof = "chaos"
+
+func productApart(g graph) (out []breach) {
+	for _, path := range g.paths() {
+		if under(path, proof) {
+			continue
+		}
+		for _, imported := range g[path].Imports {
+			if under(imported, proof) {
+				out = append(out, breach{"product apart", path + " > " + imported,
+					"what runs in production must be readable, and buildable, without the proof: chaos imports the product, and only tests import chaos"})
+			}
+		}
+	}
+	return out
+}
+
+func productUsed(g graph) (out []breach) {
+	used := map[string]bool{}
+	for path, p := range g {
+		for _, imported := range p.Imports {
+			if !under(path, proof) && path != imported {
+				used[imported] = true
+			}
+		}
+	}
+	for _, path := range g.paths() {
+		if under(path, "internal") && !used[path] {
+			out = append(out, breach{"product used", path,
+				"only tests or the proof import it: internal holds the product, so move it under chaos, or beside the tests that use it"})
 		}
 	}
 	return out
@@ -139,25 +175,28 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 	sound := func() graph {
 		g := graph{}
 		for path, imports := range map[string][]string{
-			"flake":                     {"fmt", "internal/crockford"},
-			"ulid":                      {"fmt", "flake", "internal/crockford"},
-			"internal/crockford":        {"strconv"},
-			"internal/clock":            {"time", "sync"},
-			"internal/gen":              {"flake", "internal/clock"},
-			"internal/lease":            {"flake", "internal/clock", "encoding/json"},
-			"chaos/history":             {"flake", "internal/clock"},
-			"internal/describe":         {"flake", "ulid"},
-			"internal/node":             {"internal/gen", "internal/lease", "internal/clock", "context"},
-			"internal/config":           {"os", "flake"},
-			"internal/lease/keeper":     {"internal/lease", "log/slog"},
-			"internal/lease/etcdstore":  {"internal/lease", "go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/api/v3/mvccpb"},
-			"internal/devetcd":          {"go.etcd.io/etcd/server/v3/embed", "os"},
-			"chaos/storetest":           {"internal/lease", "testing"},
-			"chaos/sim":                 {"chaos/storetest", "internal/node"},
-			"internal/cluster":          {"github.com/hashicorp/memberlist", "internal/clock"},
-			"internal/server":           {"internal/node", "google.golang.org/grpc", "net/http"},
-			"internal/daemon":           {"internal/server", "internal/lease/etcdstore", "internal/devetcd"},
-			"client":                    {"flake", "ulid", "google.golang.org/grpc", "net"},
+			"flake":                    {"fmt", "internal/crockford"},
+			"ulid":                     {"fmt", "flake", "internal/crockford"},
+			"internal/crockford":       {"strconv"},
+			"internal/clock":           {"time", "sync"},
+			"internal/gen":             {"flake", "internal/clock"},
+			"internal/lease":           {"flake", "internal/clock", "encoding/json"},
+			"chaos/history":            {"flake", "internal/clock", "internal/audit"},
+			"internal/describe":        {"flake", "ulid"},
+			"internal/node":            {"internal/gen", "internal/lease", "internal/clock", "context"},
+			"internal/config":          {"os", "flake"},
+			"internal/lease/keeper":    {"internal/lease", "log/slog"},
+			"internal/lease/etcdstore": {"internal/lease", "go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/api/v3/mvccpb"},
+			"internal/devetcd":         {"go.etcd.io/etcd/server/v3/embed", "os"},
+			"chaos/storetest":          {"internal/lease", "testing"},
+			"chaos/sim":                {"chaos/storetest", "internal/node"},
+			"internal/cluster":         {"github.com/hashicorp/memberlist", "internal/clock"},
+			"internal/server":          {"internal/node", "google.golang.org/grpc", "net/http"},
+			"internal/daemon":          {"internal/server", "internal/lease/etcdstore", "internal/devetcd"},
+			"internal/audit":           {"internal/describe", "compress/gzip"},
+			"client":                   {"flake", "ulid", "google.golang.org/grpc", "net"},
+			"cmd/allocator": {"internal/audit", "internal/config", "internal/daemon", "internal/cluster", "internal/lease/keeper",
+				"internal/lease/nothingour"},
 			"internal/lease/nothingour": {"netfoo.example/os"}, // like a forbidden name, and none
 		} {
 			g[path] = pkg{ImportPath: path, Imports: imports}
@@ -178,6 +217,8 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 			"core: internal/lease > os", "core: internal/node > internal/lease > os"}},
 		{"chaos/history", "google.golang.org/grpc/codes", []string{"core: chaos/history > google.golang.org/grpc/codes"}},
 		{"internal/describe", "github.com/prometheus/client_golang/prometheus", []string{
+			"core: chaos/history > internal/audit > internal/describe > github.com/prometheus/client_golang/prometheus",
+			"core: internal/audit > internal/describe > github.com/prometheus/client_golang/prometheus",
 			"core: internal/describe > github.com/prometheus/client_golang/prometheus"}},
 		// Not itself, but through a package that may.
 		{"internal/node", "internal/config", []string{"core: internal/node > internal/config > os"}},
@@ -197,8 +238,12 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 		{"chaos/history", "github.com/anishathalye/porcupine", []string{
 			"one home: chaos/history > github.com/anishathalye/porcupine"}},
 
-		{"internal/daemon", "chaos/sim", []string{"tests only: internal/daemon > chaos/sim"}},
-		{"internal/lease/keeper", "chaos/storetest", []string{"tests only: internal/lease/keeper > chaos/storetest"}},
+		{"internal/daemon", "chaos/sim", []string{"product apart: internal/daemon > chaos/sim", "tests only: internal/daemon > chaos/sim"}},
+		{"internal/lease/keeper", "chaos/storetest", []string{
+			"product apart: internal/lease/keeper > chaos/storetest", "tests only: internal/lease/keeper > chaos/storetest"}},
+		{"chaos/history", "chaos/sim", []string{"tests only: chaos/history > chaos/sim"}},
+		{"cmd/allocator", "chaos/history", []string{"product apart: cmd/allocator > chaos/history"}},
+		{"internal/spare", "fmt", []string{"product used: internal/spare"}},
 
 		{"flake", "golang.org/x/exp/slices", []string{
 			"codecs: flake > golang.org/x/exp/slices", "codecs: ulid > flake > golang.org/x/exp/slices"}},
@@ -214,6 +259,7 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 		t.Run(tc.from+" to "+tc.to, func(t *testing.T) {
 			g := sound()
 			p := g[tc.from]
+			p.ImportPath = tc.from
 			p.Imports = append(slices.Clone(p.Imports), tc.to)
 			g[tc.from] = p
 			var got []string
@@ -231,9 +277,20 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 	}
 }
 
+// A package of the product that only the proof imports belongs to the proof.
+func TestProductUsedByProofAlone(t *testing.T) {
+	g := graph{}
+	g.add(pkg{ImportPath: module + "/chaos/history", Imports: []string{module + "/internal/spare"}})
+	g.add(pkg{ImportPath: module + "/internal/spare"})
+	if got := productUsed(g); len(got) != 1 || got[0].key() != "product used: internal/spare" {
+		t.Errorf("got %v", got)
+	}
+}
+
 // Imports of tests are no breach: they may use what production must not.
 func TestTestImportsAreFree(t *testing.T) {
 	g := graph{}
+	g.add(pkg{ImportPath: module + "/cmd/allocator", Imports: []string{module + "/internal/gen"}})
 	g.add(pkg{ImportPath: module + "/internal/gen", TestImports: []string{"os"},
 		XTestImports: []string{module + "/chaos/storetest", "go.etcd.io/etcd/client/v3"}})
 	if got := check(g); len(got) != 0 {

@@ -2,8 +2,7 @@
 // docs/DESIGN.md on the record: I1 (unique), I2 (ordered), I3 (reserved), I4
 // (disjoint), I5 (close to real time) and I6 (causal on request).
 //
-// Simulations, real clusters and logs of users share it, so that a claim means
-// the same in all. The checks look only at what happened, never at how it was
+// Simulations and real clusters share it, so that a claim means the same in both. The checks look only at what happened, never at how it was
 // decided, and each answers pass, fail or unknown: a run that shows nothing has
 // not passed.
 //

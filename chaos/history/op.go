@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -102,6 +103,11 @@ const maxStride = 1 << 20
 
 // Last returns the greatest ID of b, which has at least one.
 func (b Block) Last() flake.ID { return b.First + flake.ID((b.Count-1)*b.Stride) }
+
+// keys returns b as the search for duplicates takes it.
+func (b Block) keys() audit.Block {
+	return audit.Block{First: audit.Key{Lo: uint64(b.First)}, Count: uint64(b.Count), Stride: uint64(b.Stride)}
+}
 
 // valid reports whether b is a block of IDs: not empty and within 63 bits.
 func (b Block) valid() bool {

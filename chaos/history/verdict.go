@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -76,7 +77,7 @@ type Suite []Checker
 
 // NewSuite returns every check of this package. spool is where the check of
 // uniqueness puts what passes memory bytes; nil keeps it all in memory.
-func NewSuite(memory int64, spool Spool) Suite {
+func NewSuite(memory int64, spool audit.Spool) Suite {
 	return Suite{
 		NewUnique(memory, spool), NewIntervals(), NewOrder(), NewCausal(), NewReserved(), NewConfirmed(DefaultLag), NewHolders(),
 		NewRealTime(), NewTruth(), NewDeadlines(), NewRefusals(), NewPhases(), NewSuspicion(DefaultTraffic),

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/history"
-	"github.com/flakelease/allocator/chaos/history/spool"
 	"github.com/flakelease/allocator/chaos/real/linear"
 	"github.com/flakelease/allocator/chaos/real/nemesis"
 	"github.com/flakelease/allocator/chaos/real/report"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/internal/audit/spool"
 )
 
 // Results is what results.json says of a run.

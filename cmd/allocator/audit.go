@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/flakelease/allocator/chaos/history"
-	"github.com/flakelease/allocator/chaos/history/spool"
+	"github.com/flakelease/allocator/internal/audit"
+	"github.com/flakelease/allocator/internal/audit/spool"
 	"github.com/flakelease/allocator/internal/describe"
 )
 
@@ -19,14 +23,13 @@ func (a *app) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit [FILE…]",
 		Short: "Find duplicates and disorder in logs of IDs, exactly",
-		Long: `Audit reads logs with one ID a line, in any form, and says which IDs are in them twice,
+		Long: `Audit reads logs with one ID a line, in any form, and reports which IDs are in them twice,
 where lines do not rise, how many IDs there are of which sid, and from when to when.
-Without a file, or for «-», it reads stdin. Files may be gzipped. A history of the chaos
-harness (lines of JSON) is read as what clients were answered, block by block.
+Without a file, or for "-", it reads stdin. Files may be gzipped.
 
 It compares every ID with every other, however many there are: what does not fit in
---memory is sorted on disk, in the folder for temporary files ($TMPDIR), which takes 3 to
-7 bytes for an ID that is near its neighbours and 20 for a random one. IDs that differ in
+--memory is sorted on disk, in the directory for temporary files ($TMPDIR), which takes 3 to
+7 bytes for an ID that is near its neighbors and 20 for a random one. IDs that differ in
 their form only are the same; a flake and a ULID made from it are not, unless --by flake
 says that only the flake counts.
 
@@ -35,10 +38,9 @@ or if there is none, and with 2 if a file cannot be read.`,
 		Example: `  allocator audit orders.log payments.log.gz
   allocator audit --order file node-1.log             # and every line above the one before
   allocator get 1000 | allocator audit
-  allocator audit --format json history.jsonl`,
+  allocator audit --format json orders.log`,
 		Args: cobra.ArbitraryArgs,
 	}
-	au := &audit{files: nil, err: a.err}
 	kind := choose(cmd, "kind", "form of the IDs; auto goes by their length", "auto", "flake", "int", "hex", "ulid", "uuid", "u128")
 	space := spaceFlags(cmd)
 	order := choose(cmd, "order", "what has to rise: nothing, the lines of each file, or all lines in the order of the files", "none", "file", "global")
@@ -53,24 +55,25 @@ or if there is none, and with 2 if a file cannot be read.`,
 			}
 			args = []string{"-"}
 		}
-		if len(args) > mostFiles {
-			return usage("%d files are too many: %d at most", len(args), mostFiles)
+		if len(args) > audit.MaxLogs {
+			return usage("%d files are too many: %d at most", len(args), audit.MaxLogs)
 		}
 		dir, err := spool.NewDir("", 0)
 		if err != nil {
 			return &exitError{exitUsage, err}
 		}
 		defer func() { err = errors.Join(err, dir.Close()) }()
-		au.kind, au.space, au.files = describe.Kind(kind.value), space(), args
-		au.order, au.byFlake, au.in = order.value, by.value == "flake", a.in
-		au.spool = &watched{Spool: dir, ctx: cmd.Context(), told: au.merging}
-		// The garbage collector lets the heap double, and two widths may be mixed.
-		au.narrow = history.NewMerge(int64(memory)/6, au.spool)
-		au.wide = history.NewMerge(int64(memory)/6, au.spool)
-		if err := au.read(cmd.Context()); err != nil {
-			return err
+		run := &auditRun{ctx: cmd.Context(), in: a.in, err: a.err, shown: time.Now()}
+		auditor := audit.New(audit.Config{
+			Kind: describe.Kind(kind.value), Space: space(), Order: audit.Order(order.value), ByFlake: by.value == "flake",
+			Memory: int64(memory), Spool: watchedSpool{dir, run}, Progress: run.reading,
+		})
+		for _, path := range args {
+			if err := run.file(auditor, path); err != nil {
+				return err
+			}
 		}
-		found, err := au.finish()
+		found, err := auditor.Finish()
 		if err != nil {
 			return err
 		}
@@ -78,71 +81,29 @@ or if there is none, and with 2 if a file cannot be read.`,
 		if format.value == "json" {
 			err = printLine(out, found)
 		} else {
-			found.print(out)
+			printAudit(out, found)
 		}
 		return ended(out, err, !found.Sound)
 	}
 	return cmd
 }
 
-// auditReport is what an audit found.
-type auditReport struct {
-	Sound      bool             `json:"sound"`
-	Files      int              `json:"files"`
-	IDs        int64            `json:"ids"`
-	Duplicates uint64           `json:"duplicates"` // surplus: an ID that is there three times counts two
-	Disorder   int64            `json:"disorder"`   // lines whose ID is below the one before
-	Invalid    int64            `json:"invalid"`    // lines that are no ID
-	From       *string          `json:"from"`       // times of the least and the greatest ID; nil: there is none
-	To         *string          `json:"to"`
-	SIDs       map[string]int64 `json:"sids"`
-	NoSID      int64            `json:"no_sid"` // IDs that come from no flake
-	Twice      []twice          `json:"duplicates_shown"`
-	Below      []below          `json:"disorder_shown"`
-	Bad        []badLine        `json:"invalid_shown"`
-
-	sids []int64
-}
-
-type twice struct {
-	ID    string `json:"id"` // the first of Count that the two have in common
-	Count uint64 `json:"count"`
-	At    string `json:"at"` // file:line
-	And   string `json:"and"`
-}
-
-type below struct {
-	At     string `json:"at"`
-	Detail string `json:"detail"`
-}
-
-type badLine struct {
-	At    string     `json:"at"`
-	Error classError `json:"error"`
-}
-
-// mostShown bounds the evidence of each kind.
-const mostShown = 10
-
-func (r *auditReport) print(w io.Writer) {
+// printAudit writes a report for people.
+func printAudit(w io.Writer, r *audit.Report) {
 	line := func(name string, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s%s\n", name, fmt.Sprintf(format, args...))
 	}
-	line("IDs", "%d in %s", r.IDs, plural(r.Files, "file"))
+	line("IDs", "%d in %s", r.IDs, count(r.Files, "file"))
 	line("duplicates", "%d", r.Duplicates)
-	for _, d := range r.Twice {
-		more := ""
-		if d.Count > 1 {
-			more = fmt.Sprintf(" and the next %d", d.Count-1)
-		}
-		line("", "%s%s  %s  %s", d.ID, more, d.At, d.And)
+	for _, d := range r.ShownDuplicates {
+		line("", "%s  %s  %s", d.ID, d.At, d.And)
 	}
 	line("disorder", "%d", r.Disorder)
-	for _, d := range r.Below {
+	for _, d := range r.ShownDisorder {
 		line("", "%s  %s", d.At, d.Detail)
 	}
 	line("invalid", "%d", r.Invalid)
-	for _, d := range r.Bad {
+	for _, d := range r.ShownInvalid {
 		line("", "%s  %s: %s", d.At, d.Error.Class, d.Error.Message)
 	}
 	if r.From != nil && r.To != nil {
@@ -150,12 +111,10 @@ func (r *auditReport) print(w io.Writer) {
 		line("to", "%s", *r.To)
 	}
 	// One random ULID in 64 looks as if a flake were in it: where most have none,
-	// what the others seem to have is no news.
-	if seem := r.IDs - r.NoSID; r.NoSID <= seem {
-		for sid, n := range r.sids {
-			if n > 0 {
-				line("sid "+strconv.Itoa(sid), "%d", n)
-			}
+	// the sids that the others seem to have mean nothing.
+	if r.NoSID <= r.IDs-r.NoSID {
+		for _, sid := range slices.Sorted(maps.Keys(r.SIDs)) {
+			line("sid "+strconv.Itoa(sid), "%d", r.SIDs[sid])
 		}
 	}
 	if r.NoSID > 0 {
@@ -171,18 +130,108 @@ func (r *auditReport) print(w io.Writer) {
 	}
 }
 
-func plural(n int, unit string) string {
-	if n == 1 {
-		return "1 " + unit
+// auditRun is one audit in the hands of the command: it opens files, stops when
+// ctx ends, and shows progress on stderr.
+type auditRun struct {
+	ctx   context.Context
+	in    io.Reader // "-"
+	err   io.Writer
+	shown time.Time // when progress was
+
+	ids           int64
+	read, written int64 // bytes of the spool
+}
+
+// progressEvery is how often a long audit shows its progress.
+const progressEvery = 5 * time.Second
+
+func (r *auditRun) progress(format string, args ...any) {
+	if now := time.Now(); now.Sub(r.shown) >= progressEvery {
+		r.shown = now
+		fmt.Fprintf(r.err, "audit: "+format+"\n", args...)
 	}
-	return fmt.Sprintf("%d %ss", n, unit)
+}
+
+// reading is called while logs are read.
+func (r *auditRun) reading(log string, ids int64) error {
+	r.ids = ids
+	r.progress("%d IDs read, now %s", ids, log)
+	if r.ctx.Err() != nil {
+		return errInterrupted
+	}
+	return nil
+}
+
+// file reads one log.
+func (r *auditRun) file(a *audit.Auditor, path string) error {
+	name, in := path, r.in
+	if path == "-" {
+		name, in = "stdin", &source{ctx: r.ctx, in: r.in, before: func() error { return nil }}
+	} else {
+		f, err := os.Open(path)
+		if err != nil {
+			return &exitError{exitUsage, err}
+		}
+		defer f.Close()
+		in = f
+	}
+	err := a.Read(name, in)
+	if err == nil || errors.Is(err, errInterrupted) {
+		return err
+	}
+	return &exitError{exitUsage, fmt.Errorf("read %s: %w", name, err)}
+}
+
+// watchedSpool is the spool of a run.
+type watchedSpool struct {
+	audit.Spool
+	run *auditRun
+}
+
+func (w watchedSpool) Create() (audit.Spooled, error) {
+	s, err := w.Spool.Create()
+	return &watchedFile{s, w.run}, err
+}
+
+type watchedFile struct {
+	audit.Spooled
+	run *auditRun
+}
+
+func (f *watchedFile) Write(b []byte) (int, error) {
+	f.run.written += int64(len(b))
+	if f.run.ctx.Err() != nil {
+		return 0, errInterrupted
+	}
+	return f.Spooled.Write(b)
+}
+
+func (f *watchedFile) Open() (io.ReadCloser, error) {
+	in, err := f.Spooled.Open()
+	return &watchedReader{in, f.run}, err
+}
+
+type watchedReader struct {
+	io.ReadCloser
+	run *auditRun
+}
+
+func (w *watchedReader) Read(b []byte) (int, error) {
+	r := w.run
+	if r.ctx.Err() != nil {
+		return 0, errInterrupted
+	}
+	n, err := w.ReadCloser.Read(b)
+	r.read += int64(n)
+	r.progress("%d IDs read, %d %% compared", r.ids, 100*r.read/max(r.written, 1))
+	return n, err
 }
 
 // sizeValue is a flag of bytes.
 type sizeValue int64
 
-// leastMemory is what an audit can do with, in bytes.
-const leastMemory = 16 << 20
+// minMemory is what an audit needs, in bytes.
+const minMemory = 16 << 20
 
 func (v *sizeValue) Type() string { return "SIZE" }
 func (v *sizeValue) String() string {
@@ -202,57 +251,11 @@ func (v *sizeValue) Set(s string) error {
 		if err != nil {
 			return fmt.Errorf("%q is no whole number of %s", number, unit)
 		}
-		if n<<shift < leastMemory {
-			return fmt.Errorf("%s is less than %d MiB", s, leastMemory>>20)
+		if n<<shift < minMemory {
+			return fmt.Errorf("%s is less than %d MiB", s, minMemory>>20)
 		}
 		*v = sizeValue(n << shift)
 		return nil
 	}
 	return fmt.Errorf("%q is no size: give it in MiB or GiB", s)
-}
-
-// watched is a Spool whose reading stops when ctx ends, and shows how far it is.
-type watched struct {
-	history.Spool
-	ctx           context.Context
-	told          func(read, written int64)
-	read, written int64
-}
-
-func (w *watched) Create() (history.Spooled, error) {
-	s, err := w.Spool.Create()
-	return &watchedFile{s, w}, err
-}
-
-type watchedFile struct {
-	history.Spooled
-	w *watched
-}
-
-func (f *watchedFile) Write(b []byte) (int, error) {
-	f.w.written += int64(len(b))
-	if f.w.ctx.Err() != nil {
-		return 0, errInterrupted
-	}
-	return f.Spooled.Write(b)
-}
-
-func (f *watchedFile) Open() (io.ReadCloser, error) {
-	in, err := f.Spooled.Open()
-	return &watchedReader{in, f.w}, err
-}
-
-type watchedReader struct {
-	io.ReadCloser
-	w *watched
-}
-
-func (r *watchedReader) Read(b []byte) (int, error) {
-	if r.w.ctx.Err() != nil {
-		return 0, errInterrupted
-	}
-	n, err := r.ReadCloser.Read(b)
-	r.w.read += int64(n)
-	r.w.told(r.w.read, r.w.written)
-	return n, err
 }

@@ -12,10 +12,11 @@ import (
 	"testing"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/ulid"
 )
 
-// spoolsIn makes a folder for temporary files that the test finds empty in the
+// spoolsIn makes a directory for temporary files that the test finds empty in the
 // end.
 func spoolsIn(t *testing.T) {
 	t.Helper()
@@ -68,7 +69,7 @@ func TestAuditAgainstCounting(t *testing.T) {
 		}
 		log = append(append(log, text...), '\n')
 	}
-	// Order is looked at between neighbours of one width.
+	// Order is checked between neighbors of one width.
 	var before string
 	for line := range bytes.Lines(log) {
 		text := string(bytes.TrimSpace(line))
@@ -79,17 +80,17 @@ func TestAuditAgainstCounting(t *testing.T) {
 	}
 	var out, stderr bytes.Buffer
 	code := run(t.Context(), []string{"audit", "--order", "file", "--memory", "16MiB", "--format", "json", "-"}, bytes.NewReader(log), &out, &stderr, nil)
-	var got auditReport
+	var got audit.Report
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatalf("%v: %s%s", err, out.Bytes(), stderr.Bytes())
 	}
-	if copies < 100 || code != exitInvalid || got.Duplicates != uint64(copies) || len(got.Twice) != mostShown {
-		t.Errorf("code %d, %d duplicates (%d shown), want %d", code, got.Duplicates, len(got.Twice), copies)
+	if copies < 100 || code != exitInvalid || got.Duplicates != uint64(copies) || len(got.ShownDuplicates) != 10 {
+		t.Errorf("code %d, %d duplicates (%d shown), want %d", code, got.Duplicates, len(got.ShownDuplicates), copies)
 	}
 	if got.Disorder != int64(falls) {
 		t.Errorf("%d steps down, want %d", got.Disorder, falls)
 	}
-	for _, d := range got.Twice {
+	for _, d := range got.ShownDuplicates {
 		if seen[d.ID] < 2 || !strings.HasPrefix(d.At, "stdin:") {
 			t.Errorf("%+v is no duplicate", d)
 		}
@@ -129,9 +130,9 @@ func TestAuditInterrupted(t *testing.T) {
 }
 
 func TestAuditNeedsSomewhereToSpool(t *testing.T) {
-	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "nowhere"))
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
 	var stderr bytes.Buffer
-	if code := run(t.Context(), []string{"audit"}, strings.NewReader("02MVQY54W65P0\n"), io.Discard, &stderr, nil); code != exitUsage || !strings.Contains(stderr.String(), "nowhere") {
+	if code := run(t.Context(), []string{"audit"}, strings.NewReader("02MVQY54W65P0\n"), io.Discard, &stderr, nil); code != exitUsage || !strings.Contains(stderr.String(), "missing") {
 		t.Errorf("code %d: %s", code, stderr.Bytes())
 	}
 }

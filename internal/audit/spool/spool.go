@@ -1,4 +1,4 @@
-// Package spool keeps what package history cannot hold in memory in files.
+// Package spool keeps what package audit cannot hold in memory in files.
 package spool
 
 import (
@@ -9,13 +9,13 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/internal/audit"
 )
 
 // ErrFull is returned for bytes above the limit of a Dir.
 var ErrFull = errors.New("spool: byte limit reached")
 
-// Dir is a folder of its own in the folder for temporary files. It is safe for
+// Dir is a directory of its own in the directory for temporary files. It is safe for
 // concurrent use; its files are not.
 type Dir struct {
 	path  string
@@ -26,7 +26,7 @@ type Dir struct {
 	bytes int64
 }
 
-// NewDir makes a folder in parent, or for "" in the system's folder for
+// NewDir makes a directory in parent, or for "" in the system's directory for
 // temporary files. Its files hold at most limit bytes at a time; 0 is no bound.
 // The caller removes it with Close.
 func NewDir(parent string, limit int64) (*Dir, error) {
@@ -37,7 +37,7 @@ func NewDir(parent string, limit int64) (*Dir, error) {
 	return &Dir{path: path, limit: limit}, nil
 }
 
-// Close removes the folder and everything in it.
+// Close removes the directory and everything in it.
 func (d *Dir) Close() error { return os.RemoveAll(d.path) }
 
 // Bytes returns how many bytes the files hold now.
@@ -48,7 +48,7 @@ func (d *Dir) Bytes() int64 {
 }
 
 // Create returns a new file to write.
-func (d *Dir) Create() (history.Spooled, error) {
+func (d *Dir) Create() (audit.Spooled, error) {
 	d.mu.Lock()
 	d.count++
 	name := d.path + string(os.PathSeparator) + strconv.Itoa(d.count)

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/internal/audit"
 )
 
 // What is sorted on disk comes back, its room is given back, and nothing is left.
@@ -16,19 +16,19 @@ func TestDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := history.NewMerge(0, d)
+	f := audit.NewFinder(0, d)
 	for i := range 200_000 { // 8 MB in memory
-		if err := m.Add(history.Key{Lo: uint64(i) * 7919 % 200_003}, uint64(i)); err != nil {
+		if err := f.Add(audit.One(audit.Key{Lo: uint64(i) * 7919 % 200_003}), uint64(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := m.Add(history.Key{Lo: 7919}, 7); err != nil {
+	if err := f.Add(audit.One(audit.Key{Lo: 7919}), 7); err != nil {
 		t.Fatal(err)
 	}
 	if d.Bytes() == 0 {
 		t.Error("nothing was spooled")
 	}
-	n, err := m.Duplicates(func(v history.Duplicate) {
+	n, err := f.Duplicates(func(v audit.Duplicate) {
 		if v.First.Lo != 7919 || v.A != 1 || v.B != 7 {
 			t.Errorf("%+v", v)
 		}
@@ -84,8 +84,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-func TestNowhere(t *testing.T) {
-	if _, err := NewDir(t.TempDir()+"/nowhere", 0); !errors.Is(err, os.ErrNotExist) {
+func TestMissingParent(t *testing.T) {
+	if _, err := NewDir(t.TempDir()+"/missing", 0); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 }

@@ -1,4 +1,4 @@
-package history
+package audit
 
 import (
 	"bufio"
@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// Spool keeps what does not fit in memory. Package history/spool has one of
+// Spool keeps what does not fit in memory. Package audit/spool has one of
 // files.
 type Spool interface {
 	// Create returns a new, empty store. It is written, closed, and then opened
@@ -24,14 +24,7 @@ type Spooled interface {
 	Open() (io.ReadCloser, error)
 }
 
-// Key is an ID of 64 bits (Hi is then 0) or 128. Keys sort as the IDs do.
-type Key struct{ Hi, Lo uint64 }
-
-// Compare returns −1, 0 or +1 as k is less than, equal to or greater than o.
-func (k Key) Compare(o Key) int { return cmp.Or(cmp.Compare(k.Hi, o.Hi), cmp.Compare(k.Lo, o.Lo)) }
-
-// item is a block of keys and where it was seen. Only keys of 64 bits come in
-// blocks of more than one.
+// item is a block of keys and where it was seen.
 type item struct {
 	Key
 	pos    uint64
@@ -319,7 +312,7 @@ func (r *runReader) next() error {
 	if flags&flagBlock != 0 {
 		r.count, r.stride = number(), number()
 	}
-	if failed != nil { // told apart from the end between two items
+	if failed != nil { // distinct from the end between two items
 		return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, failed)
 	}
 	return nil
