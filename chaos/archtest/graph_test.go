@@ -40,9 +40,9 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// modules are the folders of the modules whose packages have rules: the product's,
-// and the harness's.
-var modules = []string{".", "chaos/real"}
+// modules are the directories of the modules that have rules: the product's, the
+// harness's, and the one that tests with other libraries.
+var modules = []string{".", "chaos/real", "chaos/interop"}
 
 // listModules asks the go command for the packages of all modules.
 func listModules(t *testing.T) graph {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,9 +17,9 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -211,6 +212,18 @@ func (d *deployment) backup() string {
 	return path
 }
 
+// etcdDir is where buildEtcd puts the program; TestMain removes it.
+var etcdDir string
+
+// buildEtcd builds etcd once and returns the program's path.
+var buildEtcd = sync.OnceValues(func() (string, error) {
+	var err error
+	if etcdDir, err = os.MkdirTemp("", "etcd"); err != nil {
+		return "", err
+	}
+	return build.Etcd(context.Background(), etcdDir)
+})
+
 // restore puts the snapshot in the place of etcd's data, under a cluster token,
 // while etcd is stopped, and starts it on the same ports.
 func (d *deployment) restore(backup, token string) {
@@ -219,12 +232,14 @@ func (d *deployment) restore(backup, token string) {
 	if err := os.RemoveAll(d.etcd.Dir()); err != nil {
 		d.Fatal(err)
 	}
-	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
-		SnapshotPath: backup, Name: "dev", OutputDataDir: d.etcd.Dir(),
-		PeerURLs: []string{d.peer}, InitialCluster: "dev=" + d.peer, InitialClusterToken: token,
-	})
+	etcd, err := buildEtcd()
 	if err != nil {
 		d.Fatal(err)
+	}
+	out, err := exec.CommandContext(d.Context(), etcd, "snapshot", "restore", backup, "--name", "dev", "--data-dir", d.etcd.Dir(),
+		"--initial-advertise-peer-urls", d.peer, "--initial-cluster", "dev="+d.peer, "--initial-cluster-token", token).CombinedOutput()
+	if err != nil {
+		d.Fatalf("etcd snapshot restore: %v\n%s", err, out)
 	}
 	if err := d.etcd.Restart(d.Context()); err != nil {
 		d.Fatal(err)

@@ -29,7 +29,18 @@ func TestMain(m *testing.M) {
 	if os.Getenv("GORACE") == "" {
 		_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
-	testscript.Main(m, map[string]func(){"allocator": main})
+	testscript.Main(cleaning{m}, map[string]func(){"allocator": main})
+}
+
+// cleaning removes what was built for the tests after they have run.
+type cleaning struct{ *testing.M }
+
+func (c cleaning) Run() int {
+	code := c.M.Run()
+	if etcdDir != "" {
+		_ = os.RemoveAll(etcdDir)
+	}
+	return code
 }
 
 // TestScripts runs the transcripts in testdata/script. Besides testscript's own

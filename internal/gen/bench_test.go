@@ -5,9 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/oklog/ulid/v2"
-
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -98,22 +95,4 @@ func BenchmarkBlock1000(b *testing.B) {
 // benchTenure returns a tenure that no benchmark can exhaust.
 func benchTenure(b *testing.B, now clock.Millis) *Tenure {
 	return tenure(b, Config{MaxLead: 1 << 42, MaxStep: 255}, now, epoch+1<<43, Random())
-}
-
-// Peers, which promise less: no two of these know of each other.
-func BenchmarkPeers(b *testing.B) {
-	b.Run("ulid.Make", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			_ = ulid.Make()
-		}
-	})
-	b.Run("uuid.NewV7", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := uuid.NewV7(); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
 }

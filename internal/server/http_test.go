@@ -272,18 +272,6 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestContract checks the document by itself; every answer in this package's
-// tests is held against it where it is received.
-func TestContract(t *testing.T) {
-	doc, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !doc.IsOpenAPI31OrLater() {
-		t.Errorf("version %s", doc.OpenAPI)
-	}
-}
-
 func TestHTTPServerLimits(t *testing.T) {
 	s := server.NewHTTPServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
 	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes != 12<<10 {

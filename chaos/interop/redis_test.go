@@ -1,9 +1,8 @@
-package clienttest
+package interop
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -21,57 +20,34 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/gen"
-	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
-// empty is a store in which nobody ever held a sid.
-type empty struct{}
-
-func (empty) Load(context.Context) (lease.View, error) { return lease.View{}, errors.New("away") }
-
-func (empty) Holder(context.Context, flake.SID, clock.Millis) (lease.Tenure, bool, error) {
-	return lease.Tenure{}, false, nil
-}
-
-// issuer is a node with a door for Redis clients, on a port of loopback.
-type issuer struct {
+// redisNode is a node with a RESP listener on a port of loopback.
+type redisNode struct {
 	t      *testing.T
 	node   *node.Node
 	server *server.Server
 	guard  *access.Guard
 	addr   string
-	stop   func() // shuts the door
+	stop   func() // closes the listener
 }
 
-func start(t *testing.T, guard *access.Guard) *issuer {
+func start(t *testing.T, guard *access.Guard) *redisNode {
 	t.Helper()
-	src := clock.NewSystemWith(clock.AnchorConfig{StepHold: 10 * time.Second})
-	w := &issuer{t: t, guard: guard, node: node.New(node.Config{
-		Name: "node-a", Instance: "a-1",
-		Gen:     gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255},
-		MaxWait: 100 * time.Millisecond, MaxSkew: 250 * time.Millisecond,
-	}, src, gen.Random())}
-	now := src.Now().Wall
-	w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: now, Ceil: now + 3_600_000})
-	var err error
-	w.server, err = server.New(server.Config{Node: w.node, Directory: empty{}, Space: "test", Guard: guard, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := &redisNode{t: t, guard: guard}
+	w.node, w.server = newServer(t, guard)
 	w.open("127.0.0.1:0")
 	t.Cleanup(func() { w.stop() })
 	return w
 }
 
-// open opens the door, or opens it again.
-func (w *issuer) open(addr string) {
+// open starts the listener, for the first time or again.
+func (w *redisNode) open(addr string) {
 	w.t.Helper()
-	door, err := respserver.New(respserver.Config{Server: w.server, Guard: w.guard, Logger: slog.New(slog.DiscardHandler)})
+	s, err := respserver.New(respserver.Config{Server: w.server, Guard: w.guard, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -81,18 +57,18 @@ func (w *issuer) open(addr string) {
 	}
 	w.addr = l.Addr().String()
 	ended := make(chan error, 1)
-	go func() { ended <- door.Serve(l) }()
+	go func() { ended <- s.Serve(l) }()
 	w.stop = sync.OnceFunc(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := door.Shutdown(ctx); err != nil {
+		if err := s.Shutdown(ctx); err != nil {
 			w.t.Errorf("shutdown: %v", err)
 		}
 		<-ended
 	})
 }
 
-func (w *issuer) port() string {
+func (w *redisNode) port() string {
 	_, port, err := net.SplitHostPort(w.addr)
 	if err != nil {
 		w.t.Fatal(err)
@@ -193,7 +169,7 @@ func TestGoRedis(t *testing.T) {
 			}
 			rising(t, &last, one)
 
-			// The same bytes come back whatever they are: its writer, our reader.
+			// Any bytes come back unchanged: its writer, our reader.
 			rnd := rand.New(rand.NewPCG(1, uint64(proto)))
 			for range 200 {
 				b := make([]byte, rnd.IntN(1<<rnd.IntN(17)))
@@ -211,10 +187,10 @@ func TestGoRedis(t *testing.T) {
 				t.Errorf("with a wrong token: %v", err)
 			}
 
-			// The node goes and comes back: the client finds it again.
+			// The listener stops and starts again: the client reconnects.
 			w.stop()
 			if err := c.Do(ctx, "ID.NEXT").Err(); err == nil {
-				t.Error("an ID from a door that is shut")
+				t.Error("an ID from a closed listener")
 			}
 			w.open(w.addr)
 			for one, err = c.Do(ctx, "ID.NEXT").Result(); err != nil; one, err = c.Do(ctx, "ID.NEXT").Result() {
@@ -236,9 +212,9 @@ func TestGoRedis(t *testing.T) {
 	}
 }
 
-func refused(w *issuer) int64 { return w.node.Stats().Refused[node.Draining] }
+func refused(w *redisNode) int64 { return w.node.Stats().Refused[node.Draining] }
 
-// tool returns the path of a program, or ends the test with a word about it.
+// tool returns the path of a program, or skips the test and names it.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -309,7 +285,7 @@ func TestRedisBenchmark(t *testing.T) {
 	}
 }
 
-// TestNodeClients runs testdata/npm/session.mjs with each client for Node.js.
+// TestNodeClients runs testdata/npm/client.mjs with each client for Node.js.
 func TestNodeClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not run: -short")
@@ -333,7 +309,7 @@ func TestNodeClients(t *testing.T) {
 		}{{"open", "-", nil}, {"token", token, guard}} {
 			t.Run(library+" "+tc.name, func(t *testing.T) {
 				w := start(t, tc.guard)
-				out, err := run(t, "", program, filepath.Join(dir, "session.mjs"), library, w.port(), tc.token)
+				out, err := run(t, "", program, filepath.Join(dir, "client.mjs"), library, w.port(), tc.token)
 				if err != nil || !strings.HasSuffix(out, "OK\n") {
 					t.Fatalf("%v\n%s", err, out)
 				}

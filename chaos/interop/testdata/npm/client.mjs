@@ -1,4 +1,4 @@
-// One session with a client: node session.mjs ioredis|redis PORT TOKEN|-
+// Sends commands with one client: node client.mjs ioredis|redis PORT TOKEN|-
 // It prints OK, or fails with what was not as it should be.
 import assert from 'node:assert/strict'
 

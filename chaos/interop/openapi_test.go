@@ -1,0 +1,114 @@
+package interop
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers/legacy"
+
+	"github.com/flakelease/allocator/chaos/build"
+)
+
+// exchange is an HTTP request of internal/server's tests and the answer to it.
+type exchange struct {
+	Test   string      `json:"test"`
+	Method string      `json:"method"`
+	URL    string      `json:"url"`
+	Status int         `json:"status"`
+	Header http.Header `json:"header"`
+	Body   []byte      `json:"body"`
+}
+
+// serverExchanges runs the tests of internal/server and returns what they recorded.
+func serverExchanges(t *testing.T, root string) (out []exchange) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "exchanges")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "./internal/server", "-exchanges", file)
+	cmd.Dir = root
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go test ./internal/server: %v\n%s", err, text)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(data) {
+		var e exchange
+		if err := json.Unmarshal(line, &e); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// openapi.yaml is a valid document of OpenAPI 3.1, and every HTTP answer that the tests
+// of internal/server receive is one that it describes.
+func TestOpenAPI(t *testing.T) {
+	root, err := build.Root(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	contract, err := os.ReadFile(filepath.Join(root, "internal/server/openapi.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := openapi3.NewLoader().LoadFromData(contract)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context(), openapi3.EnableSchemaPatternValidation()); err != nil {
+		t.Fatal(err)
+	}
+	if !doc.IsOpenAPI31OrLater() {
+		t.Errorf("version %s", doc.OpenAPI)
+	}
+	router, err := legacy.NewRouter(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	checked := 0
+	for _, e := range serverExchanges(t, root) {
+		if len(e.Body) > 400<<10 {
+			continue // more IDs than by default, which the contract does not describe
+		}
+		if e.Status == http.StatusNotFound {
+			continue // not in the contract, and the route cannot be told from it
+		}
+		req, err := http.NewRequestWithContext(t.Context(), e.Method, e.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		route, params, err := router.FindRoute(req)
+		if err != nil {
+			if e.Status != http.StatusMethodNotAllowed {
+				t.Errorf("%s: %s %s: %d, but the contract has no such route: %v", e.Test, e.Method, e.URL, e.Status, err)
+			}
+			continue
+		}
+		in := &openapi3filter.ResponseValidationInput{
+			RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+			Status:                 e.Status,
+			Header:                 e.Header,
+			Options:                &openapi3filter.Options{IncludeResponseStatus: true},
+		}
+		in.SetBodyBytes(e.Body)
+		if err := openapi3filter.ValidateResponse(context.Background(), in); err != nil {
+			t.Errorf("%s: %s %s: %d is not what the contract describes: %v\n%.600s", e.Test, e.Method, e.URL, e.Status, err, e.Body)
+		}
+		checked++
+	}
+	if checked < 200 {
+		t.Errorf("only %d answers were validated", checked)
+	}
+	t.Logf("%d answers validated", checked)
+}
