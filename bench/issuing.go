@@ -30,7 +30,7 @@ var sinkWord uint64
 // limited here: the cap of the layout, 30.5 ns an ID, would hide what an ID
 // costs.
 func issuing() []Case {
-	src := clock.NewSystem()
+	src := clock.NewSystem(clock.SystemConfig{})
 	origin := time.Now()
 	var word atomic.Uint64
 	live, slow := newTenure(src), newTenure(src)

@@ -23,7 +23,6 @@ var waits = []string{"Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Ti
 var mayRead = map[string]string{
 	"internal/clock/readings_linux.go": "the one place that reads the machine's clocks",
 	"internal/clock/system.go":         "the issuing clock: one monotonic read, counted from its origin",
-	"internal/clock/skewed.go":         "the origin of the demonstration's clock",
 	"flake/offline.go":                 "offline generators coordinate nothing: their clock is a default that callers may replace",
 	"ulid/offline.go":                  "the same",
 	"internal/node/node.go":            "a context's deadline is a time.Time, so the time left until it can only be asked of package time",

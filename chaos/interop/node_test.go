@@ -28,7 +28,7 @@ func (empty) Holder(context.Context, flake.SID, clock.Millis) (lease.Tenure, boo
 // newServer returns a server of a node that holds sid 7 for an hour.
 func newServer(t *testing.T, guard *access.Guard) (*node.Node, *server.Server) {
 	t.Helper()
-	src := clock.NewSystemWith(clock.AnchorConfig{StepHold: 10 * time.Second})
+	src := clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: 10 * time.Second}})
 	n := node.New(node.Config{
 		Name: "node-a", Instance: "a-1",
 		Gen:     gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255},

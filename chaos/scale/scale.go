@@ -106,14 +106,14 @@ func (p Plan) load() float64 {
 // fifth is added at random.
 func (p Plan) loadEvery() float64 { return 1.1 * p.ReloadEvery.Seconds() }
 
-// voters returns how many peers a node compares its clock with; clock.Electorate
+// voters returns how many peers a node compares its clock with; clock.Voters
 // is the rule.
 func (p Plan) voters() int {
 	var members []clock.Member
 	for i := range p.Nodes {
 		members = append(members, clock.Member{Name: fmt.Sprint(i), Instance: fmt.Sprint(i)})
 	}
-	return len(clock.Electorate("0", members))
+	return len(clock.Voters("0", members))
 }
 
 // pushPullEvery returns how often memberlist exchanges all state with another

@@ -70,7 +70,7 @@ func (t *watch) begin(p *process) {
 func (p *process) tickAnchor() {
 	w, t := p.w, &p.watch
 	p.plan(w.plan.tickEvery, tick)
-	witness := clock.Witness{Says: clock.SaysAlone} // unclocked: follow what the wall clock says
+	witness := clock.PeerVote{Vote: clock.VoteAlone} // unclocked: follow what the wall clock says
 	if w.plan.mode != Unclocked {
 		witness = p.witness()
 	}
@@ -86,20 +86,20 @@ func (p *process) tickAnchor() {
 }
 
 // witness says which side of a step others agree with.
-func (p *process) witness() clock.Witness {
+func (p *process) witness() clock.PeerVote {
 	t := &p.watch
 	s := t.anchor.Stats()
 	if !s.Pending || !p.status.Listed {
-		return clock.Witness{}
+		return clock.PeerVote{}
 	}
 	opinions := p.opinions()
 	for i, m := range t.voters {
 		if opinions[i].Fresh && t.known[m.Instance].asked < s.Since {
-			return clock.Witness{}
+			return clock.PeerVote{}
 		}
 	}
 	says := clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), p.w.plan.maxSkew)
-	return clock.Witness{Says: says, Held: s.Held}
+	return clock.PeerVote{Vote: says, Held: s.Held}
 }
 
 // opinions returns what is known of the clocks of the registered names that count.
@@ -108,7 +108,7 @@ func (p *process) opinions() []clock.Opinion {
 	if nodes := p.status.Nodes; len(nodes) != len(t.nodes) || len(nodes) > 0 && &nodes[0] != &t.nodes[0] {
 		t.nodes = nodes
 		members := lease.Members(nodes)
-		t.voters = clock.Electorate(p.host.node, members)
+		t.voters = clock.Voters(p.host.node, members)
 		t.peers.Retain(members)
 	}
 	r := p.readings()
@@ -259,7 +259,7 @@ func (p *process) askPeers() {
 
 // answer is a peer's clocks and where it stands.
 type answer struct {
-	site    clock.Site
+	site    clock.Snapshot
 	hold    time.Duration
 	held    bool
 	sid     int64
@@ -308,7 +308,7 @@ func (w *world) find(instance string) *process {
 func (p *process) answer() answer {
 	r, w := p.readings(), p.w
 	a := answer{
-		site: clock.Site{Raw: r.Raw, Issuing: p.watch.anchor.UnixNano(r.Mono) - r.Raw, Wall: r.Wall - r.Raw},
+		site: clock.Snapshot{Raw: r.Raw, Issuing: p.watch.anchor.UnixNano(r.Mono) - r.Raw, Wall: r.Wall - r.Raw},
 		era:  p.status.Era.Number, cluster: p.status.Cluster, rev: p.status.Revision,
 	}
 	if p.status.Held && p.status.Phase == lease.Holding {

@@ -80,7 +80,7 @@ func (w *world) start(o options) *member {
 	}
 	var err error
 	m.d, err = daemon.NewOn(cfg, "test", w.logger(m.log), daemon.Host{
-		Clock:  clock.NewSystemOn(clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, m.clocks),
+		Clock:  clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, Clocks: m.clocks}),
 		Listen: func(_ context.Context, _, at string) (net.Listener, error) { return w.net.Listen(at) },
 		Gossip: func(cluster.Config) (cluster.Transport, string, error) {
 			m.gossip = w.gossip.Listen()

@@ -151,7 +151,7 @@ func author() repair.Author {
 	return repair.Author{Instance: lease.Instance(uuid.NewString()), Nonce: rand.Text(), Now: wallNow()}
 }
 
-func wallNow() clock.Millis { return clock.NewSystem().Now().Wall }
+func wallNow() clock.Millis { return clock.NewSystem(clock.SystemConfig{}).Now().Wall }
 
 // repairError gives an error of a repair its exit code and, for a write whose
 // outcome nobody knows, says how to learn it.

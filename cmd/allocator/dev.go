@@ -378,7 +378,7 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 	if apart, within, ok := others(one.Clocks()); ok {
 		offset, uncertainty := apart.Microseconds(), within.Microseconds()+1
 		line.Offset, line.Uncertainty = &offset, &uncertainty
-		clocks = "  clock " + clock.Apart(apart, within)
+		clocks = "  clock " + clock.FormatOffset(apart, within)
 	}
 	if d.json {
 		return printLine(d.out, line)

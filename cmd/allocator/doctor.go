@@ -120,7 +120,7 @@ func (f facts) reached() bool {
 
 // gather asks everything that there is to ask.
 func gather(ctx context.Context, s *space, d dialer, addr string) facts {
-	sys := clock.NewSystem()
+	sys := clock.NewSystem(clock.SystemConfig{})
 	f := facts{
 		want:  lease.Space{Layout: s.cfg.Layout, Epoch: s.cfg.Epoch},
 		space: s.cfg.Space, endpoint: strings.Join(s.cfg.Etcd.Endpoints, ","),

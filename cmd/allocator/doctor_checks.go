@@ -339,7 +339,7 @@ func (r *report) clocks(f facts) {
 	switch k := f.kernel; {
 	case !k.Known:
 		r.add("clock-kernel", skipped, "", "the kernel does not say whether its clock is synchronised")
-	case k.Synchronised:
+	case k.Synchronized:
 		r.add("clock-kernel", passed, "", "the kernel's clock is synchronised")
 	default:
 		r.add("clock-kernel", warned, "Run chrony or another NTP client (chrony with rtcsync, or the kernel is never told)", "the kernel's clock is not synchronised")

@@ -29,7 +29,7 @@ func well() facts {
 	return facts{
 		want: space, space: "default", slack: 30_750, maxSkew: 250 * time.Millisecond, extend: 5 * time.Second,
 		members:   []etcdstore.Member{{Endpoint: "http://e1:2379", Took: time.Millisecond, Cluster: 0xc1, Version: "3.6.5", Leader: true, Revision: 9, Size: 1 << 20, Quota: 2 << 30}},
-		compacted: true, role: etcdstore.Role{Auth: true}, now: at, kernel: clock.Kernel{Known: true, Synchronised: true},
+		compacted: true, role: etcdstore.Role{Auth: true}, now: at, kernel: clock.Kernel{Known: true, Synchronized: true},
 		gossip: map[string]error{"10.0.0.1:7946": nil},
 		view: lease.View{
 			Cluster: 0xc1, Revision: 9, Config: record(space), Era: record(lease.Era{Number: 1, Floor: at - 60_000, Cluster: 0xc1}),
@@ -135,7 +135,7 @@ func TestExamine(t *testing.T) {
 		{"a record of the future", func(f *facts) { f.now -= 2500 }, []string{"fail clock | sid 3 wrote its record 500ms from now |"}},
 		{"an old record", func(f *facts) { f.now += 14_000 }, []string{"warn clock | 16s old | cannot write to etcd"}},
 		{"no witness", func(f *facts) { f.nodes, f.view.Sids = nil, nil }, []string{"warn nodes | |", "skipped clock | no node to hold |"}},
-		{"no NTP", func(f *facts) { f.kernel.Synchronised = false }, []string{"warn clock-kernel | not synchronised | chrony"}},
+		{"no NTP", func(f *facts) { f.kernel.Synchronized = false }, []string{"warn clock-kernel | not synchronised | chrony"}},
 		{"no kernel", func(f *facts) { f.kernel.Known = false }, []string{"skipped clock-kernel | does not say |"}},
 		{"no gossip", func(f *facts) { f.gossip = nil }, []string{"skipped gossip | no node has registered |"}},
 		{"gossip blocked", func(f *facts) { f.gossip["10.0.0.1:7946"] = away }, []string{"fail gossip | 10.0.0.1:7946 cannot be reached: away | TCP and UDP"}},

@@ -44,7 +44,7 @@ func (p *peerLine) columns() (verdict, offset string) {
 	case !p.Fresh:
 		offset = fmt.Sprintf("not heard for %.0fs", float64(p.Age)/1e6)
 	default:
-		offset = clock.Apart(micros(p.Offset), micros(p.Error))
+		offset = clock.FormatOffset(micros(p.Offset), micros(p.Error))
 	}
 	if p.Falseticker {
 		offset += " FALSE"
@@ -115,7 +115,7 @@ func (c *clockLine) print(w io.Writer) error {
 	fmt.Fprintf(&b, "clock: %s (%s, %s); %d of %s agree, %d are a majority", c.State, c.Phase, c.Finding,
 		c.Agree, count(int(c.Registered), "node"), c.Quorum)
 	if c.Known {
-		fmt.Fprintf(&b, "; the cluster's time is %s from its own", clock.Apart(micros(c.Offset), micros(c.Uncertainty)))
+		fmt.Fprintf(&b, "; the cluster's time is %s from its own", clock.FormatOffset(micros(c.Offset), micros(c.Uncertainty)))
 	}
 	if len(c.Falsetickers) > 0 {
 		fmt.Fprintf(&b, "; false: %s", strings.Join(c.Falsetickers, ", "))

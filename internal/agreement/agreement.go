@@ -207,7 +207,7 @@ func (w *Watch) askAll() {
 // opinions returns what is known of the clocks of the registered names that count.
 func (w *Watch) opinions(nodes []lease.Registration) []clock.Opinion {
 	members := lease.Members(nodes)
-	voters := clock.Electorate(w.cfg.Name, members)
+	voters := clock.Voters(w.cfg.Name, members)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.voters = voters
@@ -229,10 +229,10 @@ func (w *Watch) estimates() []clock.Opinion {
 
 // Witness answers the issuing clock's question which side of a step others agree
 // with.
-func (w *Watch) Witness() clock.Witness {
+func (w *Watch) Witness() clock.PeerVote {
 	s := w.cfg.Clock.Stats()
 	if !s.Pending || !w.cfg.Keeper.Status().Listed {
-		return clock.Witness{}
+		return clock.PeerVote{}
 	}
 	w.mu.Lock()
 	opinions, heard := w.estimates(), true
@@ -244,10 +244,10 @@ func (w *Watch) Witness() clock.Witness {
 		// What was said before the step was of other wall clocks: theirs may have
 		// been set as well. And were those counted who answer first, then which
 		// side of an even split is followed would be chance.
-		return clock.Witness{}
+		return clock.PeerVote{}
 	}
 	says := clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), w.cfg.Gate.MaxSkew)
-	return clock.Witness{Says: says, Held: s.Held}
+	return clock.PeerVote{Vote: says, Held: s.Held}
 }
 
 // OnExchange takes a peer's answer.
@@ -267,9 +267,9 @@ func (w *Watch) exchange(e cluster.Exchange) (again func(string)) {
 	defer w.mu.Unlock()
 	change, err := w.clocks.Add(clock.Sample{
 		Instance: e.Peer.Instance, T1: e.T1, T4: e.Self.Raw, Hold: e.Hold,
-		Peer: clock.Site{
+		Peer: clock.Snapshot{
 			Raw: e.Clocks.Raw, Issuing: e.Clocks.Issuing - e.Clocks.Raw, Wall: e.Clocks.Wall - e.Clocks.Raw,
-			Kernel: clock.SyncOf(clock.Kernel{Known: e.Status.Kernel.Known, Synchronised: e.Status.Kernel.Synchronised}),
+			Kernel: clock.SyncOf(clock.Kernel{Known: e.Status.Kernel.Known, Synchronized: e.Status.Kernel.Synchronized}),
 		},
 	})
 	if err != nil {
@@ -410,7 +410,7 @@ func (w *Watch) Status() cluster.Status {
 	verdict := w.report.Verdict.State
 	w.mu.Unlock()
 	s := cluster.Status{
-		Kernel:  cluster.Kernel{Known: k.Known, Synchronised: k.Synchronised, MaxError: k.MaxError},
+		Kernel:  cluster.Kernel{Known: k.Known, Synchronized: k.Synchronized, MaxError: k.MaxError},
 		Verdict: verdict, SID: -1, Era: st.Era.Number, Cluster: st.Cluster, Revision: st.Revision, Ceiling: st.Ceiling,
 	}
 	if st.Held && st.Phase == lease.Holding {

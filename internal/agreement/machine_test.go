@@ -108,6 +108,6 @@ func (m *machine) Sleep() { m.set(func(t time.Duration) { m.frozen, m.at = true,
 func (m *machine) Wake() { m.set(func(t time.Duration) { m.frozen, m.slept = false, m.slept+t-m.at }) }
 
 // SetKernel says whether the kernel's clock discipline calls itself good.
-func (m *machine) SetKernel(synchronised bool) {
-	m.set(func(time.Duration) { m.kernel = clock.Kernel{Known: true, Synchronised: synchronised} })
+func (m *machine) SetKernel(synchronized bool) {
+	m.set(func(time.Duration) { m.kernel = clock.Kernel{Known: true, Synchronized: synchronized} })
 }

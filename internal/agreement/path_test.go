@@ -13,7 +13,7 @@ import (
 
 // issuing returns a node on the machine's clock, with a window of hours.
 func issuing() *node.Node {
-	src := clock.NewSystem()
+	src := clock.NewSystem(clock.SystemConfig{})
 	n := node.New(node.Config{
 		Name: "a", Instance: "a-1", MaxSkew: maxSkew,
 		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: clock.MillisOf(maxLead), MaxStep: 255},

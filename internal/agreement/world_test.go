@@ -209,7 +209,7 @@ func (w *world) start(o options) *member {
 	if o.kernel != "" {
 		m.clocks.SetKernel(o.kernel == "good")
 	}
-	m.system = clock.NewSystemOn(clock.AnchorConfig{}, m.clocks)
+	m.system = clock.NewSystem(clock.SystemConfig{Clocks: m.clocks})
 	m.node = node.New(node.Config{
 		Name: m.name, Instance: m.instance, MaxWait: 100 * time.Millisecond, MaxSkew: maxSkew,
 		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: clock.MillisOf(maxLead), MaxStep: 255},

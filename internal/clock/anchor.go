@@ -8,7 +8,7 @@ type AnchorConfig struct {
 	// 10 s: an operator's slip of the hand is often undone by then.
 	StepHold time.Duration
 	// LoneLimit is the longest forward step that a node alone follows without
-	// a synchronised kernel or an operator's word. 10 min: time that was given
+	// a synchronized kernel or an operator's word. 10 min: time that was given
 	// out cannot be taken back, and no slip of NTP is that large.
 	LoneLimit time.Duration
 }
@@ -45,21 +45,21 @@ const (
 	stall = time.Second
 )
 
-// Saying is what the other nodes say about a step of our wall clock.
-type Saying uint8
+// Vote is which side of a step of our wall clock the other nodes agree with.
+type Vote uint8
 
-// The sayings.
+// The votes.
 const (
-	SaysNothing Saying = iota // no quorum was heard, or it agrees with neither
-	SaysAlone                 // there are no other nodes
-	SaysOld                   // a quorum agrees with anchored time, not with the wall clock
-	SaysNew                   // a quorum agrees with the wall clock, not with anchored time
+	VoteNone  Vote = iota // no quorum answered, or it agrees with neither
+	VoteAlone             // there are no other nodes
+	VoteOld               // a quorum agrees with anchored time, not with the wall clock
+	VoteNew               // a quorum agrees with the wall clock, not with anchored time
 )
 
-// Witness is the answer to the question which of two clocks others agree with.
-type Witness struct {
-	Says Saying
-	// Held is the wall clock minus anchored time as judged. An answer about
+// PeerVote is the peers' vote on a step.
+type PeerVote struct {
+	Vote Vote
+	// Held is the wall clock minus anchored time as judged. A vote about
 	// anything but the present step, within 20 ms, is not used.
 	Held time.Duration
 }
@@ -156,9 +156,9 @@ type AnchorStats struct {
 //	agreed   else                             Stepped → pending
 //	pending  |held| ≤ 20 ms, within claim 2   Withdrawn → agreed
 //	pending  the wall clock set again         Stepped → pending, as of now
-//	pending  Confirm, or SaysNew of this step Followed → agreed
-//	pending  SaysOld of this step             Refuted, once; pending
-//	pending  SaysAlone for StepHold           Followed → agreed, or Blocked, once; pending
+//	pending  Confirm, or VoteNew of this step Followed → agreed
+//	pending  VoteOld of this step             Refuted, once; pending
+//	pending  VoteAlone for StepHold           Followed → agreed, or Blocked, once; pending
 //	pending  else                             pending
 type Anchor struct {
 	cfg    AnchorConfig
@@ -206,7 +206,7 @@ func (a *Anchor) Confirm() bool {
 // Tick advances the anchor to r, given the kernel's status and what others say
 // of the step that was pending at the last tick, and returns what happened, in
 // order. Readings from before the last tick are ignored.
-func (a *Anchor) Tick(r Readings, k Kernel, w Witness) (events []AnchorEvent) {
+func (a *Anchor) Tick(r Readings, k Kernel, w PeerVote) (events []AnchorEvent) {
 	elapsed := r.Mono.Sub(a.last.Mono)
 	if elapsed < 0 {
 		return nil

@@ -16,11 +16,11 @@ type desk struct {
 	t      *testing.T
 	clocks *ManualClocks
 	anchor *Anchor
-	says   Saying // of the step as it is then
+	says   Vote // of the step as it is then
 	told   []AnchorEvent
 }
 
-func newDesk(t *testing.T, says Saying) *desk {
+func newDesk(t *testing.T, says Vote) *desk {
 	t.Helper()
 	c := NewManualClocks(began)
 	return &desk{t: t, clocks: c, anchor: NewAnchor(AnchorConfig{}, c.Read()), says: says}
@@ -28,7 +28,7 @@ func newDesk(t *testing.T, says Saying) *desk {
 
 func (d *desk) tick() []AnchorEvent {
 	d.t.Helper()
-	e := d.anchor.Tick(d.clocks.Read(), d.clocks.Kernel(), Witness{d.says, d.anchor.Stats().Held})
+	e := d.anchor.Tick(d.clocks.Read(), d.clocks.Kernel(), PeerVote{d.says, d.anchor.Stats().Held})
 	d.told = append(d.told, e...)
 	return e
 }
@@ -77,43 +77,43 @@ func TestStepMatrix(t *testing.T) {
 		ms, s, h = time.Millisecond, time.Second, time.Hour
 		y10      = 87660 * time.Hour
 	)
-	all := []Saying{SaysNothing, SaysAlone, SaysOld, SaysNew}
-	only := func(s Saying) []Saying { return []Saying{s} }
+	all := []Vote{VoteNone, VoteAlone, VoteOld, VoteNew}
+	only := func(s Vote) []Vote { return []Vote{s} }
 	for _, tc := range []struct {
 		step   time.Duration
-		says   []Saying
+		says   []Vote
 		events string
 		// Issuing time's error at the tick that sees the step, 200 ms, 9.9 s, 11 s and 60 s after.
 		want [5]time.Duration
 	}{
-		{-h, only(SaysNothing), "stepped", [5]time.Duration{}},
-		{-h, only(SaysOld), "stepped refuted", [5]time.Duration{}},
-		{-h, only(SaysNew), "stepped followed", [5]time.Duration{0, -h, -h, -h, -h}},
-		{-h, only(SaysAlone), "stepped followed", [5]time.Duration{0, 0, 0, -h, -h}},
+		{-h, only(VoteNone), "stepped", [5]time.Duration{}},
+		{-h, only(VoteOld), "stepped refuted", [5]time.Duration{}},
+		{-h, only(VoteNew), "stepped followed", [5]time.Duration{0, -h, -h, -h, -h}},
+		{-h, only(VoteAlone), "stepped followed", [5]time.Duration{0, 0, 0, -h, -h}},
 
-		{-s, only(SaysNothing), "stepped", [5]time.Duration{}},
-		{-s, only(SaysOld), "stepped refuted", [5]time.Duration{}},
+		{-s, only(VoteNone), "stepped", [5]time.Duration{}},
+		{-s, only(VoteOld), "stepped refuted", [5]time.Duration{}},
 		// 250 ms of grace, then a tenth.
-		{-s, only(SaysNew), "stepped followed", [5]time.Duration{0, 0, -955 * ms, -s, -s}},
-		{-s, only(SaysAlone), "stepped followed", [5]time.Duration{0, 0, 0, -75 * ms, -s}},
+		{-s, only(VoteNew), "stepped followed", [5]time.Duration{0, 0, -955 * ms, -s, -s}},
+		{-s, only(VoteAlone), "stepped followed", [5]time.Duration{0, 0, 0, -75 * ms, -s}},
 
 		{-10 * ms, all, "nudged", [5]time.Duration{0, 0, -10 * ms, -10 * ms, -10 * ms}},
 		{10 * ms, all, "nudged", [5]time.Duration{10 * ms, 10 * ms, 10 * ms, 10 * ms, 10 * ms}},
 
-		{s, only(SaysNothing), "stepped", [5]time.Duration{}},
-		{s, only(SaysOld), "stepped refuted", [5]time.Duration{}},
-		{s, only(SaysNew), "stepped followed", [5]time.Duration{0, s, s, s, s}},
-		{s, only(SaysAlone), "stepped followed", [5]time.Duration{0, 0, 0, s, s}},
+		{s, only(VoteNone), "stepped", [5]time.Duration{}},
+		{s, only(VoteOld), "stepped refuted", [5]time.Duration{}},
+		{s, only(VoteNew), "stepped followed", [5]time.Duration{0, s, s, s, s}},
+		{s, only(VoteAlone), "stepped followed", [5]time.Duration{0, 0, 0, s, s}},
 
-		{h, only(SaysNothing), "stepped", [5]time.Duration{}},
-		{h, only(SaysOld), "stepped refuted", [5]time.Duration{}},
-		{h, only(SaysNew), "stepped followed", [5]time.Duration{0, h, h, h, h}},
-		{h, only(SaysAlone), "stepped blocked", [5]time.Duration{}},
+		{h, only(VoteNone), "stepped", [5]time.Duration{}},
+		{h, only(VoteOld), "stepped refuted", [5]time.Duration{}},
+		{h, only(VoteNew), "stepped followed", [5]time.Duration{0, h, h, h, h}},
+		{h, only(VoteAlone), "stepped blocked", [5]time.Duration{}},
 
-		{y10, only(SaysNothing), "stepped", [5]time.Duration{}},
-		{y10, only(SaysOld), "stepped refuted", [5]time.Duration{}},
-		{y10, only(SaysNew), "stepped followed", [5]time.Duration{0, y10, y10, y10, y10}},
-		{y10, only(SaysAlone), "stepped blocked", [5]time.Duration{}},
+		{y10, only(VoteNone), "stepped", [5]time.Duration{}},
+		{y10, only(VoteOld), "stepped refuted", [5]time.Duration{}},
+		{y10, only(VoteNew), "stepped followed", [5]time.Duration{0, y10, y10, y10, y10}},
+		{y10, only(VoteAlone), "stepped blocked", [5]time.Duration{}},
 	} {
 		for _, says := range tc.says {
 			t.Run(fmt.Sprintf("%v/%d", tc.step, says), func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestStepMatrix(t *testing.T) {
 
 // Incident T07 (asleep), docs/INCIDENTS.md.
 func TestSuspend(t *testing.T) {
-	for _, says := range []Saying{SaysNothing, SaysAlone, SaysOld, SaysNew} {
+	for _, says := range []Vote{VoteNone, VoteAlone, VoteOld, VoteNew} {
 		d := newDesk(t, says)
 		d.run(time.Second)
 		d.clocks.Suspend(30 * time.Second)
@@ -186,7 +186,7 @@ func TestSuspend(t *testing.T) {
 // A wall clock that differs from what the suspend explains by more than 20 ms
 // is a step, and one within it is the suspend and a nudge.
 func TestSuspendWithStep(t *testing.T) {
-	d := newDesk(t, SaysNothing)
+	d := newDesk(t, VoteNone)
 	d.run(time.Second)
 	d.clocks.Suspend(30 * time.Second)
 	d.clocks.Step(15 * time.Millisecond)
@@ -194,7 +194,7 @@ func TestSuspendWithStep(t *testing.T) {
 	d.wantError("near", 30*time.Second+15*time.Millisecond)
 	d.wantKinds("suspended nudged")
 
-	d = newDesk(t, SaysNothing)
+	d = newDesk(t, VoteNone)
 	d.run(time.Second)
 	d.clocks.Suspend(30 * time.Second)
 	d.clocks.Step(25 * time.Millisecond)
@@ -205,7 +205,7 @@ func TestSuspendWithStep(t *testing.T) {
 
 // While a step is held a suspend moves both clocks, and the hold goes on.
 func TestSuspendWhileHeld(t *testing.T) {
-	d := newDesk(t, SaysAlone)
+	d := newDesk(t, VoteAlone)
 	d.run(time.Second)
 	d.clocks.Step(time.Minute)
 	d.run(5 * time.Second)
@@ -222,7 +222,7 @@ func TestSuspendWhileHeld(t *testing.T) {
 
 // A suspend forward takes up what was still to be given back.
 func TestSuspendWhileSlewing(t *testing.T) {
-	d := newDesk(t, SaysNew)
+	d := newDesk(t, VoteNew)
 	d.clocks.Step(-time.Second)
 	d.run(300 * time.Millisecond)
 	d.clocks.Suspend(400 * time.Millisecond)
@@ -236,7 +236,7 @@ func TestSuspendWhileSlewing(t *testing.T) {
 }
 
 func TestStall(t *testing.T) {
-	d := newDesk(t, SaysAlone)
+	d := newDesk(t, VoteAlone)
 	d.clocks.Advance(time.Minute) // before the first tick nobody was late
 	d.tick()
 	d.clocks.Advance(time.Second)
@@ -263,7 +263,7 @@ func TestAgreementLimit(t *testing.T) {
 		{agreement, "nudged"}, {agreement + 1, "stepped"},
 		{-agreement, "nudged"}, {-agreement - 1, "stepped"},
 	} {
-		d := newDesk(t, SaysNothing)
+		d := newDesk(t, VoteNone)
 		d.run(time.Second)
 		d.clocks.Step(tc.step)
 		d.run(every)
@@ -278,7 +278,7 @@ func TestAgreementLimit(t *testing.T) {
 // Incident T10 (a leap second that is smeared), docs/INCIDENTS.md.
 func TestDrift(t *testing.T) {
 	for _, ppm := range []int64{500, -500, 50} {
-		d := newDesk(t, SaysNothing)
+		d := newDesk(t, VoteNone)
 		d.clocks.Drift(ppm)
 		for range 30 {
 			d.run(20 * time.Second)
@@ -297,7 +297,7 @@ func TestDrift(t *testing.T) {
 // Steps too small to be held must not add up unseen, be they counted or not.
 func TestStrobe(t *testing.T) {
 	for _, step := range []time.Duration{10 * time.Millisecond, time.Millisecond, -10 * time.Millisecond, -time.Millisecond} {
-		d := newDesk(t, SaysOld)
+		d := newDesk(t, VoteOld)
 		for range 600 {
 			d.clocks.Step(step)
 			d.run(every)
@@ -318,7 +318,7 @@ func TestStrobe(t *testing.T) {
 		}
 	}
 	// There and back is no walk, and each is counted.
-	d := newDesk(t, SaysNothing)
+	d := newDesk(t, VoteNone)
 	for range 300 {
 		d.clocks.Step(10 * time.Millisecond)
 		d.run(every)
@@ -340,7 +340,7 @@ func TestStrobe(t *testing.T) {
 func TestHold(t *testing.T) {
 	const second = time.Second
 	lone := func(t *testing.T, step time.Duration) *desk {
-		d := newDesk(t, SaysAlone)
+		d := newDesk(t, VoteAlone)
 		d.run(second)
 		d.clocks.Step(step)
 		d.run(every)
@@ -393,9 +393,9 @@ func TestHold(t *testing.T) {
 	t.Run("company", func(t *testing.T) { // alone must last for the whole hold
 		d := lone(t, second)
 		d.run(9 * second)
-		d.says = SaysNothing
+		d.says = VoteNone
 		d.run(every)
-		d.says = SaysAlone
+		d.says = VoteAlone
 		d.run(10 * second)
 		d.wantKinds("stepped")
 		d.run(every)
@@ -406,7 +406,7 @@ func TestHold(t *testing.T) {
 		d.run(10 * second)
 		d.wantKinds("stepped followed")
 	})
-	t.Run("more, kernel synchronised", func(t *testing.T) {
+	t.Run("more, kernel synchronized", func(t *testing.T) {
 		d := lone(t, 10*time.Minute+1)
 		d.run(20 * second)
 		d.wantKinds("stepped blocked")
@@ -415,19 +415,19 @@ func TestHold(t *testing.T) {
 		}
 		d.clocks.SetKernel(Kernel{Known: true})
 		d.run(second)
-		d.clocks.SetKernel(Kernel{Synchronised: true}) // a contradiction: not known
+		d.clocks.SetKernel(Kernel{Synchronized: true}) // a contradiction: not known
 		d.run(second)
 		d.wantKinds("stepped blocked")
-		d.clocks.SetKernel(Kernel{Known: true, Synchronised: true})
+		d.clocks.SetKernel(Kernel{Known: true, Synchronized: true})
 		d.run(every)
 		d.wantKinds("stepped blocked followed")
 		if st := d.anchor.Stats(); st.Blocked || st.Pending || st.Since != 0 {
 			t.Errorf("stats %+v, want nothing pending", st)
 		}
 	})
-	t.Run("synchronised is no shortcut", func(t *testing.T) {
-		d := newDesk(t, SaysAlone)
-		d.clocks.SetKernel(Kernel{Known: true, Synchronised: true})
+	t.Run("synchronized is no shortcut", func(t *testing.T) {
+		d := newDesk(t, VoteAlone)
+		d.clocks.SetKernel(Kernel{Known: true, Synchronized: true})
 		d.clocks.Step(time.Hour)
 		d.run(10 * second)
 		d.wantKinds("stepped")
@@ -462,40 +462,40 @@ func TestHold(t *testing.T) {
 	})
 }
 
-func TestWitness(t *testing.T) {
-	tick := func(d *desk, w Witness) {
+func TestPeerVote(t *testing.T) {
+	tick := func(d *desk, w PeerVote) {
 		d.clocks.Advance(every)
 		d.told = append(d.told, d.anchor.Tick(d.clocks.Read(), Kernel{}, w)...)
 	}
 	// What was said before the step was seen is not about it.
-	d := newDesk(t, SaysNew)
+	d := newDesk(t, VoteNew)
 	d.clocks.Step(time.Hour)
-	tick(d, Witness{SaysNew, 0})
-	tick(d, Witness{SaysNew, 0})
-	tick(d, Witness{SaysOld, 0})
-	tick(d, Witness{SaysNew, time.Hour + agreement + 1})
+	tick(d, PeerVote{VoteNew, 0})
+	tick(d, PeerVote{VoteNew, 0})
+	tick(d, PeerVote{VoteOld, 0})
+	tick(d, PeerVote{VoteNew, time.Hour + agreement + 1})
 	d.wantKinds("stepped")
-	tick(d, Witness{SaysOld, time.Hour})
-	tick(d, Witness{SaysOld, time.Hour})
+	tick(d, PeerVote{VoteOld, time.Hour})
+	tick(d, PeerVote{VoteOld, time.Hour})
 	d.wantKinds("stepped refuted")
 	// Set again: nobody has judged that yet.
 	d.clocks.Step(-30 * time.Minute)
-	tick(d, Witness{SaysNew, 30 * time.Minute})
+	tick(d, PeerVote{VoteNew, 30 * time.Minute})
 	d.wantKinds("stepped refuted stepped")
-	tick(d, Witness{SaysNew, time.Hour})
+	tick(d, PeerVote{VoteNew, time.Hour})
 	d.wantKinds("stepped refuted stepped")
 	// A quorum may change its mind: it is then in the minority's place.
-	tick(d, Witness{SaysOld, 30 * time.Minute})
-	tick(d, Witness{SaysNew, 30*time.Minute - agreement})
+	tick(d, PeerVote{VoteOld, 30 * time.Minute})
+	tick(d, PeerVote{VoteNew, 30*time.Minute - agreement})
 	d.wantKinds("stepped refuted stepped refuted followed")
 	if e := d.told[4]; e.By != ByPeers || e.Jump != 30*time.Minute {
 		t.Errorf("followed %+v, want 30m by peers", e)
 	}
 	// A refuted step is not followed once everybody else is gone for less than the hold.
 	d.clocks.Step(time.Second)
-	tick(d, Witness{SaysOld, 0})
-	tick(d, Witness{SaysOld, time.Second})
-	d.says = SaysAlone
+	tick(d, PeerVote{VoteOld, 0})
+	tick(d, PeerVote{VoteOld, time.Second})
+	d.says = VoteAlone
 	d.run(10 * time.Second)
 	d.wantError("still", 30*time.Minute)
 }
@@ -506,7 +506,7 @@ func TestSlewLimit(t *testing.T) {
 		{-slewLimit, 0, slewLimit},
 		{-slewLimit - 1, -slewLimit - 1, 0},
 	} {
-		d := newDesk(t, SaysNew)
+		d := newDesk(t, VoteNew)
 		d.clocks.Step(tc.step)
 		d.run(2 * every)
 		if e := d.told[1]; e.Jump != tc.jump || e.Slew != tc.slew {
@@ -515,7 +515,7 @@ func TestSlewLimit(t *testing.T) {
 		d.run(21 * time.Second)
 		d.wantError("after 21s", tc.step)
 	}
-	d := newDesk(t, SaysNew)
+	d := newDesk(t, VoteNew)
 	d.clocks.Step(-1500 * time.Millisecond)
 	d.run(2 * every)
 	d.clocks.Step(-time.Second)
@@ -523,7 +523,7 @@ func TestSlewLimit(t *testing.T) {
 	d.wantError("both", -2500*time.Millisecond)
 
 	// A step forward meanwhile takes up what is to be given back first.
-	d = newDesk(t, SaysNew)
+	d = newDesk(t, VoteNew)
 	d.clocks.Step(-time.Second)
 	d.run(2 * every)
 	d.clocks.Step(600 * time.Millisecond)
@@ -538,7 +538,7 @@ func TestSlewLimit(t *testing.T) {
 // Following the wall clock meanwhile does not keep what is given back from
 // being given back.
 func TestSlewGoesOn(t *testing.T) {
-	d := newDesk(t, SaysNew)
+	d := newDesk(t, VoteNew)
 	d.clocks.Drift(-500)
 	d.clocks.Step(-1900 * time.Millisecond)
 	d.run(2 * every)
@@ -554,7 +554,7 @@ func TestSlewGoesOn(t *testing.T) {
 
 // A confirmed step ends the account of what was followed without asking.
 func TestFollowForgets(t *testing.T) {
-	d := newDesk(t, SaysNew)
+	d := newDesk(t, VoteNew)
 	d.clocks.Step(15 * time.Millisecond)
 	d.run(every)
 	d.clocks.Step(time.Minute)
@@ -566,11 +566,11 @@ func TestFollowForgets(t *testing.T) {
 }
 
 func TestTickIgnoresThePast(t *testing.T) {
-	d := newDesk(t, SaysAlone)
+	d := newDesk(t, VoteAlone)
 	old := d.clocks.Read()
 	d.run(time.Second)
 	was := *d.anchor
-	if e := d.anchor.Tick(old, Kernel{Known: true}, Witness{}); e != nil || *d.anchor != was {
+	if e := d.anchor.Tick(old, Kernel{Known: true}, PeerVote{}); e != nil || *d.anchor != was {
 		t.Errorf("events %v, want none and no change", e)
 	}
 }

@@ -102,7 +102,7 @@ func (w *world) ask(from, to int) {
 func (w *world) judge(i int) clock.Judgement {
 	nd := w.nodes[i]
 	now := w.at + 990*ms
-	opinions := nd.peers.Opinions(clock.Electorate(fmt.Sprint(i), w.members), nd.raw(now), nd.issuing)
+	opinions := nd.peers.Opinions(clock.Voters(fmt.Sprint(i), w.members), nd.raw(now), nd.issuing)
 	return clock.Judge(clock.Input{Peers: opinions, MaxSkew: limit})
 }
 

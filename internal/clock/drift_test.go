@@ -15,7 +15,7 @@ func TestSteadyDriftIsFollowed(t *testing.T) {
 		c.Drift(ppm)
 		for i := range 20 * 600 {
 			c.Advance(tickEvery)
-			a.Tick(c.Read(), Kernel{}, Witness{})
+			a.Tick(c.Read(), Kernel{}, PeerVote{})
 			r := c.Read()
 			if off := time.Duration(a.UnixNano(r.Mono) - r.Wall); off.Abs() > time.Millisecond {
 				t.Errorf("%d ppm: after %v issuing time is %v from the wall clock", ppm, time.Duration(i)*tickEvery, off)

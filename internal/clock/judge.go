@@ -44,7 +44,7 @@ type Opinion struct {
 // Input is what [Judge] judges by.
 type Input struct {
 	// Peers has one entry for each name registered in the store but our own,
-	// for the newest process of that name, heard or not: see [Electorate],
+	// for the newest process of that name, heard or not: see [Voters],
 	// which also says when mute ones are left out. Leaving out those that are
 	// merely silent would let a node cut off from the others agree with itself.
 	Peers   []Opinion
@@ -96,7 +96,7 @@ type Judgement struct {
 //
 // So fewer than n−Q+1 liars cannot make a good clock refuse, since they are too
 // few to outvote whoever is yet to be heard. Two nodes that disagree cannot tell
-// who is wrong: both are split, unless one kernel is synchronised and the other
+// who is wrong: both are split, unless one kernel is synchronized and the other
 // is not, and then the latter's clock is the false one.
 //
 // Judge is pure and total: any input has a judgement.
@@ -184,10 +184,10 @@ func (j *Judgement) cluster(peers []Opinion, others []Interval, t time.Duration)
 // heard the other's.
 func (j *Judgement) tieBreak(ours Sync, peer Opinion) {
 	switch {
-	case ours == Synchronised && peer.Kernel == Unsynchronised:
+	case ours == Synchronized && peer.Kernel == Unsynchronized:
 		j.Finding, j.Calm = Agreed, true
 		j.Falsetickers = []string{peer.Name}
-	case ours == Unsynchronised && peer.Kernel == Synchronised:
+	case ours == Unsynchronized && peer.Kernel == Synchronized:
 		j.Finding = SelfFalse
 	}
 }
@@ -202,9 +202,9 @@ func (j *Judgement) tieBreak(ours Sync, peer Opinion) {
 // maxSkew of it and wholly nearer to it than to the other. Our own vote goes with
 // either, as in [Judge]; a candidate is chosen if it alone reaches the quorum of
 // all names registered.
-func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Saying {
+func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Vote {
 	if len(peers) == 0 {
-		return SaysAlone
+		return VoteAlone
 	}
 	low, high := around(min(old, stepped), maxSkew), around(max(old, stepped), maxSkew)
 	between := Interval{old, stepped}.Mid()
@@ -224,11 +224,11 @@ func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Sayin
 	}
 	switch isLow, isHigh := forLow >= need, forHigh >= need; {
 	case isLow == isHigh:
-		return SaysNothing
+		return VoteNone
 	case isLow == (old < stepped):
-		return SaysOld
+		return VoteOld
 	default:
-		return SaysNew
+		return VoteNew
 	}
 }
 
@@ -237,7 +237,7 @@ type Member struct {
 	Name     string // of the node: the same before and after its restart
 	Instance string // of the process
 	Since    int64  // a number that grows from one registration to the next, as the store's create revision does
-	Mute     bool   // it has no gossip: it hears nobody's clock, and nobody hears its
+	NoGossip bool   // it has no gossip: it hears nobody's clock, and nobody hears its
 }
 
 // How many take part in judging clocks. Up to maxJudged names everybody echoes
@@ -247,7 +247,7 @@ const (
 	witnesses = 31
 )
 
-// Electorate returns whom the node called self judges its clock by, in the order
+// Voters returns whom the node called self judges its clock by, in the order
 // of names: of each name but its own the process registered last. Above 64 names,
 // its own included, that is 31 of them, which no one picks: the highest by a hash
 // of both names (rendezvous hashing), so that few change as nodes come and go.
@@ -259,7 +259,7 @@ const (
 // hears nobody, so it is unconfirmed in either case, unless it is alone.
 //
 // They are what [Input].Peers has an entry for, and the peers to exchange with.
-func Electorate(self string, registered []Member) []Member {
+func Voters(self string, registered []Member) []Member {
 	newest := make(map[string]Member, len(registered))
 	for _, m := range registered {
 		if old, ok := newest[m.Name]; m.Name != self && (!ok || newer(m, old)) {
@@ -270,7 +270,7 @@ func Electorate(self string, registered []Member) []Member {
 	for _, m := range newest {
 		out = append(out, m)
 	}
-	if audible := slices.DeleteFunc(slices.Clone(out), func(m Member) bool { return m.Mute }); len(audible) > 0 {
+	if audible := slices.DeleteFunc(slices.Clone(out), func(m Member) bool { return m.NoGossip }); len(audible) > 0 {
 		out = audible
 	}
 	byName := func(a, b Member) int { return cmp.Compare(a.Name, b.Name) }

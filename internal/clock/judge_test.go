@@ -16,16 +16,16 @@ const limit = 250 * time.Millisecond
 
 // peers returns an opinion for each word: "300" stands 300 ms from us, give or
 // take 1 ms; "100~200" give or take 200 ms; "?" is silent. A trailing "!" says
-// the kernel is unsynchronised, "+" that it is synchronised. They are named b,
+// the kernel is unsynchronized, "+" that it is synchronized. They are named b,
 // c, … in order.
 func peers(text string) []clock.Opinion {
 	var out []clock.Opinion
 	for i, w := range strings.Fields(text) {
 		o := clock.Opinion{Name: string(rune('b' + i))}
 		if w, unsync := strings.CutSuffix(w, "!"); unsync {
-			o.Kernel = clock.Unsynchronised
+			o.Kernel = clock.Unsynchronized
 		} else if _, sync := strings.CutSuffix(w, "+"); sync {
-			o.Kernel = clock.Synchronised
+			o.Kernel = clock.Synchronized
 		}
 		if w = strings.TrimRight(w, "!+"); w != "?" {
 			var at, half int64
@@ -57,11 +57,11 @@ func TestSituations(t *testing.T) {
 		{name: "two agree", peers: "10", want: clock.Agreed, known: true, offset: 5},
 		{name: "two, one not heard", peers: "?", want: clock.Unconfirmed},
 		{name: "two differ", peers: "900", want: clock.ClusterSplit, offset: 900},
-		{name: "two differ, neither kernel synchronised", peers: "900!", kernel: clock.Unsynchronised, want: clock.ClusterSplit, offset: 900},
-		{name: "two differ, both synchronised", peers: "900+", kernel: clock.Synchronised, want: clock.ClusterSplit, offset: 900},
-		{name: "two differ, ours is the synchronised one", peers: "900!", kernel: clock.Synchronised, want: clock.Agreed, false_: "b", offset: 900},
-		{name: "two differ, theirs is the synchronised one", peers: "900+", kernel: clock.Unsynchronised, want: clock.SelfFalse, offset: 900},
-		{name: "two differ, the peer's kernel does not say", peers: "900", kernel: clock.Synchronised, want: clock.ClusterSplit, offset: 900},
+		{name: "two differ, neither kernel synchronized", peers: "900!", kernel: clock.Unsynchronized, want: clock.ClusterSplit, offset: 900},
+		{name: "two differ, both synchronized", peers: "900+", kernel: clock.Synchronized, want: clock.ClusterSplit, offset: 900},
+		{name: "two differ, ours is the synchronized one", peers: "900!", kernel: clock.Synchronized, want: clock.Agreed, false_: "b", offset: 900},
+		{name: "two differ, theirs is the synchronized one", peers: "900+", kernel: clock.Unsynchronized, want: clock.SelfFalse, offset: 900},
+		{name: "two differ, the peer's kernel does not say", peers: "900", kernel: clock.Synchronized, want: clock.ClusterSplit, offset: 900},
 		{name: "two differ, our kernel does not say", peers: "900!", want: clock.ClusterSplit, offset: 900},
 		{name: "two, too vague to tell", peers: "200~100", want: clock.Unconfirmed, known: true},
 
@@ -179,29 +179,29 @@ func TestArbitrate(t *testing.T) {
 		name     string
 		peers    string
 		old, new int64 // ms
-		want     clock.Saying
+		want     clock.Vote
 	}{
-		{"alone", "", 0, 3600000, clock.SaysAlone},
-		{"two, for the old", "2", 0, 3600000, clock.SaysOld},
-		{"two, for the new", "3600002", 0, 3600000, clock.SaysNew},
-		{"two, for neither", "900000", 0, 3600000, clock.SaysNothing},
-		{"two, silent", "?", 0, 3600000, clock.SaysNothing},
-		{"three, for the old", "2 -3", 0, 3600000, clock.SaysOld},
-		{"three, one heard", "2 ?", 0, 3600000, clock.SaysOld},
-		{"three, one each", "2 3600000", 0, 3600000, clock.SaysNothing},
-		{"five, one liar", "2 1 0 3600000", 0, 3600000, clock.SaysOld},
-		{"five, one liar, one silent", "2 1 ? 3600000", 0, 3600000, clock.SaysOld},
-		{"five, too few heard", "2 ? ? ?", 0, 3600000, clock.SaysNothing},
-		{"back, for the new", "-1003 -998", 0, -1000, clock.SaysNew},
-		{"back, for the old", "3 8", 0, -1000, clock.SaysOld},
-		{"small, for the new", "28 34", 0, 30, clock.SaysNew},
-		{"small, for the old", "-28 4", 0, 30, clock.SaysOld},
-		{"small and back, for the new", "-28 -34", 0, -30, clock.SaysNew},
-		{"small, too vague to tell", "20~36 20~36", 0, 30, clock.SaysNothing},
-		{"in between", "15 15", 0, 30, clock.SaysNothing},
-		{"no step", "0 0", 0, 0, clock.SaysNothing},
-		{"the ends of the range", "0 0", math.MinInt64 / ms, math.MaxInt64 / ms, clock.SaysNothing},
-		{"the old is not nought", "2000 2001", 2000, 0, clock.SaysOld},
+		{"alone", "", 0, 3600000, clock.VoteAlone},
+		{"two, for the old", "2", 0, 3600000, clock.VoteOld},
+		{"two, for the new", "3600002", 0, 3600000, clock.VoteNew},
+		{"two, for neither", "900000", 0, 3600000, clock.VoteNone},
+		{"two, silent", "?", 0, 3600000, clock.VoteNone},
+		{"three, for the old", "2 -3", 0, 3600000, clock.VoteOld},
+		{"three, one heard", "2 ?", 0, 3600000, clock.VoteOld},
+		{"three, one each", "2 3600000", 0, 3600000, clock.VoteNone},
+		{"five, one liar", "2 1 0 3600000", 0, 3600000, clock.VoteOld},
+		{"five, one liar, one silent", "2 1 ? 3600000", 0, 3600000, clock.VoteOld},
+		{"five, too few heard", "2 ? ? ?", 0, 3600000, clock.VoteNone},
+		{"back, for the new", "-1003 -998", 0, -1000, clock.VoteNew},
+		{"back, for the old", "3 8", 0, -1000, clock.VoteOld},
+		{"small, for the new", "28 34", 0, 30, clock.VoteNew},
+		{"small, for the old", "-28 4", 0, 30, clock.VoteOld},
+		{"small and back, for the new", "-28 -34", 0, -30, clock.VoteNew},
+		{"small, too vague to tell", "20~36 20~36", 0, 30, clock.VoteNone},
+		{"in between", "15 15", 0, 30, clock.VoteNone},
+		{"no step", "0 0", 0, 0, clock.VoteNone},
+		{"the ends of the range", "0 0", math.MinInt64 / ms, math.MaxInt64 / ms, clock.VoteNone},
+		{"the old is not nought", "2000 2001", 2000, 0, clock.VoteOld},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := clock.Arbitrate(peers(c.peers), c.old*ms, c.new*ms, limit); got != c.want {
@@ -211,7 +211,7 @@ func TestArbitrate(t *testing.T) {
 	}
 	stale := peers("3600000 3600000")
 	stale[0].Fresh, stale[1].Fresh = false, false
-	if got := clock.Arbitrate(stale, 0, 3600000*ms, limit); got != clock.SaysNothing {
+	if got := clock.Arbitrate(stale, 0, 3600000*ms, limit); got != clock.VoteNone {
 		t.Errorf("peers not heard chose %v", got)
 	}
 }
@@ -223,7 +223,7 @@ func TestMuteNamesDoNotCount(t *testing.T) {
 	}
 	mute := func(name string, since int64) clock.Member {
 		m := heard(name, since)
-		m.Mute = true
+		m.NoGossip = true
 		return m
 	}
 	for _, c := range []struct {
@@ -240,7 +240,7 @@ func TestMuteNamesDoNotCount(t *testing.T) {
 		{"alone and mute", []clock.Member{mute("a", 1)}, ""},
 	} {
 		var got []string
-		for _, m := range clock.Electorate("a", c.in) {
+		for _, m := range clock.Voters("a", c.in) {
 			got = append(got, m.Instance)
 		}
 		if got := strings.Join(got, " "); got != c.want {
@@ -253,24 +253,24 @@ func TestMuteNamesDoNotCount(t *testing.T) {
 	for i := range int64(100) {
 		all = append(all, mute(fmt.Sprint("mute", i), i), heard(fmt.Sprint("heard", i), i))
 	}
-	for _, m := range clock.Electorate("heard0", all) {
-		if m.Mute {
+	for _, m := range clock.Voters("heard0", all) {
+		if m.NoGossip {
 			t.Errorf("%s is in the jury", m.Name)
 		}
 	}
-	if got := len(clock.Electorate("heard0", all[:128])); got != 63 {
+	if got := len(clock.Voters("heard0", all[:128])); got != 63 {
 		t.Errorf("of 64 that are heard and as many mute, %d judge; want all 63 others", got)
 	}
 }
 
 func TestElectorate(t *testing.T) {
-	got := clock.Electorate("a", []clock.Member{
+	got := clock.Voters("a", []clock.Member{
 		{"c", "c1", 5, false}, {"b", "b1", 3, false}, {"a", "a1", 1, false}, {"b", "b2", 9, false}, {"b", "b3", 7, true}, {"a", "a2", 8, false},
 	})
 	if want := []clock.Member{{"b", "b2", 9, false}, {"c", "c1", 5, false}}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := clock.Electorate("a", nil); len(got) != 0 {
+	if got := clock.Voters("a", nil); len(got) != 0 {
 		t.Errorf("nobody is registered: got %v", got)
 	}
 
@@ -279,12 +279,12 @@ func TestElectorate(t *testing.T) {
 		all[i] = clock.Member{Name: fmt.Sprintf("allocator-%d", i), Instance: "x", Since: int64(i)}
 	}
 	self := func(i int) string { return all[i].Name }
-	if got := clock.Electorate(self(0), all[:64]); len(got) != 63 {
+	if got := clock.Voters(self(0), all[:64]); len(got) != 63 {
 		t.Errorf("of 64, %d judge; want all 63 others", len(got))
 	}
 	chosen, both := map[string]int{}, 0
 	for i := range all {
-		jury := clock.Electorate(self(i), all)
+		jury := clock.Voters(self(i), all)
 		if len(jury) != 31 || !slices.IsSortedFunc(jury, func(a, b clock.Member) int { return strings.Compare(a.Name, b.Name) }) {
 			t.Fatalf("%s has %d witnesses, sorted or not: %v", self(i), len(jury), jury)
 		}
@@ -304,7 +304,7 @@ func TestElectorate(t *testing.T) {
 		fewer = append(fewer, clock.Member{Name: "another", Instance: "y"})
 		slices.Reverse(fewer)
 		kept := 0
-		for _, m := range clock.Electorate(self(i), fewer) {
+		for _, m := range clock.Voters(self(i), fewer) {
 			if slices.Contains(jury, m) {
 				kept++
 			}

@@ -19,15 +19,18 @@ type Readings struct {
 // suspends and, on some systems, slewing.
 func (r Readings) Offset() time.Duration { return time.Duration(r.Wall - int64(r.Mono)) }
 
+// WallMillis returns the wall clock. It is for comparing, never for an ID.
+func (r Readings) WallMillis() Millis { return Millis(r.Wall / int64(time.Millisecond)) }
+
 // slept returns time suspended since an unknown origin.
 func (r Readings) slept() time.Duration { return time.Duration(r.Boot - int64(r.Mono)) }
 
 // Kernel is what the kernel's clock discipline says about the wall clock. It
-// is a hint: chrony without rtcsync never reports a good clock as synchronised,
+// is a hint: chrony without rtcsync never reports a good clock as synchronized,
 // and timesyncd writes a MaxError of zero at every poll.
 type Kernel struct {
 	Known        bool          // false: not Linux, or the sandbox forbids asking; the rest is then zero
-	Synchronised bool          // some daemon has disciplined the clock, and within the last 9 hours
+	Synchronized bool          // some daemon has disciplined the clock, and within the last 9 hours
 	MaxError     time.Duration // its bound for the error; grows by 500 ppm between updates
 	EstError     time.Duration // its estimate of the error
 	Status       int32         // the STA_ bits of timex.h as they stand

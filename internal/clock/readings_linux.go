@@ -71,7 +71,7 @@ func (m machine) Kernel() Kernel {
 func kernelOf(state int, t *unix.Timex) Kernel {
 	k := Kernel{
 		Known:        true,
-		Synchronised: state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0,
+		Synchronized: state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0,
 		MaxError:     time.Duration(t.Maxerror) * time.Microsecond,
 		EstError:     time.Duration(t.Esterror) * time.Microsecond,
 		Status:       t.Status,

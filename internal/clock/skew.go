@@ -30,14 +30,14 @@ func drift(age int64) int64 {
 }
 
 // Sync is what a machine's kernel says about its clock. It is no proof: chrony
-// without rtcsync leaves a good clock unsynchronised.
+// without rtcsync leaves a good clock unsynchronized.
 type Sync uint8
 
 // The answers of a kernel.
 const (
 	SyncUnknown    Sync = iota // it does not say
-	Synchronised               // something disciplines the clock
-	Unsynchronised             // nothing does, or the clock was set by hand
+	Synchronized               // something disciplines the clock
+	Unsynchronized             // nothing does, or the clock was set by hand
 )
 
 // SyncOf returns what k says.
@@ -45,24 +45,24 @@ func SyncOf(k Kernel) Sync {
 	switch {
 	case !k.Known:
 		return SyncUnknown
-	case k.Synchronised:
-		return Synchronised
+	case k.Synchronized:
+		return Synchronized
 	}
-	return Unsynchronised
+	return Unsynchronized
 }
 
 // String returns the answer in lower case.
 func (s Sync) String() string {
 	switch s {
-	case Synchronised:
-		return "synchronised"
-	case Unsynchronised:
-		return "unsynchronised"
+	case Synchronized:
+		return "synchronized"
+	case Unsynchronized:
+		return "unsynchronized"
 	}
 	return "unknown"
 }
 
-// Site is the clocks of one machine, read together. The raw clock is one that
+// Snapshot is the clocks of one machine, read together. The raw clock is one that
 // no daemon slews and no one sets (CLOCK_MONOTONIC_RAW), in ns from any origin;
 // the others are given by what is added to it, so that a step shows as a change
 // of one figure and disturbs no estimate.
@@ -70,7 +70,7 @@ func (s Sync) String() string {
 // A pause between the readings shows as an error of the offsets that no round
 // trip bounds: whoever reads them reads raw on both sides and tries again if
 // the two are far apart.
-type Site struct {
+type Snapshot struct {
 	Raw     int64 // ns
 	Issuing int64 // issuing clock (Unix ns) minus Raw
 	Wall    int64 // wall clock (Unix ns) minus Raw
@@ -91,7 +91,7 @@ type Sample struct {
 	Hold time.Duration
 
 	// Peer is the peer's clocks, read just before it answered.
-	Peer Site
+	Peer Snapshot
 }
 
 // Errors of [Peer.Add]. The sample is then dropped and the estimate is as before.
@@ -140,9 +140,9 @@ type Peer struct {
 	instance string
 	delta    Interval // of peer's raw − ours, at our raw time at
 	at       int64
-	latest   Site  // of the sample with the newest Raw: answers may overtake each other
-	asked    int64 // our raw time when that sample's question was sent
-	doubts   int   // how many of the latest samples, in a row, contradicted the one before each
+	latest   Snapshot // of the sample with the newest Raw: answers may overtake each other
+	asked    int64    // our raw time when that sample's question was sent
+	doubts   int      // how many of the latest samples, in a row, contradicted the one before each
 	stats    PeerStats
 }
 

@@ -34,8 +34,8 @@ func newMachine(r *rand.Rand) *machine {
 
 func (m *machine) raw(at int64) int64 { return m.origin + at + int64(float64(at)*m.ppm/1e6) }
 
-func (m *machine) site(at int64) clock.Site {
-	return clock.Site{Raw: m.raw(at), Issuing: m.issuing, Wall: m.wall, Kernel: m.kernel}
+func (m *machine) site(at int64) clock.Snapshot {
+	return clock.Snapshot{Raw: m.raw(at), Issuing: m.issuing, Wall: m.wall, Kernel: m.kernel}
 }
 
 // offset is the truth: b's issuing clock minus a's.
@@ -135,7 +135,7 @@ func within(t *testing.T, seed uint64, p *clock.Peer, a, b *machine, at int64) c
 }
 
 func TestSampleRejected(t *testing.T) {
-	good := clock.Sample{Instance: "b", T1: 100, T4: 300, Hold: 50, Peer: clock.Site{Raw: 7000}}
+	good := clock.Sample{Instance: "b", T1: 100, T4: 300, Hold: 50, Peer: clock.Snapshot{Raw: 7000}}
 	var p clock.Peer
 	if _, err := p.Add(good); err != nil {
 		t.Fatal(err)
@@ -168,8 +168,8 @@ func TestSampleRejected(t *testing.T) {
 		t.Errorf("stats are %+v", got)
 	}
 	for _, s := range []clock.Sample{
-		{Instance: "b", T1: 100, T4: 100, Peer: clock.Site{Raw: 7000}},
-		{Instance: "b", T1: 100, T4: 100 + 1000*ms, Hold: time.Second, Peer: clock.Site{Raw: 7000}},
+		{Instance: "b", T1: 100, T4: 100, Peer: clock.Snapshot{Raw: 7000}},
+		{Instance: "b", T1: 100, T4: 100 + 1000*ms, Hold: time.Second, Peer: clock.Snapshot{Raw: 7000}},
 	} {
 		if _, err := new(clock.Peer).Add(s); err != nil {
 			t.Errorf("%+v: %v", s, err)
@@ -180,7 +180,7 @@ func TestSampleRejected(t *testing.T) {
 // TestSampleInterval: the intervals of one exchange and of two, worked out by hand.
 func TestSampleInterval(t *testing.T) {
 	const s = int64(time.Second)
-	first := clock.Sample{T1: 100 * s, T4: 100*s + 500_000, Hold: 200_000, Peer: clock.Site{Raw: 300 * s}}
+	first := clock.Sample{T1: 100 * s, T4: 100*s + 500_000, Hold: 200_000, Peer: clock.Snapshot{Raw: 300 * s}}
 	for _, c := range []struct {
 		name    string
 		samples []clock.Sample
@@ -193,7 +193,7 @@ func TestSampleInterval(t *testing.T) {
 		{"10 s old", []clock.Sample{first}, first.T4 + 10*s, iv{200*s - 500_000 - 2_000_001, 200*s - 200_000 + 101 + 2_000_001}},
 		// An answer that took a second is overtaken by one, and widened from when it came.
 		{"come late", []clock.Sample{
-			{T1: 109 * s, T4: 110 * s, Peer: clock.Site{Raw: 309*s + s/2}},
+			{T1: 109 * s, T4: 110 * s, Peer: clock.Snapshot{Raw: 309*s + s/2}},
 			first,
 		}, 110 * s, iv{200*s - 500_000 - 1_999_901 - 1, 200*s - 200_000 + 101 + 1_999_901 + 1}},
 	} {
@@ -313,7 +313,7 @@ func TestFreshness(t *testing.T) {
 	if p.Estimate(0, 0).Fresh {
 		t.Error("a peer never heard is fresh")
 	}
-	s := clock.Sample{T1: 5 * ms, T4: 7 * ms, Peer: clock.Site{Raw: 50 * ms}}
+	s := clock.Sample{T1: 5 * ms, T4: 7 * ms, Peer: clock.Snapshot{Raw: 50 * ms}}
 	if _, err := p.Add(s); err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +324,7 @@ func TestFreshness(t *testing.T) {
 
 	// Old answers keep no peer alive, however often they are played back, nor
 	// bring back where its clocks stood; and they do no harm.
-	stepped := clock.Sample{T1: 2000 * ms, T4: 2002 * ms, Peer: clock.Site{Raw: 2046 * ms, Issuing: 900 * ms}}
+	stepped := clock.Sample{T1: 2000 * ms, T4: 2002 * ms, Peer: clock.Snapshot{Raw: 2046 * ms, Issuing: 900 * ms}}
 	if _, err := p.Add(stepped); err != nil {
 		t.Fatal(err)
 	}
@@ -350,8 +350,8 @@ func TestFreshness(t *testing.T) {
 // TestOvertaking: of two answers the one read later counts, in whatever order
 // they come.
 func TestOvertaking(t *testing.T) {
-	early := clock.Sample{T1: 1000 * ms, T4: 1900 * ms, Peer: clock.Site{Raw: 1001 * ms, Issuing: 0}}
-	late := clock.Sample{T1: 1500 * ms, T4: 1502 * ms, Peer: clock.Site{Raw: 1501 * ms, Issuing: 300 * ms}}
+	early := clock.Sample{T1: 1000 * ms, T4: 1900 * ms, Peer: clock.Snapshot{Raw: 1001 * ms, Issuing: 0}}
+	late := clock.Sample{T1: 1500 * ms, T4: 1502 * ms, Peer: clock.Snapshot{Raw: 1501 * ms, Issuing: 300 * ms}}
 	for _, order := range [][]clock.Sample{{early, late}, {late, early}} {
 		var p clock.Peer
 		for _, s := range order {
@@ -387,9 +387,9 @@ func FuzzPeer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, t1, t4, hold, raw, issuing, t1b, rawB, now int64) {
 		var p clock.Peer
 		for _, s := range []clock.Sample{
-			{T1: t1, T4: t4, Hold: time.Duration(hold), Peer: clock.Site{Raw: raw, Issuing: issuing}},
-			{T1: t1b, T4: t1b, Peer: clock.Site{Raw: rawB, Issuing: issuing}},
-			{T1: t1, T4: t4, Hold: time.Duration(hold), Peer: clock.Site{Raw: rawB, Issuing: raw}},
+			{T1: t1, T4: t4, Hold: time.Duration(hold), Peer: clock.Snapshot{Raw: raw, Issuing: issuing}},
+			{T1: t1b, T4: t1b, Peer: clock.Snapshot{Raw: rawB, Issuing: issuing}},
+			{T1: t1, T4: t4, Hold: time.Duration(hold), Peer: clock.Snapshot{Raw: rawB, Issuing: raw}},
 		} {
 			_, _ = p.Add(s)
 			if e := p.Estimate(now, issuing); e.Issuing.Lo > e.Issuing.Hi || e.Wall.Lo > e.Wall.Hi {
@@ -411,7 +411,7 @@ func TestPeers(t *testing.T) {
 		t.Error("a bad sample is taken")
 	}
 	for i, instance := range []string{"c1", "b0"} {
-		s := clock.Sample{Instance: instance, T1: ms, T4: 2 * ms, Peer: clock.Site{Raw: int64(i+1) * 100 * ms}}
+		s := clock.Sample{Instance: instance, T1: ms, T4: 2 * ms, Peer: clock.Snapshot{Raw: int64(i+1) * 100 * ms}}
 		if change, err := ps.Add(s); change != clock.Met || err != nil {
 			t.Fatalf("%v, %v", change, err)
 		}
@@ -429,7 +429,7 @@ func TestPeers(t *testing.T) {
 	if got := ps.Opinions(members, 2*ms, 0); got[1].Fresh || ps.Stats("c1").Samples != 1 {
 		t.Errorf("forgotten, and yet %+v", got)
 	}
-	jumped := clock.Sample{Instance: "c1", T1: 3 * ms, T4: 4 * ms, Peer: clock.Site{Raw: 9000 * ms}}
+	jumped := clock.Sample{Instance: "c1", T1: 3 * ms, T4: 4 * ms, Peer: clock.Snapshot{Raw: 9000 * ms}}
 	if change, err := ps.Add(jumped); change != clock.Met || err != nil || !ps.Opinions(members, 4*ms, 0)[1].Fresh {
 		t.Errorf("after forgetting: %v, %v, want it heard at once", change, err)
 	}
@@ -438,9 +438,9 @@ func TestPeers(t *testing.T) {
 func TestSyncOf(t *testing.T) {
 	for k, want := range map[clock.Kernel]clock.Sync{
 		{}:                                clock.SyncUnknown,
-		{Synchronised: true}:              clock.SyncUnknown,
-		{Known: true}:                     clock.Unsynchronised,
-		{Known: true, Synchronised: true}: clock.Synchronised,
+		{Synchronized: true}:              clock.SyncUnknown,
+		{Known: true}:                     clock.Unsynchronized,
+		{Known: true, Synchronized: true}: clock.Synchronized,
 	} {
 		if got := clock.SyncOf(k); got != want {
 			t.Errorf("SyncOf(%+v) = %v, want %v", k, got, want)

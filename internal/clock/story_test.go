@@ -33,23 +33,23 @@ func (s *story) size() time.Duration {
 func (s *story) wrong() time.Duration { return s.clocks.Read().Offset() - began - s.asleep }
 
 // witness returns what the peers say.
-func (s *story) witness(sure bool) Witness {
+func (s *story) witness(sure bool) PeerVote {
 	held := s.anchor.Stats().Held
 	old := s.wrong() - held
 	switch {
 	case s.lone:
-		return Witness{Says: SaysAlone}
+		return PeerVote{Vote: VoteAlone}
 	case !sure && s.chance(3):
-		return Witness{}
+		return PeerVote{}
 	case old.Abs() < s.wrong().Abs():
-		return Witness{SaysOld, held}
+		return PeerVote{VoteOld, held}
 	default:
-		return Witness{SaysNew, held}
+		return PeerVote{VoteNew, held}
 	}
 }
 
 // check ticks, and holds the tick to what an anchor promises.
-func (s *story) check(w Witness) {
+func (s *story) check(w PeerVote) {
 	t, m := s.t, s.clocks.Read().Mono
 	t.Helper()
 	a := s.anchor
@@ -109,7 +109,7 @@ func (s *story) live() {
 		s.clocks.Drift(s.rnd.Int64N(601) - 300)
 	}
 	if s.chance(50) {
-		s.clocks.SetKernel(Kernel{Known: s.chance(2), Synchronised: s.chance(2)})
+		s.clocks.SetKernel(Kernel{Known: s.chance(2), Synchronized: s.chance(2)})
 	}
 	if s.lone && s.chance(300) {
 		s.anchor.Confirm()
@@ -160,7 +160,7 @@ func TestStories(t *testing.T) {
 	var total AnchorStats
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			s := &story{desk: newDesk(t, SaysNothing), rnd: rand.New(rand.NewPCG(seed, 1)), lone: seed%2 == 0}
+			s := &story{desk: newDesk(t, VoteNone), rnd: rand.New(rand.NewPCG(seed, 1)), lone: seed%2 == 0}
 			for range 1000 {
 				s.live()
 			}

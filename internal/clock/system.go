@@ -14,43 +14,41 @@ type Clocks interface {
 	Kernel() Kernel
 }
 
+// SystemConfig is what a [System] is made of. The zero value means the machine's
+// clocks and the default limits.
+type SystemConfig struct {
+	Anchor AnchorConfig
+	// Clocks are read in place of the machine's; nil: the machine's own.
+	Clocks Clocks
+	// Ahead is added to the wall clock. It is for demonstrations: nothing that
+	// serves users sets it.
+	Ahead time.Duration
+}
+
 // System is the machine's clock. It gives anchored time, which follows the wall
-// clock as far as [Anchor] trusts it while Run runs, and goes on with monotonic
-// time alone while it does not. Its zero value is not usable; see [NewSystem].
-// It is safe for concurrent use.
+// clock as far as [Anchor] trusts it while Run runs, and continues with monotonic
+// time alone while it does not. Make one with [NewSystem]. It is safe for
+// concurrent use.
 type System struct {
-	elapsed func() Mono // clocks' Mono alone, for less
+	elapsed func() Mono // the Mono of clocks alone: one read instead of all
 	clocks  Clocks
+	ahead   int64
 	line    atomic.Pointer[line] // the anchor's, for those who only want the time
 
 	mu     sync.Mutex // guards anchor
 	anchor *Anchor
 }
 
-// NewSystem returns a clock anchored at the machine's present wall time, with
-// the default limits.
-func NewSystem() *System { return NewSystemWith(AnchorConfig{}) }
-
-// NewSystemWith is NewSystem with limits of the caller's.
-func NewSystemWith(cfg AnchorConfig) *System {
-	origin := time.Now()
-	return newSystem(cfg, origin, machine{origin})
-}
-
-// NewSystemOn returns a clock on other clocks than the machine's, anchored at
-// their present wall time: for whole nodes in simulated time. Now reads all of
-// them where [NewSystem]'s makes do with the monotonic one.
-func NewSystemOn(cfg AnchorConfig, clocks Clocks) *System {
-	return startSystem(cfg, clocks, func() Mono { return clocks.Read().Mono })
-}
-
-// newSystem is for clocks whose Mono is the time since origin.
-func newSystem(cfg AnchorConfig, origin time.Time, clocks Clocks) *System {
-	return startSystem(cfg, clocks, func() Mono { return Mono(time.Since(origin)) })
-}
-
-func startSystem(cfg AnchorConfig, clocks Clocks, elapsed func() Mono) *System {
-	s := &System{elapsed: elapsed, clocks: clocks, anchor: NewAnchor(cfg, clocks.Read())}
+// NewSystem returns a clock anchored at the present wall time.
+func NewSystem(cfg SystemConfig) *System {
+	s := &System{clocks: cfg.Clocks, ahead: int64(cfg.Ahead)}
+	if s.clocks == nil {
+		origin := time.Now()
+		s.clocks, s.elapsed = machine{origin}, func() Mono { return Mono(time.Since(origin)) }
+	} else {
+		s.elapsed = func() Mono { return s.clocks.Read().Mono }
+	}
+	s.anchor = NewAnchor(cfg.Anchor, s.Read())
 	s.line.Store(s.anchor.line)
 	return s
 }
@@ -71,16 +69,39 @@ func (s *System) Now() Reading {
 // read, as of [System.Read]: how time ran long before is not kept.
 func (s *System) UnixNano(m Mono) int64 { return s.line.Load().unixNano(m) }
 
-// Read reads all clocks of the machine as they stand, steps and all: for
-// comparing with others, never for an ID.
-func (s *System) Read() Readings { return s.clocks.Read() }
+// Read reads all clocks of the machine as they are, steps included: for comparing
+// with others, never for an ID.
+func (s *System) Read() Readings {
+	r := s.clocks.Read()
+	r.Wall += s.ahead
+	return r
+}
 
 // Kernel asks the kernel what it knows about the wall clock.
 func (s *System) Kernel() Kernel { return s.clocks.Kernel() }
 
-// Raw reads the machine's wall clock as it stands. It is for comparing with
-// issuing time, never for an ID.
-func (s *System) Raw() Millis { return Millis(s.clocks.Read().Wall / int64(time.Millisecond)) }
+// Bounds of Snapshot. Two reads take about 2 µs.
+const (
+	closeTogether    = 50 * time.Microsecond
+	snapshotAttempts = 4
+)
+
+// Snapshot reads the clocks that peers compare, and the monotonic clock of the
+// same moment. Kernel is as of the last tick.
+//
+// The clocks are read one after the other, and a pause in between would show as an
+// error of one against the other that no round trip bounds. So the raw clock is
+// read on both sides, and again if the two reads are far apart.
+func (s *System) Snapshot() (Snapshot, Mono) {
+	kernel := s.Stats().Kernel
+	for attempt := 1; ; attempt++ {
+		r := s.Read()
+		issuing := s.UnixNano(r.Mono)
+		if s.Read().Raw-r.Raw < int64(closeTogether) || attempt == snapshotAttempts {
+			return Snapshot{Raw: r.Raw, Issuing: issuing - r.Raw, Wall: r.Wall - r.Raw, Kernel: SyncOf(kernel)}, r.Mono
+		}
+	}
+}
 
 // Stats returns the anchor's figures as of the last tick.
 func (s *System) Stats() AnchorStats {
@@ -105,7 +126,7 @@ const tickEvery = 50 * time.Millisecond
 // asks witness at each tick, and tells report what happened; neither is called
 // concurrently with itself or the other. While one blocks, issuing time goes on
 // with the monotonic clock. Run must not run twice at a time.
-func (s *System) Run(ctx context.Context, witness func() Witness, report func(AnchorEvent)) error {
+func (s *System) Run(ctx context.Context, witness func() PeerVote, report func(AnchorEvent)) error {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	for {
@@ -121,12 +142,12 @@ func (s *System) Run(ctx context.Context, witness func() Witness, report func(An
 }
 
 // tick advances the anchor to the present and publishes its line.
-func (s *System) tick(w Witness) []AnchorEvent {
+func (s *System) tick(w PeerVote) []AnchorEvent {
 	k := s.clocks.Kernel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Read last, and published at once: see slewGrace.
-	events := s.anchor.Tick(s.clocks.Read(), k, w)
+	events := s.anchor.Tick(s.Read(), k, w)
 	s.line.Store(s.anchor.line)
 	return events
 }

@@ -23,11 +23,11 @@ func (c *running) Read() Readings {
 	return Readings{Wall: began + m + slept + c.step.Load(), Mono: Mono(m), Raw: m, Boot: m + slept}
 }
 
-func (c *running) Kernel() Kernel { return Kernel{Known: true, Synchronised: true} }
+func (c *running) Kernel() Kernel { return Kernel{Known: true, Synchronized: true} }
 
 func newRunning() (*System, *running) {
 	c := &running{origin: time.Now()}
-	return newSystem(AnchorConfig{}, c.origin, c), c
+	return NewSystem(SystemConfig{Clocks: c}), c
 }
 
 func TestRun(t *testing.T) {
@@ -36,8 +36,8 @@ func TestRun(t *testing.T) {
 		time.Sleep(3 * time.Second) // between New and Run nobody ticks
 		var mu sync.Mutex           // guards both
 		var kinds []string
-		says := SaysNothing
-		say := func(s Saying) {
+		says := VoteNone
+		say := func(s Vote) {
 			mu.Lock()
 			defer mu.Unlock()
 			says = s
@@ -46,10 +46,10 @@ func TestRun(t *testing.T) {
 		ended := make(chan error)
 		go func() {
 			ended <- s.Run(ctx,
-				func() Witness {
+				func() PeerVote {
 					mu.Lock()
 					defer mu.Unlock()
-					return Witness{says, s.Stats().Held}
+					return PeerVote{says, s.Stats().Held}
 				},
 				func(e AnchorEvent) {
 					mu.Lock()
@@ -77,13 +77,13 @@ func TestRun(t *testing.T) {
 		want("stepped", 0)
 		time.Sleep(time.Minute)
 		want("stepped", 0)
-		say(SaysNew)
+		say(VoteNew)
 		time.Sleep(tickEvery)
 		want("stepped followed", time.Hour)
 		c.slept.Add(int64(time.Minute))
 		time.Sleep(tickEvery)
 		want("stepped followed suspended", time.Hour+time.Minute)
-		say(SaysNothing)
+		say(VoteNone)
 		c.step.Add(int64(-time.Second))
 		time.Sleep(tickEvery)
 		synctest.Wait() // for the tick of this very moment
@@ -97,9 +97,6 @@ func TestRun(t *testing.T) {
 		}
 		if got, want := s.UnixNano(s.Read().Mono), s.Read().Wall; got != want {
 			t.Errorf("UnixNano %d, want the wall clock's %d", got, want)
-		}
-		if got, want := s.Raw(), Millis(s.Read().Wall/1e6); got != want {
-			t.Errorf("Raw %d, want %d", got, want)
 		}
 		stop()
 		if err := <-ended; err != nil {
@@ -143,7 +140,7 @@ func TestNowNeverGoesBack(t *testing.T) {
 		case 2:
 			c.step.Add(-int64(15 * time.Millisecond))
 		}
-		s.tick(Witness{SaysNew, s.Stats().Held})
+		s.tick(PeerVote{VoteNew, s.Stats().Held})
 	}
 	close(stop)
 	readers.Wait()
@@ -154,7 +151,7 @@ func TestNowNeverGoesBack(t *testing.T) {
 
 // TestMachine looks at the real clocks.
 func TestMachine(t *testing.T) {
-	s := NewSystem()
+	s := NewSystem(SystemConfig{})
 	a, k := s.Read(), s.Kernel()
 	b := s.Read()
 	t.Logf("%+v %+v", b, k)
@@ -176,10 +173,10 @@ func TestMachine(t *testing.T) {
 	if k.MaxError < 0 || k.EstError < 0 || !k.Known && k != (Kernel{}) {
 		t.Errorf("kernel %+v", k)
 	}
-	if off := s.Raw() - s.Now().Wall; off < -1000 || off > 1000 {
+	if off := s.Read().WallMillis() - s.Now().Wall; off < -1000 || off > 1000 {
 		t.Errorf("issuing time is %d ms off when it begins", off)
 	}
-	s.tick(Witness{})
+	s.tick(PeerVote{})
 	if st := s.Stats(); st.Kernel.Known != k.Known || st.TickDelay <= 0 {
 		t.Errorf("stats %+v", st)
 	}
@@ -206,10 +203,10 @@ func TestManualClocks(t *testing.T) {
 
 func TestCalmTickDoesNotAllocate(t *testing.T) {
 	c := NewManualClocks(began)
-	s := newSystem(AnchorConfig{}, time.Now(), c)
+	s := NewSystem(SystemConfig{Clocks: c})
 	if n := testing.AllocsPerRun(1000, func() {
 		c.Advance(tickEvery)
-		s.tick(Witness{})
+		s.tick(PeerVote{})
 	}); n != 0 {
 		t.Errorf("%v allocations a tick, want none", n)
 	}
@@ -219,7 +216,7 @@ var sink Reading
 
 func BenchmarkNow(b *testing.B) {
 	b.ReportAllocs()
-	s := NewSystem()
+	s := NewSystem(SystemConfig{})
 	for b.Loop() {
 		sink = s.Now()
 	}
@@ -230,9 +227,9 @@ func BenchmarkNowSlewing(b *testing.B) {
 	b.ReportAllocs()
 	s, c := newRunning()
 	c.step.Add(-int64(2 * time.Second))
-	s.tick(Witness{})
+	s.tick(PeerVote{})
 	s.Confirm()
-	s.tick(Witness{})
+	s.tick(PeerVote{})
 	if s.Stats().Slewing == 0 {
 		b.Fatal("not slewing")
 	}
@@ -251,8 +248,8 @@ func BenchmarkSince(b *testing.B) {
 
 func BenchmarkTick(b *testing.B) {
 	b.ReportAllocs()
-	s := NewSystem()
+	s := NewSystem(SystemConfig{})
 	for b.Loop() {
-		s.tick(Witness{})
+		s.tick(PeerVote{})
 	}
 }

@@ -80,7 +80,7 @@ func (t *tick) nudged(held time.Duration) {
 
 // step begins to hold. Whoever was heard up to now spoke of another wall clock,
 // but for who says that nobody is there.
-func (t *tick) step(w Witness) {
+func (t *tick) step(w PeerVote) {
 	a, held := t.a, t.held()
 	step := held // of many small ones, each too small by itself
 	if t.moved.Abs() > agreement {
@@ -89,12 +89,12 @@ func (t *tick) step(w Witness) {
 	t.count(step)
 	a.settle()
 	a.stats.Pending, a.stats.Since = true, t.r.Mono
-	a.alone, a.aloneAt = w.Says == SaysAlone, t.r.Mono
+	a.alone, a.aloneAt = w.Vote == VoteAlone, t.r.Mono
 	t.tell(AnchorEvent{Kind: Stepped, Step: step, Held: held})
 }
 
 // arbitrate asks who confirms one of the two clocks.
-func (t *tick) arbitrate(k Kernel, w Witness) {
+func (t *tick) arbitrate(k Kernel, w PeerVote) {
 	a, held := t.a, t.held()
 	if t.moved.Abs() >= nudge {
 		t.nudged(held)
@@ -104,20 +104,20 @@ func (t *tick) arbitrate(k Kernel, w Witness) {
 		t.follow(ByOperator)
 		return
 	}
-	if w.Says != SaysAlone {
+	if w.Vote != VoteAlone {
 		a.alone = false
 	} else if !a.alone {
 		a.alone, a.aloneAt = true, t.r.Mono
 	}
 	switch {
-	case w.Says == SaysNew && ofThis:
+	case w.Vote == VoteNew && ofThis:
 		t.follow(ByPeers)
-	case w.Says == SaysOld && ofThis && !a.refuted:
+	case w.Vote == VoteOld && ofThis && !a.refuted:
 		a.refuted = true
 		a.stats.Refuted++
 		t.tell(AnchorEvent{Kind: Refuted, Held: held, Lasted: t.sinceStep()})
 	case a.alone && t.r.Mono.Sub(a.aloneAt) >= a.cfg.StepHold:
-		if held <= a.cfg.LoneLimit || k.Known && k.Synchronised {
+		if held <= a.cfg.LoneLimit || k.Known && k.Synchronized {
 			t.follow(ByHold)
 		} else if !a.stats.Blocked {
 			a.stats.Blocked = true

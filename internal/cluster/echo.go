@@ -24,7 +24,7 @@ type Clocks struct {
 // Kernel is what a machine's kernel says about its own clock.
 type Kernel struct {
 	Known        bool          // the kernel was asked, and answered
-	Synchronised bool          // it follows a time source
+	Synchronized bool          // it follows a time source
 	MaxError     time.Duration // its own bound; whole microseconds on the wire
 }
 
@@ -81,7 +81,7 @@ const (
 // Kernel bits. Others are ignored: they are a later version's to add.
 const (
 	kernelKnown        = 1 << 0
-	kernelSynchronised = 1 << 1
+	kernelSynchronized = 1 << 1
 )
 
 // ping asks a peer for its clocks.
@@ -136,8 +136,8 @@ func appendPong(b []byte, p pong) ([]byte, error) {
 	if s.Kernel.Known {
 		kernel |= kernelKnown
 	}
-	if s.Kernel.Synchronised {
-		kernel |= kernelSynchronised
+	if s.Kernel.Synchronized {
+		kernel |= kernelSynchronized
 	}
 	b = append(b, kernel)
 	b = binary.BigEndian.AppendUint32(b, uint32(s.Kernel.MaxError/time.Microsecond))
@@ -191,7 +191,7 @@ func decode(b []byte) (any, error) {
 		p.Status = Status{
 			Kernel: Kernel{
 				Known:        kernel&kernelKnown != 0,
-				Synchronised: kernel&kernelSynchronised != 0,
+				Synchronized: kernel&kernelSynchronized != 0,
 				MaxError:     time.Duration(r.u32()) * time.Microsecond,
 			},
 			Verdict: clock.State(r.u8()), SID: int(int16(r.u16())),

@@ -21,7 +21,7 @@ var (
 		Instance: anInstance, Node: "allocator-3", Nonce: math.MaxUint64, T1: 5, Hold: 31 * time.Microsecond,
 		Clocks: Clocks{Raw: 7_000_000_001, Issuing: 1_790_000_000_123_456_789, Wall: 1_790_000_003_000_000_000},
 		Status: Status{
-			Kernel:  Kernel{Known: true, Synchronised: true, MaxError: 1500 * time.Microsecond},
+			Kernel:  Kernel{Known: true, Synchronized: true, MaxError: 1500 * time.Microsecond},
 			Verdict: clock.Skewed, SID: 31, Term: 12, Era: 2, Cluster: 0xcafe, Revision: 88_000, Ceiling: 1_790_000_030_000,
 		},
 	}
@@ -208,7 +208,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		case pong:
 			again, err2 := appendPong(nil, m)
-			b[pingSize+32] &= kernelKnown | kernelSynchronised
+			b[pingSize+32] &= kernelKnown | kernelSynchronized
 			if err != nil || err2 != nil || !bytes.Equal(again, b) {
 				t.Fatalf("%x is read as %+v, %v and written as %x, %v", b, m, err, again, err2)
 			}

@@ -72,7 +72,7 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Daemon, error) {
 // NewSkewed is New with a wall clock that is by ahead of the machine's. It shows
 // what the others do about such a node; nothing that serves users calls it.
 func NewSkewed(cfg config.Config, version string, log *slog.Logger, by time.Duration) (*Daemon, error) {
-	return NewOn(cfg, version, log, Host{Clock: clock.NewSkewedSystem(clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, by)})
+	return NewOn(cfg, version, log, Host{Clock: clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, Ahead: by})})
 }
 
 // NewOn is New on another host than this machine.
@@ -124,7 +124,7 @@ func (d *Daemon) Node() *node.Node { return d.node }
 // Run serves until ctx ends, then stops in order and returns nil. Whatever
 // cannot go on ends the node the same way: Run then returns what it was.
 func (d *Daemon) Run(ctx context.Context) error {
-	if err := plausible(d.clock.Raw(), d.cfg.Epoch, buildTime()); err != nil {
+	if err := plausible(d.clock.Read().WallMillis(), d.cfg.Epoch, buildTime()); err != nil {
 		return err
 	}
 	if err := d.listen(ctx); err != nil {

@@ -110,8 +110,8 @@ func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
 // gossip. Mute members are not in it, so that they alone make no choice necessary:
 // with one, a newcomer would be asked only when the next list names it.
 func witnesses(self string, members []clock.Member) (names []string) {
-	audible := slices.DeleteFunc(slices.Clone(members), func(m clock.Member) bool { return m.Mute })
-	voters := clock.Electorate(self, members)
+	audible := slices.DeleteFunc(slices.Clone(members), func(m clock.Member) bool { return m.NoGossip })
+	voters := clock.Voters(self, members)
 	if len(voters) >= len(audible)-1 {
 		return nil
 	}

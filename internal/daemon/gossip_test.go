@@ -12,7 +12,7 @@ import (
 func TestWitnesses(t *testing.T) {
 	members := func(heard, mute int) (out []clock.Member) {
 		for i := range heard + mute {
-			out = append(out, clock.Member{Name: fmt.Sprint("n", i), Instance: fmt.Sprint(i), Mute: i >= heard})
+			out = append(out, clock.Member{Name: fmt.Sprint("n", i), Instance: fmt.Sprint(i), NoGossip: i >= heard})
 		}
 		return out
 	}

@@ -24,7 +24,7 @@ type Host struct {
 // orMachine returns h with this machine's in place of what is not set.
 func (h Host) orMachine(cfg config.Config) Host {
 	if h.Clock == nil {
-		h.Clock = clock.NewSystemWith(clock.AnchorConfig{StepHold: cfg.Clock.StepHold})
+		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold}})
 	}
 	if h.Listen == nil {
 		h.Listen = new(net.ListenConfig).Listen

@@ -39,8 +39,8 @@ func (e *SpaceError) Error() string {
 //
 // It returns a *SpaceError for a space that differs, and the store's errors.
 func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) (created bool, now lease.View, err error) {
-	src := clock.NewSystem()
-	if err := plausible(src.Raw(), cfg.Epoch, buildTime()); err != nil {
+	src := clock.NewSystem(clock.SystemConfig{})
+	if err := plausible(src.Read().WallMillis(), cfg.Epoch, buildTime()); err != nil {
 		return false, lease.View{}, err
 	}
 	floor := src.Now().Wall

@@ -17,7 +17,7 @@ func TestMembers(t *testing.T) {
 	})
 	want := []clock.Member{
 		{Name: "a", Instance: "i1", Since: 3},
-		{Name: "b", Instance: "i2", Since: 4, Mute: true},
+		{Name: "b", Instance: "i2", Since: 4, NoGossip: true},
 		{Instance: "i3", Since: 5},
 	}
 	if !slices.Equal(got, want) {

@@ -133,7 +133,7 @@ func NewRegistration(i Instance, rev int64, raw string) Registration {
 func Members(registered []Registration) []clock.Member {
 	out := make([]clock.Member, 0, len(registered))
 	for _, r := range registered {
-		out = append(out, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev, Mute: r.Node != "" && r.Gossip == ""})
+		out = append(out, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev, NoGossip: r.Node != "" && r.Gossip == ""})
 	}
 	return out
 }

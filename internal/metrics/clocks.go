@@ -61,7 +61,7 @@ func collectClocks(r clock.Report, sids int, gauge, counter func(name string, v 
 	gauge(clockHeld, a.Held.Seconds())
 	gauge(tickDelay, a.TickDelay.Seconds())
 	if r.Kernel.Known {
-		gauge(kernelSynchronized, flag(r.Kernel.Synchronised))
+		gauge(kernelSynchronized, flag(r.Kernel.Synchronized))
 		gauge(kernelMaxError, r.Kernel.MaxError.Seconds())
 	}
 	gauge(gossipMembers, float64(r.Gossip))

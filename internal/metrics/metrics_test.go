@@ -40,7 +40,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	cfg := config.Default()
-	src := clock.NewSystem()
+	src := clock.NewSystem(clock.SystemConfig{})
 	store := storetest.NewMemory(7)
 	if _, _, err := store.Init(t.Context(), lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: "p"}, 0); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func troubled() *clock.Report {
 			StepsForward: 11, StepsBack: 12, NudgesForward: 13, NudgesBack: 14, Suspends: 15, Stalls: 16,
 			Pending: true, Held: 1500 * time.Millisecond, TickDelay: 100 * time.Millisecond,
 		},
-		Kernel: clock.Kernel{Known: true, Synchronised: true, MaxError: 8 * time.Millisecond},
+		Kernel: clock.Kernel{Known: true, Synchronized: true, MaxError: 8 * time.Millisecond},
 		Peers: []clock.PeerReport{
 			peer("b", 4, 1, 250*time.Millisecond),
 			peer("c", 5, 6, time.Second), peer("d", 5, 7, 2*time.Second), // both claim sid 5: the later term counts

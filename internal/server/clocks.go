@@ -86,7 +86,7 @@ func viewClock(r clock.Report) *clockView {
 		Shuts:        r.Gate.Shuts, Unverified: micros(r.Gate.Unverified),
 		StepsForward: a.StepsForward, StepsBack: a.StepsBack, StepPending: a.Pending, StepBlocked: a.Blocked,
 		Held: micros(a.Held), Suspends: a.Suspends, Stalls: a.Stalls,
-		Kernel:        kernelView{r.Kernel.Known, r.Kernel.Synchronised, boundMicros(r.Kernel.MaxError)},
+		Kernel:        kernelView{r.Kernel.Known, r.Kernel.Synchronized, boundMicros(r.Kernel.MaxError)},
 		GossipMembers: r.Gossip, GossipAddress: r.Address,
 	}
 }
@@ -154,7 +154,7 @@ func clockLine(r clock.Report) string {
 	g := r.Gate
 	text := "verdict " + stateOf(g).String() + " (" + g.Verdict.Phase.String() + ", " + g.Judgement.Finding.String() + ")"
 	if g.Judgement.Known {
-		text += ", the cluster's time is ours " + clock.Apart(g.Judgement.Offset, g.Judgement.Uncertainty)
+		text += ", the cluster's time is ours " + clock.FormatOffset(g.Judgement.Offset, g.Judgement.Uncertainty)
 	}
 	if limit := g.Verdict.Limit.Duration(); limit > 0 {
 		text += ", limit " + limit.String()

@@ -33,7 +33,7 @@ func reported() clock.Report {
 			StepsForward: 4, StepsBack: 5, Pending: true, Blocked: true, Held: 700 * time.Millisecond, Slewing: 100 * time.Millisecond,
 			Suspends: 6, Stalls: 7,
 		},
-		Kernel: clock.Kernel{Known: true, Synchronised: true, MaxError: 8*time.Millisecond + 1},
+		Kernel: clock.Kernel{Known: true, Synchronized: true, MaxError: 8*time.Millisecond + 1},
 		Peers: []clock.PeerReport{
 			{Name: "node-b", Instance: "b-1", Fresh: true, Offset: -1499 * time.Millisecond, Error: 200*time.Microsecond + 1,
 				Wall: -1498 * time.Millisecond, RTT: 400 * time.Microsecond, Age: 2 * time.Second, SID: 3, Verdict: clock.Open},

@@ -245,7 +245,7 @@ func BenchmarkHTTP(b *testing.B) {
 // live returns the server of a node on the machine's clock, whose window no
 // benchmark exhausts.
 func live(b *testing.B) *server.Server {
-	src := clock.NewSystem()
+	src := clock.NewSystem(clock.SystemConfig{})
 	now := src.Now().Wall
 	n := node.New(node.Config{
 		Name: "node-a", Instance: "a-1", MaxWait: time.Second,

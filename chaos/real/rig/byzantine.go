@@ -82,6 +82,6 @@ func (l *ByzantinePeer) Clocks() cluster.Clocks {
 
 // Status claims to be well, and to have read what etcd never wrote.
 func (l *ByzantinePeer) Status() cluster.Status {
-	return cluster.Status{Kernel: cluster.Kernel{Known: true, Synchronised: true}, Verdict: clock.Open, SID: -1,
+	return cluster.Status{Kernel: cluster.Kernel{Known: true, Synchronized: true}, Verdict: clock.Open, SID: -1,
 		Era: 1 << 20, Cluster: 1, Revision: 1 << 40, Ceiling: clock.Millis(1 << 42)}
 }

@@ -293,7 +293,7 @@ func TestMembersAndCompaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := s.Members(ctx, clock.NewSystem())
+	list := s.Members(ctx, clock.NewSystem(clock.SystemConfig{}))
 	if len(list) != 2 || list[0].Err != nil || list[1].Err == nil || list[1].Endpoint != dead {
 		t.Fatalf("got %+v", list)
 	}

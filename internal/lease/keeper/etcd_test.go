@@ -91,7 +91,7 @@ func life(t *testing.T, store keeper.Store, kind storetest.Kind, n int, outcome 
 	var mu sync.Mutex
 	hist := &history.History{Format: flake.Default}
 	begun := time.Now()
-	src := clock.NewSystem()
+	src := clock.NewSystem(clock.SystemConfig{})
 	start := func(name string, s keeper.Store) (*bench, *recorder) {
 		b := newBench(name, s, src, window)
 		r := &recorder{Node: b.node, name: name, start: begun, mu: &mu, hist: hist}

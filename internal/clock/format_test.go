@@ -23,7 +23,7 @@ func TestApart(t *testing.T) {
 		{26 * time.Hour, 0, "+26h0m0s ±0.0ms"},
 		{math.MinInt64, 0, "-2562047h47m16.854775808s ±0.0ms"}, // there is none as long without the sign
 	} {
-		if got := clock.Apart(tc.offset, tc.uncertainty); got != tc.want {
+		if got := clock.FormatOffset(tc.offset, tc.uncertainty); got != tc.want {
 			t.Errorf("%v, %v: got %s, want %s", tc.offset, tc.uncertainty, got, tc.want)
 		}
 	}

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Apart writes an offset and the uncertainty of it for people: "+0.1ms ±0.3ms".
+// FormatOffset writes an offset and the uncertainty of it for people: "+0.1ms ±0.3ms".
 // A sign always leads, the uncertainty is rounded up, and what counts in seconds
 // is written in seconds.
-func Apart(offset, uncertainty time.Duration) string {
+func FormatOffset(offset, uncertainty time.Duration) string {
 	sign := "+"
 	if offset < 0 {
 		sign = "" // it has one
