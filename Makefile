@@ -48,14 +48,14 @@ build: ## build bin/allocator, statically
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/allocator ./cmd/allocator
 
 # No Docker is needed: deploy/image packs what Go builds, with the flags of `make
-# build`. The commit is stamped in whatever GOFLAGS says; etcd is not ours, and its
+# build`. The commit is stamped in, whatever GOFLAGS says, but not into etcd: its
 # image stays the same from commit to commit.
 IMAGES := $(BIN)/image
 CROSS  := CGO_ENABLED=0 GOOS=linux GOARCH=$(IMAGE_ARCH)
 STAMP  := -buildvcs=$(if $(wildcard .git),true,false)
 image: ## container images and their SBOMs, reproducible, without Docker: bin/image/*.tar for `docker load`
 	@rm -rf $(IMAGES) && mkdir -p $(IMAGES)/allocator $(IMAGES)/etcd/data && cp LICENSE $(IMAGES)/allocator && cp LICENSE $(IMAGES)/etcd
-	$(GO) build -o $(BIN)/pack ./deploy/image
+	$(GO) -C deploy/image build -o $(CURDIR)/$(BIN)/pack .
 	$(CROSS) $(GO) build -trimpath $(STAMP) -o $(IMAGES)/allocator/allocator ./cmd/allocator
 	cd chaos/etcd && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcd . && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcdctl go.etcd.io/etcd/etcdctl/v3
 	@set -e; for b in allocator/allocator etcd/etcd etcd/etcdctl; do $(BIN)/pack sbom $(IMAGES)/$$b >$(IMAGES)/$$b.spdx.json; done
@@ -64,13 +64,13 @@ image: ## container images and their SBOMs, reproducible, without Docker: bin/im
 		--version $$(cd chaos/etcd && $(GO) list -m -f '{{.Version}}' go.etcd.io/etcd/server/v3) --tag $(IMAGE)-etcd:latest -o $(IMAGES)/etcd.tar
 
 image-twice: image ## build the images again in another directory with an empty cache, 4 minutes: the bytes have to be the same
-	@[ -z "$$(git status --porcelain)" ] || { echo "commit first: the version of what is not committed is different"; exit 1; }
+	@[ -z "$$(git status --porcelain)" ] || { echo "image-twice: there are uncommitted changes, which are part of the version; commit first"; exit 1; }
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && git clone -q . "$$dir/elsewhere" && \
 		GOCACHE="$$dir/cache" $(MAKE) --no-print-directory -C "$$dir/elsewhere" image IMAGE=$(IMAGE) IMAGE_ARCH=$(IMAGE_ARCH) && \
-		for i in allocator etcd; do cmp $(IMAGES)/$$i.tar "$$dir/elsewhere/$(IMAGES)/$$i.tar" && echo "$$i: the same twice" || exit 1; done
+		for i in allocator etcd; do cmp $(IMAGES)/$$i.tar "$$dir/elsewhere/$(IMAGES)/$$i.tar" && echo "$$i: same bytes twice" || exit 1; done
 
-# The image under test is that of `make image`, and beside it one that only says
-# another version of itself, to be upgraded to.
+# The image under test is that of `make image`. A second one differs only in the
+# version it reports, so that there is something to upgrade to.
 PACK_TEST = $(BIN)/pack pack --context $(IMAGES)/$(1) --binary $(IMAGES)/$(1)/$(2) --file $(3) --tag $(4):compose-test$(5) -o $(IMAGES)
 compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect and upgrade containers while IDs are drawn, 4 minutes
 	@mkdir -p $(IMAGES)/composetest $(IMAGES)/upgrade && cp $(IMAGES)/allocator/LICENSE $(IMAGES)/allocator/*.spdx.json $(IMAGES)/upgrade
@@ -203,6 +203,7 @@ check-nested:
 	cd chaos/etcd && $(GO) vet ./...
 	cd chaos/real && $(GO) vet ./... && $(GO) test -race -p 2 $$($(GO) -C chaos/real list ./... | grep -v '/real$$')
 	cd chaos/interop && $(GO) vet ./... && $(GO) test ./...
+	cd deploy/image && $(GO) vet ./... && $(GO) test ./...
 	cd deploy/helm/tools && $(GO) vet ./...
 	cd deploy/helm/kubetest/load && $(GO) vet ./...
 	cd deploy/helm/charttest && $(GO) vet ./... && $(GO) test ./...

@@ -1,3 +1,16 @@
+// Command image packs container images without Docker and lists what is in them:
+//
+//	image pack --file DOCKERFILE --context DIR --binary FILE --tag NAME:TAG -o IMAGE.tar
+//	image sbom BINARY > NAME.spdx.json
+//
+// The Dockerfile stays the one description of an image: Docker can build it too.
+// Only what an image FROM scratch needs is supported, and every other instruction
+// is an error.
+//
+// The archive is one that `docker load` and containerd read. Its bytes follow from
+// the Dockerfile, the files and the build information in the binary (version, commit,
+// time of the commit), and from nothing else: not the machine, the user, the
+// directory or the time. Two builds of a commit with one Go toolchain are equal.
 package main
 
 import (
@@ -8,9 +21,12 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
-	"strings"
 	"time"
 )
+
+const usage = `usage:
+  image pack --file DOCKERFILE --context DIR --binary FILE [--version V] --tag NAME:TAG -o IMAGE.tar
+  image sbom [--version V] BINARY > NAME.spdx.json`
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
@@ -19,102 +35,58 @@ func main() {
 	}
 }
 
-const usage = `usage:
-  image pack --file DOCKERFILE --context DIR --binary FILE [--version V] --tag NAME:TAG [--tag …] -o FILE.tar
-  image sbom [--version V] BINARY > FILE.spdx.json`
-
 func run(args []string, out io.Writer) error {
 	if len(args) == 0 {
-		return fmt.Errorf("no command is given\n%s", usage)
+		return fmt.Errorf("no command\n%s", usage)
 	}
 	fs := flag.NewFlagSet(args[0], flag.ContinueOnError)
-	version := fs.String("version", "", "of the program, where its build information does not say it")
-	switch args[0] {
-	case "pack":
-		var tags stringList
-		file, context := fs.String("file", "", "Dockerfile"), fs.String("context", "", "folder that COPY reads from")
-		binary, to := fs.String("binary", "", "program whose build information tells version, commit, time and architecture"), fs.String("o", "", "archive to write")
-		fs.Var(&tags, "tag", "NAME:TAG for docker load; may be given several times")
-		if err := fs.Parse(args[1:]); err != nil {
-			return err
-		}
-		if *file == "" || *context == "" || *binary == "" || *to == "" || len(tags) == 0 || fs.NArg() > 0 {
-			return fmt.Errorf("pack: something is missing or too much\n%s", usage)
-		}
-		id, err := identify(*binary, *version)
-		if err != nil {
-			return err
-		}
-		return pack(*file, *context, id, tags, *to, out)
-	case "sbom":
-		if err := fs.Parse(args[1:]); err != nil {
-			return err
-		}
-		if fs.NArg() != 1 {
-			return fmt.Errorf("sbom: give one binary\n%s", usage)
-		}
-		id, err := identify(fs.Arg(0), *version)
-		if err != nil {
-			return err
-		}
-		return writeSBOM(out, id)
+	version := fs.String("version", "", "version of the program, if its build information has none")
+	file, context := fs.String("file", "", "Dockerfile"), fs.String("context", "", "directory that COPY reads from")
+	binary := fs.String("binary", "", "program that gives version, commit, time and architecture")
+	tag, to := fs.String("tag", "", "NAME:TAG of the image"), fs.String("o", "", "archive to write")
+	if err := fs.Parse(args[1:]); err != nil {
+		return err
 	}
-	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
+	complete := args[0] == "sbom" && fs.NArg() == 1 || args[0] == "pack" && fs.NArg() == 0 && *file != "" && *context != "" && *binary != "" && *tag != "" && *to != ""
+	if !complete {
+		return fmt.Errorf("%s: unknown command, or a flag or argument is missing or too many\n%s", args[0], usage)
+	}
+	p, err := readProgram(cmp.Or(*binary, fs.Arg(0)), *version)
+	if err != nil {
+		return err
+	}
+	if args[0] == "sbom" {
+		return writeSBOM(out, p)
+	}
+	return pack(*file, *context, p, *tag, *to, out)
 }
 
-type stringList []string
-
-func (l *stringList) String() string     { return strings.Join(*l, ",") }
-func (l *stringList) Set(s string) error { *l = append(*l, s); return nil }
-
-// identity is what a binary tells of itself.
-type identity struct {
+// program is what the build information in a binary says.
+type program struct {
 	path     string
 	info     *debug.BuildInfo
 	version  string
-	revision string    // commit; "unknown" outside a repository
-	created  time.Time // of the commit, or $SOURCE_DATE_EPOCH; 1970 when neither is known
+	revision string    // commit; "unknown" if it was built outside a repository
+	created  time.Time // of the commit; 1970 if it was built outside a repository
 	arch     string
 }
 
-// identify reads the build information of a binary.
-func identify(path, version string) (identity, error) {
+func readProgram(path, version string) (program, error) {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
-		return identity{}, fmt.Errorf("%s: %w", path, err)
+		return program{}, err
 	}
-	id := identity{path: path, info: info, version: cmp.Or(version, info.Main.Version, "(devel)"), revision: "unknown", created: time.Unix(0, 0).UTC()}
+	set := map[string]string{}
 	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			id.revision = s.Value
-		case "vcs.modified":
-			if s.Value == "true" {
-				id.revision += "-dirty"
-			}
-		case "vcs.time":
-			if id.created, err = time.Parse(time.RFC3339, s.Value); err != nil {
-				return identity{}, fmt.Errorf("%s: time of its commit: %w", path, err)
-			}
-		case "GOARCH":
-			id.arch = s.Value
-		case "GOOS":
-			if s.Value != "linux" {
-				return identity{}, fmt.Errorf("%s is for %s: images hold programs for linux", path, s.Value)
-			}
-		case "CGO_ENABLED":
-			if s.Value != "0" {
-				return identity{}, fmt.Errorf("%s was built with cgo: there is no C library in an image from scratch; set CGO_ENABLED=0", path)
-			}
-		}
+		set[s.Key] = s.Value
 	}
-	// The convention of reproducible builds: seconds since 1970.
-	if v := os.Getenv("SOURCE_DATE_EPOCH"); v != "" {
-		var sec int64
-		if _, err := fmt.Sscan(v, &sec); err != nil {
-			return identity{}, fmt.Errorf("SOURCE_DATE_EPOCH is %q: want seconds since 1970", v)
-		}
-		id.created = time.Unix(sec, 0).UTC()
+	p := program{path: path, info: info, version: cmp.Or(version, info.Main.Version, "(devel)"), revision: cmp.Or(set["vcs.revision"], "unknown"), arch: set["GOARCH"]}
+	if set["vcs.modified"] == "true" {
+		p.revision += "-dirty"
 	}
-	return id, nil
+	if set["GOOS"] != "linux" || set["CGO_ENABLED"] != "0" {
+		return p, fmt.Errorf("%s needs %s and CGO_ENABLED=%s: an image from scratch has no C library; build it with GOOS=linux CGO_ENABLED=0", path, set["GOOS"], set["CGO_ENABLED"])
+	}
+	p.created, err = time.Parse(time.RFC3339, cmp.Or(set["vcs.time"], "1970-01-01T00:00:00Z"))
+	return p, err
 }
