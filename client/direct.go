@@ -140,7 +140,7 @@ func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, 
 // e's doing. ctx is the caller's.
 func (e *endpoint) judge(ctx context.Context, conn *grpc.ClientConn, err error) error {
 	defer e.tried()
-	if r := refusalOf(err, e.addr); r != nil {
+	if r := RefusalOf(err, e.addr); r != nil {
 		if !r.Reason.callersFault() {
 			e.refused(r)
 		}

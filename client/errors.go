@@ -87,9 +87,10 @@ func (r *Refusal) Is(target error) bool {
 // client: its last ID is too far ahead.
 func (r *Refusal) hopeless() bool { return r.Reason == AfterTooFar && r.RetryAfter == 0 }
 
-// refusalOf returns the refusal in an error of gRPC, or nil if it is none: then
-// nobody knows whether the request was served.
-func refusalOf(err error, node string) *Refusal {
+// RefusalOf returns the refusal in an error of the generated gRPC client, or nil if
+// it holds none: then nobody knows whether the request was served. node is the
+// address that was asked.
+func RefusalOf(err error, node string) *Refusal {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() == codes.OK {
 		return nil

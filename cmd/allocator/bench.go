@@ -5,57 +5,57 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
-	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/load"
 )
 
 // Bounds of a bench.
 const (
 	maxCallers   = 10_000
-	benchTimeout = 10 * time.Second // of one request: what a cluster takes longer for is a failure
+	benchTimeout = 10 * time.Second // of one request
 )
 
-// benchPlan is what a bench is told.
+// benchPlan holds the flags of bench.
 type benchPlan struct {
-	addrs   []string
-	via     string
+	addrs  []string
+	via    string
+	count  int
+	dialer dialer
+	load.Plan
 	callers int
-	count   int
-	length  time.Duration
-	warm    time.Duration
-	rate    float64 // requests a second; 0: each caller asks again at once
-	check   bool
-	dialer  dialer
 }
 
 func (a *app) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Put load on a cluster, and measure it",
-		Long: `Bench asks nodes for IDs for a while, and says how many came, how long answers took and
-what was refused. It also checks that no ID came twice, and that the IDs of each caller
-rise. The IDs are used up.
+		Short: "Measure a cluster under load",
+		Long: `Bench requests IDs for some time and prints throughput, latency and refusals. It also
+checks that no ID is returned twice and that the IDs of each caller rise. The IDs are
+used up.
 
-Without --rate each caller asks again as soon as it is answered (closed loop): that shows
-what the cluster can do, but a cluster that stalls is asked less, so latencies look better
-than users of it would see. With --rate requests are due at fixed times, whether or not
-earlier ones were answered, and a latency counts from when its request was due (open
-loop): no stall is left out. Choose enough --callers for the rate, at least one for each
-request that may be under way.
+Without --rate, each caller sends its next request as soon as the last one is answered
+(closed loop). That shows the highest throughput. But a cluster that stalls gets fewer
+requests, so latencies look better than its users would see. With --rate, requests are
+due at fixed times whether or not earlier ones were answered, and latency counts from
+the time a request was due (open loop): stalls are included. Set --callers to at least
+the number of requests that may be under way at the same time.
 
-An interrupt (Ctrl-C) ends it early, with the figures so far and exit code 130.
+An interrupt (Ctrl-C) ends the measurement early: the results so far are printed and the
+exit code is 130.
 
-Each caller has a connection of its own, and addresses take turns; by sdk all share one
-client of the Go SDK. Bench exits with 0 if IDs came and all is well with them, with 1 if
-one came twice, a caller's did not rise, or all requests were refused, and with 3 if
-nobody answered.`,
+Each caller has its own connection, to the addresses in turn; with --via sdk all callers
+share one client of the Go SDK. The exit code is 0 if IDs came and all checks passed, 1
+if an ID came twice, IDs of a caller did not rise, or all requests were refused, and 3
+if no node answered.`,
 		Example: `  allocator bench --for 30s
   allocator bench --addr 10.0.0.5:9000,10.0.0.6:9000 --rate 10000 --via stream
   allocator bench --via http --addr 10.0.0.5:8080 --count 100
@@ -64,18 +64,18 @@ nobody answered.`,
 	}
 	p := benchPlan{}
 	flags := cmd.Flags()
-	addrs := flags.StringSlice("addr", nil, "addresses of nodes, comma-separated or given several times (or $"+config.EnvAddr+" for gRPC; default the port of the door on this machine)")
-	via := choose(cmd, "via", "door to ask at", viaGRPC, viaStream, viaHTTP, viaRESP, viaSDK)
-	flags.IntVar(&p.callers, "callers", 64, "how many ask at the same time")
-	flags.IntVar(&p.count, "count", 1, "IDs a request")
-	flags.DurationVar(&p.length, "for", 10*time.Second, "how long to measure")
-	flags.DurationVar(&p.warm, "warm-up", time.Second, "how long to ask before that")
-	flags.Float64Var(&p.rate, "rate", 0, "requests a second of all callers together; 0: as many as are answered")
-	noCheck := flags.Bool("no-check", false, "do not check the IDs, which takes a part of this machine")
+	addrs := flags.StringSlice("addr", nil, "addresses of nodes, comma-separated or repeated (or $"+config.EnvAddr+" for gRPC; default the listener's port on this machine)")
+	via := choose(cmd, "via", "API to use", load.GRPC, load.Stream, load.HTTP, load.RESP, load.SDK)
+	flags.IntVar(&p.callers, "callers", 64, "number of concurrent callers")
+	flags.IntVar(&p.count, "count", 1, "IDs per request")
+	flags.DurationVar(&p.Length, "for", 10*time.Second, "duration of the measurement")
+	flags.DurationVar(&p.WarmUp, "warm-up", time.Second, "duration of the load before it")
+	flags.Float64Var(&p.Rate, "rate", 0, "requests a second of all callers together; 0: no limit (closed loop)")
+	noCheck := flags.Bool("no-check", false, "do not check the IDs, which costs CPU time on this machine")
 	format := formatFlag(cmd)
 	dialing := a.dialFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		p.via, p.check = via.value, !*noCheck
+		p.via, p.Check = via.value, !*noCheck
 		p.addrs = a.benchAddrs(*addrs, cmd.Flags().Changed("addr"), p.via)
 		if err := p.valid(); err != nil {
 			return err
@@ -111,9 +111,9 @@ func (a *app) benchAddrs(list []string, given bool, via string) []string {
 	listen := config.Default().Listen
 	def := listen.GRPC
 	switch via {
-	case viaHTTP:
+	case load.HTTP:
 		def = listen.HTTP
-	case viaRESP:
+	case load.RESP:
 		def = respAddr
 	default:
 		if env := a.getenv(config.EnvAddr); env != "" && !given {
@@ -132,13 +132,13 @@ func (a *app) benchAddrs(list []string, given bool, via string) []string {
 	return out
 }
 
-// respAddr is where Redis clients find a node, by the examples: nodes have no
-// such door unless told.
+// respAddr is the address of the Redis protocol listener in the examples. Nodes
+// have that listener only if they are configured to.
 const respAddr = "127.0.0.1:6380"
 
 func (p benchPlan) valid() error {
 	largest := 1_000_000
-	if p.via == viaHTTP || p.via == viaRESP {
+	if p.via == load.HTTP || p.via == load.RESP {
 		largest = 10_000
 	}
 	switch {
@@ -148,30 +148,94 @@ func (p benchPlan) valid() error {
 		return usage("--callers is %d: it has to be 1 to %d", p.callers, maxCallers)
 	case p.count < 1 || p.count > largest:
 		return usage("--count is %d: by %s a request may ask for 1 to %d", p.count, p.via, largest)
-	case p.length <= 0:
-		return usage("--for is %v: it has to be above 0", p.length)
-	case p.warm < 0:
-		return usage("--warm-up is %v: it has to be 0 or more", p.warm)
-	case !(p.rate >= 0) || p.rate > 10_000_000:
-		return usage("--rate is %v: it has to be 0 to 10000000", p.rate)
+	case p.Length <= 0:
+		return usage("--for is %v: it has to be above 0", p.Length)
+	case p.WarmUp < 0:
+		return usage("--warm-up is %v: it has to be 0 or more", p.WarmUp)
+	case !(p.Rate >= 0) || p.Rate > 10_000_000:
+		return usage("--rate is %v: it has to be 0 to 10000000", p.Rate)
 	}
 	return nil
 }
 
+// run carries the plan out and shows its progress.
+func (p benchPlan) run(ctx context.Context, progress io.Writer) (*benchResult, error) {
+	clients, err := p.open()
+	defer func() {
+		for _, c := range clients {
+			c.Close()
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	p.Timeout = benchTimeout
+	for i := range p.callers {
+		addr := p.addrs[i%len(p.addrs)]
+		p.Workers = append(p.Workers, load.Worker{Targets: []load.Target{{Name: addr, Client: clients[i%len(clients)]}}, Counts: []int{p.count},
+			Ordered: p.via == load.SDK}) // the SDK's order holds whichever node answers
+	}
+	run := load.New(p.Plan)
+	showing, shown := context.WithCancel(context.WithoutCancel(ctx))
+	var display sync.WaitGroup
+	display.Go(func() {
+		live(showing, progress, 500*time.Millisecond, func() string { return p.progress(run.Result()) })
+	})
+	r := &benchResult{Result: run.Run(ctx), plan: p, interrupted: ctx.Err() != nil}
+	shown()
+	display.Wait()
+	if r.interrupted && r.Took <= 0 {
+		return nil, errInterrupted // nothing was measured yet
+	}
+	return r, nil
+}
+
+// open returns a client for each caller, or the one that they share. They contact
+// nobody yet. The error comes with the clients to close.
+func (p benchPlan) open() (clients []load.Client, err error) {
+	config := load.Config{Token: p.dialer.token, GRPC: p.dialer.opts}
+	if p.dialer.tls != nil {
+		config.TLS = p.dialer.tls.Config()
+	}
+	for _, a := range p.addrs {
+		if _, _, err := net.SplitHostPort(a); err != nil || strings.HasPrefix(a, ":") {
+			return nil, usage("--addr: %q is not host:port", a)
+		}
+	}
+	if p.via == load.SDK {
+		c, err := config.OpenSDK(client.Options{Targets: p.addrs, Timeout: benchTimeout})
+		if err != nil {
+			return nil, usage("--via sdk: %w", err)
+		}
+		return []load.Client{c}, nil
+	}
+	for i := range p.callers {
+		addr := p.addrs[i%len(p.addrs)]
+		c, err := config.Open(p.via, addr)
+		if err != nil {
+			return clients, usage("--addr: %q: %w", addr, err)
+		}
+		clients = append(clients, c)
+	}
+	return clients, nil
+}
+
+// progress is a line about a run under way.
+func (p benchPlan) progress(r *load.Result) string {
+	if r.Took <= 0 {
+		return fmt.Sprintf("warming up: %d IDs", r.Drawn)
+	}
+	refused, _ := r.Refusals()
+	return fmt.Sprintf("%v left: %.0f requests/s, %d IDs, %d refused, %d failed, p50 %v, p99 %v",
+		(p.Length - r.Took).Round(time.Second), float64(r.Requests)/r.Took.Seconds(), r.Drawn, refused, r.Failed,
+		shortly(time.Duration(r.Latency.ValueAtQuantile(50))), shortly(time.Duration(r.Latency.ValueAtQuantile(99))))
+}
+
 // benchResult is what a bench found.
 type benchResult struct {
-	plan benchPlan
-	took time.Duration
-
-	interrupted bool  // before the time was over
-	requests    int64 // answered with IDs, of those that were measured
-	ids         int64
-	refused     map[string]int64 // by reason
-	failed      int64            // requests without an answer
-	failure     error            // one of theirs
-	late        int64            // requests that were due and not even begun in time to be measured
-	latency     *hdrhistogram.Histogram
-	check       *idCheck // nil: not asked for
+	*load.Result
+	plan        benchPlan
+	interrupted bool // before the time was over
 }
 
 var percentiles = []struct {
@@ -179,57 +243,48 @@ var percentiles = []struct {
 	at   float64
 }{{"p50", 50}, {"p90", 90}, {"p99", 99}, {"p99.9", 99.9}, {"p99.99", 99.99}}
 
-func (r *benchResult) rate(n int64) float64 { return float64(n) / r.took.Seconds() }
-
-// reasons returns the reasons for refusals, in order.
-func (r *benchResult) reasons() (names []string, sum int64) {
-	for name, n := range r.refused {
-		names, sum = append(names, name), sum+n
-	}
-	slices.Sort(names)
-	return names, sum
-}
+func (r *benchResult) rate(n int64) float64 { return float64(n) / r.Took.Seconds() }
 
 func (r *benchResult) loop() string {
-	if r.plan.rate > 0 {
-		return fmt.Sprintf("open loop at %g requests/s: latency counts from when a request was due", r.plan.rate)
+	if r.plan.Rate > 0 {
+		return fmt.Sprintf("open loop at %g requests/s: latency counts from when a request was due", r.plan.Rate)
 	}
-	return "closed loop: a stall hides the requests that were not sent during it; give --rate to see them"
+	return "closed loop: latencies leave out requests that were not sent during a stall; use --rate to include them"
 }
 
 func (r *benchResult) print(w io.Writer) error {
 	var b strings.Builder
 	p := r.plan
-	fmt.Fprintf(&b, "%s by %s, %s each, %v after %v\n%s\n\n", count(p.callers, "caller"), p.via, count(p.count, "ID"), r.took.Round(10*time.Millisecond), p.warm, r.loop())
+	fmt.Fprintf(&b, "%s by %s, %s each, %v after %v\n%s\n\n", count(p.callers, "caller"), p.via, count(p.count, "ID"), r.Took.Round(10*time.Millisecond), p.WarmUp, r.loop())
 	if r.interrupted {
-		fmt.Fprintf(&b, "interrupted, of %v that were asked for\n", p.length)
+		fmt.Fprintf(&b, "interrupted; %v were requested\n", p.Length)
 	}
-	fmt.Fprintf(&b, "requests   %12d  %12.0f/s\n", r.requests, r.rate(r.requests))
-	fmt.Fprintf(&b, "IDs        %12d  %12.0f/s\n", r.ids, r.rate(r.ids))
-	names, sum := r.reasons()
-	fmt.Fprintf(&b, "refused    %12d", sum)
-	for _, name := range names {
-		fmt.Fprintf(&b, "  %s %d", name, r.refused[name])
+	fmt.Fprintf(&b, "requests    %12d  %12.0f/s\n", r.Requests, r.rate(r.Requests))
+	fmt.Fprintf(&b, "IDs         %12d  %12.0f/s\n", r.IDs, r.rate(r.IDs))
+	sum, reasons := r.Refusals()
+	fmt.Fprintf(&b, "refused     %12d", sum)
+	for _, reason := range reasons {
+		fmt.Fprintf(&b, "  %s %d", reason, r.Refused[reason])
 	}
-	fmt.Fprintf(&b, "\nfailed     %12d", r.failed)
-	if r.failure != nil {
-		fmt.Fprintf(&b, "  %v", r.failure)
+	fmt.Fprintf(&b, "\nfailed      %12d", r.Failed)
+	if r.Failure != nil {
+		fmt.Fprintf(&b, "  %v", r.Failure)
 	}
 	b.WriteByte('\n')
-	if p.rate > 0 {
-		fmt.Fprintf(&b, "not begun  %12d  that were due: more callers would have begun them\n", r.late)
+	if p.Rate > 0 {
+		fmt.Fprintf(&b, "not started %12d  were due and no caller was free: use more --callers\n", r.NotStarted)
 	}
-	if r.requests > 0 {
-		b.WriteString("latency  ")
+	if r.Requests > 0 {
+		b.WriteString("latency   ")
 		for _, at := range percentiles {
-			fmt.Fprintf(&b, "  %s %v", at.name, shortly(time.Duration(r.latency.ValueAtQuantile(at.at))))
+			fmt.Fprintf(&b, "  %s %v", at.name, shortly(time.Duration(r.Latency.ValueAtQuantile(at.at))))
 		}
-		fmt.Fprintf(&b, "  max %v\n", shortly(time.Duration(r.latency.Max())))
+		fmt.Fprintf(&b, "  max %v\n", shortly(time.Duration(r.Latency.Max())))
 	}
-	if c := r.check; c != nil {
-		fmt.Fprintf(&b, "checked    %12d  IDs: %d twice, %d out of order", c.checked, c.twice, c.disordered)
-		if c.unchecked > 0 {
-			fmt.Fprintf(&b, ", and %d that came too late to be checked", c.unchecked)
+	if c := r.Check; c != nil {
+		fmt.Fprintf(&b, "checked     %12d  IDs: %d duplicates, %d out of order", c.Checked, c.Duplicates, c.OutOfOrder)
+		if c.Unchecked > 0 {
+			fmt.Fprintf(&b, "; %d came too late to be compared", c.Unchecked)
 		}
 		b.WriteByte('\n')
 	}
@@ -249,69 +304,70 @@ func shortly(d time.Duration) time.Duration {
 
 // benchView is the result as JSON: durations in nanoseconds.
 type benchView struct {
-	Via       string           `json:"via"`
-	Callers   int              `json:"callers"`
-	Count     int              `json:"count"`
-	Rate      float64          `json:"rate"` // 0: closed loop
-	Seconds   float64          `json:"seconds"`
-	Early     bool             `json:"interrupted,omitempty"` // before the time was over
-	Requests  int64            `json:"requests"`
-	PerSecond float64          `json:"requests_per_second"`
-	IDs       int64            `json:"ids"`
-	IDsPerSec float64          `json:"ids_per_second"`
-	Refused   map[string]int64 `json:"refused"`
-	Failed    int64            `json:"failed"`
-	Failure   string           `json:"failure,omitempty"`
-	NotBegun  int64            `json:"not_begun"`
-	LatencyNs map[string]int64 `json:"latency_ns"`
-	Check     *checkView       `json:"check"` // null: not asked for
+	Via        string           `json:"via"`
+	Callers    int              `json:"callers"`
+	Count      int              `json:"count"`
+	Rate       float64          `json:"rate"` // 0: closed loop
+	Seconds    float64          `json:"seconds"`
+	Early      bool             `json:"interrupted,omitempty"` // before the time was over
+	Requests   int64            `json:"requests"`
+	PerSecond  float64          `json:"requests_per_second"`
+	IDs        int64            `json:"ids"`
+	IDsPerSec  float64          `json:"ids_per_second"`
+	Refused    map[string]int64 `json:"refused"`
+	Failed     int64            `json:"failed"`
+	Failure    string           `json:"failure,omitempty"`
+	NotStarted int64            `json:"not_started"`
+	LatencyNs  map[string]int64 `json:"latency_ns"`
+	Check      *checkView       `json:"check"` // null: not asked for
 }
 
 type checkView struct {
 	Checked    int64 `json:"checked"`
-	Twice      int64 `json:"twice"`
-	Disordered int64 `json:"out_of_order"`
+	Duplicates int64 `json:"duplicates"`
+	OutOfOrder int64 `json:"out_of_order"`
 	Unchecked  int64 `json:"unchecked"`
 }
 
 func (r *benchResult) json() benchView {
 	v := benchView{
-		Via: r.plan.via, Callers: r.plan.callers, Count: r.plan.count, Rate: r.plan.rate, Seconds: r.took.Seconds(), Early: r.interrupted,
-		Requests: r.requests, PerSecond: r.rate(r.requests), IDs: r.ids, IDsPerSec: r.rate(r.ids),
-		Refused: r.refused, Failed: r.failed, NotBegun: r.late, LatencyNs: map[string]int64{},
+		Via: r.plan.via, Callers: r.plan.callers, Count: r.plan.count, Rate: r.plan.Rate, Seconds: r.Took.Seconds(), Early: r.interrupted,
+		Requests: r.Requests, PerSecond: r.rate(r.Requests), IDs: r.IDs, IDsPerSec: r.rate(r.IDs),
+		Refused: r.Refused, Failed: r.Failed, NotStarted: r.NotStarted, LatencyNs: map[string]int64{},
 	}
-	if r.failure != nil {
-		v.Failure = r.failure.Error()
+	if r.Failure != nil {
+		v.Failure = r.Failure.Error()
 	}
-	if r.requests > 0 {
+	if r.Requests > 0 {
 		for _, at := range percentiles {
-			v.LatencyNs[at.name] = r.latency.ValueAtQuantile(at.at)
+			v.LatencyNs[at.name] = r.Latency.ValueAtQuantile(at.at)
 		}
-		v.LatencyNs["max"] = r.latency.Max()
+		v.LatencyNs["max"] = r.Latency.Max()
 	}
-	if c := r.check; c != nil {
-		v.Check = &checkView{c.checked, c.twice, c.disordered, c.unchecked}
+	if r.Check != nil {
+		c := checkView(*r.Check)
+		v.Check = &c
 	}
 	return v
 }
 
 // verdict is the error that the command ends with.
 func (r *benchResult) verdict() error {
-	_, refused := r.reasons()
-	switch c := r.check; {
-	case c != nil && c.twice+c.disordered > 0:
-		return &exitError{exitInvalid, fmt.Errorf("%d IDs came twice, %d out of order: see docs/OPERATIONS.md, and do not use them", c.twice, c.disordered)}
+	refused, _ := r.Refusals()
+	switch c := r.Check; {
+	case c != nil && c.Duplicates+c.OutOfOrder > 0:
+		return &exitError{exitInvalid, fmt.Errorf("the IDs are not sound: %d duplicates, %d out of order; do not use them, and see docs/OPERATIONS.md", c.Duplicates, c.OutOfOrder)}
 	case r.interrupted:
 		return errInterrupted
-	case r.requests > 0:
+	case r.Requests > 0:
 		return nil
 	case refused > 0:
 		return &exitError{exitInvalid, errors.New("all requests were refused")}
-	case r.failure != nil:
-		return &exitError{exitUnavailable, fmt.Errorf("no node answers: %w%s\nIs one running at %s? --via %s asks at that door alone",
-			r.failure, r.plan.dialer.hint(r.failure.Error()), strings.Join(r.plan.addrs, ", "), r.plan.via)}
+	case r.Failure != nil:
+		return &exitError{exitUnavailable, fmt.Errorf("no node answers: %w%s\nIs a node running at %s? --via %s uses that listener alone",
+			r.Failure, r.plan.dialer.hint(r.Failure.Error()), strings.Join(r.plan.addrs, ", "), r.plan.via)}
 	}
-	return &exitError{exitUnavailable, fmt.Errorf("no answer came within %v", r.plan.length)}
+	return &exitError{exitUnavailable, fmt.Errorf("no answer came within %v", r.plan.Length)}
 }
 
 // live prints a line of progress until ctx ends.

@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"cmp"
@@ -7,15 +7,27 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 )
 
+// lastOf returns the greatest ID of b, which has at least one.
+func lastOf(b client.Block) flake.ID { return b.First + flake.ID(int64(b.Count-1)*b.Stride) }
+
 // span is a run of IDs of one sid, stride apart, or a single ID.
 type span struct {
-	sid         flake.SID // 0 for single IDs: they are compared whole
+	sid         flake.ID // the low bits; 0 for single IDs of an unknown layout: they are compared whole
 	first, last flake.ID
 	stride      int64
 }
+
+func spanOf(b client.Block) span {
+	s := span{first: b.First, last: lastOf(b), stride: max(b.Stride, 1)}
+	s.sid = s.first & flake.ID(s.stride-1) // strides are powers of two
+	return s
+}
+
+func (s span) size() int64 { return int64(s.last-s.first)/s.stride + 1 }
 
 // shared returns how many IDs s has in common with a span of the same sid that
 // does not begin after it.
@@ -26,58 +38,60 @@ func (s span) shared(before span) int64 {
 	return int64(min(s.last, before.last)-s.first)/s.stride + 1
 }
 
-// idCheck looks for IDs that came twice, and for callers whose IDs did not rise.
+// Checks is what a Checker has found, in IDs.
+type Checks struct {
+	Checked    int64
+	Duplicates int64
+	OutOfOrder int64 // blocks that are not above what their worker had before
+	Unchecked  int64 // came too late to be compared
+}
+
+// Checker looks for IDs that came twice, and for workers whose IDs did not rise.
 // It is safe for concurrent use.
 //
 // It keeps the spans of the last seconds alone, since an ID shows its time: what
 // is older than the newest by checkKeep is compared and forgotten, except for how
 // far that went. An ID that comes later than that is counted as unchecked. So
 // memory is bounded by the rate.
-type idCheck struct {
-	mu         sync.Mutex // guards all below
-	fresh      []span     // as they came
-	newest     flake.ID
-	checked    int64 // IDs
-	twice      int64
-	disordered int64
-	unchecked  int64
+type Checker struct {
+	mu     sync.Mutex // guards fresh, newest and found
+	fresh  []span     // in order of arrival
+	newest flake.ID
+	found  Checks
 
-	pending []span             // sorted; only settle's
-	done    map[flake.SID]span // of what was compared and forgotten, the one that goes furthest
+	pending []span            // sorted; only settle's
+	done    map[flake.ID]span // by sid: of what was compared and forgotten, the span that goes furthest
 }
 
 // checkKeep is how long spans are kept, in ms of their IDs' time: longer than an
 // answer takes, and than clocks of a cluster differ.
 const checkKeep = 3000
 
-func newIDCheck() *idCheck { return &idCheck{done: map[flake.SID]span{}} }
+// NewChecker returns a Checker that has seen nothing.
+func NewChecker() *Checker { return &Checker{done: map[flake.ID]span{}} }
 
-// add takes an answer of a caller whose IDs so far went up to last, and returns
-// how far they go now.
-func (c *idCheck) add(d answered, last flake.ID) flake.ID {
+// Checks returns what was found so far.
+func (c *Checker) Checks() Checks {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.checked += int64(d.size())
-	one := func(s span) {
-		if s.first <= last {
-			c.disordered++
-		}
-		last = max(last, s.last)
-		c.newest = max(c.newest, s.last)
-		c.fresh = append(c.fresh, s)
+	return c.found
+}
+
+// add takes an answer of a worker whose IDs so far go up to last.
+func (c *Checker) add(b client.Block, last flake.ID) {
+	s := spanOf(b)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.found.Checked += int64(b.Count)
+	if s.first <= last {
+		c.found.OutOfOrder++
 	}
-	if d.list == nil {
-		one(span{d.sid, d.first, d.first + flake.ID(int64(d.count-1)*d.stride), max(d.stride, 1)})
-		return last
-	}
-	for _, id := range d.list {
-		one(span{first: id, last: id, stride: 1})
-	}
-	return last
+	c.newest = max(c.newest, s.last)
+	c.fresh = append(c.fresh, s)
 }
 
 // run settles what is old, until ctx ends, and then all.
-func (c *idCheck) run(ctx context.Context) {
+func (c *Checker) run(ctx context.Context) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -92,7 +106,7 @@ func (c *idCheck) run(ctx context.Context) {
 }
 
 // settle compares what is old enough, or all. It must not run twice at a time.
-func (c *idCheck) settle(all bool) {
+func (c *Checker) settle(all bool) {
 	c.mu.Lock()
 	fresh, newest := c.fresh, c.newest
 	c.fresh = nil
@@ -103,7 +117,7 @@ func (c *idCheck) settle(all bool) {
 	})
 	kept := c.pending[:0]
 	until := newest - checkKeep<<flake.LowBits
-	var twice, unchecked int64
+	var duplicates, unchecked int64
 	for _, s := range c.pending {
 		if !all && s.last > until {
 			kept = append(kept, s)
@@ -113,9 +127,9 @@ func (c *idCheck) settle(all bool) {
 		switch {
 		case !known:
 		case s.first >= before.first:
-			twice += s.shared(before)
+			duplicates += s.shared(before)
 		default: // what it would have to be compared with is forgotten
-			unchecked += int64(s.last-s.first)/s.stride + 1
+			unchecked += s.size()
 		}
 		if !known || s.last > before.last {
 			c.done[s.sid] = s
@@ -123,6 +137,6 @@ func (c *idCheck) settle(all bool) {
 	}
 	c.pending = kept
 	c.mu.Lock()
-	c.twice, c.unchecked = c.twice+twice, c.unchecked+unchecked
+	c.found.Duplicates, c.found.Unchecked = c.found.Duplicates+duplicates, c.found.Unchecked+unchecked
 	c.mu.Unlock()
 }
