@@ -80,7 +80,7 @@ func TestNodesThatDoNotServe(t *testing.T) {
 	targets = append(targets, start(t, skewed, 5*time.Second).addr())
 
 	standby := settings(t, "standby")
-	standby.SIDs = lease.SIDs{From: 30, To: 31}
+	standby.SIDRange = lease.SIDRange{From: 30, To: 31}
 	holder := standby
 	holder.Node.Name = "holder"
 	h := start(t, holder, 0)

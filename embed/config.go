@@ -123,7 +123,7 @@ func (c Config) node(number func() int) (config.Config, error) {
 		if n.Layout != flake.Scalable {
 			return fail(fmt.Errorf("option SIDs: layout %v has no default: name the range for programs, such as 768-1023, or All", n.Layout))
 		}
-		if n.SIDs, err = lease.ParseSIDs(DefaultSIDs); err != nil {
+		if n.SIDRange, err = lease.ParseSIDRange(DefaultSIDs); err != nil {
 			return fail(err)
 		}
 	}

@@ -141,7 +141,7 @@ func (a *Allocator) notReady(ctx context.Context, c config.Config, r *node.Refus
 	if st.Phase != lease.Standby {
 		return fmt.Errorf("embed: not ready in time: %w: %w", ctx.Err(), a.refusal(r))
 	}
-	within := c.SIDs.In(c.Layout)
+	within := c.SIDRange.In(c.Layout)
 	e := &PoolError{SIDs: within.String(), Size: st.PoolSize, Quarantined: st.PoolBad, cause: ctx.Err()}
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
@@ -156,7 +156,7 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 	if reserve == 0 {
 		return nil
 	}
-	within := c.SIDs.In(c.Layout)
+	within := c.SIDRange.In(c.Layout)
 	if reserve >= within.Len() {
 		return fmt.Errorf("%w: Reserve %d leaves none of the %d sids %v to take", ErrConfig, reserve, within.Len(), within)
 	}
@@ -193,9 +193,9 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 
 // warnOfOverlaps tells of servers that may take the sids that programs have.
 func warnOfOverlaps(d *daemon.Daemon, c config.Config, log *slog.Logger) {
-	within := c.SIDs.In(c.Layout)
+	within := c.SIDRange.In(c.Layout)
 	for _, r := range d.Node().Stats().Lease.Nodes {
-		theirs, err := lease.ParseSIDs(r.SIDs)
+		theirs, err := lease.ParseSIDRange(r.SIDRange)
 		if theirs = theirs.In(c.Layout); r.GRPC != "" && err == nil && max(theirs.From, within.From) < min(theirs.To, within.To) {
 			log.Warn("a server may take sids of this program's range: give it a sid-range of its own",
 				"server", r.Node, "its_range", theirs.String(), "range", within.String())

@@ -183,7 +183,7 @@ func until(t *testing.T, what string, ok func() bool) time.Duration {
 // twice, and each caller's IDs rise.
 func TestProgramsBesideAServer(t *testing.T) {
 	c := newSpace(t)
-	c.Node.Name, c.SIDs = "server", lease.SIDs{From: 0, To: 24}
+	c.Node.Name, c.SIDRange = "server", lease.SIDRange{From: 0, To: 24}
 	server := serve(t, c)
 	one, two := open(t, program(c, "one")), open(t, program(c, "two"))
 
@@ -256,7 +256,7 @@ func TestProgramsBesideAServer(t *testing.T) {
 		t.Errorf("%d nodes are registered", n)
 	}
 	for _, r := range v.Nodes {
-		if r.Node == "one" && (r.GRPC != "" || r.HTTP != "" || r.SIDs != "24-31" || !strings.HasPrefix(r.Version, "embed")) {
+		if r.Node == "one" && (r.GRPC != "" || r.HTTP != "" || r.SIDRange != "24-31" || !strings.HasPrefix(r.Version, "embed")) {
 			t.Errorf("registered as %+v", r)
 		}
 	}
@@ -379,9 +379,9 @@ func TestPoolTaken(t *testing.T) {
 	if err := one.Ready(); !errors.Is(err, embed.ErrClosed) || one.Close() != nil {
 		t.Errorf("closed: ready says %v", err)
 	}
-	if v := look(t, c); v.Sids[30].Holder.Exists() || v.Sids[30].Window.Value.State != lease.Released ||
-		int64(v.Sids[30].Window.Value.Ceil) != c.Format().UnixMilli(last)+1 {
-		t.Errorf("after Close: %+v", v.Sids[30])
+	if v := look(t, c); v.SIDs[30].Holder.Exists() || v.SIDs[30].Window.Value.State != lease.Released ||
+		int64(v.SIDs[30].Window.Value.Ceil) != c.Format().UnixMilli(last)+1 {
+		t.Errorf("after Close: %+v", v.SIDs[30])
 	}
 	cfg.OpenTimeout = 20 * time.Second
 	began := time.Now()
@@ -556,7 +556,7 @@ func TestOpenLeavesNothing(t *testing.T) {
 		if len(v.Nodes) != 0 {
 			t.Fatalf("left behind after %d ms: %+v", i*i, v.Nodes)
 		}
-		for sid, s := range v.Sids {
+		for sid, s := range v.SIDs {
 			if s.Holder.Exists() {
 				t.Fatalf("sid %d is held after %d ms", sid, i*i)
 			}
@@ -670,7 +670,7 @@ func TestKilled(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	took := until(t, "the child's sid is free", func() bool { return !look(t, c).Sids[30].Holder.Exists() })
+	took := until(t, "the child's sid is free", func() bool { return !look(t, c).SIDs[30].Holder.Exists() })
 	t.Logf("free %v after the child was killed, with a lease of 2 s", took)
 	cfg.OpenTimeout = 30 * time.Second
 	heir := open(t, cfg)

@@ -66,10 +66,10 @@ func (e *PoolError) Unwrap() []error {
 }
 
 // fill sets what a view of the space tells of the range.
-func (e *PoolError) fill(v lease.View, within lease.SIDs) {
+func (e *PoolError) fill(v lease.View, within lease.SIDRange) {
 	e.Holders, e.Quarantined = []Holder{}, 0
 	for sid := within.From; sid < within.To; sid++ {
-		switch s := v.Sids[sid]; {
+		switch s := v.SIDs[sid]; {
 		case s.Holder.Exists():
 			e.Holders = append(e.Holders, Holder{SID: sid, Node: s.Holder.Value.Node, Instance: string(s.Holder.Value.Instance)})
 		case s.Window.Err != nil, s.Window.Value.State == lease.Quarantined:

@@ -11,11 +11,11 @@ import (
 
 // view is what a node keeps of n others in its head: a list of the space.
 func view(n int) lease.View {
-	v := lease.View{Sids: map[flake.SID]lease.Sid{}}
+	v := lease.View{SIDs: map[flake.SID]lease.SIDRecords{}}
 	for i := range n {
 		instance := lease.Instance(fmt.Sprintf("7c9e6679-7425-40de-944b-%012x", i))
 		name := fmt.Sprintf("allocator-%d", i)
-		v.Sids[flake.SID(i)] = lease.Sid{
+		v.SIDs[flake.SID(i)] = lease.SIDRecords{
 			Holder: lease.NewEntry[lease.Holder](int64(i+1), 1, lease.Encode(lease.Holder{Instance: instance, Node: name})),
 			Window: lease.NewEntry[lease.Window](int64(i+1), 0, lease.Encode(lease.Window{Era: 1, Term: 1, Instance: instance, Node: name,
 				Nonce: "ABCDEFGHIJKLMNOPQRSTUVWXYZ", Base: aTime, Ceil: aTime, State: lease.Active, Wall: aTime})),

@@ -182,7 +182,7 @@ func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
 			w.points.hit(RefusedByCompare)
 			return lease.Committed{View: v, Err: err}
 		}
-		put := v.Sids[a.Txn.SID].Window
+		put := v.SIDs[a.Txn.SID].Window
 		w.note(p, "etcd applies "+a.Txn.Op.String()+" of sid %d: term %d window [%d,%d) at revision %d", int64(a.Txn.SID),
 			put.Value.Term, sinceDawn(put.Value.Base), sinceDawn(put.Value.Ceil), put.Rev)
 		w.points.op(a.Txn, old)
@@ -242,7 +242,7 @@ func (e *etcd) notPoisoned(p *process, t lease.Txn) {
 	v := e.view()
 	for sid := range flake.SID(w.plan.spare) {
 		since, held := e.heldSince[sid]
-		if s := v.Sids[sid]; held && sid != t.SID && w.now-since > longHeld && s.Holder.Exists() &&
+		if s := v.SIDs[sid]; held && sid != t.SID && w.now-since > longHeld && s.Holder.Exists() &&
 			s.Holder.Value.Node != p.host.node && s.Window.Value.State == lease.Active {
 			w.violate("poison", "%s acquired sid %d by a clock that reads %d ms ahead, while sid %d has long been held by another",
 				p.name, t.SID, t.Window.Wall-w.trueMillis(), sid)
@@ -337,7 +337,7 @@ func (e *etcd) putAside() {
 	w := e.w
 	sid := flake.SID(w.rng.IntN(w.plan.spare))
 	v := e.view()
-	win := v.Sids[sid].Window
+	win := v.SIDs[sid].Window
 	if !win.Exists() || win.Err != nil {
 		return
 	}

@@ -126,7 +126,7 @@ func (w *world) free(p *process) int {
 		return -1
 	}
 	for sid := range w.plan.spare {
-		s := v.Sids[flake.SID(sid)]
+		s := v.SIDs[flake.SID(sid)]
 		if s.Holder.Exists() || s.Window.Err != nil || s.Window.Value.State == lease.Quarantined || s.Window.Value.Ceil > soon {
 			continue
 		}
@@ -155,7 +155,7 @@ func (w *world) tamper() {
 	v := e.view()
 	edit := func(f func(*lease.Window)) func() {
 		return func() {
-			put := v.Sids[sid].Window.Value
+			put := v.SIDs[sid].Window.Value
 			f(&put)
 			e.mem.Put(window, lease.Encode(put))
 		}

@@ -249,7 +249,7 @@ func (p *process) hear(ev lease.Event) {
 	}
 	at := p.w.moment()
 	for sid := range flake.SID(flake.Scalable.Holders()) {
-		s, ok := v.Sids[sid]
+		s, ok := v.SIDs[sid]
 		if !ok || s.Window.Err != nil || string(s.Window.Value.Instance) != p.name || s.Window.Value.State != lease.Active {
 			continue
 		}

@@ -130,7 +130,7 @@ func (f *fixture) load() lease.View {
 // txn returns what n would send for op on sid as v has it.
 func (f *fixture) txn(op lease.Op, sid flake.SID, n node, v lease.View) lease.Txn {
 	f.attempts++
-	was := v.Sids[sid].Window.Value
+	was := v.SIDs[sid].Window.Value
 	w := lease.Window{
 		Era: 1, Term: was.Term, Instance: n.Instance, Node: n.Node,
 		Nonce: fmt.Sprintf("nonce-%d", f.attempts),
@@ -144,7 +144,7 @@ func (f *fixture) txn(op lease.Op, sid flake.SID, n node, v lease.View) lease.Tx
 		w.Base, w.Ceil, w.State = was.Base, was.Base+1, lease.Released
 	}
 	return lease.Txn{
-		Op: op, SID: sid, Seen: v.Sids[sid], Config: v.Config, Era: v.Era,
+		Op: op, SID: sid, Seen: v.SIDs[sid], Config: v.Config, Era: v.Era,
 		Lease: n.lease, Holder: n.Holder, Window: w,
 	}
 }
@@ -155,10 +155,10 @@ func (f *fixture) apply(txn lease.Txn) lease.View {
 	before := f.read(txn.SID)
 	applied, now, err := f.Space.Commit(f.ctx, txn)
 	if err != nil || !applied {
-		f.Fatalf("%v sid %d: got %v, %v, want it applied\nseen  %+v\nfound %+v", txn.Op, txn.SID, applied, err, txn.Seen, now.Sids[txn.SID])
+		f.Fatalf("%v sid %d: got %v, %v, want it applied\nseen  %+v\nfound %+v", txn.Op, txn.SID, applied, err, txn.Seen, now.SIDs[txn.SID])
 	}
 	f.sameView("view after the "+txn.Op.String(), now, f.read(txn.SID))
-	got := now.Sids[txn.SID]
+	got := now.SIDs[txn.SID]
 	if got.Window.Raw != lease.Encode(txn.Window) || got.Window.Value != txn.Window || got.Window.Err != nil {
 		f.Errorf("%v: window is %+v, want %+v", txn.Op, got.Window, txn.Window)
 	}
@@ -174,7 +174,7 @@ func (f *fixture) apply(txn lease.Txn) lease.View {
 			f.Errorf("release left holder %+v", h)
 		}
 	case lease.Extend:
-		if was := before.Sids[txn.SID].Holder; !h.Same(was) || h.Lease != was.Lease {
+		if was := before.SIDs[txn.SID].Holder; !h.Same(was) || h.Lease != was.Lease {
 			f.Errorf("extend changed holder %+v to %+v", was, h)
 		}
 	default:
@@ -223,12 +223,12 @@ func testUninitialised(f *fixture) {
 			f.Errorf("%s: got cluster %x at revision %d, want both known", name, v.Cluster, v.Revision)
 		}
 	}
-	if v := f.load(); len(v.Sids) != 0 || len(v.Nodes) != 1 {
-		f.Errorf("load: got sids %v and nodes %v, want no sid and the node registered", v.Sids, v.Nodes)
+	if v := f.load(); len(v.SIDs) != 0 || len(v.Nodes) != 1 {
+		f.Errorf("load: got sids %v and nodes %v, want no sid and the node registered", v.SIDs, v.Nodes)
 	}
 	v := f.read(7)
-	if s, ok := v.Sids[7]; !ok || len(v.Sids) != 1 || s.Holder.Exists() || s.Window.Exists() || s.Past {
-		f.Errorf("read: got %+v, want sid 7 alone, absent", v.Sids)
+	if s, ok := v.SIDs[7]; !ok || len(v.SIDs) != 1 || s.Holder.Exists() || s.Window.Exists() || s.Past {
+		f.Errorf("read: got %+v, want sid 7 alone, absent", v.SIDs)
 	}
 }
 
@@ -287,15 +287,15 @@ func testLife(f *fixture) {
 	const sid = 7
 	v := f.apply(f.txn(lease.Acquire, sid, a, f.read(sid)))
 	all := f.load()
-	if got := all.Sids[sid]; len(all.Sids) != 1 || !got.Window.Same(v.Sids[sid].Window) || !got.Holder.Same(v.Sids[sid].Holder) {
-		f.Errorf("load has %+v, read %+v", all.Sids, v.Sids)
+	if got := all.SIDs[sid]; len(all.SIDs) != 1 || !got.Window.Same(v.SIDs[sid].Window) || !got.Holder.Same(v.SIDs[sid].Holder) {
+		f.Errorf("load has %+v, read %+v", all.SIDs, v.SIDs)
 	}
 	v = f.apply(f.txn(lease.Extend, sid, a, v))
 	v = f.apply(f.txn(lease.Extend, sid, a, v))
 
 	f.Expire(a.lease) // holder and registration go with it, the window stays
-	gone := f.read(sid).Sids[sid]
-	if gone.Holder.Exists() || !gone.Window.Same(v.Sids[sid].Window) || !gone.Past {
+	gone := f.read(sid).SIDs[sid]
+	if gone.Holder.Exists() || !gone.Window.Same(v.SIDs[sid].Window) || !gone.Past {
 		f.Errorf("after the lease ended: got %+v, want the window alone", gone)
 	}
 	again, err := f.Space.Register(f.ctx, time.Minute, lease.Registration{Instance: a.Instance, Node: a.Node})
@@ -304,7 +304,7 @@ func testLife(f *fixture) {
 	}
 	a.lease = again
 	v = f.apply(f.txn(lease.Rehold, sid, a, f.read(sid)))
-	if term := v.Sids[sid].Window.Value.Term; term != 1 {
+	if term := v.SIDs[sid].Window.Value.Term; term != 1 {
 		f.Errorf("rehold is of term %d, want 1", term)
 	}
 	v = f.apply(f.txn(lease.Extend, sid, a, v))
@@ -312,7 +312,7 @@ func testLife(f *fixture) {
 	f.refuse(f.txn(lease.Extend, sid, a, v), "the sid reclaimed by another")
 	v = f.apply(f.txn(lease.Release, sid, b, v))
 	v = f.apply(f.txn(lease.Acquire, sid, a, v))
-	if term := v.Sids[sid].Window.Value.Term; term != 3 {
+	if term := v.SIDs[sid].Window.Value.Term; term != 3 {
 		f.Errorf("term after acquire, reclaim and acquire: got %d, want 3", term)
 	}
 
@@ -360,7 +360,7 @@ func testRefusedTxns(f *fixture) {
 		f.Errorf("unknown operation: got %v, %v, want ErrTxn", applied, err)
 	}
 	f.sameView("records after refused transactions", f.read(1), v)
-	if f.read(2).Sids[2].Window.Exists() {
+	if f.read(2).SIDs[2].Window.Exists() {
 		f.Error("a refused transaction wrote a window")
 	}
 }
@@ -373,7 +373,7 @@ func testSentTwice(f *fixture) {
 		txn := f.txn(op, 1, n, v)
 		v = f.apply(txn)
 		found := f.refuse(txn, "its own write")
-		if got := found.Sids[1].Window.Value.Nonce; got != txn.Window.Nonce {
+		if got := found.SIDs[1].Window.Value.Nonce; got != txn.Window.Nonce {
 			f.Errorf("%v sent twice: found nonce %s, want its own, %s", op, got, txn.Window.Nonce)
 		}
 	}
@@ -443,7 +443,7 @@ func testLeases(f *fixture) {
 		f.Errorf("keep alive of a lease that is gone: got %v, want ErrLeaseGone", err)
 	}
 	all := f.load()
-	if got := all.Sids[1]; got.Holder.Exists() || !got.Window.Same(v.Sids[1].Window) {
+	if got := all.SIDs[1]; got.Holder.Exists() || !got.Window.Same(v.SIDs[1].Window) {
 		f.Errorf("after revoke: got %+v, want the window alone", got)
 	}
 	if len(all.Nodes) != 1 || all.Nodes[0].Instance != b.Instance {
@@ -468,7 +468,7 @@ func testUnreadable(f *fixture) {
 	readable := map[string]string{}
 	v := f.read(5)
 	readable["config"], readable["era"] = v.Config.Raw, v.Era.Raw
-	readable["holder/5"], readable["window/5"] = v.Sids[5].Holder.Raw, v.Sids[5].Window.Raw
+	readable["holder/5"], readable["window/5"] = v.SIDs[5].Holder.Raw, v.SIDs[5].Window.Raw
 	for key, good := range readable {
 		for _, tc := range []struct {
 			raw  string
@@ -494,10 +494,10 @@ func testUnreadable(f *fixture) {
 				case "era":
 					rev, raw, err, zero = e.Era.Rev, e.Era.Raw, e.Era.Err, e.Era.Value == lease.Era{}
 				case "holder/5":
-					h := e.Sids[5].Holder
+					h := e.SIDs[5].Holder
 					rev, raw, err, zero = h.Rev, h.Raw, h.Err, h.Value == lease.Holder{}
 				case "window/5":
-					w := e.Sids[5].Window
+					w := e.SIDs[5].Window
 					rev, raw, err, zero = w.Rev, w.Raw, w.Err, w.Value == lease.Window{}
 				}
 				if rev == 0 || raw != tc.raw || !zero || !errors.Is(err, tc.want) {
@@ -522,10 +522,10 @@ func testStrays(f *fixture) {
 		"", "configs", "erase", "stray", "holder", "holder/", "holder/x", "holder/01", "holder/+1", "holder/-1",
 		"holder/65536", "holder/1/2", "window/", "window/007", "window/1x", "window", "node/", "nodes", "ledger/9",
 	} {
-		f.Put(key, v.Sids[0].Window.Raw)
+		f.Put(key, v.SIDs[0].Window.Raw)
 	}
 	f.sameView("space with strays", f.load(), v)
-	if f.read(9).Sids[9].Past {
+	if f.read(9).SIDs[9].Past {
 		f.Error("a stray beside the ledger gave sid 9 a past")
 	}
 	f.apply(f.txn(lease.Acquire, 9, n, f.read(9)))

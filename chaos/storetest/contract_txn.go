@@ -93,7 +93,7 @@ var breakages = []breakage{
 	}},
 	{"the window deleted before it was read", all, first, func(f *fixture, txn *lease.Txn) {
 		f.Delete(windowKey(txn.SID)) // the ledger still has a line
-		txn.Seen = f.read(txn.SID).Sids[txn.SID]
+		txn.Seen = f.read(txn.SID).SIDs[txn.SID]
 	}},
 	{"a ledger line", first, none, func(f *fixture, txn *lease.Txn) {
 		f.Put(ledgerKey(txn.SID, 12), lease.Encode(lease.Tenure{Term: 12}))
@@ -184,7 +184,7 @@ func testFaults(f *fixture) {
 				f.Errorf("%s with outcome %d: got %v, %v, want ErrInjected", c.name, o, applied, err)
 			}
 		}
-		nonce := func() string { f.Helper(); return f.read(sid).Sids[sid].Window.Value.Nonce }
+		nonce := func() string { f.Helper(); return f.read(sid).SIDs[sid].Window.Value.Nonce }
 
 		sid++ // not applied: nothing moved, and the same compares still hold
 		txn := c.ready(f, sid)
@@ -284,7 +284,7 @@ func testRace(f *fixture) {
 			f.Fatalf("%v: %d of %d were applied, want 1", op, won.Load(), racers)
 		}
 		for i, now := range found {
-			if got := now.Sids[sid].Window.Value; got != txns[winner].Window {
+			if got := now.SIDs[sid].Window.Value; got != txns[winner].Window {
 				f.Errorf("%v: racer %d sees %+v, but %+v was written", op, i, got, txns[winner].Window)
 			}
 		}

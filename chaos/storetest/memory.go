@@ -141,8 +141,8 @@ func (m *Memory) holds(txn lease.Txn) bool {
 	if r := m.state.keys[holderKey(txn.SID)]; r != nil {
 		holder = *r
 	}
-	window := now.Sids[txn.SID].Window
-	if !window.Same(txn.Seen.Window) || !window.Exists() && now.Sids[txn.SID].Past {
+	window := now.SIDs[txn.SID].Window
+	if !window.Same(txn.Seen.Window) || !window.Exists() && now.SIDs[txn.SID].Past {
 		return false
 	}
 	if txn.Op == lease.Release {
@@ -323,10 +323,10 @@ func (m *Memory) viewAll() lease.View {
 		for _, key := range m.under(kind) {
 			n, err := strconv.ParseUint(strings.TrimPrefix(key, kind), 10, 16)
 			sid := flake.SID(n)
-			if _, seen := v.Sids[sid]; seen || err != nil || key != holderKey(sid) && key != windowKey(sid) {
+			if _, seen := v.SIDs[sid]; seen || err != nil || key != holderKey(sid) && key != windowKey(sid) {
 				continue
 			}
-			v.Sids[sid] = lease.Sid{
+			v.SIDs[sid] = lease.SIDRecords{
 				Holder: readEntry[lease.Holder](m, holderKey(sid)),
 				Window: readEntry[lease.Window](m, windowKey(sid)),
 			}
@@ -338,7 +338,7 @@ func (m *Memory) viewAll() lease.View {
 // viewOf returns a view of one sid. m.mu is held.
 func (m *Memory) viewOf(sid flake.SID) lease.View {
 	v := m.viewCommon()
-	v.Sids[sid] = lease.Sid{
+	v.SIDs[sid] = lease.SIDRecords{
 		Holder: readEntry[lease.Holder](m, holderKey(sid)),
 		Window: readEntry[lease.Window](m, windowKey(sid)),
 		Past:   m.any(ledgerPrefix(sid)),
@@ -352,7 +352,7 @@ func (m *Memory) viewCommon() lease.View {
 		Revision: m.state.rev,
 		Config:   readEntry[lease.Space](m, "config"),
 		Era:      readEntry[lease.Era](m, "era"),
-		Sids:     map[flake.SID]lease.Sid{},
+		SIDs:     map[flake.SID]lease.SIDRecords{},
 	}
 }
 

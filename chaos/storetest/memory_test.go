@@ -38,7 +38,7 @@ func started(t *testing.T, ttl time.Duration) (*Memory, *fixture, node) {
 
 func TestLeasesExpireByTheManualClock(t *testing.T) {
 	m, f, n := started(t, 1500*time.Millisecond) // rounded up to 2 s
-	held := func() bool { return f.read(1).Sids[1].Holder.Exists() }
+	held := func() bool { return f.read(1).SIDs[1].Holder.Exists() }
 	m.Advance(1999 * time.Millisecond)
 	if !held() {
 		t.Error("the lease ended early")
@@ -70,13 +70,13 @@ func TestRestoreReusesRevisions(t *testing.T) {
 		t.Fatalf("revision after the restore: got %d, want less than %d", now.Revision, v.Revision)
 	}
 	other := f.apply(f.txn(lease.Extend, 1, n, f.read(1)))
-	if a, b := v.Sids[1].Window, other.Sids[1].Window; a.Rev != b.Rev || a.Same(b) {
+	if a, b := v.SIDs[1].Window, other.SIDs[1].Window; a.Rev != b.Rev || a.Same(b) {
 		t.Fatalf("want other bytes at the same revision, got %+v and %+v", a, b)
 	}
 	f.refuse(f.txn(lease.Extend, 1, n, v), "a record of the history lost")
 
 	m.Advance(59 * time.Second)
-	if !f.read(1).Sids[1].Holder.Exists() {
+	if !f.read(1).SIDs[1].Holder.Exists() {
 		t.Error("leases of a backup did not begin anew")
 	}
 	m.SetCluster(0xc2)
@@ -90,8 +90,8 @@ func TestCorruptKeepsTheRevision(t *testing.T) {
 	before := f.read(1)
 	m.Corrupt("window/1", "era", "window/9")
 	now := f.read(1)
-	w := now.Sids[1].Window
-	if !errors.Is(w.Err, lease.ErrChecksum) || w.Rev != before.Sids[1].Window.Rev || now.Revision != before.Revision {
+	w := now.SIDs[1].Window
+	if !errors.Is(w.Err, lease.ErrChecksum) || w.Rev != before.SIDs[1].Window.Rev || now.Revision != before.Revision {
 		t.Errorf("window after corruption: got %+v", w)
 	}
 	if !errors.Is(now.Era.Err, lease.ErrChecksum) {

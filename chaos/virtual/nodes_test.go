@@ -100,7 +100,7 @@ func TestRollingRestart(t *testing.T) {
 // that is 100 ms behind the last one's. None begins below what was issued.
 func TestHandover(t *testing.T) {
 	tell(t, func(w *world) {
-		w.onlyOneSid()
+		w.onlyOneSID()
 		last := w.start(options{off: 120 * time.Millisecond, pace: 10 * time.Millisecond})
 		for i := range 6 {
 			last.untilReady(5 * time.Second)
@@ -192,10 +192,10 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestMoreNodesThanSids: the 33rd node stands by, and serves when another leaves.
+// TestMoreNodesThanSIDs: the 33rd node stands by, and serves when another leaves.
 //
 // Incident T20 (the index of the 33rd wrapped onto a live one), docs/INCIDENTS.md.
-func TestMoreNodesThanSids(t *testing.T) {
+func TestMoreNodesThanSIDs(t *testing.T) {
 	slow(t)
 	tell(t, func(w *world) {
 		nodes := make([]*member, 0, 33)

@@ -28,13 +28,13 @@ const soon = 12 * time.Second
 // given back; verify says that nothing fails, so that each step is what it seems.
 func life(w *world, takeover func() time.Duration, verify bool) {
 	ctx := context.Background()
-	w.onlyOneSid()
+	w.onlyOneSID()
 	holder := func() lease.Entry[lease.Holder] {
 		v, err := w.store.Read(ctx, 0)
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		return v.Sids[0].Holder
+		return v.SIDs[0].Holder
 	}
 	start := func(name string) *member {
 		return w.start(options{name: name, pace: 500 * time.Millisecond, set: func(c *config.Config) { c.Listen.Gossip = "" }})

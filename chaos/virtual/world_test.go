@@ -138,7 +138,7 @@ func (w *world) check() {
 		w.t.Errorf("load: %v", err)
 		return
 	}
-	for sid, s := range now.Sids {
+	for sid, s := range now.SIDs {
 		if s.Holder.Exists() {
 			w.t.Errorf("sid %d is still held by %+v", sid, s.Holder.Value)
 		}
@@ -201,8 +201,8 @@ func slow(t *testing.T) {
 // now returns the time since the story began.
 func (w *world) now() time.Duration { return time.Since(w.begin) }
 
-// onlyOneSid has an operator put all sids aside but 0.
-func (w *world) onlyOneSid() {
+// onlyOneSID has an operator put all sids aside but 0.
+func (w *world) onlyOneSID() {
 	w.t.Helper()
 	for sid := 1; sid < 32; sid++ {
 		_, err := w.admin.Put(context.Background(), fmt.Sprintf("/allocator/default/window/%d", sid), lease.Encode(lease.Window{

@@ -66,7 +66,7 @@ uses what was confirmed to it, and then takes another.`,
 		if err := s.store.Repair(ctx, w); err != nil {
 			return repairError(err, true)
 		}
-		return a.printSid(w, format.value == "json", func() string {
+		return a.printSID(w, format.value == "json", func() string {
 			text := fmt.Sprintf("sid %d is quarantined: no node takes it.", sid)
 			if w.Seen.Holder.Exists() {
 				text += fmt.Sprintf(" %s loses it within lease.extend-every, and uses at most what was confirmed to it, up to %s.",
@@ -128,7 +128,7 @@ twice.`,
 			return repairError(err, true)
 		}
 		w := r.Write.Window
-		return a.printSid(r.Write, format.value == "json", func() string {
+		return a.printSID(r.Write, format.value == "json", func() string {
 			text := fmt.Sprintf("sid %d is free, with term %d and ceiling %s", sid, w.Term, repair.At(w.Ceil))
 			if wait := w.Ceil - w.Wall; wait > 0 {
 				text += fmt.Sprintf(": it can be used in %v", wait.Duration().Round(time.Second))
@@ -158,8 +158,8 @@ func (a *app) showRelease(sid flake.SID, r repair.Release) {
 	}
 }
 
-// printSid prints what was written.
-func (a *app) printSid(w repair.Write, asJSON bool, text func() string) error {
+// printSID prints what was written.
+func (a *app) printSID(w repair.Write, asJSON bool, text func() string) error {
 	if !asJSON {
 		_, err := fmt.Fprintln(a.out, text())
 		return err

@@ -224,8 +224,8 @@ func (r *report) records(f facts) {
 	v := f.view
 	far := max(f.now, v.Era.Value.Floor) + f.slack
 	bad, distant, aside := 0, 0, 0
-	for _, sid := range sorted(v.Sids) {
-		s := v.Sids[sid]
+	for _, sid := range sorted(v.SIDs) {
+		s := v.SIDs[sid]
 		w := s.Window.Value
 		release := fmt.Sprintf("«allocator admin release-sid %d» repairs it", sid)
 		switch {
@@ -251,7 +251,7 @@ func (r *report) records(f facts) {
 		}
 	}
 	if bad == 0 {
-		r.add("records", passed, "", "all %d records of sids are readable", len(v.Sids))
+		r.add("records", passed, "", "all %d records of sids are readable", len(v.SIDs))
 	}
 	if distant == 0 {
 		r.add("ceilings", passed, "", "none lies far ahead")
@@ -270,7 +270,7 @@ func ahead(d clock.Millis) string {
 	return d.Duration().Round(time.Second).String()
 }
 
-func sorted(sids map[flake.SID]lease.Sid) []flake.SID {
+func sorted(sids map[flake.SID]lease.SIDRecords) []flake.SID {
 	return slices.Sorted(maps.Keys(sids))
 }
 
@@ -320,8 +320,8 @@ func (r *report) clocks(f facts) {
 		}
 	}
 	wall, who := clock.Millis(0), flake.SID(0)
-	for _, sid := range sorted(f.view.Sids) {
-		if s := f.view.Sids[sid]; s.Holder.Exists() && s.Window.Err == nil && s.Window.Value.Wall > wall {
+	for _, sid := range sorted(f.view.SIDs) {
+		if s := f.view.SIDs[sid]; s.Holder.Exists() && s.Window.Err == nil && s.Window.Value.Wall > wall {
 			wall, who = s.Window.Value.Wall, sid
 		}
 	}

@@ -33,7 +33,7 @@ func well() facts {
 		gossip: map[string]error{"10.0.0.1:7946": nil},
 		view: lease.View{
 			Cluster: 0xc1, Revision: 9, Config: record(space), Era: record(lease.Era{Number: 1, Floor: at - 60_000, Cluster: 0xc1}),
-			Sids:  map[flake.SID]lease.Sid{3: {Holder: record(lease.Holder{Instance: "i1", Node: "n1"}), Window: record(granted())}},
+			SIDs:  map[flake.SID]lease.SIDRecords{3: {Holder: record(lease.Holder{Instance: "i1", Node: "n1"}), Window: record(granted())}},
 			Nodes: []lease.Registration{{Instance: "i1", Node: "n1", GRPC: "10.0.0.1:9000"}},
 		},
 		nodes: []witness{{addr: "10.0.0.1:9000", name: "n1", took: 2 * time.Millisecond, at: at.Time(), cluster: answer(0)}},
@@ -49,15 +49,15 @@ func answer(off clock.Millis) *pb.GetClusterResponse {
 	return &pb.GetClusterResponse{Pool: "p", Self: &pb.NodeStatus{Name: "n1", Ready: true, Sid: 3, NowUnixMs: int64(at+off) + 1}}
 }
 
-func (f *facts) sid(n flake.SID, change func(*lease.Sid, *lease.Window)) {
-	s, w := lease.Sid{}, granted()
+func (f *facts) sid(n flake.SID, change func(*lease.SIDRecords, *lease.Window)) {
+	s, w := lease.SIDRecords{}, granted()
 	w.State = lease.Released
 	s.Window = record(w)
 	change(&s, &w)
 	if s.Window.Exists() && s.Window.Err == nil {
 		s.Window = record(w)
 	}
-	f.view.Sids[n] = s
+	f.view.SIDs[n] = s
 }
 
 func TestExamine(t *testing.T) {
@@ -102,21 +102,21 @@ func TestExamine(t *testing.T) {
 		{"recovered just now", func(f *facts) { f.view.Era = record(lease.Era{Number: 2, Floor: at + 9000, Cluster: 0xc1}) },
 			[]string{"warn era | era 2 begins in 9s | Wait"}},
 		{"a corrupt window", func(f *facts) {
-			f.sid(5, func(s *lease.Sid, _ *lease.Window) { s.Window = lease.NewEntry[lease.Window](1, 0, "a1 x") })
+			f.sid(5, func(s *lease.SIDRecords, _ *lease.Window) { s.Window = lease.NewEntry[lease.Window](1, 0, "a1 x") })
 		}, []string{"fail records | window of sid 5 is unreadable | release-sid 5"}},
 		{"a corrupt holder", func(f *facts) {
-			f.sid(5, func(s *lease.Sid, _ *lease.Window) { s.Holder = lease.NewEntry[lease.Holder](1, 1, "a1 x") })
+			f.sid(5, func(s *lease.SIDRecords, _ *lease.Window) { s.Holder = lease.NewEntry[lease.Holder](1, 1, "a1 x") })
 		}, []string{"fail records | holder of sid 5 is unreadable |"}},
 		{"a holder alone", func(f *facts) {
-			f.sid(5, func(s *lease.Sid, _ *lease.Window) {
+			f.sid(5, func(s *lease.SIDRecords, _ *lease.Window) {
 				s.Holder, s.Window = record(lease.Holder{Instance: "i"}), lease.Entry[lease.Window]{}
 			})
 		}, []string{"fail records | sid 5 has a holder and no window |"}},
-		{"a later era", func(f *facts) { f.sid(5, func(_ *lease.Sid, w *lease.Window) { w.Era = 2 }) }, []string{"fail records | sid 5 is of era 2 |"}},
-		{"put aside", func(f *facts) { f.sid(5, func(_ *lease.Sid, w *lease.Window) { w.State = lease.Quarantined }) },
+		{"a later era", func(f *facts) { f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Era = 2 }) }, []string{"fail records | sid 5 is of era 2 |"}},
+		{"put aside", func(f *facts) { f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.State = lease.Quarantined }) },
 			[]string{"warn quarantine | no reason was given | release-sid 5"}},
 		{"poison", func(f *facts) {
-			f.sid(5, func(_ *lease.Sid, w *lease.Window) { w.Ceil += 10 * 365 * 24 * 3600 * 1000 })
+			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Ceil += 10 * 365 * 24 * 3600 * 1000 })
 		},
 			[]string{"fail ceilings | sid 5 is 2037 | Is this machine's clock right"}},
 		{"nobody", func(f *facts) { f.nodes, f.view.Nodes = nil, nil }, []string{"warn nodes | no node is registered | allocator serve"}},
@@ -134,7 +134,7 @@ func TestExamine(t *testing.T) {
 		{"a slow answer tells less", func(f *facts) { f.nodes[0].cluster, f.nodes[0].took = answer(300), time.Second }, nil},
 		{"a record of the future", func(f *facts) { f.now -= 2500 }, []string{"fail clock | sid 3 wrote its record 500ms from now |"}},
 		{"an old record", func(f *facts) { f.now += 14_000 }, []string{"warn clock | 16s old | cannot write to etcd"}},
-		{"no witness", func(f *facts) { f.nodes, f.view.Sids = nil, nil }, []string{"warn nodes | |", "skipped clock | no node to hold |"}},
+		{"no witness", func(f *facts) { f.nodes, f.view.SIDs = nil, nil }, []string{"warn nodes | |", "skipped clock | no node to hold |"}},
 		{"no NTP", func(f *facts) { f.kernel.Synchronized = false }, []string{"warn clock-kernel | not synchronised | chrony"}},
 		{"no kernel", func(f *facts) { f.kernel.Known = false }, []string{"skipped clock-kernel | does not say |"}},
 		{"no gossip", func(f *facts) { f.gossip = nil }, []string{"skipped gossip | no node has registered |"}},

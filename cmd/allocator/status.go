@@ -68,7 +68,7 @@ type clusterView struct {
 	PoolSize int        `json:"pool_size"`
 	PoolHeld int        `json:"pool_held"`
 	Nodes    []nodeLine `json:"nodes"`
-	Sids     []sidLine  `json:"sids"` // those ever used
+	SIDs     []sidLine  `json:"sids"` // those ever used
 	Self     selfLine   `json:"self"`
 }
 
@@ -79,7 +79,7 @@ type nodeLine struct {
 	GRPC     string `json:"grpc"`
 	HTTP     string `json:"http"`
 	SID      int32  `json:"sid"`                 // -1: a standby
-	SIDs     string `json:"sid_range,omitempty"` // that it may take; empty: all
+	SIDRange string `json:"sid_range,omitempty"` // that it may take; empty: all
 	// Clock is null where the node asked has not heard of it.
 	Clock *peerLine `json:"clock"`
 }
@@ -111,7 +111,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		Space: c.GetSpace(), Pool: c.GetPool(), Era: c.GetEra(),
 		Epoch: clock.Millis(c.GetEpochUnixMs()).Time().Format(time.RFC3339Nano),
 		Known: len(c.GetNodes()) > 0, // at least the node asked is registered
-		Nodes: []nodeLine{}, Sids: []sidLine{},
+		Nodes: []nodeLine{}, SIDs: []sidLine{},
 		Self: selfLine{
 			Name: self.GetName(), Ready: self.GetReady(), SID: self.GetSid(), Issued: self.GetIdsIssued(), Why: self.GetMessage(),
 			Clock: newClockLine(self.GetClock()),
@@ -131,7 +131,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 			v.PoolHeld++
 		}
 		ceil := clock.Millis(s.GetCeilUnixMs()).Time().Format("2006-01-02T15:04:05.000Z")
-		v.Sids = append(v.Sids, sidLine{s.GetSid(), s.GetState(), s.GetTerm(), s.GetNode(), s.GetCeilUnixMs() - self.GetNowUnixMs(), &ceil, s.GetProblem()})
+		v.SIDs = append(v.SIDs, sidLine{s.GetSid(), s.GetState(), s.GetTerm(), s.GetNode(), s.GetCeilUnixMs() - self.GetNowUnixMs(), &ceil, s.GetProblem()})
 	}
 	return v
 }
@@ -144,7 +144,7 @@ func (v clusterView) print(w io.Writer) error {
 		fmt.Fprintln(w, "etcd cannot be read, or the node has not registered yet: nodes and sids are unknown")
 	}
 	bySID := map[int32]sidLine{}
-	for _, s := range v.Sids {
+	for _, s := range v.SIDs {
 		bySID[s.SID] = s
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -157,14 +157,14 @@ func (v clusterView) print(w io.Writer) error {
 			s := bySID[n.SID]
 			sid, term, left = strconv.Itoa(int(n.SID)), fmt.Sprint(s.Term), fmt.Sprintf("%.1fs", float64(s.WindowMs)/1000)
 		}
-		if n.SIDs != "" {
-			sid += " of " + n.SIDs
+		if n.SIDRange != "" {
+			sid += " of " + n.SIDRange
 		}
 		verdict, offset := n.Clock.columns()
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, verdict, offset, orDash(n.GRPC), orDash(n.HTTP), n.Version)
 	}
 	header := false
-	for _, s := range v.Sids {
+	for _, s := range v.SIDs {
 		if s.State == "held" {
 			continue
 		}

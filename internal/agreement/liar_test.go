@@ -164,7 +164,7 @@ func TestDuplicate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rec := v.Sids[g.SID].Window.Value
+			rec := v.SIDs[g.SID].Window.Value
 			rec.Instance, rec.Node, rec.Nonce = other.instance, other.name, "edited"
 			w.store.Put(fmt.Sprintf("window/%d", g.SID), lease.Encode(rec))
 			claimed.Store(victim)

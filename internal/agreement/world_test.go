@@ -404,7 +404,7 @@ func (r recorded) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, 
 	defer w.mu.Unlock()
 	ok, v, err := r.Memory.Commit(ctx, txn)
 	if ok && err == nil {
-		rec := v.Sids[txn.SID].Window
+		rec := v.SIDs[txn.SID].Window
 		w.puts = append(w.puts, put{time.Since(w.begin), r.m.instance, txn.Op, txn.SID, rec.Value})
 		if r.Memory == w.store {
 			w.hist.Writes = append(w.hist.Writes, history.Write{
@@ -443,7 +443,7 @@ func (h heard) note(v lease.View, err error) {
 	}
 	h.m.w.mu.Lock()
 	defer h.m.w.mu.Unlock()
-	for sid, s := range v.Sids {
+	for sid, s := range v.SIDs {
 		if r := s.Window.Value; r.Instance == h.m.instance && r.State == lease.Active {
 			h.m.w.hist.Grants = append(h.m.w.hist.Grants, history.Grant{
 				Process: string(h.m.instance), SID: sid, Base: r.Base, Ceil: r.Ceil, At: clock.Mono(h.m.w.now()),

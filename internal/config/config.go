@@ -16,11 +16,11 @@ import (
 // each field for people and gives the reason for its default.
 type Config struct {
 	Node      Node
-	Space     string       // name of the space under Root
-	Root      string       // first part of every key in etcd
-	Layout    flake.Layout // constant of the space
-	Epoch     clock.Millis // constant of the space, Unix ms
-	SIDs      lease.SIDs   // that this node may take; zero: all
+	Space     string         // name of the space under Root
+	Root      string         // first part of every key in etcd
+	Layout    flake.Layout   // constant of the space
+	Epoch     clock.Millis   // constant of the space, Unix ms
+	SIDRange  lease.SIDRange // that this node may take; zero: all
 	Etcd      Etcd
 	Lease     Lease
 	Issue     Issue

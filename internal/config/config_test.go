@@ -174,8 +174,8 @@ func TestValidate(t *testing.T) {
 		{"root", func(c *Config) { c.Root = "-x" }},
 		{"layout", func(c *Config) { c.Layout = flake.Standalone }},
 		{"epoch", func(c *Config) { c.Epoch = -1 }},
-		{"sid-range", func(c *Config) { c.SIDs = lease.SIDs{From: 24, To: 33} }},
-		{"sid-range", func(c *Config) { c.SIDs = lease.SIDs{From: 3, To: 3} }},
+		{"sid-range", func(c *Config) { c.SIDRange = lease.SIDRange{From: 24, To: 33} }},
+		{"sid-range", func(c *Config) { c.SIDRange = lease.SIDRange{From: 3, To: 3} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"localhost"} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"ftp://a:1"} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"http://u:p@a:1"} }},
@@ -279,7 +279,7 @@ func TestGivenByAProgram(t *testing.T) {
 		Env: []string{"ALLOCATOR_SPACE=env", "ALLOCATOR_ROOT=env"}, Base: &base,
 		Given: map[string]string{"space": "given", "sid-range": "24-31"},
 	})
-	if err != nil || c.Space != "given" || c.Root != "env" || c.Listen.HTTP != "" || c.SIDs.String() != "24-31" {
+	if err != nil || c.Space != "given" || c.Root != "env" || c.Listen.HTTP != "" || c.SIDRange.String() != "24-31" {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	for _, s := range settings {

@@ -60,7 +60,7 @@ func (c *Config) options() []Option {
 			Usage: "time that IDs count from, as RFC 3339 or Unix milliseconds",
 			Why:   "The Ulid-Flake specification's epoch; IDs last 278 years from it. Fixed when the space is initialised."},
 
-		{Key: "sid-range", value: sidsValue(&c.SIDs),
+		{Key: "sid-range", value: sidsValue(&c.SIDRange),
 			Usage: "sids that this node may take, as first-last; empty: all of the layout",
 			Why:   "One kind of node needs no range. Two kinds in a space, such as servers and programs that embed a node, each need one of their own, so that neither can use up the pool of the other: 0-23 and 24-31."},
 

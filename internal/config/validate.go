@@ -58,8 +58,8 @@ func (c Config) Validate() error {
 	rule(c.Epoch >= 0, "epoch", "%v lies before 1970: wide IDs cannot carry such times", c.Epoch.Time().Format(time.RFC3339))
 
 	if c.Layout != flake.Standalone {
-		rule(c.SIDs.All() || c.SIDs.From < c.SIDs.To, "sid-range", "it is empty")
-		rule(int(c.SIDs.To) <= c.Layout.Holders(), "sid-range", "%v goes beyond sid %d, the last of layout %v", c.SIDs, c.Layout.Holders()-1, c.Layout)
+		rule(c.SIDRange.All() || c.SIDRange.From < c.SIDRange.To, "sid-range", "it is empty")
+		rule(int(c.SIDRange.To) <= c.Layout.Holders(), "sid-range", "%v goes beyond sid %d, the last of layout %v", c.SIDRange, c.Layout.Holders()-1, c.Layout)
 	}
 
 	c.validateEtcd(rule)

@@ -114,8 +114,8 @@ func layoutValue(p *flake.Layout) *value {
 	}, flake.Layout.String)
 }
 
-func sidsValue(p *lease.SIDs) *value {
-	return textValue(p, "sids", lease.ParseSIDs, lease.SIDs.String)
+func sidsValue(p *lease.SIDRange) *value {
+	return textValue(p, "sids", lease.ParseSIDRange, lease.SIDRange.String)
 }
 
 // EpochValue returns p as a value that reads a date, an RFC 3339 time or Unix

@@ -243,7 +243,7 @@ func TestStopReleasesAndTheNextStartsAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := v.Sids[c.Format().SID(last)].Window.Value
+	w := v.SIDs[c.Format().SID(last)].Window.Value
 	if w.State != lease.Released || int64(w.Ceil) != c.Format().UnixMilli(last)+1 {
 		t.Errorf("window %+v, want it released with the last ID's ms + 1 (%d) as its ceiling", w, c.Format().UnixMilli(last)+1)
 	}
@@ -426,7 +426,7 @@ func TestStandbyTakesOver(t *testing.T) {
 		}
 		if sid == 17 {
 			released = txn
-			released.Op, released.Seen = lease.Release, after.Sids[17]
+			released.Op, released.Seen = lease.Release, after.SIDs[17]
 			released.Window.State, released.Window.Nonce = lease.Released, "gone"
 		}
 	}
@@ -516,7 +516,7 @@ func TestNewRefuses(t *testing.T) {
 func TestSIDRange(t *testing.T) {
 	c := settings(t, shared.Endpoint())
 	initSpace(t, c)
-	c.SIDs = lease.SIDs{From: 24, To: 25}
+	c.SIDRange = lease.SIDRange{From: 24, To: 25}
 	one := start(t, c)
 	one.untilReady(t, 20*time.Second)
 	if sid := c.Format().SID(one.next(t)); sid != 24 {
@@ -563,7 +563,7 @@ func TestNoDoors(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	if v, err = store(t, c).Load(t.Context()); err != nil || v.Sids[0].Holder.Exists() || len(v.Nodes) != 0 {
+	if v, err = store(t, c).Load(t.Context()); err != nil || v.SIDs[0].Holder.Exists() || len(v.Nodes) != 0 {
 		t.Errorf("left behind: %+v, %v", v, err)
 	}
 }

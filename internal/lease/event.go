@@ -207,7 +207,7 @@ type Status struct {
 	Era         Era
 	Cluster     uint64
 	Revision    int64
-	SIDs        SIDs                 // that this node may take; zero: all of the layout
+	SIDRange    SIDRange             // that this node may take; zero: all of the layout
 	PoolSize    int                  // how many these are
 	PoolHeld    int                  // of these, with a holder, when last listed
 	PoolBad     int                  // of these, quarantined and without a holder

@@ -18,8 +18,8 @@ import (
 // docs/INCIDENTS.md has the whole list. Most are told in the language of
 // TestTranscripts, with one sid free, so that nodes meet on it.
 
-// oneSid begins a space in which sid 0 alone is free, and node a holds it.
-func oneSid(t *testing.T) (s *story, a *process) {
+// oneSID begins a space in which sid 0 alone is free, and node a holds it.
+func oneSID(t *testing.T) (s *story, a *process) {
 	s = newStory(t)
 	s.tell("init", "occupy 1 31", "start n1", "a tick")
 	return s, s.procs["a"]
@@ -66,7 +66,7 @@ func (s *story) record() lease.Window {
 	s.t.Helper()
 	v, err := s.mem.Read(context.Background(), 0)
 	s.check(err)
-	return v.Sids[0].Window.Value
+	return v.SIDs[0].Window.Value
 }
 
 // T03: what was stored is where the clock has been, three seconds ago. The clock
@@ -74,7 +74,7 @@ func (s *story) record() lease.Window {
 func TestT03RollbackSmallerThanTheReportLag(t *testing.T) {
 	for _, lag := range []string{"100ms", "2s", "4900ms"} { // since the last write
 		for _, back := range []string{"-50ms", "-1s", "-4s"} {
-			s, a := oneSid(t)
+			s, a := oneSID(t)
 			s.tell("a run 5s", "pass "+lag)
 			_, last := s.issued(a, 100)
 			s.tell("a crash", "step "+back, "start n1")
@@ -95,7 +95,7 @@ func TestT05RollbackWhileDown(t *testing.T) {
 		for _, who := range []string{"n1", "n2"} {
 			for _, end := range []string{"crash", "stop"} {
 				t.Run(fmt.Sprintf("T05 %s, %s, taken by %s", end, back, who), func(t *testing.T) {
-					s, a := oneSid(t)
+					s, a := oneSID(t)
 					s.tell("a run 7s")
 					_, last := s.issued(a, 1000)
 					s.tell("a "+end, "expire a", "step "+back, "start "+who)
@@ -125,7 +125,7 @@ func TestT05RollbackWhileDown(t *testing.T) {
 func TestT12ThawedRenewalFirst(t *testing.T) {
 	for _, first := range []string{"keep alive", "extend"} {
 		t.Run("T12 "+first, func(t *testing.T) {
-			s, a := oneSid(t)
+			s, a := oneSID(t)
 			s.issued(a, 5)
 			s.tell("expire a", "start n2", "b tick 20s")
 			taken := s.record()
@@ -157,7 +157,7 @@ func TestT12ThawedRenewalFirst(t *testing.T) {
 // And: the lease is valid, but what this term has to do first is not done.
 func TestT13PauseBetweenCheckAndReply(t *testing.T) {
 	t.Run("T13 asleep in a request", func(t *testing.T) {
-		s, a := oneSid(t)
+		s, a := oneSID(t)
 		s.tell("pass 29900ms")
 		now := a.Now() // the request's one look at the clock
 		s.tell("expire a", "start n2", "b tick")
@@ -189,7 +189,7 @@ func TestT13PauseBetweenCheckAndReply(t *testing.T) {
 // T14: the write of a higher ceiling is applied, and the process sleeps before it
 // hears so. The taker begins above that ceiling; the process never gets to use it.
 func TestT14PauseBetweenWriteAndAdoption(t *testing.T) {
-	s, a := oneSid(t)
+	s, a := oneSID(t)
 	s.tell("a fault lostreply extend", "a tick 5s")
 	s.refusedAbove(a, 30_000)
 	if got := s.record().Ceil - s.w.began; got != 35_000 {
@@ -244,7 +244,7 @@ func TestT16RenewalStopsAndRequestsDoNot(t *testing.T) {
 		"T17 the keeper is starved": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, a := oneSid(t)
+			s, a := oneSID(t)
 			s.tell("start n2", "b tick")
 			b := s.procs["b"]
 			if f != nil {
@@ -334,7 +334,7 @@ func TestT21FutureClockPoisonsACeiling(t *testing.T) {
 // T22: a process restarts and believes the file in which it keeps its number, and
 // not the registry, where the number has become another's.
 func TestT22NothingIsRememberedOverTheRegistry(t *testing.T) {
-	s, a := oneSid(t)
+	s, a := oneSID(t)
 	s.tell("a run 7s")
 	s.issued(a, 5)
 	s.tell("a crash", "expire a", "start n2", "b tick 31s")
@@ -355,7 +355,7 @@ func TestT24LostAndRegained(t *testing.T) {
 	for _, how := range []string{"b stop", "b crash"} {
 		for _, knew := range []bool{true, false} { // of its loss
 			t.Run(fmt.Sprintf("T24 %s, knew=%v", how, knew), func(t *testing.T) {
-				s, a := oneSid(t)
+				s, a := oneSID(t)
 				s.tell("a run 7s")
 				s.issued(a, 1000)
 				s.tell("expire a", "start n2", "b tick 31s")
@@ -382,7 +382,7 @@ func TestT24LostAndRegained(t *testing.T) {
 // a new term. Whose it was is told by the record it names and not by who sent it.
 func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 	t.Run("T27 after the loss", func(t *testing.T) {
-		s, a := oneSid(t)
+		s, a := oneSID(t)
 		s.tell("a fault late extend", "a tick 5s", "expire a", "start n2", "b tick 30s")
 		b := s.procs["b"]
 		s.issued(b, 5)
@@ -396,7 +396,7 @@ func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 		s.claims()
 	})
 	t.Run("T27 same owner, later term", func(t *testing.T) {
-		s, a := oneSid(t)
+		s, a := oneSID(t)
 		s.tell("a fault late extend", "a tick 5s", "expire a", "start n2", "b tick 30s")
 		s.issued(s.procs["b"], 5)
 		s.tell("b stop")
@@ -417,7 +417,7 @@ func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 		s.claims()
 	})
 	t.Run("T27 same owner, later term, same lease", func(t *testing.T) {
-		s, a := oneSid(t)
+		s, a := oneSID(t)
 		s.tell("a fault late extend", "a tick 5s", "a tick 250ms", "a giveup")
 		s.drive(5*time.Second, true, a)
 		_, last := s.issued(a, 5)
@@ -436,7 +436,7 @@ func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 		s.claims()
 	})
 	t.Run("T25 the failure of an old term", func(t *testing.T) {
-		s, a := oneSid(t)
+		s, a := oneSID(t)
 		s.tell("a fault hang extend", "a tick 5s", "expire a", "start n2", "b tick 30s", "vacate 1")
 		// The answer comes when all has changed, and says no more than that it
 		// failed; the write itself is later still.
@@ -464,7 +464,7 @@ func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 // T28: what is stored is the number in use instead of one ahead of it, or the error
 // of storing it is ignored: after a crash the same numbers are handed out again.
 func TestT28StoredBeforeUsed(t *testing.T) {
-	s, a := oneSid(t)
+	s, a := oneSID(t)
 	failing := false
 	s.w.fault = func(_ *process, x lease.Action) fate {
 		if c, ok := x.(lease.Commit); ok && failing && c.Txn.Op == lease.Extend {
@@ -499,7 +499,7 @@ func TestT28StoredBeforeUsed(t *testing.T) {
 // T34: an operator deletes everything. Who ran before refuses, and who starts does
 // not take the place for a new one.
 func TestT34PrefixDeleted(t *testing.T) {
-	s, a := oneSid(t)
+	s, a := oneSID(t)
 	s.issued(a, 5)
 	for _, key := range []string{"config", "era"} {
 		s.mem.Delete(key)
@@ -528,7 +528,7 @@ func TestT34PrefixDeleted(t *testing.T) {
 func TestT35SlowWrites(t *testing.T) {
 	for _, takes := range []time.Duration{4 * time.Second, 20 * time.Second} {
 		t.Run("T35 "+takes.String(), func(t *testing.T) {
-			s, a := oneSid(t)
+			s, a := oneSID(t)
 			due := clock.Mono(0)
 			s.w.fault = func(p *process, x lease.Action) fate {
 				if _, ok := x.(lease.Commit); !ok {
@@ -586,7 +586,7 @@ func TestT36StaleRead(t *testing.T) {
 // T37: the memory of a live process is copied, and both go on. Nobody can keep the
 // two apart within the window they both know of; above it only one goes on.
 func TestT37Clone(t *testing.T) {
-	s, a := oneSid(t)
+	s, a := oneSID(t)
 	s.issued(a, 1)
 	// The copy is made by telling a machine again what the first one heard.
 	nonces, view := s.w.nonce, func() lease.View {
@@ -602,8 +602,8 @@ func TestT37Clone(t *testing.T) {
 	s.w.nonce = 0
 	v := view()
 	empty := v
-	empty.Revision, empty.Sids = v.Revision-3, maps.Clone(v.Sids)
-	delete(empty.Sids, 0)
+	empty.Revision, empty.SIDs = v.Revision-3, maps.Clone(v.SIDs)
+	delete(empty.SIDs, 0)
 	s.w.fault = func(*process, lease.Action) fate { return notAnswered }
 	clone.step(lease.Tick{})
 	clone.step(lease.Loaded{View: empty})
@@ -640,7 +640,7 @@ func TestT37Clone(t *testing.T) {
 // T44: a clock leaps forward and the lease is lost. The next holder begins at the
 // ceiling, the first millisecond that could not be used, and at no earlier one.
 func TestT44LeapThenLoss(t *testing.T) {
-	s, a := oneSid(t)
+	s, a := oneSID(t)
 	s.refusedAbove(a, 30_000) // it has leapt to the last millisecond, and beyond
 	s.tell("expire a", "start n2", "b tick")
 	b := s.procs["b"]

@@ -15,7 +15,7 @@ import (
 type Config struct {
 	Registration Registration // instance, node name and addresses of this process
 	Format       flake.Format // the layout and epoch this node was configured for
-	SIDs         SIDs         // that this node may take; zero: all
+	SIDRange     SIDRange     // that this node may take; zero: all
 
 	Window         time.Duration // W: how far ahead of the clock a ceiling is reserved
 	ExtendEvery    time.Duration // how often a ceiling is raised
@@ -55,13 +55,13 @@ type Machine struct {
 	config   Entry[Space]
 	era      Entry[Era]
 	cluster  uint64
-	revision int64             // highest ever seen; answers arrive in order, so it may never fall
-	sids     map[flake.SID]Sid // as last listed
-	listed   bool              // sids is fresh enough to choose from
-	standby  bool              // there was nothing to choose, when last listed
-	stale    bool              // something has changed since the latest list was asked for
-	witness  clock.Millis      // latest wall time among live holders' records, when listed
-	seenAt   clock.Mono        // when that was
+	revision int64                    // highest ever seen; answers arrive in order, so it may never fall
+	sids     map[flake.SID]SIDRecords // as last listed
+	listed   bool                     // sids is fresh enough to choose from
+	standby  bool                     // there was nothing to choose, when last listed
+	stale    bool                     // something has changed since the latest list was asked for
+	witness  clock.Millis             // latest wall time among live holders' records, when listed
+	seenAt   clock.Mono               // when that was
 
 	// Requests.
 	busy      bool       // one about records is outstanding
@@ -105,7 +105,7 @@ type condition struct {
 // applied: whichever is first changes the record, and no other can follow.
 type attempt struct {
 	sid     flake.SID
-	seen    Sid
+	seen    SIDRecords
 	nonces  map[string]Op
 	lease   LeaseID // that the latest write was to be put on
 	unknown bool    // read back before doing anything else
@@ -117,7 +117,7 @@ type tenure struct {
 	term      int64
 	base      clock.Millis
 	ceil      clock.Millis // confirmed
-	seen      Sid          // our records as last confirmed
+	seen      SIDRecords   // our records as last confirmed
 	extendAt  clock.Mono
 	unheld    bool // our holder key is gone: rehold
 	lost      bool // the record is another's; the confirmed window still serves
@@ -282,7 +282,7 @@ func (m *Machine) Status() Status {
 		Era:         m.era.Value,
 		Cluster:     m.cluster,
 		Revision:    m.revision,
-		SIDs:        m.cfg.SIDs,
+		SIDRange:    m.cfg.SIDRange,
 		Quarantined: maps.Clone(m.bad),
 		Nodes:       m.nodes,
 		Listed:      m.sids != nil,

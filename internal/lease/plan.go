@@ -170,7 +170,7 @@ func (m *Machine) seek(now clock.Reading) {
 	}
 }
 
-func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen Sid) {
+func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen SIDRecords) {
 	op := Acquire
 	if seen.Holder.Exists() {
 		op = Reclaim
@@ -189,7 +189,7 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen Sid) {
 	})
 }
 
-func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen Sid, w Window) {
+func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecords, w Window) {
 	w.Era, w.Nonce, w.Wall = m.era.Value.Number, m.cfg.Nonce(), now.Wall
 	if m.try != nil && m.try.sid != sid {
 		panic(fmt.Sprintf("lease: a write of sid %d while one of sid %d is not settled", sid, m.try.sid))
@@ -250,7 +250,7 @@ func (m *Machine) soundBy(now clock.Reading) clock.Millis {
 func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 	best, found, bestRank := flake.SID(0), false, 0
 	reclaim, mayReclaim := flake.SID(0), false
-	within := m.cfg.SIDs.In(m.cfg.Format.Layout)
+	within := m.cfg.SIDRange.In(m.cfg.Format.Layout)
 	for sid := within.From; sid < within.To; sid++ {
 		s := m.sids[sid] // absent: never used
 		if m.bad[sid] != "" {
@@ -290,7 +290,7 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 // anyPast picks one of the free sids whose ceilings have passed, of which there is
 // one at least. Nodes that start together see one list and would all ask for the
 // same sid, one of them with success; after a defeat each asks for another.
-func (m *Machine) anyPast(now clock.Reading, within SIDs) flake.SID {
+func (m *Machine) anyPast(now clock.Reading, within SIDRange) flake.SID {
 	var past []flake.SID
 	for sid := within.From; sid < within.To; sid++ {
 		if s := m.sids[sid]; m.bad[sid] == "" && !s.Holder.Exists() && s.Window.Value.Ceil <= now.Wall {

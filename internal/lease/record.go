@@ -98,7 +98,7 @@ type Registration struct {
 	GRPC     string   `json:"grpc,omitempty"`   // host:port
 	HTTP     string   `json:"http,omitempty"`   // host:port
 	Gossip   string   `json:"gossip,omitempty"` // host:port
-	SIDs     string   `json:"sids,omitempty"`   // the sids it may take, as first-last; "": all
+	SIDRange string   `json:"sids,omitempty"`   // the sids it may take, as first-last; "": all
 	Rev      int64    `json:"-"`                // revision that the store wrote it at; of two with one name the higher is the newer
 }
 

@@ -230,9 +230,9 @@ func TestRandomSchedules(t *testing.T) {
 // confine gives half of the nodes a range of their own: of the sids that go
 // round, or of more, or of those that are another's alone.
 func (s *schedule) confine(r *rand.Rand) {
-	s.w.sids = map[string]lease.SIDs{}
+	s.w.sids = map[string]lease.SIDRange{}
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
-		ranges := []lease.SIDs{{From: 0, To: 1}, {From: 1, To: 2}, {From: 1, To: 9}, {From: 0, To: 2}, {From: 2, To: 32}}
+		ranges := []lease.SIDRange{{From: 0, To: 1}, {From: 1, To: 2}, {From: 1, To: 9}, {From: 0, To: 2}, {From: 2, To: 32}}
 		if r.IntN(2) == 0 {
 			s.w.sids[name] = ranges[r.IntN(len(ranges))]
 		}

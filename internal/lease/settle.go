@@ -73,7 +73,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 		m.lastEra = max(m.lastEra, m.heard.Era)
 		return
 	}
-	m.sids, m.listed, m.seenAt, m.problem = ev.View.Sids, true, now.Mono, ""
+	m.sids, m.listed, m.seenAt, m.problem = ev.View.SIDs, true, now.Mono, ""
 	m.nodes = ev.View.Nodes
 	m.takeStock(now)
 	if t := m.tenure; t != nil && !t.lost && m.try == nil {
@@ -184,7 +184,7 @@ func (m *Machine) rewind(now clock.Reading, format string, args ...any) bool {
 // settle learns from a view of the attempt's sid what became of the attempt.
 func (m *Machine) settle(now clock.Reading, v View) {
 	try := m.try
-	got := v.Sids[try.sid]
+	got := v.SIDs[try.sid]
 	m.problem = ""
 	if op, ours := try.nonces[got.Window.Value.Nonce]; ours && got.Window.Err == nil {
 		m.adopt(now, op, got)
@@ -223,7 +223,7 @@ func (m *Machine) settle(now clock.Reading, v View) {
 
 // adopt takes over a record that this process wrote. Its values count, not
 // those last asked for: an earlier attempt may have come first.
-func (m *Machine) adopt(now clock.Reading, op Op, got Sid) {
+func (m *Machine) adopt(now clock.Reading, op Op, got SIDRecords) {
 	sid, w := m.try.sid, got.Window.Value
 	m.try = nil
 	switch op {
@@ -266,13 +266,13 @@ func (m *Machine) adopt(now clock.Reading, op Op, got Sid) {
 }
 
 // holds reports whether the holder key is there under our present lease.
-func (m *Machine) holds(s Sid) bool {
+func (m *Machine) holds(s SIDRecords) bool {
 	return s.Holder.Exists() && s.Holder.Lease == m.lease &&
 		s.Holder.Value.Instance == m.cfg.Registration.Instance
 }
 
 // checkHolder looks why an extension was not applied though our record stands.
-func (m *Machine) checkHolder(now clock.Reading, got Sid) {
+func (m *Machine) checkHolder(now clock.Reading, got SIDRecords) {
 	t := m.tenure
 	switch {
 	case !got.Holder.Exists():
@@ -288,7 +288,7 @@ func (m *Machine) checkHolder(now clock.Reading, got Sid) {
 
 // compareOwn holds our sid's record, as the store has it, against the one we
 // had confirmed.
-func (m *Machine) compareOwn(now clock.Reading, got Sid) {
+func (m *Machine) compareOwn(now clock.Reading, got SIDRecords) {
 	t, w := m.tenure, got.Window.Value
 	switch {
 	case got.Window.Same(t.seen.Window):
@@ -316,7 +316,7 @@ func (m *Machine) compareOwn(now clock.Reading, got Sid) {
 
 // lose gives a sid up that is no longer ours. The window confirmed to us still
 // is: whoever took the sid began at or above its ceiling.
-func (m *Machine) lose(now clock.Reading, got Sid, why string) {
+func (m *Machine) lose(now clock.Reading, got SIDRecords, why string) {
 	t := m.tenure
 	t.lost, m.try, m.listed, m.reload = true, nil, false, now.Mono
 	if got.Window.Err == nil && got.Window.Value.Node == m.cfg.Registration.Node &&
@@ -385,7 +385,7 @@ func (m *Machine) keepPasts() map[flake.SID]string {
 // releaseStray gives back a sid that came to us after we had stopped asking for
 // it, from a write that was late. Nothing was issued from it by this tenure, but
 // an earlier one may have: its ceiling stays.
-func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s Sid) {
+func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s SIDRecords) {
 	if m.busy || m.try != nil || s.Window.Value.Instance != m.cfg.Registration.Instance {
 		return
 	}

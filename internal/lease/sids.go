@@ -10,19 +10,19 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// SIDs is a run of sids [From, To) that a process may take; the zero value is
+// SIDRange is a run of sids [From, To) that a process may take; the zero value is
 // every sid of the layout. Within it a node behaves as if there were no others:
 // it neither takes nor waits for nor reclaims one outside. What ranges others
 // have is nothing to it: two that overlap cost no claim, since a sid is taken by
 // a compare in the store whoever asks for it.
-type SIDs struct {
+type SIDRange struct {
 	From, To flake.SID
 }
 
-// ParseSIDs reads "first-last", both included, or a single sid. "" is every sid.
-func ParseSIDs(s string) (SIDs, error) {
+// ParseSIDRange reads "first-last", both included, or a single sid. "" is every sid.
+func ParseSIDRange(s string) (SIDRange, error) {
 	if s == "" {
-		return SIDs{}, nil
+		return SIDRange{}, nil
 	}
 	first, last, both := strings.Cut(s, "-")
 	if !both {
@@ -32,11 +32,11 @@ func ParseSIDs(s string) (SIDs, error) {
 	b, errB := parseSID(last)
 	switch {
 	case errA != nil, errB != nil:
-		return SIDs{}, fmt.Errorf("%q is not a range of sids: write first-last, such as 0-23", s)
+		return SIDRange{}, fmt.Errorf("%q is not a range of sids: write first-last, such as 0-23", s)
 	case b < a:
-		return SIDs{}, fmt.Errorf("%q is empty: the last sid is below the first", s)
+		return SIDRange{}, fmt.Errorf("%q is empty: the last sid is below the first", s)
 	}
-	return SIDs{From: a, To: b + 1}, nil
+	return SIDRange{From: a, To: b + 1}, nil
 }
 
 // parseSID reads a sid of any layout, in digits alone.
@@ -49,26 +49,26 @@ func parseSID(s string) (flake.SID, error) {
 }
 
 // All reports whether r is every sid of whatever layout.
-func (r SIDs) All() bool { return r == SIDs{} }
+func (r SIDRange) All() bool { return r == SIDRange{} }
 
 // In returns r with its bounds: those of layout l where r is every sid. What of
 // r lies outside the layout is cut off.
-func (r SIDs) In(l flake.Layout) SIDs {
-	all := SIDs{To: flake.SID(l.Holders())}
+func (r SIDRange) In(l flake.Layout) SIDRange {
+	all := SIDRange{To: flake.SID(l.Holders())}
 	if r.All() {
 		return all
 	}
-	return SIDs{From: min(r.From, all.To), To: min(r.To, all.To)}
+	return SIDRange{From: min(r.From, all.To), To: min(r.To, all.To)}
 }
 
-// Has reports whether sid is in r, whose bounds [SIDs.In] has set.
-func (r SIDs) Has(sid flake.SID) bool { return r.From <= sid && sid < r.To }
+// Has reports whether sid is in r, whose bounds [SIDRange.In] has set.
+func (r SIDRange) Has(sid flake.SID) bool { return r.From <= sid && sid < r.To }
 
 // Len returns how many sids r has, whose bounds In has set.
-func (r SIDs) Len() int { return int(r.To) - int(r.From) }
+func (r SIDRange) Len() int { return int(r.To) - int(r.From) }
 
-// String returns r as ParseSIDs reads it.
-func (r SIDs) String() string {
+// String returns r as ParseSIDRange reads it.
+func (r SIDRange) String() string {
 	switch {
 	case r.All():
 		return ""
@@ -81,7 +81,7 @@ func (r SIDs) String() string {
 // pool counts the sids that m may take: how many there are, how many of them have
 // a holder, and how many of the rest are quarantined.
 func (m *Machine) pool() (size, held, bad int) {
-	within := m.cfg.SIDs.In(m.cfg.Format.Layout)
+	within := m.cfg.SIDRange.In(m.cfg.Format.Layout)
 	for sid, s := range m.sids {
 		if within.Has(sid) && s.Holder.Exists() {
 			held++
@@ -100,11 +100,11 @@ const holdersNamed = 8
 
 // noneFree says for a person that no sid can be taken, and who has them.
 func (m *Machine) noneFree() string {
-	within := m.cfg.SIDs.In(m.cfg.Format.Layout)
+	within := m.cfg.SIDRange.In(m.cfg.Format.Layout)
 	size, held, bad := m.pool()
 	of := ""
-	if !m.cfg.SIDs.All() {
-		of = fmt.Sprintf(" in %s (sid-range)", m.cfg.SIDs)
+	if !m.cfg.SIDRange.All() {
+		of = fmt.Sprintf(" in %s (sid-range)", m.cfg.SIDRange)
 	}
 	type holding struct {
 		node string

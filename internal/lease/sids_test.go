@@ -10,18 +10,18 @@ import (
 func TestSIDs(t *testing.T) {
 	for _, tt := range []struct {
 		text           string
-		want           lease.SIDs
+		want           lease.SIDRange
 		within, fleet  string // of layouts scalable and fleet
 		first, outside flake.SID
 	}{
-		{"", lease.SIDs{}, "0-31", "0-1023", 0, 32},
-		{"0-23", lease.SIDs{From: 0, To: 24}, "0-23", "0-23", 0, 24},
-		{"24-31", lease.SIDs{From: 24, To: 32}, "24-31", "24-31", 24, 23},
-		{"7", lease.SIDs{From: 7, To: 8}, "7", "7", 7, 8},
-		{"0", lease.SIDs{From: 0, To: 1}, "0", "0", 0, 1},
-		{"24-1023", lease.SIDs{From: 24, To: 1024}, "24-31", "24-1023", 24, 32},
+		{"", lease.SIDRange{}, "0-31", "0-1023", 0, 32},
+		{"0-23", lease.SIDRange{From: 0, To: 24}, "0-23", "0-23", 0, 24},
+		{"24-31", lease.SIDRange{From: 24, To: 32}, "24-31", "24-31", 24, 23},
+		{"7", lease.SIDRange{From: 7, To: 8}, "7", "7", 7, 8},
+		{"0", lease.SIDRange{From: 0, To: 1}, "0", "0", 0, 1},
+		{"24-1023", lease.SIDRange{From: 24, To: 1024}, "24-31", "24-1023", 24, 32},
 	} {
-		got, err := lease.ParseSIDs(tt.text)
+		got, err := lease.ParseSIDRange(tt.text)
 		if err != nil || got != tt.want || got.String() != tt.text {
 			t.Errorf("%q: %+v, %v; prints %q", tt.text, got, err, got)
 		}
@@ -34,7 +34,7 @@ func TestSIDs(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"-", "1-", "-1", "3-2", "0-1024", "1024", "a-b", "0,1", " 1", "1 - 2", "+1", "0-1-2", "99999"} {
-		if got, err := lease.ParseSIDs(text); err == nil {
+		if got, err := lease.ParseSIDRange(text); err == nil {
 			t.Errorf("%q is read as %+v", text, got)
 		}
 	}

@@ -169,9 +169,9 @@ func (s *story) command(f []string) string {
 	switch f[0] {
 	case "start":
 		name := string(rune('a' + len(s.procs)))
-		sids, err := lease.ParseSIDs(arg(2))
+		sids, err := lease.ParseSIDRange(arg(2))
 		s.check(err)
-		s.w.sids = map[string]lease.SIDs{arg(1): sids}
+		s.w.sids = map[string]lease.SIDRange{arg(1): sids}
 		s.procs[name] = s.w.start(arg(1))
 		return ""
 	case "init":
@@ -267,7 +267,7 @@ func (s *story) command(f []string) string {
 		s.check(err)
 		sid, err := strconv.Atoi(arg(1))
 		s.check(err)
-		w := v.Sids[flake.SID(sid)].Window.Value
+		w := v.SIDs[flake.SID(sid)].Window.Value
 		w.State, w.Nonce, w.Term = lease.Quarantined, "operator", w.Term+1
 		s.mem.Put("window/"+arg(1), lease.Encode(w))
 		s.mem.Delete("holder/" + arg(1))

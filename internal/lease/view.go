@@ -30,8 +30,8 @@ func NewEntry[T any](rev int64, lease LeaseID, raw string) Entry[T] {
 	return Entry[T]{Rev: rev, Lease: lease, Raw: raw, Value: v, Err: err}
 }
 
-// Sid is what the store says about one sid.
-type Sid struct {
+// SIDRecords is what the store says about one sid.
+type SIDRecords struct {
 	Holder Entry[Holder]
 	Window Entry[Window]
 	// Past is set when the ledger has lines of the sid. A sid with a past and no
@@ -48,7 +48,7 @@ type View struct {
 	Revision int64
 	Config   Entry[Space]
 	Era      Entry[Era]
-	Sids     map[flake.SID]Sid
+	SIDs     map[flake.SID]SIDRecords
 	Nodes    []Registration // views of the whole space only
 }
 
@@ -81,7 +81,7 @@ func (o Op) String() string {
 type Txn struct {
 	Op     Op
 	SID    flake.SID
-	Seen   Sid          // the sid as last read; its window, and for Reclaim its holder, are compared
+	Seen   SIDRecords   // the sid as last read; its window, and for Reclaim its holder, are compared
 	Config Entry[Space] // as last read
 	Era    Entry[Era]   // as last read
 	Lease  LeaseID      // Acquire, Reclaim, Rehold: the holder's lease; Extend: compared

@@ -28,7 +28,7 @@ type world struct {
 	nonce   int
 	hist    history.History
 	moments clock.Mono
-	sids    map[string]lease.SIDs // that a node of that name may take; absent: all
+	sids    map[string]lease.SIDRange // that a node of that name may take; absent: all
 
 	// fault decides the fate of a call; nil: all succeed.
 	fault func(p *process, a lease.Action) fate
@@ -75,7 +75,7 @@ func (w *world) config(nodeName, instance string, jitter func(time.Duration) tim
 	return lease.Config{
 		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test"},
 		Format:         flake.Default,
-		SIDs:           w.sids[nodeName],
+		SIDRange:       w.sids[nodeName],
 		Window:         w.window,
 		ExtendEvery:    w.window / 6,
 		TTL:            w.window / 2,
@@ -145,7 +145,7 @@ func (p *process) step(ev lease.Event) {
 // confirm records what a response of the store shows to be the process's own. It
 // looks at responses alone, whatever the machine makes of them.
 func (p *process) confirm(v lease.View) {
-	for sid, s := range v.Sids {
+	for sid, s := range v.SIDs {
 		if w := s.Window.Value; s.Window.Err == nil && string(w.Instance) == p.name && w.State == lease.Active {
 			p.w.hist.Grants = append(p.w.hist.Grants, history.Grant{
 				Process: p.name, SID: sid, Base: w.Base, Ceil: w.Ceil, At: p.w.moment(),
@@ -196,7 +196,7 @@ func (p *process) ask(a lease.Action) lease.Event {
 	case lease.Commit:
 		applied, v, err := p.w.store.Commit(ctx, a.Txn)
 		if applied {
-			w := v.Sids[a.Txn.SID].Window
+			w := v.SIDs[a.Txn.SID].Window
 			p.w.hist.Writes = append(p.w.hist.Writes, history.Write{
 				SID: a.Txn.SID, Rev: w.Rev, Term: w.Value.Term, Base: w.Value.Base, Ceil: w.Value.Ceil,
 				Released: w.Value.State == lease.Released,

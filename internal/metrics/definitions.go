@@ -31,7 +31,7 @@ const (
 	term            = "allocator_term"
 	era             = "allocator_era"
 	phase           = "allocator_lease_phase"
-	poolSids        = "allocator_pool_sids"
+	poolSIDs        = "allocator_pool_sids"
 	historyRewound  = "allocator_history_rewound"
 	alarms          = "allocator_alarms_total"
 	etcdLatency     = "allocator_etcd_call_duration_seconds"
@@ -96,7 +96,7 @@ var definitions = []Definition{
 	{term, "gauge", nil, "Term of the sid held; it grows with every acquisition of that sid by any node; 0 without a sid."},
 	{era, "gauge", nil, "Era of the space as last read; 0 before the first read."},
 	{phase, "gauge", []string{"phase"}, "1 for the current phase of the lease, 0 for the others."},
-	{poolSids, "gauge", []string{"state"}, "Sids that the node may take (sid-range) by state, as last listed: held, free or quarantined; absent before the first list."},
+	{poolSIDs, "gauge", []string{"state"}, "Sids that the node may take (sid-range) by state, as last listed: held, free or quarantined; absent before the first list."},
 	{historyRewound, "gauge", nil, "1 while the node issues nothing because etcd's history went back, else 0."},
 	{alarms, "counter", []string{"kind"}, "Conditions that need an operator, by kind."},
 	{etcdLatency, "histogram", []string{"op"}, "Duration of calls to etcd, including failed calls, in seconds."},
@@ -174,7 +174,7 @@ The Go runtime's series (` + "`go_…`" + `) and those of the process (` + "`pro
 		{"reason", refusals, texts(reasons())}, {"reason", gossipDropped, cluster.DropReasons()},
 		{"kind", "", texts(alarmKinds)}, {"op", "", texts(ops)},
 		{"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
-		{"state", poolSids, poolStates}, {"state", clockVerdict, texts(clockStates)},
+		{"state", poolSIDs, poolStates}, {"state", clockVerdict, texts(clockStates)},
 		{"finding", "", texts(clockFindings)}, {"opinion", "", opinions}, {"direction", "", directions},
 		{"listener", "", ListenerNames}, {"files", "", fileKinds}, {"certificate", "", certificateKinds},
 	} {

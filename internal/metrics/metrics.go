@@ -185,9 +185,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(phase, flag(p == l.Phase), p.String())
 	}
 	if l.Revision != 0 {
-		gauge(poolSids, float64(l.PoolHeld), "held")
-		gauge(poolSids, float64(l.PoolBad), "quarantined")
-		gauge(poolSids, float64(max(l.PoolSize-l.PoolHeld-l.PoolBad, 0)), "free")
+		gauge(poolSIDs, float64(l.PoolHeld), "held")
+		gauge(poolSIDs, float64(l.PoolBad), "quarantined")
+		gauge(poolSIDs, float64(max(l.PoolSize-l.PoolHeld-l.PoolBad, 0)), "free")
 	}
 	gauge(historyRewound, flag(l.Phase == lease.Rewound))
 	for _, kind := range alarmKinds {

@@ -82,7 +82,7 @@ func conditions(st node.Stats, g gen.Config, clocks string) string {
 	if st.Lease.Problem != "" {
 		problem = ", " + st.Lease.Problem
 	}
-	within := st.Lease.SIDs.In(g.Layout)
+	within := st.Lease.SIDRange.In(g.Layout)
 	if !st.Holding {
 		return text + line(false, "sid: none of %v, lease %v%s", within, st.Lease.Phase, problem)
 	}

@@ -79,7 +79,7 @@ func (s *Server) afterDrain(ctx context.Context, before drained) (*pb.DrainRespo
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "the node is drained, but whether its sid %d was given back is unknown: %v", before.grant.SID, err)
 	}
-	w := v.Sids[before.grant.SID].Window
+	w := v.SIDs[before.grant.SID].Window
 	switch {
 	case w.Err != nil || !w.Exists():
 	case w.Value.Term > before.grant.Term: // somebody has taken it since

@@ -29,7 +29,7 @@ func (w *world) record(change func(*lease.Window)) {
 	}
 	change(&rec)
 	w.dir.set(func(d *directory) {
-		d.view = lease.View{Sids: map[flake.SID]lease.Sid{7: {Window: lease.NewEntry[lease.Window](9, 0, lease.Encode(rec))}}}
+		d.view = lease.View{SIDs: map[flake.SID]lease.SIDRecords{7: {Window: lease.NewEntry[lease.Window](9, 0, lease.Encode(rec))}}}
 	})
 }
 

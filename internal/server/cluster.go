@@ -35,7 +35,7 @@ type clusterView struct {
 	Revision       int64        `json:"revision"`
 	PoolSize       int          `json:"pool_size"`
 	Nodes          []nodeView   `json:"nodes"` // null while unknown
-	Sids           []sidView    `json:"sids"`  // those ever used; null while unknown
+	SIDs           []sidView    `json:"sids"`  // those ever used; null while unknown
 	Problem        string       `json:"problem,omitempty"`
 	Self           selfView     `json:"self"`
 	layout         flake.Layout // Layout
@@ -48,7 +48,7 @@ type nodeView struct {
 	GRPC     string `json:"grpc_address"`
 	HTTP     string `json:"http_address"`
 	SID      int    `json:"sid"`                 // -1: none
-	SIDs     string `json:"sid_range,omitempty"` // that it may take; empty: all
+	SIDRange string `json:"sid_range,omitempty"` // that it may take; empty: all
 	// Clock is nil where nothing was heard of it.
 	Clock *peerView `json:"clock,omitempty"`
 }
@@ -177,14 +177,14 @@ func (c *clusterView) fill(v lease.View, st node.Stats) {
 		c.Problem = err.Error()
 	}
 	held := make(map[lease.Instance]int)
-	c.Sids = make([]sidView, 0, len(v.Sids))
-	for sid, rec := range v.Sids {
+	c.SIDs = make([]sidView, 0, len(v.SIDs))
+	for sid, rec := range v.SIDs {
 		if rec.Holder.Exists() && rec.Holder.Err == nil {
 			held[rec.Holder.Value.Instance] = int(sid)
 		}
-		c.Sids = append(c.Sids, viewSid(sid, rec, st))
+		c.SIDs = append(c.SIDs, viewSID(sid, rec, st))
 	}
-	slices.SortFunc(c.Sids, func(a, b sidView) int { return cmp.Compare(a.SID, b.SID) })
+	slices.SortFunc(c.SIDs, func(a, b sidView) int { return cmp.Compare(a.SID, b.SID) })
 	c.Nodes = make([]nodeView, 0, len(v.Nodes))
 	for _, r := range v.Nodes {
 		sid, ok := held[r.Instance]
@@ -192,7 +192,7 @@ func (c *clusterView) fill(v lease.View, st node.Stats) {
 			sid = -1
 		}
 		c.Nodes = append(c.Nodes, nodeView{
-			Instance: string(r.Instance), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, SID: sid, SIDs: r.SIDs,
+			Instance: string(r.Instance), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, SID: sid, SIDRange: r.SIDRange,
 		})
 	}
 	slices.SortFunc(c.Nodes, func(a, b nodeView) int {
@@ -200,9 +200,9 @@ func (c *clusterView) fill(v lease.View, st node.Stats) {
 	})
 }
 
-// viewSid puts a sid's records in words. Whether a sid is quarantined is the
+// viewSID puts a sid's records in words. Whether a sid is quarantined is the
 // lease's to judge; a record that cannot be read always is.
-func viewSid(sid flake.SID, rec lease.Sid, st node.Stats) sidView {
+func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) sidView {
 	w := rec.Window.Value
 	v := sidView{
 		SID: int(sid), Term: w.Term, Node: w.Node, Instance: string(w.Instance),
@@ -247,10 +247,10 @@ func (c clusterView) proto() *pb.GetClusterResponse {
 	for _, n := range c.Nodes {
 		res.Nodes = append(res.Nodes, &pb.Node{
 			Instance: n.Instance, Name: n.Name, Version: n.Version,
-			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, Sid: int32(n.SID), SidRange: n.SIDs, Clock: n.Clock.proto(),
+			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, Sid: int32(n.SID), SidRange: n.SIDRange, Clock: n.Clock.proto(),
 		})
 	}
-	for _, sid := range c.Sids {
+	for _, sid := range c.SIDs {
 		res.Sids = append(res.Sids, &pb.Sid{
 			Sid: int32(sid.SID), State: sid.State, Term: sid.Term, Node: sid.Node, Instance: sid.Instance,
 			BaseUnixMs: sid.Base, CeilUnixMs: sid.Ceil, Problem: sid.Problem,

@@ -141,7 +141,7 @@ func clusterOfTwo() lease.View {
 		Revision: 77,
 		Config:   lease.NewEntry[lease.Space](1, 0, lease.Encode(lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1"})),
 		Era:      lease.NewEntry[lease.Era](2, 0, lease.Encode(lease.Era{Number: 3, Floor: 5})),
-		Sids: map[flake.SID]lease.Sid{
+		SIDs: map[flake.SID]lease.SIDRecords{
 			9: {Window: broken},
 			3: {Window: window(held), Holder: holder(lease.Holder{Instance: "b-1", Node: "node-b"})},
 			4: {Window: window(free)},
@@ -166,7 +166,7 @@ func TestCluster(t *testing.T) {
 			Name string
 			SID  int
 		}
-		Sids []struct {
+		SIDs []struct {
 			SID                  int
 			State, Node, Problem string
 		}

@@ -39,9 +39,9 @@ func (s *Store) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair
 		term, _ := strconv.ParseInt(name, 10, 64) // 0 for a key that is none of ours: it is a trace all the same
 		lines = append(lines, repair.Line{Term: term, Entry: entry[lease.Tenure](kv)})
 	}
-	seen := v.Sids[sid]
+	seen := v.SIDs[sid]
 	seen.Past = len(lines) > 0
-	v.Sids[sid] = seen
+	v.SIDs[sid] = seen
 	return v, lines, nil
 }
 

@@ -35,11 +35,11 @@ func held(t *testing.T) *Store {
 			t.Fatal(err)
 		}
 		op := lease.Acquire
-		if v.Sids[3].Holder.Exists() {
+		if v.SIDs[3].Holder.Exists() {
 			op = lease.Reclaim
 		}
 		ok, _, err := s.Commit(ctx, lease.Txn{
-			Op: op, SID: 3, Seen: v.Sids[3], Config: v.Config, Era: v.Era, Lease: id,
+			Op: op, SID: 3, Seen: v.SIDs[3], Config: v.Config, Era: v.Era, Lease: id,
 			Holder: lease.Holder{Instance: "i1", Node: "n1"},
 			Window: lease.Window{Era: 1, Term: term + 1, Instance: "i1", Node: "n1", Nonce: fmt.Sprint("n", term),
 				Base: adminNow, Ceil: adminNow + 30_000, State: lease.Active, Wall: adminNow},
@@ -70,11 +70,11 @@ func TestSurvey(t *testing.T) {
 	if len(lines) != 3 || lines[0].Term != 1 || lines[1].Entry.Value.Since != adminNow || lines[2].Term != 9 || lines[2].Entry.Err == nil {
 		t.Errorf("got %+v", lines)
 	}
-	if !v.Sids[3].Past || !v.Sids[3].Holder.Exists() || len(v.Nodes) != 1 || v.Era.Value.Number != 1 {
+	if !v.SIDs[3].Past || !v.SIDs[3].Holder.Exists() || len(v.Nodes) != 1 || v.Era.Value.Number != 1 {
 		t.Errorf("got %+v", v)
 	}
 	v, lines = survey(t, s, 30) // sid 3's ledger is not sid 30's, and the other way round
-	if len(lines) != 0 || v.Sids[30].Past {
+	if len(lines) != 0 || v.SIDs[30].Past {
 		t.Errorf("got %+v", lines)
 	}
 }
@@ -97,7 +97,7 @@ func TestRepair(t *testing.T) {
 		t.Errorf("sent again: %v", err)
 	}
 	v, lines = survey(t, s, 3)
-	if got := v.Sids[3]; got.Window.Value != w.Window || got.Holder.Exists() || len(lines) != 2 {
+	if got := v.SIDs[3]; got.Window.Value != w.Window || got.Holder.Exists() || len(lines) != 2 {
 		t.Errorf("got %+v, ledger %d", got, len(lines))
 	}
 	by.Nonce = "r"
@@ -109,7 +109,7 @@ func TestRepair(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, lines = survey(t, s, 3)
-	if got := v.Sids[3]; got.Window.Value != r.Write.Window || got.Window.Value.Term != 3 || len(lines) != 3 || lines[2].Entry.Value.Since != adminNow+30_000 {
+	if got := v.SIDs[3]; got.Window.Value != r.Write.Window || got.Window.Value.Term != 3 || len(lines) != 3 || lines[2].Entry.Value.Since != adminNow+30_000 {
 		t.Errorf("got %+v, ledger %+v", got, lines)
 	}
 }
@@ -151,8 +151,8 @@ func TestRepairIsGuarded(t *testing.T) {
 				t.Fatalf("got %v, want ErrChanged", err)
 			}
 			after, _ := survey(t, s, 3)
-			if !after.Sids[3].Window.Same(before.Sids[3].Window) || !after.Sids[3].Holder.Same(before.Sids[3].Holder) || after.Revision != before.Revision {
-				t.Errorf("something was written: %+v, %+v", before.Sids[3], after.Sids[3])
+			if !after.SIDs[3].Window.Same(before.SIDs[3].Window) || !after.SIDs[3].Holder.Same(before.SIDs[3].Holder) || after.Revision != before.Revision {
+				t.Errorf("something was written: %+v, %+v", before.SIDs[3], after.SIDs[3])
 			}
 		})
 	}
@@ -171,7 +171,7 @@ func TestRepairOfAMissingRecordIsGuarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.client.Put(ctx, s.keys.window(3), kept.Sids[3].Window.Raw); err != nil {
+	if _, err := s.client.Put(ctx, s.keys.window(3), kept.SIDs[3].Window.Raw); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Repair(ctx, r.Write); !errors.Is(err, ErrChanged) {

@@ -48,9 +48,9 @@ func claim(t *testing.T, s *Store, v lease.View, sid flake.SID, who string) bool
 		return false
 	}
 	applied, _, err := s.Commit(ctx, lease.Txn{
-		Op: lease.Acquire, SID: sid, Seen: v.Sids[sid], Config: v.Config, Era: v.Era, Lease: id,
+		Op: lease.Acquire, SID: sid, Seen: v.SIDs[sid], Config: v.Config, Era: v.Era, Lease: id,
 		Holder: lease.Holder{Instance: lease.Instance(who), Node: who},
-		Window: lease.Window{Era: 1, Term: v.Sids[sid].Window.Value.Term + 1, Instance: lease.Instance(who), Node: who, Nonce: who,
+		Window: lease.Window{Era: 1, Term: v.SIDs[sid].Window.Value.Term + 1, Instance: lease.Instance(who), Node: who, Nonce: who,
 			Base: someTime, Ceil: someTime + 30_000, State: lease.Active, Wall: someTime},
 	})
 	if err != nil {
@@ -76,8 +76,8 @@ func TestT19CheckThenSet(t *testing.T) {
 	winners := 0
 	won.Range(func(who, _ any) bool {
 		winners++
-		if v, err := s.Read(timeout(t, time.Minute), 5); err != nil || string(v.Sids[5].Window.Value.Instance) != who {
-			t.Errorf("%v won, and the record is %+v, %v", who, v.Sids[5], err)
+		if v, err := s.Read(timeout(t, time.Minute), 5); err != nil || string(v.SIDs[5].Window.Value.Instance) != who {
+			t.Errorf("%v won, and the record is %+v, %v", who, v.SIDs[5], err)
 		}
 		return true
 	})
@@ -106,7 +106,7 @@ func TestT31SharedEtcd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(v.Sids) != 1 || len(v.Nodes) != 1 || v.Sids[0].Holder.Value.Node != "of-"+name || v.Config.Value.Pool != "pool-"+name {
+			if len(v.SIDs) != 1 || len(v.Nodes) != 1 || v.SIDs[0].Holder.Value.Node != "of-"+name || v.Config.Value.Pool != "pool-"+name {
 				t.Errorf("%s sees %+v", name, v)
 			}
 		}

@@ -38,10 +38,10 @@ func hold(t *testing.T, s *Store) (lease.LeaseID, lease.View) {
 
 // extension returns what instance a would write to sid 1 as v has it.
 func extension(op lease.Op, id lease.LeaseID, v lease.View, nonce string) lease.Txn {
-	w := v.Sids[1].Window.Value
+	w := v.SIDs[1].Window.Value
 	w.Era, w.Term, w.Instance, w.Node, w.Nonce, w.State = 1, 1, "a", "n", nonce, lease.Active
 	w.Base, w.Ceil = max(w.Ceil, 1000), max(w.Ceil, 1000)+1000
-	return lease.Txn{Op: op, SID: 1, Seen: v.Sids[1], Config: v.Config, Era: v.Era, Lease: id,
+	return lease.Txn{Op: op, SID: 1, Seen: v.SIDs[1], Config: v.Config, Era: v.Era, Lease: id,
 		Holder: lease.Holder{Instance: "a", Node: "n"}, Window: w}
 }
 
@@ -123,8 +123,8 @@ func TestOutage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := now.Sids[1]; !got.Window.Same(v.Sids[1].Window) || !got.Holder.Same(v.Sids[1].Holder) {
-		t.Errorf("after the outage: got %+v, want %+v", got, v.Sids[1])
+	if got := now.SIDs[1]; !got.Window.Same(v.SIDs[1].Window) || !got.Holder.Same(v.SIDs[1].Holder) {
+		t.Errorf("after the outage: got %+v, want %+v", got, v.SIDs[1])
 	}
 	commit(t, s, lease.Extend, id, now, "after")
 	for len(changed) > 0 {

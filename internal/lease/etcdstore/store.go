@@ -180,9 +180,9 @@ func (s *Store) allReads() []clientv3.Op {
 // viewOf returns the view of one sid that the reads in r give.
 func (s *Store) viewOf(sid flake.SID, r *clientv3.TxnResponse) lease.View {
 	v := s.view(r)
-	seen := v.Sids[sid]
+	seen := v.SIDs[sid]
 	seen.Past = r.Responses[len(r.Responses)-1].GetResponseRange().Count > 0
-	v.Sids = map[flake.SID]lease.Sid{sid: seen}
+	v.SIDs = map[flake.SID]lease.SIDRecords{sid: seen}
 	v.Nodes = nil
 	return v
 }
@@ -192,7 +192,7 @@ func (s *Store) view(r *clientv3.TxnResponse) lease.View {
 	v := lease.View{
 		Cluster:  r.Header.ClusterId,
 		Revision: r.Header.Revision,
-		Sids:     make(map[flake.SID]lease.Sid),
+		SIDs:     make(map[flake.SID]lease.SIDRecords),
 	}
 	for _, op := range r.Responses {
 		get, ok := op.Response.(*etcdserverpb.ResponseOp_ResponseRange)
@@ -215,13 +215,13 @@ func (s *Store) add(v *lease.View, kv *mvccpb.KeyValue) {
 	} else if key == s.keys.era() {
 		v.Era = entry[lease.Era](kv)
 	} else if sid, ok := sidUnder(key, s.keys.holders()); ok {
-		seen := v.Sids[sid]
+		seen := v.SIDs[sid]
 		seen.Holder = entry[lease.Holder](kv)
-		v.Sids[sid] = seen
+		v.SIDs[sid] = seen
 	} else if sid, ok := sidUnder(key, s.keys.windows()); ok {
-		seen := v.Sids[sid]
+		seen := v.SIDs[sid]
 		seen.Window = entry[lease.Window](kv)
-		v.Sids[sid] = seen
+		v.SIDs[sid] = seen
 	} else if name, ok := cutNonEmpty(key, s.keys.nodes()); ok {
 		v.Nodes = append(v.Nodes, lease.NewRegistration(lease.Instance(name), kv.ModRevision, string(kv.Value)))
 	}

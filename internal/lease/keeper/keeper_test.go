@@ -137,12 +137,12 @@ func TestLife(t *testing.T) {
 			t.Fatal(err)
 		}
 		v, _ := mem.Load(context.Background())
-		w := v.Sids[0].Window.Value
+		w := v.SIDs[0].Window.Value
 		if w.State != lease.Released || w.Ceil != last+1 {
 			t.Errorf("left behind %+v, want released at %d", w, last+1)
 		}
-		if len(v.Nodes) != 0 || v.Sids[0].Holder.Exists() {
-			t.Errorf("left behind nodes %v, holder %v", v.Nodes, v.Sids[0].Holder)
+		if len(v.Nodes) != 0 || v.SIDs[0].Holder.Exists() {
+			t.Errorf("left behind nodes %v, holder %v", v.Nodes, v.SIDs[0].Holder)
 		}
 		if got := b.reason(); got != node.NoSID {
 			t.Errorf("after the end: got %q, want NO_SID", got)

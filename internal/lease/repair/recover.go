@@ -42,7 +42,7 @@ func NextEra(v lease.View, asked []Witness, floor clock.Millis, slack Slack, now
 			"run «allocator init» without --fresh: its floor does the same work; restart nodes that ran before. If it was restored, it was from before «allocator init»: "+
 			"run that, without --fresh", ErrNotInitialised)
 	}
-	e := Era{Slack: slack.widened(v.Sids)}
+	e := Era{Slack: slack.widened(v.SIDs)}
 	number := v.Era.Value.Number // 0 where it is missing or unreadable
 	if !v.Era.Exists() || v.Era.Err != nil {
 		e.Warnings = append(e.Warnings, "the present era is missing or unreadable: its number is taken from window records and nodes")
@@ -64,8 +64,8 @@ func NextEra(v lease.View, asked []Witness, floor clock.Millis, slack Slack, now
 			sound = max(sound, ceil)
 		}
 	}
-	for _, sid := range ordered(v.Sids) {
-		s := v.Sids[sid]
+	for _, sid := range ordered(v.SIDs) {
+		s := v.SIDs[sid]
 		if s.Window.Err != nil {
 			e.Warnings = append(e.Warnings, fmt.Sprintf("the record of sid %d is unreadable: it stays quarantined (release-sid)", sid))
 			continue

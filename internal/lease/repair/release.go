@@ -35,8 +35,8 @@ func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, 
 	if err := usable(v, sid); err != nil {
 		return Release{}, err
 	}
-	slack = slack.widened(v.Sids)
-	s := v.Sids[sid]
+	slack = slack.widened(v.SIDs)
+	s := v.SIDs[sid]
 	w := s.Window.Value
 	readable := s.Window.Exists() && s.Window.Err == nil
 	far := max(by.Now, v.Era.Value.Floor) + slack.Total()
@@ -74,7 +74,7 @@ func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, 
 }
 
 // problemOf says why a readable record keeps its sid from being used, or "".
-func problemOf(s lease.Sid, era lease.Era, far clock.Millis) string {
+func problemOf(s lease.SIDRecords, era lease.Era, far clock.Millis) string {
 	switch w := s.Window.Value; {
 	case w.State == lease.Quarantined:
 		return "an operator put it aside: " + orNone(w.Reason)
@@ -89,7 +89,7 @@ func problemOf(s lease.Sid, era lease.Era, far clock.Millis) string {
 // fromRecord returns the ceiling of a sid whose record can be read, and which
 // instance must be gone.
 func (r *Release) fromRecord(v lease.View, sid flake.SID, above, far clock.Millis) (clock.Millis, lease.Instance, error) {
-	w := v.Sids[sid].Window.Value
+	w := v.SIDs[sid].Window.Value
 	switch {
 	case above == 0 && w.Ceil > far:
 		return 0, "", refuse("the ceiling of sid %d is %s, written by %q at %s by its clock. All that can be known is that nothing was issued beyond it. "+
@@ -118,7 +118,7 @@ func (r *Release) fromRecord(v lease.View, sid flake.SID, above, far clock.Milli
 // fromTraces returns the ceiling of a sid whose record is lost: a bound on what
 // can have been granted.
 func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, far clock.Millis, slack Slack) (clock.Millis, lease.Instance, error) {
-	s := v.Sids[sid]
+	s := v.SIDs[sid]
 	latest, from := far-slack.Total(), "the clock"
 	see := func(at clock.Millis, who string) {
 		if at > latest {
@@ -136,8 +136,8 @@ func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, 
 		// Damaged, but it may be the checksum that is.
 		see(at, "what is left of its record")
 	}
-	for _, other := range ordered(v.Sids) {
-		o := v.Sids[other]
+	for _, other := range ordered(v.SIDs) {
+		o := v.SIDs[other]
 		switch c := o.Window.Value.Ceil; {
 		case other == sid || !o.Window.Exists() || o.Window.Err != nil:
 		case c > far && o.Holder.Exists() && above == 0:
@@ -170,7 +170,7 @@ func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, 
 
 // lastOwner returns the instance that held the sid last, as its holder key or
 // its ledger has it; "" if neither tells.
-func lastOwner(s lease.Sid, ledger []Line) lease.Instance {
+func lastOwner(s lease.SIDRecords, ledger []Line) lease.Instance {
 	if s.Holder.Exists() && s.Holder.Err == nil {
 		return s.Holder.Value.Instance
 	}
@@ -185,7 +185,7 @@ func lastOwner(s lease.Sid, ledger []Line) lease.Instance {
 }
 
 // lastTerm returns the highest term of the sid that anything shows.
-func lastTerm(s lease.Sid, ledger []Line) int64 {
+func lastTerm(s lease.SIDRecords, ledger []Line) int64 {
 	term := s.Window.Value.Term
 	if s.Window.Err != nil {
 		term = max(term, int64(digits(s.Window.Raw, "term")))
@@ -217,7 +217,7 @@ func digits(raw, name string) clock.Millis {
 	return clock.Millis(n)
 }
 
-func ordered(sids map[flake.SID]lease.Sid) []flake.SID {
+func ordered(sids map[flake.SID]lease.SIDRecords) []flake.SID {
 	var out []flake.SID
 	for sid := range sids {
 		out = append(out, sid)

@@ -47,7 +47,7 @@ const maxShown = time.Hour
 
 // widened returns s with the largest window that active records show, where that
 // is larger: an operator's settings may not be the nodes'.
-func (s Slack) widened(sids map[flake.SID]lease.Sid) Slack {
+func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) Slack {
 	for _, sid := range sids {
 		w := sid.Window.Value
 		if sid.Window.Err != nil || w.State != lease.Active {
@@ -81,7 +81,7 @@ const Name = "operator"
 // no process of the instance Gone is registered. The holder is deleted.
 type Write struct {
 	SID    flake.SID
-	Seen   lease.Sid
+	Seen   lease.SIDRecords
 	Config lease.Entry[lease.Space]
 	Era    lease.Entry[lease.Era]
 	Window lease.Window
@@ -117,7 +117,7 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 	if err := usable(v, sid); err != nil {
 		return Write{}, err
 	}
-	s := v.Sids[sid]
+	s := v.SIDs[sid]
 	w := s.Window.Value
 	switch {
 	case len(reason) > lease.MaxReason:
@@ -146,7 +146,7 @@ func orNone(reason string) string {
 	return reason
 }
 
-func holderName(s lease.Sid) string {
+func holderName(s lease.SIDRecords) string {
 	if s.Holder.Err != nil {
 		return "a holder whose record is unreadable"
 	}

@@ -59,7 +59,7 @@ func space(change ...func(*lease.View)) lease.View {
 		Cluster: cluster, Revision: 100,
 		Config: entry(lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}),
 		Era:    entry(lease.Era{Number: 2, Floor: now - 1000, Cluster: cluster}),
-		Sids:   map[flake.SID]lease.Sid{},
+		SIDs:   map[flake.SID]lease.SIDRecords{},
 	}
 	for _, f := range change {
 		f(&v)
@@ -69,12 +69,12 @@ func space(change ...func(*lease.View)) lease.View {
 
 func sid(n flake.SID, w lease.Entry[lease.Window], held bool) func(*lease.View) {
 	return func(v *lease.View) {
-		s := lease.Sid{Window: w}
+		s := lease.SIDRecords{Window: w}
 		if held {
 			s.Holder = entry(lease.Holder{Instance: "i1", Node: "n1"})
 			v.Nodes = append(v.Nodes, lease.Registration{Instance: "i1", Node: "n1"})
 		}
-		v.Sids[n] = s
+		v.SIDs[n] = s
 	}
 }
 
@@ -178,9 +178,9 @@ func TestQuarantine(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Term, owner and ceiling stay: nothing is forgotten.
-		want := v.Sids[tc.sid].Window.Value
+		want := v.SIDs[tc.sid].Window.Value
 		want.State, want.Reason, want.Nonce, want.Wall = lease.Quarantined, "disk", "fresh", now
-		if w.Window != want || w.Ledger || w.Gone != "" || !w.Seen.Window.Same(v.Sids[tc.sid].Window) || !w.Seen.Holder.Same(v.Sids[tc.sid].Holder) {
+		if w.Window != want || w.Ledger || w.Gone != "" || !w.Seen.Window.Same(v.SIDs[tc.sid].Window) || !w.Seen.Holder.Same(v.SIDs[tc.sid].Holder) {
 			t.Errorf("sid %d: got %+v", tc.sid, w)
 		}
 	}
@@ -259,7 +259,7 @@ func TestReleaseSID(t *testing.T) {
 			if r.Write.Window != want {
 				t.Errorf("got  %+v\nwant %+v", r.Write.Window, want)
 			}
-			if r.Write.Gone != tc.gone || !r.Write.Ledger || !r.Write.Seen.Window.Same(tc.view.Sids[1].Window) || !r.Write.Seen.Holder.Same(tc.view.Sids[1].Holder) {
+			if r.Write.Gone != tc.gone || !r.Write.Ledger || !r.Write.Seen.Window.Same(tc.view.SIDs[1].Window) || !r.Write.Seen.Holder.Same(tc.view.SIDs[1].Holder) {
 				t.Errorf("got %+v", r.Write)
 			}
 			if got := strings.Join(r.Warnings, "\n"); tc.warns == "" && got != "" || !strings.Contains(got, tc.warns) {
