@@ -12,21 +12,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 const module = "github.com/flakelease/allocator"
 
 // flags of the release, as in the Makefile; a test compares. The programs are
-// static, not position-independent, and keep their symbols.
+// static, not position-independent, and keep their symbols. The allocator of the
+// release has no dev command.
 var (
 	flags       = []string{"build", "-trimpath"}
+	release     = []string{"-tags", "nodev"}
 	environment = []string{"CGO_ENABLED=0"}
 )
 
 // Allocator builds the allocator into dir and returns the program's path.
 func Allocator(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "allocator", ".", "./cmd/allocator")
+	return program(ctx, dir, "allocator", ".", "./cmd/allocator", release...)
 }
 
 // Etcd builds the etcd server into dir and returns the program's path. Its first
@@ -49,7 +52,7 @@ func Root(ctx context.Context) (string, error) {
 	return strings.TrimSpace(out), nil
 }
 
-func program(ctx context.Context, dir, name, from, what string) (string, error) {
+func program(ctx context.Context, dir, name, from, what string, more ...string) (string, error) {
 	root, err := Root(ctx)
 	if err != nil {
 		return "", err
@@ -58,7 +61,7 @@ func program(ctx context.Context, dir, name, from, what string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	args := append(flags[:len(flags):len(flags)], "-o", path, what)
+	args := slices.Concat(flags, more, []string{"-o", path, what})
 	if _, err := run(ctx, filepath.Join(root, from), args...); err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}

@@ -3,10 +3,13 @@ package build
 import (
 	"bufio"
 	"context"
+	"debug/buildinfo"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -30,9 +33,31 @@ func TestFlagsAreTheReleases(t *testing.T) {
 	if recipe == nil {
 		t.Fatal("the Makefile has no recipe «build»")
 	}
-	want := strings.Join(environment, " ") + " $(GO) " + strings.Join(flags, " ") + " -o $(BIN)/allocator ./cmd/allocator"
+	want := strings.Join(environment, " ") + " $(GO) " + strings.Join(slices.Concat(flags, release), " ") + " -o $(BIN)/allocator ./cmd/allocator"
 	if got := string(recipe[1]); got != want {
 		t.Errorf("make build runs\n%s\nand the harness\n%s", got, want)
+	}
+}
+
+// The release leaves out dev and the etcd server that it starts, and says so.
+func TestAllocatorHasNoDev(t *testing.T) {
+	path, err := Allocator(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range info.Deps {
+		if strings.HasPrefix(m.Path, "go.etcd.io/etcd/server") || strings.HasPrefix(m.Path, "go.etcd.io/bbolt") {
+			t.Errorf("the release contains %s", m.Path)
+		}
+	}
+	out, err := exec.Command(path, "dev", "--nodes", "3").CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(string(out), `no dev command`) || !strings.Contains(string(out), `"go run ./cmd/allocator dev"`) {
+		t.Errorf("allocator dev: %v\n%s", err, out)
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build !nodev
+
 package main
 
 import (
@@ -46,6 +48,9 @@ const (
 	// skewReload makes nodes notice soon that one registered which takes no sid.
 	skewReload = 2 * time.Second
 )
+
+// tryDev is how to start a cluster for a trial.
+const tryDev = `run "allocator dev"`
 
 func (a *app) devCommand() *cobra.Command {
 	d := dev{app: a}

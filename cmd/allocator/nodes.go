@@ -145,8 +145,8 @@ func (n *nodes) failed(answers []string, refused bool) error {
 	case refused:
 		return &exitError{exitInvalid, fmt.Errorf("none of %d nodes did it:\n%s", len(answers), text)}
 	}
-	return &exitError{exitUnavailable, fmt.Errorf("%s%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or start some with «allocator dev»",
-		text, n.dialer.hint(text), strings.Join(n.addrs, ", "), config.EnvAddr)}
+	return &exitError{exitUnavailable, fmt.Errorf("%s%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or, to try it, %s",
+		text, n.dialer.hint(text), strings.Join(n.addrs, ", "), config.EnvAddr, tryDev)}
 }
 
 // callersFault reports whether every node would refuse alike: another one is

@@ -120,7 +120,7 @@ etcd, reserve windows of milliseconds, and issue IDs from memory; they refuse
 rather than issue a duplicate. It also reads, checks and converts IDs, ULIDs and UUIDs
 of any origin, and makes such that nobody coordinates.
 
-To try it, run «allocator dev»: it needs nothing else.
+To try it, ` + tryDev + `: it needs nothing else.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 all went well, 1 an ID is
 invalid or a request was refused, 2 called wrongly, 3 etcd or every node asked is away.`,

@@ -63,7 +63,7 @@ func logger(c config.Log, w io.Writer) *slog.Logger {
 // noEndpoints is the error of commands that need etcd and were not told where.
 func noEndpoints(command string) error {
 	return usage("%s needs etcd: give --etcd.endpoints http://HOST:2379 or $ALLOCATOR_ETCD_ENDPOINTS.\n"+
-		"To try allocator without one, run «allocator dev»", command)
+		"To try allocator without one, %s", command, tryDev)
 }
 
 func invalidSettings(err error) error {
