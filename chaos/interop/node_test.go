@@ -21,8 +21,8 @@ type empty struct{}
 
 func (empty) Load(context.Context) (lease.View, error) { return lease.View{}, errors.New("away") }
 
-func (empty) Holder(context.Context, flake.SID, clock.Millis) (lease.Tenure, bool, error) {
-	return lease.Tenure{}, false, nil
+func (empty) Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error) {
+	return lease.LedgerLine{}, false, nil
 }
 
 // newServer returns a server of a node that holds sid 7 for an hour.

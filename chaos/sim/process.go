@@ -126,7 +126,7 @@ func (w *world) begin(h *host) *process {
 	w.note(p, "starts")
 	p.tell(tickEvent)
 	if pl.mode == Unclocked {
-		p.tell(lease.Gate{Open: true, Witnessed: true})
+		p.tell(lease.Gate{Open: true, Confirmed: true})
 	}
 	p.plan(w.upTo(pl.pace), client)
 	return p

@@ -33,7 +33,7 @@ type acquaintance struct {
 	jumped  bool
 	ahead   int64 // a revision it had read and we had not; 0: none
 	aheadAt clock.Mono
-	claim   lease.Rumour
+	claim   lease.ReportedRevision
 	claimAt clock.Mono
 	claimed bool
 }
@@ -150,7 +150,7 @@ func (p *process) evaluate() {
 			p.ask(m.Instance)
 		}
 	}
-	gate := lease.Gate{Open: t.gate.MayReserve(), Witnessed: j.Finding == clock.Agreed && j.Registered > 1}
+	gate := lease.Gate{Open: t.gate.MayReserve(), Confirmed: j.Finding == clock.Agreed && j.Registered > 1}
 	if gate != t.told {
 		t.told = gate
 		p.tell(gate)
@@ -165,7 +165,7 @@ func (p *process) evaluate() {
 // passRumour tells the machine what a quorum claims to have read.
 func (p *process) passRumour(now clock.Mono) {
 	t := &p.watch
-	var claims []lease.Rumour
+	var claims []lease.ReportedRevision
 	for _, m := range t.voters {
 		if a := t.known[m.Instance]; a != nil && a.claimed && now.Sub(a.claimAt) < claimFor {
 			claims = append(claims, a.claim)
@@ -175,7 +175,7 @@ func (p *process) passRumour(now clock.Mono) {
 	if len(claims) < quorum {
 		return
 	}
-	slices.SortFunc(claims, func(a, b lease.Rumour) int {
+	slices.SortFunc(claims, func(a, b lease.ReportedRevision) int {
 		return -cmp.Or(cmp.Compare(a.Era, b.Era), cmp.Compare(a.Revision, b.Revision))
 	})
 	p.w.points.hit(Rumoured)
@@ -362,7 +362,7 @@ func (p *process) compare(k *acquaintance, a answer, now clock.Mono) {
 		p.w.points.hit(Duplicated)
 		p.tell(lease.Changed{})
 	}
-	claim := func() { k.claim, k.claimAt, k.claimed = lease.Rumour{Era: a.era, Revision: a.rev}, now, true }
+	claim := func() { k.claim, k.claimAt, k.claimed = lease.ReportedRevision{Era: a.era, Revision: a.rev}, now, true }
 	switch {
 	case s.Cluster != 0 && a.cluster != 0 && a.cluster != s.Cluster:
 		k.ahead = 0

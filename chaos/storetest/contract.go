@@ -20,7 +20,7 @@ import (
 type Space interface {
 	keeper.Store
 	Init(context.Context, lease.Space, clock.Millis) (bool, lease.View, error)
-	Holder(context.Context, flake.SID, clock.Millis) (lease.Tenure, bool, error)
+	Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error)
 }
 
 // Harness is a Space that was never initialised, and ways to change it behind
@@ -39,9 +39,9 @@ func Contract(t *testing.T, fresh func(*testing.T) Harness) {
 	for _, tc := range []struct {
 		name string
 		run  func(*fixture)
-		bare bool // leave the space uninitialised
+		bare bool // leave the space uninitialized
 	}{
-		{"uninitialised", testUninitialised, true},
+		{"uninitialized", testUninitialized, true},
 		{"init", testInit, true},
 		{"init refuses remains", testInitRemains, true},
 		{"life of a sid", testLife, false},
@@ -213,7 +213,7 @@ func (f *fixture) sameView(what string, got, want lease.View) {
 // sameRecords compares views, their errors by text.
 func sameRecords(a, b lease.View) bool { return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b) }
 
-func testUninitialised(f *fixture) {
+func testUninitialized(f *fixture) {
 	f.node()
 	for name, v := range map[string]lease.View{"load": f.load(), "read": f.read(7)} {
 		if v.Config.Exists() || v.Era.Exists() || v.Config.Err != nil || v.Era.Err != nil {

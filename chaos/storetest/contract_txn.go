@@ -96,10 +96,10 @@ var breakages = []breakage{
 		txn.Seen = f.read(txn.SID).SIDs[txn.SID]
 	}},
 	{"a ledger line", first, none, func(f *fixture, txn *lease.Txn) {
-		f.Put(ledgerKey(txn.SID, 12), lease.Encode(lease.Tenure{Term: 12}))
+		f.Put(ledgerKey(txn.SID, 12), lease.Encode(lease.LedgerLine{Term: 12}))
 	}},
 	{"a ledger line of a neighbour", none, none, func(f *fixture, txn *lease.Txn) {
-		f.Put(fmt.Sprintf("ledger/%d99/%020d", txn.SID, 1), lease.Encode(lease.Tenure{Term: 1}))
+		f.Put(fmt.Sprintf("ledger/%d99/%020d", txn.SID, 1), lease.Encode(lease.LedgerLine{Term: 1}))
 	}},
 
 	{"another config", notRelease, none, func(f *fixture, txn *lease.Txn) {

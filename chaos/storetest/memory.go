@@ -61,7 +61,7 @@ type grant struct {
 	deadline time.Duration // in Memory.elapsed
 }
 
-// NewMemory returns an uninitialised space, in an etcd with that cluster ID.
+// NewMemory returns an uninitialized space, in an etcd with that cluster ID.
 func NewMemory(cluster uint64) *Memory {
 	return &Memory{
 		state: state{
@@ -247,24 +247,24 @@ func (m *Memory) Init(ctx context.Context, space lease.Space, floor clock.Millis
 }
 
 // Holder returns the last line of the sid's ledger that began by at.
-func (m *Memory) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.Tenure, bool, error) {
+func (m *Memory) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error) {
 	if err := ctx.Err(); err != nil {
-		return lease.Tenure{}, false, err
+		return lease.LedgerLine{}, false, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	lines := m.under(ledgerPrefix(sid))
 	slices.Reverse(lines)
 	for _, key := range lines {
-		t, err := lease.Decode[lease.Tenure](m.state.keys[key].raw)
+		t, err := lease.Decode[lease.LedgerLine](m.state.keys[key].raw)
 		if err != nil {
-			return lease.Tenure{}, false, fmt.Errorf("read %s: %w", key, err)
+			return lease.LedgerLine{}, false, fmt.Errorf("read %s: %w", key, err)
 		}
 		if t.Since <= at {
 			return t, true, nil
 		}
 	}
-	return lease.Tenure{}, false, nil
+	return lease.LedgerLine{}, false, nil
 }
 
 // write makes all that edit does one revision, and wakes watchers if it touched

@@ -159,7 +159,7 @@ func repairError(err error, wrote bool) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, repair.ErrRefused), errors.Is(err, repair.ErrNotInitialised):
+	case errors.Is(err, repair.ErrRefused), errors.Is(err, repair.ErrNotInitialized):
 		return &exitError{exitInvalid, err}
 	case errors.Is(err, etcdstore.ErrChanged):
 		return &exitError{exitInvalid, fmt.Errorf("%w; nothing was written. Run the command again", err)}

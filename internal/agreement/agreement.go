@@ -37,7 +37,7 @@ type Clock interface {
 type Keeper interface {
 	Status() lease.Status
 	SetGate(lease.Gate)
-	Tell(lease.Event)
+	Notify(lease.Event)
 }
 
 // Node is what is told whether it may issue.
@@ -86,7 +86,7 @@ func (p peer) asked() clock.Mono { return p.at.Add(-time.Duration(p.last.Self.Ra
 
 // claim is a point in the store's history that a peer has read and we have not.
 type claim struct {
-	rumour lease.Rumour
+	rumour lease.ReportedRevision
 	at     clock.Mono
 }
 
@@ -161,14 +161,14 @@ func (w *Watch) Run(ctx context.Context) error {
 		resting := w.resting.Load()
 		gate := lease.Gate{
 			Open:      w.gate.MayReserve() && !resting,
-			Witnessed: judgement.Finding == clock.Agreed && judgement.Registered > 1,
+			Confirmed: judgement.Finding == clock.Agreed && judgement.Registered > 1,
 		}
 		if gate != told {
 			w.cfg.Keeper.SetGate(gate)
 			told = gate
 		}
 		if st.Held && (resting || w.gate.ReleaseDue()) {
-			w.cfg.Keeper.Tell(lease.GiveUp{})
+			w.cfg.Keeper.Notify(lease.GiveUp{})
 		}
 		w.passRumour(now)
 		w.mu.Lock()
@@ -293,7 +293,7 @@ func (w *Watch) OnDuplicate(d cluster.Duplicate) {
 	w.cfg.Logger.Error("two processes claim one sid; the record in etcd settles it",
 		"sid", d.SID, "term", d.Term, "a", d.A.Node, "b", d.B.Node)
 	if d.A.Self || d.B.Self {
-		w.cfg.Keeper.Tell(lease.Changed{})
+		w.cfg.Keeper.Notify(lease.Changed{})
 	}
 }
 
@@ -310,7 +310,7 @@ func (w *Watch) OnWitness(c cluster.Witness) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.claims[c.Peer.Instance] = claim{lease.Rumour{Era: c.Era, Revision: c.Revision}, w.cfg.Clock.Now().Mono}
+	w.claims[c.Peer.Instance] = claim{lease.ReportedRevision{Era: c.Era, Revision: c.Revision}, w.cfg.Clock.Now().Mono}
 }
 
 // passRumour tells the keeper of the latest point in history that a quorum of
@@ -318,7 +318,7 @@ func (w *Watch) OnWitness(c cluster.Witness) {
 func (w *Watch) passRumour(now clock.Mono) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var claims []lease.Rumour
+	var claims []lease.ReportedRevision
 	for _, m := range w.voters {
 		if c, ok := w.claims[m.Instance]; ok && now.Sub(c.at) < claimFor {
 			claims = append(claims, c.rumour)
@@ -328,10 +328,10 @@ func (w *Watch) passRumour(now clock.Mono) {
 	if len(claims) < quorum {
 		return
 	}
-	slices.SortFunc(claims, func(a, b lease.Rumour) int {
+	slices.SortFunc(claims, func(a, b lease.ReportedRevision) int {
 		return -cmp.Or(cmp.Compare(a.Era, b.Era), cmp.Compare(a.Revision, b.Revision))
 	})
-	w.cfg.Keeper.Tell(claims[quorum-1])
+	w.cfg.Keeper.Notify(claims[quorum-1])
 }
 
 // log tells of a transition, once.

@@ -199,10 +199,10 @@ func (e *etcd) Revoke(ctx context.Context, id lease.LeaseID) error {
 	return s.Revoke(ctx, id)
 }
 
-func (e *etcd) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.Tenure, bool, error) {
+func (e *etcd) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error) {
 	s, err := e.store()
 	if err != nil {
-		return lease.Tenure{}, false, err
+		return lease.LedgerLine{}, false, err
 	}
 	return s.Holder(ctx, sid, at)
 }

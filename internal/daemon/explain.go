@@ -34,7 +34,7 @@ func (d *Daemon) explain(ctx context.Context) error {
 		switch s.Phase {
 		case lease.Connecting:
 			log.Warn("waiting for etcd: is it running and reachable at these endpoints?", "endpoints", strings.Join(d.cfg.Etcd.Endpoints, ","))
-		case lease.Uninitialised:
+		case lease.Uninitialized:
 			log.Warn("waiting for the space to be initialised: run «allocator init» once with this node's etcd, root, space, layout and epoch",
 				"root", d.cfg.Root, "space", d.cfg.Space)
 		case lease.Standby:

@@ -45,18 +45,18 @@ type (
 	// Gate says whether clocks allow this node to write ceilings.
 	Gate struct {
 		Open bool
-		// Witnessed says that a majority of the cluster confirms this clock just
+		// Confirmed says that a majority of the cluster confirms this clock just
 		// now: no record in the store can tell better.
-		Witnessed bool
+		Confirmed bool
 	}
 	// GiveUp asks for the sid to be given back while the node stays: another may
 	// do better with it. The next is acquired when the gate is open.
 	GiveUp struct{}
-	// Rumour is what a majority of peers say they have read from the store. It is
+	// ReportedRevision is what a majority of peers say they have read from the store. It is
 	// believed only if a read begun after hearing it shows less.
 	// Of two eras the later one tells; revisions compare within one era, since
 	// the operator's recovery from a backup begins a new one.
-	Rumour struct {
+	ReportedRevision struct {
 		Era      int64
 		Revision int64
 	}
@@ -64,20 +64,20 @@ type (
 	Stop struct{}
 )
 
-func (Tick) event()       {}
-func (Loaded) event()     {}
-func (Committed) event()  {}
-func (Registered) event() {}
-func (KeptAlive) event()  {}
-func (Revoked) event()    {}
-func (Sealed) event()     {}
-func (Changed) event()    {}
-func (Gate) event()       {}
-func (GiveUp) event()     {}
-func (Rumour) event()     {}
+func (Tick) event()             {}
+func (Loaded) event()           {}
+func (Committed) event()        {}
+func (Registered) event()       {}
+func (KeptAlive) event()        {}
+func (Revoked) event()          {}
+func (Sealed) event()           {}
+func (Changed) event()          {}
+func (Gate) event()             {}
+func (GiveUp) event()           {}
+func (ReportedRevision) event() {}
 
 // after reports whether r is a later point in history than o.
-func (r Rumour) after(o Rumour) bool {
+func (r ReportedRevision) after(o ReportedRevision) bool {
 	return r.Era > o.Era || r.Era == o.Era && r.Revision > o.Revision
 }
 func (Stop) event() {}
@@ -166,12 +166,12 @@ type Phase uint8
 
 // The phases.
 //
-//	Connecting ──▶ Uninitialised ──▶ Seeking ──▶ Holding ──▶ Releasing ──▶ Stopped
+//	Connecting ──▶ Uninitialized ──▶ Seeking ──▶ Holding ──▶ Releasing ──▶ Stopped
 //	                                  ▲   ▼         │
 //	                                Standby ◀── Lost┘        Rewound: until a new era
 const (
 	Connecting    Phase = iota // the store has not answered yet
-	Uninitialised              // the space has no config: somebody must run init
+	Uninitialized              // the space has no config: somebody must run init
 	Seeking                    // about to acquire, or acquiring
 	Standby                    // every sid is taken or unusable
 	Holding                    // issuing, and extending
@@ -182,7 +182,7 @@ const (
 )
 
 var phaseNames = [...]string{
-	"connecting", "uninitialised", "seeking", "standby", "holding", "lost", "rewound", "releasing", "stopped",
+	"connecting", "uninitialized", "seeking", "standby", "holding", "lost", "rewound", "releasing", "stopped",
 }
 
 // String returns the phase's name in lower case.

@@ -513,7 +513,7 @@ func TestT34PrefixDeleted(t *testing.T) {
 	b := s.procs["b"]
 	s.drive(20*time.Second, true, a, b)
 	s.refused(b, "STARTING")
-	if got := b.machine.Status().Phase; got != lease.Uninitialised {
+	if got := b.machine.Status().Phase; got != lease.Uninitialized {
 		t.Errorf("a newcomer finds itself %v", got)
 	}
 	// The space is made anew at the same moment: what ran before does not join.

@@ -207,10 +207,10 @@ func TestEraOfBackup(t *testing.T) {
 	}
 }
 
-// TestRumourOfALostEra: peers had told of a point in history that the restored
+// TestReportedRevisionOfALostEra: peers had told of a point in history that the restored
 // store has not reached again, in an era of the same number. What they said went
 // with that history, and the operator's word is not held against it.
-func TestRumourOfALostEra(t *testing.T) {
+func TestReportedRevisionOfALostEra(t *testing.T) {
 	s := newStory(t)
 	s.tell("init", "start n1", "a tick", "snapshot", "era +1s", "a changed", "a tick 2s", "a tick 2s", "churn 100")
 	a := s.procs["a"]
@@ -219,7 +219,7 @@ func TestRumourOfALostEra(t *testing.T) {
 	if known.Era.Number != 2 || known.Revision < 100 {
 		t.Fatalf("before the restore: era %d at revision %d", known.Era.Number, known.Revision)
 	}
-	s.tell(fmt.Sprintf("a rumour 2 %d", known.Revision), "a tick 2s", "restore", "a tick 40s")
+	s.tell(fmt.Sprintf("a reported 2 %d", known.Revision), "a tick 2s", "restore", "a tick 40s")
 	if got := a.machine.Status().Phase; got != lease.Rewound {
 		t.Fatalf("after the restore: %v", got)
 	}

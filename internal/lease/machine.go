@@ -52,16 +52,16 @@ type Machine struct {
 	cfg Config
 
 	// What the store has said.
-	config   Entry[Space]
-	era      Entry[Era]
-	cluster  uint64
-	revision int64                    // highest ever seen; answers arrive in order, so it may never fall
-	sids     map[flake.SID]SIDRecords // as last listed
-	listed   bool                     // sids is fresh enough to choose from
-	standby  bool                     // there was nothing to choose, when last listed
-	stale    bool                     // something has changed since the latest list was asked for
-	witness  clock.Millis             // latest wall time among live holders' records, when listed
-	seenAt   clock.Mono               // when that was
+	config     Entry[Space]
+	era        Entry[Era]
+	cluster    uint64
+	revision   int64                    // highest ever seen; answers arrive in order, so it may never fall
+	sids       map[flake.SID]SIDRecords // as last listed
+	listed     bool                     // sids is fresh enough to choose from
+	standby    bool                     // there was nothing to choose, when last listed
+	stale      bool                     // something has changed since the latest list was asked for
+	holderWall clock.Millis             // latest wall time among live holders' records, when listed
+	seenAt     clock.Mono               // when that was
 
 	// Requests.
 	busy      bool       // one about records is outstanding
@@ -78,20 +78,20 @@ type Machine struct {
 	everHeld bool
 	beaten   bool // another came first, when a free sid was last asked for
 
-	bad       map[flake.SID]string
-	gateOpen  bool
-	witnessed bool   // a majority confirms this clock
-	rumour    Rumour // the latest point in history that peers say they have read
-	heard     Rumour // that, when the outstanding request was sent
-	nodes     []Registration
-	dropping  bool // an era passed: give the sid back and start over
-	stopping  bool
-	stopped   bool
-	rewound   string // why history is not believed; "" is fine
-	lastEra   int64  // while rewound: only an era after this one clears it
-	problem   string
-	outcome   []Action // actions of the step under way
-	told      map[condition]string
+	bad            map[flake.SID]string
+	gateOpen       bool
+	confirmed      bool             // a majority confirms this clock
+	reported       ReportedRevision // the latest point in history that peers say they have read
+	reportedAtLoad ReportedRevision // that, when the outstanding request was sent
+	nodes          []Registration
+	dropping       bool // an era passed: give the sid back and start over
+	stopping       bool
+	stopped        bool
+	rewound        string // why history is not believed; "" is fine
+	lastEra        int64  // while rewound: only an era after this one clears it
+	problem        string
+	outcome        []Action // actions of the step under way
+	told           map[condition]string
 }
 
 // condition is something that goes on, and is told of once.
@@ -199,15 +199,15 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 				m.listed, m.reload = false, now.Mono
 			}
 		}
-		m.gateOpen, m.witnessed = ev.Open, ev.Witnessed
+		m.gateOpen, m.confirmed = ev.Open, ev.Confirmed
 	case GiveUp:
 		if m.tenure != nil {
 			m.dropping = true
 			m.next = min(m.next, now.Mono)
 		}
-	case Rumour:
-		if ev.after(m.rumour) {
-			m.rumour = ev
+	case ReportedRevision:
+		if ev.after(m.reported) {
+			m.reported = ev
 			m.reload = min(m.reload, now.Mono)
 		}
 	case Stop:
@@ -319,7 +319,7 @@ func (m *Machine) phase() Phase {
 	case m.revision == 0:
 		return Connecting
 	case !m.config.Exists():
-		return Uninitialised
+		return Uninitialized
 	case m.standby:
 		return Standby
 	default:

@@ -69,7 +69,7 @@ func (m *Machine) planLease(now clock.Reading) {
 const slowRetry = time.Second
 
 func (m *Machine) load(now clock.Reading) {
-	m.busy, m.stale, m.heard = true, false, m.rumour
+	m.busy, m.stale, m.reportedAtLoad = true, false, m.reported
 	m.reload = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
 	m.do(Load{})
 }
@@ -206,9 +206,9 @@ func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecord
 	}})
 }
 
-// witnessSlack is for the age of a live holder's record: it is rewritten every
+// holderSlack is for the age of a live holder's record: it is rewritten every
 // few seconds while etcd answers, and after an outage within a second.
-const witnessSlack = 2 * time.Minute
+const holderSlack = 2 * time.Minute
 
 // mayReserve is the poison guard: a clock far ahead of every live holder's must
 // never write a ceiling, for a ceiling cannot be taken back. Holders that are
@@ -219,15 +219,15 @@ const witnessSlack = 2 * time.Minute
 // etcd outage longer than the slack would leave every record too old for
 // anybody to write the next.
 func (m *Machine) mayReserve(now clock.Reading) bool {
-	limit := m.witness + clock.MillisOf(now.Mono.Sub(m.seenAt)+witnessSlack+m.cfg.MaxSkew)
-	if m.witnessed || m.witness == 0 || now.Wall <= limit {
+	limit := m.holderWall + clock.MillisOf(now.Mono.Sub(m.seenAt)+holderSlack+m.cfg.MaxSkew)
+	if m.confirmed || m.holderWall == 0 || now.Wall <= limit {
 		m.over(AlarmClock, -1)
 		return true
 	}
 	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of every live holder's: set it right",
 		now.Wall.Time().Format(time.RFC3339), (now.Wall - limit).Duration().Round(time.Second))
 	m.alarmOnce(AlarmClock, -1, fmt.Sprintf("this clock is over %v ahead of every live holder's; no ceiling is written",
-		witnessSlack+m.cfg.MaxSkew))
+		holderSlack+m.cfg.MaxSkew))
 	return false
 }
 

@@ -81,8 +81,8 @@ type Window struct {
 // MaxReason bounds the reason of a quarantine, in bytes.
 const MaxReason = 200
 
-// Tenure is a line of the ledger: who took a sid, and from which millisecond.
-type Tenure struct {
+// LedgerLine is a line of the ledger: who took a sid, and from which millisecond.
+type LedgerLine struct {
 	Term     int64        `json:"term"`
 	Instance Instance     `json:"instance"`
 	Node     string       `json:"node"`
@@ -189,9 +189,9 @@ func (h Holder) check() error {
 	return nil
 }
 
-func (t Tenure) check() error {
-	if t.Term < 1 || t.Instance == "" {
-		return fmt.Errorf("term %d of instance %q", t.Term, t.Instance)
+func (l LedgerLine) check() error {
+	if l.Term < 1 || l.Instance == "" {
+		return fmt.Errorf("term %d of instance %q", l.Term, l.Instance)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ var (
 		Era: 2, Term: 41, Instance: "i", Node: "n", Nonce: "x",
 		Base: 1_800_000_000_000, Ceil: 1_800_000_030_000, State: Active, Wall: 1_800_000_000_001,
 	}
-	aTenure       = Tenure{Term: 41, Instance: "i", Node: "n", Era: 2, Since: 1_800_000_000_000}
+	aLedgerLine   = LedgerLine{Term: 41, Instance: "i", Node: "n", Era: 2, Since: 1_800_000_000_000}
 	aRegistration = Registration{Instance: "i", Node: "n", Version: "v1", GRPC: "a:1", HTTP: "a:2", Gossip: "a:3"}
 )
 
@@ -38,7 +38,7 @@ func TestRecordForms(t *testing.T) {
 			`"ceil":1800000030000,"state":"active","wall":1800000000001}`)},
 		{Encode(quarantined()), seal(`{"era":2,"term":41,"instance":"i","node":"n","nonce":"x","base":1800000000000,` +
 			`"ceil":1800000030000,"state":"quarantined","wall":1800000000001,"reason":"disk of node 7"}`)},
-		{Encode(aTenure), seal(`{"term":41,"instance":"i","node":"n","era":2,"since":1800000000000}`)},
+		{Encode(aLedgerLine), seal(`{"term":41,"instance":"i","node":"n","era":2,"since":1800000000000}`)},
 		{Encode(aRegistration), seal(`{"instance":"i","node":"n","version":"v1","grpc":"a:1","http":"a:2","gossip":"a:3"}`)},
 	} {
 		if tc.got != tc.want {
@@ -66,7 +66,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 	roundTrip(t, aHolder)
 	roundTrip(t, aWindow)
 	roundTrip(t, quarantined())
-	roundTrip(t, aTenure)
+	roundTrip(t, aLedgerLine)
 	roundTrip(t, aRegistration)
 	long := aWindow
 	long.Node, long.Instance = strings.Repeat("n", 63), Instance(strings.Repeat("i", 36))
@@ -149,7 +149,7 @@ func TestDecodeRefuses(t *testing.T) {
 	if _, err := Decode[Space](Encode(Space{})); !errors.Is(err, ErrMalformed) {
 		t.Errorf("space without a pool: got %v", err)
 	}
-	if _, err := Decode[Tenure](seal("null")); !errors.Is(err, ErrMalformed) {
+	if _, err := Decode[LedgerLine](seal("null")); !errors.Is(err, ErrMalformed) {
 		t.Errorf("tenure from null: got %v", err)
 	}
 	if _, err := Decode[Registration](seal("{}")); !errors.Is(err, ErrMalformed) {
@@ -163,7 +163,7 @@ func TestDecodeRefuses(t *testing.T) {
 // FuzzDecode feeds any bytes to all records: as they come, and as the body of a
 // record whose checksum is right.
 func FuzzDecode(f *testing.F) {
-	for _, raw := range []string{Encode(aSpace), Encode(anEra), Encode(aHolder), Encode(aWindow), Encode(aTenure),
+	for _, raw := range []string{Encode(aSpace), Encode(anEra), Encode(aHolder), Encode(aWindow), Encode(aLedgerLine),
 		Encode(aRegistration), "", "a1", "a1 ", "a2 x", "a1 00000000 {}", "{}", "null", `{"cluster":"x"}`, `{"era":1e400}`} {
 		f.Add(raw)
 	}
@@ -173,7 +173,7 @@ func FuzzDecode(f *testing.F) {
 			decodeAny[Era](t, raw)
 			decodeAny[Holder](t, raw)
 			decodeAny[Window](t, raw)
-			decodeAny[Tenure](t, raw)
+			decodeAny[LedgerLine](t, raw)
 			decodeAny[Registration](t, raw)
 		}
 	})

@@ -67,10 +67,10 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 	if !m.checkHistory(now, ev.View) {
 		return
 	}
-	if read := (Rumour{m.era.Value.Number, ev.View.Revision}); m.heard.after(read) {
+	if read := (ReportedRevision{m.era.Value.Number, ev.View.Revision}); m.reportedAtLoad.after(read) {
 		m.rewind(now, "peers have read era %d at revision %d, and a read begun after they said so shows era %d at %d",
-			m.heard.Era, m.heard.Revision, read.Era, read.Revision)
-		m.lastEra = max(m.lastEra, m.heard.Era)
+			m.reportedAtLoad.Era, m.reportedAtLoad.Revision, read.Era, read.Revision)
+		m.lastEra = max(m.lastEra, m.reportedAtLoad.Era)
 		return
 	}
 	m.sids, m.listed, m.seenAt, m.problem = ev.View.SIDs, true, now.Mono, ""
@@ -99,7 +99,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		// A new era: its floor is above everything that was ever issued.
 		m.alarm(AlarmEra, -1, "era %d began; history is believed again", v.Era.Value.Number)
 		m.rewound, m.revision, m.cluster = "", 0, 0
-		m.rumour, m.heard = Rumour{}, Rumour{}
+		m.reported, m.reportedAtLoad = ReportedRevision{}, ReportedRevision{}
 		m.config, m.era = Entry[Space]{}, Entry[Era]{}
 		m.bad = map[flake.SID]string{}
 	}
@@ -331,7 +331,7 @@ func (m *Machine) lose(now clock.Reading, got SIDRecords, why string) {
 // takeStock reads a fresh list: which sids cannot be used, and how late it is
 // by the clocks of live holders.
 func (m *Machine) takeStock(now clock.Reading) {
-	m.bad, m.witness = m.keepPasts(), 0
+	m.bad, m.holderWall = m.keepPasts(), 0
 	latest := m.soundBy(now)
 	for _, sid := range slices.Sorted(maps.Keys(m.sids)) { // in order: a story must be told the same twice
 		s := m.sids[sid]
@@ -351,7 +351,7 @@ func (m *Machine) takeStock(now clock.Reading) {
 			m.quarantine(sid, "it has a holder but no window record")
 		case s.Holder.Exists():
 			if s.Holder.Value.Instance != m.cfg.Registration.Instance {
-				m.witness = max(m.witness, w.Wall)
+				m.holderWall = max(m.holderWall, w.Wall)
 			} else if m.tenure == nil || m.tenure.sid != sid {
 				m.releaseStray(now, sid, s)
 			}

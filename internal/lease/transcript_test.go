@@ -37,7 +37,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what the 
 // ticks X, answering what it asks · "X run D" the same, waking X as often as it
 // likes · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
 // (of that kind) · "X deliver" what was late · "X answer" what hangs · "X stop" ·
-// "X crash" · "X changed" · "X gate open|closed [witnessed]" · "X giveup" · "X rumour ERA REVISION" · "X issue N" · "X status" ·
+// "X crash" · "X changed" · "X gate open|closed [confirmed]" · "X giveup" · "X reported ERA REVISION" · "X issue N" · "X status" ·
 // "init" · "anew" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" ·
 // "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" as a clock D ahead
 // leaves it · "quarantine SID" · "churn N" unrelated writes · "snapshot" · "restore" · "outside CLAIM" · "pass D" lets time pass unseen · "step D" moves the
@@ -327,15 +327,15 @@ func (s *story) command(f []string) string {
 	case "changed":
 		p.step(lease.Changed{})
 	case "gate":
-		p.step(lease.Gate{Open: arg(2) == "open", Witnessed: arg(3) == "witnessed"})
+		p.step(lease.Gate{Open: arg(2) == "open", Confirmed: arg(3) == "confirmed"})
 	case "giveup":
 		p.step(lease.GiveUp{})
-	case "rumour":
+	case "reported":
 		era, err := strconv.ParseInt(arg(2), 10, 64)
 		s.check(err)
 		rev, err := strconv.ParseInt(arg(3), 10, 64)
 		s.check(err)
-		p.step(lease.Rumour{Era: era, Revision: rev})
+		p.step(lease.ReportedRevision{Era: era, Revision: rev})
 	case "issue":
 		n, err := strconv.Atoi(arg(2))
 		s.check(err)

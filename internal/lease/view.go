@@ -93,9 +93,9 @@ type Txn struct {
 const LedgerKept = 64
 
 // LedgerLine returns the line that an Acquire or Reclaim adds to the ledger.
-func (t Txn) LedgerLine() Tenure {
+func (t Txn) LedgerLine() LedgerLine {
 	w := t.Window
-	return Tenure{Term: w.Term, Instance: w.Instance, Node: w.Node, Era: w.Era, Since: w.Base}
+	return LedgerLine{Term: w.Term, Instance: w.Instance, Node: w.Node, Era: w.Era, Since: w.Base}
 }
 
 // ErrTxn says that a Txn asks for something no step of the protocol does.

@@ -130,7 +130,7 @@ var (
 		keeper.Op(lease.Rehold.String()), keeper.Op(lease.Release.String()),
 	}
 	phases = []lease.Phase{
-		lease.Connecting, lease.Uninitialised, lease.Seeking, lease.Standby, lease.Holding, lease.Lost,
+		lease.Connecting, lease.Uninitialized, lease.Seeking, lease.Standby, lease.Holding, lease.Lost,
 		lease.Rewound, lease.Releasing, lease.Stopped,
 	}
 	poolStates = []string{"held", "free", "quarantined"}

@@ -27,8 +27,8 @@ type decoded struct {
 	flake    flake.ID // if hasFlake
 	hasFlake bool
 	parts    describe.Description
-	holder   *lease.Tenure // nil: the ledger does not say, or could not be read
-	problem  string        // why it could not be read
+	holder   *lease.LedgerLine // nil: the ledger does not say, or could not be read
+	problem  string            // why it could not be read
 }
 
 // describe decodes the text of an ID. The error is a *node.Refusal, INVALID_ID
@@ -58,7 +58,7 @@ func (s *Server) badID(err error) *node.Refusal {
 
 // holder returns the line of the ledger that covers id, nil if there is none,
 // or else why that is not known.
-func (s *Server) holder(ctx context.Context, id flake.ID) (*lease.Tenure, string) {
+func (s *Server) holder(ctx context.Context, id flake.ID) (*lease.LedgerLine, string) {
 	select {
 	case s.lookups <- struct{}{}:
 		defer func() { <-s.lookups }()

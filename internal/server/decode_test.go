@@ -33,7 +33,7 @@ func (w *world) decode(target string) (*http.Response, string) {
 // contract with programs that read them.
 func TestDecodeHTTP(t *testing.T) {
 	w := newWorld(t)
-	w.dir.tenure = &lease.Tenure{Term: 4, Instance: "a-1", Node: "node-a", Era: 1, Since: start - 10}
+	w.dir.tenure = &lease.LedgerLine{Term: 4, Instance: "a-1", Node: "node-a", Era: 1, Since: start - 10}
 	id := at(start, 3<<5|7)
 	holder := `"holder":{"node":"node-a","instance":"a-1","term":4,"since":"2026-01-31T23:59:59.990Z"}`
 	parts := `"kind":"flake","layout":"scalable","base32":"01XA2VP000037","int":"69033263923200103","hex":"0xF5415D80000067",` +

@@ -257,7 +257,7 @@ func longText(n int) string {
 
 func TestDescribeGRPC(t *testing.T) {
 	w := newWorld(t)
-	w.dir.tenure = &lease.Tenure{Term: 4, Instance: "a-1", Node: "node-a", Era: 1, Since: start - 10}
+	w.dir.tenure = &lease.LedgerLine{Term: 4, Instance: "a-1", Node: "node-a", Era: 1, Since: start - 10}
 	id := at(start, 3<<5|7)
 	for _, text := range []string{id.String(), decimal(id), w.wideOf(id).String(), w.wideOf(id).UUID()} {
 		res, err := w.client().Describe(t.Context(), &pb.DescribeRequest{Id: text})

@@ -235,7 +235,7 @@ type ledgerView struct {
 	Problem string      `json:"holder_problem,omitempty"`
 }
 
-func viewHolder(t *lease.Tenure) *holderView {
+func viewHolder(t *lease.LedgerLine) *holderView {
 	if t == nil {
 		return nil
 	}

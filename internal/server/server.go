@@ -31,7 +31,7 @@ type Directory interface {
 	Load(ctx context.Context) (lease.View, error)
 	// Holder returns the line of the ledger that covers sid at a Unix time: the
 	// last one that began at or before it. The result is false if there is none.
-	Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.Tenure, bool, error)
+	Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error)
 }
 
 // DefaultMaxHTTPCount is how many IDs an HTTP request may ask for: a reply of

@@ -138,7 +138,7 @@ func decodeBody[T any](t testing.TB, res *http.Response) T {
 type directory struct {
 	mu     sync.Mutex // guards all below
 	view   lease.View
-	tenure *lease.Tenure
+	tenure *lease.LedgerLine
 	err    error
 	hang   bool          // until the caller's deadline
 	gate   chan struct{} // if set, Load waits until it is closed
@@ -171,7 +171,7 @@ func (d *directory) Load(ctx context.Context) (lease.View, error) {
 	return view, err
 }
 
-func (d *directory) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.Tenure, bool, error) {
+func (d *directory) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error) {
 	d.mu.Lock()
 	d.asked = append(d.asked, sid)
 	tenure, err, hang := d.tenure, d.err, d.hang
@@ -179,11 +179,11 @@ func (d *directory) Holder(ctx context.Context, sid flake.SID, at clock.Millis) 
 	switch {
 	case hang:
 		<-ctx.Done()
-		return lease.Tenure{}, false, ctx.Err()
+		return lease.LedgerLine{}, false, ctx.Err()
 	case err != nil:
-		return lease.Tenure{}, false, err
+		return lease.LedgerLine{}, false, err
 	case tenure == nil || at < tenure.Since:
-		return lease.Tenure{}, false, nil
+		return lease.LedgerLine{}, false, nil
 	}
 	return *tenure, true, nil
 }

@@ -37,7 +37,7 @@ func (s *Store) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair
 	for _, kv := range r.Responses[len(r.Responses)-1].GetResponseRange().Kvs {
 		name, _ := strings.CutPrefix(string(kv.Key), s.keys.ledgerOf(sid))
 		term, _ := strconv.ParseInt(name, 10, 64) // 0 for a key that is none of ours: it is a trace all the same
-		lines = append(lines, repair.Line{Term: term, Entry: entry[lease.Tenure](kv)})
+		lines = append(lines, repair.Line{Term: term, Entry: entry[lease.LedgerLine](kv)})
 	}
 	seen := v.SIDs[sid]
 	seen.Past = len(lines) > 0

@@ -59,24 +59,24 @@ func (s *Store) Init(ctx context.Context, space lease.Space, floor clock.Millis)
 // lease.LedgerKept lines, has none so old.
 //
 // It returns the error of a line that cannot be read and might be the one.
-func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.Tenure, bool, error) {
+func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	r, err := s.client.Get(ctx, s.keys.ledgerOf(sid), clientv3.WithPrefix(),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	if err != nil {
-		return lease.Tenure{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, err)
+		return lease.LedgerLine{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, err)
 	}
 	for _, kv := range r.Kvs { // latest first; a later term never began earlier
-		t, err := lease.Decode[lease.Tenure](string(kv.Value))
+		t, err := lease.Decode[lease.LedgerLine](string(kv.Value))
 		if err != nil {
-			return lease.Tenure{}, false, fmt.Errorf("read %s: %w", kv.Key, err)
+			return lease.LedgerLine{}, false, fmt.Errorf("read %s: %w", kv.Key, err)
 		}
 		if t.Since <= at {
 			return t, true, nil
 		}
 	}
-	return lease.Tenure{}, false, nil
+	return lease.LedgerLine{}, false, nil
 }
 
 // Ping makes one linearizable read, which a majority of etcd must answer, and

@@ -116,9 +116,9 @@ func (k *Keeper) SetGate(g lease.Gate) {
 	}
 }
 
-// Tell passes on a GiveUp or a Rumour. What arrives faster than the loop turns
-// may be dropped: tell it again while it is so.
-func (k *Keeper) Tell(ev lease.Event) {
+// Notify passes on a GiveUp, a Changed or a ReportedRevision. It may drop one that
+// arrives faster than the loop runs: repeat it for as long as it holds.
+func (k *Keeper) Notify(ev lease.Event) {
 	select {
 	case k.hints <- ev:
 	default:

@@ -35,12 +35,12 @@ type Era struct {
 // ceiling that would keep all nodes waiting for years. It cannot lie below
 // now + W + 2·max_skew + max_lead.
 //
-// It returns ErrNotInitialised or ErrRefused.
+// It returns ErrNotInitialized or ErrRefused.
 func NextEra(v lease.View, asked []Witness, floor clock.Millis, slack Slack, now clock.Millis) (Era, error) {
 	if !v.Config.Exists() {
 		return Era{}, fmt.Errorf("%w: it has no config, so there is no era to follow. If etcd was lost with all its data, or this is another etcd, "+
 			"run «allocator init» without --fresh: its floor does the same work; restart nodes that ran before. If it was restored, it was from before «allocator init»: "+
-			"run that, without --fresh", ErrNotInitialised)
+			"run that, without --fresh", ErrNotInitialized)
 	}
 	e := Era{Slack: slack.widened(v.SIDs)}
 	number := v.Era.Value.Number // 0 where it is missing or unreadable

@@ -30,7 +30,7 @@ type Release struct {
 // A readable ceiling is lowered only on the operator's word, only if it lies in
 // the future, and only if the process that it was granted to is gone.
 //
-// It returns ErrNotInitialised or ErrRefused.
+// It returns ErrNotInitialized or ErrRefused.
 func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, slack Slack, by Author) (Release, error) {
 	if err := usable(v, sid); err != nil {
 		return Release{}, err

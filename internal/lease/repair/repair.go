@@ -20,8 +20,8 @@ import (
 
 // Errors of the package. Each comes wrapped in what was found and what to do.
 var (
-	// ErrNotInitialised says that the space has no config.
-	ErrNotInitialised = errors.New("the space is not initialised")
+	// ErrNotInitialized says that the space has no config.
+	ErrNotInitialized = errors.New("the space is not initialised")
 	// ErrRefused says that the repair could cause duplicates, as far as can be
 	// told, or would repair nothing.
 	ErrRefused = errors.New("refused")
@@ -63,7 +63,7 @@ func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) Slack {
 // Line is a line of a sid's ledger.
 type Line struct {
 	Term  int64 // from its key, and so known even if the line is unreadable
-	Entry lease.Entry[lease.Tenure]
+	Entry lease.Entry[lease.LedgerLine]
 }
 
 // Author signs what an operator writes.
@@ -96,7 +96,7 @@ func At(t clock.Millis) string { return t.Time().UTC().Format("2006-01-02T15:04:
 func usable(v lease.View, sid flake.SID) error {
 	switch {
 	case !v.Config.Exists():
-		return fmt.Errorf("%w: it has no config; nothing of it can be repaired before «allocator init»", ErrNotInitialised)
+		return fmt.Errorf("%w: it has no config; nothing of it can be repaired before «allocator init»", ErrNotInitialized)
 	case v.Config.Err != nil:
 		return refuse("the space's config is unreadable (%w): restore etcd from a backup", v.Config.Err)
 	case !v.Era.Exists() || v.Era.Err != nil:
@@ -112,7 +112,7 @@ func usable(v lease.View, sid flake.SID) error {
 // says to take it from its holder, which then serves what was confirmed to it
 // and takes another.
 //
-// It returns ErrNotInitialised or ErrRefused.
+// It returns ErrNotInitialized or ErrRefused.
 func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force bool, by Author) (Write, error) {
 	if err := usable(v, sid); err != nil {
 		return Write{}, err

@@ -83,13 +83,13 @@ func runs(i lease.Instance) func(*lease.View) {
 }
 
 func line(term int64, since clock.Millis) Line {
-	return Line{Term: term, Entry: entry(lease.Tenure{Term: term, Instance: "i1", Node: "n1", Era: 2, Since: since})}
+	return Line{Term: term, Entry: entry(lease.LedgerLine{Term: term, Instance: "i1", Node: "n1", Era: 2, Since: since})}
 }
 
 // refused checks that err is a refusal which says want.
 func refused(t *testing.T, err error, want string) {
 	t.Helper()
-	if !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNotInitialised) || !strings.Contains(err.Error(), want) {
+	if !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNotInitialized) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want a refusal with %q", err, want)
 	}
 }
@@ -245,7 +245,7 @@ func TestReleaseSID(t *testing.T) {
 		{name: "unreadable, began ahead", view: space(sid(1, corrupt(damaged), false)), ledger: []Line{line(7, now+15_000)}, term: 51, ceil: now + 15_000 + total},
 		{name: "unreadable, and a spare was poisoned", view: space(sid(1, corrupt(damaged), false), sid(2, poisoned, false)), term: 51, ceil: now + total, warns: "sid 2 was left out"},
 		{name: "missing", view: space(), ledger: []Line{line(3, now-90_000)}, term: 4, ceil: now + total},
-		{name: "missing, with a bad line", view: space(), ledger: []Line{line(3, now-90_000), {Term: 4, Entry: corrupt(lease.Tenure{Term: 4, Instance: "i"})}},
+		{name: "missing, with a bad line", view: space(), ledger: []Line{line(3, now-90_000), {Term: 4, Entry: corrupt(lease.LedgerLine{Term: 4, Instance: "i"})}},
 			term: 5, ceil: now + total, warns: "line 4 of its ledger is unreadable"},
 		{name: "missing, with a word", view: space(), ledger: []Line{line(3, now-90_000)}, above: now - 1000, term: 4, ceil: now - 1000, gone: "i1", warns: "a bound on what"},
 		{name: "missing, with a large word", view: space(), ledger: []Line{line(3, now+10*year)}, above: now + 11*year, term: 4, ceil: now + 11*year},
