@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What «make monitoring-test» runs: the rules through promtool, and a Prometheus that
-# watches real nodes while things go wrong. Both programs come from PATH, or from
-# Debian's package, unpacked into bin/tools. What needs neither is in check, which
-# «make test» runs.
+# `make monitoring-test`: promtool checks and tests the rules, and a Prometheus scrapes
+# real nodes while faults are injected. Both programs come from PATH, or from Debian's
+# package, unpacked into bin/tools. Tests that need neither are in check, which `make
+# test` runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -11,12 +11,12 @@ UNPACKED=$PWD/bin/tools/prometheus
 
 skip() { echo "not run: $1"; }
 
-# find NAME: the path of a program, or nothing.
+# find_program NAME prints the path of a program, or nothing.
 find_program() {
 	command -v "$1" || { [[ -x $UNPACKED/usr/bin/$1 ]] && echo "$UNPACKED/usr/bin/$1"; } || true
 }
 
-# unpack needs no root, only a list of packages that is there already.
+# unpack needs no root, only an existing list of packages.
 unpack() {
 	command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
 	echo "unpacking Debian's package prometheus into bin/tools (once)"
@@ -25,12 +25,12 @@ unpack() {
 }
 
 if [[ -z $(find_program promtool) || -z $(find_program prometheus) ]]; then
-	unpack || echo "Debian's package could not be had"
+	unpack || echo "could not get Debian's package prometheus"
 fi
 
 promtool=$(find_program promtool)
 if [[ -z $promtool ]]; then
-	skip "the rules through promtool: it is not installed (Debian: apt-get install prometheus)"
+	skip "promtool is not installed (Debian: apt-get install prometheus)"
 else
 	echo "== promtool: $("$promtool" --version 2>&1 | head -n 1)"
 	"$promtool" check rules deploy/monitoring/rules.yaml
@@ -39,8 +39,8 @@ fi
 
 prometheus=$(find_program prometheus)
 if [[ -z $prometheus ]]; then
-	skip "real faults and a real Prometheus: it is not installed (Debian: apt-get install prometheus)"
+	skip "faults in front of a real Prometheus: it is not installed (Debian: apt-get install prometheus)"
 else
-	echo "== real faults: $("$prometheus" --version 2>&1 | head -n 1)"
+	echo "== faults: $("$prometheus" --version 2>&1 | head -n 1)"
 	cd deploy/monitoring/check && "$GO" test -count 1 -v -run 'TestLive$' -live "$prometheus" .
 fi

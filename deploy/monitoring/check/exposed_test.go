@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// add takes in what a node exposes.
-func (c catalogue) add(page []byte) error {
+// add adds the series of a metrics page.
+func (c catalog) add(page []byte) error {
 	p := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := p.TextToMetricFamilies(bytes.NewReader(page))
 	if err != nil {
@@ -41,8 +41,8 @@ func (c catalogue) add(page []byte) error {
 	return nil
 }
 
-// label returns the values known of a label of a series.
-func (c catalogue) label(name, label string) map[string]bool {
+// label returns the known values of a label of a series.
+func (c catalog) label(name, label string) map[string]bool {
 	if c[name] == nil {
 		c[name] = family{}
 	}
@@ -52,9 +52,9 @@ func (c catalogue) label(name, label string) map[string]bool {
 	return c[name][label]
 }
 
-// exposed returns what three nodes expose that run: two with all their doors open,
-// and one with TLS and tokens.
-func exposed(t *testing.T) catalogue {
+// exposed returns what three running nodes expose: two with all listeners, and one
+// with TLS.
+func exposed(t *testing.T) catalog {
 	t.Helper()
 	path, err := build()
 	if err != nil {
@@ -63,9 +63,9 @@ func exposed(t *testing.T) catalogue {
 	nodes := dev(t, path, 2, "--resp")
 	cert, key := certificate(t)
 	nodes = append(nodes, serve(t, path, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
-	var c catalogue
-	await(t, "nodes that know each other's clocks", time.Minute, func() error {
-		c = catalogue{"up": {}}
+	var c catalog
+	await(t, "measurements of each other's clocks", time.Minute, func() error {
+		c = catalog{"up": {}}
 		for _, l := range targets {
 			c["up"][l] = nil
 		}
@@ -89,7 +89,7 @@ func exposed(t *testing.T) catalogue {
 		if c[name] != nil {
 			continue
 		}
-		t.Logf("not seen on this machine, and taken from the reference: %s", name)
+		t.Logf("%s is not exposed on this machine: its labels are taken from the reference", name)
 		c[name] = family{}
 		for _, l := range append(labels, targets...) {
 			c[name][l] = nil
@@ -98,8 +98,8 @@ func exposed(t *testing.T) catalogue {
 	return c
 }
 
-// Alerts on series that no node has never fire, and nobody notices.
-func TestExpressionsAskForWhatNodesExpose(t *testing.T) {
+// An alert on a series that no node exposes never fires, without anybody noticing.
+func TestExpressionsUseExposedSeries(t *testing.T) {
 	c := exposed(t)
 	for _, r := range rules(t) {
 		got, err := c.read(r.Expr)
@@ -125,8 +125,8 @@ func TestExpressionsAskForWhatNodesExpose(t *testing.T) {
 			}
 		}
 	}
-	asked, variables := queries(t)
-	for _, q := range asked {
+	all, variables := queries(t)
+	for _, q := range all {
 		got, err := c.read(q.expr)
 		if err != nil {
 			t.Errorf("panel %q: %v", q.panel, err)
@@ -141,10 +141,10 @@ func TestExpressionsAskForWhatNodesExpose(t *testing.T) {
 	for _, v := range variables {
 		m := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`).FindStringSubmatch(v)
 		if m == nil {
-			t.Errorf("variable %s", v)
+			t.Errorf("variable %s: want label_values(series, label)", v)
 			continue
 		}
-		got, err := c.read(stand.Replace(m[1]))
+		got, err := c.read(variableValues.Replace(m[1]))
 		if err == nil {
 			err = got.has(v, m[2])
 		}
@@ -152,5 +152,5 @@ func TestExpressionsAskForWhatNodesExpose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	t.Logf("%d rules and %d queries read; nodes expose %d series", len(rules(t)), len(asked), len(c))
+	t.Logf("%d rules and %d queries are checked; nodes expose %d series", len(rules(t)), len(all), len(c))
 }

@@ -1,8 +1,6 @@
 package check
 
 import (
-	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -25,7 +23,7 @@ const (
 	runbooks      = "https://github.com/flakelease/allocator/blob/main/docs/OPERATIONS.md#"
 )
 
-// rule is one of a file that Prometheus reads; strictly, so that no word is misspelt.
+// rule is a rule as Prometheus reads it.
 type rule struct {
 	Record      string            `json:"record"`
 	Alert       string            `json:"alert"`
@@ -70,63 +68,15 @@ func alerts(t *testing.T) []rule {
 	return slices.DeleteFunc(rules(t), func(r rule) bool { return r.Alert == "" })
 }
 
-// query is an expression of the dashboard.
-type query struct{ panel, expr, legend string }
-
-// stand are values for the dashboard's variables, as Grafana puts them in.
-var stand = strings.NewReplacer("$namespace", ".*", "$job", ".*", "$instance", ".*", "$space", ".*", "$__rate_interval", "1m")
-
-// queries returns what the panels ask, and what the variables do.
-func queries(t *testing.T) (out []query, variables []string) {
-	t.Helper()
-	var d struct {
-		Templating struct {
-			List []struct {
-				Name  string `json:"name"`
-				Type  string `json:"type"`
-				Query any    `json:"query"`
-			} `json:"list"`
-		} `json:"templating"`
-		Panels []struct {
-			Title   string `json:"title"`
-			Targets []struct {
-				Expr   string `json:"expr"`
-				Legend string `json:"legendFormat"`
-			} `json:"targets"`
-		} `json:"panels"`
-	}
-	if err := json.Unmarshal([]byte(readFile(t, dashboardFile)), &d); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range d.Panels {
-		for _, q := range p.Targets {
-			q.Expr = stand.Replace(q.Expr)
-			if strings.Contains(q.Expr, "$") {
-				t.Errorf("panel %q has a variable that the dashboard has not: %s", p.Title, q.Expr)
-			}
-			out = append(out, query{p.Title, q.Expr, q.Legend})
-		}
-	}
-	for _, v := range d.Templating.List {
-		if v.Type == "query" {
-			variables = append(variables, fmt.Sprint(v.Query.(map[string]any)["query"]))
-		}
-	}
-	if len(out) < 30 || len(variables) < 3 {
-		t.Fatalf("found %d queries and %d variables", len(out), len(variables))
-	}
-	return out, variables
-}
-
 func TestAlertsAreComplete(t *testing.T) {
 	names := map[string]bool{}
 	for _, a := range alerts(t) {
 		if names[a.Alert] || !regexp.MustCompile(`^Allocator[A-Z][A-Za-z]+$`).MatchString(a.Alert) {
-			t.Errorf("%s: a name comes once, and begins with Allocator", a.Alert)
+			t.Errorf("%s: the name is used twice or does not begin with Allocator", a.Alert)
 		}
 		names[a.Alert] = true
 		if s := a.Labels["severity"]; !slices.Contains([]string{"critical", "warning", "info"}, s) || len(a.Labels) != 1 {
-			t.Errorf("%s: labels %v: want a severity alone", a.Alert, a.Labels)
+			t.Errorf("%s: labels %v: want only a severity", a.Alert, a.Labels)
 		}
 		if d, err := time.ParseDuration(a.For); err != nil || d < 0 {
 			t.Errorf("%s: for %q: %v", a.Alert, a.For, err)
@@ -145,31 +95,31 @@ func TestAlertsAreComplete(t *testing.T) {
 	}
 }
 
-// Whoever is woken by an alert finds what to do, and how urgent it is.
+// Each alert has a section that says how urgent it is and what to do.
 func TestAlertsHaveSections(t *testing.T) {
 	section := regexp.MustCompile(`(?m)^#### (Allocator\w+)\n\*(\w+)\.\* (?:.*\n)*?\n`)
-	said := map[string]string{}
+	severities := map[string]string{}
 	for _, m := range section.FindAllStringSubmatch(readFile(t, operations), -1) {
-		if said[m[1]] != "" {
+		if severities[m[1]] != "" {
 			t.Errorf("OPERATIONS.md has %s twice", m[1])
 		}
-		said[m[1]] = m[2]
+		severities[m[1]] = m[2]
 		if !regexp.MustCompile(`(?m)^- \*\*(Check and do|Do):\*\* \S`).MatchString(m[0]) {
 			t.Errorf("OPERATIONS.md does not say what to do about %s", m[1])
 		}
 	}
 	for _, a := range alerts(t) {
-		if got, want := said[a.Alert], a.Labels["severity"]; got != want {
-			t.Errorf("OPERATIONS.md calls %s %q, and the rule %q", a.Alert, got, want)
+		if got, want := severities[a.Alert], a.Labels["severity"]; got != want {
+			t.Errorf("OPERATIONS.md gives %s the severity %q, the rule %q", a.Alert, got, want)
 		}
-		delete(said, a.Alert)
+		delete(severities, a.Alert)
 	}
-	for name := range said {
-		t.Errorf("OPERATIONS.md has a section %s, and there is no such alert", name)
+	for name := range severities {
+		t.Errorf("OPERATIONS.md has a section %s, but there is no such alert", name)
 	}
 }
 
-// Each alert has tests for promtool: it fires, and there is a time when it does not.
+// Each alert has tests for promtool: one in which it fires, and one in which it does not.
 func TestAlertsHaveTests(t *testing.T) {
 	var file struct {
 		Tests []struct {
@@ -195,17 +145,17 @@ func TestAlertsHaveTests(t *testing.T) {
 	}
 	for _, a := range alerts(t) {
 		if !fires[a.Alert] || !quiet[a.Alert] {
-			t.Errorf("rules_test.yaml: %s: fires: %v, stays quiet: %v", a.Alert, fires[a.Alert], quiet[a.Alert])
+			t.Errorf("rules_test.yaml: %s: fires: %v, does not fire: %v", a.Alert, fires[a.Alert], quiet[a.Alert])
 		}
 	}
 }
 
-// reference returns the labels of a family by docs/reference/metrics.md, for series
-// that are there only on some machines.
+// reference returns the labels that docs/reference/metrics.md gives for series that
+// only some machines have.
 func reference(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
-	row := regexp.MustCompile("(?m)^\\| `(allocator_\\w+)` \\| \\w+ \\| (.*?) \\| .*absent where it cannot be asked\\.")
+	row := regexp.MustCompile("(?m)^\\| `(allocator_\\w+)` \\| \\w+ \\| (.*?) \\| .*absent if the kernel cannot be asked\\.")
 	for _, m := range row.FindAllStringSubmatch(readFile(t, filepath.Join(top, "docs/reference/metrics.md")), -1) {
 		out[m[1]] = nil
 		for _, l := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(m[2], -1) {

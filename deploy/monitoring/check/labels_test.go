@@ -13,17 +13,17 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// family is the labels of a series by name, with the values seen; the values of
-// target labels and of recorded series are not known, and nil.
+// family holds the labels of a series by name, with their values; the values of
+// target labels and of recorded series are unknown, which is nil.
 type family map[string]map[string]bool
 
-// catalogue is every series that an expression may use, by name.
-type catalogue map[string]family
+// catalog holds every series that an expression may use, by name.
+type catalog map[string]family
 
 // targets are the labels that Prometheus adds when it scrapes.
 var targets = []string{"namespace", "job", "instance"}
 
-// set is label names.
+// set is a set of label names.
 type set map[string]bool
 
 func setOf(names ...string) set {
@@ -40,16 +40,15 @@ func (s set) String() string { return "{" + strings.Join(slices.Sorted(maps.Keys
 func (s set) has(what string, names ...string) error {
 	for _, n := range names {
 		if !s[n] {
-			return fmt.Errorf("%s wants label %q of %v", what, n, s)
+			return fmt.Errorf("%s uses label %q, which is not in %v", what, n, s)
 		}
 	}
 	return nil
 }
 
-// read returns the labels that the result of an expression has, and fails where it
-// asks for a series, label or value that there is not, or matches two sides that
-// can never meet.
-func (c catalogue) read(text string) (set, error) {
+// read returns the labels of an expression's result. It fails if the expression uses
+// a series, label or value that does not exist, or matches two sides that never match.
+func (c catalog) read(text string) (set, error) {
 	e, err := parser.NewParser(parser.Options{}).ParseExpr(text)
 	if err != nil {
 		return nil, err
@@ -57,7 +56,7 @@ func (c catalogue) read(text string) (set, error) {
 	return c.labels(e)
 }
 
-func (c catalogue) labels(e parser.Expr) (set, error) {
+func (c catalog) labels(e parser.Expr) (set, error) {
 	switch e := e.(type) {
 	case *parser.NumberLiteral, *parser.StringLiteral:
 		return set{}, nil
@@ -76,10 +75,10 @@ func (c catalogue) labels(e parser.Expr) (set, error) {
 	case *parser.BinaryExpr:
 		return c.binary(e)
 	}
-	return nil, fmt.Errorf("%T is new here: %s", e, e)
+	return nil, fmt.Errorf("%T is not supported by this check: %s", e, e)
 }
 
-func (c catalogue) selector(e *parser.VectorSelector) (set, error) {
+func (c catalog) selector(e *parser.VectorSelector) (set, error) {
 	f, ok := c[e.Name]
 	if !ok {
 		return nil, fmt.Errorf("no node exposes %s", e.Name)
@@ -108,13 +107,13 @@ func (c catalogue) selector(e *parser.VectorSelector) (set, error) {
 	return setOf(slices.Collect(maps.Keys(f))...), nil
 }
 
-func (c catalogue) aggregate(e *parser.AggregateExpr) (set, error) {
+func (c catalog) aggregate(e *parser.AggregateExpr) (set, error) {
 	in, err := c.labels(e.Expr)
 	if err != nil {
 		return nil, err
 	}
 	if e.Without {
-		return nil, fmt.Errorf("without is new here: %s", e)
+		return nil, fmt.Errorf("without is not supported by this check: %s", e)
 	}
 	if err := in.has(e.Op.String()+" by", e.Grouping...); err != nil {
 		return nil, err
@@ -126,7 +125,7 @@ func (c catalogue) aggregate(e *parser.AggregateExpr) (set, error) {
 	return out, nil
 }
 
-func (c catalogue) call(e *parser.Call) (set, error) {
+func (c catalog) call(e *parser.Call) (set, error) {
 	out := set{}
 	for _, a := range e.Args {
 		in, err := c.labels(a)
@@ -143,12 +142,12 @@ func (c catalogue) call(e *parser.Call) (set, error) {
 		delete(out, "le")
 	case "abs", "changes", "increase", "last_over_time", "max_over_time", "min_over_time", "rate", "vector":
 	default:
-		return nil, fmt.Errorf("function %s is new here", e.Func.Name)
+		return nil, fmt.Errorf("function %s is not supported by this check", e.Func.Name)
 	}
 	return out, nil
 }
 
-func (c catalogue) binary(e *parser.BinaryExpr) (set, error) {
+func (c catalog) binary(e *parser.BinaryExpr) (set, error) {
 	left, err := c.labels(e.LHS)
 	if err != nil {
 		return nil, err
@@ -181,7 +180,7 @@ func (c catalogue) binary(e *parser.BinaryExpr) (set, error) {
 			}
 		}
 	case len(on) > 0:
-		return nil, fmt.Errorf("ignoring is new here: %s", e)
+		return nil, fmt.Errorf("ignoring is not supported by this check: %s", e)
 	default:
 		if !maps.Equal(left, right) {
 			return nil, fmt.Errorf("%v and %v never match: %s", left, right, e)
@@ -201,12 +200,12 @@ func (c catalogue) binary(e *parser.BinaryExpr) (set, error) {
 	case m.Card == parser.CardOneToOne:
 		return on, errors.Join(single(e.LHS, left, on), single(e.RHS, right, on))
 	}
-	return nil, fmt.Errorf("%v is new here: %s", m.Card, e)
+	return nil, fmt.Errorf("%v is not supported by this check: %s", m.Card, e)
 }
 
 // single fails if several series of a side can have the same values of the labels
-// that it is matched on: Prometheus then refuses to evaluate. It tells only when
-// there are several, so neither a test with one node nor a calm cluster shows it.
+// that are matched on: Prometheus then fails to evaluate the expression. It does so
+// only when there are several, so tests with one node do not show it.
 func single(e parser.Expr, side, on set) error {
 	rest := maps.Clone(side)
 	for l := range on {
@@ -234,8 +233,8 @@ func single(e parser.Expr, side, on set) error {
 	return nil
 }
 
-func TestReadFindsMistakes(t *testing.T) {
-	c := catalogue{
+func TestReadFindsErrors(t *testing.T) {
+	c := catalog{
 		"a":    {"namespace": nil, "job": nil, "instance": nil, "kind": {"x": true, "y": true}},
 		"info": {"namespace": nil, "job": nil, "instance": nil, "node": {"n": true}},
 		"h":    {"job": nil, "le": {"1": true}},
@@ -264,12 +263,12 @@ func TestReadFindsMistakes(t *testing.T) {
 		`sum by (job) (a) / info`:                        "never match",
 		`histogram_quantile(0.9, sum by (job) (h))`:      `"le"`,
 		`sum by (job (a)`:                                "parse error",
-		`quantile_over_time(0.9, a[5m])`:                 "new here",
+		`quantile_over_time(0.9, a[5m])`:                 "not supported",
 	} {
 		got, err := c.read(text)
 		if fails := !strings.HasPrefix(want, "{"); fails {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v and %v, want a mistake: %s", text, got, err, want)
+				t.Errorf("%s: %v and %v, want error %q", text, got, err, want)
 			}
 		} else if err != nil || got.String() != want {
 			t.Errorf("%s: %v and %v, want %s", text, got, err, want)

@@ -22,57 +22,57 @@ import (
 	"time"
 )
 
-var live = flag.String("live", "", "Prometheus to run; without it, nothing is broken")
+var live = flag.String("live", "", "path of the Prometheus to run; without it, TestLive is skipped")
 
-// way is the way from nodes to etcd, which can be cut.
-type way struct {
+// proxy forwards connections from nodes to etcd, and can be cut.
+type proxy struct {
 	to, addr string
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	listen net.Listener
 	open   map[net.Conn]bool
 }
 
-func newWay(t *testing.T, to string) *way {
+func newProxy(t *testing.T, to string) *proxy {
 	t.Helper()
-	w := &way{to: to, addr: free(t), open: map[net.Conn]bool{}}
-	if err := w.mend(); err != nil {
+	p := &proxy{to: to, addr: free(t), open: map[net.Conn]bool{}}
+	if err := p.restore(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.cut)
-	return w
+	t.Cleanup(p.cut)
+	return p
 }
 
-// mend lets connections through.
-func (w *way) mend() error {
-	l, err := net.Listen("tcp", w.addr)
+// restore accepts connections.
+func (p *proxy) restore() error {
+	l, err := net.Listen("tcp", p.addr)
 	if err != nil {
 		return err
 	}
-	w.mu.Lock()
-	w.listen = l
-	w.mu.Unlock()
+	p.mu.Lock()
+	p.listen = l
+	p.mu.Unlock()
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go w.carry(c)
+			go p.forward(c)
 		}
 	}()
 	return nil
 }
 
-func (w *way) carry(from net.Conn) {
-	to, err := net.Dial("tcp", w.to)
+func (p *proxy) forward(from net.Conn) {
+	to, err := net.Dial("tcp", p.to)
 	if err != nil {
 		_ = from.Close()
 		return
 	}
-	w.mu.Lock()
-	w.open[from], w.open[to] = true, true
-	w.mu.Unlock()
+	p.mu.Lock()
+	p.open[from], p.open[to] = true, true
+	p.mu.Unlock()
 	var both sync.WaitGroup
 	for _, pair := range [][2]net.Conn{{from, to}, {to, from}} {
 		both.Go(func() {
@@ -82,34 +82,34 @@ func (w *way) carry(from net.Conn) {
 		})
 	}
 	both.Wait()
-	w.mu.Lock()
-	delete(w.open, from)
-	delete(w.open, to)
-	w.mu.Unlock()
+	p.mu.Lock()
+	delete(p.open, from)
+	delete(p.open, to)
+	p.mu.Unlock()
 }
 
-// cut closes all connections and takes no new ones.
-func (w *way) cut() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_ = w.listen.Close()
-	for c := range w.open {
+// cut closes all connections and accepts no new ones.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.listen.Close()
+	for c := range p.open {
 		_ = c.Close()
 	}
 }
 
-// prometheus is one that runs.
+// prometheus is a running Prometheus.
 type prometheus struct{ addr string }
 
-// hasten shortens durations, and nothing else, so that a test need not wait for
-// minutes: every «for» that is not 0 is a second, and rates look back for 10 s.
-func hasten(text string) string {
+// shorten changes only durations, so that a test does not wait for minutes: every
+// `for` that is not 0 becomes a second, and rates cover 10 s.
+func shorten(text string) string {
 	text = regexp.MustCompile(`(?m)^( +for:) [1-9].*$`).ReplaceAllString(text, "$1 1s")
 	return regexp.MustCompile(`\[(2|5|10)m\]`).ReplaceAllString(text, "[10s]")
 }
 
-// run starts a Prometheus with our rules that scrapes nodes by job each second.
-func run(t *testing.T, jobs map[string][]started) prometheus {
+// run starts a Prometheus with these rules, which scrapes the nodes of each job every second.
+func run(t *testing.T, jobs map[string][]node) prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	var c strings.Builder
@@ -120,7 +120,7 @@ func run(t *testing.T, jobs map[string][]started) prometheus {
 			fmt.Fprintf(&c, "          - %s\n", n.Admin)
 		}
 	}
-	for name, text := range map[string]string{"prometheus.yaml": c.String(), "rules.yaml": hasten(readFile(t, rulesFile))} {
+	for name, text := range map[string]string{"prometheus.yaml": c.String(), "rules.yaml": shorten(readFile(t, rulesFile))} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +134,7 @@ func run(t *testing.T, jobs map[string][]started) prometheus {
 	return p
 }
 
-// ask decodes the answer of a call of the API.
+// ask decodes the answer to an API call.
 func (p prometheus) ask(ctx context.Context, path string, into any) error {
 	b, err := get(ctx, "http://"+p.addr+"/api/v1/"+path)
 	if err != nil {
@@ -150,17 +150,17 @@ func (p prometheus) ask(ctx context.Context, path string, into any) error {
 // firing returns the alerts of a job that fire, as "name" and "name node".
 func (p prometheus) firing(t *testing.T, job string) (map[string]bool, error) {
 	t.Helper()
-	var said struct {
+	var list struct {
 		Alerts []struct {
 			Labels, Annotations map[string]string
 			State               string
 		}
 	}
-	if err := p.ask(t.Context(), "alerts", &said); err != nil {
+	if err := p.ask(t.Context(), "alerts", &list); err != nil {
 		return nil, err
 	}
 	out := map[string]bool{}
-	for _, a := range said.Alerts {
+	for _, a := range list.Alerts {
 		for key, text := range a.Annotations {
 			if regexp.MustCompile(`<no value>|error expanding|%!|\{\{|NaN`).MatchString(text) {
 				t.Errorf("%s: %s: %q", a.Labels["alertname"], key, text)
@@ -174,7 +174,7 @@ func (p prometheus) firing(t *testing.T, job string) (map[string]bool, error) {
 	return out, nil
 }
 
-// await waits until alerts of a job fire, and others do not.
+// await waits until the alerts in fire are firing for a job, and those in quiet are not.
 func (p prometheus) await(t *testing.T, job string, fire, quiet []string) {
 	t.Helper()
 	began := time.Now()
@@ -185,12 +185,12 @@ func (p prometheus) await(t *testing.T, job string, fire, quiet []string) {
 		}
 		for _, a := range fire {
 			if !got[a] {
-				err = errors.Join(err, fmt.Errorf("%s does not fire", a))
+				err = errors.Join(err, fmt.Errorf("%s is not firing", a))
 			}
 		}
 		for _, a := range quiet {
 			if got[a] {
-				err = errors.Join(err, fmt.Errorf("%s fires", a))
+				err = errors.Join(err, fmt.Errorf("%s is firing", a))
 			}
 		}
 		return err
@@ -198,11 +198,11 @@ func (p prometheus) await(t *testing.T, job string, fire, quiet []string) {
 	t.Logf("%s: after %v: %v", job, time.Since(began).Round(time.Second), fire)
 }
 
-// Real nodes, a real Prometheus, and two things that go wrong: the way from two
-// nodes to etcd is cut, and of three others one has a clock that is a second ahead.
+// Alerts fire in a real Prometheus while faults are injected into real nodes: two
+// nodes are cut off from etcd, and of three others one has a clock that is a second ahead.
 func TestLive(t *testing.T) {
 	if *live == "" {
-		t.Skip("not run: a real Prometheus: see «make monitoring-test»")
+		t.Skip("not run: it needs a Prometheus; see make monitoring-test")
 	}
 	path, err := build()
 	if err != nil {
@@ -216,10 +216,10 @@ func TestLive(t *testing.T) {
 	if out, err := exec.Command(path, "init", "--fresh", "--space", "cut", "--etcd.endpoints", skewed[0].Etcd).CombinedOutput(); err != nil {
 		t.Fatalf("init: %v\n%s", err, out)
 	}
-	w := newWay(t, to.Host)
-	var cut []started
+	link := newProxy(t, to.Host)
+	var cut []node
 	for _, name := range []string{"cut-1", "cut-2"} {
-		cut = append(cut, serve(t, path, "http://"+w.addr, name, "--space", "cut", "--lease.window", "10s", "--lease.extend-every", "2s",
+		cut = append(cut, serve(t, path, "http://"+link.addr, name, "--space", "cut", "--lease.window", "10s", "--lease.extend-every", "2s",
 			"--lease.ttl", "10s", "--lease.keepalive", "2s", "--lease.call-timeout", "1s"))
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -237,55 +237,55 @@ func TestLive(t *testing.T) {
 			}
 		})
 	}
-	p := run(t, map[string][]started{"cut": cut, "skewed": skewed})
+	p := run(t, map[string][]node{"cut": cut, "skewed": skewed})
 
 	outage := []string{
 		"AllocatorWindowLow cut-1", "AllocatorWindowLow cut-2", "AllocatorEtcdGone", "AllocatorEtcdErrors cut-1", "AllocatorEtcdErrors cut-2",
 	}
 	after := []string{"AllocatorWindowExhausted", "AllocatorRefusals", "AllocatorNobodyServes", "AllocatorNodeNotReady cut-1", "AllocatorNodeNotReady cut-2"}
-	well := slices.Concat(outage, after, []string{"AllocatorLeaseShort", "AllocatorClockSkew", "AllocatorDuplicateHolder", "AllocatorTargetDown"})
+	healthy := slices.Concat(outage, after, []string{"AllocatorLeaseShort", "AllocatorClockSkew", "AllocatorDuplicateHolder", "AllocatorTargetDown"})
 	await(t, "scrapes of all nodes", time.Minute, func() error {
 		var v struct{ Result []json.RawMessage }
 		if err := p.ask(t.Context(), "query?query="+url.QueryEscape(`allocator_node_info and on (instance) up == 1`), &v); err != nil {
 			return err
 		}
 		if len(v.Result) != len(cut)+len(skewed) {
-			return fmt.Errorf("%d of them", len(v.Result))
+			return fmt.Errorf("%d nodes are scraped", len(v.Result))
 		}
 		return nil
 	})
 	p.await(t, "skewed", []string{"AllocatorClockSkew node-3", "AllocatorFalseticker", "AllocatorNodeNotReady node-3"}, []string{"AllocatorNobodyServes", "AllocatorClusterSplit", "AllocatorClockSkew node-1", "AllocatorWindowLow", "AllocatorEtcdGone"})
-	p.await(t, "cut", nil, well)
+	p.await(t, "cut", nil, healthy)
 
-	w.cut()
+	link.cut()
 	p.await(t, "cut", []string{"AllocatorWindowLow cut-1", "AllocatorWindowLow cut-2"}, nil)
 	got, err := p.firing(t, "cut")
-	t.Logf("and then nodes refuse already: %v (%v)", got["AllocatorWindowExhausted"], err)
+	t.Logf("AllocatorWindowExhausted fires already: %v (%v)", got["AllocatorWindowExhausted"], err)
 	p.await(t, "cut", outage, nil)
 	p.await(t, "cut", after, []string{"AllocatorClockSkew", "AllocatorTargetDown"})
 	p.await(t, "skewed", []string{"AllocatorClockSkew node-3"}, []string{"AllocatorNobodyServes", "AllocatorWindowLow", "AllocatorEtcdGone", "AllocatorWindowExhausted"})
 	p.evaluated(t)
 
-	if err := w.mend(); err != nil {
+	if err := link.restore(); err != nil {
 		t.Fatal(err)
 	}
-	p.await(t, "cut", nil, well)
+	p.await(t, "cut", nil, healthy)
 }
 
-// evaluated fails if a rule or a query of the dashboard cannot be carried out on
-// several nodes: sides that match many to many show only here.
+// evaluated fails the test if a rule or a query of the dashboard cannot be evaluated
+// with several nodes: only here can both sides of a match have many series.
 func (p prometheus) evaluated(t *testing.T) {
 	t.Helper()
-	var said struct {
+	var list struct {
 		Groups []struct {
 			Rules []struct{ Name, Health, LastError string }
 		}
 	}
-	if err := p.ask(t.Context(), "rules", &said); err != nil {
+	if err := p.ask(t.Context(), "rules", &list); err != nil {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, g := range said.Groups {
+	for _, g := range list.Groups {
 		for _, r := range g.Rules {
 			n++
 			if r.Health != "ok" {
@@ -294,7 +294,7 @@ func (p prometheus) evaluated(t *testing.T) {
 		}
 	}
 	if want := len(rules(t)); n != want {
-		t.Errorf("Prometheus has %d rules of %d", n, want)
+		t.Errorf("Prometheus has %d rules, want %d", n, want)
 	}
 	asked, _ := queries(t)
 	var empty []string
@@ -310,5 +310,5 @@ func (p prometheus) evaluated(t *testing.T) {
 	if len(empty) > len(asked)/4 {
 		t.Errorf("%d of %d queries have no result", len(empty), len(asked))
 	}
-	t.Logf("%d rules and %d queries were evaluated; without a result now: %q", n, len(asked), empty)
+	t.Logf("%d rules and %d queries were evaluated; queries without a result: %q", n, len(asked), empty)
 }

@@ -25,10 +25,10 @@ import (
 	"time"
 )
 
-// programs is a folder that TestMain removes.
+// programs is a directory that TestMain removes.
 var programs string
 
-// build makes the program as «make build» does, and returns its path.
+// build builds the program as `make build` does, and returns its path.
 var build = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(programs, "allocator")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// output is what a process says, kept for when a test fails.
+// output keeps what a process logs, for tests that fail.
 type output struct {
 	mu  sync.Mutex // guards buf
 	buf bytes.Buffer
@@ -74,11 +74,11 @@ func (o *output) tail() string {
 // start runs a program until the test ends, and returns what it prints.
 func start(t *testing.T, path string, args ...string) io.Reader {
 	t.Helper()
-	said := &output{}
+	logs := &output{}
 	cmd := exec.Command(path, args...)
 	cmd.Dir = t.TempDir()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Stderr = said
+	cmd.Stderr = logs
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -92,22 +92,22 @@ func start(t *testing.T, path string, args ...string) io.Reader {
 		_ = cmd.Wait()
 		timer.Stop()
 		if t.Failed() {
-			t.Logf("%s %s:\n%s", filepath.Base(path), args, said.tail())
+			t.Logf("%s %s:\n%s", filepath.Base(path), args, logs.tail())
 		}
 	})
 	return out
 }
 
-// started is what dev says of a node.
-type started struct{ Node, HTTP, Admin, Etcd string }
+// node is a running node, as dev prints it.
+type node struct{ Node, HTTP, Admin, Etcd string }
 
-// dev runs a cluster with an etcd of its own, and returns its nodes.
-func dev(t *testing.T, path string, nodes int, args ...string) (out []started) {
+// dev runs a cluster with its own etcd, and returns its nodes.
+func dev(t *testing.T, path string, nodes int, args ...string) (out []node) {
 	t.Helper()
 	args = append([]string{"dev", "--format", "json", "--grpc-port", "0", "--http-port", "0", "--nodes", fmt.Sprint(nodes)}, args...)
 	lines := bufio.NewScanner(start(t, path, args...))
 	for len(out) < nodes && lines.Scan() {
-		var s started
+		var s node
 		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
 			t.Fatalf("%q: %v", lines.Text(), err)
 		}
@@ -120,9 +120,9 @@ func dev(t *testing.T, path string, nodes int, args ...string) (out []started) {
 }
 
 // serve runs one more node, and returns the addresses of its HTTP and admin ports.
-func serve(t *testing.T, path, etcd, name string, args ...string) started {
+func serve(t *testing.T, path, etcd, name string, args ...string) node {
 	t.Helper()
-	s := started{Node: name, HTTP: free(t), Admin: free(t), Etcd: etcd}
+	s := node{Node: name, HTTP: free(t), Admin: free(t), Etcd: etcd}
 	start(t, path, append([]string{
 		"serve", "--etcd.endpoints", etcd, "--node.name", name, "--listen.grpc", "", "--listen.http", s.HTTP,
 		"--listen.admin", s.Admin, "--listen.gossip", free(t),
@@ -130,8 +130,8 @@ func serve(t *testing.T, path, etcd, name string, args ...string) started {
 	return s
 }
 
-// free returns an address on loopback that nothing listens on. Somebody may take it
-// before it is used; then the node says so and the test fails.
+// free returns a loopback address that nothing listens on. If another process takes
+// it before it is used, the node reports that and the test fails.
 func free(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -142,7 +142,7 @@ func free(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// get asks for a page; an answer other than 200 is an error.
+// get returns the body of a page; a status other than 200 is an error.
 func get(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
