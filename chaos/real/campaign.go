@@ -18,10 +18,11 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/history"
-	"github.com/flakelease/allocator/chaos/real/load"
 	"github.com/flakelease/allocator/chaos/real/nemesis"
+	"github.com/flakelease/allocator/chaos/real/record"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/load"
 )
 
 // runner is one run from building the programs to the verdict.
@@ -164,7 +165,7 @@ func (r *runner) inject(ctx context.Context) error {
 
 	loading, stopLoad := context.WithCancel(context.WithoutCancel(ctx))
 	var clients sync.WaitGroup
-	l := &load.Load{History: r.rig.History, Format: flake.Default, Dial: r.rig.Dial, Broken: r.foundBroken}
+	l := &record.Recorder{History: r.rig.History, Format: flake.Default, Dial: r.rig.Dial, Broken: r.foundBroken}
 	for i, c := range r.clients() {
 		clients.Go(func() { l.Run(loading, i, c) })
 	}
@@ -228,37 +229,37 @@ func (r *runner) foundBroken(err error) {
 
 // clients returns who asks: on each node five that are pinned to it (two, if nodes are
 // many), and eight that fail over, six of them with an order of their own.
-func (r *runner) clients() (out []load.Client) {
+func (r *runner) clients() (out []record.Client) {
 	scale := time.Duration(1)
 	if r.opts.lasts > 10*time.Minute {
 		scale = 10 // or the history of hours would not fit on a disk
 	}
-	var nodes []*load.Node
+	var nodes []*record.Node
 	for _, n := range r.rig.Nodes {
-		nodes = append(nodes, &load.Node{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer})
+		nodes = append(nodes, &record.Node{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer})
 	}
 	ms := func(n int) time.Duration { return scale * time.Duration(n) * time.Millisecond }
 	for _, n := range nodes {
-		only := []*load.Node{n}
+		only := []*record.Node{n}
 		if len(nodes) > 9 { // or the clients would take the machine
-			out = append(out, load.Client{Via: load.Unary, Counts: []int{1, 10_000, 100}, Nodes: only, Every: ms(100), Session: "s-" + n.Name},
-				load.Client{Via: load.HTTP, Counts: []int{1, 100}, Nodes: only, Every: ms(200)})
+			out = append(out, record.Client{Via: load.GRPC, Counts: []int{1, 10_000, 100}, Nodes: only, Every: ms(100), Session: "s-" + n.Name},
+				record.Client{Via: load.HTTP, Counts: []int{1, 100}, Nodes: only, Every: ms(200)})
 			continue
 		}
 		out = append(out,
-			load.Client{Via: load.Unary, Counts: []int{1}, Nodes: only, Every: ms(25)},
-			load.Client{Via: load.Unary, Counts: []int{1, 10, 100, 1000, 10_000}, Nodes: only, Every: ms(40), Session: "s-" + n.Name},
-			load.Client{Via: load.Stream, Counts: []int{10_000, 10_000, 7}, Nodes: only, Every: ms(40)},
-			load.Client{Via: load.HTTP, Counts: []int{1, 1, 1, 100}, Nodes: only, Every: ms(50)},
-			load.Client{Via: load.HTTP, Counts: []int{1000, 10_000, 2}, Nodes: only, Every: ms(400)},
+			record.Client{Via: load.GRPC, Counts: []int{1}, Nodes: only, Every: ms(25)},
+			record.Client{Via: load.GRPC, Counts: []int{1, 10, 100, 1000, 10_000}, Nodes: only, Every: ms(40), Session: "s-" + n.Name},
+			record.Client{Via: load.Stream, Counts: []int{10_000, 10_000, 7}, Nodes: only, Every: ms(40)},
+			record.Client{Via: load.HTTP, Counts: []int{1, 1, 1, 100}, Nodes: only, Every: ms(50)},
+			record.Client{Via: load.HTTP, Counts: []int{1000, 10_000, 2}, Nodes: only, Every: ms(400)},
 		)
 	}
 	for i := range 2 {
 		out = append(out,
-			load.Client{Via: load.Unary, Counts: []int{1, 50, 10_000}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("grpc-%d", i)},
-			load.Client{Via: load.HTTP, Counts: []int{1, 20}, Nodes: nodes, Every: ms(60), Session: fmt.Sprintf("http-%d", i)},
-			load.Client{Via: load.Stream, Counts: []int{1, 5000}, Nodes: nodes, Every: ms(50)},
-			load.Client{Via: load.SDK, Counts: []int{1, 1, 1, 500}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("sdk-%d", i)},
+			record.Client{Via: load.GRPC, Counts: []int{1, 50, 10_000}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("grpc-%d", i)},
+			record.Client{Via: load.HTTP, Counts: []int{1, 20}, Nodes: nodes, Every: ms(60), Session: fmt.Sprintf("http-%d", i)},
+			record.Client{Via: load.Stream, Counts: []int{1, 5000}, Nodes: nodes, Every: ms(50)},
+			record.Client{Via: load.SDK, Counts: []int{1, 1, 1, 500}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("sdk-%d", i)},
 		)
 	}
 	return out

@@ -9,7 +9,7 @@
 //
 // The allocator processes are the release build, unmodified, started as an
 // operator would; etcd is the real server, three processes of it. Nothing in them
-// knows that it is being tested. Packages: rig is the cluster, load its clients,
+// knows that it is being tested. Packages: rig is the cluster, record its clients,
 // nemesis the faults; clockhook and netswitch are the instruments, operator is
 // etcd by hand, and chaos/history judges.
 //

@@ -20,13 +20,14 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/history"
-	"github.com/flakelease/allocator/chaos/real/load"
+	"github.com/flakelease/allocator/chaos/real/record"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/load"
 )
 
 var (
@@ -114,7 +115,7 @@ type cluster struct {
 	endpoint string
 	etcd     *rig.Process
 	nodes    []*rig.Process
-	targets  []*load.Node
+	targets  []*record.Node
 	rec      *recorder
 }
 
@@ -146,7 +147,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 			Args: []string{"serve", "--node.name", name, "--etcd.endpoints", c.endpoint,
 				"--listen.http", addr(p[0]), "--listen.grpc", addr(p[1]), "--listen.admin", addr(p[2]), "--listen.gossip", addr(0)}}}
 		c.nodes = append(c.nodes, n.Process)
-		c.targets = append(c.targets, &load.Node{Name: name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer})
+		c.targets = append(c.targets, &record.Node{Name: name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer})
 	}
 	c.eventually("etcd answers", 30*time.Second, func() error {
 		out, err := exec.Command(binary, "init", "--fresh", "--etcd.endpoints", c.endpoint).CombinedOutput()
@@ -215,18 +216,18 @@ func (c *cluster) load(pace time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	var mu sync.Mutex // guards the test's log
-	l := &load.Load{History: c.rec.Writer, Format: flake.Default, Dial: new(net.Dialer).DialContext, Broken: func(err error) {
+	l := &record.Recorder{History: c.rec.Writer, Format: flake.Default, Dial: new(net.Dialer).DialContext, Broken: func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		c.t.Errorf("a client found a broken contract: %v", err)
 	}}
-	var clients []load.Client
+	var clients []record.Client
 	for _, n := range c.targets {
-		for _, client := range []load.Client{
-			{Via: load.HTTP, Counts: []int{1}}, {Via: load.HTTP, Counts: []int{100}}, {Via: load.Unary, Counts: []int{1}, Session: "one-" + n.Name},
-			{Via: load.Unary, Counts: []int{7}, Session: "seven-" + n.Name}, {Via: load.Stream, Counts: []int{1000}},
+		for _, client := range []record.Client{
+			{Via: load.HTTP, Counts: []int{1}}, {Via: load.HTTP, Counts: []int{100}}, {Via: load.GRPC, Counts: []int{1}, Session: "one-" + n.Name},
+			{Via: load.GRPC, Counts: []int{7}, Session: "seven-" + n.Name}, {Via: load.Stream, Counts: []int{1000}},
 		} {
-			client.Nodes, client.Every = []*load.Node{n}, pace
+			client.Nodes, client.Every = []*record.Node{n}, pace
 			clients = append(clients, client)
 		}
 	}

@@ -267,7 +267,7 @@ func (r *benchResult) print(w io.Writer) error {
 		fmt.Fprintf(&b, "  %s %d", reason, r.Refused[reason])
 	}
 	fmt.Fprintf(&b, "\nfailed      %12d", r.Failed)
-	if r.Failure != nil {
+	if r.Failed > 0 {
 		fmt.Fprintf(&b, "  %v", r.Failure)
 	}
 	b.WriteByte('\n')
@@ -335,7 +335,7 @@ func (r *benchResult) json() benchView {
 		Requests: r.Requests, PerSecond: r.rate(r.Requests), IDs: r.IDs, IDsPerSec: r.rate(r.IDs),
 		Refused: r.Refused, Failed: r.Failed, NotStarted: r.NotStarted, LatencyNs: map[string]int64{},
 	}
-	if r.Failure != nil {
+	if r.Failed > 0 {
 		v.Failure = r.Failure.Error()
 	}
 	if r.Requests > 0 {

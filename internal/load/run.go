@@ -222,6 +222,9 @@ func (r *Run) request(ctx context.Context, w *Worker, t Target, req Request, las
 	if err == nil && req.After > 0 && b.First <= req.After {
 		err = fmt.Errorf("%w: %v is not above %v, as was asked", ErrContract, b.First, req.After)
 	}
+	if err != nil {
+		b = client.Block{}
+	}
 	if done != nil {
 		ended = done(b, err) != nil
 	}
@@ -274,33 +277,30 @@ func (r *Run) took() time.Duration {
 }
 
 func (s *shard) add(b client.Block, err error, took time.Duration, sampled, counts bool) {
+	outcome, reason := OutcomeOf(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !counts {
-		if err == nil {
-			s.warm += int64(b.Count)
-		}
-		return
+	if s.failure == nil && (outcome == Broken || outcome == Unknown) {
+		s.failure = err
 	}
-	switch outcome, reason := OutcomeOf(err); outcome {
-	case OK:
+	switch {
+	case !counts:
+		s.warm += int64(b.Count)
+	case outcome == OK:
 		s.requests++
 		s.ids += int64(b.Count)
 		if sampled {
 			_ = s.latency.RecordValue(min(max(took.Nanoseconds(), 1), time.Minute.Nanoseconds()))
 		}
-	case Refused:
+	case outcome == Refused:
 		s.refused[reason]++
 	default:
 		s.failed++
-		if s.failure == nil {
-			s.failure = err
-		}
 	}
 }
 
-// Result is what a run has measured. Except for Drawn and Check it counts
-// requests that were due in the measured time alone.
+// Result is what a run has measured. Drawn, Failure and Check are of the whole run;
+// all else is of requests that were due in the measured time.
 type Result struct {
 	Took       time.Duration // of the measured time; 0: still warming up
 	Requests   int64         // answered with IDs

@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// docker is a daemon and the commands that reach it. Its methods are for one
-// goroutine at a time, but for those that only run a command.
+// docker is a daemon and the commands that reach it. One goroutine may use it at a
+// time, except for methods that only run a command.
 type docker struct {
 	compose []string // its command: docker compose, or docker-compose
 	env     []string
-	daemon  *exec.Cmd // started by us; nil where one was there
+	daemon  *exec.Cmd // started by us; nil if one was running
 	dir     string    // of that daemon
 }
 
-// errMissing says that this machine cannot run containers, and why.
+// errMissing is wrapped by errors about why this machine cannot run containers.
 var errMissing = errors.New("not run")
 
 // startTimeout is how long a daemon may take to answer after it was started.
@@ -47,7 +47,7 @@ func openDocker(ctx context.Context, dir string) (*docker, error) {
 	}
 	for _, tool := range []string{"dockerd", "containerd", "iptables", "unshare", "ip"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return nil, fmt.Errorf("%w: no Docker daemon answers, and %s is not here to start one (Debian: apt-get install docker.io iptables iproute2)", errMissing, tool)
+			return nil, fmt.Errorf("%w: no Docker daemon answers, and %s to start one is not installed (Debian: apt-get install docker.io iptables iproute2)", errMissing, tool)
 		}
 	}
 	if os.Getuid() != 0 {
@@ -56,7 +56,7 @@ func openDocker(ctx context.Context, dir string) (*docker, error) {
 	return d, d.start(ctx)
 }
 
-// start runs a daemon whose networks are seen by nobody else.
+// start runs a daemon in network and mount namespaces of its own.
 func (d *docker) start(ctx context.Context) error {
 	at := func(name string) string { return filepath.Join(d.dir, name) }
 	log, err := os.Create(at("dockerd.log"))
@@ -68,7 +68,7 @@ func (d *docker) start(ctx context.Context) error {
 	d.daemon = exec.Command("unshare", "--net", "--mount", "--", "sh", "-c", `ip link set lo up && exec dockerd "$@"`, "dockerd",
 		"--host", "unix://"+at("docker.sock"), "--data-root", at("data"), "--exec-root", at("exec"), "--pidfile", at("dockerd.pid"))
 	d.daemon.Stdout, d.daemon.Stderr = log, log
-	d.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is ours to answer: containers go first
+	d.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // on Ctrl-C we stop the containers first
 	if err := d.daemon.Start(); err != nil {
 		return err
 	}

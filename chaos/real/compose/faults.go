@@ -19,9 +19,9 @@ type fault struct {
 	lasts      time.Duration
 }
 
-// faults draws IDs while faults come one after the other, and judges the record.
+// faults requests IDs while faults follow each other, and judges the history.
 func (t *test) faults(ctx context.Context) error {
-	l, err := t.draw(ctx, "faults", "all")
+	l, err := t.startLoad(ctx, "faults", "all")
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (t *test) faults(ctx context.Context) error {
 	}
 	longest := time.Duration(0)
 	for _, f := range list {
-		t.say("%s, for %v", f.name, f.lasts)
+		t.logf("%s, for %v", f.name, f.lasts)
 		began := time.Now()
 		if err := f.begin(ctx); err != nil {
 			return err
@@ -56,12 +56,12 @@ func (t *test) faults(ctx context.Context) error {
 		if err := f.end(ctx); err != nil {
 			return err
 		}
-		if err := t.well(ctx); err != nil {
+		if err := t.answering(ctx); err != nil {
 			return fmt.Errorf("after %s: %w", f.name, err)
 		}
 		longest = max(longest, time.Since(began))
 	}
-	wait(ctx, 3*time.Second) // all is well: everybody is to answer again
+	wait(ctx, 3*time.Second) // every node has to answer again
 	end := time.Now()
 	wait(ctx, 3*time.Second)
 	seen, err := l.stop(ctx)
@@ -73,18 +73,18 @@ func (t *test) faults(ctx context.Context) error {
 	}
 	for _, n := range allocators {
 		if last := seen.lastOK[n]; last.Before(end) {
-			return fmt.Errorf("%s did not answer again: its last answer came %v before all was well", n, end.Sub(last))
+			return fmt.Errorf("%s did not answer again: its last answer came %v before all containers were healthy", n, end.Sub(last))
 		}
 	}
-	// Of the window at least 25 s are in hand when etcd goes.
+	// At least 25 s of the window are left when etcd goes away.
 	switch n := seen.refused["WINDOW_EXHAUSTED"]; {
 	case n > 0 && longest < 25*time.Second:
-		return fmt.Errorf("%d calls were refused for want of a window, and etcd was never away for so long", n)
+		return fmt.Errorf("%d calls were refused with WINDOW_EXHAUSTED, but etcd was away for less than 25 s", n)
 	case n > 0:
 		t.skipped = append(t.skipped, fmt.Sprintf("that no window runs out: on this machine a fault and its end took %v", longest.Round(time.Second)))
 	}
-	// The library goes to another node, whatever happens to one.
-	return seen.noRefusalOfLibrary()
+	// The SDK goes to another node, whatever happens to one.
+	return seen.noRefusalBySDK()
 }
 
 // disconnected takes a container off the network and puts it back.
@@ -105,9 +105,9 @@ func (t *test) disconnected(service string, d time.Duration) fault {
 	}
 }
 
-// upgrade replaces each node by another version. Callers of the library see none of it.
+// upgrade replaces each node by another version. Callers of the SDK see no failure.
 func (t *test) upgrade(ctx context.Context) error {
-	l, err := t.draw(ctx, "upgrade", "library")
+	l, err := t.startLoad(ctx, "upgrade", "sdk")
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (t *test) upgrade(ctx context.Context) error {
 	wait(ctx, 2*time.Second)
 	t.settings = slices.Concat([]string{"ALLOCATOR_IMAGE=" + imageNew}, t.settings[1:])
 	for _, n := range allocators {
-		t.say("%s", n)
+		t.logf("%s", n)
 		before, err := t.inspect(ctx, "{{.Id}}", t.name(n))
 		if err != nil {
 			return err
@@ -126,12 +126,12 @@ func (t *test) upgrade(ctx context.Context) error {
 		if after, err := t.inspect(ctx, "{{.Id}}", t.name(n)); err != nil || after == before {
 			return fmt.Errorf("%s was not replaced: %w", n, err)
 		}
-		if err := t.well(ctx); err != nil {
+		if err := t.answering(ctx); err != nil {
 			return err
 		}
-		said, err := t.run(ctx, "docker", "exec", t.name(n), "/allocator", "version")
-		if err != nil || !strings.Contains(said, newVersion) {
-			return fmt.Errorf("%s runs %q, want %s: %w", n, said, newVersion, err)
+		version, err := t.run(ctx, "docker", "exec", t.name(n), "/allocator", "version")
+		if err != nil || !strings.Contains(version, newVersion) {
+			return fmt.Errorf("%s runs %q, want %s: %w", n, version, newVersion, err)
 		}
 	}
 	wait(ctx, 2*time.Second)
@@ -144,14 +144,14 @@ func (t *test) upgrade(ctx context.Context) error {
 	}
 	for _, n := range allocators {
 		if seen.answers[n] == 0 {
-			return fmt.Errorf("%s answered nobody", n)
+			return fmt.Errorf("%s answered no request", n)
 		}
 	}
-	return seen.noRefusalOfLibrary()
+	return seen.noRefusalBySDK()
 }
 
 // stopAndStart stops all nodes as a supervisor would, and starts them again. A sid
-// that was not given back could be used only when its window has passed.
+// that was not released could be used only after its window has passed.
 func (t *test) stopAndStart(ctx context.Context) error {
 	if _, err := t.withCompose(ctx, append([]string{"stop"}, allocators...)...); err != nil {
 		return err
@@ -162,13 +162,13 @@ func (t *test) stopAndStart(ctx context.Context) error {
 		}
 		logs, err := t.run(ctx, "sh", "-c", `docker logs "$0" 2>&1`, t.name(n))
 		if err != nil || !strings.Contains(logs, "msg=stopped") {
-			return fmt.Errorf("%s did not say that it stopped: %w: %s", n, err, tail([]byte(logs), 3))
+			return fmt.Errorf("%s did not log that it stopped: %w: %s", n, err, tail([]byte(logs), 3))
 		}
 	}
 	if _, err := t.withCompose(ctx, append([]string{"start"}, allocators...)...); err != nil {
 		return err
 	}
-	if err := t.well(ctx); err != nil {
+	if err := t.answering(ctx); err != nil {
 		return err
 	}
 	return t.do(ctx, "exec", t.name(allocators[2]), "/allocator", "get", "10")
@@ -182,48 +182,48 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// drawing is a container whose clients draw IDs.
-type drawing struct {
+// loadRun is a container whose clients request IDs.
+type loadRun struct {
 	t    *test
 	cmd  *exec.Cmd
 	file string
 	done chan error
 }
 
-// draw starts clients, and returns when they have written something.
-func (t *test) draw(ctx context.Context, name, clients string) (*drawing, error) {
+// startLoad starts clients, and returns when they have written something.
+func (t *test) startLoad(ctx context.Context, name, clients string) (*loadRun, error) {
 	network, err := t.inspect(ctx, "{{range $name, $n := .NetworkSettings.Networks}}{{$name}}{{end}}", t.name(allocators[0]))
 	if err != nil {
 		return nil, err
 	}
-	l := &drawing{t: t, file: filepath.Join(t.dir, name+".jsonl"), done: make(chan error, 1)}
+	l := &loadRun{t: t, file: filepath.Join(t.dir, name+".jsonl"), done: make(chan error, 1)}
 	out, err := os.Create(l.file)
 	if err != nil {
 		return nil, err
 	}
-	said, err := os.Create(l.file + ".stderr")
+	stderr, err := os.Create(l.file + ".stderr")
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
 	l.cmd = exec.CommandContext(ctx, "docker", "run", "--rm", "--name", t.project+"-load", "--network", network, imageLoad,
 		"load", "--addr", strings.Join(allocators, ","), "--clients", clients)
-	l.cmd.Env, l.cmd.Stdout, l.cmd.Stderr = t.docker.env, out, said
+	l.cmd.Env, l.cmd.Stdout, l.cmd.Stderr = t.docker.env, out, stderr
 	if err := l.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go func() { l.done <- errors.Join(l.cmd.Wait(), out.Close(), said.Close()) }()
+	go func() { l.done <- errors.Join(l.cmd.Wait(), out.Close(), stderr.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	return l, until(ctx, func() error {
 		if info, err := os.Stat(l.file); err != nil || info.Size() < 20_000 {
-			return fmt.Errorf("clients do not draw: %w", err)
+			return fmt.Errorf("clients write no history: %w", err)
 		}
 		return nil
 	})
 }
 
-// stop lets the clients finish what they have in hand, and reads what they wrote.
-func (l *drawing) stop(ctx context.Context) (*sight, error) {
+// stop lets the clients finish their requests, and reads what they wrote.
+func (l *loadRun) stop(ctx context.Context) (*summary, error) {
 	if err := l.t.do(ctx, "kill", "--signal", "TERM", l.t.project+"-load"); err != nil {
 		return nil, err
 	}
@@ -242,11 +242,11 @@ func (l *drawing) stop(ctx context.Context) (*sight, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return look(f)
+	return summarize(f)
 }
 
 // abandon ends clients that were not stopped, after an error.
-func (l *drawing) abandon() {
+func (l *loadRun) abandon() {
 	select {
 	case <-l.done:
 	default:

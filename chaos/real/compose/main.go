@@ -20,7 +20,7 @@ func main() {
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("say run or load; see the package's comment")
+		return errors.New("no command is given: use run or load")
 	}
 	switch args[0] {
 	case "load":
@@ -28,11 +28,10 @@ func command(ctx context.Context, args []string) error {
 	case "run":
 		err := runTest(ctx, args[1:], os.Stdout)
 		if errors.Is(err, errMissing) {
-			// Nothing failed, and nothing was shown.
 			fmt.Printf("compose-test: SKIPPED, nothing was tested: %v\n", err)
 			return nil
 		}
 		return err
 	}
-	return fmt.Errorf("unknown command %q: say run or load", args[0])
+	return fmt.Errorf("unknown command %q: use run or load", args[0])
 }

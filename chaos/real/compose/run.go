@@ -19,18 +19,18 @@ var (
 	members    = []string{"etcd-1", "etcd-2", "etcd-3"}
 )
 
-// Images, as «make compose-test» packs them. Tags of their own, so that images that
-// somebody uses keep their names.
+// Images, as `make compose-test` packs them. They have tags of their own, so that
+// images in use keep their names.
 const (
 	imageOld   = "allocator:compose-test"
 	imageNew   = "allocator:compose-test-upgrade"
 	imageEtcd  = "allocator-etcd:compose-test"
 	imageLoad  = "allocator-composetest:compose-test"
-	newVersion = "compose-test-upgrade" // what the program in imageNew says of itself
+	newVersion = "compose-test-upgrade" // of the program in imageNew
 )
 
-// bound is the longest that a whole run may take: about five times what it does
-// on two idle cores.
+// bound is how long a whole run may take: about five times what it takes on two
+// idle cores.
 const bound = 15 * time.Minute
 
 // test is one run.
@@ -47,8 +47,8 @@ type test struct {
 
 func runTest(ctx context.Context, args []string, out io.Writer) (err error) {
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
-	images := fs.String("images", "bin/image", "folder of the archives")
-	keep := fs.Bool("keep", false, "leave histories and logs where they are")
+	images := fs.String("images", "bin/image", "directory of the archives")
+	keep := fs.Bool("keep", false, "keep histories and logs")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func runTest(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 	defer func() {
 		if *keep || err != nil && !errors.Is(err, errMissing) {
-			t.say("histories and logs are in %s", t.dir)
+			t.logf("histories and logs are in %s", t.dir)
 		} else {
 			_ = os.RemoveAll(t.dir)
 		}
@@ -82,9 +82,9 @@ func runTest(ctx context.Context, args []string, out io.Writer) (err error) {
 		return err
 	}
 	for _, s := range t.skipped {
-		t.say("skipped: %s", s)
+		t.logf("skipped: %s", s)
 	}
-	t.say("passed")
+	t.logf("passed")
 	return nil
 }
 
@@ -96,11 +96,11 @@ func (t *test) steps(ctx context.Context, images string) error {
 		{"load the images", func(ctx context.Context) error { return t.load(ctx, images) }},
 		{"build the same with docker build", func(ctx context.Context) error { return t.sameByDocker(ctx, images) }},
 		{"bring up three etcd and three allocators", t.up},
-		{"kill, pause and disconnect while IDs are drawn", t.faults},
-		{"upgrade node after node while the library draws IDs", t.upgrade},
-		{"stop: every sid is given back, and the next start waits for nothing", t.stopAndStart},
+		{"kill, pause and disconnect under load", t.faults},
+		{"upgrade node after node under load of the SDK", t.upgrade},
+		{"stop: every sid is released, and the next start waits for nothing", t.stopAndStart},
 	} {
-		t.say("== %s", step.name)
+		t.logf("== %s", step.name)
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
@@ -108,12 +108,12 @@ func (t *test) steps(ctx context.Context, images string) error {
 	return nil
 }
 
-// say prints a line with the seconds since the start.
-func (t *test) say(format string, args ...any) {
+// logf prints a line with the seconds since the start.
+func (t *test) logf(format string, args ...any) {
 	fmt.Fprintf(t.out, "%6.1fs  %s\n", time.Since(t.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// daemonDir reports whether the daemon's data is in our folder.
+// daemonDir reports whether the daemon's data is in our directory.
 func (t *test) daemonDir() bool {
 	_, err := os.Stat(filepath.Join(t.dir, "data"))
 	return err == nil
@@ -121,11 +121,11 @@ func (t *test) daemonDir() bool {
 
 func (t *test) load(ctx context.Context, images string) error {
 	for _, name := range []string{"allocator-test", "allocator-upgrade", "etcd-test", "composetest"} {
-		said, err := t.run(ctx, "docker", "load", "--input", filepath.Join(images, name+".tar"))
+		output, err := t.run(ctx, "docker", "load", "--input", filepath.Join(images, name+".tar"))
 		if err != nil {
 			return err
 		}
-		t.say("%s", said)
+		t.logf("%s", output)
 	}
 	for image, user := range map[string]string{imageOld: "65532:65532", imageEtcd: "65532:65532"} {
 		if got, err := t.inspect(ctx, "{{.Config.User}}", image); err != nil || got != user {
@@ -135,7 +135,7 @@ func (t *test) load(ctx context.Context, images string) error {
 	return nil
 }
 
-// sameByDocker holds what Docker makes of the Dockerfile against the archive.
+// sameByDocker compares what Docker builds from the Dockerfile with the archive.
 func (t *test) sameByDocker(ctx context.Context, images string) error {
 	const format = `{{json .Config.User}} {{json .Config.ExposedPorts}} {{json .Config.Entrypoint}} {{json .Config.Cmd}} {{json .Config.Healthcheck}} {{json .Config.StopSignal}} {{.Config.Labels}}`
 	labels, err := t.inspect(ctx, `{{range $k, $v := .Config.Labels}}{{$k}}={{$v}}{{"\n"}}{{end}}`, imageOld)
@@ -165,7 +165,7 @@ func (t *test) sameByDocker(ctx context.Context, images string) error {
 	if ours != theirs {
 		return fmt.Errorf("the images differ:\n%s\n%s", ours, theirs)
 	}
-	t.say("the same user, ports, labels, health check and entry point")
+	t.logf("the same user, ports, labels, health check and entry point")
 	return nil
 }
 
@@ -183,14 +183,14 @@ func (t *test) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// For uid 65532, whoever owns it; the folder above is ours alone.
+	// For uid 65532, whoever owns it; the parent directory is ours alone.
 	if err := os.WriteFile(filepath.Join(t.dir, "gossip.keys"), []byte(key+"\n"), 0o644); err != nil {
 		return err
 	}
 	t.settings = []string{"ALLOCATOR_IMAGE=" + imageOld, "ALLOCATOR_ETCD_IMAGE=" + imageEtcd, "ALLOCATOR_SECRETS=" + t.dir}
 	for i := range allocators {
-		for _, door := range []string{"GRPC", "HTTP", "ADMIN"} {
-			t.settings = append(t.settings, fmt.Sprintf("%s_%d=", door, i+1)) // any free port
+		for _, listener := range []string{"GRPC", "HTTP", "ADMIN"} {
+			t.settings = append(t.settings, fmt.Sprintf("%s_%d=", listener, i+1)) // any free port
 		}
 	}
 	if _, err := t.withCompose(ctx, "up", "--detach"); err != nil {
@@ -199,30 +199,30 @@ func (t *test) up(ctx context.Context) error {
 	if err := t.healthy(ctx, members...); err != nil {
 		return err
 	}
-	// Not initialised: alive, and not ready.
-	said, err := t.run(ctx, "docker", "exec", t.name(allocators[0]), "/allocator", "health")
-	if err == nil || !strings.Contains(said, "STARTING") {
-		return fmt.Errorf("before init a node says %q, want STARTING", said)
+	// Not initialized: alive, and not ready.
+	output, err := t.run(ctx, "docker", "exec", t.name(allocators[0]), "/allocator", "health")
+	if err == nil || !strings.Contains(output, "STARTING") {
+		return fmt.Errorf("before init a node reports %q, want STARTING", output)
 	}
 	if err := t.do(ctx, "exec", t.name(allocators[0]), "/allocator", "health", "--live"); err != nil {
 		return err
 	}
-	if said, err = t.withCompose(ctx, "run", "--rm", "init"); err != nil {
+	if output, err = t.withCompose(ctx, "run", "--rm", "init"); err != nil {
 		return err
 	}
-	t.say("%s", tail([]byte(said), 1))
+	t.logf("%s", tail([]byte(output), 1))
 	if err := t.healthy(ctx, allocators...); err != nil {
 		return err
 	}
-	said, err = t.run(ctx, "docker", "exec", t.name(allocators[1]), "/allocator", "get", "3", "--as", "uuid")
+	output, err = t.run(ctx, "docker", "exec", t.name(allocators[1]), "/allocator", "get", "3", "--as", "uuid")
 	if err != nil {
 		return err
 	}
-	t.say("%s", strings.Join(strings.Fields(said), " "))
+	t.logf("%s", strings.Join(strings.Fields(output), " "))
 	return nil
 }
 
-// name is the container of a service, in the one form of the Compose at hand.
+// name is the container of a service, as this version of Compose writes it.
 func (t *test) name(service string) string {
 	separator := "_"
 	if len(t.compose) == 2 {
@@ -231,11 +231,11 @@ func (t *test) name(service string) string {
 	return t.project + separator + service + separator + "1"
 }
 
-// healthWithin is how long containers may take to be well again: an etcd lease's
-// life, a window, and a busy machine.
+// healthWithin is how long containers may take to be healthy again: the time to
+// live of a lease, a window, and a slow machine.
 const healthWithin = 90 * time.Second
 
-// healthy waits until the health checks of services say so, looked at anew.
+// healthy waits until the health checks of services pass.
 func (t *test) healthy(ctx context.Context, services ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, healthWithin)
 	defer cancel()
@@ -251,14 +251,14 @@ func (t *test) healthy(ctx context.Context, services ...string) error {
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("not well within %v: %w", healthWithin, err)
+			return fmt.Errorf("not healthy within %v: %w", healthWithin, err)
 		}
 	}
 	return nil
 }
 
-// well is healthy by what nodes answer now, not at the last look of the daemon.
-func (t *test) well(ctx context.Context) error {
+// answering is healthy by what nodes answer now, not by the daemon's last check.
+func (t *test) answering(ctx context.Context) error {
 	if err := t.healthy(ctx, append(slices.Clone(members), allocators...)...); err != nil {
 		return err
 	}
@@ -272,8 +272,8 @@ func (t *test) well(ctx context.Context) error {
 	return nil
 }
 
-// cleanUp removes what was made, and keeps logs where something failed. It has time
-// of its own: the run may have ended for want of it.
+// cleanUp removes what was created, and keeps logs after a failure. It has its own
+// timeout: that of the run may have passed.
 func (t *test) cleanUp(failed bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -287,7 +287,7 @@ func (t *test) cleanUp(failed bool) {
 	}
 	_ = t.do(ctx, "rm", "--force", t.project+"-load")
 	if _, err := t.withCompose(ctx, "down", "--volumes", "--timeout", "5"); err != nil {
-		t.say("clean up: %v", err)
+		t.logf("clean up: %v", err)
 	}
 	for _, image := range []string{imageOld, imageOld + "-docker", imageNew, imageEtcd, imageLoad} {
 		_ = t.do(ctx, "rmi", "--force", image)

@@ -10,10 +10,11 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/flakelease/allocator/chaos/real/clockhook"
-	"github.com/flakelease/allocator/chaos/real/load"
+	"github.com/flakelease/allocator/chaos/real/record"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/load"
 )
 
 // takeoverFaults show why a lease alone protects nothing: a holder stands, its sid
@@ -125,15 +126,15 @@ func (s *Injection) ask(n *rig.Node) (end func() error) {
 	ctx, stop := context.WithCancel(context.Background())
 	var mu sync.Mutex // guards broken
 	var broken []error
-	l := &load.Load{History: s.History, Format: flake.Default, Dial: s.Dial, Broken: func(err error) {
+	l := &record.Recorder{History: s.History, Format: flake.Default, Dial: s.Dial, Broken: func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		broken = append(broken, err)
 	}}
-	only := []*load.Node{{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer}}
+	only := []*record.Node{{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer}}
 	var all sync.WaitGroup
-	for i, c := range []load.Client{
-		{Via: load.Unary, Counts: []int{1}, Nodes: only, Every: 2 * time.Millisecond},
+	for i, c := range []record.Client{
+		{Via: load.GRPC, Counts: []int{1}, Nodes: only, Every: 2 * time.Millisecond},
 		{Via: load.Stream, Counts: []int{10_000}, Nodes: only, Every: 2 * time.Millisecond},
 		{Via: load.HTTP, Counts: []int{1, 1000}, Nodes: only, Every: 40 * time.Millisecond},
 	} {

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/internal/load"
 )
 
-// sight is what a history shows.
-type sight struct {
+// summary is what a history shows.
+type summary struct {
 	checks  []history.Result
 	calls   int64
 	ids     int64
@@ -21,13 +22,13 @@ type sight struct {
 	start   time.Time            // of the clients, by the clock that all containers share with us
 	lastOK  map[string]time.Time // by node, of clients pinned to it
 	refused map[string]int64     // by reason, or failed
-	library map[string]int64     // the same of the library's callers alone
-	slowest time.Duration        // of a call of the library's
+	bySDK   map[string]int64     // the same of the SDK's callers alone
+	slowest time.Duration        // of the SDK's requests
 }
 
-// look reads a history.
-func look(r io.Reader) (*sight, error) {
-	s := &sight{answers: map[string]int64{}, lastOK: map[string]time.Time{}, refused: map[string]int64{}, library: map[string]int64{}}
+// summarize reads a history.
+func summarize(r io.Reader) (*summary, error) {
+	s := &summary{answers: map[string]int64{}, lastOK: map[string]time.Time{}, refused: map[string]int64{}, bySDK: map[string]int64{}}
 	suite := history.Suite{history.NewUnique(256<<20, nil), history.NewOrder(), history.NewCausal()}
 	asked := map[string]time.Duration{}
 	for in := history.NewReader(r); ; {
@@ -45,7 +46,7 @@ func look(r io.Reader) (*sight, error) {
 	}
 }
 
-func (s *sight) add(op *history.Op, asked map[string]time.Duration) {
+func (s *summary) add(op *history.Op, asked map[string]time.Duration) {
 	if op.Setup != nil {
 		s.start = time.UnixMilli(op.Setup.StartMs)
 	}
@@ -58,34 +59,34 @@ func (s *sight) add(op *history.Op, asked map[string]time.Duration) {
 		return
 	}
 	s.calls++
-	if op.Via == viaLibrary {
+	if op.Via == load.SDK {
 		s.slowest = max(s.slowest, at-asked[op.Process])
 	}
 	if op.Type == history.OK {
 		s.ids += op.Block.Count
 		s.answers[op.Node]++
-		if op.Via != viaLibrary {
+		if op.Via != load.SDK {
 			s.lastOK[op.Node] = s.start.Add(at)
 		}
 		return
 	}
 	s.refused[op.Reason]++
-	if op.Via == viaLibrary {
-		s.library[op.Reason]++
+	if op.Via == load.SDK {
+		s.bySDK[op.Reason]++
 	}
 }
 
-// judge prints what was seen, and returns what is wrong with it. A history of few
+// judge prints the summary, and returns what is wrong with it. A history of few
 // calls shows nothing.
-func (s *sight) judge(t *test, least int64) error {
-	t.say("%d calls, %d IDs; answers by node: %s; refused or lost: %s", s.calls, s.ids, table(s.answers), table(s.refused))
-	t.say("callers of the library: refused or lost: %s; slowest call %v", table(s.library), s.slowest.Round(time.Millisecond))
+func (s *summary) judge(t *test, minimum int64) error {
+	t.logf("%d calls, %d IDs; answers by node: %s; refused or lost: %s", s.calls, s.ids, table(s.answers), table(s.refused))
+	t.logf("callers of the SDK: refused or lost: %s; slowest call %v", table(s.bySDK), s.slowest.Round(time.Millisecond))
 	var errs []error
-	if s.calls < least {
-		errs = append(errs, fmt.Errorf("%d calls show nothing: want %d", s.calls, least))
+	if s.calls < minimum {
+		errs = append(errs, fmt.Errorf("%d calls show nothing: want %d", s.calls, minimum))
 	}
 	for _, c := range s.checks {
-		t.say("%s %s: %s: %s", c.Claim, c.Check, c.Verdict, c.Reason)
+		t.logf("%s %s: %s: %s", c.Claim, c.Check, c.Verdict, c.Reason)
 		if c.Verdict != history.Pass {
 			errs = append(errs, fmt.Errorf("%s: %s: %d violations, first %+v", c.Check, c.Verdict, c.Count, c.Violations))
 		}
@@ -93,9 +94,9 @@ func (s *sight) judge(t *test, least int64) error {
 	return errors.Join(errs...)
 }
 
-func (s *sight) noRefusalOfLibrary() error {
-	if len(s.library) > 0 {
-		return fmt.Errorf("callers of the library saw refusals or failures: %s", table(s.library))
+func (s *summary) noRefusalBySDK() error {
+	if len(s.bySDK) > 0 {
+		return fmt.Errorf("callers of the SDK saw refusals or failures: %s", table(s.bySDK))
 	}
 	return nil
 }

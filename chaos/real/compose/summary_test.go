@@ -10,10 +10,11 @@ import (
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/load"
 )
 
-// record is a history of calls that follow each other, a block of one ID each.
-func record(t *testing.T, calls ...history.Op) io.Reader {
+// recorded is a history of calls that follow each other, a block of one ID each.
+func recorded(t *testing.T, calls ...history.Op) io.Reader {
 	t.Helper()
 	var buf bytes.Buffer
 	now := clock.Mono(0)
@@ -44,24 +45,25 @@ func answer(t *testing.T, node string, ms int64, after flake.ID) history.Op {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return history.Op{Type: history.OK, Node: node, Run: node, Via: viaLibrary, Session: "s", After: after, Block: history.Block{First: id, Count: 1, Stride: 32}}
+	return history.Op{Type: history.OK, Node: node, Run: node, Via: load.SDK, Session: "s", After: after, Block: history.Block{First: id, Count: 1, Stride: 32}}
 }
 
-// What is wrong with a record is found, and a record that shows nothing is no pass.
+// TestJudge: violations in a history are found, and a history that shows nothing
+// does not pass.
 func TestJudge(t *testing.T) {
 	first := answer(t, "a", 1, 0)
 	for name, tc := range map[string]struct {
 		calls []history.Op
 		want  string
 	}{
-		"well":      {[]history.Op{first, answer(t, "a", 2, first.Block.First)}, ""},
+		"sound":     {[]history.Op{first, answer(t, "a", 2, first.Block.First)}, ""},
 		"few calls": {[]history.Op{answer(t, "a", 2, first.Block.First)}, "show nothing"},
 		"nothing":   {nil, "show nothing"},
 		"twice":     {[]history.Op{first, first, answer(t, "a", 2, first.Block.First)}, "unique: fail"},
 		"falling":   {[]history.Op{answer(t, "a", 5, 0), answer(t, "a", 2, first.Block.First)}, "order: fail"},
 		"not above": {[]history.Op{first, answer(t, "a", 2, answer(t, "a", 9, 0).Block.First)}, "causal: fail"},
 	} {
-		s, err := look(record(t, tc.calls...))
+		s, err := summarize(recorded(t, tc.calls...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,20 +75,21 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestRefusalsOfTheLibrary(t *testing.T) {
+func TestRefusalsBySDK(t *testing.T) {
 	refused := history.Op{Type: history.Fail, Reason: "NO_SID", Node: "a", Via: "grpc"}
-	s, err := look(record(t, answer(t, "a", 1, 0), refused))
-	if err != nil || s.noRefusalOfLibrary() != nil || s.refused["NO_SID"] != 1 {
-		t.Errorf("a pinned client's refusal: %v, %v", err, s.noRefusalOfLibrary())
+	s, err := summarize(recorded(t, answer(t, "a", 1, 0), refused))
+	if err != nil || s.noRefusalBySDK() != nil || s.refused["NO_SID"] != 1 {
+		t.Errorf("a pinned client's refusal: %v, %v", err, s.noRefusalBySDK())
 	}
-	refused.Via = viaLibrary
-	s, err = look(record(t, answer(t, "a", 1, 0), refused))
-	if err != nil || s.noRefusalOfLibrary() == nil || s.answers["a"] != 1 {
-		t.Errorf("one of the library was not seen: %v", err)
+	refused.Via = load.SDK
+	s, err = summarize(recorded(t, answer(t, "a", 1, 0), refused))
+	if err != nil || s.noRefusalBySDK() == nil || s.answers["a"] != 1 {
+		t.Errorf("one of the SDK was not seen: %v", err)
 	}
 }
 
-// A run on a machine without Docker says that nothing was tested.
+// TestWithoutDocker: a run on a machine without Docker reports that nothing was
+// tested.
 func TestWithoutDocker(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	var out bytes.Buffer
