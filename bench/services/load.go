@@ -1,31 +1,30 @@
 package services
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/internal/load"
 )
 
 // An Op is one request, or several sent together, and all answers to it. It
-// returns how many IDs came. ErrRefused is no failure: it is counted, and costs
-// the time it took.
+// returns the number of IDs. ErrRefused is counted apart from failures, and its
+// time is no latency.
 type Op func() (ids int, err error)
 
-// ErrRefused is the error of an Op that a node refused for want of time: more
-// was asked for than the format has.
-var ErrRefused = errors.New("services: refused")
+// ErrRefused is the error of an Op that a node refused with ENTROPY_OVERFLOW: more
+// was requested than the format has.
+var ErrRefused error = &client.Refusal{Reason: client.EntropyOverflow}
 
-// A Caller is one of the callers of a case, with whatever connection is its own.
+// A Caller is one of the callers of a case, with any connection of its own.
 type Caller struct {
 	Do    Op
 	Close func() // nil: nothing to close
 }
 
-// A Sample is what one slice of one case showed.
+// A Sample is what was measured of one case in one round.
 type Sample struct {
 	IDs      float64       // a second
 	Requests float64       // a second
@@ -34,85 +33,40 @@ type Sample struct {
 	CPU      time.Duration // of the servers, for each request
 }
 
-// Phases of a slice. What began or ended in another than measuring is not counted.
-const (
-	warming int32 = iota
-	measuring
-	stopping
-)
-
-// load runs all callers for warm and then for slice. every says that one in so
-// many Ops is timed. cpu returns the processor time the servers have used.
-func load(callers []Caller, perOp, every int, warm, slice time.Duration, cpu func() time.Duration) (Sample, error) {
-	var phase atomic.Int32
-	type tally struct {
-		ops, ids, refused int64
-		hist              *hdrhistogram.Histogram
-		err               error
+// measure runs all callers for warm and then for slice. One of every so many Ops
+// is timed. cpu returns the processor time the servers have used.
+func measure(ctx context.Context, callers []Caller, perOp, every int, warm, slice time.Duration, cpu func() time.Duration) (Sample, error) {
+	p := load.Plan{WarmUp: warm, Length: slice, Sample: every}
+	for _, c := range callers {
+		p.Workers = append(p.Workers, load.Worker{Counts: []int{1}, Targets: []load.Target{{Client: load.Func(func(context.Context, load.Request) (client.Block, error) {
+			ids, err := c.Do()
+			return client.Block{Count: ids}, err
+		})}}})
 	}
-	tallies := make([]tally, len(callers))
-	var wg sync.WaitGroup
-	for i, c := range callers {
-		wg.Go(func() {
-			t := tally{hist: newHistogram()}
-			defer func() { tallies[i] = t }()
-			for n := 0; ; n++ {
-				before := phase.Load()
-				if before == stopping {
-					return
-				}
-				timed := n%every == 0
-				var began time.Time
-				if timed {
-					began = time.Now()
-				}
-				ids, err := c.Do()
-				switch {
-				case err != nil && !errors.Is(err, ErrRefused):
-					t.err = err
-					return
-				case before != measuring || phase.Load() != measuring:
-					continue
-				case err != nil:
-					t.refused++
-				}
-				t.ops++
-				t.ids += int64(ids)
-				if timed {
-					_ = t.hist.RecordValue(time.Since(began).Nanoseconds()) // beyond its range: a minute
-				}
-			}
-		})
-	}
+	ended := make(chan *load.Result, 1)
+	run := load.New(p)
+	go func() { ended <- run.Run(ctx) }()
 	time.Sleep(warm)
-	used, start := cpu(), time.Now()
-	phase.Store(measuring)
+	used := cpu()
 	time.Sleep(slice)
-	phase.Store(stopping)
-	took := time.Since(start)
 	used = cpu() - used
-	wg.Wait()
-	sum := tally{hist: newHistogram()}
-	for _, t := range tallies {
-		if t.err != nil {
-			return Sample{}, t.err
-		}
-		sum.ops, sum.ids, sum.refused = sum.ops+t.ops, sum.ids+t.ids, sum.refused+t.refused
-		sum.hist.Merge(t.hist)
-	}
-	if sum.ops == 0 {
+	r := <-ended
+	refused, _ := r.Refusals()
+	ops := r.Requests + refused
+	switch {
+	case ctx.Err() != nil:
+		return Sample{}, ctx.Err()
+	case r.Failure != nil:
+		return Sample{}, r.Failure
+	case ops == 0:
 		return Sample{}, fmt.Errorf("services: no answer in %v", slice)
 	}
 	return Sample{
-		IDs:      float64(sum.ids) / took.Seconds(),
-		Requests: float64(sum.ops*int64(perOp)) / took.Seconds(),
-		P50:      time.Duration(sum.hist.ValueAtPercentile(50)),
-		P99:      time.Duration(sum.hist.ValueAtPercentile(99)),
-		Refused:  float64(sum.refused) / float64(sum.ops),
-		CPU:      used / time.Duration(sum.ops*int64(perOp)),
+		IDs:      float64(r.IDs) / slice.Seconds(),
+		Requests: float64(ops*int64(perOp)) / slice.Seconds(),
+		P50:      time.Duration(r.Latency.ValueAtQuantile(50)),
+		P99:      time.Duration(r.Latency.ValueAtQuantile(99)),
+		Refused:  float64(refused) / float64(ops),
+		CPU:      used / time.Duration(ops*int64(perOp)),
 	}, nil
-}
-
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, time.Minute.Nanoseconds(), 2)
 }

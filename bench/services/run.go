@@ -59,7 +59,7 @@ func (r *Result) once(ctx context.Context, w *World, p Plan) (Sample, error) {
 	defer closeAll()
 	runtime.GC() // what the case before left is not this one's to clear away
 	addrs := r.Servers(w)
-	return load(callers, max(r.PerOp, 1), max(r.Every, 1), max(p.Warm, r.Warm), p.Slice, func() time.Duration { return w.CPU(addrs...) })
+	return measure(ctx, callers, max(r.PerOp, 1), max(r.Every, 1), max(p.Warm, r.Warm), p.Slice, func() time.Duration { return w.CPU(addrs...) })
 }
 
 // Verdict is what a run says of a goal.

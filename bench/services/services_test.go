@@ -92,12 +92,12 @@ func TestLoad(t *testing.T) {
 		}
 		return 10, nil
 	}}
-	s, err := load([]Caller{c}, 1, 1, 20*time.Millisecond, 200*time.Millisecond, func() time.Duration { return 0 })
+	s, err := measure(t.Context(), []Caller{c}, 1, 1, 20*time.Millisecond, 200*time.Millisecond, func() time.Duration { return 0 })
 	if err != nil || s.IDs > 10_000 || s.IDs < 1 || s.Refused < 0.3 || s.Refused > 0.7 || s.P50 < 900*time.Microsecond {
 		t.Errorf("%+v, %v", s, err)
 	}
 	broken := Caller{Do: func() (int, error) { return 0, io.ErrUnexpectedEOF }}
-	if _, err := load([]Caller{broken}, 1, 1, time.Millisecond, time.Millisecond, func() time.Duration { return 0 }); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := measure(t.Context(), []Caller{broken}, 1, 1, time.Millisecond, time.Millisecond, func() time.Duration { return 0 }); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}
 }
