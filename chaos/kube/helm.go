@@ -152,7 +152,7 @@ func (c *cluster) accept(ctx context.Context, o *unstructured.Unstructured, name
 
 // create makes the objects of a file of testdata.
 func (c *cluster) create(ctx context.Context, file, namespace string) error {
-	b, err := os.ReadFile(filepath.Join(c.s.root, "deploy/helm/kubetest/testdata", file))
+	b, err := os.ReadFile(filepath.Join(c.s.root, "chaos/kube/testdata", file))
 	if err != nil {
 		return err
 	}

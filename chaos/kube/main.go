@@ -3,8 +3,8 @@
 // this machine allows it, a kubelet with containerd that runs the images. README.md
 // says what is real and what is played.
 //
-//	go run . --root ../../..              all of it
-//	go run . --root ../../.. --only played
+//	go run . --root ../..              all of it
+//	go run . --root ../.. --only played
 //
 // It starts everything in namespaces of its own (processes, mounts, network), so
 // that what it started ends with it, whatever way it ends. Without root the part
@@ -51,7 +51,7 @@ func main() {
 
 func run() error {
 	var s settings
-	flag.StringVar(&s.root, "root", "../../..", "folder of the project")
+	flag.StringVar(&s.root, "root", "../..", "folder of the project")
 	flag.StringVar(&s.only, "only", "", "played or real: one part alone")
 	flag.BoolVar(&s.keep, "keep", false, "keep logs and data of a run that passed, too")
 	flag.BoolVar(&s.inside, "inside", false, "for the program itself: it is in its namespaces")

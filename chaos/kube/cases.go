@@ -77,7 +77,7 @@ type cases struct {
 }
 
 func (t *cases) values(name string) string {
-	return filepath.Join(t.c.s.root, "deploy/helm/kubetest/testdata", name+".yaml")
+	return filepath.Join(t.c.s.root, "chaos/kube/testdata", name+".yaml")
 }
 
 // release makes a namespace with the Secrets that values name.

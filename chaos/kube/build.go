@@ -29,7 +29,7 @@ func buildAll(ctx context.Context, s settings) error {
 	if err := os.MkdirAll(s.bin, 0o755); err != nil {
 		return err
 	}
-	here := filepath.Join(s.root, "deploy/helm/kubetest")
+	here := filepath.Join(s.root, "chaos/kube")
 	version, err := kubeVersion(ctx, here)
 	if err != nil {
 		return err
@@ -61,12 +61,10 @@ func buildAll(ctx context.Context, s settings) error {
 	if err := build(ctx, s, "etcd", "", filepath.Join(s.root, "chaos/etcd"), "build", "-ldflags", "-s -w", "-o", filepath.Join(s.bin, "etcd"), "."); err != nil {
 		return err
 	}
-	for _, p := range []string{"pause", "load"} {
-		if err := build(ctx, s, p, "", filepath.Join(here, p), "build", "-o", filepath.Join(s.bin, p), "."); err != nil {
-			return err
-		}
+	if err := build(ctx, s, "kubeload", "", filepath.Join(s.root, "chaos/real"), "build", "-o", filepath.Join(s.bin, "kubeload"), "./kubeload"); err != nil {
+		return err
 	}
-	return nil
+	return build(ctx, s, "pause", "", filepath.Join(here, "pause"), "build", "-o", filepath.Join(s.bin, "pause"), ".")
 }
 
 // build makes one program of what made says, unless it is there. An empty made
