@@ -24,9 +24,10 @@ type Case struct {
 	// or the ID read, as text.
 	Do func() string
 
-	// Least is how long one measurement takes at least: libraries that wait for
-	// the next unit of time when one is used up are else seen in between alone.
-	Least time.Duration
+	// Minimum is the minimum duration of one measurement: libraries that wait for
+	// the next unit of time when one is used up would otherwise be measured only
+	// between two waits.
+	Minimum time.Duration
 }
 
 // Ours is the Library of this project's cases.
@@ -44,14 +45,14 @@ var Groups = []string{
 // group.
 type Goal struct {
 	Group string
-	Peer  string  // "" for a figure
-	Most  float64 // ours divided by theirs, or nanoseconds
+	Peer  string  // "" for a number
+	Max   float64 // ours divided by theirs, or nanoseconds
 }
 
-// Floor is the least that one ID can cost.
-const Floor = "a look at the clock and a compare-and-swap (floor)"
+// Floor is the minimum that one ID can cost.
+const Floor = "a clock read and a compare-and-swap (floor)"
 
-// Goals are the figures the project set itself.
+// Goals are the goals of the project.
 var Goals = []Goal{
 	{"encode 64 bits into a buffer", "rs/xid", 1.0 / 4},
 	{"encode 128 bits into a buffer", "oklog/ulid", 1.0 / 3},
@@ -77,8 +78,8 @@ var (
 	sinkSnow  snowflake.ID
 )
 
-// few is how many different inputs each case goes through: enough that a
-// processor does not learn one by heart, and all of them in its fastest cache.
+// few is the number of different inputs of each case: enough that the branch
+// predictor does not learn them, and few enough for the L1 cache.
 const few = 64
 
 // inputs holds the same values in each library's type and text.

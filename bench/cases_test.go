@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Each case does what its name says: libraries of one format agree on the text,
+// TestCases: each case does what its name says: libraries of one format agree on the text,
 // nothing failed, and ours does not allocate.
 func TestCases(t *testing.T) {
 	groups := map[string]map[string]string{}
@@ -38,7 +38,7 @@ func TestCases(t *testing.T) {
 	}
 	for _, g := range Goals {
 		ours := Times{Cases: Cases()}.ours(g.Group) >= 0
-		if g.Peer != "" && groups[g.Group][g.Peer] == "" || !ours || g.Most <= 0 || g.Peer != "" && g.Peer != Floor && g.Most > 1 {
+		if g.Peer != "" && groups[g.Group][g.Peer] == "" || !ours || g.Max <= 0 || g.Peer != "" && g.Peer != Floor && g.Max > 1 {
 			t.Errorf("goal %+v has no cases", g)
 		}
 	}

@@ -18,7 +18,7 @@ type Times struct {
 func Measure(cases []Case, rounds int, slice time.Duration) Times {
 	counts := make([]int, len(cases))
 	for i, c := range cases {
-		counts[i] = calibrate(c.Run, max(slice, c.Least))
+		counts[i] = calibrate(c.Run, max(slice, c.Minimum))
 	}
 	took := make([][]float64, len(cases))
 	for range rounds {
@@ -59,13 +59,13 @@ func (t Times) Tables(w io.Writer) {
 			}
 			group = c.Group
 			fmt.Fprintf(w, "### %s\n\n", strings.ToUpper(group[:1])+group[1:])
-			fmt.Fprintln(w, "| | ns, least | median | greatest | ours ÷ theirs |")
+			fmt.Fprintln(w, "| | ns, min | median | max | ours ÷ theirs |")
 			fmt.Fprintln(w, "|---|--:|--:|--:|--:|")
 		}
 		lo, mid, hi := spread(t.Took[i])
 		ratio := "–"
 		if at := t.ours(group); at >= 0 && !strings.HasPrefix(c.Library, Ours) {
-			ratio = fmt.Sprintf("%.2f", least(t.Took[at])/least(t.Took[i]))
+			ratio = fmt.Sprintf("%.2f", slices.Min(t.Took[at])/slices.Min(t.Took[i]))
 		}
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", c.Library, nanos(lo), nanos(mid), nanos(hi), ratio)
 	}
@@ -79,16 +79,16 @@ func nanos(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-// A Verdict is what a run says of a goal.
+// A Verdict is the result of a run for a goal.
 type Verdict struct {
 	Goal
 	Measured bool
-	Got      float64 // by the least times
+	Got      float64 // by the minimum times
 	Median   float64 // by the median of the rounds
 	Met      bool
 }
 
-// Judge holds the times against the goals.
+// Judge compares the times with the goals.
 func (t Times) Judge() []Verdict {
 	list := make([]Verdict, 0, len(Goals))
 	for _, g := range Goals {
@@ -98,13 +98,13 @@ func (t Times) Judge() []Verdict {
 		switch {
 		case mine < 0 || peer < 0 && g.Peer != "":
 		case g.Peer == "":
-			v.Measured, v.Got = true, least(t.Took[mine])
+			v.Measured, v.Got = true, slices.Min(t.Took[mine])
 			_, v.Median, _ = spread(t.Took[mine])
 		default:
-			v.Measured, v.Got = true, least(t.Took[mine])/least(t.Took[peer])
+			v.Measured, v.Got = true, slices.Min(t.Took[mine])/slices.Min(t.Took[peer])
 			_, v.Median, _ = spread(divide(t.Took[mine], t.Took[peer]))
 		}
-		v.Met = v.Measured && v.Got <= g.Most
+		v.Met = v.Measured && v.Got <= g.Max
 		list = append(list, v)
 	}
 	return list
@@ -113,16 +113,16 @@ func (t Times) Judge() []Verdict {
 // GoalRows writes a row of a Markdown table for each goal.
 func (t Times) GoalRows(w io.Writer) {
 	for _, v := range t.Judge() {
-		goal, got, mid := fmt.Sprintf("≤ %.2f × %s", v.Most, v.Peer), fmt.Sprintf("%.2f ×", v.Got), fmt.Sprintf("%.2f × in the median", v.Median)
+		goal, got, mid := fmt.Sprintf("≤ %.2f × %s", v.Max, v.Peer), fmt.Sprintf("%.2f ×", v.Got), fmt.Sprintf("%.2f × in the median", v.Median)
 		if v.Peer == "" {
-			goal, got, mid = fmt.Sprintf("≤ %.0f ns", v.Most), fmt.Sprintf("%.0f ns", v.Got), fmt.Sprintf("%.0f ns in the median", v.Median)
+			goal, got, mid = fmt.Sprintf("≤ %.0f ns", v.Max), fmt.Sprintf("%.0f ns", v.Got), fmt.Sprintf("%.0f ns in the median", v.Median)
 		}
 		verdict := "met"
 		switch {
 		case !v.Measured:
 			got, mid, verdict = "–", "–", "not measured"
 		case !v.Met:
-			verdict = fmt.Sprintf("**missed by %.0f %%**", 100*(v.Got/v.Most-1))
+			verdict = fmt.Sprintf("**missed by %.0f %%**", 100*(v.Got/v.Max-1))
 		}
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", v.Group, goal, got, mid, verdict)
 	}
@@ -137,9 +137,7 @@ func divide(a, b []float64) []float64 {
 	return out
 }
 
-func least(values []float64) float64 { return slices.Min(values) }
-
-// spread returns the least, the median and the greatest of values.
+// spread returns the minimum, the median and the maximum of values.
 func spread(values []float64) (lo, mid, hi float64) {
 	v := slices.Sorted(slices.Values(values))
 	return v[0], (v[(len(v)-1)/2] + v[len(v)/2]) / 2, v[len(v)-1]

@@ -18,7 +18,7 @@ func TestSpreadAndDivide(t *testing.T) {
 	}
 }
 
-// TestReportOfSome: a choice of cases without one of ours is shown all the same.
+// TestReportOfSome: a selection of cases without one of ours is reported too.
 func TestReportOfSome(t *testing.T) {
 	var some []Case
 	for _, c := range Cases() {

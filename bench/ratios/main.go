@@ -2,11 +2,11 @@
 // ours compare with the others, and whether the project's goals are met. It
 // exits with 1 if one is missed.
 //
-// Each round runs every case once and briefly, so that whatever else the machine
-// does in a while hits them alike, and misses some rounds of each. What a
-// neighbour does can only add time: the ratio of two cases is that of their least
-// times. The median of the rounds' own ratios stands beside it; where the two
-// differ much, the machine was busy, and more rounds help.
+// Each round runs every case once and briefly, so that other load on the machine
+// affects them alike, and leaves some rounds of each alone. Other load can only
+// add time: the ratio of two cases is that of their minimum times. The median of
+// the ratios of all rounds is printed beside it; if the two differ much, the
+// machine was busy, and more rounds help.
 package main
 
 import (
@@ -21,9 +21,9 @@ import (
 )
 
 func main() {
-	rounds := flag.Int("rounds", 200, "how often each case is measured")
-	slice := flag.Duration("slice", 2*time.Millisecond, "how long one measurement takes")
-	only := flag.String("only", "", "measure only groups whose name has this in it")
+	rounds := flag.Int("rounds", 200, "number of measurements of each case")
+	slice := flag.Duration("slice", 2*time.Millisecond, "duration of one measurement")
+	only := flag.String("only", "", "measure only groups whose name contains this")
 	flag.Parse()
 	if *rounds < 1 || *slice <= 0 || flag.NArg() > 0 {
 		flag.Usage()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The command measures what it is asked to, and finds the goals in it.
+// TestRun: the command measures the selected groups, and finds their goals.
 func TestRun(t *testing.T) {
 	if !run(2, time.Microsecond, "parse a UUID") { // has no goal to miss
 		t.Error("a goal was missed where there is none")

@@ -19,11 +19,11 @@ type Case struct {
 	Every   int           // one Op in so many is timed; 0 is 1
 	Warm    time.Duration // at least, before it is measured
 
-	// Servers returns the addresses whose processor time counts, none if w cannot
+	// Servers returns the addresses whose processor time counts, none if e cannot
 	// run the case.
-	Servers func(w *World) []string
+	Servers func(e *Env) []string
 	// Open returns the callers, and what closes all they share.
-	Open func(ctx context.Context, w *World, callers int) ([]Caller, func(), error)
+	Open func(ctx context.Context, e *Env, callers int) ([]Caller, func(), error)
 }
 
 // ID is what a Goal names a case by.
@@ -37,19 +37,19 @@ const (
 	Blocks    = "blocks"
 )
 
-// A Goal bounds a case by another of the run, or by a figure.
+// A Goal bounds a case by another case of the run, or by a number.
 type Goal struct {
 	Case    string
-	Peer    string  // "" for a figure
-	AtLeast float64 // IDs a second: ours divided by the peer's, or the figure
-	P99     bool    // ours must also be no later than the peer's at the 99th percentile
+	Peer    string  // "" for a number
+	AtLeast float64 // IDs a second: ours divided by the peer's, or the number
+	P99     bool    // our 99th percentile must not be above the peer's
 }
 
 // LayoutCap is how many IDs a second one sid of the default layout has: 15 bits
 // of entropy a millisecond.
 const LayoutCap = 32_768_000
 
-// Goals are what the project set itself.
+// Goals are the goals of the project.
 var Goals = []Goal{
 	{Case: Single + ": this, RESP", Peer: Single + ": Redis INCR", AtLeast: 1.1},
 	{Case: Single + ": this, HTTP", Peer: Single + ": an empty handler, net/http", AtLeast: 0.92},
@@ -66,8 +66,8 @@ var Goals = []Goal{
 }
 
 // each makes one caller after the other.
-func each(open func(w *World, i int) (Caller, error)) func(context.Context, *World, int) ([]Caller, func(), error) {
-	return func(_ context.Context, w *World, n int) ([]Caller, func(), error) {
+func each(open func(e *Env, i int) (Caller, error)) func(context.Context, *Env, int) ([]Caller, func(), error) {
+	return func(_ context.Context, e *Env, n int) ([]Caller, func(), error) {
 		callers := make([]Caller, 0, n)
 		closeAll := func() {
 			for _, c := range callers {
@@ -77,7 +77,7 @@ func each(open func(w *World, i int) (Caller, error)) func(context.Context, *Wor
 			}
 		}
 		for i := range n {
-			c, err := open(w, i)
+			c, err := open(e, i)
 			if err != nil {
 				closeAll()
 				return nil, nil, err
@@ -88,23 +88,23 @@ func each(open func(w *World, i int) (Caller, error)) func(context.Context, *Wor
 	}
 }
 
-func peer(kind string) func(*World) []string {
-	return func(w *World) []string { return []string{w.Peer[kind]} }
+func peer(kind string) func(*Env) []string {
+	return func(e *Env) []string { return []string{e.Peer[kind]} }
 }
 
 // grpcNodes are the first n nodes, by the address they are known by.
-func grpcNodes(n int) func(*World) []string {
-	return func(w *World) (addrs []string) {
-		for _, node := range w.Node[:n] {
+func grpcNodes(n int) func(*Env) []string {
+	return func(e *Env) (addrs []string) {
+		for _, node := range e.Node[:n] {
 			addrs = append(addrs, node.GRPC)
 		}
 		return addrs
 	}
 }
 
-func optional(addr func(*World) string) func(*World) []string {
-	return func(w *World) []string {
-		if a := addr(w); a != "" {
+func optional(addr func(*Env) string) func(*Env) []string {
+	return func(e *Env) []string {
+		if a := addr(e); a != "" {
 			return []string{a}
 		}
 		return nil
@@ -112,14 +112,14 @@ func optional(addr func(*World) string) func(*World) []string {
 }
 
 var (
-	redis    = optional(func(w *World) string { return w.Redis })
-	epoll    = optional(func(w *World) string { return w.Peer["epoll"] })
-	postgres = optional(func(w *World) string { return w.Postgres })
-	respDoor = optional(func(w *World) string {
-		if w.Node[0].RESP == "" {
+	redis    = optional(func(e *Env) string { return e.Redis })
+	epoll    = optional(func(e *Env) string { return e.Peer["epoll"] })
+	postgres = optional(func(e *Env) string { return e.Postgres })
+	respNode = optional(func(e *Env) string {
+		if e.Node[0].RESP == "" {
 			return ""
 		}
-		return w.Node[0].GRPC
+		return e.Node[0].GRPC
 	})
 )
 
@@ -133,64 +133,64 @@ func Cases() []Case {
 	const conns, pipe = 64, 16
 	list := []Case{
 		{Group: Single, Name: "an echo by epoll, one thread (floor)", Callers: conns, Servers: epoll,
-			Open: each(func(w *World, _ int) (Caller, error) { return tcpCaller(w.Peer["epoll"], 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["epoll"], 1) })},
 		{Group: Single, Name: "an echo over TCP, Go (floor)", Callers: conns, Servers: peer("tcp"),
-			Open: each(func(w *World, _ int) (Caller, error) { return tcpCaller(w.Peer["tcp"], 1) })},
-		{Group: Single, Name: "this, RESP", Ours: true, Mode: draw, Callers: conns, Servers: respDoor,
-			Open: each(func(w *World, _ int) (Caller, error) { return respCaller(w.Node[0].RESP, 1, 1, "ID.NEXT") })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["tcp"], 1) })},
+		{Group: Single, Name: "this, RESP", Ours: true, Mode: draw, Callers: conns, Servers: respNode,
+			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Node[0].RESP, 1, 1, "ID.NEXT") })},
 		{Group: Single, Name: "Redis INCR", Callers: conns, Servers: redis,
-			Open: each(func(w *World, _ int) (Caller, error) { return respCaller(w.Redis, 1, 1, "INCR", "id") })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, 1, 1, "INCR", "id") })},
 		{Group: Single, Name: "an empty handler, net/http", Callers: conns, Servers: peer("http"),
-			Open: each(func(w *World, _ int) (Caller, error) { return httpCaller(w.Peer["http"], 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Peer["http"], 1) })},
 		{Group: Single, Name: "an empty handler, net/http, with our limits on time", Callers: conns, Servers: peer("http-limits"),
-			Open: each(func(w *World, _ int) (Caller, error) { return httpCaller(w.Peer["http-limits"], 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Peer["http-limits"], 1) })},
 		{Group: Single, Name: "this, HTTP", Ours: true, Mode: draw, Callers: conns, Servers: grpcNodes(1),
-			Open: each(func(w *World, _ int) (Caller, error) { return httpCaller(w.Node[0].HTTP, 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Node[0].HTTP, 1) })},
 		{Group: Single, Name: "an empty handler, grpc-go stream", Callers: conns, Servers: peer("grpc"),
-			Open: each(func(w *World, _ int) (Caller, error) { return streamCaller(w.Peer["grpc"], 1, 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Peer["grpc"], 1, 1) })},
 		{Group: Single, Name: "this, gRPC stream", Ours: true, Mode: draw, Callers: conns, Servers: grpcNodes(1),
-			Open: each(func(w *World, _ int) (Caller, error) { return streamCaller(w.Node[0].GRPC, 1, 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, 1, 1) })},
 		{Group: Single, Name: "an empty handler, grpc-go unary", Callers: conns, Servers: peer("grpc"),
-			Open: each(func(w *World, _ int) (Caller, error) { return unaryCaller(w.Peer["grpc"], 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Peer["grpc"], 1) })},
 		{Group: Single, Name: "this, gRPC unary", Ours: true, Mode: draw, Callers: conns, Servers: grpcNodes(1),
-			Open: each(func(w *World, _ int) (Caller, error) { return unaryCaller(w.Node[0].GRPC, 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 1) })},
 		{Group: Single, Name: "PostgreSQL nextval", Callers: conns, Servers: postgres,
-			Open: each(func(w *World, _ int) (Caller, error) {
-				return pgCaller(w.Postgres, "", "select nextval('ids')")
+			Open: each(func(e *Env, _ int) (Caller, error) {
+				return pgCaller(e.Postgres, "", "select nextval('ids')")
 			})},
-		{Group: Single, Name: "etcd put, its revision", Callers: conns, Servers: func(w *World) []string { return []string{w.Etcd} },
+		{Group: Single, Name: "etcd put, its revision", Callers: conns, Servers: func(e *Env) []string { return []string{e.Etcd} },
 			Open: openEtcd(etcdPut)},
-		{Group: Single, Name: "etcd transaction, a counter each", Callers: conns, Servers: func(w *World) []string { return []string{w.Etcd} },
+		{Group: Single, Name: "etcd transaction, a counter each", Callers: conns, Servers: func(e *Env) []string { return []string{e.Etcd} },
 			Open: openEtcd(etcdOwnCounter)},
-		{Group: Single, Name: "etcd transaction, one counter", Callers: conns, Servers: func(w *World) []string { return []string{w.Etcd} },
+		{Group: Single, Name: "etcd transaction, one counter", Callers: conns, Servers: func(e *Env) []string { return []string{e.Etcd} },
 			Open: openEtcd(etcdSharedCounter)},
 
 		{Group: Pipelined, Name: "an echo by epoll, one thread (floor)", Callers: conns, PerOp: pipe, Servers: epoll,
-			Open: each(func(w *World, _ int) (Caller, error) { return tcpCaller(w.Peer["epoll"], pipe) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["epoll"], pipe) })},
 		{Group: Pipelined, Name: "an echo over TCP, Go (floor)", Callers: conns, PerOp: pipe, Servers: peer("tcp"),
-			Open: each(func(w *World, _ int) (Caller, error) { return tcpCaller(w.Peer["tcp"], pipe) })},
-		{Group: Pipelined, Name: "this, RESP", Ours: true, Mode: sustained, Callers: conns, PerOp: pipe, Servers: respDoor,
-			Open: each(func(w *World, _ int) (Caller, error) { return respCaller(w.Node[0].RESP, pipe, 1, "ID.NEXT") })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["tcp"], pipe) })},
+		{Group: Pipelined, Name: "this, RESP", Ours: true, Mode: sustained, Callers: conns, PerOp: pipe, Servers: respNode,
+			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Node[0].RESP, pipe, 1, "ID.NEXT") })},
 		{Group: Pipelined, Name: "Redis INCR", Callers: conns, PerOp: pipe, Servers: redis,
-			Open: each(func(w *World, _ int) (Caller, error) { return respCaller(w.Redis, pipe, 1, "INCR", "id") })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, pipe, 1, "INCR", "id") })},
 		{Group: Pipelined, Name: "an empty handler, grpc-go stream", Callers: conns, PerOp: pipe, Servers: peer("grpc"),
-			Open: each(func(w *World, _ int) (Caller, error) { return streamCaller(w.Peer["grpc"], pipe, 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Peer["grpc"], pipe, 1) })},
 		{Group: Pipelined, Name: "this, gRPC stream", Ours: true, Mode: sustained, Callers: conns, PerOp: pipe, Servers: grpcNodes(1),
-			Open: each(func(w *World, _ int) (Caller, error) { return streamCaller(w.Node[0].GRPC, pipe, 1) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, pipe, 1) })},
 
 		{Group: Blocks, Name: "this, blocks of 1,000, one node", Ours: true, Mode: sustained, Callers: conns, Warm: untilAhead, Servers: grpcNodes(1),
-			Open: each(func(w *World, _ int) (Caller, error) { return unaryCaller(w.Node[0].GRPC, 1000) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 1000) })},
 		{Group: Blocks, Name: "this, blocks of 1,000 by stream, one node", Ours: true, Mode: sustained, Callers: conns, Warm: untilAhead, Servers: grpcNodes(1),
-			Open: each(func(w *World, _ int) (Caller, error) { return streamCaller(w.Node[0].GRPC, 1, 1000) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, 1, 1000) })},
 		{Group: Blocks, Name: "this, blocks of 100,000, one node", Ours: true, Mode: sustained, Callers: blockCallers, Warm: untilAhead, Servers: grpcNodes(1),
-			Open: each(func(w *World, _ int) (Caller, error) { return unaryCaller(w.Node[0].GRPC, 100_000) })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 100_000) })},
 		{Group: Blocks, Name: "this, blocks of 100,000, three nodes", Ours: true, Mode: sustained, Callers: Nodes * blockCallers, Warm: untilAhead, Servers: grpcNodes(Nodes),
-			Open: each(func(w *World, i int) (Caller, error) { return unaryCaller(w.Node[i%Nodes].GRPC, 100_000) })},
+			Open: each(func(e *Env, i int) (Caller, error) { return unaryCaller(e.Node[i%Nodes].GRPC, 100_000) })},
 		{Group: Blocks, Name: "Redis INCRBY 1,000", Callers: conns, Servers: redis,
-			Open: each(func(w *World, _ int) (Caller, error) { return respCaller(w.Redis, 1, 1000, "INCRBY", "id", "1000") })},
+			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, 1, 1000, "INCRBY", "id", "1000") })},
 		{Group: Blocks, Name: "PostgreSQL, 1,000 by one update", Callers: conns, Servers: postgres,
-			Open: each(func(w *World, _ int) (Caller, error) {
-				c, err := pgCaller(w.Postgres, "create table if not exists segment (top bigint); insert into segment select 0 where not exists (select from segment)",
+			Open: each(func(e *Env, _ int) (Caller, error) {
+				c, err := pgCaller(e.Postgres, "create table if not exists segment (top bigint); insert into segment select 0 where not exists (select from segment)",
 					"update segment set top = top + 1000 returning top")
 				one := c.Do
 				c.Do = func() (int, error) { n, err := one(); return 1000 * n, err }
@@ -200,19 +200,19 @@ func Cases() []Case {
 	return append(list, sdkCases()...)
 }
 
-// blockCallers keep a node busy with blocks of 100,000, which it has in 3 ms
-// each, and none of them waiting for so long that it is refused.
+// blockCallers keep a node busy with blocks of 100,000, which take it 3 ms each.
+// With more of them requests would wait until they are refused.
 const blockCallers = 8
 
-// untilAhead is when nodes that are asked for all they have are as far ahead of
-// the clock as they may be, and have used up what they had saved.
+// untilAhead is the time after which saturated nodes are as far ahead of the clock
+// as max-lead allows.
 const untilAhead = 1500 * time.Millisecond
 
 // An etcdOp makes one ID of caller i.
 type etcdOp func(ctx context.Context, c *clientv3.Client, i int) Op
 
-func openEtcd(op etcdOp) func(context.Context, *World, int) ([]Caller, func(), error) {
-	return func(ctx context.Context, w *World, n int) ([]Caller, func(), error) {
+func openEtcd(op etcdOp) func(context.Context, *Env, int) ([]Caller, func(), error) {
+	return func(ctx context.Context, e *Env, n int) ([]Caller, func(), error) {
 		// More connections than these do not make it faster.
 		clients := make([]*clientv3.Client, 4)
 		closeAll := func() {
@@ -223,7 +223,7 @@ func openEtcd(op etcdOp) func(context.Context, *World, int) ([]Caller, func(), e
 			}
 		}
 		for i := range clients {
-			c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + w.Etcd}, DialTimeout: 5 * time.Second})
+			c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + e.Etcd}, DialTimeout: 5 * time.Second})
 			if err != nil {
 				closeAll()
 				return nil, nil, err

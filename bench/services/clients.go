@@ -120,8 +120,8 @@ func respCaller(addr string, pipe, perAnswer int, command ...string) (Caller, er
 }
 
 // skipReply reads one answer of the Redis protocol. One that has come whole, a
-// number or a short string, is stepped over where it lies: at a million answers
-// a second the client would else cost more than the servers.
+// number or a short string, is stepped over where it lies: at a million
+// answers a second the client would otherwise cost more than the servers.
 func skipReply(r *bufio.Reader) error {
 	b, err := r.Peek(max(r.Buffered(), 1))
 	if err != nil {
@@ -179,8 +179,8 @@ func wholeReply(b []byte) int {
 	return 0
 }
 
-// bytesCodec hands messages through as bytes: the client's share of the work
-// must not drown the server's.
+// bytesCodec passes messages through as bytes, so that the client takes little of
+// the processors that it shares with the servers.
 type bytesCodec struct{}
 
 func (bytesCodec) Name() string { return "proto" }

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// echoEpoll is echo on one thread that asks the kernel which connections have
-// something to read, as Redis does: the least a server can do without the
-// runtime's own part.
+// echoEpoll is echo on one thread that waits by epoll for connections to read from,
+// as Redis does: the minimum that a server can do, without the Go runtime's
+// scheduler.
 func echoEpoll(l *net.TCPListener) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

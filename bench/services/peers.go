@@ -18,7 +18,7 @@ import (
 	"github.com/flakelease/allocator/internal/server"
 )
 
-// Serve runs a server at addr until the process is told to end: one that does
+// Serve runs a server at addr until the process is signaled: one that does
 // nothing, of kind tcp, epoll, http, http-limits or grpc, or an etcd of one member.
 func Serve(kind, addr string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -32,7 +32,7 @@ func Serve(kind, addr string) error {
 	}
 	context.AfterFunc(ctx, func() {
 		_ = l.Close()
-		if kind == "epoll" { // which waits for the kernel, and not for l
+		if kind == "epoll" { // which does not wait for l
 			os.Exit(0)
 		}
 	})
@@ -75,7 +75,7 @@ func serveEtcd(ctx context.Context, addr string) error {
 	return s.Close()
 }
 
-// echo sends back what it reads, which is the least a server can do.
+// echo sends back what it reads: the minimum that a server can do.
 func echo(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -109,7 +109,7 @@ func nothing(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(idleBody)
 }
 
-// idle answers everything with the same.
+// idle answers every request with the same message.
 type idle struct {
 	pb.UnimplementedAllocatorServiceServer
 	response *pb.AllocateResponse

@@ -22,15 +22,15 @@ import (
 // Nodes is how many nodes of ours run.
 const Nodes = 3
 
-// World is all servers, each a process of its own on loopback.
-type World struct {
+// Env holds all servers, each a process of its own on loopback.
+type Env struct {
 	Node     [Nodes]Node
 	Redis    string // address; "": not installed
 	Postgres string // address; "": not installed
 	Etcd     string // address of the one member that our nodes use, too
 	Peer     map[string]string
 	Versions map[string]string // of what is not in go.mod
-	Missing  []string          // what is not measured, and why
+	Missing  []string          // what is not measured, with the reason
 
 	dir   string
 	procs map[string]*proc // by address
@@ -38,7 +38,7 @@ type World struct {
 
 // Node is where one of our nodes answers.
 type Node struct {
-	GRPC, HTTP, RESP string // RESP "": it has no such door
+	GRPC, HTTP, RESP string // RESP "": no such listener
 }
 
 type proc struct {
@@ -51,19 +51,19 @@ type proc struct {
 const startTimeout = 60 * time.Second
 
 // Start starts all servers. binary is allocator's; self runs a server that does
-// nothing for «-serve KIND -addr ADDR».
-func Start(ctx context.Context, binary, self string) (w *World, err error) {
-	w = &World{Peer: map[string]string{}, Versions: map[string]string{}, procs: map[string]*proc{}}
+// nothing for `-serve KIND -addr ADDR`.
+func Start(ctx context.Context, binary, self string) (e *Env, err error) {
+	e = &Env{Peer: map[string]string{}, Versions: map[string]string{}, procs: map[string]*proc{}}
 	defer func() {
 		if err != nil {
-			w.Close()
+			e.Close()
 		}
 	}()
-	if w.dir, err = os.MkdirTemp("", "bench-"); err != nil {
-		return w, err
+	if e.dir, err = os.MkdirTemp("", "bench-"); err != nil {
+		return e, err
 	}
-	if err := os.Chmod(w.dir, 0o755); err != nil { // PostgreSQL runs as another user
-		return w, err
+	if err := os.Chmod(e.dir, 0o755); err != nil { // PostgreSQL runs as another user
+		return e, err
 	}
 	kinds := []string{"tcp", "http", "http-limits", "grpc"}
 	if runtime.GOOS == "linux" {
@@ -71,27 +71,27 @@ func Start(ctx context.Context, binary, self string) (w *World, err error) {
 	}
 	for _, kind := range kinds {
 		addr := freeAddr()
-		if err := w.start(ctx, addr, nil, self, "-serve", kind, "-addr", addr); err != nil {
-			return w, err
+		if err := e.start(ctx, addr, nil, self, "-serve", kind, "-addr", addr); err != nil {
+			return e, err
 		}
-		w.Peer[kind] = addr
+		e.Peer[kind] = addr
 	}
-	if err := w.startNodes(ctx, binary, self); err != nil {
-		return w, err
+	if err := e.startNodes(ctx, binary, self); err != nil {
+		return e, err
 	}
-	w.startRedis(ctx)
-	w.startPostgres(ctx)
-	return w, nil
+	e.startRedis(ctx)
+	e.startPostgres(ctx)
+	return e, nil
 }
 
-func (w *World) startNodes(ctx context.Context, binary, self string) error {
-	w.Etcd = freeAddr()
-	if err := w.start(ctx, w.Etcd, nil, self, "-serve", "etcd", "-addr", w.Etcd); err != nil {
+func (e *Env) startNodes(ctx context.Context, binary, self string) error {
+	e.Etcd = freeAddr()
+	if err := e.start(ctx, e.Etcd, nil, self, "-serve", "etcd", "-addr", e.Etcd); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, binary, "init", "--fresh", "--etcd.endpoints", "http://"+w.Etcd).CombinedOutput()
+	out, err := exec.CommandContext(ctx, binary, "init", "--fresh", "--etcd.endpoints", "http://"+e.Etcd).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("allocator init: %w: %s", err, out)
+		return fmt.Errorf("allocator init: %e: %s", err, out)
 	}
 	help, err := exec.CommandContext(ctx, binary, "serve", "--help").Output()
 	if err != nil {
@@ -99,32 +99,32 @@ func (w *World) startNodes(ctx context.Context, binary, self string) error {
 	}
 	resp := bytes.Contains(help, []byte("--listen.resp"))
 	if !resp {
-		w.Missing = append(w.Missing, "this, RESP: this version has no such door")
+		e.Missing = append(e.Missing, "this, RESP: this version has no Redis protocol listener")
 	}
-	for i := range w.Node {
+	for i := range e.Node {
 		n := Node{GRPC: freeAddr(), HTTP: freeAddr()}
 		admin, gossip := freeAddr(), freeAddr()
 		args := []string{
-			"serve", "--etcd.endpoints", "http://" + w.Etcd, "--node.name", fmt.Sprintf("node-%d", i+1), "--log.level", "warn",
+			"serve", "--etcd.endpoints", "http://" + e.Etcd, "--node.name", fmt.Sprintf("node-%d", i+1), "--log.level", "warn",
 			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.admin", admin, "--listen.gossip", gossip,
 		}
 		if resp {
 			n.RESP = freeAddr()
 			args = append(args, "--listen.resp", n.RESP)
 		}
-		if err := w.start(ctx, n.GRPC, nil, binary, args...); err != nil {
+		if err := e.start(ctx, n.GRPC, nil, binary, args...); err != nil {
 			return err
 		}
-		if err := w.ready(ctx, n.GRPC, "http://"+admin+"/readyz"); err != nil {
+		if err := e.ready(ctx, n.GRPC, "http://"+admin+"/readyz"); err != nil {
 			return err
 		}
-		w.Node[i] = n
+		e.Node[i] = n
 	}
 	return nil
 }
 
-// ready waits until a node says that it can issue.
-func (w *World) ready(ctx context.Context, addr, url string) error {
+// ready waits until a node is ready to issue.
+func (e *Env) ready(ctx context.Context, addr, url string) error {
 	for end := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
@@ -138,29 +138,29 @@ func (w *World) ready(ctx context.Context, addr, url string) error {
 			}
 		}
 		if ctx.Err() != nil || time.Now().After(end) {
-			return fmt.Errorf("services: node at %s is not ready:\n%s", addr, w.procs[addr].log)
+			return fmt.Errorf("services: node at %s is not ready:\n%s", addr, e.procs[addr].log)
 		}
 	}
 }
 
-func (w *World) startRedis(ctx context.Context) {
+func (e *Env) startRedis(ctx context.Context) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		w.Missing = append(w.Missing, "Redis: redis-server is not installed (Debian: apt-get install redis-server)")
+		e.Missing = append(e.Missing, "Redis: redis-server is not installed (Debian: apt-get install redis-server)")
 		return
 	}
 	addr := freeAddr()
 	_, port, _ := net.SplitHostPort(addr)
-	err = w.start(ctx, addr, nil, path, "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", w.dir)
+	err = e.start(ctx, addr, nil, path, "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", e.dir)
 	if err != nil {
-		w.Missing = append(w.Missing, fmt.Sprintf("Redis: %v", err))
+		e.Missing = append(e.Missing, fmt.Sprintf("Redis: %v", err))
 		return
 	}
-	w.Redis, w.Versions["Redis"] = addr, versionOf(ctx, path, "v=")
+	e.Redis, e.Versions["Redis"] = addr, versionOf(ctx, path, "v=")
 }
 
-func (w *World) startPostgres(ctx context.Context) {
-	missing := func(err error) { w.Missing = append(w.Missing, fmt.Sprintf("PostgreSQL: %v", err)) }
+func (e *Env) startPostgres(ctx context.Context) {
+	missing := func(err error) { e.Missing = append(e.Missing, fmt.Sprintf("PostgreSQL: %v", err)) }
 	bin, err := postgresBin()
 	if err != nil {
 		missing(err)
@@ -171,7 +171,7 @@ func (w *World) startPostgres(ctx context.Context) {
 		missing(err)
 		return
 	}
-	dir := filepath.Join(w.dir, "postgres")
+	dir := filepath.Join(e.dir, "postgres")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		missing(err)
 		return
@@ -186,12 +186,12 @@ func (w *World) startPostgres(ctx context.Context) {
 	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
 	initdb.SysProcAttr, initdb.Dir = as, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
-		missing(fmt.Errorf("initdb: %w: %s", err, bytes.TrimSpace(out)))
+		missing(fmt.Errorf("initdb: %e: %s", err, bytes.TrimSpace(out)))
 		return
 	}
 	addr := freeAddr()
 	_, port, _ := net.SplitHostPort(addr)
-	err = w.start(ctx, addr, as, filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
+	err = e.start(ctx, addr, as, filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
 		"-c", "unix_socket_directories="+dir, "-c", "max_connections=120")
 	if err != nil {
 		missing(err)
@@ -201,15 +201,15 @@ func (w *World) startPostgres(ctx context.Context) {
 	for range 100 {
 		if c, err := pgCaller(addr, "create sequence if not exists ids", "select 1"); err == nil {
 			c.Close()
-			w.Postgres, w.Versions["PostgreSQL"] = addr, versionOf(ctx, filepath.Join(bin, "postgres"), "(PostgreSQL)")
+			e.Postgres, e.Versions["PostgreSQL"] = addr, versionOf(ctx, filepath.Join(bin, "postgres"), "(PostgreSQL)")
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	missing(errors.New("it lets nobody in"))
+	missing(errors.New("it accepts no connection"))
 }
 
-// postgresBin returns the folder of initdb and postgres.
+// postgresBin returns the directory of initdb and postgres.
 func postgresBin() (string, error) {
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
@@ -243,7 +243,7 @@ func unprivileged() (*syscall.SysProcAttr, error) {
 	return nil, errors.New("it does not run as root, and there is no user postgres or nobody")
 }
 
-// versionOf returns the word behind mark in what «path --version» prints.
+// versionOf returns the word after mark in the output of `path --version`.
 func versionOf(ctx context.Context, path, mark string) string {
 	out, _ := exec.CommandContext(ctx, path, "--version").Output()
 	_, after, ok := strings.Cut(string(out), mark)
@@ -254,15 +254,15 @@ func versionOf(ctx context.Context, path, mark string) string {
 }
 
 // start runs a server and waits until addr takes connections.
-func (w *World) start(ctx context.Context, addr string, as *syscall.SysProcAttr, path string, args ...string) error {
+func (e *Env) start(ctx context.Context, addr string, as *syscall.SysProcAttr, path string, args ...string) error {
 	p := &proc{cmd: exec.Command(path, args...), log: new(bytes.Buffer), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = io.Discard, p.log
-	p.cmd.SysProcAttr, p.cmd.Dir = as, w.dir
+	p.cmd.SysProcAttr, p.cmd.Dir = as, e.dir
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
 	go func() { _ = p.cmd.Wait(); close(p.done) }()
-	w.procs[addr] = p
+	e.procs[addr] = p
 	for end := time.Now().Add(startTimeout); ; {
 		if c, err := net.Dial("tcp", addr); err == nil {
 			return c.Close()
@@ -281,11 +281,11 @@ func (w *World) start(ctx context.Context, addr string, as *syscall.SysProcAttr,
 }
 
 // CPU returns the processor time that the servers at these addresses have used;
-// 0 where that cannot be told.
-func (w *World) CPU(addrs ...string) time.Duration {
+// 0 where that is unknown.
+func (e *Env) CPU(addrs ...string) time.Duration {
 	var sum time.Duration
 	for _, addr := range addrs {
-		if p := w.procs[addr]; p != nil {
+		if p := e.procs[addr]; p != nil {
 			sum += cpuOf(p.cmd.Process.Pid)
 		}
 	}
@@ -306,11 +306,11 @@ func cpuOf(pid int) (sum time.Duration) {
 }
 
 // Close ends all servers and removes what they wrote.
-func (w *World) Close() {
-	for _, p := range w.procs {
+func (e *Env) Close() {
+	for _, p := range e.procs {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	}
-	for _, p := range w.procs {
+	for _, p := range e.procs {
 		select {
 		case <-p.done:
 		case <-time.After(10 * time.Second):
@@ -318,8 +318,8 @@ func (w *World) Close() {
 			<-p.done
 		}
 	}
-	if w.dir != "" {
-		_ = os.RemoveAll(w.dir)
+	if e.dir != "" {
+		_ = os.RemoveAll(e.dir)
 	}
 }
 

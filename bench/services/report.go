@@ -52,7 +52,7 @@ func GoalRows(w io.Writer, results []Result) {
 			spread = fmt.Sprintf("%.2f … %.2f", v.Got.Min, v.Got.Max)
 		}
 		if g.P99 {
-			goal += ", p99 no later"
+			goal += ", p99 not above"
 			got += fmt.Sprintf(", p99 %s µs against %s", micros(float64(v.Ours)), micros(float64(v.Theirs)))
 		}
 		switch {
@@ -61,7 +61,7 @@ func GoalRows(w io.Writer, results []Result) {
 		case v.Got.Median < g.AtLeast:
 			verdict = fmt.Sprintf("**missed by %.1f %%**", 100*(1-v.Got.Median/g.AtLeast))
 		case !v.Met:
-			verdict = "**missed: later**"
+			verdict = "**missed: p99**"
 		}
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", g.Case, goal, got, spread, verdict)
 	}
@@ -70,7 +70,7 @@ func GoalRows(w io.Writer, results []Result) {
 // sentence begins s with a capital.
 func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// Count writes a figure with a space between thousands.
+// Count formats a number with a space between thousands.
 func Count(v float64) string {
 	digits := fmt.Sprintf("%.0f", v)
 	var b strings.Builder

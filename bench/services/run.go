@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Plan says how to measure.
+// Plan holds the parameters of a run.
 type Plan struct {
 	Rounds int
 	Warm   time.Duration // before each slice
 	Slice  time.Duration // of one case in one round
 	Seed   uint64        // of the order of cases
-	Tell   func(string)  // progress
+	Notify func(string)  // progress
 }
 
 // A Result is a case with a sample for each round.
@@ -24,12 +24,11 @@ type Result struct {
 	Samples []Sample
 }
 
-// Run measures the cases that w has servers for. A case that fails ends it: its
-// figures would be of something else.
-func Run(ctx context.Context, w *World, cases []Case, p Plan) ([]Result, error) {
+// Run measures the cases that e has servers for. It ends when a case fails.
+func Run(ctx context.Context, e *Env, cases []Case, p Plan) ([]Result, error) {
 	var results []Result
 	for _, c := range cases {
-		if len(c.Servers(w)) > 0 {
+		if len(c.Servers(e)) > 0 {
 			results = append(results, Result{Case: c})
 		}
 	}
@@ -40,29 +39,29 @@ func Run(ctx context.Context, w *World, cases []Case, p Plan) ([]Result, error) 
 				return nil, err
 			}
 			r := &results[i]
-			s, err := r.once(ctx, w, p)
+			s, err := r.once(ctx, e, p)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.ID(), err)
+				return nil, fmt.Errorf("%s: %e", r.ID(), err)
 			}
 			r.Samples = append(r.Samples, s)
-			p.Tell(fmt.Sprintf("round %d of %d: %-60s %12.0f IDs/s", round+1, p.Rounds, r.ID(), s.IDs))
+			p.Notify(fmt.Sprintf("round %d of %d: %-60s %12.0f IDs/s", round+1, p.Rounds, r.ID(), s.IDs))
 		}
 	}
 	return results, nil
 }
 
-func (r *Result) once(ctx context.Context, w *World, p Plan) (Sample, error) {
-	callers, closeAll, err := r.Open(ctx, w, r.Callers)
+func (r *Result) once(ctx context.Context, e *Env, p Plan) (Sample, error) {
+	callers, closeAll, err := r.Open(ctx, e, r.Callers)
 	if err != nil {
 		return Sample{}, err
 	}
 	defer closeAll()
-	runtime.GC() // what the case before left is not this one's to clear away
-	addrs := r.Servers(w)
-	return measure(ctx, callers, max(r.PerOp, 1), max(r.Every, 1), max(p.Warm, r.Warm), p.Slice, func() time.Duration { return w.CPU(addrs...) })
+	runtime.GC() // or this case would pay for the garbage of the one before
+	addrs := r.Servers(e)
+	return measure(ctx, callers, max(r.PerOp, 1), max(r.Every, 1), max(p.Warm, r.Warm), p.Slice, func() time.Duration { return e.CPU(addrs...) })
 }
 
-// Verdict is what a run says of a goal.
+// Verdict is the result of a run for a goal.
 type Verdict struct {
 	Goal
 	Got      Spread // ours divided by the peer's, or IDs a second
@@ -72,7 +71,7 @@ type Verdict struct {
 	Measured bool // both cases were
 }
 
-// Judge holds results against a goal.
+// Judge compares results with a goal.
 func Judge(g Goal, results []Result) Verdict {
 	v := Verdict{Goal: g}
 	find := func(id string) *Result {
@@ -118,7 +117,7 @@ func (r *Result) spread(of func(Sample) float64) Spread {
 	return SpreadOf(values)
 }
 
-// Spread is the least, the median and the greatest of some values.
+// Spread is the minimum, the median and the maximum of some values.
 type Spread struct{ Min, Median, Max float64 }
 
 // SpreadOf returns the spread of values, of which there is at least one.

@@ -8,8 +8,8 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// atOnce is how many IDs of a prefetching client are one Op: it takes less time
-// to make one than to count it.
+// atOnce is the number of IDs of a prefetching client in one Op: one ID takes less
+// time than counting it.
 const atOnce = 64
 
 func sdkCases() []Case {
@@ -23,9 +23,9 @@ func sdkCases() []Case {
 }
 
 // openSDK lets all callers share one client. Each checks that its IDs rise.
-func openSDK(mode client.Mode) func(context.Context, *World, int) ([]Caller, func(), error) {
-	return func(ctx context.Context, w *World, n int) ([]Caller, func(), error) {
-		c, err := client.New(client.Options{Targets: []string{w.Node[0].GRPC}, Mode: mode})
+func openSDK(mode client.Mode) func(context.Context, *Env, int) ([]Caller, func(), error) {
+	return func(ctx context.Context, e *Env, n int) ([]Caller, func(), error) {
+		c, err := client.New(client.Options{Targets: []string{e.Node[0].GRPC}, Mode: mode})
 		if err != nil {
 			return nil, nil, err
 		}
