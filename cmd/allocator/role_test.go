@@ -74,12 +74,12 @@ func TestRole(t *testing.T) {
 
 	// Without authentication, and with it: the same command.
 	make := script + " --password-file " + d.user.PasswordFile
-	if out := s.must(make); !strings.Contains(out, "role allocator-default: made") || !strings.Contains(out, "Authentication is off") {
+	if out := s.must(make); !strings.Contains(out, "role allocator-default: created") || !strings.Contains(out, "Authentication is off") {
 		t.Errorf("the first time it says\n%s", out)
 	}
 	s.must("etcdctl user add root:toor && etcdctl user grant-role root root && etcdctl auth enable")
 	s.user = "root:toor"
-	if out := s.must(make); !strings.Contains(out, "role allocator-default: there already") || strings.Contains(out, "is off") {
+	if out := s.must(make); !strings.Contains(out, "role allocator-default: exists") || strings.Contains(out, "is off") {
 		t.Errorf("the second time it says\n%s", out)
 	}
 
@@ -190,12 +190,12 @@ func (s *tools) refuses(script, password string) {
 		{"", "usage"},
 		{"--space", "usage"},
 		{"--no-password --password-file " + password, "usage"},
-		{"--no-password --space ''", "is no name"},
-		{"--no-password --space a/b", "is no name"},
-		{"--no-password --root ..", "is no name"},
-		{"--password-file /dev/null --space empty", "has to hold one word"},
-		{"--password-file " + password + " --role root --space x", "more than the nodes need"},
-		{"--password-file " + password + " --space other --user allocator-default", "more than the nodes need"},
+		{"--no-password --space ''", "invalid root or space"},
+		{"--no-password --space a/b", "invalid root or space"},
+		{"--no-password --root ..", "invalid root or space"},
+		{"--password-file /dev/null --space empty", "invalid password"},
+		{"--password-file " + password + " --role root --space x", "more permissions than nodes need"},
+		{"--password-file " + password + " --space other --user allocator-default", "more permissions than nodes need"},
 	} {
 		if out, err := s.sh(script + " " + tc.args); err == nil || !strings.Contains(out, tc.want) {
 			s.Errorf("role.sh %s: %v, want %q:\n%s", tc.args, err, tc.want, out)

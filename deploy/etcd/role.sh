@@ -1,12 +1,12 @@
 #!/bin/sh
-# Make the etcd role and user of one space: read and write on its keys, nothing else.
+# Create the etcd role and user for one space: read and write on its keys, nothing else.
 #
 #   ETCDCTL_ENDPOINTS=https://10.0.0.1:2379 ETCDCTL_CACERT=ca.pem ETCDCTL_USER=root:… \
 #       deploy/etcd/role.sh --password-file /etc/allocator/etcd-password
 #
-# Run it again whenever you like: what is there stays, passwords too. It enables no
-# authentication: that concerns whoever else uses this etcd. Until «etcdctl auth
-# enable», a role keeps nobody from anything.
+# It can be run again: it does not change what exists, including passwords. It does not
+# enable authentication, because that affects all clients of this etcd. Until you run
+# `etcdctl auth enable`, roles have no effect.
 set -eu
 
 root=allocator space=default role='' user='' password_file='' no_password=''
@@ -15,13 +15,13 @@ usage() {
 	cat >&2 <<-END
 		usage: role.sh [--root NAME] [--space NAME] [--role NAME] [--user NAME] --password-file FILE | --no-password
 
-		  --root, --space   as the nodes have them (default $root and $space)
+		  --root, --space   as in the settings of the nodes (default $root and $space)
 		  --role            default: allocator-SPACE
 		  --user            default: the role's name; etcd.username of the nodes
-		  --password-file   the password of a user that is made, one word; etcd.password-file of the nodes
-		  --no-password     the user is the common name of a client certificate
+		  --password-file   the password of a new user, one word; etcd.password-file of the nodes
+		  --no-password     the user authenticates with a client certificate whose common name is its name
 
-		Etcd is reached as etcdctl does: ETCDCTL_ENDPOINTS, ETCDCTL_CACERT, ETCDCTL_USER and so on.
+		The connection is configured as for etcdctl: ETCDCTL_ENDPOINTS, ETCDCTL_CACERT, ETCDCTL_USER and so on.
 	END
 	exit 2
 }
@@ -45,9 +45,9 @@ role=${role:-allocator-$space}
 user=${user:-$role}
 [ -n "$password_file$no_password" ] && { [ -z "$password_file" ] || [ -z "$no_password" ]; } || usage
 for name in "$root" "$space"; do
-	# A slash or nothing would grant what is not the space's.
+	# With a slash, or empty, the prefix would include keys of other spaces.
 	case $name in
-	'' | [!a-z0-9]* | *[!a-z0-9._-]*) echo "role.sh: \"$name\" is no name of a root or space: a-z, 0-9, dot, dash and underscore" >&2; exit 2 ;;
+	'' | [!a-z0-9]* | *[!a-z0-9._-]*) echo "role.sh: invalid root or space \"$name\": use a-z, 0-9, dot, dash and underscore" >&2; exit 2 ;;
 	esac
 done
 prefix=/$root/$space/
@@ -56,43 +56,43 @@ password=''
 if [ -n "$password_file" ]; then
 	password=$(cat "$password_file")
 	case $password in
-	# etcdctl would read up to the first of them, and the nodes all of it.
-	'' | *[[:space:]]*) echo "role.sh: $password_file has to hold one word: it is empty, or has spaces or several lines" >&2; exit 1 ;;
+	# etcdctl reads up to the first whitespace, but the nodes read the whole file.
+	'' | *[[:space:]]*) echo "role.sh: invalid password in $password_file: it is empty or contains whitespace; write one word" >&2; exit 1 ;;
 	esac
 fi
 
-command -v etcdctl >/dev/null || { echo "role.sh: etcdctl is not on the PATH" >&2; exit 1; }
-# Everything below fails if etcd does not answer; say so once.
+command -v etcdctl >/dev/null || { echo "role.sh: etcdctl is not in the PATH; install it" >&2; exit 1; }
+# Everything below fails without etcd; fail here once.
 etcdctl user list >/dev/null
 
 if etcdctl role get "$role" >/dev/null 2>&1; then
-	echo "role $role: there already"
+	echo "role $role: exists"
 else
 	etcdctl role add "$role" >/dev/null
-	echo "role $role: made"
+	echo "role $role: created"
 fi
 etcdctl role grant-permission "$role" readwrite "$prefix" --prefix=true >/dev/null
-echo "role $role: may read and write $prefix…"
+echo "role $role: may read and write keys that begin with $prefix"
 
 if etcdctl user get "$user" >/dev/null 2>&1; then
-	echo "user $user: there already; its password stays"
+	echo "user $user: exists; its password is unchanged"
 elif [ -n "$no_password" ]; then
 	etcdctl user add "$user" --no-password >/dev/null
-	echo "user $user: made; known by its client certificate"
+	echo "user $user: created; it authenticates with its client certificate"
 else
-	# By stdin: a process list shows arguments.
+	# On stdin, because arguments are visible in process lists.
 	printf '%s\n' "$password" | etcdctl user add "$user" --interactive=false >/dev/null
-	echo "user $user: made"
+	echo "user $user: created"
 fi
 etcdctl user grant-role "$user" "$role" >/dev/null
 echo "user $user: has the role"
 
-# A role or a user that was there may be allowed more.
+# A role or user that existed before may have more permissions.
 more=$(etcdctl role get "$role" | grep '[[({]' | grep -v -F "(prefix $prefix)" || :)
 roles=$(etcdctl user get "$user" | sed -n 's/^Roles: *//p')
 if [ -n "$more" ] || [ "$roles" != "$role" ]; then
-	echo "role.sh: this is more than the nodes need. Role $role also may: ${more:-nothing else}; user $user has the roles: $roles" >&2
+	echo "role.sh: more permissions than nodes need: role $role also has: ${more:-nothing}; user $user has the roles: $roles; remove the others" >&2
 	exit 1
 fi
 etcdctl auth status 2>/dev/null | grep -q 'Authentication Status: true' ||
-	echo "Authentication is off, or this user may not ask: with «etcdctl user add root», «etcdctl user grant-role root root» and «etcdctl auth enable» it begins"
+	echo "Authentication is off, or this user may not see its status; enable it with: etcdctl user add root; etcdctl user grant-role root root; etcdctl auth enable"

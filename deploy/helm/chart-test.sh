@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What «make chart-test» runs: the chart through the programs that people use, each
-# built once from the Go module proxy into bin/tools/chart. What needs no program is
-# in charttest, which «make test» runs. A program that cannot be had is said, and its
-# step passed over; everything else that goes wrong is an error.
+# `make chart-test`: checks of the chart with Helm and other programs, each built once
+# from the Go module proxy into bin/tools/chart. Checks that need no program are in
+# charttest, which `make test` runs. If a program cannot be built, its step is reported
+# as skipped; every other failure is an error.
 #
-#   chart-test.sh          all of it
-#   chart-test.sh docs     write the chart's README.md, and nothing else
+#   chart-test.sh          run all checks
+#   chart-test.sh docs     only write the chart's README.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,7 +14,7 @@ CHART=deploy/helm/allocator
 TOOLS=$PWD/bin/tools/chart
 WORK=$PWD/bin/chart
 HELM3=v3.22.0 HELM4=v4.3.1 KUBECONFORM=v0.8.0 HELM_DOCS=v1.14.2 KUBERNETES=v1.36.3
-# Kinds with definitions of their own, which are not Kubernetes'.
+# Kinds that are not part of Kubernetes.
 FOREIGN=Certificate,ServiceMonitor,PodMonitor,PrometheusRule,HTTPRoute,GRPCRoute
 
 failed=0 began=$SECONDS summary=()
@@ -23,7 +23,7 @@ skip() { summary+=("  skipped  $1: $2"); echo "not run: $1: $2"; }
 bad() { summary+=("  FAILED   $1"); echo "FAILED: $1"; failed=1; }
 step() { printf '\n== %s\n' "$*"; }
 
-# tool NAME DIR PACKAGE@VERSION: the path of a program, built if it is not there.
+# tool NAME DIR PACKAGE@VERSION prints the path of a program, and builds it if needed.
 tool() {
 	local dir=$TOOLS/$2
 	if ! [[ -x $dir/$1 ]]; then
@@ -33,7 +33,7 @@ tool() {
 	echo "$dir/$1"
 }
 
-# unittest needs a replace of its own, so it has a module.
+# helm-unittest needs a replace directive, so it has a module.
 unittest() {
 	local sum dir
 	sum=$(cksum <deploy/helm/tools/go.sum | cut -d ' ' -f 1)
@@ -56,13 +56,13 @@ if [[ ${1:-} == docs ]]; then
 	exit
 fi
 
-# A copy, so that nothing is written into the tree.
+# Use a copy, so that nothing is written into the working tree.
 rm -rf "$WORK" && mkdir -p "$WORK/out" && cp -r $CHART "$WORK/allocator"
 for f in rules.yaml dashboard.json; do
 	if ! [[ -e $WORK/allocator/files/$f ]]; then
 		mkdir -p "$WORK/allocator/files"
 		[[ $f == rules.yaml ]] && echo 'groups: []' >"$WORK/allocator/files/$f" || echo '{}' >"$WORK/allocator/files/$f"
-		skip "files/$f" "it is not in this tree, something stands in"
+		skip "files/$f" "it does not exist in this tree; an empty one is used"
 	fi
 done
 
@@ -77,18 +77,18 @@ for version in $HELM3 $HELM4; do
 	ok=1
 	for values in "$WORK"/allocator/ci/*-values.yaml; do
 		name=$(basename "$values" -values.yaml)
-		# A Helm built without its Makefile takes itself for one of Kubernetes 1.20.
+		# A Helm built without its Makefile assumes Kubernetes 1.20.
 		"$helm" lint --strict --quiet "$WORK/allocator" --kube-version "${KUBERNETES#v}" --values "$values" || ok=0
 		"$helm" template ids "$WORK/allocator" --namespace prod --kube-version "${KUBERNETES#v}" --values "$values" >"$WORK/out/$major/$name.yaml" || ok=0
 		"$helm" template ids "$WORK/allocator" --namespace prod --kube-version "${KUBERNETES#v}" --values "$values" --is-upgrade >"$WORK/out/$major/$name.upgrade.yaml" || ok=0
 		echo "$name: $(grep -c '^kind:' "$WORK/out/$major/$name.yaml") objects, $(grep -c '^kind:' "$WORK/out/$major/$name.upgrade.yaml") at an upgrade"
 	done
-	if "$helm" template ids "$WORK/allocator" --kube-version "${KUBERNETES#v}" >/dev/null 2>"$WORK/out/$major/no-values.txt" || ! grep -q 'there is no etcd' "$WORK/out/$major/no-values.txt"; then
-		echo "without values it does not say what is missing"
+	if "$helm" template ids "$WORK/allocator" --kube-version "${KUBERNETES#v}" >/dev/null 2>"$WORK/out/$major/no-values.txt" || ! grep -q 'etcd.endpoints is empty' "$WORK/out/$major/no-values.txt"; then
+		echo "rendering without values does not report what is missing"
 		ok=0
 	fi
 	if "$helm" template ids "$WORK/allocator" --kube-version 1.29.0 --values "$WORK/allocator/ci/external-values.yaml" >/dev/null 2>&1; then
-		echo "it renders for Kubernetes 1.29"
+		echo "rendering for Kubernetes 1.29 succeeds"
 		ok=0
 	fi
 	"$helm" package "$WORK/allocator" --destination "$WORK/out/$major" >/dev/null || ok=0
@@ -97,19 +97,19 @@ for version in $HELM3 $HELM4; do
 		grep -qx "allocator/$f" "$WORK/out/$major/package.txt" || { echo "the package has no $f"; ok=0; }
 	done
 	if grep -E '^allocator/(ci|tests)/|gotmpl$' "$WORK/out/$major/package.txt"; then
-		echo "these have no place in a package"
+		echo "the package contains these files, which it should not"
 		ok=0
 	fi
 	((ok)) && pass "helm $version: lint --strict, template, package" || bad "helm $version: lint --strict, template, package"
 done
 
 if [[ -d $WORK/out/v3 && -d $WORK/out/v4 ]]; then
-	step "both Helms render the same"
+	step "both versions of Helm render the same"
 	ok=1
 	for f in "$WORK"/out/v3/*.yaml; do
 		diff -BZ <(sed 's/--fresh-until=.*//' "$f") <(sed 's/--fresh-until=.*//' "$WORK/out/v4/$(basename "$f")") || ok=0
 	done
-	((ok)) && pass "both Helms render the same" || bad "both Helms render the same"
+	((ok)) && pass "both versions of Helm render the same" || bad "both versions of Helm render the same"
 fi
 
 step "helm-unittest"
@@ -136,9 +136,9 @@ else
 		check() { "$bin" -strict -summary -skip $FOREIGN -schema-location "$schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json" "$@"; }
 		ok=1
 		check "$WORK"/out/v[34]/*.yaml || ok=0
-		# It has to see a field that does not exist.
+		# It must report a field that does not exist.
 		if sed 's/^  replicas: /  replicaz: /' "$WORK"/out/v*/external.yaml | check - >/dev/null; then
-			echo "kubeconform takes a field that does not exist"
+			echo "kubeconform accepts a field that does not exist"
 			ok=0
 		fi
 		((ok)) && pass "kubeconform" || bad "kubeconform"
@@ -147,7 +147,7 @@ else
 	fi
 fi
 
-step "README.md is what helm-docs writes"
+step "README.md is the output of helm-docs"
 code=0
 write_docs "$WORK/allocator" || code=$?
 if ((code == 3)); then
@@ -161,7 +161,7 @@ fi
 printf '\nchart-test, %d s\n' $((SECONDS - began))
 printf '%s\n' "${summary[@]}"
 if [[ ${summary[*]} != *passed* ]]; then
-	echo "nothing was checked: are the Go module proxy and a Go compiler there?"
+	echo "nothing was checked: check that Go is installed and the Go module proxy reachable"
 	exit 1
 fi
 exit $failed

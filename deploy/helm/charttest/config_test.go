@@ -17,8 +17,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 )
 
-// settingsOf has the node's own configuration read what the chart gives a pod,
-// as that pod would.
+// settingsOf loads the settings that the chart gives a pod, as the pod would.
 func settingsOf(t testing.TB, r rendered, p pod) (config.Config, []config.Setting) {
 	t.Helper()
 	var env []string
@@ -57,7 +56,7 @@ func nodePod(t testing.TB, r rendered) (pod, *appsv1.StatefulSet) {
 			return p, typed(t, r.find(t, p.owner)).(*appsv1.StatefulSet)
 		}
 	}
-	t.Fatal("there are no nodes")
+	t.Fatal("no node pod is rendered")
 	return pod{}, nil
 }
 
@@ -72,12 +71,12 @@ func TestNodesReadTheirSettings(t *testing.T) {
 				t.Errorf("%s: %v", p.owner, err)
 			}
 			if len(c.Etcd.Endpoints) == 0 {
-				t.Errorf("%s knows no etcd", p.owner)
+				t.Errorf("%s has no etcd endpoints", p.owner)
 			}
 			mounts := mountsOf(p)
 			for _, s := range settings {
 				if strings.HasPrefix(s.Value, "/") && !slices.ContainsFunc(mounts, func(m string) bool { return strings.HasPrefix(s.Value, m+"/") }) {
-					t.Errorf("%s: %s is %s, and mounted are %q", p.owner, s.Key, s.Value, mounts)
+					t.Errorf("%s: %s is %s, which is in none of the mounts %q", p.owner, s.Key, s.Value, mounts)
 				}
 			}
 		}
@@ -92,8 +91,8 @@ func mountsOf(p pod) []string {
 	return out
 }
 
-// The init job and the nodes must mean the same space.
-func TestInitMeansTheNodesSpace(t *testing.T) {
+// The init Job and the nodes must use the same space.
+func TestInitAndNodesUseTheSameSpace(t *testing.T) {
 	for name, values := range ciValues(t) {
 		r := mustRender(t, values, install)
 		node, _ := nodePod(t, r)
@@ -105,13 +104,13 @@ func TestInitMeansTheNodesSpace(t *testing.T) {
 			i, _ := settingsOf(t, r, p)
 			if n.Space != i.Space || n.Root != i.Root || n.Layout != i.Layout || n.Epoch != i.Epoch || n.Lease != i.Lease || n.Issue != i.Issue ||
 				strings.Join(n.Etcd.Endpoints, " ") != strings.Join(i.Etcd.Endpoints, " ") || n.Etcd.TLS != i.Etcd.TLS || n.Etcd.Username != i.Etcd.Username {
-				t.Errorf("%s: nodes are of\n%+v\nand init is of\n%+v", name, n, i)
+				t.Errorf("%s: nodes use\n%+v\nand init uses\n%+v", name, n, i)
 			}
 		}
 	}
 }
 
-// Ports are said in five places.
+// Ports are defined in five places.
 func TestPortsAgree(t *testing.T) {
 	forEach(t, func(t *testing.T, r rendered) {
 		p, _ := nodePod(t, r)
@@ -126,24 +125,24 @@ func TestPortsAgree(t *testing.T) {
 		}
 		for _, port := range container.Ports {
 			if got := portOf(t, want[port.Name]); got != port.ContainerPort {
-				t.Errorf("%s is %d of the pod, and the node listens on %d", port.Name, port.ContainerPort, got)
+				t.Errorf("port %s of the pod is %d, but the node listens on %d", port.Name, port.ContainerPort, got)
 			}
 		}
 		if g, h := portOf(t, c.Advertise.GRPC), portOf(t, c.Advertise.HTTP); g != portOf(t, c.Listen.GRPC) || h != portOf(t, c.Listen.HTTP) {
-			t.Errorf("others are told ports %d and %d", g, h)
+			t.Errorf("advertised ports are %d and %d", g, h)
 		}
 		for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
 			if probe.HTTPGet.Port.StrVal != "admin" || (probe.HTTPGet.Scheme == corev1.URISchemeHTTPS) != c.TLS.Admin {
-				t.Errorf("a probe asks %s by %s", probe.HTTPGet.Port.StrVal, probe.HTTPGet.Scheme)
+				t.Errorf("a probe uses port %s with %s", probe.HTTPGet.Port.StrVal, probe.HTTPGet.Scheme)
 			}
 		}
 		if container.ReadinessProbe.HTTPGet.Path != "/readyz" || container.LivenessProbe.HTTPGet.Path != "/livez" || container.StartupProbe.HTTPGet.Path != "/livez" {
-			t.Error("readiness is /readyz; liveness and startup are /livez, which needs neither etcd nor a clock")
+			t.Error("want /readyz for readiness, and /livez, which needs neither etcd nor a clock, for liveness and startup")
 		}
 		d := config.Default().Listen
 		for name, of := range map[string]string{"grpc": d.GRPC, "http": d.HTTP, "admin": d.Admin, "gossip-tcp": d.Gossip} {
 			if portOf(t, want[name]) != portOf(t, of) {
-				t.Errorf("%s is not on the node's usual port", name)
+				t.Errorf("%s is not on the node's default port", name)
 			}
 		}
 	})
@@ -162,8 +161,8 @@ func portOf(t testing.TB, addr string) int32 {
 	return int32(n)
 }
 
-// The kubelet kills no node that is still giving its sid back: config.StopWithin
-// is what that takes.
+// The kubelet does not kill a node that is still releasing its sid, which takes up to
+// config.StopWithin.
 func TestGrace(t *testing.T) {
 	for _, tt := range []struct {
 		values string
@@ -173,7 +172,7 @@ func TestGrace(t *testing.T) {
 		{"shutdown: {drainDelaySeconds: 0, drainTimeoutSeconds: 0, stopTimeoutSeconds: 0, marginSeconds: 0}", 0},
 		{"shutdown: {drainDelaySeconds: 17, drainTimeoutSeconds: 300, stopTimeoutSeconds: 31, marginSeconds: 4}", 4 * time.Second},
 	} {
-		r := mustRender(t, on(t, tt.values), install)
+		r := mustRender(t, with(t, tt.values), install)
 		p, _ := nodePod(t, r)
 		c, _ := settingsOf(t, r, p)
 		if got, want := time.Duration(*p.spec.TerminationGracePeriodSeconds)*time.Second, c.StopWithin()+tt.margin; got != want {
@@ -226,12 +225,12 @@ func TestFlagsExist(t *testing.T) {
 	}
 }
 
-// Nine tenths of the limit, however it is written.
+// GOMEMLIMIT is nine tenths of the limit, in any of the usual formats.
 func TestMemoryLimit(t *testing.T) {
 	for limit, want := range map[string]string{
 		"512Mi": "483183820", "1Gi": "966367641", "500M": "450000000", "134217728": "120795955", "64000Ki": "58982400", "2G": "1800000000",
 	} {
-		r := mustRender(t, on(t, "resources: {limits: {memory: "+limit+"}}"), install)
+		r := mustRender(t, with(t, "resources: {limits: {memory: "+limit+"}}"), install)
 		p, _ := nodePod(t, r)
 		for _, e := range p.spec.Containers[0].Env {
 			if e.Name == "GOMEMLIMIT" && e.Value != want {
@@ -239,14 +238,14 @@ func TestMemoryLimit(t *testing.T) {
 			}
 		}
 	}
-	// Written otherwise, the kubelet counts: the whole limit then.
-	r := mustRender(t, on(t, "resources: {limits: {memory: 1.5Gi}}"), install)
+	// In other formats the kubelet computes it: the whole limit.
+	r := mustRender(t, with(t, "resources: {limits: {memory: 1.5Gi}}"), install)
 	p, _ := nodePod(t, r)
 	i := slices.IndexFunc(p.spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" })
 	if i < 0 || p.spec.Containers[0].Env[i].ValueFrom == nil {
 		t.Error("no GOMEMLIMIT for 1.5Gi")
 	}
-	if r := mustRender(t, on(t, "resources: {limits: null}"), install); strings.Contains(r.find(t, "StatefulSet/ids-allocator").text, "GOMEMLIMIT") {
+	if r := mustRender(t, with(t, "resources: {limits: null}"), install); strings.Contains(r.find(t, "StatefulSet/ids-allocator").text, "GOMEMLIMIT") {
 		t.Error("GOMEMLIMIT without a limit")
 	}
 }

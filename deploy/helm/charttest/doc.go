@@ -1,8 +1,8 @@
-// Package charttest holds the checks of the Helm chart that need no cluster and
-// no tool: it renders the chart through Helm's own library, reads the objects as
-// the API server would, judges pods by the Pod Security level "restricted", and
-// lets the node's own configuration read what the chart writes.
+// Package charttest holds the checks of the Helm chart that need no cluster and no
+// program: it renders the chart with Helm's library, decodes the objects as the API
+// server does, checks pods against the Pod Security level "restricted", and loads the
+// settings that the chart writes with the node's own configuration package.
 //
-// It is a module of its own, so that what these need is not what the product
-// needs. The rest, with the programs that people use, is «make chart-test».
+// It is a module of its own, so that the product does not need its libraries. Checks
+// with Helm and other programs are in `make chart-test`.
 package charttest

@@ -12,11 +12,11 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write testdata anew; read the difference before you commit it")
+var update = flag.Bool("update", false, "write testdata; read the diff before you commit it")
 
-// changing are values, each of which changes something: what, is in testdata, by
-// name, as the difference to what the least values give.
-var changing = []struct{ name, values string }{
+// changes are values that change what is rendered. testdata has a diff for each, by
+// name, against what the minimal values give.
+var changes = []struct{ name, values string }{
 	{"annotations", "annotations: {a: b}"},
 	{"affinity", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: k, operator: Exists}]}]}}}"},
 	{"auth", "{auth: {existingSecret: t, key: k, allowPlaintext: true}, test: {token: {existingSecret: one, key: two}}}"},
@@ -55,7 +55,7 @@ var changing = []struct{ name, values string }{
 	{"network-policy-peers", "networkPolicy: {enabled: true, clients: [{podSelector: {}}], monitoring: [{podSelector: {}}], etcd: [{ipBlock: {cidr: 10.0.0.0/8}}], dns: [{namespaceSelector: {}}], extraIngress: [{ports: [{port: 1}]}], extraEgress: [{ports: [{port: 2}]}]}"},
 	{"pdb", "podDisruptionBudget: {maxUnavailable: 2}"},
 	{"pdb-disabled", "podDisruptionBudget: {enabled: false}"},
-	{"pdb-least", "podDisruptionBudget: {minAvailable: 2}"},
+	{"pdb-minimum", "podDisruptionBudget: {minAvailable: 2}"},
 	{"pod-monitor", "monitoring: {podMonitor: {enabled: true, labels: {l: m}, interval: 5s, scrapeTimeout: 4s, relabelings: [{action: drop}], metricRelabelings: [{action: keep}]}}"},
 	{"pods", "{podAnnotations: {a: b}, podLabels: {c: d}, priorityClassName: high, nodeSelector: {e: f}, tolerations: [{operator: Exists}]}"},
 	{"probes", "probes: {startup: {failureThreshold: 5}, liveness: {periodSeconds: 20}, readiness: {timeoutSeconds: 1, initialDelaySeconds: 3}}"},
@@ -79,16 +79,16 @@ var changing = []struct{ name, values string }{
 	{"topology", "topologySpread: {kubernetes.io/hostname: null, rack: {maxSkew: 2, whenUnsatisfiable: DoNotSchedule}}"},
 }
 
-func TestWhatEachValueChanges(t *testing.T) {
-	base := texts(mustRender(t, on(t, ""), install))
+func TestEffectOfValues(t *testing.T) {
+	base := texts(mustRender(t, with(t, ""), install))
 	used := map[string]bool{}
-	for _, tt := range changing {
+	for _, tt := range changes {
 		t.Run(tt.name, func(t *testing.T) {
 			name := tt.name + ".diff"
 			used[name] = true
-			got := compare(base, texts(mustRender(t, on(t, tt.values), install)))
+			got := compare(base, texts(mustRender(t, with(t, tt.values), install)))
 			if got == "" {
-				t.Fatal("it changes nothing")
+				t.Fatal("nothing changes")
 			}
 			got = "# " + tt.values + "\n" + got
 			golden(t, name, got)
@@ -106,12 +106,12 @@ func TestWhatEachValueChanges(t *testing.T) {
 	}
 	for _, f := range dir {
 		if !used[f.Name()] {
-			t.Errorf("testdata/%s is of nothing: remove it", f.Name())
+			t.Errorf("testdata/%s belongs to no case: remove it", f.Name())
 		}
 	}
 }
 
-// Every value is changed by some case, or it might do nothing.
+// A value that no case changes might have no effect.
 func TestEveryValueIsChanged(t *testing.T) {
 	changed := map[string]bool{}
 	var note func(path string, v any)
@@ -123,10 +123,10 @@ func TestEveryValueIsChanged(t *testing.T) {
 			}
 		}
 	}
-	for _, tt := range changing {
+	for _, tt := range changes {
 		note("", read(t, tt.values))
 	}
-	note("", read(t, works))
+	note("", read(t, minimal))
 	var walk func(path string, v map[string]any)
 	walk = func(path string, v map[string]any) {
 		for name, sub := range v {
@@ -134,15 +134,15 @@ func TestEveryValueIsChanged(t *testing.T) {
 			if m, ok := sub.(map[string]any); ok && len(m) > 0 && changed[at] && !opaque(at) {
 				walk(at, m)
 			} else if !changed[at] {
-				t.Errorf("%s is changed by no case", at)
+				t.Errorf("no case changes %s", at)
 			}
 		}
 	}
-	values, _ := theValues(t)
+	values, _ := defaultValues(t)
 	walk("", values)
 }
 
-// opaque are values that are passed on whole.
+// opaque reports whether a value is passed on as a whole.
 func opaque(path string) bool {
 	return regexp.MustCompile(`(?i)resources$|securityContext$|^\.(config|topologySpread|updateStrategy)$|^\.probes\.|labels$|issuerRef$`).MatchString(path)
 }
@@ -160,28 +160,28 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s is not what is rendered: if that is as you want it, go test -update\n%s", path, difference(string(want), got))
+		t.Errorf("%s differs from what is rendered; if the change is intended, run go test -update\n%s", path, difference(string(want), got))
 	}
 }
 
-var moving = regexp.MustCompile(`(checksum/config: |--fresh-until=)\S+`)
+var varying = regexp.MustCompile(`(checksum/config: |--fresh-until=)\S+`)
 
-// files are what the chart takes from deploy/monitoring, to the end of the object.
+// files matches content from deploy/monitoring, to the end of the object.
 var files = regexp.MustCompile(`(?s)(\n  groups:|\n  allocator.json: \|-)\s.*$`)
 
-// texts returns what is rendered, by kind and name, without comments, what is
-// never the same and what is not the chart's.
+// texts returns the rendered objects by kind and name, without comments, varying
+// fields and content of deploy/monitoring.
 func texts(r rendered) map[string]string {
 	out := map[string]string{}
 	for _, o := range r.all() {
 		text := regexp.MustCompile(`(?m)^ *#.*\n`).ReplaceAllString(o.text, "")
 		text = files.ReplaceAllString(text, "$1\n…")
-		out[o.id()] = strings.TrimSpace(moving.ReplaceAllString(text, "$1…"))
+		out[o.id()] = strings.TrimSpace(varying.ReplaceAllString(text, "$1…"))
 	}
 	return out
 }
 
-// compare returns the difference of two releases, object by object.
+// compare returns the diff of two releases, object by object.
 func compare(a, b map[string]string) string {
 	both := maps.Clone(a)
 	maps.Copy(both, b)

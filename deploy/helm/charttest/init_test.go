@@ -10,18 +10,18 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 )
 
-// A space is initialised at an install and at no other time: an etcd that was
-// wiped has to be noticed.
+// A space is initialized only at an installation, so that an etcd that was wiped is
+// noticed.
 func TestInitOnlyAtInstall(t *testing.T) {
 	values := ciValues(t)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		r := mustRender(t, values[name], upgrade)
 		for _, o := range r.objects {
 			if o.GetKind() == "Job" {
-				t.Errorf("%s: an upgrade brings %s", name, o.id())
+				t.Errorf("%s: an upgrade renders %s", name, o.id())
 			}
 		}
-		for _, at := range []moment{install, upgrade} {
+		for _, at := range []occasion{install, upgrade} {
 			r := mustRender(t, values[name], at)
 			for id, events := range r.events {
 				for _, e := range events {
@@ -34,10 +34,10 @@ func TestInitOnlyAtInstall(t *testing.T) {
 	}
 }
 
-// With etcd outside the job runs before anything else of the release, and finds
-// its settings there.
+// With an external etcd, the Job runs before the rest of the release, and its
+// settings exist by then.
 func TestInitBeforeTheRelease(t *testing.T) {
-	r := mustRender(t, on(t, ""), install)
+	r := mustRender(t, with(t, ""), install)
 	job := r.find(t, "Job/ids-allocator-init")
 	settings := r.find(t, "ConfigMap/ids-allocator-init")
 	for _, o := range []object{job, settings} {
@@ -50,19 +50,19 @@ func TestInitBeforeTheRelease(t *testing.T) {
 		}
 	}
 	if before, after := settings.GetAnnotations()["helm.sh/hook-weight"], job.GetAnnotations()["helm.sh/hook-weight"]; before != "-5" || after != "0" {
-		t.Errorf("settings have weight %s and the job has %s", before, after)
+		t.Errorf("weight of settings is %s, of the Job %s", before, after)
 	}
 	args := jobArgs(t, job)
 	if !slices.Contains(args, "--fresh") {
 		t.Errorf("init runs with %q", args)
 	}
-	if args := jobArgs(t, mustRender(t, on(t, "init: {fresh: false}"), install).find(t, "Job/ids-allocator-init")); strings.Contains(strings.Join(args, " "), "fresh") {
-		t.Errorf("where IDs were issued before, init runs with %q", args)
+	if args := jobArgs(t, mustRender(t, with(t, "init: {fresh: false}"), install).find(t, "Job/ids-allocator-init")); strings.Contains(strings.Join(args, " "), "fresh") {
+		t.Errorf("with init.fresh=false, init runs with %q", args)
 	}
-	if mustRender(t, on(t, "init: {enabled: false}"), install).has("Job/ids-allocator-init") {
-		t.Error("init.enabled=false, and there is a job")
+	if mustRender(t, with(t, "init: {enabled: false}"), install).has("Job/ids-allocator-init") {
+		t.Error("init.enabled=false still renders the Job")
 	}
-	// It needs nothing that comes with the release, which is not there yet.
+	// It needs no object of the release, which does not exist yet.
 	for _, p := range pods(t, []object{job}) {
 		if n := p.spec.ServiceAccountName; n != "" {
 			t.Errorf("init runs as %s", n)
@@ -75,9 +75,9 @@ func TestInitBeforeTheRelease(t *testing.T) {
 	}
 }
 
-// The bundled etcd is not there before the release: the job is part of its first
-// revision, and a rollback to that one, an hour and more later, makes no space.
-func TestInitOfTheBundledEtcd(t *testing.T) {
+// The bundled etcd does not exist before the release, so the Job is part of the first
+// revision. A rollback to it, more than an hour later, creates no space.
+func TestInitOfBundledEtcd(t *testing.T) {
 	r := mustRender(t, read(t, "{etcd: {bundled: {enabled: true}}, gossip: {insecure: true}}"), install)
 	job := r.find(t, "Job/ids-allocator-init")
 	if a := job.GetAnnotations(); a["helm.sh/hook"] != "" || a["argocd.argoproj.io/hook"] != "Skip" {
@@ -86,7 +86,7 @@ func TestInitOfTheBundledEtcd(t *testing.T) {
 	until := ""
 	for _, a := range jobArgs(t, job) {
 		if a == "--fresh" {
-			t.Error("--fresh without an end")
+			t.Error("--fresh without a time limit")
 		}
 		if v, ok := strings.CutPrefix(a, "--fresh-until="); ok {
 			until = v
@@ -97,7 +97,7 @@ func TestInitOfTheBundledEtcd(t *testing.T) {
 		t.Errorf("--fresh-until=%s: %v", until, err)
 	}
 	if r := mustRender(t, read(t, "{etcd: {bundled: {enabled: true}}, gossip: {insecure: true}}"), upgrade); r.has("Job/ids-allocator-init") || r.has("ConfigMap/ids-allocator-init") {
-		t.Error("an upgrade brings the job")
+		t.Error("an upgrade renders the Job")
 	}
 }
 

@@ -19,11 +19,11 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// Kinds that are not Kubernetes' own: their definitions are not here.
+// foreign are kinds that are not part of Kubernetes and have no Go type here.
 var foreign = []string{"Certificate", "ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute", "GRPCRoute"}
 
-// typed reads an object as the API server does, unknown and repeated fields
-// refused. It returns nil for a foreign kind.
+// typed decodes an object as the API server does, which refuses unknown and repeated
+// fields. It returns nil for a foreign kind.
 func typed(t testing.TB, o object) runtime.Object {
 	t.Helper()
 	if slices.Contains(foreign, o.GetKind()) {
@@ -37,7 +37,7 @@ func typed(t testing.TB, o object) runtime.Object {
 	return out
 }
 
-// pod is a pod or a template of one, with who makes it.
+// pod is a pod or a pod template, with the object that owns it.
 type pod struct {
 	owner string
 	meta  *metav1.ObjectMeta
@@ -68,11 +68,11 @@ func TestObjects(t *testing.T) {
 			typed(t, o)
 			seen[o.GetKind()] = true
 			if names[o.id()] {
-				t.Errorf("%s is there twice", o.id())
+				t.Errorf("%s is rendered twice", o.id())
 			}
 			names[o.id()] = true
 			if o.GetNamespace() == "" {
-				t.Errorf("%s names no namespace", o.id())
+				t.Errorf("%s has no namespace", o.id())
 			}
 			if strings.HasPrefix(o.text, "# Source") {
 				continue
@@ -84,7 +84,7 @@ func TestObjects(t *testing.T) {
 			}
 		}
 	})
-	// What no file of ci/ renders is not checked by anything here.
+	// Kinds that no file of ci/ renders are not checked.
 	for _, kind := range append(foreign, "StatefulSet", "Job", "Pod", "Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget",
 		"HorizontalPodAutoscaler", "Ingress", "NetworkPolicy") {
 		if !seen[kind] {
@@ -93,7 +93,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// The evaluator that the API server's admission runs.
+// The evaluator is the one of the API server's admission.
 func TestPodsAreRestricted(t *testing.T) {
 	e, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
@@ -115,11 +115,11 @@ func TestPodsAreRestricted(t *testing.T) {
 				t.Errorf("%s mounts a token", p.owner)
 			}
 			if p.spec.EnableServiceLinks == nil || *p.spec.EnableServiceLinks {
-				t.Errorf("%s has variables for every Service", p.owner)
+				t.Errorf("%s gets environment variables for every Service", p.owner)
 			}
 			for _, c := range p.spec.Containers {
 				if c.SecurityContext.ReadOnlyRootFilesystem == nil || !*c.SecurityContext.ReadOnlyRootFilesystem {
-					t.Errorf("%s can write to its image", p.owner)
+					t.Errorf("%s has a writable root filesystem", p.owner)
 				}
 				if _, ok := c.Resources.Limits[corev1.ResourceCPU]; ok {
 					t.Errorf("%s has a CPU limit", p.owner)
@@ -129,9 +129,9 @@ func TestPodsAreRestricted(t *testing.T) {
 	})
 }
 
-// A server that applies lists by key refuses names that come twice, and mounts
-// of volumes that are not there.
-func TestListsHaveNoTwins(t *testing.T) {
+// Server-side apply refuses duplicate names in lists, and mounts of volumes that do
+// not exist.
+func TestListsHaveNoDuplicates(t *testing.T) {
 	forEach(t, func(t *testing.T, r rendered) {
 		for _, p := range pods(t, r.all()) {
 			var volumes []string
@@ -153,14 +153,14 @@ func TestListsHaveNoTwins(t *testing.T) {
 				}
 				for _, port := range c.Ports {
 					if port.Protocol == "" {
-						t.Errorf("%s: port %s names no protocol, which is part of its key", p.owner, port.Name)
+						t.Errorf("%s: port %s has no protocol, which is part of its key", p.owner, port.Name)
 					}
 					ports = append(ports, port.Name)
 				}
 				for _, m := range c.VolumeMounts {
 					paths = append(paths, m.MountPath)
 					if !slices.Contains(volumes, m.Name) {
-						t.Errorf("%s mounts %s, which is no volume", p.owner, m.Name)
+						t.Errorf("%s mounts %s, but has no such volume", p.owner, m.Name)
 					}
 				}
 				once(t, p.owner, "variable", env)
@@ -175,11 +175,11 @@ func once(t *testing.T, owner, what string, names []string) {
 	t.Helper()
 	sorted := slices.Sorted(slices.Values(names))
 	if len(slices.Compact(sorted)) != len(names) {
-		t.Errorf("%s: a %s comes twice in %q", owner, what, names)
+		t.Errorf("%s: duplicate %s in %q", owner, what, names)
 	}
 }
 
-// Selectors cannot change in an upgrade, and must not take in what is no node.
+// Selectors cannot change in an upgrade, and must select only nodes, or only etcd.
 func TestSelectors(t *testing.T) {
 	want := func(name, component string) map[string]string {
 		return map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/instance": "ids", "app.kubernetes.io/component": component}
@@ -209,7 +209,7 @@ func TestSelectors(t *testing.T) {
 				}
 				for key := range v.Spec.Template.Labels {
 					if key == "helm.sh/chart" || key == "app.kubernetes.io/version" {
-						t.Errorf("%s: the label %s would restart every pod with a new chart", o.id(), key)
+						t.Errorf("%s: the label %s would restart all pods for a new chart version", o.id(), key)
 					}
 				}
 				if !r.has("Service/" + v.Spec.ServiceName) {
@@ -218,7 +218,7 @@ func TestSelectors(t *testing.T) {
 			case *policyv1.PodDisruptionBudget:
 				check(v.Spec.Selector.MatchLabels, component)
 				if p := v.Spec.UnhealthyPodEvictionPolicy; p == nil || *p != policyv1.AlwaysAllow {
-					t.Errorf("%s keeps machines with pods that refuse", o.id())
+					t.Errorf("%s prevents drains of machines whose pods are not ready", o.id())
 				}
 			case *corev1.Service:
 				services++
@@ -236,11 +236,11 @@ func TestSelectors(t *testing.T) {
 						t.Errorf("%s: no pod has the port %s", o.id(), port.TargetPort.StrVal)
 					}
 					if v.Spec.ClusterIP == corev1.ClusterIPNone && port.Port != ports[port.TargetPort.StrVal] {
-						t.Errorf("%s: port %d has no one to change it to %d", o.id(), port.Port, ports[port.TargetPort.StrVal])
+						t.Errorf("%s is headless: port %d is not translated to %d", o.id(), port.Port, ports[port.TargetPort.StrVal])
 					}
 				}
 				if unready := strings.HasSuffix(o.GetName(), "-nodes"); v.Spec.PublishNotReadyAddresses != unready {
-					t.Errorf("%s: addresses of pods that are not ready: %t", o.id(), !unready)
+					t.Errorf("%s: publishNotReadyAddresses is %t", o.id(), !unready)
 				}
 			}
 		}
@@ -250,16 +250,16 @@ func TestSelectors(t *testing.T) {
 	})
 }
 
-// Names hold what is added to them, however long the release's.
+// Names have room for suffixes, even with the longest release name.
 func TestLongNames(t *testing.T) {
-	long := moment{name: "install", release: strings.Repeat("a", 53)}
-	r := mustRender(t, on(t, `{etcd: {endpoints: [], bundled: {enabled: true}}, tls: {certManager: {enabled: true, issuerRef: {name: x}}}, monitoring: {dashboard: {enabled: false}}}`), long)
+	long := occasion{name: "install", release: strings.Repeat("a", 53)}
+	r := mustRender(t, with(t, `{etcd: {endpoints: [], bundled: {enabled: true}}, tls: {certManager: {enabled: true, issuerRef: {name: x}}}, monitoring: {dashboard: {enabled: false}}}`), long)
 	for _, o := range r.all() {
 		if errs := validation.IsDNS1123Label(o.GetName()); errs != nil {
 			t.Errorf("%s: %v", o.id(), errs)
 		}
 		if o.GetKind() == "StatefulSet" && len(o.GetName())+len("-0123456789") > validation.LabelValueMaxLength {
-			t.Errorf("%s: no room for the revision, which is a label", o.id())
+			t.Errorf("%s: name is too long for the label with the revision", o.id())
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"helm.sh/helm/v3/pkg/strvals"
 )
 
-// What the chart's pages tell people to type works: the values of each
-// «helm install», the objects that commands name, and the commands of ours.
+// Commands in the chart's pages work: the values of `helm install`, the objects that
+// commands name, and the commands of the allocator.
 func TestReadmeWorks(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir, "README.md"))
 	if err != nil {
@@ -30,7 +30,7 @@ func TestReadmeWorks(t *testing.T) {
 	for owner, image := range map[string]string{"StatefulSet/ids-allocator": "allocator:latest", "StatefulSet/ids-allocator-etcd": "allocator-etcd:latest"} {
 		for _, p := range pods(t, r.objects) {
 			if got := p.spec.Containers[0].Image; p.owner == owner && got != image {
-				t.Errorf("%s runs %s, and make image makes %s", owner, got, image)
+				t.Errorf("%s runs %s, but make image builds %s", owner, got, image)
 			}
 		}
 	}
@@ -44,15 +44,15 @@ func TestReadmeWorks(t *testing.T) {
 		}
 	}
 	if port := r.find(t, "Service/ids-allocator").text; !strings.Contains(readme, "port-forward service/ids-allocator 8080") || !strings.Contains(port, "port: 8080") {
-		t.Error("port-forward goes to another port")
+		t.Error("port-forward uses a port that the Service does not have")
 	}
 	if !strings.Contains(readme, "pvc data-ids-allocator-etcd-0") || !strings.Contains(r.find(t, "StatefulSet/ids-allocator-etcd").text, "name: data") {
-		t.Error("the volume has another name")
+		t.Error("the volume has a different name")
 	}
 
 	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(readme, -1)
 	if len(blocks) == 0 {
-		t.Fatal("no values")
+		t.Fatal("found no values in README.md")
 	}
 	for _, b := range blocks {
 		indent := regexp.MustCompile(`^ *`).FindString(b[1])
@@ -69,9 +69,9 @@ func TestReadmeWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := readme + notes + string(upgrading)
-	commands := regexp.MustCompile("(?:[`«]|-- /)allocator ([a-z]+(?: [a-z]+)*)").FindAllStringSubmatch(all, -1)
+	commands := regexp.MustCompile("(?:`|-- /)allocator ([a-z]+(?: [a-z]+)*)").FindAllStringSubmatch(all, -1)
 	if len(commands) < 5 {
-		t.Errorf("only %d commands of ours were found", len(commands))
+		t.Errorf("found only %d commands of the allocator", len(commands))
 	}
 	for _, m := range commands {
 		words := strings.Fields(m[1])
@@ -82,7 +82,7 @@ func TestReadmeWorks(t *testing.T) {
 	}
 
 	// Values by name.
-	top := theSchema(t)
+	top := readSchema(t)
 	for _, m := range regexp.MustCompile("`([a-zA-Z]+(?:\\.[a-zA-Z]+)+)(?:=[^`]*)?`").FindAllStringSubmatch(readme+string(upgrading), -1) {
 		s, ok := top, true
 		for name := range strings.SplitSeq(m[1], ".") {

@@ -22,10 +22,9 @@ import (
 
 const chartDir = "../allocator"
 
-// theChart loads the chart with the files that a package would have, once. Where
-// rules and dashboard are not there, something stands in: TestFilesAreCurrent says
-// whether that is right.
-var theChart = sync.OnceValues(func() (*chart.Chart, error) {
+// loadChart loads the chart once, with the files that a package would have. If rules
+// or dashboard are missing it uses empty ones; TestFilesAreCurrent checks the files.
+var loadChart = sync.OnceValues(func() (*chart.Chart, error) {
 	c, err := loader.Load(chartDir)
 	if err != nil {
 		return nil, err
@@ -40,16 +39,16 @@ var theChart = sync.OnceValues(func() (*chart.Chart, error) {
 
 func loaded(t testing.TB) *chart.Chart {
 	t.Helper()
-	c, err := theChart()
+	c, err := loadChart()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// rendered is what one install or upgrade would send.
+// rendered is what an installation or upgrade would send.
 type rendered struct {
-	objects []object // of the release, in the order of an install
+	objects []object // of the release, in installation order
 	hooks   []object
 	events  map[string][]release.HookEvent // of hooks, by kind and name
 	notes   string
@@ -62,19 +61,20 @@ type object struct {
 
 func (o object) id() string { return o.GetKind() + "/" + o.GetName() }
 
-// moment is when in a release's life the chart is rendered.
-type moment struct {
+// occasion is the operation for which the chart is rendered.
+type occasion struct {
 	name, release string
 	upgrade       bool
 }
 
 var (
-	install = moment{name: "install", release: "ids"}
-	upgrade = moment{name: "upgrade", release: "ids", upgrade: true}
+	install = occasion{name: "install", release: "ids"}
+	upgrade = occasion{name: "upgrade", release: "ids", upgrade: true}
 )
 
-// render does what Helm does before it talks to a cluster, schema included.
-func render(t testing.TB, values map[string]any, at moment) (rendered, error) {
+// render does what Helm does before it sends objects to a cluster, including the
+// check against the schema.
+func render(t testing.TB, values map[string]any, at occasion) (rendered, error) {
 	t.Helper()
 	caps := chartutil.DefaultCapabilities.Copy()
 	caps.KubeVersion = chartutil.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"}
@@ -122,8 +122,8 @@ func parse(t testing.TB, text string) object {
 	return object{text, &unstructured.Unstructured{Object: m}}
 }
 
-// mustRender is render for values that work.
-func mustRender(t testing.TB, values map[string]any, at moment) rendered {
+// mustRender is render for valid values.
+func mustRender(t testing.TB, values map[string]any, at occasion) rendered {
 	t.Helper()
 	r, err := render(t, values, at)
 	if err != nil {
@@ -134,7 +134,7 @@ func mustRender(t testing.TB, values map[string]any, at moment) rendered {
 
 func (r rendered) all() []object { return append(slices.Clone(r.objects), r.hooks...) }
 
-// find returns the one object of that id.
+// find returns the object with an id.
 func (r rendered) find(t testing.TB, id string) object {
 	t.Helper()
 	for _, o := range r.all() {
@@ -142,7 +142,7 @@ func (r rendered) find(t testing.TB, id string) object {
 			return o
 		}
 	}
-	t.Fatalf("there is no %s", id)
+	t.Fatalf("%s is not rendered", id)
 	return object{}
 }
 
@@ -150,7 +150,7 @@ func (r rendered) has(id string) bool {
 	return slices.ContainsFunc(r.all(), func(o object) bool { return o.id() == id })
 }
 
-// read parses values as a file of them is.
+// read parses values as Helm parses a file.
 func read(t testing.TB, text string) map[string]any {
 	t.Helper()
 	v, err := chartutil.ReadValues([]byte(text))
@@ -160,19 +160,19 @@ func read(t testing.TB, text string) map[string]any {
 	return v
 }
 
-// works are the least values that an install needs.
-const works = `
+// minimal are the values that every installation needs.
+const minimal = `
 etcd: {endpoints: ["http://etcd:2379"]}
 gossip: {existingSecret: gossip}
 `
 
-// on returns the values that work with more on top.
-func on(t testing.TB, more string) map[string]any {
+// with returns the minimal values with more on top.
+func with(t testing.TB, more string) map[string]any {
 	t.Helper()
-	return chartutil.CoalesceTables(read(t, more), read(t, works))
+	return chartutil.CoalesceTables(read(t, more), read(t, minimal))
 }
 
-// ciValues are the files of ci/, by name.
+// ciValues returns the values in ci/, by name.
 func ciValues(t testing.TB) map[string]map[string]any {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(chartDir, "ci", "*-values.yaml"))
@@ -190,11 +190,11 @@ func ciValues(t testing.TB) map[string]map[string]any {
 	return out
 }
 
-// forEach runs f for each file of ci/, at an install and at an upgrade.
+// forEach runs f for each file of ci/, at installation and at upgrade.
 func forEach(t *testing.T, f func(t *testing.T, r rendered)) {
 	values := ciValues(t)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		for _, at := range []moment{install, upgrade} {
+		for _, at := range []occasion{install, upgrade} {
 			t.Run(fmt.Sprintf("%s/%s", name, at.name), func(t *testing.T) {
 				f(t, mustRender(t, values[name], at))
 			})

@@ -17,7 +17,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 )
 
-// schema is the part of a JSON schema that is looked at here.
+// schema is the part of a JSON schema that is checked here.
 type schema struct {
 	Description          string            `json:"description"`
 	Type                 any               `json:"type"`
@@ -25,7 +25,7 @@ type schema struct {
 	AdditionalProperties any               `json:"additionalProperties"`
 }
 
-func theSchema(t testing.TB) schema {
+func readSchema(t testing.TB) schema {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
 	if err != nil {
@@ -38,7 +38,7 @@ func theSchema(t testing.TB) schema {
 	return s
 }
 
-func theValues(t testing.TB) (map[string]any, []byte) {
+func defaultValues(t testing.TB) (map[string]any, []byte) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(chartDir, "values.yaml"))
 	if err != nil {
@@ -51,14 +51,14 @@ func theValues(t testing.TB) (map[string]any, []byte) {
 	return v, text
 }
 
-// Every value is in the schema, and whatever the schema names is a value. Only
-// where it lets any name stand does it say so itself.
+// Every value is in the schema, and every name in the schema is a value. Unknown names
+// are refused everywhere.
 func TestValuesAndSchema(t *testing.T) {
-	values, _ := theValues(t)
+	values, _ := defaultValues(t)
 	var walk func(path string, s schema, v map[string]any)
 	walk = func(path string, s schema, v map[string]any) {
 		if s.AdditionalProperties != false {
-			t.Errorf("%s: misspelt names are not refused", path)
+			t.Errorf("%s: the schema allows unknown names", path)
 		}
 		for name := range v {
 			sub, ok := s.Properties[name]
@@ -72,23 +72,23 @@ func TestValuesAndSchema(t *testing.T) {
 		}
 		for name, sub := range s.Properties {
 			if _, ok := v[name]; !ok && (path != "" || name != "global" && name != "enabled") {
-				t.Errorf("%s.%s is in the schema and is no value", path, name)
+				t.Errorf("%s.%s is in the schema, but not in values.yaml", path, name)
 			}
 			if len(sub.Description) < 4 || !strings.HasSuffix(sub.Description, ".") {
 				t.Errorf("%s.%s: the description is %q", path, name, sub.Description)
 			}
 		}
 	}
-	walk("", theSchema(t), values)
+	walk("", readSchema(t), values)
 }
 
-// free are values whose names are not all set by default.
+// free reports whether the names in a value are not all set by default.
 func free(path, name string) bool { return path == "" && name == "config" || path == ".probes" }
 
-// What the schema says of a value is what values.yaml says of it.
+// Descriptions in the schema are those of values.yaml.
 func TestDescriptionsAgree(t *testing.T) {
-	_, text := theValues(t)
-	root := theSchema(t)
+	_, text := defaultValues(t)
+	root := readSchema(t)
 	var path []string
 	comment, found := "", 0
 	comments := regexp.MustCompile(`^ *# -- (.*)$`)
@@ -117,12 +117,12 @@ func TestDescriptionsAgree(t *testing.T) {
 		found++
 	}
 	if found < 150 {
-		t.Errorf("only %d comments were found", found)
+		t.Errorf("found only %d comments", found)
 	}
 }
 
-// values.config takes the node's settings that the chart has no value for, and
-// no others; so a setting that is new is either there or here.
+// values.config has exactly those settings of a node for which the chart has no value
+// of its own, so a new setting is in one of the two.
 func TestConfigKeys(t *testing.T) {
 	have := map[string]string{}
 	var walk func(prefix string, s schema)
@@ -135,26 +135,26 @@ func TestConfigKeys(t *testing.T) {
 			}
 		}
 	}
-	walk("", theSchema(t).Properties["config"])
+	walk("", readSchema(t).Properties["config"])
 	own := regexp.MustCompile(`^(node|space|root|layout|epoch|etcd|listen|advertise|gossip|log|drain|stop|tls|auth|sid-range)\b`)
 	for _, o := range config.Options() {
 		_, ok := have[o.Key]
 		switch {
 		case own.MatchString(o.Key) && ok:
-			t.Errorf("config.%s is a value of the chart's own as well", o.Key)
+			t.Errorf("config.%s also has a value of its own", o.Key)
 		case !own.MatchString(o.Key) && !ok:
 			t.Errorf("the setting %s has no value: add it to config in values.schema.json", o.Key)
 		case ok && !strings.EqualFold(strings.TrimSuffix(have[o.Key], "."), o.Usage):
-			t.Errorf("config.%s is described as %q, and is %q", o.Key, have[o.Key], o.Usage)
+			t.Errorf("config.%s is described as %q, want %q", o.Key, have[o.Key], o.Usage)
 		}
 		delete(have, o.Key)
 	}
 	for key := range have {
-		t.Errorf("config.%s is no setting of a node", key)
+		t.Errorf("config.%s is not a setting of a node", key)
 	}
 }
 
-// What values name in words is what nodes know.
+// Every setting in values.config reaches the node.
 func TestConfigIsPassedOn(t *testing.T) {
 	text := ""
 	var walk func(indent string, s schema)
@@ -169,12 +169,12 @@ func TestConfigIsPassedOn(t *testing.T) {
 			text += fmt.Sprintf("%s%s: %s\n", indent, name, map[any]string{"boolean": "true", "integer": "2"}[sub.Type])
 		}
 	}
-	walk("  ", theSchema(t).Properties["config"])
+	walk("  ", readSchema(t).Properties["config"])
 	for name, v := range map[string]string{"policy": "refuse", "window": "2m", "extend-every": "7s", "ttl": "21s", "keepalive": "6s", "reload-every": "33s", "call-timeout": "3s",
 		"max-lead": "100ms", "max-wait": "50ms", "max-skew": "200ms", "step-hold": "11s", "grace": "2m"} {
 		text = regexp.MustCompile(`(?m)^( +`+name+`:) *$`).ReplaceAllString(text, "$1 "+v)
 	}
-	r := mustRender(t, on(t, "config:\n"+text), install)
+	r := mustRender(t, with(t, "config:\n"+text), install)
 	p, _ := nodePod(t, r)
 	c, settings := settingsOf(t, r, p)
 	if err := c.Validate(); err != nil {
@@ -191,11 +191,11 @@ func TestConfigIsPassedOn(t *testing.T) {
 		}
 	}
 	if passed < 25 {
-		t.Errorf("only %d settings were passed on", passed)
+		t.Errorf("only %d settings reached the node", passed)
 	}
 }
 
-// The chart's files are copies: symbolic links do not survive packaging.
+// The chart's files are copies, because packages contain no symbolic links.
 func TestFilesAreCurrent(t *testing.T) {
 	for _, name := range []string{"rules.yaml", "dashboard.json"} {
 		want, err := os.ReadFile(filepath.Join("../../monitoring", name))
@@ -208,7 +208,7 @@ func TestFilesAreCurrent(t *testing.T) {
 		}
 		got, err := os.ReadFile(filepath.Join(chartDir, "files", name))
 		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("files/%s is not deploy/monitoring/%s: run make chart-files (%v)", name, name, err)
+			t.Errorf("files/%s differs from deploy/monitoring/%s: run make chart-files (%v)", name, name, err)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 {{/*
-The node's settings: those the chart's values stand for, and values.config beside
-them, which the schema holds to other keys. etcdOnly leaves out what the Job that
-initialises the space has no files for.
+The node's settings: those that the chart's values define, merged with values.config,
+which has other keys by its schema. etcdOnly leaves out settings whose files are not
+mounted in the Job that initializes the space.
 */}}
 {{- define "allocator.config" -}}
 {{- $root := index . 0 -}}

@@ -1,7 +1,7 @@
 {{/*
-Variables of a node, each name once: a server that applies them refuses a name
-that comes twice. POD_IP stands before those that refer to it.
-Others reach a node with TLS by a name, since that is what a certificate proves.
+Environment variables of a node. Each name occurs once, because server-side apply
+refuses duplicates. POD_IP comes before those that refer to it. With TLS, other nodes
+use a node's DNS name, because the certificate contains names.
 */}}
 {{- define "allocator.env" -}}
 {{- $pod := "$(POD_IP)" -}}

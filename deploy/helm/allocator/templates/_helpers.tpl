@@ -1,4 +1,4 @@
-{{/* Names. 47 letters: etcd adds 5 to a name, the revisions of a StatefulSet 11, and a label holds 63. */}}
+{{/* Names. At most 47 characters: etcd adds 5 to a name, the revisions of a StatefulSet 11, and a label holds 63. */}}
 {{- define "allocator.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 47 | trimSuffix "-" -}}
 {{- end -}}
@@ -29,7 +29,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels. Selectors hold the first two and a component, and never change. */}}
+{{/* Labels. Selectors have the first two and a component, and never change. */}}
 {{- define "allocator.selector" -}}
 app.kubernetes.io/name: {{ include "allocator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
-{{/* Of pods: nothing in them changes with a version, so that a new chart alone restarts nothing. */}}
+{{/* Labels of pods: without a version, so that a new chart alone does not restart pods. */}}
 {{- define "allocator.podLabels" -}}
 {{ include "allocator.selector" . }}
 {{- with .Values.commonLabels }}
@@ -75,7 +75,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* What every pod has in common. */}}
+{{/* Fields that all pods share. */}}
 {{- define "allocator.pod" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -95,7 +95,7 @@ tolerations:
 {{- include "allocator.pullSecrets" . }}
 {{- end -}}
 
-{{/* Where etcd is, as a list in JSON. */}}
+{{/* URLs of etcd, as a JSON list. */}}
 {{- define "allocator.endpoints" -}}
 {{- if .Values.etcd.bundled.enabled -}}
 {{- list (printf "http://%s-etcd.%s.svc:2379" (include "allocator.fullname" .) (include "allocator.namespace" .)) | toJson -}}
@@ -113,7 +113,7 @@ tolerations:
 {{- end -}}
 {{- end -}}
 
-{{/* How many sids there are to take. */}}
+{{/* Number of sids that the release may acquire. */}}
 {{- define "allocator.range" -}}
 {{- if .Values.sids.range -}}
 {{- $ends := splitList "-" .Values.sids.range -}}
@@ -127,14 +127,14 @@ tolerations:
 {{- ternary "1024" "32" (eq .Values.space.layout "fleet") -}}
 {{- end -}}
 
-{{/* What stopping takes: config.StopWithin, and a margin for the kubelet. */}}
+{{/* Time to stop: config.StopWithin, and a margin for the kubelet. */}}
 {{- define "allocator.grace" -}}
 {{- with .Values.shutdown -}}
 {{- add .drainDelaySeconds .drainTimeoutSeconds .stopTimeoutSeconds 2 .marginSeconds -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Nine tenths of a memory limit in bytes, for GOMEMLIMIT; empty where it is written in another way. */}}
+{{/* Nine tenths of a memory limit in bytes, for GOMEMLIMIT; empty if the limit has another format. */}}
 {{- define "allocator.memoryLimit" -}}
 {{- $limit := ternary (printf "%.0f" (float64 .)) (toString .) (kindIs "float64" .) -}}
 {{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 -}}
@@ -145,7 +145,7 @@ tolerations:
 {{- end -}}
 {{- end -}}
 
-{{/* Volumes and mounts of what a node's settings name; etcdOnly leaves the node's own out. */}}
+{{/* Volumes and mounts of the files in a node's settings; etcdOnly selects those for etcd. */}}
 {{- define "allocator.secretVolumes" -}}
 {{- $root := index . 0 -}}
 {{- $etcdOnly := index . 1 -}}

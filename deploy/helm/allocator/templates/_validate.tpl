@@ -1,6 +1,6 @@
 {{/*
-Combinations of values that cannot work. Each is said in a sentence with what to
-change, all of them at once. Types and names are the schema's business.
+Combinations of values that cannot work. All of them are reported at once, each as
+"what is wrong: why; what to change". The schema checks types and names.
 */}}
 {{- define "allocator.validate" -}}
 {{- $errors := list -}}
@@ -11,58 +11,58 @@ change, all of them at once. Types and names are the schema's business.
 {{- if $v.sids.range -}}
 {{- $ends := splitList "-" $v.sids.range -}}
 {{- if gt (int (index $ends 0)) (int (index $ends 1)) -}}
-{{- $errors = append $errors (printf "sids.range %q ends before it begins: write it as first-last" $v.sids.range) -}}
+{{- $errors = append $errors (printf "sids.range is %q: the last sid is lower than the first; write it as first-last" $v.sids.range) -}}
 {{- else if ge (int (index $ends 1)) $pool -}}
-{{- $errors = append $errors (printf "sids.range %q: the layout %s has the sids 0 to %d. Lower the range, or set space.layout to fleet for a new space" $v.sids.range $v.space.layout (sub $pool 1)) -}}
+{{- $errors = append $errors (printf "sids.range is %q: layout %s has the sids 0 to %d; lower the range, or set space.layout=fleet for a new space" $v.sids.range $v.space.layout (sub $pool 1)) -}}
 {{- end -}}
 {{- end -}}
 {{- if not $errors -}}
 {{- $range := int (include "allocator.range" .) -}}
 {{- $bound := int (sub $range $v.sids.reserve) -}}
 {{- if le $bound 0 -}}
-{{- $errors = append $errors (printf "sids.reserve is %d of %d sids, which leaves none for nodes: lower sids.reserve or widen sids.range" (int $v.sids.reserve) $range) -}}
+{{- $errors = append $errors (printf "sids.reserve is %d: of %d sids, none is left for nodes; lower sids.reserve or widen sids.range" (int $v.sids.reserve) $range) -}}
 {{- else if $v.autoscaling.enabled -}}
 {{- if gt (int $v.autoscaling.maxReplicas) $bound -}}
-{{- $errors = append $errors (printf "autoscaling.maxReplicas is %d, and there are %d sids of which %d are kept free: set it to %d at most, or lower sids.reserve, widen sids.range or, for a new space, set space.layout to fleet" (int $v.autoscaling.maxReplicas) $range (int $v.sids.reserve) $bound) -}}
+{{- $errors = append $errors (printf "autoscaling.maxReplicas is %d: there are %d sids, of which sids.reserve keeps %d free; set it to at most %d, lower sids.reserve, widen sids.range, or set space.layout=fleet for a new space" (int $v.autoscaling.maxReplicas) $range (int $v.sids.reserve) $bound) -}}
 {{- end -}}
 {{- else if gt (int $v.replicaCount) $bound -}}
-{{- $errors = append $errors (printf "replicaCount is %d, and there are %d sids of which %d are kept free: set it to %d at most, or lower sids.reserve, widen sids.range or, for a new space, set space.layout to fleet" (int $v.replicaCount) $range (int $v.sids.reserve) $bound) -}}
+{{- $errors = append $errors (printf "replicaCount is %d: there are %d sids, of which sids.reserve keeps %d free; set it to at most %d, lower sids.reserve, widen sids.range, or set space.layout=fleet for a new space" (int $v.replicaCount) $range (int $v.sids.reserve) $bound) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
-{{- $errors = append $errors (printf "autoscaling.minReplicas (%d) is above autoscaling.maxReplicas (%d): exchange them" (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
+{{- $errors = append $errors (printf "autoscaling.minReplicas is %d: it is greater than autoscaling.maxReplicas, %d; lower it or raise autoscaling.maxReplicas" (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
 {{- end -}}
 {{- if and $v.autoscaling.enabled (not (dig "requests" "cpu" "" $v.resources)) -}}
-{{- $errors = append $errors "autoscaling.enabled needs resources.requests.cpu, which its target is a part of: set it" -}}
+{{- $errors = append $errors "autoscaling.enabled is true without resources.requests.cpu: the target utilization is a percentage of the request; set resources.requests.cpu" -}}
 {{- end -}}
 
 {{/* etcd. */}}
 {{- with $v.etcd -}}
 {{- if and (not .endpoints) (not .bundled.enabled) -}}
-{{- $errors = append $errors "there is no etcd: set etcd.endpoints to the URLs of its members, or etcd.bundled.enabled=true to try the chart with one of its own" -}}
+{{- $errors = append $errors "etcd.endpoints is empty: nodes need an etcd; set it to the URLs of etcd's members, or set etcd.bundled.enabled=true to try the chart with a bundled etcd" -}}
 {{- end -}}
 {{- if and .endpoints .bundled.enabled -}}
-{{- $errors = append $errors "etcd.endpoints and etcd.bundled.enabled are both set: nodes of two etcds would issue the same IDs. Remove one" -}}
+{{- $errors = append $errors "etcd.endpoints and etcd.bundled.enabled are both set: nodes on two different etcds would issue the same IDs; remove one" -}}
 {{- end -}}
 {{- if and .bundled.enabled (or .tls.existingSecret .auth.existingSecret .auth.username) -}}
-{{- $errors = append $errors "etcd.tls and etcd.auth do not apply to the bundled etcd, which has neither: remove them, or use an etcd of your own with etcd.endpoints" -}}
+{{- $errors = append $errors "etcd.tls or etcd.auth is set with etcd.bundled.enabled: the bundled etcd has neither TLS nor users; remove them, or set etcd.endpoints to another etcd" -}}
 {{- end -}}
 {{- if ne (empty .auth.username) (empty .auth.existingSecret) -}}
-{{- $errors = append $errors "etcd.auth.username and etcd.auth.existingSecret come together: set both or neither" -}}
+{{- $errors = append $errors "only one of etcd.auth.username and etcd.auth.existingSecret is set: a login needs a user and a password; set both or neither" -}}
 {{- end -}}
 {{- if ne (empty .tls.certKey) (empty .tls.keyKey) -}}
-{{- $errors = append $errors "etcd.tls.certKey and etcd.tls.keyKey come together: set both, or neither for no client certificate" -}}
+{{- $errors = append $errors "only one of etcd.tls.certKey and etcd.tls.keyKey is set: a client certificate needs its private key; set both, or neither for no client certificate" -}}
 {{- end -}}
 {{- if .tls.existingSecret -}}
 {{- range .endpoints -}}
 {{- if hasPrefix "http://" . -}}
-{{- $errors = append $errors (printf "etcd.tls.existingSecret is set, and the endpoint %s is not https: write https, or remove the Secret" .) -}}
+{{- $errors = append $errors (printf "etcd.tls.existingSecret is set with the endpoint %s: the endpoint does not use TLS; change it to https, or remove the Secret" .) -}}
 {{- end -}}
 {{- end -}}
 {{- else -}}
 {{- range .endpoints -}}
 {{- if hasPrefix "https://" . -}}
-{{- $errors = append $errors (printf "the endpoint %s is https and etcd.tls.existingSecret is empty: name a Secret with etcd's authority, since the image has no roots of its own" .) -}}
+{{- $errors = append $errors (printf "etcd.tls.existingSecret is empty with the endpoint %s: the image has no CA certificates; set it to a Secret with etcd's CA certificate" .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -70,51 +70,51 @@ change, all of them at once. Types and names are the schema's business.
 
 {{/* Gossip. */}}
 {{- if and (not $v.gossip.existingSecret) (not $v.gossip.insecure) -}}
-{{- $errors = append $errors "gossip has no key: set gossip.existingSecret to a Secret with what «allocator gossip keygen» prints, or gossip.insecure=true where every pod may be trusted" -}}
+{{- $errors = append $errors "gossip.existingSecret is empty: gossip needs a key; set it to a Secret with the output of `allocator gossip keygen`, or set gossip.insecure=true if every pod can be trusted" -}}
 {{- end -}}
 {{- if and $v.gossip.existingSecret $v.gossip.insecure -}}
-{{- $errors = append $errors "gossip.existingSecret and gossip.insecure are both set: remove one" -}}
+{{- $errors = append $errors "gossip.existingSecret and gossip.insecure are both set: gossip either has a key or has none; remove one" -}}
 {{- end -}}
 
 {{/* TLS and tokens. */}}
 {{- $tls := include "allocator.tlsSecret" . -}}
 {{- with $v.tls -}}
 {{- if and .certManager.enabled (not .certManager.issuerRef.name) -}}
-{{- $errors = append $errors "tls.certManager.enabled needs an issuer: set tls.certManager.issuerRef.name" -}}
+{{- $errors = append $errors "tls.certManager.issuerRef.name is empty: tls.certManager.enabled needs an issuer; set it" -}}
 {{- end -}}
 {{- if and .certManager.issuerRef.name (not .certManager.enabled) -}}
-{{- $errors = append $errors "tls.certManager.issuerRef.name is set and tls.certManager.enabled is not: no certificate would be asked for. Set it, or remove the issuer" -}}
+{{- $errors = append $errors "tls.certManager.issuerRef.name is set without tls.certManager.enabled: no certificate would be requested; set tls.certManager.enabled=true, or remove the issuer" -}}
 {{- end -}}
 {{- if and .clientCA.existingSecret (not $tls) -}}
-{{- $errors = append $errors "tls.clientCA.existingSecret asks clients for certificates, and the nodes have none themselves: set tls.existingSecret or tls.certManager.enabled" -}}
+{{- $errors = append $errors "tls.clientCA.existingSecret is set without TLS: nodes need a certificate to request those of clients; set tls.existingSecret or tls.certManager.enabled" -}}
 {{- end -}}
 {{- if and .admin (not $tls) -}}
-{{- $errors = append $errors "tls.admin is set and there is no certificate: set tls.existingSecret or tls.certManager.enabled" -}}
+{{- $errors = append $errors "tls.admin is true without TLS: the admin port needs a certificate; set tls.existingSecret or tls.certManager.enabled" -}}
 {{- end -}}
 {{- if and .admin .clientCA.existingSecret -}}
-{{- $errors = append $errors "tls.admin and tls.clientCA.existingSecret are both set: the kubelet's probes have no client certificate, and pods would never be ready. Set tls.admin=false" -}}
+{{- $errors = append $errors "tls.admin and tls.clientCA.existingSecret are both set: the kubelet's probes have no client certificate, so pods would never be ready; set tls.admin=false" -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.auth.existingSecret (not $tls) (not $v.auth.allowPlaintext) -}}
-{{- $errors = append $errors "auth.existingSecret asks for tokens, and without TLS anyone on the way can read them: set tls.existingSecret or tls.certManager.enabled, or auth.allowPlaintext=true" -}}
+{{- $errors = append $errors "auth.existingSecret is set without TLS: tokens would be sent unencrypted; set tls.existingSecret or tls.certManager.enabled, or auth.allowPlaintext=true" -}}
 {{- end -}}
 {{- if and $v.test.enabled $v.auth.existingSecret (not $v.test.token.existingSecret) -}}
-{{- $errors = append $errors "nodes ask for tokens, and helm test has none: set test.token.existingSecret to a Secret with one that may issue and read, or test.enabled=false" -}}
+{{- $errors = append $errors "test.token.existingSecret is empty with auth.existingSecret: nodes would refuse helm test, which has no token; set it to a Secret with a token that may issue and read, or set test.enabled=false" -}}
 {{- end -}}
 {{- if and $v.test.token.existingSecret (not $v.auth.existingSecret) -}}
-{{- $errors = append $errors "test.token.existingSecret is set, and nodes ask for no token: set auth.existingSecret, or remove it" -}}
+{{- $errors = append $errors "test.token.existingSecret is set without auth.existingSecret: nodes do not use tokens; set auth.existingSecret, or remove it" -}}
 {{- end -}}
 
-{{/* Doors. */}}
+{{/* Services and routes. */}}
 {{- with $v.ingress -}}
 {{- if and .enabled (not .hosts) -}}
-{{- $errors = append $errors "ingress.enabled needs a host: set ingress.hosts" -}}
+{{- $errors = append $errors "ingress.hosts is empty: an Ingress needs a host; set it" -}}
 {{- end -}}
 {{- end -}}
 {{- range $kind := list "httpRoute" "grpcRoute" -}}
 {{- $route := get $v.gateway $kind -}}
 {{- if and $route.enabled (not $route.parentRefs) -}}
-{{- $errors = append $errors (printf "gateway.%s.enabled needs a Gateway: set gateway.%s.parentRefs" $kind $kind) -}}
+{{- $errors = append $errors (printf "gateway.%s.parentRefs is empty: the route needs a Gateway; set it" $kind) -}}
 {{- end -}}
 {{- end -}}
 {{- $numbers := list $v.service.ports.grpc $v.service.ports.http -}}
@@ -122,60 +122,60 @@ change, all of them at once. Types and names are the schema's business.
 {{- $numbers = append $numbers $v.service.ports.resp -}}
 {{- end -}}
 {{- if ne (len $numbers) (len (uniq $numbers)) -}}
-{{- $errors = append $errors "two of service.ports have the same number: give each its own" -}}
+{{- $errors = append $errors "two of service.ports are equal: each port needs its own number; change one" -}}
 {{- end -}}
 {{- if and (ne $v.service.type "LoadBalancer") (or $v.service.loadBalancerClass $v.service.loadBalancerSourceRanges) -}}
-{{- $errors = append $errors (printf "service.loadBalancerClass and service.loadBalancerSourceRanges mean nothing for service.type %s: set it to LoadBalancer, or remove them" $v.service.type) -}}
+{{- $errors = append $errors (printf "service.loadBalancerClass or service.loadBalancerSourceRanges is set with service.type %s: it has no load balancer; set service.type=LoadBalancer, or remove them" $v.service.type) -}}
 {{- end -}}
 {{- if and $v.service.externalTrafficPolicy (eq $v.service.type "ClusterIP") -}}
-{{- $errors = append $errors "service.externalTrafficPolicy means nothing for service.type ClusterIP: remove it, or set the type to LoadBalancer or NodePort" -}}
+{{- $errors = append $errors "service.externalTrafficPolicy is set with service.type ClusterIP: it has no external traffic; remove it, or set service.type to LoadBalancer or NodePort" -}}
 {{- end -}}
 
-{{/* Watching, and what keeps pods. */}}
+{{/* Monitoring and disruption budgets. */}}
 {{- if and $v.monitoring.serviceMonitor.enabled $v.monitoring.podMonitor.enabled -}}
-{{- $errors = append $errors "monitoring.serviceMonitor.enabled and monitoring.podMonitor.enabled are both set: every series would be there twice. Choose one" -}}
+{{- $errors = append $errors "monitoring.serviceMonitor.enabled and monitoring.podMonitor.enabled are both set: every series would be scraped twice; disable one" -}}
 {{- end -}}
 {{- with $v.podDisruptionBudget -}}
 {{- if and .enabled (ne (toString .minAvailable) "") -}}
-{{- $least := ternary $v.autoscaling.minReplicas $v.replicaCount $v.autoscaling.enabled -}}
-{{- if or (eq (toString .minAvailable) "100%") (and (not (hasSuffix "%" (toString .minAvailable))) (ge (int .minAvailable) (int $least))) -}}
-{{- $errors = append $errors (printf "podDisruptionBudget.minAvailable is %v of %d nodes: no machine with one could ever be drained. Lower it, or use podDisruptionBudget.maxUnavailable" .minAvailable (int $least)) -}}
+{{- $count := ternary $v.autoscaling.minReplicas $v.replicaCount $v.autoscaling.enabled -}}
+{{- if or (eq (toString .minAvailable) "100%") (and (not (hasSuffix "%" (toString .minAvailable))) (ge (int .minAvailable) (int $count))) -}}
+{{- $errors = append $errors (printf "podDisruptionBudget.minAvailable is %v of %d nodes: no machine with a node could be drained; lower it, or set podDisruptionBudget.maxUnavailable instead" .minAvailable (int $count)) -}}
 {{- end -}}
 {{- else if and .enabled (has (toString .maxUnavailable) (list "0" "0%")) -}}
-{{- $errors = append $errors "podDisruptionBudget.maxUnavailable is 0: no machine with a node could ever be drained. Set it to 1, or podDisruptionBudget.enabled=false" -}}
+{{- $errors = append $errors "podDisruptionBudget.maxUnavailable is 0: no machine with a node could be drained; set it to 1, or set podDisruptionBudget.enabled=false" -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Names that would come twice, which server-side apply refuses. */}}
+{{/* Duplicate names, which server-side apply refuses. */}}
 {{- range list "POD_IP" "POD_NAME" "ALLOCATOR_NODE_NAME" "ALLOCATOR_LISTEN_GOSSIP" "ALLOCATOR_ADVERTISE_GRPC" "ALLOCATOR_ADVERTISE_HTTP" -}}
 {{- if hasKey $v.extraEnv . -}}
-{{- $errors = append $errors (printf "extraEnv.%s is the chart's own: remove it" .) -}}
+{{- $errors = append $errors (printf "extraEnv.%s is set: the chart sets this variable itself; remove it" .) -}}
 {{- end -}}
 {{- end -}}
 {{- $labels := concat (keys (include "allocator.selector" . | fromYaml)) (list "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "app.kubernetes.io/component" "helm.sh/chart") -}}
 {{- range $key := concat (keys $v.commonLabels) (keys $v.podLabels) (keys $v.service.labels) -}}
 {{- if has $key $labels -}}
-{{- $errors = append $errors (printf "the label %s is the chart's own: remove it from commonLabels, podLabels and service.labels" $key) -}}
+{{- $errors = append $errors (printf "label %s is set: the chart sets this label itself; remove it from commonLabels, podLabels and service.labels" $key) -}}
 {{- end -}}
 {{- end -}}
 {{- range keys $v.podLabels -}}
 {{- if hasKey $v.commonLabels . -}}
-{{- $errors = append $errors (printf "the label %s is in commonLabels and in podLabels: remove one" .) -}}
+{{- $errors = append $errors (printf "label %s is in commonLabels and in podLabels: a label can be set only once; remove one" .) -}}
 {{- end -}}
 {{- end -}}
 {{- $volumes := list "config" "etcd-tls" "etcd-auth" "gossip" "tls" "client-ca" "auth" -}}
 {{- range $v.extraVolumes -}}
 {{- if has .name $volumes -}}
-{{- $errors = append $errors (printf "extraVolumes: the name %s is the chart's own: give it another" .name) -}}
+{{- $errors = append $errors (printf "extraVolumes has a volume %s: the chart has a volume of this name; rename it" .name) -}}
 {{- end -}}
 {{- end -}}
 
 {{- if $errors -}}
-{{- fail (printf "\n\nThe values cannot work:\n- %s\n" (join "\n- " $errors)) -}}
+{{- fail (printf "\n\nThe values are invalid:\n- %s\n" (join "\n- " $errors)) -}}
 {{- end -}}
 {{- end -}}
 
-{{/* The ports of etcd, as a list in JSON. */}}
+{{/* The ports of etcd, as a JSON list. */}}
 {{- define "allocator.etcdPorts" -}}
 {{- $ports := list -}}
 {{- range include "allocator.endpoints" . | fromJsonArray -}}

@@ -1,9 +1,9 @@
-// Command schemas writes a JSON schema for each kind of Kubernetes' own OpenAPI
-// document, as kubeconform reads them offline:
+// Command schemas writes a JSON schema for each kind in Kubernetes' OpenAPI document,
+// in the form that kubeconform reads offline:
 //
 //	schemas swagger.json DIR
 //
-// A schema holds what it refers to. Fields that it does not name are refused.
+// A schema contains the definitions that it refers to. It refuses unknown fields.
 package main
 
 import (
