@@ -193,10 +193,10 @@ check-static: tools
 # share the machine badly, so packages run two at a time.
 check-tests:
 	@echo "== go test -race"
-	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease ./internal/agreement ./chaos/sim ./chaos/virtual
+	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease ./chaos/agreement ./chaos/sim ./chaos/virtual
 	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease -seeds $(SEEDS) -skip TestEveryCallFails
-	$(GO) test -race -timeout $(TIMEOUT) ./internal/agreement -run '$(RACED)'
-	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/internal/agreement$$' -e '/chaos/sim$$')
+	$(GO) test -race -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)'
+	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/chaos/agreement$$' -e '/chaos/sim$$')
 
 # Modules of their own: what they need shall not become what the product needs.
 check-nested:

@@ -91,7 +91,11 @@ func (w *world) expectAlive() {
 }
 
 func (w *world) state(p *process) string {
-	return fmt.Sprintf("%v, gate %v, anchor %+v, %q", p.status.Phase, p.watch.verdict.Phase, p.watch.anchor.Stats(), p.status.Problem)
+	gate := clock.Confirmed
+	if m := p.judge.machine; m != nil {
+		gate = m.Verdict().Phase
+	}
+	return fmt.Sprintf("%v, gate %v, anchor %+v, %q", p.status.Phase, gate, p.judge.anchor.Stats(), p.status.Problem)
 }
 
 // unable returns why a process does not issue now, or nil. Demand is no reason.

@@ -43,7 +43,9 @@ type process struct {
 	holds    int    // how many times it began to issue
 	latched  bool   // believes that history went back
 
-	watch watch
+	judge   judge
+	nonce   int64
+	offered map[int64]int64 // questions on their way: nonce to T1
 }
 
 var tickEvent lease.Event = lease.Tick{}
@@ -122,7 +124,7 @@ func (w *world) begin(h *host) *process {
 		Name: h.node, Instance: lease.Instance(p.name), MaxSkew: 250 * time.Millisecond,
 		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: millis(pl.maxLead), MaxStep: pl.maxStep},
 	}, p, source)
-	p.watch.begin(p)
+	p.beginJudging()
 	w.note(p, "starts")
 	p.tell(tickEvent)
 	if pl.mode == Unclocked {
@@ -151,7 +153,7 @@ func (p *process) Now() clock.Reading {
 	if p.w.plan.rawClock {
 		return clock.Reading{Wall: clock.Millis(r.Wall / 1e6), Mono: r.Mono}
 	}
-	return clock.Reading{Wall: clock.Millis(p.watch.anchor.UnixNano(r.Mono) / 1e6), Mono: r.Mono}
+	return clock.Reading{Wall: clock.Millis(p.judge.anchor.UnixNano(r.Mono) / 1e6), Mono: r.Mono}
 }
 
 func (p *process) readings() clock.Readings {
@@ -334,6 +336,7 @@ func (p *process) publish() {
 	p.status = p.machine.Status()
 	p.node.Report(p.status)
 	p.latched = p.status.Phase == lease.Rewound
+	p.leaseChanged()
 	if p.status.Phase == old {
 		return
 	}

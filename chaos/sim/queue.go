@@ -1,6 +1,10 @@
 package sim
 
-import "time"
+import (
+	"time"
+
+	"github.com/flakelease/allocator/internal/agreement"
+)
 
 // event is something that will happen. One of a process waits while that is
 // paused, and does not happen once it is gone.
@@ -10,7 +14,7 @@ type event struct {
 	kind kind
 	p    *process // nil: of the world
 	run  func()   // of kind call
-	gen  int      // of kind wake: which one
+	gen  int      // of kinds wake and evaluate: which one
 }
 
 // kind saves a closure for the events that make up most of a story.
@@ -81,8 +85,11 @@ func (p *process) in(d time.Duration, run func()) {
 	p.w.queue.push(event{at: p.w.now + max(d, 0), p: p, run: run})
 }
 
-func (p *process) plan(d time.Duration, k kind) {
-	p.w.queue.push(event{at: p.w.now + max(d, 0), kind: k, p: p, gen: p.wakes})
+func (p *process) plan(d time.Duration, k kind) { p.planNumbered(d, k, p.wakes) }
+
+// planNumbered plans something that counts only if gen is still the latest number.
+func (p *process) planNumbered(d time.Duration, k kind, gen int) {
+	p.w.queue.push(event{at: p.w.now + max(d, 0), kind: k, p: p, gen: gen})
 }
 
 // run lets d of true time pass.
@@ -117,7 +124,9 @@ func (p *process) happen(e event) {
 	case tick:
 		p.tickAnchor()
 	case evaluate:
-		p.evaluate()
+		if e.gen == p.judge.wakes {
+			p.agree(agreement.Tick{})
+		}
 	case echo:
 		p.askPeers()
 	case wake:

@@ -140,7 +140,7 @@ func (w *world) refused(p *process, err error) {
 // majority, in which there is then a sound one, has confirmed the verdict.
 func (p *process) nearTruth(b gen.Block, read time.Duration) {
 	w, pl := p.w, &p.w.plan
-	if pl.mode == Unclocked || pl.faulty > 1 || pl.liar || !p.watch.verdict.Confirmed() || len(p.status.Nodes) < 3 {
+	if pl.mode == Unclocked || pl.faulty > 1 || pl.liar || !p.judge.machine.Verdict().Confirmed() || len(p.status.Nodes) < 3 {
 		return
 	}
 	notice := 5 * time.Second

@@ -17,22 +17,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/memberlist"
+
+	"github.com/flakelease/allocator/internal/agreement"
 )
-
-// Exchange is one ping and its reply. The peer read its clocks at an instant
-// that lies, on our raw clock, within [T1 + Hold, Self.Raw].
-type Exchange struct {
-	Peer   Member
-	T1     int64         // our raw clock before the ping was sent, ns
-	Self   Clocks        // ours when the reply came; Self.Raw is T4
-	Hold   time.Duration // between the peer receiving the ping and reading its clocks
-	Clocks Clocks        // the peer's
-	Status Status        // the peer's
-}
-
-// RTT is the time the messages were on their way and in the queues of both
-// sides, without the peer's hold.
-func (e Exchange) RTT() time.Duration { return time.Duration(e.Self.Raw-e.T1) - e.Hold }
 
 // Cluster is this node's part in gossip. Its methods are safe for concurrent use.
 type Cluster struct {
@@ -55,7 +42,7 @@ type Cluster struct {
 	wake      chan struct{} // somebody may be due
 	seedsNew  chan struct{} // an address came that was not there before
 	replies   chan reply
-	exchanges chan Exchange
+	exchanges chan agreement.Exchange
 
 	mu    sync.Mutex // guards table and seeds; never held while calling memberlist
 	table *table
@@ -85,7 +72,7 @@ func New(cfg Config) (*Cluster, error) {
 	c := &Cluster{
 		cfg: cfg, instance: uuid.MustParse(cfg.Instance), pool: poolHash(cfg.Pool), log: cfg.Logger,
 		wake: make(chan struct{}, 1), seedsNew: make(chan struct{}, 1),
-		replies: make(chan reply, replyQueue), exchanges: make(chan Exchange, exchangeQueue),
+		replies: make(chan reply, replyQueue), exchanges: make(chan agreement.Exchange, exchangeQueue),
 		table: newTable(cfg.Every, cfg.Random),
 	}
 	c.name = memberName(cfg.Node, c.instance)
@@ -143,7 +130,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		asking.Go(func() { c.watchKeys(ctx) })
 	}
 	answering.Go(func() { c.answer(serving) })
-	answering.Go(func() { c.tell(serving) })
+	answering.Go(func() { c.deliver(serving) })
 
 	<-ctx.Done()
 	// Peers are answered until they have heard that we leave.
@@ -194,9 +181,9 @@ func (c *Cluster) SetSeeds(addrs []string) {
 	}
 }
 
-// SetWitnesses names the nodes to ask for their clocks; nil: every one. All are
+// SetVoters names the nodes to ask for their clocks; nil: every one. All are
 // answered.
-func (c *Cluster) SetWitnesses(nodes []string) {
+func (c *Cluster) SetVoters(nodes []string) {
 	var chosen map[string]bool
 	if nodes != nil {
 		chosen = make(map[string]bool, len(nodes))
@@ -210,10 +197,9 @@ func (c *Cluster) SetWitnesses(nodes []string) {
 	poke(c.wake)
 }
 
-// AskAgain asks a peer for its clocks now, besides what is due: its last answer
-// contradicted the one before, and another must tell. An instance that is no live
-// member is ignored.
-func (c *Cluster) AskAgain(instance string) {
+// Ask asks a peer for its clocks now, besides what is due. An instance that is no
+// live member is ignored.
+func (c *Cluster) Ask(instance string) {
 	id, err := uuid.Parse(instance)
 	if err != nil {
 		return
@@ -356,7 +342,6 @@ type counters struct {
 	dropped                               [faults]atomic.Uint64
 	joins, joinFailures, joined, left     atomic.Uint64
 	refusedPool, refusedOther, conflicts  atomic.Uint64
-	duplicates, witnesses                 atomic.Uint64
 	keyReloads, keyFailures               atomic.Uint64
 }
 
@@ -377,8 +362,6 @@ type Stats struct {
 	RefusedPool         uint64 // announcements of another pool
 	RefusedOther        uint64 // of another version, or malformed
 	Conflicts           uint64 // two addresses under one name: one process's memory, copied
-	Duplicates          uint64
-	Witnesses           uint64
 
 	Keys        int    // on the keyring; 0: not encrypted
 	PrimaryKey  string // 8 hex digits that tell keys apart
@@ -395,7 +378,18 @@ type Peer struct {
 	Measured bool          // it has answered: the rest is of its last reply
 	Age      time.Duration // since then
 	RTT      time.Duration
-	Last     Exchange
+	Last     agreement.Exchange
+}
+
+// Members returns how many members are live, this node included, and our address
+// as peers know it, which is empty until Run listens.
+func (c *Cluster) Members() (live int, addr string) {
+	if a := c.addr.Load(); a != nil {
+		addr = *a
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.table.peers) + 1, addr
 }
 
 // Stats returns what the cluster knows now.
@@ -406,7 +400,6 @@ func (c *Cluster) Stats() Stats {
 		SendFailures: c.n.sendFailures.Load(), Dropped: map[string]uint64{},
 		Joins: c.n.joins.Load(), JoinFailures: c.n.joinFailures.Load(), Joined: c.n.joined.Load(), Left: c.n.left.Load(),
 		RefusedPool: c.n.refusedPool.Load(), RefusedOther: c.n.refusedOther.Load(), Conflicts: c.n.conflicts.Load(),
-		Duplicates: c.n.duplicates.Load(), Witnesses: c.n.witnesses.Load(),
 		KeyReloads: c.n.keyReloads.Load(), KeyFailures: c.n.keyFailures.Load(), LogDropped: c.lines.dropped.Load(),
 	}
 	for f := none + 1; f < faults; f++ {
@@ -427,7 +420,7 @@ func (c *Cluster) Stats() Stats {
 	for _, p := range c.table.peers {
 		q := Peer{Member: p.member}
 		if e := p.last; e != nil {
-			q.Measured, q.Age, q.RTT, q.Last = true, time.Duration(now-e.Self.Raw), e.RTT(), *e
+			q.Measured, q.Age, q.RTT, q.Last = true, time.Duration(now-e.Sample.T4), e.RTT(), *e
 		}
 		s.Peers = append(s.Peers, q)
 	}

@@ -11,16 +11,19 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/memberlist"
+
+	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/clock"
 )
 
 // Local is this node, asked at the very moment a message comes or goes. It is
 // called from several goroutines, some of which everybody waits for: it must
 // not block.
 type Local interface {
-	// Clocks reads the clocks, Raw first.
-	Clocks() Clocks
-	// Status is what peers are told.
-	Status() Status
+	// Clocks reads the clocks.
+	Clocks() clock.Snapshot
+	// Status is what is reported to peers.
+	Status() agreement.Status
 }
 
 // rawOf returns l's raw clock alone, in ns.
@@ -50,23 +53,16 @@ type Config struct {
 	Local  Local
 	Logger *slog.Logger
 
-	// OnExchange is told of each answered ping, in the order of their replies.
-	OnExchange func(Exchange)
-	// OnDuplicate is told when two live processes claim one sid and term; again
-	// every 10 s while they do. Nil: not wanted.
-	OnDuplicate func(Duplicate)
-	// OnWitness is told when a peer has seen a later history of the store than
-	// this node. One peer's word is a hint to look there, no more. Nil: not wanted.
-	OnWitness func(Witness)
-	// The three are called by one goroutine, one after the other. While one
-	// blocks, exchanges queue up; those that find the queue full are dropped.
+	// OnExchange takes each answer of a peer, in the order in which they came. One
+	// goroutine calls it. While it blocks, answers queue up; those that find the
+	// queue full are dropped.
+	OnExchange func(agreement.Exchange)
 
 	// Random gives nonces, which nobody must be able to guess. Nil: from the
 	// system's cryptographic source. Used under a lock.
 	Random rand.Source
 
-	// Every is how often each peer is asked. 0: 2 s, so that a clock that goes
-	// wrong is seen within 4 s, in two readings.
+	// Every is how often each peer is asked. 0: [agreement.ExchangeEvery].
 	Every time.Duration
 	// Rejoin is how often seeds that are not members are dialled. 0: 15 s. The
 	// library forgets a dead member after 30 s and would never find it again.
@@ -88,7 +84,7 @@ func (c Config) withDefaults() Config {
 			*d = v
 		}
 	}
-	def(&c.Every, 2*time.Second)
+	def(&c.Every, agreement.ExchangeEvery)
 	def(&c.Rejoin, 15*time.Second)
 	def(&c.KeyCheck, 5*time.Second)
 	def(&c.LeaveTimeout, time.Second)

@@ -10,17 +10,20 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/memberlist"
+
+	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/clock"
 )
 
 type still struct{}
 
-func (still) Clocks() Clocks { return Clocks{Raw: 1} }
-func (still) Status() Status { return Status{SID: -1} }
+func (still) Clocks() clock.Snapshot   { return clock.Snapshot{Raw: 1} }
+func (still) Status() agreement.Status { return agreement.Status{SID: -1} }
 
 func aConfig() Config {
 	return Config{
 		Node: "n", Instance: anInstance.String(), Label: "allocator/test", Pool: "p", Bind: "127.0.0.1:0",
-		Local: still{}, OnExchange: func(Exchange) {},
+		Local: still{}, OnExchange: func(agreement.Exchange) {},
 	}
 }
 

@@ -5,40 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 )
-
-// Clocks is one look at a node's clocks, all read together. They say nothing
-// about each other's origin: Raw counts from the machine's start, the others
-// from 1970.
-type Clocks struct {
-	Raw     int64 // ns that no daemon slews; runs on, and never steps, while the machine is up
-	Issuing int64 // Unix ns: the time that IDs carry
-	Wall    int64 // Unix ns: the machine's wall clock, steps and all
-}
-
-// Kernel is what a machine's kernel says about its own clock.
-type Kernel struct {
-	Known        bool          // the kernel was asked, and answered
-	Synchronized bool          // it follows a time source
-	MaxError     time.Duration // its own bound; whole microseconds on the wire
-}
-
-// Status is where a node stands, as it tells its peers.
-type Status struct {
-	Kernel   Kernel
-	Verdict  clock.State
-	SID      int          // the sid it holds; -1: none
-	Term     int64        // of its hold of the sid; 0: none
-	Era      int64        // the newest it has read; 0: none
-	Cluster  uint64       // etcd's cluster ID; 0: not known yet
-	Revision int64        // the highest it ever read from etcd; 0: none
-	Ceiling  clock.Millis // the highest of any window it ever saw; 0: none
-}
 
 // Messages are one datagram each. The first byte is the version: a message of
 // another version is dropped whole, so that a later format may change anything
@@ -46,7 +20,7 @@ type Status struct {
 //
 //	ping  version kind from:16 nonce:8 t1:8
 //	pong  version kind instance:16 nonce:8 t1:8 hold:8 raw:8 issuing-raw:8 wall-raw:8
-//	      kernel:1 maxerror:4(us) verdict:1 sid:2 term:8 era:8 cluster:8 revision:8
+//	      kernel:1 verdict:1 sid:2 term:8 era:8 cluster:8 revision:8
 //	      ceiling:8 length:1 node:length
 const (
 	echoVersion = 1
@@ -55,7 +29,7 @@ const (
 	kindPong = 2
 
 	pingSize    = 2 + 16 + 8 + 8
-	pongMinimum = pingSize + 4*8 + 1 + 4 + 1 + 2 + 5*8 + 1 // with an empty node name
+	pongMinimum = pingSize + 4*8 + 1 + 1 + 2 + 5*8 + 1 // with an empty node name
 
 	// maxMessage bounds what is looked at, in bytes: a datagram and its seal stay
 	// well below the smallest MTU of an overlay network.
@@ -71,18 +45,15 @@ const (
 
 	maxRaw     = 1 << 60                   // ns: 36 years of uptime
 	maxDelta   = math.MaxInt64 - maxRaw    // ns: the year 2225, and no sum with a raw clock overflows
-	maxMaxErr  = time.Hour                 // the kernel stops counting at 16 s
 	maxSID     = 1<<10 - 1                 // of the widest layout
 	maxCeiling = clock.Millis(1) << 45     // ms: 1970 to beyond the last flake of any epoch
 	maxVerdict = clock.State(1<<4 - 1)     // room for states of later versions
 	maxRecord  = int64(math.MaxInt64) >> 8 // terms, eras, revisions: more than can be written in a lifetime
 )
 
-// Kernel bits. Others are ignored: they are a later version's to add.
-const (
-	kernelKnown        = 1 << 0
-	kernelSynchronized = 1 << 1
-)
+// kernels are the kernel's answers as sent, by their place. A later version's is
+// taken for none.
+var kernels = [...]clock.Sync{clock.SyncUnknown, clock.Synchronized, clock.Unsynchronized}
 
 // ping asks a peer for its clocks.
 type ping struct {
@@ -98,8 +69,8 @@ type pong struct {
 	Nonce    uint64
 	T1       int64
 	Hold     time.Duration // between receiving the ping and reading Clocks
-	Clocks   Clocks
-	Status   Status
+	Clocks   clock.Snapshot
+	Status   agreement.Status
 }
 
 // Errors of decode. The message is to be dropped and counted.
@@ -129,18 +100,10 @@ func appendPong(b []byte, p pong) ([]byte, error) {
 	b = u64(b, uint64(p.T1))
 	b = u64(b, uint64(p.Hold))
 	b = u64(b, uint64(p.Clocks.Raw))
-	b = u64(b, uint64(p.Clocks.Issuing-p.Clocks.Raw))
-	b = u64(b, uint64(p.Clocks.Wall-p.Clocks.Raw))
+	b = u64(b, uint64(p.Clocks.Issuing))
+	b = u64(b, uint64(p.Clocks.Wall))
 	s := p.Status
-	var kernel byte
-	if s.Kernel.Known {
-		kernel |= kernelKnown
-	}
-	if s.Kernel.Synchronized {
-		kernel |= kernelSynchronized
-	}
-	b = append(b, kernel)
-	b = binary.BigEndian.AppendUint32(b, uint32(s.Kernel.MaxError/time.Microsecond))
+	b = append(b, byte(slices.Index(kernels[:], p.Clocks.Kernel)))
 	b = append(b, byte(s.Verdict))
 	b = binary.BigEndian.AppendUint16(b, uint16(int16(s.SID)))
 	b = u64(b, uint64(s.Term))
@@ -182,18 +145,11 @@ func decode(b []byte) (any, error) {
 			return nil, fmt.Errorf("%w: pong of %d bytes", errMalformed, len(b))
 		}
 		p := pong{Instance: r.uuid(), Nonce: r.u64(), T1: r.i64(), Hold: time.Duration(r.i64())}
-		raw, issuing, wall := r.i64(), r.i64(), r.i64()
-		if raw < 0 || raw > maxRaw || !within(issuing, maxDelta) || !within(wall, maxDelta) {
-			return nil, fmt.Errorf("%w: clocks %d %+d %+d", errMalformed, raw, issuing, wall)
+		p.Clocks = clock.Snapshot{Raw: r.i64(), Issuing: r.i64(), Wall: r.i64()}
+		if k := int(r.u8()); k < len(kernels) {
+			p.Clocks.Kernel = kernels[k]
 		}
-		p.Clocks = Clocks{Raw: raw, Issuing: raw + issuing, Wall: raw + wall}
-		kernel := r.u8()
-		p.Status = Status{
-			Kernel: Kernel{
-				Known:        kernel&kernelKnown != 0,
-				Synchronized: kernel&kernelSynchronized != 0,
-				MaxError:     time.Duration(r.u32()) * time.Microsecond,
-			},
+		p.Status = agreement.Status{
 			Verdict: clock.State(r.u8()), SID: int(int16(r.u16())),
 			Term: r.i64(), Era: r.i64(), Cluster: r.u64(), Revision: r.i64(), Ceiling: clock.Millis(r.i64()),
 		}
@@ -225,12 +181,12 @@ func (p pong) check() error {
 		return bad("hold", p.Hold)
 	case c.Raw < 0 || c.Raw > maxRaw:
 		return bad("raw clock", c.Raw)
-	case !apart(c.Issuing, c.Raw):
+	case !within(c.Issuing, maxDelta):
 		return bad("issuing clock", c.Issuing)
-	case !apart(c.Wall, c.Raw):
+	case !within(c.Wall, maxDelta):
 		return bad("wall clock", c.Wall)
-	case s.Kernel.MaxError < 0 || s.Kernel.MaxError > maxMaxErr:
-		return bad("maximum error", s.Kernel.MaxError)
+	case !slices.Contains(kernels[:], c.Kernel):
+		return bad("kernel status", uint8(c.Kernel))
 	case s.Verdict > maxVerdict:
 		return bad("verdict", uint8(s.Verdict))
 	case s.SID < -1 || s.SID > maxSID:
@@ -250,9 +206,6 @@ func (p pong) check() error {
 }
 
 func within(v, limit int64) bool { return -limit <= v && v <= limit }
-
-// apart reports whether t − raw can be sent; raw is in range.
-func apart(t, raw int64) bool { return t >= raw-maxDelta && t-raw <= maxDelta }
 
 // validNode reports whether s can name a node: 1–253 visible ASCII characters.
 // The names come from other machines and end in logs.

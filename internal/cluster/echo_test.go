@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -19,9 +20,10 @@ var (
 	aPing      = ping{From: anInstance, Nonce: 0x0102030405060708, T1: 1_000_000_007}
 	aPong      = pong{
 		Instance: anInstance, Node: "allocator-3", Nonce: math.MaxUint64, T1: 5, Hold: 31 * time.Microsecond,
-		Clocks: Clocks{Raw: 7_000_000_001, Issuing: 1_790_000_000_123_456_789, Wall: 1_790_000_003_000_000_000},
-		Status: Status{
-			Kernel:  Kernel{Known: true, Synchronized: true, MaxError: 1500 * time.Microsecond},
+		Clocks: clock.Snapshot{
+			Raw: 7_000_000_001, Issuing: 1_789_999_993_123_456_788, Wall: 1_789_999_995_999_999_999, Kernel: clock.Synchronized,
+		},
+		Status: agreement.Status{
 			Verdict: clock.Skewed, SID: 31, Term: 12, Era: 2, Cluster: 0xcafe, Revision: 88_000, Ceiling: 1_790_000_030_000,
 		},
 	}
@@ -43,12 +45,12 @@ func TestMessagesOnTheWire(t *testing.T) {
 	}
 	got, err := appendPong(nil, edited(func(p *pong) {
 		p.Node, p.Status.SID = "a", -1
-		p.Clocks = Clocks{Raw: 2, Issuing: 3, Wall: 1}
+		p.Clocks = clock.Snapshot{Raw: 2, Issuing: 1, Wall: -1, Kernel: clock.Unsynchronized}
 	}))
 	want = "\x01\x02" + string(anInstance[:]) + strings.Repeat("\xff", 8) + "\x00\x00\x00\x00\x00\x00\x00\x05" +
 		"\x00\x00\x00\x00\x00\x00\x79\x18" + // hold
 		"\x00\x00\x00\x00\x00\x00\x00\x02" + "\x00\x00\x00\x00\x00\x00\x00\x01" + strings.Repeat("\xff", 8) + // clocks
-		"\x03" + "\x00\x00\x05\xdc" + "\x01" + "\xff\xff" + // kernel, verdict, sid
+		"\x02" + "\x01" + "\xff\xff" + // kernel, verdict, sid
 		"\x00\x00\x00\x00\x00\x00\x00\x0c" + "\x00\x00\x00\x00\x00\x00\x00\x02" + // term, era
 		"\x00\x00\x00\x00\x00\x00\xca\xfe" + "\x00\x00\x00\x00\x00\x01\x57\xc0" + // cluster, revision
 		"\x00\x00\x01\xa0\xc4\x50\xe1\x30" + "\x01a" // ceiling, node
@@ -62,11 +64,11 @@ func TestMessagesRoundTrip(t *testing.T) {
 		aPing, ping{}, ping{Nonce: 1, T1: maxRaw},
 		aPong,
 		pong{Node: "x"},
-		edited(func(p *pong) { p.Status = Status{SID: -1} }),
+		edited(func(p *pong) { p.Status = agreement.Status{SID: -1} }),
 		edited(func(p *pong) { p.Node = strings.Repeat("n", maxNode) }),
 		edited(func(p *pong) { p.Hold = maxRoundTrip }),
-		edited(func(p *pong) { p.Clocks = Clocks{Raw: maxRaw, Issuing: math.MaxInt64, Wall: maxRaw - maxDelta} }),
-		edited(func(p *pong) { p.Clocks.Wall = -1 }), // 1969: a broken clock is told, not hidden
+		edited(func(p *pong) { p.Clocks = clock.Snapshot{Raw: maxRaw, Issuing: maxDelta, Wall: -maxDelta} }),
+		edited(func(p *pong) { p.Clocks.Wall = -p.Clocks.Raw - 1 }), // 1969: a broken clock is reported, not hidden
 		edited(func(p *pong) { p.Status.SID, p.Status.Ceiling = maxSID, maxCeiling }),
 	} {
 		var b []byte
@@ -97,11 +99,10 @@ func TestPongRanges(t *testing.T) {
 		"hold over a second": func(p *pong) { p.Hold = maxRoundTrip + 1 },
 		"raw negative":       func(p *pong) { p.Clocks.Raw = -1 },
 		"raw too large":      func(p *pong) { p.Clocks.Raw = maxRaw + 1 },
-		"issuing too far":    func(p *pong) { p.Clocks = Clocks{Raw: 1, Issuing: math.MinInt64} },
-		"issuing too late":   func(p *pong) { p.Clocks = Clocks{Raw: 1, Issuing: math.MaxInt64} },
+		"issuing too far":    func(p *pong) { p.Clocks.Issuing = -maxDelta - 1 },
+		"issuing too late":   func(p *pong) { p.Clocks.Issuing = maxDelta + 1 },
 		"wall too far":       func(p *pong) { p.Clocks.Wall = math.MinInt64 },
-		"error over an hour": func(p *pong) { p.Status.Kernel.MaxError = maxMaxErr + time.Microsecond },
-		"error negative":     func(p *pong) { p.Status.Kernel.MaxError = -time.Microsecond },
+		"kernel status":      func(p *pong) { p.Clocks.Kernel = clock.Unsynchronized + 1 },
 		"verdict":            func(p *pong) { p.Status.Verdict = maxVerdict + 1 },
 		"sid -2":             func(p *pong) { p.Status.SID = -2 },
 		"sid too large":      func(p *pong) { p.Status.SID = maxSID + 1 },
@@ -161,7 +162,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"issuing minimum":     {set(pongBytes, pingSize+16, 0x80, 0, 0, 0, 0, 0, 0, 0), errMalformed},
 		"issuing overflows":   {set(pongBytes, pingSize+16, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff), errMalformed},
 		"wall overflows":      {set(pongBytes, pingSize+24, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff), errMalformed},
-		"sid -2":              {set(pongBytes, pingSize+38, 0xff, 0xfe), errMalformed},
+		"sid -2":              {set(pongBytes, pingSize+34, 0xff, 0xfe), errMalformed},
 		"blank in the name":   {set(pongBytes, pongMinimum, ' '), errMalformed},
 		"too long":            {make([]byte, maxMessage+1), errMalformed},
 	} {
@@ -172,15 +173,16 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// A later version may use kernel bits that mean nothing yet.
-func TestDecodeIgnoresKernelBits(t *testing.T) {
+// A later version may send a kernel status that means nothing yet.
+func TestDecodeIgnoresKernelStatus(t *testing.T) {
 	b, err := appendPong(nil, aPong)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b[pingSize+32] |= 0xf0
+	b[pingSize+32] = 0xf0
 	got, err := decode(b)
-	if diff := cmp.Diff(any(aPong), got); err != nil || diff != "" {
+	want := edited(func(p *pong) { p.Clocks.Kernel = clock.SyncUnknown })
+	if diff := cmp.Diff(any(want), got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
 }
@@ -208,7 +210,9 @@ func FuzzDecode(f *testing.F) {
 			}
 		case pong:
 			again, err2 := appendPong(nil, m)
-			b[pingSize+32] &= kernelKnown | kernelSynchronized
+			if k := &b[pingSize+32]; int(*k) >= len(kernels) {
+				*k = 0
+			}
 			if err != nil || err2 != nil || !bytes.Equal(again, b) {
 				t.Fatalf("%x is read as %+v, %v and written as %x, %v", b, m, err, again, err2)
 			}

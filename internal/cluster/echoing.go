@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/clock"
 )
 
 // delegate is what memberlist calls. All but NotifyMsg, NodeMeta and the state
@@ -116,17 +119,17 @@ type reply struct {
 // other message waits for it.
 func (d delegate) NotifyMsg(b []byte) {
 	c := d.c
-	clocks := c.cfg.Local.Clocks()
+	came := c.cfg.Local.Clocks().Raw
 	msg, err := decode(b)
 	switch m := msg.(type) {
 	case ping:
 		select {
-		case c.replies <- reply{m, clocks.Raw}:
+		case c.replies <- reply{m, came}:
 		default:
 			c.drop(queueFull)
 		}
 	case pong:
-		c.settle(m, clocks)
+		c.settle(m, came)
 	default:
 		if errors.Is(err, errVersion) {
 			c.drop(version)
@@ -139,12 +142,16 @@ func (d delegate) NotifyMsg(b []byte) {
 func (c *Cluster) drop(f fault) { c.n.dropped[f].Add(1) }
 
 // settle turns a reply into an exchange.
-func (c *Cluster) settle(p pong, clocks Clocks) {
+func (c *Cluster) settle(p pong, t4 int64) {
 	c.mu.Lock()
-	from, fault := c.table.receive(p, clocks.Raw)
-	var e Exchange
+	from, fault := c.table.receive(p, t4)
+	var e agreement.Exchange
 	if fault == none {
-		e = Exchange{Peer: from, T1: p.T1, Self: clocks, Hold: p.Hold, Clocks: p.Clocks, Status: p.Status}
+		e = agreement.Exchange{
+			Node:   from.Node,
+			Sample: clock.Sample{Instance: from.Instance, T1: p.T1, T4: t4, Hold: p.Hold, Peer: p.Clocks},
+			Status: p.Status,
+		}
 		c.table.answered(p.Instance, &e)
 	}
 	c.mu.Unlock()
@@ -250,29 +257,14 @@ func (c *Cluster) pong(r reply) error {
 	return nil
 }
 
-// tell makes the calls of Config.
-func (c *Cluster) tell(ctx context.Context) {
-	reports := newReports(c.cfg.Node, c.cfg.Instance)
+// deliver makes the calls of Config.
+func (c *Cluster) deliver(ctx context.Context) {
 	for {
-		var e Exchange
 		select {
 		case <-ctx.Done():
 			return
-		case e = <-c.exchanges:
-		}
-		c.cfg.OnExchange(e)
-		dups, hints := reports.observe(e.Self.Raw, c.cfg.Local.Status(), e.Peer, e.Status)
-		for _, d := range dups {
-			c.n.duplicates.Add(1)
-			if c.cfg.OnDuplicate != nil {
-				c.cfg.OnDuplicate(d)
-			}
-		}
-		for _, w := range hints {
-			c.n.witnesses.Add(1)
-			if c.cfg.OnWitness != nil {
-				c.cfg.OnWitness(w)
-			}
+		case e := <-c.exchanges:
+			c.cfg.OnExchange(e)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/cluster"
 )
 
@@ -82,17 +83,17 @@ func start(t *testing.T, name string, keys ...int) *live {
 	l := &live{got: map[string]int{}, changed: make(chan struct{}, 1)}
 	cfg := cluster.Config{
 		Node: name, Instance: uuid.NewString(), Label: "allocator/real", Pool: "pool-1", Bind: "127.0.0.1:0",
-		Local: &scripted{begin: time.Now(), origin: 1, rate: 1, status: cluster.Status{SID: -1}},
+		Local: &scripted{begin: time.Now(), origin: 1, rate: 1, status: agreement.Status{SID: -1}},
 		Every: 20 * time.Millisecond, KeyCheck: 10 * time.Millisecond, Rejoin: 100 * time.Millisecond,
-		OnExchange: func(e cluster.Exchange) {
+		OnExchange: func(e agreement.Exchange) {
 			l.mu.Lock()
-			l.got[e.Peer.Node]++
+			l.got[e.Node]++
 			l.mu.Unlock()
 			select {
 			case l.changed <- struct{}{}:
 			default:
 			}
-			if e.Self.Raw < e.T1 || e.RTT() < 0 || e.Clocks.Raw < 1 {
+			if e.Sample.T4 < e.Sample.T1 || e.RTT() < 0 || e.Sample.Peer.Raw < 1 {
 				t.Errorf("exchange %+v", e)
 			}
 		},
@@ -313,7 +314,7 @@ func TestRunListensItself(t *testing.T) {
 	noLeaks(t)
 	cfg := cluster.Config{
 		Node: "n", Instance: uuid.NewString(), Label: "l", Pool: "p", Bind: "127.0.0.1:0",
-		Local: &scripted{begin: time.Now(), rate: 1}, OnExchange: func(cluster.Exchange) {},
+		Local: &scripted{begin: time.Now(), rate: 1}, OnExchange: func(agreement.Exchange) {},
 	}
 	c, err := cluster.New(cfg)
 	if err != nil {

@@ -16,6 +16,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/flakelease/allocator/chaos/gossiptest"
+	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 )
 
@@ -28,20 +30,17 @@ type scripted struct {
 	ahead  time.Duration
 
 	mu     sync.Mutex // guards the rest
-	status cluster.Status
+	status agreement.Status
 	slow   time.Duration // how long the node takes before it can say its status
 }
 
-func (s *scripted) Clocks() cluster.Clocks {
-	true_ := time.Now()
-	return cluster.Clocks{
-		Raw:     s.origin + int64(float64(true_.Sub(s.begin))*s.rate),
-		Issuing: true_.Add(s.ahead).UnixNano(),
-		Wall:    true_.UnixNano(),
-	}
+func (s *scripted) Clocks() clock.Snapshot {
+	now := time.Now()
+	raw := s.origin + int64(float64(now.Sub(s.begin))*s.rate)
+	return clock.Snapshot{Raw: raw, Issuing: now.Add(s.ahead).UnixNano() - raw, Wall: now.UnixNano() - raw}
 }
 
-func (s *scripted) Status() cluster.Status {
+func (s *scripted) Status() agreement.Status {
 	s.mu.Lock()
 	status, slow := s.status, s.slow
 	s.mu.Unlock()
@@ -49,7 +48,7 @@ func (s *scripted) Status() cluster.Status {
 	return status
 }
 
-func (s *scripted) set(status cluster.Status) {
+func (s *scripted) set(status agreement.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status = status
@@ -74,18 +73,16 @@ type node struct {
 	stop  context.CancelFunc
 	done  chan error
 
-	mu    sync.Mutex // guards the rest
-	got   []cluster.Exchange
-	dups  []cluster.Duplicate
-	hints []cluster.Witness
+	mu  sync.Mutex // guards got
+	got []agreement.Exchange
 }
 
 // since returns the exchanges that came after a moment of true time.
-func (n *node) since(t time.Time) (out []cluster.Exchange) {
+func (n *node) since(t time.Time) (out []agreement.Exchange) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, e := range n.got {
-		if n.local.when(e.Self.Raw) >= t.Sub(n.local.begin) {
+		if n.local.when(e.Sample.T4) >= t.Sub(n.local.begin) {
 			out = append(out, e)
 		}
 	}
@@ -131,7 +128,7 @@ func (s *story) start(edit func(*cluster.Config)) *node {
 		local: &scripted{
 			begin: s.begin, origin: 1 + r.Int64N(1e15), rate: 1 + (r.Float64()*2-1)*100e-6,
 			ahead:  time.Duration(r.Int64N(int64(time.Second))),
-			status: cluster.Status{SID: -1},
+			status: agreement.Status{SID: -1},
 		},
 	}
 	var id [16]byte
@@ -143,20 +140,10 @@ func (s *story) start(edit func(*cluster.Config)) *node {
 		GRPC: "g:1", HTTP: "h:1",
 		Transport: n.t, Local: n.local, Logger: slog.New(slog.DiscardHandler),
 		Random: rand.NewPCG(uint64(i), 11),
-		OnExchange: func(e cluster.Exchange) {
+		OnExchange: func(e agreement.Exchange) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.got = append(n.got, e)
-		},
-		OnDuplicate: func(d cluster.Duplicate) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.dups = append(n.dups, d)
-		},
-		OnWitness: func(w cluster.Witness) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.hints = append(n.hints, w)
 		},
 	}
 	if edit != nil {
@@ -219,14 +206,15 @@ func (s *story) sound() {
 	const rounding = 2 * time.Microsecond // of float64 near 1e15 ns
 	for _, n := range s.nodes {
 		for _, e := range n.since(s.begin) {
-			p := s.byName(e.Peer.Node)
-			read := p.local.when(e.Clocks.Raw)
-			from, to := n.local.when(e.T1)+e.Hold, n.local.when(e.Self.Raw)
+			p := s.byName(e.Node)
+			read := p.local.when(e.Sample.Peer.Raw)
+			from, to := n.local.when(e.Sample.T1)+e.Sample.Hold, n.local.when(e.Sample.T4)
 			if read < from-rounding || read > to+rounding {
 				s.t.Fatalf("%s asked %s: it read at %v, bounds [%v, %v]", n.name, p.name, read, from, to)
 			}
-			if want := s.begin.Add(read).Add(p.local.ahead).UnixNano(); e.Clocks.Issuing-want > 2000 || want-e.Clocks.Issuing > 2000 {
-				s.t.Fatalf("%s asked %s: issuing clock %d, want %d", n.name, p.name, e.Clocks.Issuing, want)
+			issuing := e.Sample.Peer.Raw + e.Sample.Peer.Issuing
+			if want := s.begin.Add(read).Add(p.local.ahead).UnixNano(); issuing-want > 2000 || want-issuing > 2000 {
+				s.t.Fatalf("%s asked %s: issuing clock %d, want %d", n.name, p.name, issuing, want)
 			}
 		}
 	}
@@ -240,15 +228,15 @@ func (s *story) even(nodes []*node, since time.Time, limit time.Duration) {
 		last := map[string]time.Duration{}
 		start, end := since.Sub(s.begin), time.Since(s.begin)
 		for _, e := range n.since(since) {
-			at := n.local.when(e.Self.Raw)
-			prev, ok := last[e.Peer.Node]
+			at := n.local.when(e.Sample.T4)
+			prev, ok := last[e.Node]
 			if !ok {
 				prev = start
 			}
 			if at-prev > limit {
-				s.t.Errorf("%s heard nothing of %s for %v, up to %v", n.name, e.Peer.Node, at-prev, at)
+				s.t.Errorf("%s heard nothing of %s for %v, up to %v", n.name, e.Node, at-prev, at)
 			}
-			last[e.Peer.Node] = at
+			last[e.Node] = at
 		}
 		for _, p := range nodes {
 			if p == n {
@@ -286,7 +274,7 @@ func TestEveryoneHearsEveryone(t *testing.T) {
 					t.Errorf("a node that came later had %d exchanges within a second, want %d", got, count)
 				}
 				for _, n := range s.nodes[:count] {
-					if !slices.ContainsFunc(n.since(came), func(e cluster.Exchange) bool { return e.Peer.Node == joined.name }) {
+					if !slices.ContainsFunc(n.since(came), func(e agreement.Exchange) bool { return e.Node == joined.name }) {
 						t.Errorf("%s has not heard of the one that came later", n.name)
 					}
 				}
@@ -322,7 +310,7 @@ func TestPhasesSpread(t *testing.T) {
 		eighths := make([]int, 8)
 		for _, n := range s.nodes {
 			for _, e := range n.since(mark) {
-				eighths[min(7, int((n.local.when(e.T1)-mark.Sub(s.begin))/(250*time.Millisecond)))]++
+				eighths[min(7, int((n.local.when(e.Sample.T1)-mark.Sub(s.begin))/(250*time.Millisecond)))]++
 			}
 		}
 		for _, got := range eighths {
@@ -348,8 +336,8 @@ func TestHold(t *testing.T) {
 			t.Errorf("%d exchanges", len(got))
 		}
 		for _, e := range got {
-			if e.Hold < slow-time.Millisecond || e.RTT() < 5900*time.Microsecond || e.RTT() > 6100*time.Microsecond {
-				t.Errorf("held for %v, on the way for %v", e.Hold, e.RTT())
+			if e.Sample.Hold < slow-time.Millisecond || e.RTT() < 5900*time.Microsecond || e.RTT() > 6100*time.Microsecond {
+				t.Errorf("held for %v, on the way for %v", e.Sample.Hold, e.RTT())
 			}
 		}
 		s.sound()
@@ -512,8 +500,8 @@ func TestOneWayCut(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for _, n := range []*node{a, b} {
 			for _, e := range n.since(mark) {
-				if e.Peer.Node != "node-2" {
-					t.Errorf("%s had an exchange with %s over a link that works one way", n.name, e.Peer.Node)
+				if e.Node != "node-2" {
+					t.Errorf("%s had an exchange with %s over a link that works one way", n.name, e.Node)
 				}
 			}
 		}
@@ -705,7 +693,7 @@ func TestUntellableStatus(t *testing.T) {
 		broken := s.start(func(c *cluster.Config) {
 			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
 		})
-		broken.local.set(cluster.Status{SID: -7})
+		broken.local.set(agreement.Status{SID: -7})
 		time.Sleep(30 * time.Second)
 		if got := len(s.nodes[0].since(s.begin)); got != 0 {
 			t.Errorf("%d exchanges with it", got)
@@ -717,45 +705,16 @@ func TestUntellableStatus(t *testing.T) {
 	})
 }
 
-func TestDuplicateIsFound(t *testing.T) {
-	tell(t, func(s *story) {
-		s.startAll(3)
-		s.nodes[0].local.set(cluster.Status{SID: 4, Term: 9, Era: 1})
-		s.nodes[1].local.set(cluster.Status{SID: 4, Term: 9, Era: 1})
-		time.Sleep(5 * time.Second)
-		for i, n := range s.nodes {
-			n.mu.Lock()
-			if len(n.dups) == 0 {
-				t.Fatalf("%s found nothing", n.name)
-			}
-			d := n.dups[0]
-			names := []string{d.A.Node, d.B.Node}
-			slices.Sort(names)
-			if d.SID != 4 || d.Term != 9 || !slices.Equal(names, []string{"node-0", "node-1"}) || (d.A.Self || d.B.Self) != (i < 2) {
-				t.Errorf("%s found %+v", n.name, d)
-			}
-			n.mu.Unlock()
-		}
-	})
-}
-
-func TestWitnessIsHeard(t *testing.T) {
+// What a node reports of itself reaches its peers with its clocks.
+func TestStatusArrives(t *testing.T) {
 	tell(t, func(s *story) {
 		s.startAll(2)
-		s.nodes[0].local.set(cluster.Status{SID: -1, Era: 2, Cluster: 5, Revision: 100})
-		s.nodes[1].local.set(cluster.Status{SID: -1, Era: 2, Cluster: 5, Revision: 90})
-		time.Sleep(15 * time.Second)
-		behind := s.nodes[1]
-		behind.mu.Lock()
-		defer behind.mu.Unlock()
-		if len(behind.hints) != 1 || behind.hints[0].Kind != cluster.WitnessRevision || behind.hints[0].Revision != 100 {
-			t.Errorf("hints %+v", behind.hints)
-		}
-		ahead := s.nodes[0]
-		ahead.mu.Lock()
-		defer ahead.mu.Unlock()
-		if len(ahead.hints) != 0 {
-			t.Errorf("the other: %+v", ahead.hints)
+		want := agreement.Status{Verdict: clock.Skewed, SID: 4, Term: 9, Era: 2, Cluster: 5, Revision: 100, Ceiling: 7}
+		s.nodes[0].local.set(want)
+		time.Sleep(5 * time.Second)
+		got := s.nodes[1].since(time.Now().Add(-2100 * time.Millisecond))
+		if len(got) == 0 || got[len(got)-1].Status != want || got[len(got)-1].Node != "node-0" {
+			t.Errorf("got %+v", got)
 		}
 	})
 }

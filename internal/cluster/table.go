@@ -7,16 +7,18 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/memberlist"
+
+	"github.com/flakelease/allocator/internal/agreement"
 )
 
 // peer is a live member other than this node.
 type peer struct {
 	member Member
-	node   *memberlist.Node // our copy, to send to
-	due    int64            // raw ns: when to ask next
-	again  bool             // ask now, besides what is due
-	asked  int              // pings sent since it joined
-	last   *Exchange        // the newest; nil: it has not answered yet
+	node   *memberlist.Node    // our copy, to send to
+	due    int64               // raw ns: when to ask next
+	again  bool                // ask now, besides what is due
+	asked  int                 // pings sent since it joined
+	last   *agreement.Exchange // the newest; nil: it has not answered yet
 }
 
 const (
@@ -207,13 +209,13 @@ func (t *table) receive(p pong, t4 int64) (Member, fault) {
 }
 
 // answered notes an exchange with its peer.
-func (t *table) answered(id uuid.UUID, e *Exchange) {
+func (t *table) answered(id uuid.UUID, e *agreement.Exchange) {
 	p := t.peers[id]
 	if p == nil {
 		return
 	}
 	if p.last == nil {
-		p.due = t.phase(e.Self.Raw)
+		p.due = t.phase(e.Sample.T4)
 	}
 	p.last = e
 }

@@ -7,6 +7,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/memberlist"
+
+	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/clock"
 )
 
 const second = int64(time.Second)
@@ -111,7 +114,7 @@ func TestSchedule(t *testing.T) {
 			break
 		}
 	}
-	tb.answered(anInstance, &Exchange{Self: Clocks{Raw: 8 * second}})
+	tb.answered(anInstance, &agreement.Exchange{Sample: clock.Sample{T4: 8 * second}})
 	asked = nil
 	for now := 8 * second; now < 30*second; now += 10 * ms {
 		step(now)
@@ -159,7 +162,7 @@ func TestAskAgain(t *testing.T) {
 	id := uuid.MustParse("00000000-0000-4000-8000-00000000000a")
 	tb := aTable(id)
 	tb.due(0)
-	tb.answered(id, &Exchange{})
+	tb.answered(id, &agreement.Exchange{})
 	p := tb.peers[id]
 	turn := p.due
 	p.again = true

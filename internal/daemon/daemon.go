@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/agreement/watcher"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
@@ -39,7 +39,7 @@ type Daemon struct {
 	host     Host
 	instance lease.Instance
 	clock    *clock.System
-	watch    *agreement.Watch
+	watch    *watcher.Watcher
 	node     *node.Node
 	etcd     *etcd
 	security *security
@@ -183,7 +183,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("etcd", func() error { return d.etcd.connect(watching) })
 	start("security", func() error { return d.security.run(watching) })
 	start("explain", func() error { return d.explain(watching) })
-	start("clock", func() error { return d.clock.Run(watching, d.watch.Witness, d.tellStep) })
+	start("clock", func() error { return d.clock.Run(watching, d.watch.PeerVote, d.tellStep) })
 	start("agreement", func() error { return d.watch.Run(watching) })
 	gossiping, stopGossip := context.WithCancel(inner)
 	defer stopGossip()
@@ -241,7 +241,7 @@ func (d *Daemon) build() error {
 		CallTimeout: l.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
 	})
 	policy := clock.GateConfig{MaxSkew: d.cfg.Issue.MaxSkew, Grace: d.cfg.Clock.Grace, Strict: d.cfg.Clock.Policy == "refuse"}
-	d.watch = agreement.New(agreement.Config{
+	d.watch = watcher.New(watcher.Config{
 		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Gate: policy,
 		Keeper: d.keeper, Node: d.node, Logger: d.log,
 	})

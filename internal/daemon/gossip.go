@@ -23,12 +23,14 @@ func (d *Daemon) gossipConfig() cluster.Config {
 // local is this node as gossip sees it.
 type local struct{ d *Daemon }
 
-// Clocks reads the clocks. It does not go through the watch, which is not there
-// yet when gossip begins to listen.
-func (l local) Clocks() cluster.Clocks { return agreement.ReadClocks(l.d.clock) }
+// Clocks reads the clocks.
+func (l local) Clocks() clock.Snapshot {
+	c, _ := l.d.clock.Snapshot()
+	return c
+}
 
 // Status is asked once the cluster runs.
-func (l local) Status() cluster.Status { return l.d.watch.Status() }
+func (l local) Status() agreement.Status { return l.d.watch.Status() }
 
 // runGossip joins the cluster as soon as its pool is known, and keeps it told
 // of who is registered, until ctx ends.
@@ -50,18 +52,14 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 	cfg.Pool = st.Space.Pool
 	cfg.GRPC, cfg.HTTP = d.addrs.AdvertisedGRPC, d.addrs.AdvertisedHTTP
 	cfg.Transport, cfg.Advertise = d.gossip, d.addrs.Gossip
-	cfg.OnExchange, cfg.OnDuplicate, cfg.OnWitness = d.watch.OnExchange, d.watch.OnDuplicate, d.watch.OnWitness
+	cfg.OnExchange = d.watch.OnExchange
 	c, err := cluster.New(cfg)
 	if err != nil {
 		_ = d.gossip.Shutdown()
 		return err
 	}
 	d.cluster.Store(c)
-	d.watch.SetGossip(func() (int, string) {
-		s := c.Stats()
-		return len(s.Peers) + 1, s.Addr
-	})
-	d.watch.SetAsk(c.AskAgain)
+	d.watch.SetGossip(c)
 	seeding, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -96,7 +94,6 @@ func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
 				}
 			}
 			c.SetSeeds(seeds)
-			c.SetWitnesses(witnesses(d.cfg.Node.Name, lease.Members(known))) // also when it is everybody again
 		}
 		select {
 		case <-ctx.Done():
@@ -104,21 +101,6 @@ func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
 		case <-changed:
 		}
 	}
-}
-
-// witnesses returns the names of those to ask for their clocks; nil: everybody in
-// gossip. Mute members are not in it, so that they alone make no choice necessary:
-// with one, a newcomer would be asked only when the next list names it.
-func witnesses(self string, members []clock.Member) (names []string) {
-	audible := slices.DeleteFunc(slices.Clone(members), func(m clock.Member) bool { return m.NoGossip })
-	voters := clock.Voters(self, members)
-	if len(voters) >= len(audible)-1 {
-		return nil
-	}
-	for _, v := range voters {
-		names = append(names, v.Name)
-	}
-	return names
 }
 
 // closeListeners closes every port.
@@ -146,7 +128,6 @@ func (d *Daemon) tellStep(e clock.AnchorEvent) {
 	case clock.Nudged:
 		log.Info("the wall clock was set by small steps", "steps", e.Count)
 	case clock.Suspended:
-		d.watch.Suspended()
 		log.Warn("the machine slept", "for", e.Lasted.String())
 	case clock.Stalled:
 		log.Warn("the process did not run", "for", e.Lasted.String())

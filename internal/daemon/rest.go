@@ -9,7 +9,7 @@ import (
 // returns once etcd has confirmed that. The server has made the node refuse
 // before. The process stays, as a witness to the others' clocks.
 func (d *Daemon) rest(ctx context.Context) error {
-	d.watch.Rest()
+	d.watch.Drain()
 	for {
 		s, changed := d.keeper.Watch()
 		if s.Idle && !s.GateOpen {

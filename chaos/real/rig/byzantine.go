@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/lease"
@@ -34,7 +35,7 @@ func (r *Rig) StartByzantinePeer(ctx context.Context, lie func(since time.Durati
 	}
 	l := &ByzantinePeer{lie: lie, began: time.Now(), done: make(chan error, 1)}
 	cfg := cluster.Config{Node: "byzantine-peer", Instance: uuid.NewString(), Label: Root + "/" + Space, Pool: space.Pool,
-		Bind: r.spare.Gossip, KeyFile: r.keyFile, Local: l, OnExchange: func(cluster.Exchange) {}}
+		Bind: r.spare.Gossip, KeyFile: r.keyFile, Local: l, OnExchange: func(agreement.Exchange) {}}
 	var addr string
 	if err := r.spare.Place.Do(func() (err error) {
 		cfg.Transport, addr, err = cluster.Listen(cfg)
@@ -74,14 +75,15 @@ func (l *ByzantinePeer) Stop(ctx context.Context) (err error) {
 }
 
 // Clocks lies about all but the raw one, by which others would notice nothing.
-func (l *ByzantinePeer) Clocks() cluster.Clocks {
+func (l *ByzantinePeer) Clocks() clock.Snapshot {
 	since := time.Since(l.began)
 	wall := l.began.Add(since).Add(l.lie(since)).UnixNano()
-	return cluster.Clocks{Raw: int64(since) + 1, Issuing: wall, Wall: wall}
+	raw := int64(since) + 1
+	return clock.Snapshot{Raw: raw, Issuing: wall - raw, Wall: wall - raw, Kernel: clock.Synchronized}
 }
 
 // Status claims to be well, and to have read what etcd never wrote.
-func (l *ByzantinePeer) Status() cluster.Status {
-	return cluster.Status{Kernel: cluster.Kernel{Known: true, Synchronized: true}, Verdict: clock.Open, SID: -1,
+func (l *ByzantinePeer) Status() agreement.Status {
+	return agreement.Status{Verdict: clock.Open, SID: -1,
 		Era: 1 << 20, Cluster: 1, Revision: 1 << 40, Ceiling: clock.Millis(1 << 42)}
 }

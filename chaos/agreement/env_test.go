@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/agreement/watcher"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/gen"
@@ -127,8 +128,8 @@ type options struct {
 	store  *storetest.Memory   // another than the world's
 	keep   func(*lease.Config) // edits the keeper's settings
 	// What it tells its peers, given the truth.
-	clocks func(cluster.Clocks) cluster.Clocks
-	status func(cluster.Status) cluster.Status
+	clocks func(clock.Snapshot) clock.Snapshot
+	status func(agreement.Status) agreement.Status
 }
 
 // member is a node of a world.
@@ -140,7 +141,7 @@ type member struct {
 	system   *clock.System
 	node     *node.Node
 	keeper   *keeper.Keeper
-	watch    *agreement.Watch
+	watch    *watcher.Watcher
 	net      *gossiptest.Transport
 	etcd     *storetest.Faulty
 	stop     func() // gracefully; again does nothing
@@ -242,7 +243,7 @@ func (w *world) start(o options) *member {
 		Machine: lc, Store: heard{m.etcd, m}, Generator: m.node, Clock: m.system, Logger: log,
 		CallTimeout: 2 * time.Second, StopTimeout: 5 * time.Second,
 	})
-	m.watch = agreement.New(agreement.Config{
+	m.watch = watcher.New(watcher.Config{
 		Name: m.name, Instance: m.instance, Clock: m.system, Logger: log,
 		Gate: clock.GateConfig{MaxSkew: maxSkew, Grace: grace, Strict: o.strict}, Keeper: m.keeper, Node: m.node,
 	})
@@ -254,12 +255,12 @@ func (w *world) start(o options) *member {
 	gossip, err := cluster.New(cluster.Config{
 		Node: m.name, Instance: string(m.instance), Label: "allocator/test", Pool: pool, Transport: m.net,
 		Local: voice{m}, Logger: log, Random: mathrand.NewPCG(uint64(i), 11),
-		OnExchange: m.watch.OnExchange, OnDuplicate: m.watch.OnDuplicate, OnWitness: m.watch.OnWitness,
+		OnExchange: m.watch.OnExchange,
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	m.watch.SetAsk(gossip.AskAgain)
+	m.watch.SetGossip(gossip)
 	m.run(gossip)
 	w.members = append(w.members, m)
 	return m
@@ -276,10 +277,7 @@ func (m *member) run(gossip *cluster.Cluster) {
 		}
 	}
 	all.Go(func() {
-		check(m.system.Run(running, m.watch.Witness, func(e clock.AnchorEvent) {
-			if e.Kind == clock.Suspended {
-				m.watch.Suspended()
-			}
+		check(m.system.Run(running, m.watch.PeerVote, func(e clock.AnchorEvent) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.events = append(m.events, e)
@@ -375,15 +373,15 @@ func (m *member) request(ctx context.Context) {
 // voice is what a node tells its peers: the truth, unless it lies.
 type voice struct{ *member }
 
-func (v voice) Clocks() cluster.Clocks {
-	c := v.watch.Clocks()
+func (v voice) Clocks() clock.Snapshot {
+	c, _ := v.system.Snapshot()
 	if v.opts.clocks != nil {
 		c = v.opts.clocks(c)
 	}
 	return c
 }
 
-func (v voice) Status() cluster.Status {
+func (v voice) Status() agreement.Status {
 	s := v.watch.Status()
 	if v.opts.status != nil {
 		s = v.opts.status(s)

@@ -10,31 +10,31 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/storetest"
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 )
 
 // lies are what one node can tell of its clocks.
-var lies = map[string]func(cluster.Clocks) cluster.Clocks{
-	"an hour ahead": func(c cluster.Clocks) cluster.Clocks {
+var lies = map[string]func(clock.Snapshot) clock.Snapshot{
+	"an hour ahead": func(c clock.Snapshot) clock.Snapshot {
 		c.Issuing += int64(time.Hour)
 		c.Wall += int64(time.Hour)
 		return c
 	},
-	"a little behind": func(c cluster.Clocks) cluster.Clocks {
+	"a little behind": func(c clock.Snapshot) clock.Snapshot {
 		c.Issuing -= int64(300 * time.Millisecond)
 		c.Wall -= int64(300 * time.Millisecond)
 		return c
 	},
-	"another story each time": func(c cluster.Clocks) cluster.Clocks {
+	"another story each time": func(c clock.Snapshot) clock.Snapshot {
 		c.Raw = rand.Int64N(1e15)
 		c.Issuing += rand.Int64N(int64(time.Hour))
 		c.Wall -= rand.Int64N(int64(time.Hour))
 		return c
 	},
-	"another offset each time": func(c cluster.Clocks) cluster.Clocks {
+	"another offset each time": func(c clock.Snapshot) clock.Snapshot {
 		c.Issuing += rand.Int64N(int64(2*time.Second)) - int64(time.Second)
 		return c
 	},
@@ -85,7 +85,7 @@ func TestLiar(t *testing.T) {
 func TestRumourOfOne(t *testing.T) {
 	tell(t, func(w *world) {
 		w.startAll(2)
-		w.start(options{status: func(s cluster.Status) cluster.Status {
+		w.start(options{status: func(s agreement.Status) agreement.Status {
 			s.Revision += 1_000_000
 			s.Era += 7
 			return s
@@ -93,7 +93,7 @@ func TestRumourOfOne(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, m := range w.members[:2] {
 			m.served(5*time.Second, w.now(), sound)
-			if !strings.Contains(m.log.String(), "a peer has seen another history") {
+			if !strings.Contains(m.log.String(), "a peer reported another history") {
 				t.Errorf("%s was not alarmed", m.name)
 			}
 		}
@@ -128,8 +128,8 @@ func TestRumourOfAQuorum(t *testing.T) {
 // record names goes on, and the other seals.
 func TestDuplicate(t *testing.T) {
 	slow := func(c *lease.Config) { c.ExtendEvery, c.ReloadEvery = 25*time.Second, time.Hour }
-	claiming := func(of *atomic.Pointer[member]) func(cluster.Status) cluster.Status {
-		return func(s cluster.Status) cluster.Status {
+	claiming := func(of *atomic.Pointer[member]) func(agreement.Status) agreement.Status {
+		return func(s agreement.Status) agreement.Status {
 			if m := of.Load(); m != nil {
 				if st := m.keeper.Status(); st.Held {
 					s.SID, s.Term = int(st.Grant.SID), st.Grant.Term

@@ -1,0 +1,122 @@
+package sim
+
+import (
+	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// judge is what a process knows of its clock and its peers': the anchor, as
+// clock.System has it, and the very machine that a node has.
+type judge struct {
+	anchor  *clock.Anchor
+	machine *agreement.Machine // nil in mode Unclocked
+	changed bool               // a LeaseChanged is on its way
+	wakes   int                // number of the tick that counts
+}
+
+func (p *process) beginJudging() {
+	j, pl := &p.judge, &p.w.plan
+	j.anchor = clock.NewAnchor(clock.AnchorConfig{}, p.readings())
+	if pl.mode == Unclocked {
+		p.node.SetVerdict(clock.Verdict{State: clock.Open})
+		if !pl.rawClock {
+			p.plan(pl.tickEvery, tick)
+		}
+		return
+	}
+	j.machine = agreement.New(agreement.Config{
+		Name: p.host.node, Instance: lease.Instance(p.name),
+		Gate: clock.GateConfig{MaxSkew: pl.maxSkew, Strict: pl.strict},
+	})
+	p.offered = map[int64]int64{}
+	p.node.SetVerdict(j.machine.Verdict())
+	p.plan(pl.tickEvery, tick)
+	p.plan(startingEvery, echo)
+}
+
+// tickAnchor compares the wall clock with issuing time.
+func (p *process) tickAnchor() {
+	w := p.w
+	p.plan(w.plan.tickEvery, tick)
+	vote := clock.PeerVote{Vote: clock.VoteAlone} // unclocked: follow what the wall clock says
+	if p.judge.machine != nil {
+		vote = p.judge.machine.PeerVote(p.clockRead())
+	}
+	for _, e := range p.judge.anchor.Tick(p.readings(), clock.Kernel{}, vote) {
+		w.points.anchor(e)
+		if e.Kind != clock.Nudged {
+			w.note(p, "clock "+e.Kind.String()+", held %d us, jump %d us", int64(e.Held)/1000, int64(e.Jump)/1000)
+		}
+	}
+}
+
+// clockRead is what clock.System.Snapshot and Stats return.
+func (p *process) clockRead() agreement.Reading {
+	r, a := p.readings(), p.judge.anchor
+	return agreement.Reading{
+		Mono:   r.Mono,
+		Clocks: clock.Snapshot{Raw: r.Raw, Issuing: a.UnixNano(r.Mono) - r.Raw, Wall: r.Wall - r.Raw},
+		Anchor: a.Stats(),
+	}
+}
+
+// leaseChanged has the machine notified of the present status, soon.
+func (p *process) leaseChanged() {
+	j := &p.judge
+	if j.machine == nil || j.changed {
+		return
+	}
+	j.changed = true
+	p.in(0, func() {
+		j.changed = false
+		p.agree(agreement.LeaseChanged{Status: p.status})
+	})
+}
+
+// agree steps the machine by an event, and carries out its actions.
+func (p *process) agree(ev agreement.Event) {
+	w, m := p.w, p.judge.machine
+	r := p.clockRead()
+	before, wake := m.Verdict().Phase, m.Wake()
+	actions := m.Step(r, ev)
+	if m.Wake() != wake {
+		p.judge.wakes++
+		p.planNumbered(m.Wake().Sub(r.Mono), evaluate, p.judge.wakes)
+	}
+	if after := m.Verdict().Phase; after != before {
+		j := m.Report(r).Gate.Judgement
+		w.note(p, "gate "+after.String()+" on "+j.Finding.String()+", offset %d us, %d registered", int64(j.Offset)/1000, int64(j.Registered))
+		if after == clock.Confirmed && w.plan.mute*2 >= len(w.hosts) && j.Registered > 1 {
+			w.points.hit(OutnumberedByMute)
+		}
+	}
+	for _, a := range actions {
+		switch a := a.(type) {
+		case agreement.SetVerdict:
+			p.node.SetVerdict(a.Verdict)
+		case agreement.SetGate:
+			p.tell(a.Gate)
+		case agreement.Notify:
+			switch a.Event.(type) {
+			case lease.GiveUp:
+				w.points.hit(GaveUp)
+			case lease.ReportedRevision:
+				w.points.hit(Rumoured)
+			case lease.Changed:
+				w.points.hit(Duplicated)
+			}
+			p.tell(a.Event)
+		case agreement.Ask:
+			p.ask(a.Instance)
+		case agreement.SetVoters: // askPeers takes them as they are
+		case agreement.GateTransition:
+			w.points.gate(a.Transition)
+		case agreement.PeerClockJumped:
+			w.points.hit(Discontinuous)
+		}
+		if p.gone {
+			return
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package agreement
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+const (
+	alice = "alice"
+	bob   = "bob"
+)
+
+var idle = Status{SID: -1}
+
+func holds(sid int, term int64) Status { return Status{SID: sid, Term: term, Era: 1} }
+
+// desk is a machine whose clocks a test moves by hand. It is not listed, so it
+// evaluates nothing.
+type desk struct {
+	m   *Machine
+	now time.Duration
+}
+
+func newDesk() *desk {
+	return &desk{m: New(Config{Name: "me", Instance: "z", Gate: clock.GateConfig{MaxSkew: 250 * time.Millisecond}})}
+}
+
+func (d *desk) reading() Reading {
+	return Reading{Mono: clock.Mono(d.now), Clocks: clock.Snapshot{Raw: int64(d.now)}}
+}
+
+// is makes s what this node has read and holds.
+func (d *desk) is(s Status) {
+	l := lease.Status{Cluster: s.Cluster, Revision: s.Revision, Ceiling: s.Ceiling}
+	l.Era.Number = s.Era
+	if s.SID >= 0 {
+		l.Held, l.Phase, l.Grant = true, lease.Holding, lease.Grant{SID: flake.SID(s.SID), Term: s.Term}
+	}
+	d.m.Step(d.reading(), LeaseChanged{l})
+}
+
+// hear takes a peer's answer, in no time at all. The peer's instance is its name.
+func (d *desk) hear(node string, s Status) []Action {
+	raw := int64(d.now)
+	return d.m.Step(d.reading(), Exchange{
+		Node: node, Status: s,
+		Sample: clock.Sample{Instance: node, T1: raw, T4: raw, Peer: clock.Snapshot{Raw: raw}},
+	})
+}
+
+// of returns the actions of one type.
+func of[A Action](actions []Action) (out []A) {
+	for _, a := range actions {
+		if a, ok := a.(A); ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func TestDuplicates(t *testing.T) {
+	ab := Duplicate{SID: 3, Term: 7,
+		A: Claim{Node: alice, Instance: alice, Era: 1}, B: Claim{Node: bob, Instance: bob, Era: 1}}
+	withSelf := Duplicate{SID: 3, Term: 7,
+		A: Claim{Node: bob, Instance: bob, Era: 1}, B: Claim{Node: "me", Instance: "z", Era: 1, Self: true}}
+	type report struct {
+		at   time.Duration
+		from string
+		what Status
+		want []Duplicate
+	}
+	const second = time.Second
+	for name, tc := range map[string]struct {
+		self    Status
+		reports []report
+	}{
+		"two peers":           {idle, []report{{0, alice, holds(3, 7), nil}, {second, bob, holds(3, 7), []Duplicate{ab}}}},
+		"in the other order":  {idle, []report{{0, bob, holds(3, 7), nil}, {second, alice, holds(3, 7), []Duplicate{ab}}}},
+		"a peer and we":       {holds(3, 7), []report{{0, bob, holds(3, 7), []Duplicate{withSelf}}}},
+		"other terms":         {holds(3, 6), []report{{0, alice, holds(3, 7), nil}, {second, bob, holds(3, 8), nil}}},
+		"other sids":          {holds(2, 7), []report{{0, alice, holds(3, 7), nil}, {second, bob, holds(4, 7), nil}}},
+		"no sid":              {idle, []report{{0, alice, idle, nil}, {second, bob, idle, nil}}},
+		"the first is gone":   {idle, []report{{0, alice, holds(3, 7), nil}, {claimFresh + 1, bob, holds(3, 7), nil}}},
+		"still just in time":  {idle, []report{{0, alice, holds(3, 7), nil}, {claimFresh, bob, holds(3, 7), []Duplicate{ab}}}},
+		"the first moved on":  {idle, []report{{0, alice, holds(3, 7), nil}, {second, alice, holds(4, 1), nil}, {2 * second, bob, holds(3, 7), nil}}},
+		"repeated in a while": {idle, []report{{0, alice, holds(3, 7), nil}, {second, bob, holds(3, 7), []Duplicate{ab}}, {2 * second, alice, holds(3, 7), nil}, {10 * second, alice, holds(3, 7), nil}, {11*second + 1, bob, holds(3, 7), []Duplicate{ab}}}},
+	} {
+		d := newDesk()
+		self := tc.self
+		self.Era = 1
+		d.is(self)
+		for i, r := range tc.reports {
+			d.now = r.at
+			actions := d.hear(r.from, r.what)
+			got := of[Duplicate](actions)
+			if diff := cmp.Diff(r.want, got); diff != "" {
+				t.Errorf("%s, report %d:\n%s", name, i, diff)
+			}
+			// Only whoever is concerned reads the record.
+			read := 0
+			for _, n := range of[Notify](actions) {
+				if n.Event == (lease.Changed{}) {
+					read++
+				}
+			}
+			concerned := 0
+			for _, d := range got {
+				if d.A.Self || d.B.Self {
+					concerned++
+				}
+			}
+			if read != concerned {
+				t.Errorf("%s, report %d: the keeper reads %d times, want %d", name, i, read, concerned)
+			}
+		}
+	}
+}
+
+func TestHistoryReports(t *testing.T) {
+	at := func(revision, era int64, cluster uint64) Status {
+		return Status{SID: -1, Revision: revision, Era: era, Cluster: cluster}
+	}
+	type report struct {
+		at   time.Duration
+		self Status
+		what Status
+		want []HistoryKind
+	}
+	const second = time.Second
+	kinds := func(k ...HistoryKind) []HistoryKind { return k }
+	for name, reports := range map[string][]report{
+		"all the same": {{0, at(5, 1, 9), at(5, 1, 9), nil}, {20 * second, at(5, 1, 9), at(5, 1, 9), nil}},
+		"we keep up": {{0, at(5, 1, 9), at(8, 1, 9), nil}, {5 * second, at(9, 1, 9), at(12, 1, 9), nil},
+			{10 * second, at(13, 1, 9), at(16, 1, 9), nil}, {15 * second, at(17, 1, 9), at(20, 1, 9), nil}},
+		"we never get there": {{0, at(5, 1, 9), at(8, 1, 9), nil}, {9 * second, at(6, 1, 9), at(12, 1, 9), nil},
+			{10 * second, at(7, 1, 9), at(12, 1, 9), kinds(LaterRevision)},
+			{12 * second, at(7, 1, 9), at(12, 1, 9), nil},
+			{20 * second, at(7, 1, 9), at(12, 1, 9), kinds(LaterRevision)},
+			{31 * second, at(8, 1, 9), at(12, 1, 9), nil}},
+		"later era":          {{0, at(5, 1, 9), at(5, 2, 9), kinds(LaterEra)}, {second, at(5, 1, 9), at(5, 2, 9), nil}},
+		"earlier era":        {{0, at(5, 2, 9), at(5, 1, 9), nil}},
+		"another cluster":    {{0, at(5, 1, 9), at(500, 2, 10), kinds(OtherCluster)}, {11 * second, at(5, 1, 9), at(500, 2, 10), kinds(OtherCluster)}},
+		"we know nothing":    {{0, at(0, 0, 0), at(500, 2, 10), nil}, {20 * second, at(0, 0, 0), at(500, 2, 10), nil}},
+		"peer knows nothing": {{0, at(5, 1, 9), at(0, 0, 0), nil}, {20 * second, at(5, 1, 9), at(0, 0, 0), nil}},
+	} {
+		d := newDesk()
+		for i, r := range reports {
+			d.now = r.at
+			d.is(r.self)
+			var got []HistoryKind
+			for _, h := range of[HistoryReport](d.hear(alice, r.what)) {
+				if h.Node != alice || h.Instance != alice || h.Revision != r.what.Revision || h.Era != r.what.Era || h.Cluster != r.what.Cluster {
+					t.Errorf("%s, report %d: %+v", name, i, h)
+				}
+				got = append(got, h.Kind)
+			}
+			if diff := cmp.Diff(r.want, got); diff != "" {
+				t.Errorf("%s, report %d:\n%s", name, i, diff)
+			}
+			if d.m.peers[alice].claims != (len(got) > 0 && got[0] != OtherCluster || i > 0 && d.m.peers[alice].claims) {
+				t.Errorf("%s, report %d: counts as a claim: %v", name, i, d.m.peers[alice].claims)
+			}
+		}
+	}
+}
+
+// TestPeersAreForgotten: who is silent and not registered leaves nothing behind.
+func TestPeersAreForgotten(t *testing.T) {
+	d := newDesk()
+	d.hear(alice, holds(3, 7))
+	d.hear(bob, holds(3, 7))
+	d.now = forgetAfter + 1
+	d.m.Step(d.reading(), LeaseChanged{lease.Status{Listed: true, Nodes: []lease.Registration{{Node: alice, Instance: alice, Gossip: "a"}}}})
+	if len(d.m.peers) != 1 || d.m.peers[alice] == nil || len(d.m.duplicates) != 0 {
+		t.Errorf("%d peers, %d duplicates are kept", len(d.m.peers), len(d.m.duplicates))
+	}
+}

@@ -1,0 +1,439 @@
+// Package agreement decides whether this node's clock agrees with its cluster's:
+// whether the node may issue, whether its keeper may write ceilings, when it gives
+// its sid back, which side of a step of the wall clock is right, and what to make
+// of a peer that reports a later revision of the store or claims our sid.
+//
+// It is a value: events and clock reads go in, actions come out. It starts no
+// goroutine, reads no clock and logs nothing. Package watcher carries its actions
+// out in a node; chaos/sim runs the same code in simulated clusters.
+//
+// It keeps no two IDs apart (I1); it keeps them close to real time (I5).
+package agreement
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+const (
+	// ExchangeEvery is how often the shell exchanges clocks with each peer besides
+	// what [Ask] asks for: a clock that goes wrong is then noticed within 4 s, in
+	// two exchanges.
+	ExchangeEvery = 2 * time.Second
+
+	// evaluateEvery is the time between two evaluations, and at least that between
+	// two rounds of asking all peers out of turn.
+	evaluateEvery = 250 * time.Millisecond
+
+	// settleFor is the time from the first list of who is registered to the first
+	// evaluation. Of nodes that start at the same moment the first to list the space
+	// would see itself alone.
+	settleFor = 20 * time.Millisecond
+
+	// askSoon is for how long after a step of the wall clock peers are asked more
+	// often. Nodes that stepped together then follow within one evaluation of each
+	// other, and no gate shuts in between.
+	askSoon = 3 * time.Second
+)
+
+// Config is what a machine needs.
+type Config struct {
+	Name     string // of this node
+	Instance lease.Instance
+	Gate     clock.GateConfig // MaxSkew is required
+}
+
+// Reading is one read of this node's clocks. Read Anchor after Clocks: then a
+// suspend that Clocks shows is never missing in Anchor.
+type Reading struct {
+	Mono   clock.Mono
+	Clocks clock.Snapshot
+	Anchor clock.AnchorStats
+}
+
+// Status is what a node reports to its peers besides its clocks.
+type Status struct {
+	Verdict  clock.State
+	SID      int          // the sid it holds; -1: none
+	Term     int64        // of its hold of the sid; 0: none
+	Era      int64        // the newest it has read; 0: none
+	Cluster  uint64       // etcd's cluster ID; 0: not known yet
+	Revision int64        // the highest it ever read from etcd; 0: none
+	Ceiling  clock.Millis // the highest of any window it ever saw; 0: none
+}
+
+// Event is something that happened, for [Machine.Step].
+type Event interface{ event() }
+
+// The events.
+type (
+	// Tick lets time pass. The shell sends one when [Machine.Wake] is reached.
+	Tick struct{}
+	// LeaseChanged reports the keeper's status, at the start and after each change.
+	LeaseChanged struct{ Status lease.Status }
+	// Exchange is a peer's answer to our question.
+	Exchange struct {
+		Node   string // the peer's name
+		Sample clock.Sample
+		Status Status
+	}
+	// Drain keeps the node from writing ceilings for good and has its sid given
+	// back: an operator drains it.
+	Drain struct{}
+)
+
+func (Tick) event()         {}
+func (LeaseChanged) event() {}
+func (Exchange) event()     {}
+func (Drain) event()        {}
+
+// RTT is the time the two messages were on their way and in queues, without the
+// time that the peer held the question.
+func (e Exchange) RTT() time.Duration {
+	return time.Duration(e.Sample.T4-e.Sample.T1) - e.Sample.Hold
+}
+
+// Action is something the shell must do, in the order returned by Step.
+type Action interface{ action() }
+
+// The actions. The first five change something; the others are for the log.
+type (
+	// SetVerdict lets the node issue or refuse.
+	SetVerdict struct{ Verdict clock.Verdict }
+	// SetGate lets the keeper write ceilings or not.
+	SetGate struct{ Gate lease.Gate }
+	// Notify passes an event to the keeper: GiveUp, Changed or a reported revision.
+	// It may be dropped: it comes again with the next evaluation while it is so.
+	Notify struct{ Event lease.Event }
+	// Ask has a peer asked for its clocks now, besides the regular exchanges.
+	Ask struct{ Instance string }
+	// SetVoters names the nodes to exchange clocks with; nil: all in gossip.
+	SetVoters struct{ Names []string }
+
+	// GateTransition is a change at the gate.
+	GateTransition struct{ clock.Transition }
+	// PeerClockJumped says that a peer's sample contradicts the one before: one of
+	// the two machines was paused, migrated or resumed.
+	PeerClockJumped struct{ Node string }
+	// Duplicate says that two live processes claim one sid and term, which no
+	// history of the store allows. The record in the store settles it.
+	Duplicate struct {
+		SID  int
+		Term int64
+		A, B Claim // A < B by instance
+	}
+	// HistoryReport says that a peer reported a later or another history of the
+	// store than this node has read. It proves nothing by itself.
+	HistoryReport struct {
+		Node     string
+		Instance string
+		Kind     HistoryKind
+		Era      int64
+		Revision int64
+		Cluster  uint64 // etcd's cluster ID
+		// Expected: this node writes nothing now and so reads rarely.
+		Expected bool
+	}
+)
+
+func (SetVerdict) action()      {}
+func (SetGate) action()         {}
+func (Notify) action()          {}
+func (Ask) action()             {}
+func (SetVoters) action()       {}
+func (GateTransition) action()  {}
+func (PeerClockJumped) action() {}
+func (Duplicate) action()       {}
+func (HistoryReport) action()   {}
+
+// Machine judges one node's clock. It is a value with one owner.
+//
+// The contract with the shell:
+//
+//  1. It sends LeaseChanged once at the start and after every change, Exchange for
+//     every answer that came, and Tick when Wake is reached. A LeaseChanged may
+//     stand for several changes; the latest counts.
+//  2. It carries out the actions of one Step in order, and before those of the
+//     next: the latest SetVerdict and SetGate count.
+//  3. Nothing is durable. Any action may be lost in a crash; a new machine begins
+//     in phase Starting, in which the node refuses.
+//  4. An Ask may be lost, its answer too: regular exchanges go on meanwhile.
+//  5. Times of readings do not go back.
+type Machine struct {
+	cfg  Config
+	gate *clock.Gate
+
+	lease    lease.Status
+	members  []clock.Member // all registered processes
+	voters   []clock.Member // those the clock is judged by
+	names    []string       // as last set by SetVoters
+	draining bool
+
+	estimates  clock.Peers
+	peers      map[string]*peer // by instance
+	duplicates map[Duplicate]clock.Mono
+	suspends   int64  // of this machine, that estimates know of
+	jumps      uint64 // discontinuities of all peers, of forgotten ones too
+
+	wake    clock.Mono
+	asked   clock.Mono // when all were last asked out of turn
+	verdict clock.Verdict
+	setGate lease.Gate // as last set
+	out     []Action
+}
+
+// peer is what is known of one process besides the estimate of its clocks.
+type peer struct {
+	last   Exchange
+	at     clock.Mono // when last was taken
+	asked  clock.Mono // when the question was sent that last answers
+	jumped bool       // last contradicts what was known before
+
+	ahead      int64 // a revision it had read and we had not; 0: none
+	aheadSince clock.Mono
+	reported   map[HistoryKind]clock.Mono // when each kind was last reported
+	claim      lease.ReportedRevision     // the later point in history that it claims to have read
+	claimAt    clock.Mono
+	claims     bool // claim and claimAt are set
+}
+
+// New returns a machine in phase Starting, in which the node refuses.
+func New(cfg Config) *Machine {
+	m := &Machine{
+		cfg: cfg, gate: clock.NewGate(cfg.Gate), wake: math.MaxInt64,
+		peers: map[string]*peer{}, duplicates: map[Duplicate]clock.Mono{},
+	}
+	m.verdict = m.gate.Verdict()
+	return m
+}
+
+// Wake returns when the next Tick is due; the end of time while nothing is.
+func (m *Machine) Wake() clock.Mono { return m.wake }
+
+// Step advances m by one event, given a read of the clocks made after it, and
+// returns the actions to carry out, in order.
+func (m *Machine) Step(r Reading, ev Event) []Action {
+	m.out = nil
+	m.noticeSuspend(r)
+	switch ev := ev.(type) {
+	case LeaseChanged:
+		if ev.Status.Listed && !m.lease.Listed {
+			m.wake = r.Mono.Add(settleFor)
+		}
+		m.leaseChanged(ev.Status)
+	case Exchange:
+		m.exchange(r, ev)
+	case Drain:
+		m.draining = true
+	}
+	if m.due(ev) {
+		m.evaluate(r)
+	}
+	return m.out
+}
+
+// due reports whether to evaluate after ev. A start waits for answers and not for
+// the next tick, once the first is over.
+func (m *Machine) due(ev Event) bool {
+	if !m.lease.Listed {
+		return false
+	}
+	switch ev.(type) {
+	case Tick, Drain:
+		return true
+	case Exchange:
+		return m.verdict.Phase == clock.Starting && m.gate.Stats().Evaluations > 0
+	}
+	return false
+}
+
+func (m *Machine) do(a Action) { m.out = append(m.out, a) }
+
+// noticeSuspend forgets all estimates when the machine was suspended: they count
+// from a raw clock that stopped meanwhile, and every peer would seem wrong by as
+// much.
+func (m *Machine) noticeSuspend(r Reading) {
+	if r.Anchor.Suspends != m.suspends {
+		m.suspends = r.Anchor.Suspends
+		m.estimates.Forget()
+	}
+}
+
+func (m *Machine) leaseChanged(s lease.Status) {
+	same := m.lease.Listed && slices.Equal(s.Nodes, m.lease.Nodes)
+	m.lease = s
+	if same || !s.Listed {
+		return
+	}
+	m.members = lease.Members(s.Nodes)
+	m.voters = clock.Voters(m.cfg.Name, m.members)
+	m.estimates.Retain(m.members)
+	if names := m.partners(); !slices.Equal(names, m.names) {
+		m.names = names
+		m.do(SetVoters{names})
+	}
+}
+
+// partners returns the names of the nodes to exchange clocks with; nil: all in
+// gossip. Members without gossip need no choice: were they counted, a newcomer
+// would be asked only once the next list names it.
+func (m *Machine) partners() (names []string) {
+	withGossip := 0
+	for _, p := range m.members {
+		if !p.NoGossip {
+			withGossip++
+		}
+	}
+	if len(m.voters) >= withGossip-1 {
+		return nil
+	}
+	for _, v := range m.voters {
+		names = append(names, v.Name)
+	}
+	return names
+}
+
+// evaluate judges the clock, and does what follows.
+func (m *Machine) evaluate(r Reading) {
+	m.wake = r.Mono.Add(evaluateEvery)
+	m.forgetPeers(r.Mono)
+	j := clock.Judge(clock.Input{Peers: m.opinions(r), Kernel: r.Clocks.Kernel, MaxSkew: m.cfg.Gate.MaxSkew})
+	v, transitions := m.gate.Step(r.Mono, j)
+	for _, t := range transitions {
+		m.do(GateTransition{t})
+	}
+	if v != m.verdict && v.Phase != clock.Starting {
+		m.do(SetVerdict{v})
+	}
+	m.verdict = v
+	if m.stale(r, j) && r.Mono.Sub(m.asked) >= evaluateEvery {
+		m.asked = r.Mono
+		for _, p := range m.voters {
+			m.do(Ask{p.Instance})
+		}
+	}
+	gate := lease.Gate{
+		Open:      m.gate.MayReserve() && !m.draining,
+		Confirmed: j.Finding == clock.Agreed && j.Registered > 1,
+	}
+	if gate != m.setGate {
+		m.setGate = gate
+		m.do(SetGate{gate})
+	}
+	if m.lease.Held && (m.draining || m.gate.ReleaseDue()) {
+		m.do(Notify{lease.GiveUp{}})
+	}
+	m.reportRevision(r.Mono)
+}
+
+// stale reports that the peers' last answers may be out of date: they disagree,
+// and the second look must not find what the first one found; or the wall clock
+// was set, and theirs may have been too.
+func (m *Machine) stale(r Reading, j clock.Judgement) bool {
+	disagree := j.Finding == clock.SelfFalse || j.Finding == clock.ClusterSplit
+	s := r.Anchor
+	return disagree && m.verdict.Phase != clock.Shut || s.Pending && r.Mono.Sub(s.Since) < askSoon
+}
+
+func (m *Machine) opinions(r Reading) []clock.Opinion {
+	return m.estimates.Opinions(m.voters, r.Clocks.Raw, r.Clocks.Issuing)
+}
+
+// PeerVote returns which side of a pending step of the wall clock the peers agree
+// with, for the issuing clock.
+func (m *Machine) PeerVote(r Reading) clock.PeerVote {
+	m.noticeSuspend(r)
+	s := r.Anchor
+	if !s.Pending || !m.lease.Listed {
+		return clock.PeerVote{}
+	}
+	opinions := m.opinions(r)
+	for i, v := range m.voters {
+		if opinions[i].Fresh && m.peers[v.Instance].asked < s.Since {
+			// An answer from before the step is about another wall clock: the peer's
+			// may have been set as well. And if those who answer first were counted,
+			// chance would decide which side of an even split is followed.
+			return clock.PeerVote{}
+		}
+	}
+	vote := clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), m.cfg.Gate.MaxSkew)
+	return clock.PeerVote{Vote: vote, Held: s.Held}
+}
+
+// exchange takes a peer's answer.
+//
+// One that contradicts what was known counts for nothing until the next one fits
+// it. That one is asked for at once, or a fault would be noticed seconds later;
+// but only once of a peer whose every answer contradicts the one before.
+func (m *Machine) exchange(r Reading, e Exchange) {
+	change, err := m.estimates.Add(e.Sample)
+	if err != nil {
+		return // counted by the estimator
+	}
+	p := m.peers[e.Sample.Instance]
+	if p == nil {
+		p = &peer{reported: map[HistoryKind]clock.Mono{}}
+		m.peers[e.Sample.Instance] = p
+	}
+	before := p.jumped
+	p.last, p.at, p.jumped = e, r.Mono, change == clock.Discontinuity
+	p.asked = r.Mono.Add(-time.Duration(r.Clocks.Raw - e.Sample.T1))
+	if p.jumped {
+		m.jumps++
+		if !before {
+			m.do(PeerClockJumped{e.Node})
+			m.do(Ask{e.Sample.Instance})
+		}
+	}
+	m.findDuplicates(r.Mono, p)
+	m.compareHistory(r.Mono, p)
+}
+
+// Verdict returns the verdict of the latest evaluation.
+func (m *Machine) Verdict() clock.Verdict { return m.verdict }
+
+// Voters returns whom the clock is judged by, in the order of names. The caller
+// does not write to it.
+func (m *Machine) Voters() []clock.Member { return m.voters }
+
+// Status returns what this node reports to its peers.
+func (m *Machine) Status() Status {
+	l := &m.lease
+	s := Status{
+		Verdict: m.verdict.State, SID: -1,
+		Era: l.Era.Number, Cluster: l.Cluster, Revision: l.Revision, Ceiling: l.Ceiling,
+	}
+	if l.Held && l.Phase == lease.Holding {
+		s.SID, s.Term = int(l.Grant.SID), l.Grant.Term
+	}
+	return s
+}
+
+// Report returns what is known, for people and metrics. The shell adds what it
+// knows of gossip.
+func (m *Machine) Report(r Reading) clock.Report {
+	m.noticeSuspend(r)
+	out := clock.Report{
+		Now:    clock.Millis((r.Clocks.Raw + r.Clocks.Issuing) / int64(time.Millisecond)),
+		Gate:   m.gate.Stats(),
+		Anchor: r.Anchor, Kernel: r.Anchor.Kernel, Gossip: 1,
+		Discontinuities: m.jumps,
+	}
+	for i, o := range m.opinions(r) {
+		v := m.voters[i]
+		p := clock.PeerReport{Name: v.Name, Instance: v.Instance, Fresh: o.Fresh, SID: -1, Verdict: clock.Unverified}
+		if known, ok := m.peers[v.Instance]; ok {
+			s := known.last.Status
+			p.Offset, p.Error = time.Duration(o.Issuing.Mid()), o.Issuing.Half()
+			p.Wall, p.Kernel = time.Duration(o.Wall.Mid()), o.Kernel
+			p.RTT, p.Age = known.last.RTT(), r.Mono.Sub(known.at)
+			p.SID, p.Term, p.Verdict, p.Stats = s.SID, s.Term, s.Verdict, m.estimates.Stats(v.Instance)
+		}
+		out.Peers = append(out.Peers, p)
+	}
+	return out
+}

@@ -1,0 +1,230 @@
+// Package watcher is the shell around the machine of package agreement: it feeds
+// it the keeper's status, peers' answers and time, and carries out its actions on
+// the node, the keeper and gossip.
+package watcher
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Clock is the issuing clock. clock.System is one.
+type Clock interface {
+	Snapshot() (clock.Snapshot, clock.Mono)
+	Stats() clock.AnchorStats
+}
+
+// Keeper says who is registered, and is notified about ceilings.
+type Keeper interface {
+	// Watch returns the status and a channel that is closed at its next change.
+	Watch() (lease.Status, <-chan struct{})
+	SetGate(lease.Gate)
+	Notify(lease.Event)
+}
+
+// Node issues as the verdict allows.
+type Node interface {
+	SetVerdict(clock.Verdict)
+}
+
+// Gossip exchanges clocks with peers. cluster.Cluster is one.
+type Gossip interface {
+	Ask(instance string)
+	SetVoters(names []string)
+	// Members returns how many are live, this node included, and our address.
+	Members() (int, string)
+}
+
+// Config is what a watcher needs. All fields are required, and so is Gate.MaxSkew.
+type Config struct {
+	Name     string
+	Instance lease.Instance
+	Clock    Clock
+	Gate     clock.GateConfig
+	Keeper   Keeper
+	Node     Node
+	Logger   *slog.Logger
+}
+
+// Watcher judges this node's clock while Run runs. Its methods are safe for
+// concurrent use.
+type Watcher struct {
+	cfg    Config
+	events chan agreement.Event // what Run steps the machine by, besides time and the keeper
+	ended  chan struct{}        // closed when Run returns
+
+	mu      sync.Mutex // guards the rest
+	machine *agreement.Machine
+	gossip  Gossip   // nil before gossip runs
+	voters  []string // as gossip is to know them
+}
+
+// eventQueue holds the answers of a burst, in which every peer replies at once.
+// Gossip waits while it is full, and has a longer queue of its own.
+const eventQueue = 64
+
+// New returns a watcher; Run starts it.
+func New(cfg Config) *Watcher {
+	return &Watcher{
+		cfg: cfg, events: make(chan agreement.Event, eventQueue), ended: make(chan struct{}),
+		machine: agreement.New(agreement.Config{Name: cfg.Name, Instance: cfg.Instance, Gate: cfg.Gate}),
+	}
+}
+
+// SetGossip makes g the one to ask for exchanges.
+func (w *Watcher) SetGossip(g Gossip) {
+	w.mu.Lock()
+	w.gossip = g
+	voters := w.voters
+	w.mu.Unlock()
+	g.SetVoters(voters)
+}
+
+// OnExchange takes a peer's answer, for cluster.Config.
+func (w *Watcher) OnExchange(e agreement.Exchange) { w.send(e) }
+
+// Drain keeps the node from writing ceilings for good, and has its sid given back.
+func (w *Watcher) Drain() { w.send(agreement.Drain{}) }
+
+func (w *Watcher) send(ev agreement.Event) {
+	select {
+	case w.events <- ev:
+	case <-w.ended:
+	}
+}
+
+// Run judges until ctx ends, and returns nil. It may be called once.
+func (w *Watcher) Run(ctx context.Context) error {
+	defer close(w.ended)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	status, changed := w.cfg.Keeper.Watch()
+	var ev agreement.Event = agreement.LeaseChanged{Status: status}
+	for {
+		w.step(ev, timer)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			status, changed = w.cfg.Keeper.Watch()
+			ev = agreement.LeaseChanged{Status: status}
+		case ev = <-w.events:
+		case <-timer.C:
+			ev = agreement.Tick{}
+		}
+	}
+}
+
+// step advances the machine, sets the timer to when it wants to wake, and carries
+// out its actions.
+func (w *Watcher) step(ev agreement.Event, timer *time.Timer) {
+	w.mu.Lock()
+	r := w.read()
+	actions := w.machine.Step(r, ev)
+	wait := w.machine.Wake().Sub(r.Mono)
+	gossip := w.gossip
+	w.mu.Unlock()
+	timer.Reset(wait)
+	for _, a := range actions {
+		switch a := a.(type) {
+		case agreement.SetVerdict:
+			w.cfg.Node.SetVerdict(a.Verdict)
+		case agreement.SetGate:
+			w.cfg.Keeper.SetGate(a.Gate)
+		case agreement.Notify:
+			w.cfg.Keeper.Notify(a.Event)
+		case agreement.Ask:
+			if gossip != nil {
+				gossip.Ask(a.Instance)
+			}
+		case agreement.SetVoters:
+			w.setVoters(a.Names)
+		default:
+			w.log(a)
+		}
+	}
+}
+
+// setVoters passes the names on, now or when gossip comes.
+func (w *Watcher) setVoters(names []string) {
+	w.mu.Lock()
+	w.voters = names
+	gossip := w.gossip
+	w.mu.Unlock()
+	if gossip != nil {
+		gossip.SetVoters(names)
+	}
+}
+
+// read reads the clocks. It is called with mu held, so that the times that the
+// machine is given never go back.
+func (w *Watcher) read() agreement.Reading {
+	c, mono := w.cfg.Clock.Snapshot()
+	return agreement.Reading{Mono: mono, Clocks: c, Anchor: w.cfg.Clock.Stats()}
+}
+
+// log writes what the other actions report.
+func (w *Watcher) log(a agreement.Action) {
+	log := w.cfg.Logger
+	at := func(warn bool) slog.Level {
+		if warn {
+			return slog.LevelWarn
+		}
+		return slog.LevelInfo
+	}
+	switch a := a.(type) {
+	case agreement.GateTransition:
+		j := a.Judgement
+		warn := a.To == clock.Shut || a.To == clock.Strict || a.Kind == clock.Warned || a.Kind == clock.ReleaseDue
+		log.Log(context.Background(), at(warn), "clock gate changed", "change", a.Kind.String(), "from", a.From.String(), "to", a.To.String(),
+			"finding", j.Finding.String(), "offset", j.Offset.String(), "uncertainty", j.Uncertainty.String(),
+			"agree", j.Agree, "disagree", j.Disagree, "silent", j.Silent, "registered", j.Registered, "falsetickers", j.Falsetickers)
+	case agreement.PeerClockJumped:
+		log.Warn("a clock jumped: one of two machines was paused, migrated or resumed", "peer", a.Node)
+	case agreement.Duplicate:
+		log.Error("two processes claim one sid; the record in etcd settles it",
+			"sid", a.SID, "term", a.Term, "a", a.A.Node, "b", a.B.Node)
+	case agreement.HistoryReport:
+		level := slog.LevelWarn
+		if a.Expected {
+			level = slog.LevelDebug
+		}
+		log.Log(context.Background(), level, "a peer reported another history of etcd than this node has read",
+			"peer", a.Node, "kind", a.Kind, "era", a.Era, "revision", a.Revision, "cluster", a.Cluster)
+	}
+}
+
+// PeerVote returns the peers' vote on a step of the wall clock, for clock.System.
+func (w *Watcher) PeerVote() clock.PeerVote {
+	if !w.cfg.Clock.Stats().Pending {
+		return clock.PeerVote{} // nothing to vote on: nearly always
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.machine.PeerVote(w.read())
+}
+
+// Status returns what this node reports to its peers, for cluster.Local.
+func (w *Watcher) Status() agreement.Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.machine.Status()
+}
+
+// Report returns what is known, for people and metrics.
+func (w *Watcher) Report() clock.Report {
+	w.mu.Lock()
+	r := w.machine.Report(w.read())
+	gossip := w.gossip
+	w.mu.Unlock()
+	if gossip != nil {
+		r.Gossip, r.Address = gossip.Members()
+	}
+	return r
+}
