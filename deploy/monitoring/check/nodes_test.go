@@ -28,7 +28,7 @@ import (
 // programs is a directory that TestMain removes.
 var programs string
 
-// build builds the program as `make build` does, and returns its path.
+// build builds the program with its dev command, and returns its path.
 var build = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(programs, "allocator")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
