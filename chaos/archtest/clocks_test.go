@@ -12,14 +12,14 @@ import (
 	"testing"
 )
 
-// reads are the functions of package time that look at a clock.
+// reads are the functions of package time that read a clock.
 var reads = []string{"Now", "Since", "Until"}
 
 // waits are those that sleep or start a timer.
 var waits = []string{"Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
 
 // mayRead lists who reads a clock outside package clock, and why it cannot
-// reach an ID. A folder counts for the files in it.
+// reach an ID. A directory counts for the files in it.
 var mayRead = map[string]string{
 	"internal/clock/readings_linux.go": "the one place that reads the machine's clocks",
 	"internal/clock/system.go":         "the issuing clock: one monotonic read, counted from its origin",
@@ -81,7 +81,7 @@ func uses(t *testing.T, name string, src any, functions []string) (out []use) {
 	return out
 }
 
-// scan checks the files of packages that want a look against a list of
+// scan checks the files of the wanted packages against a list of
 // exceptions, and the list against the files.
 func scan(t *testing.T, functions []string, allowed map[string]string, wanted func(pkg string) bool, why string) {
 	t.Helper()
@@ -106,7 +106,7 @@ func scan(t *testing.T, functions []string, allowed map[string]string, wanted fu
 	}
 	for at := range allowed {
 		if !used[at] && !optional[at] {
-			t.Errorf("%s may, and does not: strike it off the list", at)
+			t.Errorf("%s may, and does not: remove it from the list", at)
 		}
 	}
 }

@@ -1,8 +1,9 @@
-// Package archtest holds the project to its own map: who may import whom, who
-// may read a clock, and what the documents must name.
+// Package archtest checks the project against its own rules: which package may
+// import which, which may read a clock, what the documents must name, and which words
+// are not used.
 //
-// It is tests only. They read the import graph of the module as the go command
-// lists it, the source of every package, and the documents, and say for each
-// breach which rule it breaks and why there is such a rule. A rule that is in
-// the way is changed here, with its reason, and not worked around.
+// It is tests only. They read the import graph of the modules as the go command lists
+// it, the source of every package, and the documents. A failure names the rule that is
+// broken and why there is such a rule. A rule that no longer fits is changed here, with
+// its reason, and not worked around.
 package archtest

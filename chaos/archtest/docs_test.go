@@ -74,7 +74,7 @@ func alarmKinds(t *testing.T) (out []string) {
 	return out
 }
 
-// Whoever is woken by a name finds it in OPERATIONS.md, and nothing that is gone.
+// OPERATIONS.md explains every name that an operator may be paged with, and no others.
 func TestOperationsExplainsEveryName(t *testing.T) {
 	var names []string
 	for number, name := range pb.Reason_name {

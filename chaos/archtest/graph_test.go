@@ -30,7 +30,7 @@ type pkg struct {
 // graph is every package of this module by its relative path.
 type graph map[string]pkg
 
-// root returns the module's folder.
+// root returns the module's directory.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")
@@ -136,9 +136,9 @@ func (b breach) String() string { return fmt.Sprintf("%s: %s\n\t%s", b.rule, b.c
 
 func (b breach) key() string { return b.rule + ": " + b.chain }
 
-// under reports whether path is one of the folders or inside one of them.
-func under(path string, folders ...string) bool {
-	for _, f := range folders {
+// under reports whether path is one of the directories or inside one of them.
+func under(path string, dirs ...string) bool {
+	for _, f := range dirs {
 		if path == f || strings.HasPrefix(path, f+"/") {
 			return true
 		}

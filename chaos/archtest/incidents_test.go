@@ -18,7 +18,7 @@ var (
 	faultName   = regexp.MustCompile("`([a-z-]+)`")
 )
 
-// citations returns what each test says: its name, the comment above it and its
+// citations returns the text of each test: its name, the comment above it and its
 // body, where names of subtests are. Tests of one name are one.
 func citations(t *testing.T) map[string]string {
 	t.Helper()
@@ -53,11 +53,11 @@ func cites(text, incident string) bool {
 	return regexp.MustCompile(`(\b|Test)` + incident + `([^0-9]|$)`).MatchString(text)
 }
 
-// Every incident has a row, every row a test, and each of them says whose
-// incident it replays; without that, whoever changes a test cannot know.
+// Every incident has a row, every row a test, and each test names its incident;
+// without that, a change of the test could drop the replay unnoticed.
 func TestIncidentsAreCited(t *testing.T) {
 	doc := read(t, "docs/INCIDENTS.md")
-	said := citations(t)
+	cited := citations(t)
 	var faults strings.Builder
 	files, err := filepath.Glob(filepath.Join(root(t), "chaos/real/nemesis/*.go"))
 	if err != nil || len(files) == 0 {
@@ -73,26 +73,26 @@ func TestIncidentsAreCited(t *testing.T) {
 
 	rows := map[string]bool{}
 	for _, m := range incidentRow.FindAllStringSubmatch(doc, -1) {
-		incident, tests, struck := m[1], m[2], m[3]
+		incident, tests, injected := m[1], m[2], m[3]
 		if rows[incident] {
 			t.Errorf("%s has two rows", incident)
 		}
 		rows[incident] = true
 		shown := 0
 		for _, n := range testName.FindAllStringSubmatch(tests, -1) {
-			if shown++; !cites(said[n[1]], incident) {
-				t.Errorf("%s is said to be shown by %s, which does not cite it", incident, n[1])
+			if shown++; !cites(cited[n[1]], incident) {
+				t.Errorf("%s is listed as shown by %s, which does not cite it", incident, n[1])
 			}
 		}
 		for _, file := range transcript.FindAllString(tests, -1) {
 			if shown++; !cites(read(t, "internal/lease/testdata/"+file), incident) {
-				t.Errorf("%s is said to be shown by %s, which does not cite it", incident, file)
+				t.Errorf("%s is listed as shown by %s, which does not cite it", incident, file)
 			}
 		}
 		if shown == 0 {
 			t.Errorf("%s has no test", incident)
 		}
-		for _, n := range faultName.FindAllStringSubmatch(struck, -1) {
+		for _, n := range faultName.FindAllStringSubmatch(injected, -1) {
 			if !strings.Contains(faults.String(), `"`+n[1]+`"`) {
 				t.Errorf("%s names the fault %s, and chaos has none", incident, n[1])
 			}
@@ -108,7 +108,7 @@ func TestIncidentsAreCited(t *testing.T) {
 	}
 	// A test that bears an incident's number is listed, and under that number.
 	named := regexp.MustCompile(`^TestT([0-9]{2})[A-Z]`)
-	for name := range said {
+	for name := range cited {
 		if m := named.FindStringSubmatch(name); m != nil && !strings.Contains(doc, "`"+name+"`") {
 			t.Errorf("%s is of an incident, and docs/INCIDENTS.md does not name it", name)
 		}

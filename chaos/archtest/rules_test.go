@@ -13,7 +13,7 @@ var core = []string{
 	"internal/lease/repair", "internal/node", "internal/agreement",
 }
 
-// shellOnly is what the core must not see: whoever reads it should find a
+// shellOnly is what the core must not import: a reader should find a
 // decision, never I/O.
 var shellOnly = []string{
 	"log", "net", "os", "syscall",
@@ -30,15 +30,15 @@ var owned = []struct {
 	{[]string{"go.etcd.io/etcd/client", "go.etcd.io/etcd/api"}, "internal/lease/etcdstore", "chaos/etcdsim",
 		"only etcdstore knows etcd's API and the keys: I4 rests on its compares, so they are all in one place"},
 	{[]string{"go.etcd.io/etcd/server"}, "internal/devetcd", "",
-		"only devetcd starts an etcd: its server is half of the binary and has settings of its own"},
+		"only devetcd starts an etcd: its server is large, has settings of its own, and is left out of releases"},
 	{[]string{"github.com/hashicorp/memberlist"}, "internal/cluster", "",
-		"only the gossip shell speaks memberlist: everyone else takes clock samples"},
+		"only the gossip shell uses memberlist: all other packages take clock samples"},
 	{[]string{"github.com/anishathalye/porcupine"}, "chaos/real/linear", "",
-		"only the judge of real runs searches for orders: the product must not carry it, and the core checks of history need nothing"},
+		"only the checks of real runs search for orders: the product must not contain it, and the checks of chaos/history need nothing"},
 }
 
-// operator is the harness's hand on etcd: it does to the keys what no node does, so
-// it can go through none of etcdstore's compares.
+// operator edits keys in etcd as a person does and no node ever does, so
+// etcdstore's compares do not apply to it.
 const operator = "chaos/real/operator"
 
 // rules check a graph; each returns the edges that break it.
@@ -52,7 +52,7 @@ func coreIsPure(g graph) (out []breach) {
 		g.reach(path, func(chain []string, imported string) {
 			if _, ours := g[imported]; !ours && under(imported, shellOnly...) {
 				out = append(out, breach{"core", strings.Join(append(chain, imported), " > "),
-					"the core takes time, randomness and answers as arguments, so that tests and simulations can play any story with it; I/O belongs in the shells (keeper, server, daemon, cmd)"})
+					"the core takes time, randomness and answers as arguments, so that tests and simulations can run any scenario with it; I/O belongs in the shells (keeper, server, daemon, cmd)"})
 			}
 		})
 	}
@@ -131,7 +131,7 @@ func codecsAreSmall(g graph) (out []breach) {
 			allowed := imported == "internal/crockford" || imported == "flake"
 			if ours && !allowed || !ours && strings.Contains(imported, ".") {
 				out = append(out, breach{"codecs", strings.Join(append(chain, imported), " > "),
-					"whoever reads IDs compiles the codecs and nothing else: the standard library and the alphabet"})
+					"a program that reads IDs compiles the codecs and nothing else: the standard library and the alphabet"})
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func sdkIsSmall(g graph) (out []breach) {
 		if ours && !slices.Contains([]string{"flake", "ulid", "internal/crockford", "api/allocator/v1"}, imported) ||
 			!ours && under(imported, "log", "github.com/prometheus", "go.opentelemetry.io", "go.etcd.io", "github.com/hashicorp") {
 			out = append(out, breach{"sdk", strings.Join(append(chain, imported), " > "),
-				"a program that asks for IDs compiles the wire contract, the codecs and gRPC: no part of a node, and no library for logs, metrics or traces (client/prom is apart)"})
+				"a program that asks for IDs compiles the wire contract, the codecs and gRPC: no part of a node, and no library for logs, metrics or traces (client/prom is a package of its own)"})
 		}
 	})
 	return out
@@ -162,7 +162,7 @@ func TestImports(t *testing.T) {
 	for _, b := range check(g) {
 		t.Error(b)
 	}
-	// A rule about a package that is not there would hold for ever.
+	// A rule about a package that does not exist would always hold.
 	for _, path := range append([]string{"client", "internal/lease/etcdstore", "internal/devetcd", "chaos/storetest"}, core...) {
 		if _, ok := g[path]; !ok {
 			t.Errorf("there is no package %s any more: its rule checks nothing", path)
