@@ -12,6 +12,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -20,7 +22,7 @@ import (
 )
 
 // keys opens etcd itself, for what nobody should do.
-func (d *deployment) keys() *clientv3.Client {
+func (d *testCluster) keys() *clientv3.Client {
 	d.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{d.etcd.Endpoint()}, Logger: zap.NewNop()})
 	if err != nil {
@@ -32,7 +34,7 @@ func (d *deployment) keys() *clientv3.Client {
 
 func windowKey(sid int) string { return fmt.Sprintf("/allocator/default/window/%d", sid) }
 
-func (d *deployment) put(key, value string) {
+func (d *testCluster) put(key, value string) {
 	d.Helper()
 	if _, err := d.keys().Put(d.Context(), key, value); err != nil {
 		d.Fatal(err)
@@ -40,7 +42,7 @@ func (d *deployment) put(key, value string) {
 }
 
 // record returns a sid's window as etcd has it.
-func (d *deployment) record(sid int) lease.Entry[lease.Window] {
+func (d *testCluster) record(sid int) lease.Entry[lease.Window] {
 	d.Helper()
 	r, err := d.keys().Get(d.Context(), windowKey(sid))
 	if err != nil {
@@ -72,7 +74,7 @@ func (m *member) serves(sid int) {
 }
 
 // unique holds all that was issued against I1 and I2.
-func (d *deployment) unique() {
+func (d *testCluster) unique() {
 	d.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +88,7 @@ func (d *deployment) unique() {
 }
 
 // says runs a command that must end with code and print want.
-func (d *deployment) says(code int, want string, args ...string) string {
+func (d *testCluster) says(code int, want string, args ...string) string {
 	d.Helper()
 	out, got := d.cli(args...)
 	if got != code || !strings.Contains(out, want) {
@@ -97,10 +99,10 @@ func (d *deployment) says(code int, want string, args ...string) string {
 
 // passed waits until a sid's ceiling has passed, so that whoever prefers the sid
 // takes it.
-func (d *deployment) passed(sid int) {
+func (d *testCluster) passed(sid int) {
 	d.Helper()
 	ceil := d.record(sid).Value.Ceil
-	d.await("the ceiling passes", func() bool { return wallNow() > ceil })
+	d.await("the ceiling passes", func() bool { return deployment.WallNow() > ceil })
 }
 
 // A drained node refuses, stays, and its sid is free at once.
@@ -142,11 +144,11 @@ func TestDrain(t *testing.T) {
 	for _, args := range [][]string{
 		{"admin", "drain", "--addr", "127.0.0.1:1,127.0.0.1:2"}, {"admin", "drain", "--addr", "nowhere"}, {"admin", "drain", "x"},
 	} {
-		if code := run(t.Context(), args, strings.NewReader(""), &out, &out, nil); code != exitUsage {
+		if code := run(t.Context(), args, strings.NewReader(""), &out, &out, nil); code != cli.ExitUsage {
 			t.Errorf("%q: %d", args, code)
 		}
 	}
-	if code := run(t.Context(), []string{"admin", "drain", "--timeout", "1s", "--addr", "127.0.0.1:1"}, strings.NewReader(""), &out, &out, nil); code != exitUnavailable {
+	if code := run(t.Context(), []string{"admin", "drain", "--timeout", "1s", "--addr", "127.0.0.1:1"}, strings.NewReader(""), &out, &out, nil); code != cli.ExitUnavailable {
 		t.Errorf("nobody there: %d", code)
 	}
 	a.stop()
@@ -163,9 +165,9 @@ func TestQuarantineAndRelease(t *testing.T) {
 	a.serves(-1)
 	sid := a.sid()
 	name := fmt.Sprint(sid)
-	d.says(exitInvalid, `is held by "a"`, "admin", "quarantine", name)
+	d.says(cli.ExitInvalid, `is held by "a"`, "admin", "quarantine", name)
 	refused := a.Node().Stats().Refused[node.NoSID]
-	d.says(exitOK, "is quarantined: no node takes it. a loses it", "admin", "quarantine", name, "--force", "--reason", "a test")
+	d.says(cli.ExitOK, "is quarantined: no node takes it. a loses it", "admin", "quarantine", name, "--force", "--reason", "a test")
 	d.await("a has another sid", func() bool { return a.sid() != sid && a.sid() >= 0 })
 	a.serves(-1)
 	if n := a.Node().Stats().Refused[node.NoSID]; n != refused {
@@ -178,20 +180,20 @@ func TestQuarantineAndRelease(t *testing.T) {
 		t.Error("a quarantined sid was taken")
 	}
 	b.stop()
-	d.says(exitInvalid, "is quarantined already: a test", "admin", "quarantine", name)
-	if out := d.says(exitInvalid, "sid "+name+" was put aside by an operator: a test", "doctor", "--addr", "127.0.0.1:1"); !strings.Contains(out, "warn     quarantine") {
+	d.says(cli.ExitInvalid, "is quarantined already: a test", "admin", "quarantine", name)
+	if out := d.says(cli.ExitInvalid, "sid "+name+" was put aside by an operator: a test", "doctor", "--addr", "127.0.0.1:1"); !strings.Contains(out, "warn     quarantine") {
 		t.Error("the doctor does not warn of it")
 	}
-	d.says(exitUsage, "Say --yes", "admin", "release-sid", name)
-	d.says(exitOK, "is free, with term 2", "admin", "release-sid", name, "--yes")
+	d.says(cli.ExitUsage, "Say --yes", "admin", "release-sid", name)
+	d.says(cli.ExitOK, "is free, with term 2", "admin", "release-sid", name, "--yes")
 	c := d.node(repair.Name)
 	c.serves(sid)
-	d.says(exitInvalid, "is held by", "admin", "release-sid", name, "--yes")
+	d.says(cli.ExitInvalid, "is held by", "admin", "release-sid", name, "--yes")
 	a.stop()
 	c.stop()
-	d.says(exitInvalid, "is in order", "admin", "release-sid", name, "--yes")
-	d.says(exitUsage, "is not a sid", "admin", "quarantine", "x1")
-	d.says(exitInvalid, "sids 0 to 31", "admin", "quarantine", "32")
+	d.says(cli.ExitInvalid, "is in order", "admin", "release-sid", name, "--yes")
+	d.says(cli.ExitUsage, "is not a sid", "admin", "quarantine", "x1")
+	d.says(cli.ExitInvalid, "sids 0 to 31", "admin", "quarantine", "32")
 	d.unique()
 }
 
@@ -207,9 +209,9 @@ func TestReleaseOfACorruptRecord(t *testing.T) {
 	granted := a.granted()
 	d.await("a has another sid", func() bool { return a.sid() != sid && a.sid() >= 0 })
 	a.serves(-1)
-	d.says(exitInvalid, "unreadable", "admin", "quarantine", fmt.Sprint(sid))
-	d.says(exitInvalid, "«allocator admin release-sid "+fmt.Sprint(sid)+"» repairs it", "doctor")
-	d.says(exitOK, "is free, with term 2", "admin", "release-sid", fmt.Sprint(sid), "--yes")
+	d.says(cli.ExitInvalid, "unreadable", "admin", "quarantine", fmt.Sprint(sid))
+	d.says(cli.ExitInvalid, "«allocator admin release-sid "+fmt.Sprint(sid)+"» repairs it", "doctor")
+	d.says(cli.ExitOK, "is free, with term 2", "admin", "release-sid", fmt.Sprint(sid), "--yes")
 	w := d.record(sid)
 	if w.Err != nil || w.Value.Term != 2 || w.Value.Ceil <= granted {
 		t.Errorf("got %+v, and %d was granted", w, granted)
@@ -242,11 +244,11 @@ func TestReleaseOfAPoisonedRecord(t *testing.T) {
 	if b.sid() == sid {
 		t.Error("a poisoned sid was taken")
 	}
-	d.says(exitInvalid, "fail     ceilings", "doctor")
-	d.says(exitInvalid, "--above TIME", "admin", "release-sid", fmt.Sprint(sid), "--yes")
+	d.says(cli.ExitInvalid, "fail     ceilings", "doctor")
+	d.says(cli.ExitInvalid, "--above TIME", "admin", "release-sid", fmt.Sprint(sid), "--yes")
 	// Nor does a recovery follow it into the future.
-	d.says(exitInvalid, "ceilings lie far in the future", "admin", "recover", "--yes")
-	d.says(exitOK, "is free", "admin", "release-sid", fmt.Sprint(sid), "--yes", "--above", repair.At(above))
+	d.says(cli.ExitInvalid, "ceilings lie far in the future", "admin", "recover", "--yes")
+	d.says(cli.ExitOK, "is free", "admin", "release-sid", fmt.Sprint(sid), "--yes", "--above", repair.At(above))
 	if got := d.record(sid).Value; got.Ceil != above || got.Term != w.Term+1 {
 		t.Errorf("got %+v, want ceiling %d", got, above)
 	}
@@ -275,9 +277,9 @@ func TestReleaseOfADeletedRecord(t *testing.T) {
 	if b.sid() == sid {
 		t.Error("a sid without its record was taken")
 	}
-	d.says(exitInvalid, "has a past but no record", "admin", "quarantine", fmt.Sprint(sid))
-	d.says(exitInvalid, "was never used", "admin", "release-sid", "31", "--yes")
-	d.says(exitOK, "is free, with term 2", "admin", "release-sid", fmt.Sprint(sid), "--yes")
+	d.says(cli.ExitInvalid, "has a past but no record", "admin", "quarantine", fmt.Sprint(sid))
+	d.says(cli.ExitInvalid, "was never used", "admin", "release-sid", "31", "--yes")
+	d.says(cli.ExitOK, "is free, with term 2", "admin", "release-sid", fmt.Sprint(sid), "--yes")
 	if got := d.record(sid).Value; got.Ceil <= granted {
 		t.Errorf("ceiling %d, and %d was granted", got.Ceil, granted)
 	}
@@ -287,31 +289,4 @@ func TestReleaseOfADeletedRecord(t *testing.T) {
 	b.stop()
 	c.stop()
 	d.unique()
-}
-
-func TestAsk(t *testing.T) {
-	for answer, want := range map[string]int{"yes\n": 0, " yes \n": 0, "y\n": exitInvalid, "\n": exitInvalid, "": exitUsage, "yes": exitUsage} {
-		var out bytes.Buffer
-		a := &app{in: strings.NewReader(answer), err: &out}
-		err := a.ask("Really?")
-		got := 0
-		if exit, ok := err.(*exitError); ok {
-			got = exit.code
-		}
-		if got != want || !strings.HasPrefix(out.String(), "Really? Type yes: ") {
-			t.Errorf("%q: %d, %v", answer, got, err)
-		}
-	}
-}
-
-func TestTimeFlag(t *testing.T) {
-	for text, want := range map[string]int64{
-		"2026-02-01T12:00:00Z": 1769947200000, "2026-02-01T12:00:00.0001Z": 1769947200001, "2026-02-01T13:00:00+01:00": 1769947200000,
-		"2026-02-01": 1769904000000, "2026-02-01T12:00:00": 1769947200000, "1960-01-01": 0, "soon": 0, "": 0,
-	} {
-		var f timeFlag
-		if err := f.Set(text); (err == nil) != (want != 0) || int64(f) != want {
-			t.Errorf("%q: %d, %v, want %d", text, f, err, want)
-		}
-	}
 }

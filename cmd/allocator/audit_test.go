@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/ulid"
@@ -84,7 +85,7 @@ func TestAuditAgainstCounting(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatalf("%v: %s%s", err, out.Bytes(), stderr.Bytes())
 	}
-	if copies < 100 || code != exitInvalid || got.Duplicates != uint64(copies) || len(got.ShownDuplicates) != 10 {
+	if copies < 100 || code != cli.ExitInvalid || got.Duplicates != uint64(copies) || len(got.ShownDuplicates) != 10 {
 		t.Errorf("code %d, %d duplicates (%d shown), want %d", code, got.Duplicates, len(got.ShownDuplicates), copies)
 	}
 	if got.Disorder != int64(falls) {
@@ -124,7 +125,7 @@ func TestAuditInterrupted(t *testing.T) {
 	defer stop()
 	var stderr bytes.Buffer
 	code := run(ctx, []string{"audit", "--memory", "16MiB"}, &flood{stop: stop, lines: 500_000, next: 1 << 40}, io.Discard, &stderr, nil)
-	if code != exitInterrupted || stderr.Len() > 0 {
+	if code != cli.ExitInterrupted || stderr.Len() > 0 {
 		t.Errorf("code %d: %s", code, stderr.Bytes())
 	}
 }
@@ -132,7 +133,7 @@ func TestAuditInterrupted(t *testing.T) {
 func TestAuditNeedsSomewhereToSpool(t *testing.T) {
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
 	var stderr bytes.Buffer
-	if code := run(t.Context(), []string{"audit"}, strings.NewReader("02MVQY54W65P0\n"), io.Discard, &stderr, nil); code != exitUsage || !strings.Contains(stderr.String(), "missing") {
+	if code := run(t.Context(), []string{"audit"}, strings.NewReader("02MVQY54W65P0\n"), io.Discard, &stderr, nil); code != cli.ExitUsage || !strings.Contains(stderr.String(), "missing") {
 		t.Errorf("code %d: %s", code, stderr.Bytes())
 	}
 }
@@ -141,7 +142,7 @@ func TestAuditNeedsSomewhereToSpool(t *testing.T) {
 func TestAuditByteOrderMark(t *testing.T) {
 	var out, stderr strings.Builder
 	stdin := strings.NewReader("\ufeff02MVQDZ9NFSQ0\r\n02MVQDZ9NFSQ0\r\n")
-	if code := run(t.Context(), []string{"audit", "-"}, stdin, &out, &stderr, nil); code != exitInvalid || !strings.Contains(out.String(), "duplicates  1\n") {
+	if code := run(t.Context(), []string{"audit", "-"}, stdin, &out, &stderr, nil); code != cli.ExitInvalid || !strings.Contains(out.String(), "duplicates  1\n") {
 		t.Errorf("exit code %d, %s%s", code, out.String(), stderr.String())
 	}
 }

@@ -5,13 +5,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
 // must runs a command and returns its lines.
 func must(t *testing.T, args ...string) []string {
 	t.Helper()
 	code, out, errs := allocator(args...)
-	if code != exitOK || errs != "" {
+	if code != cli.ExitOK || errs != "" {
 		t.Fatalf("%q: exit code %d, stderr %q", args, code, errs)
 	}
 	return strings.Fields(out)

@@ -17,13 +17,14 @@ import (
 	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/spf13/pflag"
 
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
 )
 
 // understood reports what is wrong with a command line: a command that does not
 // exist, or a flag. Nothing is carried out.
 func understood(args []string) error {
-	root := (&app{in: strings.NewReader(""), out: io.Discard, err: io.Discard}).root()
+	root := newRoot(&cli.App{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
 	cmd, rest, err := root.Find(args)
 	if err != nil {
 		return err
@@ -103,8 +104,8 @@ func TestSystemdUnit(t *testing.T) {
 	}
 	c := valid(t, "the unit with its file", "../../deploy/systemd/allocator.yaml", env)
 	enough(t, "TimeoutStopSec", strings.Join(field(unit, "TimeoutStopSec"), " "), c)
-	if got := field(unit, "RestartPreventExitStatus"); !slices.Equal(got, []string{fmt.Sprint(exitUsage)}) {
-		t.Errorf("RestartPreventExitStatus=%v: a wrong command line ends with %d", got, exitUsage)
+	if got := field(unit, "RestartPreventExitStatus"); !slices.Equal(got, []string{fmt.Sprint(cli.ExitUsage)}) {
+		t.Errorf("RestartPreventExitStatus=%v: a wrong command line ends with %d", got, cli.ExitUsage)
 	}
 	if user := field(unit, "User"); !slices.Equal(user, []string{"allocator"}) || !strings.Contains(readFile(t, "../../deploy/systemd/allocator.sysusers"), "\nu allocator ") {
 		t.Errorf("User=%v is not the one that allocator.sysusers makes", user)

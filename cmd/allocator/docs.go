@@ -6,14 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/metrics"
 )
 
-// docsCommand writes the pages of docs/reference, which a test holds together,
-// and manual pages.
-func (a *app) docsCommand() *cobra.Command {
-	docs := &cobra.Command{Use: "docs", Short: "Write reference and manual pages", Hidden: true, Args: cobra.NoArgs,
+// docsCommand prints the pages of docs/reference.
+func docsCommand(a *cli.App) *cobra.Command {
+	docs := &cobra.Command{Use: "docs", Short: "Print reference pages", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	for _, p := range []struct {
 		name, short string
@@ -25,21 +25,10 @@ func (a *app) docsCommand() *cobra.Command {
 	} {
 		docs.AddCommand(&cobra.Command{Use: p.name, Short: p.short, Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				_, err := fmt.Fprint(a.out, p.page(cmd.Root()))
+				_, err := fmt.Fprint(a.Out, p.page(cmd.Root()))
 				return err
 			}})
 	}
-	docs.AddCommand(&cobra.Command{Use: "man DIR", Short: "Write a manual page for each command into a folder", Args: cobra.ExactArgs(1),
-		Long: `Man writes a page for each command, allocator.1, allocator-parse.1 and so on, into DIR,
-which it makes if need be. Put them where man(1) looks, such as /usr/local/share/man/man1.`,
-		Example: "  allocator docs man /usr/local/share/man/man1",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := writeMan(cmd.Root(), args[0])
-			if err == nil {
-				fmt.Fprintf(a.err, "%d pages are in %s\n", n, args[0])
-			}
-			return err
-		}})
 	return docs
 }
 
@@ -55,7 +44,7 @@ func reference(root *cobra.Command) string {
 
 Results go to stdout, everything else to stderr. With ` + "`--format json`" + ` each result is one JSON object on a line,
 invalid inputs included, in the order of the inputs. A dash in place of an ID reads IDs from stdin, one a line. A
-reader of stdout that leaves, such as ` + "`head`" + `, ends a command quietly and with 0. Nothing is coloured.
+reader of stdout that leaves, such as ` + "`head`" + `, ends a command quietly and with 0. Nothing is colored.
 
 | exit code | meaning |
 |---|---|
@@ -64,8 +53,7 @@ reader of stdout that leaves, such as ` + "`head`" + `, ends a command quietly a
 		fmt.Fprintf(&b, "| %d | %s |\n", e.code, e.means)
 	}
 	b.WriteString(`
-Man pages of all commands: ` + "`allocator docs man DIR`" + `. Completion for bash, zsh, fish and PowerShell, of flags and
-of their values: ` + "`allocator completion --help`" + `.
+Completion for bash, zsh, fish and PowerShell, of flags and of their values: ` + "`allocator completion --help`" + `.
 `)
 	var page func(cmd *cobra.Command)
 	page = func(cmd *cobra.Command) {
@@ -115,4 +103,16 @@ func commandPage(b *strings.Builder, cmd *cobra.Command, options map[string]bool
 // dedent takes the two blanks off that begin each line of an example.
 func dedent(s string) string {
 	return strings.TrimPrefix(strings.ReplaceAll(s, "\n  ", "\n"), "  ")
+}
+
+// exits are the exit codes, as the reference lists them.
+var exits = []struct {
+	code  int
+	means string
+}{
+	{cli.ExitOK, "all went well"},
+	{cli.ExitInvalid, "an input is invalid, or a request was refused"},
+	{cli.ExitUsage, "called wrongly: an unknown command or flag, a bad value, a setting that breaks a rule"},
+	{cli.ExitUnavailable, "etcd, or every node asked, is away"},
+	{cli.ExitInterrupted, "interrupted before it was done"},
 }

@@ -15,64 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 )
 
 var stdinIDs = flag.Int("stdin-ids", 500_000, "IDs on stdin of the test of constant memory")
 
-// all returns what each gives of arguments and stdin.
-func all(t *testing.T, args []string, stdin string) (got []string, err error) {
-	t.Helper()
-	in := inputs{args, strings.NewReader(stdin), func() error { return nil }}
-	err = in.each(t.Context(), func(input string, err error) error {
-		if err != nil {
-			input = fmt.Sprintf("%d bytes: %v", len(input), err)
-		}
-		got = append(got, input)
-		return nil
-	})
-	return got, err
-}
-
-func TestInputs(t *testing.T) {
-	long := strings.Repeat("0", maxLine)
-	for _, c := range []struct {
-		args  string
-		stdin string
-		want  []string
-	}{
-		{"a b", "c\n", []string{"a", "b"}},
-		{"a - b", "c\nd", []string{"a", "c", "d", "b"}},
-		{"-", "", nil},
-		{"", "a\n\n \t\r\n b \r\nc", []string{"a", "b", "c"}},
-		{"- -", "a\n", []string{"a"}},
-		{"-", "\ufeffa\r\nb\n", []string{"a", "b"}},
-		{"-", "\ufeff\na\n\ufeffb", []string{"a", "\ufeffb"}},
-		{"-", long + "\nb\n", []string{long, "b"}},
-		{"-", long + "0\nb\n", []string{"4096 bytes: " + errLong.Error(), "b"}},
-		{"-", "a\n" + strings.Repeat(long, 100) + "\nb", []string{"a", "4096 bytes: " + errLong.Error(), "b"}},
-		{"-", strings.Repeat(long, 100), []string{"4096 bytes: " + errLong.Error()}},
-	} {
-		got, err := all(t, strings.Fields(c.args), c.stdin)
-		if err != nil || fmt.Sprint(got) != fmt.Sprint(c.want) {
-			t.Errorf("%q, %.20q: %.200q, %v, want %.200q", c.args, c.stdin, got, err, c.want)
-		}
-	}
-	// Nothing at all was hardly meant.
-	for _, stdin := range []string{"", "\n \n"} {
-		if got, err := all(t, nil, stdin); err != errNoInput || got != nil {
-			t.Errorf("%q: %q, %v", stdin, got, err)
-		}
-	}
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer null.Close()
-	if !terminal(null) || terminal(strings.NewReader("")) {
-		t.Error("/dev/null has IDs, or a pipe has none")
-	}
-}
+const longestLine = 4096 // bytes, of a line of stdin
 
 // A line that is too long is one invalid input, not the end: it is counted,
 // named by its beginning, and does not become another ID by being cut.
@@ -82,32 +31,24 @@ func TestLongLineIsOneError(t *testing.T) {
 		if len(flags) == 2 {
 			id = "95551895313258176"
 		}
-		cut := id + strings.Repeat("-", maxLine) + "X" // lenient reading would see the ID in the first 4096 bytes
+		cut := id + strings.Repeat("-", longestLine) + "X" // lenient reading would see the ID in the first 4096 bytes
 		stdin := id + "\n" + cut + "\n" + strings.Repeat("0", 1<<20) + "\n" + id + "\n"
 		var out, stderr strings.Builder
 		code := run(t.Context(), append([]string{"validate", "--format", "json"}, flags...), strings.NewReader(stdin), &out, &stderr, nil)
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if code != exitInvalid || len(lines) != 4 || !strings.Contains(lines[0], `"valid":true`) || lines[3] != lines[0] || stderr.Len() > 0 {
+		if code != cli.ExitInvalid || len(lines) != 4 || !strings.Contains(lines[0], `"valid":true`) || lines[3] != lines[0] || stderr.Len() > 0 {
 			t.Fatalf("%v: exit code %d, %.300q, stderr %q", flags, code, lines, stderr.String())
 		}
 		for _, line := range lines[1:3] {
-			if !strings.Contains(line, `"class":"bad_length"`) || len(line) > maxLine+200 {
+			if !strings.Contains(line, `"class":"bad_length"`) || len(line) > longestLine+200 {
 				t.Errorf("%v: %d bytes, %.100s", flags, len(line), line)
 			}
 		}
 	}
 }
 
-// What a message repeats of an input is short and harmless.
-func TestShow(t *testing.T) {
-	for in, want := range map[string]string{
-		"02MVQDZ9NFSQ0": "02MVQDZ9NFSQ0", "": `""`, "a b": `"a b"`, "\x1b[31mred": `"\x1b[31mred"`, "ß": `"\u00df"`, `"`: `"\""`, "\xff": `"\xff"`,
-		strings.Repeat("x", 81): strings.Repeat("x", 80) + "…",
-	} {
-		if got := show(in); got != want {
-			t.Errorf("%q: %s, want %s", in, got, want)
-		}
-	}
+// What a message repeats of an input is harmless.
+func TestInputsAreShownHarmless(t *testing.T) {
 	var out, stderr strings.Builder
 	run(t.Context(), []string{"validate", "\x1b[2Jboo\nvalid    x"}, nil, &out, &stderr, nil)
 	run(t.Context(), []string{"parse", "\x1b[2Jboo\nvalid    x"}, nil, &out, &stderr, nil)
@@ -132,7 +73,7 @@ func TestHalfALineIsNotWaitedFor(t *testing.T) {
 		}
 	}
 	_ = inW.Close()
-	if code := <-ended; code != exitOK || lines.Text() != "2" {
+	if code := <-ended; code != cli.ExitOK || lines.Text() != "2" {
 		t.Errorf("exit code %d, last line %q", code, lines.Text())
 	}
 }
@@ -147,7 +88,7 @@ func TestInterrupt(t *testing.T) {
 		var stderr strings.Builder
 		go func() { ended <- run(ctx, strings.Fields(args), r, out, &stderr, nil) }()
 		time.AfterFunc(20*time.Millisecond, cancel)
-		if code := <-ended; code != exitInterrupted || stderr.Len() > 0 {
+		if code := <-ended; code != cli.ExitInterrupted || stderr.Len() > 0 {
 			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr.String())
 		}
 		_ = w.Close()
@@ -162,13 +103,13 @@ func (c *counting) Write(p []byte) (int, error) { c.n += len(p); return len(p), 
 func TestFullDisk(t *testing.T) {
 	for _, args := range []string{"new 100000", "new", "parse 02MVQDZ9NFSQ0", "validate 02MVQDZ9NFSQ0", "--help", "parse --help", "help parse", "completion bash"} {
 		var stderr strings.Builder
-		if code := run(t.Context(), strings.Fields(args), nil, full{}, &stderr, nil); code != exitInvalid || !strings.Contains(stderr.String(), "no space left") {
+		if code := run(t.Context(), strings.Fields(args), nil, full{}, &stderr, nil); code != cli.ExitInvalid || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr.String())
 		}
 	}
 	for _, args := range []string{"new 100000", "new", "monotonic 100000", "parse 02MVQDZ9NFSQ0", "--help"} {
 		var stderr strings.Builder
-		if code := run(t.Context(), strings.Fields(args), nil, &closing{}, &stderr, nil); code != exitOK || stderr.Len() > 0 {
+		if code := run(t.Context(), strings.Fields(args), nil, &closing{}, &stderr, nil); code != cli.ExitOK || stderr.Len() > 0 {
 			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr.String())
 		}
 	}
@@ -226,7 +167,7 @@ func peak(t *testing.T, args string, n int) int {
 		}
 		read <- seen
 	}()
-	w := bufio.NewWriterSize(in, chunk)
+	w := bufio.NewWriterSize(in, cli.BufferSize)
 	var line []byte
 	for i := range n - 1 {
 		line, _ = flake.ID(i * 1_234_567 << 16 & (1<<62 - 1)).AppendText(line[:0])
@@ -256,51 +197,4 @@ func peak(t *testing.T, args string, n int) int {
 	}
 	t.Logf("%s: %d IDs in %v", args, n, took.Round(time.Millisecond))
 	return kib
-}
-
-// FuzzInputs: the same lines come out as go in, blanks and long ones apart,
-// wherever the reads fall.
-func FuzzInputs(f *testing.F) {
-	f.Add([]byte("a\nb"), uint16(1))
-	f.Add([]byte("\r\n\n \xff\n"+strings.Repeat("0", maxLine+1)+"\nx"), uint16(100))
-	f.Add([]byte("0-0\n\x00\n\n"), uint16(4095))
-	f.Fuzz(func(t *testing.T, stdin []byte, step uint16) {
-		var want []string
-		for line := range bytes.SplitAfterSeq(stdin, []byte("\n")) {
-			if line = bytes.TrimSuffix(line, []byte("\n")); len(line) > maxLine {
-				want = append(want, "long "+string(line[:maxLine]))
-			} else if line = bytes.TrimSpace(line); len(line) > 0 {
-				want = append(want, string(line))
-			}
-		}
-		in := inputs{[]string{"-"}, &stepping{stdin, int(step) + 1}, func() error { return nil }}
-		err := in.each(t.Context(), func(got string, err error) error {
-			if err != nil {
-				got = "long " + got
-			}
-			if len(want) == 0 || got != want[0] {
-				t.Fatalf("got %.80q, want %.80q", got, want)
-			}
-			want = want[1:]
-			return nil
-		})
-		if err != nil || len(want) > 0 {
-			t.Fatalf("%v, and %d did not come", err, len(want))
-		}
-	})
-}
-
-// stepping gives so many bytes at a time.
-type stepping struct {
-	rest []byte
-	step int
-}
-
-func (s *stepping) Read(p []byte) (int, error) {
-	if len(s.rest) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p[:min(len(p), s.step)], s.rest)
-	s.rest = s.rest[n:]
-	return n, nil
 }

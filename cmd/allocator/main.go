@@ -8,10 +8,13 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
 func main() {
@@ -28,7 +31,7 @@ func main() {
 		asked := time.Now()
 		for s := range signals {
 			if s == os.Interrupt && time.Since(asked) > echo {
-				os.Exit(exitInterrupted) // at once: the lease runs out by itself
+				os.Exit(cli.ExitInterrupted) // at once: the lease runs out by itself
 			}
 		}
 	}()
@@ -40,5 +43,10 @@ func main() {
 // timeout(1) send it to the process and to its group.
 const echo = 200 * time.Millisecond
 
-// exitInterrupted is what shells report of a process that SIGINT ended.
-const exitInterrupted = 130
+// version is set by release builds: -ldflags "-X main.version=v1.2.3".
+var version string
+
+// run carries out one command line and returns the exit code.
+func run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer, env []string) int {
+	return cli.Run(ctx, args, in, out, stderr, env, version, newRoot)
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
 )
@@ -30,7 +31,7 @@ func TestFlakesOfOneCommandDiffer(t *testing.T) {
 		}
 	}
 	code, out, errs := allocator("from-time", "1795192588444", "32769", "--kind", "flake")
-	if code != exitUsage || out != "" || !strings.Contains(errs, "a sid has 32768 flakes in a millisecond of layout scalable") {
+	if code != cli.ExitUsage || out != "" || !strings.Contains(errs, "a sid has 32768 flakes in a millisecond of layout scalable") {
 		t.Errorf("exit code %d, %q, %q", code, out, errs)
 	}
 }
@@ -78,7 +79,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		"completion bahs":  "unknown command \"bahs\"",
 	} {
 		code, out, errs := allocator(strings.Fields(args)...)
-		if code != exitUsage || out != "" || !strings.Contains(errs, why) {
+		if code != cli.ExitUsage || out != "" || !strings.Contains(errs, why) {
 			t.Errorf("%s: exit code %d, %q, %q, want %q", args, code, out, errs, why)
 		}
 	}
@@ -157,7 +158,7 @@ func BenchmarkStream(b *testing.B) {
 		for _, args := range []string{"parse", "parse --format json", "parse --only unix_ms", "validate"} {
 			b.Run(fmt.Sprintf("%d/%s", len(id), strings.ReplaceAll(args, " ", "_")), func(b *testing.B) {
 				b.ReportAllocs()
-				if code := run(b.Context(), strings.Fields(args), &stream{id + "\n", b.N}, io.Discard, os.Stderr, nil); code != exitOK {
+				if code := run(b.Context(), strings.Fields(args), &stream{id + "\n", b.N}, io.Discard, os.Stderr, nil); code != cli.ExitOK {
 					b.Fatal(code)
 				}
 			})
@@ -166,7 +167,7 @@ func BenchmarkStream(b *testing.B) {
 	for _, args := range []string{"new", "new --kind uuid", "new --kind flake", "new --format json", "monotonic"} {
 		b.Run(strings.ReplaceAll(args, " ", "_"), func(b *testing.B) {
 			b.ReportAllocs()
-			if code := run(b.Context(), append(strings.Fields(args), "--count", fmt.Sprint(b.N)), nil, io.Discard, os.Stderr, nil); code != exitOK {
+			if code := run(b.Context(), append(strings.Fields(args), "--count", fmt.Sprint(b.N)), nil, io.Discard, os.Stderr, nil); code != cli.ExitOK {
 				b.Fatal(code)
 			}
 		})
@@ -179,7 +180,7 @@ func TestStreamsHardlyAllocate(t *testing.T) {
 	for _, args := range []string{"parse", "parse --format json", "parse --only time", "parse --as uuid", "validate", "validate --format json"} {
 		const n = 10_000
 		allocs := testing.AllocsPerRun(3, func() {
-			if code := run(t.Context(), strings.Fields(args), &stream{"01M7WXJ6MTE21AH8MP5FJ0GE7N\n", n}, io.Discard, os.Stderr, nil); code != exitOK {
+			if code := run(t.Context(), strings.Fields(args), &stream{"01M7WXJ6MTE21AH8MP5FJ0GE7N\n", n}, io.Discard, os.Stderr, nil); code != cli.ExitOK {
 				t.Fatal(code)
 			}
 		})

@@ -21,6 +21,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -29,9 +30,9 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// deployment is an etcd that can be restored from a snapshot, and what its nodes
+// testCluster is an etcd that can be restored from a snapshot, and what its nodes
 // have issued.
-type deployment struct {
+type testCluster struct {
 	*testing.T
 	etcd  *devetcd.Server
 	peer  string // its peer URL
@@ -42,7 +43,7 @@ type deployment struct {
 	issued []history.Issue
 }
 
-func deploy(t *testing.T) *deployment {
+func deploy(t *testing.T) *testCluster {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,7 +51,7 @@ func deploy(t *testing.T) *deployment {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	_ = l.Close()
-	d := &deployment{T: t, began: time.Now(), peer: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	d := &testCluster{T: t, began: time.Now(), peer: fmt.Sprintf("http://127.0.0.1:%d", port)}
 	if d.etcd, err = devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), PeerPort: port, NoSync: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func deploy(t *testing.T) *deployment {
 const testWindow = 3 * time.Second
 
 // cli carries out a command against d's etcd, and returns all that it printed.
-func (d *deployment) cli(args ...string) (string, int) {
+func (d *testCluster) cli(args ...string) (string, int) {
 	d.Helper()
 	var out bytes.Buffer
 	args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", testWindow.String(), "--lease.extend-every", "500ms", "--lease.call-timeout", "500ms")
@@ -80,12 +81,12 @@ func (d *deployment) cli(args ...string) (string, int) {
 // member is a node that issues as fast as it is let, and whoever asks it.
 type member struct {
 	*daemon.Daemon
-	d    *deployment
+	d    *testCluster
 	name string
 	stop func()
 }
 
-func (d *deployment) node(name string) *member {
+func (d *testCluster) node(name string) *member {
 	d.Helper()
 	c := config.Default()
 	c.Node.Name = name
@@ -158,13 +159,13 @@ func (m *member) issue(ctx context.Context) {
 }
 
 // blocks returns how many were issued.
-func (d *deployment) blocks() int {
+func (d *testCluster) blocks() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.issued)
 }
 
-func (d *deployment) await(what string, ok func() bool) {
+func (d *testCluster) await(what string, ok func() bool) {
 	d.Helper()
 	for began := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Since(began) > patience {
@@ -186,7 +187,7 @@ func (m *member) awaitReason(want node.Reason) {
 }
 
 // backup takes a snapshot of etcd, as an operator does.
-func (d *deployment) backup() string {
+func (d *testCluster) backup() string {
 	d.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{d.etcd.Endpoint()}, Logger: zap.NewNop()})
 	if err != nil {
@@ -226,7 +227,7 @@ var buildEtcd = sync.OnceValues(func() (string, error) {
 
 // restore puts the snapshot in the place of etcd's data, under a cluster token,
 // while etcd is stopped, and starts it on the same ports.
-func (d *deployment) restore(backup, token string) {
+func (d *testCluster) restore(backup, token string) {
 	d.Helper()
 	d.etcd.Stop()
 	if err := os.RemoveAll(d.etcd.Dir()); err != nil {
@@ -260,7 +261,7 @@ type recovered struct {
 }
 
 // recover runs «admin recover».
-func (d *deployment) recover(args ...string) recovered {
+func (d *testCluster) recover(args ...string) recovered {
 	d.Helper()
 	out, code := d.cli(append([]string{"admin", "recover", "--yes", "--format", "json"}, args...)...)
 	if code != 0 {
@@ -276,7 +277,7 @@ func (d *deployment) recover(args ...string) recovered {
 // check holds all that was issued against the claims. The floor has to lie above
 // granted, which is all that was before the recovery, and below all that was
 // issued after it, from that block on.
-func (d *deployment) check(granted clock.Millis, from int, r recovered) {
+func (d *testCluster) check(granted clock.Millis, from int, r recovered) {
 	d.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -412,15 +413,15 @@ func TestRecoverWithoutASpace(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	out, code := d.cli("admin", "recover", "--yes", "--space", "nosuch")
-	if code != exitInvalid || !strings.Contains(out, "run «allocator init» without --fresh") {
+	if code != cli.ExitInvalid || !strings.Contains(out, "run «allocator init» without --fresh") {
 		t.Errorf("%d: %s", code, out)
 	}
 	out, code = d.cli("admin", "recover")
-	if code != exitUsage || !strings.Contains(out, "there is no terminal to ask at. Say --yes") {
+	if code != cli.ExitUsage || !strings.Contains(out, "there is no terminal to ask at. Say --yes") {
 		t.Errorf("%d: %s", code, out)
 	}
 	d.etcd.Stop()
-	if out, code = d.cli("admin", "recover", "--yes", "--timeout", "1s"); code != exitUnavailable {
+	if out, code = d.cli("admin", "recover", "--yes", "--timeout", "1s"); code != cli.ExitUnavailable {
 		t.Errorf("%d: %s", code, out)
 	}
 }

@@ -61,7 +61,7 @@ func TestRole(t *testing.T) {
 	if _, err := build.Etcdctl(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	d := &deployment{T: t, began: time.Now()}
+	d := &testCluster{T: t, began: time.Now()}
 	if d.etcd, err = devetcd.Start(t.Context(), devetcd.Config{NoSync: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestRole(t *testing.T) {
 }
 
 // works does what a space sees in its life.
-func (d *deployment) works() {
+func (d *testCluster) works() {
 	d.Helper()
 	for _, step := range []struct {
 		args []string
@@ -137,7 +137,7 @@ func (d *deployment) works() {
 }
 
 // deniedOutside tries the edges of the prefix, and what belongs to etcd's owner.
-func (d *deployment) deniedOutside() {
+func (d *testCluster) deniedOutside() {
 	d.Helper()
 	password, err := os.ReadFile(d.user.PasswordFile)
 	if err != nil {

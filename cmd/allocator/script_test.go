@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -255,21 +254,4 @@ func cmdHTTP(ts *testscript.TestScript, _ bool, args []string) {
 	fmt.Fprintln(ts.Stdout(), resp.StatusCode)
 	_, err = io.Copy(ts.Stdout(), resp.Body)
 	ts.Check(err)
-}
-
-func TestReferenceIsCurrent(t *testing.T) {
-	const path = "../../docs/reference/cli.md"
-	want := reference((&app{}).root())
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("%s is out of date: run go test ./cmd/allocator -run Reference -update\n%s", path, diff)
-	}
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
 // known are the known answers, as far as the command line has to give them.
@@ -131,7 +133,7 @@ func TestVectorsThroughTheProgram(t *testing.T) {
 	}
 	for layout, list := range layouts {
 		for kind, form := range map[string]string{"auto": "base32", "int": "int", "hex": "hex"} {
-			got := objects(t, exitOK, slices.Concat([]string{"parse", "--format", "json", "--layout", layout, "--kind", kind, "--"}, column(list, form))...)
+			got := objects(t, cli.ExitOK, slices.Concat([]string{"parse", "--format", "json", "--layout", layout, "--kind", kind, "--"}, column(list, form))...)
 			compare(layout+" from "+form, got, list, map[string]string{
 				"base32": "base32", "int": "int", "hex": "hex", "bin": "bin", "bytes_hex": "bytes_hex", "ts_ms": "timestamp_ms",
 				"unix_ms": "unix_ms", "time": "time", "randomness": "randomness", "sid": "sid",
@@ -140,7 +142,7 @@ func TestVectorsThroughTheProgram(t *testing.T) {
 	}
 	wide := slices.Concat(k.ULID, k.UUIDv7)
 	for kind, form := range map[string]string{"auto": "ulid", "uuid": "uuid", "u128": "u128"} {
-		got := objects(t, exitOK, slices.Concat([]string{"parse", "--format", "json", "--kind", kind, "--"}, column(wide, form))...)
+		got := objects(t, cli.ExitOK, slices.Concat([]string{"parse", "--format", "json", "--kind", kind, "--"}, column(wide, form))...)
 		compare("wide from "+form, got, wide, map[string]string{
 			"ulid": "ulid", "uuid": "uuid", "u128": "u128", "bytes_hex": "bytes_hex", "unix_ms": "unix_ms", "time": "time", "randomness_hex": "randomness_hex",
 		})
@@ -168,7 +170,7 @@ func TestVectorsThroughTheProgram(t *testing.T) {
 		_, ms, _ := allocator("parse", "--only", "unix_ms", m.Prev)
 		code, out, errs := allocator("monotonic", "--after", m.Prev, "--at", strings.TrimSpace(ms))
 		if m.Error != "" {
-			if code != exitInvalid || out != "" || !strings.Contains(errs, m.Error) {
+			if code != cli.ExitInvalid || out != "" || !strings.Contains(errs, m.Error) {
 				t.Errorf("%s: exit code %d, %q, %q", m.Prev, code, out, errs)
 			}
 		} else if out != m.Next_same_ms_plus1+"\n" {
@@ -178,10 +180,10 @@ func TestVectorsThroughTheProgram(t *testing.T) {
 	for kind, list := range map[string][]looseInput{"flake": k.LooseLow, "ulid": k.LooseWide} {
 		for _, v := range list {
 			code, out, errs := allocator("parse", "--lenient", "--as", kind, v.Input)
-			if code != exitOK || out != v.Canonical+"\n" || (errs == "") != v.Strict {
+			if code != cli.ExitOK || out != v.Canonical+"\n" || (errs == "") != v.Strict {
 				t.Errorf("%q: exit code %d, %q, %q", v.Input, code, out, errs)
 			}
-			if code, _, _ := allocator("validate", v.Input); (code == exitOK) != v.Strict {
+			if code, _, _ := allocator("validate", v.Input); (code == cli.ExitOK) != v.Strict {
 				t.Errorf("%q, strict: exit code %d", v.Input, code)
 			}
 		}
@@ -197,7 +199,7 @@ func TestInvalidThroughTheProgram(t *testing.T) {
 			in = append(in, v.Input)
 		}
 		for _, command := range []string{"parse", "validate"} {
-			got := objects(t, exitInvalid, slices.Concat([]string{command, "--format", "json", "--kind", kind, "--"}, in)...)
+			got := objects(t, cli.ExitInvalid, slices.Concat([]string{command, "--format", "json", "--kind", kind, "--"}, in)...)
 			if len(got) != len(list) {
 				t.Fatalf("%s: %d objects of %d", kind, len(got), len(list))
 			}
@@ -211,7 +213,7 @@ func TestInvalidThroughTheProgram(t *testing.T) {
 		// As text, and of each alone: no result and the class on stderr.
 		for _, v := range list {
 			code, out, errs := allocator("parse", "--kind", kind, "--", v.Input)
-			if code != exitInvalid || out != "" || !slices.ContainsFunc(v.Classes, func(c string) bool { return strings.Contains(errs, ": "+c+": ") }) {
+			if code != cli.ExitInvalid || out != "" || !slices.ContainsFunc(v.Classes, func(c string) bool { return strings.Contains(errs, ": "+c+": ") }) {
 				t.Errorf("%q: exit code %d, %q, %q, want one of %v", v.Input, code, out, errs, v.Classes)
 			}
 		}
@@ -223,15 +225,15 @@ func TestInvalidThroughTheProgram(t *testing.T) {
 		}
 		flakes := []string{"--kind", "flake", "--layout", layout}
 		var args []string
-		want := exitInvalid
+		want := cli.ExitInvalid
 		switch f.Field {
 		case "sid":
-			args, want = append([]string{"new", "--sid=" + f.Value}, flakes...), exitUsage
+			args, want = append([]string{"new", "--sid=" + f.Value}, flakes...), cli.ExitUsage
 		case "entropy_size":
 			if f.Value == "0" {
 				continue // ours, and always +1
 			}
-			args, want = append([]string{"monotonic", "--entropy", f.Value}, flakes...), exitUsage
+			args, want = append([]string{"monotonic", "--entropy", f.Value}, flakes...), cli.ExitUsage
 		case "unix_s":
 			args = append(flakes, "from-time", "@"+f.Value)
 		case "unix_ms":
@@ -255,7 +257,7 @@ func TestInvalidThroughTheProgram(t *testing.T) {
 		}
 	}
 	// A time out of range is an invalid input in JSON, too.
-	got := objects(t, exitInvalid, "from-time", "281474976710656", "--format", "json")
+	got := objects(t, cli.ExitInvalid, "from-time", "281474976710656", "--format", "json")
 	if len(got) != 1 || fmt.Sprint(got[0]["input"], got[0]["error"].(map[string]any)["class"]) != "281474976710656time_overflow" {
 		t.Errorf("%v", got)
 	}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/admin"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cluster"
+	"github.com/flakelease/allocator/cmd/allocator/internal/dev"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor"
+	"github.com/flakelease/allocator/cmd/allocator/internal/ids"
+	"github.com/flakelease/allocator/cmd/allocator/internal/offline"
+	"github.com/flakelease/allocator/cmd/allocator/internal/operator"
+)
+
+// newRoot returns the whole command line.
+func newRoot(a *cli.App) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "allocator",
+		Short: "Unique, time-sorted IDs from nodes that never issue one twice",
+		Long: `Allocator issues unique, time-sorted IDs. Nodes lease scalability IDs (sids) from
+etcd, reserve windows of milliseconds, and issue IDs from memory; they refuse
+rather than issue a duplicate. It also reads, checks and converts IDs, ULIDs and UUIDs
+of any origin, and makes such that nobody coordinates.
+
+To try it, ` + cli.TryDev + `: it needs nothing else.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 all went well, 1 an ID is
+invalid or a request was refused, 2 called wrongly, 3 etcd or every node asked is away.`,
+		Example: `  allocator parse 01ARZ3NDEKTSV4RRFFQ69G5FAV        # what is in an ID, whatever its form
+  allocator parse --format json < ids.txt           # the same of many, one JSON object a line
+  allocator parse --as uuid 01ARZ3NDEKTSV4RRFFQ69G5FAV
+  allocator validate < ids.txt                      # which ones are well-formed; exit code 1 if any is not
+  allocator new 3                                   # 3 random ULIDs; --kind uuid or flake for others
+  allocator monotonic 3                             # 3 that rise, whatever the clock does
+  allocator from-time --min 2026-11-20              # the least ULID of a time, for a range query
+  allocator get 3                                   # 3 that are unique by promise, from a node`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	for _, g := range groups(a) {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(docsCommand(a))
+	return root
+}
+
+// group is some commands as the help lists them.
+type group struct {
+	title    string
+	commands []*cobra.Command
+}
+
+func groups(a *cli.App) []group {
+	return []group{
+		{"IDs, without a node", []*cobra.Command{
+			ids.ParseCommand(a), ids.ValidateCommand(a), offline.NewCommand(a), offline.MonotonicCommand(a), offline.FromTimeCommand(a),
+			ids.AuditCommand(a),
+		}},
+		{"IDs from a cluster", []*cobra.Command{
+			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), cluster.BenchCommand(a),
+		}},
+		{"For operators", []*cobra.Command{
+			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a), admin.Command(a), operator.GossipCommand(a), operator.TokenCommand(a), operator.ConfigCommand(a), operator.VersionCommand(a),
+		}},
+	}
+}

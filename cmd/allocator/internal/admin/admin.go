@@ -1,0 +1,183 @@
+// Package admin holds the commands that repair a space and take nodes out of
+// service. Each shows what it found before it writes, and asks.
+package admin
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/lease/repair"
+)
+
+func Command(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "admin",
+		Short: "Repair a space, and take nodes out of service",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(drainCommand(a), recoverCommand(a), quarantineCommand(a), releaseCommand(a))
+	return cmd
+}
+
+// drainWithin is how long «admin drain» waits: the node itself gives up after 15 s.
+const drainWithin = 20 * time.Second
+
+func drainCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Take one node out of service, and leave it running",
+		Long: `Drain makes a node refuse with DRAINING, turns its readiness off and gives its sid
+back, so that another node can use it at once. The process stays until it is stopped;
+only a restart makes it serve again. To stop a node, SIGTERM does all of this.`,
+		Example: "  allocator admin drain --addr 10.0.0.5:9000",
+		Args:    cobra.NoArgs,
+	}
+	format := cli.FormatFlag(cmd)
+	connect := remote.NodesFlags(a, cmd, remote.DefaultAddr)
+	timeout := cmd.Flags().Lookup("timeout")
+	timeout.DefValue = drainWithin.String()
+	_ = timeout.Value.Set(timeout.DefValue)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		nodes, err := connect()
+		if err != nil {
+			return err
+		}
+		defer nodes.Close()
+		if len(nodes.Addrs) != 1 {
+			return cli.UsageError("drain takes one node: --addr names %d", len(nodes.Addrs))
+		}
+		var r *pb.DrainResponse
+		err = nodes.Ask(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			r, err = pb.NewAdminServiceClient(conn).Drain(ctx, &pb.DrainRequest{})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := printDrained(a, r, format.Value == "json"); err != nil {
+			return err
+		}
+		if r.GetSid() >= 0 && !r.GetReleased() {
+			return cli.ErrInvalid
+		}
+		return nil
+	}
+	return cmd
+}
+
+func printDrained(a *cli.App, r *pb.DrainResponse, asJSON bool) error {
+	if asJSON {
+		return cli.PrintLine(a.Out, struct {
+			Node       string `json:"node"`
+			Instance   string `json:"instance"`
+			SID        int32  `json:"sid"` // that it held; -1: none
+			Term       int64  `json:"term"`
+			Released   bool   `json:"released"`
+			CeilUnixMs int64  `json:"ceil_unix_ms"`
+			Issued     int64  `json:"ids_issued"`
+		}{r.GetNode(), r.GetInstance(), r.GetSid(), r.GetTerm(), r.GetReleased(), r.GetCeilUnixMs(), r.GetIdsIssued()})
+	}
+	what := "it held no sid"
+	switch {
+	case r.GetReleased() && r.GetCeilUnixMs() > 0:
+		what = fmt.Sprintf("sid %d (term %d) was given back, usable from %s", r.GetSid(), r.GetTerm(), repair.At(clock.Millis(r.GetCeilUnixMs())))
+	case r.GetReleased():
+		what = fmt.Sprintf("sid %d (term %d) was given back, and another node has it now", r.GetSid(), r.GetTerm())
+	case r.GetSid() >= 0:
+		what = fmt.Sprintf("sid %d (term %d) was NOT given back: it is free when the node's lease ends, and usable when its window has passed", r.GetSid(), r.GetTerm())
+	}
+	_, err := fmt.Fprintf(a.Out, "%s is drained: %s; %s issued.\nIt refuses with DRAINING until it is stopped or restarted.\n",
+		r.GetNode(), what, cli.Count(int(r.GetIdsIssued()), "ID"))
+	return err
+}
+
+// author signs one write of this run.
+func author() repair.Author {
+	return repair.Author{Instance: lease.Instance(uuid.NewString()), Nonce: rand.Text(), Now: deployment.WallNow()}
+}
+
+// repairError gives an error of a repair its exit code and, for a write whose
+// outcome nobody knows, says how to learn it.
+func repairError(err error, wrote bool) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, repair.ErrRefused), errors.Is(err, repair.ErrNotInitialized):
+		return cli.Exit(cli.ExitInvalid, err)
+	case errors.Is(err, etcdstore.ErrChanged):
+		return cli.Exit(cli.ExitInvalid, fmt.Errorf("%w; nothing was written. Run the command again", err))
+	case wrote:
+		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nWhether that was written is unknown. Run the command again: it shows what is there now", err))
+	}
+	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nIs etcd running, and --etcd.endpoints right? «allocator doctor» says more", err))
+}
+
+// confirm asks a person to say yes. Without a terminal, and without --yes, there
+// is nobody to ask.
+func confirm(a *cli.App, yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	if f, ok := a.In.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			return ask(a, question)
+		}
+	}
+	return cli.UsageError("nothing was written: there is no terminal to ask at. Say --yes if this is what you want")
+}
+
+func ask(a *cli.App, question string) error {
+	fmt.Fprintf(a.Err, "%s Type yes: ", question)
+	answer, err := bufio.NewReader(a.In).ReadString('\n')
+	if err != nil {
+		fmt.Fprintln(a.Err)
+		return cli.UsageError("nothing was written: nobody answered. Say --yes if this is what you want")
+	}
+	if strings.TrimSpace(answer) != "yes" {
+		return cli.Exit(cli.ExitInvalid, errors.New("nothing was written"))
+	}
+	return nil
+}
+
+// timeFlag is a flag whose value is a point in time; 0: not given.
+type timeFlag clock.Millis
+
+func (f *timeFlag) Type() string { return "TIME" }
+func (f *timeFlag) String() string {
+	if *f == 0 {
+		return ""
+	}
+	return repair.At(clock.Millis(*f))
+}
+
+func (f *timeFlag) Set(s string) error {
+	for _, form := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02"} {
+		if t, err := time.Parse(form, s); err == nil {
+			if t.UnixMilli() <= 0 {
+				return errors.New("the time has to lie after 1970")
+			}
+			// Up: a bound that loses its microseconds is no bound.
+			*f = timeFlag(t.Add(time.Millisecond - 1).UnixMilli())
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not a time such as 2026-02-01T12:00:00Z", s)
+}

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"bufio"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// SpaceFlags adds the flags of what the bits of a flake mean, which it does not
+// say itself.
+func SpaceFlags(cmd *cobra.Command) func() flake.Format {
+	epoch := clock.Millis(flake.DefaultEpoch)
+	layout := Choose(cmd, "layout", "layout of the flakes' space", "scalable", "standalone", "fleet")
+	cmd.Flags().Var(epochFlag{config.EpochValue(&epoch), &epoch}, "epoch", "epoch of the flakes' space, as RFC 3339 or Unix milliseconds")
+	return func() flake.Format {
+		l, _ := flake.ParseLayout(layout.Value) // one of its words
+		return flake.Format{Layout: l, Epoch: int64(epoch)}
+	}
+}
+
+// epochFlag is an epoch whose flakes all have times: near the ends of 64 bits
+// their sum with it would wrap.
+type epochFlag struct {
+	pflag.Value
+	at *clock.Millis
+}
+
+func (e epochFlag) Set(s string) error {
+	was := *e.at
+	if err := e.Value.Set(s); err != nil {
+		return err
+	}
+	if ms := int64(*e.at); ms < -ulid.MaxUnixMilli || ms > ulid.MaxUnixMilli {
+		*e.at = was
+		return fmt.Errorf("%d is out of range: at most 48 bits of milliseconds", ms)
+	}
+	return nil
+}
+
+// InputError is what an invalid input is in JSON.
+type InputError struct {
+	Input string     `json:"input"`
+	Error classError `json:"error"`
+}
+
+type classError struct {
+	Class   string `json:"class"`
+	Message string `json:"message"`
+}
+
+func InvalidInput(input string, err error) InputError {
+	return InputError{input, classError{describe.Class(err), err.Error()}}
+}
+
+// CountFlag adds --count, which says the same as the argument N.
+func CountFlag(cmd *cobra.Command) *pflag.Flag {
+	cmd.Flags().String("count", "", "how many, instead of N")
+	return cmd.Flags().Lookup("count")
+}
+
+// CountOf returns N: an argument, --count, or 1.
+func CountOf(args []string, flag *pflag.Flag) (int64, error) {
+	switch {
+	case len(args) > 0 && flag.Changed:
+		return 0, UsageError("N is given twice, as an argument and as --count")
+	case len(args) > 0:
+		return ParseCount(args[0])
+	case flag.Changed:
+		return ParseCount(flag.Value.String())
+	}
+	return 1, nil
+}
+
+var (
+	errDigits = errors.New("digits only")
+	errBig    = errors.New("out of range")
+)
+
+// ParseWhole reads a whole number: ASCII digits, and a minus sign in front of
+// them; no plus, no blanks, no underscores.
+func ParseWhole(s string) (int64, error) {
+	digits := strings.TrimPrefix(s, "-")
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return 0, errDigits
+	}
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, errBig
+	}
+	return v, nil
+}
+
+// ParseCount reads N, how many IDs are wanted: 1 or more.
+func ParseCount(s string) (int64, error) {
+	if n, err := ParseWhole(s); err == nil && n > 0 {
+		return n, nil
+	}
+	return 0, UsageError("N is %q: a whole number from 1 on", s)
+}
+
+// Random is crypto/rand, read ahead: a system call for each ID would cost more
+// than all the rest.
+func Random() io.Reader { return bufio.NewReaderSize(rand.Reader, 16<<10) }

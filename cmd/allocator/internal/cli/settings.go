@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/internal/config"
+)
+
+// Settings adds --config and a flag for each option to cmd, and returns what
+// loads them.
+func (a *App) Settings(cmd *cobra.Command) func() (config.Config, []config.Setting, error) {
+	file := cmd.Flags().String("config", "", "YAML file with settings (or $"+config.EnvConfig+")")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	config.AddFlags(cmd.Flags())
+	for name, words := range words {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
+	return func() (config.Config, []config.Setting, error) {
+		path := *file
+		if path == "" {
+			path = a.Getenv(config.EnvConfig)
+		}
+		c, list, err := config.Load(config.Sources{File: path, Env: a.Env, Flags: cmd.Flags()})
+		if err != nil {
+			return c, list, Exit(ExitUsage, err)
+		}
+		return c, list, nil
+	}
+}
+
+// words are the values of those settings that have few, for completion alone:
+// what is right is for config to say.
+var words = map[string][]string{
+	"layout": {"scalable", "fleet"}, "clock.policy": {"allow", "refuse"}, "log.level": {"debug", "info", "warn", "error"}, "log.format": {"text", "json"},
+}
+
+// Getenv returns a variable, or "".
+func (a *App) Getenv(name string) string {
+	for _, pair := range a.Env {
+		if key, v, _ := strings.Cut(pair, "="); key == name {
+			return v
+		}
+	}
+	return ""
+}
+
+// Logger returns what logs to w as the settings say. They need not be valid.
+func Logger(c config.Log, w io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.Level))
+	opts := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+// NoEndpoints is the error of commands that need etcd and were not told where.
+func NoEndpoints(command string) error {
+	return UsageError("%s needs etcd: give --etcd.endpoints http://HOST:2379 or $ALLOCATOR_ETCD_ENDPOINTS.\n"+
+		"To try allocator without one, %s", command, TryDev)
+}
+
+func InvalidSettings(err error) error {
+	return Exit(ExitUsage, fmt.Errorf("%w\n«allocator config print» shows every setting and where it came from", err))
+}

@@ -1,0 +1,6 @@
+//go:build !nodev
+
+package cli
+
+// TryDev is how to start a cluster for a trial.
+const TryDev = `run "allocator dev"`

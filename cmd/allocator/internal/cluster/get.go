@@ -1,0 +1,187 @@
+// Package cluster holds the commands of those who call a cluster: get, status and
+// bench.
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// getBlock is how many IDs are asked for at a time. A reply has the same size
+// whatever the count; this is what a node allows with settings far below the
+// defaults too.
+const getBlock = 10_000
+
+func GetCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get [N]",
+		Short: "Get N IDs from a node",
+		Long: `Get prints N new IDs, one a line, in rising order. N is 1 if not given.
+
+Of several nodes the first that can is used: one that is down or refuses is passed over
+at once. If all refuse and one says that it will pass, they are asked again until
+--timeout. Then get says what each one said and exits with 1, or with 3 if none answered.
+A fault of the caller's, such as an --after in the future, is not tried elsewhere.
+
+All N are greater than --after, and follow on each other, from whichever node they come.`,
+		Example: `  allocator get
+  allocator get 3 --as ulid
+  allocator get --after 02MVQDZ9NFSQ0 --addr 10.0.0.5:9000,10.0.0.6:9000
+  allocator get 1000 --format json`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	as := cli.Choose(cmd, "as", "form of the IDs", "flake", "int", "ulid", "uuid")
+	after := cmd.Flags().String("after", "", "an ID in any form: all IDs printed are greater")
+	format := cli.FormatFlag(cmd)
+	number := cli.CountFlag(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	connect := remote.NodesFlags(a, cmd, remote.DefaultAddr)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		n, err := cli.CountOf(args, number)
+		if err != nil {
+			return err
+		}
+		least := describe.ID{Kind: describe.Flake} // 0: above nothing
+		// Also an empty one: a variable that was not set must not undo the order.
+		if cmd.Flags().Changed("after") {
+			if least, err = describe.Parse(*after, describe.Auto, flake.Default); err != nil {
+				return cli.UsageError("--after %s: %w", cli.Show(*after), err)
+			}
+		}
+		nodes, err := connect()
+		if err != nil {
+			return err
+		}
+		defer nodes.Close()
+		g := getter{as: as.Value, json: format.Value == "json", out: a.Output(cmd.Context()), random: cli.Random()}
+		got, err := g.get(cmd.Context(), nodes, n, least)
+		if flushErr := g.out.Flush(); err == nil {
+			err = flushErr
+		} else if got > 0 && exitCode(err) != cli.ExitInterrupted && !errors.Is(err, syscall.EPIPE) {
+			err = cli.Exit(exitCode(err), fmt.Errorf("got %d of %d IDs: %w", got, n, err))
+		}
+		return err
+	}
+	return cmd
+}
+
+// exitCode returns the code that err ends the program with.
+func exitCode(err error) int {
+	if e, ok := err.(*cli.ExitError); ok {
+		return e.Code
+	}
+	return cli.ExitInvalid
+}
+
+// getter prints IDs as they come.
+type getter struct {
+	as     string
+	json   bool
+	out    *bufio.Writer
+	random io.Reader
+	line   []byte
+}
+
+// get prints n IDs greater than least and returns how many it did print.
+func (g *getter) get(ctx context.Context, nodes *remote.Nodes, n int64, least describe.ID) (got int64, err error) {
+	var after flake.ID
+	if !least.IsWide() {
+		after = least.Flake
+	} else if after, err = g.narrow(ctx, nodes, least); err != nil {
+		return 0, err
+	}
+	for got < n {
+		var block *pb.AllocateResponse
+		err := nodes.Ask(ctx, func(ctx context.Context, c *grpc.ClientConn) (err error) {
+			block, err = pb.NewAllocatorServiceClient(c).Allocate(ctx, &pb.AllocateRequest{
+				Count: int32(min(n-got, getBlock)), After: int64(after),
+			})
+			return err
+		})
+		if err != nil {
+			return got, err
+		}
+		for i := range int64(block.GetCount()) {
+			// The next block may come from another node: only after orders it.
+			after = flake.ID(block.GetFirst() + i*block.GetStride())
+			if err := g.print(after, block); err != nil {
+				return got, err
+			}
+			got++
+		}
+	}
+	return got, nil
+}
+
+// narrow asks a node for the flake within a wide ID: only it knows the epoch.
+func (g *getter) narrow(ctx context.Context, nodes *remote.Nodes, id describe.ID) (flake.ID, error) {
+	var parts *pb.DescribeResponse
+	err := nodes.Ask(ctx, func(ctx context.Context, c *grpc.ClientConn) (err error) {
+		parts, err = pb.NewAllocatorServiceClient(c).Describe(ctx, &pb.DescribeRequest{Id: id.Wide.UUID()})
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	if parts.Flake == nil {
+		return 0, cli.UsageError("--after: %s has no flake in it: no allocator issued it", id.Wide)
+	}
+	return flake.ID(parts.GetFlake()), nil
+}
+
+func (g *getter) print(id flake.ID, block *pb.AllocateResponse) error {
+	g.line = g.line[:0]
+	if g.json {
+		g.line = append(g.line, `{"id":"`...)
+	}
+	var err error
+	switch g.as {
+	case "flake":
+		g.line, err = id.AppendText(g.line)
+	case "int":
+		g.line = id.AppendInt(g.line)
+	default:
+		var wide ulid.ID
+		var bits [8]byte
+		if _, err = io.ReadFull(g.random, bits[:]); err != nil {
+			return err
+		}
+		if wide, err = ulid.FromFlake(id, block.GetEpochUnixMs(), binary.BigEndian.Uint64(bits[:])); err != nil {
+			return err
+		}
+		if g.as == "ulid" {
+			g.line, err = wide.AppendText(g.line)
+		} else {
+			g.line = wide.AppendUUID(g.line)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if g.json {
+		g.line = append(g.line, `","node":`...)
+		g.line = strconv.AppendQuote(g.line, block.GetNode()) // names have no letter that JSON writes otherwise
+		g.line = append(g.line, `,"sid":`...)
+		g.line = strconv.AppendInt(g.line, int64(block.GetSid()), 10)
+		g.line = append(g.line, '}')
+	}
+	g.line = append(g.line, '\n')
+	_, err = g.out.Write(g.line)
+	return err
+}

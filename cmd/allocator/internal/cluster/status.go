@@ -1,0 +1,198 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+func StatusCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the cluster: nodes, clocks, sids and windows",
+		Long: `Status asks one node for the space as etcd has it, and for how it sees itself and the
+clocks of the others: VERDICT is what each says of its own clock, OFFSET its clock minus
+that of the node asked, and FALSE one that a majority disagrees with. It exits with 1 if
+the node asked would refuse a request now.`,
+		Example: "  allocator status --addr 10.0.0.5:9000",
+		Args:    cobra.NoArgs,
+	}
+	format := cli.FormatFlag(cmd)
+	connect := remote.NodesFlags(a, cmd, remote.DefaultAddr)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		nodes, err := connect()
+		if err != nil {
+			return err
+		}
+		defer nodes.Close()
+		var c *pb.GetClusterResponse
+		err = nodes.Ask(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			c, err = pb.NewAdminServiceClient(conn).GetCluster(ctx, &pb.GetClusterRequest{})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		v := newClusterView(c)
+		if format.Value == "json" {
+			err = cli.PrintLine(a.Out, v)
+		} else {
+			err = v.print(a.Out)
+		}
+		if err == nil && !v.Self.Ready {
+			return cli.ErrInvalid
+		}
+		return err
+	}
+	return cmd
+}
+
+// clusterView is the cluster as this command shows it.
+type clusterView struct {
+	Space    string     `json:"space"`
+	Pool     string     `json:"pool"`
+	Layout   string     `json:"layout"`
+	Epoch    string     `json:"epoch"`
+	Era      int64      `json:"era"`
+	Known    bool       `json:"known"` // etcd answered: nodes and sids are its
+	PoolSize int        `json:"pool_size"`
+	PoolHeld int        `json:"pool_held"`
+	Nodes    []nodeLine `json:"nodes"`
+	SIDs     []sidLine  `json:"sids"` // those ever used
+	Self     selfLine   `json:"self"`
+}
+
+type nodeLine struct {
+	Name     string `json:"name"`
+	Instance string `json:"instance"`
+	Version  string `json:"version"`
+	GRPC     string `json:"grpc"`
+	HTTP     string `json:"http"`
+	SID      int32  `json:"sid"`                 // -1: a standby
+	SIDRange string `json:"sid_range,omitempty"` // that it may take; empty: all
+	// Clock is null where the node asked has not heard of it.
+	Clock *peerLine `json:"clock"`
+}
+
+type sidLine struct {
+	SID      int32   `json:"sid"`
+	State    string  `json:"state"`
+	Term     int64   `json:"term"`
+	Node     string  `json:"node"`
+	WindowMs int64   `json:"window_remaining_ms"` // by the clock of the node asked; negative: past
+	Ceiling  *string `json:"ceiling"`
+	Problem  string  `json:"problem,omitempty"`
+}
+
+type selfLine struct {
+	Name   string `json:"name"`
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"`
+	Why    string `json:"message,omitempty"`
+	SID    int32  `json:"sid"`
+	Issued int64  `json:"ids_issued"`
+	// Clock is null where the node judges none.
+	Clock *clockLine `json:"clock"`
+}
+
+func newClusterView(c *pb.GetClusterResponse) clusterView {
+	self := c.GetSelf()
+	v := clusterView{
+		Space: c.GetSpace(), Pool: c.GetPool(), Era: c.GetEra(),
+		Epoch: clock.Millis(c.GetEpochUnixMs()).Time().Format(time.RFC3339Nano),
+		Known: len(c.GetNodes()) > 0, // at least the node asked is registered
+		Nodes: []nodeLine{}, SIDs: []sidLine{},
+		Self: selfLine{
+			Name: self.GetName(), Ready: self.GetReady(), SID: self.GetSid(), Issued: self.GetIdsIssued(), Why: self.GetMessage(),
+			Clock: newClockLine(self.GetClock()),
+		},
+	}
+	if !v.Self.Ready {
+		v.Self.Reason = strings.TrimPrefix(self.GetRefusing().String(), "REASON_")
+	}
+	if layout, err := remote.LayoutOf(c.GetLayout()); err == nil {
+		v.Layout, v.PoolSize = layout.String(), layout.Holders()
+	}
+	for _, n := range c.GetNodes() {
+		v.Nodes = append(v.Nodes, nodeLine{n.GetName(), n.GetInstance(), n.GetVersion(), n.GetGrpcAddress(), n.GetHttpAddress(), n.GetSid(), n.GetSidRange(), newPeerLine(n.GetClock())})
+	}
+	for _, s := range c.GetSids() {
+		if s.GetState() == "held" {
+			v.PoolHeld++
+		}
+		ceil := clock.Millis(s.GetCeilUnixMs()).Time().Format("2006-01-02T15:04:05.000Z")
+		v.SIDs = append(v.SIDs, sidLine{s.GetSid(), s.GetState(), s.GetTerm(), s.GetNode(), s.GetCeilUnixMs() - self.GetNowUnixMs(), &ceil, s.GetProblem()})
+	}
+	return v
+}
+
+func (v clusterView) print(w io.Writer) error {
+	fmt.Fprintf(w, "space %s: layout %s, epoch %s, era %d\n", v.Space, v.Layout, v.Epoch, v.Era)
+	if v.Known {
+		fmt.Fprintf(w, "%s; %d of %d sids held\n", cli.Count(len(v.Nodes), "node"), v.PoolHeld, v.PoolSize)
+	} else {
+		fmt.Fprintln(w, "etcd cannot be read, or the node has not registered yet: nodes and sids are unknown")
+	}
+	bySID := map[int32]sidLine{}
+	for _, s := range v.SIDs {
+		bySID[s.SID] = s
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(v.Nodes) > 0 {
+		fmt.Fprintln(t, "\nNODE\tSID\tTERM\tWINDOW LEFT\tVERDICT\tOFFSET ± ERROR\tGRPC\tHTTP\tVERSION")
+	}
+	for _, n := range v.Nodes {
+		sid, term, left := "standby", "-", "-"
+		if n.SID >= 0 {
+			s := bySID[n.SID]
+			sid, term, left = strconv.Itoa(int(n.SID)), fmt.Sprint(s.Term), fmt.Sprintf("%.1fs", float64(s.WindowMs)/1000)
+		}
+		if n.SIDRange != "" {
+			sid += " of " + n.SIDRange
+		}
+		verdict, offset := n.Clock.columns()
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, verdict, offset, cli.OrDash(n.GRPC), cli.OrDash(n.HTTP), n.Version)
+	}
+	header := false
+	for _, s := range v.SIDs {
+		if s.State == "held" {
+			continue
+		}
+		if !header {
+			fmt.Fprintln(t, "\nSID\tSTATE\tTERM\tLAST HELD BY\tUSABLE\tPROBLEM")
+			header = true
+		}
+		usable := "now"
+		if s.WindowMs > 0 {
+			usable = fmt.Sprintf("in %.1fs", float64(s.WindowMs)/1000)
+		}
+		if s.State == "quarantined" {
+			usable = "no"
+		}
+		fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\t%s\n", s.SID, s.State, s.Term, s.Node, usable, s.Problem)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	state := "ready"
+	if !v.Self.Ready {
+		state = fmt.Sprintf("not ready: %s: %s", v.Self.Reason, v.Self.Why)
+	}
+	_, err := fmt.Fprintf(w, "\n%s: %s; %s issued\n", v.Self.Name, state, cli.Count(int(v.Self.Issued), "ID"))
+	if err != nil || v.Self.Clock == nil {
+		return err
+	}
+	return v.Self.Clock.print(w)
+}

@@ -1,0 +1,156 @@
+// Package deployment is what admin and doctor work on: the space in etcd, and the
+// reports of its nodes.
+package deployment
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/lease/repair"
+)
+
+// Space is the connection of a command that works on etcd itself.
+type Space struct {
+	Cfg   config.Config
+	Store *etcdstore.Store
+	Close func()
+}
+
+// OpenSpace connects with the settings that load gives. It contacts nobody yet,
+// unless there is a password.
+func OpenSpace(a *cli.App, command string, load func() (config.Config, []config.Setting, error)) (*Space, error) {
+	c, _, err := load()
+	if err != nil {
+		return nil, err
+	}
+	if len(c.Etcd.Endpoints) == 0 {
+		return nil, cli.NoEndpoints(command)
+	}
+	if err := c.Validate(); err != nil {
+		return nil, cli.InvalidSettings(err)
+	}
+	dial, err := daemon.DialConfig(c.Etcd, cli.Logger(config.Log{Level: "error", Format: c.Log.Format}, a.Err))
+	if err != nil {
+		return nil, cli.Exit(cli.ExitUsage, err)
+	}
+	client, err := etcdstore.Dial(dial)
+	if err != nil {
+		return nil, cli.Exit(cli.ExitUnavailable, err)
+	}
+	store, err := etcdstore.New(client, c.Root, c.Space)
+	if err != nil {
+		_ = client.Close()
+		return nil, cli.Exit(cli.ExitUsage, err)
+	}
+	return &Space{Cfg: c, Store: store, Close: func() { _ = client.Close() }}, nil
+}
+
+func (s *Space) Slack() repair.Slack {
+	return repair.Slack{Window: s.Cfg.Lease.Window, MaxSkew: s.Cfg.Issue.MaxSkew, MaxLead: s.Cfg.Issue.MaxLead}
+}
+
+func WallNow() clock.Millis { return clock.NewSystem(clock.SystemConfig{}).Now().Wall }
+
+// witness is what one node answered when asked about the cluster.
+type NodeReport struct {
+	Addr, Name string // name: as registered or as it says; "" unknown
+	Took       time.Duration
+	At         time.Time // when it was asked, by this machine
+	Cluster    *pb.GetClusterResponse
+	Err        error
+}
+
+// AskTimeout is how long one node may take to say what it knows.
+const AskTimeout = 3 * time.Second
+
+// AskNodes asks every address at the same time, and returns the answers in the
+// order of addrs.
+func AskNodes(ctx context.Context, d remote.Dialer, addrs []string) []NodeReport {
+	out := make([]NodeReport, len(addrs))
+	done := make(chan int)
+	for i, addr := range addrs {
+		go func() {
+			out[i] = askNode(ctx, d, addr)
+			done <- i
+		}()
+	}
+	for range addrs {
+		<-done
+	}
+	return out
+}
+
+func askNode(ctx context.Context, d remote.Dialer, addr string) NodeReport {
+	w := NodeReport{Addr: addr}
+	conn, err := d.Dial(addr)
+	if err != nil {
+		w.Err = err
+		return w
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
+	defer cancel()
+	admin := pb.NewAdminServiceClient(conn)
+	// The first call opens the connection; the second tells the clock without it.
+	if _, w.Err = admin.GetCluster(ctx, &pb.GetClusterRequest{}); w.Err != nil {
+		return w
+	}
+	w.At = time.Now()
+	w.Cluster, w.Err = admin.GetCluster(ctx, &pb.GetClusterRequest{})
+	w.Took = time.Since(w.At)
+	w.Name = w.Cluster.GetSelf().GetName()
+	return w
+}
+
+// NodeAddrs returns the gRPC addresses of registered nodes and of a
+// comma-separated list, each once.
+func NodeAddrs(registered []lease.Registration, list string) []string {
+	var out []string
+	seen := map[string]bool{}
+	add := func(addr string) {
+		if addr = strings.TrimSpace(addr); addr != "" && !seen[addr] {
+			seen[addr] = true
+			out = append(out, addr)
+		}
+	}
+	for _, r := range registered {
+		add(r.GRPC)
+	}
+	for addr := range strings.SplitSeq(list, ",") {
+		add(addr)
+	}
+	return out
+}
+
+// NamesOf returns the names of registered nodes by their gRPC addresses.
+func NamesOf(nodes []lease.Registration) map[string]string {
+	out := map[string]string{}
+	for _, r := range nodes {
+		out[r.GRPC] = r.Node
+	}
+	return out
+}
+
+// Offset returns the interval that a node's clock less this machine's lies in.
+func (w NodeReport) Offset() (lo, hi time.Duration) {
+	at := time.UnixMilli(w.Cluster.GetSelf().GetNowUnixMs())
+	return at.Sub(w.At.Add(w.Took)), at.Sub(w.At) + time.Millisecond // it was cut to milliseconds
+}
+
+// Label names the node as well as it is known.
+func (w NodeReport) Label() string {
+	if w.Name == "" {
+		return w.Addr
+	}
+	return fmt.Sprintf("%s at %s", w.Name, w.Addr)
+}

@@ -1,0 +1,362 @@
+//go:build !nodev
+
+// Package dev holds the command that runs a whole cluster on this machine. With
+// the build tag nodev it only says that the build lacks it.
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// Ports of dev: node i adds i times portStep to each, and its admin port is next
+// to its gRPC port.
+const (
+	devHTTPPort = 8080
+	devGRPCPort = 9000 // where get and status ask by default
+	devRESPPort = 6380
+	portStep    = 10
+	maxDevNodes = 90 // above, HTTP and gRPC ports would meet
+)
+
+const (
+	// devReadyWithin is how long dev waits for its nodes, and devReadyEach how much
+	// longer for each of them; three take well under 1 s, and 34 some 3 s.
+	devReadyWithin = 20 * time.Second
+	devReadyEach   = time.Second
+	// devJudgedWithin is how long it waits for them to know each other's clocks:
+	// it is only what ready lines tell.
+	devJudgedWithin = 2 * time.Second
+	// skewJudgedWithin is the same with --skew: to find a clock wrong takes a
+	// look at who is registered and two at the clocks.
+	skewJudgedWithin = 8 * time.Second
+	// skewReload makes nodes notice soon that one registered which takes no sid.
+	skewReload = 2 * time.Second
+)
+
+func Command(a *cli.App) *cobra.Command {
+	d := dev{App: a}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a whole cluster on this machine: etcd and some nodes, in one process",
+		Long: `Dev starts an etcd of its own and some nodes, all on loopback, and says how to call
+them. It is for trying allocator out and for tests of programs that use it. Interrupt
+it to stop; twice, to stop at once. Without --data-dir all is forgotten then.
+
+To see what a wrong clock does, «allocator dev --skew 2=1s» runs node 2 with a wall clock
+one second ahead: the others serve on, and node 2 refuses.`,
+		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --skew 2=1s",
+		Args:    cobra.NoArgs,
+	}
+	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "how many nodes")
+	cmd.Flags().StringVar(&d.dir, "data-dir", "", "folder that keeps etcd's data; without it, all is forgotten at the end")
+	cmd.Flags().IntVar(&d.httpPort, "http-port", devHTTPPort, "HTTP port of the first node; each further one is 10 higher; 0 takes any that are free")
+	cmd.Flags().IntVar(&d.grpcPort, "grpc-port", devGRPCPort, "gRPC port of the first node, with its admin port next to it; each further one is 10 higher; 0 takes any that are free")
+	cmd.Flags().BoolVar(&d.resp, "resp", false, "answer Redis clients as well, on port 6380 and, for further nodes, 10 higher each; on any port that is free if --http-port is 0")
+	cmd.Flags().BoolVar(&d.verbose, "verbose", false, "show the log of the nodes")
+	skews := cmd.Flags().StringArray("skew", nil, "for a demonstration: N=DURATION sets the wall clock of node N ahead by as much, or back; may be given several times")
+	_ = cmd.MarkFlagDirname("data-dir")
+	format := cli.FormatFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		d.json = format.Value == "json"
+		if d.nodes < 1 || d.nodes > maxDevNodes {
+			return cli.UsageError("--nodes is %d: 1 to %d", d.nodes, maxDevNodes)
+		}
+		var err error
+		if d.skews, err = parseSkews(*skews, d.nodes); err != nil {
+			return err
+		}
+		return d.run(cmd.Context())
+	}
+	return cmd
+}
+
+// parseSkews returns by how much the clock of which node is to be wrong; nodes
+// count from 0 in it, and from 1 on the command line.
+func parseSkews(list []string, nodes int) (map[int]time.Duration, error) {
+	out := map[int]time.Duration{}
+	for _, text := range list {
+		number, by, ok := strings.Cut(text, "=")
+		n, err := strconv.Atoi(number)
+		if !ok || err != nil {
+			return nil, cli.UsageError("--skew: %q is not N=DURATION, such as 2=1s", text)
+		}
+		if n < 1 || n > nodes {
+			return nil, cli.UsageError("--skew: there is no node %d: 1 to %d", n, nodes)
+		}
+		if out[n-1], err = time.ParseDuration(by); err != nil {
+			return nil, cli.UsageError("--skew: %q is no duration, such as 1s or -300ms", by)
+		}
+	}
+	return out, nil
+}
+
+// dev is a cluster in this process.
+type dev struct {
+	*cli.App
+	nodes, httpPort, grpcPort int
+	dir                       string
+	verbose, json, resp       bool
+	skews                     map[int]time.Duration // of node i's wall clock
+
+	etcd    *devetcd.Server
+	daemons []*daemon.Daemon
+}
+
+func (d *dev) run(ctx context.Context) error {
+	dir := d.dir
+	if dir != "" {
+		var err error
+		if dir, err = filepath.Abs(dir); err != nil {
+			return err
+		}
+	}
+	var err error
+	d.etcd, err = devetcd.Start(ctx, devetcd.Config{Dir: dir, NoSync: dir == ""})
+	switch {
+	case ctx.Err() != nil:
+		return cli.Exit(cli.ExitInterrupted, nil)
+	case err != nil && dir != "":
+		return fmt.Errorf("%w\nDoes another «allocator dev» use %s? Choose another --data-dir, or remove it to begin anew", err, dir)
+	case err != nil:
+		return err
+	}
+	defer func() { _ = d.etcd.Close() }()
+
+	for i := range d.nodes {
+		one, err := d.node(i)
+		if err != nil {
+			return cli.InvalidSettings(err)
+		}
+		d.daemons = append(d.daemons, one)
+	}
+	// Fresh: this etcd is ours alone, and an old space in it is left as it is.
+	if _, _, err := daemon.Init(ctx, d.config(0), true, cli.Logger(d.log(), d.Err)); err != nil {
+		return err
+	}
+
+	all, running := errgroup.WithContext(ctx)
+	start := func(skewed bool) {
+		for i, one := range d.daemons {
+			if (d.skews[i] != 0) != skewed {
+				continue
+			}
+			all.Go(func() error {
+				err := one.Run(running)
+				if err == nil && running.Err() == nil {
+					err = errors.New("it ended on its own")
+				}
+				return d.explain(i, err)
+			})
+		}
+	}
+	start(false)
+	all.Go(func() error {
+		select {
+		case err := <-d.etcd.Failed():
+			return fmt.Errorf("etcd: %w", err)
+		case <-running.Done():
+			return nil
+		}
+	})
+	all.Go(func() error { return d.welcome(running, func() { start(true) }) })
+
+	<-running.Done()
+	if ctx.Err() != nil {
+		fmt.Fprintln(d.Err, "stopping; interrupt again to stop at once")
+	}
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	d.farewell(dir)
+	return nil
+}
+
+func (d *dev) log() config.Log {
+	if d.verbose {
+		return config.Log{Level: "info", Format: "text"}
+	}
+	return config.Log{Level: "error", Format: "text"} // alarms; what else goes wrong ends dev
+}
+
+// config returns what node i is told.
+func (d *dev) config(i int) config.Config {
+	c := config.Default()
+	c.Node.Name = fmt.Sprintf("node-%d", i+1)
+	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
+	c.Drain.Timeout = 2 * time.Second // nobody here waits for a stream to end
+	if len(d.skews) > 0 {
+		c.Lease.ReloadEvery = skewReload
+	}
+	port := func(first, offset int) string {
+		if first == 0 {
+			return "127.0.0.1:0"
+		}
+		return fmt.Sprintf("127.0.0.1:%d", first+i*portStep+offset)
+	}
+	c.Listen = config.Listen{GRPC: port(d.grpcPort, 0), HTTP: port(d.httpPort, 0), Admin: port(d.grpcPort, 1), Gossip: "127.0.0.1:0"}
+	if d.resp {
+		first := devRESPPort
+		if d.httpPort == 0 {
+			first = 0
+		}
+		c.Listen.RESP = port(first, 0)
+	}
+	return c
+}
+
+// explain says what to do about the error of node i.
+func (d *dev) explain(i int, err error) error {
+	var busy *daemon.PortError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &busy):
+		_, port, _ := net.SplitHostPort(busy.Addr)
+		flag := "--grpc-port"
+		switch busy.Key {
+		case "listen.http":
+			flag = "--http-port"
+		case "listen.resp":
+			return fmt.Errorf("port %s, for Redis clients of node-%d, cannot be had (%w): stop what uses it, or leave --resp out",
+				port, i+1, errors.Unwrap(busy.Err))
+		}
+		return fmt.Errorf("port %s, for node-%d, cannot be had (%w): stop what uses it, or choose another %s",
+			port, i+1, errors.Unwrap(busy.Err), flag)
+	}
+	return fmt.Errorf("node-%d: %w", i+1, err)
+}
+
+// node returns node i, with a clock that is wrong if that was asked for.
+func (d *dev) node(i int) (*daemon.Daemon, error) {
+	c, version, log := d.config(i), d.Build().Version, cli.Logger(d.log(), d.Err)
+	if by := d.skews[i]; by != 0 {
+		return daemon.NewSkewed(c, version, log.With("of", c.Node.Name), by)
+	}
+	return daemon.New(c, version, log.With("of", c.Node.Name))
+}
+
+// welcome waits until every node is ready, stands by or is refused for its clock,
+// and says how to use them. Nodes with a wrong clock are started once the others
+// are settled: so these are the cluster that finds them wrong.
+func (d *dev) welcome(ctx context.Context, startSkewed func()) error {
+	within := devReadyWithin + time.Duration(len(d.daemons))*devReadyEach
+	deadline := time.After(within)
+	for _, skewed := range []bool{false, true} {
+		if skewed {
+			startSkewed()
+		}
+		for i, one := range d.daemons {
+			for (d.skews[i] != 0) == skewed && !settled(one) {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-deadline:
+					return fmt.Errorf("%s is not ready within %v: %w", one.Node().Config().Name, within, one.Node().Ready())
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
+		}
+	}
+	if !d.untilJudged(ctx) {
+		return nil
+	}
+	for _, one := range d.daemons {
+		if err := d.printNode(one); err != nil {
+			return err
+		}
+	}
+	if d.json {
+		return nil
+	}
+	return d.printExamples(ctx)
+}
+
+// untilJudged waits until every node knows how its clock stands to the others',
+// but not for long. It reports whether dev goes on.
+func (d *dev) untilJudged(ctx context.Context) bool {
+	within := devJudgedWithin
+	if len(d.skews) > 0 {
+		within = skewJudgedWithin
+	}
+	deadline := time.After(within)
+	for _, one := range d.daemons {
+		for !judged(one, len(d.daemons), len(d.skews) > 0) {
+			select {
+			case <-ctx.Done():
+				return false
+			case <-deadline:
+				return true
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+	return true
+}
+
+// judged reports whether a node has compared its clock with those of a majority
+// of all, or of every one it judges by, and drawn its conclusion.
+func judged(one *daemon.Daemon, nodes int, every bool) bool {
+	g := one.Clocks().Gate
+	if g.Judgement.Registered < min(nodes, jury) || every && g.Judgement.Silent > 0 {
+		return false
+	}
+	switch g.Verdict.Phase {
+	case clock.Confirmed:
+		return g.Judgement.Finding == clock.Agreed
+	case clock.Shut:
+		return true
+	}
+	return false
+}
+
+// jury is how many a node compares its clock with at least, where there are as many.
+const jury = 32
+
+// settled reports whether a node is ready, or cannot be until another ends or its
+// clock is set right.
+func settled(one *daemon.Daemon) bool {
+	select {
+	case <-one.Listening():
+	default:
+		return false
+	}
+	refusal := one.Node().Ready()
+	return refusal == nil || refusal.Reason == node.ClockSkew || standsBy(one)
+}
+
+func standsBy(one *daemon.Daemon) bool {
+	l := one.Node().Stats().Lease
+	return l.Phase == lease.Standby && l.PoolHeld == l.PoolSize
+}
+
+// farewell says what became of the sids and the data.
+func (d *dev) farewell(dir string) {
+	back := 0
+	for _, one := range d.daemons {
+		if l := one.Node().Stats().Lease; l.EverHeld && l.Phase == lease.Stopped {
+			back++
+		}
+	}
+	fmt.Fprintf(d.Err, "stopped; %s given back\n", cli.Count(back, "sid"))
+	if dir != "" {
+		fmt.Fprintf(d.Err, "data is kept in %s: start again with --data-dir %s\n", dir, dir)
+	}
+}

@@ -1,0 +1,133 @@
+//go:build !nodev
+
+package dev
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+func (d *dev) printNode(one *daemon.Daemon) error {
+	st, at := one.Node().Stats(), one.Addresses()
+	line := struct {
+		Node    string `json:"node"`
+		State   string `json:"state"`
+		SID     int    `json:"sid"` // -1: none
+		HTTP    string `json:"http"`
+		GRPC    string `json:"grpc"`
+		Admin   string `json:"admin"`
+		RESP    string `json:"resp,omitempty"`
+		Etcd    string `json:"etcd"`
+		Reason  string `json:"reason,omitempty"` // of a node refused
+		Message string `json:"message,omitempty"`
+		// Where the clocks of the others stand from the node's, in µs, give or
+		// take; absent where none is heard.
+		Offset      *int64 `json:"offset_us,omitempty"`
+		Uncertainty *int64 `json:"uncertainty_us,omitempty"`
+	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, RESP: at.RESP, Etcd: d.etcd.Endpoint()}
+	if st.Lease.Held {
+		line.SID = int(st.Lease.Grant.SID)
+	}
+	about := fmt.Sprintf("sid %-3d", line.SID)
+	if refusal := one.Node().Ready(); refusal != nil {
+		if standsBy(one) && refusal.Reason == node.NoSID {
+			line.State = "standby"
+			about = fmt.Sprintf("all %d sids are taken: takes over when one is free ", st.Lease.PoolSize)
+		} else {
+			line.State, line.Reason, line.Message = "refused", string(refusal.Reason), refusal.Message
+			about = line.Reason + " " + line.Message + " "
+		}
+	}
+	clocks := ""
+	if apart, within, ok := others(one.Clocks()); ok {
+		offset, uncertainty := apart.Microseconds(), within.Microseconds()+1
+		line.Offset, line.Uncertainty = &offset, &uncertainty
+		clocks = "  clock " + clock.FormatOffset(apart, within)
+	}
+	if d.json {
+		return cli.PrintLine(d.Out, line)
+	}
+	_, err := fmt.Fprintf(d.Out, "%-7s %-8s %s http %s  grpc %s  admin %s%s\n",
+		line.State, line.Node, about, line.HTTP, line.GRPC, line.Admin, clocks)
+	return err
+}
+
+// others returns the interval, from a node's own clock, in which the clocks of all
+// others heard stand that are not known to be false.
+func others(r clock.Report) (offset, within time.Duration, ok bool) {
+	var low, high time.Duration
+	for _, p := range r.Peers {
+		if !p.Fresh || slices.Contains(r.Gate.Judgement.Falsetickers, p.Name) {
+			continue
+		}
+		if !ok || p.Offset-p.Error < low {
+			low = p.Offset - p.Error
+		}
+		if !ok || p.Offset+p.Error > high {
+			high = p.Offset + p.Error
+		}
+		ok = true
+	}
+	return low + (high-low)/2, (high - low + 1) / 2, ok
+}
+
+// printExamples prints calls that work when pasted, with an ID made now.
+func (d *dev) printExamples(ctx context.Context) error {
+	var first *daemon.Daemon
+	for _, one := range d.daemons {
+		if first == nil && one.Node().Ready() == nil {
+			first = one
+		}
+	}
+	if first == nil {
+		_, err := fmt.Fprintf(d.Out, "\nNo node serves: their clocks disagree. To see how:\n\n  allocator status --addr %s\n\nCtrl-C stops everything.\n",
+			d.daemons[0].Addresses().GRPC)
+		return err
+	}
+	block, err := first.Node().Next(ctx, 1, 0)
+	if err != nil {
+		return fmt.Errorf("first ID: %w", err)
+	}
+	at, addr := first.Addresses(), ""
+	if at.GRPC != remote.DefaultAddr {
+		addr = " --addr " + at.GRPC
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `
+Try, in another terminal:
+
+  curl -X POST http://%[1]s/v1/ids
+  curl -X POST -H 'Accept: text/plain' 'http://%[1]s/v1/ids?count=3&as=ulid'
+  curl http://%[1]s/v1/ids/%[2]s
+  curl http://%[1]s/v1/cluster
+
+or
+
+  allocator get 3 --as ulid%[3]s
+  allocator parse %[2]s --addr %[4]s
+  allocator status%[3]s
+`, at.HTTP, block.First, addr, at.GRPC)
+	if host, port, err := net.SplitHostPort(at.RESP); err == nil {
+		fmt.Fprintf(&b, "\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT ulid\n", host, port)
+	}
+	for i := range d.daemons {
+		if d.skews[i] != 0 {
+			admin := d.daemons[i].Addresses().Admin
+			fmt.Fprintf(&b, "\nWhat became of %s, whose clock is wrong:\n\n  curl 'http://%s/readyz?verbose'\n  curl -s http://%s/metrics | grep clock_\n",
+				d.daemons[i].Node().Config().Name, admin, admin)
+		}
+	}
+	fmt.Fprintf(&b, "\netcd is at %s. Ctrl-C stops everything.\n", d.etcd.Endpoint())
+	_, err = fmt.Fprint(d.Out, b.String())
+	return err
+}

@@ -1,0 +1,178 @@
+package doctor
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+)
+
+// at is when the facts below were gathered.
+const at clock.Millis = 1_800_000_000_000
+
+func record[T any](v T) lease.Entry[T] { return lease.NewEntry[T](1, 1, lease.Encode(v)) }
+
+// well is a deployment of one node where all is well.
+func well() facts {
+	space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}
+	return facts{
+		want: space, space: "default", slack: 30_750, maxSkew: 250 * time.Millisecond, extend: 5 * time.Second,
+		members:   []etcdstore.Member{{Endpoint: "http://e1:2379", Took: time.Millisecond, Cluster: 0xc1, Version: "3.6.5", Leader: true, Revision: 9, Size: 1 << 20, Quota: 2 << 30}},
+		compacted: true, role: etcdstore.Role{Auth: true}, now: at, kernel: clock.Kernel{Known: true, Synchronized: true},
+		gossip: map[string]error{"10.0.0.1:7946": nil},
+		view: lease.View{
+			Cluster: 0xc1, Revision: 9, Config: record(space), Era: record(lease.Era{Number: 1, Floor: at - 60_000, Cluster: 0xc1}),
+			SIDs:  map[flake.SID]lease.SIDRecords{3: {Holder: record(lease.Holder{Instance: "i1", Node: "n1"}), Window: record(granted())}},
+			Nodes: []lease.Registration{{Instance: "i1", Node: "n1", GRPC: "10.0.0.1:9000"}},
+		},
+		nodes: []deployment.NodeReport{{Addr: "10.0.0.1:9000", Name: "n1", Took: 2 * time.Millisecond, At: at.Time(), Cluster: answer(0)}},
+	}
+}
+
+func granted() lease.Window {
+	return lease.Window{Era: 1, Term: 4, Instance: "i1", Node: "n1", Nonce: "x", Base: at - 2000, Ceil: at + 28_000, State: lease.Active, Wall: at - 2000}
+}
+
+// answer is what a ready node says whose clock is off by that much.
+func answer(off clock.Millis) *pb.GetClusterResponse {
+	return &pb.GetClusterResponse{Pool: "p", Self: &pb.NodeStatus{Name: "n1", Ready: true, Sid: 3, NowUnixMs: int64(at+off) + 1}}
+}
+
+func (f *facts) sid(n flake.SID, change func(*lease.SIDRecords, *lease.Window)) {
+	s, w := lease.SIDRecords{}, granted()
+	w.State = lease.Released
+	s.Window = record(w)
+	change(&s, &w)
+	if s.Window.Exists() && s.Window.Err == nil {
+		s.Window = record(w)
+	}
+	f.view.SIDs[n] = s
+}
+
+func TestExamine(t *testing.T) {
+	away := errors.New("away")
+	for _, tc := range []struct {
+		name   string
+		change func(*facts)
+		want   []string // every line that is not ok: state, check, a part of the detail, and of the advice
+	}{
+		{"all is well", func(*facts) {}, nil},
+		{"one endpoint away", func(f *facts) {
+			f.members = append(f.members, etcdstore.Member{Endpoint: "http://e2:2379", Err: away})
+		}, []string{"fail etcd-endpoint | http://e2:2379: away | Is etcd running there"}},
+		{"all endpoints away", func(f *facts) { f.members[0].Err = away },
+			[]string{"fail etcd-endpoint | away |", "fail etcd | no endpoint answers | do not restart"}},
+		{"slow", func(f *facts) { f.members[0].Took = 400 * time.Millisecond }, []string{"warn etcd-endpoint | answered in 400ms | Slow disk"}},
+		{"two clusters", func(f *facts) {
+			m := f.members[0]
+			m.Endpoint, m.Cluster = "http://e2:2379", 0xc2
+			f.members = append(f.members, m)
+		}, []string{"fail etcd-cluster | 2 different clusters: c1, c2 | issue the same IDs"}},
+		{"old etcd", func(f *facts) { f.members[0].Version = "3.6.4" }, []string{"fail etcd-version | e1:2379 runs 3.6.4 | Upgrade"}},
+		{"no leader", func(f *facts) { f.members[0].Leader = false }, []string{"fail etcd-leader | knows no leader | majority"}},
+		{"NOSPACE", func(f *facts) { f.noSpace = true }, []string{"fail etcd-space | NOSPACE | alarm disarm"}},
+		{"nearly full", func(f *facts) { f.members[0].Size = 1700 << 20 }, []string{"warn etcd-space | uses 1700 of 2048 MiB | Compact"}},
+		{"alarms are not for us", func(f *facts) { f.noSpaceErr = away }, []string{"skipped etcd-space | cannot be read |"}},
+		{"a new etcd", func(f *facts) { f.compacted = false }, []string{"skipped etcd-compaction | too early |"}},
+		{"no compaction", func(f *facts) { f.compacted, f.members[0].Revision = false, 50_001 },
+			[]string{"warn etcd-compaction | revision 1 of 50001 | --auto-compaction-mode=periodic"}},
+		{"compaction unknown", func(f *facts) { f.compactErr = away }, []string{"skipped etcd-compaction | away |"}},
+		{"no authentication", func(f *facts) { f.role = etcdstore.Role{Outside: true} }, []string{"warn etcd-role | asks nobody | Turn authentication on"}},
+		{"a role too large", func(f *facts) { f.role.Outside = true }, []string{"fail etcd-role | may write outside | and nothing else"}},
+		{"no role", func(f *facts) { f.roleErr = away }, []string{"fail etcd-role | away |"}},
+		{"unreadable", func(f *facts) { f.loadErr = away }, []string{"fail space | cannot be read: away |"}},
+		{"not initialised", func(f *facts) { f.view.Config = lease.Entry[lease.Space]{} }, []string{`fail space | "default" is not initialised | allocator init`}},
+		{"corrupt config", func(f *facts) { f.view.Config = lease.NewEntry[lease.Space](1, 0, "x") }, []string{"fail space | unreadable | backup"}},
+		{"another layout", func(f *facts) { f.want.Layout = flake.Fleet },
+			[]string{"fail space | it has layout scalable and epoch 2024-01-01T00:00:00Z, and layout fleet and epoch | the space's values"}},
+		{"another epoch", func(f *facts) { f.want.Epoch++ }, []string{"fail space | are configured here |"}},
+		{"no era", func(f *facts) { f.view.Era = lease.Entry[lease.Era]{} }, []string{"fail era | missing | admin recover"}},
+		{"restored", func(f *facts) { f.view.Cluster = 0xc2 }, []string{"fail era | cluster is c2, and era 1 began on c1 | admin recover"}},
+		{"recovered just now", func(f *facts) { f.view.Era = record(lease.Era{Number: 2, Floor: at + 9000, Cluster: 0xc1}) },
+			[]string{"warn era | era 2 begins in 9s | Wait"}},
+		{"a corrupt window", func(f *facts) {
+			f.sid(5, func(s *lease.SIDRecords, _ *lease.Window) { s.Window = lease.NewEntry[lease.Window](1, 0, "a1 x") })
+		}, []string{"fail records | window of sid 5 is unreadable | release-sid 5"}},
+		{"a corrupt holder", func(f *facts) {
+			f.sid(5, func(s *lease.SIDRecords, _ *lease.Window) { s.Holder = lease.NewEntry[lease.Holder](1, 1, "a1 x") })
+		}, []string{"fail records | holder of sid 5 is unreadable |"}},
+		{"a holder alone", func(f *facts) {
+			f.sid(5, func(s *lease.SIDRecords, _ *lease.Window) {
+				s.Holder, s.Window = record(lease.Holder{Instance: "i"}), lease.Entry[lease.Window]{}
+			})
+		}, []string{"fail records | sid 5 has a holder and no window |"}},
+		{"a later era", func(f *facts) { f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Era = 2 }) }, []string{"fail records | sid 5 is of era 2 |"}},
+		{"put aside", func(f *facts) { f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.State = lease.Quarantined }) },
+			[]string{"warn quarantine | no reason was given | release-sid 5"}},
+		{"poison", func(f *facts) {
+			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Ceil += 10 * 365 * 24 * 3600 * 1000 })
+		},
+			[]string{"fail ceilings | sid 5 is 2037 | Is this machine's clock right"}},
+		{"nobody", func(f *facts) { f.nodes, f.view.Nodes = nil, nil }, []string{"warn nodes | no node is registered | allocator serve"}},
+		{"no address", func(f *facts) { f.view.Nodes[0].GRPC = "" }, []string{"skipped node | n1 has no gRPC door |"}},
+		{"a node away", func(f *facts) { f.nodes[0].Cluster, f.nodes[0].Err = nil, away },
+			[]string{"fail node | n1 at 10.0.0.1:9000 does not answer: away | firewall"}},
+		{"another space", func(f *facts) { f.nodes[0].Cluster.Pool = "q" }, []string{"fail node | of another space: pool q |"}},
+		{"not ready", func(f *facts) {
+			s := f.nodes[0].Cluster.Self
+			s.Ready, s.Refusing, s.Message = false, pb.Reason_REASON_NO_SID, "none is free"
+		}, []string{"warn node | would refuse: NO_SID: none is free | OPERATIONS"}},
+		{"we are behind", func(f *facts) { f.nodes[0].Cluster = answer(300) }, []string{"fail clock | at least 299ms behind the one of n1 | NTP"}},
+		{"we are ahead", func(f *facts) { f.nodes[0].Cluster = answer(-300) }, []string{"fail clock | at least 298ms ahead |"}},
+		{"just within", func(f *facts) { f.nodes[0].Cluster = answer(250) }, nil},
+		{"a slow answer tells less", func(f *facts) { f.nodes[0].Cluster, f.nodes[0].Took = answer(300), time.Second }, nil},
+		{"a record of the future", func(f *facts) { f.now -= 2500 }, []string{"fail clock | sid 3 wrote its record 500ms from now |"}},
+		{"an old record", func(f *facts) { f.now += 14_000 }, []string{"warn clock | 16s old | cannot write to etcd"}},
+		{"no witness", func(f *facts) { f.nodes, f.view.SIDs = nil, nil }, []string{"warn nodes | |", "skipped clock | no node to hold |"}},
+		{"no NTP", func(f *facts) { f.kernel.Synchronized = false }, []string{"warn clock-kernel | not synchronised | chrony"}},
+		{"no kernel", func(f *facts) { f.kernel.Known = false }, []string{"skipped clock-kernel | does not say |"}},
+		{"no gossip", func(f *facts) { f.gossip = nil }, []string{"skipped gossip | no node has registered |"}},
+		{"gossip blocked", func(f *facts) { f.gossip["10.0.0.1:7946"] = away }, []string{"fail gossip | 10.0.0.1:7946 cannot be reached: away | TCP and UDP"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := well()
+			tc.change(&f)
+			var got []check
+			for _, c := range examine(f) {
+				if c.State != passed {
+					got = append(got, c)
+				} else if c.Do != "" {
+					t.Errorf("%+v is well and has advice", c)
+				}
+			}
+			if len(got) != len(tc.want) {
+				t.Fatalf("got %+v, want %q", got, tc.want)
+			}
+			for i, want := range tc.want {
+				part := strings.SplitN(want, " | ", 2)
+				detail, do, _ := strings.Cut(part[1], "|")
+				if c := got[i]; string(c.State)+" "+c.Name != part[0] || !strings.Contains(c.Detail, strings.TrimSpace(detail)) || !strings.Contains(c.Do, strings.TrimSpace(do)) {
+					t.Errorf("got %+v, want %q", c, want)
+				}
+				if c := got[i]; (c.State == failed || c.State == warned) && c.Do == "" {
+					t.Errorf("%+v says nothing about what to do", c)
+				}
+			}
+		})
+	}
+}
+
+func TestSound(t *testing.T) {
+	for version, want := range map[string]bool{
+		"3.5.22": false, "3.5.23": true, "3.6.0": false, "3.6.4": false, "3.6.5": true, "3.6.10": true, "3.7.0": true, "4.0.0": true,
+		"3.4.99": false, "2.3.8": false, "3.6.5-rc.1": true, "3.7": true, "": false, "not decided": false,
+	} {
+		if got := sound(version); got != want {
+			t.Errorf("%q: %t", version, got)
+		}
+	}
+}
+
+// Doctor on real deployments: each breaks one thing, and the line is there.

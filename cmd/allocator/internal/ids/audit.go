@@ -1,0 +1,262 @@
+package ids
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/audit"
+	"github.com/flakelease/allocator/internal/audit/spool"
+	"github.com/flakelease/allocator/internal/describe"
+)
+
+func AuditCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "audit [FILE…]",
+		Short: "Find duplicates and disorder in logs of IDs, exactly",
+		Long: `Audit reads logs with one ID a line, in any form, and reports which IDs are in them twice,
+where lines do not rise, how many IDs there are of which sid, and from when to when.
+Without a file, or for "-", it reads stdin. Files may be gzipped.
+
+It compares every ID with every other, however many there are: what does not fit in
+--memory is sorted on disk, in the directory for temporary files ($TMPDIR), which takes 3 to
+7 bytes for an ID that is near its neighbors and 20 for a random one. IDs that differ in
+their form only are the same; a flake and a ULID made from it are not, unless --by flake
+says that only the flake counts.
+
+It exits with 0 if all is well, with 1 if an ID is there twice, out of order or malformed,
+or if there is none, and with 2 if a file cannot be read.`,
+		Example: `  allocator audit orders.log payments.log.gz
+  allocator audit --order file node-1.log             # and every line above the one before
+  allocator get 1000 | allocator audit
+  allocator audit --format json orders.log`,
+		Args: cobra.ArbitraryArgs,
+	}
+	kind := cli.Choose(cmd, "kind", "form of the IDs; auto goes by their length", "auto", "flake", "int", "hex", "ulid", "uuid", "u128")
+	space := cli.SpaceFlags(cmd)
+	order := cli.Choose(cmd, "order", "what has to rise: nothing, the lines of each file, or all lines in the order of the files", "none", "file", "global")
+	by := cli.Choose(cmd, "by", "what must be unique: whole IDs, or the flakes in them", "id", "flake")
+	format := cli.FormatFlag(cmd)
+	memory := sizeValue(96 << 20)
+	cmd.Flags().Var(&memory, "memory", "about how much memory to use, such as 64MiB; 16MiB at least")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if len(args) == 0 {
+			if cli.Terminal(a.In) {
+				return cli.UsageError("no file is given: name some, or send IDs to stdin, one a line")
+			}
+			args = []string{"-"}
+		}
+		if len(args) > audit.MaxLogs {
+			return cli.UsageError("%d files are too many: %d at most", len(args), audit.MaxLogs)
+		}
+		dir, err := spool.NewDir("", 0)
+		if err != nil {
+			return cli.Exit(cli.ExitUsage, err)
+		}
+		defer func() { err = errors.Join(err, dir.Close()) }()
+		run := &auditRun{ctx: cmd.Context(), in: a.In, err: a.Err, shown: time.Now()}
+		auditor := audit.New(audit.Config{
+			Kind: describe.Kind(kind.Value), Space: space(), Order: audit.Order(order.Value), ByFlake: by.Value == "flake",
+			Memory: int64(memory), Spool: watchedSpool{dir, run}, Progress: run.reading,
+		})
+		for _, path := range args {
+			if err := run.file(auditor, path); err != nil {
+				return err
+			}
+		}
+		found, err := auditor.Finish()
+		if err != nil {
+			return err
+		}
+		out := a.Output(cmd.Context())
+		if format.Value == "json" {
+			err = cli.PrintLine(out, found)
+		} else {
+			printAudit(out, found)
+		}
+		return cli.Ended(out, err, !found.Sound)
+	}
+	return cmd
+}
+
+// printAudit writes a report for people.
+func printAudit(w io.Writer, r *audit.Report) {
+	line := func(name string, format string, args ...any) {
+		fmt.Fprintf(w, "%-12s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("IDs", "%d in %s", r.IDs, cli.Count(r.Files, "file"))
+	line("duplicates", "%d", r.Duplicates)
+	for _, d := range r.ShownDuplicates {
+		line("", "%s  %s  %s", d.ID, d.At, d.And)
+	}
+	line("disorder", "%d", r.Disorder)
+	for _, d := range r.ShownDisorder {
+		line("", "%s  %s", d.At, d.Detail)
+	}
+	line("invalid", "%d", r.Invalid)
+	for _, d := range r.ShownInvalid {
+		line("", "%s  %s: %s", d.At, d.Error.Class, d.Error.Message)
+	}
+	if r.From != nil && r.To != nil {
+		line("from", "%s", *r.From)
+		line("to", "%s", *r.To)
+	}
+	// One random ULID in 64 looks as if a flake were in it: where most have none,
+	// the sids that the others seem to have mean nothing.
+	if r.NoSID <= r.IDs-r.NoSID {
+		for _, sid := range slices.Sorted(maps.Keys(r.SIDs)) {
+			line("sid "+strconv.Itoa(sid), "%d", r.SIDs[sid])
+		}
+	}
+	if r.NoSID > 0 {
+		line("no sid", "%d", r.NoSID)
+	}
+	switch {
+	case r.Sound:
+		line("verdict", "sound")
+	case r.IDs == 0 && r.Invalid == 0:
+		line("verdict", "nothing to judge: there is no ID")
+	default:
+		line("verdict", "not sound")
+	}
+}
+
+// auditRun is one audit in the hands of the command: it opens files, stops when
+// ctx ends, and shows progress on stderr.
+type auditRun struct {
+	ctx   context.Context
+	in    io.Reader // "-"
+	err   io.Writer
+	shown time.Time // when progress was
+
+	ids           int64
+	read, written int64 // bytes of the spool
+}
+
+// progressEvery is how often a long audit shows its progress.
+const progressEvery = 5 * time.Second
+
+func (r *auditRun) progress(format string, args ...any) {
+	if now := time.Now(); now.Sub(r.shown) >= progressEvery {
+		r.shown = now
+		fmt.Fprintf(r.err, "audit: "+format+"\n", args...)
+	}
+}
+
+// reading is called while logs are read.
+func (r *auditRun) reading(log string, ids int64) error {
+	r.ids = ids
+	r.progress("%d IDs read, now %s", ids, log)
+	if r.ctx.Err() != nil {
+		return cli.ErrInterrupted
+	}
+	return nil
+}
+
+// file reads one log.
+func (r *auditRun) file(a *audit.Auditor, path string) error {
+	name, in := path, r.in
+	if path == "-" {
+		name, in = "stdin", &source{ctx: r.ctx, in: r.in, before: func() error { return nil }}
+	} else {
+		f, err := os.Open(path)
+		if err != nil {
+			return cli.Exit(cli.ExitUsage, err)
+		}
+		defer f.Close()
+		in = f
+	}
+	err := a.Read(name, in)
+	if err == nil || errors.Is(err, cli.ErrInterrupted) {
+		return err
+	}
+	return cli.Exit(cli.ExitUsage, fmt.Errorf("read %s: %w", name, err))
+}
+
+// watchedSpool is the spool of a run.
+type watchedSpool struct {
+	audit.Spool
+	run *auditRun
+}
+
+func (w watchedSpool) Create() (audit.Spooled, error) {
+	s, err := w.Spool.Create()
+	return &watchedFile{s, w.run}, err
+}
+
+type watchedFile struct {
+	audit.Spooled
+	run *auditRun
+}
+
+func (f *watchedFile) Write(b []byte) (int, error) {
+	f.run.written += int64(len(b))
+	if f.run.ctx.Err() != nil {
+		return 0, cli.ErrInterrupted
+	}
+	return f.Spooled.Write(b)
+}
+
+func (f *watchedFile) Open() (io.ReadCloser, error) {
+	in, err := f.Spooled.Open()
+	return &watchedReader{in, f.run}, err
+}
+
+type watchedReader struct {
+	io.ReadCloser
+	run *auditRun
+}
+
+func (w *watchedReader) Read(b []byte) (int, error) {
+	r := w.run
+	if r.ctx.Err() != nil {
+		return 0, cli.ErrInterrupted
+	}
+	n, err := w.ReadCloser.Read(b)
+	r.read += int64(n)
+	r.progress("%d IDs read, %d %% compared", r.ids, 100*r.read/max(r.written, 1))
+	return n, err
+}
+
+// sizeValue is a flag of bytes.
+type sizeValue int64
+
+// minMemory is what an audit needs, in bytes.
+const minMemory = 16 << 20
+
+func (v *sizeValue) Type() string { return "SIZE" }
+func (v *sizeValue) String() string {
+	if *v%(1<<30) == 0 {
+		return fmt.Sprintf("%dGiB", *v>>30)
+	}
+	return fmt.Sprintf("%dMiB", *v>>20)
+}
+
+func (v *sizeValue) Set(s string) error {
+	for unit, shift := range map[string]int{"MiB": 20, "GiB": 30} {
+		number, ok := strings.CutSuffix(s, unit)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(number, 10, 63-shift)
+		if err != nil {
+			return fmt.Errorf("%q is no whole number of %s", number, unit)
+		}
+		if n<<shift < minMemory {
+			return fmt.Errorf("%s is less than %d MiB", s, minMemory>>20)
+		}
+		*v = sizeValue(n << shift)
+		return nil
+	}
+	return fmt.Errorf("%q is no size: give it in MiB or GiB", s)
+}

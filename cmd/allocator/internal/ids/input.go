@@ -1,0 +1,146 @@
+package ids
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/flake"
+)
+
+// maxLine bounds a line of stdin, in bytes: no ID has a hundred.
+const maxLine = 4096
+
+// errLong is the error of a line that was not read to its end.
+var errLong = fmt.Errorf("%w: a line of over %d bytes", flake.ErrLength, maxLine)
+
+// inputs are the IDs of a command line.
+type inputs struct {
+	args []string
+	in   io.Reader
+	// A filter and a person who types are answered alike: flush runs before
+	// every read of stdin, so nothing is held back while there is nothing to do.
+	flush func() error
+}
+
+// each calls f for every argument, and for "-" for every line of stdin that is
+// not blank, one at a time. Blanks around an ID do not count, nor does a byte
+// order mark in front of the first. A line that is too
+// long comes as its first bytes, with an error of class bad_length.
+//
+// An error of f ends it. Without arguments it reads stdin, unless that is a
+// terminal or empty: then nobody can have meant it, and it is a usage error.
+func (i inputs) each(ctx context.Context, f func(input string, err error) error) error {
+	args, seen := i.args, 0
+	if len(args) == 0 {
+		if cli.Terminal(i.in) {
+			return errNoInput
+		}
+		args = []string{"-"}
+	}
+	for _, arg := range args {
+		if arg != "-" {
+			seen++
+			if err := f(arg, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		n, err := i.lines(ctx, f)
+		if seen += n; err != nil {
+			return err
+		}
+	}
+	if seen == 0 && len(i.args) == 0 {
+		return errNoInput
+	}
+	return i.flush()
+}
+
+var errNoInput = cli.UsageError("no ID is given: name some, or send them to stdin, one a line")
+
+// byteOrderMark is what some editors and shells put in front of a file.
+var byteOrderMark = []byte("\ufeff")
+
+// lines calls f for the lines of stdin and returns how many it was called for.
+func (i inputs) lines(ctx context.Context, f func(string, error) error) (n int, err error) {
+	first := true
+	r := bufio.NewReaderSize(&source{ctx: ctx, in: i.in, before: i.flush}, cli.BufferSize)
+	for {
+		line, err := r.ReadSlice('\n')
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		if first {
+			line, first = bytes.TrimPrefix(line, byteOrderMark), false
+		}
+		if len(line) > maxLine {
+			n++
+			if ferr := f(string(line[:maxLine]), errLong); ferr != nil {
+				return n, ferr
+			}
+			for err == bufio.ErrBufferFull {
+				_, err = r.ReadSlice('\n')
+			}
+		} else if line = bytes.TrimSpace(line); len(line) > 0 {
+			n++
+			if ferr := f(string(line), nil); ferr != nil {
+				return n, ferr
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return n, nil
+		case err != nil && ctx.Err() != nil:
+			return n, err
+		case err != nil:
+			return n, fmt.Errorf("read stdin: %w", err)
+		}
+	}
+}
+
+// source reads stdin until ctx ends, which a read of a pipe does not heed. After
+// that it must not be read again.
+type source struct {
+	ctx    context.Context
+	in     io.Reader
+	before func() error // runs before each read
+
+	buf  []byte // belongs to the reading goroutine from asked to told
+	ask  chan struct{}
+	told chan result
+}
+
+type result struct {
+	n   int
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	if err := s.before(); err != nil {
+		return 0, err
+	}
+	if s.ask == nil {
+		s.ask, s.told, s.buf = make(chan struct{}, 1), make(chan result, 1), make([]byte, cli.BufferSize)
+		go func() {
+			for range s.ask {
+				n, err := s.in.Read(s.buf)
+				s.told <- result{n, err}
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
+	// bufio asks for what its buffer has room for, up to a whole one: what does
+	// not fit now must not be lost.
+	s.buf = s.buf[:min(len(p), cap(s.buf))]
+	s.ask <- struct{}{}
+	select {
+	case r := <-s.told:
+		return copy(p, s.buf[:r.n]), r.err
+	case <-s.ctx.Done():
+		return 0, cli.ErrInterrupted
+	}
+}

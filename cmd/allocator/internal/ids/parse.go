@@ -1,0 +1,298 @@
+// Package ids holds the commands that read IDs and need no node: parse, validate
+// and audit.
+package ids
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/describe"
+)
+
+func ParseCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "parse [ID…]",
+		Short: "Take IDs apart, in any form",
+		Long: `Parse shows what is in each ID. It needs no node.
+
+Without an ID, or with «-» in place of one, it reads them from stdin, one a line.
+--as prints each ID in another form and --only a single part of it, a line for
+each, for scripts.
+
+The forms are told apart by length: 13 letters are a flake, 26 a ULID, 36 a UUID,
+and other digits alone an integer. Say --kind for hex, for u128 (a ULID's decimal),
+and for a 13-digit integer. A ULID or UUID that was made from a flake shows the flake;
+one that was not says so.
+
+With --addr it also asks a node who held the ID's sid at the time.`,
+		Example: `  allocator parse 02MVQDZ9NFSQ0
+  allocator parse --only local 01ARZ3NDEKTSV4RRFFQ69G5FAV     # its time, in this zone
+  allocator parse --as uuid 01ARZ3NDEKTSV4RRFFQ69G5FAV        # and --as ulid back
+  allocator parse --kind hex 0x3CB6775EDBB218
+  allocator parse --format json < ids.txt
+  allocator get --as uuid | allocator parse --addr 127.0.0.1:9000`,
+	}
+	r := readingFlags(a, cmd)
+	as := cli.Choose(cmd, "as", "print IDs in this form and nothing else", append([]string{""}, describe.Forms...)...)
+	only := cli.Choose(cmd, "only", "print this part and nothing else", append([]string{""}, parts...)...)
+	cmd.MarkFlagsMutuallyExclusive("as", "only")
+	connect := remote.NodesFlags(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p := parser{reading: r, as: as.Value, only: only.Value, out: a.Output(cmd.Context()), err: a.Err, now: time.Now()}
+		if cmd.Flags().Changed("addr") {
+			if p.as+p.only != "" {
+				return cli.UsageError("--addr names the holder, and --as and --only leave it out: give one or the other")
+			}
+			nodes, err := connect()
+			if err != nil {
+				return err
+			}
+			defer nodes.Close()
+			p.nodes = nodes
+		}
+		flush := func() error { p.now = time.Now(); return p.out.Flush() }
+		err := inputs{args, a.In, flush}.each(cmd.Context(), func(input string, err error) error {
+			return p.one(cmd.Context(), input, err)
+		})
+		if err = cli.Ended(p.out, err, p.bad); p.silent != nil && (err == nil || errors.Is(err, cli.ErrInvalid)) {
+			return p.silent
+		}
+		return err
+	}
+	return cmd
+}
+
+type parser struct {
+	*reading
+	as, only string // "": everything
+	out      *bufio.Writer
+	err      io.Writer
+	nodes    *remote.Nodes // nil: ask nobody
+	silent   error         // why nobody is asked any more
+	now      time.Time     // as of the last read of stdin: near enough for "3 minutes ago"
+	buf      []byte
+	shown    bool // something was printed: a blank line comes before the next
+	bad      bool // an input was invalid
+}
+
+// holderLine is who held the sid of an ID.
+type holderLine struct {
+	Node     string  `json:"node"`
+	Instance string  `json:"instance"`
+	Term     int64   `json:"term"`
+	Since    *string `json:"since"`
+}
+
+// one prints what is in one input. Its error ends the command; an invalid input
+// is none.
+func (p *parser) one(ctx context.Context, input string, err error) error {
+	var id describe.ID
+	if err == nil {
+		id, err = p.parse(input)
+	}
+	if p.unheard != nil {
+		return p.unheard
+	}
+	b := p.buf[:0]
+	switch {
+	case err != nil:
+	case p.as != "":
+		b, err = p.appendAs(b, id)
+	case p.only != "":
+		b, err = p.appendOnly(b, id)
+	default:
+		var holder *holderLine
+		if p.nodes != nil {
+			if holder, err = p.holder(ctx, id); err != nil {
+				if exit := (*cli.ExitError)(nil); ctx.Err() != nil || errors.As(err, &exit) && exit.Code == cli.ExitUsage {
+					return err
+				}
+				// The IDs can be read all the same. Nobody is asked again: each
+				// of many would wait as long.
+				p.silent, p.nodes, err = err, nil, nil
+			}
+		}
+		switch {
+		case !p.json():
+			if p.shown {
+				b = append(b, '\n')
+			}
+			p.shown = true
+			b = p.appendText(b, id, holder)
+		case p.nodes != nil:
+			b, err = p.appendHolder(describe.AppendJSON(b, id, p.space()), holder)
+		default:
+			b = append(describe.AppendJSON(b, id, p.space()), '\n')
+		}
+	}
+	p.buf = b
+	if err != nil {
+		return p.invalid(input, err)
+	}
+	_, err = p.out.Write(b)
+	return err
+}
+
+// invalid reports an input that is no ID, or has not what was asked for.
+func (p *parser) invalid(input string, err error) error {
+	p.bad = true
+	if p.json() {
+		return cli.PrintLine(p.out, cli.InvalidInput(input, err))
+	}
+	if err := p.out.Flush(); err != nil { // keep the order of the two streams
+		return err
+	}
+	if _, lost := fmt.Fprintf(p.err, "allocator: %s: %s: %v\n", cli.Show(input), describe.Class(err), err); lost != nil {
+		return cli.ErrInvalid // nobody hears more of it: a stream without end would be read for ever
+	}
+	return nil
+}
+
+func (p *parser) holder(ctx context.Context, id describe.ID) (*holderLine, error) {
+	text := id.Flake.String()
+	if id.IsWide() {
+		text = id.Wide.UUID()
+	}
+	var r *pb.DescribeResponse
+	err := p.nodes.Ask(ctx, func(ctx context.Context, c *grpc.ClientConn) (err error) {
+		r, err = pb.NewAllocatorServiceClient(c).Describe(ctx, &pb.DescribeRequest{Id: text})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if layout, err := remote.LayoutOf(r.GetLayout()); err == nil {
+		if have, asked := (flake.Format{Layout: layout, Epoch: r.GetEpochUnixMs()}), p.space(); have != asked {
+			return nil, cli.Exit(cli.ExitUsage, fmt.Errorf("the node's space has layout %s and epoch %d: give --layout %s --epoch %d",
+				have.Layout, have.Epoch, have.Layout, have.Epoch))
+		}
+	}
+	h := r.GetHolder()
+	if h == nil {
+		return nil, nil
+	}
+	return &holderLine{h.GetNode(), h.GetInstance(), h.GetTerm(), describe.Time(h.GetSinceUnixMs())}, nil
+}
+
+// appendHolder adds the holder behind the fields of the object that b ends with.
+func (p *parser) appendHolder(b []byte, holder *holderLine) ([]byte, error) {
+	tail, err := json.Marshal(holder)
+	if err != nil {
+		return b, err
+	}
+	b = append(b[:len(b)-1], `,"holder":`...)
+	return append(append(b, tail...), "}\n"...), nil
+}
+
+// name appends the first column of a line.
+func name(b []byte, s string) []byte {
+	b = append(b, s...)
+	return append(b, "            "[len(s):]...)
+}
+
+// appendText appends what is in an ID as people read it. It is by hand what
+// Fprintf would do, in a tenth of the time.
+func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte {
+	f := p.space()
+	low, derived := within(id, f)
+	b = append(append(name(b, "kind"), id.Kind...), '\n')
+	if id.IsWide() {
+		r := id.Wide.Randomness()
+		b, _ = id.Wide.AppendText(name(b, "ulid"))
+		b = id.Wide.AppendUUID(name(append(b, '\n'), "uuid"))
+		b = cli.AppendTimes(name(append(b, '\n'), "time"), id.Wide.UnixMilli(), p.now)
+		b = hex.AppendEncode(name(append(b, '\n'), "random"), r[:])
+		if !derived {
+			b = append(name(append(b, '\n'), "flake"), "none: not derived from one"...)
+		}
+	} else {
+		b = cli.AppendTimes(name(b, "time"), f.UnixMilli(low), p.now)
+	}
+	if derived {
+		b, _ = low.AppendText(name(append(b, '\n'), "flake"))
+		b = low.AppendInt(name(append(b, '\n'), "int"))
+		b = low.AppendHex(name(append(b, '\n'), "hex"))
+		if !id.IsWide() {
+			b = low.AppendBin(name(append(b, '\n'), "bin"))
+		}
+		b = append(name(append(b, '\n'), "layout"), f.Layout.String()...)
+		b = strconv.AppendUint(name(append(b, '\n'), "entropy"), uint64(f.Entropy(low)), 10)
+		if f.Layout.SIDBits() > 0 {
+			b = strconv.AppendUint(name(append(b, '\n'), "sid"), uint64(f.SID(low)), 10)
+		}
+	}
+	b = append(b, '\n')
+	switch {
+	case p.nodes == nil:
+	case holder == nil:
+		b = append(name(b, "holder"), "unknown: the ledger has no line so old, or etcd does not answer\n"...)
+	default:
+		b = fmt.Appendf(name(b, "holder"), "node %s, term %d (instance %s)\n", holder.Node, holder.Term, holder.Instance)
+	}
+	return b
+}
+
+func ValidateCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "validate [ID…]",
+		Short: "Say which IDs are well-formed",
+		Long: `Validate prints a line for each ID: whether it is well-formed, and what is wrong if it is
+not. It exits with 1 if any ID is invalid. It needs no node, and cannot tell whether
+an ID was ever issued.
+
+Without an ID, or with «-» in place of one, it reads them from stdin, one a line.`,
+		Example: `  allocator validate 02MVQDZ9NFSQ0 nonsense
+  allocator validate < ids.txt > /dev/null && echo all are well-formed`,
+	}
+	r := readingFlags(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		out := a.Output(cmd.Context())
+		bad := false
+		var b []byte
+		err := inputs{args, a.In, out.Flush}.each(cmd.Context(), func(input string, err error) error {
+			var id describe.ID
+			if err == nil {
+				id, err = r.parse(input)
+			}
+			if r.unheard != nil {
+				return r.unheard
+			}
+			b = b[:0]
+			switch {
+			case err != nil && r.json():
+				bad = true
+				return cli.PrintLine(out, cli.InvalidInput(input, err))
+			case err != nil:
+				bad = true
+				b = fmt.Appendf(b, "invalid  %s  %s: %v\n", cli.Show(input), describe.Class(err), err)
+			case r.json():
+				b = append(b, `{"input":"`...)
+				b = append(b, input...) // letters, digits and hyphens, since it is an ID
+				b = append(b, `","valid":true,"kind":"`...)
+				b = append(append(b, id.Kind...), "\"}\n"...)
+			default:
+				b = append(append(b, "valid    "...), input...)
+				b = append(append(b, "  "...), id.Kind...)
+				b = append(b, '\n')
+			}
+			_, err = out.Write(b)
+			return err
+		})
+		return cli.Ended(out, err, bad)
+	}
+	return cmd
+}

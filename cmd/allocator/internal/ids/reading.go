@@ -1,0 +1,156 @@
+package ids
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/describe"
+)
+
+// reading is how IDs are read: the flags that parse and validate share.
+type reading struct {
+	kind    *cli.Choice
+	format  *cli.Choice
+	space   func() flake.Format
+	lenient bool
+	err     io.Writer
+	unheard error // of writing to err
+}
+
+func readingFlags(a *cli.App, cmd *cobra.Command) *reading {
+	r := &reading{err: a.Err}
+	r.kind = cli.Choose(cmd, "kind", "form of the input; auto goes by its length", "auto", "flake", "int", "hex", "ulid", "uuid", "u128")
+	r.space = cli.SpaceFlags(cmd)
+	cmd.Flags().BoolVar(&r.lenient, "lenient", false, "read I and L as 1 and O as 0, skip hyphens, and say on stderr where")
+	r.format = cli.FormatFlag(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return r
+}
+
+func (r *reading) json() bool { return r.format.Value == "json" }
+
+// parse reads one input, and says on stderr what it took for something else.
+func (r *reading) parse(input string) (describe.ID, error) {
+	kind := describe.Kind(r.kind.Value)
+	id, err := describe.Parse(input, kind, r.space())
+	if err == nil || !r.lenient {
+		return id, err
+	}
+	if id, err = describe.ParseLenient(input, kind, r.space()); err == nil {
+		fixed, changes := flake.Repair(input)
+		b := fmt.Appendf(nil, "allocator: %s: read as %s:", cli.Show(input), fixed)
+		for i, c := range changes {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(append(b, ' '), c.String()...)
+		}
+		_, r.unheard = r.err.Write(append(b, '\n'))
+	}
+	return id, err
+}
+
+// within returns the flake of an ID: itself, or the one a wide ID was derived
+// from, if it was.
+func within(id describe.ID, f flake.Format) (flake.ID, bool) {
+	if id.IsWide() && !id.Wide.IsV7() {
+		return 0, false // known without building an error
+	}
+	low, err := id.AsFlake(f.Epoch)
+	return low, err == nil
+}
+
+// parts are what --only prints: the names of parse's JSON, and the time in the
+// other ways that people write it.
+var parts = []string{"time", "local", "ago", "unix_ms", "unix_s", "timestamp_ms", "kind", "sid", "randomness", "randomness_hex"}
+
+// appendAs appends a line with an ID in the form of --as.
+func (p *parser) appendAs(b []byte, id describe.ID) ([]byte, error) {
+	if p.json() {
+		b = append(b, `{"id":"`...)
+	}
+	b, err := describe.AppendForm(b, id, p.as, p.space().Epoch)
+	if p.json() {
+		b = append(b, `"}`...)
+	}
+	return append(b, '\n'), err
+}
+
+// appendOnly appends a line with the part of --only. A part that the ID does not
+// have is an error of class no_form, or the one that says why there is no flake
+// in it.
+func (p *parser) appendOnly(b []byte, id describe.ID) ([]byte, error) {
+	if p.json() {
+		b = append(append(append(b, `{"`...), p.only...), `":`...)
+	}
+	n := len(b)
+	b, quoted, err := p.appendPart(b, id)
+	if err != nil {
+		return b, err
+	}
+	if p.json() {
+		if quoted {
+			b = append(append(b, '"'), '"')
+			copy(b[n+1:], b[n:len(b)-2])
+			b[n] = '"'
+		}
+		b = append(b, '}')
+	}
+	return append(b, '\n'), nil
+}
+
+// appendPart appends the part of --only as it is; quoted says that it is a
+// string in JSON.
+func (p *parser) appendPart(b []byte, id describe.ID) (_ []byte, quoted bool, err error) {
+	f := p.space()
+	unixMs := f.UnixMilli(id.Flake)
+	if id.IsWide() {
+		unixMs = id.Wide.UnixMilli()
+	}
+	t := time.UnixMilli(unixMs)
+	switch p.only {
+	case "unix_ms":
+		return strconv.AppendInt(b, unixMs, 10), false, nil
+	case "unix_s":
+		return strconv.AppendInt(b, t.Unix(), 10), false, nil
+	case "ago":
+		return cli.AppendAge(b, t, p.now), true, nil
+	case "kind":
+		return append(b, id.Kind...), true, nil
+	case "local":
+		return cli.AppendLocal(b, t), true, nil
+	case "time":
+		b, ok := describe.AppendTime(b, unixMs)
+		if !ok {
+			return b, true, fmt.Errorf("%w: RFC 3339 has no year %d", describe.ErrForm, t.UTC().Year())
+		}
+		return b, true, nil
+	case "randomness_hex":
+		if !id.IsWide() {
+			return b, true, fmt.Errorf("%w: a flake has no randomness_hex: ask for randomness", describe.ErrForm)
+		}
+		r := id.Wide.Randomness()
+		return hex.AppendEncode(b, r[:]), true, nil
+	}
+	low, err := id.AsFlake(f.Epoch)
+	if err != nil {
+		return b, false, err
+	}
+	switch p.only {
+	case "timestamp_ms":
+		return strconv.AppendInt(b, low.Timestamp(), 10), false, nil
+	case "randomness":
+		return strconv.AppendUint(b, uint64(f.Entropy(low)), 10), false, nil
+	}
+	if f.Layout.SIDBits() == 0 {
+		return b, false, fmt.Errorf("%w: the layout %s has no sid", describe.ErrForm, f.Layout)
+	}
+	return strconv.AppendUint(b, uint64(f.SID(low)), 10), false, nil
+}

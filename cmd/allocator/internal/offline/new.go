@@ -1,0 +1,339 @@
+// Package offline holds the commands that make IDs without a node: new, monotonic
+// and from-time. Nobody coordinates these IDs.
+package offline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// notCoordinated is what the help of every command says that makes IDs here.
+const notCoordinated = `These IDs are NOT COORDINATED: no node is asked and nobody else is told. That two ULIDs
+or UUIDs differ is a matter of 80 or 74 random bits; flakes of several processes can
+well be equal. For IDs that are unique by promise, see «allocator get».`
+
+// making is how IDs are made here: the flags of new, monotonic and from-time.
+type making struct {
+	cmd    *cobra.Command
+	kind   *cli.Choice
+	as     *cli.Choice
+	format *cli.Choice
+	space  func() flake.Format
+	count  *pflag.Flag
+	sid    uint16
+	size   int    // of a flake's steps, in bytes
+	input  string // the time asked for, which an error is about; "" if none was
+}
+
+// narrow are the flags that only flakes have.
+var narrow = []string{"layout", "epoch", "sid", "entropy"}
+
+// formsOf are the forms that a kind of ID can be printed in, the usual one first.
+var formsOf = map[string][]string{
+	"flake": {"flake", "int", "hex", "bin", "bytes_hex"},
+	"ulid":  {"ulid", "uuid", "u128", "bytes_hex"},
+	"uuid":  {"uuid", "ulid", "u128", "bytes_hex"},
+}
+
+func makingFlags(cmd *cobra.Command, kinds ...string) *making {
+	m := &making{cmd: cmd, size: 1}
+	m.kind = cli.Choose(cmd, "kind", "what to make; a uuid is a random UUIDv7", kinds...)
+	m.as = cli.Choose(cmd, "as", "print in this form, one of as many bits",
+		append([]string{""}, describe.Forms...)...)
+	m.space = cli.SpaceFlags(cmd)
+	cmd.Flags().Uint16Var(&m.sid, "sid", 0, "sid of the flakes; nobody reserves it")
+	m.format = cli.FormatFlag(cmd)
+	m.count = cli.CountFlag(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return m
+}
+
+// check says which flags do not go together, and sets the form.
+func (m *making) check() error {
+	forms := formsOf[m.kind.Value]
+	if m.as.Value == "" {
+		m.as.Value = forms[0]
+	}
+	if !slices.Contains(forms, m.as.Value) {
+		return cli.UsageError("--as %s: a %s can be printed as %s", m.as.Value, m.kind.Value, strings.Join(forms, ", "))
+	}
+	for _, name := range narrow {
+		if m.kind.Value != "flake" && m.cmd.Flags().Changed(name) {
+			return cli.UsageError("--%s is of flakes only: add --kind flake", name)
+		}
+	}
+	return nil
+}
+
+// flakes returns what makes flakes as the flags say.
+func (m *making) flakes() (*flake.Offline, error) {
+	o, err := flake.NewOffline(flake.OfflineConfig{Format: m.space(), SID: flake.SID(m.sid), EntropySize: m.size, Entropy: cli.Random()})
+	if err != nil {
+		return nil, cli.UsageError("%s: %w", describe.Class(err), err)
+	}
+	return o, nil
+}
+
+// errTaken says that a time in ms has no flake left that was not printed.
+var errTaken = errors.New("no ID is left in this millisecond")
+
+// drawn keeps the flakes of one command apart: at a million a second, chance
+// alone would soon repeat one of the 32,768 of a millisecond.
+type drawn struct {
+	space flake.Format
+	ms    int64
+	seen  [1 << flake.LowBits]bool
+	ids   []flake.ID // those of ms
+}
+
+// apart calls draw until it returns an ID that was not returned in its
+// millisecond. It returns draw's errors, and errTaken.
+func (d *drawn) apart(draw func() (flake.ID, error)) (flake.ID, error) {
+	for {
+		id, err := draw()
+		if err != nil {
+			return 0, err
+		}
+		if ms := id.Timestamp(); ms != d.ms {
+			for _, id := range d.ids {
+				d.seen[id&(1<<flake.LowBits-1)] = false
+			}
+			d.ms, d.ids = ms, d.ids[:0]
+		}
+		low := id & (1<<flake.LowBits - 1)
+		if !d.seen[low] {
+			d.seen[low] = true
+			d.ids = append(d.ids, id)
+			return id, nil
+		}
+		if len(d.ids) == 1<<d.space.Layout.EntropyBits() {
+			return 0, errTaken
+		}
+	}
+}
+
+const (
+	// nap is how long to wait where nothing can be made in the present
+	// millisecond.
+	nap = 200 * time.Microsecond
+	// endurance bounds such a wait: a millisecond that is full passes, and so
+	// does a clock that was corrected; a clock that is wrong does not.
+	endurance = time.Second
+)
+
+// patiently returns next without those errors that time mends within endurance.
+func patiently[ID any](ctx context.Context, next func() (ID, error), passing ...error) func() (ID, error) {
+	return func() (ID, error) {
+		for waited := time.Duration(0); ; waited += nap {
+			id, err := next()
+			if err == nil || waited > endurance || !slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
+				return id, err
+			}
+			if ctx.Err() != nil {
+				return id, cli.ErrInterrupted
+			}
+			time.Sleep(nap)
+		}
+	}
+}
+
+// asFlake and asWide turn what a generator returns into an ID of either width.
+func asFlake(next func() (flake.ID, error)) func() (describe.ID, error) {
+	return func() (describe.ID, error) {
+		id, err := next()
+		return describe.ID{Kind: describe.Flake, Flake: id}, err
+	}
+}
+
+func asWide(next func() (ulid.ID, error)) func() (describe.ID, error) {
+	return func() (describe.ID, error) {
+		id, err := next()
+		return describe.ID{Kind: describe.ULID, Wide: id}, err
+	}
+}
+
+// v7 makes random UUIDs of random ULIDs.
+func v7(next func() (ulid.ID, error)) func() (ulid.ID, error) {
+	return func() (ulid.ID, error) {
+		id, err := next()
+		return id.ForceV7(), err
+	}
+}
+
+// printIDs prints n IDs, one a line.
+func printIDs(a *cli.App, ctx context.Context, m *making, n int64, next func() (describe.ID, error)) error {
+	out := a.Output(ctx)
+	epoch, json := m.space().Epoch, m.format.Value == "json"
+	var b []byte
+	for i := range n {
+		id, err := next()
+		if err != nil {
+			if errors.Is(err, cli.ErrInterrupted) {
+				return err
+			}
+			if json && m.input != "" {
+				err = errors.Join(cli.PrintLine(out, cli.InvalidInput(m.input, err)), cli.ErrInvalid)
+			} else if i > 0 {
+				err = fmt.Errorf("made %d of %d IDs: %s: %w", i, n, describe.Class(err), err)
+			} else {
+				err = fmt.Errorf("%s: %w", describe.Class(err), err)
+			}
+			return cli.Ended(out, err, true)
+		}
+		b = b[:0]
+		if json {
+			b = append(b, `{"id":"`...)
+		}
+		if b, err = describe.AppendForm(b, id, m.as.Value, epoch); err != nil {
+			return err
+		}
+		if json {
+			b = append(b, `"}`...)
+		}
+		if _, err := out.Write(append(b, '\n')); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+func NewCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "new [N]",
+		Short: "Make N random IDs here, without a node",
+		Long: `New prints N random IDs of the present, one a line: ULIDs, or with --kind UUIDv7s or
+flakes. N is 1 if not given. IDs of one millisecond are in no order; none is printed
+twice.
+
+` + notCoordinated,
+		Example: `  allocator new
+  allocator new 5 --kind uuid
+  allocator new 1000 --kind flake --as int --sid 7`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	m := makingFlags(cmd, "ulid", "uuid", "flake")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := m.check(); err != nil {
+			return err
+		}
+		n, err := cli.CountOf(args, m.count)
+		if err != nil {
+			return err
+		}
+		var next func() (describe.ID, error)
+		switch wide := ulid.NewOffline(ulid.OfflineConfig{Entropy: cli.Random()}); m.kind.Value {
+		case "flake":
+			o, err := m.flakes()
+			if err != nil {
+				return err
+			}
+			d := &drawn{space: m.space(), ms: -1}
+			next = asFlake(patiently(cmd.Context(), func() (flake.ID, error) { return d.apart(o.New) }, errTaken))
+		case "uuid":
+			next = asWide(v7(wide.New))
+		default:
+			next = asWide(wide.New)
+		}
+		return printIDs(a, cmd.Context(), m, n, next)
+	}
+	return cmd
+}
+
+func FromTimeCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "from-time TIME [N]",
+		Short: "Make IDs of a given time here, or the bounds of one",
+		Long: `From-time prints N random IDs of a millisecond, all different, in no order; N is 1 if not
+given. --min and --max print the least and the greatest ID that the millisecond can
+have instead, for range queries: flakes of all sids lie between theirs, and UUIDv7s
+between those of --kind uuid.
+
+TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix milliseconds, or
+@ and Unix seconds. What is finer than a millisecond is cut off.
+
+` + notCoordinated,
+		Example: `  allocator from-time 2026-11-20T16:36:28.444Z 3
+  allocator from-time --min 2026-11-20        # the first ULID of that day
+  allocator from-time --max --kind flake --as int @1795192588`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	m := makingFlags(cmd, "ulid", "uuid", "flake")
+	least := cmd.Flags().Bool("min", false, "print the least ID of the millisecond")
+	greatest := cmd.Flags().Bool("max", false, "print the greatest ID of the millisecond")
+	cmd.MarkFlagsMutuallyExclusive("min", "max")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := m.check(); err != nil {
+			return err
+		}
+		n, err := cli.CountOf(args[1:], m.count)
+		if err != nil {
+			return err
+		}
+		bound := *least || *greatest
+		if bound && (len(args) > 1 || m.count.Changed) {
+			return cli.UsageError("--min and --max are one ID each: leave N out")
+		}
+		if bound && cmd.Flags().Changed("sid") {
+			return cli.UsageError("--min and --max are bounds for all sids: leave --sid out")
+		}
+		ms, err := parseTime(args[0], time.Now())
+		if err != nil {
+			return cli.UsageError("TIME: %w", err)
+		}
+		m.input = args[0]
+		if looksLikeSeconds(args[0], ms) {
+			fmt.Fprintf(a.Err, "allocator: TIME %s is read as milliseconds, so in 1970; write @%s for seconds\n", args[0], args[0])
+		}
+		next, err := m.at(ms, *least, *greatest, n)
+		if err != nil {
+			return err
+		}
+		return printIDs(a, cmd.Context(), m, n, next)
+	}
+	return cmd
+}
+
+// at returns what makes the IDs of a time, or its one bound.
+func (m *making) at(ms int64, least, greatest bool, n int64) (func() (describe.ID, error), error) {
+	if m.kind.Value == "flake" {
+		o, err := m.flakes()
+		if err != nil {
+			return nil, err
+		}
+		f := m.space()
+		d := &drawn{space: f, ms: -1}
+		switch {
+		case least:
+			return asFlake(func() (flake.ID, error) { return f.Min(ms) }), nil
+		case greatest:
+			return asFlake(func() (flake.ID, error) { return f.Max(ms) }), nil
+		case n > 1<<f.Layout.EntropyBits():
+			return nil, cli.UsageError("N is %d: a sid has %d flakes in a millisecond of layout %s", n, 1<<f.Layout.EntropyBits(), f.Layout)
+		}
+		return asFlake(func() (flake.ID, error) { return d.apart(func() (flake.ID, error) { return o.At(ms) }) }), nil
+	}
+	o := ulid.NewOffline(ulid.OfflineConfig{Entropy: cli.Random()})
+	next := func() (ulid.ID, error) { return o.At(ms) }
+	switch {
+	case least:
+		next = func() (ulid.ID, error) { return ulid.Min(ms) }
+	case greatest:
+		next = func() (ulid.ID, error) { return ulid.Max(ms) }
+	}
+	if m.kind.Value == "uuid" {
+		next = v7(next)
+	}
+	return asWide(next), nil
+}

@@ -1,0 +1,102 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+)
+
+func InitCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Initialise a space in etcd",
+		Long: `Init writes what every ID of a space means, its layout and epoch, to etcd. Nodes wait
+until that was done once. Doing it again changes nothing.
+
+IDs begin only when all that nodes of a lost etcd can still issue has passed, some
+31 seconds after. Say --fresh for a space that never issued an ID.
+
+A job that might be run again says --fresh-until instead: after that time init makes no
+space and fails where there is none, so that an etcd that was wiped is noticed.`,
+		Example: "  allocator init --etcd.endpoints http://10.0.0.1:2379",
+		Args:    cobra.NoArgs,
+	}
+	fresh := cmd.Flags().Bool("fresh", false, "IDs may begin at once: no allocator ever issued any for this space")
+	until := cmd.Flags().String("fresh-until", "", "as --fresh until this time, such as 2026-11-20T17:00:00Z, and then make no space")
+	cmd.MarkFlagsMutuallyExclusive("fresh", "fresh-until")
+	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
+	format := cli.FormatFlag(cmd)
+	load := a.Settings(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, _, err := load()
+		if err != nil {
+			return err
+		}
+		if len(c.Etcd.Endpoints) == 0 {
+			return cli.NoEndpoints("init")
+		}
+		if err := c.Validate(); err != nil {
+			return cli.InvalidSettings(err)
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
+		defer cancel()
+		begin := *fresh
+		if cmd.Flags().Changed("fresh-until") {
+			t, err := time.Parse(time.RFC3339, *until)
+			if err != nil {
+				return cli.UsageError("--fresh-until %s is no time such as 2026-11-20T17:00:00Z", cli.Show(*until))
+			}
+			begin = deployment.WallNow().Time().Before(t)
+		}
+		var created bool
+		var now lease.View
+		if begin || *until == "" {
+			created, now, err = daemon.Init(ctx, c, begin, cli.Logger(c.Log, a.Err))
+		} else {
+			now, err = daemon.Initialised(ctx, c, cli.Logger(c.Log, a.Err))
+		}
+		var differs *daemon.SpaceError
+		switch {
+		case errors.Is(err, daemon.ErrNoSpace):
+			return cli.Exit(cli.ExitInvalid, fmt.Errorf("space %q is not initialised, and --fresh-until %s has passed: was etcd wiped? "+
+				"If it never issued an ID, run «allocator init --fresh»; else see docs/OPERATIONS.md", c.Space, *until))
+		case errors.As(err, &differs), errors.Is(err, etcdstore.ErrRemains):
+			return cli.Exit(cli.ExitInvalid, err)
+		case err != nil:
+			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("etcd at %v does not answer: %w", c.Etcd.Endpoints, err))
+		}
+		space, era := now.Config.Value, now.Era.Value
+		if format.Value == "json" {
+			return cli.PrintLine(a.Out, struct {
+				Space   string `json:"space"`
+				Created bool   `json:"created"`
+				Layout  string `json:"layout"`
+				Epoch   string `json:"epoch"`
+				Pool    string `json:"pool"`
+				Era     int64  `json:"era"`
+				Floor   string `json:"floor"`
+			}{c.Space, created, space.Layout.String(), space.Epoch.Time().Format(time.RFC3339Nano), space.Pool, era.Number,
+				era.Floor.Time().Format(time.RFC3339Nano)})
+		}
+		what := "initialised"
+		if !created {
+			what = "was already initialised, with the same values"
+		}
+		_, err = fmt.Fprintf(a.Out, "space %q %s: layout %s (%d holders), epoch %s, pool %s\n", c.Space, what,
+			space.Layout, space.Layout.Holders(), space.Epoch.Time().Format(time.RFC3339Nano), space.Pool)
+		if wait := time.Until(era.Floor.Time()); err == nil && wait > 0 {
+			_, err = fmt.Fprintf(a.Out, "IDs begin %s\n", cli.Relative(era.Floor.Time(), time.Now()))
+		}
+		return err
+	}
+	return cmd
+}

@@ -1,0 +1,71 @@
+package operator
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+)
+
+func ConfigCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "Show settings", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd.AddCommand(configPrintCommand(a))
+	return cmd
+}
+
+func configPrintCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "print",
+		Short: "Print every setting, its value and where that came from",
+		Long: `Print shows what «allocator serve» would run with, given the same flags, variables and
+file. It exits with 1 if a rule is broken.`,
+		Args: cobra.NoArgs,
+	}
+	format := cli.FormatFlag(cmd)
+	load := a.Settings(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		c, list, err := load()
+		if err != nil {
+			return err
+		}
+		if format.Value == "json" {
+			for _, s := range list {
+				if err := cli.PrintLine(a.Out, s); err != nil {
+					return err
+				}
+			}
+		} else {
+			w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "KEY\tVALUE\tSOURCE")
+			for _, s := range list {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", s.Key, s.Value, s.Source)
+			}
+			if err := w.Flush(); err != nil {
+				return err
+			}
+		}
+		return c.Validate()
+	}
+	return cmd
+}
+
+func VersionCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs}
+	format := cli.FormatFlag(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		v := a.Build()
+		if format.Value == "json" {
+			return cli.PrintLine(a.Out, v)
+		}
+		commit := ""
+		if v.Commit != "" {
+			commit = ", commit " + v.Commit
+		}
+		_, err := fmt.Fprintf(a.Out, "allocator %s (%s, %s/%s%s)\n", v.Version, v.Go, v.OS, v.Arch, commit)
+		return err
+	}
+	return cmd
+}

@@ -1,0 +1,151 @@
+// Package remote is how commands reach nodes: the flags that say which and how, and
+// requests that go from one node to the next until one answers.
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/certs"
+	"github.com/flakelease/allocator/internal/config"
+)
+
+// Dialer is how a client command reaches nodes: in clear or by TLS, and with
+// which token.
+type Dialer struct {
+	TLS   *certs.Client // nil: in clear
+	cert  bool          // and it shows a certificate
+	Token string        // "": none
+	Opts  []grpc.DialOption
+}
+
+// systemRoots is the value of --ca that means no file.
+const systemRoots = "system"
+
+// DialFlags adds --ca, --cert, --key and --token-file to cmd, and returns what
+// reads them.
+func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
+	ca := cmd.Flags().String("ca", "", "speak TLS: PEM `file` of the authorities that sign nodes' certificates, or system for this machine's")
+	cert := cmd.Flags().String("cert", "", "PEM `file` of the certificate to show to nodes; with --ca and --key")
+	key := cmd.Flags().String("key", "", "PEM `file` of its key")
+	tokenFile := cmd.Flags().String("token-file", "", "`file` with the token to show to nodes (or $"+config.EnvToken+", the token itself)")
+	for _, name := range []string{"ca", "cert", "key", "token-file"} {
+		_ = cmd.MarkFlagFilename(name)
+	}
+	return func() (Dialer, error) {
+		d := Dialer{Opts: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
+		switch {
+		case (*cert == "") != (*key == ""):
+			return d, cli.UsageError("--cert and --key come together")
+		case *cert != "" && *ca == "":
+			return d, cli.UsageError("--cert is shown over TLS alone: give --ca as well, a file or system")
+		case *ca != "":
+			files := certs.ClientFiles{CA: *ca, Cert: *cert, Key: *key}
+			if files.CA == systemRoots {
+				files.CA = ""
+			}
+			var err error
+			if d.TLS, err = certs.NewClient("tls", files, tls.VersionTLS13, slog.New(slog.DiscardHandler)); err != nil {
+				return d, cli.UsageError("--ca, --cert, --key: %w", err)
+			}
+			d.cert = *cert != ""
+			d.Opts = []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.Credentials())}
+		}
+		token, err := token(a, *tokenFile)
+		if err != nil {
+			return d, err
+		}
+		d.Token = token
+		if token != "" {
+			d.Opts = append(d.Opts, grpc.WithPerRPCCredentials(bearer{token: token, plain: d.TLS == nil}))
+		}
+		return d, nil
+	}
+}
+
+// token returns what a file or the environment has; "" if neither is given. Its
+// errors quote nothing.
+func token(a *cli.App, file string) (string, error) {
+	token, from := a.Getenv(config.EnvToken), "$"+config.EnvToken
+	if file != "" {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", cli.UsageError("--token-file: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		b, err := io.ReadAll(io.LimitReader(f, access.MaxTokenFile))
+		if err != nil {
+			return "", cli.UsageError("--token-file: %w", err)
+		}
+		token, from = strings.TrimSpace(string(b)), "--token-file "+file
+		if token == "" {
+			return "", cli.UsageError("%s is empty", from)
+		}
+	}
+	if token == "" {
+		return "", nil
+	}
+	if _, err := access.Bearer("Bearer " + token); err != nil {
+		return "", cli.UsageError("%s is not one token: it takes what «allocator token new» prints, and not the line of auth.token-file", from)
+	}
+	return token, nil
+}
+
+// bearer shows a token with every request.
+type bearer struct {
+	token string
+	plain bool // without TLS, as nodes on loopback or behind a mesh have it
+}
+
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + b.token}, nil
+}
+
+func (b bearer) RequireTransportSecurity() bool { return !b.plain }
+
+// Dial returns a connection that contacts nobody yet.
+func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	if _, _, err := net.SplitHostPort(addr); err != nil || strings.HasPrefix(addr, ":") {
+		return nil, cli.UsageError("--addr: %q is not host:port", addr)
+	}
+	c, err := grpc.NewClient("passthrough:///"+addr, append(opts, d.Opts...)...)
+	if err != nil {
+		return nil, cli.UsageError("--addr: %q: %w", addr, err)
+	}
+	return c, nil
+}
+
+// Hint says what a failure of TLS commonly means; "" where it is none.
+func (d Dialer) Hint(message string) string {
+	switch {
+	case d.TLS == nil && (strings.Contains(message, "error reading server preface") || strings.Contains(message, "connection reset")):
+		return "\nDoes the node speak TLS? Then give --ca with the file of its authority, or --ca system."
+	case d.TLS != nil && strings.Contains(message, "first record does not look like a TLS handshake"):
+		return "\nThe node does not speak TLS: leave --ca away."
+	case d.TLS == nil:
+		return ""
+	}
+	// In TLS 1.3 a client learns that its certificate does not do when it has begun
+	// to speak: as an alert, or as a connection that breaks under it.
+	for _, sign := range []string{"certificate required", "bad certificate", "unknown certificate authority", "broken pipe", "connection reset", "EOF"} {
+		switch {
+		case !strings.Contains(message, sign):
+		case d.cert:
+			return "\nDoes the node know the authority of the certificate in --cert, and is that still good?"
+		default:
+			return "\nDoes the node ask for a certificate? Then give --cert and --key."
+		}
+	}
+	return ""
+}

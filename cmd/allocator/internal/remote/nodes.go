@@ -1,0 +1,183 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/config"
+)
+
+// Nodes are the nodes that a client command asks.
+type Nodes struct {
+	Addrs   []string
+	Conns   []*grpc.ClientConn
+	first   int           // whom to ask first: whoever answered last, so that a dead one costs its delay once
+	Timeout time.Duration // of one command's request, retries included
+	dialer  Dialer
+}
+
+// NodesFlags adds --addr and --timeout, and the flags of dialFlags, to cmd and
+// returns what connects.
+func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, error) {
+	or := " (or $" + config.EnvAddr + ")"
+	if len(def) == 0 {
+		or = "" // to ask a node at all is what the flag is for
+	}
+	addrs := cmd.Flags().StringSlice("addr", def, "gRPC addresses of nodes, comma-separated or given several times: the first that answers is used"+or)
+	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "how long to try")
+	dialing := DialFlags(a, cmd)
+	return func() (*Nodes, error) {
+		list := *addrs
+		if env := a.Getenv(config.EnvAddr); env != "" && !cmd.Flags().Changed("addr") {
+			list = strings.Split(env, ",")
+		}
+		if *timeout <= 0 {
+			return nil, cli.UsageError("--timeout is %v: it has to be above 0", *timeout)
+		}
+		d, err := dialing()
+		if err != nil {
+			return nil, err
+		}
+		n := &Nodes{Timeout: *timeout, dialer: d}
+		for _, addr := range list {
+			addr = strings.TrimSpace(addr)
+			if addr == "" {
+				continue
+			}
+			c, err := d.Dial(addr)
+			if err != nil {
+				n.Close()
+				return nil, err
+			}
+			n.Addrs, n.Conns = append(n.Addrs, addr), append(n.Conns, c)
+		}
+		if len(n.Conns) == 0 {
+			return nil, cli.UsageError("--addr: no address is given")
+		}
+		return n, nil
+	}
+}
+
+// DefaultAddr is where a node listens that is told nothing, and dev's first.
+var DefaultAddr = config.Default().Listen.GRPC
+
+func (n *Nodes) Close() {
+	for _, c := range n.Conns {
+		_ = c.Close()
+	}
+}
+
+// Ask calls f for one node after the other until one answers. A node that is
+// down, does not answer within its share of the time, or refuses for a reason of
+// its own is passed over at once; a fault of the caller's ends it, since every
+// node would say the same. Where a node named a time to retry at, all are asked
+// again then, within n.timeout.
+//
+// The error names what each node said. Its exit code is 1 if any refused, and 3
+// if none answered.
+func (n *Nodes) Ask(ctx context.Context, f func(context.Context, *grpc.ClientConn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, n.Timeout)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	refusals := make([]string, len(n.Conns)) // the last of each node
+	for {
+		var pause time.Duration
+		answers, refused := make([]string, 0, len(n.Conns)), false
+		for i := range n.Conns {
+			at := (n.first + i) % len(n.Conns)
+			share := time.Until(deadline) / time.Duration(len(n.Conns)-i)
+			attempt, cancel := context.WithTimeout(ctx, share)
+			err := f(attempt, n.Conns[at])
+			cancel()
+			if err == nil {
+				n.first = at
+				return nil
+			}
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return cli.ErrInterrupted
+			}
+			reason, retry := refusal(err)
+			said := status.Convert(err).Message()
+			switch {
+			case reason != "":
+				said = "refused: " + reason + ": " + said
+				refusals[at] = said
+			case status.Code(err) == codes.DeadlineExceeded && refusals[at] != "":
+				said = refusals[at] // our time is up: what it said before is why
+			}
+			refused = refused || refusals[at] != ""
+			answers = append(answers, fmt.Sprintf("node at %s %s", n.Addrs[at], said))
+			if callersFault(status.Code(err), retry) {
+				return cli.Exit(cli.ExitInvalid, errors.New(answers[len(answers)-1]))
+			}
+			if retry > 0 && (pause == 0 || retry < pause) {
+				pause = retry
+			}
+		}
+		if pause == 0 || time.Until(deadline) < pause {
+			return n.failed(answers, refused)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return cli.ErrInterrupted // the deadline is later
+		}
+	}
+}
+
+// failed is the error of a request that no node carried out.
+func (n *Nodes) failed(answers []string, refused bool) error {
+	text := strings.Join(answers, "\n")
+	switch {
+	case refused && len(answers) == 1:
+		return cli.Exit(cli.ExitInvalid, errors.New(text))
+	case refused:
+		return cli.Exit(cli.ExitInvalid, fmt.Errorf("none of %d nodes did it:\n%s", len(answers), text))
+	}
+	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%s%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or, to try it, %s",
+		text, n.dialer.Hint(text), strings.Join(n.Addrs, ", "), config.EnvAddr, cli.TryDev))
+}
+
+// callersFault reports whether every node would refuse alike: another one is
+// not asked then.
+func callersFault(code codes.Code, retry time.Duration) bool {
+	switch code {
+	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.NotFound:
+		return true
+	case codes.FailedPrecondition:
+		return retry == 0
+	}
+	return false
+}
+
+// refusal returns the reason in a node's error and when to retry; "" if a node
+// did not say.
+func refusal(err error) (reason string, retry time.Duration) {
+	for _, d := range status.Convert(err).Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			reason = d.GetReason()
+		case *errdetails.RetryInfo:
+			retry = d.GetRetryDelay().AsDuration()
+		}
+	}
+	return reason, retry
+}
+
+// LayoutOf returns the layout that a node names.
+func LayoutOf(l pb.Layout) (flake.Layout, error) {
+	name := strings.ToLower(strings.TrimPrefix(l.String(), "LAYOUT_"))
+	return flake.ParseLayout(name)
+}
