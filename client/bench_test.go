@@ -14,7 +14,7 @@ import (
 )
 
 // These run against real nodes in this process, over loopback: client and server
-// share the machine, as in the figures that they are compared with.
+// share the machine, as in docs/BENCHMARKS.md.
 
 func dial(t testing.TB, o client.Options) *client.Client {
 	t.Helper()
@@ -31,8 +31,8 @@ func dial(t testing.TB, o client.Options) *client.Client {
 }
 
 // callers makes b.N calls from n goroutines, and reports IDs a second and how long
-// calls took. One call in sample is timed, since looking at the clock costs more
-// than the fastest calls do.
+// calls took. One call in sample is timed, since a clock read costs more than the
+// fastest calls.
 func callers(b *testing.B, n, sample, ids int, call func(caller int) error) {
 	b.Helper()
 	const share = 64
@@ -77,8 +77,8 @@ func callers(b *testing.B, n, sample, ids int, call func(caller int) error) {
 	b.ReportMetric(float64(all[len(all)*99/100].Nanoseconds()), "p99-ns")
 }
 
-// cpu returns the processor time that this process has had. On a machine that
-// others use it says more than the time that passed.
+// cpu returns the processor time that this process has used, which depends less on
+// other load of the machine than elapsed time.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -88,7 +88,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkNext is single IDs from one client.
+// BenchmarkNext measures single IDs from one client.
 func BenchmarkNext(b *testing.B) {
 	_, targets := cluster(b, 1)
 	for _, mode := range []client.Mode{client.Direct, client.Coalesce, client.Prefetch} {
@@ -109,7 +109,7 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// BenchmarkNextWithDeadline is what a context that can end costs.
+// BenchmarkNextWithDeadline measures the cost of a context that can end.
 func BenchmarkNextWithDeadline(b *testing.B) {
 	_, targets := cluster(b, 1)
 	c := dial(b, client.Options{Targets: targets})
@@ -121,8 +121,8 @@ func BenchmarkNextWithDeadline(b *testing.B) {
 	callers(b, 64, 1, 1, func(int) error { _, err := c.Next(ctx); return err })
 }
 
-// BenchmarkBlock is blocks of one client from one node, and of three clients from
-// a node each. A sid's cap is 32.8 M IDs/s.
+// BenchmarkBlock measures blocks of one client from one node, and of three clients
+// from a node each. The capacity of a sid is 32.8 M IDs/s.
 func BenchmarkBlock(b *testing.B) {
 	for _, tc := range []struct{ nodes, size, callers int }{{1, 1000, 1}, {1, 1000, 16}, {1, 1000, 64}, {1, 100_000, 4}, {3, 100_000, 12}} {
 		b.Run(fmt.Sprintf("nodes=%d/size=%d/callers=%d", tc.nodes, tc.size, tc.callers), func(b *testing.B) {
@@ -144,7 +144,7 @@ func BenchmarkBlock(b *testing.B) {
 	}
 }
 
-// BenchmarkNextULID is wide IDs, with the random bits that they need.
+// BenchmarkNextULID measures wide IDs, with their random bits.
 func BenchmarkNextULID(b *testing.B) {
 	_, targets := cluster(b, 1)
 	c := dial(b, client.Options{Targets: targets, Mode: client.Prefetch})

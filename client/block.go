@@ -9,8 +9,8 @@ import (
 	"github.com/flakelease/allocator/ulid"
 )
 
-// A Block is Count IDs in rising order: First, First+Stride, and so on. It is the
-// same few words whatever Count is. The zero Block has none.
+// A Block is Count IDs in rising order: First, First+Stride, and so on. Its size in
+// memory does not depend on Count. The zero Block has none.
 type Block struct {
 	First  flake.ID
 	Count  int
@@ -21,7 +21,7 @@ type Block struct {
 }
 
 // At returns ID number i, counted from 0. It panics if i is not below Count: that
-// ID belongs to somebody else.
+// ID is not of this block.
 func (b Block) At(i int) flake.ID {
 	if uint(i) >= uint(b.Count) {
 		panic("client: index outside the block")
@@ -55,10 +55,10 @@ func (b Block) Fill(dst []flake.ID) int {
 }
 
 // ULID returns the wide form of ID number i: a ULID that is a UUIDv7 too, with 54
-// random bits. Each call draws them anew, so keep what it returns. It panics if i
-// is not below Count.
+// random bits. Each call draws new ones, so keep the result. It panics if i is not
+// below Count.
 //
-// The error is that of ulid.FromFlake: the space's epoch has no such forms.
+// The error is that of ulid.FromFlake: the space's epoch has no wide form.
 func (b Block) ULID(i int) (ulid.ID, error) {
 	return ulid.FromFlake(b.At(i), b.Format.Epoch, random())
 }
@@ -81,12 +81,12 @@ type entropy struct {
 
 var supplies = sync.Pool{New: func() any { return &entropy{used: randomBytes} }}
 
-// random returns 64 bits of the system's cryptographic source. Bits are wiped
-// when they are given.
+// random returns 64 bits of the system's cryptographic source. The supply forgets
+// bits that it returned.
 func random() uint64 {
 	e := supplies.Get().(*entropy)
 	if e.used == randomBytes {
-		_, _ = crand.Read(e.bits[:]) // never fails: it ends the process rather
+		_, _ = crand.Read(e.bits[:]) // never returns an error: it ends the process
 		e.used = 0
 	}
 	at := e.bits[e.used : e.used+8]

@@ -12,20 +12,20 @@ import (
 	"github.com/flakelease/allocator/ulid"
 )
 
-// Client asks a cluster for IDs. All methods are safe for concurrent use.
+// Client gets IDs from a cluster. All methods are safe for concurrent use.
 //
-//  1. No ID is given twice.
+//  1. No ID is returned twice.
 //  2. A call that begins after another returned gets a greater ID, unless
 //     Options.Unordered.
-//  3. A call that fails gives no ID.
+//  3. A call that fails returns no ID.
 type Client struct {
 	o     Options
 	begun time.Time
 	pool  *pool
 	stats counters
 
-	last atomic.Int64 // the greatest ID received
-	most atomic.Int64 // IDs that the cluster grants at a time, as far as known
+	last  atomic.Int64 // the greatest ID received
+	limit atomic.Int64 // IDs that the cluster grants at a time, as far as known
 
 	coalesce *coalescer  // nil: another mode
 	prefetch *prefetcher // nil: another mode
@@ -38,10 +38,6 @@ type Client struct {
 	done    chan struct{} // closed when Close has ended
 }
 
-// Dial returns a client of the nodes at targets, each host:port, with default
-// options. It connects in the background.
-func Dial(targets ...string) (*Client, error) { return New(Options{Targets: targets}) }
-
 // New returns a client. It connects in the background; calls wait for that. The
 // errors name the option that is wrong.
 func New(o Options) (*Client, error) {
@@ -51,7 +47,7 @@ func New(o Options) (*Client, error) {
 	}
 	c := &Client{o: o, begun: time.Now(), done: make(chan struct{})}
 	c.last.Store(int64(o.After))
-	c.most.Store(maxBlock)
+	c.limit.Store(maxBlock)
 	c.pool = newPool(o, c.since)
 	switch o.Mode {
 	case Coalesce:
@@ -71,7 +67,7 @@ func (c *Client) since() time.Duration { return time.Since(c.begun) }
 // Next returns one ID.
 func (c *Client) Next(ctx context.Context) (flake.ID, error) {
 	if c.prefetch != nil && ctx.Err() == nil {
-		if id, ok := c.prefetch.one(); ok {
+		if id, ok := c.prefetch.takeOne(); ok {
 			return id, nil
 		}
 	}
@@ -133,18 +129,18 @@ func (c *Client) NextULIDs(ctx context.Context, dst []ulid.ID) error {
 // upTo returns n IDs, or as many as the cluster grants at a time.
 func (c *Client) upTo(ctx context.Context, n int) (Block, error) {
 	for {
-		most := c.most.Load()
-		ask := min(n, int(most))
-		b, err := c.take(ctx, ask)
+		known := c.limit.Load()
+		count := min(n, int(known))
+		b, err := c.take(ctx, count)
 		r := (*Refusal)(nil)
 		if !errors.As(err, &r) || r.Reason != InvalidCount {
 			return b, err
 		}
 		limit := limitOf(r)
-		if limit < 1 || limit >= ask {
+		if limit < 1 || limit >= count {
 			return b, err
 		}
-		c.most.CompareAndSwap(most, int64(limit)) // it only falls: the loop ends
+		c.limit.CompareAndSwap(known, int64(limit)) // it only falls: the loop ends
 	}
 }
 
@@ -193,7 +189,7 @@ func (c *Client) Last() flake.ID { return flake.ID(c.last.Load()) }
 func (c *Client) Observe(id flake.ID) {
 	c.raise(id)
 	if c.prefetch != nil {
-		c.prefetch.above(int64(id))
+		c.prefetch.raiseFloor(int64(id))
 	}
 }
 

@@ -28,8 +28,8 @@ import (
 	"github.com/flakelease/allocator/ulid"
 )
 
-// TestContract holds the same against fake nodes and real ones, so that the fake
-// stands for something.
+// TestContract: fake nodes and real ones pass the same test, so that tests with
+// fakes mean something.
 func TestContract(t *testing.T) {
 	for _, kind := range []string{"fake", "real"} {
 		t.Run(kind, func(t *testing.T) {
@@ -145,8 +145,8 @@ func contract(t *testing.T, targets []string, mode client.Mode) {
 	}
 }
 
-// A request that a node refuses is served by another in the next round trip, and
-// the node is left alone for as long as it asked for.
+// TestRefusalFailsOver: a request that a node refuses is served by another in the
+// next round trip, and the node is not asked for the delay that it gave.
 func TestRefusalFailsOver(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -182,7 +182,7 @@ func connected(t testing.TB, c *client.Client, n int) {
 	})
 }
 
-// With all nodes refusing, the delay that they give is waited out.
+// TestDelayIsWaitedOut: if all nodes refuse, the client waits for their delay.
 func TestDelayIsWaitedOut(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []client.Reason{client.AfterTooFar, client.EntropyOverflow, client.Starting} {
@@ -212,8 +212,9 @@ func TestDelayIsWaitedOut(t *testing.T) {
 	}
 }
 
-// AFTER_TOO_FAR without a delay is an error, and the client lives on.
-func TestHopelessAfter(t *testing.T) {
+// TestPermanentAfterTooFar: AFTER_TOO_FAR without a delay is an error, and the
+// client stays usable.
+func TestPermanentAfterTooFar(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			f, g := newFake(t, 1), newFake(t, 2)
@@ -243,8 +244,8 @@ func TestHopelessAfter(t *testing.T) {
 	}
 }
 
-// Faults of the caller go back at once, and to one node only.
-func TestCallersFaultIsNotRetried(t *testing.T) {
+// TestCallerErrorIsNotRetried: errors of the caller are returned after one request.
+func TestCallerErrorIsNotRetried(t *testing.T) {
 	for _, reason := range []client.Reason{client.InvalidID, client.Unauthenticated, client.PermissionDenied} {
 		for _, mode := range modes {
 			t.Run(string(reason)+"/"+mode.String(), func(t *testing.T) {
@@ -265,7 +266,8 @@ func TestCallersFaultIsNotRetried(t *testing.T) {
 	}
 }
 
-// An answer that is lost may have been issued: the IDs given later are others.
+// TestLostAnswers: the IDs of a lost answer may have been issued: later calls
+// return others.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -284,7 +286,7 @@ func TestLostAnswers(t *testing.T) {
 				})
 			}
 			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 8, Timeout: time.Minute})
-			w, stop := &crowd{}, make(chan struct{})
+			w, stop := &callLog{}, make(chan struct{})
 			wg := w.load(t, c, 8, stop)
 			time.Sleep(time.Second)
 			close(stop)
@@ -297,7 +299,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// A node that takes requests and never answers costs one attempt, not an error.
+// TestSilentNode: a node that accepts requests and never answers costs one attempt,
+// and no call fails.
 func TestSilentNode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -306,7 +309,7 @@ func TestSilentNode(t *testing.T) {
 			f, g := newFake(t, 1), newFake(t, 2)
 			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 8,
 				AttemptTimeout: 300 * time.Millisecond, Timeout: time.Minute})
-			w, stop := &crowd{}, make(chan struct{})
+			w, stop := &callLog{}, make(chan struct{})
 			wg := w.load(t, c, 8, stop)
 			time.Sleep(100 * time.Millisecond)
 			before, from := f.asked.Load(), time.Now()
@@ -331,8 +334,8 @@ func TestSilentNode(t *testing.T) {
 	}
 }
 
-// Answers that break the contract are not given to anybody.
-func TestMangledAnswers(t *testing.T) {
+// TestInvalidAnswers: no call returns an answer that breaks the contract.
+func TestInvalidAnswers(t *testing.T) {
 	for name, mangle := range map[string]func(*pb.AllocateResponse){
 		"fewer":     func(r *pb.AllocateResponse) { r.Count-- },
 		"more":      func(r *pb.AllocateResponse) { r.Count++ },
@@ -366,7 +369,8 @@ func TestMangledAnswers(t *testing.T) {
 	}
 }
 
-// Nodes of another space would give IDs that are somebody else's there.
+// TestAnotherSpace: a client does not use nodes of two spaces, whose IDs are not
+// unique together.
 func TestAnotherSpace(t *testing.T) {
 	f, g := newFake(t, 1), newFake(t, 2)
 	g.always(act{mangle: func(r *pb.AllocateResponse) { r.EpochUnixMs += 1000 }})
@@ -385,7 +389,8 @@ func TestAnotherSpace(t *testing.T) {
 	}
 }
 
-// Callers that leave take nobody else's IDs with them, and theirs are counted.
+// TestCancellations: callers whose contexts end do not affect others, and their IDs
+// are counted.
 func TestCancellations(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -400,7 +405,7 @@ func TestCancellations(t *testing.T) {
 			f.act(slow)
 			g.act(slow)
 			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, Timeout: time.Minute, MaxPrefetch: 64})
-			w := &crowd{}
+			w := &callLog{}
 			var wg sync.WaitGroup
 			var left, served [32]int
 			for i := range left {
@@ -436,7 +441,7 @@ func TestCancellations(t *testing.T) {
 			}
 			w.finish(t, true, 1000)
 			if total == 0 {
-				t.Error("nobody left")
+				t.Error("no call was canceled")
 			}
 			s := c.Stats()
 			if mode != client.Direct && s.IDs != ids {
@@ -449,7 +454,7 @@ func TestCancellations(t *testing.T) {
 	}
 }
 
-// Close lets calls under way finish, and refuses the rest.
+// TestCloseDrains: Close lets calls under way finish, and refuses the rest.
 func TestCloseDrains(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -501,8 +506,8 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// Without any node a call ends with its context, or with the client's timeout,
-// and says what is wrong.
+// TestNoNode: without a node a call ends with its context or the client's timeout,
+// and its error names the cause.
 func TestNoNode(t *testing.T) {
 	t.Parallel()
 	silent, err := newSilent(t)
@@ -528,8 +533,7 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// Connections that a node ends in good order, for their age, are nobody's
-// business but the client's.
+// TestMaxConnectionAge: callers see no error when a node closes old connections.
 func TestMaxConnectionAge(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -538,7 +542,7 @@ func TestMaxConnectionAge(t *testing.T) {
 			age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 200 * time.Millisecond, MaxConnectionAgeGrace: 200 * time.Millisecond})
 			f, g := newFake(t, 1, age), newFake(t, 2, age)
 			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 16})
-			w, stop := &crowd{}, make(chan struct{})
+			w, stop := &callLog{}, make(chan struct{})
 			wg := w.load(t, c, 8, stop)
 			time.Sleep(1500 * time.Millisecond)
 			close(stop)
@@ -555,7 +559,7 @@ type lookup struct {
 	asked int
 }
 
-// empty makes the name one without addresses.
+// empty leaves the name without addresses.
 func (l *lookup) empty() { l.set([]string{}...) }
 
 // count returns how often a name was looked up.
@@ -581,7 +585,7 @@ func (l *lookup) LookupHost(_ context.Context, host string) ([]string, error) {
 	return l.addrs, nil
 }
 
-// A name is looked up again, and the client follows its addresses.
+// TestNamesAreFollowed: the client looks a name up again and follows its addresses.
 func TestNamesAreFollowed(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1)
@@ -593,7 +597,7 @@ func TestNamesAreFollowed(t *testing.T) {
 		defer cancel()
 		_, err := c.Next(ctx)
 		if err == nil {
-			t.Fatal("served under a name that nobody knows")
+			t.Fatal("served under a name that does not resolve")
 		}
 		return strings.Contains(err.Error(), "no such host nodes.example")
 	})
@@ -614,7 +618,7 @@ func TestNamesAreFollowed(t *testing.T) {
 	}
 }
 
-// authenticated wants a token.
+// authenticated returns options of a server that requires a token.
 func authenticated(token *string) []grpc.ServerOption {
 	check := func(ctx context.Context) error {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -639,7 +643,8 @@ func authenticated(token *string) []grpc.ServerOption {
 	}
 }
 
-// A token that is rotated is read again; a wrong one is the caller's fault.
+// TestTokenFile: a token that is rotated is reloaded; a wrong one is the caller's
+// error.
 func TestTokenFile(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -693,8 +698,8 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// TLS verifies the name that is a target, not the address that it stands for, and
-// who shows no certificate is refused where one is wanted.
+// TestTLS: TLS verifies the name of the target, not its address, and clients without
+// a certificate are refused where one is required.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	authority := certstest.NewAuthority(t, "nodes")
@@ -743,8 +748,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A name with many addresses has some of them used; those that are connected are
-// kept, and others get their turn.
+// TestManyAddresses: of a name with many addresses some are used; connected ones
+// are kept, and others are tried in turn.
 func TestManyAddresses(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1)
@@ -765,7 +770,8 @@ func TestManyAddresses(t *testing.T) {
 	}
 }
 
-// Where every node breaks the contract, the error says so and what to look at.
+// TestBrokenContractIsNamed: if every node breaks the contract, the error says so and
+// what to check.
 func TestBrokenContractIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {

@@ -13,18 +13,18 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// inFlight is how many requests of one stream are under way at most. They are
-// answered in order, so that IDs rise from one to the next. More than one lets
-// the node work while answers are handed out; many would make each carry few
-// callers.
+// inFlight is the maximum number of requests of one stream that are under way. They
+// are answered in order, so that IDs rise from one to the next. With more than one
+// the node works while answers are given to callers; with many, each would serve
+// few callers.
 const inFlight = 2
 
-// rotateEvery is how long a stream is used, half of it to all of it: then another
-// node has its turn, if there is one, without a pause. So the clients of a fleet
-// spread over nodes that came back.
+// rotateEvery is how long a stream is used: after half to all of this time the
+// client changes to another node, if there is one, without a pause. So the clients
+// of a fleet spread to nodes that were restarted.
 const rotateEvery = time.Minute
 
-// batch is callers that share one request.
+// batch is a set of callers that share one request.
 type batch struct {
 	done   chan struct{} // closed once block or err is set
 	block  Block
@@ -32,18 +32,18 @@ type batch struct {
 	cursor atomic.Int64 // IDs of block that callers have taken
 
 	// Guarded by coalescer.mu.
-	want    int           // IDs
-	live    int           // callers that wait
-	left    int           // IDs of callers that have gone, since it was sealed
-	callers int           // that ever waited
-	sealed  bool          // want does not change any more
-	begun   time.Duration // since the client's start
-	sent    time.Duration // the same, of the last attempt
-	last    error         // what became of the last attempt
-	after   flake.ID      // what that had to exceed
+	want      int           // IDs
+	live      int           // callers that wait
+	abandoned int           // IDs of callers that have gone since it was sealed
+	callers   int           // that ever waited
+	sealed    bool          // want does not change any more
+	begun     time.Duration // since the client's start
+	sent      time.Duration // the same, of the last attempt
+	last      error         // of the last attempt
+	after     flake.ID      // what that had to exceed
 }
 
-// errRejoin tells callers of a batch that was too large together to ask again.
+// errRejoin makes callers of a batch that was too large join another one.
 var errRejoin = errors.New("client: batch above the limit")
 
 // coalescer puts callers into batches, and sends these over one stream. A batch
@@ -60,10 +60,10 @@ type coalescer struct {
 	mu         sync.Mutex // guards the rest
 	closed     bool
 	limit      int      // largest batch
-	forming    *batch   // nil: nobody waits to be sent
+	forming    *batch   // nil: no caller waits to be sent
 	queue      []*batch // sealed, to be sent before forming
 	cur        *stream  // takes batches; nil: there is none
-	connecting bool     // a goroutine looks for a stream
+	connecting bool     // a goroutine runs findStream or replace
 }
 
 func newCoalescer(c *Client) *coalescer {
@@ -72,7 +72,8 @@ func newCoalescer(c *Client) *coalescer {
 	return co
 }
 
-// close answers what waits, and ends. Later calls return ErrClosed.
+// close waits for the answers of all batches, and ends. Later calls return
+// ErrClosed.
 func (co *coalescer) close() {
 	co.mu.Lock()
 	co.closed = true
@@ -114,8 +115,8 @@ func (co *coalescer) take(ctx context.Context, n int) (Block, error) {
 	}
 }
 
-// join adds n IDs to the batch that forms. Whoever begins one while the stream is
-// idle sends it, after all that can run have had a chance to join.
+// join adds n IDs to the batch that is forming. The caller that begins one while the
+// stream is idle sends it, after other runnable goroutines had a chance to join.
 func (co *coalescer) join(n int) (*batch, error) {
 	co.mu.Lock()
 	if co.closed {
@@ -157,14 +158,14 @@ func (co *coalescer) leave(b *batch, n int, cause error) (gone bool, err error) 
 	}
 	b.live--
 	if b.sealed {
-		b.left += n
+		b.abandoned += n
 	} else {
 		b.want -= n
 	}
 	last, waits := b.last, co.cur == nil
 	co.mu.Unlock()
 	if last == nil && waits {
-		last = co.c.pool.last()
+		last = co.c.pool.lastError()
 	}
 	if last == nil && !waits {
 		return true, cause
@@ -172,7 +173,7 @@ func (co *coalescer) leave(b *batch, n int, cause error) (gone bool, err error) 
 	return true, gaveUp(cause, last, 0)
 }
 
-// flush sends what waits, as far as the stream takes it, or has a stream opened.
+// flush sends waiting batches, up to inFlight, or has a stream opened.
 func (co *coalescer) flush() {
 	co.sending.Lock()
 	defer co.sending.Unlock()
@@ -196,7 +197,7 @@ func (co *coalescer) flush() {
 		b.after = co.c.after()
 		seq, n, after := s.push(b), b.want, b.after
 		co.mu.Unlock()
-		s.ask(seq, n, after) // if it fails, so does the answer
+		s.send(seq, n, after) // an error here is also that of the answer
 	}
 }
 
@@ -244,25 +245,25 @@ func (co *coalescer) answered(s *stream) {
 	} else {
 		b.block = block
 		co.c.raise(block.Last()) // before any of it is given
-		co.c.stats.ids.Add(int64(block.Count - b.left))
-		co.c.stats.dropped.Add(int64(b.left))
+		co.c.stats.ids.Add(int64(block.Count - b.abandoned))
+		co.c.stats.dropped.Add(int64(b.abandoned))
 		co.c.stats.batches.Add(1)
 		co.finish(b, nil)
 	}
 	hangUp := s.retired && len(s.sent) == 0
 	co.mu.Unlock()
 	if hangUp {
-		s.end() // then lost sees to what this answer has put back
+		s.end() // streamEnded then sends what this answer has put back
 		return
 	}
-	runtime.Gosched() // those that were just woken may want to join
+	runtime.Gosched() // callers that were just woken may join
 	co.flush()
 }
 
 // refused deals with a batch that a node answered without IDs. co.mu is held.
 func (co *coalescer) refused(s *stream, b *batch, err error) {
 	r := (*Refusal)(nil)
-	if errors.As(err, &r) && r.Reason.callersFault() {
+	if errors.As(err, &r) && r.Reason.callerError() {
 		s.e.tried()
 		if limit := limitOf(r); r.Reason == InvalidCount && b.callers > 1 && 0 < limit && limit < b.want {
 			co.limit = limit
@@ -277,18 +278,18 @@ func (co *coalescer) refused(s *stream, b *batch, err error) {
 		s.e.failed(s.conn, false, err)
 	}
 	co.retire(s)
-	co.again(b, err)
+	co.requeue(b, err)
 	co.connect()
 }
 
-// again puts a batch back, ahead of those that came later. co.mu is held.
-func (co *coalescer) again(b *batch, err error) {
+// requeue puts a batch back, ahead of those that came later. co.mu is held.
+func (co *coalescer) requeue(b *batch, err error) {
 	b.last = err
 	if b.live == 0 || co.expired(b) {
 		co.finish(b, gaveUp(nil, err, co.c.o.Timeout))
 		return
 	}
-	b.want, b.left = b.want-b.left, 0
+	b.want, b.abandoned = b.want-b.abandoned, 0
 	co.c.stats.retries.Add(1)
 	at := slices.IndexFunc(co.queue, func(q *batch) bool { return q.begun > b.begun })
 	if at < 0 {
@@ -301,7 +302,7 @@ func (co *coalescer) expired(b *batch) bool {
 	return co.c.o.Timeout > 0 && co.c.since() >= b.begun+co.c.o.Timeout
 }
 
-// retire has no more sent over s. co.mu is held.
+// retire stops sending over s. co.mu is held.
 func (co *coalescer) retire(s *stream) {
 	s.retired = true
 	if co.cur == s {
@@ -309,12 +310,12 @@ func (co *coalescer) retire(s *stream) {
 	}
 }
 
-// lost takes back what a stream that has ended did not answer.
-func (co *coalescer) lost(s *stream, err error) {
+// streamEnded takes back what a stream that has ended did not answer.
+func (co *coalescer) streamEnded(s *stream, err error) {
 	co.mu.Lock()
 	idle := s.retired && len(s.sent) == 0
 	co.retire(s)
-	s.over = true
+	s.ended = true
 	if s.timer != nil {
 		s.timer.Stop()
 	}
@@ -322,30 +323,29 @@ func (co *coalescer) lost(s *stream, err error) {
 		err = s.judge(err)
 	}
 	r := (*Refusal)(nil)
-	fault := errors.As(err, &r) && r.Reason.callersFault()
+	fault := errors.As(err, &r) && r.Reason.callerError()
 	for _, b := range s.sent {
 		if fault {
 			co.finish(b, err)
 		} else {
-			co.again(b, err)
+			co.requeue(b, err)
 		}
 	}
 	s.sent = nil
 	co.mu.Unlock()
-	co.flush() // the stream that has followed may be idle, and nobody else would
+	co.flush() // the next stream may be idle
 }
 
-// connect has a stream looked for if one is needed. co.mu is held.
+// connect starts findStream if a stream is needed. co.mu is held.
 func (co *coalescer) connect() {
 	if co.connecting || co.cur != nil || (len(co.queue) == 0 && co.forming == nil) {
 		return
 	}
 	co.connecting = true
-	co.work.Go(co.look)
+	co.work.Go(co.findStream)
 }
 
-// rotate has another stream looked for, that is to replace one which still
-// works. co.mu is held.
+// rotate starts replace for a stream that still works. co.mu is held.
 func (co *coalescer) rotate(s *stream) {
 	if co.connecting || co.cur != s || co.ctx.Err() != nil {
 		return
@@ -370,26 +370,26 @@ func (co *coalescer) replace(old *stream) {
 	co.connect()
 }
 
-// look opens a stream for the batches that wait, and receives its answers; it
+// findStream opens a stream for the batches that wait, and receives its answers; it
 // returns when the stream has ended, or nobody waits for one any more.
-func (co *coalescer) look() {
+func (co *coalescer) findStream() {
 	var last error
 	var avoid *endpoint
 	for {
-		deadline, told, wanted := co.sweep(last)
+		deadline, reported, wanted := co.sweep(last)
 		if !wanted {
 			return
 		}
 		e, wait, changed := co.c.pool.pick(avoid)
 		if e == nil {
-			if r := (*Refusal)(nil); errors.As(told, &r) && r.hopeless() {
+			if r := (*Refusal)(nil); errors.As(reported, &r) && r.permanent() {
 				co.fail(r)
 				continue
 			}
-			if told == nil {
-				last = co.c.pool.last()
+			if reported == nil {
+				last = co.c.pool.lastError()
 			}
-			// Whether it was cut short or in vain, sweep finds out.
+			// sweep finds out how the pause ended.
 			_ = co.c.pause(co.ctx, min(wait, sweepEvery), deadline, changed)
 			avoid = nil
 			continue
@@ -400,7 +400,7 @@ func (co *coalescer) look() {
 			return
 		}
 		last, avoid = err, e
-		if r := (*Refusal)(nil); errors.As(err, &r) && r.Reason.callersFault() {
+		if r := (*Refusal)(nil); errors.As(err, &r) && r.Reason.callerError() {
 			co.fail(err)
 		}
 	}
@@ -430,11 +430,11 @@ func (co *coalescer) rotateTime() time.Duration {
 	return co.c.since() + rotateEvery/2 + rand.N(rotateEvery/2)
 }
 
-// sweep ends the batches that nobody waits for, or that have waited too long, and
-// tells the others what is in the way; nil: nothing new. It returns when the next
-// has waited too long, what that was told last, and whether there is any: if not,
-// the search is over.
-func (co *coalescer) sweep(last error) (deadline time.Duration, told error, wanted bool) {
+// sweep ends the batches that no caller waits for, or that have waited too long, and
+// notes last, if not nil, as the error of the others. It returns when the oldest of
+// these will have waited too long, its error, and whether there is any: if not, the
+// search ends.
+func (co *coalescer) sweep(last error) (deadline time.Duration, reported error, wanted bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	ended := func(b *batch) bool {
@@ -466,7 +466,7 @@ func (co *coalescer) sweep(last error) (deadline time.Duration, told error, want
 	return deadline, oldest.last, true
 }
 
-// fail answers all that waits with err.
+// fail ends all waiting batches with err.
 func (co *coalescer) fail(err error) {
 	co.mu.Lock()
 	defer co.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/flakelease/allocator/client"
 )
 
-// Callers that come while a request is under way share the next one.
+// TestWaitingCallersShare: callers that come while a request is under way share the
+// next one.
 func TestWaitingCallersShare(t *testing.T) {
 	f := newFake(t, 1)
 	release := make(chan struct{})
@@ -25,7 +26,7 @@ func TestWaitingCallersShare(t *testing.T) {
 		return act{}
 	})
 	c := dial(t, client.Options{Targets: []string{f.addr}, AttemptTimeout: time.Minute, Timeout: time.Minute})
-	w := &crowd{}
+	w := &callLog{}
 	var wg sync.WaitGroup
 	const callers = 200
 	for range callers {
@@ -51,8 +52,8 @@ func TestWaitingCallersShare(t *testing.T) {
 	}
 }
 
-// A cluster that grants less than callers ask for together serves them all the
-// same, and refuses only who asks for too many alone.
+// TestSmallLimit: a cluster that grants less than callers request together serves
+// them all, and refuses only a caller that requests too many alone.
 func TestSmallLimit(t *testing.T) {
 	f := newFake(t, 1)
 	limit := func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
@@ -67,7 +68,7 @@ func TestSmallLimit(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
-			w := &crowd{}
+			w := &callLog{}
 			var wg sync.WaitGroup
 			for i := range 20 {
 				wg.Go(func() {
@@ -89,8 +90,8 @@ func TestSmallLimit(t *testing.T) {
 	}
 }
 
-// What a stream leaves behind after another has taken its place goes to that one,
-// even where no later call comes along to send it.
+// TestLostAfterReplaced: requests that a replaced stream did not answer are sent on
+// the next stream, even if no later call comes.
 func TestLostAfterReplaced(t *testing.T) {
 	for _, end := range []string{"lost", "refused"} {
 		t.Run(end, func(t *testing.T) {
@@ -112,7 +113,7 @@ func TestLostAfterReplaced(t *testing.T) {
 			b.always(act{})
 			go a.grpc.GracefulStop() // it wants to close, and answers what is under way
 			until(t, "a closes", func() bool { return nodeStats(c, a.addr).State != "ready" })
-			until(t, "b may be asked", func() bool { n := nodeStats(c, b.addr); return n.State == "ready" && n.Resting == 0 })
+			until(t, "b may be asked", func() bool { n := nodeStats(c, b.addr); return n.State == "ready" && n.Backoff == 0 })
 			before := nodeStats(c, b.addr).Requests
 			go call() // finds that, and has the stream replaced
 			until(t, "b gets the stream", func() bool { return nodeStats(c, b.addr).Requests > before })
@@ -126,7 +127,7 @@ func TestLostAfterReplaced(t *testing.T) {
 						t.Error(err)
 					}
 				case <-time.After(20 * time.Second):
-					t.Fatal("a caller waits for nobody")
+					t.Fatal("a caller waits without a request")
 				}
 			}
 		})

@@ -13,7 +13,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 )
 
-// The hand-written codec writes what Protocol Buffers write.
+// TestCodecRequests: the codec encodes requests as Protocol Buffers do.
 func TestCodecRequests(t *testing.T) {
 	c := newCodec()
 	for _, seq := range []int64{0, 1, 127, 128, math.MaxInt64, -1} {
@@ -42,8 +42,8 @@ func TestCodecRequests(t *testing.T) {
 	}
 }
 
-// FuzzCodecAnswers reads any bytes as Protocol Buffers do, whatever the message
-// held before.
+// FuzzCodecAnswers: the codec decodes any bytes as Protocol Buffers do, whatever the
+// message held before.
 func FuzzCodecAnswers(f *testing.F) {
 	add := func(m *pb.AllocateStreamResponse) {
 		b, err := proto.Marshal(m)
@@ -76,7 +76,7 @@ func FuzzCodecAnswers(f *testing.F) {
 	})
 }
 
-// Every reason of the contract has a name here.
+// TestReasons: every reason of the API has a name here.
 func TestReasons(t *testing.T) {
 	ours := map[Reason]bool{}
 	for _, r := range []Reason{Starting, Draining, NoSID, WindowExhausted, ClockSkew, ClockUnverified, ClockRegression, EntropyOverflow,
@@ -98,7 +98,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// Random bits are not given twice.
+// TestRandom: random bits are not used twice.
 func TestRandom(t *testing.T) {
 	seen := map[uint64]bool{}
 	for range 3 * randomBytes {

@@ -14,10 +14,10 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// unary asks for n IDs in a request of its own, of one node after the other until
-// one serves. It is bounded by ctx and Options.Timeout. sent is when the request
-// that was served began, since the client's start. note, if not nil, is told what
-// becomes of each attempt that is not served.
+// unary requests n IDs of one node after the other until one serves. It is bounded
+// by ctx and Options.Timeout. sent is when the request that was served began, since
+// the client's start. note, if not nil, is called with the error of each attempt
+// that failed.
 func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, sent time.Duration, err error) {
 	var end time.Duration // since the client's start; 0: none
 	if c.o.Timeout > 0 {
@@ -33,14 +33,14 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 		if e == nil {
 			r := (*Refusal)(nil)
 			if !errors.As(last, &r) && last == nil && waited {
-				r = c.pool.refusal() // another call found out for this one
+				r = c.pool.refusal() // that ended another call's trial
 			}
-			if r != nil && r.hopeless() {
+			if r != nil && r.permanent() {
 				return Block{}, 0, r
 			}
 			if err := c.pause(ctx, wait, end, changed); err != nil {
 				if last == nil {
-					last = c.pool.last()
+					last = c.pool.lastError()
 				}
 				if errors.Is(err, errTimeout) {
 					return Block{}, 0, gaveUp(nil, last, c.o.Timeout)
@@ -56,12 +56,12 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 			c.raise(b.Last())
 			return b, sent, nil
 		}
-		if r := (*Refusal)(nil); errors.As(err, &r) && r.Reason.callersFault() {
+		if r := (*Refusal)(nil); errors.As(err, &r) && r.Reason.callerError() {
 			return Block{}, 0, err
 		}
 		if errors.Is(err, errDeadline) {
-			if said := e.said.Load(); last == nil && said != nil {
-				last = *said
+			if cause := e.cause.Load(); last == nil && cause != nil {
+				last = *cause
 			} else if last == nil {
 				last = e.named(errors.New("no answer yet"))
 			}
@@ -78,17 +78,17 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 	}
 }
 
-// errDeadline says that the caller's deadline ended an attempt, not the client's
-// own. The two are told apart before gRPC's answer, which can come from the node
-// and be ahead of the caller's clock.
+// errDeadline is the error of an attempt that the caller's deadline ended, not the
+// client's own. The two are compared before the request, since gRPC's answer can
+// come from the node and be ahead of the caller's clock.
 var errDeadline = errors.New("client: deadline of the caller")
 
-// errTimeout says that Options.Timeout has passed.
+// errTimeout is the error after Options.Timeout.
 var errTimeout = errors.New("client: timeout")
 
-// pause waits until something changed, for at most wait, and returns why there is
-// no point in going on: ctx's error, errTimeout or ErrClosed. end is since the
-// client's start; 0: none.
+// pause waits until changed is closed, for at most wait. It returns an error if the
+// call has to end: ctx's, errTimeout or ErrClosed. end is since the client's start;
+// 0: none.
 func (c *Client) pause(ctx context.Context, wait, end time.Duration, changed <-chan struct{}) error {
 	now := c.since()
 	if end > 0 && now >= end {
@@ -110,8 +110,8 @@ func (c *Client) pause(ctx context.Context, wait, end time.Duration, changed <-c
 	return nil
 }
 
-// allocate asks e once, for at most one attempt's time. The error is a *Refusal,
-// or says that nobody knows whether IDs were issued.
+// allocate sends e one request, with the timeout of an attempt. The error is a
+// *Refusal; after any other, it is unknown whether IDs were issued.
 func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, error) {
 	e.requests.Add(1)
 	deadline, ok := ctx.Deadline()
@@ -122,7 +122,7 @@ func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, 
 	res, err := pb.NewAllocatorServiceClient(conn).Allocate(attempt, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
 	if err != nil {
 		if callers && status.Code(err) == codes.DeadlineExceeded {
-			e.unheard(conn)
+			e.callerTimedOut(conn)
 			return Block{}, errDeadline
 		}
 		return Block{}, e.judge(ctx, conn, err)
@@ -136,24 +136,24 @@ func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, 
 	return b, nil
 }
 
-// judge turns an error of gRPC into the client's, and has e left alone if it is
-// e's doing. ctx is the caller's.
+// judge turns an error of gRPC into the client's, and counts it against e unless
+// ctx, the caller's, has ended.
 func (e *endpoint) judge(ctx context.Context, conn *grpc.ClientConn, err error) error {
 	defer e.tried()
 	if r := RefusalOf(err, e.addr); r != nil {
-		if !r.Reason.callersFault() {
+		if !r.Reason.callerError() {
 			e.refused(r)
 		}
 		return r
 	}
 	named := e.named(err)
-	if ctx.Err() == nil { // not the caller's doing
+	if ctx.Err() == nil { // the caller did not end it
 		e.failed(conn, status.Code(err) == codes.DeadlineExceeded, named)
 	}
 	return named
 }
 
-// block returns an answer's block, if it is one that was asked for.
+// block returns an answer's block, or an error if it is not what was requested.
 func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block, error) {
 	layout := flake.Layout(res.GetLayout() - 1)
 	b := Block{
@@ -170,7 +170,7 @@ func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block
 	case b.First <= after:
 		return Block{}, &contractError{e.addr, fmt.Sprintf("ID %d is not above %d", b.First, after)}
 	case b.Last() < b.First:
-		return Block{}, &contractError{e.addr, fmt.Sprintf("a block from %d on leaves 63 bits", b.First)}
+		return Block{}, &contractError{e.addr, fmt.Sprintf("a block from %d on exceeds 63 bits", b.First)}
 	}
 	if f := e.pool.format.Load(); f == nil {
 		e.pool.format.CompareAndSwap(nil, &b.Format) // whoever loses is compared next time

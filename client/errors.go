@@ -13,7 +13,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 )
 
-// Reason says why a node refused. The values are the names of the reasons in
+// Reason is why a node refused. The values are the names of the reasons in
 // allocator.proto, without their prefix.
 type Reason string
 
@@ -40,8 +40,9 @@ const (
 // reasonPrefix is what the names of the enum have in front.
 const reasonPrefix = "REASON_"
 
-// callersFault reports whether another node would say the same.
-func (r Reason) callersFault() bool {
+// callerError reports whether the request is wrong: another node would refuse it
+// too.
+func (r Reason) callerError() bool {
 	switch r {
 	case InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied:
 		return true
@@ -51,9 +52,9 @@ func (r Reason) callersFault() bool {
 
 // Errors of the package. They come wrapped with what to do; test with errors.Is.
 var (
-	// ErrClosed says that the client was closed before the call.
+	// ErrClosed means that the client was closed before the call.
 	ErrClosed = errors.New("client: closed")
-	// ErrUnavailable says that no node answered in time.
+	// ErrUnavailable means that no node answered in time.
 	ErrUnavailable = errors.New("client: no node answered")
 )
 
@@ -61,10 +62,10 @@ var (
 type Refusal struct {
 	Reason  Reason
 	Message string // the node's, for a person
-	// RetryAfter is after which time the same node may serve the same request; 0
-	// says that waiting does not help.
+	// RetryAfter is the time after which the same node may serve the same request;
+	// 0: waiting does not help.
 	RetryAfter time.Duration
-	// Metadata holds the figures behind the message.
+	// Metadata holds the values behind the message.
 	Metadata map[string]string
 	Node     string // the address that refused, as host:port; "": this process
 }
@@ -77,15 +78,15 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("client: %s refused: %s: %s", r.Node, r.Reason, r.Message)
 }
 
-// Is makes errors.Is(err, &Refusal{Reason: x}) ask for the reason alone.
+// Is makes errors.Is(err, &Refusal{Reason: x}) compare only the reason.
 func (r *Refusal) Is(target error) bool {
 	t, ok := target.(*Refusal)
 	return ok && t.Reason == r.Reason
 }
 
-// hopeless reports whether no wait within reason makes the node serve this
-// client: its last ID is too far ahead.
-func (r *Refusal) hopeless() bool { return r.Reason == AfterTooFar && r.RetryAfter == 0 }
+// permanent reports whether retrying does not help: the client's last ID is too far
+// ahead.
+func (r *Refusal) permanent() bool { return r.Reason == AfterTooFar && r.RetryAfter == 0 }
 
 // RefusalOf returns the refusal in an error of the generated gRPC client, or nil if
 // it holds none: then nobody knows whether the request was served. node is the
@@ -128,17 +129,17 @@ func refusalIn(p *pb.Refusal, node string) *Refusal {
 	}
 }
 
-// contractError says that a node answered what the interface rules out. Its IDs
-// are not used.
+// contractError is the error of an answer that breaks the contract of the API. Its
+// IDs are not used.
 type contractError struct{ node, what string }
 
 func (e *contractError) Error() string {
-	return fmt.Sprintf("client: %s broke the contract: %s: see that all targets are nodes of one space, in versions that go together", e.node, e.what)
+	return fmt.Sprintf("client: %s broke the contract: %s: check that all targets are nodes of one space, in compatible versions", e.node, e.what)
 }
 
-// gaveUp returns the error of a call that was tried until it could not be any
-// more. cause is the context's error, or nil where Options.Timeout ended it; last
-// is what became of the last attempt, if there was one.
+// gaveUp returns the error of a call that failed after retries. cause is the
+// context's error, or nil if Options.Timeout ended it; last is the error of the
+// last attempt, if there was one.
 func gaveUp(cause, last error, after time.Duration) error {
 	var refusal *Refusal
 	switch {

@@ -11,7 +11,7 @@ import (
 )
 
 func Example() {
-	c, err := client.Dial("allocator-0:9000", "allocator-1:9000", "allocator-2:9000")
+	c, err := client.New(client.Options{Targets: []string{"allocator-0:9000", "allocator-1:9000"}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func Example() {
 }
 
 func ExampleClient_Block() {
-	c, err := client.Dial("localhost:9000")
+	c, err := client.New(client.Options{Targets: []string{"localhost:9000"}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func ExampleClient_Block() {
 }
 
 func ExampleRefusal() {
-	c, err := client.Dial("localhost:9000")
+	c, err := client.New(client.Options{Targets: []string{"localhost:9000"}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// fake is a node that does what a script says, for faults that no real node can
-// be made to have at the right moment. TestContract holds it against a real one.
+// fake is a node that follows a script, for faults that a real node cannot be made
+// to have at the right moment. TestContract compares it with a real one.
 type fake struct {
 	pb.UnimplementedAllocatorServiceServer
 	addr string
@@ -72,12 +72,12 @@ func newFake(t testing.TB, sid flake.SID, opts ...grpc.ServerOption) *fake {
 	return f
 }
 
-// act makes every request from now on end as do says.
+// act makes every later request end as do returns.
 func (f *fake) act(do func(ctx context.Context, number int64, req *pb.AllocateRequest) act) {
 	f.script.Store(&do)
 }
 
-// always makes every request end in the same way.
+// always makes every later request end in the same way.
 func (f *fake) always(a act) {
 	f.act(func(context.Context, int64, *pb.AllocateRequest) act { return a })
 }
@@ -170,8 +170,8 @@ func (f *fake) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) e
 	}
 }
 
-// crowd is callers of one client, and what they were given.
-type crowd struct {
+// callLog records the calls of one client, and the IDs they returned.
+type callLog struct {
 	ticks atomic.Int64 // real time: rises whenever somebody looks
 	mu    sync.Mutex   // guards given
 	given []given
@@ -182,8 +182,8 @@ type given struct {
 	block        client.Block
 }
 
-// call makes one call and notes what it gives.
-func (w *crowd) call(do func() (client.Block, error)) error {
+// call makes one call and records its IDs.
+func (w *callLog) call(do func() (client.Block, error)) error {
 	began := w.ticks.Add(1)
 	b, err := do()
 	ended := w.ticks.Add(1)
@@ -196,9 +196,9 @@ func (w *crowd) call(do func() (client.Block, error)) error {
 	return nil
 }
 
-// check returns what is wrong with all that was given: an ID that is given twice
-// (I1), or a call that began after another had returned and got a smaller ID.
-func (w *crowd) check(ordered bool) error {
+// check returns an error if an ID was returned twice (I1), or if a call that began
+// after another had returned got a smaller ID.
+func (w *callLog) check(ordered bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	seen := make(map[flake.ID]bool, len(w.given))
@@ -249,8 +249,8 @@ func one(id flake.ID, err error) (client.Block, error) {
 	return client.Block{First: id, Count: 1, Stride: 32}, err
 }
 
-// load asks on several goroutines until stop; check afterwards.
-func (w *crowd) load(t testing.TB, c *client.Client, callers int, stop <-chan struct{}) *sync.WaitGroup {
+// load makes calls on several goroutines until stop; check afterwards.
+func (w *callLog) load(t testing.TB, c *client.Client, callers int, stop <-chan struct{}) *sync.WaitGroup {
 	t.Helper()
 	var wg sync.WaitGroup
 	for i := range callers {
@@ -278,14 +278,14 @@ func (w *crowd) load(t testing.TB, c *client.Client, callers int, stop <-chan st
 	return &wg
 }
 
-// finish checks what was given, and that it was enough to mean something.
-func (w *crowd) finish(t testing.TB, ordered bool, least int) {
+// finish checks the calls, of which there have to be at least minimum.
+func (w *callLog) finish(t testing.TB, ordered bool, minimum int) {
 	t.Helper()
 	if err := w.check(ordered); err != nil {
 		t.Error(err)
 	}
-	if len(w.given) < least {
-		t.Errorf("%d calls were served, fewer than %d show little", len(w.given), least)
+	if len(w.given) < minimum {
+		t.Errorf("%d calls were served, fewer than %d show little", len(w.given), minimum)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// Mode says how calls become requests. The zero Mode is Coalesce.
+// Mode is how calls become requests. The zero Mode is Coalesce.
 type Mode uint8
 
 // The modes; the package comment compares them.
@@ -36,19 +36,19 @@ func (m Mode) String() string {
 
 // Defaults of Options.
 const (
-	// DefaultTimeout is longer than a rolling restart of a small cluster leaves
-	// any caller without a node.
+	// DefaultTimeout is longer than a caller is without a node during a rolling
+	// restart of a small cluster.
 	DefaultTimeout = 10 * time.Second
-	// DefaultAttemptTimeout is ten times the longest that a node holds a request
-	// back.
+	// DefaultAttemptTimeout is ten times the longest time that a node delays a
+	// request.
 	DefaultAttemptTimeout = time.Second
-	// DefaultMaxAge is the age of a prefetched ID that sorting by ID survives.
+	// DefaultMaxAge keeps prefetched IDs roughly in order of time.
 	DefaultMaxAge = time.Second
 	// DefaultResolveEvery is how often names of targets are looked up.
 	DefaultResolveEvery = 30 * time.Second
 )
 
-// maxBlock is the most IDs of one request that any node grants.
+// maxBlock is the maximum number of IDs of one request that any node grants.
 const maxBlock = 1_000_000
 
 // Resolver looks up the addresses of a host. *net.Resolver is one.
@@ -56,46 +56,48 @@ type Resolver interface {
 	LookupHost(ctx context.Context, host string) ([]string, error)
 }
 
-// Options say how a client works. Targets is required; every other field may be
+// Options configure a client. Targets is required; every other field may be
 // left at zero.
 type Options struct {
 	// Targets are gRPC addresses of nodes, each host:port. A name stands for all
-	// of its addresses. At most 16 are connected to at a time; others take the
-	// places of those that are not reached.
+	// of its addresses. At most 16 are connected to at a time; others replace those
+	// that are unreachable.
 	Targets []string
 	Mode    Mode
 
-	// Unordered lets the client's IDs come in any order. It saves nothing but
-	// waits for nodes whose clocks are behind.
+	// Unordered lets the client's IDs come in any order. It only saves waits for
+	// nodes whose clocks are behind.
 	Unordered bool
 	// After makes every ID greater than this one: the order of an earlier client
 	// goes on.
 	After flake.ID
 
-	// Timeout bounds how long a call is tried, whatever its context allows. 0
-	// means DefaultTimeout; negative is no bound: calls whose contexts have none
-	// either, and Close, which lets them finish, then wait for a node for good.
+	// Timeout bounds the duration of a call with its retries, in addition to its
+	// context. 0 means DefaultTimeout; negative is no bound: calls whose contexts
+	// have no deadline, and Close, which lets them finish, then wait forever for a
+	// node.
 	Timeout time.Duration
-	// AttemptTimeout is how long a node that does not answer is waited for before
-	// another is asked; 0 means DefaultAttemptTimeout.
+	// AttemptTimeout is the timeout of one attempt, after which another node is
+	// asked; 0 means DefaultAttemptTimeout.
 	AttemptTimeout time.Duration
 
 	// MaxAge is how old an ID of Prefetch may be when it is given; 0 means
 	// DefaultMaxAge. Older ones are dropped and counted.
 	MaxAge time.Duration
-	// MaxPrefetch is the largest block of Prefetch; 0 means 1,000,000, the most
+	// MaxPrefetch is the largest block of Prefetch; 0 means 1,000,000, the maximum
 	// that a node grants. Blocks are as small as demand allows.
 	MaxPrefetch int
 
-	// TLS is how nodes are verified, and what they are shown; nil is plain text.
+	// TLS verifies nodes, and has the client's certificate if nodes require one; nil
+	// is plaintext.
 	TLS *tls.Config
 	// Token, if set, returns the bearer token of a request. It is called for every
 	// request or stream, and must be safe for concurrent use.
 	Token func(context.Context) (string, error)
-	// TokenFile, if set, holds the bearer token. It is read again when it changes.
+	// TokenFile, if set, holds the bearer token. It is reloaded when it changes.
 	TokenFile string
-	// PlaintextToken allows a token without TLS, for networks that encrypt by
-	// themselves. Otherwise New returns an error.
+	// PlaintextToken allows a token without TLS, for networks that encrypt. Otherwise
+	// New returns an error.
 	PlaintextToken bool
 
 	// DialOptions come after the client's own, for interceptors and the handlers
@@ -136,7 +138,7 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Token != nil && o.TokenFile != "":
 		return o, errors.New("client: options Token and TokenFile: set one of them")
 	case (o.Token != nil || o.TokenFile != "") && o.TLS == nil && !o.PlaintextToken:
-		return o, errors.New("client: option TLS: is required with a token, which anybody could read otherwise; set PlaintextToken if the network encrypts")
+		return o, errors.New("client: option TLS: is required with a token, since others could read it in plaintext; set PlaintextToken if the network encrypts")
 	}
 	setDefault(&o.Timeout, DefaultTimeout)
 	setDefault(&o.AttemptTimeout, DefaultAttemptTimeout)

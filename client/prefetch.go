@@ -30,17 +30,17 @@ type segment struct {
 	used  time.Duration // since when it is used
 	half  int64         // the next block is fetched when this many are taken
 
-	_      [64]byte // readers of the above shall not wait for takers
+	_      [64]byte // a cache line of its own for the cursor
 	cursor atomic.Int64
 	_      [56]byte
 }
 
-// prefetcher serves calls from a block, while the next one is on its way.
+// prefetcher serves calls from a block, while the next one is being fetched.
 //
 //  1. Every ID of a segment is greater than those of the segments before it: it
-//     was asked for after them.
+//     was requested after them.
 //  2. A segment is sealed before its successor is used.
-//  3. An ID is taken first and its age is looked at afterwards.
+//  3. An ID is taken first and its age is checked afterwards.
 type prefetcher struct {
 	c    *Client
 	ctx  context.Context
@@ -51,7 +51,7 @@ type prefetcher struct {
 
 	mu       sync.Mutex // guards the rest, and replacing cur
 	closed   bool
-	waiting  sync.WaitGroup // calls in slow; Add only with mu held and closed false
+	waiting  sync.WaitGroup // calls in takeSlow; Add only with mu held and closed false
 	spare    *segment       // follows cur; nil: not there yet
 	fetching bool
 	size     int           // of the next block, if callers that wait need no more
@@ -60,11 +60,11 @@ type prefetcher struct {
 	floor    int64         // IDs up to here are not given
 	changed  chan struct{} // closed when a fetch ends
 	fetches  int           // begun
-	failed   int           // the number of the last that brought nothing
+	failed   int           // the number of the last that failed
 	err      error         // of that one
 	given    int64         // IDs of sealed segments that calls took
 
-	last atomic.Pointer[error] // what became of the last attempt at a fetch, if it was not served
+	last atomic.Pointer[error] // of the last attempt to fetch, if it failed
 }
 
 func newPrefetcher(c *Client) *prefetcher {
@@ -81,7 +81,7 @@ func spent() *segment {
 	return s
 }
 
-// close lets calls that wait finish, and ends. Later calls return ErrClosed.
+// close lets waiting calls finish, and ends. Later calls return ErrClosed.
 func (p *prefetcher) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -95,9 +95,9 @@ func (p *prefetcher) close() {
 	p.work.Wait()
 }
 
-// one takes one ID of cur, if it has one that is fresh. It has no loop: whoever is
-// too late has moved the cursor in vain, which harms nothing.
-func (p *prefetcher) one() (flake.ID, bool) {
+// takeOne takes one ID of cur, if it has one that is fresh. It has no loop: a call
+// that comes too late moves the cursor beyond the end, which has no effect.
+func (p *prefetcher) takeOne() (flake.ID, bool) {
 	s := p.cur.Load()
 	i := s.cursor.Add(1) - 1
 	if i >= int64(s.block.Count) {
@@ -108,21 +108,21 @@ func (p *prefetcher) one() (flake.ID, bool) {
 		return 0, false
 	}
 	if i == s.half {
-		p.ahead(s)
+		p.fetchNext(s)
 	}
 	return s.block.First + flake.ID(i*s.block.Stride), true
 }
 
 // take returns n IDs that are next to each other.
 func (p *prefetcher) take(ctx context.Context, n int) (Block, error) {
-	if b, ok := p.from(p.cur.Load(), n); ok {
+	if b, ok := p.takeFrom(p.cur.Load(), n); ok {
 		return b, nil
 	}
-	return p.slow(ctx, n)
+	return p.takeSlow(ctx, n)
 }
 
-// from takes n IDs of s if it still has as many, and they are fresh.
-func (p *prefetcher) from(s *segment, n int) (Block, bool) {
+// takeFrom takes n IDs of s if it still has as many, and they are fresh.
+func (p *prefetcher) takeFrom(s *segment, n int) (Block, bool) {
 	for {
 		i := s.cursor.Load()
 		end := i + int64(n)
@@ -137,14 +137,14 @@ func (p *prefetcher) from(s *segment, n int) (Block, bool) {
 			return Block{}, false
 		}
 		if i <= s.half && s.half < end {
-			p.ahead(s)
+			p.fetchNext(s)
 		}
 		return s.block.part(int(i), n), true
 	}
 }
 
-// ahead has the block after s fetched.
-func (p *prefetcher) ahead(s *segment) {
+// fetchNext starts to fetch the block after s.
+func (p *prefetcher) fetchNext(s *segment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed && p.cur.Load() == s && p.spare == nil {
@@ -152,8 +152,8 @@ func (p *prefetcher) ahead(s *segment) {
 	}
 }
 
-// slow waits until there is a segment with n IDs, and takes them.
-func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
+// takeSlow waits until there is a segment with n IDs, and takes them.
+func (p *prefetcher) takeSlow(ctx context.Context, n int) (Block, error) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -161,7 +161,7 @@ func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
 	}
 	p.waiting.Add(1)
 	defer p.waiting.Done()
-	// A fetch that others began may be about to give up: it does not count.
+	// The failure of a fetch that began before this call does not count.
 	before := p.fetches
 	var timeout <-chan time.Time // no bound
 	for first := true; ; first = false {
@@ -173,7 +173,7 @@ func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
 		p.size = min(max(p.size, 2*n), p.limit)
 		if n > p.limit {
 			p.mu.Unlock()
-			return p.alone(ctx, n)
+			return p.takeLarge(ctx, n)
 		}
 		if p.failed > before {
 			err := p.err
@@ -193,9 +193,9 @@ func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			err = gaveUp(ctx.Err(), p.trouble(), 0)
+			err = gaveUp(ctx.Err(), p.fetchError(), 0)
 		case <-timeout:
-			if err = p.trouble(); err == nil && !first {
+			if err = p.fetchError(); err == nil && !first {
 				err = errOld
 			}
 			err = gaveUp(nil, err, p.c.o.Timeout)
@@ -209,12 +209,12 @@ func (p *prefetcher) slow(ctx context.Context, n int) (Block, error) {
 	}
 }
 
-// trouble returns what is in the way of fetches, or nil if that is not known.
-func (p *prefetcher) trouble() error {
+// fetchError returns why fetches do not succeed, or nil if that is not known.
+func (p *prefetcher) fetchError() error {
 	if last := p.last.Load(); last != nil {
 		return *last
 	}
-	return p.c.pool.last()
+	return p.c.pool.lastError()
 }
 
 var errOld = errors.New("blocks arrive older than Options.MaxAge, or are used up before: allow a greater age or larger blocks")
@@ -249,8 +249,8 @@ func (p *prefetcher) next(n int) (Block, bool) {
 	}
 }
 
-// seal ends cur, and sees from its life how large the next block should be. What
-// it has left is dropped. p.mu is held.
+// seal ends cur, and sets the size of the next block by how long cur was used. IDs
+// that are left are dropped. p.mu is held.
 func (p *prefetcher) seal() {
 	s := p.cur.Load()
 	count := int64(s.block.Count)
@@ -285,7 +285,7 @@ func (p *prefetcher) discard(s *segment, stale bool) {
 	}
 }
 
-// fetch has a block fetched, unless one is on its way. p.mu is held.
+// fetch starts to fetch a block, unless a fetch is under way. p.mu is held.
 func (p *prefetcher) fetch() {
 	if p.fetching {
 		return
@@ -305,7 +305,7 @@ func (p *prefetcher) fetch() {
 		case err == nil && int64(b.First) <= p.floor && !p.c.o.Unordered:
 			p.c.stats.dropped.Add(int64(b.Count))
 		case err == nil:
-			if p.spare != nil { // it was asked for before this one: of no use any more
+			if p.spare != nil { // it was requested before this one: its IDs are lower
 				p.discard(p.spare, false)
 			}
 			p.spare = &segment{block: b, fresh: sent + p.c.o.MaxAge, half: int64(b.Count) / 2}
@@ -326,22 +326,22 @@ func limitOf(r *Refusal) int {
 	return n
 }
 
-// alone asks for a block that is larger than any segment. Those that are there lie
-// below it, so they are dropped.
-func (p *prefetcher) alone(ctx context.Context, n int) (Block, error) {
+// takeLarge requests a block that is larger than any segment. The IDs of existing
+// segments are below it, so they are dropped.
+func (p *prefetcher) takeLarge(ctx context.Context, n int) (Block, error) {
 	b, _, err := p.c.unary(ctx, n, nil)
 	if err != nil {
 		return Block{}, err
 	}
-	p.above(int64(b.Last()))
+	p.raiseFloor(int64(b.Last()))
 	p.mu.Lock()
 	p.given += int64(n)
 	p.mu.Unlock()
 	return b, nil
 }
 
-// above drops what is not greater than id.
-func (p *prefetcher) above(id int64) {
+// raiseFloor drops IDs that are not greater than id.
+func (p *prefetcher) raiseFloor(id int64) {
 	if p.c.o.Unordered {
 		return
 	}

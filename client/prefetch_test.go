@@ -35,9 +35,8 @@ func (a *ages) of(id flake.ID) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// No prefetched ID is older than MaxAge when it is given: a call that begins at t
-// gets none that was issued before t − MaxAge. Pauses are longer than MaxAge now
-// and then, so blocks do grow stale.
+// TestPrefetchedIDsAreFresh: a call that begins at t gets no ID that was issued before
+// t − MaxAge. Some pauses are longer than MaxAge, so that blocks become stale.
 func TestPrefetchedIDsAreFresh(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -53,7 +52,7 @@ func TestPrefetchedIDsAreFresh(t *testing.T) {
 		}}
 	})
 	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: maxAge, Timeout: time.Minute})
-	w := &crowd{}
+	w := &callLog{}
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -94,7 +93,8 @@ func TestPrefetchedIDsAreFresh(t *testing.T) {
 	}
 }
 
-// The blocks grow with demand, and every ID fetched is given or counted.
+// TestPrefetchFollowsDemand: blocks grow with demand, and every fetched ID is
+// returned or counted.
 func TestPrefetchFollowsDemand(t *testing.T) {
 	f := newFake(t, 1)
 	var mu sync.Mutex
@@ -132,8 +132,8 @@ func TestPrefetchFollowsDemand(t *testing.T) {
 	}
 }
 
-// What is asked for beyond MaxPrefetch comes in a block of its own, and what is
-// given later is still greater.
+// TestPrefetchedOrderSurvivesLargeBlocks: a request above MaxPrefetch gets a block of
+// its own, and later IDs are greater.
 func TestPrefetchedOrderSurvivesLargeBlocks(t *testing.T) {
 	f := newFake(t, 1)
 	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxPrefetch: 50})

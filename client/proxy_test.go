@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// newSilent returns the address of a port that takes connections and says
-// nothing.
+// newSilent returns the address of a port that accepts connections and never
+// answers.
 func newSilent(t testing.TB) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -37,8 +37,8 @@ func newSilent(t testing.TB) (string, error) {
 	return l.Addr().String(), nil
 }
 
-// proxy stands between a client and a node, and can stop carrying bytes while its
-// connections stay open: what a network does that drops packets.
+// proxy carries bytes between a client and a node, and can stop while its connections
+// stay open, like a network that drops packets.
 type proxy struct {
 	addr string
 

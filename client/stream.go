@@ -28,12 +28,12 @@ type stream struct {
 	sent     []*batch // without an answer, the oldest first
 	seq      int64    // of the last request
 	answers  int64
-	high     flake.ID      // the last ID it gave
-	retired  bool          // nothing more is sent
-	over     bool          // ended
+	high     flake.ID // the last ID it gave
+	retired  bool     // nothing more is sent
+	ended    bool
 	silent   bool          // it was ended, since an answer took too long
 	rotateAt time.Duration // since the client's start
-	timer    *time.Timer   // looks whether answers come
+	timer    *time.Timer   // calls overdue
 	armed    bool          // the timer runs
 }
 
@@ -58,8 +58,8 @@ func (e *endpoint) stream(co *coalescer) (*stream, error) {
 	return s, nil
 }
 
-// judge turns the error that ended the stream into the client's, and has the node
-// left alone if it is the node's doing.
+// judge turns the error that ended the stream into the client's, and counts it
+// against the node unless the client ended the stream.
 func (s *stream) judge(err error) error {
 	if s.silent && s.co.ctx.Err() == nil {
 		err = s.e.named(fmt.Errorf("no answer within %v", s.co.c.o.AttemptTimeout))
@@ -90,15 +90,15 @@ func (s *stream) push(b *batch) int64 {
 	return s.seq
 }
 
-// healthy reports whether the connection takes new streams. After a node has said
-// that it wants to close it, what is under way is still answered.
+// healthy reports whether the connection takes new streams. After a node has
+// announced that it closes it, requests under way are still answered.
 func (s *stream) healthy() bool { return s.conn.GetState() == connectivity.Ready }
 
 // overdue ends the stream if an answer has taken too long.
 func (s *stream) overdue() {
 	s.co.mu.Lock()
 	defer s.co.mu.Unlock()
-	if s.over || len(s.sent) == 0 {
+	if s.ended || len(s.sent) == 0 {
 		s.armed = false
 		return
 	}
@@ -110,8 +110,8 @@ func (s *stream) overdue() {
 	s.end()
 }
 
-// ask sends a request. Its answer tells whether that worked.
-func (s *stream) ask(seq int64, n int, after flake.ID) {
+// send sends a request. An error of it is also that of the answer.
+func (s *stream) send(seq int64, n int, after flake.ID) {
 	s.req.Sequence, s.req.Request.Count, s.req.Request.After = seq, int32(n), int64(after)
 	_ = s.grpc.SendMsg(&s.req)
 }
@@ -121,7 +121,7 @@ func (s *stream) receive() {
 	defer s.end()
 	for {
 		if err := s.grpc.RecvMsg(&s.res); err != nil {
-			s.co.lost(s, err)
+			s.co.streamEnded(s, err)
 			return
 		}
 		s.co.answered(s)

@@ -24,7 +24,7 @@ func (b bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[string
 	return map[string]string{"authorization": "Bearer " + t}, nil
 }
 
-// RequireTransportSecurity keeps tokens off connections that anybody can read.
+// RequireTransportSecurity reports whether the token needs TLS.
 func (b bearer) RequireTransportSecurity() bool { return !b.plaintext }
 
 // tokenFile is a token in a file that others rotate.
@@ -37,8 +37,8 @@ type tokenFile struct {
 	token   string
 }
 
-// get returns the token, and reads it again where the file has changed. While the
-// file is being replaced the last token is good enough.
+// get returns the token, and reloads it if the file has changed. If that fails, as
+// while the file is being replaced, it returns the last token.
 func (f *tokenFile) get(context.Context) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,7 +20,7 @@ func TestMetrics(t *testing.T) {
 	}
 	defer c.Close()
 	if _, err := c.Next(context.Background()); err == nil {
-		t.Fatal("somebody answers")
+		t.Fatal("a node answered")
 	}
 	collector := prom.New(c, prometheus.Labels{"client": "test"})
 	registry := prometheus.NewPedanticRegistry()
@@ -36,11 +36,11 @@ func TestMetrics(t *testing.T) {
 # TYPE allocator_client_connected gauge
 allocator_client_connected{client="test",node="127.0.0.1:1"} 0
 allocator_client_connected{client="test",node="127.0.0.1:2"} 0
-# HELP allocator_client_dropped_ids_total IDs that nobody was given: their callers had gone (left), or they were older than MaxAge (stale).
+# HELP allocator_client_dropped_ids_total IDs that no call returned: their callers had gone (abandoned), or they were older than MaxAge (stale).
 # TYPE allocator_client_dropped_ids_total counter
-allocator_client_dropped_ids_total{client="test",why="left"} 0
-allocator_client_dropped_ids_total{client="test",why="stale"} 0
-# HELP allocator_client_ids_total IDs that calls were given.
+allocator_client_dropped_ids_total{client="test",reason="abandoned"} 0
+allocator_client_dropped_ids_total{client="test",reason="stale"} 0
+# HELP allocator_client_ids_total IDs that calls returned.
 # TYPE allocator_client_ids_total counter
 allocator_client_ids_total{client="test"} 0
 `

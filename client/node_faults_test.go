@@ -21,13 +21,13 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// clients is one client of each mode, asked by several goroutines while a cluster
-// is hurt. Nobody may see an error, and what each client gives must be unique and
-// rise; what all of them give must be unique.
+// clients is one client of each mode, used by several goroutines while faults are
+// injected into a cluster. No call may fail, the IDs of each client have to be
+// unique and rise, and those of all together have to be unique.
 type clients struct {
 	stop   chan struct{}
 	loads  []*sync.WaitGroup
-	crowds []*crowd
+	crowds []*callLog
 	all    []*client.Client
 }
 
@@ -35,14 +35,14 @@ func load(t *testing.T, targets []string) *clients {
 	l := &clients{stop: make(chan struct{})}
 	for _, mode := range modes {
 		c := dial(t, client.Options{Targets: targets, Mode: mode, MaxPrefetch: 100, Timeout: 30 * time.Second})
-		w := &crowd{}
+		w := &callLog{}
 		l.crowds, l.all = append(l.crowds, w), append(l.all, c)
 		l.loads = append(l.loads, w.load(t, c, 4, l.stop))
 	}
 	return l
 }
 
-// served waits until every mode was served another n times.
+// served waits until n more calls of every mode were served.
 func (l *clients) served(t *testing.T, n int) {
 	t.Helper()
 	for i, w := range l.crowds {
@@ -59,7 +59,7 @@ func (l *clients) served(t *testing.T, n int) {
 func (l *clients) finish(t *testing.T) {
 	t.Helper()
 	close(l.stop)
-	together := &crowd{}
+	together := &callLog{}
 	for i, w := range l.crowds {
 		l.loads[i].Wait()
 		w.finish(t, true, 100)
@@ -71,9 +71,9 @@ func (l *clients) finish(t *testing.T) {
 	}
 }
 
-// A node whose clock is wrong, one that was drained, one without a sid, one that
-// has no space yet, one that takes connections and says nothing, and one that is
-// not there: none is seen by callers.
+// TestNodesThatDoNotServe: callers see no error of a node whose clock is wrong, one
+// that was drained, one without a sid, one without a space, one that accepts
+// connections and never answers, and one that does not exist.
 func TestNodesThatDoNotServe(t *testing.T) {
 	nodes, targets := cluster(t, 3)
 	skewed := settings(t, "skewed")
@@ -88,7 +88,7 @@ func TestNodesThatDoNotServe(t *testing.T) {
 	targets = append(targets, h.addr(), start(t, standby, 0).addr())
 
 	starting := settings(t, "starting")
-	starting.Space += "-nobody-made"
+	starting.Space += "-uninitialized"
 	targets = append(targets, start(t, starting, 0).addr(), "127.0.0.1:1")
 	silent, err := newSilent(t)
 	if err != nil {
@@ -108,11 +108,11 @@ func TestNodesThatDoNotServe(t *testing.T) {
 		}
 	}
 	if refusals == 0 {
-		t.Error("nobody was refused")
+		t.Error("no request was refused")
 	}
 }
 
-// The network to a node drops everything, after it had worked.
+// TestBlackHole: the network to a node that had worked drops everything.
 func TestBlackHole(t *testing.T) {
 	t.Parallel()
 	_, targets := cluster(t, 2)
@@ -144,7 +144,7 @@ func TestBlackHole(t *testing.T) {
 	l.finish(t)
 }
 
-// Three nodes are replaced one after the other.
+// TestRollingRestart: three nodes are replaced one after the other.
 func TestRollingRestart(t *testing.T) {
 	nodes, targets := cluster(t, 3)
 	l := load(t, targets)
@@ -163,7 +163,8 @@ func TestRollingRestart(t *testing.T) {
 	l.finish(t)
 }
 
-// Etcd is away for a while, as it is when its leader changes or it is restarted.
+// TestEtcdAway: etcd is unreachable for some time, as when its leader changes or it
+// is restarted.
 func TestEtcdAway(t *testing.T) {
 	t.Parallel()
 	e, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
@@ -194,7 +195,7 @@ func TestEtcdAway(t *testing.T) {
 	l.finish(t)
 }
 
-// process is a node in a process of its own.
+// process is a node that runs as a process.
 type process struct {
 	cmd  *exec.Cmd
 	logs bytes.Buffer
@@ -229,7 +230,7 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// Each of three nodes is killed with SIGKILL while it serves, and comes back.
+// TestKill: each of three nodes is killed with SIGKILL while it serves, and restarted.
 func TestKill(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -16,10 +16,10 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// Everything at once: nodes lose answers, hang, refuse, are slow and end their
-// connections, while callers of all kinds come, wait and leave. No ID is given
-// twice, and each call's IDs are above those of calls that had returned.
-func TestStorm(t *testing.T) {
+// TestRandomFaults: nodes lose answers, hang, refuse, are slow and close connections,
+// while callers of all kinds come, wait and leave. No ID is returned twice, and the
+// IDs of each call are above those of calls that had returned.
+func TestRandomFaults(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d, for the choices alone", seed)
 	for _, mode := range modes {
@@ -54,7 +54,7 @@ func TestStorm(t *testing.T) {
 				targets = append(targets, f.addr)
 			}
 			c := dial(t, client.Options{Targets: targets, Mode: mode, AttemptTimeout: 100 * time.Millisecond, MaxAge: 30 * time.Millisecond, Timeout: time.Minute})
-			w, end := &crowd{}, time.Now().Add(time.Second)
+			w, end := &callLog{}, time.Now().Add(time.Second)
 			var wg sync.WaitGroup
 			for range 20 {
 				wg.Go(func() {

@@ -18,9 +18,10 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// Hundreds of callers do not ask nodes that refuse hundreds of times a rest: once
-// each has heard the first refusal, one call at a time finds out.
-func TestRefusingNodesAreNotHammered(t *testing.T) {
+// TestRefusingNodesAreAskedRarely: hundreds of callers do not send hundreds of
+// requests to nodes that refuse: after the first refusal one call at a time is the
+// trial.
+func TestRefusingNodesAreAskedRarely(t *testing.T) {
 	const callers, length, retry = 300, time.Second, 10 * time.Millisecond
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -69,8 +70,8 @@ func TestRefusingNodesAreNotHammered(t *testing.T) {
 	}
 }
 
-// Who finds out whether a node serves again, and has no time to hear it, keeps
-// nobody else from it.
+// TestTrialThatIsGivenUp: a trial whose caller has too little time does not block
+// others.
 func TestTrialThatIsGivenUp(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1)
@@ -108,8 +109,8 @@ func TestTrialThatIsGivenUp(t *testing.T) {
 	}
 }
 
-// A prefetching call that comes while a fetch is about to give up still ends in
-// its own time, and says what is wrong.
+// TestPrefetchEndsInTime: a prefetching call that begins when a fetch is about to
+// fail ends within its own timeout, and its error names the cause.
 func TestPrefetchEndsInTime(t *testing.T) {
 	t.Parallel()
 	const timeout = 4 * time.Second
@@ -136,15 +137,15 @@ func TestPrefetchEndsInTime(t *testing.T) {
 	wg.Wait()
 }
 
-// A crowd that waits for prefetched IDs is served by a few blocks, and not by
-// doubling the smallest until all have one.
-func TestPrefetchServesACrowd(t *testing.T) {
+// TestPrefetchServesManyCallers: many callers that wait for prefetched IDs are
+// served by a few large blocks, not by many blocks that double in size.
+func TestPrefetchServesManyCallers(t *testing.T) {
 	const callers = 5000
 	f := newFake(t, 1)
 	release := make(chan struct{})
 	f.act(func(context.Context, int64, *pb.AllocateRequest) act { <-release; return act{} })
 	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Minute, AttemptTimeout: time.Minute, Timeout: time.Minute})
-	w := &crowd{}
+	w := &callLog{}
 	var wg sync.WaitGroup
 	for range callers {
 		wg.Go(func() {
@@ -164,7 +165,8 @@ func TestPrefetchServesACrowd(t *testing.T) {
 	}
 }
 
-// NextN and NextULIDs take what the cluster grants at a time, as often as needed.
+// TestNextNOfASmallLimit: NextN and NextULIDs send as many requests as the limit of
+// the cluster requires.
 func TestNextNOfASmallLimit(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1)
@@ -192,8 +194,8 @@ func TestNextNOfASmallLimit(t *testing.T) {
 	}
 }
 
-// An option that gRPC does not take is the error of New, whether targets are
-// addresses or names.
+// TestDialOptionsAreChecked: New returns the error of an option that gRPC rejects,
+// whether targets are addresses or names.
 func TestDialOptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	for _, target := range []string{"127.0.0.1:1", "nodes.example:1"} {
@@ -206,7 +208,8 @@ func TestDialOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// Of more addresses than a client connects to, those that work are found.
+// TestManyTargets: of more addresses than a client connects to, it finds those that
+// work.
 func TestManyTargets(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1)
@@ -233,9 +236,9 @@ func (slowNames) LookupHost(ctx context.Context, host string) ([]string, error) 
 	return nil, ctx.Err()
 }
 
-// A name that resolves to nothing keeps the nodes it had; one that is not
-// answered for costs the others no more than one lookup's time.
-func TestLookupsThatBringNothing(t *testing.T) {
+// TestFailedLookups: a name that resolves to no address keeps the nodes it
+// had; a lookup that hangs delays the others by one timeout.
+func TestFailedLookups(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1)
 	_, port, _ := strings.Cut(f.addr, ":")
@@ -261,7 +264,7 @@ func TestLookupsThatBringNothing(t *testing.T) {
 	}
 }
 
-// IPv6 addresses work as targets, with a zone as well.
+// TestIPv6: IPv6 addresses work as targets, also with a zone.
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "[::1]:0")
