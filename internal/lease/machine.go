@@ -51,98 +51,80 @@ type Config struct {
 type Machine struct {
 	cfg Config
 
-	// What the store has said.
-	config     Entry[Space]
-	era        Entry[Era]
-	cluster    uint64
-	revision   int64                    // highest ever seen; answers arrive in order, so it may never fall
-	sids       map[flake.SID]SIDRecords // as last listed
-	listed     bool                     // sids is fresh enough to choose from
-	standby    bool                     // there was nothing to choose, when last listed
-	stale      bool                     // something has changed since the latest list was asked for
-	holderWall clock.Millis             // latest wall time among live holders' records, when listed
-	seenAt     clock.Mono               // when that was
+	// What the store has answered.
+	config   Entry[Space]
+	era      Entry[Era]
+	cluster  uint64
+	revision int64 // highest ever seen; answers arrive in order, so it may never fall
+	list     list
 
-	// Requests.
-	busy      bool       // one about records is outstanding
-	next      clock.Mono // no request about records before this
-	reload    clock.Mono // list again at this time
-	leaseBusy bool
-	leaseNext clock.Mono
-	leaseSent clock.Mono
+	// Requests about records, of which one at most is outstanding.
+	busy   bool
+	next   clock.Mono // none before this
+	reload clock.Mono // list the space again at this time
+	try    *attempt   // a write not settled yet
 
-	lease    LeaseID
-	until    clock.Mono
-	try      *attempt // a write not settled yet
-	tenure   *tenure
+	lease    etcdLease
+	life     life
+	state    state
 	everHeld bool
-	beaten   bool // another came first, when a free sid was last asked for
+	beaten   bool // another process was first when a free sid was last asked for
 
-	bad            map[flake.SID]string
-	gateOpen       bool
-	confirmed      bool             // a majority confirms this clock
-	reported       ReportedRevision // the latest point in history that peers say they have read
+	gate           Gate
+	reported       ReportedRevision // the latest one
 	reportedAtLoad ReportedRevision // that, when the outstanding request was sent
-	nodes          []Registration
-	dropping       bool // an era passed: give the sid back and start over
-	stopping       bool
-	stopped        bool
-	rewound        string // why history is not believed; "" is fine
-	lastEra        int64  // while rewound: only an era after this one clears it
-	problem        string
-	outcome        []Action // actions of the step under way
-	told           map[condition]string
+
+	bad     map[flake.SID]string // why a sid is not used
+	problem string               // what the node waits for, for a person
+	alarms  map[condition]string // raised and not over
+	actions []Action             // of the step under way
 }
 
-// condition is something that goes on, and is told of once.
+// condition is something that lasts, and that one alarm is raised for.
 type condition struct {
 	kind AlarmKind
 	sid  int
 }
 
-// attempt is a write against one version of a sid's records. Several writes of
-// it may be on their way at once, since one whose reply was lost can still be
-// applied: whichever is first changes the record, and no other can follow.
-type attempt struct {
-	sid     flake.SID
-	seen    SIDRecords
-	nonces  map[string]Op
-	lease   LeaseID // that the latest write was to be put on
-	unknown bool    // read back before doing anything else
-}
-
-// tenure is the machine's record of a hold; the generator's is gen.Tenure.
-type tenure struct {
-	sid       flake.SID
-	term      int64
-	base      clock.Millis
-	ceil      clock.Millis // confirmed
-	seen      SIDRecords   // our records as last confirmed
-	extendAt  clock.Mono
-	unheld    bool // our holder key is gone: rehold
-	lost      bool // the record is another's; the confirmed window still serves
-	sealAsked bool
-	sealed    bool
-	issued    clock.Millis // exclusive, once sealed
-}
-
 // NewMachine returns a machine that knows nothing. It acts from the first Tick on.
 func NewMachine(cfg Config) *Machine {
 	return &Machine{
-		cfg:      cfg,
-		bad:      map[flake.SID]string{},
-		gateOpen: !cfg.Gated,
-		told:     map[condition]string{},
+		cfg:    cfg,
+		state:  seeking{},
+		bad:    map[flake.SID]string{},
+		gate:   Gate{Open: !cfg.Gated},
+		alarms: map[condition]string{},
 	}
 }
 
-// Step advances m by one event at time now, read before anything that the
-// actions send, and returns the actions to carry out in order.
+// Step advances m by one event and returns the actions to carry out.
+//
+// The contract with the shell:
+//
+//   - now was read before anything that the returned actions send, and does not
+//     go back from step to step.
+//   - Actions are carried out in order. Begin, Raise and Seal are finished before
+//     the next action; requests to the store are only started.
+//   - Each request is answered by exactly one event, with Err set if its outcome
+//     is unknown: it may have been applied, or may still be. Answers are passed
+//     on in the order of the requests. At most one request about records and one
+//     about the lease are outstanding.
+//   - A ceiling is durable before it is in a Begin or a Raise. The shell lets the
+//     generator use no other.
+//   - After Seal comes Sealed, with a ceiling above everything that was issued.
+//   - Nothing follows Done or Fail: events after them are ignored.
 func (m *Machine) Step(now clock.Reading, ev Event) []Action {
-	m.outcome = nil
-	if m.stopped {
+	m.actions = nil
+	if m.life == stopped {
 		return nil
 	}
+	m.take(now, ev)
+	m.plan(now)
+	return m.actions
+}
+
+// take notes what happened.
+func (m *Machine) take(now clock.Reading, ev Event) {
 	switch ev := ev.(type) {
 	case Tick:
 	case Loaded:
@@ -151,58 +133,26 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 	case Committed:
 		m.busy = false
 		m.onCommitted(now, ev)
-	case Registered:
-		m.leaseBusy = false
-		if ev.Err != nil {
-			m.problem = fmt.Sprintf("registering in etcd: %v", ev.Err)
-			m.leaseNext = now.Mono.Add(m.cfg.RetryAfter)
-			break
-		}
-		m.lease = ev.Lease
-		m.renewed(now)
-	case KeptAlive:
-		m.leaseBusy = false
-		switch {
-		case ev.Err == nil:
-			m.renewed(now)
-		case errors.Is(ev.Err, ErrLeaseGone):
-			m.leaseGone(now)
-		default:
-			m.leaseNext = now.Mono.Add(m.cfg.RetryAfter)
-		}
-	case Revoked:
-		m.leaseBusy = false
-		m.lease = 0 // a lease that could not be revoked runs out by itself
+	case Registered, KeptAlive, Revoked:
+		m.lease.busy = false
+		m.onLease(now, ev)
 	case Sealed:
-		if t := m.tenure; t != nil && t.sealAsked && !t.sealed {
-			t.sealed, t.issued = true, ev.Ceil
+		if h := m.hold(); h != nil && h.service == sealing {
+			h.service, h.issued = sealed, ev.Ceil
 		}
 	case Changed:
-		// Who is about to acquire anyway learns from the write itself, or lists anew
-		// if there is nothing to choose. Who is kept from it by clocks has to know
-		// whose clocks there are.
-		m.stale = true
-		switch {
-		case m.standby, !m.gateOpen:
-			m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
-		case m.tenure != nil:
-			// All holders hear of every change, and each list has all of them: the
-			// more there are, the longer they take. What concerns our own sid the
-			// next extension shows.
-			spread := maxJitter / 8 * time.Duration(m.cfg.Format.Layout.Holders())
-			m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(spread)))
-		}
+		m.onChanged(now)
 	case Gate:
-		if ev.Open && !m.gateOpen {
+		if ev.Open && !m.gate.Open {
 			m.next = min(m.next, now.Mono)
-			if m.tenure == nil { // what was listed while it was shut may be old
-				m.listed, m.reload = false, now.Mono
+			if m.hold() == nil { // what was listed while it was shut may be old
+				m.list.fresh, m.reload = false, now.Mono
 			}
 		}
-		m.gateOpen, m.confirmed = ev.Open, ev.Confirmed
+		m.gate = ev
 	case GiveUp:
-		if m.tenure != nil {
-			m.dropping = true
+		if h := m.hold(); h != nil {
+			h.leave()
 			m.next = min(m.next, now.Mono)
 		}
 	case ReportedRevision:
@@ -211,64 +161,118 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 			m.reload = min(m.reload, now.Mono)
 		}
 	case Stop:
-		m.stopping = true
+		m.life = stopping
+		if h := m.hold(); h != nil {
+			h.leave()
+		}
 		m.next = now.Mono // give back at once, even where a retry was being waited for
 	default:
 		panic(fmt.Sprintf("lease: unknown event %T", ev))
 	}
-	m.plan(now)
-	return m.outcome
+}
+
+// onChanged takes a hint that the store changed.
+//
+// Who is about to acquire anyway learns from the write itself, or lists anew if
+// there is nothing to choose. Who is kept from it by clocks has to know whose
+// clocks there are.
+func (m *Machine) onChanged(now clock.Reading) {
+	m.list.changed = true
+	switch {
+	case m.list.full, !m.gate.Open:
+		m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
+	case m.hold() != nil:
+		// All holders get every hint, and each list has all of them: the more
+		// there are, the longer they take. What concerns our own sid is in the
+		// answer to the next extension.
+		spread := maxJitter / 8 * time.Duration(m.cfg.Format.Layout.Holders())
+		m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(spread)))
+	}
 }
 
 // maxJitter spreads the nodes that wait for the same key.
 const maxJitter = 500 * time.Millisecond
 
+// onLease takes the answer to a request about the lease.
+func (m *Machine) onLease(now clock.Reading, ev Event) {
+	switch ev := ev.(type) {
+	case Registered:
+		if ev.Err != nil {
+			m.problem = fmt.Sprintf("registering in etcd: %v", ev.Err)
+			m.lease.next = now.Mono.Add(m.cfg.RetryAfter)
+			return
+		}
+		m.lease.id = ev.Lease
+		m.renewed(now)
+	case KeptAlive:
+		switch {
+		case ev.Err == nil:
+			m.renewed(now)
+		case errors.Is(ev.Err, ErrLeaseGone):
+			m.leaseGone(now)
+		default:
+			m.lease.next = now.Mono.Add(m.cfg.RetryAfter)
+		}
+	case Revoked:
+		m.lease.id = 0 // a lease that could not be revoked expires by itself
+	}
+}
+
 // renewed notes that the lease was granted or renewed. Its end is counted from
 // when the request was sent, since the store may have acted at any time since.
 func (m *Machine) renewed(now clock.Reading) {
-	m.until = m.leaseSent.Add(m.cfg.TTL)
-	m.leaseNext = max(now.Mono, m.leaseSent.Add(m.cfg.KeepAliveEvery))
+	m.lease.until = m.lease.sent.Add(m.cfg.TTL)
+	m.lease.next = max(now.Mono, m.lease.sent.Add(m.cfg.KeepAliveEvery))
 }
 
-func (m *Machine) do(a Action) { m.outcome = append(m.outcome, a) }
+// leaseGone notes that our lease has ended, and every key on it: register anew.
+func (m *Machine) leaseGone(now clock.Reading) {
+	m.lease.id, m.lease.next = 0, now.Mono
+	if h := m.own(); h != nil {
+		h.record = oursNoKey
+	}
+}
 
-// alarm tells of an event.
+func (m *Machine) do(a Action) { m.actions = append(m.actions, a) }
+
+// alarm raises an alarm for something that happened.
 func (m *Machine) alarm(kind AlarmKind, sid int, format string, args ...any) {
 	m.do(Alarm{Kind: kind, SID: sid, Message: fmt.Sprintf(format, args...)})
 }
 
-// alarmOnce tells of a condition, and again only when its text changes or when
-// it was over in between; see over.
+// alarmOnce raises an alarm for a condition, and again only when its text
+// changes or when the condition was over in between.
 func (m *Machine) alarmOnce(kind AlarmKind, sid int, text string) {
 	c := condition{kind, sid}
-	if m.told[c] == text {
+	if m.alarms[c] == text {
 		return
 	}
-	m.told[c] = text
+	m.alarms[c] = text
 	m.do(Alarm{Kind: kind, SID: sid, Message: text})
 }
 
 // over notes the end of a condition.
-func (m *Machine) over(kind AlarmKind, sid int) { delete(m.told, condition{kind, sid}) }
+func (m *Machine) over(kind AlarmKind, sid int) { delete(m.alarms, condition{kind, sid}) }
 
 // Wake returns when the machine next wants a Tick, if nothing happens before.
 func (m *Machine) Wake() clock.Mono {
-	wake := m.seenAt.Add(time.Hour)
-	if !m.leaseBusy && !m.stopping {
-		wake = min(wake, m.leaseNext)
+	wake := m.list.at.Add(time.Hour)
+	if !m.lease.busy && m.life == running {
+		wake = min(wake, m.lease.next)
 	}
-	if !m.busy && !(m.stopping && m.leaseBusy) {
-		at := m.reload
-		t := m.tenure
-		switch held := t != nil && !t.lost; {
-		case m.rewound != "", m.stopping, m.dropping && t != nil, m.try != nil && (held || m.try.unknown || m.lease != 0):
-			at = m.next
-		case held:
-			at = min(at, t.extendAt)
-		}
-		wake = min(wake, max(at, m.next))
+	if m.busy || m.life != running && m.lease.busy {
+		return wake
 	}
-	return wake
+	at := m.reload
+	h := m.hold()
+	unsettled := m.try != nil && (m.own() != nil || m.try.unknown || m.lease.id != 0)
+	switch {
+	case m.isRewound(), m.life != running, h != nil && h.service != serving, unsettled:
+		at = m.next
+	case m.own() != nil:
+		at = min(at, h.extendAt)
+	}
+	return min(wake, max(at, m.next))
 }
 
 // Status returns a copy of what m knows.
@@ -276,51 +280,57 @@ func (m *Machine) Status() Status {
 	s := Status{
 		Phase:       m.phase(),
 		EverHeld:    m.everHeld,
-		Lease:       m.lease,
-		LeaseUntil:  m.until,
+		Lease:       m.lease.id,
+		LeaseUntil:  m.lease.until,
 		Space:       m.config.Value,
 		Era:         m.era.Value,
 		Cluster:     m.cluster,
 		Revision:    m.revision,
 		SIDRange:    m.cfg.SIDRange,
 		Quarantined: maps.Clone(m.bad),
-		Nodes:       m.nodes,
-		Listed:      m.sids != nil,
-		Idle:        m.tenure == nil && m.try == nil,
-		GateOpen:    m.gateOpen,
+		Nodes:       m.list.nodes,
+		Listed:      m.list.sids != nil,
+		Idle:        m.hold() == nil && m.try == nil,
+		GateOpen:    m.gate.Open,
 		Problem:     m.problem,
 	}
-	if t := m.tenure; t != nil && !t.sealed {
-		s.Held, s.Ceiling = true, t.ceil
-		s.Grant = Grant{SID: t.sid, Term: t.term, Base: t.base, Ceil: t.ceil}
+	switch st := m.state.(type) {
+	case *hold:
+		if st.service != sealed {
+			s.Held, s.Ceiling, s.Grant = true, st.ceil, st.grant()
+		}
+	case *rewound:
+		s.Problem = st.why
 	}
 	s.PoolSize, s.PoolHeld, s.PoolBad = m.pool()
-	for _, sid := range m.sids {
+	for _, sid := range m.list.sids {
 		s.Ceiling = max(s.Ceiling, sid.Window.Value.Ceil)
-	}
-	if m.rewound != "" {
-		s.Problem = m.rewound
 	}
 	return s
 }
 
 func (m *Machine) phase() Phase {
-	switch t := m.tenure; {
-	case m.stopped:
+	switch m.life {
+	case stopped:
 		return Stopped
-	case m.stopping:
+	case stopping:
 		return Releasing
-	case m.rewound != "":
+	}
+	switch st := m.state.(type) {
+	case *rewound:
 		return Rewound
-	case t != nil && t.lost:
-		return Lost
-	case t != nil:
+	case *hold:
+		if st.record == lost {
+			return Lost
+		}
 		return Holding
+	}
+	switch {
 	case m.revision == 0:
 		return Connecting
 	case !m.config.Exists():
 		return Uninitialized
-	case m.standby:
+	case m.list.full:
 		return Standby
 	default:
 		return Seeking

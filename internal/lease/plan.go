@@ -13,19 +13,19 @@ import (
 // lead back to the same place.
 func (m *Machine) plan(now clock.Reading) {
 	m.planLease(now)
-	if m.busy || m.stopped {
+	if m.busy || m.life == stopped {
 		return
 	}
-	if t := m.tenure; t != nil && t.lost && !t.sealed && !t.sealAsked && now.Wall >= t.ceil {
+	if h := m.hold(); h != nil && h.record == lost && h.service < sealing && now.Wall >= h.ceil {
 		// Nothing is left of what was confirmed: it is not a window that is used
 		// up but a sid that is lost.
 		m.do(Seal{})
-		m.tenure, m.dropping = nil, false
+		m.state = seeking{}
 	}
-	ending := m.stopping || m.dropping
+	h := m.hold()
 	switch {
-	case m.rewound != "":
-		if m.stopping {
+	case m.isRewound():
+		if m.life == stopping {
 			m.end()
 		} else if now.Mono >= m.next {
 			m.load(now) // an operator may have begun a new era
@@ -35,33 +35,33 @@ func (m *Machine) plan(now clock.Reading) {
 			m.busy = true
 			m.do(Read{SID: m.try.sid})
 		}
-	case ending && m.tenure != nil:
-		m.giveBack(now)
-	case m.stopping:
+	case h != nil && h.service != serving:
+		m.giveBack(now, h)
+	case m.life == stopping:
 		m.end()
 	case now.Mono < m.next:
 	case !m.config.Exists(), now.Mono >= m.reload:
 		m.load(now)
-	case m.tenure != nil && !m.tenure.lost:
-		m.keep(now)
+	case h != nil && h.record != lost:
+		m.keep(now, h)
 	default:
 		m.seek(now)
 	}
 }
 
 func (m *Machine) planLease(now clock.Reading) {
-	if m.leaseBusy || m.stopping || now.Mono < m.leaseNext {
+	if m.lease.busy || m.life != running || now.Mono < m.lease.next {
 		return
 	}
 	switch {
-	case m.lease != 0:
-		m.leaseBusy, m.leaseSent = true, now.Mono
-		m.do(KeepAlive{Lease: m.lease})
-	case m.config.Exists() && m.rewound == "":
-		m.leaseBusy, m.leaseSent = true, now.Mono
+	case m.lease.id != 0:
+		m.lease.busy, m.lease.sent = true, now.Mono
+		m.do(KeepAlive{Lease: m.lease.id})
+	case m.config.Exists() && !m.isRewound():
+		m.lease.busy, m.lease.sent = true, now.Mono
 		m.do(Register{TTL: m.cfg.TTL, Registration: m.cfg.Registration})
 	default: // the space is not known to be ours to register in
-		m.leaseNext = now.Mono.Add(slowRetry)
+		m.lease.next = now.Mono.Add(slowRetry)
 	}
 }
 
@@ -69,7 +69,7 @@ func (m *Machine) planLease(now clock.Reading) {
 const slowRetry = time.Second
 
 func (m *Machine) load(now clock.Reading) {
-	m.busy, m.stale, m.reportedAtLoad = true, false, m.reported
+	m.busy, m.list.changed, m.reportedAtLoad = true, false, m.reported
 	m.reload = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
 	m.do(Load{})
 }
@@ -77,96 +77,96 @@ func (m *Machine) load(now clock.Reading) {
 // end revokes the lease and stops.
 func (m *Machine) end() {
 	switch {
-	case m.leaseBusy:
-	case m.lease != 0:
-		m.leaseBusy = true
-		m.do(Revoke{Lease: m.lease})
+	case m.lease.busy:
+	case m.lease.id != 0:
+		m.lease.busy = true
+		m.do(Revoke{Lease: m.lease.id})
 	default:
-		m.stopped = true
+		m.life = stopped
 		m.do(Done{})
 	}
 }
 
-// giveBack seals the tenure and releases its sid.
-func (m *Machine) giveBack(now clock.Reading) {
-	t := m.tenure
+// giveBack seals the hold and releases its sid.
+func (m *Machine) giveBack(now clock.Reading, h *hold) {
 	switch {
-	case !t.sealed && !t.sealAsked:
-		t.sealAsked = true
+	case h.service < sealing:
+		h.service = sealing
 		m.do(Seal{})
-	case !t.sealed:
-	case t.lost: // the record is not ours to change
-		m.dropTenure(now)
+	case h.service == sealing:
+	case h.record == lost: // the record is not ours to change
+		m.dropHold(now)
 		m.plan(now)
 	case now.Mono >= m.next:
-		w := t.seen.Window.Value
-		// Everything issued lies below t.issued, and below the confirmed ceiling
+		w := h.seen.Window.Value
+		// Everything issued lies below h.issued, and below the confirmed ceiling
 		// (I3): the smaller of both gives back the most. An extended record's own
-		// base is the ceiling before it, so the tenure's first one counts here.
-		w.Base = t.base
-		w.Ceil = min(w.Ceil, max(t.base, t.issued))
+		// base is the ceiling before it, so the hold's first one counts here.
+		w.Base = h.base
+		w.Ceil = min(w.Ceil, max(h.base, h.issued))
 		w.State = Released
-		m.commit(now, Release, t.sid, t.seen, w)
+		m.commit(now, Release, h.sid, h.seen, w)
 	}
 }
 
-func (m *Machine) dropTenure(now clock.Reading) {
-	m.tenure, m.try = nil, nil
-	m.dropping, m.listed, m.standby = false, false, false
+// dropHold forgets a hold that is sealed, and what was being written.
+func (m *Machine) dropHold(now clock.Reading) {
+	m.state, m.try = seeking{}, nil
+	m.list.fresh, m.list.full = false, false
 	m.reload, m.next = now.Mono, now.Mono
 }
 
-// keep extends the window of a tenure in good standing.
-func (m *Machine) keep(now clock.Reading) {
-	t := m.tenure
+// keep extends the window of a hold.
+func (m *Machine) keep(now clock.Reading, h *hold) {
 	// A clock that moved on at once, after a suspend or a step, may have used the
 	// window up before its time.
-	if m.try == nil && now.Mono < t.extendAt && now.Wall < t.ceil {
+	if m.try == nil && now.Mono < h.extendAt && now.Wall < h.ceil {
 		return
 	}
-	if !m.gateOpen {
+	if !m.gate.Open {
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 		return
 	}
-	op := Extend
-	if t.unheld {
-		op = Rehold
-	}
-	if m.lease == 0 {
+	if m.lease.id == 0 {
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 		return // the old holder key may be gone too; registering comes first
 	}
-	t.extendAt = now.Mono.Add(m.cfg.ExtendEvery)
-	w := t.seen.Window.Value
+	op := Extend
+	if h.record == oursNoKey {
+		op = Rehold
+	}
+	h.extendAt = now.Mono.Add(m.cfg.ExtendEvery)
+	w := h.seen.Window.Value
 	w.Base, w.Ceil = w.Ceil, max(w.Ceil, now.Wall+clock.MillisOf(m.cfg.Window))
-	m.commit(now, op, t.sid, t.seen, w)
+	m.commit(now, op, h.sid, h.seen, w)
 }
 
 // seek acquires a sid, or waits for one.
 func (m *Machine) seek(now clock.Reading) {
 	switch {
-	case m.lease == 0: // registering comes first
-	case !m.gateOpen:
+	case m.lease.id == 0: // registering comes first
+	case !m.gate.Open:
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	case !m.mayReserve(now):
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
-		m.listed, m.reload = false, min(m.reload, now.Mono.Add(slowRetry))
+		m.list.fresh, m.reload = false, min(m.reload, now.Mono.Add(slowRetry))
 	case m.try != nil:
 		// Nothing is known but that an attempt was not applied yet: the same
 		// record is asked for again, so that no second sid can come to us.
 		m.acquire(now, m.try.sid, m.try.seen)
-	case !m.listed:
+	case !m.list.fresh:
 		m.reload = min(m.reload, now.Mono.Add(maxJitter))
 	default:
 		sid, ok := m.choose(now)
-		if m.standby = !ok; ok {
-			m.acquire(now, sid, m.sids[sid])
-		} else {
-			if m.stale { // while we registered, or while the list was on its way
-				m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
-			}
-			m.problem = m.noneFree()
+		m.list.full = !ok
+		if ok {
+			m.acquire(now, sid, m.list.sids[sid])
+			return
 		}
+		if m.list.changed { // while we registered, or while the list was on its way
+			m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
+		}
+		m.problem = m.noneFree()
 	}
 }
 
@@ -197,10 +197,10 @@ func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecord
 	if m.try == nil {
 		m.try = &attempt{sid: sid, seen: seen, nonces: map[string]Op{}}
 	}
-	m.try.nonces[w.Nonce], m.try.lease = op, m.lease
+	m.try.nonces[w.Nonce], m.try.lease = op, m.lease.id
 	m.busy = true
 	m.do(Commit{Txn: Txn{
-		Op: op, SID: sid, Seen: seen, Config: m.config, Era: m.era, Lease: m.lease,
+		Op: op, SID: sid, Seen: seen, Config: m.config, Era: m.era, Lease: m.lease.id,
 		Holder: Holder{Instance: m.cfg.Registration.Instance, Node: m.cfg.Registration.Node},
 		Window: w,
 	}})
@@ -219,8 +219,8 @@ const holderSlack = 2 * time.Minute
 // etcd outage longer than the slack would leave every record too old for
 // anybody to write the next.
 func (m *Machine) mayReserve(now clock.Reading) bool {
-	limit := m.holderWall + clock.MillisOf(now.Mono.Sub(m.seenAt)+holderSlack+m.cfg.MaxSkew)
-	if m.confirmed || m.holderWall == 0 || now.Wall <= limit {
+	limit := m.list.holderWall + clock.MillisOf(now.Mono.Sub(m.list.at)+holderSlack+m.cfg.MaxSkew)
+	if m.gate.Confirmed || m.list.holderWall == 0 || now.Wall <= limit {
 		m.over(AlarmClock, -1)
 		return true
 	}
@@ -252,7 +252,7 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 	reclaim, mayReclaim := flake.SID(0), false
 	within := m.cfg.SIDRange.In(m.cfg.Format.Layout)
 	for sid := within.From; sid < within.To; sid++ {
-		s := m.sids[sid] // absent: never used
+		s := m.list.sids[sid] // absent: never used
 		if m.bad[sid] != "" {
 			continue
 		}
@@ -274,7 +274,7 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 			rank++
 		}
 		if !found || rank > bestRank ||
-			rank == bestRank && s.Window.Value.Ceil < m.sids[best].Window.Value.Ceil {
+			rank == bestRank && s.Window.Value.Ceil < m.list.sids[best].Window.Value.Ceil {
 			best, found, bestRank = sid, true, rank
 		}
 	}
@@ -293,7 +293,7 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 func (m *Machine) anyPast(now clock.Reading, within SIDRange) flake.SID {
 	var past []flake.SID
 	for sid := within.From; sid < within.To; sid++ {
-		if s := m.sids[sid]; m.bad[sid] == "" && !s.Holder.Exists() && s.Window.Value.Ceil <= now.Wall {
+		if s := m.list.sids[sid]; m.bad[sid] == "" && !s.Holder.Exists() && s.Window.Value.Ceil <= now.Wall {
 			past = append(past, sid)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // onCommitted takes the answer to a write.
 func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
 	if ev.Err != nil {
-		if errors.Is(ev.Err, ErrLeaseGone) && m.try != nil && m.try.lease == m.lease {
+		if errors.Is(ev.Err, ErrLeaseGone) && m.try != nil && m.try.lease == m.lease.id {
 			m.leaseGone(now) // a keepalive might not say so for long, or never
 		}
 		m.unknownOutcome(now, ev.Err)
@@ -25,14 +25,6 @@ func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
 	}
 	if m.try != nil {
 		m.next = max(m.next, now.Mono.Add(m.cfg.RetryAfter/5)) // refused, and to be tried again
-	}
-}
-
-// leaseGone notes that our lease has ended, and every key on it: register anew.
-func (m *Machine) leaseGone(now clock.Reading) {
-	m.lease, m.leaseNext = 0, now.Mono
-	if m.tenure != nil {
-		m.tenure.unheld = true
 	}
 }
 
@@ -53,7 +45,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 		// Soon again; but where a list cannot be had and small writes can, a
 		// window must still be extended in between.
 		m.reload = now.Mono.Add(slowRetry)
-		if m.tenure == nil {
+		if m.hold() == nil {
 			m.reload = m.next
 		}
 		return
@@ -68,16 +60,15 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 		return
 	}
 	if read := (ReportedRevision{m.era.Value.Number, ev.View.Revision}); m.reportedAtLoad.after(read) {
-		m.rewind(now, "peers have read era %d at revision %d, and a read begun after they said so shows era %d at %d",
+		m.rewind(now, max(m.era.Value.Number, m.reportedAtLoad.Era), "peers have read era %d at revision %d, and a read begun after they said so shows era %d at %d",
 			m.reportedAtLoad.Era, m.reportedAtLoad.Revision, read.Era, read.Revision)
-		m.lastEra = max(m.lastEra, m.reportedAtLoad.Era)
 		return
 	}
-	m.sids, m.listed, m.seenAt, m.problem = ev.View.SIDs, true, now.Mono, ""
-	m.nodes = ev.View.Nodes
-	m.takeStock(now)
-	if t := m.tenure; t != nil && !t.lost && m.try == nil {
-		m.compareOwn(now, m.sids[t.sid])
+	m.list.sids, m.list.nodes, m.list.fresh, m.list.at = ev.View.SIDs, ev.View.Nodes, true, now.Mono
+	m.problem = ""
+	m.inspect(now)
+	if h := m.own(); h != nil && m.try == nil {
+		m.compareOwn(now, h, m.list.sids[h.sid])
 	}
 }
 
@@ -85,32 +76,33 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 // point in time, that it was. It takes over config and era, and reports whether
 // the rest of the view can be used.
 func (m *Machine) checkHistory(now clock.Reading, v View) bool {
-	if m.rewound != "" {
-		if v.Era.Err != nil || v.Era.Value.Number <= m.lastEra {
+	if st, ok := m.state.(*rewound); ok {
+		if v.Era.Err != nil || v.Era.Value.Number <= st.lastEra {
 			m.next = now.Mono.Add(slowRetry)
 			return false
 		}
 		if m.config.Exists() && v.Config.Err == nil && v.Config.Value.Pool != m.config.Value.Pool {
 			// Gossip and all else of this process is of the old pool.
-			m.stopped = true
+			m.life = stopped
 			m.do(Fail{Err: ErrOtherPool})
 			return false
 		}
 		// A new era: its floor is above everything that was ever issued.
 		m.alarm(AlarmEra, -1, "era %d began; history is believed again", v.Era.Value.Number)
-		m.rewound, m.revision, m.cluster = "", 0, 0
+		m.state, m.revision, m.cluster = seeking{}, 0, 0
 		m.reported, m.reportedAtLoad = ReportedRevision{}, ReportedRevision{}
 		m.config, m.era = Entry[Space]{}, Entry[Era]{}
 		m.bad = map[flake.SID]string{}
 	}
 	known := m.config.Exists()
 	rewind := func(format string, args ...any) bool {
-		m.rewind(now, format, args...)
+		last := m.era.Value.Number
 		if v.Era.Exists() && v.Era.Err == nil {
 			// A backup can be older than the last era: then the operator's next
 			// one has a number that we have seen.
-			m.lastEra = min(m.lastEra, v.Era.Value.Number)
+			last = min(last, v.Era.Value.Number)
 		}
+		m.rewind(now, last, format, args...)
 		return false
 	}
 	switch {
@@ -130,7 +122,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	case known && v.Config.Value.Pool != m.config.Value.Pool:
 		return rewind("the space is another one: pool %s, was %s", v.Config.Value.Pool, m.config.Value.Pool)
 	case v.Config.Value.Format() != m.cfg.Format:
-		m.stopped = true
+		m.life = stopped
 		m.do(Fail{Err: &FormatError{Space: v.Config.Value.Format(), Node: m.cfg.Format}})
 		return false
 	case !v.Era.Exists() && known:
@@ -150,11 +142,13 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	}
 	if known && v.Era.Value.Number > m.era.Value.Number {
 		m.alarm(AlarmEra, -1, "era %d began", v.Era.Value.Number)
-		m.dropping = m.tenure != nil
-		m.listed = false
+		if h := m.hold(); h != nil {
+			h.leave()
+		}
+		m.list.fresh = false
 	}
 	if !known {
-		m.leaseNext = now.Mono // the space is the one meant: register at once
+		m.lease.next = now.Mono // the space is the one meant: register at once
 	}
 	m.config, m.era = v.Config, v.Era
 	return true
@@ -167,18 +161,16 @@ func (m *Machine) wait(now clock.Reading, format string, args ...any) bool {
 	return false
 }
 
-// rewind latches: nothing is issued until an operator begins a new era, for
-// whoever reads the older history may be granted what we hold.
-func (m *Machine) rewind(now clock.Reading, format string, args ...any) bool {
-	m.rewound = "etcd's history cannot be trusted: " + fmt.Sprintf(format, args...)
-	m.lastEra = m.era.Value.Number
-	m.alarm(AlarmRewound, -1, "%s", m.rewound)
-	if t := m.tenure; t != nil && !t.sealed {
+// rewind stops all issuing until an operator begins an era after lastEra.
+func (m *Machine) rewind(now clock.Reading, lastEra int64, format string, args ...any) {
+	st := &rewound{why: "etcd's history cannot be trusted: " + fmt.Sprintf(format, args...), lastEra: lastEra}
+	m.alarm(AlarmRewound, -1, "%s", st.why)
+	if h := m.hold(); h != nil && h.service != sealed {
 		m.do(Seal{})
 	}
-	m.tenure, m.try, m.dropping, m.listed, m.standby = nil, nil, false, false, false
+	m.state, m.try = st, nil
+	m.list.fresh, m.list.full = false, false
 	m.next = now.Mono.Add(slowRetry)
-	return false
 }
 
 // settle learns from a view of the attempt's sid what became of the attempt.
@@ -190,7 +182,10 @@ func (m *Machine) settle(now clock.Reading, v View) {
 		m.adopt(now, op, got)
 		return
 	}
-	held := m.tenure != nil && !m.tenure.lost && m.tenure.sid == try.sid
+	h := m.own()
+	if h != nil && h.sid != try.sid {
+		h = nil // the attempt is not about the sid that we hold
+	}
 	if got.Window.Same(try.seen.Window) {
 		// Not applied. It still may be: the same record must be asked for again,
 		// or left to one that no attempt of ours can change.
@@ -198,27 +193,34 @@ func (m *Machine) settle(now clock.Reading, v View) {
 		switch {
 		case got.Past && !got.Window.Exists():
 			m.quarantine(try.sid, pastWithoutWindow)
-			m.try, m.listed, m.reload = nil, false, now.Mono
-		case held:
-			m.checkHolder(now, got)
+			m.abandon(now.Mono)
+		case h != nil:
+			m.checkHolder(now, h, got)
 		case !got.Holder.Same(try.seen.Holder):
 			m.beaten = true
 			// Taken, or the holder to be replaced is gone: no attempt that names
 			// the one we saw can be applied any more.
-			m.try, m.listed, m.reload = nil, false, now.Mono
+			m.abandon(now.Mono)
 		case got.Window.Exists() && got.Window.Err != nil:
-			m.try, m.listed, m.reload = nil, false, now.Mono
+			m.abandon(now.Mono)
 		}
 		return
 	}
 	// Another write came first: no attempt of ours can be applied any more.
 	m.try = nil
-	if held {
-		m.compareOwn(now, got)
+	if h != nil {
+		m.compareOwn(now, h, got)
 		return
 	}
 	m.beaten = true
-	m.listed, m.reload = false, now.Mono.Add(m.cfg.Jitter(maxJitter/10))
+	m.abandon(now.Mono.Add(m.cfg.Jitter(maxJitter / 10)))
+}
+
+// abandon forgets the attempt, and has the space listed at time reload before
+// another sid is chosen.
+func (m *Machine) abandon(reload clock.Mono) {
+	m.try = nil
+	m.list.fresh, m.reload = false, reload
 }
 
 // adopt takes over a record that this process wrote. Its values count, not
@@ -228,117 +230,128 @@ func (m *Machine) adopt(now clock.Reading, op Op, got SIDRecords) {
 	m.try = nil
 	switch op {
 	case Acquire, Reclaim:
-		m.everHeld, m.beaten = true, false
-		t := &tenure{
-			sid: sid, term: w.Term, base: w.Base, ceil: w.Ceil, seen: got,
-			extendAt: now.Mono.Add(m.cfg.ExtendEvery),
-			unheld:   !m.holds(got),
-		}
-		if m.stopping || w.Era != m.era.Value.Number {
-			if old := m.tenure; old != nil && !old.sealed {
-				m.do(Seal{}) // one that was lost still issues
-			}
-			t.sealAsked, t.sealed, t.issued = true, true, w.Base // never begun
-			m.dropping = true
-		} else {
-			m.do(Begin{Grant: Grant{SID: sid, Term: w.Term, Base: w.Base, Ceil: w.Ceil}})
-		}
-		m.tenure = t
+		m.begin(now, sid, got)
 	case Extend, Rehold:
-		t := m.tenure
-		t.seen, t.ceil, t.unheld = got, max(t.ceil, w.Ceil), !m.holds(got)
-		if t.unheld {
-			t.extendAt = now.Mono
+		h := m.hold()
+		h.seen, h.ceil, h.record = got, max(h.ceil, w.Ceil), m.ownership(got)
+		if h.record == oursNoKey {
+			h.extendAt = now.Mono
 		}
-		if !t.sealAsked {
-			m.do(Raise{Ceil: t.ceil})
+		if h.service < sealing {
+			m.do(Raise{Ceil: h.ceil})
 		}
 	case Release:
-		if t := m.tenure; t != nil && t.sid == sid {
-			m.dropTenure(now)
+		if h := m.hold(); h != nil && h.sid == sid {
+			m.dropHold(now)
 		} else {
-			m.listed, m.reload = false, now.Mono
+			m.abandon(now.Mono)
 		}
 	}
-	if m.sids != nil {
-		m.sids[sid] = got
+	if m.list.sids != nil {
+		m.list.sids[sid] = got
 	}
 }
 
-// holds reports whether the holder key is there under our present lease.
-func (m *Machine) holds(s SIDRecords) bool {
-	return s.Holder.Exists() && s.Holder.Lease == m.lease &&
-		s.Holder.Value.Instance == m.cfg.Registration.Instance
+// begin starts a hold of a sid that was acquired. The old one, if any, was lost.
+func (m *Machine) begin(now clock.Reading, sid flake.SID, got SIDRecords) {
+	m.everHeld, m.beaten = true, false
+	w, old := got.Window.Value, m.hold()
+	h := &hold{
+		sid: sid, term: w.Term, base: w.Base, ceil: w.Ceil, seen: got,
+		extendAt: now.Mono.Add(m.cfg.ExtendEvery),
+		record:   m.ownership(got),
+	}
+	if m.life == stopping || w.Era != m.era.Value.Number {
+		if old != nil && old.service != sealed {
+			m.do(Seal{})
+		}
+		h.service, h.issued = sealed, w.Base // nothing of it is ever issued
+	} else {
+		if old != nil && old.service != serving {
+			h.leave()
+		}
+		m.do(Begin{Grant: h.grant()})
+	}
+	m.state = h
 }
 
-// checkHolder looks why an extension was not applied though our record stands.
-func (m *Machine) checkHolder(now clock.Reading, got SIDRecords) {
-	t := m.tenure
+// ownership returns whether the holder key of a window of ours is there, under our
+// present lease.
+func (m *Machine) ownership(s SIDRecords) ownership {
+	if s.Holder.Exists() && s.Holder.Lease == m.lease.id && s.Holder.Value.Instance == m.cfg.Registration.Instance {
+		return ours
+	}
+	return oursNoKey
+}
+
+// checkHolder finds out why an extension was not applied though our window record
+// is unchanged.
+func (m *Machine) checkHolder(now clock.Reading, h *hold, got SIDRecords) {
 	switch {
 	case !got.Holder.Exists():
-		t.unheld = true
+		h.record = oursNoKey
 	case got.Holder.Value.Instance != m.cfg.Registration.Instance:
-		m.lose(now, got, "its holder key is another's while our window stands: an edited store?")
-	case got.Holder.Lease != m.lease:
+		m.lose(now, h, got, "its holder key is another's while our window stands: an edited store?")
+	case got.Holder.Lease != m.lease.id:
 		// Ours, on an older lease: it goes when that lease does.
-		t.unheld = true
+		h.record = oursNoKey
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	}
 }
 
-// compareOwn holds our sid's record, as the store has it, against the one we
-// had confirmed.
-func (m *Machine) compareOwn(now clock.Reading, got SIDRecords) {
-	t, w := m.tenure, got.Window.Value
+// compareOwn compares our sid's records, as the store has them, with those that
+// we had confirmed.
+func (m *Machine) compareOwn(now clock.Reading, h *hold, got SIDRecords) {
+	w, era := got.Window.Value, m.era.Value.Number
 	switch {
-	case got.Window.Same(t.seen.Window):
-		if !m.holds(got) && m.lease != 0 && !got.Holder.Exists() {
-			t.unheld, t.extendAt = true, now.Mono
+	case got.Window.Same(h.seen.Window):
+		if !got.Holder.Exists() && m.lease.id != 0 {
+			h.record, h.extendAt = oursNoKey, now.Mono
 		}
 	case !got.Window.Exists():
-		m.rewind(now, "the window record of sid %d is gone", t.sid)
+		m.rewind(now, era, "the window record of sid %d is gone", h.sid)
 	case got.Window.Err != nil:
-		m.quarantine(t.sid, got.Window.Err.Error())
-		m.lose(now, got, "its window record is unreadable")
+		m.quarantine(h.sid, got.Window.Err.Error())
+		m.lose(now, h, got, "its window record is unreadable")
 	case w.State == Quarantined:
-		m.quarantine(t.sid, "an operator put it aside")
-		m.lose(now, got, "an operator put it aside")
-	case w.Term < t.term:
-		m.rewind(now, "sid %d is at term %d, and we held term %d", t.sid, w.Term, t.term)
-	case w.Term == t.term && w.Instance != m.cfg.Registration.Instance:
-		m.rewind(now, "term %d of sid %d, ours, belongs to another instance", t.term, t.sid)
-	case w.Term == t.term && w.Ceil < t.ceil:
-		m.rewind(now, "the ceiling of sid %d went back from %d to %d", t.sid, t.ceil, w.Ceil)
+		m.quarantine(h.sid, "an operator put it aside")
+		m.lose(now, h, got, "an operator put it aside")
+	case w.Term < h.term:
+		m.rewind(now, era, "sid %d is at term %d, and we held term %d", h.sid, w.Term, h.term)
+	case w.Term == h.term && w.Instance != m.cfg.Registration.Instance:
+		m.rewind(now, era, "term %d of sid %d, ours, belongs to another instance", h.term, h.sid)
+	case w.Term == h.term && w.Ceil < h.ceil:
+		m.rewind(now, era, "the ceiling of sid %d went back from %d to %d", h.sid, h.ceil, w.Ceil)
 	default:
-		m.lose(now, got, "another process took it")
+		m.lose(now, h, got, "another process took it")
 	}
 }
 
 // lose gives a sid up that is no longer ours. The window confirmed to us still
 // is: whoever took the sid began at or above its ceiling.
-func (m *Machine) lose(now clock.Reading, got SIDRecords, why string) {
-	t := m.tenure
-	t.lost, m.try, m.listed, m.reload = true, nil, false, now.Mono
+func (m *Machine) lose(now clock.Reading, h *hold, got SIDRecords, why string) {
+	h.record = lost
+	m.abandon(now.Mono)
 	if got.Window.Err == nil && got.Window.Value.Node == m.cfg.Registration.Node &&
 		got.Window.Value.Instance != m.cfg.Registration.Instance {
-		m.alarm(AlarmOwnName, int(t.sid), "sid %d was taken by another process named %q: are there two?",
-			t.sid, m.cfg.Registration.Node)
+		m.alarm(AlarmOwnName, int(h.sid), "sid %d was taken by another process named %q: are there two?",
+			h.sid, m.cfg.Registration.Node)
 		return
 	}
-	m.alarm(AlarmLost, int(t.sid), "sid %d was lost: %s", t.sid, why)
+	m.alarm(AlarmLost, int(h.sid), "sid %d was lost: %s", h.sid, why)
 }
 
-// takeStock reads a fresh list: which sids cannot be used, and how late it is
+// inspect goes through a fresh list: which sids cannot be used, and how late it is
 // by the clocks of live holders.
-func (m *Machine) takeStock(now clock.Reading) {
-	m.bad, m.holderWall = m.keepPasts(), 0
+func (m *Machine) inspect(now clock.Reading) {
+	m.bad, m.list.holderWall = m.keepPasts(), 0
 	latest := m.soundBy(now)
-	for _, sid := range slices.Sorted(maps.Keys(m.sids)) { // in order: a story must be told the same twice
-		s := m.sids[sid]
+	for _, sid := range slices.Sorted(maps.Keys(m.list.sids)) { // in order, so that runs can be repeated
+		s := m.list.sids[sid]
 		w := s.Window.Value
 		switch {
 		case int(sid) >= m.cfg.Format.Layout.Holders():
-			delete(m.sids, sid) // not of this layout; nobody can hold it
+			delete(m.list.sids, sid) // not of this layout; nobody can hold it
 		case s.Window.Err != nil:
 			m.quarantine(sid, s.Window.Err.Error())
 		case s.Holder.Err != nil:
@@ -351,8 +364,8 @@ func (m *Machine) takeStock(now clock.Reading) {
 			m.quarantine(sid, "it has a holder but no window record")
 		case s.Holder.Exists():
 			if s.Holder.Value.Instance != m.cfg.Registration.Instance {
-				m.holderWall = max(m.holderWall, w.Wall)
-			} else if m.tenure == nil || m.tenure.sid != sid {
+				m.list.holderWall = max(m.list.holderWall, w.Wall)
+			} else if h := m.hold(); h == nil || h.sid != sid {
 				m.releaseStray(now, sid, s)
 			}
 		case w.Ceil > latest:
@@ -360,7 +373,7 @@ func (m *Machine) takeStock(now clock.Reading) {
 				w.Ceil.Time().Format(time.RFC3339)))
 		}
 	}
-	for c := range m.told {
+	for c := range m.alarms {
 		if c.kind == AlarmQuarantined && m.bad[flake.SID(c.sid)] == "" {
 			m.over(c.kind, c.sid)
 		}
@@ -375,7 +388,7 @@ const pastWithoutWindow = "it has a past but no window record"
 func (m *Machine) keepPasts() map[flake.SID]string {
 	kept := map[flake.SID]string{}
 	for sid, why := range m.bad {
-		if why == pastWithoutWindow && !m.sids[sid].Window.Exists() {
+		if why == pastWithoutWindow && !m.list.sids[sid].Window.Exists() {
 			kept[sid] = why
 		}
 	}

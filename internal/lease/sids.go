@@ -82,13 +82,13 @@ func (r SIDRange) String() string {
 // a holder, and how many of the rest are quarantined.
 func (m *Machine) pool() (size, held, bad int) {
 	within := m.cfg.SIDRange.In(m.cfg.Format.Layout)
-	for sid, s := range m.sids {
+	for sid, s := range m.list.sids {
 		if within.Has(sid) && s.Holder.Exists() {
 			held++
 		}
 	}
 	for sid := range m.bad {
-		if within.Has(sid) && !m.sids[sid].Holder.Exists() {
+		if within.Has(sid) && !m.list.sids[sid].Holder.Exists() {
 			bad++
 		}
 	}
@@ -112,7 +112,7 @@ func (m *Machine) noneFree() string {
 	}
 	var who []holding // each name once, in the order of sids
 	for sid := within.From; sid < within.To; sid++ {
-		h := m.sids[sid].Holder
+		h := m.list.sids[sid].Holder
 		if !h.Exists() {
 			continue
 		}

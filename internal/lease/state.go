@@ -1,0 +1,123 @@
+package lease
+
+import (
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// state is what a machine has of a sid: it is one of seeking, *hold and *rewound.
+type state interface{ state() }
+
+func (seeking) state()  {}
+func (*hold) state()    {}
+func (*rewound) state() {}
+
+// seeking has no sid.
+type seeking struct{}
+
+// hold is a sid that this process acquired and has not given back.
+type hold struct {
+	sid      flake.SID
+	term     int64
+	base     clock.Millis
+	ceil     clock.Millis // confirmed
+	seen     SIDRecords   // our records as last confirmed
+	extendAt clock.Mono
+	record   ownership
+	service  service
+	issued   clock.Millis // exclusive; set once service is sealed
+}
+
+// ownership says whose the records of a held sid are.
+type ownership uint8
+
+const (
+	ours      ownership = iota // extend
+	oursNoKey                  // the window is ours and the holder key is gone: rehold
+	lost                       // the window is another's; what was confirmed to us can still be used
+)
+
+// service says how far a held sid is from being given back. It only grows.
+type service uint8
+
+const (
+	serving service = iota // the generator issues, and the window is extended
+	leaving                // as serving, but to be sealed next
+	sealing                // Seal was asked for and not answered
+	sealed                 // nothing is issued any more
+)
+
+// rewound issues nothing: the store forgot something that it had confirmed, and
+// whoever reads the older history may be granted what we hold.
+type rewound struct {
+	why     string
+	lastEra int64 // only an era after this one ends it
+}
+
+// life is how far the machine is from its end. It only grows.
+type life uint8
+
+const (
+	running life = iota
+	stopping
+	stopped // no event has an effect any more
+)
+
+// hold returns the hold, or nil without one.
+func (m *Machine) hold() *hold {
+	h, _ := m.state.(*hold)
+	return h
+}
+
+// own returns the hold if its record is ours, or nil.
+func (m *Machine) own() *hold {
+	if h := m.hold(); h != nil && h.record != lost {
+		return h
+	}
+	return nil
+}
+
+// isRewound reports whether the store's history is not believed.
+func (m *Machine) isRewound() bool {
+	_, ok := m.state.(*rewound)
+	return ok
+}
+
+// leave has the sid given back.
+func (h *hold) leave() { h.service = max(h.service, leaving) }
+
+// grant returns the hold as the generator knows it.
+func (h *hold) grant() Grant {
+	return Grant{SID: h.sid, Term: h.term, Base: h.base, Ceil: h.ceil}
+}
+
+// list is the space as it was last listed.
+type list struct {
+	sids       map[flake.SID]SIDRecords // nil: it was never listed
+	nodes      []Registration
+	at         clock.Mono
+	holderWall clock.Millis // latest wall time in the records of live holders; 0: none
+	fresh      bool         // a sid may be chosen from it
+	changed    bool         // a change was reported after it was asked for
+	full       bool         // it had no sid to choose
+}
+
+// etcdLease is the lease that the registration and the holder key are on.
+type etcdLease struct {
+	id    LeaseID    // 0: none
+	until clock.Mono // its end if it is never renewed
+	sent  clock.Mono // when the latest request about it was sent
+	next  clock.Mono // no request about it before this
+	busy  bool       // a request about it is outstanding
+}
+
+// attempt is a write against one version of a sid's records. Several writes of
+// it may be on their way at once, since one whose reply was lost can still be
+// applied: whichever is first changes the record, and no other can follow.
+type attempt struct {
+	sid     flake.SID
+	seen    SIDRecords
+	nonces  map[string]Op
+	lease   LeaseID // that the latest write was to be put on
+	unknown bool    // read back before doing anything else
+}
