@@ -414,3 +414,34 @@ func TestStartTogether(t *testing.T) {
 		t.Errorf("%d nodes took %d rounds and %d attempts for a sid each", nodes, rounds, asked)
 	}
 }
+
+// TestStrayIsReleased: a node finds a second sid in its own name, from a write
+// that was late. It releases that one, whatever becomes of the request, and its
+// own sid is extended meanwhile.
+func TestStrayIsReleased(t *testing.T) {
+	for _, fault := range []string{"notapplied", "late", "lostreply"} {
+		t.Run(fault, func(t *testing.T) {
+			s := newStory(t)
+			s.tell("init", "start n1", "a tick")
+			a := s.procs["a"]
+			now := s.w.clock.Now().Wall
+			s.mem.Put("window/1", lease.Encode(lease.Window{Era: 1, Term: 1, Instance: lease.Instance(a.name), Node: "n1", Nonce: "late",
+				Base: now, Ceil: now, State: lease.Active, Wall: now}))
+			s.mem.Put("holder/1", lease.Encode(lease.Holder{Instance: lease.Instance(a.name), Node: "n1"}))
+			s.tell("a fault "+fault+" release", "a run 40s")
+			if len(s.next) != 0 {
+				t.Error("no release was asked for")
+			}
+			v, err := s.mem.Load(t.Context())
+			s.check(err)
+			if got := v.SIDs[1]; got.Holder.Exists() || got.Window.Value.State != lease.Released {
+				t.Errorf("sid 1 is left as %+v", got)
+			}
+			if got := a.machine.Status(); got.Phase != lease.Holding || got.Grant.SID != 0 {
+				t.Errorf("status %+v", got)
+			}
+			s.issued(a, 1)
+			s.claims()
+		})
+	}
+}

@@ -197,7 +197,7 @@ func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecord
 	if m.try == nil {
 		m.try = &attempt{sid: sid, seen: seen, nonces: map[string]Op{}}
 	}
-	m.try.nonces[w.Nonce], m.try.lease = op, m.lease.id
+	m.try.nonces[w.Nonce], m.try.op, m.try.lease = op, op, m.lease.id
 	m.busy = true
 	m.do(Commit{Txn: Txn{
 		Op: op, SID: sid, Seen: seen, Config: m.config, Era: m.era, Lease: m.lease.id,

@@ -186,6 +186,12 @@ func (m *Machine) settle(now clock.Reading, v View) {
 	if h != nil && h.sid != try.sid {
 		h = nil // the attempt is not about the sid that we hold
 	}
+	if h == nil && try.op == Release {
+		// A stray sid: the next list shows whether it is still to be released.
+		// No attempt about it may stand in the way of our own sid's.
+		m.abandon(now.Mono)
+		return
+	}
 	if got.Window.Same(try.seen.Window) {
 		// Not applied. It still may be: the same record must be asked for again,
 		// or left to one that no attempt of ours can change.

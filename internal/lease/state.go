@@ -118,6 +118,7 @@ type attempt struct {
 	sid     flake.SID
 	seen    SIDRecords
 	nonces  map[string]Op
-	lease   LeaseID // that the latest write was to be put on
+	op      Op      // of the latest write
+	lease   LeaseID // that it was to be put on
 	unknown bool    // read back before doing anything else
 }
