@@ -1,5 +1,5 @@
 // Package build makes the programs that the harness runs: the allocator exactly as
-// «make build» makes it, and the etcd server of module chaos/etcd.
+// `make build` makes it, and the etcd server of module chaos/etcd.
 //
 // It runs the go command in the repository that the caller was started in; go's own
 // cache makes a second build take a second or less.
@@ -8,6 +8,7 @@ package build
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,7 +34,7 @@ func Allocator(ctx context.Context, dir string) (string, error) {
 }
 
 // Etcd builds the etcd server into dir and returns the program's path. Its first
-// argument may also be «snapshot», which does what etcdutl does.
+// argument may also be "snapshot", which does what etcdutl does.
 func Etcd(ctx context.Context, dir string) (string, error) {
 	return program(ctx, dir, "etcd", "chaos/etcd", ".")
 }
@@ -43,13 +44,22 @@ func Etcdctl(ctx context.Context, dir string) (string, error) {
 	return program(ctx, dir, "etcdctl", "chaos/etcd", "go.etcd.io/etcd/etcdctl/v3")
 }
 
-// Root returns the folder of this repository. The working folder has to be in it.
+// Root returns the directory of this repository: the one that the working
+// directory is in, or else the one that this program is in, as bin/chaos is.
 func Root(ctx context.Context) (string, error) {
-	out, err := run(ctx, ".", "list", "-m", "-f", "{{.Dir}}", module)
-	if err != nil {
-		return "", fmt.Errorf("find the repository of %s: %w; start the harness in it", module, err)
+	dirs := []string{"."}
+	if self, err := os.Executable(); err == nil {
+		dirs = append(dirs, filepath.Dir(self))
 	}
-	return strings.TrimSpace(out), nil
+	var errs []error
+	for _, dir := range dirs {
+		out, err := run(ctx, dir, "list", "-m", "-f", "{{.Dir}}", module)
+		if err == nil {
+			return strings.TrimSpace(out), nil
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("find the repository of %s: %w; start the harness in it", module, errors.Join(errs...))
 }
 
 func program(ctx context.Context, dir, name, from, what string, more ...string) (string, error) {

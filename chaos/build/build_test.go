@@ -23,7 +23,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// The harness runs what users get: the command is that of «make build».
+// The harness runs what users get: the command is that of `make build`.
 func TestFlagsAreTheReleases(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	if err != nil {
@@ -31,7 +31,7 @@ func TestFlagsAreTheReleases(t *testing.T) {
 	}
 	recipe := regexp.MustCompile(`(?m)^build:.*\n\t(.*)$`).FindSubmatch(data)
 	if recipe == nil {
-		t.Fatal("the Makefile has no recipe «build»")
+		t.Fatal("the Makefile has no recipe build")
 	}
 	want := strings.Join(environment, " ") + " $(GO) " + strings.Join(slices.Concat(flags, release), " ") + " -o $(BIN)/allocator ./cmd/allocator"
 	if got := string(recipe[1]); got != want {
@@ -39,7 +39,7 @@ func TestFlagsAreTheReleases(t *testing.T) {
 	}
 }
 
-// The release leaves out dev and the etcd server that it starts, and says so.
+// The release leaves out dev and the etcd server that it starts, and its answer states that.
 func TestAllocatorHasNoDev(t *testing.T) {
 	path, err := Allocator(t.Context(), t.TempDir())
 	if err != nil {
@@ -86,7 +86,7 @@ func TestVersionsAreTheRoots(t *testing.T) {
 	}
 	for path, version := range theirs {
 		if ours[path] != "" && ours[path] != version {
-			t.Errorf("chaos/etcd has %s %s, and the allocator %s: edit chaos/etcd/go.mod and run «go mod tidy» there", path, version, ours[path])
+			t.Errorf("chaos/etcd has %s %s, and the allocator %s: edit chaos/etcd/go.mod and run \"go mod tidy\" there", path, version, ours[path])
 		}
 	}
 }
@@ -111,7 +111,7 @@ func TestEtcd(t *testing.T) {
 func TestOutside(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if path, err := Etcd(t.Context(), "."); err == nil {
-		t.Errorf("built %s in a folder that has no module", path)
+		t.Errorf("built %s in a directory without a module", path)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

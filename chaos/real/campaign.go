@@ -25,26 +25,27 @@ import (
 	"github.com/flakelease/allocator/internal/load"
 )
 
-// runner is one run from building the programs to the verdict.
+// runner is one run, from building the programs to the verdict.
 type runner struct {
 	opts     *options
 	profile  string
-	dir      string
+	root     string // of the repository
+	dir      string // of the results
 	rig      *rig.Rig
 	nemesis  *nemesis.Runner
 	schedule nemesis.Schedule
 	notRun   []string // "fault: why not"
-	say      *teller
-	late     *latecomer
+	log      *progressLog
+	delays   *delayMonitor
 
 	mu     sync.Mutex // guards all below
-	broken []string   // contracts that clients found broken
+	broken []string   // violations that clients found
 }
 
 // campaign carries out one run, and returns its verdict as an error unless
 // everything passed.
 func campaign(ctx context.Context, o *options, profile string, faults []nemesis.Fault, repeat bool) (err error) {
-	r := &runner{opts: o, profile: profile, say: newTeller(os.Stderr)}
+	r := &runner{opts: o, profile: profile, log: newProgressLog(os.Stderr)}
 	var old *nemesis.Schedule
 	if o.schedule != "" {
 		if old, err = readSchedule(o.schedule); err != nil {
@@ -59,10 +60,13 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 	case o.seed != "":
 		seed, _ = strconv.ParseUint(o.seed, 10, 64)
 	}
-	if r.dir, err = makeDir(o.dir); err != nil {
+	if r.root, err = build.Root(ctx); err != nil {
 		return err
 	}
-	r.say.line("%s: seed %d, results in %s", profile, seed, r.dir)
+	if r.dir, err = makeDir(r.root, o.dir); err != nil {
+		return err
+	}
+	r.log.line("%s: seed %d, results in %s", profile, seed, r.dir)
 	cfg, err := r.programs(ctx, seed)
 	if err != nil {
 		return err
@@ -70,9 +74,9 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 	if r.rig, err = rig.New(cfg); err != nil {
 		return err
 	}
-	r.late = &latecomer{now: r.rig.Now}
+	r.delays = &delayMonitor{now: r.rig.Now}
 	for _, why := range r.rig.Cannot {
-		r.say.line("not possible here: %s", why)
+		r.log.line("not supported on this machine: %s", why)
 	}
 	r.plan(seed, faults, repeat, old)
 	if err := writeJSON(filepath.Join(r.dir, "schedule.json"), r.schedule); err != nil {
@@ -84,9 +88,9 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 		runErr = errors.Join(runErr, err)
 	}
 	if runErr != nil {
-		r.say.line("the run did not go as it should: %v", runErr)
+		r.log.line("the run failed: %v", runErr)
 	}
-	r.say.line("checking %d IDs", r.rig.IDs())
+	r.log.line("checking %d IDs", r.rig.IDs())
 	res := r.results(began, time.Since(began), runErr, ctx.Err() != nil)
 	return r.finish(res)
 }
@@ -109,18 +113,20 @@ func (r *runner) programs(ctx context.Context, seed uint64) (cfg rig.Config, err
 	if cfg.Etcd, err = build.Etcd(ctx, bin); err != nil {
 		return cfg, err
 	}
-	r.say.line("built in %v", time.Since(began).Round(100*time.Millisecond))
+	r.log.line("built in %v", time.Since(began).Round(100*time.Millisecond))
 	return cfg, nil
 }
 
-// plan makes the schedule of the faults that are possible here, or takes an old
-// one.
+// plan makes the schedule of the faults that this machine supports, or takes an
+// existing one.
 func (r *runner) plan(seed uint64, faults []nemesis.Fault, repeat bool, old *nemesis.Schedule) {
 	can := func(f *nemesis.Fault) bool {
 		return !(f.Needs == nemesis.ClockHook && !r.rig.Clocks || f.Needs == nemesis.OwnNetworks && r.rig.Net == nil)
 	}
 	table := nemesis.Table()
-	why := func(f *nemesis.Fault) string { return fmt.Sprintf("%s: needs %s, not possible here", f.Name, f.Needs) }
+	why := func(f *nemesis.Fault) string {
+		return fmt.Sprintf("%s: needs %s, not supported on this machine", f.Name, f.Needs)
+	}
 	if old != nil {
 		r.schedule = *old
 		r.schedule.Actions = slices.DeleteFunc(slices.Clone(old.Actions), func(a nemesis.Action) bool {
@@ -142,12 +148,12 @@ func (r *runner) plan(seed uint64, faults []nemesis.Fault, repeat bool, old *nem
 	}
 	r.schedule = nemesis.Plan(nemesis.PlanConfig{Seed: seed, For: r.opts.lasts, Faults: possible, Nodes: r.rig.Names(), Timing: r.rig.Timing, Repeat: repeat})
 	for _, name := range r.schedule.LeftOut {
-		r.notRun = append(r.notRun, fmt.Sprintf("%s: no room for it in %v", name, r.opts.lasts))
+		r.notRun = append(r.notRun, fmt.Sprintf("%s: does not fit into %v", name, r.opts.lasts))
 	}
 }
 
-// inject starts the cluster, loads it, plays the schedule, and ends the load once
-// everybody serves again.
+// inject starts the cluster and the clients, carries out the schedule, and stops
+// the clients when every node issues again.
 func (r *runner) inject(ctx context.Context) error {
 	if _, err := r.rig.History.Write(history.Op{Process: history.Harness, Type: history.Info, F: history.FSetup, Setup: r.setup()}); err != nil {
 		return err
@@ -156,12 +162,12 @@ func (r *runner) inject(ctx context.Context) error {
 	if err := r.rig.Start(ctx); err != nil {
 		return err
 	}
-	copied, err := r.rig.TakeSnapshot(ctx, nemesis.CopyPath(r.dir))
+	snapshot, err := r.rig.TakeSnapshot(ctx, nemesis.SnapshotPath(r.dir))
 	if err != nil {
 		return err
 	}
-	r.say.line("%d etcd members and %d nodes are up after %v", rig.Members, len(r.rig.Nodes), time.Since(began).Round(100*time.Millisecond))
-	r.nemesis = &nemesis.Runner{Rig: r.rig, Table: nemesis.Table(), Copy: copied, Seed: r.schedule.Seed, Tell: func(text string) { r.say.line("  %s", text) }}
+	r.log.line("%d etcd members and %d nodes are up after %v", rig.Members, len(r.rig.Nodes), time.Since(began).Round(100*time.Millisecond))
+	r.nemesis = &nemesis.Runner{Rig: r.rig, Table: nemesis.Table(), Snapshot: snapshot, Seed: r.schedule.Seed, Progress: func(text string) { r.log.line("  %s", text) }}
 
 	loading, stopLoad := context.WithCancel(context.WithoutCancel(ctx))
 	var clients sync.WaitGroup
@@ -169,9 +175,9 @@ func (r *runner) inject(ctx context.Context) error {
 	for i, c := range r.clients() {
 		clients.Go(func() { l.Run(loading, i, c) })
 	}
-	go r.late.watch(loading)
-	telling, stopTelling := context.WithCancel(loading)
-	go r.progress(telling)
+	go r.delays.watch(loading)
+	reporting, stopReporting := context.WithCancel(loading)
+	go r.progress(reporting)
 	from := time.Now()
 	r.nemesis.Run(ctx, r.schedule)
 	select {
@@ -179,7 +185,7 @@ func (r *runner) inject(ctx context.Context) error {
 	case <-time.After(time.Until(from.Add(time.Duration(r.schedule.ForMs) * time.Millisecond))):
 	}
 	err = r.allServe()
-	stopTelling()
+	stopReporting()
 	stopLoad()
 	clients.Wait()
 	quiet, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -187,13 +193,12 @@ func (r *runner) inject(ctx context.Context) error {
 	return errors.Join(err, r.stopNodes(quiet))
 }
 
-// allServe waits until every node issues: the liveness check after the last
-// healing.
+// allServe waits until every node issues after the last fault was healed.
 func (r *runner) allServe() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
 	defer cancel()
 	for _, n := range r.rig.Nodes {
-		if err := rig.Until(ctx, 45*time.Second, n.Name+" serves after everything was healed", n.Ready); err != nil {
+		if err := rig.Until(ctx, 45*time.Second, n.Name+" issues after every fault was healed", n.Ready); err != nil {
 			r.foundBroken(err)
 			return nil
 		}
@@ -201,7 +206,7 @@ func (r *runner) allServe() error {
 	return nil
 }
 
-// stopNodes ends the nodes in order, so that sids are given back, and waits for
+// stopNodes terminates the nodes, so that they release their sids, and waits for
 // the last of etcd's records.
 func (r *runner) stopNodes(ctx context.Context) error {
 	var all sync.WaitGroup
@@ -210,7 +215,7 @@ func (r *runner) stopNodes(ctx context.Context) error {
 			if err := n.Terminate(10 * time.Second); err != nil {
 				r.foundBroken(err)
 			} else if exit := n.Exit(); exit != "exit status 0" {
-				r.foundBroken(fmt.Errorf("%s was asked to stop and ended with %q", n.Name, exit))
+				r.foundBroken(fmt.Errorf("%s was terminated and ended with %q, not with exit status 0", n.Name, exit))
 			}
 		})
 	}
@@ -224,7 +229,7 @@ func (r *runner) foundBroken(err error) {
 	if len(r.broken) < 100 {
 		r.broken = append(r.broken, err.Error())
 	}
-	r.say.line("broken: %v", err)
+	r.log.line("violation: %v", err)
 }
 
 // clients returns who asks: on each node five that are pinned to it (two, if nodes are
@@ -265,11 +270,11 @@ func (r *runner) clients() (out []record.Client) {
 	return out
 }
 
-// setup says what the run is, for its history.
+// setup describes the run for its history.
 func (r *runner) setup() *history.Setup {
 	t := r.rig.Timing
 	s := &history.Setup{Layout: flake.Scalable.String(), EpochMs: flake.Default.Epoch, StartMs: r.rig.StartWall(), MaxSkewMs: rig.MaxSkew.Milliseconds(), MaxLeadMs: rig.MaxLead.Milliseconds(),
-		WindowMs: t.Window.Milliseconds(), Profile: r.profile, Seed: strconv.FormatUint(r.schedule.Seed, 10), Nodes: r.rig.Names(), NotRun: r.notRun, Versions: versions()}
+		WindowMs: t.Window.Milliseconds(), Profile: r.profile, Seed: strconv.FormatUint(r.schedule.Seed, 10), Nodes: r.rig.Names(), NotRun: r.notRun, Versions: versions(r.root)}
 	for _, a := range r.schedule.Actions {
 		if !slices.Contains(s.Faults, a.Fault) {
 			s.Faults = append(s.Faults, a.Fault)
@@ -278,9 +283,12 @@ func (r *runner) setup() *history.Setup {
 	return s
 }
 
-func versions() []string {
+// versions returns what the run was made with: commit, Go, kernel, machine.
+func versions(root string) []string {
 	first := func(name string, args ...string) string {
-		out, err := exec.Command(name, args...).Output()
+		cmd := exec.Command(name, args...)
+		cmd.Dir = root
+		out, err := cmd.Output()
 		if err != nil {
 			return "unknown"
 		}
@@ -294,9 +302,10 @@ func versions() []string {
 		fmt.Sprintf("uid %d", os.Getuid())}
 }
 
-func makeDir(dir string) (string, error) {
+// makeDir makes the directory of a run: dir, or a new one in bin of the repository.
+func makeDir(root, dir string) (string, error) {
 	if dir == "" {
-		dir = filepath.Join("bin", "chaos-"+time.Now().Format("20060102-150405"))
+		dir = filepath.Join(root, "bin", "chaos-"+time.Now().Format("20060102-150405"))
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command chaos runs real clusters, makes real faults happen to them, and checks
-// the claims of docs/DESIGN.md on what they answered.
+// Command chaos runs real clusters, injects real faults into them, and checks the
+// claims of docs/DESIGN.md on their answers.
 //
 //	chaos run [--for 60s] [--fault NAME]… [--seed S] [--nodes N] [--dir D] [--schedule FILE]
 //	chaos soak [--for 8h]
@@ -7,13 +7,12 @@
 //	chaos table DIR… [--write FILE]
 //	chaos list
 //
-// The allocator processes are the release build, unmodified, started as an
-// operator would; etcd is the real server, three processes of it. Nothing in them
-// knows that it is being tested. Packages: rig is the cluster, record its clients,
-// nemesis the faults; clockhook and netswitch are the instruments, operator is
-// etcd by hand, and chaos/history judges.
+// The allocator processes are the unmodified release build, started as an operator
+// starts them; etcd is three processes of the real server. Packages: rig is the
+// cluster, record its clients, nemesis the faults; clockhook and netswitch change
+// clocks and network, operator reads and edits records in etcd, and chaos/history
+// checks.
 //
-// It ends with 0 if everything passed, 1 if a claim does not hold, 2 for bad
-// usage, and 3 if the run could not tell. README.md has the faults and what is
-// expected of each.
+// Exit codes: 0 everything passed, 1 a claim does not hold, 2 wrong usage, 3 the run
+// proves nothing. chaos/README.md has the faults and their results.
 package main

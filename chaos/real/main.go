@@ -34,7 +34,7 @@ type verdictError history.Verdict
 
 func (v verdictError) Error() string { return "verdict: " + string(v) }
 
-// usageError is what the caller could have known.
+// usageError is an error in how the command was called.
 type usageError struct{ error }
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -42,8 +42,8 @@ func main() { os.Exit(run(os.Args[1:])) }
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal ends the run in order, the second at once: processes that
-	// were started die with this one.
+	// The first signal ends the run in order, the second one at once: the processes
+	// of the run die with this one.
 	context.AfterFunc(ctx, stop)
 	root := command()
 	root.SetArgs(args)
@@ -62,15 +62,15 @@ func run(args []string) int {
 		return exitUsage
 	}
 	fmt.Fprintf(os.Stderr, "chaos: %v\n", err)
-	return exitUnknown // nothing was shown either way
+	return exitUnknown // the run proves nothing
 }
 
 func command() *cobra.Command {
-	root := &cobra.Command{Use: "chaos", Short: "Hurt a cluster of allocators, and check what it promises",
+	root := &cobra.Command{Use: "chaos", Short: "Inject faults into a cluster of allocators, and check its claims",
 		SilenceUsage: true, SilenceErrors: true, CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_ = cmd.Help()
-			return usageError{errors.New("name a command")}
+			return usageError{errors.New("no command given")}
 		}, Args: cobra.ArbitraryArgs}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(runCommand(), soakCommand(), verifyCommand(), tableCommand(), listCommand())
@@ -100,24 +100,24 @@ type options struct {
 func (o *options) flags(cmd *cobra.Command, lasts time.Duration, limit int64) {
 	f := cmd.Flags()
 	f.DurationVar(&o.lasts, "for", lasts, "how long the load runs")
-	f.StringArrayVar(&o.faults, "fault", nil, "only this fault, or this class of faults; may be given again")
-	f.StringVar(&o.seed, "seed", "", "of the schedule; drawn and printed if not given")
+	f.StringArrayVar(&o.faults, "fault", nil, "only this fault or class of faults; may be repeated")
+	f.StringVar(&o.seed, "seed", "", "of the schedule; random if not given, and printed")
 	f.IntVar(&o.nodes, "nodes", 5, "allocator processes, 3 to 32; from 10 on each has fewer clients")
-	f.StringVar(&o.dir, "dir", "", "where results go; a new folder bin/chaos-… if not given")
-	f.StringVar(&o.schedule, "schedule", "", "play this schedule.json again")
-	f.BoolVar(&o.loopback, "loopback", false, "stay on loopback: no faults of the network")
-	f.BoolVar(&o.real, "default-timing", false, "leases and windows of the default length (15 s, 30 s), not brisk ones (3 s, 5 s)")
-	f.Int64Var(&o.limit, "limit", limit, "bound of the history on disk, in MiB")
+	f.StringVar(&o.dir, "dir", "", "directory of the results; a new one bin/chaos-… of the repository if not given")
+	f.StringVar(&o.schedule, "schedule", "", "repeat this schedule.json")
+	f.BoolVar(&o.loopback, "loopback", false, "use loopback only: no network faults")
+	f.BoolVar(&o.real, "default-timing", false, "leases and windows of the default length (15 s, 30 s), not short ones (3 s, 5 s)")
+	f.Int64Var(&o.limit, "limit", limit, "maximum size of the history, in MiB")
 }
 
 func (o *options) check() error {
 	switch {
 	case o.nodes < 3 || o.nodes > 32:
-		return usageError{fmt.Errorf("--nodes %d: 3 to 32 are possible", o.nodes)}
+		return usageError{fmt.Errorf("--nodes %d: must be 3 to 32", o.nodes)}
 	case o.lasts < 5*time.Second:
-		return usageError{fmt.Errorf("--for %v: less than 5s shows nothing", o.lasts)}
+		return usageError{fmt.Errorf("--for %v: must be at least 5s", o.lasts)}
 	case o.schedule != "" && (len(o.faults) > 0 || o.seed != ""):
-		return usageError{errors.New("--schedule says which faults strike and when: it goes with neither --fault nor --seed")}
+		return usageError{errors.New("--schedule cannot be combined with --fault or --seed: it determines faults and times")}
 	}
 	if o.seed != "" {
 		if _, err := strconv.ParseUint(o.seed, 10, 64); err != nil {
@@ -127,9 +127,9 @@ func (o *options) check() error {
 	return nil
 }
 
-// enter takes the program to where networks can be made, if there is such a place.
-// The program is then started once more, away from the machine's own network, so
-// everything that may have to be fetched is fetched before.
+// enter starts this program again in a namespace where networks can be created, if
+// the machine supports it. The machine's own network is unreachable from there, so
+// everything that may have to be downloaded is downloaded before.
 func (o *options) enter(ctx context.Context) error {
 	if o.loopback {
 		return nil
@@ -144,11 +144,11 @@ func (o *options) enter(ctx context.Context) error {
 			return err
 		}
 	}
-	_ = netswitch.Enter() // what stays impossible, the rig reports
+	_ = netswitch.Enter() // the rig reports what is not supported
 	return nil
 }
 
-// timing returns what nodes are told.
+// timing returns the times that nodes are configured with.
 func (o *options) timing() rig.Timing {
 	if o.real {
 		return rig.Default
@@ -172,7 +172,7 @@ func choose(table []nemesis.Fault, names []string) ([]nemesis.Fault, error) {
 	}
 	for _, name := range names {
 		if !found[name] {
-			return nil, usageError{fmt.Errorf("--fault %q: there is none of that name; «chaos list» names them", name)}
+			return nil, usageError{fmt.Errorf("--fault %q: no such fault or class; see \"chaos list\"", name)}
 		}
 	}
 	return out, nil
@@ -181,11 +181,11 @@ func choose(table []nemesis.Fault, names []string) ([]nemesis.Fault, error) {
 func runCommand() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{Use: "run", Short: "One run: load, faults, checks", Args: noArgs,
-		Long: `Run starts three etcd members and the nodes, loads them with clients, lets faults
-strike by a schedule that the seed fixes, heals all of them, and checks the claims.
+		Long: `Run starts three etcd members, the nodes and their clients, injects faults by a
+schedule that the seed determines, heals all of them, and checks the claims.
 
-Without --fault it is the profile of CI: at least one fault of every class. Results,
-history, schedule and logs are left in the folder of the run.`}
+Without --fault it is the profile of CI: at least one fault of every class. Report,
+results, history, schedule and logs are in the directory of the run.`}
 	o.flags(cmd, time.Minute, 1024)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.check(); err != nil {
@@ -216,7 +216,7 @@ history, schedule and logs are left in the folder of the run.`}
 
 func soakCommand() *cobra.Command {
 	var o options
-	cmd := &cobra.Command{Use: "soak", Short: "A long run, all faults again and again", Args: noArgs}
+	cmd := &cobra.Command{Use: "soak", Short: "A long run that repeats all faults", Args: noArgs}
 	o.flags(cmd, 8*time.Hour, 8192)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.check(); err != nil {
@@ -239,10 +239,10 @@ func soakCommand() *cobra.Command {
 }
 
 func verifyCommand() *cobra.Command {
-	return &cobra.Command{Use: "verify DIR", Short: "Check the history of an old run again",
+	return &cobra.Command{Use: "verify DIR", Short: "Check the history of a run again",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usageError{errors.New("name the folder of one run")}
+				return usageError{errors.New("expected the directory of one run")}
 			}
 			return nil
 		},
@@ -250,7 +250,7 @@ func verifyCommand() *cobra.Command {
 }
 
 func listCommand() *cobra.Command {
-	return &cobra.Command{Use: "list", Short: "The faults, what they need, and what is expected of them", Args: noArgs,
+	return &cobra.Command{Use: "list", Short: "List the faults, what they need, and the expected effect", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 			fmt.Fprintln(w, "FAULT\tCLASS\tCI\tNEEDS\tDOES\tEXPECTED")
@@ -259,7 +259,7 @@ func listCommand() *cobra.Command {
 				if f.Smoke {
 					ci = "yes"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, f.Class, ci, f.Needs, f.About, f.Expect(rig.Brisk).Word)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, f.Class, ci, f.Needs, f.About, f.Expect(rig.Brisk).Text)
 			}
 			return w.Flush()
 		}}

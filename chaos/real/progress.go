@@ -11,17 +11,17 @@ import (
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
-// teller writes lines for people, each with the time since the start. It is safe
-// for concurrent use.
-type teller struct {
+// progressLog writes lines for people, each with the time since the start. It is
+// safe for concurrent use.
+type progressLog struct {
 	mu    sync.Mutex // guards out
 	out   io.Writer
 	began time.Time
 }
 
-func newTeller(out io.Writer) *teller { return &teller{out: out, began: time.Now()} }
+func newProgressLog(out io.Writer) *progressLog { return &progressLog{out: out, began: time.Now()} }
 
-func (t *teller) line(format string, args ...any) {
+func (t *progressLog) line(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := fmt.Sprintf(format, args...)
@@ -31,12 +31,11 @@ func (t *teller) line(format string, args ...any) {
 	fmt.Fprintf(t.out, "%6.1fs  %s\n", time.Since(t.began).Seconds(), text)
 }
 
-// tellEvery is how often progress is told.
-const tellEvery = 3 * time.Second
+const progressEvery = 3 * time.Second
 
-// progress tells how the run goes, until ctx ends.
+// progress reports the state of the run until ctx ends.
 func (r *runner) progress(ctx context.Context) {
-	tick := time.NewTicker(tellEvery)
+	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
 	var before int64
 	for {
@@ -46,12 +45,12 @@ func (r *runner) progress(ctx context.Context) {
 		case <-tick.C:
 		}
 		ids := r.rig.IDs()
-		phase := "calm"
+		phase := "no fault"
 		if active := r.nemesis.Active(); len(active) > 0 {
 			phase = strings.Join(active, " ")
 		}
 		_, bytes := r.rig.History.Size()
-		r.say.line("%s IDs, %s/s; nodes %s; etcd leader %s; history %d MiB; %s", count(ids), count(int64(float64(ids-before)/tellEvery.Seconds())),
+		r.log.line("%s IDs, %s/s; nodes %s; etcd leader %s; history %d MiB; %s", count(ids), count(int64(float64(ids-before)/progressEvery.Seconds())),
 			r.states(), r.leader(), bytes>>20, phase)
 		before = ids
 		for _, n := range r.rig.Nodes {
@@ -70,7 +69,7 @@ func (r *runner) leader() string {
 	return "none"
 }
 
-// states is a word for each node: its sid, or why it refuses.
+// states returns the sid of each node, or why it refuses.
 func (r *runner) states() string {
 	var out []string
 	for _, n := range r.rig.Nodes {
@@ -91,7 +90,7 @@ func stateOf(s *rig.Sample) string {
 	return "?"
 }
 
-// count writes a number so that its size is seen at once.
+// count writes a number with few digits.
 func count(n int64) string {
 	switch {
 	case n >= 10_000_000:

@@ -19,29 +19,29 @@ import (
 	"github.com/flakelease/allocator/internal/audit/spool"
 )
 
-// Results is what results.json says of a run.
+// Results is the content of results.json.
 type Results struct {
 	Verdict history.Verdict  `json:"verdict"`
-	Why     []string         `json:"why,omitempty"` // what keeps it from a pass
+	Why     []string         `json:"why,omitempty"` // reasons for any other verdict than a pass
 	Profile string           `json:"profile"`
 	Command string           `json:"command"`
-	Level   string           `json:"level"` // what the machine let the harness do
+	Level   string           `json:"level"` // what the machine supports
 	Seed    uint64           `json:"seed"`
 	Began   time.Time        `json:"began"`
 	TookMs  int64            `json:"took_ms"`
-	Replay  string           `json:"replay"` // command that plays the schedule again
+	Replay  string           `json:"replay"` // command that repeats the schedule
 	Setup   *history.Setup   `json:"setup"`
 	IDs     int64            `json:"ids"`
 	Faults  []FaultResult    `json:"faults"`
 	Checks  []history.Result `json:"checks"`
-	Broken  []string         `json:"broken,omitempty"` // contracts that clients found broken
-	Cut     bool             `json:"cut,omitempty"`    // ended by a signal
-	// Stalls say when the harness itself did not run: what was late then says
-	// nothing of the cluster, and only what must hold at any time can fail.
+	Broken  []string         `json:"broken,omitempty"` // violations that clients found
+	Cut     bool             `json:"cut,omitempty"`    // interrupted by a signal
+	// Stalls are pauses of this machine. What was late then is no evidence about the
+	// cluster: only checks that do not depend on timing can fail.
 	Stalls []string `json:"stalls,omitempty"`
-	// Late are shorter times of this kind. A violation near one is one of the
-	// machine as likely as of the cluster, unless it is of what must hold at any time.
-	Late []Late `json:"late,omitempty"`
+	// Delays are shorter ones. The cause of a violation near one may be the machine,
+	// unless the check does not depend on timing.
+	Delays []Delay `json:"delays,omitempty"`
 }
 
 // FaultResult is the verdict on one kind of fault.
@@ -49,19 +49,19 @@ type FaultResult struct {
 	Fault      string            `json:"fault"`
 	Class      string            `json:"class"`
 	Expected   string            `json:"expected"`
-	Must       string            `json:"must,omitempty"` // reason that targets have to refuse with
+	Must       string            `json:"must,omitempty"` // reason that targets must refuse with
 	Verdict    string            `json:"verdict"`        // pass, fail, unknown, not run
 	Reason     string            `json:"reason,omitempty"`
 	Injections []nemesis.Outcome `json:"injections,omitempty"`
-	// Claims has the verdict on each check in the time of the fault's strikes: a
-	// violation that is seen in it counts against it.
+	// Claims has the verdict of each check in the time of the fault: a violation in
+	// it counts against the fault.
 	Claims map[string]string `json:"claims,omitempty"`
 }
 
-// timeless are the checks of what must hold however slow the machine is.
-var timeless = []string{"unique", "intervals", "order", "causal", "reserved", "holders", "linear"}
+// untimed are the checks that do not depend on timing.
+var untimed = []string{"unique", "intervals", "order", "causal", "reserved", "holders", "linear"}
 
-func timed(check string) bool { return !slices.Contains(timeless, check) }
+func timed(check string) bool { return !slices.Contains(untimed, check) }
 
 const (
 	notRun       = "not run"
@@ -73,11 +73,11 @@ func (r *runner) results(began time.Time, took time.Duration, runErr error, cut 
 	checks, err := check(r.dir)
 	res := &Results{Profile: r.profile, Seed: r.schedule.Seed, Began: began.UTC(), TookMs: took.Milliseconds(), Setup: r.setup(), IDs: r.rig.IDs(), Checks: checks, Broken: r.broken, Cut: cut,
 		Replay: "bin/chaos run --schedule " + filepath.Join(r.dir, "schedule.json")}
-	res.Command, res.Level = "go run ./chaos "+strings.Join(os.Args[1:], " "), r.level()
+	res.Command, res.Level = "bin/chaos "+strings.Join(os.Args[1:], " "), r.level()
 	var outcomes []nemesis.Outcome
 	if r.nemesis != nil {
 		outcomes = r.nemesis.Outcomes()
-		res.Stalls, res.Late = r.nemesis.Stalls(), r.late.all()
+		res.Stalls, res.Delays = r.nemesis.Stalls(), r.delays.all()
 	}
 	for _, e := range []error{runErr, err} {
 		if e != nil {
@@ -85,21 +85,21 @@ func (r *runner) results(began time.Time, took time.Duration, runErr error, cut 
 		}
 	}
 	if cut {
-		res.Why = append(res.Why, "the run was ended before its time")
+		res.Why = append(res.Why, "the run was interrupted")
 	}
-	res.Faults = faultResults(outcomes, checks, r.notRun, res.Late, r.rig.Timing)
+	res.Faults = faultResults(outcomes, checks, r.notRun, res.Delays, r.rig.Timing)
 	res.judge()
 	return res
 }
 
-// level says what the machine let the harness do.
+// level states what the machine supports.
 func (r *runner) level() string {
-	able := []string{"loopback only", "clocks are left alone"}
+	able := []string{"loopback only", "no clock faults"}
 	if r.rig.Net != nil {
-		able[0] = "each process in a network of its own"
+		able[0] = "each process in its own network namespace"
 	}
 	if r.rig.Clocks {
-		able[1] = "clocks of single processes can be set"
+		able[1] = "clocks can be set by process"
 	}
 	return strings.Join(append(able, r.rig.Cannot...), "; ")
 }
@@ -119,9 +119,9 @@ func check(dir string) ([]history.Result, error) {
 	return append(history.NewSuite(64<<20, files), linear.New(linear.Config{})).Check(f)
 }
 
-func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, late []Late, t rig.Timing) (out []FaultResult) {
+func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, delays []Delay, t rig.Timing) (out []FaultResult) {
 	for _, f := range nemesis.Table() {
-		r := FaultResult{Fault: f.Name, Class: string(f.Class), Expected: f.Expect(t).Word, Must: f.Expect(t).Must, Verdict: notRun, Reason: notInProfile}
+		r := FaultResult{Fault: f.Name, Class: string(f.Class), Expected: f.Expect(t).Text, Must: f.Expect(t).Must, Verdict: notRun, Reason: notInProfile}
 		for _, why := range not {
 			if name, reason, _ := strings.Cut(why, ": "); name == f.Name {
 				r.Reason = reason
@@ -133,16 +133,16 @@ func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []str
 			}
 		}
 		if len(r.Injections) > 0 {
-			r.judge(checks, late)
+			r.judge(checks, delays)
 		}
 		out = append(out, r)
 	}
 	return out
 }
 
-// judge works out a fault's verdict from its strikes and from what was found in
-// their time.
-func (r *FaultResult) judge(checks []history.Result, late []Late) {
+// judge decides the verdict of a fault by its injections and by what checks found
+// while they lasted.
+func (r *FaultResult) judge(checks []history.Result, delays []Delay) {
 	verdict := history.Pass
 	r.Reason = ""
 	worsen := func(v history.Verdict, format string, args ...any) {
@@ -155,11 +155,11 @@ func (r *FaultResult) judge(checks []history.Result, late []Late) {
 		case o.Error != "" && o.Stop == 0:
 			worsen(history.Unknown, "could not be injected: %s", o.Error)
 		case o.Cut:
-			worsen(history.Unknown, "cut short")
+			worsen(history.Unknown, "interrupted")
 		case o.Error != "":
 			worsen(history.Unknown, "%s", o.Error)
 		case !o.Fired:
-			worsen(history.Unknown, "no effect was read back")
+			worsen(history.Unknown, "no effect was seen")
 		}
 	}
 	r.Claims = map[string]string{}
@@ -167,11 +167,11 @@ func (r *FaultResult) judge(checks []history.Result, late []Late) {
 		r.Claims[c.Check] = string(history.Pass)
 		if c.Verdict == history.Unknown && c.Check != "suspicion" && (c.Check != "deadlines" || r.Must != "") {
 			r.Claims[c.Check] = string(history.Unknown)
-			worsen(history.Unknown, "%s could not tell: %s", c.Check, c.Reason)
+			worsen(history.Unknown, "%s is unknown: %s", c.Check, c.Reason)
 		}
 		for _, v := range c.Violations {
 			at := int64(v.At) / 1e6
-			if c.Check == "suspicion" { // of this fault, or of the run as a whole
+			if c.Check == "suspicion" { // of this fault, or of the whole run
 				for _, o := range r.Injections {
 					if at > 0 && o.Start <= at && at <= o.Stop {
 						worsen(history.Unknown, "%s", v.Detail)
@@ -181,15 +181,15 @@ func (r *FaultResult) judge(checks []history.Result, late []Late) {
 			}
 			if at == 0 { // found at the end: it counts against the run
 				r.Claims[c.Check] = string(history.Unknown)
-				worsen(history.Unknown, "%s failed, and does not say when", c.Check)
+				worsen(history.Unknown, "%s failed at an unknown time", c.Check)
 			}
 			for _, o := range r.Injections {
 				if at == 0 || at < o.Start || o.Over < at {
 					continue
 				}
-				if forLate(late, c.Check, v) {
+				if explainedBy(delays, c.Check, v) {
 					r.Claims[c.Check] = string(history.Worst(history.Verdict(r.Claims[c.Check]), history.Unknown))
-					worsen(history.Unknown, "this machine was late: %s: %s", c.Check, v.Detail)
+					worsen(history.Unknown, "this machine was overloaded: %s: %s", c.Check, v.Detail)
 				} else {
 					r.Claims[c.Check] = string(history.Broken)
 					worsen(history.Broken, "%s: %s", c.Check, v.Detail)
@@ -200,7 +200,7 @@ func (r *FaultResult) judge(checks []history.Result, late []Late) {
 	r.Verdict = string(verdict)
 }
 
-// judge works out the verdict on the run.
+// judge decides the verdict of the run.
 func (res *Results) judge() {
 	verdict := history.Pass
 	worsen := func(v history.Verdict, why string) {
@@ -215,23 +215,23 @@ func (res *Results) judge() {
 		worsen(history.Unknown, "nothing was checked")
 	}
 	if len(res.Stalls) > 0 {
-		worsen(history.Unknown, "this machine stood: "+strings.Join(res.Stalls, ", "))
+		worsen(history.Unknown, "this machine was paused: "+strings.Join(res.Stalls, ", "))
 	}
-	hurt := false
+	mustRefuse := false
 	for _, f := range res.Faults {
-		hurt = hurt || len(f.Injections) > 0 && f.Must != ""
+		mustRefuse = mustRefuse || len(f.Injections) > 0 && f.Must != ""
 	}
 	for _, c := range res.Checks {
-		if c.Check == "deadlines" && !hurt && c.Verdict == history.Unknown {
-			continue // no fault of this run makes anybody refuse
+		if c.Check == "deadlines" && !mustRefuse && c.Verdict == history.Unknown {
+			continue // no fault of this run makes a node refuse
 		}
 		why := c.Check + ": " + c.Reason
 		if c.Verdict == history.Broken && len(c.Violations) > 0 {
 			why = fmt.Sprintf("%s: %d violations, the first: %s", c.Check, c.Count, c.Violations[0].Detail)
 		}
 		v := c.Verdict
-		if v == history.Broken && (len(res.Stalls) > 0 && timed(c.Check) || allForLate(res.Late, &c)) {
-			v, why = history.Unknown, "this machine was late: "+why
+		if v == history.Broken && (len(res.Stalls) > 0 && timed(c.Check) || allExplainedBy(res.Delays, &c)) {
+			v, why = history.Unknown, "this machine was overloaded: "+why
 		}
 		worsen(v, why)
 	}
@@ -242,7 +242,7 @@ func (res *Results) judge() {
 		switch f.Verdict {
 		case notRun, string(history.Pass):
 		case string(history.Broken):
-			if len(res.Stalls) > 0 { // the checks tell what counts
+			if len(res.Stalls) > 0 { // the verdicts of the checks count
 				worsen(history.Unknown, f.Fault+": "+f.Reason)
 				continue
 			}
@@ -254,17 +254,17 @@ func (res *Results) judge() {
 	res.Verdict = verdict
 }
 
-// finish writes the results, tells them, and returns the verdict as an error
-// unless everything passed.
+// finish writes and prints the results, and returns the verdict as an error unless
+// everything passed.
 func (r *runner) finish(res *Results) error {
 	if err := writeJSON(filepath.Join(r.dir, "results.json"), res); err != nil {
 		return err
 	}
-	res.tell()
+	res.print()
 	if err := report.Write(r.dir); err != nil {
-		fmt.Fprintf(os.Stderr, "chaos: %v\n", err) // the verdict stands without it
+		fmt.Fprintf(os.Stderr, "chaos: %v\n", err) // the verdict does not depend on it
 	}
-	if res.Verdict == history.Pass { // nobody will look for the cause of anything
+	if res.Verdict == history.Pass { // data and programs are kept only to find the cause of a failure
 		for _, dir := range []string{"bin", "etcd"} {
 			if err := os.RemoveAll(filepath.Join(r.dir, dir)); err != nil {
 				return err
@@ -278,18 +278,18 @@ func (r *runner) finish(res *Results) error {
 	return nil
 }
 
-// tell prints the results as tables.
-func (res *Results) tell() {
+// print writes the results as tables.
+func (res *Results) print() {
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "\nCHECK\tCLAIM\tVERDICT\tSEEN")
+	fmt.Fprintln(w, "\nCHECK\tCLAIM\tVERDICT\tCHECKED")
 	for _, c := range res.Checks {
-		figures := ""
+		measured := ""
 		for _, f := range c.Figures {
-			figures += fmt.Sprintf("; %s %.4g %s", f.Name, f.Value, f.Unit)
+			measured += fmt.Sprintf("; %s %.4g %s", f.Name, f.Value, f.Unit)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s%s\n", c.Check, c.Claim, c.Verdict, clip(c.Reason, 110), clip(figures, 140))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s%s\n", c.Check, c.Claim, c.Verdict, clip(c.Reason, 110), clip(measured, 140))
 	}
-	fmt.Fprintln(w, "\nFAULT\tINJECTIONS\tVERDICT\tBECAUSE")
+	fmt.Fprintln(w, "\nFAULT\tINJECTIONS\tVERDICT\tEFFECT OR REASON")
 	for _, f := range res.Faults {
 		because := f.Reason
 		if because == "" && len(f.Injections) > 0 {
@@ -317,13 +317,13 @@ func clip(s string, n int) string {
 	return s
 }
 
-// verify checks an old run again.
+// verify checks the history of a run again.
 func verify(dir string) error {
 	var res Results
 	data, err := os.ReadFile(filepath.Join(dir, "results.json"))
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		res.Why = append(res.Why, "there is no results.json: what became of each fault is not known")
+		res.Why = append(res.Why, "there is no results.json: outcomes of faults are unknown")
 	case err != nil:
 		return usageError{err}
 	default:
@@ -340,7 +340,7 @@ func verify(dir string) error {
 		res.Why = append(res.Why, err.Error())
 	}
 	if res.Cut {
-		res.Why = append(res.Why, "the run was ended before its time")
+		res.Why = append(res.Why, "the run was interrupted")
 	}
 	res.Checks = checks
 	for _, c := range checks {
@@ -352,11 +352,11 @@ func verify(dir string) error {
 	}
 	for i := range res.Faults {
 		if f := &res.Faults[i]; len(f.Injections) > 0 {
-			f.judge(checks, res.Late)
+			f.judge(checks, res.Delays)
 		}
 	}
 	res.judge()
-	res.tell()
+	res.print()
 	if res.Verdict != history.Pass {
 		return verdictError(res.Verdict)
 	}

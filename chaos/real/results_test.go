@@ -15,7 +15,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// A fault passes only if it took effect and nothing went wrong in its time.
+// A fault passes only if it had an effect and no check failed while it lasted.
 func TestFaultVerdicts(t *testing.T) {
 	good := nemesis.Outcome{Fired: true, Start: 1000, Stop: 2000, Over: 3000}
 	at := func(ms int64) []history.Result {
@@ -34,42 +34,42 @@ func TestFaultVerdicts(t *testing.T) {
 		name   string
 		o      nemesis.Outcome
 		checks []history.Result
-		late   []Late
+		delays []Delay
 		want   string
 	}{
-		{"all well", good, passed, nil, "pass"},
+		{"everything passed", good, passed, nil, "pass"},
 		{"a violation in its time", good, at(2500), nil, "fail"},
 		{"a violation before it", good, at(999), nil, "pass"},
 		{"a violation after it", good, at(3001), nil, "pass"},
 		{"a violation at no time", good, at(0), nil, "unknown"},
 		{"no effect", with(func(o *nemesis.Outcome) { o.Fired = false }), passed, nil, "unknown"},
 		{"not healed", with(func(o *nemesis.Outcome) { o.Error = "end: no" }), passed, nil, "unknown"},
-		{"cut short", with(func(o *nemesis.Outcome) { o.Cut = true }), passed, nil, "unknown"},
-		{"never began", nemesis.Outcome{Error: "nothing to hit"}, passed, nil, "unknown"},
+		{"interrupted", with(func(o *nemesis.Outcome) { o.Cut = true }), passed, nil, "unknown"},
+		{"not started", nemesis.Outcome{Error: "nothing to hit"}, passed, nil, "unknown"},
 		{"no effect and a violation", with(func(o *nemesis.Outcome) { o.Fired = false }), at(1500), nil, "fail"},
-		{"a check that cannot tell", good, []history.Result{{Check: "unique", Verdict: history.Unknown}}, nil, "unknown"},
-		{"no one saw a refusal, and none has to be", good, []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, nil, "pass"},
-		{"no one saw the refusal that has to be", with(func(o *nemesis.Outcome) { o.Amount = 1 }), []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, nil, "unknown"},
-		{"too little was asked before it", good, thin(1000), nil, "unknown"},
-		{"too little was asked before another", good, thin(5000), nil, "pass"},
-		{"a violation while the machine was late", good, at(1500), []Late{{1000, 1400}}, "unknown"},
-		{"a violation long after that", good, at(2800), []Late{{0, 2799 - lateReach}}, "fail"},
-		{"a violation before that", good, at(1500), []Late{{1501, 1800}}, "fail"},
-		{"a duplicate while the machine was late", good, []history.Result{{Check: "unique", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Late{{1000, 1400}}, "fail"},
+		{"an unknown check", good, []history.Result{{Check: "unique", Verdict: history.Unknown}}, nil, "unknown"},
+		{"no refusal, and none is required", good, []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, nil, "pass"},
+		{"no refusal, and one is required", with(func(o *nemesis.Outcome) { o.Amount = 1 }), []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, nil, "unknown"},
+		{"too few calls before it", good, thin(1000), nil, "unknown"},
+		{"too few calls before another fault", good, thin(5000), nil, "pass"},
+		{"a violation while the machine was overloaded", good, at(1500), []Delay{{1000, 1400}}, "unknown"},
+		{"a violation long after that", good, at(2800), []Delay{{0, 2799 - delayEffect}}, "fail"},
+		{"a violation before that", good, at(1500), []Delay{{1501, 1800}}, "fail"},
+		{"a duplicate while the machine was overloaded", good, []history.Result{{Check: "unique", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Delay{{1000, 1400}}, "fail"},
 	} {
 		f := FaultResult{Fault: "kill", Injections: []nemesis.Outcome{tc.o}}
 		if tc.o.Amount != 0 {
 			f.Must = "CLOCK_SKEW"
 		}
-		f.judge(tc.checks, tc.late)
+		f.judge(tc.checks, tc.delays)
 		if f.Verdict != tc.want {
 			t.Errorf("%s: %s (%s), want %s", tc.name, f.Verdict, f.Reason, tc.want)
 		}
 	}
 }
 
-// A run passes only if every check and every fault that struck does; what was not
-// run never counts for it.
+// A run passes only if every check and every injected fault does; what was not run
+// never counts as a pass.
 func TestRunVerdicts(t *testing.T) {
 	pass := history.Result{Check: "unique", Verdict: history.Pass}
 	broken := func(check string, ms ...int64) history.Result {
@@ -79,30 +79,30 @@ func TestRunVerdicts(t *testing.T) {
 		}
 		return r
 	}
-	struck := FaultResult{Fault: "kill", Verdict: "pass", Injections: []nemesis.Outcome{{}}}
+	injected := FaultResult{Fault: "kill", Verdict: "pass", Injections: []nemesis.Outcome{{}}}
 	for _, tc := range []struct {
 		name string
 		res  Results
 		want history.Verdict
 	}{
-		{"all pass", Results{Checks: []history.Result{pass}, Faults: []FaultResult{struck, {Verdict: notRun}}}, history.Pass},
+		{"all pass", Results{Checks: []history.Result{pass}, Faults: []FaultResult{injected, {Verdict: notRun}}}, history.Pass},
 		{"nothing was checked", Results{}, history.Unknown},
 		{"a claim is broken", Results{Checks: []history.Result{pass, {Verdict: history.Broken}}}, history.Broken},
 		{"a claim is unknown", Results{Checks: []history.Result{pass, {Verdict: history.Unknown}}}, history.Unknown},
 		{"broken beats unknown", Results{Checks: []history.Result{{Verdict: history.Unknown}, {Verdict: history.Broken}}}, history.Broken},
-		{"a client found a broken contract", Results{Checks: []history.Result{pass}, Broken: []string{"a gap"}}, history.Broken},
+		{"a client found a violation", Results{Checks: []history.Result{pass}, Broken: []string{"a gap"}}, history.Broken},
 		{"a fault is unknown", Results{Checks: []history.Result{pass}, Faults: []FaultResult{{Verdict: "unknown"}}}, history.Unknown},
 		{"a fault failed", Results{Checks: []history.Result{pass}, Faults: []FaultResult{{Verdict: "fail"}}}, history.Broken},
-		{"it was cut", Results{Checks: []history.Result{pass}, Why: []string{"the run was ended before its time"}}, history.Unknown},
-		{"the machine stood and a call was late", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "refusals", Verdict: history.Broken}}}, history.Unknown},
-		{"the machine stood and an ID came twice", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "unique", Verdict: history.Broken}}}, history.Broken},
-		{"the machine stood and all was well", Results{Stalls: []string{"9s"}, Checks: []history.Result{pass}}, history.Unknown},
-		{"a call was late when the machine was", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500)}}, history.Unknown},
-		{"another was late when it was not", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500, 7000)}}, history.Broken},
-		{"an ID came twice when the machine was late", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{broken("unique", 1500)}}, history.Broken},
-		{"the machine was late and all was well", Results{Late: []Late{{1000, 2000}}, Checks: []history.Result{pass}}, history.Pass},
-		{"nobody had to refuse", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}}, Faults: []FaultResult{struck}}, history.Pass},
-		{"somebody had to refuse and nobody saw", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}},
+		{"it was interrupted", Results{Checks: []history.Result{pass}, Why: []string{"the run was interrupted"}}, history.Unknown},
+		{"the machine was paused and a call was late", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "refusals", Verdict: history.Broken}}}, history.Unknown},
+		{"the machine was paused and an ID was issued twice", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "unique", Verdict: history.Broken}}}, history.Broken},
+		{"the machine was paused and all passed", Results{Stalls: []string{"9s"}, Checks: []history.Result{pass}}, history.Unknown},
+		{"a call was late while the machine was overloaded", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500)}}, history.Unknown},
+		{"another was late when it was not", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500, 7000)}}, history.Broken},
+		{"an ID was issued twice while the machine was overloaded", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{broken("unique", 1500)}}, history.Broken},
+		{"the machine was overloaded and all passed", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{pass}}, history.Pass},
+		{"no refusal was required", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}}, Faults: []FaultResult{injected}}, history.Pass},
+		{"a refusal was required and not seen", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}},
 			Faults: []FaultResult{{Verdict: "pass", Must: "CLOCK_SKEW", Injections: []nemesis.Outcome{{}}}}}, history.Unknown},
 	} {
 		tc.res.judge()
@@ -112,8 +112,7 @@ func TestRunVerdicts(t *testing.T) {
 	}
 }
 
-// What this machine does not allow is not run, and says why; so is what there is no
-// room for.
+// What this machine does not support, or what does not fit, is not run and states why.
 func TestNotRun(t *testing.T) {
 	needs := map[string]nemesis.Need{}
 	for _, f := range nemesis.Table() {
@@ -125,26 +124,26 @@ func TestNotRun(t *testing.T) {
 			r.rig.Nodes = append(r.rig.Nodes, &rig.Node{Process: &rig.Process{Name: fmt.Sprintf("n%d", i+1)}})
 		}
 		r.plan(1, nemesis.Table(), false, nil)
-		struck := map[string]bool{}
+		injected := map[string]bool{}
 		for _, a := range r.schedule.Actions {
-			struck[a.Fault] = true
+			injected[a.Fault] = true
 		}
 		var outcomes []nemesis.Outcome
-		for name := range struck {
+		for name := range injected {
 			outcomes = append(outcomes, nemesis.Outcome{Action: nemesis.Action{Fault: name}, Fired: true, Start: 1, Stop: 2, Over: 3})
 		}
 		for _, f := range faultResults(outcomes, nil, r.notRun, nil, rig.Brisk) {
 			impossible := needs[f.Fault] == nemesis.OwnNetworks || needs[f.Fault] == nemesis.ClockHook && !able
 			switch {
-			case impossible && (f.Verdict != notRun || !strings.Contains(f.Reason, "not possible here")):
+			case impossible && (f.Verdict != notRun || !strings.Contains(f.Reason, "not supported on this machine")):
 				t.Errorf("%s, which is impossible: %s (%s)", f.Fault, f.Verdict, f.Reason)
-			case !impossible && struck[f.Fault] != (f.Verdict == "pass"):
-				t.Errorf("%s, planned %v: %s (%s)", f.Fault, struck[f.Fault], f.Verdict, f.Reason)
-			case !struck[f.Fault] && !impossible && !strings.Contains(f.Reason, "no room"):
+			case !impossible && injected[f.Fault] != (f.Verdict == "pass"):
+				t.Errorf("%s, planned %v: %s (%s)", f.Fault, injected[f.Fault], f.Verdict, f.Reason)
+			case !injected[f.Fault] && !impossible && !strings.Contains(f.Reason, "does not fit"):
 				t.Errorf("%s was left out: %q", f.Fault, f.Reason)
 			}
 		}
-		if len(struck) == 0 {
+		if len(injected) == 0 {
 			t.Error("nothing is planned")
 		}
 
@@ -162,21 +161,21 @@ func TestNotRun(t *testing.T) {
 	}
 }
 
-func TestLatecomer(t *testing.T) {
-	l := &latecomer{}
+func TestDelays(t *testing.T) {
+	l := &delayMonitor{}
 	ms := func(n int64) clock.Mono { return clock.Mono(n * 1e6) }
 	last := ms(0)
 	for _, at := range []int64{20, 260, 510, 760, 1100, 8000} { // 250 ms late at 510 and 760, and later more
-		last = l.looked(last, ms(at))
+		last = l.tick(last, ms(at))
 	}
-	if got := l.all(); len(got) != 1 || got[0] != (Late{260, 8000}) {
+	if got := l.all(); len(got) != 1 || got[0] != (Delay{260, 8000}) {
 		t.Errorf("late %+v", got)
 	}
 	l.list = nil
-	for i := range int64(2 * lateMost) {
-		l.looked(ms(10_000*i), ms(10_000*i+300))
+	for i := range int64(2 * maxDelays) {
+		l.tick(ms(10_000*i), ms(10_000*i+300))
 	}
-	if got := l.all(); len(got) != lateMost || got[lateMost-1].ToMs != 10_000*(2*lateMost-1)+300 {
+	if got := l.all(); len(got) != maxDelays || got[maxDelays-1].ToMs != 10_000*(2*maxDelays-1)+300 {
 		t.Errorf("%d kept, the last %+v", len(got), got[len(got)-1])
 	}
 }
@@ -211,8 +210,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestEveryCheckJudges: a run is put to the suite and to the sequential model.
-func TestEveryCheckJudges(t *testing.T) {
+// TestEveryCheckRuns: the suite and the sequential model both check a run.
+func TestEveryCheckRuns(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "history.jsonl"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -227,7 +226,7 @@ func TestEveryCheckJudges(t *testing.T) {
 	}
 	for _, want := range []string{"unique", "intervals", "reserved", "linear"} {
 		if !judged[want] {
-			t.Errorf("%s does not judge: %v", want, judged)
+			t.Errorf("%s does not check: %v", want, judged)
 		}
 	}
 }

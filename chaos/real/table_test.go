@@ -26,20 +26,20 @@ func faultOf(name, verdict string, fired ...bool) FaultResult {
 	return f
 }
 
-// The table has what was run, with the worst verdict of several, and names what
-// was not.
+// The table has every injected fault with the worst of its verdicts, and names the
+// others.
 func TestTableOfRuns(t *testing.T) {
 	one := runOf(history.Pass, faultOf("kill", "pass", true, true), faultOf("vm-pause", notRun), faultOf("suspend", notRun))
 	two := runOf(history.Unknown, faultOf("kill", "unknown", false), faultOf("vm-pause", "fail", true), faultOf("suspend", notRun))
-	two.Why = []string{"this machine stood"}
+	two.Why = []string{"this machine was paused"}
 	got := table([]*Results{one, two})
 	for _, want := range []string{
 		"- 2026-01-02 03:04 UTC, **pass**: 12,345,678 IDs in 1m1s, seed 9; `bin/chaos run --for 1m`; commit abc, go9\n",
-		"**unknown** (this machine stood): ",
+		"**unknown** (this machine was paused): ",
 		"| 2/3 | 14,000 | unknown: why \\| unknown |  | 1.2 s |\n",
-		"| 1/1 | 0 | unknown: why \\| fail | 2.5 s |  |\n", // a run that cannot tell fails nothing
+		"| 1/1 | 0 | unknown: why \\| fail | 2.5 s |  |\n", // an unknown run fails nothing
 		"**Not run**, why \\| not run: `suspend`.\n",
-		"**Not run**, newer than these runs: `kill-ttl`,",
+		"**Not run**, added after these runs: `kill-ttl`,",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)
@@ -47,17 +47,17 @@ func TestTableOfRuns(t *testing.T) {
 	}
 	one.Faults[2].Reason = notInProfile
 	if got := table([]*Results{one}); !strings.Contains(got, "**Not run**: 1 other fault") || strings.Contains(got, "`suspend`") {
-		t.Errorf("what the profile does not have is not counted:\n%s", got)
+		t.Errorf("faults outside the profile are not counted:\n%s", got)
 	}
 	if strings.Contains(got, "| `suspend` |") {
-		t.Error("what was not run has a row")
+		t.Error("a fault that was not run has a row")
 	}
 	if got := table([]*Results{one}); !strings.Contains(got, "| 2/2 | 7,000 | pass |") {
 		t.Errorf("%s", got)
 	}
 	broken := table([]*Results{runOf(history.Broken, faultOf("kill", "fail", true)), one})
 	if !strings.Contains(broken, "| 3/3 | 14,000 | fail: why \\| fail |") {
-		t.Errorf("a pass hides a failure:\n%s", broken)
+		t.Errorf("a pass replaces a failure:\n%s", broken)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestReplaceTable(t *testing.T) {
 	for _, text := range []string{"", tableBegins + "\n", tableEnds, tableEnds + "\n" + tableBegins + "\n"} {
 		write(text)
 		if err := replaceTable(name, "new\n"); err == nil {
-			t.Errorf("%q has no place for a table, and none was missed", text)
+			t.Errorf("%q has no place for a table, and replaceTable returned no error", text)
 		}
 		if got, _ := os.ReadFile(name); string(got) != text {
 			t.Errorf("%q became %q", text, got)

@@ -12,23 +12,23 @@ import (
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
-// Figures of the gate, as docs/DESIGN.md gives them.
+// Times of the gate, from docs/DESIGN.md.
 const (
 	notice = 4 * time.Second  // from a clock out of bounds to the refusal
-	calm   = 10 * time.Second // of agreement, until a node that refused issues again
+	agreed = 10 * time.Second // of agreement, until a node that refused issues again
 )
 
-// backAfterSkew is how long a node may take to issue again once its clock is
-// right: peers confirm the step, then it has to be calm.
-const backAfterSkew = notice + calm + 2*time.Second
+// backAfterSkew is how long a node may take to issue again once its clock is right:
+// peers confirm the step, then clocks must agree for a while.
+const backAfterSkew = notice + agreed + 2*time.Second
 
-// clockReasons are what a node with a wrong clock may answer. Its window is used up
-// when it may issue again, since it raised none meanwhile.
+// clockReasons are what a node with a wrong clock may answer. Its window may be
+// exhausted when it may issue again, since it extended none meanwhile.
 var clockReasons = []string{skew, tooFar, regression, exhausted}
 
 func clockFaults() []Fault {
-	// What follows a machine that stood while others went on, besides the clock.
-	stood := append([]string{connection, timeout, noSID, exhausted, starting}, clockReasons...)
+	// What follows a paused machine, besides the clock.
+	paused := append([]string{connection, timeout, noSID, exhausted, starting}, clockReasons...)
 	return []Fault{
 		{
 			Name: "clock-forward", Class: Clocks, Scope: OneNode, Needs: ClockHook, Smoke: true,
@@ -36,7 +36,7 @@ func clockFaults() []Fault {
 			Hold:   between(2*time.Second, 3*time.Second),
 			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, 5*time.Minute, time.Hour)) }, Unit: "ns",
 			Begin: stepWall, Fired: wallHeld, End: wallBack,
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
 			Name: "clock-back", Class: Clocks, Scope: OneNode, Needs: ClockHook,
@@ -44,7 +44,7 @@ func clockFaults() []Fault {
 			Hold:   between(2*time.Second, 3*time.Second),
 			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Hour)) }, Unit: "ns",
 			Begin: stepWall, Fired: wallHeld, End: wallBack,
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
 			Name: "clock-small-step", Class: Clocks, Scope: OneNode, Needs: ClockHook,
@@ -58,19 +58,19 @@ func clockFaults() []Fault {
 				return d
 			}, Unit: "ns",
 			Begin: stepWall, Fired: stepCounted, End: wallBack,
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
 			Name: "clock-strobe", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About:  "throw a node's wall clock forth and back, many times a second",
+			About:  "set a node's wall clock forward and back several times a second",
 			Hold:   between(3*time.Second, 4*time.Second),
 			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, time.Second, 10*time.Minute)) }, Unit: "ns",
 			Begin: strobe, Fired: stepCounted, End: wallBack,
-			Expect: unharmed(3 * time.Second),
+			Expect: unaffected(3 * time.Second),
 		},
 		{
 			Name: "clock-slow", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About:  "a node's time daemon lets its clocks run a fifth slow, then sets the wall clock right",
+			About:  "a node's time daemon slows its clocks by 20 %, then corrects the wall clock",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(*rand.Rand) int64 { return -200_000 }, Unit: "ppm",
 			Begin: drift, Fired: offsetSeen, End: driftEnds,
@@ -79,7 +79,7 @@ func clockFaults() []Fault {
 		},
 		{
 			Name: "clock-fast", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About:  "a node's time daemon lets its clocks run a tenth fast, then sets the wall clock right",
+			About:  "a node's time daemon speeds its clocks up by 10 %, then corrects the wall clock",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(*rand.Rand) int64 { return 100_000 }, Unit: "ppm",
 			Begin: drift, Fired: offsetSeen, End: driftEnds,
@@ -88,7 +88,7 @@ func clockFaults() []Fault {
 		},
 		{
 			Name: "clock-oscillator", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About:  "a node's oscillator is off by a fifth, slow or fast: all its clocks, the raw one too; then the wall clock is set right",
+			About:  "a node's oscillator is 20 % too slow or fast: all its clocks, the raw one too; then the wall clock is corrected",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(r *rand.Rand) int64 { return 200_000 - 400_000*r.Int64N(2) }, Unit: "ppm",
 			Begin: oscillate, Fired: offsetSeen, End: driftEnds,
@@ -97,37 +97,37 @@ func clockFaults() []Fault {
 		},
 		{
 			Name: "vm-pause", Class: Clocks, Scope: OneNode, Needs: ClockHook, Smoke: true,
-			About:  "a node's machine stands for 2 to 3 s, all its clocks with it, and comes back that much late",
+			About:  "a node's machine and all its clocks are paused for 2 to 3 s",
 			Hold:   between(9*time.Second, 9500*time.Millisecond),
 			Amount: func(r *rand.Rand) int64 { return int64(2*time.Second) + r.Int64N(int64(time.Second)) }, Unit: "ns",
 			Begin: suspend(clockhook.Paused), Fired: offsetSeen, End: wallBack,
 			Expect: func(t rig.Timing) Expect {
 				e := mustSkew(3*time.Second+notice+time.Second, backAfterSkew)(t)
-				e.May = stood
+				e.May = paused
 				return e
 			},
 		},
 		{
 			Name: "suspend", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About: "a node's machine sleeps past its lease: the wall clock and the boot clock go on, the others do not",
+			About: "a node's machine is suspended until its lease has expired: the wall and boot clocks go on, the others stop",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.TTL + 3*time.Second, t.TTL + 4*time.Second
 			},
 			Amount: func(r *rand.Rand) int64 { return 0 }, Unit: "ns",
-			Begin: suspend(clockhook.Asleep), Fired: sleepCounted, End: func(context.Context, *Injection) error { return nil },
+			Begin: suspend(clockhook.Asleep), Fired: suspendCounted, End: func(context.Context, *Injection) error { return nil },
 			Expect: func(rig.Timing) Expect {
-				return Expect{May: stood, Settle: backAfterSkew, Word: "the sleep is recognised; late IDs lie inside its own window"}
+				return Expect{May: paused, Settle: backAfterSkew, Text: "the suspend is detected; late IDs are inside its own window"}
 			},
 		},
 		{
 			Name: "clock-wrong-at-start", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About:  "start a node whose clock is 1 to 60 s late",
+			About:  "start a node whose clock is 1 to 60 s behind",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Minute)) }, Unit: "ns",
 			Begin: restartLate, Fired: offsetSeen, End: wallBack,
 			Expect: func(t rig.Timing) Expect {
 				e := mustSkew(restartSettle+notice, backAfterSkew)(t)
-				e.May = stood
+				e.May = paused
 				return e
 			},
 		},
@@ -137,13 +137,13 @@ func clockFaults() []Fault {
 func mustSkew(within, settle time.Duration) func(rig.Timing) Expect {
 	return func(rig.Timing) Expect {
 		return Expect{Must: skew, Within: within, May: clockReasons, Settle: settle,
-			Word: "refuses with CLOCK_SKEW in time; issues again once its clock is right"}
+			Text: "refuses with CLOCK_SKEW in time; issues again once its clock is right"}
 	}
 }
 
 // logUniform draws a duration whose logarithm is uniform.
-func logUniform(r *rand.Rand, least, most time.Duration) time.Duration {
-	return time.Duration(float64(least) * math.Pow(float64(most)/float64(least), r.Float64()))
+func logUniform(r *rand.Rand, shortest, longest time.Duration) time.Duration {
+	return time.Duration(float64(shortest) * math.Pow(float64(longest)/float64(shortest), r.Float64()))
 }
 
 var errNoHook = errors.New("the process has no clock hook")
@@ -164,7 +164,7 @@ func stepWall(_ context.Context, s *Injection) error {
 	return h.Step(clockhook.Offsets{Wall: s.amount()})
 }
 
-// wallBack sets the wall clock right, as a time daemon does: at once.
+// wallBack corrects the wall clock in one step, as a time daemon does.
 func wallBack(_ context.Context, s *Injection) error {
 	if err := s.undo(); err != nil {
 		return err
@@ -176,14 +176,14 @@ func wallBack(_ context.Context, s *Injection) error {
 	return h.Step(clockhook.Offsets{Wall: -h.Offsets().Wall})
 }
 
-// near reports whether the node's figure is what was done to it.
+// near reports whether a measured value is what was injected.
 func near(got float64, want time.Duration) bool {
 	slack := max(50*time.Millisecond, want.Abs()/20)
 	return math.Abs(got-want.Seconds()) < slack.Seconds()
 }
 
-// wallHeld waits until the node itself says by how much its wall clock is off
-// from the time that it issues by.
+// wallHeld waits until the node reports by how much its wall clock differs from the
+// time that it issues by.
 func wallHeld(ctx context.Context, s *Injection) (string, error) {
 	held := s.Node.Look(ctx).Value("clock_held_seconds")
 	if !near(held, s.amount()) {
@@ -212,12 +212,12 @@ func offsetSeen(ctx context.Context, s *Injection) (string, error) {
 	return fmt.Sprintf("the node sees the others at %+.3f s (finding %s)", offset, now.Label("clock_finding")), nil
 }
 
-func sleepCounted(ctx context.Context, s *Injection) (string, error) {
+func suspendCounted(ctx context.Context, s *Injection) (string, error) {
 	now := s.Node.Look(ctx)
 	if !now.Up || now.Value("clock_suspends_total") <= s.Before.Value("clock_suspends_total") {
 		return "", errNotYet
 	}
-	return "the node counted that its machine slept", nil
+	return "the node counted a suspend of its machine", nil
 }
 
 func strobe(ctx context.Context, s *Injection) error {
@@ -238,8 +238,8 @@ func strobe(ctx context.Context, s *Injection) error {
 	return nil
 }
 
-// drift is that of a clock discipline gone wrong: the raw clock, which none
-// touches, stays true.
+// drift is that of a wrong clock discipline: the raw clock, which it does not
+// change, stays correct.
 func drift(_ context.Context, s *Injection) error {
 	h, err := hookOf(s)
 	if err != nil {
@@ -248,7 +248,7 @@ func drift(_ context.Context, s *Injection) error {
 	return h.Drift(clockhook.Slewed(float64(s.Amount)))
 }
 
-// oscillate is what no discipline can see by itself: the raw clock is wrong too.
+// oscillate is a wrong oscillator: the raw clock is wrong too.
 func oscillate(_ context.Context, s *Injection) error {
 	h, err := hookOf(s)
 	if err != nil {
@@ -265,8 +265,8 @@ func driftEnds(ctx context.Context, s *Injection) error {
 	return errors.Join(h.Drift(clockhook.Rates{}), wallBack(ctx, s))
 }
 
-// suspend makes the machine stand. Where no amount was drawn, it is until 3 s
-// before the action ends.
+// suspend stops the machine: for the amount, or if there is none, until 3 s before
+// the action ends.
 func suspend(clocks clockhook.Clocks) func(context.Context, *Injection) error {
 	return func(ctx context.Context, s *Injection) error {
 		h, err := hookOf(s)

@@ -21,27 +21,27 @@ func clusterFaults() []Fault {
 	seen := func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) }
 	return []Fault{
 		{
-			Name: "layout-mismatch", Class: Cluster, Scope: Aside, Smoke: true,
-			About: "start a node that is set to another layout",
+			Name: "layout-mismatch", Class: Cluster, Scope: Extra, Smoke: true,
+			About: "start a node configured with another layout",
 			Hold:  between(time.Second, time.Second),
 			Begin: misconfigured("--layout", "fleet"), Fired: seen, End: stopSpare,
 			Expect: refusedToJoin,
 		},
 		{
-			Name: "epoch-mismatch", Class: Cluster, Scope: Aside,
-			About: "start a node that is set to another epoch",
+			Name: "epoch-mismatch", Class: Cluster, Scope: Extra,
+			About: "start a node configured with another epoch",
 			Hold:  between(time.Second, time.Second),
 			Begin: misconfigured("--epoch", "2020-01-01T00:00:00Z"), Fired: seen, End: stopSpare,
 			Expect: refusedToJoin,
 		},
 		{
 			Name: "byzantine-peer", Class: Cluster, Scope: Whole, Smoke: true,
-			About: "a registered member of gossip, with the key, tells false clocks and a false history",
+			About: "a registered member of gossip, with the key, reports false clocks and a false history",
 			Hold:  between(6*time.Second, 7*time.Second),
-			// What it lies about: 0 late by an hour, 1 early by an hour, 2 swinging, 3 at random.
-			Amount: func(r *rand.Rand) int64 { return r.Int64N(4) }, Unit: "kind of lie",
+			// 0 an hour behind, 1 an hour ahead, 2 oscillating, 3 at random.
+			Amount: func(r *rand.Rand) int64 { return r.Int64N(4) }, Unit: "kind",
 			Begin: startByzantinePeer, Fired: falseReportsAnswered, End: func(_ context.Context, s *Injection) error { return s.undo() },
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
 			Name: "pool-full", Class: Cluster, Scope: Whole,
@@ -49,14 +49,14 @@ func clusterFaults() []Fault {
 			Hold:  between(5*time.Second, 6*time.Second),
 			Begin: fillPool, Fired: onStandby, End: emptyPool,
 			Expect: func(rig.Timing) Expect {
-				return Expect{Settle: 2 * time.Second, Word: "it stands by, not ready, and answers NO_SID; it issues once one sid is freed; others serve"}
+				return Expect{Settle: 2 * time.Second, Text: "it stays not ready and answers NO_SID; it issues once a sid is free; others issue"}
 			},
 		},
 	}
 }
 
 func refusedToJoin(rig.Timing) Expect {
-	return Expect{Settle: time.Second, Word: "it ends with an error that names the difference, and has issued nothing; others serve"}
+	return Expect{Settle: time.Second, Text: "it exits with an error that names the difference, and has issued nothing; others issue"}
 }
 
 func misconfigured(flag, value string) func(context.Context, *Injection) error {
@@ -65,7 +65,7 @@ func misconfigured(flag, value string) func(context.Context, *Injection) error {
 		if err := n.Start(flag, value); err != nil {
 			return err
 		}
-		if err := rig.Until(ctx, 10*time.Second, "the node gives up", func(ctx context.Context) error {
+		if err := rig.Until(ctx, 10*time.Second, "the node exits", func(ctx context.Context) error {
 			if n.Ready(ctx) == nil {
 				return fmt.Errorf("%s with %s %s is ready", n.Name, flag, value)
 			}
@@ -78,7 +78,7 @@ func misconfigured(flag, value string) func(context.Context, *Injection) error {
 		}
 		out := n.Output(n.Run())
 		if strings.Contains(n.Exit(), "exit status 0") || !strings.Contains(out, strings.TrimPrefix(flag, "--")) {
-			return fmt.Errorf("%s ended with %s, and did not say why: %s", n.Name, n.Exit(), out)
+			return fmt.Errorf("%s ended with %s, and did not state why: %s", n.Name, n.Exit(), out)
 		}
 		s.Seen = fmt.Sprintf("%s %s: %s", flag, value, n.Exit())
 		return nil
@@ -93,7 +93,7 @@ func startByzantinePeer(ctx context.Context, s *Injection) error {
 	for i := range jitter {
 		jitter[i] = time.Duration(random.Int64N(int64(2*time.Hour))) - time.Hour
 	}
-	lies := []func(time.Duration) time.Duration{
+	wrong := []func(time.Duration) time.Duration{
 		func(time.Duration) time.Duration { return -time.Hour },
 		func(time.Duration) time.Duration { return time.Hour },
 		func(since time.Duration) time.Duration {
@@ -101,11 +101,11 @@ func startByzantinePeer(ctx context.Context, s *Injection) error {
 		},
 		func(since time.Duration) time.Duration { return jitter[int(since.Milliseconds())%len(jitter)] },
 	}
-	l, err := s.StartByzantinePeer(ctx, lies[s.Amount%int64(len(lies))])
+	l, err := s.StartByzantinePeer(ctx, wrong[s.Amount%int64(len(wrong))])
 	if err != nil {
 		return err
 	}
-	s.heard = l.Told
+	s.replies = l.Replies
 	s.Undo = func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -114,21 +114,21 @@ func startByzantinePeer(ctx context.Context, s *Injection) error {
 	return nil
 }
 
-// falseReportsAnswered waits until every node has had answers.
+// falseReportsAnswered waits until every node has had false replies.
 func falseReportsAnswered(_ context.Context, s *Injection) (string, error) {
-	if s.heard == nil {
+	if s.replies == nil {
 		return "", errNotYet
 	}
-	told, doubted := s.heard(), 0
+	replies, suspected := s.replies(), 0
 	for _, n := range s.Nodes {
 		if n.Sample().Value("clock_falsetickers") > 0 {
-			doubted++
+			suspected++
 		}
 	}
-	if told < 2*uint64(len(s.Nodes)) || doubted == 0 && s.Amount < 2 {
+	if replies < 2*uint64(len(s.Nodes)) || suspected == 0 && s.Amount < 2 {
 		return "", errNotYet
 	}
-	return fmt.Sprintf("%d lies were told; %d nodes call it a falseticker", told, doubted), nil
+	return fmt.Sprintf("%d false replies; %d nodes classify it as a falseticker", replies, suspected), nil
 }
 
 // poolSize is how many sids the layout has.
@@ -151,15 +151,15 @@ func fillPool(ctx context.Context, s *Injection) error {
 	return s.Spare().Start()
 }
 
-// standsBy asks the extra node itself.
-func standsBy(ctx context.Context, s *Injection) error {
+// hasNoSID returns nil if the extra node answers NO_SID.
+func hasNoSID(ctx context.Context, s *Injection) error {
 	n := s.Spare()
 	now := n.Look(ctx)
 	if now.Up && now.Value("sid") >= 0 {
 		return fmt.Errorf("%s holds sid %.0f of a full pool", n.Name, now.Value("sid"))
 	}
 	if n.Ready(ctx) == nil {
-		return fmt.Errorf("%s says that it is ready, without a sid", n.Name)
+		return fmt.Errorf("%s reports ready, without a sid", n.Name)
 	}
 	status, answer, err := n.Ask(ctx)
 	if err == nil && status == http.StatusOK {
@@ -172,10 +172,10 @@ func standsBy(ctx context.Context, s *Injection) error {
 }
 
 func onStandby(ctx context.Context, s *Injection) (string, error) {
-	if err := standsBy(ctx, s); err != nil {
+	if err := hasNoSID(ctx, s); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d processes and %d records hold %d sids; one process more is not ready and answers 503 %s",
+	return fmt.Sprintf("%d processes and %d records hold %d sids; the extra process is not ready and answers 503 %s",
 		len(s.Nodes), len(s.taken), len(s.Nodes)+len(s.taken), noSID), nil
 }
 
@@ -189,7 +189,7 @@ func emptyPool(ctx context.Context, s *Injection) error {
 	if !n.Running() {
 		return s.undo()
 	}
-	err := standsBy(ctx, s) // as it did all the while
+	err := hasNoSID(ctx, s) // still
 	if err == nil {
 		err = s.handOver(ctx)
 	}
@@ -202,8 +202,8 @@ func emptyPool(ctx context.Context, s *Injection) error {
 	return err
 }
 
-// handOver frees one sid: of the harness, which no process has had, or where it
-// has none, of a node that ends.
+// handOver frees one sid for the extra node: one of the harness, or if it has none,
+// that of a node that is terminated.
 func (s *Injection) handOver(ctx context.Context) error {
 	n, within := s.Spare(), 2*s.Timing.TTL+5*time.Second
 	wait := func() error {
@@ -227,7 +227,7 @@ func (s *Injection) handOver(ctx context.Context) error {
 	}
 	last := s.Nodes[len(s.Nodes)-1]
 	gone := Expect{May: []string{connection, timeout, draining, starting, noSID}, Settle: restartSettle}
-	return s.Also("hand-over", history.ClassProcess, []string{last.Name}, gone, func() (string, error) {
+	return s.AlsoInject("hand-over", history.ClassProcess, []string{last.Name}, gone, func() (string, error) {
 		if err := last.Terminate(10 * time.Second); err != nil {
 			return "", err
 		}
@@ -240,6 +240,6 @@ func (s *Injection) handOver(ctx context.Context) error {
 		if err := last.Start(); err != nil {
 			return "", err
 		}
-		return last.Name + " gave its sid to the extra node, and took it back", rig.Until(ctx, within, last.Name+" is back", last.Ready)
+		return last.Name + " gave its sid to the extra node, and got it back", rig.Until(ctx, within, last.Name+" issues again", last.Ready)
 	})
 }

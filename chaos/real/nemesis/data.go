@@ -19,25 +19,25 @@ func dataFaults() []Fault {
 	return []Fault{
 		{
 			Name: "lease-revoked", Class: Data, Scope: OneNode, Smoke: true,
-			About:  "revoke a node's lease behind its back",
+			About:  "revoke a node's lease",
 			Hold:   between(time.Second, 2*time.Second),
 			Begin:  revoke,
 			Fired:  func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) },
 			End:    nothingToHeal,
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
 			Name: "holder-deleted", Class: Data, Scope: OneNode,
-			About:  "delete the record that says that a node has its sid",
+			About:  "delete the holder record of a node's sid",
 			Hold:   between(time.Second, 2*time.Second),
 			Begin:  deleteHolder,
 			Fired:  func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) },
 			End:    nothingToHeal,
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "window-corrupted", Class: Data, Scope: OneNode, Outside: true,
-			About: "change a letter of a node's window record; «admin release-sid» repairs it",
+			Name: "window-corrupted", Class: Data, Scope: OneNode, EditsHistory: true,
+			About: "corrupt a node's window record; `admin release-sid` repairs it",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.Window + 2*time.Second, t.Window + 3*time.Second
 			},
@@ -46,47 +46,47 @@ func dataFaults() []Fault {
 			End:   releaseSID,
 			Expect: func(rig.Timing) Expect {
 				return Expect{May: []string{noSID, starting, exhausted}, Settle: 3 * time.Second,
-					Word: "noticed: sid_lost; the sid is left alone until repaired, and the node takes another"}
+					Text: "alarm sid_lost; the sid is not used until repaired, and the node acquires another"}
 			},
 		},
 		{
-			Name: "window-deleted", Class: Data, Scope: OneNode, Alone: true, Outside: true,
-			About: "delete a node's window record; «admin recover» begins a new era",
+			Name: "window-deleted", Class: Data, Scope: OneNode, Exclusive: true, EditsHistory: true,
+			About: "delete a node's window record; `admin recover` begins a new era",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return noticed(t) + 2*time.Second, noticed(t) + 3*time.Second
+				return detection(t) + 2*time.Second, detection(t) + 3*time.Second
 			},
 			Begin: deleteWindow,
 			Fired: alarmRaised("history_rewound"),
 			End:   recovered,
 			Expect: func(t rig.Timing) Expect {
-				return Expect{Must: rewound, Within: noticed(t), May: []string{rewound}, Settle: newEra(t),
-					Word: "noticed: HISTORY_REWOUND, no ID until «admin recover»"}
+				return Expect{Must: rewound, Within: detection(t), May: []string{rewound}, Settle: newEra(t),
+					Text: "HISTORY_REWOUND, no ID until \"admin recover\""}
 			},
 		},
 		{
-			Name: "etcd-restored", Class: Data, Scope: Whole, Outside: true, Smoke: true,
-			About: "restore etcd from a copy made before; «admin recover» begins a new era",
+			Name: "etcd-restored", Class: Data, Scope: Whole, EditsHistory: true, Smoke: true,
+			About: "restore etcd from an older snapshot; `admin recover` begins a new era",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return 4*time.Second + noticed(t), 5*time.Second + noticed(t)
+				return 4*time.Second + detection(t), 5*time.Second + detection(t)
 			},
 			Amount: func(r *rand.Rand) int64 { return r.Int64N(2) }, Unit: "tokens",
 			Begin: restoreEtcd,
 			Fired: alarmEverywhere("history_rewound"),
 			End:   recovered,
 			Expect: func(t rig.Timing) Expect {
-				return Expect{Must: rewound, Within: 3*time.Second + noticed(t), May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(t),
-					Word: "noticed by every node: HISTORY_REWOUND, no ID until «admin recover»"}
+				return Expect{Must: rewound, Within: 3*time.Second + detection(t), May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(t),
+					Text: "HISTORY_REWOUND from every node, no ID until \"admin recover\""}
 			},
 		},
 	}
 }
 
-// noticed is how soon a node sees that its record is gone: with its next write,
-// or the one after on a busy machine.
-func noticed(t rig.Timing) time.Duration { return 2*t.ExtendEvery + t.CallTimeout + time.Second }
+// detection is how soon a node detects that its record is gone: with its next write,
+// or the one after on an overloaded machine.
+func detection(t rig.Timing) time.Duration { return 2*t.ExtendEvery + t.CallTimeout + time.Second }
 
-// newEra is how long a space may be without IDs after «admin recover»: its floor
-// lies above every ceiling by all that an unheard node can have been granted.
+// newEra is how long a space may be without IDs after `admin recover`: its floor is
+// above every ceiling by all that an unreachable node can have been granted.
 func newEra(t rig.Timing) time.Duration {
 	return 2*t.Window + 2*(2*rig.MaxSkew+rig.MaxLead) + 3*time.Second
 }
@@ -97,13 +97,13 @@ func nothingToHeal(context.Context, *Injection) error { return nil }
 func sidOf(s *Injection) (flake.SID, error) {
 	sid := s.Node.SID()
 	if sid < 0 {
-		return 0, fmt.Errorf("%w: %s holds no sid", errNothing, s.Node.Name)
+		return 0, fmt.Errorf("%w: %s holds no sid", errNoTarget, s.Node.Name)
 	}
 	return flake.SID(sid), nil
 }
 
-// mend does something to a key of the node's sid.
-func mend(s *Injection, what string, key func(flake.SID) string, do func(key string) error) error {
+// edit changes a key of the node's sid.
+func edit(s *Injection, what string, key func(flake.SID) string, do func(key string) error) error {
 	sid, err := sidOf(s)
 	if err != nil {
 		return err
@@ -117,19 +117,19 @@ func mend(s *Injection, what string, key func(flake.SID) string, do func(key str
 }
 
 func revoke(ctx context.Context, s *Injection) error {
-	return mend(s, "lease revoked", s.Op.Holder, func(key string) error { return s.Op.RevokeLeaseOf(ctx, key) })
+	return edit(s, "lease revoked", s.Op.Holder, func(key string) error { return s.Op.RevokeLeaseOf(ctx, key) })
 }
 
 func deleteHolder(ctx context.Context, s *Injection) error {
-	return mend(s, "holder deleted", s.Op.Holder, func(key string) error { return s.Op.Delete(ctx, key) })
+	return edit(s, "holder deleted", s.Op.Holder, func(key string) error { return s.Op.Delete(ctx, key) })
 }
 
 func corruptWindow(ctx context.Context, s *Injection) error {
-	return mend(s, "window overwritten", s.Op.Window, func(key string) error { return s.Op.Corrupt(ctx, key) })
+	return edit(s, "window overwritten", s.Op.Window, func(key string) error { return s.Op.Corrupt(ctx, key) })
 }
 
 func deleteWindow(ctx context.Context, s *Injection) error {
-	return mend(s, "window deleted", s.Op.Window, func(key string) error { return s.Op.Delete(ctx, key) })
+	return edit(s, "window deleted", s.Op.Window, func(key string) error { return s.Op.Delete(ctx, key) })
 }
 
 func alarms(sample *rig.Sample, kind string) float64 {
@@ -155,7 +155,7 @@ func alarmEverywhere(kind string) func(context.Context, *Injection) (string, err
 	return func(ctx context.Context, s *Injection) (string, error) {
 		for _, n := range s.Nodes {
 			if now := n.Look(ctx); !now.Up || now.Value(kind) != 1 {
-				return "", fmt.Errorf("%w: %s has not noticed", errNotYet, n.Name)
+				return "", fmt.Errorf("%w: %s has not detected it", errNotYet, n.Name)
 			}
 		}
 		return s.Seen + "; every node latched " + kind, nil
@@ -163,14 +163,14 @@ func alarmEverywhere(kind string) func(context.Context, *Injection) (string, err
 }
 
 func restoreEtcd(ctx context.Context, s *Injection) error {
-	if err := s.Restore(ctx, s.Copy, s.Amount == 1); err != nil {
+	if err := s.Restore(ctx, s.Snapshot, s.Amount == 1); err != nil {
 		return err
 	}
-	s.Seen = fmt.Sprintf("etcd runs from a copy of revision %d", s.Copy.Revision)
+	s.Seen = fmt.Sprintf("etcd runs from a snapshot of revision %d", s.Snapshot.Revision)
 	return nil
 }
 
-// recovered does what the runbook says for a history that went back.
+// recovered follows the runbook for a rewound history.
 func recovered(ctx context.Context, s *Injection) error {
 	var grpc []string
 	for _, n := range s.Nodes {
@@ -186,11 +186,11 @@ func recovered(ctx context.Context, s *Injection) error {
 		_, err := s.Allocate(ctx, s.admin("recover", "--yes", "--addr", strings.Join(grpc, ","))...)
 		return "a new era has begun", err
 	}
-	if s.Fault.Scope == Whole { // everybody is a target, and refuses already
+	if s.Fault.Scope == Whole { // every node is a target, and refuses already
 		_, err := do()
 		return err
 	}
-	return s.Also("recover", history.ClassData, s.Names(), Expect{May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(s.Timing)}, do)
+	return s.AlsoInject("recover", history.ClassData, s.Names(), Expect{May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(s.Timing)}, do)
 }
 
 func (s *Injection) admin(args ...string) []string {
@@ -200,7 +200,7 @@ func (s *Injection) admin(args ...string) []string {
 
 func releaseSID(ctx context.Context, s *Injection) error {
 	if s.Seen == "" {
-		return nil // nothing was damaged
+		return nil // nothing was corrupted
 	}
 	out, err := s.Allocate(ctx, s.admin("release-sid", strconv.FormatUint(s.base, 10), "--yes")...)
 	if err != nil {
@@ -210,5 +210,5 @@ func releaseSID(ctx context.Context, s *Injection) error {
 	return nil
 }
 
-// CopyPath is where the copy of etcd lies that a restore goes back to.
-func CopyPath(dir string) string { return filepath.Join(dir, "etcd", "copy.db") }
+// SnapshotPath is the path of the snapshot that a restore uses.
+func SnapshotPath(dir string) string { return filepath.Join(dir, "etcd", "copy.db") }

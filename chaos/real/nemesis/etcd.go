@@ -12,10 +12,11 @@ import (
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
-// inHand is how much of its window a node has at least when etcd goes away.
-func inHand(t rig.Timing) time.Duration { return t.Window - t.ExtendEvery }
+// windowLeft is how much of its window a node has at least when etcd becomes
+// unreachable.
+func windowLeft(t rig.Timing) time.Duration { return t.Window - t.ExtendEvery }
 
-// election is how long etcd may take on a busy machine to have a leader again.
+// election is how long an election of etcd may take on an overloaded machine.
 const election = 2 * time.Second
 
 func etcdFaults() []Fault {
@@ -27,7 +28,7 @@ func etcdFaults() []Fault {
 			Begin:  killMembers,
 			Fired:  membersKilled,
 			End:    startMembers,
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
 			Name: "etcd-leader-kill", Class: Etcd, Scope: Leader, Smoke: true,
@@ -36,7 +37,7 @@ func etcdFaults() []Fault {
 			Begin:  killMembers,
 			Fired:  membersKilled,
 			End:    startMembers,
-			Expect: unharmed(1500 * time.Millisecond),
+			Expect: unaffected(1500 * time.Millisecond),
 		},
 		{
 			Name: "etcd-leader-pause", Class: Etcd, Scope: Leader,
@@ -45,23 +46,23 @@ func etcdFaults() []Fault {
 			Begin:  pauseMembers,
 			Fired:  membersStopped,
 			End:    resumeMembers,
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
 			Name: "etcd-quorum-short", Class: Etcd, Scope: Quorum,
 			About: "kill -9 two of three etcd members, for less than the windows last",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				d := inHand(t) - election
+				d := windowLeft(t) - election
 				return d / 2, max(d*3/4, d/2)
 			},
 			Begin:  killMembers,
 			Fired:  membersKilled,
 			End:    startMembers,
-			Expect: unharmed(4 * time.Second),
+			Expect: unaffected(4 * time.Second),
 		},
 		{
 			Name: "etcd-quorum-long", Class: Etcd, Scope: Quorum, Smoke: true,
-			About: "kill -9 two of three etcd members, until every window is used up",
+			About: "kill -9 two of three etcd members, until every window is exhausted",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.Window + 2*time.Second, t.Window + 3*time.Second
 			},
@@ -70,17 +71,17 @@ func etcdFaults() []Fault {
 			End:   startMembers,
 			Expect: func(t rig.Timing) Expect {
 				return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 4 * time.Second,
-					Word: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; back soon after etcd"}
+					Text: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after etcd"}
 			},
 		},
 		{
 			Name: "etcd-disk-error", Class: Etcd, Scope: Leader, Needs: ClockHook,
-			About:  "every fsync of etcd's leader fails with EIO: it has to die, and is started again on a sound disk",
+			About:  "every fsync of etcd's leader fails with EIO: it must exit, and is started again with a working disk",
 			Hold:   between(2*time.Second, 3*time.Second),
 			Begin:  breakDisk,
 			Fired:  diedOfDisk,
 			End:    mendDisk,
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
 			Name: "etcd-slow-fsync", Class: Etcd, Scope: Whole, Needs: ClockHook,
@@ -90,14 +91,14 @@ func etcdFaults() []Fault {
 			Begin:  slowSync,
 			Fired:  syncsSlowed,
 			End:    quickSync,
-			Expect: unharmed(3 * time.Second),
+			Expect: unaffected(3 * time.Second),
 		},
 	}
 }
 
 func each(s *Injection, do func(*rig.Process) error) error {
 	var errs []error
-	for _, i := range s.Hit {
+	for _, i := range s.Members {
 		errs = append(errs, do(s.Etcds[i]))
 	}
 	return errors.Join(errs...)
@@ -107,7 +108,7 @@ func killMembers(_ context.Context, s *Injection) error { return each(s, (*rig.P
 
 func membersKilled(_ context.Context, s *Injection) (string, error) {
 	var seen []string
-	for _, i := range s.Hit {
+	for _, i := range s.Members {
 		exit := s.Etcds[i].Exit()
 		if !strings.Contains(exit, "killed") {
 			return "", errNotYet
@@ -119,7 +120,7 @@ func membersKilled(_ context.Context, s *Injection) (string, error) {
 
 func startMembers(_ context.Context, s *Injection) error {
 	var errs []error
-	for _, i := range s.Hit {
+	for _, i := range s.Members {
 		if !s.Etcds[i].Running() {
 			errs = append(errs, s.StartMember(i))
 		}
@@ -131,18 +132,18 @@ func pauseMembers(_ context.Context, s *Injection) error { return each(s, (*rig.
 
 func resumeMembers(_ context.Context, s *Injection) error { return each(s, (*rig.Process).Resume) }
 
-// membersStopped waits for the others to have a leader of their own.
+// membersStopped waits until the other members have elected a leader.
 func membersStopped(ctx context.Context, s *Injection) (string, error) {
-	for _, i := range s.Hit {
+	for _, i := range s.Members {
 		if s.Etcds[i].State() != "T" {
 			return "", errNotYet
 		}
 	}
 	leader := s.Op.Leader(ctx)
-	if leader < 0 || leader == s.Hit[0] {
+	if leader < 0 || leader == s.Members[0] {
 		return "", errNotYet
 	}
-	return fmt.Sprintf("%s is stopped, and %s leads", s.Etcds[s.Hit[0]].Name, s.Etcds[leader].Name), nil
+	return fmt.Sprintf("%s is stopped, and %s leads", s.Etcds[s.Members[0]].Name, s.Etcds[leader].Name), nil
 }
 
 func slowSync(_ context.Context, s *Injection) error {
@@ -183,16 +184,16 @@ func breakDisk(_ context.Context, s *Injection) error {
 	})
 }
 
-// diedOfDisk waits until the members have ended, and said that it was for this.
+// diedOfDisk waits until the members have ended, and checks that they logged the error.
 func diedOfDisk(_ context.Context, s *Injection) (string, error) {
 	var seen []string
-	for _, i := range s.Hit {
+	for _, i := range s.Members {
 		p := s.Etcds[i]
 		if p.Running() {
 			return "", errNotYet
 		}
 		if !strings.Contains(p.Output(p.Run()), syscall.EIO.Error()) {
-			return "", fmt.Errorf("%s ended with %s, and does not say that it had %q", p.Name, p.Exit(), syscall.EIO)
+			return "", fmt.Errorf("%s ended with %s, and did not log %q", p.Name, p.Exit(), syscall.EIO)
 		}
 		seen = append(seen, fmt.Sprintf("%s ended with %s: %v", p.Name, p.Exit(), syscall.EIO))
 	}

@@ -1,12 +1,12 @@
-// Package nemesis is the table of faults, when they strike, and what has to come
+// Package nemesis is the table of faults, their schedule, and the expected effect
 // of each.
 //
-// A [Fault] is a value: what it needs, whom it hits, how it begins, how it is seen
-// to have taken effect, how it is healed, and what nodes may answer meanwhile. A
-// fault counts only once its effect was read back from what it was done to: the
-// node's own clock status, the counters of the network, the process's exit. What
-// is expected stands in the history beside each fault, so that the checks of
-// package history can judge the run alone.
+// A [Fault] is a value: what it needs, its targets, how it begins, how its effect is
+// verified, how it is healed, and what nodes may answer meanwhile. A fault counts
+// only once its effect was read back from the target: the clock status of a node,
+// the counters of the network, the exit of a process. The history holds what is
+// expected beside each fault, so that package history needs nothing else to check
+// the run.
 package nemesis
 
 import (
@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/real/netswitch"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/flake"
 )
@@ -22,7 +23,7 @@ import (
 // Class groups faults by what they break.
 type Class string
 
-// The classes. A run that claims all of them has seen each.
+// The classes.
 const (
 	Processes Class = "process"
 	Clocks    Class = "clock"
@@ -35,20 +36,20 @@ const (
 // Classes lists them in order.
 var Classes = []Class{Processes, Clocks, Etcd, Network, Data, Cluster}
 
-// Scope is whom a fault hits.
+// Scope is which part of the cluster a fault targets.
 type Scope uint8
 
 // Scopes.
 const (
-	OneNode Scope = iota // one node; others go on, and may be hit by other faults meanwhile
+	OneNode Scope = iota // one node; other faults may target others meanwhile
 	Member               // an etcd member that does not lead
 	Leader               // the etcd member that leads when the fault begins
 	Quorum               // two etcd members
-	Whole                // everything; nothing else is done meanwhile
-	Aside                // nobody: what is added to the cluster must not disturb it, whatever else goes on
+	Whole                // everything; no other fault runs meanwhile
+	Extra                // an extra node, which must not disturb the cluster; other faults may run meanwhile
 )
 
-// Need is what a fault cannot do without.
+// Need is what a fault requires.
 type Need uint8
 
 // Needs.
@@ -61,20 +62,20 @@ const (
 // Anything in May allows every reason.
 const Anything = "*"
 
-// Expect is what has to come of a fault, from its start until its effects are
-// over.
+// Expect is the expected effect of a fault, from its start until its effects have
+// ended.
 type Expect struct {
-	// Must is the reason that every target refuses with from Within after the
-	// start until the fault is healed; "" is none.
+	// Must is the reason with which every target refuses, from Within after the start
+	// until the fault is healed; "" is none.
 	Must   string
 	Within time.Duration
-	// May are the reasons that answers of targets may have. Whoever is no target
-	// answers IDs throughout.
+	// May are the reasons that targets may answer with. All other nodes issue IDs
+	// throughout.
 	May []string
-	// Settle is how long after the healing effects may last: then all is as before.
+	// Settle is how long effects may last after the healing.
 	Settle time.Duration
-	// Word says it to people.
-	Word string
+	// Text describes it.
+	Text string
 }
 
 // Fault is one way to break a cluster.
@@ -86,25 +87,25 @@ type Fault struct {
 	Needs Need
 	// Smoke faults are part of the profile that CI runs.
 	Smoke bool
-	// Alone says that healing it disturbs everybody, though it hits one node: nothing
-	// else is done meanwhile.
-	Alone bool
-	// Outside faults are outside claim I1: history is rewound or edited. They have
-	// to be noticed.
-	Outside bool
+	// Exclusive means that no other fault runs meanwhile, though the target is one
+	// node: healing it affects all.
+	Exclusive bool
+	// EditsHistory faults rewind or edit etcd's data, which claim I1 excludes. They
+	// must be detected.
+	EditsHistory bool
 
-	// Hold is how long it lasts.
+	// Hold is how long it lasts, at least and at most.
 	Hold func(t rig.Timing) (shortest, longest time.Duration)
-	// Amount draws how much, in Unit; nil: there is nothing to draw.
+	// Amount draws how much, in Unit; nil: there is no amount.
 	Amount func(random *rand.Rand) int64
 	Unit   string
 
 	Expect func(t rig.Timing) Expect
 	Begin  func(ctx context.Context, s *Injection) error
-	// Fired returns what was read back that proves the effect, or an error for as
-	// long as there is nothing to see.
+	// Fired returns what was read back that proves the effect, or an error while there
+	// is none.
 	Fired func(ctx context.Context, s *Injection) (string, error)
-	// End heals. It is called however the fault went, and may be called again.
+	// End heals. It is called whether Begin failed or not, and may be called again.
 	End func(ctx context.Context, s *Injection) error
 }
 
@@ -112,40 +113,40 @@ type Fault struct {
 type Action struct {
 	ID      int64    `json:"id"`
 	Fault   string   `json:"fault"`
-	Targets []string `json:"targets,omitempty"` // of Leader and Member faults: known when it strikes
+	Targets []string `json:"targets,omitempty"` // of Leader and Member faults: known when it begins
 	AtMs    int64    `json:"at_ms"`             // since the load began
 	ForMs   int64    `json:"for_ms"`
 	Amount  int64    `json:"amount,omitempty"`
 	Unit    string   `json:"unit,omitempty"`
 }
 
-// Injection is an action that is being carried out.
+// Injection is an action in progress.
 type Injection struct {
 	*rig.Rig
 	Action
 	Fault *Fault
 	Node  *rig.Node // of OneNode
-	// Before is what the node's metrics said before.
+	// Before are the metrics of the node before.
 	Before *rig.Sample
-	// Hit are etcd's members that are hit, by number.
-	Hit []int
-	// Undo is what Begin leaves for End to call.
+	// Members are the targeted etcd members, by number.
+	Members []int
+	// Undo is set by Begin and called by End.
 	Undo func() error
-	// Seen is what Begin saw happen, for Fired to tell.
+	// Seen is the effect that Begin saw; Fired returns it.
 	Seen string
-	// Healed is what End saw come of the healing.
-	Healed string
-	base   uint64        // a counter before, or the sid that was hit
-	taken  []flake.SID   // that the harness holds
-	heard  func() uint64 // counts what was done to others
-	harm   *harm         // done to the network
-	wake   func() error  // lets a node that stands go on
-	quiet  func() error  // ends clients that the fault brought
-	// Copy is a snapshot of etcd from the beginning of the run.
-	Copy rig.Snapshot
-	// Also carries out something that healing needs and that others notice, and
-	// puts it into the history as an injection of its own.
-	Also func(name, class string, targets []string, e Expect, do func() (effect string, err error)) error
+	// Healed is the effect of the healing that End saw.
+	Healed      string
+	base        uint64           // a counter before, or the targeted sid
+	taken       []flake.SID      // sids that the harness holds
+	replies     func() uint64    // counts false reports
+	packets     *netswitch.Fault // in the network
+	resume      func() error     // resumes a paused node
+	stopClients func() error     // stops clients that the fault started
+	// Snapshot is a copy of etcd from the beginning of the run.
+	Snapshot rig.Snapshot
+	// AlsoInject carries out a step of the healing that affects other nodes, and records
+	// it in the history as an injection of its own.
+	AlsoInject func(name, class string, targets []string, e Expect, do func() (effect string, err error)) error
 }
 
 // hold returns how long the action lasts.
@@ -154,10 +155,10 @@ func (s *Injection) hold() time.Duration { return time.Duration(s.ForMs) * time.
 // amount returns the amount of an action in nanoseconds.
 func (s *Injection) amount() time.Duration { return time.Duration(s.Amount) }
 
-// random returns a source that the schedule fixes.
+// random returns a source that the schedule determines.
 func (s *Injection) random() *rand.Rand { return rand.New(rand.NewPCG(s.Seed, uint64(s.ID))) }
 
-// undo calls what Begin left, once.
+// undo calls Undo, once.
 func (s *Injection) undo() error {
 	if s.Undo == nil {
 		return nil
@@ -167,11 +168,11 @@ func (s *Injection) undo() error {
 	return err
 }
 
-// errNotYet says that an effect has not shown.
+// errNotYet: there is no effect yet.
 var errNotYet = errors.New("no effect seen yet")
 
-// errNothing says that there is nothing to hit.
-var errNothing = errors.New("nothing to hit")
+// errNoTarget: there is no target.
+var errNoTarget = errors.New("no target")
 
 // Table returns every fault, by class.
 func Table() []Fault {
@@ -197,8 +198,8 @@ func between(shortest, longest time.Duration) func(rig.Timing) (time.Duration, t
 	return func(rig.Timing) (time.Duration, time.Duration) { return shortest, longest }
 }
 
-// Reasons that the table names. Connection and timeout are what a client sees of
-// a process that is gone or stands.
+// Reasons that the table names. Connection and timeout are what a client sees of a
+// process that ended or is paused.
 const (
 	connection = "connection"
 	timeout    = "timeout"
@@ -212,14 +213,14 @@ const (
 	tooFar     = "AFTER_TOO_FAR"
 )
 
-// unharmed expects that nobody notices.
-func unharmed(settle time.Duration) func(rig.Timing) Expect {
+// unaffected expects that every node issues throughout.
+func unaffected(settle time.Duration) func(rig.Timing) Expect {
 	return func(rig.Timing) Expect {
-		return Expect{Settle: settle, Word: "every call is answered with IDs"}
+		return Expect{Settle: settle, Text: "every call is answered with IDs"}
 	}
 }
 
-// String returns what is needed in words.
+// String returns the requirement as text.
 func (n Need) String() string {
 	switch n {
 	case ClockHook:

@@ -11,11 +11,10 @@ import (
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
-// wires says which wires a fault is about.
-type wires func(s *Injection) []netswitch.Pair
+// links selects the links that a fault affects.
+type links func(s *Injection) []netswitch.Pair
 
-// sides returns the hosts of the node that is hit, of the other nodes, and of
-// etcd.
+// sides returns the hosts of the targeted node, of the other nodes, and of etcd.
 func sides(s *Injection) (node, others, etcd []*netswitch.Host) {
 	var rest []string
 	for _, n := range s.Nodes {
@@ -38,10 +37,10 @@ func networkFaults() []Fault {
 	fromEtcd := func(s *Injection) []netswitch.Pair { n, _, e := sides(s); return netswitch.From(e, n) }
 	toPeers := func(s *Injection) []netswitch.Pair { n, o, _ := sides(s); return netswitch.From(n, o) }
 	fromPeers := func(s *Injection) []netswitch.Pair { n, o, _ := sides(s); return netswitch.From(o, n) }
-	both := func(a, b wires) wires {
+	both := func(a, b links) links {
 		return func(s *Injection) []netswitch.Pair { return slices.Concat(a(s), b(s)) }
 	}
-	pair := func(whole bool) wires {
+	pair := func(whole bool) links {
 		return func(s *Injection) []netswitch.Pair {
 			n, o, _ := sides(s)
 			other := o[s.random().IntN(len(o))]
@@ -60,7 +59,7 @@ func networkFaults() []Fault {
 	}
 	leader := func(s *Injection) []netswitch.Pair {
 		_, o, e := sides(s)
-		hit := s.Net.Hosts(s.Etcds[s.Hit[0]].Name)
+		hit := s.Net.Hosts(s.Etcds[s.Members[0]].Name)
 		return netswitch.Between(hit, slices.Concat(o, slices.DeleteFunc(e, func(h *netswitch.Host) bool { return h == hit[0] })))
 	}
 	gossip := netswitch.Match{Ports: []uint16{rig.GossipPort}}
@@ -69,34 +68,34 @@ func networkFaults() []Fault {
 		return t.Window + 2*time.Second, t.Window + 2500*time.Millisecond
 	}
 	within := func(t rig.Timing) (time.Duration, time.Duration) {
-		d := inHand(t) - election
+		d := windowLeft(t) - election
 		return d / 2, max(d*3/4, d/2)
 	}
 	several := between(6*time.Second, 7*time.Second)
-	usedUp := func(t rig.Timing) Expect {
+	windowExhausted := func(t rig.Timing) Expect {
 		return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 4 * time.Second,
-			Word: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; back soon after"}
+			Text: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after"}
 	}
 	fault := func(name, about string, scope Scope, hold func(rig.Timing) (time.Duration, time.Duration), e netswitch.Effect,
-		m netswitch.Match, w wires, expect func(rig.Timing) Expect) Fault {
+		m netswitch.Match, w links, expect func(rig.Timing) Expect) Fault {
 		return Fault{Name: name, About: about, Class: Network, Scope: scope, Needs: OwnNetworks, Hold: hold, Expect: expect,
-			Begin: apply(e, m, w), Fired: packetsHarmed, End: func(_ context.Context, s *Injection) error { return s.undo() }}
+			Begin: apply(e, m, w), Fired: packetsCounted, End: func(_ context.Context, s *Injection) error { return s.undo() }}
 	}
-	noise := netswitch.Effect{Drop: .02, Duplicate: .05, Reorder: .05, Corrupt: .02, Delay: 2 * time.Millisecond, Jitter: 2 * time.Millisecond}
+	impairment := netswitch.Effect{Drop: .02, Duplicate: .05, Reorder: .05, Corrupt: .02, Delay: 2 * time.Millisecond, Jitter: 2 * time.Millisecond}
 	out := []Fault{
-		fault("net-etcd-partition", "a node is cut off from etcd until its window is used up", OneNode, beyond, netswitch.Cut, any, both(toEtcd, fromEtcd), usedUp),
-		fault("net-etcd-drop-inbound", "what etcd sends to a node is lost: writes are applied and nobody hears", OneNode, beyond, netswitch.Cut, any, fromEtcd, usedUp),
-		fault("net-etcd-drop-outbound", "what a node sends to etcd is lost", OneNode, beyond, netswitch.Cut, any, toEtcd, usedUp),
-		fault("net-etcd-short-partition", "a node is cut off from etcd for less than its window lasts", OneNode, within, netswitch.Cut, any, both(toEtcd, fromEtcd), unharmed(4*time.Second)),
-		fault("net-leader-partition", "etcd's leader is cut off from everybody", Leader, between(2*time.Second, 3*time.Second), netswitch.Cut, any, leader, unharmed(3*time.Second)),
-		fault("net-peers-partition", "a node is cut off from all other nodes", OneNode, several, netswitch.Cut, any, both(toPeers, fromPeers), unharmed(3*time.Second)),
-		fault("net-peers-drop-inbound", "a node hears no other node", OneNode, several, netswitch.Cut, any, fromPeers, unharmed(3*time.Second)),
-		fault("net-peers-drop-outbound", "no other node hears a node", OneNode, several, netswitch.Cut, any, toPeers, unharmed(3*time.Second)),
-		fault("net-pair-partition", "a node and one other are cut off from one another", OneNode, several, netswitch.Cut, any, pair(true), unharmed(3*time.Second)),
-		fault("net-pair-drop-inbound", "a node hears nothing of one other, which hears it", OneNode, several, netswitch.Cut, any, pair(false), unharmed(3*time.Second)),
-		fault("net-gossip-block", "no gossip at all", Whole, several, netswitch.Cut, gossip, amongNodes, unharmed(3*time.Second)),
-		fault("net-impairment", "2 % of all packets lost, 2 % damaged, 5 % doubled, 5 % out of order, all late", Whole, several, noise, any, everywhere, unharmed(3*time.Second)),
-		fault("net-gossip-forged", "a third of gossip packets is changed, checksums repaired", Whole, several, netswitch.Effect{Forge: .3}, gossip, amongNodes, unharmed(3*time.Second)),
+		fault("net-etcd-partition", "a node and etcd are partitioned until its window is exhausted", OneNode, beyond, netswitch.Cut, any, both(toEtcd, fromEtcd), windowExhausted),
+		fault("net-etcd-drop-inbound", "packets from etcd to a node are lost: writes are applied, replies are lost", OneNode, beyond, netswitch.Cut, any, fromEtcd, windowExhausted),
+		fault("net-etcd-drop-outbound", "packets from a node to etcd are lost", OneNode, beyond, netswitch.Cut, any, toEtcd, windowExhausted),
+		fault("net-etcd-short-partition", "a node and etcd are partitioned for less than its window lasts", OneNode, within, netswitch.Cut, any, both(toEtcd, fromEtcd), unaffected(4*time.Second)),
+		fault("net-leader-partition", "etcd's leader is partitioned from everything else", Leader, between(2*time.Second, 3*time.Second), netswitch.Cut, any, leader, unaffected(3*time.Second)),
+		fault("net-peers-partition", "a node is partitioned from all other nodes", OneNode, several, netswitch.Cut, any, both(toPeers, fromPeers), unaffected(3*time.Second)),
+		fault("net-peers-drop-inbound", "packets from other nodes to a node are lost", OneNode, several, netswitch.Cut, any, fromPeers, unaffected(3*time.Second)),
+		fault("net-peers-drop-outbound", "packets from a node to other nodes are lost", OneNode, several, netswitch.Cut, any, toPeers, unaffected(3*time.Second)),
+		fault("net-pair-partition", "two nodes are partitioned from each other", OneNode, several, netswitch.Cut, any, pair(true), unaffected(3*time.Second)),
+		fault("net-pair-drop-inbound", "packets between two nodes are lost in one direction", OneNode, several, netswitch.Cut, any, pair(false), unaffected(3*time.Second)),
+		fault("net-gossip-block", "all gossip is lost", Whole, several, netswitch.Cut, gossip, amongNodes, unaffected(3*time.Second)),
+		fault("net-impairment", "2 % of all packets lost, 2 % corrupted, 5 % duplicated, 5 % reordered, all delayed", Whole, several, impairment, any, everywhere, unaffected(3*time.Second)),
+		fault("net-gossip-forged", "a third of all gossip packets is modified, with valid checksums", Whole, several, netswitch.Effect{Forge: .3}, gossip, amongNodes, unaffected(3*time.Second)),
 	}
 	for i := range out {
 		out[i].Smoke = out[i].Name == "net-etcd-partition"
@@ -104,16 +103,13 @@ func networkFaults() []Fault {
 	return out
 }
 
-// harm keeps what a strike did to the network, to count it.
-type harm struct{ fault *netswitch.Fault }
-
-func apply(e netswitch.Effect, m netswitch.Match, w wires) func(context.Context, *Injection) error {
+func apply(e netswitch.Effect, m netswitch.Match, w links) func(context.Context, *Injection) error {
 	return func(_ context.Context, s *Injection) error {
 		f, err := s.Net.Apply(e, m, w(s)...)
 		if err != nil {
 			return err
 		}
-		s.harm = &harm{f}
+		s.packets = f
 		s.Undo = func() error {
 			f.Lift()
 			return nil
@@ -122,15 +118,15 @@ func apply(e netswitch.Effect, m netswitch.Match, w wires) func(context.Context,
 	}
 }
 
-// packetsHarmed waits until the switch has counted a few.
-func packetsHarmed(_ context.Context, s *Injection) (string, error) {
-	d := s.harm.fault.Done()
+// packetsCounted waits until the switch has counted a few affected packets.
+func packetsCounted(_ context.Context, s *Injection) (string, error) {
+	d := s.packets.Done()
 	var seen []string
 	n := uint64(0)
 	for _, c := range []struct {
 		what  string
 		count uint64
-	}{{"lost", d.Dropped}, {"late", d.Delayed}, {"out of order", d.Reordered}, {"doubled", d.Duplicated}, {"damaged", d.Corrupted}, {"forged", d.Forged}} {
+	}{{"lost", d.Dropped}, {"delayed", d.Delayed}, {"reordered", d.Reordered}, {"duplicated", d.Duplicated}, {"corrupted", d.Corrupted}, {"modified", d.Forged}} {
 		if c.count > 0 {
 			seen = append(seen, fmt.Sprintf("%d %s", c.count, c.what))
 			n += c.count

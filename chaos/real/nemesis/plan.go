@@ -9,60 +9,60 @@ import (
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
-// Schedule is what a run does and when. It can be written down and played again.
+// Schedule is the faults of a run and their times. It can be saved and repeated.
 type Schedule struct {
 	Seed    uint64   `json:"seed"`
 	Nodes   int      `json:"nodes"`
 	ForMs   int64    `json:"for_ms"`
 	Actions []Action `json:"actions"`
-	// LeftOut are faults that the time did not suffice for.
+	// LeftOut are faults that did not fit into the time.
 	LeftOut []string `json:"left_out,omitempty"`
 }
 
-// PlanConfig says what to plan.
+// PlanConfig is the input of Plan.
 type PlanConfig struct {
 	Seed   uint64
 	For    time.Duration
 	Faults []Fault // in no particular order
 	Nodes  []string
 	Timing rig.Timing
-	Repeat bool // go round again for as long as there is time
+	Repeat bool // repeat the faults while there is time
 }
 
 // Parts of a schedule.
 const (
-	opening      = 4 * time.Second         // calm before the first fault
-	closing      = 3 * time.Second         // calm after the last one, in which everybody serves
-	pauseAtLeast = 1500 * time.Millisecond // of calm between groups
-	shareOfCalm  = 0.25                    // of the whole run
-	atOnce       = 2                       // nodes that are hit at a time
-	longest      = 32 * time.Second        // of a group, or there would be no calm for long
+	opening   = 4 * time.Second         // before the first fault
+	closing   = 3 * time.Second         // after the last one
+	minPause  = 1500 * time.Millisecond // between groups
+	calmShare = 0.25                    // of the run has no fault
+	atOnce    = 2                       // nodes that are targets at a time
+	longest   = 32 * time.Second        // of a group, so that times without a fault are frequent
 )
 
-// group is faults that go on side by side.
+// group is faults that run in parallel.
 type group struct {
 	number  int64
-	lanes   int      // of single nodes; 0: a fault that is alone
+	lanes   int      // of single nodes; 0: one exclusive fault
 	actions []Action // times count from the group's start
 	lasts   time.Duration
 }
 
-// Plan draws a schedule. The same config gives the same schedule.
+// Plan makes a random schedule. The same config gives the same schedule.
 //
-// Faults of single nodes go on side by side, on different nodes and never on as
-// many as a majority could lack; all others are alone. At least a quarter of the
-// time is calm. What there is no time for is left out: the longest first, and
-// faults of single nodes last.
+// Faults of single nodes run in parallel, on different nodes and always on fewer
+// than a majority; all others are exclusive. At least a quarter of the time has no
+// fault. Faults that do not fit are left out: the longest first, and faults of
+// single nodes last.
 func Plan(c PlanConfig) Schedule {
 	random := rand.New(rand.NewPCG(c.Seed, 0x5eed))
 	out := Schedule{Seed: c.Seed, Nodes: len(c.Nodes), ForMs: c.For.Milliseconds()}
-	room := c.For - opening - closing                        // for faults and what lies between them
-	may := time.Duration(float64(c.For) * (1 - shareOfCalm)) // for faults
+	room := c.For - opening - closing                      // for faults and pauses between them
+	may := time.Duration(float64(c.For) * (1 - calmShare)) // for faults
 	var groups []group
 	for {
 		more := fitting(draw(random, c), room, may)
 		for _, g := range more {
-			room -= g.lasts + pauseAtLeast
+			room -= g.lasts + minPause
 			may -= g.lasts
 		}
 		groups = append(groups, more...)
@@ -71,7 +71,7 @@ func Plan(c PlanConfig) Schedule {
 		}
 	}
 	planned := map[string]bool{}
-	at, pause := opening, pauseAtLeast
+	at, pause := opening, minPause
 	if len(groups) > 0 {
 		pause += max(room, 0) / time.Duration(len(groups))
 	}
@@ -92,7 +92,7 @@ func Plan(c PlanConfig) Schedule {
 	return out
 }
 
-// fitting returns the groups that there is room for, in the order given.
+// fitting returns the groups that fit, in the order given.
 func fitting(groups []group, room, may time.Duration) (out []group) {
 	order := slices.Clone(groups)
 	slices.SortStableFunc(order, func(a, b group) int {
@@ -103,10 +103,10 @@ func fitting(groups []group, room, may time.Duration) (out []group) {
 	})
 	chosen := map[int64]bool{}
 	for _, g := range order {
-		if g.lasts > may || g.lasts+pauseAtLeast > room {
+		if g.lasts > may || g.lasts+minPause > room {
 			continue
 		}
-		room -= g.lasts + pauseAtLeast
+		room -= g.lasts + minPause
 		may -= g.lasts
 		chosen[g.number] = true
 	}
@@ -120,15 +120,15 @@ func fitting(groups []group, room, may time.Duration) (out []group) {
 
 // draw puts every fault into a group, once.
 func draw(random *rand.Rand, c PlanConfig) (out []group) {
-	var single, aside []Action
+	var single, extra []Action
 	for _, i := range random.Perm(len(c.Faults)) {
 		f := &c.Faults[i]
 		a := action(random, f, c.Timing)
 		switch {
-		case f.Scope == OneNode && !f.Alone:
+		case f.Scope == OneNode && !f.Exclusive:
 			single = append(single, a)
-		case f.Scope == Aside:
-			aside = append(aside, a)
+		case f.Scope == Extra:
+			extra = append(extra, a)
 		default:
 			if f.Scope == OneNode {
 				a.Targets = []string{c.Nodes[random.IntN(len(c.Nodes))]}
@@ -136,7 +136,7 @@ func draw(random *rand.Rand, c PlanConfig) (out []group) {
 			out = append(out, group{actions: []Action{a}, lasts: lasting(f, a, c.Timing)})
 		}
 	}
-	out = append(out, sideBySide(random, c, single, aside)...)
+	out = append(out, inParallel(random, c, single, extra)...)
 	random.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	for i := range out {
 		out[i].number = int64(i)
@@ -145,10 +145,10 @@ func draw(random *rand.Rand, c PlanConfig) (out []group) {
 }
 
 func action(random *rand.Rand, f *Fault, t rig.Timing) Action {
-	least, most := f.Hold(t)
-	a := Action{Fault: f.Name, ForMs: least.Milliseconds()}
-	if most > least {
-		a.ForMs += random.Int64N((most - least).Milliseconds())
+	minimum, maximum := f.Hold(t)
+	a := Action{Fault: f.Name, ForMs: minimum.Milliseconds()}
+	if maximum > minimum {
+		a.ForMs += random.Int64N((maximum - minimum).Milliseconds())
 	}
 	if f.Amount != nil {
 		a.Amount, a.Unit = f.Amount(random), f.Unit
@@ -160,15 +160,15 @@ func lasting(f *Fault, a Action, t rig.Timing) time.Duration {
 	return time.Duration(a.ForMs)*time.Millisecond + f.Expect(t).Settle
 }
 
-// sideBySide fills lanes with faults of single nodes, the longest first. A lane
-// has nodes of its own, so that no node is hit twice at a time; one more lane is
-// for what hits nobody.
-func sideBySide(random *rand.Rand, c PlanConfig, actions, aside []Action) (out []group) {
+// inParallel fills lanes with faults of single nodes, the longest first. A lane has
+// nodes of its own, so that no node is a target twice at a time; one more lane is for
+// faults of the extra node.
+func inParallel(random *rand.Rand, c PlanConfig, actions, extra []Action) (out []group) {
 	lanes := min(atOnce, max(1, (len(c.Nodes)-1)/2))
 	order := random.Perm(len(c.Nodes))
 	length := func(a Action) time.Duration { return lasting(Find(c.Faults, a.Fault), a, c.Timing) }
 	slices.SortStableFunc(actions, func(a, b Action) int { return int(length(b) - length(a)) })
-	for len(actions)+len(aside) > 0 {
+	for len(actions)+len(extra) > 0 {
 		g := group{lanes: lanes}
 		used, turn := make([]time.Duration, lanes+1), make([]int, lanes)
 		put := func(lane int, a Action) {
@@ -194,9 +194,9 @@ func sideBySide(random *rand.Rand, c PlanConfig, actions, aside []Action) (out [
 			turn[lane]++
 			put(lane, a)
 		}
-		for len(aside) > 0 && (used[lanes] == 0 || used[lanes]+length(aside[0]) <= g.lasts) {
-			put(lanes, aside[0])
-			aside = aside[1:]
+		for len(extra) > 0 && (used[lanes] == 0 || used[lanes]+length(extra[0]) <= g.lasts) {
+			put(lanes, extra[0])
+			extra = extra[1:]
 		}
 		out = append(out, g)
 		actions = later
@@ -230,8 +230,7 @@ func (s Schedule) Busy(table []Fault, t rig.Timing) float64 {
 	return float64(busy) / float64(max(s.ForMs, 1))
 }
 
-// Check returns an error if the schedule names faults or nodes that are not
-// there.
+// Check returns an error if the schedule names a fault or node that does not exist.
 func (s Schedule) Check(table []Fault, nodes []string) error {
 	for _, a := range s.Actions {
 		if Find(table, a.Fault) == nil {

@@ -34,8 +34,8 @@ func span(a Action, t rig.Timing) (from, to int64) {
 	return a.AtMs, a.AtMs + lasting(f, a, t).Milliseconds()
 }
 
-// Whatever the seed: a quarter is calm, all is over before the end, no node is hit
-// twice at a time, no more than two are, and what hits all is alone.
+// Whatever the seed: a quarter has no fault, all end in time, no node is a target
+// twice at a time, at maximum two are, and faults of the whole cluster are exclusive.
 func TestPlan(t *testing.T) {
 	for seed := range uint64(20) {
 		for _, c := range []PlanConfig{
@@ -52,7 +52,7 @@ func TestPlan(t *testing.T) {
 			if err := s.Check(table, c.Nodes); err != nil {
 				t.Fatal(err)
 			}
-			if busy := s.Busy(table, c.Timing); busy > 1-shareOfCalm+.001 {
+			if busy := s.Busy(table, c.Timing); busy > 1-calmShare+.001 {
 				t.Errorf("seed %d, %v: faults for %.0f %% of the time", seed, c.For, 100*busy)
 			}
 			var ids []int64
@@ -69,23 +69,23 @@ func TestPlan(t *testing.T) {
 						continue
 					}
 					scopes := []Scope{Find(table, a.Fault).Scope, Find(table, b.Fault).Scope}
-					if Find(table, a.Fault).Alone || Find(table, b.Fault).Alone {
+					if Find(table, a.Fault).Exclusive || Find(table, b.Fault).Exclusive {
 						t.Errorf("seed %d: %s and %s at a time", seed, a.Fault, b.Fault)
 					}
 					for _, scope := range scopes {
-						if scope != OneNode && scope != Aside {
+						if scope != OneNode && scope != Extra {
 							t.Errorf("seed %d: %s and %s at a time", seed, a.Fault, b.Fault)
 						}
 					}
 					if slices.Equal(a.Targets, b.Targets) && scopes[0] == OneNode {
-						t.Errorf("seed %d: %s and %s both hit %v", seed, a.Fault, b.Fault, a.Targets)
+						t.Errorf("seed %d: %s and %s both target %v", seed, a.Fault, b.Fault, a.Targets)
 					}
 					if bFrom <= from && scopes[1] == OneNode {
 						single++
 					}
 				}
 				if single > atOnce-1 && Find(table, a.Fault).Scope == OneNode {
-					t.Errorf("seed %d: more than %d nodes are hit at %d ms", seed, atOnce, from)
+					t.Errorf("seed %d: more than %d nodes are targets at %d ms", seed, atOnce, from)
 				}
 			}
 			slices.Sort(ids)
@@ -96,7 +96,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A minute has room for a fault of every class, and 105 s for all that CI runs.
+// A fault of every class fits into a minute, and all faults of CI into 105 s.
 func TestPlanHasEveryClass(t *testing.T) {
 	for seed := range uint64(200) {
 		classes := map[Class]bool{}
@@ -109,17 +109,17 @@ func TestPlanHasEveryClass(t *testing.T) {
 			}
 		}
 		if s := Plan(PlanConfig{Seed: seed, For: 105 * time.Second, Faults: smoke(), Nodes: names(5), Timing: rig.Brisk}); len(s.LeftOut) > 0 {
-			t.Errorf("seed %d: 105 s have no room for %v", seed, s.LeftOut)
+			t.Errorf("seed %d: 105 s do not suffice for %v", seed, s.LeftOut)
 		}
 	}
 }
 
-// What the table says of each fault is complete, and what has to be refused may be.
+// Each fault of the table is complete, and may refuse with what it must.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range table {
 		if seen[f.Name] {
-			t.Errorf("%s is there twice", f.Name)
+			t.Errorf("%s exists twice", f.Name)
 		}
 		seen[f.Name] = true
 		if f.About == "" || !slices.Contains(Classes, f.Class) || f.Hold == nil || f.Begin == nil || f.Fired == nil || f.End == nil || f.Expect == nil {
@@ -128,14 +128,14 @@ func TestTable(t *testing.T) {
 		}
 		for _, timing := range []rig.Timing{rig.Brisk, rig.Default} {
 			e := f.Expect(timing)
-			least, most := f.Hold(timing)
+			minimum, maximum := f.Hold(timing)
 			switch {
-			case e.Word == "" || e.Settle <= 0 || least <= 0 || most < least:
-				t.Errorf("%s: expects %+v within %v to %v", f.Name, e, least, most)
+			case e.Text == "" || e.Settle <= 0 || minimum <= 0 || maximum < minimum:
+				t.Errorf("%s: expects %+v within %v to %v", f.Name, e, minimum, maximum)
 			case e.Must != "" && !slices.Contains(e.May, e.Must):
 				t.Errorf("%s must and may not refuse with %s", f.Name, e.Must)
-			case e.Must != "" && least < e.Within+500*time.Millisecond:
-				t.Errorf("%s ends %v after its deadline: nothing is seen of it", f.Name, least-e.Within)
+			case e.Must != "" && minimum < e.Within+500*time.Millisecond:
+				t.Errorf("%s ends %v after its deadline: too early to see it", f.Name, minimum-e.Within)
 			}
 		}
 		if (f.Amount == nil) != (f.Unit == "") {

@@ -10,8 +10,8 @@ import (
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
-// restartSettle is how long a node that was started may take until it issues on
-// a busy machine. On a quiet one it is well under a second.
+// restartSettle is how long a node may take from its start until it issues on an
+// overloaded machine. On an idle one it is well under a second.
 const restartSettle = 3500 * time.Millisecond
 
 func processFaults() []Fault {
@@ -24,16 +24,16 @@ func processFaults() []Fault {
 			Begin:  kill,
 			Fired:  killed,
 			End:    restart,
-			Expect: backWith(gone, restartSettle, "others serve; it is back at once with another sid"),
+			Expect: backWith(gone, restartSettle, "others issue; it issues again at once with another sid"),
 		},
 		{
 			Name: "kill-ttl", Class: Processes, Scope: OneNode,
-			About:  "kill -9 a node, start it again after its lease ran out",
+			About:  "kill -9 a node, start it again after its lease expired",
 			Hold:   func(t rig.Timing) (time.Duration, time.Duration) { return t.TTL + time.Second, t.TTL + 2*time.Second },
 			Begin:  kill,
 			Fired:  killed,
 			End:    restart,
-			Expect: backWith(gone, restartSettle, "others serve; it is back at once"),
+			Expect: backWith(gone, restartSettle, "others issue; it issues again at once"),
 		},
 		{
 			Name: "stop-brief", Class: Processes, Scope: OneNode,
@@ -42,18 +42,18 @@ func processFaults() []Fault {
 			Begin:  pause,
 			Fired:  stopped,
 			End:    resume,
-			Expect: unharmed(2 * time.Second),
+			Expect: unaffected(2 * time.Second),
 		},
 		{
 			Name: "stop-ttl", Class: Processes, Scope: OneNode, Smoke: true,
-			About: "SIGSTOP a node until its lease ran out",
+			About: "SIGSTOP a node until its lease expired",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.TTL + time.Second, t.TTL + 1500*time.Millisecond
 			},
 			Begin:  pause,
 			Fired:  stopped,
 			End:    resume,
-			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "late IDs lie inside its own window; then a new tenure"),
+			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "late IDs are inside its own window; then a new tenure"),
 		},
 		{
 			Name: "stop-window", Class: Processes, Scope: OneNode,
@@ -64,7 +64,7 @@ func processFaults() []Fault {
 			Begin:  pause,
 			Fired:  stopped,
 			End:    resume,
-			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "nothing under the old window; then a new tenure"),
+			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "no ID under the old window; then a new tenure"),
 		},
 		{
 			Name: "rolling-restart", Class: Processes, Scope: Whole,
@@ -74,14 +74,14 @@ func processFaults() []Fault {
 			Fired: func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) },
 			End:   restartAll,
 			Expect: backWith([]string{connection, timeout, draining, starting, noSID}, restartSettle,
-				"clients that fail over are always served; every sid is given back"),
+				"clients that fail over are always answered; every sid is released"),
 		},
 	}
 }
 
-// backWith expects that nobody but the target notices, and that it is back soon.
+// backWith expects that only the target is affected, and recovers soon.
 func backWith(may []string, settle time.Duration, word string) func(rig.Timing) Expect {
-	return func(rig.Timing) Expect { return Expect{May: may, Settle: settle, Word: word} }
+	return func(rig.Timing) Expect { return Expect{May: may, Settle: settle, Text: word} }
 }
 
 func seenOr(seen string) error {
@@ -114,7 +114,7 @@ func stopped(_ context.Context, s *Injection) (string, error) {
 	if state := s.Node.State(); state != "T" {
 		return "", fmt.Errorf("%w: process state %q", errNotYet, state)
 	}
-	return "the kernel says that the process is stopped", nil
+	return "the kernel reports the process as stopped", nil
 }
 
 func resume(_ context.Context, s *Injection) error { return s.Node.Resume() }
@@ -130,11 +130,11 @@ func rollingRestart(ctx context.Context, s *Injection) error {
 		if err := n.Start(); err != nil {
 			return err
 		}
-		if err := rig.Until(ctx, 20*time.Second, n.Name+" is back", n.Ready); err != nil {
+		if err := rig.Until(ctx, 20*time.Second, n.Name+" issues again", n.Ready); err != nil {
 			return err
 		}
 	}
-	s.Seen = fmt.Sprintf("%d nodes ended with exit status 0 and are back", len(s.Nodes))
+	s.Seen = fmt.Sprintf("%d nodes ended with exit status 0 and issue again", len(s.Nodes))
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
-// Outcome is what became of an action.
+// Outcome is the result of an action.
 type Outcome struct {
 	Action
 	Fired  bool   `json:"fired"`
@@ -22,44 +22,44 @@ type Outcome struct {
 	Error  string `json:"error,omitempty"` // of beginning or healing
 	Start  int64  `json:"start_ms"`        // on the history's clock
 	Stop   int64  `json:"stop_ms"`
-	Over   int64  `json:"over_ms"`       // when its effects had to be over
-	Cut    bool   `json:"cut,omitempty"` // the run was ended before it was
+	Over   int64  `json:"over_ms"`       // when its effects had to end
+	Cut    bool   `json:"cut,omitempty"` // the run was interrupted
 }
 
 // Runner carries out a schedule.
 type Runner struct {
-	Rig   *rig.Rig
-	Table []Fault
-	Copy  rig.Snapshot
-	Seed  uint64
-	// Tell is told of what happens, for people; it must not block.
-	Tell func(string)
+	Rig      *rig.Rig
+	Table    []Fault
+	Snapshot rig.Snapshot
+	Seed     uint64
+	// Progress receives what happens, for people; it must not block.
+	Progress func(string)
 
-	extra atomic.Int64 // IDs of injections that healing needs
+	extra atomic.Int64 // IDs of injections of AlsoInject
 
 	mu       sync.Mutex // guards all below
 	stalls   []string
-	active   []string
-	under    []underway
+	names    []string
+	running  []active
 	outcomes []Outcome
 }
 
-// underway is an action whose effects last.
-type underway struct {
-	id      int64
-	targets []string
-	alone   bool
-	until   time.Time // zero while it is not healed
+// active is an action whose effects last.
+type active struct {
+	id        int64
+	targets   []string
+	exclusive bool
+	until     time.Time // zero while it is not healed
 }
 
-// Active names the faults that go on now.
+// Active names the faults in progress.
 func (r *Runner) Active() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.active)
+	return slices.Clone(r.names)
 }
 
-// Outcomes returns what became of the actions so far.
+// Outcomes returns the results of the actions so far.
 func (r *Runner) Outcomes() []Outcome {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,19 +69,18 @@ func (r *Runner) Outcomes() []Outcome {
 // healTimeout bounds the healing of one fault.
 const healTimeout = 60 * time.Second
 
-// Run carries out a schedule, and returns when all of it is over and healed. When
-// ctx ends, what goes on is healed and nothing new begins.
+// Run carries out a schedule, and returns when all of it has ended and is healed. When
+// ctx ends, faults in progress are healed and no other begins.
 //
-// Should this machine stand for a while, the rest of the schedule moves by as
-// much: faults that had come due meanwhile would otherwise strike all at once. So
-// it does while a fault takes longer to heal than was planned, and the next one
-// cannot go on beside it.
+// If this machine is paused, the rest of the schedule moves by as much: faults that
+// became due meanwhile would otherwise begin all at once. It also moves while healing
+// takes longer than planned and the next fault cannot run beside it.
 func (r *Runner) Run(ctx context.Context, s Schedule) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	var ran time.Duration // as the schedule counts
+	var ran time.Duration // in the time of the schedule
 	last := time.Now()
 	for next := 0; next < len(s.Actions); {
 		select {
@@ -95,7 +94,7 @@ func (r *Runner) Run(ctx context.Context, s Schedule) {
 		step := time.Since(last)
 		last = last.Add(step)
 		if step > stall {
-			r.stood(step)
+			r.paused(step)
 			step = 0
 		}
 		ran += step
@@ -110,48 +109,48 @@ func (r *Runner) Run(ctx context.Context, s Schedule) {
 	}
 }
 
-// begin notes an action that is about to begin, unless something that goes on
-// rules it out.
+// begin registers an action that is about to begin, unless one in progress excludes
+// it.
 func (r *Runner) begin(a Action) bool {
 	f := Find(r.Table, a.Fault)
-	me := underway{id: a.ID, targets: a.Targets, alone: f.Alone || f.Scope != OneNode && f.Scope != Aside}
+	me := active{id: a.ID, targets: a.Targets, exclusive: f.Exclusive || f.Scope != OneNode && f.Scope != Extra}
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.under = slices.DeleteFunc(r.under, func(u underway) bool { return !u.until.IsZero() && !now.Before(u.until) })
-	for _, u := range r.under {
-		if u.alone || me.alone || slices.ContainsFunc(u.targets, func(t string) bool { return slices.Contains(a.Targets, t) }) {
+	r.running = slices.DeleteFunc(r.running, func(u active) bool { return !u.until.IsZero() && !now.Before(u.until) })
+	for _, u := range r.running {
+		if u.exclusive || me.exclusive || slices.ContainsFunc(u.targets, func(t string) bool { return slices.Contains(a.Targets, t) }) {
 			return false
 		}
 	}
-	r.under = append(r.under, me)
+	r.running = append(r.running, me)
 	return true
 }
 
-// over notes when the effects of an action are over.
-func (r *Runner) over(id int64, at time.Time) {
+// endAt sets when the effects of an action end.
+func (r *Runner) endAt(id int64, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.under {
-		if r.under[i].id == id {
-			r.under[i].until = at
+	for i := range r.running {
+		if r.running[i].id == id {
+			r.running[i].until = at
 		}
 	}
 }
 
-// stall is how long this machine may be late without saying so: more than an
-// election of etcd takes, and all that faults leave in hand.
+// stall is the longest pause of this machine that faults tolerate: more than an
+// election of etcd takes.
 const stall = 2 * time.Second
 
-func (r *Runner) stood(d time.Duration) {
+func (r *Runner) paused(d time.Duration) {
 	text := fmt.Sprintf("%v until %v", d.Round(100*time.Millisecond), time.Duration(r.Rig.Now()).Round(100*time.Millisecond))
-	r.Tell("this machine stood for " + text)
+	r.Progress("this machine was paused for " + text)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stalls = append(r.stalls, text)
 }
 
-// Stalls says when this machine stood.
+// Stalls states when this machine was paused.
 func (r *Runner) Stalls() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,11 +159,11 @@ func (r *Runner) Stalls() []string {
 
 func (r *Runner) inject(ctx context.Context, a Action) {
 	f := Find(r.Table, a.Fault)
-	s := &Injection{Rig: r.Rig, Action: a, Fault: f, Copy: r.Copy, Also: r.also}
+	s := &Injection{Rig: r.Rig, Action: a, Fault: f, Snapshot: r.Snapshot, AlsoInject: r.alsoInject}
 	out := Outcome{Action: a}
 	over := time.Now() // if it never begins
-	defer func() { r.over(a.ID, over) }()
-	if err := r.aim(ctx, s); err != nil {
+	defer func() { r.endAt(a.ID, over) }()
+	if err := r.selectTargets(ctx, s); err != nil {
 		out.Error = err.Error()
 		r.done(out)
 		return
@@ -173,27 +172,27 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 	e := f.Expect(r.Rig.Timing)
 	name, class := fmt.Sprintf("%s(%d)", f.Name, a.ID), classOf(f)
 	r.mu.Lock()
-	r.active = append(r.active, name)
+	r.names = append(r.names, name)
 	r.mu.Unlock()
 	out.Start = r.write(f.Name, history.Fault{Phase: history.FaultStart, ID: a.ID, Class: class, Targets: s.Targets, Amount: a.Amount, Unit: a.Unit,
 		Must: e.Must, DeadlineMs: e.Within.Milliseconds(), May: e.May, SettleMs: e.Settle.Milliseconds()})
-	r.Tell(fmt.Sprintf("%s begins: %s %v%s", f.Name, f.About, s.Targets, amountText(a)))
+	r.Progress(fmt.Sprintf("%s begins: %s %v%s", f.Name, f.About, s.Targets, amountText(a)))
 
 	until := time.Now().Add(s.hold())
 	err := f.Begin(ctx, s)
-	late := until.Add(2 * time.Second) // for the effect to be seen
+	deadline := until.Add(2 * time.Second) // for the effect to be seen
 	if now := time.Now(); now.After(until) {
-		late = now.Add(5 * time.Second) // beginning took long
+		deadline = now.Add(5 * time.Second) // Begin took long
 	}
-	for err == nil && ctx.Err() == nil && (time.Now().Before(until) || !out.Fired && time.Now().Before(late)) {
+	for err == nil && ctx.Err() == nil && (time.Now().Before(until) || !out.Fired && time.Now().Before(deadline)) {
 		if !out.Fired {
 			var effect string
 			if effect, err = f.Fired(ctx, s); err == nil {
 				out.Fired, out.Effect = true, effect
 				r.write(f.Name, history.Fault{Phase: history.FaultFired, ID: a.ID, Class: class, Targets: s.Targets, Effect: effect})
-				r.Tell(f.Name + ": " + effect)
+				r.Progress(f.Name + ": " + effect)
 			} else if errors.Is(err, errNotYet) {
-				out.Error, err = err.Error(), nil // stands if nothing better comes
+				out.Error, err = err.Error(), nil // kept unless another follows
 			}
 		}
 		select {
@@ -210,26 +209,26 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 	cancel()
 	if err := errors.Join(err, healed); err != nil {
 		out.Error = err.Error()
-		r.Tell(f.Name + ": " + out.Error)
+		r.Progress(f.Name + ": " + out.Error)
 	}
 	if s.Healed != "" {
 		out.Effect += "; " + s.Healed
-		r.Tell(f.Name + ": " + s.Healed)
+		r.Progress(f.Name + ": " + s.Healed)
 	}
 	out.Stop = r.write(f.Name, history.Fault{Phase: history.FaultStop, ID: a.ID, Class: class, Targets: s.Targets, SettleMs: e.Settle.Milliseconds()})
 	out.Over = out.Stop + e.Settle.Milliseconds()
 	over = time.Now().Add(e.Settle)
-	r.Tell(f.Name + " is healed")
+	r.Progress(f.Name + " is healed")
 	r.mu.Lock()
-	r.active = slices.DeleteFunc(r.active, func(n string) bool { return n == name })
+	r.names = slices.DeleteFunc(r.names, func(n string) bool { return n == name })
 	r.mu.Unlock()
 	r.done(out)
 }
 
-// classOf returns the class that the history is told: what keeps etcd's own rules
-// (a lease ends, a key goes) is no tampering with the records that claims rest on.
+// classOf returns the class for the history: what follows etcd's rules (a lease
+// expires, a key is deleted) does not edit the records that claims rely on.
 func classOf(f *Fault) string {
-	if f.Class == Data && !f.Outside {
+	if f.Class == Data && !f.EditsHistory {
 		return "records"
 	}
 	return string(f.Class)
@@ -251,31 +250,31 @@ func (r *Runner) done(o Outcome) {
 	r.outcomes = append(r.outcomes, o)
 }
 
-// write puts a moment of a fault into the history, and returns its time in ms.
+// write adds an event of a fault to the history, and returns its time in ms.
 func (r *Runner) write(name string, f history.Fault) int64 {
 	at, _ := r.Rig.History.Write(history.Op{Process: history.Nemesis, Type: history.Info, F: name, Fault: &f})
 	return int64(at) / 1e6
 }
 
-// also is Injection.Also.
-func (r *Runner) also(name, class string, targets []string, e Expect, do func() (string, error)) error {
+// alsoInject is Injection.AlsoInject.
+func (r *Runner) alsoInject(name, class string, targets []string, e Expect, do func() (string, error)) error {
 	id := 1_000_000 + r.extra.Add(1)
 	r.write(name, history.Fault{Phase: history.FaultStart, ID: id, Class: class, Targets: targets, May: e.May, SettleMs: e.Settle.Milliseconds()})
 	effect, err := do()
 	if err == nil {
 		r.write(name, history.Fault{Phase: history.FaultFired, ID: id, Class: class, Targets: targets, Effect: effect})
-		r.Tell(name + ": " + effect)
+		r.Progress(name + ": " + effect)
 	}
 	r.write(name, history.Fault{Phase: history.FaultStop, ID: id, Class: class, Targets: targets, SettleMs: e.Settle.Milliseconds()})
 	return err
 }
 
-// aim finds out whom the action hits.
-func (r *Runner) aim(ctx context.Context, s *Injection) error {
+// selectTargets sets the targets of the action.
+func (r *Runner) selectTargets(ctx context.Context, s *Injection) error {
 	random := rand.New(rand.NewPCG(r.Seed, uint64(s.ID)))
-	members := func(hit ...int) {
-		s.Hit = hit
-		for _, i := range hit {
+	members := func(targets ...int) {
+		s.Members = targets
+		for _, i := range targets {
 			s.Targets = append(s.Targets, s.Etcds[i].Name)
 		}
 	}
@@ -287,13 +286,13 @@ func (r *Runner) aim(ctx context.Context, s *Injection) error {
 			}
 		}
 		if s.Node == nil {
-			return fmt.Errorf("%w: no node %v", errNothing, s.Targets)
+			return fmt.Errorf("%w: no node %v", errNoTarget, s.Targets)
 		}
 		s.Before = s.Node.Look(ctx)
 	case Member, Leader:
 		leader := r.Rig.Op.Leader(ctx)
 		if leader < 0 {
-			return fmt.Errorf("%w: etcd has no leader", errNothing)
+			return fmt.Errorf("%w: etcd has no leader", errNoTarget)
 		}
 		if f.Scope == Leader {
 			members(leader)
@@ -304,15 +303,15 @@ func (r *Runner) aim(ctx context.Context, s *Injection) error {
 		first := random.IntN(rig.Members)
 		members(first, (first+1)%rig.Members)
 		if f.Expect(s.Timing).Must != "" {
-			s.Targets = s.Names() // it is they who have to refuse
+			s.Targets = s.Names() // they have to refuse
 		}
 	case Whole:
 		if e := f.Expect(s.Timing); len(e.May) > 0 || e.Must != "" {
 			s.Targets = s.Names()
 		} else {
-			s.Targets = []string{"etcd"} // or it would be aimed at all
+			s.Targets = []string{"etcd"} // no targets would mean all
 		}
-	case Aside:
+	case Extra:
 		s.Targets = []string{"extra"}
 	}
 	return nil

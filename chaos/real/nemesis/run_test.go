@@ -10,10 +10,10 @@ import (
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
-// What cannot go on beside a fault waits until its effects are over, and nothing
+// What cannot run beside a fault waits until its effects have ended, and nothing
 // else does.
 func TestBeside(t *testing.T) {
-	faults := []Fault{{Name: "one", Scope: OneNode}, {Name: "alone", Scope: OneNode, Alone: true}, {Name: "aside", Scope: Aside}, {Name: "whole", Scope: Whole}, {Name: "leader", Scope: Leader}}
+	faults := []Fault{{Name: "one", Scope: OneNode}, {Name: "exclusive", Scope: OneNode, Exclusive: true}, {Name: "extra", Scope: Extra}, {Name: "whole", Scope: Whole}, {Name: "leader", Scope: Leader}}
 	for _, tc := range []struct {
 		first, second string
 		on, to        []string
@@ -21,13 +21,13 @@ func TestBeside(t *testing.T) {
 	}{
 		{"one", "one", []string{"n1"}, []string{"n2"}, true},
 		{"one", "one", []string{"n1"}, []string{"n1"}, false},
-		{"one", "aside", []string{"n1"}, nil, true},
-		{"aside", "one", nil, []string{"n1"}, true},
+		{"one", "extra", []string{"n1"}, nil, true},
+		{"extra", "one", nil, []string{"n1"}, true},
 		{"one", "whole", []string{"n1"}, nil, false},
 		{"whole", "one", nil, []string{"n1"}, false},
-		{"alone", "one", []string{"n1"}, []string{"n2"}, false},
+		{"exclusive", "one", []string{"n1"}, []string{"n2"}, false},
 		{"one", "leader", []string{"n1"}, nil, false},
-		{"leader", "aside", nil, nil, false},
+		{"leader", "extra", nil, nil, false},
 	} {
 		r := &Runner{Table: faults}
 		if !r.begin(Action{ID: 1, Fault: tc.first, Targets: tc.on}) {
@@ -36,20 +36,20 @@ func TestBeside(t *testing.T) {
 		if got := r.begin(Action{ID: 2, Fault: tc.second, Targets: tc.to}); got != tc.want {
 			t.Errorf("%s of %v beside %s of %v: %v", tc.second, tc.to, tc.first, tc.on, got)
 		}
-		r.over(1, time.Now().Add(time.Hour)) // healed, and its effects last
+		r.endAt(1, time.Now().Add(time.Hour)) // healed, and its effects last
 		if got := r.begin(Action{ID: 3, Fault: tc.second, Targets: tc.to}); got && !tc.want {
 			t.Errorf("%s after %s, whose effects last: %v", tc.second, tc.first, got)
 		}
-		r.over(1, time.Now())
-		r.over(2, time.Now())
-		r.over(3, time.Now())
+		r.endAt(1, time.Now())
+		r.endAt(2, time.Now())
+		r.endAt(3, time.Now())
 		if !r.begin(Action{ID: 4, Fault: tc.second, Targets: tc.to}) {
-			t.Errorf("%s cannot begin after %s is over", tc.second, tc.first)
+			t.Errorf("%s cannot begin after %s has ended", tc.second, tc.first)
 		}
 	}
 }
 
-// A fault that takes longer to heal than was planned moves the next one.
+// A fault that takes longer to heal than planned moves the next one.
 func TestSlowHealing(t *testing.T) {
 	var ended, began time.Time
 	fault := func(name string, begin, end func()) Fault {
@@ -60,7 +60,7 @@ func TestSlowHealing(t *testing.T) {
 			End:    func(context.Context, *Injection) error { end(); return nil }}
 	}
 	nothing := func() {}
-	r := &Runner{Tell: func(string) {}, Rig: &rig.Rig{History: history.NewWriter(io.Discard, history.WriterConfig{})}, Table: []Fault{
+	r := &Runner{Progress: func(string) {}, Rig: &rig.Rig{History: history.NewWriter(io.Discard, history.WriterConfig{})}, Table: []Fault{
 		fault("slow", nothing, func() { time.Sleep(500 * time.Millisecond); ended = time.Now() }),
 		fault("next", func() { began = time.Now() }, nothing)}}
 	r.Run(t.Context(), Schedule{Actions: []Action{{ID: 1, Fault: "slow", ForMs: 1}, {ID: 2, Fault: "next", AtMs: 50, ForMs: 1}}})

@@ -17,10 +17,9 @@ import (
 	"github.com/flakelease/allocator/internal/load"
 )
 
-// takeoverFaults show why a lease alone protects nothing: a holder stands, its sid
-// goes to somebody else who issues from it, and the holder goes on as if nothing had
-// been. While sids are free nobody takes one that was held, so the pool is filled
-// first.
+// takeoverFaults show why a lease alone is not enough: a holder is paused, another
+// process acquires its sid and issues from it, and the holder goes on unaware. While
+// there are free sids nobody takes one that was held, so the pool is filled first.
 func takeoverFaults() []Fault {
 	hold := func(t rig.Timing) (time.Duration, time.Duration) {
 		d := max(t.TTL+2*time.Second, t.Window) + 2500*time.Millisecond
@@ -29,36 +28,36 @@ func takeoverFaults() []Fault {
 	gone := []string{connection, timeout, noSID, exhausted, starting}
 	return []Fault{
 		{
-			Name: "stop-takeover", Class: Processes, Scope: OneNode, Alone: true,
-			About:  "the pool is full: SIGSTOP a node until another process has its sid and issues from it, then let both go on",
+			Name: "stop-takeover", Class: Processes, Scope: OneNode, Exclusive: true,
+			About:  "the pool is full: SIGSTOP a node until another process has its sid and issues from it, then SIGCONT",
 			Hold:   hold,
 			Begin:  takeSID(func(_ context.Context, s *Injection) (func() error, error) { return s.Node.Resume, s.Node.Pause() }),
 			Fired:  sidTakenOver,
-			End:    bothGoOn,
-			Expect: backWith(gone, 5*time.Second, "nothing above its old ceiling: NO_SID until a sid is free; the other serves from the sid"),
+			End:    resumeHolder,
+			Expect: backWith(gone, 5*time.Second, "no ID above its old ceiling: NO_SID until a sid is free; the other issues from the sid"),
 		},
 		{
-			Name: "suspend-takeover", Class: Clocks, Scope: OneNode, Alone: true, Needs: ClockHook,
-			About:  "the same, but the machine sleeps: its monotonic clock knows nothing of the time in which its lease ran out",
+			Name: "suspend-takeover", Class: Clocks, Scope: OneNode, Exclusive: true, Needs: ClockHook,
+			About:  "the same, but the machine is suspended: its monotonic clock does not count the time in which its lease expired",
 			Hold:   hold,
-			Begin:  takeSID(sleep),
+			Begin:  takeSID(suspendUntil),
 			Fired:  sidTakenOver,
-			End:    bothGoOn,
-			Expect: backWith(append(gone, clockReasons...), backAfterSkew, "nothing above its old ceiling, whatever it believes of its lease; NO_SID until a sid is free"),
+			End:    resumeHolder,
+			Expect: backWith(append(gone, clockReasons...), backAfterSkew, "no ID above its old ceiling, even if its lease seems valid; NO_SID until a sid is free"),
 		},
 	}
 }
 
-// sleep lets the node's machine sleep until it is woken.
-func sleep(ctx context.Context, s *Injection) (wake func() error, err error) {
+// suspendUntil suspends the node's machine until resume is called.
+func suspendUntil(ctx context.Context, s *Injection) (resume func() error, err error) {
 	h, err := hookOf(s)
 	if err != nil {
 		return nil, err
 	}
-	asleep, end := context.WithCancel(context.WithoutCancel(ctx))
+	suspended, end := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() {
-		_, err := h.Suspend(asleep, time.Hour, clockhook.Asleep)
+		_, err := h.Suspend(suspended, time.Hour, clockhook.Asleep)
 		done <- err
 	}()
 	return func() error {
@@ -67,9 +66,9 @@ func sleep(ctx context.Context, s *Injection) (wake func() error, err error) {
 	}, nil
 }
 
-// takeSID lets the node stand, as stand does it, until the extra node has its sid
-// and clients are answered from it.
-func takeSID(stand func(context.Context, *Injection) (wake func() error, err error)) func(context.Context, *Injection) error {
+// takeSID pauses the node until the extra node has its sid and clients are answered
+// from it.
+func takeSID(pause func(context.Context, *Injection) (resume func() error, err error)) func(context.Context, *Injection) error {
 	return func(ctx context.Context, s *Injection) error {
 		sid, err := sidOf(s)
 		if err != nil {
@@ -92,18 +91,18 @@ func takeSID(stand func(context.Context, *Injection) (wake func() error, err err
 		if err := extra.Start(); err != nil {
 			return err
 		}
-		if err := rig.Until(ctx, 10*time.Second, extra.Name+" stands by", func(ctx context.Context) error { return standsBy(ctx, s) }); err != nil {
+		if err := rig.Until(ctx, 10*time.Second, extra.Name+" answers NO_SID", func(ctx context.Context) error { return hasNoSID(ctx, s) }); err != nil {
 			return err
 		}
-		if s.wake, err = stand(ctx, s); err != nil {
+		if s.resume, err = pause(ctx, s); err != nil {
 			return err
 		}
 		within := s.Timing.TTL + s.Timing.Window + 10*time.Second
 		if err := rig.Until(ctx, within, fmt.Sprintf("%s has sid %d", extra.Name, sid), func(ctx context.Context) error { return hasSID(ctx, extra, sid) }); err != nil {
 			return err
 		}
-		s.quiet = s.ask(extra)
-		s.Seen = fmt.Sprintf("%s stands, and %s issues from sid %d, which it held", s.Node.RunName(), extra.RunName(), sid)
+		s.stopClients = s.startClients(extra)
+		s.Seen = fmt.Sprintf("%s is paused, and %s issues from its sid %d", s.Node.RunName(), extra.RunName(), sid)
 		return nil
 	}
 }
@@ -119,11 +118,11 @@ func hasSID(ctx context.Context, n *rig.Node, sid flake.SID) error {
 	return nil
 }
 
-// ask lets clients ask the node until they are told to end. That returns what they
-// found broken. They ask often: most milliseconds are used, and much of each, so that
-// another process that issues from the same sid can hardly miss them.
-func (s *Injection) ask(n *rig.Node) (end func() error) {
-	ctx, stop := context.WithCancel(context.Background())
+// startClients starts clients of the node; stop ends them and returns the violations
+// that they found. They call often: most milliseconds are used, and most of each, so
+// that another process that issues from the same sid would almost surely collide.
+func (s *Injection) startClients(n *rig.Node) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
 	var mu sync.Mutex // guards broken
 	var broken []error
 	l := &record.Recorder{History: s.History, Format: flake.Default, Dial: s.Dial, Broken: func(err error) {
@@ -138,10 +137,10 @@ func (s *Injection) ask(n *rig.Node) (end func() error) {
 		{Via: load.Stream, Counts: []int{10_000}, Nodes: only, Every: 2 * time.Millisecond},
 		{Via: load.HTTP, Counts: []int{1, 1000}, Nodes: only, Every: 40 * time.Millisecond},
 	} {
-		all.Go(func() { l.Run(ctx, firstAside+int(s.ID)*10+i, c) })
+		all.Go(func() { l.Run(ctx, firstExtraClient+int(s.ID)*10+i, c) })
 	}
 	return func() error {
-		stop()
+		cancel()
 		all.Wait()
 		mu.Lock()
 		defer mu.Unlock()
@@ -149,10 +148,10 @@ func (s *Injection) ask(n *rig.Node) (end func() error) {
 	}
 }
 
-// firstAside is the number of the first client that a fault brings with it.
-const firstAside = 100_000
+// firstExtraClient is the number of the first client that a fault starts.
+const firstExtraClient = 100_000
 
-// sidTakenOver looks again, before it says so: the holder stands, the other has its sid.
+// sidTakenOver verifies that the holder is paused and the other has its sid.
 func sidTakenOver(ctx context.Context, s *Injection) (string, error) {
 	if state := s.Node.State(); state != "T" {
 		return "", fmt.Errorf("%w: process state %q", errNotYet, state)
@@ -163,41 +162,41 @@ func sidTakenOver(ctx context.Context, s *Injection) (string, error) {
 	return s.Seen, seenOr(s.Seen)
 }
 
-// together is how long both go on side by side at least: several renewals.
+// together is how long both run at least: several renewals.
 const together = 2 * time.Second
 
-// bothGoOn wakes the holder while the other issues from its sid, waits until it
-// knows that it has none, and then lets it have one again.
-func bothGoOn(ctx context.Context, s *Injection) error {
+// resumeHolder resumes the holder while the other issues from its sid, waits until it
+// has detected the loss, and then lets it acquire a sid again.
+func resumeHolder(ctx context.Context, s *Injection) error {
 	var errs []error
 	n, extra := s.Node, s.Spare()
-	if s.wake != nil {
-		errs = append(errs, s.wake())
-		s.wake = nil
+	if s.resume != nil {
+		errs = append(errs, s.resume())
+		s.resume = nil
 	}
-	if s.quiet != nil { // the other has the sid
+	if s.stopClients != nil { // the other has the sid
 		select {
 		case <-ctx.Done():
 		case <-time.After(together):
 		}
-		errs = append(errs, rig.Until(ctx, 10*time.Second, n.Name+" lets go of its sid", func(ctx context.Context) error {
+		errs = append(errs, rig.Until(ctx, 10*time.Second, n.Name+" gives its sid up", func(ctx context.Context) error {
 			switch now := n.Look(ctx); {
 			case !now.Up:
 				return fmt.Errorf("%s does not answer", n.Name)
 			case now.Value("sid") == float64(s.base):
-				return fmt.Errorf("%s says that it has sid %d, which %s has", n.Name, s.base, extra.Name)
+				return fmt.Errorf("%s reports sid %d, which %s holds", n.Name, s.base, extra.Name)
 			}
 			return nil
 		}))
-		errs = append(errs, s.quiet())
-		s.quiet = nil
+		errs = append(errs, s.stopClients())
+		s.stopClients = nil
 	}
 	from := time.Now()
 	errs = append(errs, extra.Terminate(10*time.Second), s.undo())
 	if err := rig.Until(ctx, 30*time.Second, n.Name+" has a sid again", n.Ready); err != nil {
 		errs = append(errs, err)
 	} else {
-		s.Healed = fmt.Sprintf("%s woke and let go of it, and was ready %d ms after the other was told to end", n.Name, time.Since(from).Milliseconds())
+		s.Healed = fmt.Sprintf("%s gave the sid up after it resumed, and was ready %d ms after the other was terminated", n.Name, time.Since(from).Milliseconds())
 	}
 	return errors.Join(errs...)
 }

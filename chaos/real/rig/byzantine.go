@@ -18,22 +18,22 @@ import (
 // ByzantinePeer is a registered member of gossip that has the key and reports
 // false clocks and a false history of etcd to the others.
 type ByzantinePeer struct {
-	lie   func(since time.Duration) time.Duration
-	began time.Time
-	c     *cluster.Cluster
-	stop  context.CancelFunc
-	done  chan error
-	end   func(context.Context) error
-	once  sync.Once
+	offset func(since time.Duration) time.Duration
+	began  time.Time
+	c      *cluster.Cluster
+	stop   context.CancelFunc
+	done   chan error
+	end    func(context.Context) error
+	once   sync.Once
 }
 
-// StartByzantinePeer starts one. lie is by how much its clocks are off.
-func (r *Rig) StartByzantinePeer(ctx context.Context, lie func(since time.Duration) time.Duration) (*ByzantinePeer, error) {
+// StartByzantinePeer starts one. offset is the error of its clocks.
+func (r *Rig) StartByzantinePeer(ctx context.Context, offset func(since time.Duration) time.Duration) (*ByzantinePeer, error) {
 	space, err := r.Op.Space(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l := &ByzantinePeer{lie: lie, began: time.Now(), done: make(chan error, 1)}
+	l := &ByzantinePeer{offset: offset, began: time.Now(), done: make(chan error, 1)}
 	cfg := cluster.Config{Node: "byzantine-peer", Instance: uuid.NewString(), Label: Root + "/" + Space, Pool: space.Pool,
 		Bind: r.spare.Gossip, KeyFile: r.keyFile, Local: l, OnExchange: func(agreement.Exchange) {}}
 	var addr string
@@ -57,8 +57,8 @@ func (r *Rig) StartByzantinePeer(ctx context.Context, lie func(since time.Durati
 	return l, nil
 }
 
-// Told returns how often it has answered with a lie.
-func (l *ByzantinePeer) Told() uint64 { return l.c.Stats().Pongs }
+// Replies returns how many false replies it has sent.
+func (l *ByzantinePeer) Replies() uint64 { return l.c.Stats().Pongs }
 
 // Stop ends it. It may be called again.
 func (l *ByzantinePeer) Stop(ctx context.Context) (err error) {
@@ -74,15 +74,15 @@ func (l *ByzantinePeer) Stop(ctx context.Context) (err error) {
 	return err
 }
 
-// Clocks lies about all but the raw one, by which others would notice nothing.
+// Clocks are false but for the raw one.
 func (l *ByzantinePeer) Clocks() clock.Snapshot {
 	since := time.Since(l.began)
-	wall := l.began.Add(since).Add(l.lie(since)).UnixNano()
+	wall := l.began.Add(since).Add(l.offset(since)).UnixNano()
 	raw := int64(since) + 1
 	return clock.Snapshot{Raw: raw, Issuing: wall - raw, Wall: wall - raw, Kernel: clock.Synchronized}
 }
 
-// Status claims to be well, and to have read what etcd never wrote.
+// Status reports healthy clocks, and a revision that etcd never had.
 func (l *ByzantinePeer) Status() agreement.Status {
 	return agreement.Status{Verdict: clock.Open, SID: -1,
 		Era: 1 << 20, Cluster: 1, Revision: 1 << 40, Ceiling: clock.Millis(1 << 42)}
