@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
@@ -143,7 +143,8 @@ var substituted = regexp.MustCompile(`\$\{[A-Z_0-9]+:?-([^}]*)\}`)
 
 func TestComposeFile(t *testing.T) {
 	text := substituted.ReplaceAllString(readFile(t, "../../deploy/compose.yaml"), "$1")
-	file, err := yaml.Parser().Unmarshal([]byte(text))
+	var file map[string]any
+	err := yaml.Unmarshal([]byte(text), &file)
 	if err != nil {
 		t.Fatal(err)
 	}

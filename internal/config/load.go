@@ -5,16 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/knadh/koanf/parsers/yaml"
-	"github.com/knadh/koanf/providers/file"
-	"github.com/knadh/koanf/providers/posflag"
-	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 )
 
 // Sources is where Load looks, besides the defaults.
@@ -98,20 +96,25 @@ func fromFile(s Sources, known map[string]bool) (layer, error) {
 	if s.File == "" {
 		return l, nil
 	}
-	k := koanf.New(".")
-	if err := k.Load(file.Provider(s.File), yaml.Parser()); err != nil {
-		var path *fs.PathError
-		if errors.As(err, &path) {
-			err = path.Err // the path is said once
+	var sections map[string]any
+	text, err := os.ReadFile(s.File)
+	if err == nil {
+		err = yaml.Unmarshal(text, &sections)
+	}
+	if err != nil {
+		if path, ok := errors.AsType[*fs.PathError](err); ok {
+			err = path.Err // this error names the path already
 		}
 		return l, fmt.Errorf("%w: %s: %w", ErrFile, s.File, err)
 	}
+	values := map[string]any{}
+	flatten(sections, "", values)
 	var errs []error
-	for _, key := range k.Keys() {
-		v := k.Get(key)
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		v := values[key]
 		switch {
 		case known[key]:
-			if v != nil { // «key:» with nothing behind it sets nothing
+			if v != nil { // `key:` with nothing behind it sets nothing
 				l.values[key] = scalar(v)
 			}
 		case v == nil && isSection(key, known):
@@ -120,6 +123,24 @@ func fromFile(s Sources, known map[string]bool) (layer, error) {
 		}
 	}
 	return l, errors.Join(errs...)
+}
+
+// flatten adds the values of nested sections to out, by keys with dots.
+func flatten(section map[string]any, prefix string, out map[string]any) {
+	for key, v := range section {
+		switch v := v.(type) {
+		case map[string]any:
+			flatten(v, prefix+key+".", out)
+		case map[any]any: // YAML has keys that are no strings
+			named := map[string]any{}
+			for k, v := range v {
+				named[fmt.Sprint(k)] = v
+			}
+			flatten(named, prefix+key+".", out)
+		default:
+			out[prefix+key] = v
+		}
+	}
 }
 
 // scalar returns a value of YAML as an option reads it.
@@ -159,7 +180,7 @@ func fromEnv(s Sources, known map[string]bool) (layer, error) {
 		case !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr, name == EnvToken:
 		case serviceLinks.MatchString(name):
 		default:
-			best := closest(name, keysOf(keys))
+			best := closest(name, slices.Sorted(maps.Keys(keys)))
 			errs = append(errs, fmt.Errorf("%w: variable %s: did you mean %s?", ErrUnknownKey, name, best))
 		}
 	}
@@ -171,17 +192,12 @@ func fromFlags(s Sources, known map[string]bool) (layer, error) {
 	if s.Flags == nil {
 		return l, nil
 	}
-	k := koanf.New(".")
-	err := k.Load(posflag.ProviderWithFlag(s.Flags, ".", nil, func(f *pflag.Flag) (string, any) {
-		if !known[f.Name] {
-			return "", nil
+	s.Flags.Visit(func(f *pflag.Flag) { // those that were set
+		if known[f.Name] {
+			l.values[f.Name] = f.Value.String()
 		}
-		return f.Name, f.Value.String()
-	}), nil)
-	for _, key := range k.Keys() {
-		l.values[key] = k.String(key)
-	}
-	return l, err
+	})
+	return l, nil
 }
 
 func fromProgram(s Sources, known map[string]bool) (layer, error) {
@@ -206,21 +222,12 @@ func isSection(key string, known map[string]bool) bool {
 
 // hint says what an unknown key might have been meant to be.
 func hint(key string, known map[string]bool) string {
-	keys := keysOf(known)
+	keys := slices.Sorted(maps.Keys(known))
 	if isSection(key, known) {
 		inside := slices.DeleteFunc(keys, func(k string) bool { return !strings.HasPrefix(k, key+".") })
 		return "it is a section, with " + strings.Join(inside, ", ")
 	}
 	return fmt.Sprintf("did you mean %q?", closest(key, keys))
-}
-
-func keysOf[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // closest returns the candidate that the fewest changes of a letter make of s.
