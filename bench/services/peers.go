@@ -15,7 +15,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/devetcd"
-	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 
 // Serve runs a server at addr until the process is signaled: one that does
@@ -44,7 +44,7 @@ func Serve(kind, addr string) error {
 	case "http":
 		err = (&http.Server{Handler: http.HandlerFunc(nothing)}).Serve(l)
 	case "http-limits":
-		err = server.NewHTTPServer(http.HandlerFunc(nothing), slog.New(slog.DiscardHandler)).Serve(l)
+		err = httpserver.NewServer(http.HandlerFunc(nothing), slog.New(slog.DiscardHandler)).Serve(l)
 	case "grpc":
 		g := grpc.NewServer()
 		pb.RegisterAllocatorServiceServer(g, newIdle())

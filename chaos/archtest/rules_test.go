@@ -73,7 +73,7 @@ func oneHome(g graph) (out []breach) {
 }
 
 // forTests are packages that only tests, and each other, may import.
-var forTests = []string{"chaos/sim", "chaos/storetest", "chaos/archtest", "chaos/gossiptest",
+var forTests = []string{"chaos/sim", "chaos/storetest", "chaos/servertest", "chaos/archtest", "chaos/gossiptest",
 	"chaos/netsim", "chaos/etcdsim", "chaos/scale", "chaos/certstest", "chaos/nodestub"}
 
 func testsOnly(g graph) (out []breach) {

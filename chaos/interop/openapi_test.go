@@ -15,23 +15,15 @@ import (
 	"github.com/getkin/kin-openapi/routers/legacy"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/servertest"
 )
 
-// exchange is an HTTP request of internal/server's tests and the answer to it.
-type exchange struct {
-	Test   string      `json:"test"`
-	Method string      `json:"method"`
-	URL    string      `json:"url"`
-	Status int         `json:"status"`
-	Header http.Header `json:"header"`
-	Body   []byte      `json:"body"`
-}
-
 // serverExchanges runs the tests of internal/server and returns what they recorded.
-func serverExchanges(t *testing.T, root string) (out []exchange) {
+func serverExchanges(t *testing.T, root string) (out []servertest.Exchange) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "exchanges")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "./internal/server", "-exchanges", file)
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1",
+		"./internal/server", "./internal/server/inspect", "./internal/server/httpserver", "-args", "-exchanges", file)
 	cmd.Dir = root
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go test ./internal/server: %v\n%s", err, text)
@@ -41,7 +33,7 @@ func serverExchanges(t *testing.T, root string) (out []exchange) {
 		t.Fatal(err)
 	}
 	for line := range bytes.Lines(data) {
-		var e exchange
+		var e servertest.Exchange
 		if err := json.Unmarshal(line, &e); err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +49,7 @@ func TestOpenAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	contract, err := os.ReadFile(filepath.Join(root, "internal/server/openapi.yaml"))
+	contract, err := os.ReadFile(filepath.Join(root, "internal/server/httpserver/openapi.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,8 +22,8 @@ func TestOpenTelemetry(t *testing.T) {
 			provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 			traceContext := otelgrpc.WithPropagators(propagation.TraceContext{})
 
-			_, s := newServer(t, nil)
-			g := s.NewGRPC(grpc.StatsHandler(otelgrpc.NewServerHandler(traceContext,
+			env := newNode(t, nil)
+			g := env.GRPC.GRPC(grpc.StatsHandler(otelgrpc.NewServerHandler(traceContext,
 				otelgrpc.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(served))))))
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {

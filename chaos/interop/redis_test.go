@@ -18,27 +18,26 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
 // redisNode is a node with a RESP listener on a port of loopback.
 type redisNode struct {
-	t      *testing.T
-	node   *node.Node
-	server *server.Server
-	guard  *access.Guard
-	addr   string
-	stop   func() // closes the listener
+	t    *testing.T
+	node *node.Node
+	env  *servertest.Env
+	addr string
+	stop func() // closes the listener
 }
 
 func start(t *testing.T, guard *access.Guard) *redisNode {
 	t.Helper()
-	w := &redisNode{t: t, guard: guard}
-	w.node, w.server = newServer(t, guard)
+	w := &redisNode{t: t, env: newNode(t, guard)}
+	w.node = w.env.Node
 	w.open("127.0.0.1:0")
 	t.Cleanup(func() { w.stop() })
 	return w
@@ -47,7 +46,7 @@ func start(t *testing.T, guard *access.Guard) *redisNode {
 // open starts the listener, for the first time or again.
 func (w *redisNode) open(addr string) {
 	w.t.Helper()
-	s, err := respserver.New(respserver.Config{Server: w.server, Guard: w.guard, Logger: slog.New(slog.DiscardHandler)})
+	s, err := respserver.New(respserver.Config{Service: w.env.Service, Inspector: w.env.Inspector, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -161,7 +160,7 @@ func TestGoRedis(t *testing.T) {
 			if _, err := tx.Exec(ctx); err == nil || !strings.Contains(err.Error(), "MULTI") {
 				t.Errorf("a transaction ended with %v", err)
 			}
-			if err := c.Do(ctx, "INCR", "k").Err(); err == nil || !strings.HasPrefix(err.Error(), "ERR INCR is not offered") {
+			if err := c.Do(ctx, "INCR", "k").Err(); err == nil || !strings.HasPrefix(err.Error(), "ERR INCR is not supported") {
 				t.Errorf("INCR: %v", err)
 			}
 			if one, err = c.Do(ctx, "ID.NEXT").Result(); err != nil {
@@ -201,7 +200,7 @@ func TestGoRedis(t *testing.T) {
 			rising(t, &last, one)
 
 			before := refused(w)
-			w.server.Drain()
+			w.env.GRPC.Drain()
 			if err := c.Do(ctx, "ID.NEXT").Err(); err == nil || !strings.HasPrefix(err.Error(), "TRYAGAIN DRAINING ") {
 				t.Errorf("from a node that drains: %v", err)
 			}
@@ -258,7 +257,7 @@ func TestRedisCLI(t *testing.T) {
 	if got := ask("", "ID.NEXT"); !strings.HasPrefix(got, "NOAUTH UNAUTHENTICATED ") {
 		t.Error(got)
 	}
-	if got := ask("", "-a", token, "MULTI"); !strings.HasPrefix(got, "ERR MULTI is not offered") {
+	if got := ask("", "-a", token, "MULTI"); !strings.HasPrefix(got, "ERR MULTI is not supported") {
 		t.Error(got)
 	}
 	if got := ask("", "-a", token, "INFO"); !strings.Contains(got, "redis_version:") {

@@ -27,6 +27,9 @@ import (
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/grpcserver"
+	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/inspect"
 	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
@@ -49,7 +52,9 @@ type Daemon struct {
 
 	// Set by Run before anything that reads them starts.
 	keeper    *keeper.Keeper
-	server    *server.Server
+	service   *server.Service
+	grpc      *grpcserver.Server
+	http      http.Handler
 	resp      *respserver.Server // nil: no such door
 	metrics   *metrics.Metrics
 	listeners listeners
@@ -155,9 +160,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		})
 	}
 	s := servers{
-		grpc:  d.server.NewGRPC(d.security.grpcOptions()...),
-		http:  server.NewHTTPServer(d.server.HTTP(), d.log),
-		admin: server.NewHTTPServer(d.AdminHandler(), d.log),
+		grpc:  d.grpc.GRPC(d.security.grpcOptions()...),
+		http:  httpserver.NewServer(d.http, d.log),
+		admin: httpserver.NewServer(d.AdminHandler(), d.log),
 	}
 	s.http.TLSConfig = d.security.config("h2", "http/1.1")
 	s.http.WriteTimeout += d.cfg.Issue.MaxWait
@@ -179,7 +184,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			start(door.what, func() error { return ignoreClosed(door.serve(door.l)) })
 		}
 	}
-	start("health", func() error { return d.server.Run(watching) })
+	start("health", func() error { return d.grpc.Run(watching) })
 	start("etcd", func() error { return d.etcd.connect(watching) })
 	start("security", func() error { return d.security.run(watching) })
 	start("explain", func() error { return d.explain(watching) })
@@ -246,19 +251,29 @@ func (d *Daemon) build() error {
 		Keeper: d.keeper, Node: d.node, Logger: d.log,
 	})
 	var err error
-	d.server, err = server.New(server.Config{
-		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log,
-		Clocks:  d.watch.Report,
+	d.service, err = server.New(server.Config{
+		Node: d.node, Guard: d.security.guard,
 		Observe: func(surface string, took time.Duration) { d.metrics.Observe(surface, took) },
-		Drain:   d.rest,
-		Guard:   d.security.guard,
 	})
 	if err != nil {
 		return err
 	}
+	inspector, err := inspect.New(inspect.Config{
+		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report,
+	})
+	if err != nil {
+		return err
+	}
+	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Inspector: inspector, Logger: d.log, Drain: d.rest})
+	if err != nil {
+		return err
+	}
+	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Inspector: inspector}); err != nil {
+		return err
+	}
 	if d.listeners.resp != nil {
 		if d.resp, err = respserver.New(respserver.Config{
-			Server: d.server, Guard: d.security.guard, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
+			Service: d.service, Inspector: inspector, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
 		}); err != nil {
 			return err
 		}
@@ -268,7 +283,7 @@ func (d *Daemon) build() error {
 		Settings: metrics.Settings{Window: l.Window, TTL: l.TTL, MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead},
 		Clocks:   d.watch.Report, Gossip: d.gossipStats, Security: d.securityReport,
 		Requests: func(yield func(string, string, int64)) {
-			for _, c := range d.server.Stats() {
+			for _, c := range d.service.Stats() {
 				yield(c.Surface, c.Outcome, c.Requests)
 			}
 		},
@@ -335,10 +350,10 @@ func (d *Daemon) drain(s servers) {
 	d.log.Info("stopping", "node", d.cfg.Node.Name, "delay", d.cfg.Drain.Delay, "timeout", d.cfg.Drain.Timeout)
 	if d.cfg.Drain.Delay > 0 {
 		d.node.Leave()
-		d.server.CheckHealth()
+		d.grpc.CheckHealth()
 		time.Sleep(d.cfg.Drain.Delay) // load balancers look away meanwhile
 	}
-	d.server.Drain()
+	d.grpc.Drain()
 
 	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.Drain.Timeout)
 	defer cancel()

@@ -60,8 +60,8 @@ func TestRESP(t *testing.T) {
 	for _, want := range []string{
 		"allocator_requests_total{code=\"OK\",surface=\"resp_ids\"} 3\n",
 		"allocator_request_duration_seconds_count{surface=\"resp_ids\"} 3\n",
-		"allocator_connections{door=\"resp\"} 2\n",
-		"allocator_connections_refused_total{door=\"resp\"} 1\n",
+		"allocator_connections{listener=\"resp\"} 2\n",
+		"allocator_connections_refused_total{listener=\"resp\"} 1\n",
 	} {
 		if !strings.Contains(m, want) {
 			t.Errorf("metrics: no %q", want)

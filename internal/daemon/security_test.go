@@ -690,7 +690,7 @@ func TestTooManyConnections(t *testing.T) {
 		t.Errorf("the other port has its own limit: %d %s, %v", code, body, err)
 	}
 	_, m := get(t, "http://"+f.Addresses().Admin+"/metrics")
-	for _, want := range []string{"allocator_connections{door=\"grpc\"} 8\n", "allocator_connections_refused_total{door=\"grpc\"} 3\n"} {
+	for _, want := range []string{"allocator_connections{listener=\"grpc\"} 8\n", "allocator_connections_refused_total{listener=\"grpc\"} 3\n"} {
 		if !strings.Contains(m, want) {
 			t.Errorf("metrics: no %q", want)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -27,30 +28,6 @@ import (
 	"github.com/flakelease/allocator/internal/server"
 )
 
-// guardedWorld is a node that asks for tokens, and a token of each scope.
-func guardedWorld(t testing.TB, cfg access.Config) (w *world, tokens map[string]string, guard *access.Guard) {
-	t.Helper()
-	tokens = map[string]string{}
-	var file strings.Builder
-	for _, scope := range []string{"issue", "read", "admin"} {
-		token, line, err := access.NewToken("the-"+scope, scope)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tokens[scope] = token
-		file.WriteString(line + "\n")
-	}
-	var err error
-	if cfg.Tokens, err = access.ParseTokens([]byte(file.String())); err != nil {
-		t.Fatal(err)
-	}
-	if cfg.Now == nil {
-		cfg.Now = func() clock.Mono { return 0 }
-	}
-	guard = access.New(cfg)
-	return newWorld(t, func(c *server.Config) { c.Guard = guard }), tokens, guard
-}
-
 // scopesOf is who may call what. "" is everybody. A method or route that is not
 // here fails the tests below: decide who may call it.
 var scopesOf = map[string]string{
@@ -64,16 +41,6 @@ var scopesOf = map[string]string{
 	"/grpc.health.v1.Health/Watch":                                   "",
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      "read",
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
-
-	"POST /v1/ids":      "issue",
-	"/v1/ids":           "",
-	"GET /v1/ids/{id}":  "read",
-	"/v1/ids/{id}":      "",
-	"GET /v1/cluster":   "read",
-	"/v1/cluster":       "",
-	"GET /openapi.yaml": "",
-	"/openapi.yaml":     "",
-	"/":                 "",
 }
 
 // call calls any method with an empty message and returns the code of its answer.
@@ -118,11 +85,11 @@ var shown = []string{"", "unknown", "read", "issue", "admin"}
 // TestEveryMethodAsksForItsScope: of all that the gRPC server serves. Refusals
 // changed nothing (I7).
 func TestEveryMethodAsksForItsScope(t *testing.T) {
-	w, tokens, _ := guardedWorld(t, access.Config{})
+	env, tokens, _ := servertest.NewGuarded(t, access.Config{})
 	tokens["unknown"] = "allocator_UNKNOWN"
-	conn, seen := w.dial(), 0
-	before := w.node.Stats()
-	for service, info := range w.server.NewGRPC().GetServiceInfo() {
+	conn, seen := env.Dial(), 0
+	before := env.Node.Stats()
+	for service, info := range env.GRPC.GRPC().GetServiceInfo() {
 		for _, m := range info.Methods {
 			method := "/" + service + "/" + m.Name
 			needs, ok := scopesOf[method]
@@ -144,7 +111,7 @@ func TestEveryMethodAsksForItsScope(t *testing.T) {
 	if seen != 10 {
 		t.Errorf("%d methods", seen)
 	}
-	after := w.node.Stats()
+	after := env.Node.Stats()
 	if after.Issued != 0 || after.Lead != before.Lead || after.Ceil != before.Ceil || after.Draining != before.Draining {
 		t.Errorf("refusals changed the node: %+v to %+v", before, after)
 	}
@@ -153,48 +120,7 @@ func TestEveryMethodAsksForItsScope(t *testing.T) {
 	}
 }
 
-// TestEveryRouteAsksForItsScope is the same of HTTP.
-func TestEveryRouteAsksForItsScope(t *testing.T) {
-	w, tokens, _ := guardedWorld(t, access.Config{})
-	tokens["unknown"] = "allocator_UNKNOWN"
-	for _, r := range w.server.Routes() {
-		needs, ok := scopesOf[r.Pattern]
-		if !ok {
-			t.Errorf("nobody decided who may call %s", r.Pattern)
-			continue
-		}
-		method, path, ok := strings.Cut(r.Pattern, " ")
-		if !ok {
-			method, path = "PUT", r.Pattern
-		}
-		target := strings.ReplaceAll(path, "{id}", "02MVRE9KJ2642")
-		if method == "POST" {
-			target += "?count=0" // so that nothing is issued when it is let through
-		}
-		for _, token := range shown {
-			want := verdict(needs, token)
-			var header []string
-			if token != "" {
-				header = []string{"Authorization", "Bearer " + tokens[token]}
-			}
-			res := w.do(method, target, "", header...)
-			p := problemIn(res)
-			status := map[node.Reason]int{node.Unauthenticated: 401, node.PermissionDenied: 403}[want]
-			refused := res.StatusCode == 401 || res.StatusCode == 403
-			if refused != (want != "") || refused && (res.StatusCode != status || p.Reason != string(want)) {
-				t.Errorf("%s with a token of %q: %d %s, want %s", r.Pattern, token, res.StatusCode, p.Reason, want)
-			}
-			if challenge := res.Header.Get("WWW-Authenticate"); refused != strings.HasPrefix(challenge, "Bearer ") {
-				t.Errorf("%s with a token of %q: WWW-Authenticate %q", r.Pattern, token, challenge)
-			}
-		}
-	}
-	if n := w.node.Stats().Issued; n != 0 {
-		t.Errorf("%d IDs issued", n)
-	}
-}
-
-func problemIn(res *http.Response) (p problemBody) {
+func problemIn(res *http.Response) (p servertest.Problem) {
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json") {
 		return p
 	}
@@ -205,19 +131,19 @@ func problemIn(res *http.Response) (p problemBody) {
 
 // Without a guard, whatever a caller sends along is its own affair.
 func TestNoGuardLooksAtNoToken(t *testing.T) {
-	w := newWorld(t)
-	if res := w.do("POST", "/v1/ids", "", "Authorization", "Bearer whatever"); res.StatusCode != 200 {
+	env := servertest.New(t)
+	if res := env.Do("POST", "/v1/ids", "", "Authorization", "Bearer whatever"); res.StatusCode != 200 {
 		t.Errorf("%d", res.StatusCode)
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Basic x")
-	if _, err := w.client().Allocate(ctx, &pb.AllocateRequest{Count: 1}); err != nil {
+	if _, err := env.Client().Allocate(ctx, &pb.AllocateRequest{Count: 1}); err != nil {
 		t.Error(err)
 	}
 }
 
 // TestOddCredentials: the same on both doors, whatever the spelling.
 func TestOddCredentials(t *testing.T) {
-	w, tokens, _ := guardedWorld(t, access.Config{})
+	env, tokens, _ := servertest.NewGuarded(t, access.Config{})
 	good := tokens["issue"]
 	for _, tc := range []struct {
 		name    string
@@ -245,7 +171,7 @@ func TestOddCredentials(t *testing.T) {
 	} {
 		req := httptest.NewRequest("POST", "/v1/ids", nil)
 		req.Header["Authorization"] = tc.headers
-		res := w.send(req)
+		res := env.Send(req)
 		if want := map[bool]int{true: 200, false: 401}[tc.ok]; res.StatusCode != want {
 			t.Errorf("%s: HTTP %d, want %d", tc.name, res.StatusCode, want)
 		}
@@ -257,7 +183,7 @@ func TestOddCredentials(t *testing.T) {
 		for _, h := range tc.headers {
 			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", h)
 		}
-		_, err := w.client().Allocate(ctx, &pb.AllocateRequest{Count: 1})
+		_, err := env.Client().Allocate(ctx, &pb.AllocateRequest{Count: 1})
 		if tc.ok != (err == nil) || err != nil && status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%s: gRPC %v", tc.name, err)
 		}
@@ -265,7 +191,7 @@ func TestOddCredentials(t *testing.T) {
 			t.Errorf("%s: the answer shows the token", tc.name)
 		}
 	}
-	if n := w.node.Stats().Issued; n != 6 {
+	if n := env.Node.Stats().Issued; n != 6 {
 		t.Errorf("%d IDs issued, want 6", n)
 	}
 }
@@ -274,16 +200,16 @@ func TestOddCredentials(t *testing.T) {
 // back, others are served, and refusals issued nothing.
 func TestRateLimit(t *testing.T) {
 	var now clock.Mono
-	w, tokens, _ := guardedWorld(t, access.Config{Rate: 2, Burst: 4, Now: func() clock.Mono { return now }})
+	env, tokens, _ := servertest.NewGuarded(t, access.Config{Rate: 2, Burst: 4, Now: func() clock.Mono { return now }})
 	as := func(scope string) context.Context {
 		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens[scope])
 	}
 	for range 2 {
-		if _, err := w.client().Allocate(as("issue"), &pb.AllocateRequest{Count: 1000}); err != nil {
+		if _, err := env.Client().Allocate(as("issue"), &pb.AllocateRequest{Count: 1000}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stream, err := w.client().AllocateStream(as("issue")) // opening it is the third
+	stream, err := env.Client().AllocateStream(as("issue")) // opening it is the third
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +230,7 @@ func TestRateLimit(t *testing.T) {
 	if r := exchange().GetRefusal(); r.GetReason() != pb.Reason_REASON_RATE_LIMITED || r.GetRetryAfterMs() != 500 {
 		t.Errorf("the fifth, on the stream: %v", r)
 	}
-	_, err = w.client().Allocate(as("issue"), &pb.AllocateRequest{Count: 1})
+	_, err = env.Client().Allocate(as("issue"), &pb.AllocateRequest{Count: 1})
 	var reason string
 	var retry time.Duration
 	for _, d := range status.Convert(err).Details() {
@@ -318,14 +244,14 @@ func TestRateLimit(t *testing.T) {
 	if status.Code(err) != codes.ResourceExhausted || reason != "RATE_LIMITED" || retry != 500*time.Millisecond {
 		t.Errorf("gRPC: %v, %s, %v", err, reason, retry)
 	}
-	res := w.do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["issue"])
+	res := env.Do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["issue"])
 	if p := problemIn(res); res.StatusCode != 429 || p.Reason != "RATE_LIMITED" || p.RetryAfterMs != 500 || res.Header.Get("Retry-After") != "1" {
 		t.Errorf("HTTP: %d, %+v", res.StatusCode, p)
 	}
-	if res := w.do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["admin"]); res.StatusCode != 200 {
+	if res := env.Do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["admin"]); res.StatusCode != 200 {
 		t.Errorf("another client: %d", res.StatusCode)
 	}
-	if n := w.node.Stats(); n.Issued != 2002 || n.Refused[node.RateLimited] != 3 {
+	if n := env.Node.Stats(); n.Issued != 2002 || n.Refused[node.RateLimited] != 3 {
 		t.Errorf("%d IDs issued, %d refusals", n.Issued, n.Refused[node.RateLimited])
 	}
 	now += clock.Mono(500 * time.Millisecond)
@@ -336,9 +262,9 @@ func TestRateLimit(t *testing.T) {
 
 // A token that is struck off ends the streams that it opened.
 func TestWithdrawnTokenEndsStreams(t *testing.T) {
-	w, tokens, guard := guardedWorld(t, access.Config{})
+	env, tokens, guard := servertest.NewGuarded(t, access.Config{})
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens["issue"])
-	stream, err := w.client().AllocateStream(ctx)
+	stream, err := env.Client().AllocateStream(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +276,7 @@ func TestWithdrawnTokenEndsStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx = metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens["read"])
-	reflected, err := reflectionpb.NewServerReflectionClient(w.dial()).ServerReflectionInfo(ctx)
+	reflected, err := reflectionpb.NewServerReflectionClient(env.Dial()).ServerReflectionInfo(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +301,7 @@ func TestWithdrawnTokenEndsStreams(t *testing.T) {
 	if res, err := send(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("%v, %v", res, err)
 	}
-	if n := w.node.Stats().Issued; n != 1 {
+	if n := env.Node.Stats().Issued; n != 1 {
 		t.Errorf("%d IDs issued", n)
 	}
 }
@@ -383,12 +309,12 @@ func TestWithdrawnTokenEndsStreams(t *testing.T) {
 // Whoever is turned away is so before the body is read, and whatever is wrong
 // with the request besides.
 func TestAccessComesFirst(t *testing.T) {
-	w, _, _ := guardedWorld(t, access.Config{})
+	env, _, _ := servertest.NewGuarded(t, access.Config{})
 	req := httptest.NewRequest("POST", "/v1/ids?count=x&nonsense", readerFunc(func([]byte) (int, error) {
 		t.Error("the body of a stranger is read")
 		return 0, io.EOF
 	}))
-	if res := w.send(req); res.StatusCode != 401 {
+	if res := env.Send(req); res.StatusCode != 401 {
 		t.Errorf("%d", res.StatusCode)
 	}
 	if i, j := slices.Index(node.Reasons, node.RateLimited), slices.Index(node.Reasons, node.InvalidCount); i > j {
@@ -424,20 +350,20 @@ func BenchmarkGuardedHTTP(b *testing.B) {
 	for _, on := range []bool{false, true} {
 		name := map[bool]string{false: "off", true: "tokens and rate"}[on]
 		b.Run(name, func(b *testing.B) {
-			w := newWorld(b)
+			env := servertest.New(b)
 			req := httptest.NewRequest("POST", "/v1/ids", nil)
 			if on {
 				var tokens map[string]string
 				var ticks clock.Mono
-				w, tokens, _ = guardedWorld(b, access.Config{Rate: 10_000_000, Burst: 10_000_000, Now: func() clock.Mono { ticks += 1e6; return ticks }})
+				env, tokens, _ = servertest.NewGuarded(b, access.Config{Rate: 10_000_000, Burst: 10_000_000, Now: func() clock.Mono { ticks += 1e6; return ticks }})
 				req.Header.Set("Authorization", "Bearer "+tokens["issue"])
 			}
-			w.node.Raise(start + 1<<40)
+			env.Node.Raise(servertest.Start + 1<<40)
 			b.ReportAllocs()
 			for b.Loop() {
-				w.clock.Advance(1e6)
+				env.Clock.Advance(1e6)
 				rec := httptest.NewRecorder()
-				w.http.ServeHTTP(rec, req)
+				env.HTTP.ServeHTTP(rec, req)
 				if rec.Code != 200 {
 					b.Fatal(rec.Body)
 				}

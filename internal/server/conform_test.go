@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"io"
 	"log/slog"
 	"maps"
@@ -23,14 +24,11 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/respserver"
-	"github.com/flakelease/allocator/ulid"
 )
 
-// answer is what every surface must agree on.
+// answer is the part of an answer that is equal on every surface.
 type answer struct {
 	Reason   string // "": served
 	RetryMs  int64
@@ -46,10 +44,13 @@ type ask struct {
 	after flake.ID
 }
 
-func (w *world) core(a ask) answer {
-	b, err := w.node.Next(context.Background(), a.count, a.after)
+// fixture asks one node for IDs over each listener.
+type fixture struct{ *servertest.Env }
+
+func (x fixture) core(a ask) answer {
+	b, err := x.Node.Next(context.Background(), a.count, a.after)
 	if err != nil {
-		return refusalAnswer(w.t, err)
+		return refusalAnswer(x.T, err)
 	}
 	return answer{First: b.First, Count: b.Count, Last: b.Last()}
 }
@@ -64,10 +65,10 @@ func refusalAnswer(t testing.TB, err error) answer {
 	}
 }
 
-func (w *world) unary(a ask) answer {
-	res, err := w.client().Allocate(context.Background(), &pb.AllocateRequest{Count: int32(a.count), After: a.after.Int64()})
+func (x fixture) unary(a ask) answer {
+	res, err := x.Client().Allocate(context.Background(), &pb.AllocateRequest{Count: int32(a.count), After: a.after.Int64()})
 	if err != nil {
-		return statusAnswer(w.t, err)
+		return statusAnswer(x.T, err)
 	}
 	return blockAnswer(res)
 }
@@ -99,21 +100,21 @@ func statusAnswer(t testing.TB, err error) answer {
 	return a
 }
 
-func (w *world) stream(a ask) answer {
+func (x fixture) stream(a ask) answer {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	s, err := w.client().AllocateStream(ctx)
+	s, err := x.Client().AllocateStream(ctx)
 	if err != nil {
-		w.t.Fatal(err)
+		x.T.Fatal(err)
 	}
 	// The server may have ended the stream already: Recv tells.
 	_ = s.Send(&pb.AllocateStreamRequest{Sequence: 42, Request: &pb.AllocateRequest{Count: int32(a.count), After: a.after.Int64()}})
 	res, err := s.Recv()
 	if err != nil {
-		return statusAnswer(w.t, err)
+		return statusAnswer(x.T, err)
 	}
 	if res.Sequence != 42 {
-		w.t.Errorf("sequence %d", res.Sequence)
+		x.T.Errorf("sequence %d", res.Sequence)
 	}
 	if r := res.GetRefusal(); r != nil {
 		return answer{Reason: r.Reason.String()[len("REASON_"):], RetryMs: r.RetryAfterMs, Metadata: r.Metadata}
@@ -121,54 +122,54 @@ func (w *world) stream(a ask) answer {
 	return blockAnswer(res.GetResponse())
 }
 
-// query and body ask HTTP, with after in the form that text gives.
-func (w *world) query(text func(flake.ID) string) func(ask) answer {
+// query and body send HTTP requests, with after in the form of text.
+func (x fixture) query(text func(flake.ID) string) func(ask) answer {
 	return func(a ask) answer {
 		q := url.Values{"count": {strconv.Itoa(a.count)}}
 		if a.after != 0 {
 			q.Set("after", text(a.after))
 		}
-		return w.httpAnswer(w.do("POST", "/v1/ids?"+q.Encode(), ""))
+		return x.httpAnswer(x.Do("POST", "/v1/ids?"+q.Encode(), ""))
 	}
 }
 
-func (w *world) body(a ask) answer {
+func (x fixture) body(a ask) answer {
 	m := map[string]any{"count": a.count}
 	if a.after != 0 {
-		m["after"] = decimal(a.after)
+		m["after"] = servertest.Decimal(a.after)
 	}
 	b, _ := json.Marshal(m)
-	return w.httpAnswer(w.do("POST", "/v1/ids", string(b), "Content-Type", "application/json"))
+	return x.httpAnswer(x.Do("POST", "/v1/ids", string(b), "Content-Type", "application/json"))
 }
 
-func (w *world) httpAnswer(res *http.Response) answer {
-	w.t.Helper()
+func (x fixture) httpAnswer(res *http.Response) answer {
+	x.T.Helper()
 	if res.Header.Get("Cache-Control") != "no-store" {
-		w.t.Errorf("Cache-Control %q", res.Header.Get("Cache-Control"))
+		x.T.Errorf("Cache-Control %q", res.Header.Get("Cache-Control"))
 	}
 	if res.StatusCode != http.StatusOK {
-		p := decodeBody[problemBody](w.t, res)
+		p := servertest.Body[servertest.Problem](x.T, res)
 		if p.Status != res.StatusCode || res.Header.Get("Content-Type") != "application/problem+json" {
-			w.t.Errorf("status %d, in the body %d, as %s", res.StatusCode, p.Status, res.Header.Get("Content-Type"))
+			x.T.Errorf("status %d, in the body %d, as %s", res.StatusCode, p.Status, res.Header.Get("Content-Type"))
 		}
 		want := ""
 		if p.RetryAfterMs > 0 {
 			want = strconv.FormatInt(max(1, (p.RetryAfterMs+999)/1000), 10)
 		}
 		if got := res.Header.Get("Retry-After"); got != want {
-			w.t.Errorf("Retry-After %q for %d ms, want %q", got, p.RetryAfterMs, want)
+			x.T.Errorf("Retry-After %q for %d ms, want %q", got, p.RetryAfterMs, want)
 		}
 		return answer{Reason: p.Reason, RetryMs: p.RetryAfterMs, Metadata: p.Metadata}
 	}
-	ids := decodeBody[issuedBody](w.t, res).IDs
+	ids := servertest.Body[servertest.Issued](x.T, res).IDs
 	a := answer{Count: len(ids)}
 	for i, text := range ids {
 		id, err := flake.Parse(text)
 		if err != nil {
-			w.t.Fatal(err)
+			x.T.Fatal(err)
 		}
 		if i > 0 && id != a.Last+32 {
-			w.t.Fatalf("ID %d is %d after %d", i, id, a.Last)
+			x.T.Fatalf("ID %d is %d after %d", i, id, a.Last)
 		}
 		if i == 0 {
 			a.First = id
@@ -178,35 +179,35 @@ func (w *world) httpAnswer(res *http.Response) answer {
 	return a
 }
 
-// resp asks as a Redis client, with after in the form that text gives.
-func (w *world) resp(text func(flake.ID) string) func(ask) answer {
+// resp sends requests as a Redis client, with after in the form of text.
+func (x fixture) resp(text func(flake.ID) string) func(ask) answer {
 	return func(a ask) answer {
 		line := "ID.NEXT COUNT " + strconv.Itoa(a.count)
 		if a.after != 0 {
 			line += " AFTER " + text(a.after)
 		}
-		r := w.redis(line)
+		r := x.redis(line)
 		head, err := r.ReadString('\n')
 		if err != nil {
-			w.t.Fatal(err)
+			x.T.Fatal(err)
 		}
 		head = strings.TrimSuffix(head, "\r\n")
 		if head[0] == '-' {
-			return w.respRefusal(head[1:])
+			return x.respRefusal(head[1:])
 		}
 		n, err := strconv.Atoi(head[1:])
 		if err != nil || head[0] != '*' {
-			w.t.Fatalf("%s: %q", line, head)
+			x.T.Fatalf("%s: %q", line, head)
 		}
 		got := answer{Count: n}
 		for i := range n {
 			var id flake.ID
 			var bulk [len("$13\r\n0123456789ABC\r\n")]byte
 			if _, err := io.ReadFull(r, bulk[:]); err != nil || string(bulk[:5]) != "$13\r\n" {
-				w.t.Fatalf("ID %d: %q, %v", i, bulk, err)
+				x.T.Fatalf("ID %d: %q, %v", i, bulk, err)
 			}
 			if err := id.UnmarshalText(bulk[5:18]); err != nil || i > 0 && id != got.Last+32 {
-				w.t.Fatalf("ID %d is %v after %v: %v", i, id, got.Last, err)
+				x.T.Fatalf("ID %d is %v after %v: %v", i, id, got.Last, err)
 			}
 			if i == 0 {
 				got.First = id
@@ -217,39 +218,39 @@ func (w *world) resp(text func(flake.ID) string) func(ask) answer {
 	}
 }
 
-// redis sends a line to a door for Redis clients and returns what it answers.
-func (w *world) redis(line string) *bufio.Reader {
-	door, err := respserver.New(respserver.Config{Server: w.server, Logger: slog.New(slog.DiscardHandler)})
+// redis sends a line to a RESP listener and returns a reader of the answer.
+func (x fixture) redis(line string) *bufio.Reader {
+	listener, err := respserver.New(respserver.Config{Service: x.Service, Inspector: x.Inspector, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		w.t.Fatal(err)
+		x.T.Fatal(err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		w.t.Fatal(err)
+		x.T.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- door.Serve(l) }()
+	go func() { ended <- listener.Serve(l) }()
 	c, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
-		w.t.Fatal(err)
+		x.T.Fatal(err)
 	}
-	w.t.Cleanup(func() {
+	x.T.Cleanup(func() {
 		_ = c.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := door.Shutdown(ctx); err != nil {
-			w.t.Error(err)
+		if err := listener.Shutdown(ctx); err != nil {
+			x.T.Error(err)
 		}
 		<-ended
 	})
 	if _, err := io.WriteString(c, line+"\r\n"); err != nil {
-		w.t.Fatal(err)
+		x.T.Fatal(err)
 	}
 	return bufio.NewReaderSize(c, 1<<16)
 }
 
-// respRefusal reads «CODE REASON message (key=value … retry_after_ms=n)».
-func (w *world) respRefusal(text string) answer {
+// respRefusal reads "CODE REASON message (key=value … retry_after_ms=n)".
+func (x fixture) respRefusal(text string) answer {
 	code, rest, _ := strings.Cut(text, " ")
 	reason, rest, _ := strings.Cut(rest, " ")
 	a := answer{Reason: reason, Metadata: map[string]string{}}
@@ -258,7 +259,7 @@ func (w *world) respRefusal(text string) answer {
 			key, value, ok := strings.Cut(pair, "=")
 			value, err := url.PathUnescape(value)
 			if !ok || err != nil {
-				w.t.Fatalf("%q: %q, %v", text, pair, err)
+				x.T.Fatalf("%q: %q, %v", text, pair, err)
 			}
 			a.Metadata[key] = value
 		}
@@ -267,224 +268,108 @@ func (w *world) respRefusal(text string) answer {
 		delete(a.Metadata, "retry_after_ms")
 		a.RetryMs, _ = strconv.ParseInt(ms, 10, 64)
 	}
-	// What is the caller's fault is an error; the rest may be tried again.
+	// Errors of the request are ERR, all others can be retried.
 	want := "TRYAGAIN"
 	if strings.HasPrefix(reason, "INVALID_") || reason == "AFTER_TOO_FAR" && a.RetryMs == 0 {
 		want = "ERR"
 	}
 	if code != want {
-		w.t.Errorf("%q begins with %s, want %s", text, code, want)
+		x.T.Errorf("%q begins with %s, want %s", text, code, want)
 	}
 	return a
 }
 
-type issuedBody struct {
-	IDs  []string `json:"ids"`
-	Node string   `json:"node"`
-	SID  int      `json:"sid"`
-}
-
-type problemBody struct {
-	Type         string            `json:"type"`
-	Title        string            `json:"title"`
-	Status       int               `json:"status"`
-	Detail       string            `json:"detail"`
-	Reason       string            `json:"reason"`
-	Metadata     map[string]string `json:"metadata"`
-	RetryAfterMs int64             `json:"retry_after_ms"`
-	Help         string            `json:"help"`
-}
-
-func decimal(id flake.ID) string { return string(id.AppendInt(nil)) }
-
-func (w *world) wideOf(id flake.ID) ulid.ID {
-	v, err := ulid.FromFlake(id, flake.DefaultEpoch, 0x3FFFFFFFFFFFFF)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return v
-}
-
-// surfaces returns each way to ask for IDs. A wide form has no negative ID.
-func (w *world) surfaces(negative bool) map[string]func(ask) answer {
+// surfaces returns each way to request IDs. A wide form has no negative ID.
+func (x fixture) surfaces(negative bool) map[string]func(ask) answer {
 	m := map[string]func(ask) answer{
-		"core": w.core, "grpc": w.unary, "stream": w.stream,
-		"http query": w.query(decimal), "http body": w.body,
-		"resp": w.resp(decimal),
+		"core": x.core, "grpc": x.unary, "stream": x.stream,
+		"http query": x.query(servertest.Decimal), "http body": x.body,
+		"resp": x.resp(servertest.Decimal),
 	}
 	if !negative {
-		m["http base32"] = w.query(flake.ID.String)
-		m["http ulid"] = w.query(func(id flake.ID) string { return w.wideOf(id).String() })
-		m["http uuid"] = w.query(func(id flake.ID) string { return w.wideOf(id).UUID() })
-		m["resp base32"] = w.resp(flake.ID.String)
-		m["resp ulid"] = w.resp(func(id flake.ID) string { return w.wideOf(id).String() })
+		m["http base32"] = x.query(flake.ID.String)
+		m["http ulid"] = x.query(func(id flake.ID) string { return servertest.Wide(id).String() })
+		m["http uuid"] = x.query(func(id flake.ID) string { return servertest.Wide(id).UUID() })
+		m["resp base32"] = x.resp(flake.ID.String)
+		m["resp ulid"] = x.resp(func(id flake.ID) string { return servertest.Wide(id).String() })
 	}
 	return m
 }
 
-// at returns the ID with time ms and the other bits as given.
-func at(ms clock.Millis, low int64) flake.ID {
-	return flake.ID((int64(ms)-flake.DefaultEpoch)<<20 | low)
-}
-
-// What can be wrong with a node, and how it is put right.
-type condition struct {
-	name string
-	set  func(*world)
-	cure func(*world)
-}
-
-func (w *world) status(change func(*lease.Status)) {
-	st := w.node.Stats().Lease
-	change(&st)
-	w.node.Report(st)
-}
-
-func (w *world) verdict(s clock.State) {
-	w.node.SetVerdict(clock.Verdict{State: s, Offset: 900, Limit: 250})
-}
-
-var (
-	healthy  = condition{"healthy", func(*world) {}, func(*world) {}}
-	draining = condition{"draining", func(w *world) { w.server.Drain() }, nil}
-	rewound  = condition{
-		"rewound",
-		func(w *world) {
-			w.node.Seal()
-			w.status(func(s *lease.Status) { s.Phase, s.Problem = lease.Rewound, "history went back" })
-		},
-		func(w *world) {
-			w.status(func(s *lease.Status) { s.Phase, s.Problem = lease.Holding, "" })
-			begin(w)
-		},
-	}
-	skewed     = condition{"skewed", func(w *world) { w.verdict(clock.Skewed) }, func(w *world) { w.verdict(clock.Open) }}
-	unverified = condition{"unverified", func(w *world) { w.verdict(clock.Unverified) }, func(w *world) { w.verdict(clock.Open) }}
-	starting   = condition{
-		"starting",
-		func(w *world) {
-			w.node.Seal()
-			w.status(func(s *lease.Status) { *s = lease.Status{Phase: lease.Seeking, PoolSize: 32} })
-		},
-		begin,
-	}
-	standby = condition{
-		"standby",
-		func(w *world) {
-			w.node.Seal()
-			w.status(func(s *lease.Status) { *s = lease.Status{Phase: lease.Standby, PoolSize: 32, PoolHeld: 32} })
-		},
-		begin,
-	}
-	// The rest leave the tenure in place; the first 40,000 IDs reach into the
-	// second millisecond.
-	exhausted = condition{
-		"exhausted",
-		func(w *world) {
-			w.node.Seal()
-			w.node.Begin(lease.Grant{SID: 7, Term: 2, Base: start + 1, Ceil: start + 3})
-			w.clock.Advance(time.Millisecond)
-			w.must(40_000)
-		},
-		func(w *world) { w.node.Raise(start + 30_000) },
-	}
-	regression = condition{
-		"regression",
-		func(w *world) { w.must(40_000); w.clock.Step(-time.Second) },
-		func(w *world) { w.clock.Step(time.Second) },
-	}
-	overflow = condition{
-		"overflow",
-		func(w *world) { w.must(98_304); w.must(32_000) },
-		func(w *world) { w.clock.Advance(5 * time.Millisecond) },
-	}
-)
-
-func begin(w *world) {
-	w.node.Begin(lease.Grant{SID: 7, Term: 3, Base: start, Ceil: start + 30_000})
-}
-
-func (w *world) must(count int) {
-	w.t.Helper()
-	if _, err := w.node.Next(context.Background(), count, 0); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// TestSurfacesAgree sends every request through every surface, each to a world
-// of its own, and expects one answer; and after a refusal, the next answer that
-// would have come without it (I7).
+// TestSurfacesAgree sends every request over every surface, each to a node of its own,
+// and expects equal answers; and after a refusal, the same next answer as without it
+// (I7).
 func TestSurfacesAgree(t *testing.T) {
 	const served = ""
-	ahead := func(ms clock.Millis) flake.ID { return at(start+ms, 0) }
+	ahead := func(ms clock.Millis) flake.ID { return servertest.At(servertest.Start+ms, 0) }
 	for _, c := range []struct {
 		name  string
-		when  condition
+		when  servertest.Condition
 		ask   ask
 		want  string
 		retry int64
 	}{
-		{"one", healthy, ask{1, 0}, served, 0},
-		{"no count", healthy, ask{0, 0}, "INVALID_COUNT", 0},
-		{"negative count", healthy, ask{-1, 0}, "INVALID_COUNT", 0},
-		{"largest count", healthy, ask{98_304, 0}, served, 0},
-		{"above the largest", healthy, ask{98_305, 0}, "INVALID_COUNT", 0},
+		{"one", servertest.Healthy, ask{1, 0}, served, 0},
+		{"no count", servertest.Healthy, ask{0, 0}, "INVALID_COUNT", 0},
+		{"negative count", servertest.Healthy, ask{-1, 0}, "INVALID_COUNT", 0},
+		{"largest count", servertest.Healthy, ask{98_304, 0}, served, 0},
+		{"above the largest", servertest.Healthy, ask{98_305, 0}, "INVALID_COUNT", 0},
 
-		{"after the past", healthy, ask{1, ahead(-1000)}, served, 0},
-		{"after slightly ahead", healthy, ask{1, ahead(3)}, served, 0},
-		{"after the last of the lead", healthy, ask{1, at(start+3, 1<<20-1)}, "AFTER_TOO_FAR", 1},
-		{"after ahead by skew", healthy, ask{1, ahead(503)}, "AFTER_TOO_FAR", 500},
-		{"after beyond skew", healthy, ask{1, ahead(504)}, "AFTER_TOO_FAR", 0},
-		{"after far ahead", healthy, ask{5, ahead(1_000_000_000)}, "AFTER_TOO_FAR", 0},
-		{"after negative", healthy, ask{1, -5}, "INVALID_ID", 0},
-		{"after the largest ID", healthy, ask{1, 1<<63 - 1}, "AFTER_TOO_FAR", 0},
+		{"after the past", servertest.Healthy, ask{1, ahead(-1000)}, served, 0},
+		{"after slightly ahead", servertest.Healthy, ask{1, ahead(3)}, served, 0},
+		{"after the last of the lead", servertest.Healthy, ask{1, servertest.At(servertest.Start+3, 1<<20-1)}, "AFTER_TOO_FAR", 1},
+		{"after ahead by skew", servertest.Healthy, ask{1, ahead(503)}, "AFTER_TOO_FAR", 500},
+		{"after beyond skew", servertest.Healthy, ask{1, ahead(504)}, "AFTER_TOO_FAR", 0},
+		{"after far ahead", servertest.Healthy, ask{5, ahead(1_000_000_000)}, "AFTER_TOO_FAR", 0},
+		{"after negative", servertest.Healthy, ask{1, -5}, "INVALID_ID", 0},
+		{"after the largest ID", servertest.Healthy, ask{1, 1<<63 - 1}, "AFTER_TOO_FAR", 0},
 
-		{"draining", draining, ask{1, 0}, "DRAINING", 0},
-		{"rewound", rewound, ask{1, 0}, "HISTORY_REWOUND", 5000},
-		{"skewed", skewed, ask{1, 0}, "CLOCK_SKEW", 1000},
-		{"unverified", unverified, ask{1, 0}, "CLOCK_UNVERIFIED", 1000},
-		{"starting", starting, ask{1, 0}, "STARTING", 500},
-		{"standby", standby, ask{1, 0}, "NO_SID", 1000},
-		{"regression", regression, ask{1, 0}, "CLOCK_REGRESSION", 998},
-		{"overflow", overflow, ask{1000, 0}, "ENTROPY_OVERFLOW", 1},
-		{"exhausted", exhausted, ask{40_000, 0}, "WINDOW_EXHAUSTED", 1000},
-		{"exhausted, small enough", exhausted, ask{10, 0}, served, 0},
+		{"draining", servertest.Draining, ask{1, 0}, "DRAINING", 0},
+		{"rewound", servertest.Rewound, ask{1, 0}, "HISTORY_REWOUND", 5000},
+		{"skewed", servertest.Skewed, ask{1, 0}, "CLOCK_SKEW", 1000},
+		{"unverified", servertest.Unverified, ask{1, 0}, "CLOCK_UNVERIFIED", 1000},
+		{"starting", servertest.Starting, ask{1, 0}, "STARTING", 500},
+		{"standby", servertest.Standby, ask{1, 0}, "NO_SID", 1000},
+		{"regression", servertest.Regression, ask{1, 0}, "CLOCK_REGRESSION", 998},
+		{"overflow", servertest.Overflow, ask{1000, 0}, "ENTROPY_OVERFLOW", 1},
+		{"exhausted", servertest.Exhausted, ask{40_000, 0}, "WINDOW_EXHAUSTED", 1000},
+		{"exhausted, small enough", servertest.Exhausted, ask{10, 0}, served, 0},
 
 		// Of several, the first by precedence; package node tests every mix.
-		{"count and after", healthy, ask{0, -5}, "INVALID_COUNT", 0},
-		{"count and draining", draining, ask{0, 0}, "INVALID_COUNT", 0},
-		{"after and draining", draining, ask{1, -5}, "INVALID_ID", 0},
-		{"after and starting", starting, ask{1, -5}, "INVALID_ID", 0},
-		{"too far and starting", starting, ask{1, ahead(9999)}, "STARTING", 500},
-		{"too far and standby", standby, ask{1, ahead(9999)}, "NO_SID", 1000},
-		{"too far and regression", regression, ask{1, ahead(9999)}, "AFTER_TOO_FAR", 0},
-		{"too far and exhausted", exhausted, ask{40_000, ahead(9999)}, "AFTER_TOO_FAR", 0},
-		{"draining and rewound", both(draining, rewound), ask{1, 0}, "DRAINING", 0},
-		{"rewound and skewed", both(rewound, skewed), ask{1, 0}, "HISTORY_REWOUND", 5000},
-		{"skewed and starting", both(skewed, starting), ask{1, 0}, "CLOCK_SKEW", 1000},
-		{"unverified and standby", both(unverified, standby), ask{1, 0}, "CLOCK_UNVERIFIED", 1000},
-		{"exhausted and regression", both(exhausted, regression), ask{1, 0}, "CLOCK_REGRESSION", 998},
-		{"exhausted and overflow", exhausted, ask{98_304, 0}, "ENTROPY_OVERFLOW", 1},
+		{"count and after", servertest.Healthy, ask{0, -5}, "INVALID_COUNT", 0},
+		{"count and draining", servertest.Draining, ask{0, 0}, "INVALID_COUNT", 0},
+		{"after and draining", servertest.Draining, ask{1, -5}, "INVALID_ID", 0},
+		{"after and starting", servertest.Starting, ask{1, -5}, "INVALID_ID", 0},
+		{"too far and starting", servertest.Starting, ask{1, ahead(9999)}, "STARTING", 500},
+		{"too far and standby", servertest.Standby, ask{1, ahead(9999)}, "NO_SID", 1000},
+		{"too far and regression", servertest.Regression, ask{1, ahead(9999)}, "AFTER_TOO_FAR", 0},
+		{"too far and exhausted", servertest.Exhausted, ask{40_000, ahead(9999)}, "AFTER_TOO_FAR", 0},
+		{"draining and rewound", both(servertest.Draining, servertest.Rewound), ask{1, 0}, "DRAINING", 0},
+		{"rewound and skewed", both(servertest.Rewound, servertest.Skewed), ask{1, 0}, "HISTORY_REWOUND", 5000},
+		{"skewed and starting", both(servertest.Skewed, servertest.Starting), ask{1, 0}, "CLOCK_SKEW", 1000},
+		{"unverified and standby", both(servertest.Unverified, servertest.Standby), ask{1, 0}, "CLOCK_UNVERIFIED", 1000},
+		{"exhausted and regression", both(servertest.Exhausted, servertest.Regression), ask{1, 0}, "CLOCK_REGRESSION", 998},
+		{"exhausted and overflow", servertest.Exhausted, ask{98_304, 0}, "ENTROPY_OVERFLOW", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			fresh := func() *world {
-				w := newWorld(t, func(cfg *server.Config) { cfg.MaxHTTPCount = 1_000_000 })
-				c.when.set(w)
-				return w
+			fresh := func() fixture {
+				env := servertest.New(t, func(cfg *servertest.Config) { cfg.MaxTextCount = 1_000_000 })
+				c.when.Set(env)
+				return fixture{env}
 			}
 			var first *answer
 			for name := range fresh().surfaces(c.ask.after < 0) {
-				w := fresh()
-				before := facts(w.node.Stats())
-				got := w.surfaces(c.ask.after < 0)[name](c.ask)
-				if name == "stream" && c.when.name == "draining" && got.Reason == "DRAINING" {
+				x := fresh()
+				before := facts(x.Node.Stats())
+				got := x.surfaces(c.ask.after < 0)[name](c.ask)
+				if name == "stream" && c.when.Name == "draining" && got.Reason == "DRAINING" {
 					continue // a node that drains may end a stream before it reads the request
 				}
 				if got.Reason != c.want || got.RetryMs != c.retry {
 					t.Fatalf("%s: %q, retry in %d ms, want %q, %d", name, got.Reason, got.RetryMs, c.want, c.retry)
 				}
 				if c.want == "INVALID_ID" {
-					got.Metadata = nil // a parser of texts knows more than one of integers
+					got.Metadata = nil // texts have more classes of errors than integers
 				}
 				if len(got.Metadata) == 0 {
 					got.Metadata = nil
@@ -497,19 +382,19 @@ func TestSurfacesAgree(t *testing.T) {
 				if c.want == served {
 					continue
 				}
-				if after := facts(w.node.Stats()); after != before {
+				if after := facts(x.Node.Stats()); after != before {
 					t.Fatalf("%s: the refusal changed %+v to %+v", name, before, after)
 				}
-				if n := w.node.Stats().Refused[node.Reason(c.want)]; n != 1 {
+				if n := x.Node.Stats().Refused[node.Reason(c.want)]; n != 1 {
 					t.Errorf("%s: the refusal was counted %d times", name, n)
 				}
-				if c.when.cure == nil {
+				if c.when.Cure == nil {
 					continue
 				}
 				undisturbed := fresh()
-				c.when.cure(w)
-				c.when.cure(undisturbed)
-				if got, want := w.core(ask{3, 0}), undisturbed.core(ask{3, 0}); got.Reason != "" || !cmp.Equal(got, want) {
+				c.when.Cure(x.Env)
+				c.when.Cure(undisturbed.Env)
+				if got, want := x.core(ask{3, 0}), undisturbed.core(ask{3, 0}); got.Reason != "" || !cmp.Equal(got, want) {
 					t.Fatalf("%s: after the refusal %+v, without it %+v", name, got, want)
 				}
 			}
@@ -517,36 +402,36 @@ func TestSurfacesAgree(t *testing.T) {
 	}
 }
 
-func both(a, b condition) condition {
-	c := condition{name: a.name, set: func(w *world) { b.set(w); a.set(w) }}
-	if b.name == "regression" { // the exhausted window first, then the step
-		c.set = func(w *world) { a.set(w); w.clock.Step(-time.Second) }
+func both(a, b servertest.Condition) servertest.Condition {
+	c := servertest.Condition{Name: a.Name, Set: func(env *servertest.Env) { b.Set(env); a.Set(env) }}
+	if b.Name == "regression" { // the exhausted window first, then the step
+		c.Set = func(env *servertest.Env) { a.Set(env); env.Clock.Step(-time.Second) }
 	}
-	if a.cure != nil && b.cure != nil {
-		c.cure = func(w *world) { a.cure(w); b.cure(w) }
+	if a.Cure != nil && b.Cure != nil {
+		c.Cure = func(env *servertest.Env) { a.Cure(env); b.Cure(env) }
 	}
 	return c
 }
 
-// facts are the figures that a refusal must not change.
+// facts is the state that a refusal must not change.
 func facts(s node.Stats) string {
 	return fmt.Sprint(s.Issued, s.Now, s.Ceil, s.Lead, s.Holding, s.SID, s.Draining, s.Verdict)
 }
 
 // TestStats: every request is counted once, under its surface and outcome.
 func TestStats(t *testing.T) {
-	w := newWorld(t)
+	env := servertest.New(t)
 	for _, a := range []ask{{1, 0}, {0, 0}} {
-		for name, f := range w.surfaces(false) {
+		for name, f := range (fixture{env}).surfaces(false) {
 			if name != "core" {
 				f(a)
 			}
 		}
 	}
-	w.do("GET", "/nothing", "")
-	w.do("GET", "/v1/ids", "")
+	env.Do("GET", "/nothing", "")
+	env.Do("GET", "/v1/ids", "")
 	got := make(map[string]int64)
-	for _, c := range w.server.Stats() {
+	for _, c := range env.Service.Stats() {
 		if c.Requests > 0 {
 			got[c.Surface+" "+c.Outcome] = c.Requests
 		}

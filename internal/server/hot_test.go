@@ -2,8 +2,7 @@ package server_test
 
 import (
 	"context"
-	"log/slog"
-	"net"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
@@ -20,11 +17,10 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server"
 )
 
-// empty answers everything with the same, and does nothing for it: the least
-// that a service costs with this library.
+// empty answers every request with the same message: the minimum cost of a service with
+// this library.
 type empty struct {
 	pb.UnimplementedAllocatorServiceServer
 	response *pb.AllocateResponse
@@ -57,25 +53,11 @@ func (e *empty) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) 
 func dialEmpty(t testing.TB) *grpc.ClientConn {
 	g := grpc.NewServer()
 	pb.RegisterAllocatorServiceServer(g, newEmpty())
-	return dial(t, g)
+	return servertest.Dial(t, g)
 }
 
-// dial serves g until the test ends and returns a connection.
-func dial(t testing.TB, g *grpc.Server) *grpc.ClientConn {
-	l := bufconn.Listen(1 << 16)
-	go func() { _ = g.Serve(l) }()
-	t.Cleanup(g.Stop)
-	conn, err := grpc.NewClient("passthrough:///node", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-// observed has a world note latencies, as a node does.
-func observed(c *server.Config) { c.Observe = func(string, time.Duration) {} }
+// observed observes latencies, as a node does.
+func observed(c *servertest.Config) { c.Observe = func(string, time.Duration) {} }
 
 // discard is a ResponseWriter that costs nothing.
 type discard struct {
@@ -91,13 +73,13 @@ func (d *discard) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAllocations: on the way of a request for IDs nothing is allocated beyond
-// what the library allocates around a handler that does nothing.
+// TestAllocations: a request for IDs allocates no more than a handler that does nothing,
+// with the same library.
 func TestAllocations(t *testing.T) {
 	if raced {
-		t.Skip("not run: pools forget on purpose under the race detector")
+		t.Skip("not run: under the race detector pools drop values on purpose")
 	}
-	w := newWorld(t, observed)
+	env := servertest.New(t, observed)
 
 	t.Run("HTTP", func(t *testing.T) {
 		mux := http.NewServeMux()
@@ -118,28 +100,14 @@ func TestAllocations(t *testing.T) {
 					}
 					return n
 				}
-				if got, least := measure(w.http), measure(mux); got > least {
-					t.Errorf("%s, %q: %v allocations, a handler that does nothing has %v", target, accept, got, least)
+				if got, minimum := measure(env.HTTP), measure(mux); got > minimum {
+					t.Errorf("%s, %q: %v allocations, a handler that does nothing has %v", target, accept, got, minimum)
 				}
 			}
 		}
 	})
 
-	// What gRPC takes and keeps: the bytes, the buffer around them, and the list
-	// with it. The test's own are a buffer and the function it reads with.
-	t.Run("codec", func(t *testing.T) {
-		request := []byte{0x08, 1}
-		n := testing.AllocsPerRun(500, func() {
-			if _, err := w.server.ServeAllocate(t.Context(), request); err != nil {
-				t.Error(err)
-			}
-		})
-		if n > 3+2 {
-			t.Errorf("%v allocations, want 3 and the test's 2", n)
-		}
-	})
-
-	// Client and connection are the same on both sides, so what differs is ours.
+	// Client and connection are the same on both sides, so the difference is the handler.
 	t.Run("gRPC", func(t *testing.T) {
 		measure := func(conn *grpc.ClientConn) float64 {
 			c, req := pb.NewAllocatorServiceClient(conn), &pb.AllocateRequest{Count: 1}
@@ -149,10 +117,10 @@ func TestAllocations(t *testing.T) {
 				}
 			})
 		}
-		if got, least := measure(w.dial()), measure(dialEmpty(t)); got > least {
-			t.Errorf("%v allocations, a handler that does nothing has %v", got, least)
+		if got, minimum := measure(env.Dial()), measure(dialEmpty(t)); got > minimum {
+			t.Errorf("%v allocations, a handler that does nothing has %v", got, minimum)
 		} else {
-			t.Logf("%v allocations, client included; a handler that does nothing: %v", got, least)
+			t.Logf("%v allocations, client included; a handler that does nothing: %v", got, minimum)
 		}
 	})
 
@@ -174,15 +142,15 @@ func TestAllocations(t *testing.T) {
 				}
 			})
 		}
-		if got, least := measure(w.dial()), measure(dialEmpty(t)); got > least {
-			t.Errorf("%v allocations, a handler that does nothing has %v", got, least)
+		if got, minimum := measure(env.Dial()), measure(dialEmpty(t)); got > minimum {
+			t.Errorf("%v allocations, a handler that does nothing has %v", got, minimum)
 		} else {
-			t.Logf("%v allocations, client included; a handler that does nothing: %v", got, least)
+			t.Logf("%v allocations, client included; a handler that does nothing: %v", got, minimum)
 		}
 	})
 }
 
-// Each beside a handler that does nothing, on the same library and client.
+// Each is compared with a handler that does nothing, on the same library and client.
 
 func BenchmarkUnary(b *testing.B) {
 	bench := func(b *testing.B, conn *grpc.ClientConn) {
@@ -194,7 +162,7 @@ func BenchmarkUnary(b *testing.B) {
 			}
 		}
 	}
-	b.Run("ours", func(b *testing.B) { bench(b, dial(b, live(b).NewGRPC())) })
+	b.Run("ours", func(b *testing.B) { bench(b, servertest.Dial(b, live(b).GRPC.GRPC())) })
 	b.Run("empty", func(b *testing.B) { bench(b, dialEmpty(b)) })
 }
 
@@ -220,7 +188,7 @@ func BenchmarkStream16(b *testing.B) {
 			}
 		}
 	}
-	b.Run("ours", func(b *testing.B) { bench(b, dial(b, live(b).NewGRPC())) })
+	b.Run("ours", func(b *testing.B) { bench(b, servertest.Dial(b, live(b).GRPC.GRPC())) })
 	b.Run("empty", func(b *testing.B) { bench(b, dialEmpty(b)) })
 }
 
@@ -234,7 +202,7 @@ func BenchmarkHTTP(b *testing.B) {
 			h.ServeHTTP(d, r)
 		}
 	}
-	b.Run("ours", func(b *testing.B) { bench(b, live(b).HTTP()) })
+	b.Run("ours", func(b *testing.B) { bench(b, live(b).HTTP) })
 	b.Run("empty", func(b *testing.B) {
 		mux := http.NewServeMux()
 		mux.HandleFunc("POST /v1/ids", func(http.ResponseWriter, *http.Request) {})
@@ -242,9 +210,9 @@ func BenchmarkHTTP(b *testing.B) {
 	})
 }
 
-// live returns the server of a node on the machine's clock, whose window no
-// benchmark exhausts.
-func live(b *testing.B) *server.Server {
+// live returns a node on the machine's clock, with its listeners. No benchmark uses up
+// its window.
+func live(b *testing.B) *servertest.Env {
 	src := clock.NewSystem(clock.SystemConfig{})
 	now := src.Now().Wall
 	n := node.New(node.Config{
@@ -252,11 +220,5 @@ func live(b *testing.B) *server.Server {
 		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255},
 	}, src, gen.Random())
 	n.Begin(lease.Grant{SID: 7, Term: 1, Base: now, Ceil: now + 3_600_000})
-	cfg := server.Config{Node: n, Directory: &directory{}, Space: "test", Logger: slog.New(slog.DiscardHandler)}
-	observed(&cfg)
-	s, err := server.New(cfg)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return s
+	return servertest.NewOn(b, n, observed)
 }

@@ -1,13 +1,15 @@
 package server
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// Surface is a way to ask: a closed set, so that it can be a metric's label.
+// Surface is one kind of request of one listener. It is a label of metrics, so the
+// set is closed.
 type Surface uint8
 
 // The surfaces.
@@ -17,14 +19,14 @@ const (
 	GRPCDescribe
 	GRPCCluster
 	GRPCDrain
-	GRPCOther // reflection, where it is refused
+	GRPCOther // reflection, if it was refused
 	HTTPIDs
 	HTTPDecode
 	HTTPCluster
-	HTTPOther // openapi.yaml, and routes that do not exist
+	HTTPOther // openapi.yaml, and requests without a route
 	RESPIDs
 	RESPDecode
-	RESPOther // all other commands, and those that do not exist
+	RESPOther // all other commands, and unknown ones
 	numSurfaces
 )
 
@@ -37,23 +39,23 @@ var surfaceNames = [numSurfaces]string{
 // String returns the surface's label.
 func (s Surface) String() string { return surfaceNames[s] }
 
-// Outcomes of requests that no reason covers.
+// Outcomes of requests besides the reasons of refusals.
 const (
 	outcomeOK       = "OK"
-	outcomeCanceled = "CANCELED"  // the caller left or its deadline passed: nothing was issued
-	outcomeNoRoute  = "NOT_FOUND" // no such path, method or command
+	outcomeCanceled = "CANCELED"  // the caller left, or its deadline passed: nothing was issued
+	outcomeNotFound = "NOT_FOUND" // no such path, method or command
 )
 
-// outcomes lists every label of an outcome: the reasons, and the three above.
+// outcomes lists every outcome: the three above, and the reasons.
 var outcomes = func() []string {
-	list := []string{outcomeOK, outcomeCanceled, outcomeNoRoute}
+	list := []string{outcomeOK, outcomeCanceled, outcomeNotFound}
 	for _, r := range node.Reasons {
 		list = append(list, string(r))
 	}
 	return list
 }()
 
-// numOutcomes is len(outcomes), as a constant for the counters.
+// numOutcomes is len(outcomes), as a constant for the array of counters.
 const numOutcomes = 3 + 16
 
 // stats counts requests. The zero value is ready, and safe for concurrent use.
@@ -61,12 +63,21 @@ type stats struct {
 	counts [numSurfaces][numOutcomes]atomic.Int64
 }
 
-func (s *stats) add(on Surface, outcome string) { s.addN(on, outcome, 1) }
+// outcomeOf returns the label of how a request ended.
+func outcomeOf(err error) string {
+	if err == nil {
+		return outcomeOK
+	}
+	if r, ok := errors.AsType[*node.Refusal](err); ok {
+		return string(r.Reason)
+	}
+	return outcomeCanceled
+}
 
-func (s *stats) addN(on Surface, outcome string, n int64) {
+func (s *stats) add(on Surface, outcome string, n int) {
 	for i, o := range outcomes {
 		if o == outcome {
-			s.counts[on][i].Add(n)
+			s.counts[on][i].Add(int64(n))
 			return
 		}
 	}
@@ -82,7 +93,7 @@ type Count struct {
 
 // Stats returns the count of each surface and outcome, zeros included, always
 // in the same order.
-func (s *Server) Stats() []Count {
+func (s *Service) Stats() []Count {
 	list := make([]Count, 0, int(numSurfaces)*numOutcomes)
 	for on := range numSurfaces {
 		for i, o := range outcomes {
@@ -92,18 +103,31 @@ func (s *Server) Stats() []Count {
 	return list
 }
 
-// began returns the time a request began, for done; zero if nobody observes.
-func (s *Server) began() clock.Mono {
-	if s.cfg.Observe == nil {
+// Begin returns the time at which a request begins, for Done; zero if nobody
+// observes.
+func (s *Service) Begin() clock.Mono {
+	if s.observe == nil {
 		return 0
 	}
-	return s.clock.Now().Mono
+	return s.node.Clock().Now().Mono
 }
 
-// done counts a request that ended with outcome.
-func (s *Server) done(on Surface, outcome string, began clock.Mono) {
-	s.stats.add(on, outcome)
-	if s.cfg.Observe != nil {
-		s.cfg.Observe(on.String(), s.clock.Now().Mono.Sub(began))
+// Done counts a request that ended with err: nil, a *node.Refusal, or any other
+// error for a caller that has left.
+func (s *Service) Done(on Surface, err error, began clock.Mono) { s.done(on, outcomeOf(err), 1, began) }
+
+// DoneAll counts n pipelined requests that began together and ended with err. Their
+// duration is observed once, since they were one call of the node.
+func (s *Service) DoneAll(on Surface, n int, err error, began clock.Mono) {
+	s.done(on, outcomeOf(err), n, began)
+}
+
+// NotFound counts a request for a path, method or command that does not exist.
+func (s *Service) NotFound(on Surface, began clock.Mono) { s.done(on, outcomeNotFound, 1, began) }
+
+func (s *Service) done(on Surface, outcome string, n int, began clock.Mono) {
+	s.stats.add(on, outcome, n)
+	if s.observe != nil {
+		s.observe(on.String(), s.node.Clock().Now().Mono.Sub(began))
 	}
 }

@@ -55,7 +55,7 @@ func newEndless(t testing.TB, requests string) *endless {
 	e := &endless{requests: requests, more: make(chan int), done: make(chan struct{}), closed: make(chan struct{})}
 	p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
 	p.conn <- e
-	w := newWorld(t, func(c *respserver.Config) { c.IdleTimeout = time.Hour }).serve(p)
+	w := newFixture(t, func(c *respserver.Config) { c.IdleTimeout = time.Hour }).serve(p)
 	t.Cleanup(func() { close(e.closed) }) // before the door is shut
 	go func() {                           // the clock goes on, so that there is entropy
 		for {

@@ -13,50 +13,53 @@ import (
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/resp"
 )
 
 // Sizes of a connection's buffers, in bytes.
 const (
-	// minIn holds a pipeline of 240 requests for an ID; a longer request makes the
-	// buffer grow, and is the last to use it.
+	// minIn has room for a pipeline of 240 requests for one ID. The buffer grows for a
+	// longer request, and shrinks after it.
 	minIn = 4 << 10
-	// maxOut is the most that is written at a time, and so what a client that does
-	// not read can make the node hold for it: 819 IDs.
+	// maxOut bounds one write, and so what the node holds for a client that does not
+	// read: 819 IDs.
 	maxOut = 16 << 10
 	minOut = 1 << 10
 )
 
-// conn is one connection. One goroutine owns it; what others may touch says so.
+// conn is one connection. One goroutine owns it, except for the fields that name
+// another owner.
 type conn struct {
 	s   *Server
 	nc  net.Conn
 	id  int64
-	ctx context.Context // ends when the connection must, whatever it is at
+	ctx context.Context // ends when the connection must end at once
 
-	in    []byte // what was read and not answered is in[from:to]
+	in    []byte // in[from:to] was read and is not answered yet
 	from  int
 	to    int
-	out   []byte // what was answered and not written
-	dead  bool   // nothing more can be written
-	quit  bool   // to be closed once out is written
-	req   reader
+	out   []byte // answers that are not written yet
+	dead  bool   // a write has failed
+	quit  bool   // close after out is written
+	req   resp.Reader
 	proto int    // version of the protocol: 2 or 3
-	name  string // that the client gave itself
+	name  string // from CLIENT SETNAME or HELLO
 
-	creds  access.Credentials // without a token
-	caller access.Caller      // good if nobody is nil
-	nobody *node.Refusal      // why the caller is not known
+	creds           access.Credentials // without a token
+	caller          access.Caller      // valid if unauthenticated is nil
+	unauthenticated *node.Refusal      // why the caller is not identified
 
-	waiting   int         // requests for one ID, not yet answered
-	waitingAs server.Form // of all of them
-	random    [512]byte   // for wide IDs; unused from drawn on
-	drawn     int
+	pending     int         // requests for one ID that are not answered yet
+	pendingForm server.Form // of all of them
+	random      [512]byte   // for wide IDs; random[:unused] is not used yet
+	unused      int
 
-	// turn is odd while out is being written, even else: it changes whenever the
-	// client has asked for something or read the answer. Server.sweep reads it, too.
-	turn atomic.Uint64
-	seen uint64 // by Server.sweep, guarded by its mutex
-	idle int    // sweeps since turn changed, guarded by the same
+	// progress is odd while out is being written, else even. It grows with each write,
+	// so it changes when the client sends a request or reads an answer. Server.sweep
+	// reads it.
+	progress atomic.Uint64
+	seen     uint64 // progress at the last sweep; guarded by Server.mu
+	idle     int    // sweeps since progress changed; guarded by Server.mu
 }
 
 func (s *Server) newConn(nc net.Conn, id int64) *conn {
@@ -65,22 +68,22 @@ func (s *Server) newConn(nc net.Conn, id int64) *conn {
 	return c
 }
 
-// reset makes the connection like new, but for who is at the other end.
+// reset sets the connection to its first state, as if the client had just connected.
 func (c *conn) reset() {
 	c.proto, c.name = 2, ""
-	c.caller, c.nobody = c.s.identify(c.creds)
+	c.caller, c.unauthenticated = c.s.identify(c.creds)
 }
 
-// serve answers requests until the client leaves, breaks the protocol or stands
-// still for too long, or the server ends the connection.
+// serve answers requests until the client leaves, violates the protocol or exceeds a
+// timeout, or until the server ends the connection.
 func (c *conn) serve() {
-	if !c.greet() {
+	if !c.handshake() {
 		return
 	}
 	for {
 		err := c.answer()
 		if err != nil {
-			c.out = appendError(c.out, "ERR", err.Error())
+			c.out = resp.AppendError(c.out, "ERR", err.Error())
 		}
 		if !c.flush() || c.quit || err != nil {
 			return
@@ -91,8 +94,8 @@ func (c *conn) serve() {
 	}
 }
 
-// greet finds out who calls.
-func (c *conn) greet() bool {
+// handshake does the TLS handshake and identifies the caller.
+func (c *conn) handshake() bool {
 	if addr, err := netip.ParseAddrPort(c.nc.RemoteAddr().String()); err == nil {
 		c.creds.Address = addr.Addr()
 	}
@@ -114,46 +117,46 @@ func (c *conn) greet() bool {
 func (c *conn) answer() error {
 	const plain = "*1\r\n$7\r\nID.NEXT\r\n"
 	for !c.dead && !c.quit && c.from < c.to {
-		// What nearly all requests of a busy client look like.
-		if b := c.in[c.from:c.to]; len(b) >= len(plain) && string(b[:len(plain)]) == plain && c.nobody == nil {
+		// The form of nearly all requests.
+		if b := c.in[c.from:c.to]; len(b) >= len(plain) && string(b[:len(plain)]) == plain && c.unauthenticated == nil {
 			c.from += len(plain)
-			c.wait(0)
+			c.enqueue(server.Flake)
 			continue
 		}
-		n, err := c.req.next(c.in[c.from:c.to])
+		n, err := c.req.Next(c.in[c.from:c.to])
 		if err != nil {
 			c.settle()
 			return err
 		}
 		if n == 0 {
-			if c.nobody != nil && c.to-c.from >= minIn {
+			if c.unauthenticated != nil && c.to-c.from >= minIn {
 				c.settle()
-				return errStranger
+				return errUnauthenticated
 			}
 			break
 		}
 		c.from += n
-		if len(c.req.args) > 0 {
-			c.do(c.req.args)
+		if len(c.req.Args) > 0 {
+			c.do(c.req.Args)
 		}
 	}
 	c.settle()
 	return nil
 }
 
-// errStranger keeps a connection's memory small until somebody has shown a token,
-// for which there is room.
-var errStranger = protocolError(fmt.Sprintf("request above %d bytes without a token", minIn))
+// errUnauthenticated bounds the memory of an unauthenticated connection. There is room
+// for a token.
+var errUnauthenticated = resp.ProtocolError(fmt.Sprintf("request above %d bytes without a token", minIn))
 
-// read reads what the client has sent next, behind a part of a request that is
-// there already. It returns false when there is nothing to come.
+// read reads the next bytes of the client, after the part of a request that is already
+// in the buffer. It returns false at the end of the connection.
 func (c *conn) read() bool {
 	copy(c.in, c.in[c.from:c.to])
 	c.from, c.to = 0, c.to-c.from
 	switch {
 	case c.to == len(c.in):
-		// No more than maxRequest: a request that would need it is an error.
-		in := make([]byte, min(2*len(c.in), maxRequest))
+		// At most MaxRequest: a longer request is an error.
+		in := make([]byte, min(2*len(c.in), resp.MaxRequest))
 		copy(in, c.in)
 		c.in = in
 	case c.to == 0 && len(c.in) > minIn:
@@ -164,8 +167,7 @@ func (c *conn) read() bool {
 	return n > 0 || err == nil
 }
 
-// flush writes what was answered, and returns false if the connection is no good
-// any more.
+// flush writes out, and returns false if the connection has failed.
 func (c *conn) flush() bool {
 	if c.dead {
 		return false
@@ -173,19 +175,18 @@ func (c *conn) flush() bool {
 	if len(c.out) == 0 {
 		return true
 	}
-	c.turn.Add(1)
+	c.progress.Add(1)
 	_, err := c.nc.Write(c.out)
-	c.turn.Add(1)
-	if c.out = c.out[:0]; cap(c.out) > 2*maxOut { // after an ECHO of what may be long
+	c.progress.Add(1)
+	if c.out = c.out[:0]; cap(c.out) > 2*maxOut { // after a long ECHO
 		c.out = make([]byte, 0, minOut)
 	}
 	c.dead = err != nil
 	return !c.dead
 }
 
-// room makes room for n bytes of an answer, n up to maxOut, by writing what is in
-// the way. It returns false if the connection is no good any more: then nothing
-// must be issued for it.
+// room makes room in out for n bytes, at most maxOut, by writing if necessary. It
+// returns false if the connection has failed: then nothing must be issued for it.
 func (c *conn) room(n int) bool {
 	if len(c.out)+n > maxOut {
 		return c.flush()
@@ -196,55 +197,55 @@ func (c *conn) room(n int) bool {
 // do answers one request.
 func (c *conn) do(args [][]byte) {
 	cmd := lookup(args[0])
-	if cmd != nil && cmd.surface == server.RESPIDs && c.nobody == nil {
-		if len(args) < cmd.least || cmd.most > 0 && len(args) > cmd.most {
+	if cmd != nil && cmd.surface == server.RESPIDs && c.unauthenticated == nil {
+		if !cmd.accepts(len(args)) {
 			c.settle()
-			c.fail(server.RESPIDs, c.s.api.Malformed("%s has %d arguments: %s", cmd.name, len(args)-1, cmd.use))
+			c.fail(server.RESPIDs, c.s.malformed("%s has %d arguments: %s", cmd.name, len(args)-1, cmd.use))
 			return
 		}
-		cmd.run(c, args) // which settles what waits, if it does not join it
+		cmd.run(c, args) // settles the pending requests, or adds one to them
 		return
 	}
 	c.settle()
-	if !c.room(maxError + 2) {
+	if !c.room(resp.MaxError + 2) {
 		return
 	}
-	began := c.s.api.Began()
-	if c.nobody == nil && (cmd == nil || !cmd.open && !cmd.reads) {
-		c.recognise()
+	began := c.s.service.Begin()
+	if c.unauthenticated == nil && (cmd == nil || !cmd.open && !cmd.reads) {
+		c.recheckToken()
 	}
 	switch {
-	case c.nobody != nil && (cmd == nil || !cmd.open):
-		c.s.api.Done(server.RESPOther, 1, c.s.node.Refused(c.nobody), began)
-		c.out = appendRefusal(c.out, "NOAUTH", c.nobody)
+	case c.unauthenticated != nil && (cmd == nil || !cmd.open):
+		c.s.service.Done(server.RESPOther, c.s.node.Refused(c.unauthenticated), began)
+		c.out = appendRefusal(c.out, "NOAUTH", c.unauthenticated)
 	case cmd == nil:
-		c.s.api.NoCommand(server.RESPOther, began)
+		c.s.service.NotFound(server.RESPOther, began)
 		c.unknown(args)
-	case len(args) < cmd.least || cmd.most > 0 && len(args) > cmd.most:
-		c.s.api.NoCommand(server.RESPOther, began)
-		c.out = appendError(c.out, "ERR", "wrong number of arguments for '"+cmd.lower+"' command")
+	case !cmd.accepts(len(args)):
+		c.s.service.NotFound(server.RESPOther, began)
+		c.out = resp.AppendError(c.out, "ERR", "wrong number of arguments for '"+cmd.lower+"' command")
 	case cmd.reads && !c.allowed(cmd):
 		// allowed has answered.
 	default:
 		cmd.run(c, args)
 		if cmd.surface == server.RESPOther {
-			c.s.api.Done(server.RESPOther, 1, nil, began)
+			c.s.service.Done(server.RESPOther, nil, began)
 		}
 	}
 }
 
-// recognise makes the caller nobody if its token was struck off since, for the
-// commands that need no more than a token.
-func (c *conn) recognise() {
-	if err := c.s.cfg.Guard.May(c.caller, access.Issue); errors.Is(err, access.ErrUnauthenticated) {
-		c.nobody = server.AccessRefusal(err, c.caller, access.Issue)
+// recheckToken makes the connection unauthenticated if its token was revoked, for the
+// commands that require a token and no scope.
+func (c *conn) recheckToken() {
+	if err := c.s.service.Guard().May(c.caller, access.Issue); errors.Is(err, access.ErrUnauthenticated) {
+		c.unauthenticated = server.AccessRefusal(err, c.caller, access.Issue)
 	}
 }
 
 // mayRead reports whether the caller has the scope read.
-func (c *conn) mayRead() bool { return c.s.cfg.Guard.May(c.caller, access.Read) == nil }
+func (c *conn) mayRead() bool { return c.s.service.Guard().May(c.caller, access.Read) == nil }
 
-// allowed asks whether the caller may read, and refuses the command if not.
+// allowed checks whether the caller may read, and answers with the refusal if not.
 func (c *conn) allowed(cmd *command) bool {
 	r := c.s.allow(c.caller, access.Read)
 	if r != nil {
@@ -253,19 +254,19 @@ func (c *conn) allowed(cmd *command) bool {
 	return r == nil
 }
 
-// fail answers with a refusal that is counted already but for its surface.
+// fail answers with a refusal, and counts it for its surface.
 func (c *conn) fail(on server.Surface, err error) {
-	c.s.api.Done(on, 1, err, c.s.api.Began())
-	if c.room(maxError + 2) {
+	c.s.service.Done(on, err, c.s.service.Begin())
+	if c.room(resp.MaxError + 2) {
 		c.refuse(err)
 	}
 }
 
-// refuse appends a refusal. Any other error says that the request ended early.
+// refuse appends a refusal. Any other error means that the request ended early.
 func (c *conn) refuse(err error) {
 	if r, ok := errors.AsType[*node.Refusal](err); ok {
-		c.out = appendRefusal(c.out, server.ErrorCode(r), r)
+		c.out = appendRefusal(c.out, errorCode(r), r)
 		return
 	}
-	c.out = appendError(c.out, "TRYAGAIN", "the request ended before it was served; nothing was issued")
+	c.out = resp.AppendError(c.out, "TRYAGAIN", "the request ended before it was served, since the node is stopping; nothing was issued")
 }

@@ -8,12 +8,11 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
 // FuzzConnection: whatever a client sends, and however it is cut, it is answered
-// with well-formed replies, and its connection ends when it leaves. A stranger is
-// given no ID by it.
+// with well-formed replies, and its connection ends when it leaves. An
+// unauthenticated client gets no ID.
 func FuzzConnection(f *testing.F) {
 	_, line, err := access.NewToken("somebody", "admin")
 	if err != nil {
@@ -28,17 +27,17 @@ func FuzzConnection(f *testing.F) {
 	f.Add([]byte("HELLO 3\r\nAUTH a b\r\n"+next+"RESET\r\nHGET id next\r\nHELLO 3 AUTH a b\r\n"+next+"HGET id ulid\r\n"), 50, true)
 	f.Add([]byte("COMMAND\r\nINFO\r\nCLIENT SETNAME x\r\nCLIENT GETNAME\r\nID.DECODE 5 KIND int\r\nID.STATUS\r\nQUIT\r\n"+next), 3, false)
 	f.Add([]byte("ID.NEXT COUNT 10000 FORMAT uuid\r\nID.NEXT AFTER 0000000000001\r\nECHO \"\\x00\\r\\n\"\r\nINCR x\r\n*1\r\n$-1\r\n"), 1000, false)
-	f.Fuzz(func(t *testing.T, in []byte, size int, stranger bool) {
+	f.Fuzz(func(t *testing.T, in []byte, size int, guarded bool) {
 		here, there := net.Pipe()
 		p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
 		p.conn <- there
-		w := newWorld(t, func(c *respserver.Config) {
-			if stranger {
-				c.Guard = access.New(access.Config{Tokens: tokens})
-			}
-		})
+		var guard *access.Guard
+		if guarded {
+			guard = access.New(access.Config{Tokens: tokens})
+		}
+		w := newGuardedFixture(t, guard)
 		ended := make(chan error, 1)
-		go func() { ended <- w.door.Serve(p) }()
+		go func() { ended <- w.listener.Serve(p) }()
 		read := make(chan error, 1)
 		go func() {
 			c := newClient(t, here)
@@ -53,23 +52,23 @@ func FuzzConnection(f *testing.F) {
 		for len(in) > 0 {
 			n := min(size, len(in))
 			if _, err := here.Write(in[:n]); err != nil {
-				break // the door has closed
+				break // the server has closed the connection
 			}
 			in = in[n:]
 		}
-		// Nothing more is to come: what was asked is answered, and the connection ended.
+		// No more input: all requests are answered, and the connection ends.
 		_ = there.SetReadDeadline(time.Unix(0, 1))
 		if err := <-read; err != io.EOF {
 			t.Errorf("the answer ends in %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		if err := w.door.Shutdown(ctx); err != nil {
+		if err := w.listener.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
 		<-ended
-		if n := w.node.Stats().Issued; stranger && n != 0 {
-			t.Errorf("a stranger was given %d IDs", n)
+		if n := w.node.Stats().Issued; guarded && n != 0 {
+			t.Errorf("an unauthenticated client got %d IDs", n)
 		}
 	})
 }

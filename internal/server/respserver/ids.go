@@ -4,77 +4,80 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/resp"
 )
 
-// impatient has a deadline that has passed: a node asked with it does not wait.
-var impatient = func() context.Context {
+// expired has a deadline in the past: with it the node does not wait.
+var expired = func() context.Context {
 	ctx, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	cancel()
 	return ctx
 }()
 
-// bulkLen returns the most bytes that an ID takes in a reply.
+// bulkLen returns the maximum length of an ID in a reply, in bytes.
 func bulkLen(as server.Form) int { return as.Len() + len("$26\r\n\r\n") }
 
-// wait puts a request for one ID beside those that wait for an answer.
-func (c *conn) wait(as server.Form) {
+// enqueue adds a request for one ID to the pending ones.
+func (c *conn) enqueue(as server.Form) {
 	if r := c.s.allow(c.caller, access.Issue); r != nil {
 		c.settle()
 		c.fail(server.RESPIDs, r)
 		return
 	}
-	if c.waiting > 0 && (c.waitingAs != as || c.waiting >= c.s.maxBlock ||
-		len(c.out)+(c.waiting+1)*bulkLen(as) > maxOut) {
+	if c.pending > 0 && (c.pendingForm != as || c.pending >= c.s.maxBlock ||
+		len(c.out)+(c.pending+1)*bulkLen(as) > maxOut) {
 		c.settle()
 	}
-	c.waiting, c.waitingAs = c.waiting+1, as
+	c.pending, c.pendingForm = c.pending+1, as
 }
 
-// settle answers the requests that wait: from one block, or where that is refused,
-// each for itself, since what is refused to all of them may be given to the first.
-// Then one refusal has to be waited for at most, and the rest hear theirs at once.
+// settle answers the pending requests: from one block, or if the block is refused, each
+// by itself, since the node may have enough for the first ones. At most one of them
+// waits for the node; after a refusal the others are refused at once.
 func (c *conn) settle() {
-	n, as := c.waiting, c.waitingAs
+	n, as := c.pending, c.pendingForm
 	if n == 0 {
 		return
 	}
-	c.waiting = 0
+	c.pending = 0
 	if !c.room(n * bulkLen(as)) {
 		return
 	}
-	began := c.s.api.Began()
+	began := c.s.service.Begin()
 	if n > 1 {
 		if b, err := c.s.node.Try(c.s.node.Clock().Now(), n, 0); err == nil {
 			c.appendIDs(b, as)
-			c.s.api.Done(server.RESPIDs, n, nil, began)
+			c.s.service.DoneAll(server.RESPIDs, n, nil, began)
 			return
 		}
 	}
 	ctx := c.ctx
 	for range n {
-		if !c.room(max(bulkLen(as), maxError+2)) {
+		if !c.room(max(bulkLen(as), resp.MaxError+2)) {
 			return
 		}
 		b, err := c.s.node.Next(ctx, 1, 0)
-		c.s.api.Done(server.RESPIDs, 1, err, began)
+		c.s.service.Done(server.RESPIDs, err, began)
 		if err != nil {
 			c.refuse(err)
-			ctx = impatient
+			ctx = expired
 			continue
 		}
 		c.appendIDs(b, as)
 	}
 }
 
-// appendIDs appends the IDs of a block, for which there must be room, each as a
-// reply.
+// appendIDs appends each ID of a block as a reply. There must be room for them.
 func (c *conn) appendIDs(b gen.Block, as server.Form) {
 	id := b.First
 	for range b.Count {
@@ -85,25 +88,25 @@ func (c *conn) appendIDs(b gen.Block, as server.Form) {
 
 // appendID appends an ID as a bulk string.
 func (c *conn) appendID(id flake.ID, as server.Form) {
-	epoch := c.s.texts.Format.Epoch
+	epoch := c.s.limits.Format.Epoch
 	switch {
-	case as == 0:
+	case as == server.Flake:
 		c.out = append(c.out, "$13\r\n"...)
 		c.out = as.Append(c.out, id, epoch, 0)
 	case as.Wide():
-		if c.drawn == 0 {
-			_, _ = rand.Read(c.random[:]) // never fails: it ends the process rather
-			c.drawn = len(c.random)
+		if c.unused == 0 {
+			_, _ = rand.Read(c.random[:]) // never fails: on an error it ends the process
+			c.unused = len(c.random)
 		}
-		c.drawn -= 8
+		c.unused -= 8
 		c.out = append(c.out, '$')
 		c.out = strconv.AppendUint(c.out, uint64(as.Len()), 10)
 		c.out = append(c.out, "\r\n"...)
-		c.out = as.Append(c.out, id, epoch, binary.NativeEndian.Uint64(c.random[c.drawn:]))
-		clear(c.random[c.drawn : c.drawn+8])
-	default: // a number, of a length that is known once it is written
+		c.out = as.Append(c.out, id, epoch, binary.NativeEndian.Uint64(c.random[c.unused:]))
+		clear(c.random[c.unused : c.unused+8])
+	default: // decimal, of variable length
 		var digits [24]byte
-		c.out = appendBulk(c.out, as.Append(digits[:0], id, epoch, 0))
+		c.out = resp.AppendBulk(c.out, as.Append(digits[:0], id, epoch, 0))
 		return
 	}
 	c.out = append(c.out, "\r\n"...)
@@ -111,24 +114,24 @@ func (c *conn) appendID(id flake.ID, as server.Form) {
 
 const nextUse = "ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]"
 
-// next answers ID.NEXT: with one ID, or with an array of them if a count is given.
+// next answers ID.NEXT: with one ID, or with an array of IDs if COUNT is given.
 func (c *conn) next(args [][]byte) {
 	var count, as, after []byte
 	for i := 1; i < len(args); i += 2 {
 		var to *[]byte
 		switch {
-		case fold(args[i], "COUNT"):
+		case resp.EqualFold(args[i], "COUNT"):
 			to = &count
-		case fold(args[i], "FORMAT"):
+		case resp.EqualFold(args[i], "FORMAT"):
 			to = &as
-		case fold(args[i], "AFTER"):
+		case resp.EqualFold(args[i], "AFTER"):
 			to = &after
 		default:
-			c.malformed("there is no option %.40q: %s", args[i], nextUse)
+			c.malformed("unknown option %.40q: %s", args[i], nextUse)
 			return
 		}
 		if *to != nil {
-			c.malformed("%s is given twice", args[i])
+			c.malformed("%s is given twice: %s", args[i], nextUse)
 			return
 		}
 		if i+1 == len(args) {
@@ -139,15 +142,15 @@ func (c *conn) next(args [][]byte) {
 	}
 	o, ok := c.s.order(count, as, after)
 	if !ok {
-		var err error
-		if o, err = c.s.api.ReadOrder(count, as, after); err != nil {
+		var bad *node.Refusal
+		if o, bad = server.ParseOrder(server.Fields{Count: field(count), As: field(as), After: field(after)}, c.s.limits); bad != nil {
 			c.settle()
-			c.fail(server.RESPIDs, err)
+			c.fail(server.RESPIDs, c.s.node.Refused(bad))
 			return
 		}
 	}
 	if count == nil && o.After == 0 {
-		c.wait(o.As)
+		c.enqueue(o.As)
 		return
 	}
 	c.settle()
@@ -156,11 +159,14 @@ func (c *conn) next(args [][]byte) {
 
 func (c *conn) malformed(format string, args ...any) {
 	c.settle()
-	c.fail(server.RESPIDs, c.s.api.Malformed(format, args...))
+	c.fail(server.RESPIDs, c.s.malformed(format, args...))
 }
 
-// order is Server.ReadOrder for requests in their usual forms, without an
-// allocation. If ok is false, there is more to look at, or something is wrong.
+// field is the field of a request with a value; nil: not given.
+func field(b []byte) server.Field { return server.Field{Text: string(b), Given: b != nil} }
+
+// order is server.ParseOrder for requests in their usual forms, without an allocation.
+// If ok is false, ParseOrder has to decide.
 func (s *Server) order(count, as, after []byte) (o server.Order, ok bool) {
 	o.Count = 1
 	if count != nil {
@@ -173,12 +179,12 @@ func (s *Server) order(count, as, after []byte) (o server.Order, ok bool) {
 			}
 			o.Count = 10*o.Count + int(d-'0')
 		}
-		if o.Count < 1 || o.Count > s.texts.MaxCount {
+		if o.Count < 1 || o.Count > s.limits.Count {
 			return o, false
 		}
 	}
 	if as != nil {
-		if o.As, ok = server.ParseForm(string(as)); !ok || o.As.Wide() && !s.texts.Wide {
+		if o.As, ok = server.ParseForm(string(as)); !ok || o.As.Wide() && !s.limits.Wide {
 			return o, false
 		}
 	}
@@ -188,27 +194,27 @@ func (s *Server) order(count, as, after []byte) (o server.Order, ok bool) {
 	return o, true
 }
 
-// issue answers a request that shares its block with nobody.
+// issue answers a request that gets a block of its own.
 //
-// An answer above the buffer is written in parts. Nothing is issued for it before
-// all that came earlier is written.
+// An answer that exceeds the buffer is written in parts. Nothing is issued for it until
+// the earlier answers are written.
 func (c *conn) issue(o server.Order, list bool) {
 	if r := c.s.allow(c.caller, access.Issue); r != nil {
 		c.fail(server.RESPIDs, r)
 		return
 	}
-	if !c.room(min(max(o.Count*bulkLen(o.As)+16, maxError+2), maxOut)) {
+	if !c.room(min(max(o.Count*bulkLen(o.As)+16, resp.MaxError+2), maxOut)) {
 		return
 	}
-	began := c.s.api.Began()
+	began := c.s.service.Begin()
 	b, err := c.s.node.Next(c.ctx, o.Count, o.After)
-	c.s.api.Done(server.RESPIDs, 1, err, began)
+	c.s.service.Done(server.RESPIDs, err, began)
 	if err != nil {
 		c.refuse(err)
 		return
 	}
 	if list {
-		c.out = appendArray(c.out, b.Count)
+		c.out = resp.AppendArray(c.out, b.Count)
 	}
 	id := b.First
 	for range b.Count {
@@ -220,53 +226,53 @@ func (c *conn) issue(o server.Order, list bool) {
 	}
 }
 
-// hget answers HGET id next and HGET id FORMAT: ID.NEXT for clients that send no
-// command they do not know.
+// hget answers HGET id next and HGET id FORMAT: ID.NEXT for clients that can send only
+// the commands of Redis.
 func (c *conn) hget(args [][]byte) {
 	if string(args[1]) != "id" {
-		c.malformed("there is no key %.40q: HGET id next", args[1])
+		c.malformed("unknown key %.40q: HGET id next", args[1])
 		return
 	}
 	if string(args[2]) == "next" {
-		c.wait(0)
+		c.enqueue(server.Flake)
 		return
 	}
-	as, ok := server.ParseForm(string(args[2]))
-	if !ok || as.Wide() && !c.s.texts.Wide {
-		if _, err := c.s.api.ReadOrder(nil, args[2], nil); err != nil {
-			c.settle()
-			c.fail(server.RESPIDs, err)
-			return
-		}
+	o, ok := c.s.order(nil, args[2], nil)
+	if !ok {
+		_, bad := server.ParseOrder(server.Fields{As: field(args[2])}, c.s.limits)
+		c.settle()
+		c.fail(server.RESPIDs, c.s.node.Refused(bad))
+		return
 	}
-	c.wait(as)
+	c.enqueue(o.As)
 }
 
-// decode answers ID.DECODE id [KIND kind] with the JSON that HTTP has for it.
+// decode answers ID.DECODE id [KIND kind] with the JSON of GET /v1/ids/{id}.
 func (c *conn) decode(args [][]byte) {
-	began, kind := c.s.api.Began(), ""
+	began, kind := c.s.service.Begin(), ""
 	switch {
-	case len(args) == 4 && fold(args[2], "KIND"):
+	case len(args) == 4 && resp.EqualFold(args[2], "KIND"):
 		kind = string(args[3])
 	case len(args) != 2:
-		c.fail(server.RESPDecode, c.s.api.Malformed("ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]"))
+		c.fail(server.RESPDecode, c.s.malformed("ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]"))
 		return
 	}
-	b, err := c.s.api.DecodeJSON(c.ctx, string(args[1]), kind)
-	c.s.api.Done(server.RESPDecode, 1, err, began)
+	d, err := c.s.inspector.Describe(c.ctx, string(args[1]), kind)
+	c.s.service.Done(server.RESPDecode, err, began)
 	if err != nil {
 		c.refuse(err)
 		return
 	}
-	c.out = appendBulk(c.out, b)
+	c.appendJSON(d)
 }
 
-// status answers ID.STATUS with what the node knows of itself, as JSON.
-func (c *conn) status([][]byte) {
-	b, err := c.s.api.SelfJSON()
+// status answers ID.STATUS with the member "self" of GET /v1/cluster.
+func (c *conn) status([][]byte) { c.appendJSON(c.s.inspector.Self()) }
+
+func (c *conn) appendJSON(v any) {
+	b, err := json.Marshal(v)
 	if err != nil {
-		c.refuse(err)
-		return
+		panic(fmt.Sprintf("respserver: %T has no JSON form: %v", v, err))
 	}
-	c.out = appendBulk(c.out, b)
+	c.out = resp.AppendBulk(c.out, b)
 }

@@ -26,13 +26,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestReplies is a session of lines; IDs stand as <id>.
 func TestReplies(t *testing.T) {
-	c := newWorld(t).serve(nil).dial()
+	c := newFixture(t).serve(nil).dial()
 	for _, tc := range []struct{ ask, want string }{
 		{"PING", "+PONG"},
 		{"ping hello", "hello"},
 		{"ECHO 'a b'", "a b"},
 		{"SELECT 0", "+OK"},
-		{"SELECT 1", "-ERR DB index is out of range: there is 0 alone"},
+		{"SELECT 1", "-ERR DB index is out of range: use 0"},
 		{"SELECT x", "-ERR value is not an integer or out of range"},
 		{"AUTH anything", "+OK"}, // nobody asks for tokens
 		{"CLIENT GETNAME", "(nil)"},
@@ -43,16 +43,16 @@ func TestReplies(t *testing.T) {
 		{"CLIENT ID", ":1"},
 		{"CLIENT NO-EVICT ON", "+OK"},
 		{"CLIENT TRACKING OFF", "+OK"},
-		{"CLIENT TRACKING ON", "-ERR CLIENT TRACKING is OFF always: nothing here may be cached"},
+		{"CLIENT TRACKING ON", "-ERR CLIENT TRACKING is always OFF: no answer may be cached"},
 		{"CLIENT REPLY ON", "+OK"},
-		{"CLIENT REPLY OFF", "-ERR CLIENT REPLY is ON always: an ID that nobody hears of is lost"},
+		{"CLIENT REPLY OFF", "-ERR CLIENT REPLY is always ON: an ID without a reply would be lost"},
 		{"CLIENT MAINT_NOTIFICATIONS ON", "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT ID, INFO, GETNAME, SETNAME, SETINFO."},
 		{"COMMAND COUNT", ":14"},
 		{"COMMAND INFO hget nothing", "*[*[hget :3 *[+write +fast] :1 :1 :1] (nil)]"},
 		{"COMMAND INFO id.next", "*[*[id.next :-1 *[+write +fast] :0 :0 :0]]"},
 		{"COMMAND DOCS ping nothing", "*[ping *[summary PING [message] since 7.0.0 group connection]]"},
 		{"HELLO", "*[server allocator version 7.0.0 proto :2 id :1 mode standalone role master modules *[]]"},
-		{"HELLO 4", "-NOPROTO unsupported protocol version: 2 or 3"},
+		{"HELLO 4", "-NOPROTO unsupported protocol version: use 2 or 3"},
 		{"HELLO x", "-ERR Protocol version is not an integer or out of range"},
 		{"HELLO 3 SETNAME", "-ERR Syntax error in HELLO option 'SETNAME'"},
 		{"HELLO 3 AUTH a", "-ERR Syntax error in HELLO option 'AUTH'"},
@@ -66,20 +66,20 @@ func TestReplies(t *testing.T) {
 		{"ECHO", "-ERR wrong number of arguments for 'echo' command"},
 		{"FLUSHALL x y", "-ERR unknown command 'FLUSHALL', with args beginning with: 'x' 'y' "},
 		{`"a\r\n+OK"`, "-ERR unknown command 'a  +OK', with args beginning with: "},
-		{"incr k", "-ERR INCR is not offered: its answer is an integer, and clients lose digits of an ID in one. Use ID.NEXT, or HGET id next"},
-		{"GET k", "-ERR GET is not offered: clients may answer it from a cache, and an ID from a cache is a duplicate. Use ID.NEXT, or HGET id next"},
-		{"MULTI", "-ERR MULTI is not offered: an ID issued cannot be taken back. Send the commands as a pipeline"},
+		{"incr k", "-ERR INCR is not supported: its answer is an integer, and many clients lose digits of an ID in an integer. Use ID.NEXT, or HGET id next"},
+		{"GET k", "-ERR GET is not supported: clients may answer it from a cache, and an ID from a cache is a duplicate. Use ID.NEXT, or HGET id next"},
+		{"MULTI", "-ERR MULTI is not supported: an issued ID cannot be rolled back. Send the commands as a pipeline"},
 		{"EXEC", "-ERR EXEC without MULTI"},
 
 		{"ID.NEXT COUNT 0", `-ERR INVALID_COUNT count is "0": ask for 1 to 10000 (count=0 limit=10000)`},
 		{"ID.NEXT COUNT 10001", `-ERR INVALID_COUNT count is "10001": ask for 1 to 10000 (count=10001 limit=10000)`},
 		{"ID.NEXT COUNT ' (x)'", `-ERR INVALID_COUNT count is " (x)": ask for 1 to 10000 (count=%20%28x%29 limit=10000)`},
 		{"ID.NEXT FORMAT ULID", `-ERR INVALID_FORMAT as is "ULID": use flake, int, ulid or uuid`},
-		{"ID.NEXT FOO 1", `-ERR INVALID_FORMAT there is no option "FOO": ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]`},
+		{"ID.NEXT FOO 1", `-ERR INVALID_FORMAT unknown option "FOO": ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]`},
 		{"ID.NEXT COUNT", "-ERR INVALID_FORMAT COUNT has no value: ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]"},
-		{"ID.NEXT COUNT 1 COUNT 2", "-ERR INVALID_FORMAT COUNT is given twice"},
+		{"ID.NEXT COUNT 1 COUNT 2", "-ERR INVALID_FORMAT COUNT is given twice: ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]"},
 		{"ID.NEXT AFTER short", "-ERR INVALID_ID after: flake: wrong length: 5 bytes are no ID: 13, 26 or 36, or digits alone (give kind for others) (class=bad_length)"},
-		{"HGET other next", `-ERR INVALID_FORMAT there is no key "other": HGET id next`},
+		{"HGET other next", `-ERR INVALID_FORMAT unknown key "other": HGET id next`},
 		{"HGET id hex", `-ERR INVALID_FORMAT as is "hex": use flake, int, ulid or uuid`},
 		{"HGET id", "-ERR INVALID_FORMAT HGET has 1 arguments: HGET id next|flake|int|ulid|uuid"},
 		{"ID.DECODE", "-ERR wrong number of arguments for 'id.decode' command"},
@@ -108,7 +108,7 @@ func TestReplies(t *testing.T) {
 // TestIDs: each way to ask gives IDs that rise, in the form asked for, as bulk
 // strings and never as integers.
 func TestIDs(t *testing.T) {
-	w := newWorld(t).serve(nil)
+	w := newFixture(t).serve(nil)
 	c := w.dial()
 	var last flake.ID
 	check := func(ask, text string) {
@@ -182,7 +182,7 @@ func TestIDs(t *testing.T) {
 // TestPipeline: requests sent at once are answered in order, whatever stands
 // between them, with rising IDs; those that stand together share a block.
 func TestPipeline(t *testing.T) {
-	w := newWorld(t).serve(nil)
+	w := newFixture(t).serve(nil)
 	c := w.dial()
 	var last flake.ID
 	const rounds = 300 // 7 IDs each: more than one buffer holds
@@ -230,7 +230,7 @@ func TestPipeline(t *testing.T) {
 		t.Errorf("%d IDs were issued for %d requests", st.Issued, 7*rounds)
 	}
 	counts := map[string]int64{}
-	for _, n := range w.server.Stats() {
+	for _, n := range w.service.Stats() {
 		if n.Requests > 0 {
 			counts[n.Surface+" "+n.Outcome] = n.Requests
 		}
@@ -243,7 +243,7 @@ func TestPipeline(t *testing.T) {
 // TestPipelineRefused: where a block is refused to all who would share it, those
 // who can be served still are, and each of the others hears why.
 func TestPipelineRefused(t *testing.T) {
-	w := newWorld(t).serve(nil)
+	w := newFixture(t).serve(nil)
 	for range 250 { // up to the last entropy of the lead, less 10
 		if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
 			t.Fatal(err)
@@ -307,7 +307,7 @@ func TestBackPressure(t *testing.T) {
 			here, there := net.Pipe()
 			p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
 			p.conn <- there
-			w := newWorld(t, func(c *respserver.Config) { c.WriteTimeout = 200 * time.Millisecond }).serve(p)
+			w := newFixture(t, func(c *respserver.Config) { c.WriteTimeout = 200 * time.Millisecond }).serve(p)
 			c := newClient(t, here)
 			if tc.first == long { // what follows is asked for once this is read
 				go func() { _, _ = io.CopyN(io.Discard, here, int64(len(long)-len("*2\r\n$4\r\nECHO\r\n"))) }()
@@ -330,7 +330,7 @@ func TestBackPressure(t *testing.T) {
 // TestProtocolErrors: what is no request is said so, after the answers to all that
 // came before it, and ends the connection.
 func TestProtocolErrors(t *testing.T) {
-	w := newWorld(t).serve(nil)
+	w := newFixture(t).serve(nil)
 	for bad, want := range map[string]string{
 		"*1\r\n:5\r\n":            "-ERR Protocol error: expected '$', got ':'",
 		"*65\r\n":                 "-ERR Protocol error: invalid multibulk length",
@@ -353,7 +353,7 @@ func TestProtocolErrors(t *testing.T) {
 // TestLongRequests: a request of the largest size is answered in whatever parts it
 // comes, and the next one as well.
 func TestLongRequests(t *testing.T) {
-	c := newWorld(t).serve(nil).dial()
+	c := newFixture(t).serve(nil).dial()
 	long := strings.Repeat("y", 64<<10)
 	for range 3 {
 		go func() {
@@ -371,7 +371,7 @@ func TestLongRequests(t *testing.T) {
 }
 
 func TestConnectionLimit(t *testing.T) {
-	w := newWorld(t, func(c *respserver.Config) { c.MaxConnections = 2 }).serve(nil)
+	w := newFixture(t, func(c *respserver.Config) { c.MaxConnections = 2 }).serve(nil)
 	a, b := w.dial(), w.dial()
 	a.ask("PING")
 	b.ask("PING")
@@ -381,7 +381,7 @@ func TestConnectionLimit(t *testing.T) {
 	}
 	c.closed()
 	_ = a.Close()
-	for w.door.Connections() > 1 { // until it is noticed
+	for w.listener.Connections() > 1 { // until it is noticed
 		time.Sleep(time.Millisecond)
 	}
 	if got := w.dial().ask("PING"); got != "+PONG" {
@@ -392,7 +392,7 @@ func TestConnectionLimit(t *testing.T) {
 // TestIdle: a connection on which no request becomes complete is closed, one in use
 // is not.
 func TestIdle(t *testing.T) {
-	w := newWorld(t, func(c *respserver.Config) { c.IdleTimeout = time.Second }).serve(nil)
+	w := newFixture(t, func(c *respserver.Config) { c.IdleTimeout = time.Second }).serve(nil)
 	used, idle, slow := w.dial(), w.dial(), w.dial()
 	ended := make(chan struct{})
 	go func() {
@@ -434,7 +434,7 @@ func tokens(t *testing.T) (guard *access.Guard, issue, read string) {
 // TestRequestThatFillsTheBuffer: a request that is not complete where the buffer
 // ends is refused, and nobody waits for the rest of it.
 func TestRequestThatFillsTheBuffer(t *testing.T) {
-	c := newWorld(t).serve(nil).dial()
+	c := newFixture(t).serve(nil).dial()
 	first := "*3\r\n$65536\r\n" + strings.Repeat("y", 64<<10) + "\r\n"
 	second := "$" + strconv.Itoa(68<<10-len(first)-len("$NNNN\r\n\r\n"))
 	second += "\r\n" + strings.Repeat("y", 68<<10-len(first)-len(second)-len("\r\n\r\n")) + "\r\n"
@@ -450,8 +450,8 @@ func TestRequestThatFillsTheBuffer(t *testing.T) {
 
 func TestAuth(t *testing.T) {
 	guard, issue, read := tokens(t)
-	w := newWorld(t, func(c *respserver.Config) { c.Guard = guard }).serve(nil)
-	const noToken = "-NOAUTH UNAUTHENTICATED no token was sent: send AUTH TOKEN, or give it to your client as the password"
+	w := newGuardedFixture(t, guard).serve(nil)
+	const noToken = "-NOAUTH UNAUTHENTICATED no token was sent: send AUTH TOKEN, or set it as the password of your client"
 	for name, hello := range map[string]string{
 		"one argument": "AUTH " + issue, "two arguments": "AUTH default " + issue, "HELLO": "HELLO 3 AUTH default " + issue,
 	} {
@@ -472,7 +472,7 @@ func TestAuth(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := c.ask("AUTH default " + other); !strings.HasPrefix(got, "-WRONGPASS UNAUTHENTICATED the token is not known here") {
+			if got := c.ask("AUTH default " + other); !strings.HasPrefix(got, "-WRONGPASS UNAUTHENTICATED the token is unknown") {
 				t.Error(got)
 			}
 			if got := c.ask("PING"); got != noToken {
@@ -502,15 +502,15 @@ func TestAuth(t *testing.T) {
 				}
 			}
 			if c.ask("RESET"); c.ask("PING") != noToken {
-				t.Error("RESET leaves the token in force")
+				t.Error("RESET keeps the token")
 			}
 		})
 	}
 }
 
-// TestWithdrawnToken: once a token is struck off, its open connections are
+// TestRevokedToken: once a token is struck off, its open connections are
 // strangers' for every command, until they show another.
-func TestWithdrawnToken(t *testing.T) {
+func TestRevokedToken(t *testing.T) {
 	_, line, err := access.NewToken("other", "issue")
 	if err != nil {
 		t.Fatal(err)
@@ -520,7 +520,7 @@ func TestWithdrawnToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard, issue, read := tokens(t)
-	w := newWorld(t, func(c *respserver.Config) { c.Guard = guard }).serve(nil)
+	w := newGuardedFixture(t, guard).serve(nil)
 	asks := []string{"PING", "INFO", "COMMAND COUNT", "CLIENT ID", "ECHO x", "NOTHING", "ID.NEXT", "*1\r\n$7\r\nID.NEXT", "ID.STATUS"}
 	var clients []*client
 	for i := range asks {
@@ -532,7 +532,7 @@ func TestWithdrawnToken(t *testing.T) {
 	}
 	guard.SetTokens(others)
 	for i, ask := range asks {
-		if got := clients[i].ask(ask); !strings.HasPrefix(got, "-NOAUTH UNAUTHENTICATED the token is not known here") {
+		if got := clients[i].ask(ask); !strings.HasPrefix(got, "-NOAUTH UNAUTHENTICATED the token is unknown") {
 			t.Errorf("%s: %s", ask, got)
 		}
 	}
@@ -544,7 +544,7 @@ func TestWithdrawnToken(t *testing.T) {
 // TestInfoIsForReaders: how the node stands is for the scope read.
 func TestInfoIsForReaders(t *testing.T) {
 	guard, issue, read := tokens(t)
-	c := newWorld(t, func(c *respserver.Config) { c.Guard = guard }).serve(nil).dial()
+	c := newGuardedFixture(t, guard).serve(nil).dial()
 	c.ask("AUTH " + issue)
 	if got := c.ask("INFO"); strings.Contains(got, "ids_issued") || !strings.Contains(got, "loading:0") {
 		t.Errorf("with the scope issue: %s", got)
@@ -559,7 +559,7 @@ func TestInfoIsForReaders(t *testing.T) {
 // show a token, and no longer.
 func TestStrangersAreGivenLittle(t *testing.T) {
 	guard, issue, _ := tokens(t)
-	w := newWorld(t, func(c *respserver.Config) { c.Guard = guard }).serve(nil)
+	w := newGuardedFixture(t, guard).serve(nil)
 	c := w.dial()
 	c.send("*2\r\n$4\r\nECHO\r\n$60000\r\n" + strings.Repeat("y", 4<<10-22))
 	if got := c.reply(); got != "-ERR Protocol error: request above 4096 bytes without a token" {
@@ -579,16 +579,14 @@ func TestStrangersAreGivenLittle(t *testing.T) {
 // TestRate: each request of a pipeline counts.
 func TestRate(t *testing.T) {
 	now := clock.Mono(0)
-	w := newWorld(t, func(c *respserver.Config) {
-		c.Guard = access.New(access.Config{Rate: 10, Now: func() clock.Mono { return now }})
-	}).serve(nil)
+	w := newGuardedFixture(t, access.New(access.Config{Rate: 10, Now: func() clock.Mono { return now }})).serve(nil)
 	c := w.dial()
 	c.send(strings.Repeat("*1\r\n$7\r\nID.NEXT\r\n", 15))
 	for range 10 {
 		c.parse(c.reply())
 	}
 	for range 5 {
-		if got := c.reply(); got != "-TRYAGAIN RATE_LIMITED this client asks more often than this node allows (retry_after_ms=100)" {
+		if got := c.reply(); got != "-TRYAGAIN RATE_LIMITED this client exceeds its limit of requests per second: retry after the delay, or ask for more IDs at a time (retry_after_ms=100)" {
 			t.Error(got)
 		}
 	}
@@ -600,13 +598,13 @@ func TestRate(t *testing.T) {
 // TestDrain: a node that drains says so on open connections, and then ends them;
 // what is being answered is answered in full.
 func TestDrain(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.addr = l.Addr().String()
-	go func() { w.ended <- w.door.Serve(l) }()
+	go func() { w.ended <- w.listener.Serve(l) }()
 	idle, busy := w.dial(), w.dial()
 	idle.ask("PING")
 	c := w.dial()
@@ -615,7 +613,7 @@ func TestDrain(t *testing.T) {
 	// More than sockets hold: it is under way while the door is shut.
 	busy.send(strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", 40))
 	busy.reply()
-	w.server.Drain()
+	w.node.Drain()
 	if got := c.ask("ID.NEXT"); got != "-TRYAGAIN DRAINING node node-a is shutting down: ask another" {
 		t.Error(got)
 	}
@@ -623,7 +621,7 @@ func TestDrain(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		finished <- w.door.Shutdown(ctx)
+		finished <- w.listener.Shutdown(ctx)
 	}()
 	idle.closed()
 	c.closed()
@@ -650,22 +648,22 @@ func TestDrain(t *testing.T) {
 
 // TestCutOff: a client that does not read holds nobody up for longer than allowed.
 func TestCutOff(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.addr = l.Addr().String()
-	go func() { w.ended <- w.door.Serve(l) }()
+	go func() { w.ended <- w.listener.Serve(l) }()
 	c := w.dial()
 	go func() { _, _ = io.WriteString(c.Conn, strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", 40)) }()
 	c.reply()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if err := w.door.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := w.listener.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Shutdown returned %v", err)
 	}
-	if n := w.door.Connections(); n != 0 {
+	if n := w.listener.Connections(); n != 0 {
 		t.Errorf("%d connections are left", n)
 	}
 	<-w.ended

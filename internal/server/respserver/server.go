@@ -14,46 +14,47 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/inspect"
 )
 
 // Limits of connections.
 const (
-	// DefaultIdleTimeout is long, for clients keep a connection and send nothing for
-	// minutes; TCP finds out much earlier about those whose machine is gone.
+	// DefaultIdleTimeout is long, since clients keep connections without traffic for
+	// minutes. TCP keep-alive ends the connections of unreachable machines much earlier.
 	DefaultIdleTimeout = 10 * time.Minute
-	// DefaultWriteTimeout is how long a client may take over one buffer full.
+	// DefaultWriteTimeout is how long a client may take to read one buffer.
 	DefaultWriteTimeout = 10 * time.Second
 
 	handshakeTimeout = 5 * time.Second
-	// sweeps is how often in an idle or write timeout connections are looked at.
+	// sweeps is how often connections are checked within an idle or write timeout.
 	sweeps = 4
-	// drainLinger is how long requests are answered on, with DRAINING, after
-	// Shutdown began: those that were on their way hear why.
+	// drainLinger is how long requests are still answered, with DRAINING, after Shutdown
+	// began: requests already on the way get the reason.
 	drainLinger = 100 * time.Millisecond
 )
 
-// Config is what the door needs. Server is required.
+// Config is what a Server needs. Service and Inspector are required.
 type Config struct {
-	Server *server.Server
-	// Guard says who may ask; nil lets everybody.
-	Guard   *access.Guard
-	Version string       // of this binary
-	Logger  *slog.Logger // nil: slog.Default
+	Service   *server.Service
+	Inspector *inspect.Inspector
+	Version   string       // of this program
+	Logger    *slog.Logger // nil: slog.Default
 
 	MaxConnections int           // 0: no limit
 	IdleTimeout    time.Duration // 0: DefaultIdleTimeout
 	WriteTimeout   time.Duration // 0: DefaultWriteTimeout
 }
 
-// Server is the door. All methods are safe for concurrent use.
+// Server is the listener for Redis clients. All methods are safe for concurrent use.
 type Server struct {
-	cfg      Config
-	api      *server.Server
-	node     *node.Node
-	texts    server.Texts
-	maxBlock int // largest block of the node
-	log      *slog.Logger
-	every    time.Duration // between sweeps
+	cfg       Config
+	service   *server.Service
+	inspector *inspect.Inspector
+	node      *node.Node
+	limits    server.Limits
+	maxBlock  int // largest block of the node
+	log       *slog.Logger
+	every     time.Duration // between sweeps
 
 	ctx  context.Context // of every connection
 	stop context.CancelFunc
@@ -72,11 +73,13 @@ type Server struct {
 // ErrClosed is what Serve returns after Shutdown.
 var ErrClosed = errors.New("respserver: the server is closed")
 
-// New returns a door that has begun nothing.
+// New returns a Server. The error names the field of cfg that is wrong.
 func New(cfg Config) (*Server, error) {
 	switch {
-	case cfg.Server == nil:
-		return nil, errors.New("respserver: config server: is required")
+	case cfg.Service == nil:
+		return nil, errors.New("respserver: config service: is required")
+	case cfg.Inspector == nil:
+		return nil, errors.New("respserver: config inspector: is required")
 	case cfg.MaxConnections < 0 || cfg.IdleTimeout < 0 || cfg.WriteTimeout < 0:
 		return nil, fmt.Errorf("respserver: config: %d connections, %v idle, %v to write: none may be negative",
 			cfg.MaxConnections, cfg.IdleTimeout, cfg.WriteTimeout)
@@ -91,8 +94,8 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.Default()
 	}
 	s := &Server{
-		cfg: cfg, api: cfg.Server, node: cfg.Server.Node(), texts: cfg.Server.Texts(), log: cfg.Logger,
-		maxBlock: cfg.Server.Node().Config().Gen.MaxBlock(),
+		cfg: cfg, service: cfg.Service, inspector: cfg.Inspector, node: cfg.Service.Node(), limits: cfg.Service.Limits(), log: cfg.Logger,
+		maxBlock: cfg.Service.Node().Config().Gen.MaxBlock(),
 		every:    min(cfg.IdleTimeout, cfg.WriteTimeout) / sweeps,
 		conns:    map[*conn]struct{}{},
 	}
@@ -101,9 +104,9 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Serve answers on l until Shutdown, and then returns ErrClosed at once. Any other
-// error says that l is no good. It is called once, and closes l.
+// error is one of l. It is called once, and closes l.
 //
-// A listener that speaks TLS is one that gives *tls.Conn.
+// A listener with TLS returns a *tls.Conn from Accept.
 func (s *Server) Serve(l net.Listener) error {
 	defer func() { _ = l.Close() }()
 	s.mu.Lock()
@@ -129,9 +132,9 @@ func (s *Server) Serve(l net.Listener) error {
 			s.start(nc)
 		case errors.Is(err, net.ErrClosed):
 			return err
-		default: // no file handles left, most likely: the port must not be lost for it
+		default: // most likely no file handles are left: wait, and keep the port
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			s.log.Warn("a RESP connection could not be accepted", "error", err, "pause", pause)
+			s.log.Warn("accept of a RESP connection failed", "error", err, "pause", pause)
 			select {
 			case <-time.After(pause):
 			case <-s.ctx.Done():
@@ -140,7 +143,7 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// start serves a connection, or turns it away.
+// start serves a connection, or closes it if there are too many.
 func (s *Server) start(nc net.Conn) {
 	c := s.newConn(nc, s.accepted.Add(1))
 	s.mu.Lock()
@@ -149,7 +152,7 @@ func (s *Server) start(nc net.Conn) {
 		s.mu.Unlock()
 		if _, secret := nc.(*tls.Conn); full && !secret {
 			s.refused.Add(1)
-			_, _ = nc.Write(tooMany) // fits into a socket that is new
+			_, _ = nc.Write(tooMany) // does not block: the buffer of a new socket is empty
 		}
 		_ = nc.Close()
 		return
@@ -170,49 +173,50 @@ func (s *Server) start(nc net.Conn) {
 	}()
 }
 
-// tooMany is what Redis says; clients know it.
+// tooMany is the reply of Redis, which clients know.
 var tooMany = []byte("-ERR max number of clients reached\r\n")
 
-// sweep ends connections that stand still: it costs a connection nothing, where a
-// deadline for each read and write would cost it a tenth of its time.
+// sweep ends idle and stalled connections. It costs a connection nothing; a deadline
+// for each read and write would cost 10 % of its time.
 func (s *Server) sweep(ended <-chan struct{}) {
 	tick := time.NewTicker(s.every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			s.look()
+			s.closeStalled()
 		case <-ended:
 			return
 		}
 	}
 }
 
-// look counts for how many sweeps each connection has stood still, and closes those
-// that have for too long. A client whose requests never become complete stands
-// still, too.
-func (s *Server) look() {
+// closeStalled counts for how many sweeps each connection made no progress, and closes
+// those that exceed their timeout. A client whose request never becomes complete makes
+// no progress either.
+func (s *Server) closeStalled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		turn := c.turn.Load()
-		if turn != c.seen {
-			c.seen, c.idle = turn, 0
+		progress := c.progress.Load()
+		if progress != c.seen {
+			c.seen, c.idle = progress, 0
 			continue
 		}
 		c.idle++
 		limit := s.cfg.IdleTimeout
-		if turn%2 == 1 {
+		if progress%2 == 1 {
 			limit = s.cfg.WriteTimeout
 		}
 		if time.Duration(c.idle)*s.every > limit {
-			c.cut()
+			c.abort()
 		}
 	}
 }
 
-// cut ends a connection from outside, without a word and without waiting.
-func (c *conn) cut() {
+// abort closes a connection from another goroutine, without a reply and without
+// waiting.
+func (c *conn) abort() {
 	if t, ok := c.nc.(*tls.Conn); ok {
 		_ = t.NetConn().Close()
 		return
@@ -220,10 +224,10 @@ func (c *conn) cut() {
 	_ = c.nc.Close()
 }
 
-// Shutdown stops accepting, answers what has arrived, and ends the connections. The
-// node must refuse before it is called, so that no connection is given IDs on and
-// on. It returns once every connection has ended: ctx's error if that took longer
-// than ctx lasts, and connections were cut off. Serve returns before.
+// Shutdown stops accepting, answers the requests that have arrived, and ends the
+// connections. The node must refuse requests before the call, or a busy client would
+// get IDs without end. Shutdown returns when every connection has ended: with ctx's
+// error if ctx ended first and connections were aborted. Serve returns before.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.leaving.Store(true)
 	s.mu.Lock()
@@ -242,7 +246,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	for c := range s.conns {
-		// Reads end at once, and writes go on: what was asked is answered.
+		// Reads end at once and writes go on, so requests already read are answered.
 		_ = c.nc.SetReadDeadline(time.Unix(0, 1))
 	}
 	s.mu.Unlock()
@@ -252,17 +256,17 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	s.stop() // requests that wait end
+	s.stop() // ends waiting requests
 	s.mu.Lock()
 	for c := range s.conns {
-		c.cut()
+		c.abort()
 	}
 	s.mu.Unlock()
 	<-finished
 	return ctx.Err()
 }
 
-// Refused returns how many connections were turned away for want of room.
+// Refused returns how many connections were closed because of MaxConnections.
 func (s *Server) Refused() int64 { return s.refused.Load() }
 
 // Connections returns how many connections are open.
@@ -272,28 +276,34 @@ func (s *Server) Connections() int {
 	return len(s.conns)
 }
 
-// identify returns who shows c, or why that is nobody.
+// identify returns the caller with credentials c, or the refusal of all its requests.
 func (s *Server) identify(c access.Credentials) (access.Caller, *node.Refusal) {
-	caller, err := s.cfg.Guard.Identify(c)
+	caller, err := s.service.Guard().Identify(c)
 	if err == nil {
 		return caller, nil
 	}
 	r := server.AccessRefusal(err, caller, access.Issue)
 	if errors.Is(err, access.ErrNoToken) {
-		r.Message = "no token was sent: send AUTH TOKEN, or give it to your client as the password"
+		r.Message = "no token was sent: send AUTH TOKEN, or set it as the password of your client"
 	} else if errors.Is(err, access.ErrMalformed) {
-		r.Message = "the token is malformed: send AUTH TOKEN, or give it to your client as the password"
+		r.Message = "the token is malformed: send AUTH TOKEN, or set it as the password of your client"
 	}
 	return access.Caller{}, r
 }
 
-// allow asks whether a caller may, and returns a refusal that is counted if not.
+// allow checks a call of caller and counts it for the rate limit. It returns the
+// refusal, which is counted, or nil.
 func (s *Server) allow(caller access.Caller, scope access.Scope) *node.Refusal {
-	if s.cfg.Guard == nil {
+	if s.service.Guard() == nil {
 		return nil
 	}
-	if err := s.cfg.Guard.Allow(caller, scope); err != nil {
+	if err := s.service.Guard().Allow(caller, scope); err != nil {
 		return s.node.Refused(server.AccessRefusal(err, caller, scope))
 	}
 	return nil
+}
+
+// malformed returns the refusal INVALID_FORMAT, which is counted.
+func (s *Server) malformed(format string, args ...any) *node.Refusal {
+	return s.node.Refused(server.Malformed(format, args...))
 }

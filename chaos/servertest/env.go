@@ -1,0 +1,262 @@
+// Package servertest is a node that holds sid 7, with its gRPC and HTTP listeners, on a
+// clock that is moved by hand and a store that answers as set. Only tests import it.
+package servertest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/grpcserver"
+	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// Start is the first time of every clock: 2026-02-01T00:00:00Z.
+const Start clock.Millis = 1_769_904_000_000
+
+// MaxLead is the largest lead of the node. With it the largest block has 98,304 IDs.
+const MaxLead clock.Millis = 3
+
+// zeros always returns 0, so that the IDs depend only on the served requests.
+type zeros struct{}
+
+func (zeros) Uint64() uint64 { return 0 }
+
+// Config is what a test can choose. Its zero value is valid.
+type Config struct {
+	MaxTextCount int
+	Guard        *access.Guard
+	Observe      func(surface string, took time.Duration)
+	Clocks       func() clock.Report
+	Drain        func(ctx context.Context) error
+}
+
+// Env is a node that holds sid 7, and its listeners.
+type Env struct {
+	T         testing.TB
+	Clock     *clock.Manual
+	Node      *node.Node
+	Dir       *Directory
+	Service   *server.Service
+	Inspector *inspect.Inspector
+	GRPC      *grpcserver.Server
+	HTTP      http.Handler
+	Dial      func() *grpc.ClientConn // the connection to GRPC, which is served from the first call on
+}
+
+// New returns an Env that serves until the test ends.
+func New(t testing.TB, change ...func(*Config)) *Env {
+	t.Helper()
+	src := clock.NewManual(Start)
+	n := node.New(node.Config{
+		Name: "node-a", Instance: "a-1",
+		Gen:     gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: MaxLead},
+		MaxSkew: 250 * time.Millisecond,
+	}, src, zeros{})
+	n.Begin(lease.Grant{SID: 7, Term: 1, Base: Start, Ceil: Start + 30_000})
+	n.Report(lease.Status{Phase: lease.Holding, Held: true, EverHeld: true, PoolSize: 32, PoolHeld: 3,
+		Grant: lease.Grant{SID: 7, Term: 1, Base: Start, Ceil: Start + 30_000},
+		Space: lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1"}, Era: lease.Era{Number: 1}})
+	e := NewOn(t, n, change...)
+	e.Clock = src
+	return e
+}
+
+// NewOn is New with another node. The Env has no Clock.
+func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
+	t.Helper()
+	var cfg Config
+	for _, f := range change {
+		f(&cfg)
+	}
+	e := &Env{T: t, Node: n, Dir: &Directory{}}
+	log := slog.New(slog.DiscardHandler)
+	e.Service = must(server.New(server.Config{Node: n, Guard: cfg.Guard, MaxTextCount: cfg.MaxTextCount, Observe: cfg.Observe}))
+	e.Inspector = must(inspect.New(inspect.Config{
+		Node: n, Directory: e.Dir, Space: "test", Version: "v0", Logger: log, Clocks: cfg.Clocks,
+	}))
+	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Inspector: e.Inspector, Logger: log, Drain: cfg.Drain}))
+	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Inspector: e.Inspector}))
+	e.Dial = sync.OnceValue(func() *grpc.ClientConn { return Dial(t, e.GRPC.GRPC()) })
+	return e
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// Dial serves g in memory until the test ends and returns a connection to it.
+func Dial(t testing.TB, g *grpc.Server) *grpc.ClientConn {
+	t.Helper()
+	l := bufconn.Listen(1 << 16)
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	conn, err := grpc.NewClient("passthrough:///node", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Client returns a client of the service.
+func (e *Env) Client() pb.AllocatorServiceClient { return pb.NewAllocatorServiceClient(e.Dial()) }
+
+// Admin returns a client of the operator's service.
+func (e *Env) Admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(e.Dial()) }
+
+// Do sends a request to the HTTP handler. With the flag -exchanges the answer is recorded,
+// and chaos/interop compares it with openapi.yaml.
+func (e *Env) Do(method, target, body string, header ...string) *http.Response {
+	e.T.Helper()
+	req := httptest.NewRequest(method, target, strings.NewReader(body))
+	if body == "" {
+		req = httptest.NewRequest(method, target, nil)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return e.Send(req)
+}
+
+// Send is Do for a request that the test has made.
+func (e *Env) Send(req *http.Request) *http.Response {
+	e.T.Helper()
+	rec := httptest.NewRecorder()
+	e.HTTP.ServeHTTP(rec, req)
+	res := rec.Result()
+	if res.Header.Get("X-Content-Type-Options") != "nosniff" {
+		e.T.Errorf("%s %s: no X-Content-Type-Options", req.Method, req.URL)
+	}
+	record(e.T, req, res, rec.Body.Bytes())
+	res.Body = io.NopCloser(bytes.NewReader(rec.Body.Bytes()))
+	return res
+}
+
+// Body decodes a JSON answer.
+func Body[T any](t testing.TB, res *http.Response) T {
+	t.Helper()
+	var v T
+	if err := json.NewDecoder(res.Body).Decode(&v); err != nil {
+		t.Fatalf("answer %d is no JSON: %v", res.StatusCode, err)
+	}
+	return v
+}
+
+// Issued is an HTTP answer with IDs.
+type Issued struct {
+	IDs  []string `json:"ids"`
+	Node string   `json:"node"`
+	SID  int      `json:"sid"`
+}
+
+// Problem is an HTTP error.
+type Problem struct {
+	Type         string            `json:"type"`
+	Title        string            `json:"title"`
+	Status       int               `json:"status"`
+	Detail       string            `json:"detail"`
+	Reason       string            `json:"reason"`
+	Metadata     map[string]string `json:"metadata"`
+	RetryAfterMs int64             `json:"retry_after_ms"`
+	Help         string            `json:"help"`
+}
+
+// At returns the ID with time ms and the other bits as given.
+func At(ms clock.Millis, low int64) flake.ID {
+	return flake.ID((int64(ms)-flake.DefaultEpoch)<<20 | low)
+}
+
+// Decimal returns the decimal form of an ID.
+func Decimal(id flake.ID) string { return string(id.AppendInt(nil)) }
+
+// Wide returns a wide form of an ID, with all random bits set.
+func Wide(id flake.ID) ulid.ID { return must(ulid.FromFlake(id, flake.DefaultEpoch, 0x3FFFFFFFFFFFFF)) }
+
+// Directory is a store that answers as set.
+type Directory struct {
+	mu     sync.Mutex // guards all below
+	View   lease.View
+	Tenure *lease.LedgerLine
+	Err    error
+	Hang   bool          // until the caller's deadline
+	Gate   chan struct{} // if set, Load waits until it is closed
+	Loads  int
+	Asked  []flake.SID
+}
+
+// Set changes the answers.
+func (d *Directory) Set(f func(*Directory)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f(d)
+}
+
+// Load returns View or Err.
+func (d *Directory) Load(ctx context.Context) (lease.View, error) {
+	d.mu.Lock()
+	d.Loads++
+	view, err, hang, gate := d.View, d.Err, d.Hang, d.Gate
+	d.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return lease.View{}, ctx.Err()
+		}
+	}
+	if hang {
+		<-ctx.Done()
+		return lease.View{}, ctx.Err()
+	}
+	return view, err
+}
+
+// Holder returns Tenure or Err.
+func (d *Directory) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error) {
+	d.mu.Lock()
+	d.Asked = append(d.Asked, sid)
+	tenure, err, hang := d.Tenure, d.Err, d.Hang
+	d.mu.Unlock()
+	switch {
+	case hang:
+		<-ctx.Done()
+		return lease.LedgerLine{}, false, ctx.Err()
+	case err != nil:
+		return lease.LedgerLine{}, false, err
+	case tenure == nil || at < tenure.Since:
+		return lease.LedgerLine{}, false, nil
+	}
+	return *tenure, true, nil
+}
+
+// ErrAway is an error of the store.
+var ErrAway = errors.New("etcd is away")

@@ -1,0 +1,121 @@
+// Package adminserver is the operator's HTTP port: probes, metrics and the profiler.
+package adminserver
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// Config is what the port shows. Node and Alive are required.
+type Config struct {
+	Node *node.Node
+	// Alive returns nil while the loops of the process run, else which one does not.
+	// It must not depend on etcd or on clocks: a restart of the node would help with
+	// neither.
+	Alive func() error
+	// Clocks, if set, returns the measurements of this node's clock and its peers'.
+	Clocks  func() clock.Report
+	Metrics http.Handler // of /metrics; nil: none
+	Profile bool         // serve /debug/pprof/
+}
+
+// New returns the handler of the operator's port: /livez, /readyz, /metrics, and the
+// profiler if it is enabled.
+func New(cfg Config) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		if err := cfg.Alive(); err != nil {
+			plain(w, http.StatusServiceUnavailable, err.Error()+"\n")
+			return
+		}
+		plain(w, http.StatusOK, "ok\n")
+	})
+	mux.HandleFunc("GET /readyz", cfg.serveReady)
+	if cfg.Metrics != nil {
+		mux.Handle("GET /metrics", cfg.Metrics)
+	}
+	if cfg.Profile {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	return mux
+}
+
+// serveReady answers 200 if a request for one ID would be served now, else 503 with
+// the reason. With ?verbose it shows each condition on a line.
+func (c Config) serveReady(w http.ResponseWriter, r *http.Request) {
+	status, text := http.StatusOK, "ok\n"
+	if refusal := c.Node.Ready(); refusal != nil {
+		status, text = http.StatusServiceUnavailable, refusal.Error()+"\n"
+	}
+	if _, verbose := r.URL.Query()["verbose"]; verbose {
+		st := c.Node.Stats()
+		clocks := fmt.Sprintf("verdict %v, offset %v, limit %v",
+			st.Verdict.State, st.Verdict.Offset.Duration(), st.Verdict.Limit.Duration())
+		if c.Clocks != nil {
+			clocks = clockLine(c.Clocks())
+		}
+		text = conditions(st, c.Node.Config().Gen, clocks) + text
+	}
+	plain(w, status, text)
+}
+
+// conditions returns a line for each condition of readiness; clocks is the reason of
+// the verdict.
+func conditions(st node.Stats, g gen.Config, clocks string) string {
+	line := func(ok bool, format string, args ...any) string {
+		mark := "[+] "
+		if !ok {
+			mark = "[-] "
+		}
+		return mark + fmt.Sprintf(format, args...) + "\n"
+	}
+	text := line(!st.Draining, "serving: draining %t", st.Draining) +
+		line(st.Verdict.State == clock.Open, "clock: %s", clocks)
+	problem := ""
+	if st.Lease.Problem != "" {
+		problem = ", " + st.Lease.Problem
+	}
+	within := st.Lease.SIDRange.In(g.Layout)
+	if !st.Holding {
+		return text + line(false, "sid: none of %v, lease %v%s", within, st.Lease.Phase, problem)
+	}
+	return text +
+		line(true, "sid: %d of %v, lease %v%s", st.SID, within, st.Lease.Phase, problem) +
+		line(st.Ceil > st.Now, "window: %v left", st.WindowLeft().Duration()) +
+		line(st.Lead <= g.MaxLead, "lead: %v, limit %v", st.Lead.Duration(), g.MaxLead.Duration())
+}
+
+func plain(w http.ResponseWriter, status int, text string) {
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // an error means that the probe has left
+}
+
+// clockLine describes the state of the clock.
+func clockLine(r clock.Report) string {
+	g := r.Gate
+	text := "verdict " + g.Verdict.Phase.State().String() + " (" + g.Verdict.Phase.String() + ", " + g.Judgement.Finding.String() + ")"
+	if g.Judgement.Known {
+		text += ", the cluster's time is ours " + clock.FormatOffset(g.Judgement.Offset, g.Judgement.Uncertainty)
+	}
+	if limit := g.Verdict.Limit.Duration(); limit > 0 {
+		text += ", limit " + limit.String()
+	}
+	if r.Anchor.Pending {
+		text += ", a step of the wall clock by " + r.Anchor.Held.Round(time.Millisecond).String() + " is held back"
+	}
+	return text
+}

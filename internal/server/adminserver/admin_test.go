@@ -1,0 +1,107 @@
+package adminserver_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/server/adminserver"
+)
+
+func TestEndpoints(t *testing.T) {
+	env := servertest.New(t)
+	var alive error
+	h := adminserver.New(adminserver.Config{
+		Node: env.Node, Alive: func() error { return alive },
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
+	})
+	get := func(target string) (int, string) {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest("GET", target, nil))
+		return rec.Code, rec.Body.String()
+	}
+	expect := func(target string, status int, parts ...string) {
+		t.Helper()
+		code, text := get(target)
+		if code != status || slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(text, p) }) {
+			t.Errorf("%s: %d %q, want %d %q", target, code, text, status, parts)
+		}
+	}
+	expect("/livez", 200, "ok")
+	expect("/readyz", 200, "ok")
+	expect("/readyz?verbose", 200, "[+] serving", "[+] clock", "[+] sid: 7", "[+] window: 30s", "[+] lead", "ok")
+	expect("/metrics", 200, "metrics")
+	expect("/debug/pprof/", 404)
+	servertest.Skewed.Set(env)
+	expect("/readyz", 503, "CLOCK_SKEW", "900ms")
+	expect("/readyz?verbose", 503, "[-] clock: verdict skewed, offset 900ms, limit 250ms", "[+] sid: 7")
+	expect("/livez", 200, "ok") // liveness has nothing to do with skew
+	servertest.Standby.Set(env)
+	expect("/readyz?verbose", 503, "[-] sid: none of 0-31, lease standby")
+	env.GRPC.Drain()
+	expect("/readyz", 503, "DRAINING")
+	alive = servertest.ErrAway
+	expect("/livez", 503, servertest.ErrAway.Error())
+
+	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Profile: true})
+	expect("/debug/pprof/", 200, "goroutine")
+	expect("/metrics", 404)
+	expect("/livez", 200)
+}
+
+// TestReadyShowsClocks: a probe that fails because of a clock shows the measurements.
+func TestReadyShowsClocks(t *testing.T) {
+	report := clock.Report{
+		Gate: clock.GateStats{
+			Verdict:   clock.Verdict{State: clock.Skewed, Phase: clock.Shut, Limit: 250},
+			Judgement: clock.Judgement{Finding: clock.SelfFalse, Known: true, Offset: -1500 * time.Millisecond, Uncertainty: 300*time.Microsecond + 1},
+		},
+		Anchor: clock.AnchorStats{Pending: true, Held: 700 * time.Millisecond},
+	}
+	env, clocks := servertest.New(t), func() clock.Report { return report }
+	env.Node.SetVerdict(clock.Verdict{State: clock.Skewed, Phase: clock.Shut})
+	if got, want := conditions(t, env, clocks)["clock"], "[-] clock: verdict skewed (shut, self_false), the cluster's time is ours -1500.0ms ±0.4ms,"+
+		" limit 250ms, a step of the wall clock by 700ms is held back"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	report.Gate.Verdict = clock.Verdict{Phase: clock.Grace, Limit: 250}
+	report.Gate.Judgement = clock.Judgement{Finding: clock.Unconfirmed}
+	report.Anchor = clock.AnchorStats{}
+	env.Node.SetVerdict(report.Gate.Verdict)
+	if got, want := conditions(t, env, clocks)["clock"], "[+] clock: verdict open (grace, unconfirmed), limit 250ms"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestReadyBeforeWindow: the time left of a window that begins later is its length.
+func TestReadyBeforeWindow(t *testing.T) {
+	env := servertest.New(t)
+	env.Node.Seal()
+	env.Node.Begin(lease.Grant{SID: 7, Term: 2, Base: servertest.Start + 60_000, Ceil: servertest.Start + 70_000})
+	if got, want := conditions(t, env, nil)["window"], "[+] window: 10s left"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// conditions returns the lines of /readyz?verbose by name.
+func conditions(t *testing.T, env *servertest.Env, clocks func() clock.Report) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	rec := httptest.NewRecorder()
+	adminserver.New(adminserver.Config{Node: env.Node, Clocks: clocks}).ServeHTTP(rec, httptest.NewRequest("GET", "/readyz?verbose", nil))
+	for line := range strings.Lines(rec.Body.String()) {
+		line = strings.TrimSpace(line)
+		if _, text, ok := strings.Cut(line, "] "); ok {
+			about, _, _ := strings.Cut(text, ":")
+			out[about] = line
+		}
+	}
+	return out
+}

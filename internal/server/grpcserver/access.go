@@ -1,0 +1,226 @@
+package grpcserver
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/certs"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// method is what a gRPC method requires of its caller.
+type method struct {
+	server.Need
+	stream bool // the handler begins before the first message has arrived
+}
+
+func require(scope access.Scope, on server.Surface) server.Need {
+	return server.Need{Scope: scope, Surface: on}
+}
+
+// methods has every gRPC method. A method that is missing requires access.Admin; a
+// test finds it.
+var methods = map[string]method{
+	pb.AllocatorService_Allocate_FullMethodName:       {Need: require(access.Issue, server.GRPCAllocate)},
+	pb.AllocatorService_AllocateStream_FullMethodName: {Need: require(access.Issue, server.GRPCStream), stream: true},
+	pb.AllocatorService_Describe_FullMethodName:       {Need: require(access.Read, server.GRPCDescribe)},
+	pb.AdminService_GetCluster_FullMethodName:         {Need: require(access.Read, server.GRPCCluster)},
+	pb.AdminService_Drain_FullMethodName:              {Need: require(access.Admin, server.GRPCDrain)},
+
+	// Load balancers and probes have no token.
+	healthpb.Health_Check_FullMethodName: {Need: server.Need{Open: true}},
+	healthpb.Health_List_FullMethodName:  {Need: server.Need{Open: true}},
+	healthpb.Health_Watch_FullMethodName: {Need: server.Need{Open: true}, stream: true},
+
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      {Need: require(access.Read, server.GRPCOther), stream: true},
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {Need: require(access.Read, server.GRPCOther), stream: true},
+}
+
+func methodOf(name string) method {
+	if m, ok := methods[name]; ok {
+		return m
+	}
+	return method{Need: require(access.Admin, server.GRPCOther)}
+}
+
+// accessOptions returns the interceptors that reject callers; none without a guard.
+func (s *Server) accessOptions() []grpc.ServerOption {
+	if s.service.Guard() == nil {
+		return nil
+	}
+	opts := []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			if n := methodOf(info.FullMethod); !n.Open {
+				if _, r := s.admit(ctx, n); r != nil {
+					return nil, statusOf(r)
+				}
+			}
+			return next(ctx, req)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			n := methodOf(info.FullMethod)
+			if n.Open {
+				return s.unauthenticated.limitStreams(stream, func() error { return next(srv, stream) })
+			}
+			caller, r := s.admit(stream.Context(), n)
+			if r != nil {
+				return statusOf(r)
+			}
+			return next(srv, &authenticatedStream{stream, context.WithValue(stream.Context(), callerKey{}, caller), s, caller, n})
+		}),
+	}
+	if s.service.Guard().NeedsToken() {
+		opts = append(opts, grpc.InTapHandle(s.tap))
+	}
+	return opts
+}
+
+// tap is called when the headers of a call have arrived, before its message. It
+// identifies the callers of unary methods, and sets a short deadline for those that
+// are unauthenticated: the transport holds up to 64 KiB for each stream, without a
+// time limit. They are rejected later, by the interceptor like all others.
+//
+// Rejecting them here would leave a timer behind for each call with a deadline: the
+// transport does not stop it.
+func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	n, ok := methods[info.FullMethodName]
+	if !ok || n.stream {
+		return ctx, nil
+	}
+	if !n.Open {
+		token, err := server.Bearer(info.Header["authorization"])
+		if err == nil {
+			var caller access.Caller
+			if caller, err = s.service.Guard().Identify(access.Credentials{Token: token}); err == nil {
+				return context.WithValue(ctx, callerKey{}, caller), nil
+			}
+		}
+	}
+	return s.unauthenticated.limitTime(ctx), nil
+}
+
+// Limits of what unauthenticated clients can make a node hold.
+const (
+	messageTime      = 5 * time.Second        // to send a message
+	messageTimeBusy  = 100 * time.Millisecond // the same, above busyCalls
+	busyCalls        = 64                     // unauthenticated calls at once
+	maxHealthWatches = 8                      // of one connection
+)
+
+// unauthenticated has the calls of unauthenticated clients. The zero value has none.
+type unauthenticated struct {
+	calls   atomic.Int64 // under way
+	mu      sync.Mutex   // guards watches
+	watches map[*peer.Peer]int
+}
+
+// limitTime returns the context of an unauthenticated call, with a deadline.
+func (u *unauthenticated) limitTime(ctx context.Context) context.Context {
+	limit := messageTime
+	if u.calls.Add(1) > busyCalls {
+		limit = messageTimeBusy
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	context.AfterFunc(ctx, func() { // the call has ended, or the limit has passed
+		cancel()
+		u.calls.Add(-1)
+	})
+	return ctx
+}
+
+// limitStreams calls next, unless the connection has maxHealthWatches streams of this
+// kind already. All streams of a connection have the same *peer.Peer.
+func (u *unauthenticated) limitStreams(stream grpc.ServerStream, next func() error) error {
+	p, _ := peer.FromContext(stream.Context())
+	u.mu.Lock()
+	if u.watches == nil {
+		u.watches = map[*peer.Peer]int{}
+	}
+	full := u.watches[p] >= maxHealthWatches
+	if !full {
+		u.watches[p]++
+	}
+	u.mu.Unlock()
+	if full {
+		return status.Errorf(codes.ResourceExhausted, "too many health watches: the connection has %d already; close one of them", maxHealthWatches)
+	}
+	defer func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.watches[p]--; u.watches[p] == 0 {
+			delete(u.watches, p)
+		}
+	}()
+	return next()
+}
+
+// callerKey is the key of the access.Caller in the context of a call.
+type callerKey struct{}
+
+// authenticatedStream is a stream with an identified caller.
+type authenticatedStream struct {
+	grpc.ServerStream
+	ctx    context.Context
+	s      *Server
+	caller access.Caller
+	method method
+}
+
+func (a *authenticatedStream) Context() context.Context { return a.ctx }
+
+// RecvMsg fails if the caller's token was revoked. Streams of IDs check that
+// themselves, for each request.
+func (a *authenticatedStream) RecvMsg(m any) error {
+	if err := a.ServerStream.RecvMsg(m); err != nil || a.method.Surface == server.GRPCStream {
+		return err
+	}
+	if err := a.s.service.Guard().May(a.caller, a.method.Scope); err != nil {
+		return statusOf(a.s.service.Reject(err, a.caller, a.method.Need, a.s.service.Begin()))
+	}
+	return nil
+}
+
+// callerOf returns the caller of a call; the zero Caller without a guard.
+func callerOf(ctx context.Context) access.Caller {
+	c, _ := ctx.Value(callerKey{}).(access.Caller)
+	return c
+}
+
+// admit returns the caller of a call, or the refusal of the call.
+func (s *Server) admit(ctx context.Context, m method) (access.Caller, *node.Refusal) {
+	began, guard := s.service.Begin(), s.service.Guard()
+	if caller, ok := ctx.Value(callerKey{}).(access.Caller); ok { // from tap
+		return caller, s.service.Reject(guard.Allow(caller, m.Scope), caller, m.Need, began)
+	}
+	var c access.Credentials
+	var err error
+	if guard.NeedsToken() {
+		if c.Token, err = server.Bearer(metadata.ValueFromIncomingContext(ctx, "authorization")); err != nil {
+			return access.Caller{}, s.service.Reject(err, access.Caller{}, m.Need, began)
+		}
+	} else if p, ok := peer.FromContext(ctx); ok {
+		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			c.Certificate = certs.ClientName(&t.State)
+		}
+		if a, ok := p.Addr.(*net.TCPAddr); ok {
+			c.Address = a.AddrPort().Addr()
+		}
+	}
+	caller, err := s.service.Admit(c, m.Scope)
+	return caller, s.service.Reject(err, caller, m.Need, began)
+}

@@ -1,0 +1,91 @@
+package grpcserver
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// drainTimeout bounds a drain by a call: the release of the sid is a write and a
+// revoke, each with retries.
+const drainTimeout = 15 * time.Second
+
+// release is what the node held at the first drain by a call.
+type release struct {
+	grant lease.Grant
+	held  bool // the node held grant
+}
+
+func (a adminService) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainResponse, error) {
+	s, began := a.s, a.s.service.Begin()
+	if s.drain == nil {
+		return nil, status.Error(codes.Unimplemented, "this node cannot be drained by a call: stop it with SIGTERM")
+	}
+	res, err := s.drainByCall(ctx)
+	if err == nil { // an error here is no refusal, and no other outcome of a request
+		s.service.Done(server.GRPCDrain, nil, began)
+	}
+	return res, err
+}
+
+// drainByCall drains once for all concurrent calls. It goes on when the callers
+// leave, so that no drain stops halfway.
+func (s *Server) drainByCall(ctx context.Context) (*pb.DrainResponse, error) {
+	s.mu.Lock()
+	if s.released == nil {
+		l := s.node.Stats().Lease
+		s.released = &release{grant: l.Grant, held: l.Held}
+	}
+	before := *s.released
+	s.mu.Unlock()
+	s.Drain() // first: a window cannot be released while IDs are issued from it
+	result := s.drains.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
+		s.log.Info("drain requested by an operator", "node", s.node.Config().Name, "held", before.held, "sid", before.grant.SID)
+		if err := s.drain(ctx); err != nil {
+			s.log.Warn("release of the sid failed", "error", err)
+			return nil, status.Errorf(codes.Internal, "the node refuses requests now, but the release of its sid failed: %v; stop the process, or wait for its lease to expire", err)
+		}
+		return s.afterDrain(ctx, before)
+	})
+	select {
+	case r := <-result:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.(*pb.DrainResponse), nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// afterDrain returns the state in etcd, which is what the next holder reads.
+func (s *Server) afterDrain(ctx context.Context, before release) (*pb.DrainResponse, error) {
+	cfg := s.node.Config()
+	res := &pb.DrainResponse{
+		Node: cfg.Name, Instance: string(cfg.Instance), Sid: -1, IdsIssued: s.node.Stats().Issued,
+	}
+	if !before.held {
+		return res, nil
+	}
+	res.Sid, res.Term = int32(before.grant.SID), before.grant.Term
+	w, err := s.inspector.Window(ctx, before.grant.SID)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "the node refuses requests now, but whether its sid %d was released is unknown: the read from etcd failed: %v; call Drain again", before.grant.SID, err)
+	}
+	switch {
+	case w.Err != nil || !w.Exists():
+	case w.Value.Term > before.grant.Term: // another holder has acquired it since
+		res.Released = true
+	case w.Value.Term == before.grant.Term && w.Value.Instance == cfg.Instance && w.Value.State == lease.Released:
+		res.Released, res.CeilUnixMs = true, int64(w.Value.Ceil)
+	}
+	return res, nil
+}

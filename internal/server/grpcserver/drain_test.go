@@ -1,0 +1,232 @@
+package grpcserver_test
+
+import (
+	"context"
+	"errors"
+	"github.com/flakelease/allocator/chaos/servertest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// record sets what etcd has of sid 7.
+func record(env *servertest.Env, change func(*lease.Window)) {
+	rec := lease.Window{
+		Era: 1, Term: 1, Instance: "a-1", Node: "node-a", Nonce: "n",
+		Base: servertest.Start, Ceil: servertest.Start + 5, State: lease.Released, Wall: servertest.Start,
+	}
+	change(&rec)
+	env.Dir.Set(func(d *servertest.Directory) {
+		d.View = lease.View{SIDs: map[flake.SID]lease.SIDRecords{7: {Window: lease.NewEntry[lease.Window](9, 0, lease.Encode(rec))}}}
+	})
+}
+
+func TestDrainWithoutHook(t *testing.T) {
+	env := servertest.New(t)
+	_, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "SIGTERM") {
+		t.Errorf("got %v", err)
+	}
+	if r := env.Node.Ready(); r != nil {
+		t.Errorf("the node was changed all the same: %v", r)
+	}
+}
+
+// The node refuses before its sid is given back, and stays.
+func TestDrain(t *testing.T) {
+	var env *servertest.Env
+	var calls atomic.Int32
+	env = servertest.New(t, func(c *servertest.Config) {
+		c.Drain = func(context.Context) error {
+			if r := env.Node.Ready(); r == nil || r.Reason != node.Draining {
+				t.Errorf("the sid is given back while the node is ready: %v", r)
+			}
+			if calls.Add(1) == 1 {
+				env.Node.Seal()
+				env.Node.Report(lease.Status{Phase: lease.Stopped, EverHeld: true})
+				record(env, func(*lease.Window) {})
+			}
+			return nil
+		}
+	})
+	if _, err := env.Client().Allocate(t.Context(), &pb.AllocateRequest{Count: 3}); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := env.Client().AllocateStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &pb.DrainResponse{Node: "node-a", Instance: "a-1", Sid: 7, Term: 1, Released: true, CeilUnixMs: int64(servertest.Start) + 5, IdsIssued: 3}
+	for range 2 { // a second call says the same
+		got, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.String() != want.String() {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+	if calls.Load() != 2 {
+		t.Errorf("asked to drain %d times", calls.Load())
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("a stream ends with %v", err)
+	}
+	_, err = env.Client().Allocate(t.Context(), &pb.AllocateRequest{Count: 1})
+	if status.Code(err) != codes.Unavailable || env.Node.Stats().Issued != 3 {
+		t.Errorf("%v, %d issued", err, env.Node.Stats().Issued)
+	}
+	if got := env.Service.Stats(); !hasCount(got, "grpc_drain", "OK", 2) {
+		t.Errorf("counted %v", got)
+	}
+}
+
+func hasCount(list []server.Count, surface, outcome string, n int64) bool {
+	for _, c := range list {
+		if c.Surface == surface && c.Outcome == outcome && c.Requests == n {
+			return true
+		}
+	}
+	return false
+}
+
+// What etcd has is the answer, whatever the hook says.
+func TestDrainTellsWhatEtcdHas(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		change   func(*lease.Window)
+		released bool
+		ceil     clock.Millis
+	}{
+		{"given back", func(*lease.Window) {}, true, servertest.Start + 5},
+		{"still active", func(w *lease.Window) { w.State = lease.Active }, false, 0},
+		{"another's, of our term", func(w *lease.Window) { w.Instance = "b-1" }, false, 0},
+		{"an older term", func(w *lease.Window) { w.Term = 0 }, false, 0}, // unreadable, that is
+		{"taken since", func(w *lease.Window) { w.Term, w.Instance, w.State = 2, "b-1", lease.Active }, true, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			env := servertest.New(t, func(c *servertest.Config) { c.Drain = func(context.Context) error { return nil } })
+			record(env, tc.change)
+			got, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Sid != 7 || got.Released != tc.released || got.CeilUnixMs != int64(tc.ceil) {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestDrainOfAStandby(t *testing.T) {
+	env := servertest.New(t, func(c *servertest.Config) { c.Drain = func(context.Context) error { return nil } })
+	env.Node.Seal()
+	env.Node.Report(lease.Status{Phase: lease.Standby})
+	got, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+	if err != nil || got.Sid != -1 || got.Released {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// A drain that fails says so, and the node refuses all the same.
+func TestDrainFails(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		hook, read error
+		want       string
+	}{
+		{"hook", servertest.ErrAway, nil, "release of its sid failed: etcd is away"},
+		{"read", nil, servertest.ErrAway, "the read from etcd failed: etcd is away"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			env := servertest.New(t, func(c *servertest.Config) { c.Drain = func(context.Context) error { return tc.hook } })
+			env.Dir.Set(func(d *servertest.Directory) { d.Err = tc.read })
+			_, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+			if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+			if r := env.Node.Ready(); r == nil || r.Reason != node.Draining {
+				t.Errorf("ready: %v", r)
+			}
+		})
+	}
+}
+
+// A drain goes on when the caller leaves, and whoever asks meanwhile waits for
+// the same one.
+func TestDrainOutlivesItsCaller(t *testing.T) {
+	var calls atomic.Int32
+	began, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	env := servertest.New(t, func(c *servertest.Config) {
+		c.Drain = func(ctx context.Context) error {
+			calls.Add(1)
+			close(began)
+			<-finish
+			ended <- ctx.Err()
+			return nil
+		}
+	})
+	record(env, func(*lease.Window) {})
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() {
+		_, err := env.Admin().Drain(ctx, &pb.DrainRequest{})
+		first <- err
+	}()
+	<-began
+	cancel()
+	if err := <-first; status.Code(err) != codes.Canceled {
+		t.Errorf("the first caller: %v", err)
+	}
+	second := make(chan error, 1)
+	go func() {
+		_, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+		second <- err
+	}()
+	select {
+	case err := <-second:
+		t.Fatalf("the second call did not wait: %v", err)
+	case <-time.After(50 * time.Millisecond): // long enough to be there, on any machine that matters
+	}
+	close(finish)
+	if err := errors.Join(<-ended, <-second); err != nil {
+		t.Error(err)
+	}
+	if calls.Load() != 1 {
+		t.Errorf("drained %d times", calls.Load())
+	}
+}
+
+// What a process has seen stays known when etcd has forgotten it: recovery goes by it.
+func TestSelfRemembers(t *testing.T) {
+	env := servertest.New(t)
+	env.Node.Raise(servertest.Start + 60_000)
+	env.Node.Seal()
+	env.Node.Report(lease.Status{Phase: lease.Rewound, Era: lease.Era{Number: 3}, Revision: 77, Cluster: 1 << 63})
+	env.Dir.Set(func(d *servertest.Directory) {
+		d.View.Era = lease.NewEntry[lease.Era](2, 0, lease.Encode(lease.Era{Number: 2}))
+		d.View.Revision = 5
+	})
+	got, err := env.Admin().GetCluster(t.Context(), &pb.GetClusterRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := got.GetSelf()
+	if got.Era != 2 || self.Era != 3 || self.Revision != 77 || self.ClusterId != 1<<63 || self.HighestCeilUnixMs != int64(servertest.Start)+60_000 {
+		t.Errorf("got %v", got)
+	}
+	if res := env.Do("GET", "/v1/cluster", ""); res.StatusCode != 200 {
+		t.Errorf("HTTP: %d", res.StatusCode)
+	}
+}

@@ -1,0 +1,174 @@
+package grpcserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
+)
+
+type allocatorService struct {
+	pb.UnimplementedAllocatorServiceServer
+	s *Server
+}
+
+// allocatorServiceDesc is the generated service, except for Allocate: its messages
+// are a request and a response of this package.
+func allocatorServiceDesc() *grpc.ServiceDesc {
+	desc := pb.AllocatorService_ServiceDesc
+	desc.Methods = slices.Clone(desc.Methods)
+	for i := range desc.Methods {
+		if desc.Methods[i].MethodName == "Allocate" {
+			desc.Methods[i].Handler = serveAllocate
+		}
+	}
+	return &desc
+}
+
+// call is a unary request for IDs and its response: one allocation for both.
+type call struct {
+	request  wire.Request
+	response wire.Response
+}
+
+// serveAllocate is the handler of Allocate.
+func serveAllocate(srv any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+	c := new(call)
+	if err := read(&c.request); err != nil {
+		return nil, err
+	}
+	s := srv.(allocatorService).s
+	if interceptor == nil {
+		return s.serve(ctx, c)
+	}
+	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: pb.AllocatorService_Allocate_FullMethodName}
+	return interceptor(ctx, &c.request, info, func(ctx context.Context, _ any) (any, error) { return s.serve(ctx, c) })
+}
+
+// serve returns c's response; its error is a gRPC status.
+func (s *Server) serve(ctx context.Context, c *call) (any, error) {
+	began := s.service.Begin()
+	b, err := s.service.Issue(ctx, int(c.request.Count), flake.ID(c.request.After))
+	s.service.Done(server.GRPCAllocate, err, began)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	c.response.Block, c.response.Constant = b, &s.constant
+	return &c.response, nil
+}
+
+// AllocateStream answers until the client closes its side, the connection ends or
+// the node drains.
+//
+// One goroutine receives, issues and sends in turn. Send blocks while the client's
+// flow-control window is full, and then no further request is received: IDs are
+// issued only for answers that can be sent. The handler's own goroutine ends an
+// idle stream when the node drains.
+func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
+	r := newResponder(a.s, stream)
+	ended := make(chan error, 1)
+	go func() { ended <- r.run() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-a.s.draining:
+		r.end() // waits for the answer that is being sent
+		return statusOf(&node.Refusal{
+			Reason: node.Draining, Message: "the node is shutting down: requests without an answer were not served",
+		})
+	}
+}
+
+// responder answers the requests of one stream. It uses one request and one response
+// for all of them: SendMsg returns when it has copied the bytes.
+type responder struct {
+	s        *Server
+	stream   grpc.ServerStream
+	request  wire.Request
+	response wire.Response
+	caller   access.Caller
+
+	mu    sync.Mutex // guards ended; held from issuing until the answer is sent
+	ended bool       // the handler returns: nothing more is issued or sent
+}
+
+func newResponder(s *Server, stream grpc.ServerStream) *responder {
+	return &responder{s: s, stream: stream, request: wire.Request{Streamed: true},
+		response: wire.Response{Streamed: true, Constant: &s.constant}, caller: callerOf(stream.Context())}
+}
+
+func (r *responder) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+}
+
+func (r *responder) run() error {
+	ctx := r.stream.Context()
+	for {
+		err := r.stream.RecvMsg(&r.request)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.answer(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+var errEnded = errors.New("grpcserver: stream has ended")
+
+// answer answers r.request.
+func (r *responder) answer(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return errEnded
+	}
+	service := r.s.service
+	began := service.Begin()
+	if err := service.Guard().Allow(r.caller, access.Issue); err != nil {
+		return r.reject(err, began)
+	}
+	b, err := service.Issue(ctx, int(r.request.Count), flake.ID(r.request.After))
+	service.Done(server.GRPCStream, err, began)
+	if err != nil {
+		refusal, ok := errors.AsType[*node.Refusal](err)
+		if !ok {
+			return statusOf(err)
+		}
+		return r.refuse(refusal)
+	}
+	r.response.Sequence, r.response.Block = r.request.Sequence, b
+	return r.stream.SendMsg(&r.response)
+}
+
+// reject answers a request that the guard did not let through. A rate limit refuses
+// this one request; a revoked token ends the stream.
+func (r *responder) reject(err error, began clock.Mono) error {
+	refusal := r.s.service.Reject(err, r.caller, methods[pb.AllocatorService_AllocateStream_FullMethodName].Need, began)
+	if refusal.Reason != node.RateLimited {
+		return statusOf(refusal)
+	}
+	return r.refuse(refusal)
+}
+
+func (r *responder) refuse(refusal *node.Refusal) error {
+	return r.stream.SendMsg(&pb.AllocateStreamResponse{
+		Sequence: r.request.Sequence, Result: &pb.AllocateStreamResponse_Refusal{Refusal: refusalOf(refusal)},
+	})
+}

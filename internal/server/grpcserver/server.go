@@ -1,0 +1,183 @@
+// Package grpcserver is the gRPC listener: IDs one call at a time and in streams,
+// decoding, the cluster, draining, and the health service.
+//
+// Messages that carry IDs go through the codec of package wire; all others are as
+// generated.
+package grpcserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
+	"github.com/flakelease/allocator/internal/server/inspect"
+)
+
+// Limits of connections. A request for IDs has about 20 bytes.
+const (
+	maxMessage     = 64 << 10
+	maxHeaders     = 16 << 10
+	maxStreams     = 250
+	connectTimeout = 5 * time.Second
+	minPing        = 5 * time.Second // a client that pings more often is disconnected
+	pingAfter      = time.Minute     // without any frame from the client
+	pingTimeout    = 20 * time.Second
+	// streamWindow bounds what a client may send before it reads answers. With it set
+	// the transport does not raise its window to megabytes by itself.
+	streamWindow = 64 << 10
+	connWindow   = 1 << 20
+)
+
+// healthEvery is the interval at which the health service follows readiness.
+const healthEvery = 250 * time.Millisecond
+
+// Config is what a Server needs. Service and Inspector are required.
+type Config struct {
+	Service   *server.Service
+	Inspector *inspect.Inspector
+	Logger    *slog.Logger // nil: slog.Default
+	// Drain releases the node's sid when an operator calls Drain; the node refuses
+	// requests by then. It returns when etcd has confirmed the release, or at once if
+	// the node holds no sid, and may be called again. nil: nodes cannot be drained by
+	// a call.
+	Drain func(ctx context.Context) error
+}
+
+// Server has the gRPC services of one node. All methods are safe for concurrent use.
+type Server struct {
+	service   *server.Service
+	inspector *inspect.Inspector
+	node      *node.Node
+	drain     func(ctx context.Context) error
+	log       *slog.Logger
+	health    *health.Server
+	constant  wire.ConstantFields
+
+	unauthenticated unauthenticated
+
+	drainOnce sync.Once
+	draining  chan struct{}      // closed by Drain
+	drains    singleflight.Group // drains by a call
+
+	mu       sync.Mutex // guards the rest
+	released *release   // set by the first drain by a call
+	serving  bool       // what the health service reports
+}
+
+// New returns a Server. The error names the field of cfg that is missing.
+func New(cfg Config) (*Server, error) {
+	switch {
+	case cfg.Service == nil:
+		return nil, errors.New("grpcserver: config service: is required")
+	case cfg.Inspector == nil:
+		return nil, errors.New("grpcserver: config inspector: is required")
+	case cfg.Logger == nil:
+		cfg.Logger = slog.Default()
+	}
+	n := cfg.Service.Node()
+	s := &Server{
+		service: cfg.Service, inspector: cfg.Inspector, node: n, drain: cfg.Drain, log: cfg.Logger,
+		health:   health.NewServer(),
+		constant: wire.NewConstantFields(n.Config().Name, cfg.Service.Limits().Format),
+		draining: make(chan struct{}),
+	}
+	s.setHealth(false)
+	return s, nil
+}
+
+// GRPC returns a new gRPC server with all services registered. opts, such as
+// credentials, come after this package's own options.
+//
+// It does not recover from panics: a panic means that a claim does not hold, and
+// then the process must not go on issuing.
+func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
+	opts = append([]grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.ConnectionTimeout(connectTimeout),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connWindow),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+		grpc.ForceServerCodecV2(wire.NewCodec()),
+		// Goroutines that live on keep their grown stacks: 10 % more requests. A request
+		// gets its own goroutine while all of them are busy, for example with streams.
+		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))),
+		// A connection whose client answers no ping counts against limit.connections.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+	}, append(s.accessOptions(), opts...)...)
+	g := grpc.NewServer(opts...)
+	g.RegisterService(allocatorServiceDesc(), allocatorService{s: s})
+	pb.RegisterAdminServiceServer(g, adminService{s: s})
+	healthpb.RegisterHealthServer(g, s.health)
+	reflection.Register(g)
+	return g
+}
+
+// Run makes the health service follow the node's readiness until ctx ends, and
+// returns nil then.
+func (s *Server) Run(ctx context.Context) error {
+	tick := time.NewTicker(healthEvery)
+	defer tick.Stop()
+	for {
+		s.CheckHealth()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// CheckHealth sets the health service to the node's readiness now. Run calls it, and
+// so does a caller that has just changed the readiness.
+func (s *Server) CheckHealth() {
+	s.mu.Lock()
+	// Read with mu held: a result from before Drain must not be set after it.
+	refusal := s.node.Ready()
+	changed := s.serving != (refusal == nil)
+	s.serving = refusal == nil
+	if changed {
+		s.setHealth(s.serving)
+	}
+	s.mu.Unlock()
+	switch {
+	case changed && refusal == nil:
+		s.log.Info("ready")
+	case changed:
+		s.log.Warn("not ready", "reason", refusal.Reason, "message", refusal.Message)
+	}
+}
+
+// setHealth does no I/O: the health service has a goroutine for each watcher.
+func (s *Server) setHealth(serving bool) {
+	status := healthpb.HealthCheckResponse_NOT_SERVING
+	if serving {
+		status = healthpb.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus("", status)
+	s.health.SetServingStatus(pb.AllocatorService_ServiceDesc.ServiceName, status)
+}
+
+// Drain makes the node refuse every later request, on every listener. It sets the
+// health service at once, and ends each stream after the answer that is being sent.
+// Requests accepted before are finished; the caller stops the servers.
+func (s *Server) Drain() {
+	s.node.Drain()
+	s.CheckHealth()
+	s.drainOnce.Do(func() { close(s.draining) })
+}

@@ -1,0 +1,45 @@
+package grpcserver
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// statusOf returns a refusal as a gRPC status with ErrorInfo, and with RetryInfo if
+// waiting helps. Any other error comes from the caller's context.
+func statusOf(err error) error {
+	r, ok := errors.AsType[*node.Refusal](err)
+	if !ok {
+		return status.FromContextError(err).Err()
+	}
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
+		Reason: string(r.Reason), Domain: server.ErrorDomain, Metadata: r.Metadata,
+	}}
+	if r.RetryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
+	}
+	st, err := status.New(server.WireOf(r.Reason).Code, r.Message).WithDetails(details...)
+	if err != nil {
+		panic(fmt.Sprintf("grpcserver: refusal %v has no wire form: %v", r, err))
+	}
+	return st.Err()
+}
+
+// refusalOf returns a refusal as a message of a stream.
+func refusalOf(r *node.Refusal) *pb.Refusal {
+	return &pb.Refusal{
+		Reason:       server.WireOf(r.Reason).Reason,
+		Message:      r.Message,
+		RetryAfterMs: server.MillisUp(r.RetryAfter),
+		Metadata:     r.Metadata,
+	}
+}

@@ -1,0 +1,96 @@
+package grpcserver_test
+
+import (
+	"bufio"
+	"encoding/binary"
+	"github.com/flakelease/allocator/chaos/servertest"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/access"
+)
+
+// frame returns a frame of HTTP/2.
+//
+// Source: RFC 9113, section 4.1.
+func frame(kind, flags byte, stream uint32, payload []byte) []byte {
+	b := []byte{byte(len(payload) >> 16), byte(len(payload) >> 8), byte(len(payload)), kind, flags}
+	b = binary.BigEndian.AppendUint32(b, stream)
+	return append(b, payload...)
+}
+
+// halfCalls returns what opens n streams, and begins on each a message of 64,000
+// bytes that never ends.
+func halfCalls(method string, n int) (b []byte) {
+	var head []byte
+	for _, kv := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "node"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}, {"grpc-timeout", "99999999H"}} {
+		head = append(head, 0, byte(len(kv[0])))
+		head = append(head, kv[0]...)
+		head = append(head, byte(len(kv[1])))
+		head = append(head, kv[1]...)
+	}
+	for i := range n {
+		stream := 1 + 2*uint32(i)
+		b = append(b, frame(1, 4, stream, head)...)
+		b = append(b, frame(0, 0, stream, append([]byte{0, 0, 0, 250, 0}, make([]byte, 16_000)...))...)
+		for range 2 {
+			b = append(b, frame(0, 0, stream, make([]byte, 16_000))...)
+		}
+	}
+	return b
+}
+
+// TestStrangersHoldLittle: calls without a token whose messages never end are ended,
+// although the transport would wait, with all that came of them in memory.
+func TestStrangersHoldLittle(t *testing.T) {
+	t.Parallel()
+	env, _, _ := servertest.NewGuarded(t, access.Config{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := env.GRPC.GRPC()
+	go func() { _ = g.Serve(l) }()
+	defer g.Stop()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for method, want := range map[string]int{
+		"/allocator.v1.AllocatorService/Allocate":       250,
+		"/allocator.v1.AllocatorService/Describe":       250,
+		"/allocator.v1.AllocatorService/AllocateStream": 250,
+		"/allocator.v1.AdminService/Drain":              250,
+		"/grpc.health.v1.Health/Check":                  250,
+		"/grpc.health.v1.Health/Watch":                  242, // 8 may go on
+	} {
+		all.Go(func() {
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = c.Close() }()
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			go func() {
+				_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+				_, _ = c.Write(frame(4, 0, 0, nil))
+				_, _ = c.Write(halfCalls(method, 250))
+			}()
+			r := bufio.NewReader(c)
+			for ended := 0; ended < want; {
+				var head [9]byte
+				if _, err := io.ReadFull(r, head[:]); err != nil {
+					t.Errorf("%s: %d of %d calls were ended: %v", method, ended, want, err)
+					return
+				}
+				_, _ = r.Discard(int(head[0])<<16 | int(head[1])<<8 | int(head[2]))
+				if head[3] == 1 && head[4]&1 != 0 { // headers that end a stream
+					ended++
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package httpserver
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/certs"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// guarded returns h behind the check of what its route requires of callers.
+func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc {
+	guard := h.service.Guard()
+	if guard == nil || n.Open {
+		return next
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		began := h.service.Begin()
+		caller, err := h.admit(r, n.Scope)
+		if refusal := h.service.Reject(err, caller, n, began); refusal != nil {
+			if challenge := challengeOf(err); challenge != "" {
+				w.Header().Set("WWW-Authenticate", challenge)
+			}
+			problemOf(refusal).write(w)
+			return
+		}
+		next(w, r)
+	}
+}
+
+// admit identifies the caller of r and counts the call for its rate limit.
+func (h *handler) admit(r *http.Request, scope access.Scope) (access.Caller, error) {
+	var c access.Credentials
+	if h.service.Guard().NeedsToken() {
+		var err error
+		if c.Token, err = server.Bearer(r.Header["Authorization"]); err != nil {
+			return access.Caller{}, err
+		}
+	} else {
+		c.Certificate = certs.ClientName(r.TLS)
+		if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+			c.Address = a.Addr()
+		}
+	}
+	return h.service.Admit(c, scope)
+}
+
+// challengeOf returns the value of WWW-Authenticate.
+//
+// Source: RFC 6750, section 3.
+func challengeOf(err error) string {
+	const bearer = `Bearer realm="allocator"`
+	switch {
+	case errors.Is(err, access.ErrUnknownToken):
+		return bearer + `, error="invalid_token"`
+	case errors.Is(err, access.ErrUnauthenticated):
+		return bearer
+	case errors.Is(err, access.ErrPermissionDenied):
+		return bearer + `, error="insufficient_scope"`
+	}
+	return ""
+}

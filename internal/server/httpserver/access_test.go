@@ -1,0 +1,93 @@
+package httpserver_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server/httpserver"
+)
+
+// scopesOf has the scope of each route; "": open. A route that is missing fails the
+// test: add it here with its scope.
+var scopesOf = map[string]string{
+	"POST /v1/ids":      "issue",
+	"/v1/ids":           "",
+	"GET /v1/ids/{id}":  "read",
+	"/v1/ids/{id}":      "",
+	"GET /v1/cluster":   "read",
+	"/v1/cluster":       "",
+	"GET /openapi.yaml": "",
+	"/openapi.yaml":     "",
+	"/":                 "",
+}
+
+// verdict is what must become of a call that needs a scope, with a token of
+// another or of none.
+func verdict(needs, token string) node.Reason {
+	switch {
+	case needs == "", token == needs, token == "admin":
+		return ""
+	case token == "", token == "unknown":
+		return node.Unauthenticated
+	}
+	return node.PermissionDenied
+}
+
+var shown = []string{"", "unknown", "read", "issue", "admin"}
+
+// TestEveryRouteRequiresItsScope: a caller without the scope is refused, and nothing is
+// issued.
+func TestEveryRouteRequiresItsScope(t *testing.T) {
+	env, tokens, _ := servertest.NewGuarded(t, access.Config{})
+	tokens["unknown"] = "allocator_UNKNOWN"
+	for _, r := range httpserver.Routes(env.Service) {
+		needs, ok := scopesOf[r.Pattern]
+		if !ok {
+			t.Errorf("nobody decided who may call %s", r.Pattern)
+			continue
+		}
+		method, path, ok := strings.Cut(r.Pattern, " ")
+		if !ok {
+			method, path = "PUT", r.Pattern
+		}
+		target := strings.ReplaceAll(path, "{id}", "02MVRE9KJ2642")
+		if method == "POST" {
+			target += "?count=0" // so that nothing is issued when it is let through
+		}
+		for _, token := range shown {
+			want := verdict(needs, token)
+			var header []string
+			if token != "" {
+				header = []string{"Authorization", "Bearer " + tokens[token]}
+			}
+			res := env.Do(method, target, "", header...)
+			p := problemIn(res)
+			status := map[node.Reason]int{node.Unauthenticated: 401, node.PermissionDenied: 403}[want]
+			refused := res.StatusCode == 401 || res.StatusCode == 403
+			if refused != (want != "") || refused && (res.StatusCode != status || p.Reason != string(want)) {
+				t.Errorf("%s with a token of %q: %d %s, want %s", r.Pattern, token, res.StatusCode, p.Reason, want)
+			}
+			if challenge := res.Header.Get("WWW-Authenticate"); refused != strings.HasPrefix(challenge, "Bearer ") {
+				t.Errorf("%s with a token of %q: WWW-Authenticate %q", r.Pattern, token, challenge)
+			}
+		}
+	}
+	if n := env.Node.Stats().Issued; n != 0 {
+		t.Errorf("%d IDs issued", n)
+	}
+}
+
+func problemIn(res *http.Response) (p servertest.Problem) {
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json") {
+		return p
+	}
+	body, _ := io.ReadAll(res.Body)
+	_ = json.Unmarshal(body, &p)
+	return p
+}

@@ -1,0 +1,313 @@
+// Package httpserver is the HTTP API: IDs as texts, decoding and the cluster, as
+// openapi.yaml describes them. NewServer also has the limits of connections, for every
+// HTTP listener of a node.
+package httpserver
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/inspect"
+)
+
+// Limits of HTTP connections.
+const (
+	maxBody           = 64 << 10
+	maxHeaders        = 16 << 10
+	maxStreams        = 250 // of an HTTP/2 connection
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 15 * time.Second // the largest reply has 400 kB
+	idleTimeout       = 60 * time.Second
+	httpWindow        = 256 << 10 // of HTTP/2, for each connection: sent by the client and not read yet
+	headerSlack       = 4096      // added by net/http to MaxHeaderBytes
+)
+
+// openAPI describes this API. Tests check every answer against it.
+//
+//go:embed openapi.yaml
+var openAPI []byte
+
+// NewServer returns a server with the limits of every HTTP listener of a node. Errors
+// of single connections are logged at level debug.
+//
+// A client has to read an answer within WriteTimeout. A handler that needs longer sets
+// its own deadline with http.ResponseController.
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaders - headerSlack,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: httpWindow, MaxReceiveBufferPerStream: maxBody},
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Config is what the handler needs. All fields are required.
+type Config struct {
+	Service   *server.Service
+	Inspector *inspect.Inspector
+}
+
+// handler answers requests of the public API.
+type handler struct {
+	service   *server.Service
+	inspector *inspect.Inspector
+	limits    server.Limits
+	nodeJSON  []byte // the node's name as a JSON string
+}
+
+// New returns the handler of the public API. The error names the field of cfg that is
+// missing.
+func New(cfg Config) (http.Handler, error) {
+	h, err := newHandler(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return h.mux(), nil
+}
+
+func newHandler(cfg Config) (*handler, error) {
+	switch {
+	case cfg.Service == nil:
+		return nil, errors.New("httpserver: config service: is required")
+	case cfg.Inspector == nil:
+		return nil, errors.New("httpserver: config inspector: is required")
+	}
+	name, err := json.Marshal(cfg.Service.Node().Config().Name)
+	if err != nil {
+		return nil, fmt.Errorf("httpserver: node name: %w", err)
+	}
+	return &handler{service: cfg.Service, inspector: cfg.Inspector, limits: cfg.Service.Limits(), nodeJSON: name}, nil
+}
+
+// route is one pattern of the public API.
+type route struct {
+	pattern string
+	need    server.Need
+	handler http.HandlerFunc
+}
+
+// routes has every pattern. The open ones describe the API and show nothing of the
+// node.
+func (h *handler) routes() []route {
+	other := server.Need{Open: true, Surface: server.HTTPOther}
+	return []route{
+		{http.MethodPost + " " + idsPath, server.Need{Scope: access.Issue, Surface: server.HTTPIDs}, h.serveIDs},
+		{"/v1/ids", other, h.notAllowed(http.MethodPost, "Request IDs with POST: the answer to a GET may come from a cache. curl -X POST '%s/v1/ids?count=1'")},
+		{"GET /v1/ids/{id}", server.Need{Scope: access.Read, Surface: server.HTTPDecode}, h.serveDecode},
+		{"/v1/ids/{id}", other, h.notAllowed("GET, HEAD", "Decode an ID with GET: curl '%s/v1/ids/ID'")},
+		{"GET /v1/cluster", server.Need{Scope: access.Read, Surface: server.HTTPCluster}, h.serveCluster},
+		{"/v1/cluster", other, h.notAllowed("GET, HEAD", "curl '%s/v1/cluster'")},
+		{"GET /openapi.yaml", other, h.serveOpenAPI},
+		{"/openapi.yaml", other, h.notAllowed("GET, HEAD", "curl '%s/openapi.yaml'")},
+		{"/", other, h.serveNotFound},
+	}
+}
+
+// idsPath is where IDs are issued.
+const idsPath = "/v1/ids"
+
+// endOnPanic ends the process for a panic of a handler, as the other listeners do: a
+// panic means that a claim does not hold. Package net/http would log it and go on
+// issuing.
+func endOnPanic() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	stack := debug.Stack()
+	go func() { panic(fmt.Sprintf("httpserver: %v\n\n%s", p, stack)) }() // in a goroutine where nothing recovers
+	select {}
+}
+
+func (h *handler) mux() http.Handler {
+	mux := http.NewServeMux()
+	var issue http.HandlerFunc
+	for _, r := range h.routes() {
+		f := h.guarded(r.need, r.handler)
+		mux.HandleFunc(r.pattern, f)
+		if r.pattern == http.MethodPost+" "+idsPath {
+			issue = f
+		}
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer endOnPanic()
+		w.Header()["X-Content-Type-Options"] = noSniff
+		// Nearly all requests are of this form, and the mux would cost half as much as
+		// the answer. All other forms, such as an escaped path, go through the mux.
+		if r.Method == http.MethodPost && r.URL.Path == idsPath && r.URL.RawPath == "" {
+			issue(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// serveIDs issues IDs. The node is called after every check of the request, so that
+// no ID is lost for a wrong one.
+func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
+	began := h.service.Begin()
+	o, bad := h.readOrder(w, r)
+	if bad != nil {
+		h.service.Done(server.HTTPIDs, h.service.Node().Refused(bad.refusal), began)
+		p := problemOf(bad.refusal)
+		if bad.status != 0 {
+			p.Status, p.Title = bad.status, http.StatusText(bad.status)
+		}
+		p.write(w)
+		return
+	}
+	b, err := h.service.Issue(r.Context(), o.Count, o.After)
+	h.service.Done(server.HTTPIDs, err, began)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	lines := wantsText(r.Header.Get("Accept"))
+	rep := replies.Get().(*reply)
+	defer rep.release()
+	rep.write(b, o.As, h.limits.Format.Epoch, h.nodeJSON, lines)
+	header := w.Header()
+	header["Content-Type"], header["Cache-Control"] = jsonType, noStore
+	if lines {
+		header["Content-Type"] = textType
+	}
+	if len(rep.text) > autoLength {
+		header.Set("Content-Length", strconv.Itoa(len(rep.text)))
+	}
+	_, _ = w.Write(rep.text) // an error means that the client has left
+}
+
+// Values of headers, shared by all answers and never changed.
+var (
+	noSniff  = []string{"nosniff"}
+	noStore  = []string{"no-store"}
+	jsonType = []string{"application/json"}
+	textType = []string{"text/plain; charset=utf-8"}
+)
+
+// autoLength is the largest answer, in bytes, for which package net/http sets
+// Content-Length itself.
+const autoLength = 2 << 10
+
+// bodies has buffers for bodies of requests. None grows much beyond maxBody.
+var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// readOrder reads the body of a request, within its limit, and returns its order.
+func (h *handler) readOrder(w http.ResponseWriter, r *http.Request) (server.Order, *fault) {
+	var body []byte
+	if r.ContentLength != 0 {
+		buf := bodies.Get().(*bytes.Buffer)
+		defer bodies.Put(buf) // an order keeps no reference to it
+		buf.Reset()
+		_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+		body = buf.Bytes()
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			bad := malformed("the body exceeds %d bytes: send count, as and after only", maxBody)
+			bad.status = http.StatusRequestEntityTooLarge
+			return server.Order{}, bad
+		}
+		if err != nil {
+			return server.Order{}, malformed("the body could not be read: send it again")
+		}
+	}
+	return parseOrder(r.URL.RawQuery, r.Header.Get("Content-Type"), body, h.limits)
+}
+
+func send(w http.ResponseWriter, contentType, cache string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", cache)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // an error means that the client has left
+}
+
+func sendJSON(w http.ResponseWriter, cache string, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("httpserver: %T has no JSON form: %v", v, err))
+	}
+	send(w, "application/json", cache, append(body, '\n'))
+}
+
+// decodeCache allows clients to cache a decoded ID: its parts never change, and its
+// holder does not until the ledger drops the entry.
+const decodeCache = "private, max-age=60"
+
+func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
+	began := h.service.Begin()
+	d, err := h.inspector.Describe(r.Context(), r.PathValue("id"), r.URL.Query().Get("kind"))
+	h.service.Done(server.HTTPDecode, err, began)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	cache := decodeCache
+	if d.Problem != "" {
+		cache = "no-store"
+	}
+	sendJSON(w, cache, d)
+}
+
+func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
+	began := h.service.Begin()
+	c, err := h.inspector.Cluster(r.Context())
+	h.service.Done(server.HTTPCluster, err, began)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	sendJSON(w, "no-store", c)
+}
+
+func (h *handler) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	began := h.service.Begin()
+	h.service.Done(server.HTTPOther, nil, began)
+	send(w, "application/yaml", "no-store", openAPI)
+}
+
+// notAllowed answers methods that a path does not have. hint has one %s, for the
+// scheme and host that the client used.
+func (h *handler) notAllowed(allow, hint string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		h.service.NotFound(server.HTTPOther, h.service.Begin())
+		w.Header().Set("Allow", allow)
+		problem{
+			Type: "about:blank", Title: http.StatusText(http.StatusMethodNotAllowed), Status: http.StatusMethodNotAllowed,
+			Detail: fmt.Sprintf("method %.20s is not allowed for %.60s: use %s", r.Method, r.URL.Path, allow),
+			Help:   fmt.Sprintf(hint, origin(r)),
+		}.write(w)
+	}
+}
+
+// origin returns the scheme and host that r was sent to.
+func origin(r *http.Request) string {
+	if r.TLS != nil {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
+}
+
+func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {
+	h.service.NotFound(server.HTTPOther, h.service.Begin())
+	problem{
+		Type: "about:blank", Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
+		Detail: fmt.Sprintf("no route for %.60s", r.URL.Path),
+		Help:   "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, or GET /openapi.yaml.",
+	}.write(w)
+}

@@ -1,0 +1,74 @@
+package httpserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// problemTypes precedes a reason in the URI of its problem type, which is where
+// operators read about it.
+const problemTypes = "https://" + server.ErrorDomain + "/blob/main/docs/OPERATIONS.md#"
+
+// problem is the body of every HTTP error (RFC 9457).
+type problem struct {
+	Type         string            `json:"type"`
+	Title        string            `json:"title"`
+	Status       int               `json:"status"`
+	Detail       string            `json:"detail"`
+	Reason       node.Reason       `json:"reason,omitempty"` // absent if the request had no route
+	Metadata     map[string]string `json:"metadata,omitempty"`
+	RetryAfterMs int64             `json:"retry_after_ms,omitempty"`
+	Help         string            `json:"help,omitempty"`
+}
+
+// problemOf returns a refusal as an HTTP problem.
+func problemOf(r *node.Refusal) problem {
+	w := server.WireOf(r.Reason)
+	return problem{
+		Type:         problemTypes + string(r.Reason),
+		Title:        w.Title,
+		Status:       w.Status,
+		Detail:       r.Message,
+		Reason:       r.Reason,
+		Metadata:     r.Metadata,
+		RetryAfterMs: server.MillisUp(r.RetryAfter),
+		Help:         w.Help,
+	}
+}
+
+// write sends the problem. Retry-After has whole seconds, rounded up.
+func (p problem) write(w http.ResponseWriter) {
+	body, err := json.Marshal(p)
+	if err != nil {
+		panic(fmt.Sprintf("httpserver: problem %+v has no JSON form: %v", p, err))
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	if p.RetryAfterMs > 0 {
+		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMs+999)/1000, 10))
+	}
+	body = append(body, '\n')
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(body) // an error means that the client has left
+}
+
+// writeError writes the problem of a refusal. Any other error means that the caller
+// has left.
+func writeError(w http.ResponseWriter, err error) {
+	if r, ok := errors.AsType[*node.Refusal](err); ok {
+		problemOf(r).write(w)
+		return
+	}
+	problem{
+		Type: "about:blank", Title: "Request ended", Status: http.StatusServiceUnavailable,
+		Detail: "the request ended before it was served: the client left or its deadline passed; nothing was issued",
+	}.write(w)
+}

@@ -1,0 +1,240 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+const (
+	// viewFresh is for how long a view of the space answers requests. With it any
+	// number of requests makes at most five reads a second.
+	viewFresh = 200 * time.Millisecond
+	// viewTimeout bounds a read of the whole space.
+	viewTimeout = 2 * time.Second
+)
+
+// Cluster is the space as it is in etcd, and the node as it sees itself. IDs of etcd
+// and of instances are strings; times are Unix ms.
+type Cluster struct {
+	Space          string       `json:"space"`
+	Pool           string       `json:"pool"` // UUID; empty while unknown
+	Layout         string       `json:"layout"`
+	EpochUnixMs    int64        `json:"epoch_unix_ms"`
+	Era            int64        `json:"era"` // 0 while unknown
+	EraFloorUnixMs int64        `json:"era_floor_unix_ms"`
+	Revision       int64        `json:"revision"`
+	PoolSize       int          `json:"pool_size"`
+	Nodes          []Node       `json:"nodes"` // null while unknown
+	SIDs           []SID        `json:"sids"`  // those ever used; null while unknown
+	Problem        string       `json:"problem,omitempty"`
+	Self           Self         `json:"self"`
+	LayoutValue    flake.Layout `json:"-"` // Layout as a value
+}
+
+// Node is a registered process.
+type Node struct {
+	Instance string `json:"instance"`
+	Name     string `json:"name"`
+	Version  string `json:"version"`
+	GRPC     string `json:"grpc_address"`
+	HTTP     string `json:"http_address"`
+	SID      int    `json:"sid"`                 // -1: none
+	SIDRange string `json:"sid_range,omitempty"` // that it may take; empty: all
+	// Clock is nil if it was never measured.
+	Clock *PeerClock `json:"clock,omitempty"`
+}
+
+// SID is one sid with its window record.
+type SID struct {
+	SID      int    `json:"sid"`
+	State    string `json:"state"` // free, held, waiting or quarantined
+	Term     int64  `json:"term"`
+	Node     string `json:"node"`
+	Instance string `json:"instance"`
+	Base     int64  `json:"base_unix_ms"`
+	Ceil     int64  `json:"ceil_unix_ms"`
+	Problem  string `json:"problem,omitempty"`
+}
+
+// Self is the node that answers, as it sees itself.
+type Self struct {
+	Name     string      `json:"name"`
+	Instance string      `json:"instance"`
+	Version  string      `json:"version"`
+	Ready    bool        `json:"ready"`
+	Refusing node.Reason `json:"refusing,omitempty"`
+	Message  string      `json:"message,omitempty"`
+	SID      int         `json:"sid"` // -1: none
+	Term     int64       `json:"term"`
+	Ceil     int64       `json:"ceil_unix_ms"`
+	Now      int64       `json:"now_unix_ms"`
+	Verdict  string      `json:"verdict"`
+	Issued   int64       `json:"ids_issued"`
+	Era      int64       `json:"era"`                  // last read by the process; 0: none yet
+	Revision int64       `json:"revision"`             // of etcd, last read by the process; 0: none yet
+	Cluster  uint64      `json:"cluster_id,string"`    // etcd's, last read by the process; 0: none yet
+	Highest  int64       `json:"highest_ceil_unix_ms"` // ever confirmed to the process; 0: none
+	Clock    *Clock      `json:"clock,omitempty"`      // nil: the node does not judge its clock
+}
+
+// Cluster returns the view, at most viewFresh old. If etcd does not answer, the view
+// has only what the node itself knows, and Problem is set. The error is ctx's.
+func (in *Inspector) Cluster(ctx context.Context) (Cluster, error) {
+	st := in.node.Stats()
+	c := Cluster{
+		Space:          in.cfg.Space,
+		Pool:           st.Lease.Space.Pool,
+		Layout:         in.format.Layout.String(),
+		EpochUnixMs:    in.format.Epoch,
+		Era:            st.Lease.Era.Number,
+		EraFloorUnixMs: int64(st.Lease.Era.Floor),
+		Revision:       st.Lease.Revision,
+		PoolSize:       in.format.Layout.Holders(),
+		Self:           in.self(st),
+		LayoutValue:    in.format.Layout,
+	}
+	v, err := in.load(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return Cluster{}, ctx.Err()
+	case err != nil:
+		c.Problem = "etcd cannot be read: nodes and sids are unknown"
+	default:
+		c.fill(v, st)
+	}
+	if in.cfg.Clocks != nil {
+		c.fillClocks(in.cfg.Clocks())
+	}
+	return c, nil
+}
+
+// Self returns how the node sees itself. It reads nothing from etcd.
+func (in *Inspector) Self() Self { return in.self(in.node.Stats()) }
+
+func (in *Inspector) self(st node.Stats) Self {
+	self := Self{
+		Name: st.Name, Instance: string(st.Instance), Version: in.cfg.Version, Ready: true, SID: -1,
+		Now: int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued,
+		Era: st.Lease.Era.Number, Revision: st.Lease.Revision, Cluster: st.Lease.Cluster, Highest: int64(st.Reserved),
+	}
+	if r := in.node.Ready(); r != nil {
+		self.Ready, self.Refusing, self.Message = false, r.Reason, r.Message
+	}
+	if st.Holding {
+		self.SID, self.Term, self.Ceil = int(st.SID), st.Lease.Grant.Term, int64(st.Ceil)
+	}
+	return self
+}
+
+// load returns the space as last read, or reads it. Concurrent requests share one
+// read, which goes on if a caller leaves.
+func (in *Inspector) load(ctx context.Context) (lease.View, error) {
+	in.mu.Lock()
+	view, fresh := in.view, in.read && in.clock.Now().Mono.Sub(in.readAt) < viewFresh
+	in.mu.Unlock()
+	if fresh {
+		return view, nil
+	}
+	result := in.loads.DoChan("", func() (any, error) {
+		began := in.clock.Now().Mono
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewTimeout)
+		defer cancel()
+		v, err := in.cfg.Directory.Load(ctx)
+		if err != nil {
+			in.log.Warn("read of the space failed", "error", err)
+			return lease.View{}, err
+		}
+		in.mu.Lock()
+		in.view, in.readAt, in.read = v, began, true
+		in.mu.Unlock()
+		return v, nil
+	})
+	select {
+	case r := <-result:
+		return r.Val.(lease.View), r.Err
+	case <-ctx.Done():
+		return lease.View{}, ctx.Err()
+	}
+}
+
+// fill adds what was read from the store.
+func (c *Cluster) fill(v lease.View, st node.Stats) {
+	c.Revision = v.Revision
+	if v.Config.Exists() && v.Config.Err == nil {
+		c.Pool = v.Config.Value.Pool
+		c.LayoutValue, c.Layout = v.Config.Value.Layout, v.Config.Value.Layout.String()
+		c.EpochUnixMs, c.PoolSize = int64(v.Config.Value.Epoch), v.Config.Value.Layout.Holders()
+	}
+	if v.Era.Exists() && v.Era.Err == nil {
+		c.Era, c.EraFloorUnixMs = v.Era.Value.Number, int64(v.Era.Value.Floor)
+	}
+	if err := errors.Join(v.Config.Err, v.Era.Err); err != nil {
+		c.Problem = err.Error()
+	}
+	held := make(map[lease.Instance]int)
+	c.SIDs = make([]SID, 0, len(v.SIDs))
+	for sid, rec := range v.SIDs {
+		if rec.Holder.Exists() && rec.Holder.Err == nil {
+			held[rec.Holder.Value.Instance] = int(sid)
+		}
+		c.SIDs = append(c.SIDs, viewSID(sid, rec, st))
+	}
+	slices.SortFunc(c.SIDs, func(a, b SID) int { return cmp.Compare(a.SID, b.SID) })
+	c.Nodes = make([]Node, 0, len(v.Nodes))
+	for _, r := range v.Nodes {
+		sid, ok := held[r.Instance]
+		if !ok {
+			sid = -1
+		}
+		c.Nodes = append(c.Nodes, Node{
+			Instance: string(r.Instance), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, SID: sid, SIDRange: r.SIDRange,
+		})
+	}
+	slices.SortFunc(c.Nodes, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Instance, b.Instance))
+	})
+}
+
+// viewSID returns the state of a sid by its records. Package lease decides which sids
+// are quarantined; a sid with an unreadable record always is.
+func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
+	w := rec.Window.Value
+	v := SID{
+		SID: int(sid), Term: w.Term, Node: w.Node, Instance: string(w.Instance),
+		Base: int64(w.Base), Ceil: int64(w.Ceil),
+	}
+	problem, quarantined := st.Lease.Quarantined[sid]
+	switch err := errors.Join(rec.Window.Err, rec.Holder.Err); {
+	case err != nil:
+		v.State, v.Problem = "quarantined", err.Error()
+	case quarantined:
+		v.State, v.Problem = "quarantined", problem
+	case rec.Holder.Exists():
+		v.State = "held"
+		v.Node, v.Instance = rec.Holder.Value.Node, string(rec.Holder.Value.Instance)
+		if rec.Holder.Value.Instance != w.Instance {
+			v.Problem = fmt.Sprintf("the window was written by %s", cmp.Or(string(w.Instance), "nobody"))
+		}
+	case w.Ceil > st.Now:
+		v.State = "waiting"
+		v.Problem = fmt.Sprintf("usable in %v", clock.Millis(w.Ceil-st.Now).Duration())
+	default:
+		v.State = "free"
+	}
+	return v
+}
+
+// Window reads the window record of a sid from the store, never from a cached view.
+func (in *Inspector) Window(ctx context.Context, sid flake.SID) (lease.Entry[lease.Window], error) {
+	v, err := in.cfg.Directory.Load(ctx)
+	return v.SIDs[sid].Window, err
+}

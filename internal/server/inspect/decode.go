@@ -1,0 +1,116 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+const (
+	// holderTimeout bounds the read of the ledger. After it the ID is decoded without
+	// its holder.
+	holderTimeout = time.Second
+	// maxLookups bounds the concurrent reads of the ledger, so that decoding cannot
+	// overload etcd.
+	maxLookups = 16
+)
+
+// Decoded is an ID with its parts and its holder.
+type Decoded struct {
+	ID       describe.ID
+	Flake    flake.ID // if HasFlake
+	HasFlake bool
+	Holder   *lease.LedgerLine // nil: the ledger has no entry, or could not be read
+	Problem  string            // why it could not be read
+
+	parts describe.Description
+}
+
+// Describe decodes the text of an ID. kind is auto (or empty), flake, int, hex, ulid
+// or uuid.
+//
+// The error is a *node.Refusal, which is counted: INVALID_ID with the class of the
+// mistake, or INVALID_FORMAT for an unknown kind. Or it is ctx'in.
+func (in *Inspector) Describe(ctx context.Context, text, kind string) (Decoded, error) {
+	k, err := describe.ParseKind(kind)
+	if err != nil {
+		return Decoded{}, in.refused(node.InvalidFormat, err)
+	}
+	id, err := describe.Parse(text, k, in.format)
+	if err != nil {
+		return Decoded{}, in.refused(node.InvalidID, err)
+	}
+	d := Decoded{ID: id, parts: describe.Describe(id, in.format)}
+	d.Flake, err = id.AsFlake(in.format.Epoch)
+	if d.HasFlake = err == nil; !d.HasFlake || in.format.Layout.SIDBits() == 0 {
+		return d, nil // of another origin, or of a layout without sids
+	}
+	d.Holder, d.Problem = in.holder(ctx, d.Flake)
+	return d, ctx.Err()
+}
+
+func (in *Inspector) refused(reason node.Reason, err error) *node.Refusal {
+	return in.node.Refused(&node.Refusal{Reason: reason, Message: err.Error(), Metadata: map[string]string{"class": describe.Class(err)}})
+}
+
+// holder returns the entry of the ledger that covers id; nil if there is none, or
+// with the reason if the ledger could not be read.
+func (in *Inspector) holder(ctx context.Context, id flake.ID) (*lease.LedgerLine, string) {
+	select {
+	case in.lookups <- struct{}{}:
+		defer func() { <-in.lookups }()
+	default:
+		return nil, "too many reads of the ledger are under way"
+	}
+	ctx, cancel := context.WithTimeout(ctx, holderTimeout)
+	defer cancel()
+	t, found, err := in.cfg.Directory.Holder(ctx, in.format.SID(id), clock.Millis(in.format.UnixMilli(id)))
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return nil, "the ledger could not be read in time"
+	case err != nil:
+		in.log.Warn("read of the ledger failed", "sid", in.format.SID(id), "error", err)
+		return nil, "the ledger could not be read"
+	case !found:
+		return nil, ""
+	}
+	return &t, ""
+}
+
+// MarshalJSON writes the parts of the ID, and then its holder.
+func (d Decoded) MarshalJSON() ([]byte, error) {
+	ledger := ledgerJSON{Problem: d.Problem}
+	if t := d.Holder; t != nil {
+		ledger.Holder = &holderJSON{t.Node, string(t.Instance), t.Term, describe.Time(int64(t.Since))}
+	}
+	if d.parts.Wide != nil {
+		return json.Marshal(struct {
+			*describe.WideParts
+			ledgerJSON
+		}{d.parts.Wide, ledger})
+	}
+	return json.Marshal(struct {
+		*describe.FlakeParts
+		ledgerJSON
+	}{d.parts.Flake, ledger})
+}
+
+// ledgerJSON are the members that the ledger adds to the parts of an ID.
+type ledgerJSON struct {
+	Holder  *holderJSON `json:"holder"` // null: the ledger has no entry
+	Problem string      `json:"holder_problem,omitempty"`
+}
+
+type holderJSON struct {
+	Node     string  `json:"node"`
+	Instance string  `json:"instance"`
+	Term     int64   `json:"term"`
+	Since    *string `json:"since"` // RFC 3339: the beginning of the tenure's first window
+}

@@ -1,0 +1,80 @@
+// Package inspect answers what a node shows besides IDs: a decoded ID with the holder
+// of its sid, the cluster, and the node itself. The values are in the form of the
+// HTTP API; package grpcserver converts them to protocol buffers.
+//
+// It reads etcd through a Directory, within deadlines. If etcd does not answer, the
+// answers contain what the node itself knows and name what is missing.
+package inspect
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// Directory reads the store. Its calls honor ctx and are safe for concurrent use.
+type Directory interface {
+	// Load reads the whole space at one revision.
+	Load(ctx context.Context) (lease.View, error)
+	// Holder returns the entry of the ledger that covers sid at a Unix time: the
+	// last one that began at or before it. The result is false if there is none.
+	Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error)
+}
+
+// Config is what an Inspector needs. Node, Directory and Space are required.
+type Config struct {
+	Node      *node.Node
+	Directory Directory
+	Space     string       // its name in the configuration
+	Version   string       // of this program
+	Logger    *slog.Logger // nil: slog.Default
+	// Clocks, if set, returns the measurements of this node's clock and its peers'.
+	// It must be safe for concurrent use.
+	Clocks func() clock.Report
+}
+
+// Inspector answers requests about IDs and the cluster. It is safe for concurrent
+// use.
+type Inspector struct {
+	cfg    Config
+	node   *node.Node
+	clock  clock.Source
+	format flake.Format
+	log    *slog.Logger
+
+	loads   singleflight.Group // reads of the whole space, at most one at a time
+	lookups chan struct{}      // a slot for each read of the ledger that is under way
+
+	mu     sync.Mutex // guards the rest; never held during a read
+	view   lease.View // as last read
+	readAt clock.Mono // when that read began
+	read   bool       // view was ever read
+}
+
+// New returns an Inspector. The error names the field of cfg that is missing.
+func New(cfg Config) (*Inspector, error) {
+	switch {
+	case cfg.Node == nil:
+		return nil, errors.New("inspect: config node: is required")
+	case cfg.Directory == nil:
+		return nil, errors.New("inspect: config directory: is required")
+	case cfg.Space == "":
+		return nil, errors.New("inspect: config space: is required")
+	case cfg.Logger == nil:
+		cfg.Logger = slog.Default()
+	}
+	g := cfg.Node.Config().Gen
+	return &Inspector{
+		cfg: cfg, node: cfg.Node, clock: cfg.Node.Clock(), log: cfg.Logger,
+		format:  flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)},
+		lookups: make(chan struct{}, maxLookups),
+	}, nil
+}

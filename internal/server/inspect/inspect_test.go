@@ -1,0 +1,279 @@
+package inspect_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"github.com/flakelease/allocator/chaos/servertest"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/server/inspect"
+)
+
+// decode asks HTTP and returns the answer's bytes.
+func decode(env *servertest.Env, target string) (*http.Response, string) {
+	env.T.Helper()
+	res := env.Do("GET", target, "")
+	b, _ := io.ReadAll(res.Body)
+	return res, strings.TrimSpace(string(b))
+}
+
+// TestDecodeHTTP: the fields, their order and their types are part of the
+// contract with programs that read them.
+func TestDecodeHTTP(t *testing.T) {
+	env := servertest.New(t)
+	env.Dir.Tenure = &lease.LedgerLine{Term: 4, Instance: "a-1", Node: "node-a", Era: 1, Since: servertest.Start - 10}
+	id := servertest.At(servertest.Start, 3<<5|7)
+	holder := `"holder":{"node":"node-a","instance":"a-1","term":4,"since":"2026-01-31T23:59:59.990Z"}`
+	parts := `"kind":"flake","layout":"scalable","base32":"01XA2VP000037","int":"69033263923200103","hex":"0xF5415D80000067",` +
+		`"bin":"0b` + fmt.Sprintf("%b", id.Int64()) + `","bytes_hex":"00f5415d80000067","timestamp_ms":65836800000,` +
+		`"unix_ms":1769904000000,"time":"2026-02-01T00:00:00.000Z","randomness":3,"sid":7`
+	parts = strings.Replace(parts, "69033263923200103", servertest.Decimal(id), 1)
+	parts = strings.Replace(parts, "0xF5415D80000067", id.Hex(), 1)
+	parts = strings.Replace(parts, "00f5415d80000067", string(id.AppendHex16(nil)), 1)
+	for _, text := range []string{id.String(), servertest.Decimal(id), strings.ToLower(id.String()), id.Hex() + "?kind=hex", servertest.Decimal(id) + "?kind=int"} {
+		res, got := decode(env, "/v1/ids/"+text)
+		if want := "{" + parts + "," + holder + "}"; res.StatusCode != 200 || got != want {
+			t.Errorf("%s: %d\n got %s\nwant %s", text, res.StatusCode, got, want)
+		}
+		if c := res.Header.Get("Cache-Control"); c != "private, max-age=60" {
+			t.Errorf("Cache-Control %q", c)
+		}
+	}
+	wide := servertest.Wide(id)
+	for kind, text := range map[string]string{"ulid": wide.String(), "uuid": wide.UUID()} {
+		_, got := decode(env, "/v1/ids/"+text)
+		want := fmt.Sprintf(`{"kind":%q,"ulid":%q,"uuid":%q,"u128":%q,"bytes_hex":%q,"unix_ms":1769904000000,`+
+			`"time":"2026-02-01T00:00:00.000Z","randomness_hex":%q,"flake":{%s},%s}`,
+			kind, wide.String(), wide.UUID(), wide.Uint128(), wide.Hex(), wide.Hex()[12:], parts, holder)
+		if got != want {
+			t.Errorf("%s:\n got %s\nwant %s", kind, got, want)
+		}
+	}
+	asked := len(env.Dir.Asked)
+	_, got := decode(env, "/v1/ids/01ARZ3NDEKTSV4RRFFQ69G5FAV")
+	if !strings.HasSuffix(got, `"randomness_hex":"d6764c61efb99302bd5b","flake":null,"holder":null}`) || len(env.Dir.Asked) != asked {
+		t.Errorf("a ULID of another origin: %s", got)
+	}
+	_, got = decode(env, "/v1/ids/7ZZZZZZZZZZZZZZZZZZZZZZZZZ")
+	if !strings.Contains(got, `"unix_ms":281474976710655,"time":null`) {
+		t.Errorf("a year of five digits: %s", got)
+	}
+	_, got = decode(env, "/v1/ids/"+servertest.At(servertest.Start-11, 7).String())
+	if !strings.HasSuffix(got, `"holder":null}`) {
+		t.Errorf("before the ledger begins: %s", got)
+	}
+	for target, want := range map[string]string{
+		"/v1/ids/abc": "INVALID_ID bad_length", "/v1/ids/01XA2VP00000U": "INVALID_ID bad_char",
+		"/v1/ids/-1": "INVALID_ID out_of_range", "/v1/ids/0x1": "INVALID_ID bad_length",
+		"/v1/ids/1?kind=base64": "INVALID_FORMAT bad_kind", "/v1/ids/1?kind=ulid": "INVALID_ID bad_length",
+		"/v1/ids/%00": "INVALID_ID bad_length", "/v1/ids/a%2Fb": "INVALID_ID bad_length",
+	} {
+		p := servertest.Body[servertest.Problem](t, env.Do("GET", target, ""))
+		if got := p.Reason + " " + p.Metadata["class"]; got != want || p.Status != 400 {
+			t.Errorf("%s: %s, %d, want %s", target, got, p.Status, want)
+		}
+	}
+}
+
+// TestDecodeWithoutLedger: an ID is decoded without its holder when the ledger
+// cannot be read in time, and the answer says so.
+func TestDecodeWithoutLedger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := servertest.New(t)
+		id := servertest.At(servertest.Start, 7).String()
+		for name, fail := range map[string]func(*servertest.Directory){
+			"the ledger could not be read":         func(d *servertest.Directory) { d.Err, d.Hang = servertest.ErrAway, false },
+			"the ledger could not be read in time": func(d *servertest.Directory) { d.Err, d.Hang = nil, true },
+		} {
+			env.Dir.Set(fail)
+			began := time.Now()
+			res, got := decode(env, "/v1/ids/"+id)
+			if res.StatusCode != 200 || !strings.HasSuffix(got, `"sid":7,"holder":null,"holder_problem":"`+name+`"}`) {
+				t.Errorf("%d %s", res.StatusCode, got)
+			}
+			if res.Header.Get("Cache-Control") != "no-store" {
+				t.Error("an answer with a gap may be kept")
+			}
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("took %v", took)
+			}
+		}
+		// A crowd of readers does not become a crowd at etcd.
+		env.Dir.Set(func(d *servertest.Directory) { d.Err, d.Hang = nil, true })
+		var crowd sync.WaitGroup
+		for range 40 {
+			crowd.Go(func() { decode(env, "/v1/ids/"+id) })
+		}
+		synctest.Wait()
+		if n := len(env.Dir.Asked); n != 2+16 {
+			t.Errorf("%d reads of the ledger, want 2 and 16", n)
+		}
+		crowd.Wait()
+	})
+}
+
+func clusterOfTwo() lease.View {
+	now := servertest.Start
+	window := func(w lease.Window) lease.Entry[lease.Window] {
+		return lease.NewEntry[lease.Window](9, 0, lease.Encode(w))
+	}
+	holder := func(h lease.Holder) lease.Entry[lease.Holder] {
+		return lease.NewEntry[lease.Holder](9, 5, lease.Encode(h))
+	}
+	w := lease.Window{Era: 1, Term: 2, Instance: "b-1", Node: "node-b", Nonce: "n", Base: now - 100, State: lease.Active}
+	held, free, waiting := w, w, w
+	held.Ceil, free.Ceil, waiting.Ceil = now+100, now, now+1
+	broken := window(free)
+	broken.Raw, broken.Err = "x", lease.ErrChecksum
+	return lease.View{
+		Revision: 77,
+		Config:   lease.NewEntry[lease.Space](1, 0, lease.Encode(lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1"})),
+		Era:      lease.NewEntry[lease.Era](2, 0, lease.Encode(lease.Era{Number: 3, Floor: 5})),
+		SIDs: map[flake.SID]lease.SIDRecords{
+			9: {Window: broken},
+			3: {Window: window(held), Holder: holder(lease.Holder{Instance: "b-1", Node: "node-b"})},
+			4: {Window: window(free)},
+			5: {Window: window(waiting)},
+			6: {Window: window(free)},
+		},
+		Nodes: []lease.Registration{
+			{Instance: "c-1", Node: "node-c", Version: "v0"},
+			{Instance: "b-1", Node: "node-b", Version: "v0", GRPC: "b:1", HTTP: "b:2"},
+		},
+	}
+}
+
+func TestCluster(t *testing.T) {
+	env := servertest.New(t)
+	env.Dir.View = clusterOfTwo()
+	env.Report(func(s *lease.Status) { s.Quarantined = map[flake.SID]string{6: "too far ahead"} })
+	var got struct {
+		Space, Pool   string
+		Era, Revision int64
+		Nodes         []struct {
+			Name string
+			SID  int
+		}
+		SIDs []struct {
+			SID                  int
+			State, Node, Problem string
+		}
+		Self struct {
+			Name  string
+			Ready bool
+			SID   int
+		}
+		Problem string
+	}
+	if err := json.NewDecoder(env.Do("GET", "/v1/cluster", "").Body).Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	summary := fmt.Sprint(got)
+	want := "{test pool-1 3 77 [{node-b 3} {node-c -1}] [{3 held node-b } {4 free node-b } {5 waiting node-b usable in 1ms}" +
+		" {6 quarantined node-b too far ahead} {9 quarantined node-b lease: record's checksum does not match}] {node-a true 7} }"
+	if summary != want {
+		t.Errorf("got  %s\nwant %s", summary, want)
+	}
+	res, err := pb.NewAdminServiceClient(env.Dial()).GetCluster(t.Context(), &pb.GetClusterRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Era != 3 || res.Revision != 77 || len(res.Nodes) != 2 || len(res.Sids) != 5 || res.Self.Sid != 7 || !res.Self.Ready ||
+		res.PoolSize != 32 || res.Nodes[0].Sid != 3 || res.Sids[0].State != "held" || res.Layout != pb.Layout_LAYOUT_SCALABLE {
+		t.Errorf("%v", res)
+	}
+}
+
+// TestClusterCached: many requests make few reads, and an old view is not kept.
+func TestClusterCached(t *testing.T) {
+	env := servertest.New(t)
+	for range 50 {
+		env.Do("GET", "/v1/cluster", "")
+	}
+	env.Clock.Advance(199 * time.Millisecond)
+	env.Do("GET", "/v1/cluster", "")
+	if env.Dir.Loads != 1 {
+		t.Errorf("%d reads within 199 ms", env.Dir.Loads)
+	}
+	env.Clock.Advance(time.Millisecond)
+	env.Do("GET", "/v1/cluster", "")
+	if env.Dir.Loads != 2 {
+		t.Errorf("%d reads after 200 ms", env.Dir.Loads)
+	}
+}
+
+// TestClusterWithoutEtcd: the node shows itself, and says what it cannot know.
+func TestClusterWithoutEtcd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := servertest.New(t)
+		servertest.Skewed.Set(env)
+		for name, fail := range map[string]func(*servertest.Directory){
+			"away":  func(d *servertest.Directory) { d.Err, d.Hang = servertest.ErrAway, false },
+			"hangs": func(d *servertest.Directory) { d.Err, d.Hang = nil, true },
+		} {
+			env.Dir.Set(fail)
+			began := time.Now()
+			res := env.Do("GET", "/v1/cluster", "")
+			b, _ := io.ReadAll(res.Body)
+			for _, want := range []string{
+				`"pool":"pool-1"`, `"nodes":null,"sids":null`, `"problem":"etcd cannot be read`, `"refusing":"CLOCK_SKEW"`, `"sid":7`,
+			} {
+				if !strings.Contains(string(b), want) {
+					t.Errorf("%s: no %s in %s", name, want, b)
+				}
+			}
+			if took := time.Since(began); res.StatusCode != 200 || took > 2*time.Second {
+				t.Errorf("%s: %d after %v", name, res.StatusCode, took)
+			}
+		}
+		// A caller that leaves neither waits nor ends the read for others.
+		gate := make(chan struct{})
+		env.Dir.Set(func(d *servertest.Directory) {
+			d.Loads, d.Err, d.Hang, d.Gate, d.View = 0, nil, false, gate, clusterOfTwo()
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan int, 1)
+		go func() {
+			first <- env.Send(httptest.NewRequest("GET", "/v1/cluster", nil).WithContext(ctx)).StatusCode
+		}()
+		synctest.Wait()
+		second := make(chan string, 1)
+		go func() {
+			b, _ := io.ReadAll(env.Do("GET", "/v1/cluster", "").Body)
+			second <- string(b)
+		}()
+		synctest.Wait()
+		cancel()
+		if got := <-first; got != 503 {
+			t.Errorf("the caller that left got %d", got)
+		}
+		synctest.Wait()
+		close(gate)
+		if got := <-second; !strings.Contains(got, `"revision":77`) || env.Dir.Loads != 1 {
+			t.Errorf("after %d reads the other got %s", env.Dir.Loads, got)
+		}
+	})
+}
+
+func TestConfig(t *testing.T) {
+	env := servertest.New(t)
+	for field, cfg := range map[string]inspect.Config{
+		"node": {Directory: env.Dir, Space: "s"}, "directory": {Node: env.Node, Space: "s"}, "space": {Node: env.Node, Directory: env.Dir},
+	} {
+		if _, err := inspect.New(cfg); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package server
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// Order is a valid request for IDs.
+type Order struct {
+	Count int
+	As    Form
+	After flake.ID // 0: none
+}
+
+// Fields are the fields of a request for IDs as the client wrote them.
+type Fields struct {
+	Count, As, After Field
+}
+
+// Field is the text of one field. The zero value is a field that was not given.
+type Field struct {
+	Text  string
+	Given bool
+}
+
+// Limits are what the fields of a request are checked against.
+type Limits struct {
+	Count  int  // maximum
+	Wide   bool // every ID of the space has the wide forms
+	Format flake.Format
+}
+
+// ParseOrder checks the fields of a request. A field that was not given has its
+// default: one ID, as a flake, after none.
+//
+// The refusal is that of the first wrong field, in the order count, as, after:
+// INVALID_COUNT, INVALID_FORMAT or INVALID_ID. It is not counted yet.
+func ParseOrder(f Fields, l Limits) (Order, *node.Refusal) {
+	o := Order{Count: 1, As: Flake}
+	if f.Count.Given {
+		n, ok := parseCount(f.Count.Text)
+		if !ok || n < 1 || n > l.Count {
+			return Order{}, BadCount(fmt.Sprintf("%.40s", f.Count.Text), l.Count)
+		}
+		o.Count = n
+	}
+	if f.As.Given {
+		as, ok := ParseForm(f.As.Text)
+		if !ok {
+			return Order{}, Malformed("as is %.40q: use flake, int, ulid or uuid", f.As.Text)
+		}
+		o.As = as
+	}
+	if o.As.Wide() && !l.Wide {
+		return Order{}, Malformed("as is %s: this space has no 128-bit forms, because of its epoch; use flake or int", o.As)
+	}
+	if f.After.Given {
+		id, err := parseAfter(f.After.Text, l.Format)
+		if err != nil {
+			return Order{}, BadID("after: "+err.Error(), describe.Class(err))
+		}
+		o.After = id
+	}
+	return o, nil
+}
+
+// parseAfter returns the flake of an ID in any form.
+func parseAfter(s string, f flake.Format) (flake.ID, error) {
+	id, err := describe.Parse(s, describe.Auto, f)
+	if err != nil {
+		return 0, err
+	}
+	return id.AsFlake(f.Epoch)
+}
+
+// parseCount reads decimal digits, with an optional minus sign. strconv would
+// accept a plus sign as well.
+func parseCount(s string) (int, bool) {
+	if strings.HasPrefix(s, "+") {
+		return 0, false
+	}
+	n, err := strconv.Atoi(s)
+	return n, err == nil
+}
+
+// Malformed returns the refusal INVALID_FORMAT, not counted yet.
+func Malformed(format string, args ...any) *node.Refusal {
+	return &node.Refusal{Reason: node.InvalidFormat, Message: fmt.Sprintf(format, args...)}
+}
+
+// BadCount returns the refusal INVALID_COUNT for a count as it was written, not
+// counted yet.
+func BadCount(count string, limit int) *node.Refusal {
+	return &node.Refusal{Reason: node.InvalidCount, Message: fmt.Sprintf("count is %q: ask for 1 to %d", count, limit),
+		Metadata: map[string]string{"count": count, "limit": strconv.Itoa(limit)}}
+}
+
+// BadID returns the refusal INVALID_ID with the class of the error, not counted
+// yet. Package describe has the classes; "": none.
+func BadID(message, class string) *node.Refusal {
+	r := &node.Refusal{Reason: node.InvalidID, Message: message}
+	if class != "" {
+		r.Metadata = map[string]string{"class": class}
+	}
+	return r
+}
