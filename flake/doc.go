@@ -1,5 +1,5 @@
 // Package flake reads and writes 64-bit Ulid-Flakes: time-sorted IDs that fit
-// an int64 and 13 letters.
+// an int64 and 13 characters.
 //
 //	 63  62                            20  19            0
 //	+---+--------------------------------+----------------+
@@ -18,13 +18,13 @@
 //
 // # Forms
 //
-//	text     00F5PEXFDQCGR   13 letters of Crockford's Base32, upper case; in
-//	                         the scalable layout the last letter is the sid
+//	text     00F5PEXFDQCGR   13 characters of Crockford's Base32, upper case; in
+//	                         the scalable layout the last character is the sid
 //	integer  decimal, 0 to 2^63−1
 //	hex      0x1F, or 16 padded digits
 //	bin      0b11111, output only
 //	binary   8 bytes, big endian
-//	JSON     a string of the 13 letters, never a number: every ID of the default
+//	JSON     a string of the 13 characters, never a number: every ID of the default
 //	         epoch made since 2024-04-09 exceeds 2^53, above which a float64
 //	         cannot hold each integer
 //	SQL      BIGINT

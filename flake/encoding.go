@@ -57,7 +57,7 @@ func (id ID) AppendJSON(b []byte) ([]byte, error) {
 	return append(b, '"'), nil
 }
 
-// MarshalJSON returns id as a JSON string of its 13 letters. It returns
+// MarshalJSON returns id as a JSON string of its 13 characters. It returns
 // ErrRange for a negative ID.
 func (id ID) MarshalJSON() ([]byte, error) { return id.AppendJSON(make([]byte, 0, TextLen+2)) }
 
@@ -84,7 +84,7 @@ func (id ID) Value() (driver.Value, error) {
 	return int64(id), nil
 }
 
-// Scan sets id from a database value: an int64, the 13 letters as a string or
+// Scan sets id from a database value: an int64, the 13 characters as a string or
 // []byte, or the 8 bytes of the binary form as a []byte. After an error, id is
 // unchanged.
 //

@@ -17,7 +17,7 @@ func ExampleParse() {
 	fmt.Println(err)
 	// Output:
 	// 00F5PEXFDQCGR 17089122411459096 2024-07-07T15:04:17.133Z <nil>
-	// flake: more than 63 bits: first letter "G" is above 7
+	// flake: more than 63 bits: first character "G" is above 7
 }
 
 func ExampleParseLenient() {
@@ -29,7 +29,7 @@ func ExampleParseLenient() {
 func ExampleFormat_Make() {
 	id, err := flake.Default.Make(flake.DefaultEpoch+1000, 12345, 31)
 	fmt.Println(id, flake.Default.Entropy(id), flake.Default.SID(id), err)
-	// In the scalable layout the last letter is the sid: Z is 31.
+	// In the scalable layout the last character is the sid: Z is 31.
 
 	_, err = flake.Default.Make(flake.DefaultEpoch, 0, 32)
 	fmt.Println(err)

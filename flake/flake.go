@@ -14,7 +14,7 @@ import (
 const (
 	LowBits      = 20        // bits below the timestamp: entropy, then sid
 	MaxTimestamp = 1<<43 - 1 // largest timestamp, in milliseconds since the epoch
-	TextLen      = 13        // letters of the text form
+	TextLen      = 13        // characters of the text form
 	BinaryLen    = 8         // bytes of the binary form
 )
 

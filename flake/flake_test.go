@@ -203,7 +203,7 @@ func TestParseErrors(t *testing.T) {
 		{"ZZZZZZZZZZZZZ", flake.ErrOverflow, flake.ErrOverflow},     // all bits
 		{"Z!ZZZZZZZZZZZ", flake.ErrAlphabet, flake.ErrAlphabet},     // alphabet before overflow
 		{"Z!ZZZZZZZZZZ", flake.ErrLength, flake.ErrLength},          // length before both
-		{"U000000000000", flake.ErrAlphabet, flake.ErrAlphabet},     // not read as a large letter
+		{"U000000000000", flake.ErrAlphabet, flake.ErrAlphabet},     // not read as a valid character
 	} {
 		if id, err := flake.Parse(x.in); !errors.Is(err, x.strict) || err != nil && id != 0 {
 			t.Errorf("Parse(%q) = %d, %v, want error %v", x.in, id, err, x.strict)
@@ -214,7 +214,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// Every byte at every place, between letters of both ends and cases, is read as
+// Every byte at every place, between characters of both ends and cases, is read as
 // one would on paper.
 func TestParseEveryByte(t *testing.T) {
 	for _, around := range []string{"0", "Z", "z", "7"} {
@@ -238,7 +238,7 @@ func TestPositions(t *testing.T) {
 		{"UUCMXB6TAK4S!", `flake: invalid character "U" at byte 0`},
 		{"00CMXB6TAK4S\xff", `flake: invalid character "\xff" at byte 12`},
 		{"00C", "flake: wrong length: 3 bytes, not 13"},
-		{"G000000000000", `flake: more than 63 bits: first letter "G" is above 7`},
+		{"G000000000000", `flake: more than 63 bits: first character "G" is above 7`},
 	} {
 		if _, err := flake.Parse(x.in); err == nil || err.Error() != x.want {
 			t.Errorf("Parse(%q): %v, want %s", x.in, err, x.want)
@@ -318,7 +318,7 @@ func TestIncrementErrors(t *testing.T) {
 	f := flake.Default
 	z := new(zeros)
 	if id, err := f.Increment(someID, 2, z); !errors.Is(err, flake.ErrEntropySource) || id != 0 || z.n > 100 {
-		t.Errorf("zeros for ever: %d, %v after %d bytes", id, err, z.n)
+		t.Errorf("endless zeros: %d, %v after %d bytes", id, err, z.n)
 	}
 	if id, err := f.Increment(someID, 2, strings.NewReader("x")); !errors.Is(err, flake.ErrEntropySource) || !errors.Is(err, io.ErrUnexpectedEOF) || id != 0 {
 		t.Errorf("one byte of two: %d, %v", id, err)

@@ -138,7 +138,7 @@ func (o *Offline) NextAt(unixMilli int64) (ID, error) {
 
 // random returns an ID of a millisecond with random entropy.
 func (o *Offline) random(unixMilli int64) (ID, error) {
-	id, err := o.format.Make(unixMilli, 0, o.sid) // before drawing: nothing is drawn in vain
+	id, err := o.format.Make(unixMilli, 0, o.sid) // before drawing, so that no entropy is wasted
 	if err != nil {
 		return 0, err
 	}

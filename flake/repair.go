@@ -14,8 +14,8 @@ type Change struct {
 	To   byte // what it was read as; 0 if it was left out
 }
 
-// String says what was changed: «"l" at byte 3 read as "1"», «hyphen at byte 4
-// left out».
+// String describes the change, as in `"l" at byte 3 read as "1"` or `hyphen at byte 4
+// left out`.
 func (c Change) String() string {
 	if c.To == 0 {
 		return fmt.Sprintf("hyphen at byte %d left out", c.At)
@@ -24,7 +24,7 @@ func (c Change) String() string {
 }
 
 // Repair returns s as ParseLenient reads it, hyphens left out and I and L read
-// as 1 and O as 0, and each byte that this changed, in the order of s. Letters
+// as 1 and O as 0, and each byte that this changed, in the order of s. Characters
 // keep their case and all other bytes stay: whether the result is an ID is for
 // Parse to say, and Repair(s) followed by Parse is ParseLenient(s).
 //

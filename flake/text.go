@@ -9,7 +9,7 @@ import (
 	"github.com/flakelease/allocator/internal/crockford"
 )
 
-// String returns the 13 letters of id, in upper case.
+// String returns the 13 characters of id, in upper case.
 //
 // A negative ID, which nothing here makes, shows as a text no parser accepts.
 func (id ID) String() string {
@@ -18,7 +18,7 @@ func (id ID) String() string {
 	return string(g[:])
 }
 
-// AppendText appends the 13 letters of id to b. It returns ErrRange for a
+// AppendText appends the 13 characters of id to b. It returns ErrRange for a
 // negative ID, and b unchanged.
 func (id ID) AppendText(b []byte) ([]byte, error) {
 	// Written in place: to copy 13 bytes just stored in three parts stalls the
@@ -42,7 +42,7 @@ func (id ID) appendSlow(b []byte) ([]byte, error) {
 	return id.AppendText(slices.Grow(b, TextLen))
 }
 
-// MarshalText returns the 13 letters of id. It returns ErrRange for a negative
+// MarshalText returns the 13 characters of id. It returns ErrRange for a negative
 // ID.
 func (id ID) MarshalText() ([]byte, error) { return id.AppendText(make([]byte, 0, TextLen)) }
 
@@ -63,8 +63,8 @@ func (id *ID) UnmarshalText(b []byte) error {
 
 // Parse reads the text form of an ID and returns the ID.
 //
-// The text has exactly 13 bytes, each a letter of the alphabet in either case,
-// and the first of them no letter above 7: 13 letters could hold 65 bits, an
+// The text has exactly 13 bytes, each a character of the alphabet in either case,
+// and the first of them not above 7: 13 characters could hold 65 bits, an
 // ID has 63. Nothing is trimmed, mapped or folded; I, L, O and U, hyphens,
 // spaces and Unicode's look-alikes are errors.
 //
@@ -108,13 +108,13 @@ func negative(id ID) error {
 	return fmt.Errorf("%w: %d is negative", ErrRange, int64(id))
 }
 
-// badText names what is wrong with 13 bytes: a byte that is no letter, or, if
-// all are, the first letter's size.
+// badText names what is wrong with 13 bytes: a byte outside the alphabet, or, if
+// all are, the first character's size.
 func badText(s string) error {
 	if i := crockford.FirstBad(s); i >= 0 {
 		return fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[i]), i)
 	}
-	return fmt.Errorf("%w: first letter %s is above 7", ErrOverflow, crockford.Quote(s[0]))
+	return fmt.Errorf("%w: first character %s is above 7", ErrOverflow, crockford.Quote(s[0]))
 }
 
 // AppendInt appends id as a decimal integer to b.

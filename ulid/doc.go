@@ -19,17 +19,17 @@
 // (claim I8: one order), and gives its flake back. The flake's low bits, with
 // the sid among them, lie in rand_a and the top of rand_b: whoever reads the ID
 // can see which holder issued it. (RFC 9562, section 6.4, would rather have
-// node IDs in a UUIDv8; v7 is what databases and tools sort and recognise.)
+// node IDs in a UUIDv8; v7 is what databases and tools sort and recognize.)
 //
 // # Forms
 //
-//	text     26 letters of Crockford's Base32, upper case
+//	text     26 characters of Crockford's Base32, upper case
 //	UUID     36 characters, 8-4-4-4-12 lower-case hexadecimal digits
 //	u128     decimal, 0 to 2^128−1
 //	hex      32 lower-case digits
 //	binary   16 bytes, big endian
-//	JSON     a string of the 26 letters
-//	SQL      the 26 letters
+//	JSON     a string of the 26 characters
+//	SQL      the 26 characters
 //
 // All but u128 sort as the bytes do. Parsers accept what these forms are and no
 // more; only ParseLenient reads what a person may have meant, and Repair tells what

@@ -43,7 +43,7 @@ func (id ID) AppendJSON(b []byte) ([]byte, error) {
 	return append(b, '"'), nil
 }
 
-// MarshalJSON returns id as a JSON string of its 26 letters. The error is
+// MarshalJSON returns id as a JSON string of its 26 characters. The error is
 // always nil.
 func (id ID) MarshalJSON() ([]byte, error) { return id.AppendJSON(make([]byte, 0, TextLen+2)) }
 
@@ -60,12 +60,12 @@ func (id *ID) UnmarshalJSON(b []byte) error {
 	return id.UnmarshalText(b[1 : len(b)-1])
 }
 
-// Value returns the 26 letters of id, which CHAR(26) columns of any database
+// Value returns the 26 characters of id, which CHAR(26) columns of any database
 // hold, show and sort. For a column of type uuid pass UUID(), for one of bytes
 // what MarshalBinary returns; Scan reads them all.
 func (id ID) Value() (driver.Value, error) { return id.String(), nil }
 
-// Scan sets id from a database value: 26 letters or a UUID of 36 characters, as
+// Scan sets id from a database value: 26 characters or a UUID of 36 characters, as
 // a string or []byte, or the 16 bytes themselves as a []byte. After an error, id
 // is unchanged.
 //

@@ -103,7 +103,7 @@ func (o *Offline) NextAt(unixMilli int64) (ID, error) {
 // draw returns an ID of a millisecond and 80 random bits.
 func (o *Offline) draw(unixMilli int64) (ID, error) {
 	if err := checkTime(unixMilli); err != nil {
-		return ID{}, err // before drawing: nothing is drawn in vain
+		return ID{}, err // before drawing, so that no entropy is wasted
 	}
 	if _, err := io.ReadFull(o.entropy, o.random[:]); err != nil {
 		return ID{}, fmt.Errorf("%w: %w", ErrEntropySource, err)

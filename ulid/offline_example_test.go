@@ -74,7 +74,7 @@ func ExampleFromUnixSeconds() {
 	// true
 }
 
-// The letters of a time, by themselves.
+// The characters of a time, by themselves.
 func ExampleAppendTime() {
 	b, err := ulid.AppendTime(nil, 1_735_689_600_000)
 	fmt.Printf("%s %v\n", b, err)

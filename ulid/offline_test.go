@@ -222,7 +222,7 @@ func TestOfflineConcurrent(t *testing.T) {
 	all := slices.Concat(made...)
 	slices.SortFunc(all, ulid.ID.Compare)
 	if last := all[len(all)-1].UnixMilli(); last != t0+reads/50 {
-		t.Errorf("the last ID is of %d, the clock stood at %d", last, t0+reads/50)
+		t.Errorf("the last ID is of %d, the clock was at %d", last, t0+reads/50)
 	}
 	if n := len(slices.Compact(all)); n != len(made)*each {
 		t.Errorf("%d different IDs of %d", n, len(made)*each)

@@ -9,14 +9,14 @@ import (
 	"github.com/flakelease/allocator/internal/crockford"
 )
 
-// String returns the 26 letters of id, in upper case.
+// String returns the 26 characters of id, in upper case.
 func (id ID) String() string {
 	var t [TextLen]byte
 	crockford.Encode128(&t, id.hi, id.lo)
 	return string(t[:])
 }
 
-// AppendText appends the 26 letters of id to b. The error is always nil.
+// AppendText appends the 26 characters of id to b. The error is always nil.
 func (id ID) AppendText(b []byte) ([]byte, error) {
 	// Written in place: to copy what was just stored in parts of other sizes
 	// stalls the processor.
@@ -29,11 +29,11 @@ func (id ID) AppendText(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// appendGrown is AppendText where b is too short. It stands apart so that the
+// appendGrown is AppendText where b is too short. It is a function of its own so that the
 // other case has no call to save its registers for, a tenth of its time.
 func (id ID) appendGrown(b []byte) ([]byte, error) { return id.AppendText(slices.Grow(b, TextLen)) }
 
-// MarshalText returns the 26 letters of id. The error is always nil.
+// MarshalText returns the 26 characters of id. The error is always nil.
 func (id ID) MarshalText() ([]byte, error) { return id.AppendText(make([]byte, 0, TextLen)) }
 
 // UnmarshalText sets id as Parse reads b. After an error id is unchanged.
@@ -53,8 +53,8 @@ func (id *ID) UnmarshalText(b []byte) error {
 
 // Parse reads the text form of an ID and returns the ID.
 //
-// The text has exactly 26 bytes, each a letter of the alphabet in either case,
-// and the first of them no letter above 7: 26 letters could hold 130 bits, an
+// The text has exactly 26 bytes, each a character of the alphabet in either case,
+// and the first of them not above 7: 26 characters could hold 130 bits, an
 // ID has 128. Nothing is trimmed, mapped or folded; I, L, O and U, hyphens,
 // spaces and Unicode's look-alikes are errors.
 //
@@ -67,7 +67,7 @@ func Parse(s string) (ID, error) {
 	if len(s) != TextLen {
 		return ID{}, wrongLength(len(s), TextLen)
 	}
-	// Cut where it suits the words: the first letter has 3 bits, and the two in
+	// Cut where it suits the words: the first character has 3 bits, and the two in
 	// the middle lie in both words.
 	t := &crockford.Places
 	top := t[5][s[0]]
@@ -90,7 +90,7 @@ func Parse(s string) (ID, error) {
 // returns. Positions in errors count without the hyphens. U stays invalid.
 //
 // For typed input only: several texts then stand for one ID. It does not read
-// UUIDs, whose 32 digits are also letters.
+// UUIDs, whose 32 digits are also in the alphabet.
 func ParseLenient(s string) (ID, error) {
 	var t [TextLen]byte
 	if n := crockford.Fold(t[:], s); n != TextLen {
@@ -104,20 +104,20 @@ func wrongLength(n, want int) error {
 }
 
 // Repair returns s as ParseLenient reads it, and each byte this changed. It is
-// flake.Repair: what people mistake in the letters is the same in both formats.
+// flake.Repair: the characters that people mistake are the same in both formats.
 // Repair(s) followed by Parse is ParseLenient(s).
 func Repair(s string) (fixed string, changes []flake.Change) { return flake.Repair(s) }
 
 // badText names what is wrong with the bytes of a text or a time: a byte that is
-// no letter, or, if all are, the first letter's size.
+// outside the alphabet, or, if all are inside, the first character's size.
 func badText(s string) error {
 	if i := crockford.FirstBad(s); i >= 0 {
 		return fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[i]), i)
 	}
 	if len(s) == TimeLen {
-		return fmt.Errorf("%w: first letter %s is above 7", ErrTimeOverflow, crockford.Quote(s[0]))
+		return fmt.Errorf("%w: first character %s is above 7", ErrTimeOverflow, crockford.Quote(s[0]))
 	}
-	return fmt.Errorf("%w: first letter %s is above 7", ErrOverflow, crockford.Quote(s[0]))
+	return fmt.Errorf("%w: first character %s is above 7", ErrOverflow, crockford.Quote(s[0]))
 }
 
 // Uint128 returns id as a decimal integer.

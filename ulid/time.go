@@ -6,11 +6,11 @@ import (
 	"github.com/flakelease/allocator/internal/crockford"
 )
 
-// TimeLen is the number of letters the time has: the first ones of the text
+// TimeLen is the number of characters the time has: the first ones of the text
 // form.
 const TimeLen = 10
 
-// AppendTime appends the 10 letters that the text of every ID of a millisecond
+// AppendTime appends the 10 characters that the text of every ID of a millisecond
 // in Unix time begins with. It returns ErrBeforeEpoch or ErrTimeOverflow, and b
 // unchanged.
 //
@@ -26,11 +26,11 @@ func AppendTime(b []byte, unixMilli int64) ([]byte, error) {
 	return b, nil
 }
 
-// ParseTime reads the 10 letters of a time and returns it in Unix milliseconds.
+// ParseTime reads the 10 characters of a time and returns it in Unix milliseconds.
 // It is as strict as Parse: the errors are ErrLength, ErrAlphabet and
 // ErrTimeOverflow, in this order, and come with 0.
 //
-// It says nothing of the 16 letters behind them. To take the time from the text
+// It says nothing of the 16 characters behind them. To take the time from the text
 // of an ID, use Parse and UnixMilli.
 func ParseTime(s string) (int64, error) {
 	if len(s) != TimeLen {

@@ -15,7 +15,7 @@ const (
 	MaxUnixMilli = 1<<48 - 1 // largest time, in Unix milliseconds: in the year 10889
 	RandomLen    = 10        // random bytes behind the time
 	BinaryLen    = 16        // bytes of the binary form
-	TextLen      = 26        // letters of the text form
+	TextLen      = 26        // characters of the text form
 	UUIDLen      = 36        // characters of the UUID form
 	WideBits     = 54        // random bits of an ID made by FromFlake
 )

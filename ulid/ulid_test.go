@@ -56,7 +56,7 @@ func TestUint128AgainstBig(t *testing.T) {
 	}
 }
 
-// Every byte at every place, between letters of both ends and cases, is read as
+// Every byte at every place, between characters of both ends and cases, is read as
 // one would on paper.
 func TestParseEveryByte(t *testing.T) {
 	for _, around := range []string{"0", "Z", "z"} {

@@ -115,7 +115,7 @@ func TestVectorsULID(t *testing.T) {
 			t.Errorf("%s: written as %s %s %s %s", x.ULID, id, id.Uint128(), id.UUID(), id.Hex())
 		}
 		if id.UnixMilli() != x.UnixMs || id.String()[:10] != x.TimeChars {
-			t.Errorf("%s: time %d, letters %s", x.ULID, id.UnixMilli(), id.String()[:10])
+			t.Errorf("%s: time %d, characters %s", x.ULID, id.UnixMilli(), id.String()[:10])
 		}
 		if r := id.Randomness(); !bytes.Equal(r[:], x.Random) {
 			t.Errorf("%s: randomness %x", x.ULID, r)

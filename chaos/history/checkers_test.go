@@ -10,18 +10,18 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// story is a run told op by op. Times are in milliseconds; the observer's wall
+// scenario is a run, given op by op. Times are in milliseconds; the observer's wall
 // clock was the epoch's second 1000 at time 0.
-type story struct{ ops []Op }
+type scenario struct{ ops []Op }
 
 const began = 1_000_000 // ms past the epoch at time 0
 
-func told() *story {
-	return &story{[]Op{{Process: Harness, Type: Info, F: FSetup, Setup: &Setup{Layout: "scalable", EpochMs: flake.DefaultEpoch,
+func newScenario() *scenario {
+	return &scenario{[]Op{{Process: Harness, Type: Info, F: FSetup, Setup: &Setup{Layout: "scalable", EpochMs: flake.DefaultEpoch,
 		StartMs: flake.DefaultEpoch + began, MaxSkewMs: 250, MaxLeadMs: 250}}}}
 }
 
-// flakeAt makes an ID of sid s at a time of a story, in ms.
+// flakeAt makes an ID of sid s at a time of a scenario, in ms.
 func flakeAt(ms, entropy int64, s flake.SID) flake.ID {
 	id, err := flake.Default.Make(flake.DefaultEpoch+began+ms, uint32(entropy), s)
 	if err != nil {
@@ -30,47 +30,47 @@ func flakeAt(ms, entropy int64, s flake.SID) flake.ID {
 	return id
 }
 
-func (s *story) op(ms int64, op Op) *story {
+func (s *scenario) op(ms int64, op Op) *scenario {
 	op.Time = clock.Mono(ms * 1e6)
 	s.ops = append(s.ops, op)
 	return s
 }
 
-func (s *story) ask(ms int64, process int) *story { return s.askAfter(ms, process, "", 0) }
+func (s *scenario) ask(ms int64, process int) *scenario { return s.askAfter(ms, process, "", 0) }
 
-func (s *story) askAfter(ms int64, process int, session string, after flake.ID) *story {
+func (s *scenario) askAfter(ms int64, process int, session string, after flake.ID) *scenario {
 	return s.op(ms, Op{Process: fmt.Sprint(process), Type: Invoke, F: FAllocate, Session: session, After: after})
 }
 
 // ok answers with n IDs from first; run "n1#0" is one of node n1.
-func (s *story) ok(ms int64, process int, run string, first flake.ID, n int64) *story {
+func (s *scenario) ok(ms int64, process int, run string, first flake.ID, n int64) *scenario {
 	return s.op(ms, Op{Process: fmt.Sprint(process), Type: OK, F: FAllocate, Node: run[:2], Run: run, Block: Block{first, n, 32}})
 }
 
-func (s *story) fail(ms int64, process int, node, reason string) *story {
+func (s *scenario) fail(ms int64, process int, node, reason string) *scenario {
 	return s.op(ms, Op{Process: fmt.Sprint(process), Type: Fail, F: FAllocate, Node: node, Reason: reason})
 }
 
-func (s *story) fault(ms int64, f string, v Fault) *story {
+func (s *scenario) fault(ms int64, f string, v Fault) *scenario {
 	return s.op(ms, Op{Process: Nemesis, Type: Info, F: f, Fault: &v})
 }
 
-func (s *story) window(ms int64, run string, w Window) *story {
+func (s *scenario) window(ms int64, run string, w Window) *scenario {
 	w.Base += flake.DefaultEpoch + began
 	w.Ceil += flake.DefaultEpoch + began
 	return s.op(ms, Op{Process: Etcd, Type: Info, F: FWindow, Node: run[:2], Run: run, Window: &w})
 }
 
-func (s *story) holder(ms int64, node string, h Holder) *story {
+func (s *scenario) holder(ms int64, node string, h Holder) *scenario {
 	return s.op(ms, Op{Process: Etcd, Type: Info, F: FHolder, Node: node, Holder: &h})
 }
 
-func (s *story) sample(ms int64, node, verdict string) *story {
+func (s *scenario) sample(ms int64, node, verdict string) *scenario {
 	return s.op(ms, Op{Process: Sampler, Type: Info, F: FSample, Node: node, Sample: &Sample{State: "serving", Verdict: verdict}})
 }
 
-// judge gives the story to a checker, through a file.
-func (s *story) judge(t *testing.T, c Checker) Result {
+// check gives the scenario to a checker, through a file.
+func (s *scenario) check(t *testing.T, c Checker) Result {
 	t.Helper()
 	var b bytes.Buffer
 	w := NewWriter(&b, WriterConfig{})
@@ -107,53 +107,53 @@ func TestCheckers(t *testing.T) {
 	clockFault := Fault{Phase: FaultStart, ID: 1, Class: ClassClock, Targets: []string{"n1"}, Must: "CLOCK_SKEW", DeadlineMs: 4000, May: []string{"NO_SID"}, SettleMs: 2000}
 	stop := Fault{Phase: FaultStop, ID: 1}
 	// skewed is a clock fault on n1 from 1 s to 10 s.
-	skewed := func(between func(*story)) *story {
-		s := told().fault(1000, "step", clockFault)
+	skewed := func(between func(*scenario)) *scenario {
+		s := newScenario().fault(1000, "step", clockFault)
 		between(s)
 		return s.fault(10_000, "step", stop)
 	}
 	// taken is a sid that n1 had, and n2 after it.
-	taken := func() *story {
-		return told().window(0, "n1#0", Window{SID: 3, Rev: 5, Term: 1, Base: 0, Ceil: 100, Instance: "a"}).
+	taken := func() *scenario {
+		return newScenario().window(0, "n1#0", Window{SID: 3, Rev: 5, Term: 1, Base: 0, Ceil: 100, Instance: "a"}).
 			window(1, "n1#0", Window{SID: 3, Rev: 6, Term: 1, Base: 100, Ceil: 200, Instance: "a"}).
 			ok(2, 1, "n1#0", flakeAt(50, 0, 3), 10).
 			ok(3, 1, "n1#0", flakeAt(199, 0, 3), 10)
 	}
 
 	for _, tc := range []struct {
-		name    string
-		checker func() Checker
-		story   *story
-		want    Verdict
-		count   int64
+		name     string
+		checker  func() Checker
+		scenario *scenario
+		want     Verdict
+		count    int64
 	}{
-		{"unique: nothing", unique, told(), Unknown, 0},
-		{"unique: neighbours", unique, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).ok(1, 1, "n2#0", flakeAt(1, 10, 3), 10), Pass, 0},
-		{"unique: one ID in common", unique, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).ok(1, 1, "n2#0", flakeAt(1, 9, 3), 10), Broken, 1},
-		{"unique: the same numbers of two sids", unique, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).ok(1, 1, "n2#0", flakeAt(1, 0, 4), 10), Pass, 0},
-		{"unique: an answer that was given twice", unique, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1), Broken, 1},
+		{"unique: nothing", unique, newScenario(), Unknown, 0},
+		{"unique: consecutive", unique, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).ok(1, 1, "n2#0", flakeAt(1, 10, 3), 10), Pass, 0},
+		{"unique: one ID in common", unique, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).ok(1, 1, "n2#0", flakeAt(1, 9, 3), 10), Broken, 1},
+		{"unique: the same numbers of two sids", unique, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).ok(1, 1, "n2#0", flakeAt(1, 0, 4), 10), Pass, 0},
+		{"unique: an answer that was given twice", unique, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1), Broken, 1},
 
-		{"intervals: one after the other", intervals, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(2, 0, 3), 1).ok(1, 1, "n1#0", flakeAt(3, 0, 3), 1), Pass, 0},
-		{"intervals: one millisecond, no ID in common", intervals, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 3), 1), Broken, 1},
-		{"intervals: a restart in the same millisecond", intervals, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n1#1", flakeAt(1, 9, 3), 1), Broken, 1},
-		{"intervals: one millisecond of two sids", intervals, told().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 4), 1), Pass, 0},
-		{"intervals: nothing", intervals, told(), Unknown, 0},
+		{"intervals: one after the other", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(2, 0, 3), 1).ok(1, 1, "n1#0", flakeAt(3, 0, 3), 1), Pass, 0},
+		{"intervals: one millisecond, no ID in common", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 3), 1), Broken, 1},
+		{"intervals: a restart in the same millisecond", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n1#1", flakeAt(1, 9, 3), 1), Broken, 1},
+		{"intervals: one millisecond of two sids", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 4), 1), Pass, 0},
+		{"intervals: nothing", intervals, newScenario(), Unknown, 0},
 
-		{"order: rising", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 5, 3), 5), Pass, 0},
-		{"order: into the block before", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 4, 3), 5), Broken, 1},
-		{"order: a process that changed its sid", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 0, 4), 5), Broken, 1},
-		{"order: two calls at once", order, told().ask(1, 1).ask(1, 2).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ok(3, 2, "n1#0", flakeAt(1, 0, 3), 5), Pass, 0},
-		{"order: a sid across a restart", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#1", flakeAt(2, 3, 3), 5), Broken, 1},
-		{"order: a sid across nodes, all below", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(2, 1).ok(3, 1, "n1#0", flakeAt(9, 0, 3), 5).ask(3, 1).ok(4, 1, "n2#0", flakeAt(5, 0, 3), 5), Broken, 1},
-		{"order: a former holder that still lives", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n2#0", flakeAt(9, 0, 3), 5).ask(5, 1).ok(6, 1, "n1#0", flakeAt(3, 0, 3), 5), Pass, 0},
-		{"order: two nodes and two sids", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 5), Pass, 0},
-		{"order: a session over two nodes", order, told().askAfter(1, 1, "s", 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).askAfter(3, 1, "s", 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 5), Broken, 1},
-		{"order: a session that never said after", order, told().askAfter(1, 1, "s", 0).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).askAfter(3, 1, "s", 0).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 5), Pass, 0},
-		{"order: one answer", order, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5), Unknown, 0},
+		{"order: rising", order, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 5, 3), 5), Pass, 0},
+		{"order: into the block before", order, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 4, 3), 5), Broken, 1},
+		{"order: a process that changed its sid", order, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 0, 4), 5), Broken, 1},
+		{"order: two calls at once", order, newScenario().ask(1, 1).ask(1, 2).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ok(3, 2, "n1#0", flakeAt(1, 0, 3), 5), Pass, 0},
+		{"order: a sid across a restart", order, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#1", flakeAt(2, 3, 3), 5), Broken, 1},
+		{"order: a sid across nodes, all below", order, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(2, 1).ok(3, 1, "n1#0", flakeAt(9, 0, 3), 5).ask(3, 1).ok(4, 1, "n2#0", flakeAt(5, 0, 3), 5), Broken, 1},
+		{"order: a former holder that still lives", order, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n2#0", flakeAt(9, 0, 3), 5).ask(5, 1).ok(6, 1, "n1#0", flakeAt(3, 0, 3), 5), Pass, 0},
+		{"order: two nodes and two sids", order, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 5), Pass, 0},
+		{"order: a session over two nodes", order, newScenario().askAfter(1, 1, "s", 1).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).askAfter(3, 1, "s", 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 5), Broken, 1},
+		{"order: a session that never said after", order, newScenario().askAfter(1, 1, "s", 0).ok(2, 1, "n1#0", flakeAt(2, 0, 3), 5).askAfter(3, 1, "s", 0).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 5), Pass, 0},
+		{"order: one answer", order, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5), Unknown, 0},
 
-		{"causal: greater by one", causal, told().askAfter(1, 1, "", flakeAt(1, 0, 3)).ok(2, 1, "n1#0", flakeAt(1, 0, 3)+1, 1), Pass, 0},
-		{"causal: the same", causal, told().askAfter(1, 1, "", flakeAt(1, 0, 3)).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 1), Broken, 1},
-		{"causal: of another client", causal, told().askAfter(1, 1, "", flakeAt(1, 0, 3)).ask(1, 2).ok(2, 2, "n1#0", flakeAt(0, 0, 3), 1), Unknown, 0},
+		{"causal: greater by one", causal, newScenario().askAfter(1, 1, "", flakeAt(1, 0, 3)).ok(2, 1, "n1#0", flakeAt(1, 0, 3)+1, 1), Pass, 0},
+		{"causal: the same", causal, newScenario().askAfter(1, 1, "", flakeAt(1, 0, 3)).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 1), Broken, 1},
+		{"causal: of another client", causal, newScenario().askAfter(1, 1, "", flakeAt(1, 0, 3)).ask(1, 2).ok(2, 2, "n1#0", flakeAt(0, 0, 3), 1), Unknown, 0},
 
 		{"reserved: to the last millisecond", reserved, taken(), Pass, 0},
 		{"reserved: below the base", reserved, taken().ok(9, 1, "n1#0", flakeAt(-1, 0, 3), 1), Broken, 1},
@@ -172,106 +172,106 @@ func TestCheckers(t *testing.T) {
 		{"reserved: a term of two", reserved, taken().window(10, "n2#0", Window{SID: 3, Rev: 8, Term: 1, Base: 200, Ceil: 300, Instance: "b"}), Broken, 1},
 		{"reserved: etcd's data was rewound", reserved, taken().fault(9, "restore", Fault{Phase: FaultStart, ID: 1, Class: ClassData}).
 			window(10, "n2#0", Window{SID: 3, Rev: 2, Term: 0, Base: 150, Ceil: 300, Instance: "b"}), Pass, 0},
-		{"reserved: no windows at all", reserved, told().ok(9, 1, "n1#0", flakeAt(60, 0, 3), 1), Unknown, 0},
+		{"reserved: no windows at all", reserved, newScenario().ok(9, 1, "n1#0", flakeAt(60, 0, 3), 1), Unknown, 0},
 
-		{"holders: one after the other", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(2, "n1", Holder{SID: 3, Instance: "a"}).
+		{"holders: one after the other", holders, newScenario().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(2, "n1", Holder{SID: 3, Instance: "a"}).
 			holder(3, "n1", Holder{SID: 3, Deleted: true}).holder(4, "n2", Holder{SID: 3, Instance: "b"}), Pass, 0},
-		{"holders: another before it was free", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(4, "n2", Holder{SID: 3, Instance: "b"}), Broken, 1},
-		{"holders: the next process of the node", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(4, "n1", Holder{SID: 3, Instance: "b"}), Pass, 0},
-		{"holders: two sids", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(4, "n2", Holder{SID: 4, Instance: "b"}), Pass, 0},
-		{"holders: etcd's data was rewound", holders, told().holder(1, "n1", Holder{SID: 3, Instance: "a"}).fault(2, "restore", Fault{Phase: FaultStart, Class: ClassData}).
+		{"holders: another before it was free", holders, newScenario().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(4, "n2", Holder{SID: 3, Instance: "b"}), Broken, 1},
+		{"holders: the next process of the node", holders, newScenario().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(4, "n1", Holder{SID: 3, Instance: "b"}), Pass, 0},
+		{"holders: two sids", holders, newScenario().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(4, "n2", Holder{SID: 4, Instance: "b"}), Pass, 0},
+		{"holders: etcd's data was rewound", holders, newScenario().holder(1, "n1", Holder{SID: 3, Instance: "a"}).fault(2, "restore", Fault{Phase: FaultStart, Class: ClassData}).
 			holder(4, "n2", Holder{SID: 3, Instance: "b"}), Pass, 0},
-		{"holders: no records", holders, told(), Unknown, 0},
+		{"holders: no records", holders, newScenario(), Unknown, 0},
 
-		{"real time: at the bound", realTime, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(751, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Pass, 0},
-		{"real time: over it", realTime, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
-		{"real time: over it, at once", realTime, told().ask(1, 1).ask(1, 2).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ok(4, 2, "n2#0", flakeAt(1, 0, 4), 1).ask(5, 1).ok(6, 1, "n1#0", flakeAt(900, 0, 3), 1), Pass, 0},
-		{"real time: over it, unverified", realTime, told().sample(1, "n2", "unverified").ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1).
+		{"real time: at the bound", realTime, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(751, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Pass, 0},
+		{"real time: over it", realTime, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
+		{"real time: over it, at once", realTime, newScenario().ask(1, 1).ask(1, 2).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ok(4, 2, "n2#0", flakeAt(1, 0, 4), 1).ask(5, 1).ok(6, 1, "n1#0", flakeAt(900, 0, 3), 1), Pass, 0},
+		{"real time: over it, unverified", realTime, newScenario().sample(1, "n2", "unverified").ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1).
 			ask(5, 1).ok(6, 1, "n1#0", flakeAt(753, 0, 3), 1), Pass, 0},
-		{"real time: over it, verified again", realTime, told().sample(1, "n2", "unverified").ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).sample(3, "n2", VerdictOpen).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
-		{"real time: during a clock fault", realTime, skewed(func(s *story) {
+		{"real time: over it, verified again", realTime, newScenario().sample(1, "n2", "unverified").ask(1, 1).ok(2, 1, "n1#0", flakeAt(752, 0, 3), 1).sample(3, "n2", VerdictOpen).ask(3, 1).ok(4, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
+		{"real time: during a clock fault", realTime, skewed(func(s *scenario) {
 			s.ask(2000, 1).ok(2001, 1, "n1#0", flakeAt(9000, 0, 3), 1).ask(2002, 1).ok(2003, 1, "n2#0", flakeAt(1, 0, 4), 1)
 		}), Unknown, 0},
-		{"real time: four seconds after a clock fault", realTime, skewed(func(*story) {}).ask(14_001, 1).ok(14_001, 1, "n1#0", flakeAt(20_000, 0, 3), 1).ask(14_002, 1).ok(14_003, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
-		{"real time: before that", realTime, skewed(func(*story) {}).ask(14_000, 1).ok(14_001, 1, "n1#0", flakeAt(20_000, 0, 3), 1).ask(14_002, 1).ok(14_003, 1, "n2#0", flakeAt(1, 0, 4), 1).
+		{"real time: four seconds after a clock fault", realTime, skewed(func(*scenario) {}).ask(14_001, 1).ok(14_001, 1, "n1#0", flakeAt(20_000, 0, 3), 1).ask(14_002, 1).ok(14_003, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
+		{"real time: before that", realTime, skewed(func(*scenario) {}).ask(14_000, 1).ok(14_001, 1, "n1#0", flakeAt(20_000, 0, 3), 1).ask(14_002, 1).ok(14_003, 1, "n2#0", flakeAt(1, 0, 4), 1).
 			ask(14_004, 1).ok(14_005, 1, "n2#0", flakeAt(2, 0, 4), 1), Pass, 0},
 
-		{"truth: at the bound", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1510, 0, 3), 1).ask(2000, 1).ok(2010, 1, "n1#0", flakeAt(1500, 0, 3), 1), Pass, 0},
-		{"truth: ahead", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1511, 0, 3), 1), Broken, 1},
-		{"truth: behind", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(499, 0, 3), 1), Broken, 1},
-		{"truth: the end of a block ahead", truth, told().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1510, 1<<15-1, 3), 2), Broken, 1},
-		{"truth: during a clock fault", truth, skewed(func(s *story) { s.ask(2000, 1).ok(2001, 1, "n1#0", flakeAt(9000, 0, 3), 1) }), Unknown, 0},
+		{"truth: at the bound", truth, newScenario().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1510, 0, 3), 1).ask(2000, 1).ok(2010, 1, "n1#0", flakeAt(1500, 0, 3), 1), Pass, 0},
+		{"truth: ahead", truth, newScenario().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1511, 0, 3), 1), Broken, 1},
+		{"truth: behind", truth, newScenario().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(499, 0, 3), 1), Broken, 1},
+		{"truth: the end of a block ahead", truth, newScenario().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1510, 1<<15-1, 3), 2), Broken, 1},
+		{"truth: during a clock fault", truth, skewed(func(s *scenario) { s.ask(2000, 1).ok(2001, 1, "n1#0", flakeAt(9000, 0, 3), 1) }), Unknown, 0},
 
-		{"deadlines: refused in time", deadlines, skewed(func(s *story) {
+		{"deadlines: refused in time", deadlines, skewed(func(s *scenario) {
 			s.ask(4999, 1).ok(5001, 1, "n1#0", flakeAt(1, 0, 3), 1).ask(5001, 1).fail(5002, 1, "n1", "CLOCK_SKEW")
 		}), Pass, 0},
-		{"deadlines: still answered", deadlines, skewed(func(s *story) {
+		{"deadlines: still answered", deadlines, skewed(func(s *scenario) {
 			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).ok(5002, 1, "n1#0", flakeAt(1, 0, 3), 1)
 		}), Broken, 1},
-		{"deadlines: another node answered", deadlines, skewed(func(s *story) {
+		{"deadlines: another node answered", deadlines, skewed(func(s *scenario) {
 			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).ok(5002, 1, "n2#0", flakeAt(1, 0, 3), 1).ask(5003, 1).fail(5004, 1, "n1", "CLOCK_SKEW")
 		}), Pass, 0},
-		{"deadlines: another reason", deadlines, skewed(func(s *story) {
+		{"deadlines: another reason", deadlines, skewed(func(s *scenario) {
 			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).fail(5002, 1, "n1", "STARTING")
 		}), Broken, 1},
-		{"deadlines: a reason it may have", deadlines, skewed(func(s *story) {
+		{"deadlines: a reason it may have", deadlines, skewed(func(s *scenario) {
 			s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW").ask(5001, 1).fail(5002, 1, "n1", "NO_SID")
 		}), Pass, 0},
-		{"deadlines: answered after the stop", deadlines, skewed(func(s *story) {
+		{"deadlines: answered after the stop", deadlines, skewed(func(s *scenario) {
 			s.ask(5001, 1).fail(5002, 1, "n1", "CLOCK_SKEW")
 		}).ask(10_001, 1).ok(10_002, 1, "n1#0", flakeAt(1, 0, 3), 1), Pass, 0},
-		{"deadlines: refused, and asked no more after the deadline", deadlines, skewed(func(s *story) { s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW") }), Unknown, 0},
-		{"deadlines: another node refused", deadlines, skewed(func(s *story) { s.ask(5001, 1).fail(5002, 1, "n2", "CLOCK_SKEW") }), Unknown, 0},
-		{"deadlines: another node too, of another fault", deadlines, skewed(func(s *story) {
+		{"deadlines: refused, and asked no more after the deadline", deadlines, skewed(func(s *scenario) { s.ask(2000, 1).fail(2002, 1, "n1", "CLOCK_SKEW") }), Unknown, 0},
+		{"deadlines: another node refused", deadlines, skewed(func(s *scenario) { s.ask(5001, 1).fail(5002, 1, "n2", "CLOCK_SKEW") }), Unknown, 0},
+		{"deadlines: another node too, of another fault", deadlines, skewed(func(s *scenario) {
 			s.fault(2000, "step", Fault{Phase: FaultStart, ID: 2, Targets: []string{"n2"}, Must: "CLOCK_SKEW", DeadlineMs: 1000})
 			s.ask(5001, 1).fail(5002, 1, "n1", "CLOCK_SKEW").ask(5003, 1).ok(5004, 1, "n2#0", flakeAt(1, 0, 3), 1)
 		}), Broken, 1},
-		{"deadlines: of nobody in particular", deadlines, skewed(func(s *story) {
+		{"deadlines: of no particular node", deadlines, skewed(func(s *scenario) {
 			s.fault(2000, "step", Fault{Phase: FaultStart, ID: 2, Must: "CLOCK_SKEW"}).ask(5001, 1).fail(5002, 1, "n1", "CLOCK_SKEW")
 		}), Unknown, 0},
-		{"deadlines: nobody asked", deadlines, skewed(func(*story) {}), Unknown, 0},
-		{"deadlines: no such fault", deadlines, told().ask(1, 1).fail(2, 1, "n1", "CLOCK_SKEW"), Unknown, 0},
+		{"deadlines: no requests", deadlines, skewed(func(*scenario) {}), Unknown, 0},
+		{"deadlines: no such fault", deadlines, newScenario().ask(1, 1).fail(2, 1, "n1", "CLOCK_SKEW"), Unknown, 0},
 
-		{"refusals: calm and answered", refusals, told().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 1), Pass, 0},
-		{"refusals: refused in calm", refusals, told().ask(1, 1).fail(2, 1, "n1", "CLOCK_SKEW"), Broken, 1},
-		{"refusals: refused for what was asked", refusals, told().ask(1, 1).fail(2, 1, "n1", "AFTER_TOO_FAR").ask(3, 1).fail(4, 1, "n1", "ENTROPY_OVERFLOW"), Pass, 0},
-		{"refusals: lost in calm", refusals, told().ask(1, 1).op(2, Op{Process: "1", Type: Info, F: FAllocate, Node: "n1", Reason: "deadline"}), Broken, 1},
-		{"refusals: ended by the harness", refusals, told().ask(1, 1).op(2, Op{Process: "1", Type: Info, F: FAllocate, Node: "n1", Reason: ReasonStopped}), Pass, 0},
-		{"refusals: as a fault has it", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n1", "CLOCK_SKEW") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
-		{"refusals: of another node", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n2", "CLOCK_SKEW") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
-		{"refusals: as another node may", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n2", "NO_SID") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
-		{"refusals: as the other of two faults has it", refusals, skewed(func(s *story) {
+		{"refusals: calm and answered", refusals, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 1), Pass, 0},
+		{"refusals: refused in calm", refusals, newScenario().ask(1, 1).fail(2, 1, "n1", "CLOCK_SKEW"), Broken, 1},
+		{"refusals: refused for what was asked", refusals, newScenario().ask(1, 1).fail(2, 1, "n1", "AFTER_TOO_FAR").ask(3, 1).fail(4, 1, "n1", "ENTROPY_OVERFLOW"), Pass, 0},
+		{"refusals: lost in calm", refusals, newScenario().ask(1, 1).op(2, Op{Process: "1", Type: Info, F: FAllocate, Node: "n1", Reason: "deadline"}), Broken, 1},
+		{"refusals: ended by the harness", refusals, newScenario().ask(1, 1).op(2, Op{Process: "1", Type: Info, F: FAllocate, Node: "n1", Reason: ReasonStopped}), Pass, 0},
+		{"refusals: as a fault has it", refusals, skewed(func(s *scenario) { s.ask(2000, 1).fail(2001, 1, "n1", "CLOCK_SKEW") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: of another node", refusals, skewed(func(s *scenario) { s.ask(2000, 1).fail(2001, 1, "n2", "CLOCK_SKEW") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
+		{"refusals: as another node may", refusals, skewed(func(s *scenario) { s.ask(2000, 1).fail(2001, 1, "n2", "NO_SID") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
+		{"refusals: as the other of two faults has it", refusals, skewed(func(s *scenario) {
 			s.fault(1500, "kill", Fault{Phase: FaultStart, ID: 2, Class: ClassProcess, Targets: []string{"n2"}, May: []string{"*"}}).ask(2000, 1).fail(2001, 1, "n1", "STARTING").fault(9000, "kill", Fault{Phase: FaultStop, ID: 2})
 		}).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
-		{"refusals: as one of two faults of it has it", refusals, skewed(func(s *story) {
+		{"refusals: as one of two faults of it has it", refusals, skewed(func(s *scenario) {
 			s.fault(1500, "kill", Fault{Phase: FaultStart, ID: 2, Class: ClassProcess, Targets: []string{"n2", "n1"}, May: []string{"STARTING"}}).ask(2000, 1).fail(2001, 1, "n1", "STARTING").fault(9000, "kill", Fault{Phase: FaultStop, ID: 2})
 		}).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
-		{"refusals: a fault that is aimed at all", refusals, told().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, May: []string{"NO_SID"}}).ask(2, 1).fail(3, 1, "n2", "NO_SID").fault(4, "cut", stop).
+		{"refusals: a fault that is aimed at all", refusals, newScenario().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, May: []string{"NO_SID"}}).ask(2, 1).fail(3, 1, "n2", "NO_SID").fault(4, "cut", stop).
 			ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
-		{"refusals: as it may", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n1", "NO_SID") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
-		{"refusals: for another reason", refusals, skewed(func(s *story) { s.ask(2000, 1).fail(2001, 1, "n1", "STARTING") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
-		{"refusals: while its effects last", refusals, skewed(func(*story) {}).ask(12_000, 1).fail(12_001, 1, "n1", "CLOCK_SKEW").ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
-		{"refusals: after that", refusals, skewed(func(*story) {}).ask(12_001, 1).fail(12_002, 1, "n1", "CLOCK_SKEW"), Broken, 1},
-		{"refusals: never calm", refusals, told().fault(0, "step", clockFault).ask(1, 1).ok(2, 1, "n1#0", 5, 1), Unknown, 0},
+		{"refusals: as it may", refusals, skewed(func(s *scenario) { s.ask(2000, 1).fail(2001, 1, "n1", "NO_SID") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: for another reason", refusals, skewed(func(s *scenario) { s.ask(2000, 1).fail(2001, 1, "n1", "STARTING") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
+		{"refusals: while its effects last", refusals, skewed(func(*scenario) {}).ask(12_000, 1).fail(12_001, 1, "n1", "CLOCK_SKEW").ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: after that", refusals, skewed(func(*scenario) {}).ask(12_001, 1).fail(12_002, 1, "n1", "CLOCK_SKEW"), Broken, 1},
+		{"refusals: never calm", refusals, newScenario().fault(0, "step", clockFault).ask(1, 1).ok(2, 1, "n1#0", 5, 1), Unknown, 0},
 
-		{"availability: came back", phases, skewed(func(*story) {}).ask(11_000, 1).ok(30_000, 1, "n1#0", 5, 1), Pass, 0},
-		{"availability: did not", phases, skewed(func(*story) {}).ask(11_000, 1).fail(30_000, 1, "n1", "STARTING"), Broken, 1},
-		{"availability: only others came back", phases, skewed(func(s *story) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).ask(11_000, 1).ok(11_001, 1, "n2#0", 5, 1).
+		{"availability: came back", phases, skewed(func(*scenario) {}).ask(11_000, 1).ok(30_000, 1, "n1#0", 5, 1), Pass, 0},
+		{"availability: did not", phases, skewed(func(*scenario) {}).ask(11_000, 1).fail(30_000, 1, "n1", "STARTING"), Broken, 1},
+		{"availability: only others came back", phases, skewed(func(s *scenario) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).ask(11_000, 1).ok(11_001, 1, "n2#0", 5, 1).
 			ask(26_900, 1).ok(26_901, 1, "n2#0", 6, 1).ask(26_902, 1).fail(27_002, 1, "n1", "STARTING"), Broken, 1},
-		{"availability: while its effects may last", phases, skewed(func(s *story) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).ask(26_900, 1).fail(26_999, 1, "n1", "STARTING"), Pass, 0},
-		{"availability: hit again before it could", phases, skewed(func(s *story) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).
+		{"availability: while its effects may last", phases, skewed(func(s *scenario) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).ask(26_900, 1).fail(26_999, 1, "n1", "STARTING"), Pass, 0},
+		{"availability: hit again before it could", phases, skewed(func(s *scenario) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).
 			fault(12_000, "kill", Fault{Phase: FaultStart, ID: 2, Targets: []string{"n1"}}).ask(27_000, 1).fail(27_002, 1, "n1", "STARTING"), Pass, 0},
-		{"availability: another was hit before it could", phases, skewed(func(s *story) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).
+		{"availability: another was hit before it could", phases, skewed(func(s *scenario) { s.ask(1500, 1).fail(2000, 1, "n1", "CLOCK_SKEW") }).
 			fault(12_000, "kill", Fault{Phase: FaultStart, ID: 2, Targets: []string{"n2"}}).ask(27_000, 1).fail(27_002, 1, "n1", "STARTING"), Broken, 1},
-		{"availability: of etcd, nobody answered", phases, told().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, Targets: []string{"e1"}}).fault(2, "cut", stop).
+		{"availability: of etcd, nobody answered", phases, newScenario().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, Targets: []string{"e1"}}).fault(2, "cut", stop).
 			ask(11_000, 1).fail(30_000, 1, "n1", "STARTING"), Broken, 1},
-		{"availability: of etcd, somebody answered", phases, told().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, Targets: []string{"e1"}}).fault(2, "cut", stop).
+		{"availability: of etcd, somebody answered", phases, newScenario().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, Targets: []string{"e1"}}).fault(2, "cut", stop).
 			ask(11_000, 1).ok(11_001, 1, "n1#0", 5, 1).ask(11_002, 1).fail(30_000, 1, "n2", "STARTING"), Pass, 0},
-		{"availability: not asked for long", phases, skewed(func(*story) {}).ask(11_000, 1).fail(12_000, 1, "n1", "STARTING"), Pass, 0},
-		{"availability: nothing happened", phases, told().ask(1, 1).ok(2, 1, "n1#0", 5, 1), Unknown, 0},
+		{"availability: not asked for long", phases, skewed(func(*scenario) {}).ask(11_000, 1).fail(12_000, 1, "n1", "STARTING"), Pass, 0},
+		{"availability: nothing happened", phases, newScenario().ask(1, 1).ok(2, 1, "n1#0", 5, 1), Unknown, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := tc.story.judge(t, tc.checker())
+			got := tc.scenario.check(t, tc.checker())
 			if got.Verdict != tc.want || got.Count != tc.count || len(got.Violations) != int(tc.count) || got.Reason == "" {
 				t.Errorf("got %+v, want %s with %d violations", got, tc.want, tc.count)
 			}
@@ -281,17 +281,17 @@ func TestCheckers(t *testing.T) {
 
 // Violations are counted, and ten are told.
 func TestViolationsAreBounded(t *testing.T) {
-	s := told()
+	s := newScenario()
 	for range 100 {
 		s.ask(1, 1).fail(2-1, 1, "n1", "STARTING")
 	}
-	if got := s.judge(t, NewRefusals()); got.Count != 100 || len(got.Violations) != most {
+	if got := s.check(t, NewRefusals()); got.Count != 100 || len(got.Violations) != most {
 		t.Errorf("%d counted, %d told", got.Count, len(got.Violations))
 	}
 }
 
 func TestPhasesMeasure(t *testing.T) {
-	s := told()
+	s := newScenario()
 	p, e := 0, int64(0)
 	// ten answers of 7 IDs each second, but 2 s to 4 s and, on n1, up to 4.5 s
 	for ms := int64(0); ms < 8000; ms += 100 {
@@ -313,7 +313,7 @@ func TestPhasesMeasure(t *testing.T) {
 		}
 		e += 7
 	}
-	got := s.judge(t, NewPhases()).Phases
+	got := s.check(t, NewPhases()).Phases
 	if len(got) != 1 {
 		t.Fatalf("%+v", got)
 	}
@@ -327,8 +327,8 @@ func TestPhasesMeasure(t *testing.T) {
 }
 
 func TestSuspicion(t *testing.T) {
-	busy := func() *story {
-		s := told()
+	busy := func() *scenario {
+		s := newScenario()
 		s.ops[0].Setup.Faults = []string{"kill"}
 		for ms := int64(0); ms < 2000; ms += 50 {
 			s.ask(ms, 1).ok(ms, 1, "n1#0", flakeAt(ms, 0, 3), 1)
@@ -337,9 +337,9 @@ func TestSuspicion(t *testing.T) {
 	}
 	start, fired, stop := Fault{Phase: FaultStart, ID: 1}, Fault{Phase: FaultFired, ID: 1}, Fault{Phase: FaultStop, ID: 1}
 	for _, tc := range []struct {
-		name  string
-		story *story
-		want  Verdict
+		name     string
+		scenario *scenario
+		want     Verdict
 	}{
 		{"all is well", busy().fault(2000, "kill", start).fault(2001, "kill", fired).fault(2002, "kill", stop), Pass},
 		{"never injected", busy(), Unknown},
@@ -347,10 +347,10 @@ func TestSuspicion(t *testing.T) {
 		{"another one fired", busy().fault(2000, "kill", start).fault(2001, "kill", Fault{Phase: FaultFired, ID: 2}).fault(2002, "kill", stop), Unknown},
 		{"never healed", busy().fault(2000, "kill", start).fault(2001, "kill", fired), Unknown},
 		{"too little before it", busy().fault(9000, "kill", start).fault(9001, "kill", fired).fault(9002, "kill", stop), Unknown},
-		{"too little in all", told().fault(0, "kill", start).fault(1, "kill", fired).fault(2, "kill", stop), Unknown},
+		{"too little in all", newScenario().fault(0, "kill", start).fault(1, "kill", fired).fault(2, "kill", stop), Unknown},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := tc.story.judge(t, NewSuspicion(Traffic{Answers: 30, PerSecond: 10})); got.Verdict != tc.want || got.Reason == "" {
+			if got := tc.scenario.check(t, NewSuspicion(Traffic{Answers: 30, PerSecond: 10})); got.Verdict != tc.want || got.Reason == "" {
 				t.Errorf("got %+v, want %s", got, tc.want)
 			}
 		})
@@ -359,7 +359,7 @@ func TestSuspicion(t *testing.T) {
 
 // The whole suite on a run in which everything that can be shown is shown.
 func TestSuitePasses(t *testing.T) {
-	s := told()
+	s := newScenario()
 	s.ops[0].Setup.Faults = []string{"step"}
 	s.window(0, "n1#0", Window{SID: 3, Rev: 1, Term: 1, Base: 0, Ceil: 60_000, Instance: "a"}).window(0, "n2#0", Window{SID: 4, Rev: 2, Term: 1, Base: 0, Ceil: 60_000, Instance: "b"})
 	s.holder(0, "n1", Holder{SID: 3, Instance: "a"})

@@ -87,7 +87,7 @@ func TestSpansAgainstSet(t *testing.T) {
 // randomRun makes a run of a few processes whose clients overlap, with IDs that
 // mostly rise.
 func randomRun(r *rand.Rand) []Op {
-	s := told()
+	s := newScenario()
 	busy := map[int]bool{}
 	for i := range 30 + r.IntN(60) {
 		ms, p := int64(i), r.IntN(5)
@@ -182,7 +182,7 @@ func TestOrdersAgainstPairs(t *testing.T) {
 // processes, with their invokes.
 func tenThousand(n int) []byte {
 	var b []byte
-	s := told()
+	s := newScenario()
 	b, _ = s.ops[0].AppendJSON(b)
 	b = append(b, '\n')
 	var entropy [32]int64

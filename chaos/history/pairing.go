@@ -46,7 +46,7 @@ func (c *calls) take(op *Op) (a asked, done bool) {
 }
 
 // oldest returns the number of the oldest invoke that waits for its completion,
-// or of the present op. A client that never came back does not count for ever.
+// or of the present op. A client that never came back does not count forever.
 func (c *calls) oldest() int64 {
 	out := c.seq
 	for _, a := range c.open {

@@ -127,9 +127,9 @@ var never = []string{
 	"UNAUTHENTICATED", "PERMISSION_DENIED", "RATE_LIMITED", ReasonStopped,
 }
 
-// Refusals checks that nobody is refused without cause: no call fails while no
+// Refusals checks that no call is refused without cause: no call fails while no
 // fault's effects last, and while some do, only calls of their targets, with
-// reasons that a fault of that target May have. What strikes one node excuses no
+// reasons that a fault of that target May have. A fault of one node excuses no
 // other. A call whose outcome is unknown counts as failed with its reason.
 type Refusals struct {
 	findings

@@ -2,8 +2,8 @@
  * The lease and window protocol for one sid, checked for claim I1: no
  * millisecond of a sid is issued twice.
  *
- * Time is abstracted to one question. Fix any millisecond X, the witness. A
- * base, ceiling or floor is stored as one bit: does it lie above X? X is inside
+ * Time is abstracted to one question. Fix any one millisecond X. A
+ * base, ceiling or floor is stored as one bit: is it above X? X is inside
  * [base, ceil) exactly when base is 0 and ceil is 1, max() is "or", and a clock
  * is a bit chosen freely at each use. The protocol does nothing else with time,
  * so a complete search covers every X, every window size and every clock,
@@ -11,8 +11,8 @@
  *
  * The adversary: a request is applied at any time after it was sent or never,
  * whether or not its sender still waits; any reply may be lost; the holder key
- * may vanish whenever it likes; a node may stop in any state and start again
- * without memory, or sit still for as long as it likes between two steps.
+ * may vanish at any time; a node may stop in any state and start again
+ * without memory, or pause for any time between two steps.
  *
  * -D selects a variant: see run.sh, which lists them all, and README.md.
  */
@@ -34,12 +34,12 @@
 #endif
 #define reached(n) assert(PROBE != n)
 
-/* STORY(format, a, b) prints a step of a replay (-DTELL) and is nothing in a search. It
+/* TRACE(format, a, b) prints a step of a replay (-DTRACE_STEPS) and is nothing in a search. It
    takes no semicolon. */
-#ifdef TELL
-#define STORY(f, a, b) printf(f, a, b);
+#ifdef TRACE_STEPS
+#define TRACE(f, a, b) printf(f, a, b);
 #else
-#define STORY(f, a, b)
+#define TRACE(f, a, b)
 #endif
 
 /* A nonce names one attempt of one process. With SHARED_NONCE it is made from an
@@ -181,7 +181,7 @@ inline apply(q)
 		:: else
 		fi;
 #endif
-		STORY("store    applies attempt %d, %e\n", q.nonce, q.kind)
+		TRACE("store    applies attempt %d, %e\n", q.nonce, q.kind)
 		window.rev++;
 		window.nonce = q.nonce;
 		window.base = q.base;
@@ -190,7 +190,7 @@ inline apply(q)
 		granted = granted || q.ceil;
 		q.state = APPLIED
 	:: else ->
-		STORY("store    refuses attempt %d, %e\n", q.nonce, q.kind)
+		TRACE("store    refuses attempt %d, %e\n", q.nonce, q.kind)
 		q.state = REFUSED
 	fi;
 	if
@@ -242,7 +242,7 @@ inline bump(f)
 	era = eras;
 #endif
 	floor = floor || f;
-	STORY("admin    bumps the era to %d, floor above X: %d\n", era, floor)
+	TRACE("admin    bumps the era to %d, floor above X: %d\n", era, floor)
 	skip
 }
 
@@ -258,7 +258,7 @@ Backup backup;
 
 inline take_backup()
 {
-	STORY("admin    takes a backup of record %d, era %d\n", window.nonce, era)
+	TRACE("admin    takes a backup of record %d, era %d\n", window.nonce, era)
 	backup.taken = 1;
 	backup.rev = window.rev; backup.nonce = window.nonce;
 	backup.base = window.base; backup.ceil = window.ceil;
@@ -269,7 +269,7 @@ inline take_backup()
 inline restore()
 {
 	restores++;
-	STORY("admin    restores record %d, era %d\n", backup.nonce, backup.era)
+	TRACE("admin    restores record %d, era %d\n", backup.nonce, backup.era)
 	window.rev = backup.rev; window.nonce = backup.nonce;
 	window.base = backup.base; window.ceil = backup.ceil;
 	holder = backup.holder; era = backup.era; floor = backup.floor;
@@ -316,7 +316,7 @@ end:
 	DELIVER(7)
 #endif
 	:: d_step { holder != 0 ->              /* the lease ran out, or was revoked too early */
-		STORY("store    loses holder key of %d%c\n", holder, 32)
+		TRACE("store    loses holder key of %d%c\n", holder, 32)
 		holder = 0;
 #ifdef MUT_WINDOW_ON_LEASE
 		window.rev = 0; window.nonce = 0; window.base = 0; window.ceil = 0
@@ -351,8 +351,8 @@ end:
 /* send makes an attempt against the record in rev and nonce; mine remembers it. */
 inline send(k, h, b, c)
 {
-	STORY("node %d%c  ", i, 32) STORY("sends attempt %d, %e", NONCE(sent), k)
-	STORY(" on record %d, rev %d,", nonce, rev) STORY(" above X: base %d, ceil %d\n", b, c)
+	TRACE("node %d%c  ", i, 32) TRACE("sends attempt %d, %e", NONCE(sent), k)
+	TRACE(" on record %d, rev %d,", nonce, rev) TRACE(" above X: base %d, ceil %d\n", b, c)
 	req[sent].kind = k;
 	req[sent].state = SENT;
 	req[sent].awaited = 1;
@@ -381,7 +381,7 @@ inline give_up()
 
 inline forget()
 {
-	STORY("node %d   starts without memory (of record %d)\n", i, nonce)
+	TRACE("node %d   starts without memory (of record %d)\n", i, nonce)
 	rev = 0; nonce = 0; myera = 0; mine = 0; cur = 0;
 	low = 0; base = 0; ceil = 0;
 #ifdef MUT_RELEASE_LOW
@@ -403,7 +403,7 @@ inline forget()
 #define CAN_ISSUE (!base && ceil && CLOCK_LETS)
 inline issue()
 {
-	STORY("node %d   issues X from record %d\n", i, nonce)
+	TRACE("node %d   issues X from record %d\n", i, nonce)
 	assert(!issued);        /* I1 */
 #if PROBE > 0
 	if
@@ -426,7 +426,7 @@ inline confirmed()
 	nonce = req[cur].nonce;
 	ceil = req[cur].ceil;
 	mine = 0;
-	STORY("node %d   learns that attempt %d was applied\n", i, nonce)
+	TRACE("node %d   learns that attempt %d was applied\n", i, nonce)
 	clear(req[cur]);
 	cur = 0
 }
@@ -441,7 +441,7 @@ inline adopt()
 #endif
 	rev = window.rev;
 	nonce = window.nonce;
-	STORY("node %d   reads back and adopts record %d\n", i, nonce)
+	TRACE("node %d   reads back and adopts record %d\n", i, nonce)
 	mine = 0
 }
 

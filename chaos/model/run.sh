@@ -132,7 +132,7 @@ if [ "$mode" = replay ]; then
 	set -- $(grep -E "^(mutant|probe) +${2:?usage: run.sh replay NAME} " table) # fields, on purpose
 	[ $# -gt 2 ] || { echo "no such mutant or probe" >&2; exit 2; }
 	shift 2
-	set -- "$@" -DTELL
+	set -- "$@" -DTRACE_STEPS
 	build replay "$@"
 	./pan -E >out 2>&1 || true
 	[ -f lease.pml.trail ] || { # too wide for the memory limit: any trail, then

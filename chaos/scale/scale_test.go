@@ -49,7 +49,7 @@ func TestDocument(t *testing.T) {
 	}
 	got, err := os.ReadFile(name)
 	if err != nil || string(got) != want {
-		t.Errorf("docs/SCALE.md is not what the figures give (%v): go test ./chaos/scale -update", err)
+		t.Errorf("docs/SCALE.md is out of date (%v): run go test ./chaos/scale -update", err)
 	}
 }
 

@@ -23,7 +23,7 @@ type Space interface {
 	Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error)
 }
 
-// Harness is a Space that was never initialised, and ways to change it behind
+// Harness is a Space that was never initialized, and ways to change it behind
 // its back.
 type Harness struct {
 	Space   Space

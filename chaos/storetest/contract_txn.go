@@ -98,7 +98,7 @@ var breakages = []breakage{
 	{"a ledger line", first, none, func(f *fixture, txn *lease.Txn) {
 		f.Put(ledgerKey(txn.SID, 12), lease.Encode(lease.LedgerLine{Term: 12}))
 	}},
-	{"a ledger line of a neighbour", none, none, func(f *fixture, txn *lease.Txn) {
+	{"a ledger line of the next sid", none, none, func(f *fixture, txn *lease.Txn) {
 		f.Put(fmt.Sprintf("ledger/%d99/%020d", txn.SID, 1), lease.Encode(lease.LedgerLine{Term: 1}))
 	}},
 

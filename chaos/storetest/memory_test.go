@@ -22,7 +22,7 @@ func newHarness(*testing.T) Harness {
 
 func TestContract(t *testing.T) { Contract(t, newHarness) }
 
-// started returns an initialised space, and a node that holds sid 1 for ttl.
+// started returns an initialized space, and a node that holds sid 1 for ttl.
 func started(t *testing.T, ttl time.Duration) (*Memory, *fixture, node) {
 	m := NewMemory(0xc1)
 	f := &fixture{T: t, ctx: t.Context(), Harness: Harness{Space: m, Put: m.Put}}

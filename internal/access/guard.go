@@ -41,9 +41,9 @@ type Credentials struct {
 	Address     netip.Addr // that the connection comes from; may be invalid
 }
 
-// Caller is who somebody turned out to be. It stays good for as long as the
-// connection or stream it was made for: Allow notices when its token is struck
-// off the file. The zero value is let through by a nil Guard alone.
+// Caller is an identified client. It stays valid for as long as the connection or
+// stream it was made for: Allow notices when its token is removed from the file.
+// Only a nil Guard allows the zero value.
 type Caller struct {
 	client client
 	scopes scopes
@@ -84,9 +84,9 @@ type Config struct {
 	Now         func() clock.Mono // required with Rate
 }
 
-// Guard lets callers through or turns them away. A nil Guard lets everybody
-// through. Its methods are safe for concurrent use, hold no lock for longer than
-// a look into a map, and allocate nothing for a caller that is let through.
+// Guard allows or refuses calls. A nil Guard allows all of them. Its methods are
+// safe for concurrent use, hold no lock for longer than a read of a map, and
+// allocate nothing for an allowed call.
 type Guard struct {
 	tokens atomic.Pointer[Tokens]
 	limit  *limiter // nil: none
@@ -173,7 +173,7 @@ func (g *Guard) Allow(c Caller, s Scope) error {
 }
 
 // May is Allow for what counts for no rate. It returns ErrUnknownToken if the
-// caller's token was struck off since, or else ErrPermissionDenied.
+// caller's token was revoked since, or else ErrPermissionDenied.
 func (g *Guard) May(c Caller, s Scope) error {
 	_, err := g.may(c, s)
 	return err

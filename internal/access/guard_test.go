@@ -118,7 +118,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// A token that is struck off is refused on connections that it opened, and a
+// A revoked token is refused on connections that it opened, and a
 // token whose scopes change has the new ones.
 func TestSetTokensReachesOpenConnections(t *testing.T) {
 	g := New(Config{Tokens: parse(t, line("a", "issue", "ta")+line("b", "issue", "tb"))})
@@ -132,7 +132,7 @@ func TestSetTokensReachesOpenConnections(t *testing.T) {
 		t.Errorf("a scope given: %v", err)
 	}
 	if err := g.Allow(b, Issue); !errors.Is(err, ErrUnknownToken) {
-		t.Errorf("a token struck off: %v", err)
+		t.Errorf("a revoked token: %v", err)
 	}
 }
 

@@ -20,8 +20,8 @@ const (
 // Errors of ParseTokens, in a *LineError where they are of one line.
 var (
 	ErrFields   = errors.New("access: a line is a name, scopes and sha256:HEX, separated by spaces")
-	ErrName     = errors.New("access: a name has up to 63 letters a-z, digits, '.', '_' and '-', and begins with a letter or digit")
-	ErrHash     = errors.New("access: the third field is not sha256: and 64 hex digits; make the line with «allocator token new»")
+	ErrName     = errors.New("access: a name has up to 63 characters of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit")
+	ErrHash     = errors.New("access: the third field is not sha256: and 64 hex digits; make the line with \"allocator token new\"")
 	ErrTwice    = errors.New("access: the same token stands in an earlier line")
 	ErrTooMany  = fmt.Errorf("access: more than %d tokens", MaxTokens)
 	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes", MaxTokenFile)
@@ -171,7 +171,7 @@ func NewToken(name, scopeList string) (token, line string, err error) {
 // maxToken is the longest token that is looked at, in bytes.
 const maxToken = 256
 
-// wellFormed reports whether s is of the letters that a bearer token may have.
+// wellFormed reports whether s is of the characters that a bearer token may have.
 //
 // Source: RFC 6750, section 2.1 (b64token).
 func wellFormed(s string) bool {

@@ -23,7 +23,7 @@ func TestParseTokens(t *testing.T) {
 		{"comments alone", "# nobody\n", ErrEmpty, 0},
 		{"two fields", "shop " + hash, ErrFields, 1},
 		{"four fields", good[:len(good)-1] + " # shop", ErrFields, 1},
-		{"a name of other letters", "Shop issue " + hash, ErrName, 1},
+		{"a name of other characters", "Shop issue " + hash, ErrName, 1},
 		{"a long name", strings.Repeat("s", 64) + " issue " + hash, ErrName, 1},
 		{"no such scope", good + "\nx write " + hash, ErrScope, 3},
 		{"a scope twice", "x issue,issue " + hash, ErrScope, 1},
@@ -32,7 +32,7 @@ func TestParseTokens(t *testing.T) {
 		{"the token itself", "x issue allocator_SECRET", ErrHash, 1},
 		{"a hash without its name", "x issue " + strings.TrimPrefix(hash, "sha256:"), ErrHash, 1},
 		{"a short hash", "x issue " + hash[:len(hash)-2], ErrHash, 1},
-		{"a hash of other letters", "x issue " + hash[:len(hash)-1] + "g", ErrHash, 1},
+		{"a hash of other characters", "x issue " + hash[:len(hash)-1] + "g", ErrHash, 1},
 		{"a token twice", good + "# again\nother read " + hash, ErrTwice, 3},
 		{"too large", "#" + strings.Repeat("x", MaxTokenFile), ErrTooLarge, 0},
 	} {

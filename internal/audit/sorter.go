@@ -237,7 +237,7 @@ func merge(runs []Spooled, f func(item)) (err error) {
 }
 
 // An item in a run is: flags, then what the flags say changed, as varints of
-// the differences to the item before. Neighbours differ little, so most items
+// the differences to the item before. Consecutive items differ little, so most items
 // take 3 to 6 bytes.
 const (
 	flagHi    = 1 << iota // the high half changed: both halves are given

@@ -98,8 +98,8 @@ func TestServer(t *testing.T) {
 	good := with(ca, "shop", -time.Hour, day)
 	old := good.Clone()
 	old.MaxVersion = tls.VersionTLS12
-	stranger := good.Clone()
-	stranger.RootCAs = other.Pool()
+	untrusting := good.Clone()
+	untrusting.RootCAs = other.Pool()
 	for _, tc := range []struct {
 		name, want string
 		config     *tls.Config
@@ -110,7 +110,7 @@ func TestServer(t *testing.T) {
 		{"an expired one", "expired certificate", forced(with(ca, "shop", -day, -time.Hour))},
 		{"one that begins tomorrow", "expired certificate", forced(with(ca, "shop", day, 2*day))},
 		{"TLS 1.2", "protocol version", old},
-		{"a client that trusts another authority", "unknown authority", stranger},
+		{"a client that trusts another authority", "unknown authority", untrusting},
 		{"another protocol", "no application protocol", func() *tls.Config { c := good.Clone(); c.NextProtos = []string{"y"}; return c }()},
 	} {
 		got, err := dialAsk(addr, tc.config)
@@ -181,10 +181,10 @@ func TestServerFollowsItsFiles(t *testing.T) {
 	}
 	certstest.File(t, dir, "clients.pem", second.PEM)
 	s.Check()
-	answers("after its authority was struck off")
+	answers("after its authority was removed")
 	for range 2 {
 		if _, err := dialAsk(addr, resuming); err == nil {
-			t.Error("a client whose authority was struck off is let in again")
+			t.Error("a client whose authority was removed is let in again")
 		}
 	}
 	if got, err := dialAsk(addr, config(second, second)); err != nil || got != "shop." {
@@ -253,7 +253,7 @@ func TestClientFollowsItsFiles(t *testing.T) {
 	expect("a new certificate", renewed, renewed, "two.", true)
 	certstest.File(t, dir, "ca.pem", second.PEM)
 	c.Check()
-	expect("an authority struck off", old, old, "", false)
+	expect("a removed authority", old, old, "", false)
 	if at, ok := c.Expires(); !ok || time.Until(at) < 20*time.Hour {
 		t.Errorf("expires %v, %t", at, ok)
 	}

@@ -94,7 +94,7 @@ func (s *Server) Expires() time.Time { return s.files.Get().cert.Leaf.NotAfter }
 // by ALPN. It follows the files.
 //
 // TLS 1.3 is the least: every client in use has it. Sessions are not resumed: a
-// ticket would let a client in whose authority was struck off since, and our
+// ticket would admit a client whose authority was removed since, and our
 // connections are too few and long for it to matter.
 func (s *Server) Config(protocols ...string) *tls.Config {
 	type made struct {

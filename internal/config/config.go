@@ -71,7 +71,7 @@ type Issue struct {
 	MaxLead      time.Duration // how far IDs may run ahead of the clock, whole ms
 	MaxWait      time.Duration // how long a request may wait for lead to shrink
 	EntropyBytes int           // random bytes of a step within a millisecond: 0, 1 or 2
-	MaxSkew      time.Duration // how far clocks of the cluster may stand apart
+	MaxSkew      time.Duration // how far clocks of the cluster may differ
 }
 
 // Clock is what is done about clocks that are wrong, or that nobody confirms.
@@ -82,7 +82,7 @@ type Clock struct {
 }
 
 // Listen is where the node answers, as host:port; port 0 is any free one, and ""
-// is no such door.
+// is no such listener.
 type Listen struct {
 	GRPC, HTTP, Admin string
 	RESP              string // "" is none
@@ -200,12 +200,12 @@ func (c Config) StopWithin() time.Duration {
 // gossip (1 s), and a scrape of the admin port under way (0.5 s).
 const closeSlack = 2 * time.Second
 
-var notNameLetters = regexp.MustCompile(`[^a-z0-9._-]+`)
+var notInNames = regexp.MustCompile(`[^a-z0-9._-]+`)
 
 // hostname returns the machine's name in the form a node name has.
 func hostname() string {
 	name, err := os.Hostname()
-	name = notNameLetters.ReplaceAllString(strings.ToLower(name), "-")
+	name = notInNames.ReplaceAllString(strings.ToLower(name), "-")
 	name = strings.TrimLeft(name, "._-")
 	if err != nil || name == "" {
 		return "node"

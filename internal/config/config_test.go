@@ -115,7 +115,7 @@ func TestUnknownKeys(t *testing.T) {
 }
 
 // A variable that a Service injects must never be an option, or a pod would be
-// configured by its neighbours.
+// configured by other Services.
 func TestNoOptionLooksLikeAServiceLink(t *testing.T) {
 	seen := map[string]string{}
 	for _, o := range Options() {
@@ -216,7 +216,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// The figures that failover and outage promises rest on (DESIGN, section 4).
+// The settings that failover and outage promises depend on (DESIGN, section 4).
 func TestShortSettingsAreAllowed(t *testing.T) {
 	c := Default()
 	c.Lease = Lease{Window: 2 * time.Second, ExtendEvery: 500 * time.Millisecond, TTL: 2 * time.Second,

@@ -41,7 +41,7 @@ passed over. ` + "`allocator config print`" + ` shows every value and where it c
   ` + "`tls.cert` and `tls.key`" + `. ` + "`tls.client-ca` and `tls.admin`" + ` need these two.
 - ` + "`limit.burst` needs `limit.requests-per-second`" + `.
 - Names of nodes, roots and spaces are of the form ` + "`" + NamePattern + "`" + `.
-- ` + "`layout`, `epoch`" + ` must be what the space was initialised with: a node that differs ends with an error that prints both.
+- ` + "`layout`, `epoch`" + ` must be what the space was initialized with: a node that differs ends with an error that prints both.
 `)
 	return b.String()
 }

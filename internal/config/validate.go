@@ -151,7 +151,7 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 	rule(l.Connections >= 0 && l.Connections <= maxConnections, "limit.connections", "%d is not within 0 and %d", l.Connections, maxConnections)
 }
 
-// Exposed returns what a stranger on the network could do with the API as it is
+// Exposed returns what an unauthenticated client on the network could do with the API as it is
 // configured, a sentence each with what to change; none for one on loopback. A
 // node starts all the same: encryption may be the business of a mesh or a proxy.
 func (c Config) Exposed() (problems []string) {

@@ -1,9 +1,9 @@
-// Package crockford turns numbers into the 32 letters of Crockford's Base32 and
-// back, in the two shapes the ID formats have: 64 bits are 13 letters, 128 bits
+// Package crockford turns numbers into the 32 characters of Crockford's Base32 and
+// back, in the two shapes the ID formats have: 64 bits are 13 characters, 128 bits
 // are 26.
 //
 // How IDs are laid out and which errors there are is for packages flake and
-// ulid, its only callers. The letters rise in ASCII, which is what makes text
+// ulid, its only callers. The characters rise in ASCII, which is what makes text
 // order number order (I8).
 package crockford
 
@@ -12,35 +12,35 @@ import (
 	"strconv"
 )
 
-// Alphabet holds the letters of the values 0 to 31: the digits and the upper
-// case letters without I, L, O and U.
+// Alphabet holds the characters of the values 0 to 31: the digits and the
+// upper-case letters without I, L, O and U.
 //
 // Source: Douglas Crockford, "Base 32".
 const Alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-// Letters of a number of 64 and of 128 bits.
+// Characters of a number of 64 and of 128 bits.
 const (
 	Len64  = 13
 	Len128 = 26
 )
 
-// Run is how many letters, with a mark for bytes that are none, fit into the 32
+// Run is how many characters, with a mark for bytes that are none, fit into the 32
 // bits of an entry of Places.
 const Run = 6
 
-// Bad is above all sums of letters in their places, and Places holds it for a
-// byte that is no letter: an OR of entries is at least Bad if one of them was.
+// Bad is above all sums of characters in their places, and Places holds it for a
+// byte outside the alphabet: an OR of entries is at least Bad if one of them was.
 const Bad = 1 << (5 * Run)
 
 var (
-	// pairs (2 KiB) holds the two letters of each 10-bit value, the first one in
-	// the low byte: half the lookups and stores of a table of single letters.
+	// pairs (2 KiB) holds the two characters of each 10-bit value, the first one in
+	// the low byte: half the lookups and stores of a table of single characters.
 	pairs [1 << 10]uint16
-	// Places holds the value of each letter in either case, shifted to its place
-	// in a run of 6, else Bad. So 6 letters are read with 6 lookups joined by OR,
+	// Places holds the value of each character in either case, shifted to its place
+	// in a run of 6, else Bad. So 6 characters are read with 6 lookups joined by OR,
 	// which one comparison checks. Last are the values themselves.
 	//
-	// It has 6 KiB, of which letters of one case touch 1. Parsers use it where
+	// It has 6 KiB, of which characters of one case touch 1. Parsers use it where
 	// they stand: to call a decoder from them costs a fifth of the time to parse.
 	// Nobody but init writes to it.
 	Places [Run][256]uint32
@@ -65,9 +65,9 @@ func init() {
 	}
 }
 
-// Encode64 writes v as 13 letters.
+// Encode64 writes v as 13 characters.
 //
-// The numbers are cut into pairs of letters from their low end. Eight letters go
+// The numbers are cut into pairs of characters from their low end. Eight characters go
 // out in one store: pairs lie in memory in the order they are read, so the first
 // one goes into the lowest bytes.
 func Encode64(dst *[Len64]byte, v uint64) {
@@ -82,7 +82,7 @@ func Encode64(dst *[Len64]byte, v uint64) {
 			uint32(pairs[v&1023])<<16)
 }
 
-// Encode128 writes the number of the words hi and lo as 26 letters. 128 bits are
+// Encode128 writes the number of the words hi and lo as 26 characters. 128 bits are
 // 8 in the first pair and 10 in each of 12 more, one of which lies in both words.
 func Encode128(dst *[Len128]byte, hi, lo uint64) {
 	binary.LittleEndian.PutUint64(dst[0:8],
@@ -103,7 +103,7 @@ func Encode128(dst *[Len128]byte, hi, lo uint64) {
 	binary.LittleEndian.PutUint16(dst[24:26], pairs[lo&1023])
 }
 
-// FirstBad returns the index of the first byte of s that is no letter, or -1.
+// FirstBad returns the index of the first byte of s outside the alphabet, or -1.
 func FirstBad(s string) int {
 	for i := range len(s) {
 		if Places[Run-1][s[i]] == Bad {

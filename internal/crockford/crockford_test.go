@@ -21,18 +21,18 @@ func value(c byte) int {
 	return strings.IndexByte(Alphabet, c)
 }
 
-// slowEncode writes a number a letter at a time.
-func slowEncode(hi, lo uint64, letters int) string {
-	b := make([]byte, letters)
+// slowEncode writes a number one character at a time.
+func slowEncode(hi, lo uint64, length int) string {
+	b := make([]byte, length)
 	for i := range b {
-		b[letters-1-i] = Alphabet[lo&31]
+		b[length-1-i] = Alphabet[lo&31]
 		lo = lo>>5 | hi<<59
 		hi >>= 5
 	}
 	return string(b)
 }
 
-// Every byte at every place is the letter it is, or none.
+// Every byte at every place is read as its character, or as none.
 func TestPlaces(t *testing.T) {
 	for c := range 256 {
 		v := value(byte(c))
@@ -45,7 +45,7 @@ func TestPlaces(t *testing.T) {
 				t.Fatalf("byte %#x at place %d: %#x, want %#x", c, p, got, want)
 			}
 			if v >= 0 && want >= Bad {
-				t.Fatalf("byte %#x at place %d is a letter and marked bad", c, p)
+				t.Fatalf("byte %#x at place %d is a character and marked bad", c, p)
 			}
 		}
 		for at := range 3 {

@@ -15,10 +15,10 @@ type Kind string
 // The kinds.
 const (
 	Auto  Kind = "auto"  // by length, see Parse
-	Flake Kind = "flake" // 13 letters
+	Flake Kind = "flake" // 13 characters
 	Int   Kind = "int"   // decimal, of a flake
 	Hex   Kind = "hex"   // 0x and 1 to 16 digits, or 16 digits: a flake; 32 digits: 128 bits
-	ULID  Kind = "ulid"  // 26 letters
+	ULID  Kind = "ulid"  // 26 characters
 	UUID  Kind = "uuid"  // 36 characters
 	U128  Kind = "u128"  // decimal, of a ULID or UUID; never guessed, and not among Kinds
 )
@@ -70,7 +70,7 @@ func (id ID) AsFlake(epoch int64) (flake.ID, error) {
 // Auto goes by length in bytes: 13 is a flake, 26 a ULID, 36 a UUID; anything
 // else is an integer if it has digits alone (or behind a minus sign, to be
 // refused as out of range). A hexadecimal number is never guessed: 0x and 11
-// digits would be 13 letters.
+// digits would be 13 characters.
 //
 // It returns ErrKind, or the errors of packages flake and ulid, which Class
 // names; the ID is then zero.
@@ -78,7 +78,7 @@ func Parse(input string, kind Kind, _ flake.Format) (ID, error) {
 	return parse(input, kind, false)
 }
 
-// ParseLenient is Parse for typed input: letters may be what people mistake for
+// ParseLenient is Parse for typed input: characters may be what people mistake for
 // others, and hyphens anywhere are dropped. Auto then looks for the shape of a
 // UUID first, and else goes by the length without hyphens. Integers,
 // hexadecimal and UUIDs are read as strictly as ever.

@@ -32,9 +32,9 @@ var (
 )
 
 // Config says how to run the server. The zero value runs it on free ports in a
-// temporary folder that Close removes.
+// temporary directory that Close removes.
 type Config struct {
-	Dir          string        // data folder, kept by Close; "": a temporary one
+	Dir          string        // data directory, kept by Close; "": a temporary one
 	ClientPort   int           // on 127.0.0.1; 0: any that is free
 	PeerPort     int           // on 127.0.0.1; 0: any that is free
 	StartTimeout time.Duration // 0: 30 s; a start takes about 1 s on an idle machine
@@ -112,7 +112,7 @@ func (s *Server) scheme() string {
 	return "http"
 }
 
-// Dir returns the data folder.
+// Dir returns the data directory.
 func (s *Server) Dir() string { return s.cfg.Dir }
 
 // Stop ends the server, as an outage would: open streams and connections break.
@@ -149,7 +149,7 @@ func (s *Server) Failed() <-chan error {
 	return s.etcd.Err()
 }
 
-// Close stops the server for good and removes its data if the folder was a
+// Close stops the server for good and removes its data if the directory was a
 // temporary one. Only the first call does anything.
 func (s *Server) Close() error {
 	s.mu.Lock()

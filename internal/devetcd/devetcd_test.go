@@ -85,7 +85,7 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("temporary folder after close: got %v, want it gone", err)
+		t.Errorf("temporary directory after close: got %v, want it gone", err)
 	}
 	if err := s.Restart(ctx); !errors.Is(err, ErrClosed) {
 		t.Errorf("restart of a closed server: got %v, want ErrClosed", err)
@@ -111,7 +111,7 @@ func TestStartRefuses(t *testing.T) {
 		cfg  Config
 	}{
 		{"port taken", t.Context(), Config{ClientPort: taken}},
-		{"folder is a file", t.Context(), Config{Dir: file}},
+		{"directory is a file", t.Context(), Config{Dir: file}},
 		{"cancelled", cancelled, Config{NoSync: true}},
 		{"deadline", t.Context(), Config{NoSync: true, StartTimeout: time.Nanosecond}},
 	} {

@@ -11,7 +11,7 @@ import (
 
 var sink flake.ID
 
-// BenchmarkFloor is the least that one ID can cost: a look at the clock and a
+// BenchmarkFloor is the minimum that one ID can cost: a clock read and a
 // compare-and-swap.
 func BenchmarkFloor(b *testing.B) {
 	var word atomic.Uint64

@@ -103,7 +103,7 @@ func TestT06NoModeThatGoesBack(t *testing.T) {
 func TestT09UsedUpMillisecond(t *testing.T) {
 	const perMilli = 1024
 	r := &rising{t: t, g: tenure(t, Config{Layout: flake.Fleet, MaxLead: 2}, t0, t0+100, zero())}
-	for ms := range clock.Millis(3) { // the clock stands still all the time
+	for ms := range clock.Millis(3) { // the clock does not advance
 		for range perMilli {
 			r.must(0, 1)
 			if got := epoch + clock.Millis(r.last.Timestamp()); got != t0+ms {
@@ -180,7 +180,7 @@ func TestT29EverySidIsItsOwn(t *testing.T) {
 }
 
 // T44: the exact boundary. The ceiling is the first millisecond that is not ours:
-// the last ID below it and the next holder's first are neighbours, and not equal.
+// the last ID below it and the next holder's first are consecutive, and not equal.
 func TestT44BoundaryMillisecond(t *testing.T) {
 	const ceil = t0 + 100
 	full := fixed(1<<64 - 1)

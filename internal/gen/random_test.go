@@ -98,7 +98,7 @@ func TestStepIsUniform(t *testing.T) {
 	}
 }
 
-// Random is not the same twice, and no bit of it stands still.
+// Random is not the same twice, and no bit of it is constant.
 func TestRandom(t *testing.T) {
 	r := Random()
 	and, or := r.Uint64(), uint64(0)
@@ -108,6 +108,6 @@ func TestRandom(t *testing.T) {
 		or |= x
 	}
 	if and != 0 || or != 1<<64-1 {
-		t.Errorf("bits that stand still: and %#x, or %#x", and, or)
+		t.Errorf("constant bits: and %#x, or %#x", and, or)
 	}
 }

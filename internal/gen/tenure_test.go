@@ -48,7 +48,7 @@ func issue(t testing.TB, g *Tenure, now, seen clock.Millis, n int, after flake.I
 	return b
 }
 
-// lead checks that err is a *LeadError with these figures.
+// lead checks that err is a *LeadError with these values.
 func lead(t testing.TB, err, cause error, excess clock.Millis) {
 	t.Helper()
 	var le *LeadError
@@ -150,8 +150,8 @@ func TestMaxBlock(t *testing.T) {
 	}
 }
 
-// One life of a tenure with the least draws, by hand.
-func TestStory(t *testing.T) {
+// One tenure from start to end with the smallest draws, computed by hand.
+func TestTenureByHand(t *testing.T) {
 	const l = flake.Scalable
 	g := tenure(t, Config{MaxLead: 2, MaxStep: 255}, t0, t0+10, zero())
 	if _, ok := g.Issued(); ok {

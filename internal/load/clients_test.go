@@ -87,7 +87,7 @@ func TestHTTPRefusals(t *testing.T) {
 	}
 }
 
-// TestBrokenAnswers: what breaks the API's contract is told apart from a failure.
+// TestBrokenAnswers: what breaks the API's contract is distinguished from a failure.
 func TestBrokenAnswers(t *testing.T) {
 	for name, answer := range map[string]string{
 		"too few":      lines(ms(1000), 2, 32),

@@ -7,7 +7,7 @@
 // a time to its targets. A Run is the workers together, in a closed loop or at a
 // fixed rate, with a histogram of latencies and a Checker of the IDs.
 //
-// Outcomes are told apart by error: a *client.Refusal says that nothing was
+// Outcomes are distinguished by error: a *client.Refusal means that nothing was
 // issued, ErrContract that an answer is not what the API promises, and after any
 // other error nobody knows whether IDs were issued.
 package load

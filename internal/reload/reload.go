@@ -1,7 +1,7 @@
 // Package reload keeps what was made from files true to them: certificates, keys
 // and tokens are replaced on disk while a node runs.
 //
-// Files are read every few seconds and compared by content. Watching folders
+// Files are read every few seconds and compared by content. Watching directories
 // instead would miss network file systems, and save nothing at this pace.
 package reload
 
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Every is how often files are read: a new certificate or a token struck off
+// Every is how often files are read: a new certificate or a revoked token
 // takes effect within it. It is the pace of the gossip keys too.
 const Every = 5 * time.Second
 

@@ -89,7 +89,7 @@ func TestCheck(t *testing.T) {
 	f.write(t, "a", "onethree")
 	f.write(t, "b", "")
 	f.Check()
-	expect("the same letters in other files", "onethree,", false, 2, 5)
+	expect("the same characters in other files", "onethree,", false, 2, 5)
 	if got := strings.Join(f.told, " "); got != "one,three onethree," {
 		t.Errorf("told %q", got)
 	}

@@ -176,7 +176,7 @@ func (g *getter) print(id flake.ID, block *pb.AllocateResponse) error {
 	}
 	if g.json {
 		g.line = append(g.line, `","node":`...)
-		g.line = strconv.AppendQuote(g.line, block.GetNode()) // names have no letter that JSON writes otherwise
+		g.line = strconv.AppendQuote(g.line, block.GetNode()) // names have no character that JSON escapes
 		g.line = append(g.line, `,"sid":`...)
 		g.line = strconv.AppendInt(g.line, int64(block.GetSid()), 10)
 		g.line = append(g.line, '}')
