@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,19 +11,26 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-func workers(n int, w Worker) (out []Worker) {
-	for range n {
-		out = append(out, w)
+// workerOf returns a worker that sends n requests to f.
+func workerOf(n int, f Func) Worker {
+	return Worker{Targets: []Target{{Client: f}}, Counts: []int{10}, Observe: limited(n)}
+}
+
+// limited observes n requests, and then ends the worker.
+func limited(n int) func(Target, Request) (func(client.Block, error) error, error) {
+	return func(Target, Request) (func(client.Block, error) error, error) {
+		if n--; n < 0 {
+			return nil, errors.New("enough")
+		}
+		return func(client.Block, error) error { return nil }, nil
 	}
-	return out
 }
 
 // TestOutcomesAreCounted: refusals are counted by reason, failures apart, and
 // neither is a latency.
 func TestOutcomesAreCounted(t *testing.T) {
 	n := 0
-	one := Func(func(context.Context, Request) (client.Block, error) {
-		time.Sleep(time.Millisecond)
+	r := New(Plan{Check: true, Workers: []Worker{workerOf(20, func(context.Context, Request) (client.Block, error) {
 		switch n++; n % 10 {
 		case 0:
 			return client.Block{}, errors.New("cut off")
@@ -30,21 +38,34 @@ func TestOutcomesAreCounted(t *testing.T) {
 			return client.Block{}, &client.Refusal{Reason: client.NoSID}
 		}
 		return blockAt(ms(n), 10), nil
-	})
-	r := New(Plan{Workers: workers(1, Worker{Targets: []Target{{Client: one}}, Counts: []int{10}}), WarmUp: 20 * time.Millisecond, Length: 300 * time.Millisecond, Check: true}).Run(t.Context())
-	if r.IDs != 10*r.Requests || r.Requests == 0 || r.Refused["NO_SID"] == 0 || r.Failed == 0 || r.Failure == nil || r.Latency.TotalCount() != r.Requests ||
-		r.Took != 300*time.Millisecond || r.Drawn <= r.IDs || r.Check.Checked != r.Drawn || r.Check.Duplicates+r.Check.OutOfOrder != 0 {
-		t.Errorf("%+v", r)
+	})}}).Run(t.Context())
+	if r.Requests != 10 || r.IDs != 100 || r.Refused["NO_SID"] != 8 || r.Failed != 2 || r.Failure == nil || r.Latency.TotalCount() != 10 ||
+		r.Drawn != 100 || *r.Check != (Checks{Checked: 100}) {
+		t.Errorf("%+v, %+v", r, r.Check)
+	}
+}
+
+// TestWarmUp: requests before the measured time do not count, but their IDs are
+// checked.
+func TestWarmUp(t *testing.T) {
+	for begins, want := range map[time.Duration]int64{-time.Minute: 5, time.Minute: 0} {
+		n := 0
+		r := New(Plan{Check: true, Length: time.Hour, Workers: []Worker{workerOf(5, func(context.Context, Request) (client.Block, error) {
+			n++
+			return blockAt(ms(n), 10), nil
+		})}})
+		r.measured = time.Now().Add(begins)
+		if got := r.Run(t.Context()); got.Requests != want || got.Drawn != 50 || got.Check.Checked != 50 || (got.Took > 0) != (want > 0) {
+			t.Errorf("measured from %v on: %+v", begins, got)
+		}
 	}
 }
 
 // TestSample: one request of so many is timed, and all are counted.
 func TestSample(t *testing.T) {
-	n := 0
-	one := Func(func(context.Context, Request) (client.Block, error) { n++; return client.Block{Count: 1}, nil })
-	r := New(Plan{Workers: workers(1, Worker{Targets: []Target{{Client: one}}, Counts: []int{1}}), Length: 50 * time.Millisecond, Sample: 8}).Run(t.Context())
-	if r.Drawn != int64(n) || r.Latency.TotalCount() < r.Requests/8-1 || r.Latency.TotalCount() > r.Requests/8+1 {
-		t.Errorf("%d requests, %d timed, of %d", r.Requests, r.Latency.TotalCount(), n)
+	r := New(Plan{Sample: 8, Workers: []Worker{workerOf(24, func(context.Context, Request) (client.Block, error) { return client.Block{Count: 1}, nil })}}).Run(t.Context())
+	if r.Requests != 24 || r.Latency.TotalCount() != 3 {
+		t.Errorf("%d requests, %d timed", r.Requests, r.Latency.TotalCount())
 	}
 }
 
@@ -53,45 +74,30 @@ func TestSample(t *testing.T) {
 func TestWorkerFailsOver(t *testing.T) {
 	var asked []string
 	var after []flake.ID
-	fails := map[string]bool{"a": true}
 	next := ms(1)
 	target := func(name string) Target {
 		return Target{name, Func(func(_ context.Context, r Request) (client.Block, error) {
 			asked, after = append(asked, name), append(after, r.After)
-			if fails[name] {
+			if len(asked) == 1 || len(asked) == 4 {
 				return client.Block{}, &client.Refusal{Reason: client.Draining}
 			}
 			next += ms(1)
 			return blockAt(next, r.Count), nil
 		})}
 	}
-	ended := errors.New("enough")
-	w := Worker{Targets: []Target{target("a"), target("b")}, First: 0, Counts: []int{1, 2}, Ordered: true}
-	w.Observe = func(Target, Request) (func(client.Block, error) error, error) {
-		if len(asked) == 3 {
-			fails["a"], fails["b"] = false, true
-		}
-		if len(asked) == 5 {
-			return nil, ended
-		}
-		return func(client.Block, error) error { return nil }, nil
-	}
-	New(Plan{Workers: []Worker{w}}).Run(t.Context())
-	if got := asked; len(got) != 5 || got[0] != "a" || got[1] != "b" || got[2] != "b" || got[3] != "b" || got[4] != "a" {
-		t.Errorf("asked %q", got)
-	}
-	if after[0] != 0 || after[1] != 0 || after[2] != ms(2)+32 || after[4] != ms(3) {
-		t.Errorf("after %v", after)
+	New(Plan{Workers: []Worker{{Targets: []Target{target("a"), target("b")}, Counts: []int{1, 2}, Ordered: true, Observe: limited(5)}}}).Run(t.Context())
+	if !slices.Equal(asked, []string{"a", "b", "b", "b", "a"}) || !slices.Equal(after, []flake.ID{0, 0, ms(2) + 32, ms(3), ms(3)}) {
+		t.Errorf("asked %q, after %v", asked, after)
 	}
 }
 
-// TestOrderIsChecked: an answer that is not above what was asked for breaks the
+// TestOrderIsChecked: an answer that is not above what was requested breaks the
 // contract, and is out of order.
 func TestOrderIsChecked(t *testing.T) {
-	one := Func(func(context.Context, Request) (client.Block, error) { return blockAt(ms(5), 1), nil })
-	w := Worker{Targets: []Target{{Client: one}}, Counts: []int{1}, Ordered: true}
-	r := New(Plan{Workers: []Worker{w}, Length: 20 * time.Millisecond, Check: true}).Run(t.Context())
-	if r.Requests != 1 || r.Failed == 0 || !errors.Is(r.Failure, ErrContract) || r.Check.OutOfOrder != r.Failed {
+	w := workerOf(3, func(context.Context, Request) (client.Block, error) { return blockAt(ms(5), 1), nil })
+	w.Ordered = true
+	r := New(Plan{Workers: []Worker{w}, Check: true}).Run(t.Context())
+	if r.Requests != 1 || r.Failed != 2 || !errors.Is(r.Failure, ErrContract) || r.Check.OutOfOrder != 2 || r.Check.Duplicates != 2 {
 		t.Errorf("%+v, %+v", r, r.Check)
 	}
 }
@@ -101,11 +107,11 @@ func TestOrderIsChecked(t *testing.T) {
 func TestFinish(t *testing.T) {
 	for _, finish := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
-		one := Func(func(ctx context.Context, _ Request) (client.Block, error) {
+		w := workerOf(5, func(ctx context.Context, _ Request) (client.Block, error) {
 			cancel()
 			return blockAt(ms(5), 1), ctx.Err()
 		})
-		r := New(Plan{Workers: workers(1, Worker{Targets: []Target{{Client: one}}, Counts: []int{1}}), Finish: finish, Timeout: time.Minute}).Run(ctx)
+		r := New(Plan{Workers: []Worker{w}, Finish: finish, Timeout: time.Minute}).Run(ctx)
 		if want := map[bool]int64{true: 1}[finish]; r.Requests != want || r.Failed != 0 {
 			t.Errorf("finish %v: %+v", finish, r)
 		}
