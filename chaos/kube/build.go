@@ -23,8 +23,8 @@ var helms = []struct{ name, path, version string }{
 // The programs of Kubernetes, tools of this module.
 var kubePrograms = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"}
 
-// buildAll builds what is not built yet. A program is kept with what it was made
-// of, so that a second run builds only what is the project's own.
+// buildAll builds the programs that are not built yet. Those of Kubernetes and Helm
+// are kept with their versions, so that a second run builds only our own.
 func buildAll(ctx context.Context, s settings) error {
 	if err := os.MkdirAll(s.bin, 0o755); err != nil {
 		return err
@@ -57,7 +57,7 @@ func buildAll(ctx context.Context, s settings) error {
 			return err
 		}
 	}
-	// Ours are built each time: only Go knows whether they changed, and knows at once.
+	// Our own are built each time: the go command knows whether they changed.
 	if err := build(ctx, s, "etcd", "", filepath.Join(s.root, "chaos/etcd"), "build", "-ldflags", "-s -w", "-o", filepath.Join(s.bin, "etcd"), "."); err != nil {
 		return err
 	}
@@ -67,8 +67,8 @@ func buildAll(ctx context.Context, s settings) error {
 	return build(ctx, s, "pause", "", filepath.Join(here, "pause"), "build", "-o", filepath.Join(s.bin, "pause"), ".")
 }
 
-// build makes one program of what made says, unless it is there. An empty made
-// is never there.
+// build builds one program, unless it was built from the same sources and settings,
+// which made describes. An empty made is never the same.
 func build(ctx context.Context, s settings, name, made, dir string, args ...string) error {
 	stamp := filepath.Join(s.bin, name+".made")
 	want := fmt.Sprintf("%x %s\n", sha256.Sum256([]byte(made)), runtime.Version())
@@ -79,7 +79,7 @@ func build(ctx context.Context, s settings, name, made, dir string, args ...stri
 	}
 	begun := time.Now()
 	fmt.Printf("building %s\n", name)
-	// Linking takes 2 GB for each of the two that go would link at once.
+	// Linking takes 2 GB for each of two programs at a time.
 	args = append([]string{args[0], "-trimpath", "-p", "2"}, args[1:]...)
 	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", "10", "go"}, args...)...)
 	cmd.Dir = dir
@@ -102,7 +102,7 @@ func build(ctx context.Context, s settings, name, made, dir string, args ...stri
 	return os.WriteFile(stamp, []byte(want), 0o644)
 }
 
-// kubeVersion is the version of Kubernetes that go.mod asks for.
+// kubeVersion returns the version of Kubernetes in go.mod.
 func kubeVersion(ctx context.Context, here string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-json", "k8s.io/kubernetes")
 	cmd.Dir = here
@@ -124,13 +124,13 @@ func kubeVersion(ctx context.Context, here string) (string, error) {
 	return m.Version, nil
 }
 
-// images are the archives of what pods run.
+// images are the archives of the images that pods run.
 func (s settings) images() []string {
 	return []string{filepath.Join(s.root, "bin/image/allocator.tar"), filepath.Join(s.root, "bin/image/etcd.tar"), filepath.Join(s.bin, "pause.tar")}
 }
 
-// buildImages makes them: those of the project as users make them, and that of the
-// container which holds a pod's namespaces.
+// buildImages builds them: those of the project as users build them, and that of the
+// container which holds the namespaces of a pod.
 func buildImages(ctx context.Context, s settings) error {
 	begun := time.Now()
 	fmt.Println("building images")

@@ -25,16 +25,16 @@ const caseLimit = 5 * time.Minute
 // full is the name of the chart's objects in a release of this name.
 const full = "allocator"
 
-// playedPart installs the chart where pods are played.
-func playedPart(ctx context.Context, c *cluster, r *report) error {
-	r.part("the chart with real controllers; pods are played, none runs")
-	p := newPlayer(c.kube)
+// simulatedPart installs the chart in a cluster with simulated pods.
+func simulatedPart(ctx context.Context, c *cluster, r *report) error {
+	r.part("the chart with real controllers and simulated pods: none runs")
+	p := newSimulator(c.kube)
 	if err := p.addNodes(ctx); err != nil {
-		return fmt.Errorf("played machines: %w", err)
+		return fmt.Errorf("simulated machines: %w", err)
 	}
-	playing, stop := context.WithCancel(ctx)
+	simulating, stop := context.WithCancel(ctx)
 	over := make(chan struct{})
-	go func() { defer close(over); p.run(playing) }()
+	go func() { defer close(over); p.run(simulating) }()
 	defer func() { stop(); <-over }()
 	if err := errors.Join(c.create(ctx, "crds.yaml", ""), c.create(ctx, "cluster.yaml", "")); err != nil {
 		return err
@@ -45,20 +45,20 @@ func playedPart(ctx context.Context, c *cluster, r *report) error {
 		}
 	}
 	t := &cases{c: c, r: r, p: p}
-	r.run(ctx, "what shall be refused is: unknown and repeated fields, pods that are not restricted", caseLimit, t.refusals)
+	r.run(ctx, "unknown and repeated fields, and pods that are not restricted, are refused", caseLimit, t.refusals)
 	r.run(ctx, "the objects of every values file are accepted, created (Helm 3) and applied (Helm 4), strictly, without a warning", caseLimit, t.accepted)
 	for _, h := range helms {
 		t.helm = h.name
-		t.story(ctx)
+		t.lifecycle(ctx)
 	}
-	r.run(ctx, "nothing went wrong while playing", time.Second, func(context.Context) error { return p.trouble() })
+	r.run(ctx, "the simulation of pods had no errors", time.Second, func(context.Context) error { return p.failures() })
 	if err := p.removeNodes(ctx); err != nil {
 		return err
 	}
 	return nil
 }
 
-// volume makes a volume that a claim may have.
+// volume creates a volume for a claim.
 func (c *cluster) volume(ctx context.Context, name, path string) error {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("4Gi")}, StorageClassName: "local",
@@ -72,7 +72,7 @@ func (c *cluster) volume(ctx context.Context, name, path string) error {
 type cases struct {
 	c    *cluster
 	r    *report
-	p    *player
+	p    *simulator
 	helm string
 }
 
@@ -80,7 +80,7 @@ func (t *cases) values(name string) string {
 	return filepath.Join(t.c.s.root, "chaos/kube/testdata", name+".yaml")
 }
 
-// release makes a namespace with the Secrets that values name.
+// release creates a namespace with the Secrets that the values name.
 func (t *cases) release(ctx context.Context, name string) (release, error) {
 	rel := release{c: t.c, helm: t.helm, namespace: t.helm + "-" + name, name: full}
 	if err := t.c.namespace(ctx, rel.namespace); err != nil {
@@ -118,7 +118,7 @@ func (t *cases) refusals(ctx context.Context) error {
 		refused("an unknown field", `unknown field "spec.replicaz"`, func(o *unstructured.Unstructured) error {
 			return unstructured.SetNestedField(o.Object, int64(3), "spec", "replicaz")
 		}),
-		refused("a variable that comes twice", "duplicate", func(o *unstructured.Unstructured) error {
+		refused("a variable that occurs twice", "duplicate", func(o *unstructured.Unstructured) error {
 			containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
 			if err != nil {
 				return err
@@ -138,8 +138,7 @@ func (t *cases) refusals(ctx context.Context) error {
 	return nil
 }
 
-// accepted sends every object of every values file to the API server, to be judged
-// and not kept.
+// accepted sends every object of every values file to the API server in a dry run.
 func (t *cases) accepted(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(t.c.chart(), "ci", "*-values.yaml"))
 	if err != nil {
@@ -152,7 +151,6 @@ func (t *cases) accepted(ctx context.Context) error {
 	if err := t.c.namespace(ctx, namespace); err != nil {
 		return err
 	}
-	// Kinds appear only when the server has found them fit.
 	var errs []error
 	kinds, known := map[string]bool{}, map[string]bool{namespace: true}
 	objects := 0
@@ -172,7 +170,7 @@ func (t *cases) accepted(ctx context.Context) error {
 					}
 					known[n] = true
 				}
-				// A pod, unlike what makes pods, is refused without its service account.
+				// A pod, unlike objects that create pods, is refused without its service account.
 				if account, _, _ := unstructured.NestedString(o.Object, "spec", "serviceAccountName"); o.GetKind() == "Pod" && account != "" {
 					a := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
 					if _, err := t.c.kube.CoreV1().ServiceAccounts(cmp.Or(o.GetNamespace(), namespace)).Create(ctx, a, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -181,7 +179,7 @@ func (t *cases) accepted(ctx context.Context) error {
 				}
 				if err := until(ctx, 20*time.Second, func(ctx context.Context) error {
 					err := t.c.accept(ctx, o, namespace)
-					// A definition that was made just now takes a moment to be served.
+					// A new definition takes a moment to be served.
 					if err != nil && !strings.Contains(err.Error(), "could not find the requested resource") && !strings.Contains(err.Error(), "no matches for kind") {
 						errs = append(errs, fmt.Errorf("%s: %w", filepath.Base(f), err))
 						return nil
@@ -202,46 +200,46 @@ func (t *cases) accepted(ctx context.Context) error {
 	return nil
 }
 
-// story is the life of a release, with one major of Helm.
-func (t *cases) story(ctx context.Context) {
+// lifecycle installs, changes and uninstalls releases with one major version of Helm.
+func (t *cases) lifecycle(ctx context.Context) {
 	run := func(name string, f func(context.Context) error) bool {
 		return t.r.run(ctx, t.helm+": "+name, caseLimit, f)
 	}
-	var outside, beside release
+	var external, bundled release
 	var err error
-	if !run("with etcd outside: the space is initialised before anything else of the chart is there", func(ctx context.Context) error {
-		if outside, err = t.release(ctx, "external"); err != nil {
+	if !run("external etcd: the space is initialized before any other object of the chart exists", func(ctx context.Context) error {
+		if external, err = t.release(ctx, "external"); err != nil {
 			return err
 		}
-		return t.installOutside(ctx, outside)
+		return t.installExternal(ctx, external)
 	}) {
 		return
 	}
-	run("an init that cannot end: the install fails, and leaves no nodes", t.initFails)
-	run("Services have ready nodes alone, the nodes' own has all", func(ctx context.Context) error { return t.endpoints(ctx, outside) })
-	run("three pods are made at once, spread over machines; one may be evicted, a second not, one that is not ready may", func(ctx context.Context) error { return t.evictions(ctx, outside) })
-	run("helm test passes when its pod does, and fails when it does", func(ctx context.Context) error { return t.test(ctx, outside) })
-	run("an upgrade that changes nothing restarts nothing", func(ctx context.Context) error { return t.sameUpgrade(ctx, outside) })
-	run("an upgrade with another setting replaces pods one by one, each when the one before is ready, and does not initialise", func(ctx context.Context) error { return t.rolling(ctx, outside) })
-	run("a rollback does the same", func(ctx context.Context) error { return t.rollback(ctx, outside) })
-	run("more nodes come at once", func(ctx context.Context) error { return t.scale(ctx, outside) })
-	run("uninstall leaves nothing of a release with etcd outside, but the pod of helm test", func(ctx context.Context) error {
-		return t.uninstall(ctx, outside, "Pod/allocator-test-draw")
+	run("an init that does not end: the install fails, and leaves no nodes", t.initFails)
+	run("Services have ready nodes only, the nodes' own Service has all", func(ctx context.Context) error { return t.endpoints(ctx, external) })
+	run("three pods are created at once, on different machines; one may be evicted, a second may not, one that is not ready may", func(ctx context.Context) error { return t.evictions(ctx, external) })
+	run("helm test passes if its pod does, and fails if its pod fails", func(ctx context.Context) error { return t.test(ctx, external) })
+	run("an upgrade that changes nothing restarts nothing", func(ctx context.Context) error { return t.sameUpgrade(ctx, external) })
+	run("an upgrade with another setting replaces pods one by one, each when the one before is ready, and runs no init", func(ctx context.Context) error { return t.rolling(ctx, external) })
+	run("a rollback does the same", func(ctx context.Context) error { return t.rollback(ctx, external) })
+	run("added nodes start at once", func(ctx context.Context) error { return t.scale(ctx, external) })
+	run("external etcd: uninstall leaves nothing but the pod of helm test", func(ctx context.Context) error {
+		return t.uninstall(ctx, external, "Pod/allocator-test-draw")
 	})
-	if !run("with etcd beside: install --wait initialises while it waits", func(ctx context.Context) error {
-		if beside, err = t.release(ctx, "bundled"); err != nil {
+	if !run("bundled etcd: install --wait initializes while it waits", func(ctx context.Context) error {
+		if bundled, err = t.release(ctx, "bundled"); err != nil {
 			return err
 		}
-		return t.installBeside(ctx, beside)
+		return t.installBundled(ctx, bundled)
 	}) {
 		return
 	}
-	run("with etcd beside: an upgrade takes the Job away and makes no other; etcd stays", func(ctx context.Context) error { return t.upgradeBeside(ctx, beside) })
-	run("with etcd beside: a rollback to the first revision makes the Job again, with the end of its leave that the install wrote", func(ctx context.Context) error { return t.rollbackBeside(ctx, beside) })
-	run("uninstall leaves the volume claim of etcd, and nothing else", func(ctx context.Context) error {
-		return t.uninstall(ctx, beside, "PersistentVolumeClaim/data-allocator-etcd-0")
+	run("bundled etcd: an upgrade removes the Job and creates no other; etcd stays", func(ctx context.Context) error { return t.upgradeBundled(ctx, bundled) })
+	run("bundled etcd: a rollback to the first revision creates the Job again, with the --fresh-until of the install", func(ctx context.Context) error { return t.rollbackBundled(ctx, bundled) })
+	run("bundled etcd: uninstall leaves the volume claim of etcd, and nothing else", func(ctx context.Context) error {
+		return t.uninstall(ctx, bundled, "PersistentVolumeClaim/data-allocator-etcd-0")
 	})
-	run("everything at once installs and uninstalls", func(ctx context.Context) error {
+	run("a release with all options installs and uninstalls", func(ctx context.Context) error {
 		rel, err := t.release(ctx, "everything")
 		if err != nil {
 			return err
@@ -253,8 +251,8 @@ func (t *cases) story(ctx context.Context) {
 	})
 }
 
-func (t *cases) installOutside(ctx context.Context, rel release) error {
-	// A played Job ends at once; what is there at that moment was there before it.
+func (t *cases) installExternal(ctx context.Context, rel release) error {
+	// A simulated Job ends at once: objects that exist at that moment were created before.
 	early := []string{}
 	t.p.before(func(pod *corev1.Pod) {
 		if pod.Namespace == rel.namespace {
@@ -279,11 +277,11 @@ func (t *cases) installOutside(ctx context.Context, rel release) error {
 		}
 	}
 	if len(early) == 0 || len(odd) > 0 {
-		return fmt.Errorf("while the Job ran, there were %v: want its own parts alone", early)
+		return fmt.Errorf("while the Job ran, there were %v: want only its own objects", early)
 	}
-	list, _ := t.p.told(rel.namespace, mark)
+	list, _ := t.p.events(rel.namespace, mark)
 	if len(list) < 2 || !strings.HasPrefix(list[1], "succeeded allocator-init-") {
-		return fmt.Errorf("what happened first was %v: want a pod of the Job running and succeeding", list[:min(2, len(list))])
+		return fmt.Errorf("the first events were %v: want a pod of the Job running and succeeding", list[:min(2, len(list))])
 	}
 	if n := count(list, "ready allocator-"); n != 3 {
 		return fmt.Errorf("%d nodes became ready: want 3: %v", n, list)
@@ -291,7 +289,7 @@ func (t *cases) installOutside(ctx context.Context, rel release) error {
 	return t.noJobs(ctx, rel)
 }
 
-// noJobs says whether there is a Job in the namespace.
+// noJobs returns an error if there is a Job in the namespace.
 func (t *cases) noJobs(ctx context.Context, rel release) error {
 	jobs, err := t.c.kube.BatchV1().Jobs(rel.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -318,7 +316,7 @@ func (t *cases) initFails(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The Job's pod never ends: the Job's own deadline has to.
+	// The Job's pod never ends: the Job's deadline has to end it.
 	stopHolding := t.holdAll(ctx, rel.namespace)
 	defer stopHolding()
 	out, err := rel.install(ctx, "-f", t.values("external"), "--set", "init.timeoutSeconds=30")
@@ -326,21 +324,20 @@ func (t *cases) initFails(ctx context.Context) error {
 		return fmt.Errorf("installed: %s", out)
 	}
 	if !strings.Contains(err.Error(), "DeadlineExceeded") && !strings.Contains(err.Error(), "pre-install") {
-		return fmt.Errorf("failed, but not for the Job: %w", err)
+		return fmt.Errorf("failed, but not because of the Job: %w", err)
 	}
 	sets, err := t.c.kube.AppsV1().StatefulSets(rel.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
 	if len(sets.Items) > 0 {
-		return errors.New("there are nodes of a space that was not initialised")
+		return errors.New("there are nodes of a space that was not initialized")
 	}
 	_, err = rel.run(ctx, "uninstall", rel.name, "--wait")
 	return err
 }
 
-// holdAll holds every pod of a namespace, whatever its name, until the function it
-// returns is called.
+// holdAll holds every pod of a namespace until the function it returns is called.
 func (t *cases) holdAll(ctx context.Context, namespace string) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	over := make(chan struct{})
@@ -362,7 +359,7 @@ func (t *cases) holdAll(ctx context.Context, namespace string) func() {
 	return func() { cancel(); <-over }
 }
 
-// addresses counts those of a Service, ready and not.
+// addresses counts the addresses of a Service, ready and not.
 func (t *cases) addresses(ctx context.Context, rel release, service string) (ready, other int, err error) {
 	list, err := t.c.kube.DiscoveryV1().EndpointSlices(rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
 	if err != nil {
@@ -391,7 +388,7 @@ func (t *cases) endpoints(ctx context.Context, rel release) error {
 				return err
 			}
 			if ready != want || ready+other != 3 {
-				errs = append(errs, fmt.Errorf("service %s has %d addresses to use and %d others: want %d of 3", service, ready, other, want))
+				errs = append(errs, fmt.Errorf("service %s has %d ready addresses and %d others: want %d of 3", service, ready, other, want))
 			}
 		}
 		return errors.Join(errs...)
@@ -403,7 +400,7 @@ func (t *cases) endpoints(ctx context.Context, rel release) error {
 	return t.allReady(ctx, rel, 3)
 }
 
-// allReady waits until so many nodes are ready for as long as the chart asks.
+// allReady waits until so many nodes are available.
 func (t *cases) allReady(ctx context.Context, rel release, want int32) error {
 	return until(ctx, 2*time.Minute, func(ctx context.Context) error {
 		s, err := t.c.kube.AppsV1().StatefulSets(rel.namespace).Get(ctx, full, metav1.GetOptions{})
@@ -426,13 +423,13 @@ func (t *cases) evictions(ctx context.Context, rel release) error {
 	for _, p := range pods.Items {
 		machines[p.Spec.NodeName] = true
 	}
-	if len(machines) != playedNodes {
+	if len(machines) != simulatedNodes {
 		return fmt.Errorf("%d pods are on %d machines: want each on its own", len(pods.Items), len(machines))
 	}
 	evict := func(pod string) error {
 		return t.c.kube.PolicyV1().Evictions(rel.namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: rel.namespace}})
 	}
-	// The budget is counted by a controller, which may not have looked yet.
+	// A controller counts the budget, in its own time.
 	if err := until(ctx, time.Minute, func(ctx context.Context) error {
 		b, err := t.c.kube.PolicyV1().PodDisruptionBudgets(rel.namespace).Get(ctx, full, metav1.GetOptions{})
 		if err == nil && b.Status.DisruptionsAllowed != 1 {
@@ -448,9 +445,9 @@ func (t *cases) evictions(ctx context.Context, rel release) error {
 		return fmt.Errorf("the first: %w", err)
 	}
 	if err := evict("allocator-1"); !apierrors.IsTooManyRequests(err) {
-		return fmt.Errorf("the second: got %v, want that it may not", err)
+		return fmt.Errorf("the second: got %v, want that it is refused", err)
 	}
-	// AlwaysAllow: one that is not ready serves nobody.
+	// AlwaysAllow: one that is not ready serves no requests.
 	if err := until(ctx, time.Minute, func(ctx context.Context) error {
 		p, err := t.c.kube.CoreV1().Pods(rel.namespace).Get(ctx, "allocator-0", metav1.GetOptions{})
 		if err != nil {
@@ -463,7 +460,7 @@ func (t *cases) evictions(ctx context.Context, rel release) error {
 	}); err != nil {
 		return err
 	}
-	// Two of three are away: without AlwaysAllow none might be evicted.
+	// Two of three are not ready: without AlwaysAllow none might be evicted.
 	t.p.hold(rel.namespace, "allocator-1", true)
 	defer t.p.hold(rel.namespace, "allocator-1", false)
 	if err := until(ctx, time.Minute, func(ctx context.Context) error {
@@ -502,14 +499,14 @@ func (t *cases) sameUpgrade(ctx context.Context, rel release) error {
 	if _, err := rel.upgrade(ctx, "-f", t.values("external")); err != nil {
 		return err
 	}
-	if list, _ := t.p.told(rel.namespace, mark); len(list) > 0 {
-		return fmt.Errorf("it did %v: want nothing", list)
+	if list, _ := t.p.events(rel.namespace, mark); len(list) > 0 {
+		return fmt.Errorf("the events were %v: want none", list)
 	}
 	return t.noJobs(ctx, rel)
 }
 
-// oneByOne says whether pods were replaced from the last to the first, each only
-// when the one before was ready.
+// oneByOne returns an error unless pods were replaced from the last to the first,
+// each when the one before was ready.
 func oneByOne(list []string, pods int) error {
 	var want []string
 	for i := pods - 1; i >= 0; i-- {
@@ -518,7 +515,7 @@ func oneByOne(list []string, pods int) error {
 		}
 	}
 	if !slices.Equal(list, want) {
-		return fmt.Errorf("what happened was\n%v\nwant\n%v", list, want)
+		return fmt.Errorf("the events were\n%v\nwant\n%v", list, want)
 	}
 	return nil
 }
@@ -531,7 +528,7 @@ func (t *cases) rolling(ctx context.Context, rel release) error {
 		over <- err
 	}()
 	if err := until(ctx, time.Minute, func(context.Context) error {
-		list, _ := t.p.told(rel.namespace, mark)
+		list, _ := t.p.events(rel.namespace, mark)
 		if count(list, "gone allocator-2") == 0 {
 			return fmt.Errorf("the last pod is not replaced: %v", list)
 		}
@@ -540,11 +537,11 @@ func (t *cases) rolling(ctx context.Context, rel release) error {
 		return err
 	}
 	t.p.hold(rel.namespace, "allocator-2", true)
-	time.Sleep(3 * time.Second) // for what must not happen
-	list, _ := t.p.told(rel.namespace, mark)
+	time.Sleep(3 * time.Second) // in which no other pod may be replaced
+	list, _ := t.p.events(rel.namespace, mark)
 	for _, s := range list {
 		if strings.HasSuffix(s, "allocator-0") || strings.HasSuffix(s, "allocator-1") {
-			return fmt.Errorf("while the first that was replaced was not ready: %v", list)
+			return fmt.Errorf("another pod was replaced before the first was ready: %v", list)
 		}
 	}
 	t.p.hold(rel.namespace, "allocator-2", false)
@@ -554,8 +551,8 @@ func (t *cases) rolling(ctx context.Context, rel release) error {
 	if err := t.allReady(ctx, rel, 3); err != nil {
 		return err
 	}
-	list, _ = t.p.told(rel.namespace, mark)
-	// It may have been ready for the moment before it was held.
+	list, _ = t.p.events(rel.namespace, mark)
+	// It may have been ready for a moment before it was held.
 	list = slices.DeleteFunc(list, func(s string) bool { return s == "unready allocator-2" })
 	if err := oneByOne(slices.Compact(list), 3); err != nil {
 		return err
@@ -571,7 +568,7 @@ func (t *cases) rollback(ctx context.Context, rel release) error {
 	if err := t.allReady(ctx, rel, 3); err != nil {
 		return err
 	}
-	list, _ := t.p.told(rel.namespace, mark)
+	list, _ := t.p.events(rel.namespace, mark)
 	if err := oneByOne(list, 3); err != nil {
 		return err
 	}
@@ -596,9 +593,9 @@ func (t *cases) scale(ctx context.Context, rel release) error {
 		over <- err
 	}()
 	err := until(ctx, time.Minute, func(context.Context) error {
-		list, _ := t.p.told(rel.namespace, mark)
+		list, _ := t.p.events(rel.namespace, mark)
 		if count(list, "running allocator-3") != 1 || count(list, "running allocator-4") != 1 {
-			return fmt.Errorf("both new ones should run though neither is ready: %v", list)
+			return fmt.Errorf("both new pods should run though neither is ready: %v", list)
 		}
 		return nil
 	})
@@ -608,7 +605,7 @@ func (t *cases) scale(ctx context.Context, rel release) error {
 	return errors.Join(err, <-over, t.allReady(ctx, rel, 5))
 }
 
-// uninstall says what is left, which shall be nothing but what is named and the
+// uninstall returns an error if other objects are left than those in want and the
 // Secrets that the release never owned.
 func (t *cases) uninstall(ctx context.Context, rel release, want ...string) error {
 	mine, err := t.c.kube.CoreV1().Secrets(rel.namespace).List(ctx, metav1.ListOptions{})
@@ -631,15 +628,15 @@ func (t *cases) uninstall(ctx context.Context, rel release, want ...string) erro
 		}
 		slices.Sort(list)
 		if !slices.Equal(list, want) {
-			return fmt.Errorf("left are %v: want %v", list, want)
+			return fmt.Errorf("%v are left: want %v", list, want)
 		}
 		return nil
 	})
 }
 
-func (t *cases) installBeside(ctx context.Context, rel release) error {
+func (t *cases) installBundled(ctx context.Context, rel release) error {
 	mark := t.p.mark()
-	// Nodes are not ready before the space is: held until the Job has ended.
+	// Nodes are not ready before the space is initialized: hold them until the Job has ended.
 	for i := range 3 {
 		t.p.hold(rel.namespace, fmt.Sprintf("allocator-%d", i), true)
 	}
@@ -654,9 +651,9 @@ func (t *cases) installBeside(ctx context.Context, rel release) error {
 	if _, err := rel.install(ctx, "-f", t.values("evaluation")); err != nil {
 		return err
 	}
-	list, _ := t.p.told(rel.namespace, mark)
+	list, _ := t.p.events(rel.namespace, mark)
 	if count(list, "succeeded allocator-init-") != 1 || count(list, "ready allocator-etcd-0") != 1 {
-		return fmt.Errorf("what happened was %v: want one end of the Job, and etcd", list)
+		return fmt.Errorf("the events were %v: want one end of the Job, and etcd ready", list)
 	}
 	claim, err := t.c.kube.CoreV1().PersistentVolumeClaims(rel.namespace).Get(ctx, "data-allocator-etcd-0", metav1.GetOptions{})
 	if err != nil {
@@ -668,7 +665,7 @@ func (t *cases) installBeside(ctx context.Context, rel release) error {
 	return nil
 }
 
-func (t *cases) upgradeBeside(ctx context.Context, rel release) error {
+func (t *cases) upgradeBundled(ctx context.Context, rel release) error {
 	mark := t.p.mark()
 	if _, err := rel.upgrade(ctx, "-f", t.values("evaluation"), "--set", "log.level=debug"); err != nil {
 		return err
@@ -676,14 +673,14 @@ func (t *cases) upgradeBeside(ctx context.Context, rel release) error {
 	if err := t.allReady(ctx, rel, 3); err != nil {
 		return err
 	}
-	list, _ := t.p.told(rel.namespace, mark)
+	list, _ := t.p.events(rel.namespace, mark)
 	if count(list, "running allocator-init") > 0 || count(list, "gone allocator-etcd-0") > 0 {
-		return fmt.Errorf("what happened was %v: want no Job, and etcd left alone", list)
+		return fmt.Errorf("the events were %v: want no Job, and etcd not restarted", list)
 	}
 	return t.noJobs(ctx, rel)
 }
 
-func (t *cases) rollbackBeside(ctx context.Context, rel release) error {
+func (t *cases) rollbackBundled(ctx context.Context, rel release) error {
 	first, err := rel.run(ctx, "get", "manifest", rel.name, "--revision=1")
 	if err != nil {
 		return err
@@ -706,7 +703,7 @@ func (t *cases) rollbackBeside(ctx context.Context, rel release) error {
 			return nil
 		}
 		if a == "--fresh" {
-			return errors.New("the Job may begin afresh for ever: a rollback after etcd was wiped would issue IDs twice")
+			return errors.New("the Job has --fresh without an end: a rollback after etcd was wiped would issue IDs twice")
 		}
 	}
 	return errors.New("the Job has no --fresh-until")

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// An authority signs the certificates of one run, in a folder of its own.
+// An authority signs the certificates of one run, in a directory of its own.
 type authority struct {
 	dir  string
 	cert *x509.Certificate
@@ -25,7 +25,7 @@ type authority struct {
 	next int64
 }
 
-// certLife is longer than any run and short enough that a key left behind is of no use.
+// certLife is longer than any run, and short so that a leaked key is useless.
 const certLife = 24 * time.Hour
 
 func newAuthority(dir string) (*authority, error) {
@@ -51,8 +51,8 @@ func newAuthority(dir string) (*authority, error) {
 
 func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
 
-// issue writes name.crt and name.key, of the user or server cn in the groups given,
-// good for the names and addresses given.
+// issue writes name.crt and name.key for the user or server cn in the given groups,
+// valid for the given names and addresses.
 func (a *authority) issue(name, cn string, groups, hosts []string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -22,17 +22,17 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Addresses of the cluster. They are in a network namespace, where there is one;
-// elsewhere only those of the API server's own loopback port are used.
+// Addresses of the cluster, inside its network namespace. Without a namespace only
+// the API server's loopback port is used.
 const (
-	hostIP     = "192.0.2.1" // of the machine; set aside for documentation
+	hostIP     = "192.0.2.1" // of the machine; reserved for documentation
 	peerIP     = "192.0.2.2" // the other end of its link
 	serviceNet = "10.96.0.0/16"
 	apiService = "10.96.0.1"
 	podNet     = "10.244.0.0/24"
 )
 
-// A cluster is a control plane that runs.
+// A cluster is a running control plane.
 type cluster struct {
 	s      settings
 	ps     *processes
@@ -46,13 +46,13 @@ type cluster struct {
 }
 
 // startCluster starts etcd, the API server, the controllers and the scheduler, and
-// waits until they answer. What it returns is to be stopped, with an error, too.
+// waits until they answer. The caller has to stop the cluster, also after an error.
 func startCluster(ctx context.Context, s settings, r *report) (*cluster, error) {
 	r.part("control plane")
 	c := &cluster{s: s, ps: &processes{dir: s.dir}, warnings: &warnings{}}
 	ok := r.run(ctx, "etcd, kube-apiserver, kube-controller-manager and kube-scheduler start and are healthy", 3*time.Minute, c.start)
 	if !ok {
-		return c, errors.New("no control plane, no test")
+		return c, errors.New("there is no control plane to test with")
 	}
 	v, err := c.kube.Discovery().ServerVersion()
 	if err != nil {
@@ -91,7 +91,7 @@ func (c *cluster) start(ctx context.Context) error {
 	if _, err := c.ps.start("etcd", bin("etcd"), "--name=kube", "--data-dir="+c.ca.path("etcd"),
 		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=kube="+peer,
-		// The data dies with the run.
+		// The data is removed after the run.
 		"--unsafe-no-fsync"); err != nil {
 		return err
 	}
@@ -147,20 +147,20 @@ func (c *cluster) start(ctx context.Context) error {
 			if err := c.ps.ended(); err != nil {
 				return err
 			}
-			// Their own certificates are self-signed; this asks only whether they run.
+			// Their certificates are self-signed; this only checks that they run.
 			return ask(ctx, plain, "https://127.0.0.1:"+port+"/healthz")
 		}); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	// The controllers make it; without it no pod is admitted.
+	// The controllers create it; without it no pod is admitted.
 	return until(ctx, time.Minute, func(ctx context.Context) error {
 		_, err := c.kube.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
 }
 
-// ask is nil if a URL answers 200.
+// ask returns nil if a URL answers 200.
 func ask(ctx context.Context, client *http.Client, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -177,7 +177,7 @@ func ask(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// freePorts returns n ports of the loopback that nobody listens on.
+// freePorts returns n free ports of the loopback interface.
 func freePorts(n int) ([]string, error) {
 	var list []string
 	for range n {
@@ -191,7 +191,7 @@ func freePorts(n int) ([]string, error) {
 	return list, nil
 }
 
-// warnings keeps what the API server warned of.
+// warnings keeps the warnings of the API server.
 type warnings struct {
 	mu   sync.Mutex // guards list
 	list []string
@@ -203,7 +203,7 @@ func (w *warnings) HandleWarningHeader(_ int, _ string, text string) {
 	w.list = append(w.list, text)
 }
 
-// take returns what came since the last call.
+// take returns the warnings since the last call.
 func (w *warnings) take() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -212,13 +212,13 @@ func (w *warnings) take() []string {
 	return list
 }
 
-// write writes a file into the run's folder and returns its path.
+// write writes a file into the directory of the run and returns its path.
 func (c *cluster) write(name, text string) (string, error) {
 	path := filepath.Join(c.s.dir, name)
 	return path, os.WriteFile(path, []byte(text), 0o644)
 }
 
-// together runs all at once and returns the first error.
+// together runs all functions concurrently and returns the first error.
 func together(list ...func() error) error {
 	var g errgroup.Group
 	for _, f := range list {

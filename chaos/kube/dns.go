@@ -11,12 +11,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A names answers for the names of Services, in the place of a cluster's DNS:
+// A names is a DNS server for the names of Services, in place of the cluster's:
 //
 //	SERVICE.NAMESPACE.svc.cluster.local       its address or, headless, those of its ready pods
 //	POD.SERVICE.NAMESPACE.svc.cluster.local   a pod of a headless Service, by its hostname
 //
-// It asks the API each time. Answers are of UDP, IPv4, for one second.
+// It asks the API each time. It serves UDP and IPv4; answers live for one second.
 type names struct {
 	kube kubernetes.Interface
 	conn net.PacketConn
@@ -36,7 +36,7 @@ func (n *names) serve() {
 	}
 }
 
-// answer returns nil for what is no question.
+// answer returns nil if the packet is not a question.
 func (n *names) answer(query []byte) []byte {
 	var p dnsmessage.Parser
 	head, err := p.Start(query)
@@ -99,7 +99,7 @@ func (n *names) lookup(ctx context.Context, name string) ([]string, bool, error)
 	var ips []string
 	for _, slice := range slices.Items {
 		for _, e := range slice.Endpoints {
-			// Ready already says so of every one where a Service publishes all.
+			// Where a Service publishes all addresses, every one counts as ready.
 			if e.Conditions.Ready == nil || !*e.Conditions.Ready {
 				continue
 			}

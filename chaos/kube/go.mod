@@ -1,6 +1,6 @@
-// A real Kubernetes to install the chart in: its programs and the test that drives
-// them. The modules of k8s.io/kubernetes name each other by v0.0.0, so that each needs
-// a replace; a module of its own keeps that, and all that they need, from the project.
+// A real Kubernetes to install the chart in: its programs and the test that runs
+// them. The modules of k8s.io/kubernetes require each other at v0.0.0, so that each
+// needs a replace; in a module of its own that does not affect the project.
 module github.com/flakelease/allocator/chaos/kube
 
 go 1.26.0

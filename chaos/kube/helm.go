@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A release is the chart in a namespace, put there by one major of Helm.
+// A release is the chart in a namespace, installed by one major version of Helm.
 type release struct {
 	c         *cluster
 	helm      string // helm3 or helm4
@@ -32,8 +32,8 @@ type release struct {
 
 func (c *cluster) chart() string { return filepath.Join(c.s.root, "deploy/helm/allocator") }
 
-// namespace makes a namespace that refuses pods which are not of the level
-// "restricted", and warns of whatever makes such pods.
+// namespace creates a namespace that refuses pods which are not of the level
+// "restricted", and warns about objects that create such pods.
 func (c *cluster) namespace(ctx context.Context, name string) error {
 	labels := map[string]string{}
 	for _, mode := range []string{"enforce", "warn"} {
@@ -44,7 +44,7 @@ func (c *cluster) namespace(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	// Pods are refused until their service account is there.
+	// Pods are refused until their service account exists.
 	return until(ctx, time.Minute, func(ctx context.Context) error {
 		_, err := c.kube.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
 		return err
@@ -60,7 +60,7 @@ func (r release) run(ctx context.Context, args ...string) (string, error) {
 	}, args...)...)
 }
 
-// install and upgrade wait until all is ready, hooks included.
+// install and upgrade wait until everything is ready, hooks included.
 func (r release) install(ctx context.Context, args ...string) (string, error) {
 	return r.run(ctx, append([]string{"install", r.name, r.c.chart(), "--wait", "--timeout=4m"}, args...)...)
 }
@@ -106,7 +106,7 @@ func (c *cluster) of(o *unstructured.Unstructured, namespace string) (dynamic.Re
 	gvk := o.GroupVersionKind()
 	m, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
-		// It may be served in a moment: the next look shall be a fresh one.
+		// The kind may be served soon: the next call has to ask the server again.
 		c.mapper.Reset()
 		return nil, err
 	}
@@ -119,9 +119,9 @@ func (c *cluster) of(o *unstructured.Unstructured, namespace string) (dynamic.Re
 	return c.objects.Resource(m.Resource).Namespace(namespace), nil
 }
 
-// accept has the API server check an object as if it was to be kept: created, as
-// Helm 3 does, and applied, as Helm 4 does. Unknown and repeated fields are errors.
-// A warning is an error, too.
+// accept has the API server check an object in a dry run: created, as Helm 3 does,
+// and applied, as Helm 4 does. Unknown and repeated fields are errors, and so are
+// warnings.
 func (c *cluster) accept(ctx context.Context, o *unstructured.Unstructured, namespace string) error {
 	name := o.GetKind() + " " + o.GetName()
 	client, err := c.of(o, namespace)
@@ -142,7 +142,7 @@ func (c *cluster) accept(ctx context.Context, o *unstructured.Unstructured, name
 	if _, err := client.Patch(ctx, o.GetName(), types.ApplyPatchType, b, metav1.PatchOptions{DryRun: dry, FieldValidation: metav1.FieldValidationStrict, FieldManager: "kubetest", Force: &force}); err != nil {
 		return fmt.Errorf("apply %s: %w", name, err)
 	}
-	// Servers before 1.34 know no other name for it.
+	// Servers before 1.34 have no other name for it.
 	old := func(w string) bool { return strings.Contains(w, `"PreferClose" is deprecated`) }
 	if list := slices.DeleteFunc(c.warnings.take(), old); len(list) > 0 {
 		return fmt.Errorf("%s: the API server warns: %s", name, strings.Join(list, "; "))
@@ -150,7 +150,7 @@ func (c *cluster) accept(ctx context.Context, o *unstructured.Unstructured, name
 	return nil
 }
 
-// create makes the objects of a file of testdata.
+// create creates the objects of a file of testdata.
 func (c *cluster) create(ctx context.Context, file, namespace string) error {
 	b, err := os.ReadFile(filepath.Join(c.s.root, "chaos/kube/testdata", file))
 	if err != nil {
@@ -172,8 +172,8 @@ func (c *cluster) create(ctx context.Context, file, namespace string) error {
 	return nil
 }
 
-// remains lists what is in a namespace, as Kind/name, but for what Kubernetes itself
-// puts there. What is on its way out is still there.
+// remains lists the objects of a namespace as Kind/name, without those that
+// Kubernetes itself creates. Objects that are being deleted count.
 func remains(ctx context.Context, kube kubernetes.Interface, namespace string) ([]string, error) {
 	var list []string
 	add := func(kind string, names []metav1.ObjectMeta) {

@@ -1,14 +1,14 @@
 // Command kubetest installs the chart in a real Kubernetes: etcd, kube-apiserver,
 // kube-controller-manager and kube-scheduler, built from their modules, and, where
 // this machine allows it, a kubelet with containerd that runs the images. README.md
-// says what is real and what is played.
+// lists what is real and what is simulated.
 //
 //	go run . --root ../..              all of it
-//	go run . --root ../.. --only played
+//	go run . --root ../.. --only simulated
 //
-// It starts everything in namespaces of its own (processes, mounts, network), so
-// that what it started ends with it, whatever way it ends. Without root the part
-// that needs them is not run, and says so.
+// It starts everything in namespaces of its own (processes, mounts, network), which
+// end with it, however it ends. Without root it skips the part that needs them, and
+// reports that.
 package main
 
 import (
@@ -26,20 +26,20 @@ import (
 	"time"
 )
 
-// whole bounds a run without the builds.
-const whole = 25 * time.Minute
+// runTimeout bounds a run without the builds.
+const runTimeout = 25 * time.Minute
 
 // settings are those of one run.
 type settings struct {
 	root string // of the project
 	bin  string // where programs are built and kept
 	dir  string // of this run: logs, data, certificates
-	only string // "played", "real" or ""
+	only string // "simulated", "real" or ""
 	keep bool   // leave dir
 
-	inside bool // the process that runs in the namespaces
-	apart  bool // there are namespaces
-	cgroup string
+	inside     bool // the process that runs in the namespaces
+	namespaces bool // the process has namespaces of its own
+	cgroup     string
 }
 
 func main() {
@@ -51,15 +51,15 @@ func main() {
 
 func run() error {
 	var s settings
-	flag.StringVar(&s.root, "root", "../..", "folder of the project")
-	flag.StringVar(&s.only, "only", "", "played or real: one part alone")
-	flag.BoolVar(&s.keep, "keep", false, "keep logs and data of a run that passed, too")
-	flag.BoolVar(&s.inside, "inside", false, "for the program itself: it is in its namespaces")
-	flag.StringVar(&s.dir, "dir", "", "for the program itself: folder of the run")
-	flag.StringVar(&s.cgroup, "cgroup", "", "for the program itself: control group of the pods")
+	flag.StringVar(&s.root, "root", "../..", "directory of the project")
+	flag.StringVar(&s.only, "only", "", "simulated or real: run one part alone")
+	flag.BoolVar(&s.keep, "keep", false, "keep logs and data also of a run that passed")
+	flag.BoolVar(&s.inside, "inside", false, "internal: the process is in its namespaces")
+	flag.StringVar(&s.dir, "dir", "", "internal: directory of the run")
+	flag.StringVar(&s.cgroup, "cgroup", "", "internal: control group of the pods")
 	flag.Parse()
-	if s.only != "" && s.only != "played" && s.only != "real" {
-		return fmt.Errorf("--only is %q: say played or real, or leave it out", s.only)
+	if s.only != "" && s.only != "simulated" && s.only != "real" {
+		return fmt.Errorf("--only is %q: use simulated or real, or omit it", s.only)
 	}
 	var err error
 	if s.root, err = filepath.Abs(s.root); err != nil {
@@ -69,21 +69,21 @@ func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if s.inside {
-		s.apart = s.cgroup != ""
-		ctx, cancel := context.WithTimeout(ctx, whole)
+		s.namespaces = s.cgroup != ""
+		ctx, cancel := context.WithTimeout(ctx, runTimeout)
 		defer cancel()
 		return inside(ctx, s)
 	}
 	return outside(ctx, s)
 }
 
-// outside builds, runs this program again in namespaces, and clears away.
+// outside builds, runs this program again in namespaces, and cleans up.
 func outside(ctx context.Context, s settings) error {
 	begun := time.Now()
 	if err := buildAll(ctx, s); err != nil {
 		return err
 	}
-	if os.Geteuid() == 0 && s.only != "played" {
+	if os.Geteuid() == 0 && s.only != "simulated" {
 		if err := buildImages(ctx, s); err != nil {
 			return err
 		}
@@ -105,15 +105,15 @@ func outside(ctx context.Context, s settings) error {
 	if os.Geteuid() == 0 {
 		s.cgroup = fmt.Sprintf("kubetest-%d", os.Getpid())
 		args = append(args, "--cgroup", s.cgroup)
-		// The end of the first process of a namespace is the end of all in it.
+		// All processes of a PID namespace end with its first.
 		attr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
 	}
-	// The signal comes when the thread ends that started the process: keep it.
+	// Pdeathsig is sent when the thread ends that started the process: keep it.
 	runtime.LockOSThread()
 	attr.Pdeathsig = syscall.SIGKILL
 	cmd := exec.Command(self, args...)
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = os.Stdout, os.Stderr, attr
-	// What is removed is a folder that nothing runs in any more.
+	// Nothing runs in the control group any more.
 	defer func() {
 		if s.cgroup != "" {
 			if left := removeGroups(s.cgroup); len(left) > 0 {
@@ -123,7 +123,7 @@ func outside(ctx context.Context, s settings) error {
 	}()
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, syscall.EPERM) {
-			return fmt.Errorf("make namespaces: %w: run as a user that may, or without root for the part that needs none", err)
+			return fmt.Errorf("create namespaces: %w; run as a user that may, or without root for the part that needs none", err)
 		}
 		return err
 	}
@@ -141,21 +141,21 @@ func outside(ctx context.Context, s settings) error {
 		}
 	}
 	if err != nil || s.keep {
-		fmt.Printf("logs: %s (remove it when you have read them)\n", s.dir)
+		fmt.Printf("logs: %s (remove this directory when you have read them)\n", s.dir)
 		_ = os.RemoveAll(filepath.Join(s.dir, "containerd"))
 	} else if err := os.RemoveAll(s.dir); err != nil {
 		return err
 	}
 	if err != nil {
-		return errors.New("not passed: see above")
+		return errors.New("failed: see above")
 	}
 	return nil
 }
 
 // inside runs the parts.
 func inside(ctx context.Context, s settings) error {
-	if s.apart {
-		if err := settle(s); err != nil {
+	if s.namespaces {
+		if err := setUpNamespaces(s); err != nil {
 			return err
 		}
 	}
@@ -166,17 +166,17 @@ func inside(ctx context.Context, s settings) error {
 		return err
 	}
 	if s.only != "real" {
-		if err := playedPart(ctx, c, r); err != nil {
+		if err := simulatedPart(ctx, c, r); err != nil {
 			return err
 		}
 	}
-	if s.only == "played" {
-		r.skip("real pods", "--only played")
+	if s.only == "simulated" {
+		r.skip("real pods", "--only simulated")
 	} else if err := realPart(ctx, c, r); err != nil {
 		return err
 	}
 	r.part("end")
-	r.run(ctx, "the processes of the cluster ran to the end", time.Second, func(context.Context) error { return c.ps.ended() })
+	r.run(ctx, "the processes of the cluster ran until the end", time.Second, func(context.Context) error { return c.ps.ended() })
 	c.stop()
 	return r.end()
 }

@@ -24,11 +24,11 @@ const (
 // pluginDirs are where Debian and others keep the network plugins.
 var pluginDirs = []string{"/usr/lib/cni", "/opt/cni/bin"}
 
-// canRun says what is missing to run pods here, and returns where the network
-// plugins are.
+// canRun returns the directory of the network plugins, or an error that names what
+// is missing to run pods here.
 func canRun(s settings) (plugins string, err error) {
-	if !s.apart {
-		return "", skip("it takes root, to make namespaces and run containers")
+	if !s.namespaces {
+		return "", skip("needs root, to create namespaces and run containers")
 	}
 	var missing []string
 	for _, p := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "iptables"} {
@@ -91,7 +91,7 @@ clusterDomain: cluster.local
 resolvConf: ""
 podLogsDir: /var/log/pods
 volumePluginDir: /run/kubelet-plugins
-# A full disk of the machine that runs the test is not what is tested.
+# A full disk of the test machine should not evict pods.
 evictionHard: {memory.available: 10Mi, nodefs.available: 100Mi, imagefs.available: 100Mi, nodefs.inodesFree: "1%%", imagefs.inodesFree: "1%%"}
 imageGCHighThresholdPercent: 100
 serializeImagePulls: false
@@ -111,7 +111,7 @@ hostnameOverride: %s
 clientConnection: {kubeconfig: %s}
 clusterCIDR: %s
 mode: iptables
-# What a network namespace may not set.
+# These cannot be set in a network namespace.
 conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `, hostIP, realNode, c.ca.path("proxy.kubeconfig"), podNet))
 	if err != nil {
@@ -120,9 +120,8 @@ conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 	if _, err := c.ps.start("kube-proxy", filepath.Join(c.s.bin, "kube-proxy"), "--config="+config); err != nil {
 		return err
 	}
-	// What clusters add for the calls of the API server to the kubelet, kube-proxy and
-	// nodes is in the authorities of their certificates; only kube-proxy needs a role,
-	// and has the one of its name.
+	// Certificates authorize the calls of the API server to the kubelet, of kube-proxy
+	// and of nodes: kube-proxy has the role of its name.
 	conn, err := net.ListenPacket("udp4", hostIP+":53")
 	if err != nil {
 		return err
@@ -153,7 +152,7 @@ func (c *cluster) startContainerd(ctx context.Context, plugins string) error {
 	if err := os.MkdirAll(conf, 0o755); err != nil {
 		return err
 	}
-	// A link of its own for each pod: no bridge, whose traffic kube-proxy would not see.
+	// A link for each pod, without a bridge, whose traffic kube-proxy would not see.
 	if _, err := c.write("cni/10-kubetest.conflist", fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "kubetest", "plugins": [
 	{"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "subnet": %q, "dataDir": "/run/cni", "routes": [{"dst": "0.0.0.0/0"}]}}
 ]}
@@ -169,7 +168,7 @@ state = "/run/containerd"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "docker.io/library/%s"
   disable_apparmor = %t
-  # Where root may not lower it, it is left as it is.
+  # Not lowered where root may not.
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = %q

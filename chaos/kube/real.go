@@ -18,12 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// nobody is the user of the images.
-const nobody = 65532
+// imageUser is the uid of the images.
+const imageUser = 65532
 
-// realPart runs the chart's pods.
+// realPart installs the chart where its pods run.
 func realPart(ctx context.Context, c *cluster, r *report) error {
-	r.part("pods that run: kubelet, containerd, our images")
+	r.part("real pods: kubelet, containerd, our images")
 	plugins, err := canRun(c.s)
 	if err != nil {
 		r.skip("real pods", err.Error())
@@ -41,17 +41,17 @@ func realPart(ctx context.Context, c *cluster, r *report) error {
 			return nil
 		})
 	}
-	if !run("helm install --wait with an etcd beside: all pods come up restricted, the space is initialised", t.install) {
+	if !run("helm install --wait with the bundled etcd: all pods start under the restricted policy, the space is initialized", t.install) {
 		return nil
 	}
-	run("helm test: the image draws from every node by its name, and checks what it drew", t.helmTest)
-	run("IDs of the SDK from every node by its name, through the headless Service, and through the other and kube-proxy", t.draw)
-	run("a rolling upgrade under load: no call of the SDK fails, no ID comes twice or out of order", t.upgrade)
+	run("helm test: the image requests IDs from every node by its name, and checks them", t.helmTest)
+	run("the SDK gets IDs from every node by its name, by the headless Service, and by the other Service and kube-proxy", t.draw)
+	run("a rolling upgrade under load: no call of the SDK fails, no ID is returned twice or out of order", t.upgrade)
 	run("a node's process is killed under load: the kubelet starts it again, no call of the SDK fails", t.killNode)
-	run("etcd's pod is deleted under load: nodes issue on, etcd comes back with its volume, nothing is initialised", t.killEtcd)
-	run("a rollback under load: the Job of the first revision runs again and harms nothing", t.rollback)
-	run("a volume that was wiped: an upgrade initialises nothing, and nodes do not issue IDs again", t.wipe)
-	run("uninstall: nothing is left but the claim and the test's pod", t.uninstall)
+	run("etcd's pod is deleted under load: nodes go on issuing, etcd is back with its volume, nothing is initialized", t.killEtcd)
+	run("a rollback under load: the Job of the first revision runs again without effect", t.rollback)
+	run("etcd's volume was wiped: an upgrade initializes nothing, and nodes stop issuing", t.wipe)
+	run("uninstall: nothing is left but the volume claim and the test's pod", t.uninstall)
 	return nil
 }
 
@@ -73,7 +73,7 @@ func (t *realCases) values(more ...string) []string {
 	return args
 }
 
-// state tells how the pods are, for a step that failed.
+// state describes the pods, for a step that failed.
 func (t *realCases) state() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -111,7 +111,7 @@ func (t *realCases) install(ctx context.Context) error {
 	if err := t.c.namespace(ctx, t.rel.namespace); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Mkdir(t.volume(), 0o700), os.Chown(t.volume(), nobody, nobody)); err != nil {
+	if err := errors.Join(os.Mkdir(t.volume(), 0o700), os.Chown(t.volume(), imageUser, imageUser)); err != nil {
 		return err
 	}
 	if _, err := t.c.kube.StorageV1().StorageClasses().Get(ctx, "local", metav1.GetOptions{}); err != nil {
@@ -119,7 +119,7 @@ func (t *realCases) install(ctx context.Context) error {
 			return err
 		}
 	}
-	// The claims of the played part have taken the others, or shall not have this one.
+	// Claims of the simulated part have the other volumes, and must not get this one.
 	if err := t.c.kube.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return err
 	}
@@ -153,8 +153,8 @@ type drawn struct {
 	BySID                                               map[string]int
 }
 
-// under draws IDs from a Service while f does its work, and returns what came of it.
-func (t *realCases) under(ctx context.Context, service string, f func(context.Context) error) (drawn, error) {
+// underLoad requests IDs from a Service while f runs, and returns the summary.
+func (t *realCases) underLoad(ctx context.Context, service string, f func(context.Context) error) (drawn, error) {
 	var d drawn
 	var out lockedBuffer
 	cmd := exec.CommandContext(ctx, filepath.Join(t.c.s.bin, "kubeload"), "--dns", hostIP+":53", "--target", service+"."+t.rel.namespace+".svc.cluster.local:9000")
@@ -166,7 +166,7 @@ func (t *realCases) under(ctx context.Context, service string, f func(context.Co
 	}
 	err := f(ctx)
 	_ = cmd.Process.Signal(syscall.SIGTERM)
-	// A call of the SDK takes 10 s at most. One that does not end shows where it is.
+	// A call of the SDK takes at most 10 s. SIGQUIT shows where one hangs.
 	late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Signal(syscall.SIGQUIT) })
 	defer late.Stop()
 	if end := cmd.Wait(); end != nil {
@@ -195,7 +195,7 @@ func (t *realCases) draw(ctx context.Context) error {
 	short := func(ctx context.Context) error { return wait(ctx, 3*time.Second) }
 	sids := map[string]bool{}
 	for i := range 3 {
-		d, err := t.under(ctx, fmt.Sprintf("%s-%d.%s-nodes", full, i, full), short)
+		d, err := t.underLoad(ctx, fmt.Sprintf("%s-%d.%s-nodes", full, i, full), short)
 		if err != nil {
 			return fmt.Errorf("node %d: %w", i, err)
 		}
@@ -204,10 +204,10 @@ func (t *realCases) draw(ctx context.Context) error {
 		}
 	}
 	if len(sids) != 3 {
-		return fmt.Errorf("three nodes gave IDs of sids %v: want three", slices.Sorted(maps.Keys(sids)))
+		return fmt.Errorf("three nodes issued IDs of sids %v: want three", slices.Sorted(maps.Keys(sids)))
 	}
 	for _, service := range []string{full + "-headless", full} {
-		if _, err := t.under(ctx, service, short); err != nil {
+		if _, err := t.underLoad(ctx, service, short); err != nil {
 			return fmt.Errorf("service %s: %w", service, err)
 		}
 	}
@@ -227,7 +227,7 @@ func (t *realCases) pods(ctx context.Context) (map[string]*corev1.Pod, error) {
 	return m, nil
 }
 
-// ready waits until every node and etcd are.
+// ready waits until every node and etcd are ready.
 func (t *realCases) ready(ctx context.Context) error {
 	return until(ctx, 2*time.Minute, func(ctx context.Context) error {
 		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component in (node,etcd)"})
@@ -252,7 +252,7 @@ func (t *realCases) upgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.under(ctx, full+"-headless", func(ctx context.Context) error {
+	_, err = t.underLoad(ctx, full+"-headless", func(ctx context.Context) error {
 		if err := wait(ctx, 3*time.Second); err != nil {
 			return err
 		}
@@ -281,7 +281,7 @@ func (t *realCases) upgrade(ctx context.Context) error {
 
 func (t *realCases) killNode(ctx context.Context) error {
 	const name = "allocator-1"
-	_, err := t.under(ctx, full+"-headless", func(ctx context.Context) error {
+	_, err := t.underLoad(ctx, full+"-headless", func(ctx context.Context) error {
 		if err := wait(ctx, 2*time.Second); err != nil {
 			return err
 		}
@@ -300,10 +300,10 @@ func (t *realCases) killNode(ctx context.Context) error {
 			}
 			p := now[name]
 			if p == nil || p.UID != old[name].UID {
-				return hopeless{fmt.Errorf("the pod was replaced, not started again")}
+				return permanent{fmt.Errorf("the pod was replaced, not restarted")}
 			}
 			if s := p.Status.ContainerStatuses[0]; s.RestartCount != before.RestartCount+1 || !isReady(p) {
-				return fmt.Errorf("started %d times more, ready %t", s.RestartCount-before.RestartCount, isReady(p))
+				return fmt.Errorf("restarted %d times, ready %t", s.RestartCount-before.RestartCount, isReady(p))
 			}
 			return nil
 		}); err != nil {
@@ -315,7 +315,7 @@ func (t *realCases) killNode(ctx context.Context) error {
 }
 
 func (t *realCases) killEtcd(ctx context.Context) error {
-	_, err := t.under(ctx, full+"-headless", func(ctx context.Context) error {
+	_, err := t.underLoad(ctx, full+"-headless", func(ctx context.Context) error {
 		if err := wait(ctx, 2*time.Second); err != nil {
 			return err
 		}
@@ -341,7 +341,7 @@ func (t *realCases) killEtcd(ctx context.Context) error {
 }
 
 func (t *realCases) rollback(ctx context.Context) error {
-	_, err := t.under(ctx, full+"-headless", func(ctx context.Context) error {
+	_, err := t.underLoad(ctx, full+"-headless", func(ctx context.Context) error {
 		if _, err := t.rel.run(ctx, "rollback", t.rel.name, "1", "--wait", "--timeout=4m"); err != nil {
 			return err
 		}
@@ -362,8 +362,8 @@ func (t *realCases) rollback(ctx context.Context) error {
 	return err
 }
 
-// wipe takes etcd's data away, upgrades, and looks whether nodes say that they
-// cannot go on. The load is over: what follows is an accident.
+// wipe deletes etcd's data, upgrades, and checks that nodes refuse with
+// HISTORY_REWOUND. There is no load: its requests would fail.
 func (t *realCases) wipe(ctx context.Context) error {
 	sets := t.c.kube.AppsV1().StatefulSets(t.rel.namespace)
 	scale := func(n int32) error {
@@ -381,7 +381,7 @@ func (t *realCases) wipe(ctx context.Context) error {
 	if err := until(ctx, time.Minute, func(ctx context.Context) error {
 		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=etcd"})
 		if err == nil && len(list.Items) > 0 {
-			err = errors.New("etcd's pod is there")
+			err = errors.New("etcd's pod still exists")
 		}
 		return err
 	}); err != nil {
@@ -393,11 +393,11 @@ func (t *realCases) wipe(ctx context.Context) error {
 	if err := scale(1); err != nil {
 		return err
 	}
-	// Not --wait: nodes will not be ready, which is the point.
+	// Without --wait, since nodes must not become ready.
 	if _, err := t.rel.run(ctx, append([]string{"upgrade", t.rel.name, t.c.chart(), "--timeout=2m"}, t.values("log.level=info", "podAnnotations.wiped=yes")...)...); err != nil {
 		return err
 	}
-	// The last pod is of the upgrade: it finds no space. The others were there before.
+	// The last pod is of the upgrade and finds no space. The others ran before.
 	last := map[string]string{}
 	if err := until(ctx, 3*time.Minute, func(ctx context.Context) error {
 		list, err := t.pods(ctx)
@@ -414,7 +414,7 @@ func (t *realCases) wipe(ctx context.Context) error {
 				return fmt.Errorf("log of %s: %w", name, err)
 			}
 			if name != "allocator-2" && !strings.Contains(string(log), "HISTORY_REWOUND") {
-				return fmt.Errorf("%s does not say HISTORY_REWOUND", name)
+				return fmt.Errorf("%s does not log HISTORY_REWOUND", name)
 			}
 			all := strings.Split(strings.TrimSpace(string(log)), "\n")
 			last[name] = all[len(all)-1]
@@ -431,7 +431,7 @@ func (t *realCases) wipe(ctx context.Context) error {
 	}
 	jobs, err := t.c.kube.BatchV1().Jobs(t.rel.namespace).List(ctx, metav1.ListOptions{})
 	if err == nil && len(jobs.Items) > 0 {
-		err = errors.New("there is a Job that would initialise the empty etcd")
+		err = errors.New("there is a Job that would initialize the empty etcd")
 	}
 	return err
 }

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// A skip is why something was not run.
+// A skip is the reason why a step was not run.
 type skip string
 
 func (s skip) Error() string { return string(s) }
 
-// A report is the list of what was run, what was not, and how long it took.
+// A report lists the steps that ran, those that did not, and their durations.
 type report struct {
 	out     io.Writer
 	started time.Time
@@ -28,8 +28,8 @@ func (r *report) part(name string) {
 	fmt.Fprintf(r.out, "\n== %s (%s)\n", name, time.Since(r.started).Round(time.Second))
 }
 
-// run runs one step of at most limit. A step that fails does not end the run; run
-// says whether it passed, for what can only follow then.
+// run runs one step with a timeout. A step that fails does not end the run; run
+// reports whether it passed.
 func (r *report) run(ctx context.Context, name string, limit time.Duration, step func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -51,7 +51,7 @@ func (r *report) run(ctx context.Context, name string, limit time.Duration, step
 	return false
 }
 
-// skip says that something was not run, and why.
+// skip reports that a step was not run, and why.
 func (r *report) skip(name, why string) {
 	r.skipped = append(r.skipped, name)
 	fmt.Fprintf(r.out, "  not run: %s: %s\n", name, why)

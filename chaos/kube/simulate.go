@@ -18,40 +18,40 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Machines that only the API knows.
+// Simulated machines, which exist only in the API.
 const (
-	playedNodes = 3
-	playEvery   = 100 * time.Millisecond
-	startTakes  = 300 * time.Millisecond // from a pod's being seen to its being ready or, of a Job, over
+	simulatedNodes = 3
+	stepEvery      = 100 * time.Millisecond
+	startTakes     = 300 * time.Millisecond // from the first sight of a pod until it is ready or, of a Job, has ended
 )
 
-// A player does with pods what a kubelet would have the API see, and runs none: a
-// pod gets an address and is running, then ready; one that is to end ends well; one
-// that is deleted goes. What a case wants otherwise it says with hold and fail.
+// A simulator updates the status of pods as a kubelet would, and runs none: a pod gets
+// an address and is running, then ready; one of a Job succeeds; one that is deleted
+// is removed. Cases change that with hold and fail.
 //
 // All methods are safe for concurrent use.
-type player struct {
+type simulator struct {
 	kube kubernetes.Interface
 
 	mu     sync.Mutex // guards what follows
 	seen   map[types.UID]time.Time
-	held   map[string]bool       // namespace/name of pods that shall not become ready
-	failed map[string]bool       // of pods that shall end in failure
-	then   func(pod *corev1.Pod) // called before a pod is said to have ended well
-	story  []string              // what was done, in order: «ready ns/name»
+	held   map[string]bool       // namespace/name of pods that must not become ready
+	failed map[string]bool       // of pods that have to fail
+	then   func(pod *corev1.Pod) // called before a pod succeeds
+	log    []string              // events, in order: "ready ns/name"
 	nextIP int
 	errs   []error
 }
 
-func newPlayer(kube kubernetes.Interface) *player {
-	return &player{kube: kube, seen: map[types.UID]time.Time{}, held: map[string]bool{}, failed: map[string]bool{}}
+func newSimulator(kube kubernetes.Interface) *simulator {
+	return &simulator{kube: kube, seen: map[types.UID]time.Time{}, held: map[string]bool{}, failed: map[string]bool{}}
 }
 
-func nodeName(i int) string { return fmt.Sprintf("played-%d", i) }
+func nodeName(i int) string { return fmt.Sprintf("simulated-%d", i) }
 
 // addNodes registers the machines.
-func (p *player) addNodes(ctx context.Context) error {
-	for i := range playedNodes {
+func (p *simulator) addNodes(ctx context.Context) error {
+	for i := range simulatedNodes {
 		name := nodeName(i)
 		room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("100")}
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": fmt.Sprintf("zone-%d", i)}}}
@@ -61,7 +61,7 @@ func (p *player) addNodes(ctx context.Context) error {
 		}
 		n.Status.Capacity, n.Status.Allocatable = room, room
 		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("198.51.100.%d", i+1)}}
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Played", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
 		if _, err := p.kube.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
 			return err
 		}
@@ -69,18 +69,18 @@ func (p *player) addNodes(ctx context.Context) error {
 	return p.beat(ctx)
 }
 
-func (p *player) removeNodes(ctx context.Context) error {
+func (p *simulator) removeNodes(ctx context.Context) error {
 	var errs []error
-	for i := range playedNodes {
+	for i := range simulatedNodes {
 		errs = append(errs, p.kube.CoreV1().Nodes().Delete(ctx, nodeName(i), metav1.DeleteOptions{}))
 	}
 	return errors.Join(errs...)
 }
 
-// beat renews the leases, without which the controllers think that the machines are
-// gone.
-func (p *player) beat(ctx context.Context) error {
-	for i := range playedNodes {
+// beat renews the leases of the machines, without which controllers consider them
+// lost.
+func (p *simulator) beat(ctx context.Context) error {
+	for i := range simulatedNodes {
 		name, seconds, now := nodeName(i), int32(40), metav1.NowMicro()
 		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: corev1.NamespaceNodeLease}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &now}}
 		leases := p.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
@@ -99,9 +99,9 @@ func (p *player) beat(ctx context.Context) error {
 	return nil
 }
 
-// run plays until ctx ends.
-func (p *player) run(ctx context.Context) {
-	tick := time.NewTicker(playEvery)
+// run simulates until ctx ends.
+func (p *simulator) run(ctx context.Context) {
+	tick := time.NewTicker(stepEvery)
 	defer tick.Stop()
 	var beaten time.Time
 	for ctx.Err() == nil {
@@ -122,16 +122,16 @@ func (p *player) run(ctx context.Context) {
 	}
 }
 
-// step looks at every pod once.
-func (p *player) step(ctx context.Context) error {
+// step advances every pod once.
+func (p *simulator) step(ctx context.Context) error {
 	pods, err := p.kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for i := range pods.Items {
-		if pod := &pods.Items[i]; strings.HasPrefix(pod.Spec.NodeName, "played-") {
-			if err := p.play(ctx, pod); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if pod := &pods.Items[i]; strings.HasPrefix(pod.Spec.NodeName, "simulated-") {
+			if err := p.advance(ctx, pod); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 				errs = append(errs, fmt.Errorf("%s/%s: %w", pod.Namespace, pod.Name, err))
 			}
 		}
@@ -139,13 +139,13 @@ func (p *player) step(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (p *player) play(ctx context.Context, pod *corev1.Pod) error {
+func (p *simulator) advance(ctx context.Context, pod *corev1.Pod) error {
 	name := pod.Namespace + "/" + pod.Name
 	if pod.DeletionTimestamp != nil {
 		zero := int64(0)
 		err := p.kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 		if err == nil {
-			p.tell("gone " + name)
+			p.note("gone " + name)
 		}
 		return err
 	}
@@ -167,32 +167,32 @@ func (p *player) play(ctx context.Context, pod *corev1.Pod) error {
 		p.nextIP++
 		ip := fmt.Sprintf("10.250.%d.%d", p.nextIP/250, p.nextIP%250+1)
 		p.mu.Unlock()
-		p.tell("running " + name)
+		p.note("running " + name)
 		return p.status(ctx, pod, corev1.PodRunning, false, ip)
 	case time.Since(first) < startTakes:
 		return nil
 	case ends && failed:
-		p.tell("failed " + name)
+		p.note("failed " + name)
 		return p.status(ctx, pod, corev1.PodFailed, false, "")
 	case ends && !held:
 		if then != nil {
 			then(pod)
 		}
-		p.tell("succeeded " + name)
+		p.note("succeeded " + name)
 		return p.status(ctx, pod, corev1.PodSucceeded, false, "")
 	case !ends && ready == held:
 		word := "ready "
 		if held {
 			word = "unready "
 		}
-		p.tell(word + name)
+		p.note(word + name)
 		return p.status(ctx, pod, corev1.PodRunning, !held, "")
 	}
 	return nil
 }
 
-// status writes what a kubelet would.
-func (p *player) status(ctx context.Context, pod *corev1.Pod, phase corev1.PodPhase, ready bool, ip string) error {
+// status writes the status of a pod as a kubelet would.
+func (p *simulator) status(ctx context.Context, pod *corev1.Pod, phase corev1.PodPhase, ready bool, ip string) error {
 	now := metav1.Now()
 	truth := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}
 	condition := func(kind corev1.PodConditionType, is bool) corev1.PodCondition {
@@ -223,54 +223,54 @@ func (p *player) status(ctx context.Context, pod *corev1.Pod, phase corev1.PodPh
 	return err
 }
 
-func (p *player) tell(what string) {
+func (p *simulator) note(event string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.story = append(p.story, what)
+	p.log = append(p.log, event)
 }
 
-// hold keeps a pod from being ready, or from ending.
-func (p *player) hold(namespace, name string, held bool) {
+// hold prevents a pod from becoming ready, or from ending.
+func (p *simulator) hold(namespace, name string, held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held[namespace+"/"+name] = held
 }
 
-// fail has a pod that ends fail.
-func (p *player) fail(namespace, name string, fails bool) {
+// fail makes a pod of a Job fail.
+func (p *simulator) fail(namespace, name string, fails bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.failed[namespace+"/"+name] = fails
 }
 
-// before has f called before a pod is said to have ended well; nil ends that.
-func (p *player) before(f func(pod *corev1.Pod)) {
+// before sets a function to call before a pod succeeds; nil: none.
+func (p *simulator) before(f func(pod *corev1.Pod)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.then = f
 }
 
-// told returns what was done in a namespace since the mark, and the next mark.
-func (p *player) told(namespace string, mark int) ([]string, int) {
+// events returns the events of a namespace since the mark, and the next mark.
+func (p *simulator) events(namespace string, mark int) ([]string, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var list []string
-	for _, s := range p.story[mark:] {
+	for _, s := range p.log[mark:] {
 		if word, name, _ := strings.Cut(s, " "); strings.HasPrefix(name, namespace+"/") {
 			list = append(list, word+" "+strings.TrimPrefix(name, namespace+"/"))
 		}
 	}
-	return list, len(p.story)
+	return list, len(p.log)
 }
 
-func (p *player) mark() int {
+func (p *simulator) mark() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.story)
+	return len(p.log)
 }
 
-// trouble is what went wrong while playing: the cases may then mean nothing.
-func (p *player) trouble() error {
+// failures returns the errors of the simulation: after one the cases mean nothing.
+func (p *simulator) failures() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return errors.Join(p.errs...)

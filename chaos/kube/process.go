@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// stopWithin is how long a process may take to end by itself before it is killed.
+// stopWithin is how long a process may take to stop before it is killed.
 const stopWithin = 20 * time.Second
 
-// A process is one that this program started. Its output is in a file.
+// A process was started by this program. Its output is in a file.
 type process struct {
 	name string
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{} // closed when it has ended
-	err  error         // how; to be read after done
+	err  error         // of its end; to be read after done
 }
 
-// processes starts processes and ends them, the last one first. It is for one
-// goroutine, but for ended.
+// processes starts processes and stops them, the last one first. One goroutine may
+// use it at a time, except for ended.
 type processes struct {
 	dir  string // of their logs
 	list []*process
@@ -42,7 +42,7 @@ func (ps *processes) start(name, program string, args ...string) (*process, erro
 	defer out.Close()
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	// A Ctrl-C is for us: we stop them in order.
+	// On Ctrl-C we stop them in order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -52,12 +52,12 @@ func (ps *processes) start(name, program string, args ...string) (*process, erro
 	return p, nil
 }
 
-// ended names the processes that have ended, which none should before stop.
+// ended returns an error if a process has ended before stop.
 func (ps *processes) ended() error {
 	for _, p := range ps.list {
 		select {
 		case <-p.done:
-			return hopeless{fmt.Errorf("%s has ended: %v; the end of %s:\n%s", p.name, p.err, p.log, tail(p.log, 15))}
+			return permanent{fmt.Errorf("%s has ended: %v; the end of %s:\n%s", p.name, p.err, p.log, tail(p.log, 15))}
 		default:
 		}
 	}
@@ -122,11 +122,11 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// hopeless is an error that until does not wait out.
-type hopeless struct{ error }
+// permanent is an error after which until does not retry.
+type permanent struct{ error }
 
-// until asks again and again, until ask says yes, or within has passed; its last
-// error then says what was missing.
+// until calls ask until it returns nil or within has passed, and then returns its
+// last error.
 func until(ctx context.Context, within time.Duration, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -138,10 +138,10 @@ func until(ctx context.Context, within time.Duration, ask func(context.Context) 
 		if err == nil {
 			return nil
 		}
-		if errors.As(err, new(hopeless)) {
+		if errors.As(err, new(permanent)) {
 			return err
 		}
-		// What a context that ended says is less than what was said before.
+		// The error of a context that ended says less than the one before.
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			last = err
 		}

@@ -14,23 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groups is where control groups are: one tree, or in version 1 a tree for each kind.
+// groups is the mount point of control groups: one tree, or in version 1 a tree for
+// each controller.
 const groups = "/sys/fs/cgroup"
 
-// settle makes the new namespaces fit to live in. What it mounts and sets is in them
-// alone, and ends with them.
-func settle(s settings) error {
+// setUpNamespaces mounts and configures what the new namespaces need. All of it ends
+// with them.
+func setUpNamespaces(s settings) error {
 	mount := func(source, target, kind string, flags uintptr, data string) error {
 		if err := unix.Mount(source, target, kind, flags, data); err != nil {
 			return fmt.Errorf("mount %s on %s: %w", source, target, err)
 		}
 		return nil
 	}
-	// Nothing of ours shall be seen outside.
+	// Keep our mounts invisible outside.
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	// Volumes of pods have to be seen by containers: of each other, inside.
+	// Inside, containers have to see the mounts of pods' volumes.
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return err
 	}
@@ -40,7 +41,7 @@ func settle(s settings) error {
 	if err := errors.Join(mount("tmpfs", "/run", "tmpfs", 0, "mode=755"), mount("tmpfs", "/var/log", "tmpfs", 0, "mode=755")); err != nil {
 		return err
 	}
-	// A few paths are written into the kubelet and containerd's shim.
+	// Some paths are constants in the kubelet and containerd's shim.
 	if err := errors.Join(os.MkdirAll("/run/lib/upper", 0o755), os.MkdirAll("/run/lib/work", 0o755)); err != nil {
 		return err
 	}
@@ -53,8 +54,8 @@ func settle(s settings) error {
 	return network()
 }
 
-// network gives the machine its addresses. The way out of it leads nowhere: a route
-// for everything is only there so that addresses of Services are sent at all.
+// network gives the machine its addresses. Its default route leads nowhere: without
+// one, packets to addresses of Services would not be sent.
 func network() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -64,7 +65,7 @@ func network() error {
 		return err
 	}
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "machine0"}, PeerName: "nowhere0"}); err != nil {
-		return fmt.Errorf("make a link: %w", err)
+		return fmt.Errorf("create a link: %w", err)
 	}
 	for _, name := range []string{"machine0", "nowhere0"} {
 		l, err := netlink.LinkByName(name)
@@ -108,7 +109,7 @@ func trees() []string {
 	return list
 }
 
-// isMount says whether something is mounted on a folder.
+// isMount reports whether a directory is a mount point.
 func isMount(dir string) bool {
 	var here, above unix.Stat_t
 	if unix.Stat(dir, &here) != nil || unix.Stat(filepath.Dir(dir), &above) != nil {
@@ -117,11 +118,11 @@ func isMount(dir string) bool {
 	return here.Dev != above.Dev
 }
 
-// makeGroups makes a control group for the pods.
+// makeGroups creates a control group for the pods.
 func makeGroups(name string) error {
 	for _, t := range trees() {
 		if t == groups {
-			// Without these in its parent a group of version 2 counts nothing.
+			// A group of version 2 needs these in its parent.
 			for _, c := range []string{"cpu", "cpuset", "memory", "pids", "io"} {
 				_ = os.WriteFile(filepath.Join(groups, "cgroup.subtree_control"), []byte("+"+c), 0o644)
 			}
@@ -133,8 +134,8 @@ func makeGroups(name string) error {
 	return nil
 }
 
-// removeGroups removes the control group of a run, in which nothing runs any more,
-// and returns what could not be removed.
+// removeGroups removes the control group of a run, which has no processes any more,
+// and returns the directories that it could not remove.
 func removeGroups(name string) []string {
 	var left []string
 	for _, t := range trees() {
