@@ -117,7 +117,7 @@ func TestRumourOfAQuorum(t *testing.T) {
 		at := late.untilRefused(node.HistoryRewound, 30*time.Second)
 		time.Sleep(20 * time.Second)
 		late.refused(at, w.now(), node.HistoryRewound)
-		if p := late.keeper.Status().Problem; !strings.Contains(p, "peers have read era 1 at revision") {
+		if p := late.keeper.Status().Problem; !strings.Contains(p, "peers report era 1 at revision") {
 			t.Errorf("problem %q", p)
 		}
 		w.soundBut(late, from)

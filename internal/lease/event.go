@@ -8,12 +8,12 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Event is something that happened, told to [Machine.Step].
+// Event is something that happened. Events are passed to [Machine.Step].
 type Event interface{ event() }
 
 // The events. Loaded, Committed, Registered, KeptAlive and Revoked answer the
 // action of the same name, exactly once each; Err set means that the outcome is
-// unknown, unless it says ErrLeaseGone.
+// unknown, unless it is ErrLeaseGone.
 type (
 	// Tick lets time pass. The shell sends one no later than Machine.Wake says.
 	Tick struct{}
@@ -42,20 +42,21 @@ type (
 	Sealed struct{ Ceil clock.Millis }
 	// Changed is a hint that config, era or a holder changed in the store.
 	Changed struct{}
-	// Gate says whether clocks allow this node to write ceilings.
+	// Gate reports whether clocks allow this node to write ceilings.
 	Gate struct {
 		Open bool
-		// Confirmed says that a majority of the cluster confirms this clock just
-		// now: no record in the store can tell better.
+		// Confirmed is set while a majority of the cluster confirms this clock.
+		// That is better evidence than the records in the store.
 		Confirmed bool
 	}
-	// GiveUp asks for the sid to be given back while the node stays: another may
-	// do better with it. The next is acquired when the gate is open.
+	// GiveUp asks for the sid to be given back while the node keeps running, so
+	// that another node can take it. The next one is acquired when the gate is open.
 	GiveUp struct{}
-	// ReportedRevision is what a majority of peers say they have read from the store. It is
-	// believed only if a read begun after hearing it shows less.
-	// Of two eras the later one tells; revisions compare within one era, since
-	// the operator's recovery from a backup begins a new one.
+	// ReportedRevision is the latest point in history that a majority of peers
+	// report to have read from the store. It counts as evidence only if a read
+	// begun after the report shows an earlier point. A later era is later;
+	// revisions compare within one era, since recovery from a backup begins a
+	// new one.
 	ReportedRevision struct {
 		Era      int64
 		Revision int64
@@ -75,12 +76,12 @@ func (Changed) event()          {}
 func (Gate) event()             {}
 func (GiveUp) event()           {}
 func (ReportedRevision) event() {}
+func (Stop) event()             {}
 
 // after reports whether r is a later point in history than o.
 func (r ReportedRevision) after(o ReportedRevision) bool {
 	return r.Era > o.Era || r.Era == o.Era && r.Revision > o.Revision
 }
-func (Stop) event() {}
 
 // Action is something the shell must do, in the order returned by Step.
 type Action interface{ action() }
@@ -111,7 +112,7 @@ type (
 	Raise struct{ Ceil clock.Millis }
 	// Seal ends the tenure for good and asks for Sealed.
 	Seal struct{}
-	// Alarm tells an operator of something that should not have happened.
+	// Alarm reports to an operator something that should not have happened.
 	Alarm struct {
 		Kind    AlarmKind
 		SID     int // -1: concerns no sid
@@ -119,7 +120,7 @@ type (
 	}
 	// Fail ends the node: the configuration is wrong and no retry can help.
 	Fail struct{ Err error }
-	// Done says that all was given back; nothing follows.
+	// Done reports that everything was given back; nothing follows.
 	Done struct{}
 )
 
@@ -161,7 +162,7 @@ const (
 	AlarmEra         AlarmKind = "era_changed"      // an operator began a new era
 )
 
-// Phase is where a node stands with its sid.
+// Phase is what a node does about its sid.
 type Phase uint8
 
 // The phases.
@@ -171,11 +172,11 @@ type Phase uint8
 //	                                Standby ◀── Lost┘        Rewound: until a new era
 const (
 	Connecting    Phase = iota // the store has not answered yet
-	Uninitialized              // the space has no config: somebody must run init
+	Uninitialized              // the space has no config: an operator must run init
 	Seeking                    // about to acquire, or acquiring
 	Standby                    // every sid is taken or unusable
 	Holding                    // issuing, and extending
-	Lost                       // the sid is another's; issuing up to the confirmed ceiling
+	Lost                       // another node has the sid; issuing up to the confirmed ceiling
 	Rewound                    // history went back: nothing is issued
 	Releasing                  // stopping
 	Stopped
@@ -196,12 +197,12 @@ func (p Phase) String() string {
 // Status is a copy of what the machine knows, for people and for refusals.
 type Status struct {
 	Phase    Phase
-	Held     bool  // Grant is ours, or was until it was lost and its window still serves
+	Held     bool  // the generator issues from Grant, or may until it is sealed
 	EverHeld bool  // this process has had a window
-	Grant    Grant // the tenure's first base and the confirmed ceiling
+	Grant    Grant // the first base and the confirmed ceiling
 	Lease    LeaseID
 	// LeaseUntil is when the lease ends if it is never renewed, counted from
-	// when the last renewal was sent. It decides nothing.
+	// when the last renewal was sent. Nothing depends on it.
 	LeaseUntil  clock.Mono
 	Space       Space
 	Era         Era
@@ -214,8 +215,8 @@ type Status struct {
 	Quarantined map[flake.SID]string // why a sid is not used
 	Nodes       []Registration       // who is registered, when last listed; do not write
 	Listed      bool                 // the space has been listed
-	Idle        bool                 // no tenure, and no write on its way that could begin one
+	Idle        bool                 // no sid held, and no write in flight that could acquire one
 	GateOpen    bool                 // ceilings may be written
-	Ceiling     clock.Millis         // the highest of any window seen, when last listed; 0: none
-	Problem     string               // what the node waits for, for a person; empty when all is well
+	Ceiling     clock.Millis         // the highest of any window, when last listed; 0: none
+	Problem     string               // what the node waits for, for people; empty if nothing
 }

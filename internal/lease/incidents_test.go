@@ -14,31 +14,31 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// The tests of this file replay how systems of others came to issue one ID twice;
-// docs/INCIDENTS.md has the whole list. Most are told in the language of
-// TestTranscripts, with one sid free, so that nodes meet on it.
+// These tests replay how other systems came to issue an ID twice; docs/INCIDENTS.md
+// has the whole list. Most use the commands of TestTranscripts, with one sid free,
+// so that nodes compete for it.
 
-// oneSID begins a space in which sid 0 alone is free, and node a holds it.
-func oneSID(t *testing.T) (s *story, a *process) {
-	s = newStory(t)
-	s.tell("init", "occupy 1 31", "start n1", "a tick")
+// oneSID makes a space in which only sid 0 is free, and node a holds it.
+func oneSID(t *testing.T) (s *scenario, a *process) {
+	s = newScenario(t)
+	s.do("init", "occupy 1 31", "start n1", "a tick")
 	return s, s.procs["a"]
 }
 
-// claims fails the test if the story breaks one.
-func (s *story) claims() {
+// claims fails the test if the scenario breaks a claim.
+func (s *scenario) claims() {
 	s.t.Helper()
 	for _, v := range s.w.hist.Check() {
-		s.t.Errorf("the story breaks a claim: %v", v)
+		s.t.Errorf("the scenario breaks a claim: %v", v)
 	}
 	if s.w.hist.IDs() == 0 {
-		s.t.Error("nothing was issued: the story shows nothing")
+		s.t.Error("nothing was issued: the scenario checks nothing")
 	}
 }
 
-// issued asks p for n IDs by its own clock; it must get them. It returns the
-// milliseconds of the first and the last, from when the story began.
-func (s *story) issued(p *process, n int) (first, last clock.Millis) {
+// issued asks p for n IDs by its own clock, which must succeed. It returns the
+// milliseconds of the first and the last, since the scenario began.
+func (s *scenario) issued(p *process, n int) (first, last clock.Millis) {
 	s.t.Helper()
 	b, err := p.node.Try(p.Now(), n, 0)
 	if err != nil {
@@ -49,8 +49,8 @@ func (s *story) issued(p *process, n int) (first, last clock.Millis) {
 	return ms(b.First), ms(b.Last())
 }
 
-// refused asks p for an ID, which it must refuse with the reason given.
-func (s *story) refused(p *process, reason string) {
+// refused asks p for an ID, which it must refuse with the given reason.
+func (s *scenario) refused(p *process, reason string) {
 	s.t.Helper()
 	b, err := p.node.Try(p.Now(), 1, 0)
 	if err == nil {
@@ -62,22 +62,22 @@ func (s *story) refused(p *process, reason string) {
 }
 
 // record returns the window record of sid 0, as the store has it.
-func (s *story) record() lease.Window {
+func (s *scenario) record() lease.Window {
 	s.t.Helper()
 	v, err := s.mem.Read(context.Background(), 0)
 	s.check(err)
 	return v.SIDs[0].Window.Value
 }
 
-// T03: what was stored is where the clock has been, three seconds ago. The clock
-// goes back by less while the process restarts, and the check passes.
+// T03: the stored time is what the clock read three seconds ago. The clock goes
+// back by less during a restart, and the check passes.
 func TestT03RollbackSmallerThanTheReportLag(t *testing.T) {
 	for _, lag := range []string{"100ms", "2s", "4900ms"} { // since the last write
 		for _, back := range []string{"-50ms", "-1s", "-4s"} {
 			s, a := oneSID(t)
-			s.tell("a run 5s", "pass "+lag)
+			s.do("a run 5s", "pass "+lag)
 			_, last := s.issued(a, 100)
-			s.tell("a crash", "step "+back, "start n1")
+			s.do("a crash", "step "+back, "start n1")
 			b := s.procs["b"]
 			s.drive(40*time.Second, true, b)
 			if first, _ := s.issued(b, 1); first <= last {
@@ -88,20 +88,20 @@ func TestT03RollbackSmallerThanTheReportLag(t *testing.T) {
 	}
 }
 
-// T05: the clock goes back exactly while the process is down, and the sid comes to
-// its successor, or to another node, which both know nothing of it.
+// T05: the clock goes back exactly while the process is down, and the sid goes to
+// its successor, or to another node, neither of which knows of the step.
 func TestT05RollbackWhileDown(t *testing.T) {
 	for _, back := range []string{"-1ms", "-1s", "-20s", "-5m"} {
 		for _, who := range []string{"n1", "n2"} {
 			for _, end := range []string{"crash", "stop"} {
 				t.Run(fmt.Sprintf("T05 %s, %s, taken by %s", end, back, who), func(t *testing.T) {
 					s, a := oneSID(t)
-					s.tell("a run 7s")
+					s.do("a run 7s")
 					_, last := s.issued(a, 1000)
-					s.tell("a "+end, "expire a", "step "+back, "start "+who)
+					s.do("a "+end, "expire a", "step "+back, "start "+who)
 					b := s.procs["b"]
 					first := clock.Millis(-1)
-					for range 600 { // ten minutes, or what less it takes
+					for range 600 { // at most ten minutes
 						s.drive(time.Second, true, b)
 						if blk, err := b.node.Try(b.Now(), 5, 0); err == nil {
 							b.record(blk)
@@ -119,31 +119,31 @@ func TestT05RollbackWhileDown(t *testing.T) {
 	}
 }
 
-// T12: a process is thawed after its sid is another's, and the first thing it does
-// is to renew. A renewal that asks for nothing but the number extends the taker's
-// lease, and the process believes that it holds on.
+// T12: a process resumes after another has taken its sid, and its first action is a
+// renewal. A renewal that names only the number extends the other's lease, and the
+// process assumes that it still holds the number.
 func TestT12ThawedRenewalFirst(t *testing.T) {
 	for _, first := range []string{"keep alive", "extend"} {
 		t.Run("T12 "+first, func(t *testing.T) {
 			s, a := oneSID(t)
 			s.issued(a, 5)
-			s.tell("expire a", "start n2", "b tick 20s")
+			s.do("expire a", "start n2", "b tick 20s")
 			taken := s.record()
-			if first == "extend" { // the answer that would tell it does not come
-				s.tell("a fault notapplied keep")
+			if first == "extend" { // the answer to the renewal is lost
+				s.do("a fault notapplied keep")
 			}
 			a.log = nil
-			s.tell("a tick")
+			s.do("a tick")
 			for _, line := range a.log {
 				if strings.HasPrefix(line, "RAISE") || strings.HasPrefix(line, "BEGIN") {
-					t.Errorf("it was told %q", line)
+					t.Errorf("it got %q", line)
 				}
 			}
 			if got := s.record(); got != taken || got.Instance != "n2-2" {
-				t.Errorf("the record is %+v, and the taker wrote %+v", got, taken)
+				t.Errorf("the record is %+v, and the new holder wrote %+v", got, taken)
 			}
-			s.issued(a, 5) // what was confirmed to it is its own, to the end …
-			s.tell("pass 10s")
+			s.issued(a, 5) // it may use its confirmed window to the end …
+			s.do("pass 10s")
 			b := s.procs["b"]
 			s.drive(time.Second, true, a, b)
 			s.refused(a, "NO_SID") // … and no further
@@ -153,14 +153,14 @@ func TestT12ThawedRenewalFirst(t *testing.T) {
 	}
 }
 
-// T13: a process finds its lease valid, sleeps, and sends what it made up before.
-// And: the lease is valid, but what this term has to do first is not done.
+// T13: a process finds its lease valid, is paused, and sends a reply afterwards.
+// And: the lease is valid, but the first step of this term is not done.
 func TestT13PauseBetweenCheckAndReply(t *testing.T) {
 	t.Run("T13 asleep in a request", func(t *testing.T) {
 		s, a := oneSID(t)
-		s.tell("pass 29900ms")
-		now := a.Now() // the request's one look at the clock
-		s.tell("expire a", "start n2", "b tick")
+		s.do("pass 29900ms")
+		now := a.Now() // the request's only clock read
+		s.do("expire a", "start n2", "b tick")
 		taken, _ := s.issued(s.procs["b"], 500)
 		blk, err := a.node.Try(now, 500, 0)
 		if err != nil {
@@ -168,47 +168,47 @@ func TestT13PauseBetweenCheckAndReply(t *testing.T) {
 		}
 		a.record(blk)
 		if got := clock.Millis(flake.Default.UnixMilli(blk.Last())) - s.w.began; got >= 30_000 || taken < 30_000 {
-			t.Errorf("woke up and issued to ms %d; the taker began with %d, at a ceiling of 30000", got, taken)
+			t.Errorf("resumed and issued to ms %d; the new holder began with %d, at a ceiling of 30000", got, taken)
 		}
 		s.claims()
 	})
 	t.Run("T13 lease without a claim", func(t *testing.T) {
-		s := newStory(t)
-		s.tell("init", "start n1", "a fault hang acquire", "a tick")
+		s := newScenario(t)
+		s.do("init", "start n1", "a fault hang acquire", "a tick")
 		a := s.procs["a"]
 		if a.machine.Status().Lease == 0 {
 			t.Fatal("there is no lease")
 		}
 		s.refused(a, "STARTING")
-		s.tell("a answer")
+		s.do("a answer")
 		s.issued(a, 1)
 		s.claims()
 	})
 }
 
-// T14: the write of a higher ceiling is applied, and the process sleeps before it
-// hears so. The taker begins above that ceiling; the process never gets to use it.
+// T14: the write of a higher ceiling is applied, and the process is paused before
+// the answer. The next holder begins above that ceiling; the process never uses it.
 func TestT14PauseBetweenWriteAndAdoption(t *testing.T) {
 	s, a := oneSID(t)
-	s.tell("a fault lostreply extend", "a tick 5s")
+	s.do("a fault lostreply extend", "a tick 5s")
 	s.refusedAbove(a, 30_000)
 	if got := s.record().Ceil - s.w.began; got != 35_000 {
 		t.Fatalf("the record's ceiling is %d", got)
 	}
-	s.tell("expire a", "start n2", "b tick 20s", "pass 9800ms") // as far ahead as IDs may lie
+	s.do("expire a", "start n2", "b tick 20s", "pass 9800ms") // within the maximum lead
 	b := s.procs["b"]
 	if first, _ := s.issued(b, 5); first < 35_000 {
-		t.Errorf("the taker issues in ms %d, below a ceiling that its predecessor may have heard of", first)
+		t.Errorf("the next holder issues in ms %d, below a ceiling that may be confirmed to the one before", first)
 	}
 	s.refusedAbove(a, 30_000)
-	s.tell("a tick")
+	s.do("a tick")
 	s.refused(a, "NO_SID")
 	s.claims()
 }
 
-// refusedAbove asks p for IDs as if its clock were anywhere near a ceiling: none
-// at or above it is issued.
-func (s *story) refusedAbove(p *process, ceil clock.Millis) {
+// refusedAbove asks p for IDs with clocks around a ceiling: none at or above it may
+// be issued.
+func (s *scenario) refusedAbove(p *process, ceil clock.Millis) {
 	s.t.Helper()
 	now := p.Now()
 	for _, at := range []clock.Millis{ceil - 1, ceil, ceil + 1, ceil + 4999} {
@@ -219,23 +219,23 @@ func (s *story) refusedAbove(p *process, ceil clock.Millis) {
 		}
 		p.record(b)
 		if got := clock.Millis(flake.Default.UnixMilli(b.Last())) - s.w.began; got >= ceil {
-			s.t.Errorf("%s issues to ms %d, and %d is confirmed", p.name, got, ceil)
+			s.t.Errorf("%s issues to ms %d, and the confirmed ceiling is %d", p.name, got, ceil)
 		}
 	}
 }
 
-// T16: the channel of keep-alives is closed or falls silent, and nobody reads it;
-// or the error of a renewal is swallowed. T17: the goroutine that renews does not
-// get to run, and requests do. Meanwhile the sid goes to one that waits for it.
+// T16: the channel of keepalives is closed or gets no messages, and nothing reads
+// it; or the error of a renewal is ignored. T17: the goroutine that renews does not
+// run, and requests do. Meanwhile a standby takes the sid.
 func TestT16RenewalStopsAndRequestsDoNot(t *testing.T) {
-	for name, f := range map[string]func(*process, lease.Action) fate{
-		"T16 every keep-alive fails": func(_ *process, x lease.Action) fate {
+	for name, f := range map[string]func(*process, lease.Action) outcome{
+		"T16 every keep-alive fails": func(_ *process, x lease.Action) outcome {
 			if _, ok := x.(lease.KeepAlive); ok {
 				return notApplied
 			}
 			return answered
 		},
-		"T16 keep-alives are not answered": func(_ *process, x lease.Action) fate {
+		"T16 keep-alives are not answered": func(_ *process, x lease.Action) outcome {
 			if _, ok := x.(lease.KeepAlive); ok {
 				return notAnswered
 			}
@@ -245,10 +245,10 @@ func TestT16RenewalStopsAndRequestsDoNot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, a := oneSID(t)
-			s.tell("start n2", "b tick")
+			s.do("start n2", "b tick")
 			b := s.procs["b"]
 			if f != nil {
-				s.w.fault = func(p *process, x lease.Action) fate {
+				s.w.fault = func(p *process, x lease.Action) outcome {
 					if p == a {
 						return f(p, x)
 					}
@@ -276,16 +276,16 @@ func TestT16RenewalStopsAndRequestsDoNot(t *testing.T) {
 	}
 }
 
-// T18: many nodes start on an empty registry, and all find that the first number
-// is free. T19: and all take it, since to look and to take are two steps.
+// T18: many nodes start on an empty registry, and all find the first number free.
+// T19: and all take it, since reading and taking are two requests.
 func TestT18ColdStartRace(t *testing.T) {
-	s := newStory(t)
-	s.tell("init")
+	s := newScenario(t)
+	s.do("init")
 	const n = 8
 	var ps []*process
 	for i := range n { // each has chosen before any has written
 		name := string(rune('a' + i))
-		s.tell(fmt.Sprintf("start n%d", i), name+" fault hang acquire", name+" tick")
+		s.do(fmt.Sprintf("start n%d", i), name+" fault hang acquire", name+" tick")
 		p := s.procs[name]
 		if len(p.pending) != 1 || p.pending[0].(lease.Commit).Txn.SID != 0 {
 			t.Fatalf("%s asks for %+v, want sid 0", p.name, p.pending)
@@ -293,7 +293,7 @@ func TestT18ColdStartRace(t *testing.T) {
 		ps = append(ps, p)
 	}
 	for i := range n {
-		s.tell(string(rune('a'+(i+3)%n)) + " answer")
+		s.do(string(rune('a'+(i+3)%n)) + " answer")
 	}
 	s.drive(5*time.Second, true, ps...)
 	sids := map[flake.SID]string{}
@@ -307,22 +307,22 @@ func TestT18ColdStartRace(t *testing.T) {
 	s.claims()
 }
 
-// T21: a clock of the future writes a ceiling, is repaired, and everybody waits for
-// the future. Here the sid is put aside, the others go on, and so does the node.
+// T21: a clock far ahead writes a ceiling and is corrected, and all nodes wait for
+// that time. Here the sid is quarantined, and this node and the others go on.
 func TestT21FutureClockPoisonsACeiling(t *testing.T) {
 	for _, ahead := range []string{"1h", "87660h"} {
 		for _, end := range []string{"a crash", "a stop"} {
 			t.Run("T21 "+ahead+", "+end, func(t *testing.T) {
-				s := newStory(t)
-				s.tell("init", "start n1", "a tick", "step "+ahead, "a tick 5s")
+				s := newScenario(t)
+				s.do("init", "start n1", "a tick", "step "+ahead, "a tick 5s")
 				a := s.procs["a"]
 				s.issued(a, 1)
-				s.tell(end, "expire a", "step -"+ahead, "start n1", "b tick 1s", "start n2", "c tick 1s")
+				s.do(end, "expire a", "step -"+ahead, "start n1", "b tick 1s", "start n2", "c tick 1s")
 				for _, name := range []string{"b", "c"} {
 					p := s.procs[name]
 					s.issued(p, 1)
 					if st := p.machine.Status(); st.Grant.SID == 0 || st.Quarantined[0] == "" {
-						t.Errorf("%s: %+v, want sid 0 put aside", name, st)
+						t.Errorf("%s: %+v, want sid 0 quarantined", name, st)
 					}
 				}
 				s.claims()
@@ -331,16 +331,16 @@ func TestT21FutureClockPoisonsACeiling(t *testing.T) {
 	}
 }
 
-// T22: a process restarts and believes the file in which it keeps its number, and
-// not the registry, where the number has become another's.
+// T22: a process restarts and trusts the file with its number, not the registry,
+// which has given the number to another.
 func TestT22NothingIsRememberedOverTheRegistry(t *testing.T) {
 	s, a := oneSID(t)
-	s.tell("a run 7s")
+	s.do("a run 7s")
 	s.issued(a, 5)
-	s.tell("a crash", "expire a", "start n2", "b tick 31s")
+	s.do("a crash", "expire a", "start n2", "b tick 31s")
 	b := s.procs["b"]
 	s.issued(b, 5)
-	s.tell("start n1", "c tick 1s")
+	s.do("start n1", "c tick 1s")
 	c := s.procs["c"]
 	s.refused(c, "NO_SID")
 	s.drive(10*time.Second, true, b, c)
@@ -349,16 +349,16 @@ func TestT22NothingIsRememberedOverTheRegistry(t *testing.T) {
 	s.claims()
 }
 
-// T24: A holds, B holds, and A again, with a memory that is of A's first time. Of
-// all these stories it is the one that repeated most.
+// T24: A holds, B holds, and A again, with memory from A's first time. Of all these
+// incidents it is the most frequent.
 func TestT24LostAndRegained(t *testing.T) {
 	for _, how := range []string{"b stop", "b crash"} {
 		for _, knew := range []bool{true, false} { // of its loss
 			t.Run(fmt.Sprintf("T24 %s, knew=%v", how, knew), func(t *testing.T) {
 				s, a := oneSID(t)
-				s.tell("a run 7s")
+				s.do("a run 7s")
 				s.issued(a, 1000)
-				s.tell("expire a", "start n2", "b tick 31s")
+				s.do("expire a", "start n2", "b tick 31s")
 				b := s.procs["b"]
 				if knew {
 					s.drive(15*time.Second, true, a, b)
@@ -366,7 +366,7 @@ func TestT24LostAndRegained(t *testing.T) {
 					s.drive(15*time.Second, true, b)
 				}
 				_, last := s.issued(b, 1000)
-				s.tell(how, "expire b")
+				s.do(how, "expire b")
 				s.drive(45*time.Second, true, a)
 				first, _ := s.issued(a, 1000)
 				if got := a.machine.Status(); first <= last || got.Grant.Term < 3 || got.Grant.SID != 0 {
@@ -378,16 +378,16 @@ func TestT24LostAndRegained(t *testing.T) {
 	}
 }
 
-// T25, T27: a write of an old term, or the failure of one, arrives in the midst of
-// a new term. Whose it was is told by the record it names and not by who sent it.
+// T25, T27: a write of an old term, or its failure, arrives during a new term. What
+// counts is the record that the write compares, not its sender.
 func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 	t.Run("T27 after the loss", func(t *testing.T) {
 		s, a := oneSID(t)
-		s.tell("a fault late extend", "a tick 5s", "expire a", "start n2", "b tick 30s")
+		s.do("a fault late extend", "a tick 5s", "expire a", "start n2", "b tick 30s")
 		b := s.procs["b"]
 		s.issued(b, 5)
 		taken := s.record()
-		s.tell("a deliver")
+		s.do("a deliver")
 		if got := s.record(); got != taken {
 			t.Errorf("the record is %+v, and was %+v", got, taken)
 		}
@@ -397,16 +397,16 @@ func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 	})
 	t.Run("T27 same owner, later term", func(t *testing.T) {
 		s, a := oneSID(t)
-		s.tell("a fault late extend", "a tick 5s", "expire a", "start n2", "b tick 30s")
+		s.do("a fault late extend", "a tick 5s", "expire a", "start n2", "b tick 30s")
 		s.issued(s.procs["b"], 5)
-		s.tell("b stop")
+		s.do("b stop")
 		s.drive(20*time.Second, true, a)
 		_, last := s.issued(a, 5)
 		again := s.record()
 		if again.Term != 3 || again.Instance != "n1-1" {
 			t.Fatalf("the record is %+v", again)
 		}
-		s.tell("a deliver")
+		s.do("a deliver")
 		if got := s.record(); got != again {
 			t.Errorf("a write of term 1 changed %+v to %+v", again, got)
 		}
@@ -418,14 +418,14 @@ func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 	})
 	t.Run("T27 same owner, later term, same lease", func(t *testing.T) {
 		s, a := oneSID(t)
-		s.tell("a fault late extend", "a tick 5s", "a tick 250ms", "a giveup")
+		s.do("a fault late extend", "a tick 5s", "a tick 250ms", "a giveup")
 		s.drive(5*time.Second, true, a)
 		_, last := s.issued(a, 5)
 		again := s.record()
 		if again.Term != 2 || again.Instance != "n1-1" {
 			t.Fatalf("the record is %+v", again)
 		}
-		s.tell("a deliver")
+		s.do("a deliver")
 		if got := s.record(); got != again {
 			t.Errorf("a write of term 1 changed %+v to %+v", again, got)
 		}
@@ -437,9 +437,9 @@ func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 	})
 	t.Run("T25 the failure of an old term", func(t *testing.T) {
 		s, a := oneSID(t)
-		s.tell("a fault hang extend", "a tick 5s", "expire a", "start n2", "b tick 30s", "vacate 1")
-		// The answer comes when all has changed, and says no more than that it
-		// failed; the write itself is later still.
+		s.do("a fault hang extend", "a tick 5s", "expire a", "start n2", "b tick 30s", "vacate 1")
+		// The answer arrives after all that, and reports only that the write failed;
+		// the write itself is applied even later.
 		pending := a.pending
 		a.pending = nil
 		for _, x := range pending {
@@ -450,10 +450,10 @@ func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 		if st.Phase != lease.Holding || st.Grant.SID != 1 {
 			t.Fatalf("a has %+v, want sid 1", st)
 		}
-		s.tell("a deliver")
+		s.do("a deliver")
 		s.drive(10*time.Second, true, a, s.procs["b"])
 		if got := a.machine.Status(); got.Grant.Term != st.Grant.Term || got.Grant.Ceil <= st.Grant.Ceil {
-			t.Errorf("a's new term became %+v, and was %+v", got, st)
+			t.Errorf("a's new term is %+v, and was %+v", got, st)
 		}
 		s.issued(a, 5)
 		s.issued(s.procs["b"], 5)
@@ -461,12 +461,12 @@ func TestT27LateWriteOfAnEarlierTerm(t *testing.T) {
 	})
 }
 
-// T28: what is stored is the number in use instead of one ahead of it, or the error
-// of storing it is ignored: after a crash the same numbers are handed out again.
+// T28: the stored number is the one in use, not one ahead of it, or the error of
+// storing is ignored: after a crash the same numbers are issued again.
 func TestT28StoredBeforeUsed(t *testing.T) {
 	s, a := oneSID(t)
 	failing := false
-	s.w.fault = func(_ *process, x lease.Action) fate {
+	s.w.fault = func(_ *process, x lease.Action) outcome {
 		if c, ok := x.(lease.Commit); ok && failing && c.Txn.Op == lease.Extend {
 			return notApplied
 		}
@@ -496,8 +496,8 @@ func TestT28StoredBeforeUsed(t *testing.T) {
 	s.claims()
 }
 
-// T34: an operator deletes everything. Who ran before refuses, and who starts does
-// not take the place for a new one.
+// T34: an operator deletes all keys. A node that ran before refuses, and a node that
+// starts does not take the space for a new one.
 func TestT34PrefixDeleted(t *testing.T) {
 	s, a := oneSID(t)
 	s.issued(a, 5)
@@ -509,28 +509,28 @@ func TestT34PrefixDeleted(t *testing.T) {
 	}
 	s.drive(6*time.Second, true, a)
 	s.refused(a, "HISTORY_REWOUND")
-	s.tell("start n2")
+	s.do("start n2")
 	b := s.procs["b"]
 	s.drive(20*time.Second, true, a, b)
 	s.refused(b, "STARTING")
 	if got := b.machine.Status().Phase; got != lease.Uninitialized {
-		t.Errorf("a newcomer finds itself %v", got)
+		t.Errorf("a new node is %v", got)
 	}
-	// The space is made anew at the same moment: what ran before does not join.
-	s.tell("anew")
+	// The space is created again: a node that ran before does not join it.
+	s.do("recreate")
 	s.drive(5*time.Second, true, a)
 	s.refused(a, "HISTORY_REWOUND")
 	s.claims()
 }
 
-// T35: the disk of etcd takes 4 s for each write. Windows are asked for early
-// enough for nobody to notice; with 20 s they run out, and are not used any further.
+// T35: etcd's disk takes 4 s for each write. Windows are extended early enough that
+// no request is refused. With 20 s they are used up, and requests are refused.
 func TestT35SlowWrites(t *testing.T) {
 	for _, takes := range []time.Duration{4 * time.Second, 20 * time.Second} {
 		t.Run("T35 "+takes.String(), func(t *testing.T) {
 			s, a := oneSID(t)
 			due := clock.Mono(0)
-			s.w.fault = func(p *process, x lease.Action) fate {
+			s.w.fault = func(p *process, x lease.Action) outcome {
 				if _, ok := x.(lease.Commit); !ok {
 					return answered
 				}
@@ -541,7 +541,7 @@ func TestT35SlowWrites(t *testing.T) {
 			for range 4 * 180 {
 				s.drive(250*time.Millisecond, true, a)
 				if len(a.pending) > 0 && s.w.clock.Now().Mono >= due {
-					s.tell("a answer")
+					s.do("a answer")
 				}
 				if a.issue(100) {
 					served++
@@ -557,38 +557,38 @@ func TestT35SlowWrites(t *testing.T) {
 	}
 }
 
-// T36: the ceiling is read from a member that lags behind, or before the claim. A
-// claim names what it has read, so that a stale look makes no claim.
+// T36: the ceiling is read from a member that lags behind, or before acquiring. The
+// transaction compares what was read, so that a stale read acquires nothing.
 func TestT36StaleRead(t *testing.T) {
-	s := newStory(t)
-	s.tell("init", "occupy 1 31", "vacate 1", "start n1", "start n2", "b fault hang load", "b tick")
+	s := newScenario(t)
+	s.do("init", "occupy 1 31", "vacate 1", "start n1", "start n2", "b fault hang load", "b tick")
 	a, b := s.procs["a"], s.procs["b"]
 	old, err := s.mem.Load(context.Background())
 	s.check(err)
-	s.tell("a tick", "a run 7s")
+	s.do("a tick", "a run 7s")
 	s.issued(a, 1000)
-	s.tell("a stop") // sid 0 is free again, with another ceiling
+	s.do("a stop") // sid 0 is free again, with another ceiling
 	s.w.clock.Step(-5 * time.Second)
 	b.pending = nil
 	b.step(lease.Loaded{View: old})
 	asked := strings.Join(b.log, "\n")
 	if !strings.Contains(asked, "acquire sid=0 term=1") {
-		t.Fatalf("b did not go by the stale look: %s", asked)
+		t.Fatalf("b did not use the stale read: %s", asked)
 	}
 	s.drive(10*time.Second, true, b)
 	s.issued(b, 1000)
 	if w := s.record(); w.Instance == "n2-2" && w.Term < 2 {
-		t.Errorf("a stale claim was applied: %+v", w)
+		t.Errorf("a stale write was applied: %+v", w)
 	}
 	s.claims()
 }
 
-// T37: the memory of a live process is copied, and both go on. Nobody can keep the
-// two apart within the window they both know of; above it only one goes on.
+// T37: the memory of a live process is copied, and both go on. Nothing can separate
+// the two within the window that both know; above it only one goes on.
 func TestT37Clone(t *testing.T) {
 	s, a := oneSID(t)
 	s.issued(a, 1)
-	// The copy is made by telling a machine again what the first one heard.
+	// The copy is a machine that gets the events of the first one.
 	nonces, view := s.w.nonce, func() lease.View {
 		v, err := s.mem.Load(context.Background())
 		s.check(err)
@@ -604,7 +604,7 @@ func TestT37Clone(t *testing.T) {
 	empty := v
 	empty.Revision, empty.SIDs = v.Revision-3, maps.Clone(v.SIDs)
 	delete(empty.SIDs, 0)
-	s.w.fault = func(*process, lease.Action) fate { return notAnswered }
+	s.w.fault = func(*process, lease.Action) outcome { return notAnswered }
 	clone.step(lease.Tick{})
 	clone.step(lease.Loaded{View: empty})
 	clone.step(lease.Registered{Lease: a.machine.Status().Lease})
@@ -637,19 +637,19 @@ func TestT37Clone(t *testing.T) {
 	}
 }
 
-// T44: a clock leaps forward and the lease is lost. The next holder begins at the
-// ceiling, the first millisecond that could not be used, and at no earlier one.
+// T44: a clock jumps forward and the lease is lost. The next holder begins at the
+// ceiling, the first millisecond that could not be used, and no earlier.
 func TestT44LeapThenLoss(t *testing.T) {
 	s, a := oneSID(t)
-	s.refusedAbove(a, 30_000) // it has leapt to the last millisecond, and beyond
-	s.tell("expire a", "start n2", "b tick")
+	s.refusedAbove(a, 30_000) // the clock reads the last millisecond, and beyond
+	s.do("expire a", "start n2", "b tick")
 	b := s.procs["b"]
 	if got := b.machine.Status().Grant.Base - s.w.began; got != 30_000 {
 		t.Fatalf("b begins at %d, want the ceiling", got)
 	}
-	s.tell("pass 29749ms")
+	s.do("pass 29749ms")
 	s.refused(b, "STARTING")
-	s.tell("pass 1ms", "b tick") // as far ahead as IDs may lie
+	s.do("pass 1ms", "b tick") // within the maximum lead
 	s.drive(time.Second, true, b)
 	if first, _ := s.issued(b, 10); first < 30_000 {
 		t.Errorf("b issues in ms %d", first)

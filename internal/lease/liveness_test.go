@@ -12,12 +12,12 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// The tests here are about going on: no state may be one that a node never
-// leaves, and none may be left by asking in a circle.
+// These tests are about liveness: no state may be one that a node never leaves,
+// and none may be one of requests without a pause.
 
-// drive lets d pass and wakes each process when it asks to be. With leases set,
-// the store's leases run on; without a leader they do not.
-func (s *story) drive(d time.Duration, leases bool, ps ...*process) (steps int) {
+// drive lets d pass and ticks each process when it asks for it. With leases set,
+// the store's leases expire; in etcd they do not while it has no leader.
+func (s *scenario) drive(d time.Duration, leases bool, ps ...*process) (steps int) {
 	const stride = 50 * time.Millisecond
 	for range int(d / stride) {
 		s.w.clock.Advance(stride)
@@ -34,63 +34,64 @@ func (s *story) drive(d time.Duration, leases bool, ps ...*process) (steps int) 
 	return steps
 }
 
-// tell runs commands of the stories' language.
-func (s *story) tell(commands ...string) {
+// do runs commands, as TestTranscripts lists them.
+func (s *scenario) do(commands ...string) {
 	for _, c := range commands {
 		s.command(strings.Fields(c))
 	}
 }
 
-// TestOutages: while etcd has no quorum leases do not end, and however long it
-// takes, everybody goes on within seconds of its return; so do newcomers.
+// TestOutages: while etcd has no quorum leases do not expire. However long that
+// takes, every node issues within seconds of etcd's return, and so do new nodes.
 func TestOutages(t *testing.T) {
 	for _, outage := range []time.Duration{20 * time.Second, 3 * time.Minute, 3 * time.Hour} {
-		s := newStory(t)
-		s.tell("init", "start n1", "start n2")
+		s := newScenario(t)
+		s.do("init", "start n1", "start n2")
 		a, b := s.procs["a"], s.procs["b"]
 		s.drive(20*time.Second, true, a, b)
-		faults := s.w.fault
-		s.w.fault = func(*process, lease.Action) fate { return notApplied }
+		normal := s.w.fault
+		s.w.fault = func(*process, lease.Action) outcome { return notApplied }
 		s.drive(outage, false, a, b)
-		s.w.fault = faults
+		s.w.fault = normal
 		s.drive(2*time.Second, true, a, b)
 		if !a.issue(1) || !b.issue(1) {
 			t.Errorf("2 s after an outage of %v: %+v", outage, a.machine.Status())
 		}
-		s.tell("start n3")
+		s.do("start n3")
 		c := s.procs["c"]
 		s.drive(3*time.Second, true, a, b, c)
 		if !c.issue(1) {
-			t.Errorf("a newcomer after an outage of %v: %+v", outage, c.machine.Status())
+			t.Errorf("a new node after an outage of %v: %+v", outage, c.machine.Status())
 		}
 	}
 }
 
-// TestGateClosedLong: so too after a gate that was closed everywhere.
+// TestGateClosedLong: every node issues within a second after all gates were
+// closed for long.
 func TestGateClosedLong(t *testing.T) {
-	s := newStory(t)
-	s.tell("init", "start n1", "start n2")
+	s := newScenario(t)
+	s.do("init", "start n1", "start n2")
 	a, b := s.procs["a"], s.procs["b"]
 	s.drive(20*time.Second, true, a, b)
-	s.tell("a gate closed", "b gate closed")
+	s.do("a gate closed", "b gate closed")
 	s.drive(10*time.Minute, true, a, b)
-	s.tell("a gate open", "b gate open")
+	s.do("a gate open", "b gate open")
 	s.drive(time.Second, true, a, b)
 	if !a.issue(1) || !b.issue(1) {
 		t.Errorf("a second after the gate opened: %+v", a.machine.Status())
 	}
 }
 
-// TestLostIsSealed: a node that lost its sid still issues what was confirmed to
-// it. When it stops, or an era passes, while the next acquisition is on its way,
-// that ends too.
+// TestLostIsSealed: a node that lost its sid still issues from the confirmed
+// window. That ends when the node stops or a new era begins while the next
+// acquisition is in flight.
 func TestLostIsSealed(t *testing.T) {
 	for _, what := range []string{"a stop", "era +60s"} {
-		s := newStory(t)
-		s.tell("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s",
+		s := newScenario(t)
+		s.do("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s",
 			"vacate 1", "a fault hang acquire", "a tick", what, "a answer")
 		for range 8 {
-			s.tell("a tick 250ms")
+			s.do("a tick 250ms")
 		}
 		a := s.procs["a"]
 		if b, err := a.node.Try(a.Now(), 1, 0); err == nil {
@@ -99,34 +100,34 @@ func TestLostIsSealed(t *testing.T) {
 	}
 }
 
-// TestEraWhileAcquiring: the acquisition was applied in an era that passed before
-// it was read back. It never begins, and what was lost before is sealed.
+// TestEraWhileAcquiring: an acquisition was applied, and a new era began before it
+// was read back. Nothing is issued from it, and the lost hold is sealed.
 func TestEraWhileAcquiring(t *testing.T) {
-	s := newStory(t)
-	s.tell("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s",
+	s := newScenario(t)
+	s.do("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s",
 		"vacate 1", "a fault lostreply acquire", "a tick", "era +5s")
 	a := s.procs["a"]
-	s.w.fault = func(_ *process, x lease.Action) fate { // reads pass, what follows hangs
+	s.w.fault = func(_ *process, x lease.Action) outcome { // reads are answered, all else hangs
 		if _, ok := x.(lease.Read); ok {
 			return answered
 		}
 		return notAnswered
 	}
 	a.log = nil
-	s.tell("a tick 250ms")
+	s.do("a tick 250ms")
 	if b, err := a.node.Try(a.Now(), 1, 0); err == nil {
 		t.Errorf("issues %v of era 1 in era %d", b, a.machine.Status().Era.Number)
 	}
 }
 
-// TestLoadFails: where the list of the space cannot be had and small writes can,
-// windows are extended all the same.
+// TestLoadFails: while lists of the space fail and small writes succeed, windows
+// are extended.
 func TestLoadFails(t *testing.T) {
-	s := newStory(t)
-	s.tell("init", "start n1")
+	s := newScenario(t)
+	s.do("init", "start n1")
 	a := s.procs["a"]
 	s.drive(4*time.Second, true, a)
-	s.w.fault = func(_ *process, x lease.Action) fate {
+	s.w.fault = func(_ *process, x lease.Action) outcome {
 		if _, ok := x.(lease.Load); ok {
 			return notApplied
 		}
@@ -140,8 +141,8 @@ func TestLoadFails(t *testing.T) {
 	}
 }
 
-// TestNoHotLoop: no wait of a node is a loop without pauses, and the space is
-// listed again meanwhile.
+// TestNoHotLoop: a node that waits pauses between its requests, and lists the
+// space again while the gate is closed.
 func TestNoHotLoop(t *testing.T) {
 	for name, commands := range map[string][]string{
 		"gate closed while acquiring": {"start n1", "a fault notapplied acquire", "a tick", "a gate closed"},
@@ -149,19 +150,19 @@ func TestNoHotLoop(t *testing.T) {
 		"stopping, revoke hangs":      {"start n1", "a tick", "a fault hang revoke", "a stop"},
 		"stopping, release hangs":     {"start n1", "a tick", "a fault hang release", "a stop"},
 		"registering hangs":           {"start n1", "a fault hang register", "a tick"},
-		"standing by":                 {"occupy 0 31", "start n1", "a tick"},
-		"calm":                        {"start n1", "a tick"},
-		"lost and used up in an era that passed": {"occupy 1 31", "start n1", "a tick", "quarantine 0",
+		"standby":                     {"occupy 0 31", "start n1", "a tick"},
+		"no fault":                    {"start n1", "a tick"},
+		"lost and used up in an old era": {"occupy 1 31", "start n1", "a tick", "quarantine 0",
 			"era +1s", "pass 60s", "a tick", "a tick 3s"},
 	} {
-		s := newStory(t)
-		s.tell("init")
-		s.tell(commands...)
+		s := newScenario(t)
+		s.do("init")
+		s.do(commands...)
 		a := s.procs["a"]
 		a.log = nil
 		steps, began := 0, s.w.clock.Now().Mono
 		for s.w.clock.Now().Mono.Sub(began) < 20*time.Second && !a.ended {
-			// As the keeper waits: a millisecond at the least, a second at the most.
+			// As the keeper waits: at least a millisecond, at most a second.
 			wait := min(max(a.machine.Wake().Sub(s.w.clock.Now().Mono), time.Millisecond), time.Second)
 			s.w.clock.Advance(wait)
 			s.mem.Advance(wait)
@@ -178,11 +179,11 @@ func TestNoHotLoop(t *testing.T) {
 	}
 }
 
-// TestLostAndUsedUp: when nothing is left of a lost sid's window, the reason is
-// that there is no sid.
+// TestLostAndUsedUp: once the window of a lost sid is used up, the reason of
+// refusals is NO_SID.
 func TestLostAndUsedUp(t *testing.T) {
-	s := newStory(t)
-	s.tell("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s", "a tick",
+	s := newScenario(t)
+	s.do("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s", "a tick",
 		"pass 3600s", "a tick")
 	a := s.procs["a"]
 	_, err := a.node.Try(a.Now(), 1, 0)
@@ -192,50 +193,50 @@ func TestLostAndUsedUp(t *testing.T) {
 }
 
 // TestEraOfBackup: the backup is older than the last era, so the operator's next
-// one has a number that the node has seen. Its floor tells that it is another.
+// era has a number that the node has seen. Its floor shows that it is another.
 func TestEraOfBackup(t *testing.T) {
-	s := newStory(t)
-	s.tell("init", "start n1", "a tick", "snapshot", "era +1s", "a changed", "a tick 2s", "a tick 2s", "restore", "a tick 5s")
+	s := newScenario(t)
+	s.do("init", "start n1", "a tick", "snapshot", "era +1s", "a changed", "a tick 2s", "a tick 2s", "restore", "a tick 5s")
 	a := s.procs["a"]
 	if got := a.machine.Status().Phase; got != lease.Rewound {
 		t.Fatalf("after the restore: %v", got)
 	}
-	s.tell("era +60s")
+	s.do("era +60s")
 	s.drive(2*time.Minute, true, a)
 	if !a.issue(1) {
 		t.Errorf("two minutes after an operator began an era: %+v", a.machine.Status())
 	}
 }
 
-// TestReportedRevisionOfALostEra: peers had told of a point in history that the restored
-// store has not reached again, in an era of the same number. What they said went
-// with that history, and the operator's word is not held against it.
+// TestReportedRevisionOfALostEra: peers had reported a point in history that the
+// restored store has not reached again, in an era of the same number. Their
+// reports end with the operator's new era.
 func TestReportedRevisionOfALostEra(t *testing.T) {
-	s := newStory(t)
-	s.tell("init", "start n1", "a tick", "snapshot", "era +1s", "a changed", "a tick 2s", "a tick 2s", "churn 100")
+	s := newScenario(t)
+	s.do("init", "start n1", "a tick", "snapshot", "era +1s", "a changed", "a tick 2s", "a tick 2s", "churn 100")
 	a := s.procs["a"]
-	s.tell("a tick 40s") // reads as far as there is to read
+	s.do("a tick 40s") // lists the space again
 	known := a.machine.Status()
 	if known.Era.Number != 2 || known.Revision < 100 {
 		t.Fatalf("before the restore: era %d at revision %d", known.Era.Number, known.Revision)
 	}
-	s.tell(fmt.Sprintf("a reported 2 %d", known.Revision), "a tick 2s", "restore", "a tick 40s")
+	s.do(fmt.Sprintf("a reported 2 %d", known.Revision), "a tick 2s", "restore", "a tick 40s")
 	if got := a.machine.Status().Phase; got != lease.Rewound {
 		t.Fatalf("after the restore: %v", got)
 	}
-	s.tell("era +60s")
+	s.do("era +60s")
 	s.drive(3*time.Minute, true, a)
 	if !a.issue(1) {
 		t.Errorf("three minutes after an operator began an era: %+v", a.machine.Status())
 	}
 }
 
-// TestRandomOrders plays seeded stories in which requests stay outstanding while
+// TestRandomOrders runs seeded schedules in which requests stay outstanding while
 // hints, gates, eras, lost leases and stops arrive, and answers come late and out
-// of order. No claim may break; and when the trouble is over, as many nodes must
-// issue as can.
+// of order. No claim may break, and once the faults are over as many nodes must
+// issue as there are sids for.
 //
-// Incident T25 (what belongs to an old term arrives in a new one), docs/INCIDENTS.md.
+// Incident T25 (an event of an old term arrives in a new one), docs/INCIDENTS.md.
 func TestRandomOrders(t *testing.T) {
 	first, n := uint64(1), uint64(*seeds)*3
 	if *seed != 0 {
@@ -257,7 +258,7 @@ func TestRandomOrders(t *testing.T) {
 				issuing++
 			}
 			if got := p.machine.Status(); got.Phase == lease.Releasing || got.Phase == lease.Rewound {
-				t.Errorf("seed %d: %s is left %v: %s", i, p.name, got.Phase, got.Problem)
+				t.Errorf("seed %d: %s is still %v: %s", i, p.name, got.Phase, got.Problem)
 			}
 		}
 		if issuing < min(live, 2) { // two sids are free for them
@@ -275,18 +276,18 @@ func TestRandomOrders(t *testing.T) {
 }
 
 func (s *schedule) disorder(r *rand.Rand) {
-	trouble, hang := r.Float64()*0.3, r.Float64()*0.5
+	faults, hang := r.Float64()*0.3, r.Float64()*0.5
 	healed := false
-	s.w.fault = func(*process, lease.Action) fate {
+	s.w.fault = func(*process, lease.Action) outcome {
 		switch {
 		case healed:
 			return answered
 		case r.Float64() < hang:
 			return notAnswered
-		case r.Float64() >= trouble:
+		case r.Float64() >= faults:
 			return answered
 		}
-		return []fate{notApplied, lostReply, late}[r.IntN(3)]
+		return []outcome{notApplied, lostReply, late}[r.IntN(3)]
 	}
 	answer := func(p *process) {
 		k := r.IntN(len(p.pending))
@@ -294,7 +295,7 @@ func (s *schedule) disorder(r *rand.Rand) {
 		p.pending = append(p.pending[:k:k], p.pending[k+1:]...)
 		f := answered
 		if !healed && r.IntN(3) == 0 {
-			f = []fate{notApplied, lostReply, late}[r.IntN(3)]
+			f = []outcome{notApplied, lostReply, late}[r.IntN(3)]
 		}
 		p.step(p.carryOut(a, f))
 	}
@@ -352,7 +353,7 @@ func (s *schedule) disorder(r *rand.Rand) {
 		}
 	}
 	healed = true
-	for range 40 * 4 { // 40 s: windows of the crashed pass, floors too
+	for range 40 * 4 { // 40 s: until windows of crashed processes and floors have passed
 		s.w.clock.Advance(250 * time.Millisecond)
 		s.mem.Advance(250 * time.Millisecond)
 		for _, p := range s.procs {
@@ -369,22 +370,22 @@ func (s *schedule) disorder(r *rand.Rand) {
 	}
 }
 
-// TestStartTogether: nodes that start at one moment see one list, so all ask for
-// the same sid. The defeated must not all ask for the same next one: in as many
-// rounds as there are nodes each would list the space again, every time.
+// TestStartTogether: nodes that start at one moment see the same list, so all ask
+// for the same sid. Those that did not get it must not all ask for the same next
+// one, or it would take as many rounds as there are nodes.
 func TestStartTogether(t *testing.T) {
 	const nodes = 24
-	s := newStory(t)
-	s.tell("init")
+	s := newScenario(t)
+	s.do("init")
 	r := rand.New(rand.NewPCG(1, 2))
 	var ps []*process
 	for i := range nodes {
 		p := s.w.start(fmt.Sprintf("n%d", i))
-		cfg := s.w.config(fmt.Sprintf("n%d", i), p.name, func(most time.Duration) time.Duration { return time.Duration(r.Int64N(int64(most))) })
+		cfg := s.w.config(fmt.Sprintf("n%d", i), p.name, func(maximum time.Duration) time.Duration { return time.Duration(r.Int64N(int64(maximum))) })
 		p.machine = lease.NewMachine(cfg)
 		ps = append(ps, p)
 	}
-	s.w.fault = func(_ *process, a lease.Action) fate {
+	s.w.fault = func(_ *process, a lease.Action) outcome {
 		if c, ok := a.(lease.Commit); ok && c.Txn.Op == lease.Acquire {
 			return notAnswered // until all have asked
 		}
@@ -415,20 +416,20 @@ func TestStartTogether(t *testing.T) {
 	}
 }
 
-// TestStrayIsReleased: a node finds a second sid in its own name, from a write
-// that was late. It releases that one, whatever becomes of the request, and its
-// own sid is extended meanwhile.
+// TestStrayIsReleased: a late write leaves a node with a second sid. The node
+// releases it, whatever the outcome of the first request, and goes on extending
+// the sid that it holds.
 func TestStrayIsReleased(t *testing.T) {
 	for _, fault := range []string{"notapplied", "late", "lostreply"} {
 		t.Run(fault, func(t *testing.T) {
-			s := newStory(t)
-			s.tell("init", "start n1", "a tick")
+			s := newScenario(t)
+			s.do("init", "start n1", "a tick")
 			a := s.procs["a"]
 			now := s.w.clock.Now().Wall
 			s.mem.Put("window/1", lease.Encode(lease.Window{Era: 1, Term: 1, Instance: lease.Instance(a.name), Node: "n1", Nonce: "late",
 				Base: now, Ceil: now, State: lease.Active, Wall: now}))
 			s.mem.Put("holder/1", lease.Encode(lease.Holder{Instance: lease.Instance(a.name), Node: "n1"}))
-			s.tell("a fault "+fault+" release", "a run 40s")
+			s.do("a fault "+fault+" release", "a run 40s")
 			if len(s.next) != 0 {
 				t.Error("no release was asked for")
 			}

@@ -10,12 +10,12 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Config is what a machine needs to know. All durations are required; package
-// config holds the defaults and the reasons for them.
+// Config configures a machine. All durations are required; package config has
+// the defaults and the reasons for them.
 type Config struct {
 	Registration Registration // instance, node name and addresses of this process
 	Format       flake.Format // the layout and epoch this node was configured for
-	SIDRange     SIDRange     // that this node may take; zero: all
+	SIDRange     SIDRange     // sids that this node may take; zero: all
 
 	Window         time.Duration // W: how far ahead of the clock a ceiling is reserved
 	ExtendEvery    time.Duration // how often a ceiling is raised
@@ -26,12 +26,12 @@ type Config struct {
 	MaxSkew        time.Duration // see the poison guard, plan.go
 	MaxLead        time.Duration // how far IDs may run ahead of the clock
 
-	// Gated says that somebody watches the clocks: no ceiling is written before
-	// the first Gate event opens the gate.
+	// Gated is set if the shell sends Gate events: no ceiling is written before
+	// the first one that is open.
 	Gated bool
 
-	Nonce  func() string                          // unique at every call, across all processes
-	Jitter func(most time.Duration) time.Duration // random in [0, most)
+	Nonce  func() string                             // unique at every call, across all processes
+	Jitter func(maximum time.Duration) time.Duration // random in [0, maximum)
 }
 
 // Machine is one process's side of the lease and window protocol.
@@ -40,9 +40,9 @@ type Config struct {
 //
 //  1. A ceiling is passed on (Begin, Raise) only from a record that a response
 //     of the store showed to be written by this process.
-//  2. Every write names the record it replaces. While an attempt's outcome is
-//     unknown the machine reads back before anything else, and adopts what the
-//     record says, never what was last asked for.
+//  2. Every write compares the record it replaces. While an attempt's outcome is
+//     unknown the machine reads back before anything else, and adopts the values
+//     of the record, never those that were last asked for.
 //  3. A sid is given back only after Sealed, with a ceiling above every ID.
 //  4. Evidence that the store went back in time stops the machine until an
 //     operator begins a new era.
@@ -86,7 +86,7 @@ type condition struct {
 	sid  int
 }
 
-// NewMachine returns a machine that knows nothing. It acts from the first Tick on.
+// NewMachine returns a machine that has read nothing. It acts from the first Tick on.
 func NewMachine(cfg Config) *Machine {
 	return &Machine{
 		cfg:    cfg,
@@ -165,7 +165,7 @@ func (m *Machine) take(now clock.Reading, ev Event) {
 		if h := m.hold(); h != nil {
 			h.leave()
 		}
-		m.next = now.Mono // give back at once, even where a retry was being waited for
+		m.next = now.Mono // give back at once, even during the pause before a retry
 	default:
 		panic(fmt.Sprintf("lease: unknown event %T", ev))
 	}
@@ -173,18 +173,18 @@ func (m *Machine) take(now clock.Reading, ev Event) {
 
 // onChanged takes a hint that the store changed.
 //
-// Who is about to acquire anyway learns from the write itself, or lists anew if
-// there is nothing to choose. Who is kept from it by clocks has to know whose
-// clocks there are.
+// A node that is about to acquire needs no new list: the answer to its write
+// shows a change, and it lists again if there is nothing to choose. A node that
+// the gate keeps from acquiring lists again, to know whose clocks to compare.
 func (m *Machine) onChanged(now clock.Reading) {
 	m.list.changed = true
 	switch {
 	case m.list.full, !m.gate.Open:
 		m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
 	case m.hold() != nil:
-		// All holders get every hint, and each list has all of them: the more
-		// there are, the longer they take. What concerns our own sid is in the
-		// answer to the next extension.
+		// Every holder gets every hint and lists all holders: the more there are,
+		// the wider their reads are spread. A change of our own sid is in the answer
+		// to the next extension.
 		spread := maxJitter / 8 * time.Duration(m.cfg.Format.Layout.Holders())
 		m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(spread)))
 	}

@@ -8,17 +8,16 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// plan decides what to ask for, given what is known. It is a function of the
-// machine's state alone, so that a lost reply, a late one and a slow one all
-// lead back to the same place.
+// plan decides what to ask for. It depends on the machine's state alone, so that
+// a lost, a late and a slow reply all lead to the same next request.
 func (m *Machine) plan(now clock.Reading) {
 	m.planLease(now)
 	if m.busy || m.life == stopped {
 		return
 	}
 	if h := m.hold(); h != nil && h.record == lost && h.service < sealing && now.Wall >= h.ceil {
-		// Nothing is left of what was confirmed: it is not a window that is used
-		// up but a sid that is lost.
+		// Nothing is left of what was confirmed. Refusals should give the lost sid
+		// as the reason, not a window that is used up.
 		m.do(Seal{})
 		m.state = seeking{}
 	}
@@ -60,12 +59,12 @@ func (m *Machine) planLease(now clock.Reading) {
 	case m.config.Exists() && !m.isRewound():
 		m.lease.busy, m.lease.sent = true, now.Mono
 		m.do(Register{TTL: m.cfg.TTL, Registration: m.cfg.Registration})
-	default: // the space is not known to be ours to register in
+	default: // whether this is the configured space is not known yet
 		m.lease.next = now.Mono.Add(slowRetry)
 	}
 }
 
-// slowRetry paces what only a person can change.
+// slowRetry is the pause before a retry where an operator has to act first.
 const slowRetry = time.Second
 
 func (m *Machine) load(now clock.Reading) {
@@ -94,14 +93,15 @@ func (m *Machine) giveBack(now clock.Reading, h *hold) {
 		h.service = sealing
 		m.do(Seal{})
 	case h.service == sealing:
-	case h.record == lost: // the record is not ours to change
+	case h.record == lost: // the record is another process's
 		m.dropHold(now)
 		m.plan(now)
 	case now.Mono >= m.next:
 		w := h.seen.Window.Value
 		// Everything issued lies below h.issued, and below the confirmed ceiling
-		// (I3): the smaller of both gives back the most. An extended record's own
-		// base is the ceiling before it, so the hold's first one counts here.
+		// (I3): the smaller of both leaves the most to the next holder. The base of
+		// an extended record is the ceiling before it, so the hold's first base
+		// is put back.
 		w.Base = h.base
 		w.Ceil = min(w.Ceil, max(h.base, h.issued))
 		w.State = Released
@@ -116,10 +116,10 @@ func (m *Machine) dropHold(now clock.Reading) {
 	m.reload, m.next = now.Mono, now.Mono
 }
 
-// keep extends the window of a hold.
+// keep extends the window of a hold that is ours.
 func (m *Machine) keep(now clock.Reading, h *hold) {
-	// A clock that moved on at once, after a suspend or a step, may have used the
-	// window up before its time.
+	// A clock that jumped forward, after a suspend or a step, may have passed the
+	// ceiling before the next extension is due.
 	if m.try == nil && now.Mono < h.extendAt && now.Wall < h.ceil {
 		return
 	}
@@ -129,7 +129,7 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 	}
 	if m.lease.id == 0 {
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
-		return // the old holder key may be gone too; registering comes first
+		return // register first: the old holder key may be gone too
 	}
 	op := Extend
 	if h.record == oursNoKey {
@@ -144,15 +144,15 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 // seek acquires a sid, or waits for one.
 func (m *Machine) seek(now clock.Reading) {
 	switch {
-	case m.lease.id == 0: // registering comes first
+	case m.lease.id == 0: // register first
 	case !m.gate.Open:
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	case !m.mayReserve(now):
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 		m.list.fresh, m.reload = false, min(m.reload, now.Mono.Add(slowRetry))
 	case m.try != nil:
-		// Nothing is known but that an attempt was not applied yet: the same
-		// record is asked for again, so that no second sid can come to us.
+		// An attempt was not applied yet and still may be. The same record is
+		// asked for again, so that this process cannot get a second sid.
 		m.acquire(now, m.try.sid, m.try.seen)
 	case !m.list.fresh:
 		m.reload = min(m.reload, now.Mono.Add(maxJitter))
@@ -206,25 +206,25 @@ func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecord
 	}})
 }
 
-// holderSlack is for the age of a live holder's record: it is rewritten every
-// few seconds while etcd answers, and after an outage within a second.
+// holderSlack allows for the age of a live holder's record: it is rewritten every
+// few seconds while etcd answers, and within a second after an outage.
 const holderSlack = 2 * time.Minute
 
 // mayReserve is the poison guard: a clock far ahead of every live holder's must
-// never write a ceiling, for a ceiling cannot be taken back. Holders that are
-// gone are no witness, or a space would not survive a night switched off.
+// never write a ceiling, since a ceiling cannot be lowered. Records of holders
+// that are gone do not count, or a space that was switched off overnight could
+// not start again.
 //
-// It guards acquiring alone. A process that holds a sid was let in by this
-// guard, and its clock has only run on since; were extending guarded too, an
-// etcd outage longer than the slack would leave every record too old for
-// anybody to write the next.
+// It guards acquiring only. A process that holds a sid passed this guard when it
+// acquired it. If extending were guarded too, an etcd outage longer than the
+// slack would leave every record too old, and no node could write the next one.
 func (m *Machine) mayReserve(now clock.Reading) bool {
 	limit := m.list.holderWall + clock.MillisOf(now.Mono.Sub(m.list.at)+holderSlack+m.cfg.MaxSkew)
 	if m.gate.Confirmed || m.list.holderWall == 0 || now.Wall <= limit {
 		m.over(AlarmClock, -1)
 		return true
 	}
-	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of every live holder's: set it right",
+	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of every live holder's: correct it",
 		now.Wall.Time().Format(time.RFC3339), (now.Wall - limit).Duration().Round(time.Second))
 	m.alarmOnce(AlarmClock, -1, fmt.Sprintf("this clock is over %v ahead of every live holder's; no ceiling is written",
 		holderSlack+m.cfg.MaxSkew))
@@ -242,11 +242,13 @@ func (m *Machine) soundBy(now clock.Reading) clock.Millis {
 	return max(now.Wall, m.era.Value.Floor) + m.farAhead()
 }
 
-// choose picks the sid to acquire. In order: the one this node's name had last
-// and the free one with the lowest ceiling, if past; a predecessor of our name,
-// once, when no free sid can be used now; then ours or the lowest, though its
-// ceiling lies ahead: it is taken now and issues when the clock gets there. All of
-// it within the sids that this node may take.
+// choose picks the sid to acquire, among those that this node may take. In order:
+//
+//   - a free one whose ceiling has passed: the one that this node's name had
+//     last, else the one with the lowest ceiling;
+//   - once in a process's life, one held by an earlier process of this node's name;
+//   - any other free one, in the same order: it is acquired now, and issues once
+//     the clock has reached its ceiling.
 func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 	best, found, bestRank := flake.SID(0), false, 0
 	reclaim, mayReclaim := flake.SID(0), false
@@ -261,7 +263,7 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 			if !m.everHeld && !mayReclaim && s.Holder.Err == nil &&
 				s.Holder.Value.Node == m.cfg.Registration.Node &&
 				s.Holder.Value.Instance != m.cfg.Registration.Instance &&
-				s.Window.Value.Ceil <= m.soundBy(now) { // or the predecessor's wrong clock would be ours to wait for
+				s.Window.Value.Ceil <= m.soundBy(now) { // else we would wait for a ceiling that a wrong clock wrote
 				reclaim, mayReclaim = sid, true
 			}
 			continue
@@ -287,9 +289,9 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 	return best, found
 }
 
-// anyPast picks one of the free sids whose ceilings have passed, of which there is
-// one at least. Nodes that start together see one list and would all ask for the
-// same sid, one of them with success; after a defeat each asks for another.
+// anyPast picks at random among the free sids whose ceilings have passed, of which
+// there is at least one. Nodes that start together see the same list and would all
+// ask for the same sid; one gets it, and the others must not ask for one sid again.
 func (m *Machine) anyPast(now clock.Reading, within SIDRange) flake.SID {
 	var past []flake.SID
 	for sid := within.From; sid < within.To; sid++ {
@@ -297,5 +299,5 @@ func (m *Machine) anyPast(now clock.Reading, within SIDRange) flake.SID {
 			past = append(past, sid)
 		}
 	}
-	return past[m.cfg.Jitter(time.Duration(len(past)))] // a number below that many
+	return past[m.cfg.Jitter(time.Duration(len(past)))] // a random index
 }

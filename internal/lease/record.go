@@ -12,9 +12,9 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Instance names one process from its start to its end. It is random: two live
-// processes with one instance would each take the other's writes for their own
-// and issue duplicates, so it is never derived from a pod or host name.
+// Instance identifies one process from its start to its end. It is random: two
+// live processes with one instance would each take the other's writes for their
+// own and issue duplicates, so it is never derived from a pod or host name.
 type Instance string
 
 // LeaseID is etcd's number of a lease; 0 is none.
@@ -41,29 +41,29 @@ type Era struct {
 	Cluster uint64       `json:"cluster,string"` // etcd's cluster ID when the era began
 }
 
-// Holder is the leased record that says a sid is taken.
+// Holder is the leased record that marks a sid as taken.
 type Holder struct {
 	Instance Instance `json:"instance"`
 	Node     string   `json:"node"`
 }
 
-// WindowState tells a window in use from one its owner gave back, and from one
-// that an operator took out of use.
+// WindowState distinguishes a window in use from one that its owner gave back
+// and from one that an operator took out of use.
 type WindowState string
 
 // The states of a window.
 const (
 	Active   WindowState = "active"
 	Released WindowState = "released"
-	// Quarantined is written by an operator alone. Nobody takes the sid until
-	// one releases it; binaries that do not know the state leave it alone too,
-	// as a record that they cannot read.
+	// Quarantined is written by operators only. No node takes the sid until an
+	// operator releases it; a binary that does not know the state does not take
+	// it either, since it cannot read the record.
 	Quarantined WindowState = "quarantined"
 )
 
 // Window is the durable record of one sid: the milliseconds [Base, Ceil) that
-// its owner may use, and all that anybody ever used lie below Ceil. It is never
-// deleted.
+// its owner may use. Every millisecond that any process ever used lies below
+// Ceil. It is never deleted.
 type Window struct {
 	Era      int64        `json:"era"`
 	Term     int64        `json:"term"` // grows by one with every acquisition of the sid
@@ -103,7 +103,7 @@ type Registration struct {
 }
 
 // Errors of [Decode]. The record must then be left alone and shown to an
-// operator: none of them ever stands for "absent" or zero.
+// operator: none of them ever means "absent" or zero.
 var (
 	ErrMalformed = errors.New("lease: record is malformed")
 	ErrVersion   = errors.New("lease: record has an unknown version")
@@ -210,6 +210,6 @@ func (s Space) check() error {
 	return nil
 }
 
-// ErrLeaseGone says that the store has no such lease any more. It is a reason
+// ErrLeaseGone means that the lease has expired or was revoked. It is a reason
 // to get another, never a reason to stop issuing: windows do not depend on it.
 var ErrLeaseGone = errors.New("lease: lease is gone")

@@ -15,11 +15,11 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// schedule is a short life of a space with few sids to go round: two nodes start,
-// issue and extend; one loses its lease and puts its key back; one is paused
-// until its sid is taken; both stop; a third comes and takes what was given back.
+// schedule is a short life of a space with two free sids: two nodes start, issue
+// and extend; one loses its lease and puts its key back; one is paused until its
+// sid is taken; both stop; a third starts and takes a sid that was given back.
 type schedule struct {
-	w       *world
+	w       *cluster
 	mem     *storetest.Memory
 	procs   []*process
 	calls   int
@@ -30,14 +30,14 @@ func newSchedule(t *testing.T) *schedule {
 	t.Helper()
 	mem := storetest.NewMemory(1)
 	start := clock.Millis(flake.DefaultEpoch + 1_000_000_000)
-	s := &schedule{mem: mem, w: &world{store: mem, window: 6 * time.Second, clock: clock.NewManual(start), began: start}}
+	s := &schedule{mem: mem, w: &cluster{store: mem, window: 6 * time.Second, clock: clock.NewManual(start), began: start}}
 	s.w.hist.Format = flake.Default
 	if _, _, err := mem.Init(context.Background(), lease.Space{
 		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p",
 	}, start); err != nil {
 		t.Fatal(err)
 	}
-	// 30 of 32 sids are another's, so that the nodes meet on the other two.
+	// Another process holds 30 of 32 sids, so that the nodes compete for two.
 	v, err := mem.Load(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -59,8 +59,8 @@ func newSchedule(t *testing.T) *schedule {
 	return s
 }
 
-// pass lets d go by in small strides: every process that is awake ticks, and is
-// asked for IDs, whatever it knows.
+// pass lets d pass in small steps. Every process in awake ticks and is asked for
+// IDs, whether it can issue or not.
 func (s *schedule) pass(d time.Duration, awake ...int) {
 	const stride = 250 * time.Millisecond
 	for range int(d / stride) {
@@ -87,14 +87,14 @@ func (s *schedule) start(node string) {
 	p.step(lease.Tick{})
 }
 
-// run plays the schedule. A process that crashed is started again at once, by
-// its node's name.
+// run runs the schedule. A process that crashed is started again at once, with the
+// same node name.
 func (s *schedule) run() {
 	s.start("n1")
 	s.pass(2*time.Second, s.all()...)
 	s.start("n2")
 	s.pass(2*time.Second, s.all()...)
-	s.mem.Expire(s.procs[0].machine.Status().Lease) // early: the store may do that
+	s.mem.Expire(s.procs[0].machine.Status().Lease) // early, as a store may
 	s.pass(2*time.Second, s.all()...)
 	s.start("n3") // a standby, until n2 is paused beyond its lease
 	var paused []int
@@ -132,27 +132,27 @@ func (s *schedule) deliverLate() {
 	}
 }
 
-// TestEveryCallFails walks a life cycle and makes each store call of it fail, one
-// call a run: never applied, applied with the reply lost, and applied late, each
-// with the process going on and with it crashing right then and starting again.
-// No run may break a claim, and every run must get the space going again.
+// TestEveryCallFails runs the schedule once for each of its store calls, and makes
+// that call fail: never applied, applied with the reply lost, and applied late.
+// Each time the process goes on, or crashes at the call and starts again. No run
+// may break a claim, and in every run the last node must issue in the end.
 //
 // Incident T26 (saved, and reported as failed), docs/INCIDENTS.md.
 func TestEveryCallFails(t *testing.T) {
-	calm := newSchedule(t)
-	calm.w.fault = func(*process, lease.Action) fate { calm.calls++; return answered }
-	calm.run()
-	report(t, "calm", calm)
-	if calm.calls < 60 {
-		t.Fatalf("the schedule makes %d calls: too few to mean anything", calm.calls)
+	faultless := newSchedule(t)
+	faultless.w.fault = func(*process, lease.Action) outcome { faultless.calls++; return answered }
+	faultless.run()
+	report(t, "no faults", faultless)
+	if faultless.calls < 60 {
+		t.Fatalf("the schedule makes %d calls: too few to mean anything", faultless.calls)
 	}
-	for _, f := range []fate{notApplied, lostReply, late} {
+	for _, f := range []outcome{notApplied, lostReply, late} {
 		for _, crash := range []bool{false, true} {
-			name := fmt.Sprintf("%s crash=%v", map[fate]string{notApplied: "not applied", lostReply: "lost reply", late: "late"}[f], crash)
+			name := fmt.Sprintf("%s crash=%v", map[outcome]string{notApplied: "not applied", lostReply: "lost reply", late: "late"}[f], crash)
 			t.Run(name, func(t *testing.T) {
-				for k := range calm.calls {
+				for k := range faultless.calls {
 					s := newSchedule(t)
-					s.w.fault = func(p *process, _ lease.Action) fate {
+					s.w.fault = func(p *process, _ lease.Action) outcome {
 						if p.ended {
 							return notApplied
 						}
@@ -161,7 +161,7 @@ func TestEveryCallFails(t *testing.T) {
 							return answered
 						}
 						if crash {
-							// The process is gone before it hears of the call's fate.
+							// The process ends before it gets the answer.
 							p.ended, s.crashed = true, p
 						}
 						return f
@@ -172,7 +172,7 @@ func TestEveryCallFails(t *testing.T) {
 			})
 		}
 	}
-	t.Logf("%d calls in the calm run", calm.calls)
+	t.Logf("%d calls in the run without faults", faultless.calls)
 }
 
 func report(t *testing.T, name string, s *schedule) {
@@ -182,7 +182,7 @@ func report(t *testing.T, name string, s *schedule) {
 	}
 	last := s.procs[len(s.procs)-1]
 	if !last.issue(1) {
-		// A sid that was crashed upon is usable when its ceiling has passed.
+		// The sid of a process that crashed can be used once its ceiling has passed.
 		s.pass(10*time.Second, s.all()...)
 	}
 	if !last.issue(1) {
@@ -191,13 +191,13 @@ func report(t *testing.T, name string, s *schedule) {
 }
 
 var (
-	seeds = flag.Int("seeds", 300, "how many random schedules to play")
-	seed  = flag.Uint64("seed", 0, "play this one schedule only")
+	seeds = flag.Int("seeds", 300, "how many random schedules to run")
+	seed  = flag.Uint64("seed", 0, "run this schedule only")
 )
 
-// TestRandomSchedules plays seeded stories: any call may fail any way, leases end
-// early, processes pause and crash, and clocks jump. Claims I1 to I4 must hold in
-// all of them, though no clock is checked at all.
+// TestRandomSchedules runs seeded schedules: any call may fail in any way, leases
+// expire early, processes pause and crash, and clocks jump. Claims I1 to I4 must
+// hold in all of them, although no clock is checked.
 func TestRandomSchedules(t *testing.T) {
 	n := uint64(*seeds)
 	first := uint64(1)
@@ -227,8 +227,8 @@ func TestRandomSchedules(t *testing.T) {
 	t.Logf("%d schedules, %d IDs, %d sids taken by nodes with a range", n, issued, bound)
 }
 
-// confine gives half of the nodes a range of their own: of the sids that go
-// round, or of more, or of those that are another's alone.
+// confine gives half of the nodes a range of their own: of the two free sids, of
+// more, or only of sids that are held.
 func (s *schedule) confine(r *rand.Rand) {
 	s.w.sids = map[string]lease.SIDRange{}
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
@@ -239,8 +239,8 @@ func (s *schedule) confine(r *rand.Rand) {
 	}
 }
 
-// confined checks that no process was ever given a sid outside its range, and
-// returns how many were taken by one that has a range.
+// confined checks that no process acquired a sid outside its range, and returns
+// how many sids were acquired by processes that have a range.
 func (s *schedule) confined(t *testing.T) (taken int) {
 	t.Helper()
 	for _, g := range s.w.hist.Grants {
@@ -258,12 +258,12 @@ func (s *schedule) confined(t *testing.T) (taken int) {
 }
 
 func (s *schedule) random(r *rand.Rand) {
-	trouble := r.Float64() * 0.3
-	s.w.fault = func(*process, lease.Action) fate {
-		if r.Float64() >= trouble {
+	faults := r.Float64() * 0.3
+	s.w.fault = func(*process, lease.Action) outcome {
+		if r.Float64() >= faults {
 			return answered
 		}
-		return []fate{notApplied, lostReply, late}[r.IntN(3)]
+		return []outcome{notApplied, lostReply, late}[r.IntN(3)]
 	}
 	names := []string{"n1", "n2", "n3", "n4"}
 	for i := range 2 + r.IntN(3) {
@@ -303,7 +303,7 @@ func (s *schedule) random(r *rand.Rand) {
 				p.issue(1 + r.IntN(4))
 			}
 			if r.IntN(10) == 0 {
-				p.deliver() // even of processes long gone
+				p.deliver() // also of processes that ended
 			}
 		}
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// onCommitted takes the answer to a write.
+// onCommitted handles the answer to a write.
 func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
 	if ev.Err != nil {
 		if errors.Is(ev.Err, ErrLeaseGone) && m.try != nil && m.try.lease == m.lease.id {
-			m.leaseGone(now) // a keepalive might not say so for long, or never
+			m.leaseGone(now) // a keepalive might report it much later, or never
 		}
 		m.unknownOutcome(now, ev.Err)
 		return
@@ -24,12 +24,12 @@ func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
 		m.settle(now, ev.View)
 	}
 	if m.try != nil {
-		m.next = max(m.next, now.Mono.Add(m.cfg.RetryAfter/5)) // refused, and to be tried again
+		m.next = max(m.next, now.Mono.Add(m.cfg.RetryAfter/5)) // not applied: retry after a pause
 	}
 }
 
 // unknownOutcome notes that a request got no answer. A write may have been
-// applied, or may be later.
+// applied, or may still be.
 func (m *Machine) unknownOutcome(now clock.Reading, err error) {
 	m.problem = fmt.Sprintf("etcd does not answer: %v", err)
 	m.next = now.Mono.Add(m.cfg.RetryAfter)
@@ -38,12 +38,12 @@ func (m *Machine) unknownOutcome(now clock.Reading, err error) {
 	}
 }
 
-// onLoaded takes a view of the whole space, or of the sid of an unsettled write.
+// onLoaded handles a view of the whole space, or of the sid of an unsettled write.
 func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 	if ev.Err != nil {
 		m.unknownOutcome(now, ev.Err)
-		// Soon again; but where a list cannot be had and small writes can, a
-		// window must still be extended in between.
+		// Retry soon. If lists fail and small writes succeed, a window must still
+		// be extended between the retries.
 		m.reload = now.Mono.Add(slowRetry)
 		if m.hold() == nil {
 			m.reload = m.next
@@ -60,7 +60,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 		return
 	}
 	if read := (ReportedRevision{m.era.Value.Number, ev.View.Revision}); m.reportedAtLoad.after(read) {
-		m.rewind(now, max(m.era.Value.Number, m.reportedAtLoad.Era), "peers have read era %d at revision %d, and a read begun after they said so shows era %d at %d",
+		m.rewind(now, max(m.era.Value.Number, m.reportedAtLoad.Era), "peers report era %d at revision %d, and a read begun after their report shows era %d at %d",
 			m.reportedAtLoad.Era, m.reportedAtLoad.Revision, read.Era, read.Revision)
 		return
 	}
@@ -72,8 +72,8 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 	}
 }
 
-// checkHistory looks for evidence that the store is not the one, or not at the
-// point in time, that it was. It takes over config and era, and reports whether
+// checkHistory checks for evidence that this is another store, or the same one at
+// an earlier point in history. It takes over config and era, and reports whether
 // the rest of the view can be used.
 func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	if st, ok := m.state.(*rewound); ok {
@@ -82,13 +82,13 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 			return false
 		}
 		if m.config.Exists() && v.Config.Err == nil && v.Config.Value.Pool != m.config.Value.Pool {
-			// Gossip and all else of this process is of the old pool.
+			// Gossip and everything else of this process belong to the old pool.
 			m.life = stopped
 			m.do(Fail{Err: ErrOtherPool})
 			return false
 		}
 		// A new era: its floor is above everything that was ever issued.
-		m.alarm(AlarmEra, -1, "era %d began; history is believed again", v.Era.Value.Number)
+		m.alarm(AlarmEra, -1, "era %d began; etcd's history is trusted again", v.Era.Value.Number)
 		m.state, m.revision, m.cluster = seeking{}, 0, 0
 		m.reported, m.reportedAtLoad = ReportedRevision{}, ReportedRevision{}
 		m.config, m.era = Entry[Space]{}, Entry[Era]{}
@@ -116,7 +116,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	case !v.Config.Exists() && known:
 		return rewind("the space's config is gone")
 	case !v.Config.Exists():
-		return m.wait(now, "the space is not initialised: run «allocator init» once")
+		return m.wait(now, "the space is not initialized: run \"allocator init\" once")
 	case v.Config.Err != nil:
 		return m.wait(now, "the space's config is unreadable: %v", v.Config.Err)
 	case known && v.Config.Value.Pool != m.config.Value.Pool:
@@ -148,7 +148,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		m.list.fresh = false
 	}
 	if !known {
-		m.lease.next = now.Mono // the space is the one meant: register at once
+		m.lease.next = now.Mono // the space is the configured one: register at once
 	}
 	m.config, m.era = v.Config, v.Era
 	return true
@@ -187,14 +187,14 @@ func (m *Machine) settle(now clock.Reading, v View) {
 		h = nil // the attempt is not about the sid that we hold
 	}
 	if h == nil && try.op == Release {
-		// A stray sid: the next list shows whether it is still to be released.
-		// No attempt about it may stand in the way of our own sid's.
+		// A stray sid: the next list shows whether it is still to be released. An
+		// attempt about it must not block those about the sid that we hold.
 		m.abandon(now.Mono)
 		return
 	}
 	if got.Window.Same(try.seen.Window) {
-		// Not applied. It still may be: the same record must be asked for again,
-		// or left to one that no attempt of ours can change.
+		// Not applied, and it still may be. The same record is asked for again,
+		// unless no attempt of ours can change it any more.
 		try.unknown = false
 		switch {
 		case got.Past && !got.Window.Exists():
@@ -204,8 +204,8 @@ func (m *Machine) settle(now clock.Reading, v View) {
 			m.checkHolder(now, h, got)
 		case !got.Holder.Same(try.seen.Holder):
 			m.beaten = true
-			// Taken, or the holder to be replaced is gone: no attempt that names
-			// the one we saw can be applied any more.
+			// Taken, or the holder to be replaced is gone: no attempt that compares
+			// with the holder we saw can be applied any more.
 			m.abandon(now.Mono)
 		case got.Window.Exists() && got.Window.Err != nil:
 			m.abandon(now.Mono)
@@ -297,9 +297,9 @@ func (m *Machine) checkHolder(now clock.Reading, h *hold, got SIDRecords) {
 	case !got.Holder.Exists():
 		h.record = oursNoKey
 	case got.Holder.Value.Instance != m.cfg.Registration.Instance:
-		m.lose(now, h, got, "its holder key is another's while our window stands: an edited store?")
+		m.lose(now, h, got, "its holder key is another process's while its window is ours: was the store edited?")
 	case got.Holder.Lease != m.lease.id:
-		// Ours, on an older lease: it goes when that lease does.
+		// Ours, on an older lease: it expires with that lease.
 		h.record = oursNoKey
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	}
@@ -320,8 +320,8 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got SIDRecords) {
 		m.quarantine(h.sid, got.Window.Err.Error())
 		m.lose(now, h, got, "its window record is unreadable")
 	case w.State == Quarantined:
-		m.quarantine(h.sid, "an operator put it aside")
-		m.lose(now, h, got, "an operator put it aside")
+		m.quarantine(h.sid, "an operator quarantined it")
+		m.lose(now, h, got, "an operator quarantined it")
 	case w.Term < h.term:
 		m.rewind(now, era, "sid %d is at term %d, and we held term %d", h.sid, w.Term, h.term)
 	case w.Term == h.term && w.Instance != m.cfg.Registration.Instance:
@@ -333,8 +333,8 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got SIDRecords) {
 	}
 }
 
-// lose gives a sid up that is no longer ours. The window confirmed to us still
-// is: whoever took the sid began at or above its ceiling.
+// lose notes that a sid is no longer ours. The window confirmed to us can still be
+// used: the process that took the sid began at or above its ceiling.
 func (m *Machine) lose(now clock.Reading, h *hold, got SIDRecords, why string) {
 	h.record = lost
 	m.abandon(now.Mono)
@@ -347,8 +347,8 @@ func (m *Machine) lose(now clock.Reading, h *hold, got SIDRecords, why string) {
 	m.alarm(AlarmLost, int(h.sid), "sid %d was lost: %s", h.sid, why)
 }
 
-// inspect goes through a fresh list: which sids cannot be used, and how late it is
-// by the clocks of live holders.
+// inspect goes through a fresh list: it finds the sids that cannot be used, and
+// the latest time that a live holder's clock wrote.
 func (m *Machine) inspect(now clock.Reading) {
 	m.bad, m.list.holderWall = m.keepPasts(), 0
 	latest := m.soundBy(now)
@@ -365,7 +365,7 @@ func (m *Machine) inspect(now clock.Reading) {
 		case s.Window.Exists() && w.Era > m.era.Value.Number:
 			m.quarantine(sid, fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, m.era.Value.Number))
 		case w.State == Quarantined:
-			m.quarantine(sid, "an operator put it aside")
+			m.quarantine(sid, "an operator quarantined it")
 		case s.Holder.Exists() && !s.Window.Exists():
 			m.quarantine(sid, "it has a holder but no window record")
 		case s.Holder.Exists():
@@ -375,7 +375,7 @@ func (m *Machine) inspect(now clock.Reading) {
 				m.releaseStray(now, sid, s)
 			}
 		case w.Ceil > latest:
-			m.quarantine(sid, fmt.Sprintf("its ceiling is %s: written by a bad clock, or ours is far behind",
+			m.quarantine(sid, fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or ours is far behind",
 				w.Ceil.Time().Format(time.RFC3339)))
 		}
 	}
@@ -386,8 +386,8 @@ func (m *Machine) inspect(now clock.Reading) {
 	}
 }
 
-// pastWithoutWindow is known only from an attempt to acquire.
-const pastWithoutWindow = "it has a past but no window record"
+// pastWithoutWindow is a reason that only an attempt to acquire can find.
+const pastWithoutWindow = "it has ledger lines but no window record"
 
 // keepPasts keeps what a list of the space cannot show again, as long as the
 // list does not show it repaired.
@@ -401,9 +401,9 @@ func (m *Machine) keepPasts() map[flake.SID]string {
 	return kept
 }
 
-// releaseStray gives back a sid that came to us after we had stopped asking for
-// it, from a write that was late. Nothing was issued from it by this tenure, but
-// an earlier one may have: its ceiling stays.
+// releaseStray gives back a sid that a late write acquired for us after we had
+// given the attempt up. Nothing was issued from this term, but there may be IDs of
+// an earlier one: the ceiling stays.
 func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s SIDRecords) {
 	if m.busy || m.try != nil || s.Window.Value.Instance != m.cfg.Registration.Instance {
 		return
@@ -418,15 +418,15 @@ func (m *Machine) quarantine(sid flake.SID, why string) {
 	m.alarmOnce(AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))
 }
 
-// ErrOtherPool says that the space was made anew under a running node.
-var ErrOtherPool = errors.New("lease: the space was made anew, with another pool: restart this node to join it")
+// ErrOtherPool is returned when the space was created again under a running node.
+var ErrOtherPool = errors.New("lease: the space was created again, with another pool: restart this node to join it")
 
-// FormatError says that the node and the space disagree about what an ID means.
+// FormatError reports that the node and the space have different ID formats.
 type FormatError struct {
 	Space, Node flake.Format
 }
 
-// Error names both.
+// Error names both formats.
 func (e *FormatError) Error() string {
 	return fmt.Sprintf("lease: the space has layout %s and epoch %d, this node is configured for layout %s and epoch %d: "+
 		"start it with the space's, or use another space",

@@ -10,11 +10,10 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// SIDRange is a run of sids [From, To) that a process may take; the zero value is
-// every sid of the layout. Within it a node behaves as if there were no others:
-// it neither takes nor waits for nor reclaims one outside. What ranges others
-// have is nothing to it: two that overlap cost no claim, since a sid is taken by
-// a compare in the store whoever asks for it.
+// SIDRange is the sids [From, To) that a process may take; the zero value is
+// every sid of the layout. A node neither takes nor waits for nor reclaims a sid
+// outside its range. The ranges of nodes may overlap without harm to any claim,
+// since a sid is always taken by a compare in the store.
 type SIDRange struct {
 	From, To flake.SID
 }
@@ -51,8 +50,8 @@ func parseSID(s string) (flake.SID, error) {
 // All reports whether r is every sid of whatever layout.
 func (r SIDRange) All() bool { return r == SIDRange{} }
 
-// In returns r with its bounds: those of layout l where r is every sid. What of
-// r lies outside the layout is cut off.
+// In returns r with its bounds: those of layout l if r is every sid. Sids outside
+// the layout are cut off.
 func (r SIDRange) In(l flake.Layout) SIDRange {
 	all := SIDRange{To: flake.SID(l.Holders())}
 	if r.All() {
@@ -95,10 +94,10 @@ func (m *Machine) pool() (size, held, bad int) {
 	return within.Len(), held, bad
 }
 
-// holdersNamed is how many holders the words for a full pool name.
+// holdersNamed is how many holders the message about a full pool names.
 const holdersNamed = 8
 
-// noneFree says for a person that no sid can be taken, and who has them.
+// noneFree returns a message for people: no sid can be taken, and who has them.
 func (m *Machine) noneFree() string {
 	within := m.cfg.SIDRange.In(m.cfg.Format.Layout)
 	size, held, bad := m.pool()
@@ -106,28 +105,28 @@ func (m *Machine) noneFree() string {
 	if !m.cfg.SIDRange.All() {
 		of = fmt.Sprintf(" in %s (sid-range)", m.cfg.SIDRange)
 	}
-	type holding struct {
+	type holder struct {
 		node string
 		sids int
 	}
-	var who []holding // each name once, in the order of sids
+	var holders []holder // each name once, in the order of sids
 	for sid := within.From; sid < within.To; sid++ {
 		h := m.list.sids[sid].Holder
 		if !h.Exists() {
 			continue
 		}
 		name := cmp.Or(h.Value.Node, "unknown")
-		i := slices.IndexFunc(who, func(o holding) bool { return o.node == name })
+		i := slices.IndexFunc(holders, func(o holder) bool { return o.node == name })
 		if i < 0 {
-			i, who = len(who), append(who, holding{node: name})
+			i, holders = len(holders), append(holders, holder{node: name})
 		}
-		who[i].sids++
+		holders[i].sids++
 	}
 	var names []string
-	for i, h := range who {
+	for i, h := range holders {
 		switch {
 		case i == holdersNamed:
-			names = append(names, fmt.Sprintf("and %d more", len(who)-i))
+			names = append(names, fmt.Sprintf("and %d more", len(holders)-i))
 		case i > holdersNamed:
 		case h.sids > 1:
 			names = append(names, fmt.Sprintf("%s (%d)", h.node, h.sids))

@@ -34,7 +34,7 @@ type ownership uint8
 const (
 	ours      ownership = iota // extend
 	oursNoKey                  // the window is ours and the holder key is gone: rehold
-	lost                       // the window is another's; what was confirmed to us can still be used
+	lost                       // another process's: what was confirmed to us can still be used
 )
 
 // service says how far a held sid is from being given back. It only grows.
@@ -47,8 +47,8 @@ const (
 	sealed                 // nothing is issued any more
 )
 
-// rewound issues nothing: the store forgot something that it had confirmed, and
-// whoever reads the older history may be granted what we hold.
+// rewound issues nothing: the store lost something that it had confirmed, and a
+// node that reads the older history may be granted what we hold.
 type rewound struct {
 	why     string
 	lastEra int64 // only an era after this one ends it
@@ -77,7 +77,7 @@ func (m *Machine) own() *hold {
 	return nil
 }
 
-// isRewound reports whether the store's history is not believed.
+// isRewound reports whether the store lost something that it had confirmed.
 func (m *Machine) isRewound() bool {
 	_, ok := m.state.(*rewound)
 	return ok

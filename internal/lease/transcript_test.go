@@ -19,10 +19,10 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what the machine does now; read the diff")
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with the actions of the machine as it is now; read the diff")
 
-// TestTranscripts plays the stories in testdata/*.txt. A story is a list of
-// commands, each followed by what it made the machines do:
+// TestTranscripts runs the scenarios in testdata/*.txt. A scenario is a list of
+// commands, each followed by the actions of the machine:
 //
 //	# A comment.
 //	a tick 5s
@@ -30,18 +30,19 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what the 
 //	extend sid=0 term=1 window=[30000,35000) over revision 7
 //	RAISE ceil=35000
 //
-// Times are in ms since the story began. Lower case is asked of the store, upper
-// case is done to the generator.
+// Times are in ms since the scenario began. Actions in lower case are requests to
+// the store, those in upper case are calls of the generator, alarms and the end.
 //
 // Commands: "start NODE [SIDS]" (named a, b, … in order) · "X tick [D]" lets D pass and
-// ticks X, answering what it asks · "X run D" the same, waking X as often as it
-// likes · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
-// (of that kind) · "X deliver" what was late · "X answer" what hangs · "X stop" ·
+// ticks X once and answers its requests · "X run D" lets D pass and ticks X whenever it
+// asks for it · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
+// (of that kind) · "X deliver" late requests · "X answer" hanging requests · "X stop" ·
 // "X crash" · "X changed" · "X gate open|closed [confirmed]" · "X giveup" · "X reported ERA REVISION" · "X issue N" · "X status" ·
-// "init" · "anew" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" ·
-// "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" as a clock D ahead
-// leaves it · "quarantine SID" · "churn N" unrelated writes · "snapshot" · "restore" · "outside CLAIM" · "pass D" lets time pass unseen · "step D" moves the
-// wall clock alone · "cluster N".
+// "init" · "recreate" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" ·
+// "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" written by a clock D
+// ahead · "quarantine SID" · "churn N" unrelated writes · "snapshot" · "restore" ·
+// "outside CLAIM" · "pass D" lets time pass without a tick · "step D" moves the wall clock
+// alone · "cluster N".
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -53,11 +54,11 @@ func TestTranscripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := newStory(t)
+			s := newScenario(t)
 			got := s.play(string(want))
 			for _, v := range s.w.hist.Check() {
 				if v.Claim != s.outside {
-					t.Errorf("the story breaks a claim: %v", v)
+					t.Errorf("the scenario breaks a claim: %v", v)
 				}
 			}
 			if *rewrite {
@@ -67,7 +68,7 @@ func TestTranscripts(t *testing.T) {
 				return
 			}
 			if got != string(want) {
-				t.Errorf("%s tells another story now (-rewrite keeps it):\n%s", file, firstDifference(got, string(want)))
+				t.Errorf("%s: the machine acts differently now; if that is right, run with -rewrite:\n%s", file, firstDifference(got, string(want)))
 			}
 		})
 	}
@@ -90,34 +91,34 @@ func firstDifference(got, want string) string {
 	return ""
 }
 
-type story struct {
+type scenario struct {
 	t     *testing.T
-	w     *world
+	w     *cluster
 	mem   *storetest.Memory
 	procs map[string]*process
 	next  map[*process]struct {
-		f    fate
+		f    outcome
 		kind string
 	}
 	saved   storetest.Snapshot
 	others  []lease.LeaseID
-	outside string // a claim that the story breaks and nobody promised: history is rewound in it
+	outside string // a claim that does not hold in this scenario, because history is rewound in it
 	out     bytes.Buffer
 }
 
-func newStory(t *testing.T) *story {
+func newScenario(t *testing.T) *scenario {
 	mem := storetest.NewMemory(1)
 	start := clock.Millis(flake.DefaultEpoch + 1_000_000_000)
-	s := &story{
+	s := &scenario{
 		t: t, mem: mem, procs: map[string]*process{},
 		next: map[*process]struct {
-			f    fate
+			f    outcome
 			kind string
 		}{},
-		w: &world{store: mem, window: 30 * time.Second, clock: clock.NewManual(start), began: start},
+		w: &cluster{store: mem, window: 30 * time.Second, clock: clock.NewManual(start), began: start},
 	}
 	s.w.hist.Format = flake.Default
-	s.w.fault = func(p *process, a lease.Action) fate {
+	s.w.fault = func(p *process, a lease.Action) outcome {
 		n, ok := s.next[p]
 		if !ok || n.kind != "" && !strings.HasPrefix(s.w.show(a), n.kind) {
 			return answered
@@ -128,7 +129,7 @@ func newStory(t *testing.T) *story {
 	return s
 }
 
-func (s *story) play(text string) string {
+func (s *scenario) play(text string) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	for i := 0; i < len(lines); i++ {
 		line := lines[i]
@@ -147,7 +148,7 @@ func (s *story) play(text string) string {
 	return s.out.String()
 }
 
-func (s *story) command(f []string) string {
+func (s *scenario) command(f []string) string {
 	s.t.Helper()
 	arg := func(i int) string {
 		if i < len(f) {
@@ -180,7 +181,7 @@ func (s *story) command(f []string) string {
 		}, s.w.clock.Now().Wall)
 		s.check(err)
 		return ""
-	case "anew": // the space is made again, in an etcd that lost it
+	case "recreate": // the space, in an etcd that lost it
 		for _, key := range []string{"config", "era", "window/0", "holder/0", "ledger/0/00000000000000000001"} {
 			s.mem.Delete(key)
 		}
@@ -225,7 +226,7 @@ func (s *story) command(f []string) string {
 		s.check(err)
 		s.mem.SetCluster(n)
 		return ""
-	case "occupy": // by processes that live on and never write again
+	case "occupy": // by processes that stay registered and never write again
 		first, err := strconv.Atoi(arg(1))
 		s.check(err)
 		last, err := strconv.Atoi(arg(2))
@@ -249,7 +250,7 @@ func (s *story) command(f []string) string {
 			s.others = append(s.others, id)
 		}
 		return ""
-	case "vacate": // N of them are gone
+	case "vacate": // N of them stop
 		n, err := strconv.Atoi(arg(1))
 		s.check(err)
 		for range n {
@@ -257,7 +258,7 @@ func (s *story) command(f []string) string {
 			s.others = s.others[1:]
 		}
 		return ""
-	case "ceiling": // SID D: the record that a clock D ahead left
+	case "ceiling": // SID D: a record that a clock D ahead wrote
 		now := s.w.clock.Now().Wall
 		s.mem.Put("window/"+arg(1), lease.Encode(lease.Window{Era: 1, Term: 9, Instance: "x", Node: "x", Nonce: "x",
 			Base: now, Ceil: now + clock.MillisOf(dur(2)), State: lease.Active, Wall: now}))
@@ -303,13 +304,13 @@ func (s *story) command(f []string) string {
 	case "run":
 		s.run(p, dur(2))
 	case "fault":
-		fates := map[string]fate{"notapplied": notApplied, "lostreply": lostReply, "late": late, "hang": notAnswered}
-		f, ok := fates[arg(2)]
+		outcomes := map[string]outcome{"notapplied": notApplied, "lostreply": lostReply, "late": late, "hang": notAnswered}
+		f, ok := outcomes[arg(2)]
 		if !ok {
 			s.t.Fatalf("unknown fault %q", arg(2))
 		}
 		s.next[p] = struct {
-			f    fate
+			f    outcome
 			kind string
 		}{f, arg(3)}
 	case "deliver":
@@ -369,9 +370,9 @@ func (s *story) command(f []string) string {
 	return strings.Join(p.log, "\n") + "\n"
 }
 
-// run lets d pass for p, waking it when it asks to be. Renewals of the lease
-// are left out of the story unless one fails.
-func (s *story) run(p *process, d time.Duration) {
+// run lets d pass and ticks p whenever it asks for it. Renewals of the lease are
+// left out of the transcript unless one fails.
+func (s *scenario) run(p *process, d time.Duration) {
 	end := s.w.clock.Now().Mono.Add(d)
 	for !p.ended {
 		now := s.w.clock.Now().Mono
@@ -392,18 +393,18 @@ func (s *story) run(p *process, d time.Duration) {
 	p.log = kept
 }
 
-func (s *story) check(err error) {
+func (s *scenario) check(err error) {
 	s.t.Helper()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// TestFormatMismatch is the refusal that ends a node.
+// TestFormatMismatch: a node whose format is not the space's ends.
 //
 // Incident T41 (another epoch or layout in one cluster), docs/INCIDENTS.md.
 func TestFormatMismatch(t *testing.T) {
-	s := newStory(t)
+	s := newScenario(t)
 	_, _, err := s.mem.Init(context.Background(), lease.Space{Layout: flake.Fleet, Epoch: 1, Pool: "p"}, 0)
 	s.check(err)
 	p := s.w.start("n1")

@@ -20,8 +20,8 @@ type Entry[T any] struct {
 // Exists reports whether the key was there.
 func (e Entry[T]) Exists() bool { return e.Rev != 0 }
 
-// Same reports whether e and o are the same write. A revision alone does not
-// tell: a store restored from a backup counts again through numbers it has used.
+// Same reports whether e and o are the same write. A revision alone is not
+// enough: a store restored from a backup uses its revisions a second time.
 func (e Entry[T]) Same(o Entry[T]) bool { return e.Rev == o.Rev && e.Raw == o.Raw }
 
 // NewEntry decodes a key that exists.
@@ -30,17 +30,17 @@ func NewEntry[T any](rev int64, lease LeaseID, raw string) Entry[T] {
 	return Entry[T]{Rev: rev, Lease: lease, Raw: raw, Value: v, Err: err}
 }
 
-// SIDRecords is what the store says about one sid.
+// SIDRecords are the records of one sid.
 type SIDRecords struct {
 	Holder Entry[Holder]
 	Window Entry[Window]
-	// Past is set when the ledger has lines of the sid. A sid with a past and no
-	// window record has lost its ceiling and must not be used. It is known only
-	// in views of a single sid.
+	// Past is set when the ledger has lines of the sid. A sid with ledger lines
+	// and no window record has lost its ceiling and must not be used. It is known
+	// only in views of a single sid.
 	Past bool
 }
 
-// View is one linearizable look at the store: everything in it was true at
+// View is one linearizable read of the store: everything in it was true at
 // Revision. A view of the whole space has all sids that have a key; a view of a
 // single sid has just that one (present even where both its keys are absent).
 type View struct {
@@ -98,12 +98,12 @@ func (t Txn) LedgerLine() LedgerLine {
 	return LedgerLine{Term: w.Term, Instance: w.Instance, Node: w.Node, Era: w.Era, Since: w.Base}
 }
 
-// ErrTxn says that a Txn asks for something no step of the protocol does.
+// ErrTxn is returned for a Txn that no step of the protocol asks for.
 var ErrTxn = errors.New("lease: not a transaction of the protocol")
 
-// Check returns ErrTxn where a store would otherwise do harm by obeying t: an
-// unknown Op, or no lease, for a holder on none never goes, and an absent
-// holder is on none. Stores call it first, and then write nothing.
+// Check returns ErrTxn where carrying out t would do harm: for an unknown Op,
+// and for one without a lease, since a holder key without a lease never expires.
+// Stores call it first, and write nothing if it fails.
 func (t Txn) Check() error {
 	if int(t.Op) >= len(opNames) {
 		return fmt.Errorf("%w: operation %d", ErrTxn, t.Op)
@@ -115,7 +115,7 @@ func (t Txn) Check() error {
 }
 
 // NewRegistration decodes the registration under an instance's key. One that
-// cannot be read still counts as a node: it then has its instance alone.
+// cannot be read still counts as a node: then only its instance is set.
 func NewRegistration(i Instance, rev int64, raw string) Registration {
 	r, err := Decode[Registration](raw)
 	if err != nil {
@@ -125,11 +125,11 @@ func NewRegistration(i Instance, rev int64, raw string) Registration {
 	return r
 }
 
-// Members returns who is registered, as those who judge clocks see them.
+// Members returns the registered nodes as the clock judgement counts them.
 //
-// A node that names no gossip address is mute. One whose record cannot be read is
-// not: for all we know it compares clocks, and a damaged record must make no
-// majority easier to have.
+// A node that registered no gossip address does not compare clocks. One whose
+// record cannot be read counts as if it did: a damaged record must not make a
+// majority smaller.
 func Members(registered []Registration) []clock.Member {
 	out := make([]clock.Member, 0, len(registered))
 	for _, r := range registered {

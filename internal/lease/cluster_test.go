@@ -17,43 +17,43 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// world is a store, a clock and processes that are moved by hand: the shell
-// that package keeper is, with no goroutines and a fault at every call.
-type world struct {
+// cluster is a store, a clock and processes. It does what package keeper does,
+// without goroutines, and can fail any call.
+type cluster struct {
 	store   keeper.Store
 	clock   *clock.Manual // true time, and monotonic time everywhere
 	window  time.Duration // W; the other times keep their proportions to it
-	began   clock.Millis  // the clock's first reading: transcripts count from it
+	began   clock.Millis  // the clock's first reading: times in transcripts start there
 	procs   int
 	nonce   int
 	hist    history.History
 	moments clock.Mono
 	sids    map[string]lease.SIDRange // that a node of that name may take; absent: all
 
-	// fault decides the fate of a call; nil: all succeed.
-	fault func(p *process, a lease.Action) fate
+	// fault decides the outcome of a call; nil: all succeed.
+	fault func(p *process, a lease.Action) outcome
 }
 
-// fate is what becomes of a store call.
-type fate int
+// outcome of a store call.
+type outcome int
 
 const (
-	answered    fate = iota // carried out, and answered
-	notApplied              // lost on the way there
-	lostReply               // carried out, and the answer lost
-	late                    // answered with an error, and carried out later
-	notAnswered             // left pending; see process.pending
+	answered    outcome = iota // carried out, and answered
+	notApplied                 // the request was lost
+	lostReply                  // carried out, and the answer was lost
+	late                       // answered with an error, and carried out later
+	notAnswered                // left pending; see process.pending
 )
 
 var errLost = errors.New("deadline exceeded")
 
-// process is one run of one node: a machine, a generator and what is on its way.
+// process is one run of one node: a machine, a generator and its open requests.
 type process struct {
-	w       *world
+	w       *cluster
 	name    string // of the process in the history: unique
 	machine *lease.Machine
 	node    *node.Node
-	pending []lease.Action // requests that wait for the world to answer
+	pending []lease.Action // requests that the test answers later
 	late    []lease.Action // requests that the store will see after their deadline
 	log     []string       // actions, as transcripts show them
 	ended   bool           // done, failed or crashed
@@ -61,17 +61,17 @@ type process struct {
 	offset  time.Duration // of its wall clock from the true time
 }
 
-// Now is the process's clock: as wrong as its offset.
+// Now reads the process's clock, which is wrong by its offset.
 func (p *process) Now() clock.Reading {
 	now := p.w.clock.Now()
 	now.Wall += clock.MillisOf(p.offset)
 	return now
 }
 
-// moment numbers what happens, in the order of one observer who sees all.
-func (w *world) moment() clock.Mono { w.moments++; return w.moments }
+// moment numbers events in the order in which they happen.
+func (w *cluster) moment() clock.Mono { w.moments++; return w.moments }
 
-func (w *world) config(nodeName, instance string, jitter func(time.Duration) time.Duration) lease.Config {
+func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) time.Duration) lease.Config {
 	return lease.Config{
 		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test"},
 		Format:         flake.Default,
@@ -90,7 +90,7 @@ func (w *world) config(nodeName, instance string, jitter func(time.Duration) tim
 }
 
 // start begins a new process of the named node.
-func (w *world) start(nodeName string) *process {
+func (w *cluster) start(nodeName string) *process {
 	w.procs++
 	instance := fmt.Sprintf("%s-%d", nodeName, w.procs)
 	p := &process{w: w, name: instance}
@@ -105,8 +105,8 @@ func (w *world) start(nodeName string) *process {
 	return p
 }
 
-// step tells the machine of ev, carries out what it answers, and all that
-// follows at once.
+// step passes ev to the machine, carries out its actions, and goes on with the
+// events that follow at once.
 func (p *process) step(ev lease.Event) {
 	queue := []lease.Event{ev}
 	for len(queue) > 0 && !p.ended {
@@ -128,13 +128,13 @@ func (p *process) step(ev lease.Event) {
 			case lease.Done:
 				p.ended = true
 			default:
-				fate := answered
+				outcome := answered
 				if p.w.fault != nil {
-					fate = p.w.fault(p, a)
+					outcome = p.w.fault(p, a)
 				}
-				if fate == notAnswered {
+				if outcome == notAnswered {
 					p.pending = append(p.pending, a)
-				} else if ev := p.carryOut(a, fate); !p.ended {
+				} else if ev := p.carryOut(a, outcome); !p.ended {
 					queue = append(queue, ev)
 				}
 			}
@@ -142,8 +142,8 @@ func (p *process) step(ev lease.Event) {
 	}
 }
 
-// confirm records what a response of the store shows to be the process's own. It
-// looks at responses alone, whatever the machine makes of them.
+// confirm records the windows that a response of the store confirmed to the
+// process, whatever the machine does with the response.
 func (p *process) confirm(v lease.View) {
 	for sid, s := range v.SIDs {
 		if w := s.Window.Value; s.Window.Err == nil && string(w.Instance) == p.name && w.State == lease.Active {
@@ -154,8 +154,8 @@ func (p *process) confirm(v lease.View) {
 	}
 }
 
-// carryOut lets a request meet its fate and returns what the machine hears of it.
-func (p *process) carryOut(a lease.Action, f fate) lease.Event {
+// carryOut carries a request out with the given outcome and returns the answer.
+func (p *process) carryOut(a lease.Action, f outcome) lease.Event {
 	answer := failed(a)
 	switch f {
 	case late:
@@ -231,8 +231,7 @@ func failed(a lease.Action) lease.Event {
 	panic(fmt.Sprintf("unknown request %T", a))
 }
 
-// issue asks the process for n IDs and records what it got. It reports whether
-// it got any.
+// issue asks the process for n IDs and records them. It reports whether it got any.
 func (p *process) issue(n int) bool {
 	b, err := p.node.Try(p.Now(), n, 0)
 	if err != nil {
@@ -249,7 +248,7 @@ func (p *process) record(b gen.Block) {
 }
 
 // show prints an action as transcripts do.
-func (w *world) show(a lease.Action) string {
+func (w *cluster) show(a lease.Action) string {
 	switch a := a.(type) {
 	case lease.Load:
 		return "load"
