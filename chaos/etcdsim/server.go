@@ -11,6 +11,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -210,6 +211,13 @@ func (s *Server) Revision() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.store.revision
+}
+
+// Events returns every change of a range of keys since the first revision.
+func (s *Server) Events(key, end string) []*mvccpb.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.since([]byte(key), []byte(end), 1)
 }
 
 // tell wakes those who wait for a revision or a leader. s.mu is held.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/real/operator"
 	"github.com/flakelease/allocator/chaos/real/record"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/flake"
@@ -423,31 +424,64 @@ func (c *cluster) check() []history.Result {
 	return results
 }
 
+// windowWrites returns every version of every window record, oldest first.
+func (c *cluster) windowWrites(ctx context.Context) (out []operator.Write) {
+	c.t.Helper()
+	op, err := operator.New([]string{c.endpoint}, "allocator", "default", nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer op.Close()
+	end, err := op.Revision(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil { // nothing else reports the revision of a quiet etcd
+			_ = op.Progress(ctx)
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	seen := int64(0)
+	err = op.Watch(ctx, 1, func(w operator.Write) {
+		if !w.IsHolder {
+			out = append(out, w)
+		}
+	}, func(revision int64) {
+		if seen = revision; seen >= end {
+			cancel()
+		}
+	})
+	if seen < end {
+		c.t.Fatalf("etcd's history ends at revision %d of %d: %v", seen, end, err)
+	}
+	return out
+}
+
 // grants puts what etcd granted into the history, and counts the records and the
 // sids that were given back in the end.
 func (c *cluster) grants() (records, released int) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	versions, err := c.store().History(ctx, 1)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	versions := c.windowWrites(ctx)
 	runs := map[string][]string{} // a node's instances, in the order of its processes
 	last := map[flake.SID]lease.WindowState{}
 	for _, v := range versions {
-		w := v.Window.Value
-		if v.Window.Err != nil || !v.Window.Exists() {
-			c.t.Errorf("sid %d: unreadable or deleted window record: %v", v.SID, v.Window.Err)
+		if v.Err != nil || v.Deleted {
+			c.t.Errorf("sid %d: unreadable or deleted window record: %v", v.SID, v.Err)
 			continue
 		}
+		w := v.Window
 		last[v.SID] = w.State
 		if !slices.Contains(runs[w.Node], string(w.Instance)) {
 			runs[w.Node] = append(runs[w.Node], string(w.Instance))
 		}
 		run := fmt.Sprintf("%s#%d", w.Node, 1+slices.Index(runs[w.Node], string(w.Instance)))
 		if _, err := c.rec.Write(history.Op{Process: history.Etcd, Type: history.Info, F: history.FWindow, Node: w.Node, Run: run, Window: &history.Window{
-			SID: int64(v.SID), Rev: v.Window.Rev, Term: w.Term, Base: int64(w.Base), Ceil: int64(w.Ceil), Released: w.State == lease.Released, Instance: string(w.Instance)}}); err != nil {
+			SID: int64(v.SID), Rev: v.Revision, Term: w.Term, Base: int64(w.Base), Ceil: int64(w.Ceil), Released: w.State == lease.Released, Instance: string(w.Instance)}}); err != nil {
 			c.t.Fatal(err)
 		}
 	}

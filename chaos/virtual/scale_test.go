@@ -112,7 +112,6 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 	began := time.Now()
 	heapAtFirst, _ := memory()
 	synctest.Test(t, func(t *testing.T) {
-		enterBubble()
 		begin := time.Now()
 		network := netsim.New(time.Millisecond)
 		gossip := gossiptest.New(time.Now, 1)

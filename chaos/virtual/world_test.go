@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
@@ -58,7 +60,6 @@ type world struct {
 func tell(t *testing.T, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		enterBubble()
 		w := &world{
 			t: t, begin: time.Now(), net: netsim.New(time.Millisecond), gossip: gossiptest.New(time.Now, 1),
 			hist: history.History{Format: flake.Default},
@@ -112,27 +113,33 @@ func (w *world) finish() {
 func (w *world) check() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	versions, err := w.store.History(ctx, 1)
-	if err != nil {
-		w.t.Errorf("history: %v", err)
-		return
-	}
+	const windows = "/allocator/default/window/"
+	tenures := map[flake.SID][]lease.Window{} // as acquired, in the order of terms
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, v := range versions {
-		r := v.Window.Value
-		if !v.Window.Exists() || v.Window.Err != nil {
-			w.t.Errorf("sid %d: a window was deleted or spoilt: %+v", v.SID, v.Window)
+	for _, ev := range w.etcd.Events(windows, clientv3.GetPrefixRangeEnd(windows)) {
+		key := string(ev.Kv.Key)
+		n, err := strconv.ParseUint(strings.TrimPrefix(key, windows), 10, 16)
+		r, unreadable := lease.Decode[lease.Window](string(ev.Kv.Value))
+		if err != nil || unreadable != nil || ev.Type != mvccpb.PUT {
+			w.t.Errorf("%s was deleted or corrupted: %v", key, ev)
 			continue
 		}
+		sid := flake.SID(n)
 		w.hist.Writes = append(w.hist.Writes, history.Write{
-			SID: v.SID, Rev: v.Window.Rev, Term: r.Term, Base: r.Base, Ceil: r.Ceil, Released: r.State == lease.Released,
+			SID: sid, Rev: ev.Kv.ModRevision, Term: r.Term, Base: r.Base, Ceil: r.Ceil, Released: r.State == lease.Released,
 		})
+		if of := tenures[sid]; len(of) == 0 || of[len(of)-1].Term != r.Term {
+			tenures[sid] = append(of, r)
+		}
+	}
+	if len(tenures) == 0 {
+		w.t.Error("etcd has no window record")
 	}
 	for _, v := range w.hist.Check() {
 		w.t.Error(v)
 	}
-	w.successors(versions)
+	w.successors(tenures)
 	now, err := w.store.Load(ctx)
 	if err != nil {
 		w.t.Errorf("load: %v", err)
@@ -158,15 +165,8 @@ func (w *world) ids() int {
 // successors checks I2 and I4 from another side: nobody issued a millisecond at or
 // above the one that the next holder of his sid began with. It sees an overlap
 // also where no two IDs happen to be equal.
-func (w *world) successors(versions []etcdstore.Version) {
+func (w *world) successors(tenures map[flake.SID][]lease.Window) {
 	w.t.Helper()
-	tenures := map[flake.SID][]lease.Window{} // as acquired, in the order of terms
-	for _, v := range versions {
-		of := tenures[v.SID]
-		if n := len(of); n == 0 || of[n-1].Term != v.Window.Value.Term {
-			tenures[v.SID] = append(of, v.Window.Value)
-		}
-	}
 	told := 0
 	for _, i := range w.hist.Issues {
 		from, to := clock.Millis(flake.Default.UnixMilli(i.First)), clock.Millis(flake.Default.UnixMilli(i.Last()))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -35,9 +36,9 @@ func TestMain(m *testing.M) {
 }
 
 // open returns a space of its own in the etcd of server.
-func open(t *testing.T, server *devetcd.Server) *Store {
+func open(t *testing.T, server *devetcd.Server, options ...grpc.DialOption) *Store {
 	t.Helper()
-	client, err := Dial(Config{Endpoints: []string{server.Endpoint()}})
+	client, err := Dial(Config{Endpoints: []string{server.Endpoint()}, Options: options})
 	if err != nil {
 		t.Fatal(err)
 	}

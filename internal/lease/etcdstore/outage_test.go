@@ -3,12 +3,14 @@ package etcdstore
 import (
 	"context"
 	"errors"
+	"io"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -140,35 +142,35 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// brokenWatcher ends its first watches as etcd would, then works.
-type brokenWatcher struct {
-	clientv3.Watcher
-	opened atomic.Int32
+// brokenStream is a watch that etcd ends, or whose connection breaks.
+type brokenStream struct {
+	grpc.ClientStream
+	err error
 }
 
-func (w *brokenWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-	c := make(chan clientv3.WatchResponse, 1)
-	switch w.opened.Add(1) {
-	case 1:
-		c <- clientv3.WatchResponse{Canceled: true, CompactRevision: 99}
-	case 2:
-		close(c)
-	default:
-		return w.Watcher.Watch(ctx, key, opts...)
-	}
-	return c
+func (b brokenStream) RecvMsg(m any) error {
+	m.(*etcdserverpb.WatchResponse).Canceled = true
+	return b.err
 }
 
 func TestWatchOpensAgain(t *testing.T) {
-	s := open(t, shared)
-	broken := &brokenWatcher{Watcher: s.client.Watcher}
-	s.client.Watcher = broken
+	var opened atomic.Int32
+	s := open(t, shared, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		stream, err := next(ctx, d, cc, method, opts...)
+		switch opened.Add(1) {
+		case 1:
+			return brokenStream{stream, nil}, err
+		case 2:
+			return brokenStream{stream, io.EOF}, err
+		}
+		return stream, err
+	}))
 	ctx, stop := context.WithCancel(timeout(t, 20*time.Second))
 	changed, ended := make(chan struct{}, 100), make(chan error, 1)
 	began := time.Now()
 	go func() { ended <- s.Watch(ctx, func() { changed <- struct{}{} }) }()
 	await(t, changed)
-	if n := broken.opened.Load(); n != 3 {
+	if n := opened.Load(); n != 3 {
 		t.Errorf("the watch was opened %d times, want 3", n)
 	}
 	if took := time.Since(began); took < 2*reopenDelay {
@@ -178,52 +180,6 @@ func TestWatchOpensAgain(t *testing.T) {
 	await(t, changed)
 	stop()
 	<-ended
-}
-
-// The client resumes a watch at the revision it has reached. If that is
-// compacted meanwhile, etcd ends the watch and it begins anew.
-func TestWatchOutlivesCompaction(t *testing.T) {
-	s := open(t, shared)
-	id, v := hold(t, s)
-	ctx, cancel := context.WithCancel(timeout(t, 20*time.Second))
-	defer cancel()
-	_, rev, err := s.Ping(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 3 {
-		v = commit(t, s, lease.Extend, id, v, string(rune('a'+i)))
-	}
-	if _, err := s.client.Compact(ctx, v.Revision); err != nil {
-		t.Fatal(err)
-	}
-	late := s.client.Watch(ctx, string(s.keys), clientv3.WithPrefix(), clientv3.WithRev(rev))
-	if r := <-late; !errors.Is(r.Err(), rpctypes.ErrCompacted) {
-		t.Fatalf("a watch from before the compaction got %+v: this test no longer tests anything", r)
-	}
-	s.client.Watcher = &resumeAt{Watcher: s.client.Watcher, rev: rev}
-	changed := make(chan struct{}, 100)
-	go s.Watch(ctx, func() { changed <- struct{}{} })
-	await(t, changed)
-}
-
-// resumeAt opens its first watch at an old revision.
-type resumeAt struct {
-	clientv3.Watcher
-	rev    int64
-	opened atomic.Bool
-}
-
-func (w *resumeAt) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-	if !w.opened.Swap(true) {
-		c := make(chan clientv3.WatchResponse, 1)
-		for r := range w.Watcher.Watch(ctx, key, clientv3.WithPrefix(), clientv3.WithRev(w.rev)) {
-			c <- r
-			break
-		}
-		return c
-	}
-	return w.Watcher.Watch(ctx, key, opts...)
 }
 
 // etcd's own clock ends leases; the memory store's is moved by hand.

@@ -128,17 +128,28 @@ func (s *Store) Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// watchUntilBroken watches from the present on. It returns when etcd ends the
-// watch (compaction, no leader, an error) or ctx does. A lost connection is no
-// end: the client resumes from the revision it had seen.
+// watchUntilBroken watches from the present on. It returns when the connection is
+// lost, etcd ends the watch (no leader, an error), or ctx ends.
+//
+// It opens a stream of its own. The client's Watch would resume after a lost
+// connection, which nobody needs: whoever is notified of a new watch reads all.
 func (s *Store) watchUntilBroken(ctx context.Context, changed func()) {
 	// Without a leader required, a watch on a member cut off from the others would
 	// just fall silent. Only here: on a lease's streams it upsets the client.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
+	stream, err := etcdserverpb.NewWatchClient(s.client.ActiveConnection()).Watch(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		return
+	}
 	first, end := s.keys.watched()
-	for r := range s.client.Watch(ctx, first, clientv3.WithRange(end), clientv3.WithCreatedNotify()) {
-		if r.Err() != nil {
+	create := &etcdserverpb.WatchCreateRequest{Key: []byte(first), RangeEnd: []byte(end)}
+	if err := stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}); err != nil {
+		return
+	}
+	for {
+		r, err := stream.Recv()
+		if err != nil || r.Canceled {
 			return
 		}
 		if r.Created || len(r.Events) > 0 {
