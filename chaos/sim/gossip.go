@@ -88,6 +88,9 @@ type answer struct {
 	clocks clock.Snapshot
 	hold   time.Duration
 	status agreement.Status
+
+	lie         int64 // ns added to the clocks; 0: it is true
+	heldTooLong bool  // hold is to be longer than the exchange took
 }
 
 // ask sends a question to the process of that instance.
@@ -134,6 +137,7 @@ func (p *process) answer() answer {
 		a.clocks.Issuing += lie
 		a.clocks.Wall += lie
 		a.status.Revision += 1000
+		a.lie, a.heldTooLong = lie, p.nonce%4 == 0
 		w.points.hit(Lied)
 	}
 	return a
@@ -146,9 +150,18 @@ func (p *process) learn(peer *process, nonce int64, a answer) {
 		return // a second copy
 	}
 	delete(p.offered, nonce)
+	t4 := p.readings().Raw
+	if a.heldTooLong {
+		a.hold = time.Duration(t4-t1) + time.Millisecond
+	}
+	liar := p.w.plan.liar && peer.host == p.w.hosts[0]
+	p.answered[peer.name] = heard{at: t4, sound: peer.host.sound && !liar}
 	p.agree(agreement.Exchange{
 		Node:   peer.host.node,
-		Sample: clock.Sample{Instance: peer.name, T1: t1, T4: p.readings().Raw, Hold: a.hold, Peer: a.clocks},
+		Sample: clock.Sample{Instance: peer.name, T1: t1, T4: t4, Hold: a.hold, Peer: a.clocks},
 		Status: a.status,
 	})
+	if nonce%8 == 0 || a.heldTooLong {
+		p.checkEstimate(peer, a)
+	}
 }

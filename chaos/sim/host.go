@@ -23,6 +23,9 @@ type host struct {
 	strobePeriod time.Duration
 	strobeBy     int64
 	wrong        time.Duration // when its clocks last failed or were set; negative: never
+	slept        time.Duration // suspended in all, with wall and boot time going on
+	leapt        bool          // it was suspended or migrated: its raw clock stopped meanwhile
+	sets         int           // times that its wall clock was set or failed
 
 	noRequests, noReplies time.Duration // until then it is cut off from etcd, that way
 	process               *process      // the latest
@@ -79,6 +82,7 @@ func (h *host) settle(now time.Duration) {
 func (w *world) clockFault(h *host) {
 	h.settle(w.now)
 	h.wrong = w.now
+	h.sets++
 	step := w.logTime(11*time.Millisecond, 288*time.Second) * w.sign()
 	switch w.rng.IntN(12) {
 	case 0, 1, 2, 3:
@@ -116,6 +120,7 @@ func (w *world) fixClock(h *host) {
 	if h.wrong > -time.Hour {
 		h.wrong = w.now
 	}
+	h.sets++
 	h.drift, h.strobe, h.frozen = 0, 0, 0
 	h.reading.Wall = dawn + int64(w.now) + w.rng.Int64N(10e6) - 5e6
 	w.note(nil, "clock of "+h.node+" is set right")
@@ -127,7 +132,9 @@ func (w *world) sleep(h *host, d time.Duration, still bool) {
 	h.settle(w.now)
 	h.wrong = w.now + d
 	h.at = w.now + d
+	h.leapt = true
 	if !still {
+		h.slept += d
 		h.reading.Wall += int64(d)
 		h.reading.Boot += int64(d)
 	}

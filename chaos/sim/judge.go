@@ -18,6 +18,7 @@ type judge struct {
 func (p *process) beginJudging() {
 	j, pl := &p.judge, &p.w.plan
 	j.anchor = clock.NewAnchor(clock.AnchorConfig{}, p.readings())
+	p.checked = clockChecks{slept: p.host.slept, sets: p.host.sets, findableSince: p.w.now}
 	if pl.mode == Unclocked {
 		p.node.SetVerdict(clock.Verdict{State: clock.Open})
 		if !pl.rawClock {
@@ -29,7 +30,7 @@ func (p *process) beginJudging() {
 		Name: p.host.node, Instance: lease.Instance(p.name),
 		Gate: clock.GateConfig{MaxSkew: pl.maxSkew, Strict: pl.strict},
 	})
-	p.offered = map[int64]int64{}
+	p.offered, p.answered = map[int64]int64{}, map[string]heard{}
 	p.node.SetVerdict(j.machine.Verdict())
 	p.plan(pl.tickEvery, tick)
 	p.plan(startingEvery, echo)
@@ -43,12 +44,17 @@ func (p *process) tickAnchor() {
 	if p.judge.machine != nil {
 		vote = p.judge.machine.PeerVote(p.clockRead())
 	}
+	before := p.judge.anchor.Stats().Asleep
 	for _, e := range p.judge.anchor.Tick(p.readings(), clock.Kernel{}, vote) {
 		w.points.anchor(e)
 		if e.Kind != clock.Nudged {
 			w.note(p, "clock "+e.Kind.String()+", held %d us, jump %d us", int64(e.Held)/1000, int64(e.Jump)/1000)
 		}
+		if e.Kind == clock.Followed && e.By == clock.ByPeers {
+			p.checkFollowed()
+		}
 	}
+	p.checkSuspend(p.judge.anchor.Stats().Asleep - before)
 }
 
 // clockRead is what clock.System.Snapshot and Stats return.
@@ -91,6 +97,9 @@ func (p *process) agree(ev agreement.Event) {
 			w.points.hit(OutnumberedByMute)
 		}
 	}
+	if _, ok := ev.(agreement.Tick); ok {
+		p.checkMajority(r)
+	}
 	for _, a := range actions {
 		switch a := a.(type) {
 		case agreement.SetVerdict:
@@ -112,6 +121,9 @@ func (p *process) agree(ev agreement.Event) {
 		case agreement.SetVoters: // askPeers takes them as they are
 		case agreement.GateTransition:
 			w.points.gate(a.Transition)
+			if a.Kind == clock.PhaseChanged {
+				p.checked.shut = a.To == clock.Shut || p.checked.shut && a.To != clock.Confirmed
+			}
 		case agreement.PeerClockJumped:
 			w.points.hit(Discontinuous)
 		}

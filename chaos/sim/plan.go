@@ -197,6 +197,7 @@ func (w *world) unleash() {
 			h.settle(w.now)
 			h.reading.Wall += int64(step)
 			h.wrong = w.now
+			h.sets++
 		}
 	})
 	w.every(p.cut, anyHost(func(h *host) {

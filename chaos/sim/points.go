@@ -54,7 +54,8 @@ const (
 	Discontinuous
 	Rumoured         // a quorum of peers claimed a later history
 	Duplicated       // two processes heard that they claim one sid and term
-	HeldAgainstTruth // I5 was looked at
+	HeldAgainstTruth // an ID was compared with the truth for I5
+	WrongAndFound    // a clock was wrong, and sound peers had answered
 	Quarantined      // a node found a sid that it must not use
 
 	Tampering // records were changed
@@ -71,7 +72,7 @@ var pointNames = [numPoints]string{
 	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
 	"HISTORY_REWOUND", "NO_SID", "DRAINING",
 	"followed step", "refuted step", "slept through", "shut", "reopened", "grace over", "gave up", "poison guard",
-	"discontinuous", "rumoured", "duplicated", "held against truth", "quarantined",
+	"discontinuous", "rumoured", "duplicated", "held against truth", "wrong and found", "quarantined",
 	"tampering", "latched", "recovered",
 }
 
@@ -108,7 +109,7 @@ func (p Point) of(m Mode) bool {
 	case Tampering, Latched, Recovered, HistoryRewound:
 		return m == Tampered
 	case Lied, OutnumberedByMute, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, GraceOver, GaveUp, PoisonGuard, Discontinuous,
-		Rumoured, HeldAgainstTruth, RefusedToStart:
+		Rumoured, HeldAgainstTruth, WrongAndFound, RefusedToStart:
 		return m == Everything
 	case FollowedStep, SleptThrough, EraBegan, PutAside, Twins, ClockRegression, Quarantined, Reclaimed, StoodBy, LostSID, TwoHeldOneSID:
 		return m != Tampered
@@ -119,7 +120,7 @@ func (p Point) of(m Mode) bool {
 // Rare reports that only long runs can be expected to reach the point.
 func (p Point) Rare() bool {
 	switch p {
-	case GraceOver, GaveUp, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, Rumoured, Lied, OutnumberedByMute, RefusedToStart,
+	case GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, Rumoured, Lied, OutnumberedByMute, RefusedToStart,
 		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly:
 		return true
 	}

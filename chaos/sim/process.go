@@ -46,6 +46,9 @@ type process struct {
 	judge   judge
 	nonce   int64
 	offered map[int64]int64 // questions on their way: nonce to T1
+
+	answered map[string]heard // by instance; never iterated
+	checked  clockChecks
 }
 
 var tickEvent lease.Event = lease.Tick{}

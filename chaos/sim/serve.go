@@ -88,7 +88,7 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 	if late && w.now > w.heard {
 		w.violate("recover", "%s issued %v, below the floor of an era that it must have heard of", p.name, b.First)
 	}
-	p.nearTruth(b, read)
+	p.checkIssued(b, read)
 	if w.stage != tampered && !late {
 		w.terms.add(w, p, b)
 	}
@@ -133,31 +133,6 @@ func (w *world) refused(p *process, err error) {
 		}
 	}
 	w.note(p, "refuses: "+string(r.Reason))
-}
-
-// nearTruth checks I5 where it can be told what the cluster's time is: at most
-// one host of three or more is unsound, its clock has not failed lately, and a
-// majority, in which there is then a sound one, has confirmed the verdict.
-func (p *process) nearTruth(b gen.Block, read time.Duration) {
-	w, pl := p.w, &p.w.plan
-	if pl.mode == Unclocked || pl.faulty > 1 || pl.liar || !p.judge.machine.Verdict().Confirmed() || len(p.status.Nodes) < 3 {
-		return
-	}
-	notice := 5 * time.Second
-	if pl.gossipLost+pl.gossipSlow+pl.gossipCut > 0 {
-		notice = clock.Freshness + 5*time.Second
-	}
-	if pl.twin > 0 || read-p.host.wrong < notice || p.host.wrong > read || read-p.paused < notice || read-max(p.resumes, 0) < notice && p.resumes > 0 {
-		return
-	}
-	const slack = 60 // ms: hosts start up to 10 ms off, are set to 5, and drift
-	limit := millis(pl.maxSkew+pl.maxLead) + slack
-	truth := clock.Millis((dawn + int64(read)) / 1e6)
-	at := clock.Millis(flake.Default.UnixMilli(b.Last()))
-	w.points.hit(HeldAgainstTruth)
-	if off := at - truth; off > limit || -off > limit {
-		w.violate("I5", "%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(), off)
-	}
 }
 
 // terms keeps the least and the greatest ID of each hold of a sid: IDs of one

@@ -1,0 +1,150 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/agreement"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+)
+
+// clockChecks is what the checks of a process's clock remember. They know the
+// truth, and count for themselves who answered: they share nothing with the
+// machine that they check.
+type clockChecks struct {
+	shut          bool          // the gate shut, and no majority has confirmed the clock since
+	findableSince time.Duration // since when, at each evaluation, enough sound peers had answered to find a wrong clock
+	slept         time.Duration // of the host, as of the last tick
+	sets          int           // of the host's wall clock, as of the last tick
+}
+
+// heard is when, by our raw clock, a process last answered.
+type heard struct {
+	at    int64
+	sound bool // its clocks never fail, and it does not lie
+}
+
+// slack is how far sound clocks are from the truth: hosts start up to 10 ms off,
+// are set to 5, and drift.
+const slack = 60 * time.Millisecond
+
+// trusted reports that it can be told what the cluster's time is: at most one host
+// of three or more is unsound, nobody lies, and no name is there twice.
+func (p *process) trusted() bool {
+	pl := &p.w.plan
+	return pl.mode != Unclocked && pl.faulty <= 1 && !pl.liar && pl.twin == 0 && len(p.status.Nodes) >= 3
+}
+
+// offTruth returns how far the issuing clock is from true time.
+func (p *process) offTruth() time.Duration {
+	return time.Duration(p.judge.anchor.UnixNano(p.readings().Mono) - dawn - int64(p.w.now))
+}
+
+// settled reports that at true time t what befell the clocks of the host, and the
+// process, was long enough ago for peers to have noticed.
+func (p *process) settled(t time.Duration) bool {
+	pl := &p.w.plan
+	notice := 5 * time.Second
+	if pl.gossipLost+pl.gossipSlow+pl.gossipCut > 0 {
+		notice = clock.Freshness + 5*time.Second
+	}
+	return t-p.host.wrong >= notice && p.host.wrong <= t && t-p.paused >= notice && (p.resumes <= 0 || t-p.resumes >= notice)
+}
+
+// checkIssued checks I5: an ID of a clock that a majority confirms is near the
+// truth. A gate that shut opens by a majority only.
+func (p *process) checkIssued(b gen.Block, read time.Duration) {
+	w, pl := p.w, &p.w.plan
+	if p.checked.shut {
+		w.violate("I5", "%s issued %v while its gate is shut", p.name, b.Last())
+	}
+	if !p.trusted() || !p.judge.machine.Verdict().Confirmed() || !p.settled(read) {
+		return
+	}
+	limit := millis(pl.maxSkew + pl.maxLead + slack)
+	truth := clock.Millis((dawn + int64(read)) / 1e6)
+	w.points.hit(HeldAgainstTruth)
+	if off := clock.Millis(flake.Default.UnixMilli(b.Last())) - truth; off > limit || -off > limit {
+		w.violate("I5", "%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(), off)
+	}
+}
+
+// checkMajority checks, after an evaluation, that who is confirmed has answers of
+// a majority, and that a wrong clock is found wrong where enough sound peers answer
+// for that.
+func (p *process) checkMajority(r agreement.Reading) {
+	voters := p.judge.machine.Voters()
+	n, all, sound := len(voters)+1, 0, 0
+	for _, v := range voters {
+		h, ok := p.answered[v.Instance]
+		age := time.Duration(r.Clocks.Raw - h.at)
+		if ok && age <= clock.Freshness {
+			all++
+		}
+		if ok && age <= clock.Freshness-2*clock.MaxRoundTrip && h.sound {
+			sound++
+		}
+	}
+	quorum := n/2 + 1
+	if p.judge.machine.Verdict().Confirmed() && all+1 < quorum {
+		p.w.violate("I5", "%s is confirmed, and %d of %d answered within %v", p.name, all, n-1, clock.Freshness)
+	}
+	if sound < n-quorum+1 {
+		p.checked.findableSince = p.w.now
+	}
+	if p.w.now-p.checked.findableSince < 5*time.Second || !p.settled(p.w.now) {
+		return
+	}
+	limit := p.w.plan.maxSkew + 3*slack
+	if p.w.plan.gossipSlow > 0 {
+		limit += clock.MaxRoundTrip // an estimate may be as vague as that
+	}
+	if v := p.judge.machine.Verdict(); p.offTruth().Abs() > limit {
+		p.w.points.hit(WrongAndFound)
+		if v.Phase != clock.Shut {
+			p.w.violate("I5", "%s is in phase %v, its clock is %v from the truth, and %d sound peers have answered", p.name, v.Phase, p.offTruth(), sound)
+		}
+	}
+}
+
+// checkFollowed checks that peers have confirmed no false time.
+func (p *process) checkFollowed() {
+	if limit := p.w.plan.maxSkew + slack; p.trusted() && p.offTruth().Abs() > limit {
+		p.w.violate("I5", "%s followed a step on its peers' word, and is %v from the truth", p.name, p.offTruth())
+	}
+}
+
+// checkSuspend checks, after a tick, that the issuing clock followed what the
+// machine slept since the last, where the wall clock was not set meanwhile.
+func (p *process) checkSuspend(followed time.Duration) {
+	h, c := p.host, &p.checked
+	slept, set := h.slept-c.slept, h.sets != c.sets
+	c.slept, c.sets = h.slept, h.sets
+	odd := set || h.drift != 0 || h.strobe > 0 || h.frozen > 0
+	if off := slept - followed; !odd && off.Abs() > 20*time.Millisecond {
+		p.w.violate("I5", "%s slept for %v, and its issuing clock followed %v", p.name, slept, followed)
+	}
+}
+
+// checkEstimate checks, after an answer, that what the peer's clock is taken for
+// is where it is, and that a hold longer than the exchange counts for nothing.
+func (p *process) checkEstimate(peer *process, a answer) {
+	r := p.clockRead()
+	for _, o := range p.judge.machine.Report(r).Peers {
+		if o.Instance != peer.name {
+			continue
+		}
+		if o.RTT < 0 {
+			p.w.violate("I5", "%s takes an answer of %s that was held for %v longer than the exchange took", p.name, o.Name, -o.RTT)
+		}
+		if !o.Fresh || a.lie != 0 || p.host.leapt || peer.host.leapt {
+			return
+		}
+		truth := time.Duration(peer.readings().Raw + a.clocks.Issuing - r.Clocks.Raw - r.Clocks.Issuing)
+		if off := truth - o.Offset; off.Abs() > o.Error+time.Microsecond {
+			p.w.violate("I5", "%s takes the clock of %s for %v ± %v from its own, and it is %v", p.name, o.Name, o.Offset, o.Error, truth)
+		}
+		return
+	}
+}
