@@ -134,10 +134,10 @@ func (c Config) node(number func() int) (config.Config, error) {
 			return fail(errors.New("option Gossip: is empty: name the ip:port at which the other nodes reach this program, or NoGossip"))
 		}
 	}
-	// A file or environment that servers have, too, names their doors: not ours.
+	// A file or environment shared with servers names their listeners, not ours.
 	n.Listen = config.Listen{Gossip: n.Listen.Gossip}
 	n.Advertise = config.Advertise{Gossip: n.Advertise.Gossip}
-	n.Drain.Delay, n.PProf = 0, false // nobody has to look away, and profiles are the program's own affair
+	n.Drain.Delay, n.PProf = 0, false // no load balancer has to notice, and profiles are up to the program
 	if err := n.Validate(); err != nil {
 		return fail(err)
 	}

@@ -52,7 +52,7 @@ const (
 )
 
 // Open leases a sid and returns once IDs can be issued. It needs a space that
-// «allocator init» made. The errors are
+// `allocator init` made. The errors are
 //
 //   - ErrConfig, at once;
 //   - a *PoolError where no sid was free in time;
@@ -163,7 +163,7 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 	var full *PoolError // by the last look that etcd answered: time may end within the next
 	for {
 		look, cancel := context.WithTimeout(ctx, lookTimeout)
-		v, err := daemon.Initialised(look, c, log)
+		v, err := daemon.Initialized(look, c, log)
 		cancel()
 		var other *daemon.SpaceError
 		if errors.As(err, &other) {

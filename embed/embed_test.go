@@ -104,7 +104,7 @@ func child(of string) {
 	os.Exit(1)
 }
 
-// newSpace initialises a space for the test and returns the settings of a server
+// newSpace initializes a space for the test and returns the settings of a server
 // in it.
 func newSpace(t *testing.T) config.Config {
 	t.Helper()
@@ -122,7 +122,7 @@ func look(t *testing.T, c config.Config) lease.View {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	v, err := daemon.Initialised(ctx, c, slog.New(slog.DiscardHandler))
+	v, err := daemon.Initialized(ctx, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -661,7 +661,7 @@ func TestKilled(t *testing.T) {
 	if _, err := fmt.Sscanf(line, "%d <nil>", &last); err != nil || last == 0 {
 		t.Fatalf("the child says %q", line)
 	}
-	cfg := program(c, "heir")
+	cfg := program(c, "successor")
 	cfg.SIDs, cfg.Settings, cfg.OpenTimeout = "30", quick, 300*time.Millisecond
 	var pool *embed.PoolError
 	if _, err := embed.Open(t.Context(), cfg); !errors.As(err, &pool) || len(pool.Holders) != 1 || pool.Holders[0].Node != "child" {
@@ -673,8 +673,8 @@ func TestKilled(t *testing.T) {
 	took := until(t, "the child's sid is free", func() bool { return !look(t, c).SIDs[30].Holder.Exists() })
 	t.Logf("free %v after the child was killed, with a lease of 2 s", took)
 	cfg.OpenTimeout = 30 * time.Second
-	heir := open(t, cfg)
-	id, err := heir.Next(t.Context())
+	successor := open(t, cfg)
+	id, err := successor.Next(t.Context())
 	if err != nil || int64(id) <= last || c.Format().SID(id) != 30 {
 		t.Errorf("%d after %d: %v", id, last, err)
 	}
@@ -708,7 +708,7 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}
 	}
-	// A server's file says what range, and opens no door of a server.
+	// A server's file says what range, and opens no listener of a server.
 	c := newSpace(t)
 	cfg := program(c, "one")
 	cfg.File, cfg.Gossip = file, "127.0.0.1:0"

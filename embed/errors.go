@@ -26,7 +26,7 @@ type Holder struct {
 type PoolError struct {
 	SIDs        string // that the program may take, as first-last
 	Size        int    // how many these are
-	Quarantined int    // of these, put aside and without a holder
+	Quarantined int    // of these, quarantined and without a holder
 	Reserve     int    // that were to be left
 	// Holders are those of the range, in the order of sids; nil where etcd did not
 	// answer when they were asked for.

@@ -269,7 +269,7 @@ func (t *Transport) DialAddressTimeout(a cluster.Address, timeout time.Duration)
 	from := &conn{Conn: ours, owner: t, peer: to}
 	accepted := &conn{Conn: theirs, owner: to, peer: t}
 	// Whoever dialled writes before it sets a deadline of its own, and a pipe has
-	// no buffer: without this one it could wait for ever.
+	// no buffer: without this one it could wait forever.
 	_ = ours.SetDeadline(t.net.now().Add(timeout))
 	if !t.hold(from) {
 		return nil, errClosed

@@ -61,11 +61,11 @@ func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) 
 // ErrNoSpace says that a space is not initialised.
 var ErrNoSpace = errors.New("daemon: space is not initialised")
 
-// Initialised finds the space that cfg names as Init does, and never makes it.
+// Initialized finds the space that cfg names as Init does, and never makes it.
 //
 // It returns ErrNoSpace where there is none, a *SpaceError for one that differs,
 // and the store's errors.
-func Initialised(ctx context.Context, cfg config.Config, log *slog.Logger) (now lease.View, err error) {
+func Initialized(ctx context.Context, cfg config.Config, log *slog.Logger) (now lease.View, err error) {
 	err = onSpace(cfg, log, func(store *etcdstore.Store) error {
 		now, err = store.Load(ctx)
 		return err

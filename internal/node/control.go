@@ -119,7 +119,7 @@ func (n *Node) Ready() *Refusal {
 	return nil
 }
 
-// Stats is a copy of the node's figures.
+// Stats is a copy of the node's counters and state.
 type Stats struct {
 	Name       string
 	Instance   lease.Instance
@@ -138,7 +138,7 @@ type Stats struct {
 	Reserved   clock.Millis // highest ceiling ever confirmed to this process; 0: none
 }
 
-// Stats returns the node's figures as they stand.
+// Stats returns the node's counters and state.
 func (n *Node) Stats() Stats {
 	s := n.state.Load()
 	st := Stats{

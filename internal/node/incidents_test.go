@@ -86,12 +86,12 @@ func TestT02ClockBackWhileARequestWaits(t *testing.T) {
 	}
 }
 
-// T07: the machine was asleep: its monotonic clock stood still for ten minutes, and
+// T07: the machine was suspended: its monotonic clock stopped for ten minutes, and
 // the wall clock did not; or the other way round. The window was of before.
 func TestT07Asleep(t *testing.T) {
 	for name, asleep := range map[string]func(*clock.Manual){
-		"T07 monotonic clock stood still": func(m *clock.Manual) { m.Step(10 * time.Minute) },
-		"T07 wall clock stood still":      func(m *clock.Manual) { m.Advance(10 * time.Minute); m.Step(-10 * time.Minute) },
+		"T07 monotonic clock stopped": func(m *clock.Manual) { m.Step(10 * time.Minute) },
+		"T07 wall clock stopped":      func(m *clock.Manual) { m.Advance(10 * time.Minute); m.Step(-10 * time.Minute) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			clk := clock.NewManual(start)

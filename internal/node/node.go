@@ -210,9 +210,9 @@ func (n *Node) closed(s *state) *Refusal {
 		return refuse(HistoryRewound, retryRewound, "%s", l.Problem)
 	case s.verdict.State == clock.Skewed:
 		return refuse(ClockSkew, retryClock, "clocks disagree: the others' is %v from ours, the limit is %v",
-			s.verdict.Offset.Duration(), s.verdict.Limit.Duration()).with(figures(s.verdict)...)
+			s.verdict.Offset.Duration(), s.verdict.Limit.Duration()).with(skewMetadata(s.verdict)...)
 	case s.verdict.State == clock.Unverified:
-		return refuse(ClockUnverified, retryClock, "too few peers confirm this node's clock").with(figures(s.verdict)...)
+		return refuse(ClockUnverified, retryClock, "too few peers confirm this node's clock").with(skewMetadata(s.verdict)...)
 	case s.tenure != nil:
 		return nil
 	case !l.EverHeld && l.Phase != lease.Standby:
@@ -230,7 +230,7 @@ func because(problem string) string {
 	return ": " + problem
 }
 
-func figures(v clock.Verdict) []string {
+func skewMetadata(v clock.Verdict) []string {
 	return []string{"offset_ms", fmt.Sprint(int64(v.Offset)), "limit_ms", fmt.Sprint(int64(v.Limit))}
 }
 

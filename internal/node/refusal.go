@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Reason says why a request was refused. The values are the names of the
+// Reason is why a request was refused. The values are the names of the
 // reasons in allocator.proto, without their prefix; a test holds the two lists
 // together.
 type Reason string
 
-// The reasons, in the order in which they take precedence. Who calls comes before
-// what for: a stranger learns nothing from how a request is read.
+// The reasons, in the order in which they take precedence. Identity comes before
+// content: an unauthenticated client learns nothing from how a request is read.
 const (
 	Unauthenticated  Reason = "UNAUTHENTICATED"
 	PermissionDenied Reason = "PERMISSION_DENIED"
@@ -45,7 +45,7 @@ type Refusal struct {
 	// RetryAfter is after which time the same request can succeed; 0 says that
 	// waiting does not help.
 	RetryAfter time.Duration
-	// Metadata holds the figures behind the message, for a program.
+	// Metadata holds the values behind the message, for a program.
 	Metadata map[string]string
 }
 
@@ -62,7 +62,7 @@ func refuse(reason Reason, retry time.Duration, format string, args ...any) *Ref
 	return &Refusal{Reason: reason, RetryAfter: retry, Message: fmt.Sprintf(format, args...)}
 }
 
-// with adds figures, given as key, value, key, value.
+// with adds metadata, given as key, value, key, value.
 func (r *Refusal) with(pairs ...string) *Refusal {
 	r.Metadata = make(map[string]string, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {

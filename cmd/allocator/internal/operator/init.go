@@ -62,7 +62,7 @@ space and fails where there is none, so that an etcd that was wiped is noticed.`
 		if begin || *until == "" {
 			created, now, err = daemon.Init(ctx, c, begin, cli.Logger(c.Log, a.Err))
 		} else {
-			now, err = daemon.Initialised(ctx, c, cli.Logger(c.Log, a.Err))
+			now, err = daemon.Initialized(ctx, c, cli.Logger(c.Log, a.Err))
 		}
 		var differs *daemon.SpaceError
 		switch {
