@@ -156,7 +156,7 @@ func TestDrain(t *testing.T) {
 	d.unique()
 }
 
-// A sid put aside is taken from its holder without a refusal, taken by nobody,
+// A quarantined sid is taken from its holder without a refusal, taken by nobody,
 // and comes back.
 func TestQuarantineAndRelease(t *testing.T) {
 	t.Parallel()
@@ -181,10 +181,10 @@ func TestQuarantineAndRelease(t *testing.T) {
 	}
 	b.stop()
 	d.says(cli.ExitInvalid, "is quarantined already: a test", "admin", "quarantine", name)
-	if out := d.says(cli.ExitInvalid, "sid "+name+" was put aside by an operator: a test", "doctor", "--addr", "127.0.0.1:1"); !strings.Contains(out, "warn     quarantine") {
+	if out := d.says(cli.ExitInvalid, "sid "+name+" was quarantined by an operator: a test", "doctor", "--addr", "127.0.0.1:1"); !strings.Contains(out, "warn     quarantine") {
 		t.Error("the doctor does not warn of it")
 	}
-	d.says(cli.ExitUsage, "Say --yes", "admin", "release-sid", name)
+	d.says(cli.ExitUsage, "give --yes", "admin", "release-sid", name)
 	d.says(cli.ExitOK, "is free, with term 2", "admin", "release-sid", name, "--yes")
 	c := d.node(repair.Name)
 	c.serves(sid)
@@ -210,7 +210,7 @@ func TestReleaseOfACorruptRecord(t *testing.T) {
 	d.await("a has another sid", func() bool { return a.sid() != sid && a.sid() >= 0 })
 	a.serves(-1)
 	d.says(cli.ExitInvalid, "unreadable", "admin", "quarantine", fmt.Sprint(sid))
-	d.says(cli.ExitInvalid, "«allocator admin release-sid "+fmt.Sprint(sid)+"» repairs it", "doctor")
+	d.says(cli.ExitInvalid, "\"allocator admin release-sid "+fmt.Sprint(sid)+"\" repairs it", "doctor")
 	d.says(cli.ExitOK, "is free, with term 2", "admin", "release-sid", fmt.Sprint(sid), "--yes")
 	w := d.record(sid)
 	if w.Err != nil || w.Value.Term != 2 || w.Value.Ceil <= granted {

@@ -21,20 +21,20 @@ func newRoot(a *cli.App) *cobra.Command {
 		Long: `Allocator issues unique, time-sorted IDs. Nodes lease scalability IDs (sids) from
 etcd, reserve windows of milliseconds, and issue IDs from memory; they refuse
 rather than issue a duplicate. It also reads, checks and converts IDs, ULIDs and UUIDs
-of any origin, and makes such that nobody coordinates.
+of any origin, and makes uncoordinated ones.
 
 To try it, ` + cli.TryDev + `: it needs nothing else.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 all went well, 1 an ID is
-invalid or a request was refused, 2 called wrongly, 3 etcd or every node asked is away.`,
+invalid or a request was refused, 2 the command line or a setting is wrong, 3 etcd or every node asked is unavailable.`,
 		Example: `  allocator parse 01ARZ3NDEKTSV4RRFFQ69G5FAV        # what is in an ID, whatever its form
   allocator parse --format json < ids.txt           # the same of many, one JSON object a line
   allocator parse --as uuid 01ARZ3NDEKTSV4RRFFQ69G5FAV
   allocator validate < ids.txt                      # which ones are well-formed; exit code 1 if any is not
   allocator new 3                                   # 3 random ULIDs; --kind uuid or flake for others
   allocator monotonic 3                             # 3 that rise, whatever the clock does
-  allocator from-time --min 2026-11-20              # the least ULID of a time, for a range query
-  allocator get 3                                   # 3 that are unique by promise, from a node`,
+  allocator from-time --min 2026-11-20              # the smallest ULID of a time, for a range query
+  allocator get 3                                   # 3 that are guaranteed to be unique, from a node`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()

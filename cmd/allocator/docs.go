@@ -86,7 +86,7 @@ func commandPage(b *strings.Builder, cmd *cobra.Command, options map[string]bool
 	for line := range strings.SplitSeq(flags.FlagUsages(), "\n") {
 		name, _, _ := strings.Cut(strings.TrimSpace(line[strings.Index(line, "--")+1:]), " ")
 		name = strings.TrimLeft(name, "-")
-		name, _, _ = strings.Cut(name, "[") // a flag that may stand without a value
+		name, _, _ = strings.Cut(name, "[") // a flag that needs no value
 		if name == "" || name == "help" || node && options[name] {
 			continue
 		}
@@ -112,7 +112,7 @@ var exits = []struct {
 }{
 	{cli.ExitOK, "all went well"},
 	{cli.ExitInvalid, "an input is invalid, or a request was refused"},
-	{cli.ExitUsage, "called wrongly: an unknown command or flag, a bad value, a setting that breaks a rule"},
-	{cli.ExitUnavailable, "etcd, or every node asked, is away"},
+	{cli.ExitUsage, "wrong command line: an unknown command or flag, a bad value, a setting that breaks a rule"},
+	{cli.ExitUnavailable, "etcd, or every node asked, is unavailable"},
 	{cli.ExitInterrupted, "interrupted before it was done"},
 }

@@ -3,7 +3,7 @@
 //
 // Results go to stdout, everything else to stderr. It exits with 0 when all went
 // well, 1 when an input is invalid or a request was refused, 2 when it was called
-// wrongly, and 3 when nobody answers.
+// wrongly, and 3 when no node and no etcd answers.
 package main
 
 import (
@@ -28,9 +28,9 @@ func main() {
 	go func() {
 		<-signals
 		cancel()
-		asked := time.Now()
+		interrupted := time.Now()
 		for s := range signals {
-			if s == os.Interrupt && time.Since(asked) > echo {
+			if s == os.Interrupt && time.Since(interrupted) > echo {
 				os.Exit(cli.ExitInterrupted) // at once: the lease runs out by itself
 			}
 		}

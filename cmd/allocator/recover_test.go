@@ -260,7 +260,7 @@ type recovered struct {
 	Warnings    []string `json:"warnings"`
 }
 
-// recover runs «admin recover».
+// recover runs `admin recover`.
 func (d *testCluster) recover(args ...string) recovered {
 	d.Helper()
 	out, code := d.cli(append([]string{"admin", "recover", "--yes", "--format", "json"}, args...)...)
@@ -413,11 +413,11 @@ func TestRecoverWithoutASpace(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	out, code := d.cli("admin", "recover", "--yes", "--space", "nosuch")
-	if code != cli.ExitInvalid || !strings.Contains(out, "run «allocator init» without --fresh") {
+	if code != cli.ExitInvalid || !strings.Contains(out, "without --fresh") {
 		t.Errorf("%d: %s", code, out)
 	}
 	out, code = d.cli("admin", "recover")
-	if code != cli.ExitUsage || !strings.Contains(out, "there is no terminal to ask at. Say --yes") {
+	if code != cli.ExitUsage || !strings.Contains(out, "there is no terminal to confirm at; give --yes") {
 		t.Errorf("%d: %s", code, out)
 	}
 	d.etcd.Stop()

@@ -95,8 +95,8 @@ func (d *testCluster) works() {
 		args []string
 		want string
 	}{
-		{[]string{"init", "--fresh"}, "initialised"},
-		{[]string{"init"}, "already initialised"},
+		{[]string{"init", "--fresh"}, "initialized"},
+		{[]string{"init"}, "already initialized"},
 	} {
 		if out, code := d.cli(step.args...); code != 0 || !strings.Contains(out, step.want) {
 			d.Fatalf("%v: %d: %s", step.args, code, out)

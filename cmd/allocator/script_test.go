@@ -46,9 +46,10 @@ func (c cleaning) Run() int {
 // commands they use
 //
 //	code N prog args…      like exec, and expects exit code N
-//	start NAME args…       starts «allocator args…» and goes on
+//	start NAME args…       starts `allocator args…` and goes on
 //	ready NAME N           waits for N lines of JSON from it, and sets
-//	                       $NAME_<i>_{sid,state,http,grpc,admin,etcd}
+//	                       $NAME_<i>_{sid,state,http,grpc,admin,etcd}, and
+//	                       $NAME_free_sid to a sid that none of them holds
 //	text NAME PATTERN      waits until it printed PATTERN
 //	logged NAME MESSAGE [ATTR…]
 //	                       waits for that message in its JSON log, and sets
@@ -161,13 +162,20 @@ func cmdReady(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[1])
 	ts.Check(err)
 	began := time.Now()
+	held := map[string]bool{}
 	for i := range n {
 		var fields map[string]any
 		ts.Check(json.Unmarshal([]byte(p.line(ts)), &fields))
 		for key, v := range fields {
 			ts.Setenv(fmt.Sprintf("%s_%d_%s", args[0], i+1, key), fmt.Sprint(v))
 		}
+		held[fmt.Sprint(fields["sid"])] = true
 	}
+	free := 9
+	for held[strconv.Itoa(free)] {
+		free++
+	}
+	ts.Setenv(args[0]+"_free_sid", strconv.Itoa(free))
 	ts.Logf("ready after %v", time.Since(began).Round(time.Millisecond))
 }
 

@@ -37,7 +37,7 @@ func Command(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// drainWithin is how long «admin drain» waits: the node itself gives up after 15 s.
+// drainWithin is how long `admin drain` waits: the node itself gives up after 15 s.
 const drainWithin = 20 * time.Second
 
 func drainCommand(a *cli.App) *cobra.Command {
@@ -115,7 +115,7 @@ func author() repair.Author {
 }
 
 // repairError gives an error of a repair its exit code and, for a write whose
-// outcome nobody knows, says how to learn it.
+// unknown outcome, adds how to learn it.
 func repairError(err error, wrote bool) error {
 	switch {
 	case err == nil:
@@ -127,11 +127,10 @@ func repairError(err error, wrote bool) error {
 	case wrote:
 		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nWhether that was written is unknown. Run the command again: it shows what is there now", err))
 	}
-	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nIs etcd running, and --etcd.endpoints right? «allocator doctor» says more", err))
+	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nCheck that etcd runs and that --etcd.endpoints is right; \"allocator doctor\" shows more", err))
 }
 
-// confirm asks a person to say yes. Without a terminal, and without --yes, there
-// is nobody to ask.
+// confirm asks a person. Without a terminal, and without --yes, it fails.
 func confirm(a *cli.App, yes bool, question string) error {
 	if yes {
 		return nil
@@ -141,7 +140,7 @@ func confirm(a *cli.App, yes bool, question string) error {
 			return ask(a, question)
 		}
 	}
-	return cli.UsageError("nothing was written: there is no terminal to ask at. Say --yes if this is what you want")
+	return cli.UsageError("nothing was written: there is no terminal to confirm at; give --yes to go on without")
 }
 
 func ask(a *cli.App, question string) error {
@@ -149,7 +148,7 @@ func ask(a *cli.App, question string) error {
 	answer, err := bufio.NewReader(a.In).ReadString('\n')
 	if err != nil {
 		fmt.Fprintln(a.Err)
-		return cli.UsageError("nothing was written: nobody answered. Say --yes if this is what you want")
+		return cli.UsageError("nothing was written: no answer was given; give --yes to go on without")
 	}
 	if strings.TrimSpace(answer) != "yes" {
 		return cli.Exit(cli.ExitInvalid, errors.New("nothing was written"))

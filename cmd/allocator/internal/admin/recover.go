@@ -112,7 +112,7 @@ func until(t clock.Millis) time.Duration {
 	return max(t-deployment.WallNow(), 0).Duration().Round(time.Second)
 }
 
-// showRecovery tells what was found.
+// showRecovery prints what was found.
 func showRecovery(a *cli.App, v lease.View, nodes []deployment.NodeReport, plan repair.Era) {
 	fmt.Fprintf(a.Err, "etcd: cluster %x, revision %d\n", v.Cluster, v.Revision)
 	switch era := v.Era.Value; {
@@ -156,17 +156,17 @@ func showRecovery(a *cli.App, v lease.View, nodes []deployment.NodeReport, plan 
 	}
 	for _, n := range nodes {
 		if n.Err != nil {
-			fmt.Fprintf(a.Err, "warning: %s at %s was not reached: that it was granted no more than a node with a right clock is taken on trust\n", cli.OrDash(n.Name), n.Addr)
+			fmt.Fprintf(a.Err, "warning: %s at %s was not reached: it is assumed that it was granted no more than a node with a right clock\n", cli.OrDash(n.Name), n.Addr)
 		}
 	}
 	for _, r := range v.Nodes {
 		if r.GRPC == "" {
-			fmt.Fprintf(a.Err, "warning: %s has no gRPC door and cannot be asked: that it was granted no more than a node with a right clock is taken on trust\n", cli.OrDash(r.Node))
+			fmt.Fprintf(a.Err, "warning: %s has no gRPC listener and cannot be asked: it is assumed that it was granted no more than a node with a right clock\n", cli.OrDash(r.Node))
 		}
 	}
 }
 
-// printRecovered says what happens next.
+// printRecovered prints what happens next.
 func printRecovered(a *cli.App, v lease.View, nodes []deployment.NodeReport, plan repair.Era, asJSON bool) error {
 	e := plan.Era
 	if !asJSON {

@@ -29,15 +29,15 @@ func quarantineCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quarantine SID",
 		Short: "Take a sid out of use",
-		Long: `Quarantine marks a sid's record so that no node takes it, until «allocator admin
-release-sid» gives it back. Its ceiling is kept: nothing is forgotten.
+		Long: `Quarantine marks a sid's record so that no node takes it, until "allocator admin
+release-sid" gives it back. Its ceiling is kept: nothing is forgotten.
 
-A sid that a node holds is refused. With --force it is taken from its holder, which
-uses what was confirmed to it, and then takes another.`,
+A sid that a node holds is refused. With --force its holder loses it: it uses what was
+confirmed to it, and then takes another sid.`,
 		Example: "  allocator admin quarantine 7 --reason 'node-b had a bad clock' --etcd.endpoints http://10.0.0.1:2379",
 		Args:    cobra.ExactArgs(1),
 	}
-	reason := cmd.Flags().String("reason", "", "why, for whoever looks at it later")
+	reason := cmd.Flags().String("reason", "", "why; shown by status and doctor")
 	force := cmd.Flags().Bool("force", false, "also if a node holds it")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)
@@ -71,10 +71,10 @@ uses what was confirmed to it, and then takes another.`,
 		return printSID(a, w, format.Value == "json", func() string {
 			text := fmt.Sprintf("sid %d is quarantined: no node takes it.", sid)
 			if w.Seen.Holder.Exists() {
-				text += fmt.Sprintf(" %s loses it within lease.extend-every, and uses at most what was confirmed to it, up to %s.",
+				text += fmt.Sprintf(" %s loses it within lease.extend-every, and uses no more than what was confirmed to it, up to %s.",
 					w.Seen.Holder.Value.Node, repair.At(w.Window.Ceil))
 			}
-			return text + fmt.Sprintf("\n«allocator admin release-sid %d» gives it back.", sid)
+			return text + fmt.Sprintf("\n\"allocator admin release-sid %d\" gives it back.", sid)
 		})
 	}
 	return cmd
@@ -89,9 +89,8 @@ unreadable or gone, or whose ceiling a bad clock has set far in the future. The 
 holder begins at its ceiling: the old one where it can be read, else a bound on what
 can have been granted, worked out from the ledger, other windows and the clock.
 
---above is your word that no ID of this sid carries that time or a later one, and none
-will. Only on that word a readable ceiling is lowered. If it is wrong, IDs are issued
-twice.`,
+--above asserts that no ID of this sid carries that time or a later one, and none will.
+Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issued twice.`,
 		Example: "  allocator admin release-sid 7 --etcd.endpoints http://10.0.0.1:2379\n" +
 			"  allocator admin release-sid 7 --above 2026-02-01T12:00:00Z --etcd.endpoints http://10.0.0.1:2379",
 		Args: cobra.ExactArgs(1),
@@ -141,8 +140,8 @@ twice.`,
 	return cmd
 }
 
-// survey looks at a sid within a time of its own: a person may think for long
-// before what follows.
+// survey reads a sid with a timeout of its own: a person may take minutes to
+// confirm what follows.
 func survey(ctx context.Context, s *deployment.Space, sid flake.SID, timeout time.Duration) (lease.View, []repair.Line, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -24,7 +24,7 @@ const (
 	ExitOK          = 0
 	ExitInvalid     = 1 // an input is invalid, or a request was refused
 	ExitUsage       = 2
-	ExitUnavailable = 3 // etcd or every node asked is away
+	ExitUnavailable = 3 // etcd or every node asked is unavailable
 
 	ExitInterrupted = 130 // what shells report of a process that SIGINT ended
 )
@@ -62,7 +62,7 @@ type App struct {
 	Out, Err io.Writer
 	Env      []string
 	version  string // of a release; "": what the build info has
-	started  bool   // a command's own code ran: its errors are no longer cobra's
+	started  bool   // a command's own code ran: its errors are not cobra's
 }
 
 // Run carries out one command line and returns the exit code.
@@ -96,13 +96,13 @@ func Run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer
 		if d, ok := strings.CutPrefix(err.Error(), "unknown shorthand flag: '"); ok && d[0] >= '0' && d[0] <= '9' {
 			hint = "\nWrite -- in front of a number below 0."
 		}
-		fmt.Fprintf(stderr, "allocator: %v%s\nRun «%s --help» for usage.\n", err, hint, cmd.CommandPath())
+		fmt.Fprintf(stderr, "allocator: %v%s\nRun \"%s --help\" for usage.\n", err, hint, cmd.CommandPath())
 		return ExitUsage
 	}
 }
 
-// A recorder remembers the first write that failed, for those who write without
-// looking, such as cobra's help.
+// A recorder keeps the first error of a write, for callers that ignore it, such as
+// cobra's help.
 type recorder struct {
 	out io.Writer
 

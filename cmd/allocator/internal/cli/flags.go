@@ -54,12 +54,12 @@ func FormatFlag(cmd *cobra.Command) *Choice {
 	return Choose(cmd, "format", "shape of the output; json is one object a line", "text", "json")
 }
 
-// completeFlags says of every flag that was not told what its values are that
-// file names are none: shells would offer them.
+// completeFlags turns file names off as completions of every flag that has no
+// completion of its own: shells would offer them.
 func completeFlags(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		file := f.Annotations[cobra.BashCompFilenameExt] != nil || f.Annotations[cobra.BashCompSubdirsInDir] != nil
-		if _, told := cmd.GetFlagCompletionFunc(f.Name); told || file || f.NoOptDefVal != "" {
+		if _, known := cmd.GetFlagCompletionFunc(f.Name); known || file || f.NoOptDefVal != "" {
 			return
 		}
 		_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)

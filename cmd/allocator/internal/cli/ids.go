@@ -19,8 +19,8 @@ import (
 	"github.com/flakelease/allocator/ulid"
 )
 
-// SpaceFlags adds the flags of what the bits of a flake mean, which it does not
-// say itself.
+// SpaceFlags adds the flags that describe the flakes' space, which a flake does not
+// carry.
 func SpaceFlags(cmd *cobra.Command) func() flake.Format {
 	epoch := clock.Millis(flake.DefaultEpoch)
 	layout := Choose(cmd, "layout", "layout of the flakes' space", "scalable", "standalone", "fleet")
@@ -65,7 +65,7 @@ func InvalidInput(input string, err error) InputError {
 	return InputError{input, classError{describe.Class(err), err.Error()}}
 }
 
-// CountFlag adds --count, which says the same as the argument N.
+// CountFlag adds --count, the same as the argument N.
 func CountFlag(cmd *cobra.Command) *pflag.Flag {
 	cmd.Flags().String("count", "", "how many, instead of N")
 	return cmd.Flags().Lookup("count")

@@ -37,7 +37,7 @@ var units = []struct {
 // AppendAge appends how far t lies from now, in the largest unit that fits, such
 // as "3 minutes ago" or "in 1 day".
 func AppendAge(b []byte, t, now time.Time) []byte {
-	d := t.Sub(now) // at most 292 years, which it then says
+	d := t.Sub(now) // at most 292 years
 	ahead := d > 0
 	if ahead {
 		d = -d // a Duration reaches further down than up
@@ -129,8 +129,8 @@ func (a *App) Output(ctx context.Context) *bufio.Writer {
 	return bufio.NewWriterSize(sink{ctx, a.Out}, BufferSize)
 }
 
-// Terminal reports whether somebody would have to type what is read from r.
-// /dev/null counts as one: it has no ID either.
+// Terminal reports whether r is a terminal, where a person would have to type the
+// input. /dev/null counts as one: it has no ID either.
 func Terminal(r io.Reader) bool {
 	f, ok := r.(*os.File)
 	if !ok {

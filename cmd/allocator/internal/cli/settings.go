@@ -34,7 +34,7 @@ func (a *App) Settings(cmd *cobra.Command) func() (config.Config, []config.Setti
 }
 
 // words are the values of those settings that have few, for completion alone:
-// what is right is for config to say.
+// config decides what is valid.
 var words = map[string][]string{
 	"layout": {"scalable", "fleet"}, "clock.policy": {"allow", "refuse"}, "log.level": {"debug", "info", "warn", "error"}, "log.format": {"text", "json"},
 }
@@ -49,7 +49,7 @@ func (a *App) Getenv(name string) string {
 	return ""
 }
 
-// Logger returns what logs to w as the settings say. They need not be valid.
+// Logger returns what logs to w with these settings, which need not be valid.
 func Logger(c config.Log, w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level))
@@ -60,12 +60,12 @@ func Logger(c config.Log, w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, opts))
 }
 
-// NoEndpoints is the error of commands that need etcd and were not told where.
+// NoEndpoints is the error of commands that need etcd and have no endpoints.
 func NoEndpoints(command string) error {
 	return UsageError("%s needs etcd: give --etcd.endpoints http://HOST:2379 or $ALLOCATOR_ETCD_ENDPOINTS.\n"+
 		"To try allocator without one, %s", command, TryDev)
 }
 
 func InvalidSettings(err error) error {
-	return Exit(ExitUsage, fmt.Errorf("%w\n«allocator config print» shows every setting and where it came from", err))
+	return Exit(ExitUsage, fmt.Errorf("%w\n\"allocator config print\" shows every setting and where it came from", err))
 }

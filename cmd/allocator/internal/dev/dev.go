@@ -1,7 +1,7 @@
 //go:build !nodev
 
 // Package dev holds the command that runs a whole cluster on this machine. With
-// the build tag nodev it only says that the build lacks it.
+// the build tag nodev it only reports that the build lacks it.
 package dev
 
 import (
@@ -41,12 +41,12 @@ const (
 	// longer for each of them; three take well under 1 s, and 34 some 3 s.
 	devReadyWithin = 20 * time.Second
 	devReadyEach   = time.Second
-	// devJudgedWithin is how long it waits for them to know each other's clocks:
-	// it is only what ready lines tell.
-	devJudgedWithin = 2 * time.Second
-	// skewJudgedWithin is the same with --skew: to find a clock wrong takes a
-	// look at who is registered and two at the clocks.
-	skewJudgedWithin = 8 * time.Second
+	// devComparedWithin is how long it waits for them to know each other's clocks:
+	// ready lines show it.
+	devComparedWithin = 2 * time.Second
+	// skewComparedWithin is the same with --skew: to find a clock wrong takes
+	// one read of the registry and two of the clocks.
+	skewComparedWithin = 8 * time.Second
 	// skewReload makes nodes notice soon that one registered which takes no sid.
 	skewReload = 2 * time.Second
 )
@@ -56,17 +56,17 @@ func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a whole cluster on this machine: etcd and some nodes, in one process",
-		Long: `Dev starts an etcd of its own and some nodes, all on loopback, and says how to call
-them. It is for trying allocator out and for tests of programs that use it. Interrupt
-it to stop; twice, to stop at once. Without --data-dir all is forgotten then.
+		Long: `Dev starts an etcd and some nodes in this process, all on loopback, and prints how to
+call them. It is for trying allocator out and for tests of programs that use it.
+Interrupt it to stop; twice, to stop at once. Without --data-dir all data is lost then.
 
-To see what a wrong clock does, «allocator dev --skew 2=1s» runs node 2 with a wall clock
-one second ahead: the others serve on, and node 2 refuses.`,
+To see what a wrong clock does, "allocator dev --skew 2=1s" runs node 2 with a wall clock
+one second ahead: the others keep serving, and node 2 refuses.`,
 		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --skew 2=1s",
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "how many nodes")
-	cmd.Flags().StringVar(&d.dir, "data-dir", "", "folder that keeps etcd's data; without it, all is forgotten at the end")
+	cmd.Flags().StringVar(&d.dir, "data-dir", "", "directory for etcd's data; without it, all data is lost at the end")
 	cmd.Flags().IntVar(&d.httpPort, "http-port", devHTTPPort, "HTTP port of the first node; each further one is 10 higher; 0 takes any that are free")
 	cmd.Flags().IntVar(&d.grpcPort, "grpc-port", devGRPCPort, "gRPC port of the first node, with its admin port next to it; each further one is 10 higher; 0 takes any that are free")
 	cmd.Flags().BoolVar(&d.resp, "resp", false, "answer Redis clients as well, on port 6380 and, for further nodes, 10 higher each; on any port that is free if --http-port is 0")
@@ -134,7 +134,7 @@ func (d *dev) run(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return cli.Exit(cli.ExitInterrupted, nil)
 	case err != nil && dir != "":
-		return fmt.Errorf("%w\nDoes another «allocator dev» use %s? Choose another --data-dir, or remove it to begin anew", err, dir)
+		return fmt.Errorf("%w\nDoes another \"allocator dev\" use %s? Choose another --data-dir, or remove it to begin anew", err, dir)
 	case err != nil:
 		return err
 	}
@@ -161,7 +161,7 @@ func (d *dev) run(ctx context.Context) error {
 			all.Go(func() error {
 				err := one.Run(running)
 				if err == nil && running.Err() == nil {
-					err = errors.New("it ended on its own")
+					err = errors.New("it stopped without being asked to")
 				}
 				return d.explain(i, err)
 			})
@@ -176,7 +176,7 @@ func (d *dev) run(ctx context.Context) error {
 			return nil
 		}
 	})
-	all.Go(func() error { return d.welcome(running, func() { start(true) }) })
+	all.Go(func() error { return d.announce(running, func() { start(true) }) })
 
 	<-running.Done()
 	if ctx.Err() != nil {
@@ -185,7 +185,7 @@ func (d *dev) run(ctx context.Context) error {
 	if err := all.Wait(); err != nil {
 		return err
 	}
-	d.farewell(dir)
+	d.summarize(dir)
 	return nil
 }
 
@@ -196,12 +196,12 @@ func (d *dev) log() config.Log {
 	return config.Log{Level: "error", Format: "text"} // alarms; what else goes wrong ends dev
 }
 
-// config returns what node i is told.
+// config returns the configuration of node i.
 func (d *dev) config(i int) config.Config {
 	c := config.Default()
 	c.Node.Name = fmt.Sprintf("node-%d", i+1)
 	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
-	c.Drain.Timeout = 2 * time.Second // nobody here waits for a stream to end
+	c.Drain.Timeout = 2 * time.Second // no client here waits for a stream to end
 	if len(d.skews) > 0 {
 		c.Lease.ReloadEvery = skewReload
 	}
@@ -222,7 +222,7 @@ func (d *dev) config(i int) config.Config {
 	return c
 }
 
-// explain says what to do about the error of node i.
+// explain adds to an error of node i what to do about it.
 func (d *dev) explain(i int, err error) error {
 	var busy *daemon.PortError
 	switch {
@@ -235,10 +235,10 @@ func (d *dev) explain(i int, err error) error {
 		case "listen.http":
 			flag = "--http-port"
 		case "listen.resp":
-			return fmt.Errorf("port %s, for Redis clients of node-%d, cannot be had (%w): stop what uses it, or leave --resp out",
+			return fmt.Errorf("port %s, for Redis clients of node-%d, is not available (%w): stop the program that uses it, or leave --resp out",
 				port, i+1, errors.Unwrap(busy.Err))
 		}
-		return fmt.Errorf("port %s, for node-%d, cannot be had (%w): stop what uses it, or choose another %s",
+		return fmt.Errorf("port %s, for node-%d, is not available (%w): stop the program that uses it, or choose another %s",
 			port, i+1, errors.Unwrap(busy.Err), flag)
 	}
 	return fmt.Errorf("node-%d: %w", i+1, err)
@@ -253,10 +253,10 @@ func (d *dev) node(i int) (*daemon.Daemon, error) {
 	return daemon.New(c, version, log.With("of", c.Node.Name))
 }
 
-// welcome waits until every node is ready, stands by or is refused for its clock,
-// and says how to use them. Nodes with a wrong clock are started once the others
+// announce waits until every node is ready, on standby or refused for its clock,
+// and prints how to use them. Nodes with a wrong clock are started once the others
 // are settled: so these are the cluster that finds them wrong.
-func (d *dev) welcome(ctx context.Context, startSkewed func()) error {
+func (d *dev) announce(ctx context.Context, startSkewed func()) error {
 	within := devReadyWithin + time.Duration(len(d.daemons))*devReadyEach
 	deadline := time.After(within)
 	for _, skewed := range []bool{false, true} {
@@ -275,7 +275,7 @@ func (d *dev) welcome(ctx context.Context, startSkewed func()) error {
 			}
 		}
 	}
-	if !d.untilJudged(ctx) {
+	if !d.untilCompared(ctx) {
 		return nil
 	}
 	for _, one := range d.daemons {
@@ -289,16 +289,16 @@ func (d *dev) welcome(ctx context.Context, startSkewed func()) error {
 	return d.printExamples(ctx)
 }
 
-// untilJudged waits until every node knows how its clock stands to the others',
+// untilCompared waits until every node has compared its clock with the others',
 // but not for long. It reports whether dev goes on.
-func (d *dev) untilJudged(ctx context.Context) bool {
-	within := devJudgedWithin
+func (d *dev) untilCompared(ctx context.Context) bool {
+	within := devComparedWithin
 	if len(d.skews) > 0 {
-		within = skewJudgedWithin
+		within = skewComparedWithin
 	}
 	deadline := time.After(within)
 	for _, one := range d.daemons {
-		for !judged(one, len(d.daemons), len(d.skews) > 0) {
+		for !compared(one, len(d.daemons), len(d.skews) > 0) {
 			select {
 			case <-ctx.Done():
 				return false
@@ -311,11 +311,11 @@ func (d *dev) untilJudged(ctx context.Context) bool {
 	return true
 }
 
-// judged reports whether a node has compared its clock with those of a majority
-// of all, or of every one it judges by, and drawn its conclusion.
-func judged(one *daemon.Daemon, nodes int, every bool) bool {
+// compared reports whether a node has compared its clock with those of a majority
+// of all, or with every one it compares with, and has a verdict.
+func compared(one *daemon.Daemon, nodes int, every bool) bool {
 	g := one.Clocks().Gate
-	if g.Judgement.Registered < min(nodes, jury) || every && g.Judgement.Silent > 0 {
+	if g.Judgement.Registered < min(nodes, maxCompared) || every && g.Judgement.Silent > 0 {
 		return false
 	}
 	switch g.Verdict.Phase {
@@ -327,8 +327,8 @@ func judged(one *daemon.Daemon, nodes int, every bool) bool {
 	return false
 }
 
-// jury is how many a node compares its clock with at least, where there are as many.
-const jury = 32
+// maxCompared is with how many others a node compares its clock, where there are as many.
+const maxCompared = 32
 
 // settled reports whether a node is ready, or cannot be until another ends or its
 // clock is set right.
@@ -339,16 +339,16 @@ func settled(one *daemon.Daemon) bool {
 		return false
 	}
 	refusal := one.Node().Ready()
-	return refusal == nil || refusal.Reason == node.ClockSkew || standsBy(one)
+	return refusal == nil || refusal.Reason == node.ClockSkew || isStandby(one)
 }
 
-func standsBy(one *daemon.Daemon) bool {
+func isStandby(one *daemon.Daemon) bool {
 	l := one.Node().Stats().Lease
 	return l.Phase == lease.Standby && l.PoolHeld == l.PoolSize
 }
 
-// farewell says what became of the sids and the data.
-func (d *dev) farewell(dir string) {
+// summarize prints what became of the sids and the data.
+func (d *dev) summarize(dir string) {
 	back := 0
 	for _, one := range d.daemons {
 		if l := one.Node().Stats().Lease; l.EverHeld && l.Phase == lease.Stopped {

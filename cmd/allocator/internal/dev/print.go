@@ -30,8 +30,8 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		Etcd    string `json:"etcd"`
 		Reason  string `json:"reason,omitempty"` // of a node refused
 		Message string `json:"message,omitempty"`
-		// Where the clocks of the others stand from the node's, in µs, give or
-		// take; absent where none is heard.
+		// Offset of the others' clocks from the node's, and its uncertainty, in µs;
+		// absent without a measurement.
 		Offset      *int64 `json:"offset_us,omitempty"`
 		Uncertainty *int64 `json:"uncertainty_us,omitempty"`
 	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, RESP: at.RESP, Etcd: d.etcd.Endpoint()}
@@ -40,7 +40,7 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 	}
 	about := fmt.Sprintf("sid %-3d", line.SID)
 	if refusal := one.Node().Ready(); refusal != nil {
-		if standsBy(one) && refusal.Reason == node.NoSID {
+		if isStandby(one) && refusal.Reason == node.NoSID {
 			line.State = "standby"
 			about = fmt.Sprintf("all %d sids are taken: takes over when one is free ", st.Lease.PoolSize)
 		} else {
@@ -49,10 +49,10 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		}
 	}
 	clocks := ""
-	if apart, within, ok := others(one.Clocks()); ok {
-		offset, uncertainty := apart.Microseconds(), within.Microseconds()+1
-		line.Offset, line.Uncertainty = &offset, &uncertainty
-		clocks = "  clock " + clock.FormatOffset(apart, within)
+	if offset, within, ok := others(one.Clocks()); ok {
+		us, uncertainty := offset.Microseconds(), within.Microseconds()+1
+		line.Offset, line.Uncertainty = &us, &uncertainty
+		clocks = "  clock " + clock.FormatOffset(offset, within)
 	}
 	if d.json {
 		return cli.PrintLine(d.Out, line)
@@ -62,8 +62,8 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 	return err
 }
 
-// others returns the interval, from a node's own clock, in which the clocks of all
-// others heard stand that are not known to be false.
+// others returns the interval that holds the offsets of all other clocks from a
+// node's own, without silent ones and those known to be false.
 func others(r clock.Report) (offset, within time.Duration, ok bool) {
 	var low, high time.Duration
 	for _, p := range r.Peers {

@@ -1,7 +1,7 @@
 //go:build nodev
 
 // Package dev holds the command that runs a whole cluster on this machine. With
-// the build tag nodev it only says that the build lacks it.
+// the build tag nodev it only reports that the build lacks it.
 package dev
 
 import (

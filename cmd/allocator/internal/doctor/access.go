@@ -18,17 +18,17 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 )
 
-// door is what a stranger finds at a node's gRPC address.
-type door struct {
+// access is what an unauthenticated client finds at a node's gRPC address.
+type access struct {
 	plain   bool // it speaks without TLS
-	asks    bool // it turns away whoever shows no token
-	unknown bool // it says nothing to a stranger, which is well
+	asks    bool // it refuses clients without a token
+	unknown bool // it answers no unauthenticated client at all, as it should
 }
 
-// knockAll asks the nodes that answered, and that are not on this machine alone,
+// probeAll calls the nodes that answered and that listen beyond this machine,
 // without a token and without a certificate.
-func knockAll(ctx context.Context, d remote.Dialer, nodes []deployment.NodeReport) map[string]door {
-	out := map[string]door{}
+func probeAll(ctx context.Context, d remote.Dialer, nodes []deployment.NodeReport) map[string]access {
+	out := map[string]access{}
 	var mu sync.Mutex // guards out
 	var all sync.WaitGroup
 	for _, n := range nodes {
@@ -38,7 +38,7 @@ func knockAll(ctx context.Context, d remote.Dialer, nodes []deployment.NodeRepor
 			continue
 		}
 		all.Go(func() {
-			found := knock(ctx, d, n.Addr)
+			found := probe(ctx, d, n.Addr)
 			mu.Lock()
 			defer mu.Unlock()
 			out[n.Addr] = found
@@ -48,26 +48,26 @@ func knockAll(ctx context.Context, d remote.Dialer, nodes []deployment.NodeRepor
 	return out
 }
 
-func knock(ctx context.Context, d remote.Dialer, addr string) door {
+func probe(ctx context.Context, d remote.Dialer, addr string) access {
 	plain := remote.Dialer{Opts: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
-	if code := stranger(ctx, plain, addr); code != codes.Unavailable && code != codes.DeadlineExceeded {
-		return door{plain: true, asks: code == codes.Unauthenticated}
+	if code := codeOf(ctx, plain, addr); code != codes.Unavailable && code != codes.DeadlineExceeded {
+		return access{plain: true, asks: code == codes.Unauthenticated}
 	}
 	if d.TLS == nil {
-		return door{unknown: true}
+		return access{unknown: true}
 	}
 	anonymous := remote.Dialer{TLS: d.TLS, Opts: []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.WithoutCertificate())}}
-	switch stranger(ctx, anonymous, addr) {
+	switch codeOf(ctx, anonymous, addr) {
 	case codes.OK:
-		return door{}
+		return access{}
 	case codes.Unauthenticated:
-		return door{asks: true}
+		return access{asks: true}
 	}
-	return door{unknown: true} // it wants a certificate
+	return access{unknown: true} // it wants a certificate
 }
 
-// stranger returns what a node answers to somebody it does not know.
-func stranger(ctx context.Context, d remote.Dialer, addr string) codes.Code {
+// codeOf returns the code of a node's answer to GetCluster.
+func codeOf(ctx context.Context, d remote.Dialer, addr string) codes.Code {
 	conn, err := d.Dial(addr)
 	if err != nil {
 		return codes.Unavailable
@@ -79,12 +79,12 @@ func stranger(ctx context.Context, d remote.Dialer, addr string) codes.Code {
 	return status.Code(err)
 }
 
-// doors says what strangers may do.
-func (r *report) doors(f facts) {
-	const do = "See «Security» in docs/OPERATIONS.md, or listen on loopback"
+// access reports what unauthenticated clients may do.
+func (r *report) access(f facts) {
+	const do = "See \"Security\" in docs/OPERATIONS.md, or listen on loopback"
 	var clear, free []string
-	for _, addr := range slices.Sorted(maps.Keys(f.doors)) {
-		d := f.doors[addr]
+	for _, addr := range slices.Sorted(maps.Keys(f.access)) {
+		d := f.access[addr]
 		if d.plain {
 			clear = append(clear, addr)
 		}
@@ -93,16 +93,16 @@ func (r *report) doors(f facts) {
 		}
 	}
 	if len(clear) > 0 {
-		r.add("access", warned, "Set tls.cert and tls.key. "+do, "in clear, tokens too: the API at %s", strings.Join(clear, ", "))
+		r.add("access", warned, "Set tls.cert and tls.key. "+do, "no TLS: requests and tokens cross the network unencrypted: the API at %s", strings.Join(clear, ", "))
 	}
 	if len(free) > 0 {
-		r.add("access", warned, "Set auth.token-file or tls.client-ca. "+do, "whoever can connect may draw IDs and drain the node: the API at %s", strings.Join(free, ", "))
+		r.add("access", warned, "Set auth.token-file or tls.client-ca. "+do, "no authentication: any client that can connect may draw IDs and drain the node: the API at %s", strings.Join(free, ", "))
 	}
 	switch {
 	case len(clear)+len(free) > 0:
-	case len(f.doors) == 0:
+	case len(f.access) == 0:
 		r.add("access", passed, "", "no node that answers listens beyond this machine")
 	default:
-		r.add("access", passed, "", "strangers are turned away")
+		r.add("access", passed, "", "unauthenticated clients are refused")
 	}
 }

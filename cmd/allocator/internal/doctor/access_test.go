@@ -19,20 +19,20 @@ import (
 	"github.com/flakelease/allocator/internal/certs"
 )
 
-func TestDoors(t *testing.T) {
+func TestAccess(t *testing.T) {
 	for _, tc := range []struct {
-		name  string
-		doors map[string]door
-		want  []string // state and a part of the detail
+		name   string
+		access map[string]access
+		want   []string // state and a part of the detail
 	}{
 		{"loopback alone", nil, []string{"ok beyond this machine"}},
-		{"all well", map[string]door{"a": {asks: true}, "b": {unknown: true}}, []string{"ok strangers are turned away"}},
-		{"wide open", map[string]door{"a": {plain: true}, "b": {plain: true}}, []string{"warn in clear, tokens too: the API at a, b", "warn whoever can connect may draw IDs and drain the node: the API at a, b"}},
-		{"tokens in clear", map[string]door{"a": {plain: true, asks: true}}, []string{"warn in clear"}},
-		{"TLS alone", map[string]door{"a": {}}, []string{"warn whoever can connect"}},
+		{"all well", map[string]access{"a": {asks: true}, "b": {unknown: true}}, []string{"ok unauthenticated clients are refused"}},
+		{"wide open", map[string]access{"a": {plain: true}, "b": {plain: true}}, []string{"warn no TLS: requests and tokens cross the network unencrypted: the API at a, b", "warn no authentication: any client that can connect may draw IDs and drain the node: the API at a, b"}},
+		{"tokens without TLS", map[string]access{"a": {plain: true, asks: true}}, []string{"warn no TLS"}},
+		{"TLS alone", map[string]access{"a": {}}, []string{"warn no authentication"}},
 	} {
 		var r report
-		r.doors(facts{doors: tc.doors})
+		r.access(facts{access: tc.access})
 		if len(r) != len(tc.want) {
 			t.Errorf("%s: %+v", tc.name, r)
 			continue
@@ -46,8 +46,8 @@ func TestDoors(t *testing.T) {
 	}
 }
 
-// What a stranger finds, by knocking.
-func TestKnock(t *testing.T) {
+// What an unauthenticated client finds.
+func TestProbe(t *testing.T) {
 	ca := certstest.NewAuthority(t, "ca")
 	dir := t.TempDir()
 	cert, key := ca.Issue(t, "me", -time.Hour, time.Hour).Write(t, dir, "me")
@@ -79,15 +79,15 @@ func TestKnock(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		addr string
-		want door
+		want access
 	}{
-		{"in clear", serve(false), door{plain: true}},
-		{"in clear, with tokens", serve(true), door{plain: true, asks: true}},
-		{"TLS", serve(false, grpc.Creds(credentials.NewTLS(secure))), door{}},
-		{"TLS with tokens", serve(true, grpc.Creds(credentials.NewTLS(secure))), door{asks: true}},
-		{"TLS with certificates", serve(false, grpc.Creds(credentials.NewTLS(mutual))), door{unknown: true}},
+		{"without TLS", serve(false), access{plain: true}},
+		{"without TLS, with tokens", serve(true), access{plain: true, asks: true}},
+		{"TLS", serve(false, grpc.Creds(credentials.NewTLS(secure))), access{}},
+		{"TLS with tokens", serve(true, grpc.Creds(credentials.NewTLS(secure))), access{asks: true}},
+		{"TLS with certificates", serve(false, grpc.Creds(credentials.NewTLS(mutual))), access{unknown: true}},
 	} {
-		if got := knock(t.Context(), d, tc.addr); got != tc.want {
+		if got := probe(t.Context(), d, tc.addr); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
 		}
 	}

@@ -30,7 +30,7 @@ const (
 	skipped state = "skipped"
 )
 
-// check is one thing that doctor looked at.
+// check is the result of one check.
 type check struct {
 	Name   string `json:"check"`
 	State  state  `json:"state"`
@@ -45,8 +45,8 @@ func (r *report) add(name string, s state, do, format string, args ...any) {
 	*r = append(*r, check{name, s, fmt.Sprintf(format, args...), do})
 }
 
-// examine judges facts. The same checks come in the same order whatever they
-// say; those about many things have a line for each that is not well.
+// examine judges facts. The same checks come in the same order whatever their
+// results; a check of many things has a line for each that is not well.
 func examine(f facts) []check {
 	var r report
 	r.members(f)
@@ -56,7 +56,7 @@ func examine(f facts) []check {
 	}
 	r.etcd(f)
 	if f.loadErr != nil {
-		r.add("space", failed, "Has etcd a leader, and may this user read the prefix?", "the space cannot be read: %v", f.loadErr)
+		r.add("space", failed, "Check that etcd has a leader and that this user may read the prefix", "the space cannot be read: %v", f.loadErr)
 		return r
 	}
 	if !r.space(f) {
@@ -64,7 +64,7 @@ func examine(f facts) []check {
 	}
 	r.records(f)
 	r.nodes(f)
-	r.doors(f)
+	r.access(f)
 	r.clocks(f)
 	r.gossip(f)
 	return r
@@ -74,13 +74,13 @@ func (r *report) members(f facts) {
 	clusters := map[uint64]bool{}
 	for _, m := range f.members {
 		if m.Err != nil {
-			r.add("etcd-endpoint", failed, "Is etcd running there, and is the scheme right?", "%s: %s", m.Endpoint, status.Convert(m.Err).Message())
+			r.add("etcd-endpoint", failed, "Check that etcd runs there, and that the scheme is right", "%s: %s", m.Endpoint, status.Convert(m.Err).Message())
 			continue
 		}
 		clusters[m.Cluster] = true
 		s, do := passed, ""
 		if m.Took > slowEtcd {
-			s, do = warned, "Slow disk or network? A window is extended in one round trip and a sync of etcd's disk"
+			s, do = warned, "Check etcd's disk and the network: extending a window takes one round trip and one sync of that disk"
 		}
 		r.add("etcd-endpoint", s, do, "%s: version %s, answered in %v", m.Endpoint, m.Version, m.Took.Round(time.Millisecond/10))
 	}
@@ -134,7 +134,7 @@ func (r *report) etcd(f facts) {
 	} else {
 		r.add("etcd-leader", failed, "A majority of members has to run and to reach each other", "a member knows no leader: nothing can be written")
 	}
-	const makeRoom = "Compact and defragment etcd, then «etcdctl alarm disarm»; turn auto-compaction on"
+	const makeRoom = "Compact and defragment etcd, then \"etcdctl alarm disarm\"; turn auto-compaction on"
 	switch {
 	case f.noSpace:
 		r.add("etcd-space", failed, makeRoom, "alarm NOSPACE: the quota is used up and every write is refused")
@@ -150,18 +150,18 @@ func (r *report) etcd(f facts) {
 	case f.compactErr != nil:
 		r.add("etcd-compaction", skipped, "", "%s", status.Convert(f.compactErr).Message())
 	case f.compacted:
-		r.add("etcd-compaction", passed, "", "old history is forgotten")
+		r.add("etcd-compaction", passed, "", "old history is compacted")
 	case highest > manyRevisions:
 		r.add("etcd-compaction", warned, "Start etcd with --auto-compaction-mode=periodic --auto-compaction-retention=1h: each node writes every few seconds, and etcd keeps it all until its quota is full",
 			"history goes back to revision 1 of %d: auto-compaction is probably off", highest)
 	default:
-		r.add("etcd-compaction", skipped, "", "too early to tell, at revision %d", highest)
+		r.add("etcd-compaction", skipped, "", "too early to decide, at revision %d", highest)
 	}
 	switch {
 	case f.roleErr != nil:
 		r.add("etcd-role", failed, "Give a user that may read and write the prefix of the space", "%s", status.Convert(f.roleErr).Message())
 	case !f.role.Auth:
-		r.add("etcd-role", warned, "Whoever reaches etcd can change any record. Turn authentication on, with a role that has the prefix alone", "etcd asks nobody who they are")
+		r.add("etcd-role", warned, "Any client that reaches etcd can change any record. Turn authentication on, with a role for the prefix alone", "etcd does not authenticate clients")
 	case f.role.Outside:
 		r.add("etcd-role", failed, "Give the nodes' role read and write on the prefix of the space, and nothing else", "this user may write outside the prefix")
 	default:
@@ -181,19 +181,19 @@ func sound(version string) bool {
 		}
 		n[i] = v
 	}
-	least := [3]int{3, 5, 23}
+	minimum := [3]int{3, 5, 23}
 	if n[0] == 3 && n[1] == 6 {
-		least = [3]int{3, 6, 5}
+		minimum = [3]int{3, 6, 5}
 	}
-	return slices.Compare(n[:], least[:]) >= 0
+	return slices.Compare(n[:], minimum[:]) >= 0
 }
 
-// space reports whether there is a space to look further into.
+// space reports whether there is a space to check further.
 func (r *report) space(f facts) bool {
 	v := f.view
 	switch have := v.Config; {
 	case !have.Exists():
-		r.add("space", failed, "Run «allocator init» once. If IDs were ever issued in it, without --fresh", "space %q is not initialised", f.space)
+		r.add("space", failed, "Run \"allocator init\" once. If IDs were ever issued in it, without --fresh", "space %q is not initialized", f.space)
 		return false
 	case have.Err != nil:
 		r.add("space", failed, "Restore etcd from a backup, and see the runbook", "its config is unreadable: %v", have.Err)
@@ -202,13 +202,13 @@ func (r *report) space(f facts) bool {
 		r.add("space", failed, "Start nodes with the space's values, or give another --space",
 			"it has layout %s and epoch %s, and layout %s and epoch %s are configured here", have.Value.Layout, day(have.Value.Epoch), f.want.Layout, day(f.want.Epoch))
 	default:
-		r.add("space", passed, "", "%q is initialised: layout %s, epoch %s, pool %s", f.space, have.Value.Layout, day(have.Value.Epoch), have.Value.Pool)
+		r.add("space", passed, "", "%q is initialized: layout %s, epoch %s, pool %s", f.space, have.Value.Layout, day(have.Value.Epoch), have.Value.Pool)
 	}
 	switch era := v.Era; {
 	case !era.Exists() || era.Err != nil:
-		r.add("era", failed, "Run «allocator admin recover»", "it is missing or unreadable")
+		r.add("era", failed, "Run \"allocator admin recover\"", "it is missing or unreadable")
 	case era.Value.Cluster != v.Cluster:
-		r.add("era", failed, "Nodes refuse with HISTORY_REWOUND. Follow the runbook, then «allocator admin recover»",
+		r.add("era", failed, "Nodes refuse with HISTORY_REWOUND. Follow the runbook, then \"allocator admin recover\"",
 			"etcd's cluster is %x, and era %d began on %x: it was restored from a backup, or is another etcd", v.Cluster, era.Value.Number, era.Value.Cluster)
 	case era.Value.Floor > f.now:
 		r.add("era", warned, "Wait", "era %d begins in %v: no IDs until then", era.Value.Number, (era.Value.Floor - f.now).Duration().Round(time.Second))
@@ -220,15 +220,15 @@ func (r *report) space(f facts) bool {
 
 func day(t clock.Millis) string { return t.Time().UTC().Format(time.RFC3339) }
 
-// records looks at the windows.
+// records checks the windows.
 func (r *report) records(f facts) {
 	v := f.view
 	far := max(f.now, v.Era.Value.Floor) + f.slack
-	bad, distant, aside := 0, 0, 0
+	bad, distant, quarantined := 0, 0, 0
 	for _, sid := range sorted(v.SIDs) {
 		s := v.SIDs[sid]
 		w := s.Window.Value
-		release := fmt.Sprintf("«allocator admin release-sid %d» repairs it", sid)
+		release := fmt.Sprintf("\"allocator admin release-sid %d\" repairs it", sid)
 		switch {
 		case s.Window.Err != nil:
 			bad++
@@ -243,8 +243,8 @@ func (r *report) records(f facts) {
 			bad++
 			r.add("records", failed, "etcd was edited or partly restored: see the runbook", "the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
 		case w.State == lease.Quarantined:
-			aside++
-			r.add("quarantine", warned, fmt.Sprintf("«allocator admin release-sid %d» gives it back", sid), "sid %d was put aside by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))
+			quarantined++
+			r.add("quarantine", warned, fmt.Sprintf("\"allocator admin release-sid %d\" gives it back", sid), "sid %d was quarantined by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))
 		case w.Ceil > far:
 			distant++
 			r.add("ceilings", failed, "Is this machine's clock right? Then stop the node whose clock was wrong. "+release,
@@ -255,10 +255,10 @@ func (r *report) records(f facts) {
 		r.add("records", passed, "", "all %d records of sids are readable", len(v.SIDs))
 	}
 	if distant == 0 {
-		r.add("ceilings", passed, "", "none lies far ahead")
+		r.add("ceilings", passed, "", "none is far ahead of the clock")
 	}
-	if aside == 0 {
-		r.add("quarantine", passed, "", "no sid was put aside by an operator")
+	if quarantined == 0 {
+		r.add("quarantine", passed, "", "no sid is quarantined")
 	}
 }
 
@@ -275,22 +275,22 @@ func sorted(sids map[flake.SID]lease.SIDRecords) []flake.SID {
 	return slices.Sorted(maps.Keys(sids))
 }
 
-// nodes looks at who is registered and whether they answer.
+// nodes checks which nodes are registered and whether they answer.
 func (r *report) nodes(f facts) {
 	if len(f.nodes) == 0 {
-		r.add("nodes", warned, "Start some with «allocator serve»", "no node is registered")
+		r.add("nodes", warned, "Start some with \"allocator serve\"", "no node is registered")
 		return
 	}
 	for _, reg := range f.view.Nodes {
 		if reg.GRPC == "" {
-			r.add("node", skipped, "", "%s has no gRPC door (listen.grpc): it cannot be asked from here", cmp.Or(reg.Node, string(reg.Instance)))
+			r.add("node", skipped, "", "%s has no gRPC listener (listen.grpc): it cannot be asked from here", cmp.Or(reg.Node, string(reg.Instance)))
 		}
 	}
 	for _, n := range f.nodes {
 		self := n.Cluster.GetSelf()
 		switch {
 		case n.Err != nil:
-			r.add("node", failed, "Is it running, is advertise.grpc reachable from here, and no firewall between? A node that was killed leaves the registry within its lease's TTL",
+			r.add("node", failed, "Check that it runs, and that advertise.grpc is reachable from here. A node that was killed leaves the registry when its lease ends",
 				"%s does not answer: %s", n.Label(), status.Convert(n.Err).Message())
 		case n.Cluster.GetPool() != "" && n.Cluster.GetPool() != f.view.Config.Value.Pool:
 			r.add("node", failed, "Two etcds serve one set of nodes, or --addr names a node of another space", "%s is of another space: pool %s", n.Label(), n.Cluster.GetPool())
@@ -302,15 +302,15 @@ func (r *report) nodes(f facts) {
 	}
 }
 
-// clocks holds this machine's clock against those of nodes and of their records.
+// clocks compares this machine's clock with those of nodes and of their records.
 func (r *report) clocks(f facts) {
-	const setRight = "Set the clock right (NTP, chrony), here or there: the nodes' agreement among themselves says which"
-	judged := 0
+	const setRight = "Correct the clock (NTP, chrony) here or there: \"allocator status\" shows which one the nodes agree on"
+	compared := 0
 	for _, n := range f.nodes {
 		if n.Err != nil {
 			continue
 		}
-		judged++
+		compared++
 		switch lo, hi := n.Offset(); {
 		case lo > f.maxSkew:
 			r.add("clock", failed, setRight, "this machine's clock is at least %v behind the one of %s", lo.Round(time.Millisecond), n.Label())
@@ -327,11 +327,11 @@ func (r *report) clocks(f facts) {
 		}
 	}
 	switch age := (f.now - wall).Duration(); {
-	case wall == 0 && judged == 0:
-		r.add("clock", skipped, "", "there is no node to hold this machine's clock against")
+	case wall == 0 && compared == 0:
+		r.add("clock", skipped, "", "there is no node to compare this machine's clock with")
 	case wall == 0:
 	case age < -f.maxSkew:
-		r.add("clock", failed, setRight, "the holder of sid %d wrote its record %v from now, by its clock", who, (-age).Round(time.Millisecond))
+		r.add("clock", failed, setRight, "by its clock, the holder of sid %d wrote its record %v in the future", who, (-age).Round(time.Millisecond))
 	case age > 3*f.extend:
 		r.add("clock", warned, setRight+". Or holders cannot write to etcd", "the latest record of a live holder is %v old", age.Round(time.Second))
 	default:
@@ -339,11 +339,11 @@ func (r *report) clocks(f facts) {
 	}
 	switch k := f.kernel; {
 	case !k.Known:
-		r.add("clock-kernel", skipped, "", "the kernel does not say whether its clock is synchronised")
+		r.add("clock-kernel", skipped, "", "the kernel does not report whether its clock is synchronized")
 	case k.Synchronized:
-		r.add("clock-kernel", passed, "", "the kernel's clock is synchronised")
+		r.add("clock-kernel", passed, "", "the kernel's clock is synchronized")
 	default:
-		r.add("clock-kernel", warned, "Run chrony or another NTP client (chrony with rtcsync, or the kernel is never told)", "the kernel's clock is not synchronised")
+		r.add("clock-kernel", warned, "Run chrony or another NTP client (chrony needs rtcsync to report to the kernel)", "the kernel's clock is not synchronized")
 	}
 }
 
@@ -353,7 +353,7 @@ func (r *report) gossip(f facts) {
 	}
 	for _, addr := range slices.Sorted(maps.Keys(f.gossip)) {
 		if err := f.gossip[addr]; err != nil {
-			r.add("gossip", failed, "Open that port for TCP and UDP between all nodes; is the advertised address right?", "%s cannot be reached: %v", addr, err)
+			r.add("gossip", failed, "Open that port for TCP and UDP between all nodes, and check the advertised address", "%s cannot be reached: %v", addr, err)
 			continue
 		}
 		r.add("gossip", passed, "", "%s accepts connections", addr)

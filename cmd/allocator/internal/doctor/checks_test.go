@@ -66,10 +66,10 @@ func TestExamine(t *testing.T) {
 		{"all is well", func(*facts) {}, nil},
 		{"one endpoint away", func(f *facts) {
 			f.members = append(f.members, etcdstore.Member{Endpoint: "http://e2:2379", Err: away})
-		}, []string{"fail etcd-endpoint | http://e2:2379: away | Is etcd running there"}},
+		}, []string{"fail etcd-endpoint | http://e2:2379: away | Check that etcd runs there"}},
 		{"all endpoints away", func(f *facts) { f.members[0].Err = away },
 			[]string{"fail etcd-endpoint | away |", "fail etcd | no endpoint answers | do not restart"}},
-		{"slow", func(f *facts) { f.members[0].Took = 400 * time.Millisecond }, []string{"warn etcd-endpoint | answered in 400ms | Slow disk"}},
+		{"slow", func(f *facts) { f.members[0].Took = 400 * time.Millisecond }, []string{"warn etcd-endpoint | answered in 400ms | Check etcd's disk"}},
 		{"two clusters", func(f *facts) {
 			m := f.members[0]
 			m.Endpoint, m.Cluster = "http://e2:2379", 0xc2
@@ -84,11 +84,11 @@ func TestExamine(t *testing.T) {
 		{"no compaction", func(f *facts) { f.compacted, f.members[0].Revision = false, 50_001 },
 			[]string{"warn etcd-compaction | revision 1 of 50001 | --auto-compaction-mode=periodic"}},
 		{"compaction unknown", func(f *facts) { f.compactErr = away }, []string{"skipped etcd-compaction | away |"}},
-		{"no authentication", func(f *facts) { f.role = etcdstore.Role{Outside: true} }, []string{"warn etcd-role | asks nobody | Turn authentication on"}},
+		{"no authentication", func(f *facts) { f.role = etcdstore.Role{Outside: true} }, []string{"warn etcd-role | does not authenticate | Turn authentication on"}},
 		{"a role too large", func(f *facts) { f.role.Outside = true }, []string{"fail etcd-role | may write outside | and nothing else"}},
 		{"no role", func(f *facts) { f.roleErr = away }, []string{"fail etcd-role | away |"}},
 		{"unreadable", func(f *facts) { f.loadErr = away }, []string{"fail space | cannot be read: away |"}},
-		{"not initialised", func(f *facts) { f.view.Config = lease.Entry[lease.Space]{} }, []string{`fail space | "default" is not initialised | allocator init`}},
+		{"not initialized", func(f *facts) { f.view.Config = lease.Entry[lease.Space]{} }, []string{`fail space | "default" is not initialized | allocator init`}},
 		{"corrupt config", func(f *facts) { f.view.Config = lease.NewEntry[lease.Space](1, 0, "x") }, []string{"fail space | unreadable | backup"}},
 		{"another layout", func(f *facts) { f.want.Layout = flake.Fleet },
 			[]string{"fail space | it has layout scalable and epoch 2024-01-01T00:00:00Z, and layout fleet and epoch | the space's values"}},
@@ -116,9 +116,9 @@ func TestExamine(t *testing.T) {
 		},
 			[]string{"fail ceilings | sid 5 is 2037 | Is this machine's clock right"}},
 		{"nobody", func(f *facts) { f.nodes, f.view.Nodes = nil, nil }, []string{"warn nodes | no node is registered | allocator serve"}},
-		{"no address", func(f *facts) { f.view.Nodes[0].GRPC = "" }, []string{"skipped node | n1 has no gRPC door |"}},
+		{"no address", func(f *facts) { f.view.Nodes[0].GRPC = "" }, []string{"skipped node | n1 has no gRPC listener |"}},
 		{"a node away", func(f *facts) { f.nodes[0].Cluster, f.nodes[0].Err = nil, away },
-			[]string{"fail node | n1 at 10.0.0.1:9000 does not answer: away | firewall"}},
+			[]string{"fail node | n1 at 10.0.0.1:9000 does not answer: away | advertise.grpc is reachable"}},
 		{"another space", func(f *facts) { f.nodes[0].Cluster.Pool = "q" }, []string{"fail node | of another space: pool q |"}},
 		{"not ready", func(f *facts) {
 			s := f.nodes[0].Cluster.Self
@@ -128,11 +128,11 @@ func TestExamine(t *testing.T) {
 		{"we are ahead", func(f *facts) { f.nodes[0].Cluster = answer(-300) }, []string{"fail clock | at least 298ms ahead |"}},
 		{"just within", func(f *facts) { f.nodes[0].Cluster = answer(250) }, nil},
 		{"a slow answer tells less", func(f *facts) { f.nodes[0].Cluster, f.nodes[0].Took = answer(300), time.Second }, nil},
-		{"a record of the future", func(f *facts) { f.now -= 2500 }, []string{"fail clock | sid 3 wrote its record 500ms from now |"}},
+		{"a record of the future", func(f *facts) { f.now -= 2500 }, []string{"fail clock | sid 3 wrote its record 500ms in the future |"}},
 		{"an old record", func(f *facts) { f.now += 14_000 }, []string{"warn clock | 16s old | cannot write to etcd"}},
-		{"no witness", func(f *facts) { f.nodes, f.view.SIDs = nil, nil }, []string{"warn nodes | |", "skipped clock | no node to hold |"}},
-		{"no NTP", func(f *facts) { f.kernel.Synchronized = false }, []string{"warn clock-kernel | not synchronised | chrony"}},
-		{"no kernel", func(f *facts) { f.kernel.Known = false }, []string{"skipped clock-kernel | does not say |"}},
+		{"no node", func(f *facts) { f.nodes, f.view.SIDs = nil, nil }, []string{"warn nodes | |", "skipped clock | no node to compare |"}},
+		{"no NTP", func(f *facts) { f.kernel.Synchronized = false }, []string{"warn clock-kernel | not synchronized | chrony"}},
+		{"no kernel", func(f *facts) { f.kernel.Known = false }, []string{"skipped clock-kernel | does not report |"}},
 		{"no gossip", func(f *facts) { f.gossip = nil }, []string{"skipped gossip | no node has registered |"}},
 		{"gossip blocked", func(f *facts) { f.gossip["10.0.0.1:7946"] = away }, []string{"fail gossip | 10.0.0.1:7946 cannot be reached: away | TCP and UDP"}},
 	} {

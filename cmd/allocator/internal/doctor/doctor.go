@@ -24,16 +24,15 @@ func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check a deployment: etcd, the space, its nodes and clocks",
-		Long: `Doctor looks at what a deployment needs, and says of each thing whether it is well and
-what to do if not. It changes nothing. It exits with 1 if something fails, and with 3
+		Long: `Doctor checks what a deployment needs, and prints for each check its result and what to
+do about a failure. It changes nothing. It exits with 1 if something fails, and with 3
 if etcd cannot be reached.
 
-Run it on the machine of a node: it holds this machine's clock against the nodes'.
+Run it on the machine of a node: it compares this machine's clock with the nodes'.
 
 With --draw it draws IDs from every node, and every address of a name, and checks that
-they rise, carry the node's sid, decode to now, and that no two are equal; then that an
-ID asked for after all others is above them, on each node. This alone works without
-etcd, with --addr.`,
+they rise, carry the node's sid, decode to the present time, and are unique; then that each node
+issues an ID above all others when asked to. With --addr this needs no etcd.`,
 		Example: `  allocator doctor --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379
   allocator doctor --draw 1000 --addr 10.0.0.5:9000,10.0.0.6:9000`,
 		Args: cobra.NoArgs,
@@ -92,7 +91,7 @@ etcd, with --addr.`,
 	return cmd
 }
 
-// facts are what doctor found, before it judges anything.
+// facts are what doctor found, before anything is judged.
 type facts struct {
 	want     lease.Space // layout and epoch as configured here
 	space    string
@@ -107,14 +106,14 @@ type facts struct {
 	loadErr,
 	compactErr,
 	roleErr error
-	compacted bool // revision 1 is forgotten
+	compacted bool // revision 1 is compacted
 	role      etcdstore.Role
 	view      lease.View
 	nodes     []deployment.NodeReport
 	now       clock.Millis // this machine's clock when view was read
 	kernel    clock.Kernel
-	gossip    map[string]error // by address, what connecting to it gave
-	doors     map[string]door  // by address, of the nodes beyond this machine
+	gossip    map[string]error  // by address, what connecting to it gave
+	access    map[string]access // by address, of the nodes beyond this machine
 }
 
 // reached reports whether any endpoint answered.
@@ -122,7 +121,7 @@ func (f facts) reached() bool {
 	return slices.ContainsFunc(f.members, func(m etcdstore.Member) bool { return m.Err == nil })
 }
 
-// gather asks everything that there is to ask.
+// gather collects the facts.
 func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr string) facts {
 	sys := clock.NewSystem(clock.SystemConfig{})
 	f := facts{
@@ -143,7 +142,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 	}
 	f.compacted, f.compactErr = s.Store.Compacted(ctx, 1)
 	f.nodes = deployment.AskNodes(ctx, d, deployment.NodeAddrs(f.view.Nodes, addr))
-	f.doors = knockAll(ctx, d, f.nodes)
+	f.access = probeAll(ctx, d, f.nodes)
 	names := deployment.NamesOf(f.view.Nodes)
 	for i, n := range f.nodes {
 		if n.Name == "" {

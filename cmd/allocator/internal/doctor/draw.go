@@ -35,10 +35,10 @@ type drawing struct {
 	format flake.Format
 	ids    []flake.ID // in the order they came
 
-	next   flake.ID // one more, asked to lie above all that came before it from anyone
-	above  flake.ID // that bound
-	parsed *pb.DescribeResponse
-	said   error // of the last two calls
+	next     flake.ID // one more, asked to lie above all that came before it from anyone
+	above    flake.ID // that bound
+	parsed   *pb.DescribeResponse
+	carryErr error // of the last two calls
 }
 
 // drawFrom draws n IDs from every address, at the same time. Then it carries the
@@ -71,7 +71,7 @@ func drawFrom(ctx context.Context, addrs []target, n int, d remote.Dialer) []dra
 			continue
 		}
 		d.above = highest
-		if d.said = d.carry(ctx, asked[i]); d.said == nil {
+		if d.carryErr = d.carry(ctx, asked[i]); d.carryErr == nil {
 			highest = max(highest, d.next)
 		}
 	}
@@ -140,7 +140,7 @@ func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
 	total, twice, carried := 0, 0, 0
 	for i, d := range all {
 		if d.err != nil {
-			r.add("draw", failed, "Is a node running there, and is it ready? Its reason is in docs/OPERATIONS.md", "%s: %v", d.addr, d.err)
+			r.add("draw", failed, "Check that a node runs there and is ready; docs/OPERATIONS.md has its reason", "%s: %v", d.addr, d.err)
 			continue
 		}
 		total += len(d.ids)
@@ -155,7 +155,7 @@ func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
 		}
 		for _, id := range append(slices.Clone(d.ids), d.next) {
 			if id == 0 {
-				continue // the last call failed, which is said below
+				continue // the last call failed, which is reported below
 			}
 			if other, ok := seen[id]; ok {
 				if twice++; twice == 1 {
@@ -165,8 +165,8 @@ func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
 			seen[id] = i
 		}
 		switch {
-		case d.said != nil:
-			r.add("draw-order", failed, "Is it ready still, and are its clock and the others' right?", "%s, asked for an ID after %s: %v", name, d.above, d.said)
+		case d.carryErr != nil:
+			r.add("draw-order", failed, "Check that it is ready, and that its clock and the others' are right", "%s, asked for an ID after %s: %v", name, d.above, d.carryErr)
 		case d.next <= d.above:
 			r.add("draw-order", failed, bug, "%s gave %s when asked for one after %s", name, d.next, d.above)
 		default:
@@ -186,7 +186,7 @@ func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
 	}
 }
 
-// wrong says what is wrong with the IDs of one node, by themselves.
+// wrong reports what is wrong with the IDs of one node, by themselves.
 func (d drawing) wrong(limit time.Duration, now time.Time) string {
 	for i, id := range d.ids {
 		switch {

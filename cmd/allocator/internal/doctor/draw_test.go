@@ -52,7 +52,7 @@ func TestDrawChecks(t *testing.T) {
 		{"of yesterday", func(all *[]drawing) { (*all)[0] = one("a", 1, now.Add(-time.Hour)) }, "draw", "1h0m0s from this machine's clock"},
 		{"decoded wrongly", func(all *[]drawing) { (*all)[0].parsed.UnixMs++ }, "draw", "it decodes its own"},
 		{"order not carried", func(all *[]drawing) { (*all)[0].above = (*all)[0].next }, "draw-order", "when asked for one after"},
-		{"order refused", func(all *[]drawing) { (*all)[0].said = errors.New("AFTER_TOO_FAR") }, "draw-order", "AFTER_TOO_FAR"},
+		{"order refused", func(all *[]drawing) { (*all)[0].carryErr = errors.New("AFTER_TOO_FAR") }, "draw-order", "AFTER_TOO_FAR"},
 		{"another space", func(all *[]drawing) { (*all)[1].format.Epoch++ }, "draw-space", "2 spaces"},
 	} {
 		all := []drawing{one("a", 1, now), one("b", 2, now)}

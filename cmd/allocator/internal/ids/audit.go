@@ -32,7 +32,7 @@ It compares every ID with every other, however many there are: what does not fit
 --memory is sorted on disk, in the directory for temporary files ($TMPDIR), which takes 3 to
 7 bytes for an ID that is near its neighbors and 20 for a random one. IDs that differ in
 their form only are the same; a flake and a ULID made from it are not, unless --by flake
-says that only the flake counts.
+compares only the flakes.
 
 It exits with 0 if all is well, with 1 if an ID is there twice, out of order or malformed,
 or if there is none, and with 2 if a file cannot be read.`,

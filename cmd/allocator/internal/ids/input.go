@@ -32,7 +32,7 @@ type inputs struct {
 // long comes as its first bytes, with an error of class bad_length.
 //
 // An error of f ends it. Without arguments it reads stdin, unless that is a
-// terminal or empty: then nobody can have meant it, and it is a usage error.
+// terminal or empty: that is a usage error.
 func (i inputs) each(ctx context.Context, f func(input string, err error) error) error {
 	args, seen := i.args, 0
 	if len(args) == 0 {
@@ -107,9 +107,9 @@ type source struct {
 	in     io.Reader
 	before func() error // runs before each read
 
-	buf  []byte // belongs to the reading goroutine from asked to told
+	buf  []byte // belongs to the reading goroutine from ask to done
 	ask  chan struct{}
-	told chan result
+	done chan result
 }
 
 type result struct {
@@ -122,11 +122,11 @@ func (s *source) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	if s.ask == nil {
-		s.ask, s.told, s.buf = make(chan struct{}, 1), make(chan result, 1), make([]byte, cli.BufferSize)
+		s.ask, s.done, s.buf = make(chan struct{}, 1), make(chan result, 1), make([]byte, cli.BufferSize)
 		go func() {
 			for range s.ask {
 				n, err := s.in.Read(s.buf)
-				s.told <- result{n, err}
+				s.done <- result{n, err}
 				if err != nil {
 					return
 				}
@@ -138,7 +138,7 @@ func (s *source) Read(p []byte) (int, error) {
 	s.buf = s.buf[:min(len(p), cap(s.buf))]
 	s.ask <- struct{}{}
 	select {
-	case r := <-s.told:
+	case r := <-s.done:
 		return copy(p, s.buf[:r.n]), r.err
 	case <-s.ctx.Done():
 		return 0, cli.ErrInterrupted

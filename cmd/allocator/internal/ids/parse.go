@@ -26,17 +26,16 @@ import (
 func ParseCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "parse [ID…]",
-		Short: "Take IDs apart, in any form",
+		Short: "Decode IDs of any form",
 		Long: `Parse shows what is in each ID. It needs no node.
 
-Without an ID, or with «-» in place of one, it reads them from stdin, one a line.
+Without an ID, or with "-" in place of one, it reads them from stdin, one a line.
 --as prints each ID in another form and --only a single part of it, a line for
 each, for scripts.
 
-The forms are told apart by length: 13 letters are a flake, 26 a ULID, 36 a UUID,
-and other digits alone an integer. Say --kind for hex, for u128 (a ULID's decimal),
-and for a 13-digit integer. A ULID or UUID that was made from a flake shows the flake;
-one that was not says so.
+The length shows the form: 13 characters are a flake, 26 a ULID, 36 a UUID, and other
+digits alone an integer. Give --kind for hex, for u128 (a ULID's decimal), and for a
+13-digit integer. A ULID or UUID that was made from a flake shows the flake.
 
 With --addr it also asks a node who held the ID's sid at the time.`,
 		Example: `  allocator parse 02MVQDZ9NFSQ0
@@ -68,8 +67,8 @@ With --addr it also asks a node who held the ID's sid at the time.`,
 		err := inputs{args, a.In, flush}.each(cmd.Context(), func(input string, err error) error {
 			return p.one(cmd.Context(), input, err)
 		})
-		if err = cli.Ended(p.out, err, p.bad); p.silent != nil && (err == nil || errors.Is(err, cli.ErrInvalid)) {
-			return p.silent
+		if err = cli.Ended(p.out, err, p.bad); p.askErr != nil && (err == nil || errors.Is(err, cli.ErrInvalid)) {
+			return p.askErr
 		}
 		return err
 	}
@@ -81,8 +80,8 @@ type parser struct {
 	as, only string // "": everything
 	out      *bufio.Writer
 	err      io.Writer
-	nodes    *remote.Nodes // nil: ask nobody
-	silent   error         // why nobody is asked any more
+	nodes    *remote.Nodes // nil: no node is asked
+	askErr   error         // why no node is asked any more
 	now      time.Time     // as of the last read of stdin: near enough for "3 minutes ago"
 	buf      []byte
 	shown    bool // something was printed: a blank line comes before the next
@@ -104,8 +103,8 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 	if err == nil {
 		id, err = p.parse(input)
 	}
-	if p.unheard != nil {
-		return p.unheard
+	if p.errOutErr != nil {
+		return p.errOutErr
 	}
 	b := p.buf[:0]
 	switch {
@@ -121,9 +120,9 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 				if exit := (*cli.ExitError)(nil); ctx.Err() != nil || errors.As(err, &exit) && exit.Code == cli.ExitUsage {
 					return err
 				}
-				// The IDs can be read all the same. Nobody is asked again: each
-				// of many would wait as long.
-				p.silent, p.nodes, err = err, nil, nil
+				// The IDs can be decoded all the same. No node is asked again: each
+				// of many IDs would wait as long.
+				p.askErr, p.nodes, err = err, nil, nil
 			}
 		}
 		switch {
@@ -157,7 +156,7 @@ func (p *parser) invalid(input string, err error) error {
 		return err
 	}
 	if _, lost := fmt.Fprintf(p.err, "allocator: %s: %s: %v\n", cli.Show(input), describe.Class(err), err); lost != nil {
-		return cli.ErrInvalid // nobody hears more of it: a stream without end would be read for ever
+		return cli.ErrInvalid // without stderr nothing more can be reported: an endless stream would be read for ever
 	}
 	return nil
 }
@@ -249,12 +248,12 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 func ValidateCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [ID…]",
-		Short: "Say which IDs are well-formed",
+		Short: "Check which IDs are well-formed",
 		Long: `Validate prints a line for each ID: whether it is well-formed, and what is wrong if it is
-not. It exits with 1 if any ID is invalid. It needs no node, and cannot tell whether
-an ID was ever issued.
+not. It exits with 1 if any ID is invalid. It needs no node, and does not know
+whether an ID was ever issued.
 
-Without an ID, or with «-» in place of one, it reads them from stdin, one a line.`,
+Without an ID, or with "-" in place of one, it reads them from stdin, one a line.`,
 		Example: `  allocator validate 02MVQDZ9NFSQ0 nonsense
   allocator validate < ids.txt > /dev/null && echo all are well-formed`,
 	}
@@ -268,8 +267,8 @@ Without an ID, or with «-» in place of one, it reads them from stdin, one a li
 			if err == nil {
 				id, err = r.parse(input)
 			}
-			if r.unheard != nil {
-				return r.unheard
+			if r.errOutErr != nil {
+				return r.errOutErr
 			}
 			b = b[:0]
 			switch {
@@ -281,7 +280,7 @@ Without an ID, or with «-» in place of one, it reads them from stdin, one a li
 				b = fmt.Appendf(b, "invalid  %s  %s: %v\n", cli.Show(input), describe.Class(err), err)
 			case r.json():
 				b = append(b, `{"input":"`...)
-				b = append(b, input...) // letters, digits and hyphens, since it is an ID
+				b = append(b, input...) // letters, digits and hyphens only: it is an ID
 				b = append(b, `","valid":true,"kind":"`...)
 				b = append(append(b, id.Kind...), "\"}\n"...)
 			default:

@@ -16,19 +16,19 @@ import (
 
 // reading is how IDs are read: the flags that parse and validate share.
 type reading struct {
-	kind    *cli.Choice
-	format  *cli.Choice
-	space   func() flake.Format
-	lenient bool
-	err     io.Writer
-	unheard error // of writing to err
+	kind      *cli.Choice
+	format    *cli.Choice
+	space     func() flake.Format
+	lenient   bool
+	err       io.Writer
+	errOutErr error // of writing to err
 }
 
 func readingFlags(a *cli.App, cmd *cobra.Command) *reading {
 	r := &reading{err: a.Err}
 	r.kind = cli.Choose(cmd, "kind", "form of the input; auto goes by its length", "auto", "flake", "int", "hex", "ulid", "uuid", "u128")
 	r.space = cli.SpaceFlags(cmd)
-	cmd.Flags().BoolVar(&r.lenient, "lenient", false, "read I and L as 1 and O as 0, skip hyphens, and say on stderr where")
+	cmd.Flags().BoolVar(&r.lenient, "lenient", false, "read I and L as 1 and O as 0, skip hyphens, and report each on stderr")
 	r.format = cli.FormatFlag(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return r
@@ -36,7 +36,7 @@ func readingFlags(a *cli.App, cmd *cobra.Command) *reading {
 
 func (r *reading) json() bool { return r.format.Value == "json" }
 
-// parse reads one input, and says on stderr what it took for something else.
+// parse reads one input, and reports on stderr what it repaired.
 func (r *reading) parse(input string) (describe.ID, error) {
 	kind := describe.Kind(r.kind.Value)
 	id, err := describe.Parse(input, kind, r.space())
@@ -52,7 +52,7 @@ func (r *reading) parse(input string) (describe.ID, error) {
 			}
 			b = append(append(b, ' '), c.String()...)
 		}
-		_, r.unheard = r.err.Write(append(b, '\n'))
+		_, r.errOutErr = r.err.Write(append(b, '\n'))
 	}
 	return id, err
 }
@@ -84,7 +84,7 @@ func (p *parser) appendAs(b []byte, id describe.ID) ([]byte, error) {
 }
 
 // appendOnly appends a line with the part of --only. A part that the ID does not
-// have is an error of class no_form, or the one that says why there is no flake
+// have is an error of class no_form, or the one that explains why there is no flake
 // in it.
 func (p *parser) appendOnly(b []byte, id describe.ID) ([]byte, error) {
 	if p.json() {
@@ -106,7 +106,7 @@ func (p *parser) appendOnly(b []byte, id describe.ID) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// appendPart appends the part of --only as it is; quoted says that it is a
+// appendPart appends the part of --only as it is; quoted means that it is a
 // string in JSON.
 func (p *parser) appendPart(b []byte, id describe.ID) (_ []byte, quoted bool, err error) {
 	f := p.space()

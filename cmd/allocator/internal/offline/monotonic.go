@@ -102,7 +102,7 @@ func (s *series) next(m *making) (func() (describe.ID, error), error) {
 		if s.fixed {
 			return asWide(next), nil
 		}
-		return asWide(patiently(s.ctx, next, ulid.ErrMonotonicOverflow)), nil
+		return asWide(retrying(s.ctx, next, ulid.ErrMonotonicOverflow)), nil
 	}
 
 	o, err := m.flakes()
@@ -126,7 +126,7 @@ func (s *series) next(m *making) (func() (describe.ID, error), error) {
 	if s.fixed {
 		return asFlake(next), nil
 	}
-	return asFlake(patiently(s.ctx, next, flake.ErrMonotonicOverflow, flake.ErrRegression)), nil
+	return asFlake(retrying(s.ctx, next, flake.ErrMonotonicOverflow, flake.ErrRegression)), nil
 }
 
 // above returns the flake of a sid that follows last, of any sid, in its

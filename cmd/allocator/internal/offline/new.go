@@ -19,10 +19,10 @@ import (
 	"github.com/flakelease/allocator/ulid"
 )
 
-// notCoordinated is what the help of every command says that makes IDs here.
-const notCoordinated = `These IDs are NOT COORDINATED: no node is asked and nobody else is told. That two ULIDs
-or UUIDs differ is a matter of 80 or 74 random bits; flakes of several processes can
-well be equal. For IDs that are unique by promise, see «allocator get».`
+// notCoordinated is part of the help of every command that makes IDs here.
+const notCoordinated = `These IDs are NOT COORDINATED: no node is asked. Two ULIDs or UUIDs differ because of 80
+or 74 random bits; flakes of several processes can be equal. For IDs that are
+guaranteed to be unique, see "allocator get".`
 
 // making is how IDs are made here: the flags of new, monotonic and from-time.
 type making struct {
@@ -53,14 +53,14 @@ func makingFlags(cmd *cobra.Command, kinds ...string) *making {
 	m.as = cli.Choose(cmd, "as", "print in this form, one of as many bits",
 		append([]string{""}, describe.Forms...)...)
 	m.space = cli.SpaceFlags(cmd)
-	cmd.Flags().Uint16Var(&m.sid, "sid", 0, "sid of the flakes; nobody reserves it")
+	cmd.Flags().Uint16Var(&m.sid, "sid", 0, "sid of the flakes; it is not reserved")
 	m.format = cli.FormatFlag(cmd)
 	m.count = cli.CountFlag(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return m
 }
 
-// check says which flags do not go together, and sets the form.
+// check rejects flags that do not go together, and sets the form.
 func (m *making) check() error {
 	forms := formsOf[m.kind.Value]
 	if m.as.Value == "" {
@@ -77,7 +77,7 @@ func (m *making) check() error {
 	return nil
 }
 
-// flakes returns what makes flakes as the flags say.
+// flakes returns the generator that the flags describe.
 func (m *making) flakes() (*flake.Offline, error) {
 	o, err := flake.NewOffline(flake.OfflineConfig{Format: m.space(), SID: flake.SID(m.sid), EntropySize: m.size, Entropy: cli.Random()})
 	if err != nil {
@@ -86,11 +86,11 @@ func (m *making) flakes() (*flake.Offline, error) {
 	return o, nil
 }
 
-// errTaken says that a time in ms has no flake left that was not printed.
+// errTaken is returned for a millisecond whose flakes were all printed.
 var errTaken = errors.New("no ID is left in this millisecond")
 
-// drawn keeps the flakes of one command apart: at a million a second, chance
-// alone would soon repeat one of the 32,768 of a millisecond.
+// drawn keeps the flakes of one command unique: at a million a second, random
+// ones would soon repeat one of the 32,768 of a millisecond.
 type drawn struct {
 	space flake.Format
 	ms    int64
@@ -98,9 +98,9 @@ type drawn struct {
 	ids   []flake.ID // those of ms
 }
 
-// apart calls draw until it returns an ID that was not returned in its
+// unique calls draw until it returns an ID that was not returned in its
 // millisecond. It returns draw's errors, and errTaken.
-func (d *drawn) apart(draw func() (flake.ID, error)) (flake.ID, error) {
+func (d *drawn) unique(draw func() (flake.ID, error)) (flake.ID, error) {
 	for {
 		id, err := draw()
 		if err != nil {
@@ -125,26 +125,26 @@ func (d *drawn) apart(draw func() (flake.ID, error)) (flake.ID, error) {
 }
 
 const (
-	// nap is how long to wait where nothing can be made in the present
+	// retryEvery is how long to wait where nothing can be made in the present
 	// millisecond.
-	nap = 200 * time.Microsecond
-	// endurance bounds such a wait: a millisecond that is full passes, and so
-	// does a clock that was corrected; a clock that is wrong does not.
-	endurance = time.Second
+	retryEvery = 200 * time.Microsecond
+	// retryFor bounds such a wait: a full millisecond passes, and so does the
+	// correction of a clock; a clock that is wrong does not.
+	retryFor = time.Second
 )
 
-// patiently returns next without those errors that time mends within endurance.
-func patiently[ID any](ctx context.Context, next func() (ID, error), passing ...error) func() (ID, error) {
+// retrying returns next without those errors that pass within retryFor.
+func retrying[ID any](ctx context.Context, next func() (ID, error), passing ...error) func() (ID, error) {
 	return func() (ID, error) {
-		for waited := time.Duration(0); ; waited += nap {
+		for waited := time.Duration(0); ; waited += retryEvery {
 			id, err := next()
-			if err == nil || waited > endurance || !slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
+			if err == nil || waited > retryFor || !slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
 				return id, err
 			}
 			if ctx.Err() != nil {
 				return id, cli.ErrInterrupted
 			}
-			time.Sleep(nap)
+			time.Sleep(retryEvery)
 		}
 	}
 }
@@ -240,7 +240,7 @@ twice.
 				return err
 			}
 			d := &drawn{space: m.space(), ms: -1}
-			next = asFlake(patiently(cmd.Context(), func() (flake.ID, error) { return d.apart(o.New) }, errTaken))
+			next = asFlake(retrying(cmd.Context(), func() (flake.ID, error) { return d.unique(o.New) }, errTaken))
 		case "uuid":
 			next = asWide(v7(wide.New))
 		default:
@@ -256,9 +256,9 @@ func FromTimeCommand(a *cli.App) *cobra.Command {
 		Use:   "from-time TIME [N]",
 		Short: "Make IDs of a given time here, or the bounds of one",
 		Long: `From-time prints N random IDs of a millisecond, all different, in no order; N is 1 if not
-given. --min and --max print the least and the greatest ID that the millisecond can
-have instead, for range queries: flakes of all sids lie between theirs, and UUIDv7s
-between those of --kind uuid.
+given. --min and --max print the smallest and the greatest ID that the millisecond can have
+instead, for range queries: flakes of all sids lie between them, and UUIDv7s between
+those of --kind uuid.
 
 TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix milliseconds, or
 @ and Unix seconds. What is finer than a millisecond is cut off.
@@ -270,7 +270,7 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 		Args: cobra.RangeArgs(1, 2),
 	}
 	m := makingFlags(cmd, "ulid", "uuid", "flake")
-	least := cmd.Flags().Bool("min", false, "print the least ID of the millisecond")
+	smallest := cmd.Flags().Bool("min", false, "print the smallest ID of the millisecond")
 	greatest := cmd.Flags().Bool("max", false, "print the greatest ID of the millisecond")
 	cmd.MarkFlagsMutuallyExclusive("min", "max")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -281,7 +281,7 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 		if err != nil {
 			return err
 		}
-		bound := *least || *greatest
+		bound := *smallest || *greatest
 		if bound && (len(args) > 1 || m.count.Changed) {
 			return cli.UsageError("--min and --max are one ID each: leave N out")
 		}
@@ -296,7 +296,7 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 		if looksLikeSeconds(args[0], ms) {
 			fmt.Fprintf(a.Err, "allocator: TIME %s is read as milliseconds, so in 1970; write @%s for seconds\n", args[0], args[0])
 		}
-		next, err := m.at(ms, *least, *greatest, n)
+		next, err := m.at(ms, *smallest, *greatest, n)
 		if err != nil {
 			return err
 		}
@@ -306,7 +306,7 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 }
 
 // at returns what makes the IDs of a time, or its one bound.
-func (m *making) at(ms int64, least, greatest bool, n int64) (func() (describe.ID, error), error) {
+func (m *making) at(ms int64, smallest, greatest bool, n int64) (func() (describe.ID, error), error) {
 	if m.kind.Value == "flake" {
 		o, err := m.flakes()
 		if err != nil {
@@ -315,19 +315,19 @@ func (m *making) at(ms int64, least, greatest bool, n int64) (func() (describe.I
 		f := m.space()
 		d := &drawn{space: f, ms: -1}
 		switch {
-		case least:
+		case smallest:
 			return asFlake(func() (flake.ID, error) { return f.Min(ms) }), nil
 		case greatest:
 			return asFlake(func() (flake.ID, error) { return f.Max(ms) }), nil
 		case n > 1<<f.Layout.EntropyBits():
 			return nil, cli.UsageError("N is %d: a sid has %d flakes in a millisecond of layout %s", n, 1<<f.Layout.EntropyBits(), f.Layout)
 		}
-		return asFlake(func() (flake.ID, error) { return d.apart(func() (flake.ID, error) { return o.At(ms) }) }), nil
+		return asFlake(func() (flake.ID, error) { return d.unique(func() (flake.ID, error) { return o.At(ms) }) }), nil
 	}
 	o := ulid.NewOffline(ulid.OfflineConfig{Entropy: cli.Random()})
 	next := func() (ulid.ID, error) { return o.At(ms) }
 	switch {
-	case least:
+	case smallest:
 		next = func() (ulid.ID, error) { return ulid.Min(ms) }
 	case greatest:
 		next = func() (ulid.ID, error) { return ulid.Max(ms) }

@@ -9,8 +9,8 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
-// parseTime returns the time that somebody wrote, in Unix ms: "now", RFC 3339
-// or a date, in UTC unless it says otherwise, the local form that parse prints,
+// parseTime returns a time as people write it, in Unix ms: "now", RFC 3339
+// or a date, in UTC unless it has another zone, the local form that parse prints,
 // a whole number of Unix ms, or one of Unix seconds behind "@". What is finer
 // than a millisecond is cut off.
 //
@@ -45,7 +45,7 @@ func parseTime(s string, now time.Time) (int64, error) {
 	return 0, fmt.Errorf("%q is no time: write now, 2026-11-20T16:36:28.444Z, 2026-11-20, Unix milliseconds, or @ and Unix seconds", s)
 }
 
-// seconds tells whether a time in ms looks like one that was meant in seconds:
+// looksLikeSeconds reports whether a time in ms was probably meant in seconds:
 // as such it is of the years 2001 to 2286, as milliseconds of early 1970.
 func looksLikeSeconds(s string, unixMs int64) bool {
 	return unixMs >= 1e9 && unixMs < 1e10 && strings.Trim(s, "0123456789") == ""

@@ -21,14 +21,13 @@ import (
 func HealthCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "Ask the node on this machine whether it is well",
+		Short: "Ask the node on this machine whether it is healthy",
 		Long: `Health asks the admin port of the node that runs here with the same settings whether it
 would serve a request now, and exits with 1 if not. With --live it asks only whether the
-process is alive, which never depends on etcd: that is the question for whatever restarts
-what fails, since a node that is restarted loses its window.
+process is alive, which never depends on etcd: use that where a failure restarts the
+process, since a node that is restarted loses its window.
 
-It is for containers and scripts, where there is no curl. Nothing is printed but the
-node's answer.`,
+It is for containers and scripts without curl. It prints only the node's answer.`,
 		Example: `  allocator health                        # would it serve?
   allocator health --live                 # is it alive?
   allocator health --verbose              # each condition of serving on a line`,
@@ -109,14 +108,14 @@ func pinned(files config.ServerTLS) (*tls.Config, error) {
 		InsecureSkipVerify: true, // VerifyConnection does it
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if !s.PeerCertificates[0].Equal(own.Leaf) {
-				return errors.New("whoever listens there does not show the certificate of tls.cert")
+				return errors.New("the program that listens there does not show the certificate of tls.cert")
 			}
 			return nil
 		},
 	}, nil
 }
 
-// maxAnswer is more than a node says of itself.
+// maxAnswer is more than a node answers, in bytes.
 const maxAnswer = 64 << 10
 
 // ask prints the node's answer to w. It returns errors with the exit codes 1 for

@@ -90,7 +90,7 @@ func TestHealthOverTLS(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 	if _, err := ask(config.ServerTLS{}); err == nil {
-		t.Error("asked in clear, and served")
+		t.Error("asked without TLS, and served")
 	}
 }
 

@@ -18,15 +18,15 @@ import (
 func InitCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Initialise a space in etcd",
+		Short: "Initialize a space in etcd",
 		Long: `Init writes what every ID of a space means, its layout and epoch, to etcd. Nodes wait
 until that was done once. Doing it again changes nothing.
 
 IDs begin only when all that nodes of a lost etcd can still issue has passed, some
-31 seconds after. Say --fresh for a space that never issued an ID.
+31 seconds after. Give --fresh for a space that never issued an ID.
 
-A job that might be run again says --fresh-until instead: after that time init makes no
-space and fails where there is none, so that an etcd that was wiped is noticed.`,
+A job that might run again gives --fresh-until instead: after that time init creates no
+space and fails if there is none, so that a wiped etcd is noticed.`,
 		Example: "  allocator init --etcd.endpoints http://10.0.0.1:2379",
 		Args:    cobra.NoArgs,
 	}
@@ -67,8 +67,8 @@ space and fails where there is none, so that an etcd that was wiped is noticed.`
 		var differs *daemon.SpaceError
 		switch {
 		case errors.Is(err, daemon.ErrNoSpace):
-			return cli.Exit(cli.ExitInvalid, fmt.Errorf("space %q is not initialised, and --fresh-until %s has passed: was etcd wiped? "+
-				"If it never issued an ID, run «allocator init --fresh»; else see docs/OPERATIONS.md", c.Space, *until))
+			return cli.Exit(cli.ExitInvalid, fmt.Errorf("space %q is not initialized, and --fresh-until %s has passed: was etcd wiped? "+
+				"If it never issued an ID, run \"allocator init --fresh\"; else see docs/OPERATIONS.md", c.Space, *until))
 		case errors.As(err, &differs), errors.Is(err, etcdstore.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
 		case err != nil:
@@ -87,9 +87,9 @@ space and fails where there is none, so that an etcd that was wiped is noticed.`
 			}{c.Space, created, space.Layout.String(), space.Epoch.Time().Format(time.RFC3339Nano), space.Pool, era.Number,
 				era.Floor.Time().Format(time.RFC3339Nano)})
 		}
-		what := "initialised"
+		what := "initialized"
 		if !created {
-			what = "was already initialised, with the same values"
+			what = "was already initialized, with the same values"
 		}
 		_, err = fmt.Fprintf(a.Out, "space %q %s: layout %s (%d holders), epoch %s, pool %s\n", c.Space, what,
 			space.Layout, space.Layout.Holders(), space.Epoch.Time().Format(time.RFC3339Nano), space.Pool)

@@ -50,7 +50,7 @@ step to every node before the next. Nodes read the file again every 5 s.`,
 func TokenCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Tokens of those who may call nodes",
+		Short: "Tokens of clients that may call nodes",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -63,12 +63,12 @@ func tokenNewCommand(a *cli.App) *cobra.Command {
 		Use:   "new NAME",
 		Short: "Make a token, and its line of auth.token-file",
 		Long: `New makes a random token. It prints the token's line of auth.token-file to stdout, and
-the token itself to stderr: once, since nobody can tell it from the line. With --out the
-token goes into a file instead, which only its owner may read.
+the token itself to stderr: once, since it cannot be recovered from the line. With --out
+the token goes into a file instead, which only its owner may read.
 
 Scopes are issue (draw IDs), read (decode IDs, see the cluster) and admin (all, and
-drain a node). Nodes read the file again every 5 s. To change a token, let its new line
-stand beside the old one, of the same name, until the caller has the new token.`,
+drain a node). Nodes read the file again every 5 s. To change a token, keep its new
+line beside the old one, of the same name, until the caller has the new token.`,
 		Example: `  allocator token new checkout --scopes issue >> tokens
   allocator token new ops --scopes admin --out ops.token >> tokens`,
 		Args: cobra.ExactArgs(1),

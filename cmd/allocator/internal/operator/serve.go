@@ -23,7 +23,7 @@ func ServeCommand(a *cli.App) *cobra.Command {
 		Use:   "serve",
 		Short: "Run one node against etcd",
 		Long: `Serve runs one node until it is interrupted. It waits for etcd to answer and for the
-space to be initialised (see «allocator init»), and gives its sid back when it stops.`,
+space to be initialized (see "allocator init"), and gives its sid back when it stops.`,
 		Example: "  allocator serve --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379",
 		Args:    cobra.NoArgs,
 	}

@@ -20,7 +20,7 @@ func configPrintCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "print",
 		Short: "Print every setting, its value and where that came from",
-		Long: `Print shows what «allocator serve» would run with, given the same flags, variables and
+		Long: `Print shows what "allocator serve" would run with, given the same flags, variables and
 file. It exits with 1 if a rule is broken.`,
 		Args: cobra.NoArgs,
 	}

@@ -21,10 +21,10 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 )
 
-// Dialer is how a client command reaches nodes: in clear or by TLS, and with
+// Dialer is how a client command reaches nodes: with or without TLS, and with
 // which token.
 type Dialer struct {
-	TLS   *certs.Client // nil: in clear
+	TLS   *certs.Client // nil: no TLS
 	cert  bool          // and it shows a certificate
 	Token string        // "": none
 	Opts  []grpc.DialOption
@@ -36,7 +36,7 @@ const systemRoots = "system"
 // DialFlags adds --ca, --cert, --key and --token-file to cmd, and returns what
 // reads them.
 func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
-	ca := cmd.Flags().String("ca", "", "speak TLS: PEM `file` of the authorities that sign nodes' certificates, or system for this machine's")
+	ca := cmd.Flags().String("ca", "", "use TLS: PEM `file` of the authorities that sign nodes' certificates, or system for this machine's")
 	cert := cmd.Flags().String("cert", "", "PEM `file` of the certificate to show to nodes; with --ca and --key")
 	key := cmd.Flags().String("key", "", "PEM `file` of its key")
 	tokenFile := cmd.Flags().String("token-file", "", "`file` with the token to show to nodes (or $"+config.EnvToken+", the token itself)")
@@ -49,7 +49,7 @@ func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
 		case (*cert == "") != (*key == ""):
 			return d, cli.UsageError("--cert and --key come together")
 		case *cert != "" && *ca == "":
-			return d, cli.UsageError("--cert is shown over TLS alone: give --ca as well, a file or system")
+			return d, cli.UsageError("--cert needs TLS: give --ca as well, a file or system")
 		case *ca != "":
 			files := certs.ClientFiles{CA: *ca, Cert: *cert, Key: *key}
 			if files.CA == systemRoots {
@@ -97,7 +97,7 @@ func token(a *cli.App, file string) (string, error) {
 		return "", nil
 	}
 	if _, err := access.Bearer("Bearer " + token); err != nil {
-		return "", cli.UsageError("%s is not one token: it takes what «allocator token new» prints, and not the line of auth.token-file", from)
+		return "", cli.UsageError("%s is not one token: it takes what \"allocator token new\" prints, and not the line of auth.token-file", from)
 	}
 	return token, nil
 }
@@ -126,13 +126,13 @@ func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, er
 	return c, nil
 }
 
-// Hint says what a failure of TLS commonly means; "" where it is none.
+// Hint explains a failure of TLS; "" where it is none.
 func (d Dialer) Hint(message string) string {
 	switch {
 	case d.TLS == nil && (strings.Contains(message, "error reading server preface") || strings.Contains(message, "connection reset")):
-		return "\nDoes the node speak TLS? Then give --ca with the file of its authority, or --ca system."
+		return "\nIf the node uses TLS, give --ca with the file of its authority, or --ca system."
 	case d.TLS != nil && strings.Contains(message, "first record does not look like a TLS handshake"):
-		return "\nThe node does not speak TLS: leave --ca away."
+		return "\nThe node does not use TLS: leave --ca out."
 	case d.TLS == nil:
 		return ""
 	}
@@ -142,9 +142,9 @@ func (d Dialer) Hint(message string) string {
 		switch {
 		case !strings.Contains(message, sign):
 		case d.cert:
-			return "\nDoes the node know the authority of the certificate in --cert, and is that still good?"
+			return "\nCheck that the node trusts the authority of the certificate in --cert, and that it has not expired."
 		default:
-			return "\nDoes the node ask for a certificate? Then give --cert and --key."
+			return "\nIf the node asks for a certificate, give --cert and --key."
 		}
 	}
 	return ""
