@@ -77,7 +77,7 @@ func initSpace(t testing.TB, c config.Config) {
 func start(t testing.TB, c config.Config, ahead time.Duration) *realNode {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	d, err := daemon.NewSkewed(c, "test", log, ahead)
+	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log, Host: daemon.Host{Ahead: ahead}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func Open(ctx context.Context, cfg Config) (_ *Allocator, err error) {
 	if err := leaveReserve(opening, c, cfg.Reserve, log); err != nil {
 		return nil, err
 	}
-	d, err := daemon.New(c, version(), log)
+	d, err := daemon.New(daemon.Config{Settings: c, Version: version(), Logger: log})
 	if err != nil {
 		return nil, fmt.Errorf("embed: %w", err)
 	}
@@ -163,7 +163,7 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 	var full *PoolError // by the last look that etcd answered: time may end within the next
 	for {
 		look, cancel := context.WithTimeout(ctx, lookTimeout)
-		v, err := daemon.Initialized(look, c, log)
+		v, err := daemon.FindSpace(look, c, log)
 		cancel()
 		var other *daemon.SpaceError
 		if errors.As(err, &other) {

@@ -122,7 +122,7 @@ func look(t *testing.T, c config.Config) lease.View {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	v, err := daemon.Initialized(ctx, c, slog.New(slog.DiscardHandler))
+	v, err := daemon.FindSpace(ctx, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func open(t *testing.T, cfg embed.Config) *embed.Allocator {
 
 func serve(t *testing.T, c config.Config) *daemon.Daemon {
 	t.Helper()
-	d, err := daemon.New(c, "test", slog.New(slog.DiscardHandler))
+	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

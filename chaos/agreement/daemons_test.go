@@ -42,7 +42,7 @@ func TestRealNodes(t *testing.T) {
 	start := func(name string, off time.Duration) *daemon.Daemon {
 		logs[name] = &lines{}
 		log := slog.New(slog.NewTextHandler(logs[name], nil))
-		d, err := daemon.NewSkewed(settings(name), "test", log, off)
+		d, err := daemon.New(daemon.Config{Settings: settings(name), Version: "test", Logger: log, Host: daemon.Host{Ahead: off}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -79,7 +79,7 @@ func (w *world) start(o options) *member {
 		o.set(&cfg)
 	}
 	var err error
-	m.d, err = daemon.NewOn(cfg, "test", w.logger(m.log), daemon.Host{
+	m.d, err = daemon.New(daemon.Config{Settings: cfg, Version: "test", Logger: w.logger(m.log), Host: daemon.Host{
 		Clock:  clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, Clocks: m.clocks}),
 		Listen: func(_ context.Context, _, at string) (net.Listener, error) { return w.net.Listen(at) },
 		Gossip: func(cluster.Config) (cluster.Transport, string, error) {
@@ -90,7 +90,7 @@ func (w *world) start(o options) *member {
 			grpc.WithContextDialer(w.net.Dialer(m.host)),
 			grpc.WithChainUnaryInterceptor(m.hear),
 		},
-	})
+	}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -156,7 +156,7 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 			cfg.Layout = flake.Fleet
 			dial := network.Dialer(g.host)
 			var err error
-			g.d, err = daemon.NewOn(cfg, "v1.0.0", slog.New(slog.DiscardHandler), daemon.Host{
+			g.d, err = daemon.New(daemon.Config{Settings: cfg, Version: "v1.0.0", Logger: slog.New(slog.DiscardHandler), Host: daemon.Host{
 				Clock:  clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, Clocks: &machine{begin: begin}}),
 				Listen: func(_ context.Context, _, at string) (net.Listener, error) { return network.Listen(at) },
 				Gossip: func(cluster.Config) (cluster.Transport, string, error) {
@@ -173,7 +173,7 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 					}),
 					grpc.WithChainUnaryInterceptor(g.intercept),
 				},
-			})
+			}})
 			if err != nil {
 				t.Fatal(err)
 			}

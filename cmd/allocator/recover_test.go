@@ -98,7 +98,7 @@ func (d *testCluster) node(name string) *member {
 		KeepAlive: time.Second, ReloadEvery: 2 * time.Second, CallTimeout: 500 * time.Millisecond,
 	}
 	said := &log{}
-	one, err := daemon.New(c, "test", slog.New(slog.NewTextHandler(said, nil)))
+	one, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.NewTextHandler(said, nil))})
 	if err != nil {
 		d.Fatal(err)
 	}

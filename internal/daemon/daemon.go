@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/internal/agreement/watcher"
@@ -50,12 +48,12 @@ type Daemon struct {
 	listening chan struct{} // closed once addrs is set
 	addrs     Addresses
 
-	// Set by Run before anything that reads them starts.
+	// Set by Run before any part starts.
 	keeper    *keeper.Keeper
 	service   *server.Service
 	grpc      *grpcserver.Server
 	http      http.Handler
-	resp      *respserver.Server // nil: no such door
+	resp      *respserver.Server // nil: no RESP listener
 	metrics   *metrics.Metrics
 	listeners listeners
 	gossip    cluster.Transport // nil: none
@@ -63,34 +61,56 @@ type Daemon struct {
 	cluster atomic.Pointer[cluster.Cluster] // nil until gossip runs
 }
 
-// ErrNoEndpoints says that a node was not told where etcd is.
-var ErrNoEndpoints = errors.New("daemon: no etcd endpoints are configured")
+// Config is what a Daemon needs. Logger is required.
+type Config struct {
+	Settings config.Config
+	Version  string // of the program, for registrations and metrics
+	Logger   *slog.Logger
+	Host     Host // the zero value: this machine
+}
 
-// New returns a node that has begun nothing: it holds no port and no connection.
-// version is that of the program, for registrations and metrics.
+// Host is what a node takes from the machine that it runs on. Fields that are not set
+// are this machine's own; whole nodes in simulated time have others.
+type Host struct {
+	Clock  *clock.System
+	Ahead  time.Duration // of the machine's wall clock, if Clock is not set: it shows what the other nodes do
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// Gossip opens the transport of gossip and returns the address for the other nodes.
+	Gossip func(cluster.Config) (cluster.Transport, string, error)
+	Etcd   []grpc.DialOption // of the connections to etcd, after those of the settings
+}
+
+// orMachine returns h with this machine's own in the fields that are not set.
+func (h Host) orMachine(cfg config.Config) Host {
+	if h.Clock == nil {
+		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, Ahead: h.Ahead})
+	}
+	if h.Listen == nil {
+		h.Listen = new(net.ListenConfig).Listen
+	}
+	if h.Gossip == nil {
+		h.Gossip = cluster.Listen
+	}
+	return h
+}
+
+// ErrNoEndpoints says that the settings have no endpoints of etcd.
+var ErrNoEndpoints = errors.New("daemon: no etcd endpoints are configured: set etcd.endpoints")
+
+// New returns a node that is not started: it has no port and no connection.
 //
-// It returns ErrNoEndpoints, or the rules that cfg breaks.
-func New(cfg config.Config, version string, log *slog.Logger) (*Daemon, error) {
-	return NewOn(cfg, version, log, Host{})
-}
-
-// NewSkewed is New with a wall clock that is by ahead of the machine's. It shows
-// what the others do about such a node; nothing that serves users calls it.
-func NewSkewed(cfg config.Config, version string, log *slog.Logger, by time.Duration) (*Daemon, error) {
-	return NewOn(cfg, version, log, Host{Clock: clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, Ahead: by})})
-}
-
-// NewOn is New on another host than this machine.
-func NewOn(cfg config.Config, version string, log *slog.Logger, host Host) (*Daemon, error) {
+// It returns ErrNoEndpoints, or the rules that the settings break.
+func New(c Config) (*Daemon, error) {
+	cfg, log := c.Settings, c.Logger
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if len(cfg.Etcd.Endpoints) == 0 {
 		return nil, ErrNoEndpoints
 	}
-	host = host.orMachine(cfg)
+	host := c.Host.orMachine(cfg)
 	d := &Daemon{
-		cfg: cfg, version: version, log: log, host: host,
+		cfg: cfg, version: c.Version, log: log, host: host,
 		// Random, never the node's name: two processes with one instance would
 		// take each other's writes for their own.
 		instance:  lease.Instance(uuid.NewString()),
@@ -115,21 +135,21 @@ func NewOn(cfg config.Config, version string, log *slog.Logger, host Host) (*Dae
 // Listening returns a channel that is closed when the node answers on its ports.
 func (d *Daemon) Listening() <-chan struct{} { return d.listening }
 
-// Addresses returns where the node answers. It may be called once Listening is
+// Addresses returns the addresses of the listeners. It may be called when Listening is
 // closed.
 func (d *Daemon) Addresses() Addresses { return d.addrs }
 
-// Clocks returns what the node knows of its clock and its peers'. It may be called
-// once Listening is closed.
+// Clocks returns the measurements of the node's clock and its peers'. It may be called
+// when Listening is closed.
 func (d *Daemon) Clocks() clock.Report { return d.watch.Report() }
 
 // Node returns the part that issues IDs.
 func (d *Daemon) Node() *node.Node { return d.node }
 
-// Run serves until ctx ends, then stops in order and returns nil. Whatever
-// cannot go on ends the node the same way: Run then returns what it was.
+// Run serves until ctx ends, then stops in order and returns nil. A part that fails stops
+// the node the same way; Run returns its error.
 func (d *Daemon) Run(ctx context.Context) error {
-	if err := plausible(d.clock.Read().WallMillis(), d.cfg.Epoch, buildTime()); err != nil {
+	if err := checkClock(d.clock.Read().WallMillis(), d.cfg.Epoch, buildTime()); err != nil {
 		return err
 	}
 	if err := d.listen(ctx); err != nil {
@@ -139,70 +159,28 @@ func (d *Daemon) Run(ctx context.Context) error {
 		d.closeListeners()
 		return err
 	}
+	grpcServer, httpServer, adminServer := d.servers()
 
-	// What still has work to do when ctx ends lives on contexts of its own.
-	inner := context.WithoutCancel(ctx)
-	ending, fail := context.WithCancel(ctx)
-	defer fail()
-	keeping, stopKeeper := context.WithCancel(inner)
-	defer stopKeeper()
-	watching, stopWatching := context.WithCancel(inner)
-	defer stopWatching()
+	// A stop goes through these lines from the last to the first.
+	l := newLifecycle(ctx, d.log)
+	l.onStop("etcd client", stepTimeout, func(context.Context) error { d.etcd.close(); return nil })
+	l.onStop("admin connections", adminTimeout, func(ctx context.Context) error { return stopAdmin(ctx, adminServer) })
+	d.serve(l, "admin listener", d.listeners.admin, serveHTTP(adminServer))
+	l.start("etcd connection", stepTimeout, d.etcd.connect)
+	l.start("certificates and tokens", stepTimeout, d.security.run)
+	l.start("log of what the node waits for", stepTimeout, d.logWaiting)
+	l.start("clock", stepTimeout, func(ctx context.Context) error { return d.clock.Run(ctx, d.watch.PeerVote, d.logClockEvent) })
+	l.start("clock agreement", stepTimeout, d.watch.Run)
+	l.start("health", stepTimeout, d.grpc.Run)
+	l.start("gossip", gossipTimeout, d.runGossip)
+	l.start("lease", d.cfg.Stop.Timeout+d.cfg.Lease.CallTimeout+stepTimeout, d.runLease) // seal, release, revoke
+	l.onStop("requests in flight", d.cfg.Drain.Timeout, func(ctx context.Context) error { return d.finishRequests(ctx, grpcServer, httpServer) })
+	d.serve(l, "gRPC listener", d.listeners.grpc, grpcServer.Serve)
+	d.serve(l, "HTTP listener", d.listeners.http, serveHTTP(httpServer))
+	d.serve(l, "RESP listener", d.listeners.resp, d.serveRESP)
+	l.onStop("new requests", stepTimeout, func(context.Context) error { d.grpc.Drain(); return nil })
+	l.onStop("readiness", d.cfg.Drain.Delay+stepTimeout, func(context.Context) error { d.endReadiness(); return nil })
 
-	var all errgroup.Group
-	start := func(what string, f func() error) {
-		all.Go(func() error {
-			defer fail() // whichever ends first ends the rest
-			if err := f(); err != nil {
-				return fmt.Errorf("%s: %w", what, err)
-			}
-			return nil
-		})
-	}
-	s := servers{
-		grpc:  d.grpc.GRPC(d.security.grpcOptions()...),
-		http:  httpserver.NewServer(d.http, d.log),
-		admin: httpserver.NewServer(d.AdminHandler(), d.log),
-	}
-	s.http.TLSConfig = d.security.config("h2", "http/1.1")
-	s.http.WriteTimeout += d.cfg.Issue.MaxWait
-	if d.cfg.TLS.Admin {
-		s.admin.TLSConfig = d.security.config("h2", "http/1.1")
-	}
-	if d.cfg.PProf {
-		s.admin.WriteTimeout = 0 // a profile takes as long as it was asked to
-	}
-	for _, door := range []struct {
-		what  string
-		l     net.Listener
-		serve func(net.Listener) error
-	}{
-		{"gRPC", d.listeners.grpc, s.grpc.Serve}, {"HTTP", d.listeners.http, serveHTTP(s.http)},
-		{"RESP", d.listeners.resp, d.serveRESP}, {"admin", d.listeners.admin, serveHTTP(s.admin)},
-	} {
-		if door.l != nil {
-			start(door.what, func() error { return ignoreClosed(door.serve(door.l)) })
-		}
-	}
-	start("health", func() error { return d.grpc.Run(watching) })
-	start("etcd", func() error { return d.etcd.connect(watching) })
-	start("security", func() error { return d.security.run(watching) })
-	start("explain", func() error { return d.explain(watching) })
-	start("clock", func() error { return d.clock.Run(watching, d.watch.PeerVote, d.tellStep) })
-	start("agreement", func() error { return d.watch.Run(watching) })
-	gossiping, stopGossip := context.WithCancel(inner)
-	defer stopGossip()
-	start("gossip", func() error { return d.runGossip(gossiping) })
-	kept := make(chan struct{})
-	start("lease", func() error {
-		defer close(kept)
-		select {
-		case <-d.etcd.tried:
-		case <-keeping.Done():
-			return nil
-		}
-		return d.keeper.Run(keeping)
-	})
 	for _, problem := range d.cfg.Exposed() {
 		d.log.Warn("insecure: " + problem)
 	}
@@ -210,20 +188,35 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.log.Info("listening", "node", d.cfg.Node.Name, "instance", d.instance, "space", d.cfg.Space,
 		"grpc", d.addrs.GRPC, "http", d.addrs.HTTP, "admin", d.addrs.Admin, "resp", d.addrs.RESP, "version", d.version)
 
-	<-ending.Done()
-	d.drain(s)
-	stopKeeper()
-	<-kept // bounded by stop.timeout and one call
-	stopGossip()
-	stopWatching()
-	s.close()
-	err := all.Wait()
-	d.etcd.close()
+	<-l.ending.Done()
+	d.log.Info("stopping", "node", d.cfg.Node.Name, "delay", d.cfg.Drain.Delay, "timeout", d.cfg.Drain.Timeout)
+	err := l.stop()
 	d.log.Info("stopped", "node", d.cfg.Node.Name, "issued", d.node.Stats().Issued)
 	return err
 }
 
-// build makes the parts that need the addresses.
+const (
+	// stepTimeout is when a step of a stop that waits for nothing outside the process
+	// is logged as timed out.
+	stepTimeout = time.Second
+	// adminTimeout is for a scrape that is under way; no other request to the admin port
+	// is worth a wait.
+	adminTimeout = 500 * time.Millisecond
+	// gossipTimeout is for leaving gossip, which tells the other nodes.
+	gossipTimeout = 5 * time.Second
+)
+
+// runLease leases a sid until ctx ends, and releases it then.
+func (d *Daemon) runLease(ctx context.Context) error {
+	select {
+	case <-d.etcd.tried:
+	case <-ctx.Done():
+		return nil
+	}
+	return d.keeper.Run(ctx)
+}
+
+// build makes the parts that depend on the addresses.
 func (d *Daemon) build() error {
 	l := d.cfg.Lease
 	d.keeper = keeper.New(keeper.Config{
@@ -264,7 +257,7 @@ func (d *Daemon) build() error {
 	if err != nil {
 		return err
 	}
-	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Inspector: inspector, Logger: d.log, Drain: d.rest})
+	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Inspector: inspector, Logger: d.log, Drain: d.releaseForGood})
 	if err != nil {
 		return err
 	}
@@ -291,110 +284,31 @@ func (d *Daemon) build() error {
 	return nil
 }
 
-// retryAfter is the pause after a failed call to etcd: short beside a window,
-// and long enough that 1,024 waiting nodes are no load.
+// retryAfter is the pause after a failed call to etcd: short compared with a window, and
+// long enough that 1,024 waiting nodes are no load.
 const retryAfter = 250 * time.Millisecond
 
-// jitter returns a random duration in [0, most).
-func jitter(most time.Duration) time.Duration {
-	if most <= 0 {
+// jitter returns a random duration in [0, limit).
+func jitter(limit time.Duration) time.Duration {
+	if limit <= 0 {
 		return 0
 	}
-	return mathrand.N(most)
+	return mathrand.N(limit)
 }
 
-// stuckAfter is when a keeper's loop that has not turned counts as stuck. It
-// turns once a second, and only a bug or a starved process keeps it.
+// stuckAfter is when the keeper's loop counts as blocked. It runs once a second; only a
+// bug or a process without CPU time stops it.
 const stuckAfter = 30 * time.Second
 
-// alive reports whether the process's loops turn. It knows nothing of etcd: to
-// restart a node because etcd is away would lose its window.
+// alive returns an error if the keeper's loop is blocked. It does not depend on etcd: a
+// restart of the node while etcd is unavailable would lose its window.
 func (d *Daemon) alive() error {
 	last := d.keeper.Ticked()
 	if last == 0 { // still connecting
 		return nil
 	}
 	if age := d.clock.Now().Mono.Sub(last); age > stuckAfter {
-		return fmt.Errorf("the keeper's loop has not turned for %v", age.Round(time.Second))
+		return fmt.Errorf("the lease keeper's loop is blocked since %v: restart the process", age.Round(time.Second))
 	}
 	return nil
-}
-
-// servers are what answers on the three ports.
-type servers struct {
-	grpc        *grpc.Server
-	http, admin *http.Server
-}
-
-// serveHTTP returns what serves s on a listener, over TLS if s has certificates.
-func serveHTTP(s *http.Server) func(net.Listener) error {
-	return func(l net.Listener) error {
-		if s.TLSConfig == nil {
-			return s.Serve(l)
-		}
-		return s.ServeTLS(l, "", "")
-	}
-}
-
-// serveRESP is serveHTTP for the RESP door.
-func (d *Daemon) serveRESP(l net.Listener) error {
-	if c := d.security.config(); c != nil {
-		l = tls.NewListener(l, c)
-	}
-	return d.resp.Serve(l)
-}
-
-// drain takes the node out of service: nothing is being answered when it
-// returns, and later requests are refused.
-func (d *Daemon) drain(s servers) {
-	d.log.Info("stopping", "node", d.cfg.Node.Name, "delay", d.cfg.Drain.Delay, "timeout", d.cfg.Drain.Timeout)
-	if d.cfg.Drain.Delay > 0 {
-		d.node.Leave()
-		d.grpc.CheckHealth()
-		time.Sleep(d.cfg.Drain.Delay) // load balancers look away meanwhile
-	}
-	d.grpc.Drain()
-
-	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.Drain.Timeout)
-	defer cancel()
-	var both errgroup.Group
-	both.Go(func() error { return s.http.Shutdown(ctx) })
-	both.Go(func() error {
-		finished := make(chan struct{})
-		go func() { s.grpc.GracefulStop(); close(finished) }()
-		select {
-		case <-finished:
-			return nil
-		case <-ctx.Done():
-			s.grpc.Stop() // and GracefulStop returns
-			<-finished
-			return ctx.Err()
-		}
-	})
-	if d.resp != nil {
-		both.Go(func() error { return d.resp.Shutdown(ctx) })
-	}
-	if err := both.Wait(); err != nil {
-		d.log.Warn("requests were cut off: they took longer than drain.timeout", "timeout", d.cfg.Drain.Timeout)
-	}
-}
-
-// close ends what drain left: connections that were cut off, and the admin port.
-func (s servers) close() {
-	_ = s.http.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
-	defer cancel()
-	_ = s.admin.Shutdown(ctx)
-	_ = s.admin.Close()
-}
-
-// adminTimeout is for a scrape under way; there is no other use of the port that
-// is worth a wait.
-const adminTimeout = 500 * time.Millisecond
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, respserver.ErrClosed) {
-		return nil
-	}
-	return err
 }

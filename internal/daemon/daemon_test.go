@@ -108,7 +108,7 @@ func start(t *testing.T, c config.Config) *running {
 	t.Helper()
 	r := &running{began: time.Now(), logs: &logs{}, ended: make(chan error, 1)}
 	log := slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	d, err := daemon.New(c, "test", log)
+	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +352,7 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 			have := c
 			change(&c)
 			log := slog.New(slog.DiscardHandler)
-			d, err := daemon.New(c, "test", log)
+			d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -483,7 +483,7 @@ func TestBusyPort(t *testing.T) {
 	defer busy.Close()
 	c := settings(t, shared.Endpoint())
 	c.Listen.HTTP = busy.Addr().String()
-	d, err := daemon.New(c, "test", slog.New(slog.DiscardHandler))
+	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -496,18 +496,18 @@ func TestBusyPort(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	if _, err := daemon.New(config.Default(), "test", log); !errors.Is(err, daemon.ErrNoEndpoints) {
+	if _, err := daemon.New(daemon.Config{Settings: config.Default(), Version: "test", Logger: log}); !errors.Is(err, daemon.ErrNoEndpoints) {
 		t.Errorf("no endpoints: got %v", err)
 	}
 	c := settings(t, shared.Endpoint())
 	c.Lease.TTL = time.Millisecond
 	var rule *config.RuleError
-	if _, err := daemon.New(c, "test", log); !errors.As(err, &rule) {
+	if _, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log}); !errors.As(err, &rule) {
 		t.Errorf("bad setting: got %v", err)
 	}
 	c = settings(t, shared.Endpoint())
 	c.Etcd.Username, c.Etcd.PasswordFile = "u", "/does/not/exist"
-	if _, err := daemon.New(c, "test", log); err == nil || !strings.Contains(err.Error(), "etcd.password-file") {
+	if _, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log}); err == nil || !strings.Contains(err.Error(), "etcd.password-file") {
 		t.Errorf("missing password file: got %v", err)
 	}
 }

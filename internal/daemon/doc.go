@@ -1,15 +1,15 @@
-// Package daemon makes one node out of the parts, starts it and stops it.
+// Package daemon makes one node from its parts, starts it and stops it.
 //
-// Starting: listen → answer (livez, refusals with STARTING) → connect to etcd →
-// lease a sid → ready. Nothing that is missing ends the process: etcd that does
-// not answer and a space that nobody initialised are waited for. Only what no
-// wait can cure does: a port in use, a clock that cannot be right, a space with
+// Start: listen → answer (livez, refusals with STARTING) → connect to etcd → lease a sid →
+// ready. The node waits for etcd and for a space that is not initialized. It fails only
+// if waiting cannot help: a port in use, a clock that is certainly wrong, a space with
 // another layout or epoch.
 //
-// Stopping is in order, each step with a deadline:
+// Stop, one step after the other, each with a timeout:
 //
 //	readiness off → drain.delay → refuse (DRAINING) → finish requests in flight
-//	(drain.timeout) → seal, give the sid back, revoke (stop.timeout) → close
+//	(drain.timeout) → seal, release the sid, revoke (stop.timeout) → leave gossip → close
 //
-// The admin port answers to the last, so that a stop can be watched.
+// Daemon.Run lists the parts in the order of the start; the stop is the reverse. The admin
+// port answers almost to the end, so that a stop can be observed.
 package daemon

@@ -22,33 +22,26 @@ import (
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
-// etcd is the store, before and after there is a client of it: with a password
-// there is none until etcd has accepted it. Until then every call fails, which
-// the keeper takes like any other call without an answer.
+// etcd is the store, with or without a client: with a password there is no client until
+// etcd has accepted it. Until then every call fails, which the keeper treats like any
+// other call without an answer.
 type etcd struct {
 	cfg   etcdstore.Config // without the password
-	file  string           // that has the password; "": none
+	file  string           // with the password; "": none
 	root  string
 	space string
 	log   *slog.Logger
-	tls   *certs.Client // nil: no files are named
+	tls   *certs.Client // nil: no TLS files are configured
 	tried chan struct{} // closed after the first attempt
 
 	now   atomic.Pointer[etcdstore.Store]
-	why   atomic.Pointer[error] // there is no store
+	why   atomic.Pointer[error] // why there is no store
 	close func()
 }
 
-// DialConfig returns how etcd is reached, the password included. It reads the
-// files that cfg names.
-func DialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, error) {
-	c, _, err := dialConfig(cfg, log)
-	return c, err
-}
-
-// dialConfig is DialConfig, with what keeps its certificates true to their files;
-// nil if there are none.
-func dialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, *certs.Client, error) {
+// DialConfig returns the configuration of a connection to etcd, with the password, and
+// what reloads its certificates; nil if there are none. It reads the files of cfg.
+func DialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, *certs.Client, error) {
 	c := etcdstore.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, DialTimeout: cfg.DialTimeout,
 		Log: log.Handler(),
@@ -56,11 +49,11 @@ func dialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, *certs.Cli
 	var t *certs.Client
 	var err error
 	if cfg.TLS != (config.TLS{}) {
-		// TLS 1.2 is etcd's own least.
+		// TLS 1.2 is etcd's own minimum.
 		if t, err = certs.NewClient("etcd_tls", certs.ClientFiles(cfg.TLS), tls.VersionTLS12, log); err != nil {
 			return c, nil, fmt.Errorf("etcd.tls: %w", err)
 		}
-		c.TLS = t.Config() // says that there is TLS; the option below, by which certificates
+		c.TLS = t.Config() // enables TLS; the option below has the certificates
 		c.Options = []grpc.DialOption{grpc.WithTransportCredentials(t.Credentials())}
 	}
 	if cfg.PasswordFile != "" {
@@ -72,11 +65,11 @@ func dialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, *certs.Cli
 }
 
 func newEtcd(cfg config.Config, log *slog.Logger) (*etcd, error) {
-	c, t, err := dialConfig(cfg.Etcd, log)
+	c, t, err := DialConfig(cfg.Etcd, log)
 	if err != nil {
 		return nil, err
 	}
-	c.Password = "" // read again at every attempt, for it may be changed
+	c.Password = "" // dial reads it again, since the file may change
 	e := &etcd{
 		cfg: c, file: cfg.Etcd.PasswordFile, root: cfg.Root, space: cfg.Space, log: log, tls: t,
 		tried: make(chan struct{}), close: func() {},
@@ -90,9 +83,8 @@ var errNotConnected = errors.New("daemon: not connected to etcd yet")
 // redialAfter is the pause between attempts to authenticate.
 const redialAfter = time.Second
 
-// connect makes the client, again and again until etcd lets it in or ctx ends.
-// Then it keeps its certificates true to their files until ctx ends, and returns
-// nil.
+// connect tries to make the client until etcd accepts its credentials. It reloads the
+// certificates when their files change, until ctx ends, and returns nil.
 func (e *etcd) connect(ctx context.Context) error {
 	if e.tls != nil {
 		var watching sync.WaitGroup
@@ -109,7 +101,7 @@ func (e *etcd) connect(ctx context.Context) error {
 			return nil
 		}
 		if old := *e.why.Swap(&err); old == nil || old.Error() != err.Error() {
-			e.log.Warn("etcd does not let us in; trying on", "endpoints", e.cfg.Endpoints, "error", err)
+			e.log.Warn("etcd authentication failed: check etcd.username and etcd.password-file; retrying", "endpoints", e.cfg.Endpoints, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -149,7 +141,7 @@ func (e *etcd) store() (*etcdstore.Store, error) {
 	return nil, *e.why.Load()
 }
 
-// The calls of keeper.Store and server.Directory.
+// The calls of keeper.Store and inspect.Directory.
 
 func (e *etcd) Load(ctx context.Context) (lease.View, error) {
 	s, err := e.store()
@@ -221,7 +213,7 @@ func (e *etcd) Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// password returns what a file has before its line end.
+// password returns the contents of a file without its line end.
 func password(file string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -229,7 +221,7 @@ func password(file string) (string, error) {
 	}
 	b = bytes.TrimRight(b, "\r\n")
 	if len(b) == 0 {
-		return "", fmt.Errorf("etcd.password-file: %s is empty", file)
+		return "", fmt.Errorf("etcd.password-file: %s is empty: write the password of etcd.username into it", file)
 	}
 	return string(b), nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// gossipConfig returns what is known before the space is: enough to listen.
+// gossipConfig returns what is known before the pool's ID is: enough to listen.
 func (d *Daemon) gossipConfig() cluster.Config {
 	return cluster.Config{
 		Node: d.cfg.Node.Name, Instance: string(d.instance), Label: d.cfg.Root + "/" + d.cfg.Space,
@@ -20,7 +20,7 @@ func (d *Daemon) gossipConfig() cluster.Config {
 	}
 }
 
-// local is this node as gossip sees it.
+// local gives gossip the state of this node.
 type local struct{ d *Daemon }
 
 // Clocks reads the clocks.
@@ -29,11 +29,11 @@ func (l local) Clocks() clock.Snapshot {
 	return c
 }
 
-// Status is asked once the cluster runs.
+// Status returns the status of the node. It may be called when the cluster runs.
 func (l local) Status() agreement.Status { return l.d.watch.Status() }
 
-// runGossip joins the cluster as soon as its pool is known, and keeps it told
-// of who is registered, until ctx ends.
+// runGossip joins the cluster as soon as its pool is known, and passes it the registered
+// nodes until ctx ends.
 func (d *Daemon) runGossip(ctx context.Context) error {
 	if d.gossip == nil {
 		<-ctx.Done()
@@ -72,7 +72,7 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 	return err
 }
 
-// gossipStats returns what gossip has counted; ok is false until it runs.
+// gossipStats returns the counters of gossip; ok is false until gossip runs.
 func (d *Daemon) gossipStats() (s cluster.Stats, ok bool) {
 	if c := d.cluster.Load(); c != nil {
 		return c.Stats(), true
@@ -80,7 +80,7 @@ func (d *Daemon) gossipStats() (s cluster.Stats, ok bool) {
 	return s, false
 }
 
-// seed tells gossip where the registered nodes are, until ctx ends.
+// seed passes the addresses of the registered nodes to gossip until ctx ends.
 func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
 	var known []lease.Registration
 	for {
@@ -103,32 +103,24 @@ func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
 	}
 }
 
-// closeListeners closes every port.
-func (d *Daemon) closeListeners() {
-	d.listeners.close()
-	if d.gossip != nil {
-		_ = d.gossip.Shutdown()
-	}
-}
-
-// tellStep logs what happened to the machine's clock, once each.
-func (d *Daemon) tellStep(e clock.AnchorEvent) {
+// logClockEvent logs an event of the machine's clock.
+func (d *Daemon) logClockEvent(e clock.AnchorEvent) {
 	log := d.log.With("step", e.Step.String(), "held", e.Held.String())
 	switch e.Kind {
 	case clock.Stepped:
-		log.Warn("the wall clock was set; IDs keep their time until the others, or time, tell which is right")
+		log.Warn("the wall clock was set: IDs keep their time until peers confirm the new one, or clock.step-hold has passed")
 	case clock.Followed:
-		log.Warn("the wall clock is followed", "by", e.By, "after", e.Lasted.String(), "jump", e.Jump.String(), "slew", e.Slew.String())
+		log.Warn("IDs follow the wall clock", "by", e.By, "after", e.Lasted.String(), "jump", e.Jump.String(), "slew", e.Slew.String())
 	case clock.Refuted:
-		log.Warn("the others agree with the time before the step: this machine's wall clock is wrong")
+		log.Warn("this machine's wall clock is wrong: its peers agree with the time before the step; check NTP")
 	case clock.Withdrawn:
-		log.Info("the wall clock is back", "after", e.Lasted.String())
+		log.Info("the step of the wall clock was reverted", "after", e.Lasted.String())
 	case clock.Blocked:
-		log.Error("the wall clock was set forward by more than a node alone follows: set it back, or restart the node if it is right")
+		log.Error("the wall clock was set forward by more than a node without peers follows: set it back, or restart the node if it is right")
 	case clock.Nudged:
-		log.Info("the wall clock was set by small steps", "steps", e.Count)
+		log.Info("the wall clock was set in small steps", "steps", e.Count)
 	case clock.Suspended:
-		log.Warn("the machine slept", "for", e.Lasted.String())
+		log.Warn("the machine was suspended", "for", e.Lasted.String())
 	case clock.Stalled:
 		log.Warn("the process did not run", "for", e.Lasted.String())
 	}

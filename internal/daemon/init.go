@@ -16,7 +16,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
-// SpaceError says that a space exists and means something else than asked for.
+// SpaceError says that a space exists with another layout or epoch than configured.
 type SpaceError struct {
 	Name        string
 	Have, Asked flake.Format
@@ -27,20 +27,20 @@ func (e *SpaceError) Error() string {
 	show := func(f flake.Format) string {
 		return fmt.Sprintf("layout %s and epoch %s", f.Layout, clock.Millis(f.Epoch).Time().Format(time.RFC3339Nano))
 	}
-	return fmt.Sprintf("space %q has %s, and %s were asked for: use its values, or another space", e.Name, show(e.Have), show(e.Asked))
+	return fmt.Sprintf("space %q has %s, but the configuration has %s: use the values of the space, or another space", e.Name, show(e.Have), show(e.Asked))
 }
 
-// Init makes the space that cfg names, or finds it made with the same layout and
-// epoch. It reports which, with the space's records.
+// Init creates the space of cfg, or finds it with the same layout and epoch. It reports
+// which, and returns the records of the space.
 //
-// fresh says that no allocator ever issued IDs for this space: then IDs may
-// begin at once. Otherwise they begin only after all that nodes of a space whose
-// etcd was lost can still issue, some 31 s with the defaults.
+// fresh says that no allocator ever issued IDs for this space: then IDs may begin at once.
+// Otherwise they begin after all IDs that nodes may still issue whose etcd was lost, which
+// is about 31 s with the defaults.
 //
 // It returns a *SpaceError for a space that differs, and the store's errors.
 func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) (created bool, now lease.View, err error) {
 	src := clock.NewSystem(clock.SystemConfig{})
-	if err := plausible(src.Read().WallMillis(), cfg.Epoch, buildTime()); err != nil {
+	if err := checkClock(src.Read().WallMillis(), cfg.Epoch, buildTime()); err != nil {
 		return false, lease.View{}, err
 	}
 	floor := src.Now().Wall
@@ -58,14 +58,14 @@ func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) 
 	return created && err == nil, now, err
 }
 
-// ErrNoSpace says that a space is not initialised.
-var ErrNoSpace = errors.New("daemon: space is not initialised")
+// ErrNoSpace says that a space is not initialized.
+var ErrNoSpace = errors.New("daemon: space is not initialized: run allocator init")
 
-// Initialized finds the space that cfg names as Init does, and never makes it.
+// FindSpace returns the records of the space of cfg.
 //
-// It returns ErrNoSpace where there is none, a *SpaceError for one that differs,
-// and the store's errors.
-func Initialized(ctx context.Context, cfg config.Config, log *slog.Logger) (now lease.View, err error) {
+// It returns ErrNoSpace if there is none, a *SpaceError if it differs from cfg, and the
+// store's errors.
+func FindSpace(ctx context.Context, cfg config.Config, log *slog.Logger) (now lease.View, err error) {
 	err = onSpace(cfg, log, func(store *etcdstore.Store) error {
 		now, err = store.Load(ctx)
 		return err
@@ -81,7 +81,7 @@ func Initialized(ctx context.Context, cfg config.Config, log *slog.Logger) (now 
 
 // onSpace calls f with the store of cfg's space.
 func onSpace(cfg config.Config, log *slog.Logger, f func(*etcdstore.Store) error) error {
-	dial, err := DialConfig(cfg.Etcd, log)
+	dial, _, err := DialConfig(cfg.Etcd, log)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func onSpace(cfg config.Config, log *slog.Logger, f func(*etcdstore.Store) error
 	return f(store)
 }
 
-// sameSpace compares what a space means with what cfg asks for.
+// sameSpace compares the space with cfg.
 func sameSpace(cfg config.Config, now lease.View) error {
 	if now.Config.Err != nil {
 		return fmt.Errorf("config of space %q: %w", cfg.Space, now.Config.Err)

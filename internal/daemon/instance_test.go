@@ -15,7 +15,7 @@ func TestInstances(t *testing.T) {
 	c.Node.Name, c.Etcd.Endpoints = "pod-0", []string{"127.0.0.1:1"} // nobody is asked
 	seen := map[string]bool{}
 	for range 10 {
-		d, err := New(c, "test", slog.New(slog.DiscardHandler))
+		d, err := New(Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

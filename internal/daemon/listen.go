@@ -7,14 +7,16 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
-// Addresses is where a node answers, as host:port.
+// Addresses are the addresses of a node, as host:port.
 type Addresses struct {
-	GRPC, HTTP, RESP, Admin        string // listened on; "": there is no such door
-	AdvertisedGRPC, AdvertisedHTTP string // told to others; "": there is no such door
-	Gossip                         string // told to others; "": there is none
+	GRPC, HTTP, RESP, Admin        string // listened on; "": no such listener
+	AdvertisedGRPC, AdvertisedHTTP string // for other nodes and clients; "": no such listener
+	Gossip                         string // for other nodes; "": gossip is disabled
 }
 
 type listeners struct {
@@ -30,7 +32,7 @@ func (l listeners) close() {
 	}
 }
 
-// PortError says that a node cannot listen where it was told to.
+// PortError says that a node cannot listen on a configured address.
 type PortError struct {
 	Key  string // the setting that names the address
 	Addr string
@@ -40,17 +42,17 @@ type PortError struct {
 // Error says what to change.
 func (e *PortError) Error() string {
 	if errors.Is(e.Err, syscall.EADDRINUSE) {
-		return fmt.Sprintf("daemon: %s is in use by another process: stop that, or set %s to another address", e.Addr, e.Key)
+		return fmt.Sprintf("daemon: %s is in use by another process: stop it, or set %s to another address", e.Addr, e.Key)
 	}
-	return fmt.Sprintf("daemon: %s: %v", e.Key, e.Err)
+	return fmt.Sprintf("daemon: %s: listen failed: %v: set it to an address of this machine", e.Key, e.Err)
 }
 
 // Unwrap returns the cause.
 func (e *PortError) Unwrap() error { return e.Err }
 
-// listen opens the ports that are configured and sets d.addrs. After an error none is open.
+// listen opens the configured ports and sets d.addrs. After an error no port is open.
 func (d *Daemon) listen(ctx context.Context) error {
-	var unsaid string
+	var unused string
 	for _, p := range []struct {
 		key, addr, advertise string
 		to                   *net.Listener
@@ -58,8 +60,8 @@ func (d *Daemon) listen(ctx context.Context) error {
 	}{
 		{"listen.grpc", d.cfg.Listen.GRPC, d.cfg.Advertise.GRPC, &d.listeners.grpc, &d.addrs.GRPC, &d.addrs.AdvertisedGRPC},
 		{"listen.http", d.cfg.Listen.HTTP, d.cfg.Advertise.HTTP, &d.listeners.http, &d.addrs.HTTP, &d.addrs.AdvertisedHTTP},
-		{"listen.resp", d.cfg.Listen.RESP, "", &d.listeners.resp, &d.addrs.RESP, &unsaid},
-		{"listen.admin", d.cfg.Listen.Admin, "", &d.listeners.admin, &d.addrs.Admin, &unsaid},
+		{"listen.resp", d.cfg.Listen.RESP, "", &d.listeners.resp, &d.addrs.RESP, &unused},
+		{"listen.admin", d.cfg.Listen.Admin, "", &d.listeners.admin, &d.addrs.Admin, &unused},
 	} {
 		if p.addr == "" {
 			continue
@@ -69,11 +71,11 @@ func (d *Daemon) listen(ctx context.Context) error {
 			d.listeners.close()
 			return &PortError{Key: p.key, Addr: p.addr, Err: err}
 		}
-		most := d.cfg.Limit.Connections
+		limit := d.cfg.Limit.Connections
 		if p.key == "listen.resp" {
-			most = 0 // package resp says in words that there is no room
+			limit = 0 // respserver has the limit, and answers with an error
 		}
-		*p.to = d.security.watch(strings.TrimPrefix(p.key, "listen."), l, most)
+		*p.to = d.security.limit(strings.TrimPrefix(p.key, "listen."), l, limit)
 		*p.bound, *p.advertised = l.Addr().String(), advertised(p.advertise, l.Addr())
 	}
 	if d.cfg.Listen.Gossip == "" {
@@ -88,8 +90,8 @@ func (d *Daemon) listen(ctx context.Context) error {
 	return nil
 }
 
-// advertised returns the address to tell others: the one configured, else the
-// one bound, with the host's name in place of "any address".
+// advertised returns the address for other nodes and clients: the configured one, else
+// the bound one, with the host's name instead of "any address".
 func advertised(configured string, bound net.Addr) string {
 	if configured != "" {
 		return configured
@@ -103,4 +105,50 @@ func advertised(configured string, bound net.Addr) string {
 		host = "localhost"
 	}
 	return net.JoinHostPort(host, fmt.Sprint(tcp.Port))
+}
+
+// closeListeners closes every port.
+func (d *Daemon) closeListeners() {
+	d.listeners.close()
+	if d.gossip != nil {
+		_ = d.gossip.Shutdown()
+	}
+}
+
+// limitedListener keeps at most limit connections. It closes further ones at once, so
+// that the client can use another node; in a queue it might wait for ever.
+type limitedListener struct {
+	net.Listener
+	limit   int64 // 0: none
+	open    atomic.Int64
+	refused atomic.Int64
+}
+
+// Accept returns the next connection within the limit.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if n := l.open.Add(1); l.limit == 0 || n <= l.limit {
+			return &countedConn{Conn: c, listener: l}, nil
+		}
+		l.open.Add(-1)
+		l.refused.Add(1)
+		_ = c.Close()
+	}
+}
+
+// countedConn is a connection that counts as open until it is closed.
+type countedConn struct {
+	net.Conn
+	listener *limitedListener
+	once     sync.Once
+}
+
+// Close closes the connection and makes room for another.
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.listener.open.Add(-1) })
+	return c.Conn.Close()
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/flakelease/allocator/internal/reload"
 )
 
-// security is what stands between the doors and whoever knocks.
+// security protects the listeners: TLS, tokens, and limits.
 type security struct {
-	tls    *certs.Server                 // nil: the doors speak in clear
-	tokens *reload.Value[*access.Tokens] // nil: nobody needs one
-	guard  *access.Guard                 // nil: everybody is let through
-	doors  map[string]*door              // by name; set by listen
+	tls       *certs.Server                 // nil: no TLS
+	tokens    *reload.Value[*access.Tokens] // nil: no token is required
+	guard     *access.Guard                 // nil: everybody is let through
+	listeners map[string]*limitedListener   // by name; set by listen
 }
 
-// newSecurity reads the files that cfg names. Its errors name the setting.
+// newSecurity reads the files of cfg. Its errors name the setting.
 func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*security, error) {
-	s := &security{doors: map[string]*door{}}
+	s := &security{listeners: map[string]*limitedListener{}}
 	var err error
 	if cfg.TLS.Cert != "" {
 		files := certs.ServerFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, ClientCA: cfg.TLS.ClientCA}
@@ -62,7 +62,7 @@ func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*securi
 	return s, nil
 }
 
-// run keeps certificates and tokens true to their files until ctx ends, and
+// run reloads certificates and tokens when their files change, until ctx ends, and
 // returns nil then.
 func (s *security) run(ctx context.Context) error {
 	var all errgroup.Group
@@ -76,14 +76,14 @@ func (s *security) run(ctx context.Context) error {
 	return all.Wait()
 }
 
-// watch returns l as the door of that name, with its limit of connections.
-func (s *security) watch(name string, l net.Listener, most int) net.Listener {
-	d := newDoor(l, most)
-	s.doors[name] = d
-	return d
+// limit returns l with a limit of connections, and keeps it for the metrics.
+func (s *security) limit(name string, l net.Listener, limit int) net.Listener {
+	limited := &limitedListener{Listener: l, limit: int64(limit)}
+	s.listeners[name] = limited
+	return limited
 }
 
-// grpcOptions returns the encryption of the gRPC door.
+// grpcOptions returns the credentials of the gRPC listener.
 func (s *security) grpcOptions() []grpc.ServerOption {
 	if s.tls == nil {
 		return nil
@@ -91,8 +91,7 @@ func (s *security) grpcOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.Creds(credentials.NewTLS(s.tls.Config("h2")))}
 }
 
-// config returns the encryption of a door that speaks these protocols, nil for
-// none.
+// config returns the TLS configuration of a listener with these protocols; nil: no TLS.
 func (s *security) config(protocols ...string) *tls.Config {
 	if s.tls == nil {
 		return nil
@@ -100,16 +99,17 @@ func (s *security) config(protocols ...string) *tls.Config {
 	return s.tls.Config(protocols...)
 }
 
-// securityReport is what the metrics show of it, and of the connection to etcd.
+// securityReport returns the state of security and of the connection to etcd, for the
+// metrics.
 func (d *Daemon) securityReport() metrics.Security {
 	var r metrics.Security
 	for _, name := range metrics.ListenerNames {
-		if door := d.security.doors[name]; door != nil {
-			refused := door.refused.Load()
+		if l := d.security.listeners[name]; l != nil {
+			refused := l.refused.Load()
 			if name == "resp" && d.resp != nil {
 				refused = d.resp.Refused()
 			}
-			r.Listeners = append(r.Listeners, metrics.Listener{Name: name, Open: door.open.Load(), Refused: refused})
+			r.Listeners = append(r.Listeners, metrics.Listener{Name: name, Open: l.open.Load(), Refused: refused})
 		}
 	}
 	if t := d.security.tls; t != nil {

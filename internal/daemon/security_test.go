@@ -722,7 +722,7 @@ func TestSecurityThatCannotBe(t *testing.T) {
 	} {
 		c := settings(t, shared.Endpoint())
 		change(&c)
-		_, err := daemon.New(c, "test", slog.New(slog.DiscardHandler))
+		_, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -39,7 +39,7 @@ func OpenSpace(a *cli.App, command string, load func() (config.Config, []config.
 	if err := c.Validate(); err != nil {
 		return nil, cli.InvalidSettings(err)
 	}
-	dial, err := daemon.DialConfig(c.Etcd, cli.Logger(config.Log{Level: "error", Format: c.Log.Format}, a.Err))
+	dial, _, err := daemon.DialConfig(c.Etcd, cli.Logger(config.Log{Level: "error", Format: c.Log.Format}, a.Err))
 	if err != nil {
 		return nil, cli.Exit(cli.ExitUsage, err)
 	}

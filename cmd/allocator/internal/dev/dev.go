@@ -247,10 +247,7 @@ func (d *dev) explain(i int, err error) error {
 // node returns node i, with a clock that is wrong if that was asked for.
 func (d *dev) node(i int) (*daemon.Daemon, error) {
 	c, version, log := d.config(i), d.Build().Version, cli.Logger(d.log(), d.Err)
-	if by := d.skews[i]; by != 0 {
-		return daemon.NewSkewed(c, version, log.With("of", c.Node.Name), by)
-	}
-	return daemon.New(c, version, log.With("of", c.Node.Name))
+	return daemon.New(daemon.Config{Settings: c, Version: version, Logger: log.With("of", c.Node.Name), Host: daemon.Host{Ahead: d.skews[i]}})
 }
 
 // announce waits until every node is ready, on standby or refused for its clock,

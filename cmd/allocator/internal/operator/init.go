@@ -62,7 +62,7 @@ space and fails if there is none, so that a wiped etcd is noticed.`,
 		if begin || *until == "" {
 			created, now, err = daemon.Init(ctx, c, begin, cli.Logger(c.Log, a.Err))
 		} else {
-			now, err = daemon.Initialized(ctx, c, cli.Logger(c.Log, a.Err))
+			now, err = daemon.FindSpace(ctx, c, cli.Logger(c.Log, a.Err))
 		}
 		var differs *daemon.SpaceError
 		switch {

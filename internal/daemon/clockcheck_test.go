@@ -24,12 +24,12 @@ func TestPlausibleClock(t *testing.T) {
 		{"the last ID", epoch + flake.MaxTimestamp, true},
 		{"past it", epoch + flake.MaxTimestamp + 1, false},
 	} {
-		if err := plausible(tt.now, epoch, built); (err == nil) != tt.ok {
+		if err := checkClock(tt.now, epoch, built); (err == nil) != tt.ok {
 			t.Errorf("%s: got %v, want ok %v", tt.name, err, tt.ok)
 		}
 	}
 	var unknown time.Time
-	if plausible(epoch, epoch, unknown) == nil || plausible(epoch+1, epoch, unknown) != nil {
+	if checkClock(epoch, epoch, unknown) == nil || checkClock(epoch+1, epoch, unknown) != nil {
 		t.Error("without a build time, clocks up to the epoch are refused and later ones are not")
 	}
 }

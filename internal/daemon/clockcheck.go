@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// checkClock returns an error if a clock that reads now is certainly wrong. An ID or a
+// ceiling with such a time could not be taken back.
+func checkClock(now, epoch clock.Millis, built time.Time) error {
+	at := now.Time().Format(time.RFC3339)
+	switch end := epoch + flake.MaxTimestamp; {
+	case now <= epoch:
+		return fmt.Errorf("daemon: the clock reads %s, before the epoch %s: set the clock of this machine", at, epoch.Time().Format(time.RFC3339))
+	case now.Time().Before(built):
+		return fmt.Errorf("daemon: the clock reads %s, before this program was built (%s): set the clock of this machine", at, built.Format(time.RFC3339))
+	case now > end:
+		return fmt.Errorf("daemon: the clock reads %s, past the last ID of this epoch (%s): set the clock of this machine", at, end.Time().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// buildTime returns the time of the commit of this program; zero if it is unknown.
+func buildTime() time.Time {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.time" {
+				t, _ := time.Parse(time.RFC3339, s.Value)
+				return t
+			}
+		}
+	}
+	return time.Time{}
+}

@@ -1,0 +1,43 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/server/adminserver"
+)
+
+// Space reads the node's space from etcd. It may be called while the node runs.
+func (d *Daemon) Space(ctx context.Context) (lease.View, error) { return d.etcd.Load(ctx) }
+
+// AdminHandler returns the handler of the admin port, for a node without that port. It
+// may be called when Listening is closed.
+func (d *Daemon) AdminHandler() http.Handler {
+	return adminserver.New(adminserver.Config{
+		Node: d.node, Alive: d.alive, Clocks: d.watch.Report,
+		Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{}),
+		Profile: d.cfg.PProf,
+	})
+}
+
+// releaseForGood releases the node's sid for an operator who drains the node, and returns
+// when etcd has confirmed it. The node refuses requests before the call. The process keeps
+// running, and its clock still counts for the other nodes.
+func (d *Daemon) releaseForGood(ctx context.Context) error {
+	d.watch.Drain()
+	for {
+		s, changed := d.keeper.Watch()
+		if s.Idle && !s.GateOpen {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("sid %d is not released yet: %w: %s; its lease is kept until the process stops", s.Grant.SID, ctx.Err(), s.Problem)
+		case <-changed:
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/respserver"
+)
+
+// servers returns the servers of the gRPC, HTTP and admin listeners.
+func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
+	g := d.grpc.GRPC(d.security.grpcOptions()...)
+	h, admin := httpserver.NewServer(d.http, d.log), httpserver.NewServer(d.AdminHandler(), d.log)
+	h.TLSConfig = d.security.config("h2", "http/1.1")
+	h.WriteTimeout += d.cfg.Issue.MaxWait
+	if d.cfg.TLS.Admin {
+		admin.TLSConfig = d.security.config("h2", "http/1.1")
+	}
+	if d.cfg.PProf {
+		admin.WriteTimeout = 0 // a profile takes as long as the request asks for
+	}
+	return g, h, admin
+}
+
+// serve starts to serve on a port; nil: it is not configured.
+func (d *Daemon) serve(l *lifecycle, name string, port net.Listener, serve func(net.Listener) error) {
+	if port == nil {
+		return
+	}
+	l.serve(name, func() error {
+		err := serve(port)
+		if errors.Is(err, http.ErrServerClosed) || errors.Is(err, respserver.ErrClosed) {
+			return nil
+		}
+		return err
+	})
+}
+
+// serveHTTP returns the function that serves s, over TLS if s has certificates.
+func serveHTTP(s *http.Server) func(net.Listener) error {
+	return func(l net.Listener) error {
+		if s.TLSConfig == nil {
+			return s.Serve(l)
+		}
+		return s.ServeTLS(l, "", "")
+	}
+}
+
+func (d *Daemon) serveRESP(l net.Listener) error {
+	if c := d.security.config(); c != nil {
+		l = tls.NewListener(l, c)
+	}
+	return d.resp.Serve(l)
+}
+
+// endReadiness makes probes fail, and waits until load balancers have noticed.
+func (d *Daemon) endReadiness() {
+	if d.cfg.Drain.Delay > 0 {
+		d.node.Leave()
+		d.grpc.CheckHealth()
+		time.Sleep(d.cfg.Drain.Delay)
+	}
+}
+
+// finishRequests closes the listeners of clients and waits until the requests in flight
+// are answered. When ctx ends it aborts those that are left.
+func (d *Daemon) finishRequests(ctx context.Context, g *grpc.Server, h *http.Server) error {
+	var all errgroup.Group
+	all.Go(func() error {
+		err := h.Shutdown(ctx)
+		if err != nil {
+			_ = h.Close()
+		}
+		return err
+	})
+	all.Go(func() error {
+		finished := make(chan struct{})
+		go func() { g.GracefulStop(); close(finished) }()
+		select {
+		case <-finished:
+			return nil
+		case <-ctx.Done():
+			g.Stop() // and GracefulStop returns
+			<-finished
+			return ctx.Err()
+		}
+	})
+	if d.resp != nil {
+		all.Go(func() error { return d.resp.Shutdown(ctx) })
+	}
+	return all.Wait()
+}
+
+// stopAdmin closes the admin listener, which answers until then so that a stop can be
+// observed.
+func stopAdmin(ctx context.Context, s *http.Server) error {
+	err := s.Shutdown(ctx)
+	_ = s.Close()
+	return err
+}
