@@ -40,21 +40,21 @@ var lies = map[string]func(clock.Snapshot) clock.Snapshot{
 	},
 }
 
-// TestLiar: one node that lies about its clocks stops nobody, and blesses nobody:
+// TestFalsePeer: one node that lies about its clocks stops nobody, and blesses nobody:
 // a clock beside it that is wrong in the same way is refused all the same.
-func TestLiar(t *testing.T) {
+func TestFalsePeer(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		for name, lie := range lies {
 			t.Run(fmt.Sprintf("%d nodes, %s", n, name), func(t *testing.T) {
 				t.Parallel()
-				tell(t, func(w *world) {
-					w.startAll(n - 1)
+				runScenario(t, func(env *testEnv) {
+					env.startAll(n - 1)
 					time.Sleep(5 * time.Second)
-					from := w.now()
-					w.start(options{clocks: lie})
+					from := env.now()
+					env.start(options{clocks: lie})
 					time.Sleep(2 * time.Minute)
-					for _, m := range w.members[:n-1] {
-						m.served(from, w.now(), sound)
+					for _, m := range env.members[:n-1] {
+						m.served(from, env.now(), sound)
 						if g := m.watch.Report().Gate; g.Shuts != 0 || g.Unverified > 2*time.Second {
 							t.Errorf("%s: %+v", m.name, g)
 						}
@@ -65,34 +65,34 @@ func TestLiar(t *testing.T) {
 	}
 	t.Run("blesses nobody", func(t *testing.T) {
 		t.Parallel()
-		tell(t, func(w *world) {
-			w.startAll(3)
+		runScenario(t, func(env *testEnv) {
+			env.startAll(3)
 			time.Sleep(5 * time.Second)
-			w.start(options{clocks: lies["an hour ahead"]})
-			bad := w.start(options{off: time.Hour})
+			env.start(options{clocks: lies["an hour ahead"]})
+			bad := env.start(options{off: time.Hour})
 			bad.untilRefused(node.ClockSkew, 4*time.Second)
-			from := w.now()
+			from := env.now()
 			time.Sleep(time.Minute)
-			bad.refused(from, w.now(), node.ClockSkew)
-			if wrote := bad.wrote(0, w.now()); len(wrote) != 0 {
+			bad.refused(from, env.now(), node.ClockSkew)
+			if wrote := bad.wrote(0, env.now()); len(wrote) != 0 {
 				t.Errorf("it wrote %+v", wrote)
 			}
 		})
 	})
 }
 
-// TestRumourOfOne: one peer's claim of a later history is an alarm and no more.
-func TestRumourOfOne(t *testing.T) {
-	tell(t, func(w *world) {
-		w.startAll(2)
-		w.start(options{status: func(s agreement.Status) agreement.Status {
+// TestReportedRevisionOfOne: one peer's claim of a later history is an alarm and no more.
+func TestReportedRevisionOfOne(t *testing.T) {
+	runScenario(t, func(env *testEnv) {
+		env.startAll(2)
+		env.start(options{status: func(s agreement.Status) agreement.Status {
 			s.Revision += 1_000_000
 			s.Era += 7
 			return s
 		}})
 		time.Sleep(time.Minute)
-		for _, m := range w.members[:2] {
-			m.served(5*time.Second, w.now(), sound)
+		for _, m := range env.members[:2] {
+			m.served(5*time.Second, env.now(), sound)
 			if !strings.Contains(m.log.String(), "a peer reported another history") {
 				t.Errorf("%s was not alarmed", m.name)
 			}
@@ -100,27 +100,27 @@ func TestRumourOfOne(t *testing.T) {
 	})
 }
 
-// TestRumourOfAQuorum: a node whose etcd was restored from a backup, and who was
+// TestReportedRevisionOfAQuorum: a node whose etcd was restored from a backup, and who was
 // not there to see it, hears from its peers that they have read more, looks, and
 // latches.
-func TestRumourOfAQuorum(t *testing.T) {
-	tell(t, func(w *world) {
-		w.startAll(3)
+func TestReportedRevisionOfAQuorum(t *testing.T) {
+	runScenario(t, func(env *testEnv) {
+		env.startAll(3)
 		time.Sleep(20 * time.Second)
-		old := w.store.Snapshot()
+		old := env.store.Snapshot()
 		time.Sleep(20 * time.Second)
 		rewound := storetest.NewMemory(1)
 		rewound.Restore(old)
-		from := w.now()
-		late := w.start(options{store: rewound})
+		from := env.now()
+		late := env.start(options{store: rewound})
 		late.untilReady(2 * time.Second)
 		at := late.untilRefused(node.HistoryRewound, 30*time.Second)
 		time.Sleep(20 * time.Second)
-		late.refused(at, w.now(), node.HistoryRewound)
+		late.refused(at, env.now(), node.HistoryRewound)
 		if p := late.keeper.Status().Problem; !strings.Contains(p, "peers report era 1 at revision") {
 			t.Errorf("problem %q", p)
 		}
-		w.soundBut(late, from)
+		env.soundBut(late, from)
 	})
 }
 
@@ -139,41 +139,41 @@ func TestDuplicate(t *testing.T) {
 		}
 	}
 	t.Run("the record is ours", func(t *testing.T) {
-		tell(t, func(w *world) {
-			victim := w.start(options{keep: slow})
-			w.start(options{})
+		runScenario(t, func(env *testEnv) {
+			victim := env.start(options{keep: slow})
+			env.start(options{})
 			var claimed atomic.Pointer[member]
 			claimed.Store(victim)
-			w.start(options{status: claiming(&claimed)})
+			env.start(options{status: claiming(&claimed)})
 			time.Sleep(time.Minute)
-			victim.served(5*time.Second, w.now(), sound)
+			victim.served(5*time.Second, env.now(), sound)
 			if !strings.Contains(victim.log.String(), "two processes claim one sid") {
 				t.Error("it was not told")
 			}
 		})
 	})
 	t.Run("the record is the other's", func(t *testing.T) {
-		tell(t, func(w *world) {
+		runScenario(t, func(env *testEnv) {
 			var claimed atomic.Pointer[member]
-			victim := w.start(options{keep: slow})
-			w.start(options{})
-			other := w.start(options{status: claiming(&claimed)})
+			victim := env.start(options{keep: slow})
+			env.start(options{})
+			other := env.start(options{status: claiming(&claimed)})
 			time.Sleep(28 * time.Second) // just after it extended
 			g := victim.keeper.Status().Grant
-			v, err := w.store.Read(context.Background(), g.SID)
+			v, err := env.store.Read(context.Background(), g.SID)
 			if err != nil {
 				t.Fatal(err)
 			}
 			rec := v.SIDs[g.SID].Window.Value
 			rec.Instance, rec.Node, rec.Nonce = other.instance, other.name, "edited"
-			w.store.Put(fmt.Sprintf("window/%d", g.SID), lease.Encode(rec))
+			env.store.Put(fmt.Sprintf("window/%d", g.SID), lease.Encode(rec))
 			claimed.Store(victim)
-			from := w.now()
+			from := env.now()
 			at := victim.untilRefused(node.HistoryRewound, 4*time.Second)
 			if at-from > 4*time.Second {
 				t.Errorf("sealed after %v", at-from)
 			}
-			w.soundBut(victim, 5*time.Second)
+			env.soundBut(victim, 5*time.Second)
 			if p := victim.verdict().Phase; p != clock.Confirmed {
 				t.Errorf("phase %v", p)
 			}

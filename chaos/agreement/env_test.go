@@ -39,9 +39,9 @@ const (
 	pool     = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 )
 
-// world is a space with its nodes in a bubble: whole ones, but for their ports,
+// testEnv is a space with its nodes in a bubble: whole ones, but for their ports,
 // on one store and one network in memory.
-type world struct {
+type testEnv struct {
 	t     *testing.T
 	begin time.Time
 	net   *gossiptest.Network
@@ -57,25 +57,25 @@ type world struct {
 
 // put is a window record as it came to be in the store.
 type put struct {
-	at  time.Duration // of true time, as all times of stories, since the beginning
-	by  lease.Instance
-	op  lease.Op
-	sid flake.SID
-	w   lease.Window
+	at     time.Duration // of true time, as all times of stories, since the beginning
+	by     lease.Instance
+	op     lease.Op
+	sid    flake.SID
+	window lease.Window
 }
 
-// tell plays a story. When f returns, all nodes stop, and the record of what
+// runScenario runs f in simulated time. When f returns, all nodes stop, and the record of what
 // they did is held against the claims I1 to I4.
-func tell(t *testing.T, f func(w *world)) {
+func runScenario(t *testing.T, f func(env *testEnv)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
-		w := &world{
+		env := &testEnv{
 			t: t, begin: time.Now(), net: gossiptest.New(time.Now, 1), store: storetest.NewMemory(1), ctx: ctx,
 			hist: history.History{Format: flake.Default},
 		}
-		w.net.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
-		_, _, err := w.store.Init(ctx, lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool}, 0)
+		env.net.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
+		_, _, err := env.store.Init(ctx, lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,33 +84,33 @@ func tell(t *testing.T, f func(w *world)) {
 			defer close(expiry)
 			for ctx.Err() == nil {
 				time.Sleep(500 * time.Millisecond)
-				w.store.Advance(500 * time.Millisecond)
+				env.store.Advance(500 * time.Millisecond)
 			}
 		}()
 		defer func() {
-			for _, m := range w.members {
+			for _, m := range env.members {
 				m.stop()
 			}
 			stop()
 			<-expiry
 			time.Sleep(30 * time.Second) // for timers of the gossip library
-			for _, v := range w.hist.Check() {
+			for _, v := range env.hist.Check() {
 				t.Error(v)
 			}
 			if t.Failed() {
-				for _, m := range w.members {
+				for _, m := range env.members {
 					t.Logf("%s\n%s", m, tail(m.log.String(), 6000))
 				}
 			}
 		}()
-		f(w)
+		f(env)
 	})
 }
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
 // now returns true time.
-func (w *world) now() time.Duration { return time.Since(w.begin) }
+func (env *testEnv) now() time.Duration { return time.Since(env.begin) }
 
 // trueMillis returns true time at t, as an ID has it.
 func trueMillis(t time.Duration) clock.Millis {
@@ -119,14 +119,14 @@ func trueMillis(t time.Duration) clock.Millis {
 
 // options say how a node differs from a sound one.
 type options struct {
-	name   string        // "" numbers it
-	off    time.Duration // of its wall clock at the start
-	kernel string        // "good", "bad"; else it does not say
-	strict bool
-	mute   bool                // without gossip
-	pace   time.Duration       // between requests; 0: 250 ms
-	store  *storetest.Memory   // another than the world's
-	keep   func(*lease.Config) // edits the keeper's settings
+	name     string        // "" numbers it
+	off      time.Duration // of its wall clock at the start
+	kernel   string        // "good", "bad"; else it does not say
+	strict   bool
+	noGossip bool
+	pace     time.Duration       // between requests; 0: 250 ms
+	store    *storetest.Memory   // another than the world's
+	keep     func(*lease.Config) // edits the keeper's settings
 	// What it tells its peers, given the truth.
 	clocks func(clock.Snapshot) clock.Snapshot
 	status func(agreement.Status) agreement.Status
@@ -134,7 +134,7 @@ type options struct {
 
 // member is a node of a world.
 type member struct {
-	w        *world
+	env      *testEnv
 	name     string
 	instance lease.Instance
 	clocks   *machine
@@ -180,22 +180,22 @@ func (l *lines) String() string {
 }
 
 func (m *member) String() string {
-	return fmt.Sprintf("%s at %v: verdict %+v, lease %v %q, anchor %+v", m.name, m.w.now(),
+	return fmt.Sprintf("%s at %v: verdict %+v, lease %v %q, anchor %+v", m.name, m.env.now(),
 		m.watch.Report().Gate.Verdict, m.keeper.Status().Phase, m.keeper.Status().Problem, m.system.Stats())
 }
 
 // startAll starts n sound nodes.
-func (w *world) startAll(n int) []*member {
+func (env *testEnv) startAll(n int) []*member {
 	for range n {
-		w.start(options{})
+		env.start(options{})
 	}
-	return w.members[len(w.members)-n:]
+	return env.members[len(env.members)-n:]
 }
 
 // start starts a node as the daemon does.
-func (w *world) start(o options) *member {
-	w.t.Helper()
-	i := len(w.members)
+func (env *testEnv) start(o options) *member {
+	env.t.Helper()
+	i := len(env.members)
 	if o.name == "" {
 		o.name = fmt.Sprintf("node-%02d", i)
 	}
@@ -204,8 +204,8 @@ func (w *world) start(o options) *member {
 	}
 	r := mathrand.New(mathrand.NewPCG(uint64(i), 7))
 	m := &member{
-		w: w, name: o.name, instance: lease.Instance(uuid.NewString()), opts: o, log: &lines{}, net: w.net.Listen(),
-		clocks: &machine{begin: w.begin, origin: 1 + r.Int64N(1e15), rate: r.Int64N(100) - 50, step: o.off},
+		env: env, name: o.name, instance: lease.Instance(uuid.NewString()), opts: o, log: &lines{}, net: env.net.Listen(),
+		clocks: &machine{begin: env.begin, origin: 1 + r.Int64N(1e15), rate: r.Int64N(100) - 50, step: o.off},
 	}
 	if o.kernel != "" {
 		m.clocks.SetKernel(o.kernel == "good")
@@ -217,12 +217,12 @@ func (w *world) start(o options) *member {
 	}, m.system, gen.Random())
 	store := o.store
 	if store == nil {
-		store = w.store
+		store = env.store
 	}
 	m.etcd = storetest.NewFaulty(recorded{store, m}, nil)
 	log := slog.New(slog.NewTextHandler(m.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
-			return slog.Duration("at", w.now())
+			return slog.Duration("at", env.now())
 		}
 		return a
 	}}))
@@ -233,7 +233,7 @@ func (w *world) start(o options) *member {
 		ReloadEvery: 30 * time.Second, RetryAfter: 250 * time.Millisecond, MaxSkew: maxSkew, MaxLead: maxLead,
 		Nonce: rand.Text, Jitter: func(most time.Duration) time.Duration { return mathrand.N(max(most, 1)) },
 	}
-	if o.mute {
+	if o.noGossip {
 		lc.Registration.Gossip = ""
 	}
 	if o.keep != nil {
@@ -247,9 +247,9 @@ func (w *world) start(o options) *member {
 		Name: m.name, Instance: m.instance, Clock: m.system, Logger: log,
 		Gate: clock.GateConfig{MaxSkew: maxSkew, Grace: grace, Strict: o.strict}, Keeper: m.keeper, Node: m.node,
 	})
-	if o.mute {
+	if o.noGossip {
 		m.run(nil)
-		w.members = append(w.members, m)
+		env.members = append(env.members, m)
 		return m
 	}
 	gossip, err := cluster.New(cluster.Config{
@@ -258,11 +258,11 @@ func (w *world) start(o options) *member {
 		OnExchange: m.watch.OnExchange,
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		env.t.Fatal(err)
 	}
 	m.watch.SetGossip(gossip)
 	m.run(gossip)
-	w.members = append(w.members, m)
+	env.members = append(env.members, m)
 	return m
 }
 
@@ -273,7 +273,7 @@ func (m *member) run(gossip *cluster.Cluster) {
 	var kept, all sync.WaitGroup
 	check := func(err error) {
 		if err != nil {
-			m.w.t.Errorf("%s: %v", m.name, err)
+			m.env.t.Errorf("%s: %v", m.name, err)
 		}
 	}
 	all.Go(func() {
@@ -347,20 +347,20 @@ func (m *member) setAway(away bool) {
 }
 
 func (m *member) request(ctx context.Context) {
-	t := try{begin: m.w.now()}
+	t := try{begin: m.env.now()}
 	b, err := m.node.Next(ctx, 1, 0)
-	t.end = m.w.now()
+	t.end = m.env.now()
 	switch r, ok := errors.AsType[*node.Refusal](err); {
 	case err == nil:
 		t.issued = clock.Millis(flake.Default.UnixMilli(b.First))
-		m.w.mu.Lock()
-		m.w.hist.Issues = append(m.w.hist.Issues, history.Issue{
+		m.env.mu.Lock()
+		m.env.hist.Issues = append(m.env.hist.Issues, history.Issue{
 			Process: string(m.instance), First: b.First, Count: 1, Stride: b.Stride,
 			Begin: clock.Mono(t.begin), End: clock.Mono(t.end),
 		})
-		m.w.mu.Unlock()
+		m.env.mu.Unlock()
 	case !ok:
-		m.w.t.Errorf("%s: %v is no refusal", m.name, err)
+		m.env.t.Errorf("%s: %v is no refusal", m.name, err)
 		return
 	default:
 		t.refusal = r
@@ -397,15 +397,15 @@ type recorded struct {
 }
 
 func (r recorded) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, error) {
-	w := r.m.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	env := r.m.env
+	env.mu.Lock()
+	defer env.mu.Unlock()
 	ok, v, err := r.Memory.Commit(ctx, txn)
 	if ok && err == nil {
 		rec := v.SIDs[txn.SID].Window
-		w.puts = append(w.puts, put{time.Since(w.begin), r.m.instance, txn.Op, txn.SID, rec.Value})
-		if r.Memory == w.store {
-			w.hist.Writes = append(w.hist.Writes, history.Write{
+		env.puts = append(env.puts, put{time.Since(env.begin), r.m.instance, txn.Op, txn.SID, rec.Value})
+		if r.Memory == env.store {
+			env.hist.Writes = append(env.hist.Writes, history.Write{
 				SID: txn.SID, Rev: rec.Rev, Term: rec.Value.Term, Base: rec.Value.Base, Ceil: rec.Value.Ceil,
 				Released: rec.Value.State == lease.Released,
 			})
@@ -439,12 +439,12 @@ func (h heard) note(v lease.View, err error) {
 	if err != nil {
 		return
 	}
-	h.m.w.mu.Lock()
-	defer h.m.w.mu.Unlock()
+	h.m.env.mu.Lock()
+	defer h.m.env.mu.Unlock()
 	for sid, s := range v.SIDs {
 		if r := s.Window.Value; r.Instance == h.m.instance && r.State == lease.Active {
-			h.m.w.hist.Grants = append(h.m.w.hist.Grants, history.Grant{
-				Process: string(h.m.instance), SID: sid, Base: r.Base, Ceil: r.Ceil, At: clock.Mono(h.m.w.now()),
+			h.m.env.hist.Grants = append(h.m.env.hist.Grants, history.Grant{
+				Process: string(h.m.instance), SID: sid, Base: r.Base, Ceil: r.Ceil, At: clock.Mono(h.m.env.now()),
 			})
 		}
 	}

@@ -21,41 +21,41 @@ func (m *member) asked(from, to time.Duration) []try {
 	return slices.Clone(m.tries[first:end])
 }
 
-// served fails the story unless a node issued throughout [from, to), every ID
+// served fails the test unless a node issued throughout [from, to), every ID
 // within limit of true time.
 func (m *member) served(from, to, limit time.Duration) {
-	m.w.t.Helper()
+	m.env.t.Helper()
 	tries := m.asked(from, to)
 	if len(tries) == 0 {
-		m.w.t.Errorf("%s was not asked from %v to %v", m.name, from, to)
+		m.env.t.Errorf("%s was not asked from %v to %v", m.name, from, to)
 	}
 	for _, t := range tries {
 		if t.refusal != nil {
-			m.w.t.Errorf("%s refused at %v: %v", m.name, t.begin, t.refusal)
+			m.env.t.Errorf("%s refused at %v: %v", m.name, t.begin, t.refusal)
 			return
 		}
 		if off := t.off(); off.Abs() > limit {
-			m.w.t.Errorf("%s issued an ID at %v that is %v from true time", m.name, t.begin, off)
+			m.env.t.Errorf("%s issued an ID at %v that is %v from true time", m.name, t.begin, off)
 			return
 		}
 	}
 }
 
-// refused fails the story unless a node refused throughout [from, to), each time
+// refused fails the test unless a node refused throughout [from, to), each time
 // for reason.
 func (m *member) refused(from, to time.Duration, reason node.Reason) {
-	m.w.t.Helper()
+	m.env.t.Helper()
 	tries := m.asked(from, to)
 	if len(tries) == 0 {
-		m.w.t.Errorf("%s was not asked from %v to %v", m.name, from, to)
+		m.env.t.Errorf("%s was not asked from %v to %v", m.name, from, to)
 	}
 	for _, t := range tries {
 		if t.refusal == nil {
-			m.w.t.Errorf("%s issued an ID at %v, want it refused with %s", m.name, t.begin, reason)
+			m.env.t.Errorf("%s issued an ID at %v, want it refused with %s", m.name, t.begin, reason)
 			return
 		}
 		if t.refusal.Reason != reason {
-			m.w.t.Errorf("%s refused at %v: %v, want %s", m.name, t.begin, t.refusal, reason)
+			m.env.t.Errorf("%s refused at %v: %v, want %s", m.name, t.begin, t.refusal, reason)
 			return
 		}
 	}
@@ -79,44 +79,44 @@ func (m *member) ready() bool { return m.node.Ready() == nil }
 // untilRefused waits for a request to be refused with reason, and returns since
 // when that is so.
 func (m *member) untilRefused(reason node.Reason, within time.Duration) (at time.Duration) {
-	m.w.t.Helper()
-	from := m.w.now()
-	m.w.until(within, fmt.Sprintf("%s refuses with %s", m.name, reason), func() bool {
+	m.env.t.Helper()
+	from := m.env.now()
+	m.env.until(within, fmt.Sprintf("%s refuses with %s", m.name, reason), func() bool {
 		r := m.node.Ready()
 		return r != nil && r.Reason == reason
 	})
-	at = m.w.now()
-	m.w.t.Logf("%s refuses with %s after %v", m.name, reason, at-from)
+	at = m.env.now()
+	m.env.t.Logf("%s refuses with %s after %v", m.name, reason, at-from)
 	return at
 }
 
 // untilReady waits for the node to issue.
 func (m *member) untilReady(within time.Duration) (took time.Duration) {
-	m.w.t.Helper()
-	took = m.w.until(within, m.name+" is ready", m.ready)
+	m.env.t.Helper()
+	took = m.env.until(within, m.name+" is ready", m.ready)
 	// A request of this very instant may have been refused before.
 	time.Sleep(time.Millisecond)
 	return took
 }
 
 // until waits for ok, and returns how long that took.
-func (w *world) until(within time.Duration, what string, ok func() bool) time.Duration {
-	w.t.Helper()
-	from := w.now()
+func (env *testEnv) until(within time.Duration, what string, ok func() bool) time.Duration {
+	env.t.Helper()
+	from := env.now()
 	for !ok() {
-		if w.now()-from > within {
-			w.t.Fatalf("not within %v: %s", within, what)
+		if env.now()-from > within {
+			env.t.Fatalf("not within %v: %s", within, what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	return w.now() - from
+	return env.now() - from
 }
 
 // wrote returns what a node wrote in [from, to) of true time, releases apart.
 func (m *member) wrote(from, to time.Duration) (out []put) {
-	m.w.mu.Lock()
-	defer m.w.mu.Unlock()
-	for _, p := range m.w.puts {
+	m.env.mu.Lock()
+	defer m.env.mu.Unlock()
+	for _, p := range m.env.puts {
 		if p.by == m.instance && p.op != lease.Release && p.at >= from && p.at < to {
 			out = append(out, p)
 		}
@@ -126,9 +126,9 @@ func (m *member) wrote(from, to time.Duration) (out []put) {
 
 // released returns when a node first gave its sid back at or after from.
 func (m *member) released(from time.Duration) (time.Duration, bool) {
-	m.w.mu.Lock()
-	defer m.w.mu.Unlock()
-	for _, p := range m.w.puts {
+	m.env.mu.Lock()
+	defer m.env.mu.Unlock()
+	for _, p := range m.env.puts {
 		if p.by == m.instance && p.op == lease.Release && p.at >= from {
 			return p.at, true
 		}
@@ -140,14 +140,14 @@ func (m *member) released(from time.Duration) (time.Duration, bool) {
 // time + W.
 func (m *member) beyond() time.Duration {
 	worst := -window
-	for _, p := range m.wrote(0, m.w.now()) {
-		worst = max(worst, (p.w.Ceil-trueMillis(p.at)).Duration()-window)
+	for _, p := range m.wrote(0, m.env.now()) {
+		worst = max(worst, (p.window.Ceil-trueMillis(p.at)).Duration()-window)
 	}
 	return worst
 }
 
-// story returns what was told of the machine's wall clock, in order.
-func (m *member) story() string {
+// clockEvents returns the events of the machine's wall clock, in order.
+func (m *member) clockEvents() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []string
@@ -164,8 +164,8 @@ func (m *member) story() string {
 func (m *member) verdict() clock.Verdict { return m.watch.Report().Gate.Verdict }
 
 // cut and heal take the nodes of one side off the network of the other.
-func (w *world) cut(a, b []*member) {
-	w.net.Partition(addresses(a), addresses(b))
+func (env *testEnv) cut(a, b []*member) {
+	env.net.Partition(addresses(a), addresses(b))
 }
 
 func addresses(ms []*member) (out []string) {

@@ -15,19 +15,19 @@ import (
 // by what it counts no lease has ended. It wakes with a window that is long over,
 // issues nothing of it for longer than a tick, and serves again within seconds.
 func TestT07AsleepForTenMinutes(t *testing.T) {
-	tell(t, func(w *world) {
-		w.startAll(3)
+	runScenario(t, func(env *testEnv) {
+		env.startAll(3)
 		time.Sleep(20 * time.Second)
-		slept, bad := w.now(), w.members[1]
-		w.sleep([]*member{bad}, 10*time.Minute, false)
-		woke := w.now()
+		slept, bad := env.now(), env.members[1]
+		env.sleep([]*member{bad}, 10*time.Minute, false)
+		woke := env.now()
 		time.Sleep(oneTick)
 		took := bad.untilReady(30 * time.Second)
 		t.Logf("ready %v after it woke", took)
-		back := w.now()
+		back := env.now()
 		time.Sleep(20 * time.Second)
-		bad.served(back, w.now(), sound)
-		for _, x := range bad.asked(woke+oneTick, w.now()) {
+		bad.served(back, env.now(), sound)
+		for _, x := range bad.asked(woke+oneTick, env.now()) {
 			if x.refusal != nil && x.refusal.Reason != node.WindowExhausted {
 				t.Errorf("refused at %v: %v", x.begin, x.refusal)
 			}
@@ -35,7 +35,7 @@ func TestT07AsleepForTenMinutes(t *testing.T) {
 				t.Errorf("issued at %v an ID that is %v off", x.begin, x.off())
 			}
 		}
-		w.soundBut(bad, slept)
+		env.soundBut(bad, slept)
 	})
 }
 
@@ -46,7 +46,7 @@ func TestT43SkewOfElevenSeconds(t *testing.T) {
 	for _, off := range []time.Duration{11 * time.Second, -11 * time.Second} {
 		t.Run(fmt.Sprintf("T43 %v", off), func(t *testing.T) {
 			t.Parallel()
-			tell(t, func(w *world) { startsOff(w, 3, off) })
+			runScenario(t, func(env *testEnv) { startsOff(env, 3, off) })
 		})
 	}
 }

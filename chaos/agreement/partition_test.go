@@ -17,33 +17,33 @@ func TestPartition(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		t.Run(fmt.Sprintf("strict=%v", strict), func(t *testing.T) {
 			t.Parallel()
-			tell(t, func(w *world) {
+			runScenario(t, func(env *testEnv) {
 				for range 3 {
-					w.start(options{strict: strict})
+					env.start(options{strict: strict})
 				}
 				time.Sleep(10 * time.Second)
-				lone := w.members[2]
-				w.cut(w.members[:2], w.members[2:])
-				from := w.now()
-				took := w.until(15*time.Second, "the lone node is unconfirmed", func() bool { return lone.verdict().Phase == clock.Grace })
+				lone := env.members[2]
+				env.cut(env.members[:2], env.members[2:])
+				from := env.now()
+				took := env.until(15*time.Second, "the lone node is unconfirmed", func() bool { return lone.verdict().Phase == clock.Grace })
 				t.Logf("unconfirmed after %v", took)
-				begun := w.now()
+				begun := env.now()
 				time.Sleep(grace - time.Second)
-				lone.served(from, w.now(), sound)
+				lone.served(from, env.now(), sound)
 				if g := lone.watch.Report().Gate; g.Unverified < grace-2*time.Second {
 					t.Errorf("%v counted unverified, want about %v", g.Unverified, grace)
 				}
 				time.Sleep(2 * time.Second)
-				end := w.now()
+				end := env.now()
 				time.Sleep(20 * time.Second)
 				if !strict {
-					lone.served(end, w.now(), sound)
+					lone.served(end, env.now(), sound)
 					if p := lone.verdict().Phase; p != clock.Unproven {
 						t.Errorf("phase %v", p)
 					}
 				} else {
-					lone.refused(end, w.now(), node.ClockUnverified)
-					if wrote := lone.wrote(begun+grace+time.Second, w.now()); len(wrote) != 0 {
+					lone.refused(end, env.now(), node.ClockUnverified)
+					if wrote := lone.wrote(begun+grace+time.Second, env.now()); len(wrote) != 0 {
 						t.Errorf("refusing, it wrote %+v", wrote)
 					}
 					time.Sleep(45 * time.Second)
@@ -51,19 +51,19 @@ func TestPartition(t *testing.T) {
 						t.Error("refusing for a minute, it kept its sid")
 					}
 				}
-				w.soundBut(lone, 5*time.Second)
-				for _, m := range w.members[:2] {
+				env.soundBut(lone, 5*time.Second)
+				for _, m := range env.members[:2] {
 					if g := m.watch.Report().Gate; g.Verdict.Phase != clock.Confirmed || g.Unverified > 2*time.Second {
 						t.Errorf("%s: %+v", m.name, g)
 					}
 				}
-				w.net.Heal()
+				env.net.Heal()
 				took = lone.untilReady(time.Minute)
-				w.until(time.Minute, "the lone node is confirmed", func() bool { return lone.verdict().Phase == clock.Confirmed })
+				env.until(time.Minute, "the lone node is confirmed", func() bool { return lone.verdict().Phase == clock.Confirmed })
 				t.Logf("ready %v after the partition healed", took)
-				at := w.now()
+				at := env.now()
 				time.Sleep(5 * time.Second)
-				lone.served(at, w.now(), sound)
+				lone.served(at, env.now(), sound)
 			})
 		})
 	}
@@ -72,20 +72,20 @@ func TestPartition(t *testing.T) {
 // TestOneWay: packets of one node reach nobody, and it hears all: it has no
 // answers, so it knows no more than one that is cut off.
 func TestOneWay(t *testing.T) {
-	tell(t, func(w *world) {
-		w.startAll(3)
+	runScenario(t, func(env *testEnv) {
+		env.startAll(3)
 		time.Sleep(10 * time.Second)
-		mute := w.members[0]
-		for _, m := range w.members[1:] {
-			w.net.SetLinkBetween(mute.net.Addr(), m.net.Addr(), gossiptest.Link{Cut: true})
+		mute := env.members[0]
+		for _, m := range env.members[1:] {
+			env.net.SetLinkBetween(mute.net.Addr(), m.net.Addr(), gossiptest.Link{Cut: true})
 		}
-		from := w.now()
+		from := env.now()
 		time.Sleep(40 * time.Second)
 		if p := mute.verdict().Phase; p != clock.Grace {
 			t.Errorf("phase %v", p)
 		}
-		for _, m := range w.members {
-			m.served(from, w.now(), sound)
+		for _, m := range env.members {
+			m.served(from, env.now(), sound)
 		}
 	})
 }
@@ -93,14 +93,14 @@ func TestOneWay(t *testing.T) {
 // TestLossAndDelay: a third of all packets lost and the rest late and out of
 // order costs nobody the confirmation of a good clock.
 func TestLossAndDelay(t *testing.T) {
-	tell(t, func(w *world) {
-		w.startAll(5)
+	runScenario(t, func(env *testEnv) {
+		env.startAll(5)
 		time.Sleep(10 * time.Second)
-		w.net.SetLink(gossiptest.Link{Latency: 20 * time.Millisecond, Jitter: 60 * time.Millisecond, Loss: 0.3})
-		from := w.now()
+		env.net.SetLink(gossiptest.Link{Latency: 20 * time.Millisecond, Jitter: 60 * time.Millisecond, Loss: 0.3})
+		from := env.now()
 		time.Sleep(10 * time.Minute)
-		for _, m := range w.members {
-			m.served(from, w.now(), sound)
+		for _, m := range env.members {
+			m.served(from, env.now(), sound)
 			if g := m.watch.Report().Gate; g.Shuts != 0 || g.Unverified > 10*time.Second {
 				t.Errorf("%s: %+v", m.name, g)
 			}
@@ -115,22 +115,22 @@ func TestFleetStepsTogether(t *testing.T) {
 	for _, step := range []time.Duration{-time.Second, time.Second, time.Hour} {
 		t.Run(step.String(), func(t *testing.T) {
 			t.Parallel()
-			tell(t, func(w *world) {
-				w.startAll(3)
+			runScenario(t, func(env *testEnv) {
+				env.startAll(3)
 				time.Sleep(10 * time.Second)
-				from := w.now()
-				for _, m := range w.members {
+				from := env.now()
+				for _, m := range env.members {
 					m.clocks.Step(step)
 				}
 				time.Sleep(30 * time.Second)
-				end := w.now()
-				for _, m := range w.members {
+				end := env.now()
+				for _, m := range env.members {
 					for _, x := range m.asked(from, end) {
 						if r := x.refusal; r != nil && (step < window || r.Reason != node.WindowExhausted || x.begin > from+2*time.Second) {
 							t.Errorf("%s refused at %v: %v", m.name, x.begin, r)
 						}
 					}
-					if got, want := m.story(), "stepped, followed (peers)"; got != want {
+					if got, want := m.clockEvents(), "stepped, followed (peers)"; got != want {
 						t.Errorf("%s: %q, want %q", m.name, got, want)
 					}
 					tries := m.asked(end-2*time.Second, end)

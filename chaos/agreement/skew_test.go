@@ -17,15 +17,15 @@ const sound = 20 * time.Millisecond
 
 // soundBut checks that all nodes but one served on from a time, and that no gate
 // of theirs ever shut.
-func (w *world) soundBut(bad *member, from time.Duration) {
-	w.t.Helper()
-	for _, m := range w.members {
+func (env *testEnv) soundBut(bad *member, from time.Duration) {
+	env.t.Helper()
+	for _, m := range env.members {
 		if m == bad {
 			continue
 		}
-		m.served(from, w.now(), sound)
+		m.served(from, env.now(), sound)
 		if g := m.watch.Report().Gate; g.Shuts != 0 {
-			w.t.Errorf("%s: %+v", m.name, g)
+			env.t.Errorf("%s: %+v", m.name, g)
 		}
 	}
 }
@@ -38,54 +38,54 @@ func TestOneClockIsOff(t *testing.T) {
 		for _, off := range []time.Duration{time.Second, -time.Second} {
 			t.Run(fmt.Sprintf("%d nodes, %v from the start", n, off), func(t *testing.T) {
 				t.Parallel()
-				tell(t, func(w *world) { startsOff(w, n, off) })
+				runScenario(t, func(env *testEnv) { startsOff(env, n, off) })
 			})
 			t.Run(fmt.Sprintf("%d nodes, %v of a sudden", n, off), func(t *testing.T) {
 				t.Parallel()
-				tell(t, func(w *world) { leaps(w, n, off) })
+				runScenario(t, func(env *testEnv) { leaps(env, n, off) })
 			})
 		}
 	}
 }
 
-func startsOff(w *world, n int, off time.Duration) {
-	w.startAll(n - 1)
+func startsOff(env *testEnv, n int, off time.Duration) {
+	env.startAll(n - 1)
 	time.Sleep(10 * time.Second)
-	born := w.now()
-	bad := w.start(options{off: off})
+	born := env.now()
+	bad := env.start(options{off: off})
 	shut := bad.untilRefused(node.ClockSkew, 4*time.Second)
 	time.Sleep(30 * time.Second)
-	bad.refused(shut, w.now(), node.ClockSkew)
+	bad.refused(shut, env.now(), node.ClockSkew)
 	bad.names(off)
 	bad.clocks.Right()
 	took := bad.untilReady(30 * time.Second)
-	w.t.Logf("ready %v after the clock was set right", took)
+	env.t.Logf("ready %v after the clock was set right", took)
 	if took < 10*time.Second {
-		w.t.Errorf("ready after %v, without 10 s of calm", took)
+		env.t.Errorf("ready after %v, without 10 s of calm", took)
 	}
-	resumed := w.now()
+	resumed := env.now()
 	for _, x := range bad.asked(born, resumed) {
 		if x.refusal == nil && x.begin < resumed-500*time.Millisecond {
-			w.t.Errorf("issued an ID at %v", x.begin)
+			env.t.Errorf("issued an ID at %v", x.begin)
 		}
 	}
 	if wrote := bad.wrote(born, resumed-time.Second); len(wrote) != 0 {
-		w.t.Errorf("with a wrong clock it wrote %+v", wrote)
+		env.t.Errorf("with a wrong clock it wrote %+v", wrote)
 	}
 	time.Sleep(20 * time.Second)
-	bad.served(resumed, w.now(), sound)
-	w.soundBut(bad, born)
+	bad.served(resumed, env.now(), sound)
+	env.soundBut(bad, born)
 }
 
 // names checks what a refusal says of the clock.
 func (m *member) names(off time.Duration) {
-	m.w.t.Helper()
+	m.env.t.Helper()
 	r := m.node.Ready()
 	if r == nil || r.Metadata["limit_ms"] != "250" {
-		m.w.t.Fatalf("refusal %+v", r)
+		m.env.t.Fatalf("refusal %+v", r)
 	}
 	if diff := offsetOf(r) + off; diff.Abs() > sound {
-		m.w.t.Errorf("refusal %+v, want an offset of %v", r, -off)
+		m.env.t.Errorf("refusal %+v, want an offset of %v", r, -off)
 	}
 }
 
@@ -99,48 +99,48 @@ func offsetOf(r *node.Refusal) time.Duration {
 	return clock.Millis(ms).Duration()
 }
 
-func leaps(w *world, n int, off time.Duration) {
-	w.startAll(n)
+func leaps(env *testEnv, n int, off time.Duration) {
+	env.startAll(n)
 	time.Sleep(20 * time.Second)
-	bad := w.members[n/2]
+	bad := env.members[n/2]
 	bad.clocks.Leap(off)
-	from := w.now()
+	from := env.now()
 	shut := bad.untilRefused(node.ClockSkew, 8*time.Second)
 	if shut-from > 4*time.Second {
-		w.t.Errorf("refused only after %v", shut-from)
+		env.t.Errorf("refused only after %v", shut-from)
 	}
 	bad.names(off)
 
 	// Nothing is written while it refuses, nor from when the leap was seen.
 	time.Sleep(58 * time.Second)
-	bad.refused(shut, w.now(), node.ClockSkew)
+	bad.refused(shut, env.now(), node.ClockSkew)
 	if _, ok := bad.released(from); ok {
-		w.t.Error("gave its sid back before a minute had passed")
+		env.t.Error("gave its sid back before a minute had passed")
 	}
 	time.Sleep(5 * time.Second)
 	at, ok := bad.released(from)
 	if !ok || bad.keeper.Status().Held {
-		w.t.Errorf("did not give its sid back: %v", bad)
+		env.t.Errorf("did not give its sid back: %v", bad)
 	}
-	w.t.Logf("gave its sid back %v after it began to refuse", at-shut)
-	if wrote := bad.wrote(shut, w.now()); len(wrote) != 0 {
-		w.t.Errorf("while it refused it wrote %+v", wrote)
+	env.t.Logf("gave its sid back %v after it began to refuse", at-shut)
+	if wrote := bad.wrote(shut, env.now()); len(wrote) != 0 {
+		env.t.Errorf("while it refused it wrote %+v", wrote)
 	}
 
 	bad.clocks.Right()
-	set := w.now()
+	set := env.now()
 	took := bad.untilReady(time.Minute)
-	w.t.Logf("ready %v after the clock was set right", took)
-	resumed := w.now()
+	env.t.Logf("ready %v after the clock was set right", took)
+	resumed := env.now()
 	if wrote := bad.wrote(shut, resumed-time.Second); len(wrote) != 0 {
-		w.t.Errorf("until it was right it wrote %+v", wrote)
+		env.t.Errorf("until it was right it wrote %+v", wrote)
 	}
 	bad.refused(shut, set, node.ClockSkew)
 	time.Sleep(20 * time.Second)
-	bad.served(resumed, w.now(), sound)
-	w.soundBut(bad, 5*time.Second)
+	bad.served(resumed, env.now(), sound)
+	env.soundBut(bad, 5*time.Second)
 	if bad.verdict().Phase != clock.Confirmed {
-		w.t.Errorf("verdict %+v", bad.verdict())
+		env.t.Errorf("verdict %+v", bad.verdict())
 	}
 }
 
@@ -150,24 +150,24 @@ func TestOneClockDrifts(t *testing.T) {
 	for _, ppm := range []int64{900, -900} {
 		t.Run(fmt.Sprint(ppm), func(t *testing.T) {
 			t.Parallel()
-			tell(t, func(w *world) {
-				w.startAll(3)
+			runScenario(t, func(env *testEnv) {
+				env.startAll(3)
 				time.Sleep(10 * time.Second)
-				from, bad := w.now(), w.members[0]
+				from, bad := env.now(), env.members[0]
 				bad.clocks.Drift(ppm)
 				shut := bad.untilRefused(node.ClockSkew, 10*time.Minute)
 				off := drifted(shut-from, ppm)
-				w.t.Logf("refused at %v off", off)
+				env.t.Logf("refused at %v off", off)
 				if off.Abs() > maxSkew+20*time.Millisecond || off.Abs() < maxSkew-20*time.Millisecond {
 					t.Errorf("refused at %v off", off)
 				}
 				bad.served(from, shut-500*time.Millisecond, maxSkew+20*time.Millisecond)
 				bad.clocks.Right()
 				bad.untilReady(time.Minute)
-				at := w.now()
+				at := env.now()
 				time.Sleep(20 * time.Second)
-				bad.served(at, w.now(), maxSkew/2+sound)
-				w.soundBut(bad, 5*time.Second)
+				bad.served(at, env.now(), maxSkew/2+sound)
+				env.soundBut(bad, 5*time.Second)
 			})
 		})
 	}
@@ -190,18 +190,18 @@ func TestTwoDisagree(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%q %q", tc.first, tc.second), func(t *testing.T) {
 			t.Parallel()
-			tell(t, func(w *world) {
-				a := w.start(options{kernel: tc.first})
+			runScenario(t, func(env *testEnv) {
+				a := env.start(options{kernel: tc.first})
 				a.untilReady(time.Second)
-				b := w.start(options{kernel: tc.second, off: tc.off})
+				b := env.start(options{kernel: tc.second, off: tc.off})
 				time.Sleep(8 * time.Second) // 4 of them, and b may be listed late
-				from := w.now()
+				from := env.now()
 				time.Sleep(30 * time.Second)
-				for i, m := range w.members {
+				for i, m := range env.members {
 					if i != tc.serves {
-						m.refused(from, w.now(), node.ClockSkew)
+						m.refused(from, env.now(), node.ClockSkew)
 					} else {
-						m.served(from, w.now(), tc.off+sound)
+						m.served(from, env.now(), tc.off+sound)
 					}
 				}
 				b.clocks.Right()
@@ -219,22 +219,22 @@ func TestOscillator(t *testing.T) {
 	for _, ppm := range []int64{-200_000, 100_000, -10_000, 3_000, 1_000} {
 		t.Run(fmt.Sprintf("%d ppm", ppm), func(t *testing.T) {
 			t.Parallel()
-			tell(t, func(w *world) {
-				w.startAll(2)
-				bad := w.start(options{})
+			runScenario(t, func(env *testEnv) {
+				env.startAll(2)
+				bad := env.start(options{})
 				time.Sleep(10 * time.Second)
 				// Some questions are lost, those among them that would settle
 				// a contradiction at once.
-				for _, m := range w.members[:2] {
-					w.net.SetLinkBetween(bad.net.Addr(), m.net.Addr(), gossiptest.Link{Latency: time.Millisecond, Loss: 0.3})
+				for _, m := range env.members[:2] {
+					env.net.SetLinkBetween(bad.net.Addr(), m.net.Addr(), gossiptest.Link{Latency: time.Millisecond, Loss: 0.3})
 				}
-				from := w.now()
+				from := env.now()
 				bad.clocks.Oscillate(ppm)
 				// From here on it is off by more than the limit.
 				over := maxSkew / time.Duration(max(ppm, -ppm)) * 1_000_000
 				bad.untilRefused(node.ClockSkew, over+time.Minute)
-				w.soundBut(bad, from)
-				w.net.Heal()
+				env.soundBut(bad, from)
+				env.net.Heal()
 				bad.clocks.Oscillate(0)
 				bad.clocks.Right()
 				bad.untilReady(60 * time.Second)

@@ -13,8 +13,8 @@ import (
 // Incident T21 (a clock of the future), docs/INCIDENTS.md.
 func TestStart(t *testing.T) {
 	t.Run("alone at once", func(t *testing.T) {
-		tell(t, func(w *world) {
-			m := w.start(options{})
+		runScenario(t, func(env *testEnv) {
+			m := env.start(options{})
 			took := m.untilReady(time.Second)
 			t.Logf("ready after %v", took)
 			if took > 200*time.Millisecond || m.verdict().Phase != clock.Confirmed {
@@ -23,10 +23,10 @@ func TestStart(t *testing.T) {
 		})
 	})
 	t.Run("beside two good ones as soon as echoes are in", func(t *testing.T) {
-		tell(t, func(w *world) {
-			w.startAll(2)
+		runScenario(t, func(env *testEnv) {
+			env.startAll(2)
 			time.Sleep(10 * time.Second)
-			m := w.start(options{})
+			m := env.start(options{})
 			took := m.untilReady(time.Second)
 			t.Logf("ready after %v", took)
 			g := m.watch.Report().Gate
@@ -36,11 +36,11 @@ func TestStart(t *testing.T) {
 		})
 	})
 	t.Run("beside silent ones after a second, unverified", func(t *testing.T) {
-		tell(t, func(w *world) {
-			w.startAll(2)
+		runScenario(t, func(env *testEnv) {
+			env.startAll(2)
 			time.Sleep(10 * time.Second)
-			m := w.start(options{})
-			w.cut(w.members[:2], w.members[2:])
+			m := env.start(options{})
+			env.cut(env.members[:2], env.members[2:])
 			took := m.untilReady(2 * time.Second)
 			t.Logf("ready after %v", took)
 			time.Sleep(10 * time.Second)
@@ -54,49 +54,49 @@ func TestStart(t *testing.T) {
 	// itself in an even split with the one whose clock is wrong.
 	t.Run("three at once, one of them wrong", func(t *testing.T) {
 		for bad := range 3 {
-			tell(t, func(w *world) {
+			runScenario(t, func(env *testEnv) {
 				for i := range 3 {
 					o := options{}
 					if i == bad {
 						o.off = time.Second
 					}
-					w.start(o)
+					env.start(o)
 				}
-				for i, m := range w.members {
+				for i, m := range env.members {
 					if i != bad {
 						m.untilReady(3 * time.Second)
 					}
 				}
 				time.Sleep(4 * time.Second)
-				from := w.now()
+				from := env.now()
 				time.Sleep(10 * time.Second)
-				w.soundBut(w.members[bad], from)
-				w.members[bad].refused(from, w.now(), node.ClockSkew)
+				env.soundBut(env.members[bad], from)
+				env.members[bad].refused(from, env.now(), node.ClockSkew)
 			})
 		}
 	})
 	// Cut off from peers that could tell, it is the store that keeps it out.
 	for name, cut := range map[string]bool{"a day ahead": false, "a day ahead, beside silent ones": true} {
 		t.Run(name, func(t *testing.T) {
-			tell(t, func(w *world) {
-				w.startAll(2)
+			runScenario(t, func(env *testEnv) {
+				env.startAll(2)
 				time.Sleep(10 * time.Second)
-				m := w.start(options{off: 24 * time.Hour})
+				m := env.start(options{off: 24 * time.Hour})
 				want := node.ClockSkew
 				if cut {
-					w.cut(w.members[:2], w.members[2:])
+					env.cut(env.members[:2], env.members[2:])
 					want = node.Starting
 				}
 				time.Sleep(5 * time.Second)
-				from := w.now()
+				from := env.now()
 				time.Sleep(3 * time.Minute)
-				m.refused(from, w.now(), want)
-				if wrote := m.wrote(0, w.now()); len(wrote) != 0 {
+				m.refused(from, env.now(), want)
+				if wrote := m.wrote(0, env.now()); len(wrote) != 0 {
 					t.Errorf("it wrote %+v", wrote)
 				}
-				w.soundBut(m, 5*time.Second)
+				env.soundBut(m, 5*time.Second)
 				m.clocks.Right()
-				w.net.Heal()
+				env.net.Heal()
 				took := m.untilReady(2 * time.Minute)
 				t.Logf("ready %v after it was set right", took)
 			})

@@ -55,8 +55,8 @@ func TestStepMatrix(t *testing.T) {
 				for k, when := range moments {
 					t.Run(f.name+", "+p.name+", "+when, func(t *testing.T) {
 						t.Parallel()
-						tell(t, func(w *world) {
-							o := w.befall(f, p.hit, p.size, k)
+						runScenario(t, func(env *testEnv) {
+							o := env.befall(f, p.hit, p.size, k)
 							mu.Lock()
 							defer mu.Unlock()
 							outcomes[at{i, j, k}] = o
@@ -136,7 +136,7 @@ func compareTable(t *testing.T, table string) {
 
 // befall plays one fault on hit of size nodes, at moment k, and looks at what
 // comes of it for a minute.
-func (w *world) befall(f fault, hit, size, k int) outcome {
+func (env *testEnv) befall(f fault, hit, size, k int) outcome {
 	const before, serving = 0, 1
 	for i := range size {
 		o := options{pace: 100 * time.Millisecond}
@@ -146,57 +146,57 @@ func (w *world) befall(f fault, hit, size, k int) outcome {
 		if k == before && i >= size-hit {
 			o.off = f.step
 		}
-		w.start(o)
+		env.start(o)
 	}
-	struck := w.members[size-hit:]
+	struck := env.members[size-hit:]
 	time.Sleep(4 * time.Second) // with the first judgement of the clock
-	from, woke := w.now(), time.Duration(-1)
+	from, woke := env.now(), time.Duration(-1)
 	if k != before {
 		time.Sleep(8 * time.Second)
-		from = w.now()
+		from = env.now()
 		if k != serving && f.sleep == 0 {
-			w.outage(true)
+			env.outage(true)
 			time.Sleep(3 * time.Second)
 		}
 		if f.sleep > 0 {
-			w.sleep(struck, f.sleep, k != serving)
-			woke = w.now()
+			env.sleep(struck, f.sleep, k != serving)
+			woke = env.now()
 		}
 		for _, m := range struck {
 			m.clocks.Step(f.step)
 		}
 		if k != serving {
 			time.Sleep(8 * time.Second) // 11 s in all: what is registered stays so
-			w.outage(false)
+			env.outage(false)
 		}
 	}
 	time.Sleep(time.Minute)
-	w.mustNot(f, struck, from, woke)
-	return outcome{issuedBy(struck, from, woke, f), w.refusals(struck, from), ceilingsOf(struck, f), shownBy(struck)}
+	env.mustNot(f, struck, from, woke)
+	return outcome{issuedBy(struck, from, woke, f), env.refusals(struck, from), ceilingsOf(struck, f), shownBy(struck)}
 }
 
-func (w *world) outage(on bool) {
-	for _, m := range w.members {
+func (env *testEnv) outage(on bool) {
+	for _, m := range env.members {
 		m.outage(on)
 	}
 }
 
 // sleep suspends machines: nothing runs on them, and nobody reaches them. In an
 // outage, etcd goes away for everybody 3 s before they wake.
-func (w *world) sleep(ms []*member, d time.Duration, outage bool) {
+func (env *testEnv) sleep(ms []*member, d time.Duration, outage bool) {
 	for _, m := range ms {
 		m.setAway(true)
 		m.outage(true)
-		w.cut([]*member{m}, slices.DeleteFunc(slices.Clone(w.members), func(o *member) bool { return o == m }))
+		env.cut([]*member{m}, slices.DeleteFunc(slices.Clone(env.members), func(o *member) bool { return o == m }))
 		m.clocks.Sleep()
 	}
 	time.Sleep(d - 3*time.Second)
-	w.outage(outage)
+	env.outage(outage)
 	for _, m := range ms {
 		m.outage(true)
 	}
 	time.Sleep(3 * time.Second)
-	w.net.Heal()
+	env.net.Heal()
 	for _, m := range ms {
 		m.clocks.Wake()
 		m.outage(outage)
@@ -209,25 +209,25 @@ const oneTick = 60 * time.Millisecond
 
 // mustNot checks what holds of every outcome: sound nodes serve on unless a
 // majority is against them, a minority's step reaches no ID and no ceiling.
-func (w *world) mustNot(f fault, struck []*member, from, woke time.Duration) {
-	w.t.Helper()
-	minority := len(struck) <= (len(w.members)-1)/2
-	for _, m := range w.members {
+func (env *testEnv) mustNot(f fault, struck []*member, from, woke time.Duration) {
+	env.t.Helper()
+	minority := len(struck) <= (len(env.members)-1)/2
+	for _, m := range env.members {
 		hit := slices.Contains(struck, m)
-		if !minority && (hit || len(struck) < len(w.members)) && f.step.Abs() > maxSkew {
+		if !minority && (hit || len(struck) < len(env.members)) && f.step.Abs() > maxSkew {
 			continue // a majority is believed
 		}
 		if !hit {
-			m.served(from, w.now(), sound)
+			m.served(from, env.now(), sound)
 		}
-		for _, x := range m.asked(from, w.now()) {
+		for _, x := range m.asked(from, env.now()) {
 			if x.refusal == nil && x.off().Abs() > sound && !(woke >= 0 && x.begin < woke+oneTick) {
-				w.t.Errorf("%s issued at %v an ID that is %v off", m.name, x.begin, x.off())
+				env.t.Errorf("%s issued at %v an ID that is %v off", m.name, x.begin, x.off())
 				break
 			}
 		}
 		if b := m.beyond(); b > maxSkew {
-			w.t.Errorf("%s wrote a ceiling %v beyond true time + W", m.name, b)
+			env.t.Errorf("%s wrote a ceiling %v beyond true time + W", m.name, b)
 		}
 	}
 }
@@ -236,7 +236,7 @@ func (w *world) mustNot(f fault, struck []*member, from, woke time.Duration) {
 func issuedBy(ms []*member, from, woke time.Duration, f fault) string {
 	issued, worst, last := 0, time.Duration(0), time.Duration(0)
 	for _, m := range ms {
-		for _, x := range m.asked(from, m.w.now()) {
+		for _, x := range m.asked(from, m.env.now()) {
 			if x.refusal != nil || woke >= 0 && x.begin >= woke && x.begin < woke+oneTick {
 				continue
 			}
@@ -260,10 +260,10 @@ func issuedBy(ms []*member, from, woke time.Duration, f fault) string {
 }
 
 // refusals lists the reasons of a node that was struck and of one that was not.
-func (w *world) refusals(struck []*member, from time.Duration) string {
+func (env *testEnv) refusals(struck []*member, from time.Duration) string {
 	reasons := func(m *member) string {
 		var all []node.Reason
-		tries := m.asked(from, w.now())
+		tries := m.asked(from, env.now())
 		for _, x := range tries {
 			if x.refusal != nil && !slices.Contains(all, x.refusal.Reason) {
 				all = append(all, x.refusal.Reason)
@@ -291,7 +291,7 @@ func (w *world) refusals(struck []*member, from time.Duration) string {
 		slices.Sort(out)
 		return strings.Join(out, "; ")
 	}
-	hit, others := of(struck), of(w.members[:len(w.members)-len(struck)])
+	hit, others := of(struck), of(env.members[:len(env.members)-len(struck)])
 	switch {
 	case hit == "" && others == "":
 		return "none"
@@ -307,7 +307,7 @@ func (w *world) refusals(struck []*member, from time.Duration) string {
 func ceilingsOf(ms []*member, f fault) string {
 	wrote, worst := 0, -window
 	for _, m := range ms {
-		wrote += len(m.wrote(0, m.w.now()))
+		wrote += len(m.wrote(0, m.env.now()))
 		worst = max(worst, m.beyond())
 	}
 	switch {
@@ -329,7 +329,7 @@ func shownBy(ms []*member) string {
 		if v.State == clock.Skewed {
 			s += ", " + v.Finding.String()
 		}
-		if story := m.story(); story != "" {
+		if story := m.clockEvents(); story != "" {
 			s = story + "; " + s
 		}
 		if !slices.Contains(out, s) {

@@ -21,23 +21,23 @@ func TestCalm(t *testing.T) {
 	for n, d := range long {
 		t.Run(fmt.Sprintf("%d for %v", n, d), func(t *testing.T) {
 			t.Parallel()
-			tell(t, func(w *world) {
+			runScenario(t, func(env *testEnv) {
 				for i := range n {
-					m := w.start(options{off: time.Duration(i%5-2) * 3 * time.Millisecond, pace: time.Second, kernel: "good"})
+					m := env.start(options{off: time.Duration(i%5-2) * 3 * time.Millisecond, pace: time.Second, kernel: "good"})
 					m.clocks.Drift(int64(i%3 - 1)) // of the wall clock against the disciplined one
 				}
-				for _, m := range w.members {
+				for _, m := range env.members {
 					m.untilReady(3 * time.Second)
 				}
-				from := w.now()
-				for w.now() < from+d {
+				from := env.now()
+				for env.now() < from+d {
 					time.Sleep(min(10*time.Minute, d))
-					for _, m := range w.members { // what NTP would do
+					for _, m := range env.members { // what NTP would do
 						m.clocks.Right()
 					}
 				}
-				for _, m := range w.members {
-					m.served(from, w.now(), 20*time.Millisecond)
+				for _, m := range env.members {
+					m.served(from, env.now(), 20*time.Millisecond)
 					g := m.watch.Report().Gate
 					if g.Shuts != 0 || g.Verdict.Phase != clock.Confirmed || g.Unverified > 2*time.Second {
 						t.Errorf("%s: %+v", m.name, g)

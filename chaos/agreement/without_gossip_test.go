@@ -8,34 +8,34 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// TestMuteNodesDoNotCount: three nodes with gossip confirm each other beside as
+// TestNodesWithoutGossipDoNotCount: three nodes with gossip confirm each other beside as
 // many without, and refuse one that is wrong. Those without serve unverified.
-func TestMuteNodesDoNotCount(t *testing.T) {
-	tell(t, func(w *world) {
+func TestNodesWithoutGossipDoNotCount(t *testing.T) {
+	runScenario(t, func(env *testEnv) {
 		for range 3 {
-			w.start(options{strict: true})
-			w.start(options{mute: true})
+			env.start(options{strict: true})
+			env.start(options{noGossip: true})
 		}
 		time.Sleep(10 * time.Second)
-		w.start(options{mute: true}).untilReady(3 * time.Second) // now they are more
-		bad := w.start(options{strict: true, off: time.Second})
-		from := w.now()
+		env.start(options{noGossip: true}).untilReady(3 * time.Second) // now they are more
+		bad := env.start(options{strict: true, off: time.Second})
+		from := env.now()
 		bad.untilRefused(node.ClockSkew, 5*time.Second)
 		time.Sleep(2 * grace)
-		for _, m := range w.members {
+		for _, m := range env.members {
 			g, n := m.watch.Report().Gate, len(m.watch.Report().Peers)+1
 			switch {
 			case m == bad:
 				if g.Verdict.Phase != clock.Shut {
 					t.Errorf("the wrong one: %+v", g)
 				}
-			case m.opts.mute:
-				m.served(from, w.now(), sound)
+			case m.opts.noGossip:
+				m.served(from, env.now(), sound)
 				if g.Verdict.Phase != clock.Unproven || n != 5 {
 					t.Errorf("%s, without gossip: phase %v of %d, want unproven of 5", m.name, g.Verdict.Phase, n)
 				}
 			default:
-				m.served(from, w.now(), sound)
+				m.served(from, env.now(), sound)
 				if g.Verdict.Phase != clock.Confirmed || g.Unverified > 2*time.Second || n != 4 {
 					t.Errorf("%s: judged by %d, %+v", m.name, n, g)
 				}
@@ -44,10 +44,10 @@ func TestMuteNodesDoNotCount(t *testing.T) {
 	})
 }
 
-// TestNobodyToHear: a node that is registered with others and can hear none of
+// TestNoPeerAnswers: a node that is registered with others and can hear none of
 // them is not alone. It is unconfirmed, and follows no step as one alone would,
 // whether it has no gossip or all others have none.
-func TestNobodyToHear(t *testing.T) {
+func TestNoPeerAnswers(t *testing.T) {
 	for name, mute := range map[string][]bool{
 		"all without":     {true, true, true},
 		"one without":     {true, false, false},
@@ -55,13 +55,13 @@ func TestNobodyToHear(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tell(t, func(w *world) {
+			runScenario(t, func(env *testEnv) {
 				for _, m := range mute {
-					w.start(options{mute: m})
+					env.start(options{noGossip: m})
 				}
 				time.Sleep(10 * time.Second)
-				one := w.members[0]
-				strict := w.start(options{mute: mute[0], strict: true, name: one.name}) // its successor
+				one := env.members[0]
+				strict := env.start(options{noGossip: mute[0], strict: true, name: one.name}) // its successor
 				one.stop()
 				time.Sleep(grace + 5*time.Second)
 				strict.untilRefused(node.ClockUnverified, time.Second)
@@ -70,7 +70,7 @@ func TestNobodyToHear(t *testing.T) {
 				}
 				strict.clocks.Step(-time.Second)
 				time.Sleep(time.Minute)
-				if got, want := strict.story(), "stepped"; got != want {
+				if got, want := strict.clockEvents(), "stepped"; got != want {
 					t.Errorf("%q, want %q", got, want)
 				}
 			})
@@ -78,22 +78,22 @@ func TestNobodyToHear(t *testing.T) {
 	}
 }
 
-// TestTurnedMute: the newest process of a name says whether it counts. One that
+// TestRestartWithoutGossip: the newest process of a name says whether it counts. One that
 // comes back without gossip leaves the others' majority at once, and not when
 // the lease of the one before it runs out.
-func TestTurnedMute(t *testing.T) {
-	tell(t, func(w *world) {
-		w.startAll(2)
+func TestRestartWithoutGossip(t *testing.T) {
+	runScenario(t, func(env *testEnv) {
+		env.startAll(2)
 		time.Sleep(10 * time.Second)
-		old := w.members[1]
-		third := w.start(options{})
+		old := env.members[1]
+		third := env.start(options{})
 		time.Sleep(10 * time.Second)
-		w.start(options{name: old.name, mute: true})
-		w.cut([]*member{old}, []*member{w.members[0], third})
-		from := w.now()
+		env.start(options{name: old.name, noGossip: true})
+		env.cut([]*member{old}, []*member{env.members[0], third})
+		from := env.now()
 		time.Sleep(2 * grace) // old is still registered: to the last it keeps its lease alive
-		for _, m := range []*member{w.members[0], third} {
-			m.served(from, w.now(), sound)
+		for _, m := range []*member{env.members[0], third} {
+			m.served(from, env.now(), sound)
 			g, n := m.watch.Report().Gate, len(m.watch.Report().Peers)+1
 			if g.Verdict.Phase != clock.Confirmed || g.Unverified > 2*time.Second || n != 2 {
 				t.Errorf("%s: judged by %d, %+v", m.name, n, g)

@@ -32,19 +32,19 @@ const slack = 60 * time.Millisecond
 // trusted reports that it can be told what the cluster's time is: at most one host
 // of three or more is unsound, nobody lies, and no name is there twice.
 func (p *process) trusted() bool {
-	pl := &p.w.plan
-	return pl.mode != Unclocked && pl.faulty <= 1 && !pl.liar && pl.twin == 0 && len(p.status.Nodes) >= 3
+	pl := &p.sim.plan
+	return pl.mode != Unclocked && pl.faulty <= 1 && !pl.falsePeer && pl.twin == 0 && len(p.status.Nodes) >= 3
 }
 
 // offTruth returns how far the issuing clock is from true time.
 func (p *process) offTruth() time.Duration {
-	return time.Duration(p.judge.anchor.UnixNano(p.readings().Mono) - dawn - int64(p.w.now))
+	return time.Duration(p.judge.anchor.UnixNano(p.readings().Mono) - startTime - int64(p.sim.now))
 }
 
 // settled reports that at true time t what befell the clocks of the host, and the
 // process, was long enough ago for peers to have noticed.
 func (p *process) settled(t time.Duration) bool {
-	pl := &p.w.plan
+	pl := &p.sim.plan
 	notice := 5 * time.Second
 	if pl.gossipLost+pl.gossipSlow+pl.gossipCut > 0 {
 		notice = clock.Freshness + 5*time.Second
@@ -55,18 +55,18 @@ func (p *process) settled(t time.Duration) bool {
 // checkIssued checks I5: an ID of a clock that a majority confirms is near the
 // truth. A gate that shut opens by a majority only.
 func (p *process) checkIssued(b gen.Block, read time.Duration) {
-	w, pl := p.w, &p.w.plan
+	sim, pl := p.sim, &p.sim.plan
 	if p.checked.shut {
-		w.violate("I5", "%s issued %v while its gate is shut", p.name, b.Last())
+		sim.violate("I5", "%s issued %v while its gate is shut", p.name, b.Last())
 	}
 	if !p.trusted() || !p.judge.machine.Verdict().Confirmed() || !p.settled(read) {
 		return
 	}
 	limit := millis(pl.maxSkew + pl.maxLead + slack)
-	truth := clock.Millis((dawn + int64(read)) / 1e6)
-	w.points.hit(HeldAgainstTruth)
+	truth := clock.Millis((startTime + int64(read)) / 1e6)
+	sim.points.hit(HeldAgainstTruth)
 	if off := clock.Millis(flake.Default.UnixMilli(b.Last())) - truth; off > limit || -off > limit {
-		w.violate("I5", "%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(), off)
+		sim.violate("I5", "%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(), off)
 	}
 }
 
@@ -88,30 +88,30 @@ func (p *process) checkMajority(r agreement.Reading) {
 	}
 	quorum := n/2 + 1
 	if p.judge.machine.Verdict().Confirmed() && all+1 < quorum {
-		p.w.violate("I5", "%s is confirmed, and %d of %d answered within %v", p.name, all, n-1, clock.Freshness)
+		p.sim.violate("I5", "%s is confirmed, and %d of %d answered within %v", p.name, all, n-1, clock.Freshness)
 	}
 	if sound < n-quorum+1 {
-		p.checked.findableSince = p.w.now
+		p.checked.findableSince = p.sim.now
 	}
-	if p.w.now-p.checked.findableSince < 5*time.Second || !p.settled(p.w.now) {
+	if p.sim.now-p.checked.findableSince < 5*time.Second || !p.settled(p.sim.now) {
 		return
 	}
-	limit := p.w.plan.maxSkew + 3*slack
-	if p.w.plan.gossipSlow > 0 {
+	limit := p.sim.plan.maxSkew + 3*slack
+	if p.sim.plan.gossipSlow > 0 {
 		limit += clock.MaxRoundTrip // an estimate may be as vague as that
 	}
 	if v := p.judge.machine.Verdict(); p.offTruth().Abs() > limit {
-		p.w.points.hit(WrongAndFound)
+		p.sim.points.hit(WrongAndFound)
 		if v.Phase != clock.Shut {
-			p.w.violate("I5", "%s is in phase %v, its clock is %v from the truth, and %d sound peers have answered", p.name, v.Phase, p.offTruth(), sound)
+			p.sim.violate("I5", "%s is in phase %v, its clock is %v from the truth, and %d sound peers have answered", p.name, v.Phase, p.offTruth(), sound)
 		}
 	}
 }
 
 // checkFollowed checks that peers have confirmed no false time.
 func (p *process) checkFollowed() {
-	if limit := p.w.plan.maxSkew + slack; p.trusted() && p.offTruth().Abs() > limit {
-		p.w.violate("I5", "%s followed a step on its peers' word, and is %v from the truth", p.name, p.offTruth())
+	if limit := p.sim.plan.maxSkew + slack; p.trusted() && p.offTruth().Abs() > limit {
+		p.sim.violate("I5", "%s followed a step on its peers' word, and is %v from the truth", p.name, p.offTruth())
 	}
 }
 
@@ -123,7 +123,7 @@ func (p *process) checkSuspend(followed time.Duration) {
 	c.slept, c.sets = h.slept, h.sets
 	odd := set || h.drift != 0 || h.strobe > 0 || h.frozen > 0
 	if off := slept - followed; !odd && off.Abs() > 20*time.Millisecond {
-		p.w.violate("I5", "%s slept for %v, and its issuing clock followed %v", p.name, slept, followed)
+		p.sim.violate("I5", "%s slept for %v, and its issuing clock followed %v", p.name, slept, followed)
 	}
 }
 
@@ -136,14 +136,14 @@ func (p *process) checkEstimate(peer *process, a answer) {
 			continue
 		}
 		if o.RTT < 0 {
-			p.w.violate("I5", "%s takes an answer of %s that was held for %v longer than the exchange took", p.name, o.Name, -o.RTT)
+			p.sim.violate("I5", "%s takes an answer of %s that was held for %v longer than the exchange took", p.name, o.Name, -o.RTT)
 		}
 		if !o.Fresh || a.lie != 0 || p.host.leapt || peer.host.leapt {
 			return
 		}
 		truth := time.Duration(peer.readings().Raw + a.clocks.Issuing - r.Clocks.Raw - r.Clocks.Issuing)
 		if off := truth - o.Offset; off.Abs() > o.Error+time.Microsecond {
-			p.w.violate("I5", "%s takes the clock of %s for %v ± %v from its own, and it is %v", p.name, o.Name, o.Offset, o.Error, truth)
+			p.sim.violate("I5", "%s takes the clock of %s for %v ± %v from its own, and it is %v", p.name, o.Name, o.Offset, o.Error, truth)
 		}
 		return
 	}

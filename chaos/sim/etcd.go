@@ -21,7 +21,7 @@ const pool = "0c9e0b8e-63a5-4f3b-8d2c-5a4c1b2f7e10"
 // etcd is a store whose requests and replies travel: either may be lost, late or
 // doubled. What it carries out, it carries out whole and in one order.
 type etcd struct {
-	w       *world
+	sim     *simulation
 	mem     *storetest.Memory
 	away    time.Duration // until then there is no leader: nothing is carried out, and no lease ends
 	waiting []func()      // what reached it meanwhile
@@ -30,27 +30,27 @@ type etcd struct {
 }
 
 // newEtcd makes an initialised space. Sids beyond the spare ones are put aside.
-func newEtcd(w *world) *etcd {
-	e := &etcd{w: w, mem: storetest.NewMemory(1), heldSince: map[flake.SID]time.Duration{}}
+func newEtcd(sim *simulation) *etcd {
+	e := &etcd{sim: sim, mem: storetest.NewMemory(1), heldSince: map[flake.SID]time.Duration{}}
 	if _, _, err := e.mem.Init(context.Background(), lease.Space{
 		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool,
-	}, w.trueMillis()); err != nil {
+	}, sim.trueMillis()); err != nil {
 		panic(err)
 	}
-	for sid := w.plan.spare; sid < flake.Scalable.Holders(); sid++ {
+	for sid := sim.plan.spare; sid < flake.Scalable.Holders(); sid++ {
 		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(lease.Window{
-			Era: 1, Term: 1, Instance: "operator", Nonce: "aside", Base: w.trueMillis(), Ceil: w.trueMillis(), State: lease.Quarantined,
+			Era: 1, Term: 1, Instance: "operator", Nonce: "aside", Base: sim.trueMillis(), Ceil: sim.trueMillis(), State: lease.Quarantined,
 		}))
 	}
 	const scan = 500 * time.Millisecond
 	var expire func()
 	expire = func() {
-		if w.now >= e.away {
+		if sim.now >= e.away {
 			e.change(func() { e.mem.Advance(scan) })
 		}
-		w.in(scan, expire)
+		sim.in(scan, expire)
 	}
-	w.in(scan, expire)
+	sim.in(scan, expire)
 	return e
 }
 
@@ -82,13 +82,13 @@ func (e *etcd) revision() int64 {
 
 // hint tells those who watch, some of them late or never.
 func (e *etcd) hint() {
-	w := e.w
-	for _, p := range w.processes {
-		if p.gone || p.hinted || w.stage == trouble && w.chance(w.plan.hintLost) {
+	sim := e.sim
+	for _, p := range sim.processes {
+		if p.gone || p.hinted || sim.stage == trouble && sim.chance(sim.plan.hintLost) {
 			continue
 		}
 		p.hinted = true
-		p.in(w.plan.latency+w.upTo(w.plan.latency), func() {
+		p.in(sim.plan.latency+sim.upTo(sim.plan.latency), func() {
 			p.hinted = false
 			p.tell(lease.Changed{})
 		})
@@ -97,9 +97,9 @@ func (e *etcd) hint() {
 
 // travel is how long a message to or from etcd takes.
 func (e *etcd) travel() time.Duration {
-	w := e.w
-	d := w.plan.latency/4 + w.upTo(w.plan.latency)
-	if w.rng.IntN(64) == 0 {
+	sim := e.sim
+	d := sim.plan.latency/4 + sim.upTo(sim.plan.latency)
+	if sim.rng.IntN(64) == 0 {
 		d *= 8
 	}
 	return d
@@ -108,10 +108,10 @@ func (e *etcd) travel() time.Duration {
 // request sends a request of the machine, and has it answered: by etcd, or by
 // its own deadline.
 func (e *etcd) request(p *process, a lease.Action) {
-	w, pl := e.w, &e.w.plan
-	noisy := w.stage == trouble
-	if w.trace.out != nil {
-		w.say(p, "asks: "+describe(a))
+	sim, pl := e.sim, &e.sim.plan
+	noisy := sim.stage == trouble
+	if sim.trace.out != nil {
+		sim.say(p, "asks: "+describe(a))
 	}
 	answered := false
 	answer := func(ev lease.Event) {
@@ -121,8 +121,8 @@ func (e *etcd) request(p *process, a lease.Action) {
 		}
 	}
 	deadline := pl.timeout
-	if noisy && (w.chance(pl.lost) || w.now < p.host.noRequests) {
-		if w.chance(pl.refusedFast) {
+	if noisy && (sim.chance(pl.lost) || sim.now < p.host.noRequests) {
+		if sim.chance(pl.refusedFast) {
 			deadline = e.travel()
 		}
 		p.in(deadline, func() { answer(failed(a)) })
@@ -130,43 +130,43 @@ func (e *etcd) request(p *process, a lease.Action) {
 	}
 	p.in(deadline, func() { answer(failed(a)) })
 	up := e.travel()
-	if noisy && w.chance(pl.late) {
-		up = deadline + w.logTime(time.Millisecond, 2*pl.window)
+	if noisy && sim.chance(pl.late) {
+		up = deadline + sim.logTime(time.Millisecond, 2*pl.window)
 	}
 	e.arrive(up, p, a, func(ev lease.Event) {
-		if w.stage == trouble && (w.chance(pl.replyLost) || w.now < p.host.noReplies) {
+		if sim.stage == trouble && (sim.chance(pl.replyLost) || sim.now < p.host.noReplies) {
 			return
 		}
 		p.in(e.travel(), func() { answer(ev) })
 	})
-	if noisy && w.chance(pl.twice) {
-		again := up + w.logTime(time.Millisecond, pl.window)
-		e.arrive(again, p, a, func(lease.Event) { w.points.hit(SentTwice) })
+	if noisy && sim.chance(pl.twice) {
+		again := up + sim.logTime(time.Millisecond, pl.window)
+		e.arrive(again, p, a, func(lease.Event) { sim.points.hit(SentTwice) })
 	}
 }
 
 // arrive carries a request out when it has travelled, or when there is a leader.
 func (e *etcd) arrive(d time.Duration, p *process, a lease.Action, done func(lease.Event)) {
-	w := e.w
+	sim := e.sim
 	var carry func()
 	carry = func() {
-		if w.now < e.away {
-			if w.rng.IntN(2) == 0 { // a proposal that survives the election
+		if sim.now < e.away {
+			if sim.rng.IntN(2) == 0 { // a proposal that survives the election
 				e.waiting = append(e.waiting, carry)
 			}
 			return
 		}
 		if p.gone {
-			w.points.hit(AppliedForTheDead)
+			sim.points.hit(AppliedForDeadProcess)
 		}
 		done(e.carryOut(p, a))
 	}
-	w.in(d, carry)
+	sim.in(d, carry)
 }
 
 // carryOut asks the store, and records what it wrote.
 func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
-	w, ctx := e.w, context.Background()
+	sim, ctx := e.sim, context.Background()
 	switch a := a.(type) {
 	case lease.Load:
 		v, err := e.mem.Load(ctx)
@@ -178,23 +178,23 @@ func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
 		old := a.Txn.Seen.Window
 		applied, v, err := e.mem.Commit(ctx, a.Txn)
 		if !applied {
-			w.note(p, "etcd does not apply "+a.Txn.Op.String()+" of sid %d over revision %d", int64(a.Txn.SID), old.Rev)
-			w.points.hit(RefusedByCompare)
+			sim.note(p, "etcd does not apply "+a.Txn.Op.String()+" of sid %d over revision %d", int64(a.Txn.SID), old.Rev)
+			sim.points.hit(RefusedByCompare)
 			return lease.Committed{View: v, Err: err}
 		}
 		put := v.SIDs[a.Txn.SID].Window
-		w.note(p, "etcd applies "+a.Txn.Op.String()+" of sid %d: term %d window [%d,%d) at revision %d", int64(a.Txn.SID),
-			put.Value.Term, sinceDawn(put.Value.Base), sinceDawn(put.Value.Ceil), put.Rev)
-		w.points.op(a.Txn, old)
+		sim.note(p, "etcd applies "+a.Txn.Op.String()+" of sid %d: term %d window [%d,%d) at revision %d", int64(a.Txn.SID),
+			put.Value.Term, sinceStart(put.Value.Base), sinceStart(put.Value.Ceil), put.Rev)
+		sim.points.op(a.Txn, old)
 		e.notPoisoned(p, a.Txn)
 		if op := a.Txn.Op; (op == lease.Acquire || op == lease.Reclaim) && put.Value.Base < v.Era.Value.Floor {
-			w.violate("I4", "%s acquired sid %d from %d on, below the floor %d of era %d",
+			sim.violate("I4", "%s acquired sid %d from %d on, below the floor %d of era %d",
 				p.name, a.Txn.SID, put.Value.Base, v.Era.Value.Floor, v.Era.Value.Number)
 		}
-		if a.Txn.Op == lease.Release && w.stage != tampered {
-			w.terms.release(w, p, a.Txn.SID, put.Value.Ceil)
+		if a.Txn.Op == lease.Release && sim.stage != tampered {
+			sim.terms.release(sim, p, a.Txn.SID, put.Value.Ceil)
 		}
-		if h := w.record(); h != nil {
+		if h := sim.record(); h != nil {
 			h.Writes = append(h.Writes, history.Write{
 				SID: a.Txn.SID, Rev: put.Rev, Term: put.Value.Term, Base: put.Value.Base, Ceil: put.Value.Ceil,
 				Released: put.Value.State == lease.Released,
@@ -225,7 +225,7 @@ const longHeld = 90 * time.Second
 // notPoisoned checks that a clock minutes ahead writes no ceiling, where another
 // node has long held a sid by a clock that is right: the store itself could tell.
 func (e *etcd) notPoisoned(p *process, t lease.Txn) {
-	w := e.w
+	sim := e.sim
 	switch t.Op {
 	case lease.Extend:
 		return
@@ -233,19 +233,19 @@ func (e *etcd) notPoisoned(p *process, t lease.Txn) {
 		delete(e.heldSince, t.SID)
 		return
 	case lease.Acquire, lease.Reclaim:
-		e.heldSince[t.SID] = w.now
+		e.heldSince[t.SID] = sim.now
 	}
 	const most = 4 * time.Minute // what the guard allows, and what delays add
-	if w.plan.mode != Everything || w.plan.faulty != 1 || w.plan.twin > 0 || p.host.sound || t.Window.Wall < w.trueMillis()+millis(most) {
+	if sim.plan.mode != Everything || sim.plan.faulty != 1 || sim.plan.twin > 0 || p.host.sound || t.Window.Wall < sim.trueMillis()+millis(most) {
 		return
 	}
 	v := e.view()
-	for sid := range flake.SID(w.plan.spare) {
+	for sid := range flake.SID(sim.plan.spare) {
 		since, held := e.heldSince[sid]
-		if s := v.SIDs[sid]; held && sid != t.SID && w.now-since > longHeld && s.Holder.Exists() &&
+		if s := v.SIDs[sid]; held && sid != t.SID && sim.now-since > longHeld && s.Holder.Exists() &&
 			s.Holder.Value.Node != p.host.node && s.Window.Value.State == lease.Active {
-			w.violate("poison", "%s acquired sid %d by a clock that reads %d ms ahead, while sid %d has long been held by another",
-				p.name, t.SID, t.Window.Wall-w.trueMillis(), sid)
+			sim.violate("poison", "%s acquired sid %d by a clock that reads %d ms ahead, while sid %d has long been held by another",
+				p.name, t.SID, t.Window.Wall-sim.trueMillis(), sid)
 			return
 		}
 	}
@@ -276,7 +276,7 @@ func describe(a lease.Action) string {
 	case lease.Commit:
 		put := a.Txn.Window
 		return fmt.Sprintf("%s sid=%d term=%d window=[%d,%d) over revision %d",
-			a.Txn.Op, a.Txn.SID, put.Term, sinceDawn(put.Base), sinceDawn(put.Ceil), a.Txn.Seen.Window.Rev)
+			a.Txn.Op, a.Txn.SID, put.Term, sinceStart(put.Base), sinceStart(put.Ceil), a.Txn.Seen.Window.Rev)
 	}
 	return fmt.Sprintf("%T", a)[len("lease."):]
 }
@@ -284,18 +284,18 @@ func describe(a lease.Action) string {
 // leaderless takes the leader away for a while. The next one begins every
 // lease's time to live anew.
 func (e *etcd) leaderless(d time.Duration) {
-	w := e.w
-	if w.now+d <= e.away {
+	sim := e.sim
+	if sim.now+d <= e.away {
 		return
 	}
-	e.away = w.now + d
-	w.note(nil, "etcd has no leader for %d us", int64(d)/1000)
-	w.in(d, func() {
-		if w.now < e.away {
+	e.away = sim.now + d
+	sim.note(nil, "etcd has no leader for %d us", int64(d)/1000)
+	sim.in(d, func() {
+		if sim.now < e.away {
 			return
 		}
-		w.note(nil, "etcd has a leader")
-		w.points.hit(LeaderChanged)
+		sim.note(nil, "etcd has a leader")
+		sim.points.hit(LeaderChanged)
 		e.mem.Renew()
 		waiting := e.waiting
 		e.waiting = nil
@@ -307,18 +307,18 @@ func (e *etcd) leaderless(d time.Duration) {
 
 // expireEarly ends some lease before its time, as an old leader may.
 func (e *etcd) expireEarly() {
-	if ids := e.mem.Leases(); len(ids) > 0 && e.w.now >= e.away {
-		id := ids[e.w.rng.IntN(len(ids))]
-		e.w.note(nil, "lease %d ends early", int64(id))
-		e.w.points.hit(ExpiredEarly)
+	if ids := e.mem.Leases(); len(ids) > 0 && e.sim.now >= e.away {
+		id := ids[e.sim.rng.IntN(len(ids))]
+		e.sim.note(nil, "lease %d ends early", int64(id))
+		e.sim.points.hit(ExpiredEarly)
 		e.change(func() { e.mem.Expire(id) })
 	}
 }
 
 // deleteHolder deletes a holder's key, as an operator might: no claim rests on it.
 func (e *etcd) deleteHolder() {
-	sid := e.w.rng.IntN(e.w.plan.spare)
-	e.w.note(nil, "the holder key of sid %d is deleted", int64(sid))
+	sid := e.sim.rng.IntN(e.sim.plan.spare)
+	e.sim.note(nil, "the holder key of sid %d is deleted", int64(sid))
 	e.change(func() { e.mem.Delete(fmt.Sprintf("holder/%d", sid)) })
 }
 
@@ -326,16 +326,16 @@ func (e *etcd) deleteHolder() {
 func (e *etcd) bumpEra() {
 	era := e.view().Era.Value
 	era.Number++
-	era.Floor = max(era.Floor, e.w.trueMillis()+millis(e.w.upTo(5*time.Second)))
-	e.w.note(nil, "era %d begins at %d", era.Number, sinceDawn(era.Floor))
-	e.w.points.hit(EraBegan)
+	era.Floor = max(era.Floor, e.sim.trueMillis()+millis(e.sim.upTo(5*time.Second)))
+	e.sim.note(nil, "era %d begins at %d", era.Number, sinceStart(era.Floor))
+	e.sim.points.hit(EraBegan)
 	e.change(func() { e.mem.Put("era", lease.Encode(era)) })
 }
 
-// putAside quarantines a sid by an operator's word, or gives one back.
-func (e *etcd) putAside() {
-	w := e.w
-	sid := flake.SID(w.rng.IntN(w.plan.spare))
+// quarantineSID quarantines a sid by an operator's word, or gives one back.
+func (e *etcd) quarantineSID() {
+	sim := e.sim
+	sid := flake.SID(sim.rng.IntN(sim.plan.spare))
 	v := e.view()
 	win := v.SIDs[sid].Window
 	if !win.Exists() || win.Err != nil {
@@ -346,10 +346,10 @@ func (e *etcd) putAside() {
 	if win.Value.State == lease.Quarantined {
 		put.State, put.Term, put.Base, put.Instance, put.Node = lease.Released, put.Term+1, put.Ceil, "operator", repair.Name
 	}
-	w.numbers++
-	put.Nonce = fmt.Sprintf("x%d", w.numbers)
-	w.note(nil, "an operator makes sid %d "+string(put.State), int64(sid))
-	w.points.hit(PutAside)
+	sim.numbers++
+	put.Nonce = fmt.Sprintf("x%d", sim.numbers)
+	sim.note(nil, "an operator makes sid %d "+string(put.State), int64(sid))
+	sim.points.hit(OperatorQuarantined)
 	e.change(func() {
 		e.mem.Delete(fmt.Sprintf("holder/%d", sid))
 		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(put))

@@ -16,51 +16,51 @@ type network struct {
 }
 
 // cutGossip splits the hosts in two for a while, perhaps one way only.
-func (w *world) cutGossip() {
-	w.net.parts = [2]uint64{}
-	for i := range w.hosts {
-		w.net.parts[w.rng.IntN(2)] |= 1 << (i % 64)
+func (sim *simulation) cutGossip() {
+	sim.net.parts = [2]uint64{}
+	for i := range sim.hosts {
+		sim.net.parts[sim.rng.IntN(2)] |= 1 << (i % 64)
 	}
-	w.net.oneWay = w.rng.IntN(2) == 0
-	w.net.parted = w.now + w.logTime(time.Second, 2*time.Minute)
-	w.note(nil, "gossip is cut until %d", int64(w.net.parted))
+	sim.net.oneWay = sim.rng.IntN(2) == 0
+	sim.net.parted = sim.now + sim.logTime(time.Second, 2*time.Minute)
+	sim.note(nil, "gossip is cut until %d", int64(sim.net.parted))
 }
 
 // part returns which side of a cut the host is on.
-func (w *world) part(h *host) int {
-	i := slices.Index(w.hosts, h)
+func (sim *simulation) part(h *host) int {
+	i := slices.Index(sim.hosts, h)
 	if i < 0 {
 		i = 0
 	}
-	return int(w.net.parts[1] >> (i % 64) & 1)
+	return int(sim.net.parts[1] >> (i % 64) & 1)
 }
 
 // send carries a message from one process to another, once, twice or not at all.
-func (w *world) send(from, to *process, deliver func()) {
-	if from.host.mute || to.host.mute {
+func (sim *simulation) send(from, to *process, deliver func()) {
+	if from.host.noGossip || to.host.noGossip {
 		return
 	}
-	pl := &w.plan
-	noisy := w.stage == trouble
+	pl := &sim.plan
+	noisy := sim.stage == trouble
 	if noisy {
-		if w.now < w.net.parted {
-			a, b := w.part(from.host), w.part(to.host)
-			if a != b && (!w.net.oneWay || a == 0) {
+		if sim.now < sim.net.parted {
+			a, b := sim.part(from.host), sim.part(to.host)
+			if a != b && (!sim.net.oneWay || a == 0) {
 				return
 			}
 		}
-		if w.chance(pl.gossipLost) {
+		if sim.chance(pl.gossipLost) {
 			return
 		}
 	}
 	times := 1
-	if noisy && w.chance(pl.gossipTwice) {
+	if noisy && sim.chance(pl.gossipTwice) {
 		times = 2
 	}
 	for range times {
-		d := pl.gossipLatency/2 + w.upTo(pl.gossipLatency)
-		if noisy && w.chance(pl.gossipSlow) {
-			d += w.logTime(time.Millisecond, 3*time.Second)
+		d := pl.gossipLatency/2 + sim.upTo(pl.gossipLatency)
+		if noisy && sim.chance(pl.gossipSlow) {
+			d += sim.logTime(time.Millisecond, 3*time.Second)
 		}
 		to.in(d, deliver)
 	}
@@ -95,8 +95,8 @@ type answer struct {
 
 // ask sends a question to the process of that instance.
 func (p *process) ask(instance string) {
-	w := p.w
-	peer := w.find(instance)
+	sim := p.sim
+	peer := sim.find(instance)
 	if peer == nil {
 		return
 	}
@@ -106,20 +106,20 @@ func (p *process) ask(instance string) {
 		clear(p.offered)
 	}
 	p.offered[nonce] = p.readings().Raw
-	w.send(p, peer, func() {
+	sim.send(p, peer, func() {
 		received := peer.readings().Raw
-		peer.in(w.upTo(time.Millisecond), func() {
+		peer.in(sim.upTo(time.Millisecond), func() {
 			a := peer.answer()
 			a.hold = time.Duration(a.clocks.Raw - received)
-			w.send(peer, p, func() { p.learn(peer, nonce, a) })
+			sim.send(peer, p, func() { p.learn(peer, nonce, a) })
 		})
 	})
 }
 
 // find returns the live process of that instance.
-func (w *world) find(instance string) *process {
-	for i := len(w.processes) - 1; i >= 0; i-- {
-		if p := w.processes[i]; p.name == instance {
+func (sim *simulation) find(instance string) *process {
+	for i := len(sim.processes) - 1; i >= 0; i-- {
+		if p := sim.processes[i]; p.name == instance {
 			if p.gone {
 				return nil
 			}
@@ -130,15 +130,15 @@ func (w *world) find(instance string) *process {
 }
 
 func (p *process) answer() answer {
-	w := p.w
+	sim := p.sim
 	a := answer{clocks: p.clockRead().Clocks, status: p.judge.machine.Status()}
-	if w.plan.liar && p.host == w.hosts[0] && w.stage == trouble {
-		lie := int64(w.logTime(time.Millisecond, time.Hour) * w.sign())
+	if sim.plan.falsePeer && p.host == sim.hosts[0] && sim.stage == trouble {
+		lie := int64(sim.logTime(time.Millisecond, time.Hour) * sim.sign())
 		a.clocks.Issuing += lie
 		a.clocks.Wall += lie
 		a.status.Revision += 1000
 		a.lie, a.heldTooLong = lie, p.nonce%4 == 0
-		w.points.hit(Lied)
+		sim.points.hit(FalsePeerAnswered)
 	}
 	return a
 }
@@ -154,7 +154,7 @@ func (p *process) learn(peer *process, nonce int64, a answer) {
 	if a.heldTooLong {
 		a.hold = time.Duration(t4-t1) + time.Millisecond
 	}
-	liar := p.w.plan.liar && peer.host == p.w.hosts[0]
+	liar := p.sim.plan.falsePeer && peer.host == p.sim.hosts[0]
 	p.answered[peer.name] = heard{at: t4, sound: peer.host.sound && !liar}
 	p.agree(agreement.Exchange{
 		Node:   peer.host.node,

@@ -19,34 +19,34 @@ const calm = 10 * time.Millisecond
 
 // heal ends all trouble: clocks are set right, links are whole, etcd has a
 // leader, nobody is paused, and each host has a process.
-func (w *world) heal() {
-	w.note(nil, "all is healed")
-	w.stage = healed
-	w.plan.latency, w.plan.gossipLatency = min(w.plan.latency, calm), min(w.plan.gossipLatency, calm)
-	if w.now < w.etcd.away {
-		w.run(w.etcd.away - w.now)
+func (sim *simulation) heal() {
+	sim.note(nil, "all is healed")
+	sim.stage = healed
+	sim.plan.latency, sim.plan.gossipLatency = min(sim.plan.latency, calm), min(sim.plan.gossipLatency, calm)
+	if sim.now < sim.etcd.away {
+		sim.run(sim.etcd.away - sim.now)
 	}
-	for _, p := range w.processes {
+	for _, p := range sim.processes {
 		if p.gone {
 			continue
 		}
-		if p.host.process != p || p.host != w.hostOf(p.host.node) {
+		if p.host.process != p || p.host != sim.hostOf(p.host.node) {
 			p.die("is removed") // a second one of its name
 			continue
 		}
-		p.resumes = w.now
+		p.resumes = sim.now
 		p.resume()
 	}
-	for _, h := range w.hosts {
-		h.at = min(h.at, w.now)
-		w.fixClock(h)
+	for _, h := range sim.hosts {
+		h.at = min(h.at, sim.now)
+		sim.fixClock(h)
 		h.noRequests, h.noReplies = 0, 0
-		w.start(h)
+		sim.start(h)
 	}
 }
 
-func (w *world) hostOf(node string) *host {
-	for _, h := range w.hosts {
+func (sim *simulation) hostOf(node string) *host {
+	for _, h := range sim.hosts {
 		if h.node == node {
 			return h
 		}
@@ -56,41 +56,41 @@ func (w *world) hostOf(node string) *host {
 
 // settling is how long a healed cluster may take: leases run out, windows of the
 // dead pass, gates see ten seconds of calm, steps of two seconds are slewed.
-func (w *world) settling() time.Duration {
-	return 60*time.Second + 2*w.plan.window + 2*w.plan.ttl
+func (sim *simulation) settling() time.Duration {
+	return 60*time.Second + 2*sim.plan.window + 2*sim.plan.ttl
 }
 
 // expectAlive checks that everybody serves again who can. A process that cannot,
 // because its IDs ran far ahead while its clock was wrong, is restarted once, as
 // its refusals ask an operator to.
-func (w *world) expectAlive() {
-	w.run(w.settling())
+func (sim *simulation) expectAlive() {
+	sim.run(sim.settling())
 	again := false
-	for _, h := range w.hosts {
-		if why := w.unable(h.process); why != nil && !w.excused(h.process, why) {
-			w.violate("liveness", "%s does not serve %v after all was healed: %v; %s", h.process.name, w.settling(), why, w.state(h.process))
+	for _, h := range sim.hosts {
+		if why := sim.unable(h.process); why != nil && !sim.excused(h.process, why) {
+			sim.violate("liveness", "%s does not serve %v after all was healed: %v; %s", h.process.name, sim.settling(), why, sim.state(h.process))
 		} else if why != nil {
 			again = true
 			h.process.die("is restarted, for it refuses: " + why.Error())
-			w.start(h)
+			sim.start(h)
 		}
 	}
 	if !again {
 		return
 	}
-	w.run(w.settling())
-	for _, h := range w.hosts {
+	sim.run(sim.settling())
+	for _, h := range sim.hosts {
 		// Unclocked, a successor may have taken over a sid whose ceiling a wrong
 		// clock wrote: what tells it that it lies too far ahead is a clock.
-		stuck := w.plan.mode == Unclocked && h.process.status.Held || w.plan.strict && h.mute
-		if why := w.unable(h.process); why != nil && w.free(h.process) >= 0 && !stuck {
-			w.violate("liveness", "%s does not serve after a restart, and sid %d is free: %v; %s",
-				h.process.name, w.free(h.process), why, w.state(h.process))
+		stuck := sim.plan.mode == Unclocked && h.process.status.Held || sim.plan.strict && h.noGossip
+		if why := sim.unable(h.process); why != nil && sim.free(h.process) >= 0 && !stuck {
+			sim.violate("liveness", "%s does not serve after a restart, and sid %d is free: %v; %s",
+				h.process.name, sim.free(h.process), why, sim.state(h.process))
 		}
 	}
 }
 
-func (w *world) state(p *process) string {
+func (sim *simulation) state(p *process) string {
 	gate := clock.Confirmed
 	if m := p.judge.machine; m != nil {
 		gate = m.Verdict().Phase
@@ -99,7 +99,7 @@ func (w *world) state(p *process) string {
 }
 
 // unable returns why a process does not issue now, or nil. Demand is no reason.
-func (w *world) unable(p *process) error {
+func (sim *simulation) unable(p *process) error {
 	_, err := p.node.Try(p.Now(), 1, 0)
 	if errors.Is(err, &node.Refusal{Reason: node.EntropyOverflow}) {
 		return nil
@@ -109,8 +109,8 @@ func (w *world) unable(p *process) error {
 
 // excused reports that a process may refuse: there is no sid for it, what it
 // issued lies ahead of a clock that was set back, or nobody can confirm its clock.
-func (w *world) excused(p *process, why error) bool {
-	if p.host.mute {
+func (sim *simulation) excused(p *process, why error) bool {
+	if p.host.noGossip {
 		return true // until its restart it may hold to the time from before a step
 	}
 	if p.status.Held { // then its clock must be why
@@ -119,17 +119,17 @@ func (w *world) excused(p *process, why error) bool {
 			errors.Is(why, &node.Refusal{Reason: node.ClockRegression}) ||
 			errors.Is(why, &node.Refusal{Reason: node.NoSID}) || errors.Is(why, &node.Refusal{Reason: node.Starting}))
 	}
-	return w.free(p) < 0
+	return sim.free(p) < 0
 }
 
 // free returns a sid that the process could take, or -1.
-func (w *world) free(p *process) int {
-	v := w.etcd.view()
-	soon := w.trueMillis() - millis(5*time.Second)
+func (sim *simulation) free(p *process) int {
+	v := sim.etcd.view()
+	soon := sim.trueMillis() - millis(5*time.Second)
 	if v.Era.Value.Floor > soon {
 		return -1
 	}
-	for sid := range w.plan.spare {
+	for sid := range sim.plan.spare {
 		s := v.SIDs[flake.SID(sid)]
 		if s.Holder.Exists() || s.Window.Err != nil || s.Window.Value.State == lease.Quarantined || s.Window.Value.Ceil > soon {
 			continue
@@ -142,18 +142,18 @@ func (w *world) free(p *process) int {
 // tamper changes what etcd has behind the nodes' backs. Who held what was
 // changed has to notice within one extension, and to issue nothing from then on;
 // an operator's new era has to bring all of them back, above every ID there is.
-func (w *world) tamper() {
-	e := w.etcd
-	w.run(w.settling())
-	backup, since := e.mem.Snapshot(), w.now
-	w.run(w.plan.extendEvery + w.logTime(100*time.Millisecond, time.Minute))
-	for _, h := range w.hosts {
+func (sim *simulation) tamper() {
+	e := sim.etcd
+	sim.run(sim.settling())
+	backup, since := e.mem.Snapshot(), sim.now
+	sim.run(sim.plan.extendEvery + sim.logTime(100*time.Millisecond, time.Minute))
+	for _, h := range sim.hosts {
 		if h.process.status.Phase != lease.Holding {
-			w.violate("liveness", "%s holds no sid before the tampering: %s", h.process.name, w.state(h.process))
+			sim.violate("liveness", "%s holds no sid before the tampering: %s", h.process.name, sim.state(h.process))
 			return
 		}
 	}
-	victim := w.hosts[w.rng.IntN(len(w.hosts))].process
+	victim := sim.hosts[sim.rng.IntN(len(sim.hosts))].process
 	sid := victim.status.Grant.SID
 	window, holder := fmt.Sprintf("window/%d", sid), fmt.Sprintf("holder/%d", sid)
 	v := e.view()
@@ -175,8 +175,8 @@ func (w *world) tamper() {
 		{"a window record is deleted", false, false, func() { e.mem.Delete(window) }},
 		{"a window record and its holder are deleted", false, false, func() { e.mem.Delete(window, holder) }},
 		{"a window record is damaged", false, true, func() { e.mem.Corrupt(window) }},
-		{"a ceiling is lowered by hand", false, false, edit(func(w *lease.Window) { w.Ceil = w.Base })},
-		{"a term is lowered by hand", false, false, edit(func(w *lease.Window) { w.Term = max(w.Term-1, 1); w.Nonce, w.Instance = "hand", "hand" })},
+		{"a ceiling is lowered by hand", false, false, edit(func(r *lease.Window) { r.Ceil = r.Base })},
+		{"a term is lowered by hand", false, false, edit(func(r *lease.Window) { r.Term = max(r.Term-1, 1); r.Nonce, r.Instance = "hand", "hand" })},
 		{"the config is deleted", true, false, func() { e.mem.Delete("config") }},
 		{"the era is deleted", true, false, func() { e.mem.Delete("era") }},
 		{"the era is lowered by hand", true, false, func() {
@@ -184,40 +184,40 @@ func (w *world) tamper() {
 			era.Floor--
 			e.mem.Put("era", lease.Encode(era))
 		}},
-	}[w.rng.IntN(10)]
+	}[sim.rng.IntN(10)]
 	all := how.all
-	w.note(nil, "TAMPER: "+how.name+fmt.Sprintf(", backup of %v", since))
-	w.points.hit(Tampering)
+	sim.note(nil, "TAMPER: "+how.name+fmt.Sprintf(", backup of %v", since))
+	sim.points.hit(Tampering)
 	config, _ := e.mem.Raw("config")
-	w.stage = tampered
+	sim.stage = tampered
 	e.change(how.do)
 
-	w.run(w.plan.extendEvery + w.plan.timeout + w.plan.retry + 10*w.plan.latency)
-	for _, h := range w.hosts {
-		if p := h.process; (all || p == victim) && !(p.latched || how.reads && w.stopped(p, sid)) {
-			w.violate("detection", "%s did not notice within an extension that %s: %s", p.name, how.name, w.state(p))
+	sim.run(sim.plan.extendEvery + sim.plan.timeout + sim.plan.retry + 10*sim.plan.latency)
+	for _, h := range sim.hosts {
+		if p := h.process; (all || p == victim) && !(p.latched || how.reads && sim.stopped(p, sid)) {
+			sim.violate("detection", "%s did not notice within an extension that %s: %s", p.name, how.name, sim.state(p))
 		}
 	}
-	w.run(w.upTo(20 * time.Second)) // longer than it takes, or not
-	w.recover(config)
+	sim.run(sim.upTo(20 * time.Second)) // longer than it takes, or not
+	sim.recover(config)
 }
 
 // stopped reports that the process latched, or gave up the sid for good: the
 // window confirmed to it may still serve.
-func (w *world) stopped(p *process, sid flake.SID) bool {
+func (sim *simulation) stopped(p *process, sid flake.SID) bool {
 	return p.status.Phase == lease.Rewound || p.status.Phase == lease.Lost ||
 		p.status.Phase != lease.Holding && p.status.Quarantined[sid] != "" ||
 		p.status.Held && p.status.Grant.SID != sid
 }
 
 // recover does what «allocator admin recover» does, and waits for its effect.
-func (w *world) recover(config string) {
-	e := w.etcd
+func (sim *simulation) recover(config string) {
+	e := sim.etcd
 	if _, ok := e.mem.Raw("config"); !ok {
 		e.change(func() { e.mem.Put("config", config) })
 	}
 	var asked []repair.Witness
-	for _, h := range w.hosts {
+	for _, h := range sim.hosts {
 		s := h.process.node.Stats()
 		asked = append(asked, repair.Witness{Name: h.process.name, Era: s.Lease.Era.Number, Highest: s.Reserved})
 	}
@@ -225,22 +225,22 @@ func (w *world) recover(config string) {
 	if err != nil {
 		panic(err)
 	}
-	next, err := repair.NextEra(v, asked, 0, repair.Slack{Window: w.plan.window, MaxSkew: w.plan.maxSkew, MaxLead: w.plan.maxLead}, w.trueMillis())
+	next, err := repair.NextEra(v, asked, 0, repair.Slack{Window: sim.plan.window, MaxSkew: sim.plan.maxSkew, MaxLead: sim.plan.maxLead}, sim.trueMillis())
 	if err != nil {
-		w.violate("recover", "the repair is refused: %v", err)
+		sim.violate("recover", "the repair is refused: %v", err)
 		return
 	}
-	w.note(nil, "an operator begins era %d from %d on", next.Era.Number, sinceDawn(next.Era.Floor))
+	sim.note(nil, "an operator begins era %d from %d on", next.Era.Number, sinceStart(next.Era.Floor))
 	e.change(func() { e.mem.Put("era", lease.Encode(next.Era)) })
 	// Who has not heard yet issues from its old window: that ends with the next
 	// extension, and below the floor.
-	w.stage, w.floor, w.heard = repaired, next.Era.Floor, w.now+w.plan.extendEvery+2*w.plan.timeout+5*time.Second
-	w.run(max(next.Era.Floor-w.trueMillis(), clock.Millis(0)).Duration() + w.settling())
-	for _, h := range w.hosts {
-		if why := w.unable(h.process); why != nil {
-			w.violate("recover", "%s does not serve after the repair: %v; %s", h.process.name, why, w.state(h.process))
+	sim.stage, sim.floor, sim.heard = repaired, next.Era.Floor, sim.now+sim.plan.extendEvery+2*sim.plan.timeout+5*time.Second
+	sim.run(max(next.Era.Floor-sim.trueMillis(), clock.Millis(0)).Duration() + sim.settling())
+	for _, h := range sim.hosts {
+		if why := sim.unable(h.process); why != nil {
+			sim.violate("recover", "%s does not serve after the repair: %v; %s", h.process.name, why, sim.state(h.process))
 		} else {
-			w.points.hit(Recovered)
+			sim.points.hit(Recovered)
 		}
 	}
 }

@@ -16,9 +16,9 @@ type judge struct {
 }
 
 func (p *process) beginJudging() {
-	j, pl := &p.judge, &p.w.plan
+	j, pl := &p.judge, &p.sim.plan
 	j.anchor = clock.NewAnchor(clock.AnchorConfig{}, p.readings())
-	p.checked = clockChecks{slept: p.host.slept, sets: p.host.sets, findableSince: p.w.now}
+	p.checked = clockChecks{slept: p.host.slept, sets: p.host.sets, findableSince: p.sim.now}
 	if pl.mode == Unclocked {
 		p.node.SetVerdict(clock.Verdict{State: clock.Open})
 		if !pl.rawClock {
@@ -38,17 +38,17 @@ func (p *process) beginJudging() {
 
 // tickAnchor compares the wall clock with issuing time.
 func (p *process) tickAnchor() {
-	w := p.w
-	p.plan(w.plan.tickEvery, tick)
+	sim := p.sim
+	p.plan(sim.plan.tickEvery, tick)
 	vote := clock.PeerVote{Vote: clock.VoteAlone} // unclocked: follow what the wall clock says
 	if p.judge.machine != nil {
 		vote = p.judge.machine.PeerVote(p.clockRead())
 	}
 	before := p.judge.anchor.Stats().Asleep
 	for _, e := range p.judge.anchor.Tick(p.readings(), clock.Kernel{}, vote) {
-		w.points.anchor(e)
+		sim.points.anchor(e)
 		if e.Kind != clock.Nudged {
-			w.note(p, "clock "+e.Kind.String()+", held %d us, jump %d us", int64(e.Held)/1000, int64(e.Jump)/1000)
+			sim.note(p, "clock "+e.Kind.String()+", held %d us, jump %d us", int64(e.Held)/1000, int64(e.Jump)/1000)
 		}
 		if e.Kind == clock.Followed && e.By == clock.ByPeers {
 			p.checkFollowed()
@@ -82,7 +82,7 @@ func (p *process) leaseChanged() {
 
 // agree steps the machine by an event, and carries out its actions.
 func (p *process) agree(ev agreement.Event) {
-	w, m := p.w, p.judge.machine
+	sim, m := p.sim, p.judge.machine
 	r := p.clockRead()
 	before, wake := m.Verdict().Phase, m.Wake()
 	actions := m.Step(r, ev)
@@ -92,9 +92,9 @@ func (p *process) agree(ev agreement.Event) {
 	}
 	if after := m.Verdict().Phase; after != before {
 		j := m.Report(r).Gate.Judgement
-		w.note(p, "gate "+after.String()+" on "+j.Finding.String()+", offset %d us, %d registered", int64(j.Offset)/1000, int64(j.Registered))
-		if after == clock.Confirmed && w.plan.mute*2 >= len(w.hosts) && j.Registered > 1 {
-			w.points.hit(OutnumberedByMute)
+		sim.note(p, "gate "+after.String()+" on "+j.Finding.String()+", offset %d us, %d registered", int64(j.Offset)/1000, int64(j.Registered))
+		if after == clock.Confirmed && sim.plan.withoutGossip*2 >= len(sim.hosts) && j.Registered > 1 {
+			sim.points.hit(MostWithoutGossip)
 		}
 	}
 	if _, ok := ev.(agreement.Tick); ok {
@@ -109,23 +109,23 @@ func (p *process) agree(ev agreement.Event) {
 		case agreement.Notify:
 			switch a.Event.(type) {
 			case lease.GiveUp:
-				w.points.hit(GaveUp)
+				sim.points.hit(GaveUp)
 			case lease.ReportedRevision:
-				w.points.hit(Rumoured)
+				sim.points.hit(LaterRevisionReported)
 			case lease.Changed:
-				w.points.hit(Duplicated)
+				sim.points.hit(Duplicated)
 			}
 			p.tell(a.Event)
 		case agreement.Ask:
 			p.ask(a.Instance)
 		case agreement.SetVoters: // askPeers takes them as they are
 		case agreement.GateTransition:
-			w.points.gate(a.Transition)
+			sim.points.gate(a.Transition)
 			if a.Kind == clock.PhaseChanged {
 				p.checked.shut = a.To == clock.Shut || p.checked.shut && a.To != clock.Confirmed
 			}
 		case agreement.PeerClockJumped:
-			w.points.hit(Discontinuous)
+			sim.points.hit(Discontinuous)
 		}
 		if p.gone {
 			return

@@ -35,23 +35,23 @@ type plan struct {
 	slowClient               float64
 
 	// Of hosts.
-	faulty                                  int // hosts that clock faults and pauses may befall
+	faulty                                  int // hosts that clock faults and pauses may cause
 	clock, fleetStep, fix, suspend, migrate float64
 	wrongAtStart                            float64
 
 	// Of etcd.
-	lost, late, twice, replyLost, refusedFast float64
-	latency                                   time.Duration
-	cut, leader, outage                       float64
-	expireEarly, holderDeleted, era, sidAside float64
-	hintLost                                  float64
+	lost, late, twice, replyLost, refusedFast   float64
+	latency                                     time.Duration
+	cut, leader, outage                         float64
+	expireEarly, holderDeleted, era, quarantine float64
+	hintLost                                    float64
 
 	// Of gossip.
 	gossipLost, gossipTwice, gossipSlow float64
 	gossipCut                           float64
 	gossipLatency                       time.Duration
-	liar                                bool
-	mute                                int // hosts without gossip; two have it, and a majority need not
+	falsePeer                           bool
+	withoutGossip                       int // hosts without gossip; two have it, and a majority need not
 }
 
 // String is the plan as a trace begins with it.
@@ -105,14 +105,14 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	p.refusedFast = r.Float64()
 	p.latency = one(200*time.Microsecond, 2*time.Millisecond, 40*time.Millisecond, 300*time.Millisecond)
 	p.cut, p.leader, p.outage = some(0.1, 1), some(0.1, 1), some(0.05, 0.5)
-	p.expireEarly, p.holderDeleted, p.era, p.sidAside = some(0.1, 4), some(0.05, 1), some(0.02, 0.3), some(0.05, 0.5)
+	p.expireEarly, p.holderDeleted, p.era, p.quarantine = some(0.1, 4), some(0.05, 1), some(0.02, 0.3), some(0.05, 0.5)
 	p.hintLost = some(0.1, 1)
 
 	p.gossipLost, p.gossipTwice, p.gossipSlow = some(0.01, 0.4), some(0.01, 0.2), some(0.01, 0.2)
 	p.gossipCut, p.gossipLatency = some(0.1, 1), one(100*time.Microsecond, time.Millisecond, 20*time.Millisecond)
-	p.liar = r.IntN(8) == 0
+	p.falsePeer = r.IntN(8) == 0
 	if p.faulty == 1 && r.IntN(2) == 0 { // then I5 can be told
-		p.twin, p.liar = 0, false
+		p.twin, p.falsePeer = 0, false
 		p.migrate = max(p.migrate, 0.3)
 	}
 
@@ -123,10 +123,10 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 		p.maxSkew = 100 * 365 * 24 * time.Hour // what is left of checks in the machine allows this much
 		p.clock = max(p.clock, 0.5)
 		p.faulty = p.nodes
-		p.gossipLost, p.gossipTwice, p.gossipSlow, p.gossipCut, p.liar = 0, 0, 0, 0, false
+		p.gossipLost, p.gossipTwice, p.gossipSlow, p.gossipCut, p.falsePeer = 0, 0, 0, 0, false
 	case Tampered:
-		p.clock, p.fleetStep, p.suspend, p.migrate, p.wrongAtStart, p.liar = 0, 0, 0, 0, 0, false
-		p.twin, p.era, p.sidAside = 0, 0, 0
+		p.clock, p.fleetStep, p.suspend, p.migrate, p.wrongAtStart, p.falsePeer = 0, 0, 0, 0, 0, false
+		p.twin, p.era, p.quarantine = 0, 0, 0
 		p.spare, p.virtual = 32, min(p.virtual, 3*time.Minute)
 	}
 	if mode != Tampered && r.IntN(40) == 0 { // more nodes than sids
@@ -136,9 +136,9 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	return p
 }
 
-// drawMute returns how many hosts have no gossip: none in three of four seeds. It
+// drawWithoutGossip returns how many hosts have no gossip: none in three of four seeds. It
 // draws from numbers of its own, so that the other seeds tell what they always told.
-func drawMute(r *rand.Rand, p plan) int {
+func drawWithoutGossip(r *rand.Rand, p plan) int {
 	if p.mode != Everything || r.IntN(4) > 0 {
 		return 0
 	}
@@ -157,86 +157,86 @@ func one32(r *rand.Rand, n int) int {
 }
 
 // unleash plans the faults.
-func (w *world) unleash() {
-	p := &w.plan
+func (sim *simulation) unleash() {
+	p := &sim.plan
 	anyHost := func(f func(h *host)) func() {
-		return func() { f(w.hosts[w.rng.IntN(len(w.hosts))]) }
+		return func() { f(sim.hosts[sim.rng.IntN(len(sim.hosts))]) }
 	}
 	faultyHost := func(f func(h *host)) func() {
 		return func() {
 			if p.faulty > 0 {
-				f(w.hosts[w.rng.IntN(p.faulty)])
+				f(sim.hosts[sim.rng.IntN(p.faulty)])
 			}
 		}
 	}
 	n := float64(p.nodes)
-	w.now += time.Second // what follows keeps its distance from the start
-	w.every(p.crash, anyHost(func(h *host) { h.crash(w) }))
-	w.every(p.stop, anyHost(func(h *host) { h.stop() }))
-	w.every(p.twin, anyHost(w.startTwin))
-	w.every(p.pause, anyHost(func(h *host) {
+	sim.now += time.Second // what follows keeps its distance from the start
+	sim.every(p.crash, anyHost(func(h *host) { h.crash(sim) }))
+	sim.every(p.stop, anyHost(func(h *host) { h.stop() }))
+	sim.every(p.twin, anyHost(sim.startTwin))
+	sim.every(p.pause, anyHost(func(h *host) {
 		if h.process != nil && !h.process.gone {
-			h.process.pause(w.logTime(50*time.Millisecond, 3*p.ttl))
+			h.process.pause(sim.logTime(50*time.Millisecond, 3*p.ttl))
 		}
 	}))
-	w.every(p.clock, faultyHost(w.clockFault))
-	w.every(p.fix*n/2, anyHost(func(h *host) {
-		if h.wrong > -time.Hour && w.now-h.wrong > 0 {
-			w.fixClock(h)
+	sim.every(p.clock, faultyHost(sim.clockFault))
+	sim.every(p.fix*n/2, anyHost(func(h *host) {
+		if h.wrong > -time.Hour && sim.now-h.wrong > 0 {
+			sim.fixClock(h)
 		}
 	}))
-	w.every(p.suspend, faultyHost(func(h *host) { w.sleep(h, w.logTime(time.Second, time.Minute), false) }))
-	w.every(p.migrate, faultyHost(func(h *host) { w.sleep(h, w.logTime(100*time.Millisecond, time.Minute), true) }))
-	w.every(p.fleetStep, func() {
+	sim.every(p.suspend, faultyHost(func(h *host) { sim.sleep(h, sim.logTime(time.Second, time.Minute), false) }))
+	sim.every(p.migrate, faultyHost(func(h *host) { sim.sleep(h, sim.logTime(100*time.Millisecond, time.Minute), true) }))
+	sim.every(p.fleetStep, func() {
 		if p.faulty < p.nodes {
 			return
 		}
-		step := w.logTime(11*time.Millisecond, 10*time.Minute) * w.sign()
-		w.note(nil, "all clocks step by %d us", int64(step)/1000)
-		for _, h := range w.hosts {
-			h.settle(w.now)
+		step := sim.logTime(11*time.Millisecond, 10*time.Minute) * sim.sign()
+		sim.note(nil, "all clocks step by %d us", int64(step)/1000)
+		for _, h := range sim.hosts {
+			h.settle(sim.now)
 			h.reading.Wall += int64(step)
-			h.wrong = w.now
+			h.wrong = sim.now
 			h.sets++
 		}
 	})
-	w.every(p.cut, anyHost(func(h *host) {
-		until := w.now + w.logTime(500*time.Millisecond, 2*p.window)
-		if which := w.rng.IntN(3); which != 0 {
+	sim.every(p.cut, anyHost(func(h *host) {
+		until := sim.now + sim.logTime(500*time.Millisecond, 2*p.window)
+		if which := sim.rng.IntN(3); which != 0 {
 			h.noReplies = until
 		} else {
 			h.noRequests = until
 		}
-		w.note(nil, h.node+" is cut off from etcd until %d", int64(until))
+		sim.note(nil, h.node+" is cut off from etcd until %d", int64(until))
 	}))
-	w.every(p.leader, func() { w.etcd.leaderless(w.logTime(100*time.Millisecond, 5*time.Second)) })
-	w.every(p.outage, func() { w.etcd.leaderless(w.logTime(time.Second, 3*p.window)) })
-	w.every(p.expireEarly, func() { w.etcd.expireEarly() })
-	w.every(p.holderDeleted, func() { w.etcd.deleteHolder() })
-	w.every(p.era, func() { w.etcd.bumpEra() })
-	w.every(p.sidAside, func() { w.etcd.putAside() })
-	w.every(p.gossipCut, w.cutGossip)
-	w.now -= time.Second
+	sim.every(p.leader, func() { sim.etcd.leaderless(sim.logTime(100*time.Millisecond, 5*time.Second)) })
+	sim.every(p.outage, func() { sim.etcd.leaderless(sim.logTime(time.Second, 3*p.window)) })
+	sim.every(p.expireEarly, func() { sim.etcd.expireEarly() })
+	sim.every(p.holderDeleted, func() { sim.etcd.deleteHolder() })
+	sim.every(p.era, func() { sim.etcd.bumpEra() })
+	sim.every(p.quarantine, func() { sim.etcd.quarantineSID() })
+	sim.every(p.gossipCut, sim.cutGossip)
+	sim.now -= time.Second
 }
 
 // every does f at random moments, rate times a minute on the average, as long as
 // there is trouble.
-func (w *world) every(rate float64, f func()) {
+func (sim *simulation) every(rate float64, f func()) {
 	if rate == 0 {
 		return
 	}
 	next := func() time.Duration {
-		return min(time.Duration(w.rng.ExpFloat64()/rate*float64(time.Minute)), time.Hour)
+		return min(time.Duration(sim.rng.ExpFloat64()/rate*float64(time.Minute)), time.Hour)
 	}
 	var again func()
 	again = func() {
-		if w.stage != trouble {
+		if sim.stage != trouble {
 			return
 		}
 		f()
-		w.in(next(), again)
+		sim.in(next(), again)
 	}
-	w.in(next(), again)
+	sim.in(next(), again)
 }
 
 // millis is d in the unit of windows.

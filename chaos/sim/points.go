@@ -10,28 +10,28 @@ type Point uint8
 
 // The points.
 const (
-	TookOver             Point = iota // a sid was acquired whose last holder had not given it back
-	AdoptedUnknown                    // a write without an answer was read back, and was ours
-	Reheld                            // a holder key was put again under a new lease
-	Reclaimed                         // a successor took its predecessor's sid from under it
-	Released                          // a sid was given back
-	StoodBy                           // no sid was free
-	LostSID                           // a sid was another's, and the confirmed window served on
-	TwoHeldOneSID                     // two processes held grants of one sid at one moment
-	IssuedAfterLongPause              // a process slept beyond its lease and issued before it heard of anything
-	Interleaved                       // a window changed in the middle of a request
-	CrashedMidStep                    // between two actions
-	AppliedForTheDead                 // a request was carried out whose process was gone
-	SentTwice                         // a request was carried out twice
-	RefusedByCompare                  // a write was not applied
+	TookOver              Point = iota // a sid was acquired whose last holder had not given it back
+	AdoptedUnknown                     // a write without an answer was read back, and was ours
+	Reheld                             // a holder key was put again under a new lease
+	Reclaimed                          // a successor took its predecessor's sid from under it
+	Released                           // a sid was given back
+	OnStandby                          // no sid was free
+	LostSID                            // a sid was another's, and the confirmed window served on
+	TwoHeldOneSID                      // two processes held grants of one sid at one moment
+	IssuedAfterLongPause               // a process slept beyond its lease and issued before it heard of anything
+	Interleaved                        // a window changed in the middle of a request
+	CrashedMidStep                     // between two actions
+	AppliedForDeadProcess              // a request was carried out whose process was gone
+	SentTwice                          // a request was carried out twice
+	RefusedByCompare                   // a write was not applied
 	LeaderChanged
 	ExpiredEarly
 	EraBegan
-	PutAside // an operator quarantined a sid, or gave one back
-	Twins    // two live processes bore one name
+	OperatorQuarantined // an operator quarantined a sid, or gave one back
+	TwoOfOneName        // two live processes bore one name
 	RefusedToStart
-	Lied              // a peer lied about its clock
-	OutnumberedByMute // a majority confirmed a clock, and at least half of the hosts have no gossip
+	FalsePeerAnswered // a peer lied about its clock
+	MostWithoutGossip // a majority confirmed a clock, and at least half of the hosts have no gossip
 
 	WindowExhausted // from here on: refusals of that name
 	ClockSkew
@@ -52,11 +52,11 @@ const (
 	GaveUp       // a sid was given back because the clock is wrong
 	PoisonGuard  // a clock was too far ahead to acquire anything
 	Discontinuous
-	Rumoured         // a quorum of peers claimed a later history
-	Duplicated       // two processes heard that they claim one sid and term
-	HeldAgainstTruth // an ID was compared with the truth for I5
-	WrongAndFound    // a clock was wrong, and sound peers had answered
-	Quarantined      // a node found a sid that it must not use
+	LaterRevisionReported // a quorum of peers claimed a later history
+	Duplicated            // two processes heard that they claim one sid and term
+	HeldAgainstTruth      // an ID was compared with the truth for I5
+	WrongAndFound         // a clock was wrong, and sound peers had answered
+	Quarantined           // a node found a sid that it must not use
 
 	Tampering // records were changed
 	Latched   // a process believed that history went back
@@ -66,13 +66,13 @@ const (
 )
 
 var pointNames = [numPoints]string{
-	"took over", "adopted unknown", "reheld", "reclaimed", "released", "stood by", "lost sid", "two held one sid",
-	"issued after long pause", "interleaved", "crashed mid step", "applied for the dead", "sent twice", "refused by compare",
-	"leader changed", "expired early", "era began", "put aside", "twins", "refused to start", "lied", "outnumbered by mute",
+	"took over", "adopted unknown", "reheld", "reclaimed", "released", "on standby", "lost sid", "two held one sid",
+	"issued after long pause", "interleaved", "crashed mid step", "applied for dead process", "sent twice", "refused by compare",
+	"leader changed", "expired early", "era began", "operator quarantined", "two of one name", "refused to start", "false peer answered", "most without gossip",
 	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
 	"HISTORY_REWOUND", "NO_SID", "DRAINING",
 	"followed step", "refuted step", "slept through", "shut", "reopened", "grace over", "gave up", "poison guard",
-	"discontinuous", "rumoured", "duplicated", "held against truth", "wrong and found", "quarantined",
+	"discontinuous", "later revision reported", "duplicated", "held against truth", "wrong and found", "quarantined",
 	"tampering", "latched", "recovered",
 }
 
@@ -108,10 +108,10 @@ func (p Point) of(m Mode) bool {
 		return false
 	case Tampering, Latched, Recovered, HistoryRewound:
 		return m == Tampered
-	case Lied, OutnumberedByMute, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, GraceOver, GaveUp, PoisonGuard, Discontinuous,
-		Rumoured, HeldAgainstTruth, WrongAndFound, RefusedToStart:
+	case FalsePeerAnswered, MostWithoutGossip, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, GraceOver, GaveUp, PoisonGuard, Discontinuous,
+		LaterRevisionReported, HeldAgainstTruth, WrongAndFound, RefusedToStart:
 		return m == Everything
-	case FollowedStep, SleptThrough, EraBegan, PutAside, Twins, ClockRegression, Quarantined, Reclaimed, StoodBy, LostSID, TwoHeldOneSID:
+	case FollowedStep, SleptThrough, EraBegan, OperatorQuarantined, TwoOfOneName, ClockRegression, Quarantined, Reclaimed, OnStandby, LostSID, TwoHeldOneSID:
 		return m != Tampered
 	}
 	return true
@@ -120,7 +120,7 @@ func (p Point) of(m Mode) bool {
 // Rare reports that only long runs can be expected to reach the point.
 func (p Point) Rare() bool {
 	switch p {
-	case GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, Rumoured, Lied, OutnumberedByMute, RefusedToStart,
+	case GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
 		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly:
 		return true
 	}

@@ -18,7 +18,7 @@ import (
 // wrap in goroutines, moved by events instead. Between any two actions of a step
 // it may crash, or stand still while clients are served.
 type process struct {
-	w      *world
+	sim    *simulation
 	number int
 	name   string // unique in the story, and its instance
 	host   *host
@@ -65,7 +65,7 @@ type entropy struct {
 func (e *entropy) Uint64() uint64 {
 	if f := e.p.during; f != nil {
 		e.p.during = nil
-		e.p.w.points.hit(Interleaved)
+		e.p.sim.points.hit(Interleaved)
 		f()
 	}
 	if e.random == nil {
@@ -76,7 +76,7 @@ func (e *entropy) Uint64() uint64 {
 
 // meanwhile does f, now and then in the middle of a request.
 func (p *process) meanwhile(f func()) {
-	if p.w.rng.IntN(3) > 0 {
+	if p.sim.rng.IntN(3) > 0 {
 		f()
 		return
 	}
@@ -90,77 +90,77 @@ func (p *process) meanwhile(f func()) {
 
 // start begins a process on the host, unless its clock is impossible: then the
 // real one ends at once, and is tried again.
-func (w *world) start(h *host) {
+func (sim *simulation) start(h *host) {
 	if h.process != nil && !h.process.gone {
 		return
 	}
-	if wall := clock.Millis(h.read(w.now).Wall / 1e6); wall <= clock.Millis(flake.DefaultEpoch) && w.plan.mode != Unclocked {
-		w.note(nil, h.node+" does not start with its clock at %d", int64(wall))
-		w.points.hit(RefusedToStart)
-		w.in(time.Second+w.upTo(time.Second), func() { w.start(h) })
+	if wall := clock.Millis(h.read(sim.now).Wall / 1e6); wall <= clock.Millis(flake.DefaultEpoch) && sim.plan.mode != Unclocked {
+		sim.note(nil, h.node+" does not start with its clock at %d", int64(wall))
+		sim.points.hit(RefusedToStart)
+		sim.in(time.Second+sim.upTo(time.Second), func() { sim.start(h) })
 		return
 	}
-	h.process = w.begin(h)
+	h.process = sim.begin(h)
 }
 
 // begin makes a process on the host.
-func (w *world) begin(h *host) *process {
-	p := &process{w: w, number: len(w.processes) + 1, host: h}
+func (sim *simulation) begin(h *host) *process {
+	p := &process{sim: sim, number: len(sim.processes) + 1, host: h}
 	p.name = fmt.Sprintf("%s-%d", h.node, p.number)
-	p.origin = h.read(w.now).Mono
-	w.processes = append(w.processes, p)
-	pl := &w.plan
+	p.origin = h.read(sim.now).Mono
+	sim.processes = append(sim.processes, p)
+	pl := &sim.plan
 	p.machine = lease.NewMachine(lease.Config{
 		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim", Gossip: h.gossip()},
 		Format:       flake.Default,
 		Window:       pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
 		ReloadEvery: pl.reload, RetryAfter: pl.retry, MaxSkew: pl.maxSkew, MaxLead: pl.maxLead,
 		Gated:  pl.mode != Unclocked,
-		Nonce:  func() string { w.numbers++; return fmt.Sprintf("x%d", w.numbers) },
-		Jitter: w.upTo,
+		Nonce:  func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
+		Jitter: sim.upTo,
 	})
 	source := &entropy{p: p}
 	if !pl.plainEntropy {
-		source.random = rand.NewPCG(w.rng.Uint64(), 1)
+		source.random = rand.NewPCG(sim.rng.Uint64(), 1)
 	}
 	p.node = node.New(node.Config{
 		Name: h.node, Instance: lease.Instance(p.name), MaxSkew: 250 * time.Millisecond,
 		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: millis(pl.maxLead), MaxStep: pl.maxStep},
 	}, p, source)
 	p.beginJudging()
-	w.note(p, "starts")
+	sim.note(p, "starts")
 	p.tell(tickEvent)
 	if pl.mode == Unclocked {
 		p.tell(lease.Gate{Open: true, Confirmed: true})
 	}
-	p.plan(w.upTo(pl.pace), client)
+	p.plan(sim.upTo(pl.pace), client)
 	return p
 }
 
 // startTwin begins a second process of the node's name on another machine, as a
 // supervisor does that believes the first one dead.
-func (w *world) startTwin(h *host) {
+func (sim *simulation) startTwin(h *host) {
 	twin := &host{
-		node: h.node, rate: h.rate, wrong: -time.Hour, sound: h.sound, mute: h.mute, at: w.now,
-		reading: clock.Readings{Wall: dawn + int64(w.now), Mono: 1, Raw: 1, Boot: 1},
+		node: h.node, rate: h.rate, wrong: -time.Hour, sound: h.sound, noGossip: h.noGossip, at: sim.now,
+		reading: clock.Readings{Wall: startTime + int64(sim.now), Mono: 1, Raw: 1, Boot: 1},
 	}
-	w.note(nil, "a second "+h.node+" starts")
-	twin.process = w.begin(twin)
-	w.points.hit(Twins)
-	w.in(w.upTo(time.Minute), func() { twin.process.die("is removed") })
+	sim.note(nil, "a second "+h.node+" starts")
+	twin.process = sim.begin(twin)
+	sim.points.hit(TwoOfOneName)
+	sim.in(sim.upTo(time.Minute), func() { twin.process.die("is removed") })
 }
 
 // Now is the issuing clock.
 func (p *process) Now() clock.Reading {
 	r := p.readings()
-	if p.w.plan.rawClock {
+	if p.sim.plan.rawClock {
 		return clock.Reading{Wall: clock.Millis(r.Wall / 1e6), Mono: r.Mono}
 	}
 	return clock.Reading{Wall: clock.Millis(p.judge.anchor.UnixNano(r.Mono) / 1e6), Mono: r.Mono}
 }
 
 func (p *process) readings() clock.Readings {
-	r := p.host.read(p.w.now)
+	r := p.host.read(p.sim.now)
 	r.Mono -= p.origin
 	return r
 }
@@ -168,33 +168,33 @@ func (p *process) readings() clock.Readings {
 // pause stops the process: it gets no steps, and what comes for it waits. When it
 // wakes, a client is served before anything that waited is heard of.
 func (p *process) pause(d time.Duration) {
-	w := p.w
-	if p.asleep && w.now+d <= p.resumes {
+	sim := p.sim
+	if p.asleep && sim.now+d <= p.resumes {
 		return
 	}
 	if !p.asleep {
-		p.asleep, p.paused = true, w.now
+		p.asleep, p.paused = true, sim.now
 	}
-	p.resumes = w.now + d
-	w.note(p, "is paused for %d us", int64(d)/1000)
-	w.in(d, p.resume)
+	p.resumes = sim.now + d
+	sim.note(p, "is paused for %d us", int64(d)/1000)
+	sim.in(d, p.resume)
 }
 
 func (p *process) resume() {
-	w := p.w
-	if p.gone || !p.asleep || w.now < p.resumes {
+	sim := p.sim
+	if p.gone || !p.asleep || sim.now < p.resumes {
 		return
 	}
 	p.asleep = false
-	long := w.now-p.paused > w.plan.ttl
-	w.note(p, "goes on")
+	long := sim.now-p.paused > sim.plan.ttl
+	sim.note(p, "goes on")
 	if issued := p.serveNow(); issued && long {
-		w.points.hit(IssuedAfterLongPause)
+		sim.points.hit(IssuedAfterLongPause)
 	}
 	waiting := p.waiting
 	p.waiting = nil
 	// Which of several channels is read first is chance.
-	w.rng.Shuffle(len(waiting), func(i, j int) { waiting[i], waiting[j] = waiting[j], waiting[i] })
+	sim.rng.Shuffle(len(waiting), func(i, j int) { waiting[i], waiting[j] = waiting[j], waiting[i] })
 	for _, e := range waiting {
 		if !p.gone {
 			p.happen(e)
@@ -223,7 +223,7 @@ func (p *process) work() {
 			for _, a := range actions {
 				switch a.(type) {
 				case lease.Begin, lease.Raise:
-					p.w.points.hit(AdoptedUnknown)
+					p.sim.points.hit(AdoptedUnknown)
 				}
 			}
 		}
@@ -248,11 +248,11 @@ func (p *process) hear(ev lease.Event) {
 	default:
 		return
 	}
-	h := p.w.record()
+	h := p.sim.record()
 	if h == nil {
 		return
 	}
-	at := p.w.moment()
+	at := p.sim.moment()
 	for sid := range flake.SID(flake.Scalable.Holders()) {
 		s, ok := v.SIDs[sid]
 		if !ok || s.Window.Err != nil || string(s.Window.Value.Instance) != p.name || s.Window.Value.State != lease.Active {
@@ -265,18 +265,18 @@ func (p *process) hear(ev lease.Event) {
 // carryOut does what the machine asks for. In between the process may crash,
 // stand still, or serve.
 func (p *process) carryOut(actions []lease.Action) {
-	w, pl := p.w, &p.w.plan
+	sim, pl := p.sim, &p.sim.plan
 	for i, a := range actions {
-		if w.stage == trouble {
-			if w.chance(pl.midCrash) {
-				w.points.hit(CrashedMidStep)
+		if sim.stage == trouble {
+			if sim.chance(pl.midCrash) {
+				sim.points.hit(CrashedMidStep)
 				p.die("crashes between two actions")
-				w.in(w.upTo(2*pl.ttl), func() { w.start(p.host) })
+				sim.in(sim.upTo(2*pl.ttl), func() { sim.start(p.host) })
 				return
 			}
-			if w.chance(pl.midStall) {
+			if sim.chance(pl.midStall) {
 				p.stalled = true
-				p.in(w.logTime(time.Millisecond, 2*pl.ttl), func() {
+				p.in(sim.logTime(time.Millisecond, 2*pl.ttl), func() {
 					p.stalled = false
 					p.carryOut(actions[i:])
 					p.work()
@@ -288,7 +288,7 @@ func (p *process) carryOut(actions []lease.Action) {
 		if p.gone {
 			return
 		}
-		if w.rng.IntN(8) == 0 {
+		if sim.rng.IntN(8) == 0 {
 			p.serveNow()
 		}
 	}
@@ -297,39 +297,39 @@ func (p *process) carryOut(actions []lease.Action) {
 
 // do carries out one action.
 func (p *process) do(a lease.Action) {
-	w := p.w
+	sim := p.sim
 	switch a := a.(type) {
 	case lease.Begin:
-		w.note(p, "BEGIN sid=%d term=%d window=[%d,%d)", int64(a.Grant.SID), a.Grant.Term, sinceDawn(a.Grant.Base), sinceDawn(a.Grant.Ceil))
+		sim.note(p, "BEGIN sid=%d term=%d window=[%d,%d)", int64(a.Grant.SID), a.Grant.Term, sinceStart(a.Grant.Base), sinceStart(a.Grant.Ceil))
 		p.meanwhile(func() {
 			p.node.Begin(a.Grant)
 			p.holds++
 		})
-		for _, o := range w.processes {
+		for _, o := range sim.processes {
 			if o != p && !o.gone && o.status.Held && o.status.Grant.SID == a.Grant.SID {
-				w.points.hit(TwoHeldOneSID)
+				sim.points.hit(TwoHeldOneSID)
 			}
 		}
 	case lease.Raise:
-		w.note(p, "RAISE ceil=%d", sinceDawn(a.Ceil))
+		sim.note(p, "RAISE ceil=%d", sinceStart(a.Ceil))
 		p.meanwhile(func() { p.node.Raise(a.Ceil) })
 	case lease.Seal:
 		var ceil clock.Millis
 		p.meanwhile(func() { ceil = p.node.Seal() })
-		w.note(p, "SEAL below %d", sinceDawn(ceil))
+		sim.note(p, "SEAL below %d", sinceStart(ceil))
 		p.follow = append(p.follow, lease.Sealed{Ceil: ceil})
 	case lease.Alarm:
-		w.note(p, "ALARM "+string(a.Kind)+": "+a.Message)
-		w.points.alarm(a.Kind)
+		sim.note(p, "ALARM "+string(a.Kind)+": "+a.Message)
+		sim.points.alarm(a.Kind)
 	case lease.Fail:
 		if !errors.Is(a.Err, lease.ErrOtherPool) {
-			w.violate("liveness", "%s failed: %v", p.name, a.Err)
+			sim.violate("liveness", "%s failed: %v", p.name, a.Err)
 		}
 		p.end("fails")
 	case lease.Done:
 		p.end("is done")
 	default:
-		w.etcd.request(p, a)
+		sim.etcd.request(p, a)
 	}
 }
 
@@ -343,14 +343,14 @@ func (p *process) publish() {
 	if p.status.Phase == old {
 		return
 	}
-	p.w.note(p, "is "+p.status.Phase.String()+" "+p.status.Problem)
+	p.sim.note(p, "is "+p.status.Phase.String()+" "+p.status.Problem)
 	switch p.status.Phase {
 	case lease.Standby:
-		p.w.points.hit(StoodBy)
+		p.sim.points.hit(OnStandby)
 	case lease.Lost:
-		p.w.points.hit(LostSID)
+		p.sim.points.hit(LostSID)
 	case lease.Rewound:
-		p.w.points.hit(Latched)
+		p.sim.points.hit(Latched)
 	}
 }
 
@@ -359,8 +359,8 @@ func (p *process) publish() {
 func (p *process) end(how string) {
 	p.node.Seal()
 	p.die(how)
-	w := p.w
-	w.in(w.upTo(5*time.Second), func() { w.start(p.host) })
+	sim := p.sim
+	sim.in(sim.upTo(5*time.Second), func() { sim.start(p.host) })
 }
 
 // die ends the process at once, with whatever it was about to do.
@@ -368,17 +368,17 @@ func (p *process) die(how string) {
 	if p.gone {
 		return
 	}
-	p.w.note(p, how)
+	p.sim.note(p, how)
 	p.gone, p.waiting, p.backlog, p.follow = true, nil, nil, nil
 }
 
 // crash ends the host's process; a supervisor starts the next one, at once or late.
-func (h *host) crash(w *world) {
+func (h *host) crash(sim *simulation) {
 	if h.process == nil || h.process.gone {
 		return
 	}
 	h.process.die("is killed")
-	w.in(w.logTime(10*time.Millisecond, 4*w.plan.ttl), func() { w.start(h) })
+	sim.in(sim.logTime(10*time.Millisecond, 4*sim.plan.ttl), func() { sim.start(h) })
 }
 
 // stop asks the host's process to end.
@@ -389,7 +389,7 @@ func (h *host) stop() {
 	}
 	p.stopping = true
 	p.in(0, func() {
-		p.w.note(p, "is asked to stop")
+		p.sim.note(p, "is asked to stop")
 		p.node.Drain()
 		p.tell(lease.Stop{})
 	})

@@ -76,44 +76,44 @@ func (q *queue) pop() event {
 }
 
 // in plans something of the world.
-func (w *world) in(d time.Duration, run func()) {
-	w.queue.push(event{at: w.now + max(d, 0), run: run})
+func (sim *simulation) in(d time.Duration, run func()) {
+	sim.queue.push(event{at: sim.now + max(d, 0), run: run})
 }
 
 // in plans something of the process.
 func (p *process) in(d time.Duration, run func()) {
-	p.w.queue.push(event{at: p.w.now + max(d, 0), p: p, run: run})
+	p.sim.queue.push(event{at: p.sim.now + max(d, 0), p: p, run: run})
 }
 
 func (p *process) plan(d time.Duration, k kind) { p.planNumbered(d, k, p.wakes) }
 
 // planNumbered plans something that counts only if gen is still the latest number.
 func (p *process) planNumbered(d time.Duration, k kind, gen int) {
-	p.w.queue.push(event{at: p.w.now + max(d, 0), kind: k, p: p, gen: gen})
+	p.sim.queue.push(event{at: p.sim.now + max(d, 0), kind: k, p: p, gen: gen})
 }
 
 // run lets d of true time pass.
-func (w *world) run(d time.Duration) {
-	until := w.now + d
-	for len(w.queue.heap) > 0 && w.queue.heap[0].at <= until {
-		e := w.queue.pop()
-		w.now = e.at
+func (sim *simulation) run(d time.Duration) {
+	until := sim.now + d
+	for len(sim.queue.heap) > 0 && sim.queue.heap[0].at <= until {
+		e := sim.queue.pop()
+		sim.now = e.at
 		if e.p == nil {
-			w.trace.event(int64(e.at), int64(e.kind), 0)
+			sim.trace.event(int64(e.at), int64(e.kind), 0)
 			e.run()
 			continue
 		}
 		if e.p.gone {
 			continue
 		}
-		w.trace.event(int64(e.at), int64(e.kind), int64(e.p.number))
+		sim.trace.event(int64(e.at), int64(e.kind), int64(e.p.number))
 		if e.p.asleep {
 			e.p.waiting = append(e.p.waiting, e)
 			continue
 		}
 		e.p.happen(e)
 	}
-	w.now = until
+	sim.now = until
 }
 
 // happen lets an event of the process take place.

@@ -15,13 +15,13 @@ import (
 
 // serve answers a request, and plans the next.
 func (p *process) serve() {
-	w := p.w
-	p.plan(w.upTo(2*w.plan.pace), client)
-	if w.stage == trouble && w.chance(w.plan.slowClient) {
+	sim := p.sim
+	p.plan(sim.upTo(2*sim.plan.pace), client)
+	if sim.stage == trouble && sim.chance(sim.plan.slowClient) {
 		// The request has read the clock, and then the scheduler forgets it.
-		now, begin, read := p.Now(), w.moment(), w.now
+		now, begin, read := p.Now(), sim.moment(), sim.now
 		n, after := p.wish()
-		p.in(w.logTime(time.Millisecond, 10*time.Second), func() { p.try(now, begin, read, n, after) })
+		p.in(sim.logTime(time.Millisecond, 10*time.Second), func() { p.try(now, begin, read, n, after) })
 		return
 	}
 	p.serveNow()
@@ -30,24 +30,24 @@ func (p *process) serve() {
 // serveNow reports whether the process issued IDs.
 func (p *process) serveNow() bool {
 	n, after := p.wish()
-	return p.try(p.Now(), p.w.moment(), p.w.now, n, after)
+	return p.try(p.Now(), p.sim.moment(), p.sim.now, n, after)
 }
 
 // wish is what a client asks for.
 func (p *process) wish() (n int, after flake.ID) {
-	w := p.w
-	n = 1 + w.rng.IntN(5)
+	sim := p.sim
+	n = 1 + sim.rng.IntN(5)
 	switch {
-	case w.stage == trouble && w.chance(w.plan.greedy):
-		n = 1 + w.rng.IntN(gen.Config{Layout: flake.Scalable, MaxLead: millis(w.plan.maxLead)}.MaxBlock())
-	case w.rng.IntN(16) == 0:
-		n = 1 + w.rng.IntN(1000)
+	case sim.stage == trouble && sim.chance(sim.plan.greedy):
+		n = 1 + sim.rng.IntN(gen.Config{Layout: flake.Scalable, MaxLead: millis(sim.plan.maxLead)}.MaxBlock())
+	case sim.rng.IntN(16) == 0:
+		n = 1 + sim.rng.IntN(1000)
 	}
-	if w.chance(w.plan.follow) {
-		after = w.recent[w.rng.IntN(len(w.recent))]
-		if w.rng.IntN(8) == 0 { // an ID of another space, or of nobody
-			ms := int64(w.trueMillis()) - flake.DefaultEpoch + w.rng.Int64N(2000)
-			after = flake.ID(ms<<20 | w.rng.Int64N(1<<20))
+	if sim.chance(sim.plan.follow) {
+		after = sim.recent[sim.rng.IntN(len(sim.recent))]
+		if sim.rng.IntN(8) == 0 { // an ID of another space, or of nobody
+			ms := int64(sim.trueMillis()) - flake.DefaultEpoch + sim.rng.Int64N(2000)
+			after = flake.ID(ms<<20 | sim.rng.Int64N(1<<20))
 		}
 	}
 	return n, after
@@ -55,51 +55,51 @@ func (p *process) wish() (n int, after flake.ID) {
 
 // try asks the node for n IDs, and holds the answer against what it must be.
 func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n int, after flake.ID) bool {
-	w := p.w
-	watched := w.rng.IntN(4) == 0 && p.during == nil
+	sim := p.sim
+	watched := sim.rng.IntN(4) == 0 && p.during == nil
 	var before node.Stats
 	if watched {
 		before = p.node.Stats()
 	}
 	b, err := p.node.Try(now, n, after)
 	if err != nil {
-		w.refused(p, err)
+		sim.refused(p, err)
 		if watched {
 			p.same(before, p.node.Stats(), err)
 		}
 		return false
 	}
-	w.note(p, "issues %d from %d of sid %d", int64(b.Count), int64(b.First), int64(b.SID))
-	if w.trace.out != nil {
-		w.say(p, fmt.Sprintf("  that is %v to %v", b.First, b.Last()))
+	sim.note(p, "issues %d from %d of sid %d", int64(b.Count), int64(b.First), int64(b.SID))
+	if sim.trace.out != nil {
+		sim.say(p, fmt.Sprintf("  that is %v to %v", b.First, b.Last()))
 	}
 	if b.First <= after {
-		w.violate("I6", "%s issued %v, asked for IDs after %v", p.name, b.First, after)
+		sim.violate("I6", "%s issued %v, asked for IDs after %v", p.name, b.First, after)
 	}
 	if p.latched {
-		w.violate("rewound", "%s issued %v while it believes that history went back", p.name, b.First)
+		sim.violate("rewound", "%s issued %v while it believes that history went back", p.name, b.First)
 	}
-	late := w.stage == repaired && flake.Default.UnixMilli(b.First) < int64(w.floor) // of a window of before
-	if w.stage != repaired || late {
-		w.highest = max(w.highest, b.Last())
-	} else if b.First <= w.highest {
-		w.violate("I1", "%s issued %v after the repair, not above %v of before", p.name, b.First, w.highest)
+	late := sim.stage == repaired && flake.Default.UnixMilli(b.First) < int64(sim.floor) // of a window of before
+	if sim.stage != repaired || late {
+		sim.highest = max(sim.highest, b.Last())
+	} else if b.First <= sim.highest {
+		sim.violate("I1", "%s issued %v after the repair, not above %v of before", p.name, b.First, sim.highest)
 	}
-	if late && w.now > w.heard {
-		w.violate("recover", "%s issued %v, below the floor of an era that it must have heard of", p.name, b.First)
+	if late && sim.now > sim.heard {
+		sim.violate("recover", "%s issued %v, below the floor of an era that it must have heard of", p.name, b.First)
 	}
 	p.checkIssued(b, read)
-	if w.stage != tampered && !late {
-		w.terms.add(w, p, b)
+	if sim.stage != tampered && !late {
+		sim.terms.add(sim, p, b)
 	}
-	if h := w.record(); h != nil && !late {
+	if h := sim.record(); h != nil && !late {
 		h.Issues = append(h.Issues, history.Issue{
-			Process: p.name, First: b.First, Count: b.Count, Stride: b.Stride, Begin: begin, End: w.moment(),
+			Process: p.name, First: b.First, Count: b.Count, Stride: b.Stride, Begin: begin, End: sim.moment(),
 		})
 	} else {
-		w.outside++
+		sim.outside++
 	}
-	w.recent[w.rng.IntN(len(w.recent))] = b.Last()
+	sim.recent[sim.rng.IntN(len(sim.recent))] = b.Last()
 	return true
 }
 
@@ -107,7 +107,7 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 func (p *process) same(a, b node.Stats, err error) {
 	if a.Issued != b.Issued || a.Base != b.Base || a.Ceil != b.Ceil || a.Lead != b.Lead || a.Holding != b.Holding ||
 		a.SID != b.SID || a.Reserved != b.Reserved || a.Verdict != b.Verdict || a.Unverified != b.Unverified {
-		p.w.violate("I7", "%s refused (%v), and its figures went from %+v to %+v", p.name, err, a, b)
+		p.sim.violate("I7", "%s refused (%v), and its figures went from %+v to %+v", p.name, err, a, b)
 	}
 }
 
@@ -121,18 +121,18 @@ var reasonPoints = []struct {
 	{node.HistoryRewound, HistoryRewound}, {node.NoSID, NoSID}, {node.Draining, Draining},
 }
 
-func (w *world) refused(p *process, err error) {
+func (sim *simulation) refused(p *process, err error) {
 	var r *node.Refusal
 	if !errors.As(err, &r) {
-		w.violate("I7", "%s failed without a reason: %v", p.name, err)
+		sim.violate("I7", "%s failed without a reason: %v", p.name, err)
 		return
 	}
 	for _, x := range reasonPoints {
 		if x.reason == r.Reason {
-			w.points.hit(x.point)
+			sim.points.hit(x.point)
 		}
 	}
-	w.note(p, "refuses: "+string(r.Reason))
+	sim.note(p, "refuses: "+string(r.Reason))
 }
 
 // terms keeps the least and the greatest ID of each hold of a sid: IDs of one
@@ -151,35 +151,35 @@ type hold struct {
 	first, last flake.ID
 }
 
-func (t *terms) add(w *world, p *process, b gen.Block) {
+func (t *terms) add(sim *simulation, p *process, b gen.Block) {
 	if t.of == nil {
 		t.of = map[string]int{}
 	}
 	i, ok := t.of[p.name]
-	if !ok || t.list[i].number != p.holds || t.list[i].repaired != (w.stage == repaired) {
+	if !ok || t.list[i].number != p.holds || t.list[i].repaired != (sim.stage == repaired) {
 		i = len(t.list)
 		t.of[p.name] = i
-		t.list = append(t.list, hold{p.name, 0, b.SID, p.holds, w.stage == repaired, b.First, b.Last()})
+		t.list = append(t.list, hold{p.name, 0, b.SID, p.holds, sim.stage == repaired, b.First, b.Last()})
 	}
 	if b.First < t.list[i].last && b.First != t.list[i].first {
-		w.violate("I2", "%s issued %v of sid %d after %v", p.name, b.First, b.SID, t.list[i].last)
+		sim.violate("I2", "%s issued %v of sid %d after %v", p.name, b.First, b.SID, t.list[i].last)
 	}
 	t.list[i].last = max(t.list[i].last, b.Last())
 	if cut := t.list[i].cut; cut != 0 && flake.Default.UnixMilli(b.Last()) >= int64(cut) {
-		w.violate("I4", "%s issued %v of sid %d, which it gave back with the ceiling %d", p.name, b.Last(), b.SID, cut)
+		sim.violate("I4", "%s issued %v of sid %d, which it gave back with the ceiling %d", p.name, b.Last(), b.SID, cut)
 	}
 }
 
 // release notes that etcd has a sid as given back: all that was issued, and all
 // that ever will be, lies below its ceiling.
-func (t *terms) release(w *world, p *process, sid flake.SID, ceil clock.Millis) {
+func (t *terms) release(sim *simulation, p *process, sid flake.SID, ceil clock.Millis) {
 	i, ok := t.of[p.name]
-	if !ok || t.list[i].sid != sid || t.list[i].repaired != (w.stage == repaired) {
+	if !ok || t.list[i].sid != sid || t.list[i].repaired != (sim.stage == repaired) {
 		return // after a repair, old ceilings mean nothing: the era's floor lies above them
 	}
 	t.list[i].cut = ceil
 	if last := t.list[i].last; flake.Default.UnixMilli(last) >= int64(ceil) {
-		w.violate("I4", "%s gave sid %d back with the ceiling %d, and had issued %v", p.name, sid, ceil, last)
+		sim.violate("I4", "%s gave sid %d back with the ceiling %d, and had issued %v", p.name, sid, ceil, last)
 	}
 }
 

@@ -74,15 +74,15 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s at %v: %s", v.Claim, v.At, v.Detail)
 }
 
-// dawn is true time at the beginning, in Unix ns. Hosts may be as wrong as they
+// startTime is true time at the beginning, in Unix ns. Hosts may be as wrong as they
 // like: nothing real is compared with it.
-const dawn = (flake.DefaultEpoch + 1_000_000_000) * int64(time.Millisecond)
+const startTime = (flake.DefaultEpoch + 1_000_000_000) * int64(time.Millisecond)
 
 // world is one story under way.
-type world struct {
+type simulation struct {
 	plan  plan
 	rng   *rand.Rand
-	now   time.Duration // true time since dawn
+	now   time.Duration // true time since startTime
 	queue queue
 	trace trace
 
@@ -120,38 +120,38 @@ func Run(seed uint64, o Options) (r Result) {
 	if o.Mode == "" {
 		o.Mode = ModeOf(seed)
 	}
-	w := &world{rng: rand.New(rand.NewPCG(seed, 0x5eed))}
-	w.trace = newTrace(o.Trace)
+	sim := &simulation{rng: rand.New(rand.NewPCG(seed, 0x5eed))}
+	sim.trace = newTrace(o.Trace)
 	defer func() {
 		if broken := recover(); broken != nil { // the core panics where a claim does not hold
-			w.violate("panic", "%v\n%s", broken, debug.Stack())
+			sim.violate("panic", "%v\n%s", broken, debug.Stack())
 		}
-		r = w.result(seed, o.Mode)
+		r = sim.result(seed, o.Mode)
 	}()
-	w.plan = draw(w.rng, o.Mode, o.Virtual)
-	w.plan.mute = drawMute(rand.New(rand.NewPCG(seed, 0xdeaf)), w.plan)
-	w.before.Format, w.after.Format = flake.Default, flake.Default
-	w.note(nil, w.plan.String())
-	w.etcd = newEtcd(w)
-	for i := range w.plan.nodes {
-		w.addHost(fmt.Sprintf("n%d", i+1))
+	sim.plan = draw(sim.rng, o.Mode, o.Virtual)
+	sim.plan.withoutGossip = drawWithoutGossip(rand.New(rand.NewPCG(seed, 0xdeaf)), sim.plan)
+	sim.before.Format, sim.after.Format = flake.Default, flake.Default
+	sim.note(nil, sim.plan.String())
+	sim.etcd = newEtcd(sim)
+	for i := range sim.plan.nodes {
+		sim.addHost(fmt.Sprintf("n%d", i+1))
 	}
-	w.unleash()
-	w.run(w.plan.virtual)
-	w.heal()
+	sim.unleash()
+	sim.run(sim.plan.virtual)
+	sim.heal()
 	if o.Mode == Tampered {
-		w.tamper()
+		sim.tamper()
 	} else {
-		w.expectAlive()
+		sim.expectAlive()
 	}
-	w.judge()
+	sim.judge()
 	return r
 }
 
-func (w *world) result(seed uint64, m Mode) Result {
+func (sim *simulation) result(seed uint64, m Mode) Result {
 	return Result{
-		Seed: seed, Mode: m, Hash: w.trace.hash, Events: w.trace.events,
-		IDs: w.before.IDs() + w.after.IDs(), Virtual: w.now, Points: w.points, Violations: w.violations,
+		Seed: seed, Mode: m, Hash: sim.trace.hash, Events: sim.trace.events,
+		IDs: sim.before.IDs() + sim.after.IDs(), Virtual: sim.now, Points: sim.points, Violations: sim.violations,
 	}
 }
 
@@ -197,47 +197,49 @@ func locate(lines []string, v Violation) int {
 }
 
 // violate notes that a claim does not hold.
-func (w *world) violate(claim, format string, args ...any) {
-	w.note(nil, "VIOLATION "+claim)
-	if len(w.violations) < 10 {
-		w.violations = append(w.violations, Violation{claim, fmt.Sprintf(format, args...), w.now})
+func (sim *simulation) violate(claim, format string, args ...any) {
+	sim.note(nil, "VIOLATION "+claim)
+	if len(sim.violations) < 10 {
+		sim.violations = append(sim.violations, Violation{claim, fmt.Sprintf(format, args...), sim.now})
 	}
 }
 
 // judge holds the whole record against the claims.
-func (w *world) judge() {
-	for _, h := range []*history.History{&w.before, &w.after} {
+func (sim *simulation) judge() {
+	for _, h := range []*history.History{&sim.before, &sim.after} {
 		for _, v := range h.Check() {
-			w.violations = append(w.violations, Violation{v.Claim, v.Detail, -1})
+			sim.violations = append(sim.violations, Violation{v.Claim, v.Detail, -1})
 		}
 	}
-	for _, detail := range w.terms.check() {
-		w.violations = append(w.violations, Violation{"I2", detail, -1})
+	for _, detail := range sim.terms.check() {
+		sim.violations = append(sim.violations, Violation{"I2", detail, -1})
 	}
 }
 
 // record returns the history that what happens now belongs to, or nil where
 // nothing is promised.
-func (w *world) record() *history.History {
-	switch w.stage {
+func (sim *simulation) record() *history.History {
+	switch sim.stage {
 	case tampered:
 		return nil
 	case repaired:
-		return &w.after
+		return &sim.after
 	}
-	return &w.before
+	return &sim.before
 }
 
 // moment numbers what happens, in the order of one observer who sees all.
-func (w *world) moment() clock.Mono { w.moments++; return w.moments }
+func (sim *simulation) moment() clock.Mono { sim.moments++; return sim.moments }
 
 // chance is true with probability p.
-func (w *world) chance(p float64) bool { return p > 0 && w.rng.Float64() < p }
+func (sim *simulation) chance(p float64) bool { return p > 0 && sim.rng.Float64() < p }
 
 // upTo returns a random time below most.
-func (w *world) upTo(most time.Duration) time.Duration {
-	return time.Duration(w.rng.Int64N(int64(max(most, 1))))
+func (sim *simulation) upTo(limit time.Duration) time.Duration {
+	return time.Duration(sim.rng.Int64N(int64(max(limit, 1))))
 }
 
 // trueMillis returns true time as an ID would have it.
-func (w *world) trueMillis() clock.Millis { return clock.Millis((dawn + int64(w.now)) / 1e6) }
+func (sim *simulation) trueMillis() clock.Millis {
+	return clock.Millis((startTime + int64(sim.now)) / 1e6)
+}

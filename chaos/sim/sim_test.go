@@ -130,8 +130,8 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// TestSameSeedSameStory plays seeds twice: all that happens is the seed's.
-func TestSameSeedSameStory(t *testing.T) {
+// TestSameSeedSameRun plays seeds twice: all that happens is the seed's.
+func TestSameSeedSameRun(t *testing.T) {
 	hashes := map[uint64]bool{}
 	for seed := range uint64(16) {
 		o := sim.Options{Virtual: time.Minute}

@@ -46,8 +46,8 @@ func (t *trace) event(at, kind, process int64) {
 }
 
 // note takes in a fact: a format and its numbers. p may be nil.
-func (w *world) note(p *process, format string, args ...int64) {
-	t := &w.trace
+func (sim *simulation) note(p *process, format string, args ...int64) {
+	t := &sim.trace
 	t.text(format)
 	if p != nil {
 		t.number(int64(p.number))
@@ -55,12 +55,12 @@ func (w *world) note(p *process, format string, args ...int64) {
 	for _, a := range args {
 		t.number(a)
 	}
-	w.say(p, format, args...)
+	sim.say(p, format, args...)
 }
 
 // say writes a line where somebody wants the text, and leaves the hash alone.
-func (w *world) say(p *process, format string, args ...int64) {
-	if w.trace.out == nil {
+func (sim *simulation) say(p *process, format string, args ...int64) {
+	if sim.trace.out == nil {
 		return
 	}
 	who := "-"
@@ -75,11 +75,11 @@ func (w *world) say(p *process, format string, args ...int64) {
 	if len(args) > 0 {
 		line = fmt.Sprintf(format, values...)
 	}
-	fmt.Fprintf(w.trace.out, "%s %-7s %s\n", stampOf(w.now), who, line)
+	fmt.Fprintf(sim.trace.out, "%s %-7s %s\n", stampOf(sim.now), who, line)
 }
 
 // stampOf writes true time so that texts sort as times do.
 func stampOf(d time.Duration) string { return fmt.Sprintf("%011.6f", d.Seconds()) }
 
-// sinceDawn makes a Unix time short enough to read.
-func sinceDawn[T ~int64](ms T) int64 { return int64(ms) - dawn/1e6 }
+// sinceStart makes a Unix time short enough to read.
+func sinceStart[T ~int64](ms T) int64 { return int64(ms) - startTime/1e6 }

@@ -23,9 +23,9 @@ const (
 	lies
 )
 
-// world is a cluster over virtual time: machines, links, and what each node
+// fixture is a cluster over virtual time: machines, links, and what each node
 // makes of the others.
-type world struct {
+type fixture struct {
 	r      *rand.Rand
 	nodes  []*node
 	group  []int // nodes of different groups cannot hear each other
@@ -46,10 +46,10 @@ type node struct {
 	since int            // s since when it has been able to hear a quorum of good clocks; -1 if it cannot
 }
 
-func newWorld(seed uint64) *world {
+func newFixture(seed uint64) *fixture {
 	r := rand.New(rand.NewPCG(seed, 13))
 	n := 3 + r.IntN(7)
-	w := &world{r: r, net: networks[r.IntN(3)], lost: r.Float64() * .1, quorum: n/2 + 1, group: make([]int, n)}
+	w := &fixture{r: r, net: networks[r.IntN(3)], lost: r.Float64() * .1, quorum: n/2 + 1, group: make([]int, n)}
 	liars := r.IntN(n - w.quorum + 1)
 	for i := range n {
 		nd := &node{machine: newMachine(r), gate: clock.NewGate(clock.GateConfig{Strict: true}), first: make([]clock.Sample, n), since: -1}
@@ -64,7 +64,7 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-func (w *world) String() string {
+func (w *fixture) String() string {
 	s := ""
 	for i, nd := range w.nodes {
 		s += fmt.Sprintf(" %d:%d/%d", i, nd.lie, w.group[i])
@@ -73,7 +73,7 @@ func (w *world) String() string {
 }
 
 // ask makes an exchange, unless it is lost.
-func (w *world) ask(from, to int) {
+func (w *fixture) ask(from, to int) {
 	if w.group[from] != w.group[to] || w.r.Float64() < w.lost {
 		return
 	}
@@ -99,7 +99,7 @@ func (w *world) ask(from, to int) {
 	_, _ = a.peers.Add(s)
 }
 
-func (w *world) judge(i int) clock.Judgement {
+func (w *fixture) judge(i int) clock.Judgement {
 	nd := w.nodes[i]
 	now := w.at + 990*ms
 	opinions := nd.peers.Opinions(clock.Voters(fmt.Sprint(i), w.members), nd.raw(now), nd.issuing)
@@ -107,7 +107,7 @@ func (w *world) judge(i int) clock.Judgement {
 }
 
 // hears counts the nodes with good clocks, other than i, that i can hear.
-func (w *world) hears(i int) (good int) {
+func (w *fixture) hears(i int) (good int) {
 	for j, nd := range w.nodes {
 		if j != i && nd.lie == honest && w.group[i] == w.group[j] {
 			good++
@@ -131,7 +131,7 @@ func TestHistories(t *testing.T) {
 	}
 	var served, refused, cut int // that the conditions were met at all
 	for seed := range histories {
-		w, slept := newWorld(seed), 0 // slept is when a node last did, s: the others then have to hear it twice
+		w, slept := newFixture(seed), 0 // slept is when a node last did, s: the others then have to hear it twice
 		for s := range 300 {
 			w.at = int64(s) * 1000 * ms
 			if w.r.IntN(40) == 0 {
@@ -194,7 +194,7 @@ func TestHistories(t *testing.T) {
 // node that has it, and by no other.
 func TestDetection(t *testing.T) {
 	for _, by := range []int64{-3_600_000, -700, 700, 3_600_000} {
-		w := newWorld(1)
+		w := newFixture(1)
 		for _, nd := range w.nodes {
 			nd.lie = honest
 		}

@@ -153,10 +153,10 @@ func TestCalm(t *testing.T) {
 	}
 }
 
-// TestNobodyBlesses: whatever one liar says of its clock, in a cluster of three
+// TestFalsePeerConfirmsNobody: whatever one liar says of its clock, in a cluster of three
 // or more good nodes and itself nobody's finding changes: good clocks are
 // agreed with, and with five or more a bad one is not.
-func TestNobodyBlesses(t *testing.T) {
+func TestFalsePeerConfirmsNobody(t *testing.T) {
 	for _, n := range []int{3, 4, 5, 7, 9} {
 		for lie := int64(-2000); lie <= 2000; lie += 50 {
 			good := clock.Judge(clock.Input{Peers: peers(strings.Repeat("1 ", n-2) + fmt.Sprint(lie)), MaxSkew: limit})
@@ -216,8 +216,8 @@ func TestArbitrate(t *testing.T) {
 	}
 }
 
-// TestMuteNamesDoNotCount: who has no gossip is left out, unless nobody else is there.
-func TestMuteNamesDoNotCount(t *testing.T) {
+// TestNamesWithoutGossipDoNotVote: who has no gossip is left out, unless nobody else is there.
+func TestNamesWithoutGossipDoNotVote(t *testing.T) {
 	heard := func(name string, since int64) clock.Member {
 		return clock.Member{Name: name, Instance: fmt.Sprint(name, since), Since: since}
 	}
@@ -263,7 +263,7 @@ func TestMuteNamesDoNotCount(t *testing.T) {
 	}
 }
 
-func TestElectorate(t *testing.T) {
+func TestVoters(t *testing.T) {
 	got := clock.Voters("a", []clock.Member{
 		{"c", "c1", 5, false}, {"b", "b1", 3, false}, {"a", "a1", 1, false}, {"b", "b2", 9, false}, {"b", "b3", 7, true}, {"a", "a2", 8, false},
 	})

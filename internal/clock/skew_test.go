@@ -365,9 +365,9 @@ func TestOvertaking(t *testing.T) {
 	}
 }
 
-// TestChangingStory: a peer that says something else each time is put aside once,
+// TestPeerThatContradictsItself: a peer that says something else each time is put aside once,
 // and then heard for what it said last.
-func TestChangingStory(t *testing.T) {
+func TestPeerThatContradictsItself(t *testing.T) {
 	p := newPair(6)
 	p.ask(t)
 	for i := range 50 {

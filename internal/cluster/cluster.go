@@ -177,7 +177,7 @@ func (c *Cluster) SetSeeds(addrs []string) {
 	c.seeds = slices.Clone(addrs)
 	c.mu.Unlock()
 	if fresh {
-		poke(c.seedsNew)
+		wake(c.seedsNew)
 	}
 }
 
@@ -194,7 +194,7 @@ func (c *Cluster) SetVoters(nodes []string) {
 	c.mu.Lock()
 	c.table.chosen = chosen
 	c.mu.Unlock()
-	poke(c.wake)
+	wake(c.wake)
 }
 
 // Ask asks a peer for its clocks now, besides what is due. An instance that is no
@@ -211,12 +211,12 @@ func (c *Cluster) Ask(instance string) {
 	}
 	c.mu.Unlock()
 	if p != nil {
-		poke(c.wake)
+		wake(c.wake)
 	}
 }
 
-// poke wakes whoever waits on ch, once for any number of calls.
-func poke(ch chan struct{}) {
+// wake wakes whoever waits on ch, once for any number of calls.
+func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:

@@ -201,18 +201,18 @@ func TestRealExchanges(t *testing.T) {
 }
 
 // Without the key, or with another, nobody gets in; and nothing of it is heard.
-func TestRealStrangers(t *testing.T) {
+func TestRealWrongKeys(t *testing.T) {
 	noLeaks(t)
 	nodes := trio(t, 0)
 	for name, keys := range map[string][]int{"nokey": nil, "otherkey": {1}} {
-		stranger := start(t, name, keys...)
-		stranger.SetSeeds([]string{nodes[0].addr, nodes[1].addr, nodes[2].addr})
-		nodes[0].SetSeeds([]string{stranger.addr}) // nor when it is invited
-		nodes[0].until(t, "that the stranger tried", func() bool {
-			return stranger.Stats().JoinFailures >= 6 && nodes[0].Stats().JoinFailures >= 2
+		outsider := start(t, name, keys...)
+		outsider.SetSeeds([]string{nodes[0].addr, nodes[1].addr, nodes[2].addr})
+		nodes[0].SetSeeds([]string{outsider.addr}) // nor when it is invited
+		nodes[0].until(t, "that the outsider tried", func() bool {
+			return outsider.Stats().JoinFailures >= 6 && nodes[0].Stats().JoinFailures >= 2
 		})
 		more(t, nodes...)
-		if st := stranger.Stats(); len(st.Peers) != 0 || st.Exchanges != 0 {
+		if st := outsider.Stats(); len(st.Peers) != 0 || st.Exchanges != 0 {
 			t.Errorf("%s got in: %+v", name, st)
 		}
 		for _, n := range nodes {
@@ -224,7 +224,7 @@ func TestRealStrangers(t *testing.T) {
 }
 
 // A key is changed in three steps under load, node by node, and no member is
-// ever thought dead. A node that kept the old key is then a stranger.
+// ever thought dead. A node that kept the old key is then a outsider.
 func TestRealKeyRotation(t *testing.T) {
 	noLeaks(t)
 	nodes := trio(t, 0)

@@ -166,7 +166,7 @@ const (
 	none      fault = iota
 	version         // another version of the echo
 	malformed       // no message of ours
-	stranger        // from an instance that is no live member
+	notMember       // from an instance that is no live member
 	unknown         // reply to a ping never sent, or long forgotten
 	stale           // reply after more than maxRoundTrip
 	replayed        // reply to a ping already answered
@@ -176,7 +176,7 @@ const (
 )
 
 var faultNames = [faults]string{
-	"none", "version", "malformed", "stranger", "unknown", "stale", "replayed", "forged", "queue_full",
+	"none", "version", "malformed", "not_member", "unknown", "stale", "replayed", "forged", "queue_full",
 }
 
 // DropReasons lists the keys of Stats.Dropped.
@@ -201,7 +201,7 @@ func (t *table) receive(p pong, t4 int64) (Member, fault) {
 	case rtt > int64(maxRoundTrip):
 		return Member{}, stale
 	case from == nil:
-		return Member{}, stranger
+		return Member{}, notMember
 	case from.member.Node != p.Node:
 		return Member{}, forged
 	}

@@ -67,7 +67,7 @@ func TestReceiveFromMemberThatLeft(t *testing.T) {
 	if tb.leave(anInstance, "another-name") || !tb.leave(anInstance, memberName("n", anInstance)) {
 		t.Error("a member leaves under its own name only")
 	}
-	if _, got := tb.receive(p, 1); got != stranger {
+	if _, got := tb.receive(p, 1); got != notMember {
 		t.Errorf("got %v", faultNames[got])
 	}
 }
@@ -145,7 +145,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-func TestOnlyWitnessesAreAsked(t *testing.T) {
+func TestOnlyVotersAreAsked(t *testing.T) {
 	tb := aTable(anInstance)
 	tb.chosen = map[string]bool{"m": true}
 	if targets, wait := tb.due(0); len(targets) != 0 || wait != 2*time.Second {

@@ -66,7 +66,7 @@ func (d delegate) NotifyJoin(n *memberlist.Node) {
 	c.mu.Lock()
 	c.table.join(id, m, node, now)
 	c.mu.Unlock()
-	poke(c.wake)
+	wake(c.wake)
 	c.n.joined.Add(1)
 	c.log.Info("peer joined", "peer", m.Node, "instance", m.Instance, "addr", m.Gossip)
 }
@@ -208,17 +208,17 @@ func (c *Cluster) send(to *memberlist.Node, msg []byte) {
 // by more of them than the machine runs; the hold in each reply says how long
 // its ping waited here.
 func (c *Cluster) answer(ctx context.Context) {
-	mute := false // our last reply could not be written: say so once, not to each ping
+	failing := false // our last reply could not be written: say so once, not to each ping
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case r := <-c.replies:
 			err := c.pong(r)
-			if err != nil && !mute {
+			if err != nil && !failing {
 				c.log.Error("own clocks or status cannot be told, peers count this node as absent", "err", err)
 			}
-			mute = err != nil
+			failing = err != nil
 		}
 	}
 }
@@ -234,7 +234,7 @@ func (c *Cluster) pong(r reply) error {
 	}
 	c.mu.Unlock()
 	if node == nil {
-		c.drop(stranger)
+		c.drop(notMember)
 		return nil
 	}
 	p := pong{

@@ -89,8 +89,8 @@ func (n *node) since(t time.Time) (out []agreement.Exchange) {
 	return out
 }
 
-// story is a cluster in a bubble.
-type story struct {
+// scenario is a cluster in a bubble.
+type scenario struct {
 	t     *testing.T
 	net   *gossiptest.Network
 	begin time.Time
@@ -98,11 +98,11 @@ type story struct {
 	alone bool // nodes are not told of each other when they start
 }
 
-// tell runs a story in a bubble. When f returns, all nodes are stopped; the
+// runScenario runs f in a bubble. When f returns, all nodes are stopped; the
 // bubble panics if a goroutine is left then.
-func tell(t *testing.T, f func(s *story)) {
+func runScenario(t *testing.T, f func(s *scenario)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &story{t: t, net: gossiptest.New(time.Now, 1), begin: time.Now()}
+		s := &scenario{t: t, net: gossiptest.New(time.Now, 1), begin: time.Now()}
 		defer func() {
 			for _, n := range s.nodes {
 				n.stop()
@@ -119,7 +119,7 @@ func tell(t *testing.T, f func(s *story)) {
 }
 
 // start runs one more node that knows the addresses of all.
-func (s *story) start(edit func(*cluster.Config)) *node {
+func (s *scenario) start(edit func(*cluster.Config)) *node {
 	s.t.Helper()
 	i := len(s.nodes)
 	r := rand.New(rand.NewPCG(uint64(i), 7))
@@ -164,7 +164,7 @@ func (s *story) start(edit func(*cluster.Config)) *node {
 	return n
 }
 
-func (s *story) startAll(count int) {
+func (s *scenario) startAll(count int) {
 	s.t.Helper()
 	for range count {
 		s.start(nil)
@@ -172,7 +172,7 @@ func (s *story) startAll(count int) {
 }
 
 // seed tells every node of all addresses, as the registry would.
-func (s *story) seed() {
+func (s *scenario) seed() {
 	var addrs []string
 	for _, n := range s.nodes {
 		addrs = append(addrs, n.t.Addr())
@@ -189,7 +189,7 @@ func addrs(nodes ...*node) (out []string) {
 	return out
 }
 
-func (s *story) byName(name string) *node {
+func (s *scenario) byName(name string) *node {
 	for _, n := range s.nodes {
 		if n.name == name {
 			return n
@@ -201,7 +201,7 @@ func (s *story) byName(name string) *node {
 
 // sound checks what every exchange promises: the peer read its clocks within the
 // bounds that come with the reading.
-func (s *story) sound() {
+func (s *scenario) sound() {
 	s.t.Helper()
 	const rounding = 2 * time.Microsecond // of float64 near 1e15 ns
 	for _, n := range s.nodes {
@@ -222,7 +222,7 @@ func (s *story) sound() {
 
 // even checks that since a moment every one of nodes heard every other at least
 // each limit, up to now.
-func (s *story) even(nodes []*node, since time.Time, limit time.Duration) {
+func (s *scenario) even(nodes []*node, since time.Time, limit time.Duration) {
 	s.t.Helper()
 	for _, n := range nodes {
 		last := map[string]time.Duration{}
@@ -253,10 +253,10 @@ func (s *story) even(nodes []*node, since time.Time, limit time.Duration) {
 
 // A node that starts hears of everyone within the first second, and then of each
 // every two seconds.
-func TestEveryoneHearsEveryone(t *testing.T) {
+func TestEveryoneExchanges(t *testing.T) {
 	for _, count := range []int{3, 8, 32} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
-			tell(t, func(s *story) {
+			runScenario(t, func(s *scenario) {
 				s.net.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
 				s.startAll(count)
 				time.Sleep(time.Second)
@@ -282,7 +282,7 @@ func TestEveryoneHearsEveryone(t *testing.T) {
 					st := n.Stats()
 					for reason, dropped := range st.Dropped {
 						// Pings may come before the news of who sends them.
-						if dropped != 0 && reason != "stranger" {
+						if dropped != 0 && reason != "not_member" {
 							t.Errorf("%s dropped %d messages: %s", n.name, dropped, reason)
 						}
 					}
@@ -302,7 +302,7 @@ func TestEveryoneHearsEveryone(t *testing.T) {
 
 // A fleet that starts at once does not go on asking at once.
 func TestPhasesSpread(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.startAll(32)
 		time.Sleep(10 * time.Second)
 		mark := time.Now()
@@ -325,7 +325,7 @@ func TestPhasesSpread(t *testing.T) {
 // What a ping waits at the peer is in the hold, not in the bounds: the reading is
 // as good as that of a peer that answers at once.
 func TestHold(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.net.SetLink(gossiptest.Link{Latency: 3 * time.Millisecond})
 		s.start(nil)
 		const slow = 70 * time.Millisecond
@@ -345,7 +345,7 @@ func TestHold(t *testing.T) {
 }
 
 func TestTraffic(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		const count, limit = 32, 20_000.0 // bytes per second and node, both ways
 		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(count)
@@ -381,7 +381,7 @@ func TestPartitionHealsByRejoin(t *testing.T) {
 		"without":   {time.Hour, false}, // the library alone forgets for good: why there is a rejoin
 	} {
 		t.Run(name, func(t *testing.T) {
-			tell(t, func(s *story) {
+			runScenario(t, func(s *scenario) {
 				s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 				for range 5 {
 					s.start(func(c *cluster.Config) { c.Rejoin = tc.rejoin })
@@ -417,7 +417,7 @@ func TestPartitionHealsByRejoin(t *testing.T) {
 // A node that registers later is dialled when it is heard of, not at the next
 // round; and addresses that nobody answers at, or that are none, hold nothing up.
 func TestNewSeedsAreDialledAtOnce(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.alone = true
 		s.startAll(3)
@@ -445,7 +445,7 @@ func TestNewSeedsAreDialledAtOnce(t *testing.T) {
 // Whoever is dialled tells of all members, so a node that starts dials a few of its
 // seeds and not each: the whole list would come as often.
 func TestFewSeedsAreDialled(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		const count = 40
 		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(count)
@@ -465,7 +465,7 @@ func TestFewSeedsAreDialled(t *testing.T) {
 // A network that loses a fifth and delays at random costs samples, never
 // members, and makes none wrong.
 func TestLossyNetwork(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.net.SetLink(gossiptest.Link{Latency: 5 * time.Millisecond, Jitter: 200 * time.Millisecond, Loss: 0.2})
 		s.startAll(5)
 		time.Sleep(10 * time.Second)
@@ -489,7 +489,7 @@ func TestLossyNetwork(t *testing.T) {
 
 // Where only one direction works, pings arrive and replies do not.
 func TestOneWayCut(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(3)
 		time.Sleep(5 * time.Second)
@@ -511,7 +511,7 @@ func TestOneWayCut(t *testing.T) {
 
 // A round trip of over a second bounds nothing: its reply is dropped.
 func TestStaleReplies(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.startAll(2)
 		time.Sleep(3 * time.Second)
 		s.net.SetLink(gossiptest.Link{Latency: 501 * time.Millisecond})
@@ -530,7 +530,7 @@ func TestStaleReplies(t *testing.T) {
 
 // Whatever was sent before is no exchange when it comes again.
 func TestReplayedPackets(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.startAll(2)
 		a, b := s.nodes[0], s.nodes[1]
 		var mu sync.Mutex
@@ -564,19 +564,19 @@ func TestReplayedPackets(t *testing.T) {
 	})
 }
 
-func TestStrangersAreKeptOut(t *testing.T) {
+func TestOtherPoolsAreKeptOut(t *testing.T) {
 	for name, edit := range map[string]func(*cluster.Config){
 		"another pool":  func(c *cluster.Config) { c.Pool = "pool-2" },
 		"another label": func(c *cluster.Config) { c.Label = "allocator/other" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			tell(t, func(s *story) {
+			runScenario(t, func(s *scenario) {
 				s.startAll(3)
 				time.Sleep(time.Second)
-				stranger := s.start(edit)
+				outsider := s.start(edit)
 				time.Sleep(time.Minute)
-				if st := stranger.Stats(); len(st.Peers) != 0 || st.JoinFailures == 0 || st.Exchanges != 0 {
-					t.Errorf("the stranger got in: %+v", st)
+				if st := outsider.Stats(); len(st.Peers) != 0 || st.JoinFailures == 0 || st.Exchanges != 0 {
+					t.Errorf("the outsider got in: %+v", st)
 				}
 				for _, n := range s.nodes[:3] {
 					st := n.Stats()
@@ -595,7 +595,7 @@ func TestStrangersAreKeptOut(t *testing.T) {
 // Nor do they get in by gossip: packets of theirs that come here by mistake, as
 // when an address is given to another pod, make them no members.
 func TestStrayGossipIsRefused(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		other := func(c *cluster.Config) { c.Pool = "pool-2" }
 		us := s.start(nil)
 		var mu sync.Mutex
@@ -627,7 +627,7 @@ func TestStrayGossipIsRefused(t *testing.T) {
 }
 
 func TestLeaving(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(4)
 		time.Sleep(5 * time.Second)
@@ -653,8 +653,8 @@ func TestLeaving(t *testing.T) {
 }
 
 // Leaving has a deadline also where nobody hears it.
-func TestLeavingIntoSilence(t *testing.T) {
-	tell(t, func(s *story) {
+func TestLeavingUnreachable(t *testing.T) {
+	runScenario(t, func(s *scenario) {
 		s.startAll(3)
 		time.Sleep(3 * time.Second)
 		s.net.SetLink(gossiptest.Link{Cut: true})
@@ -670,7 +670,7 @@ func TestLeavingIntoSilence(t *testing.T) {
 
 // A node that comes back after a crash, with another instance and address.
 func TestRestart(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.startAll(3)
 		time.Sleep(5 * time.Second)
@@ -686,8 +686,8 @@ func TestRestart(t *testing.T) {
 }
 
 // A node whose own state makes no message says so once, and is not measured.
-func TestUntellableStatus(t *testing.T) {
-	tell(t, func(s *story) {
+func TestInvalidStatus(t *testing.T) {
+	runScenario(t, func(s *scenario) {
 		var log bytes.Buffer
 		s.start(nil)
 		broken := s.start(func(c *cluster.Config) {
@@ -707,7 +707,7 @@ func TestUntellableStatus(t *testing.T) {
 
 // What a node reports of itself reaches its peers with its clocks.
 func TestStatusArrives(t *testing.T) {
-	tell(t, func(s *story) {
+	runScenario(t, func(s *scenario) {
 		s.startAll(2)
 		want := agreement.Status{Verdict: clock.Skewed, SID: 4, Term: 9, Era: 2, Cluster: 5, Revision: 100, Ceiling: 7}
 		s.nodes[0].local.set(want)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// story is a seeded life of one machine: clocks set, drifting, asleep, stalled.
+// schedule is a seeded life of one machine: clocks set, drifting, asleep, stalled.
 // It knows the true time, and peers that know it too.
-type story struct {
+type schedule struct {
 	*desk
 	rnd    *rand.Rand
 	lone   bool
@@ -17,10 +17,10 @@ type story struct {
 	free   time.Duration // an account of what was followed without asking
 }
 
-func (s *story) chance(in int) bool { return s.rnd.IntN(in) == 0 }
+func (s *schedule) chance(in int) bool { return s.rnd.IntN(in) == 0 }
 
 // size returns a step of 3 ms to 12 days, small and large ones alike.
-func (s *story) size() time.Duration {
+func (s *schedule) size() time.Duration {
 	d := 3 * time.Millisecond << s.rnd.IntN(29)
 	d += time.Duration(s.rnd.Int64N(int64(d)))
 	if s.chance(2) {
@@ -30,10 +30,10 @@ func (s *story) size() time.Duration {
 }
 
 // wrong returns the wall clock minus true time.
-func (s *story) wrong() time.Duration { return s.clocks.Read().Offset() - began - s.asleep }
+func (s *schedule) wrong() time.Duration { return s.clocks.Read().Offset() - began - s.asleep }
 
 // witness returns what the peers say.
-func (s *story) witness(sure bool) PeerVote {
+func (s *schedule) witness(sure bool) PeerVote {
 	held := s.anchor.Stats().Held
 	old := s.wrong() - held
 	switch {
@@ -49,7 +49,7 @@ func (s *story) witness(sure bool) PeerVote {
 }
 
 // check ticks, and holds the tick to what an anchor promises.
-func (s *story) check(w PeerVote) {
+func (s *schedule) check(w PeerVote) {
 	t, m := s.t, s.clocks.Read().Mono
 	t.Helper()
 	a := s.anchor
@@ -103,7 +103,7 @@ func (s *story) check(w PeerVote) {
 }
 
 // live plays one interval.
-func (s *story) live() {
+func (s *schedule) live() {
 	s.t.Helper()
 	if s.chance(50) {
 		s.clocks.Drift(s.rnd.Int64N(601) - 300)
@@ -152,7 +152,7 @@ func (s *story) live() {
 	}
 }
 
-func TestStories(t *testing.T) {
+func TestRandomSchedules(t *testing.T) {
 	seeds := uint64(400)
 	if testing.Short() {
 		seeds = 40
@@ -160,7 +160,7 @@ func TestStories(t *testing.T) {
 	var total AnchorStats
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			s := &story{desk: newDesk(t, VoteNone), rnd: rand.New(rand.NewPCG(seed, 1)), lone: seed%2 == 0}
+			s := &schedule{desk: newDesk(t, VoteNone), rnd: rand.New(rand.NewPCG(seed, 1)), lone: seed%2 == 0}
 			for range 1000 {
 				s.live()
 			}
