@@ -216,10 +216,10 @@ func (sim *simulation) recover(config string) {
 	if _, ok := e.mem.Raw("config"); !ok {
 		e.change(func() { e.mem.Put("config", config) })
 	}
-	var asked []repair.Witness
+	var asked []repair.NodeReport
 	for _, h := range sim.hosts {
 		s := h.process.node.Stats()
-		asked = append(asked, repair.Witness{Name: h.process.name, Era: s.Lease.Era.Number, Highest: s.Reserved})
+		asked = append(asked, repair.NodeReport{Name: h.process.name, Era: s.Lease.Era.Number, Highest: s.Reserved})
 	}
 	v, err := e.mem.Load(context.Background())
 	if err != nil {

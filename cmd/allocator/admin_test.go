@@ -191,7 +191,7 @@ func TestQuarantineAndRelease(t *testing.T) {
 	d.says(cli.ExitInvalid, "is held by", "admin", "release-sid", name, "--yes")
 	a.stop()
 	c.stop()
-	d.says(cli.ExitInvalid, "is in order", "admin", "release-sid", name, "--yes")
+	d.says(cli.ExitInvalid, "needs no repair", "admin", "release-sid", name, "--yes")
 	d.says(cli.ExitUsage, "is not a sid", "admin", "quarantine", "x1")
 	d.says(cli.ExitInvalid, "sids 0 to 31", "admin", "quarantine", "32")
 	d.unique()
@@ -247,7 +247,7 @@ func TestReleaseOfAPoisonedRecord(t *testing.T) {
 	d.says(cli.ExitInvalid, "fail     ceilings", "doctor")
 	d.says(cli.ExitInvalid, "--above TIME", "admin", "release-sid", fmt.Sprint(sid), "--yes")
 	// Nor does a recovery follow it into the future.
-	d.says(cli.ExitInvalid, "ceilings lie far in the future", "admin", "recover", "--yes")
+	d.says(cli.ExitInvalid, "ceilings are far in the future", "admin", "recover", "--yes")
 	d.says(cli.ExitOK, "is free", "admin", "release-sid", fmt.Sprint(sid), "--yes", "--above", repair.At(above))
 	if got := d.record(sid).Value; got.Ceil != above || got.Term != w.Term+1 {
 		t.Errorf("got %+v, want ceiling %d", got, above)
@@ -259,7 +259,7 @@ func TestReleaseOfAPoisonedRecord(t *testing.T) {
 	d.unique()
 }
 
-// Somebody deleted a window: the ledger tells that the sid has a past.
+// A deleted window: the ledger shows that the sid was used.
 //
 // Incident T34 (somebody deleted the record of what was used), docs/INCIDENTS.md.
 func TestReleaseOfADeletedRecord(t *testing.T) {
@@ -277,7 +277,7 @@ func TestReleaseOfADeletedRecord(t *testing.T) {
 	if b.sid() == sid {
 		t.Error("a sid without its record was taken")
 	}
-	d.says(cli.ExitInvalid, "has a past but no record", "admin", "quarantine", fmt.Sprint(sid))
+	d.says(cli.ExitInvalid, "has ledger lines but no window record", "admin", "quarantine", fmt.Sprint(sid))
 	d.says(cli.ExitInvalid, "was never used", "admin", "release-sid", "31", "--yes")
 	d.says(cli.ExitOK, "is free, with term 2", "admin", "release-sid", fmt.Sprint(sid), "--yes")
 	if got := d.record(sid).Value; got.Ceil <= granted {

@@ -12,8 +12,8 @@ type Block struct {
 	SID    flake.SID
 }
 
-// At returns ID number i, counted from 0. It panics if i is not below Count:
-// that ID belongs to somebody else.
+// At returns ID number i, counted from 0. It panics if i is not below Count: that
+// ID was issued to another caller, or will be.
 func (b Block) At(i int) flake.ID {
 	if uint(i) >= uint(b.Count) {
 		panic("gen: index outside the block")

@@ -9,41 +9,41 @@ import (
 )
 
 const (
-	// blockLimit is the most IDs of one block, whatever the lead allows. A
+	// blockLimit is the maximum of IDs in one block, whatever the lead allows. A
 	// million IDs take 31 ms of the scalable layout.
 	blockLimit = 1_000_000
 
-	// stepLimit is the largest MaxStep: two random bytes, the most that the
+	// stepLimit is the largest MaxStep: two random bytes, the maximum that the
 	// specification's implementations add in a layout with a sid.
 	stepLimit = 1<<16 - 1
 
-	// epochLimit bounds the epoch to about 140,000 years either side of 1970,
-	// so that no sum of times in this package leaves 64 bits.
+	// epochLimit bounds the epoch to about 140,000 years on either side of 1970, so
+	// that no sum of times in this package overflows.
 	epochLimit = 1 << 52
 )
 
-// Config says how a space's IDs are made. All tenures of a process share one.
+// Config is how the IDs of a space are made. All tenures of a process share one.
 type Config struct {
 	Layout flake.Layout
 	Epoch  clock.Millis // Unix ms that IDs count from
 
-	// MaxLead is how many ms an ID may run ahead of the clock. 0 is the rule of
-	// the Ulid-Flake specification to the letter: never.
+	// MaxLead is how many ms an ID may be ahead of the clock. 0 is the rule of the
+	// Ulid-Flake specification: never.
 	MaxLead clock.Millis
 
-	// MaxStep makes the distance between requests in one millisecond a random
-	// one, uniform in 1..MaxStep, so that nobody can tell the next ID from the
-	// last. It applies while the word is not ahead of the clock; ahead of it,
-	// entropy is too scarce to skip and the distance is 1. 0 means always 1.
+	// MaxStep makes the step between requests in one millisecond random, uniform in
+	// 1..MaxStep, so that the next ID cannot be predicted from the last. It applies
+	// while the word is not ahead of the clock. Ahead of it the step is 1, to save
+	// entropy. 0 means always 1.
 	MaxStep uint32
 }
 
-// MaxBlock returns the most IDs that one call may ask for: what fits in MaxLead
-// milliseconds, or in one if MaxLead is 0, and at most 1,000,000.
+// MaxBlock returns the maximum of IDs that one call may ask for: what fits in
+// MaxLead milliseconds, or in one if MaxLead is 0, and at most 1,000,000.
 //
 // A block of this size fits into every new millisecond, whatever is drawn.
 func (c Config) MaxBlock() int {
-	ms := min(uint64(max(c.MaxLead, 1)), blockLimit) // more milliseconds than IDs change nothing
+	ms := min(uint64(max(c.MaxLead, 1)), blockLimit) // so that the shift cannot overflow
 	return int(min(ms<<c.Layout.EntropyBits(), blockLimit))
 }
 

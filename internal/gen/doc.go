@@ -2,9 +2,8 @@
 //
 // A [Tenure] is one process's hold of one sid. Its whole state is one integer,
 // the word: milliseconds since the epoch, then the entropy bits of the last ID
-// handed out. [Tenure.Next] computes a block of IDs on local values and commits
-// it with one compare-and-swap, so it needs no lock, never waits, and a refusal
-// leaves no trace.
+// issued. [Tenure.Next] computes a block of IDs on local values and commits it with
+// one compare-and-swap: it needs no lock, never waits, and a refusal changes nothing.
 //
 //	 63   62                            k  k-1          0
 //	+---+---------------------------------+--------------+
@@ -12,13 +11,12 @@
 //	+---+---------------------------------+--------------+
 //	  sealed            43                       k           an ID is word<<sid bits | sid
 //
-// The package upholds, for what it is given: I2 (every call's IDs are larger
-// than those of calls that returned before it began), I3 (nothing below base or
-// at or above the ceiling), I6 (nothing at or below after) and I7 (refusing
-// changes nothing). That two tenures never share a millisecond of one sid (I4)
-// is for package lease to arrange: this one believes the base and ceiling it is
-// told, and reads no clock itself.
+// Within one tenure the package upholds I2 (every call's IDs are larger than those of
+// calls that returned before it began), I3 (nothing below base or at or above the
+// ceiling), I6 (nothing at or below after) and I7 (refusing changes nothing). Package
+// lease ensures that two tenures never share a millisecond of one sid (I4); this
+// package does not check base and ceiling, and reads no clock.
 //
-// Only package node may hold a Tenure in the service; it also keeps tenures of
-// one process in order, by starting each above the last ID of the one before.
+// In the service only package node may hold a Tenure. It also orders the tenures of
+// one process, by starting each above the last ID of the one before.
 package gen

@@ -7,32 +7,31 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Reasons for which Next issues nothing. After each of them the tenure is as it
-// was (I7).
+// Errors of Next. After each of them the tenure is unchanged (I7).
 var (
 	ErrSealed  = errors.New("gen: tenure is sealed")
 	ErrCount   = errors.New("gen: count out of range") // comes as a *CountError
 	ErrCeiling = errors.New("gen: window ceiling reached")
 
-	// The block would run further ahead of the clock than allowed. These come
-	// as a *LeadError; which one tells what made the lead.
-	ErrOverflow    = errors.New("gen: no entropy left within the lead")   // demand
-	ErrRegression  = errors.New("gen: clock went back")                   // a clock that read more before
-	ErrAfterTooFar = errors.New("gen: ID to follow is too far ahead")     // the caller's after
-	ErrNotBegun    = errors.New("gen: window lies too far in the future") // the tenure's base
+	// The block would be further ahead of the clock than allowed. These come as a
+	// *LeadError, and name the cause of the lead.
+	ErrOverflow    = errors.New("gen: no entropy left within the lead") // demand
+	ErrRegression  = errors.New("gen: clock went back")                 // a clock that read more before
+	ErrAfterTooFar = errors.New("gen: ID to follow is too far ahead")   // the caller's after
+	ErrNotBegun    = errors.New("gen: window is too far in the future") // the tenure's base
 )
 
-// A LeadError refuses a block that would end too far ahead of the clock. Err is
-// ErrOverflow, ErrRegression, ErrAfterTooFar or ErrNotBegun.
+// A LeadError is returned for a block that would end too far ahead of the clock.
+// Err is ErrOverflow, ErrRegression, ErrAfterTooFar or ErrNotBegun.
 type LeadError struct {
 	Err   error
 	Lead  clock.Millis // how far ahead of now the block's last ID would have been
 	Limit clock.Millis // Config.MaxLead
 }
 
-// Excess returns the lead beyond the limit, in ms and at least 1: once the
-// clock has moved on by it, the same call is within the limit, if no other call
-// was served in between.
+// Excess returns the lead beyond the limit, in ms and at least 1. Once the clock has
+// advanced by it, the same call is within the limit, if no other call was served in
+// between.
 func (e *LeadError) Excess() clock.Millis { return e.Lead - e.Limit }
 
 func (e *LeadError) Error() string {
@@ -42,7 +41,7 @@ func (e *LeadError) Error() string {
 // Unwrap returns Err.
 func (e *LeadError) Unwrap() error { return e.Err }
 
-// A CountError refuses a block of no IDs or of too many. It wraps ErrCount.
+// A CountError is returned for a block of no IDs or of too many. It wraps ErrCount.
 type CountError struct {
 	Count int
 	Limit int // Config.MaxBlock

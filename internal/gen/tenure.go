@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// sealed is set in the word of a tenure that has ended. The bits below keep
-	// the last ID, so whoever seals second learns the same as the first.
+	// sealed is set in the word of a tenure that has ended. The bits below keep the
+	// last ID, so that a second Seal returns the same as the first.
 	sealed uint64 = 1 << 63
 
 	// endOfTime is the first millisecond since the epoch that IDs cannot hold.
 	endOfTime = flake.MaxTimestamp + 1
 
-	// earliest is the least time since the epoch that a clock is read as, in
-	// ms: far from any time that happens, and far from where sums overflow.
+	// earliest is the minimum of a clock reading, in ms since the epoch: earlier than
+	// any real time, and far from where sums overflow.
 	earliest = -1 << 60
 )
 
@@ -53,9 +53,9 @@ type Tenure struct {
 // what etcd confirmed, and base also lies above every ID this process issued
 // before (I2).
 //
-// rnd must be safe for concurrent use; see Random. base must be after the
-// epoch, ceil not below base and at most 2^43 ms after the epoch, and sid one of
-// the layout's. NewTenure returns an error that says which of these is not so.
+// rnd must be safe for concurrent use; see Random. base must be after the epoch,
+// ceil not below base and at most 2^43 ms after the epoch, and sid one of the
+// layout's. NewTenure returns an error that names the rule that does not hold.
 func NewTenure(cfg Config, sid flake.SID, base, ceil clock.Millis, rnd rand.Source) (*Tenure, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -86,15 +86,15 @@ func NewTenure(cfg Config, sid flake.SID, base, ceil clock.Millis, rnd rand.Sour
 }
 
 // Next issues a block of n IDs, all greater than after and than every ID issued
-// before; after 0 asks for nothing.
+// before; after 0 is no bound.
 //
-// now is the issuing clock in Unix ms, read by the caller once; seen is the
-// highest such reading this process ever had. A clock past the layout's end
-// reads as that end.
+// now is the issuing clock in Unix ms, read by the caller once; seen is the highest
+// reading that this process ever had. A clock past the layout's end counts as that
+// end.
 //
-// Where Next refuses, nothing has changed (I7). It looks for these in turn and
-// returns the first: ErrSealed; ErrCount, as a *CountError; a *LeadError; and
-// ErrCeiling, which only Raise can help. It does not allocate unless it refuses.
+// If Next refuses, nothing has changed (I7). It checks in this order and returns the
+// first that applies: ErrSealed; ErrCount, as a *CountError; a *LeadError; and
+// ErrCeiling, which lasts until Raise. It does not allocate unless it refuses.
 func (t *Tenure) Next(now, seen clock.Millis, n int, after flake.ID) (Block, error) {
 	at := t.sinceEpoch(now)
 	for {
@@ -115,9 +115,9 @@ func (t *Tenure) Next(now, seen clock.Millis, n int, after flake.ID) (Block, err
 		if ms-at > t.maxLead {
 			return Block{}, t.tooFar(last, first, first > own, ms-at, at, t.sinceEpoch(seen))
 		}
-		// Loaded after the word: a word read later than the ceiling could be one
-		// that a raised ceiling let through, and the old ceiling would refuse
-		// what at no moment had to be refused.
+		// Loaded after the word: a word that is read after the ceiling could have been
+		// issued below a ceiling raised in between, and the old ceiling would refuse a
+		// call that never had to be refused.
 		if ms >= t.ceil.Load() {
 			return Block{}, ErrCeiling
 		}
@@ -132,8 +132,8 @@ func (t *Tenure) Next(now, seen clock.Millis, n int, after flake.ID) (Block, err
 	}
 }
 
-// follow returns the word that a block of n IDs starts with if no caller asks
-// for more than to come after last.
+// follow returns the word that a block of n IDs starts with if the caller gives no
+// after.
 func (t *Tenure) follow(last uint64, at int64, n uint64) uint64 {
 	switch ms := t.millis(last); {
 	case ms < at:
@@ -147,27 +147,27 @@ func (t *Tenure) follow(last uint64, at int64, n uint64) uint64 {
 	}
 }
 
-// above returns the least word whose ID with our sid is greater than id, which
+// above returns the smallest word whose ID with our sid is greater than id, which
 // must not be negative.
 func (t *Tenure) above(id flake.ID) uint64 {
 	return (uint64(id) - uint64(t.sid) + 1<<(t.sidBits&63)) >> (t.sidBits & 63)
 }
 
-// draw returns a random number below span. A plain multiplication is not quite
-// fair: with a span below 2^20, a value's odds are off by less than 2^−44.
+// draw returns a random number below span. Multiplication is not exactly uniform:
+// with a span below 2^20, probabilities differ by less than 2^−44.
 func (t *Tenure) draw(span uint64) uint64 {
 	hi, _ := bits.Mul64(t.rnd.Uint64(), span)
 	return hi
 }
 
-// tooFar says why a block that starts at first would lead the clock by too
-// much. bound means that the caller's after chose first.
+// tooFar returns why a block that starts at first would be too far ahead of the
+// clock. bound is set if first follows from the caller's after.
 func (t *Tenure) tooFar(last, first uint64, bound bool, lead, at, seen int64) error {
 	err := ErrOverflow
 	switch excess := lead - t.maxLead; {
 	case bound && t.millis(first)-at > t.maxLead:
 		err = ErrAfterTooFar
-	case seen-at >= excess: // had the clock not gone back, the lead would be within its limit
+	case seen-at >= excess: // without the regression the lead would be within its limit
 		err = ErrRegression
 	case last < t.begin() && t.base-at > t.maxLead:
 		err = ErrNotBegun
@@ -193,7 +193,7 @@ func (t *Tenure) Raise(ceil clock.Millis) {
 // there is none. Sealing again returns the same.
 func (t *Tenure) Seal() clock.Millis {
 	last := t.word.Or(sealed) &^ sealed
-	return t.unix(t.millis(last) + 1) // base<<bits − 1 lies in base − 1
+	return t.unix(t.millis(last) + 1) // the millisecond of base<<bits − 1 is base − 1
 }
 
 // SID returns the sid of all IDs of the tenure.
@@ -215,8 +215,8 @@ func (t *Tenure) Issued() (last flake.ID, ok bool) {
 	return flake.ID(w<<(t.sidBits&63) | uint64(t.sid)), true
 }
 
-// Ahead returns the lead in ms: how far the last ID, or the base if there is
-// none, lies ahead of now; 0 if it does not.
+// Ahead returns the lead in ms: how far the last ID, or the base if there is none,
+// is ahead of now; 0 if it is not.
 func (t *Tenure) Ahead(now clock.Millis) clock.Millis {
 	ms := max(t.millis(t.word.Load()&^sealed), t.base)
 	return clock.Millis(max(ms-t.sinceEpoch(now), 0))
@@ -230,8 +230,8 @@ func (t *Tenure) millis(w uint64) int64 { return int64(w >> (t.bits & 63)) }
 
 func (t *Tenure) unix(ms int64) clock.Millis { return clock.Millis(t.epoch + ms) }
 
-// sinceEpoch returns a Unix time in ms since the epoch, cut to what sums and
-// shifts in this package can take.
+// sinceEpoch returns a Unix time in ms since the epoch, limited so that sums and
+// shifts in this package do not overflow.
 func (t *Tenure) sinceEpoch(unix clock.Millis) int64 {
 	return min(max(int64(unix), t.epoch+earliest), t.epoch+endOfTime) - t.epoch
 }

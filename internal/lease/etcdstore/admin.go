@@ -18,8 +18,8 @@ import (
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
-// ErrChanged says that a guarded write was not applied, since what it was worked
-// out from has changed: look again.
+// ErrChanged is returned for a guarded write that was not applied because the
+// records have changed since: read them again.
 var ErrChanged = errors.New("etcdstore: records have changed since they were read")
 
 // Survey reads the whole space and the ledger of one sid, linearizably and at
@@ -36,7 +36,7 @@ func (s *Store) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair
 	var lines []repair.Line
 	for _, kv := range r.Responses[len(r.Responses)-1].GetResponseRange().Kvs {
 		name, _ := strings.CutPrefix(string(kv.Key), s.keys.ledgerOf(sid))
-		term, _ := strconv.ParseInt(name, 10, 64) // 0 for a key that is none of ours: it is a trace all the same
+		term, _ := strconv.ParseInt(name, 10, 64) // 0 for a malformed key, which still shows that the sid was used
 		lines = append(lines, repair.Line{Term: term, Entry: entry[lease.LedgerLine](kv)})
 	}
 	seen := v.SIDs[sid]
@@ -89,7 +89,7 @@ func (s *Store) Repair(ctx context.Context, w repair.Write) error {
 	if w.Gone != "" {
 		cmps = append(cmps, absent(s.keys.node(w.Gone)))
 	}
-	raw := lease.Encode(w.Window) // unique, for its nonce is
+	raw := lease.Encode(w.Window) // unique, because its nonce is
 	ops := []clientv3.Op{clientv3.OpPut(window, raw), clientv3.OpDelete(holder)}
 	if w.Ledger {
 		line := lease.Txn{Window: w.Window}.LedgerLine()
@@ -105,22 +105,22 @@ func (s *Store) Repair(ctx context.Context, w repair.Write) error {
 	return nil
 }
 
-// Member is what one endpoint of etcd says of itself.
+// Member is the status of one endpoint of etcd.
 type Member struct {
 	Endpoint string
 	Took     time.Duration // of the answer
 	Err      error         // no answer, or a refusal; the rest is then zero
 	Cluster  uint64
 	Version  string
-	Leader   bool // it knows of a leader
+	Leader   bool // it has a leader
 	Revision int64
 	Size     int64 // bytes of the database on disk
-	Quota    int64 // bytes it may grow to; 0: etcd is too old to say
+	Quota    int64 // maximum size in bytes; 0: this version of etcd does not report it
 	Problems []string
 }
 
-// Members asks every endpoint for its status, one after the other, and times
-// the answers by src.
+// Members asks every endpoint for its status, one after the other, and measures
+// the time of the answers with src.
 func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
 	var out []Member
 	for _, endpoint := range s.client.Endpoints() {
@@ -141,8 +141,8 @@ func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
 	return out
 }
 
-// NoSpace reports whether a member has raised etcd's alarm that its quota is
-// used up, which refuses every write.
+// NoSpace reports whether a member has raised the alarm that its quota is used
+// up. Etcd then refuses every write.
 func (s *Store) NoSpace(ctx context.Context) (bool, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -158,7 +158,7 @@ func (s *Store) NoSpace(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Compacted reports whether etcd has forgotten its history up to a revision.
+// Compacted reports whether etcd has compacted its history beyond a revision.
 func (s *Store) Compacted(ctx context.Context, revision int64) (bool, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -172,15 +172,15 @@ func (s *Store) Compacted(ctx context.Context, revision int64) (bool, error) {
 	return false, nil
 }
 
-// Role is what etcd lets us do.
+// Role is what etcd permits us to do.
 type Role struct {
-	Auth    bool // etcd asks who we are
+	Auth    bool // etcd has authentication enabled
 	Outside bool // we may write outside the prefix of the space
 }
 
-// Role asks etcd for leave to write a key next to the space. Nothing is written:
-// etcd checks the permission for every branch of a transaction, also for one
-// that cannot be taken.
+// Role finds out whether we may write a key next to the space. Nothing is written:
+// etcd checks the permissions of every branch of a transaction, also of one that
+// is never taken.
 func (s *Store) Role(ctx context.Context) (Role, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

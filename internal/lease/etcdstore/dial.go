@@ -15,35 +15,34 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// Config says how to reach etcd.
+// Config is how to connect to etcd.
 type Config struct {
 	Endpoints []string    // URLs, at least one
-	TLS       *tls.Config // nil: as the endpoints' scheme says, with the system's roots
+	TLS       *tls.Config // nil: by the scheme of the endpoints, with the system's roots
 	Username  string      // "": no password authentication
 	Password  string
 
 	// DialTimeout bounds the authentication in Dial, and each attempt to connect.
-	// 0: 3 s, the time after which a silent endpoint is given up for the next.
+	// 0: 3 s; after that time without an answer the next endpoint is tried.
 	DialTimeout time.Duration
 
-	// KeepAliveTime is how long a connection may be silent before it is probed.
-	// 0: 10 s, the least that gRPC carries out. Under 5 s etcd would hang up.
+	// KeepAliveTime is how long a connection may be idle before it is probed.
+	// 0: 10 s, the minimum of gRPC's client. Below 5 s etcd closes the connection.
 	KeepAliveTime time.Duration
 
-	Log slog.Handler // of the client's own remarks; nil: dropped
+	Log slog.Handler // of the client's own log; nil: none
 
-	// Options are further ones of gRPC, after our own: another way to connect, or
-	// an ear on the calls.
+	// Options are added to our gRPC options, such as a dialer or an interceptor.
 	Options []grpc.DialOption
 }
 
 // minKeepAlive is etcd's --grpc-keepalive-min-time.
 const minKeepAlive = 5 * time.Second
 
-// ErrConfig is what Validate and Dial return for a bad Config.
+// ErrConfig is returned by Validate and Dial for a bad Config.
 var ErrConfig = errors.New("etcdstore: bad configuration")
 
-// Validate returns ErrConfig with the field and the rule it broke, or nil.
+// Validate returns nil, or ErrConfig with the field and the rule that it breaks.
 func (c Config) Validate() error {
 	switch {
 	case len(c.Endpoints) == 0:
@@ -62,7 +61,7 @@ func (c Config) Validate() error {
 // background, so etcd need not answer yet, unless there is a Username: then it
 // authenticates first, within DialTimeout.
 //
-// It returns ErrConfig, or what the client or the authentication said.
+// It returns ErrConfig, or the error of the client or of the authentication.
 func Dial(c Config) (*clientv3.Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -88,8 +87,8 @@ func Dial(c Config) (*clientv3.Client, error) {
 		Logger:               log,
 		DialOptions: append([]grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{
-				// A window outlives an outage by some 25 s at most. gRPC's default waits
-				// up to 120 s between attempts, and would turn a short outage into a long one.
+				// A window lasts about 25 s into an outage. gRPC's default waits up to 120 s
+				// between attempts, which would turn a short outage into a long one.
 				Backoff: backoff.Config{
 					BaseDelay:  100 * time.Millisecond,
 					Multiplier: 1.6,

@@ -6,13 +6,12 @@
 //	/<root>/<space>/node/<instance>      registration, on the process's lease
 //	/<root>/<space>/holder/<sid>         holder, on the process's lease
 //	/<root>/<space>/window/<sid>         window, never deleted
-//	/<root>/<space>/ledger/<sid>/<term>  tenure, the last 64 of each sid
+//	/<root>/<space>/ledger/<sid>/<term>  ledger line, the last 64 of each sid
 //
 // A sid is decimal; a term has 20 digits, so that terms sort as text. Other keys
 // under the prefix are ignored.
 //
-// I4 rests on one thing here: every write of a window compares both the
-// revision and the bytes of the record it replaces. Of all that etcd says only
-// the response to a transaction is knowledge; after an error a write may have
-// been applied, or may still be.
+// I4 depends on one thing here: every write of a window compares both the revision
+// and the bytes of the record it replaces. Only the response to a transaction
+// shows its outcome; after an error a write may have been applied, or may still be.
 package etcdstore

@@ -13,8 +13,8 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// ErrName says that a root or a space is not 1 to 63 of a–z, 0–9, dot, dash and
-// underscore, the first a letter or digit.
+// ErrName is returned for a root or a space that is not 1 to 63 of a–z, 0–9, dot,
+// dash and underscore, the first a letter or digit.
 var ErrName = errors.New("etcdstore: not a valid name")
 
 var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
@@ -47,7 +47,7 @@ func (k keys) ledger(sid flake.SID, term int64) string {
 }
 
 // watched returns the range [first, end) that has config, era, all holders and
-// all registrations. The ledger lies between: a line of it comes with a holder.
+// all registrations. The ledger is between them: a line of it comes with a holder.
 func (k keys) watched() (first, end string) {
 	return k.config(), clientv3.GetPrefixRangeEnd(k.nodes())
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // Register takes a lease of ttl, rounded up to whole seconds, and puts r under
-// it. After an error the lease may exist with nobody to renew it; it then ends
-// by itself. etcd grants no lease shorter than 1.5 election timeouts (2 s).
+// it. After an error the lease may exist; it is not renewed, and expires by itself.
+// etcd grants no lease shorter than 1.5 election timeouts (2 s).
 func (s *Store) Register(ctx context.Context, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -26,7 +26,7 @@ func (s *Store) Register(ctx context.Context, ttl time.Duration, r lease.Registr
 	}
 	err = s.putNode(ctx, grant.ID, r)
 	if err != nil {
-		// Tidiness only: nothing but the registration can be on this lease.
+		// To clean up: only the registration can be on this lease.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_, _ = s.client.Revoke(ctx, grant.ID)
@@ -35,9 +35,9 @@ func (s *Store) Register(ctx context.Context, ttl time.Duration, r lease.Registr
 	return lease.LeaseID(grant.ID), nil
 }
 
-// putNode puts r on the lease, over what is there now and nothing else: an
-// earlier registration whose request is late would otherwise take the key to a
-// lease that nobody renews, and the node would vanish from the registry.
+// putNode puts r on the lease, if the key is still as it reads it: otherwise a late
+// request of an earlier registration would move the key to a lease that is not
+// renewed, and the node would disappear from the registry.
 func (s *Store) putNode(ctx context.Context, id clientv3.LeaseID, r lease.Registration) error {
 	key := s.keys.node(r.Instance)
 	seen, err := s.client.Get(ctx, key)
@@ -58,14 +58,14 @@ func (s *Store) putNode(ctx context.Context, id clientv3.LeaseID, r lease.Regist
 	return err
 }
 
-var errOvertaken = errors.New("etcdstore: another registration of this instance came in between")
+var errOvertaken = errors.New("etcdstore: another registration of this instance was written first")
 
 // KeepAlive renews the lease once. It returns lease.ErrLeaseGone if it has
 // expired or was revoked.
 //
-// It sends one message on a stream of its own. The client's KeepAliveOnce would
-// ask again without a pause for as long as etcd has no leader, and its KeepAlive
-// hides when a renewal was sent.
+// It sends one message on its own stream. The client's KeepAliveOnce retries without
+// a pause for as long as etcd has no leader, and its KeepAlive does not show when a
+// renewal was sent.
 func (s *Store) KeepAlive(ctx context.Context, id lease.LeaseID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -100,7 +100,7 @@ func (s *Store) Revoke(ctx context.Context, id lease.LeaseID) error {
 	return leaseError("revoke", id, err)
 }
 
-// leaseError says what was being done to which lease.
+// leaseError wraps err with the operation and the lease.
 func leaseError(doing string, id lease.LeaseID, err error) error {
 	if err == nil {
 		return nil
@@ -111,12 +111,13 @@ func leaseError(doing string, id lease.LeaseID, err error) error {
 	return fmt.Errorf("%s lease %x: %w", doing, int64(id), err)
 }
 
-// reopenDelay keeps a watch that etcd refuses from being asked for in a circle.
+// reopenDelay is the pause before a watch that ended is opened again.
 const reopenDelay = 250 * time.Millisecond
 
 // Watch calls changed when the watch is open, after every change of config, era,
-// a holder or a registration (once for changes that arrive together), and once whenever the
-// watch had to be opened anew. It blocks until ctx ends and returns its error.
+// a holder or a registration (once for changes that arrive together), and once
+// whenever it had to open the watch again. It blocks until ctx ends and returns its
+// error.
 func (s *Store) Watch(ctx context.Context, changed func()) error {
 	for {
 		s.watchUntilBroken(ctx, changed)
@@ -128,14 +129,15 @@ func (s *Store) Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// watchUntilBroken watches from the present on. It returns when the connection is
-// lost, etcd ends the watch (no leader, an error), or ctx ends.
+// watchUntilBroken watches from the current revision on. It returns when the
+// connection is lost, etcd ends the watch (no leader, an error), or ctx ends.
 //
-// It opens a stream of its own. The client's Watch would resume after a lost
-// connection, which nobody needs: whoever is notified of a new watch reads all.
+// It opens its own stream. The client's Watch would resume after a lost connection,
+// which is not needed: after each new watch the caller reads everything.
 func (s *Store) watchUntilBroken(ctx context.Context, changed func()) {
-	// Without a leader required, a watch on a member cut off from the others would
-	// just fall silent. Only here: on a lease's streams it upsets the client.
+	// Without this, a watch on a member that is cut off from the others would get no
+	// events and no error. It is set only here, since it breaks the client's lease
+	// streams.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	stream, err := etcdserverpb.NewWatchClient(s.client.ActiveConnection()).Watch(ctx, grpc.WaitForReady(true))

@@ -14,21 +14,21 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// ErrRemains says that a space has no config but has an era, windows or a
-// ledger: part of it was lost. To initialise it anew would forget what its IDs
-// meant and which were issued.
+// ErrRemains is returned for a space that has no config but has an era, windows or
+// a ledger: part of it was lost. To initialize it again would lose what its IDs mean
+// and which were issued.
 var ErrRemains = errors.New("etcdstore: space lost its config but has other records")
 
-// Init makes the space: config, and era 1 with that floor, in Unix ms. It
-// reports whether it did, with a view of the whole space as it is then; a space
-// that has a config is left as it is, and compared by the caller.
+// Init creates the space: config, and era 1 with that floor, in Unix ms. It reports
+// whether it did, with a view of the whole space as it is then. A space that has a
+// config stays as it is; the caller compares it.
 //
 // It returns ErrRemains, with nothing changed. After any other error the space
-// may have been made.
+// may have been created.
 func (s *Store) Init(ctx context.Context, space lease.Space, floor clock.Millis) (created bool, now lease.View, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	before, err := s.Load(ctx) // names the cluster, which the era records
+	before, err := s.Load(ctx) // has the cluster ID, which the era records
 	if err != nil || before.Config.Exists() {
 		return false, before, err
 	}
@@ -45,11 +45,11 @@ func (s *Store) Init(ctx context.Context, space lease.Space, floor clock.Millis)
 		Else(s.allReads()...).
 		Commit()
 	if err != nil {
-		return false, lease.View{}, fmt.Errorf("initialise %s: %w", s.keys, err)
+		return false, lease.View{}, fmt.Errorf("initialize %s: %w", s.keys, err)
 	}
 	now = s.view(r)
 	if !now.Config.Exists() {
-		return false, now, fmt.Errorf("initialise %s: %w", s.keys, ErrRemains)
+		return false, now, fmt.Errorf("initialize %s: %w", s.keys, ErrRemains)
 	}
 	return r.Succeeded, now, nil
 }
@@ -58,7 +58,7 @@ func (s *Store) Init(ctx context.Context, space lease.Space, floor clock.Millis)
 // ledger that began by then. It reports false if the ledger, which keeps
 // lease.LedgerKept lines, has none so old.
 //
-// It returns the error of a line that cannot be read and might be the one.
+// It returns an error if a line that may be the answer cannot be read.
 func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -91,10 +91,10 @@ func (s *Store) Ping(ctx context.Context) (cluster uint64, revision int64, err e
 	return r.Header.ClusterId, r.Header.Revision, nil
 }
 
-// statusTimeout is how long one endpoint may take to say its version.
+// statusTimeout bounds the status call to one endpoint.
 const statusTimeout = 2 * time.Second
 
-// Version returns the version of the first endpoint that tells, such as "3.6.5".
+// Version returns the version of the first endpoint that answers, such as "3.6.5".
 func (s *Store) Version(ctx context.Context) (string, error) {
 	var errs []error
 	for _, endpoint := range s.client.Endpoints() {

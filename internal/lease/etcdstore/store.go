@@ -22,8 +22,8 @@ type Store struct {
 	keys   keys
 }
 
-// New returns the space of that name under root. It contacts nobody, and leaves
-// client to the caller to close. It returns ErrName.
+// New returns the space of that name under root. It sends nothing; the caller
+// closes client. It returns ErrName.
 func New(client *clientv3.Client, root, space string) (*Store, error) {
 	k, err := newKeys(root, space)
 	if err != nil {
@@ -32,8 +32,8 @@ func New(client *clientv3.Client, root, space string) (*Store, error) {
 	return &Store{client: client, keys: k}, nil
 }
 
-// callTimeout bounds a call whose context has no deadline. etcd itself gives a
-// request up after 7 s.
+// callTimeout bounds a call whose context has no deadline. etcd itself times a
+// request out after 7 s.
 const callTimeout = 5 * time.Second
 
 // bounded returns ctx with a deadline: etcd's client would wait for a
@@ -118,8 +118,8 @@ func (s *Store) compares(txn lease.Txn) []clientv3.Cmp {
 	return cmps
 }
 
-// unchanged compares a key with the entry read from it, by revision and, since
-// etcd restored from a backup counts through the same numbers again, by value.
+// unchanged compares a key with the entry read from it, by revision and by value,
+// since an etcd restored from a backup uses its revisions a second time.
 func unchanged[T any](key string, seen lease.Entry[T]) []clientv3.Cmp {
 	if !seen.Exists() {
 		return []clientv3.Cmp{absent(key)} // a value compare never holds for an absent key
@@ -206,8 +206,8 @@ func (s *Store) view(r *clientv3.TxnResponse) lease.View {
 	return v
 }
 
-// add puts kv where it belongs in v. A record that cannot be read is there with
-// its error; a key that is none of ours is passed over.
+// add adds kv to v. A record that cannot be read is added with its error; unknown
+// keys are ignored.
 func (s *Store) add(v *lease.View, kv *mvccpb.KeyValue) {
 	key := string(kv.Key)
 	if key == s.keys.config() {

@@ -20,10 +20,10 @@ type Generator interface {
 	Begin(g lease.Grant)
 	// Raise lets the present tenure issue up to ceil.
 	Raise(ceil clock.Millis)
-	// Seal ends the present tenure for good and returns the ceiling below which
-	// all lies that it issued.
+	// Seal ends the present tenure for good and returns a ceiling above all IDs
+	// that it issued.
 	Seal() clock.Millis
-	// Report passes on where the lease stands, after every change.
+	// Report passes on the status of the lease after every change.
 	Report(lease.Status)
 }
 
@@ -37,8 +37,8 @@ type Config struct {
 
 	// CallTimeout is the deadline of one store call.
 	CallTimeout time.Duration
-	// StopTimeout bounds giving the sid back; after it the lease runs out by
-	// itself, and the next holder starts at the ceiling.
+	// StopTimeout bounds giving the sid back. After it the lease expires by itself,
+	// and the next holder starts at the ceiling.
 	StopTimeout time.Duration
 }
 
@@ -47,9 +47,8 @@ type Keeper struct {
 	cfg     Config
 	machine *lease.Machine // owned by Run's goroutine
 
-	// Requests the machine made and that have not been answered. The machine has
-	// at most one about records and one about the lease; room for both means
-	// that no answer ever waits.
+	// Answers to requests of the machine. At most one about records and one about
+	// the lease are outstanding, and there is room for both, so that no answer waits.
 	answers chan lease.Event
 	gate    chan lease.Gate
 	hints   chan lease.Event
@@ -96,12 +95,12 @@ func (k *Keeper) Watch() (lease.Status, <-chan struct{}) {
 	return p.status, p.changed
 }
 
-// Ticked returns when the keeper's loop last went round; it does so at least
-// once a second.
+// Ticked returns the time of the last pass of the keeper's loop, which makes at
+// least one a second.
 func (k *Keeper) Ticked() clock.Mono { return clock.Mono(k.ticked.Load()) }
 
-// SetGate says whether the cluster's clocks allow ceilings to be written. The
-// latest word counts.
+// SetGate passes on whether the cluster's clocks allow ceilings to be written. The
+// latest call counts.
 func (k *Keeper) SetGate(g lease.Gate) {
 	for {
 		select {
@@ -125,15 +124,15 @@ func (k *Keeper) Notify(ev lease.Event) {
 	}
 }
 
-// Waits of the loop between two looks at the machine.
+// Waits of the loop between two steps of the machine.
 const (
 	longestWait  = time.Second
 	shortestWait = time.Millisecond
 )
 
 // Run leases a sid and keeps it until ctx ends, then gives it back and returns
-// nil. It returns an error only where no retry can help: the node and the space
-// disagree about what an ID is.
+// nil. It returns an error only if no retry can help: the node and the space have
+// different ID formats, or the space was created again.
 func (k *Keeper) Run(ctx context.Context) error {
 	watchCtx, stopWatch := context.WithCancel(context.WithoutCancel(ctx))
 	callCtx, stopCalls := context.WithCancel(context.WithoutCancel(ctx))
@@ -148,7 +147,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		})
 	})
 	defer func() {
-		k.cfg.Generator.Seal() // whatever ended the loop: nothing keeps the sid now
+		k.cfg.Generator.Seal() // whatever ended the loop, the sid is not kept any more
 		stopWatch()
 		stopCalls()
 		k.calls.Wait()
@@ -179,7 +178,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			deadline = time.After(k.cfg.StopTimeout)
 			ev = lease.Stop{}
 		case <-deadline:
-			k.cfg.Logger.Warn("gave up on giving the sid back; it is free when its lease has run out",
+			k.cfg.Logger.Warn("giving the sid back timed out; it is free once its lease has expired",
 				"timeout", k.cfg.StopTimeout, "problem", k.Status().Problem)
 			return nil
 		}
@@ -187,7 +186,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 // step advances the machine by ev and by all events that follow at once. It
-// reports whether the machine has come to its end.
+// reports whether the machine has ended.
 func (k *Keeper) step(ctx context.Context, ev lease.Event) (done bool) {
 	queue := []lease.Event{ev}
 	for len(queue) > 0 {
@@ -234,6 +233,7 @@ func (k *Keeper) call(ctx context.Context, a lease.Action) {
 	})
 }
 
+// ask carries out a request to the store and returns its answer.
 func (k *Keeper) ask(ctx context.Context, a lease.Action) (op Op, answer lease.Event, err error) {
 	switch a := a.(type) {
 	case lease.Load:
@@ -259,7 +259,7 @@ func (k *Keeper) ask(ctx context.Context, a lease.Action) (op Op, answer lease.E
 }
 
 // publish passes the machine's status on if it has changed. The new one is
-// stored before the channel of the old one is closed: who is woken sees it.
+// stored before the channel of the old one is closed, so that a waiter sees it.
 func (k *Keeper) publish() {
 	s := k.machine.Status()
 	old := k.status.Load()

@@ -13,7 +13,7 @@ import (
 // these, and the names of lease.Op.
 type Op string
 
-// The calls that are no transaction.
+// The calls that are not transactions.
 const (
 	OpLoad      Op = "load"
 	OpRead      Op = "read"
@@ -32,7 +32,7 @@ type CallStats struct {
 	Buckets       []uint64 // cumulative counts, by Buckets
 }
 
-// Stats is a copy of the keeper's figures.
+// Stats is a copy of the keeper's counters and the latest status.
 type Stats struct {
 	Calls  map[Op]CallStats
 	Alarms map[lease.AlarmKind]uint64
@@ -77,7 +77,7 @@ func (s *stats) alarm(kind lease.AlarmKind) {
 	s.alarms[kind]++
 }
 
-// Stats returns the keeper's figures as they stand.
+// Stats returns the keeper's counters and status.
 func (k *Keeper) Stats() Stats {
 	k.stats.mu.Lock()
 	defer k.stats.mu.Unlock()

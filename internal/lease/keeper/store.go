@@ -14,8 +14,7 @@ import (
 //
 // After lease.ErrLeaseGone and lease.ErrTxn nothing was written. Any other error
 // means that the outcome is unknown: a write may have been applied, or may still
-// be. All methods honour ctx and are safe
-// for concurrent use.
+// be. All methods end when ctx does, and are safe for concurrent use.
 type Store interface {
 	// Load reads the whole space, linearizably and at one revision. The records
 	// of a space that was never initialised are absent; that is no error.
@@ -27,7 +26,7 @@ type Store interface {
 	// Commit carries out txn whole, or not at all if a compare does not hold.
 	// It reports which, with a view of the sid: after the write if applied
 	// (holder and window then carry the revision of the write), else as found.
-	// Not applied is about this request alone: what is found may be txn's own
+	// Not applied is about the last request alone: the record may have txn's own
 	// nonce, if the client library had sent it before.
 	Commit(ctx context.Context, txn lease.Txn) (applied bool, now lease.View, err error)
 
@@ -37,13 +36,13 @@ type Store interface {
 	// KeepAlive renews the lease once. ErrLeaseGone: it has expired or was revoked.
 	KeepAlive(ctx context.Context, id lease.LeaseID) error
 
-	// Revoke ends the lease and deletes every key on it. A lease that is gone
-	// already is no error.
+	// Revoke ends the lease and deletes every key on it. It is no error if the lease
+	// is gone already.
 	Revoke(ctx context.Context, id lease.LeaseID) error
 
 	// Watch calls changed after every change of config, era, a holder or a
-	// registration, and once after each gap in what it could see, the first when
-	// it opens. It is a hint: the caller reads again. Watch blocks until ctx ends
-	// and returns its error.
+	// registration, and once whenever the watch is opened, after which changes may
+	// have been missed. It is a hint: the caller reads again. Watch blocks until ctx
+	// ends and returns its error.
 	Watch(ctx context.Context, changed func()) error
 }

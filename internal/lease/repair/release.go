@@ -16,19 +16,19 @@ type Release struct {
 	Write    Write
 	Problem  string   // what is wrong with the record that is replaced
 	Bound    string   // where the new ceiling comes from
-	Warnings []string // what the operator should know before saying yes
+	Warnings []string // for the operator, before confirming
 }
 
-// ReleaseSID returns the write of a fresh, readable and released record for a
-// sid that is quarantined by an operator, has an unreadable record, a ceiling
-// far in the future, or a past and no record.
+// ReleaseSID returns the write of a new, released record for a sid that an operator
+// quarantined, or whose record is unreadable, has a ceiling far in the future, or
+// is missing although the ledger has lines of the sid.
 //
-// above, if not 0, is the operator's word that no ID of the sid was or will be
-// issued at or after that time. Without it the ceiling is the old one where that
-// can be read, and else a bound on what a node with a sound clock can have been
+// above, if not 0, is the operator's assurance that no ID of the sid was or will be
+// issued at or after that time. Without it the ceiling is the old one if that can
+// be read, and else a bound on what a node with a correct clock can have been
 // granted: max(ledger, other windows' ceilings, now) + W + 2·max_skew + max_lead.
-// A readable ceiling is lowered only on the operator's word, only if it lies in
-// the future, and only if the process that it was granted to is gone.
+// A readable ceiling is lowered only with above, only if it is far in the future,
+// and only if the process that it was granted to is gone.
 //
 // It returns ErrNotInitialized or ErrRefused.
 func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, slack Slack, by Author) (Release, error) {
@@ -48,12 +48,12 @@ func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, 
 	case !s.Window.Exists() && len(ledger) == 0 && !s.Holder.Exists():
 		return r, refuse("sid %d was never used: there is nothing to repair", sid)
 	case readable && s.Holder.Exists() && w.State != lease.Quarantined:
-		return r, refuse("sid %d is held by %s: stop that node first, or take the sid from it with «allocator admin quarantine %d --force»", sid, holderName(s), sid)
+		return r, refuse("sid %d is held by %s: stop that node first, or run \"allocator admin quarantine %d --force\"", sid, holderName(s), sid)
 	case readable:
 		r.Problem = problemOf(s, v.Era.Value, far)
 		ceil, gone, err = r.fromRecord(v, sid, above, far)
 	default:
-		r.Problem = "it has a past but no window record"
+		r.Problem = "it has ledger lines but no window record"
 		if s.Window.Err != nil {
 			r.Problem = s.Window.Err.Error()
 		}
@@ -73,15 +73,15 @@ func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, 
 	return r, nil
 }
 
-// problemOf says why a readable record keeps its sid from being used, or "".
+// problemOf returns why a sid with a readable record is not used, or "".
 func problemOf(s lease.SIDRecords, era lease.Era, far clock.Millis) string {
 	switch w := s.Window.Value; {
 	case w.State == lease.Quarantined:
-		return "an operator put it aside: " + orNone(w.Reason)
+		return "an operator quarantined it: " + orNone(w.Reason)
 	case w.Era > era.Number:
 		return fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, era.Number)
 	case w.Ceil > far:
-		return "its ceiling lies far in the future: " + At(w.Ceil)
+		return "its ceiling is far in the future: " + At(w.Ceil)
 	}
 	return ""
 }
@@ -92,26 +92,26 @@ func (r *Release) fromRecord(v lease.View, sid flake.SID, above, far clock.Milli
 	w := v.SIDs[sid].Window.Value
 	switch {
 	case above == 0 && w.Ceil > far:
-		return 0, "", refuse("the ceiling of sid %d is %s, written by %q at %s by its clock. All that can be known is that nothing was issued beyond it. "+
-			"If you know more, say so with --above TIME: no ID of this sid carries that time or a later one. "+
-			"Look for its latest ID (it has sid %d), and at what that node's clock showed", sid, At(w.Ceil), w.Node, At(w.Wall), sid)
+		return 0, "", refuse("the ceiling of sid %d is %s; %q wrote it at %s by its clock. Nothing was issued above the ceiling, and nothing more is known. "+
+			"If you know a time after the sid's last ID, pass it as --above TIME. "+
+			"To find it, search for the latest ID with sid %d, and check that node's clock", sid, At(w.Ceil), w.Node, At(w.Wall), sid)
 	case above == 0 && r.Problem == "":
-		return 0, "", refuse("sid %d is in order: its record is readable, nobody put it aside, and it can be used from %s on", sid, At(w.Ceil))
+		return 0, "", refuse("sid %d needs no repair: its record is readable, it is not quarantined, and it can be used from %s on", sid, At(w.Ceil))
 	case above == 0:
 		r.Bound = "the ceiling of the record itself"
 		return w.Ceil, "", nil
 	case above >= w.Ceil:
-		r.Bound = "--above, at or over the record's ceiling of " + At(w.Ceil)
+		r.Bound = "--above, not below the record's ceiling of " + At(w.Ceil)
 		return above, "", nil
 	case w.Ceil <= far:
-		// Nothing would be gained by lowering it, and something could be lost.
-		return 0, "", refuse("the record's ceiling %s is above --above, and no later than any sound one: it is kept; leave --above out", At(w.Ceil))
+		// Lowering it has no use, and could cause duplicates.
+		return 0, "", refuse("the record's ceiling %s is above --above and is not far in the future, so it is kept; omit --above", At(w.Ceil))
 	case registered(v, w.Instance):
-		return 0, "", refuse("the ceiling %s was granted to %q (%s), which still runs and may use all of it: stop that process first", At(w.Ceil), w.Node, w.Instance)
+		return 0, "", refuse("the ceiling %s was granted to %q (%s), which is running and may issue up to it: stop that process first", At(w.Ceil), w.Node, w.Instance)
 	}
 	r.Bound = "--above, below the record's ceiling of " + At(w.Ceil)
-	r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling is lowered from %s on your word: if an ID of sid %d carries %s or later, or a process with instance %s still runs, "+
-		"it will be issued twice", At(w.Ceil), sid, At(above), w.Instance))
+	r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling is lowered from %s because of --above: if an ID of sid %d has the time %s or a later one, or a process with instance %s still runs, "+
+		"IDs will be issued twice", At(w.Ceil), sid, At(above), w.Instance))
 	return above, w.Instance, nil
 }
 
@@ -127,23 +127,23 @@ func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, 
 	}
 	for _, l := range ledger {
 		if l.Entry.Err != nil {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("line %d of its ledger is unreadable and was left out: %v", l.Term, l.Entry.Err))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("line %d of its ledger is unreadable and was ignored: %v", l.Term, l.Entry.Err))
 			continue
 		}
 		see(l.Entry.Value.Since, fmt.Sprintf("line %d of its ledger", l.Term))
 	}
 	if at := digits(s.Window.Raw, "ceil"); s.Window.Err != nil && at > far {
-		// Damaged, but it may be the checksum that is.
-		see(at, "what is left of its record")
+		// Only the checksum may be damaged.
+		see(at, "its damaged record")
 	}
 	for _, other := range ordered(v.SIDs) {
 		o := v.SIDs[other]
 		switch c := o.Window.Value.Ceil; {
 		case other == sid || !o.Window.Exists() || o.Window.Err != nil:
 		case c > far && o.Holder.Exists() && above == 0:
-			return 0, "", refuse("sid %d, which is in use, has a ceiling of %s: this machine's clock seems to be far behind. Set it right", other, At(c))
+			return 0, "", refuse("sid %d, which is held, has a ceiling of %s: this machine's clock seems to be far behind; correct it", other, At(c))
 		case c > far:
-			r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling of sid %d was left out, for it lies far in the future: %s", other, At(c)))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling of sid %d was ignored: it is far in the future: %s", other, At(c)))
 		default:
 			see(c, fmt.Sprintf("the ceiling of sid %d", other))
 		}
@@ -152,24 +152,24 @@ func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, 
 	var gone lease.Instance
 	switch {
 	case above == 0 && latest > far:
-		return 0, "", refuse("%s has %s, far in the future: a bad clock wrote it. If you know that no ID of sid %d carries some time or a later one, say so with --above TIME", from, At(latest), sid)
+		return 0, "", refuse("%s has %s, far in the future: a wrong clock wrote it; if you know a time after the last ID of sid %d, pass it as --above TIME", from, At(latest), sid)
 	case above == 0:
-		r.Bound = fmt.Sprintf("%s, %s, and %v for what a node can have been granted beyond", from, At(latest), slack.Total().Duration())
+		r.Bound = fmt.Sprintf("%s, %s, plus %v that a node can have been granted", from, At(latest), slack.Total().Duration())
 		return bound, "", nil
 	case above < bound:
-		// As for a record that can be read: who was granted more must be gone.
+		// As for a readable record: a process that was granted more must be gone.
 		gone = lastOwner(s, ledger)
 		if registered(v, gone) {
-			return 0, "", refuse("sid %d was granted to %s, which still runs and may issue up to %s: stop that process first, or leave --above out", sid, gone, At(bound))
+			return 0, "", refuse("sid %d was granted to %s, which is running and may issue up to %s: stop that process first, or omit --above", sid, gone, At(bound))
 		}
-		r.Warnings = append(r.Warnings, fmt.Sprintf("--above lies below %s, a bound on what can have been granted: if an ID of sid %d carries %s or later, it will be issued twice", At(bound), sid, At(above)))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("--above is below %s, a bound on what can have been granted: if an ID of sid %d has the time %s or a later one, it will be issued twice", At(bound), sid, At(above)))
 	}
 	r.Bound = "--above"
 	return above, gone, nil
 }
 
-// lastOwner returns the instance that held the sid last, as its holder key or
-// its ledger has it; "" if neither tells.
+// lastOwner returns the instance that held the sid last, from its holder key or
+// its ledger; "" if neither has it.
 func lastOwner(s lease.SIDRecords, ledger []Line) lease.Instance {
 	if s.Holder.Exists() && s.Holder.Err == nil {
 		return s.Holder.Value.Instance
@@ -184,7 +184,7 @@ func lastOwner(s lease.SIDRecords, ledger []Line) lease.Instance {
 	return owner
 }
 
-// lastTerm returns the highest term of the sid that anything shows.
+// lastTerm returns the highest term in any record of the sid.
 func lastTerm(s lease.SIDRecords, ledger []Line) int64 {
 	term := s.Window.Value.Term
 	if s.Window.Err != nil {
@@ -196,11 +196,11 @@ func lastTerm(s lease.SIDRecords, ledger []Line) int64 {
 	return term
 }
 
-// maxDigits is the most that is believed of a damaged record, so that one more
-// is still a number.
+// maxDigits bounds the numbers read from a damaged record, so that adding to them
+// cannot overflow.
 const maxDigits = 1 << 52
 
-// digits returns the number that a damaged record has under a name, or 0.
+// digits returns the number in the field of a damaged record, or 0.
 func digits(raw, name string) clock.Millis {
 	_, rest, found := strings.Cut(raw, `"`+name+`":`)
 	if !found {

@@ -1,11 +1,12 @@
-// Package repair works out what an operator's repair writes: a new era after
-// etcd was restored from a backup, a sid put aside, a sid whose record was lost
-// or is wrong. It decides from what was read and from the clock it is given, and
-// does no I/O; etcdstore carries its writes out, guarded by what was read.
+// Package repair computes what an operator's repair writes: a new era after etcd
+// was restored from a backup, the quarantine of a sid, a new record for a sid whose
+// record was lost or is wrong. It decides from what was read and from the given
+// time, and does no I/O. Package etcdstore carries the writes out, and compares
+// what was read.
 //
-// What it keeps of the claims in docs/DESIGN.md: a ceiling is never lowered but
-// where the operator says what was issued (I4), and a floor lies above all that
-// any witness knows to be granted (I1 after a restore).
+// It upholds two claims of docs/DESIGN.md: a ceiling is lowered only if the operator
+// states what was issued (I4), and the floor of a new era is above every ceiling in
+// etcd and in nodes' reports (I1 after a restore).
 package repair
 
 import (
@@ -18,12 +19,11 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// Errors of the package. Each comes wrapped in what was found and what to do.
+// Errors of the package. Each is wrapped with what was found and what to do.
 var (
-	// ErrNotInitialized says that the space has no config.
-	ErrNotInitialized = errors.New("the space is not initialised")
-	// ErrRefused says that the repair could cause duplicates, as far as can be
-	// told, or would repair nothing.
+	// ErrNotInitialized: the space has no config.
+	ErrNotInitialized = errors.New("the space is not initialized")
+	// ErrRefused: the repair could cause duplicates, or would repair nothing.
 	ErrRefused = errors.New("refused")
 )
 
@@ -31,22 +31,21 @@ func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
 }
 
-// Slack is how nodes of the space are set: how far a ceiling may lie ahead of
-// the clock.
+// Slack is how far a ceiling may be ahead of the clock, by the nodes' settings.
 type Slack struct {
 	Window, MaxSkew, MaxLead time.Duration
 }
 
-// Total returns the most by which a sound ceiling lies ahead of a sound clock:
+// Total returns the maximum by which a sound ceiling is ahead of a correct clock:
 // W + 2·max_skew + max_lead.
 func (s Slack) Total() clock.Millis { return clock.MillisOf(s.Window + 2*s.MaxSkew + s.MaxLead) }
 
-// maxShown bounds the window that records can show. Above it, one was written by
-// hand or by a clock that jumped.
+// maxShown bounds the windows that widened takes from records. A larger one was
+// written by hand or by a clock that jumped.
 const maxShown = time.Hour
 
-// widened returns s with the largest window that active records show, where that
-// is larger: an operator's settings may not be the nodes'.
+// widened returns s with the largest window of the active records, if that is
+// larger: the operator's settings may differ from the nodes'.
 func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) Slack {
 	for _, sid := range sids {
 		w := sid.Window.Value
@@ -62,7 +61,7 @@ func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) Slack {
 
 // Line is a line of a sid's ledger.
 type Line struct {
-	Term  int64 // from its key, and so known even if the line is unreadable
+	Term  int64 // from its key, so that it is known even if the line is unreadable
 	Entry lease.Entry[lease.LedgerLine]
 }
 
@@ -96,21 +95,20 @@ func At(t clock.Millis) string { return t.Time().UTC().Format("2006-01-02T15:04:
 func usable(v lease.View, sid flake.SID) error {
 	switch {
 	case !v.Config.Exists():
-		return fmt.Errorf("%w: it has no config; nothing of it can be repaired before «allocator init»", ErrNotInitialized)
+		return fmt.Errorf("%w: it has no config; run \"allocator init\" first", ErrNotInitialized)
 	case v.Config.Err != nil:
 		return refuse("the space's config is unreadable (%w): restore etcd from a backup", v.Config.Err)
 	case !v.Era.Exists() || v.Era.Err != nil:
-		return refuse("the space's era is missing or unreadable: «allocator admin recover» writes a new one")
+		return refuse("the space's era is missing or unreadable: run \"allocator admin recover\" to write a new one")
 	case int(sid) >= v.Config.Value.Layout.Holders():
 		return refuse("layout %s has sids 0 to %d", v.Config.Value.Layout, v.Config.Value.Layout.Holders()-1)
 	}
 	return nil
 }
 
-// Quarantine returns the write that puts a sid aside: its window keeps term and
-// ceiling, so that releasing it forgets nothing. Where the sid is held, force
-// says to take it from its holder, which then serves what was confirmed to it
-// and takes another.
+// Quarantine returns the write that quarantines a sid: its window keeps term and
+// ceiling, for when it is released. With force the sid is also taken from its
+// holder, which then uses its confirmed window and acquires another sid.
 //
 // It returns ErrNotInitialized or ErrRefused.
 func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force bool, by Author) (Write, error) {
@@ -123,14 +121,14 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 	case len(reason) > lease.MaxReason:
 		return Write{}, refuse("the reason has %d bytes, at most %d", len(reason), lease.MaxReason)
 	case s.Window.Err != nil:
-		return Write{}, refuse("sid %d is quarantined already, for its record is unreadable (%w); «allocator admin release-sid %d» repairs it", sid, s.Window.Err, sid)
+		return Write{}, refuse("sid %d is quarantined already: its record is unreadable (%w); to repair it run \"allocator admin release-sid %d\"", sid, s.Window.Err, sid)
 	case !s.Window.Exists() && past:
-		return Write{}, refuse("sid %d is quarantined already, for it has a past but no record; «allocator admin release-sid %d» repairs it", sid, sid)
+		return Write{}, refuse("sid %d is quarantined already: it has ledger lines but no window record; to repair it run \"allocator admin release-sid %d\"", sid, sid)
 	case w.State == lease.Quarantined:
 		return Write{}, refuse("sid %d is quarantined already: %s", sid, orNone(w.Reason))
 	case s.Holder.Exists() && !force:
-		return Write{}, refuse("sid %d is held by %s; drain that node first, or say --force: it then loses the sid when it next extends, "+
-			"uses what was confirmed to it, and takes another sid", sid, holderName(s))
+		return Write{}, refuse("sid %d is held by %s: drain that node first, or use --force: the node then loses the sid at its next extension, "+
+			"uses its confirmed window, and acquires another sid", sid, holderName(s))
 	case !s.Window.Exists(): // never used: nothing was issued
 		w = lease.Window{Term: 1, Instance: by.Instance, Node: Name, Base: v.Era.Value.Floor, Ceil: v.Era.Value.Floor}
 	}

@@ -96,23 +96,23 @@ func refused(t *testing.T, err error, want string) {
 
 func TestNextEra(t *testing.T) {
 	for _, tc := range []struct {
-		name   string
-		view   lease.View
-		asked  []Witness
-		floor  clock.Millis
-		number int64
-		want   clock.Millis // of the floor
-		warns  string
+		name    string
+		view    lease.View
+		reports []NodeReport
+		floor   clock.Millis
+		number  int64
+		want    clock.Millis // of the floor
+		warns   string
 	}{
 		{name: "nothing was granted", view: space(), number: 3, want: now + total},
 		{name: "a ceiling in etcd", view: space(sid(1, entry(window(ceil(now+20_000))), true)), number: 3, want: now + 20_000 + total},
 		{name: "a ceiling of the past", view: space(sid(1, entry(window(ceil(now-20_000))), false)), number: 3, want: now + total},
 		{name: "a node has seen more", view: space(sid(1, entry(window()), true)),
-			asked: []Witness{{"a", 2, now + 30_500}, {"b", 2, 0}}, number: 3, want: now + 30_500 + total},
-		{name: "a node is of a later era", view: space(), asked: []Witness{{"a", 5, 0}, {"b", 4, 0}}, number: 6, want: now + total},
+			reports: []NodeReport{{"a", 2, now + 30_500}, {"b", 2, 0}}, number: 3, want: now + 30_500 + total},
+		{name: "a node is of a later era", view: space(), reports: []NodeReport{{"a", 5, 0}, {"b", 4, 0}}, number: 6, want: now + total},
 		{name: "a record is of a later era", view: space(sid(1, entry(window(func(w *lease.Window) { w.Era = 9 })), false)), number: 10, want: now + 30_000 + total},
 		{name: "the era is gone", view: space(func(v *lease.View) { v.Era = lease.Entry[lease.Era]{} }, sid(1, entry(window(ceil(now))), false)),
-			asked: []Witness{{"a", 4, 0}}, number: 5, want: now + total, warns: "missing or unreadable"},
+			reports: []NodeReport{{"a", 4, 0}}, number: 5, want: now + total, warns: "missing or unreadable"},
 		{name: "the era is unreadable", view: space(func(v *lease.View) { v.Era = corrupt(v.Era.Value) }, sid(1, entry(window(ceil(now))), false)),
 			number: 3, want: now + total, warns: "missing or unreadable"},
 		{name: "a record is unreadable", view: space(sid(4, corrupt(window()), false)), number: 3, want: now + total, warns: "sid 4 is unreadable"},
@@ -120,17 +120,17 @@ func TestNextEra(t *testing.T) {
 			view:   space(sid(1, entry(window(ceil(now+300_000))), true)),
 			number: 3, want: now + 300_000 + 300_750, warns: "windows of 5m0s"},
 		{name: "a released ceiling tells nothing of windows",
-			view:  space(sid(1, entry(window(ceil(now+30_000), func(w *lease.Window) { w.Wall -= 600_000; w.State = lease.Released })), false)),
-			asked: nil, number: 3, want: now + 30_000 + total},
+			view:    space(sid(1, entry(window(ceil(now+30_000), func(w *lease.Window) { w.Wall -= 600_000; w.State = lease.Released })), false)),
+			reports: nil, number: 3, want: now + 30_000 + total},
 		{name: "a floor not reached yet", view: space(func(v *lease.View) { v.Era = entry(lease.Era{Number: 2, Floor: now + 60_000, Cluster: cluster}) },
 			sid(1, entry(window(ceil(now+60_000), released)), true)), number: 3, want: now + 60_000 + total},
 		{name: "the operator's floor", view: space(sid(1, entry(window(ceil(now+10*year), released)), false)), floor: now + total,
-			number: 3, want: now + total, warns: "must not be used"},
+			number: 3, want: now + total, warns: "quarantine the sid"},
 		{name: "the operator's floor is above", view: space(), floor: now + year, number: 3, want: now + year},
-		{name: "the operator's floor is low", view: space(sid(1, entry(window()), true)), floor: now + total + 1, number: 3, want: now + total + 1, warns: "lies below " + At(now+30_000+total)},
+		{name: "the operator's floor is low", view: space(sid(1, entry(window()), true)), floor: now + total + 1, number: 3, want: now + total + 1, warns: "is below " + At(now+30_000+total)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e, err := NextEra(tc.view, tc.asked, tc.floor, slack, now)
+			e, err := NextEra(tc.view, tc.reports, tc.floor, slack, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -148,20 +148,20 @@ func TestNextEra(t *testing.T) {
 func TestNextEraRefuses(t *testing.T) {
 	distant := sid(3, entry(window(ceil(now+10*year), released)), false)
 	for _, tc := range []struct {
-		name  string
-		view  lease.View
-		asked []Witness
-		floor clock.Millis
-		want  string
+		name    string
+		view    lease.View
+		reports []NodeReport
+		floor   clock.Millis
+		want    string
 	}{
-		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), nil, 0, "«allocator init» without --fresh"},
+		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), nil, 0, "\"allocator init\" without --fresh"},
 		{"a poisoned ceiling in etcd", space(distant), nil, 0, "sid 3 in etcd has 2037"},
-		{"a node with a bad clock", space(), []Witness{{"a", 2, now + 10*year}}, 0, "node a has 2037"},
+		{"a node with a wrong clock", space(), []NodeReport{{"a", 2, now + 10*year}}, 0, "node a has 2037"},
 		{"it names a floor that will do", space(distant), nil, 0, "--floor " + At(now+total)},
-		{"a floor too low for anybody", space(), nil, now + total - 1, "has to be " + At(now+total)},
+		{"a floor too low for any node", space(), nil, now + total - 1, "must be " + At(now+total)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := NextEra(tc.view, tc.asked, tc.floor, slack, now)
+			_, err := NextEra(tc.view, tc.reports, tc.floor, slack, now)
 			refused(t, err, tc.want)
 		})
 	}
@@ -205,11 +205,11 @@ func TestQuarantineRefuses(t *testing.T) {
 	}{
 		{"held", space(sid(1, entry(window()), true)), true, 1, "", false, `held by "n1" (i1)`},
 		{"unreadable", space(sid(1, corrupt(window()), false)), true, 1, "", true, "unreadable"},
-		{"missing", space(), true, 1, "", true, "has a past but no record"},
+		{"missing", space(), true, 1, "", true, "has ledger lines but no window record"},
 		{"quarantined", space(sid(1, entry(window(quarantined)), false)), true, 1, "", true, "already: why not"},
 		{"a long reason", space(), false, 1, strings.Repeat("x", lease.MaxReason+1), false, "201 bytes"},
 		{"not of the layout", space(), false, 32, "", false, "sids 0 to 31"},
-		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), false, 1, "", false, "not initialised"},
+		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), false, 1, "", false, "not initialized"},
 		{"a bad config", space(func(v *lease.View) { v.Config = corrupt(v.Config.Value) }), false, 1, "", false, "config is unreadable"},
 		{"a bad era", space(func(v *lease.View) { v.Era = corrupt(v.Era.Value) }), false, 1, "", false, "admin recover"},
 	} {
@@ -237,18 +237,18 @@ func TestReleaseSID(t *testing.T) {
 		{name: "quarantined, to be raised", view: space(sid(1, entry(window(quarantined)), false)), above: now + 40_000, term: 8, ceil: now + 40_000},
 		{name: "of a later era", view: space(sid(1, entry(window(released, func(w *lease.Window) { w.Era = 3 })), false)), term: 8, ceil: now + 30_000},
 		{name: "in order, to be raised", view: space(sid(1, entry(window(released)), false)), above: now + 40_000, term: 8, ceil: now + 40_000},
-		{name: "poisoned, on the operator's word", view: space(sid(1, poisoned, false), runs("i2")), above: now - 5000,
-			term: 8, ceil: now - 5000, gone: "i1", warns: "on your word"},
+		{name: "poisoned, on the operator's assurance", view: space(sid(1, poisoned, false), runs("i2")), above: now - 5000,
+			term: 8, ceil: now - 5000, gone: "i1", warns: "because of --above"},
 		{name: "unreadable", view: space(sid(1, corrupt(damaged), false)), ledger: []Line{line(6, now-9000), line(7, now-5000)}, term: 51, ceil: now + total},
 		{name: "unreadable and still held", view: space(sid(1, corrupt(damaged), true)), ledger: []Line{line(60, now-5000)}, term: 61, ceil: now + total},
 		{name: "unreadable, others are ahead", view: space(sid(1, corrupt(damaged), false), sid(2, entry(window(ceil(now+20_000))), true)), term: 51, ceil: now + 20_000 + total},
 		{name: "unreadable, began ahead", view: space(sid(1, corrupt(damaged), false)), ledger: []Line{line(7, now+15_000)}, term: 51, ceil: now + 15_000 + total},
-		{name: "unreadable, and a spare was poisoned", view: space(sid(1, corrupt(damaged), false), sid(2, poisoned, false)), term: 51, ceil: now + total, warns: "sid 2 was left out"},
+		{name: "unreadable, and another was poisoned", view: space(sid(1, corrupt(damaged), false), sid(2, poisoned, false)), term: 51, ceil: now + total, warns: "sid 2 was ignored"},
 		{name: "missing", view: space(), ledger: []Line{line(3, now-90_000)}, term: 4, ceil: now + total},
 		{name: "missing, with a bad line", view: space(), ledger: []Line{line(3, now-90_000), {Term: 4, Entry: corrupt(lease.LedgerLine{Term: 4, Instance: "i"})}},
 			term: 5, ceil: now + total, warns: "line 4 of its ledger is unreadable"},
-		{name: "missing, with a word", view: space(), ledger: []Line{line(3, now-90_000)}, above: now - 1000, term: 4, ceil: now - 1000, gone: "i1", warns: "a bound on what"},
-		{name: "missing, with a large word", view: space(), ledger: []Line{line(3, now+10*year)}, above: now + 11*year, term: 4, ceil: now + 11*year},
+		{name: "missing, with --above", view: space(), ledger: []Line{line(3, now-90_000)}, above: now - 1000, term: 4, ceil: now - 1000, gone: "i1", warns: "a bound on what"},
+		{name: "missing, with a large --above", view: space(), ledger: []Line{line(3, now+10*year)}, above: now + 11*year, term: 4, ceil: now + 11*year},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := ReleaseSID(tc.view, tc.ledger, 1, tc.above, slack, by)
@@ -285,17 +285,17 @@ func TestReleaseSIDRefuses(t *testing.T) {
 		want   string
 	}{
 		{"never used", space(), nil, 0, "never used"},
-		{"in order", space(sid(1, entry(window(released)), false)), nil, 0, "is in order"},
+		{"sound", space(sid(1, entry(window(released)), false)), nil, 0, "needs no repair"},
 		{"held", space(sid(1, entry(window()), true)), nil, now, `held by "n1"`},
 		{"held and poisoned", space(sid(1, entry(window(ceil(now+10*year))), true)), nil, now, `held by "n1"`},
 		{"poisoned", space(sid(1, poisoned, false)), nil, 0, "--above TIME"},
 		{"quarantined and poisoned", space(sid(1, entry(window(ceil(now+10*year), quarantined)), false)), nil, 0, "--above TIME"},
-		{"unreadable, with a word, and its holder runs", space(sid(1, corrupt(window()), true), runs("i1")), []Line{line(7, now-5000)}, now, "still runs"},
-		{"missing, with a word, and its last owner runs", space(runs("i1")), []Line{line(7, now-5000)}, now, "still runs"},
-		{"poisoned, and its process runs", space(sid(1, poisoned, false), runs("i1")), nil, now, "still runs"},
+		{"unreadable, with --above, and its holder runs", space(sid(1, corrupt(window()), true), runs("i1")), []Line{line(7, now-5000)}, now, "is running"},
+		{"missing, with --above, and its last owner runs", space(runs("i1")), []Line{line(7, now-5000)}, now, "is running"},
+		{"poisoned, and its process runs", space(sid(1, poisoned, false), runs("i1")), nil, now, "is running"},
 		{"nothing is gained", space(sid(1, entry(window(quarantined)), false)), nil, now - 1, "it is kept"},
 		{"missing, with a poisoned past", space(), []Line{line(3, now+10*year)}, 0, "line 3 of its ledger has 2037"},
-		{"unreadable, and what is left is far ahead", space(sid(1, corrupt(window(ceil(now+10*year))), false)), nil, 0, "what is left of its record has 2037"},
+		{"unreadable, and its ceiling is far ahead", space(sid(1, corrupt(window(ceil(now+10*year))), false)), nil, 0, "its damaged record has 2037"},
 		{"our clock is behind", space(sid(1, corrupt(window()), false), sid(2, entry(window(ceil(now+1*year))), true)), nil, 0, "this machine's clock seems to be far behind"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

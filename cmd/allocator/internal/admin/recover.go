@@ -59,7 +59,7 @@ that run and are not in the backup's registry with --addr.`,
 		}
 		nodes := deployment.AskNodes(cmd.Context(), d, deployment.NodeAddrs(v.Nodes, *addr))
 		named := deployment.NamesOf(v.Nodes)
-		var asked []repair.Witness
+		var asked []repair.NodeReport
 		for i, n := range nodes {
 			if n.Err != nil {
 				nodes[i].Name = named[n.Addr]
@@ -69,7 +69,7 @@ that run and are not in the backup's registry with --addr.`,
 				return cli.UsageError("the node at %s is of another space (pool %s, and etcd has %s)", n.Addr, pool, v.Config.Value.Pool)
 			}
 			self := n.Cluster.GetSelf()
-			asked = append(asked, repair.Witness{Name: n.Name, Era: self.GetEra(), Highest: clock.Millis(self.GetHighestCeilUnixMs())})
+			asked = append(asked, repair.NodeReport{Name: n.Name, Era: self.GetEra(), Highest: clock.Millis(self.GetHighestCeilUnixMs())})
 		}
 		plan, err := repair.NextEra(v, asked, clock.Millis(floor), s.Slack(), deployment.WallNow())
 		if v.Config.Exists() {
