@@ -1,5 +1,5 @@
 // Package gossiptest is a network in memory for gossip: packets are late, lost,
-// reordered and cut off as a test says, and nothing ever waits for a receiver.
+// reordered and cut off as a test sets them, and nothing ever waits for a receiver.
 // It runs under testing/synctest. Only tests use it.
 package gossiptest
 
@@ -122,7 +122,7 @@ func (n *Network) at(addr string) *Transport {
 	return n.nodes[addr]
 }
 
-// between returns how a link stands.
+// between returns the settings of a link.
 func (n *Network) between(from, to string) Link {
 	n.mu.Lock()
 	defer n.mu.Unlock()

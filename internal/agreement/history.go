@@ -133,7 +133,7 @@ func (m *Machine) compareHistory(now clock.Mono, p *peer) {
 	}
 }
 
-// reportRevision tells the keeper of the latest point in history that a quorum of
+// reportRevision notifies the keeper of the latest point in history that a quorum of
 // the cluster claims to have read. What one peer claims is logged and no more.
 func (m *Machine) reportRevision(now clock.Mono) {
 	var claims []lease.ReportedRevision

@@ -177,6 +177,7 @@ func TestPeersAreForgotten(t *testing.T) {
 	d.hear(bob, holds(3, 7))
 	d.now = forgetAfter + 1
 	d.m.Step(d.reading(), LeaseChanged{lease.Status{Listed: true, Nodes: []lease.Registration{{Node: alice, Instance: alice, Gossip: "a"}}}})
+	d.m.Step(d.reading(), Tick{})
 	if len(d.m.peers) != 1 || d.m.peers[alice] == nil || len(d.m.duplicates) != 0 {
 		t.Errorf("%d peers, %d duplicates are kept", len(d.m.peers), len(d.m.duplicates))
 	}

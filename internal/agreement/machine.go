@@ -116,17 +116,17 @@ type (
 
 	// GateTransition is a change at the gate.
 	GateTransition struct{ clock.Transition }
-	// PeerClockJumped says that a peer's sample contradicts the one before: one of
+	// PeerClockJumped reports that a peer's sample contradicts the one before: one of
 	// the two machines was paused, migrated or resumed.
 	PeerClockJumped struct{ Node string }
-	// Duplicate says that two live processes claim one sid and term, which no
+	// Duplicate reports that two live processes claim one sid and term, which no
 	// history of the store allows. The record in the store settles it.
 	Duplicate struct {
 		SID  int
 		Term int64
 		A, B Claim // A < B by instance
 	}
-	// HistoryReport says that a peer reported a later or another history of the
+	// HistoryReport is that a peer reported a later or another history of the
 	// store than this node has read. It proves nothing by itself.
 	HistoryReport struct {
 		Node     string
@@ -156,7 +156,7 @@ func (HistoryReport) action()   {}
 //
 //  1. It sends LeaseChanged once at the start and after every change, Exchange for
 //     every answer that came, and Tick when Wake is reached. A LeaseChanged may
-//     stand for several changes; the latest counts.
+//     cover several changes; the latest counts.
 //  2. It carries out the actions of one Step in order, and before those of the
 //     next: the latest SetVerdict and SetGate count.
 //  3. Nothing is durable. Any action may be lost in a crash; a new machine begins

@@ -8,8 +8,8 @@ type AnchorConfig struct {
 	// 10 s: an operator's slip of the hand is often undone by then.
 	StepHold time.Duration
 	// LoneLimit is the longest forward step that a node alone follows without
-	// a synchronized kernel or an operator's word. 10 min: time that was given
-	// out cannot be taken back, and no slip of NTP is that large.
+	// a synchronized kernel or an operator's confirmation. 10 min: time that was
+	// given out cannot be taken back, and no slip of NTP is that large.
 	LoneLimit time.Duration
 }
 
@@ -33,7 +33,7 @@ const (
 	// nudge is the change between two ticks from which on it is a small step,
 	// and counted. Slewing by 500 ppm makes 0.05 ms of a tick of 100 ms.
 	nudge = 2 * time.Millisecond
-	// nudgeQuiet is how often nudges are told at most; they are all counted.
+	// nudgeQuiet is how often nudges are reported at most; they are all counted.
 	nudgeQuiet = 10 * time.Second
 	// forgetting is 1/1000: by 1 ms a second, what was followed without asking
 	// ceases to count towards agreement. It is twice the kernel's fastest slew.
@@ -64,7 +64,7 @@ type PeerVote struct {
 	Held time.Duration
 }
 
-// AnchorEventKind says what happened.
+// AnchorEventKind is what happened.
 type AnchorEventKind uint8
 
 // The kinds of events.
@@ -74,8 +74,8 @@ const (
 	Refuted                          // a quorum has confirmed anchored time
 	Withdrawn                        // the wall clock agrees with anchored time again
 	Blocked                          // a forward step beyond LoneLimit waits for Confirm
-	Nudged                           // small steps were followed; told at most every 10 s
-	Suspended                        // the machine slept: followed at once
+	Nudged                           // small steps were followed; reported at most every 10 s
+	Suspended                        // the machine was suspended: followed at once
 	Stalled                          // a tick came late: the process did not run
 )
 
@@ -91,17 +91,17 @@ func (k AnchorEventKind) String() string {
 	return "unknown"
 }
 
-// Confirmer is what a step was followed on the word of.
+// Confirmer is who confirmed a step that was followed.
 type Confirmer string
 
 // The confirmers.
 const (
 	ByPeers    Confirmer = "peers"
-	ByHold     Confirmer = "hold" // nobody else is there, and the wall clock stood by it
+	ByHold     Confirmer = "hold" // there are no other nodes, and the wall clock kept the step
 	ByOperator Confirmer = "operator"
 )
 
-// AnchorEvent tells of a change worth a line in the log.
+// AnchorEvent is a change worth a line in the log.
 type AnchorEvent struct {
 	Kind AnchorEventKind
 	At   Mono
@@ -117,10 +117,10 @@ type AnchorEvent struct {
 	// slewing. Slew is how much of it is to be given back slowly.
 	Jump, Slew time.Duration
 	By         Confirmer // of Followed
-	Count      int64     // of Nudged: how many since the last was told
+	Count      int64     // of Nudged: how many since the last report
 }
 
-// AnchorStats are figures for metrics. Counters only rise.
+// AnchorStats are measurements for metrics. Counters only rise.
 type AnchorStats struct {
 	StepsForward, StepsBack   int64 // of the wall clock, by more than 20 ms
 	NudgesForward, NudgesBack int64 // of the wall clock, 2 to 20 ms
@@ -169,13 +169,13 @@ type Anchor struct {
 	walked time.Duration // followed without asking, less what was forgotten
 	stats  AnchorStats
 
-	untold int64 // nudges
-	toldAt Mono  // when a nudge was last told; before the first: long ago
+	unreported int64 // nudges
+	reportedAt Mono  // when a nudge was last reported; before the first: long ago
 
 	// Of the pending step.
-	alone     bool // others said so at each tick since aloneAt
+	alone     bool // the vote was so at each tick since aloneAt
 	aloneAt   Mono
-	refuted   bool // was told
+	refuted   bool // was reported
 	confirmed bool // by an operator
 }
 
@@ -183,19 +183,19 @@ type Anchor struct {
 func NewAnchor(cfg AnchorConfig, r Readings) *Anchor {
 	return &Anchor{
 		cfg: cfg.orDefault(), target: r.Offset(), last: r,
-		line:   &line{at: r.Mono, wall: r.Wall, slow: r.Mono},
-		toldAt: r.Mono.Add(-nudgeQuiet),
+		line:       &line{at: r.Mono, wall: r.Wall, slow: r.Mono},
+		reportedAt: r.Mono.Add(-nudgeQuiet),
 	}
 }
 
 // UnixNano returns issuing time at m in Unix ns. m is not before the last tick.
 func (a *Anchor) UnixNano(m Mono) int64 { return a.line.unixNano(m) }
 
-// Stats returns the figures as of the last tick.
+// Stats returns the measurements as of the last tick.
 func (a *Anchor) Stats() AnchorStats { return a.stats }
 
-// Confirm is an operator's word that the wall clock is right: the pending step
-// is followed at the next tick, whatever others say, unless the wall clock is
+// Confirm is an operator's confirmation that the wall clock is right: the pending
+// step is followed at the next tick, whatever peers vote, unless the wall clock is
 // set once more before.
 // It reports whether a step is pending.
 func (a *Anchor) Confirm() bool {
@@ -203,8 +203,8 @@ func (a *Anchor) Confirm() bool {
 	return a.confirmed
 }
 
-// Tick advances the anchor to r, given the kernel's status and what others say
-// of the step that was pending at the last tick, and returns what happened, in
+// Tick advances the anchor to r, given the kernel's status and the peers' vote
+// on the step that was pending at the last tick, and returns what happened, in
 // order. Readings from before the last tick are ignored.
 func (a *Anchor) Tick(r Readings, k Kernel, w PeerVote) (events []AnchorEvent) {
 	elapsed := r.Mono.Sub(a.last.Mono)
@@ -218,13 +218,13 @@ func (a *Anchor) Tick(r Readings, k Kernel, w PeerVote) (events []AnchorEvent) {
 
 	if a.ticked && elapsed > stall {
 		a.stats.Stalls++
-		t.tell(AnchorEvent{Kind: Stalled, Lasted: elapsed})
+		t.report(AnchorEvent{Kind: Stalled, Lasted: elapsed})
 	}
 	if slept > agreement && (t.moved-slept).Abs() <= agreement {
 		a.stats.Suspends++
 		a.stats.Asleep += slept
 		t.moved -= slept
-		t.tell(AnchorEvent{Kind: Suspended, Lasted: slept, Jump: t.move(slept)})
+		t.report(AnchorEvent{Kind: Suspended, Lasted: slept, Jump: t.move(slept)})
 	}
 	switch held := t.held(); {
 	case held.Abs() <= agreement && (a.walked+held).Abs() <= agreement:

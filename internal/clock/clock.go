@@ -28,7 +28,7 @@ func (m Mono) Add(d time.Duration) Mono { return m + Mono(d) }
 // Sub returns the time from earlier to m.
 func (m Mono) Sub(earlier Mono) time.Duration { return time.Duration(m - earlier) }
 
-// Reading is one look at the clock: the time to put into IDs and the
+// Reading is one read of the clock: the time to put into IDs and the
 // monotonic time it was taken at, from a single read.
 type Reading struct {
 	Wall Millis
@@ -47,7 +47,7 @@ type Manual struct {
 	now Reading
 }
 
-// NewManual returns a clock that stands at wall time w and monotonic time 0.
+// NewManual returns a clock that shows wall time w and monotonic time 0.
 func NewManual(w Millis) *Manual { return &Manual{now: Reading{Wall: w}} }
 
 // Now returns the time the clock was last moved to.

@@ -1,4 +1,4 @@
-// Package clock says what time it is and how far that is to be trusted.
+// Package clock gives the time and decides how far it can be trusted.
 //
 // Inside the program wall time is [Millis] and elapsed time is [Mono]: two
 // types, so that the two are never mixed. IDs carry anchored time (a wall

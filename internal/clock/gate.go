@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// Figures of the gate.
+// Times and limits of the gate.
 const (
 	firstRound = time.Second           // a round of echoes; a start without a quorum by then is unverified
-	secondLook = time.Second           // between the two findings that shut the gate: one may be a hiccup
+	secondLook = time.Second           // between the two findings that shut the gate: one may be an outlier
 	lapse      = Freshness             // after the first, without a second, it is forgotten
 	calmFor    = 10 * time.Second      // of agreement at half of max_skew, to open it again
-	maxGap     = 3 * time.Second       // between evaluations, or what lay in between was not calm but unseen
-	releaseIn  = 60 * time.Second      // of refusing, until the sid is better given to a standby
+	maxGap     = 3 * time.Second       // between evaluations, or the time in between does not count as calm
+	releaseIn  = 60 * time.Second      // of refusing, until the sid is given to a standby
 	warnAt     = 50 * time.Millisecond // offset to warn at
-	warnOff    = 25 * time.Millisecond // offset to be content again at
+	warnOff    = 25 * time.Millisecond // offset at which the warning ends
 
 	defaultMaxSkew = 250 * time.Millisecond // timesyncd lets a clock be off by 0.2 s; smeared and unsmeared leaps differ by 0.5 s
 	defaultGrace   = 60 * time.Second       // good clocks drift by 12 ms apart in it
 )
 
-// GateConfig says when a [Gate] shuts.
+// GateConfig sets when a [Gate] shuts.
 type GateConfig struct {
 	// MaxSkew is the T that the judgements are made with; 0 means 250 ms.
 	MaxSkew time.Duration
@@ -43,7 +43,7 @@ func (c GateConfig) Validate() error {
 	return nil
 }
 
-// Phase is where a gate stands.
+// Phase is the state of a gate.
 type Phase uint8
 
 // The phases.
@@ -115,14 +115,14 @@ type Gate struct {
 	calm      bool // every evaluation since calmAt was
 	calmAt    Mono
 	warned    bool
-	due       bool // the release was told of
+	due       bool // the release was reported
 
 	verdict Verdict
 	latest  Judgement
 	stats   GateStats
 }
 
-// GateStats is a gate's figures for metrics.
+// GateStats are a gate's measurements for metrics.
 type GateStats struct {
 	Verdict     Verdict
 	Judgement   Judgement // the latest; its slices are shared, and never written again
@@ -132,7 +132,7 @@ type GateStats struct {
 	Warning     bool          // the cluster's time is known to be more than 50 ms from ours
 }
 
-// NewGate returns a gate that has not begun; it panics if cfg is not valid.
+// NewGate returns a gate in phase Starting; it panics if cfg is not valid.
 func NewGate(cfg GateConfig) *Gate {
 	if err := cfg.Validate(); err != nil {
 		panic(err)
@@ -152,7 +152,7 @@ func NewGate(cfg GateConfig) *Gate {
 // TransitionKind is what changed at a gate.
 type TransitionKind uint8
 
-// The transitions. Those of the phase tell the phases; the others leave it.
+// The transitions. Only the first changes the phase.
 const (
 	PhaseChanged TransitionKind = iota
 	Suspected                   // disagreement was found once; ceilings wait for the second look
@@ -198,10 +198,10 @@ func (g *Gate) Step(now Mono, j Judgement) (Verdict, []Transition) {
 		g.stats.Unverified += now.Sub(g.last)
 	}
 	var out []Transition
-	tell := func(k TransitionKind) { out = append(out, Transition{k, g.phase, g.phase, j}) }
+	report := func(k TransitionKind) { out = append(out, Transition{k, g.phase, g.phase, j}) }
 	absolve := func() {
 		if g.suspect && g.phase != Shut {
-			tell(Cleared)
+			report(Cleared)
 		}
 		g.suspect = false
 	}
@@ -226,7 +226,7 @@ func (g *Gate) Step(now Mono, j Judgement) (Verdict, []Transition) {
 		if !g.suspect || now.Sub(g.suspectAt) > lapse {
 			g.suspect, g.suspectAt = true, now
 			if g.phase != Shut {
-				tell(Suspected)
+				report(Suspected)
 			}
 		} else if now.Sub(g.suspectAt) >= secondLook {
 			next = Shut
@@ -251,20 +251,20 @@ func (g *Gate) Step(now Mono, j Judgement) (Verdict, []Transition) {
 		g.enter(next, now)
 	}
 	g.verdict = g.answer(j)
-	// Only a quorum's time warns or contents: a liar's alone does neither.
+	// Only a quorum's time starts or ends a warning: a false peer's alone does neither.
 	switch off := (Interval{int64(j.Offset), int64(j.Offset)}).Bound(); {
 	case !j.Known:
 	case !g.warned && off > warnAt:
 		g.warned = true
-		tell(Warned)
+		report(Warned)
 	case g.warned && off < warnOff:
 		g.warned = false
-		tell(Contented)
+		report(Contented)
 	}
 	g.last, g.latest = now, j
 	if g.ReleaseDue() && !g.due {
 		g.due = true
-		tell(ReleaseDue)
+		report(ReleaseDue)
 	}
 	g.stats.Evaluations++
 	return g.verdict, out
@@ -310,7 +310,7 @@ func (g *Gate) ReleaseDue() bool {
 	return (g.phase == Shut || g.phase == Strict) && g.last.Sub(g.refuse) >= releaseIn
 }
 
-// Stats returns the figures as of the latest step.
+// Stats returns the measurements as of the latest step.
 func (g *Gate) Stats() GateStats {
 	s := g.stats
 	s.Verdict, s.Judgement, s.Warning = g.verdict, g.latest, g.warned

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Finding is what the clocks of a cluster say about ours at one moment.
+// Finding is how the clocks of a cluster compare with ours at one moment.
 type Finding uint8
 
 // The findings.
 const (
-	Unconfirmed  Finding = iota // too few peers heard, or heard too vaguely, to say
-	Agreed                      // a majority stands within max_skew of us
+	Unconfirmed  Finding = iota // too few peers answered, or their estimates are too wide, to decide
+	Agreed                      // a majority is within max_skew of us
 	SelfFalse                   // no majority can agree with us, and a majority agrees without us
 	ClusterSplit                // no majority can agree with us, nor does one agree without us
 )
@@ -44,16 +44,16 @@ type Opinion struct {
 // Input is what [Judge] judges by.
 type Input struct {
 	// Peers has one entry for each name registered in the store but our own,
-	// for the newest process of that name, heard or not: see [Voters],
-	// which also says when mute ones are left out. Leaving out those that are
-	// merely silent would let a node cut off from the others agree with itself.
+	// for the newest process of that name, whether it answered or not: see
+	// [Voters], which leaves out those without gossip. Leaving out those that
+	// merely do not answer would let a node cut off from the others agree with itself.
 	Peers   []Opinion
-	Kernel  Sync          // what our kernel says
+	Kernel  Sync          // what our kernel reports
 	MaxSkew time.Duration // T, the distance up to which clocks agree
 }
 
-// Judgement is a finding and the figures behind it. The zero value is that of
-// nobody heard.
+// Judgement is a finding and the numbers behind it. The zero value is that of
+// no answers.
 type Judgement struct {
 	Finding Finding
 
@@ -62,11 +62,11 @@ type Judgement struct {
 	Registered, Quorum int
 	Agree              int // surely within max_skew of us
 	Disagree           int // surely further off
-	Ambiguous          int // the estimate is too wide to tell
-	Silent             int // not heard lately
+	Ambiguous          int // the estimate is too wide to decide
+	Silent             int // did not answer lately
 
-	// Bound is the least distance within which a quorum, we included, surely
-	// stands from us; the greatest duration if fewer are heard.
+	// Bound is the smallest distance within which a quorum, we included, surely
+	// is from us; the greatest duration if fewer answered.
 	Bound time.Duration
 
 	// Calm: Agreed, and would be so at less than half of max_skew.
@@ -75,7 +75,7 @@ type Judgement struct {
 	// Known reports that a quorum, we perhaps among it, agrees on the time: give
 	// or take max_skew/2 each, or what less will do. It is never set for a node
 	// alone. The cluster's time is then ours + Offset, within Uncertainty. If not
-	// Known, Offset is where most of the others heard stand, for people to read.
+	// Known, Offset is where most of those that answered agree, for people to read.
 	Known       bool
 	Offset      time.Duration
 	Uncertainty time.Duration
@@ -87,16 +87,16 @@ type Judgement struct {
 }
 
 // Judge compares the issuing clocks of the cluster with ours. An interval inside
-// ±T agrees, one wholly outside disagrees, and any other says neither; we agree
+// ±T agrees, one wholly outside disagrees, and any other does neither; we agree
 // with ourselves. With n names registered and Q = n/2 + 1:
 //
 //	Agree ≥ Q          Agreed
 //	Disagree ≥ n−Q+1   SelfFalse if Q of the others share a point, each widened by T/2; else ClusterSplit
 //	otherwise          Unconfirmed
 //
-// So fewer than n−Q+1 liars cannot make a good clock refuse, since they are too
-// few to outvote whoever is yet to be heard. Two nodes that disagree cannot tell
-// who is wrong: both are split, unless one kernel is synchronized and the other
+// So fewer than n−Q+1 false peers cannot make a good clock refuse: they are too
+// few to outvote those that have not answered yet. Two nodes that disagree cannot
+// decide who is wrong: both are split, unless one kernel is synchronized and the other
 // is not, and then the latter's clock is the false one.
 //
 // Judge is pure and total: any input has a judgement.
@@ -113,7 +113,7 @@ func Judge(in Input) Judgement {
 	bounds := append(make([]time.Duration, 0, n), 0) // our own
 	for _, o := range in.Peers {
 		switch i := o.Issuing; {
-		case !o.heard():
+		case !o.usable():
 			j.Silent++
 			continue
 		case i.Inside(limit):
@@ -154,34 +154,34 @@ func Judge(in Input) Judgement {
 	return j
 }
 
-func (o *Opinion) heard() bool { return o.Fresh && o.Issuing.valid() }
+func (o *Opinion) usable() bool { return o.Fresh && o.Issuing.valid() }
 
-// cluster works out where the cluster's time lies, and who is false to it.
+// cluster computes the cluster's time, and whose clock differs from it.
 func (j *Judgement) cluster(peers []Opinion, others []Interval, t time.Duration) {
 	if len(others) == 0 {
 		return
 	}
-	region, least, ok := quorum(append(others, Interval{}), j.Quorum, int64(t/2))
+	region, tolerance, ok := quorum(append(others, Interval{}), j.Quorum, int64(t/2))
 	if !ok {
 		region, _ = Marzullo(others)
 	}
 	j.Known = ok
 	j.Offset = time.Duration(region.Mid())
-	j.Uncertainty = time.Duration(plus(int64(region.Half()), least))
+	j.Uncertainty = time.Duration(plus(int64(region.Half()), tolerance))
 	if !ok {
 		return
 	}
 	good := region.Widen(int64(t))
 	for _, o := range peers {
-		if o.heard() && !o.Issuing.Meets(good) {
+		if o.usable() && !o.Issuing.Meets(good) {
 			j.Falsetickers = append(j.Falsetickers, o.Name)
 		}
 	}
 }
 
 // tieBreak settles the disagreement of two nodes by their kernels, where just
-// one of the clocks is disciplined. Both come to the same end, as each has
-// heard the other's.
+// one of the clocks is disciplined. Both nodes decide alike, as each has
+// the other's status.
 func (j *Judgement) tieBreak(ours Sync, peer Opinion) {
 	switch {
 	case ours == Synchronized && peer.Kernel == Unsynchronized:
@@ -193,12 +193,11 @@ func (j *Judgement) tieBreak(ours Sync, peer Opinion) {
 }
 
 // Arbitrate decides between two times for our issuing clock, each given as what
-// would be added to it in ns: old is where it stood before a step of the wall
-// clock (0 as long as it is held there), stepped is where the wall clock stands
-// now.
+// would be added to it in ns: old is where it was before a step of the wall
+// clock (0 as long as it is held there), stepped is where the wall clock is now.
 //
-// It asks the peers' wall clocks, since all that stepped together hold their old
-// issuing clocks together. A peer is for a candidate if its interval lies within
+// The peers' wall clocks decide, since all that stepped together still hold their
+// old issuing clocks. A peer is for a candidate if its interval is within
 // maxSkew of it and wholly nearer to it than to the other. Our own vote goes with
 // either, as in [Judge]; a candidate is chosen if it alone reaches the quorum of
 // all names registered.
@@ -237,14 +236,14 @@ type Member struct {
 	Name     string // of the node: the same before and after its restart
 	Instance string // of the process
 	Since    int64  // a number that grows from one registration to the next, as the store's create revision does
-	NoGossip bool   // it has no gossip: it hears nobody's clock, and nobody hears its
+	NoGossip bool   // it exchanges clocks with nobody
 }
 
 // How many take part in judging clocks. Up to maxJudged names everybody echoes
-// with everybody; above it, each with as many as make a jury of 32.
+// with everybody; above it, each with jurors of them.
 const (
 	maxJudged = 64
-	witnesses = 31
+	jurors    = 31
 )
 
 // Voters returns whom the node called self judges its clock by, in the order
@@ -252,11 +251,11 @@ const (
 // its own included, that is 31 of them, which no one picks: the highest by a hash
 // of both names (rendezvous hashing), so that few change as nodes come and go.
 //
-// Names whose newest process is mute are left out, since a majority must not
-// depend on clocks that nobody can hear. But where all others are mute, they all
-// count: nobody is there to confirm our clock, and none to be heard is not the
-// same as none to issue besides us, which is what being alone allows. A mute node
-// hears nobody, so it is unconfirmed in either case, unless it is alone.
+// Names whose newest process has no gossip are left out, since a majority must not
+// depend on clocks that nobody can read. But where all others are without gossip,
+// they all count: a node that can exchange clocks with none of the others is not
+// alone, for they issue too. A node without gossip itself is unconfirmed in either
+// case, unless it is alone.
 //
 // They are what [Input].Peers has an entry for, and the peers to exchange with.
 func Voters(self string, registered []Member) []Member {
@@ -278,7 +277,7 @@ func Voters(self string, registered []Member) []Member {
 		slices.SortFunc(out, func(a, b Member) int {
 			return cmp.Or(cmp.Compare(rendezvous(self, b.Name), rendezvous(self, a.Name)), byName(a, b))
 		})
-		out = out[:witnesses]
+		out = out[:jurors]
 	}
 	slices.SortFunc(out, byName)
 	return out
@@ -290,13 +289,13 @@ func newer(a, b Member) bool {
 	return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Instance, b.Instance)) > 0
 }
 
-// rendezvous returns the weight of a witness for a judge.
-func rendezvous(judge, witness string) uint64 {
+// rendezvous returns the weight of a voter for a judge.
+func rendezvous(judge, voter string) uint64 {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, judge) // a hash takes everything
 	_, _ = h.Write([]byte{0})       // "ab"+"c" is not "a"+"bc"
-	_, _ = io.WriteString(h, witness)
-	x := h.Sum64() // FNV leaves names alike in all but the last letter close together: stir
+	_, _ = io.WriteString(h, voter)
+	x := h.Sum64() // FNV leaves names alike in all but the last character close together: mix
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
 	x ^= x >> 33

@@ -19,12 +19,13 @@ const slewShare = 10
 
 // slewGrace is for how long a new line that gives time back runs at full speed
 // first. Whoever read the monotonic clock before the line was published, and
-// got its time from the old one, must not be ahead of what the new one says to
-// the next; so this is above what lies between reading the clocks and publishing.
+// got its time from the old one, must not be ahead of what the next one gets
+// from the new line. So this is longer than the time between reading the clocks and
+// publishing.
 const slewGrace = 250 * time.Millisecond
 
 // unixNano returns issuing time at m in Unix ns. Before its beginning a line
-// stands still: m was read just before the line was published, and going by
+// is constant: m was read just before the line was published, and going by
 // the monotonic clock could lead to below what the old line gave out.
 func (l *line) unixNano(m Mono) int64 {
 	if m < l.at {
@@ -45,13 +46,13 @@ func (l *line) given(m Mono) time.Duration {
 // ahead returns how much is still to be given back at m.
 func (l *line) ahead(m Mono) time.Duration { return l.back - l.given(m) }
 
-// towards returns the line that leads from where l stands at m to Unix ns
-// wall: at once where that lies ahead or more than most behind, else by running
-// slower. jumped is by how much it begins above, or below, where l stands.
-func (l *line) towards(m Mono, wall int64, most time.Duration) (next *line, jumped time.Duration) {
+// towards returns the line that leads from l's time at m to Unix ns wall: at once
+// if that is ahead or more than limit behind, else by running slower. jumped is by
+// how much it begins above, or below, l's time.
+func (l *line) towards(m Mono, wall int64, limit time.Duration) (next *line, jumped time.Duration) {
 	now := l.unixNano(m)
 	ahead := time.Duration(now - wall)
-	if ahead <= 0 || ahead > most {
+	if ahead <= 0 || ahead > limit {
 		return &line{at: m, wall: wall, slow: m}, -ahead
 	}
 	next = &line{at: m, wall: now, back: ahead, slow: m.Add(slewGrace)}

@@ -9,7 +9,7 @@ import (
 
 // Interval is a closed interval of clock offsets in nanoseconds, Lo ≤ Hi. An
 // offset is what is added to the local clock to get the other one. Its methods
-// saturate: an offset of centuries, from a clock that says nonsense, stays one.
+// saturate: an offset of centuries, from a broken clock, stays one.
 type Interval struct {
 	Lo, Hi int64
 }
@@ -78,7 +78,7 @@ func Marzullo(sources []Interval) (best Interval, count int) {
 }
 
 // edge is an end of an interval; the step is what passing it upward does to
-// the number of intervals one stands in.
+// the number of intervals that contain the point.
 type edge struct {
 	at   int64
 	step int
@@ -97,37 +97,37 @@ func sweep(sources []Interval, d int64, edges []edge) (best Interval, count int,
 	slices.SortFunc(edges, func(a, b edge) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(b.step, a.step)) // in before out: closed intervals
 	})
-	standing := 0
+	inside := 0
 	for i, e := range edges {
-		standing += e.step
-		if e.step < 0 || standing < count {
+		inside += e.step
+		if e.step < 0 || inside < count {
 			continue
 		}
 		// An edge follows, since this interval has not ended. Where it is
 		// another beginning, the next turn finds a region with more in it.
-		if r := (Interval{e.at, edges[i+1].at}); standing > count || r.width() < best.width() {
-			best, count = r, standing
+		if r := (Interval{e.at, edges[i+1].at}); inside > count || r.width() < best.width() {
+			best, count = r, inside
 		}
 	}
 	return best, count, edges
 }
 
 // quorum returns where at least q of the sources agree when each is given the
-// tolerance, and the least tolerance, of its halves down to 0, at which they
+// tolerance, and the smallest tolerance, of its halves down to 0, at which they
 // still do. Clocks that are right differ by more than their intervals are wide,
 // so without a tolerance no two need agree; with all of it the answer is vague.
 // It reports false if fewer than q agree.
-func quorum(sources []Interval, q int, tolerance int64) (region Interval, least int64, ok bool) {
+func quorum(sources []Interval, q int, tolerance int64) (region Interval, smallest int64, ok bool) {
 	region, count, scratch := sweep(sources, tolerance, nil)
 	if count < q {
 		return Interval{}, 0, false
 	}
-	for least = tolerance; least > 0; {
+	for smallest = tolerance; smallest > 0; {
 		var r Interval
-		if r, count, scratch = sweep(sources, least/2, scratch); count < q {
+		if r, count, scratch = sweep(sources, smallest/2, scratch); count < q {
 			break
 		}
-		region, least = r, least/2
+		region, smallest = r, smallest/2
 	}
-	return region, least, true
+	return region, smallest, true
 }

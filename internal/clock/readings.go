@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Readings are the machine's clocks as they stood at one instant. Only
+// Readings are the machine's clocks at one instant. Only
 // differences of Mono, Raw and Boot between two readings of one process mean
 // anything: each has an origin of its own.
 type Readings struct {
 	Wall int64 // Unix ns, CLOCK_REALTIME: steps whenever somebody sets it
-	Mono Mono  // ns; NTP slews it together with Wall; stands still while suspended
+	Mono Mono  // ns; NTP slews it together with Wall; stops while suspended
 	Raw  int64 // ns, CLOCK_MONOTONIC_RAW: the bare oscillator, for measuring peers
 	Boot int64 // ns, CLOCK_BOOTTIME: like Mono, and counts while suspended
 }
@@ -25,7 +25,7 @@ func (r Readings) WallMillis() Millis { return Millis(r.Wall / int64(time.Millis
 // slept returns time suspended since an unknown origin.
 func (r Readings) slept() time.Duration { return time.Duration(r.Boot - int64(r.Mono)) }
 
-// Kernel is what the kernel's clock discipline says about the wall clock. It
+// Kernel is what the kernel's clock discipline reports about the wall clock. It
 // is a hint: chrony without rtcsync never reports a good clock as synchronized,
 // and timesyncd writes a MaxError of zero at every poll.
 type Kernel struct {
@@ -33,7 +33,7 @@ type Kernel struct {
 	Synchronized bool          // some daemon has disciplined the clock, and within the last 9 hours
 	MaxError     time.Duration // its bound for the error; grows by 500 ppm between updates
 	EstError     time.Duration // its estimate of the error
-	Status       int32         // the STA_ bits of timex.h as they stand
+	Status       int32         // the STA_ bits of timex.h as they are
 	Leap         Leap
 }
 
@@ -57,7 +57,7 @@ type ManualClocks struct {
 	kernel Kernel
 }
 
-// NewManualClocks returns clocks whose wall clock stands at Unix ns wall and
+// NewManualClocks returns clocks whose wall clock shows Unix ns wall and
 // the others at zero. The kernel's status is unknown.
 func NewManualClocks(wall int64) *ManualClocks {
 	return &ManualClocks{now: Readings{Wall: wall}}
@@ -108,8 +108,8 @@ func (m *ManualClocks) Step(d time.Duration) {
 	m.now.Wall += int64(d)
 }
 
-// Suspend lets the machine sleep for d: the wall clock and Boot go on, the
-// others stand still.
+// Suspend suspends the machine for d: the wall clock and Boot go on, the
+// others stop.
 func (m *ManualClocks) Suspend(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -35,7 +35,7 @@ func (m machine) Read() (best Readings) {
 			break
 		}
 	}
-	// A sandbox without them: the monotonic clock stands for both.
+	// A sandbox without them: the monotonic clock is used for both.
 	if best.Raw == 0 {
 		best.Raw = int64(best.Mono)
 	}
@@ -67,7 +67,7 @@ func (m machine) Kernel() Kernel {
 }
 
 // kernelOf translates what the kernel returned. It gives both errors in
-// microseconds, whatever STA_NANO says of other fields.
+// microseconds, whatever STA_NANO means for other fields.
 func kernelOf(state int, t *unix.Timex) Kernel {
 	k := Kernel{
 		Known:        true,

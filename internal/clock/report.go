@@ -9,7 +9,7 @@ type Report struct {
 	Gate    GateStats
 	Anchor  AnchorStats
 	Kernel  Kernel
-	Peers   []PeerReport // by name: whom the clock is judged by, heard or not
+	Peers   []PeerReport // by name: whom the clock is judged by, whether they answered or not
 	Gossip  int          // live members in gossip, this node included
 	Address string       // of this node in gossip; empty: it has none
 
@@ -22,15 +22,15 @@ type Report struct {
 type PeerReport struct {
 	Name     string
 	Instance string
-	Fresh    bool          // heard lately: the estimate counts
+	Fresh    bool          // it answered lately: the estimate counts
 	Offset   time.Duration // the peer's issuing clock minus ours …
 	Error    time.Duration // … give or take this
 	Wall     time.Duration // its wall clock minus our issuing clock
 	RTT      time.Duration // of the last exchange
 	Age      time.Duration // of it
-	SID      int           // that it says it holds; -1: none
+	SID      int           // that it reports to hold; -1: none
 	Term     int64
-	Verdict  State // what it says of itself
+	Verdict  State // its own
 	Kernel   Sync
 	Stats    PeerStats
 }

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Figures of the estimator.
+// Times and limits of the estimator.
 const (
 	// MaxRoundTrip is the longest exchange taken for a sample. A longer one
-	// says little, and its reply may have been held back.
+	// bounds little, and its reply may have been delayed on purpose.
 	MaxRoundTrip = time.Second
 
 	// Freshness is how long after the last exchange a peer's estimate counts:
@@ -29,7 +29,7 @@ func drift(age int64) int64 {
 	return age/perDrift + 1
 }
 
-// Sync is what a machine's kernel says about its clock. It is no proof: chrony
+// Sync is what a machine's kernel reports about its clock. It is no proof: chrony
 // without rtcsync leaves a good clock unsynchronized.
 type Sync uint8
 
@@ -40,7 +40,7 @@ const (
 	Unsynchronized             // nothing does, or the clock was set by hand
 )
 
-// SyncOf returns what k says.
+// SyncOf returns what k reports.
 func SyncOf(k Kernel) Sync {
 	switch {
 	case !k.Known:
@@ -101,7 +101,7 @@ var (
 	ErrSampleHold  = errors.New("clock: the peer held the question for less than no time or longer than the exchange took")
 )
 
-// Change is what a sample told beyond a figure.
+// Change is what a sample shows besides an estimate.
 type Change uint8
 
 // The changes.
@@ -136,7 +136,7 @@ func (c Change) String() string {
 //     one off the truth.
 //  3. A peer is believed about its own clocks and nothing else.
 type Peer struct {
-	heard    bool // the figures below mean something
+	known    bool // the fields below are set
 	instance string
 	delta    Interval // of peer's raw − ours, at our raw time at
 	at       int64
@@ -159,10 +159,10 @@ type PeerStats struct {
 // true together with those before is a [Discontinuity]: it replaces them, and
 // the peer counts as silent until the next one, since a sample that a pause cut
 // in two is false by the length of the pause. A second contradiction in a row is
-// no pause. Either the peer tells stories, and is one voice among many, or one of
+// no pause. Either the peer is false, and is one among many, or one of
 // the two raw clocks runs at a rate that no crystal has; if it is ours, every
-// peer contradicts itself all the time, and to hear none of them would be to
-// serve as if they were away. So the newest reading then counts by itself.
+// peer contradicts itself all the time, and to count none of them would be to
+// serve as if they were unreachable. So the newest reading then counts by itself.
 //
 // It returns ErrSampleOrder, ErrSampleSlow or ErrSampleHold for what no
 // exchange can be.
@@ -180,8 +180,8 @@ func (p *Peer) Add(s Sample) (Change, error) {
 	seen := Interval{minus(s.Peer.Raw, s.T4), minus(s.Peer.Raw, plus(s.T1, int64(s.Hold)))}
 	seen.Hi = plus(seen.Hi, drift(trip))
 
-	if !p.heard || p.instance != s.Instance {
-		p.heard, p.instance, p.doubts = true, s.Instance, 0
+	if !p.known || p.instance != s.Instance {
+		p.known, p.instance, p.doubts = true, s.Instance, 0
 		p.replace(seen, s)
 		return Met, nil
 	}
@@ -219,13 +219,13 @@ func (p *Peer) replace(seen Interval, s Sample) {
 	p.delta, p.at, p.latest, p.asked = seen, s.T4, s.Peer, s.T1
 }
 
-// Estimate is where a peer's clocks stand, as seen from our issuing clock. The
-// zero value is that of a peer never heard.
+// Estimate is where a peer's clocks are, relative to our issuing clock. The zero
+// value is that of a peer that never answered.
 type Estimate struct {
-	Fresh   bool          // heard within [Freshness] and not just now contradicting itself; else the rest counts for nothing
+	Fresh   bool          // it answered within [Freshness] and did not just contradict itself; else the rest counts for nothing
 	Issuing Interval      // the peer's issuing clock − our issuing clock, ns
 	Wall    Interval      // the peer's wall clock − our issuing clock, ns
-	Kernel  Sync          // what the peer's kernel said
+	Kernel  Sync          // what the peer's kernel reported
 	Age     time.Duration // since the question was sent whose answer is the newest
 }
 
@@ -233,7 +233,7 @@ type Estimate struct {
 // clock raw + issuing, both in ns. What the peer did to its issuing or wall
 // clock since its last answer cannot be in it; what we did to ours is.
 func (p *Peer) Estimate(raw, issuing int64) Estimate {
-	if !p.heard {
+	if !p.known {
 		return Estimate{}
 	}
 	raws := p.delta.Widen(drift(minus(raw, p.at))).Shift(minus(0, issuing))
@@ -273,7 +273,7 @@ func (ps *Peers) Add(s Sample) (Change, error) {
 }
 
 // Opinions returns what to judge by: an entry for each of the members, in their
-// order, zero for those never heard. raw and issuing are as for [Peer.Estimate].
+// order, zero for those that never answered. raw and issuing are as for [Peer.Estimate].
 func (ps *Peers) Opinions(members []Member, raw, issuing int64) []Opinion {
 	out := make([]Opinion, len(members))
 	for i, m := range members {
@@ -296,9 +296,8 @@ func (ps *Peers) Retain(members []Member) {
 	ps.of = kept
 }
 
-// Forget makes every peer one never heard, but for its counts. Call it when our
-// own raw clock is known to have stood still or jumped while the issuing clock
-// did not, as after a suspend: until its next answer each peer would seem to be
+// Forget makes every peer one that never answered, but for its counts. Call it when
+// our own raw clock is known to have stopped or jumped while the issuing clock did not, as after a suspend: until its next answer each peer would seem to be
 // off by that much, and a good clock would refuse itself.
 func (ps *Peers) Forget() {
 	for _, p := range ps.of {

@@ -103,14 +103,14 @@ func (s *System) Snapshot() (Snapshot, Mono) {
 	}
 }
 
-// Stats returns the anchor's figures as of the last tick.
+// Stats returns the anchor's measurements as of the last tick.
 func (s *System) Stats() AnchorStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.anchor.Stats()
 }
 
-// Confirm is an operator's word that the wall clock is right; see
+// Confirm is an operator's confirmation that the wall clock is right; see
 // [Anchor.Confirm].
 func (s *System) Confirm() bool {
 	s.mu.Lock()
@@ -123,10 +123,10 @@ func (s *System) Confirm() bool {
 const tickEvery = 50 * time.Millisecond
 
 // Run keeps issuing time to the wall clock until ctx ends, and returns nil. It
-// asks witness at each tick, and tells report what happened; neither is called
+// calls vote at each tick, and report with what happened; neither is called
 // concurrently with itself or the other. While one blocks, issuing time goes on
 // with the monotonic clock. Run must not run twice at a time.
-func (s *System) Run(ctx context.Context, witness func() PeerVote, report func(AnchorEvent)) error {
+func (s *System) Run(ctx context.Context, vote func() PeerVote, report func(AnchorEvent)) error {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	for {
@@ -135,7 +135,7 @@ func (s *System) Run(ctx context.Context, witness func() PeerVote, report func(A
 			return nil
 		case <-ticker.C:
 		}
-		for _, e := range s.tick(witness()) {
+		for _, e := range s.tick(vote()) {
 			report(e)
 		}
 	}

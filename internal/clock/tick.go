@@ -13,7 +13,7 @@ type tick struct {
 // held returns the wall clock minus anchored time.
 func (t *tick) held() time.Duration { return t.r.Offset() - t.a.target }
 
-func (t *tick) tell(e AnchorEvent) {
+func (t *tick) report(e AnchorEvent) {
 	e.At = t.r.Mono
 	t.events = append(t.events, e)
 }
@@ -45,7 +45,7 @@ func (t *tick) count(step time.Duration) {
 func (t *tick) agree(held time.Duration) {
 	a, moved := t.a, t.moved.Abs()
 	if a.stats.Pending {
-		t.tell(AnchorEvent{Kind: Withdrawn, Step: t.moved, Held: held, Lasted: t.sinceStep()})
+		t.report(AnchorEvent{Kind: Withdrawn, Step: t.moved, Held: held, Lasted: t.sinceStep()})
 		a.settle()
 		if moved > agreement {
 			t.count(t.moved)
@@ -71,15 +71,15 @@ func (t *tick) nudged(held time.Duration) {
 	} else {
 		a.stats.NudgesBack++
 	}
-	a.untold++
-	if t.r.Mono.Sub(a.toldAt) >= nudgeQuiet {
-		t.tell(AnchorEvent{Kind: Nudged, Step: t.moved, Held: held, Count: a.untold})
-		a.untold, a.toldAt = 0, t.r.Mono
+	a.unreported++
+	if t.r.Mono.Sub(a.reportedAt) >= nudgeQuiet {
+		t.report(AnchorEvent{Kind: Nudged, Step: t.moved, Held: held, Count: a.unreported})
+		a.unreported, a.reportedAt = 0, t.r.Mono
 	}
 }
 
-// step begins to hold. Whoever was heard up to now spoke of another wall clock,
-// but for who says that nobody is there.
+// step begins to hold. What peers answered up to now was about another wall clock;
+// that there are none remains so.
 func (t *tick) step(w PeerVote) {
 	a, held := t.a, t.held()
 	step := held // of many small ones, each too small by itself
@@ -90,10 +90,10 @@ func (t *tick) step(w PeerVote) {
 	a.settle()
 	a.stats.Pending, a.stats.Since = true, t.r.Mono
 	a.alone, a.aloneAt = w.Vote == VoteAlone, t.r.Mono
-	t.tell(AnchorEvent{Kind: Stepped, Step: step, Held: held})
+	t.report(AnchorEvent{Kind: Stepped, Step: step, Held: held})
 }
 
-// arbitrate asks who confirms one of the two clocks.
+// arbitrate acts on a vote for one of the two clocks.
 func (t *tick) arbitrate(k Kernel, w PeerVote) {
 	a, held := t.a, t.held()
 	if t.moved.Abs() >= nudge {
@@ -115,13 +115,13 @@ func (t *tick) arbitrate(k Kernel, w PeerVote) {
 	case w.Vote == VoteOld && ofThis && !a.refuted:
 		a.refuted = true
 		a.stats.Refuted++
-		t.tell(AnchorEvent{Kind: Refuted, Held: held, Lasted: t.sinceStep()})
+		t.report(AnchorEvent{Kind: Refuted, Held: held, Lasted: t.sinceStep()})
 	case a.alone && t.r.Mono.Sub(a.aloneAt) >= a.cfg.StepHold:
 		if held <= a.cfg.LoneLimit || k.Known && k.Synchronized {
 			t.follow(ByHold)
 		} else if !a.stats.Blocked {
 			a.stats.Blocked = true
-			t.tell(AnchorEvent{Kind: Blocked, Held: held, Lasted: t.sinceStep()})
+			t.report(AnchorEvent{Kind: Blocked, Held: held, Lasted: t.sinceStep()})
 		}
 	}
 }
@@ -131,9 +131,9 @@ func (t *tick) follow(by Confirmer) {
 	a, held, lasted := t.a, t.held(), t.sinceStep()
 	jump := t.move(held)
 	a.stats.Followed++
-	a.walked = 0 // the wall clock is confirmed as it stands
+	a.walked = 0 // the wall clock is confirmed as it is
 	a.settle()
-	t.tell(AnchorEvent{
+	t.report(AnchorEvent{
 		Kind: Followed, Held: held, Lasted: lasted, By: by,
 		Jump: jump, Slew: a.line.ahead(t.r.Mono),
 	})

@@ -23,15 +23,15 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// Verdict is the gate's answer: whether IDs may be issued now, and the figures
+// Verdict is the gate's answer: whether IDs may be issued now, and the numbers
 // behind it. The zero value is open and unconfirmed.
 type Verdict struct {
 	State       State
 	Offset      Millis  // peers' clock minus ours, as far as known
 	Limit       Millis  // the offset at which a node refuses
-	Uncertainty Millis  // the truth lies within Offset ± Uncertainty, rounded up
-	Phase       Phase   // where the gate stands, finer than State
-	Finding     Finding // what was last found; SelfFalse and ClusterSplit tell why a gate is skewed
+	Uncertainty Millis  // the truth is within Offset ± Uncertainty, rounded up
+	Phase       Phase   // of the gate, finer than State
+	Finding     Finding // what was last found; SelfFalse and ClusterSplit are why a gate is skewed
 }
 
 // Confirmed reports that a majority has confirmed this clock and I5 holds. IDs

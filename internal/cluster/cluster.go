@@ -35,7 +35,7 @@ type Cluster struct {
 	log     *slog.Logger
 	lines   *lineLog
 	list    atomic.Pointer[memberlist.Memberlist]
-	addr    atomic.Pointer[string] // as peers are told; nil until Run listens
+	addr    atomic.Pointer[string] // as peers know it; nil until Run listens
 	n       counters
 	running atomic.Bool
 
@@ -58,7 +58,7 @@ const (
 
 // New returns a cluster; Run starts it. It reads cfg.KeyFile.
 //
-// It returns ErrNoKey if gossip would be open to strangers.
+// It returns ErrNoKey if gossip would be open to unauthenticated senders.
 func New(cfg Config) (*Cluster, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -91,7 +91,7 @@ func New(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// Run gossips until ctx ends, then says goodbye within LeaveTimeout and returns
+// Run gossips until ctx ends, then leaves within LeaveTimeout and returns
 // nil. It returns an error if it cannot listen. It may be called once.
 //
 // It ends every goroutine it started. Of the library's own, some may live on
@@ -133,9 +133,9 @@ func (c *Cluster) Run(ctx context.Context) error {
 	answering.Go(func() { c.deliver(serving) })
 
 	<-ctx.Done()
-	// Peers are answered until they have heard that we leave.
+	// Peers are answered until they know that we leave.
 	if err := list.Leave(c.cfg.LeaveTimeout); err != nil {
-		c.log.Warn("left gossip without telling anybody", "err", err)
+		c.log.Warn("left gossip without notice: peers find out by probing", "err", err)
 	}
 	_ = list.Shutdown() // also ends what rejoin is dialling
 	asking.Wait()
@@ -283,13 +283,13 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 	}
 }
 
-// live reports whether addr is that of a live member, or our own. Whoever is dialled
-// tells of all members he knows, so the answer changes from one dial to the next:
+// live reports whether addr is that of a live member, or our own. A node that is dialled
+// sends all members that it knows, so the answer changes from one dial to the next:
 // a node that dialled each of a thousand seeds would be sent the whole list a
 // thousand times.
 //
 // The library's own list of members is not read: what it hands out may change
-// while it is looked at.
+// while it is read.
 func (c *Cluster) live(addr string) bool {
 	if addr == *c.addr.Load() {
 		return true
@@ -304,7 +304,7 @@ func (c *Cluster) live(addr string) bool {
 	return false
 }
 
-// join dials one seed unless it is live. Names are looked up here: the library
+// join dials one seed unless it is live. Names are resolved here: the library
 // would ask the name server for every record it has, over TCP.
 func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, seed string) error {
 	host, port, err := net.SplitHostPort(seed)
@@ -347,7 +347,7 @@ type counters struct {
 
 // Stats is a copy of what a cluster counted and knows, for metrics and people.
 type Stats struct {
-	Addr  string // as peers are told; empty until Run listens
+	Addr  string // as peers know it; empty until Run listens
 	Peers []Peer // live members but this node, by name
 
 	Pings        uint64 // sent
@@ -364,7 +364,7 @@ type Stats struct {
 	Conflicts           uint64 // two addresses under one name: one process's memory, copied
 
 	Keys        int    // on the keyring; 0: not encrypted
-	PrimaryKey  string // 8 hex digits that tell keys apart
+	PrimaryKey  string // 8 hex digits that identify the key
 	KeyReloads  uint64
 	KeyFailures uint64
 	LogDropped  uint64 // lines of the library that were not written

@@ -39,7 +39,7 @@ type Config struct {
 	HTTP     string // host:port to announce; may be empty
 
 	// Bind is the ip:port to listen on, for UDP and TCP; port 0 takes a free one
-	// and no ip all interfaces. Advertise is the ip:port that peers are told;
+	// and no ip all interfaces. Advertise is the ip:port that peers use;
 	// empty: the bound one, or with none the machine's private address.
 	Bind      string
 	Advertise string
@@ -69,7 +69,7 @@ type Config struct {
 	Rejoin time.Duration
 	// KeyCheck is how often the key file is read. 0: 5 s.
 	KeyCheck time.Duration
-	// LeaveTimeout bounds saying goodbye. 0: 1 s, five rounds of gossip.
+	// LeaveTimeout bounds leaving. 0: 1 s, five rounds of gossip.
 	LeaveTimeout time.Duration
 }
 
@@ -95,7 +95,7 @@ func (c Config) withDefaults() Config {
 }
 
 // Validate returns the first rule that c breaks, and ErrNoKey where gossip would
-// be open to strangers. It reads no file.
+// be open to unauthenticated senders. It reads no file.
 func (c Config) Validate() error {
 	if err := c.validateListen(); err != nil {
 		return err

@@ -2,14 +2,13 @@
 //
 // It is a shell around hashicorp/memberlist, which carries membership and our
 // datagrams. The clock readings are our own timestamped echo: a [Cluster] sends
-// every peer a ping each two seconds and tells [Config.OnExchange] of every
-// reply, with the two local readings that bound it. memberlist's own probes are
+// every peer a ping each two seconds and passes every reply to [Config.OnExchange], with the two local readings that bound it. memberlist's own probes are
 // not used for that: they visit one peer a second, and their callback hides how
 // long a reply lay around before it is called, an error that no round trip bounds.
 //
 // Nothing here keeps IDs apart (I1); it serves how close they are to real time
-// (I5). What a peer says is a hint: readings are bounded by our own round trip,
-// and reports of a sid, an era or a revision only make somebody look at the store.
+// (I5). What a peer reports is a hint: readings are bounded by our own round trip,
+// and reports of a sid, an era or a revision only make somebody read the store.
 //
 // Package daemon runs it; it turns each [Exchange] into a sample of package clock.
 package cluster

@@ -31,7 +31,7 @@ const (
 	pingSize    = 2 + 16 + 8 + 8
 	pongMinimum = pingSize + 4*8 + 1 + 1 + 2 + 5*8 + 1 // with an empty node name
 
-	// maxMessage bounds what is looked at, in bytes: a datagram and its seal stay
+	// maxMessage bounds what is decoded, in bytes: a datagram and its seal stay
 	// well below the smallest MTU of an overlay network.
 	maxMessage = 512
 	// maxNode is the length of a DNS name, which pods are named by.

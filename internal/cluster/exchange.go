@@ -205,7 +205,7 @@ func (c *Cluster) send(to *memberlist.Node, msg []byte) {
 }
 
 // answer replies to pings. One goroutine does, so that pings are never answered
-// by more of them than the machine runs; the hold in each reply says how long
+// by more of them than the machine runs; the hold in each reply is how long
 // its ping waited here.
 func (c *Cluster) answer(ctx context.Context) {
 	failing := false // our last reply could not be written: say so once, not to each ping
@@ -216,7 +216,7 @@ func (c *Cluster) answer(ctx context.Context) {
 		case r := <-c.replies:
 			err := c.pong(r)
 			if err != nil && !failing {
-				c.log.Error("own clocks or status cannot be told, peers count this node as absent", "err", err)
+				c.log.Error("own clocks or status cannot be sent: peers count this node as absent", "err", err)
 			}
 			failing = err != nil
 		}

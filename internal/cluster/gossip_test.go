@@ -699,8 +699,8 @@ func TestInvalidStatus(t *testing.T) {
 			t.Errorf("%d exchanges with it", got)
 		}
 		synctest.Wait() // nobody writes to log while it is read
-		if got := strings.Count(log.String(), "cannot be told"); got != 1 || broken.Stats().SendFailures < 10 {
-			t.Errorf("said %d times, %d failures\n%s", got, broken.Stats().SendFailures, &log)
+		if got := strings.Count(log.String(), "cannot be sent"); got != 1 || broken.Stats().SendFailures < 10 {
+			t.Errorf("logged %d times, %d failures\n%s", got, broken.Stats().SendFailures, &log)
 		}
 	})
 }

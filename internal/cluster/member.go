@@ -23,7 +23,7 @@ type Member struct {
 // returns on the side that wanted in.
 var (
 	ErrOtherPool    = errors.New("cluster: node of another pool")
-	ErrOtherVersion = errors.New("cluster: node speaks another version of the echo")
+	ErrOtherVersion = errors.New("cluster: node uses another version of the echo")
 	errAnnouncement = errors.New("cluster: malformed announcement")
 )
 

@@ -102,7 +102,7 @@ func (t *table) due(now int64) (targets []target, wait time.Duration) {
 			p.again = false
 			p.asked++
 		}
-		// The raw clock never steps; should it stand still or go back all the same,
+		// The raw clock never steps; should it stop or go back all the same,
 		// the peer is asked after the interval as counted from here.
 		p.due = min(p.due, now+t.every)
 		next = min(next, p.due)
@@ -158,7 +158,7 @@ func (t *table) forget() {
 	t.order = t.order[1:]
 }
 
-// fault says why a message was dropped. It is a closed set, so that it can be a
+// fault is why a message was dropped. It is a closed set, so that it can be a
 // metric's label.
 type fault int
 

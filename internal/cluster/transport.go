@@ -30,7 +30,7 @@ type socket struct {
 }
 
 // Listen binds cfg.Bind and returns a transport for [Config.Transport] and the
-// ip:port to tell peers, before a Cluster exists: a node registers its address
+// ip:port for peers, before a Cluster exists: a node registers its address
 // before it knows the pool. Packets wait until the Cluster runs, which then owns
 // the transport; one that is never run must be shut down.
 //

@@ -20,7 +20,7 @@ type Clock interface {
 	Stats() clock.AnchorStats
 }
 
-// Keeper says who is registered, and is notified about ceilings.
+// Keeper knows who is registered, and writes ceilings as the gate allows.
 type Keeper interface {
 	// Watch returns the status and a channel that is closed at its next change.
 	Watch() (lease.Status, <-chan struct{})

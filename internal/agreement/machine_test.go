@@ -1,0 +1,212 @@
+package agreement
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// list registers nodes with gossip, whose instances are their names.
+func (d *desk) list(held bool, names ...string) []Action {
+	s := lease.Status{Listed: true, Held: held, GateOpen: held}
+	for _, n := range names {
+		s.Nodes = append(s.Nodes, lease.Registration{Node: n, Instance: lease.Instance(n), Gossip: n})
+	}
+	return d.m.Step(d.reading(), LeaseChanged{s})
+}
+
+// exchange takes an answer of a peer whose clocks are ahead of ours by off.
+func (d *desk) exchange(node string, off time.Duration) []Action {
+	raw := int64(d.now)
+	return d.m.Step(d.reading(), Exchange{
+		Node: node, Status: idle,
+		Sample: clock.Sample{Instance: node, T1: raw, T4: raw, Peer: clock.Snapshot{Raw: raw, Issuing: int64(off), Wall: int64(off)}},
+	})
+}
+
+func (d *desk) tick(after time.Duration) []Action {
+	d.now += after
+	return d.m.Step(d.reading(), Tick{})
+}
+
+func verdicts(actions []Action) (out []clock.Phase) {
+	for _, v := range of[SetVerdict](actions) {
+		out = append(out, v.Verdict.Phase)
+	}
+	return out
+}
+
+// TestAlone: a lone node waits for the list to settle, and then issues.
+func TestAlone(t *testing.T) {
+	d := newDesk()
+	if d.m.Wake() != math.MaxInt64 || d.m.Verdict().State == clock.Open {
+		t.Errorf("before the list: wakes at %d, %v", d.m.Wake(), d.m.Verdict())
+	}
+	if got := d.tick(time.Hour); got != nil {
+		t.Errorf("evaluated before the list: %v", got)
+	}
+	if got := d.list(false, "me"); got != nil || d.m.Wake() != clock.Mono(d.now+settleFor) {
+		t.Errorf("%v, wakes at %d", got, d.m.Wake())
+	}
+	got := d.tick(settleFor)
+	if !slices.Equal(verdicts(got), []clock.Phase{clock.Confirmed}) || d.m.Wake() != clock.Mono(d.now+evaluateEvery) {
+		t.Errorf("%v, wakes at %d", got, d.m.Wake())
+	}
+	if gates := of[SetGate](got); len(gates) != 1 || gates[0].Gate != (lease.Gate{Open: true}) {
+		t.Errorf("gates %v", gates)
+	}
+	if got := d.tick(evaluateEvery); got != nil {
+		t.Errorf("nothing changed, and it does %v", got)
+	}
+}
+
+// TestStartWaitsForAnswers: the answer that makes a majority ends the start.
+func TestStartWaitsForAnswers(t *testing.T) {
+	d := newDesk()
+	d.list(false, "me", alice, bob)
+	if got := d.exchange(alice, 0); verdicts(got) != nil {
+		t.Errorf("a verdict before the list has settled: %v", got)
+	}
+	d = newDesk()
+	d.list(false, "me", alice, bob)
+	if got := verdicts(d.tick(settleFor)); got != nil {
+		t.Errorf("without answers: %v", got)
+	}
+	if got := verdicts(d.exchange(alice, 0)); !slices.Equal(got, []clock.Phase{clock.Confirmed}) {
+		t.Errorf("with an answer: %v", got)
+	}
+	if got := d.exchange(bob, 0); got != nil {
+		t.Errorf("after the start an answer waits for the next evaluation: %v", got)
+	}
+}
+
+// TestAskBeforeTheGateShuts: peers that disagree are asked again before the second
+// evaluation that counts, and not once the gate is shut.
+func TestAskBeforeTheGateShuts(t *testing.T) {
+	d := newDesk()
+	d.now = time.Minute
+	d.list(true, "me", alice, bob)
+	asked := 0
+	for range 8 {
+		d.exchange(alice, time.Second)
+		d.exchange(bob, time.Second)
+		asked += len(of[Ask](d.tick(evaluateEvery)))
+		if d.m.Verdict().Phase == clock.Shut {
+			break
+		}
+	}
+	if d.m.Verdict().Phase != clock.Shut || asked == 0 {
+		t.Errorf("phase %v, asked %d times", d.m.Verdict().Phase, asked)
+	}
+	for range 8 {
+		if got := of[Ask](d.tick(evaluateEvery)); got != nil {
+			t.Errorf("shut, and asks %v", got)
+		}
+	}
+}
+
+// TestAskOnceAfterAJump: a sample that contradicts the one before is asked about at
+// once, but only once in a row.
+func TestAskOnceAfterAJump(t *testing.T) {
+	d := newDesk()
+	jump := func(raw time.Duration) []Ask {
+		d.now += time.Second
+		at := int64(d.now)
+		return of[Ask](d.m.Step(d.reading(), Exchange{
+			Node: alice, Status: idle, Sample: clock.Sample{Instance: alice, T1: at, T4: at, Peer: clock.Snapshot{Raw: at + int64(raw)}},
+		}))
+	}
+	for i, c := range []struct {
+		raw  time.Duration
+		want int
+	}{{0, 0}, {0, 0}, {time.Hour, 1}, {2 * time.Hour, 0}, {3 * time.Hour, 0}, {3 * time.Hour, 0}, {time.Hour, 1}} {
+		if got := jump(c.raw); len(got) != c.want {
+			t.Errorf("sample %d: asks %v, want %d", i, got, c.want)
+		}
+	}
+}
+
+// TestDrain: the gate of a drained node closes at once and for good, and its sid is
+// to be given up until it is not held any more.
+func TestDrain(t *testing.T) {
+	d := newDesk()
+	d.list(true, "me")
+	d.tick(settleFor)
+	got := d.m.Step(d.reading(), Drain{})
+	if gates := of[SetGate](got); len(gates) != 1 || gates[0].Gate.Open {
+		t.Errorf("gates %v", gates)
+	}
+	giveUps := func(actions []Action) (n int) {
+		for _, a := range of[Notify](actions) {
+			if a.Event == (lease.GiveUp{}) {
+				n++
+			}
+		}
+		return n
+	}
+	if again := d.tick(evaluateEvery); giveUps(got) != 1 || giveUps(again) != 1 || of[SetGate](again) != nil {
+		t.Errorf("%v, then %v", got, again)
+	}
+	d.list(false, "me")
+	if got := d.tick(evaluateEvery); got != nil {
+		t.Errorf("drained, and it does %v", got)
+	}
+}
+
+// TestPeerVote: answers to questions from before a step say nothing about it, and
+// all whose estimate counts must have answered since.
+func TestPeerVote(t *testing.T) {
+	d := newDesk()
+	d.now = time.Minute
+	d.list(false, "me", alice, bob)
+	vote := func() clock.Vote {
+		r := d.reading()
+		r.Anchor = clock.AnchorStats{Pending: true, Since: clock.Mono(time.Minute + time.Second), Held: time.Hour}
+		return d.m.PeerVote(r).Vote
+	}
+	d.exchange(alice, time.Hour)
+	d.exchange(bob, time.Hour)
+	d.now += 2 * time.Second
+	if got := vote(); got != clock.VoteNone {
+		t.Errorf("on answers from before the step: %v", got)
+	}
+	d.exchange(alice, time.Hour)
+	if got := vote(); got != clock.VoteNone {
+		t.Errorf("before all have answered: %v", got)
+	}
+	d.exchange(bob, time.Hour)
+	if got := vote(); got != clock.VoteNew {
+		t.Errorf("when all have answered: %v", got)
+	}
+	if got := d.m.PeerVote(d.reading()); got != (clock.PeerVote{}) {
+		t.Errorf("without a step: %v", got)
+	}
+}
+
+// TestSuspend: a suspend that a reading shows makes all estimates void at once.
+func TestSuspend(t *testing.T) {
+	d := newDesk()
+	d.list(false, "me", alice, bob)
+	d.exchange(alice, 0)
+	d.exchange(bob, 0)
+	r := d.reading()
+	fresh := func() (n int) {
+		for _, p := range d.m.Report(r).Peers {
+			if p.Fresh {
+				n++
+			}
+		}
+		return n
+	}
+	if got := fresh(); got != 2 {
+		t.Errorf("%d estimates count before", got)
+	}
+	r.Anchor.Suspends = 1
+	if got := fresh(); got != 0 {
+		t.Errorf("%d estimates count after", got)
+	}
+}
