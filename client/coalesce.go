@@ -371,7 +371,7 @@ func (co *coalescer) replace(old *stream) {
 }
 
 // findStream opens a stream for the batches that wait, and receives its answers; it
-// returns when the stream has ended, or nobody waits for one any more.
+// returns when the stream has ended, or no batch waits for one any more.
 func (co *coalescer) findStream() {
 	var last error
 	var avoid *endpoint

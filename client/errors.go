@@ -89,7 +89,7 @@ func (r *Refusal) Is(target error) bool {
 func (r *Refusal) permanent() bool { return r.Reason == AfterTooFar && r.RetryAfter == 0 }
 
 // RefusalOf returns the refusal in an error of the generated gRPC client, or nil if
-// it holds none: then nobody knows whether the request was served. node is the
+// it holds none: then it is unknown whether the request was served. node is the
 // address that was asked.
 func RefusalOf(err error, node string) *Refusal {
 	s, ok := status.FromError(err)

@@ -46,13 +46,13 @@ type Checks struct {
 	Unchecked  int64 // came too late to be compared
 }
 
-// Checker looks for IDs that came twice, and for workers whose IDs did not rise.
+// Checker finds duplicate IDs, and workers whose IDs did not rise.
 // It is safe for concurrent use.
 //
-// It keeps the spans of the last seconds alone, since an ID shows its time: what
-// is older than the newest by checkKeep is compared and forgotten, except for how
-// far that went. An ID that comes later than that is counted as unchecked. So
-// memory is bounded by the rate.
+// IDs contain their time, so it keeps only the spans of the last seconds: spans that
+// are older than the newest by checkKeep are compared and dropped, except for the
+// last of each sid. An ID that comes later than that counts as unchecked. So memory
+// is bounded by the rate.
 type Checker struct {
 	mu     sync.Mutex // guards fresh, newest and found
 	fresh  []span     // in order of arrival
@@ -63,8 +63,8 @@ type Checker struct {
 	done    map[flake.ID]span // by sid: of what was compared and forgotten, the span that goes furthest
 }
 
-// checkKeep is how long spans are kept, in ms of their IDs' time: longer than an
-// answer takes, and than clocks of a cluster differ.
+// checkKeep is how long spans are kept, in ms of their IDs' time: longer than the
+// time of an answer and the skew of a cluster's clocks.
 const checkKeep = 3000
 
 // NewChecker returns a Checker that has seen nothing.
@@ -90,7 +90,7 @@ func (c *Checker) add(b client.Block, last flake.ID) {
 	c.fresh = append(c.fresh, s)
 }
 
-// run settles what is old, until ctx ends, and then all.
+// run settles old spans until ctx ends, and then all.
 func (c *Checker) run(ctx context.Context) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -105,7 +105,8 @@ func (c *Checker) run(ctx context.Context) {
 	}
 }
 
-// settle compares what is old enough, or all. It must not run twice at a time.
+// settle compares the spans that are old enough, or all. One goroutine at a time may
+// call it.
 func (c *Checker) settle(all bool) {
 	c.mu.Lock()
 	fresh, newest := c.fresh, c.newest
@@ -128,7 +129,7 @@ func (c *Checker) settle(all bool) {
 		case !known:
 		case s.first >= before.first:
 			duplicates += s.shared(before)
-		default: // what it would have to be compared with is forgotten
+		default: // the spans to compare it with were dropped
 			unchecked += s.size()
 		}
 		if !known || s.last > before.last {

@@ -44,7 +44,7 @@ type Config struct {
 }
 
 // Open returns a client with a connection of its own to the node at addr, of any
-// kind but SDK. It contacts nobody yet; it connects again when the connection is
+// kind but SDK. It connects with the first request, and again after the connection is
 // lost.
 func (c Config) Open(kind, addr string) (Client, error) {
 	switch kind {
@@ -112,11 +112,11 @@ func (c Config) tls(addr string) *tls.Config {
 	return own
 }
 
-// checked returns b, or an error if it is not what r asked for.
+// checked returns b, or an error if it is not an answer to r.
 func (c Config) checked(b client.Block, r Request) (client.Block, error) {
 	switch {
 	case b.Count != r.Count:
-		return b, fmt.Errorf("%w: asked for %d IDs and got %d", ErrContract, r.Count, b.Count)
+		return b, fmt.Errorf("%w: requested %d IDs and got %d", ErrContract, r.Count, b.Count)
 	case c.Stride > 0 && b.Stride != c.Stride:
 		return b, fmt.Errorf("%w: a stride of %d, not %d", ErrContract, b.Stride, c.Stride)
 	case b.Count > 1 && b.Stride < 1:
@@ -214,8 +214,8 @@ func (s *streamClient) exchange(ctx context.Context, r Request) (client.Block, e
 	old := s.stream != nil
 	stop, err := s.send(ctx, r)
 	if err != nil && old && ctx.Err() == nil {
-		// It ended while nobody used it, which says nothing about the node now. Nothing
-		// was asked.
+		// It ended while it was idle, which says nothing about the node now. No request
+		// was sent.
 		s.end()
 		stop, err = s.send(ctx, r)
 	}
@@ -461,7 +461,7 @@ func readIDs(r *bufio.Reader, b *block, limit int) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: answer %.40q is none to ID.NEXT: is this a node?", ErrContract, line)
+	return fmt.Errorf("%w: %.40q is not an answer to ID.NEXT: is this a node?", ErrContract, line)
 }
 
 // respError returns an error that a node wrote: a code, then the reason where it

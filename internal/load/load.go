@@ -9,7 +9,7 @@
 //
 // Outcomes are distinguished by error: a *client.Refusal means that nothing was
 // issued, ErrContract that an answer is not what the API promises, and after any
-// other error nobody knows whether IDs were issued.
+// other error it is unknown whether IDs were issued.
 package load
 
 import (
@@ -24,10 +24,10 @@ import (
 )
 
 // ErrContract is wrapped by errors about answers that break the API's contract:
-// of another size than was asked for, not in one block, or not in order.
+// of another size than requested, not in one block, or not in order.
 var ErrContract = errors.New("broken contract")
 
-// Request is what a client is asked for.
+// Request is one allocation request.
 type Request struct {
 	Count int
 	After flake.ID // IDs have to be greater; 0: any will do

@@ -30,7 +30,7 @@ type Worker struct {
 	// refuses or fails, and then goes on to the next.
 	Targets []Target
 	First   int   // index of the target to begin with
-	Counts  []int // IDs to ask for, in turn
+	Counts  []int // IDs to request, in turn
 	// Ordered makes each request ask for IDs above all that the worker had before.
 	Ordered bool
 	Pause   time.Duration // from an answer to the next request
@@ -220,7 +220,7 @@ func (r *Run) request(ctx context.Context, w *Worker, t Target, req Request, las
 		r.checker.add(b, last)
 	}
 	if err == nil && req.After > 0 && b.First <= req.After {
-		err = fmt.Errorf("%w: %v is not above %v, as was asked", ErrContract, b.First, req.After)
+		err = fmt.Errorf("%w: %v is not above %v, as requested", ErrContract, b.First, req.After)
 	}
 	if err != nil {
 		b = client.Block{}
@@ -311,7 +311,7 @@ type Result struct {
 	Failure    error // the first of a worker
 	NotStarted int64 // requests that were due and that no worker was free for
 	Latency    *hdrhistogram.Histogram
-	Check      *Checks // nil: not asked for
+	Check      *Checks // nil: not requested
 }
 
 // Refusals returns the sum over all reasons, and the reasons in order.

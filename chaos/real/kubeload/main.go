@@ -1,4 +1,4 @@
-// Command kubeload requests IDs with the Go SDK until it is told to end, and prints
+// Command kubeload requests IDs with the Go SDK until it is signaled, and prints
 // a summary as one line of JSON. chaos/kube runs it while it upgrades the chart; it
 // is in this module since that one is bound to the versions of Kubernetes.
 //

@@ -37,7 +37,7 @@ type Node struct {
 // Client says how one client behaves.
 type Client struct {
 	Via     string // a kind of internal/load: grpc, stream, http or sdk
-	Counts  []int  // IDs to ask for, in turn
+	Counts  []int  // IDs to request, in turn
 	Nodes   []*Node
 	Session string        // not empty: each request names the last ID of the one before
 	Every   time.Duration // from one answer to the next request
