@@ -27,7 +27,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// options say how a node differs from a plain one.
+// options are the differences of a node from the default.
 type options struct {
 	name string        // "" numbers it
 	off  time.Duration // of its wall clock at the start
@@ -35,9 +35,9 @@ type options struct {
 	set  func(*config.Config)
 }
 
-// member is a node of a world, with a client that asks it for IDs all the time.
+// member is a node with a client that requests IDs from it all the time.
 type member struct {
-	w      *world
+	env    *env
 	host   string
 	name   string
 	clocks *machine
@@ -51,23 +51,23 @@ type member struct {
 	done chan struct{}      // closed when both have ended
 	dead bool               // it was killed
 
-	mu    sync.Mutex // guards tries
-	tries []try
+	mu       sync.Mutex // guards requests
+	requests []request
 }
 
-// try is one request and its answer.
-type try struct {
+// request is one request and its answer.
+type request struct {
 	begin, end time.Duration
 	issued     clock.Millis // of the first ID
 	reason     string       // "": issued; else of the refusal, or "connection"
 }
 
 // start starts a node, and does not wait for it.
-func (w *world) start(o options) *member {
-	w.t.Helper()
-	n := len(w.nodes) + 1
-	m := &member{w: w, host: fmt.Sprintf("host%d", n), name: o.name, log: &lines{}, pace: o.pace,
-		clocks: &machine{begin: w.begin, step: o.off}, done: make(chan struct{})}
+func (e *env) start(o options) *member {
+	e.t.Helper()
+	n := len(e.nodes) + 1
+	m := &member{env: e, host: fmt.Sprintf("host%d", n), name: o.name, log: &lines{}, pace: o.pace,
+		clocks: &machine{begin: e.begin, step: o.off}, done: make(chan struct{})}
 	if m.name == "" {
 		m.name = fmt.Sprintf("node-%d", n)
 	}
@@ -79,79 +79,79 @@ func (w *world) start(o options) *member {
 		o.set(&cfg)
 	}
 	var err error
-	m.d, err = daemon.New(daemon.Config{Settings: cfg, Version: "test", Logger: w.logger(m.log), Host: daemon.Host{
+	m.d, err = daemon.New(daemon.Config{Settings: cfg, Version: "test", Logger: e.logger(m.log), Host: daemon.Host{
 		Clock:  clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, Clocks: m.clocks}),
-		Listen: func(_ context.Context, _, at string) (net.Listener, error) { return w.net.Listen(at) },
+		Listen: func(_ context.Context, _, at string) (net.Listener, error) { return e.net.Listen(at) },
 		Gossip: func(cluster.Config) (cluster.Transport, string, error) {
-			m.gossip = w.gossip.Listen()
+			m.gossip = e.gossip.Listen()
 			return m.gossip, m.gossip.Addr(), nil
 		},
 		Etcd: []grpc.DialOption{
-			grpc.WithContextDialer(w.net.Dialer(m.host)),
-			grpc.WithChainUnaryInterceptor(m.hear),
+			grpc.WithContextDialer(e.net.Dialer(m.host)),
+			grpc.WithChainUnaryInterceptor(m.recordWindows),
 		},
 	}})
 	if err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	running, end := context.WithCancel(context.Background())
-	asking, quit := context.WithCancel(context.Background())
+	requesting, quit := context.WithCancel(context.Background())
 	m.end, m.quit = end, quit
 	ended := make(chan struct{})
-	w.ends.Go(func() {
+	e.ends.Go(func() {
 		defer close(ended)
 		if err := m.d.Run(running); err != nil {
-			w.t.Errorf("%s: %v", m.name, err)
+			e.t.Errorf("%s: %v", m.name, err)
 		}
 	})
-	w.ends.Go(func() {
+	e.ends.Go(func() {
 		defer close(m.done)
-		m.client(asking)
+		m.client(requesting)
 		<-ended
 	})
-	w.nodes = append(w.nodes, m)
+	e.nodes = append(e.nodes, m)
 	<-m.d.Listening()
 	return m
 }
 
 // startAll starts n plain nodes and waits until they serve.
-func (w *world) startAll(n int) []*member {
-	w.t.Helper()
+func (e *env) startAll(n int) []*member {
+	e.t.Helper()
 	for range n {
-		w.start(options{})
+		e.start(options{})
 	}
-	for _, m := range w.nodes[len(w.nodes)-n:] {
+	for _, m := range e.nodes[len(e.nodes)-n:] {
 		m.untilReady(5 * time.Second)
 	}
-	return w.nodes[len(w.nodes)-n:]
+	return e.nodes[len(e.nodes)-n:]
 }
 
-// stop asks a node to stop, with its client still asking, and waits until it
+// stop asks a node to stop, with its client still requesting, and waits until it
 // has. Of a node that is stopped or was killed it only awaits the end.
 func (m *member) stop() {
 	m.end()
 	if !m.dead {
 		// Stopping may take as long as it waits for etcd; a client that goes on
-		// asking gets refusals, and no answer when the port is closed.
+		// gets refusals, and no answer when the port is closed.
 		time.Sleep(time.Second)
 	}
 	m.quit()
 	<-m.done
 }
 
-// kill ends a node as a crash does: nothing leaves it any more, and it gives
-// nothing back. What is left of it in this process winds down by itself.
+// kill ends a node as a crash does: nothing leaves it any more, and it releases
+// nothing. Its goroutines end by themselves.
 func (m *member) kill() {
 	m.dead = true
-	m.w.net.Kill(m.host)
+	m.env.net.Kill(m.host)
 	if m.gossip != nil {
 		var others []string
-		for _, o := range m.w.nodes {
+		for _, o := range m.env.nodes {
 			if o != m && o.gossip != nil {
 				others = append(others, o.gossip.Addr())
 			}
 		}
-		m.w.gossip.Partition([]string{m.gossip.Addr()}, others)
+		m.env.gossip.Partition([]string{m.gossip.Addr()}, others)
 	}
 	m.quit()
 	m.end()
@@ -159,17 +159,17 @@ func (m *member) kill() {
 
 func (m *member) id() lease.Instance { return m.d.Node().Stats().Instance }
 
-// hear notes the windows that etcd's answers confirm to the node, when they
-// reach it.
-func (m *member) hear(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// recordWindows records the windows that answers of etcd confirm to the node, when
+// they arrive.
+func (m *member) recordWindows(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	r, ok := reply.(*etcdserverpb.TxnResponse)
 	if err != nil || !ok {
 		return err
 	}
 	own := m.id()
-	m.w.mu.Lock()
-	defer m.w.mu.Unlock()
+	m.env.mu.Lock()
+	defer m.env.mu.Unlock()
 	for _, op := range r.Responses {
 		for _, kv := range op.GetResponseRange().GetKvs() {
 			_, after, ok := strings.Cut(string(kv.Key), "/window/")
@@ -179,8 +179,8 @@ func (m *member) hear(ctx context.Context, method string, req, reply any, cc *gr
 			}
 			rec, err := lease.Decode[lease.Window](string(kv.Value))
 			if err == nil && rec.Instance == own && rec.State == lease.Active {
-				m.w.hist.Grants = append(m.w.hist.Grants, history.Grant{
-					Process: string(own), SID: flake.SID(sid), Base: rec.Base, Ceil: rec.Ceil, At: clock.Mono(m.w.now()),
+				m.env.hist.Grants = append(m.env.hist.Grants, history.Grant{
+					Process: string(own), SID: flake.SID(sid), Base: rec.Base, Ceil: rec.Ceil, At: clock.Mono(m.env.now()),
 				})
 			}
 		}
@@ -188,20 +188,20 @@ func (m *member) hear(ctx context.Context, method string, req, reply any, cc *gr
 	return nil
 }
 
-// client asks for IDs over gRPC, one request after the other, and writes down
-// what it gets.
+// client requests IDs over gRPC, one request after the other, and records the
+// answers.
 func (m *member) client(ctx context.Context) {
 	conn, err := grpc.NewClient("passthrough:///"+m.host+":9000",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(m.w.net.Dialer(clientHost)))
+		grpc.WithContextDialer(m.env.net.Dialer(clientHost)))
 	if err != nil {
-		m.w.t.Errorf("%s: %v", m.name, err)
+		m.env.t.Errorf("%s: %v", m.name, err)
 		return
 	}
 	defer conn.Close()
 	api := pb.NewAllocatorServiceClient(conn)
 	for ctx.Err() == nil {
-		m.request(ctx, api)
+		m.send(ctx, api)
 		select {
 		case <-time.After(m.pace):
 		case <-ctx.Done():
@@ -209,20 +209,20 @@ func (m *member) client(ctx context.Context) {
 	}
 }
 
-func (m *member) request(ctx context.Context, api pb.AllocatorServiceClient) {
+func (m *member) send(ctx context.Context, api pb.AllocatorServiceClient) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	t := try{begin: m.w.now()}
+	t := request{begin: m.env.now()}
 	r, err := api.Allocate(ctx, &pb.AllocateRequest{Count: 1 + rand.Int32N(100)})
-	t.end = m.w.now()
+	t.end = m.env.now()
 	if err == nil {
 		t.issued = clock.Millis(flake.Default.UnixMilli(flake.ID(r.First)))
-		m.w.mu.Lock()
-		m.w.hist.Issues = append(m.w.hist.Issues, history.Issue{
+		m.env.mu.Lock()
+		m.env.hist.Issues = append(m.env.hist.Issues, history.Issue{
 			Process: string(m.id()), First: flake.ID(r.First), Count: int(r.Count), Stride: r.Stride,
 			Begin: clock.Mono(t.begin), End: clock.Mono(t.end),
 		})
-		m.w.mu.Unlock()
+		m.env.mu.Unlock()
 	} else {
 		t.reason = "connection"
 		for _, d := range status.Convert(err).Details() {
@@ -233,59 +233,59 @@ func (m *member) request(ctx context.Context, api pb.AllocatorServiceClient) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tries = append(m.tries, t)
+	m.requests = append(m.requests, t)
 }
 
-func (m *member) asked() []try {
+func (m *member) answered() []request {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.tries
+	return m.requests
 }
 
 // untilReady waits until a request is served.
-func (m *member) untilReady(most time.Duration) {
-	m.w.t.Helper()
-	from := m.w.now()
-	for m.w.now() <= from+most {
-		for _, t := range m.asked() {
+func (m *member) untilReady(within time.Duration) {
+	m.env.t.Helper()
+	from := m.env.now()
+	for m.env.now() <= from+within {
+		for _, t := range m.answered() {
 			if t.begin >= from && t.reason == "" {
 				return
 			}
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	m.w.t.Errorf("%s served nobody for %v from %v on: %+v", m.name, most, from, m.d.Node().Stats().Lease)
+	m.env.t.Errorf("%s answered nobody for %v from %v on: %+v", m.name, within, from, m.d.Node().Stats().Lease)
 }
 
 // served fails the test if anything was refused within a span, if a request took
-// long, or if an ID was untrue by more than off.
-func (m *member) served(d during, off time.Duration) {
-	m.w.t.Helper()
+// long, or if the time in an ID was wrong by more than off.
+func (m *member) served(d span, off time.Duration) {
+	m.env.t.Helper()
 	n := 0
-	for _, t := range m.asked() {
+	for _, t := range m.answered() {
 		if !d.has(t.begin) || !d.has(t.end) {
 			continue
 		}
 		n++
-		untrue := (t.issued - trueMillis(t.begin)).Duration()
+		wrongBy := (t.issued - trueMillis(t.begin)).Duration()
 		switch {
 		case t.reason != "":
-			m.w.t.Errorf("%s at %v: refused with %s", m.name, t.begin, t.reason)
-		case untrue < -off || untrue > off+(t.end-t.begin):
-			m.w.t.Errorf("%s at %v: an ID that is %v from true time", m.name, t.begin, untrue)
+			m.env.t.Errorf("%s at %v: refused with %s", m.name, t.begin, t.reason)
+		case wrongBy < -off || wrongBy > off+(t.end-t.begin):
+			m.env.t.Errorf("%s at %v: an ID that is %v from true time", m.name, t.begin, wrongBy)
 		case t.end-t.begin > 500*time.Millisecond:
-			m.w.t.Errorf("%s at %v: answered after %v", m.name, t.begin, t.end-t.begin)
+			m.env.t.Errorf("%s at %v: answered after %v", m.name, t.begin, t.end-t.begin)
 		}
 	}
 	if want := int((d.to - d.from) / (m.pace + 500*time.Millisecond)); n < want {
-		m.w.t.Errorf("%s: %d requests from %v: too few to tell anything", m.name, n, d)
+		m.env.t.Errorf("%s: %d requests from %v: too few", m.name, n, d)
 	}
 }
 
 // reasons counts the refusals within a span; "" counts the requests served.
-func (m *member) reasons(d during) map[string]int {
+func (m *member) reasons(d span) map[string]int {
 	out := map[string]int{}
-	for _, t := range m.asked() {
+	for _, t := range m.answered() {
 		if d.has(t.begin) {
 			out[t.reason]++
 		}

@@ -7,21 +7,21 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// TestCrash: nodes die without a word and are started again at once. Each serves
-// within seconds, others notice nothing, and no sid is lost for good.
+// TestCrash: nodes crash suddenly and are started again at once. Each serves
+// within seconds, others are not affected, and no sid is lost permanently.
 func TestCrash(t *testing.T) {
-	tell(t, func(w *world) {
-		nodes := w.startAll(3)
-		from := w.now()
-		for i := range map[bool]int{false: 40, true: 10}[raced] { // more lives than there are sids
+	run(t, func(e *env) {
+		nodes := e.startAll(3)
+		from := e.now()
+		for i := range map[bool]int{false: 40, true: 10}[raced] { // more processes than there are sids
 			time.Sleep(time.Duration(1+i%7) * time.Second)
 			nodes[2].kill()
-			again := w.start(options{name: nodes[2].name})
+			again := e.start(options{name: nodes[2].name})
 			again.untilReady(2 * time.Second)
 			nodes[2] = again
 		}
 		for _, m := range nodes[:2] {
-			m.served(during{from, w.now()}, 2*time.Millisecond)
+			m.served(span{from, e.now()}, 2*time.Millisecond)
 		}
 		time.Sleep(20 * time.Second)
 		if st := nodes[0].d.Node().Stats().Lease; st.PoolHeld != 3 {
@@ -30,15 +30,15 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestCrashOfAll: all nodes die and start again, also while etcd is away.
+// TestCrashOfAll: all nodes crash and start again, also while etcd is away.
 func TestCrashOfAll(t *testing.T) {
 	slow(t)
-	tell(t, func(w *world) {
-		nodes := w.startAll(4)
+	run(t, func(e *env) {
+		nodes := e.startAll(4)
 		for i := range 6 {
 			time.Sleep(time.Duration(3+5*i) * time.Second)
 			if i%2 == 1 {
-				w.etcd.Stop()
+				e.etcd.Stop()
 			}
 			for _, m := range nodes {
 				m.kill()
@@ -46,11 +46,11 @@ func TestCrashOfAll(t *testing.T) {
 			time.Sleep(time.Duration(i) * time.Second)
 			var next []*member
 			for _, m := range nodes {
-				next = append(next, w.start(options{name: m.name}))
+				next = append(next, e.start(options{name: m.name}))
 			}
 			if i%2 == 1 {
 				time.Sleep(2 * time.Second)
-				if err := w.etcd.Start(); err != nil {
+				if err := e.etcd.Start(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -64,32 +64,32 @@ func TestCrashOfAll(t *testing.T) {
 
 // TestRollingRestart: each node in turn is stopped and started again, on a clock
 // that is as wrong as clocks may be. It is ready at once, on time that the one
-// before gave back, and clients of others see nothing.
+// before released, and clients of others are not affected.
 func TestRollingRestart(t *testing.T) {
-	tell(t, func(w *world) {
-		nodes := w.startAll(3)
-		r := dice(1)
+	run(t, func(e *env) {
+		nodes := e.startAll(3)
+		r := random(1)
 		for range 5 {
 			for i, m := range nodes {
-				from := w.now()
+				from := e.now()
 				m.stop()
-				for reason := range m.reasons(during{from, w.now()}) {
+				for reason := range m.reasons(span{from, e.now()}) {
 					if reason != "" && reason != "DRAINING" && reason != "connection" {
 						t.Errorf("%s: %s while it stopped", m.name, reason)
 					}
 				}
 				off := time.Duration(r.IntN(200)-100) * time.Millisecond
-				again := w.start(options{name: m.name, off: off, pace: 10 * time.Millisecond})
+				again := e.start(options{name: m.name, off: off, pace: 10 * time.Millisecond})
 				again.untilReady(time.Second)
 				nodes[i] = again
 				for j, o := range nodes {
 					if j != i {
-						o.served(during{from, w.now()}, 105*time.Millisecond)
+						o.served(span{from, e.now()}, 105*time.Millisecond)
 					}
 				}
 			}
 		}
-		time.Sleep(5 * time.Second) // all nodes list at their leisure
+		time.Sleep(5 * time.Second) // until all nodes have listed
 		if st := nodes[0].d.Node().Stats().Lease; st.PoolHeld != 3 {
 			t.Errorf("%d sids are held, want 3", st.PoolHeld)
 		}
@@ -99,12 +99,12 @@ func TestRollingRestart(t *testing.T) {
 // TestHandover: the one sid there is goes from node to node, and each has a clock
 // that is 100 ms behind the last one's. None begins below what was issued.
 func TestHandover(t *testing.T) {
-	tell(t, func(w *world) {
-		w.onlyOneSID()
-		last := w.start(options{off: 120 * time.Millisecond, pace: 10 * time.Millisecond})
+	run(t, func(e *env) {
+		e.onlyOneSID()
+		last := e.start(options{off: 120 * time.Millisecond, pace: 10 * time.Millisecond})
 		for i := range 6 {
 			last.untilReady(5 * time.Second)
-			next := w.start(options{off: time.Duration(i%2*2-1) * -120 * time.Millisecond, pace: 10 * time.Millisecond})
+			next := e.start(options{off: time.Duration(i%2*2-1) * -120 * time.Millisecond, pace: 10 * time.Millisecond})
 			time.Sleep(3 * time.Second)
 			last.stop()
 			last = next
@@ -113,16 +113,16 @@ func TestHandover(t *testing.T) {
 	})
 }
 
-// TestGossipCut: nodes that hear nothing from each other go on serving, as the
-// policy "allow" says, and are confirmed again when they do.
+// TestGossipCut: nodes without gossip go on issuing, as the policy "allow" states, and are confirmed
+// again when gossip is back.
 func TestGossipCut(t *testing.T) {
-	tell(t, func(w *world) {
-		nodes := w.startAll(3)
-		from := w.now()
+	run(t, func(e *env) {
+		nodes := e.startAll(3)
+		from := e.now()
 		time.Sleep(10 * time.Second)
 		a := []string{nodes[0].gossip.Addr()}
 		b := []string{nodes[1].gossip.Addr(), nodes[2].gossip.Addr()}
-		w.gossip.Partition(a, b)
+		e.gossip.Partition(a, b)
 		time.Sleep(3 * time.Minute)
 		if v := nodes[0].d.Clocks().Gate.Verdict; v.Phase == clock.Confirmed {
 			t.Errorf("cut off for minutes: %+v", v)
@@ -130,10 +130,10 @@ func TestGossipCut(t *testing.T) {
 		if v := nodes[1].d.Clocks().Gate.Verdict; v.Phase != clock.Confirmed {
 			t.Errorf("in a majority: %+v", v)
 		}
-		w.gossip.Heal()
+		e.gossip.Heal()
 		time.Sleep(time.Minute)
 		for _, m := range nodes {
-			m.served(during{from, w.now()}, 2*time.Millisecond)
+			m.served(span{from, e.now()}, 2*time.Millisecond)
 			if v := m.d.Clocks().Gate.Verdict; v.Phase != clock.Confirmed {
 				t.Errorf("%s: %+v", m.name, v)
 			}
@@ -141,22 +141,21 @@ func TestGossipCut(t *testing.T) {
 	})
 }
 
-// TestClocks: what is wrong with one node's clock stays that node's trouble, and
-// reaches no ID.
+// TestClocks: a wrong clock of one node affects that node only, and no ID.
 func TestClocks(t *testing.T) {
 	t.Run("wrong from the start", func(t *testing.T) {
-		tell(t, func(w *world) {
-			nodes := w.startAll(3)
-			from := w.now()
-			bad := w.start(options{off: time.Second})
+		run(t, func(e *env) {
+			nodes := e.startAll(3)
+			from := e.now()
+			bad := e.start(options{off: time.Second})
 			time.Sleep(10 * time.Second)
 			time.Sleep(time.Minute)
-			out := bad.reasons(during{from, w.now()})
+			out := bad.reasons(span{from, e.now()})
 			if out["CLOCK_SKEW"] < 200 || out[""] > 0 {
 				t.Errorf("a node a second ahead: %v, want CLOCK_SKEW", out)
 			}
 			for _, m := range nodes {
-				m.served(during{from, w.now()}, 2*time.Millisecond)
+				m.served(span{from, e.now()}, 2*time.Millisecond)
 			}
 			bad.clocks.Step(-time.Second)
 			bad.untilReady(40 * time.Second)
@@ -167,40 +166,40 @@ func TestClocks(t *testing.T) {
 			continue
 		}
 		t.Run("stepped by "+step.String(), func(t *testing.T) {
-			tell(t, func(w *world) {
-				nodes := w.startAll(3)
-				from := w.now()
+			run(t, func(e *env) {
+				nodes := e.startAll(3)
+				from := e.now()
 				time.Sleep(10 * time.Second)
 				nodes[0].clocks.Step(step)
 				time.Sleep(2 * time.Minute)
 				for _, m := range nodes {
-					m.served(during{from, w.now()}, 5*time.Millisecond)
+					m.served(span{from, e.now()}, 5*time.Millisecond)
 				}
 				// A crash: the next process finds the wrong clock, and the windows of the last.
 				nodes[0].kill()
-				again := w.start(options{name: nodes[0].name, off: step})
-				back := w.now()
+				again := e.start(options{name: nodes[0].name, off: step})
+				back := e.now()
 				time.Sleep(time.Minute)
-				if out := again.reasons(during{back, w.now()}); out[""] > 0 {
+				if out := again.reasons(span{back, e.now()}); out[""] > 0 {
 					t.Errorf("started on a clock that is %v off: %v", step, out)
 				}
 				for _, m := range nodes[1:] {
-					m.served(during{from, w.now()}, 5*time.Millisecond)
+					m.served(span{from, e.now()}, 5*time.Millisecond)
 				}
 			})
 		})
 	}
 }
 
-// TestMoreNodesThanSIDs: the 33rd node stands by, and serves when another leaves.
+// TestMoreNodesThanSIDs: the 33rd node has no sid, and serves when another leaves.
 //
 // Incident T20 (the index of the 33rd wrapped onto a live one), docs/INCIDENTS.md.
 func TestMoreNodesThanSIDs(t *testing.T) {
 	slow(t)
-	tell(t, func(w *world) {
+	run(t, func(e *env) {
 		nodes := make([]*member, 0, 33)
 		for range 33 {
-			nodes = append(nodes, w.start(options{pace: 2 * time.Second}))
+			nodes = append(nodes, e.start(options{pace: 2 * time.Second}))
 		}
 		time.Sleep(10 * time.Second)
 		var standby []*member
@@ -210,10 +209,10 @@ func TestMoreNodesThanSIDs(t *testing.T) {
 			}
 		}
 		if len(standby) != 1 {
-			t.Fatalf("%d nodes stand by, want 1", len(standby))
+			t.Fatalf("%d nodes have no sid, want 1", len(standby))
 		}
-		if out := standby[0].reasons(during{w.now() - 5*time.Second, w.now()}); out["NO_SID"] < 2 || len(out) != 1 {
-			t.Errorf("the one that stands by: %v, want NO_SID", out)
+		if out := standby[0].reasons(span{e.now() - 5*time.Second, e.now()}); out["NO_SID"] < 2 || len(out) != 1 {
+			t.Errorf("the one that has no sid: %v, want NO_SID", out)
 		}
 		for _, m := range nodes {
 			if m != standby[0] {

@@ -38,7 +38,7 @@ var (
 	scaleOut   = flag.String("scale-out", "../scale/testdata/measured.json", "see -scale")
 )
 
-// counted is what a node's traffic with etcd has been.
+// counted counts the traffic of a node with etcd.
 type counted struct {
 	loads, reads, writes, other atomic.Int64 // calls
 	sent, received              atomic.Int64 // bytes, without headers of IP and TCP
@@ -65,26 +65,26 @@ func (c *counted) intercept(ctx context.Context, method string, req, reply any, 
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// wire counts the bytes of a connection.
-type wire struct {
+// countedConn counts the bytes of a connection.
+type countedConn struct {
 	net.Conn
 	c *counted
 }
 
-func (w wire) Read(b []byte) (int, error) {
+func (w countedConn) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	w.c.received.Add(int64(n))
 	return n, err
 }
 
-func (w wire) Write(b []byte) (int, error) {
+func (w countedConn) Write(b []byte) (int, error) {
 	n, err := w.Conn.Write(b)
 	w.c.sent.Add(int64(n))
 	return n, err
 }
 
-// grown is a node of a cluster that is measured.
-type grown struct {
+// measuredNode is a node of a cluster that is measured.
+type measuredNode struct {
 	counted
 	d      *daemon.Daemon
 	gossip *gossiptest.Transport
@@ -92,7 +92,7 @@ type grown struct {
 	stop   func()
 }
 
-// sums is what all nodes together have done until now.
+// sums is the traffic of all nodes until now.
 type sums struct {
 	loads, reads, writes, other, keepalives        int64
 	sent, received                                 int64
@@ -105,7 +105,7 @@ func (a sums) minus(b sums) sums {
 }
 
 // measure runs n unmodified nodes of layout fleet in a bubble: they start at once,
-// are left alone for calm, and then some are restarted in turn, one each pause.
+// run for calm without a fault, and then some are restarted in turn, one each pause.
 func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.Duration) (out scale.Measured) {
 	t.Helper()
 	out = scale.Measured{Nodes: n, Restarts: restarts, Pause: pause.Seconds()}
@@ -147,10 +147,10 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 			return etcdsim.None
 		})
 
-		var nodes, all []*grown
+		var nodes, all []*measuredNode
 		var ends sync.WaitGroup
-		start := func(name string) *grown {
-			g := &grown{host: fmt.Sprintf("host%d", len(all)+1)}
+		start := func(name string) *measuredNode {
+			g := &measuredNode{host: fmt.Sprintf("host%d", len(all)+1)}
 			all = append(all, g)
 			cfg := settings(g.host, name)
 			cfg.Layout = flake.Fleet
@@ -169,7 +169,7 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 						if err != nil {
 							return nil, err
 						}
-						return wire{c, &g.counted}, nil
+						return countedConn{c, &g.counted}, nil
 					}),
 					grpc.WithChainUnaryInterceptor(g.intercept),
 				},
@@ -257,7 +257,7 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 	return out
 }
 
-func allReady(nodes []*grown) bool {
+func allReady(nodes []*measuredNode) bool {
 	for _, g := range nodes {
 		if g.d.Node().Ready() != nil {
 			return false
@@ -283,8 +283,8 @@ func memory() (bytes int64, goroutines int) {
 	return int64(m.HeapAlloc + m.StackInuse), runtime.NumGoroutine()
 }
 
-// TestScale measures small clusters and holds them against the calculation; with
-// -scale it measures those asked for and keeps the figures.
+// TestScale measures small clusters and compares them with the calculation; with
+// -scale it measures the given sizes and saves the results.
 func TestScale(t *testing.T) {
 	if *scaleSizes == "" {
 		slow(t)
@@ -306,7 +306,7 @@ func TestScale(t *testing.T) {
 		t.Logf("%s", b)
 		all = append(all, m)
 	}
-	// What was measured before of other sizes stays.
+	// Measurements of other sizes stay.
 	if b, err := os.ReadFile(*scaleOut); err == nil {
 		var old []scale.Measured
 		if err := json.Unmarshal(b, &old); err != nil {

@@ -13,73 +13,72 @@ import (
 )
 
 var (
-	storms = flag.Int("storms", 0, "how many storms to go through; 0: 4, or 1 with -race")
-	first  = flag.Uint64("first", 0, "the number of the first storm; 0: 1")
+	runs  = flag.Int("runs", 0, "how many runs with random faults; 0: 4, or 1 with -race")
+	first = flag.Uint64("first", 0, "the seed of the first run; 0: 1")
 )
 
-// storm is a span of troubles, several at a time, drawn by a number. The same
-// number draws the same troubles at the same times; what the scheduler makes of
-// them differs.
-type storm struct {
-	*world
-	r     *rand.Rand
-	live  []*member // by place; a node that crashes is replaced by one of its name
-	mends []mend    // what ends the troubles under way
-	log   []string
+// faultRun injects random faults, several at a time. The same seed gives the same
+// faults at the same times; only the order of goroutines differs.
+type faultRun struct {
+	*env
+	r       *rand.Rand
+	live    []*member // a node that crashes is replaced by one of its name
+	repairs []repair  // of the faults in progress
+	log     []string
 }
 
-type mend struct {
+type repair struct {
 	at time.Duration
 	do func()
 }
 
-// for a while, from now on, something is wrong.
-func (s *storm) until(most time.Duration, what string, mended func()) {
-	d := time.Duration(1 + s.r.Int64N(int64(most)))
-	s.say("%s for %v", what, d.Round(time.Millisecond))
-	s.mends = append(s.mends, mend{s.now() + d, mended})
+// until schedules the repair of a fault that begins now.
+func (s *faultRun) until(longest time.Duration, what string, repaired func()) {
+	d := time.Duration(1 + s.r.Int64N(int64(longest)))
+	s.logf("%s for %v", what, d.Round(time.Millisecond))
+	s.repairs = append(s.repairs, repair{s.now() + d, repaired})
 }
 
-func (s *storm) say(format string, args ...any) {
+func (s *faultRun) logf(format string, args ...any) {
 	s.log = append(s.log, fmt.Sprintf("%v %s", s.now().Round(time.Millisecond), fmt.Sprintf(format, args...)))
 }
 
-// mendAll ends what is due, or everything.
-func (s *storm) mendAll(all bool) {
-	var left []mend
-	for _, m := range s.mends {
+// repairAll ends the faults that are due, or all.
+func (s *faultRun) repairAll(all bool) {
+	var left []repair
+	for _, m := range s.repairs {
 		if all || m.at <= s.now() {
 			m.do()
 		} else {
 			left = append(left, m)
 		}
 	}
-	s.mends = left
+	s.repairs = left
 }
 
-// trouble begins one more.
-func (s *storm) trouble() {
+// inject begins one more fault.
+func (s *faultRun) inject() {
 	i := s.r.IntN(len(s.live))
 	m := s.live[i]
 	switch s.r.IntN(14) {
 	case 0:
 		s.net.Cut(m.host, etcdHost)
-		s.until(time.Minute, m.name+" and etcd cut", func() { s.net.Heal(m.host, etcdHost) })
+		s.until(time.Minute, m.name+" and etcd partitioned", func() { s.net.Heal(m.host, etcdHost) })
 	case 1:
 		s.net.Stall(m.host, etcdHost)
-		s.until(time.Minute, m.name+" not heard by etcd", func() { s.net.Flow(m.host, etcdHost) })
+		s.until(time.Minute, m.name+": requests to etcd lost", func() { s.net.Flow(m.host, etcdHost) })
 	case 2:
 		s.net.Stall(etcdHost, m.host)
-		s.until(time.Minute, m.name+" does not hear etcd", func() { s.net.Flow(etcdHost, m.host) })
+		s.until(time.Minute, m.name+": replies of etcd lost", func() { s.net.Flow(etcdHost, m.host) })
 	case 3:
-		s.say("%s loses its connections", m.name)
+		s.logf("%s loses its connections", m.name)
 		s.net.Break(m.host, etcdHost)
 	case 4:
 		s.etcd.LoseLeader()
 		s.until(20*time.Second, "no leader", s.etcd.ElectLeader)
 	case 5:
 		s.etcd.Stop()
-		// Start says so if another trouble's end has started it: that is as well.
+		// Start fails if the end of another fault has started it: that is fine.
 		s.until(45*time.Second, "etcd stopped", func() { _ = s.etcd.Start() })
 	case 6:
 		dice := rand.New(rand.NewPCG(s.r.Uint64(), 1))
@@ -96,7 +95,7 @@ func (s *storm) trouble() {
 		if s.r.IntN(2) == 0 {
 			pause = 0
 		}
-		s.say("%s crashes, and starts after %v", m.name, pause.Round(time.Millisecond))
+		s.logf("%s crashes, and starts after %v", m.name, pause.Round(time.Millisecond))
 		m.kill()
 		off := m.clocks.off()
 		if pause > 0 {
@@ -104,8 +103,8 @@ func (s *storm) trouble() {
 		}
 		s.live[i] = s.start(options{name: m.name, off: off})
 	case 9:
-		s.say("%s is restarted", m.name)
-		m.end() // its client goes on asking, and it takes the time it needs
+		s.logf("%s is restarted", m.name)
+		m.end() // its client goes on requesting, and it takes the time it needs
 		s.live[i] = s.start(options{name: m.name, off: m.clocks.off()})
 	case 10:
 		d := time.Duration(s.r.Int64N(int64(20*time.Second))) - 10*time.Second
@@ -122,32 +121,32 @@ func (s *storm) trouble() {
 			s.gossip.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
 		})
 	case 12:
-		s.behind(func(ctx context.Context) error {
+		s.editEtcd(func(ctx context.Context) error {
 			all, err := s.admin.Leases(ctx)
 			if err != nil || len(all.Leases) == 0 {
 				return err
 			}
 			id := all.Leases[s.r.IntN(len(all.Leases))].ID
-			s.say("lease %x is revoked", id)
+			s.logf("lease %x is revoked", id)
 			_, err = s.admin.Revoke(ctx, id)
 			return err
 		})
 	case 13:
-		s.behind(func(ctx context.Context) error {
+		s.editEtcd(func(ctx context.Context) error {
 			sid := s.r.IntN(8)
-			s.say("the holder of sid %d is deleted", sid)
+			s.logf("the holder of sid %d is deleted", sid)
 			_, err := s.admin.Delete(ctx, fmt.Sprintf("/allocator/default/holder/%d", sid))
 			return err
 		})
 	}
 }
 
-// behind changes something in etcd behind the nodes' backs, if etcd is there.
-func (s *storm) behind(f func(context.Context) error) {
+// editEtcd changes something in etcd, if it is reachable.
+func (s *faultRun) editEtcd(f func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := f(ctx); err != nil {
-		s.say("(%v)", err)
+		s.logf("(%v)", err)
 	}
 }
 
@@ -158,18 +157,18 @@ func (m *machine) off() time.Duration {
 	return m.step
 }
 
-// TestStorms: whatever comes together, no ID comes twice; and when it is over,
-// everybody serves again.
-func TestStorms(t *testing.T) {
-	many := *storms
+// TestRandomFaults: whatever faults coincide, no ID is issued twice; and when all are
+// repaired, every node issues again.
+func TestRandomFaults(t *testing.T) {
+	many := *runs
 	if many == 0 {
 		many = map[bool]int{false: 4, true: 1}[raced]
 	}
 	for n := range uint64(many) {
 		seed := max(*first, 1) + n
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			tell(t, func(w *world) {
-				s := &storm{world: w, r: dice(seed), live: append([]*member(nil), w.startAll(4)...)}
+			run(t, func(e *env) {
+				s := &faultRun{env: e, r: random(seed), live: append([]*member(nil), e.startAll(4)...)}
 				defer func() {
 					if t.Failed() {
 						for _, line := range s.log {
@@ -177,19 +176,19 @@ func TestStorms(t *testing.T) {
 						}
 					}
 				}()
-				for began := w.now(); w.now() < began+5*time.Minute; {
+				for began := e.now(); e.now() < began+5*time.Minute; {
 					time.Sleep(time.Duration(s.r.Int64N(int64(8 * time.Second))))
-					s.mendAll(false)
-					s.trouble()
+					s.repairAll(false)
+					s.inject()
 				}
-				s.mendAll(true)
-				s.say("all is mended")
+				s.repairAll(true)
+				s.logf("all is repaired")
 				for _, m := range s.live {
 					m.untilReady(2 * time.Minute)
 				}
 				served, refused := 0, 0
-				for _, m := range w.nodes {
-					for reason, n := range m.reasons(during{0, w.now()}) {
+				for _, m := range e.nodes {
+					for reason, n := range m.reasons(span{0, e.now()}) {
 						if reason == "" {
 							served += n
 						} else {
@@ -198,9 +197,9 @@ func TestStorms(t *testing.T) {
 					}
 				}
 				if served < 1000 || refused < 50 {
-					t.Errorf("%d requests were served and %d refused: no storm, or nothing else", served, refused)
+					t.Errorf("%d requests were served and %d refused: too few to test anything", served, refused)
 				}
-				t.Logf("%d served, %d not, %d IDs, %d troubles, %d lives", served, refused, w.ids(), len(s.log), len(w.nodes))
+				t.Logf("%d served, %d not, %d IDs, %d events, %d processes", served, refused, e.ids(), len(s.log), len(e.nodes))
 			})
 		})
 	}

@@ -28,9 +28,9 @@ import (
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
-// dawn is true time when a story begins, in Unix ns: bubbles begin in the year
-// 2000, before the epoch of any ID.
-const dawn = 1_800_000_000_000 * int64(time.Millisecond)
+// startTime is true time at the start of a scenario, in Unix ns: bubbles begin in
+// the year 2000, before the epoch of any ID.
+const startTime = 1_800_000_000_000 * int64(time.Millisecond)
 
 // Names of hosts on the network.
 const (
@@ -38,95 +38,95 @@ const (
 	clientHost = "client"
 )
 
-// world is a space with its nodes, in a bubble. All times are of its own.
-type world struct {
+// env is a space with its nodes in a bubble. All times are those of the bubble.
+type env struct {
 	t      *testing.T
 	begin  time.Time
 	net    *netsim.Network
 	gossip *gossiptest.Network
 	etcd   *etcdsim.Server
-	admin  *clientv3.Client // from a host of its own, which nothing happens to
+	admin  *clientv3.Client // from a host of its own, which has no faults
 	store  *etcdstore.Store
 
-	nodes []*member // all that ever were
+	nodes []*member // all that were started
 	ends  sync.WaitGroup
 
 	mu   sync.Mutex // guards hist
 	hist history.History
 }
 
-// tell plays a story. When f returns, the nodes that still run stop in order,
-// and what was issued is held against the claims I1 to I4.
-func tell(t *testing.T, f func(w *world)) {
+// run runs a scenario. When f returns, the nodes that still run are stopped, and the
+// claims I1 to I4 are checked on what was issued.
+func run(t *testing.T, f func(e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{
+		e := &env{
 			t: t, begin: time.Now(), net: netsim.New(time.Millisecond), gossip: gossiptest.New(time.Now, 1),
 			hist: history.History{Format: flake.Default},
 		}
-		w.gossip.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
-		w.etcd = etcdsim.New(func() (net.Listener, error) { return w.net.Listen(etcdHost + ":2379") })
-		defer w.etcd.Close()
-		if err := w.etcd.Start(); err != nil {
+		e.gossip.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
+		e.etcd = etcdsim.New(func() (net.Listener, error) { return e.net.Listen(etcdHost + ":2379") })
+		defer e.etcd.Close()
+		if err := e.etcd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		var err error
-		w.admin, err = etcdstore.Dial(etcdstore.Config{
+		e.admin, err = etcdstore.Dial(etcdstore.Config{
 			Endpoints: []string{"http://" + etcdHost + ":2379"},
-			Options:   []grpc.DialOption{grpc.WithContextDialer(w.net.Dialer("admin"))},
+			Options:   []grpc.DialOption{grpc.WithContextDialer(e.net.Dialer("admin"))},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer w.admin.Close()
-		if w.store, err = etcdstore.New(w.admin, "allocator", "default"); err != nil {
+		defer e.admin.Close()
+		if e.store, err = etcdstore.New(e.admin, "allocator", "default"); err != nil {
 			t.Fatal(err)
 		}
 		space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "7c9e6679-7425-40de-944b-e07fc1f90ae7"}
-		if _, _, err := w.store.Init(context.Background(), space, 0); err != nil {
+		if _, _, err := e.store.Init(context.Background(), space, 0); err != nil {
 			t.Fatal(err)
 		}
-		defer w.finish()
-		f(w)
+		defer e.finish()
+		f(e)
 	})
 }
 
-// finish stops everybody and checks what they did.
-func (w *world) finish() {
-	w.etcd.SetFault(nil)
-	for _, m := range w.nodes {
+// finish stops all nodes and checks what they did.
+func (e *env) finish() {
+	e.etcd.SetFault(nil)
+	for _, m := range e.nodes {
 		m.stop()
 	}
-	w.ends.Wait()
-	time.Sleep(30 * time.Second) // for timers of the gossip library, and leases of the dead
-	w.check()
-	if w.t.Failed() {
-		for _, m := range w.nodes {
+	e.ends.Wait()
+	time.Sleep(30 * time.Second) // for timers of the gossip library, and leases of crashed nodes
+	e.check()
+	if e.t.Failed() {
+		for _, m := range e.nodes {
 			log := m.log.String()
-			w.t.Logf("%s %s: %+v\n%s", m.host, m.id(), m.d.Node().Stats().Lease, log[max(0, len(log)-5000):])
+			e.t.Logf("%s %s: %+v\n%s", m.host, m.id(), m.d.Node().Stats().Lease, log[max(0, len(log)-5000):])
 		}
 	}
 }
 
-// check holds the record against the claims, and looks at what is left in etcd:
-// whoever left in order, or died, holds nothing any more.
-func (w *world) check() {
+// check checks the claims, and that etcd has no holder and no registration left:
+// every node was stopped or has crashed.
+func (e *env) check() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	const windows = "/allocator/default/window/"
 	tenures := map[flake.SID][]lease.Window{} // as acquired, in the order of terms
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, ev := range w.etcd.Events(windows, clientv3.GetPrefixRangeEnd(windows)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ev := range e.etcd.Events(windows, clientv3.GetPrefixRangeEnd(windows)) {
 		key := string(ev.Kv.Key)
 		n, err := strconv.ParseUint(strings.TrimPrefix(key, windows), 10, 16)
 		r, unreadable := lease.Decode[lease.Window](string(ev.Kv.Value))
 		if err != nil || unreadable != nil || ev.Type != mvccpb.PUT {
-			w.t.Errorf("%s was deleted or corrupted: %v", key, ev)
+			e.t.Errorf("%s was deleted or corrupted: %v", key, ev)
 			continue
 		}
 		sid := flake.SID(n)
-		w.hist.Writes = append(w.hist.Writes, history.Write{
+		e.hist.Writes = append(e.hist.Writes, history.Write{
 			SID: sid, Rev: ev.Kv.ModRevision, Term: r.Term, Base: r.Base, Ceil: r.Ceil, Released: r.State == lease.Released,
 		})
 		if of := tenures[sid]; len(of) == 0 || of[len(of)-1].Term != r.Term {
@@ -134,41 +134,41 @@ func (w *world) check() {
 		}
 	}
 	if len(tenures) == 0 {
-		w.t.Error("etcd has no window record")
+		e.t.Error("etcd has no window record")
 	}
-	for _, v := range w.hist.Check() {
-		w.t.Error(v)
+	for _, v := range e.hist.Check() {
+		e.t.Error(v)
 	}
-	w.successors(tenures)
-	now, err := w.store.Load(ctx)
+	e.successors(tenures)
+	now, err := e.store.Load(ctx)
 	if err != nil {
-		w.t.Errorf("load: %v", err)
+		e.t.Errorf("load: %v", err)
 		return
 	}
 	for sid, s := range now.SIDs {
 		if s.Holder.Exists() {
-			w.t.Errorf("sid %d is still held by %+v", sid, s.Holder.Value)
+			e.t.Errorf("sid %d is still held by %+v", sid, s.Holder.Value)
 		}
 	}
 	if len(now.Nodes) > 0 {
-		w.t.Errorf("still registered: %+v", now.Nodes)
+		e.t.Errorf("still registered: %+v", now.Nodes)
 	}
 }
 
 // ids returns how many IDs were issued so far.
-func (w *world) ids() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.hist.IDs()
+func (e *env) ids() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hist.IDs()
 }
 
-// successors checks I2 and I4 from another side: nobody issued a millisecond at or
-// above the one that the next holder of his sid began with. It sees an overlap
-// also where no two IDs happen to be equal.
-func (w *world) successors(tenures map[flake.SID][]lease.Window) {
-	w.t.Helper()
-	told := 0
-	for _, i := range w.hist.Issues {
+// successors checks I2 and I4 in another way: no holder issued a millisecond at or
+// above the one that the next holder of its sid began with. It detects an overlap
+// even if no two IDs are equal.
+func (e *env) successors(tenures map[flake.SID][]lease.Window) {
+	e.t.Helper()
+	reported := 0
+	for _, i := range e.hist.Issues {
 		from, to := clock.Millis(flake.Default.UnixMilli(i.First)), clock.Millis(flake.Default.UnixMilli(i.Last()))
 		of := tenures[flake.Default.SID(i.First)]
 		own := -1
@@ -179,42 +179,42 @@ func (w *world) successors(tenures map[flake.SID][]lease.Window) {
 		}
 		switch {
 		case own < 0:
-			w.t.Errorf("%s issued %d of sid %d, which it did not have", i.Process, from, flake.Default.SID(i.First))
+			e.t.Errorf("%s issued %d of sid %d, which it did not have", i.Process, from, flake.Default.SID(i.First))
 		case own+1 < len(of) && of[own+1].Base <= to:
-			if told++; told <= 10 {
-				w.t.Errorf("sid %d: term %d issued millisecond %d, and term %d began at %d",
+			if reported++; reported <= 10 {
+				e.t.Errorf("sid %d: term %d issued millisecond %d, and term %d began at %d",
 					flake.Default.SID(i.First), of[own].Term, to, of[own+1].Term, of[own+1].Base)
 			}
 		}
 	}
 }
 
-// slow skips a test with -race that only runs for longer, or with more nodes, what
-// others run too.
+// slow skips a test with -race that only repeats others for longer, or with more
+// nodes.
 func slow(t *testing.T) {
 	t.Helper()
 	if raced {
-		t.Skip("not run with -race: too slow with it, and run without")
+		t.Skip("not run with -race: too slow; runs without it")
 	}
 }
 
-// now returns the time since the story began.
-func (w *world) now() time.Duration { return time.Since(w.begin) }
+// now returns the time since the scenario began.
+func (e *env) now() time.Duration { return time.Since(e.begin) }
 
-// onlyOneSID has an operator put all sids aside but 0.
-func (w *world) onlyOneSID() {
-	w.t.Helper()
+// onlyOneSID quarantines all sids but 0, as an operator does.
+func (e *env) onlyOneSID() {
+	e.t.Helper()
 	for sid := 1; sid < 32; sid++ {
-		_, err := w.admin.Put(context.Background(), fmt.Sprintf("/allocator/default/window/%d", sid), lease.Encode(lease.Window{
+		_, err := e.admin.Put(context.Background(), fmt.Sprintf("/allocator/default/window/%d", sid), lease.Encode(lease.Window{
 			Era: 1, Term: 1, Instance: "none", Node: "none", Nonce: "none", Base: 1, Ceil: 1, State: lease.Quarantined,
 		}))
 		if err != nil {
-			w.t.Fatal(err)
+			e.t.Fatal(err)
 		}
 	}
 }
 
-// machine is the clocks of one machine. It is safe for concurrent use.
+// machine has the clocks of one machine. It is safe for concurrent use.
 type machine struct {
 	begin time.Time
 	mu    sync.Mutex    // guards step
@@ -225,12 +225,12 @@ func (m *machine) Read() clock.Readings {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := int64(time.Since(m.begin))
-	return clock.Readings{Wall: dawn + t + int64(m.step), Mono: clock.Mono(t), Raw: t, Boot: t}
+	return clock.Readings{Wall: startTime + t + int64(m.step), Mono: clock.Mono(t), Raw: t, Boot: t}
 }
 
 func (m *machine) Kernel() clock.Kernel { return clock.Kernel{} }
 
-// Step sets the wall clock by d ahead of where it is.
+// Step steps the wall clock by d.
 func (m *machine) Step(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -239,10 +239,10 @@ func (m *machine) Step(d time.Duration) {
 
 // trueMillis returns true time at t, as IDs have it.
 func trueMillis(t time.Duration) clock.Millis {
-	return clock.Millis((dawn + int64(t)) / int64(time.Millisecond))
+	return clock.Millis((startTime + int64(t)) / int64(time.Millisecond))
 }
 
-// lines is a log.
+// lines is a log in memory.
 type lines struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
@@ -269,23 +269,23 @@ func settings(host, name string) config.Config {
 	return c
 }
 
-// logger logs with the time of the story.
-func (w *world) logger(to *lines) *slog.Logger {
+// logger logs with the time of the scenario.
+func (e *env) logger(to *lines) *slog.Logger {
 	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
-			return slog.Duration("at", w.now())
+			return slog.Duration("at", e.now())
 		}
 		return a
 	}}))
 }
 
-// during returns whether t lies in a span of the story.
-type during struct{ from, to time.Duration }
+// span is a time from the start of the scenario on.
+type span struct{ from, to time.Duration }
 
-func (d during) has(t time.Duration) bool { return d.from <= t && t <= d.to }
+func (d span) has(t time.Duration) bool { return d.from <= t && t <= d.to }
 
-func (d during) String() string { return fmt.Sprintf("%v to %v", d.from, d.to) }
+func (d span) String() string { return fmt.Sprintf("%v to %v", d.from, d.to) }
 
-// dice returns a source of randomness by a number, for stories that repeat as far
-// as the scheduler lets them.
-func dice(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 5)) }
+// dice returns a source of randomness by its seed, for scenarios that repeat as far
+// as the scheduler allows.
+func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 5)) }

@@ -1,0 +1,210 @@
+package virtual
+
+import (
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/etcdsim"
+)
+
+// outages are the ways in which etcd can be away from all nodes, and come back.
+var outages = map[string]struct {
+	begin, end func(e *env)
+	raced      bool // also with -race
+}{
+	"stopped": {
+		func(e *env) { e.etcd.Stop() },
+		func(e *env) {
+			if err := e.etcd.Start(); err != nil {
+				e.t.Error(err)
+			}
+		}, true,
+	},
+	"without a leader": {func(e *env) { e.etcd.LoseLeader() }, func(e *env) { e.etcd.ElectLeader() }, true},
+	"partitioned":      {func(e *env) { e.each(e.net.Cut) }, func(e *env) { e.each(e.net.Heal) }, false},
+	"requests lost":    {func(e *env) { e.each(e.net.Stall) }, func(e *env) { e.each(e.net.Flow) }, false},
+	"replies lost": {
+		func(e *env) { e.each(func(node, etcd string) { e.net.Stall(etcd, node) }) },
+		func(e *env) { e.each(func(node, etcd string) { e.net.Flow(etcd, node) }) }, false,
+	},
+	"answers with errors": {
+		func(e *env) { e.etcd.SetFault(func(etcdsim.Call) etcdsim.Fault { return etcdsim.Refused }) },
+		func(e *env) { e.etcd.SetFault(nil) }, false,
+	},
+	"applied, answered with errors": {
+		func(e *env) { e.etcd.SetFault(func(etcdsim.Call) etcdsim.Fault { return etcdsim.Failed }) },
+		func(e *env) { e.etcd.SetFault(nil) }, false,
+	},
+	"hangs": {
+		func(e *env) { e.etcd.SetFault(func(etcdsim.Call) etcdsim.Fault { return etcdsim.Hung }) },
+		func(e *env) { e.etcd.SetFault(nil) }, false,
+	},
+	"applies late": {
+		func(e *env) { e.etcd.SetFault(func(etcdsim.Call) etcdsim.Fault { return etcdsim.Late }) },
+		func(e *env) { e.etcd.SetFault(nil) }, true,
+	},
+}
+
+// each changes the link of every node to etcd.
+func (e *env) each(f func(node, etcd string)) {
+	for _, m := range e.nodes {
+		f(m.host, etcdHost)
+	}
+}
+
+// TestShortOutage: etcd may be away for 20 s, in whichever way, and no request is
+// refused, then or afterwards.
+//
+// Incident T35 (no quorum, slow disks), docs/INCIDENTS.md.
+func TestShortOutage(t *testing.T) {
+	for name, o := range outages {
+		if raced && !o.raced {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			run(t, func(e *env) {
+				nodes := e.startAll(3)
+				from := e.now()
+				time.Sleep(17 * time.Second)
+				o.begin(e)
+				time.Sleep(20 * time.Second)
+				o.end(e)
+				time.Sleep(time.Minute)
+				for _, m := range nodes {
+					m.served(span{from, e.now()}, 2*time.Millisecond)
+				}
+			})
+		})
+	}
+}
+
+// TestLongOutage: when etcd is away for longer than windows last, nodes serve to
+// the end of them, refuse with WINDOW_EXHAUSTED, and serve again within seconds
+// of its return.
+//
+// Incident T35 (no quorum), docs/INCIDENTS.md.
+func TestLongOutage(t *testing.T) {
+	slow(t)
+	for name, o := range outages {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(e *env) {
+				nodes := e.startAll(3)
+				from := e.now()
+				time.Sleep(17 * time.Second)
+				away := e.now()
+				o.begin(e)
+				time.Sleep(90 * time.Second)
+				o.end(e)
+				back := e.now()
+				time.Sleep(time.Minute)
+				for _, m := range nodes {
+					m.served(span{from, away + 24*time.Second}, 2*time.Millisecond)
+					out := m.reasons(span{away + 31*time.Second, back})
+					// A late write counts once it is read back.
+					if out["WINDOW_EXHAUSTED"] < 200 || len(out) != 1 {
+						t.Errorf("%s: refusals while etcd was away: %v, want WINDOW_EXHAUSTED alone", m.name, out)
+					}
+					m.served(span{back + 8*time.Second, e.now()}, 2*time.Millisecond)
+				}
+			})
+		})
+	}
+}
+
+// TestLeaderChanges: etcd changes its leader again and again, which ends streams,
+// leaves writes open and gives leases their time anew. No request is refused; a node
+// that crashed meanwhile still loses its sid.
+//
+// Incident T35 (a lock of etcd, and its leader changes), docs/INCIDENTS.md.
+func TestLeaderChanges(t *testing.T) {
+	run(t, func(e *env) {
+		nodes := e.startAll(4)
+		from := e.now()
+		for i := range 12 {
+			time.Sleep(time.Duration(7+i) * time.Second)
+			e.etcd.LoseLeader()
+			time.Sleep(time.Duration(1+i%4) * time.Second)
+			e.etcd.ElectLeader()
+			if i == 6 {
+				nodes[3].kill()
+			}
+		}
+		for _, m := range nodes[:3] {
+			m.served(span{from, e.now()}, 2*time.Millisecond)
+		}
+		if st := nodes[0].d.Node().Stats().Lease; st.PoolHeld != 3 {
+			t.Errorf("%d sids are held, want 3: that of the crashed node is free", st.PoolHeld)
+		}
+	})
+}
+
+// TestOneNodeCutOff: one node and etcd do not reach each other, both ways or one.
+// It serves to the end of its window, the others always, and it serves again when
+// the link is back.
+//
+// Incidents T15 (cut off from the registry, and not from clients) and T35 (a
+// partition that is one-way), docs/INCIDENTS.md.
+func TestOneNodeCutOff(t *testing.T) {
+	for name, ways := range map[string]struct{ cut, heal func(e *env, host string) }{
+		"both ways": {func(e *env, h string) { e.net.Cut(h, etcdHost) }, func(e *env, h string) { e.net.Heal(h, etcdHost) }},
+		"requests":  {func(e *env, h string) { e.net.Stall(h, etcdHost) }, func(e *env, h string) { e.net.Flow(h, etcdHost) }},
+		"replies":   {func(e *env, h string) { e.net.Stall(etcdHost, h) }, func(e *env, h string) { e.net.Flow(etcdHost, h) }},
+	} {
+		if raced && name != "replies" {
+			continue
+		}
+		for long, refused := range map[time.Duration]bool{20 * time.Second: false, 70 * time.Second: true} {
+			t.Run(name+" for "+long.String(), func(t *testing.T) {
+				run(t, func(e *env) {
+					nodes := e.startAll(3)
+					from := e.now()
+					time.Sleep(13 * time.Second)
+					cut := e.now()
+					ways.cut(e, nodes[1].host)
+					time.Sleep(long)
+					ways.heal(e, nodes[1].host)
+					back := e.now()
+					time.Sleep(time.Minute)
+					for _, m := range []*member{nodes[0], nodes[2]} {
+						m.served(span{from, e.now()}, 2*time.Millisecond)
+					}
+					if !refused {
+						nodes[1].served(span{from, e.now()}, 2*time.Millisecond)
+						return
+					}
+					nodes[1].served(span{from, cut + 24*time.Second}, 2*time.Millisecond)
+					if out := nodes[1].reasons(span{cut + 32*time.Second, back}); out[""] > 0 || len(out) == 0 {
+						t.Errorf("while cut off: %v", out)
+					}
+					nodes[1].served(span{back + 8*time.Second, e.now()}, 2*time.Millisecond)
+				})
+			})
+		}
+	}
+}
+
+// TestRewound: etcd comes back with an older state. Nodes refuse from their first
+// read on, until an operator has begun a new era.
+//
+// Incident T33 (restored from an old snapshot), docs/INCIDENTS.md.
+func TestRewound(t *testing.T) {
+	run(t, func(e *env) {
+		nodes := e.startAll(3)
+		time.Sleep(20 * time.Second)
+		old := e.etcd.Save()
+		time.Sleep(40 * time.Second)
+		e.etcd.Stop()
+		e.etcd.Restore(old, 0)
+		if err := e.etcd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		back := e.now()
+		time.Sleep(time.Minute)
+		for _, m := range nodes {
+			out := m.reasons(span{back + 7*time.Second, e.now()})
+			if out["HISTORY_REWOUND"] < 100 || len(out) != 1 {
+				t.Errorf("%s: %v, want HISTORY_REWOUND alone", m.name, out)
+			}
+		}
+	})
+}
