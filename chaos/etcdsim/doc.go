@@ -1,11 +1,9 @@
 // Package etcdsim is an etcd in memory that speaks the real API over gRPC: the
 // key-value, lease and watch services as far as etcdstore calls them, with
-// revisions, compares, history, compaction and leases that end by themselves.
-// It runs under testing/synctest, where hours pass in seconds, and each of its
-// calls can fail as a test says: before its effect, after it, or late.
+// revisions, compares, history, compaction and leases that expire.
+// It runs under testing/synctest, where hours pass in seconds, and a test can make
+// each call fail: before its effect, after it, or late.
 //
-// One contract test holds it to the real etcd: whatever is relied on here is
-// asked of both. What nobody here calls answers UNIMPLEMENTED.
-//
-// Only tests use it. It keeps nothing, and promises nothing.
+// A contract test compares it with the real etcd: both get every request that tests
+// rely on. Other requests answer UNIMPLEMENTED. Only tests use it.
 package etcdsim

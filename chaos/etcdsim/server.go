@@ -20,16 +20,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Figures of etcd with its default settings.
+// Values of etcd with its default settings.
 const (
 	minTTL         = 2               // seconds: 1.5 elections, rounded up
 	requestTimeout = 7 * time.Second // after which a request without a leader fails
 	expireEvery    = 500 * time.Millisecond
-	pingMin        = 5 * time.Second // who pings more often is cut off
+	pingMin        = 5 * time.Second // a client that pings more often is disconnected
 	version        = "3.7.0"
 )
 
-var errMissing = status.Error(codes.Unimplemented, "etcdsim: nobody here needs that")
+var errMissing = status.Error(codes.Unimplemented, "etcdsim: not implemented: no caller needs it")
 
 // Call is one request of a client: a unary call, a message of a keep-alive
 // stream, or the opening of a watch.
@@ -39,10 +39,10 @@ type Call struct {
 	Host   string // the client's
 }
 
-// Fault is what becomes of a call.
+// Fault is how a call fails.
 type Fault int
 
-// The faults. A call that opens a watch has no effect to come before or after.
+// The faults. A call that opens a watch has no effect.
 const (
 	None         Fault = iota
 	Refused            // not carried out, and answered with UNAVAILABLE
@@ -51,7 +51,7 @@ const (
 	BrokenAfter        // carried out; the connection breaks
 	Hung               // not carried out, and not answered
 	Mute               // carried out, and not answered
-	Late               // carried out a second after the client gave up
+	Late               // carried out a second after the client timed out
 )
 
 // Faults are all but None.
@@ -61,7 +61,7 @@ func (f Fault) String() string {
 	return [...]string{"none", "refused", "failed", "broken before", "broken after", "hung", "mute", "late"}[f]
 }
 
-// lateBy is how long after its caller gave up a late call is carried out.
+// lateBy is how long after the timeout of its caller a late call is carried out.
 const lateBy = time.Second
 
 // Server is an etcd of one cluster, seen through one endpoint. It is safe for
@@ -77,7 +77,7 @@ type Server struct {
 	cluster uint64
 	term    uint64 // of raft
 	leader  bool
-	stuck   int // writes that a change of leader left open
+	stuck   int // writes with an unknown outcome after a change of leader
 	grants  map[int64]*grant
 	granted int64
 	changed chan struct{} // closed and renewed with every revision and change of leader
@@ -133,8 +133,8 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Stop ends the server as a crash of all members would: connections break, and
-// dials are refused until Start. What it has is kept, and leases begin anew.
+// Stop ends the server as a crash of all members does: connections break, and dials
+// are refused until Start. Data is kept, and leases start again.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	server := s.grpc
@@ -146,15 +146,14 @@ func (s *Server) Stop() {
 	}
 }
 
-// Close stops the server for good.
+// Close stops the server permanently.
 func (s *Server) Close() {
 	s.Stop()
 	s.end()
 	s.loop.Wait()
 }
 
-// SetFault has f decide over every call from now on, in their order; nil lets
-// them pass. f is called with a lock held.
+// SetFault lets f decide on every call from now on, in order; nil: no faults. f is called with a lock held.
 func (s *Server) SetFault(f func(Call) Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,11 +166,11 @@ func (s *Server) LoseLeader() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leader = false
-	s.tell()
+	s.notify()
 }
 
-// ElectLeader gives the cluster a new leader. Every lease has its whole time
-// again, reads that waited fail, and of the writes that waited every second was
+// ElectLeader gives the cluster a new leader. Every lease has its full time
+// again. Reads that waited fail. Of the writes that waited every second one is
 // applied, and none is answered.
 func (s *Server) ElectLeader() {
 	s.mu.Lock()
@@ -179,10 +178,10 @@ func (s *Server) ElectLeader() {
 	s.leader = true
 	s.term++
 	s.extend()
-	s.tell()
+	s.notify()
 }
 
-// Backup is what a snapshot of etcd's has.
+// Backup is a snapshot of the data.
 type Backup struct {
 	store  *store
 	grants map[int64]*grant
@@ -220,8 +219,8 @@ func (s *Server) Events(key, end string) []*mvccpb.Event {
 	return s.store.since([]byte(key), []byte(end), 1)
 }
 
-// tell wakes those who wait for a revision or a leader. s.mu is held.
-func (s *Server) tell() {
+// notify wakes goroutines that wait for a revision or a leader. s.mu is held.
+func (s *Server) notify() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -231,7 +230,7 @@ func (s *Server) change(f func()) {
 	before := s.store.revision
 	f()
 	if s.store.revision != before {
-		s.tell()
+		s.notify()
 	}
 }
 
@@ -294,7 +293,7 @@ func (s *Server) serve(ctx context.Context, method string, reads bool, do func()
 }
 
 // await returns nil if there is a leader. Otherwise it waits for one, and
-// returns what a request is told that was under way meanwhile.
+// returns the error of a request that was in progress meanwhile.
 func (s *Server) await(ctx context.Context, reads bool, do func() (any, error)) error {
 	timeout := time.NewTimer(requestTimeout)
 	defer timeout.Stop()
@@ -327,7 +326,7 @@ func (s *Server) await(ctx context.Context, reads bool, do func() (any, error)) 
 	}
 }
 
-// decide counts a call and asks what becomes of it.
+// decide counts a call and returns its fault.
 func (s *Server) decide(ctx context.Context, method string) Fault {
 	host, _, _ := strings.Cut(client(ctx), ":")
 	s.mu.Lock()
@@ -357,7 +356,7 @@ func (s *Server) sever(ctx context.Context) {
 	}
 }
 
-// tracked notes the connections that it accepts.
+// tracked records the connections that it accepts.
 type tracked struct {
 	net.Listener
 	s *Server

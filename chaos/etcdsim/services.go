@@ -134,7 +134,7 @@ func (s *Server) revoke(id int64) {
 	delete(s.grants, id)
 }
 
-// extend gives every lease its whole time again, as a new leader does. s.mu is
+// extend gives every lease its full time again, as a new leader does. s.mu is
 // held.
 func (s *Server) extend() {
 	for id, g := range s.grants {
@@ -142,7 +142,7 @@ func (s *Server) extend() {
 	}
 }
 
-// expire ends leases whose time is over, until Close. Only a leader does.
+// expire ends leases that have expired, until Close. Only a leader does.
 func (s *Server) expire() {
 	ticker := time.NewTicker(expireEvery)
 	defer ticker.Stop()
@@ -185,7 +185,7 @@ func (l leases) LeaseKeepAlive(stream grpc.BidiStreamingServer[pb.LeaseKeepAlive
 	}
 }
 
-// renew gives a lease its whole time again. A TTL of 0 says that there is none.
+// renew gives a lease its full time again. A TTL of 0 says that there is none.
 func (l leases) renew(id int64) *pb.LeaseKeepAliveResponse {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

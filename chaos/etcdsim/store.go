@@ -11,11 +11,11 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// store is what etcd keeps: every version of every key, and which keys are on
+// store is the data of etcd: every version of every key, and which keys are on
 // which lease. It is not safe for concurrent use.
 type store struct {
 	revision  int64 // of the last write; 1 before the first
-	compacted int64 // history below it is forgotten
+	compacted int64 // history below it is gone
 	keys      []string
 	versions  map[string][]*mvccpb.KeyValue // of a key, oldest first; a deletion has Version 0
 	events    []*mvccpb.Event               // all, in order; those of one revision in the order of its operations
@@ -79,7 +79,7 @@ type txn struct {
 
 func (s *store) begin() *txn { return &txn{s, s.revision + 1} }
 
-// end makes the changes, if there were any, the present.
+// end makes the changes, if any, the current revision.
 func (t *txn) end() {
 	if n := len(t.events); n > 0 && t.events[n-1].Kv.ModRevision == t.at {
 		t.revision = t.at

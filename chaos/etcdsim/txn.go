@@ -12,7 +12,7 @@ import (
 // maxOps is etcd's --max-txn-ops.
 const maxOps = 128
 
-// checkTxn looks at a transaction as etcd does before it knows which branch it
+// checkTxn checks a transaction as etcd does before it knows which branch it
 // will take.
 func (s *store) checkTxn(r *pb.TxnRequest) error {
 	if max(len(r.Compare), len(r.Success), len(r.Failure)) > maxOps {
@@ -37,7 +37,7 @@ func (s *store) checkTxn(r *pb.TxnRequest) error {
 				if len(op.RequestDeleteRange.Key) == 0 {
 					err = rpctypes.ErrGRPCEmptyKey
 				}
-			default: // a transaction within one: nobody here sends it
+			default: // a nested transaction: not implemented
 				err = errMissing
 			}
 			if err != nil {
@@ -116,7 +116,7 @@ func (s *store) txn(r *pb.TxnRequest) (*pb.TxnResponse, error) {
 }
 
 // holds reports whether a compare holds for every key that it names. Where there
-// is none, all figures count as 0, and no value compares.
+// is none, all numbers count as 0, and no value compares.
 func (s *store) holds(c *pb.Compare) bool {
 	kvs := s.find(c.Key, c.RangeEnd, s.revision)
 	if len(kvs) == 0 {

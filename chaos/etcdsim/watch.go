@@ -15,8 +15,8 @@ type watches struct {
 
 type watchStream = grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]
 
-// watcher is the watches of one stream. Its goroutine alone touches it, and
-// alone sends.
+// watcher is the watches of one stream. Only its goroutine uses it and
+// sends.
 type watcher struct {
 	s      *Server
 	stream watchStream
@@ -28,7 +28,7 @@ type watcher struct {
 type watch struct {
 	key, end []byte
 	from     int64 // the first revision not yet sent
-	prev     bool  // send what was before
+	prev     bool  // send the previous value
 	noPut    bool
 	noDelete bool
 }
@@ -75,7 +75,7 @@ func (w watches) Watch(stream watchStream) error {
 			if err := own.take(r); err != nil {
 				return err
 			}
-		case <-ended: // the client wants no more, or is gone
+		case <-ended: // the client ended the stream
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()

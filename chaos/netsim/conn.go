@@ -53,8 +53,8 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline does nothing: a write never waits.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 
-// stream is one direction of a connection. It holds whatever is written: those
-// who use it bound what they have under way themselves, as HTTP/2 does.
+// stream is one direction of a connection. It holds whatever is written: its
+// users bound the data in transit themselves, as HTTP/2 does.
 type stream struct {
 	latency time.Duration
 
@@ -78,8 +78,8 @@ func newStream(latency time.Duration, stalled bool) *stream {
 	return &stream{latency: latency, stalled: stalled, changed: make(chan struct{})}
 }
 
-// tell wakes the reader. s.mu is held.
-func (s *stream) tell() {
+// notify wakes the reader. s.mu is held.
+func (s *stream) notify() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -95,26 +95,26 @@ func (s *stream) write(b []byte) (int, error) {
 	}
 	if len(b) > 0 {
 		s.chunks = append(s.chunks, chunk{time.Now().Add(s.latency), append([]byte(nil), b...)})
-		s.tell()
+		s.notify()
 	}
 	return len(b), nil
 }
 
-// end is the writer's last word.
+// end is called by the writer, last.
 func (s *stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ended && !s.broken {
 		s.ended = true
 		s.chunks = append(s.chunks, chunk{due: time.Now().Add(s.latency)})
-		s.tell()
+		s.notify()
 	}
 }
 
-// close is the reader's: it wants no more.
+// close is called by the reader.
 func (s *stream) close() { s.fail(net.ErrClosed) }
 
-// reset is the network's.
+// reset is called by the network.
 func (s *stream) reset() {
 	s.mu.Lock()
 	s.broken, s.chunks = true, nil
@@ -128,21 +128,21 @@ func (s *stream) fail(err error) {
 	if s.err == nil {
 		s.err = err
 	}
-	s.tell()
+	s.notify()
 }
 
 func (s *stream) stall(stalled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stalled = stalled
-	s.tell()
+	s.notify()
 }
 
 func (s *stream) deadline(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until = t
-	s.tell()
+	s.notify()
 }
 
 func (s *stream) read(b []byte) (int, error) {
@@ -165,7 +165,7 @@ func (s *stream) read(b []byte) (int, error) {
 }
 
 // take returns what has arrived. If nothing has, it returns how long to wait for
-// something at most (negative: without end), and what tells of a change.
+// something at most (negative: without end), and a channel that is closed when that changes.
 func (s *stream) take(b []byte) (n int, wait time.Duration, changed <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package netsim is a network in memory for connections: they are slow, stall
-// one way or both, break, and are refused as a test says, and a dial into a
-// stalled link waits as it would for a lost packet. It runs under
-// testing/synctest, since nobody in it waits for anything but channels and
-// timers. Only tests use it; for gossip's packets see gossiptest.
+// Package netsim is a network in memory for connections: a test can make
+// them slow, stalled in one direction or both, broken or refused. A dial into a
+// stalled link waits as for a lost packet. It runs under testing/synctest, since it
+// waits only on channels and timers. Only tests use it; gossiptest has the packets of
+// gossip.
 package netsim
 
 import (
@@ -115,7 +115,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // Stall holds back everything that is sent from one host to another, until
-// Flow: then it arrives, in order. The way back is not touched.
+// Flow: then it arrives, in order. The other direction is not affected.
 func (n *Network) Stall(from, to string) { n.set(way{from, to}, true) }
 
 // Flow ends a Stall.
@@ -136,16 +136,16 @@ func (n *Network) set(w way, stalled bool) {
 			c.in.stall(stalled)
 		}
 	}
-	n.tell()
+	n.notify()
 }
 
-// tell wakes the dials that wait. n.mu is held.
-func (n *Network) tell() {
+// notify wakes the dials that wait. n.mu is held.
+func (n *Network) notify() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
 
-// Break resets all connections between two hosts; what was under way is lost.
+// Break resets all connections between two hosts; data in transit is lost.
 func (n *Network) Break(a, b string) {
 	n.reset(func(c *conn) bool {
 		x, y := c.local.host(), c.remote.host()
@@ -153,12 +153,12 @@ func (n *Network) Break(a, b string) {
 	})
 }
 
-// Kill breaks all connections of a host and refuses new ones, for good: nothing
-// that it still does reaches anybody.
+// Kill breaks all connections of a host and refuses new ones, permanently: nothing
+// that it sends arrives.
 func (n *Network) Kill(host string) {
 	n.mu.Lock()
 	n.dead[host] = true
-	n.tell()
+	n.notify()
 	n.mu.Unlock()
 	n.reset(func(c *conn) bool { return c.local.host() == host || c.remote.host() == host })
 }
@@ -200,7 +200,7 @@ func (l *listener) Close() error {
 		close(l.done)
 		for {
 			select {
-			case c := <-l.queue: // nobody will take it
+			case c := <-l.queue: // it will not be accepted
 				_ = c.Close()
 			default:
 				return

@@ -17,11 +17,11 @@ import (
 //go:embed bugs
 var bugs embed.FS
 
-// A Bug is one that was made, or could well be.
+// A Bug is a mistake that was made, or is likely.
 type Bug struct {
 	Name      string // its file's, without .txt
 	Says      string // one sentence
-	Breaks    string // claims, as in docs/DESIGN.md, or what else suffers
+	Breaks    string // claims, as in docs/DESIGN.md, or what else fails
 	Incidents string // T01 … T44, see docs/INCIDENTS.md; empty: none is known
 	Edits     []Edit
 	Catches   []Catch
@@ -41,18 +41,18 @@ type Catch struct {
 
 func (c Catch) String() string { return strings.Join(c.Args, " ") }
 
-// Tier says how much of the product a test runs, and on what.
+// Tier is how much of the product a test runs, and on what.
 type Tier string
 
 // The tiers.
 const (
-	Beside  Tier = "beside"  // the test beside the code
-	Model   Tier = "model"   // whole clusters as state machines in one goroutine: chaos/sim
+	Unit    Tier = "unit"    // the tests of the package
+	Sim     Tier = "sim"     // whole clusters as state machines in one goroutine: chaos/sim
 	Virtual Tier = "virtual" // whole nodes in virtual time: chaos/virtual
 	Real    Tier = "real"    // real processes
 )
 
-var tiers = []Tier{Beside, Model, Virtual, Real}
+var tiers = []Tier{Unit, Sim, Virtual, Real}
 
 // all returns every bug, by name.
 func all() ([]Bug, error) {
@@ -76,7 +76,7 @@ func all() ([]Bug, error) {
 }
 
 // parse reads a bug's file, a txtar archive. Above the first section it has lines
-// of a key, a colon and a value; then pairs of sections, «old FILE» and «new».
+// of a key, a colon and a value; then pairs of sections, "old FILE" and "new".
 func parse(name string, raw []byte) (Bug, error) {
 	b := Bug{Name: name}
 	a := txtar.Parse(raw)
@@ -112,7 +112,7 @@ func parse(name string, raw []byte) (Bug, error) {
 		case f.Name == "new" && i%2 == 1:
 			b.Edits[len(b.Edits)-1].New = string(f.Data)
 		default:
-			return b, fmt.Errorf("section %q: sections come in pairs, «old FILE» and «new»", f.Name)
+			return b, fmt.Errorf("section %q: sections come in pairs, \"old FILE\" and \"new\"", f.Name)
 		}
 	}
 	switch {

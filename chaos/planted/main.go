@@ -26,15 +26,15 @@ func main() {
 func run(ctx context.Context, args []string) int {
 	flags := flag.NewFlagSet("planted", flag.ContinueOnError)
 	which := flags.String("bugs", "", "only bugs whose name this regular expression finds")
-	tier := flags.String("tier", "", "only tests of this tier: beside, model, virtual or real; empty: all but real")
+	tier := flags.String("tier", "", "only tests of this tier: unit, sim, virtual or real; empty: all but real")
 	atOnce := flags.Int("at-once", runtime.NumCPU(), "how many tests to run at once")
-	write := flags.String("write", "", "write the table into this file, between its marks; that of tier real has its own")
+	write := flags.String("write", "", "replace the table in this file; tier real has one of its own")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	wanted, err := regexp.Compile(*which)
 	if err != nil || flags.NArg() > 0 || *atOnce < 1 {
-		fmt.Fprintln(os.Stderr, "planted: -bugs takes a regular expression, -at-once a number from 1 on, and nothing follows:", err)
+		fmt.Fprintln(os.Stderr, "planted: -bugs must be a regular expression, -at-once at least 1, and there are no arguments:", err)
 		return 2
 	}
 	root, err := rootOf(".")
@@ -75,23 +75,23 @@ func run(ctx context.Context, args []string) int {
 	return code
 }
 
-// Result is a finding, and what it is of.
+// Result is the finding of one test of one bug.
 type Result struct {
 	Bug   Bug
 	Catch Catch
 	Finding
 }
 
-// plantAll runs every test of every bug, and before them each test without one:
-// a test that fails anyway finds nothing.
+// plantAll runs every test of every bug, and before them each test without a bug: a
+// test that fails anyway finds nothing.
 func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result {
-	sound := map[string]Finding{}
+	healthy := map[string]Finding{}
 	var controls []Catch
 	var out []Result
 	for _, b := range list {
 		for _, c := range b.Catches {
-			if _, ok := sound[c.String()]; !ok {
-				sound[c.String()] = Finding{}
+			if _, ok := healthy[c.String()]; !ok {
+				healthy[c.String()] = Finding{}
 				controls = append(controls, c)
 			}
 			out = append(out, Result{Bug: b, Catch: c})
@@ -114,15 +114,15 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 		fmt.Printf("%-12s without a bug %s: %s\n", controls[i].Tier, word, controls[i])
 	})
 	for i, c := range controls {
-		sound[c.String()] = checked[i]
+		healthy[c.String()] = checked[i]
 	}
 	each(len(out), atOnce, func(i int) {
 		r := &out[i]
 		if ctx.Err() != nil {
-			r.Finding = Finding{Outcome: Unknown, Says: "ended before its turn"}
+			r.Finding = Finding{Outcome: Unknown, Says: "interrupted before it ran"}
 			return
 		}
-		if f := sound[r.Catch.String()]; f.Outcome != Missed {
+		if f := healthy[r.Catch.String()]; f.Outcome != Missed {
 			r.Finding = Finding{Outcome: Unknown, Says: fmt.Sprintf("the test fails without the bug: %s%s", f.Says, f.Test)}
 		} else if changed, err := r.Bug.apply(root); err != nil {
 			r.Finding = Finding{Outcome: Unknown, Says: err.Error()}
@@ -134,7 +134,7 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 	return out
 }
 
-// each calls f for 0 to n-1, so many at once.
+// each calls f for 0 to n-1, atOnce of them concurrently.
 func each(n, atOnce int, f func(int)) {
 	next := make(chan int)
 	var wg sync.WaitGroup
@@ -152,7 +152,7 @@ func each(n, atOnce int, f func(int)) {
 	wg.Wait()
 }
 
-// rootOf returns the folder above dir, or dir, that has the module's go.mod.
+// rootOf returns dir or the directory above it that has a go.mod.
 func rootOf(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -164,7 +164,7 @@ func rootOf(dir string) (string, error) {
 		}
 		up := filepath.Dir(dir)
 		if up == dir {
-			return "", errors.New("start me in the repository: bugs are put into its files")
+			return "", errors.New("no go.mod found: start the program in the repository")
 		}
 		dir = up
 	}

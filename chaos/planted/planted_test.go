@@ -216,7 +216,7 @@ func TestApplyRefuses(t *testing.T) {
 }
 
 func TestParseRefuses(t *testing.T) {
-	const head = "says: x.\nbreaks: I1\nbeside: ./flake -run TestX\n"
+	const head = "says: x.\nbreaks: I1\nunit: ./flake -run TestX\n"
 	const edit = "-- old f.go --\na\n-- new --\nb\n"
 	if b, err := parse("b", []byte(head+edit)); err != nil || len(b.Edits) != 1 || b.Edits[0] != (Edit{"f.go", "a\n", "b\n"}) {
 		t.Errorf("a sound bug: %v, %+v", err, b)
@@ -265,9 +265,9 @@ func TestRead(t *testing.T) {
 		"told by a helper":   {stream(line("TestA", "    contract.go:7: got 1, want 2"), fail("TestA"), fail("")), Finding{Caught, "TestA", "", 1500 * time.Millisecond, "got 1, want 2"}},
 		"nothing":            {stream(event{Action: "pass", Test: "TestA"}, event{Action: "pass"}), Finding{Outcome: Missed}},
 		"a thin run":         {stream(line("TestA", "    a_test.go:7: seeds 1 to 9"), line("TestA", "    a_test.go:8: unknown: 9 seeds never reached x"), fail("TestA"), fail("")), Finding{Outcome: Missed}},
-		"without a word":     {stream(line("TestA", "--- FAIL: TestA"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "it failed without saying what is wrong"}},
+		"without a word":     {stream(line("TestA", "--- FAIL: TestA"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "it failed without a message"}},
 		"a claim by panic":   {stream(line("TestA", "panic: node: grant is none [recovered]"), fail("TestA"), fail("")), Finding{Caught, "TestA", "", 1500 * time.Millisecond, "node: grant is none [recovered]"}},
-		"any other panic":    {stream(line("TestA", "panic: runtime error: index out of range"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "it failed without saying what is wrong"}},
+		"any other panic":    {stream(line("TestA", "panic: runtime error: index out of range"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "it failed without a message"}},
 		"it hangs":           {stream(line("TestA", "panic: test timed out after 1m40s"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "panic: test timed out after 1m40s"}},
 		"it does not build":  {stream(event{Action: "build-output", Output: "# pkg\n"}, event{Action: "build-output", Output: "f.go:1: x declared and not used\n"}, event{Action: "fail", FailedBuild: "pkg"}), Finding{Outcome: Unknown, Says: "does not compile: f.go:1: x declared and not used"}},
 		"there is no such t": {&bytes.Buffer{}, Finding{Outcome: Unknown, Says: "no test was run"}},
@@ -286,7 +286,7 @@ func TestRead(t *testing.T) {
 func TestReadReal(t *testing.T) {
 	for results, want := range map[string]Finding{
 		`{"verdict":"fail","seed":7,"checks":[{"check":"order","verdict":"pass"},{"check":"unique","verdict":"fail","violations":[{"claim":"I1","detail":"twice","at_ns":2000000000}]}]}`: {Caught, "unique", "7", 2 * time.Second, "I1: twice"},
-		// Whoever judges at the end has no time; of the others the earliest tells.
+		// Violations found at the end have no time; of the others the earliest counts.
 		`{"verdict":"fail","seed":7,"checks":[{"check":"reserved","verdict":"fail","violations":[{"claim":"I3","detail":"at the end"}]},` +
 			`{"check":"intervals","verdict":"fail","violations":[{"claim":"I4","detail":"late","at_ns":9000000000}]},` +
 			`{"check":"confirmed","verdict":"fail","violations":[{"claim":"I3","detail":"soon","at_ns":3000000000}]}]}`: {Caught, "reserved, intervals, confirmed", "7", 3 * time.Second, "I3: soon"},
@@ -325,10 +325,10 @@ func TestPlantedNotIn(t *testing.T) {
 // TestTable: one line for each test of each bug, and only between the marks.
 func TestTable(t *testing.T) {
 	b := Bug{Name: "off", Says: "It is off.", Breaks: "I1", Incidents: "T01"}
-	c := Catch{Tier: Beside, Args: []string{module + "flake"}}
+	c := Catch{Tier: Unit, Args: []string{module + "flake"}}
 	results := []Result{
 		{b, c, Finding{Caught, "TestA/x|y", "7", 1234 * time.Millisecond, "I1: twice"}},
-		{b, Catch{Tier: Model}, Finding{Outcome: Missed}},
+		{b, Catch{Tier: Sim}, Finding{Outcome: Missed}},
 		{b, Catch{Tier: Real, Args: []string{"./chaos/real", "--fault", "kill"}}, Finding{Outcome: Missed}},
 	}
 	page := filepath.Join(t.TempDir(), "page.md")
@@ -346,8 +346,8 @@ func TestTable(t *testing.T) {
 	}
 	for _, want := range []string{
 		"above\n", "below\n", realBegins + "older\n" + realEnds, "1 caught, 2 missed, 0 unknown",
-		"| **off**: It is off. | I1 | T01 | beside | 1.2 | `TestA/x\\|y`, seed 7 | I1: twice |\n",
-		"|  |  |  | model |  | MISSED |  |\n",
+		"| **off**: It is off. | I1 | T01 | unit | 1.2 | `TestA/x\\|y`, seed 7 | I1: twice |\n",
+		"|  |  |  | sim |  | MISSED |  |\n",
 		"|  |  |  | real, `--fault kill` |  | MISSED |  |\n",
 	} {
 		if !strings.Contains(string(raw), want) {

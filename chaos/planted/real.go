@@ -17,8 +17,8 @@ import (
 // realLimit bounds a run of the harness, with compiling.
 const realLimit = 5 * time.Minute
 
-// harness builds command chaos as it is, once: a bug belongs into the allocator,
-// never into those who judge it.
+// harness builds command chaos without the bug, once: a bug belongs into the
+// allocator, never into its checks.
 func harness(ctx context.Context, root, dir string) (string, error) {
 	at := filepath.Join(dir, "chaos")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", at, ".")
@@ -70,7 +70,7 @@ func tryReal(ctx context.Context, root string, changed map[string]string, c Catc
 	return readReal(raw)
 }
 
-// outcome is what is read of the harness's results.json.
+// outcome is the part of results.json that is read.
 type outcome struct {
 	Verdict string
 	Why     []string
@@ -84,10 +84,9 @@ type outcome struct {
 	}
 }
 
-// readReal judges a run. Only a check of the claims counts that were broken: a run
-// that failed for the machine's sake, or whose faults did not strike, has found
-// nothing. Of several checks the one whose violation has the earliest time tells; those
-// that judge at the end of a run have none.
+// readReal reads the results of a run. Only failed checks count: a run that failed
+// because of the machine, or whose faults had no effect, has found nothing. Of several
+// violations the earliest is reported; those found at the end of a run have no time.
 func readReal(results []byte) (Finding, error) {
 	var o outcome
 	if err := json.Unmarshal(results, &o); err != nil {
@@ -116,7 +115,7 @@ func readReal(results []byte) (Finding, error) {
 	return Finding{Outcome: Unknown, Says: strings.Join(append([]string{o.Verdict}, o.Why...), "; ")}, nil
 }
 
-// errNotIn says that a bug did not get into the program.
+// errNotIn: the bug is not in the program.
 var errNotIn = errors.New("the allocator is the same with the bug and without it")
 
 // planted builds the allocator as the harness will, with the bug and without it,
@@ -125,7 +124,7 @@ func planted(ctx context.Context, root, dir, list string) error {
 	var sums [2][sha256.Size]byte
 	for i, more := range [][]string{nil, {"-overlay=" + list}} {
 		at := filepath.Join(dir, "allocator")
-		// Without the stamp, which may change at any time while people work.
+		// Without the version stamp, which may change at any time.
 		args := append([]string{"build", "-trimpath", "-tags", "nodev", "-buildvcs=false", "-o", at}, more...)
 		cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/allocator")...)
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")

@@ -14,23 +14,23 @@ import (
 	"time"
 )
 
-// Outcome is what came of a test with a bug in.
+// Outcome is the result of a test with a bug.
 type Outcome string
 
 // The outcomes.
 const (
 	Caught  Outcome = "caught"
 	Missed  Outcome = "MISSED"  // the test passed
-	Unknown Outcome = "unknown" // the test never got to say anything; see Finding.Says
+	Unknown Outcome = "unknown" // the test has no result; see Finding.Says
 )
 
 // Finding is one test run with one bug.
 type Finding struct {
 	Outcome Outcome
 	Test    string        // that failed first
-	Seed    string        // of the story that showed it, where there is one
+	Seed    string        // of the run that showed it, if there is one
 	After   time.Duration // from the start of the test program to its failure
-	Says    string        // its first words
+	Says    string        // its first message
 }
 
 // harnessDir is the module of the harness, in the repository.
@@ -38,8 +38,8 @@ const harnessDir = "chaos/real"
 
 // limits of one test.
 const (
-	testLimit = 100 * time.Second // by go test itself, which then tells where it hangs
-	runLimit  = 4 * time.Minute   // with compiling, on a busy machine
+	testLimit = 100 * time.Second // by go test itself, which then prints where it hangs
+	runLimit  = 4 * time.Minute   // with compiling, on an overloaded machine
 )
 
 // overlay writes changed files into dir, and the list of them that the go command
@@ -149,7 +149,7 @@ func read(out *bytes.Buffer) Finding {
 				return Finding{Outcome: Unknown, Says: "does not compile: " + firstLine(build)}
 			}
 			failed = true
-			words, lacks := accusation(lines[e.Test])
+			words, lacks := failureMessage(lines[e.Test])
 			lacking = lacking || lacks
 			if e.Test != "" && words != "" && f.Outcome != Caught {
 				f = Finding{Outcome: Caught, Test: e.Test, After: e.Time.Sub(began), Says: words}
@@ -166,16 +166,16 @@ func read(out *bytes.Buffer) Finding {
 	case !ran:
 		return Finding{Outcome: Unknown, Says: "no test was run"}
 	case failed && !lacking:
-		return Finding{Outcome: Unknown, Says: "it failed without saying what is wrong"}
+		return Finding{Outcome: Unknown, Says: "it failed without a message"}
 	}
 	return f
 }
 
-// accusation returns the first line in which a failed test says what is wrong, and
-// whether it says that the run was too thin to tell: no violation, and no fault of
-// the test either. go test marks no line as an error or as a note, so notes are
-// told by their words.
-func accusation(lines []string) (words string, lacks bool) {
+// failureMessage returns the first line in which a failed test reports what is wrong,
+// and whether it reports that the run proves nothing: no violation, and no failure of
+// the test either. go test does not mark lines as errors or logs, so logs are
+// recognized by their text.
+func failureMessage(lines []string) (words string, lacks bool) {
 	for i, l := range lines {
 		switch m := said.FindStringSubmatch(l); {
 		case m == nil || note.MatchString(m[1]):
@@ -183,7 +183,7 @@ func accusation(lines []string) (words string, lacks bool) {
 			lacks = true
 		case words == "":
 			words = m[1]
-			for _, more := range lines[i+1:] { // go test sets what follows further in
+			for _, more := range lines[i+1:] { // go test indents the rest of a message
 				if !strings.HasPrefix(more, "        ") || said.MatchString(more) || len(words) > 300 {
 					break
 				}
@@ -194,7 +194,7 @@ func accusation(lines []string) (words string, lacks bool) {
 	return words, lacks
 }
 
-// note is how the simulation's report of what it played begins.
+// note is how the logs of the simulation begin.
 var note = regexp.MustCompile(`^seeds \d+ to \d+$|^\d+ seeds, |^(everything|unclocked|tampered), \d+ seeds: |^\d+ schedules, |^\d+ served, `)
 
 func firstLine(s string) string {
@@ -203,10 +203,10 @@ func firstLine(s string) string {
 			return line
 		}
 	}
-	return "nothing was said"
+	return "no message"
 }
 
-// String is the finding in a line of the terminal.
+// String returns the finding in one line.
 func (f Finding) String() string {
 	switch f.Outcome {
 	case Caught:

@@ -19,9 +19,9 @@ func marks(tier string) (begins, ends string) {
 	return "<!-- made by " + by + ": do not edit below -->\n", "<!-- made by " + by + ": do not edit above -->\n"
 }
 
-// transcript is how a test says that a transcript came out otherwise. The test's
-// own name says which, and the page names no file that it would have to follow.
-var transcript = regexp.MustCompile(`^testdata/\S+ tells another story now \(\S+ keeps it\)`)
+// transcript is the message of a transcript that differs, up to the difference. The
+// name of the test states which one.
+var transcript = regexp.MustCompile(`^testdata/\S+: the machine acts differently now; if that is right, run with -rewrite`)
 
 // tally counts results, by outcome.
 func tally(results []Result) string {
@@ -38,7 +38,7 @@ func tally(results []Result) string {
 func table(list []Bug, results []Result, took time.Duration) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%s. %d processors, %s, compiling included.\n\n", tally(results), runtime.NumCPU(), took.Round(time.Second))
-	s.WriteString("| bug | breaks | incidents | tier | seconds | found by | it says |\n")
+	s.WriteString("| bug | breaks | incidents | tier | seconds | found by | message |\n")
 	s.WriteString("|-----|--------|-----------|------|--------:|----------|---------|\n")
 	for _, b := range list {
 		said := b.Says
@@ -61,7 +61,7 @@ func table(list []Bug, results []Result, took time.Duration) string {
 			if r.Catch.Tier == Real && len(r.Catch.Args) > 1 { // the fault that it takes
 				tier += ", `" + strings.Join(r.Catch.Args[1:], " ") + "`"
 			}
-			row := []string{name, b.Breaks, b.Incidents, tier, after, by, shorten(transcript.ReplaceAllString(says, "it tells another story"), 110)}
+			row := []string{name, b.Breaks, b.Incidents, tier, after, by, shorten(transcript.ReplaceAllString(says, "the transcript differs"), 110)}
 			if name == "" {
 				row[1], row[2] = "", ""
 			}
@@ -74,8 +74,7 @@ func table(list []Bug, results []Result, took time.Duration) string {
 	return s.String()
 }
 
-// writeTable puts the table of a tier, or of all but real, into the page, between
-// its marks.
+// writeTable replaces the table of a tier, or of all but real, in the page.
 func writeTable(file, tier string, list []Bug, results []Result, took time.Duration) error {
 	tableBegins, tableEnds := marks(tier)
 	raw, err := os.ReadFile(file)
@@ -85,13 +84,13 @@ func writeTable(file, tier string, list []Bug, results []Result, took time.Durat
 	before, rest, ok := strings.Cut(string(raw), tableBegins)
 	_, after, ends := strings.Cut(rest, tableEnds)
 	if !ok || !ends {
-		return fmt.Errorf("%s has no marks to put the table between", file)
+		return fmt.Errorf("%s has no marks for the table", file)
 	}
 	text := before + tableBegins + "\n" + table(list, results, took) + "\n" + tableEnds + after
 	return os.WriteFile(file, []byte(text), 0o600)
 }
 
-// shorten cuts s to at most n letters, on one line.
+// shorten cuts s to at most n characters, on one line.
 func shorten(s string, n int) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if r := []rune(s); len(r) > n {

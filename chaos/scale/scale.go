@@ -37,17 +37,17 @@ type Measured struct {
 	Nodes       int
 	Start       Start
 	Calm        Rates
-	Confirmed   int // nodes whose clock a majority confirmed at the end of the calm
+	Confirmed   int // nodes whose clock a majority confirmed at the end of the time at rest
 	Restarts    int // nodes restarted, one after the other
 	Pause       float64
 	Rolling     Rates // meanwhile
-	Dropped     int   // packets of gossip that found a queue full
+	Dropped     int   // packets of gossip dropped at a full queue
 	HeapKB      float64
 	Goroutines  float64
 	RealSeconds float64 // that it took to simulate
 }
 
-// Plan is what a cluster is set up like.
+// Plan is the setup of a cluster.
 type Plan struct {
 	Nodes       int
 	Layout      flake.Layout
@@ -63,11 +63,11 @@ func Default(n int) Plan {
 }
 
 // Sizes on the wire, in bytes. Those of records follow from what is stored; the
-// rest was fitted to measured.json, and TestCalculation holds all to it.
+// rest was fitted to measured.json, and TestCalculation compares them.
 const (
 	kvExtra        = 22  // of a key and value in an answer: revisions, lease, lengths
 	answer         = 100 // of an answer beside its records: header, HTTP/2 frames
-	question       = 60  // of a request beside its records
+	request        = 60  // of a request beside its records
 	keepAliveSent  = 320 // a stream of its own, opened and closed
 	keepAliveRead  = 85
 	loadSent       = 220
@@ -76,7 +76,7 @@ const (
 	pushPullMember = 142   // of a member in memberlist's exchange of all state
 )
 
-// sample are records as a cluster of about a hundred nodes has them.
+// sample are typical records of a cluster of about a hundred nodes.
 var sample = struct{ space, era, holder, window, node int }{
 	space:  kv("config", lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: aUUID}),
 	era:    kv("era", lease.Era{Number: 1, Cluster: 1 << 63}),
@@ -102,7 +102,7 @@ func (p Plan) load() float64 {
 	return float64(answer + sample.space + sample.era + p.Nodes*(sample.holder+sample.window+sample.node))
 }
 
-// loadEvery returns the mean time between two lists that nothing asks for: up to a
+// loadEvery returns the mean time between two periodic lists: up to a
 // fifth is added at random.
 func (p Plan) loadEvery() float64 { return 1.1 * p.ReloadEvery.Seconds() }
 
@@ -122,14 +122,14 @@ func (p Plan) pushPullEvery() float64 {
 	return 30 * math.Max(1, math.Ceil(math.Log2(float64(p.Nodes))-5)+1)
 }
 
-// Calm returns what a node costs while nobody comes or goes.
+// Calm returns the traffic of a node while no node starts or stops.
 func (p Plan) Calm() Rates { return p.at(1 / p.loadEvery()) }
 
-// at returns what a node costs that lists the space so many times a second.
+// at returns the traffic of a node that lists the space so many times a second.
 func (p Plan) at(loads float64) Rates {
 	r := Rates{Writes: 1 / p.ExtendEvery.Seconds(), KeepAlives: 1 / p.KeepAlive.Seconds(), Loads: loads}
 	all := sample.space + sample.era + sample.window // an extension compares these, and is answered with them and the holder
-	r.SentBytes = r.Writes*float64(question+all+sample.window+sample.window/2) + r.KeepAlives*keepAliveSent + loads*loadSent
+	r.SentBytes = r.Writes*float64(request+all+sample.window+sample.window/2) + r.KeepAlives*keepAliveSent + loads*loadSent
 	r.ReadBytes = r.Writes*float64(answer+all+sample.holder) + r.KeepAlives*keepAliveRead + loads*p.load()
 	voters := float64(p.voters())
 	r.GossipPackets = voters + 2 // each peer is asked every 2 s, and asks; a probe a second
@@ -138,15 +138,15 @@ func (p Plan) at(loads float64) Rates {
 }
 
 // changes is how many watched keys a restart changes: the holder and the
-// registration go, and come.
+// registration are deleted and created.
 const changes = 4
 
-// Rolling returns what a node costs while one node after the other is restarted,
-// perSecond of them. Gossip is as in the calm: what a newcomer is told is his own
-// cost.
+// Rolling returns the traffic of a node while nodes are restarted one after the
+// other, perSecond of them. Gossip is as in Calm: that of a starting node is not
+// counted.
 //
 // Each holder lists the space after a change, at a random moment within a spread
-// that grows with the layout, and for every later change it draws another: so
+// that grows with the layout, and for every later change at another: so
 // after t seconds of c changes each it has not with probability
 // exp(−c·t²/2·spread), and the mean is √(π·spread/2c).
 func (p Plan) Rolling(perSecond float64) Rates {
@@ -155,8 +155,7 @@ func (p Plan) Rolling(perSecond float64) Rates {
 	return p.at(math.Max(1/mean, 1/p.loadEvery()))
 }
 
-// Differences holds a measured cluster against the calculation, and returns what
-// does not agree.
+// Differences compares a measured cluster with the calculation.
 func Differences(m Measured) (out []string) {
 	p := Default(m.Nodes)
 	compare := func(what string, got, want, most float64) {
@@ -187,9 +186,9 @@ func Differences(m Measured) (out []string) {
 }
 
 // viewBytes is what a node has in memory of each holder, in bytes; TestViewMemory
-// holds it to what is so.
+// checks it.
 const viewBytes = 1050
 
 // ViewMB returns what a list of the space takes in memory, in MB. A node has one,
-// and another while it takes the next.
+// and another while it reads the next.
 func (p Plan) ViewMB() float64 { return float64(p.Nodes) * viewBytes / 1e6 }
