@@ -3,7 +3,8 @@
 package operator
 
 import (
-	"runtime"
+	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -11,13 +12,29 @@ import (
 	"github.com/flakelease/allocator/internal/daemon"
 )
 
-// rest is memory in bytes that is asked for and never touched, so the system does
-// not give it. The collector runs when memory has doubled, and a node holds so
-// little that it would run many times a second: that took a tenth of what a
-// request costs. With this it waits for some 32 MiB of garbage, however many
-// connections there are.
-const rest = 32 << 20
+// Settings of the garbage collector, unless GOGC or GOMEMLIMIT is set.
+//
+// A node holds about 3 MiB. Measured over gRPC with 16 callers, the processor time of the
+// collector for each request, of about 28 µs in all: 8.1 µs with Go's default of 100 (a
+// collection every 600 requests), 1.8 µs with 400, 1.0 µs with 800 (every 6,000 requests),
+// which takes 30 MiB more. The memory limit keeps a node with thousands of connections from
+// growing to nine times what they hold.
+const (
+	gcPercent   = 800
+	memoryLimit = 512 << 20
+)
 
+// tuneGC sets the garbage collector.
+func tuneGC() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
+}
+
+// ServeCommand returns "allocator serve".
 func ServeCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -43,7 +60,7 @@ space to be initialized (see "allocator init"), and gives its sid back when it s
 		if err != nil {
 			return err
 		}
-		defer runtime.KeepAlive(make([]byte, rest))
+		tuneGC()
 		return d.Run(cmd.Context())
 	}
 	return cmd
