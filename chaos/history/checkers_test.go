@@ -285,7 +285,7 @@ func TestViolationsAreBounded(t *testing.T) {
 	for range 100 {
 		s.ask(1, 1).fail(2-1, 1, "n1", "STARTING")
 	}
-	if got := s.check(t, NewRefusals()); got.Count != 100 || len(got.Violations) != most {
+	if got := s.check(t, NewRefusals()); got.Count != 100 || len(got.Violations) != maxShown {
 		t.Errorf("%d counted, %d told", got.Count, len(got.Violations))
 	}
 }

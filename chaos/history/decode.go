@@ -29,7 +29,7 @@ func (d *decoder) intern(b []byte) string {
 	return s
 }
 
-// decode sets op to what line says. It returns ErrSyntax or ErrValue; op is
+// decode sets op to the contents of line. It returns ErrSyntax or ErrValue; op is
 // then of no use.
 func (d *decoder) decode(line []byte, op *Op) error {
 	*op = Op{Time: -1}

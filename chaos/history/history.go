@@ -69,15 +69,15 @@ type Violation struct {
 // Error returns claim and detail.
 func (v Violation) Error() string { return v.Claim + ": " + v.Detail }
 
-// most bounds how many violations of one claim are told.
-const most = 10
+// maxShown bounds how many violations of one claim are listed.
+const maxShown = 10
 
 // Check returns the violations found, at most ten of each claim.
 func (h *History) Check() []Violation {
 	var out []Violation
 	for _, check := range []func() []Violation{h.unique, h.perProcess, h.reserved, h.disjoint} {
 		found := check()
-		out = append(out, found[:min(len(found), most)]...)
+		out = append(out, found[:min(len(found), maxShown)]...)
 	}
 	return out
 }

@@ -24,7 +24,7 @@ import (
 //	f         process     seen                                     fields
 //	setup     harness     once, first: what the run is             Setup
 //	allocate  a number    a client asked and was answered          Node Run Session Via Block After Reason Retry
-//	sample    sampler     what a node says of itself               Node Run Sample
+//	sample    sampler     what a node reports of itself            Node Run Sample
 //	window    etcd        a version of a sid's window record       Node Run Window
 //	holder    etcd        a version of a sid's holder record       Node Run Holder
 //	leader    etcd        which member leads                       Node
@@ -32,7 +32,7 @@ import (
 //
 // A client process has one call in hand at a time: its invoke is followed by
 // one completion, of type ok (IDs), fail (nothing was issued: Reason) or info
-// (nobody knows: Reason).
+// (unknown: Reason).
 type Op struct {
 	Time    clock.Mono // nanoseconds since the run began
 	Process string     // digits for clients, else a name
@@ -44,7 +44,7 @@ type Op struct {
 	Session string        // calls of one session name the ID before as After; "" is none
 	Via     string        // how it was asked: grpc, stream, http, sdk
 	Reason  string        // of fail and info
-	Retry   time.Duration // what a refusal said; whole milliseconds
+	Retry   time.Duration // of a refusal; whole milliseconds
 	Block   Block         // of an ok; of an invoke only Count
 	After   flake.ID      // of an invoke; 0 is none
 
@@ -83,7 +83,7 @@ const (
 
 var typeNames = [...]string{"invoke", "ok", "fail", "info"}
 
-// String returns the word that stands for t in a history.
+// String returns the name of t in a history.
 func (t Type) String() string {
 	if int(t) < len(typeNames) {
 		return typeNames[t]
@@ -115,18 +115,18 @@ func (b Block) valid() bool {
 		b.Count-1 <= (1<<63-1-int64(b.First))/b.Stride
 }
 
-// Setup says what a run is, so that its history can be judged alone.
+// Setup describes a run, so that its history can be checked without anything else.
 type Setup struct {
 	Layout    string   `json:"layout"`             // as flake.ParseLayout takes it
 	EpochMs   int64    `json:"epoch_ms"`           // of the space, in Unix ms
 	StartMs   int64    `json:"start_ms"`           // the observer's wall clock at time 0, in Unix ms
-	MaxSkewMs int64    `json:"max_skew_ms"`        // as the nodes were told
-	MaxLeadMs int64    `json:"max_lead_ms"`        // as the nodes were told
-	WindowMs  int64    `json:"window_ms"`          // W, as the nodes were told
+	MaxSkewMs int64    `json:"max_skew_ms"`        // as the nodes are configured
+	MaxLeadMs int64    `json:"max_lead_ms"`        // as the nodes are configured
+	WindowMs  int64    `json:"window_ms"`          // W, as the nodes are configured
 	Profile   string   `json:"profile,omitempty"`  // smoke, soak, …
 	Seed      string   `json:"seed,omitempty"`     // of the schedule
 	Nodes     []string `json:"nodes,omitempty"`    // names
-	Faults    []string `json:"faults,omitempty"`   // those enabled: each must fire, or the run says nothing about it
+	Faults    []string `json:"faults,omitempty"`   // those enabled: each must fire, or the run shows nothing about it
 	NotRun    []string `json:"not_run,omitempty"`  // "fault: why this machine cannot do it"
 	Versions  []string `json:"versions,omitempty"` // commit, Go, kernel, … as the report shows them
 }
@@ -156,11 +156,11 @@ const ClassClock = "clock"
 const ClassProcess = "process"
 
 // Fault is a moment in the life of one injection. What is expected of it
-// stands in its start, so that a history can be judged alone.
+// is in its start, so that a history can be checked without anything else.
 type Fault struct {
 	Phase   string   `json:"phase"`             // FaultStart, FaultFired or FaultStop
 	ID      int64    `json:"id"`                // of the injection: the same in all its phases
-	Class   string   `json:"class,omitempty"`   // ClassClock, ClassProcess, ClassData, or a word of the harness
+	Class   string   `json:"class,omitempty"`   // ClassClock, ClassProcess, ClassData, or another one of the harness
 	Targets []string `json:"targets,omitempty"` // nodes or members, by name
 	Amount  int64    `json:"amount,omitempty"`  // how much, in Unit: a clock step is in ns, forward positive
 	Unit    string   `json:"unit,omitempty"`    // ns, ppm, %
@@ -172,10 +172,10 @@ type Fault struct {
 	SettleMs   int64    `json:"settle_ms,omitempty"`   // how long after the stop its effects may last
 }
 
-// Sample is what a node said of itself, or that it did not answer.
+// Sample is what a node reported of itself, or that it did not answer.
 type Sample struct {
 	Instance string  `json:"instance,omitempty"` // as the node's records in etcd name it
-	State    string  `json:"state"`              // the node's word, or "down"
+	State    string  `json:"state"`              // as the node names it, or "down"
 	Reason   string  `json:"reason,omitempty"`   // why it would refuse now
 	SID      *int64  `json:"sid,omitempty"`      // nil: holds none
 	Term     int64   `json:"term,omitempty"`     //
@@ -192,7 +192,7 @@ type Sample struct {
 	Heap     int64   `json:"heap_bytes,omitempty"`
 }
 
-// Window is a version of a sid's window record, told in the order in which the
+// Window is a version of a sid's window record, in the order in which the
 // store applied them. Deleted and unreadable ones have no other fields.
 type Window struct {
 	SID        int64  `json:"sid"`
@@ -226,7 +226,7 @@ var (
 	ErrFull      = errors.New("history: byte limit reached")
 )
 
-// LineError says which line of a history cannot be read.
+// LineError is a line of a history that cannot be read.
 type LineError struct {
 	Line int64 // the first is 1
 	Err  error

@@ -33,7 +33,7 @@ type sidOrder struct {
 
 type runOnSID struct {
 	highest
-	least flake.ID // that this process answered with
+	smallest flake.ID // that this process answered with
 }
 
 // NewOrder returns the check.
@@ -83,7 +83,7 @@ func (o *Order) sid(op *Op, a asked) {
 	if id, ok := s.all.before(a.seq); ok && first <= id {
 		for _, other := range slices.Sorted(maps.Keys(s.runs)) {
 			r := s.runs[other]
-			if id, ok := r.before(a.seq); ok && other != who && first <= id && last >= r.least {
+			if id, ok := r.before(a.seq); ok && other != who && first <= id && last >= r.smallest {
 				o.add("I2", op.Time, "sid %d: %s had answered %v before the call began that got %v of %s", sid, other, id, first, who)
 			}
 		}
@@ -95,10 +95,10 @@ func (o *Order) sid(op *Op, a asked) {
 	}
 	r := s.runs[who]
 	if r == nil {
-		r = &runOnSID{least: first}
+		r = &runOnSID{smallest: first}
 		s.runs[who] = r
 	}
-	r.least = min(r.least, first)
+	r.smallest = min(r.smallest, first)
 	r.add(o.seq, last)
 	s.all.add(o.seq, last)
 }

@@ -75,7 +75,7 @@ func (h *highest) add(seq int64, id flake.ID) {
 
 // before returns the greatest ID completed before seq; false if there is none.
 func (h highest) before(seq int64) (flake.ID, bool) {
-	// Calls are short, so the mark looked for is near the end.
+	// Calls are short, so the wanted mark is near the end.
 	for i := len(h) - 1; i >= 0; i-- {
 		if h[i].seq < seq {
 			return h[i].id, true

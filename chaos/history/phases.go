@@ -41,11 +41,11 @@ func (s Served) Share() (float64, bool) {
 }
 
 const (
-	slot     = clock.Mono(100e6) // what rates are counted by
-	around   = 50                // slots looked at before a start and after a stop
-	steady   = 10                // slots that a rate must hold for
-	backTo   = .95               // of the rate before
-	patience = clock.Mono(15e9)  // from a stop: a cluster that serves nobody by then has not recovered
+	slot          = clock.Mono(100e6) // what rates are counted by
+	around        = 50                // slots considered before a start and after a stop
+	steady        = 10                // slots that a rate must hold for
+	backTo        = .95               // of the rate before
+	recoveryLimit = clock.Mono(15e9)  // from a stop: a cluster that serves no client by then has not recovered
 )
 
 // tally is what ended in one slot.
@@ -54,14 +54,14 @@ type tally struct{ ok, failed, unknown, ids int64 }
 // Phases measures availability and recovery, and fails a run in which a target
 // of a fault did not come back after it was healed, while it was asked: within
 // 15 s of the end of its effects. Of targets that are no nodes, such as members of
-// etcd, that somebody answers is all that can be seen.
+// etcd, only whether any node answers can be seen.
 type Phases struct {
 	findings
 	calls
 	faults
 	slots []tally
 	all   []*healing
-	open  []*healing      // those that calls may still tell of
+	open  []*healing      // those that later calls may still end
 	nodes map[string]bool // that clients ask
 	ended clock.Mono
 }
@@ -118,7 +118,7 @@ func (p *Phases) Add(op *Op) {
 	}
 	kept := p.open[:0]
 	for _, h := range p.open {
-		if a.at > h.end()+2*patience {
+		if a.at > h.end()+2*recoveryLimit {
 			continue
 		}
 		kept = append(kept, h)
@@ -179,7 +179,7 @@ func (h *healing) comesBack() (first clock.Mono, missing []string) {
 			continue
 		}
 		late = true
-		if !c.moot && c.until > h.end()+patience {
+		if !c.moot && c.until > h.end()+recoveryLimit {
 			missing = append(missing, node)
 		}
 	}
@@ -244,7 +244,7 @@ func (p *Phases) Finish() Result {
 		for _, node := range missing {
 			who := node + " had not"
 			if node == "" {
-				who = "nobody had"
+				who = "no client had"
 			}
 			p.add("availability", h.stopped, "%s (%d) was healed at %.3f s, its effects were over at %.3f s, and %.3f s later %s answered",
 				h.f, h.fault.ID, seconds(h.stopped), seconds(h.end()), seconds(h.back[node].until-h.end()), who)
@@ -263,7 +263,7 @@ func (p *Phases) Finish() Result {
 	r.Phases = rows
 	whole := p.sum(0, end)
 	if share, ok := whole.Share(); ok {
-		r.Figures = []Figure{{"answered", share, "%"}, {"rate", float64(whole.IDs) / whole.Seconds, "IDs/s"}}
+		r.Measurements = []Measurement{{"answered", share, "%"}, {"rate", float64(whole.IDs) / whole.Seconds, "IDs/s"}}
 	}
 	return r
 }

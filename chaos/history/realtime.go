@@ -7,15 +7,15 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// judged is what the two checks of I5 share: which answers it is promised for.
-type judged struct {
+// covered is what the two checks of I5 share: the answers that it is promised for.
+type covered struct {
 	calls
 	faults
 	setup   *Setup
 	verdict map[string]string // the gate's, by node, as last sampled
 }
 
-// VerdictOpen is the word of a sample whose node confirms its clock. A node that
+// VerdictOpen is the verdict of a sample whose node confirms its clock. A node that
 // was never sampled counts as one.
 const VerdictOpen = "open"
 
@@ -27,7 +27,7 @@ const recovery = clock.Mono(4e9)
 // promised takes op and returns the call it answers, if I5 is promised for it:
 // the node confirms its clock, and no fault of clocks or pause of processes
 // reaches into the call.
-func (j *judged) promised(op *Op) (a asked, ok bool) {
+func (j *covered) promised(op *Op) (a asked, ok bool) {
 	if op.Setup != nil {
 		j.setup = op.Setup
 	}
@@ -60,7 +60,7 @@ func (j *judged) promised(op *Op) (a asked, ok bool) {
 // was asked for, on any node. It measures how far it does.
 type RealTime struct {
 	findings
-	judged
+	covered
 	all  highest
 	late spread
 }
@@ -99,7 +99,7 @@ func (r *RealTime) Finish() Result {
 		missing = "no two answers in turn while verdicts were open"
 	}
 	res := r.result("real time", "I5", fmt.Sprintf("%d answers, at most %d ms behind one before", r.late.n, r.late.max), missing)
-	res.Figures = r.late.figures("inversion")
+	res.Measurements = r.late.measurements("inversion")
 	return res
 }
 
@@ -108,7 +108,7 @@ func (r *RealTime) Finish() Result {
 // they run on one machine, or on clocks as good.
 type Truth struct {
 	findings
-	judged
+	covered
 	off spread
 }
 
@@ -146,11 +146,11 @@ func (t *Truth) Finish() Result {
 		missing = "no answers while verdicts were open"
 	}
 	res := t.result("truth", "I5", fmt.Sprintf("%d times, at most %d ms off", t.off.n, t.off.max), missing)
-	res.Figures = t.off.figures("off by")
+	res.Measurements = t.off.measurements("off by")
 	return res
 }
 
-// spread counts milliseconds, to tell quantiles exactly below its reach.
+// spread counts milliseconds, for exact quantiles below its reach.
 type spread struct {
 	n, max int64
 	at     [4096]int64 // the last holds all that are larger
@@ -162,7 +162,7 @@ func (s *spread) add(ms int64) {
 	s.at[min(ms, int64(len(s.at)-1))]++
 }
 
-// quantile returns the least value that a share of all does not exceed.
+// quantile returns the smallest value that a share of all does not exceed.
 func (s *spread) quantile(share float64) int64 {
 	need, sum := int64(share*float64(s.n)), int64(0)
 	for ms, n := range s.at {
@@ -176,11 +176,11 @@ func (s *spread) quantile(share float64) int64 {
 	return s.max
 }
 
-func (s *spread) figures(name string) []Figure {
+func (s *spread) measurements(name string) []Measurement {
 	if s.n == 0 {
 		return nil
 	}
-	return []Figure{
+	return []Measurement{
 		{name + " p50", float64(s.quantile(.5)), "ms"},
 		{name + " p99", float64(s.quantile(.99)), "ms"},
 		{name + " max", float64(s.max), "ms"},

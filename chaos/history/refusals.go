@@ -10,7 +10,7 @@ import (
 // Deadlines checks that nodes refuse in time. A fault that names a reason its
 // targets Must refuse with gives them a deadline: of calls that began after it
 // and ended before the stop, a target answered none with IDs, and refused with
-// that reason or one of those it May. A run in which nobody asked a target after
+// that reason or one of those it May. A run in which no client asked a target after
 // its deadline, or in which such a fault names no targets, shows nothing.
 type Deadlines struct {
 	findings
@@ -18,7 +18,7 @@ type Deadlines struct {
 	faults
 	due     map[*injection]map[string]*duty
 	order   []*duty
-	aimless string // a fault that makes nobody in particular refuse
+	aimless string // a fault without a node that has to refuse
 }
 
 // duty is what one target of one fault did after its deadline.
@@ -96,7 +96,7 @@ func (d *Deadlines) Finish() Result {
 			missing = fmt.Sprintf("%s (%d): no call was seen refused by %s with %s", duty.on.f, duty.on.fault.ID, duty.node, duty.on.fault.Must)
 		}
 		if duty.late == 0 && missing == "" {
-			missing = fmt.Sprintf("%s (%d): nobody asked %s after its deadline of %d ms", duty.on.f, duty.on.fault.ID, duty.node, duty.on.fault.DeadlineMs)
+			missing = fmt.Sprintf("%s (%d): no client asked %s after its deadline of %d ms", duty.on.f, duty.on.fault.ID, duty.node, duty.on.fault.DeadlineMs)
 		}
 	}
 	if len(d.order) == 0 && missing == "" {
@@ -105,7 +105,7 @@ func (d *Deadlines) Finish() Result {
 	r := d.result("deadlines", "refusal in time", fmt.Sprintf("%d times a node had to refuse", len(d.order)), missing)
 	r.Refused = firsts
 	if slowest > 0 {
-		r.Figures = []Figure{{"slowest refusal", float64(slowest) / 1e6, "ms"}}
+		r.Measurements = []Measurement{{"slowest refusal", float64(slowest) / 1e6, "ms"}}
 	}
 	return r
 }
@@ -183,9 +183,9 @@ func (r *Refusals) Finish() Result {
 		missing = "no call was made in calm"
 	}
 	res := r.result("refusals", "no false refusal", fmt.Sprintf("%d calls in calm, %d failed during faults", r.inCalm, r.failed-r.count), missing)
-	res.Figures = []Figure{{"calm", seconds(r.quiet), "s"}}
+	res.Measurements = []Measurement{{"calm", seconds(r.quiet), "s"}}
 	if r.last > 0 {
-		res.Figures = append(res.Figures, Figure{"calm share", 100 * float64(r.quiet) / float64(r.last), "%"})
+		res.Measurements = append(res.Measurements, Measurement{"calm share", 100 * float64(r.quiet) / float64(r.last), "%"})
 	}
 	return res
 }

@@ -85,7 +85,7 @@ func (i *Intervals) Finish() Result {
 // Reserved checks I3 and I4 against etcd's own record: every millisecond that a
 // process answered with lies in a window that was written for it, and the
 // windows of a sid are disjoint and rise, in the order in which etcd applied
-// them. Windows may come at any time of the run, so it judges at the end.
+// them. Windows may come at any time of the run, so the check comes at the end.
 //
 // A window names the process it was written for by Run, else by Node: then it is
 // taken for one of each process of the node.

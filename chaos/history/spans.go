@@ -50,7 +50,7 @@ func (s *spans) cut(from int64) {
 	*s = v
 }
 
-// without returns the least number of s that is not in o.
+// without returns the smallest number of s that is not in o.
 func (s spans) without(o spans) (int64, bool) {
 	j := 0
 	for _, p := range s {
@@ -66,7 +66,7 @@ func (s spans) without(o spans) (int64, bool) {
 	return 0, false
 }
 
-// shared returns the least number that is in both s and o.
+// shared returns the smallest number that is in both s and o.
 func (s spans) shared(o spans) (int64, bool) {
 	i, j := 0, 0
 	for i < len(s) && j < len(o) {

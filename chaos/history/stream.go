@@ -15,7 +15,7 @@ import (
 const MaxLine = 256 << 10
 
 // Writer records ops as lines of JSON. It is safe for concurrent use, and the
-// lines stand in the order of their times.
+// lines are in the order of their times.
 type Writer struct {
 	cfg WriterConfig
 
@@ -28,7 +28,7 @@ type Writer struct {
 	err   error // the first one stays: a history with a hole proves nothing
 }
 
-// WriterConfig says how a Writer records.
+// WriterConfig is how a Writer records.
 type WriterConfig struct {
 	// Now, if given, stamps every op when it is written: the caller writes an
 	// invoke before it asks and a completion after it was answered. Otherwise

@@ -48,7 +48,7 @@ func (s *Suspicion) Finish() Result {
 	doubtAt := func(at clock.Mono, format string, args ...any) {
 		r.Verdict = Unknown
 		r.Count++
-		if len(r.Violations) < most {
+		if len(r.Violations) < maxShown {
 			r.Violations = append(r.Violations, Violation{Claim: r.Claim, Detail: fmt.Sprintf(format, args...), At: at})
 		}
 	}

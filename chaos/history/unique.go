@@ -72,6 +72,6 @@ func (u *Unique) Finish() Result {
 	if u.count > 0 {
 		r.Reason = fmt.Sprintf("%d of %d IDs were answered before", surplus, keys)
 	}
-	r.Figures = []Figure{{"IDs", float64(keys), ""}, {"duplicates", float64(surplus), ""}}
+	r.Measurements = []Measurement{{"IDs", float64(keys), ""}, {"duplicates", float64(surplus), ""}}
 	return r
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Verdict is what a check says of a run.
+// Verdict is the outcome of a check of a run.
 type Verdict string
 
 // Verdicts. Unknown is no weak Pass: the run was not able to show it.
@@ -39,15 +39,15 @@ func Worst(vs ...Verdict) Verdict {
 
 // Result is what one check found in one run.
 type Result struct {
-	Check      string         `json:"check"`
-	Claim      string         `json:"claim"` // I1 … I8, or what else is promised
-	Verdict    Verdict        `json:"verdict"`
-	Reason     string         `json:"reason"`               // what was looked at; for unknown, what was missing
-	Count      int64          `json:"count"`                // of violations
-	Violations []Violation    `json:"violations,omitempty"` // the first ten
-	Figures    []Figure       `json:"figures,omitempty"`
-	Phases     []FaultPhases  `json:"phases,omitempty"`  // of availability
-	Refused    []FirstRefusal `json:"refused,omitempty"` // of deadlines
+	Check        string         `json:"check"`
+	Claim        string         `json:"claim"` // I1 … I8, or what else is promised
+	Verdict      Verdict        `json:"verdict"`
+	Reason       string         `json:"reason"`               // what was checked; for unknown, what was missing
+	Count        int64          `json:"count"`                // of violations
+	Violations   []Violation    `json:"violations,omitempty"` // the first ten
+	Measurements []Measurement  `json:"measurements,omitempty"`
+	Phases       []FaultPhases  `json:"phases,omitempty"`  // of availability
+	Refused      []FirstRefusal `json:"refused,omitempty"` // of deadlines
 }
 
 // FirstRefusal is how soon a target of a fault refused as it had to.
@@ -58,14 +58,14 @@ type FirstRefusal struct {
 	AfterMs int64  `json:"after_ms"` // from the fault's start to the end of the call
 }
 
-// Figure is a number that a check measured on its way.
-type Figure struct {
+// Measurement is a number that a check measured.
+type Measurement struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
 }
 
-// Checker judges a run op by op. A Checker is a value of one goroutine, and
+// Checker checks a run op by op. A Checker is a value of one goroutine, and
 // what Add is given is not kept. Finish is called once, at the end.
 type Checker interface {
 	Add(op *Op)
@@ -101,7 +101,7 @@ func (s Suite) Finish() []Result {
 }
 
 // Check reads a history to its end and returns what the suite found. Of a
-// history that is cut short or damaged, the part before is judged, and the error
+// history that is cut short or damaged, the part before is checked, and the error
 // comes with the results.
 func (s Suite) Check(r io.Reader) ([]Result, error) {
 	in := NewReader(r)
@@ -116,7 +116,7 @@ func (s Suite) Check(r io.Reader) ([]Result, error) {
 	}
 }
 
-// findings gathers violations, and words only as many as are told.
+// findings counts violations, and formats only those that are listed.
 type findings struct {
 	count int64
 	list  []Violation
@@ -124,12 +124,12 @@ type findings struct {
 
 func (f *findings) add(claim string, at clock.Mono, format string, args ...any) {
 	f.count++
-	if len(f.list) < most {
+	if len(f.list) < maxShown {
 		f.list = append(f.list, Violation{Claim: claim, Detail: fmt.Sprintf(format, args...), At: at})
 	}
 }
 
-// result words what a check found; missing says what the run lacked, if it did.
+// result returns what a check found; missing is what the run lacked, if anything.
 func (f *findings) result(check, claim, seen, missing string) Result {
 	r := Result{Check: check, Claim: claim, Verdict: Pass, Reason: seen, Count: f.count, Violations: f.list}
 	switch {

@@ -284,7 +284,7 @@ func (res *Results) print() {
 	fmt.Fprintln(w, "\nCHECK\tCLAIM\tVERDICT\tCHECKED")
 	for _, c := range res.Checks {
 		measured := ""
-		for _, f := range c.Figures {
+		for _, f := range c.Measurements {
 			measured += fmt.Sprintf("; %s %.4g %s", f.Name, f.Value, f.Unit)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s%s\n", c.Check, c.Claim, c.Verdict, clip(c.Reason, 110), clip(measured, 140))
@@ -344,7 +344,7 @@ func verify(dir string) error {
 	}
 	res.Checks = checks
 	for _, c := range checks {
-		for _, f := range c.Figures {
+		for _, f := range c.Measurements {
 			if f.Name == "IDs" {
 				res.IDs = int64(f.Value)
 			}

@@ -32,7 +32,7 @@ const (
 	OrderGlobal Order = "global" // all lines, in the order in which logs are read
 )
 
-// Config says how an Auditor reads.
+// Config is what an Auditor reads, and how.
 type Config struct {
 	Kind    describe.Kind // form of the IDs
 	Space   flake.Format  // whose flakes they are
@@ -306,7 +306,7 @@ type InvalidLine struct {
 	Error LineError `json:"error"`
 }
 
-// LineError says what is wrong with a line.
+// LineError is what is wrong with a line.
 type LineError struct {
 	Class   string `json:"class"` // as describe.Class returns it
 	Message string `json:"message"`

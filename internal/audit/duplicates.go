@@ -154,7 +154,7 @@ func (w *sweep) forget(below uint64) {
 func common(sa uint64, a reach, sb uint64, b reach) (first, n uint64) {
 	end := min(a.last, b.last)
 	g, inverse := gcd(sb%sa, sa)
-	// Wanted: the least k ≥ 0 with b.first + k·sb ≡ a.first (mod sa).
+	// Wanted: the smallest k ≥ 0 with b.first + k·sb ≡ a.first (mod sa).
 	gap := (sa - (b.first-a.first)%sa) % sa
 	if gap%g != 0 {
 		return 0, 0

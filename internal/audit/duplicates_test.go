@@ -56,7 +56,7 @@ func TestFinderAgainstCounting(t *testing.T) {
 		}
 		f := NewFinder(0, sp)
 		if sp != nil {
-			f.sorter.most = 1 + r.IntN(6) // many runs of a few
+			f.sorter.limit = 1 + r.IntN(6) // many runs of a few
 		}
 		n := 1 + r.IntN(40)
 		for pos := range n {
@@ -113,7 +113,7 @@ func TestFinderWide(t *testing.T) {
 	for _, sp := range []Spool{nil, &memory{}} {
 		f := NewFinder(0, sp)
 		if sp != nil {
-			f.sorter.most = 2
+			f.sorter.limit = 2
 		}
 		for pos, k := range []Key{{1, 5}, {5, 1}, {0, 5}, {1, 6}, {2, 5}, {1, 5}, {5, 1}, {1, 5}} {
 			if err := f.Add(One(k), uint64(pos)); err != nil {
@@ -160,7 +160,7 @@ func TestFinderManyRunsAndFailures(t *testing.T) {
 	fill := func(sp *memory) (uint64, error) {
 		r := rand.New(rand.NewPCG(7, 7))
 		f := NewFinder(0, sp)
-		f.sorter.most = 16
+		f.sorter.limit = 16
 		for i := range 16 * 300 {
 			if err := f.Add(One(Key{r.Uint64N(1 << 40), r.Uint64()}), uint64(i)); err != nil {
 				return 0, err
@@ -191,7 +191,7 @@ func TestFinderTornRun(t *testing.T) {
 	var b bytes.Buffer
 	m := &memory{}
 	s := newSorter(0, m)
-	s.most = 4
+	s.limit = 4
 	for i := range 4 {
 		if err := s.add(item{Key{uint64(i) << 40, 1 << 50}, 1 << 40, 3, 32}); err != nil {
 			t.Fatal(err)

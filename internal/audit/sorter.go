@@ -47,7 +47,7 @@ const (
 // and a sorter whose items all come so makes one run, however many there are.
 type sorter struct {
 	spool  Spool
-	most   int // items in memory; 0 is no bound
+	limit  int // items in memory; 0 is no bound
 	buf    []item
 	rising bool // buf is sorted
 
@@ -58,7 +58,7 @@ type sorter struct {
 func newSorter(memory int64, spool Spool) *sorter {
 	s := &sorter{spool: spool, rising: true}
 	if spool != nil {
-		s.most = int(max(memory, 1<<20) / itemSize)
+		s.limit = int(max(memory, 1<<20) / itemSize)
 	}
 	return s
 }
@@ -74,14 +74,14 @@ func compareItems(a, b item) int {
 }
 
 func (s *sorter) add(i item) error {
-	if s.most > 0 && cap(s.buf) == 0 {
-		s.buf = make([]item, 0, s.most)
+	if s.limit > 0 && cap(s.buf) == 0 {
+		s.buf = make([]item, 0, s.limit)
 	}
 	if n := len(s.buf); n > 0 && compareItems(i, s.buf[n-1]) < 0 {
 		s.rising = false
 	}
 	s.buf = append(s.buf, i)
-	if s.most > 0 && len(s.buf) == s.most {
+	if s.limit > 0 && len(s.buf) == s.limit {
 		return s.spill()
 	}
 	return nil
@@ -312,7 +312,7 @@ func (r *runReader) next() error {
 	if flags&flagBlock != 0 {
 		r.count, r.stride = number(), number()
 	}
-	if failed != nil { // distinct from the end between two items
+	if failed != nil { // not io.EOF, which is the end between two items
 		return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, failed)
 	}
 	return nil

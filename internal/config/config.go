@@ -12,7 +12,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// Config is all that one node is told. The option table in options.go names
+// Config is the configuration of one node. The option table in options.go names
 // each field for people and gives the reason for its default.
 type Config struct {
 	Node      Node
@@ -74,7 +74,7 @@ type Issue struct {
 	MaxSkew      time.Duration // how far clocks of the cluster may differ
 }
 
-// Clock is what is done about clocks that are wrong, or that nobody confirms.
+// Clock is what is done about clocks that are wrong or unconfirmed.
 type Clock struct {
 	StepHold time.Duration // how long a lone node keeps its time after its wall clock was set
 	Grace    time.Duration // how long an unconfirmed clock may issue under either policy
@@ -89,7 +89,7 @@ type Listen struct {
 	Gossip            string // UDP and TCP, as ip:port; "" is no gossip
 }
 
-// Advertise is what others are told to call, as host:port; "" is the address
+// Advertise is the addresses given to others, as host:port; "" is the address
 // listened on.
 type Advertise struct {
 	GRPC, HTTP, Gossip string
@@ -137,7 +137,7 @@ type Stop struct {
 	Timeout time.Duration
 }
 
-// Default returns the configuration of a node that is told nothing.
+// Default returns the configuration of a node without any settings.
 func Default() Config {
 	return Config{
 		Node:   Node{Name: hostname()},
@@ -196,8 +196,7 @@ func (c Config) StopWithin() time.Duration {
 	return c.Drain.Delay + c.Drain.Timeout + c.Stop.Timeout + closeSlack
 }
 
-// closeSlack is for what follows once the sid is given back: saying goodbye to
-// gossip (1 s), and a scrape of the admin port under way (0.5 s).
+// closeSlack is for what follows once the sid is given back: leaving gossip (1 s), and a scrape of the admin port under way (0.5 s).
 const closeSlack = 2 * time.Second
 
 var notInNames = regexp.MustCompile(`[^a-z0-9._-]+`)

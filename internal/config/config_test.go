@@ -120,7 +120,7 @@ func TestNoOptionLooksLikeAServiceLink(t *testing.T) {
 	seen := map[string]string{}
 	for _, o := range Options() {
 		if serviceLinks.MatchString(o.Env()) {
-			t.Errorf("%s: %s is passed over", o.Key, o.Env())
+			t.Errorf("%s: %s is ignored", o.Key, o.Env())
 		}
 		if other := seen[o.Env()]; other != "" {
 			t.Errorf("%s and %s share %s", other, o.Key, o.Env())

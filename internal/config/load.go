@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Sources is where Load looks, besides the defaults.
+// Sources is what Load reads, besides the defaults.
 type Sources struct {
 	File  string         // path of a YAML file; "" is none
 	Env   []string       // as os.Environ gives it
@@ -174,7 +174,7 @@ func fromEnv(s Sources, known map[string]bool) (layer, error) {
 		name, v, _ := strings.Cut(pair, "=")
 		key, ok := keys[name]
 		switch {
-		case v == "": // how charts and compose files say unset
+		case v == "": // how charts and compose files leave a setting out
 		case ok:
 			l.values[key] = v
 		case !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr, name == EnvToken:
@@ -220,7 +220,7 @@ func isSection(key string, known map[string]bool) bool {
 	return false
 }
 
-// hint says what an unknown key might have been meant to be.
+// hint suggests what an unknown key was meant to be.
 func hint(key string, known map[string]bool) string {
 	keys := slices.Sorted(maps.Keys(known))
 	if isSection(key, known) {
@@ -230,12 +230,12 @@ func hint(key string, known map[string]bool) string {
 	return fmt.Sprintf("did you mean %q?", closest(key, keys))
 }
 
-// closest returns the candidate that the fewest changes of a letter make of s.
+// closest returns the candidate with the smallest edit distance from s.
 func closest(s string, candidates []string) string {
-	best, least := "", 1<<30
+	best, shortest := "", 1<<30
 	for _, c := range candidates {
-		if d := distance(s, c); d < least {
-			best, least = c, d
+		if d := distance(s, c); d < shortest {
+			best, shortest = c, d
 		}
 	}
 	return best

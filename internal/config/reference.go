@@ -18,7 +18,7 @@ In the file a dot is a level:
 
 Unknown keys are errors, in the file as in the environment. An empty variable counts as not set. Variables that
 Kubernetes injects for a Service named allocator (` + "`ALLOCATOR_PORT…`, `ALLOCATOR_SERVICE_…`, `ALLOCATOR_…_TCP…`" + `) are
-passed over. ` + "`allocator config print`" + ` shows every value and where it came from.
+ignored. ` + "`allocator config print`" + ` shows every value and where it came from.
 
 | key | variable | default | what it is |
 |---|---|---|---|

@@ -32,13 +32,13 @@ const (
 	minInterval = 10 * time.Millisecond
 )
 
-// NamePattern is what names of nodes, roots and spaces look like.
+// NamePattern is the form of the names of nodes, roots and spaces.
 const NamePattern = `[a-z0-9][a-z0-9._-]{0,62}`
 
 var namePattern = regexp.MustCompile(`^` + NamePattern + `$`)
 
 // Validate returns every rule that c breaks as RuleErrors, joined, or nil.
-// Whether etcd endpoints are given is left to whoever needs them.
+// Whether etcd endpoints are given is for callers that need them.
 func (c Config) Validate() error {
 	var errs []error
 	rule := func(ok bool, key, format string, args ...any) {
@@ -71,11 +71,11 @@ func (c Config) Validate() error {
 	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead", "%v is over half of lease.window (%v): lead would use the window up", i.MaxLead, c.Lease.Window)
 	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait", "%v is not within 0 and 1m", i.MaxWait)
 	rule(i.MaxSkew > 0 && i.MaxSkew <= time.Minute, "issue.max-skew", "%v is not above 0 and up to 1m", i.MaxSkew)
-	most := 2
+	maxBytes := 2
 	if c.Layout == flake.Fleet {
-		most = 1
+		maxBytes = 1
 	}
-	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= most, "issue.entropy-bytes", "%d is not within 0 and %d (layout %v)", i.EntropyBytes, most, c.Layout)
+	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= maxBytes, "issue.entropy-bytes", "%d is not within 0 and %d (layout %v)", i.EntropyBytes, maxBytes, c.Layout)
 
 	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.resp", c.Listen.RESP}, {"listen.admin", c.Listen.Admin}, {"listen.gossip", c.Listen.Gossip}} {
 		if a.addr == "" {
@@ -168,12 +168,12 @@ func (c Config) Exposed() (problems []string) {
 	plain := c.TLS.Cert == ""
 	switch {
 	case plain && c.Auth.TokenFile != "":
-		problems = append(problems, "tokens cross the network in clear, and whoever reads one can use it: set tls.cert and tls.key, or listen on loopback: "+where)
+		problems = append(problems, "tokens cross the network unencrypted, and anyone who reads one can use it: set tls.cert and tls.key, or listen on loopback: "+where)
 	case plain:
 		problems = append(problems, "the API is open to the network without TLS: set tls.cert and tls.key, or listen on loopback: "+where)
 	}
 	if c.Auth.TokenFile == "" && c.TLS.ClientCA == "" {
-		problems = append(problems, "whoever reaches the API may draw IDs and drain the node: set auth.token-file or tls.client-ca, or listen on loopback: "+where)
+		problems = append(problems, "any client that reaches the API may draw IDs and drain the node: set auth.token-file or tls.client-ca, or listen on loopback: "+where)
 	}
 	return problems
 }
@@ -216,7 +216,7 @@ func oneOf(s string, of ...string) bool {
 	return false
 }
 
-// checkAddress says what is wrong with a host:port. One to listen on may have
+// checkAddress returns what is wrong with a host:port. One to listen on may have
 // no host and port 0.
 func checkAddress(addr string, listen bool) error {
 	host, port, err := net.SplitHostPort(addr)

@@ -31,7 +31,7 @@ var (
 	ErrClosed  = errors.New("devetcd: server is closed")
 )
 
-// Config says how to run the server. The zero value runs it on free ports in a
+// Config is how to run the server. The zero value runs it on free ports in a
 // temporary directory that Close removes.
 type Config struct {
 	Dir          string        // data directory, kept by Close; "": a temporary one
@@ -51,7 +51,7 @@ type Config struct {
 }
 
 // portAttempts is how often a start is tried with other ports: a port that was
-// free when it was looked for may have been taken when etcd binds it.
+// free when it was chosen may have been taken when etcd binds it.
 const portAttempts = 5
 
 // Server is an etcd server that can be stopped and started again on the same
@@ -220,9 +220,9 @@ func (s *Server) etcdConfig() *embed.Config {
 		cfg.AuthTokenTTL = uint(s.cfg.TokenTTL / time.Second)
 	}
 	if cfg.UnsafeNoFsync = s.cfg.NoSync; s.cfg.NoSync {
-		cfg.BcryptCost = 4 // the least that there is
+		cfg.BcryptCost = 4 // the minimum
 	}
-	cfg.EnableGRPCGateway = false // JSON over HTTP: nobody here speaks it
+	cfg.EnableGRPCGateway = false // JSON over HTTP: not used here
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log))
 	return cfg
 }

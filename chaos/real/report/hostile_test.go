@@ -69,9 +69,9 @@ func TestHostileStrings(t *testing.T) {
 		}
 		check := func(name string) map[string]any {
 			return map[string]any{"check": name, "claim": str(), "verdict": "fail", "reason": str(), "count": random.Int64(),
-				"violations": []any{map[string]any{"claim": str(), "detail": str(), "at_ns": 1_000_000_000}},
-				"figures":    []any{map[string]any{"name": str(), "value": wild(random), "unit": str()}},
-				"phases":     []any{map[string]any{"fault": str(), "targets": list(), "start_ns": random.Int64() - random.Int64(), "stop_ns": random.Int64(), "during": map[string]any{"ok": random.Int64(), "seconds": wild(random)}}}}
+				"violations":   []any{map[string]any{"claim": str(), "detail": str(), "at_ns": 1_000_000_000}},
+				"measurements": []any{map[string]any{"name": str(), "value": wild(random), "unit": str()}},
+				"phases":       []any{map[string]any{"fault": str(), "targets": list(), "start_ns": random.Int64() - random.Int64(), "stop_ns": random.Int64(), "during": map[string]any{"ok": random.Int64(), "seconds": wild(random)}}}}
 		}
 		s.run = map[string]any{"verdict": str(), "why": list(), "profile": str(), "command": str(), "level": str(), "seed": random.Uint64() >> 12, "replay": str(), "broken": list(),
 			"faults": []any{map[string]any{"fault": str(), "class": str(), "expected": str(), "must": str(), "verdict": str(), "reason": str(), "claims": map[string]string{"c": str()},

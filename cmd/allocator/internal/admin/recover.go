@@ -36,9 +36,9 @@ that run and are not in the backup's registry with --addr.`,
 		Args:    cobra.NoArgs,
 	}
 	var floor timeFlag
-	cmd.Flags().Var(&floor, "floor", "begin there, and not at the floor worked out")
+	cmd.Flags().Var(&floor, "floor", "begin there, and not at the computed floor")
 	addr := cmd.Flags().String("addr", "", "gRPC addresses of running nodes, comma-separated, besides those in the registry")
-	yes := cmd.Flags().Bool("yes", false, "do not ask")
+	yes := cmd.Flags().Bool("yes", false, "do not ask for confirmation")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)

@@ -30,7 +30,7 @@ func quarantineCommand(a *cli.App) *cobra.Command {
 		Use:   "quarantine SID",
 		Short: "Take a sid out of use",
 		Long: `Quarantine marks a sid's record so that no node takes it, until "allocator admin
-release-sid" gives it back. Its ceiling is kept: nothing is forgotten.
+release-sid" gives it back. Its ceiling is kept.
 
 A sid that a node holds is refused. With --force its holder loses it: it uses what was
 confirmed to it, and then takes another sid.`,
@@ -84,10 +84,10 @@ func releaseCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release-sid SID",
 		Short: "Repair a sid's record and give the sid back to the pool",
-		Long: `Release-sid writes a fresh record for a sid that is quarantined, whose record is
-unreadable or gone, or whose ceiling a bad clock has set far in the future. The next
+		Long: `Release-sid writes a new record for a sid that is quarantined, whose record is
+unreadable or missing, or whose ceiling a wrong clock has set far in the future. The next
 holder begins at its ceiling: the old one where it can be read, else a bound on what
-can have been granted, worked out from the ledger, other windows and the clock.
+can have been granted, computed from the ledger, other windows and the clock.
 
 --above asserts that no ID of this sid carries that time or a later one, and none will.
 Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issued twice.`,
@@ -97,7 +97,7 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 	}
 	var above timeFlag
 	cmd.Flags().Var(&above, "above", "no ID of the sid carries this time or a later one")
-	yes := cmd.Flags().Bool("yes", false, "do not ask")
+	yes := cmd.Flags().Bool("yes", false, "do not ask for confirmation")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)

@@ -51,7 +51,7 @@ func Choose(cmd *cobra.Command, name, help string, words ...string) *Choice {
 
 // FormatFlag adds --format.
 func FormatFlag(cmd *cobra.Command) *Choice {
-	return Choose(cmd, "format", "shape of the output; json is one object a line", "text", "json")
+	return Choose(cmd, "format", "output format; json is one object a line", "text", "json")
 }
 
 // completeFlags turns file names off as completions of every flag that has no

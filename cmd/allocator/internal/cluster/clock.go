@@ -13,9 +13,9 @@ import (
 
 // peerLine is the clock of one node as the one asked sees it. Times are in µs.
 type peerLine struct {
-	Verdict     string `json:"verdict"` // what it says of itself
-	SID         int32  `json:"sid"`     // the same
-	Fresh       bool   `json:"fresh"`   // heard lately: the figures count
+	Verdict     string `json:"verdict"` // its own
+	SID         int32  `json:"sid"`     // as it reports it
+	Fresh       bool   `json:"fresh"`   // sampled lately: the values below are valid
 	Offset      int64  `json:"offset_us"`
 	Error       int64  `json:"error_us"`
 	Wall        int64  `json:"wall_offset_us"`
@@ -39,11 +39,11 @@ func newPeerLine(c *pb.PeerClock) *peerLine {
 func (p *peerLine) columns() (verdict, offset string) {
 	switch {
 	case p == nil:
-		return "-", "not heard"
+		return "-", "no sample"
 	case p.Self:
 		offset = "asked"
 	case !p.Fresh:
-		offset = fmt.Sprintf("not heard for %.0fs", float64(p.Age)/1e6)
+		offset = fmt.Sprintf("no sample for %.0fs", float64(p.Age)/1e6)
 	default:
 		offset = clock.FormatOffset(micros(p.Offset), micros(p.Error))
 	}
@@ -110,7 +110,7 @@ func newClockLine(c *pb.Clock) *clockLine {
 	}
 }
 
-// print writes two lines: what the others say, and what the machine says.
+// print writes two lines: the agreement with the others, and the machine's clock.
 func (c *clockLine) print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "clock: %s (%s, %s); %d of %s agree, %d are a majority", c.State, c.Phase, c.Finding,
@@ -124,9 +124,9 @@ func (c *clockLine) print(w io.Writer) error {
 	fmt.Fprintf(&b, "\n       steps %d forward, %d back; suspends %d; stalls %d; kernel %s; gossip %s",
 		c.StepsForward, c.StepsBack, c.Suspends, c.Stalls, c.Kernel, cli.Count(int(c.GossipMembers), "member"))
 	if c.StepPending {
-		fmt.Fprintf(&b, "\n       a step is held back: the wall clock stands %v from the time of IDs", micros(c.Held).Round(100*time.Microsecond))
+		fmt.Fprintf(&b, "\n       a step is held back: the wall clock differs from the time of IDs by %v", micros(c.Held).Round(100*time.Microsecond))
 		if c.StepBlocked {
-			b.WriteString(", and an operator has to say which is right")
+			b.WriteString("; an operator has to decide which is right")
 		}
 	}
 	_, err := fmt.Fprintln(w, b.String())

@@ -13,11 +13,11 @@ func TestPeerColumns(t *testing.T) {
 		peer            *pb.PeerClock
 		verdict, offset string
 	}{
-		{"never heard", nil, "-", "not heard"},
+		{"never heard", nil, "-", "no sample"},
 		{"itself", &pb.PeerClock{Verdict: "open", Self: true, Fresh: true}, "open", "asked"},
 		{"fresh", &pb.PeerClock{Verdict: "open", Fresh: true, OffsetUs: -120, ErrorUs: 201}, "open", "-0.1ms ±0.3ms"},
 		{"false", &pb.PeerClock{Verdict: "skewed", Fresh: true, OffsetUs: 1e6, ErrorUs: 300, Falseticker: true}, "skewed", "+1000.0ms ±0.3ms FALSE"},
-		{"silent since", &pb.PeerClock{Verdict: "open", OffsetUs: 5, AgeUs: 31_400_000}, "open", "not heard for 31s"},
+		{"silent since", &pb.PeerClock{Verdict: "open", OffsetUs: 5, AgeUs: 31_400_000}, "open", "no sample for 31s"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if verdict, offset := newPeerLine(tc.peer).columns(); verdict != tc.verdict || offset != tc.offset {
@@ -43,13 +43,13 @@ func TestClockLines(t *testing.T) {
 	}
 	want := `clock: open (grace, unconfirmed); 1 of 3 nodes agree, 2 are a majority
        steps 1 forward, 2 back; suspends 3; stalls 4; kernel synchronized within 12.3ms; gossip 1 member
-       a step is held back: the wall clock stands -1.5s from the time of IDs
+       a step is held back: the wall clock differs from the time of IDs by -1.5s
 `
 	if got := print(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	c.StepBlocked, c.Kernel = true, nil
-	for _, part := range []string{"from the time of IDs, and an operator has to say which is right\n", "kernel unknown;"} {
+	for _, part := range []string{"; an operator has to decide which is right\n", "kernel unknown;"} {
 		if got := print(); !strings.Contains(got, part) {
 			t.Errorf("%s\nhas no %q", got, part)
 		}

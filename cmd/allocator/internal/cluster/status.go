@@ -22,10 +22,10 @@ func StatusCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the cluster: nodes, clocks, sids and windows",
-		Long: `Status asks one node for the space as etcd has it, and for how it sees itself and the
-clocks of the others: VERDICT is what each says of its own clock, OFFSET its clock minus
-that of the node asked, and FALSE one that a majority disagrees with. It exits with 1 if
-the node asked would refuse a request now.`,
+		Long: `Status asks one node for the records of the space in etcd, its own state, and the clocks
+of the other nodes: VERDICT is each node's verdict on its own clock, OFFSET its clock
+minus that of the node asked, and FALSE a clock that a majority disagrees with. It exits
+with 1 if the node asked would refuse a request now.`,
 		Example: "  allocator status --addr 10.0.0.5:9000",
 		Args:    cobra.NoArgs,
 	}
@@ -82,7 +82,7 @@ type nodeLine struct {
 	HTTP     string `json:"http"`
 	SID      int32  `json:"sid"`                 // -1: a standby
 	SIDRange string `json:"sid_range,omitempty"` // that it may take; empty: all
-	// Clock is null where the node asked has not heard of it.
+	// Clock is null where the node asked has no sample of it.
 	Clock *peerLine `json:"clock"`
 }
 
@@ -103,7 +103,7 @@ type selfLine struct {
 	Why    string `json:"message,omitempty"`
 	SID    int32  `json:"sid"`
 	Issued int64  `json:"ids_issued"`
-	// Clock is null where the node judges none.
+	// Clock is null where the node has no verdict.
 	Clock *clockLine `json:"clock"`
 }
 

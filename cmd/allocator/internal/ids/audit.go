@@ -28,11 +28,11 @@ func AuditCommand(a *cli.App) *cobra.Command {
 where lines do not rise, how many IDs there are of which sid, and from when to when.
 Without a file, or for "-", it reads stdin. Files may be gzipped.
 
-It compares every ID with every other, however many there are: what does not fit in
---memory is sorted on disk, in the directory for temporary files ($TMPDIR), which takes 3 to
-7 bytes for an ID that is near its neighbors and 20 for a random one. IDs that differ in
-their form only are the same; a flake and a ULID made from it are not, unless --by flake
-compares only the flakes.
+It compares every ID with every other. What does not fit in --memory is sorted on disk,
+in the directory for temporary files ($TMPDIR): 3 to 7 bytes for an ID that is near its
+neighbors, 20 for a random one. IDs that differ only
+in form are equal; a flake and a ULID made from it are not, unless --by flake compares
+flakes only.
 
 It exits with 0 if all is well, with 1 if an ID is there twice, out of order or malformed,
 or if there is none, and with 2 if a file cannot be read.`,
@@ -42,13 +42,13 @@ or if there is none, and with 2 if a file cannot be read.`,
   allocator audit --format json orders.log`,
 		Args: cobra.ArbitraryArgs,
 	}
-	kind := cli.Choose(cmd, "kind", "form of the IDs; auto goes by their length", "auto", "flake", "int", "hex", "ulid", "uuid", "u128")
+	kind := cli.Choose(cmd, "kind", "form of the IDs; auto detects it by length", "auto", "flake", "int", "hex", "ulid", "uuid", "u128")
 	space := cli.SpaceFlags(cmd)
 	order := cli.Choose(cmd, "order", "what has to rise: nothing, the lines of each file, or all lines in the order of the files", "none", "file", "global")
 	by := cli.Choose(cmd, "by", "what must be unique: whole IDs, or the flakes in them", "id", "flake")
 	format := cli.FormatFlag(cmd)
 	memory := sizeValue(96 << 20)
-	cmd.Flags().Var(&memory, "memory", "about how much memory to use, such as 64MiB; 16MiB at least")
+	cmd.Flags().Var(&memory, "memory", "approximate memory to use, such as 64MiB; at least 16MiB")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if len(args) == 0 {
 			if cli.Terminal(a.In) {

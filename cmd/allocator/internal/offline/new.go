@@ -50,7 +50,7 @@ var formsOf = map[string][]string{
 func makingFlags(cmd *cobra.Command, kinds ...string) *making {
 	m := &making{cmd: cmd, size: 1}
 	m.kind = cli.Choose(cmd, "kind", "what to make; a uuid is a random UUIDv7", kinds...)
-	m.as = cli.Choose(cmd, "as", "print in this form, one of as many bits",
+	m.as = cli.Choose(cmd, "as", "print in this form, of the same number of bits",
 		append([]string{""}, describe.Forms...)...)
 	m.space = cli.SpaceFlags(cmd)
 	cmd.Flags().Uint16Var(&m.sid, "sid", 0, "sid of the flakes; it is not reserved")
@@ -261,7 +261,7 @@ instead, for range queries: flakes of all sids lie between them, and UUIDv7s bet
 those of --kind uuid.
 
 TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix milliseconds, or
-@ and Unix seconds. What is finer than a millisecond is cut off.
+@ and Unix seconds. Digits beyond milliseconds are dropped.
 
 ` + notCoordinated,
 		Example: `  allocator from-time 2026-11-20T16:36:28.444Z 3

@@ -20,18 +20,18 @@ func InitCommand(a *cli.App) *cobra.Command {
 		Use:   "init",
 		Short: "Initialize a space in etcd",
 		Long: `Init writes what every ID of a space means, its layout and epoch, to etcd. Nodes wait
-until that was done once. Doing it again changes nothing.
+until that was done once. Running it again changes nothing.
 
-IDs begin only when all that nodes of a lost etcd can still issue has passed, some
-31 seconds after. Give --fresh for a space that never issued an ID.
+IDs begin some 31 seconds later, when every window that nodes of a lost etcd may still
+use has passed. Give --fresh for a space that never issued an ID.
 
 A job that might run again gives --fresh-until instead: after that time init creates no
 space and fails if there is none, so that a wiped etcd is noticed.`,
 		Example: "  allocator init --etcd.endpoints http://10.0.0.1:2379",
 		Args:    cobra.NoArgs,
 	}
-	fresh := cmd.Flags().Bool("fresh", false, "IDs may begin at once: no allocator ever issued any for this space")
-	until := cmd.Flags().String("fresh-until", "", "as --fresh until this time, such as 2026-11-20T17:00:00Z, and then make no space")
+	fresh := cmd.Flags().Bool("fresh", false, "IDs may begin at once: none was ever issued for this space")
+	until := cmd.Flags().String("fresh-until", "", "as --fresh until this time, such as 2026-11-20T17:00:00Z, and after it create no space")
 	cmd.MarkFlagsMutuallyExclusive("fresh", "fresh-until")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)

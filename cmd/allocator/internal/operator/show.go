@@ -19,9 +19,9 @@ func ConfigCommand(a *cli.App) *cobra.Command {
 func configPrintCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "print",
-		Short: "Print every setting, its value and where that came from",
-		Long: `Print shows what "allocator serve" would run with, given the same flags, variables and
-file. It exits with 1 if a rule is broken.`,
+		Short: "Print every setting, its value and its source",
+		Long: `Print shows the settings that "allocator serve" would use with the same flags, variables
+and file. It exits with 1 if a setting breaks a rule.`,
 		Args: cobra.NoArgs,
 	}
 	format := cli.FormatFlag(cmd)

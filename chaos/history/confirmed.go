@@ -10,14 +10,14 @@ import (
 )
 
 // DefaultLag is how much later than the answers it covers a window's record may be
-// seen. Etcd tells a watcher within milliseconds; the rest is for a busy machine,
+// seen. Etcd notifies a watcher within milliseconds; the rest is for a busy machine,
 // and is less than the time for which faults keep etcd from confirming anything.
 const DefaultLag = 2 * time.Second
 
 // Confirmed checks the half of I3 that Reserved cannot see: that a window was
 // confirmed before it was used. An answer is held against the windows that were
 // seen when it came; one whose window was seen more than a lag later, or not at all,
-// used time that nobody had granted yet, though a later record covers it.
+// used time that was not granted yet, though a later record covers it.
 //
 // Unlike Reserved it depends on when records were seen, so where the observer was
 // late it may blame the cluster for that.
@@ -116,7 +116,7 @@ func (c *Confirmed) blame(e early) {
 }
 
 // Finish returns what was found. Answers at the end of a run, whose window may only
-// not have been told yet, are left to Reserved.
+// not have been reported yet, are left to Reserved.
 func (c *Confirmed) Finish() Result {
 	missing := ""
 	switch {
@@ -127,6 +127,6 @@ func (c *Confirmed) Finish() Result {
 		c.findings = findings{} // without windows nothing is held against IDs
 	}
 	r := c.result("confirmed", "I3", fmt.Sprintf("%d answers, their windows seen before or within %v", c.answers, time.Duration(c.lag)), missing)
-	r.Figures = []Figure{{"latest record", float64(c.worst) / 1e6, "ms"}}
+	r.Measurements = []Measurement{{"latest record", float64(c.worst) / 1e6, "ms"}}
 	return r
 }
