@@ -31,7 +31,7 @@
 //
 // Text, 16-digit hex and binary forms sort as the integers do, and integers as
 // time does (claim I8: one order). Parsers accept what these forms are and no
-// more; only ParseLenient reads what a person may have meant, and Repair tells what
+// more; only ParseLenient reads what a person may have meant, and Repair reports what
 // it made of it.
 //
 // # What it does not do

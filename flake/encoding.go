@@ -63,7 +63,7 @@ func (id ID) MarshalJSON() ([]byte, error) { return id.AppendJSON(make([]byte, 0
 
 // UnmarshalJSON sets id from a JSON string as Parse reads it; null leaves id as
 // it is. Anything else is ErrJSON, numbers among it: one above 2^53 may have
-// lost digits on its way here. The string is taken as it stands, so one with a
+// lost digits on its way here. Escapes are not decoded, so a string with a
 // backslash escape in it is ErrLength. After an error id is unchanged.
 func (id *ID) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {

@@ -45,7 +45,7 @@ var (
 //
 // No function of this package makes a negative one. The zero ID is valid (the
 // epoch's first instant with nothing drawn) and a cluster issues it never, so
-// it can stand for "no ID". IDs compare with <, as their text and binary forms
+// it can mean "no ID". IDs compare with <, as their text and binary forms
 // do (I8).
 type ID int64
 
@@ -53,7 +53,7 @@ type ID int64
 // is the layout's, 0 to Holders−1.
 type SID uint16
 
-// A Format says what the bits of a space's IDs mean. It never changes while
+// A Format is the meaning of the bits of a space's IDs. It never changes while
 // the space lives.
 type Format struct {
 	Layout Layout
@@ -67,7 +67,7 @@ var Default = Format{Layout: Scalable, Epoch: DefaultEpoch}
 //
 // unixMilli is in Unix milliseconds. Make returns ErrLayout, ErrBeforeEpoch,
 // ErrTimeOverflow, ErrEntropy or ErrSID; the ID is then zero. It coordinates
-// nothing: whoever calls it answers for the ID being new.
+// nothing: the caller must ensure that the ID is new.
 func (f Format) Make(unixMilli int64, entropy uint32, sid SID) (ID, error) {
 	if !f.Layout.known() {
 		return 0, fmt.Errorf("%w %d", ErrLayout, uint8(f.Layout))
@@ -113,7 +113,7 @@ func (f Format) timestamp(unixMilli int64) (int64, error) {
 	return 0, fmt.Errorf("%w: %d is more than %d ms after %d", ErrTimeOverflow, unixMilli, int64(MaxTimestamp), f.Epoch)
 }
 
-// Min returns the least ID of a millisecond in Unix time, whatever the layout:
+// Min returns the smallest ID of a millisecond in Unix time, whatever the layout:
 // all 20 low bits are 0. It returns ErrBeforeEpoch or ErrTimeOverflow.
 func (f Format) Min(unixMilli int64) (ID, error) {
 	ts, err := f.timestamp(unixMilli)

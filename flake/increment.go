@@ -62,7 +62,7 @@ func (f Format) initialEntropy(random []byte) uint32 {
 // millisecond. The ID is then zero; what was read from draw is used up.
 //
 // This is the specification's generator for one process, for offline tools. It
-// coordinates with nobody, and two processes that use it may make the same ID.
+// does not coordinate: two processes that use it may make the same ID.
 // Offline is a generator that keeps prev and the clock for its caller.
 //
 // Source: Ulid-Flake specification, "Monotonicity"; the sizes and the second

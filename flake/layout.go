@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// A Layout says how the 20 low bits of an ID are split into entropy and sid.
+// A Layout is how the 20 low bits of an ID are split into entropy and sid.
 // It is a constant of a space, as the epoch is: IDs do not carry it.
 type Layout uint8
 

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// OfflineConfig says how an Offline generator makes IDs.
+// OfflineConfig configures an Offline generator.
 //
 // OfflineDefaults returns the specification's. Of a zero OfflineConfig the
 // epoch is 1970 and the step within a millisecond always 1.
 type OfflineConfig struct {
 	Format Format // meaning of the bits
-	SID    SID    // 0 to Holders−1 of the layout; nobody reserves it
+	SID    SID    // 0 to Holders−1 of the layout; it is not reserved
 
 	// EntropySize is how many random bytes the step from an ID to the next of
 	// its millisecond has, 1 to MaxEntropySize: a step is uniform in
 	// 1..2^(8·EntropySize)−1, in the layout fleet in 1..7. With 0 it is always
-	// 1, which makes room for most IDs and lets anybody guess the next.
+	// 1, which leaves room for the most IDs and makes the next one predictable.
 	EntropySize int
 
 	// Now returns Unix milliseconds; nil is the wall clock of the machine. It is
@@ -40,10 +40,10 @@ func OfflineDefaults() OfflineConfig { return OfflineConfig{Format: Default, Ent
 //
 // They are not coordinated. No other process is asked, nothing is stored, and
 // no sid is leased: two generators with one sid can make the same ID, and a
-// program that restarts while its clock stands or went back can repeat itself.
+// program that restarts while its clock is stopped or went back can repeat itself.
 // For IDs that are unique across processes ask an allocator.
 //
-// New and At make IDs that are random within their millisecond, each apart from
+// New and At make IDs that are random within their millisecond, independent of
 // all others. Next and NextAt make one rising series, to which New and At do
 // not belong.
 //
@@ -93,7 +93,7 @@ func (o *Offline) Format() Format { return o.format }
 // millisecond are in no order and can be equal: among 200 of the layout
 // scalable a pair is as likely as not.
 //
-// It returns ErrBeforeEpoch or ErrTimeOverflow if the clock stands outside the
+// It returns ErrBeforeEpoch or ErrTimeOverflow if the clock is outside the
 // format's time, and ErrEntropySource; the ID is then zero.
 func (o *Offline) New() (ID, error) {
 	o.mu.Lock()
@@ -116,7 +116,7 @@ func (o *Offline) At(unixMilli int64) (ID, error) {
 // A clock that reads less than the last ID's millisecond is ErrRegression,
 // whatever the distance: IDs never go down, and a series pinned to one
 // millisecond would use up its entropy at once. Wait until the clock has caught
-// up. ErrMonotonicOverflow says that the step did not fit into this
+// up. ErrMonotonicOverflow: the step did not fit into this
 // millisecond: wait for the next one. The other errors are New's. Any error
 // comes with the zero ID and leaves the series as it was.
 //

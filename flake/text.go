@@ -32,9 +32,9 @@ func (id ID) AppendText(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// appendSlow is AppendText where something has to be done before. It stands
-// apart so that the usual case has no call to save its registers for, a tenth of
-// its time.
+// appendSlow is AppendText where something has to be done before. It is a
+// separate function so that the usual case makes no call and saves no registers,
+// which would take a tenth of its time.
 func (id ID) appendSlow(b []byte) ([]byte, error) {
 	if id < 0 {
 		return b, negative(id)
@@ -91,7 +91,7 @@ func Parse(s string) (ID, error) {
 // and reads I and L as 1 and O as 0, then goes on as Parse, whose errors it
 // returns. Positions in errors count without the hyphens. U stays invalid.
 //
-// For typed input only: several texts then stand for one ID.
+// For typed input only: several texts then mean one ID.
 func ParseLenient(s string) (ID, error) {
 	var g [TextLen]byte
 	if n := crockford.Fold(g[:], s); n != TextLen {
@@ -200,11 +200,11 @@ func (id ID) AppendHex16(b []byte) []byte {
 // It returns ErrLength, ErrAlphabet, or ErrRange if bit 63 is set; the ID is
 // then zero.
 func ParseHex(s string) (ID, error) {
-	digits, least := s, hexLen
+	digits, minimum := s, hexLen
 	if len(s) >= 2 && s[:2] == "0x" {
-		digits, least = s[2:], 1
+		digits, minimum = s[2:], 1
 	}
-	if len(digits) < least || len(digits) > hexLen {
+	if len(digits) < minimum || len(digits) > hexLen {
 		return 0, fmt.Errorf("%w: %d bytes, not 0x and 1 to 16 digits or 16 digits", ErrLength, len(s))
 	}
 	var v uint64

@@ -17,8 +17,8 @@
 //
 // So a wide ID is a ULID and a legal UUIDv7 at once, sorts as its flake does
 // (claim I8: one order), and gives its flake back. The flake's low bits, with
-// the sid among them, lie in rand_a and the top of rand_b: whoever reads the ID
-// can see which holder issued it. (RFC 9562, section 6.4, would rather have
+// the sid among them, lie in rand_a and the top of rand_b: the ID shows
+// which holder issued it. (RFC 9562, section 6.4, would rather have
 // node IDs in a UUIDv8; v7 is what databases and tools sort and recognize.)
 //
 // # Forms
@@ -32,12 +32,12 @@
 //	SQL      the 26 characters
 //
 // All but u128 sort as the bytes do. Parsers accept what these forms are and no
-// more; only ParseLenient reads what a person may have meant, and Repair tells what
+// more; only ParseLenient reads what a person may have meant, and Repair reports what
 // it made of it.
 //
 // The package issues nothing: Make, FromFlake and Increment compute IDs from
-// what they are given, and Offline from a clock and random bits, coordinated
-// with nobody. But for Offline, all functions are pure and safe for concurrent
+// what they are given, and Offline from a clock and random bits, without
+// coordination. Except Offline, all functions are pure and safe for concurrent
 // use, and no method but Unmarshal… and Scan changes anything; Offline is safe
 // for concurrent use too.
 //

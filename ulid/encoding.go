@@ -48,7 +48,7 @@ func (id ID) AppendJSON(b []byte) ([]byte, error) {
 func (id ID) MarshalJSON() ([]byte, error) { return id.AppendJSON(make([]byte, 0, TextLen+2)) }
 
 // UnmarshalJSON sets id from a JSON string as Parse reads it; null leaves id as
-// it is. Anything else is ErrJSON. The string is taken as it stands, so one
+// it is. Anything else is ErrJSON. Escapes are not decoded, so one
 // with a backslash escape in it is ErrLength. After an error id is unchanged.
 func (id *ID) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// OfflineConfig says what an Offline generator reads. The zero OfflineConfig is
+// OfflineConfig configures an Offline generator. The zero OfflineConfig is
 // the machine's clock and crypto/rand.
 type OfflineConfig struct {
 	// Now returns Unix milliseconds; nil is the wall clock of the machine. It is
@@ -28,7 +28,7 @@ type OfflineConfig struct {
 // several processes is that of their clocks. They are plain ULIDs, not the wide
 // IDs an allocator issues; New().ForceV7 makes a random UUIDv7 of one.
 //
-// New and At make random IDs, each apart from all others. Next and NextAt make
+// New and At make random IDs, independent of all others. Next and NextAt make
 // one rising series, to which New and At do not belong.
 //
 // An Offline is safe for concurrent use. Its configuration never changes.
@@ -57,7 +57,7 @@ func NewOffline(c OfflineConfig) *Offline {
 
 // New returns an ID of the present millisecond and 80 random bits.
 //
-// It returns ErrBeforeEpoch or ErrTimeOverflow if the clock stands before 1970
+// It returns ErrBeforeEpoch or ErrTimeOverflow if the clock is before 1970
 // or past 48 bits, and ErrEntropySource; the ID is then zero.
 func (o *Offline) New() (ID, error) {
 	o.mu.Lock()
@@ -84,7 +84,7 @@ func (o *Offline) At(unixMilli int64) (ID, error) {
 // again when the clock is past that millisecond. The other errors are New's.
 // Any error comes with the zero ID and leaves the series as it was.
 //
-// Source: ULID specification, "Monotonicity", which says nothing of clocks that
+// Source: ULID specification, "Monotonicity", which does not mention clocks that
 // go back; to stay is the rule of its first implementation.
 func (o *Offline) Next() (ID, error) {
 	o.mu.Lock()

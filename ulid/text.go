@@ -89,7 +89,7 @@ func Parse(s string) (ID, error) {
 // and reads I and L as 1 and O as 0, then goes on as Parse, whose errors it
 // returns. Positions in errors count without the hyphens. U stays invalid.
 //
-// For typed input only: several texts then stand for one ID. It does not read
+// For typed input only: several texts then mean one ID. It does not read
 // UUIDs, whose 32 digits are also in the alphabet.
 func ParseLenient(s string) (ID, error) {
 	var t [TextLen]byte

@@ -30,7 +30,7 @@ func AppendTime(b []byte, unixMilli int64) ([]byte, error) {
 // It is as strict as Parse: the errors are ErrLength, ErrAlphabet and
 // ErrTimeOverflow, in this order, and come with 0.
 //
-// It says nothing of the 16 characters behind them. To take the time from the text
+// It does not check the 16 characters behind them. To take the time from the text
 // of an ID, use Parse and UnixMilli.
 func ParseTime(s string) (int64, error) {
 	if len(s) != TimeLen {

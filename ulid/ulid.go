@@ -71,7 +71,7 @@ func FromUnixSeconds(sec int64, random [RandomLen]byte) (ID, error) {
 	return Make(sec*1000, random)
 }
 
-// Min returns the least ID of a millisecond in Unix time. Errors are Make's.
+// Min returns the smallest ID of a millisecond in Unix time. Errors are Make's.
 func Min(unixMilli int64) (ID, error) { return Make(unixMilli, [RandomLen]byte{}) }
 
 // Max returns the greatest ID of a millisecond in Unix time. Errors are Make's.
@@ -137,7 +137,7 @@ func (id ID) Compare(o ID) int {
 // the 80 bits behind the time. If these are all ones it returns
 // ErrMonotonicOverflow and the zero ID; id is a value and stays as it is.
 //
-// For offline use; it coordinates with nobody. It counts through UUIDv7's
+// For offline use; it does not coordinate. It counts through UUIDv7's
 // version and variant bits as through any others, so do not apply it to IDs
 // that have to stay version 7.
 //
@@ -197,8 +197,8 @@ func FromFlake(f flake.ID, epoch int64, random uint64) (ID, error) {
 //
 // It returns ErrNotV7 if id cannot come from FromFlake, flake.ErrBeforeEpoch
 // if its time is before epoch, and flake.ErrTimeOverflow if it is more than 43
-// bits after; the flake is then zero. It cannot tell a wide ID from a UUIDv7 of
-// another origin, whose bits it would read as a flake that nobody issued.
+// bits after; the flake is then zero. It cannot distinguish a wide ID from a UUIDv7 of
+// another origin, whose bits it would read as a flake that was never issued.
 func (id ID) Flake(epoch int64) (flake.ID, error) {
 	if !id.IsV7() {
 		return 0, ErrNotV7

@@ -65,7 +65,7 @@ mtype = { SENT, APPLIED, REFUSED };
 
 typedef Record {                /* window/s */
 	byte rev;               /* ModRevision; 0: the key is absent */
-	byte nonce;             /* stands for the record's value */
+	byte nonce;             /* the record's value */
 	bit base, ceil
 }
 
@@ -83,12 +83,12 @@ typedef Request {               /* a transaction on its way, and its reply */
 
 Record window;
 byte holder;                    /* 0: absent */
-byte era = 1;                   /* stands for the whole value of the era key */
+byte era = 1;                   /* the whole value of the era key */
 bit floor;
 Request req[MAXREQ];
 byte sent;                      /* attempts made so far; the next slot of req */
 
-/* ---- what only the observer knows ---------------------------------------- */
+/* ---- what only the checker knows ---------------------------------------- */
 
 bit issued;                     /* X has been issued */
 bit granted;                    /* some ceiling ever written lies above X */
@@ -113,7 +113,7 @@ bit late;                       /* every clock within max_skew of true time has 
 #define SAME_ERA(q) (q.era == era)
 #endif
 
-#ifdef STEAL                    /* take a sid from under a live holder */
+#ifdef STEAL                    /* take a sid from a live holder */
 #define ACQUIRE_HOLDER(q) true
 #else
 #define ACQUIRE_HOLDER(q) (holder == q.hold)
@@ -152,7 +152,7 @@ bit late;                       /* every clock within max_skew of true time has 
 #define RECORD_RELEASE(q) RECORD(q)
 #endif
 
-/* RELEASE compares neither holder nor era: the record alone proves that nobody
+/* RELEASE compares neither holder nor era: the record alone proves that no other
    came after, and a ceiling given back never lies below the next ACQUIRE's floor. */
 #define HOLDS(q) ( \
 	(q.kind == ACQUIRE && SAME_ERA(q) && ACQUIRE_HOLDER(q) && RECORD_ACQUIRE(q)) || \
@@ -194,7 +194,7 @@ inline apply(q)
 		q.state = REFUSED
 	fi;
 	if
-	:: !q.awaited -> clear(q)               /* nobody will read the reply */
+	:: !q.awaited -> clear(q)               /* the reply will not be read */
 	:: else
 	fi
 }
@@ -392,11 +392,11 @@ inline forget()
 
 #define IS_MINE(n) (n != 0 && (mine & (1 << (n - 1))))
 
-/* The generator: X lies in what we may still use. After X only what is above X does. */
+/* The generator: X is in what we may still use. After X only what is above X is. */
 #if defined(WAITED)
 #define CLOCK_LETS !late        /* it never issues behind its clock */
 #elif defined(MUT_LATE_BUMP)
-#define CLOCK_LETS !exposed     /* suppose everybody refuses between restore and bump */
+#define CLOCK_LETS !exposed     /* assume that every node refuses between restore and bump */
 #else
 #define CLOCK_LETS true
 #endif
@@ -451,8 +451,8 @@ proctype Node(byte i)
 	byte myera;
 	byte mine;              /* nonces of our attempts against that record */
 	byte cur;               /* the attempt we wait for */
-	bit low;                /* max(ceiling, floor) as read: least base of an ACQUIRE */
-	bit base, ceil;         /* the tenure: least millisecond not used yet, latest confirmed ceiling */
+	bit low;                /* max(ceiling, floor) as read: minimum base of an ACQUIRE */
+	bit base, ceil;         /* the tenure: first millisecond not used yet, latest confirmed ceiling */
 #ifdef MUT_RELEASE_LOW
 	bit used;               /* this tenure has issued X */
 #endif
@@ -471,7 +471,7 @@ start:	/* no memory: a first start, a restart, or a tenure dropped */
 #endif
 	}
 acquire:
-	/* now, and now + W, lie where they like; base >= low, ceil >= base. */
+	/* now, and now + W, are arbitrary; base >= low, ceil >= base. */
 	atomic { sent < MAXREQ ->
 		if :: base = low :: base = 1 fi;
 		if :: ceil = base :: ceil = 1 fi;
@@ -556,12 +556,12 @@ hold:
 #ifdef MUT_NO_SEAL
 		:: atomic { CAN_ISSUE -> issue() }
 #endif
-		:: atomic { give_up(); goto start }             /* applied, refused, unknown: all one */
+		:: atomic { give_up(); goto start }             /* applied, refused or unknown: the same */
 		od
 	:: goto start                                           /* crash, or another era seen */
 	od;
 
-lost:	/* another record stands in window/s: what was confirmed stays ours, to its ceiling */
+lost:	/* window/s has another record: what was confirmed can still be used, to its ceiling */
 	atomic { rev = 0; nonce = 0; myera = 0; mine = 0 };
 	do
 	:: atomic { CAN_ISSUE -> reached(9); issue() }

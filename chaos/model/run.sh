@@ -7,7 +7,7 @@
 #
 # A base must pass and its search must be complete. A mutant must break I1, and a
 # probe must reach the event it names: they show that the bases could have failed.
-# Prints one line a variant; exits 1 if any came out otherwise. Without Spin or a C
+# Prints one line a variant; exits 1 if any result differs. Without Spin or a C
 # compiler it exits 2, or 0 when SKIP_OK=1 is set.
 set -eu
 
@@ -95,7 +95,7 @@ build() {
 	gcc $flags -w -DSAFETY -DMEMLIM=2000 -o pan pan.c >gcc.out 2>&1
 }
 
-# wrong OUTPUT EXPECTED-ASSERTION: says what keeps a variant from its expected outcome.
+# wrong OUTPUT EXPECTED-ASSERTION: prints why a variant did not have its expected outcome.
 wrong() {
 	case $2 in
 	none)

@@ -23,18 +23,18 @@ type Space interface {
 	Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error)
 }
 
-// Harness is a Space that was never initialized, and ways to change it behind
-// its back.
+// Harness is a Space that was never initialized, and functions that edit its
+// records directly.
 type Harness struct {
 	Space   Space
 	Put     func(key, raw string) // on no lease
 	Delete  func(key string)
 	Expire  func(lease.LeaseID)
-	Compact func() // forget history
+	Compact func() // drop history
 }
 
-// Contract tests that a Store keeps what keeper.Store, lease.Op and lease.View
-// say. fresh returns a new harness each time.
+// Contract tests a Store against the documentation of keeper.Store, lease.Op and
+// lease.View. fresh returns a new harness each time.
 func Contract(t *testing.T, fresh func(*testing.T) Harness) {
 	for _, tc := range []struct {
 		name string
@@ -127,7 +127,7 @@ func (f *fixture) load() lease.View {
 	return v
 }
 
-// txn returns what n would send for op on sid as v has it.
+// txn returns the transaction that n would send for op on sid, given v.
 func (f *fixture) txn(op lease.Op, sid flake.SID, n node, v lease.View) lease.Txn {
 	f.attempts++
 	was := v.SIDs[sid].Window.Value
@@ -149,7 +149,7 @@ func (f *fixture) txn(op lease.Op, sid flake.SID, n node, v lease.View) lease.Tx
 	}
 }
 
-// apply commits txn, which must be applied, and checks all that the answer says.
+// apply commits txn, which must be applied, and checks the whole answer.
 func (f *fixture) apply(txn lease.Txn) lease.View {
 	f.Helper()
 	before := f.read(txn.SID)
@@ -201,7 +201,7 @@ func (f *fixture) refuse(txn lease.Txn, why string) lease.View {
 	return found
 }
 
-// sameView compares views but for their revision, which other spaces move too.
+// sameView compares views except their revision, which writes in other spaces change too.
 func (f *fixture) sameView(what string, got, want lease.View) {
 	f.Helper()
 	got.Revision, want.Revision = 0, 0
@@ -254,7 +254,7 @@ func testInit(f *fixture) {
 		winners++
 		n := i.(int)
 		if now.Config.Value.Pool != fmt.Sprintf("pool-%d", n) || now.Era.Value.Floor != floor+clock.Millis(n) {
-			f.Errorf("init %d says it made the space, but config is %+v and era %+v", n, now.Config.Value, now.Era.Value)
+			f.Errorf("init %d reports that it created the space, but config is %+v and era %+v", n, now.Config.Value, now.Era.Value)
 		}
 		f.sameView("view of the init that made the space", v.(lease.View), now)
 		return true
@@ -293,7 +293,7 @@ func testLife(f *fixture) {
 	v = f.apply(f.txn(lease.Extend, sid, a, v))
 	v = f.apply(f.txn(lease.Extend, sid, a, v))
 
-	f.Expire(a.lease) // holder and registration go with it, the window stays
+	f.Expire(a.lease) // holder and registration are deleted with it, the window stays
 	gone := f.read(sid).SIDs[sid]
 	if gone.Holder.Exists() || !gone.Window.Same(v.SIDs[sid].Window) || !gone.Past {
 		f.Errorf("after the lease ended: got %+v, want the window alone", gone)
@@ -365,7 +365,7 @@ func testRefusedTxns(f *fixture) {
 	}
 }
 
-// A client may send one request twice. The second time its own write is in the way.
+// A client may send one request twice. The second time its own write fails the compare.
 func testSentTwice(f *fixture) {
 	n := f.node()
 	v := f.read(1)

@@ -55,8 +55,8 @@ var opCases = []opCase{
 // breakage makes one compare of a transaction fail, and no other.
 type breakage struct {
 	name string
-	of   func(c opCase) bool // the cases that must notice; the others must not
-	skip func(c opCase) bool // the cases that it cannot be done to
+	of   func(c opCase) bool // the cases whose compare must fail; the others must not
+	skip func(c opCase) bool // the cases that it cannot be applied to
 	do   func(f *fixture, txn *lease.Txn)
 }
 
@@ -186,14 +186,14 @@ func testFaults(f *fixture) {
 		}
 		nonce := func() string { f.Helper(); return f.read(sid).SIDs[sid].Window.Value.Nonce }
 
-		sid++ // not applied: nothing moved, and the same compares still hold
+		sid++ // not applied: nothing changed, and the same compares still hold
 		txn := c.ready(f, sid)
 		before := f.read(sid)
 		commit(txn, NotApplied)
 		f.sameView(c.name+" not applied", f.read(sid), before)
 		f.apply(txn)
 
-		sid++ // applied, and the reply lost: the nonce tells
+		sid++ // applied, and the reply lost: the nonce shows it
 		txn = c.ready(f, sid)
 		commit(txn, Applied)
 		if nonce() != txn.Window.Nonce {
@@ -201,7 +201,7 @@ func testFaults(f *fixture) {
 		}
 		f.refuse(txn, "its own write")
 
-		sid++ // late, and nothing came between
+		sid++ // late, and nothing was written in between
 		txn = c.ready(f, sid)
 		before = f.read(sid)
 		commit(txn, Delayed)
@@ -245,7 +245,7 @@ func testFaults(f *fixture) {
 	}
 }
 
-// testRace has eight nodes want one record. I4 rests on this.
+// testRace: eight nodes write one record at once. I4 depends on this.
 func testRace(f *fixture) {
 	const sid, racers = 4, 8
 	var nodes [racers]node
@@ -305,7 +305,7 @@ func testWatch(f *fixture) {
 			f.Fatalf("changed was not called after %s", what)
 		}
 	}
-	await("the watch was opened") // what came before it was not seen
+	await("the watch was opened") // earlier changes may have been missed
 
 	a := f.node()
 	await("a node was registered")
@@ -331,7 +331,7 @@ func testWatch(f *fixture) {
 	}
 }
 
-// testCancelled calls everything with a context that is over.
+// testCancelled makes every call with a context that has ended.
 func testCancelled(f *fixture) {
 	n := f.node()
 	v := f.apply(f.txn(lease.Acquire, 1, n, f.read(1)))

@@ -8,8 +8,8 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// Advance lets d pass. Leases not renewed for their time to live end, in the
-// order in which they were granted, and their keys go.
+// Advance lets d pass. Leases that were not renewed within their time to live end,
+// in the order in which they were granted, and their keys are deleted.
 func (m *Memory) Advance(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -26,7 +26,7 @@ func (m *Memory) Advance(d time.Duration) {
 	}
 }
 
-// Renew begins every lease's time to live anew, as a new leader of etcd does.
+// Renew restarts the time to live of every lease, as a new leader of etcd does.
 func (m *Memory) Renew() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,15 +40,15 @@ func (m *Memory) renew() {
 	}
 }
 
-// Leases returns the leases that there are, in the order they were granted in.
+// Leases returns all leases, in the order in which they were granted.
 func (m *Memory) Leases() []lease.LeaseID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Sorted(maps.Keys(m.state.leases))
 }
 
-// Expire ends a lease now, early or late, and its keys go. A lease that is gone
-// stays gone.
+// Expire ends a lease now, early or late, and deletes its keys. It does nothing if
+// the lease is gone.
 func (m *Memory) Expire(id lease.LeaseID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,8 +77,8 @@ func (m *Memory) Put(key, raw string) {
 	m.put(key, raw, 0)
 }
 
-// Corrupt changes the last byte of each key's record and nothing else, not even
-// its revision or lease: as a disk would. Absent keys stay absent.
+// Corrupt changes the last byte of each key's record and nothing else, neither
+// revision nor lease, as a disk error does. Absent keys stay absent.
 func (m *Memory) Corrupt(keys ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,9 +133,9 @@ func (m *Memory) Snapshot() Snapshot {
 	return Snapshot{m.state.clone()}
 }
 
-// Restore rewinds to a backup: history since then is gone, and its revisions are
-// used again. Leases of the backup begin their time to live anew, as they do
-// under a new leader; later ones are gone. Watchers are told, as after a gap.
+// Restore goes back to a backup: later history is lost, and its revisions are used
+// again. The time to live of the backup's leases restarts, as under a new leader;
+// later leases are gone. Watchers are notified, as after a gap.
 func (m *Memory) Restore(s Snapshot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

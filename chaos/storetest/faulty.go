@@ -30,7 +30,7 @@ const (
 // KindOf returns the kind of a Commit of op.
 func KindOf(op lease.Op) Kind { return Kind(op.String()) }
 
-// Outcome is what becomes of a call.
+// Outcome of a call.
 type Outcome uint8
 
 // The outcomes. All but Pass return ErrInjected to the caller at once.
@@ -54,7 +54,7 @@ func At(kind Kind, n int, o Outcome) Script {
 	}
 }
 
-// Every fails all calls of the kinds given; of all kinds, if none is.
+// Every fails all calls of the given kinds, or of all kinds if none is given.
 func Every(o Outcome, kinds ...Kind) Script {
 	return func(k Kind, _ int) Outcome {
 		for _, kind := range kinds {
@@ -84,7 +84,7 @@ func NewFaulty(inner keeper.Store, script Script) *Faulty {
 	return &Faulty{inner: inner, script: script, calls: map[Kind]int{}}
 }
 
-// SetScript replaces the script; nil heals. Counts go on.
+// SetScript replaces the script; with nil no call fails. Counts continue.
 func (f *Faulty) SetScript(script Script) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,8 +98,8 @@ func (f *Faulty) Calls(kind Kind) int {
 	return f.calls[kind]
 }
 
-// Deliver makes the delayed calls, in the order they came in, and returns how
-// many there were. What they return is lost.
+// Deliver makes the delayed calls in their order, and returns how many there were.
+// Their results are dropped.
 func (f *Faulty) Deliver() int {
 	late := f.take()
 	for _, call := range late {
@@ -108,7 +108,7 @@ func (f *Faulty) Deliver() int {
 	return len(late)
 }
 
-// Drop forgets the delayed calls and returns how many there were.
+// Drop drops the delayed calls and returns how many there were.
 func (f *Faulty) Drop() int { return len(f.take()) }
 
 func (f *Faulty) take() []func() {
@@ -119,8 +119,8 @@ func (f *Faulty) take() []func() {
 	return late
 }
 
-// do counts a call and makes it, or not, as the script says. call keeps what the
-// inner store returns, so it must not be looked at after an error of do.
+// do counts a call, and makes it if the script lets it. call stores the results of
+// the inner store, which must not be read after an error of do.
 func (f *Faulty) do(ctx context.Context, kind Kind, call func(context.Context)) error {
 	f.mu.Lock()
 	f.calls[kind]++
@@ -129,7 +129,7 @@ func (f *Faulty) do(ctx context.Context, kind Kind, call func(context.Context)) 
 		outcome = f.script(kind, n)
 	}
 	if outcome == Delayed {
-		late := context.WithoutCancel(ctx) // whoever asked has long given up
+		late := context.WithoutCancel(ctx) // the caller does not wait any more
 		f.delayed = append(f.delayed, func() { call(late) })
 	}
 	f.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package storetest helps to test what stands on a keeper.Store: Memory is one
-// in memory, Faulty makes any of them fail by script, and Contract is the test
-// that every Store must pass. Only tests import it.
+// Package storetest helps to test users of a keeper.Store: Memory is a Store in
+// memory, Faulty makes the calls of any Store fail by script, and Contract is the
+// test that every Store must pass. Only tests and chaos packages import it.
 //
-// In calls that edit records behind a Store's back, keys are written as
-// package etcdstore has them below a space: config, era, node/<instance>,
-// holder/<sid>, window/<sid> and ledger/<sid>/<term>, the term in 20 digits.
+// In calls that edit records directly, keys are written as package etcdstore has
+// them below a space: config, era, node/<instance>, holder/<sid>, window/<sid> and
+// ledger/<sid>/<term>, the term in 20 digits.
 package storetest
 
 import (
@@ -23,17 +23,17 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// ErrRemains is what Memory.Init returns for a space that lost its config.
+// ErrRemains is returned by Memory.Init for a space that lost its config.
 var ErrRemains = errors.New("storetest: space lost its config but has other records")
 
-// Memory is a Store that keeps a space as etcd would: encoded records by key,
-// one revision for all of them, leases that take their keys along. Its leases
-// expire by Advance alone, and it starts no goroutine, so that a test which uses
-// it from one goroutine runs the same each time. It is safe for concurrent use.
+// Memory is a Store that keeps a space as etcd does: encoded records by key, one
+// revision for all of them, and leases whose keys are deleted with them. Its leases
+// expire only in Advance, and it starts no goroutine, so that a test that uses it
+// from one goroutine runs the same each time. It is safe for concurrent use.
 type Memory struct {
 	mu        sync.Mutex // guards the fields below
 	state     state
-	elapsed   time.Duration // what Advance has let pass
+	elapsed   time.Duration // sum of all calls of Advance
 	lastLease lease.LeaseID // not part of state: etcd's are random, never used twice
 	watchers  map[chan struct{}]bool
 }
@@ -301,12 +301,12 @@ func (m *Memory) put(key, raw string, id lease.LeaseID) {
 	m.write(func(put func(string, string, lease.LeaseID), _ func(string)) { put(key, raw, id) })
 }
 
-// wake tells all watchers. m.mu is held.
+// wake notifies all watchers. m.mu is held.
 func (m *Memory) wake() {
 	for c := range m.watchers {
 		select {
 		case c <- struct{}{}:
-		default: // it has yet to look at the last change
+		default: // it was notified already
 		}
 	}
 }

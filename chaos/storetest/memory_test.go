@@ -59,8 +59,8 @@ func TestLeasesExpireByTheManualClock(t *testing.T) {
 	}
 }
 
-// A restored backup hands out revisions again. The value compare must tell the
-// records of the two histories apart.
+// A restored backup hands out revisions again. The value compare must
+// distinguish the records of the two histories.
 func TestRestoreReusesRevisions(t *testing.T) {
 	m, f, n := started(t, time.Minute)
 	backup := m.Snapshot()

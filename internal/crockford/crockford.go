@@ -40,8 +40,8 @@ var (
 	// in a run of 6, else Bad. So 6 characters are read with 6 lookups joined by OR,
 	// which one comparison checks. Last are the values themselves.
 	//
-	// It has 6 KiB, of which characters of one case touch 1. Parsers use it where
-	// they stand: to call a decoder from them costs a fifth of the time to parse.
+	// It has 6 KiB, of which characters of one case touch 1. Parsers use it
+	// directly: to call a decoder from them costs a fifth of the time to parse.
 	// Nobody but init writes to it.
 	Places [Run][256]uint32
 )

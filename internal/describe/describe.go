@@ -52,7 +52,7 @@ func (d Description) MarshalJSON() ([]byte, error) {
 	return json.Marshal(d.Flake)
 }
 
-// Describe takes an ID of a space with format f apart.
+// Describe returns the parts of an ID of a space with format f.
 //
 // Bits that look like a UUIDv7 made from a flake are shown as that flake, though
 // they may be a UUIDv7 of another origin.

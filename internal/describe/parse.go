@@ -9,7 +9,7 @@ import (
 	"github.com/flakelease/allocator/ulid"
 )
 
-// Kind names a form of an ID: what a caller says the input is.
+// Kind names a form of an ID: the kind that a caller states for the input.
 type Kind string
 
 // The kinds.
@@ -135,7 +135,7 @@ func wide(kind Kind) func(ulid.ID, error) (ID, error) {
 	}
 }
 
-// guess returns the kind that Auto stands for.
+// guess returns the kind that Auto means.
 func guess(s string, lenient bool) (Kind, error) {
 	n := len(s)
 	if lenient && !uuidShape(s) {
@@ -184,7 +184,7 @@ var classes = []struct {
 	{"no_form", []error{ErrForm}},
 }
 
-// Class returns the name of the mistake that err stands for, such as
+// Class returns the name of the mistake in err, such as
 // "bad_length" or "overflow". It is "" for nil and "invalid" for an error that
 // is of neither codec.
 func Class(err error) string {

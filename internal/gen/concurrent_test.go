@@ -156,7 +156,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// Seal against Next: what Seal says was issued is all that ever is.
+// Seal against Next: no ID is issued at or above the ceiling that Seal returns.
 //
 // Incident T25 (a reset that races an update), docs/INCIDENTS.md.
 func TestSealRace(t *testing.T) {
@@ -178,10 +178,10 @@ func TestSealRace(t *testing.T) {
 			after = c.ticks.Add(1)
 		})
 		if ceiling[0] != ceiling[1] {
-			t.Fatalf("two seals say %d and %d", ceiling[0], ceiling[1])
+			t.Fatalf("two seals return %d and %d", ceiling[0], ceiling[1])
 		}
 		if got := c.refused(ErrSealed.Error()); got != 4 {
-			t.Fatalf("%d of 4 goroutines were told of the seal", got)
+			t.Fatalf("%d of 4 goroutines got ErrSealed", got)
 		}
 		last, ok := c.g.Issued()
 		f := flake.Format{Epoch: int64(epoch)}
@@ -199,12 +199,12 @@ func TestSealRace(t *testing.T) {
 			}
 		}
 		if high != last || clock.Millis(f.UnixMilli(high))+1 != ceiling[0] {
-			t.Fatalf("last ID issued %d, Issued says %d, Seal says %d", high, last, ceiling[0])
+			t.Fatalf("last ID issued %d, Issued returns %d, Seal returns %d", high, last, ceiling[0])
 		}
 	}
 }
 
-// Raise against Next: no ID at or above a ceiling nobody had announced, and no
+// Raise against Next: no ID at or above a ceiling that was not set before, and no
 // ceiling that goes down.
 func TestRaiseRace(t *testing.T) {
 	c := &crowd{g: tenure(t, Config{MaxLead: 250, MaxStep: 255}, t0, t0+1, yielding{})}

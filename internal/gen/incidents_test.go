@@ -8,9 +8,9 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// The tests of this file replay how generators of others came to issue one ID
-// twice; docs/INCIDENTS.md has the whole list. Draws are the least there are: two
-// IDs of one millisecond that start anew are then equal, and chance hides nothing.
+// These tests replay how other generators came to issue an ID twice;
+// docs/INCIDENTS.md has the whole list. Random draws are always the minimum, so that
+// two IDs of one millisecond that start again are equal and no error is hidden.
 
 // rising is a caller that insists on ever greater IDs.
 type rising struct {
@@ -63,8 +63,8 @@ func TestT01StepBackAndForthByOneMillisecond(t *testing.T) {
 	}
 }
 
-// T02, T04: the clock goes back while IDs are issued, also six times over, each
-// before the last is made up for. What kept four such times apart forgot the fifth.
+// T02, T04: the clock goes back while IDs are issued, also six times, each
+// before the clock has caught up. A generator with room for four did not handle a fifth.
 func TestT04ManyRollbacks(t *testing.T) {
 	for _, step := range []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second, time.Hour, 365 * 24 * time.Hour} {
 		back := clock.MillisOf(step)

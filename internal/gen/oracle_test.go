@@ -151,7 +151,7 @@ func reason(err error) string {
 	return fmt.Sprint(err)
 }
 
-// same reports whether two errors of Next say the same.
+// same reports whether two errors of Next are equal.
 func same(a, b error) bool {
 	var la, lb *LeadError
 	if errors.As(a, &la) && errors.As(b, &lb) {
@@ -198,7 +198,7 @@ func (c *caller) next() call {
 	}
 	c.seen = max(c.seen, now)
 	seen := c.seen
-	if r.IntN(500) == 0 { // a clock in the far future, told once and not remembered
+	if r.IntN(500) == 0 { // a clock in the far future, in one call only
 		now = []clock.Millis{math.MaxInt64, c.cfg.Epoch + 1<<43, c.cfg.Epoch + 1<<43 - 1}[r.IntN(3)]
 		seen = max(seen, now)
 	}

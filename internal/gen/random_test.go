@@ -59,8 +59,8 @@ func TestStartIsUniform(t *testing.T) {
 	}
 }
 
-// Requests in one millisecond lie 1..MaxStep apart, each as likely as another,
-// and 1 apart as soon as the word is ahead of the clock.
+// The step between requests in one millisecond is uniform in 1..MaxStep, and 1 as
+// soon as the word is ahead of the clock.
 func TestStepIsUniform(t *testing.T) {
 	for _, most := range []uint32{1, 7, 255} {
 		g := tenure(t, Config{Layout: flake.Standalone, MaxLead: 250, MaxStep: most}, t0, t0+1<<30, rand.NewPCG(uint64(most), 98))

@@ -17,13 +17,13 @@ const (
 	t0    = epoch + 60_000_000_000 // the base of most tests
 )
 
-// fixed is a source of one number over and over: 0 draws the least of any
+// fixed is a source of one number over and over: 0 draws the minimum of any
 // range, MaxUint64 the largest.
 type fixed uint64
 
 func (f *fixed) Uint64() uint64 { return uint64(*f) }
 
-// zero returns a source that draws the least of any range.
+// zero returns a source that draws the minimum of any range.
 func zero() *fixed { return new(fixed) }
 
 func tenure(t testing.TB, cfg Config, base, ceil clock.Millis, rnd rand.Source) *Tenure {
@@ -321,7 +321,7 @@ func TestSealUnused(t *testing.T) {
 		t.Errorf("Seal = t0%+d, want the base", got-t0)
 	}
 	if _, ok := g.Issued(); ok || g.Ahead(t0-3) != 3 || g.Ahead(t0+3) != 0 {
-		t.Error("a sealed tenure that issued nothing says otherwise")
+		t.Error("a sealed tenure that issued nothing reports an ID")
 	}
 }
 
@@ -351,7 +351,7 @@ func TestBlock(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("At(%d) gave somebody else's ID", i)
+					t.Errorf("At(%d) gave an ID outside the block", i)
 				}
 			}()
 			b.At(i)

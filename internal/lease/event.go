@@ -15,7 +15,7 @@ type Event interface{ event() }
 // action of the same name, exactly once each; Err set means that the outcome is
 // unknown, unless it is ErrLeaseGone.
 type (
-	// Tick lets time pass. The shell sends one no later than Machine.Wake says.
+	// Tick lets time pass. The shell sends one no later than Machine.Wake returns.
 	Tick struct{}
 	// Loaded answers Load and Read.
 	Loaded struct {

@@ -357,7 +357,7 @@ func (m *Machine) inspect(now clock.Reading) {
 		w := s.Window.Value
 		switch {
 		case int(sid) >= m.cfg.Format.Layout.Holders():
-			delete(m.list.sids, sid) // not of this layout; nobody can hold it
+			delete(m.list.sids, sid) // not of this layout: no node can hold it
 		case s.Window.Err != nil:
 			m.quarantine(sid, s.Window.Err.Error())
 		case s.Holder.Err != nil:

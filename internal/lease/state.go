@@ -28,7 +28,7 @@ type hold struct {
 	issued   clock.Millis // exclusive; set once service is sealed
 }
 
-// ownership says whose the records of a held sid are.
+// ownership is whose the records of a held sid are.
 type ownership uint8
 
 const (
@@ -37,7 +37,7 @@ const (
 	lost                       // another process's: what was confirmed to us can still be used
 )
 
-// service says how far a held sid is from being given back. It only grows.
+// service is how far a held sid is from being given back. It only grows.
 type service uint8
 
 const (

@@ -46,8 +46,8 @@ func (n *Node) Raise(ceil clock.Millis) {
 	n.noteReserved(ceil)
 }
 
-// noteReserved remembers the highest ceiling, also beyond the tenure: after etcd
-// was restored from a backup it may be known nowhere else.
+// noteReserved keeps the highest ceiling, also after the tenure: after etcd was
+// restored from a backup it may be known nowhere else.
 func (n *Node) noteReserved(ceil clock.Millis) {
 	for {
 		old := n.reserved.Load()
@@ -78,7 +78,7 @@ func (n *Node) seal(s *state) clock.Millis {
 	return ceil
 }
 
-// Report tells the node where its lease stands, for the words of refusals.
+// Report passes the status of the lease to the node, for the messages of refusals.
 func (n *Node) Report(l lease.Status) { n.change(func(s *state) { s.lease = l }) }
 
 // SetVerdict opens or closes the gate.
@@ -89,7 +89,7 @@ func (n *Node) SetVerdict(v clock.Verdict) { n.change(func(s *state) { s.verdict
 func (n *Node) Drain() { n.change(func(s *state) { s.draining = true }) }
 
 // Leave makes Ready refuse with DRAINING while requests are served on, so that
-// load balancers look elsewhere before requests are refused.
+// load balancers choose other nodes before requests are refused.
 func (n *Node) Leave() { n.change(func(s *state) { s.leaving = true }) }
 
 // Ready returns nil if a request for one ID would not be refused now, and else

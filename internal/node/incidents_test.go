@@ -62,7 +62,7 @@ func TestT02ClockBackWhileARequestWaits(t *testing.T) {
 					began := time.Now()
 					b, err := n.Next(ctx, 1, 0)
 					if took := time.Since(began); took >= most {
-						t.Errorf("answered after %v, which is too late to be told", took)
+						t.Errorf("answered after %v, which is too late", took)
 					}
 					switch short := back <= 10*time.Millisecond; {
 					case short && (err != nil || b.First <= used.Last()):

@@ -102,8 +102,8 @@ func (n *Node) Try(now clock.Reading, count int, after flake.ID) (gen.Block, err
 }
 
 // Next issues like Try, and waits for lead to shrink: at most the node's
-// MaxWait, and never beyond ctx. Where the wait could not be over in time it
-// refuses at once, so that the caller hears the reason before its deadline.
+// MaxWait, and never beyond ctx. If the wait could not end in time it
+// refuses at once, so that the caller gets the reason before its deadline.
 //
 // The error is a *Refusal, and is counted.
 func (n *Node) Next(ctx context.Context, count int, after flake.ID) (gen.Block, error) {
@@ -178,7 +178,7 @@ func (n *Node) Refused(r *Refusal) *Refusal {
 	return r
 }
 
-// refusal says why a request is refused without asking the generator.
+// refusal returns why a request is refused without a call of the generator.
 func (n *Node) refusal(s *state, count int, after flake.ID) error {
 	if limit := n.cfg.Gen.MaxBlock(); count < 1 || count > limit {
 		return badCount(count, limit)
@@ -244,8 +244,8 @@ func (n *Node) explain(s *state, count int, err error) error {
 	var lead *gen.LeadError
 	limit := n.cfg.Gen.MaxBlock()
 	switch {
-	// By the count and not by the error: a sealed tenure does not look at it,
-	// and the caller's fault takes precedence.
+	// By the count and not by the error: a sealed tenure does not check the count,
+	// and the caller's mistake takes precedence.
 	case count < 1 || count > limit:
 		return badCount(count, limit)
 	case errors.As(err, &lead):
@@ -254,8 +254,8 @@ func (n *Node) explain(s *state, count int, err error) error {
 		return refuse(WindowExhausted, retryWindow, "the window reserved in etcd is used up%s", because(s.lease.Problem)).
 			with("ceil_unix_ms", fmt.Sprint(int64(s.tenure.Ceil())))
 	case errors.Is(err, gen.ErrSealed):
-		// Sealed between our look at the state and this call: another tenure, or
-		// the reason why there is none, is published in a moment.
+		// Sealed after the state was loaded: another tenure, or the reason why there is
+		// none, will be published very soon.
 		return &waitable{
 			Refusal: refuse(NoSID, retryStarting, "the sid is being given up or replaced"),
 			excess:  time.Millisecond,

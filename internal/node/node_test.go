@@ -176,7 +176,7 @@ func TestPrecedence(t *testing.T) {
 			t.Fatalf("faults %012b: counted %d times", faults, st.Refused[want])
 		}
 		if _, err := n.Try(clk.Now(), count, after); reasonOf(t, err) != want || n.Stats().Refused[want] != 1 {
-			t.Fatalf("faults %012b: Try says %v, or counts", faults, err)
+			t.Fatalf("faults %012b: Try returns %v, or counts", faults, err)
 		}
 	}
 	if mixes != 1728 {
@@ -199,7 +199,7 @@ func TestReady(t *testing.T) {
 		_, err := n.Next(context.Background(), 1, 0)
 		want := reasonOf(t, err)
 		if got := reasonOf(t, asError(r)); got != want {
-			t.Errorf("faults %012b: ready says %q, a request gets %q", faults, got, want)
+			t.Errorf("faults %012b: Ready has %q, a request gets %q", faults, got, want)
 		}
 	}
 	// A window that has not begun.
@@ -208,7 +208,7 @@ func TestReady(t *testing.T) {
 	n.Begin(grant(start+500, start+1000))
 	_, err := n.Next(context.Background(), 1, 0)
 	if got := reasonOf(t, asError(n.Ready())); got != Starting || reasonOf(t, err) != Starting {
-		t.Errorf("before the first window: ready says %q, a request gets %v", got, err)
+		t.Errorf("before the first window: Ready has %q, a request gets %v", got, err)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestBeginStartsAbove(t *testing.T) {
 	}
 }
 
-// TestUnusedTenure: one that issued nothing holds nobody back.
+// TestUnusedTenure: a tenure that issued nothing does not delay the next.
 func TestUnusedTenure(t *testing.T) {
 	n := New(testConfig(), clock.NewManual(start), zeros{})
 	n.Begin(grant(start+900, start+1000))
@@ -326,7 +326,7 @@ func TestWait(t *testing.T) {
 		{"too short: no use in waiting", 4 * time.Millisecond, 0, 0, NoSID, 0},
 		{"none", 0, 0, 0, NoSID, 0},
 		{"deadline in time", 100 * time.Millisecond, 50 * time.Millisecond, 0, "", 5 * time.Millisecond},
-		{"deadline too soon: told before it", 100 * time.Millisecond, 3 * time.Millisecond, 0, NoSID, 0},
+		{"deadline too soon: refused before it", 100 * time.Millisecond, 3 * time.Millisecond, 0, NoSID, 0},
 		{"canceled meanwhile", 100 * time.Millisecond, 0, 2 * time.Millisecond, NoSID, 2 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -352,7 +352,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitEnds: who waits for lead hears at once of what came meanwhile.
+// TestWaitEnds: a request that waits for lead is refused as soon as the reason changes.
 func TestWaitEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := waitNode(t, 100*time.Millisecond)
@@ -495,7 +495,7 @@ func BenchmarkNext(b *testing.B) {
 }
 
 // TestUnverifiedIsCounted: IDs issued while no majority confirms the clock are
-// counted apart, and others are not.
+// counted separately, and others are not.
 func TestUnverifiedIsCounted(t *testing.T) {
 	src := clock.NewManual(clock.Millis(flake.DefaultEpoch + 1_000_000))
 	n := New(Config{Name: "n", Instance: "i", Gen: gen.Config{Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255}},

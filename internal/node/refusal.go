@@ -42,8 +42,8 @@ var Reasons = []Reason{
 type Refusal struct {
 	Reason  Reason
 	Message string // for a person: what is wrong and what to do
-	// RetryAfter is after which time the same request can succeed; 0 says that
-	// waiting does not help.
+	// RetryAfter is the time after which the same request can succeed; 0: waiting
+	// does not help.
 	RetryAfter time.Duration
 	// Metadata holds the values behind the message, for a program.
 	Metadata map[string]string

@@ -113,7 +113,7 @@ const maxReconnect = time.Second * 4 / 5 // ·(1 + jitter) stays under 1 s
 type logCore struct{ h slog.Handler }
 
 // level maps zap's levels down: what the client warns of comes back to us as the
-// error of a call, and is logged by whoever made that.
+// error of a call, and is logged by its caller.
 func (logCore) level(l zapcore.Level) slog.Level {
 	if l >= zapcore.ErrorLevel {
 		return slog.LevelWarn

@@ -17,7 +17,7 @@ import (
 // be. All methods end when ctx does, and are safe for concurrent use.
 type Store interface {
 	// Load reads the whole space, linearizably and at one revision. The records
-	// of a space that was never initialised are absent; that is no error.
+	// of a space that was never initialized are absent; that is no error.
 	Load(ctx context.Context) (lease.View, error)
 
 	// Read reads config, era and one sid, linearizably and at one revision.
