@@ -16,8 +16,8 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// lies are what one node can tell of its clocks.
-var lies = map[string]func(clock.Snapshot) clock.Snapshot{
+// falseClocks are what one node can report of its clocks.
+var falseClocks = map[string]func(clock.Snapshot) clock.Snapshot{
 	"an hour ahead": func(c clock.Snapshot) clock.Snapshot {
 		c.Issuing += int64(time.Hour)
 		c.Wall += int64(time.Hour)
@@ -28,7 +28,7 @@ var lies = map[string]func(clock.Snapshot) clock.Snapshot{
 		c.Wall -= int64(300 * time.Millisecond)
 		return c
 	},
-	"another story each time": func(c clock.Snapshot) clock.Snapshot {
+	"unrelated values each time": func(c clock.Snapshot) clock.Snapshot {
 		c.Raw = rand.Int64N(1e15)
 		c.Issuing += rand.Int64N(int64(time.Hour))
 		c.Wall -= rand.Int64N(int64(time.Hour))
@@ -40,11 +40,11 @@ var lies = map[string]func(clock.Snapshot) clock.Snapshot{
 	},
 }
 
-// TestFalsePeer: one node that lies about its clocks stops nobody, and blesses nobody:
+// TestFalsePeer: one node that reports false clocks stops nobody, and confirms nobody:
 // a clock beside it that is wrong in the same way is refused all the same.
 func TestFalsePeer(t *testing.T) {
 	for _, n := range []int{3, 5} {
-		for name, lie := range lies {
+		for name, lie := range falseClocks {
 			t.Run(fmt.Sprintf("%d nodes, %s", n, name), func(t *testing.T) {
 				t.Parallel()
 				runScenario(t, func(env *testEnv) {
@@ -63,12 +63,12 @@ func TestFalsePeer(t *testing.T) {
 			})
 		}
 	}
-	t.Run("blesses nobody", func(t *testing.T) {
+	t.Run("confirms nobody", func(t *testing.T) {
 		t.Parallel()
 		runScenario(t, func(env *testEnv) {
 			env.startAll(3)
 			time.Sleep(5 * time.Second)
-			env.start(options{clocks: lies["an hour ahead"]})
+			env.start(options{clocks: falseClocks["an hour ahead"]})
 			bad := env.start(options{off: time.Hour})
 			bad.untilRefused(node.ClockSkew, 4*time.Second)
 			from := env.now()
@@ -101,7 +101,7 @@ func TestReportedRevisionOfOne(t *testing.T) {
 }
 
 // TestReportedRevisionOfAQuorum: a node whose etcd was restored from a backup, and who was
-// not there to see it, hears from its peers that they have read more, looks, and
+// not there to see it, is told by its peers that they have read more, reads, and
 // latches.
 func TestReportedRevisionOfAQuorum(t *testing.T) {
 	runScenario(t, func(env *testEnv) {
@@ -148,7 +148,7 @@ func TestDuplicate(t *testing.T) {
 			time.Sleep(time.Minute)
 			victim.served(5*time.Second, env.now(), sound)
 			if !strings.Contains(victim.log.String(), "two processes claim one sid") {
-				t.Error("it was not told")
+				t.Error("it logged nothing")
 			}
 		})
 	})

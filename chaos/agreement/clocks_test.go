@@ -7,15 +7,15 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// dawn is what true time is when a story begins, in Unix ns: bubbles begin in
+// startTime is true time when a scenario begins, in Unix ns: bubbles begin in
 // the year 2000, before the epoch of any ID.
-const dawn = 1_769_904_000_000 * int64(time.Millisecond)
+const startTime = 1_769_904_000_000 * int64(time.Millisecond)
 
 // machine is the clocks of one machine in a bubble, whose own time is the true
-// one. Whatever is wrong with them is said by its methods. It is safe for
+// one. Its methods make them wrong. It is safe for
 // concurrent use.
 type machine struct {
-	begin  time.Time // of the story
+	begin  time.Time // of the scenario
 	origin int64     // of the raw clock, ns
 	rate   int64     // ppm by which the raw clock is fast
 
@@ -43,7 +43,7 @@ func (m *machine) Read() clock.Readings {
 	wall := t + m.step + drifted(t-m.since, m.ppm)
 	up := t - m.slept - lost
 	return clock.Readings{
-		Wall: dawn + int64(wall-lost), Mono: clock.Mono(up), Raw: m.origin + int64(up+drifted(up, m.rate)), Boot: int64(t - lost),
+		Wall: startTime + int64(wall-lost), Mono: clock.Mono(up), Raw: m.origin + int64(up+drifted(up, m.rate)), Boot: int64(t - lost),
 	}
 }
 
@@ -88,7 +88,7 @@ func (m *machine) Oscillate(ppm int64) {
 }
 
 // Leap moves all clocks by d at once, without a trace on this machine. If d is
-// negative they stand still for as long instead, as when a hypervisor pauses a
+// negative they stop for as long instead, as when a hypervisor pauses a
 // machine or migrates it, and Leap returns when they go on.
 func (m *machine) Leap(d time.Duration) {
 	if d >= 0 {
@@ -100,14 +100,14 @@ func (m *machine) Leap(d time.Duration) {
 	m.set(func(time.Duration) { m.frozen, m.lost = false, m.lost-d })
 }
 
-// Sleep and Wake suspend the machine: its monotonic clocks then have stood still,
+// Sleep and Wake suspend the machine: its monotonic clocks then have stopped,
 // and the others gone on. The timers of a bubble go on as well, so what runs on
 // the machine finds time stopped until it wakes.
 func (m *machine) Sleep() { m.set(func(t time.Duration) { m.frozen, m.at = true, t }) }
 
 func (m *machine) Wake() { m.set(func(t time.Duration) { m.frozen, m.slept = false, m.slept+t-m.at }) }
 
-// SetKernel says whether the kernel's clock discipline calls itself good.
+// SetKernel sets whether the kernel's clock discipline calls itself good.
 func (m *machine) SetKernel(synchronized bool) {
 	m.set(func(time.Duration) { m.kernel = clock.Kernel{Known: true, Synchronized: synchronized} })
 }

@@ -46,7 +46,7 @@ type testEnv struct {
 	begin time.Time
 	net   *gossiptest.Network
 	store *storetest.Memory
-	ctx   context.Context // the world's: for what is not a node
+	ctx   context.Context // the environment's: for what is not a node
 
 	members []*member
 
@@ -57,7 +57,7 @@ type testEnv struct {
 
 // put is a window record as it came to be in the store.
 type put struct {
-	at     time.Duration // of true time, as all times of stories, since the beginning
+	at     time.Duration // of true time, as all times here, since the beginning
 	by     lease.Instance
 	op     lease.Op
 	sid    flake.SID
@@ -114,7 +114,7 @@ func (env *testEnv) now() time.Duration { return time.Since(env.begin) }
 
 // trueMillis returns true time at t, as an ID has it.
 func trueMillis(t time.Duration) clock.Millis {
-	return clock.Millis((dawn + int64(t)) / int64(time.Millisecond))
+	return clock.Millis((startTime + int64(t)) / int64(time.Millisecond))
 }
 
 // options say how a node differs from a sound one.
@@ -125,14 +125,14 @@ type options struct {
 	strict   bool
 	noGossip bool
 	pace     time.Duration       // between requests; 0: 250 ms
-	store    *storetest.Memory   // another than the world's
+	store    *storetest.Memory   // another than the environment's
 	keep     func(*lease.Config) // edits the keeper's settings
-	// What it tells its peers, given the truth.
+	// What it reports to its peers, given the truth.
 	clocks func(clock.Snapshot) clock.Snapshot
 	status func(agreement.Status) agreement.Status
 }
 
-// member is a node of a world.
+// member is a node of an environment.
 type member struct {
 	env      *testEnv
 	name     string
@@ -161,7 +161,7 @@ type try struct {
 	refusal    *node.Refusal // nil: issued
 }
 
-// lines is a log that stories can search.
+// lines is a log that tests can search.
 type lines struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
@@ -240,7 +240,7 @@ func (env *testEnv) start(o options) *member {
 		o.keep(&lc)
 	}
 	m.keeper = keeper.New(keeper.Config{
-		Machine: lc, Store: heard{m.etcd, m}, Generator: m.node, Clock: m.system, Logger: log,
+		Machine: lc, Store: reported{m.etcd, m}, Generator: m.node, Clock: m.system, Logger: log,
 		CallTimeout: 2 * time.Second, StopTimeout: 5 * time.Second,
 	})
 	m.watch = watcher.New(watcher.Config{
@@ -254,7 +254,7 @@ func (env *testEnv) start(o options) *member {
 	}
 	gossip, err := cluster.New(cluster.Config{
 		Node: m.name, Instance: string(m.instance), Label: "allocator/test", Pool: pool, Transport: m.net,
-		Local: voice{m}, Logger: log, Random: mathrand.NewPCG(uint64(i), 11),
+		Local: outgoing{m}, Logger: log, Random: mathrand.NewPCG(uint64(i), 11),
 		OnExchange: m.watch.OnExchange,
 	})
 	if err != nil {
@@ -299,7 +299,7 @@ func (m *member) run(gossip *cluster.Cluster) {
 	})
 }
 
-// seed tells gossip who is registered, as the daemon does.
+// seed gives gossip the registered nodes, as the daemon does.
 func (m *member) seed(ctx context.Context, gossip *cluster.Cluster) {
 	for ctx.Err() == nil {
 		st := m.keeper.Status()
@@ -370,10 +370,11 @@ func (m *member) request(ctx context.Context) {
 	m.tries = append(m.tries, t)
 }
 
-// voice is what a node tells its peers: the truth, unless it lies.
-type voice struct{ *member }
+// outgoing is what a node reports to its peers: the truth, unless its options say
+// otherwise.
+type outgoing struct{ *member }
 
-func (v voice) Clocks() clock.Snapshot {
+func (v outgoing) Clocks() clock.Snapshot {
 	c, _ := v.system.Snapshot()
 	if v.opts.clocks != nil {
 		c = v.opts.clocks(c)
@@ -381,7 +382,7 @@ func (v voice) Clocks() clock.Snapshot {
 	return c
 }
 
-func (v voice) Status() agreement.Status {
+func (v outgoing) Status() agreement.Status {
 	s := v.watch.Status()
 	if v.opts.status != nil {
 		s = v.opts.status(s)
@@ -390,7 +391,7 @@ func (v voice) Status() agreement.Status {
 }
 
 // recorded is the store itself, with a record of what was written to it: also
-// where whoever wrote never hears of it.
+// where the writer gets no answer.
 type recorded struct {
 	*storetest.Memory
 	m *member
@@ -414,28 +415,28 @@ func (r recorded) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, 
 	return ok, v, err
 }
 
-// heard is what a node hears of the store: of it, its records count as grants
-// from when it hears. Each call takes a while.
-type heard struct {
+// reported is the store as a node gets its answers: its records count as grants
+// from then on. Each call takes a while.
+type reported struct {
 	*storetest.Faulty
 	m *member
 }
 
-func (h heard) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, error) {
+func (h reported) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, error) {
 	time.Sleep(time.Millisecond)
 	ok, v, err := h.Faulty.Commit(ctx, txn)
 	h.note(v, err)
 	return ok, v, err
 }
 
-func (h heard) Read(ctx context.Context, sid flake.SID) (lease.View, error) {
+func (h reported) Read(ctx context.Context, sid flake.SID) (lease.View, error) {
 	time.Sleep(time.Millisecond)
 	v, err := h.Faulty.Read(ctx, sid)
 	h.note(v, err)
 	return v, err
 }
 
-func (h heard) note(v lease.View, err error) {
+func (h reported) note(v lease.View, err error) {
 	if err != nil {
 		return
 	}

@@ -23,7 +23,7 @@ func issuing() *node.Node {
 	return n
 }
 
-// TestGateCostsNothing: the verdict lies behind the pointer that a request loads
+// TestGateCostsNothing: the verdict is behind the pointer that a request loads
 // anyway for its tenure, so the gate is one comparison on the issue path, and no
 // load, lock or allocation more. A verdict that changes meanwhile is published as
 // a whole, like a tenure.

@@ -69,19 +69,19 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// TestOneWay: packets of one node reach nobody, and it hears all: it has no
+// TestOneWay: packets of one node reach no other, and it receives all: it has no
 // answers, so it knows no more than one that is cut off.
 func TestOneWay(t *testing.T) {
 	runScenario(t, func(env *testEnv) {
 		env.startAll(3)
 		time.Sleep(10 * time.Second)
-		mute := env.members[0]
+		silenced := env.members[0]
 		for _, m := range env.members[1:] {
-			env.net.SetLinkBetween(mute.net.Addr(), m.net.Addr(), gossiptest.Link{Cut: true})
+			env.net.SetLinkBetween(silenced.net.Addr(), m.net.Addr(), gossiptest.Link{Cut: true})
 		}
 		from := env.now()
 		time.Sleep(40 * time.Second)
-		if p := mute.verdict().Phase; p != clock.Grace {
+		if p := silenced.verdict().Phase; p != clock.Grace {
 			t.Errorf("phase %v", p)
 		}
 		for _, m := range env.members {

@@ -77,7 +77,7 @@ func startsOff(env *testEnv, n int, off time.Duration) {
 	env.soundBut(bad, born)
 }
 
-// names checks what a refusal says of the clock.
+// names checks what a refusal states about the clock.
 func (m *member) names(off time.Duration) {
 	m.env.t.Helper()
 	r := m.node.Ready()
@@ -89,7 +89,7 @@ func (m *member) names(off time.Duration) {
 	}
 }
 
-// offsetOf returns what a refusal says of how far the others' clock is from ours;
+// offsetOf returns what a refusal states about how far the others' clock is from ours;
 // it fails no test, but is nothing like an offset if the refusal has none.
 func offsetOf(r *node.Refusal) time.Duration {
 	ms, err := strconv.ParseInt(r.Metadata["offset_ms"], 10, 64)
@@ -173,7 +173,7 @@ func TestOneClockDrifts(t *testing.T) {
 	}
 }
 
-// TestTwoDisagree: of two nodes nobody can tell who is right, so both refuse,
+// TestTwoDisagree: of two nodes none can decide who is right, so both refuse,
 // unless just one kernel knows its clock to be bad.
 func TestTwoDisagree(t *testing.T) {
 	for _, tc := range []struct {

@@ -75,7 +75,7 @@ func TestStart(t *testing.T) {
 			})
 		}
 	})
-	// Cut off from peers that could tell, it is the store that keeps it out.
+	// Cut off from peers that would disagree, the store keeps it out.
 	for name, cut := range map[string]bool{"a day ahead": false, "a day ahead, beside silent ones": true} {
 		t.Run(name, func(t *testing.T) {
 			runScenario(t, func(env *testEnv) {

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "rewrite the step matrix in docs/DESIGN.
 
 const year = 365 * 24 * time.Hour
 
-// fault is something that befalls a wall clock, or a machine.
+// fault is injected into a wall clock, or a machine.
 type fault struct {
 	name  string
 	step  time.Duration
@@ -31,7 +31,7 @@ var faults = []fault{
 	{name: "+10 years", step: 10 * year}, {name: "asleep for 30 s", sleep: 30 * time.Second},
 }
 
-// places are how many of how many nodes it befalls.
+// places are how many of how many nodes it affects.
 var places = []struct {
 	name      string
 	hit, size int
@@ -43,7 +43,7 @@ var moments = []string{"before the start", "while serving", "in an etcd outage"}
 type outcome struct{ issued, refused, ceilings, shown string }
 
 // TestStepMatrix plays every fault at every place and moment. The outcomes are a
-// table in docs/DESIGN.md; what must never be, whatever the table says, is
+// table in docs/DESIGN.md; what must never be, whatever the table has, is
 // checked by mustNot.
 func TestStepMatrix(t *testing.T) {
 	type at struct{ fault, place, moment int }
@@ -56,7 +56,7 @@ func TestStepMatrix(t *testing.T) {
 					t.Run(f.name+", "+p.name+", "+when, func(t *testing.T) {
 						t.Parallel()
 						runScenario(t, func(env *testEnv) {
-							o := env.befall(f, p.hit, p.size, k)
+							o := env.inject(f, p.hit, p.size, k)
 							mu.Lock()
 							defer mu.Unlock()
 							outcomes[at{i, j, k}] = o
@@ -70,18 +70,18 @@ func TestStepMatrix(t *testing.T) {
 		return
 	}
 	var b strings.Builder
-	b.WriteString("| wall clock | of | when | IDs of the nodes it befalls | refusals | their ceilings | their anchor; verdict at the end |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("| wall clock | of | when | IDs of the affected nodes | refusals | their ceilings | their anchor; verdict at the end |\n|---|---|---|---|---|---|---|\n")
 	type line struct {
 		place, when string
 		outcome
 	}
 	var lines []line
-	befallen := map[line][]string{}
+	affected := map[line][]string{}
 	for j, p := range places {
 		for i, f := range faults {
 			for k := 0; k < len(moments); k++ {
 				o, when := outcomes[at{i, j, k}], moments[k]
-				for k+1 < len(moments) && outcomes[at{i, j, k + 1}] == o { // tell alike moments together
+				for k+1 < len(moments) && outcomes[at{i, j, k + 1}] == o { // merge moments with the same outcome
 					k++
 					when += ", " + moments[k]
 				}
@@ -89,15 +89,15 @@ func TestStepMatrix(t *testing.T) {
 					when = "at any time"
 				}
 				l := line{p.name, when, o}
-				if befallen[l] == nil {
+				if affected[l] == nil {
 					lines = append(lines, l)
 				}
-				befallen[l] = append(befallen[l], f.name)
+				affected[l] = append(affected[l], f.name)
 			}
 		}
 	}
 	for _, l := range lines {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", strings.Join(befallen[l], ", "),
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", strings.Join(affected[l], ", "),
 			l.place, l.when, l.issued, l.refused, l.ceilings, l.shown)
 	}
 	compareTable(t, b.String())
@@ -129,14 +129,14 @@ func compareTable(t *testing.T, table string) {
 	}
 	for _, line := range old {
 		if !slices.Contains(now, line) {
-			t.Errorf("%s says, and it is not so:\n%s", page, line)
+			t.Errorf("%s has a line that is not so:\n%s", page, line)
 		}
 	}
 }
 
-// befall plays one fault on hit of size nodes, at moment k, and looks at what
+// inject plays one fault on hit of size nodes, at moment k, and observes what
 // comes of it for a minute.
-func (env *testEnv) befall(f fault, hit, size, k int) outcome {
+func (env *testEnv) inject(f fault, hit, size, k int) outcome {
 	const before, serving = 0, 1
 	for i := range size {
 		o := options{pace: 100 * time.Millisecond}
@@ -232,7 +232,7 @@ func (env *testEnv) mustNot(f fault, struck []*member, from, woke time.Duration)
 	}
 }
 
-// issuedBy says how true the IDs are that were issued from a time on.
+// issuedBy returns how true the IDs are that were issued from a time on.
 func issuedBy(ms []*member, from, woke time.Duration, f fault) string {
 	issued, worst, last := 0, time.Duration(0), time.Duration(0)
 	for _, m := range ms {
@@ -303,7 +303,7 @@ func (env *testEnv) refusals(struck []*member, from time.Duration) string {
 	return hit + "; the others: " + others
 }
 
-// ceilingsOf says how far the ceilings lie beyond true time + W.
+// ceilingsOf returns how far the ceilings are beyond true time + W.
 func ceilingsOf(ms []*member, f fault) string {
 	wrote, worst := 0, -window
 	for _, m := range ms {
@@ -329,8 +329,8 @@ func shownBy(ms []*member) string {
 		if v.State == clock.Skewed {
 			s += ", " + v.Finding.String()
 		}
-		if story := m.clockEvents(); story != "" {
-			s = story + "; " + s
+		if events := m.clockEvents(); events != "" {
+			s = events + "; " + s
 		}
 		if !slices.Contains(out, s) {
 			out = append(out, s)

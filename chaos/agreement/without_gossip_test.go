@@ -44,11 +44,11 @@ func TestNodesWithoutGossipDoNotCount(t *testing.T) {
 	})
 }
 
-// TestNoPeerAnswers: a node that is registered with others and can hear none of
+// TestNoPeerAnswers: a node that is registered with others and gets no answer of
 // them is not alone. It is unconfirmed, and follows no step as one alone would,
 // whether it has no gossip or all others have none.
 func TestNoPeerAnswers(t *testing.T) {
-	for name, mute := range map[string][]bool{
+	for name, noGossip := range map[string][]bool{
 		"all without":     {true, true, true},
 		"one without":     {true, false, false},
 		"one with gossip": {false, true, true},
@@ -56,12 +56,12 @@ func TestNoPeerAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			runScenario(t, func(env *testEnv) {
-				for _, m := range mute {
+				for _, m := range noGossip {
 					env.start(options{noGossip: m})
 				}
 				time.Sleep(10 * time.Second)
 				one := env.members[0]
-				strict := env.start(options{noGossip: mute[0], strict: true, name: one.name}) // its successor
+				strict := env.start(options{noGossip: noGossip[0], strict: true, name: one.name}) // its successor
 				one.stop()
 				time.Sleep(grace + 5*time.Second)
 				strict.untilRefused(node.ClockUnverified, time.Second)
@@ -78,7 +78,7 @@ func TestNoPeerAnswers(t *testing.T) {
 	}
 }
 
-// TestRestartWithoutGossip: the newest process of a name says whether it counts. One that
+// TestRestartWithoutGossip: the newest process of a name decides whether it counts. One that
 // comes back without gossip leaves the others' majority at once, and not when
 // the lease of the one before it runs out.
 func TestRestartWithoutGossip(t *testing.T) {

@@ -19,18 +19,18 @@ type clockChecks struct {
 	sets          int           // of the host's wall clock, as of the last tick
 }
 
-// heard is when, by our raw clock, a process last answered.
-type heard struct {
+// lastAnswer is when, by our raw clock, a process last answered.
+type lastAnswer struct {
 	at    int64
-	sound bool // its clocks never fail, and it does not lie
+	sound bool // its clocks never fail, and it is no false peer
 }
 
 // slack is how far sound clocks are from the truth: hosts start up to 10 ms off,
 // are set to 5, and drift.
 const slack = 60 * time.Millisecond
 
-// trusted reports that it can be told what the cluster's time is: at most one host
-// of three or more is unsound, nobody lies, and no name is there twice.
+// trusted reports that the cluster's time is known: at most one host of three or
+// more is unsound, no peer is false, and no name is used by two processes.
 func (p *process) trusted() bool {
 	pl := &p.sim.plan
 	return pl.mode != Unclocked && pl.faulty <= 1 && !pl.falsePeer && pl.twin == 0 && len(p.status.Nodes) >= 3
@@ -116,14 +116,14 @@ func (p *process) checkFollowed() {
 }
 
 // checkSuspend checks, after a tick, that the issuing clock followed what the
-// machine slept since the last, where the wall clock was not set meanwhile.
+// machine was suspended since the last, where the wall clock was not set meanwhile.
 func (p *process) checkSuspend(followed time.Duration) {
 	h, c := p.host, &p.checked
 	slept, set := h.slept-c.slept, h.sets != c.sets
 	c.slept, c.sets = h.slept, h.sets
 	odd := set || h.drift != 0 || h.strobe > 0 || h.frozen > 0
 	if off := slept - followed; !odd && off.Abs() > 20*time.Millisecond {
-		p.sim.violate("I5", "%s slept for %v, and its issuing clock followed %v", p.name, slept, followed)
+		p.sim.violate("I5", "%s was suspended for %v, and its issuing clock followed %v", p.name, slept, followed)
 	}
 }
 

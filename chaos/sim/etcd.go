@@ -29,7 +29,7 @@ type etcd struct {
 	heldSince map[flake.SID]time.Duration // when a held sid was acquired; never iterated
 }
 
-// newEtcd makes an initialised space. Sids beyond the spare ones are put aside.
+// newEtcd makes an initialized space. Sids beyond the spare ones are quarantined.
 func newEtcd(sim *simulation) *etcd {
 	e := &etcd{sim: sim, mem: storetest.NewMemory(1), heldSince: map[flake.SID]time.Duration{}}
 	if _, _, err := e.mem.Init(context.Background(), lease.Space{
@@ -80,7 +80,7 @@ func (e *etcd) revision() int64 {
 	return v.Revision
 }
 
-// hint tells those who watch, some of them late or never.
+// hint notifies those that watch, some of them late or never.
 func (e *etcd) hint() {
 	sim := e.sim
 	for _, p := range sim.processes {
@@ -90,7 +90,7 @@ func (e *etcd) hint() {
 		p.hinted = true
 		p.in(sim.plan.latency+sim.upTo(sim.plan.latency), func() {
 			p.hinted = false
-			p.tell(lease.Changed{})
+			p.notify(lease.Changed{})
 		})
 	}
 }
@@ -117,7 +117,7 @@ func (e *etcd) request(p *process, a lease.Action) {
 	answer := func(ev lease.Event) {
 		if !answered {
 			answered = true
-			p.tell(ev)
+			p.notify(ev)
 		}
 	}
 	deadline := pl.timeout
@@ -223,7 +223,7 @@ func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
 const longHeld = 90 * time.Second
 
 // notPoisoned checks that a clock minutes ahead writes no ceiling, where another
-// node has long held a sid by a clock that is right: the store itself could tell.
+// node has long held a sid by a clock that is right: the store itself shows it.
 func (e *etcd) notPoisoned(p *process, t lease.Txn) {
 	sim := e.sim
 	switch t.Op {

@@ -10,7 +10,7 @@ import (
 
 // network carries gossip.
 type network struct {
-	parts  [2]uint64     // hosts that hear each other, as bits of their number modulo 64
+	parts  [2]uint64     // hosts that reach each other, as bits of their number modulo 64
 	parted time.Duration // until then
 	oneWay bool          // only what the first part sends to the second is lost
 }
@@ -66,7 +66,7 @@ func (sim *simulation) send(from, to *process, deliver func()) {
 	}
 }
 
-// startingEvery is how often a process looks for peers to ask until it knows them,
+// startingEvery is how often a process checks for peers to ask until it knows them,
 // in place of the gossip library's news of who joined.
 const startingEvery = 20 * time.Millisecond
 
@@ -154,8 +154,8 @@ func (p *process) learn(peer *process, nonce int64, a answer) {
 	if a.heldTooLong {
 		a.hold = time.Duration(t4-t1) + time.Millisecond
 	}
-	liar := p.sim.plan.falsePeer && peer.host == p.sim.hosts[0]
-	p.answered[peer.name] = heard{at: t4, sound: peer.host.sound && !liar}
+	falsePeer := p.sim.plan.falsePeer && peer.host == p.sim.hosts[0]
+	p.answered[peer.name] = lastAnswer{at: t4, sound: peer.host.sound && !falsePeer}
 	p.agree(agreement.Exchange{
 		Node:   peer.host.node,
 		Sample: clock.Sample{Instance: peer.name, T1: t1, T4: t4, Hold: a.hold, Peer: a.clocks},

@@ -13,14 +13,14 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// calm is how slow a link that is whole may be: what is asked of a healed
+// calm is how slow a working link may be: what is required of a repaired
 // cluster is asked for by the second.
 const calm = 10 * time.Millisecond
 
-// heal ends all trouble: clocks are set right, links are whole, etcd has a
+// heal ends all faults: clocks are set right, links work, etcd has a
 // leader, nobody is paused, and each host has a process.
 func (sim *simulation) heal() {
-	sim.note(nil, "all is healed")
+	sim.note(nil, "all faults end")
 	sim.stage = healed
 	sim.plan.latency, sim.plan.gossipLatency = min(sim.plan.latency, calm), min(sim.plan.gossipLatency, calm)
 	if sim.now < sim.etcd.away {
@@ -54,8 +54,8 @@ func (sim *simulation) hostOf(node string) *host {
 	return nil
 }
 
-// settling is how long a healed cluster may take: leases run out, windows of the
-// dead pass, gates see ten seconds of calm, steps of two seconds are slewed.
+// settling is how long a repaired cluster may take: leases run out, windows of ended
+// processes pass, gates see ten seconds of calm, steps of two seconds are slewed.
 func (sim *simulation) settling() time.Duration {
 	return 60*time.Second + 2*sim.plan.window + 2*sim.plan.ttl
 }
@@ -68,7 +68,7 @@ func (sim *simulation) expectAlive() {
 	again := false
 	for _, h := range sim.hosts {
 		if why := sim.unable(h.process); why != nil && !sim.excused(h.process, why) {
-			sim.violate("liveness", "%s does not serve %v after all was healed: %v; %s", h.process.name, sim.settling(), why, sim.state(h.process))
+			sim.violate("liveness", "%s does not serve %v after all faults ended: %v; %s", h.process.name, sim.settling(), why, sim.state(h.process))
 		} else if why != nil {
 			again = true
 			h.process.die("is restarted, for it refuses: " + why.Error())
@@ -81,7 +81,7 @@ func (sim *simulation) expectAlive() {
 	sim.run(sim.settling())
 	for _, h := range sim.hosts {
 		// Unclocked, a successor may have taken over a sid whose ceiling a wrong
-		// clock wrote: what tells it that it lies too far ahead is a clock.
+		// clock wrote: only a clock shows that it is too far ahead.
 		stuck := sim.plan.mode == Unclocked && h.process.status.Held || sim.plan.strict && h.noGossip
 		if why := sim.unable(h.process); why != nil && sim.free(h.process) >= 0 && !stuck {
 			sim.violate("liveness", "%s does not serve after a restart, and sid %d is free: %v; %s",
@@ -167,7 +167,7 @@ func (sim *simulation) tamper() {
 	how := []struct {
 		name  string
 		all   bool // everybody is affected, not the victim alone
-		reads bool // the record tells by itself that it is bad: the sid is left alone, and nothing else need stop
+		reads bool // the record shows by itself that it is bad: the sid is left alone, and nothing else need stop
 		do    func()
 	}{
 		{"etcd is rewound to a backup", true, false, func() { e.mem.Restore(backup) }},
@@ -210,7 +210,7 @@ func (sim *simulation) stopped(p *process, sid flake.SID) bool {
 		p.status.Held && p.status.Grant.SID != sid
 }
 
-// recover does what «allocator admin recover» does, and waits for its effect.
+// recover does what `allocator admin recover` does, and waits for its effect.
 func (sim *simulation) recover(config string) {
 	e := sim.etcd
 	if _, ok := e.mem.Raw("config"); !ok {
@@ -232,9 +232,9 @@ func (sim *simulation) recover(config string) {
 	}
 	sim.note(nil, "an operator begins era %d from %d on", next.Era.Number, sinceStart(next.Era.Floor))
 	e.change(func() { e.mem.Put("era", lease.Encode(next.Era)) })
-	// Who has not heard yet issues from its old window: that ends with the next
+	// A process that does not know yet issues from its old window: that ends with the next
 	// extension, and below the floor.
-	sim.stage, sim.floor, sim.heard = repaired, next.Era.Floor, sim.now+sim.plan.extendEvery+2*sim.plan.timeout+5*time.Second
+	sim.stage, sim.floor, sim.knownBy = repaired, next.Era.Floor, sim.now+sim.plan.extendEvery+2*sim.plan.timeout+5*time.Second
 	sim.run(max(next.Era.Floor-sim.trueMillis(), clock.Millis(0)).Duration() + sim.settling())
 	for _, h := range sim.hosts {
 		if why := sim.unable(h.process); why != nil {

@@ -51,7 +51,7 @@ func (h *host) gossip() string {
 	return h.node
 }
 
-// read returns the clocks as they stand at true time now.
+// read returns the clocks at true time now.
 func (h *host) read(now time.Duration) clock.Readings {
 	r := h.reading
 	if d := int64(now - h.at); d > 0 {
@@ -70,7 +70,7 @@ func (h *host) read(now time.Duration) clock.Readings {
 	return r
 }
 
-// settle makes now the time that the figures count from.
+// settle makes now the time that the readings count from.
 func (h *host) settle(now time.Duration) {
 	strobe, frozen := h.strobe, h.frozen
 	h.strobe, h.frozen = 0, 0
@@ -106,7 +106,7 @@ func (sim *simulation) clockFault(h *host) {
 	case 11:
 		h.frozenWall = h.read(sim.now).Wall
 		h.frozen, step = sim.now+sim.upTo(4*time.Second), 0
-		sim.note(nil, "clock of "+h.node+" stands still")
+		sim.note(nil, "clock of "+h.node+" stops")
 	}
 	if step != 0 {
 		h.reading.Wall += int64(step)
@@ -126,7 +126,7 @@ func (sim *simulation) fixClock(h *host) {
 	sim.note(nil, "clock of "+h.node+" is set right")
 }
 
-// sleep suspends the machine. Wall and boot time go on, or stand still as those
+// sleep suspends the machine. Wall and boot time go on, or stop as those
 // of a machine that is migrated or restored do.
 func (sim *simulation) sleep(h *host, d time.Duration, still bool) {
 	h.settle(sim.now)
@@ -138,7 +138,7 @@ func (sim *simulation) sleep(h *host, d time.Duration, still bool) {
 		h.reading.Wall += int64(d)
 		h.reading.Boot += int64(d)
 	}
-	sim.note(nil, fmt.Sprintf("%s sleeps, still=%v, for %%d us", h.node, still), int64(d)/1000)
+	sim.note(nil, fmt.Sprintf("%s is suspended, still=%v, for %%d us", h.node, still), int64(d)/1000)
 	for _, p := range sim.processes {
 		if p.host == h && !p.gone {
 			p.pause(d)

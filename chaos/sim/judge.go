@@ -30,7 +30,7 @@ func (p *process) beginJudging() {
 		Name: p.host.node, Instance: lease.Instance(p.name),
 		Gate: clock.GateConfig{MaxSkew: pl.maxSkew, Strict: pl.strict},
 	})
-	p.offered, p.answered = map[int64]int64{}, map[string]heard{}
+	p.offered, p.answered = map[int64]int64{}, map[string]lastAnswer{}
 	p.node.SetVerdict(j.machine.Verdict())
 	p.plan(pl.tickEvery, tick)
 	p.plan(startingEvery, echo)
@@ -40,7 +40,7 @@ func (p *process) beginJudging() {
 func (p *process) tickAnchor() {
 	sim := p.sim
 	p.plan(sim.plan.tickEvery, tick)
-	vote := clock.PeerVote{Vote: clock.VoteAlone} // unclocked: follow what the wall clock says
+	vote := clock.PeerVote{Vote: clock.VoteAlone} // unclocked: follow the wall clock
 	if p.judge.machine != nil {
 		vote = p.judge.machine.PeerVote(p.clockRead())
 	}
@@ -105,7 +105,7 @@ func (p *process) agree(ev agreement.Event) {
 		case agreement.SetVerdict:
 			p.node.SetVerdict(a.Verdict)
 		case agreement.SetGate:
-			p.tell(a.Gate)
+			p.notify(a.Gate)
 		case agreement.Notify:
 			switch a.Event.(type) {
 			case lease.GiveUp:
@@ -115,7 +115,7 @@ func (p *process) agree(ev agreement.Event) {
 			case lease.Changed:
 				sim.points.hit(Duplicated)
 			}
-			p.tell(a.Event)
+			p.notify(a.Event)
 		case agreement.Ask:
 			p.ask(a.Instance)
 		case agreement.SetVoters: // askPeers takes them as they are

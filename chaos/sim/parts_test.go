@@ -59,7 +59,7 @@ func TestHost(t *testing.T) {
 		}
 	}
 	for still, want := range map[bool]moved{
-		false: {10 * s, 4 * s, 4 * s, 10 * s}, // asleep for six of ten seconds
+		false: {10 * s, 4 * s, 4 * s, 10 * s}, // suspended for six of ten seconds
 		true:  {4 * s, 4 * s, 4 * s, 4 * s},
 	} {
 		sim, h := calm()
@@ -69,7 +69,7 @@ func TestHost(t *testing.T) {
 		after := h.read(sim.now)
 		got := moved{time.Duration(after.Wall - before.Wall), after.Mono.Sub(before.Mono), time.Duration(after.Raw - before.Raw), time.Duration(after.Boot - before.Boot)}
 		if got != want {
-			t.Errorf("asleep, still=%v: clocks moved by %+v, want %+v", still, got, want)
+			t.Errorf("suspended, still=%v: clocks moved by %+v, want %+v", still, got, want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ type plan struct {
 	mode    Mode
 	virtual time.Duration
 	nodes   int
-	spare   int // sids that can be taken; the others are put aside
+	spare   int // sids that can be taken; the others are quarantined
 
 	window, extendEvery, ttl, keepAlive, reload, retry, timeout time.Duration
 	maxSkew, maxLead                                            time.Duration
@@ -111,7 +111,7 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	p.gossipLost, p.gossipTwice, p.gossipSlow = some(0.01, 0.4), some(0.01, 0.2), some(0.01, 0.2)
 	p.gossipCut, p.gossipLatency = some(0.1, 1), one(100*time.Microsecond, time.Millisecond, 20*time.Millisecond)
 	p.falsePeer = r.IntN(8) == 0
-	if p.faulty == 1 && r.IntN(2) == 0 { // then I5 can be told
+	if p.faulty == 1 && r.IntN(2) == 0 { // then I5 can be checked
 		p.twin, p.falsePeer = 0, false
 		p.migrate = max(p.migrate, 0.3)
 	}
@@ -137,7 +137,7 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 }
 
 // drawWithoutGossip returns how many hosts have no gossip: none in three of four seeds. It
-// draws from numbers of its own, so that the other seeds tell what they always told.
+// draws from numbers of its own, so that it changes nothing about the other seeds.
 func drawWithoutGossip(r *rand.Rand, p plan) int {
 	if p.mode != Everything || r.IntN(4) > 0 {
 		return 0
@@ -156,8 +156,8 @@ func one32(r *rand.Rand, n int) int {
 	return 1 + r.IntN(n)
 }
 
-// unleash plans the faults.
-func (sim *simulation) unleash() {
+// planFaults schedules the faults.
+func (sim *simulation) planFaults() {
 	p := &sim.plan
 	anyHost := func(f func(h *host)) func() {
 		return func() { f(sim.hosts[sim.rng.IntN(len(sim.hosts))]) }
@@ -220,7 +220,7 @@ func (sim *simulation) unleash() {
 }
 
 // every does f at random moments, rate times a minute on the average, as long as
-// there is trouble.
+// faults happen.
 func (sim *simulation) every(rate float64, f func()) {
 	if rate == 0 {
 		return

@@ -18,7 +18,7 @@ const (
 	OnStandby                          // no sid was free
 	LostSID                            // a sid was another's, and the confirmed window served on
 	TwoHeldOneSID                      // two processes held grants of one sid at one moment
-	IssuedAfterLongPause               // a process slept beyond its lease and issued before it heard of anything
+	IssuedAfterLongPause               // a process slept beyond its lease and issued before it was notified of anything
 	Interleaved                        // a window changed in the middle of a request
 	CrashedMidStep                     // between two actions
 	AppliedForDeadProcess              // a request was carried out whose process was gone
@@ -44,7 +44,7 @@ const (
 	Draining
 
 	FollowedStep // the issuing clock followed a step of the wall clock
-	RefutedStep  // a majority said that the step was wrong
+	RefutedStep  // a majority voted that the step was wrong
 	SleptThrough // the machine was suspended
 	Shut         // a gate shut
 	Reopened     // and opened again
@@ -53,7 +53,7 @@ const (
 	PoisonGuard  // a clock was too far ahead to acquire anything
 	Discontinuous
 	LaterRevisionReported // a quorum of peers claimed a later history
-	Duplicated            // two processes heard that they claim one sid and term
+	Duplicated            // two processes found out that they claim one sid and term
 	HeldAgainstTruth      // an ID was compared with the truth for I5
 	WrongAndFound         // a clock was wrong, and sound peers had answered
 	Quarantined           // a node found a sid that it must not use

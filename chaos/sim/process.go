@@ -16,11 +16,11 @@ import (
 
 // process is one run of a node: what packages keeper, agreement and clock.System
 // wrap in goroutines, moved by events instead. Between any two actions of a step
-// it may crash, or stand still while clients are served.
+// it may crash, or pause while clients are served.
 type process struct {
 	sim    *simulation
 	number int
-	name   string // unique in the story, and its instance
+	name   string // unique in the run, and its instance
 	host   *host
 
 	machine *lease.Machine
@@ -35,9 +35,9 @@ type process struct {
 	waiting  []event       // what happened meanwhile
 	wakes    int           // number of the wake-up that counts
 	hinted   bool          // a hint is on its way
-	stalled  bool          // the keeper stands between two actions
+	stalled  bool          // the keeper is paused between two actions
 	backlog  []lease.Event // and this waits for it
-	follow   []lease.Event // what must be told before anything else
+	follow   []lease.Event // what the machine is notified of before anything else
 	stopping bool
 	during   func() // happens in the middle of the request under way
 	holds    int    // how many times it began to issue
@@ -47,13 +47,13 @@ type process struct {
 	nonce   int64
 	offered map[int64]int64 // questions on their way: nonce to T1
 
-	answered map[string]heard // by instance; never iterated
+	answered map[string]lastAnswer // by instance; never iterated
 	checked  clockChecks
 }
 
 var tickEvent lease.Event = lease.Tick{}
 
-// entropy is the generator's source. It is asked between the generator's look
+// entropy is the generator's source. It is asked between the generator's read
 // at its word and the swap that issues: so whatever else the process does at that
 // moment can be done from here.
 type entropy struct {
@@ -129,9 +129,9 @@ func (sim *simulation) begin(h *host) *process {
 	}, p, source)
 	p.beginJudging()
 	sim.note(p, "starts")
-	p.tell(tickEvent)
+	p.notify(tickEvent)
 	if pl.mode == Unclocked {
-		p.tell(lease.Gate{Open: true, Confirmed: true})
+		p.notify(lease.Gate{Open: true, Confirmed: true})
 	}
 	p.plan(sim.upTo(pl.pace), client)
 	return p
@@ -166,7 +166,7 @@ func (p *process) readings() clock.Readings {
 }
 
 // pause stops the process: it gets no steps, and what comes for it waits. When it
-// wakes, a client is served before anything that waited is heard of.
+// wakes, a client is served before anything that waited is delivered.
 func (p *process) pause(d time.Duration) {
 	sim := p.sim
 	if p.asleep && sim.now+d <= p.resumes {
@@ -187,7 +187,7 @@ func (p *process) resume() {
 	}
 	p.asleep = false
 	long := sim.now-p.paused > sim.plan.ttl
-	sim.note(p, "goes on")
+	sim.note(p, "continues")
 	if issued := p.serveNow(); issued && long {
 		sim.points.hit(IssuedAfterLongPause)
 	}
@@ -202,13 +202,13 @@ func (p *process) resume() {
 	}
 }
 
-// tell passes an event on to the machine, once it has dealt with those before.
-func (p *process) tell(ev lease.Event) {
+// notify passes an event on to the machine, once it has dealt with those before.
+func (p *process) notify(ev lease.Event) {
 	p.backlog = append(p.backlog, ev)
 	p.work()
 }
 
-// work steps the machine until nothing is left to tell.
+// work steps the machine until no event is left.
 func (p *process) work() {
 	for !p.gone && !p.stalled && len(p.follow)+len(p.backlog) > 0 {
 		list := &p.backlog
@@ -217,7 +217,7 @@ func (p *process) work() {
 		}
 		ev := (*list)[0]
 		*list = (*list)[1:]
-		p.hear(ev)
+		p.recordGrants(ev)
 		actions := p.machine.Step(p.Now(), ev)
 		if _, read := ev.(lease.Loaded); read {
 			for _, a := range actions {
@@ -236,9 +236,9 @@ func (p *process) work() {
 	}
 }
 
-// hear records what a response of the store shows to be the process's own. It
-// looks at responses alone, whatever the machine makes of them.
-func (p *process) hear(ev lease.Event) {
+// recordGrants records what a response of the store shows to be the process's own. It
+// reads responses alone, whatever the machine makes of them.
+func (p *process) recordGrants(ev lease.Event) {
 	var v lease.View
 	switch ev := ev.(type) {
 	case lease.Loaded:
@@ -263,7 +263,7 @@ func (p *process) hear(ev lease.Event) {
 }
 
 // carryOut does what the machine asks for. In between the process may crash,
-// stand still, or serve.
+// pause, or serve.
 func (p *process) carryOut(actions []lease.Action) {
 	sim, pl := p.sim, &p.sim.plan
 	for i, a := range actions {
@@ -391,7 +391,7 @@ func (h *host) stop() {
 	p.in(0, func() {
 		p.sim.note(p, "is asked to stop")
 		p.node.Drain()
-		p.tell(lease.Stop{})
+		p.notify(lease.Stop{})
 	})
 	p.in(5*time.Second, func() { p.end("gave up on giving back") })
 }

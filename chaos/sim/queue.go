@@ -12,12 +12,12 @@ type event struct {
 	at   time.Duration
 	seq  uint64 // of two at one time, the one planned first is first
 	kind kind
-	p    *process // nil: of the world
+	p    *process // nil: of the simulation
 	run  func()   // of kind call
 	gen  int      // of kinds wake and evaluate: which one
 }
 
-// kind saves a closure for the events that make up most of a story.
+// kind saves a closure for the events that make up most of a run.
 type kind uint8
 
 const (
@@ -75,7 +75,7 @@ func (q *queue) pop() event {
 	return first
 }
 
-// in plans something of the world.
+// in plans something of the simulation.
 func (sim *simulation) in(d time.Duration, run func()) {
 	sim.queue.push(event{at: sim.now + max(d, 0), run: run})
 }
@@ -131,7 +131,7 @@ func (p *process) happen(e event) {
 		p.askPeers()
 	case wake:
 		if e.gen == p.wakes {
-			p.tell(tickEvent)
+			p.notify(tickEvent)
 		}
 	case client:
 		p.serve()

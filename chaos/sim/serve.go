@@ -45,7 +45,7 @@ func (p *process) wish() (n int, after flake.ID) {
 	}
 	if sim.chance(sim.plan.follow) {
 		after = sim.recent[sim.rng.IntN(len(sim.recent))]
-		if sim.rng.IntN(8) == 0 { // an ID of another space, or of nobody
+		if sim.rng.IntN(8) == 0 { // an ID of another space, or of none
 			ms := int64(sim.trueMillis()) - flake.DefaultEpoch + sim.rng.Int64N(2000)
 			after = flake.ID(ms<<20 | sim.rng.Int64N(1<<20))
 		}
@@ -85,8 +85,8 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 	} else if b.First <= sim.highest {
 		sim.violate("I1", "%s issued %v after the repair, not above %v of before", p.name, b.First, sim.highest)
 	}
-	if late && sim.now > sim.heard {
-		sim.violate("recover", "%s issued %v, below the floor of an era that it must have heard of", p.name, b.First)
+	if late && sim.now > sim.knownBy {
+		sim.violate("recover", "%s issued %v, below the floor of an era that it must know", p.name, b.First)
 	}
 	p.checkIssued(b, read)
 	if sim.stage != tampered && !late {
@@ -103,11 +103,11 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 	return true
 }
 
-// same checks I7, as far as a node's figures show its state.
+// same checks I7, as far as a node's stats show its state.
 func (p *process) same(a, b node.Stats, err error) {
 	if a.Issued != b.Issued || a.Base != b.Base || a.Ceil != b.Ceil || a.Lead != b.Lead || a.Holding != b.Holding ||
 		a.SID != b.SID || a.Reserved != b.Reserved || a.Verdict != b.Verdict || a.Unverified != b.Unverified {
-		p.sim.violate("I7", "%s refused (%v), and its figures went from %+v to %+v", p.name, err, a, b)
+		p.sim.violate("I7", "%s refused (%v), and its stats went from %+v to %+v", p.name, err, a, b)
 	}
 }
 
@@ -135,7 +135,7 @@ func (sim *simulation) refused(p *process, err error) {
 	sim.note(p, "refuses: "+string(r.Reason))
 }
 
-// terms keeps the least and the greatest ID of each hold of a sid: IDs of one
+// terms keeps the smallest and the largest ID of each hold of a sid: IDs of one
 // sid rise from holder to holder (I2), however late a holder serves.
 type terms struct {
 	list []hold
@@ -171,11 +171,11 @@ func (t *terms) add(sim *simulation, p *process, b gen.Block) {
 }
 
 // release notes that etcd has a sid as given back: all that was issued, and all
-// that ever will be, lies below its ceiling.
+// that ever will be, is below its ceiling.
 func (t *terms) release(sim *simulation, p *process, sid flake.SID, ceil clock.Millis) {
 	i, ok := t.of[p.name]
 	if !ok || t.list[i].sid != sid || t.list[i].repaired != (sim.stage == repaired) {
-		return // after a repair, old ceilings mean nothing: the era's floor lies above them
+		return // after a repair, old ceilings mean nothing: the era's floor is above them
 	}
 	t.list[i].cut = ceil
 	if last := t.list[i].last; flake.Default.UnixMilli(last) >= int64(ceil) {

@@ -20,7 +20,7 @@ type Mode string
 // The modes.
 const (
 	Everything Mode = "everything" // all faults, all guards
-	Unclocked  Mode = "unclocked"  // all faults, and no guard that looks at a clock
+	Unclocked  Mode = "unclocked"  // all faults, and no guard that reads a clock
 	Tampered   Mode = "tampered"   // records changed behind the nodes' backs
 )
 
@@ -44,7 +44,7 @@ func ModeOf(seed uint64) Mode {
 // Options says how a seed is played. The zero value is the seed's own choice.
 type Options struct {
 	Mode    Mode          // "": ModeOf the seed
-	Virtual time.Duration // of trouble, before all is healed; 0: 90 s to 6.5 minutes
+	Virtual time.Duration // of faults, before all of them end; 0: 90 s to 6.5 minutes
 	Trace   io.Writer     // gets a line for each event; nil: none
 }
 
@@ -78,7 +78,7 @@ func (v Violation) String() string {
 // like: nothing real is compared with it.
 const startTime = (flake.DefaultEpoch + 1_000_000_000) * int64(time.Millisecond)
 
-// world is one story under way.
+// simulation is one run under way.
 type simulation struct {
 	plan  plan
 	rng   *rand.Rand
@@ -98,14 +98,14 @@ type simulation struct {
 	terms         terms
 	highest       flake.ID      // ever issued, up to a repair
 	floor         clock.Millis  // of the era that the repair began
-	heard         time.Duration // by when everybody has heard of it
+	knownBy       time.Duration // by when every process knows of it
 	recent        [16]flake.ID
 	stage         stage
 	points        Points
 	violations    []Violation
 }
 
-// stage is where the story stands.
+// stage is how far the run has come.
 type stage uint8
 
 const (
@@ -136,7 +136,7 @@ func Run(seed uint64, o Options) (r Result) {
 	for i := range sim.plan.nodes {
 		sim.addHost(fmt.Sprintf("n%d", i+1))
 	}
-	sim.unleash()
+	sim.planFaults()
 	sim.run(sim.plan.virtual)
 	sim.heal()
 	if o.Mode == Tampered {
@@ -155,7 +155,7 @@ func (sim *simulation) result(seed uint64, m Mode) Result {
 	}
 }
 
-// Explain plays a seed again and returns the lines around what is said of it:
+// Explain plays a seed again and returns the lines around its violations:
 // those that mention an ID, a process or a moment of the first violations.
 func Explain(r Result, o Options, around int) string {
 	var text strings.Builder
@@ -234,7 +234,7 @@ func (sim *simulation) moment() clock.Mono { sim.moments++; return sim.moments }
 // chance is true with probability p.
 func (sim *simulation) chance(p float64) bool { return p > 0 && sim.rng.Float64() < p }
 
-// upTo returns a random time below most.
+// upTo returns a random time below limit.
 func (sim *simulation) upTo(limit time.Duration) time.Duration {
 	return time.Duration(sim.rng.Int64N(int64(max(limit, 1))))
 }

@@ -16,11 +16,11 @@ import (
 )
 
 var (
-	seeds   = flag.Uint64("seeds", defaultSeeds, "how many stories to play")
+	seeds   = flag.Uint64("seeds", defaultSeeds, "how many seeds to run")
 	first   = flag.Uint64("first", 1, "seed of the first; 0 draws one and prints it")
-	single  = flag.Uint64("seed", 0, "play this one alone; with -v, tell all of it")
-	minutes = flag.Float64("minutes", 0, "simulated minutes of trouble in each; 0: one and a half to six and a half, as drawn")
-	all     = flag.Bool("all", false, "play on when a story has failed")
+	single  = flag.Uint64("seed", 0, "run this one alone; with -v, trace all of it")
+	minutes = flag.Float64("minutes", 0, "simulated minutes of faults in each; 0: one and a half to six and a half, as drawn")
+	all     = flag.Bool("all", false, "continue when a seed has failed")
 	mode    = flag.String("mode", "", "everything, unclocked or tampered; empty: as drawn")
 )
 
@@ -65,14 +65,14 @@ func (c *tally) add(r sim.Result) {
 	c.failed = c.failed || len(r.Violations) > 0
 }
 
-// over reports that a seed failed: one is enough to look at.
+// over reports that a seed failed: one is enough to analyze.
 func (c *tally) over() bool {
 	c.Lock()
 	defer c.Unlock()
 	return c.failed && !*all
 }
 
-// TestSim plays stories. No claim may break in any of them; and a run that never
+// TestSim runs seeds. No claim may break in any of them; and a run that never
 // was in one of the situations that matter has not shown that it holds there.
 func TestSim(t *testing.T) {
 	if *single != 0 {
@@ -136,7 +136,7 @@ func TestSameSeedSameRun(t *testing.T) {
 	for seed := range uint64(16) {
 		o := sim.Options{Virtual: time.Minute}
 		a := sim.Run(seed, o)
-		o.Trace = io.Discard // to look at a story must not change it
+		o.Trace = io.Discard // to trace a run must not change it
 		b := sim.Run(seed, o)
 		if a.Hash != b.Hash || a.Events != b.Events || a.IDs != b.IDs || !slices.Equal(a.Violations, b.Violations) {
 			t.Errorf("seed %d: hash %016x with %d events, then %016x with %d", seed, a.Hash, a.Events, b.Hash, b.Events)

@@ -13,7 +13,7 @@ type trace struct {
 	out    io.Writer
 }
 
-// Figures of FNV-1a with 64 bits.
+// Constants of FNV-1a with 64 bits.
 const (
 	fnvOffset = 14695981039346656037
 	fnvPrime  = 1099511628211
