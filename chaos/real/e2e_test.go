@@ -353,7 +353,7 @@ func TestEndToEnd(t *testing.T) {
 		}
 	}
 	if released < 3 {
-		t.Errorf("%d sids were given back, want those of all three nodes", released)
+		t.Errorf("%d sids were released, want those of all three nodes", released)
 	}
 	for what := range c.rec.failures() {
 		if strings.HasPrefix(what, "n2") || *long && strings.HasSuffix(what, ": WINDOW_EXHAUSTED") || strings.HasSuffix(what, ": ENTROPY_OVERFLOW") {
@@ -461,7 +461,7 @@ func (c *cluster) windowWrites(ctx context.Context) (out []operator.Write) {
 }
 
 // grants puts what etcd granted into the history, and counts the records and the
-// sids that were given back in the end.
+// sids that were released in the end.
 func (c *cluster) grants() (records, released int) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

@@ -3,9 +3,9 @@
 // linked with anything, and told nothing.
 //
 // It works on Go programs for linux/amd64 that keep their symbol table, which is
-// what «go build» makes (with -ldflags=-s it is gone). Elsewhere [Start] returns
+// what `go build` makes (with -ldflags=-s it is gone). Elsewhere [Start] returns
 // [ErrUnsupported] with the reason. The program is our child, so no privilege is
-// needed; a sandbox may forbid ptrace all the same ([Supported] tells).
+// needed; a sandbox may forbid ptrace all the same (see [Supported]).
 //
 // # How
 //

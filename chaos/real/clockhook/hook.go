@@ -12,8 +12,8 @@ import (
 
 // Errors of the package.
 var (
-	// ErrUnsupported says that this machine or this program cannot be hooked; the
-	// text tells why. Nothing was started, or it has been killed.
+	// ErrUnsupported: this machine or this program cannot be hooked; the text states
+	// why. Nothing was started, or it has been killed.
 	ErrUnsupported = errors.New("clockhook: not supported")
 	// ErrClosed answers calls after Close.
 	ErrClosed = errors.New("clockhook: closed")
@@ -99,7 +99,7 @@ type Hook struct {
 	pid  int
 	page *page
 
-	suspend sync.Mutex // held while the process stands; taken before mu
+	suspend sync.Mutex // held while the process is stopped; taken before mu
 
 	mu      sync.Mutex // guards the fields below, and is held for each change of the page
 	offsets Offsets    // as of since, drift until then included
@@ -203,7 +203,7 @@ func (h *Hook) FailSync(errno syscall.Errno) error {
 	return h.change(func() { h.page.word(wordSyncErrno).Store(int64(errno)) })
 }
 
-// SetDiscipline makes adjtimex answer with d; nil: with what the kernel says.
+// SetDiscipline makes adjtimex answer with d; nil: with the answer of the kernel.
 // The time in the answer stays the machine's.
 func (h *Hook) SetDiscipline(d *Discipline) error {
 	return h.change(func() {

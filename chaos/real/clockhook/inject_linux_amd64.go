@@ -147,7 +147,7 @@ func readTarget(path string) (target, error) {
 // tracee is a process that this thread traces.
 type tracee struct{ pid int }
 
-// awaitExec waits until the process stands at its first instruction.
+// awaitExec waits until the process is stopped at its first instruction.
 func (t tracee) awaitExec() error {
 	sig, err := t.wait()
 	if err != nil {
@@ -165,7 +165,7 @@ func (t tracee) inject(at target, inherited int) error {
 	if err := t.awaitExec(); err != nil {
 		return err
 	}
-	// Should we die meanwhile, a process that stands half changed must not be left.
+	// If this program dies meanwhile, no partly changed process may be left.
 	if err := unix.PtraceSetOptions(t.pid, unix.PTRACE_O_EXITKILL); err != nil {
 		return fmt.Errorf("ptrace options: %w", err)
 	}
@@ -241,7 +241,7 @@ func (t tracee) loadBase(entry uint64) (uint64, error) {
 			return binary.LittleEndian.Uint64(auxv[8:]) - entry, nil
 		}
 	}
-	return 0, errors.New("the kernel does not say where the program was loaded")
+	return 0, errors.New("the kernel does not report where the program was loaded")
 }
 
 // runTo runs the process until it is about to execute the instruction at address.
@@ -314,7 +314,7 @@ func (t tracee) call(gate, number uint64, args ...uint64) (uint64, error) {
 	return regs.Rax, nil
 }
 
-// wait waits until the process stands, and returns the signal that stopped it.
+// wait waits until the process is stopped, and returns the signal that stopped it.
 func (t tracee) wait() (syscall.Signal, error) {
 	for {
 		var status unix.WaitStatus

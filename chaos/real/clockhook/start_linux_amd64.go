@@ -135,8 +135,8 @@ func stop(ctx context.Context, pid int) error {
 		return fmt.Errorf("clockhook: stop: %w", err)
 	}
 	for {
-		stands, err := allStand(pid)
-		if stands && err == nil {
+		stopped, err := allStopped(pid)
+		if stopped && err == nil {
 			return nil
 		}
 		if err == nil {
@@ -149,8 +149,8 @@ func stop(ctx context.Context, pid int) error {
 	}
 }
 
-// allStand reports whether each thread of a process is stopped.
-func allStand(pid int) (bool, error) {
+// allStopped reports whether each thread of a process is stopped.
+func allStopped(pid int) (bool, error) {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
 		return false, err

@@ -12,7 +12,7 @@
 //     have missed it until the observer saw it.
 //   - allocate(p, block): legal if the versions written so far reserve every
 //     millisecond of the block for process p and none of p's releases has given
-//     one back, and if the block lies above all that p has issued. It takes
+//     one back, and if the block is above all that p has issued. It takes
 //     effect between the client's call and the answer.
 //
 // Above a process's own order the model asks for none between processes: one
@@ -41,7 +41,7 @@ import (
 
 // Config bounds the work, since the question is NP-complete.
 type Config struct {
-	// Most is how many answers of a sid are looked at, spread evenly over the
+	// Most is how many answers of a sid are checked, spread evenly over the
 	// run; 0 is 3,000. Leaving out answers can hide a violation and make none.
 	Most int
 	// Timeout is how long to search for an order of one sid; 0 is 10 s.
@@ -237,7 +237,7 @@ func (o *Ownership) operations(s *sid) (ops []porcupine.Operation, processes int
 	return ops, len(runs)
 }
 
-// Finish looks for an order of each sid.
+// Finish searches an order of each sid.
 func (o *Ownership) Finish() history.Result {
 	r := history.Result{Check: "linear", Claim: "I2, I3", Verdict: history.Pass}
 	answers, versions := 0, 0

@@ -67,7 +67,7 @@ func TestOwnership(t *testing.T) {
 		{"over two windows", held().answer(40, 60, "a", at(99, 1<<15-1), 2), 0, history.Pass},
 		{"before its window can have been written", held().answer(10, 20, "a", at(150, 0), 1), 10, history.Broken},
 		{"as early as it can have been", held().answer(10, 40, "a", at(150, 0), 1), 10, history.Pass},
-		{"nobody knows when it was written", held().answer(10, 20, "a", at(150, 0), 1), 0, history.Pass},
+		{"the time of the write is unknown", held().answer(10, 20, "a", at(150, 0), 1), 0, history.Pass},
 		{"after giving back", held().window(60, "a", 0, 50, true).answer(70, 80, "a", at(60, 0), 1), 0, history.Broken},
 		{"while giving back", held().window(60, "a", 0, 50, true).answer(55, 80, "a", at(60, 0), 1), 0, history.Pass},
 		{"what was not given back", held().window(60, "a", 0, 50, true).answer(70, 80, "a", at(49, 0), 1), 0, history.Pass},
@@ -89,7 +89,7 @@ func TestOwnership(t *testing.T) {
 }
 
 // A busy sid: ten clients at once, thousands of answers. It is judged in time,
-// and one answer that went back is found among those looked at.
+// and one answer that went back is found among those checked.
 func TestOwnershipOfABusySID(t *testing.T) {
 	for _, planted := range []bool{false, true} {
 		r := rand.New(rand.NewPCG(5, 5))
@@ -111,7 +111,7 @@ func TestOwnershipOfABusySID(t *testing.T) {
 	}
 }
 
-// More answers than are looked at: some are left out, over the whole run.
+// More answers than are checked: some are left out, over the whole run.
 func TestOwnershipSamples(t *testing.T) {
 	s := new(run)
 	for i := range int64(1000) {

@@ -185,16 +185,16 @@ func near(got float64, want time.Duration) bool {
 // wallHeld waits until the node reports by how much its wall clock differs from the
 // time that it issues by.
 func wallHeld(ctx context.Context, s *Injection) (string, error) {
-	held := s.Node.Look(ctx).Value("clock_held_seconds")
+	held := s.Node.Scrape(ctx).Value("clock_held_seconds")
 	if !near(held, s.amount()) {
 		return "", fmt.Errorf("%w: the node holds its time against %.3f s", errNotYet, held)
 	}
-	return fmt.Sprintf("the node says that its wall clock is %+.3f s off and not followed", held), nil
+	return fmt.Sprintf("the node reports that its wall clock is %+.3f s off and not followed", held), nil
 }
 
 // stepCounted waits until the node has counted a step.
 func stepCounted(ctx context.Context, s *Injection) (string, error) {
-	now := s.Node.Look(ctx)
+	now := s.Node.Scrape(ctx)
 	steps := now.Sum("clock_steps_total") - s.Before.Sum("clock_steps_total")
 	if !now.Up || steps < 1 {
 		return "", errNotYet
@@ -204,7 +204,7 @@ func stepCounted(ctx context.Context, s *Injection) (string, error) {
 
 // offsetSeen waits until the node knows that the cluster's time is another.
 func offsetSeen(ctx context.Context, s *Injection) (string, error) {
-	now := s.Node.Look(ctx)
+	now := s.Node.Scrape(ctx)
 	offset := now.Value("clock_cluster_offset_seconds")
 	if !now.Up || math.Abs(offset) < rig.MaxSkew.Seconds() {
 		return "", fmt.Errorf("%w: the node sees the others at %+.3f s", errNotYet, offset)
@@ -213,7 +213,7 @@ func offsetSeen(ctx context.Context, s *Injection) (string, error) {
 }
 
 func suspendCounted(ctx context.Context, s *Injection) (string, error) {
-	now := s.Node.Look(ctx)
+	now := s.Node.Scrape(ctx)
 	if !now.Up || now.Value("clock_suspends_total") <= s.Before.Value("clock_suspends_total") {
 		return "", errNotYet
 	}

@@ -154,7 +154,7 @@ func fillPool(ctx context.Context, s *Injection) error {
 // hasNoSID returns nil if the extra node answers NO_SID.
 func hasNoSID(ctx context.Context, s *Injection) error {
 	n := s.Spare()
-	now := n.Look(ctx)
+	now := n.Scrape(ctx)
 	if now.Up && now.Value("sid") >= 0 {
 		return fmt.Errorf("%s holds sid %.0f of a full pool", n.Name, now.Value("sid"))
 	}
@@ -220,7 +220,7 @@ func (s *Injection) handOver(ctx context.Context) error {
 		if err := wait(); err != nil {
 			return err
 		}
-		if got := n.Look(ctx).Value("sid"); got != float64(sid) {
+		if got := n.Scrape(ctx).Value("sid"); got != float64(sid) {
 			return fmt.Errorf("sid %d was freed, and %s has %.0f", sid, n.Name, got)
 		}
 		return nil

@@ -142,7 +142,7 @@ func alarms(sample *rig.Sample, kind string) float64 {
 // alarmRaised waits until the node has raised an alarm.
 func alarmRaised(kind string) func(context.Context, *Injection) (string, error) {
 	return func(ctx context.Context, s *Injection) (string, error) {
-		now := s.Node.Look(ctx)
+		now := s.Node.Scrape(ctx)
 		if !now.Up || alarms(now, kind) <= alarms(s.Before, kind) {
 			return "", errNotYet
 		}
@@ -154,7 +154,7 @@ func alarmRaised(kind string) func(context.Context, *Injection) (string, error) 
 func alarmEverywhere(kind string) func(context.Context, *Injection) (string, error) {
 	return func(ctx context.Context, s *Injection) (string, error) {
 		for _, n := range s.Nodes {
-			if now := n.Look(ctx); !now.Up || now.Value(kind) != 1 {
+			if now := n.Scrape(ctx); !now.Up || now.Value(kind) != 1 {
 				return "", fmt.Errorf("%w: %s has not detected it", errNotYet, n.Name)
 			}
 		}

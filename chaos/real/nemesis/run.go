@@ -288,7 +288,7 @@ func (r *Runner) selectTargets(ctx context.Context, s *Injection) error {
 		if s.Node == nil {
 			return fmt.Errorf("%w: no node %v", errNoTarget, s.Targets)
 		}
-		s.Before = s.Node.Look(ctx)
+		s.Before = s.Node.Scrape(ctx)
 	case Member, Leader:
 		leader := r.Rig.Op.Leader(ctx)
 		if leader < 0 {

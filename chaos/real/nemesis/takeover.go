@@ -112,7 +112,7 @@ func hasSID(ctx context.Context, n *rig.Node, sid flake.SID) error {
 	if err := n.Ready(ctx); err != nil {
 		return err
 	}
-	if got := n.Look(ctx).Value("sid"); got != float64(sid) {
+	if got := n.Scrape(ctx).Value("sid"); got != float64(sid) {
 		return fmt.Errorf("%s has sid %.0f", n.Name, got)
 	}
 	return nil
@@ -180,7 +180,7 @@ func resumeHolder(ctx context.Context, s *Injection) error {
 		case <-time.After(together):
 		}
 		errs = append(errs, rig.Until(ctx, 10*time.Second, n.Name+" gives its sid up", func(ctx context.Context) error {
-			switch now := n.Look(ctx); {
+			switch now := n.Scrape(ctx); {
 			case !now.Up:
 				return fmt.Errorf("%s does not answer", n.Name)
 			case now.Value("sid") == float64(s.base):

@@ -11,7 +11,7 @@ import (
 
 // Errors of the package.
 var (
-	// ErrUnsupported says that this machine lets us make no network; the text tells why.
+	// ErrUnsupported: this machine does not support networks; the text states why.
 	ErrUnsupported = errors.New("netswitch: not supported")
 	// ErrClosed answers calls after Close.
 	ErrClosed = errors.New("netswitch: closed")

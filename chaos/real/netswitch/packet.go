@@ -15,7 +15,7 @@ const (
 	UDP Proto = 17
 )
 
-// Match says which packets a fault is about. The zero value admits all.
+// Match selects the packets of a fault. The zero value selects all.
 type Match struct {
 	Proto Proto    // 0: any
 	Ports []uint16 // of either end; none: any. Later fragments of a packet have no ports
@@ -104,7 +104,7 @@ func (p packet) sum() {
 	}
 	checksum := ^uint16(sum)
 	if checksum == 0 && p.proto == UDP {
-		checksum = 0xffff // zero would say that there is none
+		checksum = 0xffff // zero would mean that there is none
 	}
 	binary.BigEndian.PutUint16(body[at:], checksum)
 }

@@ -22,7 +22,7 @@ const (
 type Switch struct {
 	seed   uint64
 	routes atomic.Pointer[map[[4]byte]*Host]
-	strays atomic.Uint64 // packets to nobody, and none that we know how to read
+	strays atomic.Uint64 // packets without a known receiver or format
 	lost   atomic.Uint64 // packets that could not be delivered
 	wg     sync.WaitGroup
 	late   *late
@@ -179,12 +179,12 @@ func (h *Host) read() {
 	}
 }
 
-// carry does what the faults say to a packet that a host has sent.
+// carry applies the faults to a packet that a host has sent.
 func (s *Switch) carry(from *Host, data []byte) {
 	p, ok := parse(data)
 	to := (*s.routes.Load())[p.dst]
 	if !ok || to == nil || to == from {
-		s.strays.Add(1) // IPv6 that looks for routers, and the like
+		s.strays.Add(1) // IPv6 router solicitations, and the like
 		return
 	}
 	f := (*from.wires.Load())[to.index].meet(p)
@@ -265,7 +265,7 @@ func (l *late) add(delay time.Duration, to *Host, data []byte) bool {
 	return true
 }
 
-// next takes what is due, or says how long that will be.
+// next returns what is due, or the time until then.
 func (l *late) next() (w waiting, due bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

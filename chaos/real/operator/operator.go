@@ -34,7 +34,7 @@ type Operator struct {
 	prefix    string
 }
 
-// ErrAbsent says that there is no such key.
+// ErrAbsent: there is no such key.
 var ErrAbsent = errors.New("operator: there is no such key")
 
 // Dialer opens connections; nil: the machine's own way.
@@ -66,7 +66,7 @@ func (o *Operator) Holder(sid flake.SID) string { return o.prefix + "holder/" + 
 
 func sidText(sid flake.SID) string { return strconv.FormatUint(uint64(sid), 10) }
 
-// Leader returns which of the endpoints leads, or -1 while none of them says so.
+// Leader returns which of the endpoints leads, or -1 while none of them reports it.
 // A member that is cut off may take itself for the leader for a while; the one
 // with the highest term counts.
 func (o *Operator) Leader(ctx context.Context) int {
@@ -112,7 +112,7 @@ func (o *Operator) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// Corrupt overwrites a key with its own value, one letter in the middle changed.
+// Corrupt overwrites a key with its own value, one character in the middle changed.
 func (o *Operator) Corrupt(ctx context.Context, key string) error {
 	value, err := o.Get(ctx, key)
 	if err != nil {
@@ -167,10 +167,10 @@ type Write struct {
 	Err      error // unreadable
 }
 
-// Watch calls told for every version of every window and holder record from a
-// revision on, and seen with the revision that it has got to. It blocks until ctx
-// ends, and returns its error, or why etcd will tell no more.
-func (o *Operator) Watch(ctx context.Context, from int64, told func(Write), seen func(revision int64)) error {
+// Watch calls written for every version of every window and holder record from a
+// revision on, and seen with the revision that it has reached. It blocks until ctx
+// ends, and returns its error, or why etcd ended the watch.
+func (o *Operator) Watch(ctx context.Context, from int64, written func(Write), seen func(revision int64)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for r := range o.client.Watch(ctx, o.prefix, clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithProgressNotify()) {
@@ -179,7 +179,7 @@ func (o *Operator) Watch(ctx context.Context, from int64, told func(Write), seen
 		}
 		for _, ev := range r.Events {
 			if w, ok := o.write(ev); ok {
-				told(w)
+				written(w)
 			}
 		}
 		seen(r.Header.Revision)
@@ -209,7 +209,7 @@ func (o *Operator) write(ev *clientv3.Event) (Write, bool) {
 // Progress asks that Watch calls seen soon.
 func (o *Operator) Progress(ctx context.Context) error { return o.client.RequestProgress(ctx) }
 
-// Occupy takes every sid below size that nobody holds, under a lease of its own,
+// Occupy takes every free sid below size, under a lease of its own,
 // and returns which those are and how to give them back, all at once.
 func (o *Operator) Occupy(ctx context.Context, size int, h lease.Holder) (taken []flake.SID, free func(context.Context) error, err error) {
 	grant, err := o.client.Grant(ctx, 120)

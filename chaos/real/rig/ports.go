@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// portPicker picks ports of loopback that nothing uses, each once. They lie
+// portPicker picks ports of loopback that nothing uses, each once. They are
 // below those that the system gives to outgoing connections, so that a process
 // that is started again finds its own free.
 type portPicker map[int]bool

@@ -52,14 +52,14 @@ type Process struct {
 	began  time.Time
 }
 
-// ErrRunning says that a process to be started runs already.
-var ErrRunning = errors.New("rig: process runs already")
+// ErrRunning: the process to be started already runs.
+var ErrRunning = errors.New("rig: process already runs")
 
 // maxLog bounds what one run may write to its log, in bytes.
 const maxLog = 32 << 20
 
 // Start begins a new run with more arguments. The process dies with the
-// harness, whatever becomes of that.
+// harness, however that ends.
 func (p *Process) Start(more ...string) error { return p.StartAt(clockhook.Offsets{}, more...) }
 
 // StartAt is Start with clocks that are off from the first reading on; they are
@@ -190,7 +190,7 @@ func (p *Process) end(sig syscall.Signal, timeout time.Duration) error {
 // Pause stops the present run where it is.
 func (p *Process) Pause() error { return p.signal(syscall.SIGSTOP, true) }
 
-// Resume lets it go on.
+// Resume continues it.
 func (p *Process) Resume() error { return p.signal(syscall.SIGCONT, false) }
 
 func (p *Process) signal(sig syscall.Signal, paused bool) error {
@@ -203,7 +203,7 @@ func (p *Process) signal(sig syscall.Signal, paused bool) error {
 	return p.cmd.Process.Signal(sig)
 }
 
-// State returns the letter that the kernel gives the process: R, S, T (stopped),
+// State returns the state code of the process in the kernel: R, S, T (stopped),
 // Z; "" if it is gone.
 func (p *Process) State() string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
@@ -215,7 +215,7 @@ func (p *Process) State() string {
 	return state
 }
 
-// Exit tells how the latest run ended: "signal: killed", "exit status 1"; "" if it
+// Exit returns how the latest run ended: "signal: killed", "exit status 1"; "" if it
 // has not.
 func (p *Process) Exit() string {
 	p.mu.Lock()

@@ -18,7 +18,7 @@ func sleeper(t *testing.T) *Process {
 	return p
 }
 
-func TestProcessLives(t *testing.T) {
+func TestProcess(t *testing.T) {
 	p := sleeper(t)
 	if p.Running() || p.Run() != 0 || p.Exit() != "" {
 		t.Errorf("before its start: %v, run %d, exit %q", p.Running(), p.Run(), p.Exit())
@@ -37,7 +37,7 @@ func TestProcessLives(t *testing.T) {
 			t.Fatalf("state %q after SIGSTOP", p.State())
 		}
 	}
-	// A process that stands is ended all the same, and the end is told as it was.
+	// A stopped process can be killed, and Exit returns how it ended.
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestProcessLives(t *testing.T) {
 	}
 }
 
-// Whoever answered a call that a restart fell into is told right.
+// A call that overlaps a restart is attributed to the right process.
 func TestMayAnswer(t *testing.T) {
 	n := &Node{Process: sleeper(t)}
 	start := func() {
@@ -84,7 +84,7 @@ func TestMayAnswer(t *testing.T) {
 		t.Errorf("the new process was taken to have answered in its first milliseconds: %s", got)
 	}
 	if got := between(); got != "sleeper#2" {
-		t.Errorf("nobody lived, and yet %s answered", got)
+		t.Errorf("no process ran, and yet %s answered", got)
 	}
 	n.Process.mu.Lock()
 	n.Process.began = time.Now().Add(-time.Second)
@@ -119,6 +119,6 @@ allocator_broken
 		t.Errorf("kept %v", s.Metrics)
 	}
 	if s = nil; s.Value("sid") != 0 || s.Sum("x") != 0 || s.Label("x") != "" || s.Has("sid") {
-		t.Error("no sample has figures")
+		t.Error("no sample has values")
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-var errBehind = errors.New("rig: the watch has not got there")
+var errBehind = errors.New("rig: the watch has not reached the revision")
 
-// grants follows what etcd grants. After a restore it is to begin anew, from the
-// revision that the copy was made at.
+// grants follows the records in etcd. After a restore it begins again, at the
+// revision of the snapshot.
 type grants struct {
 	mu   sync.Mutex // guards all below
-	seen int64      // the revision that the watch has got to
-	from int64      // begin anew from here, if not 0
+	seen int64      // the last revision of the watch
+	from int64      // begin again from here, if not 0
 	kick context.CancelFunc
 }
 
@@ -33,7 +33,7 @@ func (r *Rig) watchRecords(ctx context.Context) {
 		r.grants.mu.Lock()
 		r.grants.kick = stop
 		r.grants.mu.Unlock()
-		_ = r.Op.Watch(inner, from, r.told, func(revision int64) {
+		_ = r.Op.Watch(inner, from, r.recordWrite, func(revision int64) {
 			r.grants.mu.Lock()
 			r.grants.seen = revision
 			r.grants.mu.Unlock()
@@ -53,7 +53,7 @@ func (r *Rig) watchRecords(ctx context.Context) {
 	}
 }
 
-// rewatch begins anew after etcd's history went back to a revision.
+// rewatch begins again after etcd's history went back to a revision.
 func (r *Rig) rewatch(revision int64) {
 	r.grants.mu.Lock()
 	defer r.grants.mu.Unlock()
@@ -82,7 +82,7 @@ func (r *Rig) CatchUp(ctx context.Context) error {
 	})
 }
 
-func (r *Rig) told(w operator.Write) {
+func (r *Rig) recordWrite(w operator.Write) {
 	op := history.Op{Process: history.Etcd, Type: history.Info, F: history.FWindow}
 	if w.IsHolder {
 		op.F = history.FHolder

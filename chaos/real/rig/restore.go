@@ -17,8 +17,8 @@ type Snapshot struct {
 	Revision int64 // of the last write in it
 }
 
-// TakeSnapshot copies etcd's database at a moment when nobody writes, so that its
-// revision is known exactly. Many nodes leave no such moment: they stand for it.
+// TakeSnapshot copies etcd's database at a moment without writes, so that its
+// revision is known exactly. Many nodes leave no such moment: they are paused for it.
 func (r *Rig) TakeSnapshot(ctx context.Context, path string) (_ Snapshot, err error) {
 	s := Snapshot{Path: path}
 	if len(r.Nodes) > 9 {
@@ -39,7 +39,7 @@ func (r *Rig) TakeSnapshot(ctx context.Context, path string) (_ Snapshot, err er
 		}
 		after, err := r.Op.Revision(ctx)
 		if err == nil && after != before {
-			err = errors.New("somebody wrote meanwhile")
+			err = errors.New("there was a write meanwhile")
 		}
 		s.Revision = after
 		return err
@@ -48,11 +48,11 @@ func (r *Rig) TakeSnapshot(ctx context.Context, path string) (_ Snapshot, err er
 }
 
 // Restore kills etcd and starts it again from a snapshot: history goes back for
-// everybody at once. With fresh, the cluster gets another token and so another
-// ID, as etcd's manual advises; without, nothing but the revisions tells.
+// all nodes at once. With fresh, the cluster gets another token and so another
+// ID, as etcd's manual advises; without, only the revisions show it.
 //
-// Nodes stand for the moment in which etcd is killed, so that no grant is written
-// that nobody saw; they run while it is restored.
+// Nodes are paused while etcd is killed, so that no grant is missed; they run while
+// it is restored.
 func (r *Rig) Restore(ctx context.Context, from Snapshot, fresh bool) error {
 	for _, n := range r.Nodes {
 		if err := n.Pause(); err != nil {

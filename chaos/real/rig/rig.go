@@ -25,7 +25,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Timing is what nodes are told about time.
+// Timing is the configured times of nodes.
 type Timing struct {
 	Window, ExtendEvery, CallTimeout, TTL, KeepAlive time.Duration
 }
@@ -54,7 +54,7 @@ const (
 // Members is how many etcd processes there are.
 const Members = 3
 
-// Config says what to build a Rig from.
+// Config is the input of New.
 type Config struct {
 	Dir       string // logs and data
 	Nodes     int
@@ -437,7 +437,7 @@ func (r *Rig) Close() error {
 		errs = append(errs, p.Kill())
 	}
 	if r.Op != nil {
-		_ = r.Op.Close() // says only that it was closed
+		_ = r.Op.Close() // returns only that it was closed
 	}
 	if r.Net != nil {
 		errs = append(errs, r.Net.Close())

@@ -13,7 +13,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Sample is what a node's metrics said at a time.
+// Sample is the metrics of a node at a time.
 type Sample struct {
 	At      clock.Mono
 	Run     int
@@ -66,7 +66,7 @@ func (s *Sample) Label(name string) string {
 	return ""
 }
 
-// Sample returns the latest look at the node; nil before the first.
+// Sample returns the latest metrics of the node; nil before the first.
 func (n *Node) Sample() *Sample { return n.sample.Load() }
 
 // SID returns the sid that the node holds, or -1.
@@ -78,8 +78,8 @@ func (n *Node) SID() int {
 	return int(s.Value("sid"))
 }
 
-// Look asks the node for its metrics now.
-func (n *Node) Look(ctx context.Context) *Sample {
+// Scrape reads the metrics of the node now.
+func (n *Node) Scrape(ctx context.Context) *Sample {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	s := &Sample{At: n.rig.Now(), Run: n.Run()}
@@ -128,7 +128,7 @@ func (r *Rig) observe(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, n := range r.Nodes {
 		all.Go(func() {
-			r.every(ctx, sampleEvery, func() { r.record(n, n.Look(ctx)) })
+			r.every(ctx, sampleEvery, func() { r.record(n, n.Scrape(ctx)) })
 		})
 	}
 	all.Go(func() {
