@@ -13,7 +13,7 @@ type Option struct {
 	Key   string // such as lease.extend-every
 	Usage string // one line
 	Why   string // the reason for the default, or a hint; one sentence or more
-	value *value
+	value *Value
 	file  bool // names a file
 }
 
@@ -56,7 +56,7 @@ func (c *Config) options() []Option {
 		{Key: "layout", value: layoutValue(&c.Layout),
 			Usage: "how an ID's low 20 bits are split: scalable (32 holders) or fleet (1024 holders)",
 			Why:   "The Ulid-Flake specification's layout for clusters. Fixed when the space is initialized."},
-		{Key: "epoch", value: epochValue(&c.Epoch),
+		{Key: "epoch", value: EpochValue(&c.Epoch),
 			Usage: "time that IDs count from, as RFC 3339 or Unix milliseconds",
 			Why:   "The Ulid-Flake specification's epoch; IDs last 278 years from it. Fixed when the space is initialized."},
 

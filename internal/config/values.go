@@ -12,29 +12,34 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// value is a field of a Config as text: pflag.Value, for flags, variables and
+// Value is a field of a Config as text: pflag.Value, for flags, variables and
 // the file alike. Set leaves the field as it was after an error.
-type value struct {
+type Value struct {
 	kind string
 	get  func() string
 	set  func(string) error
 }
 
-func (v *value) String() string {
+// String returns the field as text.
+func (v *Value) String() string {
 	if v.get == nil { // pflag asks a zero value
 		return ""
 	}
 	return v.get()
 }
-func (v *value) Set(s string) error { return v.set(s) }
-func (v *value) Type() string       { return v.kind }
+
+// Set parses s into the field.
+func (v *Value) Set(s string) error { return v.set(s) }
+
+// Type returns what help shows for a value.
+func (v *Value) Type() string { return v.kind }
 
 // IsBoolFlag lets a flag stand without a value.
-func (v *value) IsBoolFlag() bool { return v.kind == "bool" }
+func (v *Value) IsBoolFlag() bool { return v.kind == "bool" }
 
 // textValue is any kind with a parser and a printer.
-func textValue[T any](p *T, kind string, parse func(string) (T, error), print func(T) string) *value {
-	return &value{
+func textValue[T any](p *T, kind string, parse func(string) (T, error), print func(T) string) *Value {
+	return &Value{
 		kind: kind,
 		get:  func() string { return print(*p) },
 		set: func(s string) error {
@@ -47,12 +52,12 @@ func textValue[T any](p *T, kind string, parse func(string) (T, error), print fu
 	}
 }
 
-func stringValue(p *string) *value {
+func stringValue(p *string) *Value {
 	same := func(s string) string { return s }
 	return textValue(p, "string", func(s string) (string, error) { return s, nil }, same)
 }
 
-func listValue(p *[]string) *value {
+func listValue(p *[]string) *Value {
 	return textValue(p, "list", func(s string) ([]string, error) {
 		parts := strings.Split(s, ",")
 		for i := range parts {
@@ -62,7 +67,7 @@ func listValue(p *[]string) *value {
 	}, func(v []string) string { return strings.Join(v, ",") })
 }
 
-func boolValue(p *bool) *value {
+func boolValue(p *bool) *Value {
 	return textValue(p, "bool", func(s string) (bool, error) {
 		v, err := strconv.ParseBool(s)
 		if err != nil {
@@ -72,7 +77,7 @@ func boolValue(p *bool) *value {
 	}, strconv.FormatBool)
 }
 
-func intValue(p *int) *value {
+func intValue(p *int) *Value {
 	return textValue(p, "int", func(s string) (int, error) {
 		v, err := strconv.Atoi(s)
 		if err != nil {
@@ -82,7 +87,7 @@ func intValue(p *int) *value {
 	}, strconv.Itoa)
 }
 
-func durationValue(p *time.Duration) *value {
+func durationValue(p *time.Duration) *Value {
 	return textValue(p, "duration", func(s string) (time.Duration, error) {
 		v, err := time.ParseDuration(s)
 		if err != nil {
@@ -104,7 +109,7 @@ func shortDuration(d time.Duration) string {
 	return s
 }
 
-func layoutValue(p *flake.Layout) *value {
+func layoutValue(p *flake.Layout) *Value {
 	return textValue(p, "layout", func(s string) (flake.Layout, error) {
 		v, err := flake.ParseLayout(s)
 		if err != nil {
@@ -114,22 +119,13 @@ func layoutValue(p *flake.Layout) *value {
 	}, flake.Layout.String)
 }
 
-func sidsValue(p *lease.SIDRange) *value {
+func sidsValue(p *lease.SIDRange) *Value {
 	return textValue(p, "sids", lease.ParseSIDRange, lease.SIDRange.String)
 }
 
 // EpochValue returns p as a value that reads a date, an RFC 3339 time or Unix
-// milliseconds, and prints the second of these. It is for commands that take an
-// epoch and no other configuration.
-func EpochValue(p *clock.Millis) interface {
-	String() string
-	Set(string) error
-	Type() string
-} {
-	return epochValue(p)
-}
-
-func epochValue(p *clock.Millis) *value {
+// milliseconds, and prints the second of these.
+func EpochValue(p *clock.Millis) *Value {
 	return textValue(p, "time", func(s string) (clock.Millis, error) {
 		if ms, err := strconv.ParseInt(s, 10, 64); err == nil {
 			return clock.Millis(ms), nil

@@ -26,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
+// Command returns "allocator admin".
 func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "admin",
@@ -40,6 +41,7 @@ func Command(a *cli.App) *cobra.Command {
 // drainWithin is how long `admin drain` waits: the node itself gives up after 15 s.
 const drainWithin = 20 * time.Second
 
+// drainCommand returns "allocator admin drain".
 func drainCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain",

@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
+// recoverCommand returns "allocator admin recover".
 func recoverCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",

@@ -25,6 +25,7 @@ func sidOf(arg string) (flake.SID, error) {
 	return flake.SID(n), nil
 }
 
+// quarantineCommand returns "allocator admin quarantine".
 func quarantineCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quarantine SID",
@@ -80,6 +81,7 @@ confirmed to it, and then takes another sid.`,
 	return cmd
 }
 
+// releaseCommand returns "allocator admin release-sid".
 func releaseCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release-sid SID",

@@ -29,29 +29,34 @@ const (
 	ExitInterrupted = 130 // what shells report of a process that SIGINT ended
 )
 
-// ExitError is an error with the exit code it stands for. Err nil ends the
-// program without another word.
+// ExitError is an error with the exit code it stands for. Without a
+// cause the program ends silently.
 type ExitError struct {
-	Code int
+	Code int // of the process
 	err  error
 }
 
+// Error returns the message; "" if there is none.
 func (e *ExitError) Error() string {
 	if e.err == nil {
 		return ""
 	}
 	return e.err.Error()
 }
+
+// Unwrap returns the cause.
 func (e *ExitError) Unwrap() error { return e.err }
 
+// Exit returns an error that ends the program with a code; err nil is silent.
 func Exit(code int, err error) error { return &ExitError{code, err} }
 
-// ErrInterrupted ends a command that was asked to stop, without another word.
+// ErrInterrupted ends a command that was asked to stop, silently.
 var ErrInterrupted = Exit(ExitInterrupted, nil)
 
 // ErrInvalid ends a command that has already reported which inputs are invalid.
 var ErrInvalid = Exit(ExitInvalid, nil)
 
+// UsageError returns an error that ends the program with ExitUsage.
 func UsageError(format string, args ...any) error {
 	return Exit(ExitUsage, fmt.Errorf(format, args...))
 }

@@ -15,6 +15,7 @@ type Choice struct {
 	words []string
 }
 
+// String returns the value.
 func (c *Choice) String() string { return c.Value }
 
 // Type is what help shows for a value: the words, or of many a name for them.
@@ -25,6 +26,7 @@ func (c *Choice) Type() string {
 	return "WORD"
 }
 
+// Set takes one of the words.
 func (c *Choice) Set(s string) error {
 	if !slices.Contains(c.words, s) {
 		return fmt.Errorf("%q is none of %s", s, strings.Join(c.words, ", "))

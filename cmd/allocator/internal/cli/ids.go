@@ -61,6 +61,7 @@ type classError struct {
 	Message string `json:"message"`
 }
 
+// InvalidInput returns the JSON of an input and of what is wrong with it.
 func InvalidInput(input string, err error) InputError {
 	return InputError{input, classError{describe.Class(err), err.Error()}}
 }

@@ -86,6 +86,7 @@ func AppendLocal(b []byte, t time.Time) []byte {
 // Relative returns what appendAge appends.
 func Relative(t, now time.Time) string { return string(AppendAge(nil, t, now)) }
 
+// Count returns a number and its unit, such as "1 node" or "3 nodes".
 func Count(n int, unit string) string {
 	if n == 1 {
 		return "1 " + unit
@@ -173,6 +174,7 @@ func Ended(out *bufio.Writer, err error, bad bool) error {
 	return err
 }
 
+// OrDash returns s, or a dash for an empty cell of a table.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"

@@ -66,6 +66,7 @@ func NoEndpoints(command string) error {
 		"To try allocator without one, %s", command, TryDev)
 }
 
+// InvalidSettings returns the error of settings that break rules.
 func InvalidSettings(err error) error {
 	return Exit(ExitUsage, fmt.Errorf("%w\n\"allocator config print\" shows every setting and where it came from", err))
 }

@@ -36,6 +36,7 @@ type benchPlan struct {
 	callers int
 }
 
+// BenchCommand returns "allocator bench".
 func BenchCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",

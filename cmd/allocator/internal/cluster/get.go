@@ -28,6 +28,7 @@ import (
 // defaults too.
 const getBlock = 10_000
 
+// GetCommand returns "allocator get".
 func GetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get [N]",

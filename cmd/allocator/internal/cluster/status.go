@@ -18,6 +18,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
+// StatusCommand returns "allocator status".
 func StatusCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",

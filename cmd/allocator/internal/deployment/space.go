@@ -55,10 +55,12 @@ func OpenSpace(a *cli.App, command string, load func() (config.Config, []config.
 	return &Space{Cfg: c, Store: store, Close: func() { _ = client.Close() }}, nil
 }
 
+// Slack returns the bounds that repairs of this space reckon with.
 func (s *Space) Slack() repair.Slack {
 	return repair.Slack{Window: s.Cfg.Lease.Window, MaxSkew: s.Cfg.Issue.MaxSkew, MaxLead: s.Cfg.Issue.MaxLead}
 }
 
+// WallNow returns this machine's wall clock.
 func WallNow() clock.Millis { return clock.NewSystem(clock.SystemConfig{}).Now().Wall }
 
 // witness is what one node answered when asked about the cluster.

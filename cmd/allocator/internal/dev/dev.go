@@ -51,6 +51,7 @@ const (
 	skewReload = 2 * time.Second
 )
 
+// Command returns "allocator dev".
 func Command(a *cli.App) *cobra.Command {
 	d := dev{App: a}
 	cmd := &cobra.Command{

@@ -10,6 +10,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
+// Command returns "allocator dev".
 func Command(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:                "dev",

@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
+// Command returns "allocator doctor".
 func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",

@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/describe"
 )
 
+// AuditCommand returns "allocator audit".
 func AuditCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit [FILE…]",

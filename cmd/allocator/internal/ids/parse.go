@@ -23,6 +23,7 @@ import (
 	"github.com/flakelease/allocator/internal/describe"
 )
 
+// ParseCommand returns "allocator parse".
 func ParseCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "parse [ID…]",
@@ -245,6 +246,7 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 	return b
 }
 
+// ValidateCommand returns "allocator validate".
 func ValidateCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [ID…]",

@@ -15,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/ulid"
 )
 
+// MonotonicCommand returns "allocator monotonic".
 func MonotonicCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "monotonic [N]",

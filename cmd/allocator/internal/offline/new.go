@@ -209,6 +209,7 @@ func printIDs(a *cli.App, ctx context.Context, m *making, n int64, next func() (
 	return out.Flush()
 }
 
+// NewCommand returns "allocator new".
 func NewCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new [N]",
@@ -251,6 +252,7 @@ twice.
 	return cmd
 }
 
+// FromTimeCommand returns "allocator from-time".
 func FromTimeCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "from-time TIME [N]",

@@ -18,6 +18,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 )
 
+// HealthCommand returns "allocator health".
 func HealthCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",

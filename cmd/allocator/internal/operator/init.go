@@ -15,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
+// InitCommand returns "allocator init".
 func InitCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",

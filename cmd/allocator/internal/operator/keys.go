@@ -16,6 +16,7 @@ import (
 // keyBytes is the length of a gossip key: AES-256.
 const keyBytes = 32
 
+// GossipCommand returns "allocator gossip".
 func GossipCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gossip",
@@ -27,6 +28,7 @@ func GossipCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// gossipKeygenCommand returns "allocator keygen".
 func gossipKeygenCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "keygen",
@@ -47,6 +49,7 @@ step to every node before the next. Nodes read the file again every 5 s.`,
 	}
 }
 
+// TokenCommand returns "allocator token".
 func TokenCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
@@ -58,6 +61,7 @@ func TokenCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// tokenNewCommand returns "allocator new".
 func tokenNewCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new NAME",

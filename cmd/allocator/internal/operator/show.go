@@ -9,6 +9,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
+// ConfigCommand returns "allocator config".
 func ConfigCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Show settings", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
@@ -16,6 +17,7 @@ func ConfigCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// configPrintCommand returns "allocator print".
 func configPrintCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "print",
@@ -52,6 +54,7 @@ and file. It exits with 1 if a setting breaks a rule.`,
 	return cmd
 }
 
+// VersionCommand returns "allocator version".
 func VersionCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs}
 	format := cli.FormatFlag(cmd)

@@ -73,6 +73,7 @@ func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, e
 // DefaultAddr is where a node listens that is told nothing, and dev's first.
 var DefaultAddr = config.Default().Listen.GRPC
 
+// Close closes all connections.
 func (n *Nodes) Close() {
 	for _, c := range n.Conns {
 		_ = c.Close()
