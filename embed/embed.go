@@ -48,7 +48,7 @@ type Allocator struct {
 const (
 	readyPoll   = 2 * time.Millisecond
 	reservePoll = 500 * time.Millisecond
-	lookTimeout = 2 * time.Second // for the holders that a PoolError names
+	lookTimeout = 2 * time.Second // to read the holders for a PoolError
 )
 
 // Open leases a sid and returns once IDs can be issued. It needs a space that
@@ -135,7 +135,7 @@ func (a *Allocator) untilReady(ctx context.Context, c config.Config) error {
 	}
 }
 
-// notReady says why there is no window in time.
+// notReady returns the error of Open without a window in time.
 func (a *Allocator) notReady(ctx context.Context, c config.Config, r *node.Refusal) error {
 	st := a.node.Stats().Lease
 	if st.Phase != lease.Standby {
@@ -191,13 +191,13 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 	}
 }
 
-// warnOfOverlaps tells of servers that may take the sids that programs have.
+// warnOfOverlaps logs a server that may take sids of the program's range.
 func warnOfOverlaps(d *daemon.Daemon, c config.Config, log *slog.Logger) {
 	within := c.SIDRange.In(c.Layout)
 	for _, r := range d.Node().Stats().Lease.Nodes {
 		theirs, err := lease.ParseSIDRange(r.SIDRange)
 		if theirs = theirs.In(c.Layout); r.GRPC != "" && err == nil && max(theirs.From, within.From) < min(theirs.To, within.To) {
-			log.Warn("a server may take sids of this program's range: give it a sid-range of its own",
+			log.Warn("a server may take sids of this program's range: set sid-range on the server",
 				"server", r.Node, "its_range", theirs.String(), "range", within.String())
 			return
 		}

@@ -354,7 +354,7 @@ func TestPoolTaken(t *testing.T) {
 	if a != nil || !errors.As(err, &pool) || !errors.Is(err, &client.Refusal{Reason: client.NoSID}) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v, %v", a, err)
 	}
-	for _, want := range []string{"no sid of 30-31 is free: held are 30 by one, 31 by two. Stop one of these", "widen SIDs", "package client"} {
+	for _, want := range []string{"no sid of 30-31 is free: held: 30 by one, 31 by two. Stop one of them", "wider range (SIDs)", "package client"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}
@@ -478,7 +478,7 @@ func TestReserve(t *testing.T) {
 	cfg.Name, cfg.OpenTimeout = "two", time.Second
 	_, err := embed.Open(t.Context(), cfg)
 	var pool *embed.PoolError
-	if !errors.As(err, &pool) || !strings.Contains(err.Error(), "2 of the sids 29-31 are to stay free (Reserve), and 2 are: held are 29 by one") ||
+	if !errors.As(err, &pool) || !strings.Contains(err.Error(), "2 of the sids 29-31 have to stay free (Reserve), and 2 are free: held: 29 by one") ||
 		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}

@@ -17,24 +17,23 @@ var ErrClosed = errors.New("embed: closed")
 // Holder is who holds a sid.
 type Holder struct {
 	SID      flake.SID
-	Node     string // as people know it
+	Node     string // its name
 	Instance string // of the process
 }
 
-// PoolError is the error of Open where no sid was free in time, or too few to
-// leave the reserve. errors.Is(err, &client.Refusal{Reason: client.NoSID}) holds.
+// PoolError is the error of Open if no sid was free in time, or not more than the reserve. errors.Is(err, &client.Refusal{Reason: client.NoSID}) holds.
 type PoolError struct {
 	SIDs        string // that the program may take, as first-last
-	Size        int    // how many these are
+	Size        int    // number of these sids
 	Quarantined int    // of these, quarantined and without a holder
-	Reserve     int    // that were to be left
-	// Holders are those of the range, in the order of sids; nil where etcd did not
-	// answer when they were asked for.
+	Reserve     int    // number of sids to leave free
+	// Holders are the holders of the range, in the order of sids; nil if etcd did not
+	// answer.
 	Holders []Holder
 	cause   error // the context's
 }
 
-// holdersShown is how many the text names.
+// holdersShown is the maximum number of holders in the text.
 const holdersShown = 32
 
 // Error names the range, its holders, and what to do.
@@ -49,15 +48,15 @@ func (e *PoolError) Error() string {
 	}
 	text := fmt.Sprintf("embed: no sid of %s is free", e.SIDs)
 	if e.Reserve > 0 {
-		text = fmt.Sprintf("embed: %d of the sids %s are to stay free (Reserve), and %d are", e.Reserve, e.SIDs, e.Size-len(e.Holders)-e.Quarantined)
+		text = fmt.Sprintf("embed: %d of the sids %s have to stay free (Reserve), and %d are free", e.Reserve, e.SIDs, e.Size-len(e.Holders)-e.Quarantined)
 	}
 	if e.Quarantined > 0 {
 		who = append(who, fmt.Sprintf("%d quarantined", e.Quarantined))
 	}
 	if len(who) > 0 {
-		text += ": held are " + strings.Join(who, ", ")
+		text += ": held: " + strings.Join(who, ", ")
 	}
-	return text + ". Stop one of these, wait up to a minute for one that died, widen SIDs, or ask servers (package client)"
+	return text + ". Stop one of them, wait up to a minute for the sid of a crashed one, use a wider range (SIDs), or use servers (package client)"
 }
 
 // Unwrap returns the refusal NO_SID and the context's error.
@@ -65,7 +64,7 @@ func (e *PoolError) Unwrap() []error {
 	return []error{&client.Refusal{Reason: client.NoSID, Message: "no sid is free"}, e.cause}
 }
 
-// fill sets what a view of the space tells of the range.
+// fill sets the holders and the quarantined sids from a view of the space.
 func (e *PoolError) fill(v lease.View, within lease.SIDRange) {
 	e.Holders, e.Quarantined = []Holder{}, 0
 	for sid := within.From; sid < within.To; sid++ {
@@ -78,7 +77,7 @@ func (e *PoolError) fill(v lease.View, within lease.SIDRange) {
 	}
 }
 
-// free returns how many sids fill found free.
+// free returns the number of free sids.
 func (e *PoolError) free() int { return e.Size - len(e.Holders) - e.Quarantined }
 
 // refusal returns a node's refusal as callers see it, or ErrClosed.

@@ -7,34 +7,34 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Status is a copy of how the allocator stands.
+// Status is a copy of the allocator's state.
 type Status struct {
 	Node     string // the program's name as a node
 	Instance string // of this process, in etcd
 
-	// Refusing is why a call would be refused now, "" if it would not, and Message
-	// says more for a person.
+	// Refusing is the reason why a call would be refused now; "": it would be served.
+	// Message is the text for people.
 	Refusing client.Reason
 	Message  string
 
 	SID        int           // -1: none
-	Term       int64         // which tenure of the sid this is; 0: none
-	WindowLeft time.Duration // for which IDs can be issued though etcd be away
-	Lead       time.Duration // how far the last ID lies ahead of the clock; negative: behind
+	Term       int64         // of the sid; 0: none
+	WindowLeft time.Duration // for which IDs can be issued without etcd
+	Lead       time.Duration // of the last ID over the clock; negative: behind it
 
-	SIDs     string // that may be taken, as first-last
-	PoolSize int    // how many these are
-	PoolHeld int    // of these, with a holder, when last listed
+	SIDs     string // that the program may take, as first-last
+	PoolSize int    // number of these sids
+	PoolHeld int    // of these, held when last listed
 
 	Verdict   string // about this clock: open, skewed or unverified
 	Confirmed bool   // a majority of the cluster confirms this clock
-	// Offset is the cluster's clock minus this one, as far as known.
+	// Offset is the cluster's time minus this clock; 0 while unknown.
 	Offset     time.Duration
 	Issued     int64 // IDs
-	Unverified int64 // of these, while no majority confirmed the clock
+	Unverified int64 // of these, issued while no majority confirmed the clock
 }
 
-// Status returns how the allocator stands.
+// Status returns the allocator's state.
 func (a *Allocator) Status() Status {
 	st := a.node.Stats()
 	s := Status{

@@ -4,13 +4,13 @@
 // It knows no protocol and reads no file. The listeners (gRPC, HTTP, RESP) pass
 // Credentials. A *Guard identifies the client and decides whether the call is
 // allowed. The listeners turn its errors into the refusals UNAUTHENTICATED,
-// PERMISSION_DENIED and RATE_LIMITED. All of it comes before a node is asked, so a
+// PERMISSION_DENIED and RATE_LIMITED. All of it comes before the node is called, so a
 // refused call has changed nothing (I7).
 //
 // A nil *Guard allows every call, which is a node without a token file and without
 // a limit.
 //
-// Tokens are kept as SHA-256 and nothing slower. A token has 130 random bits (see
-// NewToken), so there is no list of likely ones to try, which is all that salt
-// and a slow hash protect from; and this one is computed for every request.
+// Tokens are stored as SHA-256, without salt and without a slow hash. Those protect
+// secrets that can be guessed; a token has 130 random bits (see NewToken), and its hash
+// is computed for every request.
 package access

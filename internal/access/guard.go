@@ -13,10 +13,10 @@ import (
 
 // Errors of Identify and Allow. Nothing has changed after one of them.
 var (
-	// ErrUnauthenticated says that the caller is nobody we know. The three below
-	// are this one too, by errors.Is, and say why.
+	// ErrUnauthenticated says that the caller is unknown. The three errors below wrap it
+	// and name the reason.
 	ErrUnauthenticated = errors.New("access: unauthenticated")
-	ErrNoToken         = fmt.Errorf("%w: no token is given", ErrUnauthenticated)
+	ErrNoToken         = fmt.Errorf("%w: no token was sent", ErrUnauthenticated)
 	ErrMalformed       = fmt.Errorf("%w: the token is malformed", ErrUnauthenticated)
 	ErrUnknownToken    = fmt.Errorf("%w: the token is not in the token file", ErrUnauthenticated)
 
@@ -24,21 +24,21 @@ var (
 	ErrPermissionDenied = errors.New("access: permission denied")
 )
 
-// LimitedError says that the caller asks too often.
+// LimitedError says that the caller exceeds its rate limit.
 type LimitedError struct {
-	RetryAfter time.Duration // from now, when a call would be let through
+	RetryAfter time.Duration // until a call would be allowed
 }
 
-// Error says when to try again.
+// Error names the delay before a retry.
 func (e *LimitedError) Error() string {
 	return fmt.Sprintf("access: rate limited: retry after %v", e.RetryAfter)
 }
 
-// Credentials are what a caller shows. The zero value shows nothing.
+// Credentials are what a caller sends. The zero value has none.
 type Credentials struct {
 	Token       string     // without the word Bearer; "": none
-	Certificate string     // name in the client certificate that TLS has verified; "": none
-	Address     netip.Addr // that the connection comes from; may be invalid
+	Certificate string     // name in the verified client certificate; "": none
+	Address     netip.Addr // of the connection; may be invalid
 }
 
 // Caller is an identified client. It stays valid for as long as the connection or
@@ -47,7 +47,7 @@ type Credentials struct {
 type Caller struct {
 	client client
 	scopes scopes
-	tokens *Tokens           // that its token was found in; nil: none were asked for
+	tokens *Tokens           // with its token; nil: none was required
 	sum    [sha256.Size]byte // of its token
 }
 
@@ -60,7 +60,7 @@ func (c Caller) Name() string {
 	return c.client.addr.String()
 }
 
-// client is whom a rate is counted for.
+// client is the key of a rate limit.
 type client struct {
 	kind kind
 	name string       // of a token or a certificate
@@ -75,11 +75,11 @@ const (
 	byToken
 )
 
-// Config is what a Guard goes by. Its zero value asks for nothing.
+// Config is what a Guard enforces. Its zero value enforces nothing.
 type Config struct {
 	Tokens *Tokens // nil: no token is needed
-	// Rate is how many calls a second each client may make, and Burst how many of
-	// them at once after a pause. Rate 0: as many as they like. Burst 0: Rate.
+	// Rate is the maximum number of calls per second of each client, and Burst that of
+	// calls at once after a pause. Rate 0: no limit. Burst 0: Rate.
 	Rate, Burst int
 	Now         func() clock.Mono // required with Rate
 }
@@ -92,7 +92,7 @@ type Guard struct {
 	limit  *limiter // nil: none
 }
 
-// New returns a Guard, or nil if cfg asks for nothing.
+// New returns a Guard, or nil if cfg enforces nothing.
 func New(cfg Config) *Guard {
 	if cfg.Tokens == nil && cfg.Rate == 0 {
 		return nil
@@ -105,16 +105,16 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// SetTokens replaces the tokens of a Guard that was made with some. Callers whose
-// token is gone are turned away from now on, on open connections as well.
+// SetTokens replaces the tokens of a Guard that requires tokens. Callers with a revoked
+// token are rejected from now on, on open connections too.
 func (g *Guard) SetTokens(t *Tokens) { g.tokens.Store(t) }
 
-// NeedsToken reports whether callers must show a token.
+// NeedsToken reports whether callers must send a token.
 func (g *Guard) NeedsToken() bool { return g != nil && g.tokens.Load() != nil }
 
-// Identify returns who shows c. Where tokens are asked for, only a token will do:
-// a certificate opens the connection and names a client, and carries no scopes.
-// It costs a hash and a compare with every token, and counts for no rate.
+// Identify returns the caller with credentials c. If tokens are required, a certificate is
+// not enough: it opens the connection and names a client, but has no scopes. Identify costs
+// a hash and a comparison with every token, and does not count for the rate limit.
 //
 // It returns ErrNoToken, ErrMalformed or ErrUnknownToken.
 func (g *Guard) Identify(c Credentials) (Caller, error) {
@@ -142,8 +142,8 @@ func (g *Guard) Identify(c Credentials) (Caller, error) {
 	return Caller{client: client{kind: byAddress, addr: network(c.Address)}, scopes: allScopes}, nil
 }
 
-// network returns what an address is counted under: whoever has one address of
-// an IPv6 network commonly has all 2^64.
+// network returns the key of an address: a client with one IPv6 address usually has a
+// whole /64.
 func network(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := 64
@@ -151,14 +151,14 @@ func network(a netip.Addr) netip.Prefix {
 		bits = 32
 	}
 	p, err := a.Prefix(bits)
-	if err != nil { // not an address: all of those are one client
+	if err != nil { // not an address: all such callers are one client
 		return netip.Prefix{}
 	}
 	return p
 }
 
-// Allow lets one call of c through, whatever number of IDs it asks for, and
-// counts it for the client's rate. A call that is turned away does not count.
+// Allow allows one call of c, for any number of IDs, and counts it for the client's rate
+// limit. A rejected call does not count.
 //
 // It returns the errors of May, or else a *LimitedError.
 func (g *Guard) Allow(c Caller, s Scope) error {
@@ -172,14 +172,14 @@ func (g *Guard) Allow(c Caller, s Scope) error {
 	return nil
 }
 
-// May is Allow for what counts for no rate. It returns ErrUnknownToken if the
-// caller's token was revoked since, or else ErrPermissionDenied.
+// May is Allow without the rate limit. It returns ErrUnknownToken if the caller's token
+// was revoked, or else ErrPermissionDenied.
 func (g *Guard) May(c Caller, s Scope) error {
 	_, err := g.may(c, s)
 	return err
 }
 
-// may is May, and returns whom a call counts for.
+// may is May, and returns the key of the rate limit.
 func (g *Guard) may(c Caller, s Scope) (client, error) {
 	if g == nil {
 		return client{}, nil

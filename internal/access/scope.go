@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Scope is what a call needs and a token has.
+// Scope is what a call requires and a token grants.
 type Scope uint8
 
 // The scopes. Admin includes the others.
 const (
-	Issue Scope = iota // draw IDs
+	Issue Scope = iota // issue IDs
 	Read               // decode IDs, see the cluster
 	Admin              // change what the node does
 	numScopes
@@ -28,7 +28,7 @@ const allScopes scopes = 1<<numScopes - 1
 
 func (s scopes) has(one Scope) bool { return s&(1<<one) != 0 }
 
-// String returns the names, comma-separated: admin alone where it is in.
+// String returns the names, comma-separated; only "admin" if it is one of them.
 func (s scopes) String() string {
 	if s.has(Admin) {
 		return Admin.String()
@@ -43,7 +43,7 @@ func (s scopes) String() string {
 }
 
 // ErrScope says that a list of scopes is not one.
-var ErrScope = errors.New("access: scopes are issue, read or admin, comma-separated, each once")
+var ErrScope = errors.New("access: wrong scopes: use issue, read or admin, comma-separated, each at most once")
 
 func parseScopes(s string) (scopes, error) {
 	var set scopes

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Bounds of a token file, so that looking a token up stays cheap.
+// Limits of a token file, so that the lookup of a token stays cheap.
 const (
 	MaxTokens    = 1024
 	MaxTokenFile = 256 << 10 // bytes
@@ -19,17 +19,17 @@ const (
 
 // Errors of ParseTokens, in a *LineError where they are of one line.
 var (
-	ErrFields   = errors.New("access: a line is a name, scopes and sha256:HEX, separated by spaces")
-	ErrName     = errors.New("access: a name has up to 63 characters of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit")
-	ErrHash     = errors.New("access: the third field is not sha256: and 64 hex digits; make the line with \"allocator token new\"")
-	ErrTwice    = errors.New("access: the same token stands in an earlier line")
-	ErrTooMany  = fmt.Errorf("access: more than %d tokens", MaxTokens)
-	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes", MaxTokenFile)
-	ErrEmpty    = errors.New("access: the token file has no token: nobody could call")
+	ErrFields   = errors.New("access: wrong number of fields: write a name, scopes and sha256:HEX, separated by spaces")
+	ErrName     = errors.New("access: wrong name: use up to 63 characters of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit")
+	ErrHash     = errors.New("access: the third field is not sha256: and 64 hex digits: make the line with \"allocator token new\"")
+	ErrTwice    = errors.New("access: the token is in an earlier line too: remove one of them")
+	ErrTooMany  = fmt.Errorf("access: more than %d tokens: remove some", MaxTokens)
+	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes: is it the right file?", MaxTokenFile)
+	ErrEmpty    = errors.New("access: the token file has no token, so every call would be rejected: add one with `allocator token new`")
 )
 
-// LineError is what is wrong in a line of a token file. It quotes none of it:
-// somebody may have written a token there.
+// LineError is an error in a line of a token file. It quotes nothing of the line, which
+// may contain a token by mistake.
 type LineError struct {
 	Line int // from 1
 	Err  error
@@ -41,7 +41,7 @@ func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e
 // Unwrap returns the cause.
 func (e *LineError) Unwrap() error { return e.Err }
 
-// Tokens are those that are let in. They do not change.
+// Tokens are the accepted tokens. They do not change.
 type Tokens struct {
 	entries []entry
 	places  map[[sha256.Size]byte]int // of each hash in entries
@@ -67,8 +67,8 @@ const hashPrefix = "sha256:"
 //	checkout  issue       sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
 //	support   issue,read  sha256:fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9
 //
-// Tokens of one name are one client: to change a token, its new line stands
-// beside the old one until everybody has the new token.
+// Tokens of one name are one client. To replace a token, keep its old line beside the new
+// one until all programs have the new token.
 //
 // It returns a *LineError, or ErrTooLarge, ErrTooMany or ErrEmpty.
 func ParseTokens(file []byte) (*Tokens, error) {
@@ -123,8 +123,8 @@ func parseEntry(fields []string) (e entry, err error) {
 	return e, nil
 }
 
-// find returns the entry of a token's hash, or nil. Its time does not tell which
-// entry it was, nor how much of one was met.
+// find returns the entry of a token's hash, or nil. It takes the same time for every
+// token.
 func (t *Tokens) find(sum *[sha256.Size]byte) *entry {
 	at := -1
 	for i := range t.entries {
@@ -136,9 +136,8 @@ func (t *Tokens) find(sum *[sha256.Size]byte) *entry {
 	return &t.entries[at]
 }
 
-// again is find for the hash of a token that was good before: there is nothing to
-// be learnt from how long it takes, and it is asked for each call of a connection
-// that is older than t.
+// again is find for the hash of a token that was accepted before: its time reveals
+// nothing. It runs for each call of a connection that is older than t.
 func (t *Tokens) again(sum *[sha256.Size]byte) *entry {
 	at, ok := t.places[*sum]
 	if !ok {
@@ -147,8 +146,7 @@ func (t *Tokens) again(sum *[sha256.Size]byte) *entry {
 	return &t.entries[at]
 }
 
-// tokenPrefix lets people, and programs that search for leaked secrets, see what
-// a token is for.
+// tokenPrefix makes tokens recognizable to people and to scanners for leaked secrets.
 const tokenPrefix = "allocator_"
 
 // NewToken returns a new token of 130 random bits, and its line of a token file.
@@ -168,10 +166,10 @@ func NewToken(name, scopeList string) (token, line string, err error) {
 	return token, fmt.Sprintf("%s %s %s%x", name, set, hashPrefix, sum), nil
 }
 
-// maxToken is the longest token that is looked at, in bytes.
+// maxToken is the maximum length of a token, in bytes.
 const maxToken = 256
 
-// wellFormed reports whether s is of the characters that a bearer token may have.
+// wellFormed reports whether s has only the characters of a bearer token.
 //
 // Source: RFC 6750, section 2.1 (b64token).
 func wellFormed(s string) bool {
@@ -191,7 +189,7 @@ func wellFormed(s string) bool {
 }
 
 // Bearer returns the token in the value of an Authorization header. The word
-// Bearer is taken in any case, with any number of spaces behind it.
+// Bearer is accepted in any case, with any number of spaces after it.
 //
 // It returns ErrNoToken for an empty value and ErrMalformed for any other that is
 // not of this form.

@@ -19,20 +19,21 @@ type ClientFiles struct {
 	CA, Cert, Key string
 }
 
-// Client is the side that connects. All methods are safe for concurrent use.
+// Client has the TLS configuration of connections. All methods are safe for concurrent
+// use.
 type Client struct {
 	files *reload.Value[*calling]
 	least uint16
 }
 
-// calling is made of one state of the files.
+// calling is the configuration from one state of the files.
 type calling struct {
 	servers *x509.CertPool
 	cert    *tls.Certificate // nil: none
 }
 
-// NewClient reads the files. least is the lowest version of TLS to speak. what
-// names the connection in logs. It returns an error that names the file at fault.
+// NewClient reads the files. least is the minimum version of TLS. what
+// names the connection in logs. The error names the wrong file.
 func NewClient(what string, f ClientFiles, least uint16, log *slog.Logger) (*Client, error) {
 	v, err := reload.New(reload.Config[*calling]{
 		What:  what,
@@ -55,19 +56,19 @@ func NewClient(what string, f ClientFiles, least uint16, log *slog.Logger) (*Cli
 	return &Client{v, least}, nil
 }
 
-// Run looks for new files until ctx ends, and returns nil then.
+// Run reloads changed files until ctx ends, and returns nil then.
 func (c *Client) Run(ctx context.Context) error { return c.files.Run(ctx) }
 
-// Check looks for new files now.
+// Check reloads changed files now.
 func (c *Client) Check() { c.files.Check() }
 
-// Failing reports whether the files cannot be used as they are now.
+// Failing reports whether the current files are invalid.
 func (c *Client) Failing() bool { return c.files.Failing() }
 
-// Reloads returns how often new files were taken up.
+// Reloads returns how often changed files were loaded.
 func (c *Client) Reloads() int64 { return c.files.Reloads() }
 
-// Expires returns when the certificate in use ends; ok is false if there is none.
+// Expires returns when the certificate in use expires; ok is false if there is none.
 func (c *Client) Expires() (at time.Time, ok bool) {
 	if cert := c.files.Get().cert; cert != nil {
 		return cert.Leaf.NotAfter, true
@@ -75,7 +76,7 @@ func (c *Client) Expires() (at time.Time, ok bool) {
 	return at, false
 }
 
-// Config returns a configuration of the files as they are now.
+// Config returns the configuration from the current files.
 func (c *Client) Config() *tls.Config {
 	now := c.files.Get()
 	cfg := &tls.Config{MinVersion: c.least, RootCAs: now.servers}
@@ -85,12 +86,11 @@ func (c *Client) Config() *tls.Config {
 	return cfg
 }
 
-// Credentials returns what gRPC connects with. Each new connection goes by the
-// files as they are then: a tls.Config alone could follow its certificate, and
-// not its authorities.
+// Credentials returns the credentials for gRPC. Each new connection uses the current files:
+// a tls.Config can reload its certificate, but not its authorities.
 func (c *Client) Credentials() credentials.TransportCredentials { return grpcCredentials{c} }
 
-// WithoutCertificate is Credentials of somebody who has none of their own.
+// WithoutCertificate is Credentials without a client certificate.
 func (c *Client) WithoutCertificate() credentials.TransportCredentials {
 	cfg := c.Config()
 	cfg.Certificates = nil

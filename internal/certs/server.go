@@ -13,22 +13,21 @@ import (
 )
 
 // ServerFiles are PEM files: a certificate with its chain, its key, and the
-// authorities that sign clients' certificates. With ClientCA, a client must have
-// one; "" asks for none.
+// authorities that sign clients' certificates. With ClientCA, clients must have a
+// certificate; "": no client certificate is requested.
 type ServerFiles struct {
 	Cert, Key, ClientCA string
 }
 
-// Server is the side that is connected to. All methods are safe for concurrent
-// use.
+// Server has the TLS configuration of listeners. All methods are safe for concurrent use.
 type Server struct {
 	files *reload.Value[*serving]
 }
 
-// serving is made of one state of the files.
+// serving is the configuration from one state of the files.
 type serving struct {
 	cert    tls.Certificate
-	clients *x509.CertPool // nil: no certificate is asked for
+	clients *x509.CertPool // nil: no client certificate is requested
 }
 
 // NewServer reads the files. It returns an error that names the file at fault.
@@ -53,8 +52,8 @@ func NewServer(f ServerFiles, log *slog.Logger) (*Server, error) {
 	return &Server{v}, nil
 }
 
-// pair returns a certificate with its key. The error names the files, and quotes
-// nothing of them.
+// pair returns a certificate with its key. The error names the files and quotes nothing of
+// their contents.
 func pair(certFile, keyFile string, cert, key []byte) (tls.Certificate, error) {
 	p, err := tls.X509KeyPair(cert, key)
 	if err != nil {
@@ -75,25 +74,25 @@ func pool(file string, pem []byte) (*x509.CertPool, error) {
 	return p, nil
 }
 
-// Run looks for new files until ctx ends, and returns nil then.
+// Run reloads changed files until ctx ends, and returns nil then.
 func (s *Server) Run(ctx context.Context) error { return s.files.Run(ctx) }
 
-// Check looks for new files now.
+// Check reloads changed files now.
 func (s *Server) Check() { s.files.Check() }
 
-// Failing reports whether the files cannot be used as they are now.
+// Failing reports whether the current files are invalid.
 func (s *Server) Failing() bool { return s.files.Failing() }
 
-// Reloads returns how often new files were taken up.
+// Reloads returns how often changed files were loaded.
 func (s *Server) Reloads() int64 { return s.files.Reloads() }
 
-// Expires returns when the certificate in use ends.
+// Expires returns when the certificate in use expires.
 func (s *Server) Expires() time.Time { return s.files.Get().cert.Leaf.NotAfter }
 
-// Config returns a configuration for one listener, with the protocols it speaks
-// by ALPN. It follows the files.
+// Config returns the configuration of one listener, with its ALPN protocols. New
+// connections use the current files.
 //
-// TLS 1.3 is the least: every client in use has it. Sessions are not resumed: a
+// TLS 1.3 is the minimum: every client in use has it. Sessions are not resumed: a
 // ticket would admit a client whose authority was removed since, and our
 // connections are too few and long for it to matter.
 func (s *Server) Config(protocols ...string) *tls.Config {
@@ -129,8 +128,8 @@ func (s *serving) config(protocols []string) *tls.Config {
 	return c
 }
 
-// ClientName returns the name in the client certificate of a connection, "" if it
-// showed none that was verified: the common name, else the first DNS name or URI.
+// ClientName returns the name in the client certificate of a connection, "" if
+// no certificate was verified: the common name, else the first DNS name or URI.
 func ClientName(state *tls.ConnectionState) string {
 	if state == nil || len(state.VerifiedChains) == 0 || len(state.PeerCertificates) == 0 {
 		return ""

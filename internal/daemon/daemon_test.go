@@ -329,7 +329,7 @@ func TestEtcdAppearsLater(t *testing.T) {
 	t.Logf("ready %v after etcd answered", r.untilReady(t, 5*time.Second))
 }
 
-func TestUninitialisedSpaceIsWaitedFor(t *testing.T) {
+func TestWaitsForSpace(t *testing.T) {
 	c := settings(t, shared.Endpoint())
 	r := start(t, c)
 	until(t, 5*time.Second, "says what to run", func() bool {
@@ -432,7 +432,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	}
 
 	r := start(t, c)
-	until(t, 5*time.Second, "stands by", func() bool {
+	until(t, 5*time.Second, "standby", func() bool {
 		st := r.Node().Stats().Lease
 		return st.Phase == lease.Standby && st.PoolHeld == c.Layout.Holders()
 	})
@@ -530,7 +530,7 @@ func TestSIDRange(t *testing.T) {
 	}
 	c.Node.Name = "b"
 	two := start(t, c)
-	until(t, 10*time.Second, "stands by though 31 sids are free", func() bool {
+	until(t, 10*time.Second, "standby although 31 sids are free", func() bool {
 		_, err := two.Node().Next(t.Context(), 1, 0)
 		var r *node.Refusal
 		return errors.As(err, &r) && r.Reason == node.NoSID && r.Metadata["pool_held"] == "1" && r.Metadata["pool_size"] == "1" &&
@@ -545,8 +545,8 @@ func TestSIDRange(t *testing.T) {
 	}
 }
 
-// A node needs no door to hold a sid; it is then registered without addresses.
-func TestNoDoors(t *testing.T) {
+// A node needs no listener to hold a sid; it is then registered without addresses.
+func TestNoListeners(t *testing.T) {
 	c := settings(t, shared.Endpoint())
 	initSpace(t, c)
 	c.Listen = config.Listen{}

@@ -13,7 +13,7 @@ import (
 )
 
 // TestDrainByCall: an operator drains one of two nodes. Its sid is given back to
-// the last ID, it refuses for good and takes no other, and it stays as a witness.
+// the last ID, it refuses for good and takes no other, and its clock still counts.
 func TestDrainByCall(t *testing.T) {
 	c := settings(t, shared.Endpoint())
 	initSpace(t, c)
@@ -48,6 +48,6 @@ func TestDrainByCall(t *testing.T) {
 		t.Errorf("refuses with %v, want DRAINING", got)
 	}
 	if len(s.Lease.Nodes) == 0 {
-		t.Error("it is no longer registered: its clock is no witness any more")
+		t.Error("it is no longer registered: its clock does not count any more")
 	}
 }

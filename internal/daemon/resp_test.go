@@ -12,7 +12,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// TestRESP: a node with a door for Redis clients serves them, counts them, turns
+// TestRESP: a node with a RESP listener serves them, counts them, turns
 // away those above the limit, and ends their connections when it stops.
 func TestRESP(t *testing.T) {
 	t.Parallel()

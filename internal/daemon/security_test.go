@@ -35,9 +35,9 @@ import (
 
 const day = 24 * time.Hour
 
-// fortress is a node with all that section «Security» of OPERATIONS has: TLS,
+// securedNode is a node with all that section "Security" of OPERATIONS has: TLS,
 // client certificates, tokens and limits.
-type fortress struct {
+type securedNode struct {
 	*running
 	cfg       config.Config
 	dir       string
@@ -47,7 +47,7 @@ type fortress struct {
 }
 
 // lines makes tokens and returns their file.
-func (f *fortress) lines(t *testing.T, scopes map[string]string) []byte {
+func (f *securedNode) lines(t *testing.T, scopes map[string]string) []byte {
 	t.Helper()
 	var file bytes.Buffer
 	for name, scope := range scopes {
@@ -61,9 +61,9 @@ func (f *fortress) lines(t *testing.T, scopes map[string]string) []byte {
 	return file.Bytes()
 }
 
-func newFortress(t *testing.T, change func(*config.Config)) *fortress {
+func newFortress(t *testing.T, change func(*config.Config)) *securedNode {
 	t.Helper()
-	f := &fortress{dir: t.TempDir(), ca: certstest.NewAuthority(t, "ca"), other: certstest.NewAuthority(t, "other"), tokens: map[string]string{}}
+	f := &securedNode{dir: t.TempDir(), ca: certstest.NewAuthority(t, "ca"), other: certstest.NewAuthority(t, "other"), tokens: map[string]string{}}
 	c := settings(t, shared.Endpoint())
 	c.Listen.RESP = "127.0.0.1:0"
 	c.TLS.Cert, c.TLS.Key = f.ca.Issue(t, "node", -time.Hour, day).Write(t, f.dir, "node")
@@ -78,13 +78,13 @@ func newFortress(t *testing.T, change func(*config.Config)) *fortress {
 	return f
 }
 
-func (f *fortress) tls(t *testing.T) *tls.Config {
+func (f *securedNode) tls(t *testing.T) *tls.Config {
 	t.Helper()
 	return &tls.Config{RootCAs: f.ca.Pool(), Certificates: []tls.Certificate{f.good.TLS(t)}}
 }
 
 // grpc returns a connection by c.
-func (f *fortress) grpc(t *testing.T, c *tls.Config) *grpc.ClientConn {
+func (f *securedNode) grpc(t *testing.T, c *tls.Config) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+f.Addresses().GRPC, grpc.WithTransportCredentials(credentials.NewTLS(c)))
 	if err != nil {
@@ -95,7 +95,7 @@ func (f *fortress) grpc(t *testing.T, c *tls.Config) *grpc.ClientConn {
 }
 
 // as returns a context with one of the node's tokens, for one short call.
-func (f *fortress) as(t *testing.T, token string) context.Context {
+func (f *securedNode) as(t *testing.T, token string) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
@@ -104,7 +104,7 @@ func (f *fortress) as(t *testing.T, token string) context.Context {
 
 // post draws IDs over HTTP and returns status and body; the status is 0 where
 // there was no answer.
-func (f *fortress) post(t *testing.T, c *tls.Config, query, token, body string, header ...string) (int, string, error) {
+func (f *securedNode) post(t *testing.T, c *tls.Config, query, token, body string, header ...string) (int, string, error) {
 	t.Helper()
 	transport := &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
@@ -130,7 +130,7 @@ func (f *fortress) post(t *testing.T, c *tls.Config, query, token, body string, 
 
 // bystander draws IDs over gRPC and HTTP, on old and on new connections, until
 // the function it returns is called. Each draw must succeed within 10 s.
-func (f *fortress) bystander(t *testing.T) (enough func() (draws int)) {
+func (f *securedNode) bystander(t *testing.T) (enough func() (draws int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var draws atomic.Int64
@@ -187,7 +187,7 @@ func (f *fortress) bystander(t *testing.T) (enough func() (draws int)) {
 }
 
 // raw opens a TLS connection that speaks a protocol by hand.
-func (f *fortress) raw(t *testing.T, addr, protocol string) *tls.Conn {
+func (f *securedNode) raw(t *testing.T, addr, protocol string) *tls.Conn {
 	t.Helper()
 	c := f.tls(t)
 	if protocol != "" {
@@ -212,9 +212,9 @@ func closedWithin(t *testing.T, conn net.Conn, within time.Duration) {
 	}
 }
 
-// closes fails unless every door closes a connection that sends these bytes and
+// closes fails unless every listener closes a connection that sends these bytes and
 // no more.
-func (f *fortress) closes(t *testing.T, sent []byte) {
+func (f *securedNode) closes(t *testing.T, sent []byte) {
 	t.Helper()
 	var all sync.WaitGroup
 	for _, addr := range []string{f.Addresses().GRPC, f.Addresses().HTTP, f.Addresses().RESP} {
@@ -262,7 +262,7 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // rapidReset opens and resets streams as fast as they can be written, for a few
 // seconds or until it is cut off, and returns how many.
-func (f *fortress) rapidReset(t *testing.T, addr string, fields ...string) (streams int) {
+func (f *securedNode) rapidReset(t *testing.T, addr string, fields ...string) (streams int) {
 	t.Helper()
 	conn := f.raw(t, addr, "h2")
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
@@ -487,17 +487,17 @@ func TestHostileClients(t *testing.T) {
 	if st := f.Node().Stats(); st.Draining || f.Node().Ready() != nil {
 		t.Errorf("the node is not ready: %+v", st)
 	}
-	f.tellsNoSecrets(t)
+	f.logsNoSecrets(t)
 }
 
 // as2 is as without a deadline, for many calls.
-func (f *fortress) as2(token string) context.Context {
+func (f *securedNode) as2(token string) context.Context {
 	return metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer "+f.tokens[token])
 }
 
 // neverReads sends requests on a stream and takes no answer: the node stops
 // issuing once the answers that it may send ahead are sent.
-func (f *fortress) neverReads(t *testing.T) {
+func (f *securedNode) neverReads(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(f.as2("admin"))
 	defer cancel()
@@ -528,8 +528,8 @@ func (f *fortress) neverReads(t *testing.T) {
 	sending.Wait()
 }
 
-// tellsNoSecrets looks for what must not be told in all that the node logged.
-func (f *fortress) tellsNoSecrets(t *testing.T) {
+// logsNoSecrets checks that the node's log has no secret.
+func (f *securedNode) logsNoSecrets(t *testing.T) {
 	t.Helper()
 	log := f.logs.String()
 	if !strings.Contains(log, "listening") {
@@ -638,7 +638,7 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 		t.Errorf("with nonsense in the files: %v", err)
 	}
 
-	// A token struck off is refused everywhere, and one that is new is not.
+	// A revoked token is refused everywhere, and a new one is not.
 	old := f.tokens["issue"]
 	certstest.File(t, f.dir, "tokens", f.lines(t, map[string]string{"issue": "issue"}))
 	until(t, 30*time.Second, "the new token is taken", func() bool { return draw(open, "issue") == nil })
@@ -649,7 +649,7 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 	if err := exchange(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a stream of the old token: %v", err)
 	}
-	f.tellsNoSecrets(t)
+	f.logsNoSecrets(t)
 }
 
 // TestTooManyConnections: those above the limit are closed at once, those within

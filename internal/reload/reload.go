@@ -1,8 +1,8 @@
-// Package reload keeps what was made from files true to them: certificates, keys
-// and tokens are replaced on disk while a node runs.
+// Package reload loads files again when they change: certificates, keys and tokens are
+// replaced on disk while a node runs.
 //
-// Files are read every few seconds and compared by content. Watching directories
-// instead would miss network file systems, and save nothing at this pace.
+// Files are read every few seconds and compared by content. Watching directories would
+// miss changes on network file systems, and would save nothing at this interval.
 package reload
 
 import (
@@ -18,41 +18,40 @@ import (
 	"time"
 )
 
-// Every is how often files are read: a new certificate or a revoked token
-// takes effect within it. It is the pace of the gossip keys too.
+// Every is the interval of reading files. A new certificate or a revoked token takes effect
+// within it. Gossip keys have the same interval.
 const Every = 5 * time.Second
 
-// maxFile is the most that a file may have, in bytes: some hundred authorities
-// are a tenth of it.
+// maxFile is the maximum size of a file, in bytes. A hundred authorities take a tenth of
+// it.
 const maxFile = 1 << 20
 
-// Config says what is made from which files.
+// Config has the files and the function that parses them.
 type Config[T any] struct {
 	What string // for logs and errors, such as "tls"
-	// Files are paths; "" is no file, and its content nil.
+	// Files are paths; "" means no file, with nil as its contents.
 	Files []string
-	// Parse makes the value of the files' contents, in the order of Files. Its
-	// errors must not quote what is secret.
+	// Parse makes the value from the contents, in the order of Files. Its errors must
+	// not quote secrets.
 	Parse func(contents [][]byte) (T, error)
-	// Changed, if set, is told of each new value but the first.
+	// Changed, if set, is called with each value after the first.
 	Changed func(T)
 	Logger  *slog.Logger // nil: slog.Default
 }
 
-// Value is what was last made from files that could be used. All methods are
-// safe for concurrent use.
+// Value is the last valid value of the files. All methods are safe for concurrent use.
 type Value[T any] struct {
 	cfg     Config[T]
 	now     atomic.Pointer[T]
 	reloads atomic.Int64
 	failing atomic.Bool
-	mu      sync.Mutex        // guards the rest, and is held while files are read: nobody else waits for it
+	mu      sync.Mutex        // guards the rest; held while files are read, since only Check locks it
 	sum     [sha256.Size]byte // of the contents in use
-	problem string            // last told
+	problem string            // last logged
 }
 
-// New reads the files and makes the first value. It starts nothing. It returns
-// the first file's error, or that of Parse.
+// New reads the files and makes the first value. It returns the error of the first file
+// that cannot be read, or that of Parse.
 func New[T any](cfg Config[T]) (*Value[T], error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -74,14 +73,14 @@ func New[T any](cfg Config[T]) (*Value[T], error) {
 // Get returns the value. It reads no file.
 func (v *Value[T]) Get() T { return *v.now.Load() }
 
-// Failing reports whether the files cannot be used as they are now, so that what
-// was made of older ones stays in use.
+// Failing reports whether the current files are invalid, so that the value of older ones
+// stays in use.
 func (v *Value[T]) Failing() bool { return v.failing.Load() }
 
 // Reloads returns how often the value was replaced.
 func (v *Value[T]) Reloads() int64 { return v.reloads.Load() }
 
-// Run looks at the files again and again until ctx ends, and returns nil then.
+// Run checks the files at each interval until ctx ends, and returns nil then.
 func (v *Value[T]) Run(ctx context.Context) error {
 	tick := time.NewTicker(Every)
 	defer tick.Stop()
@@ -95,8 +94,7 @@ func (v *Value[T]) Run(ctx context.Context) error {
 	}
 }
 
-// Check looks at the files now. Those that cannot be used change nothing but
-// Failing, and are logged once.
+// Check reads the files now. Invalid files change only Failing, and are logged once.
 func (v *Value[T]) Check() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -114,7 +112,7 @@ func (v *Value[T]) Check() {
 		v.failing.Store(true)
 		if v.problem != err.Error() {
 			v.problem = err.Error()
-			v.cfg.Logger.Error("files not reloaded, what was read before stays in use", "what", v.cfg.What, "error", err)
+			v.cfg.Logger.Error("files not reloaded: they are invalid, and the previous contents stay in use; correct the files", "what", v.cfg.What, "error", err)
 		}
 		return
 	}
@@ -128,8 +126,8 @@ func (v *Value[T]) Check() {
 	v.cfg.Logger.Info("files reloaded", "what", v.cfg.What)
 }
 
-// read returns the contents and a hash of them all. The hash is kept in their
-// place, so that a private key is not in memory twice.
+// read returns the contents and a hash of all of them. Only the hash is kept for the next
+// comparison, so that a private key is not in memory twice.
 func (v *Value[T]) read() (contents [][]byte, sum [sha256.Size]byte, err error) {
 	h := sha256.New()
 	for _, path := range v.cfg.Files {
@@ -140,7 +138,7 @@ func (v *Value[T]) read() (contents [][]byte, sum [sha256.Size]byte, err error) 
 			}
 		}
 		contents = append(contents, b)
-		_ = binary.Write(h, binary.BigEndian, int64(len(b))) // a hash takes everything
+		_ = binary.Write(h, binary.BigEndian, int64(len(b))) // never fails on a hash
 		h.Write(b)
 	}
 	h.Sum(sum[:0])
@@ -155,7 +153,7 @@ func readFile(path string) ([]byte, error) {
 	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("%s: more than %d bytes", path, maxFile)
+		err = fmt.Errorf("%s: more than %d bytes: is it the right file?", path, maxFile)
 	}
 	return b, err
 }

@@ -82,9 +82,9 @@ func verdict(needs, token string) node.Reason {
 
 var shown = []string{"", "unknown", "read", "issue", "admin"}
 
-// TestEveryMethodAsksForItsScope: of all that the gRPC server serves. Refusals
+// TestEveryMethodRequiresItsScope: of all that the gRPC server serves. Refusals
 // changed nothing (I7).
-func TestEveryMethodAsksForItsScope(t *testing.T) {
+func TestEveryMethodRequiresItsScope(t *testing.T) {
 	env, tokens, _ := servertest.NewGuarded(t, access.Config{})
 	tokens["unknown"] = "allocator_UNKNOWN"
 	conn, seen := env.Dial(), 0
@@ -141,7 +141,7 @@ func TestNoGuardLooksAtNoToken(t *testing.T) {
 	}
 }
 
-// TestOddCredentials: the same on both doors, whatever the spelling.
+// TestOddCredentials: equal on both listeners, in every spelling.
 func TestOddCredentials(t *testing.T) {
 	env, tokens, _ := servertest.NewGuarded(t, access.Config{})
 	good := tokens["issue"]
@@ -151,7 +151,7 @@ func TestOddCredentials(t *testing.T) {
 		ok      bool
 	}{
 		{"as it should be", []string{"Bearer " + good}, true},
-		{"in small letters", []string{"bearer " + good}, true},
+		{"in lower case", []string{"bearer " + good}, true},
 		{"in capitals, with spaces", []string{"BEARER    " + good + "  "}, true},
 		{"without the word", []string{good}, false},
 		{"with a colon", []string{"Bearer: " + good}, false},
@@ -196,8 +196,7 @@ func TestOddCredentials(t *testing.T) {
 	}
 }
 
-// TestRateLimit: over the rate, each door says RATE_LIMITED and when to come
-// back, others are served, and refusals issued nothing.
+// TestRateLimit: above the rate, each listener answers RATE_LIMITED with a delay, others are served, and refusals issued nothing.
 func TestRateLimit(t *testing.T) {
 	var now clock.Mono
 	env, tokens, _ := servertest.NewGuarded(t, access.Config{Rate: 2, Burst: 4, Now: func() clock.Mono { return now }})
@@ -260,8 +259,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// A token that is struck off ends the streams that it opened.
-func TestWithdrawnTokenEndsStreams(t *testing.T) {
+// A revoked token ends the streams that it opened.
+func TestRevokedTokenEndsStreams(t *testing.T) {
 	env, tokens, guard := servertest.NewGuarded(t, access.Config{})
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens["issue"])
 	stream, err := env.Client().AllocateStream(ctx)
@@ -311,7 +310,7 @@ func TestWithdrawnTokenEndsStreams(t *testing.T) {
 func TestAccessComesFirst(t *testing.T) {
 	env, _, _ := servertest.NewGuarded(t, access.Config{})
 	req := httptest.NewRequest("POST", "/v1/ids?count=x&nonsense", readerFunc(func([]byte) (int, error) {
-		t.Error("the body of a stranger is read")
+		t.Error("the body of an unauthenticated request is read")
 		return 0, io.EOF
 	}))
 	if res := env.Send(req); res.StatusCode != 401 {

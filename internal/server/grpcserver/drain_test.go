@@ -102,7 +102,7 @@ func hasCount(list []server.Count, surface, outcome string, n int64) bool {
 }
 
 // What etcd has is the answer, whatever the hook says.
-func TestDrainTellsWhatEtcdHas(t *testing.T) {
+func TestDrainReportsEtcd(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		change   func(*lease.Window)

@@ -44,9 +44,9 @@ func halfCalls(method string, n int) (b []byte) {
 	return b
 }
 
-// TestStrangersHoldLittle: calls without a token whose messages never end are ended,
+// TestUnauthenticatedCallsHoldLittle: calls without a token whose messages never end are ended,
 // although the transport would wait, with all that came of them in memory.
-func TestStrangersHoldLittle(t *testing.T) {
+func TestUnauthenticatedCallsHoldLittle(t *testing.T) {
 	t.Parallel()
 	env, _, _ := servertest.NewGuarded(t, access.Config{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -56,7 +56,7 @@ func newEndless(t testing.TB, requests string) *endless {
 	p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
 	p.conn <- e
 	w := newFixture(t, func(c *respserver.Config) { c.IdleTimeout = time.Hour }).serve(p)
-	t.Cleanup(func() { close(e.closed) }) // before the door is shut
+	t.Cleanup(func() { close(e.closed) }) // before the listener closes
 	go func() {                           // the clock goes on, so that there is entropy
 		for {
 			select {

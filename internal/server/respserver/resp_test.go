@@ -508,8 +508,8 @@ func TestAuth(t *testing.T) {
 	}
 }
 
-// TestRevokedToken: once a token is struck off, its open connections are
-// strangers' for every command, until they show another.
+// TestRevokedToken: after a token was revoked, its open connections are unauthenticated
+// for every command, until they send another token.
 func TestRevokedToken(t *testing.T) {
 	_, line, err := access.NewToken("other", "issue")
 	if err != nil {
@@ -541,7 +541,7 @@ func TestRevokedToken(t *testing.T) {
 	}
 }
 
-// TestInfoIsForReaders: how the node stands is for the scope read.
+// TestInfoIsForReaders: the state of the node is for the scope read.
 func TestInfoIsForReaders(t *testing.T) {
 	guard, issue, read := tokens(t)
 	c := newGuardedFixture(t, guard).serve(nil).dial()
@@ -555,9 +555,9 @@ func TestInfoIsForReaders(t *testing.T) {
 	}
 }
 
-// TestStrangersAreGivenLittle: without a token, a request may be as long as one to
+// TestUnauthenticatedClientsHoldLittle: without a token, a request may be as long as one to
 // show a token, and no longer.
-func TestStrangersAreGivenLittle(t *testing.T) {
+func TestUnauthenticatedClientsHoldLittle(t *testing.T) {
 	guard, issue, _ := tokens(t)
 	w := newGuardedFixture(t, guard).serve(nil)
 	c := w.dial()
@@ -610,7 +610,7 @@ func TestDrain(t *testing.T) {
 	c := w.dial()
 	c.parse(c.ask("ID.NEXT"))
 
-	// More than sockets hold: it is under way while the door is shut.
+	// More than sockets hold: it is under way while the listener closes.
 	busy.send(strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", 40))
 	busy.reply()
 	w.node.Drain()
