@@ -18,7 +18,6 @@ import (
 )
 
 func clusterFaults() []Fault {
-	seen := func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) }
 	return []Fault{
 		{
 			Name: "layout-mismatch", Class: Cluster, Scope: Extra, Smoke: true,
@@ -134,6 +133,7 @@ func falseReportsAnswered(_ context.Context, s *Injection) (string, error) {
 // poolSize is how many sids the layout has.
 var poolSize = flake.Scalable.Holders()
 
+// fillPool takes every free sid and starts the extra node.
 func fillPool(ctx context.Context, s *Injection) error {
 	taken, free, err := s.Op.Occupy(ctx, poolSize, lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
 	s.Undo = func() error {
@@ -149,6 +149,14 @@ func fillPool(ctx context.Context, s *Injection) error {
 	}
 	s.taken = taken
 	return s.Spare().Start()
+}
+
+// seen returns the effect that Begin or End saw.
+func seen(_ context.Context, s *Injection) (string, error) {
+	if s.Seen == "" {
+		return "", errNotYet
+	}
+	return s.Seen, nil
 }
 
 // hasNoSID returns nil if the extra node answers NO_SID.

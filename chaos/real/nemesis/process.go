@@ -71,7 +71,7 @@ func processFaults() []Fault {
 			About: "SIGTERM and start every node, one after the other",
 			Hold:  between(time.Second, time.Second),
 			Begin: rollingRestart,
-			Fired: func(_ context.Context, s *Injection) (string, error) { return s.Seen, seenOr(s.Seen) },
+			Fired: seen,
 			End:   restartAll,
 			Expect: backWith([]string{connection, timeout, draining, starting, noSID}, restartSettle,
 				"clients that fail over are always answered; every sid is released"),
@@ -82,13 +82,6 @@ func processFaults() []Fault {
 // backWith expects that only the target is affected, and recovers soon.
 func backWith(may []string, settle time.Duration, word string) func(rig.Timing) Expect {
 	return func(rig.Timing) Expect { return Expect{May: may, Settle: settle, Text: word} }
-}
-
-func seenOr(seen string) error {
-	if seen == "" {
-		return errNotYet
-	}
-	return nil
 }
 
 func kill(_ context.Context, s *Injection) error { return s.Node.Kill() }

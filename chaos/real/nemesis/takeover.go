@@ -7,13 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/record"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/load"
 )
 
@@ -74,23 +71,11 @@ func takeSID(pause func(context.Context, *Injection) (resume func() error, err e
 		if err != nil {
 			return err
 		}
-		taken, free, err := s.Op.Occupy(ctx, poolSize, lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
-		s.taken, s.base = taken, uint64(sid)
-		s.Undo = func() error {
-			if free == nil {
-				return nil
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			return free(ctx)
-		}
-		if err != nil {
+		s.base = uint64(sid)
+		if err := fillPool(ctx, s); err != nil {
 			return err
 		}
 		extra := s.Spare()
-		if err := extra.Start(); err != nil {
-			return err
-		}
 		if err := rig.Until(ctx, 10*time.Second, extra.Name+" answers NO_SID", func(ctx context.Context) error { return hasNoSID(ctx, s) }); err != nil {
 			return err
 		}
@@ -159,7 +144,7 @@ func sidTakenOver(ctx context.Context, s *Injection) (string, error) {
 	if err := hasSID(ctx, s.Spare(), flake.SID(s.base)); err != nil {
 		return "", fmt.Errorf("%w: %w", errNotYet, err)
 	}
-	return s.Seen, seenOr(s.Seen)
+	return seen(ctx, s)
 }
 
 // together is how long both run at least: several renewals.
