@@ -144,13 +144,29 @@ func TestConfigKeys(t *testing.T) {
 			t.Errorf("config.%s also has a value of its own", o.Key)
 		case !own.MatchString(o.Key) && !ok:
 			t.Errorf("the setting %s has no value: add it to config in values.schema.json", o.Key)
+		case ok && *update:
+			replaceDescription(t, have[o.Key], strings.ToUpper(o.Usage[:1])+o.Usage[1:]+".")
 		case ok && !strings.EqualFold(strings.TrimSuffix(have[o.Key], "."), o.Usage):
-			t.Errorf("config.%s is described as %q, want %q", o.Key, have[o.Key], o.Usage)
+			t.Errorf("config.%s is described as %q, want %q: run go test -update", o.Key, have[o.Key], o.Usage)
 		}
 		delete(have, o.Key)
 	}
 	for key := range have {
 		t.Errorf("config.%s is not a setting of a node", key)
+	}
+}
+
+// replaceDescription writes a description in the schema anew.
+func replaceDescription(t *testing.T, old, is string) {
+	t.Helper()
+	path := filepath.Join(chartDir, "values.schema.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.ReplaceAll(text, fmt.Appendf(nil, `"description": %q`, old), fmt.Appendf(nil, `"description": %q`, is))
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 
