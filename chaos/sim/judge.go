@@ -86,7 +86,8 @@ func (p *process) agree(ev agreement.Event) {
 	r := p.clockRead()
 	before, wake := m.Verdict().Phase, m.Wake()
 	actions := m.Step(r, ev)
-	if m.Wake() != wake {
+	// Of a host whose clocks have stopped the next tick is due at the same reading.
+	if _, ticked := ev.(agreement.Tick); ticked || m.Wake() != wake {
 		p.judge.wakes++
 		p.planNumbered(m.Wake().Sub(r.Mono), evaluate, p.judge.wakes)
 	}
