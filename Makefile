@@ -216,7 +216,7 @@ check-e2e:
 	@echo "== end to end"
 	$(GO) -C chaos/real test -race -timeout $(TIMEOUT) . -ids $(IDS)
 
-# A run that could not decide, because the machine stood or a fault did not take,
+# A run that could not decide, because the machine was stalled or a fault was not injected,
 # is tried once more and then said to be unknown: it shows nothing either way.
 CHAOS := $(CURDIR)/$(BIN)/chaos
 check-chaos:
