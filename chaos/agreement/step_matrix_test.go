@@ -148,7 +148,7 @@ func (env *testEnv) inject(f fault, hit, size, k int) outcome {
 		}
 		env.start(o)
 	}
-	struck := env.members[size-hit:]
+	affected := env.members[size-hit:]
 	time.Sleep(4 * time.Second) // with the first judgement of the clock
 	from, woke := env.now(), time.Duration(-1)
 	if k != before {
@@ -159,10 +159,10 @@ func (env *testEnv) inject(f fault, hit, size, k int) outcome {
 			time.Sleep(3 * time.Second)
 		}
 		if f.sleep > 0 {
-			env.sleep(struck, f.sleep, k != serving)
+			env.sleep(affected, f.sleep, k != serving)
 			woke = env.now()
 		}
-		for _, m := range struck {
+		for _, m := range affected {
 			m.clocks.Step(f.step)
 		}
 		if k != serving {
@@ -171,8 +171,8 @@ func (env *testEnv) inject(f fault, hit, size, k int) outcome {
 		}
 	}
 	time.Sleep(time.Minute)
-	env.mustNot(f, struck, from, woke)
-	return outcome{issuedBy(struck, from, woke, f), env.refusals(struck, from), ceilingsOf(struck, f), shownBy(struck)}
+	env.mustNot(f, affected, from, woke)
+	return outcome{issuedBy(affected, from, woke, f), env.refusals(affected, from), ceilingsOf(affected, f), shownBy(affected)}
 }
 
 func (env *testEnv) outage(on bool) {
@@ -209,12 +209,12 @@ const oneTick = 60 * time.Millisecond
 
 // mustNot checks what holds of every outcome: sound nodes serve on unless a
 // majority is against them, a minority's step reaches no ID and no ceiling.
-func (env *testEnv) mustNot(f fault, struck []*member, from, woke time.Duration) {
+func (env *testEnv) mustNot(f fault, affected []*member, from, woke time.Duration) {
 	env.t.Helper()
-	minority := len(struck) <= (len(env.members)-1)/2
+	minority := len(affected) <= (len(env.members)-1)/2
 	for _, m := range env.members {
-		hit := slices.Contains(struck, m)
-		if !minority && (hit || len(struck) < len(env.members)) && f.step.Abs() > maxSkew {
+		hit := slices.Contains(affected, m)
+		if !minority && (hit || len(affected) < len(env.members)) && f.step.Abs() > maxSkew {
 			continue // a majority is believed
 		}
 		if !hit {
@@ -259,8 +259,8 @@ func issuedBy(ms []*member, from, woke time.Duration, f fault) string {
 	}
 }
 
-// refusals lists the reasons of a node that was struck and of one that was not.
-func (env *testEnv) refusals(struck []*member, from time.Duration) string {
+// refusals lists the reasons of a node that was affected and of one that was not.
+func (env *testEnv) refusals(affected []*member, from time.Duration) string {
 	reasons := func(m *member) string {
 		var all []node.Reason
 		tries := m.asked(from, env.now())
@@ -291,7 +291,7 @@ func (env *testEnv) refusals(struck []*member, from time.Duration) string {
 		slices.Sort(out)
 		return strings.Join(out, "; ")
 	}
-	hit, others := of(struck), of(env.members[:len(env.members)-len(struck)])
+	hit, others := of(affected), of(env.members[:len(env.members)-len(affected)])
 	switch {
 	case hit == "" && others == "":
 		return "none"

@@ -110,9 +110,9 @@ func TestStoreContract(t *testing.T) {
 	}
 }
 
-// story is what one etcd does with a list of requests: what each answers, with
+// scenario is what one etcd does with a list of requests: what each answers, with
 // revisions counted from the first, so that two of them can be compared.
-type story struct {
+type scenario struct {
 	t     *testing.T
 	ctx   context.Context
 	c     *clientv3.Client
@@ -121,21 +121,21 @@ type story struct {
 	lines []string
 }
 
-func (s *story) k(key string) string { return s.p + key }
+func (s *scenario) k(key string) string { return s.p + key }
 
-// rev counts a revision from the story's first.
-func (s *story) rev(r int64) int64 {
+// rev counts a revision from the scenario's first.
+func (s *scenario) rev(r int64) int64 {
 	if r == 0 {
 		return 0
 	}
 	return r - s.start
 }
 
-func (s *story) say(format string, args ...any) {
+func (s *scenario) say(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-func (s *story) kvs(kvs []*mvccpb.KeyValue) (out []string) {
+func (s *scenario) kvs(kvs []*mvccpb.KeyValue) (out []string) {
 	for _, kv := range kvs {
 		out = append(out, fmt.Sprintf("%s=%s c%d m%d v%d leased:%v", kv.Key[len(s.p):], kv.Value,
 			s.rev(kv.CreateRevision), s.rev(kv.ModRevision), kv.Version, kv.Lease != 0))
@@ -143,7 +143,7 @@ func (s *story) kvs(kvs []*mvccpb.KeyValue) (out []string) {
 	return out
 }
 
-func (s *story) get(what string, key string, opts ...clientv3.OpOption) {
+func (s *scenario) get(what string, key string, opts ...clientv3.OpOption) {
 	r, err := s.c.Get(s.ctx, key, opts...)
 	if err != nil {
 		s.say("%s: %v", what, err)
@@ -152,7 +152,7 @@ func (s *story) get(what string, key string, opts ...clientv3.OpOption) {
 	s.say("%s: at %d count %d more %v %v", what, s.rev(r.Header.Revision), r.Count, r.More, s.kvs(r.Kvs))
 }
 
-func (s *story) put(key, value string, opts ...clientv3.OpOption) {
+func (s *scenario) put(key, value string, opts ...clientv3.OpOption) {
 	r, err := s.c.Put(s.ctx, s.k(key), value, opts...)
 	if err != nil {
 		s.say("put %s: %v", key, err)
@@ -161,7 +161,7 @@ func (s *story) put(key, value string, opts ...clientv3.OpOption) {
 	s.say("put %s: at %d", key, s.rev(r.Header.Revision))
 }
 
-func (s *story) del(key string, opts ...clientv3.OpOption) {
+func (s *scenario) del(key string, opts ...clientv3.OpOption) {
 	r, err := s.c.Delete(s.ctx, s.k(key), opts...)
 	if err != nil {
 		s.t.Fatal(err)
@@ -169,7 +169,7 @@ func (s *story) del(key string, opts ...clientv3.OpOption) {
 	s.say("delete %s: at %d deleted %d %v", key, s.rev(r.Header.Revision), r.Deleted, s.kvs(r.PrevKvs))
 }
 
-func (s *story) txn(what string, cmps []clientv3.Cmp, then, els []clientv3.Op) {
+func (s *scenario) txn(what string, cmps []clientv3.Cmp, then, els []clientv3.Op) {
 	r, err := s.c.Txn(s.ctx).If(cmps...).Then(then...).Else(els...).Commit()
 	if err != nil {
 		s.say("%s: %v", what, err)
@@ -188,7 +188,7 @@ func (s *story) txn(what string, cmps []clientv3.Cmp, then, els []clientv3.Op) {
 	}
 }
 
-func (s *story) grant(ttl int64) clientv3.LeaseID {
+func (s *scenario) grant(ttl int64) clientv3.LeaseID {
 	s.t.Helper()
 	r, err := s.c.Grant(s.ctx, ttl)
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *story) grant(ttl int64) clientv3.LeaseID {
 }
 
 // alive renews a lease with one message, and says what etcd answers.
-func (s *story) alive(id clientv3.LeaseID) {
+func (s *scenario) alive(id clientv3.LeaseID) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	stream, err := clientv3.RetryLeaseClient(s.c).LeaseKeepAlive(ctx)
@@ -217,7 +217,7 @@ func (s *story) alive(id clientv3.LeaseID) {
 }
 
 // events reads n events of a watch, by batch.
-func (s *story) events(what string, w clientv3.WatchChan, n int) {
+func (s *scenario) events(what string, w clientv3.WatchChan, n int) {
 	for n > 0 {
 		select {
 		case r, ok := <-w:
@@ -239,8 +239,8 @@ func (s *story) events(what string, w clientv3.WatchChan, n int) {
 	}
 }
 
-var stories = map[string]func(*story){
-	"revisions": func(s *story) {
+var scenarios = map[string]func(*scenario){
+	"revisions": func(s *scenario) {
 		s.put("a", "1")
 		s.put("a", "2")
 		s.put("b", "")
@@ -257,7 +257,7 @@ var stories = map[string]func(*story){
 		s.get("before", s.k("a"), clientv3.WithRev(s.start+4))
 		s.get("empty key", "")
 	},
-	"ranges": func(s *story) {
+	"ranges": func(s *scenario) {
 		for i, key := range []string{"x/3", "x/1", "x/2", "x", "xx", "x0"} {
 			s.put(key, fmt.Sprint(9-i))
 		}
@@ -273,7 +273,7 @@ var stories = map[string]func(*story){
 		s.del("x", clientv3.WithPrefix())
 		s.get("gone", s.p, clientv3.WithPrefix())
 	},
-	"compares": func(s *story) {
+	"compares": func(s *scenario) {
 		s.put("a", "1")
 		s.put("a", "2")
 		id := s.grant(60)
@@ -308,7 +308,7 @@ var stories = map[string]func(*story){
 		later := clientv3.Compare(clientv3.CreateRevision(s.p), ">", s.start+1).WithPrefix()
 		s.txn("not all of a range", []clientv3.Cmp{later}, nil, nil)
 	},
-	"transactions": func(s *story) {
+	"transactions": func(s *scenario) {
 		a, b := s.k("a"), s.k("b")
 		yes := clientv3.Compare(clientv3.CreateRevision(a), "=", 0)
 		s.txn("read your writes", []clientv3.Cmp{yes},
@@ -332,7 +332,7 @@ var stories = map[string]func(*story){
 		s.txn("no key", nil, []clientv3.Op{clientv3.OpPut("", "x")}, nil)
 		s.get("all", s.p, clientv3.WithPrefix())
 	},
-	"leases": func(s *story) {
+	"leases": func(s *scenario) {
 		s.put("loose", "", clientv3.WithLease(12345))
 		id, other := s.grant(60), s.grant(60)
 		s.alive(id)
@@ -376,7 +376,7 @@ var stories = map[string]func(*story){
 		s.say("revoke an empty one: %v", err)
 		s.get("no revision for it", s.k("a"))
 	},
-	"expiry": func(s *story) {
+	"expiry": func(s *scenario) {
 		id := s.grant(1)
 		s.put("a", "1", clientv3.WithLease(id))
 		w := s.c.Watch(s.ctx, s.p, clientv3.WithPrefix())
@@ -384,7 +384,7 @@ var stories = map[string]func(*story){
 		s.alive(id)
 		s.get("after", s.k("a"))
 	},
-	"watches": func(s *story) {
+	"watches": func(s *scenario) {
 		s.put("a", "1")
 		s.txn("batch", nil, []clientv3.Op{clientv3.OpPut(s.k("z"), "1"), clientv3.OpPut(s.k("b"), "1"), clientv3.OpDelete(s.k("a"))}, nil)
 		s.put("other", "1")
@@ -412,7 +412,7 @@ var stories = map[string]func(*story){
 		}
 	},
 	// Last, alone: it forgets the history of all.
-	"compaction": func(s *story) {
+	"compaction": func(s *scenario) {
 		for i := range 4 {
 			s.put("a", fmt.Sprint(i))
 		}
@@ -433,12 +433,12 @@ var stories = map[string]func(*story){
 
 // TestAnswersAlike: request by request, the real etcd and ours answer the same.
 func TestAnswersAlike(t *testing.T) {
-	for name, tell := range stories {
+	for name, tell := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			told := map[string][]string{}
 			for which, e := range both {
 				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-				s := &story{t: t, ctx: ctx, c: e.dial(t), p: fmt.Sprintf("/alike-%d/", e.spaces.Add(1))}
+				s := &scenario{t: t, ctx: ctx, c: e.dial(t), p: fmt.Sprintf("/alike-%d/", e.spaces.Add(1))}
 				head, err := s.c.Get(ctx, s.p)
 				if err != nil {
 					t.Fatal(err)

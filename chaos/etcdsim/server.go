@@ -50,15 +50,15 @@ const (
 	BrokenBefore       // not carried out; the connection breaks
 	BrokenAfter        // carried out; the connection breaks
 	Hung               // not carried out, and not answered
-	Mute               // carried out, and not answered
+	Unanswered         // carried out, and not answered
 	Late               // carried out a second after the client timed out
 )
 
 // Faults are all but None.
-var Faults = []Fault{Refused, Failed, BrokenBefore, BrokenAfter, Hung, Mute, Late}
+var Faults = []Fault{Refused, Failed, BrokenBefore, BrokenAfter, Hung, Unanswered, Late}
 
 func (f Fault) String() string {
-	return [...]string{"none", "refused", "failed", "broken before", "broken after", "hung", "mute", "late"}[f]
+	return [...]string{"none", "refused", "failed", "broken before", "broken after", "hung", "unanswered", "late"}[f]
 }
 
 // lateBy is how long after the timeout of its caller a late call is carried out.
@@ -285,7 +285,7 @@ func (s *Server) serve(ctx context.Context, method string, reads bool, do func()
 	case BrokenAfter:
 		s.sever(ctx)
 		return nil, rpctypes.ErrGRPCStopped
-	case Mute:
+	case Unanswered:
 		<-ctx.Done()
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}

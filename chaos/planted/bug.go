@@ -87,7 +87,7 @@ func parse(name string, raw []byte) (Bug, error) {
 		}
 		key, value, ok := strings.Cut(line, ": ")
 		if value = strings.TrimSpace(value); !ok || value == "" {
-			return b, fmt.Errorf("%q is no «key: value»", line)
+			return b, fmt.Errorf("line %q is not of the form key: value", line)
 		}
 		switch key {
 		case "says":

@@ -28,11 +28,11 @@ type goPackage struct {
 	ImportMap               map[string]string
 }
 
-// list returns the packages in the folders, and all that they import, with the
+// list returns the packages in the dirs, and all that they import, with the
 // compiler's export data.
-func list(t *testing.T, root string, folders []string) map[string]goPackage {
+func list(t *testing.T, root string, dirs []string) map[string]goPackage {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,ImportMap"}, folders...)...)
+	cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,ImportMap"}, dirs...)...)
 	cmd.Dir = filepath.Join(root, harnessDir) // its module knows its own packages and the product's
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
@@ -95,14 +95,14 @@ func TestBugsApply(t *testing.T) {
 	if len(bugs) < 60 {
 		t.Errorf("%d bugs: where are the others?", len(bugs))
 	}
-	var folders []string
+	var dirs []string
 	for _, b := range bugs {
 		for _, e := range b.Edits {
-			folders = append(folders, module+path.Dir(e.File))
+			dirs = append(dirs, module+path.Dir(e.File))
 		}
 	}
-	slices.Sort(folders)
-	packages := list(t, root, slices.Compact(folders))
+	slices.Sort(dirs)
+	packages := list(t, root, slices.Compact(dirs))
 	for _, b := range bugs {
 		t.Run(b.Name, func(t *testing.T) {
 			changed, err := b.apply(root)
@@ -229,7 +229,7 @@ func TestParseRefuses(t *testing.T) {
 		"breaks: I1\n" + edit:            "does not say",
 		"says: x.\nbreaks: I1\n" + edit:  "no test",
 		"nowhere: x\n" + head + edit:     "no tier",
-		"says\n" + head + edit:           "no «key: value»",
+		"says\n" + head + edit:           "not of the form key: value",
 	} {
 		if _, err := parse("b", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
@@ -294,7 +294,7 @@ func TestReadReal(t *testing.T) {
 		`{"verdict":"unknown","why":["this machine was late"],"checks":[{"check":"refusals","verdict":"fail","violations":[{"claim":"no false refusal","detail":"late","at_ns":1}]}]}`: {Outcome: Unknown, Says: "unknown; this machine was late"},
 		`{"verdict":"pass","seed":7}`: {Outcome: Missed},
 		`{"verdict":"fail","why":["a client broke"],"checks":[{"check":"unique","verdict":"pass"}]}`: {Outcome: Unknown, Says: "fail; a client broke"},
-		`{"verdict":"unknown","why":["no fault struck"]}`:                                            {Outcome: Unknown, Says: "unknown; no fault struck"},
+		`{"verdict":"unknown","why":["no fault injected"]}`:                                          {Outcome: Unknown, Says: "unknown; no fault injected"},
 	} {
 		if got, err := readReal([]byte(results)); err != nil || got != want {
 			t.Errorf("%s\ngot %+v, %v\nwant %+v", results, got, err, want)

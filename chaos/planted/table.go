@@ -21,7 +21,7 @@ func marks(tier string) (begins, ends string) {
 
 // transcript is the message of a transcript that differs, up to the difference. The
 // name of the test states which one.
-var transcript = regexp.MustCompile(`^testdata/\S+: the machine acts differently now; if that is right, run with -rewrite`)
+var transcript = regexp.MustCompile(`^testdata/\S+: the (machine|gate) acts differently now; if that is right, run with -rewrite(-gates)?`)
 
 // tally counts results, by outcome.
 func tally(results []Result) string {

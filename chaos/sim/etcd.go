@@ -145,7 +145,7 @@ func (e *etcd) request(p *process, a lease.Action) {
 	}
 }
 
-// arrive carries a request out when it has travelled, or when there is a leader.
+// arrive carries a request out when it has traveled, or when there is a leader.
 func (e *etcd) arrive(d time.Duration, p *process, a lease.Action, done func(lease.Event)) {
 	sim := e.sim
 	var carry func()

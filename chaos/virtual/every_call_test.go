@@ -116,7 +116,7 @@ func failCall(t *testing.T, k int, f etcdsim.Fault) *callLog {
 		takeover := func() time.Duration {
 			// A watch that was opened and stays silent is not detected. The list every
 			// 30 s or so finds the sid then.
-			if met.nth(k) == "Watch/Watch" && (f == etcdsim.Hung || f == etcdsim.Mute || f == etcdsim.Late) {
+			if met.nth(k) == "Watch/Watch" && (f == etcdsim.Hung || f == etcdsim.Unanswered || f == etcdsim.Late) {
 				return 50 * time.Second
 			}
 			return 15 * time.Second
@@ -145,7 +145,7 @@ func TestEveryEtcdCallFails(t *testing.T) {
 	}
 	began, runs := time.Now(), 0
 	for k := 1; k <= len(healthy.calls); k++ {
-		ways := []etcdsim.Fault{etcdsim.Refused, etcdsim.Failed, etcdsim.Mute}
+		ways := []etcdsim.Fault{etcdsim.Refused, etcdsim.Failed, etcdsim.Unanswered}
 		others := []etcdsim.Fault{etcdsim.Hung, etcdsim.Late, etcdsim.BrokenBefore, etcdsim.BrokenAfter}
 		switch {
 		case *every:

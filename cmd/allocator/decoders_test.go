@@ -22,7 +22,7 @@ func must(t *testing.T, args ...string) []string {
 // TestThousandOfOneMillisecond: a thousand IDs of one millisecond, made in
 // batches of separate runs, shuffled and sorted as text, are in the order in
 // which they were made. The batches that follow a clock that went back, and one
-// that stood, are above those before.
+// that did not advance, are above those before.
 func TestThousandOfOneMillisecond(t *testing.T) {
 	for _, kind := range [][]string{{}, {"--kind", "flake", "--entropy", "0"}, {"--kind", "flake", "--layout", "standalone"}, {"--as", "uuid"}} {
 		var ids []string

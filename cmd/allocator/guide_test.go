@@ -69,10 +69,10 @@ func inOwnNetwork(t *testing.T) (bin string) {
 	return ""
 }
 
-// machine is one of the guide's, as a folder.
+// machine is one of the guide's, as a directory.
 type machine struct{ ip, dir string }
 
-// script runs commands of the guide at a machine: its folders are below m.dir, and
+// script runs commands of the guide at a machine: its directories are below m.dir, and
 // sudo and other users are left out.
 func (m machine) script(t *testing.T, work, commands string) string {
 	t.Helper()

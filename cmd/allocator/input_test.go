@@ -152,7 +152,7 @@ func peak(t *testing.T, args string, n int) int {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// The last is told apart, so that all the others are known to be through
+	// The last is distinct, so that all the others are known to be through
 	// while the program still runs.
 	began, read, last := time.Now(), make(chan int), []byte("7ZZZZZZZZZZZZ")
 	go func() {

@@ -123,7 +123,7 @@ func TestOneField(t *testing.T) {
 	}
 }
 
-// On a terminal the two streams are one: a message stands where its ID stood.
+// On a terminal the two streams are one: a message takes the place of its ID.
 func TestMessagesStandInOrder(t *testing.T) {
 	var both strings.Builder
 	run(t.Context(), []string{"parse", "--only", "kind", "02MVQY54W65P0", "bad", "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, nil, &both, &both, nil)

@@ -15,10 +15,10 @@ type lie int
 const (
 	honest      lie = iota
 	badClock        // truthful about a clock that is far off
-	newStory        // raw clock elsewhere each time
+	newAnswer       // raw clock elsewhere each time
 	steppingLie     // issuing clock elsewhere each time
 	twoFaced        // another clock for each asker
-	playback        // its first answer, for ever
+	playback        // its first answer, always
 	holdLie         // claims to have held the question as long as can be, and is off by as much as it likes
 	lies
 )
@@ -80,7 +80,7 @@ func (w *fixture) ask(from, to int) {
 	a, b := w.nodes[from], w.nodes[to]
 	s, _ := w.net.exchange(w.r, a.machine, b.machine, w.at+w.r.Int64N(400*ms))
 	switch b.lie {
-	case newStory:
+	case newAnswer:
 		s.Peer.Raw += w.r.Int64N(7_200_000*ms) - 3_600_000*ms
 	case steppingLie:
 		s.Peer.Issuing += w.r.Int64N(7_200_000*ms) - 3_600_000*ms
@@ -139,7 +139,7 @@ func TestHistories(t *testing.T) {
 					w.group[i] = w.r.IntN(1 + w.r.IntN(3))
 				}
 			}
-			if w.r.IntN(30) == 0 { // a suspend: raw stands still, the issuing clock is put right
+			if w.r.IntN(30) == 0 { // a suspend: raw stops, the issuing clock is put right
 				nd, long := w.nodes[w.r.IntN(len(w.nodes))], w.r.Int64N(20_000*ms)
 				slept = s
 				nd.origin -= long

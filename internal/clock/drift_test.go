@@ -7,7 +7,7 @@ import (
 
 // TestSteadyDriftIsFollowed: a wall clock that runs away from the monotonic one
 // in many small moves is followed both ways. Backwards each move begins a line
-// with a grace of its own: they must not put slewing off for ever.
+// with a grace of its own: they must not put slewing off forever.
 func TestSteadyDriftIsFollowed(t *testing.T) {
 	for _, ppm := range []int64{900, 300, 20, -20, -300, -900} {
 		c := NewManualClocks(began)

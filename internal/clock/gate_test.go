@@ -16,7 +16,7 @@ import (
 
 var rewriteGates = flag.Bool("rewrite-gates", false, "rewrite testdata/gate/*.txt with what the gate does now; read the diff")
 
-// TestGateTranscripts plays the stories in testdata/gate/*.txt. Commands:
+// TestGateTranscripts runs the transcripts in testdata/gate/*.txt. Commands:
 //
 //	new [strict]          a gate, at 0 s
 //	PEERS [for D]         judge by PEERS (as in TestSituations) and step the gate, once a
@@ -43,7 +43,7 @@ func TestGateTranscripts(t *testing.T) {
 				return
 			}
 			if got != string(want) {
-				t.Errorf("%s tells another story now (-rewrite-gates keeps it):\n%s", file, got)
+				t.Errorf("%s: the gate acts differently now; if that is right, run with -rewrite-gates:\n%s", file, got)
 			}
 		})
 	}

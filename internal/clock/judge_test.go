@@ -221,7 +221,7 @@ func TestNamesWithoutGossipDoNotVote(t *testing.T) {
 	heard := func(name string, since int64) clock.Member {
 		return clock.Member{Name: name, Instance: fmt.Sprint(name, since), Since: since}
 	}
-	mute := func(name string, since int64) clock.Member {
+	silent := func(name string, since int64) clock.Member {
 		m := heard(name, since)
 		m.NoGossip = true
 		return m
@@ -231,13 +231,13 @@ func TestNamesWithoutGossipDoNotVote(t *testing.T) {
 		in   []clock.Member
 		want string
 	}{
-		{"half of them mute", []clock.Member{heard("a", 1), heard("b", 2), heard("c", 3), mute("x", 4), mute("y", 5), mute("z", 6)}, "b2 c3"},
-		{"one turned mute", []clock.Member{heard("a", 1), heard("b", 2), heard("c", 3), mute("c", 4)}, "b2"},
-		{"one no longer mute", []clock.Member{heard("a", 1), mute("b", 2), heard("b", 3), mute("c", 4)}, "b3"},
-		{"we are mute", []clock.Member{mute("a", 1), heard("b", 2), mute("c", 3)}, "b2"},
-		{"all others mute", []clock.Member{heard("a", 1), mute("b", 2), mute("c", 3)}, "b2 c3"},
-		{"all mute", []clock.Member{mute("a", 1), mute("b", 2), mute("b", 3)}, "b3"},
-		{"alone and mute", []clock.Member{mute("a", 1)}, ""},
+		{"half of them without gossip", []clock.Member{heard("a", 1), heard("b", 2), heard("c", 3), silent("x", 4), silent("y", 5), silent("z", 6)}, "b2 c3"},
+		{"one turned without gossip", []clock.Member{heard("a", 1), heard("b", 2), heard("c", 3), silent("c", 4)}, "b2"},
+		{"one no longer without gossip", []clock.Member{heard("a", 1), silent("b", 2), heard("b", 3), silent("c", 4)}, "b3"},
+		{"we are without gossip", []clock.Member{silent("a", 1), heard("b", 2), silent("c", 3)}, "b2"},
+		{"all others without gossip", []clock.Member{heard("a", 1), silent("b", 2), silent("c", 3)}, "b2 c3"},
+		{"all without gossip", []clock.Member{silent("a", 1), silent("b", 2), silent("b", 3)}, "b3"},
+		{"alone and without gossip", []clock.Member{silent("a", 1)}, ""},
 	} {
 		var got []string
 		for _, m := range clock.Voters("a", c.in) {
@@ -248,10 +248,10 @@ func TestNamesWithoutGossipDoNotVote(t *testing.T) {
 		}
 	}
 
-	// A jury is drawn of those who can be heard, however many are mute.
+	// A jury is drawn of those who can be heard, however many are without gossip.
 	var all []clock.Member
 	for i := range int64(100) {
-		all = append(all, mute(fmt.Sprint("mute", i), i), heard(fmt.Sprint("heard", i), i))
+		all = append(all, silent(fmt.Sprint("silent", i), i), heard(fmt.Sprint("heard", i), i))
 	}
 	for _, m := range clock.Voters("heard0", all) {
 		if m.NoGossip {
@@ -259,7 +259,7 @@ func TestNamesWithoutGossipDoNotVote(t *testing.T) {
 		}
 	}
 	if got := len(clock.Voters("heard0", all[:128])); got != 63 {
-		t.Errorf("of 64 that are heard and as many mute, %d judge; want all 63 others", got)
+		t.Errorf("of 64 that are heard and as many without gossip, %d judge; want all 63 others", got)
 	}
 }
 
@@ -286,11 +286,11 @@ func TestVoters(t *testing.T) {
 	for i := range all {
 		jury := clock.Voters(self(i), all)
 		if len(jury) != 31 || !slices.IsSortedFunc(jury, func(a, b clock.Member) int { return strings.Compare(a.Name, b.Name) }) {
-			t.Fatalf("%s has %d witnesses, sorted or not: %v", self(i), len(jury), jury)
+			t.Fatalf("%s has %d jurors, sorted or not: %v", self(i), len(jury), jury)
 		}
 		for _, m := range jury {
 			if m.Name == self(i) {
-				t.Fatalf("%s is a witness of itself", self(i))
+				t.Fatalf("%s is a juror of itself", self(i))
 			}
 			chosen[m.Name]++
 		}
@@ -299,7 +299,7 @@ func TestVoters(t *testing.T) {
 				both++
 			}
 		}
-		// One that leaves changes one witness at most, and in any order of the list.
+		// One that leaves changes one juror at most, and in any order of the list.
 		fewer := slices.Delete(slices.Clone(all), (i+1)%65, (i+1)%65+1)
 		fewer = append(fewer, clock.Member{Name: "another", Instance: "y"})
 		slices.Reverse(fewer)
@@ -310,15 +310,15 @@ func TestVoters(t *testing.T) {
 			}
 		}
 		if kept < 29 {
-			t.Errorf("%s keeps %d of 31 witnesses as one node comes and one goes, want at least 29", self(i), kept)
+			t.Errorf("%s keeps %d of 31 jurors as one node comes and one goes, want at least 29", self(i), kept)
 		}
 	}
 	if want := 65 * 27 * 31 * 31 / (64 * 64); both < want*9/10 || both > want*11/10 {
-		t.Errorf("neighbours are chosen together %d times, want about %d", both, want)
+		t.Errorf("neighbors are chosen together %d times, want about %d", both, want)
 	}
 	for name, n := range chosen { // 31 on average, give or take 4
 		if n < 12 || n > 52 {
-			t.Errorf("%s is a witness of %d, want about 31: the hash does not spread", name, n)
+			t.Errorf("%s is a juror of %d, want about 31: the hash does not spread", name, n)
 		}
 	}
 }

@@ -32,8 +32,8 @@ func (s *schedule) size() time.Duration {
 // wrong returns the wall clock minus true time.
 func (s *schedule) wrong() time.Duration { return s.clocks.Read().Offset() - began - s.asleep }
 
-// witness returns what the peers say.
-func (s *schedule) witness(sure bool) PeerVote {
+// vote returns what the peers report.
+func (s *schedule) vote(sure bool) PeerVote {
 	held := s.anchor.Stats().Held
 	old := s.wrong() - held
 	switch {
@@ -135,7 +135,7 @@ func (s *schedule) live() {
 	}
 	s.clocks.Step(step)
 	before := s.anchor.Stats()
-	s.check(s.witness(false))
+	s.check(s.vote(false))
 	if slept || stalled {
 		return
 	}
@@ -169,7 +169,7 @@ func TestRandomSchedules(t *testing.T) {
 			s.clocks.Step(-s.wrong())
 			for range 700 {
 				s.clocks.Advance(every)
-				s.check(s.witness(true))
+				s.check(s.vote(true))
 				if s.anchor.Stats().Blocked {
 					s.anchor.Confirm()
 				}
@@ -187,6 +187,6 @@ func TestRandomSchedules(t *testing.T) {
 	}
 	t.Logf("%d steps followed, %d refuted, %d suspends, %d stalls", total.Followed, total.Refuted, total.Suspends, total.Stalls)
 	if min(total.Followed, total.Suspends, total.Stalls, total.Refuted) < int64(seeds)/4 {
-		t.Error("the stories are too quiet to show anything")
+		t.Error("the schedules are too quiet to show anything")
 	}
 }

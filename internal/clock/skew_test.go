@@ -323,7 +323,7 @@ func TestFreshness(t *testing.T) {
 	}
 
 	// Old answers keep no peer alive, however often they are played back, nor
-	// bring back where its clocks stood; and they do no harm.
+	// bring back its earlier clocks; and they do no harm.
 	stepped := clock.Sample{T1: 2000 * ms, T4: 2002 * ms, Peer: clock.Snapshot{Raw: 2046 * ms, Issuing: 900 * ms}}
 	if _, err := p.Add(stepped); err != nil {
 		t.Fatal(err)
@@ -365,7 +365,7 @@ func TestOvertaking(t *testing.T) {
 	}
 }
 
-// TestPeerThatContradictsItself: a peer that says something else each time is put aside once,
+// TestPeerThatContradictsItself: a peer that says something else each time is set aside once,
 // and then heard for what it said last.
 func TestPeerThatContradictsItself(t *testing.T) {
 	p := newPair(6)

@@ -159,7 +159,7 @@ func TestMachine(t *testing.T) {
 		t.Errorf("the wall clock is %v from package time's", age)
 	}
 	if b.Mono <= a.Mono || b.Raw <= a.Raw || b.Boot <= a.Boot {
-		t.Errorf("%+v after %+v: a clock stands still", b, a)
+		t.Errorf("%+v after %+v: a clock does not advance", b, a)
 	}
 	if d := (b.Offset() - a.Offset()).Abs(); d > agreement {
 		t.Errorf("wall and monotonic clock moved apart by %v between two readings", d)

@@ -47,7 +47,7 @@ func (l *live) until(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-l.changed:
 		case <-limit:
-			t.Fatalf("waited in vain: %s; %+v", what, l.Stats())
+			t.Fatalf("not reached: %s; %+v", what, l.Stats())
 		}
 	}
 }
@@ -291,7 +291,7 @@ func TestListenAddresses(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 3 {
-				_, _ = udp.Write([]byte("knock"))
+				_, _ = udp.Write([]byte("probe"))
 			}
 			defer udp.Close()
 			defer tcp.Close()

@@ -7,7 +7,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// TestMembers: whoever names no gossip address is mute, but a record that cannot
+// TestMembers: a node that names no gossip address is left out, but a record that cannot
 // be read shows nothing.
 func TestMembers(t *testing.T) {
 	got := Members([]Registration{

@@ -17,7 +17,7 @@ import (
 	programs "github.com/flakelease/allocator/chaos/build"
 )
 
-// series returns the figures of a node, by name and labels.
+// series returns the metrics of a node, by name and labels.
 func series(t *testing.T, admin string) (out map[string]float64, date time.Time) {
 	t.Helper()
 	response, err := http.Get("http://" + admin + "/metrics")
@@ -41,7 +41,7 @@ func series(t *testing.T, admin string) (out map[string]float64, date time.Time)
 
 // The release build sees what it is shown, and says so itself: a step of its wall
 // clock, a sleep of its machine (the boot clock, read by system call, went on
-// while the others stood) and the state of the kernel's clock.
+// while the others were stopped) and the state of the kernel's clock.
 func TestAllocator(t *testing.T) {
 	if err := Supported(); err != nil {
 		t.Skip("not run:", err)

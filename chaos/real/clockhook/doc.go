@@ -1,6 +1,6 @@
-// Package clockhook shows a running program other clocks than the machine's, and
+// Package clockhook gives a running program other clocks than the machine's, and
 // slower or failing disk syncs, from outside: the program is not rebuilt, not
-// linked with anything, and told nothing.
+// linked with anything, and not notified.
 //
 // It works on Go programs for linux/amd64 that keep their symbol table, which is
 // what `go build` makes (with -ldflags=-s it is gone). Elsewhere [Start] returns
@@ -11,12 +11,12 @@
 //
 // Start runs the program under ptrace up to runtime.main: it has one thread then,
 // and the runtime has looked up the vDSO. Into the stopped process it maps one
-// page of code, and one of figures that it shares with us; then it makes two
+// page of code, and one of values that it shares with us; then it makes two
 // changes and lets go. No tracing goes on after that.
 //
 //   - The variable runtime.vdsoClockgettimeSym, through which the runtime reads
 //     its two clocks, holds the address of a stub. It asks the real vDSO and adds
-//     what the shared page says. This reaches time.Now, timers, deadlines and
+//     the offsets of the shared page. This reaches time.Now, timers, deadlines and
 //     every library in the program.
 //   - The first 13 bytes of the one function through which packages syscall and
 //     golang.org/x/sys/unix enter the kernel jump to a second stub. It lets all
@@ -32,8 +32,8 @@
 //
 //   - The kernel's waits. A sleep, a timer or a poll that the runtime has entered
 //     lasts its real time, since it was asked for as a duration; when it ends, the
-//     runtime looks at the clock we show and sleeps again if that says it is early.
-//     So a monotonic clock set forward fires timers when the runtime next looks
+//     runtime reads the clock we give it and sleeps again if it is early by that.
+//     So a monotonic clock set forward fires timers at the next such read
 //     (at the latest when the earliest of them is due in real time), and one set
 //     back by d keeps all of them waiting for d longer. Drift acts on both.
 //   - gettimeofday (syscall.Gettimeofday, syscall.Time), which has a pointer of its
@@ -43,6 +43,6 @@
 //   - Reads before runtime.main: the runtime's random seeds.
 //
 // A monotonic clock that is set back while the program runs is no clock that a
-// kernel makes; [Hook.Suspend] holds the process while it does that, and nobody
-// can tell.
+// kernel makes; [Hook.Suspend] holds the process while it does that, so the
+// process cannot notice.
 package clockhook

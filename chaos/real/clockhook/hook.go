@@ -49,13 +49,13 @@ func Slewed(ppm float64) Rates { return Rates{Wall: ppm, Mono: ppm, Boot: ppm} }
 // Clocks is a set of clocks.
 type Clocks struct{ Wall, Mono, Raw, Boot bool }
 
-// What stands still while a machine does.
+// Clocks that stop while a machine is suspended or paused.
 var (
-	// Asleep: a laptop that slept. Monotonic clocks stood still; the wall clock
-	// and the boot clock have gone on.
+	// Asleep: a suspended laptop. Monotonic clocks stopped; the wall clock
+	// and the boot clock ran on.
 	Asleep = Clocks{Mono: true, Raw: true}
 	// Paused: a virtual machine that was paused, or moved to another host. All its
-	// clocks stood still, and nothing in it can tell.
+	// clocks stopped, and no program in it can notice.
 	Paused = Clocks{Wall: true, Mono: true, Raw: true, Boot: true}
 )
 
@@ -124,7 +124,7 @@ func (h *Hook) Step(o Offsets) error {
 
 // Drift makes the clocks gain or lose from now on. They do not jump.
 //
-// A rate at which a clock would stand still or run backwards is an error, and so
+// A rate at which a clock would stop or run backwards is an error, and so
 // is one of more than twice the machine's.
 func (h *Hook) Drift(r Rates) error {
 	for _, ppm := range []float64{r.Wall, r.Mono, r.Raw, r.Boot} {
@@ -169,9 +169,9 @@ func (h *Hook) Strobe(ctx context.Context, o Offsets, period time.Duration) (mov
 }
 
 // Suspend stops the process for d, or until ctx is done, and lets it go on with
-// the clocks of c standing where they stood. It returns for how long it held them.
+// the clocks of c at the same readings. It returns for how long it held them.
 //
-// All threads of the process stand when the clocks are set back, so none of them
+// All threads of the process are stopped when the clocks are set back, so none of them
 // sees a clock go back. Suspends of one process wait for one another.
 func (h *Hook) Suspend(ctx context.Context, d time.Duration, c Clocks) (held time.Duration, err error) {
 	h.suspend.Lock()

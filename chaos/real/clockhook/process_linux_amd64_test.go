@@ -310,7 +310,7 @@ func TestDriftInTheProcess(t *testing.T) {
 	}
 }
 
-// While figures are being changed, nobody reads a clock.
+// While values are being changed, no clock is read.
 func TestHalfChanged(t *testing.T) {
 	p := start(t, build(t, "clocks", "./testdata/clocks"), Offsets{})
 	p.ask("read")

@@ -18,7 +18,7 @@ import (
 )
 
 // Start starts cmd, which must not have been started, and returns when the
-// program is about to initialise its packages, with its clocks showing o. As
+// program is about to initialize its packages, with its clocks showing o. As
 // after [exec.Cmd.Start], the caller has to call cmd.Wait.
 //
 // Start may be called on a locked thread, say one inside a network namespace; the

@@ -2,7 +2,7 @@
 
 // Code that runs in the hooked process. It is copied there, never called here,
 // and so has to be independent of where it lies: addresses are loaded from
-// immediates that Start fills in, and are recognised by these values.
+// immediates that Start fills in, and are recognized by these values.
 #define PAGE $0x7a5ec10c00000001 // the shared page
 #define REAL $0x7a5ec10c00000002 // the vDSO's clock_gettime
 #define BACK $0x7a5ec10c00000003 // the instruction of the patched function behind its SYSCALL
@@ -26,7 +26,7 @@
 #define N_FAILED  2256
 
 // ADJUST adds to the timespec at SI what the page at R8 says of clock DI. R10
-// holds what SEQ was before the timespec was read: if that has changed, the figures
+// holds what SEQ was before the timespec was read: if that has changed, the values
 // may be newer than the reading, and ADJUST goes to label again to read both anew.
 // So nobody adds today's offset to a reading of yesterday, however long a thread
 // was held between the two.
@@ -69,7 +69,7 @@ TEXT vdsoStub<>(SB),NOSPLIT|NOFRAME,$0-0
 	INCQ	N_VDSO(R8)
 again:
 	MOVQ	SEQ(R8), R10
-	TESTQ	$1, R10 // odd: the figures are being changed
+	TESTQ	$1, R10 // odd: the values are being changed
 	JEQ	ask
 	MOVL	$24, AX // sched_yield: whoever changes them may need this processor
 	SYSCALL

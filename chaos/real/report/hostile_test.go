@@ -123,11 +123,11 @@ func TestSizeIsBounded(t *testing.T) {
 	s := newFixture(t, maxNodes+3)
 	const hours = 8 * 3_600_000
 	states := []string{"holding", "seeking", "down", "rewound"}
-	var strikes []any
+	var injections []any
 	for i := range int64(3000) {
 		at := clock.Mono(i*hours/3000) * ms
 		s.fault("net-gossip-block", i, []string{"process", "clock", "etcd"}[random.IntN(3)], at, at+5000*ms, "n1", "n2")
-		strikes = append(strikes, map[string]any{"id": i, "fault": "net-gossip-block", "fired": true, "targets": []string{"n1"}, "start_ms": i, "stop_ms": i + 5})
+		injections = append(injections, map[string]any{"id": i, "fault": "net-gossip-block", "fired": true, "targets": []string{"n1"}, "start_ms": i, "stop_ms": i + 5})
 	}
 	for i := range int64(40_000) {
 		at := clock.Mono(i*hours/40_000) * ms
@@ -138,7 +138,7 @@ func TestSizeIsBounded(t *testing.T) {
 		x.State, x.SelfMs, x.OffsetMs, x.LeadMs, x.TTLMs = states[random.IntN(4)], wild(random), random.NormFloat64()*1e3, random.Int64N(5000), random.Int64N(3000)
 	}
 	phases := make([]history.FaultPhases, 3000)
-	s.run["faults"] = []any{map[string]any{"fault": "net-gossip-block", "verdict": "pass", "injections": strikes}}
+	s.run["faults"] = []any{map[string]any{"fault": "net-gossip-block", "verdict": "pass", "injections": injections}}
 	s.run["checks"] = []history.Result{{Check: "availability", Claim: "availability", Verdict: history.Broken, Count: 1, Phases: phases,
 		Violations: []history.Violation{{Claim: "availability", Detail: "n1", At: hours / 2 * ms}}}}
 	s.results()

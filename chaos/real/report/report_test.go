@@ -27,7 +27,7 @@ import (
 
 const ms = clock.Mono(time.Millisecond)
 
-// fixture makes a run: its folder, its history so far, and its results.
+// fixture makes a run: its directory, its history so far, and its results.
 type fixture struct {
 	t   *testing.T
 	dir string

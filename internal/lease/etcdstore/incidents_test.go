@@ -19,7 +19,7 @@ const someTime clock.Millis = 1_769_904_000_000
 // newRoot returns a root that no test has used, not this one either in a run before.
 func newRoot() string { return fmt.Sprint("incident-", spaces.Add(1)) }
 
-// named returns the space of a name in the shared etcd, initialised.
+// named returns the space of a name in the shared etcd, initialized.
 func named(t *testing.T, root, name, pool string) (*Store, lease.View) {
 	t.Helper()
 	client, err := Dial(Config{Endpoints: []string{shared.Endpoint()}})
@@ -116,7 +116,7 @@ func TestT31SharedEtcd(t *testing.T) {
 		one, before := named(t, root, "shared", "pool-one")
 		two, v := named(t, root, "shared", "pool-two")
 		if v.Config.Value.Pool != "pool-one" {
-			t.Errorf("the second to initialise finds %+v", v.Config.Value)
+			t.Errorf("the second to initialize finds %+v", v.Config.Value)
 		}
 		if !claim(t, one, before, 0, "one") || claim(t, two, v, 0, "two") {
 			t.Error("one space gave sid 0 to both")

@@ -88,7 +88,7 @@ func (b *bench) reason() node.Reason {
 	return ""
 }
 
-func initialised(t *testing.T) *storetest.Memory {
+func initialized(t *testing.T) *storetest.Memory {
 	t.Helper()
 	mem := storetest.NewMemory(1)
 	_, _, err := mem.Init(context.Background(), lease.Space{
@@ -111,7 +111,7 @@ func pass(mem *storetest.Memory, d time.Duration) {
 
 func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := initialised(t)
+		mem := initialized(t)
 		b := newBench("n1", mem, bubbleClock{time.Now()}, 30*time.Second)
 		if got := b.reason(); got != node.Starting {
 			t.Errorf("before the first window: got %q, want STARTING", got)
@@ -157,7 +157,7 @@ func TestLife(t *testing.T) {
 // a longer one ends in WINDOW_EXHAUSTED and is over when the store is back.
 func TestStoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := initialised(t)
+		mem := initialized(t)
 		store := storetest.NewFaulty(mem, nil)
 		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
 		err := b.run(func() {
@@ -231,7 +231,7 @@ func (h *hanging) KeepAlive(ctx context.Context, id lease.LeaseID) error {
 // ends by its own.
 func TestStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := initialised(t)
+		mem := initialized(t)
 		store := &hanging{Store: mem}
 		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
 		var stopped time.Time
@@ -278,7 +278,7 @@ func TestFormatMismatchEndsRun(t *testing.T) {
 // a second when one is given back.
 func TestStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := initialised(t)
+		mem := initialized(t)
 		src := bubbleClock{time.Now()}
 		var all sync.WaitGroup
 		stops := make([]context.CancelFunc, 32)

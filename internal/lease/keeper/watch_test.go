@@ -14,7 +14,7 @@ import (
 // changes alone, and is not woken again after the last one.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := initialised(t)
+		mem := initialized(t)
 		b := newBench("n1", mem, bubbleClock{time.Now()}, 30*time.Second)
 		before, changed := b.keeper.Watch()
 		if before.Phase != lease.Connecting {
@@ -63,7 +63,7 @@ func TestWatch(t *testing.T) {
 // TestWatchIdle: passes of the loop that change nothing wake nobody.
 func TestWatchIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &hanging{Store: initialised(t)}
+		store := &hanging{Store: initialized(t)}
 		store.set(true)
 		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
 		err := b.run(func() {

@@ -63,7 +63,7 @@ func (s *Space) Slack() repair.Slack {
 // WallNow returns this machine's wall clock.
 func WallNow() clock.Millis { return clock.NewSystem(clock.SystemConfig{}).Now().Wall }
 
-// witness is what one node answered when asked about the cluster.
+// NodeReport is what one node answered when asked about the cluster.
 type NodeReport struct {
 	Addr, Name string // name: as registered or as it says; "" unknown
 	Took       time.Duration

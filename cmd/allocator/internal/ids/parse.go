@@ -157,7 +157,7 @@ func (p *parser) invalid(input string, err error) error {
 		return err
 	}
 	if _, lost := fmt.Fprintf(p.err, "allocator: %s: %s: %v\n", cli.Show(input), describe.Class(err), err); lost != nil {
-		return cli.ErrInvalid // without stderr nothing more can be reported: an endless stream would be read for ever
+		return cli.ErrInvalid // without stderr nothing more can be reported: an endless stream would be read forever
 	}
 	return nil
 }
@@ -282,7 +282,7 @@ Without an ID, or with "-" in place of one, it reads them from stdin, one a line
 				b = fmt.Appendf(b, "invalid  %s  %s: %v\n", cli.Show(input), describe.Class(err), err)
 			case r.json():
 				b = append(b, `{"input":"`...)
-				b = append(b, input...) // letters, digits and hyphens only: it is an ID
+				b = append(b, input...) // alphanumeric with hyphens only: it is an ID
 				b = append(b, `","valid":true,"kind":"`...)
 				b = append(append(b, id.Kind...), "\"}\n"...)
 			default:
