@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
@@ -144,5 +146,28 @@ func TestAuditByteOrderMark(t *testing.T) {
 	stdin := strings.NewReader("\ufeff02MVQDZ9NFSQ0\r\n02MVQDZ9NFSQ0\r\n")
 	if code := run(t.Context(), []string{"audit", "-"}, stdin, &out, &stderr, nil); code != cli.ExitInvalid || !strings.Contains(out.String(), "duplicates  1\n") {
 		t.Errorf("exit code %d, %s%s", code, out.String(), stderr.String())
+	}
+}
+
+// The reader in front of an audit looks for a compressed log and for a byte order
+// mark: it reads again at the end of stdin.
+func TestAuditOfAlmostNothing(t *testing.T) {
+	for stdin, verdict := range map[string]string{"": "nothing to judge", "\n": "nothing to judge", "\n\n": "nothing to judge", "x": "not sound", "xy": "not sound"} {
+		t.Run(strconv.Quote(stdin), func(t *testing.T) {
+			spoolsIn(t)
+			var out, stderr strings.Builder
+			ended := make(chan int, 1)
+			go func() {
+				ended <- run(t.Context(), []string{"audit", "-"}, strings.NewReader(stdin), &out, &stderr, nil)
+			}()
+			select {
+			case code := <-ended:
+				if code != cli.ExitInvalid || !strings.Contains(out.String(), verdict) {
+					t.Errorf("exit code %d, %s%s", code, out.String(), stderr.String())
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("still running")
+			}
+		})
 	}
 }

@@ -100,12 +100,13 @@ func (i inputs) lines(ctx context.Context, f func(string, error) error) (n int, 
 	}
 }
 
-// source reads stdin until ctx ends, which a read of a pipe does not heed. After
-// that it must not be read again.
+// source reads stdin until ctx ends, which a read of a pipe does not heed. Its
+// first error, io.EOF among them, is the answer of each later read too.
 type source struct {
 	ctx    context.Context
 	in     io.Reader
 	before func() error // runs before each read
+	err    error        // the first one; the reading goroutine has ended, or must not be asked again
 
 	buf  []byte // belongs to the reading goroutine from ask to done
 	ask  chan struct{}
@@ -118,6 +119,9 @@ type result struct {
 }
 
 func (s *source) Read(p []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
 	if err := s.before(); err != nil {
 		return 0, err
 	}
@@ -139,8 +143,10 @@ func (s *source) Read(p []byte) (int, error) {
 	s.ask <- struct{}{}
 	select {
 	case r := <-s.done:
+		s.err = r.err
 		return copy(p, s.buf[:r.n]), r.err
 	case <-s.ctx.Done():
-		return 0, cli.ErrInterrupted
+		s.err = cli.ErrInterrupted
+		return 0, s.err
 	}
 }
