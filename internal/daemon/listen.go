@@ -116,7 +116,7 @@ func (d *Daemon) closeListeners() {
 }
 
 // limitedListener keeps at most limit connections. It closes further ones at once, so
-// that the client can use another node; in a queue it might wait for ever.
+// that the client can use another node; in a queue it might wait forever.
 type limitedListener struct {
 	net.Listener
 	limit   int64 // 0: none

@@ -257,7 +257,7 @@ func hexDigit(c byte) (byte, bool) {
 }
 
 // EqualFold reports whether word is upper, in any case. upper has no lower-case
-// letters.
+// characters.
 func EqualFold(word []byte, upper string) bool {
 	if len(word) != len(upper) {
 		return false
