@@ -322,14 +322,20 @@ func (e *etcd) deleteHolder() {
 	e.change(func() { e.mem.Delete(fmt.Sprintf("holder/%d", sid)) })
 }
 
-// bumpEra begins a new era, as an operator may at any time.
+// bumpEra begins a new era, as an operator may at any time. If the repair is refused
+// because of ceilings far in the future, the operator sets the floor that it names.
 func (e *etcd) bumpEra() {
-	era := e.view().Era.Value
-	era.Number++
-	era.Floor = max(era.Floor, e.sim.trueMillis()+millis(e.sim.upTo(5*time.Second)))
-	e.sim.note(nil, "era %d begins at %d", era.Number, sinceStart(era.Floor))
-	e.sim.points.hit(EraBegan)
-	e.change(func() { e.mem.Put("era", lease.Encode(era)) })
+	sim, v := e.sim, e.view()
+	next, err := repair.NextEra(v, sim.reports(), 0, sim.repairSlack(), sim.trueMillis())
+	if err != nil {
+		next, err = repair.NextEra(v, sim.reports(), next.Era.Floor, sim.repairSlack(), sim.trueMillis())
+	}
+	if err != nil {
+		sim.violate("recover", "a new era is refused: %v", err)
+		return
+	}
+	sim.beginEra(v.Era.Value, next.Era)
+	sim.points.hit(EraBegan)
 }
 
 // quarantineSID quarantines a sid by an operator's word, or gives one back.

@@ -64,7 +64,7 @@ func (sim *simulation) settling() time.Duration {
 // because its IDs ran far ahead while its clock was wrong, is restarted once, as
 // its refusals ask an operator to.
 func (sim *simulation) expectAlive() {
-	sim.run(sim.settling())
+	sim.run(max(sim.etcd.view().Era.Value.Floor-sim.trueMillis(), 0).Duration() + sim.settling())
 	again := false
 	for _, h := range sim.hosts {
 		if why := sim.unable(h.process); why != nil && !sim.excused(h.process, why) {
@@ -210,28 +210,54 @@ func (sim *simulation) stopped(p *process, sid flake.SID) bool {
 		p.status.Held && p.status.Grant.SID != sid
 }
 
+// reports are what the running processes answer to `allocator admin recover`.
+func (sim *simulation) reports() []repair.NodeReport {
+	var reports []repair.NodeReport
+	for _, h := range sim.hosts {
+		if p := h.process; p != nil && !p.gone {
+			s := p.node.Stats()
+			reports = append(reports, repair.NodeReport{Name: p.name, Era: s.Lease.Era.Number, Highest: s.Reserved})
+		}
+	}
+	return reports
+}
+
+// repairSlack is the operator's settings. Without clock checks nothing bounds a ceiling,
+// and no floor is needed while etcd forgets nothing.
+func (sim *simulation) repairSlack() repair.Slack {
+	if sim.plan.mode == Unclocked {
+		return repair.Slack{Window: sim.plan.window}
+	}
+	return repair.Slack{Window: sim.plan.window, MaxSkew: sim.plan.maxSkew, MaxLead: sim.plan.maxLead}
+}
+
+// beginEra writes an era that the repair computed. Its floor must not be below that
+// of the era before it: windows may begin there.
+func (sim *simulation) beginEra(before, next lease.Era) {
+	if next.Floor < before.Floor {
+		sim.violate("I4", "the floor falls from %d in era %d to %d in era %d",
+			sinceStart(before.Floor), before.Number, sinceStart(next.Floor), next.Number)
+	}
+	sim.note(nil, "an operator begins era %d from %d on", next.Number, sinceStart(next.Floor))
+	sim.etcd.change(func() { sim.etcd.mem.Put("era", lease.Encode(next)) })
+}
+
 // recover does what `allocator admin recover` does, and waits for its effect.
 func (sim *simulation) recover(config string) {
 	e := sim.etcd
 	if _, ok := e.mem.Raw("config"); !ok {
 		e.change(func() { e.mem.Put("config", config) })
 	}
-	var asked []repair.NodeReport
-	for _, h := range sim.hosts {
-		s := h.process.node.Stats()
-		asked = append(asked, repair.NodeReport{Name: h.process.name, Era: s.Lease.Era.Number, Highest: s.Reserved})
-	}
 	v, err := e.mem.Load(context.Background())
 	if err != nil {
 		panic(err)
 	}
-	next, err := repair.NextEra(v, asked, 0, repair.Slack{Window: sim.plan.window, MaxSkew: sim.plan.maxSkew, MaxLead: sim.plan.maxLead}, sim.trueMillis())
+	next, err := repair.NextEra(v, sim.reports(), 0, sim.repairSlack(), sim.trueMillis())
 	if err != nil {
 		sim.violate("recover", "the repair is refused: %v", err)
 		return
 	}
-	sim.note(nil, "an operator begins era %d from %d on", next.Era.Number, sinceStart(next.Era.Floor))
-	e.change(func() { e.mem.Put("era", lease.Encode(next.Era)) })
+	sim.beginEra(v.Era.Value, next.Era)
 	// A process that does not know yet issues from its old window: that ends with the next
 	// extension, and below the floor.
 	sim.stage, sim.floor, sim.knownBy = repaired, next.Era.Floor, sim.now+sim.plan.extendEvery+2*sim.plan.timeout+5*time.Second

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // RuleError is a setting that breaks a rule.
@@ -27,7 +28,6 @@ const (
 	maxName     = 63
 	minTTL      = 2 * time.Second // etcd grants no lease under 1.5 election timeouts
 	maxTTL      = time.Hour
-	maxWindow   = 24 * time.Hour
 	maxLead     = 10 * time.Second
 	minInterval = 10 * time.Millisecond
 )
@@ -196,7 +196,7 @@ func (c Config) validateLease(rule func(bool, string, string, ...any)) {
 	}{{"lease.extend-every", l.ExtendEvery}, {"lease.keepalive", l.KeepAlive}, {"lease.reload-every", l.ReloadEvery}, {"lease.call-timeout", l.CallTimeout}} {
 		rule(d.d >= minInterval && d.d <= time.Hour, d.key, "%v is not within %v and 1h", d.d, minInterval)
 	}
-	rule(l.Window > 0 && l.Window <= maxWindow, "lease.window", "%v is not above 0 and up to %v", l.Window, maxWindow)
+	rule(l.Window > 0 && l.Window <= lease.MaxWindow, "lease.window", "%v is not above 0 and up to %v", l.Window, lease.MaxWindow)
 	// One attempt may be lost and read back, and the next must still be in time.
 	rule(l.Window > l.ExtendEvery+2*l.CallTimeout, "lease.window",
 		"%v is not above lease.extend-every (%v) and two of lease.call-timeout (%v): one lost call would refuse requests",

@@ -10,6 +10,9 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
+// MaxWindow is the longest window that package config allows.
+const MaxWindow = 24 * time.Hour
+
 // Config configures a machine. All durations are required; package config has
 // the defaults and the reasons for them.
 type Config struct {

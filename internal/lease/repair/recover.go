@@ -27,8 +27,9 @@ type Era struct {
 
 // NextEra returns the era to begin after etcd's history went back. Its number is
 // above that of every era in etcd and in the reports. Its floor is above every
-// ceiling there by slack, for nodes that did not report. The era is to be written
-// only if the one in etcd is as in v, by revision and by value.
+// ceiling there, and above the present floor, by slack: records that were lost and
+// nodes that did not report can have as much. The era is to be written only if the
+// one in etcd is as in v, by revision and by value.
 //
 // floor, if not 0, replaces the computed one, for a space where a wrong clock wrote
 // a ceiling that all nodes would wait for. It must be at least
@@ -40,7 +41,8 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 		return Era{}, fmt.Errorf("%w: it has no config, so there is no era to follow; run \"allocator init\" without --fresh: its floor does the same. "+
 			"If etcd lost all its data, or this is another etcd, also restart the nodes that ran before", ErrNotInitialized)
 	}
-	e := Era{Slack: slack.widened(v.SIDs)}
+	e := Era{}
+	e.Slack, e.Warnings = slack.widened(v.SIDs)
 	number := v.Era.Value.Number // 0 where it is missing or unreadable
 	if !v.Era.Exists() || v.Era.Err != nil {
 		e.Warnings = append(e.Warnings, "the era is missing or unreadable: its number is taken from window records and nodes")
@@ -75,12 +77,17 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 		number = max(number, w.Era)
 		see(w.Highest, "node "+w.Name)
 	}
-	e.Era = lease.Era{Number: number + 1, Floor: max(sound, now) + e.Slack.Total(), Cluster: v.Cluster}
+	// Windows of the present era begin at its floor or later, so floors never fall.
+	e.Era = lease.Era{Number: number + 1, Floor: max(sound, now, v.Era.Value.Floor) + e.Slack.Total(), Cluster: v.Cluster}
 	switch {
 	case floor == 0 && len(distant) > 0:
 		return e, refuse("ceilings are far in the future by this machine's clock, which reads %s: %s. Check that clock. If it is correct, a wrong clock wrote the ceilings, "+
 			"and every node would wait until then. Stop the node with the wrong clock, run \"allocator admin quarantine\" for its sid, "+
 			"and set the floor yourself, at least --floor %s", At(now), strings.Join(distant, "; "), At(e.Era.Floor))
+	case floor == 0 && v.Era.Value.Floor > minimum:
+		e.Warnings = append(e.Warnings, fmt.Sprintf("the floor of era %d is %s, and the new one is above it: nothing is issued before that. "+
+			"If a wrong clock made the old floor, set the new one yourself, at least --floor %s", v.Era.Value.Number, At(v.Era.Value.Floor), At(minimum)))
+		return e, nil
 	case floor == 0:
 		return e, nil
 	case floor < minimum:
@@ -88,6 +95,10 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 	}
 	for _, d := range distant {
 		e.Warnings = append(e.Warnings, d+", and the given floor may be below that: quarantine the sid until then")
+	}
+	if floor < v.Era.Value.Floor {
+		e.Warnings = append(e.Warnings, fmt.Sprintf("the given floor is below %s, that of era %d: a node that was granted a window above the given floor may issue the same IDs",
+			At(v.Era.Value.Floor), v.Era.Value.Number))
 	}
 	if floor < e.Era.Floor {
 		e.Warnings = append(e.Warnings, fmt.Sprintf("the given floor is below %s, the one computed from records and nodes", At(e.Era.Floor)))

@@ -35,12 +35,12 @@ func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, 
 	if err := usable(v, sid); err != nil {
 		return Release{}, err
 	}
-	slack = slack.widened(v.SIDs)
+	slack, warnings := slack.widened(v.SIDs)
 	s := v.SIDs[sid]
 	w := s.Window.Value
 	readable := s.Window.Exists() && s.Window.Err == nil
 	far := max(by.Now, v.Era.Value.Floor) + slack.Total()
-	r := Release{}
+	r := Release{Warnings: warnings}
 	var ceil clock.Millis
 	var gone lease.Instance
 	var err error

@@ -40,23 +40,26 @@ type Slack struct {
 // W + 2·max_skew + max_lead.
 func (s Slack) Total() clock.Millis { return clock.MillisOf(s.Window + 2*s.MaxSkew + s.MaxLead) }
 
-// maxShown bounds the windows that widened takes from records. A larger one was
-// written by hand or by a clock that jumped.
-const maxShown = time.Hour
-
-// widened returns s with the largest window of the active records, if that is
-// larger: the operator's settings may differ from the nodes'.
-func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) Slack {
-	for _, sid := range sids {
-		w := sid.Window.Value
-		if sid.Window.Err != nil || w.State != lease.Active {
+// widened returns s with the largest window that the active records show, if that
+// is larger: the operator's settings may differ from the nodes'. A window is as
+// long as its ceiling is beyond its writer's clock, unless it is empty: then its
+// ceiling was taken over. One over [lease.MaxWindow] was written by hand; it is not
+// used, and a warning names it.
+func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) (Slack, []string) {
+	var warnings []string
+	for _, sid := range ordered(sids) {
+		w := sids[sid].Window.Value
+		if sids[sid].Window.Err != nil || w.State != lease.Active || w.Base == w.Ceil {
 			continue
 		}
-		if shown := (w.Ceil - w.Wall).Duration(); shown > s.Window && shown <= maxShown {
-			s.Window = shown
+		if w.Ceil-w.Wall > clock.MillisOf(lease.MaxWindow) {
+			warnings = append(warnings, fmt.Sprintf("sid %d has a ceiling of %s, and its writer's clock read %s: a window has at most %v, so this was not taken for one",
+				sid, At(w.Ceil), At(w.Wall), lease.MaxWindow))
+			continue
 		}
+		s.Window = max(s.Window, (w.Ceil - w.Wall).Duration())
 	}
-	return s
+	return s, warnings
 }
 
 // Line is a line of a sid's ledger.
