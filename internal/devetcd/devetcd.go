@@ -13,12 +13,15 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -27,6 +30,7 @@ import (
 // Errors of the package.
 var (
 	ErrStart   = errors.New("devetcd: etcd did not start")
+	ErrInUse   = errors.New("devetcd: directory is in use")
 	ErrRunning = errors.New("devetcd: etcd is running")
 	ErrClosed  = errors.New("devetcd: server is closed")
 )
@@ -68,7 +72,8 @@ type Server struct {
 // Start runs a server and returns when it answers. ctx bounds the start alone.
 //
 // It returns ErrStart, with the cause, when etcd does not answer within
-// cfg.StartTimeout or cannot start at all; nothing is then left running.
+// cfg.StartTimeout or cannot start at all; ErrInUse is the cause when another etcd
+// has cfg.Dir open. Nothing is then left running.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.StartTimeout == 0 {
 		cfg.StartTimeout = 30 * time.Second
@@ -171,6 +176,9 @@ func (s *Server) remove() error {
 
 // start runs etcd and waits until it answers. s.mu is held.
 func (s *Server) start(ctx context.Context) error {
+	if err := free(s.cfg.Dir); err != nil {
+		return fmt.Errorf("%w in %s: %w", ErrStart, s.cfg.Dir, err)
+	}
 	etcd, err := embed.StartEtcd(s.etcdConfig())
 	if err != nil {
 		return fmt.Errorf("%w in %s: %w", ErrStart, s.cfg.Dir, err)
@@ -190,6 +198,24 @@ func (s *Server) start(ctx context.Context) error {
 	}
 	s.stop()
 	return fmt.Errorf("%w in %s: %w", ErrStart, s.cfg.Dir, err)
+}
+
+// free returns ErrInUse if another etcd has the data in dir open. etcd itself
+// would wait until that one ends, whatever its context.
+func free(dir string) error {
+	path := filepath.Join(dir, "member", "snap", "db")
+	if _, err := os.Stat(path); err != nil {
+		return nil // to be made
+	}
+	// A lock that is taken is an error at once; any other error etcd reports better.
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Nanosecond})
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return ErrInUse
+	case err == nil:
+		return db.Close()
+	}
+	return nil
 }
 
 // stop ends etcd if it runs. s.mu is held.

@@ -134,8 +134,10 @@ func (d *dev) run(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return cli.Exit(cli.ExitInterrupted, nil)
+	case errors.Is(err, devetcd.ErrInUse):
+		return cli.Exit(cli.ExitInvalid, fmt.Errorf("--data-dir %s is in use by another process, such as another \"allocator dev\": stop that one, or choose another --data-dir", dir))
 	case err != nil && dir != "":
-		return fmt.Errorf("%w\nDoes another \"allocator dev\" use %s? Choose another --data-dir, or remove it to begin anew", err, dir)
+		return fmt.Errorf("%w\nIs the data in %s that of an etcd of this version? Choose another --data-dir, or remove it to begin anew", err, dir)
 	case err != nil:
 		return err
 	}

@@ -3,10 +3,17 @@
 package dev
 
 import (
+	"context"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/devetcd"
 )
 
 // What dev prints of a node holds the clocks of all others, but those known to
@@ -26,4 +33,32 @@ func TestOthers(t *testing.T) {
 	if offset, within, ok := others(r); !ok || offset != time.Millisecond || within != 4*time.Millisecond {
 		t.Errorf("got %v ±%v (known %v), want 1ms ±4ms", offset, within, ok)
 	}
+}
+
+// etcd itself waits without a limit for data that another process has open.
+func TestDataDirInUse(t *testing.T) {
+	dir := t.TempDir()
+	other, err := devetcd.Start(t.Context(), devetcd.Config{Dir: dir, NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	ended := make(chan int, 1)
+	root := func(a *cli.App) *cobra.Command {
+		root := &cobra.Command{Use: "allocator"}
+		root.AddCommand(Command(a))
+		return root
+	}
+	go func() {
+		ended <- cli.Run(context.WithoutCancel(t.Context()), []string{"dev", "--data-dir", dir}, strings.NewReader(""), io.Discard, &stderr, nil, "", root)
+	}()
+	select {
+	case code := <-ended:
+		if code != cli.ExitInvalid || !strings.Contains(stderr.String(), "--data-dir "+dir+" is in use") {
+			t.Errorf("exit code %d: %s", code, stderr.String())
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("still waiting")
+	}
+	_ = other.Close()
 }
