@@ -1,12 +1,21 @@
 package main
 
 import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
 	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/embed"
+	"github.com/flakelease/allocator/internal/cluster"
 )
 
 func TestReferenceIsCurrent(t *testing.T) {
@@ -34,5 +43,77 @@ func TestDocsPrintsTheReference(t *testing.T) {
 	}
 	if _, out, _ := allocator("docs", "cli"); out != string(want) {
 		t.Error("allocator docs cli prints another page than docs/reference/cli.md")
+	}
+}
+
+// README shows no ULID as the answer of two calls.
+func TestReadmeShowsNoULIDTwice(t *testing.T) {
+	seen := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^(?:\d+\) ")?([0-9A-Z]{26})"?$`).FindAllStringSubmatch(readFile(t, "../../README.md"), -1) {
+		if seen[m[1]] {
+			t.Errorf("%s is shown twice", m[1])
+		}
+		seen[m[1]] = true
+	}
+	if len(seen) < 6 {
+		t.Errorf("found %d IDs", len(seen))
+	}
+}
+
+// README's embed.Config is one that a program can start with: its listener and its
+// settings are those that this configuration has, with a key file that exists.
+func TestReadmeEmbeds(t *testing.T) {
+	literal := regexp.MustCompile(`(?s)embed\.Open\(ctx, embed\.Config\{.*?\}\)`).FindString(readFile(t, "../../README.md"))
+	gossip := regexp.MustCompile(`Gossip:\s*"([^"]+)"`).FindStringSubmatch(literal)
+	if gossip == nil {
+		t.Fatalf("README has no embed.Config with a gossip address: %q", literal)
+	}
+	settings := map[string]string{}
+	for _, m := range regexp.MustCompile(`"([a-z.-]+)":\s*"([^"]+)"`).FindAllStringSubmatch(literal, -1) {
+		settings[m[1]] = m[2]
+	}
+	if settings["gossip.key-file"] != "" {
+		settings["gossip.key-file"] = filepath.Join(t.TempDir(), "gossip.key")
+		if err := os.WriteFile(settings["gossip.key-file"], []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := embed.Open(t.Context(), embed.Config{
+		Endpoints: []string{"http://127.0.0.1:1"}, Gossip: gossip[1], Settings: settings, OpenTimeout: time.Second,
+	})
+	if err == nil {
+		_ = a.Close()
+	}
+	if errors.Is(err, embed.ErrConfig) || errors.Is(err, cluster.ErrNoKey) {
+		t.Error(err)
+	}
+}
+
+// What documents name as a switch of the chart is one of its values.
+func TestDocumentsNameChartValues(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal([]byte(readFile(t, "../../deploy/helm/allocator/values.schema.json")), &schema); err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal(pages, err)
+	}
+	named := 0
+	for _, page := range append(pages, "../../README.md", "../../deploy/helm/allocator/README.md") {
+		for _, m := range regexp.MustCompile("[`| ]([a-zA-Z]+(?:\\.[a-zA-Z]+)*\\.enabled)\\b").FindAllStringSubmatch(readFile(t, page), -1) {
+			named++
+			at := schema
+			for part := range strings.SplitSeq(m[1], ".") {
+				properties, _ := at["properties"].(map[string]any)
+				at, _ = properties[part].(map[string]any)
+			}
+			if at == nil {
+				t.Errorf("%s names %s, which the chart's schema refuses", page, m[1])
+			}
+		}
+	}
+	if named < 10 {
+		t.Errorf("found %d values", named)
 	}
 }
