@@ -22,9 +22,9 @@ var (
 	ErrFields   = errors.New("access: wrong number of fields: write a name, scopes and sha256:HEX, separated by spaces")
 	ErrName     = errors.New("access: wrong name: use up to 63 characters of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit")
 	ErrHash     = errors.New("access: the third field is not sha256: and 64 hex digits: make the line with \"allocator token new\"")
-	ErrTwice    = errors.New("access: the token is in an earlier line too: remove one of them")
+	ErrTwice    = errors.New("access: the token is also in an earlier line: remove one of them")
 	ErrTooMany  = fmt.Errorf("access: more than %d tokens: remove some", MaxTokens)
-	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes: is it the right file?", MaxTokenFile)
+	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes: check that it is the right file", MaxTokenFile)
 	ErrEmpty    = errors.New("access: the token file has no token, so every call would be rejected: add one with `allocator token new`")
 )
 

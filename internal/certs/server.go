@@ -57,7 +57,7 @@ func NewServer(f ServerFiles, log *slog.Logger) (*Server, error) {
 func pair(certFile, keyFile string, cert, key []byte) (tls.Certificate, error) {
 	p, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return p, fmt.Errorf("%s and %s are no certificate with its key: %w", certFile, keyFile, err)
+		return p, fmt.Errorf("%s and %s are not a certificate and its private key: %w", certFile, keyFile, err)
 	}
 	return p, nil
 }
@@ -69,7 +69,7 @@ func pool(file string, pem []byte) (*x509.CertPool, error) {
 	}
 	p := x509.NewCertPool()
 	if !p.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s has no certificate in PEM form", file)
+		return nil, fmt.Errorf("%s contains no PEM certificate", file)
 	}
 	return p, nil
 }

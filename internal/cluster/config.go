@@ -75,7 +75,7 @@ type Config struct {
 
 // ErrNoKey says that gossip would be open to anyone who can send a packet here.
 var ErrNoKey = errors.New("cluster: gossip beyond loopback needs a key: " +
-	"give a key file (32 random bytes in base64, one key a line), bind to 127.0.0.1, or allow gossip.insecure")
+	"set gossip.key-file to a file from \"allocator gossip keygen\", listen on 127.0.0.1, or set gossip.insecure")
 
 // withDefaults returns c with zero values replaced.
 func (c Config) withDefaults() Config {
@@ -146,7 +146,7 @@ func (c Config) validateListen() error {
 		return errors.New("cluster: Advertise must be given with a Bind to all IPv6 interfaces")
 	}
 	if c.KeyFile == "" && !c.Insecure && !bind.Addr().IsLoopback() {
-		return fmt.Errorf("%w (bound to %s)", ErrNoKey, c.Bind)
+		return ErrNoKey
 	}
 	return nil
 }

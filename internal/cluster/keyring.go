@@ -36,24 +36,24 @@ func ParseKeys(file []byte) ([][]byte, error) {
 		}
 		key, err := base64.StdEncoding.DecodeString(line)
 		if err != nil { // which would quote a part of the key
-			return nil, fmt.Errorf("cluster: key file, line %d: not base64", n)
+			return nil, fmt.Errorf("line %d is not base64: write keys made with \"allocator gossip keygen\", one a line", n)
 		}
 		if err := memberlist.ValidateKey(key); err != nil {
-			return nil, fmt.Errorf("cluster: key file, line %d: %d bytes, want 16, 24 or 32", n, len(key))
+			return nil, fmt.Errorf("line %d has a key of %d bytes: use 16, 24 or 32", n, len(key))
 		}
 		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
-			return nil, fmt.Errorf("cluster: key file, line %d: a key is given twice", n)
+			return nil, fmt.Errorf("line %d repeats an earlier key: remove it", n)
 		}
 		keys = append(keys, key)
 	}
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("cluster: key file: %w", err)
+		return nil, err
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("cluster: key file: no key")
+		return nil, errors.New("the file has no key: add one made with \"allocator gossip keygen\"")
 	}
 	if len(keys) > maxKeys {
-		return nil, fmt.Errorf("cluster: key file: %d keys, at most %d", len(keys), maxKeys)
+		return nil, fmt.Errorf("the file has %d keys, at most %d are allowed: remove old ones", len(keys), maxKeys)
 	}
 	return keys, nil
 }
@@ -72,7 +72,7 @@ func loadKeys(path string) (*memberlist.Keyring, []byte, error) {
 	}
 	keys, err := ParseKeys(file)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("cluster: key file %s: %w", path, err)
 	}
 	ring, err := memberlist.NewKeyring(keys, keys[0])
 	if err != nil {

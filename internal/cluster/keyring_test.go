@@ -34,10 +34,10 @@ func TestParseKeys(t *testing.T) {
 	for name, tc := range map[string]struct{ file, want string }{
 		"empty":      {"", "no key"},
 		"comment":    {"# soon\n", "no key"},
-		"not base64": {string(inFile(aKey(1))) + "secret!\n", "line 2: not base64"},
-		"too short":  {string(inFile(aKey(1)[:15])), "line 1: 15 bytes"},
+		"not base64": {string(inFile(aKey(1))) + "secret!\n", "line 2 is not base64"},
+		"too short":  {string(inFile(aKey(1)[:15])), "line 1 has a key of 15 bytes"},
 		"too long":   {string(inFile(append(aKey(1), 0))), "33 bytes"},
-		"twice":      {string(inFile(aKey(1), aKey(2), aKey(1))), "line 3: a key is given twice"},
+		"twice":      {string(inFile(aKey(1), aKey(2), aKey(1))), "line 3 repeats an earlier key"},
 		"too many":   {string(inFile(aKey(1), aKey(2), aKey(3), aKey(4), aKey(5), aKey(6), aKey(7), aKey(8), aKey(9))), "9 keys"},
 		"no lines":   {strings.Repeat("A", 100_000), "too long"},
 	} {

@@ -80,7 +80,7 @@ func (s *socket) setAdvertised(advertise string) error {
 	}
 	if advertise == "" {
 		if err != nil {
-			return fmt.Errorf("cluster: no address to advertise, give one: %w", err)
+			return fmt.Errorf("cluster: no address to advertise: %w; set advertise.gossip", err)
 		}
 		return nil
 	}

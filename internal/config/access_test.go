@@ -50,7 +50,7 @@ func TestExposed(t *testing.T) {
 		{"everything open", func(c *Config) { c.Listen.GRPC, c.Listen.HTTP = ":9000", "10.0.0.1:8080" },
 			[]string{"without TLS", "drain the node"}},
 		{"RESP alone", func(c *Config) { c.Listen.RESP = ":6380" }, []string{"listen.resp (:6380)", "listen.resp (:6380)"}},
-		{"tokens in clear", func(c *Config) { c.Listen.GRPC, c.Auth.TokenFile = ":9000", "t" }, []string{"tokens cross the network unencrypted"}},
+		{"tokens in clear", func(c *Config) { c.Listen.GRPC, c.Auth.TokenFile = ":9000", "t" }, []string{"tokens are sent unencrypted"}},
 		{"TLS without anything", func(c *Config) { c.Listen.GRPC, c.TLS.Cert = ":9000", "c" }, []string{"drain the node"}},
 		{"TLS and tokens", func(c *Config) { c.Listen.GRPC, c.TLS.Cert, c.Auth.TokenFile = ":9000", "c", "t" }, nil},
 		{"TLS and certificates", func(c *Config) { c.Listen.GRPC, c.TLS.Cert, c.TLS.ClientCA = ":9000", "c", "a" }, nil},

@@ -82,7 +82,7 @@ func TestUnknownKeys(t *testing.T) {
 		want       string // "": no error
 	}{
 		{name: "misspelt", file: "lease:\n  windw: 1m\n", want: `did you mean "lease.window"?`},
-		{name: "section given a value", file: "drain: 5s\n", want: "it is a section, with drain.delay, drain.timeout"},
+		{name: "section given a value", file: "drain: 5s\n", want: "it is a section: set drain.delay, drain.timeout"},
 		{name: "empty section", file: "drain:\n"},
 		{name: "empty value", file: "space:\n"},
 		{name: "empty file", file: "\n"},
@@ -136,14 +136,14 @@ func TestBadValues(t *testing.T) {
 	for env, want := range map[string]string{
 		"ALLOCATOR_LEASE_WINDOW=30":                 "with a unit",
 		"ALLOCATOR_ISSUE_ENTROPY_BYTES=one":         "not a whole number",
-		"ALLOCATOR_PPROF=maybe":                     "neither true nor false",
+		"ALLOCATOR_PPROF=maybe":                     "is not a boolean",
 		"ALLOCATOR_LAYOUT=huge":                     "scalable or fleet",
 		"ALLOCATOR_SID_RANGE=0..23":                 "write first-last",
 		"ALLOCATOR_SID_RANGE=5-3":                   "the last sid is below the first",
 		"ALLOCATOR_SID_RANGE=1000-1024":             "write first-last",
-		"ALLOCATOR_EPOCH=yesterday":                 "is no time",
-		"ALLOCATOR_EPOCH=2024-01-01T0:0:0Z":         "is no time",
-		"ALLOCATOR_EPOCH=2024-01-01T00:00:00.0001Z": "finer than a millisecond",
+		"ALLOCATOR_EPOCH=yesterday":                 "is not a time",
+		"ALLOCATOR_EPOCH=2024-01-01T0:0:0Z":         "is not a time",
+		"ALLOCATOR_EPOCH=2024-01-01T00:00:00.0001Z": "fractions of a millisecond",
 	} {
 		_, _, err := Load(Sources{Env: []string{env}})
 		name, _, _ := strings.Cut(env, "=")

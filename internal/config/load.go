@@ -225,9 +225,13 @@ func hint(key string, known map[string]bool) string {
 	keys := slices.Sorted(maps.Keys(known))
 	if isSection(key, known) {
 		inside := slices.DeleteFunc(keys, func(k string) bool { return !strings.HasPrefix(k, key+".") })
-		return "it is a section, with " + strings.Join(inside, ", ")
+		return "it is a section: set " + strings.Join(inside, ", ")
 	}
-	return fmt.Sprintf("did you mean %q?", closest(key, keys))
+	best := closest(key, keys)
+	if distance(key, best) > max(2, len(key)/2) {
+		return `run "allocator config print" for the names of all settings`
+	}
+	return fmt.Sprintf("did you mean %q?", best)
 }
 
 // closest returns the candidate with the smallest edit distance from s.

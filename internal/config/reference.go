@@ -37,7 +37,7 @@ ignored. ` + "`allocator config print`" + ` shows every value and where it came 
 - ` + "`lease.window` > `lease.extend-every` + 2 × `lease.call-timeout`" + `: one lost call must not refuse requests.
 - ` + "`lease.ttl`" + ` is in whole seconds, at least 2s, and ` + "`lease.keepalive`" + ` at most a third of it.
 - ` + "`issue.max-lead`" + ` is at most 10s and half of ` + "`lease.window`" + `.
-- ` + "`etcd.username` and `etcd.password-file`" + ` come together, as do ` + "`etcd.tls.cert` and `etcd.tls.key`" + `, and
+- ` + "`etcd.username` and `etcd.password-file`" + ` are set together, as are ` + "`etcd.tls.cert` and `etcd.tls.key`" + `, and
   ` + "`tls.cert` and `tls.key`" + `. ` + "`tls.client-ca` and `tls.admin`" + ` need these two.
 - ` + "`limit.burst` needs `limit.requests-per-second`" + `.
 - Names of nodes, roots and spaces are of the form ` + "`" + NamePattern + "`" + `.

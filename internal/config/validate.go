@@ -47,35 +47,35 @@ func (c Config) Validate() error {
 		}
 	}
 	for _, n := range []struct{ key, name string }{{"node.name", c.Node.Name}, {"space", c.Space}, {"root", c.Root}} {
-		rule(namePattern.MatchString(n.name), n.key, "%q is not of the form %s", n.name, NamePattern)
+		rule(namePattern.MatchString(n.name), n.key, "%q is not a valid name: it must match %s", n.name, NamePattern)
 	}
-	rule(c.Layout != flake.Standalone, "layout", "standalone has no sid, so no two nodes could share a space: use scalable or fleet")
+	rule(c.Layout != flake.Standalone, "layout", "standalone has no sid, so two nodes could not share a space: use scalable or fleet")
 	if c.Layout != flake.Standalone {
 		if err := c.Gen().Validate(); err != nil {
 			rule(false, "epoch", "%v", err)
 		}
 	}
-	rule(c.Epoch >= 0, "epoch", "%v lies before 1970: wide IDs cannot carry such times", c.Epoch.Time().Format(time.RFC3339))
+	rule(c.Epoch >= 0, "epoch", "%v is before 1970: ULIDs and UUIDs cannot hold such times; set a later one", c.Epoch.Time().Format(time.RFC3339))
 
 	if c.Layout != flake.Standalone {
-		rule(c.SIDRange.All() || c.SIDRange.From < c.SIDRange.To, "sid-range", "it is empty")
-		rule(int(c.SIDRange.To) <= c.Layout.Holders(), "sid-range", "%v goes beyond sid %d, the last of layout %v", c.SIDRange, c.Layout.Holders()-1, c.Layout)
+		rule(c.SIDRange.All() || c.SIDRange.From < c.SIDRange.To, "sid-range", "the range is empty: write it as first-last, such as 0-23")
+		rule(int(c.SIDRange.To) <= c.Layout.Holders(), "sid-range", "%v goes beyond sid %d, the last of layout %v: use a lower range", c.SIDRange, c.Layout.Holders()-1, c.Layout)
 	}
 
 	c.validateEtcd(rule)
 	c.validateLease(rule)
 
 	i := c.Issue
-	rule(i.MaxLead >= 0 && i.MaxLead <= maxLead, "issue.max-lead", "%v is not within 0 and %v", i.MaxLead, maxLead)
-	rule(i.MaxLead%time.Millisecond == 0, "issue.max-lead", "%v is not in whole milliseconds", i.MaxLead)
-	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead", "%v is over half of lease.window (%v): lead would use the window up", i.MaxLead, c.Lease.Window)
-	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait", "%v is not within 0 and 1m", i.MaxWait)
-	rule(i.MaxSkew > 0 && i.MaxSkew <= time.Minute, "issue.max-skew", "%v is not above 0 and up to 1m", i.MaxSkew)
+	rule(i.MaxLead >= 0 && i.MaxLead <= maxLead, "issue.max-lead", "%v is out of range: it must be 0 to %v", i.MaxLead, maxLead)
+	rule(i.MaxLead%time.Millisecond == 0, "issue.max-lead", "%v is not a whole number of milliseconds: round it", i.MaxLead)
+	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead", "%v is more than half of lease.window (%v), so IDs ahead of the clock would use up the window: lower it, or raise lease.window", i.MaxLead, c.Lease.Window)
+	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait", "%v is out of range: it must be 0 to 1m", i.MaxWait)
+	rule(i.MaxSkew > 0 && i.MaxSkew <= time.Minute, "issue.max-skew", "%v is out of range: it must be above 0 and at most 1m", i.MaxSkew)
 	maxBytes := 2
 	if c.Layout == flake.Fleet {
 		maxBytes = 1
 	}
-	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= maxBytes, "issue.entropy-bytes", "%d is not within 0 and %d (layout %v)", i.EntropyBytes, maxBytes, c.Layout)
+	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= maxBytes, "issue.entropy-bytes", "%d is out of range: it must be 0 to %d (layout %v)", i.EntropyBytes, maxBytes, c.Layout)
 
 	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.resp", c.Listen.RESP}, {"listen.admin", c.Listen.Admin}, {"listen.gossip", c.Listen.Gossip}} {
 		if a.addr == "" {
@@ -95,15 +95,15 @@ func (c Config) Validate() error {
 	}
 	c.validateAccess(rule)
 	rule(oneOf(c.Clock.Policy, "allow", "refuse"), "clock.policy", "%q is neither allow nor refuse", c.Clock.Policy)
-	rule(c.Clock.StepHold > 0 && c.Clock.StepHold <= time.Hour, "clock.step-hold", "%v is not above 0 and up to 1h", c.Clock.StepHold)
-	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace", "%v is not above 0 and up to 1h", c.Clock.Grace)
+	rule(c.Clock.StepHold > 0 && c.Clock.StepHold <= time.Hour, "clock.step-hold", "%v is out of range: it must be above 0 and at most 1h", c.Clock.StepHold)
+	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace", "%v is out of range: it must be above 0 and at most 1h", c.Clock.Grace)
 	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level", "%q is none of debug, info, warn, error", c.Log.Level)
 	rule(oneOf(c.Log.Format, "text", "json"), "log.format", "%q is neither text nor json", c.Log.Format)
 	for _, d := range []struct {
 		key string
 		d   time.Duration
 	}{{"drain.delay", c.Drain.Delay}, {"drain.timeout", c.Drain.Timeout}, {"stop.timeout", c.Stop.Timeout}} {
-		rule(d.d >= 0 && d.d <= time.Hour, d.key, "%v is not within 0 and 1h", d.d)
+		rule(d.d >= 0 && d.d <= time.Hour, d.key, "%v is out of range: it must be 0 to 1h", d.d)
 	}
 	return errors.Join(errs...)
 }
@@ -122,16 +122,16 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 			rule(false, "etcd.endpoints", "%v", err)
 			continue
 		}
-		rule(u.User == nil, "etcd.endpoints", "%q carries credentials: use etcd.username and etcd.password-file", u.Redacted())
-		rule(oneOf(u.Scheme, "http", "https"), "etcd.endpoints", "%q is neither http nor https", u.Redacted())
+		rule(u.User == nil, "etcd.endpoints", "%q contains credentials, which logs would show: use etcd.username and etcd.password-file", u.Redacted())
+		rule(oneOf(u.Scheme, "http", "https"), "etcd.endpoints", "%q has an unknown scheme: use http or https", u.Redacted())
 		if err := checkAddress(u.Host, false); err != nil {
 			rule(false, "etcd.endpoints", "%v", err)
 		}
-		rule(u.Scheme != "http" || e.TLS == (TLS{}), "etcd.endpoints", "%q is http, and etcd.tls is given: write https", u.Redacted())
+		rule(u.Scheme != "http" || e.TLS == (TLS{}), "etcd.endpoints", "%q is http, but etcd.tls is set: use https, or remove etcd.tls", u.Redacted())
 	}
-	rule((e.Username == "") == (e.PasswordFile == ""), "etcd.username", "etcd.username and etcd.password-file come together")
-	rule((e.TLS.Cert == "") == (e.TLS.Key == ""), "etcd.tls.cert", "etcd.tls.cert and etcd.tls.key come together")
-	rule(e.DialTimeout > 0 && e.DialTimeout <= time.Minute, "etcd.dial-timeout", "%v is not above 0 and up to 1m", e.DialTimeout)
+	rule((e.Username == "") == (e.PasswordFile == ""), "etcd.username", "only one of etcd.username and etcd.password-file is set: set both or neither")
+	rule((e.TLS.Cert == "") == (e.TLS.Key == ""), "etcd.tls.cert", "only one of etcd.tls.cert and etcd.tls.key is set: set both or neither")
+	rule(e.DialTimeout > 0 && e.DialTimeout <= time.Minute, "etcd.dial-timeout", "%v is out of range: it must be above 0 and at most 1m", e.DialTimeout)
 }
 
 // Bounds of the limits. Beyond them a limit is a mistake, or none.
@@ -142,13 +142,13 @@ const (
 
 func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 	t, l := c.TLS, c.Limit
-	rule((t.Cert == "") == (t.Key == ""), "tls.cert", "tls.cert and tls.key come together")
-	rule(t.ClientCA == "" || t.Cert != "", "tls.client-ca", "clients show certificates over TLS alone: give tls.cert and tls.key as well")
-	rule(!t.Admin || t.Cert != "", "tls.admin", "there is no certificate for it: give tls.cert and tls.key as well")
-	rule(l.RequestsPerSecond >= 0 && l.RequestsPerSecond <= maxRate, "limit.requests-per-second", "%d is not within 0 and %d", l.RequestsPerSecond, maxRate)
-	rule(l.Burst >= 0 && l.Burst <= maxRate, "limit.burst", "%d is not within 0 and %d", l.Burst, maxRate)
-	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst", "there is no limit that it is the burst of: give limit.requests-per-second as well")
-	rule(l.Connections >= 0 && l.Connections <= maxConnections, "limit.connections", "%d is not within 0 and %d", l.Connections, maxConnections)
+	rule((t.Cert == "") == (t.Key == ""), "tls.cert", "only one of tls.cert and tls.key is set: set both or neither")
+	rule(t.ClientCA == "" || t.Cert != "", "tls.client-ca", "client certificates need TLS: set tls.cert and tls.key as well")
+	rule(!t.Admin || t.Cert != "", "tls.admin", "the admin port has no certificate: set tls.cert and tls.key as well")
+	rule(l.RequestsPerSecond >= 0 && l.RequestsPerSecond <= maxRate, "limit.requests-per-second", "%d is out of range: it must be 0 to %d", l.RequestsPerSecond, maxRate)
+	rule(l.Burst >= 0 && l.Burst <= maxRate, "limit.burst", "%d is out of range: it must be 0 to %d", l.Burst, maxRate)
+	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst", "it has no effect without a rate: set limit.requests-per-second as well")
+	rule(l.Connections >= 0 && l.Connections <= maxConnections, "limit.connections", "%d is out of range: it must be 0 to %d", l.Connections, maxConnections)
 }
 
 // Exposed returns what an unauthenticated client on the network could do with the API as it is
@@ -168,12 +168,12 @@ func (c Config) Exposed() (problems []string) {
 	plain := c.TLS.Cert == ""
 	switch {
 	case plain && c.Auth.TokenFile != "":
-		problems = append(problems, "tokens cross the network unencrypted, and anyone who reads one can use it: set tls.cert and tls.key, or listen on loopback: "+where)
+		problems = append(problems, "tokens are sent unencrypted, and anyone who reads one can use it: set tls.cert and tls.key, or listen on loopback: "+where)
 	case plain:
 		problems = append(problems, "the API is open to the network without TLS: set tls.cert and tls.key, or listen on loopback: "+where)
 	}
 	if c.Auth.TokenFile == "" && c.TLS.ClientCA == "" {
-		problems = append(problems, "any client that reaches the API may draw IDs and drain the node: set auth.token-file or tls.client-ca, or listen on loopback: "+where)
+		problems = append(problems, "any client that can connect may issue IDs and drain the node: set auth.token-file or tls.client-ca, or listen on loopback: "+where)
 	}
 	return problems
 }
@@ -194,17 +194,17 @@ func (c Config) validateLease(rule func(bool, string, string, ...any)) {
 		key string
 		d   time.Duration
 	}{{"lease.extend-every", l.ExtendEvery}, {"lease.keepalive", l.KeepAlive}, {"lease.reload-every", l.ReloadEvery}, {"lease.call-timeout", l.CallTimeout}} {
-		rule(d.d >= minInterval && d.d <= time.Hour, d.key, "%v is not within %v and 1h", d.d, minInterval)
+		rule(d.d >= minInterval && d.d <= time.Hour, d.key, "%v is out of range: it must be %v to 1h", d.d, minInterval)
 	}
-	rule(l.Window > 0 && l.Window <= lease.MaxWindow, "lease.window", "%v is not above 0 and up to %v", l.Window, lease.MaxWindow)
+	rule(l.Window > 0 && l.Window <= lease.MaxWindow, "lease.window", "%v is out of range: it must be above 0 and at most %v", l.Window, lease.MaxWindow)
 	// One attempt may be lost and read back, and the next must still be in time.
 	rule(l.Window > l.ExtendEvery+2*l.CallTimeout, "lease.window",
-		"%v is not above lease.extend-every (%v) and two of lease.call-timeout (%v): one lost call would refuse requests",
-		l.Window, l.ExtendEvery, l.CallTimeout)
-	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl", "%v is not within %v and %v", l.TTL, minTTL, maxTTL)
-	rule(l.TTL%time.Second == 0, "lease.ttl", "%v is not in whole seconds, which is how etcd counts", l.TTL)
+		"%v is not more than lease.extend-every + 2 × lease.call-timeout (%v), so one lost call to etcd would make the node refuse requests: raise it, or lower those",
+		l.Window, l.ExtendEvery+2*l.CallTimeout)
+	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl", "%v is out of range: it must be %v to %v", l.TTL, minTTL, maxTTL)
+	rule(l.TTL%time.Second == 0, "lease.ttl", "%v is not a whole number of seconds, the unit of etcd leases: round it", l.TTL)
 	rule(l.KeepAlive <= l.TTL/3, "lease.keepalive",
-		"%v is above a third of lease.ttl (%v): two renewals in a row must be able to fail", l.KeepAlive, l.TTL)
+		"%v is more than a third of lease.ttl (%v), so two failed renewals would lose the lease: lower it, or raise lease.ttl", l.KeepAlive, l.TTL)
 }
 
 func oneOf(s string, of ...string) bool {
@@ -225,10 +225,10 @@ func checkAddress(addr string, listen bool) error {
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 && !listen {
-		return fmt.Errorf("%q: the port is not within %d and 65535", addr, map[bool]int{true: 0, false: 1}[listen])
+		return fmt.Errorf("%q: the port must be %d to 65535", addr, map[bool]int{true: 0, false: 1}[listen])
 	}
 	if host == "" && !listen {
-		return fmt.Errorf("%q names no host", addr)
+		return fmt.Errorf("%q has no host: write host:port", addr)
 	}
 	return nil
 }

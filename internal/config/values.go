@@ -71,7 +71,7 @@ func boolValue(p *bool) *Value {
 	return textValue(p, "bool", func(s string) (bool, error) {
 		v, err := strconv.ParseBool(s)
 		if err != nil {
-			return false, fmt.Errorf("%q is neither true nor false", s)
+			return false, fmt.Errorf("%q is not a boolean: write true or false", s)
 		}
 		return v, nil
 	}, strconv.FormatBool)
@@ -113,7 +113,7 @@ func layoutValue(p *flake.Layout) *Value {
 	return textValue(p, "layout", func(s string) (flake.Layout, error) {
 		v, err := flake.ParseLayout(s)
 		if err != nil {
-			return 0, fmt.Errorf("%q is no layout: scalable or fleet", s)
+			return 0, fmt.Errorf("%q is not a layout: use scalable or fleet", s)
 		}
 		return v, nil
 	}, flake.Layout.String)
@@ -133,11 +133,11 @@ func EpochValue(p *clock.Millis) *Value {
 		for _, form := range []string{time.RFC3339Nano, time.DateOnly} {
 			if t, err := time.Parse(form, s); err == nil {
 				if t.Nanosecond()%int(time.Millisecond) != 0 {
-					return 0, fmt.Errorf("%q is finer than a millisecond", s)
+					return 0, fmt.Errorf("%q has fractions of a millisecond: round it", s)
 				}
 				return clock.Millis(t.UnixMilli()), nil
 			}
 		}
-		return 0, fmt.Errorf("%q is no time: write 2024-01-01T00:00:00Z or Unix milliseconds", s)
+		return 0, fmt.Errorf("%q is not a time: write 2024-01-01T00:00:00Z or Unix milliseconds", s)
 	}, func(ms clock.Millis) string { return ms.Time().Format(time.RFC3339Nano) })
 }

@@ -15,11 +15,11 @@ func checkClock(now, epoch clock.Millis, built time.Time) error {
 	at := now.Time().Format(time.RFC3339)
 	switch end := epoch + flake.MaxTimestamp; {
 	case now <= epoch:
-		return fmt.Errorf("daemon: the clock reads %s, before the epoch %s: set the clock of this machine", at, epoch.Time().Format(time.RFC3339))
+		return fmt.Errorf("daemon: the clock reads %s, before the epoch %s: correct the clock of this machine", at, epoch.Time().Format(time.RFC3339))
 	case now.Time().Before(built):
-		return fmt.Errorf("daemon: the clock reads %s, before this program was built (%s): set the clock of this machine", at, built.Format(time.RFC3339))
+		return fmt.Errorf("daemon: the clock reads %s, before this program was built (%s): correct the clock of this machine", at, built.Format(time.RFC3339))
 	case now > end:
-		return fmt.Errorf("daemon: the clock reads %s, past the last ID of this epoch (%s): set the clock of this machine", at, end.Time().Format(time.RFC3339))
+		return fmt.Errorf("daemon: the clock reads %s, after %s, the last time that an ID of this epoch can have: correct the clock of this machine", at, end.Time().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func (e *SpaceError) Error() string {
 	show := func(f flake.Format) string {
 		return fmt.Sprintf("layout %s and epoch %s", f.Layout, clock.Millis(f.Epoch).Time().Format(time.RFC3339Nano))
 	}
-	return fmt.Sprintf("space %q has %s, but the configuration has %s: use the values of the space, or another space", e.Name, show(e.Have), show(e.Asked))
+	return fmt.Sprintf("space %q has %s, but the configuration has %s: configure the layout and epoch of the space, or another space", e.Name, show(e.Have), show(e.Asked))
 }
 
 // Init creates the space of cfg, or finds it with the same layout and epoch. It reports
@@ -59,7 +59,7 @@ func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) 
 }
 
 // ErrNoSpace says that a space is not initialized.
-var ErrNoSpace = errors.New("daemon: space is not initialized: run allocator init")
+var ErrNoSpace = errors.New("daemon: the space is not initialized: run \"allocator init\"")
 
 // FindSpace returns the records of the space of cfg.
 //

@@ -44,7 +44,10 @@ func (e *PortError) Error() string {
 	if errors.Is(e.Err, syscall.EADDRINUSE) {
 		return fmt.Sprintf("daemon: %s is in use by another process: stop it, or set %s to another address", e.Addr, e.Key)
 	}
-	return fmt.Sprintf("daemon: %s: listen failed: %v: set it to an address of this machine", e.Key, e.Err)
+	if _, ok := errors.AsType[*net.OpError](e.Err); ok {
+		return fmt.Sprintf("daemon: cannot listen on %s: %v; set %s to an address of this machine", e.Addr, e.Err, e.Key)
+	}
+	return fmt.Sprintf("daemon: %s %s: %v", e.Key, e.Addr, e.Err)
 }
 
 // Unwrap returns the cause.

@@ -320,8 +320,8 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got SIDRecords) {
 		m.quarantine(h.sid, got.Window.Err.Error())
 		m.lose(now, h, got, "its window record is unreadable")
 	case w.State == Quarantined:
-		m.quarantine(h.sid, "an operator quarantined it")
-		m.lose(now, h, got, "an operator quarantined it")
+		m.quarantine(h.sid, byOperator(w))
+		m.lose(now, h, got, byOperator(w))
 	case w.Term < h.term:
 		m.rewind(now, era, "sid %d is at term %d, and we held term %d", h.sid, w.Term, h.term)
 	case w.Term == h.term && w.Instance != m.cfg.Registration.Instance:
@@ -365,7 +365,7 @@ func (m *Machine) inspect(now clock.Reading) {
 		case s.Window.Exists() && w.Era > m.era.Value.Number:
 			m.quarantine(sid, fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, m.era.Value.Number))
 		case w.State == Quarantined:
-			m.quarantine(sid, "an operator quarantined it")
+			m.quarantine(sid, byOperator(w))
 		case s.Holder.Exists() && !s.Window.Exists():
 			m.quarantine(sid, "it has a holder but no window record")
 		case s.Holder.Exists():
@@ -413,13 +413,21 @@ func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s SIDRecords) {
 	m.commit(now, Release, sid, s, w)
 }
 
+// byOperator says that an operator quarantined a sid, with the reason that was given.
+func byOperator(w Window) string {
+	if w.Reason == "" {
+		return "an operator quarantined it"
+	}
+	return "an operator quarantined it: " + w.Reason
+}
+
 func (m *Machine) quarantine(sid flake.SID, why string) {
 	m.bad[sid] = why
 	m.alarmOnce(AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))
 }
 
 // ErrOtherPool is returned when the space was created again under a running node.
-var ErrOtherPool = errors.New("lease: the space was created again, with another pool: restart this node to join it")
+var ErrOtherPool = errors.New("the space was deleted and created again while this node ran: check what happened to etcd's data, then restart this node")
 
 // FormatError reports that the node and the space have different ID formats.
 type FormatError struct {
@@ -428,7 +436,8 @@ type FormatError struct {
 
 // Error names both formats.
 func (e *FormatError) Error() string {
-	return fmt.Sprintf("lease: the space has layout %s and epoch %d, this node is configured for layout %s and epoch %d: "+
-		"start it with the space's, or use another space",
-		e.Space.Layout, e.Space.Epoch, e.Node.Layout, e.Node.Epoch)
+	at := func(epoch int64) string { return clock.Millis(epoch).Time().Format(time.RFC3339Nano) }
+	return fmt.Sprintf("the space has layout %s and epoch %s, but this node is configured with layout %s and epoch %s: "+
+		"configure those of the space, or another space",
+		e.Space.Layout, at(e.Space.Epoch), e.Node.Layout, at(e.Node.Epoch))
 }

@@ -153,7 +153,7 @@ func readFile(path string) ([]byte, error) {
 	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("%s: more than %d bytes: is it the right file?", path, maxFile)
+		err = fmt.Errorf("%s has more than %d bytes: check that it is the right file", path, maxFile)
 	}
 	return b, err
 }

@@ -17,7 +17,7 @@ import (
 // ErrRemains is returned for a space that has no config but has an era, windows or
 // a ledger: part of it was lost. To initialize it again would lose what its IDs mean
 // and which were issued.
-var ErrRemains = errors.New("etcdstore: space lost its config but has other records")
+var ErrRemains = errors.New("the space has records but no config, so its data in etcd is incomplete: restore etcd from a backup")
 
 // Init creates the space: config, and era 1 with that floor, in Unix ms. It reports
 // whether it did, with a view of the whole space as it is then. A space that has a

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,7 +55,7 @@ space and fails if there is none, so that a wiped etcd is noticed.`,
 		if cmd.Flags().Changed("fresh-until") {
 			t, err := time.Parse(time.RFC3339, *until)
 			if err != nil {
-				return cli.UsageError("--fresh-until %s is no time such as 2026-11-20T17:00:00Z", cli.Show(*until))
+				return cli.UsageError("--fresh-until %s is not a time: write it as 2026-11-20T17:00:00Z", cli.Show(*until))
 			}
 			begin = deployment.WallNow().Time().Before(t)
 		}
@@ -73,7 +74,7 @@ space and fails if there is none, so that a wiped etcd is noticed.`,
 		case errors.As(err, &differs), errors.Is(err, etcdstore.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
 		case err != nil:
-			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("etcd at %v does not answer: %w", c.Etcd.Endpoints, err))
+			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("etcd at %s does not answer: %w; check that it runs and that --etcd.endpoints is right", strings.Join(c.Etcd.Endpoints, ", "), err))
 		}
 		space, era := now.Config.Value, now.Era.Value
 		if format.Value == "json" {
