@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -216,13 +215,4 @@ func (w *warnings) take() []string {
 func (c *cluster) write(name, text string) (string, error) {
 	path := filepath.Join(c.s.dir, name)
 	return path, os.WriteFile(path, []byte(text), 0o644)
-}
-
-// together runs all functions concurrently and returns the first error.
-func together(list ...func() error) error {
-	var g errgroup.Group
-	for _, f := range list {
-		g.Go(f)
-	}
-	return g.Wait()
 }

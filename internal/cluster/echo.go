@@ -233,6 +233,5 @@ func (r *reader) take(n int) []byte {
 func (r *reader) uuid() uuid.UUID { return uuid.UUID(r.take(16)) }
 func (r *reader) u8() byte        { return r.take(1)[0] }
 func (r *reader) u16() uint16     { return binary.BigEndian.Uint16(r.take(2)) }
-func (r *reader) u32() uint32     { return binary.BigEndian.Uint32(r.take(4)) }
 func (r *reader) u64() uint64     { return binary.BigEndian.Uint64(r.take(8)) }
 func (r *reader) i64() int64      { return int64(r.u64()) }

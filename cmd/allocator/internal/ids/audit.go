@@ -166,7 +166,8 @@ func (r *auditRun) reading(log string, ids int64) error {
 
 // file reads one log.
 func (r *auditRun) file(a *audit.Auditor, path string) error {
-	name, in := path, r.in
+	name := path
+	var in io.Reader
 	if path == "-" {
 		name, in = "stdin", &source{ctx: r.ctx, in: r.in, before: func() error { return nil }}
 	} else {
