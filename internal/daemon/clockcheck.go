@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -9,17 +10,20 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// checkClock returns an error if a clock that reads now is certainly wrong. An ID or a
+// ErrClock says that the clock of this machine, or the epoch, is certainly wrong.
+var ErrClock = errors.New("daemon: the clock or the epoch is wrong")
+
+// checkClock returns an ErrClock if a clock that reads now is certainly wrong. An ID or a
 // ceiling with such a time could not be taken back.
 func checkClock(now, epoch clock.Millis, built time.Time) error {
 	at := now.Time().Format(time.RFC3339)
 	switch end := epoch + flake.MaxTimestamp; {
 	case now <= epoch:
-		return fmt.Errorf("daemon: the clock reads %s, before the epoch %s: correct the clock of this machine", at, epoch.Time().Format(time.RFC3339))
+		return fmt.Errorf("%w: the clock reads %s, before the epoch %s: correct the clock of this machine, or set an epoch that has passed", ErrClock, at, epoch.Time().Format(time.RFC3339))
 	case now.Time().Before(built):
-		return fmt.Errorf("daemon: the clock reads %s, before this program was built (%s): correct the clock of this machine", at, built.Format(time.RFC3339))
+		return fmt.Errorf("%w: the clock reads %s, before this program was built (%s): correct the clock of this machine", ErrClock, at, built.Format(time.RFC3339))
 	case now > end:
-		return fmt.Errorf("daemon: the clock reads %s, after %s, the last time that an ID of this epoch can have: correct the clock of this machine", at, end.Time().Format(time.RFC3339))
+		return fmt.Errorf("%w: the clock reads %s, after %s, the last time that an ID of this epoch can have: correct the clock of this machine", ErrClock, at, end.Time().Format(time.RFC3339))
 	}
 	return nil
 }

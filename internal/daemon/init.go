@@ -37,7 +37,7 @@ func (e *SpaceError) Error() string {
 // Otherwise they begin after all IDs that nodes may still issue whose etcd was lost, which
 // is about 31 s with the defaults.
 //
-// It returns a *SpaceError for a space that differs, and the store's errors.
+// It returns ErrClock before it connects, a *SpaceError for a space that differs, and the store's errors.
 func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) (created bool, now lease.View, err error) {
 	src := clock.NewSystem(clock.SystemConfig{})
 	if err := checkClock(src.Read().WallMillis(), cfg.Epoch, buildTime()); err != nil {

@@ -30,7 +30,7 @@ func (s *Store) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair
 	ledger := clientv3.OpGet(s.keys.ledgerOf(sid), clientv3.WithPrefix())
 	r, err := s.client.Txn(ctx).Then(append(s.allReads(), ledger)...).Commit()
 	if err != nil {
-		return lease.View{}, nil, fmt.Errorf("survey sid %d of %s: %w", sid, s.keys, err)
+		return lease.View{}, nil, fmt.Errorf("survey sid %d of %s: %w", sid, s.keys, because(ctx, err))
 	}
 	v := s.view(r)
 	var lines []repair.Line
@@ -60,7 +60,7 @@ func (s *Store) BeginEra(ctx context.Context, seen lease.View, era lease.Era) er
 		Else(clientv3.OpGet(s.keys.era())).
 		Commit()
 	if err != nil {
-		return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, err)
+		return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, because(ctx, err))
 	}
 	// The client may have sent it twice, after a connection broke.
 	if r.Succeeded || has(r, raw) {
@@ -125,12 +125,12 @@ func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
 	var out []Member
 	for _, endpoint := range s.client.Endpoints() {
 		m := Member{Endpoint: endpoint}
-		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+		ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptsKey{}, &attempts{}), statusTimeout)
 		began := src.Now().Mono
 		r, err := s.client.Status(ctx, endpoint)
 		cancel()
 		m.Took = src.Now().Mono.Sub(began)
-		if m.Err = err; err == nil {
+		if m.Err = because(ctx, err); err == nil {
 			m.Cluster, m.Revision = r.Header.ClusterId, r.Header.Revision
 			m.Version, m.Leader = r.Version, r.Leader != 0
 			m.Size, m.Quota = r.DbSize, r.DbSizeQuota
@@ -148,7 +148,7 @@ func (s *Store) NoSpace(ctx context.Context) (bool, error) {
 	defer cancel()
 	r, err := s.client.AlarmList(ctx)
 	if err != nil {
-		return false, fmt.Errorf("list alarms: %w", err)
+		return false, fmt.Errorf("list alarms: %w", because(ctx, err))
 	}
 	for _, a := range r.Alarms {
 		if a.Alarm == etcdserverpb.AlarmType_NOSPACE {
@@ -167,7 +167,7 @@ func (s *Store) Compacted(ctx context.Context, revision int64) (bool, error) {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("read revision %d: %w", revision, err)
+		return false, fmt.Errorf("read revision %d: %w", revision, because(ctx, err))
 	}
 	return false, nil
 }
@@ -188,7 +188,7 @@ func (s *Store) Role(ctx context.Context) (Role, error) {
 	if st, err := s.client.AuthStatus(ctx); err == nil {
 		auth = st.Enabled
 	} else if !errors.Is(err, rpctypes.ErrPermissionDenied) {
-		return Role{}, fmt.Errorf("ask for etcd's authentication: %w", err)
+		return Role{}, fmt.Errorf("ask for etcd's authentication: %w", because(ctx, err))
 	}
 	key := strings.TrimSuffix(string(s.keys), "/") + "-outside"
 	_, err := s.client.Txn(ctx).

@@ -97,6 +97,7 @@ func Dial(c Config) (*clientv3.Client, error) {
 				},
 				MinConnectTimeout: c.DialTimeout,
 			}),
+			grpc.WithChainUnaryInterceptor(keepAttempt),
 		}, c.Options...),
 	})
 	if err != nil {

@@ -22,7 +22,7 @@ func (s *Store) Register(ctx context.Context, ttl time.Duration, r lease.Registr
 	defer cancel()
 	grant, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
-		return 0, fmt.Errorf("grant lease: %w", err)
+		return 0, fmt.Errorf("grant lease: %w", because(ctx, err))
 	}
 	err = s.putNode(ctx, grant.ID, r)
 	if err != nil {

@@ -65,7 +65,7 @@ func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lea
 	r, err := s.client.Get(ctx, s.keys.ledgerOf(sid), clientv3.WithPrefix(),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	if err != nil {
-		return lease.LedgerLine{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, err)
+		return lease.LedgerLine{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, because(ctx, err))
 	}
 	for _, kv := range r.Kvs { // latest first; a later term never began earlier
 		t, err := lease.Decode[lease.LedgerLine](string(kv.Value))
@@ -86,7 +86,7 @@ func (s *Store) Ping(ctx context.Context) (cluster uint64, revision int64, err e
 	defer cancel()
 	r, err := s.client.Get(ctx, s.keys.config(), clientv3.WithCountOnly())
 	if err != nil {
-		return 0, 0, fmt.Errorf("ping: %w", err)
+		return 0, 0, fmt.Errorf("ping: %w", because(ctx, err))
 	}
 	return r.Header.ClusterId, r.Header.Revision, nil
 }

@@ -37,8 +37,9 @@ func New(client *clientv3.Client, root, space string) (*Store, error) {
 const callTimeout = 5 * time.Second
 
 // bounded returns ctx with a deadline: etcd's client would wait for a
-// connection without end.
+// connection without end. An error of a call goes through because.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx = withAttempts(ctx)
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
@@ -51,7 +52,7 @@ func (s *Store) Load(ctx context.Context) (lease.View, error) {
 	defer cancel()
 	r, err := s.client.Txn(ctx).Then(s.allReads()...).Commit()
 	if err != nil {
-		return lease.View{}, fmt.Errorf("load %s: %w", s.keys, err)
+		return lease.View{}, fmt.Errorf("load %s: %w", s.keys, because(ctx, err))
 	}
 	return s.view(r), nil
 }
@@ -62,7 +63,7 @@ func (s *Store) Read(ctx context.Context, sid flake.SID) (lease.View, error) {
 	defer cancel()
 	r, err := s.client.Txn(ctx).Then(s.reads(sid)...).Commit()
 	if err != nil {
-		return lease.View{}, fmt.Errorf("read sid %d of %s: %w", sid, s.keys, err)
+		return lease.View{}, fmt.Errorf("read sid %d of %s: %w", sid, s.keys, because(ctx, err))
 	}
 	return s.viewOf(sid, r), nil
 }
@@ -90,7 +91,7 @@ func (s *Store) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, er
 		err = lease.ErrLeaseGone
 	}
 	if err != nil {
-		return false, lease.View{}, fmt.Errorf("%v sid %d of %s: %w", txn.Op, txn.SID, s.keys, err)
+		return false, lease.View{}, fmt.Errorf("%v sid %d of %s: %w", txn.Op, txn.SID, s.keys, because(ctx, err))
 	}
 	return r.Succeeded, s.viewOf(txn.SID, r), nil
 }

@@ -74,7 +74,7 @@ func (r *report) members(f facts) {
 	clusters := map[uint64]bool{}
 	for _, m := range f.members {
 		if m.Err != nil {
-			r.add("etcd-endpoint", failed, "Check that etcd runs there, and that the scheme is right", "%s: %s", m.Endpoint, status.Convert(m.Err).Message())
+			r.add("etcd-endpoint", failed, "Check that etcd runs there, and that the scheme is right", "%s: %s", m.Endpoint, reasonOf(m.Err))
 			continue
 		}
 		clusters[m.Cluster] = true
@@ -90,6 +90,14 @@ func (r *report) members(f facts) {
 	} else if len(clusters) == 1 {
 		r.add("etcd-cluster", passed, "", "all that answer belong to cluster %s", hexes(clusters))
 	}
+}
+
+// reasonOf returns the message of an error of a call.
+func reasonOf(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
 }
 
 func hexes(ids map[uint64]bool) string {
@@ -290,8 +298,12 @@ func (r *report) nodes(f facts) {
 		self := n.Cluster.GetSelf()
 		switch {
 		case n.Err != nil:
-			r.add("node", failed, "Check that it runs, and that advertise.grpc is reachable from here. A node that was killed leaves the registry when its lease ends",
-				"%s does not answer: %s", n.Label(), status.Convert(n.Err).Message())
+			message := status.Convert(n.Err).Message()
+			do := "Check that it runs, and that advertise.grpc is reachable from here. A node that was killed leaves the registry when its lease ends"
+			if hint := f.hint(message); hint != "" { // it runs and was reached
+				do = strings.TrimSpace(hint)
+			}
+			r.add("node", failed, do, "%s does not answer: %s", n.Label(), message)
 		case n.Cluster.GetPool() != "" && n.Cluster.GetPool() != f.view.Config.Value.Pool:
 			r.add("node", failed, "Two etcds serve one set of nodes, or --addr names a node of another space", "%s is of another space: pool %s", n.Label(), n.Cluster.GetPool())
 		case self.GetReady():

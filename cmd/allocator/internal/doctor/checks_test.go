@@ -8,6 +8,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -23,6 +24,7 @@ func record[T any](v T) lease.Entry[T] { return lease.NewEntry[T](1, 1, lease.En
 func well() facts {
 	space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}
 	return facts{
+		hint: remote.Dialer{}.Hint,
 		want: space, space: "default", slack: 30_750, maxSkew: 250 * time.Millisecond, extend: 5 * time.Second,
 		members:   []etcdstore.Member{{Endpoint: "http://e1:2379", Took: time.Millisecond, Cluster: 0xc1, Version: "3.6.5", Leader: true, Revision: 9, Size: 1 << 20, Quota: 2 << 30}},
 		compacted: true, role: etcdstore.Role{Auth: true}, now: at, kernel: clock.Kernel{Known: true, Synchronized: true},
@@ -117,6 +119,9 @@ func TestExamine(t *testing.T) {
 			[]string{"fail ceilings | sid 5 is 2037 | Is this machine's clock right"}},
 		{"nobody", func(f *facts) { f.nodes, f.view.Nodes = nil, nil }, []string{"warn nodes | no node is registered | allocator serve"}},
 		{"no address", func(f *facts) { f.view.Nodes[0].GRPC = "" }, []string{"skipped node | n1 has no gRPC listener |"}},
+		{"a node with TLS", func(f *facts) {
+			f.nodes[0].Cluster, f.nodes[0].Err = nil, errors.New("error reading server preface: EOF")
+		}, []string{"fail node | n1 at 10.0.0.1:9000 does not answer: error reading server preface: EOF | give --ca"}},
 		{"a node away", func(f *facts) { f.nodes[0].Cluster, f.nodes[0].Err = nil, away },
 			[]string{"fail node | n1 at 10.0.0.1:9000 does not answer: away | advertise.grpc is reachable"}},
 		{"another space", func(f *facts) { f.nodes[0].Cluster.Pool = "q" }, []string{"fail node | of another space: pool q |"}},

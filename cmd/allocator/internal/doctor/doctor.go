@@ -113,8 +113,9 @@ type facts struct {
 	nodes     []deployment.NodeReport
 	now       clock.Millis // this machine's clock when view was read
 	kernel    clock.Kernel
-	gossip    map[string]error  // by address, what connecting to it gave
-	access    map[string]access // by address, of the nodes beyond this machine
+	hint      func(message string) string // what to do about a node's error, "" if nothing is known
+	gossip    map[string]error            // by address, what connecting to it gave
+	access    map[string]access           // by address, of the nodes beyond this machine
 }
 
 // reached reports whether any endpoint answered.
@@ -129,7 +130,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		want:  lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
 		space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Endpoints, ","),
 		slack: s.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.Lease.ExtendEvery,
-		kernel: sys.Kernel(),
+		kernel: sys.Kernel(), hint: d.Hint,
 	}
 	f.members = s.Store.Members(ctx, sys)
 	if !f.reached() {

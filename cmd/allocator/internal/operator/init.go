@@ -73,6 +73,8 @@ space and fails if there is none, so that a wiped etcd is noticed.`,
 				"If it never issued an ID, run \"allocator init --fresh\"; else see docs/OPERATIONS.md", c.Space, *until))
 		case errors.As(err, &differs), errors.Is(err, etcdstore.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
+		case errors.Is(err, daemon.ErrClock):
+			return cli.Exit(cli.ExitUsage, err)
 		case err != nil:
 			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("etcd at %s does not answer: %w; check that it runs and that --etcd.endpoints is right", strings.Join(c.Etcd.Endpoints, ", "), err))
 		}

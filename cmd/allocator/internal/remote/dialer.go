@@ -126,11 +126,14 @@ func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, er
 	return c, nil
 }
 
-// Hint explains a failure of TLS; "" where it is none.
+// Hint explains a failure to speak with a node: another port than the gRPC port,
+// TLS on one side alone, or a certificate. It is "" for others.
 func (d Dialer) Hint(message string) string {
 	switch {
+	case strings.Contains(message, "looked like an HTTP/1.1 header"):
+		return "\nAn HTTP/1.1 server answers there. Give the gRPC port of the node (listen.grpc, 9000 by default), not its HTTP or admin port."
 	case d.TLS == nil && (strings.Contains(message, "error reading server preface") || strings.Contains(message, "connection reset")):
-		return "\nIf the node uses TLS, give --ca with the file of its authority, or --ca system."
+		return "\nIf that is the gRPC port of the node (listen.grpc) and the node uses TLS, give --ca with the file of its authority, or --ca system."
 	case d.TLS != nil && strings.Contains(message, "first record does not look like a TLS handshake"):
 		return "\nThe node does not use TLS: leave --ca out."
 	case d.TLS == nil:

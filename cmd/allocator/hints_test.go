@@ -1,0 +1,34 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+)
+
+// An error names its own cause, and what to do about that.
+func TestErrorsNameTheirCause(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	addr := web.Listener.Addr().String()
+	for name, c := range map[string]struct {
+		args      string
+		code      int
+		want, not string
+	}{
+		"an HTTP port":         {"get --timeout 5s --addr " + addr, cli.ExitUnavailable, "Give the gRPC port of the node", "TLS"},
+		"an epoch to come":     {"init --epoch 2200-01-01T00:00:00Z --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "before the epoch 2200", "does not answer"},
+		"no etcd":              {"init --timeout 1s --etcd.endpoints http://127.0.0.1:1", cli.ExitUnavailable, "connection refused", "firewall"},
+		"an etcd that is none": {"init --timeout 1s --etcd.endpoints " + web.URL, cli.ExitUnavailable, "an HTTP/1.1 server answers", "firewall"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, _, stderr := allocator(strings.Fields(c.args)...)
+			if code != c.code || !strings.Contains(stderr, c.want) || strings.Contains(stderr, c.not) {
+				t.Errorf("exit code %d: %s", code, stderr)
+			}
+		})
+	}
+}

@@ -1,0 +1,74 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+// attempts keeps why the latest attempt of a call reached no etcd. etcd's client waits
+// for a connection until the context ends, and then returns the error of the context
+// alone: without the attempts nobody learns that the port is closed or uses TLS.
+type attempts struct {
+	mu   sync.Mutex // guards last
+	last string
+}
+
+type attemptsKey struct{}
+
+// withAttempts returns ctx with a place for attempts, if it has none.
+func withAttempts(ctx context.Context) context.Context {
+	if _, ok := ctx.Value(attemptsKey{}).(*attempts); ok {
+		return ctx
+	}
+	return context.WithValue(ctx, attemptsKey{}, &attempts{})
+}
+
+// keepAttempt is the interceptor of each attempt. It runs within that of etcd's
+// client, which repeats attempts.
+func keepAttempt(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := call(ctx, method, req, reply, conn, opts...)
+	if a, ok := ctx.Value(attemptsKey{}).(*attempts); ok && err != nil {
+		if _, desc, ok := strings.Cut(status.Convert(err).Message(), "connection error: desc = "); ok {
+			a.mu.Lock()
+			a.last = connectError(strings.Trim(desc, `"`))
+			a.mu.Unlock()
+		}
+	}
+	return err
+}
+
+// because returns err with the reason of the latest attempt, where err only states
+// that time ran out.
+func because(ctx context.Context, err error) error {
+	a, ok := ctx.Value(attemptsKey{}).(*attempts)
+	if err == nil || !ok || !strings.HasSuffix(err.Error(), context.DeadlineExceeded.Error()) {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.last == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, a.last)
+}
+
+// connectError returns a message of gRPC about a connection without the names of
+// gRPC's own layers.
+func connectError(message string) string {
+	message = strings.TrimPrefix(message, "transport: ")
+	message = strings.TrimPrefix(message, "Error while dialing: ")
+	switch {
+	case strings.Contains(message, "first record does not look like a TLS handshake"):
+		return message + ": the endpoint does not use TLS, or is not etcd's: check the scheme"
+	case strings.Contains(message, "looked like an HTTP/1.1 header"):
+		return "an HTTP/1.1 server answers: this is no client port of etcd"
+	case strings.Contains(message, "error reading server preface"):
+		return message + ": the endpoint uses TLS, or is not etcd's: check the scheme"
+	}
+	return message
+}

@@ -1,0 +1,59 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// A call that ends with its deadline states why nothing answered.
+func TestDeadlineNamesItsCause(t *testing.T) {
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	secret := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secret.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secret.StartTLS()
+	defer secret.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ endpoint, want string }{
+		"closed port": {"http://" + closed.Addr().String(), "connection refused"},
+		"web server":  {plain.URL, "no client port of etcd"},
+		"TLS":         {"http://" + secret.Listener.Addr().String(), "uses TLS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, err := Dial(Config{Endpoints: []string{c.endpoint}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			s, err := New(client, "allocator", "default")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, err := s.Load(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Load: %v, want %q", err, c.want)
+			}
+			m := s.Members(t.Context(), clock.NewSystem(clock.SystemConfig{}))
+			if len(m) != 1 || m[0].Err == nil || !strings.Contains(m[0].Err.Error(), c.want) {
+				t.Errorf("Members: %+v, want %q", m, c.want)
+			}
+		})
+	}
+}
