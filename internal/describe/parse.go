@@ -152,7 +152,7 @@ func guess(s string, lenient bool) (Kind, error) {
 	if digits := strings.TrimPrefix(s, "-"); digits != "" && strings.Trim(digits, "0123456789") == "" {
 		return Int, nil
 	}
-	return "", fmt.Errorf("%w: %d bytes are no ID: 13, 26 or 36, or digits alone (give kind for others)",
+	return "", fmt.Errorf("%w: %d bytes; a flake has 13, a ULID 26, a UUID 36, an integer only digits; for other forms name the kind",
 		flake.ErrLength, len(s))
 }
 

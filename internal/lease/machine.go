@@ -201,7 +201,7 @@ func (m *Machine) onLease(now clock.Reading, ev Event) {
 	switch ev := ev.(type) {
 	case Registered:
 		if ev.Err != nil {
-			m.problem = fmt.Sprintf("registering in etcd: %v", ev.Err)
+			m.problem = fmt.Sprintf("registration in etcd failed: %v", ev.Err)
 			m.lease.next = now.Mono.Add(m.cfg.RetryAfter)
 			return
 		}

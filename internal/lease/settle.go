@@ -60,7 +60,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 		return
 	}
 	if read := (ReportedRevision{m.era.Value.Number, ev.View.Revision}); m.reportedAtLoad.after(read) {
-		m.rewind(now, max(m.era.Value.Number, m.reportedAtLoad.Era), "peers report era %d at revision %d, and a read begun after their report shows era %d at %d",
+		m.rewind(now, max(m.era.Value.Number, m.reportedAtLoad.Era), "peers reported era %d at revision %d, but a later read shows era %d at revision %d",
 			m.reportedAtLoad.Era, m.reportedAtLoad.Revision, read.Era, read.Revision)
 		return
 	}
@@ -137,7 +137,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		return rewind("era %d was rewritten", v.Era.Value.Number)
 	case v.Era.Value.Cluster != v.Cluster:
 		m.config, m.era = v.Config, v.Era // only a later era clears this
-		return rewind("etcd's cluster is %x, but era %d began on %x: restored from a backup, or another etcd?",
+		return rewind("etcd's cluster is %x, but era %d began on %x: etcd was restored from a backup, or this is another etcd",
 			v.Cluster, v.Era.Value.Number, v.Era.Value.Cluster)
 	}
 	if known && v.Era.Value.Number > m.era.Value.Number {
@@ -297,7 +297,7 @@ func (m *Machine) checkHolder(now clock.Reading, h *hold, got SIDRecords) {
 	case !got.Holder.Exists():
 		h.record = oursNoKey
 	case got.Holder.Value.Instance != m.cfg.Registration.Instance:
-		m.lose(now, h, got, "its holder key is another process's while its window is ours: was the store edited?")
+		m.lose(now, h, got, "its holder key belongs to another process, but its window record to this one: etcd's data was edited")
 	case got.Holder.Lease != m.lease.id:
 		// Ours, on an older lease: it expires with that lease.
 		h.record = oursNoKey
@@ -340,7 +340,7 @@ func (m *Machine) lose(now clock.Reading, h *hold, got SIDRecords, why string) {
 	m.abandon(now.Mono)
 	if got.Window.Err == nil && got.Window.Value.Node == m.cfg.Registration.Node &&
 		got.Window.Value.Instance != m.cfg.Registration.Instance {
-		m.alarm(AlarmOwnName, int(h.sid), "sid %d was taken by another process named %q: are there two?",
+		m.alarm(AlarmOwnName, int(h.sid), "sid %d was taken by another process with the name %q: give each node its own node.name",
 			h.sid, m.cfg.Registration.Node)
 		return
 	}
@@ -375,7 +375,7 @@ func (m *Machine) inspect(now clock.Reading) {
 				m.releaseStray(now, sid, s)
 			}
 		case w.Ceil > latest:
-			m.quarantine(sid, fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or ours is far behind",
+			m.quarantine(sid, fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or this node's clock is far behind",
 				w.Ceil.Time().Format(time.RFC3339)))
 		}
 	}

@@ -100,7 +100,7 @@ func (n *Node) Ready() *Refusal {
 		return r
 	}
 	if s.leaving {
-		return refuse(Draining, 0, "node %s is about to shut down", n.cfg.Name)
+		return refuse(Draining, 0, "node %s is about to shut down: try another node", n.cfg.Name)
 	}
 	if lead, limit := s.tenure.Ahead(now), n.cfg.Gen.MaxLead; lead > limit {
 		_, issued := s.tenure.Issued()

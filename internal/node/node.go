@@ -184,12 +184,12 @@ func (n *Node) refusal(s *state, count int, after flake.ID) error {
 		return badCount(count, limit)
 	}
 	if after < 0 {
-		return refuse(InvalidID, 0, "after is %d: an ID is never negative", after)
+		return refuse(InvalidID, 0, "after is %d: an ID is never negative; send the last ID that you got", after)
 	}
 	if r := n.closed(s); r != nil {
 		return r
 	}
-	return refuse(NoSID, retryNoSID, "the sid was given up just now")
+	return refuse(NoSID, retryNoSID, "node %s has just lost or released its sid", n.cfg.Name)
 }
 
 // Pauses suggested to clients, where no better figure is known.
@@ -205,14 +205,13 @@ const (
 func (n *Node) closed(s *state) *Refusal {
 	switch l := s.lease; {
 	case s.draining:
-		return refuse(Draining, 0, "node %s is shutting down: ask another", n.cfg.Name)
+		return refuse(Draining, 0, "node %s is draining: try another node", n.cfg.Name)
 	case l.Phase == lease.Rewound:
 		return refuse(HistoryRewound, retryRewound, "%s", l.Problem)
 	case s.verdict.State == clock.Skewed:
-		return refuse(ClockSkew, retryClock, "clocks disagree: the others' is %v from ours, the limit is %v",
-			s.verdict.Offset.Duration(), s.verdict.Limit.Duration()).with(skewMetadata(s.verdict)...)
+		return refuse(ClockSkew, retryClock, "clocks disagree: %s", disagreement(s.verdict)).with(skewMetadata(s.verdict)...)
 	case s.verdict.State == clock.Unverified:
-		return refuse(ClockUnverified, retryClock, "too few peers confirm this node's clock").with(skewMetadata(s.verdict)...)
+		return refuse(ClockUnverified, retryClock, "too few peers confirm the clock of node %s: check gossip between the nodes", n.cfg.Name).with(skewMetadata(s.verdict)...)
 	case s.tenure != nil:
 		return nil
 	case !l.EverHeld && l.Phase != lease.Standby:
@@ -228,6 +227,19 @@ func because(problem string) string {
 		return ""
 	}
 	return ": " + problem
+}
+
+// disagreement says why a gate is shut.
+func disagreement(v clock.Verdict) string {
+	switch v.Finding {
+	case clock.ClusterSplit:
+		return "no majority of the nodes agrees on the time; check NTP on all of them"
+	case clock.SelfFalse:
+		return fmt.Sprintf("the cluster's time minus this node's is %v, at most %v is allowed; check NTP on this node",
+			v.Offset.Duration(), v.Limit.Duration())
+	}
+	return fmt.Sprintf("the cluster's time minus this node's was %v, at most %v is allowed; the node issues again when a majority has agreed with its clock for some seconds",
+		v.Offset.Duration(), v.Limit.Duration())
 }
 
 func skewMetadata(v clock.Verdict) []string {
@@ -257,7 +269,7 @@ func (n *Node) explain(s *state, count int, err error) error {
 		// Sealed after the state was loaded: another tenure, or the reason why there is
 		// none, will be published very soon.
 		return &waitable{
-			Refusal: refuse(NoSID, retryStarting, "the sid is being given up or replaced"),
+			Refusal: refuse(NoSID, retryStarting, "node %s is releasing or replacing its sid", n.cfg.Name),
 			excess:  time.Millisecond,
 		}
 	}
@@ -273,17 +285,17 @@ func (n *Node) explainLead(s *state, e *gen.LeadError) *waitable {
 		if excess > 2*n.cfg.MaxSkew {
 			retry = 0 // not skew: the ID is wrong, or another space's
 		}
-		w.Refusal = refuse(AfterTooFar, retry, "after lies %v ahead of this node's clock, at most %v is allowed",
+		w.Refusal = refuse(AfterTooFar, retry, "after is %v ahead of this node's clock, at most %v is allowed",
 			e.Lead.Duration(), e.Limit.Duration())
 	case errors.Is(e, gen.ErrRegression):
-		w.Refusal = refuse(ClockRegression, retry, "the clock went back: IDs would run %v ahead of it, at most %v is allowed",
+		w.Refusal = refuse(ClockRegression, retry, "the clock went back: new IDs would be %v ahead of it, at most %v is allowed",
 			e.Lead.Duration(), e.Limit.Duration())
 	case errors.Is(e, gen.ErrNotBegun) && s.lease.Grant.Term > 0 && n.issued.Load() == 0:
-		w.Refusal = refuse(Starting, retry, "the first window begins in %v", excess)
+		w.Refusal = refuse(Starting, retry, "the first window of node %s begins in %v", n.cfg.Name, excess)
 	case errors.Is(e, gen.ErrNotBegun):
-		w.Refusal = refuse(NoSID, retry, "the window of the new sid begins in %v", excess)
+		w.Refusal = refuse(NoSID, retry, "the window of the new sid of node %s begins in %v", n.cfg.Name, excess)
 	default:
-		w.Refusal = refuse(EntropyOverflow, retry, "IDs would run %v ahead of the clock, at most %v is allowed",
+		w.Refusal = refuse(EntropyOverflow, retry, "more IDs were requested than the clock allows: new IDs would be %v ahead of it, at most %v is allowed",
 			e.Lead.Duration(), e.Limit.Duration())
 	}
 	w.Refusal = w.with("lead_ms", fmt.Sprint(int64(e.Lead)), "limit_ms", fmt.Sprint(int64(e.Limit)),

@@ -52,7 +52,7 @@ func (s *Service) Reject(err error, caller access.Caller, n Need, began clock.Mo
 func AccessRefusal(err error, caller access.Caller, scope access.Scope) *node.Refusal {
 	if limited, ok := errors.AsType[*access.LimitedError](err); ok {
 		return &node.Refusal{Reason: node.RateLimited, RetryAfter: limited.RetryAfter,
-			Message: "this client exceeds its limit of requests per second: retry after the delay, or ask for more IDs at a time"}
+			Message: "this client exceeds its limit of requests per second: retry after the delay, or request more IDs at a time"}
 	}
 	switch {
 	case errors.Is(err, access.ErrPermissionDenied):

@@ -28,24 +28,24 @@ func WireOf(r node.Reason) Wire { return wires[r] }
 // wires is the one map from reasons to the wire. A test compares it with
 // node.Reasons and with the enum of the proto file.
 var wires = map[node.Reason]Wire{
-	node.Starting:        {pb.Reason_REASON_STARTING, codes.Unavailable, 503, "The node is starting", "Retry after the delay, or ask another node."},
-	node.Draining:        {pb.Reason_REASON_DRAINING, codes.Unavailable, 503, "The node is shutting down", "Ask another node."},
-	node.NoSID:           {pb.Reason_REASON_NO_SID, codes.Unavailable, 503, "The node holds no sid", "Ask another node; this node acquires a sid when one is free."},
-	node.WindowExhausted: {pb.Reason_REASON_WINDOW_EXHAUSTED, codes.Unavailable, 503, "The reserved window is used up", "Retry after the delay; etcd has not confirmed a new window."},
-	node.ClockSkew:       {pb.Reason_REASON_CLOCK_SKEW, codes.Unavailable, 503, "Clocks disagree", "Ask another node; this node resumes when its clock agrees with the others."},
-	node.ClockUnverified: {pb.Reason_REASON_CLOCK_UNVERIFIED, codes.Unavailable, 503, "The node's clock is not confirmed", "Ask another node; this node resumes when its peers confirm its clock."},
-	node.ClockRegression: {pb.Reason_REASON_CLOCK_REGRESSION, codes.Unavailable, 503, "The clock went back", "Retry after the delay, or ask another node."},
+	node.Starting:        {pb.Reason_REASON_STARTING, codes.Unavailable, 503, "The node is starting", "Retry after the delay, or try another node."},
+	node.Draining:        {pb.Reason_REASON_DRAINING, codes.Unavailable, 503, "The node is draining", "Try another node."},
+	node.NoSID:           {pb.Reason_REASON_NO_SID, codes.Unavailable, 503, "The node holds no sid", "Try another node; this node acquires a sid when one is free."},
+	node.WindowExhausted: {pb.Reason_REASON_WINDOW_EXHAUSTED, codes.Unavailable, 503, "The reserved window is used up", "Retry after the delay, or try another node; etcd has not confirmed a new window."},
+	node.ClockSkew:       {pb.Reason_REASON_CLOCK_SKEW, codes.Unavailable, 503, "Clocks disagree", "Try another node; this node resumes when its clock agrees with the others."},
+	node.ClockUnverified: {pb.Reason_REASON_CLOCK_UNVERIFIED, codes.Unavailable, 503, "The node's clock is not confirmed", "Try another node; this node resumes when its peers confirm its clock."},
+	node.ClockRegression: {pb.Reason_REASON_CLOCK_REGRESSION, codes.Unavailable, 503, "The clock went back", "Retry after the delay, or try another node."},
 	node.EntropyOverflow: {pb.Reason_REASON_ENTROPY_OVERFLOW, codes.ResourceExhausted, 429, "More IDs were requested than the clock allows", "Retry after the delay, or use more nodes."},
-	node.AfterTooFar:     {pb.Reason_REASON_AFTER_TOO_FAR, codes.FailedPrecondition, 409, "The ID given as after is too far ahead", "Retry after the delay if there is one. Otherwise the ID given as after is not of this space."},
-	node.HistoryRewound:  {pb.Reason_REASON_HISTORY_REWOUND, codes.Unavailable, 503, "etcd's history went back", "Ask an operator to recover the space."},
+	node.AfterTooFar:     {pb.Reason_REASON_AFTER_TOO_FAR, codes.FailedPrecondition, 409, "The ID given as after is too far ahead", "If the answer has a delay, retry after it. If not, the ID given as after is not of this space: correct it."},
+	node.HistoryRewound:  {pb.Reason_REASON_HISTORY_REWOUND, codes.Unavailable, 503, "etcd's history went back", "Alert an operator, who has to recover the space."},
 
-	node.InvalidCount:  {pb.Reason_REASON_INVALID_COUNT, codes.InvalidArgument, 400, "The count is not allowed", "Ask for a count within the limit, in several requests if need be."},
-	node.InvalidFormat: {pb.Reason_REASON_INVALID_FORMAT, codes.InvalidArgument, 400, "The request is malformed", "See GET /openapi.yaml."},
+	node.InvalidCount:  {pb.Reason_REASON_INVALID_COUNT, codes.InvalidArgument, 400, "The count is not allowed", "Request a count within the limit; send several requests for more."},
+	node.InvalidFormat: {pb.Reason_REASON_INVALID_FORMAT, codes.InvalidArgument, 400, "The request is malformed", "GET /openapi.yaml describes the requests."},
 	node.InvalidID:     {pb.Reason_REASON_INVALID_ID, codes.InvalidArgument, 400, "The ID is malformed", "Send a flake, an integer, a ULID or a UUID of this space."},
 
-	node.Unauthenticated:  {pb.Reason_REASON_UNAUTHENTICATED, codes.Unauthenticated, 401, "No valid credentials", "Send valid credentials."},
-	node.PermissionDenied: {pb.Reason_REASON_PERMISSION_DENIED, codes.PermissionDenied, 403, "Permission denied", "Use credentials with the scope of this call."},
-	node.RateLimited:      {pb.Reason_REASON_RATE_LIMITED, codes.ResourceExhausted, 429, "Too many requests", "Retry after the delay, and ask for more IDs at a time."},
+	node.Unauthenticated:  {pb.Reason_REASON_UNAUTHENTICATED, codes.Unauthenticated, 401, "No valid credentials", "Send a token that the operator of the nodes gave you."},
+	node.PermissionDenied: {pb.Reason_REASON_PERMISSION_DENIED, codes.PermissionDenied, 403, "Permission denied", "Use a token that has the scope of this call."},
+	node.RateLimited:      {pb.Reason_REASON_RATE_LIMITED, codes.ResourceExhausted, 429, "Too many requests", "Retry after the delay, and request more IDs at a time."},
 }
 
 // MillisUp rounds d up to whole milliseconds: a retry before its time would be

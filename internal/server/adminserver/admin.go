@@ -79,7 +79,7 @@ func conditions(st node.Stats, g gen.Config, clocks string) string {
 		}
 		return mark + fmt.Sprintf(format, args...) + "\n"
 	}
-	text := line(!st.Draining, "serving: draining %t", st.Draining) +
+	text := line(!st.Draining, "draining: %t", st.Draining) +
 		line(st.Verdict.State == clock.Open, "clock: %s", clocks)
 	problem := ""
 	if st.Lease.Problem != "" {
@@ -87,7 +87,7 @@ func conditions(st node.Stats, g gen.Config, clocks string) string {
 	}
 	within := st.Lease.SIDRange.In(g.Layout)
 	if !st.Holding {
-		return text + line(false, "sid: none of %v, lease %v%s", within, st.Lease.Phase, problem)
+		return text + line(false, "sid: none held of %v, lease %v%s", within, st.Lease.Phase, problem)
 	}
 	return text +
 		line(true, "sid: %d of %v, lease %v%s", st.SID, within, st.Lease.Phase, problem) +
@@ -109,7 +109,7 @@ func clockLine(r clock.Report) string {
 	g := r.Gate
 	text := "verdict " + g.Verdict.Phase.State().String() + " (" + g.Verdict.Phase.String() + ", " + g.Judgement.Finding.String() + ")"
 	if g.Judgement.Known {
-		text += ", the cluster's time is ours " + clock.FormatOffset(g.Judgement.Offset, g.Judgement.Uncertainty)
+		text += ", the cluster's time minus this node's is " + clock.FormatOffset(g.Judgement.Offset, g.Judgement.Uncertainty)
 	}
 	if limit := g.Verdict.Limit.Duration(); limit > 0 {
 		text += ", limit " + limit.String()

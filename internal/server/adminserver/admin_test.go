@@ -36,7 +36,7 @@ func TestEndpoints(t *testing.T) {
 	}
 	expect("/livez", 200, "ok")
 	expect("/readyz", 200, "ok")
-	expect("/readyz?verbose", 200, "[+] serving", "[+] clock", "[+] sid: 7", "[+] window: 30s", "[+] lead", "ok")
+	expect("/readyz?verbose", 200, "[+] draining", "[+] clock", "[+] sid: 7", "[+] window: 30s", "[+] lead", "ok")
 	expect("/metrics", 200, "metrics")
 	expect("/debug/pprof/", 404)
 	servertest.Skewed.Set(env)
@@ -44,7 +44,7 @@ func TestEndpoints(t *testing.T) {
 	expect("/readyz?verbose", 503, "[-] clock: verdict skewed, offset 900ms, limit 250ms", "[+] sid: 7")
 	expect("/livez", 200, "ok") // liveness has nothing to do with skew
 	servertest.Standby.Set(env)
-	expect("/readyz?verbose", 503, "[-] sid: none of 0-31, lease standby")
+	expect("/readyz?verbose", 503, "[-] sid: none held of 0-31, lease standby")
 	env.GRPC.Drain()
 	expect("/readyz", 503, "DRAINING")
 	alive = servertest.ErrAway
@@ -67,7 +67,7 @@ func TestReadyShowsClocks(t *testing.T) {
 	}
 	env, clocks := servertest.New(t), func() clock.Report { return report }
 	env.Node.SetVerdict(clock.Verdict{State: clock.Skewed, Phase: clock.Shut})
-	if got, want := conditions(t, env, clocks)["clock"], "[-] clock: verdict skewed (shut, self_false), the cluster's time is ours -1500.0ms ±0.4ms,"+
+	if got, want := conditions(t, env, clocks)["clock"], "[-] clock: verdict skewed (shut, self_false), the cluster's time minus this node's is -1500.0ms ±0.4ms,"+
 		" limit 250ms, a step of the wall clock by 700ms is held back"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

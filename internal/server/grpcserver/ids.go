@@ -85,7 +85,7 @@ func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStre
 	case <-a.s.draining:
 		r.end() // waits for the answer that is being sent
 		return statusOf(&node.Refusal{
-			Reason: node.Draining, Message: "the node is shutting down: requests without an answer were not served",
+			Reason: node.Draining, Message: "the node is draining: requests without an answer issued nothing; try another node",
 		})
 	}
 }

@@ -78,7 +78,7 @@ func TestReplies(t *testing.T) {
 		{"ID.NEXT FOO 1", `-ERR INVALID_FORMAT unknown option "FOO": ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]`},
 		{"ID.NEXT COUNT", "-ERR INVALID_FORMAT COUNT has no value: ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]"},
 		{"ID.NEXT COUNT 1 COUNT 2", "-ERR INVALID_FORMAT COUNT is given twice: ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]"},
-		{"ID.NEXT AFTER short", "-ERR INVALID_ID after: flake: wrong length: 5 bytes are no ID: 13, 26 or 36, or digits alone (give kind for others) (class=bad_length)"},
+		{"ID.NEXT AFTER short", "-ERR INVALID_ID after: flake: wrong length: 5 bytes; a flake has 13, a ULID 26, a UUID 36, an integer only digits; for other forms name the kind (class=bad_length)"},
 		{"HGET other next", `-ERR INVALID_FORMAT unknown key "other": HGET id next`},
 		{"HGET id hex", `-ERR INVALID_FORMAT as is "hex": use flake, int, ulid or uuid`},
 		{"HGET id", "-ERR INVALID_FORMAT HGET has 1 arguments: HGET id next|flake|int|ulid|uuid"},
@@ -258,7 +258,7 @@ func TestPipelineRefused(t *testing.T) {
 		c.parse(c.reply())
 	}
 	for range 15 {
-		if got := c.reply(); got != "-TRYAGAIN ENTROPY_OVERFLOW IDs would run 251ms ahead of the clock, at most 250ms is allowed "+
+		if got := c.reply(); got != "-TRYAGAIN ENTROPY_OVERFLOW more IDs were requested than the clock allows: new IDs would be 251ms ahead of it, at most 250ms is allowed "+
 			"(excess_ms=1 lead_ms=251 limit_ms=250 retry_after_ms=1)" {
 			t.Fatal(got)
 		}
@@ -586,7 +586,7 @@ func TestRate(t *testing.T) {
 		c.parse(c.reply())
 	}
 	for range 5 {
-		if got := c.reply(); got != "-TRYAGAIN RATE_LIMITED this client exceeds its limit of requests per second: retry after the delay, or ask for more IDs at a time (retry_after_ms=100)" {
+		if got := c.reply(); got != "-TRYAGAIN RATE_LIMITED this client exceeds its limit of requests per second: retry after the delay, or request more IDs at a time (retry_after_ms=100)" {
 			t.Error(got)
 		}
 	}
@@ -614,7 +614,7 @@ func TestDrain(t *testing.T) {
 	busy.send(strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", 40))
 	busy.reply()
 	w.node.Drain()
-	if got := c.ask("ID.NEXT"); got != "-TRYAGAIN DRAINING node node-a is shutting down: ask another" {
+	if got := c.ask("ID.NEXT"); got != "-TRYAGAIN DRAINING node node-a is draining: try another node" {
 		t.Error(got)
 	}
 	finished := make(chan error, 1)
