@@ -30,6 +30,13 @@ var levels = []struct {
 	{"[ERR] ", slog.LevelError}, {"[ERROR] ", slog.LevelError}, {"Err: ", slog.LevelError},
 }
 
+// probes begin the lines about connections that sent nothing, as port checks such as
+// doctor's make them. The library calls them errors.
+var probes = [][]byte{
+	[]byte(`memberlist: discarding stream with unacceptable label "": `),
+	[]byte("memberlist: failed to receive and remove the stream label header: "),
+}
+
 // lineLog passes the library's log lines on to slog, at their level and no more
 // than one a second. It is safe for concurrent use.
 type lineLog struct {
@@ -54,6 +61,11 @@ func (l *lineLog) Write(line []byte) (int, error) {
 		if rest, ok := bytes.CutPrefix(line, []byte(v.mark)); ok {
 			line, level = rest, v.level
 			break
+		}
+	}
+	for _, probe := range probes {
+		if bytes.HasPrefix(line, probe) {
+			level = slog.LevelDebug
 		}
 	}
 	ctx := context.Background()

@@ -334,3 +334,21 @@ func TestRunListensItself(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A packet that the library still wants to send while it leaves is no error.
+func TestPacketAfterShutdown(t *testing.T) {
+	noLeaks(t)
+	tr, addr, err := cluster.Listen(cluster.Config{Bind: "127.0.0.1:0", Local: &scripted{rate: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.Shutdown(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tr.WriteTo([]byte("late"), addr); err != nil {
+		t.Errorf("a packet after Shutdown: %v", err)
+	}
+	if _, err := tr.WriteToAddress([]byte("late"), cluster.Address{Addr: addr}); err != nil {
+		t.Errorf("a packet after Shutdown: %v", err)
+	}
+}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -20,7 +21,8 @@ type (
 )
 
 // socket is memberlist's UDP and TCP transport. It differs in what address it
-// advertises, and in that its Shutdown ends dials that are under way.
+// advertises, and in that its Shutdown ends dials that are under way and drops
+// packets: the library still sends while it leaves, and logs each as an error.
 type socket struct {
 	*memberlist.NetTransport
 	advertise netip.AddrPort
@@ -98,6 +100,20 @@ func (s *socket) setAdvertised(advertise string) error {
 // FinalAdvertiseAddr returns the address that Listen settled.
 func (s *socket) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 	return net.IP(s.advertise.Addr().AsSlice()), int(s.advertise.Port()), nil
+}
+
+// WriteTo sends a packet to addr.
+func (s *socket) WriteTo(b []byte, addr string) (time.Time, error) {
+	return s.WriteToAddress(b, Address{Addr: addr})
+}
+
+// WriteToAddress sends a packet to a peer, and none after Shutdown.
+func (s *socket) WriteToAddress(b []byte, a Address) (time.Time, error) {
+	at, err := s.NetTransport.WriteToAddress(b, a)
+	if errors.Is(err, net.ErrClosed) && s.dialling.Err() != nil {
+		return at, nil
+	}
+	return at, err
 }
 
 // DialTimeout connects to addr.
