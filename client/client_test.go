@@ -668,9 +668,12 @@ func TestTokenFile(t *testing.T) {
 			if _, err := client.New(client.Options{Targets: []string{f.addr}, TokenFile: file}); err == nil || !strings.Contains(err.Error(), "TLS") {
 				t.Errorf("a token without TLS: %v", err)
 			}
-			missing := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, TokenFile: file + "x", PlaintextToken: true})
-			if _, err := missing.Next(t.Context()); !errors.Is(err, &client.Refusal{Reason: client.Unauthenticated}) || !strings.Contains(err.Error(), "no such file") {
-				t.Errorf("with a token file that is not there: %v", err)
+			if err := os.WriteFile(file+"x", nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			empty := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, TokenFile: file + "x", PlaintextToken: true})
+			if _, err := empty.Next(t.Context()); !errors.Is(err, &client.Refusal{Reason: client.Unauthenticated}) || !strings.Contains(err.Error(), "is empty") {
+				t.Errorf("with a token file that is empty: %v", err)
 			}
 		})
 	}
@@ -678,16 +681,19 @@ func TestTokenFile(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for field, o := range map[string]client.Options{
-		"Targets: is empty":         {},
-		"not host:port":             {Targets: []string{"localhost"}},
-		"Mode":                      {Targets: []string{"a:1"}, Mode: 9},
-		"After":                     {Targets: []string{"a:1"}, After: -1},
-		"AttemptTimeout":            {Targets: []string{"a:1"}, AttemptTimeout: -1},
-		"MaxAge":                    {Targets: []string{"a:1"}, MaxAge: -1},
-		"MaxPrefetch":               {Targets: []string{"a:1"}, MaxPrefetch: 1_000_001},
-		"ResolveEvery":              {Targets: []string{"a:1"}, ResolveEvery: -1},
-		"Token and TokenFile":       {Targets: []string{"a:1"}, TokenFile: "x", Token: func(context.Context) (string, error) { return "", nil }, TLS: &tls.Config{}},
-		"is required with a token,": {Targets: []string{"a:1"}, TokenFile: "x"},
+		"Targets: is empty":          {},
+		"not host:port":              {Targets: []string{"localhost"}},
+		"there is no port \"99999\"": {Targets: []string{"a:99999"}},
+		"there is no port \"0\"":     {Targets: []string{"a:0"}},
+		"TokenFile: stat":            {Targets: []string{"a:1"}, TokenFile: "missing", PlaintextToken: true},
+		"Mode":                       {Targets: []string{"a:1"}, Mode: 9},
+		"After":                      {Targets: []string{"a:1"}, After: -1},
+		"AttemptTimeout":             {Targets: []string{"a:1"}, AttemptTimeout: -1},
+		"MaxAge":                     {Targets: []string{"a:1"}, MaxAge: -1},
+		"MaxPrefetch":                {Targets: []string{"a:1"}, MaxPrefetch: 1_000_001},
+		"ResolveEvery":               {Targets: []string{"a:1"}, ResolveEvery: -1},
+		"Token and TokenFile":        {Targets: []string{"a:1"}, TokenFile: "x", Token: func(context.Context) (string, error) { return "", nil }, TLS: &tls.Config{}},
+		"is required with a token,":  {Targets: []string{"a:1"}, TokenFile: "x"},
 	} {
 		if c, err := client.New(o); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"time"
 
@@ -94,7 +95,8 @@ type Options struct {
 	// Token, if set, returns the bearer token of a request. It is called for every
 	// request or stream, and must be safe for concurrent use.
 	Token func(context.Context) (string, error)
-	// TokenFile, if set, holds the bearer token. It is reloaded when it changes.
+	// TokenFile, if set, holds the bearer token. New returns an error if there is no
+	// such file. It is reloaded when it changes.
 	TokenFile string
 	// PlaintextToken allows a token without TLS, for networks that encrypt. Otherwise
 	// New returns an error.
@@ -121,6 +123,9 @@ func (o Options) withDefaults() (Options, error) {
 		if err != nil || host == "" || port == "" {
 			return o, fmt.Errorf("client: option Targets: %.80q is not host:port", t)
 		}
+		if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
+			return o, fmt.Errorf("client: option Targets: %.80q: there is no port %.20q: ports are 1 to 65535", t, port)
+		}
 	}
 	switch {
 	case int(o.Mode) >= len(modeNames):
@@ -139,6 +144,11 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errors.New("client: options Token and TokenFile: set one of them")
 	case (o.Token != nil || o.TokenFile != "") && o.TLS == nil && !o.PlaintextToken:
 		return o, errors.New("client: option TLS: is required with a token, since others could read it in plaintext; set PlaintextToken if the network encrypts")
+	}
+	if o.TokenFile != "" {
+		if _, err := os.Stat(o.TokenFile); err != nil {
+			return o, fmt.Errorf("client: option TokenFile: %w", err)
+		}
 	}
 	setDefault(&o.Timeout, DefaultTimeout)
 	setDefault(&o.AttemptTimeout, DefaultAttemptTimeout)
