@@ -20,6 +20,7 @@ func TestErrorsNameTheirCause(t *testing.T) {
 		want, not string
 	}{
 		"an HTTP port":         {"get --timeout 5s --addr " + addr, cli.ExitUnavailable, "Give the gRPC port of the node", "TLS"},
+		"a port that is none":  {"get --addr 127.0.0.1:99999", cli.ExitUsage, "there is no port \"99999\"", "No node answers"},
 		"an epoch to come":     {"init --epoch 2200-01-01T00:00:00Z --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "before the epoch 2200", "does not answer"},
 		"no etcd":              {"init --timeout 1s --etcd.endpoints http://127.0.0.1:1", cli.ExitUnavailable, "connection refused", "firewall"},
 		"an etcd that is none": {"init --timeout 1s --etcd.endpoints " + web.URL, cli.ExitUnavailable, "an HTTP/1.1 server answers", "firewall"},
@@ -30,5 +31,27 @@ func TestErrorsNameTheirCause(t *testing.T) {
 				t.Errorf("exit code %d: %s", code, stderr)
 			}
 		})
+	}
+}
+
+// A mistyped command is answered with those it may have meant.
+func TestDidYouMean(t *testing.T) {
+	for args, want := range map[string]string{
+		"statsu":            "Did you mean status?",
+		"admin drian":       "Did you mean drain?",
+		"config pritn":      "Did you mean print?",
+		"nothing-like-that": "",
+	} {
+		code, _, stderr := allocator(strings.Fields(args)...)
+		if code != cli.ExitUsage || !strings.Contains(stderr, "unknown command") || !strings.Contains(stderr, want) || want == "" && strings.Contains(stderr, "Did you mean") {
+			t.Errorf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
+}
+
+func TestVersionFlag(t *testing.T) {
+	_, want, _ := allocator("version")
+	if code, out, stderr := allocator("--version"); code != cli.ExitOK || out != want || want == "" {
+		t.Errorf("exit code %d: %s%s, want %s", code, out, stderr, want)
 	}
 }

@@ -141,10 +141,35 @@ func (a *App) finish(root *cobra.Command) *cobra.Command {
 		a.started = true
 		return nil
 	}
+	root.Version = a.Build().String()
+	root.SetVersionTemplate("{{.Version}}\n")
+	suggest(root)
 	root.SetOut(a.Out) // before cobra's own commands are made: they keep it
 	strictTopics(root)
 	completeFlags(root)
 	return root
+}
+
+// suggest makes commands that only hold others name those that a mistyped one may
+// mean: cobra does so for a root that takes arguments alone.
+func suggest(cmd *cobra.Command) {
+	if !cmd.HasSubCommands() {
+		return
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		meant := ""
+		if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+			meant = ". Did you mean " + strings.Join(names, " or ") + "?"
+		}
+		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), meant)
+	}
+	for _, sub := range cmd.Commands() {
+		suggest(sub)
+	}
 }
 
 // strictTopics makes usage errors of what cobra answers with help and 0: a
@@ -175,6 +200,15 @@ type Build struct {
 	Go      string `json:"go"`
 	OS      string `json:"os"`
 	Arch    string `json:"arch"`
+}
+
+// String returns it in a line, as "allocator version" prints it.
+func (b Build) String() string {
+	commit := ""
+	if b.Commit != "" {
+		commit = ", commit " + b.Commit
+	}
+	return fmt.Sprintf("allocator %s (%s, %s/%s%s)", b.Version, b.Go, b.OS, b.Arch, commit)
 }
 
 // Build returns what this binary knows of its origin.

@@ -63,11 +63,7 @@ func VersionCommand(a *cli.App) *cobra.Command {
 		if format.Value == "json" {
 			return cli.PrintLine(a.Out, v)
 		}
-		commit := ""
-		if v.Commit != "" {
-			commit = ", commit " + v.Commit
-		}
-		_, err := fmt.Fprintf(a.Out, "allocator %s (%s, %s/%s%s)\n", v.Version, v.Go, v.OS, v.Arch, commit)
+		_, err := fmt.Fprintln(a.Out, v)
 		return err
 	}
 	return cmd

@@ -116,8 +116,12 @@ func (b bearer) RequireTransportSecurity() bool { return !b.plain }
 
 // Dial returns a connection that contacts nobody yet.
 func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
-	if _, _, err := net.SplitHostPort(addr); err != nil || strings.HasPrefix(addr, ":") {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil || strings.HasPrefix(addr, ":") {
 		return nil, cli.UsageError("--addr: %q is not host:port", addr)
+	}
+	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
+		return nil, cli.UsageError("--addr: %q: there is no port %q: ports are 1 to 65535", addr, port)
 	}
 	c, err := grpc.NewClient("passthrough:///"+addr, append(opts, d.Opts...)...)
 	if err != nil {
