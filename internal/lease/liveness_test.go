@@ -446,3 +446,42 @@ func TestStrayIsReleased(t *testing.T) {
 		})
 	}
 }
+
+// TestGiveUpWithAnAttemptUnderWay: a node loses its sid, asks for another, gives up
+// before it knows the outcome, and acquires a third. Then the late request is carried
+// out, and the release of that sid gets no answer. The node keeps the sid that it has.
+func TestGiveUpWithAnAttemptUnderWay(t *testing.T) {
+	for _, fault := range []string{"notapplied", "late", "lostreply", "hang"} {
+		t.Run(fault, func(t *testing.T) {
+			s := newScenario(t)
+			s.do("init", "start n1", "a tick", "quarantine 0", "a fault late acquire", "a tick 5s")
+			a := s.procs["a"]
+			if len(a.late) != 1 {
+				t.Fatalf("no acquisition is under way: %v", a.log)
+			}
+			s.do("a fault hang read", "a tick 250ms", "a giveup")
+			now := s.w.clock.Now().Wall
+			s.mem.Put("window/2", lease.Encode(lease.Window{Era: 1, Term: 1, Instance: "i", Node: "n1", Nonce: "past",
+				Base: now, Ceil: now, State: lease.Released, Wall: now}))
+			s.do("a answer", "a tick 1s")
+			if st := a.machine.Status(); !st.Held || st.Grant.SID != 2 {
+				t.Fatalf("holds %+v, want sid 2: %v", st.Grant, a.log)
+			}
+			s.do("a deliver", "a fault "+fault+" release", "a run 12s")
+			if len(s.next) != 0 {
+				t.Fatal("no release was asked for")
+			}
+			s.do("a answer", "a run 40s")
+			v, err := s.mem.Load(t.Context())
+			s.check(err)
+			if got := v.SIDs[1]; got.Holder.Exists() || got.Window.Value.State != lease.Released {
+				t.Errorf("sid 1 is left as %+v", got)
+			}
+			if st := a.machine.Status(); st.Phase != lease.Holding || st.Grant.SID != 2 {
+				t.Errorf("status %+v", st)
+			}
+			s.issued(a, 1)
+			s.claims()
+		})
+	}
+}
