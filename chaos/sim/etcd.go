@@ -133,7 +133,13 @@ func (e *etcd) request(p *process, a lease.Action) {
 	if noisy && sim.chance(pl.late) {
 		up = deadline + sim.logTime(time.Millisecond, 2*pl.window)
 	}
-	e.arrive(up, p, a, func(ev lease.Event) {
+	send := func(d time.Duration, done func(lease.Event)) {
+		e.arrive(d, p, func() lease.Event { return e.carryOut(p, a) }, done)
+	}
+	if r, ok := a.(lease.Register); ok {
+		send = e.register(p, r, min(up, e.travel()))
+	}
+	send(up, func(ev lease.Event) {
 		if sim.stage == trouble && (sim.chance(pl.replyLost) || sim.now < p.host.noReplies) {
 			return
 		}
@@ -141,12 +147,33 @@ func (e *etcd) request(p *process, a lease.Action) {
 	})
 	if noisy && sim.chance(pl.twice) {
 		again := up + sim.logTime(time.Millisecond, pl.window)
-		e.arrive(again, p, a, func(lease.Event) { sim.points.hit(SentTwice) })
+		send(again, func(lease.Event) { sim.points.hit(SentTwice) })
 	}
 }
 
-// arrive carries a request out when it has traveled, or when there is a leader.
-func (e *etcd) arrive(d time.Duration, p *process, a lease.Action, done func(lease.Event)) {
+// register starts a registration, which is several requests to etcd, after first. It
+// returns what sends the last one, which writes: that alone can be carried out after
+// the node has given the call up, or twice.
+func (e *etcd) register(p *process, r lease.Register, first time.Duration) (send func(time.Duration, func(lease.Event))) {
+	var finish func() (lease.LeaseID, error)
+	e.arrive(first, p, func() lease.Event {
+		finish = e.mem.StartRegister(r.Lease, r.TTL, r.Registration)
+		return nil
+	}, func(lease.Event) {})
+	return func(d time.Duration, done func(lease.Event)) {
+		e.arrive(d, p, func() lease.Event {
+			if finish == nil { // the first request was lost
+				return lease.Registered{Err: errLost}
+			}
+			id, err := finish()
+			e.hint()
+			return lease.Registered{Lease: id, Err: err}
+		}, done)
+	}
+}
+
+// arrive has etcd carry a request out when it has arrived, or when there is a leader.
+func (e *etcd) arrive(d time.Duration, p *process, carryOut func() lease.Event, done func(lease.Event)) {
 	sim := e.sim
 	var carry func()
 	carry = func() {
@@ -159,7 +186,7 @@ func (e *etcd) arrive(d time.Duration, p *process, a lease.Action, done func(lea
 		if p.gone {
 			sim.points.hit(AppliedForDeadProcess)
 		}
-		done(e.carryOut(p, a))
+		done(carryOut())
 	}
 	sim.in(d, carry)
 }
@@ -204,10 +231,6 @@ func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
 			e.hint()
 		}
 		return lease.Committed{Applied: true, View: v, Err: err}
-	case lease.Register:
-		id, err := e.mem.Register(ctx, a.TTL, a.Registration)
-		e.hint()
-		return lease.Registered{Lease: id, Err: err}
 	case lease.KeepAlive:
 		return lease.KeptAlive{Err: e.mem.KeepAlive(ctx, a.Lease)}
 	case lease.Revoke:
@@ -315,10 +338,17 @@ func (e *etcd) expireEarly() {
 	}
 }
 
-// deleteHolder deletes a holder's key, as an operator might: no claim rests on it.
-func (e *etcd) deleteHolder() {
-	sid := e.sim.rng.IntN(e.sim.plan.spare)
-	e.sim.note(nil, "the holder key of sid %d is deleted", int64(sid))
+// deleteKey deletes a holder's key or a registration, as an operator might: no claim
+// rests on them.
+func (e *etcd) deleteKey() {
+	sim := e.sim
+	sid := sim.rng.IntN(sim.plan.spare)
+	if p := sim.hosts[sim.rng.IntN(len(sim.hosts))].process; p != nil && sim.rng.IntN(2) == 0 {
+		sim.note(nil, "the registration of "+p.name+" is deleted")
+		e.change(func() { e.mem.Delete("node/" + p.name) })
+		return
+	}
+	sim.note(nil, "the holder key of sid %d is deleted", int64(sid))
 	e.change(func() { e.mem.Delete(fmt.Sprintf("holder/%d", sid)) })
 }
 

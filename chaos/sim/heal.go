@@ -66,7 +66,14 @@ func (sim *simulation) settling() time.Duration {
 func (sim *simulation) expectAlive() {
 	sim.run(max(sim.etcd.view().Era.Value.Floor-sim.trueMillis(), 0).Duration() + sim.settling())
 	again := false
+	registered := map[string]bool{}
+	for _, r := range sim.etcd.view().Nodes {
+		registered[string(r.Instance)] = true
+	}
 	for _, h := range sim.hosts {
+		if p := h.process; p != nil && !p.gone && !registered[p.name] {
+			sim.violate("liveness", "%s is not registered %v after all faults ended: %s", p.name, sim.settling(), sim.state(p))
+		}
 		if why := sim.unable(h.process); why != nil && !sim.excused(h.process, why) {
 			sim.violate("liveness", "%s does not serve %v after all faults ended: %v; %s", h.process.name, sim.settling(), why, sim.state(h.process))
 		} else if why != nil {

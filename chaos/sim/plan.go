@@ -40,11 +40,11 @@ type plan struct {
 	wrongAtStart                            float64
 
 	// Of etcd.
-	lost, late, twice, replyLost, refusedFast   float64
-	latency                                     time.Duration
-	cut, leader, outage                         float64
-	expireEarly, holderDeleted, era, quarantine float64
-	hintLost                                    float64
+	lost, late, twice, replyLost, refusedFast float64
+	latency                                   time.Duration
+	cut, leader, outage                       float64
+	expireEarly, keyDeleted, era, quarantine  float64
+	hintLost                                  float64
 
 	// Of gossip.
 	gossipLost, gossipTwice, gossipSlow float64
@@ -105,7 +105,7 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	p.refusedFast = r.Float64()
 	p.latency = one(200*time.Microsecond, 2*time.Millisecond, 40*time.Millisecond, 300*time.Millisecond)
 	p.cut, p.leader, p.outage = some(0.1, 1), some(0.1, 1), some(0.05, 0.5)
-	p.expireEarly, p.holderDeleted, p.era, p.quarantine = some(0.1, 4), some(0.05, 1), some(0.02, 0.3), some(0.05, 0.5)
+	p.expireEarly, p.keyDeleted, p.era, p.quarantine = some(0.1, 4), some(0.05, 1), some(0.02, 0.3), some(0.05, 0.5)
 	p.hintLost = some(0.1, 1)
 
 	p.gossipLost, p.gossipTwice, p.gossipSlow = some(0.01, 0.4), some(0.01, 0.2), some(0.01, 0.2)
@@ -212,7 +212,7 @@ func (sim *simulation) planFaults() {
 	sim.every(p.leader, func() { sim.etcd.leaderless(sim.logTime(100*time.Millisecond, 5*time.Second)) })
 	sim.every(p.outage, func() { sim.etcd.leaderless(sim.logTime(time.Second, 3*p.window)) })
 	sim.every(p.expireEarly, func() { sim.etcd.expireEarly() })
-	sim.every(p.holderDeleted, func() { sim.etcd.deleteHolder() })
+	sim.every(p.keyDeleted, func() { sim.etcd.deleteKey() })
 	sim.every(p.era, func() { sim.etcd.bumpEra() })
 	sim.every(p.quarantine, func() { sim.etcd.quarantineSID() })
 	sim.every(p.gossipCut, sim.cutGossip)

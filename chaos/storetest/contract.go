@@ -31,6 +31,10 @@ type Harness struct {
 	Delete  func(key string)
 	Expire  func(lease.LeaseID)
 	Compact func() // drop history
+
+	// LateRegister does what Register does on a lease, except for the write, which
+	// late does.
+	LateRegister func(lease.LeaseID, lease.Registration) (late func() error)
 }
 
 // Contract tests a Store against the documentation of keeper.Store, lease.Op and
@@ -50,6 +54,7 @@ func Contract(t *testing.T, fresh func(*testing.T) Harness) {
 		{"sent twice", testSentTwice, false},
 		{"ledger", testLedger, false},
 		{"leases", testLeases, false},
+		{"registrations", testRegistrations, false},
 		{"unreadable records", testUnreadable, false},
 		{"strays", testStrays, false},
 		{"watch", testWatch, false},
@@ -102,7 +107,7 @@ func (f *fixture) node() node {
 	f.nodes++
 	n := node{Holder: lease.Holder{Instance: lease.Instance(fmt.Sprintf("instance-%d", f.nodes)), Node: fmt.Sprintf("node-%d", f.nodes)}}
 	var err error
-	n.lease, err = f.Space.Register(f.ctx, time.Minute, lease.Registration{Instance: n.Instance, Node: n.Node, Version: "v1"})
+	n.lease, err = f.Space.Register(f.ctx, 0, time.Minute, lease.Registration{Instance: n.Instance, Node: n.Node, Version: "v1"})
 	if err != nil || n.lease == 0 {
 		f.Fatalf("register: got lease %d, %v", n.lease, err)
 	}
@@ -298,7 +303,7 @@ func testLife(f *fixture) {
 	if gone.Holder.Exists() || !gone.Window.Same(v.SIDs[sid].Window) || !gone.Past {
 		f.Errorf("after the lease ended: got %+v, want the window alone", gone)
 	}
-	again, err := f.Space.Register(f.ctx, time.Minute, lease.Registration{Instance: a.Instance, Node: a.Node})
+	again, err := f.Space.Register(f.ctx, 0, time.Minute, lease.Registration{Instance: a.Instance, Node: a.Node})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -460,6 +465,55 @@ func testLeases(f *fixture) {
 		}
 		f.sameView("records after "+op.String()+" on a lease that is gone", f.read(1), v)
 	}
+}
+
+func testRegistrations(f *fixture) {
+	a := f.node()
+	reg := lease.Registration{Instance: a.Instance, Node: a.Node, Version: "v1"}
+	is := func(when string, want ...lease.Registration) {
+		f.Helper()
+		if got := f.registered(); len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
+			f.Errorf("%s: registered are %+v, want %+v", when, got, want)
+		}
+	}
+
+	// On a lease that it has, a node is put back without losing what else is on it.
+	v := f.apply(f.txn(lease.Acquire, 1, a, f.read(1)))
+	f.Delete("node/" + string(a.Instance))
+	is("after the key was deleted")
+	if id, err := f.Space.Register(f.ctx, a.lease, time.Minute, reg); err != nil || id != a.lease {
+		f.Errorf("register on lease %x: got %x, %v", int64(a.lease), int64(id), err)
+	}
+	is("on the same lease", reg)
+	if got := f.read(1); !got.SIDs[1].Holder.Same(v.SIDs[1].Holder) {
+		f.Errorf("the holder is %+v, was %+v", got.SIDs[1].Holder, v.SIDs[1].Holder)
+	}
+
+	// A request of an earlier call, which is late, moves the node to no other lease.
+	old, err := f.Space.Register(f.ctx, 0, time.Minute, lease.Registration{Instance: "old", Node: a.Node})
+	if err != nil {
+		f.Fatal(err)
+	}
+	late := f.LateRegister(old, reg)
+	if _, err := f.Space.Register(f.ctx, a.lease, time.Minute, reg); err != nil {
+		f.Error(err)
+	}
+	if err := late(); err == nil || errors.Is(err, lease.ErrLeaseGone) {
+		f.Errorf("a late registration over a newer one: got %v, want an error", err)
+	}
+	late = f.LateRegister(old, reg)
+	f.Expire(old)
+	is("after the other lease ended", reg)
+
+	// Nothing is put on a lease that is gone.
+	if err := late(); !errors.Is(err, lease.ErrLeaseGone) {
+		f.Errorf("a late registration on a lease that is gone: got %v, want ErrLeaseGone", err)
+	}
+	f.Expire(a.lease)
+	if _, err := f.Space.Register(f.ctx, a.lease, time.Minute, reg); !errors.Is(err, lease.ErrLeaseGone) {
+		f.Errorf("register on a lease that is gone: got %v, want ErrLeaseGone", err)
+	}
+	is("after the lease ended")
 }
 
 func testUnreadable(f *fixture) {

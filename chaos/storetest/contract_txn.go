@@ -225,7 +225,7 @@ func testFaults(f *fixture) {
 	errs := map[Kind]error{}
 	_, errs[Load] = faulty.Load(f.ctx)
 	_, errs[Read] = faulty.Read(f.ctx, 1)
-	_, errs[Register] = faulty.Register(f.ctx, time.Minute, lease.Registration{Instance: "late"})
+	_, errs[Register] = faulty.Register(f.ctx, 0, time.Minute, lease.Registration{Instance: "late"})
 	errs[KeepAlive] = faulty.KeepAlive(f.ctx, n.lease)
 	errs[Revoke] = faulty.Revoke(f.ctx, n.lease)
 	for kind, err := range errs {
@@ -237,7 +237,7 @@ func testFaults(f *fixture) {
 		f.Errorf("a revoke that was lost ended the lease: %v", err)
 	}
 	faulty.SetScript(Every(Delayed, Register))
-	_, _ = faulty.Register(f.ctx, time.Minute, lease.Registration{Instance: "late"})
+	_, _ = faulty.Register(f.ctx, 0, time.Minute, lease.Registration{Instance: "late"})
 	before := len(f.load().Nodes)
 	faulty.Deliver()
 	if after := len(f.load().Nodes); after != before+1 {
@@ -342,7 +342,7 @@ func testCancelled(f *fixture) {
 	_, errs["load"] = f.Space.Load(over)
 	_, errs["read"] = f.Space.Read(over, 1)
 	_, _, errs["commit"] = f.Space.Commit(over, f.txn(lease.Extend, 1, n, v))
-	_, errs["register"] = f.Space.Register(over, time.Minute, lease.Registration{Instance: "x"})
+	_, errs["register"] = f.Space.Register(over, 0, time.Minute, lease.Registration{Instance: "x"})
 	errs["keep alive"] = f.Space.KeepAlive(over, n.lease)
 	errs["revoke"] = f.Space.Revoke(over, n.lease)
 	errs["watch"] = f.Space.Watch(over, func() { f.Error("changed was called") })

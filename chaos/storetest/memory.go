@@ -161,18 +161,52 @@ func (m *Memory) holds(txn lease.Txn) bool {
 	}
 }
 
-// Register takes a lease of ttl, rounded up to whole seconds, and puts r under it.
-func (m *Memory) Register(ctx context.Context, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
+// ErrOvertaken is returned by Memory.Register if the registration was written or
+// deleted since the call began.
+var ErrOvertaken = errors.New("storetest: another registration of this instance was written first")
+
+// Register puts r on the lease id, or if that is 0 on a new lease of ttl, rounded up
+// to whole seconds. It returns lease.ErrLeaseGone.
+func (m *Memory) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
+	return m.StartRegister(id, ttl, r)()
+}
+
+// StartRegister does what Register does before it writes: it takes the lease and
+// reads the node's key. finish writes, if the key is still the same and the lease is
+// still there. It may be called late, or twice.
+func (m *Memory) StartRegister(id lease.LeaseID, ttl time.Duration, r lease.Registration) (finish func() (lease.LeaseID, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lastLease++
-	ttl = (ttl + time.Second - 1).Truncate(time.Second)
-	m.state.leases[m.lastLease] = grant{ttl: ttl, deadline: m.elapsed + ttl}
-	m.put("node/"+string(r.Instance), lease.Encode(r), m.lastLease)
-	return m.lastLease, nil
+	if id == 0 {
+		m.lastLease++
+		id, ttl = m.lastLease, (ttl + time.Second - 1).Truncate(time.Second)
+		m.state.leases[id] = grant{ttl: ttl, deadline: m.elapsed + ttl}
+	}
+	key := "node/" + string(r.Instance)
+	rev := m.revisionOf(key)
+	return func() (lease.LeaseID, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.revisionOf(key) != rev { // as in etcd: the compare comes first
+			return 0, ErrOvertaken
+		}
+		if _, ok := m.state.leases[id]; !ok {
+			return 0, fmt.Errorf("register %s on lease %x: %w", r.Instance, int64(id), lease.ErrLeaseGone)
+		}
+		m.put(key, lease.Encode(r), id)
+		return id, nil
+	}
+}
+
+// revisionOf returns the revision of a key, or 0 without it. m.mu is held.
+func (m *Memory) revisionOf(key string) int64 {
+	if r := m.state.keys[key]; r != nil {
+		return r.rev
+	}
+	return 0
 }
 
 // KeepAlive renews the lease once, or returns lease.ErrLeaseGone.

@@ -12,10 +12,14 @@ import (
 func newHarness(*testing.T) Harness {
 	m := NewMemory(0xc1)
 	return Harness{
-		Space:   m,
-		Put:     m.Put,
-		Delete:  func(key string) { m.Delete(key) },
-		Expire:  m.Expire,
+		Space:  m,
+		Put:    m.Put,
+		Delete: func(key string) { m.Delete(key) },
+		Expire: m.Expire,
+		LateRegister: func(id lease.LeaseID, r lease.Registration) func() error {
+			finish := m.StartRegister(id, 0, r)
+			return func() error { _, err := finish(); return err }
+		},
 		Compact: func() {},
 	}
 }
@@ -27,7 +31,7 @@ func started(t *testing.T, ttl time.Duration) (*Memory, *fixture, node) {
 	m := NewMemory(0xc1)
 	f := &fixture{T: t, ctx: t.Context(), Harness: Harness{Space: m, Put: m.Put}}
 	f.init()
-	id, err := m.Register(f.ctx, ttl, lease.Registration{Instance: "a"})
+	id, err := m.Register(f.ctx, 0, ttl, lease.Registration{Instance: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -407,7 +407,7 @@ func TestStandbyTakesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := lease.Registration{Instance: "other", Node: "other"}
-	id, err := s.Register(t.Context(), 60*time.Second, other)
+	id, err := s.Register(t.Context(), 0, 60*time.Second, other)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -167,12 +167,12 @@ func (e *etcd) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, err
 	return s.Commit(ctx, txn)
 }
 
-func (e *etcd) Register(ctx context.Context, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
+func (e *etcd) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
 	s, err := e.store()
 	if err != nil {
 		return 0, err
 	}
-	return s.Register(ctx, ttl, r)
+	return s.Register(ctx, id, ttl, r)
 }
 
 func (e *etcd) KeepAlive(ctx context.Context, id lease.LeaseID) error {

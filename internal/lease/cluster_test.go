@@ -204,7 +204,7 @@ func (p *process) ask(a lease.Action) lease.Event {
 		}
 		return lease.Committed{Applied: applied, View: v, Err: err}
 	case lease.Register:
-		id, err := p.w.store.Register(ctx, a.TTL, a.Registration)
+		id, err := p.w.store.Register(ctx, a.Lease, a.TTL, a.Registration)
 		return lease.Registered{Lease: id, Err: err}
 	case lease.KeepAlive:
 		return lease.KeptAlive{Err: p.w.store.KeepAlive(ctx, a.Lease)}
@@ -259,6 +259,9 @@ func (w *cluster) show(a lease.Action) string {
 		return fmt.Sprintf("%s sid=%d term=%d window=[%d,%d) over revision %d",
 			a.Txn.Op, a.Txn.SID, put.Term, put.Base-w.began, put.Ceil-w.began, a.Txn.Seen.Window.Rev)
 	case lease.Register:
+		if a.Lease != 0 {
+			return "register on the same lease"
+		}
 		return "register"
 	case lease.KeepAlive:
 		return "keep alive"

@@ -97,8 +97,10 @@ type (
 	Read struct{ SID flake.SID }
 	// Commit asks for a guarded write.
 	Commit struct{ Txn Txn }
-	// Register asks for a lease with this node's registration on it.
+	// Register asks for this node's registration on the lease, or if that is 0 on a
+	// new lease of TTL.
 	Register struct {
+		Lease        LeaseID
 		TTL          time.Duration
 		Registration Registration
 	}

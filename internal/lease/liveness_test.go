@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -483,5 +484,28 @@ func TestGiveUpWithAnAttemptUnderWay(t *testing.T) {
 			s.issued(a, 1)
 			s.claims()
 		})
+	}
+}
+
+// TestRegisteredAfterTheList: a list that was asked for before the node was registered
+// cannot have it, and is no reason to register again. Transcript
+// 42-registration-deleted.txt has one that is.
+func TestRegisteredAfterTheList(t *testing.T) {
+	s := newScenario(t)
+	s.do("init", "start n1", "a fault hang register", "a tick", "a fault hang load", "a tick 15s")
+	a := s.procs["a"]
+	if len(a.pending) != 2 {
+		t.Fatalf("pending are %v", a.pending)
+	}
+	list := a.carryOut(a.pending[1], answered)
+	a.step(a.carryOut(a.pending[0], answered))
+	a.log = nil
+	a.step(list)
+	if slices.ContainsFunc(a.log, func(l string) bool { return strings.HasPrefix(l, "register") }) {
+		t.Errorf("registers again: %v", a.log)
+	}
+	s.do("a changed", "a tick 1s")
+	if st := a.machine.Status(); st.Phase != lease.Holding || len(st.Nodes) != 1 {
+		t.Errorf("status %+v", st)
 	}
 }

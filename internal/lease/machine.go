@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -200,13 +201,18 @@ const maxJitter = 500 * time.Millisecond
 func (m *Machine) onLease(now clock.Reading, ev Event) {
 	switch ev := ev.(type) {
 	case Registered:
-		if ev.Err != nil {
+		switch again := m.lease.id != 0; {
+		case again && errors.Is(ev.Err, ErrLeaseGone):
+			m.leaseGone(now)
+		case ev.Err != nil:
 			m.problem = fmt.Sprintf("registration in etcd failed: %v", ev.Err)
 			m.lease.next = now.Mono.Add(m.cfg.RetryAfter)
-			return
+		case again: // on the lease that we have, which this did not renew
+			m.lease.unregistered, m.lease.next = false, now.Mono
+		default:
+			m.lease.id = ev.Lease
+			m.renewed(now)
 		}
-		m.lease.id = ev.Lease
-		m.renewed(now)
 	case KeptAlive:
 		switch {
 		case ev.Err == nil:
@@ -228,9 +234,21 @@ func (m *Machine) renewed(now clock.Reading) {
 	m.lease.next = max(now.Mono, m.lease.sent.Add(m.cfg.KeepAliveEvery))
 }
 
+// checkRegistered has us registered again, if a list that was asked for after we
+// were registered does not have us: somebody deleted the key. Peers count who is
+// registered, and so must find us there.
+func (m *Machine) checkRegistered(now clock.Reading) {
+	if m.list.lease == 0 || m.list.lease != m.lease.id || slices.ContainsFunc(m.list.nodes, func(r Registration) bool {
+		return r.Instance == m.cfg.Registration.Instance
+	}) {
+		return
+	}
+	m.lease.unregistered, m.lease.next = true, now.Mono
+}
+
 // leaseGone notes that our lease has ended, and every key on it: register anew.
 func (m *Machine) leaseGone(now clock.Reading) {
-	m.lease.id, m.lease.next = 0, now.Mono
+	m.lease.id, m.lease.next, m.lease.unregistered = 0, now.Mono, false
 	if h := m.own(); h != nil {
 		h.record = oursNoKey
 	}

@@ -53,6 +53,9 @@ func (m *Machine) planLease(now clock.Reading) {
 		return
 	}
 	switch {
+	case m.lease.id != 0 && m.lease.unregistered:
+		m.lease.busy = true
+		m.do(Register{Lease: m.lease.id, TTL: m.cfg.TTL, Registration: m.cfg.Registration})
 	case m.lease.id != 0:
 		m.lease.busy, m.lease.sent = true, now.Mono
 		m.do(KeepAlive{Lease: m.lease.id})
@@ -68,7 +71,7 @@ func (m *Machine) planLease(now clock.Reading) {
 const slowRetry = time.Second
 
 func (m *Machine) load(now clock.Reading) {
-	m.busy, m.list.changed, m.reportedAtLoad = true, false, m.reported
+	m.busy, m.list.changed, m.reportedAtLoad, m.list.lease = true, false, m.reported, m.lease.id
 	m.reload = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
 	m.do(Load{})
 }

@@ -42,7 +42,7 @@ func newSchedule(t *testing.T) *schedule {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := mem.Register(context.Background(), 24*time.Hour, lease.Registration{Instance: "other", Node: "other"})
+	id, err := mem.Register(context.Background(), 0, 24*time.Hour, lease.Registration{Instance: "other", Node: "other"})
 	if err != nil {
 		t.Fatal(err)
 	}

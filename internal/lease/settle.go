@@ -66,6 +66,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 	}
 	m.list.sids, m.list.nodes, m.list.fresh, m.list.at = ev.View.SIDs, ev.View.Nodes, true, now.Mono
 	m.problem = ""
+	m.checkRegistered(now)
 	m.inspect(now)
 	if h := m.own(); h != nil && m.try == nil {
 		m.compareOwn(now, h, m.list.sids[h.sid])

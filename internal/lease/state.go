@@ -100,6 +100,7 @@ type list struct {
 	fresh      bool         // a sid may be chosen from it
 	changed    bool         // a change was reported after it was asked for
 	full       bool         // it had no sid to choose
+	lease      LeaseID      // that our registration was on when the list was asked for; 0: none
 }
 
 // etcdLease is the lease that the registration and the holder key are on.
@@ -109,6 +110,8 @@ type etcdLease struct {
 	sent  clock.Mono // when the latest request about it was sent
 	next  clock.Mono // no request about it before this
 	busy  bool       // a request about it is outstanding
+
+	unregistered bool // the registration was on it and is not any more
 }
 
 // attempt is a write against one version of a sid's records. Several writes of

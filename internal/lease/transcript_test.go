@@ -236,7 +236,7 @@ func (s *scenario) command(f []string) string {
 		now := s.w.clock.Now().Wall
 		for i := first; i <= last; i++ {
 			owner := lease.Instance(fmt.Sprintf("other-%d", i))
-			id, err := s.mem.Register(ctx, 24*time.Hour, lease.Registration{Instance: owner, Node: "other"})
+			id, err := s.mem.Register(ctx, 0, 24*time.Hour, lease.Registration{Instance: owner, Node: "other"})
 			s.check(err)
 			applied, _, err := s.mem.Commit(ctx, lease.Txn{
 				Op: lease.Acquire, SID: flake.SID(i), Config: v.Config, Era: v.Era, Lease: id,

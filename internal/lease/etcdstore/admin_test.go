@@ -25,7 +25,7 @@ func held(t *testing.T) *Store {
 	if _, _, err := s.Init(ctx, lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}, adminNow); err != nil {
 		t.Fatal(err)
 	}
-	id, err := s.Register(ctx, time.Minute, lease.Registration{Instance: "i1", Node: "n1"})
+	id, err := s.Register(ctx, 0, time.Minute, lease.Registration{Instance: "i1", Node: "n1"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,6 +79,11 @@ func TestContract(t *testing.T) {
 				_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
 				check(err)
 			},
+			LateRegister: func(id lease.LeaseID, r lease.Registration) func() error {
+				put, err := s.readNode(ctx, id, r)
+				check(err)
+				return func() error { return leaseError("register", id, put(ctx)) }
+			},
 			Compact: func() {
 				_, rev, err := s.Ping(ctx)
 				check(err)

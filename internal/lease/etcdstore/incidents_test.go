@@ -42,7 +42,7 @@ func named(t *testing.T, root, name, pool string) (*Store, lease.View) {
 func claim(t *testing.T, s *Store, v lease.View, sid flake.SID, who string) bool {
 	t.Helper()
 	ctx := timeout(t, time.Minute)
-	id, err := s.Register(ctx, time.Minute, lease.Registration{Instance: lease.Instance(who), Node: who})
+	id, err := s.Register(ctx, 0, time.Minute, lease.Registration{Instance: lease.Instance(who), Node: who})
 	if err != nil {
 		t.Error(err)
 		return false

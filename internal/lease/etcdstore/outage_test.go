@@ -27,7 +27,7 @@ func hold(t *testing.T, s *Store) (lease.LeaseID, lease.View) {
 	if _, _, err := s.Init(ctx, space, 1000); err != nil {
 		t.Fatal(err)
 	}
-	id, err := s.Register(ctx, time.Minute, lease.Registration{Instance: "a", Node: "n"})
+	id, err := s.Register(ctx, 0, time.Minute, lease.Registration{Instance: "a", Node: "n"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestOutage(t *testing.T) {
 			return err
 		},
 		"register": func(ctx context.Context) error {
-			_, err := s.Register(ctx, time.Minute, lease.Registration{Instance: "b"})
+			_, err := s.Register(ctx, 0, time.Minute, lease.Registration{Instance: "b"})
 			return err
 		},
 		"revoke": func(ctx context.Context) error { return s.Revoke(ctx, id) },
@@ -187,7 +187,7 @@ func TestLeaseExpires(t *testing.T) {
 	t.Parallel()
 	s := open(t, shared)
 	ctx := timeout(t, 20*time.Second)
-	id, err := s.Register(ctx, 1500*time.Millisecond, lease.Registration{Instance: "a"})
+	id, err := s.Register(ctx, 0, 1500*time.Millisecond, lease.Registration{Instance: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,48 +14,60 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// Register takes a lease of ttl, rounded up to whole seconds, and puts r under
-// it. After an error the lease may exist; it is not renewed, and expires by itself.
-// etcd grants no lease shorter than 1.5 election timeouts (2 s).
-func (s *Store) Register(ctx context.Context, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
+// Register puts r on the lease id, or if that is 0 on a new lease of ttl, rounded up
+// to whole seconds. After an error a new lease may exist; it is not renewed, and
+// expires by itself. etcd grants no lease shorter than 1.5 election timeouts (2 s).
+// It returns lease.ErrLeaseGone if the lease has expired or was revoked.
+func (s *Store) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	grant, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
-	if err != nil {
-		return 0, fmt.Errorf("grant lease: %w", because(ctx, err))
+	granted := id == 0
+	if granted {
+		grant, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+		if err != nil {
+			return 0, fmt.Errorf("grant lease: %w", because(ctx, err))
+		}
+		id = lease.LeaseID(grant.ID)
 	}
-	err = s.putNode(ctx, grant.ID, r)
-	if err != nil {
-		// To clean up: only the registration can be on this lease.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_, _ = s.client.Revoke(ctx, grant.ID)
-		return 0, fmt.Errorf("register %s: %w", r.Instance, err)
+	put, err := s.readNode(ctx, id, r)
+	if err == nil {
+		err = put(ctx)
 	}
-	return lease.LeaseID(grant.ID), nil
+	if err != nil {
+		if granted { // to clean up: only the registration can be on this lease
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_, _ = s.client.Revoke(ctx, clientv3.LeaseID(id))
+		}
+		return 0, leaseError("register "+string(r.Instance)+" on", id, err)
+	}
+	return id, nil
 }
 
-// putNode puts r on the lease, if the key is still as it reads it: otherwise a late
-// request of an earlier registration would move the key to a lease that is not
-// renewed, and the node would disappear from the registry.
-func (s *Store) putNode(ctx context.Context, id clientv3.LeaseID, r lease.Registration) error {
+// readNode reads the node's key, and returns what puts r there, on the lease, if the
+// key is still the same: otherwise a late request of an earlier registration would
+// move the key to a lease that is not renewed, and the node would disappear from the
+// registry.
+func (s *Store) readNode(ctx context.Context, id lease.LeaseID, r lease.Registration) (put func(context.Context) error, err error) {
 	key := s.keys.node(r.Instance)
 	seen, err := s.client.Get(ctx, key)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	rev := int64(0)
 	if len(seen.Kvs) > 0 {
 		rev = seen.Kvs[0].ModRevision
 	}
-	put, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).
-		Then(clientv3.OpPut(key, lease.Encode(r), clientv3.WithLease(id))).
-		Commit()
-	if err == nil && !put.Succeeded {
-		err = errOvertaken
-	}
-	return err
+	return func(ctx context.Context) error {
+		put, err := s.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).
+			Then(clientv3.OpPut(key, lease.Encode(r), clientv3.WithLease(clientv3.LeaseID(id)))).
+			Commit()
+		if err == nil && !put.Succeeded {
+			err = errOvertaken
+		}
+		return err
+	}, nil
 }
 
 var errOvertaken = errors.New("etcdstore: another registration of this instance was written first")

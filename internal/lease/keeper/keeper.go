@@ -246,7 +246,7 @@ func (k *Keeper) ask(ctx context.Context, a lease.Action) (op Op, answer lease.E
 		applied, v, err := k.cfg.Store.Commit(ctx, a.Txn)
 		return Op(a.Txn.Op.String()), lease.Committed{Applied: applied, View: v, Err: err}, err
 	case lease.Register:
-		id, err := k.cfg.Store.Register(ctx, a.TTL, a.Registration)
+		id, err := k.cfg.Store.Register(ctx, a.Lease, a.TTL, a.Registration)
 		return OpRegister, lease.Registered{Lease: id, Err: err}, err
 	case lease.KeepAlive:
 		err := k.cfg.Store.KeepAlive(ctx, a.Lease)

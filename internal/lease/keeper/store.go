@@ -30,8 +30,11 @@ type Store interface {
 	// nonce, if the client library had sent it before.
 	Commit(ctx context.Context, txn lease.Txn) (applied bool, now lease.View, err error)
 
-	// Register takes a lease of ttl (whole seconds) and puts r under it.
-	Register(ctx context.Context, ttl time.Duration, r lease.Registration) (lease.LeaseID, error)
+	// Register puts r on the lease id, which is not renewed by it. If id is 0, it
+	// first takes a lease of ttl (whole seconds). A request of an earlier call that
+	// arrives late does not replace a later one's registration. ErrLeaseGone: the
+	// lease has expired or was revoked, and nothing was put.
+	Register(ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration) (lease.LeaseID, error)
 
 	// KeepAlive renews the lease once. ErrLeaseGone: it has expired or was revoked.
 	KeepAlive(ctx context.Context, id lease.LeaseID) error
