@@ -171,3 +171,14 @@ func TestAuditOfAlmostNothing(t *testing.T) {
 		})
 	}
 }
+
+// A UUIDv7 of another origin looks as if it had a sid: an audit says so.
+func TestAuditDoubtsWideIDs(t *testing.T) {
+	spoolsIn(t)
+	_, ids, _ := allocator("new", "3", "--kind", "uuid")
+	var out, stderr strings.Builder
+	if code := run(t.Context(), []string{"audit", "-"}, strings.NewReader(ids), &out, &stderr, nil); code != cli.ExitOK ||
+		!strings.Contains(out.String(), "3 of these are ULIDs and UUIDs: they have a sid only if they were issued in this space") {
+		t.Errorf("exit code %d, %s%s", code, out.String(), stderr.String())
+	}
+}

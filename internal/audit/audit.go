@@ -175,6 +175,9 @@ func (a *Auditor) add(line int64, id describe.ID) error {
 		a.seen(a.cfg.Space.UnixMilli(f))
 		if s := int(a.cfg.Space.SID(f)); s < len(a.sids) {
 			a.sids[s]++
+			if id.IsWide() {
+				a.report.WideSID++
+			}
 		}
 	case a.cfg.ByFlake:
 		a.invalid(line, err)
@@ -280,7 +283,8 @@ type Report struct {
 	From       *string       `json:"from"`       // times of the smallest and the greatest ID; nil: there is none
 	To         *string       `json:"to"`
 	SIDs       map[int]int64 `json:"sids"`
-	NoSID      int64         `json:"no_sid"` // IDs that come from no flake
+	WideSID    int64         `json:"wide_sid"` // those of SIDs that have 128 bits: theirs only if they were issued in this space
+	NoSID      int64         `json:"no_sid"`   // IDs that come from no flake
 
 	ShownDuplicates []DuplicateID `json:"duplicates_shown"` // the first ten of each
 	ShownDisorder   []Disorder    `json:"disorder_shown"`

@@ -198,11 +198,12 @@ func TestClasses(t *testing.T) {
 	check(describe.Auto, a.BadULID)
 	check(describe.UUID, []invalid{
 		{"", []string{"bad_uuid"}}, {"017f22e2-79b0-7cc3-98c4-dc0c0c07398", []string{"bad_uuid"}},
-		{"017f22e2x79b0-7cc3-98c4-dc0c0c07398f", []string{"bad_uuid"}}, {"017f22e279b07cc398c4dc0c0c07398f", []string{"bad_uuid"}},
+		{"017f22e2x79b0-7cc3-98c4-dc0c0c07398f", []string{"bad_uuid"}}, {"017f22e279b07cc398c4dc0c0c07398", []string{"bad_uuid"}},
+		{"urn:uuid:017f22e279b07cc398c4dc0c0c07398f", []string{"bad_uuid"}}, {"urn:uuid:urn:uuid:017f22e2-79b0-7cc3-98c4-dc0c0c07398f", []string{"bad_uuid"}},
 	})
 	check(describe.Auto, []invalid{
 		{"-1", []string{"out_of_range"}}, {"9223372036854775808", []string{"out_of_range"}}, {"12a", []string{"bad_length"}},
-		{"0x1F", []string{"bad_length"}}, {"-", []string{"bad_length"}}, {"٣", []string{"bad_length"}},
+		{"0x", []string{"bad_length"}}, {"0x1G", []string{"bad_char"}}, {"-", []string{"bad_length"}}, {"٣", []string{"bad_length"}},
 		{"017f22e2-79b0-7cc3-98c4-dc0c0c07398g", []string{"bad_uuid"}},
 	})
 	check(describe.Hex, []invalid{
@@ -315,6 +316,32 @@ func TestAppendJSON(t *testing.T) {
 }
 
 // TestAppendTime: as the standard library writes it, to the end of its years.
+// Every way to write a UUID gives the same, and so does every way to write a flake.
+func TestOtherForms(t *testing.T) {
+	for _, c := range []struct {
+		want  string
+		kind  describe.Kind
+		forms []string
+	}{
+		{"017f22e2-79b0-7cc3-98c4-dc0c0c07398f", describe.UUID, []string{
+			"017f22e2-79b0-7cc3-98c4-dc0c0c07398f", "017F22E279B07CC398C4DC0C0C07398F", "urn:uuid:017f22e2-79b0-7cc3-98c4-dc0c0c07398f", "URN:UUID:017f22e2-79b0-7cc3-98c4-dc0c0c07398f",
+		}},
+		{"17", describe.Flake, []string{"17", "0x11", "0x0000000000000011"}},
+		{"32", describe.Flake, []string{"0x20", "0000000000010"}},
+	} {
+		for _, form := range c.forms {
+			id, err := describe.Parse(form, describe.Auto, flake.Default)
+			got := string(id.Flake.AppendInt(nil))
+			if id.IsWide() {
+				got = id.Wide.UUID()
+			}
+			if err != nil || id.Kind != c.kind || got != c.want {
+				t.Errorf("%s: %s of kind %s, %v, want %s", form, got, id.Kind, err, c.want)
+			}
+		}
+	}
+}
+
 func TestAppendTime(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 11))
 	for _, ms := range []int64{0, -1, -62167219200000, 253402300799999, 951782399999, 951868800000} {

@@ -67,10 +67,11 @@ func (id ID) AsFlake(epoch int64) (flake.ID, error) {
 
 // Parse returns the ID written in input, a text of the given kind ("" is Auto).
 //
-// Auto goes by length in bytes: 13 is a flake, 26 a ULID, 36 a UUID; anything
-// else is an integer if it has digits alone (or behind a minus sign, to be
-// refused as out of range). A hexadecimal number is never guessed: 0x and 11
-// digits would be 13 characters.
+// Auto goes by length in bytes: 13 is a flake, 26 a ULID, 36 a UUID. urn:uuid:
+// and 36 bytes are a UUID too, and so are 32 hexadecimal digits. Other text is an integer
+// if it has digits alone (or behind a minus sign, to be refused as out of range),
+// and hexadecimal behind 0x: with 11 digits that would be 13 characters, and is
+// a flake.
 //
 // It returns ErrKind, or the errors of packages flake and ulid, which Class
 // names; the ID is then zero.
@@ -112,7 +113,10 @@ func parse(input string, kind Kind, lenient bool) (ID, error) {
 		}
 		return wide(ULID)(ulid.Parse(input))
 	case UUID:
-		return wide(UUID)(ulid.ParseUUID(input))
+		if isHex128(input) {
+			return wide(UUID)(ulid.ParseHex(input))
+		}
+		return wide(UUID)(ulid.ParseUUID(withoutURN(input)))
 	case U128:
 		return wide(ULID)(ulid.ParseUint128(input))
 	}
@@ -149,11 +153,32 @@ func guess(s string, lenient bool) (Kind, error) {
 	case ulid.UUIDLen:
 		return UUID, nil
 	}
+	switch {
+	case isHex128(s), len(s) == len(urn)+ulid.UUIDLen && withoutURN(s) != s:
+		return UUID, nil
+	case strings.HasPrefix(s, "0x"):
+		return Hex, nil
+	}
 	if digits := strings.TrimPrefix(s, "-"); digits != "" && strings.Trim(digits, "0123456789") == "" {
 		return Int, nil
 	}
-	return "", fmt.Errorf("%w: %d bytes; a flake has 13, a ULID 26, a UUID 36, an integer only digits; for other forms name the kind",
+	return "", fmt.Errorf("%w: %d bytes; a flake has 13, a ULID 26, a UUID 36 or 32, an integer only digits, hex 0x in front; for other forms name the kind",
 		flake.ErrLength, len(s))
+}
+
+// urn is what RFC 9562 puts in front of a UUID, in any case.
+const urn = "urn:uuid:"
+
+func withoutURN(s string) string {
+	if len(s) >= len(urn) && strings.EqualFold(s[:len(urn)], urn) {
+		return s[len(urn):]
+	}
+	return s
+}
+
+// isHex128 reports whether s is 128 bits in hexadecimal, as UUIDs without hyphens are.
+func isHex128(s string) bool {
+	return len(s) == 2*ulid.BinaryLen && strings.Trim(s, "0123456789abcdefABCDEF") == ""
 }
 
 func uuidShape(s string) bool {

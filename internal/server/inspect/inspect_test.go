@@ -76,7 +76,7 @@ func TestDecodeHTTP(t *testing.T) {
 	}
 	for target, want := range map[string]string{
 		"/v1/ids/abc": "INVALID_ID bad_length", "/v1/ids/01XA2VP00000U": "INVALID_ID bad_char",
-		"/v1/ids/-1": "INVALID_ID out_of_range", "/v1/ids/0x1": "INVALID_ID bad_length",
+		"/v1/ids/-1": "INVALID_ID out_of_range", "/v1/ids/1x1": "INVALID_ID bad_length",
 		"/v1/ids/1?kind=base64": "INVALID_FORMAT bad_kind", "/v1/ids/1?kind=ulid": "INVALID_ID bad_length",
 		"/v1/ids/%00": "INVALID_ID bad_length", "/v1/ids/a%2Fb": "INVALID_ID bad_length",
 	} {

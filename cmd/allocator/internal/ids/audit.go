@@ -114,10 +114,15 @@ func printAudit(w io.Writer, r *audit.Report) {
 	}
 	// One random ULID in 64 looks as if a flake were in it: where most have none,
 	// the sids that the others seem to have mean nothing.
-	if r.NoSID <= r.IDs-r.NoSID {
+	if r.NoSID > r.IDs-r.NoSID {
+		r.WideSID = 0
+	} else {
 		for _, sid := range slices.Sorted(maps.Keys(r.SIDs)) {
 			line("sid "+strconv.Itoa(sid), "%d", r.SIDs[sid])
 		}
+	}
+	if r.WideSID > 0 {
+		line("", "%d of these are ULIDs and UUIDs: they have a sid only if they were issued in this space", r.WideSID)
 	}
 	if r.NoSID > 0 {
 		line("no sid", "%d", r.NoSID)

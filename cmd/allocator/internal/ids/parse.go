@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/ulid"
 )
 
 // ParseCommand returns "allocator parse".
@@ -35,10 +36,12 @@ Without an ID, or with "-" in place of one, it reads them from stdin, one a line
 each, for scripts.
 
 The length shows the form: 13 characters are a flake, 26 a ULID, 36 a UUID, and other
-digits alone an integer. Give --kind for hex, for u128 (a ULID's decimal), and for a
-13-digit integer. A ULID or UUID that was made from a flake shows the flake.
+digits alone an integer. A UUID may be written without hyphens or as urn:uuid:, and hex
+after 0x. Give --kind for u128 (a ULID's decimal), and for a 13-digit integer or hex.
 
-With --addr it also asks a node who held the ID's sid at the time.`,
+A ULID or UUID shows the flake that it was made from. No ID shows whether it was made
+from one: a UUIDv7 of any origin looks the same. With --addr it also asks a node who held
+the sid at the time: that node issued the ID if it was issued in this space.`,
 		Example: `  allocator parse 02MVQDZ9NFSQ0
   allocator parse --only local 01ARZ3NDEKTSV4RRFFQ69G5FAV     # its time, in this zone
   allocator parse --as uuid 01ARZ3NDEKTSV4RRFFQ69G5FAV        # and --as ulid back
@@ -214,10 +217,19 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 		r := id.Wide.Randomness()
 		b, _ = id.Wide.AppendText(name(b, "ulid"))
 		b = id.Wide.AppendUUID(name(append(b, '\n'), "uuid"))
-		b = cli.AppendTimes(name(append(b, '\n'), "time"), id.Wide.UnixMilli(), p.now)
+		if id.Kind == describe.UUID {
+			b = appendVersion(name(append(b, '\n'), "version"), id.Wide)
+		}
+		b = name(append(b, '\n'), "time")
+		if id.Kind == describe.UUID && !id.Wide.IsV7() {
+			b = append(b, "none: this is no UUIDv7. Read as a ULID: "...)
+		}
+		b = cli.AppendTimes(b, id.Wide.UnixMilli(), p.now)
 		b = hex.AppendEncode(name(append(b, '\n'), "random"), r[:])
 		if !derived {
 			b = append(name(append(b, '\n'), "flake"), "none: not derived from one"...)
+		} else {
+			b = append(name(append(b, '\n'), "origin"), "unknown: any UUIDv7 looks like this; what follows holds if the ID was issued in this space"...)
 		}
 	} else {
 		b = cli.AppendTimes(name(b, "time"), f.UnixMilli(low), p.now)
@@ -241,9 +253,27 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 	case holder == nil:
 		b = append(name(b, "holder"), "unknown: the ledger has no line so old, or etcd does not answer\n"...)
 	default:
-		b = fmt.Appendf(name(b, "holder"), "node %s, term %d (instance %s)\n", holder.Node, holder.Term, holder.Instance)
+		b = fmt.Appendf(name(b, "holder"), "node %s, term %d (instance %s), if the ID was issued here\n", holder.Node, holder.Term, holder.Instance)
 	}
 	return b
+}
+
+// appendVersion appends the version and the variant of a UUID.
+func appendVersion(b []byte, id ulid.ID) []byte {
+	bits := id.Bytes()
+	variant := "RFC 9562"
+	switch top := bits[8] >> 5; {
+	case bits == [ulid.BinaryLen]byte{}:
+		return append(b, "none: the nil UUID"...)
+	case top < 4:
+		variant = "NCS, before versions"
+	case top == 6:
+		variant = "Microsoft, before versions"
+	case top == 7:
+		variant = "reserved"
+	}
+	b = strconv.AppendUint(b, uint64(bits[6]>>4), 10)
+	return append(append(b, ", variant "...), variant...)
 }
 
 // ValidateCommand returns "allocator validate".
