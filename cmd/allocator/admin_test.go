@@ -167,7 +167,7 @@ func TestQuarantineAndRelease(t *testing.T) {
 	name := fmt.Sprint(sid)
 	d.says(cli.ExitInvalid, `is held by "a"`, "admin", "quarantine", name)
 	refused := a.Node().Stats().Refused[node.NoSID]
-	d.says(cli.ExitOK, "is quarantined: no node takes it. a loses it", "admin", "quarantine", name, "--force", "--reason", "a test")
+	d.says(cli.ExitOK, "is quarantined: no node acquires it. a loses it", "admin", "quarantine", name, "--force", "--reason", "a test")
 	d.await("a has another sid", func() bool { return a.sid() != sid && a.sid() >= 0 })
 	a.serves(-1)
 	if n := a.Node().Stats().Refused[node.NoSID]; n != refused {

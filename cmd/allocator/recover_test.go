@@ -417,7 +417,7 @@ func TestRecoverWithoutASpace(t *testing.T) {
 		t.Errorf("%d: %s", code, out)
 	}
 	out, code = d.cli("admin", "recover")
-	if code != cli.ExitUsage || !strings.Contains(out, "there is no terminal to confirm at; give --yes") {
+	if code != cli.ExitUsage || !strings.Contains(out, "stdin is not a terminal, so nobody can confirm; give --yes") {
 		t.Errorf("%d: %s", code, out)
 	}
 	d.etcd.Stop()

@@ -104,7 +104,7 @@ func usable(v lease.View, sid flake.SID) error {
 	case !v.Era.Exists() || v.Era.Err != nil:
 		return refuse("the space's era is missing or unreadable: run \"allocator admin recover\" to write a new one")
 	case int(sid) >= v.Config.Value.Layout.Holders():
-		return refuse("layout %s has sids 0 to %d", v.Config.Value.Layout, v.Config.Value.Layout.Holders()-1)
+		return refuse("there is no such sid: layout %s has sids 0 to %d", v.Config.Value.Layout, v.Config.Value.Layout.Holders()-1)
 	}
 	return nil
 }

@@ -125,9 +125,9 @@ func repairError(err error, wrote bool) error {
 	case errors.Is(err, repair.ErrRefused), errors.Is(err, repair.ErrNotInitialized):
 		return cli.Exit(cli.ExitInvalid, err)
 	case errors.Is(err, etcdstore.ErrChanged):
-		return cli.Exit(cli.ExitInvalid, fmt.Errorf("%w; nothing was written. Run the command again", err))
+		return cli.Exit(cli.ExitInvalid, fmt.Errorf("%w: nothing was written; run the command again", err))
 	case wrote:
-		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nWhether that was written is unknown. Run the command again: it shows what is there now", err))
+		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nWhether it was written is unknown: run the command again; it shows the current state", err))
 	}
 	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nCheck that etcd runs and that --etcd.endpoints is right; \"allocator doctor\" shows more", err))
 }
@@ -142,7 +142,7 @@ func confirm(a *cli.App, yes bool, question string) error {
 			return ask(a, question)
 		}
 	}
-	return cli.UsageError("nothing was written: there is no terminal to confirm at; give --yes to go on without")
+	return cli.UsageError("nothing was written: stdin is not a terminal, so nobody can confirm; give --yes to skip the confirmation")
 }
 
 func ask(a *cli.App, question string) error {
@@ -150,7 +150,7 @@ func ask(a *cli.App, question string) error {
 	answer, err := bufio.NewReader(a.In).ReadString('\n')
 	if err != nil {
 		fmt.Fprintln(a.Err)
-		return cli.UsageError("nothing was written: no answer was given; give --yes to go on without")
+		return cli.UsageError("nothing was written: no answer was given; give --yes to skip the confirmation")
 	}
 	if strings.TrimSpace(answer) != "yes" {
 		return cli.Exit(cli.ExitInvalid, errors.New("nothing was written"))
@@ -173,7 +173,7 @@ func (f *timeFlag) Set(s string) error {
 	for _, form := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02"} {
 		if t, err := time.Parse(form, s); err == nil {
 			if t.UnixMilli() <= 0 {
-				return errors.New("the time has to lie after 1970")
+				return errors.New("the time must be after 1970")
 			}
 			// Up: a bound that loses its microseconds is no bound.
 			*f = timeFlag(t.Add(time.Millisecond - 1).UnixMilli())

@@ -126,7 +126,7 @@ func showRecovery(a *cli.App, v lease.View, nodes []deployment.NodeReport, plan 
 		if !slices.ContainsFunc(nodes, func(w deployment.NodeReport) bool {
 			return w.Cluster.GetSelf().GetRefusing() == pb.Reason_REASON_HISTORY_REWOUND
 		}) {
-			fmt.Fprintln(a.Err, "no node that answers has noticed a rewound history: a new era costs them a pause, and may not be needed")
+			fmt.Fprintln(a.Err, "no node that answers reports HISTORY_REWOUND: a new era may not be needed, and nodes issue no IDs until it begins")
 		}
 	}
 	if plan.Highest > 0 {
@@ -157,12 +157,12 @@ func showRecovery(a *cli.App, v lease.View, nodes []deployment.NodeReport, plan 
 	}
 	for _, n := range nodes {
 		if n.Err != nil {
-			fmt.Fprintf(a.Err, "warning: %s at %s was not reached: it is assumed that it was granted no more than a node with a right clock\n", cli.OrDash(n.Name), n.Addr)
+			fmt.Fprintf(a.Err, "warning: %s at %s was not reached: the floor is right only if its clock was right\n", cli.OrDash(n.Name), n.Addr)
 		}
 	}
 	for _, r := range v.Nodes {
 		if r.GRPC == "" {
-			fmt.Fprintf(a.Err, "warning: %s has no gRPC listener and cannot be asked: it is assumed that it was granted no more than a node with a right clock\n", cli.OrDash(r.Node))
+			fmt.Fprintf(a.Err, "warning: %s has no gRPC listener and cannot be asked: the floor is right only if its clock was right\n", cli.OrDash(r.Node))
 		}
 	}
 }

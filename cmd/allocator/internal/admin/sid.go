@@ -70,12 +70,12 @@ confirmed to it, and then takes another sid.`,
 			return repairError(err, true)
 		}
 		return printSID(a, w, format.Value == "json", func() string {
-			text := fmt.Sprintf("sid %d is quarantined: no node takes it.", sid)
+			text := fmt.Sprintf("sid %d is quarantined: no node acquires it.", sid)
 			if w.Seen.Holder.Exists() {
-				text += fmt.Sprintf(" %s loses it within lease.extend-every, and uses no more than what was confirmed to it, up to %s.",
+				text += fmt.Sprintf(" %s loses it within lease.extend-every, and issues IDs only within its confirmed window, until %s.",
 					w.Seen.Holder.Value.Node, repair.At(w.Window.Ceil))
 			}
-			return text + fmt.Sprintf("\n\"allocator admin release-sid %d\" gives it back.", sid)
+			return text + fmt.Sprintf("\n\"allocator admin release-sid %d\" returns it to the pool.", sid)
 		})
 	}
 	return cmd
@@ -122,7 +122,7 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 			return repairError(err, false)
 		}
 		showRelease(a, sid, r)
-		if err := confirm(a, *yes, fmt.Sprintf("Give sid %d back?", sid)); err != nil {
+		if err := confirm(a, *yes, fmt.Sprintf("Return sid %d to the pool?", sid)); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
@@ -134,7 +134,7 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 		return printSID(a, r.Write, format.Value == "json", func() string {
 			text := fmt.Sprintf("sid %d is free, with term %d and ceiling %s", sid, w.Term, repair.At(w.Ceil))
 			if wait := w.Ceil - w.Wall; wait > 0 {
-				text += fmt.Sprintf(": it can be used in %v", wait.Duration().Round(time.Second))
+				text += fmt.Sprintf(": it can be acquired in %v", wait.Duration().Round(time.Second))
 			}
 			return text + "."
 		})
@@ -155,7 +155,7 @@ func showRelease(a *cli.App, sid flake.SID, r repair.Release) {
 	if r.Problem != "" {
 		fmt.Fprintf(a.Err, "sid %d: %s\n", sid, r.Problem)
 	}
-	fmt.Fprintf(a.Err, "new record: term %d, released, ceiling %s\n  from %s\n", w.Term, repair.At(w.Ceil), r.Bound)
+	fmt.Fprintf(a.Err, "new record: term %d, released, ceiling %s\n  computed from: %s\n", w.Term, repair.At(w.Ceil), r.Bound)
 	for _, text := range r.Warnings {
 		fmt.Fprintf(a.Err, "warning: %s\n", text)
 	}

@@ -109,7 +109,7 @@ func ParseCount(s string) (int64, error) {
 	if n, err := ParseWhole(s); err == nil && n > 0 {
 		return n, nil
 	}
-	return 0, UsageError("N is %q: a whole number from 1 on", s)
+	return 0, UsageError("N is %q: write a whole number, at least 1", s)
 }
 
 // Random is crypto/rand, read ahead: a system call for each ID would cost more

@@ -116,17 +116,17 @@ func (c *clockLine) print(w io.Writer) error {
 	fmt.Fprintf(&b, "clock: %s (%s, %s); %d of %s agree, %d are a majority", c.State, c.Phase, c.Finding,
 		c.Agree, cli.Count(int(c.Registered), "node"), c.Quorum)
 	if c.Known {
-		fmt.Fprintf(&b, "; the cluster's time is %s from its own", clock.FormatOffset(micros(c.Offset), micros(c.Uncertainty)))
+		fmt.Fprintf(&b, "; the cluster's time minus its own is %s", clock.FormatOffset(micros(c.Offset), micros(c.Uncertainty)))
 	}
 	if len(c.Falsetickers) > 0 {
-		fmt.Fprintf(&b, "; false: %s", strings.Join(c.Falsetickers, ", "))
+		fmt.Fprintf(&b, "; wrong clocks: %s", strings.Join(c.Falsetickers, ", "))
 	}
 	fmt.Fprintf(&b, "\n       steps %d forward, %d back; suspends %d; stalls %d; kernel %s; gossip %s",
 		c.StepsForward, c.StepsBack, c.Suspends, c.Stalls, c.Kernel, cli.Count(int(c.GossipMembers), "member"))
 	if c.StepPending {
-		fmt.Fprintf(&b, "\n       a step is held back: the wall clock differs from the time of IDs by %v", micros(c.Held).Round(100*time.Microsecond))
+		fmt.Fprintf(&b, "\n       a step of the wall clock is not followed yet: it differs from the time of IDs by %v", micros(c.Held).Round(100*time.Microsecond))
 		if c.StepBlocked {
-			b.WriteString("; an operator has to decide which is right")
+			b.WriteString("; set the clock back if it is wrong, or restart the node if it is right")
 		}
 	}
 	_, err := fmt.Fprintln(w, b.String())

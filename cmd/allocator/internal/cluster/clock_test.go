@@ -43,13 +43,13 @@ func TestClockLines(t *testing.T) {
 	}
 	want := `clock: open (grace, unconfirmed); 1 of 3 nodes agree, 2 are a majority
        steps 1 forward, 2 back; suspends 3; stalls 4; kernel synchronized within 12.3ms; gossip 1 member
-       a step is held back: the wall clock differs from the time of IDs by -1.5s
+       a step of the wall clock is not followed yet: it differs from the time of IDs by -1.5s
 `
 	if got := print(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	c.StepBlocked, c.Kernel = true, nil
-	for _, part := range []string{"; an operator has to decide which is right\n", "kernel unknown;"} {
+	for _, part := range []string{"; set the clock back if it is wrong, or restart the node if it is right\n", "kernel unknown;"} {
 		if got := print(); !strings.Contains(got, part) {
 			t.Errorf("%s\nhas no %q", got, part)
 		}

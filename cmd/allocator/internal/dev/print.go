@@ -42,7 +42,7 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 	if refusal := one.Node().Ready(); refusal != nil {
 		if isStandby(one) && refusal.Reason == node.NoSID {
 			line.State = "standby"
-			about = fmt.Sprintf("all %d sids are taken: takes over when one is free ", st.Lease.PoolSize)
+			about = fmt.Sprintf("all %d sids are held: acquires the next free one ", st.Lease.PoolSize)
 		} else {
 			line.State, line.Reason, line.Message = "refused", string(refusal.Reason), refusal.Message
 			about = line.Reason + " " + line.Message + " "
@@ -127,7 +127,7 @@ or
 				d.daemons[i].Node().Config().Name, admin, admin)
 		}
 	}
-	fmt.Fprintf(&b, "\netcd is at %s. Ctrl-C stops everything.\n", d.etcd.Endpoint())
+	fmt.Fprintf(&b, "\netcd is at %s\n\nCtrl-C stops everything.\n", d.etcd.Endpoint())
 	_, err = fmt.Fprint(d.Out, b.String())
 	return err
 }

@@ -93,15 +93,15 @@ func (r *report) access(f facts) {
 		}
 	}
 	if len(clear) > 0 {
-		r.add("access", warned, "Set tls.cert and tls.key. "+do, "no TLS: requests and tokens cross the network unencrypted: the API at %s", strings.Join(clear, ", "))
+		r.add("access", warned, "Set tls.cert and tls.key. "+do, "no TLS: requests and tokens are sent unencrypted: the API at %s", strings.Join(clear, ", "))
 	}
 	if len(free) > 0 {
-		r.add("access", warned, "Set auth.token-file or tls.client-ca. "+do, "no authentication: any client that can connect may draw IDs and drain the node: the API at %s", strings.Join(free, ", "))
+		r.add("access", warned, "Set auth.token-file or tls.client-ca. "+do, "no authentication: any client that can connect may issue IDs and drain the node: the API at %s", strings.Join(free, ", "))
 	}
 	switch {
 	case len(clear)+len(free) > 0:
 	case len(f.access) == 0:
-		r.add("access", passed, "", "no node that answers listens beyond this machine")
+		r.add("access", passed, "", "no node that answers is reachable from other machines")
 	default:
 		r.add("access", passed, "", "unauthenticated clients are refused")
 	}

@@ -25,9 +25,9 @@ func TestAccess(t *testing.T) {
 		access map[string]access
 		want   []string // state and a part of the detail
 	}{
-		{"loopback alone", nil, []string{"ok beyond this machine"}},
+		{"loopback alone", nil, []string{"ok reachable from other machines"}},
 		{"all well", map[string]access{"a": {asks: true}, "b": {unknown: true}}, []string{"ok unauthenticated clients are refused"}},
-		{"wide open", map[string]access{"a": {plain: true}, "b": {plain: true}}, []string{"warn no TLS: requests and tokens cross the network unencrypted: the API at a, b", "warn no authentication: any client that can connect may draw IDs and drain the node: the API at a, b"}},
+		{"wide open", map[string]access{"a": {plain: true}, "b": {plain: true}}, []string{"warn no TLS: requests and tokens are sent unencrypted: the API at a, b", "warn no authentication: any client that can connect may issue IDs and drain the node: the API at a, b"}},
 		{"tokens without TLS", map[string]access{"a": {plain: true, asks: true}}, []string{"warn no TLS"}},
 		{"TLS alone", map[string]access{"a": {}}, []string{"warn no authentication"}},
 	} {

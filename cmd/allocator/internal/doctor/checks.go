@@ -51,7 +51,7 @@ func examine(f facts) []check {
 	var r report
 	r.members(f)
 	if !f.reached() {
-		r.add("etcd", failed, "Start etcd, or correct --etcd.endpoints. Nodes serve on for as long as their window lasts, so do not restart them", "no endpoint answers")
+		r.add("etcd", failed, "Start etcd, or correct --etcd.endpoints. Nodes issue IDs until their windows end, so do not restart them", "no endpoint answers")
 		return r
 	}
 	r.etcd(f)
@@ -74,7 +74,7 @@ func (r *report) members(f facts) {
 	clusters := map[uint64]bool{}
 	for _, m := range f.members {
 		if m.Err != nil {
-			r.add("etcd-endpoint", failed, "Check that etcd runs there, and that the scheme is right", "%s: %s", m.Endpoint, reasonOf(m.Err))
+			r.add("etcd-endpoint", failed, "Check that etcd runs there, and that the scheme (http or https) is right", "%s: %s", m.Endpoint, reasonOf(m.Err))
 			continue
 		}
 		clusters[m.Cluster] = true
@@ -85,10 +85,10 @@ func (r *report) members(f facts) {
 		r.add("etcd-endpoint", s, do, "%s: version %s, answered in %v", m.Endpoint, m.Version, m.Took.Round(time.Millisecond/10))
 	}
 	if len(clusters) > 1 {
-		r.add("etcd-cluster", failed, "Correct --etcd.endpoints on every node, at once: nodes of different clusters issue the same IDs",
+		r.add("etcd-cluster", failed, "Correct etcd.endpoints on every node now: nodes that use different etcd clusters issue the same IDs",
 			"the endpoints belong to %d different clusters: %s", len(clusters), hexes(clusters))
 	} else if len(clusters) == 1 {
-		r.add("etcd-cluster", passed, "", "all that answer belong to cluster %s", hexes(clusters))
+		r.add("etcd-cluster", passed, "", "all endpoints that answer belong to cluster %s", hexes(clusters))
 	}
 }
 
@@ -135,7 +135,7 @@ func (r *report) etcd(f facts) {
 		}
 	}
 	if !slices.ContainsFunc(*r, func(c check) bool { return c.Name == "etcd-version" }) {
-		r.add("etcd-version", passed, "", "recent enough")
+		r.add("etcd-version", passed, "", "every member has a supported version")
 	}
 	if leader {
 		r.add("etcd-leader", passed, "", "every member that answers knows a leader")
@@ -201,10 +201,10 @@ func (r *report) space(f facts) bool {
 	v := f.view
 	switch have := v.Config; {
 	case !have.Exists():
-		r.add("space", failed, "Run \"allocator init\" once. If IDs were ever issued in it, without --fresh", "space %q is not initialized", f.space)
+		r.add("space", failed, "Run \"allocator init\" once; omit --fresh if IDs were ever issued in the space", "space %q is not initialized", f.space)
 		return false
 	case have.Err != nil:
-		r.add("space", failed, "Restore etcd from a backup, and see the runbook", "its config is unreadable: %v", have.Err)
+		r.add("space", failed, "Restore etcd from a backup; see docs/OPERATIONS.md", "its config is unreadable: %v", have.Err)
 		return false
 	case have.Value.Format() != f.want.Format():
 		r.add("space", failed, "Start nodes with the space's values, or give another --space",
@@ -216,7 +216,7 @@ func (r *report) space(f facts) bool {
 	case !era.Exists() || era.Err != nil:
 		r.add("era", failed, "Run \"allocator admin recover\"", "it is missing or unreadable")
 	case era.Value.Cluster != v.Cluster:
-		r.add("era", failed, "Nodes refuse with HISTORY_REWOUND. Follow the runbook, then \"allocator admin recover\"",
+		r.add("era", failed, "Nodes refuse with HISTORY_REWOUND. Follow docs/OPERATIONS.md, then run \"allocator admin recover\"",
 			"etcd's cluster is %x, and era %d began on %x: it was restored from a backup, or is another etcd", v.Cluster, era.Value.Number, era.Value.Cluster)
 	case era.Value.Floor > f.now:
 		r.add("era", warned, "Wait", "era %d begins in %v: no IDs until then", era.Value.Number, (era.Value.Floor - f.now).Duration().Round(time.Second))
@@ -243,20 +243,20 @@ func (r *report) records(f facts) {
 			r.add("records", failed, "Find out who changed it. "+release, "the window of sid %d is unreadable: %v", sid, s.Window.Err)
 		case s.Holder.Err != nil:
 			bad++
-			r.add("records", failed, "Find out who changed it; it goes when its lease ends", "the holder of sid %d is unreadable: %v", sid, s.Holder.Err)
+			r.add("records", failed, "Find out who changed it; etcd deletes it when its lease expires", "the holder of sid %d is unreadable: %v", sid, s.Holder.Err)
 		case s.Holder.Exists() && !s.Window.Exists():
 			bad++
-			r.add("records", failed, "etcd was edited or partly restored: see the runbook", "sid %d has a holder and no window", sid)
+			r.add("records", failed, "etcd was edited or partly restored: see docs/OPERATIONS.md", "sid %d has a holder and no window", sid)
 		case v.Era.Exists() && v.Era.Err == nil && w.Era > v.Era.Value.Number:
 			bad++
-			r.add("records", failed, "etcd was edited or partly restored: see the runbook", "the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
+			r.add("records", failed, "etcd was edited or partly restored: see docs/OPERATIONS.md", "the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
 		case w.State == lease.Quarantined:
 			quarantined++
-			r.add("quarantine", warned, fmt.Sprintf("\"allocator admin release-sid %d\" gives it back", sid), "sid %d was quarantined by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))
+			r.add("quarantine", warned, fmt.Sprintf("\"allocator admin release-sid %d\" returns it to the pool", sid), "sid %d was quarantined by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))
 		case w.Ceil > far:
 			distant++
-			r.add("ceilings", failed, "Is this machine's clock right? Then stop the node whose clock was wrong. "+release,
-				"the ceiling of sid %d is %s, %v ahead: %q wrote it", sid, repair.At(w.Ceil), ahead(w.Ceil-f.now), w.Node)
+			r.add("ceilings", failed, "Is this machine's clock right? If so, stop the node whose clock was wrong. "+release,
+				"the ceiling of sid %d is %s, %v ahead of this clock; %q wrote it", sid, repair.At(w.Ceil), ahead(w.Ceil-f.now), w.Node)
 		}
 	}
 	if bad == 0 {
@@ -299,17 +299,17 @@ func (r *report) nodes(f facts) {
 		switch {
 		case n.Err != nil:
 			message := status.Convert(n.Err).Message()
-			do := "Check that it runs, and that advertise.grpc is reachable from here. A node that was killed leaves the registry when its lease ends"
+			do := "Check that it runs, and that advertise.grpc is reachable from here. A node that was killed is unregistered when its lease expires"
 			if hint := f.hint(message); hint != "" { // it runs and was reached
 				do = strings.TrimSpace(hint)
 			}
 			r.add("node", failed, do, "%s does not answer: %s", n.Label(), message)
 		case n.Cluster.GetPool() != "" && n.Cluster.GetPool() != f.view.Config.Value.Pool:
-			r.add("node", failed, "Two etcds serve one set of nodes, or --addr names a node of another space", "%s is of another space: pool %s", n.Label(), n.Cluster.GetPool())
+			r.add("node", failed, "Nodes use different etcd clusters, or --addr names a node of another space: correct etcd.endpoints or --addr", "%s is of another space: pool %s", n.Label(), n.Cluster.GetPool())
 		case self.GetReady():
 			r.add("node", passed, "", "%s is ready, with sid %d", n.Label(), self.GetSid())
 		default:
-			r.add("node", warned, "See its reason in docs/OPERATIONS.md", "%s would refuse: %s: %s", n.Label(), strings.TrimPrefix(self.GetRefusing().String(), "REASON_"), self.GetMessage())
+			r.add("node", warned, "Look up the reason in docs/OPERATIONS.md", "%s would refuse: %s: %s", n.Label(), strings.TrimPrefix(self.GetRefusing().String(), "REASON_"), self.GetMessage())
 		}
 	}
 }
@@ -329,7 +329,7 @@ func (r *report) clocks(f facts) {
 		case hi < -f.maxSkew:
 			r.add("clock", failed, setRight, "this machine's clock is at least %v ahead of the one of %s", (-hi).Round(time.Millisecond), n.Label())
 		default:
-			r.add("clock", passed, "", "the clock of %s lies within %v and %v of this machine's", n.Label(), lo.Round(time.Millisecond), hi.Round(time.Millisecond))
+			r.add("clock", passed, "", "the clock of %s minus this machine's is between %v and %v", n.Label(), lo.Round(time.Millisecond), hi.Round(time.Millisecond))
 		}
 	}
 	wall, who := clock.Millis(0), flake.SID(0)
@@ -343,11 +343,11 @@ func (r *report) clocks(f facts) {
 		r.add("clock", skipped, "", "there is no node to compare this machine's clock with")
 	case wall == 0:
 	case age < -f.maxSkew:
-		r.add("clock", failed, setRight, "by its clock, the holder of sid %d wrote its record %v in the future", who, (-age).Round(time.Millisecond))
+		r.add("clock", failed, setRight, "the holder of sid %d wrote its record %v in the future, by this machine's clock", who, (-age).Round(time.Millisecond))
 	case age > 3*f.extend:
-		r.add("clock", warned, setRight+". Or holders cannot write to etcd", "the latest record of a live holder is %v old", age.Round(time.Second))
+		r.add("clock", warned, setRight+". If the clocks are right, holders cannot write to etcd", "the latest record of a live holder is %v old", age.Round(time.Second))
 	default:
-		r.add("clock", passed, "", "the latest record of a live holder was written %v ago by its clock", age.Round(time.Millisecond))
+		r.add("clock", passed, "", "the latest record of a live holder was written %v ago", age.Round(time.Millisecond))
 	}
 	switch k := f.kernel; {
 	case !k.Known:

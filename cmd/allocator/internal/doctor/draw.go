@@ -78,6 +78,13 @@ func drawFrom(ctx context.Context, addrs []target, n int, d remote.Dialer) []dra
 	return out
 }
 
+// firstLine returns the cause in err, without the advice that follows it for people who
+// run another command.
+func firstLine(err error) string {
+	cause, _, _ := strings.Cut(err.Error(), "\n")
+	return cause
+}
+
 // take draws n IDs in several calls.
 func (d *drawing) take(ctx context.Context, node *remote.Nodes, n int) error {
 	block := max(1, n/drawCalls)
@@ -92,7 +99,7 @@ func (d *drawing) take(ctx context.Context, node *remote.Nodes, n int) error {
 		}
 		format := flake.Format{Layout: layout, Epoch: r.GetEpochUnixMs()}
 		if r.GetCount() < 1 || d.node != "" && (format != d.format || r.GetNode() != d.node) {
-			return fmt.Errorf("%d IDs of layout %s and epoch %d by %q, after %s by %q: several nodes answer here",
+			return fmt.Errorf("got %d IDs of layout %s and epoch %d from node %q, after IDs of layout %s from node %q: several nodes answer at this address; give the address of one",
 				r.GetCount(), layout, format.Epoch, r.GetNode(), d.format.Layout, d.node)
 		}
 		d.node, d.format = r.GetNode(), format
@@ -137,13 +144,13 @@ func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
 	}
 	var formats []flake.Format
 	seen := map[flake.ID]int{} // which of all gave it
-	total, twice, carried := 0, 0, 0
+	total, from, twice, carried := 0, 0, 0, 0
 	for i, d := range all {
 		if d.err != nil {
-			r.add("draw", failed, "Check that a node runs there and is ready; docs/OPERATIONS.md has its reason", "%s: %v", d.addr, d.err)
+			r.add("draw", failed, "Check that a node runs there and is ready; docs/OPERATIONS.md explains each reason", "%s: %s", d.addr, firstLine(d.err))
 			continue
 		}
-		total += len(d.ids)
+		total, from = total+len(d.ids), from+1
 		if !slices.Contains(formats, d.format) {
 			formats = append(formats, d.format)
 		}
@@ -159,14 +166,14 @@ func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
 			}
 			if other, ok := seen[id]; ok {
 				if twice++; twice == 1 {
-					r.add("draw-unique", failed, bug, "%s came twice: from %s and from %s", id, all[other].addr, d.addr)
+					r.add("draw-unique", failed, bug, "%s was issued twice: by %s and by %s", id, all[other].addr, d.addr)
 				}
 			}
 			seen[id] = i
 		}
 		switch {
 		case d.carryErr != nil:
-			r.add("draw-order", failed, "Check that it is ready, and that its clock and the others' are right", "%s, asked for an ID after %s: %v", name, d.above, d.carryErr)
+			r.add("draw-order", failed, "Check that the node is ready, and that its clock and those of the other nodes are right", "%s, asked for an ID after %s: %v", name, d.above, d.carryErr)
 		case d.next <= d.above:
 			r.add("draw-order", failed, bug, "%s gave %s when asked for one after %s", name, d.next, d.above)
 		default:
@@ -177,12 +184,12 @@ func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
 		r.add("draw-space", failed, "Correct --addr, or the nodes' etcd.endpoints, space and root", "the addresses are of %d spaces with different layouts or epochs", len(formats))
 	}
 	if twice == 0 && total > 0 {
-		r.add("draw-unique", passed, "", "%s from %s, no two equal", cli.Count(total, "ID"), cli.Count(len(all), "node"))
+		r.add("draw-unique", passed, "", "%s from %s, no two equal", cli.Count(total, "ID"), cli.Count(from, "node"))
 	} else if twice > 1 {
-		r.add("draw-unique", failed, bug, "%s came twice in all", cli.Count(twice, "ID"))
+		r.add("draw-unique", failed, bug, "%s issued twice in total", cli.Count(twice, "ID"))
 	}
 	if carried == len(all) {
-		r.add("draw-order", passed, "", "from node to node, each gave an ID above all before it")
+		r.add("draw-order", passed, "", "each node in turn issued an ID above all earlier ones")
 	}
 }
 
@@ -191,18 +198,18 @@ func (d drawing) wrong(limit time.Duration, now time.Time) string {
 	for i, id := range d.ids {
 		switch {
 		case i > 0 && id <= d.ids[i-1]:
-			return fmt.Sprintf("%s came after %s, and is not above it", id, d.ids[i-1])
+			return fmt.Sprintf("%s was issued after %s, and is not above it", id, d.ids[i-1])
 		case !slices.Contains(d.sids, d.format.SID(id)):
-			return fmt.Sprintf("%s carries sid %d, and it came with sid %s", id, d.format.SID(id), sidList(d.sids))
+			return fmt.Sprintf("%s has sid %d, but the node named sid %s", id, d.format.SID(id), sidList(d.sids))
 		}
 	}
 	last := d.ids[len(d.ids)-1]
 	if off := d.format.Time(last).Sub(now).Abs(); off > limit {
-		return fmt.Sprintf("%s is of %s, %v from this machine's clock", last, d.format.Time(last).Format(time.RFC3339), off.Round(time.Second))
+		return fmt.Sprintf("%s has the time %s, %v from this machine's clock", last, d.format.Time(last).Format(time.RFC3339), off.Round(time.Second))
 	}
 	if p := d.parsed; p != nil {
 		if p.GetFlake() != int64(last) || p.GetUnixMs() != d.format.UnixMilli(last) || flake.SID(p.GetSid()) != d.format.SID(last) {
-			return fmt.Sprintf("it decodes its own %s as flake %d of %d ms with sid %d", last, p.GetFlake(), p.GetUnixMs(), p.GetSid())
+			return fmt.Sprintf("the node decodes its own ID %s as flake %d of %d ms with sid %d", last, p.GetFlake(), p.GetUnixMs(), p.GetSid())
 		}
 	}
 	return ""

@@ -71,7 +71,7 @@ func (m *making) check() error {
 	}
 	for _, name := range narrow {
 		if m.kind.Value != "flake" && m.cmd.Flags().Changed(name) {
-			return cli.UsageError("--%s is of flakes only: add --kind flake", name)
+			return cli.UsageError("--%s applies to flakes only: add --kind flake", name)
 		}
 	}
 	return nil
@@ -285,10 +285,10 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 		}
 		bound := *smallest || *greatest
 		if bound && (len(args) > 1 || m.count.Changed) {
-			return cli.UsageError("--min and --max are one ID each: leave N out")
+			return cli.UsageError("--min and --max are one ID each: omit N")
 		}
 		if bound && cmd.Flags().Changed("sid") {
-			return cli.UsageError("--min and --max are bounds for all sids: leave --sid out")
+			return cli.UsageError("--min and --max are bounds for all sids: omit --sid")
 		}
 		ms, err := parseTime(args[0], time.Now())
 		if err != nil {

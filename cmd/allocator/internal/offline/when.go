@@ -42,7 +42,7 @@ func parseTime(s string, now time.Time) (int64, error) {
 			return t.UnixMilli(), nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no time: write now, 2026-11-20T16:36:28.444Z, 2026-11-20, Unix milliseconds, or @ and Unix seconds", s)
+	return 0, fmt.Errorf("%q is not a time: write now, 2026-11-20T16:36:28.444Z, 2026-11-20, Unix milliseconds, or @ and Unix seconds", s)
 }
 
 // looksLikeSeconds reports whether a time in ms was probably meant in seconds:

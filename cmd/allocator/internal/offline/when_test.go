@@ -24,9 +24,9 @@ func TestParseTime(t *testing.T) {
 		}
 	}
 	for s, why := range map[string]string{
-		"": "is no time", "yesterday": "is no time", "2026-11-20T16:36:28": "is no time", "2026-13-01": "is no time", "1.5": "is no time", "+1": "is no time",
-		"1_000": "is no time", "٣": "is no time", "@": "digits only", "@1.5": "digits only", "@x": "digits only", "@@1": "digits only", "--1": "is no time",
-		"9223372036854775808": "out of range", "@9223372036854775808": "out of range", "@9223372036854776": "too large", "@18446745777776752": "too large", "now ": "is no time",
+		"": "is not a time", "yesterday": "is not a time", "2026-11-20T16:36:28": "is not a time", "2026-13-01": "is not a time", "1.5": "is not a time", "+1": "is not a time",
+		"1_000": "is not a time", "٣": "is not a time", "@": "digits only", "@1.5": "digits only", "@x": "digits only", "@@1": "digits only", "--1": "is not a time",
+		"9223372036854775808": "out of range", "@9223372036854775808": "out of range", "@9223372036854776": "too large", "@18446745777776752": "too large", "now ": "is not a time",
 	} {
 		if got, err := parseTime(s, noon); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: %d, %v, want %q", s, got, err, why)

@@ -109,7 +109,7 @@ func pinned(files config.ServerTLS) (*tls.Config, error) {
 		InsecureSkipVerify: true, // VerifyConnection does it
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if !s.PeerCertificates[0].Equal(own.Leaf) {
-				return errors.New("the program that listens there does not show the certificate of tls.cert")
+				return errors.New("the program that listens there does not use the certificate of tls.cert")
 			}
 			return nil
 		},
@@ -128,12 +128,12 @@ func (p probe) ask(ctx context.Context, target string, w io.Writer) error {
 	}
 	resp, err := p.client.Do(req)
 	if err != nil {
-		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no answer from the admin port: %w", errors.Unwrap(err)))
+		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no answer from the admin port: %w; check that the node runs, with the same listen.admin", errors.Unwrap(err)))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("the answer of %s broke off: %w", target, err))
+		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("the answer of %s was cut short: %w", target, err))
 	}
 	if _, err := fmt.Fprintln(w, strings.TrimRight(string(body), "\n")); err != nil {
 		return err

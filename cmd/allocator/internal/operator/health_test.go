@@ -83,7 +83,7 @@ func TestHealthOverTLS(t *testing.T) {
 	if said, err := ask(files); err != nil || said != "ok\n" {
 		t.Errorf("the node's own: %q, %v", said, err)
 	}
-	if said, err := ask(ownFiles(t)); err == nil || !strings.Contains(err.Error(), "does not show the certificate of tls.cert") {
+	if said, err := ask(ownFiles(t)); err == nil || !strings.Contains(err.Error(), "does not use the certificate of tls.cert") {
 		t.Errorf("another's certificate: %q, %v", said, err)
 	}
 	if _, err := ask(config.ServerTLS{Cert: "none", Key: "none", Admin: true}); err == nil || !strings.Contains(err.Error(), "tls.admin") {

@@ -47,7 +47,7 @@ func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
 		d := Dialer{Opts: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 		switch {
 		case (*cert == "") != (*key == ""):
-			return d, cli.UsageError("--cert and --key come together")
+			return d, cli.UsageError("only one of --cert and --key is given: give both or neither")
 		case *cert != "" && *ca == "":
 			return d, cli.UsageError("--cert needs TLS: give --ca as well, a file or system")
 		case *ca != "":
@@ -139,7 +139,7 @@ func (d Dialer) Hint(message string) string {
 	case d.TLS == nil && (strings.Contains(message, "error reading server preface") || strings.Contains(message, "connection reset")):
 		return "\nIf that is the gRPC port of the node (listen.grpc) and the node uses TLS, give --ca with the file of its authority, or --ca system."
 	case d.TLS != nil && strings.Contains(message, "first record does not look like a TLS handshake"):
-		return "\nThe node does not use TLS: leave --ca out."
+		return "\nThe node does not use TLS: omit --ca."
 	case d.TLS == nil:
 		return ""
 	}

@@ -113,13 +113,15 @@ func (n *Nodes) Ask(ctx context.Context, f func(context.Context, *grpc.ClientCon
 			said := status.Convert(err).Message()
 			switch {
 			case reason != "":
-				said = "refused: " + reason + ": " + said
+				said = " refused: " + reason + ": " + said
 				refusals[at] = said
 			case status.Code(err) == codes.DeadlineExceeded && refusals[at] != "":
 				said = refusals[at] // our time is up: what it said before is why
+			default:
+				said = ": " + said
 			}
 			refused = refused || refusals[at] != ""
-			answers = append(answers, fmt.Sprintf("node at %s %s", n.Addrs[at], said))
+			answers = append(answers, fmt.Sprintf("node at %s%s", n.Addrs[at], said))
 			if callersFault(status.Code(err), retry) {
 				return cli.Exit(cli.ExitInvalid, errors.New(answers[len(answers)-1]))
 			}
