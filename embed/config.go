@@ -76,8 +76,9 @@ const (
 	DefaultOpenTimeout = time.Minute
 )
 
-// ErrConfig says that a Config cannot work; the text names the field or key.
-var ErrConfig = errors.New("embed: config")
+// ErrConfig says that a Config cannot work. It comes wrapped: the text behind it names
+// the field or key.
+var ErrConfig = errors.New("embed")
 
 // node returns the settings of the node that c asks for. number is asked for one
 // that tells apart the allocators of this process, if c has no name.

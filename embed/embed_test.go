@@ -704,7 +704,7 @@ func TestConfig(t *testing.T) {
 		{"a file that is not there", embed.Config{Endpoints: local, File: file + "x"}, "no such file"},
 	} {
 		_, err := embed.Open(t.Context(), tt.cfg)
-		if !errors.Is(err, embed.ErrConfig) || !strings.Contains(err.Error(), tt.want) {
+		if !errors.Is(err, embed.ErrConfig) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "config: config: ") {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}
 	}
