@@ -55,3 +55,20 @@ func TestVersionFlag(t *testing.T) {
 		t.Errorf("exit code %d: %s%s, want %s", code, out, stderr, want)
 	}
 }
+
+// Help of init lists the settings that it uses; those of a node are taken, as from a
+// file that both share.
+func TestInitHelp(t *testing.T) {
+	_, help, _ := allocator("init", "--help")
+	for name, listed := range map[string]bool{
+		"--etcd.endpoints": true, "--epoch": true, "--fresh": true, "--lease.window": true, "--listen.grpc": false, "--lease.ttl": false, "--limit.": false,
+	} {
+		if strings.Contains(help, name) != listed {
+			t.Errorf("%s is listed: %v", name, !listed)
+		}
+	}
+	code, _, stderr := allocator("init", "--listen.grpc", "127.0.0.1:9000")
+	if code != cli.ExitUsage || !strings.Contains(stderr, "init needs etcd") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}

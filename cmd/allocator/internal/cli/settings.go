@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,6 +31,17 @@ func (a *App) Settings(cmd *cobra.Command) func() (config.Config, []config.Setti
 			return c, list, Exit(ExitUsage, err)
 		}
 		return c, list, nil
+	}
+}
+
+// ListSettings leaves in cmd's help only the settings of these keys and sections. The
+// others are taken all the same: files, and scripts, share them with serve.
+func ListSettings(cmd *cobra.Command, used ...string) {
+	for _, o := range config.Options() {
+		section, _, _ := strings.Cut(o.Key, ".")
+		if !slices.Contains(used, o.Key) && !slices.Contains(used, section) {
+			cmd.Flags().Lookup(o.Key).Hidden = true
+		}
 	}
 }
 

@@ -38,6 +38,7 @@ space and fails if there is none, so that a wiped etcd is noticed.`,
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
+	cli.ListSettings(cmd, "etcd", "space", "root", "layout", "epoch", "log", "lease.window", "issue.max-skew", "issue.max-lead")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, _, err := load()
 		if err != nil {
