@@ -2,6 +2,7 @@ package describe_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -415,4 +416,38 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestThirteenDigits: from 16 minutes to 2 h 39 min after a space's epoch, integers
+// have 13 digits, as flakes have characters. They were read as flakes of 34 to 278 years
+// after the epoch.
+func TestThirteenDigits(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		kind describe.Kind
+		want flake.ID
+		err  error
+	}{
+		{"999999999999", describe.Auto, 999_999_999_999, nil},
+		{"1000000000000", describe.Auto, 0, describe.ErrAmbiguous},
+		{"7999999999999", describe.Auto, 0, describe.ErrAmbiguous},
+		{"9999999999999", describe.Auto, 0, describe.ErrAmbiguous},
+		{"10000000000000", describe.Auto, 10_000_000_000_000, nil},
+		{"1000000000000", describe.Int, 1_000_000_000_000, nil},
+		{"1000000000000", describe.Flake, 1 << 60, nil},
+		{"01000000000000", describe.Auto, 1_000_000_000_000, nil},
+		{"1152921504606846976", describe.Auto, 1 << 60, nil}, // the flake 1000000000000
+		{"0000000000001", describe.Auto, 1, nil},
+		{"0000000000010", describe.Auto, 32, nil},
+		{"100000000000A", describe.Auto, 1<<60 + 10, nil},
+	} {
+		for name, parse := range map[string]func(string, describe.Kind, flake.Format) (describe.ID, error){
+			"Parse": describe.Parse, "ParseLenient": describe.ParseLenient,
+		} {
+			id, err := parse(c.in, c.kind, flake.Default)
+			if id.Flake != c.want || !errors.Is(err, c.err) {
+				t.Errorf("%s(%s, %s) = %d, %v, want %d, %v", name, c.in, c.kind, id.Flake, err, c.want, c.err)
+			}
+		}
+	}
 }

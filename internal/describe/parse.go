@@ -30,6 +30,25 @@ var Kinds = []Kind{Auto, Flake, Int, Hex, ULID, UUID}
 // ErrKind is returned for a kind that does not exist.
 var ErrKind = errors.New("describe: unknown kind")
 
+// ErrAmbiguous is returned for 13 digits without a leading 0, whose kind was not
+// stated. They are the integer of an ID of the first three hours of a space, or
+// the text of a flake from 34 years after its epoch on.
+var ErrAmbiguous = errors.New("describe: 13 digits are an integer or a flake")
+
+// IsAmbiguous reports whether text can be the integer of a flake and the text of
+// another.
+func IsAmbiguous[T string | []byte](text T) bool {
+	if len(text) != flake.TextLen || text[0] == '0' { // no integer is written with a leading 0
+		return false
+	}
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' {
+			return false
+		}
+	}
+	return true
+}
+
 // ParseKind returns the kind of a name, in that case; "" is Auto. It returns
 // ErrKind.
 func ParseKind(s string) (Kind, error) {
@@ -71,9 +90,10 @@ func (id ID) AsFlake(epoch int64) (flake.ID, error) {
 // and 36 bytes are a UUID too, and so are 32 hexadecimal digits. Other text is an integer
 // if it has digits alone (or behind a minus sign, to be refused as out of range),
 // and hexadecimal behind 0x: with 11 digits that would be 13 characters, and is
-// a flake.
+// a flake. 13 digits are a flake if the first is 0; else they could be either, and are
+// refused.
 //
-// It returns ErrKind, or the errors of packages flake and ulid, which Class
+// It returns ErrKind, ErrAmbiguous, or the errors of packages flake and ulid, which Class
 // names; the ID is then zero.
 func Parse(input string, kind Kind, _ flake.Format) (ID, error) {
 	return parse(input, kind, false)
@@ -141,6 +161,9 @@ func wide(kind Kind) func(ulid.ID, error) (ID, error) {
 
 // guess returns the kind that Auto means.
 func guess(s string, lenient bool) (Kind, error) {
+	if IsAmbiguous(s) {
+		return "", fmt.Errorf("%w: write the integer with a leading 0, as 0%s, and a flake as its integer; or state the kind, int or flake", ErrAmbiguous, s)
+	}
 	n := len(s)
 	if lenient && !uuidShape(s) {
 		n -= strings.Count(s, "-")
@@ -207,6 +230,7 @@ var classes = []struct {
 	{"bad_layout", []error{flake.ErrLayout}},
 	{"bad_kind", []error{ErrKind}},
 	{"no_form", []error{ErrForm}},
+	{"ambiguous", []error{ErrAmbiguous}},
 }
 
 // Class returns the name of the mistake in err, such as

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
@@ -188,7 +189,7 @@ func (s *Server) order(count, as, after []byte) (o server.Order, ok bool) {
 			return o, false
 		}
 	}
-	if after != nil && (len(after) != flake.TextLen || o.After.UnmarshalText(after) != nil) {
+	if after != nil && (len(after) != flake.TextLen || describe.IsAmbiguous(after) || o.After.UnmarshalText(after) != nil) {
 		return o, false
 	}
 	return o, true

@@ -78,6 +78,7 @@ func TestReplies(t *testing.T) {
 		{"ID.NEXT FOO 1", `-ERR INVALID_FORMAT unknown option "FOO": ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]`},
 		{"ID.NEXT COUNT", "-ERR INVALID_FORMAT COUNT has no value: ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]"},
 		{"ID.NEXT COUNT 1 COUNT 2", "-ERR INVALID_FORMAT COUNT is given twice: ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]"},
+		{"ID.NEXT AFTER 1000000000000", "-ERR INVALID_ID after: describe: 13 digits are an integer or a flake: write the integer with a leading 0, as 01000000000000, and a flake as its integer; or state the kind, int or flake (class=ambiguous)"},
 		{"ID.NEXT AFTER short", "-ERR INVALID_ID after: flake: wrong length: 5 bytes; a flake has 13, a ULID 26, a UUID 36 or 32, an integer only digits, hex 0x in front; for other forms name the kind (class=bad_length)"},
 		{"HGET other next", `-ERR INVALID_FORMAT unknown key "other": HGET id next`},
 		{"HGET id hex", `-ERR INVALID_FORMAT as is "hex": use flake, int, ulid or uuid`},
