@@ -187,6 +187,9 @@ func TestLostAndUsedUp(t *testing.T) {
 	s.do("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s", "a tick",
 		"pass 3600s", "a tick")
 	a := s.procs["a"]
+	if !slices.Contains(a.log, "SEAL") {
+		t.Errorf("the lost tenure is not sealed: %v", a.log)
+	}
 	_, err := a.node.Try(a.Now(), 1, 0)
 	if err == nil || !strings.HasPrefix(err.Error(), "NO_SID") {
 		t.Errorf("an hour after the sid was lost: %v", err)

@@ -38,7 +38,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with the actio
 // asks for it · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
 // (of that kind) · "X deliver" late requests · "X answer" hanging requests · "X stop" ·
 // "X crash" · "X changed" · "X gate open|closed [confirmed]" · "X giveup" · "X reported ERA REVISION" · "X issue N" · "X status" ·
-// "init" · "recreate" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" ·
+// "init" · "recreate" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" · "replace holder SID INSTANCE" by a key on no lease ·
 // "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" written by a clock D
 // ahead · "quarantine SID" · "churn N" unrelated writes · "snapshot" · "restore" ·
 // "outside CLAIM" · "pass D" lets time pass without a tick · "step D" moves the wall clock
@@ -211,6 +211,9 @@ func (s *scenario) command(f []string) string {
 		return ""
 	case "delete":
 		s.mem.Delete(arg(1))
+		return ""
+	case "replace": // holder SID INSTANCE: its key, on no lease
+		s.mem.Put("holder/"+arg(2), lease.Encode(lease.Holder{Instance: lease.Instance(arg(3)), Node: arg(3)}))
 		return ""
 	case "corrupt":
 		s.mem.Corrupt(arg(1))

@@ -212,6 +212,13 @@ func (h *hanging) Load(ctx context.Context) (lease.View, error) {
 	return h.Store.Load(ctx)
 }
 
+func (h *hanging) Read(ctx context.Context, sid flake.SID) (lease.View, error) {
+	if err := h.wait(ctx); err != nil {
+		return lease.View{}, err
+	}
+	return h.Store.Read(ctx, sid)
+}
+
 func (h *hanging) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, error) {
 	applied, v, err := h.Store.Commit(ctx, txn) // applied, and the answer is slow
 	if e := h.wait(ctx); e != nil {
@@ -255,6 +262,31 @@ func TestStoreHangs(t *testing.T) {
 		}
 		if got := b.reason(); got != node.NoSID {
 			t.Errorf("after the end: got %q, want NO_SID: it must be sealed all the same", got)
+		}
+	})
+}
+
+// TestGivesUpSealed: the keeper stops while it does not know what became of a write,
+// and the store does not answer. It gives up after its own deadline, and nothing is
+// issued afterwards, though the window is not used up.
+func TestGivesUpSealed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := initialized(t)
+		store := &hanging{Store: mem}
+		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
+		err := b.run(func() {
+			pass(mem, 7*time.Second)
+			store.set(true)
+			pass(mem, 8*time.Second)
+			if got := b.reason(); got != "" {
+				t.Errorf("with a window and no store: %s", got)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := b.reason(); got != node.NoSID {
+			t.Errorf("after the end: got %q, want NO_SID", got)
 		}
 	})
 }
