@@ -135,7 +135,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	<-ctx.Done()
 	// Peers are answered until they know that we leave.
 	if err := list.Leave(c.cfg.LeaveTimeout); err != nil {
-		c.log.Warn("left gossip without notice: peers find out by probing", "err", err)
+		c.log.Warn("gossip leave failed: peers detect by probing that this node is gone", "error", err)
 	}
 	_ = list.Shutdown() // also ends what rejoin is dialling
 	asking.Wait()
@@ -272,7 +272,7 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 	}
 	for seed, err := range failed {
 		if !silent[seed] {
-			c.log.Warn("node cannot be joined, will be tried again", "addr", seed, "err", err)
+			c.log.Warn("gossip join failed: retrying; check that the address is reachable over TCP and UDP", "addr", seed, "error", err)
 		}
 		silent[seed] = true
 	}

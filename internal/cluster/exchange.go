@@ -216,7 +216,7 @@ func (c *Cluster) answer(ctx context.Context) {
 		case r := <-c.replies:
 			err := c.pong(r)
 			if err != nil && !failing {
-				c.log.Error("own clocks or status cannot be sent: peers count this node as absent", "err", err)
+				c.log.Error("clock or status message cannot be sent: peers count this node as silent", "error", err)
 			}
 			failing = err != nil
 		}

@@ -144,7 +144,7 @@ func (c *Cluster) watchKeys(ctx context.Context) {
 			if problem != err.Error() {
 				problem = err.Error()
 				c.n.keyFailures.Add(1)
-				c.log.Error("gossip keys not reloaded, the old ones stay in use", "err", err)
+				c.log.Error("gossip keys not reloaded: the previous keys stay in use; correct the key file", "error", err)
 			}
 			continue
 		}

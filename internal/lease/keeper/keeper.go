@@ -178,7 +178,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			deadline = time.After(k.cfg.StopTimeout)
 			ev = lease.Stop{}
 		case <-deadline:
-			k.cfg.Logger.Warn("giving the sid back timed out; it is free once its lease has expired",
+			k.cfg.Logger.Warn("release of the sid timed out: the sid is free when its lease expires",
 				"timeout", k.cfg.StopTimeout, "problem", k.Status().Problem)
 			return nil
 		}
@@ -270,12 +270,12 @@ func (k *Keeper) publish() {
 	k.cfg.Generator.Report(s)
 	switch {
 	case old == nil:
-		k.cfg.Logger.Info("lease", "phase", s.Phase.String(), "problem", s.Problem)
+		k.cfg.Logger.Info("lease keeper started", "phase", s.Phase.String(), "problem", s.Problem)
 		return
 	case old.status.Phase != s.Phase:
-		k.cfg.Logger.Info("lease", "phase", s.Phase.String(), "problem", s.Problem)
+		k.cfg.Logger.Info("lease phase changed", "phase", s.Phase.String(), "problem", s.Problem)
 	case old.status.Problem != s.Problem && s.Problem != "":
-		k.cfg.Logger.Warn("lease", "phase", s.Phase.String(), "problem", s.Problem)
+		k.cfg.Logger.Warn("lease problem changed", "phase", s.Phase.String(), "problem", s.Problem)
 	}
 	close(old.changed)
 }
