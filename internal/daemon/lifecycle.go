@@ -79,10 +79,10 @@ func (l *lifecycle) stop() error {
 			l.log.Warn("stop step timed out", "step", s.name, "timeout", s.timeout)
 		})
 		timer := time.AfterFunc(max(s.timeout, stepTimeout), timedOut)
-		if s.stop(ctx) != nil {
-			timedOut()
+		err := s.stop(ctx)
+		if late := !timer.Stop(); late || err != nil {
+			timedOut() // or wait for the timer's call
 		}
-		timer.Stop()
 		cancel()
 	}
 	return l.parts.Wait()
