@@ -117,7 +117,7 @@ func TestReportedRevisionOfAQuorum(t *testing.T) {
 		at := late.untilRefused(node.HistoryRewound, 30*time.Second)
 		time.Sleep(20 * time.Second)
 		late.refused(at, env.now(), node.HistoryRewound)
-		if p := late.keeper.Status().Problem; !strings.Contains(p, "peers report era 1 at revision") {
+		if p := late.keeper.Status().Problem; !strings.Contains(p, "peers reported era 1 at revision") {
 			t.Errorf("problem %q", p)
 		}
 		env.soundBut(late, from)

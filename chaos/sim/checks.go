@@ -21,8 +21,9 @@ type clockChecks struct {
 
 // lastAnswer is when, by our raw clock, a process last answered.
 type lastAnswer struct {
-	at    int64
-	sound bool // its clocks never fail, and it is no false peer
+	at     int64
+	newest int64 // of all its answers, by its raw clock: one may overtake another
+	sound  bool  // its clocks never fail, and it is no false peer
 }
 
 // slack is how far sound clocks are from the truth: hosts start up to 10 ms off,
@@ -138,7 +139,8 @@ func (p *process) checkEstimate(peer *process, a answer) {
 		if o.RTT < 0 {
 			p.sim.violate("I5", "%s takes an answer of %s that was held for %v longer than the exchange took", p.name, o.Name, -o.RTT)
 		}
-		if !o.Fresh || a.lie != 0 || p.host.leapt || peer.host.leapt {
+		rejected := o.Age > 0 // the estimate is of an earlier answer
+		if rejected || !o.Fresh || a.lie != 0 || p.host.leapt || peer.host.leapt {
 			return
 		}
 		truth := time.Duration(peer.readings().Raw + a.clocks.Issuing - r.Clocks.Raw - r.Clocks.Issuing)

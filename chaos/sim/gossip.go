@@ -155,13 +155,14 @@ func (p *process) learn(peer *process, nonce int64, a answer) {
 		a.hold = time.Duration(t4-t1) + time.Millisecond
 	}
 	falsePeer := p.sim.plan.falsePeer && peer.host == p.sim.hosts[0]
-	p.answered[peer.name] = lastAnswer{at: t4, sound: peer.host.sound && !falsePeer}
+	newest := max(p.answered[peer.name].newest, a.clocks.Raw)
+	p.answered[peer.name] = lastAnswer{at: t4, newest: newest, sound: peer.host.sound && !falsePeer}
 	p.agree(agreement.Exchange{
 		Node:   peer.host.node,
 		Sample: clock.Sample{Instance: peer.name, T1: t1, T4: t4, Hold: a.hold, Peer: a.clocks},
 		Status: a.status,
 	})
-	if nonce%8 == 0 || a.heldTooLong {
+	if overtaken := a.clocks.Raw < newest; !overtaken && nonce%8 == 0 || a.heldTooLong {
 		p.checkEstimate(peer, a)
 	}
 }
