@@ -98,6 +98,25 @@ func TestStoreContract(t *testing.T) {
 					Put:    func(key, raw string) { _, err := client.Put(ctx, prefix+key, raw); check(err) },
 					Delete: func(key string) { _, err := client.Delete(ctx, prefix+key); check(err) },
 					Expire: func(id lease.LeaseID) { _, err := client.Revoke(ctx, clientv3.LeaseID(id)); check(err) },
+					LateRegister: func(id lease.LeaseID, r lease.Registration) func() error {
+						key, rev := prefix+"node/"+string(r.Instance), int64(0)
+						seen, err := client.Get(ctx, key)
+						check(err)
+						if len(seen.Kvs) > 0 {
+							rev = seen.Kvs[0].ModRevision
+						}
+						return func() error {
+							put, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).
+								Then(clientv3.OpPut(key, lease.Encode(r), clientv3.WithLease(clientv3.LeaseID(id)))).Commit()
+							switch {
+							case errors.Is(err, rpctypes.ErrLeaseNotFound):
+								return lease.ErrLeaseGone
+							case err == nil && !put.Succeeded:
+								return errors.New("the key has changed")
+							}
+							return err
+						}
+					},
 					Compact: func() {
 						_, rev, err := s.Ping(ctx)
 						check(err)
