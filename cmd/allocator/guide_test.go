@@ -194,7 +194,7 @@ func TestGuide(t *testing.T) {
 	}
 	for _, m := range machines {
 		awaitOK(t, m.ip, func() error {
-			r, err := http.Get("http://" + m.ip + ":9100/readyz?verbose")
+			r, err := http.Get("http://" + m.ip + ":7947/readyz?verbose")
 			if err != nil {
 				return err
 			}

@@ -46,7 +46,7 @@ func TestExposed(t *testing.T) {
 		{"loopback", func(c *Config) {}, nil},
 		{"loopback by other names", func(c *Config) { c.Listen.GRPC, c.Listen.HTTP = "localhost:1", "[::1]:1" }, nil},
 		{"no listeners", func(c *Config) { c.Listen.GRPC, c.Listen.HTTP = "", "" }, nil},
-		{"the admin port alone", func(c *Config) { c.Listen.Admin = ":9100" }, nil},
+		{"the admin port alone", func(c *Config) { c.Listen.Admin = ":7947" }, nil},
 		{"everything open", func(c *Config) { c.Listen.GRPC, c.Listen.HTTP = ":9000", "10.0.0.1:8080" },
 			[]string{"without TLS", "drain the node"}},
 		{"RESP alone", func(c *Config) { c.Listen.RESP = ":6380" }, []string{"listen.resp (:6380)", "listen.resp (:6380)"}},

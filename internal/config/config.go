@@ -171,7 +171,7 @@ func Default() Config {
 			MaxSkew:      250 * time.Millisecond,
 		},
 		Clock:  Clock{StepHold: 10 * time.Second, Grace: 60 * time.Second, Policy: "allow"},
-		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:9100", Gossip: "127.0.0.1:7946"},
+		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:7947", Gossip: "127.0.0.1:7946"},
 		Limit:  Limit{Connections: 4096},
 		Log:    Log{Level: "info", Format: "text"},
 		Drain:  Drain{Timeout: 10 * time.Second},

@@ -139,7 +139,7 @@ func (c *Config) options() []Option {
 			Why:   "None: it is for languages without a client of ours, and an unused port should not be open."},
 		{Key: "listen.admin", value: stringValue(&c.Listen.Admin),
 			Usage: "host:port of /metrics, /livez and /readyz; empty: none",
-			Why:   "Loopback; probes and scrapers on other machines need :9100."},
+			Why:   "Loopback; probes and scrapers on other machines need :7947. The port follows that of gossip; IANA has not assigned it, and 9100 to 9999 belong to exporters, 9100 to node_exporter."},
 		{Key: "listen.gossip", value: stringValue(&c.Listen.Gossip),
 			Usage: "ip:port of gossip, UDP and TCP; empty: none, and no peer can confirm this clock",
 			Why:   "Loopback; beyond it gossip needs a key (gossip.key-file), since without one any program that can send a packet could pose as a peer."},

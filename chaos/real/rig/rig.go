@@ -220,7 +220,7 @@ func (r *Rig) newNode(name string, urls []string, place func(string) (Place, err
 	for _, a := range []struct {
 		addr  *string
 		usual int
-	}{{&n.HTTP, 8080}, {&n.GRPC, 9000}, {&n.Admin, 9100}, {&n.Gossip, gossipPort}} {
+	}{{&n.HTTP, 8080}, {&n.GRPC, 9000}, {&n.Admin, 7947}, {&n.Gossip, gossipPort}} {
 		if *a.addr, err = at(p, a.usual); err != nil {
 			return nil, err
 		}

@@ -27,7 +27,7 @@ mounted in the Job that initializes the space.
 {{- $_ := set $config "epoch" (toString .) -}}
 {{- end -}}
 {{- if not $etcdOnly -}}
-{{- $listen := dict "grpc" ":9000" "http" ":8080" "admin" ":9100" -}}
+{{- $listen := dict "grpc" ":9000" "http" ":8080" "admin" ":7947" -}}
 {{- if .resp.enabled -}}
 {{- $_ := set $listen "resp" ":6380" -}}
 {{- end -}}
