@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
@@ -417,6 +418,39 @@ func TestStartTogether(t *testing.T) {
 	t.Logf("%d nodes, %d rounds, %d attempts", nodes, rounds, asked)
 	if rounds > 8 || asked > 4*nodes {
 		t.Errorf("%d nodes took %d rounds and %d attempts for a sid each", nodes, rounds, asked)
+	}
+}
+
+// TestListsWhileNodesComeAndGo: every change is a hint to list the space, at a random
+// moment within a time that grows with the layout. However many changes follow, a
+// holder lists no sooner than that moment.
+func TestListsWhileNodesComeAndGo(t *testing.T) {
+	const changesEach, loadsPerHour = 250 * time.Millisecond, 3600 / 20
+	s := newScenario(t)
+	_, _, err := s.mem.Init(t.Context(), lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}, 0)
+	s.check(err)
+	r := rand.New(rand.NewPCG(7, 7))
+	a := s.w.start("n1")
+	cfg := s.w.config("n1", a.name, func(maximum time.Duration) time.Duration { return time.Duration(r.Int64N(int64(max(maximum, 1)))) })
+	cfg.Format.Layout, cfg.ReloadEvery = flake.Fleet, 30*time.Second
+	a.machine = lease.NewMachine(cfg)
+	s.drive(time.Minute, true, a)
+	if !a.machine.Status().Held {
+		t.Fatalf("status %+v", a.machine.Status())
+	}
+	a.log = nil
+	for range time.Hour / changesEach {
+		a.step(lease.Changed{})
+		s.drive(changesEach, true, a)
+	}
+	loads := 0
+	for _, l := range a.log {
+		if l == "load" {
+			loads++
+		}
+	}
+	if loads < 3600/36 || loads > loadsPerHour {
+		t.Errorf("%d lists in an hour with a change each %v, want at most %d", loads, changesEach, loadsPerHour)
 	}
 }
 

@@ -184,14 +184,24 @@ func (m *Machine) onChanged(now clock.Reading) {
 	m.list.changed = true
 	switch {
 	case m.list.full, !m.gate.Open:
-		m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
+		m.reloadWithin(now, maxJitter)
 	case m.hold() != nil:
 		// Every holder gets every hint and lists all holders: the more there are,
 		// the wider their reads are spread. A change of our own sid is in the answer
 		// to the next extension.
-		spread := maxJitter / 8 * time.Duration(m.cfg.Format.Layout.Holders())
-		m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(spread)))
+		m.reloadWithin(now, maxJitter/8*time.Duration(m.cfg.Format.Layout.Holders()))
 	}
+}
+
+// reloadWithin has the space listed at a random moment within spread. It is drawn
+// at the first change after a list: the earliest of moments drawn at every change
+// would come at once while nodes come and go.
+func (m *Machine) reloadWithin(now clock.Reading, spread time.Duration) {
+	if m.list.spread != 0 && m.list.spread <= spread {
+		return
+	}
+	m.list.spread = spread
+	m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(spread)))
 }
 
 // maxJitter spreads the nodes that wait for the same key.

@@ -71,7 +71,8 @@ func (m *Machine) planLease(now clock.Reading) {
 const slowRetry = time.Second
 
 func (m *Machine) load(now clock.Reading) {
-	m.busy, m.list.changed, m.reportedAtLoad, m.list.lease = true, false, m.reported, m.lease.id
+	m.busy, m.reportedAtLoad = true, m.reported
+	m.list.changed, m.list.spread, m.list.lease = false, 0, m.lease.id
 	m.reload = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
 	m.do(Load{})
 }

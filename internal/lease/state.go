@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"time"
+
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -96,11 +98,12 @@ type list struct {
 	sids       map[flake.SID]SIDRecords // nil: it was never listed
 	nodes      []Registration
 	at         clock.Mono
-	holderWall clock.Millis // latest wall time in the records of live holders; 0: none
-	fresh      bool         // a sid may be chosen from it
-	changed    bool         // a change was reported after it was asked for
-	full       bool         // it had no sid to choose
-	lease      LeaseID      // that our registration was on when the list was asked for; 0: none
+	holderWall clock.Millis  // latest wall time in the records of live holders; 0: none
+	fresh      bool          // a sid may be chosen from it
+	changed    bool          // a change was reported after it was asked for
+	full       bool          // it had no sid to choose
+	spread     time.Duration // within which changes since have the next one asked for; 0: there was none
+	lease      LeaseID       // that our registration was on when the list was asked for; 0: none
 }
 
 // etcdLease is the lease that the registration and the holder key are on.
