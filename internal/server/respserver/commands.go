@@ -76,14 +76,18 @@ func lookup(name []byte) *command {
 	return commands[string(upper[:len(name)])]
 }
 
+// multiHint names the option that most people meet: pipelines of redis-py are
+// transactions by default.
+const multiHint = "is not supported: an issued ID cannot be rolled back. Send the commands as a pipeline without MULTI; in redis-py, pipeline(transaction=False)"
+
 // hints are the errors for commands of Redis that people try, or that clients send by
 // themselves.
 var hints = map[string]string{
 	"INCR":      "is not supported: its answer is an integer, and many clients lose digits of an ID in an integer. Use ID.NEXT, or HGET id next",
 	"INCRBY":    "is not supported: its answer is an integer, and many clients lose digits of an ID in an integer. Use ID.NEXT COUNT n",
 	"GET":       "is not supported: clients may answer it from a cache, and an ID from a cache is a duplicate. Use ID.NEXT, or HGET id next",
-	"MULTI":     "is not supported: an issued ID cannot be rolled back. Send the commands as a pipeline",
-	"EXEC":      "without MULTI",
+	"MULTI":     multiHint,
+	"EXEC":      multiHint,
 	"DISCARD":   "without MULTI",
 	"CLUSTER":   "is not supported: cluster support is disabled. Connect to one node, or to a load balancer in front of several",
 	"SUBSCRIBE": "is not supported: there are no channels. Use ID.NEXT",
@@ -93,7 +97,11 @@ var hints = map[string]string{
 // unknown answers an unknown command.
 func (c *conn) unknown(args [][]byte) {
 	if lookup := strings.ToUpper(string(args[0][:min(len(args[0]), 16)])); hints[lookup] != "" {
-		c.out = resp.AppendError(c.out, "ERR", lookup+" "+hints[lookup])
+		code := "ERR"
+		if lookup == "EXEC" { // clients then report the error of MULTI, which explains it
+			code = "EXECABORT"
+		}
+		c.out = resp.AppendError(c.out, code, lookup+" "+hints[lookup])
 		return
 	}
 	var b strings.Builder

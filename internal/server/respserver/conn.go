@@ -51,6 +51,7 @@ type conn struct {
 
 	pending     int         // requests for one ID that are not answered yet
 	pendingForm server.Form // of all of them
+	refused     bool        // the node refused a request of this pipeline: the rest does not wait
 	random      [512]byte   // for wide IDs; random[:unused] is not used yet
 	unused      int
 
@@ -151,6 +152,9 @@ var errUnauthenticated = resp.ProtocolError(fmt.Sprintf("request above %d bytes 
 // read reads the next bytes of the client, after the part of a request that is already
 // in the buffer. It returns false at the end of the connection.
 func (c *conn) read() bool {
+	if c.to < len(c.in) { // all that had arrived fitted into the buffer: the pipeline has ended
+		c.refused = false
+	}
 	copy(c.in, c.in[c.from:c.to])
 	c.from, c.to = 0, c.to-c.from
 	switch {

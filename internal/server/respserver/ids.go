@@ -43,8 +43,7 @@ func (c *conn) enqueue(as server.Form) {
 }
 
 // settle answers the pending requests: from one block, or if the block is refused, each
-// by itself, since the node may have enough for the first ones. At most one of them
-// waits for the node; after a refusal the others are refused at once.
+// by itself, since the node may have enough for the first ones.
 func (c *conn) settle() {
 	n, as := c.pending, c.pendingForm
 	if n == 0 {
@@ -62,20 +61,31 @@ func (c *conn) settle() {
 			return
 		}
 	}
-	ctx := c.ctx
 	for range n {
 		if !c.room(max(bulkLen(as), resp.MaxError+2)) {
 			return
 		}
-		b, err := c.s.node.Next(ctx, 1, 0)
+		b, err := c.block(1, 0)
 		c.s.service.Done(server.RESPIDs, err, began)
 		if err != nil {
 			c.refuse(err)
-			ctx = expired
 			continue
 		}
 		c.appendIDs(b, as)
 	}
+}
+
+// block returns a block of the node, which may wait for it. After a refusal no later
+// request of the same pipeline waits: with a wait for each, a long pipeline would take
+// minutes to be refused.
+func (c *conn) block(count int, after flake.ID) (gen.Block, error) {
+	ctx := c.ctx
+	if c.refused {
+		ctx = expired
+	}
+	b, err := c.s.node.Next(ctx, count, after)
+	c.refused = c.refused || err != nil
+	return b, err
 }
 
 // appendIDs appends each ID of a block as a reply. There must be room for them.
@@ -208,7 +218,7 @@ func (c *conn) issue(o server.Order, list bool) {
 		return
 	}
 	began := c.s.service.Begin()
-	b, err := c.s.node.Next(c.ctx, o.Count, o.After)
+	b, err := c.block(o.Count, o.After)
 	c.s.service.Done(server.RESPIDs, err, began)
 	if err != nil {
 		c.refuse(err)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -17,7 +18,10 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -68,8 +72,9 @@ func TestReplies(t *testing.T) {
 		{`"a\r\n+OK"`, "-ERR unknown command 'a  +OK', with args beginning with: "},
 		{"incr k", "-ERR INCR is not supported: its answer is an integer, and many clients lose digits of an ID in an integer. Use ID.NEXT, or HGET id next"},
 		{"GET k", "-ERR GET is not supported: clients may answer it from a cache, and an ID from a cache is a duplicate. Use ID.NEXT, or HGET id next"},
-		{"MULTI", "-ERR MULTI is not supported: an issued ID cannot be rolled back. Send the commands as a pipeline"},
-		{"EXEC", "-ERR EXEC without MULTI"},
+		{"MULTI", "-ERR MULTI is not supported: an issued ID cannot be rolled back. Send the commands as a pipeline without MULTI; in redis-py, pipeline(transaction=False)"},
+		{"EXEC", "-EXECABORT EXEC is not supported: an issued ID cannot be rolled back. Send the commands as a pipeline without MULTI; in redis-py, pipeline(transaction=False)"},
+		{"DISCARD", "-ERR DISCARD without MULTI"},
 
 		{"ID.NEXT COUNT 0", `-ERR INVALID_COUNT count is "0": ask for 1 to 10000 (count=0 limit=10000)`},
 		{"ID.NEXT COUNT 10001", `-ERR INVALID_COUNT count is "10001": ask for 1 to 10000 (count=10001 limit=10000)`},
@@ -238,6 +243,100 @@ func TestPipeline(t *testing.T) {
 	}
 	if len(counts) != 3 || counts["resp_ids OK"] != 6*rounds || counts["resp_ids INVALID_COUNT"] != rounds || counts["resp_other OK"] != rounds {
 		t.Errorf("counted %v", counts)
+	}
+}
+
+// TestPipelineOfForms: each request of a pipeline is answered in its own form, whatever
+// the requests beside it ask for.
+func TestPipelineOfForms(t *testing.T) {
+	w := newFixture(t).serve(nil)
+	c := w.dial()
+	var last flake.ID
+	forms := []string{"flake", "uuid", "int", "ulid"}
+	for round := range 200 {
+		var asked []string
+		var requests strings.Builder
+		for i := range 2 + round%30 {
+			// Runs of different lengths, in an order that comes to each pair.
+			form := forms[(i/(1+round%3)*(1+round/4%3)+round)%len(forms)]
+			asked = append(asked, form)
+			switch {
+			case form == "flake" && i%2 == 0:
+				requests.WriteString("*1\r\n$7\r\nID.NEXT\r\n")
+			case i%3 == 0:
+				requests.WriteString("HGET id " + form + "\r\n")
+			default:
+				requests.WriteString("ID.NEXT FORMAT " + form + "\r\n")
+			}
+		}
+		c.send(requests.String())
+		for i, form := range asked {
+			text := c.reply()
+			d, err := describe.Parse(text, describe.Kind(form), flake.Format{Layout: flake.Scalable, Epoch: flake.DefaultEpoch})
+			if err != nil {
+				t.Fatalf("round %d: request %d of %v got %q: %v", round, i, asked, text, err)
+			}
+			id, err := d.AsFlake(flake.DefaultEpoch)
+			if err != nil || id <= last {
+				t.Fatalf("round %d: request %d of %v got %q after %v: %v", round, i, asked, text, last, err)
+			}
+			last = id
+		}
+	}
+}
+
+// frozen is a wall clock that does not move, beside a monotonic one that does.
+type frozen struct{ began time.Time }
+
+func (f frozen) Now() clock.Reading {
+	return clock.Reading{Wall: start, Mono: clock.Mono(time.Since(f.began))}
+}
+
+// TestPipelineWaitsOnce: when nothing is left to issue, a pipeline of any length and
+// form takes as long to be refused as one request does, and so does the next pipeline.
+func TestPipelineWaitsOnce(t *testing.T) {
+	for name, request := range map[string]string{
+		"plain":  "*1\r\n$7\r\nID.NEXT\r\n",
+		"forms":  "ID.NEXT FORMAT ulid\r\nID.NEXT FORMAT uuid\r\n",
+		"counts": "ID.NEXT COUNT 2\r\n",
+		"mixed":  "*1\r\n$7\r\nID.NEXT\r\nPING\r\nID.NEXT COUNT 2\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const wait = 40 * time.Millisecond
+				w := newFixture(t)
+				w.node = node.New(node.Config{Name: "node-a", Gen: w.node.Config().Gen, MaxWait: wait}, frozen{time.Now()}, zeros{})
+				w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
+				for range 251 { // the entropy of the lead
+					if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				here, there := net.Pipe()
+				p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
+				p.conn <- there
+				c := newClient(t, here)
+				w.listen(server.Config{}).serve(p)
+				for range 3 {
+					const times = 1000 // more than one buffer of requests, and of answers
+					began := time.Now()
+					go func() { _, _ = io.WriteString(c, strings.Repeat(request, times)) }()
+					for range times * strings.Count(request, "ID.NEXT") {
+						got := c.reply()
+						for got == "+PONG" {
+							got = c.reply()
+						}
+						if !strings.HasPrefix(got, "-TRYAGAIN ENTROPY_OVERFLOW ") {
+							t.Fatal(got)
+						}
+					}
+					if took := time.Since(began); took < wait/2 || took > 3*wait/2 {
+						t.Fatalf("a pipeline was refused after %v, a request waits up to %v", took, wait)
+					}
+				}
+				_ = here.Close()
+			})
+		})
 	}
 }
 
