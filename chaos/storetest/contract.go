@@ -16,11 +16,12 @@ import (
 	"github.com/flakelease/allocator/internal/lease/keeper"
 )
 
-// Space is a Store with the calls of init and decode.
+// Space is a Store with the calls of init, decode and accept-time.
 type Space interface {
 	keeper.Store
 	Init(context.Context, lease.Space, clock.Millis) (bool, lease.View, error)
 	Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error)
+	AcceptTime(context.Context, lease.View, lease.AcceptedTime) error
 }
 
 // Harness is a Space that was never initialized, and functions that edit its
@@ -57,6 +58,7 @@ func Contract(t *testing.T, fresh func(*testing.T) Harness) {
 		{"registrations", testRegistrations, false},
 		{"unreadable records", testUnreadable, false},
 		{"strays", testStrays, false},
+		{"accepted time", testAcceptedTime, false},
 		{"watch", testWatch, false},
 		{"cancelled calls", testCancelled, false},
 		{"lost and late calls", testFaults, false},
@@ -583,4 +585,52 @@ func testStrays(f *fixture) {
 		f.Error("a stray beside the ledger gave sid 9 a past")
 	}
 	f.apply(f.txn(lease.Acquire, 9, n, f.read(9)))
+}
+
+// accept accepts a time that is over floor by the given number of hours.
+func (f *fixture) accept(seen lease.View, nonce string, hours clock.Millis) lease.AcceptedTime {
+	f.Helper()
+	a := lease.AcceptedTime{Era: 1, Until: floor + hours*3_600_000, Nonce: nonce, By: "ann@ops-1", At: floor}
+	if err := f.Space.AcceptTime(f.ctx, seen, a); err != nil {
+		f.Fatalf("accept a time: %v", err)
+	}
+	if got := f.load().Accepted; got.Value != a || got.Raw != lease.Encode(a) || got.Err != nil || got.Lease != 0 {
+		f.Fatalf("accepted time: got %+v, want %+v", got, a)
+	}
+	return a
+}
+
+// testAcceptedTime: of two commands that saw the same, one writes, and none that saw
+// another era or config.
+func testAcceptedTime(f *fixture) {
+	before := f.load()
+	if before.Accepted.Exists() {
+		f.Fatalf("a new space has accepted %+v", before.Accepted)
+	}
+	first := f.accept(before, "x1", 1)
+	late := lease.AcceptedTime{Era: 1, Until: first.Until + 1, Nonce: "x2", By: "bob@ops-2", At: floor}
+	after := f.load()
+	refuse := func(why string, seen lease.View) {
+		f.Helper()
+		if err := f.Space.AcceptTime(f.ctx, seen, late); err == nil {
+			f.Errorf("%s: another time was accepted", why)
+		}
+		if got := f.load().Accepted; got.Value != first {
+			f.Errorf("%s: got %+v, want %+v", why, got.Value, first)
+		}
+	}
+	refuse("another acceptance was first", before)
+	restored := after
+	restored.Accepted.Raw = lease.Encode(late)
+	refuse("the value differs at the same revision", restored)
+	f.Put("era", lease.Encode(lease.Era{Number: 2, Floor: floor, Cluster: after.Cluster}))
+	refuse("another era began", after)
+	now := f.load()
+	f.Put("config", now.Config.Raw)
+	refuse("the config was written", now)
+	f.accept(f.load(), "x3", 2)
+	f.Put("accepted-time", "junk")
+	if got := f.load().Accepted; got.Value != (lease.AcceptedTime{}) || !errors.Is(got.Err, lease.ErrVersion) {
+		f.Errorf("an unreadable record: got %+v", got)
+	}
 }

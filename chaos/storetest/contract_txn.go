@@ -316,6 +316,8 @@ func testWatch(f *fixture) {
 	f.Compact()
 	f.Put("config", v.Config.Raw)
 	await("config was put, history compacted")
+	f.accept(f.load(), "x1", 1)
+	await("a time was accepted")
 	f.Expire(a.lease)
 	await("a holder went with its lease")
 	select {

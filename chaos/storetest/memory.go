@@ -234,7 +234,7 @@ func (m *Memory) Revoke(ctx context.Context, id lease.LeaseID) error {
 	return nil
 }
 
-// Watch calls changed at once, and after every change of config, era or a holder.
+// Watch calls changed at once, and after every change of what a real store watches.
 func (m *Memory) Watch(ctx context.Context, changed func()) error {
 	c := make(chan struct{}, 1)
 	m.mu.Lock()
@@ -280,6 +280,25 @@ func (m *Memory) Init(ctx context.Context, space lease.Space, floor clock.Millis
 	return true, m.viewAll(), nil
 }
 
+// ErrChanged is returned by Memory.AcceptTime if what it compares has changed.
+var ErrChanged = errors.New("storetest: records have changed since they were read")
+
+// AcceptTime puts a, if config, era and the accepted time are as in seen. It returns
+// ErrChanged.
+func (m *Memory) AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.viewAll()
+	if !now.Config.Same(seen.Config) || !now.Era.Same(seen.Era) || !now.Accepted.Same(seen.Accepted) {
+		return ErrChanged
+	}
+	m.put("accepted-time", lease.Encode(a), 0)
+	return nil
+}
+
 // Holder returns the last line of the sid's ledger that began by at.
 func (m *Memory) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error) {
 	if err := ctx.Err(); err != nil {
@@ -307,7 +326,7 @@ func (m *Memory) write(edit func(put func(key, raw string, id lease.LeaseID), de
 	rev, wrote, seen := m.state.rev+1, false, false
 	note := func(key string) {
 		wrote = true
-		seen = seen || key == "config" || key == "era" || strings.HasPrefix(key, "holder/") ||
+		seen = seen || key == "config" || key == "era" || key == "accepted-time" || strings.HasPrefix(key, "holder/") ||
 			strings.HasPrefix(key, "node/") || strings.HasPrefix(key, "ledger/")
 	}
 	edit(func(key, raw string, id lease.LeaseID) {
@@ -348,6 +367,7 @@ func (m *Memory) wake() {
 // viewAll returns a view of the space. m.mu is held.
 func (m *Memory) viewAll() lease.View {
 	v := m.viewCommon()
+	v.Accepted = readEntry[lease.AcceptedTime](m, "accepted-time")
 	for _, key := range m.under("node/") {
 		if name := strings.TrimPrefix(key, "node/"); name != "" {
 			v.Nodes = append(v.Nodes, m.registration(name, m.state.keys[key]))

@@ -41,6 +41,18 @@ type Era struct {
 	Cluster uint64       `json:"cluster,string"` // etcd's cluster ID when the era began
 }
 
+// AcceptedTime is an operator's statement that clocks which read up to Until are
+// right, though they are further ahead of what nodes know than they follow by
+// themselves. It counts in its era alone, and within an era only a later one
+// replaces it: so a node that has read it may rely on it.
+type AcceptedTime struct {
+	Era   int64        `json:"era"`
+	Until clock.Millis `json:"until"`
+	Nonce string       `json:"nonce"` // unique to the run of the command
+	By    string       `json:"by"`    // who ran it, and where
+	At    clock.Millis `json:"at"`    // the operator's clock
+}
+
 // Holder is the leased record that marks a sid as taken.
 type Holder struct {
 	Instance Instance `json:"instance"`
@@ -178,6 +190,13 @@ func (w Window) check() error {
 func (e Era) check() error {
 	if e.Number < 1 || e.Floor < 0 {
 		return fmt.Errorf("era %d with floor %d", e.Number, e.Floor)
+	}
+	return nil
+}
+
+func (a AcceptedTime) check() error {
+	if a.Era < 1 || a.Until < 1 || a.Nonce == "" {
+		return fmt.Errorf("time %d accepted in era %d with nonce %q", a.Until, a.Era, a.Nonce)
 	}
 	return nil
 }

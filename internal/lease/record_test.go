@@ -12,10 +12,11 @@ import (
 )
 
 var (
-	aSpace  = Space{Layout: flake.Fleet, Epoch: 1_704_067_200_000, Pool: "0c9e0b8e-63a5-4f3b-8d2c-5a4c1b2f7e10"}
-	anEra   = Era{Number: 2, Floor: 1_800_000_000_000, Cluster: 1<<64 - 1}
-	aHolder = Holder{Instance: "i", Node: "n"}
-	aWindow = Window{
+	aSpace         = Space{Layout: flake.Fleet, Epoch: 1_704_067_200_000, Pool: "0c9e0b8e-63a5-4f3b-8d2c-5a4c1b2f7e10"}
+	anEra          = Era{Number: 2, Floor: 1_800_000_000_000, Cluster: 1<<64 - 1}
+	anAcceptedTime = AcceptedTime{Era: 2, Until: 1_800_000_000_000, Nonce: "x", By: "ann@ops-1", At: 1_799_996_400_000}
+	aHolder        = Holder{Instance: "i", Node: "n"}
+	aWindow        = Window{
 		Era: 2, Term: 41, Instance: "i", Node: "n", Nonce: "x",
 		Base: 1_800_000_000_000, Ceil: 1_800_000_030_000, State: Active, Wall: 1_800_000_000_001,
 	}
@@ -33,6 +34,7 @@ func TestRecordForms(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
 		{Encode(aSpace), seal(`{"layout":"fleet","epoch":1704067200000,"pool":"0c9e0b8e-63a5-4f3b-8d2c-5a4c1b2f7e10"}`)},
 		{Encode(anEra), seal(`{"number":2,"floor":1800000000000,"cluster":"18446744073709551615"}`)},
+		{Encode(anAcceptedTime), seal(`{"era":2,"until":1800000000000,"nonce":"x","by":"ann@ops-1","at":1799996400000}`)},
 		{Encode(aHolder), `a1 e19d19cf {"instance":"i","node":"n"}`},
 		{Encode(aWindow), seal(`{"era":2,"term":41,"instance":"i","node":"n","nonce":"x","base":1800000000000,` +
 			`"ceil":1800000030000,"state":"active","wall":1800000000001}`)},
@@ -63,6 +65,7 @@ func roundTrip[T comparable](t *testing.T, want T) {
 func TestRecordsRoundTrip(t *testing.T) {
 	roundTrip(t, aSpace)
 	roundTrip(t, anEra)
+	roundTrip(t, anAcceptedTime)
 	roundTrip(t, aHolder)
 	roundTrip(t, aWindow)
 	roundTrip(t, quarantined())
@@ -143,6 +146,11 @@ func TestDecodeRefuses(t *testing.T) {
 			t.Errorf("era %+v: got %+v, %v", era, got, err)
 		}
 	}
+	for _, a := range []AcceptedTime{{Until: 1, Nonce: "x"}, {Era: 1, Nonce: "x"}, {Era: 1, Until: -1, Nonce: "x"}, {Era: 1, Until: 1}} {
+		if got, err := Decode[AcceptedTime](Encode(a)); !errors.Is(err, ErrMalformed) || got != (AcceptedTime{}) {
+			t.Errorf("accepted time %+v: got %+v, %v", a, got, err)
+		}
+	}
 	if _, err := Decode[Space](seal(`{"layout":"roomy","epoch":1,"pool":"p"}`)); !errors.Is(err, ErrMalformed) {
 		t.Errorf("unknown layout: got %v", err)
 	}
@@ -163,7 +171,7 @@ func TestDecodeRefuses(t *testing.T) {
 // FuzzDecode feeds any bytes to all records: as they come, and as the body of a
 // record whose checksum is right.
 func FuzzDecode(f *testing.F) {
-	for _, raw := range []string{Encode(aSpace), Encode(anEra), Encode(aHolder), Encode(aWindow), Encode(aLedgerLine),
+	for _, raw := range []string{Encode(aSpace), Encode(anEra), Encode(anAcceptedTime), Encode(aHolder), Encode(aWindow), Encode(aLedgerLine),
 		Encode(aRegistration), "", "a1", "a1 ", "a2 x", "a1 00000000 {}", "{}", "null", `{"cluster":"x"}`, `{"era":1e400}`} {
 		f.Add(raw)
 	}
@@ -171,6 +179,7 @@ func FuzzDecode(f *testing.F) {
 		for _, raw := range []string{raw, seal(raw)} {
 			decodeAny[Space](t, raw)
 			decodeAny[Era](t, raw)
+			decodeAny[AcceptedTime](t, raw)
 			decodeAny[Holder](t, raw)
 			decodeAny[Window](t, raw)
 			decodeAny[LedgerLine](t, raw)

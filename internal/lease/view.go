@@ -49,7 +49,8 @@ type View struct {
 	Config   Entry[Space]
 	Era      Entry[Era]
 	SIDs     map[flake.SID]SIDRecords
-	Nodes    []Registration // views of the whole space only
+	Nodes    []Registration      // views of the whole space only
+	Accepted Entry[AcceptedTime] // views of the whole space only
 }
 
 // Op names the transaction that a Txn asks for.

@@ -69,6 +69,30 @@ func (s *Store) BeginEra(ctx context.Context, seen lease.View, era lease.Era) er
 	return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, ErrChanged)
 }
 
+// AcceptTime puts a, if config, era and the accepted time are as in seen, by revision
+// and by value: of two commands that run at once, one writes.
+//
+// It returns ErrChanged with nothing written. After any other error the outcome
+// is unknown.
+func (s *Store) AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	raw := lease.Encode(a) // unique, because its nonce is
+	cmps := append(unchanged(s.keys.config(), seen.Config), unchanged(s.keys.era(), seen.Era)...)
+	r, err := s.client.Txn(ctx).
+		If(append(cmps, unchanged(s.keys.accepted(), seen.Accepted)...)...).
+		Then(clientv3.OpPut(s.keys.accepted(), raw)).
+		Else(clientv3.OpGet(s.keys.accepted())).
+		Commit()
+	switch {
+	case err != nil:
+		return fmt.Errorf("accept the time of %s: %w", s.keys, because(ctx, err))
+	case r.Succeeded || has(r, raw): // the client may have sent it twice
+		return nil
+	}
+	return fmt.Errorf("accept the time of %s: %w", s.keys, ErrChanged)
+}
+
 // has reports whether the one get in r found raw.
 func has(r *clientv3.TxnResponse, raw string) bool {
 	kvs := r.Responses[0].GetResponseRange().Kvs

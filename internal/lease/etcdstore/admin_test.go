@@ -216,6 +216,29 @@ func TestBeginEra(t *testing.T) {
 }
 
 // With authentication on, the role decides; nothing is written to find out.
+func TestAcceptTime(t *testing.T) {
+	s := held(t)
+	ctx := timeout(t, time.Minute)
+	seen, err := s.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := lease.AcceptedTime{Era: 1, Until: adminNow + 1, Nonce: "x1", By: "ann", At: adminNow}
+	for range 2 { // the second is a sending that the client repeats
+		if err := s.AcceptTime(ctx, seen, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := a
+	other.Nonce = "x2"
+	if err := s.AcceptTime(ctx, seen, other); !errors.Is(err, ErrChanged) {
+		t.Errorf("over an acceptance that was not seen: %v", err)
+	}
+	if got, err := s.Load(ctx); err != nil || got.Accepted.Value != a {
+		t.Errorf("got %+v, %v", got.Accepted, err)
+	}
+}
+
 func TestRole(t *testing.T) {
 	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
 	if err != nil {

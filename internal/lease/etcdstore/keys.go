@@ -31,12 +31,13 @@ func newKeys(root, space string) (keys, error) {
 	return keys("/" + root + "/" + space + "/"), nil
 }
 
-func (k keys) config() string  { return string(k) + "config" }
-func (k keys) era() string     { return string(k) + "era" }
-func (k keys) nodes() string   { return string(k) + "node/" }
-func (k keys) holders() string { return string(k) + "holder/" }
-func (k keys) windows() string { return string(k) + "window/" }
-func (k keys) ledgers() string { return string(k) + "ledger/" }
+func (k keys) config() string   { return string(k) + "config" }
+func (k keys) era() string      { return string(k) + "era" }
+func (k keys) accepted() string { return string(k) + "accepted-time" }
+func (k keys) nodes() string    { return string(k) + "node/" }
+func (k keys) holders() string  { return string(k) + "holder/" }
+func (k keys) windows() string  { return string(k) + "window/" }
+func (k keys) ledgers() string  { return string(k) + "ledger/" }
 
 func (k keys) node(i lease.Instance) string  { return k.nodes() + string(i) }
 func (k keys) holder(sid flake.SID) string   { return k.holders() + sidName(sid) }
@@ -46,10 +47,10 @@ func (k keys) ledger(sid flake.SID, term int64) string {
 	return k.ledgerOf(sid) + fmt.Sprintf("%020d", term)
 }
 
-// watched returns the range [first, end) that has config, era, all holders and
-// all registrations. The ledger is between them: a line of it comes with a holder.
+// watched returns the range [first, end) that has the accepted time, config, era,
+// all holders and all registrations. The ledger is between them: a line of it comes with a holder.
 func (k keys) watched() (first, end string) {
-	return k.config(), clientv3.GetPrefixRangeEnd(k.nodes())
+	return k.accepted(), clientv3.GetPrefixRangeEnd(k.nodes())
 }
 
 func sidName(sid flake.SID) string { return strconv.FormatUint(uint64(sid), 10) }

@@ -127,7 +127,7 @@ func leaseError(doing string, id lease.LeaseID, err error) error {
 const reopenDelay = 250 * time.Millisecond
 
 // Watch calls changed when the watch is open, after every change of config, era,
-// a holder or a registration (once for changes that arrive together), and once
+// the accepted time, a holder or a registration (once for changes that arrive together), and once
 // whenever it had to open the watch again. It blocks until ctx ends and returns its
 // error.
 func (s *Store) Watch(ctx context.Context, changed func()) error {

@@ -172,6 +172,7 @@ func (s *Store) allReads() []clientv3.Op {
 	return []clientv3.Op{
 		clientv3.OpGet(s.keys.config()),
 		clientv3.OpGet(s.keys.era()),
+		clientv3.OpGet(s.keys.accepted()),
 		clientv3.OpGet(s.keys.holders(), clientv3.WithPrefix()),
 		clientv3.OpGet(s.keys.windows(), clientv3.WithPrefix()),
 		clientv3.OpGet(s.keys.nodes(), clientv3.WithPrefix()),
@@ -215,6 +216,8 @@ func (s *Store) add(v *lease.View, kv *mvccpb.KeyValue) {
 		v.Config = entry[lease.Space](kv)
 	} else if key == s.keys.era() {
 		v.Era = entry[lease.Era](kv)
+	} else if key == s.keys.accepted() {
+		v.Accepted = entry[lease.AcceptedTime](kv)
 	} else if sid, ok := sidUnder(key, s.keys.holders()); ok {
 		seen := v.SIDs[sid]
 		seen.Holder = entry[lease.Holder](kv)

@@ -43,8 +43,8 @@ type Store interface {
 	// is gone already.
 	Revoke(ctx context.Context, id lease.LeaseID) error
 
-	// Watch calls changed after every change of config, era, a holder or a
-	// registration, and once whenever the watch is opened, after which changes may
+	// Watch calls changed after every change of config, era, the accepted time, a
+	// holder or a registration, and once whenever the watch is opened, after which changes may
 	// have been missed. It is a hint: the caller reads again. Watch blocks until ctx
 	// ends and returns its error.
 	Watch(ctx context.Context, changed func()) error
