@@ -56,16 +56,19 @@ type Pair struct {
 	Cert, Key []byte
 }
 
-// Issue returns a certificate of that name for 127.0.0.1 and localhost, to serve
-// and to call with. It is good from now+from to now+until.
-func (a *Authority) Issue(t testing.TB, name string, from, until time.Duration) Pair {
+// Issue returns a certificate of that name for 127.0.0.1 and localhost. It is good from
+// now+from to now+until, for uses; none: to serve and to call with.
+func (a *Authority) Issue(t testing.TB, name string, from, until time.Duration, uses ...x509.ExtKeyUsage) Pair {
 	t.Helper()
+	if len(uses) == 0 {
+		uses = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	}
 	key := newKey(t)
 	template := &x509.Certificate{
 		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(until),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		ExtKeyUsage: uses,
 		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)

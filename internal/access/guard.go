@@ -13,12 +13,13 @@ import (
 
 // Errors of Identify and Allow. Nothing has changed after one of them.
 var (
-	// ErrUnauthenticated says that the caller is unknown. The three errors below wrap it
-	// and name the reason.
+	// ErrUnauthenticated says that the caller is unknown. The errors below wrap it and name
+	// the reason.
 	ErrUnauthenticated = errors.New("access: unauthenticated")
 	ErrNoToken         = fmt.Errorf("%w: no token was sent", ErrUnauthenticated)
 	ErrMalformed       = fmt.Errorf("%w: the token is malformed", ErrUnauthenticated)
 	ErrUnknownToken    = fmt.Errorf("%w: the token is not in the token file", ErrUnauthenticated)
+	ErrStale           = fmt.Errorf("%w: the token file could not be read for too long", ErrUnauthenticated)
 
 	// ErrPermissionDenied says that the caller's token lacks the scope.
 	ErrPermissionDenied = errors.New("access: permission denied")
@@ -27,6 +28,7 @@ var (
 // LimitedError says that the caller exceeds its rate limit.
 type LimitedError struct {
 	RetryAfter time.Duration // until a call would be allowed
+	Failures   bool          // the limit is that of wrong tokens from the caller's address
 }
 
 // Error names the delay before a retry.
@@ -81,15 +83,24 @@ type Config struct {
 	// Rate is the maximum number of calls per second of each client, and Burst that of
 	// calls at once after a pause. Rate 0: no limit. Burst 0: Rate.
 	Rate, Burst int
-	Now         func() clock.Mono // required with Rate
+	// Now is required with Rate. nil: wrong tokens are not counted.
+	Now func() clock.Mono
 }
+
+// Limit of wrong tokens from one address: those that a program with an old token may send
+// while somebody corrects it, and no load for the node.
+const (
+	failureRate  = 10 // a second
+	failureBurst = 100
+)
 
 // Guard allows or refuses calls. A nil Guard allows all of them. Its methods are
 // safe for concurrent use, hold no lock for longer than a read of a map, and
 // allocate nothing for an allowed call.
 type Guard struct {
-	tokens atomic.Pointer[Tokens]
-	limit  *limiter // nil: none
+	tokens   atomic.Pointer[Tokens]
+	limit    *limiter // nil: none
+	failures *limiter // of wrong tokens, by address; nil: none
 }
 
 // New returns a Guard, or nil if cfg enforces nothing.
@@ -101,6 +112,9 @@ func New(cfg Config) *Guard {
 	g.tokens.Store(cfg.Tokens)
 	if cfg.Rate > 0 {
 		g.limit = newLimiter(cfg.Rate, cfg.Burst, cfg.Now)
+	}
+	if cfg.Tokens != nil && cfg.Now != nil {
+		g.failures = newLimiter(failureRate, failureBurst, cfg.Now)
 	}
 	return g
 }
@@ -116,7 +130,10 @@ func (g *Guard) NeedsToken() bool { return g != nil && g.tokens.Load() != nil }
 // not enough: it opens the connection and names a client, but has no scopes. Identify costs
 // a hash and a comparison with every token, and does not count for the rate limit.
 //
-// It returns ErrNoToken, ErrMalformed or ErrUnknownToken.
+// It returns ErrNoToken, ErrMalformed, ErrUnknownToken or ErrStale. A token that is not
+// accepted counts for the address it came from, if that is known. Above the limit of wrong
+// tokens it returns a *LimitedError instead: the listener should close the connection. An
+// accepted token is accepted all the same, since others may share the address.
 func (g *Guard) Identify(c Credentials) (Caller, error) {
 	if g == nil {
 		return Caller{}, nil
@@ -126,13 +143,16 @@ func (g *Guard) Identify(c Credentials) (Caller, error) {
 			return Caller{}, ErrNoToken
 		}
 		if !wellFormed(c.Token) {
-			return Caller{}, ErrMalformed
+			return Caller{}, g.failed(c.Address, ErrMalformed)
 		}
 		var text [maxToken]byte // on the stack, where a conversion would allocate
 		sum := sha256.Sum256(text[:copy(text[:], c.Token)])
 		e := t.find(&sum)
-		if e == nil {
-			return Caller{}, ErrUnknownToken
+		switch {
+		case t.stale:
+			return Caller{}, ErrStale
+		case e == nil:
+			return Caller{}, g.failed(c.Address, ErrUnknownToken)
 		}
 		return Caller{client: client{kind: byToken, name: e.name}, scopes: e.scopes, tokens: t, sum: sum}, nil
 	}
@@ -140,6 +160,18 @@ func (g *Guard) Identify(c Credentials) (Caller, error) {
 		return Caller{client: client{kind: byCertificate, name: c.Certificate}, scopes: allScopes}, nil
 	}
 	return Caller{client: client{kind: byAddress, addr: network(c.Address)}, scopes: allScopes}, nil
+}
+
+// failed counts a token that was not accepted because of err, and returns the error for
+// the caller.
+func (g *Guard) failed(from netip.Addr, err error) error {
+	if g.failures == nil || !from.IsValid() {
+		return err
+	}
+	if wait := g.failures.take(client{kind: byAddress, addr: network(from)}); wait > 0 {
+		return &LimitedError{RetryAfter: wait, Failures: true}
+	}
+	return err
 }
 
 // network returns the key of an address: a client with one IPv6 address usually has a
@@ -173,7 +205,7 @@ func (g *Guard) Allow(c Caller, s Scope) error {
 }
 
 // May is Allow without the rate limit. It returns ErrUnknownToken if the caller's token
-// was revoked, or else ErrPermissionDenied.
+// was revoked, ErrStale if that is unknown, or else ErrPermissionDenied.
 func (g *Guard) May(c Caller, s Scope) error {
 	_, err := g.may(c, s)
 	return err
@@ -189,7 +221,10 @@ func (g *Guard) may(c Caller, s Scope) (client, error) {
 			return client{}, ErrNoToken
 		}
 		e := t.again(&c.sum)
-		if e == nil {
+		switch {
+		case t.stale:
+			return client{}, ErrStale
+		case e == nil:
 			return client{}, ErrUnknownToken
 		}
 		c.scopes, c.client.name = e.scopes, e.name

@@ -136,6 +136,58 @@ func TestSetTokensReachesOpenConnections(t *testing.T) {
 	}
 }
 
+// Without a readable file for too long nobody is accepted, on open connections neither,
+// until the file is back.
+func TestStaleTokens(t *testing.T) {
+	tokens := parse(t, line("a", "issue", "ta"))
+	g := New(Config{Tokens: tokens})
+	a, _ := g.Identify(Credentials{Token: "ta"})
+	g.SetTokens(Stale())
+	if err := g.Allow(a, Issue); !errors.Is(err, ErrStale) {
+		t.Errorf("an open connection: %v", err)
+	}
+	if _, err := g.Identify(Credentials{Token: "ta"}); !errors.Is(err, ErrStale) || !g.NeedsToken() {
+		t.Errorf("a new one: %v", err)
+	}
+	g.SetTokens(tokens)
+	if err := g.Allow(a, Issue); err != nil {
+		t.Errorf("the file is back: %v", err)
+	}
+}
+
+// Wrong tokens count for their address, and for no other. Right ones from the same address
+// are accepted: a proxy has one address for all its clients.
+func TestWrongTokensAreCounted(t *testing.T) {
+	var now clock.Mono
+	g := New(Config{Tokens: parse(t, line("a", "issue", "ta")), Now: func() clock.Mono { return now }})
+	from := func(addr, token string) error {
+		_, err := g.Identify(Credentials{Token: token, Address: netip.MustParseAddr(addr)})
+		return err
+	}
+	for i := range failureBurst {
+		if err := from("2001:db8::1", []string{"wrong", "mal formed"}[i%2]); !errors.Is(err, ErrUnauthenticated) {
+			t.Fatalf("wrong token %d: %v", i, err)
+		}
+	}
+	limited, ok := errors.AsType[*LimitedError](from("2001:db8::2", "wrong")) // of the same /64
+	if !ok || !limited.Failures || limited.RetryAfter != time.Second/failureRate {
+		t.Errorf("one too many: %+v", limited)
+	}
+	if err := from("2001:db8::1", "ta"); err != nil {
+		t.Errorf("a right token from there: %v", err)
+	}
+	if err := from("2001:db8:0:1::1", "wrong"); !errors.Is(err, ErrUnknownToken) {
+		t.Errorf("another address: %v", err)
+	}
+	if _, err := g.Identify(Credentials{Token: "wrong"}); !errors.Is(err, ErrUnknownToken) {
+		t.Errorf("an unknown address: %v", err)
+	}
+	now += clock.Mono(time.Second)
+	if err := from("2001:db8::1", "wrong"); !errors.Is(err, ErrUnknownToken) {
+		t.Errorf("after a pause: %v", err)
+	}
+}
+
 // table of a rate of 10 a second with a burst of 3: when calls are let through.
 func TestRate(t *testing.T) {
 	var now clock.Mono

@@ -17,7 +17,7 @@ const (
 	MaxTokenFile = 256 << 10 // bytes
 )
 
-// Errors of ParseTokens, in a *LineError where they are of one line.
+// Errors of ParseTokens and Tokens.Problem, in a *LineError where they are of one line.
 var (
 	ErrFields   = errors.New("access: wrong number of fields: write a name, scopes and sha256:HEX, separated by spaces")
 	ErrName     = errors.New("access: wrong name: use up to 63 characters of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit")
@@ -25,7 +25,7 @@ var (
 	ErrTwice    = errors.New("access: the token is also in an earlier line: remove one of them")
 	ErrTooMany  = fmt.Errorf("access: more than %d tokens: remove some", MaxTokens)
 	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes: check that it is the right file", MaxTokenFile)
-	ErrEmpty    = errors.New("access: the token file has no token, so every call would be rejected: add one with `allocator token new`")
+	ErrEmpty    = errors.New("access: the token file has no token, so every call is rejected: add one with `allocator token new`")
 )
 
 // LineError is an error in a line of a token file. It quotes nothing of the line, which
@@ -33,10 +33,16 @@ var (
 type LineError struct {
 	Line int // from 1
 	Err  error
+	More int // further lines with errors
 }
 
 // Error names the line.
-func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+func (e *LineError) Error() string {
+	if e.More > 0 {
+		return fmt.Sprintf("line %d and %d more: %v", e.Line, e.More, e.Err)
+	}
+	return fmt.Sprintf("line %d: %v", e.Line, e.Err)
+}
 
 // Unwrap returns the cause.
 func (e *LineError) Unwrap() error { return e.Err }
@@ -45,6 +51,8 @@ func (e *LineError) Unwrap() error { return e.Err }
 type Tokens struct {
 	entries []entry
 	places  map[[sha256.Size]byte]int // of each hash in entries
+	problem error
+	stale   bool // by Stale
 }
 
 type entry struct {
@@ -55,6 +63,14 @@ type entry struct {
 
 // Len returns how many there are.
 func (t *Tokens) Len() int { return len(t.entries) }
+
+// Problem returns what is wrong with the file: a *LineError of the first line that was
+// skipped, or ErrEmpty; nil: nothing.
+func (t *Tokens) Problem() error { return t.problem }
+
+// Stale returns the tokens of a file that could not be read for too long: none. Whether a
+// token was revoked since is unknown, so callers get ErrStale.
+func Stale() *Tokens { return &Tokens{stale: true} }
 
 var tokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
@@ -70,12 +86,17 @@ const hashPrefix = "sha256:"
 // Tokens of one name are one client. To replace a token, keep its old line beside the new
 // one until all programs have the new token.
 //
-// It returns a *LineError, or ErrTooLarge, ErrTooMany or ErrEmpty.
+// A line with an error is skipped, and Problem reports it: the other lines count all the
+// same. Otherwise an error in one line would keep a token valid whose line was removed. A
+// file without a valid line has no tokens.
+//
+// It returns ErrTooLarge.
 func ParseTokens(file []byte) (*Tokens, error) {
 	if len(file) > MaxTokenFile {
 		return nil, ErrTooLarge
 	}
 	t := &Tokens{places: map[[sha256.Size]byte]int{}}
+	var skipped *LineError
 	n := 0
 	for line := range strings.Lines(string(file)) {
 		n++
@@ -83,23 +104,36 @@ func ParseTokens(file []byte) (*Tokens, error) {
 		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
 			continue
 		}
-		e, err := parseEntry(fields)
-		if _, twice := t.places[e.sum]; err == nil && twice {
-			err = ErrTwice
+		if err := t.add(fields); err != nil && skipped == nil {
+			skipped = &LineError{Line: n, Err: err}
+		} else if err != nil {
+			skipped.More++
 		}
-		if err != nil {
-			return nil, &LineError{n, err}
-		}
-		if len(t.entries) == MaxTokens {
-			return nil, ErrTooMany
-		}
-		t.places[e.sum] = len(t.entries)
-		t.entries = append(t.entries, e)
 	}
-	if len(t.entries) == 0 {
-		return nil, ErrEmpty
+	switch {
+	case skipped != nil:
+		t.problem = skipped
+	case len(t.entries) == 0:
+		t.problem = ErrEmpty
 	}
 	return t, nil
+}
+
+// add adds the token of a line.
+func (t *Tokens) add(fields []string) error {
+	e, err := parseEntry(fields)
+	if err != nil {
+		return err
+	}
+	if _, twice := t.places[e.sum]; twice {
+		return ErrTwice
+	}
+	if len(t.entries) == MaxTokens {
+		return ErrTooMany
+	}
+	t.places[e.sum] = len(t.entries)
+	t.entries = append(t.entries, e)
+	return nil
 }
 
 func parseEntry(fields []string) (e entry, err error) {

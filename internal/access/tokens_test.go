@@ -36,7 +36,10 @@ func TestParseTokens(t *testing.T) {
 		{"a token twice", good + "# again\nother read " + hash, ErrTwice, 3},
 		{"too large", "#" + strings.Repeat("x", MaxTokenFile), ErrTooLarge, 0},
 	} {
-		_, err := ParseTokens([]byte(tc.file))
+		tokens, err := ParseTokens([]byte(tc.file))
+		if err == nil {
+			err = tokens.Problem()
+		}
 		if !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
 		}
@@ -52,8 +55,35 @@ func TestParseTokens(t *testing.T) {
 	for i := range MaxTokens + 1 {
 		many.WriteString(line("x", "issue", fmt.Sprint(i)))
 	}
-	if _, err := ParseTokens([]byte(many.String())); !errors.Is(err, ErrTooMany) {
-		t.Errorf("many: %v", err)
+	if tokens := parse(t, many.String()); !errors.Is(tokens.Problem(), ErrTooMany) || tokens.Len() != MaxTokens {
+		t.Errorf("many: %v", tokens.Problem())
+	}
+}
+
+// A line with an error changes nothing about the others: tokens whose lines are gone are
+// revoked, and tokens whose lines are good are accepted.
+func TestLinesWithErrorsAreSkipped(t *testing.T) {
+	good, revoked := line("shop", "issue", "ts"), line("ex", "issue", "te")
+	g := New(Config{Tokens: parse(t, good+revoked)})
+	ex, err := g.Identify(Credentials{Token: "te"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := parse(t, "shopp\n"+good+"x wrong sha256:00\n\ny issue sha256:00\n"+line("shop", "admin", "ts"))
+	g.SetTokens(tokens)
+	if err := g.Allow(ex, Issue); !errors.Is(err, ErrUnknownToken) {
+		t.Errorf("a token whose line is gone: %v", err)
+	}
+	c, err := g.Identify(Credentials{Token: "ts"})
+	if err != nil || g.May(c, Issue) != nil || g.May(c, Admin) == nil {
+		t.Errorf("a token whose first line is good: %v, admin %v", err, g.May(c, Admin))
+	}
+	if at, _ := errors.AsType[*LineError](tokens.Problem()); at == nil || at.Line != 1 || at.More != 3 || !strings.HasPrefix(at.Error(), "line 1 and 3 more: ") {
+		t.Errorf("problem: %v", tokens.Problem())
+	}
+	g.SetTokens(parse(t, ""))
+	if err := g.Allow(c, Issue); !errors.Is(err, ErrUnknownToken) || !g.NeedsToken() {
+		t.Errorf("an emptied file: %v", err)
 	}
 }
 
@@ -124,8 +154,8 @@ func FuzzParseTokens(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if tokens.Len() == 0 || tokens.Len() > MaxTokens {
-			t.Fatalf("%d tokens", tokens.Len())
+		if tokens.Len() > MaxTokens || tokens.Len() == 0 && tokens.Problem() == nil {
+			t.Fatalf("%d tokens, problem %v", tokens.Len(), tokens.Problem())
 		}
 		// What was read is written and read again as the same.
 		var again strings.Builder
@@ -136,7 +166,7 @@ func FuzzParseTokens(f *testing.F) {
 			fmt.Fprintf(&again, "%s %s sha256:%x\n", e.name, e.scopes, e.sum)
 		}
 		second, err := ParseTokens([]byte(again.String()))
-		if err != nil || len(second.entries) != len(tokens.entries) {
+		if err != nil || len(second.entries) != len(tokens.entries) || tokens.Len() > 0 && second.Problem() != nil {
 			t.Fatalf("%q: %v", again.String(), err)
 		}
 		for i, e := range second.entries {

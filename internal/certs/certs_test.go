@@ -203,6 +203,55 @@ func isUnknownAuthority(err error) bool {
 	return ok
 }
 
+// A replacement that every peer would reject is not used: the certificate before it may
+// still be good.
+func TestReplacementsThatNobodyAccepts(t *testing.T) {
+	ca := certstest.NewAuthority(t, "ca")
+	dir := t.TempDir()
+	cert, key := ca.Issue(t, "one", -time.Hour, time.Hour).Write(t, dir, "node")
+	server, err := certs.NewServer(certs.ServerFiles{Cert: cert, Key: key}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := certs.NewClient("etcd_tls", certs.ClientFiles{Cert: cert, Key: key, Prefix: "etcd.tls."}, tls.VersionTLS12, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _ := client.Expires()
+	for name, tc := range map[string]struct {
+		pair                      certstest.Pair
+		want                      string
+		serverFailing, clientFail bool
+	}{
+		"expired":     {ca.Issue(t, "two", -2*time.Hour, -time.Minute), "expired at", true, true},
+		"not yet":     {ca.Issue(t, "two", time.Hour, day), "not valid before", true, true},
+		"client-only": {ca.Issue(t, "two", -time.Hour, day, x509.ExtKeyUsageClientAuth), "not for servers", true, false},
+		"server-only": {ca.Issue(t, "two", -time.Hour, day, x509.ExtKeyUsageServerAuth), "not for clients", false, true},
+		"any use":     {ca.Issue(t, "two", -time.Hour, day, x509.ExtKeyUsageAny), "", false, false},
+	} {
+		ca.Issue(t, "one", -time.Hour, time.Hour).Write(t, dir, "node")
+		server.Check()
+		client.Check()
+		tc.pair.Write(t, dir, "node")
+		server.Check()
+		client.Check()
+		if server.Failing() != tc.serverFailing || (time.Until(server.Expires()) > 2*time.Hour) == tc.serverFailing {
+			t.Errorf("%s: server failing %t, its certificate expires at %v", name, server.Failing(), server.Expires())
+		}
+		if at, _ := client.Expires(); client.Failing() != tc.clientFail || (at.Sub(first) > time.Hour) == tc.clientFail {
+			t.Errorf("%s: client failing %t, its certificate expires at %v", name, client.Failing(), at)
+		}
+		_, err1 := certs.NewServer(certs.ServerFiles{Cert: cert, Key: key}, quiet)
+		_, err2 := certs.NewClient("x", certs.ClientFiles{Cert: cert, Key: key, Prefix: "etcd.tls."}, tls.VersionTLS12, quiet)
+		if (err1 != nil) != tc.serverFailing || (err2 != nil) != tc.clientFail {
+			t.Errorf("%s: at a start: %v, %v", name, err1, err2)
+		}
+		if err := errors.Join(err1, err2); err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
 // What gRPC connects with follows its files too, by address as by name.
 func TestClientFollowsItsFiles(t *testing.T) {
 	first, second := certstest.NewAuthority(t, "first"), certstest.NewAuthority(t, "second")
@@ -271,11 +320,11 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		{Cert: secret, Key: key}, {Cert: cert, Key: key, ClientCA: secret}, {Cert: cert, Key: key, ClientCA: dir + "/none"},
 	} {
 		_, err := certs.NewServer(f, quiet)
-		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), dir) {
+		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), dir) || !strings.HasPrefix(err.Error(), "tls.") {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
-	if _, err := certs.NewClient("x", certs.ClientFiles{CA: secret}, tls.VersionTLS13, quiet); err == nil {
-		t.Error("a client with nonsense for authorities")
+	if _, err := certs.NewClient("x", certs.ClientFiles{CA: secret, Prefix: "--"}, tls.VersionTLS13, quiet); err == nil || !strings.HasPrefix(err.Error(), "--ca ") {
+		t.Errorf("a client with nonsense for authorities: %v", err)
 	}
 }

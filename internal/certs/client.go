@@ -17,6 +17,9 @@ import (
 // the system's), and our own certificate with its key ("": none).
 type ClientFiles struct {
 	CA, Cert, Key string
+	// Prefix comes before "ca", "cert" and "key" in the names of the settings with these
+	// paths, which errors contain.
+	Prefix string
 }
 
 // Client has the TLS configuration of connections. All methods are safe for concurrent
@@ -33,18 +36,19 @@ type calling struct {
 }
 
 // NewClient reads the files. least is the minimum version of TLS. what
-// names the connection in logs. The error names the wrong file.
+// names the connection in logs. The error names the setting and the wrong file.
 func NewClient(what string, f ClientFiles, least uint16, log *slog.Logger) (*Client, error) {
+	ca, cert, key := reload.File{Name: f.Prefix + "ca", Path: f.CA}, reload.File{Name: f.Prefix + "cert", Path: f.Cert}, reload.File{Name: f.Prefix + "key", Path: f.Key}
 	v, err := reload.New(reload.Config[*calling]{
 		What:  what,
-		Files: []string{f.CA, f.Cert, f.Key},
+		Files: []reload.File{ca, cert, key},
 		Parse: func(contents [][]byte) (*calling, error) {
 			c := &calling{}
 			var err error
-			if c.servers, err = pool(f.CA, contents[0]); err != nil || f.Cert == "" {
+			if c.servers, err = pool(ca, contents[0]); err != nil || f.Cert == "" {
 				return c, err
 			}
-			p, err := pair(f.Cert, f.Key, contents[1], contents[2])
+			p, err := pair(cert, key, contents[1], contents[2], x509.ExtKeyUsageClientAuth)
 			c.cert = &p
 			return c, err
 		},
@@ -61,6 +65,9 @@ func (c *Client) Run(ctx context.Context) error { return c.files.Run(ctx) }
 
 // Check reloads changed files now.
 func (c *Client) Check() { c.files.Check() }
+
+// Reload makes Run check the files soon.
+func (c *Client) Reload() { c.files.Reload() }
 
 // Failing reports whether the current files are invalid.
 func (c *Client) Failing() bool { return c.files.Failing() }

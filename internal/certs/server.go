@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -30,18 +32,20 @@ type serving struct {
 	clients *x509.CertPool // nil: no client certificate is requested
 }
 
-// NewServer reads the files. It returns an error that names the file at fault.
+// NewServer reads the files. It returns an error that names the setting and the file at
+// fault.
 func NewServer(f ServerFiles, log *slog.Logger) (*Server, error) {
+	cert, key, ca := reload.File{Name: "tls.cert", Path: f.Cert}, reload.File{Name: "tls.key", Path: f.Key}, reload.File{Name: "tls.client-ca", Path: f.ClientCA}
 	v, err := reload.New(reload.Config[*serving]{
 		What:  "tls",
-		Files: []string{f.Cert, f.Key, f.ClientCA},
+		Files: []reload.File{cert, key, ca},
 		Parse: func(c [][]byte) (*serving, error) {
 			s := &serving{}
 			var err error
-			if s.cert, err = pair(f.Cert, f.Key, c[0], c[1]); err != nil {
+			if s.cert, err = pair(cert, key, c[0], c[1], x509.ExtKeyUsageServerAuth); err != nil {
 				return nil, err
 			}
-			s.clients, err = pool(f.ClientCA, c[2])
+			s.clients, err = pool(ca, c[2])
 			return s, err
 		},
 		Logger: log,
@@ -52,24 +56,43 @@ func NewServer(f ServerFiles, log *slog.Logger) (*Server, error) {
 	return &Server{v}, nil
 }
 
-// pair returns a certificate with its key. The error names the files and quotes nothing of
-// their contents.
-func pair(certFile, keyFile string, cert, key []byte) (tls.Certificate, error) {
+// pair returns a certificate with its key. The certificate must be valid now and for this
+// use: every peer would reject another one, and an older one may still be accepted. The
+// error names the settings and quotes nothing of the contents.
+func pair(certFile, keyFile reload.File, cert, key []byte, use x509.ExtKeyUsage) (tls.Certificate, error) {
 	p, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return p, fmt.Errorf("%s and %s are not a certificate and its private key: %w", certFile, keyFile, err)
+		return p, fmt.Errorf("%s (%s) and %s (%s) are not a certificate and its private key: %w", certFile.Name, certFile.Path, keyFile.Name, keyFile.Path, err)
+	}
+	if err := usable(p.Leaf, use, time.Now()); err != nil {
+		return p, fmt.Errorf("%s (%s): %w", certFile.Name, certFile.Path, err)
 	}
 	return p, nil
 }
 
+// usable returns why a certificate cannot be used at a time; nil: it can.
+func usable(c *x509.Certificate, use x509.ExtKeyUsage, now time.Time) error {
+	switch {
+	case now.Before(c.NotBefore):
+		return fmt.Errorf("the certificate is not valid before %s: check this machine's clock, or wait", c.NotBefore.UTC().Format(time.RFC3339))
+	case now.After(c.NotAfter):
+		return fmt.Errorf("the certificate expired at %s: renew it", c.NotAfter.UTC().Format(time.RFC3339))
+	case len(c.ExtKeyUsage) == 0 && len(c.UnknownExtKeyUsage) == 0, slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny), slices.Contains(c.ExtKeyUsage, use):
+		return nil
+	case use == x509.ExtKeyUsageServerAuth:
+		return errors.New("the certificate is not for servers: issue one with the extended key usage serverAuth")
+	}
+	return errors.New("the certificate is not for clients: issue one with the extended key usage clientAuth")
+}
+
 // pool returns the authorities in a file; nil if there is no file.
-func pool(file string, pem []byte) (*x509.CertPool, error) {
-	if file == "" {
+func pool(file reload.File, pem []byte) (*x509.CertPool, error) {
+	if file.Path == "" {
 		return nil, nil
 	}
 	p := x509.NewCertPool()
 	if !p.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s contains no PEM certificate", file)
+		return nil, fmt.Errorf("%s (%s) contains no PEM certificate", file.Name, file.Path)
 	}
 	return p, nil
 }
@@ -79,6 +102,9 @@ func (s *Server) Run(ctx context.Context) error { return s.files.Run(ctx) }
 
 // Check reloads changed files now.
 func (s *Server) Check() { s.files.Check() }
+
+// Reload makes Run check the files soon.
+func (s *Server) Reload() { s.files.Reload() }
 
 // Failing reports whether the current files are invalid.
 func (s *Server) Failing() bool { return s.files.Failing() }

@@ -120,7 +120,8 @@ type ServerTLS struct {
 
 // Auth is who may call.
 type Auth struct {
-	TokenFile string // "": everybody who can connect
+	TokenFile  string        // "": everybody who can connect
+	StaleAfter time.Duration // how long tokens are accepted while the file cannot be read
 }
 
 // Limit is how much one client, or all of a port, may ask for; 0 is no limit.
@@ -172,6 +173,7 @@ func Default() Config {
 		},
 		Clock:  Clock{StepHold: 10 * time.Second, Grace: 60 * time.Second, Policy: "allow"},
 		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:7947", Gossip: "127.0.0.1:7946"},
+		Auth:   Auth{StaleAfter: 5 * time.Minute},
 		Limit:  Limit{Connections: 4096},
 		Log:    Log{Level: "info", Format: "text"},
 		Drain:  Drain{Timeout: 10 * time.Second},

@@ -145,6 +145,7 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 	rule((t.Cert == "") == (t.Key == ""), "tls.cert", "only one of tls.cert and tls.key is set: set both or neither")
 	rule(t.ClientCA == "" || t.Cert != "", "tls.client-ca", "client certificates need TLS: set tls.cert and tls.key as well")
 	rule(!t.Admin || t.Cert != "", "tls.admin", "the admin port has no certificate: set tls.cert and tls.key as well")
+	rule(c.Auth.StaleAfter >= 10*time.Second && c.Auth.StaleAfter <= 7*24*time.Hour, "auth.stale-after", "%v is out of range: it must be 10s to 168h", c.Auth.StaleAfter)
 	rule(l.RequestsPerSecond >= 0 && l.RequestsPerSecond <= maxRate, "limit.requests-per-second", "%d is out of range: it must be 0 to %d", l.RequestsPerSecond, maxRate)
 	rule(l.Burst >= 0 && l.Burst <= maxRate, "limit.burst", "%d is out of range: it must be 0 to %d", l.Burst, maxRate)
 	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst", "it has no effect without a rate: set limit.requests-per-second as well")

@@ -27,36 +27,49 @@ type security struct {
 	listeners map[string]*limitedListener   // by name; set by listen
 }
 
-// newSecurity reads the files of cfg. Its errors name the setting.
+// newSecurity reads the files of cfg. Its errors name the setting. A token file in which
+// nobody would be accepted is an error at a start alone: while a node runs, each line that
+// is removed revokes its token, the last one too.
 func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*security, error) {
 	s := &security{listeners: map[string]*limitedListener{}}
 	var err error
 	if cfg.TLS.Cert != "" {
 		files := certs.ServerFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, ClientCA: cfg.TLS.ClientCA}
 		if s.tls, err = certs.NewServer(files, log); err != nil {
-			return nil, fmt.Errorf("tls: %w", err)
+			return nil, err
 		}
 	}
 	limits := access.Config{
 		Rate: cfg.Limit.RequestsPerSecond, Burst: cfg.Limit.Burst,
 		Now: func() clock.Mono { return src.Now().Mono },
 	}
-	if cfg.Auth.TokenFile != "" {
+	if path := cfg.Auth.TokenFile; path != "" {
+		const setting = "auth.token-file"
 		s.tokens, err = reload.New(reload.Config[*access.Tokens]{
-			What: "tokens", Files: []string{cfg.Auth.TokenFile}, Logger: log,
+			What: "tokens", Files: []reload.File{{Name: setting, Path: path}}, Logger: log,
 			Parse: func(contents [][]byte) (*access.Tokens, error) {
 				t, err := access.ParseTokens(contents[0])
 				if err != nil {
-					return nil, fmt.Errorf("%s: %w", cfg.Auth.TokenFile, err)
+					return nil, fmt.Errorf("%s (%s): %w", setting, path, err)
 				}
 				return t, nil
 			},
+			Problem: func(t *access.Tokens) error {
+				if err := t.Problem(); err != nil {
+					return fmt.Errorf("%s (%s): %w", setting, path, err)
+				}
+				return nil
+			},
 			Changed: func(t *access.Tokens) { s.guard.SetTokens(t) },
+			Stale:   func(error) { s.guard.SetTokens(access.Stale()) }, StaleAfter: cfg.Auth.StaleAfter,
 		})
 		if err != nil {
-			return nil, fmt.Errorf("auth.token-file: %w", err)
+			return nil, err
 		}
 		limits.Tokens = s.tokens.Get()
+		if limits.Tokens.Len() == 0 {
+			return nil, fmt.Errorf("%s (%s): %w", setting, path, limits.Tokens.Problem())
+		}
 	}
 	s.guard = access.New(limits)
 	return s, nil

@@ -608,9 +608,20 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 		t.Errorf("gRPC, the old connection: %v", err)
 	}
 
-	// A file that cannot be used changes nothing, and is told.
+	// Nonsense instead of a certificate changes nothing. Nonsense in a line of the tokens
+	// changes nothing about the other lines: one that is gone is revoked.
 	certstest.File(t, f.dir, "node.pem", []byte("nonsense"))
-	certstest.File(t, f.dir, "tokens", []byte("issue issue "+f.tokens["issue"]))
+	lines, err := os.ReadFile(filepath.Join(f.dir, "tokens"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var without strings.Builder
+	for line := range strings.Lines(string(lines)) {
+		if !strings.HasPrefix(line, "often ") {
+			without.WriteString(line)
+		}
+	}
+	certstest.File(t, f.dir, "tokens", []byte(without.String()+"issue issue "+f.tokens["issue"]))
 	metrics := func() string {
 		transport := &http.Transport{TLSClientConfig: second, DisableKeepAlives: true}
 		res, err := (&http.Client{Transport: transport, Timeout: 30 * time.Second}).Get("https://" + f.Addresses().Admin + "/metrics")
@@ -629,13 +640,16 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 		return strings.Contains(m, "allocator_reload_failing{files=\"tls\"} 1\n") && strings.Contains(m, "allocator_reload_failing{files=\"tokens\"} 1\n")
 	})
 	m := metrics()
-	for _, want := range []string{"allocator_tls_certificate_remaining_seconds{certificate=\"server\"} 8", "allocator_reloads_total{files=\"tokens\"} 0\n"} {
+	for _, want := range []string{"allocator_tls_certificate_remaining_seconds{certificate=\"server\"} 8", "allocator_reloads_total{files=\"tokens\"} 1\n"} {
 		if !strings.Contains(m, want) {
 			t.Errorf("metrics: no %q", want)
 		}
 	}
 	if err := draw(pb.NewAllocatorServiceClient(f.grpc(t, second)), "issue"); err != nil {
 		t.Errorf("with nonsense in the files: %v", err)
+	}
+	if err := draw(pb.NewAllocatorServiceClient(f.grpc(t, second)), "often"); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a token whose line is gone, beside nonsense: %v", err)
 	}
 
 	// A revoked token is refused everywhere, and a new one is not.
@@ -711,14 +725,15 @@ func TestSecurityThatCannotBe(t *testing.T) {
 	cert, key := ca.Issue(t, "node", -time.Hour, day).Write(t, dir, "node")
 	nonsense := certstest.File(t, dir, "nonsense", []byte("hunter2 hunter2 hunter2"))
 	for name, change := range map[string]func(*config.Config){
-		"tls.cert":        func(c *config.Config) { c.TLS.Cert = cert },
-		"tls.client-ca":   func(c *config.Config) { c.TLS.ClientCA = cert },
-		"tls.admin":       func(c *config.Config) { c.TLS.Admin = true },
-		"tls: ":           func(c *config.Config) { c.TLS.Cert, c.TLS.Key = nonsense, key },
-		"tls: open":       func(c *config.Config) { c.TLS.Cert, c.TLS.Key = cert, dir+"/none" },
-		"auth.token-file": func(c *config.Config) { c.Auth.TokenFile = nonsense },
-		"etcd.tls: ":      func(c *config.Config) { c.Etcd.Endpoints, c.Etcd.TLS.CA = []string{"https://127.0.0.1:1"}, nonsense },
-		"limit.burst":     func(c *config.Config) { c.Limit.Burst = 5 },
+		"tls.cert":         func(c *config.Config) { c.TLS.Cert = cert },
+		"tls.client-ca":    func(c *config.Config) { c.TLS.ClientCA = cert },
+		"tls.admin":        func(c *config.Config) { c.TLS.Admin = true },
+		"tls.cert (":       func(c *config.Config) { c.TLS.Cert, c.TLS.Key = nonsense, key },
+		"tls.key: open":    func(c *config.Config) { c.TLS.Cert, c.TLS.Key = cert, dir+"/none" },
+		"auth.token-file":  func(c *config.Config) { c.Auth.TokenFile = nonsense },
+		"etcd.tls.ca (":    func(c *config.Config) { c.Etcd.Endpoints, c.Etcd.TLS.CA = []string{"https://127.0.0.1:1"}, nonsense },
+		"limit.burst":      func(c *config.Config) { c.Limit.Burst = 5 },
+		"auth.stale-after": func(c *config.Config) { c.Auth.StaleAfter = time.Second },
 	} {
 		c := settings(t, shared.Endpoint())
 		change(&c)

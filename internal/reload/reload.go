@@ -3,16 +3,16 @@
 //
 // Files are read every few seconds and compared by content. Watching directories would
 // miss changes on network file systems, and would save nothing at this interval.
+//
+// Only regular files are read, up to 1 MiB and for a few seconds: a named pipe or a hanging
+// mount in the place of a file is an error like any other, and delays no stop.
 package reload
 
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
-	"fmt"
-	"io"
+	"errors"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,21 +22,24 @@ import (
 // within it. Gossip keys have the same interval.
 const Every = 5 * time.Second
 
-// maxFile is the maximum size of a file, in bytes. A hundred authorities take a tenth of
-// it.
-const maxFile = 1 << 20
-
 // Config has the files and the function that parses them.
 type Config[T any] struct {
-	What string // for logs and errors, such as "tls"
-	// Files are paths; "" means no file, with nil as its contents.
-	Files []string
+	What  string // for logs and errors, such as "tls"
+	Files []File
 	// Parse makes the value from the contents, in the order of Files. Its errors must
 	// not quote secrets.
 	Parse func(contents [][]byte) (T, error)
+	// Problem, if set, returns what is wrong with a value that is used all the same, such
+	// as a line that was skipped; nil: nothing.
+	Problem func(T) error
 	// Changed, if set, is called with each value after the first.
 	Changed func(T)
-	Logger  *slog.Logger // nil: slog.Default
+	// Stale, if set, is called once when the files were not usable for longer than
+	// StaleAfter, with the reason. Usable files are followed by Changed then, even if
+	// they are those from before.
+	Stale      func(error)
+	StaleAfter time.Duration
+	Logger     *slog.Logger // nil: slog.Default
 }
 
 // Value is the last valid value of the files. All methods are safe for concurrent use.
@@ -45,8 +48,13 @@ type Value[T any] struct {
 	now     atomic.Pointer[T]
 	reloads atomic.Int64
 	failing atomic.Bool
-	mu      sync.Mutex        // guards the rest; held while files are read, since only Check locks it
+	again   chan struct{} // asks Run for a check
+
+	mu      sync.Mutex // guards the rest; held while files are read, since only Check locks it
+	files   reader
 	sum     [sha256.Size]byte // of the contents in use
+	usable  time.Time         // when the files were last usable
+	stale   bool              // Stale was called since
 	problem string            // last logged
 }
 
@@ -56,29 +64,38 @@ func New[T any](cfg Config[T]) (*Value[T], error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	v := &Value[T]{cfg: cfg}
-	contents, sum, err := v.read()
+	v := &Value[T]{cfg: cfg, files: reader{files: cfg.Files}, again: make(chan struct{}, 1), usable: time.Now()}
+	c := v.files.read(context.Background())
+	if c.err != nil {
+		return nil, c.err
+	}
+	made, err := cfg.Parse(c.files)
 	if err != nil {
 		return nil, err
 	}
-	made, err := cfg.Parse(contents)
-	if err != nil {
-		return nil, err
-	}
-	v.sum = sum
+	v.sum = c.sum
 	v.now.Store(&made)
+	v.report(v.problemOf(made), "files loaded, but parts of them are ignored; correct the files")
 	return v, nil
 }
 
 // Get returns the value. It reads no file.
 func (v *Value[T]) Get() T { return *v.now.Load() }
 
-// Failing reports whether the current files are invalid, so that the value of older ones
-// stays in use.
+// Failing reports whether something is wrong with the current files: the value of older
+// ones stays in use, or a part of them is ignored.
 func (v *Value[T]) Failing() bool { return v.failing.Load() }
 
 // Reloads returns how often the value was replaced.
 func (v *Value[T]) Reloads() int64 { return v.reloads.Load() }
+
+// Reload makes Run check the files soon. It does not wait.
+func (v *Value[T]) Reload() {
+	select {
+	case v.again <- struct{}{}:
+	default:
+	}
+}
 
 // Run checks the files at each interval until ctx ends, and returns nil then.
 func (v *Value[T]) Run(ctx context.Context) error {
@@ -89,71 +106,79 @@ func (v *Value[T]) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			v.Check()
+		case <-v.again:
 		}
+		v.check(ctx)
 	}
 }
 
-// Check reads the files now. Invalid files change only Failing, and are logged once.
-func (v *Value[T]) Check() {
+// Check reads the files now. Unusable files change only Failing, unless they are stale, and
+// are logged once.
+func (v *Value[T]) Check() { v.check(context.Background()) }
+
+func (v *Value[T]) check(ctx context.Context) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	contents, sum, err := v.read()
-	if err == nil && sum == v.sum {
-		v.failing.Store(false)
-		v.problem = ""
+	c := v.files.settled(ctx, v.sum)
+	if ctx.Err() != nil {
 		return
 	}
-	var made T
-	if err == nil {
-		made, err = v.cfg.Parse(contents)
+	made, err := v.Get(), c.err
+	changed := err == nil && (c.sum != v.sum || v.stale)
+	if changed {
+		made, err = v.cfg.Parse(c.files)
 	}
 	if err != nil {
+		v.unusable(err)
+		return
+	}
+	v.usable, v.stale = time.Now(), false
+	if changed {
+		v.sum = c.sum
+		v.now.Store(&made)
+		if v.cfg.Changed != nil {
+			v.cfg.Changed(made)
+		}
+		v.reloads.Add(1)
+		v.cfg.Logger.Info("files reloaded", "what", v.cfg.What)
+	}
+	v.report(v.problemOf(made), "files reloaded, but parts of them are ignored; correct the files")
+}
+
+// unusable handles files without a valid value.
+func (v *Value[T]) unusable(err error) {
+	age := time.Since(v.usable)
+	if v.cfg.Stale != nil && age > v.cfg.StaleAfter && !v.stale {
+		v.stale = true
+		v.cfg.Stale(err)
+		v.cfg.Logger.Error("previous contents of the files withdrawn: the files have not been usable for too long; correct the files",
+			"what", v.cfg.What, "for", age.Round(time.Second), "limit", v.cfg.StaleAfter, "error", err)
+	}
+	switch {
+	case v.stale:
 		v.failing.Store(true)
-		if v.problem != err.Error() {
-			v.problem = err.Error()
-			v.cfg.Logger.Error("files not reloaded: they are invalid, and the previous contents stay in use; correct the files", "what", v.cfg.What, "error", err)
-		}
 		return
+	case errors.Is(err, errChanging):
+		return // the next check finds them complete
 	}
-	v.sum, v.problem = sum, ""
-	v.now.Store(&made)
-	if v.cfg.Changed != nil {
-		v.cfg.Changed(made)
-	}
-	v.reloads.Add(1)
-	v.failing.Store(false)
-	v.cfg.Logger.Info("files reloaded", "what", v.cfg.What)
+	v.report(err, "files not reloaded: they are not usable, and the previous contents stay in use; correct the files")
 }
 
-// read returns the contents and a hash of all of them. Only the hash is kept for the next
-// comparison, so that a private key is not in memory twice.
-func (v *Value[T]) read() (contents [][]byte, sum [sha256.Size]byte, err error) {
-	h := sha256.New()
-	for _, path := range v.cfg.Files {
-		var b []byte
-		if path != "" {
-			if b, err = readFile(path); err != nil {
-				return nil, sum, err
-			}
-		}
-		contents = append(contents, b)
-		_ = binary.Write(h, binary.BigEndian, int64(len(b))) // never fails on a hash
-		h.Write(b)
+func (v *Value[T]) problemOf(made T) error {
+	if v.cfg.Problem == nil {
+		return nil
 	}
-	h.Sum(sum[:0])
-	return contents, sum, nil
+	return v.cfg.Problem(made)
 }
 
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+// report sets Failing, and logs a problem once.
+func (v *Value[T]) report(err error, message string) {
+	v.failing.Store(err != nil)
+	switch {
+	case err == nil:
+		v.problem = ""
+	case v.problem != err.Error():
+		v.problem = err.Error()
+		v.cfg.Logger.Error(message, "what", v.cfg.What, "error", err)
 	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("%s has more than %d bytes: check that it is the right file", path, maxFile)
-	}
-	return b, err
 }

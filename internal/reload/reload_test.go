@@ -1,4 +1,4 @@
-package reload_test
+package reload
 
 import (
 	"bytes"
@@ -7,17 +7,18 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
-
-	"github.com/flakelease/allocator/internal/reload"
+	"time"
 )
 
-var errBad = errors.New("bad")
+var errBad, errOdd = errors.New("bad"), errors.New("odd")
 
 type fixture struct {
-	*reload.Value[string]
+	*Value[string]
 	dir  string
 	log  bytes.Buffer
 	told []string
@@ -36,9 +37,9 @@ func newFixture(t *testing.T) *fixture {
 	f.write(t, "a", "one")
 	f.write(t, "b", "two")
 	var err error
-	f.Value, err = reload.New(reload.Config[string]{
+	f.Value, err = New(Config[string]{
 		What:  "things",
-		Files: []string{filepath.Join(f.dir, "a"), "", filepath.Join(f.dir, "b")},
+		Files: []File{{"the.a", filepath.Join(f.dir, "a")}, {}, {"the.b", filepath.Join(f.dir, "b")}},
 		Parse: func(c [][]byte) (string, error) {
 			if len(c) != 3 || c[1] != nil {
 				t.Errorf("contents %q", c)
@@ -48,8 +49,15 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return string(c[0]) + "," + string(c[2]), nil
 		},
+		Problem: func(s string) error {
+			if strings.Contains(s, "odd") {
+				return errOdd
+			}
+			return nil
+		},
 		Changed: func(s string) { f.told = append(f.told, s) },
-		Logger:  slog.New(slog.NewTextHandler(&f.log, nil)),
+		Stale:   func(error) { f.told = append(f.told, "stale") }, StaleAfter: time.Minute,
+		Logger: slog.New(slog.NewTextHandler(&f.log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -90,17 +98,139 @@ func TestCheck(t *testing.T) {
 	f.write(t, "b", "")
 	f.Check()
 	expect("the same characters in other files", "onethree,", false, 2, 5)
-	if got := strings.Join(f.told, " "); got != "one,three onethree," {
+	f.write(t, "b", "odd")
+	f.Check()
+	f.Check()
+	expect("a part that is ignored: used, and reported once", "onethree,odd", true, 3, 7)
+	f.write(t, "b", "even")
+	f.Check()
+	expect("and corrected", "onethree,even", false, 4, 8)
+	if got := strings.Join(f.told, " "); got != "one,three onethree, onethree,odd onethree,even" {
 		t.Errorf("told %q", got)
 	}
 }
 
+// What is not a regular file is refused at once, even if opening or reading it would block.
+func TestOtherThanRegularFiles(t *testing.T) {
+	f := newFixture(t)
+	path := filepath.Join(f.dir, "a")
+	for want, replace := range map[string]func() error{
+		"named pipe": func() error { return syscall.Mkfifo(path, 0o600) },
+		"directory":  func() error { return os.Mkdir(path, 0o700) },
+		"device":     func() error { return os.Symlink("/dev/zero", path) },
+	} {
+		if err := errors.Join(os.RemoveAll(path), replace()); err != nil {
+			t.Fatal(err)
+		}
+		f.log.Reset()
+		began := time.Now()
+		f.Check()
+		if took := time.Since(began); took > readTimeout || !f.Failing() || f.Get() != "one,two" || !strings.Contains(f.log.String(), want) {
+			t.Errorf("%s: failing %t after %v, log:\n%s", want, f.Failing(), took, &f.log)
+		}
+	}
+}
+
+// A file system that hangs: each check ends in time, a stop ends at once, no second read is
+// started, and the result of the old read does not count when it finally comes.
+func TestHangingFileSystem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		hung := make(chan contents, 1)
+		f.files.pending = hung
+		f.Check()
+		if !f.Failing() || f.Get() != "one,two" || f.files.pending != hung {
+			t.Errorf("failing %t, value %q", f.Failing(), f.Get())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { _ = f.Run(ctx); close(ended) }()
+		time.Sleep(Every + time.Second) // Run waits for the file system
+		cancel()
+		synctest.Wait()
+		select {
+		case <-ended:
+		default:
+			t.Error("Run did not end with its context")
+		}
+		f.write(t, "a", "new")
+		hung <- contents{files: [][]byte{[]byte("outdated"), nil, []byte("two")}}
+		f.Check()
+		if f.Failing() || f.Get() != "new,two" {
+			t.Errorf("failing %t, value %q", f.Failing(), f.Get())
+		}
+	})
+}
+
+// Files that are not usable for too long are reported once, and what was there before
+// counts again when it can be read.
+func TestStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		path := filepath.Join(f.dir, "a")
+		check := func(after time.Duration, told ...string) {
+			t.Helper()
+			time.Sleep(after)
+			f.Check()
+			if !slices.Equal(f.told, told) {
+				t.Errorf("told %q, want %q", f.told, told)
+			}
+		}
+		check(time.Hour) // usable all the time
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		check(time.Minute)
+		check(time.Second, "stale")
+		check(time.Hour, "stale")
+		f.write(t, "a", "bad") // readable, and worth nothing
+		check(time.Second, "stale")
+		f.write(t, "a", "one")
+		check(time.Second, "stale", "one,two")
+		if f.Failing() {
+			t.Error("still failing")
+		}
+		check(time.Hour, "stale", "one,two")
+	})
+}
+
+// Half a file does not count: it is read again until nobody writes.
+func TestFileBeingWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.write(t, "a", "") // truncated, and written after the first read
+		time.AfterFunc(settleTime/2, func() { f.write(t, "a", "whole") })
+		f.Check()
+		if f.Get() != "one,two" || f.Failing() || f.log.Len() > 0 {
+			t.Errorf("value %q, failing %t, log:\n%s", f.Get(), f.Failing(), &f.log)
+		}
+		f.Check()
+		if f.Get() != "whole,two" {
+			t.Errorf("value %q", f.Get())
+		}
+	})
+}
+
+func TestReloadIsSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // less than Every
+		defer cancel()
+		f.write(t, "a", "four")
+		f.Reload()
+		f.Reload()
+		if err := f.Run(ctx); err != nil || f.Get() != "four,two" {
+			t.Errorf("%v, %q", err, f.Get())
+		}
+	})
+}
+
 func TestNewNeedsFilesThatCanBeUsed(t *testing.T) {
-	_, err := reload.New(reload.Config[int]{Files: []string{filepath.Join(t.TempDir(), "none")}})
-	if !errors.Is(err, os.ErrNotExist) {
+	_, err := New(Config[int]{Files: []File{{"tls.cert", filepath.Join(t.TempDir(), "none")}}})
+	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "tls.cert: open /") {
 		t.Error(err)
 	}
-	_, err = reload.New(reload.Config[int]{Parse: func([][]byte) (int, error) { return 0, errBad }})
+	_, err = New(Config[int]{Parse: func([][]byte) (int, error) { return 0, errBad }})
 	if !errors.Is(err, errBad) {
 		t.Error(err)
 	}
@@ -109,7 +239,7 @@ func TestNewNeedsFilesThatCanBeUsed(t *testing.T) {
 func TestRunLooksEveryFewSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		ctx, cancel := context.WithTimeout(t.Context(), reload.Every+1)
+		ctx, cancel := context.WithTimeout(t.Context(), Every+time.Second)
 		defer cancel()
 		f.write(t, "a", "four")
 		if err := f.Run(ctx); err != nil || f.Get() != "four,two" {

@@ -50,7 +50,10 @@ func (s *Service) Reject(err error, caller access.Caller, n Need, began clock.Mo
 
 // AccessRefusal returns the refusal for an error of a guard. It is not counted yet.
 func AccessRefusal(err error, caller access.Caller, scope access.Scope) *node.Refusal {
-	if limited, ok := errors.AsType[*access.LimitedError](err); ok {
+	if limited, ok := errors.AsType[*access.LimitedError](err); ok && limited.Failures {
+		return &node.Refusal{Reason: node.RateLimited, RetryAfter: limited.RetryAfter,
+			Message: "too many wrong tokens came from this address: correct the token"}
+	} else if ok {
 		return &node.Refusal{Reason: node.RateLimited, RetryAfter: limited.RetryAfter,
 			Message: "this client exceeds its limit of requests per second: retry after the delay, or request more IDs at a time"}
 	}
@@ -63,6 +66,8 @@ func AccessRefusal(err error, caller access.Caller, scope access.Scope) *node.Re
 		return &node.Refusal{Reason: node.Unauthenticated, Message: `no token was sent: send "Authorization: Bearer TOKEN"`}
 	case errors.Is(err, access.ErrMalformed):
 		return &node.Refusal{Reason: node.Unauthenticated, Message: `the credentials are malformed: send one header "Authorization: Bearer TOKEN"`}
+	case errors.Is(err, access.ErrStale):
+		return &node.Refusal{Reason: node.Unauthenticated, Message: "the node cannot verify tokens: its token file could not be read for too long; tell its operator, and use another node"}
 	}
 	return &node.Refusal{Reason: node.Unauthenticated, Message: "the token is unknown: it is wrong, or it was revoked"}
 }

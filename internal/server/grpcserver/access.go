@@ -207,20 +207,28 @@ func (s *Server) admit(ctx context.Context, m method) (access.Caller, *node.Refu
 	if caller, ok := ctx.Value(callerKey{}).(access.Caller); ok { // from tap
 		return caller, s.service.Reject(guard.Allow(caller, m.Scope), caller, m.Need, began)
 	}
-	var c access.Credentials
-	var err error
+	c := credentialsOf(ctx)
 	if guard.NeedsToken() {
+		var err error
 		if c.Token, err = server.Bearer(metadata.ValueFromIncomingContext(ctx, "authorization")); err != nil {
 			return access.Caller{}, s.service.Reject(err, access.Caller{}, m.Need, began)
-		}
-	} else if p, ok := peer.FromContext(ctx); ok {
-		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-			c.Certificate = certs.ClientName(&t.State)
-		}
-		if a, ok := p.Addr.(*net.TCPAddr); ok {
-			c.Address = a.AddrPort().Addr()
 		}
 	}
 	caller, err := s.service.Admit(c, m.Scope)
 	return caller, s.service.Reject(err, caller, m.Need, began)
+}
+
+// credentialsOf returns what the connection of a call shows of its caller.
+func credentialsOf(ctx context.Context) (c access.Credentials) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return c
+	}
+	if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+		c.Certificate = certs.ClientName(&t.State)
+	}
+	if a, ok := p.Addr.(*net.TCPAddr); ok {
+		c.Address = a.AddrPort().Addr()
+	}
+	return c
 }

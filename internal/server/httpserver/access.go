@@ -32,16 +32,14 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 
 // admit identifies the caller of r and counts the call for its rate limit.
 func (h *handler) admit(r *http.Request, scope access.Scope) (access.Caller, error) {
-	var c access.Credentials
+	c := access.Credentials{Certificate: certs.ClientName(r.TLS)}
+	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		c.Address = a.Addr()
+	}
 	if h.service.Guard().NeedsToken() {
 		var err error
 		if c.Token, err = server.Bearer(r.Header["Authorization"]); err != nil {
 			return access.Caller{}, err
-		}
-	} else {
-		c.Certificate = certs.ClientName(r.TLS)
-		if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-			c.Address = a.Addr()
 		}
 	}
 	return h.service.Admit(c, scope)

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/resp"
 )
@@ -167,6 +168,7 @@ func (c *conn) login(token []byte) bool {
 	caller, refusal := c.s.identify(with)
 	if refusal != nil {
 		c.out = appendRefusal(c.out, "WRONGPASS", c.s.node.Refused(refusal))
+		c.quit = refusal.Reason == node.RateLimited // too many wrong tokens: a new connection costs more than a command
 		return false
 	}
 	c.caller, c.unauthenticated = caller, nil

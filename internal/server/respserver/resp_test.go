@@ -427,6 +427,38 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
+// A connection that sends one wrong token after the other is closed; a client with a right
+// one from the same address is served.
+func TestWrongTokensEndTheConnection(t *testing.T) {
+	token, line, err := access.NewToken("a", "issue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := access.ParseTokens([]byte(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newGuardedFixture(t, access.New(access.Config{Tokens: tokens, Now: func() clock.Mono { return 0 }})).serve(nil)
+	c := w.dial()
+	n := 0
+	for ; n < 1000; n++ {
+		if got := c.ask("AUTH wrong"); strings.HasPrefix(got, "-WRONGPASS RATE_LIMITED ") {
+			break
+		} else if !strings.HasPrefix(got, "-WRONGPASS UNAUTHENTICATED ") {
+			t.Fatal(got)
+		}
+	}
+	if n == 0 || n == 1000 {
+		t.Errorf("limited after %d wrong tokens", n)
+	}
+	c.closed()
+	d := w.dial()
+	if got := d.ask("AUTH " + token); got != "+OK" {
+		t.Errorf("a right token: %s", got)
+	}
+	d.parse(d.ask("ID.NEXT"))
+}
+
 // TestProtocolErrors: what is no request is said so, after the answers to all that
 // came before it, and ends the connection.
 func TestProtocolErrors(t *testing.T) {

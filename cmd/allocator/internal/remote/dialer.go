@@ -51,13 +51,13 @@ func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
 		case *cert != "" && *ca == "":
 			return d, cli.UsageError("--cert needs TLS: give --ca as well, a file or system")
 		case *ca != "":
-			files := certs.ClientFiles{CA: *ca, Cert: *cert, Key: *key}
+			files := certs.ClientFiles{CA: *ca, Cert: *cert, Key: *key, Prefix: "--"}
 			if files.CA == systemRoots {
 				files.CA = ""
 			}
 			var err error
 			if d.TLS, err = certs.NewClient("tls", files, tls.VersionTLS13, slog.New(slog.DiscardHandler)); err != nil {
-				return d, cli.UsageError("--ca, --cert, --key: %w", err)
+				return d, cli.UsageError("%w", err)
 			}
 			d.cert = *cert != ""
 			d.Opts = []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.Credentials())}

@@ -1,0 +1,159 @@
+package reload
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxFile is the maximum size of a file, in bytes. A hundred authorities take a tenth
+	// of it.
+	maxFile = 1 << 20
+	// readTimeout is how long reading all files may take. A hanging network mount blocks
+	// without end.
+	readTimeout = 3 * time.Second
+	// settleTime is the pause before changed files are read again. Both reads must return
+	// the same: else somebody is still writing, and half a file must not count.
+	settleTime = 50 * time.Millisecond
+)
+
+// ErrTimeout says that the files could not be read in time.
+var ErrTimeout = fmt.Errorf("reload: reading did not finish within %v: check the file system", readTimeout)
+
+// errChanging says that the files are being written.
+var errChanging = errors.New("reload: the files change while they are read: wait until they are written")
+
+// File is a file and what people call it.
+type File struct {
+	Name string // of the setting or flag with the path, such as tls.cert
+	Path string // "": no file, with nil as its contents
+}
+
+// contents are what was in the files, with a hash of all of them. Only the hash is kept for
+// the next comparison, so that a private key is not in memory twice.
+type contents struct {
+	files [][]byte
+	sum   [sha256.Size]byte
+	err   error
+}
+
+func readAll(files []File) (c contents) {
+	h := sha256.New()
+	for _, f := range files {
+		var b []byte
+		if f.Path != "" {
+			if b, c.err = readFile(f.Path); c.err != nil {
+				c.err = fmt.Errorf("%s: %w", f.Name, c.err)
+				return c
+			}
+		}
+		c.files = append(c.files, b)
+		_ = binary.Write(h, binary.BigEndian, int64(len(b))) // never fails on a hash
+		h.Write(b)
+	}
+	h.Sum(c.sum[:0])
+	return c
+}
+
+// readFile returns the contents of a regular file. It does not wait for a writer of a named
+// pipe; only the file system can block it.
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("it is not a regular file: " + kindOf(info.Mode()))}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(b) > maxFile {
+		err = fmt.Errorf("%s has more than %d bytes: check that it is the right file", path, maxFile)
+	}
+	return b, err
+}
+
+func kindOf(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "it is a directory"
+	case m&fs.ModeNamedPipe != 0:
+		return "it is a named pipe"
+	case m&fs.ModeDevice != 0:
+		return "it is a device"
+	}
+	return "it has mode " + m.String()
+}
+
+// reader reads files one read at a time, without waiting for a read that is blocked.
+// It is for one goroutine.
+type reader struct {
+	files   []File
+	pending chan contents // of a read that timed out; nil: none
+}
+
+// read returns the contents of the files now, or ErrTimeout, or the error of ctx or of a
+// file.
+func (r *reader) read(ctx context.Context) contents {
+	timer := time.NewTimer(readTimeout)
+	defer timer.Stop()
+	for {
+		late := r.pending != nil // began earlier, so what it returns may be outdated
+		if !late {
+			r.pending = make(chan contents, 1)
+			go func(done chan<- contents) { done <- readAll(r.files) }(r.pending)
+		}
+		select {
+		case c := <-r.pending:
+			r.pending = nil
+			if !late {
+				return c
+			}
+		case <-timer.C:
+			return contents{err: ErrTimeout}
+		case <-ctx.Done():
+			return contents{err: ctx.Err()}
+		}
+	}
+}
+
+// settled is read, repeated after a pause if the files are not those with hash known. It
+// returns errChanging if both reads differ.
+func (r *reader) settled(ctx context.Context, known [sha256.Size]byte) contents {
+	first := r.read(ctx)
+	if first.err != nil || first.sum == known {
+		return first
+	}
+	select {
+	case <-time.After(settleTime):
+	case <-ctx.Done():
+		return contents{err: ctx.Err()}
+	}
+	again := r.read(ctx)
+	if again.err == nil && again.sum != first.sum {
+		return contents{err: errChanging}
+	}
+	return again
+}
+
+// ReadFile returns the contents of a regular file of at most 1 MiB, or ErrTimeout.
+func ReadFile(f File) ([]byte, error) {
+	r := reader{files: []File{f}}
+	c := r.read(context.Background())
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.files[0], nil
+}
