@@ -144,11 +144,8 @@ func (p *Points) op(t lease.Txn, old lease.Entry[lease.Window]) {
 }
 
 func (p *Points) alarm(k lease.AlarmKind) {
-	switch k {
-	case lease.AlarmClock:
+	if k == lease.AlarmClock {
 		p.hit(PoisonGuard)
-	case lease.AlarmQuarantined:
-		p.hit(Quarantined)
 	}
 }
 

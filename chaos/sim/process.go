@@ -335,8 +335,11 @@ func (p *process) do(a lease.Action) {
 
 // publish makes the machine's status known, as the keeper does after each step.
 func (p *process) publish() {
-	old := p.status.Phase
+	old, quarantined := p.status.Phase, len(p.status.Quarantined)
 	p.status = p.machine.Status()
+	if len(p.status.Quarantined) > quarantined {
+		p.sim.points.hit(Quarantined)
+	}
 	p.node.Report(p.status)
 	p.latched = p.status.Phase == lease.Rewound
 	p.leaseChanged()

@@ -1,6 +1,7 @@
 package virtual
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -72,9 +73,27 @@ func TestShortOutage(t *testing.T) {
 				time.Sleep(time.Minute)
 				for _, m := range nodes {
 					m.served(span{from, e.now()}, 2*time.Millisecond)
+					m.toldOnce()
 				}
 			})
 		})
+	}
+}
+
+// toldOnce checks that the log has the beginning and the end of one outage of etcd,
+// once each, with what was left of the window, and nothing else about it.
+func (m *member) toldOnce() {
+	m.env.t.Helper()
+	log := m.log.String()
+	for text, want := range map[string]int{
+		`msg="calls to etcd fail: IDs are issued until the window ends" window_left=2`: 1,
+		`msg="calls to etcd succeed again" after=`:                                     1,
+		"lease problem changed":                                                        0,
+		"reported another history":                                                     0,
+	} {
+		if got := strings.Count(log, text); got != want {
+			m.env.t.Errorf("%s logged %q %d times, want %d:\n%s", m.name, text, got, want, log)
+		}
 	}
 }
 
@@ -105,6 +124,7 @@ func TestLongOutage(t *testing.T) {
 						t.Errorf("%s: refusals while etcd was away: %v, want WINDOW_EXHAUSTED alone", m.name, out)
 					}
 					m.served(span{back + 8*time.Second, e.now()}, 2*time.Millisecond)
+					m.toldOnce()
 				}
 			})
 		})

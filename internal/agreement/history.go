@@ -24,7 +24,7 @@ type HistoryKind string
 
 // The kinds.
 const (
-	LaterRevision HistoryKind = "revision" // it reported a later revision 10 s ago, and we still have not read it
+	LaterRevision HistoryKind = "revision" // it reported a later revision, and a read 10 s later did not show it
 	LaterEra      HistoryKind = "era"
 	OtherCluster  HistoryKind = "cluster" // it reads another etcd cluster
 )
@@ -34,9 +34,9 @@ const (
 	claimFresh = 3 * ExchangeEvery
 	// repeatAfter is how long the same finding is not reported again.
 	repeatAfter = 10 * time.Second
-	// revisionLag is how long we may be behind a peer's revision. Every holder
-	// writes each 5 s, so within two of those we have read a later one, unless our
-	// etcd has lost some.
+	// revisionLag is by how much a read of ours may be later than a peer's report of
+	// a later revision, and not show it: longer than that read can have been on its
+	// way. While etcd does not answer us, nothing is known.
 	revisionLag = 10 * time.Second
 	// claimFor is how long a peer's claim of a later history counts.
 	claimFor = 30 * time.Second
@@ -108,7 +108,6 @@ func (m *Machine) compareHistory(now clock.Mono, p *peer) {
 		m.do(HistoryReport{
 			Node: p.last.Node, Instance: p.last.Sample.Instance, Kind: k,
 			Era: theirs.Era, Revision: theirs.Revision, Cluster: theirs.Cluster,
-			Expected: k == LaterRevision && !(m.lease.Held && m.lease.GateOpen),
 		})
 		if k != OtherCluster { // revisions of two clusters do not compare
 			p.claim, p.claimAt, p.claims = lease.ReportedRevision{Era: theirs.Era, Revision: theirs.Revision}, now, true
@@ -125,7 +124,7 @@ func (m *Machine) compareHistory(now clock.Mono, p *peer) {
 	switch {
 	case ours.Revision == 0 || p.ahead != 0 && ours.Revision >= p.ahead:
 		p.ahead = 0
-	case p.ahead != 0 && now.Sub(p.aheadSince) >= revisionLag:
+	case p.ahead != 0 && m.lease.ReadAt.Sub(p.aheadSince) >= revisionLag:
 		report(LaterRevision)
 	}
 	if p.ahead == 0 && ours.Revision != 0 && theirs.Revision > ours.Revision {

@@ -35,9 +35,12 @@ func (d *desk) reading() Reading {
 	return Reading{Mono: clock.Mono(d.now), Clocks: clock.Snapshot{Raw: int64(d.now)}}
 }
 
-// is makes s what this node has read and holds.
-func (d *desk) is(s Status) {
-	l := lease.Status{Cluster: s.Cluster, Revision: s.Revision, Ceiling: s.Ceiling}
+// is makes s what this node has read just now, and holds.
+func (d *desk) is(s Status) { d.read(s, d.now) }
+
+// read makes s what this node read at a time, and holds.
+func (d *desk) read(s Status, at time.Duration) {
+	l := lease.Status{Cluster: s.Cluster, Revision: s.Revision, ReadAt: clock.Mono(at), Ceiling: s.Ceiling}
 	l.Era.Number = s.Era
 	if s.SID >= 0 {
 		l.Held, l.Phase, l.Grant = true, lease.Holding, lease.Grant{SID: flake.SID(s.SID), Term: s.Term}
@@ -166,6 +169,31 @@ func TestHistoryReports(t *testing.T) {
 			if d.m.peers[alice].claims != (len(got) > 0 && got[0] != OtherCluster || i > 0 && d.m.peers[alice].claims) {
 				t.Errorf("%s, report %d: counts as a claim: %v", name, i, d.m.peers[alice].claims)
 			}
+		}
+	}
+}
+
+// TestNoReportWhileEtcdIsAway: a node that etcd does not answer cannot know what peers
+// have read, however long that lasts. Its first read afterwards decides.
+func TestNoReportWhileEtcdIsAway(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		revision int64 // that it reads then
+		want     int   // reports
+	}{{"nothing is lost", 8, 0}, {"what the peer had read is lost", 6, 1}} {
+		d := newDesk()
+		away := Status{SID: 3, Term: 1, Revision: 5, Era: 1, Cluster: 9}
+		later := Status{SID: -1, Revision: 8, Era: 1, Cluster: 9}
+		for d.now = 0; d.now < time.Minute; d.now += time.Second {
+			d.read(away, 0)
+			if got := of[HistoryReport](d.hear(alice, later)); len(got) > 0 {
+				t.Fatalf("%s: %v after the last answer of etcd: %+v", tc.name, d.now, got)
+			}
+		}
+		away.Revision = tc.revision
+		d.is(away)
+		if got := of[HistoryReport](d.hear(alice, later)); len(got) != tc.want {
+			t.Errorf("%s: %+v, want %d reports", tc.name, got, tc.want)
 		}
 	}
 }

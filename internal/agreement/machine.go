@@ -135,8 +135,6 @@ type (
 		Era      int64
 		Revision int64
 		Cluster  uint64 // etcd's cluster ID
-		// Expected: this node writes nothing now and so reads rarely.
-		Expected bool
 	}
 )
 

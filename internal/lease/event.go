@@ -210,6 +210,7 @@ type Status struct {
 	Era         Era
 	Cluster     uint64
 	Revision    int64
+	ReadAt      clock.Mono           // when Revision was read
 	SIDRange    SIDRange             // that this node may take; zero: all of the layout
 	PoolSize    int                  // how many these are
 	PoolHeld    int                  // of these, with a holder, when last listed

@@ -59,7 +59,8 @@ type Machine struct {
 	config   Entry[Space]
 	era      Entry[Era]
 	cluster  uint64
-	revision int64 // highest ever seen; answers arrive in order, so it may never fall
+	revision int64      // highest ever seen; answers arrive in order, so it may never fall
+	readAt   clock.Mono // when revision was read
 	list     list
 
 	// Requests about records, of which one at most is outstanding.
@@ -317,6 +318,7 @@ func (m *Machine) Status() Status {
 		Era:         m.era.Value,
 		Cluster:     m.cluster,
 		Revision:    m.revision,
+		ReadAt:      m.readAt,
 		SIDRange:    m.cfg.SIDRange,
 		Quarantined: maps.Clone(m.bad),
 		Nodes:       m.list.nodes,

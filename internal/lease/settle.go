@@ -31,7 +31,9 @@ func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
 // unknownOutcome notes that a request got no answer. A write may have been
 // applied, or may still be.
 func (m *Machine) unknownOutcome(now clock.Reading, err error) {
-	m.problem = fmt.Sprintf("etcd does not answer: %v", err)
+	if !errors.Is(err, ErrLeaseGone) { // that is an answer, and we register again
+		m.problem = fmt.Sprintf("etcd does not answer: %v", err)
+	}
 	m.next = now.Mono.Add(m.cfg.RetryAfter)
 	if m.try != nil {
 		m.try.unknown = true
@@ -112,7 +114,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	case m.cluster != 0 && v.Cluster != m.cluster:
 		return rewind("etcd's cluster changed from %x to %x", m.cluster, v.Cluster)
 	}
-	m.revision, m.cluster = v.Revision, v.Cluster
+	m.revision, m.readAt, m.cluster = v.Revision, now.Mono, v.Cluster
 	switch {
 	case !v.Config.Exists() && known:
 		return rewind("the space's config is gone")
@@ -320,9 +322,11 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got SIDRecords) {
 	case got.Window.Err != nil:
 		m.quarantine(h.sid, got.Window.Err.Error())
 		m.lose(now, h, got, "its window record is unreadable")
-	case w.State == Quarantined:
-		m.quarantine(h.sid, byOperator(w))
-		m.lose(now, h, got, byOperator(w))
+	case w.State == Quarantined: // an operator's decision, and no alarm
+		m.bad[h.sid] = byOperator(w)
+		h.record = lost
+		m.abandon(now.Mono)
+		m.problem = fmt.Sprintf("sid %d is given up: %s", h.sid, byOperator(w))
 	case w.Term < h.term:
 		m.rewind(now, era, "sid %d is at term %d, and we held term %d", h.sid, w.Term, h.term)
 	case w.Term == h.term && w.Instance != m.cfg.Registration.Instance:
@@ -366,7 +370,7 @@ func (m *Machine) inspect(now clock.Reading) {
 		case s.Window.Exists() && w.Era > m.era.Value.Number:
 			m.quarantine(sid, fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, m.era.Value.Number))
 		case w.State == Quarantined:
-			m.quarantine(sid, byOperator(w))
+			m.bad[sid] = byOperator(w)
 		case s.Holder.Exists() && !s.Window.Exists():
 			m.quarantine(sid, "it has a holder but no window record")
 		case s.Holder.Exists():
@@ -422,6 +426,7 @@ func byOperator(w Window) string {
 	return "an operator quarantined it: " + w.Reason
 }
 
+// quarantine notes that a sid is not used because its records cannot be trusted.
 func (m *Machine) quarantine(sid flake.SID, why string) {
 	m.bad[sid] = why
 	m.alarmOnce(AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))

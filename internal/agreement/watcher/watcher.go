@@ -191,11 +191,7 @@ func (w *Watcher) log(a agreement.Action) {
 		log.Error("two processes claim one sid; the record in etcd settles it",
 			"sid", a.SID, "term", a.Term, "a", a.A.Node, "b", a.B.Node)
 	case agreement.HistoryReport:
-		level := slog.LevelWarn
-		if a.Expected {
-			level = slog.LevelDebug
-		}
-		log.Log(context.Background(), level, "a peer reported another history of etcd than this node has read",
+		log.Warn("a peer reported another history of etcd than this node has read",
 			"peer", a.Node, "kind", a.Kind, "era", a.Era, "revision", a.Revision, "cluster", a.Cluster)
 	}
 }

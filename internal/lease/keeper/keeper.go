@@ -58,6 +58,7 @@ type Keeper struct {
 	ticked atomic.Int64              // clock.Mono of the last pass of the loop
 	stats  stats
 	failed error
+	outage outage // owned by Run's goroutine
 }
 
 // published is a status with what reports the next one.
@@ -193,6 +194,7 @@ func (k *Keeper) step(ctx context.Context, ev lease.Event) (done bool) {
 		// Read before sending: what the store does later, it does after this.
 		now := k.cfg.Clock.Now()
 		k.ticked.Store(int64(now.Mono))
+		k.logOutage(now, queue[0])
 		actions := k.machine.Step(now, queue[0])
 		queue = queue[1:]
 		for _, a := range actions {
@@ -207,7 +209,11 @@ func (k *Keeper) step(ctx context.Context, ev lease.Event) (done bool) {
 				queue = append(queue, lease.Sealed{Ceil: k.cfg.Generator.Seal()})
 			case lease.Alarm:
 				k.stats.alarm(a.Kind)
-				k.cfg.Logger.Error("alarm", "kind", a.Kind, "sid", a.SID, "message", a.Message)
+				level := slog.LevelError
+				if a.Kind == lease.AlarmEra { // an operator's act
+					level = slog.LevelWarn
+				}
+				k.cfg.Logger.Log(ctx, level, "alarm", "kind", a.Kind, "sid", a.SID, "message", a.Message)
 			case lease.Fail:
 				k.failed, done = a.Err, true
 			case lease.Done:
@@ -274,7 +280,7 @@ func (k *Keeper) publish() {
 		return
 	case old.status.Phase != s.Phase:
 		k.cfg.Logger.Info("lease phase changed", "phase", s.Phase.String(), "problem", s.Problem)
-	case old.status.Problem != s.Problem && s.Problem != "":
+	case old.status.Problem != s.Problem && s.Problem != "" && k.outage.failed == 0: // an outage is logged once
 		k.cfg.Logger.Warn("lease problem changed", "phase", s.Phase.String(), "problem", s.Problem)
 	}
 	close(old.changed)
