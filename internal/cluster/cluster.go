@@ -35,6 +35,7 @@ type Cluster struct {
 	log     *slog.Logger
 	lines   *lineLog
 	list    atomic.Pointer[memberlist.Memberlist]
+	socket  atomic.Pointer[socket] // nil with another transport
 	addr    atomic.Pointer[string] // as peers know it; nil until Run listens
 	n       counters
 	running atomic.Bool
@@ -106,6 +107,10 @@ func (c *Cluster) Run(ctx context.Context) error {
 			return err
 		}
 		c.cfg.Transport = t
+	}
+	if s, ok := c.cfg.Transport.(*socket); ok {
+		c.socket.Store(s)
+		s.open(seal{label: c.cfg.Label, ring: c.ring})
 	}
 	conf, err := c.library()
 	if err == nil {
@@ -272,7 +277,7 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 	}
 	for seed, err := range failed {
 		if !silent[seed] {
-			c.log.Warn("gossip join failed: retrying; check that the address is reachable over TCP and UDP", "addr", seed, "error", err)
+			c.log.Warn("gossip join failed: retrying; check that the address is reachable over TCP and UDP, and that its space and key are the same", "addr", seed, "error", err)
 		}
 		silent[seed] = true
 	}
@@ -339,7 +344,7 @@ func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, seed st
 // counters are what Stats counts.
 type counters struct {
 	pings, pongs, exchanges, sendFailures atomic.Uint64
-	dropped                               [faults]atomic.Uint64
+	dropped                               dropped
 	joins, joinFailures, joined, left     atomic.Uint64
 	refusedPool, refusedOther, conflicts  atomic.Uint64
 	keyReloads, keyFailures               atomic.Uint64
@@ -355,7 +360,7 @@ type Stats struct {
 	Exchanges    uint64 // replies that counted
 	Unanswered   uint64 // pings forgotten without a reply that counted
 	SendFailures uint64
-	Dropped      map[string]uint64 // messages by why they were dropped; a closed set, zeros included
+	Dropped      map[string]uint64 // messages and connections by why they were dropped; a closed set, zeros included
 
 	Joins, JoinFailures uint64 // addresses dialled
 	Joined, Left        uint64 // members that came, and that went or died
@@ -404,6 +409,9 @@ func (c *Cluster) Stats() Stats {
 	}
 	for f := none + 1; f < faults; f++ {
 		s.Dropped[faultNames[f]] = c.n.dropped[f].Load()
+		if t := c.socket.Load(); t != nil {
+			s.Dropped[faultNames[f]] += t.dropped[f].Load()
+		}
 	}
 	if addr := c.addr.Load(); addr != nil {
 		s.Addr = *addr

@@ -30,13 +30,6 @@ var levels = []struct {
 	{"[ERR] ", slog.LevelError}, {"[ERROR] ", slog.LevelError}, {"Err: ", slog.LevelError},
 }
 
-// probes begin the lines about connections that sent nothing, as port checks such as
-// doctor's make them. The library calls them errors.
-var probes = [][]byte{
-	[]byte(`memberlist: discarding stream with unacceptable label "": `),
-	[]byte("memberlist: failed to receive and remove the stream label header: "),
-}
-
 // lineLog passes the library's log lines on to slog, at their level and no more
 // than one a second. It is safe for concurrent use.
 type lineLog struct {
@@ -45,10 +38,22 @@ type lineLog struct {
 	limit      *rate.Limiter
 	dropped    atomic.Uint64
 	suppressed atomic.Int64 // since the last line that was written
+
+	refusedLimit *rate.Limiter
+	refusedCount atomic.Int64 // since the last line about connections
 }
 
 func newLineLog(to *slog.Logger, now func() int64) *lineLog {
-	return &lineLog{to: to, now: now, limit: rate.NewLimiter(linesPerSecond, linesBurst)}
+	return &lineLog{to: to, now: now, limit: rate.NewLimiter(linesPerSecond, linesBurst), refusedLimit: rate.NewLimiter(rate.Every(time.Minute), 1)}
+}
+
+// refused logs a connection that was refused, at most one a minute.
+func (l *lineLog) refused(reason, from string, why error) {
+	l.refusedCount.Add(1)
+	if l.refusedLimit.AllowN(time.Unix(0, l.now()), 1) {
+		l.to.Warn("gossip connection closed: it is not of a node with the same root, space and key; check who can reach the port",
+			"reason", reason, "from", from, "count", l.refusedCount.Swap(0), "error", why)
+	}
 }
 
 // logger returns what the library is given to write to.
@@ -61,11 +66,6 @@ func (l *lineLog) Write(line []byte) (int, error) {
 		if rest, ok := bytes.CutPrefix(line, []byte(v.mark)); ok {
 			line, level = rest, v.level
 			break
-		}
-	}
-	for _, probe := range probes {
-		if bytes.HasPrefix(line, probe) {
-			level = slog.LevelDebug
 		}
 	}
 	ctx := context.Background()

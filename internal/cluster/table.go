@@ -3,6 +3,7 @@ package cluster
 import (
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -163,21 +164,29 @@ func (t *table) forget() {
 type fault int
 
 const (
-	none      fault = iota
-	version         // another version of the echo
-	malformed       // no message of ours
-	notMember       // from an instance that is no live member
-	unknown         // reply to a ping never sent, or long forgotten
-	stale           // reply after more than maxRoundTrip
-	replayed        // reply to a ping already answered
-	forged          // reply that contradicts its ping
-	queueFull       // nobody took it in time
+	none          fault = iota
+	version             // another version of the echo
+	malformed           // no message of ours
+	notMember           // from an instance that is no live member
+	unknown             // reply to a ping never sent, or long forgotten
+	stale               // reply after more than maxRoundTrip
+	replayed            // reply to a ping already answered
+	forged              // reply that contradicts its ping
+	queueFull           // nobody took it in time
+	streamLimit         // a connection above the limits of intake
+	streamTimeout       // a connection whose message did not come in time
+	streamInvalid       // a connection that proved to be no peer's
+	packetInvalid       // a datagram that no node sends
 	faults
 )
 
 var faultNames = [faults]string{
 	"none", "version", "malformed", "not_member", "unknown", "stale", "replayed", "forged", "queue_full",
+	"stream_limit", "stream_timeout", "stream_invalid", "packet_invalid",
 }
+
+// dropped counts messages by why they were dropped.
+type dropped [faults]atomic.Uint64
 
 // DropReasons lists the keys of Stats.Dropped.
 func DropReasons() []string { return slices.Clone(faultNames[none+1:]) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,14 +22,26 @@ type (
 )
 
 // socket is memberlist's UDP and TCP transport. It differs in what address it
-// advertises, and in that its Shutdown ends dials that are under way and drops
-// packets: the library still sends while it leaves, and logs each as an error.
+// advertises, in that it passes on only what the bounds of [intake] let through,
+// and in that its Shutdown ends dials that are under way and drops packets: the
+// library still sends while it leaves, and logs each as an error.
 type socket struct {
 	*memberlist.NetTransport
 	advertise netip.AddrPort
-	dialling  context.Context // ends with Shutdown
+	running   context.Context // ends with Shutdown
 	end       context.CancelFunc
 	lines     *lineLog
+
+	of      seal          // set before ready is closed
+	ready   chan struct{} // a Cluster takes the streams and packets
+	intake  intake
+	streams chan net.Conn
+	packets chan *Packet
+	dropped dropped
+
+	closing sync.Once
+	stopped chan struct{} // the sockets are closed
+	working sync.WaitGroup
 }
 
 // Listen binds cfg.Bind and returns a transport for [Config.Transport] and the
@@ -52,8 +65,11 @@ func listen(cfg Config, lines *lineLog) (Transport, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("cluster: Bind: %w", err)
 	}
-	s := &socket{lines: lines}
-	s.dialling, s.end = context.WithCancel(context.Background())
+	s := &socket{
+		lines: lines, ready: make(chan struct{}), stopped: make(chan struct{}),
+		streams: make(chan net.Conn), packets: make(chan *Packet),
+	}
+	s.running, s.end = context.WithCancel(context.Background())
 	// With port 0 the system gives a port for TCP, and UDP may find it taken.
 	for range 10 {
 		s.NetTransport, err = memberlist.NewNetTransport(&memberlist.NetTransportConfig{
@@ -67,6 +83,8 @@ func listen(cfg Config, lines *lineLog) (Transport, string, error) {
 		s.end()
 		return nil, "", fmt.Errorf("cluster: listen: %w", err)
 	}
+	s.working.Go(s.takeStreams)
+	s.working.Go(s.takePackets)
 	if err := s.setAdvertised(cfg.Advertise); err != nil {
 		_ = s.Shutdown()
 		return nil, "", err
@@ -110,7 +128,7 @@ func (s *socket) WriteTo(b []byte, addr string) (time.Time, error) {
 // WriteToAddress sends a packet to a peer, and none after Shutdown.
 func (s *socket) WriteToAddress(b []byte, a Address) (time.Time, error) {
 	at, err := s.NetTransport.WriteToAddress(b, a)
-	if errors.Is(err, net.ErrClosed) && s.dialling.Err() != nil {
+	if errors.Is(err, net.ErrClosed) && s.running.Err() != nil {
 		return at, nil
 	}
 	return at, err
@@ -124,44 +142,119 @@ func (s *socket) DialTimeout(addr string, timeout time.Duration) (net.Conn, erro
 // DialAddressTimeout connects to a peer; the connection breaks with Shutdown.
 func (s *socket) DialAddressTimeout(a Address, timeout time.Duration) (net.Conn, error) {
 	d := net.Dialer{Timeout: timeout}
-	conn, err := d.DialContext(s.dialling, "tcp", a.Addr)
+	conn, err := d.DialContext(s.running, "tcp", a.Addr)
 	if err != nil {
 		return nil, err
 	}
-	return &dialled{Conn: conn, stop: context.AfterFunc(s.dialling, func() { _ = conn.Close() })}, nil
+	stop := context.AfterFunc(s.running, func() { _ = conn.Close() })
+	st := &stream{Conn: conn, left: maxStream, closed: func() { stop() }}
+	st.check = func() error { return st.examine(s.of) } // of the answer
+	return st, nil
+}
+
+// open lets packets and streams of a space through.
+func (s *socket) open(of seal) {
+	s.of = of
+	close(s.ready)
+}
+
+// StreamCh gives memberlist the streams that were let through.
+func (s *socket) StreamCh() <-chan net.Conn { return s.streams }
+
+// PacketCh gives memberlist the packets that were let through.
+func (s *socket) PacketCh() <-chan *Packet { return s.packets }
+
+// takeStreams takes the connections that were accepted.
+func (s *socket) takeStreams() {
+	for {
+		select {
+		case conn := <-s.NetTransport.StreamCh():
+			st := s.intake.admit(conn)
+			s.working.Go(func() {
+				if err := s.let(st); err != nil {
+					st.end(err)
+					s.refused(st.from, st.why(err))
+				}
+			})
+		case <-s.stopped:
+			return
+		}
+	}
+}
+
+// let passes a stream on that proves to be a peer's in time.
+func (s *socket) let(st *stream) error {
+	late := time.AfterFunc(streamTime, func() { st.end(errTooSlow) })
+	defer late.Stop()
+	select {
+	case <-s.ready:
+	case <-st.gone:
+		return st.why(nil)
+	}
+	if err := st.examine(s.of); err != nil {
+		return err
+	}
+	select {
+	case s.streams <- st:
+		return nil
+	case <-s.running.Done():
+		return errShutdown
+	}
+}
+
+// refused counts a stream that was refused, and says so at most once a minute.
+func (s *socket) refused(from netip.Prefix, why error) {
+	var reason fault
+	switch {
+	case errors.Is(why, errNothing), errors.Is(why, errShutdown):
+		return
+	case errors.Is(why, errTooMany):
+		reason = streamLimit
+	case errors.Is(why, errTooSlow):
+		reason = streamTimeout
+	default:
+		reason = streamInvalid
+	}
+	s.dropped[reason].Add(1)
+	s.lines.refused(faultNames[reason], from.Addr().String(), why)
+}
+
+// takePackets takes the packets that came.
+func (s *socket) takePackets() {
+	select {
+	case <-s.ready:
+	case <-s.running.Done():
+	}
+	for {
+		select {
+		case p := <-s.NetTransport.PacketCh():
+			if s.running.Err() != nil {
+				continue
+			}
+			if len(p.Buf) > maxPacket || s.of.ring == nil && packed(p.Buf) {
+				s.dropped[packetInvalid].Add(1)
+				continue
+			}
+			p.Buf = slices.Clone(p.Buf) // it was read into 64 KiB, and may wait in a queue
+			select {
+			case s.packets <- p:
+			case <-s.running.Done():
+			}
+		case <-s.stopped:
+			return
+		}
+	}
 }
 
 // Shutdown closes the sockets and breaks what was dialled.
 func (s *socket) Shutdown() error {
-	s.end()
-	// It waits for its listeners, and one of them may be handing over a packet
-	// that nobody takes, if this never ran.
-	done := make(chan struct{})
-	var taking sync.WaitGroup
-	taking.Go(func() {
-		for {
-			select {
-			case <-s.PacketCh():
-			case conn := <-s.StreamCh():
-				_ = conn.Close()
-			case <-done:
-				return
-			}
-		}
+	var err error
+	s.closing.Do(func() {
+		s.end()
+		err = s.NetTransport.Shutdown() // what its listeners still hand over is taken until stopped
+		close(s.stopped)
+		s.intake.endAll()
+		s.working.Wait()
 	})
-	err := s.NetTransport.Shutdown()
-	close(done)
-	taking.Wait()
 	return err
-}
-
-// dialled is a connection that forgets about the shutdown once it is closed.
-type dialled struct {
-	net.Conn
-	stop func() bool
-}
-
-func (d *dialled) Close() error {
-	d.stop()
-	return d.Conn.Close()
 }

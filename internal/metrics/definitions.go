@@ -129,7 +129,7 @@ var definitions = []Definition{
 	{gossipMembers, "gauge", nil, "Live members in gossip, this node included."},
 	{gossipExchanges, "counter", nil, "Clock measurements of peers."},
 	{gossipUnanswered, "counter", nil, "Clock requests to peers without an answer."},
-	{gossipDropped, "counter", []string{"reason"}, "Messages between nodes that were dropped, by reason."},
+	{gossipDropped, "counter", []string{"reason"}, "Messages and connections between nodes that were dropped, by reason."},
 	{connections, "gauge", []string{"listener"}, "Open connections, by listener."},
 	{connectionsRefused, "counter", []string{"listener"}, "Connections closed at once because limit.connections were open, by listener."},
 	{certificateRemaining, "gauge", []string{"certificate"}, "Time until the certificate in use expires, in seconds; negative after that; absent without a certificate."},
