@@ -13,8 +13,8 @@ import (
 // truth, and count for themselves who answered: they share nothing with the
 // machine that they check.
 type clockChecks struct {
-	shut          bool          // the gate shut, and no majority has confirmed the clock since
-	findableSince time.Duration // since when, at each evaluation, enough sound peers had answered to find a wrong clock
+	shut          bool          // the gate is shut
+	findableSince time.Duration // since when, at each evaluation, enough sound peers had answered to find a wrong clock; negative: it was not evaluated yet
 	slept         time.Duration // of the host, as of the last tick
 	sets          int           // of the host's wall clock, as of the last tick
 }
@@ -54,7 +54,7 @@ func (p *process) settled(t time.Duration) bool {
 }
 
 // checkIssued checks I5: an ID of a clock that a majority confirms is near the
-// truth. A gate that shut opens by a majority only.
+// truth. A gate that is shut keeps the node from issuing.
 func (p *process) checkIssued(b gen.Block, read time.Duration) {
 	sim, pl := p.sim, &p.sim.plan
 	if p.checked.shut {
@@ -91,7 +91,7 @@ func (p *process) checkMajority(r agreement.Reading) {
 	if p.judge.machine.Verdict().Confirmed() && all+1 < quorum {
 		p.sim.violate("I5", "%s is confirmed, and %d of %d answered within %v", p.name, all, n-1, clock.Freshness)
 	}
-	if sound < n-quorum+1 {
+	if sound < n-quorum+1 || p.checked.findableSince < 0 {
 		p.checked.findableSince = p.sim.now
 	}
 	if p.sim.now-p.checked.findableSince < 5*time.Second || !p.settled(p.sim.now) {

@@ -74,6 +74,9 @@ func (sim *simulation) expectAlive() {
 		if p := h.process; p != nil && !p.gone && !registered[p.name] {
 			sim.violate("liveness", "%s is not registered %v after all faults ended: %s", p.name, sim.settling(), sim.state(p))
 		}
+		if m := h.process.judge.machine; m != nil && !h.process.gone && m.Verdict().Phase == clock.Shut {
+			sim.violate("liveness", "%s refuses for its clock %v after all faults ended: %s", h.process.name, sim.settling(), sim.state(h.process))
+		}
 		if why := sim.unable(h.process); why != nil && !sim.excused(h.process, why) {
 			sim.violate("liveness", "%s does not serve %v after all faults ended: %v; %s", h.process.name, sim.settling(), why, sim.state(h.process))
 		} else if why != nil {

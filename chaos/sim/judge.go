@@ -18,7 +18,7 @@ type judge struct {
 func (p *process) beginJudging() {
 	j, pl := &p.judge, &p.sim.plan
 	j.anchor = clock.NewAnchor(clock.AnchorConfig{}, p.readings())
-	p.checked = clockChecks{slept: p.host.slept, sets: p.host.sets, findableSince: p.sim.now}
+	p.checked = clockChecks{slept: p.host.slept, sets: p.host.sets, findableSince: -1}
 	if pl.mode == Unclocked {
 		p.node.SetVerdict(clock.Verdict{State: clock.Open})
 		if !pl.rawClock {
@@ -123,7 +123,10 @@ func (p *process) agree(ev agreement.Event) {
 		case agreement.GateTransition:
 			sim.points.gate(a.Transition)
 			if a.Kind == clock.PhaseChanged {
-				p.checked.shut = a.To == clock.Shut || p.checked.shut && a.To != clock.Confirmed
+				p.checked.shut = a.To == clock.Shut
+				if a.From == clock.Shut && a.To != clock.Confirmed {
+					sim.points.hit(Unopposed)
+				}
 			}
 		case agreement.PeerClockJumped:
 			sim.points.hit(Discontinuous)

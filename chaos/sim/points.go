@@ -48,6 +48,7 @@ const (
 	SleptThrough // the machine was suspended
 	Shut         // a gate shut
 	Reopened     // and opened again
+	Unopposed    // or left that phase without a majority, since nobody disagreed any more
 	GraceOver    // a clock was unconfirmed for longer than the grace
 	GaveUp       // a sid was given back because the clock is wrong
 	PoisonGuard  // a clock was too far ahead to acquire anything
@@ -71,7 +72,7 @@ var pointNames = [numPoints]string{
 	"leader changed", "expired early", "era began", "operator quarantined", "two of one name", "refused to start", "false peer answered", "most without gossip",
 	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
 	"HISTORY_REWOUND", "NO_SID", "DRAINING",
-	"followed step", "refuted step", "slept through", "shut", "reopened", "grace over", "gave up", "poison guard",
+	"followed step", "refuted step", "slept through", "shut", "reopened", "unopposed", "grace over", "gave up", "poison guard",
 	"discontinuous", "later revision reported", "duplicated", "held against truth", "wrong and found", "quarantined",
 	"tampering", "latched", "recovered",
 }
@@ -108,7 +109,7 @@ func (p Point) of(m Mode) bool {
 		return false
 	case Tampering, Latched, Recovered, HistoryRewound:
 		return m == Tampered
-	case FalsePeerAnswered, MostWithoutGossip, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, GraceOver, GaveUp, PoisonGuard, Discontinuous,
+	case FalsePeerAnswered, MostWithoutGossip, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, Unopposed, GraceOver, GaveUp, PoisonGuard, Discontinuous,
 		LaterRevisionReported, HeldAgainstTruth, WrongAndFound, RefusedToStart:
 		return m == Everything
 	case FollowedStep, SleptThrough, EraBegan, OperatorQuarantined, TwoOfOneName, ClockRegression, Quarantined, Reclaimed, OnStandby, LostSID, TwoHeldOneSID:
@@ -120,7 +121,7 @@ func (p Point) of(m Mode) bool {
 // Rare reports that only long runs can be expected to reach the point.
 func (p Point) Rare() bool {
 	switch p {
-	case GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
+	case Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
 		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly:
 		return true
 	}

@@ -210,3 +210,80 @@ func TestSuspend(t *testing.T) {
 		t.Errorf("%d estimates count after", got)
 	}
 }
+
+// shut brings a node to where it refuses: of the two, alice's clock is an hour off.
+func shut(t *testing.T, strict bool) *desk {
+	d := newDesk()
+	d.m.cfg.Gate.Strict = strict
+	d.m.gate = clock.NewGate(d.m.cfg.Gate)
+	d.list(true, "me", alice)
+	for range 8 {
+		d.exchange(alice, time.Hour)
+		d.tick(evaluateEvery)
+	}
+	if v := d.m.Verdict(); v.Phase != clock.Shut || v.Finding != clock.ClusterSplit {
+		t.Fatalf("two that differ by an hour: %+v", v)
+	}
+	return d
+}
+
+// until ticks until the gate is in another phase, and returns which and how long
+// that took.
+func (d *desk) until(most time.Duration) (clock.Phase, time.Duration) {
+	from, before := d.now, d.m.Verdict().Phase
+	for d.m.Verdict().Phase == before && d.now-from < most {
+		d.tick(evaluateEvery)
+	}
+	return d.m.Verdict().Phase, d.now - from
+}
+
+// withoutGossip registers another node that has none.
+func (d *desk) withoutGossip(names ...string) {
+	s := lease.Status{Listed: true}
+	for _, n := range names {
+		s.Nodes = append(s.Nodes, lease.Registration{Node: n, Instance: lease.Instance(n), Gossip: n})
+	}
+	s.Nodes = append(s.Nodes, lease.Registration{Node: "other", Instance: "other"})
+	d.m.Step(d.reading(), LeaseChanged{s})
+}
+
+// TestNobodyLeftWhoDisagrees: who shut because of a node that has left does what
+// an unconfirmed node does, after a pause. A node that is silent has not left.
+func TestNobodyLeftWhoDisagrees(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		want := clock.Unproven
+		if strict {
+			want = clock.Strict
+		}
+		d := shut(t, strict)
+		d.withoutGossip("me", alice)
+		if got, after := d.until(time.Hour); got != clock.Shut {
+			t.Errorf("strict=%v: alice is silent, and the gate is %v after %v", strict, got, after)
+		}
+		d.withoutGossip("me")
+		if got, after := d.until(time.Hour); got != want || after < 30*time.Second || after > 31*time.Second {
+			t.Errorf("strict=%v: alice has left, and the gate is %v after %v, want %v after 30 s", strict, got, after, want)
+		}
+		if gate := d.m.setGate; gate.Open == strict || gate.Confirmed {
+			t.Errorf("strict=%v: the keeper has %+v", strict, gate)
+		}
+	}
+	d := shut(t, false)
+	d.list(true, "me")
+	if got, after := d.until(time.Hour); got != clock.Confirmed || after > 11*time.Second {
+		t.Errorf("alone, the gate is %v after %v", got, after)
+	}
+}
+
+// TestAgreementWithoutCalm: a majority that agrees, but never within half of the
+// limit, opens a shut gate too, if later.
+func TestAgreementWithoutCalm(t *testing.T) {
+	d := shut(t, false)
+	for d.m.Verdict().Phase == clock.Shut && d.now < time.Hour {
+		d.exchange(alice, 200*time.Millisecond)
+		d.tick(evaluateEvery)
+	}
+	if v := d.m.Verdict(); v.Phase != clock.Confirmed || d.now < 30*time.Second || d.now > 40*time.Second {
+		t.Errorf("200 ms apart for %v: %+v", d.now, v)
+	}
+}

@@ -11,6 +11,7 @@ const (
 	secondLook = time.Second           // between the two findings that shut the gate: one may be an outlier
 	lapse      = Freshness             // after the first, without a second, it is forgotten
 	calmFor    = 10 * time.Second      // of agreement at half of max_skew, to open it again
+	quietFor   = 30 * time.Second      // of too little disagreement to shut it, to open it again without a majority
 	maxGap     = 3 * time.Second       // between evaluations, or the time in between does not count as calm
 	releaseIn  = 60 * time.Second      // of refusing, until the sid is given to a standby
 	warnAt     = 50 * time.Millisecond // offset to warn at
@@ -95,12 +96,16 @@ var phases = [...]struct {
 //		Grace     Confirmed           Unproven or Strict after 60 s  Shut at the second look
 //		Unproven  Confirmed           ·                              Shut at the second look
 //		Strict    Confirmed           ·                              Shut at the second look
-//		Shut      Confirmed if calm   ·                              ·
+//		Shut      Confirmed if calm   Unproven or Strict             ·
+//		          or unopposed        if unopposed
 //
 //	 1. The second look is a finding of disagreement 1 to 10 s after one, with no
 //	    Agreed in between. Silence neither proves nor clears it.
-//	 2. Calm is agreement at half of max_skew in every evaluation of 10 s.
-//	 3. A gate once shut opens only by a majority: silence is no excuse.
+//	 2. Calm is agreement at half of max_skew in every evaluation of 10 s. Agreement
+//	    without calm, as over slow links, opens the gate once it is unopposed.
+//	 3. Unopposed is 30 s in which fewer dissent than it takes to shut the gate. Who
+//	    falls silent still dissents, until it leaves the registry: only then is
+//	    nobody left to say whether this clock was set right.
 //	 4. What a gate does keeps no two IDs apart (I1); it upholds I5.
 type Gate struct {
 	cfg    GateConfig
@@ -114,6 +119,8 @@ type Gate struct {
 	suspectAt Mono
 	calm      bool // every evaluation since calmAt was
 	calmAt    Mono
+	unopposed bool // in every evaluation since quietAt
+	quietAt   Mono
 	warned    bool
 	due       bool // the release was reported
 
@@ -206,8 +213,14 @@ func (g *Gate) Step(now Mono, j Judgement) (Verdict, []Transition) {
 		g.suspect = false
 	}
 	if now.Sub(g.last) > maxGap {
-		g.calm = false
+		g.calm, g.unopposed = false, false
 	}
+	if opposed := j.Finding != Agreed && j.Dissent > j.Registered-j.Quorum; opposed {
+		g.unopposed = false
+	} else if !g.unopposed {
+		g.unopposed, g.quietAt = true, now
+	}
+	quiet := g.unopposed && now.Sub(g.quietAt) >= quietFor
 
 	next := g.phase
 	switch j.Finding {
@@ -218,7 +231,7 @@ func (g *Gate) Step(now Mono, j Judgement) (Verdict, []Transition) {
 		} else if !g.calm {
 			g.calm, g.calmAt = true, now
 		}
-		if g.phase != Shut || g.calm && now.Sub(g.calmAt) >= calmFor {
+		if g.phase != Shut || quiet || g.calm && now.Sub(g.calmAt) >= calmFor {
 			next = Confirmed
 		}
 	case SelfFalse, ClusterSplit:
@@ -239,10 +252,11 @@ func (g *Gate) Step(now Mono, j Judgement) (Verdict, []Transition) {
 		switch {
 		case g.phase == Confirmed, g.phase == Starting && now.Sub(g.began) >= firstRound:
 			next = Grace
-		case g.phase == Grace && now.Sub(g.since) >= g.cfg.Grace && g.cfg.Strict:
-			next = Strict
-		case g.phase == Grace && now.Sub(g.since) >= g.cfg.Grace:
+		case g.phase == Grace && now.Sub(g.since) >= g.cfg.Grace, g.phase == Shut && quiet:
 			next = Unproven
+			if g.cfg.Strict {
+				next = Strict
+			}
 		}
 	}
 

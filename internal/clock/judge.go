@@ -64,6 +64,7 @@ type Judgement struct {
 	Disagree           int // surely further off
 	Ambiguous          int // the estimate is too wide to decide
 	Silent             int // did not answer lately
+	Dissent            int // those in Disagree, and the silent ones whose last answer, as old as it is, was surely further off
 
 	// Bound is the smallest distance within which a quorum, we included, surely
 	// is from us; the greatest duration if fewer answered.
@@ -112,7 +113,11 @@ func Judge(in Input) Judgement {
 	others := make([]Interval, 0, n)
 	bounds := append(make([]time.Duration, 0, n), 0) // our own
 	for _, o := range in.Peers {
-		switch i := o.Issuing; {
+		i := o.Issuing
+		if i.valid() && !i.Meets(limit) {
+			j.Dissent++
+		}
+		switch {
 		case !o.usable():
 			j.Silent++
 			continue

@@ -15,7 +15,7 @@ import (
 const limit = 250 * time.Millisecond
 
 // peers returns an opinion for each word: "300" stands 300 ms from us, give or
-// take 1 ms; "100~200" give or take 200 ms; "?" is silent. A trailing "!" says
+// take 1 ms; "100~200" give or take 200 ms; "?" never answered, and "300?" is silent since. A trailing "!" says
 // the kernel is unsynchronized, "+" that it is synchronized. They are named b,
 // c, … in order.
 func peers(text string) []clock.Opinion {
@@ -27,12 +27,13 @@ func peers(text string) []clock.Opinion {
 		} else if _, sync := strings.CutSuffix(w, "+"); sync {
 			o.Kernel = clock.Synchronized
 		}
-		if w = strings.TrimRight(w, "!+"); w != "?" {
+		w, silent := strings.CutSuffix(strings.TrimRight(w, "!+"), "?")
+		if w != "" {
 			var at, half int64
 			if n, _ := fmt.Sscanf(w, "%d~%d", &at, &half); n < 2 {
 				half = 1
 			}
-			o.Fresh = true
+			o.Fresh = !silent
 			o.Issuing = iv{(at - half) * ms, (at + half) * ms}
 			o.Wall = o.Issuing
 		}
