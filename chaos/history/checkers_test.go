@@ -47,6 +47,11 @@ func (s *scenario) ok(ms int64, process int, run string, first flake.ID, n int64
 	return s.op(ms, Op{Process: fmt.Sprint(process), Type: OK, F: FAllocate, Node: run[:2], Run: run, Block: Block{first, n, 32}})
 }
 
+// unknown answers with one ID, and does not say of which process it is.
+func (s *scenario) unknown(ms int64, process int, id flake.ID) *scenario {
+	return s.op(ms, Op{Process: fmt.Sprint(process), Type: OK, F: FAllocate, Block: Block{id, 1, 1}})
+}
+
 func (s *scenario) fail(ms int64, process int, node, reason string) *scenario {
 	return s.op(ms, Op{Process: fmt.Sprint(process), Type: Fail, F: FAllocate, Node: node, Reason: reason})
 }
@@ -137,6 +142,8 @@ func TestCheckers(t *testing.T) {
 		{"intervals: one millisecond, no ID in common", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 3), 1), Broken, 1},
 		{"intervals: a restart in the same millisecond", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n1#1", flakeAt(1, 9, 3), 1), Broken, 1},
 		{"intervals: one millisecond of two sids", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 4), 1), Pass, 0},
+		{"intervals: of a process that is not known", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).unknown(1, 1, flakeAt(1, 9, 3)), Pass, 0},
+		{"unique: a process that is not known", unique, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).unknown(1, 2, flakeAt(1, 9, 3)), Broken, 1},
 		{"intervals: nothing", intervals, newScenario(), Unknown, 0},
 
 		{"order: rising", order, newScenario().ask(1, 1).ok(2, 1, "n1#0", flakeAt(1, 0, 3), 5).ask(3, 1).ok(4, 1, "n1#0", flakeAt(1, 5, 3), 5), Pass, 0},
@@ -172,6 +179,9 @@ func TestCheckers(t *testing.T) {
 		{"reserved: a term of two", reserved, taken().window(10, "n2#0", Window{SID: 3, Rev: 8, Term: 1, Base: 200, Ceil: 300, Instance: "b"}), Broken, 1},
 		{"reserved: etcd's data was rewound", reserved, taken().fault(9, "restore", Fault{Phase: FaultStart, ID: 1, Class: ClassData}).
 			window(10, "n2#0", Window{SID: 3, Rev: 2, Term: 0, Base: 150, Ceil: 300, Instance: "b"}), Pass, 0},
+		{"reserved: answered by a process that is not known", reserved, taken().unknown(9, 1, flakeAt(60, 0, 3)), Pass, 0},
+		{"reserved: by such a process, in no window", reserved, taken().unknown(9, 1, flakeAt(200, 0, 3)), Broken, 1},
+		{"reserved: by such a process, in another sid's window", reserved, taken().unknown(9, 1, flakeAt(60, 0, 4)), Broken, 1},
 		{"reserved: no windows at all", reserved, newScenario().ok(9, 1, "n1#0", flakeAt(60, 0, 3), 1), Unknown, 0},
 
 		{"holders: one after the other", holders, newScenario().holder(1, "n1", Holder{SID: 3, Instance: "a"}).holder(2, "n1", Holder{SID: 3, Instance: "a"}).
@@ -192,6 +202,13 @@ func TestCheckers(t *testing.T) {
 		{"real time: during a clock fault", realTime, skewed(func(s *scenario) {
 			s.ask(2000, 1).ok(2001, 1, "n1#0", flakeAt(9000, 0, 3), 1).ask(2002, 1).ok(2003, 1, "n2#0", flakeAt(1, 0, 4), 1)
 		}), Unknown, 0},
+		{"real time: of another node during that", realTime, skewed(func(s *scenario) {
+			s.ask(2000, 1).ok(2001, 1, "n2#0", flakeAt(3000, 0, 3), 1).ask(2002, 1).ok(2003, 1, "n3#0", flakeAt(1, 0, 4), 1)
+		}), Broken, 1},
+		{"real time: of a node that is not known", realTime, skewed(func(s *scenario) {
+			s.ask(2000, 1).ok(2001, 1, "n2#0", flakeAt(3000, 0, 3), 1).ask(2002, 1).unknown(2003, 1, flakeAt(1, 0, 4)).
+				ask(2004, 1).ok(2005, 1, "n2#0", flakeAt(3001, 0, 3), 1)
+		}), Pass, 0},
 		{"real time: four seconds after a clock fault", realTime, skewed(func(*scenario) {}).ask(14_001, 1).ok(14_001, 1, "n1#0", flakeAt(20_000, 0, 3), 1).ask(14_002, 1).ok(14_003, 1, "n2#0", flakeAt(1, 0, 4), 1), Broken, 1},
 		{"real time: before that", realTime, skewed(func(*scenario) {}).ask(14_000, 1).ok(14_001, 1, "n1#0", flakeAt(20_000, 0, 3), 1).ask(14_002, 1).ok(14_003, 1, "n2#0", flakeAt(1, 0, 4), 1).
 			ask(14_004, 1).ok(14_005, 1, "n2#0", flakeAt(2, 0, 4), 1), Pass, 0},
@@ -200,6 +217,12 @@ func TestCheckers(t *testing.T) {
 		{"truth: ahead", truth, newScenario().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1511, 0, 3), 1), Broken, 1},
 		{"truth: behind", truth, newScenario().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(499, 0, 3), 1), Broken, 1},
 		{"truth: the end of a block ahead", truth, newScenario().ask(1000, 1).ok(1010, 1, "n1#0", flakeAt(1510, 1<<15-1, 3), 2), Broken, 1},
+		{"truth: of another node, ten minutes off during a clock fault", truth, skewed(func(s *scenario) {
+			s.ask(2000, 1).ok(2001, 1, "n2#0", flakeAt(602_000, 0, 3), 1)
+		}), Broken, 1},
+		{"truth: of a node that is not known, in a clock fault", truth, skewed(func(s *scenario) { s.ask(2000, 1).unknown(2001, 1, flakeAt(9000, 0, 3)) }), Unknown, 0},
+		{"truth: of a node that is not known", truth, newScenario().ask(1000, 1).unknown(1010, 1, flakeAt(1511, 0, 3)), Broken, 1},
+		{"truth: of a node that is not known, while one is unverified", truth, newScenario().sample(1, "n2", "unverified").ask(1000, 1).unknown(1010, 1, flakeAt(1511, 0, 3)), Unknown, 0},
 		{"truth: during a clock fault", truth, skewed(func(s *scenario) { s.ask(2000, 1).ok(2001, 1, "n1#0", flakeAt(9000, 0, 3), 1) }), Unknown, 0},
 
 		{"deadlines: refused in time", deadlines, skewed(func(s *scenario) {

@@ -92,8 +92,13 @@ func (c *Confirmed) grant(op *Op) {
 	})
 }
 
-// covers reports whether the windows seen so far hold all of an answer.
+// covers reports whether the windows seen so far hold all of an answer: those of
+// any process, where it is not known whose answer it is.
 func (c *Confirmed) covers(e early) bool {
+	if e.node == "" {
+		_, missing := (spans{{e.from, e.to}}).without(grantedToAny(c.granted, e.sid))
+		return !missing
+	}
 	for _, who := range [...]string{e.run, e.node} {
 		if s := c.granted[usageKey{e.sid, who}]; s != nil {
 			if _, missing := (spans{{e.from, e.to}}).without(*s); !missing {

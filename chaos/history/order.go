@@ -69,7 +69,9 @@ func (o *Order) Add(op *Op) {
 		}
 		h.add(o.seq, last)
 	}
-	o.sid(op, a)
+	if op.Node != "" { // or it is not known whose order it is part of
+		o.sid(op, a)
+	}
 }
 
 func (o *Order) sid(op *Op, a asked) {

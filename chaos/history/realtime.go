@@ -25,8 +25,8 @@ const VerdictOpen = "open"
 const recovery = clock.Mono(4e9)
 
 // promised takes op and returns the call it answers, if I5 is promised for it:
-// the node confirms its clock, and no fault of clocks or pause of processes
-// reaches into the call.
+// the node confirms its clock, and no fault of its clocks or pause of its process
+// reaches into the call. An answer whose node is not known may be any node's.
 func (j *covered) promised(op *Op) (a asked, ok bool) {
 	if op.Setup != nil {
 		j.setup = op.Setup
@@ -42,12 +42,14 @@ func (j *covered) promised(op *Op) (a asked, ok bool) {
 	if !done || op.Type != OK || j.setup == nil {
 		return a, false
 	}
-	if v := j.verdict[op.Node]; v != "" && v != VerdictOpen {
-		return a, false
+	for node, v := range j.verdict {
+		if v != VerdictOpen && (op.Node == node || op.Node == "") {
+			return a, false
+		}
 	}
 	ok = true
 	for _, i := range j.recent {
-		if c := i.fault.Class; c != ClassClock && c != ClassProcess {
+		if c := i.fault.Class; c != ClassClock && c != ClassProcess || op.Node != "" && !i.targets(op.Node) {
 			continue
 		}
 		ok = ok && (i.at > op.Time || i.stopped >= 0 && i.stopped+recovery < a.at)

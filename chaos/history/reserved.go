@@ -9,7 +9,8 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// usage is which milliseconds of each sid each process answered with.
+// usage is which milliseconds of each sid each process answered with. The answers
+// whose process is not known are together those of a process without a name.
 type usage struct {
 	format flake.Format
 	used   map[usageKey]*spans
@@ -32,7 +33,10 @@ func (u *usage) take(op *Op) {
 	if !op.isCall() || op.Type != OK {
 		return
 	}
-	k := usageKey{u.format.SID(op.Block.First), op.who()}
+	k := usageKey{sid: u.format.SID(op.Block.First)}
+	if op.Node != "" {
+		k.run = op.who()
+	}
 	s := u.used[k]
 	if s == nil {
 		s = new(spans)
@@ -69,6 +73,9 @@ func (i *Intervals) Finish() Result {
 		for _, b := range keys[n+1:] {
 			if a.sid != b.sid {
 				break
+			}
+			if a.run == "" { // it may be the other
+				continue
 			}
 			if ms, ok := i.used[a].shared(*i.used[b]); ok {
 				i.add("I4", 0, "sid %d: both %s and %s answered IDs of millisecond %d", a.sid, a.run, b.run, ms)
@@ -158,6 +165,12 @@ func (r *Reserved) follows(op *Op, a, b Window) {
 // Finish joins answers and windows.
 func (r *Reserved) Finish() Result {
 	for _, k := range r.keys() {
+		if k.run == "" { // any process may have answered
+			if ms, ok := r.used[k].without(grantedToAny(r.granted, k.sid)); ok {
+				r.add("I3", 0, "IDs of millisecond %d of sid %d were answered, which no window holds", ms, k.sid)
+			}
+			continue
+		}
 		granted := r.granted[k]
 		if !r.named[k.run] { // etcd knows only the node
 			granted = r.granted[usageKey{k.sid, r.node[k.run]}]
@@ -182,4 +195,16 @@ func (r *Reserved) Finish() Result {
 		res = Result{Check: res.Check, Claim: res.Claim, Verdict: Unknown, Reason: missing}
 	}
 	return res
+}
+
+// grantedToAny returns what was granted of a sid, to any process.
+func grantedToAny(granted map[usageKey]*spans, sid flake.SID) (all spans) {
+	for k, s := range granted {
+		if k.sid == sid {
+			for _, g := range *s {
+				all.add(g.from, g.to)
+			}
+		}
+	}
+	return all
 }
