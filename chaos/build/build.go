@@ -33,6 +33,12 @@ func Allocator(ctx context.Context, dir string) (string, error) {
 	return program(ctx, dir, "allocator", ".", "./cmd/allocator", release...)
 }
 
+// Embedded builds the harness's program that embeds an allocator into dir and returns
+// the program's path.
+func Embedded(ctx context.Context, dir string) (string, error) {
+	return program(ctx, dir, "embedded", "chaos/real", "./embedded")
+}
+
 // Etcd builds the etcd server into dir and returns the program's path. Its first
 // argument may also be "snapshot", which does what etcdutl does.
 func Etcd(ctx context.Context, dir string) (string, error) {

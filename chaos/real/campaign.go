@@ -110,6 +110,9 @@ func (r *runner) programs(ctx context.Context, seed uint64) (cfg rig.Config, err
 	if cfg.Allocator, err = build.Allocator(ctx, bin); err != nil {
 		return cfg, err
 	}
+	if cfg.Embedded, err = build.Embedded(ctx, bin); err != nil {
+		return cfg, err
+	}
 	if cfg.Etcd, err = build.Etcd(ctx, bin); err != nil {
 		return cfg, err
 	}
@@ -146,7 +149,7 @@ func (r *runner) plan(seed uint64, faults []nemesis.Fault, repeat bool, old *nem
 			r.notRun = append(r.notRun, why(&f))
 		}
 	}
-	r.schedule = nemesis.Plan(nemesis.PlanConfig{Seed: seed, For: r.opts.lasts, Faults: possible, Nodes: r.rig.Names(), Timing: r.rig.Timing, Repeat: repeat})
+	r.schedule = nemesis.Plan(nemesis.PlanConfig{Seed: seed, For: r.opts.lasts, Faults: possible, Nodes: r.rig.Names(), Embedded: r.rig.EmbeddedNode().Name, Timing: r.rig.Timing, Repeat: repeat})
 	for _, name := range r.schedule.LeftOut {
 		r.notRun = append(r.notRun, fmt.Sprintf("%s: does not fit into %v", name, r.opts.lasts))
 	}
@@ -232,17 +235,20 @@ func (r *runner) foundBroken(err error) {
 	r.log.line("violation: %v", err)
 }
 
-// clients returns who asks: on each node five that are pinned to it (two, if nodes are
-// many), and eight that fail over, six of them with an order of their own.
+// clients returns who asks: on each server six that are pinned to it (two, if nodes are
+// many) and four on the embedded node; and ten that fail over between servers, six of
+// them with an order of their own. Two of the ten prefetch.
 func (r *runner) clients() (out []record.Client) {
 	scale := time.Duration(1)
 	if r.opts.lasts > 10*time.Minute {
 		scale = 10 // or the history of hours would not fit on a disk
 	}
 	var nodes []*record.Node
-	for _, n := range r.rig.Nodes {
-		nodes = append(nodes, &record.Node{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer})
+	for _, n := range r.rig.Servers() {
+		nodes = append(nodes, &record.Node{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, RESP: n.RESP, MayAnswer: n.MayAnswer})
 	}
+	e := r.rig.EmbeddedNode()
+	embedded := []*record.Node{{Name: e.Name, HTTP: e.HTTP, MayAnswer: e.MayAnswer}}
 	ms := func(n int) time.Duration { return scale * time.Duration(n) * time.Millisecond }
 	for _, n := range nodes {
 		only := []*record.Node{n}
@@ -257,7 +263,11 @@ func (r *runner) clients() (out []record.Client) {
 			record.Client{Via: load.Stream, Counts: []int{10_000, 10_000, 7}, Nodes: only, Every: ms(40)},
 			record.Client{Via: load.HTTP, Counts: []int{1, 1, 1, 100}, Nodes: only, Every: ms(50)},
 			record.Client{Via: load.HTTP, Counts: []int{1000, 10_000, 2}, Nodes: only, Every: ms(400)},
+			record.Client{Via: load.RESP, Counts: []int{1, 1, 100}, Nodes: only, Every: ms(50), Session: "resp-" + n.Name},
 		)
+	}
+	for i, counts := range [][]int{{1}, {1, 10, 1000, 10_000}, {10_000, 7}, {1, 100}} {
+		out = append(out, record.Client{Via: record.Embedded, Counts: counts, Nodes: embedded, Every: ms(30 + 10*i), Session: []string{"", "s-" + e.Name}[i%2]})
 	}
 	for i := range 2 {
 		out = append(out,
@@ -265,6 +275,7 @@ func (r *runner) clients() (out []record.Client) {
 			record.Client{Via: load.HTTP, Counts: []int{1, 20}, Nodes: nodes, Every: ms(60), Session: fmt.Sprintf("http-%d", i)},
 			record.Client{Via: load.Stream, Counts: []int{1, 5000}, Nodes: nodes, Every: ms(50)},
 			record.Client{Via: load.SDK, Counts: []int{1, 1, 1, 500}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("sdk-%d", i)},
+			record.Client{Via: record.Prefetch, Counts: []int{1}, Nodes: nodes, Every: ms(10)},
 		)
 	}
 	return out

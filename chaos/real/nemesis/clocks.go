@@ -120,7 +120,7 @@ func clockFaults() []Fault {
 			},
 		},
 		{
-			Name: "clock-wrong-at-start", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			Name: "clock-wrong-at-start", Class: Clocks, Scope: OneNode, Needs: ClockHook, Server: true,
 			About:  "start a node whose clock is 1 to 60 s behind",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Minute)) }, Unit: "ns",

@@ -173,7 +173,7 @@ func restoreEtcd(ctx context.Context, s *Injection) error {
 // recovered follows the runbook for a rewound history.
 func recovered(ctx context.Context, s *Injection) error {
 	var grpc []string
-	for _, n := range s.Nodes {
+	for _, n := range s.Servers() {
 		grpc = append(grpc, n.GRPC)
 	}
 	if err := rig.Until(ctx, 15*time.Second, "etcd answers", func(ctx context.Context) error {

@@ -90,6 +90,9 @@ type Fault struct {
 	// Exclusive means that no other fault runs meanwhile, though the target is one
 	// node: healing it affects all.
 	Exclusive bool
+	// Server faults need a server: what they expect begins before an embedded node
+	// can answer.
+	Server bool
 	// EditsHistory faults rewind or edit etcd's data, which claim I1 excludes. They
 	// must be detected.
 	EditsHistory bool

@@ -25,8 +25,10 @@ type PlanConfig struct {
 	For    time.Duration
 	Faults []Fault // in no particular order
 	Nodes  []string
-	Timing rig.Timing
-	Repeat bool // repeat the faults while there is time
+	// Embedded names the node that is no server; "": there is none.
+	Embedded string
+	Timing   rig.Timing
+	Repeat   bool // repeat the faults while there is time
 }
 
 // Parts of a schedule.
@@ -131,7 +133,7 @@ func draw(random *rand.Rand, c PlanConfig) (out []group) {
 			extra = append(extra, a)
 		default:
 			if f.Scope == OneNode {
-				a.Targets = []string{c.Nodes[random.IntN(len(c.Nodes))]}
+				a.Targets = []string{c.target(f, func() string { return c.Nodes[random.IntN(len(c.Nodes))] })}
 			}
 			out = append(out, group{actions: []Action{a}, lasts: lasting(f, a, c.Timing)})
 		}
@@ -142,6 +144,15 @@ func draw(random *rand.Rand, c PlanConfig) (out []group) {
 		out[i].number = int64(i)
 	}
 	return out
+}
+
+// target draws until the node is one that the fault can be injected into.
+func (c *PlanConfig) target(f *Fault, draw func() string) string {
+	name := draw()
+	for f.Server && name == c.Embedded {
+		name = draw()
+	}
+	return name
 }
 
 func action(random *rand.Rand, f *Fault, t rig.Timing) Action {
@@ -190,8 +201,10 @@ func inParallel(random *rand.Rand, c PlanConfig, actions, extra []Action) (out [
 				continue
 			}
 			mine := order[lane*len(order)/lanes : (lane+1)*len(order)/lanes]
-			a.Targets = []string{c.Nodes[mine[turn[lane]%len(mine)]]}
-			turn[lane]++
+			a.Targets = []string{c.target(Find(c.Faults, a.Fault), func() string {
+				turn[lane]++
+				return c.Nodes[mine[(turn[lane]-1)%len(mine)]]
+			})}
 			put(lane, a)
 		}
 		for len(extra) > 0 && (used[lanes] == 0 || used[lanes]+length(extra[0]) <= g.lasts) {

@@ -37,6 +37,12 @@ func span(a Action, t rig.Timing) (from, to int64) {
 // Whatever the seed: a quarter has no fault, all end in time, no node is a target
 // twice at a time, at maximum two are, and faults of the whole cluster are exclusive.
 func TestPlan(t *testing.T) {
+	embedded := false
+	defer func() {
+		if !embedded {
+			t.Error("no fault has the embedded node as its target")
+		}
+	}()
 	for seed := range uint64(20) {
 		for _, c := range []PlanConfig{
 			{For: time.Minute, Faults: smoke(), Timing: rig.Brisk},
@@ -45,7 +51,14 @@ func TestPlan(t *testing.T) {
 			{For: 20 * time.Minute, Faults: table, Timing: rig.Default, Repeat: true},
 		} {
 			c.Seed, c.Nodes = seed, names(3+int(seed%5))
+			c.Embedded = c.Nodes[len(c.Nodes)-1]
 			s := Plan(c)
+			for _, a := range s.Actions {
+				embedded = embedded || slices.Contains(a.Targets, c.Embedded)
+				if Find(table, a.Fault).Server && slices.Contains(a.Targets, c.Embedded) {
+					t.Errorf("seed %d: %s has the embedded node as its target", seed, a.Fault)
+				}
+			}
 			if !reflect.DeepEqual(s, Plan(c)) {
 				t.Fatalf("seed %d: two plans differ", seed)
 			}

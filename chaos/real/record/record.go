@@ -2,7 +2,9 @@
 // and its outcome, to a history.
 //
 // A client is pinned to one node, or fails over to the next when it is refused. A
-// client of the Go SDK chooses the node by itself. An answer that breaks the
+// client of the Go SDK chooses the node by itself. One that prefetches is given IDs that
+// were issued before it asked: its calls begin, in the history, by its greatest age of
+// an ID earlier than they are made, and their answers do not name the node. An answer that breaks the
 // contract of the API (of the wrong size, or not in one block) is reported to
 // Recorder.Broken at once; the history has it as an unknown outcome.
 package record
@@ -27,16 +29,25 @@ import (
 
 // Node is a node that clients send requests to.
 type Node struct {
-	Name       string
-	HTTP, GRPC string // host:port
+	Name             string
+	HTTP, GRPC, RESP string // host:port
 	// MayAnswer is called before a request, and what it returns after: it names the
 	// process that answered.
 	MayAnswer func() func() string
 }
 
+// Kinds of clients besides those of internal/load.
+const (
+	Prefetch = "prefetch" // of the Go SDK, for one ID a call
+	Embedded = "embedded" // by HTTP to a program that embeds an allocator
+)
+
+// maxAge is how old an ID may be that a prefetching client is given.
+const maxAge = 200 * time.Millisecond
+
 // Client says how one client behaves.
 type Client struct {
-	Via     string // a kind of internal/load: grpc, stream, http or sdk
+	Via     string // a kind of internal/load (grpc, stream, http, resp, sdk), Prefetch or Embedded
 	Counts  []int  // IDs to request, in turn
 	Nodes   []*Node
 	Session string        // not empty: each request names the last ID of the one before
@@ -90,8 +101,11 @@ func (r *Recorder) targets(c Client) (targets []load.Target, err error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, MaxDelay: 300 * time.Millisecond}})}}
-	if c.Via == load.SDK {
+	if c.Via == load.SDK || c.Via == Prefetch {
 		o := client.Options{Mode: c.Mode}
+		if c.Via == Prefetch {
+			o.Mode, o.MaxAge = client.Prefetch, maxAge
+		}
 		for _, n := range c.Nodes {
 			o.Targets = append(o.Targets, n.GRPC)
 		}
@@ -102,11 +116,16 @@ func (r *Recorder) targets(c Client) (targets []load.Target, err error) {
 		return []load.Target{{Client: k}}, nil
 	}
 	for _, n := range c.Nodes {
-		addr := n.GRPC
-		if c.Via == load.HTTP {
+		via, addr := c.Via, n.GRPC
+		switch via {
+		case load.HTTP:
 			addr = n.HTTP
+		case Embedded:
+			via, addr = load.HTTP, n.HTTP
+		case load.RESP:
+			addr = n.RESP
 		}
-		k, err := config.Open(c.Via, addr)
+		k, err := config.Open(via, addr)
 		if err != nil {
 			return targets, err
 		}
@@ -129,19 +148,22 @@ func (r *Recorder) observe(number int, c Client, node string, req load.Request) 
 	if _, err := r.History.Write(op); err != nil {
 		return nil, err
 	}
+	if c.Via == Prefetch {
+		time.Sleep(maxAge)
+	}
 	return func(b client.Block, failure error) error {
 		outcome, reason := load.OutcomeOf(failure)
 		op.Type, op.Reason, op.Block, op.After = history.Info, reason, history.Block{}, 0
 		refusal, refused := errors.AsType[*client.Refusal](failure)
 		switch {
 		case outcome == load.OK:
-			op.Type, op.Block = history.OK, history.Block{First: b.First, Count: int64(b.Count), Stride: b.Stride}
+			op.Type, op.Block = history.OK, history.Block{First: b.First, Count: int64(b.Count), Stride: max(b.Stride, 1)}
 			if node == "" {
 				op.Node = b.Node
 			}
 		case outcome == load.Broken: // reported apart from the history, whose blocks are sound
 			r.Broken(fmt.Errorf("client %d, %s of %s: %w", number, c.Via, node, failure))
-		case refused && c.Via != load.SDK: // the SDK may have tried other nodes before
+		case refused && node != "": // the SDK may have tried other nodes before
 			op.Type, op.Retry = history.Fail, refusal.RetryAfter
 		}
 		for name, run := range answered {

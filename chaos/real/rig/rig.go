@@ -60,6 +60,7 @@ type Config struct {
 	Nodes     int
 	Etcd      string // path of the etcd server
 	Allocator string // path of the allocator
+	Embedded  string // path of the program that embeds one; the last node is such a program
 	Timing    Timing
 	Clocks    bool // start nodes behind the clock hook
 	Network   bool // put every process in a network of its own
@@ -97,10 +98,10 @@ type Rig struct {
 // Node is an allocator process and where it is reached.
 type Node struct {
 	*Process
-	HTTP, GRPC, Admin, Gossip string // host:port
-	rig                       *Rig
-	sample                    atomic.Pointer[Sample]
-	instances                 instances
+	HTTP, GRPC, RESP, Admin, Gossip string // host:port; an embedded node has no GRPC and no RESP
+	rig                             *Rig
+	sample                          atomic.Pointer[Sample]
+	instances                       instances
 }
 
 // New makes a rig and starts nothing but the network.
@@ -198,6 +199,7 @@ func (r *Rig) places() error {
 		}
 		r.Nodes = append(r.Nodes, n)
 	}
+	r.EmbeddedNode().embed(r, urls)
 	var err error
 	if r.spare, err = r.newNode("extra", urls, place, at); err != nil {
 		return err
@@ -220,7 +222,7 @@ func (r *Rig) newNode(name string, urls []string, place func(string) (Place, err
 	for _, a := range []struct {
 		addr  *string
 		usual int
-	}{{&n.HTTP, 8080}, {&n.GRPC, 9000}, {&n.Admin, 7947}, {&n.Gossip, gossipPort}} {
+	}{{&n.HTTP, 8080}, {&n.GRPC, 9000}, {&n.RESP, 6380}, {&n.Admin, 7947}, {&n.Gossip, gossipPort}} {
 		if *a.addr, err = at(p, a.usual); err != nil {
 			return nil, err
 		}
@@ -228,10 +230,27 @@ func (r *Rig) newNode(name string, urls []string, place func(string) (Place, err
 	t := r.Timing
 	n.Process = &Process{Name: name, Place: p, Path: r.Allocator, Dir: filepath.Join(r.Dir, "logs"), Hooked: r.Clocks, Args: append([]string{"serve",
 		"--node.name", name, "--root", Root, "--space", Space, "--etcd.endpoints", strings.Join(urls, ","),
-		"--listen.http", n.HTTP, "--listen.grpc", n.GRPC, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip,
+		"--listen.http", n.HTTP, "--listen.grpc", n.GRPC, "--listen.resp", n.RESP, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip,
 		"--gossip.key-file", r.keyFile, "--log.format", "json"}, t.flags()...)}
 	return n, nil
 }
+
+// embed makes n a program that embeds an allocator, with the settings of a server.
+func (n *Node) embed(r *Rig, urls []string) {
+	args := []string{"--node.name", n.Name, "--space", Space, "--etcd.endpoints", strings.Join(urls, ","),
+		"--listen.http", n.HTTP, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip}
+	settings := append([]string{"--root", Root, "--gossip.key-file", r.keyFile}, r.Timing.flags()...)
+	for i := 0; i < len(settings); i += 2 {
+		args = append(args, "--set", strings.TrimPrefix(settings[i], "--")+"="+settings[i+1])
+	}
+	n.Path, n.Args, n.GRPC, n.RESP = r.Embedded, args, "", ""
+}
+
+// Servers returns the nodes that are servers: all but the last.
+func (r *Rig) Servers() []*Node { return r.Nodes[:len(r.Nodes)-1] }
+
+// EmbeddedNode returns the node that is a program with an allocator of its own.
+func (r *Rig) EmbeddedNode() *Node { return r.Nodes[len(r.Nodes)-1] }
 
 func (t Timing) flags() []string {
 	return []string{"--lease.window", t.Window.String(), "--lease.extend-every", t.ExtendEvery.String(), "--lease.call-timeout", t.CallTimeout.String(),
