@@ -24,6 +24,7 @@ type Case struct {
 	Servers func(e *Env) []string
 	// Open returns the callers, and what closes all they share.
 	Open func(ctx context.Context, e *Env, callers int) ([]Caller, func(), error)
+	Load Load // instead of Open: the client is another program
 }
 
 // ID is what a Goal names a case by.
@@ -43,6 +44,7 @@ type Goal struct {
 	Peer    string  // "" for a number
 	AtLeast float64 // IDs a second: ours divided by the peer's, or the number
 	P99     bool    // our 99th percentile must not be above the peer's
+	CPU     bool    // requests for each second of the servers' processor time, not of the clock
 }
 
 // LayoutCap is how many IDs a second one sid of the default layout has: 15 bits
@@ -58,6 +60,10 @@ var Goals = []Goal{
 	{Case: Pipelined + ": this, gRPC stream", Peer: Single + ": this, gRPC unary", AtLeast: 8},
 	{Case: Pipelined + ": this, gRPC stream", Peer: Pipelined + ": an empty handler, grpc-go stream", AtLeast: 0.92},
 	{Case: Pipelined + ": this, RESP", Peer: Pipelined + ": Redis INCR", AtLeast: 1.4},
+	{Case: RedisBenchmark + ": this, RESP", Peer: RedisBenchmark + ": Redis INCR", AtLeast: 1.05},
+	{Case: RedisBenchmark + ": this, RESP", Peer: RedisBenchmark + ": Redis INCR", AtLeast: 1.2, CPU: true},
+	{Case: RedisBenchmarkPipelined + ": this, RESP", Peer: RedisBenchmarkPipelined + ": Redis INCR", AtLeast: 1.2, CPU: true},
+	{Case: Wrk + ": this, HTTP", Peer: Wrk + ": an empty handler, net/http", AtLeast: 0.92},
 	{Case: SDK + ": this, coalesced, 64", Peer: Single + ": Redis INCR", AtLeast: 4, P99: true},
 	{Case: SDK + ": this, coalesced, 1,000", AtLeast: 1_300_000},
 	{Case: SDK + ": this, prefetched, 1", AtLeast: 20_000_000},
@@ -197,7 +203,7 @@ func Cases() []Case {
 				return c, err
 			})},
 	}
-	return append(list, sdkCases()...)
+	return append(append(list, externalCases()...), sdkCases()...)
 }
 
 // blockCallers keep a node busy with blocks of 100,000, which take it 3 ms each.

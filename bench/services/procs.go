@@ -30,6 +30,7 @@ type Env struct {
 	Etcd     string // address of the one member that our nodes use, too
 	Peer     map[string]string
 	Versions map[string]string // of what is not in go.mod
+	Tool     map[string]string // paths of other people's clients that are installed
 	Missing  []string          // what is not measured, with the reason
 
 	dir   string
@@ -81,6 +82,7 @@ func Start(ctx context.Context, binary, self string) (e *Env, err error) {
 	}
 	e.startRedis(ctx)
 	e.startPostgres(ctx)
+	e.findTools()
 	return e, nil
 }
 

@@ -9,7 +9,7 @@ import (
 
 // Tables writes the results as Markdown, a table a group.
 func Tables(w io.Writer, results []Result) {
-	for _, group := range []string{Single, Pipelined, SDK, Blocks} {
+	for _, group := range []string{Single, Pipelined, RedisBenchmark, RedisBenchmarkPipelined, Wrk, SDK, Blocks} {
 		var first *Result
 		for i := range results {
 			r := &results[i]
@@ -50,6 +50,9 @@ func GoalRows(w io.Writer, results []Result) {
 		if g.Peer != "" {
 			goal, got = fmt.Sprintf("≥ %.2f × %s", g.AtLeast, g.Peer), fmt.Sprintf("%.2f ×", v.Got.Median)
 			spread = fmt.Sprintf("%.2f … %.2f", v.Got.Min, v.Got.Max)
+		}
+		if g.CPU {
+			goal += ", for each second of processor time"
 		}
 		if g.P99 {
 			goal += ", p99 not above"

@@ -51,14 +51,18 @@ func Run(ctx context.Context, e *Env, cases []Case, p Plan) ([]Result, error) {
 }
 
 func (r *Result) once(ctx context.Context, e *Env, p Plan) (Sample, error) {
+	addrs := r.Servers(e)
+	cpu := func() time.Duration { return e.CPU(addrs...) }
+	if r.Load != nil {
+		return measureExternal(ctx, e, r.Load, p.Warm, p.Slice, cpu)
+	}
 	callers, closeAll, err := r.Open(ctx, e, r.Callers)
 	if err != nil {
 		return Sample{}, err
 	}
 	defer closeAll()
 	runtime.GC() // or this case would pay for the garbage of the one before
-	addrs := r.Servers(e)
-	return measure(ctx, callers, max(r.PerOp, 1), max(r.Every, 1), max(p.Warm, r.Warm), p.Slice, func() time.Duration { return e.CPU(addrs...) })
+	return measure(ctx, callers, max(r.PerOp, 1), max(r.Every, 1), max(p.Warm, r.Warm), p.Slice, cpu)
 }
 
 // Verdict is the result of a run for a goal.
@@ -94,7 +98,11 @@ func Judge(g Goal, results []Result) Verdict {
 		}
 		ratios := make([]float64, len(ours.Samples))
 		for i := range ratios {
-			ratios[i] = ours.Samples[i].IDs / theirs.Samples[i].IDs
+			a, b := ours.Samples[i], theirs.Samples[i]
+			ratios[i] = a.IDs / b.IDs
+			if g.CPU {
+				ratios[i] = b.cpu() / a.cpu()
+			}
 		}
 		v.Measured, v.Got = true, SpreadOf(ratios)
 		v.Ours = time.Duration(ours.spread(Sample.p99).Median)

@@ -106,7 +106,7 @@ func TestLoad(t *testing.T) {
 func TestGoals(t *testing.T) {
 	ids := map[string]bool{}
 	for _, c := range Cases() {
-		if ids[c.ID()] || c.Ours != (c.Mode != "") || c.Callers < 1 {
+		if ids[c.ID()] || c.Ours != (c.Mode != "") || c.Callers < 1 || (c.Open == nil) == (c.Load == nil) {
 			t.Errorf("%+v", c)
 		}
 		ids[c.ID()] = true
@@ -132,11 +132,38 @@ func TestGoals(t *testing.T) {
 	if v := Judge(goal, results); v.Met {
 		t.Errorf("later, and met: %+v", v)
 	}
+	results[0].Samples[0].CPU, results[0].Samples[1].CPU, results[0].Samples[2].CPU = 2, 2, 2
+	results[1].Samples[0].CPU, results[1].Samples[1].CPU, results[1].Samples[2].CPU = 3, 4, 5
+	if v := Judge(Goal{Case: goal.Case, Peer: goal.Peer, AtLeast: 2, CPU: true}, results); !v.Met || v.Got != (Spread{1.5, 2, 2.5}) {
+		t.Errorf("by processor time: %+v", v)
+	}
 	if v := Judge(Goal{Case: goal.Case, AtLeast: 201}, results); v.Met || !v.Measured {
 		t.Errorf("%+v", v)
 	}
 	if v := Judge(Goal{Case: "none"}, results); v.Met || v.Measured {
 		t.Errorf("%+v", v)
+	}
+}
+
+// TestExternal: what other people's clients print is understood, or an error.
+func TestExternal(t *testing.T) {
+	const out = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\",\"p99_latency_ms\",\"max_latency_ms\"\n" +
+		"\"ID.NEXT\",\"100000.50\",\"0.4\",\"0.1\",\"0.383\",\"0.7\",\"1.207\",\"3.1\"\n"
+	if x, err := parseRedisBenchmark(out, 500); err != nil || x != (external{500, 100000.5, 383 * time.Microsecond, 1207 * time.Microsecond}) {
+		t.Errorf("%+v, %v", x, err)
+	}
+	if x, err := parseWrk("Requests/sec: 5\nresult 1000 2000000 381.0 1500.0 0\n"); err != nil || x != (external{1000, 500, 381 * time.Microsecond, 1500 * time.Microsecond}) {
+		t.Errorf("%+v, %v", x, err)
+	}
+	for _, out := range []string{"", "\"a\"\n", "\"a\",\"b\",\"\",\"\",\"\",\"\",\"\",\"\"\n"} {
+		if x, err := parseRedisBenchmark(out, 1); err == nil {
+			t.Errorf("%q: %+v", out, x)
+		}
+	}
+	for _, out := range []string{"", "\nresult 1 2\n", "\nresult 1000 2000000 1 1 7\n", "\nresult 1 0 0 0 0\n"} {
+		if x, err := parseWrk(out); err == nil {
+			t.Errorf("%q: %+v", out, x)
+		}
 	}
 }
 
