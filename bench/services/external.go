@@ -61,7 +61,12 @@ func externalCases() (list []Case) {
 		group, mode string
 		depth       int
 	}{{RedisBenchmark, draw, 1}, {RedisBenchmarkPipelined, sustained, pipe}} {
+		// The echo of a command is a valid answer: an array of its words.
 		list = append(list,
+			Case{Group: c.group, Name: "an echo by epoll, one thread (floor)", Callers: conns, PerOp: c.depth, Servers: with("redis-benchmark", epoll),
+				Load: redisBenchmark(func(e *Env) string { return e.Peer["epoll"] }, conns, c.depth, "ID.NEXT")},
+			Case{Group: c.group, Name: "an echo over TCP, Go (floor)", Callers: conns, PerOp: c.depth, Servers: with("redis-benchmark", peer("tcp")),
+				Load: redisBenchmark(func(e *Env) string { return e.Peer["tcp"] }, conns, c.depth, "ID.NEXT")},
 			Case{Group: c.group, Name: "Redis INCR", Callers: conns, PerOp: c.depth, Servers: with("redis-benchmark", redis),
 				Load: redisBenchmark(func(e *Env) string { return e.Redis }, conns, c.depth, "INCR", "id")},
 			Case{Group: c.group, Name: "this, RESP", Ours: true, Mode: c.mode, Callers: conns, PerOp: c.depth, Servers: with("redis-benchmark", respNode),
