@@ -3,6 +3,8 @@ package client
 import (
 	crand "crypto/rand"
 	"encoding/binary"
+	"fmt"
+	"iter"
 	"sync"
 
 	"github.com/flakelease/allocator/flake"
@@ -31,6 +33,31 @@ func (b Block) At(i int) flake.ID {
 
 // Last returns the greatest ID. It panics if b is the zero Block.
 func (b Block) Last() flake.ID { return b.At(b.Count - 1) }
+
+// All returns an iterator over the block's IDs, in rising order.
+func (b Block) All() iter.Seq[flake.ID] {
+	return func(yield func(flake.ID) bool) {
+		id := b.First
+		for range b.Count {
+			if !yield(id) {
+				return
+			}
+			id += flake.ID(b.Stride)
+		}
+	}
+}
+
+// String returns the block for a person, such as "3 IDs from 01KV0TKM2000E to
+// 01KV0TKM2002E of node-a, sid 14".
+func (b Block) String() string {
+	switch b.Count {
+	case 0:
+		return "no IDs"
+	case 1:
+		return fmt.Sprintf("1 ID %v of %s, sid %d", b.First, b.Node, b.SID)
+	}
+	return fmt.Sprintf("%d IDs from %v to %v of %s, sid %d", b.Count, b.First, b.Last(), b.Node, b.SID)
+}
 
 // Append appends all IDs of the block to dst.
 func (b Block) Append(dst []flake.ID) []flake.ID {

@@ -24,7 +24,10 @@ type Client struct {
 	pool  *pool
 	stats counters
 
-	last  atomic.Int64 // the greatest ID received
+	uptime *uptime // for the age of prefetched IDs
+
+	last  atomic.Int64 // the greatest ID received in this order
+	order atomic.Int64 // calls of Reset
 	limit atomic.Int64 // IDs that the cluster grants at a time, as far as known
 
 	coalesce *coalescer  // nil: another mode
@@ -45,7 +48,7 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{o: o, begun: time.Now(), done: make(chan struct{})}
+	c := &Client{o: o, begun: time.Now(), uptime: newUptime(bootClock), done: make(chan struct{})}
 	c.last.Store(int64(o.After))
 	c.limit.Store(maxBlock)
 	c.pool = newPool(o, c.since)
@@ -61,7 +64,8 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// since returns the time since the client began, which does not step.
+// since returns the time since the client began, which does not step. It does not count
+// time that the machine was suspended, as timers do not.
 func (c *Client) since() time.Duration { return time.Since(c.begun) }
 
 // Next returns one ID.
@@ -185,12 +189,27 @@ func (c *Client) Last() flake.ID { return flake.ID(c.last.Load()) }
 
 // Observe makes every ID of later calls greater than id, which some other client
 // was given. An id that is not of this space can make all calls fail with
-// AFTER_TOO_FAR.
+// AFTER_TOO_FAR, until Reset.
 func (c *Client) Observe(id flake.ID) {
-	c.raise(id)
+	c.raise(id, c.order.Load())
 	if c.prefetch != nil {
 		c.prefetch.raiseFloor(int64(id))
 	}
+}
+
+// Reset begins a new order: IDs of calls that begin after it are greater than after,
+// and not necessarily greater than those of calls before it. It is for a client that
+// was given an ID from the future, by Options.After, by Observe or by a node whose clock
+// was wrong, and whose calls therefore fail with AFTER_TOO_FAR. With after 0 there is no
+// condition. IDs stay unique. What calls under way still get does not count for the new
+// order.
+func (c *Client) Reset(after flake.ID) {
+	c.order.Add(1) // before last changes: see raise
+	c.last.Store(int64(after))
+	if c.prefetch != nil {
+		c.prefetch.reset(int64(after))
+	}
+	c.pool.forgive()
 }
 
 // after returns what the next request must exceed.
@@ -201,11 +220,12 @@ func (c *Client) after() flake.ID {
 	return flake.ID(c.last.Load())
 }
 
-// raise makes every later request exceed id.
-func (c *Client) raise(id flake.ID) {
+// raise makes every later request exceed id, unless the order that id was requested in
+// has ended.
+func (c *Client) raise(id flake.ID, order int64) {
 	for {
 		last := c.last.Load()
-		if int64(id) <= last || c.last.CompareAndSwap(last, int64(id)) {
+		if int64(id) <= last || c.order.Load() != order || c.last.CompareAndSwap(last, int64(id)) {
 			return
 		}
 	}

@@ -244,6 +244,137 @@ func TestPermanentAfterTooFar(t *testing.T) {
 	}
 }
 
+// TestReset: a client that was given an ID from the future serves again at once after
+// Reset, with IDs above what Reset names.
+func TestReset(t *testing.T) {
+	far := flake.ID(wordOf(time.Now().Add(time.Hour)) << 5)
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			f, g := newFake(t, 1), newFake(t, 2)
+			for _, f := range []*fake{f, g} {
+				f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
+					if req.After >= int64(far) {
+						return act{refuse: client.AfterTooFar}
+					}
+					return act{}
+				})
+			}
+			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, After: far, Timeout: time.Minute})
+			connected(t, c, 2)
+			floor := flake.ID(0)
+			for range 3 {
+				_, err := c.Next(t.Context())
+				if !errors.Is(err, &client.Refusal{Reason: client.AfterTooFar}) {
+					t.Fatalf("got %v", err)
+				}
+				c.Reset(floor)
+				if n := nodeStats(c, f.addr).Backoff + nodeStats(c, g.addr).Backoff; n > 0 {
+					t.Errorf("nodes are not asked for %v after Reset", n)
+				}
+				for range 100 {
+					id, err := c.Next(t.Context())
+					if err != nil {
+						t.Fatalf("after Reset: %v", err)
+					}
+					if id <= floor || id >= far {
+						t.Fatalf("got %v, above %v and below %v was asked for", id, floor, far)
+					}
+					floor = id
+				}
+				floor += 20 << 20
+				c.Observe(far)
+			}
+		})
+	}
+}
+
+// TestResetDropsBlocks: IDs that were fetched for the old order are not given in the new
+// one, and neither are those that were on their way.
+func TestResetDropsBlocks(t *testing.T) {
+	f := newFake(t, 1)
+	ahead := flake.ID(wordOf(time.Now().Add(time.Hour)) << 5)
+	hold, held := make(chan struct{}), make(chan struct{})
+	f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+		if number > 2 { // its clock is right again
+			if f.mu.Lock(); number == 3 {
+				f.word = 0
+			}
+			f.mu.Unlock()
+			return act{}
+		}
+		if number == 2 { // the next block, fetched while the first one is used
+			close(held)
+			<-hold
+		}
+		return act{mangle: func(r *pb.AllocateResponse) { r.First += int64(ahead) &^ (1<<20 - 1) }} // a wrong clock
+	})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxPrefetch: 64, MaxAge: time.Hour, AttemptTimeout: time.Minute})
+	for range 40 {
+		if id, err := c.Next(t.Context()); err != nil || id < ahead {
+			t.Fatalf("%v, %v", id, err)
+		}
+	}
+	<-held
+	c.Reset(0)
+	close(hold)
+	for range 200 {
+		if id, err := c.Next(t.Context()); err != nil || id > ahead {
+			t.Fatalf("after Reset: %v, %v", id, err)
+		}
+	}
+}
+
+// TestBlock: the ways to read a block agree.
+func TestBlock(t *testing.T) {
+	b := client.Block{First: 1<<40 | 7, Count: 5, Stride: 32, SID: 7, Node: "node-a"}
+	want := b.Append(nil)
+	if got := slices.Collect(b.All()); !slices.Equal(got, want) || len(got) != 5 {
+		t.Errorf("All gives %v, Append %v", got, want)
+	}
+	for id := range b.All() {
+		if id == b.At(2) {
+			break
+		} else if id > b.At(2) {
+			t.Errorf("%v after the end of the loop", id)
+		}
+	}
+	short := make([]flake.ID, 3)
+	if n := b.Fill(short); n != 3 || !slices.Equal(short, want[:3]) {
+		t.Errorf("Fill gives %d: %v of %v", n, short, want)
+	}
+	long := make([]flake.ID, 7)
+	if n := b.Fill(long); n != 5 || !slices.Equal(long[:5], want) || long[5] != 0 {
+		t.Errorf("Fill gives %d: %v of %v", n, long, want)
+	}
+	if b.Last() != want[4] || b.At(4) != want[4] {
+		t.Errorf("the last is %v and %v, not %v", b.Last(), b.At(4), want[4])
+	}
+	for _, i := range []int{-1, 5} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("At(%d) of 5 IDs did not panic", i)
+				}
+			}()
+			b.At(i)
+		}()
+	}
+	one := b
+	one.Count = 1
+	for _, tc := range []struct {
+		block client.Block
+		want  string
+	}{
+		{client.Block{}, "no IDs"},
+		{one, "1 ID " + want[0].String() + " of node-a, sid 7"},
+		{b, "5 IDs from " + want[0].String() + " to " + want[4].String() + " of node-a, sid 7"},
+	} {
+		if got := tc.block.String(); got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
+		}
+	}
+}
+
 // TestCallerErrorIsNotRetried: errors of the caller are returned after one request.
 func TestCallerErrorIsNotRetried(t *testing.T) {
 	for _, reason := range []client.Reason{client.InvalidID, client.Unauthenticated, client.PermissionDenied} {

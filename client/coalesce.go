@@ -41,6 +41,7 @@ type batch struct {
 	sent      time.Duration // the same, of the last attempt
 	last      error         // of the last attempt
 	after     flake.ID      // what that had to exceed
+	order     int64         // Client.order then
 }
 
 // errRejoin makes callers of a batch that was too large join another one.
@@ -194,6 +195,7 @@ func (co *coalescer) flush() {
 			co.mu.Unlock()
 			return
 		}
+		b.order = co.c.order.Load() // before c.after: see Reset
 		b.after = co.c.after()
 		seq, n, after := s.push(b), b.want, b.after
 		co.mu.Unlock()
@@ -244,7 +246,7 @@ func (co *coalescer) answered(s *stream) {
 		co.refused(s, b, err)
 	} else {
 		b.block = block
-		co.c.raise(block.Last()) // before any of it is given
+		co.c.raise(block.Last(), b.order) // before any of it is given
 		co.c.stats.ids.Add(int64(block.Count - b.abandoned))
 		co.c.stats.dropped.Add(int64(b.abandoned))
 		co.c.stats.batches.Add(1)

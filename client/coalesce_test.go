@@ -3,7 +3,9 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +131,87 @@ func TestLostAfterReplaced(t *testing.T) {
 				case <-time.After(20 * time.Second):
 					t.Fatal("a caller waits without a request")
 				}
+			}
+		})
+	}
+}
+
+// TestWrongNumber: an answer with the number of another request is not used, neither as
+// IDs nor as a refusal, and counts as a failure of the node.
+func TestWrongNumber(t *testing.T) {
+	for _, by := range []int64{-1, 1, 1 << 40} {
+		for _, refuse := range []client.Reason{"", client.InvalidID} {
+			t.Run(fmt.Sprint(by, refuse), func(t *testing.T) {
+				bad, good := newFake(t, 1), newFake(t, 2)
+				var wrong atomic.Int64 // answers
+				bad.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+					if number%3 != 0 { // so that right answers come before and after
+						return act{}
+					}
+					wrong.Add(1)
+					return act{refuse: refuse, renumber: by, mangle: func(r *pb.AllocateResponse) { r.Sid = 3; r.First ^= 1 ^ 3 }}
+				})
+				good.act(func(context.Context, int64, *pb.AllocateRequest) act {
+					return act{refuse: client.Draining, retry: time.Millisecond}
+				})
+				c := dial(t, client.Options{Targets: []string{bad.addr, good.addr}})
+				connected(t, c, 2)
+				until(t, "ten wrong answers", func() bool {
+					b, err := c.Block(t.Context(), 1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if b.SID == 3 {
+						t.Fatalf("%v was answered to another request", b)
+					}
+					return wrong.Load() >= 10
+				})
+				if n := nodeStats(c, bad.addr); n.Failures < wrong.Load() {
+					t.Errorf("%d failures were counted, of %d wrong answers", n.Failures, wrong.Load())
+				}
+			})
+		}
+	}
+}
+
+// TestAnswersOfAStreamRise: an answer below the one before it is not used, although it
+// exceeds what its request asked for.
+func TestAnswersOfAStreamRise(t *testing.T) {
+	for _, unordered := range []bool{true, false} {
+		t.Run(fmt.Sprint("unordered=", unordered), func(t *testing.T) {
+			f := newFake(t, 1)
+			first, second := make(chan struct{}), make(chan struct{})
+			f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+				switch number {
+				case 1:
+					close(first)
+					<-second // two requests are under way: both ask for IDs above 0
+				case 2:
+					return act{mangle: func(r *pb.AllocateResponse) { r.First -= 1000 << 20; r.Sid = 3; r.First ^= 1 ^ 3 }}
+				}
+				return act{}
+			})
+			c := dial(t, client.Options{Targets: []string{f.addr}, Unordered: unordered, AttemptTimeout: time.Minute, Timeout: time.Minute})
+			answers := make(chan client.Block, 2)
+			call := func() {
+				b, err := c.Block(context.Background(), 1)
+				if err != nil {
+					t.Error(err)
+				}
+				answers <- b
+			}
+			go call()
+			<-first
+			go call()
+			until(t, "two requests", func() bool { return client.UnderWay(c) == 2 })
+			close(second)
+			for range 2 {
+				if b := <-answers; b.SID == 3 {
+					t.Errorf("%v is below the answer before it", b)
+				}
+			}
+			if n := nodeStats(c, f.addr); n.Failures != 1 {
+				t.Errorf("%d failures of the node were counted, want 1", n.Failures)
 			}
 		})
 	}

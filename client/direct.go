@@ -15,8 +15,8 @@ import (
 )
 
 // unary requests n IDs of one node after the other until one serves. It is bounded
-// by ctx and Options.Timeout. sent is when the request that was served began, since
-// the client's start. note, if not nil, is called with the error of each attempt
+// by ctx and Options.Timeout. sent is when the request that was served began, by
+// Client.uptime. note, if not nil, is called with the error of each attempt
 // that failed.
 func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, sent time.Duration, err error) {
 	var end time.Duration // since the client's start; 0: none
@@ -50,10 +50,11 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 			avoid, waited = nil, true
 			continue
 		}
-		sent = c.since()
+		sent = c.uptime.now()
+		order := c.order.Load() // before c.after: see Reset
 		b, err = e.allocate(ctx, n, c.after())
 		if err == nil {
-			c.raise(b.Last())
+			c.raise(b.Last(), order)
 			return b, sent, nil
 		}
 		if r := (*Refusal)(nil); errors.As(err, &r) && r.Reason.callerError() {

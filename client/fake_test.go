@@ -49,6 +49,8 @@ type act struct {
 	lose   bool                       // serve it, end the stream, and answer nothing
 	hang   bool                       // serve it, and answer nothing
 	mangle func(*pb.AllocateResponse) // change the answer
+
+	renumber int64 // is added to the answer's number, on a stream
 }
 
 // newFake runs a fake node. Fakes of one test need different sids.
@@ -99,7 +101,7 @@ func (f *fake) issue(n int32, after int64) *pb.AllocateResponse {
 var errLost = errors.New("fake: the answer is lost")
 
 // serve answers a request, refuses it, or loses it.
-func (f *fake) serve(ctx context.Context, req *pb.AllocateRequest) (*pb.AllocateResponse, *pb.Refusal, error) {
+func (f *fake) serve(ctx context.Context, req *pb.AllocateRequest) (_ *pb.AllocateResponse, _ *pb.Refusal, renumber int64, _ error) {
 	number, a := f.asked.Add(1), act{}
 	if do := f.script.Load(); do != nil {
 		a = (*do)(ctx, number, req)
@@ -109,26 +111,26 @@ func (f *fake) serve(ctx context.Context, req *pb.AllocateRequest) (*pb.Allocate
 	}
 	if a.refuse != "" {
 		return nil, &pb.Refusal{Reason: pb.Reason(pb.Reason_value["REASON_"+string(a.refuse)]), Message: "by script",
-			RetryAfterMs: a.retry.Milliseconds(), Metadata: map[string]string{"limit": cmp.Or(f.limit, "1000000")}}, nil
+			RetryAfterMs: a.retry.Milliseconds(), Metadata: map[string]string{"limit": cmp.Or(f.limit, "1000000")}}, a.renumber, nil
 	}
 	res := f.issue(req.Count, req.After)
 	switch {
 	case a.lose:
-		return nil, nil, status.Error(codes.Unavailable, errLost.Error())
+		return nil, nil, 0, status.Error(codes.Unavailable, errLost.Error())
 	case a.hang:
 		select {
 		case <-ctx.Done():
 		case <-f.ends:
 		}
-		return nil, nil, status.FromContextError(context.Canceled).Err()
+		return nil, nil, 0, status.FromContextError(context.Canceled).Err()
 	case a.mangle != nil:
 		a.mangle(res)
 	}
-	return res, nil, nil
+	return res, nil, a.renumber, nil
 }
 
 func (f *fake) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.AllocateResponse, error) {
-	res, refusal, err := f.serve(ctx, req)
+	res, refusal, _, err := f.serve(ctx, req)
 	if refusal == nil {
 		return res, err
 	}
@@ -154,11 +156,11 @@ func (f *fake) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) e
 		if err != nil {
 			return err
 		}
-		res, refusal, err := f.serve(stream.Context(), req.GetRequest())
+		res, refusal, renumber, err := f.serve(stream.Context(), req.GetRequest())
 		if err != nil {
 			return err
 		}
-		out := &pb.AllocateStreamResponse{Sequence: req.GetSequence()}
+		out := &pb.AllocateStreamResponse{Sequence: req.GetSequence() + renumber}
 		if refusal != nil {
 			out.Result = &pb.AllocateStreamResponse_Refusal{Refusal: refusal}
 		} else {

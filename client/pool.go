@@ -280,6 +280,20 @@ func (p *pool) refusal() *Refusal {
 	return nil
 }
 
+// forgive has nodes asked again that are not, since the client's last ID was too far
+// ahead.
+func (p *pool) forgive() {
+	for _, e := range *p.list.Load() {
+		if cause := e.cause.Load(); cause != nil {
+			if r := (*Refusal)(nil); errors.As(*cause, &r) && r.Reason == AfterTooFar {
+				e.until.Store(0)
+				e.cause.CompareAndSwap(cause, nil)
+			}
+		}
+	}
+	p.changed()
+}
+
 // lastError returns why there is no endpoint to ask, as far as that is known.
 func (p *pool) lastError() error {
 	if r := p.refusal(); r != nil {

@@ -26,8 +26,8 @@ const sealed = 1 << 60
 // segment is a block that calls are served from. Only the cursor changes.
 type segment struct {
 	block Block
-	fresh time.Duration // until when its IDs may be given, since the client's start
-	used  time.Duration // since when it is used
+	fresh time.Duration // until when its IDs may be given, by Client.uptime
+	used  time.Duration // since when it is used, by the same
 	half  int64         // the next block is fetched when this many are taken
 
 	_      [64]byte // a cache line of its own for the cursor
@@ -103,7 +103,7 @@ func (p *prefetcher) takeOne() (flake.ID, bool) {
 	if i >= int64(s.block.Count) {
 		return 0, false
 	}
-	if p.c.since() >= s.fresh {
+	if p.c.uptime.now() >= s.fresh {
 		p.c.stats.stale.Add(1)
 		return 0, false
 	}
@@ -132,7 +132,7 @@ func (p *prefetcher) takeFrom(s *segment, n int) (Block, bool) {
 		if !s.cursor.CompareAndSwap(i, end) {
 			continue
 		}
-		if p.c.since() >= s.fresh {
+		if p.c.uptime.now() >= s.fresh {
 			p.c.stats.stale.Add(int64(n))
 			return Block{}, false
 		}
@@ -222,7 +222,7 @@ var errOld = errors.New("blocks arrive older than Options.MaxAge, or are used up
 // next takes n IDs from cur or, where that has not as many, from the spare, which
 // then becomes cur. p.mu is held.
 func (p *prefetcher) next(n int) (Block, bool) {
-	now := p.c.since()
+	now := p.c.uptime.now()
 	for {
 		s := p.cur.Load()
 		if i := s.cursor.Load(); i+int64(n) <= int64(s.block.Count) && now < s.fresh {
@@ -260,7 +260,7 @@ func (p *prefetcher) seal() {
 	}
 	taken = min(taken, count)
 	p.given += taken
-	now := p.c.since()
+	now := p.c.uptime.now()
 	stale := now >= s.fresh
 	if taken < count {
 		p.discard(&segment{block: s.block.part(int(taken), int(count-taken))}, stale)
@@ -292,7 +292,7 @@ func (p *prefetcher) fetch() {
 	}
 	p.fetching = true
 	p.fetches++
-	size := min(max(p.size, p.wanted), p.limit)
+	size, order := min(max(p.size, p.wanted), p.limit), p.c.order.Load()
 	p.work.Go(func() {
 		b, sent, err := p.c.unary(p.ctx, size, func(err error) { p.last.Store(&err) })
 		p.mu.Lock()
@@ -302,7 +302,7 @@ func (p *prefetcher) fetch() {
 			p.last.Store(nil)
 		}
 		switch r := (*Refusal)(nil); {
-		case err == nil && int64(b.First) <= p.floor && !p.c.o.Unordered:
+		case err == nil && (int64(b.First) <= p.floor || order != p.c.order.Load()) && !p.c.o.Unordered:
 			p.c.stats.dropped.Add(int64(b.Count))
 		case err == nil:
 			if p.spare != nil { // it was requested before this one: its IDs are lower
@@ -355,6 +355,19 @@ func (p *prefetcher) raiseFloor(id int64) {
 		p.discard(p.spare, false)
 		p.spare = nil
 	}
+}
+
+// reset drops all blocks: those of an order that has ended may be far ahead.
+func (p *prefetcher) reset(floor int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.floor = floor
+	p.seal()
+	if p.spare != nil {
+		p.discard(p.spare, false)
+		p.spare = nil
+	}
+	p.last.Store(nil)
 }
 
 // taken returns how many IDs calls were given.

@@ -1,0 +1,17 @@
+package client
+
+import "time"
+
+// SetBootClock replaces the clock by which c notices that the machine was suspended.
+// It is called before the first call of c.
+func SetBootClock(c *Client, boot func() time.Duration) { c.uptime = newUptime(boot) }
+
+// UnderWay returns how many requests of c's stream have no answer yet.
+func UnderWay(c *Client) int {
+	c.coalesce.mu.Lock()
+	defer c.coalesce.mu.Unlock()
+	if c.coalesce.cur == nil {
+		return 0
+	}
+	return len(c.coalesce.cur.sent)
+}
