@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -53,6 +54,9 @@ type Config struct {
 	Observe      func(surface string, took time.Duration)
 	Clocks       func() clock.Report
 	Drain        func(ctx context.Context) error
+	Undrain      func()
+	From         netip.Addr // of all clients; invalid: this machine
+	Log          io.Writer  // of the gRPC server, as text; nil: nowhere
 }
 
 // Env is a node that holds sid 7, and its listeners.
@@ -94,14 +98,20 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		f(&cfg)
 	}
 	e := &Env{T: t, Node: n, Dir: &Directory{}}
-	log := slog.New(slog.DiscardHandler)
+	log, grpcLog := slog.New(slog.DiscardHandler), slog.New(slog.DiscardHandler)
+	if cfg.Log != nil {
+		grpcLog = slog.New(slog.NewTextHandler(cfg.Log, nil))
+	}
 	e.Service = must(server.New(server.Config{Node: n, Guard: cfg.Guard, MaxTextCount: cfg.MaxTextCount, Observe: cfg.Observe}))
 	e.Inspector = must(inspect.New(inspect.Config{
 		Node: n, Directory: e.Dir, Space: "test", Version: "v0", Logger: log, Clocks: cfg.Clocks,
 	}))
-	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Inspector: e.Inspector, Logger: log, Drain: cfg.Drain}))
+	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Inspector: e.Inspector, Logger: grpcLog, Drain: cfg.Drain, Undrain: cfg.Undrain}))
 	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Inspector: e.Inspector}))
-	e.Dial = sync.OnceValue(func() *grpc.ClientConn { return Dial(t, e.GRPC.GRPC()) })
+	if !cfg.From.IsValid() {
+		cfg.From = netip.MustParseAddr("127.0.0.1")
+	}
+	e.Dial = sync.OnceValue(func() *grpc.ClientConn { return dial(t, e.GRPC.GRPC(), cfg.From) })
 	return e
 }
 
@@ -114,9 +124,33 @@ func must[T any](v T, err error) T {
 
 // Dial serves g in memory until the test ends and returns a connection to it.
 func Dial(t testing.TB, g *grpc.Server) *grpc.ClientConn {
+	return dial(t, g, netip.MustParseAddr("127.0.0.1"))
+}
+
+// listener has connections in memory that seem to come from an address.
+type listener struct {
+	*bufconn.Listener
+	from netip.Addr
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return connection{c, l.from}, err
+}
+
+type connection struct {
+	net.Conn
+	from netip.Addr
+}
+
+func (c connection) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 1))
+}
+
+func dial(t testing.TB, g *grpc.Server, from netip.Addr) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 16)
-	go func() { _ = g.Serve(l) }()
+	go func() { _ = g.Serve(listener{l, from}) }()
 	t.Cleanup(g.Stop)
 	conn, err := grpc.NewClient("passthrough:///node", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))

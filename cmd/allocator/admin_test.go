@@ -141,6 +141,17 @@ func TestDrain(t *testing.T) {
 	if got := a.reason(); got != node.Draining {
 		t.Errorf("a refuses with %q", got)
 	}
+	out.Reset()
+	code = run(t.Context(), []string{"admin", "undrain", "--addr", a.Addresses().GRPC}, strings.NewReader(""), &out, &out, nil)
+	if code != 0 || !strings.HasPrefix(out.String(), "a is back in service") {
+		t.Errorf("undrain: %d: %s", code, &out)
+	}
+	a.serves(-1)
+	out.Reset()
+	code = run(t.Context(), []string{"admin", "undrain", "--format", "json", "--addr", a.Addresses().GRPC}, strings.NewReader(""), &out, &out, nil)
+	if code != 0 || !strings.Contains(out.String(), `"was_drained":false`) {
+		t.Errorf("undrain again: %d: %s", code, &out)
+	}
 	for _, args := range [][]string{
 		{"admin", "drain", "--addr", "127.0.0.1:1,127.0.0.1:2"}, {"admin", "drain", "--addr", "nowhere"}, {"admin", "drain", "x"},
 	} {

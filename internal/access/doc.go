@@ -7,8 +7,8 @@
 // PERMISSION_DENIED and RATE_LIMITED. All of it comes before the node is called, so a
 // refused call has changed nothing (I7).
 //
-// A nil *Guard allows every call, which is a node without a token file and without
-// a limit.
+// A nil *Guard is a node without a token file and without a limit. It allows every call,
+// except those with scope Admin by callers on other machines.
 //
 // Tokens are stored as SHA-256, without salt and without a slow hash. Those protect
 // secrets that can be guessed; a token has 130 random bits (see NewToken), and its hash

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -40,12 +41,13 @@ func (e *LimitedError) Error() string {
 type Credentials struct {
 	Token       string     // without the word Bearer; "": none
 	Certificate string     // name in the verified client certificate; "": none
+	URIs        []*url.URL // of that certificate, which may contain scopes
 	Address     netip.Addr // of the connection; may be invalid
 }
 
 // Caller is an identified client. It stays valid for as long as the connection or
 // stream it was made for: Allow notices when its token is removed from the file.
-// Only a nil Guard allows the zero value.
+// Only a nil Guard allows the zero value, and only Issue and Read.
 type Caller struct {
 	client client
 	scopes scopes
@@ -62,6 +64,9 @@ func (c Caller) Name() string {
 	return c.client.addr.String()
 }
 
+// Kind returns what identified the caller: token, certificate or address.
+func (c Caller) Kind() string { return kindNames[c.client.kind] }
+
 // client is the key of a rate limit.
 type client struct {
 	kind kind
@@ -77,9 +82,27 @@ const (
 	byToken
 )
 
-// Config is what a Guard enforces. Its zero value enforces nothing.
+var kindNames = [...]string{"address", "certificate", "token"}
+
+// OpenAdmin is who has the scope Admin without a token or a certificate that grants it. It
+// has no effect where tokens are required.
+type OpenAdmin uint8
+
+// The values of OpenAdmin.
+const (
+	OpenToLoopback OpenAdmin = iota // callers on this machine
+	OpenToNobody
+	OpenToAll
+)
+
+// Config is what a Guard enforces. Its zero value leaves Issue and Read to everybody, and
+// Admin to callers on this machine.
 type Config struct {
 	Tokens *Tokens // nil: no token is needed
+	// Certificates is set if every client has a verified certificate, and the scopes in it
+	// count.
+	Certificates bool
+	OpenAdmin    OpenAdmin
 	// Rate is the maximum number of calls per second of each client, and Burst that of
 	// calls at once after a pause. Rate 0: no limit. Burst 0: Rate.
 	Rate, Burst int
@@ -94,21 +117,24 @@ const (
 	failureBurst = 100
 )
 
-// Guard allows or refuses calls. A nil Guard allows all of them. Its methods are
+// Guard allows or refuses calls. A nil Guard has the zero Config. Its methods are
 // safe for concurrent use, hold no lock for longer than a read of a map, and
 // allocate nothing for an allowed call.
 type Guard struct {
+	openAdmin OpenAdmin
+
 	tokens   atomic.Pointer[Tokens]
 	limit    *limiter // nil: none
 	failures *limiter // of wrong tokens, by address; nil: none
 }
 
-// New returns a Guard, or nil if cfg enforces nothing.
+// New returns a Guard, or nil for a zero Config: then listeners need not ask for each
+// Issue and Read.
 func New(cfg Config) *Guard {
-	if cfg.Tokens == nil && cfg.Rate == 0 {
+	if cfg.Tokens == nil && cfg.Rate == 0 && !cfg.Certificates && cfg.OpenAdmin == OpenToLoopback {
 		return nil
 	}
-	g := &Guard{}
+	g := &Guard{openAdmin: cfg.OpenAdmin}
 	g.tokens.Store(cfg.Tokens)
 	if cfg.Rate > 0 {
 		g.limit = newLimiter(cfg.Rate, cfg.Burst, cfg.Now)
@@ -126,9 +152,13 @@ func (g *Guard) SetTokens(t *Tokens) { g.tokens.Store(t) }
 // NeedsToken reports whether callers must send a token.
 func (g *Guard) NeedsToken() bool { return g != nil && g.tokens.Load() != nil }
 
-// Identify returns the caller with credentials c. If tokens are required, a certificate is
-// not enough: it opens the connection and names a client, but has no scopes. Identify costs
-// a hash and a comparison with every token, and does not count for the rate limit.
+// Identify returns the caller with credentials c. If tokens are required, they alone count:
+// a certificate opens the connection, and an address on this machine may be that of a
+// proxy. Without tokens, a caller has the scopes in its certificate; one without a
+// certificate, or without scopes in it, has Issue and Read, and Admin as OpenAdmin allows.
+//
+// Identify costs a hash and a comparison with every token, and does not count for the rate
+// limit.
 //
 // It returns ErrNoToken, ErrMalformed, ErrUnknownToken or ErrStale. A token that is not
 // accepted counts for the address it came from, if that is known. Above the limit of wrong
@@ -136,7 +166,7 @@ func (g *Guard) NeedsToken() bool { return g != nil && g.tokens.Load() != nil }
 // accepted token is accepted all the same, since others may share the address.
 func (g *Guard) Identify(c Credentials) (Caller, error) {
 	if g == nil {
-		return Caller{}, nil
+		return open(c, OpenToLoopback), nil
 	}
 	if t := g.tokens.Load(); t != nil {
 		if c.Token == "" {
@@ -156,10 +186,24 @@ func (g *Guard) Identify(c Credentials) (Caller, error) {
 		}
 		return Caller{client: client{kind: byToken, name: e.name}, scopes: e.scopes, tokens: t, sum: sum}, nil
 	}
+	return open(c, g.openAdmin), nil
+}
+
+// open returns the caller with credentials c where no token is required.
+func open(c Credentials, admin OpenAdmin) Caller {
+	who := Caller{client: client{kind: byAddress, addr: network(c.Address)}}
 	if c.Certificate != "" {
-		return Caller{client: client{kind: byCertificate, name: c.Certificate}, scopes: allScopes}, nil
+		who.client = client{kind: byCertificate, name: c.Certificate}
+		if set, ok := certificateScopes(c.URIs); ok {
+			who.scopes = set
+			return who
+		}
 	}
-	return Caller{client: client{kind: byAddress, addr: network(c.Address)}, scopes: allScopes}, nil
+	who.scopes = 1<<Issue | 1<<Read
+	if admin == OpenToAll || admin == OpenToLoopback && c.Address.Unmap().IsLoopback() {
+		who.scopes = allScopes
+	}
+	return who
 }
 
 // failed counts a token that was not accepted because of err, and returns the error for
@@ -213,8 +257,11 @@ func (g *Guard) May(c Caller, s Scope) error {
 
 // may is May, and returns the key of the rate limit.
 func (g *Guard) may(c Caller, s Scope) (client, error) {
-	if g == nil {
+	if g == nil && s != Admin {
 		return client{}, nil
+	}
+	if g == nil {
+		return c.client, c.scopes.check(s)
 	}
 	if t := g.tokens.Load(); t != c.tokens && t != nil {
 		if c.tokens == nil {
@@ -229,8 +276,5 @@ func (g *Guard) may(c Caller, s Scope) (client, error) {
 		}
 		c.scopes, c.client.name = e.scopes, e.name
 	}
-	if !c.scopes.has(s) {
-		return client{}, ErrPermissionDenied
-	}
-	return c.client, nil
+	return c.client, c.scopes.check(s)
 }

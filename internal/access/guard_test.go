@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,9 +38,60 @@ func TestNilGuardLetsEverybodyThrough(t *testing.T) {
 		t.Fatalf("%v, needs a token: %t", err, g.NeedsToken())
 	}
 	for s := range numScopes {
-		if err := g.Allow(c, s); err != nil {
+		if err := g.Allow(c, s); (err == nil) != (s != Admin) {
 			t.Errorf("%v: %v", s, err)
 		}
+	}
+	c, err = g.Identify(Credentials{Address: netip.MustParseAddr("::ffff:127.0.0.2")})
+	if err = errors.Join(err, g.Allow(c, Admin)); err != nil {
+		t.Errorf("admin, on this machine: %v", err)
+	}
+}
+
+// Who has which scopes where no token is required.
+func TestScopesWithoutTokens(t *testing.T) {
+	uri := func(s string) []*url.URL {
+		u, err := url.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []*url.URL{{Scheme: "spiffe", Host: "example.org", Path: "/shop"}, u}
+	}
+	here, away := netip.MustParseAddr("::1"), netip.MustParseAddr("10.1.2.3")
+	for _, tc := range []struct {
+		name string
+		cfg  Config
+		c    Credentials
+		want string
+	}{
+		{"this machine", Config{}, Credentials{Address: here}, "admin"},
+		{"another machine", Config{}, Credentials{Address: away}, "issue,read"},
+		{"an unknown address", Config{}, Credentials{}, "issue,read"},
+		{"this machine, open to nobody", Config{OpenAdmin: OpenToNobody}, Credentials{Address: here}, "issue,read"},
+		{"another machine, open to all", Config{OpenAdmin: OpenToAll}, Credentials{Address: away}, "admin"},
+		{"a certificate", Config{Certificates: true}, Credentials{Certificate: "shop", Address: away}, "issue,read"},
+		{"a certificate on this machine", Config{Certificates: true}, Credentials{Certificate: "shop", Address: here}, "admin"},
+		{"a certificate with a scope", Config{Certificates: true}, Credentials{Certificate: "ops", URIs: uri("urn:allocator:scope:admin"), Address: away}, "admin"},
+		{"a certificate with one scope, on this machine", Config{Certificates: true}, Credentials{Certificate: "shop", URIs: uri("urn:allocator:scope:issue"), Address: here}, "issue"},
+		{"one with two", Config{Certificates: true}, Credentials{Certificate: "shop", URIs: uri("urn:allocator:scope:read,issue")}, "issue,read"},
+		{"one with a scope that does not exist", Config{Certificates: true}, Credentials{Certificate: "shop", URIs: uri("urn:allocator:scope:root"), Address: here}, ""},
+		{"one with another URI", Config{Certificates: true}, Credentials{Certificate: "shop", URIs: uri("https://allocator/scope:admin")}, "issue,read"},
+		{"scopes without a verified certificate", Config{}, Credentials{URIs: uri("urn:allocator:scope:admin"), Address: away}, "issue,read"},
+	} {
+		g := New(tc.cfg)
+		c, err := g.Identify(tc.c)
+		if err != nil || c.scopes.String() != tc.want {
+			t.Errorf("%s: %q, %v, want %q", tc.name, c.scopes, err, tc.want)
+		}
+		if err := g.Allow(c, Admin); (err == nil) != (tc.want == "admin") {
+			t.Errorf("%s: admin: %v", tc.name, err)
+		}
+	}
+	// Tokens alone count where they are required.
+	g := New(Config{Tokens: parse(t, line("shop", "issue", "t")), OpenAdmin: OpenToAll, Certificates: true})
+	c, err := g.Identify(Credentials{Token: "t", Address: here, Certificate: "ops", URIs: uri("urn:allocator:scope:admin")})
+	if err != nil || g.Allow(c, Admin) == nil || g.Allow(c, Read) == nil {
+		t.Errorf("%q, %v", c.scopes, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package access
 
 import (
 	"errors"
+	"net/url"
 	"strings"
 )
 
@@ -27,6 +28,14 @@ type scopes uint8
 const allScopes scopes = 1<<numScopes - 1
 
 func (s scopes) has(one Scope) bool { return s&(1<<one) != 0 }
+
+// check returns ErrPermissionDenied if one is not in s.
+func (s scopes) check(one Scope) error {
+	if !s.has(one) {
+		return ErrPermissionDenied
+	}
+	return nil
+}
 
 // String returns the names, comma-separated; only "admin" if it is one of them.
 func (s scopes) String() string {
@@ -61,4 +70,26 @@ func parseScopes(s string) (scopes, error) {
 		set = allScopes
 	}
 	return set, nil
+}
+
+// ScopeURI is what a scope has in front of its name in a URI of a client certificate
+// (subjectAltName), such as urn:allocator:scope:admin.
+const ScopeURI = "urn:" + scopeURN
+
+const scopeURN = "allocator:scope:"
+
+// certificateScopes returns the scopes that the URIs of a certificate name; ok is false if
+// they name none. A scope that does not exist grants nothing.
+func certificateScopes(uris []*url.URL) (set scopes, ok bool) {
+	for _, u := range uris {
+		name, found := strings.CutPrefix(u.Opaque, scopeURN)
+		if u.Scheme != "urn" || !found {
+			continue
+		}
+		ok = true
+		if one, err := parseScopes(name); err == nil {
+			set |= one
+		}
+	}
+	return set, ok
 }

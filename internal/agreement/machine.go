@@ -81,15 +81,17 @@ type (
 		Sample clock.Sample
 		Status Status
 	}
-	// Drain keeps the node from writing ceilings for good and has its sid given
-	// back: an operator drains it.
-	Drain struct{}
+	// Drain keeps the node from writing ceilings and has its sid given back: an
+	// operator drains it. Undrain undoes that.
+	Drain   struct{}
+	Undrain struct{}
 )
 
 func (Tick) event()         {}
 func (LeaseChanged) event() {}
 func (Exchange) event()     {}
 func (Drain) event()        {}
+func (Undrain) event()      {}
 
 // RTT is the time the two messages were on their way and in queues, without the
 // time that the peer held the question.
@@ -227,6 +229,8 @@ func (m *Machine) Step(r Reading, ev Event) []Action {
 		m.exchange(r, ev)
 	case Drain:
 		m.draining = true
+	case Undrain:
+		m.draining = false
 	}
 	if m.due(ev) {
 		m.evaluate(r)
@@ -241,7 +245,7 @@ func (m *Machine) due(ev Event) bool {
 		return false
 	}
 	switch ev.(type) {
-	case Tick, Drain:
+	case Tick, Drain, Undrain:
 		return true
 	case Exchange:
 		return m.verdict.Phase == clock.Starting && m.gate.Stats().Evaluations > 0

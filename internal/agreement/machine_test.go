@@ -130,8 +130,8 @@ func TestAskOnceAfterAJump(t *testing.T) {
 	}
 }
 
-// TestDrain: the gate of a drained node closes at once and for good, and its sid is
-// to be given up until it is not held any more.
+// TestDrain: the gate of a drained node closes at once and stays closed until the drain is
+// undone, and its sid is to be given up until it is not held any more.
 func TestDrain(t *testing.T) {
 	d := newDesk()
 	d.list(true, "me")
@@ -154,6 +154,13 @@ func TestDrain(t *testing.T) {
 	d.list(false, "me")
 	if got := d.tick(evaluateEvery); got != nil {
 		t.Errorf("drained, and it does %v", got)
+	}
+	if gates := of[SetGate](d.m.Step(d.reading(), Undrain{})); len(gates) != 1 || !gates[0].Gate.Open {
+		t.Errorf("undrained: gates %v", gates)
+	}
+	d.list(true, "me")
+	if got := d.tick(evaluateEvery); giveUps(got) != 0 {
+		t.Errorf("undrained, and it does %v", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -152,6 +153,15 @@ func (s *serving) config(protocols []string) *tls.Config {
 		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, s.clients
 	}
 	return c
+}
+
+// ClientURIs returns the URIs in the client certificate of a connection; none if no
+// certificate was verified.
+func ClientURIs(state *tls.ConnectionState) []*url.URL {
+	if state == nil || len(state.VerifiedChains) == 0 || len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	return state.PeerCertificates[0].URIs
 }
 
 // ClientName returns the name in the client certificate of a connection, "" if

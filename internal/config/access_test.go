@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What is half configured is refused, by the key to change.
@@ -26,6 +27,9 @@ func TestAccessRules(t *testing.T) {
 		{func(c *Config) { c.Limit = Limit{RequestsPerSecond: 1, Burst: -1} }, "limit.burst"},
 		{func(c *Config) { c.Limit.Connections = -1 }, "limit.connections"},
 		{func(c *Config) { c.Limit.Connections = 0 }, ""},
+		{func(c *Config) { c.Auth.StaleAfter = 9 * time.Second }, "auth.stale-after"},
+		{func(c *Config) { c.Auth.OpenAdmin = "all" }, "auth.open-admin"},
+		{func(c *Config) { c.Auth.OpenAdmin = "none" }, ""},
 	} {
 		c := Default()
 		tt.change(&c)
@@ -48,10 +52,11 @@ func TestExposed(t *testing.T) {
 		{"no listeners", func(c *Config) { c.Listen.GRPC, c.Listen.HTTP = "", "" }, nil},
 		{"the admin port alone", func(c *Config) { c.Listen.Admin = ":7947" }, nil},
 		{"everything open", func(c *Config) { c.Listen.GRPC, c.Listen.HTTP = ":9000", "10.0.0.1:8080" },
-			[]string{"without TLS", "drain the node"}},
+			[]string{"without TLS", "may issue IDs: set"}},
+		{"admin calls too", func(c *Config) { c.Listen.GRPC, c.Auth.OpenAdmin = ":9000", "any" }, []string{"without TLS", "may issue IDs and drain the node: set"}},
 		{"RESP alone", func(c *Config) { c.Listen.RESP = ":6380" }, []string{"listen.resp (:6380)", "listen.resp (:6380)"}},
 		{"tokens in clear", func(c *Config) { c.Listen.GRPC, c.Auth.TokenFile = ":9000", "t" }, []string{"tokens are sent unencrypted"}},
-		{"TLS without anything", func(c *Config) { c.Listen.GRPC, c.TLS.Cert = ":9000", "c" }, []string{"drain the node"}},
+		{"TLS without anything", func(c *Config) { c.Listen.GRPC, c.TLS.Cert = ":9000", "c" }, []string{"may issue IDs"}},
 		{"TLS and tokens", func(c *Config) { c.Listen.GRPC, c.TLS.Cert, c.Auth.TokenFile = ":9000", "c", "t" }, nil},
 		{"TLS and certificates", func(c *Config) { c.Listen.GRPC, c.TLS.Cert, c.TLS.ClientCA = ":9000", "c", "a" }, nil},
 	} {

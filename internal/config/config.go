@@ -122,6 +122,7 @@ type ServerTLS struct {
 type Auth struct {
 	TokenFile  string        // "": everybody who can connect
 	StaleAfter time.Duration // how long tokens are accepted while the file cannot be read
+	OpenAdmin  string        // who may make admin calls without a token or certificate of that scope: loopback, none or any
 }
 
 // Limit is how much one client, or all of a port, may ask for; 0 is no limit.
@@ -173,7 +174,7 @@ func Default() Config {
 		},
 		Clock:  Clock{StepHold: 10 * time.Second, Grace: 60 * time.Second, Policy: "allow"},
 		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:7947", Gossip: "127.0.0.1:7946"},
-		Auth:   Auth{StaleAfter: 5 * time.Minute},
+		Auth:   Auth{StaleAfter: 5 * time.Minute, OpenAdmin: "loopback"},
 		Limit:  Limit{Connections: 4096},
 		Log:    Log{Level: "info", Format: "text"},
 		Drain:  Drain{Timeout: 10 * time.Second},

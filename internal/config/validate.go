@@ -146,6 +146,7 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 	rule(t.ClientCA == "" || t.Cert != "", "tls.client-ca", "client certificates need TLS: set tls.cert and tls.key as well")
 	rule(!t.Admin || t.Cert != "", "tls.admin", "the admin port has no certificate: set tls.cert and tls.key as well")
 	rule(c.Auth.StaleAfter >= 10*time.Second && c.Auth.StaleAfter <= 7*24*time.Hour, "auth.stale-after", "%v is out of range: it must be 10s to 168h", c.Auth.StaleAfter)
+	rule(oneOf(c.Auth.OpenAdmin, "loopback", "none", "any"), "auth.open-admin", "%q is none of loopback, none, any", c.Auth.OpenAdmin)
 	rule(l.RequestsPerSecond >= 0 && l.RequestsPerSecond <= maxRate, "limit.requests-per-second", "%d is out of range: it must be 0 to %d", l.RequestsPerSecond, maxRate)
 	rule(l.Burst >= 0 && l.Burst <= maxRate, "limit.burst", "%d is out of range: it must be 0 to %d", l.Burst, maxRate)
 	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst", "it has no effect without a rate: set limit.requests-per-second as well")
@@ -165,7 +166,10 @@ func (c Config) Exposed() (problems []string) {
 	if len(open) == 0 {
 		return nil
 	}
-	where := strings.Join(open, " and ")
+	where, drain := strings.Join(open, " and "), ""
+	if c.Auth.OpenAdmin == "any" {
+		drain = " and drain the node"
+	}
 	plain := c.TLS.Cert == ""
 	switch {
 	case plain && c.Auth.TokenFile != "":
@@ -174,7 +178,7 @@ func (c Config) Exposed() (problems []string) {
 		problems = append(problems, "the API is open to the network without TLS: set tls.cert and tls.key, or listen on loopback: "+where)
 	}
 	if c.Auth.TokenFile == "" && c.TLS.ClientCA == "" {
-		problems = append(problems, "any client that can connect may issue IDs and drain the node: set auth.token-file or tls.client-ca, or listen on loopback: "+where)
+		problems = append(problems, "any client that can connect may issue IDs"+drain+": set auth.token-file or tls.client-ca, or listen on loopback: "+where)
 	}
 	return problems
 }

@@ -257,7 +257,7 @@ func (d *Daemon) build() error {
 	if err != nil {
 		return err
 	}
-	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Inspector: inspector, Logger: d.log, Drain: d.releaseForGood})
+	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Inspector: inspector, Logger: d.log, Drain: d.release, Undrain: d.watch.Undrain})
 	if err != nil {
 		return err
 	}

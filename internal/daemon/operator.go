@@ -20,14 +20,14 @@ func (d *Daemon) AdminHandler() http.Handler {
 	return adminserver.New(adminserver.Config{
 		Node: d.node, Alive: d.alive, Clocks: d.watch.Report,
 		Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{}),
-		Profile: d.cfg.PProf,
+		Profile: d.cfg.PProf, Guard: d.security.guard,
 	})
 }
 
-// releaseForGood releases the node's sid for an operator who drains the node, and returns
-// when etcd has confirmed it. The node refuses requests before the call. The process keeps
+// release releases the node's sid for an operator who drains the node, and returns when
+// etcd has confirmed it. The node refuses requests before the call. The process keeps
 // running, and its clock still counts for the other nodes.
-func (d *Daemon) releaseForGood(ctx context.Context) error {
+func (d *Daemon) release(ctx context.Context) error {
 	d.watch.Drain()
 	for {
 		s, changed := d.keeper.Watch()

@@ -13,7 +13,8 @@ import (
 )
 
 // TestDrainByCall: an operator drains one of two nodes. Its sid is given back to
-// the last ID, it refuses for good and takes no other, and its clock still counts.
+// the last ID, it refuses and takes no other, and its clock still counts. Undrained, it
+// acquires a sid and issues.
 func TestDrainByCall(t *testing.T) {
 	c := settings(t, shared.Endpoint())
 	initSpace(t, c)
@@ -49,5 +50,12 @@ func TestDrainByCall(t *testing.T) {
 	}
 	if len(s.Lease.Nodes) == 0 {
 		t.Error("it is no longer registered: its clock does not count any more")
+	}
+	for _, was := range []bool{true, false} {
+		u, err := pb.NewAdminServiceClient(conn).Undrain(ctx, &pb.UndrainRequest{})
+		if err != nil || u.GetWasDrained() != was {
+			t.Fatalf("undrained: %v, %v", u, err)
+		}
+		until(t, 10*time.Second, "it issues again", func() bool { _, err := a.Node().Next(t.Context(), 1, 0); return err == nil })
 	}
 }

@@ -88,6 +88,9 @@ func (n *Node) SetVerdict(v clock.Verdict) { n.change(func(s *state) { s.verdict
 // lead are refused when they next try.
 func (n *Node) Drain() { n.change(func(s *state) { s.draining = true }) }
 
+// Undrain undoes Drain.
+func (n *Node) Undrain() { n.change(func(s *state) { s.draining = false }) }
+
 // Leave makes Ready refuse with DRAINING while requests are served on, so that
 // load balancers choose other nodes before requests are refused.
 func (n *Node) Leave() { n.change(func(s *state) { s.leaving = true }) }

@@ -1,9 +1,12 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
+	"net/netip"
 
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -25,6 +28,12 @@ func Bearer(headers []string) (string, error) {
 		return access.Bearer(headers[0])
 	}
 	return "", access.ErrMalformed
+}
+
+// CredentialsOf returns what a connection shows of its client: its address, and a verified
+// certificate. state is nil without TLS.
+func CredentialsOf(state *tls.ConnectionState, from netip.Addr) access.Credentials {
+	return access.Credentials{Certificate: certs.ClientName(state), URIs: certs.ClientURIs(state), Address: from}
 }
 
 // Admit identifies a caller and counts one call for its rate limit. It returns the
@@ -59,9 +68,7 @@ func AccessRefusal(err error, caller access.Caller, scope access.Scope) *node.Re
 	}
 	switch {
 	case errors.Is(err, access.ErrPermissionDenied):
-		return &node.Refusal{Reason: node.PermissionDenied,
-			Message:  "the token of " + caller.Name() + " does not have the scope " + scope.String(),
-			Metadata: map[string]string{"scope": scope.String()}}
+		return &node.Refusal{Reason: node.PermissionDenied, Message: denied(caller, scope), Metadata: map[string]string{"scope": scope.String()}}
 	case errors.Is(err, access.ErrNoToken):
 		return &node.Refusal{Reason: node.Unauthenticated, Message: `no token was sent: send "Authorization: Bearer TOKEN"`}
 	case errors.Is(err, access.ErrMalformed):
@@ -70,4 +77,15 @@ func AccessRefusal(err error, caller access.Caller, scope access.Scope) *node.Re
 		return &node.Refusal{Reason: node.Unauthenticated, Message: "the node cannot verify tokens: its token file could not be read for too long; tell its operator, and use another node"}
 	}
 	return &node.Refusal{Reason: node.Unauthenticated, Message: "the token is unknown: it is wrong, or it was revoked"}
+}
+
+// denied says what to change so that a caller has a scope.
+func denied(caller access.Caller, scope access.Scope) string {
+	switch caller.Kind() {
+	case "token":
+		return "the token of " + caller.Name() + " does not have the scope " + scope.String()
+	case "certificate":
+		return "the certificate of " + caller.Name() + " does not have the scope " + scope.String() + ": use one with the URI " + access.ScopeURI + scope.String()
+	}
+	return "calls with scope " + scope.String() + " are for clients on the node's own machine, or with a token or certificate of this scope: see auth.token-file and auth.open-admin"
 }

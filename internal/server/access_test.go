@@ -36,6 +36,7 @@ var scopesOf = map[string]string{
 	"/allocator.v1.AllocatorService/Describe":                        "read",
 	"/allocator.v1.AdminService/GetCluster":                          "read",
 	"/allocator.v1.AdminService/Drain":                               "admin",
+	"/allocator.v1.AdminService/Undrain":                             "admin",
 	"/grpc.health.v1.Health/Check":                                   "",
 	"/grpc.health.v1.Health/List":                                    "",
 	"/grpc.health.v1.Health/Watch":                                   "",
@@ -108,14 +109,14 @@ func TestEveryMethodRequiresItsScope(t *testing.T) {
 			}
 		}
 	}
-	if seen != 10 {
+	if seen != 11 {
 		t.Errorf("%d methods", seen)
 	}
 	after := env.Node.Stats()
 	if after.Issued != 0 || after.Lead != before.Lead || after.Ceil != before.Ceil || after.Draining != before.Draining {
 		t.Errorf("refusals changed the node: %+v to %+v", before, after)
 	}
-	if after.Refused[node.Unauthenticated] != 14 || after.Refused[node.PermissionDenied] != 8 {
+	if after.Refused[node.Unauthenticated] != 16 || after.Refused[node.PermissionDenied] != 10 {
 		t.Errorf("counted %d and %d refusals", after.Refused[node.Unauthenticated], after.Refused[node.PermissionDenied])
 	}
 }

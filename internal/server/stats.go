@@ -19,6 +19,7 @@ const (
 	GRPCDescribe
 	GRPCCluster
 	GRPCDrain
+	GRPCUndrain
 	GRPCOther // reflection, if it was refused
 	HTTPIDs
 	HTTPDecode
@@ -31,7 +32,7 @@ const (
 )
 
 var surfaceNames = [numSurfaces]string{
-	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_other",
+	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_undrain", "grpc_other",
 	"http_ids", "http_decode", "http_cluster", "http_other",
 	"resp_ids", "resp_decode", "resp_other",
 }

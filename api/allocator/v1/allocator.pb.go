@@ -1131,6 +1131,104 @@ func (x *DrainResponse) GetIdsIssued() int64 {
 	return 0
 }
 
+type UndrainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainRequest) Reset() {
+	*x = UndrainRequest{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainRequest) ProtoMessage() {}
+
+func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
+func (*UndrainRequest) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{12}
+}
+
+type UndrainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node that answered, and its instance.
+	Node     string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Instance string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	// It was drained until now.
+	WasDrained    bool `protobuf:"varint,3,opt,name=was_drained,json=wasDrained,proto3" json:"was_drained,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainResponse) Reset() {
+	*x = UndrainResponse{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainResponse) ProtoMessage() {}
+
+func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
+func (*UndrainResponse) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *UndrainResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *UndrainResponse) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *UndrainResponse) GetWasDrained() bool {
+	if x != nil {
+		return x.WasDrained
+	}
+	return false
+}
+
 // Node is a running process that has registered in etcd.
 type Node struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -1152,7 +1250,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1262,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1275,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{12}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Node) GetInstance() string {
@@ -1264,7 +1362,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1374,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1387,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -1417,7 +1515,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1527,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1540,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{14}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Clock) GetState() string {
@@ -1642,7 +1740,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1752,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1765,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{15}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -1710,7 +1808,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1820,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1833,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{16}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -1824,7 +1922,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1836,7 +1934,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1849,7 +1947,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{17}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -2047,7 +2145,13 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\fceil_unix_ms\x18\x06 \x01(\x03R\n" +
 	"ceilUnixMs\x12\x1d\n" +
 	"\n" +
-	"ids_issued\x18\a \x01(\x03R\tidsIssued\"\xf4\x01\n" +
+	"ids_issued\x18\a \x01(\x03R\tidsIssued\"\x10\n" +
+	"\x0eUndrainRequest\"b\n" +
+	"\x0fUndrainResponse\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1f\n" +
+	"\vwas_drained\x18\x03 \x01(\bR\n" +
+	"wasDrained\"\xf4\x01\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2165,11 +2269,12 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x10AllocatorService\x12I\n" +
 	"\bAllocate\x12\x1d.allocator.v1.AllocateRequest\x1a\x1e.allocator.v1.AllocateResponse\x12_\n" +
 	"\x0eAllocateStream\x12#.allocator.v1.AllocateStreamRequest\x1a$.allocator.v1.AllocateStreamResponse(\x010\x01\x12I\n" +
-	"\bDescribe\x12\x1d.allocator.v1.DescribeRequest\x1a\x1e.allocator.v1.DescribeResponse2\xa1\x01\n" +
+	"\bDescribe\x12\x1d.allocator.v1.DescribeRequest\x1a\x1e.allocator.v1.DescribeResponse2\xe9\x01\n" +
 	"\fAdminService\x12O\n" +
 	"\n" +
 	"GetCluster\x12\x1f.allocator.v1.GetClusterRequest\x1a .allocator.v1.GetClusterResponse\x12@\n" +
-	"\x05Drain\x12\x1a.allocator.v1.DrainRequest\x1a\x1b.allocator.v1.DrainResponseB>Z<github.com/flakelease/allocator/api/allocator/v1;allocatorv1b\x06proto3"
+	"\x05Drain\x12\x1a.allocator.v1.DrainRequest\x1a\x1b.allocator.v1.DrainResponse\x12F\n" +
+	"\aUndrain\x12\x1c.allocator.v1.UndrainRequest\x1a\x1d.allocator.v1.UndrainResponseB>Z<github.com/flakelease/allocator/api/allocator/v1;allocatorv1b\x06proto3"
 
 var (
 	file_api_allocator_v1_allocator_proto_rawDescOnce sync.Once
@@ -2184,7 +2289,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -2200,13 +2305,15 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*GetClusterResponse)(nil),     // 11: allocator.v1.GetClusterResponse
 	(*DrainRequest)(nil),           // 12: allocator.v1.DrainRequest
 	(*DrainResponse)(nil),          // 13: allocator.v1.DrainResponse
-	(*Node)(nil),                   // 14: allocator.v1.Node
-	(*PeerClock)(nil),              // 15: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 16: allocator.v1.Clock
-	(*KernelClock)(nil),            // 17: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 18: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 19: allocator.v1.NodeStatus
-	nil,                            // 20: allocator.v1.Refusal.MetadataEntry
+	(*UndrainRequest)(nil),         // 14: allocator.v1.UndrainRequest
+	(*UndrainResponse)(nil),        // 15: allocator.v1.UndrainResponse
+	(*Node)(nil),                   // 16: allocator.v1.Node
+	(*PeerClock)(nil),              // 17: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 18: allocator.v1.Clock
+	(*KernelClock)(nil),            // 19: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 20: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 21: allocator.v1.NodeStatus
+	nil,                            // 22: allocator.v1.Refusal.MetadataEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	1,  // 0: allocator.v1.AllocateResponse.layout:type_name -> allocator.v1.Layout
@@ -2214,29 +2321,31 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	3,  // 2: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	6,  // 3: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 4: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	20, // 5: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	22, // 5: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 6: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	9,  // 7: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	1,  // 8: allocator.v1.GetClusterResponse.layout:type_name -> allocator.v1.Layout
-	14, // 9: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	18, // 10: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	19, // 11: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	15, // 12: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	17, // 13: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	16, // 9: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	20, // 10: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	21, // 11: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	17, // 12: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	19, // 13: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
 	0,  // 14: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	16, // 15: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	18, // 15: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
 	2,  // 16: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
 	4,  // 17: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
 	7,  // 18: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
 	10, // 19: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
 	12, // 20: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	3,  // 21: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	5,  // 22: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	8,  // 23: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	11, // 24: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	13, // 25: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	21, // [21:26] is the sub-list for method output_type
-	16, // [16:21] is the sub-list for method input_type
+	14, // 21: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	3,  // 22: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	5,  // 23: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	8,  // 24: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	11, // 25: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	13, // 26: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	15, // 27: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	22, // [22:28] is the sub-list for method output_type
+	16, // [16:22] is the sub-list for method input_type
 	16, // [16:16] is the sub-list for extension type_name
 	16, // [16:16] is the sub-list for extension extendee
 	0,  // [0:16] is the sub-list for field type_name
@@ -2258,7 +2367,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

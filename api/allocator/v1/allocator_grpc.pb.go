@@ -229,6 +229,7 @@ var AllocatorService_ServiceDesc = grpc.ServiceDesc{
 const (
 	AdminService_GetCluster_FullMethodName = "/allocator.v1.AdminService/GetCluster"
 	AdminService_Drain_FullMethodName      = "/allocator.v1.AdminService/Drain"
+	AdminService_Undrain_FullMethodName    = "/allocator.v1.AdminService/Undrain"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -241,9 +242,14 @@ type AdminServiceClient interface {
 	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error)
 	// Drain takes the called node out of service: from then on it refuses requests
 	// with DRAINING, is not ready, and releases its sid. The process keeps running
-	// until it is stopped, and serves again only after a restart. A second call is
-	// no error. After an error the node refuses too, but may still hold its sid.
+	// until it is stopped, and serves again after Undrain or a restart. A second call
+	// is no error. After an error the node refuses too, but may still hold its sid.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
+	// Undrain puts a node back into service that Drain took out of it: it acquires a
+	// sid and is ready when it has one. A drain that has not ended is ended. For a
+	// node that is not drained it changes nothing. A node that stops fails with
+	// FAILED_PRECONDITION.
+	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
 }
 
 type adminServiceClient struct {
@@ -274,6 +280,16 @@ func (c *adminServiceClient) Drain(ctx context.Context, in *DrainRequest, opts .
 	return out, nil
 }
 
+func (c *adminServiceClient) Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndrainResponse)
+	err := c.cc.Invoke(ctx, AdminService_Undrain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -284,9 +300,14 @@ type AdminServiceServer interface {
 	GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error)
 	// Drain takes the called node out of service: from then on it refuses requests
 	// with DRAINING, is not ready, and releases its sid. The process keeps running
-	// until it is stopped, and serves again only after a restart. A second call is
-	// no error. After an error the node refuses too, but may still hold its sid.
+	// until it is stopped, and serves again after Undrain or a restart. A second call
+	// is no error. After an error the node refuses too, but may still hold its sid.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
+	// Undrain puts a node back into service that Drain took out of it: it acquires a
+	// sid and is ready when it has one. A drain that has not ended is ended. For a
+	// node that is not drained it changes nothing. A node that stops fails with
+	// FAILED_PRECONDITION.
+	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -302,6 +323,9 @@ func (UnimplementedAdminServiceServer) GetCluster(context.Context, *GetClusterRe
 }
 func (UnimplementedAdminServiceServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedAdminServiceServer) Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Undrain not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -360,6 +384,24 @@ func _AdminService_Drain_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Undrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Undrain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Undrain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Undrain(ctx, req.(*UndrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -374,6 +416,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Drain",
 			Handler:    _AdminService_Drain_Handler,
+		},
+		{
+			MethodName: "Undrain",
+			Handler:    _AdminService_Undrain_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

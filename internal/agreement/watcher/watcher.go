@@ -89,8 +89,11 @@ func (w *Watcher) SetGossip(g Gossip) {
 // OnExchange takes a peer's answer, for cluster.Config.
 func (w *Watcher) OnExchange(e agreement.Exchange) { w.send(e) }
 
-// Drain keeps the node from writing ceilings for good, and has its sid given back.
+// Drain keeps the node from writing ceilings, and has its sid given back, until Undrain.
 func (w *Watcher) Drain() { w.send(agreement.Drain{}) }
+
+// Undrain lets the node acquire a sid again.
+func (w *Watcher) Undrain() { w.send(agreement.Undrain{}) }
 
 func (w *Watcher) send(ev agreement.Event) {
 	select {

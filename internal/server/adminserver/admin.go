@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"time"
 
+	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
 )
 
 // Config is what the port shows. Node and Alive are required.
@@ -23,6 +26,9 @@ type Config struct {
 	Clocks  func() clock.Report
 	Metrics http.Handler // of /metrics; nil: none
 	Profile bool         // serve /debug/pprof/
+	// Guard decides who may read profiles, for which the scope Admin is needed. Everything
+	// else is open: probes and scrapers have no credentials.
+	Guard *access.Guard
 }
 
 // New returns the handler of the operator's port: /livez, /readyz, /metrics, and the
@@ -41,13 +47,42 @@ func New(cfg Config) http.Handler {
 		mux.Handle("GET /metrics", cfg.Metrics)
 	}
 	if cfg.Profile {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		profile := http.NewServeMux()
+		profile.HandleFunc("/debug/pprof/", pprof.Index)
+		profile.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		profile.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		profile.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		profile.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
+			if refusal := cfg.authorize(r); refusal != nil {
+				plain(w, server.WireOf(refusal.Reason).Status, refusal.Error()+"\n")
+				return
+			}
+			profile.ServeHTTP(w, r)
+		})
 	}
 	return mux
+}
+
+// authorize returns the refusal of a request that needs the scope Admin, or nil.
+func (c Config) authorize(r *http.Request) *node.Refusal {
+	from, _ := netip.ParseAddrPort(r.RemoteAddr) // invalid: not an address
+	creds := server.CredentialsOf(r.TLS, from.Addr())
+	var caller access.Caller
+	var err error
+	if c.Guard.NeedsToken() {
+		creds.Token, err = server.Bearer(r.Header["Authorization"])
+	}
+	if err == nil {
+		caller, err = c.Guard.Identify(creds)
+	}
+	if err == nil {
+		err = c.Guard.May(caller, access.Admin)
+	}
+	if err == nil {
+		return nil
+	}
+	return c.Node.Refused(server.AccessRefusal(err, caller, access.Admin))
 }
 
 // serveReady answers 200 if a request for one ID would be served now, else 503 with

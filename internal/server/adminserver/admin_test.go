@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/server/adminserver"
@@ -22,9 +23,12 @@ func TestEndpoints(t *testing.T) {
 		Node: env.Node, Alive: func() error { return alive },
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
 	})
+	from := "10.0.0.1:5"
 	get := func(target string) (int, string) {
 		rec := httptest.NewRecorder()
-		h.ServeHTTP(rec, httptest.NewRequest("GET", target, nil))
+		req := httptest.NewRequest("GET", target, nil)
+		req.RemoteAddr = from
+		h.ServeHTTP(rec, req)
 		return rec.Code, rec.Body.String()
 	}
 	expect := func(target string, status int, parts ...string) {
@@ -51,7 +55,13 @@ func TestEndpoints(t *testing.T) {
 	expect("/livez", 503, servertest.ErrAway.Error())
 
 	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Profile: true})
+	expect("/debug/pprof/", 403, "PERMISSION_DENIED", "auth.open-admin")
+	expect("/debug/pprof/heap", 403)
+	from = "127.0.0.1:5"
 	expect("/debug/pprof/", 200, "goroutine")
+	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Profile: true, Guard: access.New(access.Config{OpenAdmin: access.OpenToNobody})})
+	expect("/debug/pprof/", 403)
+	from = "10.0.0.1:5"
 	expect("/metrics", 404)
 	expect("/livez", 200)
 }

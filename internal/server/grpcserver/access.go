@@ -2,7 +2,9 @@ package grpcserver
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +20,6 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 )
@@ -41,6 +42,7 @@ var methods = map[string]method{
 	pb.AllocatorService_Describe_FullMethodName:       {Need: require(access.Read, server.GRPCDescribe)},
 	pb.AdminService_GetCluster_FullMethodName:         {Need: require(access.Read, server.GRPCCluster)},
 	pb.AdminService_Drain_FullMethodName:              {Need: require(access.Admin, server.GRPCDrain)},
+	pb.AdminService_Undrain_FullMethodName:            {Need: require(access.Admin, server.GRPCUndrain)},
 
 	// Load balancers and probes have no token.
 	healthpb.Health_Check_FullMethodName: {Need: server.Need{Open: true}},
@@ -58,7 +60,8 @@ func methodOf(name string) method {
 	return method{Need: require(access.Admin, server.GRPCOther)}
 }
 
-// accessOptions returns the interceptors that reject callers; none without a guard.
+// accessOptions returns the interceptors that reject callers; none without a guard: then
+// only methods with scope Admin ask who calls, by themselves.
 func (s *Server) accessOptions() []grpc.ServerOption {
 	if s.service.Guard() == nil {
 		return nil
@@ -66,7 +69,7 @@ func (s *Server) accessOptions() []grpc.ServerOption {
 	opts := []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			if n := methodOf(info.FullMethod); !n.Open {
-				if _, r := s.admit(ctx, n); r != nil {
+				if _, r := s.authorize(ctx, n.Need); r != nil {
 					return nil, statusOf(r)
 				}
 			}
@@ -77,7 +80,7 @@ func (s *Server) accessOptions() []grpc.ServerOption {
 			if n.Open {
 				return s.unauthenticated.limitStreams(stream, func() error { return next(srv, stream) })
 			}
-			caller, r := s.admit(stream.Context(), n)
+			caller, r := s.authorize(stream.Context(), n.Need)
 			if r != nil {
 				return statusOf(r)
 			}
@@ -202,33 +205,71 @@ func callerOf(ctx context.Context) access.Caller {
 }
 
 // admit returns the caller of a call, or the refusal of the call.
-func (s *Server) admit(ctx context.Context, m method) (access.Caller, *node.Refusal) {
+func (s *Server) admit(ctx context.Context, m server.Need) (access.Caller, *node.Refusal) {
 	began, guard := s.service.Begin(), s.service.Guard()
 	if caller, ok := ctx.Value(callerKey{}).(access.Caller); ok { // from tap
-		return caller, s.service.Reject(guard.Allow(caller, m.Scope), caller, m.Need, began)
+		return caller, s.service.Reject(guard.Allow(caller, m.Scope), caller, m, began)
 	}
 	c := credentialsOf(ctx)
 	if guard.NeedsToken() {
 		var err error
 		if c.Token, err = server.Bearer(metadata.ValueFromIncomingContext(ctx, "authorization")); err != nil {
-			return access.Caller{}, s.service.Reject(err, access.Caller{}, m.Need, began)
+			return access.Caller{}, s.service.Reject(err, access.Caller{}, m, began)
 		}
 	}
 	caller, err := s.service.Admit(c, m.Scope)
-	return caller, s.service.Reject(err, caller, m.Need, began)
+	return caller, s.service.Reject(err, caller, m, began)
 }
 
 // credentialsOf returns what the connection of a call shows of its caller.
-func credentialsOf(ctx context.Context) (c access.Credentials) {
+func credentialsOf(ctx context.Context) access.Credentials {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return c
+		return access.Credentials{}
 	}
+	var state *tls.ConnectionState
 	if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-		c.Certificate = certs.ClientName(&t.State)
+		state = &t.State
 	}
+	var from netip.Addr
 	if a, ok := p.Addr.(*net.TCPAddr); ok {
-		c.Address = a.AddrPort().Addr()
+		from = a.AddrPort().Addr()
 	}
-	return c
+	return server.CredentialsOf(state, from)
+}
+
+// authorize is admit, and logs calls with scope Admin.
+func (s *Server) authorize(ctx context.Context, n server.Need) (access.Caller, *node.Refusal) {
+	caller, r := s.admit(ctx, n)
+	if n.Scope != access.Admin {
+		return caller, r
+	}
+	name, _ := grpc.Method(ctx)
+	log := s.log.With("method", name, "caller", caller.Name(), "by", caller.Kind(), "source", source(ctx))
+	if r == nil {
+		log.Info("admin call")
+		return caller, r
+	}
+	// At most one in a second: clients that are rejected must not fill the log.
+	s.denied.Do(func() { log.Warn("admin call rejected", "reason", r.Reason) })
+	return caller, r
+}
+
+// authorizeAdmin returns the refusal of a call with scope Admin, or nil.
+func (s *Server) authorizeAdmin(ctx context.Context, name string) error {
+	if s.service.Guard() != nil { // the interceptor has authorized the call
+		return nil
+	}
+	if _, r := s.authorize(ctx, methods[name].Need); r != nil {
+		return statusOf(r)
+	}
+	return nil
+}
+
+// source returns the address of the client of a call.
+func source(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return ""
 }

@@ -22,10 +22,16 @@ type release struct {
 	held  bool // the node held grant
 }
 
+// errNoDrain answers on a node whose program decides itself when it issues.
+var errNoDrain = status.Error(codes.Unimplemented, "this node cannot be drained by a call: stop it with SIGTERM")
+
 func (a adminService) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainResponse, error) {
 	s, began := a.s, a.s.service.Begin()
+	if err := s.authorizeAdmin(ctx, pb.AdminService_Drain_FullMethodName); err != nil {
+		return nil, err
+	}
 	if s.drain == nil {
-		return nil, status.Error(codes.Unimplemented, "this node cannot be drained by a call: stop it with SIGTERM")
+		return nil, errNoDrain
 	}
 	res, err := s.drainByCall(ctx)
 	if err == nil { // an error here is no refusal, and no other outcome of a request
@@ -34,22 +40,51 @@ func (a adminService) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainR
 	return res, err
 }
 
+func (a adminService) Undrain(ctx context.Context, _ *pb.UndrainRequest) (*pb.UndrainResponse, error) {
+	s, began := a.s, a.s.service.Begin()
+	if err := s.authorizeAdmin(ctx, pb.AdminService_Undrain_FullMethodName); err != nil {
+		return nil, err
+	}
+	if s.drain == nil {
+		return nil, errNoDrain
+	}
+	s.mu.Lock()
+	if s.giveUp != nil && !s.stopping {
+		s.giveUp()
+	}
+	s.mu.Unlock()
+	s.change.Lock() // a drain has ended
+	defer s.change.Unlock()
+	was := s.node.Stats().Draining
+	if !s.readmit() {
+		return nil, status.Error(codes.FailedPrecondition, "the node is stopping: start it again")
+	}
+	if was {
+		s.undrain()
+		s.log.Info("drain undone by an operator", "node", s.node.Config().Name)
+	}
+	s.CheckHealth()
+	s.service.Done(server.GRPCUndrain, nil, began)
+	cfg := s.node.Config()
+	return &pb.UndrainResponse{Node: cfg.Name, Instance: string(cfg.Instance), WasDrained: was}, nil
+}
+
 // drainByCall drains once for all concurrent calls. It goes on when the callers
 // leave, so that no drain stops halfway.
 func (s *Server) drainByCall(ctx context.Context) (*pb.DrainResponse, error) {
-	s.mu.Lock()
-	if s.released == nil {
-		l := s.node.Stats().Lease
-		s.released = &release{grant: l.Grant, held: l.Held}
-	}
-	before := *s.released
-	s.mu.Unlock()
-	s.Drain() // first: a window cannot be released while IDs are issued from it
 	result := s.drains.DoChan("", func() (any, error) {
+		s.change.Lock()
+		defer s.change.Unlock()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
+		before := s.beginDrain(cancel)
 		s.log.Info("drain requested by an operator", "node", s.node.Config().Name, "held", before.held, "sid", before.grant.SID)
-		if err := s.drain(ctx); err != nil {
+		s.refuse() // first: a window cannot be released while IDs are issued from it
+		err := s.drain(ctx)
+		switch {
+		case context.Cause(ctx) == context.Canceled:
+			return nil, status.Error(codes.Aborted, "the drain was undone by another call before it ended")
+		case err != nil:
 			s.log.Warn("release of the sid failed", "error", err)
 			return nil, status.Errorf(codes.Internal, "the node refuses requests now, but the release of its sid failed: %v; stop the process, or wait for its lease to expire", err)
 		}
@@ -64,6 +99,18 @@ func (s *Server) drainByCall(ctx context.Context) (*pb.DrainResponse, error) {
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
+}
+
+// beginDrain returns what the node held at the first drain, and keeps what ends this one.
+func (s *Server) beginDrain(giveUp context.CancelFunc) release {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.giveUp = giveUp
+	if s.released == nil {
+		l := s.node.Stats().Lease
+		s.released = &release{grant: l.Grant, held: l.Held}
+	}
+	return *s.released
 }
 
 // afterDrain returns the state in etcd, which is what the next holder reads.

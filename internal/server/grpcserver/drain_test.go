@@ -1,9 +1,11 @@
 package grpcserver_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"github.com/flakelease/allocator/chaos/servertest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
@@ -89,6 +92,107 @@ func TestDrain(t *testing.T) {
 	}
 	if got := env.Service.Stats(); !hasCount(got, "grpc_drain", "OK", 2) {
 		t.Errorf("counted %v", got)
+	}
+}
+
+// Without tokens and certificates, a node is drained from its own machine alone. Who calls
+// is logged.
+func TestDrainFromElsewhere(t *testing.T) {
+	for _, tc := range []struct {
+		from    string
+		guard   access.Config
+		allowed bool
+	}{
+		{"127.0.0.1", access.Config{}, true},
+		{"10.1.2.3", access.Config{}, false},
+		{"10.1.2.3", access.Config{Rate: 100, Now: func() clock.Mono { return 0 }}, false},
+		{"10.1.2.3", access.Config{OpenAdmin: access.OpenToAll}, true},
+		{"127.0.0.1", access.Config{OpenAdmin: access.OpenToNobody}, false},
+	} {
+		var log bytes.Buffer
+		env := servertest.New(t, func(c *servertest.Config) {
+			c.From, c.Guard, c.Log = netip.MustParseAddr(tc.from), access.New(tc.guard), &log
+			c.Drain, c.Undrain = func(context.Context) error { return nil }, func() {}
+		})
+		_, err1 := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+		drained := env.Node.Stats().Draining
+		_, err2 := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{})
+		if want := map[bool]codes.Code{true: codes.OK, false: codes.PermissionDenied}[tc.allowed]; status.Code(err1) != want || status.Code(err2) != want || drained != tc.allowed {
+			t.Errorf("%+v: %v, %v, drained %t", tc, err1, err2, drained)
+		}
+		want := "msg=\"admin call\" method=/allocator.v1.AdminService/Drain caller=" + tc.from + "/32 by=address source=" + tc.from + ":1\n"
+		if !tc.allowed {
+			want = "level=WARN msg=\"admin call rejected\" method=/allocator.v1.AdminService/Drain caller=" + tc.from + "/32 by=address source=" + tc.from + ":1 reason=PERMISSION_DENIED\n"
+		}
+		if !strings.Contains(log.String(), want) || !tc.allowed && strings.Count(log.String(), "rejected") != 1 {
+			t.Errorf("%+v: the log has no %s:\n%s", tc, want, &log)
+		}
+		if _, err := env.Client().Allocate(t.Context(), &pb.AllocateRequest{Count: 1}); err != nil {
+			t.Errorf("%+v: afterwards: %v", tc, err)
+		}
+	}
+}
+
+// A drain is undone: new streams are served. It is not undone once the node stops.
+func TestUndrain(t *testing.T) {
+	undone := 0
+	env := servertest.New(t, func(c *servertest.Config) {
+		c.Drain, c.Undrain = func(context.Context) error { return nil }, func() { undone++ }
+	})
+	for _, was := range []bool{true, false} {
+		if was {
+			if _, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{}); status.Code(err) != codes.Internal && err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{})
+		if err != nil || got.WasDrained != was || got.Node != "node-a" || got.Instance != "a-1" {
+			t.Errorf("%v, %v", got, err)
+		}
+		if r := env.Node.Ready(); r != nil || undone != 1 {
+			t.Errorf("ready: %v, undone %d times", r, undone)
+		}
+	}
+	stream, err := env.Client().AllocateStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Errorf("a stream afterwards: %v", err)
+	}
+	env.GRPC.Drain()
+	if _, err := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("of a node that stops: %v", err)
+	}
+	if r := env.Node.Ready(); r == nil || r.Reason != node.Draining {
+		t.Errorf("ready: %v", r)
+	}
+}
+
+// A drain that waits for etcd is ended, and leaves no part of the node drained.
+func TestUndrainOfADrainUnderWay(t *testing.T) {
+	began := make(chan struct{})
+	env := servertest.New(t, func(c *servertest.Config) {
+		c.Drain = func(ctx context.Context) error { close(began); <-ctx.Done(); return ctx.Err() }
+		c.Undrain = func() {}
+	})
+	drained := make(chan error, 1)
+	go func() {
+		_, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+		drained <- err
+	}()
+	<-began
+	if _, err := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{}); err != nil {
+		t.Error(err)
+	}
+	if err := <-drained; status.Code(err) != codes.Aborted {
+		t.Errorf("the drain: %v", err)
+	}
+	if r := env.Node.Ready(); r != nil {
+		t.Errorf("ready: %v", r)
 	}
 }
 

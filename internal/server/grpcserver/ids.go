@@ -82,7 +82,7 @@ func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStre
 	select {
 	case err := <-ended:
 		return err
-	case <-a.s.draining:
+	case <-a.s.drainBegins():
 		r.end() // waits for the answer that is being sent
 		return statusOf(&node.Refusal{
 			Reason: node.Draining, Message: "the node is draining: requests without an answer issued nothing; try another node",

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -55,6 +56,8 @@ type Config struct {
 	// the node holds no sid, and may be called again. nil: nodes cannot be drained by
 	// a call.
 	Drain func(ctx context.Context) error
+	// Undrain lets the node acquire a sid again. Required with Drain.
+	Undrain func()
 }
 
 // Server has the gRPC services of one node. All methods are safe for concurrent use.
@@ -63,19 +66,23 @@ type Server struct {
 	inspector *inspect.Inspector
 	node      *node.Node
 	drain     func(ctx context.Context) error
+	undrain   func()
 	log       *slog.Logger
 	health    *health.Server
 	constant  wire.ConstantFields
 
 	unauthenticated unauthenticated
 
-	drainOnce sync.Once
-	draining  chan struct{}      // closed by Drain
-	drains    singleflight.Group // drains by a call
+	denied rate.Sometimes     // logs rejected calls with scope Admin
+	drains singleflight.Group // drains by a call
+	change sync.Mutex         // held by a drain and by an undrain by a call, which are one after the other
 
-	mu       sync.Mutex // guards the rest
-	released *release   // set by the first drain by a call
-	serving  bool       // what the health service reports
+	mu       sync.Mutex         // guards the rest
+	draining chan struct{}      // closed while the node drains
+	stopping bool               // the node drains for good
+	released *release           // set by the first drain by a call
+	giveUp   context.CancelFunc // ends the latest drain by a call, if it has not ended
+	serving  bool               // what the health service reports
 }
 
 // New returns a Server. The error names the field of cfg that is missing.
@@ -90,9 +97,10 @@ func New(cfg Config) (*Server, error) {
 	}
 	n := cfg.Service.Node()
 	s := &Server{
-		service: cfg.Service, inspector: cfg.Inspector, node: n, drain: cfg.Drain, log: cfg.Logger,
+		service: cfg.Service, inspector: cfg.Inspector, node: n, drain: cfg.Drain, undrain: cfg.Undrain, log: cfg.Logger,
 		health:   health.NewServer(),
 		constant: wire.NewConstantFields(n.Config().Name, cfg.Service.Limits().Format),
+		denied:   rate.Sometimes{First: 1, Interval: time.Second},
 		draining: make(chan struct{}),
 	}
 	s.setHealth(false)
@@ -173,11 +181,49 @@ func (s *Server) setHealth(serving bool) {
 	s.health.SetServingStatus(pb.AllocatorService_ServiceDesc.ServiceName, status)
 }
 
-// Drain makes the node refuse every later request, on every listener. It sets the
-// health service at once, and ends each stream after the answer that is being sent.
+// Drain makes the node refuse every later request for good, on every listener. It sets
+// the health service at once, and ends each stream after the answer that is being sent.
 // Requests accepted before are finished; the caller stops the servers.
 func (s *Server) Drain() {
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	s.refuse()
+}
+
+// refuse is Drain, until readmit.
+func (s *Server) refuse() {
 	s.node.Drain()
 	s.CheckHealth()
-	s.drainOnce.Do(func() { close(s.draining) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.draining:
+	default:
+		close(s.draining)
+	}
+}
+
+// readmit undoes refuse, unless the node stops.
+func (s *Server) readmit() (ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return false
+	}
+	select {
+	case <-s.draining:
+		s.draining = make(chan struct{})
+	default:
+	}
+	s.released = nil
+	s.node.Undrain()
+	return true
+}
+
+// drainBegins returns the channel that is closed when the node begins to drain.
+func (s *Server) drainBegins() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
 }

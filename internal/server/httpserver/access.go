@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/server"
 )
 
@@ -32,10 +31,8 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 
 // admit identifies the caller of r and counts the call for its rate limit.
 func (h *handler) admit(r *http.Request, scope access.Scope) (access.Caller, error) {
-	c := access.Credentials{Certificate: certs.ClientName(r.TLS)}
-	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		c.Address = a.Addr()
-	}
+	from, _ := netip.ParseAddrPort(r.RemoteAddr) // invalid: not an address
+	c := server.CredentialsOf(r.TLS, from.Addr())
 	if h.service.Guard().NeedsToken() {
 		var err error
 		if c.Token, err = server.Bearer(r.Header["Authorization"]); err != nil {

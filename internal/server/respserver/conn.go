@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/resp"
@@ -107,7 +106,7 @@ func (c *conn) handshake() bool {
 			return false
 		}
 		state := t.ConnectionState()
-		c.creds.Certificate = certs.ClientName(&state)
+		c.creds = server.CredentialsOf(&state, c.creds.Address)
 	}
 	c.reset()
 	return true

@@ -34,7 +34,7 @@ func Command(a *cli.App) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(drainCommand(a), recoverCommand(a), quarantineCommand(a), releaseCommand(a))
+	cmd.AddCommand(drainCommand(a), undrainCommand(a), recoverCommand(a), quarantineCommand(a), releaseCommand(a))
 	return cmd
 }
 
@@ -48,30 +48,19 @@ func drainCommand(a *cli.App) *cobra.Command {
 		Short: "Take one node out of service, and leave it running",
 		Long: `Drain makes a node refuse with DRAINING, turns its readiness off and gives its sid
 back, so that another node can use it at once. The process stays until it is stopped;
-only a restart makes it serve again. To stop a node, SIGTERM does all of this.`,
+it serves again after ` + "`allocator admin undrain`" + ` or a restart. To stop a node, SIGTERM does
+all of this. Call from the node's own machine, or with a token or certificate of scope admin.`,
 		Example: "  allocator admin drain --addr 10.0.0.5:9000",
 		Args:    cobra.NoArgs,
 	}
 	format := cli.FormatFlag(cmd)
-	connect := remote.NodesFlags(a, cmd, remote.DefaultAddr)
-	timeout := cmd.Flags().Lookup("timeout")
-	timeout.DefValue = drainWithin.String()
-	_ = timeout.Value.Set(timeout.DefValue)
+	ask := oneNode(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		nodes, err := connect()
-		if err != nil {
-			return err
-		}
-		defer nodes.Close()
-		if len(nodes.Addrs) != 1 {
-			return cli.UsageError("drain takes one node: --addr names %d", len(nodes.Addrs))
-		}
 		var r *pb.DrainResponse
-		err = nodes.Ask(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-			r, err = pb.NewAdminServiceClient(conn).Drain(ctx, &pb.DrainRequest{})
+		if err := ask(func(ctx context.Context, admin pb.AdminServiceClient) (err error) {
+			r, err = admin.Drain(ctx, &pb.DrainRequest{})
 			return err
-		})
-		if err != nil {
+		}); err != nil {
 			return err
 		}
 		if err := printDrained(a, r, format.Value == "json"); err != nil {
@@ -83,6 +72,65 @@ only a restart makes it serve again. To stop a node, SIGTERM does all of this.`,
 		return nil
 	}
 	return cmd
+}
+
+// undrainCommand returns "allocator admin undrain".
+func undrainCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "undrain",
+		Short: "Put a drained node back into service",
+		Long: `Undrain undoes ` + "`allocator admin drain`" + `: the node acquires a sid, not always the one it
+had, and is ready when it has one. A drain that is under way is ended. For a node that
+was not drained it changes nothing.`,
+		Example: "  allocator admin undrain --addr 10.0.0.5:9000",
+		Args:    cobra.NoArgs,
+	}
+	format := cli.FormatFlag(cmd)
+	ask := oneNode(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var r *pb.UndrainResponse
+		if err := ask(func(ctx context.Context, admin pb.AdminServiceClient) (err error) {
+			r, err = admin.Undrain(ctx, &pb.UndrainRequest{})
+			return err
+		}); err != nil {
+			return err
+		}
+		if format.Value == "json" {
+			return cli.PrintLine(a.Out, struct {
+				Node       string `json:"node"`
+				Instance   string `json:"instance"`
+				WasDrained bool   `json:"was_drained"`
+			}{r.GetNode(), r.GetInstance(), r.GetWasDrained()})
+		}
+		text := "%s was not drained: nothing changed.\n"
+		if r.GetWasDrained() {
+			text = "%s is back in service: it acquires a sid, and is ready when it has one. See `allocator status`.\n"
+		}
+		_, err := fmt.Fprintf(a.Out, text, r.GetNode())
+		return err
+	}
+	return cmd
+}
+
+// oneNode adds the flags of a command for one node to cmd, and returns what calls it.
+func oneNode(a *cli.App, cmd *cobra.Command) func(call func(context.Context, pb.AdminServiceClient) error) error {
+	connect := remote.NodesFlags(a, cmd, remote.DefaultAddr)
+	timeout := cmd.Flags().Lookup("timeout")
+	timeout.DefValue = drainWithin.String()
+	_ = timeout.Value.Set(timeout.DefValue)
+	return func(call func(context.Context, pb.AdminServiceClient) error) error {
+		nodes, err := connect()
+		if err != nil {
+			return err
+		}
+		defer nodes.Close()
+		if len(nodes.Addrs) != 1 {
+			return cli.UsageError("%s takes one node: --addr names %d", cmd.Name(), len(nodes.Addrs))
+		}
+		return nodes.Ask(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
+			return call(ctx, pb.NewAdminServiceClient(conn))
+		})
+	}
 }
 
 func printDrained(a *cli.App, r *pb.DrainResponse, asJSON bool) error {
@@ -106,7 +154,7 @@ func printDrained(a *cli.App, r *pb.DrainResponse, asJSON bool) error {
 	case r.GetSid() >= 0:
 		what = fmt.Sprintf("sid %d (term %d) was NOT given back: it is free when the node's lease ends, and usable when its window has passed", r.GetSid(), r.GetTerm())
 	}
-	_, err := fmt.Fprintf(a.Out, "%s is drained: %s; %s issued.\nIt refuses with DRAINING until it is stopped or restarted.\n",
+	_, err := fmt.Fprintf(a.Out, "%s is drained: %s; %s issued.\nIt refuses with DRAINING until it is restarted, or `allocator admin undrain` puts it back into service.\n",
 		r.GetNode(), what, cli.Count(int(r.GetIdsIssued()), "ID"))
 	return err
 }

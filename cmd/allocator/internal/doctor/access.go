@@ -96,7 +96,7 @@ func (r *report) access(f facts) {
 		r.add("access", warned, "Set tls.cert and tls.key. "+do, "no TLS: requests and tokens are sent unencrypted: the API at %s", strings.Join(clear, ", "))
 	}
 	if len(free) > 0 {
-		r.add("access", warned, "Set auth.token-file or tls.client-ca. "+do, "no authentication: any client that can connect may issue IDs and drain the node: the API at %s", strings.Join(free, ", "))
+		r.add("access", warned, "Set auth.token-file or tls.client-ca. "+do, "no authentication: any client that can connect may issue IDs: the API at %s", strings.Join(free, ", "))
 	}
 	switch {
 	case len(clear)+len(free) > 0:

@@ -27,7 +27,7 @@ func TestAccess(t *testing.T) {
 	}{
 		{"loopback alone", nil, []string{"ok reachable from other machines"}},
 		{"all well", map[string]access{"a": {asks: true}, "b": {unknown: true}}, []string{"ok unauthenticated clients are refused"}},
-		{"wide open", map[string]access{"a": {plain: true}, "b": {plain: true}}, []string{"warn no TLS: requests and tokens are sent unencrypted: the API at a, b", "warn no authentication: any client that can connect may issue IDs and drain the node: the API at a, b"}},
+		{"wide open", map[string]access{"a": {plain: true}, "b": {plain: true}}, []string{"warn no TLS: requests and tokens are sent unencrypted: the API at a, b", "warn no authentication: any client that can connect may issue IDs: the API at a, b"}},
 		{"tokens without TLS", map[string]access{"a": {plain: true, asks: true}}, []string{"warn no TLS"}},
 		{"TLS alone", map[string]access{"a": {}}, []string{"warn no authentication"}},
 	} {
