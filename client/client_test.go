@@ -24,30 +24,44 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
 )
 
-// TestContract: fake nodes and real ones pass the same test, so that tests with
-// fakes mean something.
+// TestContract: the nodes of clienttest, the fakes of this package and real ones pass the
+// same test, so that tests with them mean something.
 func TestContract(t *testing.T) {
-	for _, kind := range []string{"fake", "real"} {
-		t.Run(kind, func(t *testing.T) {
-			var targets []string
-			if kind == "fake" {
-				targets = []string{newFake(t, 1).addr, newFake(t, 2).addr}
-			} else {
-				_, targets = cluster(t, 2)
-			}
+	at := func(targets ...string) func(*testing.T, client.Options) *client.Client {
+		return func(t *testing.T, o client.Options) *client.Client {
+			o.Targets = targets
+			return dial(t, o)
+		}
+	}
+	for name, connect := range map[string]func(t *testing.T) func(*testing.T, client.Options) *client.Client{
+		"fake": func(t *testing.T) func(*testing.T, client.Options) *client.Client {
+			return at(newFake(t, 1).addr, newFake(t, 2).addr)
+		},
+		"clienttest": func(*testing.T) func(*testing.T, client.Options) *client.Client {
+			a, b := clienttest.NewNode(clienttest.Options{SID: 1}), clienttest.NewNode(clienttest.Options{SID: 2})
+			return func(t *testing.T, o client.Options) *client.Client { return clienttest.NewClient(t, o, a, b) }
+		},
+		"real": func(t *testing.T) func(*testing.T, client.Options) *client.Client {
+			_, targets := cluster(t, 2)
+			return at(targets...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := connect(t)
 			for _, mode := range modes {
-				t.Run(mode.String(), func(t *testing.T) { contract(t, targets, mode) })
+				t.Run(mode.String(), func(t *testing.T) { contract(t, client, mode) })
 			}
 		})
 	}
 }
 
-func contract(t *testing.T, targets []string, mode client.Mode) {
-	c := dial(t, client.Options{Targets: targets, Mode: mode})
+func contract(t *testing.T, dial func(*testing.T, client.Options) *client.Client, mode client.Mode) {
+	c := dial(t, client.Options{Mode: mode})
 	ctx := t.Context()
 	var last flake.ID
 	rises := func(id flake.ID) {

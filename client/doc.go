@@ -47,5 +47,6 @@
 // # What it does not do
 //
 // It writes no logs: Stats has counters, and package prom turns them into metrics.
-// Traces come from Options.DialOptions.
+// Traces come from Options.DialOptions. Package clienttest has nodes in memory for the
+// tests of a program.
 package client
