@@ -191,7 +191,7 @@ func (g *Guard) Identify(c Credentials) (Caller, error) {
 
 // open returns the caller with credentials c where no token is required.
 func open(c Credentials, admin OpenAdmin) Caller {
-	who := Caller{client: client{kind: byAddress, addr: network(c.Address)}}
+	who := Caller{client: client{kind: byAddress, addr: Network(c.Address)}}
 	if c.Certificate != "" {
 		who.client = client{kind: byCertificate, name: c.Certificate}
 		if set, ok := certificateScopes(c.URIs); ok {
@@ -212,15 +212,15 @@ func (g *Guard) failed(from netip.Addr, err error) error {
 	if g.failures == nil || !from.IsValid() {
 		return err
 	}
-	if wait := g.failures.take(client{kind: byAddress, addr: network(from)}); wait > 0 {
+	if wait := g.failures.take(client{kind: byAddress, addr: Network(from)}); wait > 0 {
 		return &LimitedError{RetryAfter: wait, Failures: true}
 	}
 	return err
 }
 
-// network returns the key of an address: a client with one IPv6 address usually has a
+// Network returns the key of an address: a client with one IPv6 address usually has a
 // whole /64.
-func network(a netip.Addr) netip.Prefix {
+func Network(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := 64
 	if a.Is4() {

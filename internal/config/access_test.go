@@ -30,6 +30,9 @@ func TestAccessRules(t *testing.T) {
 		{func(c *Config) { c.Auth.StaleAfter = 9 * time.Second }, "auth.stale-after"},
 		{func(c *Config) { c.Auth.OpenAdmin = "all" }, "auth.open-admin"},
 		{func(c *Config) { c.Auth.OpenAdmin = "none" }, ""},
+		{func(c *Config) { c.Limit.ConnectionsPerSource = -1 }, "limit.connections-per-source"},
+		{func(c *Config) { c.Limit.Memory = 1 << 20 }, "limit.memory"},
+		{func(c *Config) { c.Limit.Memory = 200 << 20 }, ""},
 	} {
 		c := Default()
 		tt.change(&c)

@@ -130,6 +130,9 @@ type Limit struct {
 	RequestsPerSecond int // of one client
 	Burst             int // of one client, at once; 0: RequestsPerSecond
 	Connections       int // of one port
+	// ConnectionsPerSource is of one address (of IPv6 a /64) at one port.
+	ConnectionsPerSource int
+	Memory               int64 // bytes of all connections; 0: a part of the process's limit
 }
 
 // Log is what is logged to stderr, and how.
@@ -175,7 +178,7 @@ func Default() Config {
 		Clock:  Clock{StepHold: 10 * time.Second, Grace: 60 * time.Second, Policy: "allow"},
 		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:7947", Gossip: "127.0.0.1:7946"},
 		Auth:   Auth{StaleAfter: 5 * time.Minute, OpenAdmin: "loopback"},
-		Limit:  Limit{Connections: 4096},
+		Limit:  Limit{Connections: 4096, ConnectionsPerSource: 1024},
 		Log:    Log{Level: "info", Format: "text"},
 		Drain:  Drain{Timeout: 10 * time.Second},
 		Stop:   Stop{Timeout: 5 * time.Second},

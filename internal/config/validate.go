@@ -138,6 +138,7 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 const (
 	maxRate        = 10_000_000
 	maxConnections = 1_000_000
+	minMemory      = 16 << 20
 )
 
 func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
@@ -151,6 +152,8 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 	rule(l.Burst >= 0 && l.Burst <= maxRate, "limit.burst", "%d is out of range: it must be 0 to %d", l.Burst, maxRate)
 	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst", "it has no effect without a rate: set limit.requests-per-second as well")
 	rule(l.Connections >= 0 && l.Connections <= maxConnections, "limit.connections", "%d is out of range: it must be 0 to %d", l.Connections, maxConnections)
+	rule(l.ConnectionsPerSource >= 0 && l.ConnectionsPerSource <= maxConnections, "limit.connections-per-source", "%d is out of range: it must be 0 to %d", l.ConnectionsPerSource, maxConnections)
+	rule(l.Memory == 0 || l.Memory >= minMemory, "limit.memory", "%d is too little: it must be at least 16MiB, or 0", l.Memory)
 }
 
 // Exposed returns what an unauthenticated client on the network could do with the API as it is

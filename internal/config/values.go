@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,6 +86,35 @@ func intValue(p *int) *Value {
 		}
 		return v, nil
 	}, strconv.Itoa)
+}
+
+// units of a size, largest first.
+var units = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+func sizeValue(p *int64) *Value {
+	return textValue(p, "size", func(s string) (int64, error) {
+		digits, factor := s, int64(1)
+		for _, u := range units {
+			if d, ok := strings.CutSuffix(s, u.name); ok {
+				digits, factor = d, u.bytes
+			}
+		}
+		v, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || v > math.MaxInt64/factor {
+			return 0, fmt.Errorf("%q is not a size: write bytes, or a whole number with KiB, MiB or GiB", s)
+		}
+		return v * factor, nil
+	}, func(v int64) string {
+		for _, u := range units {
+			if v != 0 && v%u.bytes == 0 {
+				return strconv.FormatInt(v/u.bytes, 10) + u.name
+			}
+		}
+		return strconv.FormatInt(v, 10)
+	})
 }
 
 func durationValue(p *time.Duration) *Value {

@@ -7,8 +7,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 )
 
@@ -74,11 +72,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 			d.listeners.close()
 			return &PortError{Key: p.key, Addr: p.addr, Err: err}
 		}
-		limit := d.cfg.Limit.Connections
-		if p.key == "listen.resp" {
-			limit = 0 // respserver has the limit, and answers with an error
-		}
-		*p.to = d.security.limit(strings.TrimPrefix(p.key, "listen."), l, limit)
+		*p.to = d.security.listen(strings.TrimPrefix(p.key, "listen."), l)
 		*p.bound, *p.advertised = l.Addr().String(), advertised(p.advertise, l.Addr())
 	}
 	if d.cfg.Listen.Gossip == "" {
@@ -116,42 +110,4 @@ func (d *Daemon) closeListeners() {
 	if d.gossip != nil {
 		_ = d.gossip.Shutdown()
 	}
-}
-
-// limitedListener keeps at most limit connections. It closes further ones at once, so
-// that the client can use another node; in a queue it might wait forever.
-type limitedListener struct {
-	net.Listener
-	limit   int64 // 0: none
-	open    atomic.Int64
-	refused atomic.Int64
-}
-
-// Accept returns the next connection within the limit.
-func (l *limitedListener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if n := l.open.Add(1); l.limit == 0 || n <= l.limit {
-			return &countedConn{Conn: c, listener: l}, nil
-		}
-		l.open.Add(-1)
-		l.refused.Add(1)
-		_ = c.Close()
-	}
-}
-
-// countedConn is a connection that counts as open until it is closed.
-type countedConn struct {
-	net.Conn
-	listener *limitedListener
-	once     sync.Once
-}
-
-// Close closes the connection and makes room for another.
-func (c *countedConn) Close() error {
-	c.once.Do(func() { c.listener.open.Add(-1) })
-	return c.Conn.Close()
 }

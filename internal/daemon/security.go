@@ -6,17 +6,22 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/metrics"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/reload"
+	"github.com/flakelease/allocator/internal/server/grpcserver"
+	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
 // security protects the listeners: TLS, tokens, and limits.
@@ -24,14 +29,20 @@ type security struct {
 	tls       *certs.Server                 // nil: no TLS
 	tokens    *reload.Value[*access.Tokens] // nil: no token is required
 	guard     *access.Guard                 // nil: everybody is let through
-	listeners map[string]*limitedListener   // by name; set by listen
+	quota     *quota.Quota                  // of all connections
+	limit     config.Limit
+	listeners map[string]*quota.Listener // by name; set by listen
 }
 
 // newSecurity reads the files of cfg. Its errors name the setting. A token file in which
 // nobody would be accepted is an error at a start alone: while a node runs, each line that
 // is removed revokes its token, the last one too.
 func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*security, error) {
-	s := &security{listeners: map[string]*limitedListener{}}
+	s := &security{limit: cfg.Limit, listeners: map[string]*quota.Listener{}}
+	s.quota = quota.New(quota.Config{
+		Now:    func() clock.Mono { return src.Now().Mono },
+		Memory: memoryLimit(cfg.Limit.Memory), PerSource: cfg.Limit.ConnectionsPerSource,
+	})
 	var err error
 	if cfg.TLS.Cert != "" {
 		files := certs.ServerFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, ClientCA: cfg.TLS.ClientCA}
@@ -87,23 +98,44 @@ func (s *security) run(ctx context.Context) error {
 	if s.tokens != nil {
 		all.Go(func() error { return s.tokens.Run(ctx) })
 	}
-	all.Go(func() error { <-ctx.Done(); return nil })
+	all.Go(func() error { return s.quota.Run(ctx) })
 	return all.Wait()
 }
 
-// limit returns l with a limit of connections, and keeps it for the metrics.
-func (s *security) limit(name string, l net.Listener, limit int) net.Listener {
-	limited := &limitedListener{Listener: l, limit: int64(limit)}
-	s.listeners[name] = limited
-	return limited
+// Bounds of the admin port. Its clients are probes and scrapers, of which a node has a
+// few, and a new connection closes the oldest one at once: a probe is always answered.
+const (
+	adminConnections = 256
+	adminPerSource   = 64
+)
+
+// grace is for which a new connection keeps its place without a valid call: handshakes
+// over slow links fit.
+const grace = 2 * time.Second
+
+// listen returns l with the bounds of a listener, and keeps it for the metrics.
+func (s *security) listen(name string, l net.Listener) net.Listener {
+	cfg := quota.ListenerConfig{Connections: s.limit.Connections, Grace: grace, CloseSilent: true}
+	switch name {
+	case "admin":
+		cfg = quota.ListenerConfig{Connections: adminConnections, PerSource: adminPerSource, Free: true}
+	case "resp":
+		if s.tls == nil {
+			cfg.Refusal = respserver.TooMany
+		}
+	}
+	bounded := s.quota.Listen(l, cfg)
+	s.listeners[name] = bounded
+	return bounded
 }
 
 // grpcOptions returns the credentials of the gRPC listener.
 func (s *security) grpcOptions() []grpc.ServerOption {
-	if s.tls == nil {
-		return nil
+	creds := insecure.NewCredentials()
+	if s.tls != nil {
+		creds = credentials.NewTLS(s.tls.Config("h2"))
 	}
-	return []grpc.ServerOption{grpc.Creds(credentials.NewTLS(s.tls.Config("h2")))}
+	return []grpc.ServerOption{grpc.Creds(grpcserver.WithQuota(creds))}
 }
 
 // config returns the TLS configuration of a listener with these protocols; nil: no TLS.
@@ -120,13 +152,11 @@ func (d *Daemon) securityReport() metrics.Security {
 	var r metrics.Security
 	for _, name := range metrics.ListenerNames {
 		if l := d.security.listeners[name]; l != nil {
-			refused := l.refused.Load()
-			if name == "resp" && d.resp != nil {
-				refused = d.resp.Refused()
-			}
-			r.Listeners = append(r.Listeners, metrics.Listener{Name: name, Open: l.open.Load(), Refused: refused})
+			st := l.Stats()
+			r.Listeners = append(r.Listeners, metrics.Listener{Name: name, Open: st.Open, Refused: st.Refused, Slowed: st.Slowed, Closed: st.Closed})
 		}
 	}
+	r.Held, r.HeldLimit = d.security.quota.Held()
 	if t := d.security.tls; t != nil {
 		r.Files = append(r.Files, metrics.Files{Name: "tls", Failing: t.Failing(), Reloads: t.Reloads()})
 		r.Certificates = append(r.Certificates, metrics.Certificate{Name: "server", Expires: t.Expires()})

@@ -423,10 +423,6 @@ func TestHostileClients(t *testing.T) {
 			t.Logf("%d streams", f.rapidReset(t, a.GRPC, ":method", "POST", ":scheme", "https", ":path", pb.AllocatorService_AllocateStream_FullMethodName,
 				":authority", "x", "content-type", "application/grpc", "te", "trailers", "authorization", "Bearer "+f.tokens["reset"]))
 		}},
-		{"resets streams, HTTP", func(t *testing.T) {
-			t.Logf("%d streams", f.rapidReset(t, a.HTTP, ":method", "POST", ":scheme", "https", ":path", "/v1/ids",
-				":authority", "x", "authorization", "Bearer "+f.tokens["reset"]))
-		}},
 		{"never reads, gRPC", func(t *testing.T) {
 			stream, err := pb.NewAllocatorServiceClient(f.grpc(t, good)).AllocateStream(f.as(t, "read"))
 			if err != nil {

@@ -19,10 +19,10 @@ import (
 func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
 	g := d.grpc.GRPC(d.security.grpcOptions()...)
 	h, admin := httpserver.NewServer(d.http, d.log), httpserver.NewServer(d.AdminHandler(), d.log)
-	h.TLSConfig = d.security.config("h2", "http/1.1")
+	h.TLSConfig = d.security.config("http/1.1")
 	h.WriteTimeout += d.cfg.Issue.MaxWait
 	if d.cfg.TLS.Admin {
-		admin.TLSConfig = d.security.config("h2", "http/1.1")
+		admin.TLSConfig = d.security.config("http/1.1")
 	}
 	if d.cfg.PProf {
 		admin.WriteTimeout = 0 // a profile takes as long as the request asks for

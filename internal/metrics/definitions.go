@@ -76,11 +76,15 @@ const (
 
 // Names of the families about connections, certificates and tokens.
 const (
-	connections          = "allocator_connections"
-	connectionsRefused   = "allocator_connections_refused_total"
-	certificateRemaining = "allocator_tls_certificate_remaining_seconds"
-	reloadFailing        = "allocator_reload_failing"
-	reloads              = "allocator_reloads_total"
+	connections           = "allocator_connections"
+	connectionsRefused    = "allocator_connections_refused_total"
+	connectionsClosed     = "allocator_connections_closed_total"
+	connectionsSlowed     = "allocator_connections_slowed_total"
+	connectionMemory      = "allocator_connection_memory_bytes"
+	connectionMemoryLimit = "allocator_connection_memory_limit_bytes"
+	certificateRemaining  = "allocator_tls_certificate_remaining_seconds"
+	reloadFailing         = "allocator_reload_failing"
+	reloads               = "allocator_reloads_total"
 )
 
 var definitions = []Definition{
@@ -131,7 +135,11 @@ var definitions = []Definition{
 	{gossipUnanswered, "counter", nil, "Clock requests to peers without an answer."},
 	{gossipDropped, "counter", []string{"reason"}, "Messages and connections between nodes that were dropped, by reason."},
 	{connections, "gauge", []string{"listener"}, "Open connections, by listener."},
-	{connectionsRefused, "counter", []string{"listener"}, "Connections closed at once because limit.connections were open, by listener."},
+	{connectionsRefused, "counter", []string{"listener"}, "Connections closed at once because limit.connections or limit.connections-per-source were open, or limit.memory was used, by listener."},
+	{connectionsClosed, "counter", []string{"listener", "cause"}, "Connections closed before their clients closed them, by listener and cause: room for others while no call on them was valid, silent for a minute, stalled calls, or limit.memory."},
+	{connectionsSlowed, "counter", []string{"listener"}, "Times that a connection was not read for a while because its source sent more than valid calls, by listener."},
+	{connectionMemory, "gauge", nil, "Bytes that connections and their unfinished calls are counted with."},
+	{connectionMemoryLimit, "gauge", nil, "The maximum of allocator_connection_memory_bytes: limit.memory; 0 is none."},
 	{certificateRemaining, "gauge", []string{"certificate"}, "Time until the certificate in use expires, in seconds; negative after that; absent without a certificate."},
 	{reloadFailing, "gauge", []string{"files"}, "1 while changed files cannot be used and the previous contents stay in use, else 0; absent without such files."},
 	{reloads, "counter", []string{"files"}, "Number of times that changed files were loaded."},

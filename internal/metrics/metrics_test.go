@@ -66,7 +66,7 @@ func newRig(t *testing.T) *rig {
 		Clocks:   func() clock.Report { return *r.clocks },
 		Security: func() metrics.Security {
 			return metrics.Security{
-				Listeners:    []metrics.Listener{{Name: "grpc", Open: 4, Refused: 9}},
+				Listeners:    []metrics.Listener{{Name: "grpc", Open: 4, Refused: 9, Slowed: 3, Closed: map[string]int64{"room": 2}}},
 				Files:        []metrics.Files{{Name: "tls", Reloads: 2}, {Name: "tokens", Failing: true}},
 				Certificates: []metrics.Certificate{{Name: "server", Expires: src.Now().Wall.Time().Add(time.Hour)}},
 			}
@@ -203,6 +203,8 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		"allocator_build_info v1.2.3":                      1,
 		"allocator_connections grpc":                       4,
 		"allocator_connections_refused_total grpc":         9,
+		"allocator_connections_slowed_total grpc":          3,
+		"allocator_connections_closed_total room grpc":     2,
 		"allocator_reload_failing tokens":                  1,
 		"allocator_reload_failing tls":                     0,
 		"allocator_reloads_total tls":                      2,

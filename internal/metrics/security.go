@@ -12,12 +12,16 @@ type Security struct {
 	Listeners    []Listener
 	Files        []Files
 	Certificates []Certificate
+	Held         int64 // bytes that connections hold
+	HeldLimit    int64 // 0: none
 }
 
 // Listener is one open port of the node.
 type Listener struct {
-	Name          string // one of ListenerNames
-	Open, Refused int64  // open connections; connections closed because of the limit
+	Name          string           // one of ListenerNames
+	Open, Refused int64            // open connections; connections closed when they were accepted
+	Slowed        int64            // times that a connection had to wait
+	Closed        map[string]int64 // by cause
 }
 
 // Files are files that are loaded again when they change.
@@ -45,7 +49,13 @@ func collectSecurity(s Security, now clock.Millis, gauge, counter func(name stri
 	for _, d := range s.Listeners {
 		gauge(connections, float64(d.Open), d.Name)
 		counter(connectionsRefused, float64(d.Refused), d.Name)
+		counter(connectionsSlowed, float64(d.Slowed), d.Name)
+		for cause, n := range d.Closed {
+			counter(connectionsClosed, float64(n), d.Name, cause)
+		}
 	}
+	gauge(connectionMemory, float64(s.Held))
+	gauge(connectionMemoryLimit, float64(s.HeldLimit))
 	for _, f := range s.Files {
 		gauge(reloadFailing, flag(f.Failing), f.Name)
 		counter(reloads, float64(f.Reloads), f.Name)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -24,6 +25,23 @@ type Wire struct {
 
 // WireOf returns the form of a reason on the wire.
 func WireOf(r node.Reason) Wire { return wires[r] }
+
+// Valid reports whether a request that ended with err was one that its caller may make
+// and that was not malformed: the node answered it, or refused it for reasons of its own.
+func Valid(err error) bool {
+	if err == nil {
+		return true
+	}
+	r, ok := errors.AsType[*node.Refusal](err)
+	if !ok {
+		return false
+	}
+	switch r.Reason {
+	case node.InvalidCount, node.InvalidFormat, node.InvalidID, node.Unauthenticated, node.PermissionDenied, node.RateLimited:
+		return false
+	}
+	return true
+}
 
 // wires is the one map from reasons to the wire. A test compares it with
 // node.Reasons and with the enum of the proto file.

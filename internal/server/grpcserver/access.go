@@ -3,6 +3,7 @@ package grpcserver
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 )
 
@@ -214,10 +216,14 @@ func (s *Server) admit(ctx context.Context, m server.Need) (access.Caller, *node
 	if guard.NeedsToken() {
 		var err error
 		if c.Token, err = server.Bearer(metadata.ValueFromIncomingContext(ctx, "authorization")); err != nil {
+			connOf(ctx).Charge(quota.CostFailure)
 			return access.Caller{}, s.service.Reject(err, access.Caller{}, m, began)
 		}
 	}
 	caller, err := s.service.Admit(c, m.Scope)
+	if errors.Is(err, access.ErrUnauthenticated) {
+		connOf(ctx).Charge(quota.CostFailure)
+	}
 	return caller, s.service.Reject(err, caller, m, began)
 }
 
@@ -227,8 +233,12 @@ func credentialsOf(ctx context.Context) access.Credentials {
 	if !ok {
 		return access.Credentials{}
 	}
+	info := p.AuthInfo
+	if counted, ok := info.(connInfo); ok {
+		info = counted.AuthInfo
+	}
 	var state *tls.ConnectionState
-	if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+	if t, ok := info.(credentials.TLSInfo); ok {
 		state = &t.State
 	}
 	var from netip.Addr

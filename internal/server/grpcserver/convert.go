@@ -18,6 +18,7 @@ func (a allocatorService) Describe(ctx context.Context, req *pb.DescribeRequest)
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	connOf(ctx).Valid()
 	return describeProto(res, s.service.Limits().Format), nil
 }
 
@@ -59,6 +60,7 @@ func (a adminService) GetCluster(ctx context.Context, _ *pb.GetClusterRequest) (
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	connOf(ctx).Valid()
 	return clusterProto(c), nil
 }
 

@@ -8,12 +8,15 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
 )
@@ -61,6 +64,9 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 	began := s.service.Begin()
 	b, err := s.service.Issue(ctx, int(c.request.Count), flake.ID(c.request.After))
 	s.service.Done(server.GRPCAllocate, err, began)
+	if server.Valid(err) {
+		connOf(ctx).Valid()
+	}
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -77,6 +83,10 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 // idle stream when the node drains.
 func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
 	r := newResponder(a.s, stream)
+	if !r.conn.OpenStream(maxIDStreams) {
+		return status.Errorf(codes.ResourceExhausted, "too many streams of IDs: the connection has %d already; send more requests on each, or use another connection", maxIDStreams)
+	}
+	defer r.conn.CloseStream()
 	ended := make(chan error, 1)
 	go func() { ended <- r.run() }()
 	select {
@@ -98,6 +108,7 @@ type responder struct {
 	request  wire.Request
 	response wire.Response
 	caller   access.Caller
+	conn     *quota.Conn
 
 	mu    sync.Mutex // guards ended; held from issuing until the answer is sent
 	ended bool       // the handler returns: nothing more is issued or sent
@@ -105,7 +116,8 @@ type responder struct {
 
 func newResponder(s *Server, stream grpc.ServerStream) *responder {
 	return &responder{s: s, stream: stream, request: wire.Request{Streamed: true},
-		response: wire.Response{Streamed: true, Constant: &s.constant}, caller: callerOf(stream.Context())}
+		response: wire.Response{Streamed: true, Constant: &s.constant},
+		caller:   callerOf(stream.Context()), conn: connOf(stream.Context())}
 }
 
 func (r *responder) end() {
@@ -146,6 +158,9 @@ func (r *responder) answer(ctx context.Context) error {
 	}
 	b, err := service.Issue(ctx, int(r.request.Count), flake.ID(r.request.After))
 	service.Done(server.GRPCStream, err, began)
+	if server.Valid(err) {
+		r.conn.Valid()
+	}
 	if err != nil {
 		refusal, ok := errors.AsType[*node.Refusal](err)
 		if !ok {

@@ -30,17 +30,21 @@ import (
 
 // Limits of connections. A request for IDs has about 20 bytes.
 const (
-	maxMessage     = 64 << 10
-	maxHeaders     = 16 << 10
-	maxStreams     = 250
+	maxMessage     = 4 << 10
+	maxHeaders     = 8 << 10
+	maxStreams     = 100 // calls at once; RFC 9113 advises against less
+	maxIDStreams   = 16  // of those: each may hold a window of requests and one of answers
+	readBuffer     = 8 << 10
 	connectTimeout = 5 * time.Second
 	minPing        = 5 * time.Second // a client that pings more often is disconnected
 	pingAfter      = time.Minute     // without any frame from the client
 	pingTimeout    = 20 * time.Second
+	idleTimeout    = 5 * time.Minute // without a call; pings do not count
 	// streamWindow bounds what a client may send before it reads answers. With it set
-	// the transport does not raise its window to megabytes by itself.
+	// the transport does not raise its window to megabytes by itself. It is the minimum
+	// of the transport.
 	streamWindow = 64 << 10
-	connWindow   = 1 << 20
+	connWindow   = 256 << 10
 )
 
 // healthEvery is the interval at which the health service follows readiness.
@@ -107,8 +111,9 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// GRPC returns a new gRPC server with all services registered. opts, such as
-// credentials, come after this package's own options.
+// GRPC returns a new gRPC server with all services registered. opts come after this
+// package's own options. Credentials among them must be from WithQuota, or connections
+// of a [quota.Listener] cost nothing.
 //
 // It does not recover from panics: a panic means that a claim does not hold, and
 // then the process must not go on issuing.
@@ -118,6 +123,7 @@ func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.ConnectionTimeout(connectTimeout),
+		grpc.ReadBufferSize(readBuffer),
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
@@ -125,8 +131,9 @@ func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
 		// Goroutines that live on keep their grown stacks: 10 % more requests. A request
 		// gets its own goroutine while all of them are busy, for example with streams.
 		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))),
-		// A connection whose client answers no ping counts against limit.connections.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		// A connection whose client answers no ping, or makes no call, takes a place from
+		// others. Clients connect again when they need to.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionIdle: idleTimeout}),
 	}, append(s.accessOptions(), opts...)...)
 	g := grpc.NewServer(opts...)
 	g.RegisterService(allocatorServiceDesc(), allocatorService{s: s})

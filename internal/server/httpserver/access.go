@@ -1,11 +1,14 @@
 package httpserver
 
 import (
+	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/netip"
 
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 )
 
@@ -19,6 +22,9 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 		began := h.service.Begin()
 		caller, err := h.admit(r, n.Scope)
 		if refusal := h.service.Reject(err, caller, n, began); refusal != nil {
+			if errors.Is(err, access.ErrUnauthenticated) {
+				ConnOf(r.Context()).Charge(quota.CostFailure)
+			}
 			if challenge := challengeOf(err); challenge != "" {
 				w.Header().Set("WWW-Authenticate", challenge)
 			}
@@ -56,4 +62,23 @@ func challengeOf(err error) string {
 		return bearer + `, error="insufficient_scope"`
 	}
 	return ""
+}
+
+// costRequest is what a request costs its connection. A valid one pays for it.
+const costRequest = 2 * quota.CostFrame
+
+type connKey struct{}
+
+// withConn puts the connection that a request came by into its context.
+func withConn(ctx context.Context, nc net.Conn) context.Context {
+	if c := quota.Of(nc); c != nil {
+		return context.WithValue(ctx, connKey{}, c)
+	}
+	return ctx
+}
+
+// ConnOf returns the connection of a request with context ctx; nil without a quota.
+func ConnOf(ctx context.Context) *quota.Conn {
+	c, _ := ctx.Value(connKey{}).(*quota.Conn)
+	return c
 }

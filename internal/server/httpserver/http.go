@@ -23,15 +23,13 @@ import (
 
 // Limits of HTTP connections.
 const (
-	maxBody           = 64 << 10
-	maxHeaders        = 16 << 10
-	maxStreams        = 250 // of an HTTP/2 connection
+	maxBody           = 4 << 10
+	maxHeaders        = 8 << 10
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 15 * time.Second // the largest reply has 400 kB
 	idleTimeout       = 60 * time.Second
-	httpWindow        = 256 << 10 // of HTTP/2, for each connection: sent by the client and not read yet
-	headerSlack       = 4096      // added by net/http to MaxHeaderBytes
+	headerSlack       = 4096 // added by net/http to MaxHeaderBytes
 )
 
 // openAPI describes this API. Tests check every answer against it.
@@ -40,19 +38,23 @@ const (
 var openAPI []byte
 
 // NewServer returns a server with the limits of every HTTP listener of a node. Errors
-// of single connections are logged at level debug.
+// of single connections are logged at level debug. It speaks HTTP/1 alone: HTTP/2 would
+// let one connection hold a hundred bodies, and its frames are counted by nobody.
 //
 // A client has to read an answer within WriteTimeout. A handler that needs longer sets
 // its own deadline with http.ResponseController.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
 	return &http.Server{
+		Protocols:         protocols,
+		ConnContext:       withConn,
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaders - headerSlack,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: httpWindow, MaxReceiveBufferPerStream: maxBody},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
@@ -148,6 +150,7 @@ func (h *handler) mux() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer endOnPanic()
 		w.Header()["X-Content-Type-Options"] = noSniff
+		ConnOf(r.Context()).Charge(costRequest)
 		// Nearly all requests are of this form, and the mux would cost half as much as
 		// the answer. All other forms, such as an escaped path, go through the mux.
 		if r.Method == http.MethodPost && r.URL.Path == idsPath && r.URL.RawPath == "" {
@@ -174,6 +177,10 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 	}
 	b, err := h.service.Issue(r.Context(), o.Count, o.After)
 	h.service.Done(server.HTTPIDs, err, began)
+	conn := ConnOf(r.Context())
+	if server.Valid(err) {
+		conn.Valid()
+	}
 	if err != nil {
 		writeError(w, err)
 		return
@@ -189,6 +196,9 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 	}
 	if len(rep.text) > autoLength {
 		header.Set("Content-Length", strconv.Itoa(len(rep.text)))
+		held := int64(cap(rep.text) + cap(rep.random))
+		conn.Hold(held) // until the client has read it
+		defer conn.Hold(-held)
 	}
 	_, _ = w.Write(rep.text) // an error means that the client has left
 }
@@ -257,6 +267,7 @@ func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
+	ConnOf(r.Context()).Valid()
 	cache := decodeCache
 	if d.Problem != "" {
 		cache = "no-store"
@@ -272,6 +283,7 @@ func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
+	ConnOf(r.Context()).Valid()
 	sendJSON(w, "no-store", c)
 }
 

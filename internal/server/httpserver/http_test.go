@@ -92,8 +92,8 @@ func TestBadInput(t *testing.T) {
 		{"a form's type", [3]string{"/v1/ids", "count=5", "application/x-www-form-urlencoded"}, 415, "INVALID_FORMAT", ""},
 		{"no type", [3]string{"/v1/ids", `{"count":5}`, ""}, 415, "INVALID_FORMAT", ""},
 		{"bad type", [3]string{"/v1/ids", `{"count":5}`, "application/json; ="}, 415, "INVALID_FORMAT", ""},
-		{"64 KiB and more", body(`{"after":"` + strings.Repeat("0", 64<<10) + `"}`), 413, "INVALID_FORMAT", ""},
-		{"deep", body(strings.Repeat(`{"as":`, 5000) + "1" + strings.Repeat("}", 5000)), 400, "INVALID_FORMAT", ""},
+		{"4 KiB and more", body(`{"after":"` + strings.Repeat("0", 4<<10) + `"}`), 413, "INVALID_FORMAT", ""},
+		{"deep", body(strings.Repeat(`{"as":`, 500) + "1" + strings.Repeat("}", 500)), 400, "INVALID_FORMAT", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			env := servertest.New(t)
@@ -276,7 +276,7 @@ func TestRoutes(t *testing.T) {
 
 func TestHTTPServerLimits(t *testing.T) {
 	s := httpserver.NewServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
-	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes != 12<<10 {
+	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes != 4<<10 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // connection, as in Redis: nobody knows where the next request begins.
 const (
 	maxArgs   = 64
-	maxBulk   = 64 << 10
+	maxBulk   = 4 << 10
 	maxInline = 4 << 10
 	maxNumber = 32 // the line with a length, and its end
 

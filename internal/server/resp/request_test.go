@@ -36,7 +36,7 @@ func TestRequests(t *testing.T) {
 		{"quotes within a word", `a"b c"` + "\r\n", []string{"ab c"}},
 		{"escape that is none", `"\x4g"` + "\r\n", []string{"x4g"}},
 		{"most words", "*64\r\n" + strings.Repeat("$1\r\nx\r\n", 64), slices.Repeat([]string{"x"}, 64)},
-		{"longest word", "*1\r\n$65536\r\n" + strings.Repeat("x", 65536) + "\r\n", []string{strings.Repeat("x", 65536)}},
+		{"longest word", "*1\r\n$4096\r\n" + strings.Repeat("x", 4096) + "\r\n", []string{strings.Repeat("x", 4096)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var r Reader
@@ -58,7 +58,7 @@ func TestRequests(t *testing.T) {
 // fullBut returns as much of a request as a buffer can hold, of which words are
 // missing; it ends in last.
 func fullBut(last string) string {
-	first := "*5\r\n$65536\r\n" + strings.Repeat("x", 65536) + "\r\n"
+	first := "*5\r\n$4096\r\n" + strings.Repeat("x", 4096) + "\r\n"
 	head := "$4000\r\n"
 	rest := MaxRequest - len(first) - len(last)
 	second := head + strings.Repeat("x", 4000) + "\r\n"
@@ -79,16 +79,16 @@ func TestRequestsThatAreNone(t *testing.T) {
 		"*1\r\n:5\r\n":                      "expected '$', got ':'",
 		"*1\r\n\x01":                        "expected '$', got '?'",
 		"*1\r\n$-1\r\n":                     "invalid bulk length",
-		"*1\r\n$65537\r\n":                  "invalid bulk length",
+		"*1\r\n$4097\r\n":                   "invalid bulk length",
 		"*1\r\n$" + strings.Repeat("0", 40): "too big bulk count string",
 		"*1\r\n$1\r\nxyz":                   "expected the end of a line after a bulk string",
 		"\"a\r\n":                           "unbalanced quotes in request",
 		"\"a\"b\r\n":                        "unbalanced quotes in request",
 		strings.Repeat("x", maxInline):      "too big inline request",
 		strings.Repeat("x ", 65) + "\r\n":   "too many words in an inline request",
-		"*2\r\n$60000\r\n" + strings.Repeat("x", 60000) + "\r\n$60000\r\n": "request above 69632 bytes",
-		fullBut("$10"): "request above 69632 bytes",
-		fullBut(""):    "request above 69632 bytes",
+		"*2\r\n$4090\r\n" + strings.Repeat("x", 4090) + "\r\n$4090\r\n": "request above 8192 bytes",
+		fullBut("$10"): "request above 8192 bytes",
+		fullBut(""):    "request above 8192 bytes",
 	} {
 		var r Reader
 		_, err := r.Next([]byte(in))

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/resp"
 )
@@ -167,6 +168,7 @@ func (c *conn) login(token []byte) bool {
 	with.Token = string(token)
 	caller, refusal := c.s.identify(with)
 	if refusal != nil {
+		c.quota.Charge(quota.CostFailure)
 		c.out = appendRefusal(c.out, "WRONGPASS", c.s.node.Refused(refusal))
 		c.quit = refusal.Reason == node.RateLimited // too many wrong tokens: a new connection costs more than a command
 		return false

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/resp"
 )
@@ -29,10 +30,11 @@ const (
 // conn is one connection. One goroutine owns it, except for the fields that name
 // another owner.
 type conn struct {
-	s   *Server
-	nc  net.Conn
-	id  int64
-	ctx context.Context // ends when the connection must end at once
+	s     *Server
+	nc    net.Conn
+	quota *quota.Conn // nil: none
+	id    int64
+	ctx   context.Context // ends when the connection must end at once
 
 	in    []byte // in[from:to] was read and is not answered yet
 	from  int
@@ -63,7 +65,7 @@ type conn struct {
 }
 
 func (s *Server) newConn(nc net.Conn, id int64) *conn {
-	c := &conn{s: s, nc: nc, id: id, in: make([]byte, minIn), out: make([]byte, 0, minOut)}
+	c := &conn{s: s, nc: nc, quota: quota.Of(nc), id: id, in: make([]byte, minIn), out: make([]byte, 0, minOut)}
 	c.reset()
 	return c
 }
@@ -219,17 +221,23 @@ func (c *conn) do(args [][]byte) {
 	}
 	switch {
 	case c.unauthenticated != nil && (cmd == nil || !cmd.open):
+		c.quota.Charge(quota.CostFrame)
 		c.s.service.Done(server.RESPOther, c.s.node.Refused(c.unauthenticated), began)
 		c.out = appendRefusal(c.out, "NOAUTH", c.unauthenticated)
 	case cmd == nil:
+		c.quota.Charge(quota.CostFrame)
 		c.s.service.NotFound(server.RESPOther, began)
 		c.unknown(args)
 	case !cmd.accepts(len(args)):
+		c.quota.Charge(quota.CostFrame)
 		c.s.service.NotFound(server.RESPOther, began)
 		c.out = resp.AppendError(c.out, "ERR", "wrong number of arguments for '"+cmd.lower+"' command")
 	case cmd.reads && !c.allowed(cmd):
 		// allowed has answered.
 	default:
+		if c.unauthenticated != nil {
+			c.quota.Charge(quota.CostFrame)
+		}
 		cmd.run(c, args)
 		if cmd.surface == server.RESPOther {
 			c.s.service.Done(server.RESPOther, nil, began)
@@ -259,6 +267,7 @@ func (c *conn) allowed(cmd *command) bool {
 
 // fail answers with a refusal, and counts it for its surface.
 func (c *conn) fail(on server.Surface, err error) {
+	c.quota.Charge(quota.CostFrame)
 	c.s.service.Done(on, err, c.s.service.Begin())
 	if c.room(resp.MaxError + 2) {
 		c.refuse(err)

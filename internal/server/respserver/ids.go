@@ -57,6 +57,7 @@ func (c *conn) settle() {
 	if n > 1 {
 		if b, err := c.s.node.Try(c.s.node.Clock().Now(), n, 0); err == nil {
 			c.appendIDs(b, as)
+			c.quota.Valid()
 			c.s.service.DoneAll(server.RESPIDs, n, nil, began)
 			return
 		}
@@ -67,6 +68,9 @@ func (c *conn) settle() {
 		}
 		b, err := c.block(1, 0)
 		c.s.service.Done(server.RESPIDs, err, began)
+		if server.Valid(err) {
+			c.quota.Valid()
+		}
 		if err != nil {
 			c.refuse(err)
 			continue
@@ -220,6 +224,9 @@ func (c *conn) issue(o server.Order, list bool) {
 	began := c.s.service.Begin()
 	b, err := c.block(o.Count, o.After)
 	c.s.service.Done(server.RESPIDs, err, began)
+	if server.Valid(err) {
+		c.quota.Valid()
+	}
 	if err != nil {
 		c.refuse(err)
 		return

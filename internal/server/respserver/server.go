@@ -40,7 +40,7 @@ type Config struct {
 	Version   string       // of this program
 	Logger    *slog.Logger // nil: slog.Default
 
-	MaxConnections int           // 0: no limit
+	MaxConnections int           // of the listener, for INFO; 0: no limit
 	IdleTimeout    time.Duration // 0: DefaultIdleTimeout
 	WriteTimeout   time.Duration // 0: DefaultWriteTimeout
 }
@@ -61,7 +61,6 @@ type Server struct {
 
 	leaving  atomic.Bool // Shutdown was called
 	accepted atomic.Int64
-	refused  atomic.Int64 // connections above the limit
 
 	mu       sync.Mutex // guards all below; never held across I/O that can block
 	listener net.Listener
@@ -143,17 +142,12 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// start serves a connection, or closes it if there are too many.
+// start serves a connection.
 func (s *Server) start(nc net.Conn) {
 	c := s.newConn(nc, s.accepted.Add(1))
 	s.mu.Lock()
-	full := s.cfg.MaxConnections > 0 && len(s.conns) >= s.cfg.MaxConnections
-	if full || s.closing {
+	if s.closing {
 		s.mu.Unlock()
-		if _, secret := nc.(*tls.Conn); full && !secret {
-			s.refused.Add(1)
-			_, _ = nc.Write(tooMany) // does not block: the buffer of a new socket is empty
-		}
 		_ = nc.Close()
 		return
 	}
@@ -173,8 +167,8 @@ func (s *Server) start(nc net.Conn) {
 	}()
 }
 
-// tooMany is the reply of Redis, which clients know.
-var tooMany = []byte("-ERR max number of clients reached\r\n")
+// TooMany is what Redis writes to a connection above its limit, which clients know.
+var TooMany = []byte("-ERR max number of clients reached\r\n")
 
 // sweep ends idle and stalled connections. It costs a connection nothing; a deadline
 // for each read and write would cost 10 % of its time.
@@ -265,9 +259,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	<-finished
 	return ctx.Err()
 }
-
-// Refused returns how many connections were closed because of MaxConnections.
-func (s *Server) Refused() int64 { return s.refused.Load() }
 
 // Connections returns how many connections are open.
 func (s *Server) Connections() int {

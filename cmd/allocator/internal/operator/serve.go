@@ -30,7 +30,11 @@ func tuneGC() {
 		debug.SetGCPercent(gcPercent)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit)
+		limit := int64(memoryLimit)
+		if group := daemon.GroupMemory(); group > 0 { // what is not the heap needs a tenth
+			limit = min(limit, group/10*9)
+		}
+		debug.SetMemoryLimit(limit)
 	}
 }
 

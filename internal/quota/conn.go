@@ -1,0 +1,185 @@
+package quota
+
+import (
+	"crypto/tls"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Conn is a connection of a client. A nil *Conn counts nothing, so that listeners also
+// serve connections that have no quota.
+type Conn struct {
+	net.Conn
+	listener *Listener
+	source   *source
+	opened   clock.Mono
+
+	tokens  atomic.Int64
+	calls   atomic.Int64 // that were valid
+	held    atomic.Int64 // bytes
+	streams atomic.Int64 // see OpenStream
+	wake    atomic.Bool  // a deadline was set: see wait
+
+	left  bool  // guarded by Quota.mu, as are the next two
+	seen  int64 // calls at the last sweep
+	still int   // sweeps since calls changed
+
+	mu      sync.Mutex // guards the next two
+	counted int64      // of held, what the sum has
+	closed  bool
+	done    chan struct{} // closed by Close
+}
+
+// Of returns the Conn under nc, which may use TLS; nil: there is none.
+func Of(nc net.Conn) *Conn {
+	if t, ok := nc.(*tls.Conn); ok {
+		nc = t.NetConn()
+	}
+	c, _ := nc.(*Conn)
+	return c
+}
+
+// Charge makes the connection pay n tokens.
+func (c *Conn) Charge(n int64) {
+	if c != nil {
+		c.tokens.Add(-n)
+	}
+}
+
+// Valid says that a call was valid: the caller may make it, and it was not malformed.
+func (c *Conn) Valid() {
+	if c == nil {
+		return
+	}
+	if c.calls.Add(1) == 1 {
+		c.source.proven.Store(true)
+		c.source.give(costConn)
+	}
+	if c.tokens.Load() < maxTokens {
+		c.tokens.Add(worthCall)
+	}
+}
+
+// Hold adds to the bytes that calls of this connection hold; n may be negative.
+func (c *Conn) Hold(n int64) {
+	if c == nil {
+		return
+	}
+	held := c.held.Add(n)
+	c.mu.Lock()
+	change := held - c.counted
+	if c.closed || change < step && change > -step {
+		c.mu.Unlock()
+		return
+	}
+	c.counted = held
+	c.mu.Unlock()
+	c.listener.quota.add(change)
+}
+
+// OpenStream reports whether the connection has fewer than limit streams of a kind,
+// and counts one if so. CloseStream must follow.
+func (c *Conn) OpenStream(limit int64) bool {
+	if c == nil || c.streams.Add(1) <= limit {
+		return true
+	}
+	c.streams.Add(-1)
+	return false
+}
+
+// CloseStream ends what OpenStream began.
+func (c *Conn) CloseStream() {
+	if c != nil {
+		c.streams.Add(-1)
+	}
+}
+
+// Read waits until the connection has tokens, and reads.
+func (c *Conn) Read(b []byte) (int, error) {
+	if c.tokens.Load() < 0 {
+		c.wait()
+	}
+	return c.Conn.Read(b)
+}
+
+// wait takes the tokens that are missing from the source, as soon as it has them. It
+// returns early if the connection is closed or gets a new deadline, which the read then
+// reports; the next one waits again.
+func (c *Conn) wait() {
+	now := c.listener.quota.cfg.Now
+	c.wake.Store(false)
+	var timer *time.Timer
+	for {
+		missing := -c.tokens.Load()
+		if missing <= 0 {
+			return
+		}
+		part := min(missing, extraTokens) // of large debts, so that small ones get a turn
+		for _, n := range [2]int64{part + extraTokens, part} {
+			if c.source.take(n, now()) {
+				c.tokens.Add(n)
+				break
+			}
+		}
+		if c.tokens.Load() >= 0 {
+			return
+		}
+		if timer == nil {
+			c.listener.slowed.Add(1)
+			timer = time.NewTimer(poll)
+			defer timer.Stop()
+		} else {
+			timer.Reset(poll)
+		}
+		select {
+		case <-timer.C:
+			if c.wake.Load() {
+				return
+			}
+		case <-c.done:
+			return
+		}
+	}
+}
+
+// SetDeadline ends a wait too.
+func (c *Conn) SetDeadline(t time.Time) error {
+	c.wake.Store(true)
+	return c.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline ends a wait too.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	c.wake.Store(true)
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Close closes the connection and makes room for another.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	first, counted := !c.closed, c.counted
+	c.closed = true
+	c.mu.Unlock()
+	if first {
+		close(c.done)
+		q := c.listener.quota
+		q.add(-counted)
+		q.mu.Lock()
+		q.leave(c)
+		q.mu.Unlock()
+	}
+	return c.Conn.Close()
+}
+
+// end closes the connection for a cause.
+func (c *Conn) end(cause Cause) {
+	c.listener.closed[cause].Add(1)
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // what it has not read is of no use, and must not stay in the kernel
+	}
+	_ = c.Close()
+}

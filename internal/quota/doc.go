@@ -1,0 +1,19 @@
+// Package quota bounds what the connections of clients cost a node, whether or not
+// anybody has been identified on them.
+//
+// There are three bounds, and each has one rule:
+//
+//   - Memory. Every connection holds a fixed amount, and what its unfinished calls hold
+//     is added (frames.go counts it for HTTP/2). When all of them together exceed the
+//     budget, the newest connections that hold unfinished calls are closed.
+//   - Work. A connection, a frame, a failed call: each costs its source tokens, and a
+//     valid call pays for eight. A connection without tokens is not read until its
+//     source has some again. So a client whose calls are valid is never delayed, and
+//     everything else is read at the rate of its source.
+//   - Places. A listener and each source have a maximum of connections. When it is
+//     reached, the oldest connection on which no call has been valid makes room. Some
+//     places are kept for loopback and for sources with valid calls.
+//
+// A source is an IPv4 address or the /64 of an IPv6 address. What counts as a valid
+// call is decided by the listeners, which call Conn.Valid.
+package quota

@@ -1,0 +1,157 @@
+package quota
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// ListenerConfig is what a Listener enforces.
+type ListenerConfig struct {
+	Connections int           // maximum; 0: none
+	PerSource   int           // maximum of one source; 0: that of the Quota
+	Grace       time.Duration // for which a new connection is not closed to make room
+	CloseSilent bool          // close connections without a valid call
+	Free        bool          // connections cost no tokens
+	Refusal     []byte        // written to a connection that has no place, if it fits a new socket's buffer
+}
+
+// Listener is a listener whose connections are bounded. Accept returns *Conn.
+type Listener struct {
+	net.Listener
+	quota *Quota
+	cfg   ListenerConfig
+
+	open    int // guarded by Quota.mu
+	refused atomic.Int64
+	slowed  atomic.Int64
+	closed  [numCauses]atomic.Int64
+}
+
+// Cause is why a connection was closed. It is a label of metrics, so the set is closed.
+type Cause uint8
+
+// The causes.
+const (
+	Room    Cause = iota // a new connection needed the place, and no call had been valid
+	Silent               // no call had been valid for a minute
+	Memory               // the limit of memory was exceeded, and this held unfinished calls
+	Stalled              // unfinished calls, and no valid one for 10 seconds
+	numCauses
+)
+
+var causeNames = [numCauses]string{"room", "silent", "memory", "stalled"}
+
+// String returns the cause's label.
+func (c Cause) String() string { return causeNames[c] }
+
+// CauseNames returns the label of each cause.
+func CauseNames() []string { return causeNames[:] }
+
+// Listen returns l with bounds.
+func (q *Quota) Listen(l net.Listener, cfg ListenerConfig) *Listener {
+	if cfg.PerSource == 0 {
+		cfg.PerSource = q.cfg.PerSource
+	}
+	return &Listener{Listener: l, quota: q, cfg: cfg}
+}
+
+// Stats are counters of a listener.
+type Stats struct {
+	Open    int64 // connections now
+	Refused int64 // closed when they were accepted
+	Slowed  int64 // times that a connection had to wait for tokens
+	Closed  map[string]int64
+}
+
+// Stats returns the counters.
+func (l *Listener) Stats() Stats {
+	s := Stats{Refused: l.refused.Load(), Slowed: l.slowed.Load(), Closed: map[string]int64{}}
+	l.quota.mu.Lock()
+	s.Open = int64(l.open)
+	l.quota.mu.Unlock()
+	for c := range numCauses {
+		s.Closed[c.String()] = l.closed[c].Load()
+	}
+	return s
+}
+
+// Accept returns the next connection that has a place. Others are closed at once, so
+// that the client can use another node; in a queue it might wait forever.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.admit(nc); c != nil {
+			return c, nil
+		}
+		if len(l.cfg.Refusal) > 0 {
+			_, _ = nc.Write(l.cfg.Refusal)
+		}
+		_ = nc.Close()
+	}
+}
+
+// reserved is the part of a listener's places for known sources: one of reserved.
+const reserved = 8
+
+// admit returns the connection, or nil if there is no place for it.
+func (l *Listener) admit(nc net.Conn) *Conn {
+	q, now := l.quota, l.quota.cfg.Now()
+	full := q.cfg.Memory > 0 && !q.shed(connBytes)
+	q.mu.Lock()
+	s := q.sourceOf(nc.RemoteAddr())
+	places := l.cfg.Connections
+	if !s.local && !s.proven.Load() {
+		places -= places / reserved
+	}
+	var victim *Conn
+	crowded := l.cfg.PerSource > 0 && s.conns[l] >= l.cfg.PerSource
+	if crowded {
+		victim = q.oldest(l, s, now)
+	} else if full || l.cfg.Connections > 0 && l.open >= places {
+		crowded, victim = true, q.oldest(l, nil, now)
+	}
+	if crowded {
+		if victim == nil {
+			q.mu.Unlock()
+			l.refused.Add(1)
+			return nil
+		}
+		q.leave(victim)
+	}
+	c := &Conn{Conn: nc, listener: l, source: s, opened: now, done: make(chan struct{})}
+	c.held.Store(connBytes)
+	c.counted = connBytes
+	if !l.cfg.Free {
+		c.tokens.Store(-costConn)
+	}
+	s.conns[l]++
+	l.open++
+	q.conns = append(q.conns, c)
+	q.mu.Unlock()
+	if victim != nil {
+		victim.end(Room)
+	}
+	q.add(connBytes)
+	return c
+}
+
+// oldest returns the oldest connection of l on which no call was valid, or nil if it is
+// within its grace; of one source, unless that is nil. q.mu is held.
+func (q *Quota) oldest(l *Listener, s *source, now clock.Mono) *Conn {
+	for _, c := range q.conns {
+		if c.left || c.listener != l || s != nil && c.source != s || c.calls.Load() > 0 {
+			continue
+		}
+		if now.Sub(c.opened) < l.cfg.Grace {
+			return nil
+		}
+		return c
+	}
+	return nil
+}

@@ -1,0 +1,320 @@
+package quota
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// socket is a connection from an address. It reads what was sent to it, and then ends.
+type socket struct {
+	net.Conn
+	from   string
+	sent   io.Reader
+	wrote  bytes.Buffer
+	closed atomic.Bool
+}
+
+func (s *socket) RemoteAddr() net.Addr {
+	a, err := net.ResolveTCPAddr("tcp", s.from+":1")
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+func (s *socket) Read(b []byte) (int, error) {
+	if s.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	return s.sent.Read(b)
+}
+func (s *socket) Write(b []byte) (int, error)     { return s.wrote.Write(b) }
+func (s *socket) Close() error                    { s.closed.Store(true); return nil }
+func (s *socket) SetReadDeadline(time.Time) error { return nil }
+
+// rig is a Quota on a clock that is moved by hand, or by the test's bubble.
+type rig struct {
+	*Quota
+	now clock.Mono
+}
+
+func newRig(cfg Config) *rig {
+	r := &rig{}
+	cfg.Now = func() clock.Mono { return r.now }
+	r.Quota = New(cfg)
+	return r
+}
+
+// dial returns a connection to l, or nil if it was refused.
+func dial(l *Listener, from string, sent ...byte) *Conn {
+	return l.admit(&socket{from: from, sent: bytes.NewReader(sent)})
+}
+
+func isClosed(c *Conn) bool { return c.Conn.(*socket).closed.Load() }
+
+func TestPlaces(t *testing.T) {
+	r := newRig(Config{PerSource: 5})
+	l := r.Listen(nil, ListenerConfig{Connections: 16, Grace: 2 * time.Second})
+
+	// One source gets its part, and no more.
+	var first []*Conn
+	for range 5 {
+		first = append(first, dial(l, "10.0.0.1"))
+	}
+	first[1].Valid()
+	if c := dial(l, "10.0.0.1"); c != nil {
+		t.Error("a source had more connections than one may have")
+	}
+	// After the grace its oldest connection without a valid call makes room.
+	r.now += clock.Mono(2 * time.Second)
+	if c := dial(l, "10.0.0.1"); c == nil || !isClosed(first[0]) || isClosed(first[1]) || isClosed(first[2]) {
+		t.Error("the oldest connection without a valid call did not make room")
+	}
+	// Others fill the rest, except for the part that is kept.
+	for _, from := range []string{"10.0.0.2", "10.0.0.3"} {
+		for range 4 {
+			if dial(l, from) == nil {
+				t.Fatal("refused below the limit")
+			}
+		}
+	}
+	if r.now += 1; dial(l, "10.0.0.4") == nil {
+		t.Error("no connection past its grace made room")
+	}
+	for range 3 {
+		dial(l, "10.0.0.4")
+	}
+	if dial(l, "10.0.0.5") != nil {
+		t.Error("an unknown source got a place that is kept")
+	}
+	if dial(l, "127.0.0.1") == nil {
+		t.Error("loopback got no place")
+	}
+	first[1].Close()
+	if dial(l, "10.0.0.1") == nil {
+		t.Error("a source with valid calls got no place")
+	}
+	if st := l.Stats(); st.Refused == 0 || st.Closed["room"] == 0 || st.Open > 16 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestClosedConnectionsGiveAllBack: whatever happened on connections, nothing is counted
+// when all are closed.
+func TestClosedConnectionsGiveAllBack(t *testing.T) {
+	r := newRig(Config{})
+	l := r.Listen(nil, ListenerConfig{})
+	var conns []*Conn
+	for i := range 300 {
+		c := dial(l, "10.0.0.1")
+		c.Hold(int64(i) * 1000)
+		c.Hold(-int64(i) * 300)
+		conns = append(conns, c)
+	}
+	for _, c := range conns {
+		c.Close()
+		c.Hold(1 << 20)
+		c.Close()
+	}
+	if held, _ := r.Held(); held != 0 || l.Stats().Open != 0 || len(r.conns)-r.gone != 0 {
+		t.Errorf("%d bytes, %d open, %d of %d gone", held, l.Stats().Open, r.gone, len(r.conns))
+	}
+	for range sourceSweeps + 2 {
+		r.sweep()
+	}
+	if len(r.sources) != 0 {
+		t.Errorf("%d sources are remembered", len(r.sources))
+	}
+}
+
+// TestNewestAreShed: above the limit the newest connections with unfinished calls are
+// closed, and those without any stay.
+func TestNewestAreShed(t *testing.T) {
+	r := newRig(Config{Memory: 4 << 20})
+	l := r.Listen(nil, ListenerConfig{})
+	quiet := dial(l, "10.0.0.1")
+	quiet.Valid()
+	old := dial(l, "10.0.0.2")
+	old.Hold(1 << 20)
+	var flood []*Conn
+	for range 10 {
+		c := dial(l, "10.0.0.3")
+		c.Hold(1 << 20)
+		flood = append(flood, c)
+	}
+	if held, _ := r.Held(); held > 4<<20 {
+		t.Errorf("%d bytes are held", held)
+	}
+	if isClosed(quiet) || isClosed(old) || isClosed(flood[0]) || !isClosed(flood[9]) {
+		t.Error("not the newest were closed")
+	}
+	// Where all connections had valid calls and no unfinished ones, the newest is refused.
+	for range 100 {
+		if c := dial(l, "10.0.0.4"); c != nil {
+			c.Valid()
+		}
+	}
+	if held, _ := r.Held(); held > 4<<20 || l.Stats().Refused == 0 || isClosed(quiet) {
+		t.Errorf("%d bytes, %d refused", held, l.Stats().Refused)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	r := newRig(Config{})
+	l := r.Listen(nil, ListenerConfig{CloseSilent: true})
+	silent, used, stalled := dial(l, "10.0.0.1"), dial(l, "10.0.0.1"), dial(l, "10.0.0.1")
+	used.Valid()
+	used.Hold(2 * unfinished)
+	stalled.Valid()
+	stalled.Hold(2 * unfinished)
+	for i := range silentSweeps + 1 {
+		used.Valid()
+		if isClosed(silent) || i < stallSweeps && isClosed(stalled) {
+			t.Fatalf("closed after %d sweeps", i)
+		}
+		r.sweep()
+	}
+	if !isClosed(silent) || !isClosed(stalled) || isClosed(used) {
+		t.Errorf("silent %v, stalled %v, used %v", isClosed(silent), isClosed(stalled), isClosed(used))
+	}
+}
+
+// TestSourcesPay: frames that lead to nothing are read at the rate of their source,
+// whatever the number of connections; valid calls are read without a delay.
+func TestSourcesPay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		r := &rig{}
+		r.Quota = New(Config{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }})
+		l := r.Listen(nil, ListenerConfig{})
+		var read, useful atomic.Int64
+		for i := range 9 {
+			c := dial(l, "10.0.0.1", make([]byte, 1_000_000)...)
+			go func() {
+				b := make([]byte, 100)
+				for {
+					if _, err := c.Read(b); err != nil {
+						return
+					}
+					c.Charge(int64(len(b)) * CostFrame)
+					if i > 0 {
+						read.Add(int64(len(b)))
+						continue
+					}
+					useful.Add(int64(len(b))) // 3 frames a call
+					for range len(b) / 3 {
+						c.Valid()
+					}
+				}
+			}()
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := useful.Load(); n != 1_000_000 {
+			t.Errorf("of the frames of valid calls %d were read", n)
+		}
+		if n := read.Load(); n > sourceBurst+10*sourceRate+8*200 || n < 10*sourceRate {
+			t.Errorf("of the other frames %d were read in 10 s", n)
+		}
+		r.mu.Lock()
+		conns := r.conns
+		r.mu.Unlock()
+		for _, c := range conns {
+			c.Close()
+		}
+	})
+}
+
+// message is a frame as it is sent.
+func message(kind, flags byte, stream uint32, payload ...byte) []byte {
+	b := []byte{byte(len(payload) >> 16), byte(len(payload) >> 8), byte(len(payload)), kind, flags}
+	b = binary.BigEndian.AppendUint32(b, stream)
+	return append(b, payload...)
+}
+
+// TestFrames: calls hold memory from their first frame to their last, however the bytes
+// are cut.
+func TestFrames(t *testing.T) {
+	type step struct {
+		sent  bool // by the server
+		frame []byte
+		held  int64
+	}
+	fields, body := make([]byte, 100), make([]byte, 50)
+	const open = callBytes + 100*fieldFactor
+	steps := []step{
+		{false, message(4, 0, 0), 0},
+		{false, message(typeHeaders, 4, 1, fields...), open},
+		{false, message(typeData, 0, 1, body...), open + 50 + messageCost},
+		{false, message(typeHeaders, 4, 3, fields...), 2*open + 50 + messageCost},
+		{false, message(typeData, 1, 3, body...), 2*open + 100 + 2*messageCost},
+		{true, message(typeHeaders, 4, 3, body...), 2*open + 100 + 2*messageCost},
+		{true, message(typeData, 0, 3, body...), 2*open + 50 + messageCost},
+		{true, message(typeHeaders, 5, 3, body...), open + 50 + messageCost},
+		{true, message(typeReset, 0, 3, 0, 0, 0, 0), open + 50 + messageCost},
+		{false, message(typeData, 0, 1, body...), open + 100 + 2*messageCost},
+		{false, message(typeData, 0, 1), open + 100 + 3*messageCost},
+		{true, message(typeWindowUpdate, 0, 1, 0, 0, 0, 80), open + 20 + 3*messageCost},
+		{true, message(typeWindowUpdate, 0, 0, 0, 0, 0, 80), open + 20 + 3*messageCost},
+		{true, message(typeData, 0, 1, body...), open + 20 + 2*messageCost},
+		{false, message(typeReset, 0, 1, 0, 0, 0, 8), 0},
+		{false, message(typeData, 0, 1, body...), 0},
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		r := newRig(Config{})
+		c := r.Listen(nil, ListenerConfig{Free: true}).admit(&socket{from: "10.0.0.1"})
+		c.tokens.Store(1000)
+		s := c.Conn.(*socket)
+		f := c.Frames(c).(*framed)
+		transfer := func(sent bool, b []byte) {
+			for len(b) > 0 {
+				n := 1 + random.IntN(len(b))
+				part := b[:n]
+				if b = b[n:]; sent {
+					_, _ = f.Write(part)
+					continue
+				}
+				s.sent = bytes.NewReader(part)
+				_, _ = f.Read(make([]byte, len(part)))
+			}
+		}
+		transfer(false, make([]byte, preface))
+		frames := int64(0)
+		for i, st := range steps {
+			transfer(st.sent, st.frame)
+			if !st.sent {
+				frames++
+			}
+			if f.held != st.held || c.held.Load() != connBytes+st.held || c.tokens.Load() != 1000-frames {
+				t.Fatalf("step %d: %d held, %d in all, %d tokens; want %d", i, f.held, c.held.Load(), c.tokens.Load(), st.held)
+			}
+		}
+	}
+}
+
+// TestTooMuchOnOneConnection: a connection holds no more than a connection may.
+func TestTooMuchOnOneConnection(t *testing.T) {
+	r := newRig(Config{})
+	c := r.Listen(nil, ListenerConfig{Free: true}).admit(&socket{from: "10.0.0.1"})
+	sent := make([]byte, preface)
+	for stream := range uint32(100) {
+		sent = append(sent, message(typeHeaders, 4, 2*stream+1)...)
+		for range 4 {
+			sent = append(sent, message(typeData, 0, 2*stream+1, make([]byte, 16_000)...)...)
+		}
+	}
+	c.Conn.(*socket).sent = bytes.NewReader(sent)
+	n, _ := io.Copy(io.Discard, c.Frames(c))
+	if n > maxHeld+64<<10 || !isClosed(c) {
+		t.Errorf("%d bytes of unfinished calls were read", n)
+	}
+}

@@ -1,0 +1,296 @@
+package grpcserver_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/quota"
+	"github.com/flakelease/allocator/internal/server/grpcserver"
+)
+
+// bounded is a gRPC server whose connections have a quota.
+type bounded struct {
+	*servertest.Env
+	quota  *quota.Quota
+	addr   string
+	tokens map[string]string
+}
+
+func newBounded(t *testing.T, memory int64, guarded bool) *bounded {
+	t.Helper()
+	b := &bounded{}
+	if guarded {
+		b.Env, b.tokens, _ = servertest.NewGuarded(t, access.Config{})
+	} else {
+		b.Env = servertest.New(t)
+	}
+	src := clock.NewSystem(clock.SystemConfig{})
+	b.quota = quota.New(quota.Config{Now: func() clock.Mono { return src.Now().Mono }, Memory: memory})
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.addr = raw.Addr().String()
+	g := b.GRPC.GRPC(grpc.Creds(grpcserver.WithQuota(insecure.NewCredentials())))
+	go func() { _ = g.Serve(b.quota.Listen(raw, quota.ListenerConfig{Connections: 1000})) }()
+	t.Cleanup(g.Stop)
+	return b
+}
+
+// dial returns a connection that sends b after the preface of HTTP/2.
+func (b *bounded) dial(t *testing.T, sent []byte) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", b.addr)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	go func() {
+		_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+		_, _ = c.Write(append(frame(4, 0, 0, nil), sent...))
+	}()
+	return c
+}
+
+// honest calls the server on one connection until the returned function is called, which
+// returns the slowest but 1 % and how many failed.
+func (b *bounded) honest(t *testing.T) func() (p99 time.Duration, calls, failed int) {
+	t.Helper()
+	conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if b.tokens != nil {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+b.tokens["issue"])
+	}
+	var took []time.Duration
+	failed := 0
+	ended, done := make(chan struct{}), make(chan struct{})
+	call := func() {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		if _, err := pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: 1}); status.Code(err) == codes.ResourceExhausted {
+			b.Clock.Advance(time.Second) // the IDs of a millisecond of this clock are used up
+		} else if err != nil {
+			failed++
+		}
+		took = append(took, time.Since(began))
+	}
+	call()
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(2 * time.Millisecond):
+				call()
+			}
+		}
+	}()
+	return func() (time.Duration, int, int) {
+		close(ended)
+		<-done
+		_ = conn.Close()
+		slices.Sort(took)
+		return took[len(took)*99/100], len(took), failed
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
+
+// TestUnfinishedCallsHoldABudget: 60 connections that begin 100 calls each and end none
+// would hold 390 MB.
+func TestUnfinishedCallsHoldABudget(t *testing.T) {
+	b := newBounded(t, 32<<20, false)
+	before := heap()
+	honest := b.honest(t)
+	for range 60 {
+		c := b.dial(t, halfCalls("/allocator.v1.AllocatorService/Allocate", 100))
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+	}
+	for peak, until := int64(0), time.Now().Add(3*time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+		peak = max(peak, heap()-before)
+		if peak > 96<<20 {
+			t.Fatalf("%d MiB are in use", peak>>20)
+		}
+	}
+	if held, limit := b.quota.Held(); held > limit {
+		t.Errorf("%d of %d bytes are counted", held, limit)
+	}
+	if p99, calls, failed := honest(); failed > 0 {
+		t.Errorf("%d of %d honest calls failed, p99 %v", failed, calls, p99)
+	}
+}
+
+// streamed returns what opens n streams of IDs and sends requests on each.
+func streamed(n, requests int) (b []byte) {
+	head := []byte{}
+	for _, kv := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/allocator.v1.AllocatorService/AllocateStream"},
+		{":authority", "node"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+		head = append(head, 0, byte(len(kv[0])))
+		head = append(head, kv[0]...)
+		head = append(head, byte(len(kv[1])))
+		head = append(head, kv[1]...)
+	}
+	var body []byte
+	for i := range requests {
+		body = append(body, 0, 0, 0, 0, 8, 0x08)
+		body = append(binary.AppendUvarint(body, uint64(i+1)|1<<20), 0x12, 2, 0x08, 1)
+	}
+	for i := range n {
+		b = append(b, frame(1, 4, uint32(2*i+1), head)...)
+		for part := range slices.Chunk(body, 16_000) {
+			b = append(b, frame(0, 0, uint32(2*i+1), part)...)
+		}
+	}
+	return b
+}
+
+// TestUnreadStreams: a connection has a few streams of IDs, and a client that does not
+// read them makes the node hold its budget and no more.
+func TestUnreadStreams(t *testing.T) {
+	b := newBounded(t, 32<<20, false)
+	before := heap()
+	honest := b.honest(t)
+	ended := make(chan int, 60)
+	for range 60 {
+		c := b.dial(t, streamed(100, 4000))
+		go func() { // reads frames, and gives no window for their data
+			r, n := bufio.NewReader(c), 0
+			for {
+				var head [9]byte
+				if _, err := io.ReadFull(r, head[:]); err != nil {
+					ended <- n
+					return
+				}
+				_, _ = r.Discard(int(head[0])<<16 | int(head[1])<<8 | int(head[2]))
+				if head[3] == 1 && head[4]&1 != 0 {
+					n++
+				}
+			}
+		}()
+	}
+	for peak, until := int64(0), time.Now().Add(3*time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+		peak = max(peak, heap()-before)
+		if peak > 96<<20 {
+			t.Fatalf("%d MiB are in use", peak>>20)
+		}
+	}
+	if p99, calls, failed := honest(); failed > 0 {
+		t.Errorf("%d of %d honest calls failed, p99 %v", failed, calls, p99)
+	}
+}
+
+// TestJunkFramesAreSlowed: clients without a token that open and reset calls, or send
+// frames that want an answer, are read at the rate of their source, and the honest
+// caller beside them on the same address is served.
+func TestJunkFramesAreSlowed(t *testing.T) {
+	for name, junk := range map[string]func(stream uint32) []byte{
+		"resets": func(stream uint32) []byte {
+			return append(halfCall(stream), frame(3, 0, stream, []byte{0, 0, 0, 8})...)
+		},
+		"malformed headers": func(stream uint32) []byte { return frame(1, 5, stream, []byte{0x82}) },
+		"settings":          func(uint32) []byte { return frame(4, 0, 0, nil) },
+		"pings":             func(uint32) []byte { return frame(6, 0, 0, make([]byte, 8)) },
+		"calls":             func(stream uint32) []byte { return append(halfCall(stream), frame(0, 1, stream, make([]byte, 5))...) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBounded(t, 64<<20, true)
+			var wrote atomic.Int64
+			var all sync.WaitGroup
+			honest := b.honest(t)
+			until := time.Now().Add(2 * time.Second)
+			for range 8 {
+				all.Go(func() {
+					for time.Now().Before(until) { // again if it was closed
+						c := b.dial(t, nil)
+						if c == nil {
+							return
+						}
+						go func() { _, _ = io.Copy(io.Discard, c) }()
+						_ = c.(*net.TCPConn).SetWriteBuffer(16 << 10)
+						_ = c.SetDeadline(until)
+						time.Sleep(10 * time.Millisecond) // after the preface
+						for stream := uint32(1); ; stream += 40 {
+							var batch []byte
+							for i := range uint32(20) {
+								batch = append(batch, junk(stream+2*i)...)
+							}
+							if _, err := c.Write(batch); err != nil {
+								break
+							}
+							wrote.Add(20)
+						}
+						_ = c.Close()
+					}
+				})
+			}
+			all.Wait()
+			p99, calls, failed := honest()
+			t.Logf("%d junk frames or pairs written; %d honest calls, p99 %v", wrote.Load(), calls, p99)
+			if failed > 0 || p99 > 250*time.Millisecond { // 50 ms on a machine that does nothing else
+				t.Errorf("%d of %d honest calls failed, p99 %v", failed, calls, p99)
+			}
+		})
+	}
+}
+
+// halfCall begins a call without a token.
+func halfCall(stream uint32) []byte {
+	b := slices.Clone(halfHeaders)
+	binary.BigEndian.PutUint32(b[5:], stream)
+	return b
+}
+
+var halfHeaders = func() []byte {
+	b := halfCalls("/allocator.v1.AllocatorService/Allocate", 1)
+	return b[:9+int(b[0])<<16+int(b[1])<<8+int(b[2])]
+}()
+
+// TestIDStreamsOfAConnection: one stream more than a connection may have is refused.
+func TestIDStreamsOfAConnection(t *testing.T) {
+	b := newBounded(t, 0, false)
+	conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for i := range 18 {
+		s, err := pb.NewAllocatorServiceClient(conn).AllocateStream(t.Context())
+		if err == nil {
+			_ = s.Send(&pb.AllocateStreamRequest{Sequence: 1, Request: &pb.AllocateRequest{Count: 1}})
+			_, err = s.Recv()
+		}
+		if want := map[bool]codes.Code{true: codes.OK, false: codes.ResourceExhausted}[i < 16]; status.Code(err) != want {
+			t.Errorf("stream %d: %v", i, err)
+		}
+	}
+}
