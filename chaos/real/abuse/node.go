@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/internal/access"
+)
+
+const (
+	memory = 256 << 20 // of the control group, in bytes
+	space  = "abuse"
+)
+
+// target is what an attack reaches of a node.
+type target struct {
+	GRPC, HTTP, RESP, Admin, Gossip string // host:port
+	Token                           string // of a caller who may issue
+	Label                           string // of gossip
+}
+
+// node is the allocator under attack, and its etcd.
+type node struct {
+	target
+	dir     string
+	honest  string // token
+	ca      *x509.CertPool
+	group   *group
+	etcd    *rig.Process
+	process *rig.Process
+	args    []string // of the present run, besides those of every run
+}
+
+// newNode starts etcd, and makes all that a node needs.
+func newNode(ctx context.Context, dir, allocator, etcd string) (_ *node, err error) {
+	n := &node{dir: dir, ca: x509.NewCertPool()}
+	n.Label = "allocator/" + space
+	var ports []string
+	for range 7 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // all at once, so that they differ
+		ports = append(ports, l.Addr().String())
+	}
+	n.GRPC, n.HTTP, n.RESP, n.Admin, n.Gossip = ports[0], ports[1], ports[2], ports[3], ports[4]
+	if err := n.credentials(); err != nil {
+		return nil, err
+	}
+	client, peer := "http://"+ports[5], "http://"+ports[6]
+	n.etcd = &rig.Process{Name: "etcd", Path: etcd, Place: rig.Loopback{}, Dir: dir, Args: []string{"--name", "etcd", "--data-dir", filepath.Join(dir, "data"),
+		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+		"--initial-cluster", "etcd=" + peer, "--log-level", "error"}}
+	file := func(name string) string { return filepath.Join(dir, name) }
+	n.process = &rig.Process{Name: "node", Path: allocator, Place: rig.Loopback{}, Dir: dir,
+		Env: []string{fmt.Sprintf("GOMEMLIMIT=%d", int64(memory)*9/10)},
+		Args: []string{"serve", "--node.name", "node", "--space", space, "--etcd.endpoints", client,
+			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.resp", n.RESP, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip,
+			"--gossip.key-file", file("gossip.key"), "--tls.cert", file("cert.pem"), "--tls.key", file("key.pem"), "--auth.token-file", file("tokens"), "--pprof",
+			"--log.format", "json"}}
+	return n, nil
+}
+
+// start starts etcd and the node.
+func (n *node) start(ctx context.Context) error {
+	if err := n.etcd.Start(); err != nil {
+		return err
+	}
+	if err := rig.Until(ctx, 30*time.Second, "etcd answers", func(ctx context.Context) error {
+		out, err := exec.CommandContext(ctx, n.process.Path, "init", "--fresh", "--space", space, "--etcd.endpoints", n.endpoint()).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return n.with(ctx, nil)
+}
+
+func (n *node) endpoint() string {
+	return n.process.Args[slices.Index(n.process.Args, "--etcd.endpoints")+1]
+}
+
+// with makes the node run with more arguments, and be ready.
+func (n *node) with(ctx context.Context, args []string) error {
+	if n.process.Running() && slices.Equal(args, n.args) {
+		return nil
+	}
+	if err := n.process.Terminate(20 * time.Second); err != nil {
+		_ = n.process.Kill()
+	}
+	if err := n.process.Start(args...); err != nil {
+		return err
+	}
+	n.args = args
+	if err := n.group.add(n.process.PID()); err != nil {
+		return err
+	}
+	return rig.Until(ctx, 60*time.Second, "the node is ready", func(ctx context.Context) error {
+		if !n.process.Running() {
+			return fmt.Errorf("it ended: %s", n.process.Exit())
+		}
+		return get(ctx, "http://"+n.Admin+"/readyz")
+	})
+}
+
+func (n *node) stop() {
+	_ = n.process.Terminate(10 * time.Second)
+	_ = n.process.Kill()
+	_ = n.etcd.Kill()
+	n.group.remove()
+}
+
+func get(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		return err
+	}
+	t := &http.Transport{DisableKeepAlives: true}
+	res, err := t.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != 200 {
+		return fmt.Errorf("%s: %s", url, res.Status)
+	}
+	return nil
+}
+
+// usage is what the node holds.
+type usage struct {
+	RSS, Peak       int64 // bytes; Peak is since resetPeak
+	Heap            int64 // bytes, after a garbage collection
+	Goroutines, FDs int
+}
+
+// usage reads what the node holds. Goroutines and FDs are 0 where the admin port
+// does not answer.
+func (n *node) usage(ctx context.Context) (u usage) {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.process.PID()))
+	for line := range strings.Lines(string(status)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		v, _ := strconv.ParseInt(f[1], 10, 64)
+		switch f[0] {
+		case "VmRSS:":
+			u.RSS = v << 10
+		case "VmHWM:":
+			u.Peak = v << 10
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_ = get(ctx, "http://"+n.Admin+"/debug/pprof/heap?gc=1") // collects
+	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+n.Admin+"/metrics", nil)
+	if err != nil {
+		return u
+	}
+	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		return u
+	}
+	defer res.Body.Close()
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		v, _ := strconv.ParseFloat(value, 64)
+		switch name {
+		case "go_goroutines":
+			u.Goroutines = int(v)
+		case "go_memstats_heap_inuse_bytes":
+			u.Heap = int64(v)
+		case "process_open_fds":
+			u.FDs = int(v)
+		}
+	}
+	return u
+}
+
+// resetPeak makes the kernel forget the node's peak.
+func (n *node) resetPeak() {
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", n.process.PID()), []byte("5"), 0)
+}
+
+// credentials writes a certificate, the tokens, and the key of gossip.
+func (n *node) credentials() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(240 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	n.ca.AppendCertsFromPEM(cert)
+	honest, line1, err1 := access.NewToken("honest", "issue")
+	token, line2, err2 := access.NewToken("attacker", "issue")
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	n.honest, n.Token = honest, token
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret)
+	for name, content := range map[string][]byte{
+		"cert.pem": cert, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+		"tokens": []byte(line1 + "\n" + line2 + "\n"), "gossip.key": []byte(base64.StdEncoding.EncodeToString(secret) + "\n"),
+	} {
+		if err := os.WriteFile(filepath.Join(n.dir, name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}

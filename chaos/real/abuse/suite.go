@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Budgets of an attack.
+const (
+	maxP99  = 50 * time.Millisecond // above that of the busy machine
+	maxKept = 32 << 20              // bytes of the heap in use more than before, maxWait after its end
+	maxMore = 64                    // goroutines and open files more than before, the same
+	maxWait = 20 * time.Second
+)
+
+// busy is the name of the process that makes the second baseline.
+const busy = "busy"
+
+// suite is one run.
+type suite struct {
+	dir     string
+	length  time.Duration
+	out     io.Writer
+	limit   string // how the node's memory is bounded
+	node    *node
+	callers *callers
+
+	quiet, busy seen
+	results     []result
+}
+
+// result is what an attack did.
+type result struct {
+	attack attack
+	sent   string // what the attack says of itself
+	seen   seen
+	before usage
+	after  usage
+	exit   string   // how the node ended; empty: it did not
+	broken []string // budgets
+}
+
+// run measures the baselines, then attacks.
+func (s *suite) run(ctx context.Context, attacks []attack) error {
+	s.callers.call(ctx, time.Second) // connects
+	if s.quiet = s.callers.call(ctx, s.length/2); s.quiet.Steady.Failed > 0 {
+		return fmt.Errorf("%d honest calls failed without an attack: %v", s.quiet.Steady.Failed, s.quiet.Failure)
+	}
+	stop, err := s.spawn(busy)
+	if err != nil {
+		return err
+	}
+	s.busy = s.callers.call(ctx, s.length/2)
+	stop()
+	fmt.Fprintf(s.out, "a node %s; honest p99 %.1f ms at rest, %.1f ms on the busy machine\n", s.limit, ms(s.quiet.at(99)), ms(s.busy.at(99)))
+	for _, a := range attacks {
+		r, err := s.attack(ctx, a)
+		if err != nil {
+			return fmt.Errorf("%s: %w", a.name, err)
+		}
+		s.results = append(s.results, r)
+		fmt.Fprintf(s.out, "%-18s %-22s failed %d (late %d) of %d, p50 %.1f p99 %.1f ms, new connections %d/%d, /livez %d/%d, memory %d, at most %d, heap %d then %d MiB; %s\n", a.name, r.verdict(),
+			r.seen.Steady.Failed, r.seen.Steady.Late, r.seen.Steady.Calls, ms(r.seen.at(50)), ms(r.seen.at(99)), r.seen.Fresh.Failed, r.seen.Fresh.Calls,
+			r.seen.Probes.Failed, r.seen.Probes.Calls, r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, r.sent)
+		for _, b := range r.broken {
+			fmt.Fprintf(s.out, "%-18s   %s\n", "", b)
+		}
+		if r.seen.Failure != nil {
+			fmt.Fprintf(s.out, "%-18s   first failure: %v\n", "", r.seen.Failure)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// attack carries one out and judges it.
+func (s *suite) attack(ctx context.Context, a attack) (result, error) {
+	r := result{attack: a}
+	if err := s.node.with(ctx, a.args); err != nil {
+		return r, err
+	}
+	if quiet := s.callers.call(ctx, time.Second); quiet.Steady.Failed > 0 { // after a restart it connects
+		s.callers.call(ctx, time.Second)
+	}
+	s.node.resetPeak()
+	r.before = s.node.usage(ctx)
+	pid := s.node.process.PID()
+	stop, err := s.spawn(a.name)
+	if err != nil {
+		return r, err
+	}
+	r.seen = s.callers.call(ctx, s.length)
+	r.sent = stop()
+	for end := time.Now().Add(maxWait); ; time.Sleep(500 * time.Millisecond) {
+		r.after = s.node.usage(ctx)
+		if s.node.process.PID() != pid {
+			r.exit = s.node.process.Exit()
+			break
+		}
+		if r.kept() == "" || time.Now().After(end) || ctx.Err() != nil {
+			break
+		}
+	}
+	r.judge(s.busy.at(99))
+	return r, nil
+}
+
+// kept says what the node still holds of an attack that is over.
+func (r *result) kept() string {
+	b, a := r.before, r.after
+	switch {
+	case a.Heap > b.Heap+maxKept:
+		return fmt.Sprintf("it keeps %d MiB", (a.Heap-b.Heap)>>20)
+	case a.Goroutines == 0:
+		return "it shows no metrics"
+	case a.Goroutines > b.Goroutines+maxMore:
+		return fmt.Sprintf("it keeps %d goroutines", a.Goroutines-b.Goroutines)
+	case a.FDs > b.FDs+maxMore:
+		return fmt.Sprintf("it keeps %d open files", a.FDs-b.FDs)
+	}
+	return ""
+}
+
+// judge finds the budgets that were broken.
+func (r *result) judge(busy time.Duration) {
+	add := func(format string, args ...any) { r.broken = append(r.broken, fmt.Sprintf(format, args...)) }
+	if r.exit != "" {
+		add("the node ended: %s", r.exit)
+	} else if kept := r.kept(); kept != "" {
+		add("%v later %s", maxWait, kept)
+	}
+	if r.after.Peak > memory {
+		add("%d MiB are more than the node may use", r.after.Peak>>20)
+	}
+	for _, c := range []struct {
+		name string
+		count
+	}{{"calls", r.seen.Steady}, {"calls on new connections", r.seen.Fresh}, {"probes", r.seen.Probes}} {
+		if c.Failed > 0 || c.Calls == 0 {
+			add("%d of %d %s failed", c.Failed, c.Calls, c.name)
+		}
+	}
+	if p99 := r.seen.at(99); p99 > maxP99+busy {
+		add("p99 %.0f ms", ms(p99))
+	}
+}
+
+func (r *result) verdict() string {
+	switch {
+	case len(r.broken) == 0 && r.attack.known != "":
+		return "pass, though known"
+	case len(r.broken) == 0:
+		return "pass"
+	case r.attack.known != "":
+		return "known"
+	}
+	return "FAIL"
+}
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// burn keeps every processor busy until ctx ends.
+func burn(ctx context.Context) {
+	var all sync.WaitGroup
+	for range runtime.NumCPU() {
+		all.Go(func() {
+			for n := 0; n&0xffff != 0 || ctx.Err() == nil; n++ {
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Lines of a document between which the generated table is.
+const (
+	tableBegins = "<!-- abuse:begin -->"
+	tableEnds   = "<!-- abuse:end -->"
+)
+
+// table returns the results as Markdown.
+func (s *suite) table() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "A node %s, %d processors, %s for each attack. Honest p50 and p99: %.1f and %.1f ms at rest, %.1f and %.1f ms on the busy machine.\n\n",
+		s.limit, runtime.NumCPU(), s.length, ms(s.quiet.at(50)), ms(s.quiet.at(99)), ms(s.busy.at(50)), ms(s.busy.at(99)))
+	b.WriteString("| attack | what it sends | failed | p50 | p99 | new connections failed | memory before, highest | heap before, after | verdict |\n|---|---|--:|--:|--:|--:|--:|--:|---|\n")
+	for _, r := range s.results {
+		verdict := r.verdict()
+		if len(r.broken) > 0 {
+			verdict += ": " + strings.Join(r.broken, "; ")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %d of %d | %.1f ms | %.1f ms | %d of %d | %d, %d MiB | %d, %d MiB | %s |\n", r.attack.name, r.attack.sends,
+			r.seen.Steady.Failed, r.seen.Steady.Calls, ms(r.seen.at(50)), ms(r.seen.at(99)), r.seen.Fresh.Failed, r.seen.Fresh.Calls,
+			r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, verdict)
+	}
+	return b.String()
+}
+
+// replace replaces the table in a document, and nothing else.
+func replace(name, text string) error {
+	old, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	before, rest, begun := bytes.Cut(old, []byte(tableBegins+"\n"))
+	_, after, ended := bytes.Cut(rest, []byte(tableEnds))
+	if !begun || !ended {
+		return fmt.Errorf("%s has no lines %s and %s", name, tableBegins, tableEnds)
+	}
+	return os.WriteFile(name, bytes.Join([][]byte{before, []byte(tableBegins + "\n" + text + tableEnds), after}, nil), 0o644)
+}
