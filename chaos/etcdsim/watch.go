@@ -102,7 +102,13 @@ func (w *watcher) take(r *pb.WatchRequest) error {
 		if err := w.flush(); err != nil {
 			return err
 		}
-		return w.send(&pb.WatchResponse{WatchId: progress})
+		w.s.mu.Lock()
+		header := w.s.header()
+		w.s.mu.Unlock()
+		for _, own := range w.open { // not what was written since
+			header.Revision = min(header.Revision, own.from-1)
+		}
+		return w.stream.Send(&pb.WatchResponse{Header: header, WatchId: progress})
 	}
 	return errMissing
 }

@@ -59,7 +59,10 @@ func newEtcd(sim *simulation) *etcd {
 func (e *etcd) change(edit func()) {
 	before := e.revision()
 	edit()
-	if e.revision() != before {
+	switch now := e.revision(); {
+	case now < before:
+		e.breakWatches()
+	case now > before:
 		e.hint()
 	}
 }
@@ -78,21 +81,6 @@ func (e *etcd) revision() int64 {
 		panic(err)
 	}
 	return v.Revision
-}
-
-// hint notifies those that watch, some of them late or never.
-func (e *etcd) hint() {
-	sim := e.sim
-	for _, p := range sim.processes {
-		if p.gone || p.hinted || sim.stage == trouble && sim.chance(sim.plan.hintLost) {
-			continue
-		}
-		p.hinted = true
-		p.in(sim.plan.latency+sim.upTo(sim.plan.latency), func() {
-			p.hinted = false
-			p.notify(lease.Changed{})
-		})
-	}
 }
 
 // travel is how long a message to or from etcd takes.
@@ -313,6 +301,7 @@ func (e *etcd) leaderless(d time.Duration) {
 	}
 	e.away = sim.now + d
 	sim.note(nil, "etcd has no leader for %d us", int64(d)/1000)
+	e.breakWatches()
 	sim.in(d, func() {
 		if sim.now < e.away {
 			return

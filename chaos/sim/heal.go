@@ -65,6 +65,7 @@ func (sim *simulation) settling() time.Duration {
 // its refusals ask an operator to.
 func (sim *simulation) expectAlive() {
 	sim.run(max(sim.etcd.view().Era.Value.Floor-sim.trueMillis(), 0).Duration() + sim.settling())
+	sim.checkLists()
 	again := false
 	registered := map[string]bool{}
 	for _, r := range sim.etcd.view().Nodes {

@@ -44,7 +44,7 @@ type plan struct {
 	latency                                   time.Duration
 	cut, leader, outage                       float64
 	expireEarly, keyDeleted, era, quarantine  float64
-	hintLost                                  float64
+	watchLost                                 float64
 
 	// Of gossip.
 	gossipLost, gossipTwice, gossipSlow float64
@@ -106,7 +106,7 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	p.latency = one(200*time.Microsecond, 2*time.Millisecond, 40*time.Millisecond, 300*time.Millisecond)
 	p.cut, p.leader, p.outage = some(0.1, 1), some(0.1, 1), some(0.05, 0.5)
 	p.expireEarly, p.keyDeleted, p.era, p.quarantine = some(0.1, 4), some(0.05, 1), some(0.02, 0.3), some(0.05, 0.5)
-	p.hintLost = some(0.1, 1)
+	p.watchLost = some(0.02, 0.5)
 
 	p.gossipLost, p.gossipTwice, p.gossipSlow = some(0.01, 0.4), some(0.01, 0.2), some(0.01, 0.2)
 	p.gossipCut, p.gossipLatency = some(0.1, 1), one(100*time.Microsecond, time.Millisecond, 20*time.Millisecond)

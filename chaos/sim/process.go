@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/chaos/history"
@@ -23,7 +24,9 @@ type process struct {
 	name   string // unique in the run, and its instance
 	host   *host
 
+	config  lease.Config
 	machine *lease.Machine
+	watch   watch
 	node    *node.Node
 	status  lease.Status // as last published
 	origin  clock.Mono   // its monotonic clock counts from here
@@ -34,7 +37,6 @@ type process struct {
 	paused   time.Duration // when the present or last pause began
 	waiting  []event       // what happened meanwhile
 	wakes    int           // number of the wake-up that counts
-	hinted   bool          // a hint is on its way
 	stalled  bool          // the keeper is paused between two actions
 	backlog  []lease.Event // and this waits for it
 	follow   []lease.Event // what the machine is notified of before anything else
@@ -110,7 +112,7 @@ func (sim *simulation) begin(h *host) *process {
 	p.origin = h.read(sim.now).Mono
 	sim.processes = append(sim.processes, p)
 	pl := &sim.plan
-	p.machine = lease.NewMachine(lease.Config{
+	p.config = lease.Config{
 		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim", Gossip: h.gossip()},
 		Format:       flake.Default,
 		Window:       pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
@@ -118,7 +120,8 @@ func (sim *simulation) begin(h *host) *process {
 		Gated:  pl.mode != Unclocked,
 		Nonce:  func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
 		Jitter: sim.upTo,
-	})
+	}
+	p.machine = lease.NewMachine(p.config)
 	source := &entropy{p: p}
 	if !pl.plainEntropy {
 		source.random = rand.NewPCG(sim.rng.Uint64(), 1)
@@ -129,6 +132,7 @@ func (sim *simulation) begin(h *host) *process {
 	}, p, source)
 	p.beginJudging()
 	sim.note(p, "starts")
+	p.openWatch(sim.etcd.travel())
 	p.notify(tickEvent)
 	if pl.mode == Unclocked {
 		p.notify(lease.Gate{Open: true, Confirmed: true})
@@ -219,6 +223,9 @@ func (p *process) work() {
 		*list = (*list)[1:]
 		p.recordGrants(ev)
 		actions := p.machine.Step(p.Now(), ev)
+		if w, ok := ev.(lease.Watched); ok && len(w.Changes) > 0 && !slices.Equal(p.machine.Status().Nodes, p.status.Nodes) {
+			p.sim.points.hit(KeptByWatch)
+		}
 		if _, read := ev.(lease.Loaded); read {
 			for _, a := range actions {
 				switch a.(type) {
@@ -321,6 +328,10 @@ func (p *process) do(a lease.Action) {
 	case lease.Alarm:
 		sim.note(p, "ALARM "+string(a.Kind)+": "+a.Message)
 		sim.points.alarm(a.Kind)
+	case lease.Rewatch:
+		sim.note(p, "opens its watch again")
+		sim.points.hit(WatchGivenUp)
+		p.openWatch(sim.etcd.travel())
 	case lease.Fail:
 		if !errors.Is(a.Err, lease.ErrOtherPool) {
 			sim.violate("liveness", "%s failed: %v", p.name, a.Err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -292,44 +293,82 @@ func testRace(f *fixture) {
 	}
 }
 
+// testWatch checks what a watch reports: that it was opened, each change whole and in
+// order, nothing of windows, and the revision that it reached where nothing changes.
 func testWatch(f *fixture) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
-	calls, ended := make(chan struct{}, 1000), make(chan error, 1)
-	go func() { ended <- f.Space.Watch(ctx, func() { calls <- struct{}{} }) }()
-	await := func(what string) {
+	reports, ended := make(chan lease.Watched, 1000), make(chan error, 1)
+	go func() {
+		ended <- f.Space.Watch(ctx, 100*time.Millisecond, func(w lease.Watched) { reports <- w })
+	}()
+	next := func(what string) lease.Watched {
 		f.Helper()
 		select {
-		case <-calls:
+		case w := <-reports:
+			return w
 		case <-time.After(15 * time.Second):
-			f.Fatalf("changed was not called after %s", what)
+			f.Fatalf("nothing was reported after %s", what)
+		}
+		panic("unreachable")
+	}
+	before := f.load()
+	opened := next("the watch was opened")
+	if !opened.Opened || len(opened.Changes) > 0 || opened.Revision > before.Revision {
+		f.Fatalf("the first report is %+v, at revision %d", opened, before.Revision)
+	}
+	reached := opened.Revision
+	expect := func(what string, want ...lease.Change) {
+		f.Helper()
+		w := lease.Watched{}
+		for len(w.Changes) == 0 { // else it tells how far it is
+			if w = next(what); w.Opened || w.Revision < reached {
+				f.Fatalf("%s: reported %+v after revision %d", what, w, reached)
+			}
+			reached = w.Revision
+		}
+		for i := range want {
+			want[i].Revision = reached
+		}
+		if !reflect.DeepEqual(w.Changes, want) {
+			f.Errorf("%s: reported %+v, want %+v", what, w.Changes, want)
 		}
 	}
-	await("the watch was opened") // earlier changes may have been missed
 
 	a := f.node()
-	await("a node was registered")
+	registered := f.load().Nodes[0]
+	expect("a node was registered", lease.Change{Key: lease.ChangedNode, Instance: registered.Instance, Node: registered})
 	v := f.apply(f.txn(lease.Acquire, 2, a, f.read(2)))
-	await("a holder was put")
+	expect("a holder was put", lease.Change{Key: lease.ChangedHolder, SID: 2, Holder: v.SIDs[2].Holder})
+	v = f.apply(f.txn(lease.Extend, 2, a, f.read(2)))
 	f.Put("era", v.Era.Raw)
-	await("era was put")
+	expect("a window was extended, and era was put", lease.Change{})
 	f.Compact()
 	f.Put("config", v.Config.Raw)
-	await("config was put, history compacted")
+	expect("config was put, history compacted", lease.Change{})
 	f.accept(f.load(), "x1", 1)
-	await("a time was accepted")
+	expect("a time was accepted", lease.Change{})
+	f.apply(f.txn(lease.Release, 2, a, f.read(2)))
+	expect("a sid was released", lease.Change{Key: lease.ChangedHolder, SID: 2})
+	f.apply(f.txn(lease.Acquire, 2, a, f.read(2)))
+	now := f.read(2)
+	expect("a holder was put again", lease.Change{Key: lease.ChangedHolder, SID: 2, Holder: now.SIDs[2].Holder})
 	f.Expire(a.lease)
-	await("a holder went with its lease")
-	select {
-	case <-calls:
-		f.Error("changed was called once more than there were changes")
-	case err := <-ended:
-		f.Errorf("watch ended by itself: %v", err)
-	default:
+	expect("a lease ended", lease.Change{Key: lease.ChangedHolder, SID: 2}, lease.Change{Key: lease.ChangedNode, Instance: registered.Instance})
+	if v = f.load(); reached != v.Revision {
+		f.Errorf("the watch has reached revision %d of %d", reached, v.Revision)
+	}
+	f.Put("window/9", "x")
+	for reached < v.Revision+1 {
+		w := next("a write that no watch reports")
+		if w.Opened || len(w.Changes) > 0 {
+			f.Errorf("reported %+v for a window", w)
+		}
+		reached = w.Revision
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		f.Errorf("watch ended with %v, want context.Canceled", err)
+		f.Errorf("watch ended with %v", err)
 	}
 }
 
@@ -347,7 +386,7 @@ func testCancelled(f *fixture) {
 	_, errs["register"] = f.Space.Register(over, 0, time.Minute, lease.Registration{Instance: "x"})
 	errs["keep alive"] = f.Space.KeepAlive(over, n.lease)
 	errs["revoke"] = f.Space.Revoke(over, n.lease)
-	errs["watch"] = f.Space.Watch(over, func() { f.Error("changed was called") })
+	errs["watch"] = f.Space.Watch(over, time.Second, func(w lease.Watched) { f.Errorf("%+v was reported", w) })
 	_, _, errs["init"] = f.Space.Init(over, ours, floor)
 	_, _, errs["holder"] = f.Space.Holder(over, 1, floor)
 	for call, err := range errs {

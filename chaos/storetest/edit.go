@@ -120,6 +120,7 @@ func (m *Memory) SetCluster(id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.cluster = id
+	m.breaks++
 	m.wake()
 }
 
@@ -135,11 +136,13 @@ func (m *Memory) Snapshot() Snapshot {
 
 // Restore goes back to a backup: later history is lost, and its revisions are used
 // again. The time to live of the backup's leases restarts, as under a new leader;
-// later leases are gone. Watchers are notified, as after a gap.
+// later leases are gone. Every watch breaks, and is opened again.
 func (m *Memory) Restore(s Snapshot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state = s.state.clone()
 	m.renew()
+	m.changes = slices.DeleteFunc(m.changes, func(c lease.Change) bool { return c.Revision > m.state.rev })
+	m.breaks++
 	m.wake()
 }

@@ -203,4 +203,6 @@ func (f *Faulty) Revoke(ctx context.Context, id lease.LeaseID) error {
 }
 
 // Watch passes the call on.
-func (f *Faulty) Watch(ctx context.Context, changed func()) error { return f.inner.Watch(ctx, changed) }
+func (f *Faulty) Watch(ctx context.Context, progress time.Duration, report func(lease.Watched)) error {
+	return f.inner.Watch(ctx, progress, report)
+}

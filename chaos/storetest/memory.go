@@ -36,6 +36,8 @@ type Memory struct {
 	elapsed   time.Duration // sum of all calls of Advance
 	lastLease lease.LeaseID // not part of state: etcd's are random, never used twice
 	watchers  map[chan struct{}]bool
+	breaks    int            // times that all watches broke
+	changes   []lease.Change // of watched keys, since the first revision
 }
 
 // state is what a backup has.
@@ -234,8 +236,9 @@ func (m *Memory) Revoke(ctx context.Context, id lease.LeaseID) error {
 	return nil
 }
 
-// Watch calls changed at once, and after every change of what a real store watches.
-func (m *Memory) Watch(ctx context.Context, changed func()) error {
+// Watch reports the changes of what a real store watches, and at least each progress
+// the revision.
+func (m *Memory) Watch(ctx context.Context, progress time.Duration, report func(lease.Watched)) error {
 	c := make(chan struct{}, 1)
 	m.mu.Lock()
 	m.watchers[c] = true
@@ -245,17 +248,60 @@ func (m *Memory) Watch(ctx context.Context, changed func()) error {
 		defer m.mu.Unlock()
 		delete(m.watchers, c)
 	}()
-	if ctx.Err() == nil {
-		changed()
-	}
-	for {
+	for open, breaks, reached := false, 0, int64(0); ctx.Err() == nil; {
+		m.mu.Lock()
+		ev := lease.Watched{Opened: !open || breaks != m.breaks, Revision: m.state.rev}
+		breaks = m.breaks
+		m.mu.Unlock()
+		if !ev.Opened {
+			ev.Changes, ev.Revision = m.Changes(reached)
+		}
+		open, reached = true, ev.Revision
+		report(ev)
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
 		case <-c:
-			changed()
+		case <-time.After(progress):
 		}
 	}
+	return ctx.Err()
+}
+
+// Changes returns what a watch reports that has reached revision after, and the
+// revision that it reaches by that.
+func (m *Memory) Changes(after int64) (changes []lease.Change, reached int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := len(m.changes)
+	for i > 0 && m.changes[i-1].Revision > after {
+		i--
+	}
+	return slices.Clone(m.changes[i:]), m.state.rev
+}
+
+// watched returns the change of a key to r, or its deletion if that is nil, and
+// whether a watch reports it.
+func watched(key string, rev int64, r *record) (c lease.Change, ok bool) {
+	c = lease.Change{Revision: rev}
+	if key == "config" || key == "era" || key == "accepted-time" {
+		return c, true
+	}
+	if name, ok := strings.CutPrefix(key, "node/"); ok && name != "" {
+		c.Key, c.Instance = lease.ChangedNode, lease.Instance(name)
+		if r != nil {
+			c.Node = lease.NewRegistration(c.Instance, rev, r.raw)
+		}
+		return c, true
+	}
+	n, err := strconv.ParseUint(strings.TrimPrefix(key, "holder/"), 10, 16)
+	if err != nil || key != holderKey(flake.SID(n)) {
+		return c, false
+	}
+	c.Key, c.SID = lease.ChangedHolder, flake.SID(n)
+	if r != nil {
+		c.Holder = lease.NewEntry[lease.Holder](rev, r.lease, r.raw)
+	}
+	return c, true
 }
 
 // Init makes the space if it has no config. It returns ErrRemains.
@@ -323,29 +369,31 @@ func (m *Memory) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (le
 // write makes all that edit does one revision, and wakes watchers if it touched
 // what they watch. m.mu is held.
 func (m *Memory) write(edit func(put func(key, raw string, id lease.LeaseID), del func(key string))) {
-	rev, wrote, seen := m.state.rev+1, false, false
-	note := func(key string) {
+	rev, wrote, before := m.state.rev+1, false, len(m.changes)
+	note := func(key string, r *record) {
 		wrote = true
-		seen = seen || key == "config" || key == "era" || key == "accepted-time" || strings.HasPrefix(key, "holder/") ||
-			strings.HasPrefix(key, "node/") || strings.HasPrefix(key, "ledger/")
+		if c, ok := watched(key, rev, r); ok {
+			m.changes = append(m.changes, c)
+		}
 	}
 	edit(func(key, raw string, id lease.LeaseID) {
 		if i, ok := slices.BinarySearch(m.state.sorted, key); !ok {
 			m.state.sorted = slices.Insert(m.state.sorted, i, key)
 		}
-		m.state.keys[key] = &record{raw: raw, rev: rev, lease: id}
-		note(key)
+		r := &record{raw: raw, rev: rev, lease: id}
+		m.state.keys[key] = r
+		note(key, r)
 	}, func(key string) {
 		if i, ok := slices.BinarySearch(m.state.sorted, key); ok {
 			m.state.sorted = slices.Delete(m.state.sorted, i, i+1)
 			delete(m.state.keys, key)
-			note(key)
+			note(key, nil)
 		}
 	})
 	if wrote {
 		m.state.rev = rev
 	}
-	if seen {
+	if len(m.changes) > before {
 		m.wake()
 	}
 }

@@ -106,19 +106,22 @@ func TestCorruptKeepsTheRevision(t *testing.T) {
 	}
 }
 
-// Restore and SetCluster are gaps in what a watcher could see.
-func TestWatchIsToldOfARestore(t *testing.T) {
+// Restore and SetCluster break every watch.
+func TestWatchBreaksAtARestore(t *testing.T) {
 	m, f, _ := started(t, time.Minute)
 	backup := m.Snapshot()
 	ctx, cancel := context.WithTimeout(f.ctx, 10*time.Second)
 	defer cancel()
-	calls := make(chan struct{}, 10)
-	go m.Watch(ctx, func() { calls <- struct{}{} })
-	<-calls
+	reports := make(chan lease.Watched, 10)
+	go m.Watch(ctx, time.Hour, func(w lease.Watched) { reports <- w })
+	<-reports
 	m.Restore(backup)
 	select {
-	case <-calls:
+	case w := <-reports:
+		if !w.Opened {
+			t.Errorf("reported %+v, want that the watch was opened again", w)
+		}
 	case <-ctx.Done():
-		t.Error("changed was not called")
+		t.Error("nothing was reported")
 	}
 }

@@ -23,10 +23,9 @@ var every = flag.Bool("every", false, "fail each call in every way, not only in 
 const soon = 12 * time.Second
 
 // lifecycle is the scenario: four processes of two nodes, and one sid. All calls of
-// etcd's API that a node ever makes occur in it. takeover is how long a node without
-// a sid may take to find one that was released; verify: no call fails, so each step
+// etcd's API that a node ever makes occur in it. verify: no call fails, so each step
 // is checked.
-func lifecycle(e *env, takeover func() time.Duration, verify bool) {
+func lifecycle(e *env, verify bool) {
 	ctx := context.Background()
 	e.onlyOneSID()
 	holder := func() lease.Entry[lease.Holder] {
@@ -59,7 +58,7 @@ func lifecycle(e *env, takeover func() time.Duration, verify bool) {
 	b := start("b")
 	time.Sleep(2 * time.Second)
 	a.stop()
-	b.untilReady(takeover())
+	b.untilReady(15 * time.Second)
 	// b crashes. Its lease and its window have to expire.
 	c := start("a")
 	time.Sleep(time.Second)
@@ -90,16 +89,6 @@ func (m *callLog) add(method string) int {
 	return len(m.calls)
 }
 
-// nth returns the method of the k-th call, "" if there was none.
-func (m *callLog) nth(k int) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if k < 1 || k > len(m.calls) {
-		return ""
-	}
-	return m.calls[k-1]
-}
-
 // failCall runs the scenario with the k-th call of the nodes failing; 0: none.
 func failCall(t *testing.T, k int, f etcdsim.Fault) *callLog {
 	met := &callLog{}
@@ -113,15 +102,7 @@ func failCall(t *testing.T, k int, f etcdsim.Fault) *callLog {
 			}
 			return etcdsim.None
 		})
-		takeover := func() time.Duration {
-			// A watch that was opened and stays silent is not detected. The list every
-			// 30 s or so finds the sid then.
-			if met.nth(k) == "Watch/Watch" && (f == etcdsim.Hung || f == etcdsim.Unanswered || f == etcdsim.Late) {
-				return 50 * time.Second
-			}
-			return 15 * time.Second
-		}
-		lifecycle(e, takeover, k == 0)
+		lifecycle(e, k == 0)
 	})
 	return met
 }

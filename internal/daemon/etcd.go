@@ -200,10 +200,10 @@ func (e *etcd) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (leas
 }
 
 // Watch waits for the store, and then watches it.
-func (e *etcd) Watch(ctx context.Context, changed func()) error {
+func (e *etcd) Watch(ctx context.Context, progress time.Duration, report func(lease.Watched)) error {
 	for {
 		if s, err := e.store(); err == nil {
-			return s.Watch(ctx, changed)
+			return s.Watch(ctx, progress, report)
 		}
 		select {
 		case <-ctx.Done():

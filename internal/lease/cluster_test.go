@@ -122,7 +122,7 @@ func (p *process) step(ev lease.Event) {
 				p.node.Raise(a.Ceil)
 			case lease.Seal:
 				queue = append(queue, lease.Sealed{Ceil: p.node.Seal()})
-			case lease.Alarm:
+			case lease.Alarm, lease.Rewatch:
 			case lease.Fail:
 				p.ended, p.failure = true, a.Err
 			case lease.Done:
@@ -276,6 +276,8 @@ func (w *cluster) show(a lease.Action) string {
 		return "SEAL"
 	case lease.Alarm:
 		return fmt.Sprintf("ALARM %s: %s", a.Kind, a.Message)
+	case lease.Rewatch:
+		return "REWATCH"
 	case lease.Fail:
 		return "FAIL " + strings.ReplaceAll(a.Err.Error(), "\n", " ")
 	case lease.Done:

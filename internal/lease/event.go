@@ -40,7 +40,7 @@ type (
 	// Sealed answers Seal: everything the tenure issued lies below Ceil, and it
 	// issues nothing any more.
 	Sealed struct{ Ceil clock.Millis }
-	// Changed is a hint that config, era or a holder changed in the store.
+	// Changed is a hint that something changed in the store.
 	Changed struct{}
 	// Gate reports whether clocks allow this node to write ceilings.
 	Gate struct {
@@ -73,6 +73,7 @@ func (KeptAlive) event()        {}
 func (Revoked) event()          {}
 func (Sealed) event()           {}
 func (Changed) event()          {}
+func (Watched) event()          {}
 func (Gate) event()             {}
 func (GiveUp) event()           {}
 func (ReportedRevision) event() {}
@@ -120,6 +121,8 @@ type (
 		SID     int // -1: concerns no sid
 		Message string
 	}
+	// Rewatch has the watch opened again: it has not reached what the store showed.
+	Rewatch struct{}
 	// Fail ends the node: the configuration is wrong and no retry can help.
 	Fail struct{ Err error }
 	// Done reports that everything was given back; nothing follows.
@@ -136,6 +139,7 @@ func (Begin) action()     {}
 func (Raise) action()     {}
 func (Seal) action()      {}
 func (Alarm) action()     {}
+func (Rewatch) action()   {}
 func (Fail) action()      {}
 func (Done) action()      {}
 

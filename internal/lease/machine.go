@@ -62,6 +62,7 @@ type Machine struct {
 	revision int64      // highest ever seen; answers arrive in order, so it may never fall
 	readAt   clock.Mono // when revision was read
 	list     list
+	watch    watch
 
 	// Requests about records, of which one at most is outstanding.
 	busy   bool
@@ -124,6 +125,7 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 		return nil
 	}
 	m.take(now, ev)
+	m.catchUp(now)
 	m.plan(now)
 	return m.actions
 }
@@ -147,6 +149,8 @@ func (m *Machine) take(now clock.Reading, ev Event) {
 		}
 	case Changed:
 		m.onChanged(now)
+	case Watched:
+		m.onWatched(now, ev)
 	case Gate:
 		if ev.Open && !m.gate.Open {
 			m.next = min(m.next, now.Mono)
@@ -190,8 +194,23 @@ func (m *Machine) onChanged(now clock.Reading) {
 		// Every holder gets every hint and lists all holders: the more there are,
 		// the wider their reads are spread. A change of our own sid is in the answer
 		// to the next extension.
-		m.reloadWithin(now, maxJitter/8*time.Duration(m.cfg.Format.Layout.Holders()))
+		m.reloadWithin(now, m.spread())
 	}
+}
+
+// spread is the time over which holders spread their lists after a change.
+func (m *Machine) spread() time.Duration {
+	return maxJitter / 8 * time.Duration(m.cfg.Format.Layout.Holders())
+}
+
+// reloadAt returns when the space is listed next: when something asks for it, or for
+// what a watch missed.
+func (m *Machine) reloadAt() clock.Mono {
+	again := m.list.again
+	if m.kept() {
+		again = again.Add(m.list.kept)
+	}
+	return min(m.reload, again)
 }
 
 // reloadWithin has the space listed at a random moment within spread. It is drawn
@@ -289,13 +308,16 @@ func (m *Machine) over(kind AlarmKind, sid int) { delete(m.alarms, condition{kin
 // Wake returns when the machine next wants a Tick, if nothing happens before.
 func (m *Machine) Wake() clock.Mono {
 	wake := m.list.at.Add(time.Hour)
+	if m.life == running {
+		wake = min(wake, m.watch.due(m.cfg))
+	}
 	if !m.lease.busy && m.life == running {
 		wake = min(wake, m.lease.next)
 	}
 	if m.busy || m.life != running && m.lease.busy {
 		return wake
 	}
-	at := m.reload
+	at := m.reloadAt()
 	h := m.hold()
 	unsettled := m.try != nil && (m.own() != nil || m.try.unknown || m.lease.id != 0)
 	switch {

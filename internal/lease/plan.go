@@ -12,6 +12,7 @@ import (
 // a lost, a late and a slow reply all lead to the same next request.
 func (m *Machine) plan(now clock.Reading) {
 	m.planLease(now)
+	m.planWatch(now)
 	if m.busy || m.life == stopped {
 		return
 	}
@@ -39,7 +40,7 @@ func (m *Machine) plan(now clock.Reading) {
 	case m.life == stopping:
 		m.end()
 	case now.Mono < m.next:
-	case !m.config.Exists(), now.Mono >= m.reload:
+	case !m.config.Exists(), now.Mono >= m.reloadAt():
 		m.load(now)
 	case h != nil && h.record != lost:
 		m.keep(now, h)
@@ -73,7 +74,13 @@ const slowRetry = time.Second
 func (m *Machine) load(now clock.Reading) {
 	m.busy, m.reportedAtLoad = true, m.reported
 	m.list.changed, m.list.spread, m.list.lease = false, 0, m.lease.id
-	m.reload = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
+	if len(m.list.later) > 0 { // this list does not have these, if no other follows
+		m.list.number = 0
+	}
+	m.list.loading, m.list.asked, m.list.later = true, m.watch.number, nil
+	m.list.again = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
+	m.list.kept = keptFor/2*m.cfg.ReloadEvery + m.cfg.Jitter(keptFor*m.cfg.ReloadEvery) // nodes that started together do not list together
+	m.reload = never
 	m.do(Load{})
 }
 

@@ -42,6 +42,7 @@ func (m *Machine) unknownOutcome(now clock.Reading, err error) {
 
 // onLoaded handles a view of the whole space, or of the sid of an unsettled write.
 func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
+	m.list.loading = false
 	if ev.Err != nil {
 		m.unknownOutcome(now, ev.Err)
 		// Retry soon. If lists fail and small writes succeed, a window must still
@@ -67,6 +68,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 		return
 	}
 	m.list.sids, m.list.nodes, m.list.fresh, m.list.at = ev.View.SIDs, ev.View.Nodes, true, now.Mono
+	m.list.revision, m.list.number = ev.View.Revision, m.list.asked
 	m.problem = ""
 	m.checkRegistered(now)
 	m.inspect(now)
@@ -115,6 +117,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		return rewind("etcd's cluster changed from %x to %x", m.cluster, v.Cluster)
 	}
 	m.revision, m.readAt, m.cluster = v.Revision, now.Mono, v.Cluster
+	m.checkWatch(now, v.Revision)
 	switch {
 	case !v.Config.Exists() && known:
 		return rewind("the space's config is gone")
@@ -282,6 +285,9 @@ func (m *Machine) begin(now clock.Reading, sid flake.SID, got SIDRecords) {
 		m.do(Begin{Grant: h.grant()})
 	}
 	m.state = h
+	if m.watch.open && !m.kept() { // what changed since the list is not known
+		m.onChanged(now)
+	}
 }
 
 // ownership returns whether the holder key of a window of ours is there, under our

@@ -104,6 +104,15 @@ type list struct {
 	full       bool          // it had no sid to choose
 	spread     time.Duration // within which changes since have the next one asked for; 0: there was none
 	lease      LeaseID       // that our registration was on when the list was asked for; 0: none
+
+	// For keeping it up to date; see watch.go.
+	again    clock.Mono    // when it is asked for again if it is not kept
+	kept     time.Duration // for how much longer it lasts if it is kept
+	loading  bool          // the next one is on its way
+	asked    int           // the watch that was open when that was asked for; 0: changes since are missing
+	later    []Change      // reported since one was last asked for, and not applied to one
+	number   int           // of asked, when this one was on its way
+	revision int64         // that it is of
 }
 
 // etcdLease is the lease that the registration and the holder key are on.

@@ -53,6 +53,7 @@ type Keeper struct {
 	gate    chan lease.Gate
 	hints   chan lease.Event
 	calls   sync.WaitGroup
+	watched watched
 
 	status atomic.Pointer[published] // stored by Run's goroutine alone, once Run is called
 	ticked atomic.Int64              // clock.Mono of the last pass of the loop
@@ -75,6 +76,7 @@ func New(cfg Config) *Keeper {
 		answers: make(chan lease.Event, 2),
 		gate:    make(chan lease.Gate, 1),
 		hints:   make(chan lease.Event, 4),
+		watched: watched{signal: make(chan struct{}, 1)},
 	}
 	k.publish()
 	return k
@@ -137,16 +139,8 @@ const (
 func (k *Keeper) Run(ctx context.Context) error {
 	watchCtx, stopWatch := context.WithCancel(context.WithoutCancel(ctx))
 	callCtx, stopCalls := context.WithCancel(context.WithoutCancel(ctx))
-	changed := make(chan struct{}, 1)
 	var watching sync.WaitGroup
-	watching.Go(func() {
-		_ = k.cfg.Store.Watch(watchCtx, func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
-	})
+	watching.Go(func() { k.watch(watchCtx) })
 	defer func() {
 		k.cfg.Generator.Seal() // whatever ended the loop, the sid is not kept any more
 		stopWatch()
@@ -158,22 +152,23 @@ func (k *Keeper) Run(ctx context.Context) error {
 	stopping, deadline := ctx.Done(), (<-chan time.Time)(nil)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var ev lease.Event = lease.Tick{}
+	evs := []lease.Event{lease.Tick{}}
 	for {
-		if k.step(callCtx, ev) {
+		if k.step(callCtx, evs) {
 			return k.failed
 		}
+		var ev lease.Event = lease.Tick{}
 		wait := k.machine.Wake().Sub(k.cfg.Clock.Now().Mono)
 		timer.Reset(min(max(wait, shortestWait), longestWait))
 		select {
 		case ev = <-k.answers:
-		case <-changed:
-			ev = lease.Changed{}
+		case <-k.watched.signal:
+			evs = k.watched.take()
+			continue
 		case ev = <-k.hints:
 		case g := <-k.gate:
 			ev = g
 		case <-timer.C:
-			ev = lease.Tick{}
 		case <-stopping:
 			stopping = nil
 			deadline = time.After(k.cfg.StopTimeout)
@@ -183,13 +178,13 @@ func (k *Keeper) Run(ctx context.Context) error {
 				"timeout", k.cfg.StopTimeout, "problem", k.Status().Problem)
 			return nil
 		}
+		evs = []lease.Event{ev}
 	}
 }
 
-// step advances the machine by ev and by all events that follow at once. It
+// step advances the machine by the events in queue and by all that follow at once. It
 // reports whether the machine has ended.
-func (k *Keeper) step(ctx context.Context, ev lease.Event) (done bool) {
-	queue := []lease.Event{ev}
+func (k *Keeper) step(ctx context.Context, queue []lease.Event) (done bool) {
 	for len(queue) > 0 {
 		// Read before sending: what the store does later, it does after this.
 		now := k.cfg.Clock.Now()
@@ -214,6 +209,9 @@ func (k *Keeper) step(ctx context.Context, ev lease.Event) (done bool) {
 					level = slog.LevelWarn
 				}
 				k.cfg.Logger.Log(ctx, level, "alarm", "kind", a.Kind, "sid", a.SID, "message", a.Message)
+			case lease.Rewatch:
+				k.cfg.Logger.Warn("watch of etcd opened again: it did not show what transactions show")
+				k.watched.restart()
 			case lease.Fail:
 				k.failed, done = a.Err, true
 			case lease.Done:

@@ -43,9 +43,10 @@ type Store interface {
 	// is gone already.
 	Revoke(ctx context.Context, id lease.LeaseID) error
 
-	// Watch calls changed after every change of config, era, the accepted time, a
-	// holder or a registration, and once whenever the watch is opened, after which changes may
-	// have been missed. It is a hint: the caller reads again. Watch blocks until ctx
-	// ends and returns its error.
-	Watch(ctx context.Context, changed func()) error
+	// Watch reports every change of the keys beside windows and the ledger: config, era,
+	// the accepted time, holders and registrations. It begins with a report that it was
+	// opened, and opens it again by itself, with another, after whatever breaks it.
+	// Where nothing changes it reports the revision that it has reached, at least each
+	// progress. Watch blocks until ctx ends and returns its error.
+	Watch(ctx context.Context, progress time.Duration, report func(lease.Watched)) error
 }

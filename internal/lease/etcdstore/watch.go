@@ -1,0 +1,119 @@
+package etcdstore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// reopenDelay is the pause before a watch that ended is opened again.
+const reopenDelay = 250 * time.Millisecond
+
+// Watch reports every change of config, era, the accepted time, a holder or a
+// registration, that the watch was opened, and that it had to be opened again. Each
+// progress it asks etcd which revision the watch has reached, and reports that. It
+// blocks until ctx ends and returns its error.
+func (s *Store) Watch(ctx context.Context, progress time.Duration, report func(lease.Watched)) error {
+	for {
+		s.watchUntilBroken(ctx, progress, report)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(reopenDelay):
+		}
+	}
+}
+
+// watchUntilBroken watches from the current revision on. It returns when the
+// connection is lost, etcd does not open the watch or ends it (no leader, too slow, an
+// error), or ctx ends.
+//
+// It opens its own stream. The client's Watch would resume after a lost connection,
+// which is not needed: after each new watch the caller reads everything, and so no
+// revision that a watch begins at can be compacted.
+func (s *Store) watchUntilBroken(ctx context.Context, progress time.Duration, report func(lease.Watched)) {
+	// Without this, a watch on a member that is cut off from the others would get no
+	// events and no error. It is set only here, since it breaks the client's lease
+	// streams.
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	opening := time.AfterFunc(callTimeout, cancel)
+	defer opening.Stop()
+	stream, err := etcdserverpb.NewWatchClient(s.client.ActiveConnection()).Watch(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		return
+	}
+	first, end := s.keys.watched()
+	create := &etcdserverpb.WatchCreateRequest{Key: []byte(first), RangeEnd: []byte(end)}
+	if err := stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}); err != nil {
+		return
+	}
+	for {
+		r, err := stream.Recv()
+		if err != nil || r.Canceled {
+			return
+		}
+		if r.Created {
+			if !opening.Stop() {
+				return
+			}
+			report(lease.Watched{Opened: true, Revision: r.Header.Revision})
+			asking.Go(func() { askProgress(ctx, stream, progress) })
+			continue
+		}
+		seen := lease.Watched{Revision: r.Header.Revision}
+		for _, ev := range r.Events {
+			if c, ok := s.change(ev); ok {
+				seen.Changes = append(seen.Changes, c)
+			}
+		}
+		report(seen)
+	}
+}
+
+// askProgress asks etcd again and again which revision the watch has reached. The
+// answer has all changes until then before it.
+func askProgress(ctx context.Context, stream etcdserverpb.Watch_WatchClient, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		ask := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{ProgressRequest: &etcdserverpb.WatchProgressRequest{}}}
+		if stream.Send(ask) != nil {
+			return // Recv has the reason
+		}
+	}
+}
+
+// change returns what an event is about, and whether that is for the caller. A ledger
+// line is not: it comes with a holder.
+func (s *Store) change(ev *mvccpb.Event) (c lease.Change, ok bool) {
+	key, put := string(ev.Kv.Key), ev.Type == mvccpb.PUT
+	c.Revision = ev.Kv.ModRevision
+	if sid, ok := sidUnder(key, s.keys.holders()); ok {
+		if c.Key, c.SID = lease.ChangedHolder, sid; put {
+			c.Holder = entry[lease.Holder](ev.Kv)
+		}
+		return c, true
+	}
+	if name, ok := cutNonEmpty(key, s.keys.nodes()); ok {
+		if c.Key, c.Instance = lease.ChangedNode, lease.Instance(name); put {
+			c.Node = lease.NewRegistration(c.Instance, c.Revision, string(ev.Kv.Value))
+		}
+		return c, true
+	}
+	return c, key == s.keys.config() || key == s.keys.era() || key == s.keys.accepted()
+}
