@@ -30,25 +30,28 @@ type Reason int32
 
 const (
 	Reason_REASON_UNSPECIFIED Reason = 0
-	// The node has not had its first window yet. Retry, or ask another node.
+	// The node has no window yet. A retry or another node can succeed.
 	Reason_REASON_STARTING Reason = 1
-	// The node is shutting down. Ask another node.
+	// The node is shutting down or was taken out of service. Another node can
+	// succeed, this one only after a restart.
 	Reason_REASON_DRAINING Reason = 2
 	// The node holds no sid: all sids are held, or the node lost its sid.
 	Reason_REASON_NO_SID Reason = 3
 	// The reserved window is used up and etcd has not confirmed another.
 	Reason_REASON_WINDOW_EXHAUSTED Reason = 4
-	// Clocks differ by more than the limit.
+	// The clocks of the nodes differ by more than issue.max-skew.
 	Reason_REASON_CLOCK_SKEW Reason = 5
-	// Too few peers confirm this node's clock, and the policy is strict.
+	// Too few other nodes confirm this node's clock, and clock.policy is refuse.
 	Reason_REASON_CLOCK_UNVERIFIED Reason = 6
-	// The clock went back: the last ID is too far ahead of it.
+	// The clock of the node went back, and its last ID is too far ahead of it.
 	Reason_REASON_CLOCK_REGRESSION Reason = 7
-	// More IDs were requested than the clock allows. Retry after the delay given.
+	// More IDs were requested than the layout has for this time. A retry after the
+	// delay given can succeed.
 	Reason_REASON_ENTROPY_OVERFLOW Reason = 8
 	// The time of `after` is too far ahead of this node's clock.
 	Reason_REASON_AFTER_TOO_FAR Reason = 9
-	// etcd's history went back, or its identity changed. An operator must act.
+	// etcd was restored from a backup or replaced. The node issues nothing until an
+	// operator has run "allocator admin recover".
 	Reason_REASON_HISTORY_REWOUND Reason = 10
 	// count is not between 1 and the largest block.
 	Reason_REASON_INVALID_COUNT Reason = 11
@@ -875,7 +878,9 @@ type GetClusterResponse struct {
 	Sids     []*Sid  `protobuf:"bytes,9,rep,name=sids,proto3" json:"sids,omitempty"`
 	// The node that answered, as it sees itself.
 	Self *NodeStatus `protobuf:"bytes,10,opt,name=self,proto3" json:"self,omitempty"`
-	// Why nodes and sids are unknown; empty if they are known. self is always set.
+	// Why etcd could not be read; empty if it could. Then nodes are those of the last
+	// list that the node which answered has read, with the sids that they report by
+	// gossip, and sids is empty. self is always set.
 	Problem string `protobuf:"bytes,11,opt,name=problem,proto3" json:"problem,omitempty"`
 	// How many sids the layout has. `sids` lists those that were ever used.
 	PoolSize      int32 `protobuf:"varint,12,opt,name=pool_size,json=poolSize,proto3" json:"pool_size,omitempty"`
@@ -1237,7 +1242,7 @@ type Node struct {
 	Version     string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	GrpcAddress string                 `protobuf:"bytes,4,opt,name=grpc_address,json=grpcAddress,proto3" json:"grpc_address,omitempty"`
 	HttpAddress string                 `protobuf:"bytes,5,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
-	// -1 while it holds no sid.
+	// -1 while it holds no sid, and where that is not known.
 	Sid int32 `protobuf:"varint,6,opt,name=sid,proto3" json:"sid,omitempty"`
 	// Its clock, as measured by the node that answered. Absent if that node has no
 	// measurement of it, or does not compare its own clock with it.
@@ -1800,8 +1805,14 @@ type Sid struct {
 	Instance   string `protobuf:"bytes,5,opt,name=instance,proto3" json:"instance,omitempty"`
 	BaseUnixMs int64  `protobuf:"varint,6,opt,name=base_unix_ms,json=baseUnixMs,proto3" json:"base_unix_ms,omitempty"`
 	CeilUnixMs int64  `protobuf:"varint,7,opt,name=ceil_unix_ms,json=ceilUnixMs,proto3" json:"ceil_unix_ms,omitempty"`
-	// Why a quarantined sid is not used.
-	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Why a quarantined sid is not used, or what else is wrong.
+	Problem string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	// When the record was last written, by the clock of the node that wrote it. Unix
+	// time; 0 if nobody has written it.
+	WrittenUnixMs int64 `protobuf:"varint,9,opt,name=written_unix_ms,json=writtenUnixMs,proto3" json:"written_unix_ms,omitempty"`
+	// It has no holder, and the last one did not release it: that process was killed,
+	// is paused, or cannot reach etcd.
+	Unreleased    bool `protobuf:"varint,10,opt,name=unreleased,proto3" json:"unreleased,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1890,6 +1901,20 @@ func (x *Sid) GetProblem() string {
 		return x.Problem
 	}
 	return ""
+}
+
+func (x *Sid) GetWrittenUnixMs() int64 {
+	if x != nil {
+		return x.WrittenUnixMs
+	}
+	return 0
+}
+
+func (x *Sid) GetUnreleased() bool {
+	if x != nil {
+		return x.Unreleased
+	}
+	return false
 }
 
 type NodeStatus struct {
@@ -2208,7 +2233,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05known\x18\x01 \x01(\bR\x05known\x12\"\n" +
 	"\fsynchronized\x18\x02 \x01(\bR\fsynchronized\x12 \n" +
 	"\fmax_error_us\x18\x03 \x01(\x03R\n" +
-	"maxErrorUs\"\xcf\x01\n" +
+	"maxErrorUs\"\x97\x02\n" +
 	"\x03Sid\x12\x10\n" +
 	"\x03sid\x18\x01 \x01(\x05R\x03sid\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x12\n" +
@@ -2219,7 +2244,12 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"baseUnixMs\x12 \n" +
 	"\fceil_unix_ms\x18\a \x01(\x03R\n" +
 	"ceilUnixMs\x12\x18\n" +
-	"\aproblem\x18\b \x01(\tR\aproblem\"\xe8\x03\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\x12&\n" +
+	"\x0fwritten_unix_ms\x18\t \x01(\x03R\rwrittenUnixMs\x12\x1e\n" +
+	"\n" +
+	"unreleased\x18\n" +
+	" \x01(\bR\n" +
+	"unreleased\"\xe8\x03\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -143,26 +144,33 @@ type Member struct {
 	Problems []string
 }
 
-// Members asks every endpoint for its status, one after the other, and measures
+// Members asks every endpoint for its status at the same time, and measures
 // the time of the answers with src.
 func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
-	var out []Member
-	for _, endpoint := range s.client.Endpoints() {
-		m := Member{Endpoint: endpoint}
-		ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptsKey{}, &attempts{}), statusTimeout)
-		began := src.Now().Mono
-		r, err := s.client.Status(ctx, endpoint)
-		cancel()
-		m.Took = src.Now().Mono.Sub(began)
-		if m.Err = because(ctx, err); err == nil {
-			m.Cluster, m.Revision = r.Header.ClusterId, r.Header.Revision
-			m.Version, m.Leader = r.Version, r.Leader != 0
-			m.Size, m.Quota = r.DbSize, r.DbSizeQuota
-			m.Problems = r.Errors
-		}
-		out = append(out, m)
+	endpoints := s.client.Endpoints()
+	out := make([]Member, len(endpoints))
+	var all sync.WaitGroup
+	for i, endpoint := range endpoints {
+		all.Go(func() { out[i] = s.member(ctx, src, endpoint) })
 	}
+	all.Wait()
 	return out
+}
+
+func (s *Store) member(ctx context.Context, src clock.Source, endpoint string) Member {
+	m := Member{Endpoint: endpoint}
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptsKey{}, &attempts{}), statusTimeout)
+	defer cancel()
+	began := src.Now().Mono
+	r, err := s.client.Status(ctx, endpoint)
+	m.Took = src.Now().Mono.Sub(began)
+	if m.Err = because(ctx, err); err == nil {
+		m.Cluster, m.Revision = r.Header.ClusterId, r.Header.Revision
+		m.Version, m.Leader = r.Version, r.Leader != 0
+		m.Size, m.Quota = r.DbSize, r.DbSizeQuota
+		m.Problems = r.Errors
+	}
+	return m
 }
 
 // NoSpace reports whether a member has raised the alarm that its quota is used

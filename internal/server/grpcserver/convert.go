@@ -87,7 +87,7 @@ func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 	for _, sid := range c.SIDs {
 		res.Sids = append(res.Sids, &pb.Sid{
 			Sid: int32(sid.SID), State: sid.State, Term: sid.Term, Node: sid.Node, Instance: sid.Instance,
-			BaseUnixMs: sid.Base, CeilUnixMs: sid.Ceil, Problem: sid.Problem,
+			BaseUnixMs: sid.Base, CeilUnixMs: sid.Ceil, Problem: sid.Problem, WrittenUnixMs: sid.Written, Unreleased: sid.Unreleased,
 		})
 	}
 	return res

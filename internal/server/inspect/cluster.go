@@ -20,6 +20,9 @@ const (
 	viewFresh = 200 * time.Millisecond
 	// viewTimeout bounds a read of the whole space.
 	viewTimeout = 2 * time.Second
+	// viewRetry is for how long a failed read answers requests, which then need not
+	// wait for viewTimeout each.
+	viewRetry = time.Second
 )
 
 // Cluster is the space as it is in etcd, and the node as it sees itself. IDs of etcd
@@ -33,7 +36,7 @@ type Cluster struct {
 	EraFloorUnixMs int64        `json:"era_floor_unix_ms"`
 	Revision       int64        `json:"revision"`
 	PoolSize       int          `json:"pool_size"`
-	Nodes          []Node       `json:"nodes"` // null while unknown
+	Nodes          []Node       `json:"nodes"` // with Problem as this node last listed them; null while unknown
 	SIDs           []SID        `json:"sids"`  // those ever used; null while unknown
 	Problem        string       `json:"problem,omitempty"`
 	Self           Self         `json:"self"`
@@ -47,7 +50,7 @@ type Node struct {
 	Version  string `json:"version"`
 	GRPC     string `json:"grpc_address"`
 	HTTP     string `json:"http_address"`
-	SID      int    `json:"sid"`                 // -1: none
+	SID      int    `json:"sid"`                 // -1: none, or not known
 	SIDRange string `json:"sid_range,omitempty"` // that it may take; empty: all
 	// Clock is nil if it was never measured.
 	Clock *PeerClock `json:"clock,omitempty"`
@@ -63,6 +66,9 @@ type SID struct {
 	Base     int64  `json:"base_unix_ms"`
 	Ceil     int64  `json:"ceil_unix_ms"`
 	Problem  string `json:"problem,omitempty"`
+	Written  int64  `json:"written_unix_ms"` // by the clock of the node that wrote the record; 0: nobody did
+	// Unreleased: it has no holder, and the last one did not release it.
+	Unreleased bool `json:"unreleased"`
 }
 
 // Self is the node that answers, as it sees itself.
@@ -87,7 +93,8 @@ type Self struct {
 }
 
 // Cluster returns the view, at most viewFresh old. If etcd does not answer, the view
-// has only what the node itself knows, and Problem is set. The error is ctx's.
+// has only what the node itself knows, and Problem is set: the nodes that it last
+// listed, with the sids that they report by gossip. The error is ctx's.
 func (in *Inspector) Cluster(ctx context.Context) (Cluster, error) {
 	st := in.node.Stats()
 	c := Cluster{
@@ -102,17 +109,22 @@ func (in *Inspector) Cluster(ctx context.Context) (Cluster, error) {
 		Self:           in.self(st),
 		LayoutValue:    in.format.Layout,
 	}
+	var clocks clock.Report
+	if in.cfg.Clocks != nil {
+		clocks = in.cfg.Clocks()
+	}
 	v, err := in.load(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return Cluster{}, ctx.Err()
 	case err != nil:
-		c.Problem = "etcd cannot be read: nodes and sids are unknown"
+		c.Problem = "etcd cannot be read: the nodes are those of an earlier list, and the state of sids is unknown"
+		c.fillNodes(st.Lease.Nodes, reportedSIDs(c.Self, clocks.Peers))
 	default:
 		c.fill(v, st)
 	}
 	if in.cfg.Clocks != nil {
-		c.fillClocks(in.cfg.Clocks())
+		c.fillClocks(clocks)
 	}
 	return c, nil
 }
@@ -138,24 +150,27 @@ func (in *Inspector) self(st node.Stats) Self {
 // load returns the space as last read, or reads it. Concurrent requests share one
 // read, which goes on if a caller leaves.
 func (in *Inspector) load(ctx context.Context) (lease.View, error) {
+	now := in.clock.Now().Mono
 	in.mu.Lock()
-	view, fresh := in.view, in.read && in.clock.Now().Mono.Sub(in.readAt) < viewFresh
+	view, err := in.view, in.viewErr
+	fresh := in.read && err == nil && now.Sub(in.readAt) < viewFresh || err != nil && now.Sub(in.failedAt) < viewRetry
 	in.mu.Unlock()
 	if fresh {
-		return view, nil
+		return view, err
 	}
 	result := in.loads.DoChan("", func() (any, error) {
 		began := in.clock.Now().Mono
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewTimeout)
 		defer cancel()
 		v, err := in.cfg.Directory.Load(ctx)
-		if err != nil {
-			in.log.Warn("read of the space failed", "error", err)
+		in.logRead("space", err)
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		if in.viewErr = err; err != nil {
+			in.failedAt = in.clock.Now().Mono
 			return lease.View{}, err
 		}
-		in.mu.Lock()
 		in.view, in.readAt, in.read = v, began, true
-		in.mu.Unlock()
 		return v, nil
 	})
 	select {
@@ -189,8 +204,23 @@ func (c *Cluster) fill(v lease.View, st node.Stats) {
 		c.SIDs = append(c.SIDs, viewSID(sid, rec, st))
 	}
 	slices.SortFunc(c.SIDs, func(a, b SID) int { return cmp.Compare(a.SID, b.SID) })
-	c.Nodes = make([]Node, 0, len(v.Nodes))
-	for _, r := range v.Nodes {
+	c.Nodes = []Node{}
+	c.fillNodes(v.Nodes, held)
+}
+
+// reportedSIDs returns the sids that this node holds and that its peers report.
+func reportedSIDs(self Self, peers []clock.PeerReport) map[lease.Instance]int {
+	held := map[lease.Instance]int{lease.Instance(self.Instance): self.SID}
+	for _, p := range peers {
+		held[lease.Instance(p.Instance)] = p.SID
+	}
+	return held
+}
+
+// fillNodes adds the registered nodes with the sids that they hold. Without any the
+// nodes are unknown: this one is registered itself.
+func (c *Cluster) fillNodes(registered []lease.Registration, held map[lease.Instance]int) {
+	for _, r := range registered {
 		sid, ok := held[r.Instance]
 		if !ok {
 			sid = -1
@@ -210,7 +240,8 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 	w := rec.Window.Value
 	v := SID{
 		SID: int(sid), Term: w.Term, Node: w.Node, Instance: string(w.Instance),
-		Base: int64(w.Base), Ceil: int64(w.Ceil),
+		Base: int64(w.Base), Ceil: int64(w.Ceil), Written: int64(w.Wall),
+		Unreleased: w.State == lease.Active && !rec.Holder.Exists(),
 	}
 	problem, quarantined := st.Lease.Quarantined[sid]
 	switch err := errors.Join(rec.Window.Err, rec.Holder.Err); {

@@ -72,11 +72,13 @@ func (in *Inspector) holder(ctx context.Context, id flake.ID) (*lease.LedgerLine
 	ctx, cancel := context.WithTimeout(ctx, holderTimeout)
 	defer cancel()
 	t, found, err := in.cfg.Directory.Holder(ctx, in.format.SID(id), clock.Millis(in.format.UnixMilli(id)))
+	if !errors.Is(err, context.Canceled) { // the caller's decision
+		in.logRead("ledger", err)
+	}
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return nil, "the ledger could not be read in time"
 	case err != nil:
-		in.log.Warn("read of the ledger failed", "sid", in.format.SID(id), "error", err)
 		return nil, "the ledger could not be read"
 	case !found:
 		return nil, ""

@@ -53,10 +53,13 @@ type Inspector struct {
 	loads   singleflight.Group // reads of the whole space, at most one at a time
 	lookups chan struct{}      // a slot for each read of the ledger that is under way
 
-	mu     sync.Mutex // guards the rest; never held during a read
-	view   lease.View // as last read
-	readAt clock.Mono // when that read began
-	read   bool       // view was ever read
+	mu       sync.Mutex // guards the rest; never held during a read
+	view     lease.View // as last read
+	readAt   clock.Mono // when that read began
+	read     bool       // view was ever read
+	viewErr  error      // of the latest read of the view
+	failedAt clock.Mono // when that was returned
+	failed   bool       // the latest read of etcd failed, which was logged
 }
 
 // New returns an Inspector. The error names the field of cfg that is missing.
@@ -77,4 +80,16 @@ func New(cfg Config) (*Inspector, error) {
 		format:  flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)},
 		lookups: make(chan struct{}, maxLookups),
 	}, nil
+}
+
+// logRead logs the first failed read of etcd after one that succeeded: any number of
+// requests may fail while etcd is away.
+func (in *Inspector) logRead(what string, err error) {
+	in.mu.Lock()
+	first := err != nil && !in.failed
+	in.failed = err != nil
+	in.mu.Unlock()
+	if first {
+		in.log.Warn("read of etcd for a request failed: logged once until one succeeds", "what", what, "error", err)
+	}
 }

@@ -135,6 +135,7 @@ func clusterOfTwo() lease.View {
 	w := lease.Window{Era: 1, Term: 2, Instance: "b-1", Node: "node-b", Nonce: "n", Base: now - 100, State: lease.Active}
 	held, free, waiting := w, w, w
 	held.Ceil, free.Ceil, waiting.Ceil = now+100, now, now+1
+	free.State, waiting.Wall = lease.Released, now-50
 	broken := window(free)
 	broken.Raw, broken.Err = "x", lease.ErrChecksum
 	return lease.View{
@@ -169,6 +170,8 @@ func TestCluster(t *testing.T) {
 		SIDs []struct {
 			SID                  int
 			State, Node, Problem string
+			Written              int64 `json:"written_unix_ms"`
+			Unreleased           bool
 		}
 		Self struct {
 			Name  string
@@ -181,8 +184,8 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	summary := fmt.Sprint(got)
-	want := "{test pool-1 3 77 [{node-b 3} {node-c -1}] [{3 held node-b } {4 free node-b } {5 waiting node-b usable in 1ms}" +
-		" {6 quarantined node-b too far ahead} {9 quarantined node-b lease: record's checksum does not match}] {node-a true 7} }"
+	want := "{test pool-1 3 77 [{node-b 3} {node-c -1}] [{3 held node-b  0 false} {4 free node-b  0 false} {5 waiting node-b usable in 1ms 1769903999950 true}" +
+		" {6 quarantined node-b too far ahead 0 false} {9 quarantined node-b lease: record's checksum does not match 0 false}] {node-a true 7} }"
 	if summary != want {
 		t.Errorf("got  %s\nwant %s", summary, want)
 	}
@@ -190,7 +193,7 @@ func TestCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.Era != 3 || res.Revision != 77 || len(res.Nodes) != 2 || len(res.Sids) != 5 || res.Self.Sid != 7 || !res.Self.Ready ||
+	if res.Era != 3 || res.Revision != 77 || len(res.Nodes) != 2 || len(res.Sids) != 5 || !res.Sids[2].Unreleased || res.Sids[2].WrittenUnixMs != 1769903999950 || res.Self.Sid != 7 || !res.Self.Ready ||
 		res.PoolSize != 32 || res.Nodes[0].Sid != 3 || res.Sids[0].State != "held" || res.Layout != pb.Layout_LAYOUT_SCALABLE {
 		t.Errorf("%v", res)
 	}
@@ -224,6 +227,7 @@ func TestClusterWithoutEtcd(t *testing.T) {
 			"hangs": func(d *servertest.Directory) { d.Err, d.Hang = nil, true },
 		} {
 			env.Dir.Set(fail)
+			env.Clock.Advance(time.Second)
 			began := time.Now()
 			res := env.Do("GET", "/v1/cluster", "")
 			b, _ := io.ReadAll(res.Body)
@@ -237,7 +241,19 @@ func TestClusterWithoutEtcd(t *testing.T) {
 			if took := time.Since(began); res.StatusCode != 200 || took > 2*time.Second {
 				t.Errorf("%s: %d after %v", name, res.StatusCode, took)
 			}
+			began = time.Now()
+			if env.Do("GET", "/v1/cluster", ""); time.Since(began) > 0 {
+				t.Errorf("%s: the next request took %v, although the read before it had just failed", name, time.Since(began))
+			}
 		}
+		// Whom the node listed before etcd went away is still shown.
+		env.Report(func(s *lease.Status) {
+			s.Nodes = []lease.Registration{{Instance: "c-1", Node: "node-c", GRPC: "c:9000"}, {Instance: "a-1", Node: "node-a", GRPC: "a:9000"}}
+		})
+		if b, _ := io.ReadAll(env.Do("GET", "/v1/cluster", "").Body); !strings.Contains(string(b), `"name":"node-c","version":"","grpc_address":"c:9000"`) || !strings.Contains(string(b), `"sids":null`) {
+			t.Errorf("after a list: %s", b)
+		}
+		env.Clock.Advance(time.Second)
 		// A caller that leaves neither waits nor ends the read for others.
 		gate := make(chan struct{})
 		env.Dir.Set(func(d *servertest.Directory) {
