@@ -46,7 +46,7 @@ func (c *Config) options() []Option {
 	return []Option{
 		{Key: "node.name", value: stringValue(&c.Node.Name),
 			Usage: "name of this node",
-			Why:   "The machine's host name. Names need not be unique: nodes that share one still never share a sid. A node that restarts under its name prefers the sid it had."},
+			Why:   "The machine's host name. Give each node its own: two of one name never share a sid, but count as one where clocks are compared. A node that restarts under its name prefers the sid it had."},
 		{Key: "space", value: stringValue(&c.Space),
 			Usage: "name of the space: IDs are unique within one",
 			Why:   "One cluster needs one space, so its name rarely matters."},
