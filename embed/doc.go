@@ -3,7 +3,7 @@
 //
 //	a, err := embed.Open(ctx, embed.Config{
 //		Endpoints: []string{"https://etcd-0:2379", "https://etcd-1:2379", "https://etcd-2:2379"},
-//		Gossip:    "10.0.0.7:7947",
+//		Gossip:    "10.0.0.7:7948",
 //	})
 //	…
 //	defer a.Close()

@@ -18,7 +18,7 @@ func ExampleOpen() {
 	a, err := embed.Open(ctx, embed.Config{
 		Endpoints: []string{"https://etcd-0:2379", "https://etcd-1:2379", "https://etcd-2:2379"},
 		Name:      "orders-7",
-		Gossip:    "10.0.0.7:7947",
+		Gossip:    "10.0.0.7:7948",
 		SIDs:      "24-31",
 		Reserve:   1, // for the program that takes this one's place
 		Settings:  map[string]string{"etcd.tls.ca": "/etc/etcd/ca.pem", "gossip.key-file": "/etc/allocator/gossip.key"},

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/admin"
+	"github.com/flakelease/allocator/cmd/allocator/internal/bench"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cluster"
 	"github.com/flakelease/allocator/cmd/allocator/internal/dev"
@@ -47,7 +48,6 @@ invalid or a request was refused, 2 the command line or a setting is wrong, 3 et
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(docsCommand(a))
 	return root
 }
 
@@ -64,10 +64,10 @@ func groups(a *cli.App) []group {
 			ids.AuditCommand(a),
 		}},
 		{"IDs from a cluster", []*cobra.Command{
-			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), cluster.BenchCommand(a),
+			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), bench.Command(a),
 		}},
 		{"For operators", []*cobra.Command{
-			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a), admin.Command(a), operator.GossipCommand(a), operator.TokenCommand(a), operator.ConfigCommand(a), operator.VersionCommand(a),
+			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a), admin.Command(a), operator.GossipCommand(a), operator.TokenCommand(a), operator.ConfigCommand(a), docsCommand(a), operator.VersionCommand(a),
 		}},
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/flakelease/allocator/internal/metrics"
 )
 
-// docsCommand prints the pages of docs/reference.
+// docsCommand prints the files of docs/reference.
 func docsCommand(a *cli.App) *cobra.Command {
-	docs := &cobra.Command{Use: "docs", Short: "Print reference pages", Hidden: true, Args: cobra.NoArgs,
+	docs := &cobra.Command{Use: "docs", Short: "Print the reference pages: commands, settings, metrics", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	for _, p := range []struct {
 		name, short string
@@ -21,9 +21,10 @@ func docsCommand(a *cli.App) *cobra.Command {
 	}{
 		{"cli", "Print the reference of all commands, as Markdown", reference},
 		{"config", "Print the reference of all settings, as Markdown", func(*cobra.Command) string { return config.Reference() }},
+		{"sample", "Print a commented file of all settings", func(*cobra.Command) string { return config.Sample() }},
 		{"metrics", "Print the reference of all metrics, as Markdown", func(*cobra.Command) string { return metrics.Reference() }},
 	} {
-		docs.AddCommand(&cobra.Command{Use: p.name, Short: p.short, Args: cobra.NoArgs,
+		docs.AddCommand(&cobra.Command{Use: p.name, Short: p.short, Args: cobra.NoArgs, DisableFlagsInUseLine: true,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				_, err := fmt.Fprint(a.Out, p.page(cmd.Root()))
 				return err

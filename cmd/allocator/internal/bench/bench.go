@@ -1,4 +1,5 @@
-package cluster
+// Package bench holds the command that puts load on a running cluster.
+package bench
 
 import (
 	"context"
@@ -22,12 +23,12 @@ import (
 
 // Bounds of a bench.
 const (
-	maxCallers   = 10_000
-	benchTimeout = 10 * time.Second // of one request
+	maxCallers = 10_000
+	timeout    = 10 * time.Second // of one request
 )
 
-// benchPlan holds the flags of bench.
-type benchPlan struct {
+// plan holds the flags of bench.
+type plan struct {
 	addrs  []string
 	via    string
 	count  int
@@ -36,8 +37,8 @@ type benchPlan struct {
 	callers int
 }
 
-// BenchCommand returns "allocator bench".
-func BenchCommand(a *cli.App) *cobra.Command {
+// Command returns "allocator bench".
+func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure a cluster under load",
@@ -65,7 +66,7 @@ if no node answered.`,
   allocator bench --via sdk --callers 1000 --format json`,
 		Args: cobra.NoArgs,
 	}
-	p := benchPlan{}
+	p := plan{}
 	flags := cmd.Flags()
 	addrs := flags.StringSlice("addr", nil, "addresses of nodes, comma-separated or repeated (or $"+config.EnvAddr+" for gRPC; default the listener's port on this machine)")
 	via := cli.Choose(cmd, "via", "API to use", load.GRPC, load.Stream, load.HTTP, load.RESP, load.SDK)
@@ -79,7 +80,7 @@ if no node answered.`,
 	dialing := remote.DialFlags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		p.via, p.Check = via.Value, !*noCheck
-		p.addrs = benchAddrs(a, *addrs, cmd.Flags().Changed("addr"), p.via)
+		p.addrs = addrsOf(a, *addrs, cmd.Flags().Changed("addr"), p.via)
 		if err := p.valid(); err != nil {
 			return err
 		}
@@ -109,8 +110,8 @@ if no node answered.`,
 	return cmd
 }
 
-// benchAddrs returns the addresses to ask, each without spaces.
-func benchAddrs(a *cli.App, list []string, given bool, via string) []string {
+// addrsOf returns the addresses to ask, each without spaces.
+func addrsOf(a *cli.App, list []string, given bool, via string) []string {
 	listen := config.Default().Listen
 	def := listen.GRPC
 	switch via {
@@ -139,7 +140,7 @@ func benchAddrs(a *cli.App, list []string, given bool, via string) []string {
 // have that listener only if they are configured to.
 const respAddr = "127.0.0.1:6380"
 
-func (p benchPlan) valid() error {
+func (p plan) valid() error {
 	largest := 1_000_000
 	if p.via == load.HTTP || p.via == load.RESP {
 		largest = 10_000
@@ -162,7 +163,7 @@ func (p benchPlan) valid() error {
 }
 
 // run carries the plan out and shows its progress.
-func (p benchPlan) run(ctx context.Context, progress io.Writer) (*benchResult, error) {
+func (p plan) run(ctx context.Context, progress io.Writer) (*result, error) {
 	clients, err := p.open()
 	defer func() {
 		for _, c := range clients {
@@ -172,7 +173,7 @@ func (p benchPlan) run(ctx context.Context, progress io.Writer) (*benchResult, e
 	if err != nil {
 		return nil, err
 	}
-	p.Timeout = benchTimeout
+	p.Timeout = timeout
 	for i := range p.callers {
 		addr := p.addrs[i%len(p.addrs)]
 		p.Workers = append(p.Workers, load.Worker{Targets: []load.Target{{Name: addr, Client: clients[i%len(clients)]}}, Counts: []int{p.count},
@@ -184,7 +185,7 @@ func (p benchPlan) run(ctx context.Context, progress io.Writer) (*benchResult, e
 	display.Go(func() {
 		live(showing, progress, 500*time.Millisecond, func() string { return p.progress(run.Result()) })
 	})
-	r := &benchResult{Result: run.Run(ctx), plan: p, interrupted: ctx.Err() != nil}
+	r := &result{Result: run.Run(ctx), plan: p, interrupted: ctx.Err() != nil}
 	shown()
 	display.Wait()
 	if r.interrupted && r.Took <= 0 {
@@ -195,7 +196,7 @@ func (p benchPlan) run(ctx context.Context, progress io.Writer) (*benchResult, e
 
 // open returns a client for each caller, or the one that they share. They contact
 // nobody yet. The error comes with the clients to close.
-func (p benchPlan) open() (clients []load.Client, err error) {
+func (p plan) open() (clients []load.Client, err error) {
 	config := load.Config{Token: p.dialer.Token, GRPC: p.dialer.Opts}
 	if p.dialer.TLS != nil {
 		config.TLS = p.dialer.TLS.Config()
@@ -206,7 +207,7 @@ func (p benchPlan) open() (clients []load.Client, err error) {
 		}
 	}
 	if p.via == load.SDK {
-		c, err := config.OpenSDK(client.Options{Targets: p.addrs, Timeout: benchTimeout})
+		c, err := config.OpenSDK(client.Options{Targets: p.addrs, Timeout: timeout})
 		if err != nil {
 			return nil, cli.UsageError("--via sdk: %w", err)
 		}
@@ -224,7 +225,7 @@ func (p benchPlan) open() (clients []load.Client, err error) {
 }
 
 // progress is a line about a run under way.
-func (p benchPlan) progress(r *load.Result) string {
+func (p plan) progress(r *load.Result) string {
 	if r.Took <= 0 {
 		return fmt.Sprintf("warming up: %d IDs", r.Drawn)
 	}
@@ -234,10 +235,10 @@ func (p benchPlan) progress(r *load.Result) string {
 		shortly(time.Duration(r.Latency.ValueAtQuantile(50))), shortly(time.Duration(r.Latency.ValueAtQuantile(99))))
 }
 
-// benchResult is what a bench found.
-type benchResult struct {
+// result is what a bench found.
+type result struct {
 	*load.Result
-	plan        benchPlan
+	plan        plan
 	interrupted bool // before the time was over
 }
 
@@ -246,16 +247,16 @@ var percentiles = []struct {
 	at   float64
 }{{"p50", 50}, {"p90", 90}, {"p99", 99}, {"p99.9", 99.9}, {"p99.99", 99.99}}
 
-func (r *benchResult) rate(n int64) float64 { return float64(n) / r.Took.Seconds() }
+func (r *result) rate(n int64) float64 { return float64(n) / r.Took.Seconds() }
 
-func (r *benchResult) loop() string {
+func (r *result) loop() string {
 	if r.plan.Rate > 0 {
 		return fmt.Sprintf("open loop at %g requests/s: latency counts from when a request was due", r.plan.Rate)
 	}
 	return "closed loop: latencies leave out requests that were not sent during a stall; use --rate to include them"
 }
 
-func (r *benchResult) print(w io.Writer) error {
+func (r *result) print(w io.Writer) error {
 	var b strings.Builder
 	p := r.plan
 	fmt.Fprintf(&b, "%s by %s, %s each, %v after %v\n%s\n\n", cli.Count(p.callers, "caller"), p.via, cli.Count(p.count, "ID"), r.Took.Round(10*time.Millisecond), p.WarmUp, r.loop())
@@ -305,8 +306,8 @@ func shortly(d time.Duration) time.Duration {
 	return d.Round(10 * time.Millisecond)
 }
 
-// benchView is the result as JSON: durations in nanoseconds.
-type benchView struct {
+// view is the result as JSON: durations in nanoseconds.
+type view struct {
 	Via        string           `json:"via"`
 	Callers    int              `json:"callers"`
 	Count      int              `json:"count"`
@@ -332,8 +333,8 @@ type checkView struct {
 	Unchecked  int64 `json:"unchecked"`
 }
 
-func (r *benchResult) json() benchView {
-	v := benchView{
+func (r *result) json() view {
+	v := view{
 		Via: r.plan.via, Callers: r.plan.callers, Count: r.plan.count, Rate: r.plan.Rate, Seconds: r.Took.Seconds(), Early: r.interrupted,
 		Requests: r.Requests, PerSecond: r.rate(r.Requests), IDs: r.IDs, IDsPerSec: r.rate(r.IDs),
 		Refused: r.Refused, Failed: r.Failed, NotStarted: r.NotStarted, LatencyNs: map[string]int64{},
@@ -355,7 +356,7 @@ func (r *benchResult) json() benchView {
 }
 
 // verdict is the error that the command ends with.
-func (r *benchResult) verdict() error {
+func (r *result) verdict() error {
 	refused, _ := r.Refusals()
 	switch c := r.Check; {
 	case c != nil && c.Duplicates+c.OutOfOrder > 0:

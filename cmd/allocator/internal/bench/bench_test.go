@@ -1,4 +1,4 @@
-package cluster
+package bench
 
 import (
 	"context"
@@ -31,15 +31,15 @@ func benchUntil(ctx context.Context, h http.HandlerFunc, args ...string) (code i
 	args = append([]string{"bench", "--via", "http", "--addr", strings.TrimPrefix(s.URL, "http://"), "--warm-up", "0s", "--format", "json"}, args...)
 	code = cli.Run(ctx, args, strings.NewReader(""), &o, &e, nil, "", func(a *cli.App) *cobra.Command {
 		root := &cobra.Command{Use: "allocator"}
-		root.AddCommand(BenchCommand(a))
+		root.AddCommand(Command(a))
 		return root
 	})
 	return code, o.String(), e.String()
 }
 
-func viewOf(t *testing.T, out string) benchView {
+func viewOf(t *testing.T, out string) view {
 	t.Helper()
-	var v benchView
+	var v view
 	if err := json.Unmarshal([]byte(out), &v); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -35,22 +35,22 @@ func newPeerLine(c *pb.PeerClock) *peerLine {
 	}
 }
 
-// columns returns what the table shows under VERDICT and OFFSET ± ERROR.
-func (p *peerLine) columns() (verdict, offset string) {
+// columns returns what the table shows under LAST HEARD, CLOCK VERDICT and CLOCK OFFSET.
+func (p *peerLine) columns() (heard, verdict, offset string) {
 	switch {
 	case p == nil:
-		return "-", "no sample"
+		return "never", "-", "-"
 	case p.Self:
-		offset = "asked"
+		heard, verdict, offset = "(this node)", p.Verdict, "-"
 	case !p.Fresh:
-		offset = fmt.Sprintf("no sample for %.0fs", float64(p.Age)/1e6)
+		heard, verdict, offset = fmt.Sprintf("%.1fs ago", float64(p.Age)/1e6), "silent", "-"
 	default:
-		offset = clock.FormatOffset(micros(p.Offset), micros(p.Error))
+		heard, verdict, offset = fmt.Sprintf("%.1fs ago", float64(p.Age)/1e6), p.Verdict, clock.FormatOffset(micros(p.Offset), micros(p.Error))
 	}
 	if p.Falseticker {
 		offset += " FALSE"
 	}
-	return p.Verdict, offset
+	return heard, verdict, offset
 }
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }

@@ -9,19 +9,20 @@ import (
 
 func TestPeerColumns(t *testing.T) {
 	for _, tc := range []struct {
-		name            string
-		peer            *pb.PeerClock
-		verdict, offset string
+		name string
+		peer *pb.PeerClock
+		want string // heard, verdict, offset
 	}{
-		{"never heard", nil, "-", "no sample"},
-		{"itself", &pb.PeerClock{Verdict: "open", Self: true, Fresh: true}, "open", "asked"},
-		{"fresh", &pb.PeerClock{Verdict: "open", Fresh: true, OffsetUs: -120, ErrorUs: 201}, "open", "-0.1ms ±0.3ms"},
-		{"false", &pb.PeerClock{Verdict: "skewed", Fresh: true, OffsetUs: 1e6, ErrorUs: 300, Falseticker: true}, "skewed", "+1000.0ms ±0.3ms FALSE"},
-		{"silent since", &pb.PeerClock{Verdict: "open", OffsetUs: 5, AgeUs: 31_400_000}, "open", "no sample for 31s"},
+		{"never heard", nil, "never|-|-"},
+		{"itself", &pb.PeerClock{Verdict: "open", Self: true, Fresh: true}, "(this node)|open|-"},
+		{"fresh", &pb.PeerClock{Verdict: "open", Fresh: true, OffsetUs: -120, ErrorUs: 201, AgeUs: 640_000}, "0.6s ago|open|-0.1ms ±0.3ms"},
+		{"false", &pb.PeerClock{Verdict: "skewed", Fresh: true, OffsetUs: 1e6, ErrorUs: 300, Falseticker: true}, "0.0s ago|skewed|+1000.0ms ±0.3ms FALSE"},
+		{"silent since", &pb.PeerClock{Verdict: "open", OffsetUs: 5, AgeUs: 31_400_000}, "31.4s ago|silent|-"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if verdict, offset := newPeerLine(tc.peer).columns(); verdict != tc.verdict || offset != tc.offset {
-				t.Errorf("got %q %q, want %q %q", verdict, offset, tc.verdict, tc.offset)
+			heard, verdict, offset := newPeerLine(tc.peer).columns()
+			if got := heard + "|" + verdict + "|" + offset; got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
 	}

@@ -1,5 +1,4 @@
-// Package cluster holds the commands of those who call a cluster: get, status and
-// bench.
+// Package cluster holds the commands of those who call a cluster: get and status.
 package cluster
 
 import (

@@ -24,9 +24,17 @@ func StatusCommand(a *cli.App) *cobra.Command {
 		Use:   "status",
 		Short: "Show the cluster: nodes, clocks, sids and windows",
 		Long: `Status asks one node for the records of the space in etcd, its own state, and the clocks
-of the other nodes: VERDICT is each node's verdict on its own clock, OFFSET its clock
-minus that of the node asked, and FALSE a clock that a majority disagrees with. It exits
-with 1 if the node asked would refuse a request now.`,
+of the other nodes. It exits with 1 if the node asked would refuse a request now.
+
+WINDOW LEFT is for how long a node can issue without etcd. LAST HEARD is when the node
+asked last had an answer from it by gossip. CLOCK VERDICT is what each node says of its
+own clock, or "silent" if it has not answered for 10 s; CLOCK OFFSET is its clock minus
+that of the node asked, ± the error of that measurement, and FALSE marks a clock that a
+majority disagrees with. A sid that is "not released" was held by a process that was
+killed, is paused, or cannot reach etcd.
+
+If etcd does not answer, status shows the nodes as the one asked last listed them, with
+what they report by gossip.`,
 		Example: "  allocator status --addr 10.0.0.5:9000",
 		Args:    cobra.NoArgs,
 	}
@@ -67,7 +75,8 @@ type clusterView struct {
 	Layout   string     `json:"layout"`
 	Epoch    string     `json:"epoch"`
 	Era      int64      `json:"era"`
-	Known    bool       `json:"known"` // etcd answered: nodes and sids are its
+	Known    bool       `json:"known"`             // etcd answered: nodes and sids are its
+	Problem  string     `json:"problem,omitempty"` // why it did not, or what is wrong with its records
 	PoolSize int        `json:"pool_size"`
 	PoolHeld int        `json:"pool_held"`
 	Nodes    []nodeLine `json:"nodes"`
@@ -95,6 +104,9 @@ type sidLine struct {
 	WindowMs int64   `json:"window_remaining_ms"` // by the clock of the node asked; negative: past
 	Ceiling  *string `json:"ceiling"`
 	Problem  string  `json:"problem,omitempty"`
+	// Written is how long ago the record was last written, by two machines' clocks.
+	WrittenMs  int64 `json:"written_ago_ms"`
+	Unreleased bool  `json:"unreleased"` // no holder, and the last one did not release it
 }
 
 type selfLine struct {
@@ -103,7 +115,9 @@ type selfLine struct {
 	Reason string `json:"reason,omitempty"`
 	Why    string `json:"message,omitempty"`
 	SID    int32  `json:"sid"`
-	Issued int64  `json:"ids_issued"`
+	// WindowMs is for how long it can issue without etcd; 0: it holds no sid.
+	WindowMs int64 `json:"window_remaining_ms"`
+	Issued   int64 `json:"ids_issued"`
 	// Clock is null where the node has no verdict.
 	Clock *clockLine `json:"clock"`
 }
@@ -112,13 +126,17 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 	self := c.GetSelf()
 	v := clusterView{
 		Space: c.GetSpace(), Pool: c.GetPool(), Era: c.GetEra(),
-		Epoch: clock.Millis(c.GetEpochUnixMs()).Time().Format(time.RFC3339Nano),
-		Known: len(c.GetNodes()) > 0, // at least the node asked is registered
-		Nodes: []nodeLine{}, SIDs: []sidLine{},
+		Epoch:   clock.Millis(c.GetEpochUnixMs()).Time().Format(time.RFC3339Nano),
+		Known:   len(c.GetSids()) > 0 || c.GetProblem() == "" && len(c.GetNodes()) > 0, // at least the node asked is registered
+		Problem: c.GetProblem(),
+		Nodes:   []nodeLine{}, SIDs: []sidLine{},
 		Self: selfLine{
 			Name: self.GetName(), Ready: self.GetReady(), SID: self.GetSid(), Issued: self.GetIdsIssued(), Why: self.GetMessage(),
 			Clock: newClockLine(self.GetClock()),
 		},
+	}
+	if self.GetSid() >= 0 {
+		v.Self.WindowMs = max(0, self.GetCeilUnixMs()-self.GetNowUnixMs())
 	}
 	if !v.Self.Ready {
 		v.Self.Reason = strings.TrimPrefix(self.GetRefusing().String(), "REASON_")
@@ -134,62 +152,38 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 			v.PoolHeld++
 		}
 		ceil := clock.Millis(s.GetCeilUnixMs()).Time().Format("2006-01-02T15:04:05.000Z")
-		v.SIDs = append(v.SIDs, sidLine{s.GetSid(), s.GetState(), s.GetTerm(), s.GetNode(), s.GetCeilUnixMs() - self.GetNowUnixMs(), &ceil, s.GetProblem()})
+		v.SIDs = append(v.SIDs, sidLine{
+			s.GetSid(), s.GetState(), s.GetTerm(), s.GetNode(), s.GetCeilUnixMs() - self.GetNowUnixMs(), &ceil, s.GetProblem(),
+			self.GetNowUnixMs() - s.GetWrittenUnixMs(), s.GetUnreleased(),
+		})
 	}
 	return v
 }
 
 func (v clusterView) print(w io.Writer) error {
 	fmt.Fprintf(w, "space %s: layout %s, epoch %s, era %d\n", v.Space, v.Layout, v.Epoch, v.Era)
-	if v.Known {
+	switch {
+	case v.Known:
 		fmt.Fprintf(w, "%s; %d of %d sids held\n", cli.Count(len(v.Nodes), "node"), v.PoolHeld, v.PoolSize)
-	} else {
-		fmt.Fprintln(w, "etcd cannot be read, or the node has not registered yet: nodes and sids are unknown")
+	case v.Problem == "":
+		fmt.Fprintln(w, "no node is registered, not even the one asked: it has only just started, or lost its lease")
 	}
-	bySID := map[int32]sidLine{}
-	for _, s := range v.SIDs {
-		bySID[s.SID] = s
+	if v.Problem != "" {
+		fmt.Fprintln(w, v.Problem)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if len(v.Nodes) > 0 {
-		fmt.Fprintln(t, "\nNODE\tSID\tTERM\tWINDOW LEFT\tVERDICT\tOFFSET ± ERROR\tGRPC\tHTTP\tVERSION")
-	}
-	for _, n := range v.Nodes {
-		sid, term, left := "standby", "-", "-"
-		if n.SID >= 0 {
-			s := bySID[n.SID]
-			sid, term, left = strconv.Itoa(int(n.SID)), fmt.Sprint(s.Term), fmt.Sprintf("%.1fs", float64(s.WindowMs)/1000)
-		}
-		if n.SIDRange != "" {
-			sid += " of " + n.SIDRange
-		}
-		verdict, offset := n.Clock.columns()
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, verdict, offset, cli.OrDash(n.GRPC), cli.OrDash(n.HTTP), n.Version)
-	}
-	header := false
-	for _, s := range v.SIDs {
-		if s.State == "held" {
-			continue
-		}
-		if !header {
-			fmt.Fprintln(t, "\nSID\tSTATE\tTERM\tLAST HELD BY\tUSABLE\tPROBLEM")
-			header = true
-		}
-		usable := "now"
-		if s.WindowMs > 0 {
-			usable = fmt.Sprintf("in %.1fs", float64(s.WindowMs)/1000)
-		}
-		if s.State == "quarantined" {
-			usable = "no"
-		}
-		fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\t%s\n", s.SID, s.State, s.Term, s.Node, usable, s.Problem)
-	}
+	v.printNodes(t)
+	v.printSIDs(t)
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	v.printNames(w)
 	state := "ready"
 	if !v.Self.Ready {
 		state = fmt.Sprintf("not ready: %s: %s", v.Self.Reason, v.Self.Why)
+	}
+	if v.Self.SID >= 0 {
+		state += fmt.Sprintf("; sid %d, window left %s", v.Self.SID, seconds(v.Self.WindowMs))
 	}
 	_, err := fmt.Fprintf(w, "\n%s: %s; %s issued\n", v.Self.Name, state, cli.Count(int(v.Self.Issued), "ID"))
 	if err != nil || v.Self.Clock == nil {
@@ -197,3 +191,68 @@ func (v clusterView) print(w io.Writer) error {
 	}
 	return v.Self.Clock.print(w)
 }
+
+func (v clusterView) printNodes(w io.Writer) {
+	bySID := map[int32]sidLine{}
+	for _, s := range v.SIDs {
+		bySID[s.SID] = s
+	}
+	if len(v.Nodes) > 0 {
+		fmt.Fprintln(w, "\nNODE\tSID\tTERM\tWINDOW LEFT\tLAST HEARD\tCLOCK VERDICT\tCLOCK OFFSET\tGRPC\tHTTP\tVERSION")
+	}
+	for _, n := range v.Nodes {
+		sid, term, left := "standby", "-", "-"
+		if n.SID >= 0 {
+			sid = strconv.Itoa(int(n.SID))
+		} else if !v.Known {
+			sid = "unknown"
+		}
+		if s, ok := bySID[n.SID]; ok {
+			term, left = fmt.Sprint(s.Term), seconds(s.WindowMs)
+		} else if n.Clock != nil && n.Clock.Self && v.Self.SID >= 0 { // all that is known without etcd
+			left = seconds(v.Self.WindowMs)
+		}
+		if n.SIDRange != "" {
+			sid += " of " + n.SIDRange
+		}
+		heard, verdict, offset := n.Clock.columns()
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, heard, verdict, offset, cli.OrDash(n.GRPC), cli.OrDash(n.HTTP), n.Version)
+	}
+}
+
+// printSIDs prints the sids that nobody holds.
+func (v clusterView) printSIDs(w io.Writer) {
+	header := false
+	for _, s := range v.SIDs {
+		if s.State == "held" {
+			continue
+		}
+		if !header {
+			fmt.Fprintln(w, "\nSID\tSTATE\tTERM\tLAST HELD BY\tLAST WRITTEN\tUSABLE\tPROBLEM")
+			header = true
+		}
+		usable, problem := "now", s.Problem
+		if s.WindowMs > 0 {
+			usable, problem = "in "+seconds(s.WindowMs), ""
+		}
+		if s.State == "quarantined" {
+			usable, problem = "no", s.Problem
+		}
+		if s.Unreleased && problem == "" {
+			problem = "not released"
+		}
+		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s ago\t%s\t%s\n", s.SID, s.State, s.Term, s.Node, time.Duration(s.WrittenMs*1e6).Round(time.Second), usable, problem)
+	}
+}
+
+// printNames points out the names that several processes have.
+func (v clusterView) printNames(w io.Writer) {
+	count := map[string]int{}
+	for _, n := range v.Nodes {
+		if count[n.Name]++; count[n.Name] == 2 {
+			fmt.Fprintf(w, "\nSeveral processes are registered as %s. If that lasts for longer than a lease, set node.name on each.\n", n.Name)
+		}
+	}
+}
+
+func seconds(ms int64) string { return fmt.Sprintf("%.1fs", float64(ms)/1000) }

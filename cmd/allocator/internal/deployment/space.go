@@ -149,6 +149,13 @@ func (w NodeReport) Offset() (lo, hi time.Duration) {
 	return at.Sub(w.At.Add(w.Took)), at.Sub(w.At) + time.Millisecond // it was cut to milliseconds
 }
 
+// WindowLeft returns for how long the node can issue without etcd, by its own clock; 0 if
+// it holds no sid.
+func (w NodeReport) WindowLeft() time.Duration {
+	self := w.Cluster.GetSelf()
+	return max(0, clock.Millis(self.GetCeilUnixMs()-self.GetNowUnixMs()).Duration())
+}
+
 // Label names the node as well as it is known.
 func (w NodeReport) Label() string {
 	if w.Name == "" {

@@ -15,6 +15,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 )
 
@@ -80,7 +81,7 @@ func codeOf(ctx context.Context, d remote.Dialer, addr string) codes.Code {
 }
 
 // access reports what unauthenticated clients may do.
-func (r *report) access(f facts) {
+func (r *findings) access(f facts) {
 	const do = "See \"Security\" in docs/OPERATIONS.md, or listen on loopback"
 	var clear, free []string
 	for _, addr := range slices.Sorted(maps.Keys(f.access)) {
@@ -93,16 +94,16 @@ func (r *report) access(f facts) {
 		}
 	}
 	if len(clear) > 0 {
-		r.add("access", warned, "Set tls.cert and tls.key. "+do, "no TLS: requests and tokens are sent unencrypted: the API at %s", strings.Join(clear, ", "))
+		r.Add("access", report.Warn, "Set tls.cert and tls.key. "+do, "no TLS: requests and tokens are sent unencrypted: the API at %s", strings.Join(clear, ", "))
 	}
 	if len(free) > 0 {
-		r.add("access", warned, "Set auth.token-file or tls.client-ca. "+do, "no authentication: any client that can connect may issue IDs: the API at %s", strings.Join(free, ", "))
+		r.Add("access", report.Warn, "Set auth.token-file or tls.client-ca. "+do, "no authentication: any client that can connect may issue IDs: the API at %s", strings.Join(free, ", "))
 	}
 	switch {
 	case len(clear)+len(free) > 0:
 	case len(f.access) == 0:
-		r.add("access", passed, "", "no node that answers is reachable from other machines")
+		r.Add("access", report.OK, "", "no node that answers is reachable from other machines")
 	default:
-		r.add("access", passed, "", "unauthenticated clients are refused")
+		r.Add("access", report.OK, "", "unauthenticated clients are refused")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/nodestub"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/certs"
 )
@@ -31,15 +32,15 @@ func TestAccess(t *testing.T) {
 		{"tokens without TLS", map[string]access{"a": {plain: true, asks: true}}, []string{"warn no TLS"}},
 		{"TLS alone", map[string]access{"a": {}}, []string{"warn no authentication"}},
 	} {
-		var r report
+		var r findings
 		r.access(facts{access: tc.access})
-		if len(r) != len(tc.want) {
-			t.Errorf("%s: %+v", tc.name, r)
+		if len(r.Report) != len(tc.want) {
+			t.Errorf("%s: %+v", tc.name, r.Report)
 			continue
 		}
-		for i, c := range r {
+		for i, c := range r.Report {
 			state, part, _ := strings.Cut(tc.want[i], " ")
-			if c.Name != "access" || string(c.State) != state || !strings.Contains(c.Detail, part) || (c.State == passed) != (c.Do == "") {
+			if c.Name != "access" || string(c.State) != state || !strings.Contains(c.Detail, part) || (c.State == report.OK) != (c.Do == "") {
 				t.Errorf("%s: %+v, want %q", tc.name, c, tc.want[i])
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -28,13 +29,13 @@ func well() facts {
 		want: space, space: "default", slack: 30_750, maxSkew: 250 * time.Millisecond, extend: 5 * time.Second,
 		members:   []etcdstore.Member{{Endpoint: "http://e1:2379", Took: time.Millisecond, Cluster: 0xc1, Version: "3.6.5", Leader: true, Revision: 9, Size: 1 << 20, Quota: 2 << 30}},
 		compacted: true, role: etcdstore.Role{Auth: true}, now: at, kernel: clock.Kernel{Known: true, Synchronized: true},
-		gossip: map[string]error{"10.0.0.1:7946": nil},
+		window: 30 * time.Second, gossip: map[string]error{"10.0.0.1:7946": nil},
 		view: lease.View{
 			Cluster: 0xc1, Revision: 9, Config: record(space), Era: record(lease.Era{Number: 1, Floor: at - 60_000, Cluster: 0xc1}),
-			SIDs:  map[flake.SID]lease.SIDRecords{3: {Holder: record(lease.Holder{Instance: "i1", Node: "n1"}), Window: record(granted())}},
-			Nodes: []lease.Registration{{Instance: "i1", Node: "n1", GRPC: "10.0.0.1:9000"}},
+			SIDs: map[flake.SID]lease.SIDRecords{3: {Holder: record(lease.Holder{Instance: "i1", Node: "n1"}), Window: record(granted())}},
 		},
-		nodes: []deployment.NodeReport{{Addr: "10.0.0.1:9000", Name: "n1", Took: 2 * time.Millisecond, At: at.Time(), Cluster: answer(0)}},
+		registered: []lease.Registration{{Instance: "i1", Node: "n1", GRPC: "10.0.0.1:9000"}},
+		nodes:      []deployment.NodeReport{{Addr: "10.0.0.1:9000", Name: "n1", Took: 2 * time.Millisecond, At: at.Time(), Cluster: answer(0)}},
 	}
 }
 
@@ -44,7 +45,8 @@ func granted() lease.Window {
 
 // answer is what a ready node says whose clock is off by that much.
 func answer(off clock.Millis) *pb.GetClusterResponse {
-	return &pb.GetClusterResponse{Pool: "p", Self: &pb.NodeStatus{Name: "n1", Ready: true, Sid: 3, NowUnixMs: int64(at+off) + 1}}
+	return &pb.GetClusterResponse{Pool: "p", Self: &pb.NodeStatus{
+		Name: "n1", Instance: "i1", Ready: true, Sid: 3, NowUnixMs: int64(at+off) + 1, CeilUnixMs: int64(at+off) + 28_001}}
 }
 
 func (f *facts) sid(n flake.SID, change func(*lease.SIDRecords, *lease.Window)) {
@@ -56,6 +58,19 @@ func (f *facts) sid(n flake.SID, change func(*lease.SIDRecords, *lease.Window)) 
 		s.Window = record(w)
 	}
 	f.view.SIDs[n] = s
+}
+
+// second adds a node that answers.
+func (f *facts) second(addr, instance, name string) {
+	f.registered = append(f.registered, lease.Registration{Instance: lease.Instance(instance), Node: name, GRPC: addr})
+	c := answer(0)
+	c.Self.Name, c.Self.Instance = name, instance
+	f.nodes = append(f.nodes, deployment.NodeReport{Addr: addr, Name: name, Took: time.Millisecond, At: at.Time(), Cluster: c})
+}
+
+// vanished is the record of a node that is gone and has released nothing.
+func (f *facts) vanished(wrote clock.Millis) {
+	f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.State, w.Node, w.Wall = lease.Active, "n2", wrote })
 }
 
 func TestExamine(t *testing.T) {
@@ -71,6 +86,8 @@ func TestExamine(t *testing.T) {
 		}, []string{"fail etcd-endpoint | http://e2:2379: away | Check that etcd runs there"}},
 		{"all endpoints away", func(f *facts) { f.members[0].Err = away },
 			[]string{"fail etcd-endpoint | away |", "fail etcd | no endpoint answers | do not restart"}},
+		{"all endpoints away, and nodes", func(f *facts) { f.members[0].Err, f.nodes, f.registered, f.view = away, nil, nil, lease.View{} },
+			[]string{"fail etcd-endpoint | away |", "fail etcd | no endpoint answers |", "skipped nodes | who is registered is not known | --addr", "skipped clock | no node to compare |"}},
 		{"slow", func(f *facts) { f.members[0].Took = 400 * time.Millisecond }, []string{"warn etcd-endpoint | answered in 400ms | Check etcd's disk"}},
 		{"two clusters", func(f *facts) {
 			m := f.members[0]
@@ -117,13 +134,37 @@ func TestExamine(t *testing.T) {
 			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Ceil += 10 * 365 * 24 * 3600 * 1000 })
 		},
 			[]string{"fail ceilings | sid 5 is 2037 | Is this machine's clock right"}},
-		{"nobody", func(f *facts) { f.nodes, f.view.Nodes = nil, nil }, []string{"warn nodes | no node is registered | allocator serve"}},
-		{"no address", func(f *facts) { f.view.Nodes[0].GRPC = "" }, []string{"skipped node | n1 has no gRPC listener |"}},
+		{"nobody", func(f *facts) { f.nodes, f.registered = nil, nil }, []string{"warn nodes | no node is registered | allocator serve"}},
+		{"no address", func(f *facts) { f.registered[0].GRPC = "" }, []string{"skipped node | n1 has no gRPC listener |"}},
 		{"a node with TLS", func(f *facts) {
 			f.nodes[0].Cluster, f.nodes[0].Err = nil, errors.New("error reading server preface: EOF")
 		}, []string{"fail node | n1 at 10.0.0.1:9000 does not answer: error reading server preface: EOF | give --ca"}},
 		{"a node away", func(f *facts) { f.nodes[0].Cluster, f.nodes[0].Err = nil, away },
 			[]string{"fail node | n1 at 10.0.0.1:9000 does not answer: away | advertise.grpc is reachable"}},
+		{"two processes of one name", func(f *facts) { f.second("10.0.0.2:9000", "i2", "n1") }, []string{"fail name | 2 processes have the name n1: at 10.0.0.1:9000, 10.0.0.2:9000 | node.name"}},
+		{"one of them cannot be asked", func(f *facts) { f.registered = append(f.registered, lease.Registration{Instance: "i2", Node: "n1"}) },
+			[]string{"skipped node | n1 has no gRPC |", "fail name | 2 processes have the name n1: at 10.0.0.1:9000, without a gRPC listener |"}},
+		{"killed and started again", func(f *facts) {
+			f.registered = append(f.registered, lease.Registration{Instance: "i0", Node: "n1", GRPC: "10.0.0.1:9000"})
+		},
+			[]string{"warn name | 2 registrations have the name n1, and 1 process answers | run doctor again"}},
+		{"as many as expected", func(f *facts) { f.expect = 1 }, nil},
+		{"fewer than expected", func(f *facts) { f.expect = 3 }, []string{"fail node-count | 1 node, and 3 are expected | status"}},
+		{"one that is away counts as missing", func(f *facts) {
+			f.expect = 1
+			f.nodes[0].Cluster, f.nodes[0].Err = nil, away
+		}, []string{"fail node | does not answer |", "fail node-count | 0 nodes, and 1 is expected |"}},
+		{"more than expected", func(f *facts) {
+			f.expect = 1
+			f.second("10.0.0.2:9000", "i2", "n2")
+		}, []string{"warn node-count | 2 nodes, and 1 is expected |"}},
+		{"a node that extends no window", func(f *facts) { f.nodes[0].Cluster.Self.CeilUnixMs -= 14_000 }, []string{"warn node | n1 at 10.0.0.1:9000 is ready, with sid 3, but has 14.0s of its window left | reach etcd"}},
+		{"vanished", func(f *facts) { f.vanished(at - 21_000) }, []string{"warn unreleased | n2 has not released sid 5: it last wrote 21s ago | paused"}},
+		{"vanished long ago", func(f *facts) { f.vanished(at - 2*3600*1000) }, nil},
+		{"killed, and back", func(f *facts) {
+			f.vanished(at - 21_000)
+			f.second("10.0.0.2:9000", "i2", "n2")
+		}, nil},
 		{"another space", func(f *facts) { f.nodes[0].Cluster.Pool = "q" }, []string{"fail node | of another space: pool q |"}},
 		{"not ready", func(f *facts) {
 			s := f.nodes[0].Cluster.Self
@@ -144,9 +185,9 @@ func TestExamine(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := well()
 			tc.change(&f)
-			var got []check
+			var got report.Report
 			for _, c := range examine(f) {
-				if c.State != passed {
+				if c.State != report.OK {
 					got = append(got, c)
 				} else if c.Do != "" {
 					t.Errorf("%+v is well and has advice", c)
@@ -161,7 +202,7 @@ func TestExamine(t *testing.T) {
 				if c := got[i]; string(c.State)+" "+c.Name != part[0] || !strings.Contains(c.Detail, strings.TrimSpace(detail)) || !strings.Contains(c.Do, strings.TrimSpace(do)) {
 					t.Errorf("got %+v, want %q", c, want)
 				}
-				if c := got[i]; (c.State == failed || c.State == warned) && c.Do == "" {
+				if c := got[i]; (c.State == report.Fail || c.State == report.Warn) && c.Do == "" {
 					t.Errorf("%+v says nothing about what to do", c)
 				}
 			}
@@ -179,5 +220,3 @@ func TestSound(t *testing.T) {
 		}
 	}
 }
-
-// Doctor on real deployments: each breaks one thing, and the line is there.

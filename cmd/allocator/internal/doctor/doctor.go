@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"slices"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/draw"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -29,7 +32,9 @@ func Command(a *cli.App) *cobra.Command {
 do about a failure. It changes nothing. It exits with 1 if something fails, and with 3
 if etcd cannot be reached.
 
-Run it on the machine of a node: it compares this machine's clock with the nodes'.
+Run it on the machine of a node: it compares this machine's clock with the nodes'. If
+etcd does not answer, it asks the node of these settings, or those of --addr, for the
+others, and shows how much of its window each has left.
 
 With --draw it draws IDs from every node, and every address of a name, and checks that
 they rise, carry the node's sid, decode to the present time, and are unique; then that each node
@@ -39,13 +44,17 @@ issues an ID above all others when asked to. With --addr this needs no etcd.`,
 		Args: cobra.NoArgs,
 	}
 	addrs := cmd.Flags().StringSlice("addr", nil, "gRPC addresses of nodes, comma-separated or given several times, besides those that are registered")
-	draw := cmd.Flags().Int("draw", 0, "IDs to draw from each node; 0 is none")
+	expect := cmd.Flags().Int("expect-nodes", 0, "fail unless at least so many nodes answer; 0: any number")
+	count := cmd.Flags().Int("draw", 0, "IDs to draw from each node; 0 is none")
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
 	dialing := remote.DialFlags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if *draw < 0 || *draw > maxDraw {
-			return cli.UsageError("--draw is %d: it has to be within 0 and %d", *draw, maxDraw)
+		if *count < 0 || *count > draw.Max {
+			return cli.UsageError("--draw is %d: it has to be within 0 and %d", *count, draw.Max)
+		}
+		if *expect < 0 {
+			return cli.UsageError("--expect-nodes is %d: it has to be 0 or more", *expect)
 		}
 		d, err := dialing()
 		if err != nil {
@@ -55,22 +64,22 @@ issues an ID above all others when asked to. With --addr this needs no etcd.`,
 		if err != nil {
 			return err
 		}
-		var checks report
+		var checks report.Report
 		reached, maxSkew := true, c.Issue.MaxSkew
 		given := deployment.NodeAddrs(nil, strings.Join(*addrs, ","))
-		if *draw == 0 || len(c.Etcd.Endpoints) > 0 || len(given) == 0 {
+		if *count == 0 || len(c.Etcd.Endpoints) > 0 || len(given) == 0 {
 			s, err := deployment.OpenSpace(a, "doctor", load)
 			if err != nil {
 				return err
 			}
 			defer s.Close()
 			f := gather(cmd.Context(), s, d, strings.Join(given, ","))
+			f.expect = *expect
 			checks, reached = examine(f), f.reached()
-			given = deployment.NodeAddrs(f.view.Nodes, strings.Join(given, ","))
+			given = deployment.NodeAddrs(f.registered, strings.Join(given, ","))
 		}
-		if *draw > 0 {
-			all := drawFrom(cmd.Context(), resolve(cmd.Context(), given, net.DefaultResolver.LookupHost), *draw, d)
-			checks.drawChecks(all, maxSkew+drawSlack, time.Now())
+		if *count > 0 {
+			checks = append(checks, draw.Checks(cmd.Context(), given, *count, maxSkew, d)...)
 		}
 		if format.Value == "json" {
 			for _, c := range checks {
@@ -78,13 +87,13 @@ issues an ID above all others when asked to. With --addr this needs no etcd.`,
 					return err
 				}
 			}
-		} else if err := printChecks(a.Out, checks); err != nil {
+		} else if err := checks.Print(a.Out); err != nil {
 			return err
 		}
 		switch {
 		case !reached:
 			return cli.Exit(cli.ExitUnavailable, nil)
-		case slices.ContainsFunc(checks, func(c check) bool { return c.State == failed }):
+		case checks.Failed():
 			return cli.ErrInvalid
 		}
 		return nil
@@ -100,6 +109,8 @@ type facts struct {
 	slack    clock.Millis
 	maxSkew  time.Duration
 	extend   time.Duration
+	window   time.Duration
+	expect   int // nodes; 0: any number
 
 	members []etcdstore.Member
 	noSpace bool
@@ -107,15 +118,16 @@ type facts struct {
 	loadErr,
 	compactErr,
 	roleErr error
-	compacted bool // revision 1 is compacted
-	role      etcdstore.Role
-	view      lease.View
-	nodes     []deployment.NodeReport
-	now       clock.Millis // this machine's clock when view was read
-	kernel    clock.Kernel
-	hint      func(message string) string // what to do about a node's error, "" if nothing is known
-	gossip    map[string]error            // by address, what connecting to it gave
-	access    map[string]access           // by address, of the nodes beyond this machine
+	compacted  bool // revision 1 is compacted
+	role       etcdstore.Role
+	view       lease.View
+	registered []lease.Registration // as etcd has them; if it does not answer, as nodes last read them
+	nodes      []deployment.NodeReport
+	now        clock.Millis // this machine's clock when view was read
+	kernel     clock.Kernel
+	hint       func(message string) string // what to do about a node's error, "" if nothing is known
+	gossip     map[string]error            // by address, what connecting to it gave
+	access     map[string]access           // by address, of the nodes beyond this machine
 }
 
 // reached reports whether any endpoint answered.
@@ -129,30 +141,56 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 	f := facts{
 		want:  lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
 		space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Endpoints, ","),
-		slack: s.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.Lease.ExtendEvery,
+		slack: s.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.Lease.ExtendEvery, window: s.Cfg.Lease.Window,
 		kernel: sys.Kernel(), hint: d.Hint,
 	}
 	f.members = s.Store.Members(ctx, sys)
-	if !f.reached() {
-		return f
+	if f.reached() {
+		f.noSpace, f.noSpaceErr = s.Store.NoSpace(ctx)
+		f.role, f.roleErr = s.Store.Role(ctx)
+		f.now = sys.Now().Wall
+		if f.view, f.loadErr = s.Store.Load(ctx); f.loadErr == nil {
+			f.compacted, f.compactErr = s.Store.Compacted(ctx, 1)
+			f.registered = f.view.Nodes
+		}
 	}
-	f.noSpace, f.noSpaceErr = s.Store.NoSpace(ctx)
-	f.role, f.roleErr = s.Store.Role(ctx)
-	f.now = sys.Now().Wall
-	if f.view, f.loadErr = s.Store.Load(ctx); f.loadErr != nil {
-		return f
+	f.nodes = deployment.AskNodes(ctx, d, deployment.NodeAddrs(f.registered, addr))
+	if !f.reached() || f.loadErr != nil {
+		f.askAround(ctx, d, cmp.Or(s.Cfg.Advertise.GRPC, s.Cfg.Listen.GRPC))
 	}
-	f.compacted, f.compactErr = s.Store.Compacted(ctx, 1)
-	f.nodes = deployment.AskNodes(ctx, d, deployment.NodeAddrs(f.view.Nodes, addr))
 	f.access = probeAll(ctx, d, f.nodes)
-	names := deployment.NamesOf(f.view.Nodes)
+	names := deployment.NamesOf(f.registered)
 	for i, n := range f.nodes {
 		if n.Name == "" {
 			f.nodes[i].Name = names[n.Addr]
 		}
 	}
-	f.gossip = dialAll(ctx, f.view.Nodes)
+	f.gossip = dialAll(ctx, f.registered)
 	return f
+}
+
+// askAround finds the nodes without etcd: those that were asked already, or the one that
+// is configured here, know the others.
+func (f *facts) askAround(ctx context.Context, d remote.Dialer, own string) {
+	if len(f.nodes) == 0 {
+		if f.nodes = deployment.AskNodes(ctx, d, []string{own}); f.nodes[0].Err != nil {
+			f.nodes = nil // perhaps there is none on this machine
+		}
+	}
+	asked := map[string]bool{}
+	known := map[string]bool{}
+	for _, n := range f.nodes {
+		asked[n.Addr] = true
+		for _, other := range n.Cluster.GetNodes() {
+			if !known[other.GetInstance()] {
+				known[other.GetInstance()] = true
+				f.registered = append(f.registered, lease.Registration{Instance: lease.Instance(other.GetInstance()), Node: other.GetName(), GRPC: other.GetGrpcAddress()})
+			}
+			asked[other.GetGrpcAddress()] = asked[other.GetGrpcAddress()] || other.GetInstance() == n.Cluster.GetSelf().GetInstance()
+		}
+	}
+	others := slices.DeleteFunc(deployment.NodeAddrs(f.registered, ""), func(addr string) bool { return asked[addr] })
+	f.nodes = append(f.nodes, deployment.AskNodes(ctx, d, others)...)
 }
 
 // dialTimeout is how long a gossip address may take to accept a connection.

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/config"
 )
 
 // ConfigCommand returns "allocator config".
@@ -23,23 +24,29 @@ func configPrintCommand(a *cli.App) *cobra.Command {
 		Use:   "print",
 		Short: "Print every setting, its value and its source",
 		Long: `Print shows the settings that "allocator serve" would use with the same flags, variables
-and file. It exits with 1 if a setting breaks a rule.`,
+and file. With --format yaml it prints them as such a file. It exits with 1 if a setting
+breaks a rule. For a file to begin with, see "allocator docs sample".`,
 		Args: cobra.NoArgs,
 	}
-	format := cli.FormatFlag(cmd)
+	format := cli.Choose(cmd, "format", "output format; json is one object a line, yaml a file for --config", "text", "json", "yaml")
 	load := a.Settings(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		c, list, err := load()
 		if err != nil {
 			return err
 		}
-		if format.Value == "json" {
+		switch format.Value {
+		case "json":
 			for _, s := range list {
 				if err := cli.PrintLine(a.Out, s); err != nil {
 					return err
 				}
 			}
-		} else {
+		case "yaml":
+			if _, err := fmt.Fprint(a.Out, config.YAML(list)); err != nil {
+				return err
+			}
+		default:
 			w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "KEY\tVALUE\tSOURCE")
 			for _, s := range list {

@@ -1,4 +1,5 @@
-package doctor
+// Package draw is the part of doctor that draws IDs from every node and judges them.
+package draw
 
 import (
 	"context"
@@ -13,17 +14,28 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 )
 
 // Bounds of one node's part in a draw.
 const (
-	drawTimeout = 20 * time.Second // waits that the node asks for included
-	drawCalls   = 10               // so that order shows from call to call
-	maxDraw     = 1_000_000
-	drawSlack   = time.Minute // between an ID and its judgement: the draws of all nodes lie in between
+	timeout = 20 * time.Second // waits that the node asks for included
+	calls   = 10               // so that order shows from call to call
+	slack   = time.Minute      // between an ID and its judgement: the draws of all nodes lie in between
 )
+
+// Max is the most IDs to draw from one node.
+const Max = 1_000_000
+
+// Checks draws n IDs from every address of every name, carries the order from node to
+// node, and judges all of it. The times of the IDs may differ from this machine's
+// clock by maxSkew.
+func Checks(ctx context.Context, addrs []string, n int, maxSkew time.Duration, d remote.Dialer) report.Report {
+	all := drawFrom(ctx, resolve(ctx, addrs, net.DefaultResolver.LookupHost), n, d)
+	return judge(all, maxSkew+slack, time.Now())
+}
 
 // drawing is what one address gave.
 type drawing struct {
@@ -55,7 +67,7 @@ func drawFrom(ctx context.Context, addrs []target, n int, d remote.Dialer) []dra
 			continue
 		}
 		defer func() { _ = conn.Close() }()
-		asked[i] = &remote.Nodes{Addrs: []string{out[i].addr}, Conns: []*grpc.ClientConn{conn}, Timeout: drawTimeout}
+		asked[i] = &remote.Nodes{Addrs: []string{out[i].addr}, Conns: []*grpc.ClientConn{conn}, Timeout: timeout}
 		all.Go(func() { out[i].err = out[i].take(ctx, asked[i], n) })
 	}
 	all.Wait()
@@ -87,7 +99,7 @@ func firstLine(err error) string {
 
 // take draws n IDs in several calls.
 func (d *drawing) take(ctx context.Context, node *remote.Nodes, n int) error {
-	block := max(1, n/drawCalls)
+	block := max(1, n/calls)
 	for len(d.ids) < n {
 		r, err := allocate(ctx, node, min(block, n-len(d.ids)), 0)
 		if err != nil {
@@ -134,20 +146,20 @@ func allocate(ctx context.Context, node *remote.Nodes, n int, after flake.ID) (r
 	return r, err
 }
 
-// drawChecks judges a draw: a line for each node, one for uniqueness, one for
+// judge judges a draw: a line for each node, one for uniqueness, one for
 // the order that was carried.
-func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
+func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) {
 	const bug = "This must not happen: stop the nodes, keep the IDs and etcd's data, and report it"
 	if len(all) == 0 {
-		r.add("draw", failed, "Give --addr, or start nodes", "there is no node to draw from")
-		return
+		r.Add("draw", report.Fail, "Give --addr, or start nodes", "there is no node to draw from")
+		return r
 	}
 	var formats []flake.Format
 	seen := map[flake.ID]int{} // which of all gave it
 	total, from, twice, carried := 0, 0, 0, 0
 	for i, d := range all {
 		if d.err != nil {
-			r.add("draw", failed, "Check that a node runs there and is ready; docs/OPERATIONS.md explains each reason", "%s: %s", d.addr, firstLine(d.err))
+			r.Add("draw", report.Fail, "Check that a node runs there and is ready; docs/OPERATIONS.md explains each reason", "%s: %s", d.addr, firstLine(d.err))
 			continue
 		}
 		total, from = total+len(d.ids), from+1
@@ -156,9 +168,9 @@ func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
 		}
 		name := fmt.Sprintf("%s at %s", d.node, d.addr)
 		if wrong := d.wrong(limit, now); wrong != "" {
-			r.add("draw", failed, bug, "%s: %s", name, wrong)
+			r.Add("draw", report.Fail, bug, "%s: %s", name, wrong)
 		} else {
-			r.add("draw", passed, "", "%s: %s with sid %s, rising from %s to %s", name, cli.Count(len(d.ids), "ID"), sidList(d.sids), d.ids[0], d.ids[len(d.ids)-1])
+			r.Add("draw", report.OK, "", "%s: %s with sid %s, rising from %s to %s", name, cli.Count(len(d.ids), "ID"), sidList(d.sids), d.ids[0], d.ids[len(d.ids)-1])
 		}
 		for _, id := range append(slices.Clone(d.ids), d.next) {
 			if id == 0 {
@@ -166,31 +178,32 @@ func (r *report) drawChecks(all []drawing, limit time.Duration, now time.Time) {
 			}
 			if other, ok := seen[id]; ok {
 				if twice++; twice == 1 {
-					r.add("draw-unique", failed, bug, "%s was issued twice: by %s and by %s", id, all[other].addr, d.addr)
+					r.Add("draw-unique", report.Fail, bug, "%s was issued twice: by %s and by %s", id, all[other].addr, d.addr)
 				}
 			}
 			seen[id] = i
 		}
 		switch {
 		case d.carryErr != nil:
-			r.add("draw-order", failed, "Check that the node is ready, and that its clock and those of the other nodes are right", "%s, asked for an ID after %s: %v", name, d.above, d.carryErr)
+			r.Add("draw-order", report.Fail, "Check that the node is ready, and that its clock and those of the other nodes are right", "%s, asked for an ID after %s: %v", name, d.above, d.carryErr)
 		case d.next <= d.above:
-			r.add("draw-order", failed, bug, "%s gave %s when asked for one after %s", name, d.next, d.above)
+			r.Add("draw-order", report.Fail, bug, "%s gave %s when asked for one after %s", name, d.next, d.above)
 		default:
 			carried++
 		}
 	}
 	if len(formats) > 1 {
-		r.add("draw-space", failed, "Correct --addr, or the nodes' etcd.endpoints, space and root", "the addresses are of %d spaces with different layouts or epochs", len(formats))
+		r.Add("draw-space", report.Fail, "Correct --addr, or the nodes' etcd.endpoints, space and root", "the addresses are of %d spaces with different layouts or epochs", len(formats))
 	}
 	if twice == 0 && total > 0 {
-		r.add("draw-unique", passed, "", "%s from %s, no two equal", cli.Count(total, "ID"), cli.Count(from, "node"))
+		r.Add("draw-unique", report.OK, "", "%s from %s, no two equal", cli.Count(total, "ID"), cli.Count(from, "node"))
 	} else if twice > 1 {
-		r.add("draw-unique", failed, bug, "%s issued twice in total", cli.Count(twice, "ID"))
+		r.Add("draw-unique", report.Fail, bug, "%s issued twice in total", cli.Count(twice, "ID"))
 	}
 	if carried == len(all) {
-		r.add("draw-order", passed, "", "each node in turn issued an ID above all earlier ones")
+		r.Add("draw-order", report.OK, "", "each node in turn issued an ID above all earlier ones")
 	}
+	return r
 }
 
 // wrong reports what is wrong with the IDs of one node, by themselves.

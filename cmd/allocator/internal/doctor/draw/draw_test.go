@@ -1,4 +1,4 @@
-package doctor
+package draw
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/nodestub"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 )
@@ -57,16 +58,15 @@ func TestDrawChecks(t *testing.T) {
 	} {
 		all := []drawing{one("a", 1, now), one("b", 2, now)}
 		tt.change(&all)
-		var r report
-		r.drawChecks(all, 10*time.Second, now)
-		broken := slices.DeleteFunc(slices.Clone(r), func(c check) bool { return c.State != failed })
+		r := judge(all, 10*time.Second, now)
+		broken := slices.DeleteFunc(slices.Clone(r), func(c report.Check) bool { return c.State != report.Fail })
 		if tt.check == "" {
 			if len(broken) > 0 {
 				t.Errorf("%s: %v", tt.name, broken)
 			}
 			continue
 		}
-		if !slices.ContainsFunc(broken, func(c check) bool { return c.Name == tt.check && strings.Contains(c.Detail, tt.detail) }) {
+		if !slices.ContainsFunc(broken, func(c report.Check) bool { return c.Name == tt.check && strings.Contains(c.Detail, tt.detail) }) {
 			t.Errorf("%s: no failed %s with %q in %v", tt.name, tt.check, tt.detail, r)
 		}
 	}

@@ -1,0 +1,192 @@
+package doctor
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// nodes checks which nodes are registered, whether they answer, and their names.
+func (r *findings) nodes(f facts) {
+	switch {
+	case len(f.nodes) > 0:
+	case f.loadErr != nil || !f.reached():
+		r.Add("nodes", report.Skipped, "Give --addr: nodes know the others", "who is registered is not known, and no node answers")
+	default:
+		r.Add("nodes", report.Warn, "Start some with \"allocator serve\"", "no node is registered")
+	}
+	for _, reg := range f.registered {
+		if reg.GRPC == "" {
+			r.Add("node", report.Skipped, "", "%s has no gRPC listener (listen.grpc): it cannot be asked from here", cmp.Or(reg.Node, string(reg.Instance)))
+		}
+	}
+	pool := f.view.Config.Value.Pool // "" where etcd cannot be read
+	for _, n := range f.nodes {
+		self := n.Cluster.GetSelf()
+		left := n.WindowLeft()
+		switch {
+		case n.Err != nil:
+			message := status.Convert(n.Err).Message()
+			do := "Check that it runs, and that advertise.grpc is reachable from here. A node that was killed is unregistered when its lease expires"
+			if hint := f.hint(message); hint != "" { // it runs and was reached
+				do = strings.TrimSpace(hint)
+			}
+			r.Add("node", report.Fail, do, "%s does not answer: %s", n.Label(), message)
+		case pool != "" && n.Cluster.GetPool() != "" && n.Cluster.GetPool() != pool:
+			r.Add("node", report.Fail, "Nodes use different etcd clusters, or --addr names a node of another space: correct etcd.endpoints or --addr", "%s is of another space: pool %s", n.Label(), n.Cluster.GetPool())
+		case !self.GetReady():
+			r.Add("node", report.Warn, "Look up the reason in docs/OPERATIONS.md", "%s would refuse: %s: %s", n.Label(), strings.TrimPrefix(self.GetRefusing().String(), "REASON_"), self.GetMessage())
+		case f.reached() && left < f.window/2:
+			r.Add("node", report.Warn, "Can that node reach etcd? Its log says why it extends no window; at the end of the window it refuses", "%s is ready, with sid %d, but has %.1fs of its window left", n.Label(), self.GetSid(), left.Seconds())
+		default:
+			r.Add("node", report.OK, "", "%s is ready, with sid %d and %.1fs of its window left", n.Label(), self.GetSid(), left.Seconds())
+		}
+	}
+	r.names(f)
+	r.count(f)
+}
+
+// names checks that no two processes have one name.
+func (r *findings) names(f facts) {
+	const do = "Set another node.name on one of them: peers count clocks by name"
+	shared := false
+	byName := map[string][]lease.Registration{}
+	for _, reg := range f.registered {
+		byName[reg.Node] = append(byName[reg.Node], reg)
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		of := byName[name]
+		if len(of) < 2 || name == "" {
+			continue
+		}
+		shared = true
+		var live []string
+		for _, reg := range of {
+			if f.lives(reg) {
+				live = append(live, cmp.Or(reg.GRPC, "without a gRPC listener"))
+			}
+		}
+		if len(live) > 1 {
+			r.Add("name", report.Fail, do, "%d processes have the name %s: at %s", len(live), name, strings.Join(live, ", "))
+		} else {
+			r.Add("name", report.Warn, "A node that was killed is unregistered when its lease expires: run doctor again after lease.ttl. If it lasts: "+do,
+				"%d registrations have the name %s, and %s", len(of), name, answering(len(live)))
+		}
+	}
+	if !shared && len(f.registered) > 0 {
+		r.Add("name", report.OK, "", "every node has a name of its own")
+	}
+}
+
+func answering(n int) string {
+	if n == 0 {
+		return "no process answers"
+	}
+	return "1 process answers"
+}
+
+// lives reports whether that very process answered, or cannot be asked.
+func (f facts) lives(reg lease.Registration) bool {
+	return reg.GRPC == "" || slices.ContainsFunc(f.nodes, func(n deployment.NodeReport) bool {
+		return n.Err == nil && n.Cluster.GetSelf().GetInstance() == string(reg.Instance)
+	})
+}
+
+// count compares the number of nodes with the one that is expected.
+func (r *findings) count(f facts) {
+	if f.expect == 0 {
+		return
+	}
+	live := map[string]bool{}
+	for _, n := range f.nodes {
+		if n.Err == nil {
+			live[n.Cluster.GetSelf().GetInstance()] = true
+		}
+	}
+	for _, reg := range f.registered {
+		if reg.GRPC == "" {
+			live[string(reg.Instance)] = true
+		}
+	}
+	are := "are"
+	if f.expect == 1 {
+		are = "is"
+	}
+	switch n := len(live); {
+	case n == f.expect:
+		r.Add("node-count", report.OK, "", "%s, as expected", cli.Count(n, "node"))
+	case n < f.expect:
+		r.Add("node-count", report.Fail, "\"allocator status\" shows who is there; start the others", "%s, and %d %s expected", cli.Count(n, "node"), f.expect, are)
+	default:
+		r.Add("node-count", report.Warn, "\"allocator status\" shows who they are", "%s, and %d %s expected", cli.Count(n, "node"), f.expect, are)
+	}
+}
+
+// clocks compares this machine's clock with those of nodes and of their records.
+func (r *findings) clocks(f facts) {
+	const setRight = "Correct the clock (NTP, chrony) here or there: \"allocator status\" shows which one the nodes agree on"
+	compared := 0
+	for _, n := range f.nodes {
+		if n.Err != nil {
+			continue
+		}
+		compared++
+		switch lo, hi := n.Offset(); {
+		case lo > f.maxSkew:
+			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %v behind the one of %s", lo.Round(time.Millisecond), n.Label())
+		case hi < -f.maxSkew:
+			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %v ahead of the one of %s", (-hi).Round(time.Millisecond), n.Label())
+		default:
+			r.Add("clock", report.OK, "", "the clock of %s minus this machine's is between %v and %v", n.Label(), lo.Round(time.Millisecond), hi.Round(time.Millisecond))
+		}
+	}
+	wall, who := clock.Millis(0), flake.SID(0)
+	for _, sid := range sorted(f.view.SIDs) {
+		if s := f.view.SIDs[sid]; s.Holder.Exists() && s.Window.Err == nil && s.Window.Value.Wall > wall {
+			wall, who = s.Window.Value.Wall, sid
+		}
+	}
+	switch age := (f.now - wall).Duration(); {
+	case wall == 0 && compared == 0:
+		r.Add("clock", report.Skipped, "", "there is no node to compare this machine's clock with")
+	case wall == 0:
+	case age < -f.maxSkew:
+		r.Add("clock", report.Fail, setRight, "the holder of sid %d wrote its record %v in the future, by this machine's clock", who, (-age).Round(time.Millisecond))
+	case age > 3*f.extend:
+		r.Add("clock", report.Warn, setRight+". If the clocks are right, holders cannot write to etcd", "the latest record of a live holder is %v old", age.Round(time.Second))
+	default:
+		r.Add("clock", report.OK, "", "the latest record of a live holder was written %v ago", age.Round(time.Millisecond))
+	}
+	switch k := f.kernel; {
+	case !k.Known:
+		r.Add("clock-kernel", report.Skipped, "", "the kernel does not report whether its clock is synchronized")
+	case k.Synchronized:
+		r.Add("clock-kernel", report.OK, "", "the kernel's clock is synchronized")
+	default:
+		r.Add("clock-kernel", report.Warn, "Run chrony or another NTP client (chrony needs rtcsync to report to the kernel)", "the kernel's clock is not synchronized")
+	}
+}
+
+func (r *findings) gossip(f facts) {
+	if len(f.gossip) == 0 {
+		r.Add("gossip", report.Skipped, "", "no node has registered a gossip address")
+	}
+	for _, addr := range slices.Sorted(maps.Keys(f.gossip)) {
+		if err := f.gossip[addr]; err != nil {
+			r.Add("gossip", report.Fail, "Open that port for TCP and UDP between all nodes, and check the advertised address", "%s cannot be reached: %v", addr, err)
+			continue
+		}
+		r.Add("gossip", report.OK, "", "%s accepts connections", addr)
+	}
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+)
+
+// process is a node in a process of its own.
+type process struct {
+	*exec.Cmd
+	grpc string
+}
+
+// serve starts a node with short times in a process of its own, and returns when it is
+// ready.
+func (d *testCluster) serve(name string, settings ...string) process {
+	d.Helper()
+	cmd := exec.Command("allocator", append([]string{"serve", "--etcd.endpoints", d.etcd.Endpoint(), "--node.name", name,
+		"--listen.grpc", "127.0.0.1:0", "--listen.http", "", "--listen.admin", "", "--listen.gossip", "127.0.0.1:0",
+		"--lease.window", "20s", "--lease.extend-every", "1s", "--lease.call-timeout", "500ms", "--lease.ttl", "6s", "--lease.keepalive", "1s", "--lease.reload-every", "1s",
+		"--log.format", "json"}, settings...)...)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		d.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		d.Fatal(err)
+	}
+	ready := make(chan string, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var addr string
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			var line struct{ Msg, GRPC string }
+			_ = json.Unmarshal(lines.Bytes(), &line)
+			switch line.Msg {
+			case "listening":
+				addr = line.GRPC
+			case "ready":
+				ready <- addr
+			}
+		}
+	}()
+	d.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-done
+		_ = cmd.Wait()
+	})
+	select {
+	case addr := <-ready:
+		return process{cmd, addr}
+	case <-time.After(patience):
+		d.Fatalf("%s is not ready within %v", name, patience)
+	}
+	return process{}
+}
+
+// eventually repeats a command until what it prints matches all patterns.
+func (d *testCluster) eventually(code int, args []string, patterns ...string) {
+	d.Helper()
+	if args[0] == "doctor" {
+		args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", "20s", "--lease.extend-every", "1s")
+	}
+	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		got, out, stderr := allocator(args...)
+		missing := ""
+		for _, p := range patterns {
+			if !regexp.MustCompile("(?m)" + p).MatchString(out) {
+				missing = p
+			}
+		}
+		switch {
+		case missing == "" && got == code:
+			return
+		case time.Since(began) > patience/4:
+			d.Fatalf("allocator %s: exit code %d, want %d; no %q in\n%s%s", strings.Join(args, " "), got, code, missing, out, stderr)
+		}
+	}
+}
+
+// What operators look at shows two nodes of one name, a node that is paused, and an outage
+// of etcd. All nodes are processes of their own.
+func TestWhatOperatorsSee(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	one, two := d.serve("one"), d.serve("two")
+	status := []string{"status", "--addr", one.grpc}
+	d.eventually(cli.ExitOK, status, `^two +\d+ +1 +\d+\.\ds +[01]\.\ds ago +open +[+-]\d`, `^one: ready; sid \d+, window left \d+\.\ds; `)
+	d.eventually(cli.ExitOK, []string{"doctor", "--expect-nodes", "2"}, `^ok +name +every node has a name of its own`, `^ok +node-count +2 nodes, as expected`, `^ok +node +two .* ready, with sid \d+ and \d+\.\ds of its window left`)
+	d.eventually(cli.ExitInvalid, []string{"doctor", "--expect-nodes", "3"}, `^fail +node-count +2 nodes, and 3 are expected`)
+
+	twin := d.serve("two")
+	d.eventually(cli.ExitInvalid, []string{"doctor"}, `^fail +name +2 processes have the name two: at `)
+	d.eventually(cli.ExitOK, status, `^Several processes are registered as two\.`)
+	if err := twin.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+
+	// A pause is seen at once, and remembered when the registration has lapsed.
+	if err := two.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	d.eventually(cli.ExitOK, status, `^two +\d+ +1 +-?\d+\.\ds +[2-9]\.\ds ago `)
+	d.eventually(cli.ExitOK, status, `^1 node; `, `^\d+ +\S+ +1 +two +\d+s ago +(now|in \d+\.\ds) +not released$`)
+	d.eventually(cli.ExitOK, []string{"doctor"}, `^warn +unreleased +two has not released sid \d+: it last wrote \d+s ago`)
+	if err := two.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	d.eventually(cli.ExitOK, []string{"doctor"}, `^ok +unreleased `, `^ok +node +two `)
+
+	// Without etcd the nodes are still found, with what is left of their windows.
+	d.eventually(cli.ExitOK, status, `^2 nodes; `)
+	d.etcd.Stop()
+	d.eventually(cli.ExitOK, status, `^etcd cannot be read: `, `^one +\d+ +- +\d+\.\ds +\(this node\) `, `^two +\d+ +- +- +\d\.\ds ago `, `^one: ready; sid \d+, window left \d+\.\ds; `)
+	d.eventually(cli.ExitUnavailable, []string{"doctor", "--addr", one.grpc}, `^fail +etcd +no endpoint answers`,
+		`^ok +node +one .* and \d+\.\ds of its window left`, `^ok +node +two .* and \d+\.\ds of its window left`)
+	d.eventually(cli.ExitUnavailable, []string{"doctor", "--addr", one.grpc}, `^warn +node +one .* would refuse: WINDOW_EXHAUSTED`)
+}
