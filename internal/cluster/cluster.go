@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -178,7 +179,8 @@ func (c *Cluster) library() (*memberlist.Config, error) {
 // Rejoin. Our own may be among them.
 func (c *Cluster) SetSeeds(addrs []string) {
 	c.mu.Lock()
-	fresh := slices.ContainsFunc(addrs, func(a string) bool { return !slices.Contains(c.seeds, a) })
+	known := set(c.seeds)
+	fresh := slices.ContainsFunc(addrs, func(a string) bool { return !known[a] })
 	c.seeds = slices.Clone(addrs)
 	c.mu.Unlock()
 	if fresh {
@@ -186,15 +188,21 @@ func (c *Cluster) SetSeeds(addrs []string) {
 	}
 }
 
+// set returns the elements of s.
+func set(s []string) map[string]bool {
+	m := make(map[string]bool, len(s))
+	for _, e := range s {
+		m[e] = true
+	}
+	return m
+}
+
 // SetVoters names the nodes to ask for their clocks; nil: every one. All are
 // answered.
 func (c *Cluster) SetVoters(nodes []string) {
 	var chosen map[string]bool
 	if nodes != nil {
-		chosen = make(map[string]bool, len(nodes))
-		for _, n := range nodes {
-			chosen[n] = true
-		}
+		chosen = set(nodes)
 	}
 	c.mu.Lock()
 	c.table.chosen = chosen
@@ -234,25 +242,39 @@ func (c *Cluster) rejoin(ctx context.Context, list *memberlist.Memberlist) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	silent := map[string]bool{} // those that were warned about
-	for {
+	for next := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		case <-c.seedsNew:
+			if next > 0 {
+				continue // its turn comes
+			}
 		}
-		c.joinMissing(ctx, list, silent)
-		timer.Reset(c.cfg.Rejoin)
+		if next = c.joinMissing(ctx, list, next, silent); next > 0 {
+			timer.Reset(c.cfg.Rejoin / 15) // the rest
+		} else {
+			timer.Reset(c.cfg.Rejoin)
+		}
 	}
 }
 
-// dialsAtOnce bounds connections under way: an address that swallows packets
-// holds one for seconds, and must not keep the others waiting.
-const dialsAtOnce = 8
+const (
+	// dialsAtOnce bounds connections under way: an address that swallows packets
+	// holds one for seconds, and must not keep the others waiting.
+	dialsAtOnce = 8
+	// dialsInARound bounds the addresses of a round, so that thousands of
+	// registrations without a process cost no more than a few. An address that
+	// answers sends all members, and most of the others need no dial then.
+	dialsInARound = 64
+)
 
-func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, silent map[string]bool) {
+// joinMissing dials the seeds from the one at index first on that are not live, in
+// one round. It returns where the next round begins; 0: all were dialled.
+func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, first int, silent map[string]bool) (next int) {
 	c.mu.Lock()
-	seeds := slices.Clone(c.seeds)
+	seeds := c.seeds // SetSeeds replaces it
 	c.mu.Unlock()
 	var (
 		mu      sync.Mutex // guards failed
@@ -260,7 +282,11 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 		wg      sync.WaitGroup
 		working = make(chan struct{}, dialsAtOnce)
 	)
-	for _, seed := range seeds {
+	if next = first + dialsInARound; next >= len(seeds) {
+		first, next = min(first, len(seeds)), 0
+	}
+	round := seeds[first:cmp.Or(next, len(seeds))]
+	for _, seed := range round {
 		working <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-working }()
@@ -273,19 +299,27 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return
+		return next
 	}
-	for seed, err := range failed {
-		if !silent[seed] {
-			c.log.Warn("gossip join failed: retrying; check that the address is reachable over TCP and UDP, and that its space and key are the same", "addr", seed, "error", err)
-		}
-		silent[seed] = true
-	}
-	for seed := range silent {
-		if failed[seed] == nil {
+	var fresh []string
+	for _, seed := range round {
+		switch {
+		case failed[seed] == nil:
 			delete(silent, seed)
+		case !silent[seed]:
+			silent[seed] = true
+			fresh = append(fresh, seed)
 		}
 	}
+	if len(fresh) > 0 {
+		c.log.Warn("gossip join failed: retrying; check that the address is reachable over TCP and UDP, and that its space and key are the same",
+			"addr", fresh[0], "others", len(fresh)-1, "error", failed[fresh[0]])
+	}
+	if next == 0 {
+		known := set(seeds)
+		maps.DeleteFunc(silent, func(seed string, _ bool) bool { return !known[seed] })
+	}
+	return next
 }
 
 // live reports whether addr is that of a live member, or our own. A node that is dialled

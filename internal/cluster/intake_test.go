@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -252,4 +254,29 @@ func TestPackets(t *testing.T) {
 	if dropped() != uint64(len(bad)) {
 		t.Errorf("%d of %d packets were dropped: %v", dropped(), len(bad), a.Stats().Dropped)
 	}
+}
+
+// Registrations without a process behind them must cost a node little.
+func TestManySeeds(t *testing.T) {
+	noLeaks(t)
+	a, b := start(t, "a", 0), start(t, "b", 0)
+	var seeds []string
+	for i := range 6_000 {
+		seeds = append(seeds, fmt.Sprintf("127.1.%d.%d:1", i>>8, i&255)) // refused at once
+	}
+	seeds = append(seeds, b.addr)
+	began := time.Now()
+	for range 20 {
+		a.SetSeeds(slices.Clone(seeds))
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("6,000 addresses were compared in %v", took/20)
+	}
+	const within = time.Second
+	time.Sleep(within)
+	// 100 ms is the test's Rejoin, and a fifteenth of it the pause between rounds.
+	if joins, limit := a.Stats().Joins, uint64(64*(within*15/(100*time.Millisecond)+2)); joins == 0 || joins > limit {
+		t.Errorf("%d addresses were dialled in %v; at most %d may be", joins, within, limit)
+	}
+	a.until(t, "b was measured", func() bool { return a.heard("b") > 0 })
 }
