@@ -2,6 +2,7 @@ package lease
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/flakelease/allocator/internal/clock"
@@ -22,5 +23,13 @@ func TestMembers(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// Whoever can write to the store can write the escapes of a terminal, or a megabyte.
+func TestRegistrationIsPrintable(t *testing.T) {
+	r := NewRegistration("i1", 3, Encode(Registration{Instance: "i1", Node: "a\x1b[2J\nb\u202e", Version: strings.Repeat("é", 1000), GRPC: "h:1"}))
+	if r.Node != "a\ufffd[2J\ufffdb\ufffd" || r.Version != strings.Repeat("é", 126) || r.GRPC != "h:1" {
+		t.Errorf("got %q, %d bytes, %q", r.Node, len(r.Version), r.GRPC)
 	}
 }

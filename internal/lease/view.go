@@ -3,6 +3,8 @@ package lease
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -115,12 +117,32 @@ func (t Txn) Check() error {
 	return nil
 }
 
+// maxShown is the length of the longest text of a record that is shown, in bytes: a
+// DNS name. Whoever can write to the store can write a longer one.
+const maxShown = 253
+
+// Printable returns s as a person may be shown it: cut to 253 bytes, and with
+// U+FFFD for what is not printable, such as the escapes of a terminal.
+func Printable(s string) string {
+	cut := strings.ToValidUTF8(s[:min(len(s), maxShown)], "")
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, cut)
+}
+
 // NewRegistration decodes the registration under an instance's key. One that
-// cannot be read still counts as a node: then only its instance is set.
+// cannot be read still counts as a node: then only its instance is set. Its texts
+// are printable.
 func NewRegistration(i Instance, rev int64, raw string) Registration {
 	r, err := Decode[Registration](raw)
 	if err != nil {
 		r = Registration{}
+	}
+	for _, s := range []*string{&r.Node, &r.Version, &r.GRPC, &r.HTTP, &r.Gossip, &r.SIDRange} {
+		*s = Printable(*s)
 	}
 	r.Instance, r.Rev = i, rev
 	return r

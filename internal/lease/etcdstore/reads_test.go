@@ -2,13 +2,16 @@ package etcdstore
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -74,5 +77,44 @@ func TestReadsAreLinearizable(t *testing.T) {
 			t.Errorf("%s: %d reads, %d of them may be old", what, reads, stale)
 		}
 		mu.Unlock()
+	}
+}
+
+// TestHolderReadsWhatItNeeds: of a ledger that somebody filled, no more than it keeps,
+// and of the last tenure's IDs one line.
+func TestHolderReadsWhatItNeeds(t *testing.T) {
+	var got atomic.Int64 // lines
+	s := open(t, shared, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		err := invoke(ctx, method, req, reply, conn, o...)
+		if r, ok := reply.(*etcdserverpb.RangeResponse); ok {
+			got.Add(int64(len(r.Kvs)))
+		}
+		return err
+	}))
+	ctx := timeout(t, time.Minute)
+	const kept = lease.LedgerKept
+	for term := range int64(3 * kept) {
+		line := lease.LedgerLine{Term: term, Instance: "i", Node: fmt.Sprint("n", term), Era: 1, Since: clock.Millis(100 * term)}
+		if _, err := s.client.Put(ctx, s.keys.ledger(3, term), lease.Encode(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const last = 3*kept - 1
+	for _, tt := range []struct {
+		at    clock.Millis
+		term  int64 // -1: none
+		lines int64
+	}{
+		{100 * last, last, 1}, {100*last + 1e6, last, 1}, {100*last - 1, last - 1, kept},
+		{100 * (last - kept + 1), last - kept + 1, kept}, {100*(last-kept+1) - 1, -1, kept},
+	} {
+		got.Store(0)
+		line, found, err := s.Holder(ctx, 3, tt.at)
+		if err != nil || found != (tt.term >= 0) || found && line.Term != tt.term || got.Load() != tt.lines {
+			t.Errorf("at %d: term %d, %v, %v, %d lines read; want term %d and %d lines", tt.at, line.Term, found, err, got.Load(), tt.term, tt.lines)
+		}
+	}
+	if _, found, err := s.Holder(ctx, 4, 0); found || err != nil {
+		t.Errorf("a sid without a ledger: %v, %v", found, err)
 	}
 }

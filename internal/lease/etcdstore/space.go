@@ -62,18 +62,25 @@ func (s *Store) Init(ctx context.Context, space lease.Space, floor clock.Millis)
 func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	r, err := s.client.Get(ctx, s.keys.ledgerOf(sid), clientv3.WithPrefix(),
-		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
-	if err != nil {
-		return lease.LedgerLine{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, because(ctx, err))
-	}
-	for _, kv := range r.Kvs { // latest first; a later term never began earlier
-		t, err := lease.Decode[lease.LedgerLine](string(kv.Value))
+	end := clientv3.GetPrefixRangeEnd(s.keys.ledgerOf(sid))
+	for _, limit := range []int64{1, lease.LedgerKept - 1} { // most IDs that are asked for are recent
+		r, err := s.client.Get(ctx, s.keys.ledgerOf(sid), clientv3.WithRange(end), clientv3.WithLimit(limit),
+			clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 		if err != nil {
-			return lease.LedgerLine{}, false, fmt.Errorf("read %s: %w", kv.Key, err)
+			return lease.LedgerLine{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, because(ctx, err))
 		}
-		if t.Since <= at {
-			return t, true, nil
+		for _, kv := range r.Kvs { // latest first; a later term never began earlier
+			t, err := lease.Decode[lease.LedgerLine](string(kv.Value))
+			if err != nil {
+				return lease.LedgerLine{}, false, fmt.Errorf("read %s: %w", kv.Key, err)
+			}
+			if t.Since <= at {
+				return t, true, nil
+			}
+			end = string(kv.Key)
+		}
+		if !r.More {
+			break
 		}
 	}
 	return lease.LedgerLine{}, false, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -20,6 +21,9 @@ const (
 	viewFresh = 200 * time.Millisecond
 	// viewTimeout bounds a read of the whole space.
 	viewTimeout = 2 * time.Second
+	// maxNodes bounds the nodes of an answer: twice the sids of the widest layout, and
+	// below the 4 MiB that gRPC clients take.
+	maxNodes = 2048
 	// viewRetry is for how long a failed read answers requests, which then need not
 	// wait for viewTimeout each.
 	viewRetry = time.Second
@@ -226,12 +230,18 @@ func (c *Cluster) fillNodes(registered []lease.Registration, held map[lease.Inst
 			sid = -1
 		}
 		c.Nodes = append(c.Nodes, Node{
-			Instance: string(r.Instance), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, SID: sid, SIDRange: r.SIDRange,
+			Instance: lease.Printable(string(r.Instance)), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, SID: sid, SIDRange: r.SIDRange,
 		})
 	}
-	slices.SortFunc(c.Nodes, func(a, b Node) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Instance, b.Instance))
-	})
+	byName := func(a, b Node) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Instance, b.Instance)) }
+	if more := len(c.Nodes) - maxNodes; more > 0 {
+		slices.SortFunc(c.Nodes, func(a, b Node) int {
+			return cmp.Or(cmp.Compare(min(b.SID, 0), min(a.SID, 0)), byName(a, b)) // holders first
+		})
+		c.Nodes = slices.Clone(c.Nodes[:maxNodes])
+		c.Problem = strings.TrimPrefix(fmt.Sprintf("%s; %d more nodes are registered: this list has %d, and all that hold a sid", c.Problem, more, maxNodes), "; ")
+	}
+	slices.SortFunc(c.Nodes, byName)
 }
 
 // viewSID returns the state of a sid by its records. Package lease decides which sids
@@ -260,6 +270,9 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 		v.Problem = fmt.Sprintf("usable in %v", clock.Millis(w.Ceil-st.Now).Duration())
 	default:
 		v.State = "free"
+	}
+	for _, s := range []*string{&v.Node, &v.Instance, &v.Problem} {
+		*s = lease.Printable(*s)
 	}
 	return v
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/singleflight"
 
@@ -59,6 +60,8 @@ type Inspector struct {
 	read     bool       // view was ever read
 	viewErr  error      // of the latest read of the view
 	failedAt clock.Mono // when that was returned
+	logged   bool       // a failed read was logged
+	loggedAt clock.Mono // when
 	failed   bool       // the latest read of etcd failed, which was logged
 }
 
@@ -82,12 +85,17 @@ func New(cfg Config) (*Inspector, error) {
 	}, nil
 }
 
-// logRead logs the first failed read of etcd after one that succeeded: any number of
-// requests may fail while etcd is away.
+// logRead logs the first failed read of etcd after one that succeeded, at most one a
+// minute: any number of requests may fail while etcd is away, and of one damaged
+// record while others are read.
 func (in *Inspector) logRead(what string, err error) {
+	now := in.clock.Now().Mono
 	in.mu.Lock()
-	first := err != nil && !in.failed
+	first := err != nil && !in.failed && (!in.logged || now.Sub(in.loggedAt) >= time.Minute)
 	in.failed = err != nil
+	if first {
+		in.logged, in.loggedAt = true, now
+	}
 	in.mu.Unlock()
 	if first {
 		in.log.Warn("read of etcd for a request failed: logged once until one succeeds", "what", what, "error", err)

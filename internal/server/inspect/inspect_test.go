@@ -293,3 +293,32 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestClusterOfGarbage: thousands of registrations fit into an answer that gRPC clients
+// take, holders are among them, and texts are printable.
+func TestClusterOfGarbage(t *testing.T) {
+	env := servertest.New(t)
+	env.Dir.Set(func(d *servertest.Directory) {
+		for i := range 20_000 {
+			instance := lease.Instance(fmt.Sprintf("%036d", i))
+			d.View.Nodes = append(d.View.Nodes, lease.NewRegistration(instance, 1, lease.Encode(lease.Registration{
+				Instance: instance, Node: fmt.Sprintf("fake-%05d", i) + strings.Repeat("x", 5000), Version: "\x1b[31m", GRPC: strings.Repeat("y", 5000),
+			})))
+		}
+		d.View.SIDs = map[flake.SID]lease.SIDRecords{}
+		d.View.SIDs[3] = lease.SIDRecords{Holder: lease.Entry[lease.Holder]{Rev: 1, Value: lease.Holder{Node: "z\x1b", Instance: "holder"}}}
+		d.View.Nodes = append(d.View.Nodes, lease.Registration{Instance: "holder", Node: "z"})
+	})
+	env.Clock.Advance(time.Second)
+	res, err := pb.NewAdminServiceClient(env.Dial()).GetCluster(t.Context(), &pb.GetClusterRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := res.Nodes[len(res.Nodes)-1]
+	if len(res.Nodes) != 2048 || last.Name != "z" || last.Sid != 3 || !strings.Contains(res.Problem, "17953 more nodes are registered") {
+		t.Errorf("%d nodes, the last %v; %s", len(res.Nodes), last, res.Problem)
+	}
+	if strings.ContainsRune(res.String(), '\x1b') {
+		t.Error("escapes of a terminal are in the answer")
+	}
+}

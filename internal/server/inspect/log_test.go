@@ -5,17 +5,26 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Any number of requests fail during an outage of etcd, and the log has one line of it.
+// Any number of requests fail during an outage of etcd, or of one damaged record
+// between others, and the log has one line of it a minute.
 func TestReadsAreLoggedOnce(t *testing.T) {
 	var log strings.Builder
-	in := &Inspector{log: slog.New(slog.NewTextHandler(&log, nil))}
+	now := clock.NewManual(0)
+	in := &Inspector{log: slog.New(slog.NewTextHandler(&log, nil)), clock: now}
 	away := errors.New("away")
-	for _, err := range []error{nil, away, away, away, nil, nil, away, away} {
-		in.logRead("ledger", err)
+	for range 2 {
+		for _, err := range []error{nil, away, away, away, nil, nil, away, away} {
+			in.logRead("ledger", err)
+		}
+		now.Advance(time.Minute)
+		in.logRead("ledger", nil)
 	}
 	if n := strings.Count(log.String(), "read of etcd for a request failed"); n != 2 {
-		t.Errorf("%d lines of two outages:\n%s", n, &log)
+		t.Errorf("%d lines of two minutes:\n%s", n, &log)
 	}
 }
