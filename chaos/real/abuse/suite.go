@@ -18,6 +18,9 @@ const (
 	maxKept = 32 << 20              // bytes of the heap in use more than before, maxWait after its end
 	maxMore = 64                    // goroutines and open files more than before, the same
 	maxWait = 20 * time.Second
+	// tries is how often an attack is repeated that only made calls late: other work
+	// on the machine does that too, but not each time.
+	tries = 3
 )
 
 // busy is the name of the process that makes the second baseline.
@@ -62,6 +65,9 @@ func (s *suite) run(ctx context.Context, attacks []attack) error {
 	fmt.Fprintf(s.out, "a node %s; honest p99 %.1f ms at rest, %.1f ms on the busy machine\n", s.limit, ms(s.quiet.at(99)), ms(s.busy.at(99)))
 	for _, a := range attacks {
 		r, err := s.attack(ctx, a)
+		for try := 1; try < tries && err == nil && r.slow() && ctx.Err() == nil; try++ {
+			r, err = s.attack(ctx, a)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", a.name, err)
 		}
@@ -110,7 +116,7 @@ func (s *suite) attack(ctx context.Context, a attack) (result, error) {
 			break
 		}
 	}
-	r.judge(s.busy.at(99))
+	r.judge(max(s.quiet.at(99), s.busy.at(99)))
 	return r, nil
 }
 
@@ -129,6 +135,9 @@ func (r *result) kept() string {
 	}
 	return ""
 }
+
+// slow reports whether the latency is all that was not within its budget.
+func (r *result) slow() bool { return len(r.broken) == 1 && strings.HasPrefix(r.broken[0], "p99") }
 
 // judge finds the budgets that were broken.
 func (r *result) judge(busy time.Duration) {
