@@ -111,7 +111,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	if s, ok := c.cfg.Transport.(*socket); ok {
 		c.socket.Store(s)
-		s.open(seal{label: c.cfg.Label, ring: c.ring})
+		s.open(&seal{label: c.cfg.Label, ring: c.ring})
 	}
 	conf, err := c.library()
 	if err == nil {

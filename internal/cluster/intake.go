@@ -67,10 +67,13 @@ var (
 	errShutdown = errors.New("this node is stopping")
 )
 
-// seal is what the streams of one space are checked with.
+// seal is what the messages of one space are checked with.
 type seal struct {
 	label string
-	ring  *memberlist.Keyring // nil: streams are in clear
+	ring  *memberlist.Keyring // nil: messages are in clear
+
+	mu      sync.Mutex             // guards ciphers
+	ciphers map[string]cipher.AEAD // by key
 }
 
 // intake bounds the incoming streams. Where one is too many, the source with most
@@ -252,7 +255,7 @@ func (w wire) Read(b []byte) (int, error) {
 //
 // It returns errNothing if the connection ended before the first byte, and else
 // why the stream is refused.
-func (s *stream) examine(of seal) error {
+func (s *stream) examine(of *seal) error {
 	var seen bytes.Buffer
 	in := io.TeeReader(wire{s}, &seen)
 	if s.intake != nil {
@@ -302,7 +305,7 @@ func (s *stream) examine(of seal) error {
 	if _, err := io.CopyN(io.Discard, in, size); err != nil {
 		return err
 	}
-	plain, err := open(of.ring.GetKeys(), seen.Bytes()[before:], append(head, of.label...))
+	plain, err := of.open(seen.Bytes()[before:], append(head, of.label...))
 	if err != nil {
 		return err
 	}
@@ -343,13 +346,9 @@ func (s *stream) examineMessage(kind byte, in io.Reader) error {
 
 // open returns what is sealed in msg: a version, a nonce, and the ciphertext of
 // AES-GCM. It returns errSeal if no key fits, or nothing was sealed.
-func open(keys [][]byte, msg, additional []byte) ([]byte, error) {
-	for _, key := range keys {
-		block, err := aes.NewCipher(key)
-		if err != nil {
-			return nil, err
-		}
-		gcm, err := cipher.NewGCM(block)
+func (of *seal) open(msg, additional []byte) ([]byte, error) {
+	for _, key := range of.ring.GetKeys() {
+		gcm, err := of.prepared(key)
 		if err != nil {
 			return nil, err
 		}
@@ -362,12 +361,46 @@ func open(keys [][]byte, msg, additional []byte) ([]byte, error) {
 	return nil, errSeal
 }
 
-// packed reports whether a packet in clear has something to unpack: 1 KiB of it
+// prepared returns the cipher of a key, which costs more to make than to use.
+func (of *seal) prepared(key []byte) (cipher.AEAD, error) {
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	if gcm := of.ciphers[string(key)]; gcm != nil {
+		return gcm, nil
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	gcm, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, err
+	}
+	if len(of.ciphers) >= 2*maxKeys || of.ciphers == nil { // keys were changed
+		of.ciphers = map[string]cipher.AEAD{}
+	}
+	of.ciphers[string(key)] = gcm
+	return gcm, nil
+}
+
+// opens reports whether a packet has the label and is sealed with one of the keys, or
+// is in clear and has nothing to unpack. memberlist says so of each one that it
+// cannot open, and prepares every key again for each.
+func (of *seal) opens(b []byte) bool {
+	head := 2 + len(of.label)
+	if len(b) < head || b[0] != kindLabel || string(b[2:head]) != of.label || int(b[1]) != len(of.label) {
+		return false
+	}
+	if of.ring == nil {
+		return !packed(b[head:])
+	}
+	_, err := of.open(b[head:], []byte(of.label))
+	return err == nil
+}
+
+// packed reports whether a message in clear has something to unpack: 1 KiB of it
 // can become 600 KiB, and nodes send none.
 func packed(b []byte) bool {
-	if len(b) > 2 && b[0] == kindLabel {
-		b = b[min(len(b), 2+int(b[1])):]
-	}
 	if len(b) >= checksumBytes && b[0] == kindChecksum {
 		b = b[checksumBytes:]
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-sockaddr"
 	"github.com/hashicorp/memberlist"
 )
 
@@ -21,26 +22,24 @@ type (
 	Address   = memberlist.Address
 )
 
-// socket is memberlist's UDP and TCP transport. It differs in what address it
-// advertises, in that it passes on only what the bounds of [intake] let through,
-// and in that its Shutdown ends dials that are under way and drops packets: the
-// library still sends while it leaves, and logs each as an error.
+// socket is the UDP and TCP transport. memberlist has one, which reads each packet
+// into 64 KiB of its own, hands over whatever connects, and has no end for dials
+// under way. This one passes on what the bounds of [intake] let through, and drops
+// packets after Shutdown: the library still sends while it leaves.
 type socket struct {
-	*memberlist.NetTransport
+	tcp       *net.TCPListener
+	udp       *net.UDPConn
 	advertise netip.AddrPort
 	running   context.Context // ends with Shutdown
 	end       context.CancelFunc
 	lines     *lineLog
 
-	of      seal          // set before ready is closed
+	of      *seal         // set before ready is closed
 	ready   chan struct{} // a Cluster takes the streams and packets
 	intake  intake
 	streams chan net.Conn
 	packets chan *Packet
 	dropped dropped
-
-	closing sync.Once
-	stopped chan struct{} // the sockets are closed
 	working sync.WaitGroup
 }
 
@@ -65,51 +64,74 @@ func listen(cfg Config, lines *lineLog) (Transport, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("cluster: Bind: %w", err)
 	}
-	s := &socket{
-		lines: lines, ready: make(chan struct{}), stopped: make(chan struct{}),
-		streams: make(chan net.Conn), packets: make(chan *Packet),
-	}
-	s.running, s.end = context.WithCancel(context.Background())
+	s := &socket{lines: lines, ready: make(chan struct{}), streams: make(chan net.Conn), packets: make(chan *Packet)}
 	// With port 0 the system gives a port for TCP, and UDP may find it taken.
 	for range 10 {
-		s.NetTransport, err = memberlist.NewNetTransport(&memberlist.NetTransportConfig{
-			BindAddrs: []string{bind.Addr().String()}, BindPort: int(bind.Port()), Logger: s.lines.logger(),
-		})
-		if err == nil || bind.Port() != 0 {
+		if err = s.bind(bind); err == nil || bind.Port() != 0 {
 			break
 		}
 	}
+	if err == nil {
+		err = s.setAdvertised(cfg.Advertise)
+	}
 	if err != nil {
-		s.end()
+		if s.tcp != nil {
+			_, _ = s.tcp.Close(), s.udp.Close()
+		}
 		return nil, "", fmt.Errorf("cluster: listen: %w", err)
 	}
+	s.running, s.end = context.WithCancel(context.Background())
 	s.working.Go(s.takeStreams)
 	s.working.Go(s.takePackets)
-	if err := s.setAdvertised(cfg.Advertise); err != nil {
-		_ = s.Shutdown()
-		return nil, "", err
-	}
 	return s, s.advertise.String(), nil
 }
 
+// bind opens both sockets on one port, or none.
+func (s *socket) bind(at netip.AddrPort) error {
+	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+	if err != nil {
+		return err
+	}
+	port := tcp.Addr().(*net.TCPAddr).AddrPort().Port()
+	udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at.Addr(), port)))
+	if err != nil {
+		return errors.Join(err, tcp.Close())
+	}
+	// A burst is every peer asking at once. The system may allow less.
+	for size := receiveBuffer; size > 0 && udp.SetReadBuffer(size) != nil; size /= 2 {
+	}
+	s.tcp, s.udp = tcp, udp
+	return nil
+}
+
+// receiveBuffer is what the system is asked to keep of packets that came, in bytes.
+const receiveBuffer = 2 << 20
+
 func (s *socket) setAdvertised(advertise string) error {
-	ip, port, err := s.NetTransport.FinalAdvertiseAddr("", 0)
-	if err == nil {
-		addr, _ := netip.AddrFromSlice(ip)
-		s.advertise = netip.AddrPortFrom(addr.Unmap(), uint16(port))
+	bound := s.tcp.Addr().(*net.TCPAddr).AddrPort()
+	s.advertise = netip.AddrPortFrom(bound.Addr().Unmap(), bound.Port())
+	var err error
+	if bound.Addr().IsUnspecified() {
+		var private string
+		if private, err = sockaddr.GetPrivateIP(); err == nil {
+			var ip netip.Addr
+			if ip, err = netip.ParseAddr(private); err == nil {
+				s.advertise = netip.AddrPortFrom(ip, bound.Port())
+			}
+		}
 	}
 	if advertise == "" {
 		if err != nil {
-			return fmt.Errorf("cluster: no address to advertise: %w; set advertise.gossip", err)
+			return fmt.Errorf("no address to advertise: the machine has no private address (%w); set advertise.gossip", err)
 		}
 		return nil
 	}
 	a, err := parseAddress(advertise)
 	if err != nil {
-		return fmt.Errorf("cluster: Advertise: %w", err)
+		return fmt.Errorf("Advertise: %w", err)
 	}
 	if a.Port() == 0 {
-		a = netip.AddrPortFrom(a.Addr(), uint16(s.GetAutoBindPort()))
+		a = netip.AddrPortFrom(a.Addr(), bound.Port())
 	}
 	s.advertise = a
 	return nil
@@ -127,11 +149,15 @@ func (s *socket) WriteTo(b []byte, addr string) (time.Time, error) {
 
 // WriteToAddress sends a packet to a peer, and none after Shutdown.
 func (s *socket) WriteToAddress(b []byte, a Address) (time.Time, error) {
-	at, err := s.NetTransport.WriteToAddress(b, a)
-	if errors.Is(err, net.ErrClosed) && s.running.Err() != nil {
-		return at, nil
+	to, err := net.ResolveUDPAddr("udp", a.Addr)
+	if err != nil {
+		return time.Time{}, err
 	}
-	return at, err
+	if _, err = s.udp.WriteTo(b, to); errors.Is(err, net.ErrClosed) && s.running.Err() != nil {
+		err = nil
+	}
+	// memberlist wants the time for a delegate that we do not have.
+	return time.Time{}, err
 }
 
 // DialTimeout connects to addr.
@@ -153,7 +179,7 @@ func (s *socket) DialAddressTimeout(a Address, timeout time.Duration) (net.Conn,
 }
 
 // open lets packets and streams of a space through.
-func (s *socket) open(of seal) {
+func (s *socket) open(of *seal) {
 	s.of = of
 	close(s.ready)
 }
@@ -164,21 +190,28 @@ func (s *socket) StreamCh() <-chan net.Conn { return s.streams }
 // PacketCh gives memberlist the packets that were let through.
 func (s *socket) PacketCh() <-chan *Packet { return s.packets }
 
-// takeStreams takes the connections that were accepted.
+// takeStreams accepts connections.
 func (s *socket) takeStreams() {
-	for {
-		select {
-		case conn := <-s.NetTransport.StreamCh():
-			st := s.intake.admit(conn)
-			s.working.Go(func() {
-				if err := s.let(st); err != nil {
-					st.end(err)
-					s.refused(st.from, st.why(err))
-				}
-			})
-		case <-s.stopped:
-			return
+	for pause := time.Duration(0); ; {
+		conn, err := s.tcp.Accept()
+		if err != nil {
+			// Without files to open, which may pass.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			select {
+			case <-s.running.Done():
+				return
+			case <-time.After(pause):
+			}
+			continue
 		}
+		pause = 0
+		st := s.intake.admit(conn)
+		s.working.Go(func() {
+			if err := s.let(st); err != nil {
+				st.end(err)
+				s.refused(st.from, st.why(err))
+			}
+		})
 	}
 }
 
@@ -219,42 +252,36 @@ func (s *socket) refused(from netip.Prefix, why error) {
 	s.lines.refused(faultNames[reason], from.Addr().String(), why)
 }
 
-// takePackets takes the packets that came.
+// takePackets reads packets. Until somebody takes them, they wait in the system.
 func (s *socket) takePackets() {
 	select {
 	case <-s.ready:
 	case <-s.running.Done():
+		return
 	}
-	for {
+	buf := make([]byte, 64<<10)
+	for s.running.Err() == nil {
+		n, from, err := s.udp.ReadFrom(buf)
+		if err != nil {
+			continue // that of an earlier packet, which reached nobody; or the socket is closed
+		}
+		b := buf[:n]
+		if n == 0 || n > maxPacket || !s.of.opens(b) {
+			s.dropped[packetInvalid].Add(1)
+			continue
+		}
 		select {
-		case p := <-s.NetTransport.PacketCh():
-			if s.running.Err() != nil {
-				continue
-			}
-			if len(p.Buf) > maxPacket || s.of.ring == nil && packed(p.Buf) {
-				s.dropped[packetInvalid].Add(1)
-				continue
-			}
-			p.Buf = slices.Clone(p.Buf) // it was read into 64 KiB, and may wait in a queue
-			select {
-			case s.packets <- p:
-			case <-s.running.Done():
-			}
-		case <-s.stopped:
-			return
+		case s.packets <- &Packet{Buf: slices.Clone(b), From: from}:
+		case <-s.running.Done():
 		}
 	}
 }
 
 // Shutdown closes the sockets and breaks what was dialled.
 func (s *socket) Shutdown() error {
-	var err error
-	s.closing.Do(func() {
-		s.end()
-		err = s.NetTransport.Shutdown() // what its listeners still hand over is taken until stopped
-		close(s.stopped)
-		s.intake.endAll()
-		s.working.Wait()
-	})
-	return err
+	s.end()
+	_, _ = s.tcp.Close(), s.udp.Close() // a second call finds them closed
+	s.intake.endAll()
+	s.working.Wait()
+	return nil
 }
