@@ -2,7 +2,7 @@
 
 GO      ?= go
 PKG     ?= ./...# packages to test or measure
-TIMEOUT ?= 5m# of the tests of one package
+TIMEOUT ?= 15m# of the tests of one package
 SIM_SEEDS ?= 2000# runs of `make sim`; FIRST=n for the first, else it is drawn and printed
 FIRST   ?= 0
 CHAOS_FOR ?= 60s# of `make chaos`: 105s has room for every fault of the short list

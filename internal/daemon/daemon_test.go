@@ -525,9 +525,10 @@ func TestSIDRange(t *testing.T) {
 	if _, body := get(t, "http://"+one.Addresses().HTTP+"/v1/cluster"); !strings.Contains(body, `"sid_range":"24"`) {
 		t.Errorf("the cluster's page does not show the range: %s", body)
 	}
-	if code, body := get(t, "http://"+one.Addresses().Admin+"/readyz?verbose"); code != 200 || !strings.Contains(body, "[+] sid: 24 of 24, lease holding") {
-		t.Errorf("readyz: %d %s", code, body)
-	}
+	until(t, 20*time.Second, "readyz shows the sid", func() bool {
+		code, body := get(t, "http://"+one.Addresses().Admin+"/readyz?verbose")
+		return code == 200 && strings.Contains(body, "[+] sid: 24 of 24, lease holding")
+	})
 	c.Node.Name = "b"
 	two := start(t, c)
 	until(t, 10*time.Second, "standby although 31 sids are free", func() bool {
