@@ -231,6 +231,7 @@ func (env *testEnv) start(o options) *member {
 		Gated:        true, Format: flake.Default,
 		Window: window, ExtendEvery: 5 * time.Second, TTL: leaseTTL, KeepAliveEvery: 3 * time.Second,
 		ReloadEvery: 30 * time.Second, RetryAfter: 250 * time.Millisecond, MaxSkew: maxSkew, MaxLead: maxLead,
+		StepLimit: clock.DefaultStepLimit, DowntimeLimit: 60 * 24 * time.Hour,
 		Nonce: rand.Text, Jitter: func(most time.Duration) time.Duration { return mathrand.N(max(most, 1)) },
 	}
 	if o.noGossip {

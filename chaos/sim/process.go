@@ -117,6 +117,7 @@ func (sim *simulation) begin(h *host) *process {
 		Format:       flake.Default,
 		Window:       pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
 		ReloadEvery: pl.reload, RetryAfter: pl.retry, MaxSkew: pl.maxSkew, MaxLead: pl.maxLead,
+		StepLimit: clock.DefaultStepLimit, DowntimeLimit: 60 * 24 * time.Hour,
 		Gated:  pl.mode != Unclocked,
 		Nonce:  func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
 		Jitter: sim.upTo,
@@ -158,9 +159,9 @@ func (sim *simulation) startTwin(h *host) {
 func (p *process) Now() clock.Reading {
 	r := p.readings()
 	if p.sim.plan.rawClock {
-		return clock.Reading{Wall: clock.Millis(r.Wall / 1e6), Mono: r.Mono}
+		return clock.Reading{Wall: clock.Millis(r.Wall / 1e6), Mono: r.Mono, Asleep: p.host.slept}
 	}
-	return clock.Reading{Wall: clock.Millis(p.judge.anchor.UnixNano(r.Mono) / 1e6), Mono: r.Mono}
+	return clock.Reading{Wall: clock.Millis(p.judge.anchor.UnixNano(r.Mono) / 1e6), Mono: r.Mono, Asleep: p.host.slept}
 }
 
 func (p *process) readings() clock.Readings {

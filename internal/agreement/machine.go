@@ -363,7 +363,7 @@ func (m *Machine) PeerVote(r Reading) clock.PeerVote {
 		}
 	}
 	vote := clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), m.cfg.Gate.MaxSkew)
-	return clock.PeerVote{Vote: vote, Held: s.Held}
+	return clock.PeerVote{Vote: vote, Held: s.Held, Accepted: m.lease.Accepted}
 }
 
 // exchange takes a peer's answer.

@@ -186,7 +186,7 @@ func TestPeerVote(t *testing.T) {
 		t.Errorf("before all have answered: %v", got)
 	}
 	d.exchange(bob, time.Hour)
-	if got := vote(); got != clock.VoteNew {
+	if got := vote(); got != clock.VoteIssued {
 		t.Errorf("when all have answered: %v", got)
 	}
 	if got := d.m.PeerVote(d.reading()); got != (clock.PeerVote{}) {

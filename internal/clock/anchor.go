@@ -7,21 +7,24 @@ type AnchorConfig struct {
 	// StepHold is for how long a node alone keeps to its old time after a step.
 	// 10 s: an operator's slip of the hand is often undone by then.
 	StepHold time.Duration
-	// LoneLimit is the longest forward step that a node alone follows without
-	// a synchronized kernel or an operator's confirmation. 10 min: time that was
-	// given out cannot be taken back, and no slip of NTP is that large.
-	LoneLimit time.Duration
+	// StepLimit is how far the wall clock may be set ahead, in all, and be followed
+	// without an operator's acceptance. 10 min: time that was given out cannot be
+	// taken back, and no slip of NTP is that large.
+	StepLimit time.Duration
 }
 
 func (c AnchorConfig) orDefault() AnchorConfig {
 	if c.StepHold == 0 {
 		c.StepHold = 10 * time.Second
 	}
-	if c.LoneLimit == 0 {
-		c.LoneLimit = 10 * time.Minute
+	if c.StepLimit == 0 {
+		c.StepLimit = DefaultStepLimit
 	}
 	return c
 }
+
+// DefaultStepLimit is how far a clock that is set ahead is followed.
+const DefaultStepLimit = 10 * time.Minute
 
 const (
 	// agreement is how far the wall clock may be from anchored time and be
@@ -50,10 +53,11 @@ type Vote uint8
 
 // The votes.
 const (
-	VoteNone  Vote = iota // no quorum answered, or it agrees with neither
-	VoteAlone             // there are no other nodes
-	VoteOld               // a quorum agrees with anchored time, not with the wall clock
-	VoteNew               // a quorum agrees with the wall clock, not with anchored time
+	VoteNone   Vote = iota // no quorum answered, or it agrees with neither
+	VoteAlone              // there are no other nodes
+	VoteOld                // a quorum agrees with anchored time, not with the wall clock
+	VoteNew                // a quorum agrees with the wall clock, not with anchored time
+	VoteIssued             // and issues with that time: only our clock was wrong
 )
 
 // PeerVote is the peers' vote on a step.
@@ -62,6 +66,8 @@ type PeerVote struct {
 	// Held is the wall clock minus anchored time as judged. A vote about
 	// anything but the present step, within 20 ms, is not used.
 	Held time.Duration
+	// Accepted is up to which wall time an operator accepted clocks; 0: none.
+	Accepted Millis
 }
 
 // AnchorEventKind is what happened.
@@ -73,7 +79,7 @@ const (
 	Followed                         // the step was confirmed: anchored time is the wall clock's
 	Refuted                          // a quorum has confirmed anchored time
 	Withdrawn                        // the wall clock agrees with anchored time again
-	Blocked                          // a forward step beyond LoneLimit waits for Confirm
+	Blocked                          // a step ahead beyond StepLimit is not followed, though it was confirmed
 	Nudged                           // small steps were followed; reported at most every 10 s
 	Suspended                        // the machine was suspended: followed at once
 	Stalled                          // a tick came late: the process did not run
@@ -97,8 +103,8 @@ type Confirmer string
 // The confirmers.
 const (
 	ByPeers    Confirmer = "peers"
-	ByHold     Confirmer = "hold" // there are no other nodes, and the wall clock kept the step
-	ByOperator Confirmer = "operator"
+	ByHold     Confirmer = "hold"     // there are no other nodes, and the wall clock kept the step
+	ByOperator Confirmer = "operator" // one of these, of a time beyond StepLimit that an operator accepted
 )
 
 // AnchorEvent is a change worth a line in the log.
@@ -130,7 +136,7 @@ type AnchorStats struct {
 	LastStep                  time.Duration // forward if positive; 0: there was none
 	LastStepAt                Mono
 	Pending                   bool          // a step is held
-	Blocked                   bool          // and waits for Confirm
+	Blocked                   bool          // and is further ahead than is followed
 	Since                     Mono          // of the step, while pending
 	Held                      time.Duration // wall clock minus anchored time
 	Slewing                   time.Duration // issuing time minus anchored time: still to be given back
@@ -156,10 +162,15 @@ type AnchorStats struct {
 //	agreed   else                             Stepped → pending
 //	pending  |held| ≤ 20 ms, within claim 2   Withdrawn → agreed
 //	pending  the wall clock set again         Stepped → pending, as of now
-//	pending  Confirm, or VoteNew of this step Followed → agreed
-//	pending  VoteOld of this step             Refuted, once; pending
+//	pending  VoteNew of this step             Followed → agreed, or Blocked, once; pending
 //	pending  VoteAlone for StepHold           Followed → agreed, or Blocked, once; pending
+//	pending  VoteIssued of this step          Followed → agreed
+//	pending  VoteOld of this step             Refuted, once; pending
 //	pending  else                             pending
+//
+// Blocked: the wall clock is more than StepLimit ahead of where it would be if nobody
+// had set it (see [Reference]), and not accepted by an operator. So a whole cluster
+// whose time source is wrong keeps its time, and a step back and forth is no step.
 type Anchor struct {
 	cfg    AnchorConfig
 	target time.Duration // anchored time minus Mono: what line ends in
@@ -168,24 +179,26 @@ type Anchor struct {
 	ticked bool          // last is of a tick
 	walked time.Duration // followed without asking, less what was forgotten
 	stats  AnchorStats
+	ref    Reference // of anchored time
 
 	unreported int64 // nudges
 	reportedAt Mono  // when a nudge was last reported; before the first: long ago
 
 	// Of the pending step.
-	alone     bool // the vote was so at each tick since aloneAt
-	aloneAt   Mono
-	refuted   bool // was reported
-	confirmed bool // by an operator
+	alone   bool // the vote was so at each tick since aloneAt
+	aloneAt Mono
+	refuted bool // was reported
 }
 
 // NewAnchor returns an anchor that trusts the wall clock as r has it.
 func NewAnchor(cfg AnchorConfig, r Readings) *Anchor {
-	return &Anchor{
+	a := &Anchor{
 		cfg: cfg.orDefault(), target: r.Offset(), last: r,
-		line:       &line{at: r.Mono, wall: r.Wall, slow: r.Mono},
+		line:       &line{at: r.Mono, wall: r.Wall, slow: r.Mono, asleep: r.slept()},
 		reportedAt: r.Mono.Add(-nudgeQuiet),
 	}
+	a.ref.Set(r.Wall, time.Duration(r.Boot))
+	return a
 }
 
 // UnixNano returns issuing time at m in Unix ns. m is not before the last tick.
@@ -193,15 +206,6 @@ func (a *Anchor) UnixNano(m Mono) int64 { return a.line.unixNano(m) }
 
 // Stats returns the measurements as of the last tick.
 func (a *Anchor) Stats() AnchorStats { return a.stats }
-
-// Confirm is an operator's confirmation that the wall clock is right: the pending
-// step is followed at the next tick, whatever peers vote, unless the wall clock is
-// set once more before.
-// It reports whether a step is pending.
-func (a *Anchor) Confirm() bool {
-	a.confirmed = a.stats.Pending
-	return a.confirmed
-}
 
 // Tick advances the anchor to r, given the kernel's status and the peers' vote
 // on the step that was pending at the last tick, and returns what happened, in
@@ -220,6 +224,11 @@ func (a *Anchor) Tick(r Readings, k Kernel, w PeerVote) (events []AnchorEvent) {
 		a.stats.Stalls++
 		t.report(AnchorEvent{Kind: Stalled, Lasted: elapsed})
 	}
+	if slept > agreement {
+		next := *a.line
+		next.asleep += slept
+		a.line = &next
+	}
 	if slept > agreement && (t.moved-slept).Abs() <= agreement {
 		a.stats.Suspends++
 		a.stats.Asleep += slept
@@ -232,9 +241,10 @@ func (a *Anchor) Tick(r Readings, k Kernel, w PeerVote) (events []AnchorEvent) {
 	case !a.stats.Pending || t.moved.Abs() > agreement:
 		t.step(w)
 	default:
-		t.arbitrate(k, w)
+		t.arbitrate(w)
 	}
 	a.last, a.ticked = r, true
+	a.ref.Follow(int64(r.Mono)+int64(a.target), time.Duration(r.Boot))
 	a.stats.Held, a.stats.Slewing = t.held(), a.line.ahead(r.Mono)
 	return t.events
 }

@@ -18,6 +18,7 @@ type desk struct {
 	anchor *Anchor
 	says   Vote // of the step as it is then
 	told   []AnchorEvent
+	accept Millis // the operator's
 }
 
 func newDesk(t *testing.T, says Vote) *desk {
@@ -28,7 +29,7 @@ func newDesk(t *testing.T, says Vote) *desk {
 
 func (d *desk) tick() []AnchorEvent {
 	d.t.Helper()
-	e := d.anchor.Tick(d.clocks.Read(), d.clocks.Kernel(), PeerVote{d.says, d.anchor.Stats().Held})
+	e := d.anchor.Tick(d.clocks.Read(), d.clocks.Kernel(), PeerVote{d.says, d.anchor.Stats().Held, d.accept})
 	d.told = append(d.told, e...)
 	return e
 }
@@ -107,12 +108,14 @@ func TestStepMatrix(t *testing.T) {
 
 		{h, only(VoteNone), "stepped", [5]time.Duration{}},
 		{h, only(VoteOld), "stepped refuted", [5]time.Duration{}},
-		{h, only(VoteNew), "stepped followed", [5]time.Duration{0, h, h, h, h}},
+		{h, only(VoteNew), "stepped blocked", [5]time.Duration{}},
+		{h, only(VoteIssued), "stepped followed", [5]time.Duration{0, h, h, h, h}},
 		{h, only(VoteAlone), "stepped blocked", [5]time.Duration{}},
 
 		{y10, only(VoteNone), "stepped", [5]time.Duration{}},
 		{y10, only(VoteOld), "stepped refuted", [5]time.Duration{}},
-		{y10, only(VoteNew), "stepped followed", [5]time.Duration{0, y10, y10, y10, y10}},
+		{y10, only(VoteNew), "stepped blocked", [5]time.Duration{}},
+		{y10, only(VoteIssued), "stepped followed", [5]time.Duration{0, y10, y10, y10, y10}},
 		{y10, only(VoteAlone), "stepped blocked", [5]time.Duration{}},
 	} {
 		for _, says := range tc.says {
@@ -406,60 +409,106 @@ func TestHold(t *testing.T) {
 		d.run(10 * second)
 		d.wantKinds("stepped followed")
 	})
-	t.Run("more, kernel synchronized", func(t *testing.T) {
+	t.Run("more", func(t *testing.T) {
 		d := lone(t, 10*time.Minute+1)
+		d.clocks.SetKernel(Kernel{Known: true, Synchronized: true}) // with a source that may be wrong
 		d.run(20 * second)
 		d.wantKinds("stepped blocked")
 		if !d.anchor.Stats().Blocked {
 			t.Error("stats do not say so")
 		}
-		d.clocks.SetKernel(Kernel{Known: true})
-		d.run(second)
-		d.clocks.SetKernel(Kernel{Synchronized: true}) // a contradiction: not known
-		d.run(second)
-		d.wantKinds("stepped blocked")
-		d.clocks.SetKernel(Kernel{Known: true, Synchronized: true})
-		d.run(every)
-		d.wantKinds("stepped blocked followed")
-		if st := d.anchor.Stats(); st.Blocked || st.Pending || st.Since != 0 {
-			t.Errorf("stats %+v, want nothing pending", st)
-		}
 	})
 	t.Run("synchronized is no shortcut", func(t *testing.T) {
-		d := newDesk(t, VoteAlone)
+		d := lone(t, time.Minute)
 		d.clocks.SetKernel(Kernel{Known: true, Synchronized: true})
-		d.clocks.Step(time.Hour)
-		d.run(10 * second)
+		d.run(10*second - every)
 		d.wantKinds("stepped")
-		d.run(every)
+		d.run(2 * every)
 		d.wantKinds("stepped followed")
 	})
-	t.Run("operator", func(t *testing.T) {
-		d := lone(t, 24*time.Hour)
-		if !d.anchor.Confirm() {
-			t.Error("no step to confirm")
+}
+
+// The limit is of all steps since the wall clock was trusted, of lone nodes and of
+// clusters: a cluster that is set twice is not set further than one that is set once.
+func TestStepLimit(t *testing.T) {
+	const minute, hour = time.Minute, time.Hour
+	for name, says := range map[string]Vote{"alone": VoteAlone, "with peers": VoteNew} {
+		set := func(d *desk, by time.Duration) {
+			d.clocks.Step(by)
+			d.run(11 * time.Second)
 		}
-		d.wantError("before the tick", 0)
-		d.run(every)
-		d.wantKinds("stepped followed")
-		d.wantError("after it", 24*time.Hour)
-		if d.told[1].By != ByOperator {
-			t.Errorf("followed by %q", d.told[1].By)
-		}
-		if d.anchor.Confirm() {
-			t.Error("confirmed a step that is no more")
-		}
-		d.clocks.Step(time.Hour)
-		d.run(second)
-		d.wantError("the next step", 24*time.Hour)
-	})
-	t.Run("operator, too late", func(t *testing.T) { // the word was about another time
-		d := lone(t, 24*time.Hour)
-		d.anchor.Confirm()
-		d.clocks.Step(time.Hour)
-		d.run(second)
-		d.wantKinds("stepped stepped")
-	})
+		t.Run(name+", by and by", func(t *testing.T) {
+			d := newDesk(t, says)
+			set(d, 6*minute)
+			set(d, 3*minute)
+			d.wantError("within the limit", 9*minute)
+			set(d, 2*minute)
+			d.wantError("beyond it", 9*minute)
+			set(d, -2*minute)
+			d.wantKinds("stepped followed stepped followed stepped blocked withdrawn")
+		})
+		t.Run(name+", back and forth", func(t *testing.T) {
+			d := newDesk(t, says)
+			set(d, -hour)
+			set(d, hour)
+			d.wantError("back where it was", 0)
+			d.wantKinds("stepped followed stepped followed")
+			set(d, -hour)
+			set(d, hour+10*minute+time.Second)
+			d.wantError("beyond", -hour)
+		})
+		t.Run(name+", asleep", func(t *testing.T) { // time that passes is no step
+			d := newDesk(t, says)
+			d.clocks.Suspend(48 * hour)
+			d.clocks.Step(time.Second) // so that it is not simply added
+			d.run(11 * time.Second)
+			d.wantKinds("stepped followed")
+			d.wantError("awake", 48*hour+time.Second)
+		})
+		t.Run(name+", forgotten", func(t *testing.T) { // by 1 ms a second: 600 s in a week
+			d := newDesk(t, says)
+			set(d, 10*minute)
+			for range 7 * 24 * 60 {
+				d.clocks.Advance(minute)
+				d.tick()
+			}
+			set(d, 10*minute)
+			d.wantError("a week later", 20*minute)
+		})
+		t.Run(name+", accepted", func(t *testing.T) {
+			d := newDesk(t, says)
+			set(d, 24*hour)
+			d.wantError("before", 0)
+			d.accept = Millis(began/1e6) + MillisOf(24*hour) // it is later already
+			d.run(time.Second)
+			d.wantKinds("stepped blocked")
+			d.accept += MillisOf(hour)
+			d.run(every)
+			d.wantKinds("stepped blocked followed")
+			d.wantError("after it", 24*hour)
+			if e := d.told[2]; e.By != ByOperator {
+				t.Errorf("followed by %q", e.By)
+			}
+			if st := d.anchor.Stats(); st.Blocked || st.Pending || st.Since != 0 {
+				t.Errorf("stats %+v, want nothing pending", st)
+			}
+			set(d, 9*minute) // measured from the accepted time on
+			d.wantError("within the limit", 24*hour+9*minute)
+			set(d, 2*hour)
+			d.wantError("beyond what was accepted", 24*hour+9*minute)
+		})
+	}
+	d := newDesk(t, VoteIssued)
+	d.clocks.Step(hour)
+	d.run(time.Second)
+	d.says = VoteNew
+	d.clocks.Step(9 * minute)
+	d.run(time.Second)
+	d.wantError("measured from the time of the others", hour+9*minute)
+	d.says, d.accept = VoteOld, Millis(began/1e6)+MillisOf(48*hour)
+	d.clocks.Step(hour)
+	d.run(time.Second)
+	d.wantError("accepted, and the peers say otherwise", hour+9*minute)
 }
 
 func TestPeerVote(t *testing.T) {
@@ -469,35 +518,35 @@ func TestPeerVote(t *testing.T) {
 	}
 	// What was said before the step was seen is not about it.
 	d := newDesk(t, VoteNew)
-	d.clocks.Step(time.Hour)
-	tick(d, PeerVote{VoteNew, 0})
-	tick(d, PeerVote{VoteNew, 0})
-	tick(d, PeerVote{VoteOld, 0})
-	tick(d, PeerVote{VoteNew, time.Hour + agreement + 1})
+	d.clocks.Step(8 * time.Minute)
+	tick(d, PeerVote{Vote: VoteNew, Held: 0})
+	tick(d, PeerVote{Vote: VoteNew, Held: 0})
+	tick(d, PeerVote{Vote: VoteOld, Held: 0})
+	tick(d, PeerVote{Vote: VoteNew, Held: 8*time.Minute + agreement + 1})
 	d.wantKinds("stepped")
-	tick(d, PeerVote{VoteOld, time.Hour})
-	tick(d, PeerVote{VoteOld, time.Hour})
+	tick(d, PeerVote{Vote: VoteOld, Held: 8 * time.Minute})
+	tick(d, PeerVote{Vote: VoteOld, Held: 8 * time.Minute})
 	d.wantKinds("stepped refuted")
 	// Set again: nobody has judged that yet.
-	d.clocks.Step(-30 * time.Minute)
-	tick(d, PeerVote{VoteNew, 30 * time.Minute})
+	d.clocks.Step(-4 * time.Minute)
+	tick(d, PeerVote{Vote: VoteNew, Held: 4 * time.Minute})
 	d.wantKinds("stepped refuted stepped")
-	tick(d, PeerVote{VoteNew, time.Hour})
+	tick(d, PeerVote{Vote: VoteNew, Held: 8 * time.Minute})
 	d.wantKinds("stepped refuted stepped")
 	// A quorum may change its mind: it is then in the minority's place.
-	tick(d, PeerVote{VoteOld, 30 * time.Minute})
-	tick(d, PeerVote{VoteNew, 30*time.Minute - agreement})
+	tick(d, PeerVote{Vote: VoteOld, Held: 4 * time.Minute})
+	tick(d, PeerVote{Vote: VoteNew, Held: 4*time.Minute - agreement})
 	d.wantKinds("stepped refuted stepped refuted followed")
-	if e := d.told[4]; e.By != ByPeers || e.Jump != 30*time.Minute {
-		t.Errorf("followed %+v, want 30m by peers", e)
+	if e := d.told[4]; e.By != ByPeers || e.Jump != 4*time.Minute {
+		t.Errorf("followed %+v, want 4m by peers", e)
 	}
 	// A refuted step is not followed once everybody else is gone for less than the hold.
 	d.clocks.Step(time.Second)
-	tick(d, PeerVote{VoteOld, 0})
-	tick(d, PeerVote{VoteOld, time.Second})
+	tick(d, PeerVote{Vote: VoteOld, Held: 0})
+	tick(d, PeerVote{Vote: VoteOld, Held: time.Second})
 	d.says = VoteAlone
 	d.run(10 * time.Second)
-	d.wantError("still", 30*time.Minute)
+	d.wantError("still", 4*time.Minute)
 }
 
 // Slewing back is limited to 2 s in all; beyond, issuing time goes back at once.

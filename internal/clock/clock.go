@@ -33,7 +33,13 @@ func (m Mono) Sub(earlier Mono) time.Duration { return time.Duration(m - earlier
 type Reading struct {
 	Wall Millis
 	Mono Mono
+	// Asleep is for how long the machine was suspended in all, since an unknown
+	// origin: time in which Mono did not run.
+	Asleep time.Duration
 }
+
+// Elapsed returns the time since an unknown origin, suspends included.
+func (r Reading) Elapsed() time.Duration { return time.Duration(r.Mono) + r.Asleep }
 
 // Source gives the time. Implementations are safe for concurrent use and
 // cost one monotonic read.
@@ -63,6 +69,14 @@ func (m *Manual) Advance(d time.Duration) {
 	defer m.mu.Unlock()
 	m.now.Mono = m.now.Mono.Add(d)
 	m.now.Wall += MillisOf(d)
+}
+
+// Suspend suspends the machine for d: the wall clock goes on alone.
+func (m *Manual) Suspend(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now.Wall += MillisOf(d)
+	m.now.Asleep += d
 }
 
 // Step moves the wall time alone, forward or back, as a bad clock would.

@@ -205,7 +205,8 @@ func (j *Judgement) tieBreak(ours Sync, peer Opinion) {
 // old issuing clocks. A peer is for a candidate if its interval is within
 // maxSkew of it and wholly nearer to it than to the other. Our own vote goes with
 // either, as in [Judge]; a candidate is chosen if it alone reaches the quorum of
-// all names registered.
+// all names registered. If as many issue with the time of stepped, the vote is
+// VoteIssued: not the cluster was set, but our clock alone.
 func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Vote {
 	if len(peers) == 0 {
 		return VoteAlone
@@ -214,7 +215,7 @@ func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Vote 
 	between := Interval{old, stepped}.Mid()
 	low.Hi, high.Lo = min(low.Hi, minus(between, 1)), max(high.Lo, plus(between, 1))
 	need := (len(peers)+1)/2 + 1
-	forLow, forHigh := 1, 1
+	forLow, forHigh, issued := 1, 1, 1
 	for _, o := range peers {
 		if !o.Fresh || !o.Wall.valid() {
 			continue
@@ -225,12 +226,17 @@ func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Vote 
 		if o.Wall.Inside(high) {
 			forHigh++
 		}
+		if old < stepped && o.Wall.Inside(high) && o.Issuing.Inside(high) {
+			issued++
+		}
 	}
 	switch isLow, isHigh := forLow >= need, forHigh >= need; {
 	case isLow == isHigh:
 		return VoteNone
 	case isLow == (old < stepped):
 		return VoteOld
+	case issued >= need:
+		return VoteIssued
 	default:
 		return VoteNew
 	}

@@ -16,8 +16,9 @@ const limit = 250 * time.Millisecond
 
 // peers returns an opinion for each word: "300" stands 300 ms from us, give or
 // take 1 ms; "100~200" give or take 200 ms; "?" never answered, and "300?" is silent since. A trailing "!" says
-// the kernel is unsynchronized, "+" that it is synchronized. They are named b,
-// c, … in order.
+// the kernel is unsynchronized, "+" that it is synchronized, and a trailing "h" that it
+// issues with our time, and only its wall clock is there. They are named b, c, … in
+// order.
 func peers(text string) []clock.Opinion {
 	var out []clock.Opinion
 	for i, w := range strings.Fields(text) {
@@ -28,6 +29,7 @@ func peers(text string) []clock.Opinion {
 			o.Kernel = clock.Synchronized
 		}
 		w, silent := strings.CutSuffix(strings.TrimRight(w, "!+"), "?")
+		w, held := strings.CutSuffix(w, "h")
 		if w != "" {
 			var at, half int64
 			if n, _ := fmt.Sscanf(w, "%d~%d", &at, &half); n < 2 {
@@ -36,6 +38,9 @@ func peers(text string) []clock.Opinion {
 			o.Fresh = !silent
 			o.Issuing = iv{(at - half) * ms, (at + half) * ms}
 			o.Wall = o.Issuing
+			if held {
+				o.Issuing = iv{-ms, ms}
+			}
 		}
 		out = append(out, o)
 	}
@@ -184,7 +189,10 @@ func TestArbitrate(t *testing.T) {
 	}{
 		{"alone", "", 0, 3600000, clock.VoteAlone},
 		{"two, for the old", "2", 0, 3600000, clock.VoteOld},
-		{"two, for the new", "3600002", 0, 3600000, clock.VoteNew},
+		{"two, for the new", "3600002h", 0, 3600000, clock.VoteNew},
+		{"two, the other issues with it", "3600002", 0, 3600000, clock.VoteIssued},
+		{"five, two issue with it", "3600002h 3600001 3600003 3600000h", 0, 3600000, clock.VoteIssued},
+		{"five, one issues with it", "3600002h 3600001 3600003h 3600000h", 0, 3600000, clock.VoteNew},
 		{"two, for neither", "900000", 0, 3600000, clock.VoteNone},
 		{"two, silent", "?", 0, 3600000, clock.VoteNone},
 		{"three, for the old", "2 -3", 0, 3600000, clock.VoteOld},
@@ -195,7 +203,7 @@ func TestArbitrate(t *testing.T) {
 		{"five, too few heard", "2 ? ? ?", 0, 3600000, clock.VoteNone},
 		{"back, for the new", "-1003 -998", 0, -1000, clock.VoteNew},
 		{"back, for the old", "3 8", 0, -1000, clock.VoteOld},
-		{"small, for the new", "28 34", 0, 30, clock.VoteNew},
+		{"small, for the new", "28h 34h", 0, 30, clock.VoteNew},
 		{"small, for the old", "-28 4", 0, 30, clock.VoteOld},
 		{"small and back, for the new", "-28 -34", 0, -30, clock.VoteNew},
 		{"small, too vague to tell", "20~36 20~36", 0, 30, clock.VoteNone},

@@ -10,6 +10,8 @@ type line struct {
 	wall int64         // Unix ns at that time
 	back time.Duration // to be given back, from slow on
 	slow Mono          // not before at
+
+	asleep time.Duration // time suspended, since an unknown origin
 }
 
 // slewShare is the part of time that is given back while slewing: 1 s in 10 s.
@@ -53,9 +55,9 @@ func (l *line) towards(m Mono, wall int64, limit time.Duration) (next *line, jum
 	now := l.unixNano(m)
 	ahead := time.Duration(now - wall)
 	if ahead <= 0 || ahead > limit {
-		return &line{at: m, wall: wall, slow: m}, -ahead
+		return &line{at: m, wall: wall, slow: m, asleep: l.asleep}, -ahead
 	}
-	next = &line{at: m, wall: now, back: ahead, slow: m.Add(slewGrace)}
+	next = &line{at: m, wall: now, back: ahead, slow: m.Add(slewGrace), asleep: l.asleep}
 	if l.slow <= m && l.ahead(m) >= slewGrace/slewShare {
 		next.slow = m // goes on as slowly as l would, so it needs none
 	}

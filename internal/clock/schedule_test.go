@@ -38,13 +38,15 @@ func (s *schedule) vote(sure bool) PeerVote {
 	old := s.wrong() - held
 	switch {
 	case s.lone:
-		return PeerVote{Vote: VoteAlone}
+		return PeerVote{Vote: VoteAlone, Accepted: s.accept}
 	case !sure && s.chance(3):
 		return PeerVote{}
 	case old.Abs() < s.wrong().Abs():
-		return PeerVote{VoteOld, held}
+		return PeerVote{Vote: VoteOld, Held: held}
+	case !sure && s.chance(2):
+		return PeerVote{Vote: VoteNew, Held: held, Accepted: s.accept}
 	default:
-		return PeerVote{VoteNew, held}
+		return PeerVote{Vote: VoteIssued, Held: held}
 	}
 }
 
@@ -112,7 +114,7 @@ func (s *schedule) live() {
 		s.clocks.SetKernel(Kernel{Known: s.chance(2), Synchronized: s.chance(2)})
 	}
 	if s.lone && s.chance(300) {
-		s.anchor.Confirm()
+		s.accept = s.clocks.Read().WallMillis() + 1000
 	}
 	gap := 50*time.Millisecond + time.Duration(s.rnd.Int64N(int64(50*time.Millisecond)))
 	stalled := s.chance(200)
@@ -171,7 +173,7 @@ func TestRandomSchedules(t *testing.T) {
 				s.clocks.Advance(every)
 				s.check(s.vote(true))
 				if s.anchor.Stats().Blocked {
-					s.anchor.Confirm()
+					s.accept = s.clocks.Read().WallMillis() + 1000
 				}
 			}
 			r := s.clocks.Read()

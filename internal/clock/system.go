@@ -59,9 +59,11 @@ func (s *System) Now() Reading {
 	// In this order: what was read before a line is known may be of a time
 	// before it, which the line allows for.
 	elapsed := s.elapsed()
+	l := s.line.Load()
 	return Reading{
-		Wall: Millis(s.line.Load().unixNano(elapsed) / int64(time.Millisecond)),
-		Mono: elapsed,
+		Wall:   Millis(l.unixNano(elapsed) / int64(time.Millisecond)),
+		Mono:   elapsed,
+		Asleep: l.asleep,
 	}
 }
 
@@ -108,14 +110,6 @@ func (s *System) Stats() AnchorStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.anchor.Stats()
-}
-
-// Confirm is an operator's confirmation that the wall clock is right; see
-// [Anchor.Confirm].
-func (s *System) Confirm() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.anchor.Confirm()
 }
 
 // tickEvery is how old issuing time's view of the wall clock may be: within it

@@ -94,35 +94,43 @@ func (t *tick) step(w PeerVote) {
 }
 
 // arbitrate acts on a vote for one of the two clocks.
-func (t *tick) arbitrate(k Kernel, w PeerVote) {
+func (t *tick) arbitrate(w PeerVote) {
 	a, held := t.a, t.held()
 	if t.moved.Abs() >= nudge {
 		t.nudged(held)
 	}
 	ofThis := (w.Held - held).Abs() <= agreement
-	if a.confirmed {
-		t.follow(ByOperator)
-		return
-	}
 	if w.Vote != VoteAlone {
 		a.alone = false
 	} else if !a.alone {
 		a.alone, a.aloneAt = true, t.r.Mono
 	}
 	switch {
-	case w.Vote == VoteNew && ofThis:
+	case w.Vote == VoteIssued && ofThis:
 		t.follow(ByPeers)
+	case w.Vote == VoteNew && ofThis:
+		t.followUpTo(w.Accepted, ByPeers)
 	case w.Vote == VoteOld && ofThis && !a.refuted:
 		a.refuted = true
 		a.stats.Refuted++
 		t.report(AnchorEvent{Kind: Refuted, Held: held, Lasted: t.sinceStep()})
 	case a.alone && t.r.Mono.Sub(a.aloneAt) >= a.cfg.StepHold:
-		if held <= a.cfg.LoneLimit || k.Known && k.Synchronized {
-			t.follow(ByHold)
-		} else if !a.stats.Blocked {
-			a.stats.Blocked = true
-			t.report(AnchorEvent{Kind: Blocked, Held: held, Lasted: t.sinceStep()})
-		}
+		t.followUpTo(w.Accepted, ByHold)
+	}
+}
+
+// followUpTo follows a wall clock within the step limit, or one that an operator
+// accepted.
+func (t *tick) followUpTo(accepted Millis, by Confirmer) {
+	a := t.a
+	switch {
+	case a.ref.Ahead(t.r.Wall, time.Duration(t.r.Boot)) <= a.cfg.StepLimit:
+		t.follow(by)
+	case t.r.WallMillis() < accepted:
+		t.follow(ByOperator)
+	case !a.stats.Blocked:
+		a.stats.Blocked = true
+		t.report(AnchorEvent{Kind: Blocked, Held: t.held(), Lasted: t.sinceStep()})
 	}
 }
 
@@ -132,6 +140,9 @@ func (t *tick) follow(by Confirmer) {
 	jump := t.move(held)
 	a.stats.Followed++
 	a.walked = 0 // the wall clock is confirmed as it is
+	if boot := time.Duration(t.r.Boot); a.ref.Ahead(t.r.Wall, boot) > a.cfg.StepLimit {
+		a.ref.Set(t.r.Wall, boot)
+	}
 	a.settle()
 	t.report(AnchorEvent{
 		Kind: Followed, Held: held, Lasted: lasted, By: by,
@@ -142,5 +153,5 @@ func (t *tick) follow(by Confirmer) {
 // settle ends what is pending.
 func (a *Anchor) settle() {
 	a.stats.Pending, a.stats.Blocked, a.stats.Since = false, false, 0
-	a.alone, a.refuted, a.confirmed = false, false, false
+	a.alone, a.refuted = false, false
 }

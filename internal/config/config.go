@@ -86,9 +86,11 @@ type Issue struct {
 
 // Clock is what is done about clocks that are wrong or unconfirmed.
 type Clock struct {
-	StepHold time.Duration // how long a lone node keeps its time after its wall clock was set
-	Grace    time.Duration // how long an unconfirmed clock may issue under either policy
-	Policy   string        // then: allow or refuse
+	StepHold      time.Duration // how long a lone node keeps its time after its wall clock was set
+	StepLimit     time.Duration // how far a running node follows a clock that is set ahead
+	DowntimeLimit time.Duration // how much later than all records a node may start
+	Grace         time.Duration // how long an unconfirmed clock may issue under either policy
+	Policy        string        // then: allow or refuse
 }
 
 // Listen is where the node answers, as host:port; port 0 is any free one, and ""
@@ -175,7 +177,7 @@ func Default() Config {
 			EntropyBytes: 1,
 			MaxSkew:      250 * time.Millisecond,
 		},
-		Clock:  Clock{StepHold: 10 * time.Second, Grace: 60 * time.Second, Policy: "allow"},
+		Clock:  Clock{StepHold: 10 * time.Second, StepLimit: clock.DefaultStepLimit, DowntimeLimit: 60 * 24 * time.Hour, Grace: 60 * time.Second, Policy: "allow"},
 		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:7947", Gossip: "127.0.0.1:7946"},
 		Auth:   Auth{StaleAfter: 5 * time.Minute, OpenAdmin: "loopback"},
 		Limit:  Limit{Connections: 4096, ConnectionsPerSource: 1024},

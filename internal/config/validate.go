@@ -96,6 +96,9 @@ func (c Config) Validate() error {
 	c.validateAccess(rule)
 	rule(oneOf(c.Clock.Policy, "allow", "refuse"), "clock.policy", "%q is neither allow nor refuse", c.Clock.Policy)
 	rule(c.Clock.StepHold > 0 && c.Clock.StepHold <= time.Hour, "clock.step-hold", "%v is out of range: it must be above 0 and at most 1h", c.Clock.StepHold)
+	rule(c.Clock.StepLimit >= time.Minute && c.Clock.StepLimit <= 24*time.Hour, "clock.step-limit", "%v is out of range: it must be 1m to 24h", c.Clock.StepLimit)
+	rule(c.Clock.DowntimeLimit >= c.Clock.StepLimit && c.Clock.DowntimeLimit <= 366*24*time.Hour, "clock.downtime-limit",
+		"%v is out of range: it must be at least clock.step-limit, and at most 8784h", c.Clock.DowntimeLimit)
 	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace", "%v is out of range: it must be above 0 and at most 1h", c.Clock.Grace)
 	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level", "%q is none of debug, info, warn, error", c.Log.Level)
 	rule(oneOf(c.Log.Format, "text", "json"), "log.format", "%q is neither text nor json", c.Log.Format)

@@ -83,7 +83,7 @@ type Host struct {
 // orMachine returns h with this machine's own in the fields that are not set.
 func (h Host) orMachine(cfg config.Config) Host {
 	if h.Clock == nil {
-		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold}, Ahead: h.Ahead})
+		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold, StepLimit: cfg.Clock.StepLimit}, Ahead: h.Ahead})
 	}
 	if h.Listen == nil {
 		h.Listen = new(net.ListenConfig).Listen
@@ -232,6 +232,7 @@ func (d *Daemon) build() error {
 			Window:   l.Window, ExtendEvery: l.ExtendEvery, TTL: l.TTL, KeepAliveEvery: l.KeepAlive,
 			ReloadEvery: l.ReloadEvery, RetryAfter: retryAfter,
 			MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,
+			StepLimit: d.cfg.Clock.StepLimit, DowntimeLimit: d.cfg.Clock.DowntimeLimit,
 			Nonce:  rand.Text,
 			Jitter: jitter,
 		},

@@ -116,7 +116,7 @@ func (d *Daemon) logClockEvent(e clock.AnchorEvent) {
 	case clock.Withdrawn:
 		log.Info("the step of the wall clock was reverted", "after", e.Lasted.String())
 	case clock.Blocked:
-		log.Error("the wall clock was set forward by more than a node without peers follows: set it back, or restart the node if it is right")
+		log.Error("IDs keep their time: the wall clock was set further ahead than clock.step-limit; set it back, or if it is right run \"allocator admin accept-time\"")
 	case clock.Nudged:
 		log.Info("the wall clock was set in small steps", "steps", e.Count)
 	case clock.Suspended:

@@ -164,7 +164,7 @@ const (
 	AlarmLost        AlarmKind = "sid_lost"         // another process took our sid
 	AlarmOwnName     AlarmKind = "sid_lost_to_name" // … one that bears our node name
 	AlarmQuarantined AlarmKind = "sid_quarantined"  // a sid's records cannot be trusted
-	AlarmClock       AlarmKind = "clock_ahead"      // our clock is far ahead of the live holders'
+	AlarmClock       AlarmKind = "clock_ahead"      // our clock is further ahead than is followed
 	AlarmEra         AlarmKind = "era_changed"      // an operator began a new era
 )
 
@@ -225,5 +225,6 @@ type Status struct {
 	Idle        bool                 // no sid held, and no write in flight that could acquire one
 	GateOpen    bool                 // ceilings may be written
 	Ceiling     clock.Millis         // the highest of any window, when last listed; 0: none
+	Accepted    clock.Millis         // up to which time an operator accepted clocks, when last listed; 0: none
 	Problem     string               // what the node waits for, for people; empty if nothing
 }

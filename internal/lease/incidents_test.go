@@ -308,13 +308,27 @@ func TestT18ColdStartRace(t *testing.T) {
 }
 
 // T21: a clock far ahead writes a ceiling and is corrected, and all nodes wait for
-// that time. Here the sid is quarantined, and this node and the others go on.
+// that time. Here a running node writes none. One that starts in a new space does,
+// since nothing shows the time: the sid is quarantined, and this node and the others
+// go on.
 func TestT21FutureClockPoisonsACeiling(t *testing.T) {
 	for _, ahead := range []string{"1h", "87660h"} {
+		t.Run("T21 "+ahead+", while it runs", func(t *testing.T) {
+			s := newScenario(t)
+			s.do("init", "start n1", "a tick", "step "+ahead, "a tick 5s")
+			a := s.procs["a"]
+			s.refused(a, "WINDOW_EXHAUSTED")
+			s.do("step -"+ahead, "a tick 1s")
+			s.issued(a, 1)
+			if st := a.machine.Status(); st.Grant.SID != 0 || st.Grant.Term != 1 || len(st.Quarantined) != 0 {
+				t.Errorf("%+v, want sid 0 as before", st)
+			}
+			s.claims()
+		})
 		for _, end := range []string{"a crash", "a stop"} {
 			t.Run("T21 "+ahead+", "+end, func(t *testing.T) {
 				s := newScenario(t)
-				s.do("init", "start n1", "a tick", "step "+ahead, "a tick 5s")
+				s.do("init", "step "+ahead, "start n1", "a tick 5s")
 				a := s.procs["a"]
 				s.issued(a, 1)
 				s.do(end, "expire a", "step -"+ahead, "start n1", "b tick 1s", "start n2", "c tick 1s")

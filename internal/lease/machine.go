@@ -27,7 +27,9 @@ type Config struct {
 	KeepAliveEvery time.Duration
 	ReloadEvery    time.Duration // how often the whole space is listed again
 	RetryAfter     time.Duration // pause after a store call failed
-	MaxSkew        time.Duration // see the poison guard, plan.go
+	MaxSkew        time.Duration // see the poison guard, guard.go
+	StepLimit      time.Duration // how far a clock may be set ahead and write ceilings
+	DowntimeLimit  time.Duration // how much later than all records a first ceiling may be written
 	MaxLead        time.Duration // how far IDs may run ahead of the clock
 
 	// Gated is set if the shell sends Gate events: no ceiling is written before
@@ -76,6 +78,7 @@ type Machine struct {
 	everHeld bool
 	beaten   bool // another process was first when a free sid was last asked for
 
+	trusted        clock.Reference // of the first clock that a ceiling was written from
 	gate           Gate
 	reported       ReportedRevision // the latest one
 	reportedAtLoad ReportedRevision // that, when the outstanding request was sent
@@ -184,11 +187,12 @@ func (m *Machine) take(now clock.Reading, ev Event) {
 //
 // A node that is about to acquire needs no new list: the answer to its write
 // shows a change, and it lists again if there is nothing to choose. A node that
-// the gate keeps from acquiring lists again, to know whose clocks to compare.
+// the gate keeps from acquiring lists again, to know whose clocks to compare, and so
+// does one whose clock is too far ahead: an operator may have accepted the time.
 func (m *Machine) onChanged(now clock.Reading) {
 	m.list.changed = true
 	switch {
-	case m.list.full, !m.gate.Open:
+	case m.list.full, !m.gate.Open, m.alarms[condition{AlarmClock, -1}] != "":
 		m.reloadWithin(now, maxJitter)
 	case m.hold() != nil:
 		// Every holder gets every hint and lists all holders: the more there are,
@@ -347,6 +351,7 @@ func (m *Machine) Status() Status {
 		Listed:      m.list.sids != nil,
 		Idle:        m.hold() == nil && m.try == nil,
 		GateOpen:    m.gate.Open,
+		Accepted:    m.accepted(),
 		Problem:     m.problem,
 	}
 	switch st := m.state.(type) {

@@ -142,6 +142,11 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 		return // register first: the old holder key may be gone too
 	}
+	if m.poisoned(now, false) {
+		// A machine that was paused without noticing finds the time of the others.
+		m.reload = min(m.reload, max(now.Mono, m.list.at.Add(5*slowRetry)))
+		return
+	}
 	op := Extend
 	if h.record == oursNoKey {
 		op = Rehold
@@ -158,8 +163,7 @@ func (m *Machine) seek(now clock.Reading) {
 	case m.lease.id == 0: // register first
 	case !m.gate.Open:
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
-	case !m.mayReserve(now):
-		m.next = now.Mono.Add(m.cfg.RetryAfter)
+	case m.poisoned(now, true):
 		m.list.fresh, m.reload = false, min(m.reload, now.Mono.Add(slowRetry))
 	case m.try != nil:
 		// An attempt was not applied yet and still may be. The same record is
@@ -206,51 +210,16 @@ func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecord
 		panic(fmt.Sprintf("lease: a write of sid %d while one of sid %d is not settled", sid, m.try.sid))
 	}
 	if m.try == nil {
-		m.try = &attempt{sid: sid, seen: seen, nonces: map[string]Op{}}
+		m.try = &attempt{sid: sid, seen: seen, nonces: map[string]write{}}
 	}
-	m.try.nonces[w.Nonce], m.try.op, m.try.lease = op, op, m.lease.id
+	m.try.nonces[w.Nonce] = write{op, now.Elapsed()}
+	m.try.op, m.try.lease = op, m.lease.id
 	m.busy = true
 	m.do(Commit{Txn: Txn{
 		Op: op, SID: sid, Seen: seen, Config: m.config, Era: m.era, Lease: m.lease.id,
 		Holder: Holder{Instance: m.cfg.Registration.Instance, Node: m.cfg.Registration.Node},
 		Window: w,
 	}})
-}
-
-// holderSlack allows for the age of a live holder's record: it is rewritten every
-// few seconds while etcd answers, and within a second after an outage.
-const holderSlack = 2 * time.Minute
-
-// mayReserve is the poison guard: a clock far ahead of every live holder's must
-// never write a ceiling, since a ceiling cannot be lowered. Records of holders
-// that are gone do not count, or a space that was switched off overnight could
-// not start again.
-//
-// It guards acquiring only. A process that holds a sid passed this guard when it
-// acquired it. If extending were guarded too, an etcd outage longer than the
-// slack would leave every record too old, and no node could write the next one.
-func (m *Machine) mayReserve(now clock.Reading) bool {
-	limit := m.list.holderWall + clock.MillisOf(now.Mono.Sub(m.list.at)+holderSlack+m.cfg.MaxSkew)
-	if m.gate.Confirmed || m.list.holderWall == 0 || now.Wall <= limit {
-		m.over(AlarmClock, -1)
-		return true
-	}
-	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of every live holder's: correct it",
-		now.Wall.Time().Format(time.RFC3339), (now.Wall - limit).Duration().Round(time.Second))
-	m.alarmOnce(AlarmClock, -1, fmt.Sprintf("this clock is over %v ahead of every live holder's; no ceiling is written",
-		holderSlack+m.cfg.MaxSkew))
-	return false
-}
-
-// farAhead is how far beyond the clock a sound ceiling can lie: W by the rules,
-// the writer's skew and ours, and the lead of the last ID.
-func (m *Machine) farAhead() clock.Millis {
-	return clock.MillisOf(m.cfg.Window + 2*m.cfg.MaxSkew + m.cfg.MaxLead)
-}
-
-// soundBy returns the latest ceiling that a sound clock can have written.
-func (m *Machine) soundBy(now clock.Reading) clock.Millis {
-	return max(now.Wall, m.era.Value.Floor) + m.farAhead()
 }
 
 // choose picks the sid to acquire, among those that this node may take. In order:

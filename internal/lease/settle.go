@@ -69,6 +69,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 	}
 	m.list.sids, m.list.nodes, m.list.fresh, m.list.at = ev.View.SIDs, ev.View.Nodes, true, now.Mono
 	m.list.revision, m.list.number = ev.View.Revision, m.list.asked
+	m.list.accepted = ev.View.Accepted
 	m.problem = ""
 	m.checkRegistered(now)
 	m.inspect(now)
@@ -184,8 +185,8 @@ func (m *Machine) settle(now clock.Reading, v View) {
 	try := m.try
 	got := v.SIDs[try.sid]
 	m.problem = ""
-	if op, ours := try.nonces[got.Window.Value.Nonce]; ours && got.Window.Err == nil {
-		m.adopt(now, op, got)
+	if w, ours := try.nonces[got.Window.Value.Nonce]; ours && got.Window.Err == nil {
+		m.adopt(now, w, got)
 		return
 	}
 	h := m.own()
@@ -237,10 +238,13 @@ func (m *Machine) abandon(reload clock.Mono) {
 
 // adopt takes over a record that this process wrote. Its values count, not
 // those last asked for: an earlier attempt may have come first.
-func (m *Machine) adopt(now clock.Reading, op Op, got SIDRecords) {
+func (m *Machine) adopt(now clock.Reading, wrote write, got SIDRecords) {
 	sid, w := m.try.sid, got.Window.Value
 	m.try = nil
-	switch op {
+	if wrote.op != Release {
+		m.trust(w.Wall, wrote.sent)
+	}
+	switch wrote.op {
 	case Acquire, Reclaim:
 		m.begin(now, sid, got)
 	case Extend, Rehold:
@@ -361,11 +365,12 @@ func (m *Machine) lose(now clock.Reading, h *hold, got SIDRecords, why string) {
 // inspect goes through a fresh list: it finds the sids that cannot be used, and
 // the latest time that a live holder's clock wrote.
 func (m *Machine) inspect(now clock.Reading) {
-	m.bad, m.list.holderWall = m.keepPasts(), 0
+	m.bad, m.list.holderWall, m.list.latestWall = m.keepPasts(), 0, 0
 	latest := m.soundBy(now)
 	for _, sid := range slices.Sorted(maps.Keys(m.list.sids)) { // in order, so that runs can be repeated
 		s := m.list.sids[sid]
 		w := s.Window.Value
+		m.list.latestWall = max(m.list.latestWall, w.Wall) // 0 without a readable record
 		switch {
 		case int(sid) >= m.cfg.Format.Layout.Holders():
 			delete(m.list.sids, sid) // not of this layout: no node can hold it

@@ -98,7 +98,9 @@ type list struct {
 	sids       map[flake.SID]SIDRecords // nil: it was never listed
 	nodes      []Registration
 	at         clock.Mono
-	holderWall clock.Millis  // latest wall time in the records of live holders; 0: none
+	holderWall clock.Millis // latest wall time in the records of live holders; 0: none
+	latestWall clock.Millis // the same of all records
+	accepted   Entry[AcceptedTime]
 	fresh      bool          // a sid may be chosen from it
 	changed    bool          // a change was reported after it was asked for
 	full       bool          // it had no sid to choose
@@ -132,8 +134,14 @@ type etcdLease struct {
 type attempt struct {
 	sid     flake.SID
 	seen    SIDRecords
-	nonces  map[string]Op
+	nonces  map[string]write
 	op      Op      // of the latest write
 	lease   LeaseID // that it was to be put on
 	unknown bool    // read back before doing anything else
+}
+
+// write is one write of an attempt.
+type write struct {
+	op   Op
+	sent time.Duration // in elapsed time, at the wall time that its record has
 }

@@ -42,7 +42,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with the actio
 // "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" written by a clock D
 // ahead · "quarantine SID" · "churn N" unrelated writes · "snapshot" · "restore" ·
 // "outside CLAIM" · "pass D" lets time pass without a tick · "step D" moves the wall clock
-// alone · "cluster N".
+// alone · "suspend D" as pass, of a machine that sleeps · "accept D ERA" clocks up to D from now · "cluster N".
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -292,6 +292,18 @@ func (s *scenario) command(f []string) string {
 		return ""
 	case "step":
 		s.w.clock.Step(dur(1))
+		return ""
+	case "suspend":
+		s.w.clock.Suspend(dur(1))
+		s.mem.Advance(dur(1))
+		return ""
+	case "accept":
+		v, err := s.mem.Load(ctx)
+		s.check(err)
+		era, err := strconv.ParseInt(arg(2), 10, 64)
+		s.check(err)
+		now := s.w.clock.Now().Wall
+		s.check(s.mem.AcceptTime(ctx, v, lease.AcceptedTime{Era: era, Until: now + clock.MillisOf(dur(1)), Nonce: "operator", By: "ann", At: now}))
 		return ""
 	}
 	p := s.procs[f[0]]

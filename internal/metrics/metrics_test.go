@@ -53,6 +53,7 @@ func newRig(t *testing.T) *rig {
 			Window: cfg.Lease.Window, ExtendEvery: cfg.Lease.ExtendEvery, TTL: cfg.Lease.TTL,
 			KeepAliveEvery: cfg.Lease.KeepAlive, ReloadEvery: cfg.Lease.ReloadEvery,
 			RetryAfter: 10 * time.Millisecond, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead,
+			StepLimit: cfg.Clock.StepLimit, DowntimeLimit: cfg.Clock.DowntimeLimit,
 			Nonce:  func() string { nonce++; return fmt.Sprint(nonce) },
 			Jitter: func(most time.Duration) time.Duration { return rand.N(most) },
 		},

@@ -1,0 +1,111 @@
+package agreement_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// setTogether sets all wall clocks, as a time source that is wrong does.
+func (env *testEnv) setTogether(step time.Duration) {
+	for _, m := range env.members {
+		m.clocks.Step(step)
+	}
+}
+
+// TestFleetStepsTooFar: a fleet whose clocks are all set far ahead for a minute keeps its
+// time. Nobody refuses, then or later, and no ceiling and no sid has to wait.
+func TestFleetStepsTooFar(t *testing.T) {
+	for _, step := range []time.Duration{time.Hour, 10 * year} {
+		for _, size := range []int{1, 3, 32} {
+			t.Run(step.String(), func(t *testing.T) {
+				t.Parallel()
+				runScenario(t, func(env *testEnv) {
+					env.startAll(size)
+					time.Sleep(10 * time.Second)
+					from := env.now()
+					env.setTogether(step)
+					time.Sleep(time.Minute)
+					for _, m := range env.members {
+						if got, want := m.clockEvents(), "stepped, blocked"; got != want {
+							t.Errorf("%s: %q, want %q", m.name, got, want)
+						}
+					}
+					env.setTogether(-step)
+					time.Sleep(time.Minute)
+					for _, m := range env.members {
+						for _, x := range m.asked(from, env.now()) {
+							if x.refusal != nil {
+								t.Fatalf("%s refused at %v: %v", m.name, x.begin, x.refusal)
+							} else if off := x.off(); off.Abs() > sound {
+								t.Fatalf("%s issued an ID that is %v off", m.name, off)
+							}
+						}
+						if bad := m.keeper.Status().Quarantined; len(bad) > 0 {
+							t.Errorf("%s: %v", m.name, bad)
+						}
+					}
+					for _, p := range env.puts {
+						if latest := trueMillis(p.at) + clock.MillisOf(window+maxSkew); p.window.Ceil > latest {
+							t.Fatalf("%v at %v: ceiling %v too high", p.op, p.at, (p.window.Ceil - latest).Duration())
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestFleetIsAccepted: clocks that were an hour behind when their nodes started are all
+// set right. Nobody follows until an operator accepts the time; then all do, and at most
+// the rest of an extension is refused.
+func TestFleetIsAccepted(t *testing.T) {
+	for _, size := range []int{1, 3} {
+		t.Run(map[int]string{1: "alone", 3: "three"}[size], func(t *testing.T) {
+			t.Parallel()
+			runScenario(t, func(env *testEnv) {
+				for range size {
+					env.start(options{off: -time.Hour})
+				}
+				time.Sleep(10 * time.Second)
+				env.setTogether(time.Hour)
+				time.Sleep(time.Minute)
+				accepted := env.now()
+				seen, err := env.store.Load(env.ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := env.store.AcceptTime(env.ctx, seen, lease.AcceptedTime{
+					Era: 1, Until: trueMillis(accepted + time.Hour), Nonce: "x", By: "ann", At: trueMillis(accepted),
+				}); err != nil {
+					t.Fatal(err)
+				}
+				// A list is asked for every 30 s, and at once where a hint comes.
+				time.Sleep(45 * time.Second)
+				for _, m := range env.members {
+					// The last to read the acceptance finds that the others issue with the new time.
+					if got, want := m.clockEvents(), "stepped, blocked, followed ("; !strings.HasPrefix(got, want) {
+						t.Errorf("%s: %q, want %q", m.name, got, want)
+					}
+					for _, x := range m.asked(0, env.now()) {
+						switch {
+						case x.refusal == nil && x.begin > env.now()-5*time.Second && x.off().Abs() > sound:
+							t.Fatalf("%s: at %v an ID is %v off", m.name, x.begin, x.off())
+						case x.refusal != nil && x.begin > 2*time.Second && (x.begin < accepted || x.refusal.Reason != node.WindowExhausted):
+							t.Fatalf("%s refused at %v: %v", m.name, x.begin, x.refusal)
+						}
+					}
+				}
+				late := env.start(options{})
+				time.Sleep(15 * time.Second)
+				if got := late.asked(env.now()-5*time.Second, env.now()); len(got) == 0 || got[0].refusal != nil || got[0].off().Abs() > sound {
+					t.Errorf("a node that starts then: %+v", got)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,105 @@
+package lease
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+const (
+	// holderSlack allows for the age of a live holder's record: it is rewritten every
+	// few seconds while etcd answers, and within a second after an outage.
+	holderSlack = 2 * time.Minute
+
+	// limitSlack is what this guard allows beyond StepLimit. The issuing clock keeps the
+	// same limit, measured from another moment: it must be the first to stop.
+	limitSlack = time.Minute
+)
+
+// poisoned is the poison guard: a clock that is too far ahead must never write a
+// ceiling, since a ceiling cannot be lowered. It reports whether this clock is, raises
+// the alarm, and has the evidence read again.
+func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
+	until, of := m.latestWall(now, acquiring)
+	if now.Wall <= until {
+		m.over(AlarmClock, -1)
+		return false
+	}
+	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of %s: correct it; if it is right, run \"allocator admin accept-time\"",
+		now.Wall.Time().Format(time.RFC3339), (now.Wall - until).Duration().Round(time.Second), of)
+	m.alarmOnce(AlarmClock, -1, "this clock is too far ahead of "+of+"; no ceiling is written")
+	m.next = now.Mono.Add(m.cfg.RetryAfter)
+	return true
+}
+
+// latestWall returns the latest wall time that a ceiling may be written at, and what
+// it was measured from.
+//
+//   - Live holders show the time. A node that has no majority to confirm its clock
+//     acquires nothing far ahead of the latest that they wrote.
+//   - Once a process has reserved, its own elapsed time shows how far its clock was set.
+//   - To a new process only records do. Where no holder lives, the space may have been
+//     switched off: the downtime may be that long. Where there is no record, nothing
+//     shows the time.
+//   - An operator may have accepted a later time, in this era.
+func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Millis, of string) {
+	listed := now.Mono.Sub(m.list.at)
+	holders := clock.Millis(0)
+	if m.list.holderWall != 0 {
+		holders = m.list.holderWall + clock.MillisOf(listed+holderSlack+m.cfg.MaxSkew)
+	}
+	switch {
+	case acquiring && holders != 0 && !m.gate.Confirmed:
+		until, of = holders, "every live holder's"
+	case m.trusted.Exists():
+		own := now.Wall - clock.MillisOf(m.ahead(now)) + clock.MillisOf(m.cfg.StepLimit+limitSlack)
+		until, of = max(own, holders), "its own time before it was set"
+	case holders != 0:
+		until, of = holders+clock.MillisOf(m.cfg.StepLimit), "every live holder's"
+	case m.list.latestWall != 0:
+		until, of = m.list.latestWall+clock.MillisOf(listed+m.cfg.DowntimeLimit), "the latest record in etcd"
+	default:
+		return math.MaxInt64, ""
+	}
+	return max(until, m.accepted()), of
+}
+
+// accepted returns up to which time an operator accepted clocks; 0: none. What was
+// accepted in another era is void: its writes are compared with this one.
+func (m *Machine) accepted() clock.Millis {
+	if a := m.list.accepted; a.Err == nil && a.Value.Era == m.era.Value.Number {
+		return a.Value.Until
+	}
+	return 0
+}
+
+// ahead returns how far the wall clock is ahead of where it would be if nobody had
+// set it since it was trusted.
+func (m *Machine) ahead(now clock.Reading) time.Duration {
+	return m.trusted.Ahead(int64(now.Wall)*int64(time.Millisecond), now.Elapsed())
+}
+
+// trust notes that a write at that wall time was confirmed. The reference follows it
+// slowly, unless the guard let the write pass for another reason. An unconfirmed write
+// proves nothing: an era may have begun in which the time was not accepted.
+func (m *Machine) trust(at clock.Millis, sent time.Duration) {
+	wall := int64(at) * int64(time.Millisecond)
+	if !m.trusted.Exists() || m.trusted.Ahead(wall, sent) > m.cfg.StepLimit+limitSlack {
+		m.trusted.Set(wall, sent)
+		return
+	}
+	m.trusted.Follow(wall, sent)
+}
+
+// farAhead is how far beyond the clock a sound ceiling can lie: W by the rules,
+// the writer's skew and ours, and the lead of the last ID.
+func (m *Machine) farAhead() clock.Millis {
+	return clock.MillisOf(m.cfg.Window + 2*m.cfg.MaxSkew + m.cfg.MaxLead)
+}
+
+// soundBy returns the latest ceiling that a sound clock can have written.
+func (m *Machine) soundBy(now clock.Reading) clock.Millis {
+	return max(now.Wall, m.era.Value.Floor) + m.farAhead()
+}
