@@ -126,7 +126,8 @@ func (sim *simulation) excused(p *process, why error) bool {
 	}
 	if p.status.Held { // then its clock must be why
 		s := p.node.Stats()
-		return s.Lead > 0 && (errors.Is(why, &node.Refusal{Reason: node.WindowExhausted}) && s.Base >= s.Ceil ||
+		used := s.Base >= s.Ceil || s.Now+s.Lead >= s.Ceil-1 // it has issued from all of its window
+		return s.Lead > 0 && (errors.Is(why, &node.Refusal{Reason: node.WindowExhausted}) && used ||
 			errors.Is(why, &node.Refusal{Reason: node.ClockRegression}) ||
 			errors.Is(why, &node.Refusal{Reason: node.NoSID}) || errors.Is(why, &node.Refusal{Reason: node.Starting}))
 	}
