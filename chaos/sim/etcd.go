@@ -29,15 +29,16 @@ type etcd struct {
 	heldSince map[flake.SID]time.Duration // when a held sid was acquired; never iterated
 }
 
-// newEtcd makes an initialized space. Sids beyond the spare ones are quarantined.
+// newEtcd makes an initialized space. Sids beyond the spare ones are quarantined, where
+// no node has a range of its own.
 func newEtcd(sim *simulation) *etcd {
 	e := &etcd{sim: sim, mem: storetest.NewMemory(1), heldSince: map[flake.SID]time.Duration{}}
 	if _, _, err := e.mem.Init(context.Background(), lease.Space{
-		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool,
+		Layout: sim.plan.format.Layout, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool,
 	}, sim.trueMillis()); err != nil {
 		panic(err)
 	}
-	for sid := sim.plan.spare; sid < flake.Scalable.Holders(); sid++ {
+	for sid := sim.plan.spare; !sim.plan.ranges && sid < sim.plan.format.Layout.Holders(); sid++ {
 		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(lease.Window{
 			Era: 1, Term: 1, Instance: "operator", Nonce: "aside", Base: sim.trueMillis(), Ceil: sim.trueMillis(), State: lease.Quarantined,
 		}))

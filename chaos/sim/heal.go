@@ -57,7 +57,8 @@ func (sim *simulation) hostOf(node string) *host {
 // settling is how long a repaired cluster may take: leases run out, windows of ended
 // processes pass, gates see ten seconds of calm, steps of two seconds are slewed.
 func (sim *simulation) settling() time.Duration {
-	return 60*time.Second + 2*sim.plan.window + 2*sim.plan.ttl
+	spread := time.Duration(sim.plan.format.Layout.Holders()) * 62500 * time.Microsecond // of lists after a change
+	return 60*time.Second + 2*sim.plan.window + 2*sim.plan.ttl + spread
 }
 
 // expectAlive checks that everybody serves again who can. A process that cannot,
@@ -142,6 +143,9 @@ func (sim *simulation) free(p *process) int {
 		return -1
 	}
 	for sid := range sim.plan.spare {
+		if within := p.host.sids.In(sim.plan.format.Layout); flake.SID(sid) < within.From || flake.SID(sid) >= within.To {
+			continue
+		}
 		s := v.SIDs[flake.SID(sid)]
 		if s.Holder.Exists() || s.Window.Err != nil || s.Window.Value.State == lease.Quarantined || s.Window.Value.Ceil > soon {
 			continue

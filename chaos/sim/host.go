@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // host is a machine: its clocks outlive the processes on it.
@@ -12,6 +13,7 @@ type host struct {
 	node     string // what processes on it are called
 	sound    bool   // its clocks and its scheduler never fail
 	noGossip bool   // its processes have no gossip
+	sids     lease.SIDRange
 	at       time.Duration
 	reading  clock.Readings // at that true time
 	rate     int64          // ppm by which its oscillator is off
@@ -32,7 +34,7 @@ type host struct {
 }
 
 func (sim *simulation) addHost(node string) *host {
-	h := &host{node: node, rate: sim.rng.Int64N(100) - 50, wrong: -time.Hour, sound: len(sim.hosts) >= sim.plan.faulty, noGossip: len(sim.hosts) >= sim.plan.nodes-sim.plan.withoutGossip}
+	h := &host{node: node, sids: sim.plan.sidsOf(len(sim.hosts)), rate: sim.rng.Int64N(100) - 50, wrong: -time.Hour, sound: len(sim.hosts) >= sim.plan.faulty, noGossip: len(sim.hosts) >= sim.plan.nodes-sim.plan.withoutGossip}
 	h.reading = clock.Readings{Wall: startTime + int64(sim.now) + sim.rng.Int64N(20e6) - 10e6, Mono: 1, Raw: 1 + sim.rng.Int64N(1e15), Boot: 1}
 	h.at = sim.now
 	sim.hosts = append(sim.hosts, h)

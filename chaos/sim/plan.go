@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // plan is what a seed has in store: settings of the cluster, and which faults
@@ -15,7 +17,10 @@ type plan struct {
 	mode    Mode
 	virtual time.Duration
 	nodes   int
-	spare   int // sids that can be taken; the others are quarantined
+	spare   int // sids that can be taken; the others are quarantined, or in nobody's range
+	format  flake.Format
+	ranges  bool // nodes may take some sids alone
+	halves  bool // half of them each
 
 	window, extendEvery, ttl, keepAlive, reload, retry, timeout time.Duration
 	maxSkew, maxLead                                            time.Duration
@@ -85,11 +90,11 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	p.tickEvery = one(50*time.Millisecond, 100*time.Millisecond)
 	p.plainEntropy = r.IntN(2) == 0
 	p.pace = one(100*time.Millisecond, 250*time.Millisecond, time.Second)
-	p.greedy, p.follow = some(0.01, 0.3), 0.1
+	p.greedy, p.follow = some(0.03, 0.5), 0.1
 	p.startWithin = one(0, 2*time.Second, 30*time.Second)
 	p.spare = one32(r, p.nodes)
 
-	p.crash, p.stop, p.twin = some(0.1, 3), some(0.1, 2), some(0.05, 0.5)
+	p.crash, p.stop, p.twin = some(0.1, 3), some(0.1, 2), some(0.1, 0.8)
 	p.pause = some(0.1, 3)
 	p.midCrash, p.midStall, p.slowClient = some(0.001, 0.05), some(0.005, 0.3), some(0.01, 0.3)
 
@@ -105,12 +110,12 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	p.refusedFast = r.Float64()
 	p.latency = one(200*time.Microsecond, 2*time.Millisecond, 40*time.Millisecond, 300*time.Millisecond)
 	p.cut, p.leader, p.outage = some(0.1, 1), some(0.1, 1), some(0.05, 0.5)
-	p.expireEarly, p.keyDeleted, p.era, p.quarantine = some(0.1, 4), some(0.05, 1), some(0.02, 0.3), some(0.05, 0.5)
+	p.expireEarly, p.keyDeleted, p.era, p.quarantine = some(0.1, 4), some(0.05, 1), some(0.1, 1), some(0.1, 1)
 	p.watchLost = some(0.02, 0.5)
 
 	p.gossipLost, p.gossipTwice, p.gossipSlow = some(0.01, 0.4), some(0.01, 0.2), some(0.01, 0.2)
 	p.gossipCut, p.gossipLatency = some(0.1, 1), one(100*time.Microsecond, time.Millisecond, 20*time.Millisecond)
-	p.falsePeer = r.IntN(8) == 0
+	p.falsePeer = r.IntN(5) == 0
 	if p.faulty == 1 && r.IntN(2) == 0 { // then I5 can be checked
 		p.twin, p.falsePeer = 0, false
 		p.migrate = max(p.migrate, 0.3)
@@ -133,13 +138,34 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 		p.nodes, p.spare = 33+r.IntN(4), 32
 		p.virtual, p.pace = min(p.virtual, 90*time.Second), time.Second
 	}
+	p.format = flake.Default
+	if r.IntN(4) == 0 {
+		p.format.Layout, p.ranges = flake.Fleet, true // 1,024 records of each list would take too long
+	} else {
+		p.ranges = r.IntN(4) == 0
+	}
+	p.halves = p.ranges && p.spare >= 2*p.nodes && r.IntN(2) == 0
 	return p
 }
 
-// drawWithoutGossip returns how many hosts have no gossip: none in three of four seeds. It
+// sidsOf returns the sids that the host of that number may take.
+func (p *plan) sidsOf(host int) lease.SIDRange {
+	half, all := flake.SID(p.spare/2), flake.SID(p.spare)
+	switch {
+	case !p.ranges:
+		return lease.SIDRange{}
+	case p.halves && host%2 == 0:
+		return lease.SIDRange{From: 0, To: half}
+	case p.halves:
+		return lease.SIDRange{From: half, To: all}
+	}
+	return lease.SIDRange{From: 0, To: all}
+}
+
+// drawWithoutGossip returns how many hosts have no gossip: none in two of three seeds. It
 // draws from numbers of its own, so that it changes nothing about the other seeds.
 func drawWithoutGossip(r *rand.Rand, p plan) int {
-	if p.mode != Everything || r.IntN(4) > 0 {
+	if p.mode != Everything || r.IntN(3) > 0 {
 		return 0
 	}
 	return 1 + r.IntN(p.nodes-2)

@@ -114,7 +114,8 @@ func (sim *simulation) begin(h *host) *process {
 	pl := &sim.plan
 	p.config = lease.Config{
 		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim", Gossip: h.gossip()},
-		Format:       flake.Default,
+		Format:       pl.format,
+		SIDRange:     h.sids,
 		Window:       pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
 		ReloadEvery: pl.reload, RetryAfter: pl.retry, MaxSkew: pl.maxSkew, MaxLead: pl.maxLead,
 		StepLimit: clock.DefaultStepLimit, DowntimeLimit: 60 * 24 * time.Hour,
@@ -129,7 +130,7 @@ func (sim *simulation) begin(h *host) *process {
 	}
 	p.node = node.New(node.Config{
 		Name: h.node, Instance: lease.Instance(p.name), MaxSkew: 250 * time.Millisecond,
-		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: millis(pl.maxLead), MaxStep: pl.maxStep},
+		Gen: gen.Config{Layout: pl.format.Layout, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: millis(pl.maxLead), MaxStep: pl.maxStep},
 	}, p, source)
 	p.beginJudging()
 	sim.note(p, "starts")
@@ -146,7 +147,7 @@ func (sim *simulation) begin(h *host) *process {
 // supervisor does that believes the first one dead.
 func (sim *simulation) startTwin(h *host) {
 	twin := &host{
-		node: h.node, rate: h.rate, wrong: -time.Hour, sound: h.sound, noGossip: h.noGossip, at: sim.now,
+		node: h.node, rate: h.rate, wrong: -time.Hour, sound: h.sound, noGossip: h.noGossip, sids: h.sids, at: sim.now,
 		reading: clock.Readings{Wall: startTime + int64(sim.now), Mono: 1, Raw: 1, Boot: 1},
 	}
 	sim.note(nil, "a second "+h.node+" starts")
@@ -261,7 +262,7 @@ func (p *process) recordGrants(ev lease.Event) {
 		return
 	}
 	at := p.sim.moment()
-	for sid := range flake.SID(flake.Scalable.Holders()) {
+	for sid := range flake.SID(p.sim.plan.spare) {
 		s, ok := v.SIDs[sid]
 		if !ok || s.Window.Err != nil || string(s.Window.Value.Instance) != p.name || s.Window.Value.State != lease.Active {
 			continue
@@ -313,6 +314,12 @@ func (p *process) do(a lease.Action) {
 			p.node.Begin(a.Grant)
 			p.holds++
 		})
+		if sim.plan.format.Layout == flake.Fleet {
+			sim.points.hit(HeldInFleet)
+		}
+		if sim.plan.halves {
+			sim.points.hit(HeldInRange)
+		}
 		for _, o := range sim.processes {
 			if o != p && !o.gone && o.status.Held && o.status.Grant.SID == a.Grant.SID {
 				sim.points.hit(TwoHeldOneSID)

@@ -39,7 +39,7 @@ func (p *process) wish() (n int, after flake.ID) {
 	n = 1 + sim.rng.IntN(5)
 	switch {
 	case sim.stage == trouble && sim.chance(sim.plan.greedy):
-		n = 1 + sim.rng.IntN(gen.Config{Layout: flake.Scalable, MaxLead: millis(sim.plan.maxLead)}.MaxBlock())
+		n = 1 + sim.rng.IntN(gen.Config{Layout: sim.plan.format.Layout, MaxLead: millis(sim.plan.maxLead)}.MaxBlock())
 	case sim.rng.IntN(16) == 0:
 		n = 1 + sim.rng.IntN(1000)
 	}
@@ -79,7 +79,7 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 	if p.latched {
 		sim.violate("rewound", "%s issued %v while it believes that history went back", p.name, b.First)
 	}
-	late := sim.stage == repaired && flake.Default.UnixMilli(b.First) < int64(sim.floor) // of a window of before
+	late := sim.stage == repaired && sim.plan.format.UnixMilli(b.First) < int64(sim.floor) // of a window of before
 	if sim.stage != repaired || late {
 		sim.highest = max(sim.highest, b.Last())
 	} else if b.First <= sim.highest {
@@ -165,7 +165,7 @@ func (t *terms) add(sim *simulation, p *process, b gen.Block) {
 		sim.violate("I2", "%s issued %v of sid %d after %v", p.name, b.First, b.SID, t.list[i].last)
 	}
 	t.list[i].last = max(t.list[i].last, b.Last())
-	if cut := t.list[i].cut; cut != 0 && flake.Default.UnixMilli(b.Last()) >= int64(cut) {
+	if cut := t.list[i].cut; cut != 0 && sim.plan.format.UnixMilli(b.Last()) >= int64(cut) {
 		sim.violate("I4", "%s issued %v of sid %d, which it gave back with the ceiling %d", p.name, b.Last(), b.SID, cut)
 	}
 }
@@ -178,7 +178,7 @@ func (t *terms) release(sim *simulation, p *process, sid flake.SID, ceil clock.M
 		return // after a repair, old ceilings mean nothing: the era's floor is above them
 	}
 	t.list[i].cut = ceil
-	if last := t.list[i].last; flake.Default.UnixMilli(last) >= int64(ceil) {
+	if last := t.list[i].last; sim.plan.format.UnixMilli(last) >= int64(ceil) {
 		sim.violate("I4", "%s gave sid %d back with the ceiling %d, and had issued %v", p.name, sid, ceil, last)
 	}
 }

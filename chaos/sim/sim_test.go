@@ -45,6 +45,7 @@ type tally struct {
 	sync.Mutex // guards all
 	played     map[sim.Mode]int
 	points     map[sim.Mode]*sim.Points
+	seeds      map[sim.Mode]*sim.Points // how many reached each
 	events     int
 	ids        int
 	virtual    time.Duration
@@ -56,9 +57,12 @@ func (c *tally) add(r sim.Result) {
 	defer c.Unlock()
 	c.played[r.Mode]++
 	if c.points[r.Mode] == nil {
-		c.points[r.Mode] = &sim.Points{}
+		c.points[r.Mode], c.seeds[r.Mode] = &sim.Points{}, &sim.Points{}
 	}
 	c.points[r.Mode].Add(r.Points)
+	for p, n := range r.Points {
+		c.seeds[r.Mode][p] += min(n, 1)
+	}
 	c.events += r.Events
 	c.ids += r.IDs
 	c.virtual += r.Virtual
@@ -92,7 +96,7 @@ func TestSim(t *testing.T) {
 		from = rand.Uint64N(1 << 40)
 	}
 	t.Logf("seeds %d to %d", from, from+*seeds-1)
-	c := &tally{played: map[sim.Mode]int{}, points: map[sim.Mode]*sim.Points{}}
+	c := &tally{played: map[sim.Mode]int{}, points: map[sim.Mode]*sim.Points{}, seeds: map[sim.Mode]*sim.Points{}}
 	began := time.Now()
 	t.Run("shards", func(t *testing.T) {
 		const shards = 4
@@ -120,9 +124,9 @@ func TestSim(t *testing.T) {
 		}
 		var reached []string
 		for p, n := range c.points[m] {
-			reached = append(reached, fmt.Sprintf("%v %d", sim.Point(p), n))
+			reached = append(reached, fmt.Sprintf("%v %d in %d", sim.Point(p), n, c.seeds[m][p]))
 		}
-		t.Logf("%s, %d seeds: %s", m, c.played[m], strings.Join(reached, ", "))
+		t.Logf("%s, %d seeds; situations, how often and in how many seeds: %s", m, c.played[m], strings.Join(reached, ", "))
 		missing := slices.DeleteFunc(c.points[m].Missing(m), func(p sim.Point) bool { return p.Rare() && c.played[m] < enoughForRare })
 		if len(missing) > 0 && c.played[m] >= enough {
 			t.Errorf("unknown: %d seeds of mode %s never reached %v", c.played[m], m, missing)
