@@ -99,6 +99,11 @@ model: ## the full Spin run of the lease protocol: 5 to 20 minutes, 2 GB
 sim: ## whole clusters in one goroutine, from seeds: SEEDS=10000 FIRST=1
 	$(GO) test -timeout 0 -count 1 -v ./chaos/sim -run 'TestSim$$' -seeds $(if $(filter command%,$(origin SEEDS)),$(SEEDS),$(SIM_SEEDS)) -first $(FIRST)
 
+SIM_FOR ?= 1h# of `make sim-campaign`
+.PHONY: sim-campaign
+sim-campaign: ## clusters from new seeds for SIM_FOR, on from where the last one stopped; bin/sim-campaign.json keeps the failures
+	$(GO) test -timeout 0 -count 1 -v ./chaos/sim -run 'TestCampaign$$' -campaign $(CURDIR)/$(BIN)/sim-campaign.json -campaign-for $(SIM_FOR) -commit "$$(git rev-parse --short HEAD 2>/dev/null)"
+
 scale: ## measure clusters of 3 to 128 nodes in virtual time and write docs/SCALE.md: 5 to 10 minutes
 	$(GO) test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m
 	$(GO) test ./chaos/scale -update
