@@ -56,7 +56,8 @@ type Config struct {
 	Drain        func(ctx context.Context) error
 	Undrain      func()
 	From         netip.Addr // of all clients; invalid: this machine
-	Log          io.Writer  // of the gRPC server, as text; nil: nowhere
+	Hosts        *httpserver.Hosts
+	Log          io.Writer // of the gRPC server, as text; nil: nowhere
 }
 
 // Env is a node that holds sid 7, and its listeners.
@@ -107,7 +108,7 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Node: n, Directory: e.Dir, Space: "test", Version: "v0", Logger: log, Clocks: cfg.Clocks,
 	}))
 	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Inspector: e.Inspector, Logger: grpcLog, Drain: cfg.Drain, Undrain: cfg.Undrain}))
-	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Inspector: e.Inspector}))
+	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Inspector: e.Inspector, Hosts: cfg.Hosts}))
 	if !cfg.From.IsValid() {
 		cfg.From = netip.MustParseAddr("127.0.0.1")
 	}

@@ -33,6 +33,10 @@ func TestAccessRules(t *testing.T) {
 		{func(c *Config) { c.Limit.ConnectionsPerSource = -1 }, "limit.connections-per-source"},
 		{func(c *Config) { c.Limit.Memory = 1 << 20 }, "limit.memory"},
 		{func(c *Config) { c.Limit.Memory = 200 << 20 }, ""},
+		{func(c *Config) { c.HTTP.Hosts = []string{"ids.example.com", ".example.org", "*", "allocator"} }, ""},
+		{func(c *Config) { c.HTTP.Hosts = []string{"https://ids.example.com"} }, "http.hosts"},
+		{func(c *Config) { c.HTTP.Hosts = []string{"ids.example.com:8080"} }, "http.hosts"},
+		{func(c *Config) { c.HTTP.Hosts = []string{"*.example.com"} }, "http.hosts"},
 	} {
 		c := Default()
 		tt.change(&c)

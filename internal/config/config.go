@@ -40,6 +40,7 @@ type Config struct {
 	Gossip    Gossip
 	TLS       ServerTLS
 	Auth      Auth
+	HTTP      HTTP
 	Limit     Limit
 	Log       Log
 	Drain     Drain
@@ -125,6 +126,11 @@ type Auth struct {
 	TokenFile  string        // "": everybody who can connect
 	StaleAfter time.Duration // how long tokens are accepted while the file cannot be read
 	OpenAdmin  string        // who may make admin calls without a token or certificate of that scope: loopback, none or any
+}
+
+// HTTP is what requests over HTTP must be like.
+type HTTP struct {
+	Hosts []string // names allowed in Host, besides those of the node; empty: see Config.CheckHost
 }
 
 // Limit is how much one client, or all of a port, may ask for; 0 is no limit.

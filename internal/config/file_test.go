@@ -57,7 +57,6 @@ func TestSample(t *testing.T) {
 	_, body, _ := strings.Cut(Sample(), "reasons.\n")
 	got, list := reload(t, regexp.MustCompile(`(?m)^#`).ReplaceAllString(body, ""))
 	want := Default()
-	want.Etcd.Endpoints = []string{}
 	want.Node.Name = "node-1"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -151,12 +151,23 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 	rule(!t.Admin || t.Cert != "", "tls.admin", "the admin port has no certificate: set tls.cert and tls.key as well")
 	rule(c.Auth.StaleAfter >= 10*time.Second && c.Auth.StaleAfter <= 7*24*time.Hour, "auth.stale-after", "%v is out of range: it must be 10s to 168h", c.Auth.StaleAfter)
 	rule(oneOf(c.Auth.OpenAdmin, "loopback", "none", "any"), "auth.open-admin", "%q is none of loopback, none, any", c.Auth.OpenAdmin)
+	for _, h := range c.HTTP.Hosts {
+		rule(hostPattern.MatchString(h), "http.hosts", "%q is not a host name: write names without scheme and port, .example.com for all names under it, or *", h)
+	}
 	rule(l.RequestsPerSecond >= 0 && l.RequestsPerSecond <= maxRate, "limit.requests-per-second", "%d is out of range: it must be 0 to %d", l.RequestsPerSecond, maxRate)
 	rule(l.Burst >= 0 && l.Burst <= maxRate, "limit.burst", "%d is out of range: it must be 0 to %d", l.Burst, maxRate)
 	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst", "it has no effect without a rate: set limit.requests-per-second as well")
 	rule(l.Connections >= 0 && l.Connections <= maxConnections, "limit.connections", "%d is out of range: it must be 0 to %d", l.Connections, maxConnections)
 	rule(l.ConnectionsPerSource >= 0 && l.ConnectionsPerSource <= maxConnections, "limit.connections-per-source", "%d is out of range: it must be 0 to %d", l.ConnectionsPerSource, maxConnections)
 	rule(l.Memory == 0 || l.Memory >= minMemory, "limit.memory", "%d is too little: it must be at least 16MiB, or 0", l.Memory)
+}
+
+var hostPattern = regexp.MustCompile(`^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$`)
+
+// CheckHost reports whether the Host header of HTTP requests is checked: where it is
+// configured, and where nothing else keeps a web page from reading the answers.
+func (c Config) CheckHost() bool {
+	return len(c.HTTP.Hosts) > 0 || c.TLS.Cert == "" && c.Auth.TokenFile == ""
 }
 
 // Exposed returns what an unauthenticated client on the network could do with the API as it is

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,11 +59,13 @@ func stringValue(p *string) *Value {
 
 func listValue(p *[]string) *Value {
 	return textValue(p, "list", func(s string) ([]string, error) {
-		parts := strings.Split(s, ",")
-		for i := range parts {
-			parts[i] = strings.TrimSpace(parts[i])
+		var parts []string // nil for an empty list, as in Default
+		for part := range strings.SplitSeq(s, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				parts = append(parts, part)
+			}
 		}
-		return slices.DeleteFunc(parts, func(s string) bool { return s == "" }), nil
+		return parts, nil
 	}, func(v []string) string { return strings.Join(v, ",") })
 }
 

@@ -262,7 +262,7 @@ func (d *Daemon) build() error {
 	if err != nil {
 		return err
 	}
-	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Inspector: inspector}); err != nil {
+	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Inspector: inspector, Hosts: d.hosts()}); err != nil {
 		return err
 	}
 	if d.listeners.resp != nil {

@@ -3,12 +3,15 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/server/adminserver"
+	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 
 // Space reads the node's space from etcd. It may be called while the node runs.
@@ -22,6 +25,20 @@ func (d *Daemon) AdminHandler() http.Handler {
 		Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{}),
 		Profile: d.cfg.PProf, Guard: d.security.guard,
 	})
+}
+
+// hosts returns the names in the Host header by which HTTP clients may call; nil: any.
+func (d *Daemon) hosts() *httpserver.Hosts {
+	if !d.cfg.CheckHost() {
+		return nil
+	}
+	names := d.cfg.HTTP.Hosts
+	for _, address := range []string{d.addrs.AdvertisedHTTP, d.addrs.AdvertisedGRPC, d.cfg.Listen.HTTP, d.cfg.Listen.Admin} {
+		if name, _, err := net.SplitHostPort(address); err == nil {
+			names = append(slices.Clip(names), name)
+		}
+	}
+	return httpserver.NewHosts(names...)
 }
 
 // release releases the node's sid for an operator who drains the node, and returns when

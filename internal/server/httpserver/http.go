@@ -59,16 +59,18 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// Config is what the handler needs. All fields are required.
+// Config is what the handler needs. Service and Inspector are required.
 type Config struct {
 	Service   *server.Service
 	Inspector *inspect.Inspector
+	Hosts     *Hosts
 }
 
 // handler answers requests of the public API.
 type handler struct {
 	service   *server.Service
 	inspector *inspect.Inspector
+	hosts     *Hosts
 	limits    server.Limits
 	nodeJSON  []byte // the node's name as a JSON string
 }
@@ -94,7 +96,7 @@ func newHandler(cfg Config) (*handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpserver: node name: %w", err)
 	}
-	return &handler{service: cfg.Service, inspector: cfg.Inspector, limits: cfg.Service.Limits(), nodeJSON: name}, nil
+	return &handler{service: cfg.Service, inspector: cfg.Inspector, hosts: cfg.Hosts, limits: cfg.Service.Limits(), nodeJSON: name}, nil
 }
 
 // route is one pattern of the public API.
@@ -151,6 +153,10 @@ func (h *handler) mux() http.Handler {
 		defer endOnPanic()
 		w.Header()["X-Content-Type-Options"] = noSniff
 		ConnOf(r.Context()).Charge(costRequest)
+		if bad := h.browser(r); bad != nil {
+			h.reject(w, bad)
+			return
+		}
 		// Nearly all requests are of this form, and the mux would cost half as much as
 		// the answer. All other forms, such as an escaped path, go through the mux.
 		if r.Method == http.MethodPost && r.URL.Path == idsPath && r.URL.RawPath == "" {
@@ -168,11 +174,7 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 	o, bad := h.readOrder(w, r)
 	if bad != nil {
 		h.service.Done(server.HTTPIDs, h.service.Node().Refused(bad.refusal), began)
-		p := problemOf(bad.refusal)
-		if bad.status != 0 {
-			p.Status, p.Title = bad.status, http.StatusText(bad.status)
-		}
-		p.write(w)
+		bad.write(w)
 		return
 	}
 	b, err := h.service.Issue(r.Context(), o.Count, o.After)

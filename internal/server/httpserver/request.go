@@ -21,6 +21,15 @@ type fault struct {
 	status  int // of HTTP; 0: that of the reason
 }
 
+// write answers with the problem.
+func (f *fault) write(w http.ResponseWriter) {
+	p := problemOf(f.refusal)
+	if f.status != 0 {
+		p.Status, p.Title = f.status, http.StatusText(f.status)
+	}
+	p.write(w)
+}
+
 func malformed(format string, args ...any) *fault {
 	return &fault{refusal: server.Malformed(format, args...)}
 }

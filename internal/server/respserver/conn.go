@@ -202,6 +202,15 @@ func (c *conn) room(n int) bool {
 // do answers one request.
 func (c *conn) do(args [][]byte) {
 	cmd := lookup(args[0])
+	if cmd == nil && fromBrowser(args[0]) {
+		c.settle()
+		c.s.logHTTP.Do(func() {
+			c.s.log.Warn("RESP connection closed: it sent an HTTP request, possibly a web page's", "source", c.nc.RemoteAddr().String())
+		})
+		c.s.service.NotFound(server.RESPOther, c.s.service.Begin())
+		c.quit = true
+		return
+	}
 	if cmd != nil && cmd.surface == server.RESPIDs && c.unauthenticated == nil {
 		if !cmd.accepts(len(args)) {
 			c.settle()
@@ -243,6 +252,14 @@ func (c *conn) do(args [][]byte) {
 			c.s.service.Done(server.RESPOther, nil, began)
 		}
 	}
+}
+
+// fromBrowser reports whether name begins a line of an HTTP request. A web page can have a
+// browser send one to this port, with commands in its body.
+//
+// Source: Redis, securityWarningCommand.
+func fromBrowser(name []byte) bool {
+	return resp.EqualFold(name, "POST") || resp.EqualFold(name, "HOST:")
 }
 
 // recheckToken makes the connection unauthenticated if its token was revoked, for the

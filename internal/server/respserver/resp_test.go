@@ -459,6 +459,33 @@ func TestWrongTokensEndTheConnection(t *testing.T) {
 	d.parse(d.ask("ID.NEXT"))
 }
 
+// What a browser sends for a web page is not obeyed: the connection ends at the first line
+// that is one of HTTP, before the commands in the body.
+func TestHTTPRequestsAreNotObeyed(t *testing.T) {
+	w := newFixture(t).serve(nil)
+	before := w.node.Stats().Issued
+	for _, request := range []string{
+		"POST / HTTP/1.1\r\nHost: 127.0.0.1:6380\r\nContent-Length: 9\r\n\r\nID.NEXT\r\n",
+		"post / HTTP/1.1\r\n\r\nID.NEXT\r\n",
+		"PUT / HTTP/1.1\r\nHost: evil.example\r\n\r\nID.NEXT\r\n",
+		"*1\r\n$4\r\nPOST\r\n*1\r\n$7\r\nID.NEXT\r\n",
+	} {
+		c := w.dial()
+		c.send(request)
+		if strings.HasPrefix(request, "PUT") {
+			if got := c.reply(); !strings.HasPrefix(got, "-ERR unknown command 'PUT'") {
+				t.Error(got)
+			}
+		}
+		c.closed()
+	}
+	if n := w.node.Stats().Issued - before; n != 0 {
+		t.Errorf("%d IDs were issued", n)
+	}
+	c := w.dial()
+	c.parse(c.ask("ID.NEXT"))
+}
+
 // TestProtocolErrors: what is no request is said so, after the answers to all that
 // came before it, and ends the connection.
 func TestProtocolErrors(t *testing.T) {

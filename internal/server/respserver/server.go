@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
@@ -55,6 +57,7 @@ type Server struct {
 	maxBlock  int // largest block of the node
 	log       *slog.Logger
 	every     time.Duration // between sweeps
+	logHTTP   rate.Sometimes
 
 	ctx  context.Context // of every connection
 	stop context.CancelFunc
@@ -96,6 +99,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, service: cfg.Service, inspector: cfg.Inspector, node: cfg.Service.Node(), limits: cfg.Service.Limits(), log: cfg.Logger,
 		maxBlock: cfg.Service.Node().Config().Gen.MaxBlock(),
 		every:    min(cfg.IdleTimeout, cfg.WriteTimeout) / sweeps,
+		logHTTP:  rate.Sometimes{First: 1, Interval: time.Second},
 		conns:    map[*conn]struct{}{},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())

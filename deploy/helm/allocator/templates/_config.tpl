@@ -47,8 +47,13 @@ mounted in the Job that initializes the space.
 {{- end -}}
 {{- $_ := set $config "tls" $tls -}}
 {{- end -}}
+{{- $auth := dict "open-admin" .auth.openAdmin -}}
 {{- if .auth.existingSecret -}}
-{{- $_ := set $config "auth" (dict "token-file" (printf "/etc/allocator/auth/%s" .auth.key)) -}}
+{{- $auth = merge $auth (dict "token-file" (printf "/etc/allocator/auth/%s" .auth.key) "stale-after" .auth.staleAfter) -}}
+{{- end -}}
+{{- $_ := set $config "auth" $auth -}}
+{{- with include "allocator.hosts" $root | fromJsonArray -}}
+{{- $_ := set $config "http" (dict "hosts" .) -}}
 {{- end -}}
 {{- with .sids.range -}}
 {{- $_ := set $config "sid-range" . -}}
@@ -62,4 +67,26 @@ mounted in the Job that initializes the space.
 {{- end -}}
 {{- toYaml (merge $config $mine) -}}
 {{- end -}}
+{{- end -}}
+
+{{/*
+The names in the Host header of HTTP requests, as a JSON list. With TLS or tokens nodes
+allow any name, so none is set. A route without host names may have any of its Gateway.
+*/}}
+{{- define "allocator.hosts" -}}
+{{- $hosts := list -}}
+{{- if not (or (include "allocator.tlsSecret" .) .Values.auth.existingSecret) -}}
+{{- $hosts = list (printf "%s.%s" (include "allocator.fullname" .) (include "allocator.namespace" .)) (printf ".%s" .Values.clusterDomain) -}}
+{{- if .Values.ingress.enabled -}}
+{{- $hosts = concat $hosts .Values.ingress.hosts -}}
+{{- end -}}
+{{- if .Values.gateway.httpRoute.enabled -}}
+{{- $hosts = concat $hosts (.Values.gateway.httpRoute.hostnames | default (list "*")) -}}
+{{- end -}}
+{{- end -}}
+{{- $all := list -}}
+{{- range concat $hosts (dig "http" "hosts" list .Values.config) -}}
+{{- $all = append $all (ternary . (trimPrefix "*" .) (eq . "*")) -}}
+{{- end -}}
+{{- $all | uniq | toJson -}}
 {{- end -}}
