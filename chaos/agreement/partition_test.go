@@ -142,3 +142,70 @@ func TestFleetStepsTogether(t *testing.T) {
 		})
 	}
 }
+
+// TestOthersCutOff: two of three nodes are cut off from everything, and their
+// registrations lapse. The third is no majority by itself: it serves unconfirmed, and
+// follows no step of its clock. When they come back, a majority refutes the step.
+func TestOthersCutOff(t *testing.T) {
+	runScenario(t, func(env *testEnv) {
+		env.startAll(3)
+		time.Sleep(10 * time.Second)
+		third, others := env.members[2], env.members[:2]
+		for _, m := range others {
+			m.outage(true)
+		}
+		env.cut(others, env.members[2:])
+		from := env.now()
+		env.until(time.Minute, "two registrations lapse", func() bool { return len(third.keeper.Status().Nodes) == 1 })
+		time.Sleep(32*time.Second - (env.now() - from))
+		if v := third.verdict(); v.Confirmed() {
+			t.Errorf("alone in the registry, it is %+v", v)
+		}
+		third.clocks.Step(5 * time.Minute)
+		time.Sleep(2 * time.Minute)
+		for _, m := range others {
+			m.outage(false)
+		}
+		env.net.Heal()
+		time.Sleep(30 * time.Second)
+		third.served(from, env.now(), sound)
+		if got, want := third.clockEvents(), "stepped, refuted"; got != want {
+			t.Errorf("clock events %q, want %q", got, want)
+		}
+		if by := third.beyond(); by > maxSkew {
+			t.Errorf("its ceiling is %v beyond true time + W", by)
+		}
+		for _, m := range env.members {
+			if v := m.verdict(); !v.Confirmed() {
+				t.Errorf("%s: %+v", m.name, v)
+			}
+		}
+	})
+}
+
+// TestOthersStop: a node whose peers stopped and gave their sids back is alone, and
+// confirmed. One whose peers crashed is, ten minutes later.
+func TestOthersStop(t *testing.T) {
+	runScenario(t, func(env *testEnv) {
+		env.startAll(3)
+		time.Sleep(10 * time.Second)
+		last := env.members[2]
+		env.members[0].stop()
+		env.members[1].stop()
+		time.Sleep(40 * time.Second)
+		if v := last.verdict(); !v.Confirmed() {
+			t.Errorf("the others stopped: %+v", v)
+		}
+		gone := env.start(options{})
+		time.Sleep(20 * time.Second)
+		gone.outage(true) // its release reaches nobody
+		gone.stop()
+		from := env.now()
+		time.Sleep(2 * time.Minute)
+		if p := last.verdict().Phase; p != clock.Unproven {
+			t.Errorf("the other crashed, and the gate is %v", p)
+		}
+		env.until(10*time.Minute, "it is confirmed", func() bool { return last.verdict().Confirmed() })
+		last.served(from, env.now(), sound)
+	})
+}

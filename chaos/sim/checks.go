@@ -6,6 +6,7 @@ import (
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // clockChecks is what the checks of a process's clock remember. They know the
@@ -90,6 +91,9 @@ func (p *process) checkMajority(r agreement.Reading) {
 	if p.judge.machine.Verdict().Confirmed() && all+1 < quorum {
 		p.sim.violate("I5", "%s is confirmed, and %d of %d answered within %v", p.name, all, n-1, clock.Freshness)
 	}
+	if n == 1 && p.judge.machine.Verdict().Confirmed() {
+		p.checkAlone()
+	}
 	if sound < n-quorum+1 || p.checked.findableSince < 0 {
 		p.checked.findableSince = p.sim.now
 	}
@@ -104,6 +108,29 @@ func (p *process) checkMajority(r agreement.Reading) {
 		p.sim.points.hit(WrongAndFound)
 		if v.Phase != clock.Shut {
 			p.sim.violate("I5", "%s is in phase %v, its clock is %v from the truth, and %d sound peers have answered", p.name, v.Phase, p.offTruth(), sound)
+		}
+	}
+}
+
+// checkAlone checks, of a process that takes itself for the only one with gossip, that
+// the last list did not have another that lapsed: neither registered nor a holder, with
+// a window that it wrote lately and did not give back.
+func (p *process) checkAlone() {
+	if !p.host.sound {
+		return
+	}
+	now, current := p.sim.trueMillis(), p.sim.etcd.view()
+	for _, h := range p.sim.hosts {
+		if h == p.host || h.noGossip || !h.sound {
+			continue
+		}
+		for sid, s := range p.listed.SIDs {
+			w := s.Window.Value
+			if w.Node != h.node || w.State != lease.Active || s.Holder.Exists() || !s.Window.Same(current.SIDs[sid].Window) || current.SIDs[sid].Holder.Exists() ||
+				now-w.Wall > millis(9*time.Minute) || w.Ceil > now+millis(p.sim.plan.window) {
+				continue
+			}
+			p.sim.violate("I5", "%s takes itself for the only node, and %s has not given sid %d back", p.name, h.node, sid)
 		}
 	}
 }

@@ -29,6 +29,7 @@ type process struct {
 	watch   watch
 	node    *node.Node
 	status  lease.Status // as last published
+	listed  lease.View   // the last of the whole space that it got
 	origin  clock.Mono   // its monotonic clock counts from here
 
 	gone     bool
@@ -246,12 +247,15 @@ func (p *process) work() {
 }
 
 // recordGrants records what a response of the store shows to be the process's own. It
-// reads responses alone, whatever the machine makes of them.
+// reads responses alone, whatever the machine makes of them. It keeps the last list, too.
 func (p *process) recordGrants(ev lease.Event) {
 	var v lease.View
 	switch ev := ev.(type) {
 	case lease.Loaded:
 		v = ev.View
+		if len(v.Nodes) > 0 {
+			p.listed = v
+		}
 	case lease.Committed:
 		v = ev.View
 	default:

@@ -34,6 +34,11 @@ const (
 	// would see itself alone.
 	settleFor = 20 * time.Millisecond
 
+	// lapsedFor is how long a node still counts that left without giving its sid back,
+	// from its last write on. Most partitions and restarts are over by then; for as long
+	// a space whose other nodes crashed for good is unconfirmed.
+	lapsedFor = 10 * time.Minute
+
 	// askSoon is for how long after a step of the wall clock peers are asked more
 	// often. Nodes that stepped together then follow within one evaluation of each
 	// other, and no gate shuts in between.
@@ -168,7 +173,7 @@ type Machine struct {
 	gate *clock.Gate
 
 	lease    lease.Status
-	members  []clock.Member // all registered processes
+	members  []clock.Member // all registered processes, and nodes that lapsed lately
 	voters   []clock.Member // those the clock is judged by
 	names    []string       // as last set by SetVoters
 	draining bool
@@ -224,7 +229,8 @@ func (m *Machine) Step(r Reading, ev Event) []Action {
 		if ev.Status.Listed && !m.lease.Listed {
 			m.wake = r.Mono.Add(settleFor)
 		}
-		m.leaseChanged(ev.Status)
+		m.lease = ev.Status
+		m.count(r)
 	case Exchange:
 		m.exchange(r, ev)
 	case Drain:
@@ -265,13 +271,23 @@ func (m *Machine) noticeSuspend(r Reading) {
 	}
 }
 
-func (m *Machine) leaseChanged(s lease.Status) {
-	same := m.lease.Listed && slices.Equal(s.Nodes, m.lease.Nodes)
-	m.lease = s
-	if same || !s.Listed {
+// count finds who is counted: the registered nodes, and those that lapsed lately.
+//
+// A node that crashed or is cut off from the store is no longer registered when its
+// lease has run out. Were it not counted, a node that the others are cut off from would
+// be a majority by itself: confirmed, and free to follow any step of its wall clock.
+func (m *Machine) count(r Reading) {
+	if !m.lease.Listed {
 		return
 	}
-	m.members = lease.Members(s.Nodes)
+	now := clock.Millis((r.Clocks.Raw + r.Clocks.Issuing) / int64(time.Millisecond))
+	members := lease.Members(m.lease.Nodes, slices.DeleteFunc(slices.Clone(m.lease.Lapsed), func(l lease.Lapsed) bool {
+		return now-l.Wall > clock.MillisOf(lapsedFor)
+	}))
+	if slices.Equal(members, m.members) {
+		return
+	}
+	m.members = members
 	m.voters = clock.Voters(m.cfg.Name, m.members)
 	m.estimates.Retain(m.members)
 	if names := m.partners(); !slices.Equal(names, m.names) {
@@ -302,6 +318,9 @@ func (m *Machine) partners() (names []string) {
 // evaluate judges the clock, and does what follows.
 func (m *Machine) evaluate(r Reading) {
 	m.wake = r.Mono.Add(evaluateEvery)
+	if len(m.lease.Lapsed) > 0 {
+		m.count(r) // one may count no more
+	}
 	m.forgetPeers(r.Mono)
 	j := clock.Judge(clock.Input{Peers: m.opinions(r), Kernel: r.Clocks.Kernel, MaxSkew: m.cfg.Gate.MaxSkew})
 	v, transitions := m.gate.Step(r.Mono, j)

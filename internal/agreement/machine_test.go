@@ -294,3 +294,50 @@ func TestAgreementWithoutCalm(t *testing.T) {
 		t.Errorf("200 ms apart for %v: %+v", d.now, v)
 	}
 }
+
+// TestLapsedNodesCount: a node whose registration lapsed, and that did not give its sid
+// back, counts for ten minutes from its last write. Without that the last of three to be
+// registered would be a majority by itself.
+func TestLapsedNodesCount(t *testing.T) {
+	d := newDesk()
+	d.now = time.Hour
+	wall := clock.Millis(d.now / time.Millisecond) // the issuing clock of a desk
+	lapse := func(names ...string) {
+		s := lease.Status{Listed: true, Nodes: []lease.Registration{{Node: "me", Instance: "z", Gossip: "me"}}}
+		for _, n := range names {
+			s.Lapsed = append(s.Lapsed, lease.Lapsed{Node: n, Instance: lease.Instance(n), Wall: wall})
+		}
+		d.m.Step(d.reading(), LeaseChanged{s})
+	}
+	d.list(true, "me", alice, bob)
+	d.exchange(alice, 0)
+	d.exchange(bob, 0)
+	d.tick(settleFor)
+	if p := d.m.Verdict().Phase; p != clock.Confirmed {
+		t.Fatalf("three that agree: %v", p)
+	}
+	lapse(alice, bob)
+	d.exchange(alice, 0)
+	d.tick(evaluateEvery)
+	if p := d.m.Verdict().Phase; p != clock.Confirmed || len(d.m.Voters()) != 2 {
+		t.Errorf("cut off from the store alone, they still answer: %v of %v", p, d.m.Voters())
+	}
+	if got, after := d.until(time.Hour); got != clock.Grace || after > 11*time.Second {
+		t.Errorf("silent, and the gate is %v after %v", got, after)
+	}
+	r := d.reading()
+	r.Anchor = clock.AnchorStats{Pending: true, Since: r.Mono, Held: 5 * time.Minute}
+	if v := d.m.PeerVote(r); v.Vote != clock.VoteNone {
+		t.Errorf("its step has the vote %v", v.Vote)
+	}
+	if got, _ := d.until(time.Hour); got != clock.Unproven {
+		t.Errorf("after the grace the gate is %v", got)
+	}
+	if got, _ := d.until(time.Hour); got != clock.Confirmed || d.now < time.Hour+lapsedFor || d.now > time.Hour+lapsedFor+time.Second {
+		t.Errorf("%v after the last write, the gate is %v", d.now-time.Hour, got)
+	}
+	lapse() // given back
+	if len(d.m.Voters()) != 0 {
+		t.Errorf("nobody lapsed: %v", d.m.Voters())
+	}
+}

@@ -29,6 +29,7 @@ type cluster struct {
 	hist    history.History
 	moments clock.Mono
 	sids    map[string]lease.SIDRange // that a node of that name may take; absent: all
+	without map[string]bool           // nodes without gossip
 
 	// fault decides the outcome of a call; nil: all succeed.
 	fault func(p *process, a lease.Action) outcome
@@ -72,8 +73,12 @@ func (p *process) Now() clock.Reading {
 func (w *cluster) moment() clock.Mono { w.moments++; return w.moments }
 
 func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) time.Duration) lease.Config {
+	gossip := nodeName + ":7946"
+	if w.without[nodeName] {
+		gossip = ""
+	}
 	return lease.Config{
-		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test"},
+		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test", Gossip: gossip},
 		Format:         flake.Default,
 		SIDRange:       w.sids[nodeName],
 		Window:         w.window,

@@ -200,6 +200,15 @@ func (p Phase) String() string {
 	return "unknown"
 }
 
+// Lapsed is a node that had gossip, held a sid, and neither renewed its lease nor gave
+// the sid back: it crashed, or is cut off from the store.
+type Lapsed struct {
+	Node     string
+	Instance Instance
+	Wall     clock.Millis // its clock at its last write
+	Rev      int64        // of that write
+}
+
 // Status is a copy of what the machine knows, for people and for refusals.
 type Status struct {
 	Phase    Phase
@@ -221,6 +230,7 @@ type Status struct {
 	PoolBad     int                  // of these, quarantined and without a holder
 	Quarantined map[flake.SID]string // why a sid is not used
 	Nodes       []Registration       // who is registered, when last listed; do not write
+	Lapsed      []Lapsed             // nodes with gossip that left without giving their sid back, in the order of sids
 	Listed      bool                 // the space has been listed
 	Idle        bool                 // no sid held, and no write in flight that could acquire one
 	GateOpen    bool                 // ceilings may be written

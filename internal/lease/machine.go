@@ -348,6 +348,7 @@ func (m *Machine) Status() Status {
 		SIDRange:    m.cfg.SIDRange,
 		Quarantined: maps.Clone(m.bad),
 		Nodes:       m.list.nodes,
+		Lapsed:      m.lapsed(),
 		Listed:      m.list.sids != nil,
 		Idle:        m.hold() == nil && m.try == nil,
 		GateOpen:    m.gate.Open,
@@ -367,6 +368,23 @@ func (m *Machine) Status() Status {
 		s.Ceiling = max(s.Ceiling, sid.Window.Value.Ceil)
 	}
 	return s
+}
+
+// lapsed returns the nodes with gossip that left behind an active window without a
+// holder, in the order of sids. Quarantined sids do not count: their times are wrong.
+func (m *Machine) lapsed() (out []Lapsed) {
+	var sids []flake.SID
+	for sid, s := range m.list.sids {
+		if w := s.Window.Value; w.State == Active && w.Gossip && !s.Holder.Exists() && m.bad[sid] == "" {
+			sids = append(sids, sid)
+		}
+	}
+	slices.Sort(sids)
+	for _, sid := range sids {
+		w := m.list.sids[sid].Window
+		out = append(out, Lapsed{Node: w.Value.Node, Instance: w.Value.Instance, Wall: w.Value.Wall, Rev: w.Rev})
+	}
+	return out
 }
 
 func (m *Machine) phase() Phase {

@@ -9,14 +9,15 @@ import (
 )
 
 // TestMembers: a node that names no gossip address is left out, but a record that cannot
-// be read shows nothing.
+// be read shows nothing. A node that lapsed counts unless its name is registered.
 func TestMembers(t *testing.T) {
 	got := Members([]Registration{
 		NewRegistration("i1", 3, Encode(Registration{Instance: "i1", Node: "a", Gossip: "a:3"})),
 		NewRegistration("i2", 4, Encode(Registration{Instance: "i2", Node: "b", GRPC: "b:1"})),
 		NewRegistration("i3", 5, "damaged"),
-	})
+	}, []Lapsed{{Node: "c", Instance: "i4", Rev: 9}, {Node: "a", Instance: "i0", Rev: 9}, {Node: "b", Instance: "i9", Rev: 9}})
 	want := []clock.Member{
+		{Name: "c", Instance: "i4", Since: 9},
 		{Name: "a", Instance: "i1", Since: 3},
 		{Name: "b", Instance: "i2", Since: 4, NoGossip: true},
 		{Instance: "i3", Since: 5},

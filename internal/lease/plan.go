@@ -206,6 +206,7 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen SIDRecords) {
 
 func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecords, w Window) {
 	w.Era, w.Nonce, w.Wall = m.era.Value.Number, m.cfg.Nonce(), now.Wall
+	w.Gossip = m.cfg.Registration.Gossip != ""
 	if m.try != nil && m.try.sid != sid {
 		panic(fmt.Sprintf("lease: a write of sid %d while one of sid %d is not settled", sid, m.try.sid))
 	}

@@ -86,6 +86,9 @@ type Window struct {
 	Ceil     clock.Millis `json:"ceil"` // exclusive
 	State    WindowState  `json:"state"`
 	Wall     clock.Millis `json:"wall"` // the writer's clock just before it sent the write
+	// Gossip: the writer compares its clock with others. The clock of one that does not
+	// is known to nobody, and its Wall shows the time to nobody.
+	Gossip bool `json:"gossip,omitempty"`
 	// Reason is an operator's, for a quarantined window; at most MaxReason bytes.
 	Reason string `json:"reason,omitempty"`
 }

@@ -386,7 +386,12 @@ func (m *Machine) inspect(now clock.Reading) {
 			m.quarantine(sid, "it has a holder but no window record")
 		case s.Holder.Exists():
 			if s.Holder.Value.Instance != m.cfg.Registration.Instance {
-				m.list.holderWall = max(m.list.holderWall, w.Wall)
+				// Nobody compares the clock of a holder without gossip, and it never
+				// refuses: it may have been wrong for months. A sound node must not be
+				// kept from starting by it.
+				if w.Gossip {
+					m.list.holderWall = max(m.list.holderWall, w.Wall)
+				}
 			} else if h := m.hold(); h == nil || h.sid != sid {
 				m.releaseStray(now, sid, s)
 			}

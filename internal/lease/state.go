@@ -98,7 +98,7 @@ type list struct {
 	sids       map[flake.SID]SIDRecords // nil: it was never listed
 	nodes      []Registration
 	at         clock.Mono
-	holderWall clock.Millis // latest wall time in the records of live holders; 0: none
+	holderWall clock.Millis // latest wall time in the records of live holders with gossip; 0: none
 	latestWall clock.Millis // the same of all records
 	accepted   Entry[AcceptedTime]
 	fresh      bool          // a sid may be chosen from it

@@ -33,7 +33,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with the actio
 // Times are in ms since the scenario began. Actions in lower case are requests to
 // the store, those in upper case are calls of the generator, alarms and the end.
 //
-// Commands: "start NODE [SIDS]" (named a, b, … in order) · "X tick [D]" lets D pass and
+// Commands: "start NODE [SIDS|without-gossip]" (named a, b, … in order) · "X tick [D]" lets D pass and
 // ticks X once and answers its requests · "X run D" lets D pass and ticks X whenever it
 // asks for it · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
 // (of that kind) · "X deliver" late requests · "X answer" hanging requests · "X stop" ·
@@ -170,6 +170,11 @@ func (s *scenario) command(f []string) string {
 	switch f[0] {
 	case "start":
 		name := string(rune('a' + len(s.procs)))
+		if arg(2) == "without-gossip" {
+			s.w.without = map[string]bool{arg(1): true}
+			s.procs[name] = s.w.start(arg(1))
+			return ""
+		}
 		sids, err := lease.ParseSIDRange(arg(2))
 		s.check(err)
 		s.w.sids = map[string]lease.SIDRange{arg(1): sids}
@@ -239,13 +244,13 @@ func (s *scenario) command(f []string) string {
 		now := s.w.clock.Now().Wall
 		for i := first; i <= last; i++ {
 			owner := lease.Instance(fmt.Sprintf("other-%d", i))
-			id, err := s.mem.Register(ctx, 0, 24*time.Hour, lease.Registration{Instance: owner, Node: "other"})
+			id, err := s.mem.Register(ctx, 0, 24*time.Hour, lease.Registration{Instance: owner, Node: "other", Gossip: "other:7946"})
 			s.check(err)
 			applied, _, err := s.mem.Commit(ctx, lease.Txn{
 				Op: lease.Acquire, SID: flake.SID(i), Config: v.Config, Era: v.Era, Lease: id,
 				Holder: lease.Holder{Instance: owner, Node: "other"},
 				Window: lease.Window{Era: 1, Term: 1, Instance: owner, Node: "other", Nonce: "o", Base: now,
-					Ceil: now + 30000, State: lease.Active, Wall: now},
+					Ceil: now + 30000, State: lease.Active, Wall: now, Gossip: true},
 			})
 			if s.check(err); !applied {
 				s.t.Fatalf("sid %d is taken", i)
@@ -374,6 +379,9 @@ func (s *scenario) command(f []string) string {
 		}
 		for sid, why := range st.Quarantined {
 			line += fmt.Sprintf("\nquarantined sid=%d: %s", sid, why)
+		}
+		for _, l := range st.Lapsed {
+			line += fmt.Sprintf("\nlapsed: %s, which wrote at %d", l.Node, l.Wall-s.w.began)
 		}
 		return line + "\n"
 	default:

@@ -3,6 +3,7 @@ package lease
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -148,13 +149,19 @@ func NewRegistration(i Instance, rev int64, raw string) Registration {
 	return r
 }
 
-// Members returns the registered nodes as the clock judgement counts them.
+// Members returns the nodes that the clock judgement counts: those that are
+// registered, and of those that lapsed the ones whose name is not registered again.
 //
 // A node that registered no gossip address does not compare clocks. One whose
 // record cannot be read counts as if it did: a damaged record must not make a
 // majority smaller.
-func Members(registered []Registration) []clock.Member {
-	out := make([]clock.Member, 0, len(registered))
+func Members(registered []Registration, lapsed []Lapsed) []clock.Member {
+	out := make([]clock.Member, 0, len(registered)+len(lapsed))
+	for _, l := range lapsed {
+		if !slices.ContainsFunc(registered, func(r Registration) bool { return r.Node == l.Node }) {
+			out = append(out, clock.Member{Name: l.Node, Instance: string(l.Instance), Since: l.Rev})
+		}
+	}
 	for _, r := range registered {
 		out = append(out, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev, NoGossip: r.Node != "" && r.Gossip == ""})
 	}
