@@ -124,6 +124,7 @@ type options struct {
 	kernel   string        // "good", "bad"; else it does not say
 	strict   bool
 	noGossip bool
+	expect   int                 // nodes that its start waits for
 	pace     time.Duration       // between requests; 0: 250 ms
 	store    *storetest.Memory   // another than the environment's
 	keep     func(*lease.Config) // edits the keeper's settings
@@ -246,7 +247,7 @@ func (env *testEnv) start(o options) *member {
 	})
 	m.watch = watcher.New(watcher.Config{
 		Name: m.name, Instance: m.instance, Clock: m.system, Logger: log,
-		Gate: clock.GateConfig{MaxSkew: maxSkew, Grace: grace, Strict: o.strict}, Keeper: m.keeper, Node: m.node,
+		Gate: clock.GateConfig{MaxSkew: maxSkew, Grace: grace, Strict: o.strict}, Expect: o.expect, Keeper: m.keeper, Node: m.node,
 	})
 	if o.noGossip {
 		m.run(nil)

@@ -75,6 +75,37 @@ func TestStart(t *testing.T) {
 			})
 		}
 	})
+	// The first to register would be alone, and believed: it waits for the others.
+	t.Run("three expected, the first of them wrong", func(t *testing.T) {
+		runScenario(t, func(env *testEnv) {
+			bad := env.start(options{expect: 3, off: time.Hour})
+			for range 2 {
+				time.Sleep(1500 * time.Millisecond)
+				env.start(options{expect: 3})
+			}
+			for _, m := range env.members[1:] {
+				m.untilReady(3 * time.Second)
+			}
+			bad.untilRefused(node.ClockSkew, 3*time.Second)
+			from := env.now()
+			time.Sleep(time.Minute)
+			if wrote := bad.wrote(0, env.now()); len(wrote) != 0 {
+				t.Errorf("it wrote %+v", wrote)
+			}
+			bad.refused(from, env.now(), node.ClockSkew)
+		})
+	})
+	t.Run("three expected, and two come", func(t *testing.T) {
+		runScenario(t, func(env *testEnv) {
+			m := env.start(options{expect: 3})
+			time.Sleep(time.Second)
+			env.start(options{expect: 3})
+			took := m.untilReady(6 * time.Second)
+			if took < 4*time.Second-100*time.Millisecond || m.verdict().Phase != clock.Confirmed {
+				t.Errorf("ready after %v, %+v", took, m.verdict())
+			}
+		})
+	})
 	// Cut off from peers that would disagree, the store keeps it out.
 	for name, cut := range map[string]bool{"a day ahead": false, "a day ahead, beside silent ones": true} {
 		t.Run(name, func(t *testing.T) {

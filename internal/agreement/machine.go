@@ -34,6 +34,11 @@ const (
 	// would see itself alone.
 	settleFor = 20 * time.Millisecond
 
+	// expectFor is how long a start waits for Config.Expect nodes, from its first list on.
+	// Nodes that start together register within it. If they do not, one that restarts
+	// while others are down must not wait for long.
+	expectFor = 5 * time.Second
+
 	// lapsedFor is how long a node still counts that left without giving its sid back,
 	// from its last write on. Most partitions and restarts are over by then; for as long
 	// a space whose other nodes crashed for good is unconfirmed.
@@ -50,6 +55,10 @@ type Config struct {
 	Name     string // of this node
 	Instance lease.Instance
 	Gate     clock.GateConfig // MaxSkew is required
+
+	// Expect is how many nodes with gossip there should be, this one included. A start
+	// waits for them, but not for long; 0: it waits for nobody.
+	Expect int
 }
 
 // Reading is one read of this node's clocks. Read Anchor after Clocks: then a
@@ -226,11 +235,15 @@ func (m *Machine) Step(r Reading, ev Event) []Action {
 	m.noticeSuspend(r)
 	switch ev := ev.(type) {
 	case LeaseChanged:
-		if ev.Status.Listed && !m.lease.Listed {
-			m.wake = r.Mono.Add(settleFor)
-		}
+		first := ev.Status.Listed && !m.lease.Listed
 		m.lease = ev.Status
 		m.count(r)
+		if first {
+			m.wake = r.Mono.Add(expectFor)
+		}
+		if m.gate.Stats().Evaluations == 0 && m.lease.Listed && m.withGossip() >= m.cfg.Expect {
+			m.wake = min(m.wake, r.Mono.Add(settleFor))
+		}
 	case Exchange:
 		m.exchange(r, ev)
 	case Drain:
@@ -250,13 +263,27 @@ func (m *Machine) due(ev Event) bool {
 	if !m.lease.Listed {
 		return false
 	}
+	first := m.gate.Stats().Evaluations == 0 // it waits for the list to settle
 	switch ev.(type) {
-	case Tick, Drain, Undrain:
+	case Tick:
 		return true
+	case Drain, Undrain:
+		return !first
 	case Exchange:
-		return m.verdict.Phase == clock.Starting && m.gate.Stats().Evaluations > 0
+		return m.verdict.Phase == clock.Starting && !first
 	}
 	return false
+}
+
+// withGossip returns how many nodes with gossip are counted, this one included.
+func (m *Machine) withGossip() int {
+	names := map[string]bool{m.cfg.Name: true}
+	for _, p := range m.members {
+		if !p.NoGossip {
+			names[p.Name] = true
+		}
+	}
+	return len(names)
 }
 
 func (m *Machine) do(a Action) { m.out = append(m.out, a) }

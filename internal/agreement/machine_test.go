@@ -64,6 +64,37 @@ func TestAlone(t *testing.T) {
 	}
 }
 
+// TestExpect: a start waits for the nodes that should be there, at most 5 s. A node
+// without gossip is none of them.
+func TestExpect(t *testing.T) {
+	wait := func(names ...string) (clock.Phase, time.Duration) {
+		d := newDesk()
+		d.m.cfg.Expect = 3
+		d.list(false, "me")
+		if got := d.m.Step(d.reading(), Drain{}); got != nil {
+			t.Errorf("drained before its first evaluation, it does %v", got)
+		}
+		d.m.Step(d.reading(), Undrain{})
+		if len(names) > 0 {
+			d.now += time.Second
+			d.withoutGossip(names...)
+		}
+		from := d.now
+		d.now = time.Duration(d.m.Wake())
+		d.tick(0)
+		return d.m.Verdict().Phase, d.now - from
+	}
+	if got, after := wait(); got != clock.Confirmed || after != expectFor {
+		t.Errorf("alone, it is %v after %v", got, after)
+	}
+	if got, after := wait("me", alice); got != clock.Starting || after != expectFor-time.Second {
+		t.Errorf("with one other, it is %v after %v", got, after)
+	}
+	if got, after := wait("me", alice, bob); got != clock.Starting || after != settleFor {
+		t.Errorf("with two others, it is %v after %v", got, after)
+	}
+}
+
 // TestStartWaitsForAnswers: the answer that makes a majority ends the start.
 func TestStartWaitsForAnswers(t *testing.T) {
 	d := newDesk()

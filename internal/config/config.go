@@ -38,6 +38,7 @@ type Config struct {
 	Listen    Listen
 	Advertise Advertise
 	Gossip    Gossip
+	Cluster   Cluster
 	TLS       ServerTLS
 	Auth      Auth
 	HTTP      HTTP
@@ -83,6 +84,11 @@ type Issue struct {
 	MaxWait      time.Duration // how long a request may wait for lead to shrink
 	EntropyBytes int           // random bytes of a step within a millisecond: 0, 1 or 2
 	MaxSkew      time.Duration // how far clocks of the cluster may differ
+}
+
+// Cluster is what is known of the other nodes in advance.
+type Cluster struct {
+	Expect int // nodes with gossip that a start waits for, a few seconds; 0: nobody
 }
 
 // Clock is what is done about clocks that are wrong or unconfirmed.

@@ -164,6 +164,9 @@ func (c *Config) options() []Option {
 		{Key: "gossip.insecure", value: boolValue(&c.Gossip.Insecure),
 			Usage: "allow gossip beyond loopback without a key",
 			Why:   "Off: without a key, any program on the network could pose as a peer and make nodes refuse for their clocks."},
+		{Key: "cluster.expect", value: intValue(&c.Cluster.Expect),
+			Usage: "nodes with gossip that should be there, this one included; a start waits for them, at most 5s; 0: for nobody",
+			Why:   "None: the first node to start is alone, and its clock is believed. Set it to the number of nodes, so that of nodes that start together none is taken for alone: one with a wrong clock then issues nothing."},
 
 		{Key: "tls.cert", value: stringValue(&c.TLS.Cert), file: true,
 			Usage: "PEM file of the certificate, with its chain, that the API's ports show; with tls.key",

@@ -29,6 +29,7 @@ const (
 	minTTL      = 2 * time.Second // etcd grants no lease under 1.5 election timeouts
 	maxTTL      = time.Hour
 	maxLead     = 10 * time.Second
+	maxExpect   = 1024 // sids of the largest layout
 	minInterval = 10 * time.Millisecond
 )
 
@@ -93,6 +94,7 @@ func (c Config) Validate() error {
 	if err := checkAddress(c.Advertise.Gossip, false); c.Advertise.Gossip != "" && err != nil {
 		rule(false, "advertise.gossip", "%v", err)
 	}
+	rule(c.Cluster.Expect >= 0 && c.Cluster.Expect <= maxExpect, "cluster.expect", "%d is out of range: it must be 0 to %d", c.Cluster.Expect, maxExpect)
 	c.validateAccess(rule)
 	rule(oneOf(c.Clock.Policy, "allow", "refuse"), "clock.policy", "%q is neither allow nor refuse", c.Clock.Policy)
 	rule(c.Clock.StepHold > 0 && c.Clock.StepHold <= time.Hour, "clock.step-hold", "%v is out of range: it must be above 0 and at most 1h", c.Clock.StepHold)

@@ -241,7 +241,7 @@ func (d *Daemon) build() error {
 	})
 	policy := clock.GateConfig{MaxSkew: d.cfg.Issue.MaxSkew, Grace: d.cfg.Clock.Grace, Strict: d.cfg.Clock.Policy == "refuse"}
 	d.watch = watcher.New(watcher.Config{
-		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Gate: policy,
+		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Gate: policy, Expect: d.cfg.Cluster.Expect,
 		Keeper: d.keeper, Node: d.node, Logger: d.log,
 	})
 	var err error

@@ -41,12 +41,13 @@ type Gossip interface {
 	Members() (int, string)
 }
 
-// Config is what a watcher needs. All fields are required, and so is Gate.MaxSkew.
+// Config is what a watcher needs. All fields are required but Expect, and so is Gate.MaxSkew.
 type Config struct {
 	Name     string
 	Instance lease.Instance
 	Clock    Clock
 	Gate     clock.GateConfig
+	Expect   int // as agreement.Config has it; not required
 	Keeper   Keeper
 	Node     Node
 	Logger   *slog.Logger
@@ -73,7 +74,7 @@ const eventQueue = 64
 func New(cfg Config) *Watcher {
 	return &Watcher{
 		cfg: cfg, events: make(chan agreement.Event, eventQueue), ended: make(chan struct{}),
-		machine: agreement.New(agreement.Config{Name: cfg.Name, Instance: cfg.Instance, Gate: cfg.Gate}),
+		machine: agreement.New(agreement.Config{Name: cfg.Name, Instance: cfg.Instance, Gate: cfg.Gate, Expect: cfg.Expect}),
 	}
 }
 
