@@ -1,11 +1,11 @@
 #!/bin/sh
-# Checks lease.pml and every mutant of it with Spin.
+# Checks lease.pml, time.pml (names that begin with limit-) and every mutant of them with Spin.
 #
 #   run.sh short            all variants at small bounds; under 90 s on two cores
 #   run.sh full             the same, then larger bounds and a third node; under 20 min, 2 GB
 #   run.sh replay NAME      prints a (shortest, if memory allows) counterexample of one mutant or probe
 #
-# A base must pass and its search must be complete. A mutant must break I1, and a
+# A base must pass and its search must be complete. A mutant must break the claim, and a
 # probe must reach the event it names: they show that the bases could have failed.
 # Prints one line a variant; exits 1 if any result differs. Without Spin or a C
 # compiler it exits 2, or 0 when SKIP_OK=1 is set.
@@ -31,6 +31,8 @@ base    era                     -DMAXREQ=3 -DBUMPS=1 -DRECLAIMS -DREHOLDS -DPURG
 base    restore                 -DMAXREQ=3 -DRESTORES=1
 base    restore-all             -DMAXREQ=3 -DRESTORES=1 -DRECLAIMS -DREHOLDS -DPURGE
 base    restore-waited          -DMAXREQ=3 -DRESTORES=1 -DWAITED -DPURGE
+base    limit-one-operator      -DMAXREQ=3
+base    limit-two-operators     -DMAXREQ=2 -DOPERATORS
 mutant  optimistic              -DMAXREQ=3 -DMUT_OPTIMISTIC
 mutant  assume-applied          -DMAXREQ=3 -DMUT_ASSUME_APPLIED
 mutant  adopt-asked             -DMAXREQ=3 -DMUT_ADOPT_ASKED
@@ -52,6 +54,18 @@ mutant  restore-no-era-compare  -DMAXREQ=3 -DRESTORES=1 -DNO_ERA_COMPARE
 mutant  restore-era-reused      -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1 -DMUT_ERA_REUSED
 mutant  restore-revision-only   -DMAXREQ=4 -DRESTORES=1 -DREVISION_ONLY -DPURGE
 mutant  restore-waited-badclock -DMAXREQ=3 -DRESTORES=1 -DMUT_WAITED_BAD_CLOCK
+mutant  limit-extend-unlimited  -DMAXREQ=2 -DMUT_EXTEND_UNLIMITED
+mutant  limit-extend-chained    -DMAXREQ=3 -DMUT_EXTEND_CHAINED
+mutant  limit-acquire-unlimited -DMAXREQ=2 -DMUT_ACQUIRE_UNLIMITED
+mutant  limit-confirmed         -DMAXREQ=2 -DMUT_CONFIRMED
+mutant  limit-unconfirmed       -DMAXREQ=3 -DMUT_TRUST_UNCONFIRMED
+mutant  limit-any-era           -DMAXREQ=2 -DMUT_ANY_ERA
+mutant  limit-no-era-compare    -DMAXREQ=2 -DMUT_NO_ERA_COMPARE
+mutant  limit-accept-unguarded  -DMAXREQ=2 -DMUT_ACCEPT_UNGUARDED -DOPERATORS
+probe   limit-accepted          -DMAXREQ=2 -DPROBE=1
+probe   limit-after-downtime    -DMAXREQ=2 -DPROBE=2
+probe   limit-after-a-bump      -DMAXREQ=3 -DPROBE=3
+probe   limit-second-refused    -DMAXREQ=2 -DPROBE=4 -DOPERATORS
 probe   acquire-adopted         -DMAXREQ=3 -DPROBE=1
 probe   extend-adopted          -DMAXREQ=3 -DPROBE=2
 probe   applied-after-timeout   -DMAXREQ=3 -DPROBE=3
@@ -78,7 +92,7 @@ TABLE
 	fi
 }
 
-# build KIND DEFS...: leaves ./pan. COLLAPSE stores states whole, only packed: no
+# build KIND DEFS...: leaves ./pan, made of the model in the file model.pml. COLLAPSE stores states whole, only packed: no
 # hashing that could merge two of them, so a complete search is a proof.
 build() {
 	kind=$1
@@ -90,9 +104,17 @@ build() {
 	replay) flags="-O1 -DCOLLAPSE -DBFS" ;;  # breadth first: a shortest trail
 	*) flags="-O1 -DCOLLAPSE -DREVERSE" ;;   # the other order of processes meets most errors sooner
 	esac
-	spin -a "$@" lease.pml >spin.out 2>&1 || return 1
+	spin -a "$@" model.pml >spin.out 2>&1 || return 1
 	# shellcheck disable=SC2086
 	gcc $flags -w -DSAFETY -DMEMLIM=2000 -o pan pan.c >gcc.out 2>&1
+}
+
+# choose NAME: makes model.pml the model of that variant.
+choose() {
+	case $1 in
+	limit-*) cp time.pml model.pml ;;
+	*) cp lease.pml model.pml ;;
+	esac
 }
 
 # wrong OUTPUT EXPECTED-ASSERTION: prints why a variant did not have its expected outcome.
@@ -124,31 +146,35 @@ esac
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
-cp lease.pml "$tmp"
+cp lease.pml time.pml "$tmp"
 variants >"$tmp/table"
 cd "$tmp"
 
 if [ "$mode" = replay ]; then
 	set -- $(grep -E "^(mutant|probe) +${2:?usage: run.sh replay NAME} " table) # fields, on purpose
 	[ $# -gt 2 ] || { echo "no such mutant or probe" >&2; exit 2; }
+	choose "$2"
 	shift 2
 	set -- "$@" -DTRACE_STEPS
 	build replay "$@"
 	./pan -E >out 2>&1 || true
-	[ -f lease.pml.trail ] || { # too wide for the memory limit: any trail, then
+	[ -f model.pml.trail ] || { # too wide for the memory limit: any trail, then
 		build mutant "$@"
 		./pan -E -w22 -m1000000 >out 2>&1 || true
 	}
-	spin -t -T "$@" lease.pml | sed '/^spin: trail ends/,$d; s/^ *//'
+	spin -t -T "$@" model.pml | sed '/^spin: trail ends/,$d; s/^ *//'
 	exit
 fi
 
 passed=0 failed=0
 while read -r kind name defs; do
-	case $kind in
-	base | large) expect=none ;;
-	mutant) expect=' !(issued)' ;;
-	probe) n=${defs#*-DPROBE=}; n=${n%% *}; expect="($n!=$n)" ;;
+	choose "$name"
+	case $kind.$name in
+	base.* | large.*) expect=none ;;
+	mutant.limit-accept-unguarded) expect=' !(overwritten)' ;;
+	mutant.limit-*) expect=' !(unlawful)' ;;
+	mutant.*) expect=' !(issued)' ;;
+	probe.*) n=${defs#*-DPROBE=}; n=${n%% *}; expect="($n!=$n)" ;;
 	esac
 	start=$(date +%s)
 	# shellcheck disable=SC2086
