@@ -126,7 +126,7 @@ func (c *clockLine) print(w io.Writer) error {
 	if c.StepPending {
 		fmt.Fprintf(&b, "\n       a step of the wall clock is not followed yet: it differs from the time of IDs by %v", micros(c.Held).Round(100*time.Microsecond))
 		if c.StepBlocked {
-			b.WriteString("; set the clock back if it is wrong, or restart the node if it is right")
+			b.WriteString("; it is beyond clock.step-limit: set the clock right, or if it is right run \"allocator admin accept-time\"")
 		}
 	}
 	_, err := fmt.Fprintln(w, b.String())

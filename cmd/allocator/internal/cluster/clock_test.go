@@ -50,7 +50,7 @@ func TestClockLines(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	c.StepBlocked, c.Kernel = true, nil
-	for _, part := range []string{"; set the clock back if it is wrong, or restart the node if it is right\n", "kernel unknown;"} {
+	for _, part := range []string{"if it is right run \"allocator admin accept-time\"\n", "kernel unknown;"} {
 		if got := print(); !strings.Contains(got, part) {
 			t.Errorf("%s\nhas no %q", got, part)
 		}

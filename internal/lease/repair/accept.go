@@ -1,0 +1,78 @@
+package repair
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+const (
+	// AcceptFor is how far beyond the operator's clock a time is accepted, if no time
+	// is given: as long as nodes may take to follow.
+	AcceptFor = time.Hour
+
+	// MaxBy bounds who accepted a time, in bytes.
+	MaxBy = 120
+)
+
+// Acceptance is a time to accept, and what it was derived from.
+type Acceptance struct {
+	Accepted lease.AcceptedTime // to be written over the one in the view
+	Before   lease.AcceptedTime // that counts now; zero: none
+	Latest   clock.Millis       // the latest time that a record shows
+	LatestOf string             // whose
+	Done     bool               // Before is enough: there is nothing to write
+	Warnings []string
+}
+
+// AcceptTime returns the acceptance of times up to until, or up to AcceptFor from now
+// if that is 0, by the named person. stepLimit is how far nodes follow by themselves.
+// A view of the whole space is needed. In an era only a later time replaces an earlier
+// one, so that what a node has read once stays true.
+//
+// It returns ErrNotInitialized or ErrRefused.
+func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who string, by Author) (Acceptance, error) {
+	if err := usable(v, 0); err != nil {
+		return Acceptance{}, err
+	}
+	if len(who) > MaxBy {
+		who = who[:MaxBy]
+	}
+	era := v.Era.Value.Number
+	out := Acceptance{Accepted: lease.AcceptedTime{Era: era, Until: until, Nonce: by.Nonce, By: who, At: by.Now}}
+	for _, sid := range ordered(v.SIDs) {
+		if w := v.SIDs[sid].Window; w.Err == nil && w.Value.Wall > out.Latest {
+			out.Latest, out.LatestOf = w.Value.Wall, fmt.Sprintf("node %q with sid %d", w.Value.Node, sid)
+		}
+	}
+	switch a := v.Accepted; {
+	case a.Err != nil:
+		out.Warnings = append(out.Warnings, fmt.Sprintf("the accepted time is unreadable (%v) and is replaced", a.Err))
+	case a.Value.Era == era:
+		out.Before = a.Value
+	}
+	reads, enough := until, until // the clocks to be followed; what must be accepted for that
+	if until == 0 {
+		reads, enough = by.Now, by.Now+clock.MillisOf(AcceptFor/2)
+		out.Accepted.Until = by.Now + clock.MillisOf(AcceptFor)
+	}
+	switch {
+	case out.Before.Until >= enough:
+		out.Done = true
+	case out.Latest == 0:
+		return out, refuse("there is nothing to accept: no record shows a time, so nodes start from any clock")
+	case reads <= out.Latest:
+		return out, refuse("there is nothing to accept: %s recorded %s already, and %s is not later. If that record is of a wrong clock, see \"Windows and sids of a bad clock\" in docs/OPERATIONS.md; "+
+			"if this machine's clock is wrong, set it right", out.LatestOf, At(out.Latest), At(reads))
+	case reads <= out.Latest+clock.MillisOf(stepLimit):
+		return out, refuse("there is nothing to accept: %s recorded %s, and nodes follow a clock that reads %s by themselves (clock.step-limit is %v)",
+			out.LatestOf, At(out.Latest), At(reads), stepLimit)
+	}
+	if ahead := (out.Accepted.Until - by.Now).Duration(); !out.Done && ahead > 24*time.Hour {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("the time is %v ahead of this machine's clock: until then nodes follow clocks that are wrong by as much, and sids they reserve cannot be used before",
+			ahead.Round(time.Minute)))
+	}
+	return out, nil
+}
