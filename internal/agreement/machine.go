@@ -409,7 +409,11 @@ func (m *Machine) PeerVote(r Reading) clock.PeerVote {
 		}
 	}
 	vote := clock.Arbitrate(opinions, -int64(s.Slewing), int64(s.Held-s.Slewing), m.cfg.Gate.MaxSkew)
-	return clock.PeerVote{Vote: vote, Held: s.Held, Accepted: m.lease.Accepted}
+	accepted := m.lease.Accepted
+	if m.lease.Recorded != 0 { // our clock was behind when we started, and others have shown it
+		accepted = max(accepted, m.lease.Recorded+clock.MillisOf(r.Mono.Sub(m.lease.RecordedAt)))
+	}
+	return clock.PeerVote{Vote: vote, Held: s.Held, Accepted: accepted}
 }
 
 // exchange takes a peer's answer.

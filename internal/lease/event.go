@@ -236,5 +236,7 @@ type Status struct {
 	GateOpen    bool                 // ceilings may be written
 	Ceiling     clock.Millis         // the highest of any window, when last listed; 0: none
 	Accepted    clock.Millis         // up to which time an operator accepted clocks, when last listed; 0: none
+	Recorded    clock.Millis         // up to which time clocks may be followed, as records showed when the process started, at RecordedAt; 0: there was none
+	RecordedAt  clock.Mono           // when the space was last listed
 	Problem     string               // what the node waits for, for people; empty if nothing
 }

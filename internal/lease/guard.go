@@ -40,6 +40,7 @@ func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
 //   - Live holders show the time. A node that has no majority to confirm its clock
 //     acquires nothing far ahead of the latest that they wrote.
 //   - Once a process has reserved, its own elapsed time shows how far its clock was set.
+//     So do records: a clock that was behind when the process started may be set right.
 //   - To a new process only records do. Where no holder lives, the space may have been
 //     switched off: the downtime may be that long. Where there is no record, nothing
 //     shows the time.
@@ -55,7 +56,7 @@ func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Mil
 		until, of = holders, "every live holder's"
 	case m.trusted.Exists():
 		own := now.Wall - clock.MillisOf(m.ahead(now)) + clock.MillisOf(m.cfg.StepLimit+limitSlack)
-		until, of = max(own, holders), "its own time before it was set"
+		until, of = max(own, holders, m.recordedAt(now.Elapsed())+clock.MillisOf(limitSlack)), "its own time before it was set"
 	case holders != 0:
 		until, of = holders+clock.MillisOf(m.cfg.StepLimit), "every live holder's"
 	case m.list.latestWall != 0:
@@ -64,6 +65,15 @@ func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Mil
 		return math.MaxInt64, ""
 	}
 	return max(until, m.accepted()), of
+}
+
+// recordedAt returns the time that records showed before this process wrote its first,
+// when elapsed time has passed, and StepLimit; 0 without a record.
+func (m *Machine) recordedAt(elapsed time.Duration) clock.Millis {
+	if !m.recorded.Exists() {
+		return 0
+	}
+	return clock.Millis(-m.recorded.Ahead(0, elapsed)/time.Millisecond) + clock.MillisOf(m.cfg.StepLimit)
 }
 
 // accepted returns up to which time an operator accepted clocks; 0: none. What was

@@ -79,6 +79,7 @@ type Machine struct {
 	beaten   bool // another process was first when a free sid was last asked for
 
 	trusted        clock.Reference // of the first clock that a ceiling was written from
+	recorded       clock.Reference // of the latest time that a record showed before that: later ones may follow our step
 	gate           Gate
 	reported       ReportedRevision // the latest one
 	reportedAtLoad ReportedRevision // that, when the outstanding request was sent
@@ -353,6 +354,8 @@ func (m *Machine) Status() Status {
 		Idle:        m.hold() == nil && m.try == nil,
 		GateOpen:    m.gate.Open,
 		Accepted:    m.accepted(),
+		Recorded:    m.recordedAt(m.list.elapsed),
+		RecordedAt:  m.list.at,
 		Problem:     m.problem,
 	}
 	switch st := m.state.(type) {

@@ -69,7 +69,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 	}
 	m.list.sids, m.list.nodes, m.list.fresh, m.list.at = ev.View.SIDs, ev.View.Nodes, true, now.Mono
 	m.list.revision, m.list.number = ev.View.Revision, m.list.asked
-	m.list.accepted = ev.View.Accepted
+	m.list.accepted, m.list.elapsed = ev.View.Accepted, now.Elapsed()
 	m.problem = ""
 	m.checkRegistered(now)
 	m.inspect(now)
@@ -399,6 +399,9 @@ func (m *Machine) inspect(now clock.Reading) {
 			m.quarantine(sid, fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or this node's clock is far behind",
 				w.Ceil.Time().Format(time.RFC3339)))
 		}
+	}
+	if m.list.latestWall != 0 && !m.recorded.Exists() && !m.trusted.Exists() {
+		m.recorded.Set(int64(m.list.latestWall)*int64(time.Millisecond), now.Elapsed())
 	}
 	for c := range m.alarms {
 		if c.kind == AlarmQuarantined && m.bad[flake.SID(c.sid)] == "" {

@@ -101,6 +101,7 @@ type list struct {
 	holderWall clock.Millis // latest wall time in the records of live holders with gossip; 0: none
 	latestWall clock.Millis // the same of all records
 	accepted   Entry[AcceptedTime]
+	elapsed    time.Duration // as of at, suspends included
 	fresh      bool          // a sid may be chosen from it
 	changed    bool          // a change was reported after it was asked for
 	full       bool          // it had no sid to choose
