@@ -200,7 +200,7 @@ func (c *Config) options() []Option {
 			Why:   "The requests of a second."},
 		{Key: "limit.connections", value: intValue(&c.Limit.Connections),
 			Usage: "connections that each port keeps at once; further ones are closed; 0 is no limit",
-			Why:   "Some 50 kB each; clients need one, and far more are a mistake. The limit of open files has to be above it. An eighth is kept for loopback and for addresses with valid calls; where no call was valid yet, the oldest connection makes room for a new one."},
+			Why:   "Some 50 kB each; clients need one, and far more are a mistake. The limit of open files has to be above it. An eighth is kept for addresses with valid calls; where no call was valid yet, the oldest connection makes room for a new one."},
 		{Key: "limit.connections-per-source", value: intValue(&c.Limit.ConnectionsPerSource),
 			Usage: "connections that one address (of IPv6 a /64) may have at each port; 0 is no limit",
 			Why:   "A quarter of a port's, so that no address takes all. Raise it if all clients come through one proxy or NAT."},

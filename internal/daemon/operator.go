@@ -22,7 +22,7 @@ func (d *Daemon) Space(ctx context.Context) (lease.View, error) { return d.etcd.
 func (d *Daemon) AdminHandler() http.Handler {
 	return adminserver.New(adminserver.Config{
 		Node: d.node, Alive: d.alive, Clocks: d.watch.Report,
-		Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{}),
+		Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
 		Profile: d.cfg.PProf, Guard: d.security.guard,
 	})
 }
@@ -40,6 +40,9 @@ func (d *Daemon) hosts() *httpserver.Hosts {
 	}
 	return httpserver.NewHosts(names...)
 }
+
+// maxScrapes is how many scrapes are answered at a time.
+const maxScrapes = 4
 
 // release releases the node's sid for an operator who drains the node, and returns when
 // etcd has confirmed it. The node refuses requests before the call. The process keeps

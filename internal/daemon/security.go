@@ -103,7 +103,7 @@ func (s *security) run(ctx context.Context) error {
 }
 
 // Bounds of the admin port. Its clients are probes and scrapers, of which a node has a
-// few, and a new connection closes the oldest one at once: a probe is always answered.
+// few, and a new connection closes the oldest one at once: a probe is answered.
 const (
 	adminConnections = 256
 	adminPerSource   = 64
@@ -118,7 +118,7 @@ func (s *security) listen(name string, l net.Listener) net.Listener {
 	cfg := quota.ListenerConfig{Connections: s.limit.Connections, Grace: grace, CloseSilent: true}
 	switch name {
 	case "admin":
-		cfg = quota.ListenerConfig{Connections: adminConnections, PerSource: adminPerSource, Free: true}
+		cfg = quota.ListenerConfig{Connections: adminConnections, PerSource: adminPerSource, Prompt: true}
 	case "resp":
 		if s.tls == nil {
 			cfg.Refusal = respserver.TooMany

@@ -21,17 +21,19 @@ type Conn struct {
 	tokens  atomic.Int64
 	calls   atomic.Int64 // that were valid
 	held    atomic.Int64 // bytes
+	queued  atomic.Int64 // answers: see Queue
+	noticed atomic.Int64 // of queued, what is in held
 	streams atomic.Int64 // see OpenStream
 	wake    atomic.Bool  // a deadline was set: see wait
+	paid    atomic.Bool  // for itself
 
 	left  bool  // guarded by Quota.mu, as are the next two
 	seen  int64 // calls at the last sweep
 	still int   // sweeps since calls changed
 
-	mu      sync.Mutex // guards the next two
-	counted int64      // of held, what the sum has
-	closed  bool
-	done    chan struct{} // closed by Close
+	mu     sync.Mutex // guards the next one, and held once it is set
+	closed bool
+	done   chan struct{} // closed by Close
 }
 
 // Of returns the Conn under nc, which may use TLS; nil: there is none.
@@ -42,6 +44,9 @@ func Of(nc net.Conn) *Conn {
 	c, _ := nc.(*Conn)
 	return c
 }
+
+// Proven reports whether a call of the connection was valid.
+func (c *Conn) Proven() bool { return c == nil || c.calls.Load() > 0 }
 
 // Charge makes the connection pay n tokens.
 func (c *Conn) Charge(n int64) {
@@ -57,7 +62,7 @@ func (c *Conn) Valid() {
 	}
 	if c.calls.Add(1) == 1 {
 		c.source.proven.Store(true)
-		c.source.give(costConn)
+		c.source.allow(1)
 	}
 	if c.tokens.Load() < maxTokens {
 		c.tokens.Add(worthCall)
@@ -66,19 +71,33 @@ func (c *Conn) Valid() {
 
 // Hold adds to the bytes that calls of this connection hold; n may be negative.
 func (c *Conn) Hold(n int64) {
+	if c == nil || n == 0 {
+		return
+	}
+	c.mu.Lock()
+	if !c.closed {
+		c.held.Add(n)
+	}
+	open := !c.closed
+	c.mu.Unlock()
+	if open {
+		c.listener.quota.add(n)
+	}
+}
+
+// Queue adds to the answers of streams that wait to be sent.
+func (c *Conn) Queue(n int64) {
 	if c == nil {
 		return
 	}
-	held := c.held.Add(n)
-	c.mu.Lock()
-	change := held - c.counted
-	if c.closed || change < step && change > -step {
-		c.mu.Unlock()
-		return
+	now, noticed := c.queued.Add(n), c.noticed.Load()
+	if now < 0 { // answers of other calls were sent
+		now = 0
+		c.queued.Store(0)
 	}
-	c.counted = held
-	c.mu.Unlock()
-	c.listener.quota.add(change)
+	if change := now - noticed; (change >= answerStep || change <= -answerStep) && c.noticed.CompareAndSwap(noticed, now) {
+		c.Hold(change * answerBytes)
+	}
 }
 
 // OpenStream reports whether the connection has fewer than limit streams of a kind,
@@ -100,41 +119,48 @@ func (c *Conn) CloseStream() {
 
 // Read waits until the connection has tokens, and reads.
 func (c *Conn) Read(b []byte) (int, error) {
-	if c.tokens.Load() < 0 {
-		c.wait()
-	}
+	c.Pay()
 	return c.Conn.Read(b)
 }
 
-// wait takes the tokens that are missing from the source, as soon as it has them. It
-// returns early if the connection is closed or gets a new deadline, which the read then
-// reports; the next one waits again.
+// Pay waits until the connection has tokens.
+func (c *Conn) Pay() {
+	if c != nil && c.tokens.Load() < 0 {
+		c.wait()
+	}
+}
+
+// wait pays for the connection, and takes the tokens that are missing from the source, as
+// soon as it has them. It returns early if the connection is closed or gets a new
+// deadline, which the read then reports; the next one waits again.
 func (c *Conn) wait() {
 	now := c.listener.quota.cfg.Now
 	c.wake.Store(false)
 	var timer *time.Timer
-	for {
-		missing := -c.tokens.Load()
-		if missing <= 0 {
-			return
+	for pause := firstPoll; ; {
+		if !c.paid.Load() {
+			if c.source.open(now()) && !c.paid.Swap(true) {
+				c.tokens.Add(1 + firstTokens)
+			}
 		}
-		part := min(missing, extraTokens) // of large debts, so that small ones get a turn
-		for _, n := range [2]int64{part + extraTokens, part} {
-			if c.source.take(n, now()) {
-				c.tokens.Add(n)
+		for missing := -c.tokens.Load(); missing > 0 && c.paid.Load(); missing = -c.tokens.Load() {
+			part := min(missing, partTokens)
+			if !c.source.pay(part, now()) {
 				break
 			}
+			c.tokens.Add(part)
 		}
 		if c.tokens.Load() >= 0 {
 			return
 		}
 		if timer == nil {
 			c.listener.slowed.Add(1)
-			timer = time.NewTimer(poll)
+			timer = time.NewTimer(pause)
 			defer timer.Stop()
 		} else {
-			timer.Reset(poll)
+			timer.Reset(pause)
 		}
+		pause = min(2*pause, lastPoll)
 		select {
 		case <-timer.C:
 			if c.wake.Load() {
@@ -161,13 +187,13 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 // Close closes the connection and makes room for another.
 func (c *Conn) Close() error {
 	c.mu.Lock()
-	first, counted := !c.closed, c.counted
+	first, held := !c.closed, c.held.Load()
 	c.closed = true
 	c.mu.Unlock()
 	if first {
 		close(c.done)
 		q := c.listener.quota
-		q.add(-counted)
+		q.add(-held)
 		q.mu.Lock()
 		q.leave(c)
 		q.mu.Unlock()
@@ -178,6 +204,9 @@ func (c *Conn) Close() error {
 // end closes the connection for a cause.
 func (c *Conn) end(cause Cause) {
 	c.listener.closed[cause].Add(1)
+	if cause == Memory || cause == Stalled {
+		c.source.allow(-costShed)
+	}
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // what it has not read is of no use, and must not stay in the kernel
 	}

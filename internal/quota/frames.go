@@ -11,8 +11,8 @@ const (
 	callBytes   = 4 << 10  // of an open call: its goroutine and contexts
 	fieldFactor = 16       // of each byte of a header block; an entry of one byte is a whole field
 	maxFields   = 16 << 10 // of all fields of a call
-	messageCost = 320      // of each message, besides its bytes: the answer that waits to be sent
-	maxHeld     = 2 << 20  // of the calls of a connection: beyond it the connection is closed
+	messageCost = 128      // of each part of a message, besides its bytes
+	maxHeld     = 4 << 20  // of the calls of a connection: beyond it the connection is closed
 )
 
 // Types and flags of frames.
@@ -33,7 +33,7 @@ const (
 // HTTP/2 as a server. The frames that pass are counted: those of the client cost
 // tokens, and open calls hold memory until their last frame is written.
 func (c *Conn) Frames(nc net.Conn) net.Conn {
-	return &framed{Conn: nc, c: c, calls: map[uint32]call{}, in: reader{skip: preface}}
+	return &framed{Conn: nc, c: c, calls: map[uint32]*call{}, in: reader{skip: preface}}
 }
 
 // framed is a connection whose frames are counted.
@@ -44,31 +44,34 @@ type framed struct {
 	mu    sync.Mutex // guards all below
 	in    reader
 	out   reader
-	calls map[uint32]call // open
-	held  int64           // by them
+	calls map[uint32]*call // open
+	last  *call            // that a frame was for; nil: none
+	free  []*call          // closed
+	held  int64            // by calls
+	told  int64            // of held, what c knows
 }
 
 // call is what an open call holds.
 type call struct {
+	stream   uint32
 	fixed    int64 // the call and its fields
 	bytes    int64 // of messages that the handler has not read
-	messages int64 // that have no answer on the wire
+	messages int64 // parts of them; an answer on the wire ends one
 }
 
-func (c call) held() int64 { return c.fixed + c.bytes + messageCost*c.messages }
+func (c *call) held() int64 { return c.fixed + c.bytes + messageCost*c.messages }
 
 // Read reads, and counts the frames of the client.
 func (f *framed) Read(b []byte) (int, error) {
+	f.c.Pay()
+	if f.c.calls.Load() == 0 {
+		b = b[:min(len(b), unprovenRead)]
+	}
 	n, err := f.Conn.Read(b)
 	if n > 0 {
 		f.mu.Lock()
-		before, cost := f.held, int64(0)
-		f.in.feed(b[:n], func(h frame) {
-			cost += CostFrame
-			f.received(h)
-		})
-		change := f.held - before
-		tooMuch := f.held > maxHeld
+		cost := f.receive(b[:n])
+		change, tooMuch := f.change(), f.held > maxHeld
 		f.mu.Unlock()
 		f.c.Charge(cost)
 		f.c.Hold(change)
@@ -84,31 +87,81 @@ func (f *framed) Write(b []byte) (int, error) {
 	n, err := f.Conn.Write(b)
 	if n > 0 {
 		f.mu.Lock()
-		before := f.held
-		f.out.feed(b[:n], f.sent)
-		change := f.held - before
+		answers := f.send(b[:n])
+		change := f.change()
 		f.mu.Unlock()
-		if change != 0 {
-			f.c.Hold(change)
-		}
+		f.c.Hold(change)
+		f.c.Queue(-answers)
 	}
 	return n, err
+}
+
+// change returns by how much the bytes held have changed, or 0 while that is little;
+// f.mu is held.
+func (f *framed) change() int64 {
+	change := f.held - f.told
+	if change < step && change > -step {
+		return 0
+	}
+	f.told = f.held
+	return change
+}
+
+// call returns an open call, or nil; f.mu is held.
+func (f *framed) call(stream uint32) *call {
+	if f.last == nil || f.last.stream != stream {
+		f.last = f.calls[stream]
+	}
+	return f.last
+}
+
+// receive counts what the client sent, and returns what it costs; f.mu is held.
+func (f *framed) receive(b []byte) (cost int64) {
+	for {
+		h, rest, ok := f.in.next(b)
+		if !ok {
+			return cost
+		}
+		cost += CostFrame * (1 + h.length/512)
+		f.received(h)
+		b = rest
+	}
+}
+
+// send counts what the server sent, and returns the number of answers; f.mu is held.
+func (f *framed) send(b []byte) (answers int64) {
+	for {
+		h, rest, ok := f.out.next(b)
+		if !ok {
+			return answers
+		}
+		if h.kind == typeData {
+			answers++
+		}
+		f.sent(h)
+		b = rest
+	}
 }
 
 // received counts a frame of the client; f.mu is held.
 func (f *framed) received(h frame) {
 	switch h.kind {
 	case typeHeaders:
-		if _, open := f.calls[h.stream]; !open {
-			n := call{fixed: callBytes + min(fieldFactor*h.length, maxFields)}
-			f.calls[h.stream] = n
+		if f.call(h.stream) == nil {
+			var n *call
+			if last := len(f.free) - 1; last >= 0 {
+				n, f.free = f.free[last], f.free[:last]
+			} else {
+				n = new(call)
+			}
+			*n = call{stream: h.stream, fixed: callBytes + min(fieldFactor*h.length, maxFields)}
+			f.calls[h.stream], f.last = n, n
 			f.held += n.held()
 		}
 	case typeData:
-		if n, open := f.calls[h.stream]; open {
+		if n := f.call(h.stream); n != nil {
 			n.bytes += h.length
 			n.messages++
-			f.calls[h.stream] = n
 			f.held += h.length + messageCost
 		}
 	case typeReset:
@@ -131,28 +184,27 @@ func (f *framed) sent(h frame) {
 	if h.kind != typeData && h.kind != typeWindowUpdate {
 		return
 	}
-	n, open := f.calls[h.stream]
-	if !open {
+	n := f.call(h.stream)
+	if n == nil {
 		return
 	}
-	before := n.held()
-	switch h.kind {
-	case typeData: // an answer
-		n.messages = max(n.messages-1, 0)
-		if n.messages == 0 {
-			n.bytes = 0
-		}
-	case typeWindowUpdate: // the handler has read a part
-		n.bytes = max(n.bytes-int64(h.increment), 0)
+	read := min(n.bytes, int64(h.increment)) // by the handler
+	if h.kind == typeData && n.messages > 0 {
+		n.messages--
+		f.held -= messageCost
 	}
-	f.held += n.held() - before
-	f.calls[h.stream] = n
+	if n.messages == 0 {
+		read = n.bytes
+	}
+	n.bytes -= read
+	f.held -= read
 }
 
 func (f *framed) close(stream uint32) {
-	if n, open := f.calls[stream]; open {
+	if n := f.call(stream); n != nil {
 		f.held -= n.held()
 		delete(f.calls, stream)
+		f.last, f.free = nil, append(f.free, n)
 	}
 }
 
@@ -172,14 +224,20 @@ type reader struct {
 	have int // of head
 }
 
-// feed reads the next part and calls found for each frame.
-func (r *reader) feed(b []byte, found func(frame)) {
+// next reads from b to the header of the next frame, and returns it with the rest of b;
+// ok is false if b ends before.
+func (r *reader) next(b []byte) (h frame, rest []byte, ok bool) {
+	if r.skip > 0 {
+		n := min(r.skip, len(b))
+		b, r.skip = b[n:], r.skip-n
+	}
+	if r.have == 0 && len(b) >= len(r.head) { // nearly always
+		h, n := parse(b)
+		used := min(n, len(b))
+		r.skip = n - used
+		return h, b[used:], true
+	}
 	for len(b) > 0 {
-		if r.skip > 0 {
-			n := min(r.skip, len(b))
-			b, r.skip = b[n:], r.skip-n
-			continue
-		}
 		want := frameHeader
 		if r.have >= frameHeader {
 			want = r.want()
@@ -189,26 +247,30 @@ func (r *reader) feed(b []byte, found func(frame)) {
 		if r.have < frameHeader || r.have < r.want() {
 			continue
 		}
-		h := frame{
-			length: r.length(), kind: r.head[3], flags: r.head[4],
-			stream: binary.BigEndian.Uint32(r.head[5:]) & (1<<31 - 1),
-		}
-		if r.have > frameHeader {
-			h.increment = binary.BigEndian.Uint32(r.head[frameHeader:]) & (1<<31 - 1)
-		}
-		r.skip, r.have = int(h.length)-(r.have-frameHeader), 0
-		found(h)
+		h, n := parse(r.head[:])
+		r.skip, r.have = n-r.have, 0
+		return h, b, true
 	}
+	return frame{}, nil, false
 }
 
-func (r *reader) length() int64 {
-	return int64(r.head[0])<<16 | int64(r.head[1])<<8 | int64(r.head[2])
+// parse returns the frame whose header begins b, and the length of the whole frame.
+func parse(b []byte) (frame, int) {
+	_ = b[frameHeader+3]
+	h := frame{
+		length: int64(b[0])<<16 | int64(b[1])<<8 | int64(b[2]), kind: b[3], flags: b[4],
+		stream: binary.BigEndian.Uint32(b[5:]) & (1<<31 - 1),
+	}
+	if h.kind == typeWindowUpdate && h.length == 4 {
+		h.increment = binary.BigEndian.Uint32(b[frameHeader:]) & (1<<31 - 1)
+	}
+	return h, frameHeader + int(h.length)
 }
 
 // want is how much of a frame head has to hold: the increment of a WINDOW_UPDATE too.
 func (r *reader) want() int {
-	if r.head[3] == typeWindowUpdate && r.length() == 4 {
-		return frameHeader + 4
+	if h, _ := parse(r.head[:]); h.kind == typeWindowUpdate && h.length == 4 {
+		return len(r.head)
 	}
 	return frameHeader
 }

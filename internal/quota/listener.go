@@ -14,8 +14,10 @@ type ListenerConfig struct {
 	PerSource   int           // maximum of one source; 0: that of the Quota
 	Grace       time.Duration // for which a new connection is not closed to make room
 	CloseSilent bool          // close connections without a valid call
-	Free        bool          // connections cost no tokens
-	Refusal     []byte        // written to a connection that has no place, if it fits a new socket's buffer
+	// Prompt is for probes: a connection pays at once, and is refused if its source cannot.
+	// Those from loopback are accepted all the same.
+	Prompt  bool
+	Refusal []byte // written to a connection that has no place, if it fits a new socket's buffer
 }
 
 // Listener is a listener whose connections are bounded. Accept returns *Conn.
@@ -96,25 +98,31 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// reserved is the part of a listener's places for known sources: one of reserved.
+// reserved is the part of the places and of the memory that is kept for sources with valid
+// calls: one of reserved.
 const reserved = 8
 
 // admit returns the connection, or nil if there is no place for it.
 func (l *Listener) admit(nc net.Conn) *Conn {
 	q, now := l.quota, l.quota.cfg.Now()
-	full := q.cfg.Memory > 0 && !q.shed(connBytes)
 	q.mu.Lock()
 	s := q.sourceOf(nc.RemoteAddr())
-	places := l.cfg.Connections
-	if !s.local && !s.proven.Load() {
-		places -= places / reserved
+	places, memory := l.cfg.Connections, q.cfg.Memory
+	if !s.proven.Load() && !(l.cfg.Prompt && s.local) {
+		places, memory = places-places/reserved, memory-memory/reserved
 	}
 	var victim *Conn
-	crowded := l.cfg.PerSource > 0 && s.conns[l] >= l.cfg.PerSource
-	if crowded {
+	crowded := true
+	switch {
+	case l.cfg.Prompt && !s.open(now) && !s.local:
+	case l.cfg.PerSource > 0 && s.conns[l] >= l.cfg.PerSource:
 		victim = q.oldest(l, s, now)
-	} else if full || l.cfg.Connections > 0 && l.open >= places {
-		crowded, victim = true, q.oldest(l, nil, now)
+	case l.cfg.Connections > 0 && l.open >= places:
+		victim = q.oldest(l, nil, now)
+	case q.cfg.Memory > 0 && q.held.Load()+connBytes > memory && !l.cfg.Prompt:
+		victim = q.oldest(nil, nil, now)
+	default:
+		crowded = false
 	}
 	if crowded {
 		if victim == nil {
@@ -126,9 +134,11 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 	}
 	c := &Conn{Conn: nc, listener: l, source: s, opened: now, done: make(chan struct{})}
 	c.held.Store(connBytes)
-	c.counted = connBytes
-	if !l.cfg.Free {
-		c.tokens.Store(-costConn)
+	if l.cfg.Prompt {
+		c.paid.Store(true)
+		c.tokens.Store(firstTokens)
+	} else {
+		c.tokens.Store(-1) // until it is paid
 	}
 	s.conns[l]++
 	l.open++
@@ -141,14 +151,14 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 	return c
 }
 
-// oldest returns the oldest connection of l on which no call was valid, or nil if it is
-// within its grace; of one source, unless that is nil. q.mu is held.
+// oldest returns the oldest connection on which no call was valid, or nil if it is within
+// its grace; of one listener and one source, unless these are nil. q.mu is held.
 func (q *Quota) oldest(l *Listener, s *source, now clock.Mono) *Conn {
 	for _, c := range q.conns {
-		if c.left || c.listener != l || s != nil && c.source != s || c.calls.Load() > 0 {
+		if c.left || l != nil && c.listener != l || s != nil && c.source != s || c.calls.Load() > 0 {
 			continue
 		}
-		if now.Sub(c.opened) < l.cfg.Grace {
+		if now.Sub(c.opened) < c.listener.cfg.Grace {
 			return nil
 		}
 		return c

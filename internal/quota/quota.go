@@ -15,21 +15,32 @@ import (
 
 // Costs in tokens, and what a source has.
 const (
-	// CostFrame is of a frame of HTTP/2, and of a request that is answered from memory.
+	// CostFrame is of each 512 bytes of a frame of HTTP/2, and of a request that is
+	// answered from memory.
 	CostFrame = 1
 	// CostFailure is of a login that failed.
 	CostFailure = 20
 	// CostScrape is of a request that takes milliseconds to answer.
-	CostScrape = 50
+	CostScrape = 100
 
-	costConn    = 8   // of a connection; given back by its first valid call
+	firstTokens = 16  // of a new connection: for its first call
 	worthCall   = 8   // what a valid call pays for
 	maxTokens   = 256 // of a connection
-	extraTokens = 64  // taken from the source at a time, if it has them
+	partTokens  = 64  // of a large debt are paid at a time, so that small ones get a turn
 
-	sourceRate  = 2_000 // tokens a second
-	sourceBurst = 4_000
+	sourceRate  = 1_000 // tokens a second
+	sourceBurst = 2_000
+
+	// Connections are paid from a bucket of their own: frames of some must not keep a
+	// caller at the same address from connecting. The first valid call gives it back.
+	connRate  = 50 // connections a second
+	connBurst = 100
+	costShed  = 20 // connections, for one that was closed for what it held
 )
+
+// unprovenRead is how much is read at a time of a connection without a valid call, in
+// bytes: what it costs is known afterwards.
+const unprovenRead = 512
 
 // Memory in bytes.
 const (
@@ -37,7 +48,11 @@ const (
 	connBytes = 48 << 10
 	// unfinished is the minimum that calls of a connection hold to be shed for.
 	unfinished = 16 << 10
-	// step is the change of a connection's bytes that reaches the sum.
+	// answerBytes is what an answer of a stream holds until it is sent.
+	answerBytes = 400
+	// answerStep is the change of the number of such answers that a connection notices.
+	answerStep = 32
+	// step is the change of the bytes of its calls that a connection notices.
 	step = 8 << 10
 )
 
@@ -49,8 +64,12 @@ const (
 	sourceSweeps = 60 // until a source without connections is forgotten
 )
 
-// poll is how often a connection without tokens asks its source.
-const poll = 20 * time.Millisecond
+// How often a connection without tokens asks its source: less and less often, so that
+// those that have just begun to wait come first, and a thousand of them cost little.
+const (
+	firstPoll = 10 * time.Millisecond
+	lastPoll  = 320 * time.Millisecond
+)
 
 // Config is what a Quota enforces. Now is required.
 type Config struct {
@@ -63,7 +82,7 @@ type Config struct {
 // concurrent use.
 type Quota struct {
 	cfg  Config
-	held atomic.Int64 // bytes of all connections, within step of each
+	held atomic.Int64 // bytes of all connections
 
 	mu      sync.Mutex // guards all below, and the places of connections
 	sources map[netip.Prefix]*source
@@ -86,29 +105,50 @@ type source struct {
 	local  bool              // loopback
 	proven atomic.Bool       // a call was valid
 
-	mu     sync.Mutex // guards tokens and at
-	tokens float64
-	at     clock.Mono // when tokens were counted
+	mu      sync.Mutex // guards the rest
+	tokens  bucket
+	opening bucket // connections
 }
 
-// take takes n tokens and returns true, or none.
-func (s *source) take(n int64, now clock.Mono) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tokens = min(s.tokens+now.Sub(s.at).Seconds()*sourceRate, sourceBurst)
-	s.at = now
-	if s.tokens < float64(n) {
+// bucket is a token bucket.
+type bucket struct {
+	rate, burst, level float64
+	at                 clock.Mono // when level was counted
+}
+
+// take takes n and returns true, or nothing.
+func (b *bucket) take(n float64, now clock.Mono) bool {
+	b.level = min(b.level+now.Sub(b.at).Seconds()*b.rate, b.burst)
+	b.at = now
+	if b.level < n {
 		return false
 	}
-	s.tokens -= float64(n)
+	b.level -= n
 	return true
 }
 
-// give gives tokens back.
-func (s *source) give(n float64) {
+// give gives n back, or takes it, into debt too.
+func (b *bucket) give(n float64) { b.level = max(min(b.level+n, b.burst), -b.burst) }
+
+// pay takes tokens and returns true, or none.
+func (s *source) pay(tokens int64, now clock.Mono) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tokens = min(s.tokens+n, sourceBurst)
+	return s.tokens.take(float64(tokens), now)
+}
+
+// open reports whether the source may open a connection now.
+func (s *source) open(now clock.Mono) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opening.take(1, now)
+}
+
+// allow gives the source connections, or takes them.
+func (s *source) allow(conns float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opening.give(conns)
 }
 
 // sourceOf returns the source of an address; q.mu is held.
@@ -119,7 +159,8 @@ func (q *Quota) sourceOf(a net.Addr) *source {
 	}
 	s := q.sources[key]
 	if s == nil {
-		s = &source{conns: map[*Listener]int{}, local: key.IsValid() && key.Addr().IsLoopback(), tokens: sourceBurst, at: q.cfg.Now()}
+		s = &source{conns: map[*Listener]int{}, local: key.IsValid() && key.Addr().IsLoopback(),
+			tokens: bucket{sourceRate, sourceBurst, sourceBurst, q.cfg.Now()}, opening: bucket{connRate, connBurst, connBurst, q.cfg.Now()}}
 		q.sources[key] = s
 	}
 	return s
@@ -128,17 +169,14 @@ func (q *Quota) sourceOf(a net.Addr) *source {
 // add adds to the bytes held, and sheds connections above the limit.
 func (q *Quota) add(n int64) {
 	if sum := q.held.Add(n); n > 0 && q.cfg.Memory > 0 && sum > q.cfg.Memory {
-		q.shed(0)
+		q.shed()
 	}
 }
 
-// shed closes the newest connections that hold unfinished calls until there is room for n
-// bytes. It reports whether there is.
-func (q *Quota) shed(n int64) bool {
-	over := q.held.Load() + n - q.cfg.Memory
-	if over <= 0 {
-		return true
-	}
+// shed closes the newest connections that hold unfinished calls until the rest is within
+// the limit.
+func (q *Quota) shed() {
+	over := q.held.Load() - q.cfg.Memory
 	var closing []*Conn
 	q.mu.Lock()
 	for _, c := range slices.Backward(q.conns) {
@@ -154,7 +192,6 @@ func (q *Quota) shed(n int64) bool {
 	for _, c := range closing {
 		c.end(Memory)
 	}
-	return over <= 0
 }
 
 // Run closes connections that are silent or stalled, until ctx ends, and returns nil

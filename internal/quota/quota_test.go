@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -94,9 +95,6 @@ func TestPlaces(t *testing.T) {
 	}
 	if dial(l, "10.0.0.5") != nil {
 		t.Error("an unknown source got a place that is kept")
-	}
-	if dial(l, "127.0.0.1") == nil {
-		t.Error("loopback got no place")
 	}
 	first[1].Close()
 	if dial(l, "10.0.0.1") == nil {
@@ -221,7 +219,7 @@ func TestSourcesPay(t *testing.T) {
 		if n := useful.Load(); n != 1_000_000 {
 			t.Errorf("of the frames of valid calls %d were read", n)
 		}
-		if n := read.Load(); n > sourceBurst+10*sourceRate+8*200 || n < 10*sourceRate {
+		if n := read.Load(); n > sourceBurst+10*sourceRate+8*200 || n < 9*sourceRate {
 			t.Errorf("of the other frames %d were read in 10 s", n)
 		}
 		r.mu.Lock()
@@ -243,14 +241,14 @@ func message(kind, flags byte, stream uint32, payload ...byte) []byte {
 // TestFrames: calls hold memory from their first frame to their last, however the bytes
 // are cut.
 func TestFrames(t *testing.T) {
-	type step struct {
+	type exchange struct {
 		sent  bool // by the server
 		frame []byte
 		held  int64
 	}
 	fields, body := make([]byte, 100), make([]byte, 50)
 	const open = callBytes + 100*fieldFactor
-	steps := []step{
+	steps := []exchange{
 		{false, message(4, 0, 0), 0},
 		{false, message(typeHeaders, 4, 1, fields...), open},
 		{false, message(typeData, 0, 1, body...), open + 50 + messageCost},
@@ -271,7 +269,7 @@ func TestFrames(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		r := newRig(Config{})
-		c := r.Listen(nil, ListenerConfig{Free: true}).admit(&socket{from: "10.0.0.1"})
+		c := r.Listen(nil, ListenerConfig{Prompt: true}).admit(&socket{from: "10.0.0.1"})
 		c.tokens.Store(1000)
 		s := c.Conn.(*socket)
 		f := c.Frames(c).(*framed)
@@ -294,7 +292,7 @@ func TestFrames(t *testing.T) {
 			if !st.sent {
 				frames++
 			}
-			if f.held != st.held || c.held.Load() != connBytes+st.held || c.tokens.Load() != 1000-frames {
+			if f.held != st.held || c.held.Load() != connBytes+f.told || f.held-f.told >= step || f.told-f.held >= step || c.tokens.Load() != 1000-frames {
 				t.Fatalf("step %d: %d held, %d in all, %d tokens; want %d", i, f.held, c.held.Load(), c.tokens.Load(), st.held)
 			}
 		}
@@ -304,7 +302,8 @@ func TestFrames(t *testing.T) {
 // TestTooMuchOnOneConnection: a connection holds no more than a connection may.
 func TestTooMuchOnOneConnection(t *testing.T) {
 	r := newRig(Config{})
-	c := r.Listen(nil, ListenerConfig{Free: true}).admit(&socket{from: "10.0.0.1"})
+	c := r.Listen(nil, ListenerConfig{Prompt: true}).admit(&socket{from: "10.0.0.1"})
+	c.tokens.Store(1 << 30)
 	sent := make([]byte, preface)
 	for stream := range uint32(100) {
 		sent = append(sent, message(typeHeaders, 4, 2*stream+1)...)
@@ -316,5 +315,47 @@ func TestTooMuchOnOneConnection(t *testing.T) {
 	n, _ := io.Copy(io.Discard, c.Frames(c))
 	if n > maxHeld+64<<10 || !isClosed(c) {
 		t.Errorf("%d bytes of unfinished calls were read", n)
+	}
+}
+
+// BenchmarkFrames is what counting costs a unary call, and a request of a stream.
+func BenchmarkFrames(b *testing.B) {
+	for name, call := range map[string]func(stream uint32) (in, out []byte){
+		"unary": func(stream uint32) (in, out []byte) {
+			return append(message(typeHeaders, 4, stream, make([]byte, 40)...), message(typeData, 1, stream, make([]byte, 7)...)...),
+				slices.Concat(message(typeHeaders, 4, stream, make([]byte, 5)...), message(typeData, 0, stream, make([]byte, 50)...), message(typeHeaders, 5, stream, make([]byte, 5)...))
+		},
+		"16 requests of a stream": func(stream uint32) (in, out []byte) {
+			return bytes.Repeat(message(typeData, 0, 1, make([]byte, 12)...), 16), bytes.Repeat(message(typeData, 0, 1, make([]byte, 60)...), 16)
+		},
+		"stream": func(stream uint32) (in, out []byte) {
+			return message(typeData, 0, 1, make([]byte, 12)...), message(typeData, 0, 1, make([]byte, 60)...)
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			r := newRig(Config{})
+			c := r.Listen(nil, ListenerConfig{Prompt: true}).admit(&socket{from: "10.0.0.1"})
+			f := c.Frames(c).(*framed)
+			f.in.skip = 0
+			f.received(frame{kind: typeHeaders, stream: 1})
+			in, out := call(3)
+			b.ReportAllocs()
+			for b.Loop() {
+				f.mu.Lock()
+				frames := f.receive(in)
+				change := f.change()
+				f.mu.Unlock()
+				c.Charge(frames)
+				c.Hold(change)
+				c.Valid()
+				f.mu.Lock()
+				answers := f.send(out)
+				change = f.change()
+				f.mu.Unlock()
+				c.Hold(change)
+				c.Queue(1)
+				c.Queue(-answers)
+			}
+		})
 	}
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 
 // Config is what the port shows. Node and Alive are required.
@@ -44,7 +46,10 @@ func New(cfg Config) http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", cfg.serveReady)
 	if cfg.Metrics != nil {
-		mux.Handle("GET /metrics", cfg.Metrics)
+		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+			httpserver.Pay(r, quota.CostScrape)
+			cfg.Metrics.ServeHTTP(w, r)
+		})
 	}
 	if cfg.Profile {
 		profile := http.NewServeMux()
@@ -61,7 +66,10 @@ func New(cfg Config) http.Handler {
 			profile.ServeHTTP(w, r)
 		})
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		httpserver.Charge(r)
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // authorize returns the refusal of a request that needs the scope Admin, or nil.

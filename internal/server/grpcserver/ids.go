@@ -64,12 +64,14 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 	began := s.service.Begin()
 	b, err := s.service.Issue(ctx, int(c.request.Count), flake.ID(c.request.After))
 	s.service.Done(server.GRPCAllocate, err, began)
+	conn := connOf(ctx)
 	if server.Valid(err) {
-		connOf(ctx).Valid()
+		conn.Valid()
 	}
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	conn.Queue(1)
 	c.response.Block, c.response.Constant = b, &s.constant
 	return &c.response, nil
 }
@@ -169,6 +171,7 @@ func (r *responder) answer(ctx context.Context) error {
 		return r.refuse(refusal)
 	}
 	r.response.Sequence, r.response.Block = r.request.Sequence, b
+	r.conn.Queue(1)
 	return r.stream.SendMsg(&r.response)
 }
 
@@ -183,6 +186,7 @@ func (r *responder) reject(err error, began clock.Mono) error {
 }
 
 func (r *responder) refuse(refusal *node.Refusal) error {
+	r.conn.Queue(1)
 	return r.stream.SendMsg(&pb.AllocateStreamResponse{
 		Sequence: r.request.Sequence, Result: &pb.AllocateStreamResponse_Refusal{Refusal: refusalOf(refusal)},
 	})

@@ -67,7 +67,8 @@ func (b *bounded) dial(t *testing.T, sent []byte) net.Conn {
 	t.Cleanup(func() { _ = c.Close() })
 	go func() {
 		_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-		_, _ = c.Write(append(frame(4, 0, 0, nil), sent...))
+		_, _ = c.Write(frame(4, 0, 0, nil))
+		_, _ = c.Write(sent)
 	}()
 	return c
 }
@@ -130,10 +131,11 @@ func heap() int64 {
 // would hold 390 MB.
 func TestUnfinishedCallsHoldABudget(t *testing.T) {
 	b := newBounded(t, 32<<20, false)
+	calls := halfCalls("/allocator.v1.AllocatorService/Allocate", 100)
 	before := heap()
 	honest := b.honest(t)
 	for range 60 {
-		c := b.dial(t, halfCalls("/allocator.v1.AllocatorService/Allocate", 100))
+		c := b.dial(t, calls)
 		go func() { _, _ = io.Copy(io.Discard, c) }()
 	}
 	for peak, until := int64(0), time.Now().Add(3*time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
@@ -178,11 +180,12 @@ func streamed(n, requests int) (b []byte) {
 // read them makes the node hold its budget and no more.
 func TestUnreadStreams(t *testing.T) {
 	b := newBounded(t, 32<<20, false)
+	requests := streamed(100, 4000)
 	before := heap()
 	honest := b.honest(t)
 	ended := make(chan int, 60)
 	for range 60 {
-		c := b.dial(t, streamed(100, 4000))
+		c := b.dial(t, requests)
 		go func() { // reads frames, and gives no window for their data
 			r, n := bufio.NewReader(c), 0
 			for {

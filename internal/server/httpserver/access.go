@@ -23,7 +23,7 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 		caller, err := h.admit(r, n.Scope)
 		if refusal := h.service.Reject(err, caller, n, began); refusal != nil {
 			if errors.Is(err, access.ErrUnauthenticated) {
-				ConnOf(r.Context()).Charge(quota.CostFailure)
+				connOf(r.Context()).Charge(quota.CostFailure)
 			}
 			if challenge := challengeOf(err); challenge != "" {
 				w.Header().Set("WWW-Authenticate", challenge)
@@ -77,8 +77,25 @@ func withConn(ctx context.Context, nc net.Conn) context.Context {
 	return ctx
 }
 
-// ConnOf returns the connection of a request with context ctx; nil without a quota.
-func ConnOf(ctx context.Context) *quota.Conn {
+// Charge makes the connection of a request pay for the request. One without a valid call
+// pays before the request is served: others may be in the buffer already.
+func Charge(r *http.Request) {
+	c := connOf(r.Context())
+	c.Charge(costRequest)
+	if !c.Proven() {
+		c.Pay()
+	}
+}
+
+// Pay makes the connection of a request pay n tokens more, and waits until it can.
+func Pay(r *http.Request, n int64) {
+	c := connOf(r.Context())
+	c.Charge(n)
+	c.Pay()
+}
+
+// connOf returns the connection of a request with context ctx; nil without a quota.
+func connOf(ctx context.Context) *quota.Conn {
 	c, _ := ctx.Value(connKey{}).(*quota.Conn)
 	return c
 }

@@ -152,7 +152,7 @@ func (h *handler) mux() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer endOnPanic()
 		w.Header()["X-Content-Type-Options"] = noSniff
-		ConnOf(r.Context()).Charge(costRequest)
+		Charge(r)
 		if bad := h.browser(r); bad != nil {
 			h.reject(w, bad)
 			return
@@ -179,7 +179,7 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 	}
 	b, err := h.service.Issue(r.Context(), o.Count, o.After)
 	h.service.Done(server.HTTPIDs, err, began)
-	conn := ConnOf(r.Context())
+	conn := connOf(r.Context())
 	if server.Valid(err) {
 		conn.Valid()
 	}
@@ -269,7 +269,7 @@ func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	ConnOf(r.Context()).Valid()
+	connOf(r.Context()).Valid()
 	cache := decodeCache
 	if d.Problem != "" {
 		cache = "no-store"
@@ -285,7 +285,7 @@ func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	ConnOf(r.Context()).Valid()
+	connOf(r.Context()).Valid()
 	sendJSON(w, "no-store", c)
 }
 
