@@ -25,7 +25,7 @@ func (codec) Name() string { return proto.Name }
 // Marshal returns the wire form of v.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	req, ok := v.(*pb.AllocateStreamRequest)
-	if !ok || req.Request == nil || len(req.ProtoReflect().GetUnknown()) > 0 {
+	if !ok || req.Request == nil || req.Request.Form != 0 || len(req.ProtoReflect().GetUnknown()) > 0 {
 		return c.other.Marshal(v)
 	}
 	return mem.BufferSlice{mem.SliceBuffer(appendRequest(make([]byte, 0, maxRequest), req))}, nil

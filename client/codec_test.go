@@ -37,6 +37,10 @@ func TestCodecRequests(t *testing.T) {
 			}
 		}
 	}
+	form := &pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1, Form: pb.Form_FORM_UUID}}
+	if got, err := c.Marshal(form); err != nil || !bytes.Equal(got.Materialize(), []byte{18, 4, 8, 1, 24, 4}) {
+		t.Errorf("with a form: %x, %v", got.Materialize(), err)
+	}
 	if got, err := c.Marshal(&pb.AllocateStreamRequest{Sequence: 3}); err != nil || !bytes.Equal(got.Materialize(), []byte{8, 3}) {
 		t.Errorf("without a request: %x, %v", got.Materialize(), err)
 	}

@@ -24,6 +24,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server/respserver"
 )
@@ -71,6 +72,38 @@ func (x fixture) unary(a ask) answer {
 		return statusAnswer(x.T, err)
 	}
 	return blockAnswer(res)
+}
+
+// texts is unary with the IDs as texts, which it compares with the block beside them.
+func (x fixture) texts(form pb.Form, kind describe.Kind) func(ask) answer {
+	return func(a ask) answer {
+		x.T.Helper()
+		res, err := x.Client().Allocate(context.Background(), &pb.AllocateRequest{Count: int32(a.count), After: a.after.Int64(), Form: form})
+		if err != nil {
+			return statusAnswer(x.T, err)
+		}
+		if len(res.Ids) != int(res.Count) {
+			x.T.Fatalf("%d texts of %d IDs", len(res.Ids), res.Count)
+		}
+		random := map[string]bool{}
+		for i, text := range res.Ids {
+			d, err := describe.Parse(text, kind, flake.Default)
+			if err != nil || d.Kind != kind && kind != describe.Int {
+				x.T.Fatalf("%q is no %s: %v", text, kind, err)
+			}
+			id, err := d.AsFlake(flake.DefaultEpoch)
+			if err != nil || id.Int64() != res.First+int64(i)*res.Stride {
+				x.T.Fatalf("text %d of %v is %v: %v", i, res.First, id, err)
+			}
+			if kind == describe.UUID || kind == describe.ULID {
+				random[text[len(text)-10:]] = true
+			}
+		}
+		if len(random) < len(res.Ids)-1 && len(random) > 0 {
+			x.T.Errorf("%d IDs have %d different random parts", len(res.Ids), len(random))
+		}
+		return blockAnswer(res)
+	}
 }
 
 func blockAnswer(res *pb.AllocateResponse) answer {
@@ -284,7 +317,9 @@ func (x fixture) surfaces(negative bool) map[string]func(ask) answer {
 	m := map[string]func(ask) answer{
 		"core": x.core, "grpc": x.unary, "stream": x.stream,
 		"http query": x.query(servertest.Decimal), "http body": x.body,
-		"resp": x.resp(servertest.Decimal),
+		"resp":        x.resp(servertest.Decimal),
+		"grpc flakes": x.texts(pb.Form_FORM_FLAKE, describe.Flake), "grpc ints": x.texts(pb.Form_FORM_INT, describe.Int),
+		"grpc ulids": x.texts(pb.Form_FORM_ULID, describe.ULID), "grpc uuids": x.texts(pb.Form_FORM_UUID, describe.UUID),
 	}
 	if !negative {
 		m["http base32"] = x.query(flake.ID.String)
@@ -437,7 +472,7 @@ func TestStats(t *testing.T) {
 		}
 	}
 	want := map[string]int64{
-		"grpc_allocate OK": 1, "grpc_allocate INVALID_COUNT": 1,
+		"grpc_allocate OK": 5, "grpc_allocate INVALID_COUNT": 5,
 		"grpc_stream OK": 1, "grpc_stream INVALID_COUNT": 1,
 		"http_ids OK": 5, "http_ids INVALID_COUNT": 5,
 		"http_other NOT_FOUND": 2,

@@ -192,13 +192,79 @@ func (Layout) EnumDescriptor() ([]byte, []int) {
 	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{1}
 }
 
+// Form is a text form of IDs. The two of 128 bits hold the flake's time and its
+// low bits, and 54 random bits.
+type Form int32
+
+const (
+	Form_FORM_UNSPECIFIED Form = 0
+	// 13 characters of Base32.
+	Form_FORM_FLAKE Form = 1
+	// Decimal digits.
+	Form_FORM_INT Form = 2
+	// 26 characters of Base32; the ULID is a UUIDv7 as well.
+	Form_FORM_ULID Form = 3
+	// 36 characters; a UUIDv7.
+	Form_FORM_UUID Form = 4
+)
+
+// Enum value maps for Form.
+var (
+	Form_name = map[int32]string{
+		0: "FORM_UNSPECIFIED",
+		1: "FORM_FLAKE",
+		2: "FORM_INT",
+		3: "FORM_ULID",
+		4: "FORM_UUID",
+	}
+	Form_value = map[string]int32{
+		"FORM_UNSPECIFIED": 0,
+		"FORM_FLAKE":       1,
+		"FORM_INT":         2,
+		"FORM_ULID":        3,
+		"FORM_UUID":        4,
+	}
+)
+
+func (x Form) Enum() *Form {
+	p := new(Form)
+	*p = x
+	return p
+}
+
+func (x Form) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Form) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_allocator_v1_allocator_proto_enumTypes[2].Descriptor()
+}
+
+func (Form) Type() protoreflect.EnumType {
+	return &file_api_allocator_v1_allocator_proto_enumTypes[2]
+}
+
+func (x Form) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Form.Descriptor instead.
+func (Form) EnumDescriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{2}
+}
+
 type AllocateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of IDs, 1 to 1,000,000. The limit is lower with a small
 	// issue.max-lead or in some layouts; the refusal then contains the limit.
+	// 0 is refused like any other wrong count, and so is a request without it.
 	Count int32 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	// Every ID issued is greater than this flake; 0: no such condition.
-	After         int64 `protobuf:"fixed64,2,opt,name=after,proto3" json:"after,omitempty"`
+	After int64 `protobuf:"fixed64,2,opt,name=after,proto3" json:"after,omitempty"`
+	// If set, the answer has the IDs as texts in this form too, and count is at
+	// most 10,000. For Allocate only: on a stream the answer would have no bound
+	// that a client which does not read keeps to.
+	Form          Form `protobuf:"varint,3,opt,name=form,proto3,enum=allocator.v1.Form" json:"form,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -247,6 +313,13 @@ func (x *AllocateRequest) GetAfter() int64 {
 	return 0
 }
 
+func (x *AllocateRequest) GetForm() Form {
+	if x != nil {
+		return x.Form
+	}
+	return Form_FORM_UNSPECIFIED
+}
+
 type AllocateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The first flake of the block.
@@ -259,7 +332,9 @@ type AllocateResponse struct {
 	Sid    int32  `protobuf:"varint,5,opt,name=sid,proto3" json:"sid,omitempty"`
 	Layout Layout `protobuf:"varint,6,opt,name=layout,proto3,enum=allocator.v1.Layout" json:"layout,omitempty"`
 	// The epoch of the timestamps in the flakes, as Unix milliseconds.
-	EpochUnixMs   int64 `protobuf:"varint,7,opt,name=epoch_unix_ms,json=epochUnixMs,proto3" json:"epoch_unix_ms,omitempty"`
+	EpochUnixMs int64 `protobuf:"varint,7,opt,name=epoch_unix_ms,json=epochUnixMs,proto3" json:"epoch_unix_ms,omitempty"`
+	// The IDs in rising order, if the request has a form.
+	Ids           []string `protobuf:"bytes,8,rep,name=ids,proto3" json:"ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -341,6 +416,13 @@ func (x *AllocateResponse) GetEpochUnixMs() int64 {
 		return x.EpochUnixMs
 	}
 	return 0
+}
+
+func (x *AllocateResponse) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
 }
 
 type AllocateStreamRequest struct {
@@ -2091,10 +2173,11 @@ var File_api_allocator_v1_allocator_proto protoreflect.FileDescriptor
 
 const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\n" +
-	" api/allocator/v1/allocator.proto\x12\fallocator.v1\"=\n" +
+	" api/allocator/v1/allocator.proto\x12\fallocator.v1\"e\n" +
 	"\x0fAllocateRequest\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x05R\x05count\x12\x14\n" +
-	"\x05after\x18\x02 \x01(\x10R\x05after\"\xce\x01\n" +
+	"\x05after\x18\x02 \x01(\x10R\x05after\x12&\n" +
+	"\x04form\x18\x03 \x01(\x0e2\x12.allocator.v1.FormR\x04form\"\xe0\x01\n" +
 	"\x10AllocateResponse\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x10R\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x16\n" +
@@ -2102,7 +2185,8 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12\x10\n" +
 	"\x03sid\x18\x05 \x01(\x05R\x03sid\x12,\n" +
 	"\x06layout\x18\x06 \x01(\x0e2\x14.allocator.v1.LayoutR\x06layout\x12\"\n" +
-	"\repoch_unix_ms\x18\a \x01(\x03R\vepochUnixMs\"l\n" +
+	"\repoch_unix_ms\x18\a \x01(\x03R\vepochUnixMs\x12\x10\n" +
+	"\x03ids\x18\b \x03(\tR\x03ids\"l\n" +
 	"\x15AllocateStreamRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x127\n" +
 	"\arequest\x18\x02 \x01(\v2\x1d.allocator.v1.AllocateRequestR\arequest\"\xaf\x01\n" +
@@ -2295,7 +2379,14 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x12LAYOUT_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLAYOUT_SCALABLE\x10\x01\x12\x15\n" +
 	"\x11LAYOUT_STANDALONE\x10\x02\x12\x10\n" +
-	"\fLAYOUT_FLEET\x10\x032\x89\x02\n" +
+	"\fLAYOUT_FLEET\x10\x03*X\n" +
+	"\x04Form\x12\x14\n" +
+	"\x10FORM_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"FORM_FLAKE\x10\x01\x12\f\n" +
+	"\bFORM_INT\x10\x02\x12\r\n" +
+	"\tFORM_ULID\x10\x03\x12\r\n" +
+	"\tFORM_UUID\x10\x042\x89\x02\n" +
 	"\x10AllocatorService\x12I\n" +
 	"\bAllocate\x12\x1d.allocator.v1.AllocateRequest\x1a\x1e.allocator.v1.AllocateResponse\x12_\n" +
 	"\x0eAllocateStream\x12#.allocator.v1.AllocateStreamRequest\x1a$.allocator.v1.AllocateStreamResponse(\x010\x01\x12I\n" +
@@ -2318,67 +2409,69 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 	return file_api_allocator_v1_allocator_proto_rawDescData
 }
 
-var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
-	(*AllocateRequest)(nil),        // 2: allocator.v1.AllocateRequest
-	(*AllocateResponse)(nil),       // 3: allocator.v1.AllocateResponse
-	(*AllocateStreamRequest)(nil),  // 4: allocator.v1.AllocateStreamRequest
-	(*AllocateStreamResponse)(nil), // 5: allocator.v1.AllocateStreamResponse
-	(*Refusal)(nil),                // 6: allocator.v1.Refusal
-	(*DescribeRequest)(nil),        // 7: allocator.v1.DescribeRequest
-	(*DescribeResponse)(nil),       // 8: allocator.v1.DescribeResponse
-	(*Holder)(nil),                 // 9: allocator.v1.Holder
-	(*GetClusterRequest)(nil),      // 10: allocator.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),     // 11: allocator.v1.GetClusterResponse
-	(*DrainRequest)(nil),           // 12: allocator.v1.DrainRequest
-	(*DrainResponse)(nil),          // 13: allocator.v1.DrainResponse
-	(*UndrainRequest)(nil),         // 14: allocator.v1.UndrainRequest
-	(*UndrainResponse)(nil),        // 15: allocator.v1.UndrainResponse
-	(*Node)(nil),                   // 16: allocator.v1.Node
-	(*PeerClock)(nil),              // 17: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 18: allocator.v1.Clock
-	(*KernelClock)(nil),            // 19: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 20: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 21: allocator.v1.NodeStatus
-	nil,                            // 22: allocator.v1.Refusal.MetadataEntry
+	(Form)(0),                      // 2: allocator.v1.Form
+	(*AllocateRequest)(nil),        // 3: allocator.v1.AllocateRequest
+	(*AllocateResponse)(nil),       // 4: allocator.v1.AllocateResponse
+	(*AllocateStreamRequest)(nil),  // 5: allocator.v1.AllocateStreamRequest
+	(*AllocateStreamResponse)(nil), // 6: allocator.v1.AllocateStreamResponse
+	(*Refusal)(nil),                // 7: allocator.v1.Refusal
+	(*DescribeRequest)(nil),        // 8: allocator.v1.DescribeRequest
+	(*DescribeResponse)(nil),       // 9: allocator.v1.DescribeResponse
+	(*Holder)(nil),                 // 10: allocator.v1.Holder
+	(*GetClusterRequest)(nil),      // 11: allocator.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),     // 12: allocator.v1.GetClusterResponse
+	(*DrainRequest)(nil),           // 13: allocator.v1.DrainRequest
+	(*DrainResponse)(nil),          // 14: allocator.v1.DrainResponse
+	(*UndrainRequest)(nil),         // 15: allocator.v1.UndrainRequest
+	(*UndrainResponse)(nil),        // 16: allocator.v1.UndrainResponse
+	(*Node)(nil),                   // 17: allocator.v1.Node
+	(*PeerClock)(nil),              // 18: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 19: allocator.v1.Clock
+	(*KernelClock)(nil),            // 20: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 21: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 22: allocator.v1.NodeStatus
+	nil,                            // 23: allocator.v1.Refusal.MetadataEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
-	1,  // 0: allocator.v1.AllocateResponse.layout:type_name -> allocator.v1.Layout
-	2,  // 1: allocator.v1.AllocateStreamRequest.request:type_name -> allocator.v1.AllocateRequest
-	3,  // 2: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
-	6,  // 3: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
-	0,  // 4: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	22, // 5: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
-	1,  // 6: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
-	9,  // 7: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
-	1,  // 8: allocator.v1.GetClusterResponse.layout:type_name -> allocator.v1.Layout
-	16, // 9: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	20, // 10: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	21, // 11: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	17, // 12: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	19, // 13: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
-	0,  // 14: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	18, // 15: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
-	2,  // 16: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
-	4,  // 17: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
-	7,  // 18: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	10, // 19: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	12, // 20: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	14, // 21: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
-	3,  // 22: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	5,  // 23: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	8,  // 24: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	11, // 25: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	13, // 26: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	15, // 27: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	22, // [22:28] is the sub-list for method output_type
-	16, // [16:22] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
+	1,  // 1: allocator.v1.AllocateResponse.layout:type_name -> allocator.v1.Layout
+	3,  // 2: allocator.v1.AllocateStreamRequest.request:type_name -> allocator.v1.AllocateRequest
+	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
+	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
+	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
+	23, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
+	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
+	1,  // 9: allocator.v1.GetClusterResponse.layout:type_name -> allocator.v1.Layout
+	17, // 10: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	21, // 11: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	22, // 12: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	18, // 13: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	20, // 14: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	0,  // 15: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
+	19, // 16: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	3,  // 17: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
+	5,  // 18: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
+	8,  // 19: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
+	11, // 20: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	13, // 21: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	15, // 22: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	4,  // 23: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 24: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 25: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	12, // 26: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	14, // 27: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	16, // 28: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	23, // [23:29] is the sub-list for method output_type
+	17, // [17:23] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_api_allocator_v1_allocator_proto_init() }
@@ -2396,7 +2489,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   2,

@@ -2,9 +2,13 @@ package grpcserver
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -61,6 +65,9 @@ func serveAllocate(srv any, ctx context.Context, read func(any) error, intercept
 
 // serve returns c's response; its error is a gRPC status.
 func (s *Server) serve(ctx context.Context, c *call) (any, error) {
+	if c.request.Form != 0 {
+		return s.serveTexts(ctx, &c.request)
+	}
 	began := s.service.Begin()
 	b, err := s.service.Issue(ctx, int(c.request.Count), flake.ID(c.request.After))
 	s.service.Done(server.GRPCAllocate, err, began)
@@ -74,6 +81,38 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 	conn.Queue(1)
 	c.response.Block, c.response.Constant = b, &s.constant
 	return &c.response, nil
+}
+
+// serveTexts is serve for a request with a form.
+func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.AllocateResponse, error) {
+	began, limits := s.service.Begin(), s.service.Limits()
+	form := strings.ToLower(strings.TrimPrefix(pb.Form(req.Form).String(), "FORM_"))
+	o, bad := server.ParseOrder(server.Fields{
+		Count: server.Field{Text: strconv.Itoa(int(req.Count)), Given: true}, As: server.Field{Text: form, Given: true},
+	}, limits)
+	if bad != nil {
+		s.service.Done(server.GRPCAllocate, s.node.Refused(bad), began)
+		return nil, statusOf(bad)
+	}
+	b, err := s.service.Issue(ctx, o.Count, flake.ID(req.After))
+	s.service.Done(server.GRPCAllocate, err, began)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	res := &pb.AllocateResponse{
+		First: b.First.Int64(), Count: int32(b.Count), Stride: b.Stride, Node: s.node.Config().Name, Sid: int32(b.SID),
+		Layout: wire.LayoutOf(limits.Format.Layout), EpochUnixMs: limits.Format.Epoch, Ids: make([]string, b.Count),
+	}
+	random := make([]byte, 8*b.Count)
+	if o.As.Wide() {
+		_, _ = rand.Read(random) // never fails: on an error it ends the process
+	}
+	text, id := make([]byte, 0, o.As.Len()), b.First
+	for i := range res.Ids {
+		res.Ids[i] = string(o.As.Append(text, id, limits.Format.Epoch, binary.NativeEndian.Uint64(random[8*i:])))
+		id += flake.ID(b.Stride)
+	}
+	return res, nil
 }
 
 // AllocateStream answers until the client closes its side, the connection ends or
@@ -157,6 +196,11 @@ func (r *responder) answer(ctx context.Context) error {
 	began := service.Begin()
 	if err := service.Guard().Allow(r.caller, access.Issue); err != nil {
 		return r.reject(err, began)
+	}
+	if r.request.Form != 0 {
+		bad := r.s.node.Refused(server.Malformed("a form is given on a stream: use Allocate for texts"))
+		service.Done(server.GRPCStream, bad, began)
+		return r.refuse(bad)
 	}
 	b, err := service.Issue(ctx, int(r.request.Count), flake.ID(r.request.After))
 	service.Done(server.GRPCStream, err, began)

@@ -3,6 +3,7 @@ package grpcserver_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
 )
@@ -312,5 +314,52 @@ func TestAllocateAllocations(t *testing.T) {
 	})
 	if n > 4+2 {
 		t.Errorf("%v allocations, want 4 and the test's 2", n)
+	}
+}
+
+// TestForms: a form that does not exist is refused, and so is any form on a stream,
+// which stays open; texts are bounded like those of the other listeners.
+func TestForms(t *testing.T) {
+	env := servertest.New(t, func(c *servertest.Config) { c.MaxTextCount = 100 })
+	reason := func(err error) string {
+		r := client.RefusalOf(err, "")
+		if r == nil {
+			return fmt.Sprint(err)
+		}
+		return string(r.Reason) + ": " + r.Message
+	}
+	for _, tc := range []struct {
+		count int32
+		form  pb.Form
+		want  string
+	}{
+		{1, 5, `INVALID_FORMAT: as is "5": use flake, int, ulid or uuid`},
+		{1, -1, `INVALID_FORMAT: as is "-1": use flake, int, ulid or uuid`},
+		{101, pb.Form_FORM_UUID, `INVALID_COUNT: count is "101": ask for 1 to 100`},
+		{0, pb.Form_FORM_INT, `INVALID_COUNT: count is "0": ask for 1 to 100`},
+		{-1, 7, `INVALID_COUNT: count is "-1": ask for 1 to 100`},
+	} {
+		if _, err := env.Client().Allocate(t.Context(), &pb.AllocateRequest{Count: tc.count, Form: tc.form}); reason(err) != tc.want {
+			t.Errorf("%d as %v: %s", tc.count, tc.form, reason(err))
+		}
+	}
+	if _, err := env.Client().Allocate(t.Context(), &pb.AllocateRequest{Count: 101}); err != nil {
+		t.Errorf("a block above the limit of texts: %v", err)
+	}
+	stream, err := env.Client().AllocateStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, form := range []pb.Form{pb.Form_FORM_ULID, 9, 0} {
+		if err := stream.Send(&pb.AllocateStreamRequest{Sequence: int64(i), Request: &pb.AllocateRequest{Count: 1, Form: form}}); err != nil {
+			t.Fatal(err)
+		}
+		res, err := stream.Recv()
+		if err != nil || res.Sequence != int64(i) {
+			t.Fatalf("%v, %v", res, err)
+		}
+		if refused := res.GetRefusal().GetReason() == pb.Reason_REASON_INVALID_FORMAT; refused != (form != 0) {
+			t.Errorf("form %v: %v", form, res)
+		}
 	}
 }

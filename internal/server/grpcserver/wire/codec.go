@@ -66,24 +66,26 @@ type Request struct {
 	Sequence int64
 	Count    int32
 	After    int64
+	Form     int32 // of pb.Form
 }
 
 // read sets r to the message in b. Package proto reads messages with fields that are
 // unknown here; read returns its errors.
 func (r *Request) read(b []byte) error {
-	r.Sequence, r.Count, r.After = 0, 0, 0
+	r.Sequence, r.Count, r.After, r.Form = 0, 0, 0, 0
 	if r.Streamed && r.readStreamed(b) || !r.Streamed && r.readPlain(b) {
 		return nil
 	}
 	if !r.Streamed {
 		var m pb.AllocateRequest
 		err := proto.Unmarshal(b, &m)
-		r.Sequence, r.Count, r.After = 0, m.GetCount(), m.GetAfter()
+		r.Sequence, r.Count, r.After, r.Form = 0, m.GetCount(), m.GetAfter(), int32(m.GetForm())
 		return err
 	}
 	var m pb.AllocateStreamRequest
 	err := proto.Unmarshal(b, &m)
-	r.Sequence, r.Count, r.After = m.GetSequence(), m.GetRequest().GetCount(), m.GetRequest().GetAfter()
+	q := m.GetRequest()
+	r.Sequence, r.Count, r.After, r.Form = m.GetSequence(), q.GetCount(), q.GetAfter(), int32(q.GetForm())
 	return err
 }
 
@@ -91,6 +93,7 @@ func (r *Request) read(b []byte) error {
 const (
 	tagCount    = 1<<3 | byte(protowire.VarintType)
 	tagAfter    = 2<<3 | byte(protowire.Fixed64Type)
+	tagForm     = 3<<3 | byte(protowire.VarintType)
 	tagSequence = 1<<3 | byte(protowire.VarintType)
 	tagRequest  = 2<<3 | byte(protowire.BytesType)
 
@@ -118,6 +121,12 @@ func (r *Request) readPlain(b []byte) bool {
 			r.Count, b = int32(v), b[n:]
 		case tag == tagAfter && len(b) >= 8:
 			r.After, b = int64(binary.LittleEndian.Uint64(b)), b[8:]
+		case tag == tagForm:
+			v, n := protowire.ConsumeVarint(b)
+			if n < 0 {
+				return false
+			}
+			r.Form, b = int32(v), b[n:]
 		default:
 			return false
 		}

@@ -76,6 +76,7 @@ func sameResponse(t *testing.T, node string, first int64, count int32, stride in
 func FuzzRequest(f *testing.F) {
 	for _, m := range []proto.Message{
 		&pb.AllocateRequest{}, &pb.AllocateRequest{Count: 1}, &pb.AllocateRequest{Count: -1, After: math.MaxInt64},
+		&pb.AllocateRequest{Count: 2, Form: pb.Form_FORM_UUID}, &pb.AllocateRequest{Form: -1},
 		&pb.AllocateStreamRequest{Sequence: -5}, &pb.AllocateStreamRequest{Sequence: 7, Request: &pb.AllocateRequest{Count: 1000, After: 99}},
 	} {
 		b, err := proto.Marshal(m)
@@ -96,14 +97,14 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte{0x12, 0x05, 0x08})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := NewCodec()
-		dirty := Request{Sequence: 1, Count: 2, After: 3}
+		dirty := Request{Sequence: 1, Count: 2, After: 3, Form: 4}
 
 		var plain pb.AllocateRequest
 		wantErr := c.Unmarshal(whole(b), &plain)
 		for _, data := range []mem.BufferSlice{whole(b), halves(b)} {
 			got := dirty
 			if err := c.Unmarshal(data, &got); (err != nil) != (wantErr != nil) ||
-				err == nil && got != (Request{Count: plain.GetCount(), After: plain.GetAfter()}) {
+				err == nil && got != (Request{Count: plain.GetCount(), After: plain.GetAfter(), Form: int32(plain.GetForm())}) {
 				t.Fatalf("%x: got %+v, %v; want %v, %v", b, got, err, &plain, wantErr)
 			}
 		}
@@ -114,7 +115,7 @@ func FuzzRequest(f *testing.F) {
 		got.Streamed = true
 		want := Request{
 			Streamed: true, Sequence: streamed.GetSequence(),
-			Count: streamed.GetRequest().GetCount(), After: streamed.GetRequest().GetAfter(),
+			Count: streamed.GetRequest().GetCount(), After: streamed.GetRequest().GetAfter(), Form: int32(streamed.GetRequest().GetForm()),
 		}
 		if err := c.Unmarshal(whole(b), &got); (err != nil) != (wantErr != nil) || err == nil && got != want {
 			t.Fatalf("%x: got %+v, %v; want %v, %v", b, got, err, &streamed, wantErr)
@@ -131,12 +132,23 @@ func halves(b []byte) mem.BufferSlice {
 // TestRequestIsReset: nothing of a request is left for the next one that its message is
 // used for.
 func TestRequestIsReset(t *testing.T) {
-	a := Request{Count: 5, After: 6, Sequence: 7}
+	a := Request{Count: 5, After: 6, Sequence: 7, Form: 1}
 	if err := a.read(nil); err != nil || a != (Request{}) {
 		t.Errorf("%+v, %v", a, err)
 	}
-	a = Request{Streamed: true, Count: 5, After: 6, Sequence: 7}
+	a = Request{Streamed: true, Count: 5, After: 6, Sequence: 7, Form: 1}
 	if err := a.read(nil); err != nil || a != (Request{Streamed: true}) {
 		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// TestLayouts: the numbers of the proto file, by name.
+func TestLayouts(t *testing.T) {
+	for l, want := range map[flake.Layout]pb.Layout{
+		flake.Scalable: pb.Layout_LAYOUT_SCALABLE, flake.Standalone: pb.Layout_LAYOUT_STANDALONE, flake.Fleet: pb.Layout_LAYOUT_FLEET,
+	} {
+		if got := LayoutOf(l); got != want {
+			t.Errorf("%v is %v, want %v", l, got, want)
+		}
 	}
 }
