@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,16 +58,17 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 			c.raise(b.Last(), order)
 			return b, sent, nil
 		}
-		if r := (*Refusal)(nil); errors.As(err, &r) && r.Reason.callerError() {
+		r := (*Refusal)(nil)
+		if errors.As(err, &r) && r.Reason.callerError() {
 			return Block{}, 0, err
 		}
-		if errors.Is(err, errDeadline) {
+		if errors.Is(err, errDeadline) || r == nil && ctx.Err() != nil { // what came before says more
 			if cause := e.cause.Load(); last == nil && cause != nil {
 				last = *cause
 			} else if last == nil {
 				last = e.named(errors.New("no answer yet"))
 			}
-			return Block{}, 0, gaveUp(context.DeadlineExceeded, last, 0)
+			return Block{}, 0, gaveUp(cmp.Or(ctx.Err(), context.DeadlineExceeded), last, 0)
 		}
 		last, avoid = err, e
 		if note != nil {
