@@ -151,10 +151,7 @@ func (r *Reader) inline(b []byte) (int, error) {
 		}
 		return 0, nil
 	}
-	line := b[:end]
-	if end > 0 && line[end-1] == '\r' {
-		line = line[:end-1]
-	}
+	line := b[:end] // a carriage return at its end is a space
 	for at := 0; ; {
 		for at < len(line) && space(line[at]) {
 			at++
@@ -183,8 +180,7 @@ func unquote(line []byte, at int) (word []byte, next int, ok bool) {
 	to, from := at, at
 	for from < len(line) && !space(line[from]) {
 		quote := line[from]
-		if quote != '"' && quote != '\'' {
-			line[to] = quote
+		if quote != '"' && quote != '\'' { // no quotes before it: it is in its place
 			to, from = to+1, from+1
 			continue
 		}

@@ -34,6 +34,9 @@ func TestRequests(t *testing.T) {
 		{"empty line", "\r\n", nil},
 		{"quotes", `ECHO "a b\n\x41\q" 'it\'s \n' ""` + "\r\n", []string{"ECHO", "a b\nAq", `it's \n`, ""}},
 		{"quotes within a word", `a"b c"` + "\r\n", []string{"ab c"}},
+		{"escapes of all digits", `"\x00\x09\xaf\xfa\xAF\xFA\x99"` + "\r\n", []string{"\x00\x09\xaf\xfa\xaf\xfa\x99"}},
+		{"escapes beside the digits", `"\x0/" "\x0:" "\x0@" "\x0G" "\x0` + "`" + `" "\x0g"` + "\r\n", []string{"x0/", "x0:", "x0@", "x0G", "x0`", "x0g"}},
+		{"empty line without a carriage return", "\n", nil},
 		{"escape that is none", `"\x4g"` + "\r\n", []string{"x4g"}},
 		{"most words", "*64\r\n" + strings.Repeat("$1\r\nx\r\n", 64), slices.Repeat([]string{"x"}, 64)},
 		{"longest word", "*1\r\n$4096\r\n" + strings.Repeat("x", 4096) + "\r\n", []string{strings.Repeat("x", 4096)}},
@@ -77,6 +80,17 @@ func TestRequestsThatAreNone(t *testing.T) {
 		"*9999999999\r\n":                   "invalid multibulk length",
 		"*" + strings.Repeat("1", 40):       "too big mbulk count string",
 		"*1\r\n:5\r\n":                      "expected '$', got ':'",
+		"*1\r\n ":                           "expected '$', got ' '",
+		"*1\r\n~":                           "expected '$', got '~'",
+		"*1\r\n\x7f":                        "expected '$', got '?'",
+		"*1;\r\n":                           "invalid multibulk length",
+		"*1/\r\n":                           "invalid multibulk length",
+		"*1:\r\n":                           "invalid multibulk length",
+		"*1\r\n$1 \r\nx\r\n":                "invalid bulk length",
+		"*1\r\n$1\r\nx\rz":                  "expected the end of a line after a bulk string",
+		"*1\r\n$1\r\nxy\n":                  "expected the end of a line after a bulk string",
+		"\"\\\n":                            "unbalanced quotes in request",
+		"\"\\x4\n":                          "unbalanced quotes in request",
 		"*1\r\n\x01":                        "expected '$', got '?'",
 		"*1\r\n$-1\r\n":                     "invalid bulk length",
 		"*1\r\n$4097\r\n":                   "invalid bulk length",
@@ -95,6 +109,25 @@ func TestRequestsThatAreNone(t *testing.T) {
 		if _, ok := errors.AsType[ProtocolError](err); !ok || err.Error() != "Protocol error: "+want {
 			t.Errorf("%.40q: %v, want %s", in, err, want)
 		}
+	}
+}
+
+// TestLargestRequest: a request of the largest length is read, one byte more is refused
+// when its last length is read, before its bytes arrive.
+func TestLargestRequest(t *testing.T) {
+	request := func(total int) string {
+		head := "*2\r\n$4096\r\n" + strings.Repeat("x", 4096) + "\r\n"
+		rest := total - len(head) - len("$NNNN\r\n\r\n")
+		return head + fmt.Sprintf("$%d\r\n", rest) + strings.Repeat("x", rest) + "\r\n"
+	}
+	var r Reader
+	in := []byte(request(MaxRequest))
+	if n, err := r.Next(in); n != MaxRequest || err != nil || len(r.Args) != 2 {
+		t.Errorf("%d of %d bytes, %v", n, len(in), err)
+	}
+	in = []byte(request(MaxRequest + 1))
+	if n, err := r.Next(in[:4200]); n != 0 || err == nil {
+		t.Errorf("%d bytes, %v", n, err)
 	}
 }
 
