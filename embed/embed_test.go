@@ -287,7 +287,8 @@ func TestForms(t *testing.T) {
 	last = dst[len(dst)-1]
 	b, err := a.Block(ctx, 10)
 	rises("Block", b.First, err)
-	if b.Count != 10 || b.Format != c.Format() || b.Node != "one" || b.SID != c.Format().SID(b.First) || a.Format() != c.Format() {
+	if b.Count != 10 || b.Format != c.Format() || b.Node != "one" || b.SID != c.Format().SID(b.First) || a.Format() != c.Format() ||
+		b.SID != c.Format().SID(b.Last()) || b.Stride != int64(c.Layout.Holders()) {
 		t.Errorf("block %+v", b)
 	}
 	last = b.Last()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 )
 
@@ -32,6 +34,44 @@ func TestConfig(t *testing.T) {
 	} {
 		if _, err := server.New(cfg); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// TestParseOrder: the first wrong field is refused, and what was not given has a default.
+func TestParseOrder(t *testing.T) {
+	given := func(text string) server.Field { return server.Field{Text: text, Given: true} }
+	all := server.Limits{Count: 10, Wide: true, Format: flake.Default}
+	narrow := server.Limits{Count: 10, Format: flake.Default}
+	for _, tc := range []struct {
+		fields server.Fields
+		limits server.Limits
+		want   server.Order
+		reason node.Reason
+	}{
+		{server.Fields{}, narrow, server.Order{Count: 1}, ""},
+		{server.Fields{Count: given("10"), As: given("int"), After: given("0000000000001")}, narrow, server.Order{Count: 10, As: server.Int, After: 1}, ""},
+		{server.Fields{As: given("ulid")}, all, server.Order{Count: 1, As: server.ULID}, ""},
+		{server.Fields{As: given("uuid")}, all, server.Order{Count: 1, As: server.UUID}, ""},
+		{server.Fields{As: given("ulid")}, narrow, server.Order{}, node.InvalidFormat},
+		{server.Fields{As: given("uuid")}, narrow, server.Order{}, node.InvalidFormat},
+		{server.Fields{As: given("")}, all, server.Order{}, node.InvalidFormat},
+		{server.Fields{Count: given("0")}, all, server.Order{}, node.InvalidCount},
+		{server.Fields{Count: given("11")}, all, server.Order{}, node.InvalidCount},
+		{server.Fields{Count: given("+1")}, all, server.Order{}, node.InvalidCount},
+		{server.Fields{Count: given("")}, all, server.Order{}, node.InvalidCount},
+		{server.Fields{Count: given("x"), As: given("x"), After: given("x")}, all, server.Order{}, node.InvalidCount},
+		{server.Fields{As: given("x"), After: given("x")}, all, server.Order{}, node.InvalidFormat},
+		{server.Fields{After: given("x")}, all, server.Order{}, node.InvalidID},
+		{server.Fields{After: given("")}, all, server.Order{}, node.InvalidID},
+	} {
+		o, r := server.ParseOrder(tc.fields, tc.limits)
+		reason := node.Reason("")
+		if r != nil {
+			reason = r.Reason
+		}
+		if o != tc.want || reason != tc.reason {
+			t.Errorf("%+v: %+v, %v; want %+v, %v", tc.fields, o, r, tc.want, tc.reason)
 		}
 	}
 }

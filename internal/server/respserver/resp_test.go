@@ -396,10 +396,12 @@ func TestBackPressure(t *testing.T) {
 		first, ask string
 		most       int64
 	}{
-		"one by one":       {"", "*1\r\n$7\r\nID.NEXT\r\n", 819},
-		"wide":             {"", "ID.NEXT FORMAT uuid\r\n", 819},
-		"arrays":           {"", "ID.NEXT COUNT 1000\r\n", 1000},
-		"in a long buffer": {long, "ID.NEXT\n", 820},
+		"one by one": {"", "*1\r\n$7\r\nID.NEXT\r\n", 819},
+		"wide":       {"", "ID.NEXT FORMAT uuid\r\n", 819},
+		"arrays":     {"", "ID.NEXT COUNT 1000\r\n", 1000},
+		// 509 fit beside the long request, and are read; of the 1,024 that then fit, a
+		// part of them.
+		"in a long buffer": {long, "ID.NEXT\n", 509 + 819},
 		// Nothing is issued for it before the answer to the first is written.
 		"array after all": {"PING\r\n", "ID.NEXT COUNT 10000\r\n", 0},
 	} {
@@ -410,7 +412,7 @@ func TestBackPressure(t *testing.T) {
 			w := newFixture(t, func(c *respserver.Config) { c.WriteTimeout = 200 * time.Millisecond }).serve(p)
 			c := newClient(t, here)
 			if tc.first == long { // what follows is asked for once this is read
-				go func() { _, _ = io.CopyN(io.Discard, here, int64(len(long)-len("*2\r\n$4\r\nECHO\r\n"))) }()
+				go func() { _, _ = io.CopyN(io.Discard, here, int64(len(long)-len("*2\r\n$4\r\nECHO\r\n")+509*20)) }()
 			}
 			sent := 0
 			for first := tc.first; ; first = "" {
