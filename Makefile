@@ -11,6 +11,9 @@ SEEDS   ?= 60# random lease schedules under -race; 300 without
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree# agreement tests run with -race too
 IDS     ?= 200000# of the end-to-end run within `make test`
 E2E_IDS ?= 10000000# of the end-to-end run by itself
+MUTATED ?= gen lease lease/repair clock node server/resp server/respserver client embed# packages of `make mutation` without PKG
+LIMIT   ?= 0# mutants of each package, drawn by MUTATION_SEED; 0: all
+MUTATION_SEED ?= 1
 COUNT   ?= 1# runs of each Go benchmark
 BENCH   ?= .# Go benchmarks to run, a regular expression
 BENCH_ROUNDS ?= 5# rounds of `make bench`
@@ -38,7 +41,7 @@ endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help abuse-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-bugs bench bench-peers bench-go gen fuzz clean tools \
+.PHONY: help abuse-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-bugs mutation bench bench-peers bench-go gen fuzz clean tools \
         check-format check-vet check-static check-commits check-tests check-nested check-e2e check-chaos check-abuse check-model check-generated
 
 help: ## show this list
@@ -122,6 +125,12 @@ abuse-test: ## attack a node in 256 MiB while honest callers use it, and write d
 
 chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write docs/PLANTED-BUGS.md
 	$(GO) run ./chaos/planted -write docs/PLANTED-BUGS.md
+
+mutation: ## change one operator or statement at a time and run the package's tests: PKG=./internal/gen LIMIT=50; all takes hours
+	@$(GO) build -o $(BIN)/planted ./chaos/planted; failed=0; \
+	for p in $(if $(filter ./...,$(PKG)),$(foreach p,$(MUTATED),$(if $(filter client embed,$(p)),./$(p),./internal/$(p))),$(PKG)); do \
+		$(BIN)/planted -mutate $$p -limit $(LIMIT) -seed $(MUTATION_SEED) || failed=1; \
+	done; exit $$failed
 
 bench: ## measure everything, peers beside us, and write docs/BENCHMARKS.md: some minutes; BENCH_ROUNDS=9 for more
 	CGO_ENABLED=0 $(GO) build -trimpath -tags nodev -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator

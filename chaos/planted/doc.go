@@ -2,6 +2,7 @@
 // time, and reports which tests find each.
 //
 //	planted [-bugs REGEXP] [-tier NAME] [-at-once N] [-write FILE]
+//	planted -mutate PACKAGE [-limit N] [-seed N] [-at-once N]
 //
 // The product has no switch for a bug. Each is a text file in directory bugs: what is
 // wrong, which claims break, which incident of another system it represents, the
@@ -12,6 +13,10 @@
 // A mutant that does not compile, a test that times out and a test that
 // fails without the bug are failures of this program, and reported as such.
 //
-// Exit codes: 0 every test found its bug, 1 one did not, 2 wrong usage, 3 a result
+// With -mutate PACKAGE it makes the mistakes itself, each a mutant of one operator,
+// condition or statement of that package, and reports those that the package's tests do
+// not notice. docs/MUTATION.md has a reason for each known one.
+//
+// Exit codes: 0 every test found its bug or mutant, 1 one did not, 2 wrong usage, 3 a result
 // is unknown.
 package main

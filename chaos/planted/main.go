@@ -28,6 +28,9 @@ func run(ctx context.Context, args []string) int {
 	which := flags.String("bugs", "", "only bugs whose name this regular expression finds")
 	tier := flags.String("tier", "", "only tests of this tier: unit, sim, virtual or real; empty: all but real")
 	atOnce := flags.Int("at-once", runtime.NumCPU(), "how many tests to run at once")
+	mutants := flags.String("mutate", "", "instead of the bugs, run the tests of this package with each of its mutants")
+	limit := flags.Int("limit", 0, "how many mutants to draw; 0: all")
+	seed := flags.Uint64("seed", 1, "for drawing mutants")
 	write := flags.String("write", "", "replace the table in this file; tier real has one of its own")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -41,6 +44,17 @@ func run(ctx context.Context, args []string) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "planted:", err)
 		return 2
+	}
+	if *mutants != "" {
+		switch err := mutate(ctx, root, *mutants, *limit, *atOnce, *seed); {
+		case errors.Is(err, errMissed):
+			fmt.Fprintln(os.Stderr, "planted:", err)
+			return 1
+		case err != nil:
+			fmt.Fprintln(os.Stderr, "planted:", err)
+			return 3
+		}
+		return 0
 	}
 	list, err := all()
 	if err != nil {
