@@ -242,7 +242,7 @@ func TestLive(t *testing.T) {
 	outage := []string{
 		"AllocatorWindowLow cut-1", "AllocatorWindowLow cut-2", "AllocatorEtcdGone", "AllocatorEtcdErrors cut-1", "AllocatorEtcdErrors cut-2",
 	}
-	after := []string{"AllocatorWindowExhausted", "AllocatorRefusals", "AllocatorNobodyServes", "AllocatorNodeNotReady cut-1", "AllocatorNodeNotReady cut-2"}
+	after := []string{"AllocatorWindowExhausted", "AllocatorRefusals", "AllocatorNoNodeReady", "AllocatorNodeNotReady cut-1", "AllocatorNodeNotReady cut-2"}
 	healthy := slices.Concat(outage, after, []string{"AllocatorLeaseShort", "AllocatorClockSkew", "AllocatorDuplicateHolder", "AllocatorTargetDown"})
 	await(t, "scrapes of all nodes", time.Minute, func() error {
 		var v struct{ Result []json.RawMessage }
@@ -254,7 +254,7 @@ func TestLive(t *testing.T) {
 		}
 		return nil
 	})
-	p.await(t, "skewed", []string{"AllocatorClockSkew node-3", "AllocatorFalseticker", "AllocatorNodeNotReady node-3"}, []string{"AllocatorNobodyServes", "AllocatorClusterSplit", "AllocatorClockSkew node-1", "AllocatorWindowLow", "AllocatorEtcdGone"})
+	p.await(t, "skewed", []string{"AllocatorClockSkew node-3", "AllocatorFalseticker", "AllocatorNodeNotReady node-3"}, []string{"AllocatorNoNodeReady", "AllocatorClusterSplit", "AllocatorClockSkew node-1", "AllocatorWindowLow", "AllocatorEtcdGone"})
 	p.await(t, "cut", nil, healthy)
 
 	link.cut()
@@ -263,7 +263,7 @@ func TestLive(t *testing.T) {
 	t.Logf("AllocatorWindowExhausted fires already: %v (%v)", got["AllocatorWindowExhausted"], err)
 	p.await(t, "cut", outage, nil)
 	p.await(t, "cut", after, []string{"AllocatorClockSkew", "AllocatorTargetDown"})
-	p.await(t, "skewed", []string{"AllocatorClockSkew node-3"}, []string{"AllocatorNobodyServes", "AllocatorWindowLow", "AllocatorEtcdGone", "AllocatorWindowExhausted"})
+	p.await(t, "skewed", []string{"AllocatorClockSkew node-3"}, []string{"AllocatorNoNodeReady", "AllocatorWindowLow", "AllocatorEtcdGone", "AllocatorWindowExhausted"})
 	p.evaluated(t)
 
 	if err := link.restore(); err != nil {
