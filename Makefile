@@ -42,7 +42,7 @@ endef
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help abuse-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-bugs mutation bench bench-peers bench-go gen fuzz clean tools \
-        check-format check-vet check-static check-commits check-tests check-nested check-e2e check-chaos check-abuse check-model check-generated
+        check-format check-vet check-static check-commits check-tests check-nested check-openapi check-e2e check-chaos check-abuse check-model check-generated
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,7 @@ help: ## show this list
 # The etcd server of the dev command is a quarter of the program and 33 of its modules:
 # releases leave it out. `go run ./cmd/allocator dev` and `go install` have it.
 build: ## build bin/allocator as it is released: static, without the dev command
+	@echo "building $(BIN)/allocator; the first build downloads and compiles all modules: a few minutes without output"
 	CGO_ENABLED=0 $(GO) build -trimpath -tags nodev -o $(BIN)/allocator ./cmd/allocator
 
 # No Docker is needed: deploy/image packs what Go builds, with the flags of `make
@@ -88,7 +89,7 @@ compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect an
 	$(IMAGES)/composetest/composetest run --images $(IMAGES)
 
 test: ## all that CI runs: format, vet, staticcheck, tests with -race, real faults, short model run, generated code
-	$(call run-steps,format vet static tests nested e2e chaos abuse model generated)
+	$(call run-steps,format vet static tests nested openapi e2e chaos abuse model generated)
 
 race: ## the Go tests alone, with -race; PKG=./internal/gen for some of them
 	$(GO) test -race -timeout $(TIMEOUT) $(PKG)
@@ -233,6 +234,15 @@ check-nested:
 	cd deploy/helm/tools && $(GO) vet ./...
 	cd deploy/helm/charttest && $(GO) vet ./... && $(GO) test -count 1 ./...
 	cd deploy/monitoring/check && $(GO) vet ./... && $(GO) test -count 1 ./...
+
+# Redocly is what editors and documentation sites read the contract with.
+REDOCLY := npm exec --yes --package @redocly/cli@1.34.5 -- redocly
+check-openapi:
+	@echo "== api/openapi.yaml"
+	@if ! command -v npm >/dev/null; then echo "not run: npm is not installed"; \
+	elif ! REDOCLY_TELEMETRY=off $(REDOCLY) --version >/dev/null 2>&1; then echo "not run: npm cannot get @redocly/cli"; \
+	else REDOCLY_TELEMETRY=off $(REDOCLY) lint --max-problems 0 --format summary api/openapi.yaml 2>&1 | tee $(BIN)/redocly.txt; \
+		! grep -Eq '[1-9][0-9]* (warning|error)|[1-9][0-9]* problem' $(BIN)/redocly.txt; fi
 
 check-e2e:
 	@echo "== end to end"

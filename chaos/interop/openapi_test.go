@@ -49,7 +49,7 @@ func TestOpenAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	contract, err := os.ReadFile(filepath.Join(root, "internal/server/httpserver/openapi.yaml"))
+	contract, err := os.ReadFile(filepath.Join(root, "api/openapi.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func TestOpenAPI(t *testing.T) {
 		if len(e.Body) > 400<<10 {
 			continue // more IDs than by default, which the contract does not describe
 		}
-		if e.Status == http.StatusNotFound {
-			continue // not in the contract, and the route cannot be told from it
+		if e.Status == http.StatusNotFound || e.Status == http.StatusMethodNotAllowed {
+			continue // the contract has neither, and the route cannot be told from it
 		}
 		req, err := http.NewRequestWithContext(t.Context(), e.Method, e.URL, nil)
 		if err != nil {
@@ -82,9 +82,7 @@ func TestOpenAPI(t *testing.T) {
 		}
 		route, params, err := router.FindRoute(req)
 		if err != nil {
-			if e.Status != http.StatusMethodNotAllowed {
-				t.Errorf("%s: %s %s: %d, but the contract has no such route: %v", e.Test, e.Method, e.URL, e.Status, err)
-			}
+			t.Errorf("%s: %s %s: %d, but the contract has no such route: %v", e.Test, e.Method, e.URL, e.Status, err)
 			continue
 		}
 		in := &openapi3filter.ResponseValidationInput{

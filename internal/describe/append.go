@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/ulid"
 )
 
 // AppendJSON appends to b what the JSON of Describe(id, f) is, and allocates
@@ -16,7 +15,7 @@ import (
 // time on the structs and on reflection.
 func AppendJSON(b []byte, id ID, f flake.Format) []byte {
 	if id.IsWide() {
-		return appendWide(b, id.Kind, id.Wide, f)
+		return appendWide(b, id, f)
 	}
 	return appendFlake(b, id.Flake, f)
 }
@@ -46,31 +45,40 @@ func appendFlake(b []byte, id flake.ID, f flake.Format) []byte {
 	return append(b, '}')
 }
 
-func appendWide(b []byte, kind Kind, id ulid.ID, f flake.Format) []byte {
+func appendWide(b []byte, id ID, f flake.Format) []byte {
+	w := id.Wide
 	b = append(b, `{"kind":"`...)
-	b = append(b, kind...)
+	b = append(b, id.Kind...)
 	b = append(b, `","ulid":"`...)
-	b, _ = id.AppendText(b)
+	b, _ = w.AppendText(b)
 	b = append(b, `","uuid":"`...)
-	b = id.AppendUUID(b)
+	b = w.AppendUUID(b)
 	b = append(b, `","u128":"`...)
-	b = id.AppendUint128(b)
+	b = w.AppendUint128(b)
 	b = append(b, `","bytes_hex":"`...)
-	b = id.AppendHex(b)
-	b = appendTimes(append(b, '"'), id.UnixMilli())
-	r := id.Randomness()
+	b = w.AppendHex(b)
+	b = appendTimes(append(b, '"'), w.UnixMilli())
+	r := w.Randomness()
 	b = append(b, `,"randomness_hex":"`...)
-	b = hex.AppendEncode(b, r[:])
-	b = append(b, `","flake":`...)
+	b = append(hex.AppendEncode(b, r[:]), '"')
+	if id.Kind == UUID {
+		version, variant := Version(w)
+		if variant == RFC9562 {
+			b = strconv.AppendInt(append(b, `,"uuid_version":`...), int64(version), 10)
+		}
+		b = append(append(append(b, `,"uuid_variant":"`...), variant...), '"')
+	}
+	const none = `,"issued_here":"` + No + `","flake":null}`
 	// Asked first, since most ULIDs are none and an error costs more than all
 	// the rest.
-	if !id.IsV7() {
-		return append(b, "null}"...)
+	if !w.IsV7() {
+		return append(b, none...)
 	}
-	from, err := id.Flake(f.Epoch)
+	from, err := w.Flake(f.Epoch)
 	if err != nil {
-		return append(b, "null}"...)
+		return append(b, none...)
 	}
+	b = append(b, `,"issued_here":"`+Possible+`","flake":`...)
 	return append(appendFlake(b, from, f), '}')
 }
 

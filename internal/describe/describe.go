@@ -33,9 +33,38 @@ type WideParts struct {
 	U128          string      `json:"u128"`
 	BytesHex      string      `json:"bytes_hex"`
 	UnixMs        int64       `json:"unix_ms"`
-	Time          *string     `json:"time"`
+	Time          *string     `json:"time"` // of a UUID of another version than 7: as if it were a ULID
 	RandomnessHex string      `json:"randomness_hex"`
-	Flake         *FlakeParts `json:"flake"` // nil if the ID cannot come from a flake of the space
+	UUIDVersion   *int        `json:"uuid_version,omitempty"` // of a UUID, not of a ULID; nil where the variant has none
+	UUIDVariant   string      `json:"uuid_variant,omitempty"` // of a UUID
+	IssuedHere    string      `json:"issued_here"`            // Possible or No
+	Flake         *FlakeParts `json:"flake"`                  // nil if the ID cannot come from a flake of the space
+}
+
+// Whether an ID of 128 bits was issued in the space, as far as its bits show it.
+const (
+	Possible = "possible" // a UUIDv7 of any origin looks like this
+	No       = "no"
+)
+
+// RFC9562 is the variant of the UUIDs that have a version.
+const RFC9562 = "RFC 9562"
+
+// Version returns the version and the variant of a UUID. The version is 0, which no UUID should have, where
+// the variant has none and for the nil UUID.
+func Version(id ulid.ID) (version int, variant string) {
+	bits := id.Bytes()
+	switch top := bits[8] >> 5; {
+	case bits == [ulid.BinaryLen]byte{}:
+		return 0, "nil"
+	case top < 4:
+		return 0, "NCS"
+	case top == 6:
+		return 0, "Microsoft"
+	case top == 7:
+		return 0, "reserved"
+	}
+	return int(bits[6] >> 4), RFC9562
 }
 
 // A Description has one of its two fields set.
@@ -58,7 +87,7 @@ func (d Description) MarshalJSON() ([]byte, error) {
 // they may be a UUIDv7 of another origin.
 func Describe(id ID, f flake.Format) Description {
 	if id.IsWide() {
-		return Description{Wide: describeWide(id.Kind, id.Wide, f)}
+		return Description{Wide: describeWide(id, f)}
 	}
 	return Description{Flake: describeFlake(id.Flake, f)}
 }
@@ -84,20 +113,28 @@ func describeFlake(id flake.ID, f flake.Format) *FlakeParts {
 	return p
 }
 
-func describeWide(kind Kind, id ulid.ID, f flake.Format) *WideParts {
-	r := id.Randomness()
+func describeWide(id ID, f flake.Format) *WideParts {
+	w := id.Wide
+	r := w.Randomness()
 	p := &WideParts{
-		Kind:          kind,
-		ULID:          id.String(),
-		UUID:          id.UUID(),
-		U128:          id.Uint128(),
-		BytesHex:      id.Hex(),
-		UnixMs:        id.UnixMilli(),
-		Time:          Time(id.UnixMilli()),
+		Kind:          id.Kind,
+		ULID:          w.String(),
+		UUID:          w.UUID(),
+		U128:          w.Uint128(),
+		BytesHex:      w.Hex(),
+		UnixMs:        w.UnixMilli(),
+		Time:          Time(w.UnixMilli()),
 		RandomnessHex: hex.EncodeToString(r[:]),
+		IssuedHere:    No,
 	}
-	if from, err := id.Flake(f.Epoch); err == nil {
-		p.Flake = describeFlake(from, f)
+	if id.Kind == UUID {
+		var version int
+		if version, p.UUIDVariant = Version(w); p.UUIDVariant == RFC9562 {
+			p.UUIDVersion = &version
+		}
+	}
+	if from, err := w.Flake(f.Epoch); err == nil {
+		p.IssuedHere, p.Flake = Possible, describeFlake(from, f)
 	}
 	return p
 }

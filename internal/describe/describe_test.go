@@ -119,7 +119,7 @@ func TestKnownAnswers(t *testing.T) {
 			}
 		}
 	}
-	order = strings.Fields("kind ulid uuid u128 bytes_hex unix_ms time randomness_hex flake")
+	order = strings.Fields("kind ulid uuid u128 bytes_hex unix_ms time randomness_hex issued_here flake")
 	for _, v := range slices.Concat(a.ULID, a.UUIDv7) {
 		for _, form := range []string{"ulid", "uuid"} {
 			id, err := describe.Parse(v[form].(string), "", flake.Default)
@@ -127,8 +127,16 @@ func TestKnownAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			fields, got := fieldsOf(t, describe.Describe(id, flake.Default))
-			if !slices.Equal(fields, order) || got["kind"] != form {
-				t.Fatalf("fields %v of a %v, want %v of a %s", fields, got["kind"], order, form)
+			want := order
+			if form == "uuid" {
+				of := []string{"uuid_version", "uuid_variant"}
+				if got["uuid_variant"] != describe.RFC9562 {
+					of = of[1:]
+				}
+				want = slices.Concat(order[:8], of, order[8:])
+			}
+			if !slices.Equal(fields, want) || got["kind"] != form {
+				t.Fatalf("fields %v of a %v, want %v of a %s", fields, got["kind"], want, form)
 			}
 			names := map[string]string{"ulid": "ulid", "uuid": "uuid", "u128": "u128", "unix_ms": "unix_ms"}
 			if _, ok := v["randomness_hex"]; ok {
@@ -136,8 +144,8 @@ func TestKnownAnswers(t *testing.T) {
 			}
 			same(t, v["ulid"].(string), got, v, names)
 			_, err = id.Wide.Flake(flake.DefaultEpoch)
-			if (got["flake"] != nil) != (err == nil) {
-				t.Errorf("%s: flake %v, but %v", v["ulid"], got["flake"], err)
+			if (got["flake"] != nil) != (err == nil) || (got["issued_here"] == describe.Possible) != (err == nil) {
+				t.Errorf("%s: flake %v, issued here %v, but %v", v["ulid"], got["flake"], got["issued_here"], err)
 			}
 		}
 	}
@@ -448,6 +456,22 @@ func TestThirteenDigits(t *testing.T) {
 			if id.Flake != c.want || !errors.Is(err, c.err) {
 				t.Errorf("%s(%s, %s) = %d, %v, want %d, %v", name, c.in, c.kind, id.Flake, err, c.want, c.err)
 			}
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for text, want := range map[string]string{
+		"01a1f9d9-1a9a-7082-a8a2-962be40838f5": "7 RFC 9562", "9f0c1c44-6b1a-4f6e-9b0a-3f1d2c3b4a59": "4 RFC 9562",
+		"00000000-0000-0000-0000-000000000000": "0 nil", "01a1f9d9-1a9a-7082-28a2-962be40838f5": "0 NCS",
+		"01a1f9d9-1a9a-7082-c8a2-962be40838f5": "0 Microsoft", "01a1f9d9-1a9a-7082-e8a2-962be40838f5": "0 reserved",
+	} {
+		id, err := describe.Parse(text, describe.UUID, flake.Default)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if version, variant := describe.Version(id.Wide); fmt.Sprint(version, " ", variant) != want {
+			t.Errorf("%s: %d %s, want %s", text, version, variant, want)
 		}
 	}
 }

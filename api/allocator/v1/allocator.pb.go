@@ -696,7 +696,7 @@ type DescribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// flake, ulid or uuid.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The 63-bit flake. Absent for a ULID or UUID that was not made from a flake.
+	// The 63-bit flake. Absent for a ULID or UUID that cannot have been made from one.
 	Flake *int64 `protobuf:"fixed64,2,opt,name=flake,proto3,oneof" json:"flake,omitempty"`
 	// The 13 characters of the flake; empty if there is no flake.
 	Base32 string `protobuf:"bytes,3,opt,name=base32,proto3" json:"base32,omitempty"`
@@ -706,7 +706,8 @@ type DescribeResponse struct {
 	UnixMs int64  `protobuf:"varint,6,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
 	// Time since the epoch of the space; set if there is a flake.
 	TimestampMs int64 `protobuf:"varint,7,opt,name=timestamp_ms,json=timestampMs,proto3" json:"timestamp_ms,omitempty"`
-	// The random field of the flake, and its sid.
+	// The random field of the flake, and its sid. A UUIDv7 of any origin looks as if
+	// it had them: what follows holds for a ULID or UUID if it was issued in this space.
 	Randomness  int64  `protobuf:"varint,8,opt,name=randomness,proto3" json:"randomness,omitempty"`
 	Sid         int32  `protobuf:"varint,9,opt,name=sid,proto3" json:"sid,omitempty"`
 	Layout      Layout `protobuf:"varint,10,opt,name=layout,proto3,enum=allocator.v1.Layout" json:"layout,omitempty"`

@@ -1,11 +1,10 @@
 // Package httpserver is the HTTP API: IDs as texts, decoding and the cluster, as
-// openapi.yaml describes them. NewServer also has the limits of connections, for every
+// api/openapi.yaml describes them. NewServer also has the limits of connections, for every
 // HTTP listener of a node.
 package httpserver
 
 import (
 	"bytes"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flakelease/allocator/api"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/inspect"
@@ -31,11 +31,6 @@ const (
 	idleTimeout       = 60 * time.Second
 	headerSlack       = 4096 // added by net/http to MaxHeaderBytes
 )
-
-// openAPI describes this API. Tests check every answer against it.
-//
-//go:embed openapi.yaml
-var openAPI []byte
 
 // NewServer returns a server with the limits of every HTTP listener of a node. Errors
 // of single connections are logged at level debug. It speaks HTTP/1 alone: HTTP/2 would
@@ -292,7 +287,7 @@ func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 func (h *handler) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	began := h.service.Begin()
 	h.service.Done(server.HTTPOther, nil, began)
-	send(w, "application/yaml", "no-store", openAPI)
+	send(w, "application/yaml", "no-store", api.OpenAPI)
 }
 
 // notAllowed answers methods that a path does not have. hint has one %s, for the

@@ -3,8 +3,6 @@ package httpserver
 import (
 	"bytes"
 	"encoding/json"
-	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server"
 	"net/http/httptest"
 	"regexp"
 	"slices"
@@ -12,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/api"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
 )
 
 var fuzzLimits = server.Limits{Count: 10_000, Wide: true, Format: flake.Default}
@@ -126,7 +127,7 @@ func TestRetryAfterRoundsUp(t *testing.T) {
 
 // TestReasonsInOpenAPI: openapi.yaml lists the reasons of package node.
 func TestReasonsInOpenAPI(t *testing.T) {
-	list := regexp.MustCompile(`(?s)\n    Reason:\n.*?enum:\n(.*?)\n    Problem:`).FindSubmatch(openAPI)
+	list := regexp.MustCompile(`(?s)\n    Reason:\n.*?enum:\n(.*?)\n    Problem:`).FindSubmatch(api.OpenAPI)
 	if list == nil {
 		t.Fatal("openapi.yaml has no list of reasons")
 	}

@@ -55,15 +55,16 @@ func TestDecodeHTTP(t *testing.T) {
 	for kind, text := range map[string]string{"ulid": wide.String(), "uuid": wide.UUID()} {
 		_, got := decode(env, "/v1/ids/"+text)
 		want := fmt.Sprintf(`{"kind":%q,"ulid":%q,"uuid":%q,"u128":%q,"bytes_hex":%q,"unix_ms":1769904000000,`+
-			`"time":"2026-02-01T00:00:00.000Z","randomness_hex":%q,"flake":{%s},%s}`,
-			kind, wide.String(), wide.UUID(), wide.Uint128(), wide.Hex(), wide.Hex()[12:], parts, holder)
+			`"time":"2026-02-01T00:00:00.000Z","randomness_hex":%q,%s"issued_here":"possible","flake":{%s},%s}`,
+			kind, wide.String(), wide.UUID(), wide.Uint128(), wide.Hex(), wide.Hex()[12:],
+			map[string]string{"uuid": `"uuid_version":7,"uuid_variant":"RFC 9562",`}[kind], parts, holder)
 		if got != want {
 			t.Errorf("%s:\n got %s\nwant %s", kind, got, want)
 		}
 	}
 	asked := len(env.Dir.Asked)
 	_, got := decode(env, "/v1/ids/01ARZ3NDEKTSV4RRFFQ69G5FAV")
-	if !strings.HasSuffix(got, `"randomness_hex":"d6764c61efb99302bd5b","flake":null,"holder":null}`) || len(env.Dir.Asked) != asked {
+	if !strings.HasSuffix(got, `"randomness_hex":"d6764c61efb99302bd5b","issued_here":"no","flake":null,"holder":null}`) || len(env.Dir.Asked) != asked {
 		t.Errorf("a ULID of another origin: %s", got)
 	}
 	_, got = decode(env, "/v1/ids/7ZZZZZZZZZZZZZZZZZZZZZZZZZ")

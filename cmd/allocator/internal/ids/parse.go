@@ -260,19 +260,11 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 
 // appendVersion appends the version and the variant of a UUID.
 func appendVersion(b []byte, id ulid.ID) []byte {
-	bits := id.Bytes()
-	variant := "RFC 9562"
-	switch top := bits[8] >> 5; {
-	case bits == [ulid.BinaryLen]byte{}:
-		return append(b, "none: the nil UUID"...)
-	case top < 4:
-		variant = "NCS, before versions"
-	case top == 6:
-		variant = "Microsoft, before versions"
-	case top == 7:
-		variant = "reserved"
+	version, variant := describe.Version(id)
+	if variant != describe.RFC9562 {
+		return append(append(b, "none, variant "...), variant...)
 	}
-	b = strconv.AppendUint(b, uint64(bits[6]>>4), 10)
+	b = strconv.AppendInt(b, int64(version), 10)
 	return append(append(b, ", variant "...), variant...)
 }
 
