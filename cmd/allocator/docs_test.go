@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -86,6 +87,34 @@ func TestReadmeEmbeds(t *testing.T) {
 	}
 	if errors.Is(err, embed.ErrConfig) || errors.Is(err, cluster.ErrNoKey) {
 		t.Error(err)
+	}
+}
+
+// The Go examples of README compile, each part between blank lines by itself.
+func TestReadmeCompiles(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("package readme\n\nimport (\n\"context\"\n\"github.com/flakelease/allocator/client\"\n\"github.com/flakelease/allocator/embed\"\n)\n\n" +
+		"var _, _ = client.New, embed.Open\n")
+	parts := 0
+	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(readFile(t, "../../README.md"), -1) {
+		for part := range strings.SplitSeq(block[1], "\n\n") {
+			parts++
+			b.WriteString("\nfunc _(ctx context.Context, endpoints []string) {\n" + part + "\n")
+			for _, m := range regexp.MustCompile(`(?m)^(\w+), err :=`).FindAllStringSubmatch(part, -1) {
+				b.WriteString("_, _ = " + m[1] + ", err\n")
+			}
+			b.WriteString("}\n")
+		}
+	}
+	if parts < 2 {
+		t.Fatalf("found %d examples", parts)
+	}
+	file := filepath.Join(t.TempDir(), "readme.go")
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "vet", file).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s\n%s", err, out, &b)
 	}
 }
 
