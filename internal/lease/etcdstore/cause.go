@@ -65,6 +65,8 @@ func connectError(message string) string {
 	switch {
 	case strings.Contains(message, "first record does not look like a TLS handshake"):
 		return message + ": the endpoint does not use TLS, or is not etcd's: check the scheme"
+	case strings.HasSuffix(message, "authentication handshake failed: EOF"):
+		return message + ": the endpoint ended the connection at the first message of TLS, as servers without TLS do: check the scheme"
 	case strings.Contains(message, "looked like an HTTP/1.1 header"):
 		return "an HTTP/1.1 server answers: this is no client port of etcd"
 	case strings.Contains(message, "error reading server preface"):

@@ -30,9 +30,26 @@ func TestDeadlineNamesItsCause(t *testing.T) {
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}
+	// etcd ends a connection that begins with TLS where it speaks without.
+	clear, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer clear.Close()
+	go func() {
+		for {
+			conn, err := clear.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 64<<10))
+			_ = conn.Close()
+		}
+	}()
 	for name, c := range map[string]struct{ endpoint, want string }{
 		"closed port": {"http://" + closed.Addr().String(), "connection refused"},
 		"web server":  {plain.URL, "no client port of etcd"},
+		"no TLS":      {"https://" + clear.Addr().String(), "servers without TLS"},
 		"TLS":         {"http://" + secret.Listener.Addr().String(), "uses TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {

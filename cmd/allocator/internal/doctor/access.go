@@ -101,6 +101,8 @@ func (r *findings) access(f facts) {
 	}
 	switch {
 	case len(clear)+len(free) > 0:
+	case len(f.nodes) == 0:
+		r.Add("access", report.Skipped, "", "there is no node to try it on")
 	case len(f.access) == 0:
 		r.Add("access", report.OK, "", "no node that answers is reachable from other machines")
 	default:

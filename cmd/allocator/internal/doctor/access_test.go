@@ -15,6 +15,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/nodestub"
+	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/certs"
@@ -33,7 +34,7 @@ func TestAccess(t *testing.T) {
 		{"TLS alone", map[string]access{"a": {}}, []string{"warn no authentication"}},
 	} {
 		var r findings
-		r.access(facts{access: tc.access})
+		r.access(facts{access: tc.access, nodes: make([]deployment.NodeReport, 1)})
 		if len(r.Report) != len(tc.want) {
 			t.Errorf("%s: %+v", tc.name, r.Report)
 			continue

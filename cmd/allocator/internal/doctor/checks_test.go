@@ -87,7 +87,7 @@ func TestExamine(t *testing.T) {
 		{"all endpoints away", func(f *facts) { f.members[0].Err = away },
 			[]string{"fail etcd-endpoint | away |", "fail etcd | no endpoint answers | do not restart"}},
 		{"all endpoints away, and nodes", func(f *facts) { f.members[0].Err, f.nodes, f.registered, f.view = away, nil, nil, lease.View{} },
-			[]string{"fail etcd-endpoint | away |", "fail etcd | no endpoint answers |", "skipped nodes | who is registered is not known | --addr", "skipped clock | no node to compare |"}},
+			[]string{"fail etcd-endpoint | away |", "fail etcd | no endpoint answers |", "skipped nodes | who is registered is not known | --addr", "skipped access | no node |", "skipped clock | no node to compare |"}},
 		{"slow", func(f *facts) { f.members[0].Took = 400 * time.Millisecond }, []string{"warn etcd-endpoint | answered in 400ms | Check etcd's disk"}},
 		{"two clusters", func(f *facts) {
 			m := f.members[0]
@@ -134,7 +134,7 @@ func TestExamine(t *testing.T) {
 			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Ceil += 10 * 365 * 24 * 3600 * 1000 })
 		},
 			[]string{"fail ceilings | sid 5 is 2037 | Is this machine's clock right"}},
-		{"nobody", func(f *facts) { f.nodes, f.registered = nil, nil }, []string{"warn nodes | no node is registered | allocator serve"}},
+		{"nobody", func(f *facts) { f.nodes, f.registered = nil, nil }, []string{"warn nodes | no node is registered | allocator serve", "skipped access | no node |"}},
 		{"no address", func(f *facts) { f.registered[0].GRPC = "" }, []string{"skipped node | n1 has no gRPC listener |"}},
 		{"a node with TLS", func(f *facts) {
 			f.nodes[0].Cluster, f.nodes[0].Err = nil, errors.New("error reading server preface: EOF")
@@ -176,7 +176,7 @@ func TestExamine(t *testing.T) {
 		{"a slow answer tells less", func(f *facts) { f.nodes[0].Cluster, f.nodes[0].Took = answer(300), time.Second }, nil},
 		{"a record of the future", func(f *facts) { f.now -= 2500 }, []string{"fail clock | sid 3 wrote its record 500ms in the future |"}},
 		{"an old record", func(f *facts) { f.now += 14_000 }, []string{"warn clock | 16s old | cannot write to etcd"}},
-		{"no node", func(f *facts) { f.nodes, f.view.SIDs = nil, nil }, []string{"warn nodes | |", "skipped clock | no node to compare |"}},
+		{"no node", func(f *facts) { f.nodes, f.view.SIDs = nil, nil }, []string{"warn nodes | |", "skipped access | no node |", "skipped clock | no node to compare |"}},
 		{"no NTP", func(f *facts) { f.kernel.Synchronized = false }, []string{"warn clock-kernel | not synchronized | chrony"}},
 		{"no kernel", func(f *facts) { f.kernel.Known = false }, []string{"skipped clock-kernel | does not report |"}},
 		{"no gossip", func(f *facts) { f.gossip = nil }, []string{"skipped gossip | no node has registered |"}},

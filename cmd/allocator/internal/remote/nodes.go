@@ -149,6 +149,9 @@ func (n *Nodes) failed(answers []string, refused bool) error {
 	case refused:
 		return cli.Exit(cli.ExitInvalid, fmt.Errorf("none of %d nodes did it:\n%s", len(answers), text))
 	}
+	if hint := n.dialer.Hint(text); hint != "" && len(answers) == 1 {
+		return cli.Exit(cli.ExitUnavailable, errors.New(text+hint)) // something answers
+	}
 	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%s%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or, to try it, %s",
 		text, n.dialer.Hint(text), strings.Join(n.Addrs, ", "), config.EnvAddr, cli.TryDev))
 }
