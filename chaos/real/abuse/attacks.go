@@ -10,7 +10,10 @@ import (
 	"strings"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/net/http2"
+
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // attack is one entry of the suite.
@@ -73,6 +76,7 @@ var attacks = []attack{
 	{name: "slots-sources", known: "connections without a call stay", sends: "5,000 connections to the gRPC port as above, from 200 addresses", sources: 200, run: conns(5000, slotsGRPC)},
 	{name: "half-open", sends: "5,000 connections to the HTTP port that begin a TLS handshake and stop", run: conns(5000, halfOpen)},
 	{name: "slowloris", sends: "2,000 HTTP/1.1 requests that get a header field a second", run: conns(2000, slowloris)},
+	{name: "registrations", sends: "20,000 registrations in etcd without a process, written again and again", run: registrations},
 	{name: "json-bombs", sends: "HTTP/1.1 requests with bodies of nested JSON and of gzip, on 16 connections", run: conns(16, jsonBombs)},
 }
 
@@ -446,6 +450,40 @@ func slowloris(a *attacker, ctx context.Context) error {
 		return err
 	}
 	return a.slowly(ctx, conn, "X-Slow: x\r\n")
+}
+
+// registrations needs what a node needs: the rights to write to etcd.
+func registrations(ctx context.Context, a *attacker) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{a.Etcd}, DialTimeout: 5 * time.Second})
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	prefix := "/" + a.Label + "/node/"
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*time.Second)
+		defer cancel()
+		_, _ = client.Delete(ctx, prefix+"fa4e", clientv3.WithPrefix())
+	}()
+	const perTxn = 100
+	for ctx.Err() == nil {
+		for i := 0; i < 20_000 && ctx.Err() == nil; i += perTxn {
+			var ops []clientv3.Op
+			for j := i; j < i+perTxn; j++ {
+				instance := fmt.Sprintf("fa4e%04x-0000-4000-8000-%012x", j>>16, j)
+				ops = append(ops, clientv3.OpPut(prefix+instance, lease.Encode(lease.Registration{Instance: lease.Instance(instance),
+					Node: fmt.Sprint("fake-", j), Gossip: fmt.Sprintf("127.1.%d.%d:1", j>>8, j&255)})))
+			}
+			if _, err := client.Txn(ctx).Then(ops...).Commit(); err != nil {
+				return
+			}
+			a.units.Add(perTxn)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(2 * time.Second):
+		}
+	}
 }
 
 func jsonBombs(a *attacker, ctx context.Context) error {

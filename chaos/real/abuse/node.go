@@ -35,6 +35,7 @@ const (
 // target is what an attack reaches of a node.
 type target struct {
 	GRPC, HTTP, RESP, Admin, Gossip string // host:port
+	Etcd                            string // URL
 	Token                           string // of a caller who may issue
 	Label                           string // of gossip
 }
@@ -69,6 +70,7 @@ func newNode(ctx context.Context, dir, allocator, etcd string) (_ *node, err err
 		return nil, err
 	}
 	client, peer := "http://"+ports[5], "http://"+ports[6]
+	n.Etcd = client
 	n.etcd = &rig.Process{Name: "etcd", Path: etcd, Place: rig.Loopback{}, Dir: dir, Args: []string{"--name", "etcd", "--data-dir", filepath.Join(dir, "data"),
 		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
 		"--initial-cluster", "etcd=" + peer, "--log-level", "error"}}
@@ -88,7 +90,7 @@ func (n *node) start(ctx context.Context) error {
 		return err
 	}
 	if err := rig.Until(ctx, 30*time.Second, "etcd answers", func(ctx context.Context) error {
-		out, err := exec.CommandContext(ctx, n.process.Path, "init", "--fresh", "--space", space, "--etcd.endpoints", n.endpoint()).CombinedOutput()
+		out, err := exec.CommandContext(ctx, n.process.Path, "init", "--fresh", "--space", space, "--etcd.endpoints", n.Etcd).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -97,10 +99,6 @@ func (n *node) start(ctx context.Context) error {
 		return err
 	}
 	return n.with(ctx, nil)
-}
-
-func (n *node) endpoint() string {
-	return n.process.Args[slices.Index(n.process.Args, "--etcd.endpoints")+1]
 }
 
 // with makes the node run with more arguments, and be ready.
@@ -199,6 +197,19 @@ func (n *node) usage(ctx context.Context) (u usage) {
 		}
 	}
 	return u
+}
+
+// cpu returns the processor time that the node has used.
+func (n *node) cpu() time.Duration {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.process.PID()))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	f := strings.Fields(rest) // from the third field on
+	if len(f) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseInt(f[11], 10, 64)
+	system, _ := strconv.ParseInt(f[12], 10, 64)
+	return time.Duration(user+system) * (time.Second / 100)
 }
 
 // resetPeak makes the kernel forget the node's peak.

@@ -46,6 +46,7 @@ type result struct {
 	seen   seen
 	before usage
 	after  usage
+	cpu    float64  // processors that the node used
 	exit   string   // how the node ended; empty: it did not
 	broken []string // budgets
 }
@@ -72,9 +73,9 @@ func (s *suite) run(ctx context.Context, attacks []attack) error {
 			return fmt.Errorf("%s: %w", a.name, err)
 		}
 		s.results = append(s.results, r)
-		fmt.Fprintf(s.out, "%-18s %-22s failed %d (late %d) of %d, p50 %.1f p99 %.1f ms, new connections %d/%d, /livez %d/%d, memory %d, at most %d, heap %d then %d MiB; %s\n", a.name, r.verdict(),
+		fmt.Fprintf(s.out, "%-18s %-22s failed %d (late %d) of %d, p50 %.1f p99 %.1f ms, new connections %d/%d, /livez %d/%d, memory %d, at most %d, heap %d then %d MiB, CPU %.2f; %s\n", a.name, r.verdict(),
 			r.seen.Steady.Failed, r.seen.Steady.Late, r.seen.Steady.Calls, ms(r.seen.at(50)), ms(r.seen.at(99)), r.seen.Fresh.Failed, r.seen.Fresh.Calls,
-			r.seen.Probes.Failed, r.seen.Probes.Calls, r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, r.sent)
+			r.seen.Probes.Failed, r.seen.Probes.Calls, r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, r.cpu, r.sent)
 		for _, b := range r.broken {
 			fmt.Fprintf(s.out, "%-18s   %s\n", "", b)
 		}
@@ -104,7 +105,9 @@ func (s *suite) attack(ctx context.Context, a attack) (result, error) {
 	if err != nil {
 		return r, err
 	}
+	cpu, began := s.node.cpu(), time.Now()
 	r.seen = s.callers.call(ctx, s.length)
+	r.cpu = max(0, (s.node.cpu()-cpu).Seconds()/time.Since(began).Seconds())
 	r.sent = stop()
 	for end := time.Now().Add(maxWait); ; time.Sleep(500 * time.Millisecond) {
 		r.after = s.node.usage(ctx)
@@ -200,15 +203,15 @@ func (s *suite) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "A node %s, %d processors, %s for each attack. Honest p50 and p99: %.1f and %.1f ms at rest, %.1f and %.1f ms on the busy machine.\n\n",
 		s.limit, runtime.NumCPU(), s.length, ms(s.quiet.at(50)), ms(s.quiet.at(99)), ms(s.busy.at(50)), ms(s.busy.at(99)))
-	b.WriteString("| attack | what it sends | failed | p50 | p99 | new connections failed | memory before, highest | heap before, after | verdict |\n|---|---|--:|--:|--:|--:|--:|--:|---|\n")
+	b.WriteString("| attack | what it sends | failed | p50 | p99 | new connections failed | memory before, highest | heap before, after | CPUs | verdict |\n|---|---|--:|--:|--:|--:|--:|--:|--:|---|\n")
 	for _, r := range s.results {
 		verdict := r.verdict()
 		if len(r.broken) > 0 {
 			verdict += ": " + strings.Join(r.broken, "; ")
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %d of %d | %.1f ms | %.1f ms | %d of %d | %d, %d MiB | %d, %d MiB | %s |\n", r.attack.name, r.attack.sends,
+		fmt.Fprintf(&b, "| `%s` | %s | %d of %d | %.1f ms | %.1f ms | %d of %d | %d, %d MiB | %d, %d MiB | %.2f | %s |\n", r.attack.name, r.attack.sends,
 			r.seen.Steady.Failed, r.seen.Steady.Calls, ms(r.seen.at(50)), ms(r.seen.at(99)), r.seen.Fresh.Failed, r.seen.Fresh.Calls,
-			r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, verdict)
+			r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, r.cpu, verdict)
 	}
 	return b.String()
 }
