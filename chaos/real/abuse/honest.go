@@ -82,7 +82,7 @@ func newCallers(n *node) (*callers, error) {
 			return client.Block{Count: r.Count}, nil
 		})))
 		c.probes = append(c.probes, worker("livez", load.Func(func(ctx context.Context, r load.Request) (client.Block, error) {
-			return client.Block{Count: r.Count}, get(ctx, "http://"+n.Admin+"/livez")
+			return client.Block{Count: r.Count}, get(ctx, "http://"+n.Admin+"/livez", "")
 		})))
 	}
 	return c, nil
@@ -93,6 +93,7 @@ type seen struct {
 	Steady, Fresh, Probes count
 	Latency               *hdrhistogram.Histogram // of Steady, in ns
 	Failure               error                   // one of them
+	Delay                 time.Duration           // by which this process was late itself, 99 times of 100 at most
 }
 
 // count is of calls that were due. Late ones were not sent, since all callers waited.
@@ -109,11 +110,16 @@ func (c *callers) call(ctx context.Context, length time.Duration) seen {
 		return count{Calls: r.Requests + failed + r.NotStarted, Failed: failed, Late: r.NotStarted}, r
 	}
 	var fresh, probes *load.Result
+	called := make(chan struct{})
+	var sampling sync.WaitGroup
+	sampling.Go(func() { s.Delay = delay(called) })
 	all.Go(func() { s.Fresh, fresh = run(c.fresh, freshRate) })
 	all.Go(func() { s.Probes, probes = run(c.probes, probeRate) })
 	var steady *load.Result
 	s.Steady, steady = run(c.steady, steadyRate)
 	all.Wait()
+	close(called)
+	sampling.Wait()
 	s.Latency = steady.Latency
 	for _, r := range []*load.Result{steady, fresh, probes} {
 		if s.Failure == nil && r.Failure != nil {
@@ -124,6 +130,22 @@ func (c *callers) call(ctx context.Context, length time.Duration) seen {
 		}
 	}
 	return s
+}
+
+// delay sleeps again and again until done, and returns the 99th percentile of how much
+// later than it asked for it woke.
+func delay(done <-chan struct{}) time.Duration {
+	const step = 2 * time.Millisecond
+	late := hdrhistogram.New(1, int64(time.Minute), 2)
+	for {
+		began := time.Now()
+		select {
+		case <-done:
+			return time.Duration(late.ValueAtQuantile(99))
+		case <-time.After(step):
+			_ = late.RecordValue(int64(max(1, time.Since(began)-step)))
+		}
+	}
 }
 
 // at returns a quantile of the steady callers' latency, in percent. Late calls count

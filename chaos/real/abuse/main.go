@@ -44,7 +44,7 @@ func main() {
 
 func run(ctx context.Context, args []string) (int, error) {
 	flags := flag.NewFlagSet("abuse", flag.ContinueOnError)
-	short := flags.Bool("short", false, "only the attacks that were worst once")
+	short := flags.Bool("short", false, "only the attacks that were worst once, and the median of latency instead of p99")
 	only := flags.String("only", "", "only these attacks, comma-separated")
 	length := flags.Duration("for", 8*time.Second, "how long each attack lasts; 5s is the least that shows slow ones")
 	write := flags.String("write", "", "replace the table in this document")
@@ -64,7 +64,10 @@ func run(ctx context.Context, args []string) (int, error) {
 	} else if err := os.MkdirAll(*dir, 0o755); err != nil {
 		return exitUnknown, err
 	}
-	s := &suite{length: *length, dir: *dir, out: os.Stdout}
+	s := &suite{length: *length, quantile: 99, dir: *dir, out: os.Stdout}
+	if *short {
+		s.quantile = 50
+	}
 	if err := s.prepare(ctx, *allocator); err != nil {
 		return exitUnknown, err
 	}

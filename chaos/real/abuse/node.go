@@ -43,13 +43,14 @@ type target struct {
 // node is the allocator under attack, and its etcd.
 type node struct {
 	target
-	dir     string
-	honest  string // token
-	ca      *x509.CertPool
-	group   *group
-	etcd    *rig.Process
-	process *rig.Process
-	args    []string // of the present run, besides those of every run
+	dir      string
+	honest   string // token
+	operator string // token with scope admin
+	ca       *x509.CertPool
+	group    *group
+	etcd     *rig.Process
+	process  *rig.Process
+	args     []string // of the present run, besides those of every run
 }
 
 // newNode starts etcd, and makes all that a node needs.
@@ -120,7 +121,7 @@ func (n *node) with(ctx context.Context, args []string) error {
 		if !n.process.Running() {
 			return fmt.Errorf("it ended: %s", n.process.Exit())
 		}
-		return get(ctx, "http://"+n.Admin+"/readyz")
+		return get(ctx, "http://"+n.Admin+"/readyz", "")
 	})
 }
 
@@ -131,10 +132,14 @@ func (n *node) stop() {
 	n.group.remove()
 }
 
-func get(ctx context.Context, url string) error {
+// get requires that a page can be read, with a token or "".
+func get(ctx context.Context, url, token string) error {
 	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
 	if err != nil {
 		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	t := &http.Transport{DisableKeepAlives: true}
 	res, err := t.RoundTrip(req)
@@ -174,7 +179,9 @@ func (n *node) usage(ctx context.Context) (u usage) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_ = get(ctx, "http://"+n.Admin+"/debug/pprof/heap?gc=1") // collects
+	if err := get(ctx, "http://"+n.Admin+"/debug/pprof/heap?gc=1", n.operator); err != nil { // collects
+		return u
+	}
 	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+n.Admin+"/metrics", nil)
 	if err != nil {
 		return u
@@ -239,15 +246,16 @@ func (n *node) credentials() error {
 	n.ca.AppendCertsFromPEM(cert)
 	honest, line1, err1 := access.NewToken("honest", "issue")
 	token, line2, err2 := access.NewToken("attacker", "issue")
-	if err := errors.Join(err1, err2); err != nil {
+	operator, line3, err3 := access.NewToken("operator", "admin")
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	n.honest, n.Token = honest, token
+	n.honest, n.Token, n.operator = honest, token, operator
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret)
 	for name, content := range map[string][]byte{
 		"cert.pem": cert, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-		"tokens": []byte(line1 + "\n" + line2 + "\n"), "gossip.key": []byte(base64.StdEncoding.EncodeToString(secret) + "\n"),
+		"tokens": []byte(line1 + "\n" + line2 + "\n" + line3 + "\n"), "gossip.key": []byte(base64.StdEncoding.EncodeToString(secret) + "\n"),
 	} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), content, 0o600); err != nil {
 			return err
