@@ -108,8 +108,9 @@ SIM_FOR ?= 1h# of `make sim-campaign`
 sim-campaign: ## clusters from new seeds for SIM_FOR, on from where the last one stopped; bin/sim-campaign.json keeps the failures
 	$(GO) test -timeout 0 -count 1 -v ./chaos/sim -run 'TestCampaign$$' -campaign $(CURDIR)/$(BIN)/sim-campaign.json -campaign-for $(SIM_FOR) -commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 
-scale: ## measure clusters of 3 to 128 nodes in virtual time and write docs/SCALE.md: 5 to 10 minutes
+scale: ## measure clusters of 3 to 128 nodes, and what 1,024 read, in virtual time and write docs/SCALE.md: 10 to 20 minutes
 	$(GO) test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m
+	$(GO) test ./chaos/virtual -run TestReads -reads 32,128,1024 -timeout 60m
 	$(GO) test ./chaos/scale -update
 
 e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of 20 s and beyond the window

@@ -3,7 +3,8 @@
 // TestScale), and a calculation that is tested against them and covers sizes for
 // which measuring takes too long. docs/SCALE.md is made of both:
 //
-//	go test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128,256 -timeout 60m
+//	go test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m
+//	go test ./chaos/virtual -run TestReads -reads 32,128,1024 -timeout 60m
 //	go test ./chaos/scale -update
 //
 // The calculation is about traffic and not about time: tests of real clusters show

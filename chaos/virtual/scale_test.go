@@ -108,7 +108,7 @@ func (a sums) minus(b sums) sums {
 // run for calm without a fault, and then some are restarted in turn, one each pause.
 func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.Duration) (out scale.Measured) {
 	t.Helper()
-	out = scale.Measured{Nodes: n, Restarts: restarts, Pause: pause.Seconds()}
+	out = scale.Measured{Nodes: n, CalmSeconds: calm.Seconds(), Restarts: restarts, Pause: pause.Seconds()}
 	began := time.Now()
 	heapAtFirst, _ := memory()
 	synctest.Test(t, func(t *testing.T) {
