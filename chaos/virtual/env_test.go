@@ -265,7 +265,7 @@ func settings(host, name string) config.Config {
 	c := config.Default()
 	c.Node.Name = name
 	c.Etcd.Endpoints = []string{"http://" + etcdHost + ":2379"}
-	c.Listen = config.Listen{GRPC: host + ":9000", HTTP: host + ":8080", Admin: host + ":7947", Gossip: "127.0.0.1:7946"}
+	c.Listen = config.Listen{GRPC: host + ":9000", HTTP: host + ":8080", Admin: host + ":7947", Gossip: "127.0.0.1:7946", Insecure: true}
 	return c
 }
 

@@ -106,6 +106,7 @@ type Listen struct {
 	GRPC, HTTP, Admin string
 	RESP              string // "" is none
 	Gossip            string // UDP and TCP, as ip:port; "" is no gossip
+	Insecure          bool   // listen beyond loopback without TLS and tokens
 }
 
 // Advertise is the addresses given to others, as host:port; "" is the address

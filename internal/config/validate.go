@@ -151,6 +151,9 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 	rule((t.Cert == "") == (t.Key == ""), "tls.cert", "only one of tls.cert and tls.key is set: set both or neither")
 	rule(t.ClientCA == "" || t.Cert != "", "tls.client-ca", "client certificates need TLS: set tls.cert and tls.key as well")
 	rule(!t.Admin || t.Cert != "", "tls.admin", "the admin port has no certificate: set tls.cert and tls.key as well")
+	open := c.beyondLoopback()
+	rule(len(open) == 0 || c.Listen.Insecure || t.Cert != "" || c.Auth.TokenFile != "", "listen.insecure",
+		"everybody who reaches %s could issue IDs, without TLS and without a token: set auth.token-file and tls.cert, or listen on loopback, or set listen.insecure=true where only trusted programs reach the port", strings.Join(open, " and "))
 	rule(c.Auth.StaleAfter >= 10*time.Second && c.Auth.StaleAfter <= 7*24*time.Hour, "auth.stale-after", "%v is out of range: it must be 10s to 168h", c.Auth.StaleAfter)
 	rule(oneOf(c.Auth.OpenAdmin, "loopback", "none", "any"), "auth.open-admin", "%q is none of loopback, none, any", c.Auth.OpenAdmin)
 	for _, h := range c.HTTP.Hosts {
@@ -176,12 +179,7 @@ func (c Config) CheckHost() bool {
 // configured, a sentence each with what to change; none for one on loopback. A
 // node starts all the same: encryption may be the business of a mesh or a proxy.
 func (c Config) Exposed() (problems []string) {
-	var open []string
-	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.resp", c.Listen.RESP}} {
-		if a.addr != "" && !loopback(a.addr) {
-			open = append(open, a.key+" ("+a.addr+")")
-		}
-	}
+	open := c.beyondLoopback()
 	if len(open) == 0 {
 		return nil
 	}
@@ -200,6 +198,17 @@ func (c Config) Exposed() (problems []string) {
 		problems = append(problems, "any client that can connect may issue IDs"+drain+": set auth.token-file or tls.client-ca, or listen on loopback: "+where)
 	}
 	return problems
+}
+
+// beyondLoopback returns the API's listeners that other machines can reach, with their
+// addresses.
+func (c Config) beyondLoopback() (open []string) {
+	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.resp", c.Listen.RESP}} {
+		if a.addr != "" && !loopback(a.addr) {
+			open = append(open, a.key+" ("+a.addr+")")
+		}
+	}
+	return open
 }
 
 // loopback reports whether an address to listen on is this machine's alone.

@@ -231,7 +231,7 @@ func (r *Rig) newNode(name string, urls []string, place func(string) (Place, err
 	n.Process = &Process{Name: name, Place: p, Path: r.Allocator, Dir: filepath.Join(r.Dir, "logs"), Hooked: r.Clocks, Args: append([]string{"serve",
 		"--node.name", name, "--root", Root, "--space", Space, "--etcd.endpoints", strings.Join(urls, ","),
 		"--listen.http", n.HTTP, "--listen.grpc", n.GRPC, "--listen.resp", n.RESP, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip,
-		"--gossip.key-file", r.keyFile, "--log.format", "json"}, t.flags()...)}
+		"--listen.insecure=true", "--gossip.key-file", r.keyFile, "--log.format", "json"}, t.flags()...)}
 	return n, nil
 }
 

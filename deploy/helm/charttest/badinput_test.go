@@ -25,6 +25,8 @@ func TestBadInput(t *testing.T) {
 		{"autoscaler over the pool", "autoscaling: {enabled: true, maxReplicas: 31}", "autoscaling.maxReplicas is 31"},
 		{"autoscaler with minimum over maximum", "autoscaling: {enabled: true, minReplicas: 9, maxReplicas: 5}", "greater than autoscaling.maxReplicas, 5"},
 		{"autoscaler without a request", "{autoscaling: {enabled: true}, resources: {requests: {cpu: null}}}", "set resources.requests.cpu"},
+		{"an image that nobody published", "image: {registry: ''}", "image.registry is empty: no image is published yet"},
+		{"an etcd image that nobody published", "etcd: {endpoints: [], bundled: {enabled: true, image: {registry: ''}}}", "etcd.bundled.image.registry is empty"},
 		{"no etcd", "etcd: {endpoints: []}", "etcd.endpoints is empty: nodes need an etcd"},
 		{"two etcds", "etcd: {bundled: {enabled: true}}", "nodes on two different etcds would issue the same IDs; remove one"},
 		{"bundled etcd with TLS", "etcd: {endpoints: [], bundled: {enabled: true}, tls: {existingSecret: x}}", "the bundled etcd has neither TLS nor users"},
@@ -86,9 +88,23 @@ func TestBadInputTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("rendering succeeds")
 	}
-	for _, want := range []string{"replicaCount is 500", "etcd.endpoints is empty", "gossip.existingSecret is empty"} {
+	for _, want := range []string{"replicaCount is 500", "etcd.endpoints is empty", "gossip.existingSecret is empty", "image.registry is empty"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nwant %q", err, want)
+		}
+	}
+}
+
+// An image needs a registry, unless something else says which one it is.
+func TestImagesWithoutRegistry(t *testing.T) {
+	for values, want := range map[string]string{
+		"image: {registry: '', repository: allocator, tag: latest}":               "allocator:latest",
+		"image: {registry: '', digest: 'sha256:" + strings.Repeat("a", 64) + "'}": "flakelease/allocator@sha256:" + strings.Repeat("a", 64),
+		"{image: {registry: ''}, global: {imageRegistry: r.example}}":             "r.example/flakelease/allocator:0.1.0",
+	} {
+		r := mustRender(t, with(t, values), install)
+		if p, _ := nodePod(t, r); p.spec.Containers[0].Image != want {
+			t.Errorf("%s: %s, want %s", values, p.spec.Containers[0].Image, want)
 		}
 	}
 }

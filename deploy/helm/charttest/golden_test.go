@@ -38,6 +38,7 @@ var changes = []struct{ name, values string }{
 	{"etcd-tls", `etcd: {endpoints: ["https://e:2379"], tls: {existingSecret: s, caKey: a, certKey: b, keyKey: c}}`},
 	{"etcd-tls-no-client", `etcd: {endpoints: ["https://e:2379"], tls: {existingSecret: s, certKey: "", keyKey: ""}}`},
 	{"extra", "{extraArgs: [--a=b], extraEnv: {A: 12345678, F: 1.5, T: true, B: {valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, GOMEMLIMIT: 1GiB}, extraVolumes: [{name: v, emptyDir: {}}], extraVolumeMounts: [{name: v, mountPath: /v}]}"},
+	{"extra-containers", "{initContainers: [{name: i, image: j}], extraContainers: [{name: k, image: l}]}"},
 	{"extra-objects", "extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: '{{ .Release.Name }}-x', namespace: p}}]"},
 	{"gateway", "gateway: {httpRoute: {enabled: true, parentRefs: [{name: g}], hostnames: [h], annotations: {a: b}}, grpcRoute: {enabled: true, parentRefs: [{name: g}], hostnames: [h], annotations: {a: b}}}"},
 	{"gossip-insecure", "gossip: {existingSecret: '', insecure: true}"},
@@ -78,7 +79,8 @@ var changes = []struct{ name, values string }{
 	{"tls", "tls: {existingSecret: s, certKey: a, keyKey: b, caKey: c}"},
 	{"tls-admin", "{tls: {existingSecret: s, admin: true}, monitoring: {podMonitor: {enabled: true}}}"},
 	{"tls-clients", "tls: {existingSecret: s, clientCA: {existingSecret: ca, key: k}}"},
-	{"topology", "topologySpread: {kubernetes.io/hostname: null, rack: {maxSkew: 2, whenUnsatisfiable: DoNotSchedule}}"},
+	{"topology", "topologySpreadConstraints: [{topologyKey: rack, maxSkew: 2, whenUnsatisfiable: DoNotSchedule}, {topologyKey: zone, maxSkew: 1, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {a: b}}}]"},
+	{"topology-none", "topologySpreadConstraints: []"},
 }
 
 func TestEffectOfValues(t *testing.T) {
@@ -146,7 +148,7 @@ func TestEveryValueIsChanged(t *testing.T) {
 
 // opaque reports whether a value is passed on as a whole.
 func opaque(path string) bool {
-	return regexp.MustCompile(`(?i)resources$|securityContext$|^\.(config|topologySpread|updateStrategy)$|^\.probes\.|labels$|issuerRef$`).MatchString(path)
+	return regexp.MustCompile(`(?i)resources$|securityContext$|^\.(config|updateStrategy)$|^\.probes\.|labels$|issuerRef$`).MatchString(path)
 }
 
 func golden(t *testing.T, name, got string) {

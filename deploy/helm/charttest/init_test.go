@@ -78,7 +78,7 @@ func TestInitBeforeTheRelease(t *testing.T) {
 // The bundled etcd does not exist before the release, so the Job is part of the first
 // revision. A rollback to it, more than an hour later, creates no space.
 func TestInitOfBundledEtcd(t *testing.T) {
-	r := mustRender(t, read(t, "{etcd: {bundled: {enabled: true}}, gossip: {insecure: true}}"), install)
+	r := mustRender(t, with(t, "{etcd: {endpoints: [], bundled: {enabled: true}}, gossip: {existingSecret: '', insecure: true}}"), install)
 	job := r.find(t, "Job/ids-allocator-init")
 	if a := job.GetAnnotations(); a["helm.sh/hook"] != "" || a["argocd.argoproj.io/hook"] != "Skip" {
 		t.Errorf("%v", a)
@@ -96,7 +96,7 @@ func TestInitOfBundledEtcd(t *testing.T) {
 	if left := time.Until(at); err != nil || left < 50*time.Minute || left > 61*time.Minute {
 		t.Errorf("--fresh-until=%s: %v", until, err)
 	}
-	if r := mustRender(t, read(t, "{etcd: {bundled: {enabled: true}}, gossip: {insecure: true}}"), upgrade); r.has("Job/ids-allocator-init") || r.has("ConfigMap/ids-allocator-init") {
+	if r := mustRender(t, with(t, "{etcd: {endpoints: [], bundled: {enabled: true}}, gossip: {existingSecret: '', insecure: true}}"), upgrade); r.has("Job/ids-allocator-init") || r.has("ConfigMap/ids-allocator-init") {
 		t.Error("an upgrade renders the Job")
 	}
 }

@@ -162,7 +162,8 @@ func read(t testing.TB, text string) map[string]any {
 
 // minimal are the values that every installation needs.
 const minimal = `
-etcd: {endpoints: ["http://etcd:2379"]}
+image: {registry: registry.example.org}
+etcd: {endpoints: ["http://etcd:2379"], bundled: {image: {registry: registry.example.org}}}
 gossip: {existingSecret: gossip}
 `
 

@@ -31,6 +31,9 @@ mounted in the Job that initializes the space.
 {{- if .resp.enabled -}}
 {{- $_ := set $listen "resp" ":6380" -}}
 {{- end -}}
+{{- if not (or (include "allocator.tlsSecret" $root) .auth.existingSecret) -}}
+{{- $_ := set $listen "insecure" true -}}
+{{- end -}}
 {{- $_ := set $config "listen" $listen -}}
 {{- if .gossip.existingSecret -}}
 {{- $_ := set $config "gossip" (dict "key-file" (printf "/etc/allocator/gossip/%s" .gossip.key)) -}}
