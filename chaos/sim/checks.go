@@ -45,6 +45,9 @@ func (p *process) offTruth() time.Duration {
 // settled reports that at true time t what befell the clocks of the host, and the
 // process, was long enough ago for peers to have noticed.
 func (p *process) settled(t time.Duration) bool {
+	if p.host.at > p.sim.now { // its clocks are stalled, and so is its gate
+		return false
+	}
 	pl := &p.sim.plan
 	notice := 5 * time.Second
 	if pl.gossipLost+pl.gossipSlow+pl.gossipCut > 0 {

@@ -14,7 +14,7 @@ func calmCluster(seed uint64) *simulation {
 	sim := &simulation{rng: rand.New(rand.NewPCG(seed, 0x5eed)), trace: newTrace(nil)}
 	p := draw(sim.rng, Everything, time.Minute)
 	sim.plan = plan{
-		mode: p.mode, virtual: p.virtual, nodes: 3 + int(seed%4), spare: 32,
+		mode: p.mode, virtual: p.virtual, format: flake.Default, nodes: 3 + int(seed%4), spare: 32,
 		window: p.window, extendEvery: p.extendEvery, ttl: p.ttl, keepAlive: p.keepAlive, reload: p.reload, retry: p.retry, timeout: p.timeout,
 		maxSkew: p.maxSkew, maxLead: p.maxLead, tickEvery: p.tickEvery, pace: p.pace,
 		latency: time.Millisecond, gossipLatency: time.Millisecond, faulty: 8,
