@@ -128,7 +128,7 @@ func (s *socket) setAdvertised(advertise string) error {
 	}
 	a, err := parseAddress(advertise)
 	if err != nil {
-		return fmt.Errorf("Advertise: %w", err)
+		return fmt.Errorf("address to advertise: %w; correct advertise.gossip", err)
 	}
 	if a.Port() == 0 {
 		a = netip.AddrPortFrom(a.Addr(), bound.Port())
