@@ -81,6 +81,9 @@ func TestOpenAPI(t *testing.T) {
 			t.Fatal(err)
 		}
 		route, params, err := router.FindRoute(req)
+		if err != nil && e.Status == http.StatusMisdirectedRequest {
+			continue // a name in Host is refused whatever the route is
+		}
 		if err != nil {
 			t.Errorf("%s: %s %s: %d, but the contract has no such route: %v", e.Test, e.Method, e.URL, e.Status, err)
 			continue

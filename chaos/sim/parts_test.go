@@ -79,7 +79,7 @@ func TestTerms(t *testing.T) {
 	block := func(ms, entropy int64) gen.Block {
 		return gen.Block{First: flake.ID(ms<<20 | entropy<<5 | 3), Count: 2, Stride: 32, SID: 3}
 	}
-	sim := &simulation{trace: newTrace(nil)}
+	sim := &simulation{trace: newTrace(nil), plan: plan{format: flake.Default}}
 	a, b := &process{sim: sim, name: "a"}, &process{sim: sim, name: "b"}
 	sim.terms.add(sim, a, block(100, 7))
 	sim.terms.add(sim, a, block(101, 0))
