@@ -29,7 +29,7 @@ func TestFlagsAreTheReleases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recipe := regexp.MustCompile(`(?m)^build:.*\n\t(.*)$`).FindSubmatch(data)
+	recipe := regexp.MustCompile(`(?m)^build:.*\n(?:\t@.*\n)*\t(.*)$`).FindSubmatch(data)
 	if recipe == nil {
 		t.Fatal("the Makefile has no recipe build")
 	}
