@@ -739,8 +739,12 @@ func TestLogger(t *testing.T) {
 	cfg := program(c, "one")
 	cfg.Logger = slog.New(slog.NewTextHandler(&text, nil))
 	open(t, cfg)
-	if got := text.String(); !strings.Contains(got, "sid acquired") || !strings.Contains(got, "server=greedy its_range=0-31 range=24-31") {
-		t.Errorf("logged: %s", got)
+	for _, want := range []string{"sid acquired", "server=greedy its_range=0-31 range=24-31"} {
+		for end := time.Now().Add(20 * time.Second); !strings.Contains(text.String(), want); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) { // IDs may be issued before the line is written
+				t.Fatalf("no %q is logged: %s", want, text.String())
+			}
+		}
 	}
 }
 
