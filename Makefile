@@ -287,6 +287,7 @@ check-generated: tools
 			diff -u -I '^//.*protoc  *v' api/allocator/v1/$$f $(BIN)/gen/api/allocator/v1/$$f || \
 			{ echo "api/ is not what allocator.proto gives: run make gen"; exit 1; }; \
 		done; \
+		rm -rf $(BIN)/gen; \
 	fi
 
 tools: $(TOOLS)/stamp
