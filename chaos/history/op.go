@@ -42,7 +42,7 @@ type Op struct {
 	Node    string        // the node that is meant, by name
 	Run     string        // one process of it from start to end; "" where it is not known
 	Session string        // calls of one session name the ID before as After; "" is none
-	Via     string        // how it was asked: grpc, stream, http, sdk
+	Via     string        // how it was asked: grpc, stream, http, resp, sdk, prefetch, embedded
 	Reason  string        // of fail and info
 	Retry   time.Duration // of a refusal; whole milliseconds
 	Block   Block         // of an ok; of an invoke only Count

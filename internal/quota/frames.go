@@ -41,14 +41,14 @@ type framed struct {
 	net.Conn
 	c *Conn
 
-	mu    sync.Mutex // guards all below
-	in    reader
-	out   reader
-	calls map[uint32]*call // open
-	last  *call            // that a frame was for; nil: none
-	free  []*call          // closed
-	held  int64            // by calls
-	told  int64            // of held, what c knows
+	mu       sync.Mutex // guards all below
+	in       reader
+	out      reader
+	calls    map[uint32]*call // open
+	last     *call            // that a frame was for; nil: none
+	free     []*call          // closed
+	held     int64            // by calls
+	reported int64            // of held, what c knows
 }
 
 // call is what an open call holds.
@@ -99,11 +99,11 @@ func (f *framed) Write(b []byte) (int, error) {
 // change returns by how much the bytes held have changed, or 0 while that is little;
 // f.mu is held.
 func (f *framed) change() int64 {
-	change := f.held - f.told
+	change := f.held - f.reported
 	if change < step && change > -step {
 		return 0
 	}
-	f.told = f.held
+	f.reported = f.held
 	return change
 }
 

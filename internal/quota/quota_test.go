@@ -292,7 +292,7 @@ func TestFrames(t *testing.T) {
 			if !st.sent {
 				frames++
 			}
-			if f.held != st.held || c.held.Load() != connBytes+f.told || f.held-f.told >= step || f.told-f.held >= step || c.tokens.Load() != 1000-frames {
+			if f.held != st.held || c.held.Load() != connBytes+f.reported || f.held-f.reported >= step || f.reported-f.held >= step || c.tokens.Load() != 1000-frames {
 				t.Fatalf("step %d: %d held, %d in all, %d tokens; want %d", i, f.held, c.held.Load(), c.tokens.Load(), st.held)
 			}
 		}
