@@ -48,7 +48,6 @@ type Value[T any] struct {
 	now     atomic.Pointer[T]
 	reloads atomic.Int64
 	failing atomic.Bool
-	again   chan struct{} // asks Run for a check
 
 	mu      sync.Mutex // guards the rest; held while files are read, since only Check locks it
 	files   reader
@@ -64,7 +63,7 @@ func New[T any](cfg Config[T]) (*Value[T], error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	v := &Value[T]{cfg: cfg, files: reader{files: cfg.Files}, again: make(chan struct{}, 1), usable: time.Now()}
+	v := &Value[T]{cfg: cfg, files: reader{files: cfg.Files}, usable: time.Now()}
 	c := v.files.read(context.Background())
 	if c.err != nil {
 		return nil, c.err
@@ -89,14 +88,6 @@ func (v *Value[T]) Failing() bool { return v.failing.Load() }
 // Reloads returns how often the value was replaced.
 func (v *Value[T]) Reloads() int64 { return v.reloads.Load() }
 
-// Reload makes Run check the files soon. It does not wait.
-func (v *Value[T]) Reload() {
-	select {
-	case v.again <- struct{}{}:
-	default:
-	}
-}
-
 // Run checks the files at each interval until ctx ends, and returns nil then.
 func (v *Value[T]) Run(ctx context.Context) error {
 	tick := time.NewTicker(Every)
@@ -106,7 +97,6 @@ func (v *Value[T]) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		case <-v.again:
 		}
 		v.check(ctx)
 	}
