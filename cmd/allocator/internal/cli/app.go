@@ -79,6 +79,10 @@ func Run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer
 	root.SetIn(in)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
+	stderr = a.Err // that of DetachErr, if the command called it
+	if d, ok := stderr.(*detached); ok {
+		defer d.flush()
+	}
 	if lost := stdout.lost(); err == nil && lost != nil {
 		err = Exit(ExitInvalid, lost)
 	}

@@ -66,10 +66,14 @@ func Logger(c config.Log, w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level))
 	opts := &slog.HandlerOptions{Level: level}
+	log := slog.New(slog.NewTextHandler(w, opts))
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
+		log = slog.New(slog.NewJSONHandler(w, opts))
 	}
-	return slog.New(slog.NewTextHandler(w, opts))
+	if d, ok := w.(*detached); ok {
+		d.reportTo(log)
+	}
+	return log
 }
 
 // NoEndpoints is the error of commands that need etcd and have no endpoints.

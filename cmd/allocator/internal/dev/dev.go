@@ -85,6 +85,7 @@ one second ahead: the others keep serving, and node 2 refuses.`,
 		if d.skews, err = parseSkews(*skews, d.nodes); err != nil {
 			return err
 		}
+		a.DetachErr()
 		return d.run(cmd.Context())
 	}
 	return cmd

@@ -60,6 +60,7 @@ space to be initialized (see "allocator init"), and gives its sid back when it s
 		if err := c.Validate(); err != nil {
 			return cli.InvalidSettings(err)
 		}
+		a.DetachErr()
 		d, err := daemon.New(daemon.Config{Settings: c, Version: a.Build().Version, Logger: cli.Logger(c.Log, a.Err)})
 		if err != nil {
 			return err

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+)
+
+// A node whose stderr is a full pipe that nobody reads issues IDs, and SIGTERM ends it in
+// order.
+func TestStderrThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	fill(t, w)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	node := exec.Command("allocator", "serve", "--etcd.endpoints", d.etcd.Endpoint(), "--listen.grpc", addr, "--listen.http", "", "--listen.admin", "",
+		"--lease.window", testWindow.String(), "--lease.extend-every", "500ms", "--lease.call-timeout", "500ms", "--log.level", "debug")
+	node.Stderr = w
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- node.Wait() }()
+	defer func() { _ = node.Process.Kill() }()
+	d.eventually(cli.ExitOK, []string{"get", "--addr", addr}, `^[0-9A-Z]{13}$`)
+	if err := node.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(patience / 4):
+		t.Fatal("SIGTERM did not end the node")
+	}
+	d.eventually(cli.ExitOK, []string{"doctor"}, `^ok +unreleased `)
+}
+
+// fill writes to a pipe until it is full.
+func fill(t *testing.T, w *os.File) {
+	t.Helper()
+	fd := int(w.Fd())
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		_, err := syscall.Write(fd, make([]byte, 4096))
+		if err == syscall.EAGAIN {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.SetNonblock(fd, false); err != nil {
+		t.Fatal(err)
+	}
+}
