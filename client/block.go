@@ -82,12 +82,12 @@ func (b Block) Fill(dst []flake.ID) int {
 }
 
 // ULID returns the wide form of ID number i: a ULID that is a UUIDv7 too, with 54
-// random bits. Each call draws new ones, so keep the result. It panics if i is not
+// random bits or what the layout leaves. Each call draws new ones, so keep the result. It panics if i is not
 // below Count.
 //
 // The error is that of ulid.FromFlake: the space's epoch has no wide form.
 func (b Block) ULID(i int) (ulid.ID, error) {
-	return ulid.FromFlake(b.At(i), b.Format.Epoch, random())
+	return ulid.FromFlake(b.Format, b.At(i), random())
 }
 
 // part returns n IDs of b from number i on.

@@ -116,7 +116,7 @@ func contract(t *testing.T, dial func(*testing.T, client.Options) *client.Client
 		t.Fatal(err)
 	}
 	for _, w := range append(wides, w) {
-		f, err := w.Flake(flake.DefaultEpoch)
+		f, err := w.Flake(flake.Default)
 		if err != nil {
 			t.Fatalf("%v holds no flake: %v", w, err)
 		}

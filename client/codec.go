@@ -50,6 +50,7 @@ const (
 	tagSID      = 5<<3 | byte(protowire.VarintType)
 	tagLayout   = 6<<3 | byte(protowire.VarintType)
 	tagEpoch    = 7<<3 | byte(protowire.VarintType)
+	tagBits     = 9<<3 | byte(protowire.BytesType) // of a custom layout
 )
 
 func appendRequest(b []byte, req *pb.AllocateStreamRequest) []byte {
@@ -114,7 +115,8 @@ func readResponse(b []byte, res *pb.AllocateStreamResponse) bool {
 }
 
 func readBlock(b []byte, r *pb.AllocateResponse) bool {
-	node := r.Node
+	node, bits := r.Node, r.LayoutBits
+	r.LayoutBits = ""
 	r.First, r.Count, r.Stride, r.Node, r.Sid, r.Layout, r.EpochUnixMs = 0, 0, 0, "", 0, 0, 0
 	for len(b) > 0 {
 		tag := b[0]
@@ -134,6 +136,16 @@ func readBlock(b []byte, r *pb.AllocateResponse) bool {
 			}
 			if r.Node = node; node != string(v) { // a node's name rarely changes
 				r.Node = string(v)
+			}
+			b = b[n:]
+			continue
+		case tagBits:
+			v, n := protowire.ConsumeBytes(b)
+			if n < 0 || !utf8.Valid(v) {
+				return false
+			}
+			if r.LayoutBits = bits; bits != string(v) {
+				r.LayoutBits = string(v)
 			}
 			b = b[n:]
 			continue

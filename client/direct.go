@@ -156,19 +156,27 @@ func (e *endpoint) judge(ctx context.Context, conn *grpc.ClientConn, err error) 
 	return named
 }
 
+// layoutOf returns the layout of an answer.
+func layoutOf(res *pb.AllocateResponse) (flake.Layout, error) {
+	if res.GetLayout() == pb.Layout_LAYOUT_CUSTOM {
+		return flake.ParseLayout(res.GetLayoutBits())
+	}
+	return flake.ByNumber(int(res.GetLayout()))
+}
+
 // block returns an answer's block, or an error if it is not what was requested.
 func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block, error) {
-	layout := flake.Layout(res.GetLayout() - 1)
+	layout, known := layoutOf(res)
 	b := Block{
 		First: flake.ID(res.GetFirst()), Count: int(res.GetCount()), Stride: res.GetStride(), SID: flake.SID(res.GetSid()),
 		Format: flake.Format{Layout: layout, Epoch: res.GetEpochUnixMs()}, Node: res.GetNode(),
 	}
 	switch {
-	case res.GetLayout() < pb.Layout_LAYOUT_SCALABLE || res.GetLayout() > pb.Layout_LAYOUT_FLEET:
-		return Block{}, &contractError{e.addr, fmt.Sprintf("layout %d", res.GetLayout())}
+	case known != nil:
+		return Block{}, &contractError{e.addr, fmt.Sprintf("layout %d: %v", res.GetLayout(), known)}
 	case b.Count != n:
 		return Block{}, &contractError{e.addr, fmt.Sprintf("%d IDs, not %d", b.Count, n)}
-	case b.Stride != int64(layout.Holders()):
+	case b.Stride != layout.Stride():
 		return Block{}, &contractError{e.addr, fmt.Sprintf("a stride of %d in layout %v", b.Stride, layout)}
 	case b.First <= after:
 		return Block{}, &contractError{e.addr, fmt.Sprintf("ID %d is not above %d", b.First, after)}

@@ -296,13 +296,13 @@ func TestForms(t *testing.T) {
 	if err != nil || !wide.IsV7() {
 		t.Errorf("NextULID: %v, %v", wide, err)
 	}
-	narrow, err := wide.Flake(c.Format().Epoch)
+	narrow, err := wide.Flake(c.Format())
 	rises("NextULID", narrow, err)
 	wides := make([]ulid.ID, 100)
 	if err := a.NextULIDs(ctx, wides); err != nil || !slices.IsSortedFunc(wides, ulid.ID.Compare) || wides[0].Compare(wide) <= 0 {
 		t.Errorf("NextULIDs: %v", err)
 	}
-	narrow, err = wides[99].Flake(c.Format().Epoch)
+	narrow, err = wides[99].Flake(c.Format())
 	rises("NextULIDs", narrow, err)
 
 	ahead, err := c.Format().Max(c.Format().UnixMilli(last) + 100)

@@ -1,5 +1,7 @@
-// Package flake reads and writes 64-bit Ulid-Flakes: time-sorted IDs that fit
-// an int64 and 13 characters.
+// Package flake reads and writes time-sorted IDs that fit an int64 and 13
+// characters: 64-bit Ulid-Flakes, and the Snowflakes of other systems.
+//
+// A Ulid-Flake:
 //
 //	 63  62                            20  19            0
 //	+---+--------------------------------+----------------+
@@ -11,10 +13,18 @@
 //	             standalone 20 entropy  0 sid       1 holder
 //	             fleet     10 entropy  10 sid   1,024 holders
 //
-// The epoch is 2024-01-01T00:00:00Z unless a space chose another; it and the
-// layout are constants of the space and are not in the ID. A Format holds the
-// two and gives the bits their meaning. What needs no Format, such as every
-// text form, is a method of ID or a function.
+// A Snowflake, as Twitter's and most others, has the sid above a sequence that counts:
+//
+//	+---+--------------------------+----------+--------------+
+//	| 0 |  milliseconds since its  |  worker  |   sequence   |
+//	|   |  epoch            41     |    10    |      12      |
+//	+---+--------------------------+----------+--------------+
+//
+// The built-in layouts have names; ParseLayout reads any other. The epoch of ours is
+// 2024-01-01T00:00:00Z unless a space chose another; it and the layout are constants
+// of the space and are not in the ID. A Format holds the two and gives the bits their
+// meaning. What needs no Format, such as every text form, is a method of ID or a
+// function.
 //
 // # Forms
 //

@@ -12,10 +12,8 @@ import (
 //
 // Source: Ulid-Flake specification, "Components".
 const (
-	LowBits      = 20        // bits below the timestamp: entropy, then sid
-	MaxTimestamp = 1<<43 - 1 // largest timestamp, in milliseconds since the epoch
-	TextLen      = 13        // characters of the text form
-	BinaryLen    = 8         // bytes of the binary form
+	TextLen   = 13 // characters of the text form
+	BinaryLen = 8  // bytes of the binary form
 )
 
 // DefaultEpoch is 2024-01-01T00:00:00Z in Unix milliseconds, the epoch of the
@@ -33,7 +31,7 @@ var (
 	ErrTimeOverflow      = errors.New("flake: time past the last millisecond")
 	ErrSID               = errors.New("flake: sid out of range")
 	ErrEntropy           = errors.New("flake: entropy out of range")
-	ErrLayout            = errors.New("flake: unknown layout")
+	ErrLayout            = errors.New("flake: invalid layout")
 	ErrType              = errors.New("flake: unsupported type")
 	ErrEntropySize       = errors.New("flake: invalid entropy size")
 	ErrEntropySource     = errors.New("flake: no entropy")
@@ -41,7 +39,8 @@ var (
 	ErrRegression        = errors.New("flake: the clock went back")
 )
 
-// An ID is a 64-bit Ulid-Flake: 0 | 43-bit timestamp | 20 low bits.
+// An ID has 63 bits: a timestamp, then what its layout says. In the layout
+// Scalable it is a Ulid-Flake.
 //
 // No function of this package makes a negative one. The zero ID is valid (the
 // epoch's first instant with nothing drawn) and a cluster issues it never, so
@@ -51,7 +50,7 @@ type ID int64
 
 // A SID is a scalability ID: which holder of a space issued an ID. Its range
 // is the layout's, 0 to Holders−1.
-type SID uint16
+type SID uint32
 
 // A Format is the meaning of the bits of a space's IDs. It never changes while
 // the space lives.
@@ -63,27 +62,48 @@ type Format struct {
 // Default is the format of the Ulid-Flake specification for several holders.
 var Default = Format{Layout: Scalable, Epoch: DefaultEpoch}
 
-// Make returns the ID of a time, an entropy and a sid, each of which must fit.
-//
-// unixMilli is in Unix milliseconds. Make returns ErrLayout, ErrBeforeEpoch,
-// ErrTimeOverflow, ErrEntropy or ErrSID; the ID is then zero. It coordinates
-// nothing: the caller must ensure that the ID is new.
-func (f Format) Make(unixMilli int64, entropy uint32, sid SID) (ID, error) {
-	if !f.Layout.known() {
-		return 0, fmt.Errorf("%w %d", ErrLayout, uint8(f.Layout))
+// String returns the format as ParseFormat reads it.
+func (f Format) String() string {
+	if f.Epoch == f.Layout.Epoch() {
+		return f.Layout.String()
 	}
+	return f.Layout.String() + ",epoch=" + time.UnixMilli(f.Epoch).UTC().Format(time.RFC3339Nano)
+}
+
+// Make returns the ID of a time, an entropy (or sequence) and a sid, each of which
+// must fit.
+//
+// unixMilli is in Unix milliseconds; the ID has the unit of time that it falls in.
+// Make returns ErrLayout, ErrBeforeEpoch, ErrTimeOverflow, ErrEntropy or ErrSID; the
+// ID is then zero. It coordinates nothing: the caller must ensure that the ID is new.
+func (f Format) Make(unixMilli int64, entropy uint32, sid SID) (ID, error) {
 	ts, err := f.timestamp(unixMilli)
 	if err != nil {
 		return 0, err
 	}
-	eb, sb := f.Layout.EntropyBits(), f.Layout.SIDBits()
-	if entropy>>eb != 0 {
-		return 0, fmt.Errorf("%w: %d needs more than %d bits", ErrEntropy, entropy, eb)
+	l := f.Layout
+	if entropy>>l.SequenceBits() != 0 {
+		return 0, fmt.Errorf("%w: %d needs more than %d bits", ErrEntropy, entropy, l.SequenceBits())
 	}
-	if sid>>sb != 0 {
-		return 0, fmt.Errorf("%w: %d, the last of layout %v is %d", ErrSID, sid, f.Layout, f.Layout.Holders()-1)
+	if sid>>l.SIDBits() != 0 {
+		return 0, fmt.Errorf("%w: %d, the last of layout %v is %d", ErrSID, sid, l, l.Holders()-1)
 	}
-	return ID(ts<<LowBits | int64(entropy)<<sb | int64(sid)), nil
+	return ID(ts<<l.LowBits() | int64(entropy)<<l.entropyShift() | int64(sid)<<l.sidShift()), nil
+}
+
+// entropyShift and sidShift return how far the fields are from the lowest bit.
+func (l Layout) entropyShift() uint8 {
+	if l.SIDFirst() {
+		return 0
+	}
+	return uint8(l.SIDBits())
+}
+
+func (l Layout) sidShift() uint8 {
+	if l.SIDFirst() {
+		return uint8(l.SequenceBits())
+	}
+	return 0
 }
 
 // FromUnixSeconds is Make for a time in whole Unix seconds, as the reference
@@ -101,57 +121,76 @@ func (f Format) FromUnixSeconds(sec int64, entropy uint32, sid SID) (ID, error) 
 	return f.Make(sec*1000, entropy, sid)
 }
 
-// timestamp returns unixMilli as milliseconds since the epoch.
+// timestamp returns unixMilli as whole units since the epoch.
 func (f Format) timestamp(unixMilli int64) (int64, error) {
+	if !f.Layout.known() {
+		return 0, f.Layout.Validate()
+	}
 	if unixMilli < f.Epoch {
 		return 0, fmt.Errorf("%w: %d is before %d", ErrBeforeEpoch, unixMilli, f.Epoch)
 	}
 	// Unsigned, since the difference of two int64 can need 64 bits.
-	if ts := uint64(unixMilli) - uint64(f.Epoch); ts <= MaxTimestamp {
+	ts := uint64(unixMilli) - uint64(f.Epoch)
+	if f.Layout.Unit() != 1 {
+		ts /= uint64(f.Layout.Unit())
+	}
+	if ts <= uint64(f.Layout.MaxTimestamp()) {
 		return int64(ts), nil
 	}
-	return 0, fmt.Errorf("%w: %d is more than %d ms after %d", ErrTimeOverflow, unixMilli, int64(MaxTimestamp), f.Epoch)
+	return 0, fmt.Errorf("%w: %d is not within %d ms from %d", ErrTimeOverflow, unixMilli, f.Layout.End(), f.Epoch)
 }
 
-// Min returns the smallest ID of a millisecond in Unix time, whatever the layout:
-// all 20 low bits are 0. It returns ErrBeforeEpoch or ErrTimeOverflow.
+// Min returns the smallest ID that an instant in Unix milliseconds can have: that of
+// its unit of time with all low bits 0. It returns ErrLayout, ErrBeforeEpoch or
+// ErrTimeOverflow.
 func (f Format) Min(unixMilli int64) (ID, error) {
 	ts, err := f.timestamp(unixMilli)
 	if err != nil {
 		return 0, err
 	}
-	return ID(ts << LowBits), nil
+	return ID(ts << f.Layout.LowBits()), nil
 }
 
-// Max returns the greatest ID of a millisecond in Unix time, whatever the
-// layout: all 20 low bits are 1. It returns ErrBeforeEpoch or ErrTimeOverflow.
+// Max returns the greatest ID that an instant in Unix milliseconds can have: that of
+// its unit of time with all low bits 1. It returns ErrLayout, ErrBeforeEpoch or
+// ErrTimeOverflow.
 func (f Format) Max(unixMilli int64) (ID, error) {
-	ts, err := f.timestamp(unixMilli)
+	id, err := f.Min(unixMilli)
 	if err != nil {
 		return 0, err
 	}
-	return ID(ts<<LowBits | (1<<LowBits - 1)), nil
+	return id | (1<<f.Layout.LowBits() - 1), nil
 }
 
-// UnixMilli returns the time of id in Unix milliseconds.
-func (f Format) UnixMilli(id ID) int64 { return f.Epoch + id.Timestamp() }
+// Holds returns nil if id can be of this format: it has no bit above the layout's
+// time. Else it returns ErrRange. In a layout of 63 bits every ID can be.
+func (f Format) Holds(id ID) error {
+	if f.Layout.Timestamp(id) > f.Layout.MaxTimestamp() || id < 0 {
+		return fmt.Errorf("%w: %d has more than the %d bits of layout %v", ErrRange, int64(id), int(f.Layout.TimeBits())+f.Layout.LowBits(), f.Layout)
+	}
+	return nil
+}
+
+// UnixMilli returns the time of id in Unix milliseconds, at the start of its unit.
+func (f Format) UnixMilli(id ID) int64 {
+	return f.Epoch + f.Layout.Timestamp(id)*int64(f.Layout.Unit())
+}
 
 // Time returns the time of id, in UTC.
 func (f Format) Time(id ID) time.Time { return time.UnixMilli(f.UnixMilli(id)).UTC() }
 
-// Entropy returns the entropy field of id.
+// Entropy returns the entropy of id, or in a layout that counts its sequence.
 func (f Format) Entropy(id ID) uint32 {
-	return uint32(id) >> f.Layout.SIDBits() & (1<<f.Layout.EntropyBits() - 1)
+	return uint32(id>>f.Layout.entropyShift()) & (1<<f.Layout.SequenceBits() - 1)
 }
 
 // SID returns the sid of id. It is 0 where the layout has no sid.
-func (f Format) SID(id ID) SID { return SID(id) & (1<<f.Layout.SIDBits() - 1) }
+func (f Format) SID(id ID) SID {
+	return SID(id>>f.Layout.sidShift()) & (1<<f.Layout.SIDBits() - 1)
+}
 
-// Timestamp returns the time of id in milliseconds since its space's epoch.
-func (id ID) Timestamp() int64 { return int64(id) >> LowBits }
-
-// Time returns the time of an ID of the default epoch, in UTC. For another
-// epoch use Format.Time.
+// Time returns the time of an ID of the format Default, in UTC. For another format
+// use Format.Time.
 func (id ID) Time() time.Time { return Default.Time(id) }
 
 // Int64 returns id as an integer.

@@ -16,42 +16,122 @@ const someID = flake.ID(14246757444195114) // 00CMXB6TAK4SA
 
 func TestLayouts(t *testing.T) {
 	for _, x := range []struct {
-		l                     flake.Layout
-		name                  string
-		entropy, sid, holders int
-		maxEntropySize        int
+		l                              flake.Layout
+		text                           string
+		number, time, entropy, holders int
+		unit                           int64
+		epoch                          string
+		maxEntropySize                 int
+		safe                           bool
 	}{
-		{flake.Scalable, "scalable", 15, 5, 32, 2},
-		{flake.Standalone, "standalone", 20, 0, 1, 3},
-		{flake.Fleet, "fleet", 10, 10, 1024, 1},
-		{flake.Layout(3), "Layout(3)", 0, 0, 0, 0},
-		{flake.Layout(255), "Layout(255)", 0, 0, 0, 0},
+		{flake.Scalable, "scalable", 1, 43, 15, 32, 1, "2024-01-01T00:00:00Z", 2, false},
+		{flake.Standalone, "standalone", 2, 43, 20, 1, 1, "2024-01-01T00:00:00Z", 3, false},
+		{flake.Fleet, "fleet", 3, 43, 10, 1024, 1, "2024-01-01T00:00:00Z", 1, false},
+		{flake.Twitter, "twitter", 4, 41, 12, 1024, 1, "2010-11-04T01:42:54.657Z", 0, false},
+		{flake.Discord, "discord", 5, 41, 12, 1024, 1, "2015-01-01T00:00:00Z", 0, false},
+		{flake.Instagram, "instagram", 6, 40, 10, 8192, 1, "2011-08-24T21:07:01.721Z", 0, false},
+		{flake.Sonyflake, "sonyflake", 7, 39, 8, 65536, 10, "2014-09-01T00:00:00Z", 0, false},
+		{flake.Leaf, "leaf", 8, 41, 12, 1024, 1, "2010-11-04T01:42:54.657Z", 0, false},
+		{flake.Baidu, "baidu", 9, 28, 13, 1 << 22, 1000, "2016-05-19T16:00:00Z", 0, false},
+		{flake.JS53, "js53", 10, 41, 7, 32, 1, "2024-01-01T00:00:00Z", 0, true},
+		{parsed(t, "41/10/12"),
+			"41/10/12,order=time-sid-seq,unit=1ms", 0, 41, 12, 1024, 1, "2024-01-01T00:00:00Z", 0, false},
+		{parsed(t, "30/15/4,unit=10ms,order=time-seq-sid,steps=random"),
+			"30/15/4,order=time-seq-sid,unit=10ms,steps=random", 0, 30, 15, 16, 10, "2024-01-01T00:00:00Z", 2, true},
+		{parsed(t, "30/4/8,unit=1m,start=256,steps=count,order=time-sid-seq"),
+			"30/4/8,order=time-sid-seq,unit=60000ms,start=256", 0, 30, 8, 16, 60_000, "2024-01-01T00:00:00Z", 0, true},
 	} {
-		if x.l.String() != x.name || x.l.EntropyBits() != x.entropy || x.l.SIDBits() != x.sid ||
-			x.l.Holders() != x.holders || x.l.MaxEntropySize() != x.maxEntropySize {
-			t.Errorf("%v: %d %d %d %d", x.l, x.l.EntropyBits(), x.l.SIDBits(), x.l.Holders(), x.l.MaxEntropySize())
+		l := x.l
+		if l.String() != x.text || l.Number() != x.number || int(l.TimeBits()) != x.time || int(l.SequenceBits()) != x.entropy || l.Unit() != x.unit ||
+			l.Holders() != x.holders || l.MaxEntropySize() != x.maxEntropySize || l.Safe() != x.safe || l.Validate() != nil {
+			t.Errorf("%v: %+v, safe %v, %v", l, l, l.Safe(), l.Validate())
 		}
-		known := x.holders > 0
-		if l, err := flake.ParseLayout(x.name); known != (err == nil) || known && l != x.l || !known && !errors.Is(err, flake.ErrLayout) {
-			t.Errorf("ParseLayout(%q) = %v, %v", x.name, l, err)
+		if got := time.UnixMilli(l.Epoch()).UTC().Format(time.RFC3339Nano); got != x.epoch {
+			t.Errorf("%v: epoch %s, want %s", l, got, x.epoch)
 		}
-		b, err := x.l.MarshalText()
-		if known && (err != nil || string(b) != x.name) || !known && !errors.Is(err, flake.ErrLayout) {
-			t.Errorf("%v: MarshalText = %q, %v", x.l, b, err)
+		if got, err := flake.ParseLayout(x.text); got != l || err != nil {
+			t.Errorf("ParseLayout(%q) = %+v, %v", x.text, got, err)
+		}
+		if b, err := l.MarshalText(); string(b) != x.text || err != nil {
+			t.Errorf("%v: MarshalText = %q, %v", l, b, err)
+		}
+		if got, err := flake.ByNumber(x.number); x.number > 0 && (got != l || err != nil) {
+			t.Errorf("ByNumber(%d) = %v, %v", x.number, got, err)
+		}
+		for _, epoch := range []int64{l.Epoch(), 1_600_000_000_123} {
+			f := flake.Format{Layout: l, Epoch: epoch}
+			if got, err := flake.ParseFormat(f.String()); got != f || err != nil {
+				t.Errorf("ParseFormat(%q) = %+v, %v", f, got, err)
+			}
 		}
 	}
-	if flake.Default.Layout != flake.Layout(0) {
-		t.Error("the default layout is not the zero value")
-	}
-	for _, bad := range []string{"", "Scalable", "scalable ", "scalabl"} {
-		l := flake.Fleet
-		if err := l.UnmarshalText([]byte(bad)); !errors.Is(err, flake.ErrLayout) || l != flake.Fleet {
-			t.Errorf("UnmarshalText(%q): %v, layout now %v", bad, err, l)
+	for _, n := range []int{-1, 0, 11} {
+		if l, err := flake.ByNumber(n); l != 0 || !errors.Is(err, flake.ErrLayout) {
+			t.Errorf("ByNumber(%d) = %v, %v", n, l, err)
 		}
 	}
 	var c struct{ Layout flake.Layout }
 	if err := json.Unmarshal([]byte(`{"Layout":"fleet"}`), &c); err != nil || c.Layout != flake.Fleet {
 		t.Errorf("JSON: %v, %v", c, err)
+	}
+	for _, l := range []flake.Layout{0, 1, 3, 11 << 50, flake.Twitter + 1, flake.Twitter &^ (255 << 50) &^ (1 << 18), math.MaxUint64} {
+		if b, err := l.MarshalText(); b != nil || !errors.Is(err, flake.ErrLayout) {
+			t.Errorf("layout %#x: %q, %v", uint64(l), b, err)
+		}
+		_ = l.String()
+	}
+}
+
+func parsed(t *testing.T, s string) flake.Layout {
+	t.Helper()
+	l, err := flake.ParseLayout(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestBadLayouts: each says what to change.
+func TestBadLayouts(t *testing.T) {
+	for _, x := range []struct{ text, says string }{
+		{"", "none of scalable"},
+		{"Scalable", "none of scalable"},
+		{"scalable ", "none of scalable"},
+		{"41/10", "three numbers of bits"},
+		{"41/x/12", `"x" is not a number of bits`},
+		{"41/64/12", `"64" is not a number of bits`},
+		{"42/10/12", "= 64 bits of time, sid and sequence: an ID has 63"},
+		{"0/10/12", "no bits of time"},
+		{"30/23/1", "23 bits of sid: at most 22"},
+		{"41/10/0", "0 bits of sequence"},
+		{"30/1/25", "25 bits of sequence"},
+		{"45/10/8,unit=1m", "over a million years"},
+		{"41/10/12,unit=7ms", "a unit of 7ms: it must divide 1s"},
+		{"41/10/12,unit=1500ms", "it must divide 1s, or be whole seconds"},
+		{"41/10/12,unit=61s", "whole milliseconds up to a minute"},
+		{"41/10/12,unit=1us", "whole milliseconds up to a minute"},
+		{"41/10/12,order=sid-time-seq", "it must be time-sid-seq or time-seq-sid"},
+		{"41/10/12,steps=2", "it must be count or random"},
+		{"41/10/12,start=5000", "at most 4096"},
+		{"41/10/12,start=9,steps=random", "for sequences that count"},
+		{"41/10/12,start=x", "a number up to"},
+		{"41/10/12,unit=1ms,unit=1ms", "stands twice"},
+		{"41/10/12,epochs=1", "not a setting of layouts"},
+		{"twitter,unit=1ms", "only epoch= can be set"},
+		{"twitter,epoch=soon", "must be a date"},
+		{"twitter,epoch=281474976710656", "must be a date"},
+		{strings.Repeat("1", 300), "longer than"},
+	} {
+		if f, err := flake.ParseFormat(x.text); f != (flake.Format{}) || !errors.Is(err, flake.ErrLayout) || !strings.Contains(err.Error(), x.says) {
+			t.Errorf("ParseFormat(%.40q) = %+v, %v; want an error that says %q", x.text, f, err, x.says)
+		}
+		l := flake.Fleet
+		if err := l.UnmarshalText([]byte(x.text)); !errors.Is(err, flake.ErrLayout) || l != flake.Fleet {
+			t.Errorf("UnmarshalText(%.40q): %v, layout now %v", x.text, err, l)
+		}
+	}
+	if _, err := flake.ParseLayout("twitter,epoch=2020-01-01"); !errors.Is(err, flake.ErrLayout) {
+		t.Errorf("ParseLayout with an epoch: %v", err)
 	}
 }
 
@@ -67,13 +147,13 @@ func TestMakeLimits(t *testing.T) {
 		err     error
 	}{
 		{flake.Default, e, 0, 0, 0, nil},
-		{flake.Default, e + flake.MaxTimestamp, 1<<15 - 1, 31, math.MaxInt64, nil},
-		{format(flake.Standalone, e), e + flake.MaxTimestamp, 1<<20 - 1, 0, math.MaxInt64, nil},
-		{format(flake.Fleet, e), e + flake.MaxTimestamp, 1<<10 - 1, 1023, math.MaxInt64, nil},
+		{flake.Default, e + flake.Scalable.MaxTimestamp(), 1<<15 - 1, 31, math.MaxInt64, nil},
+		{format(flake.Standalone, e), e + flake.Scalable.MaxTimestamp(), 1<<20 - 1, 0, math.MaxInt64, nil},
+		{format(flake.Fleet, e), e + flake.Scalable.MaxTimestamp(), 1<<10 - 1, 1023, math.MaxInt64, nil},
 		{format(flake.Fleet, e), e + 1, 2, 3, 1<<20 | 2<<10 | 3, nil},
 		{flake.Default, e - 1, 0, 0, 0, flake.ErrBeforeEpoch},
 		{flake.Default, math.MinInt64, 0, 0, 0, flake.ErrBeforeEpoch},
-		{flake.Default, e + flake.MaxTimestamp + 1, 0, 0, 0, flake.ErrTimeOverflow},
+		{flake.Default, e + flake.Scalable.MaxTimestamp() + 1, 0, 0, 0, flake.ErrTimeOverflow},
 		{flake.Default, math.MaxInt64, 0, 0, 0, flake.ErrTimeOverflow},
 		{flake.Default, e, 1 << 15, 0, 0, flake.ErrEntropy},
 		{flake.Default, e, math.MaxUint32, 0, 0, flake.ErrEntropy},
@@ -82,7 +162,7 @@ func TestMakeLimits(t *testing.T) {
 		{format(flake.Standalone, e), e, 0, 1, 0, flake.ErrSID},
 		{format(flake.Fleet, e), e, 1 << 10, 0, 0, flake.ErrEntropy},
 		{format(flake.Fleet, e), e, 0, 1024, 0, flake.ErrSID},
-		{format(flake.Layout(3), e), e, 0, 0, 0, flake.ErrLayout},
+		{format(flake.Layout(0), e), e, 0, 0, 0, flake.ErrLayout},
 		// Epochs whose distance from the time needs 64 bits.
 		{format(flake.Scalable, math.MinInt64), math.MaxInt64, 0, 0, 0, flake.ErrTimeOverflow},
 		{format(flake.Scalable, math.MinInt64), math.MinInt64 + 5, 0, 0, 5 << 20, nil},
@@ -144,7 +224,7 @@ func TestMinMax(t *testing.T) {
 		if id, err := get(flake.DefaultEpoch - 1); !errors.Is(err, flake.ErrBeforeEpoch) || id != 0 {
 			t.Errorf("before the epoch: %d, %v", id, err)
 		}
-		if id, err := get(flake.DefaultEpoch + flake.MaxTimestamp + 1); !errors.Is(err, flake.ErrTimeOverflow) || id != 0 {
+		if id, err := get(flake.DefaultEpoch + flake.Scalable.MaxTimestamp() + 1); !errors.Is(err, flake.ErrTimeOverflow) || id != 0 {
 			t.Errorf("past the end: %d, %v", id, err)
 		}
 	}
@@ -157,7 +237,7 @@ func TestAccessors(t *testing.T) {
 	if someID.Compare(someID-1) != 1 || someID.Compare(someID) != 0 || someID.Compare(someID+1) != -1 {
 		t.Error("Compare")
 	}
-	f := flake.Format{Epoch: 5000}
+	f := flake.Format{Layout: flake.Scalable, Epoch: 5000}
 	if got := f.Time(7 << 20); !got.Equal(time.UnixMilli(5007)) || got.Location() != time.UTC {
 		t.Errorf("Time = %v", got)
 	}
@@ -326,7 +406,7 @@ func TestIncrementErrors(t *testing.T) {
 	if id, err := f.Increment(-1, 1, strings.NewReader("x")); !errors.Is(err, flake.ErrRange) || id != 0 {
 		t.Errorf("negative: %d, %v", id, err)
 	}
-	unknown := flake.Format{Layout: 9}
+	unknown := flake.Format{}
 	if _, err := unknown.Increment(1, 1, strings.NewReader("x")); !errors.Is(err, flake.ErrLayout) {
 		t.Errorf("layout: %v", err)
 	}

@@ -2,6 +2,7 @@ package flake_test
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -231,14 +232,19 @@ func FuzzRepair(f *testing.F) {
 }
 
 func FuzzParseLayout(f *testing.F) {
-	for _, s := range []string{"scalable", "standalone", "fleet", "", "Fleet", "scalable\x00"} {
+	for _, s := range append(flake.Layouts(), "", "Fleet", "scalable\x00", "41/10/12", "39/8/16,order=time-seq-sid,unit=10ms,epoch=2014-09-01", "30/4/8,start=9,steps=random") {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		l, err := flake.ParseLayout(s)
-		known := s == "scalable" || s == "standalone" || s == "fleet"
-		if known != (err == nil) || known && l.String() != s {
-			t.Fatalf("ParseLayout(%q) = %v, %v", s, l, err)
+		l, err := flake.ParseFormat(s)
+		if err != nil {
+			if l != (flake.Format{}) || !errors.Is(err, flake.ErrLayout) {
+				t.Fatalf("ParseFormat(%q) = %v, %v", s, l, err)
+			}
+			return
+		}
+		if again, err := flake.ParseFormat(l.String()); again != l || err != nil || l.Layout.Validate() != nil {
+			t.Fatalf("ParseFormat(%q) = %v, which is read as %v, %v", s, l, again, err)
 		}
 	})
 }
@@ -250,7 +256,7 @@ func FuzzOffline(f *testing.F) {
 	f.Add(uint8(2), uint8(1), uint16(1023), []byte{255, 255, 7, 8}, []byte{0, 0, 0})
 	f.Fuzz(func(t *testing.T, layout, size uint8, sid uint16, draws, steps []byte) {
 		c := flake.OfflineConfig{
-			Format: flake.Format{Layout: flake.Layout(layout % 4), Epoch: flake.DefaultEpoch},
+			Format: flake.Format{Layout: []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet, 0}[layout%4], Epoch: flake.DefaultEpoch},
 			SID:    flake.SID(sid), EntropySize: int(size % 5), Entropy: bytes.NewReader(draws),
 		}
 		o, err := flake.NewOffline(c)

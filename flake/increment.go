@@ -10,35 +10,50 @@ import (
 // 3 bits (layout fleet) with 2^−96.
 const maxZeroDraws = 32
 
-// fleetStep masks a draw in the layout fleet: steps are 1 to 7. With whole bytes
-// its 10 bits would be used up after 8 IDs of a millisecond.
-const fleetStep = 7
+// smallEntropy is the width of an entropy field, in bits, below which a step has
+// fewer bits than a byte: seven fewer than the field, so that a unit of time has
+// room for some 200 IDs. With whole bytes the 10 bits of fleet would be used up after 8.
+const smallEntropy = 15
 
-// InitialSize returns how many bytes a millisecond's first draw has: as many as
-// the entropy field touches, so 2 for scalable and fleet and 3 for standalone.
-// It is 0 for an unknown layout.
-func (l Layout) InitialSize() int { return (l.EntropyBits() + 7) / 8 }
+// InitialSize returns how many bytes a random entropy has: as many as the field
+// touches, so 2 for scalable and fleet and 3 for standalone.
+func (l Layout) InitialSize() int { return (int(l.SequenceBits()) + 7) / 8 }
 
 // MaxEntropySize returns how many bytes the draw of a step may have: 2 for
-// scalable, 3 for standalone and 1 for fleet. It is 0 for an unknown layout.
+// scalable, 3 for standalone, 1 for fleet, and 0 for layouts that count.
 //
 // Source: Ulid-Flake reference implementations, range of the entropy size;
-// fleet's is ours.
+// that of small fields is ours.
 func (l Layout) MaxEntropySize() int {
-	if l == Fleet {
+	switch {
+	case !l.Random():
+		return 0
+	case l.SequenceBits() < smallEntropy:
 		return 1
 	}
 	return l.InitialSize()
 }
 
-// InitialEntropy returns the entropy of a millisecond's first ID, made of
-// InitialSize random bytes, big endian: their low bits, as many as the field
-// has. It returns ErrLayout, or ErrEntropySize for another number of bytes.
+// MaxStep returns the largest step that size bytes draw, and 0 for size 0 and for
+// layouts that count: their step is always 1. A size above MaxEntropySize counts as that.
+func (l Layout) MaxStep(size int) uint32 {
+	switch {
+	case !l.Random() || size < 1:
+		return 0
+	case l.SequenceBits() < smallEntropy:
+		return 1<<max(int(l.SequenceBits())-7, 1) - 1
+	}
+	return 1<<(8*min(size, l.MaxEntropySize())) - 1
+}
+
+// InitialEntropy returns an entropy made of InitialSize random bytes, big endian:
+// their low bits, as many as the field has. It returns ErrLayout, or ErrEntropySize
+// for another number of bytes.
 //
 // Source: Ulid-Flake reference implementations.
 func (f Format) InitialEntropy(random []byte) (uint32, error) {
-	if !f.Layout.known() {
-		return 0, fmt.Errorf("%w %d", ErrLayout, uint8(f.Layout))
+	if err := f.Layout.Validate(); err != nil {
+		return 0, err
 	}
 	if len(random) != f.Layout.InitialSize() {
 		return 0, fmt.Errorf("%w: %d bytes, layout %v takes %d", ErrEntropySize, len(random), f.Layout, f.Layout.InitialSize())
@@ -47,7 +62,7 @@ func (f Format) InitialEntropy(random []byte) (uint32, error) {
 }
 
 func (f Format) initialEntropy(random []byte) uint32 {
-	return bigEndian(random) & (1<<f.Layout.EntropyBits() - 1)
+	return bigEndian(random) & (1<<f.Layout.SequenceBits() - 1)
 }
 
 // Increment returns the ID that follows prev in the same millisecond and with
@@ -55,7 +70,8 @@ func (f Format) initialEntropy(random []byte) uint32 {
 // A zero is thrown away and drawn again, so the ID is always greater. In the
 // layout fleet the low 3 bits of the byte are the number.
 //
-// size is 1 to MaxEntropySize bytes. Increment returns ErrLayout,
+// size is 1 to MaxEntropySize bytes; in a layout that counts it is 0 and the step 1.
+// Increment returns ErrLayout,
 // ErrEntropySize, ErrRange for a negative prev, ErrEntropySource if draw fails
 // or yields nothing but zeros (joined with draw's own error), and
 // ErrMonotonicOverflow if the entropy does not fit any more: wait for the next
@@ -68,11 +84,11 @@ func (f Format) initialEntropy(random []byte) uint32 {
 // Source: Ulid-Flake specification, "Monotonicity"; the sizes and the second
 // draw are those of its implementations.
 func (f Format) Increment(prev ID, size int, draw io.Reader) (ID, error) {
-	if !f.Layout.known() {
-		return 0, fmt.Errorf("%w %d", ErrLayout, uint8(f.Layout))
+	if err := f.Layout.Validate(); err != nil {
+		return 0, err
 	}
-	if size < 1 || size > f.Layout.MaxEntropySize() {
-		return 0, fmt.Errorf("%w: %d, layout %v takes 1 to %d", ErrEntropySize, size, f.Layout, f.Layout.MaxEntropySize())
+	if most := f.Layout.MaxEntropySize(); size < min(1, most) || size > most {
+		return 0, fmt.Errorf("%w: %d, layout %v takes %d to %d", ErrEntropySize, size, f.Layout, min(1, most), most)
 	}
 	if prev < 0 {
 		return 0, negative(prev)
@@ -86,24 +102,24 @@ func (f Format) Increment(prev ID, size int, draw io.Reader) (ID, error) {
 
 // advance returns prev with step added to its entropy, or ErrMonotonicOverflow.
 func (f Format) advance(prev ID, step uint32) (ID, error) {
-	if f.Entropy(prev)+step > 1<<f.Layout.EntropyBits()-1 {
+	if f.Entropy(prev)+step > 1<<f.Layout.SequenceBits()-1 {
 		return 0, fmt.Errorf("%w: %d + %d", ErrMonotonicOverflow, f.Entropy(prev), step)
 	}
-	return prev + ID(step)<<f.Layout.SIDBits(), nil
+	return prev + ID(step)<<f.Layout.entropyShift(), nil
 }
 
 // drawStep reads big-endian numbers of len(b) bytes from r until one is not
-// zero; b is scratch.
+// zero; b is scratch. Without bytes the step is 1.
 func (f Format) drawStep(r io.Reader, b []byte) (uint32, error) {
+	if len(b) == 0 {
+		return 1, nil
+	}
+	mask := f.Layout.MaxStep(len(b))
 	for range maxZeroDraws {
 		if _, err := io.ReadFull(r, b); err != nil {
 			return 0, fmt.Errorf("%w: %w", ErrEntropySource, err)
 		}
-		v := bigEndian(b)
-		if f.Layout == Fleet {
-			v &= fleetStep
-		}
-		if v != 0 {
+		if v := bigEndian(b) & mask; v != 0 {
 			return v, nil
 		}
 	}

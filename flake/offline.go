@@ -11,16 +11,15 @@ import (
 
 // OfflineConfig configures an Offline generator.
 //
-// OfflineDefaults returns the specification's. Of a zero OfflineConfig the
-// epoch is 1970 and the step within a millisecond always 1.
+// OfflineDefaults returns the specification's. Format is required.
 type OfflineConfig struct {
 	Format Format // meaning of the bits
 	SID    SID    // 0 to Holders−1 of the layout; it is not reserved
 
 	// EntropySize is how many random bytes the step from an ID to the next of
-	// its millisecond has, 1 to MaxEntropySize: a step is uniform in
-	// 1..2^(8·EntropySize)−1, in the layout fleet in 1..7. With 0 it is always
-	// 1, which leaves room for the most IDs and makes the next one predictable.
+	// its unit of time has, 1 to MaxEntropySize: a step is uniform in 1 to
+	// Layout.MaxStep. With 0 it is always 1, which leaves room for the most IDs and
+	// makes the next one predictable; layouts that count take no other.
 	EntropySize int
 
 	// Now returns Unix milliseconds; nil is the wall clock of the machine. It is
@@ -65,8 +64,8 @@ type Offline struct {
 func NewOffline(c OfflineConfig) (*Offline, error) {
 	l := c.Format.Layout
 	switch {
-	case !l.known():
-		return nil, fmt.Errorf("%w %d", ErrLayout, uint8(l))
+	case l.Validate() != nil:
+		return nil, l.Validate()
 	case int(c.SID) >= l.Holders():
 		return nil, fmt.Errorf("%w: %d, the last of layout %v is %d", ErrSID, c.SID, l, l.Holders()-1)
 	case c.EntropySize < 0 || c.EntropySize > l.MaxEntropySize():
@@ -111,7 +110,8 @@ func (o *Offline) At(unixMilli int64) (ID, error) {
 // Next returns the next ID of the series, greater than all the series had: the
 // first of a millisecond has random entropy, another one more than the last by
 // the configured step. The clock is read under the generator's lock, so callers
-// cannot overtake each other between reading and drawing.
+// cannot overtake each other between reading and drawing. A layout that counts
+// starts at 0, or at random below its Start.
 //
 // A clock that reads less than the last ID's millisecond is ErrRegression,
 // whatever the distance: IDs never go down, and a series pinned to one
@@ -145,7 +145,7 @@ func (o *Offline) random(unixMilli int64) (ID, error) {
 	if _, err := io.ReadFull(o.entropy, o.first); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrEntropySource, err)
 	}
-	return id | ID(o.format.initialEntropy(o.first))<<o.format.Layout.SIDBits(), nil
+	return id | ID(o.format.initialEntropy(o.first))<<o.format.Layout.entropyShift(), nil
 }
 
 // next returns the ID that follows o.last at a time, and makes it the last.
@@ -156,10 +156,10 @@ func (o *Offline) next(unixMilli int64) (ID, error) {
 	}
 	var id ID
 	switch {
-	case o.last < 0 || ts > o.last.Timestamp():
-		id, err = o.random(unixMilli)
-	case ts < o.last.Timestamp():
-		return 0, fmt.Errorf("%w: by %d ms", ErrRegression, o.last.Timestamp()-ts)
+	case o.last < 0 || ts > o.format.Layout.Timestamp(o.last):
+		id, err = o.begin(unixMilli)
+	case ts < o.format.Layout.Timestamp(o.last):
+		return 0, fmt.Errorf("%w: by %d ms", ErrRegression, (o.format.Layout.Timestamp(o.last)-ts)*int64(o.format.Layout.Unit()))
 	default:
 		id, err = o.following()
 	}
@@ -170,14 +170,28 @@ func (o *Offline) next(unixMilli int64) (ID, error) {
 	return id, nil
 }
 
+// begin returns the first ID of a unit of time.
+func (o *Offline) begin(unixMilli int64) (ID, error) {
+	l := o.format.Layout
+	if l.Random() {
+		return o.random(unixMilli)
+	}
+	var first uint32
+	if l.Start() > 1 {
+		var b [4]byte
+		if _, err := io.ReadFull(o.entropy, b[:]); err != nil {
+			return 0, fmt.Errorf("%w: %w", ErrEntropySource, err)
+		}
+		first = bigEndian(b[:]) % uint32(l.Start())
+	}
+	return o.format.Make(unixMilli, first, o.sid)
+}
+
 // following returns the ID one step above o.last.
 func (o *Offline) following() (ID, error) {
-	step := uint32(1)
-	if len(o.step) > 0 {
-		var err error
-		if step, err = o.format.drawStep(o.entropy, o.step); err != nil {
-			return 0, err
-		}
+	step, err := o.format.drawStep(o.entropy, o.step)
+	if err != nil {
+		return 0, err
 	}
 	return o.format.advance(o.last, step)
 }

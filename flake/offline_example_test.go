@@ -101,7 +101,7 @@ func ExampleID() {
 	standalone := flake.Format{Layout: flake.Standalone, Epoch: flake.DefaultEpoch}
 	fmt.Println(id.String(), id.Int64(), err)
 	fmt.Println(id.Hex(), id.Bin())
-	fmt.Println(id.Timestamp(), standalone.Entropy(id), standalone.Time(id).Format(time.RFC3339Nano))
+	fmt.Println(standalone.Layout.Timestamp(id), standalone.Entropy(id), standalone.Time(id).Format(time.RFC3339Nano))
 	// Output:
 	// 00F5PEXFDQCGR 17089122411459096 <nil>
 	// 0x3CB6775EDBB218 0b111100101101100111011101011110110110111011001000011000

@@ -46,9 +46,9 @@ func TestOfflineConfig(t *testing.T) {
 		c   flake.OfflineConfig
 		err error
 	}{
-		{flake.OfflineConfig{}, nil},
+		{flake.OfflineConfig{}, flake.ErrLayout},
 		{flake.OfflineDefaults(), nil},
-		{flake.OfflineConfig{Format: format(flake.Layout(3))}, flake.ErrLayout},
+		{flake.OfflineConfig{Format: format(flake.Layout(0))}, flake.ErrLayout},
 		{flake.OfflineConfig{Format: format(flake.Scalable), SID: 31, EntropySize: 2}, nil},
 		{flake.OfflineConfig{Format: format(flake.Scalable), SID: 32}, flake.ErrSID},
 		{flake.OfflineConfig{Format: format(flake.Scalable), EntropySize: 3}, flake.ErrEntropySize},
@@ -121,7 +121,7 @@ func TestOfflineVectors(t *testing.T) {
 		}
 		o := offline(t, flake.OfflineConfig{Format: f, SID: x.SID, EntropySize: x.Size, Entropy: &draws})
 		prev, err := o.NextAt(flake.DefaultEpoch + x.TsMs)
-		if err != nil || f.Entropy(prev) != x.Prev || f.SID(prev) != x.SID || prev.Timestamp() != x.TsMs {
+		if err != nil || f.Entropy(prev) != x.Prev || f.SID(prev) != x.SID || flake.Scalable.Timestamp(prev) != x.TsMs {
 			t.Fatalf("%+v: previous ID %v, %v", x, prev, err)
 		}
 		id, err := o.NextAt(flake.DefaultEpoch + x.TsMs)
@@ -204,7 +204,7 @@ func TestOfflineErrorsChangeNothing(t *testing.T) {
 			if _, err := o.NextAt(flake.DefaultEpoch - 1); !errors.Is(err, flake.ErrBeforeEpoch) {
 				t.Fatal(err)
 			}
-			if _, err := o.NextAt(flake.DefaultEpoch + flake.MaxTimestamp + 1); !errors.Is(err, flake.ErrTimeOverflow) {
+			if _, err := o.NextAt(flake.DefaultEpoch + flake.Scalable.MaxTimestamp() + 1); !errors.Is(err, flake.ErrTimeOverflow) {
 				t.Fatal(err)
 			}
 			source.err = errRead
@@ -251,7 +251,7 @@ func TestOfflineOverflow(t *testing.T) {
 		if c.EntropySize > 0 {
 			one[c.EntropySize-1] = 1
 		}
-		last := uint32(1)<<l.EntropyBits() - 1
+		last := uint32(1)<<l.SequenceBits() - 1
 		var calls = []struct {
 			ms   int64
 			draw []byte
@@ -360,7 +360,7 @@ func TestOfflineBitsToggle(t *testing.T) {
 			}
 		}
 		for k := range ones {
-			for bit, count := range ones[k][:c.Format.Layout.EntropyBits()] {
+			for bit, count := range ones[k][:c.Format.Layout.SequenceBits()] {
 				if count < n/2-160 || count > n/2+160 { // 5 standard deviations
 					t.Errorf("bit %d is set in %d of %d (New: 0, Next: 1; here %d)", bit, count, n, k)
 				}
@@ -380,7 +380,7 @@ func TestOfflineStepsAreUniform(t *testing.T) {
 			most = 7
 		}
 		// From entropy 0, the steps that fit are those up to fits.
-		fits := min(most, 1<<c.Format.Layout.EntropyBits()-1)
+		fits := min(most, 1<<c.Format.Layout.SequenceBits()-1)
 		cells, shift := int(fits), 0 // a cell for each step, but at most 256
 		for cells > 256 {
 			shift++

@@ -169,8 +169,8 @@ func testIDVector(t *testing.T, x idVector) {
 	if got, err := f.Make(x.UnixMs, x.Rand, x.SID); err != nil || got != id {
 		t.Errorf("%s: Make = %d, %v", x.Int, got, err)
 	}
-	if id.Timestamp() != x.TsMs || f.UnixMilli(id) != x.UnixMs || f.Entropy(id) != x.Rand || f.SID(id) != x.SID {
-		t.Errorf("%s: fields are %d %d %d %d", x.Int, id.Timestamp(), f.UnixMilli(id), f.Entropy(id), f.SID(id))
+	if flake.Scalable.Timestamp(id) != x.TsMs || f.UnixMilli(id) != x.UnixMs || f.Entropy(id) != x.Rand || f.SID(id) != x.SID {
+		t.Errorf("%s: fields are %d %d %d %d", x.Int, flake.Scalable.Timestamp(id), f.UnixMilli(id), f.Entropy(id), f.SID(id))
 	}
 	if got := id.String(); got != x.Base32 {
 		t.Errorf("%s: String = %s, want %s", x.Int, got, x.Base32)
@@ -216,8 +216,8 @@ func TestVectorsFromUnixSeconds(t *testing.T) {
 	count(t, v.FromSeconds, 6)
 	for _, x := range v.FromSeconds {
 		id, err := flake.Default.FromUnixSeconds(x.UnixS, 9, 3)
-		if err != nil || id.Timestamp() != x.TsMs || flake.Default.Entropy(id) != 9 || flake.Default.SID(id) != 3 {
-			t.Errorf("%d s: got %d (timestamp %d), %v", x.UnixS, id, id.Timestamp(), err)
+		if err != nil || flake.Scalable.Timestamp(id) != x.TsMs || flake.Default.Entropy(id) != 9 || flake.Default.SID(id) != 3 {
+			t.Errorf("%d s: got %d (timestamp %d), %v", x.UnixS, id, flake.Scalable.Timestamp(id), err)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func BenchmarkFromFlake(b *testing.B) {
 	f := flake.ID(17089122411459096)
 	b.ReportAllocs()
 	for b.Loop() {
-		sinkID, sinkErr = ulid.FromFlake(f, flake.DefaultEpoch, uint64(f))
+		sinkID, sinkErr = ulid.FromFlake(flake.Default, f, uint64(f))
 		f++
 	}
 }
@@ -68,6 +68,6 @@ func BenchmarkFlake(b *testing.B) {
 	id := someID.ForceV7()
 	b.ReportAllocs()
 	for b.Loop() {
-		sinkFlake, sinkErr = id.Flake(0)
+		sinkFlake, sinkErr = id.Flake(flake.Format{Layout: flake.Scalable})
 	}
 }

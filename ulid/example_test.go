@@ -11,11 +11,11 @@ import (
 func ExampleFromFlake() {
 	f, _ := flake.Parse("00F5PEXFDQCGR")
 	// In earnest the last argument is 54 bits of a cryptographic source.
-	id, err := ulid.FromFlake(f, flake.DefaultEpoch, 0x2A_5A5A_5A5A_5A5A)
+	id, err := ulid.FromFlake(flake.Default, f, 0x2A_5A5A_5A5A_5A5A)
 	fmt.Println(id, err)
 	fmt.Println(id.UUID())
 
-	back, err := id.Flake(flake.DefaultEpoch)
+	back, err := id.Flake(flake.Default)
 	fmt.Println(back, err)
 	// Output:
 	// 01J26VJTFDFES8CAJTB9D5MPJT <nil>
@@ -48,7 +48,7 @@ func ExampleParseUUID() {
 
 func ExampleID_Flake() {
 	id, _ := ulid.Parse("01ARZ3NDEKTSV4RRFFQ69G5FAV")
-	_, err := id.Flake(flake.DefaultEpoch)
+	_, err := id.Flake(flake.Default)
 	fmt.Println(err)
 	// Output: ulid: not a version 7 UUID
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -42,8 +43,8 @@ func checkForms(t *testing.T, id ulid.ID) {
 			t.Fatalf("%s from %s: %s, %v", id.Hex(), form, got.Hex(), err)
 		}
 	}
-	if f, err := id.ForceV7().Flake(0); err == nil {
-		back, err := ulid.FromFlake(f, 0, binary.BigEndian.Uint64(bytesOf(id)[8:]))
+	if f, err := id.ForceV7().Flake(flake.Format{Layout: flake.Scalable}); err == nil {
+		back, err := ulid.FromFlake(flake.Format{Layout: flake.Scalable}, f, binary.BigEndian.Uint64(bytesOf(id)[8:]))
 		if err != nil || back != id.ForceV7() {
 			t.Fatalf("%s from its flake: %s, %v", id.ForceV7().UUID(), back.UUID(), err)
 		}

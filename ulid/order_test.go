@@ -16,7 +16,7 @@ import (
 func TestOneOrder(t *testing.T) {
 	const seed = 20240101
 	r := rand.New(rand.NewPCG(seed, 8))
-	epochs := []int64{0, flake.DefaultEpoch, -1 << 40, ulid.MaxUnixMilli - flake.MaxTimestamp}
+	epochs := []int64{0, flake.DefaultEpoch, -1 << 40, ulid.MaxUnixMilli - (1<<43 - 1)}
 	for range 50_000 {
 		epoch := epochs[r.IntN(len(epochs))]
 		a, b := pair(r, epoch)
@@ -56,7 +56,7 @@ func TestOneOrder(t *testing.T) {
 // pair returns two flakes, often close to one another: alike but for one bit,
 // next to each other, or equal.
 func pair(r *rand.Rand, epoch int64) (a, b flake.ID) {
-	valid := func(id flake.ID) bool { return id >= 0 && epoch+id.Timestamp() >= 0 }
+	valid := func(id flake.ID) bool { return id >= 0 && epoch+flake.Scalable.Timestamp(id) >= 0 }
 	for {
 		a = flake.ID(r.Int64())
 		switch r.IntN(4) {
@@ -77,14 +77,14 @@ func pair(r *rand.Rand, epoch int64) (a, b flake.ID) {
 
 func wide(t *testing.T, f flake.ID, epoch int64, random uint64) ulid.ID {
 	t.Helper()
-	id, err := ulid.FromFlake(f, epoch, random)
+	id, err := ulid.FromFlake(flake.Format{Layout: flake.Scalable, Epoch: epoch}, f, random)
 	if err != nil {
 		t.Fatalf("FromFlake(%d, %d): %v", f, epoch, err)
 	}
-	if back, err := id.Flake(epoch); err != nil || back != f {
+	if back, err := id.Flake(flake.Format{Layout: flake.Scalable, Epoch: epoch}); err != nil || back != f {
 		t.Fatalf("%s: flake %d, %v, want %d", id.UUID(), back, err, f)
 	}
-	if !id.IsV7() || id.ForceV7() != id || id.UnixMilli() != epoch+f.Timestamp() {
+	if !id.IsV7() || id.ForceV7() != id || id.UnixMilli() != epoch+flake.Scalable.Timestamp(f) {
 		t.Fatalf("%s from %d: v7 %v, time %d", id.UUID(), f, id.IsV7(), id.UnixMilli())
 	}
 	return id
@@ -102,7 +102,7 @@ func TestWideRandomBits(t *testing.T) {
 	for bit := range 64 {
 		got := wide(t, f, 0, 1<<bit)
 		b := none.Bytes()
-		if bit < ulid.WideBits { // others are ignored
+		if bit < ulid.RandomBits(flake.Scalable) { // others are ignored
 			b[15-bit/8] |= 1 << (bit % 8)
 		}
 		want := ulid.FromArray(b)

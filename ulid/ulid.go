@@ -17,7 +17,6 @@ const (
 	BinaryLen    = 16        // bytes of the binary form
 	TextLen      = 26        // characters of the text form
 	UUIDLen      = 36        // characters of the UUID form
-	WideBits     = 54        // random bits of an ID made by FromFlake
 )
 
 // Errors of this package. Each may come wrapped with a position or a value;
@@ -151,64 +150,103 @@ func (id ID) Increment() (ID, error) {
 	return id, nil
 }
 
-// Where the parts of a wide ID lie in its two words.
+// Where the parts of a wide ID lie in its two words. Behind version and variant are
+// 12 + 62 bits: the flake's low bits, then random ones.
 const (
 	version7 = 0x7000     // bits 79 to 76: the high word's 15 to 12
 	variant  = 0b10 << 62 // bits 63 and 62: the top of the low word
-	lowB     = 8          // the flake's low bits behind the variant; the others are before it
-	maskA    = 1<<12 - 1  // of the high word: the flake's low bits 19 to 8
-	maskB    = 1<<lowB - 1
-	maskWide = 1<<WideBits - 1
+	highFree = 12
+	lowFree  = 62
+	maskHigh = 1<<highFree - 1
+	maskLow  = 1<<lowFree - 1
 )
 
-// FromFlake returns the wide ID of a flake: a ULID that is a legal UUIDv7, and
-// from which Flake gets f back.
+// field returns how many bits of a wide ID the flake's low bits have: all of them,
+// and zeros above them if there are fewer than the 12 beside the version.
+func field(l flake.Layout) int { return max(l.LowBits(), highFree) }
+
+// is20 reports whether l is one of the layouts with 20 low bits of a millisecond, which
+// are the first three: with constant shifts a call takes half the time.
+func is20(l flake.Layout) bool { return uint(l.Number()-1) < 3 }
+
+// RandomBits returns how many bits of the wide IDs of a layout are random: 54 for
+// the Ulid-Flake layouts, 52 for Twitter's.
+func RandomBits(l flake.Layout) int { return highFree + lowFree - field(l) }
+
+// FromFlake returns the wide ID of a flake of format f: a ULID that is a legal
+// UUIDv7, and from which Flake gets id back.
 //
-// epoch is that of the flake's space in Unix milliseconds. Of random the low 54
-// bits are used and the others ignored; draw them from a cryptographic source.
-// With one epoch, a greater flake has a greater wide ID whatever the random
-// bits are (I8).
+// Its time is that of id, at the start of its unit, in Unix milliseconds. Of random
+// the low RandomBits bits are used and the others ignored; draw them from a
+// cryptographic source. In one format, a greater flake has a greater wide ID whatever
+// the random bits are (I8).
 //
-// It returns ErrRange for a negative f, and ErrBeforeEpoch or ErrTimeOverflow
-// if the time of f is not within 48 bits of Unix milliseconds, which needs an
-// epoch before 1970 or far ahead; the ID is then zero.
+// It returns ErrRange for a negative id, and ErrBeforeEpoch or ErrTimeOverflow
+// if the time of id is not within 48 bits of Unix milliseconds, which needs an
+// epoch before 1970 or a time far ahead; the ID is then zero.
 //
 // Source: RFC 9562, section 5.7.
-func FromFlake(f flake.ID, epoch int64, random uint64) (ID, error) {
-	if f < 0 {
-		return ID{}, fmt.Errorf("%w: flake %d is negative", ErrRange, f.Int64())
-	}
+func FromFlake(f flake.Format, id flake.ID, random uint64) (ID, error) {
 	// The bound on the epoch comes first: without it the sum could wrap.
-	if epoch > MaxUnixMilli {
-		return ID{}, fmt.Errorf("%w: the epoch is %d ms", ErrTimeOverflow, epoch)
+	if ms := f.Epoch + int64(id)>>20; is20(f.Layout) && id >= 0 && f.Epoch <= MaxUnixMilli && uint64(ms) <= MaxUnixMilli {
+		return ID{
+			uint64(ms)<<16 | version7 | uint64(id)>>8&maskHigh,
+			variant | uint64(id)<<54&maskLow | random&(1<<54-1),
+		}, nil
 	}
-	ms := epoch + f.Timestamp()
+	return fromFlake(f, id, random)
+}
+
+// fromFlake is FromFlake for any layout, and where there is an error.
+func fromFlake(f flake.Format, id flake.ID, random uint64) (ID, error) {
+	if id < 0 {
+		return ID{}, fmt.Errorf("%w: flake %d is negative", ErrRange, id.Int64())
+	}
+	if f.Epoch > MaxUnixMilli {
+		return ID{}, fmt.Errorf("%w: the epoch is %d ms", ErrTimeOverflow, f.Epoch)
+	}
+	ms := f.UnixMilli(id)
 	if err := checkTime(ms); err != nil {
 		return ID{}, err
 	}
+	n := field(f.Layout)
+	low := uint64(id) & (1<<f.Layout.LowBits() - 1)
 	return ID{
-		uint64(ms)<<16 | version7 | uint64(f)>>lowB&maskA,
-		variant | uint64(f)&maskB<<WideBits | random&maskWide,
+		uint64(ms)<<16 | version7 | low>>(n-highFree),
+		variant | low<<(highFree+lowFree-n)&maskLow | random&(1<<(highFree+lowFree-n)-1),
 	}, nil
 }
 
-// Flake returns the flake from which FromFlake made id, given the epoch of its
-// space in Unix milliseconds. The random bits do not matter.
+// Flake returns the flake from which FromFlake made id, given its format. The random
+// bits do not matter.
 //
 // It returns ErrNotV7 if id cannot come from FromFlake, flake.ErrBeforeEpoch
-// if its time is before epoch, and flake.ErrTimeOverflow if it is more than 43
-// bits after; the flake is then zero. It cannot distinguish a wide ID from a UUIDv7 of
+// if its time is before the epoch, and flake.ErrTimeOverflow if it is past the
+// layout's end; the flake is then zero. It cannot distinguish a wide ID from a UUIDv7 of
 // another origin, whose bits it would read as a flake that was never issued.
-func (id ID) Flake(epoch int64) (flake.ID, error) {
+func (id ID) Flake(f flake.Format) (flake.ID, error) {
+	if ts := uint64(id.UnixMilli() - f.Epoch); is20(f.Layout) && id.IsV7() && f.Epoch >= 0 && ts < 1<<43 {
+		return flake.ID(ts<<20 | id.hi&maskHigh<<8 | id.lo>>54&0xFF), nil
+	}
+	return id.flake(f)
+}
+
+// flake is Flake for any layout, and where there is an error.
+func (id ID) flake(f flake.Format) (flake.ID, error) {
 	if !id.IsV7() {
 		return 0, ErrNotV7
 	}
 	// Min and not Make: what the low bits mean is the layout's business.
-	f, err := flake.Format{Epoch: epoch}.Min(id.UnixMilli())
+	first, err := f.Min(id.UnixMilli())
 	if err != nil {
 		return 0, err
 	}
-	return f | flake.ID(id.hi&maskA<<lowB|id.lo>>WideBits&maskB), nil
+	n := field(f.Layout)
+	low := id.hi&maskHigh<<(n-highFree) | id.lo&maskLow>>(highFree+lowFree-n)
+	if f.UnixMilli(first) != id.UnixMilli() || low>>f.Layout.LowBits() != 0 {
+		return 0, fmt.Errorf("%w that was made from a flake of layout %v", ErrNotV7, f.Layout)
+	}
+	return first | flake.ID(low), nil
 }
 
 // IsV7 reports whether id has the version and variant bits of a UUIDv7.

@@ -222,8 +222,8 @@ func TestFromFlakeLimits(t *testing.T) {
 		err   error
 	}{
 		{last, flake.DefaultEpoch, nil},
-		{last, ulid.MaxUnixMilli - flake.MaxTimestamp, nil},
-		{last, ulid.MaxUnixMilli - flake.MaxTimestamp + 1, ulid.ErrTimeOverflow},
+		{last, ulid.MaxUnixMilli - (1<<43 - 1), nil},
+		{last, ulid.MaxUnixMilli - (1<<43 - 1) + 1, ulid.ErrTimeOverflow},
 		{0, ulid.MaxUnixMilli, nil},
 		{0, ulid.MaxUnixMilli + 1, ulid.ErrTimeOverflow},
 		{last, math.MaxInt64, ulid.ErrTimeOverflow},
@@ -232,7 +232,7 @@ func TestFromFlakeLimits(t *testing.T) {
 		{last, math.MinInt64, ulid.ErrBeforeEpoch},
 		{-1, flake.DefaultEpoch, ulid.ErrRange},
 	} {
-		id, err := ulid.FromFlake(x.f, x.epoch, 1)
+		id, err := ulid.FromFlake(flake.Format{Layout: flake.Scalable, Epoch: x.epoch}, x.f, 1)
 		if !errors.Is(err, x.err) || (err == nil) == id.IsZero() {
 			t.Errorf("FromFlake(%d, %d) = %s, %v, want error %v", x.f, x.epoch, id, err, x.err)
 		}
@@ -240,7 +240,7 @@ func TestFromFlakeLimits(t *testing.T) {
 }
 
 func TestFlakeErrors(t *testing.T) {
-	id, err := ulid.FromFlake(5<<20|0xABCDE, 1_000_000, 7)
+	id, err := ulid.FromFlake(flake.Format{Layout: flake.Scalable, Epoch: 1_000_000}, 5<<20|0xABCDE, 7)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,12 +252,12 @@ func TestFlakeErrors(t *testing.T) {
 		{1_000_000, 5<<20 | 0xABCDE, nil},
 		{1_000_005, 0xABCDE, nil},
 		{1_000_006, 0, flake.ErrBeforeEpoch},
-		{1_000_005 - flake.MaxTimestamp, flake.MaxTimestamp<<20 | 0xABCDE, nil},
-		{1_000_004 - flake.MaxTimestamp, 0, flake.ErrTimeOverflow},
+		{1_000_005 - (1<<43 - 1), (1<<43-1)<<20 | 0xABCDE, nil},
+		{1_000_004 - (1<<43 - 1), 0, flake.ErrTimeOverflow},
 		{math.MinInt64, 0, flake.ErrTimeOverflow},
 		{math.MaxInt64, 0, flake.ErrBeforeEpoch},
 	} {
-		if f, err := id.Flake(x.epoch); f != x.want || !errors.Is(err, x.err) {
+		if f, err := id.Flake(flake.Format{Layout: flake.Scalable, Epoch: x.epoch}); f != x.want || !errors.Is(err, x.err) {
 			t.Errorf("Flake(%d) = %d, %v, want %d, %v", x.epoch, f, err, x.want, x.err)
 		}
 	}
@@ -268,7 +268,7 @@ func TestFlakeErrors(t *testing.T) {
 		b[8] = b[8]&0x3F | byte(v>>4)<<6
 		got := ulid.FromArray(b)
 		v7 := v == 0b10_0111
-		f, err := got.Flake(1_000_000)
+		f, err := got.Flake(flake.Format{Layout: flake.Scalable, Epoch: 1_000_000})
 		if got.IsV7() != v7 || v7 != (err == nil) || !v7 && (f != 0 || !errors.Is(err, ulid.ErrNotV7)) {
 			t.Errorf("%s: IsV7 = %v, flake %d, %v", got.UUID(), got.IsV7(), f, err)
 		}
@@ -403,8 +403,8 @@ func TestNoAllocations(t *testing.T) {
 		"UnmarshalJSON":   func() { err = id.UnmarshalJSON(js) },
 		"UnmarshalBinary": func() { err = id.UnmarshalBinary(bin) },
 		"Bytes":           func() { id = ulid.FromArray(someID.Bytes()) },
-		"FromFlake":       func() { id, err = ulid.FromFlake(1<<40, flake.DefaultEpoch, 99) },
-		"Flake":           func() { f, err = id.ForceV7().Flake(0) },
+		"FromFlake":       func() { id, err = ulid.FromFlake(flake.Default, 1<<40, 99) },
+		"Flake":           func() { f, err = id.ForceV7().Flake(flake.Format{Layout: flake.Scalable}) },
 		"Increment":       func() { id, err = someID.Increment() },
 	} {
 		if n := testing.AllocsPerRun(100, run); n != 0 || err != nil && name != "Flake" {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -156,7 +157,7 @@ func TestVectorsUUIDv7(t *testing.T) {
 			t.Errorf("%s: IsV7 = %v, forced %s", x.UUID, id.IsV7(), id.ForceV7().UUID())
 		}
 		// Its flake, put together from the RFC's fields.
-		f, err := id.Flake(0)
+		f, err := id.Flake(flake.Format{Layout: flake.Scalable})
 		var randB uint64
 		for _, b := range x.RandB {
 			randB = randB<<8 | uint64(b)
@@ -164,7 +165,7 @@ func TestVectorsUUIDv7(t *testing.T) {
 		if err != nil || uint64(f) != uint64(x.UnixMs)<<20|x.RandA<<8|randB>>54 {
 			t.Errorf("%s: flake %#x, %v", x.UUID, f.Int64(), err)
 		}
-		if got, err := ulid.FromFlake(f, 0, randB); err != nil || got != id {
+		if got, err := ulid.FromFlake(flake.Format{Layout: flake.Scalable}, f, randB); err != nil || got != id {
 			t.Errorf("%s: from its flake %s, %v", x.UUID, got.UUID(), err)
 		}
 	}

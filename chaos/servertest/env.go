@@ -234,7 +234,7 @@ func At(ms clock.Millis, low int64) flake.ID {
 func Decimal(id flake.ID) string { return string(id.AppendInt(nil)) }
 
 // Wide returns a wide form of an ID, with all random bits set.
-func Wide(id flake.ID) ulid.ID { return must(ulid.FromFlake(id, flake.DefaultEpoch, 0x3FFFFFFFFFFFFF)) }
+func Wide(id flake.ID) ulid.ID { return must(ulid.FromFlake(flake.Default, id, 0x3FFFFFFFFFFFFF)) }
 
 // Directory is a store that answers as set.
 type Directory struct {

@@ -43,6 +43,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
 )
 
 // Start is what the clock of a Node shows at first.
@@ -59,7 +60,7 @@ const (
 type Options struct {
 	Name   string       // ""; "node-" and the SID
 	SID    flake.SID    // in every ID
-	Layout flake.Layout // of the space
+	Layout flake.Layout // of the space, with its own epoch; zero: flake.Scalable
 }
 
 // Node is a node in memory. All methods are safe for concurrent use.
@@ -99,6 +100,9 @@ func (zeros) Uint64() uint64 { return 0 }
 // NewNode returns a node that serves all requests. It panics if the layout does not have
 // the SID.
 func NewNode(o Options) *Node {
+	if o.Layout == (flake.Layout(0)) {
+		o.Layout = flake.Scalable
+	}
 	if int(o.SID) >= o.Layout.Holders() {
 		panic(fmt.Sprintf("clienttest: layout %v has no sid %d", o.Layout, o.SID))
 	}
@@ -106,10 +110,10 @@ func NewNode(o Options) *Node {
 		o.Name = fmt.Sprintf("node-%d", o.SID)
 	}
 	begin := clock.Millis(Start.UnixMilli())
-	n := &Node{format: flake.Format{Layout: o.Layout, Epoch: flake.DefaultEpoch}, clock: clock.NewManual(begin)}
+	n := &Node{format: flake.Format{Layout: o.Layout, Epoch: o.Layout.Epoch()}, clock: clock.NewManual(begin)}
 	n.node = node.New(node.Config{
 		Name: o.Name, Instance: lease.Instance(o.Name), MaxSkew: maxSkew,
-		Gen: gen.Config{Layout: o.Layout, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: maxLead},
+		Gen: gen.Config{Layout: o.Layout, Epoch: clock.Millis(o.Layout.Epoch()), MaxLead: maxLead},
 	}, n.clock, zeros{})
 	const decades = 10 * 365 * 24 * time.Hour
 	n.node.Begin(lease.Grant{SID: o.SID, Term: 1, Base: begin, Ceil: begin + clock.MillisOf(5*decades)})
@@ -207,18 +211,19 @@ func (n *Node) serve(req *pb.AllocateRequest) (*pb.AllocateResponse, Act) {
 		}
 		return nil, act
 	}
-	// Each request begins in a millisecond of its own: the IDs do not depend on how many
+	// Each request begins in a unit of time of its own: the IDs do not depend on how many
 	// were asked for before.
-	n.clock.Advance(time.Millisecond)
+	unit := time.Duration(n.format.Layout.Unit()) * time.Millisecond
+	n.clock.Advance(unit)
 	b, err := n.node.Try(n.clock.Now(), count, after)
 	if r := (*node.Refusal)(nil); errors.As(err, &r) {
 		act.Refuse = &client.Refusal{Reason: client.Reason(r.Reason), Message: r.Message, RetryAfter: r.RetryAfter, Metadata: r.Metadata}
 		return nil, act
 	}
-	n.clock.Advance(time.Duration(count>>n.format.Layout.EntropyBits()) * time.Millisecond)
+	n.clock.Advance(time.Duration(count>>n.format.Layout.SequenceBits()) * unit)
 	return &pb.AllocateResponse{
 		First: b.First.Int64(), Count: int32(b.Count), Stride: b.Stride, Node: n.node.Config().Name,
-		Sid: int32(b.SID), Layout: pb.Layout(n.format.Layout) + 1, EpochUnixMs: n.format.Epoch,
+		Sid: int32(b.SID), Layout: wire.LayoutOf(n.format.Layout), LayoutBits: wire.LayoutBits(n.format.Layout), EpochUnixMs: n.format.Epoch,
 	}, act
 }
 

@@ -46,7 +46,7 @@ func TestAuditAgainstCounting(t *testing.T) {
 		text := id.String()
 		wide := i%2 == 1
 		if wide {
-			w, err := ulid.FromFlake(id, flake.DefaultEpoch, uint64(r.IntN(3)))
+			w, err := ulid.FromFlake(flake.Default, id, uint64(r.IntN(3)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -169,7 +169,7 @@ func (a *Auditor) invalid(line int64, err error) {
 
 // add takes the ID of a line.
 func (a *Auditor) add(line int64, id describe.ID) error {
-	f, err := id.AsFlake(a.cfg.Space.Epoch)
+	f, err := id.AsFlake(a.cfg.Space)
 	switch {
 	case err == nil:
 		a.seen(a.cfg.Space.UnixMilli(f))

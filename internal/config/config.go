@@ -82,7 +82,7 @@ type Lease struct {
 type Issue struct {
 	MaxLead      time.Duration // how far IDs may run ahead of the clock, whole ms
 	MaxWait      time.Duration // how long a request may wait for lead to shrink
-	EntropyBytes int           // random bytes of a step within a millisecond: 0, 1 or 2
+	EntropyBytes int           // random bytes of a step within a unit of time: 0, 1 or 2; nothing in layouts that count
 	MaxSkew      time.Duration // how far clocks of the cluster may differ
 }
 
@@ -207,17 +207,11 @@ func (c Config) Format() flake.Format {
 
 // Gen returns how the node's IDs are made.
 func (c Config) Gen() gen.Config {
-	// 1 and 2 random bytes, as in the Ulid-Flake specification. The layout fleet
-	// has 10 bits in a millisecond: there a byte would use it up in 8 steps.
-	steps := map[int]uint32{0: 0, 1: 255, 2: 65535}
-	if c.Layout == flake.Fleet {
-		steps = map[int]uint32{0: 0, 1: 7}
-	}
 	return gen.Config{
 		Layout:  c.Layout,
 		Epoch:   c.Epoch,
 		MaxLead: clock.MillisOf(c.Issue.MaxLead),
-		MaxStep: steps[c.Issue.EntropyBytes],
+		MaxStep: c.Layout.MaxStep(c.Issue.EntropyBytes),
 	}
 }
 

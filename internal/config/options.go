@@ -53,11 +53,12 @@ func (c *Config) options() []Option {
 		{Key: "root", value: stringValue(&c.Root),
 			Usage: "first part of every key in etcd",
 			Why:   "Keys are /<root>/<space>/…; the etcd role needs that prefix and no other."},
-		{Key: "layout", value: layoutValue(&c.Layout),
-			Usage: "how an ID's low 20 bits are split: scalable (32 holders) or fleet (1024 holders)",
+		// Before epoch: a layout sets the epoch too, which a setting of its own replaces.
+		{Key: "layout", value: LayoutValue(&c.Layout, &c.Epoch),
+			Usage: "what the bits of IDs mean: scalable (32 holders), fleet (1024), twitter, discord, instagram, sonyflake, leaf, baidu, js53, or bits such as 41/10/12,order=time-sid-seq,unit=1ms",
 			Why:   "The Ulid-Flake specification's layout for clusters. Fixed when the space is initialized."},
 		{Key: "epoch", value: EpochValue(&c.Epoch),
-			Usage: "time that IDs count from, as RFC 3339 or Unix milliseconds",
+			Usage: "time that IDs count from, as RFC 3339 or Unix milliseconds; unless set, the layout's own",
 			Why:   "The Ulid-Flake specification's epoch; IDs last 278 years from it. Fixed when the space is initialized."},
 
 		{Key: "sid-range", value: sidsValue(&c.SIDRange),

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -50,15 +49,15 @@ func (c Config) Validate() error {
 	for _, n := range []struct{ key, name string }{{"node.name", c.Node.Name}, {"space", c.Space}, {"root", c.Root}} {
 		rule(namePattern.MatchString(n.name), n.key, "%q is not a valid name: it must match %s", n.name, NamePattern)
 	}
-	rule(c.Layout != flake.Standalone, "layout", "standalone has no sid, so two nodes could not share a space: use scalable or fleet")
-	if c.Layout != flake.Standalone {
+	rule(c.Layout.SIDBits() > 0, "layout", "%v has no sid, so two nodes could not share a space: use scalable or fleet", c.Layout)
+	if c.Layout.SIDBits() > 0 {
 		if err := c.Gen().Validate(); err != nil {
 			rule(false, "epoch", "%v", err)
 		}
 	}
 	rule(c.Epoch >= 0, "epoch", "%v is before 1970: ULIDs and UUIDs cannot hold such times; set a later one", c.Epoch.Time().Format(time.RFC3339))
 
-	if c.Layout != flake.Standalone {
+	if c.Layout.SIDBits() > 0 {
 		rule(c.SIDRange.All() || c.SIDRange.From < c.SIDRange.To, "sid-range", "the range is empty: write it as first-last, such as 0-23")
 		rule(int(c.SIDRange.To) <= c.Layout.Holders(), "sid-range", "%v goes beyond sid %d, the last of layout %v: use a lower range", c.SIDRange, c.Layout.Holders()-1, c.Layout)
 	}
@@ -72,9 +71,9 @@ func (c Config) Validate() error {
 	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead", "%v is more than half of lease.window (%v), so IDs ahead of the clock would use up the window: lower it, or raise lease.window", i.MaxLead, c.Lease.Window)
 	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait", "%v is out of range: it must be 0 to 1m", i.MaxWait)
 	rule(i.MaxSkew > 0 && i.MaxSkew <= time.Minute, "issue.max-skew", "%v is out of range: it must be above 0 and at most 1m", i.MaxSkew)
-	maxBytes := 2
-	if c.Layout == flake.Fleet {
-		maxBytes = 1
+	maxBytes := c.Layout.MaxEntropySize()
+	if !c.Layout.Random() {
+		maxBytes = 2 // without effect
 	}
 	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= maxBytes, "issue.entropy-bytes", "%d is out of range: it must be 0 to %d (layout %v)", i.EntropyBytes, maxBytes, c.Layout)
 

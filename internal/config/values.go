@@ -140,13 +140,15 @@ func shortDuration(d time.Duration) string {
 	return s
 }
 
-func layoutValue(p *flake.Layout) *Value {
+// LayoutValue returns a value that reads a layout as flake.ParseFormat does, and sets
+// epoch to the one it names, or to the layout's own.
+func LayoutValue(p *flake.Layout, epoch *clock.Millis) *Value {
 	return textValue(p, "layout", func(s string) (flake.Layout, error) {
-		v, err := flake.ParseLayout(s)
-		if err != nil {
-			return 0, fmt.Errorf("%q is not a layout: use scalable or fleet", s)
+		f, err := flake.ParseFormat(s)
+		if err == nil {
+			*epoch = clock.Millis(f.Epoch)
 		}
-		return v, nil
+		return f.Layout, err
 	}, flake.Layout.String)
 }
 

@@ -15,9 +15,9 @@ var ErrClock = errors.New("daemon: the clock or the epoch is wrong")
 
 // checkClock returns an ErrClock if a clock that reads now is certainly wrong. An ID or a
 // ceiling with such a time could not be taken back.
-func checkClock(now, epoch clock.Millis, built time.Time) error {
+func checkClock(now, epoch clock.Millis, layout flake.Layout, built time.Time) error {
 	at := now.Time().Format(time.RFC3339)
-	switch end := epoch + flake.MaxTimestamp; {
+	switch end := epoch + clock.Millis(layout.End()) - 1; {
 	case now <= epoch:
 		return fmt.Errorf("%w: the clock reads %s, before the epoch %s: correct the clock of this machine, or set an epoch that has passed", ErrClock, at, epoch.Time().Format(time.RFC3339))
 	case now.Time().Before(built):

@@ -21,15 +21,15 @@ func TestPlausibleClock(t *testing.T) {
 		{"the epoch", epoch, false},
 		{"before the build", epoch + 1, false},
 		{"the build", clock.Millis(built.UnixMilli()), true},
-		{"the last ID", epoch + flake.MaxTimestamp, true},
-		{"past it", epoch + flake.MaxTimestamp + 1, false},
+		{"the last ID", epoch + (1<<43 - 1), true},
+		{"past it", epoch + (1<<43 - 1) + 1, false},
 	} {
-		if err := checkClock(tt.now, epoch, built); (err == nil) != tt.ok {
+		if err := checkClock(tt.now, epoch, flake.Scalable, built); (err == nil) != tt.ok {
 			t.Errorf("%s: got %v, want ok %v", tt.name, err, tt.ok)
 		}
 	}
 	var unknown time.Time
-	if checkClock(epoch, epoch, unknown) == nil || checkClock(epoch+1, epoch, unknown) != nil {
+	if checkClock(epoch, epoch, flake.Scalable, unknown) == nil || checkClock(epoch+1, epoch, flake.Scalable, unknown) != nil {
 		t.Error("without a build time, clocks up to the epoch are refused and later ones are not")
 	}
 }

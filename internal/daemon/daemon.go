@@ -149,7 +149,7 @@ func (d *Daemon) Node() *node.Node { return d.node }
 // Run serves until ctx ends, then stops in order and returns nil. A part that fails stops
 // the node the same way; Run returns its error.
 func (d *Daemon) Run(ctx context.Context) error {
-	if err := checkClock(d.clock.Read().WallMillis(), d.cfg.Epoch, buildTime()); err != nil {
+	if err := checkClock(d.clock.Read().WallMillis(), d.cfg.Epoch, d.cfg.Layout, buildTime()); err != nil {
 		return err
 	}
 	if err := d.listen(ctx); err != nil {

@@ -40,7 +40,7 @@ func (e *SpaceError) Error() string {
 // It returns ErrClock before it connects, a *SpaceError for a space that differs, and the store's errors.
 func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) (created bool, now lease.View, err error) {
 	src := clock.NewSystem(clock.SystemConfig{})
-	if err := checkClock(src.Read().WallMillis(), cfg.Epoch, buildTime()); err != nil {
+	if err := checkClock(src.Read().WallMillis(), cfg.Epoch, cfg.Layout, buildTime()); err != nil {
 		return false, lease.View{}, err
 	}
 	floor := src.Now().Wall

@@ -34,7 +34,7 @@ func appendFlake(b []byte, id flake.ID, f flake.Format) []byte {
 	b = append(b, `","bytes_hex":"`...)
 	b = id.AppendHex16(b)
 	b = append(b, `","timestamp_ms":`...)
-	b = strconv.AppendInt(b, id.Timestamp(), 10)
+	b = strconv.AppendInt(b, f.UnixMilli(id)-f.Epoch, 10)
 	b = appendTimes(b, f.UnixMilli(id))
 	b = append(b, `,"randomness":`...)
 	b = strconv.AppendUint(b, uint64(f.Entropy(id)), 10)
@@ -74,7 +74,7 @@ func appendWide(b []byte, id ID, f flake.Format) []byte {
 	if !w.IsV7() {
 		return append(b, none...)
 	}
-	from, err := w.Flake(f.Epoch)
+	from, err := w.Flake(f)
 	if err != nil {
 		return append(b, none...)
 	}
@@ -141,11 +141,11 @@ var ErrForm = errors.New("describe: the ID has no such form")
 
 // AppendForm appends id to b in one of Forms, as the fields of AppendJSON have
 // it. The first four are of the flake, of a wide ID the one it was derived from;
-// epoch is that of the space, in Unix ms.
+// f is the format of the space.
 //
 // It returns ErrForm, and for a wide ID the errors of ulid.ID.Flake; b is then
 // unchanged.
-func AppendForm(b []byte, id ID, form string, epoch int64) ([]byte, error) {
+func AppendForm(b []byte, id ID, form string, f flake.Format) ([]byte, error) {
 	switch form {
 	case "ulid", "uuid", "u128":
 		if !id.IsWide() {
@@ -165,7 +165,7 @@ func AppendForm(b []byte, id ID, form string, epoch int64) ([]byte, error) {
 		}
 		return id.Flake.AppendHex16(b), nil
 	}
-	low, err := id.AsFlake(epoch)
+	low, err := id.AsFlake(f)
 	if err != nil {
 		return b, err
 	}

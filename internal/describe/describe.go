@@ -101,7 +101,7 @@ func describeFlake(id flake.ID, f flake.Format) *FlakeParts {
 		Hex:         id.Hex(),
 		Bin:         id.Bin(),
 		BytesHex:    string(id.AppendHex16(nil)),
-		TimestampMs: id.Timestamp(),
+		TimestampMs: f.UnixMilli(id) - f.Epoch,
 		UnixMs:      f.UnixMilli(id),
 		Randomness:  f.Entropy(id),
 	}
@@ -133,7 +133,7 @@ func describeWide(id ID, f flake.Format) *WideParts {
 			p.UUIDVersion = &version
 		}
 	}
-	if from, err := w.Flake(f.Epoch); err == nil {
+	if from, err := w.Flake(f); err == nil {
 		p.IssuedHere, p.Flake = Possible, describeFlake(from, f)
 	}
 	return p

@@ -143,7 +143,7 @@ func TestKnownAnswers(t *testing.T) {
 				names["randomness_hex"], names["time"], names["bytes_hex"] = "randomness_hex", "time", "bytes_hex"
 			}
 			same(t, v["ulid"].(string), got, v, names)
-			_, err = id.Wide.Flake(flake.DefaultEpoch)
+			_, err = id.Wide.Flake(flake.Default)
 			if (got["flake"] != nil) != (err == nil) || (got["issued_here"] == describe.Possible) != (err == nil) {
 				t.Errorf("%s: flake %v, issued here %v, but %v", v["ulid"], got["flake"], got["issued_here"], err)
 			}
@@ -157,7 +157,7 @@ func TestWide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := ulid.FromFlake(id, flake.DefaultEpoch, 1<<63+12345)
+	w, err := ulid.FromFlake(flake.Default, id, 1<<63+12345)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestWide(t *testing.T) {
 	if string(a) != string(b) || d.Flake != nil || alone.Wide != nil {
 		t.Errorf("within %s, alone %s", a, b)
 	}
-	if got, err := parsed.AsFlake(flake.DefaultEpoch); got != id || err != nil {
+	if got, err := parsed.AsFlake(flake.Default); got != id || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
 	if dec, err := describe.Parse(w.Uint128(), describe.U128, flake.Default); err != nil || dec.Wide != w || dec.Kind != describe.ULID {
@@ -303,7 +303,7 @@ func sameJSON(t testing.TB, id describe.ID, f flake.Format) {
 func TestAppendJSON(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 5))
 	for i := range 2000 {
-		f := flake.Format{Layout: flake.Layout(i % 3), Epoch: flake.DefaultEpoch - r.Int64N(1<<41)}
+		f := flake.Format{Layout: []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet}[i%3], Epoch: flake.DefaultEpoch - r.Int64N(1<<41)}
 		low := flake.ID(r.Uint64() >> (1 + r.IntN(63)))
 		sameJSON(t, describe.ID{Kind: describe.Flake, Flake: low}, f)
 		var b [ulid.BinaryLen]byte
@@ -318,7 +318,7 @@ func TestAppendJSON(t *testing.T) {
 			sameJSON(t, describe.ID{Kind: describe.ULID, Wide: w}, f)
 			sameJSON(t, describe.ID{Kind: describe.UUID, Wide: w}, f)
 		}
-		if within, err := ulid.FromFlake(low, f.Epoch, r.Uint64()); err == nil {
+		if within, err := ulid.FromFlake(f, low, r.Uint64()); err == nil {
 			sameJSON(t, describe.ID{Kind: describe.ULID, Wide: within}, f)
 		}
 	}

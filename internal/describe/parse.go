@@ -74,14 +74,14 @@ type ID struct {
 func (id ID) IsWide() bool { return id.Kind != Flake }
 
 // AsFlake returns the flake: the ID itself, or the one that a wide ID was
-// derived from. epoch is that of the space, in Unix ms.
+// derived from. f is the format of the space.
 //
 // It returns the errors of ulid.ID.Flake; the flake is then zero.
-func (id ID) AsFlake(epoch int64) (flake.ID, error) {
+func (id ID) AsFlake(f flake.Format) (flake.ID, error) {
 	if !id.IsWide() {
 		return id.Flake, nil
 	}
-	return id.Wide.Flake(epoch)
+	return id.Wide.Flake(f)
 }
 
 // Parse returns the ID written in input, a text of the given kind ("" is Auto).

@@ -8,7 +8,7 @@ import "github.com/flakelease/allocator/flake"
 type Block struct {
 	First  flake.ID
 	Count  int
-	Stride int64 // the layout's number of holders: what adding 1 to the entropy adds to the ID
+	Stride int64 // what adding 1 to the entropy adds to an ID
 	SID    flake.SID
 }
 

@@ -184,7 +184,7 @@ func TestSealRace(t *testing.T) {
 			t.Fatalf("%d of 4 goroutines got ErrSealed", got)
 		}
 		last, ok := c.g.Issued()
-		f := flake.Format{Epoch: int64(epoch)}
+		f := flake.Format{Layout: flake.Scalable, Epoch: int64(epoch)}
 		if !ok {
 			if ceiling[0] != t0 || slices.ContainsFunc(c.served[:], func(s []answer) bool { return len(s) > 0 }) {
 				t.Fatalf("ceiling %d with nothing issued", ceiling[0])
@@ -232,7 +232,7 @@ func TestRaiseRace(t *testing.T) {
 		}
 		c.stop.Store(true)
 	})
-	f := flake.Format{Epoch: int64(epoch)}
+	f := flake.Format{Layout: flake.Scalable, Epoch: int64(epoch)}
 	used := map[clock.Millis]bool{}
 	for _, a := range c.check(t) {
 		ms := clock.Millis(f.UnixMilli(a.block.Last())) - t0

@@ -17,6 +17,9 @@ const (
 	// specification's implementations add in a layout with a sid.
 	stepLimit = 1<<16 - 1
 
+	// leadLimit bounds the lead to 278 years, so that no shift overflows.
+	leadLimit = 1<<43 - 1
+
 	// epochLimit bounds the epoch to about 140,000 years on either side of 1970, so
 	// that no sum of times in this package overflows.
 	epochLimit = 1 << 52
@@ -39,25 +42,32 @@ type Config struct {
 }
 
 // MaxBlock returns the maximum of IDs that one call may ask for: what fits in
-// MaxLead milliseconds, or in one if MaxLead is 0, and at most 1,000,000.
+// MaxLead, or in one unit of time if MaxLead is less, and at most 1,000,000. In a
+// layout with the sid above the sequence a block lies within one unit.
 //
-// A block of this size fits into every new millisecond, whatever is drawn.
+// A block of this size fits into every new unit of time, whatever is drawn.
 func (c Config) MaxBlock() int {
-	ms := min(uint64(max(c.MaxLead, 1)), blockLimit) // so that the shift cannot overflow
-	return int(min(ms<<c.Layout.EntropyBits(), blockLimit))
+	units := min(uint64(max(c.MaxLead/clock.Millis(c.Layout.Unit()), 1)), blockLimit) // so that the shift cannot overflow
+	if c.Layout.SIDFirst() {
+		units = 1
+	}
+	return int(min(units<<c.Layout.SequenceBits(), blockLimit))
 }
 
 // Validate returns an error that names the first field out of range.
 func (c Config) Validate() error {
+	if err := c.Layout.Validate(); err != nil {
+		return fmt.Errorf("gen: config layout: %w", err)
+	}
 	switch {
-	case c.Layout.EntropyBits() == 0:
-		return fmt.Errorf("gen: config layout: %w %d", flake.ErrLayout, uint8(c.Layout))
 	case c.Epoch < -epochLimit || c.Epoch > epochLimit:
 		return fmt.Errorf("gen: config epoch: %d is not within %d ms of 1970", c.Epoch, int64(epochLimit))
-	case c.MaxLead < 0 || c.MaxLead > flake.MaxTimestamp:
-		return fmt.Errorf("gen: config max lead: %d is not within 0 and %d ms", c.MaxLead, int64(flake.MaxTimestamp))
+	case c.MaxLead < 0 || c.MaxLead > leadLimit:
+		return fmt.Errorf("gen: config max lead: %d is not within 0 and %d ms", c.MaxLead, int64(leadLimit))
 	case c.MaxStep > stepLimit:
 		return fmt.Errorf("gen: config max step: %d is above %d", c.MaxStep, stepLimit)
+	case c.MaxStep > 0 && !c.Layout.Random():
+		return fmt.Errorf("gen: config max step: %d, but layout %v counts by 1", c.MaxStep, c.Layout)
 	}
 	return nil
 }
@@ -65,7 +75,7 @@ func (c Config) Validate() error {
 // validTenure reports what is wrong with the sid and window of a new tenure, by
 // the rules NewTenure lists. c must be valid.
 func (c Config) validTenure(sid flake.SID, base, ceil clock.Millis) error {
-	last := c.Epoch + flake.MaxTimestamp + 1
+	last := c.Epoch + clock.Millis(c.Layout.End())
 	switch {
 	case int(sid) >= c.Layout.Holders():
 		return fmt.Errorf("gen: %w: %d, the last of layout %v is %d", flake.ErrSID, sid, c.Layout, c.Layout.Holders()-1)

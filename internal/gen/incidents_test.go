@@ -106,7 +106,7 @@ func TestT09UsedUpMillisecond(t *testing.T) {
 	for ms := range clock.Millis(3) { // the clock does not advance
 		for range perMilli {
 			r.must(0, 1)
-			if got := epoch + clock.Millis(r.last.Timestamp()); got != t0+ms {
+			if got := epoch + clock.Millis(flake.Scalable.Timestamp(r.last)); got != t0+ms {
 				t.Fatalf("ID of t0%+d, want +%d", got-t0, ms)
 			}
 		}

@@ -35,7 +35,7 @@ func newOracle(cfg Config, sid flake.SID, base, ceil clock.Millis, rnd rand.Sour
 	return &oracle{cfg: cfg, sid: sid, base: ms2(cfg, base), ceil: ms2(cfg, ceil), rnd: rnd}
 }
 
-func (o *oracle) perMs() *big.Int { return num(1 << o.cfg.Layout.EntropyBits()) }
+func (o *oracle) perMs() *big.Int { return num(1 << o.cfg.Layout.SequenceBits()) }
 
 func (o *oracle) id(slot *big.Int) *big.Int {
 	return add(mul(slot, num(int64(o.cfg.Layout.Holders()))), num(int64(o.sid)))
@@ -224,9 +224,9 @@ func (c *caller) next() call {
 		after = c.last + flake.ID(r.IntN(5000)-2500)
 	case p < 95: // around the clock
 		ms := int64(c.now-c.cfg.Epoch) + r.Int64N(2*lead+6) - 2
-		after = flake.ID(ms<<flake.LowBits | r.Int64N(1<<flake.LowBits))
+		after = flake.ID(ms<<20 | r.Int64N(1<<20))
 		if r.IntN(4) == 0 {
-			after |= 1<<flake.LowBits - 1
+			after |= 1<<20 - 1
 		}
 	case p < 97:
 		after = []flake.ID{math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 - 1<<20, -1, math.MinInt64, 1}[r.IntN(6)]
@@ -325,7 +325,7 @@ func FuzzNext(f *testing.F) {
 	f.Add(uint8(2), int64(1), uint16(7), int64(1<<43-1), int64(1), uint64(math.MaxUint64), epoch+1<<43-1, int64(0), 1024, int64(1<<62), epoch+1<<43, int64(5), 3, int64(math.MaxInt64-1))
 	f.Fuzz(func(t *testing.T, layout uint8, lead int64, step uint16, from, w int64, seed uint64,
 		now1, fwd1 int64, n1 int, after1 int64, now2, fwd2 int64, n2 int, after2 int64) {
-		cfg := Config{Layout: flake.Layout(layout % 3), Epoch: clock.Millis(epoch), MaxLead: clock.Millis(lead & (1<<43 - 1)), MaxStep: uint32(step)}
+		cfg := Config{Layout: []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet}[layout%3], Epoch: clock.Millis(epoch), MaxLead: clock.Millis(lead & (1<<43 - 1)), MaxStep: uint32(step)}
 		from = max(from&(1<<43-1), 1)
 		base := cfg.Epoch + clock.Millis(from)
 		ceil := base + clock.Millis(min(w&(1<<43-1), 1<<43-from))

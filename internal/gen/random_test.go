@@ -31,8 +31,8 @@ func chiSquare(counts []int) float64 {
 func TestStartIsUniform(t *testing.T) {
 	for _, l := range []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet} {
 		f := flake.Format{Layout: l, Epoch: int64(epoch)}
-		g := tenure(t, Config{Layout: l, MaxLead: 250, MaxStep: 255}, t0, t0+1<<30, rand.NewPCG(uint64(l), 99))
-		k := l.EntropyBits()
+		g := tenure(t, Config{Layout: l, MaxLead: 250, MaxStep: 255}, t0, t0+1<<30, rand.NewPCG(uint64(l.Number()), 99))
+		k := l.SequenceBits()
 		counts := make([]int, 64)
 		ones := make([]int, k)
 		const n = 64_000

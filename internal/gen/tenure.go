@@ -14,9 +14,6 @@ const (
 	// last ID, so that a second Seal returns the same as the first.
 	sealed uint64 = 1 << 63
 
-	// endOfTime is the first millisecond since the epoch that IDs cannot hold.
-	endOfTime = flake.MaxTimestamp + 1
-
 	// earliest is the minimum of a clock reading, in ms since the epoch: earlier than
 	// any real time, and far from where sums overflow.
 	earliest = -1 << 60
@@ -31,17 +28,24 @@ const (
 //     set before it was issued (I3).
 //  3. Next is the only method that issues, in one compare-and-swap, last.
 type Tenure struct {
-	word atomic.Uint64 // last (ms, entropy) handed out; at first base<<bits − 1
-	ceil atomic.Int64  // exclusive, in ms since the epoch; only ever raised
+	word atomic.Uint64 // last (time, entropy) handed out; at first base<<bits − 1
+	ceil atomic.Int64  // exclusive, in units since the epoch; only ever raised
 
-	// Fixed from here on. Times are in ms since the epoch.
+	// Fixed from here on. Times are in the layout's units since the epoch, which are
+	// milliseconds in all but a few.
 	base     int64
+	unit     int64 // in ms
+	end      int64 // first time that IDs cannot hold
 	epoch    int64 // in Unix ms
 	maxLead  int64
 	maxBlock uint64
 	maxStep  uint64
-	half     uint64 // first entropy with the top bit set
-	room     uint64 // words from the start of now to the end of the lead
+	start    uint64       // the first entropy of a unit of time is random below it
+	room     uint64       // words that a block may use from the start of now
+	below    uint64       // the bits of a word that are below the sid in an ID
+	sidAt    uint64       // the sid in its place in an ID
+	stride   int64        // between IDs whose words follow each other
+	begins   clock.Millis // of the window, in Unix ms
 	rnd      rand.Source
 	bits     uint8 // of entropy
 	sidBits  uint8
@@ -66,22 +70,37 @@ func NewTenure(cfg Config, sid flake.SID, base, ceil clock.Millis, rnd rand.Sour
 	if rnd == nil {
 		return nil, errNoSource
 	}
-	k := cfg.Layout.EntropyBits()
+	l := cfg.Layout
+	k := l.SequenceBits()
 	t := &Tenure{
-		base:     int64(base - cfg.Epoch),
+		unit:     l.Unit(),
+		end:      l.MaxTimestamp() + 1,
 		epoch:    int64(cfg.Epoch),
-		maxLead:  int64(cfg.MaxLead),
+		maxLead:  int64(cfg.MaxLead) / l.Unit(),
 		maxBlock: uint64(cfg.MaxBlock()),
 		maxStep:  uint64(cfg.MaxStep),
-		half:     1 << (k - 1),
-		room:     uint64(cfg.MaxLead+1) << k,
+		start:    uint64(max(l.Start(), 1)),
+		stride:   l.Stride(),
+		begins:   base,
 		rnd:      rnd,
 		bits:     uint8(k),
-		sidBits:  uint8(cfg.Layout.SIDBits()),
+		sidBits:  uint8(l.SIDBits()),
 		sid:      sid,
+		sidAt:    uint64(sid),
 	}
+	t.room = uint64(min(t.maxLead+1, blockLimit)) << k
+	if l.Random() {
+		t.start = 1 << (k - 1) // the top bit clear
+	}
+	if l.SIDFirst() {
+		t.below, t.room = 1<<k-1, 1<<k
+		t.sidAt <<= k
+	}
+	// Only units that lie in the window as a whole: the next holder of the sid
+	// may begin within a unit that is cut off, and use all of it.
+	t.base = t.units(int64(base-cfg.Epoch) + t.unit - 1)
 	t.word.Store(uint64(t.base)<<k - 1) // base ≥ 1, so this is not a sealed word
-	t.ceil.Store(int64(ceil - cfg.Epoch))
+	t.ceil.Store(t.units(int64(ceil - cfg.Epoch)))
 	return t, nil
 }
 
@@ -111,21 +130,27 @@ func (t *Tenure) Next(now, seen clock.Millis, n int, after flake.ID) (Block, err
 			first = max(own, t.above(after))
 		}
 		end := first + uint64(n) - 1 // first is at most 2^63: no overflow
-		ms := t.millis(end)
-		if ms-at > t.maxLead {
-			return Block{}, t.tooFar(last, first, first > own, ms-at, at, t.sinceEpoch(seen))
+		if t.below != 0 && (first^end)&^t.below != 0 {
+			// The sid lies above the sequence: a block that does not fit into what
+			// is left of the unit starts with the next.
+			first = (first | t.below) + 1
+			end = first + uint64(n) - 1
+		}
+		lead := t.time(end) - at
+		if lead > t.maxLead {
+			return Block{}, t.tooFar(last, first, first > own, lead, at, t.sinceEpoch(seen))
 		}
 		// Loaded after the word: a word that is read after the ceiling could have been
 		// issued below a ceiling raised in between, and the old ceiling would refuse a
 		// call that never had to be refused.
-		if ms >= t.ceil.Load() {
+		if t.time(end) >= t.ceil.Load() {
 			return Block{}, ErrCeiling
 		}
 		if t.word.CompareAndSwap(last, end) { // I7: the only line that changes anything
 			return Block{
-				First:  flake.ID(first<<(t.sidBits&63) | uint64(t.sid)),
+				First:  t.id(first),
 				Count:  n,
-				Stride: 1 << (t.sidBits & 63),
+				Stride: t.stride,
 				SID:    t.sid,
 			}, nil
 		}
@@ -135,22 +160,42 @@ func (t *Tenure) Next(now, seen clock.Millis, n int, after flake.ID) (Block, err
 // follow returns the word that a block of n IDs starts with if the caller gives no
 // after.
 func (t *Tenure) follow(last uint64, at int64, n uint64) uint64 {
-	switch ms := t.millis(last); {
-	case ms < at:
-		// A random start with the top bit clear leaves at least half the
-		// millisecond. With no lead allowed, it must also leave n.
-		return uint64(at)<<(t.bits&63) + t.draw(min(t.half, t.room-n+1))
-	case ms == at && t.maxStep > 0:
+	switch time := t.time(last); {
+	case time < at:
+		w := uint64(at) << (t.bits & 63)
+		if t.start == 1 {
+			return w
+		}
+		// A random start with the top bit clear leaves at least half the unit. With
+		// no lead allowed, and in layouts whose blocks cross no units, it must also
+		// leave n.
+		return w + t.draw(min(t.start, t.room-n+1))
+	case time == at && t.maxStep > 0:
 		return last + 1 + t.draw(t.maxStep)
 	default:
 		return last + 1
 	}
 }
 
+// id returns the ID of a word.
+func (t *Tenure) id(w uint64) flake.ID {
+	return flake.ID((w&^t.below)<<(t.sidBits&63) | t.sidAt | w&t.below)
+}
+
 // above returns the smallest word whose ID with our sid is greater than id, which
 // must not be negative.
 func (t *Tenure) above(id flake.ID) uint64 {
-	return (uint64(id) - uint64(t.sid) + 1<<(t.sidBits&63)) >> (t.sidBits & 63)
+	x := uint64(id)
+	w := x>>t.sidBits&^t.below | x&t.below // the time and the entropy of id
+	place := (uint64(1)<<t.sidBits - 1) * (t.below + 1)
+	switch sid := x & place; {
+	case sid < t.sidAt:
+		return w &^ t.below
+	case sid == t.sidAt:
+		return w + 1
+	default:
+		return (w | t.below) + 1
+	}
 }
 
 // draw returns a random number below span. Multiplication is not exactly uniform:
@@ -165,14 +210,14 @@ func (t *Tenure) draw(span uint64) uint64 {
 func (t *Tenure) tooFar(last, first uint64, bound bool, lead, at, seen int64) error {
 	err := ErrOverflow
 	switch excess := lead - t.maxLead; {
-	case bound && t.millis(first)-at > t.maxLead:
+	case bound && t.time(first)-at > t.maxLead:
 		err = ErrAfterTooFar
 	case seen-at >= excess: // without the regression the lead would be within its limit
 		err = ErrRegression
 	case last < t.begin() && t.base-at > t.maxLead:
 		err = ErrNotBegun
 	}
-	return &LeadError{Err: err, Lead: clock.Millis(lead), Limit: clock.Millis(t.maxLead)}
+	return &LeadError{Err: err, Lead: clock.Millis(lead * t.unit), Limit: clock.Millis(t.maxLead * t.unit)}
 }
 
 // Raise moves the ceiling up to ceil, in Unix ms, which etcd must have confirmed
@@ -189,20 +234,23 @@ func (t *Tenure) Raise(ceil clock.Millis) {
 }
 
 // Seal ends the tenure: no ID is issued after it. It returns the exclusive
-// ceiling of what was, in Unix ms: the time of the last ID + 1, or the base if
-// there is none. Sealing again returns the same.
+// ceiling of what was, in Unix ms: the end of the last ID's unit of time, or the base
+// that NewTenure was given if there is none. Sealing again returns the same.
 func (t *Tenure) Seal() clock.Millis {
 	last := t.word.Or(sealed) &^ sealed
-	return t.unix(t.millis(last) + 1) // the millisecond of base<<bits − 1 is base − 1
+	if last < t.begin() {
+		return t.begins
+	}
+	return t.unix(t.time(last) + 1)
 }
 
 // SID returns the sid of all IDs of the tenure.
 func (t *Tenure) SID() flake.SID { return t.sid }
 
-// Base returns the first Unix ms an ID may have.
+// Base returns the first Unix ms an ID may have, the start of a unit of time.
 func (t *Tenure) Base() clock.Millis { return t.unix(t.base) }
 
-// Ceil returns the first Unix ms an ID may not have.
+// Ceil returns the first Unix ms an ID may not have, the start of a unit of time.
 func (t *Tenure) Ceil() clock.Millis { return t.unix(t.ceil.Load()) }
 
 // Issued returns the largest ID of the tenure; ok is false if there is none yet.
@@ -212,26 +260,38 @@ func (t *Tenure) Issued() (last flake.ID, ok bool) {
 	if w < t.begin() {
 		return 0, false
 	}
-	return flake.ID(w<<(t.sidBits&63) | uint64(t.sid)), true
+	return t.id(w), true
 }
 
 // Ahead returns the lead in ms: how far the last ID, or the base if there is none,
 // is ahead of now; 0 if it is not.
 func (t *Tenure) Ahead(now clock.Millis) clock.Millis {
-	ms := max(t.millis(t.word.Load()&^sealed), t.base)
-	return clock.Millis(max(ms-t.sinceEpoch(now), 0))
+	time := max(t.time(t.word.Load()&^sealed), t.base)
+	return clock.Millis(max(time-t.sinceEpoch(now), 0) * t.unit)
 }
 
 // begin returns the first word of the base: a lower word means nothing issued.
 func (t *Tenure) begin() uint64 { return uint64(t.base) << (t.bits & 63) }
 
-// millis returns the time of a word without its seal.
-func (t *Tenure) millis(w uint64) int64 { return int64(w >> (t.bits & 63)) }
+// time returns the time of a word without its seal.
+func (t *Tenure) time(w uint64) int64 { return int64(w >> (t.bits & 63)) }
 
-func (t *Tenure) unix(ms int64) clock.Millis { return clock.Millis(t.epoch + ms) }
+func (t *Tenure) unix(time int64) clock.Millis { return clock.Millis(t.epoch + time*t.unit) }
 
-// sinceEpoch returns a Unix time in ms since the epoch, limited so that sums and
+// sinceEpoch returns a Unix time in units since the epoch, limited so that sums and
 // shifts in this package do not overflow.
 func (t *Tenure) sinceEpoch(unix clock.Millis) int64 {
-	return min(max(int64(unix), t.epoch+earliest), t.epoch+endOfTime) - t.epoch
+	return t.units(min(max(int64(unix), t.epoch+earliest), t.epoch+t.end*t.unit) - t.epoch)
+}
+
+// units returns how many whole units ms are, rounded down.
+func (t *Tenure) units(ms int64) int64 {
+	if t.unit == 1 {
+		return ms
+	}
+	u := ms / t.unit
+	if u*t.unit > ms {
+		u--
+	}
+	return u
 }

@@ -31,6 +31,9 @@ func tenure(t testing.TB, cfg Config, base, ceil clock.Millis, rnd rand.Source) 
 	if cfg.Epoch == 0 {
 		cfg.Epoch = epoch
 	}
+	if cfg.Layout == (flake.Layout(0)) {
+		cfg.Layout = flake.Scalable
+	}
 	g, err := NewTenure(cfg, 0, base, ceil, rnd)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +69,7 @@ func at(ms clock.Millis, entropy, sid int64, l flake.Layout) flake.ID {
 }
 
 func TestNewTenure(t *testing.T) {
-	ok := Config{Epoch: epoch, MaxLead: 250, MaxStep: 255}
+	ok := Config{Layout: flake.Scalable, Epoch: epoch, MaxLead: 250, MaxStep: 255}
 	for _, c := range []struct {
 		name       string
 		cfg        Config
@@ -87,12 +90,12 @@ func TestNewTenure(t *testing.T) {
 		{name: "standalone sid", cfg: Config{Layout: flake.Standalone, Epoch: epoch}, sid: 1, base: t0, ceil: t0 + 1, want: "sid"},
 		{name: "fleet sid", cfg: Config{Layout: flake.Fleet, Epoch: epoch}, sid: 1023, base: t0, ceil: t0 + 1},
 		{name: "no source", cfg: ok, base: t0, ceil: t0 + 1, nilSource: true, want: "random source"},
-		{name: "layout", cfg: Config{Layout: 3}, base: t0, ceil: t0 + 1, want: "layout"},
-		{name: "lead", cfg: Config{MaxLead: -1}, base: t0, ceil: t0 + 1, want: "max lead"},
-		{name: "long lead", cfg: Config{MaxLead: 1 << 43}, base: t0, ceil: t0 + 1, want: "max lead"},
-		{name: "step", cfg: Config{MaxStep: 65536}, base: t0, ceil: t0 + 1, want: "max step"},
-		{name: "epoch", cfg: Config{Epoch: math.MaxInt64}, base: t0, ceil: t0 + 1, want: "epoch"},
-		{name: "early epoch", cfg: Config{Epoch: math.MinInt64}, base: t0, ceil: t0 + 1, want: "epoch"},
+		{name: "layout", cfg: Config{Layout: flake.Layout(0)}, base: t0, ceil: t0 + 1, want: "layout"},
+		{name: "lead", cfg: Config{Layout: flake.Scalable, MaxLead: -1}, base: t0, ceil: t0 + 1, want: "max lead"},
+		{name: "long lead", cfg: Config{Layout: flake.Scalable, MaxLead: 1 << 43}, base: t0, ceil: t0 + 1, want: "max lead"},
+		{name: "step", cfg: Config{Layout: flake.Scalable, MaxStep: 65536}, base: t0, ceil: t0 + 1, want: "max step"},
+		{name: "epoch", cfg: Config{Layout: flake.Scalable, Epoch: math.MaxInt64}, base: t0, ceil: t0 + 1, want: "epoch"},
+		{name: "early epoch", cfg: Config{Layout: flake.Scalable, Epoch: math.MinInt64}, base: t0, ceil: t0 + 1, want: "epoch"},
 	} {
 		rnd := rand.Source(zero())
 		if c.nilSource {
@@ -126,7 +129,7 @@ func TestMaxBlock(t *testing.T) {
 		{flake.Standalone, 0, 1_000_000},
 		{flake.Fleet, 250, 256_000},
 		{flake.Fleet, 0, 1024},
-		{flake.Fleet, flake.MaxTimestamp, 1_000_000},
+		{flake.Fleet, (1<<43 - 1), 1_000_000},
 	} {
 		cfg := Config{Layout: c.layout, Epoch: epoch, MaxLead: c.lead, MaxStep: 7}
 		if got := cfg.MaxBlock(); got != c.want {
@@ -152,7 +155,7 @@ func TestMaxBlock(t *testing.T) {
 
 // One tenure from start to end with the smallest draws, computed by hand.
 func TestTenureByHand(t *testing.T) {
-	const l = flake.Scalable
+	l := flake.Scalable
 	g := tenure(t, Config{MaxLead: 2, MaxStep: 255}, t0, t0+10, zero())
 	if _, ok := g.Issued(); ok {
 		t.Error("a new tenure has issued")
@@ -218,8 +221,8 @@ func TestTenureByHand(t *testing.T) {
 // Where the lead comes from decides the reason: what a program does about a
 // clock that went back is not what it does about too many requests.
 func TestLeadReasons(t *testing.T) {
-	const l = flake.Scalable
-	cfg := Config{MaxLead: 250}
+	l := flake.Scalable
+	cfg := Config{Layout: l, MaxLead: 250}
 	begun := func(t *testing.T) *Tenure {
 		g := tenure(t, cfg, t0, t0+30_000, zero())
 		issue(t, g, t0+1000, t0+1000, 1, 0)
@@ -298,7 +301,7 @@ func TestEndOfLayout(t *testing.T) {
 		if g.Ceil() != end {
 			t.Errorf("%v: raised to %d, past the end %d", l, g.Ceil(), end)
 		}
-		k := l.EntropyBits()
+		k := l.SequenceBits()
 		last := flake.ID(math.MaxInt64) >> l.SIDBits() << l.SIDBits() // of sid 0
 		b := issue(t, g, end-1, end-1, 1<<(k-1)-1, last-flake.ID(1<<(k-1)-1)<<l.SIDBits())
 		if b.Last() != last {
@@ -420,7 +423,7 @@ func (h *hook) Uint64() uint64 {
 
 // Incident T08 (a thread with an old time), docs/INCIDENTS.md.
 func TestBetweenReadAndCommit(t *testing.T) {
-	cfg := Config{MaxLead: 250, MaxStep: 255}
+	cfg := Config{Layout: flake.Scalable, MaxLead: 250, MaxStep: 255}
 	t.Run("raise", func(t *testing.T) {
 		h := &hook{}
 		g := tenure(t, cfg, t0, t0+5, h)

@@ -205,7 +205,7 @@ func (m *Machine) onChanged(now clock.Reading) {
 
 // spread is the time over which holders spread their lists after a change.
 func (m *Machine) spread() time.Duration {
-	return maxJitter / 8 * time.Duration(m.cfg.Format.Layout.Holders())
+	return maxJitter / 8 * time.Duration(min(m.cfg.Format.Layout.Holders(), MaxSIDs))
 }
 
 // reloadAt returns when the space is listed next: when something asks for it, or for

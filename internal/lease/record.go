@@ -229,7 +229,7 @@ func (s Space) check() error {
 	if s.Pool == "" {
 		return errors.New("no pool")
 	}
-	return nil
+	return s.Layout.Validate()
 }
 
 // ErrLeaseGone means that the lease has expired or was revoked. It is a reason

@@ -154,7 +154,10 @@ func TestDecodeRefuses(t *testing.T) {
 	if _, err := Decode[Space](seal(`{"layout":"roomy","epoch":1,"pool":"p"}`)); !errors.Is(err, ErrMalformed) {
 		t.Errorf("unknown layout: got %v", err)
 	}
-	if _, err := Decode[Space](Encode(Space{})); !errors.Is(err, ErrMalformed) {
+	if _, err := Decode[Space](seal(`{"epoch":1,"pool":"p"}`)); !errors.Is(err, ErrMalformed) {
+		t.Errorf("no layout: got %v", err)
+	}
+	if _, err := Decode[Space](Encode(Space{Layout: flake.Scalable})); !errors.Is(err, ErrMalformed) {
 		t.Errorf("space without a pool: got %v", err)
 	}
 	if _, err := Decode[LedgerLine](seal("null")); !errors.Is(err, ErrMalformed) {

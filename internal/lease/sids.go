@@ -38,24 +38,25 @@ func ParseSIDRange(s string) (SIDRange, error) {
 	return SIDRange{From: a, To: b + 1}, nil
 }
 
+// MaxSIDs is how many sids a space uses unless told otherwise: every node keeps the
+// records of all, and searches them.
+const MaxSIDs = 1024
+
 // parseSID reads a sid of any layout, in digits alone.
 func parseSID(s string) (flake.SID, error) {
-	n, err := strconv.ParseUint(s, 10, 16)
-	if err == nil && n >= uint64(flake.Fleet.Holders()) {
-		err = strconv.ErrRange
-	}
+	n, err := strconv.ParseUint(s, 10, 22)
 	return flake.SID(n), err
 }
 
 // All reports whether r is every sid of whatever layout.
 func (r SIDRange) All() bool { return r == SIDRange{} }
 
-// In returns r with its bounds: those of layout l if r is every sid. Sids outside
+// In returns r with its bounds: the first MaxSIDs of layout l if r is every sid. Sids outside
 // the layout are cut off.
 func (r SIDRange) In(l flake.Layout) SIDRange {
 	all := SIDRange{To: flake.SID(l.Holders())}
 	if r.All() {
-		return all
+		return SIDRange{To: min(all.To, MaxSIDs)}
 	}
 	return SIDRange{From: min(r.From, all.To), To: min(r.To, all.To)}
 }

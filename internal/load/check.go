@@ -58,6 +58,7 @@ type Checker struct {
 	fresh  []span     // in order of arrival
 	newest flake.ID
 	found  Checks
+	keep   flake.ID // checkKeep in IDs
 
 	pending []span            // sorted; only settle's
 	done    map[flake.ID]span // by sid: of what was compared and forgotten, the span that goes furthest
@@ -87,6 +88,8 @@ func (c *Checker) add(b client.Block, last flake.ID) {
 		c.found.OutOfOrder++
 	}
 	c.newest = max(c.newest, s.last)
+	layout := cmp.Or(b.Format.Layout, flake.Scalable) // RESP and HTTP do not name it
+	c.keep = flake.ID(checkKeep/layout.Unit()) << layout.LowBits()
 	c.fresh = append(c.fresh, s)
 }
 
@@ -109,7 +112,7 @@ func (c *Checker) run(ctx context.Context) {
 // call it.
 func (c *Checker) settle(all bool) {
 	c.mu.Lock()
-	fresh, newest := c.fresh, c.newest
+	fresh, newest, keep := c.fresh, c.newest, c.keep
 	c.fresh = nil
 	c.mu.Unlock()
 	c.pending = append(c.pending, fresh...)
@@ -117,7 +120,7 @@ func (c *Checker) settle(all bool) {
 		return cmp.Or(cmp.Compare(a.sid, b.sid), cmp.Compare(a.first, b.first))
 	})
 	kept := c.pending[:0]
-	until := newest - checkKeep<<flake.LowBits
+	until := newest - keep
 	var duplicates, unchecked int64
 	for _, s := range c.pending {
 		if !all && s.last > until {

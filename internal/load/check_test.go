@@ -22,7 +22,7 @@ func TestSpansShare(t *testing.T) {
 	}
 }
 
-func ms(n int) flake.ID { return flake.ID(n) << flake.LowBits }
+func ms(n int) flake.ID { return flake.ID(n) << 20 }
 
 // blockAt is a block of n IDs of the layout scalable.
 func blockAt(first flake.ID, n int) client.Block {

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/lease"
@@ -199,7 +198,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		counter(etcdErrors, float64(s.Errors), string(op))
 	}
 	gauge(tickAge, max(now.Mono.Sub(c.cfg.Keeper.Ticked()), 0).Seconds())
-	end := c.cfg.Node.Config().Gen.Epoch + flake.MaxTimestamp + 1
+	end := c.cfg.Node.Config().Gen.Epoch + clock.Millis(c.cfg.Node.Config().Gen.Layout.End())
 	gauge(epochRemaining, float64(end-now.Wall)/1000) // 278 years are more than a Duration of any epoch holds
 	for _, x := range c.cfg.Settings.list() {
 		gauge(settings, x.value.Seconds(), x.key)

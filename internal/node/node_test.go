@@ -106,7 +106,7 @@ func broken(faults int) (n *Node, clk *clock.Manual, count int, after flake.ID) 
 		clk.Step(-time.Second)
 	}
 	if faults&tooFar != 0 {
-		after = flake.ID(int64(start+100_000)-flake.DefaultEpoch) << flake.LowBits
+		after = flake.ID(int64(start+100_000)-flake.DefaultEpoch) << 20
 	}
 	if faults&(isStarting|isStandby|isRewound) != 0 {
 		n.Seal()
@@ -374,7 +374,7 @@ func TestAfterIsWaitedFor(t *testing.T) {
 		n := New(cfg, clock.NewSystem(clock.SystemConfig{}), zeros{})
 		now := n.clock.Now().Wall
 		n.Begin(grant(now, now+1000))
-		after := flake.ID(int64(now+50)-bubbleEpoch) << flake.LowBits
+		after := flake.ID(int64(now+50)-bubbleEpoch) << 20
 		b, err := n.Next(t.Context(), 1, after)
 		if err != nil || b.First <= after {
 			t.Errorf("%v, %v", b, err)
@@ -498,7 +498,7 @@ func BenchmarkNext(b *testing.B) {
 // counted separately, and others are not.
 func TestUnverifiedIsCounted(t *testing.T) {
 	src := clock.NewManual(clock.Millis(flake.DefaultEpoch + 1_000_000))
-	n := New(Config{Name: "n", Instance: "i", Gen: gen.Config{Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255}},
+	n := New(Config{Name: "n", Instance: "i", Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255}},
 		src, gen.Random())
 	n.Begin(lease.Grant{SID: 1, Term: 1, Base: src.Now().Wall, Ceil: src.Now().Wall + 30_000})
 	for i, v := range []clock.Verdict{

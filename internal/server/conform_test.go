@@ -91,7 +91,7 @@ func (x fixture) texts(form pb.Form, kind describe.Kind) func(ask) answer {
 			if err != nil || d.Kind != kind && kind != describe.Int {
 				x.T.Fatalf("%q is no %s: %v", text, kind, err)
 			}
-			id, err := d.AsFlake(flake.DefaultEpoch)
+			id, err := d.AsFlake(flake.Default)
 			if err != nil || id.Int64() != res.First+int64(i)*res.Stride {
 				x.T.Fatalf("text %d of %v is %v: %v", i, res.First, id, err)
 			}

@@ -35,21 +35,21 @@ func ParseForm(name string) (Form, bool) {
 // String returns the form's name.
 func (f Form) String() string { return forms[f].name }
 
-// Wide reports whether the form has 128 bits, of which 54 are random.
+// Wide reports whether the form has 128 bits, some of them random.
 func (f Form) Wide() bool { return f == ULID || f == UUID }
 
 // Len returns the maximum length of an ID in this form, in bytes.
 func (f Form) Len() int { return forms[f].len }
 
-// Append appends the text of id. epoch is the epoch of the space in Unix ms. A wide
-// form takes its 54 random bits from random; the others ignore it. Append panics
+// Append appends the text of id, of format space. A wide form takes its random bits
+// from random; the others ignore it. Append panics
 // if id has no such form: check Limits.Wide first.
-func (f Form) Append(text []byte, id flake.ID, epoch int64, random uint64) []byte {
+func (f Form) Append(text []byte, id flake.ID, space flake.Format, random uint64) []byte {
 	switch f {
 	case Int:
 		return id.AppendInt(text)
 	case ULID, UUID:
-		w, err := ulid.FromFlake(id, epoch, random)
+		w, err := ulid.FromFlake(space, id, random)
 		if err != nil {
 			panic("server: flake " + id.String() + " has no wide form: " + err.Error())
 		}

@@ -75,7 +75,7 @@ func parseAfter(s string, f flake.Format) (flake.ID, error) {
 	if err != nil {
 		return 0, err
 	}
-	return id.AsFlake(f.Epoch)
+	return id.AsFlake(f)
 }
 
 // parseCount reads decimal digits, with an optional minus sign. strconv would

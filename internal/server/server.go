@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -54,8 +53,8 @@ func New(cfg Config) (*Service, error) {
 	}
 	g := cfg.Node.Config().Gen
 	format := flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)}
-	_, err1 := ulid.FromFlake(0, format.Epoch, 0)
-	_, err2 := ulid.FromFlake(math.MaxInt64, format.Epoch, 0)
+	_, err1 := ulid.FromFlake(format, 0, 0)
+	_, err2 := ulid.FromFlake(format, 1<<(int(g.Layout.TimeBits())+g.Layout.LowBits())-1, 0)
 	return &Service{
 		node: cfg.Node, guard: cfg.Guard, observe: cfg.Observe,
 		limits: Limits{Count: min(cfg.MaxTextCount, g.MaxBlock()), Wide: err1 == nil && err2 == nil, Format: format},

@@ -136,7 +136,8 @@ func (Reason) EnumDescriptor() ([]byte, []int) {
 	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{0}
 }
 
-// Layout is how the low 20 bits of a flake are divided.
+// Layout is how the bits of a flake are divided; layout_bits beside it says it in
+// full for custom ones.
 type Layout int32
 
 const (
@@ -147,21 +148,53 @@ const (
 	Layout_LAYOUT_STANDALONE Layout = 2
 	// 10 bits of entropy, 10 of sid: 1,024 holders.
 	Layout_LAYOUT_FLEET Layout = 3
+	// 41 bits of milliseconds, 10 of worker, 12 of sequence.
+	Layout_LAYOUT_TWITTER Layout = 4
+	// The same bits.
+	Layout_LAYOUT_DISCORD Layout = 5
+	// 41 bits of milliseconds, 13 of shard, 10 of sequence.
+	Layout_LAYOUT_INSTAGRAM Layout = 6
+	// 39 bits of 10 ms, 8 of sequence, 16 of machine.
+	Layout_LAYOUT_SONYFLAKE Layout = 7
+	// Twitter's bits.
+	Layout_LAYOUT_LEAF Layout = 8
+	// 28 bits of seconds, 22 of worker, 13 of sequence.
+	Layout_LAYOUT_BAIDU Layout = 9
+	// 41 bits of milliseconds, 5 of sid, 7 of sequence: 53 bits in all.
+	Layout_LAYOUT_JS53 Layout = 10
+	// Another one, in layout_bits.
+	Layout_LAYOUT_CUSTOM Layout = 100
 )
 
 // Enum value maps for Layout.
 var (
 	Layout_name = map[int32]string{
-		0: "LAYOUT_UNSPECIFIED",
-		1: "LAYOUT_SCALABLE",
-		2: "LAYOUT_STANDALONE",
-		3: "LAYOUT_FLEET",
+		0:   "LAYOUT_UNSPECIFIED",
+		1:   "LAYOUT_SCALABLE",
+		2:   "LAYOUT_STANDALONE",
+		3:   "LAYOUT_FLEET",
+		4:   "LAYOUT_TWITTER",
+		5:   "LAYOUT_DISCORD",
+		6:   "LAYOUT_INSTAGRAM",
+		7:   "LAYOUT_SONYFLAKE",
+		8:   "LAYOUT_LEAF",
+		9:   "LAYOUT_BAIDU",
+		10:  "LAYOUT_JS53",
+		100: "LAYOUT_CUSTOM",
 	}
 	Layout_value = map[string]int32{
 		"LAYOUT_UNSPECIFIED": 0,
 		"LAYOUT_SCALABLE":    1,
 		"LAYOUT_STANDALONE":  2,
 		"LAYOUT_FLEET":       3,
+		"LAYOUT_TWITTER":     4,
+		"LAYOUT_DISCORD":     5,
+		"LAYOUT_INSTAGRAM":   6,
+		"LAYOUT_SONYFLAKE":   7,
+		"LAYOUT_LEAF":        8,
+		"LAYOUT_BAIDU":       9,
+		"LAYOUT_JS53":        10,
+		"LAYOUT_CUSTOM":      100,
 	}
 )
 
@@ -334,7 +367,10 @@ type AllocateResponse struct {
 	// The epoch of the timestamps in the flakes, as Unix milliseconds.
 	EpochUnixMs int64 `protobuf:"varint,7,opt,name=epoch_unix_ms,json=epochUnixMs,proto3" json:"epoch_unix_ms,omitempty"`
 	// The IDs in rising order, if the request has a form.
-	Ids           []string `protobuf:"bytes,8,rep,name=ids,proto3" json:"ids,omitempty"`
+	Ids []string `protobuf:"bytes,8,rep,name=ids,proto3" json:"ids,omitempty"`
+	// The bits of a custom layout, from the highest down, such as
+	// 41/10/12,order=time-sid-seq,unit=1ms; absent for the others.
+	LayoutBits    string `protobuf:"bytes,9,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -423,6 +459,13 @@ func (x *AllocateResponse) GetIds() []string {
 		return x.Ids
 	}
 	return nil
+}
+
+func (x *AllocateResponse) GetLayoutBits() string {
+	if x != nil {
+		return x.LayoutBits
+	}
+	return ""
 }
 
 type AllocateStreamRequest struct {
@@ -704,7 +747,7 @@ type DescribeResponse struct {
 	Ulid   string `protobuf:"bytes,4,opt,name=ulid,proto3" json:"ulid,omitempty"`
 	Uuid   string `protobuf:"bytes,5,opt,name=uuid,proto3" json:"uuid,omitempty"`
 	UnixMs int64  `protobuf:"varint,6,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
-	// Time since the epoch of the space; set if there is a flake.
+	// Time since the epoch of the space in milliseconds; set if there is a flake.
 	TimestampMs int64 `protobuf:"varint,7,opt,name=timestamp_ms,json=timestampMs,proto3" json:"timestamp_ms,omitempty"`
 	// The random field of the flake, and its sid. A UUIDv7 of any origin looks as if
 	// it had them: what follows holds for a ULID or UUID if it was issued in this space.
@@ -716,6 +759,8 @@ type DescribeResponse struct {
 	Holder *Holder `protobuf:"bytes,12,opt,name=holder,proto3" json:"holder,omitempty"`
 	// Why the ledger could not be read; empty when it was.
 	HolderProblem string `protobuf:"bytes,13,opt,name=holder_problem,json=holderProblem,proto3" json:"holder_problem,omitempty"`
+	// The layout's name, or the bits of a custom one.
+	LayoutBits    string `protobuf:"bytes,14,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -837,6 +882,13 @@ func (x *DescribeResponse) GetHolder() *Holder {
 func (x *DescribeResponse) GetHolderProblem() string {
 	if x != nil {
 		return x.HolderProblem
+	}
+	return ""
+}
+
+func (x *DescribeResponse) GetLayoutBits() string {
+	if x != nil {
+		return x.LayoutBits
 	}
 	return ""
 }
@@ -965,8 +1017,10 @@ type GetClusterResponse struct {
 	// list that the node which answered has read, with the sids that they report by
 	// gossip, and sids is empty. self is always set.
 	Problem string `protobuf:"bytes,11,opt,name=problem,proto3" json:"problem,omitempty"`
-	// How many sids the layout has. `sids` lists those that were ever used.
-	PoolSize      int32 `protobuf:"varint,12,opt,name=pool_size,json=poolSize,proto3" json:"pool_size,omitempty"`
+	// How many sids the space has. `sids` lists those that were ever used.
+	PoolSize int32 `protobuf:"varint,12,opt,name=pool_size,json=poolSize,proto3" json:"pool_size,omitempty"`
+	// The layout's name, or the bits of a custom one.
+	LayoutBits    string `protobuf:"bytes,13,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1083,6 +1137,13 @@ func (x *GetClusterResponse) GetPoolSize() int32 {
 		return x.PoolSize
 	}
 	return 0
+}
+
+func (x *GetClusterResponse) GetLayoutBits() string {
+	if x != nil {
+		return x.LayoutBits
+	}
+	return ""
 }
 
 type DrainRequest struct {
@@ -2178,7 +2239,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x0fAllocateRequest\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x05R\x05count\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x10R\x05after\x12&\n" +
-	"\x04form\x18\x03 \x01(\x0e2\x12.allocator.v1.FormR\x04form\"\xe0\x01\n" +
+	"\x04form\x18\x03 \x01(\x0e2\x12.allocator.v1.FormR\x04form\"\x81\x02\n" +
 	"\x10AllocateResponse\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x10R\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x16\n" +
@@ -2187,7 +2248,9 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x03sid\x18\x05 \x01(\x05R\x03sid\x12,\n" +
 	"\x06layout\x18\x06 \x01(\x0e2\x14.allocator.v1.LayoutR\x06layout\x12\"\n" +
 	"\repoch_unix_ms\x18\a \x01(\x03R\vepochUnixMs\x12\x10\n" +
-	"\x03ids\x18\b \x03(\tR\x03ids\"l\n" +
+	"\x03ids\x18\b \x03(\tR\x03ids\x12\x1f\n" +
+	"\vlayout_bits\x18\t \x01(\tR\n" +
+	"layoutBits\"l\n" +
 	"\x15AllocateStreamRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x127\n" +
 	"\arequest\x18\x02 \x01(\v2\x1d.allocator.v1.AllocateRequestR\arequest\"\xaf\x01\n" +
@@ -2206,7 +2269,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
 	"\x0fDescribeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04kind\x18\x02 \x01(\tR\x04kind\"\xa0\x03\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"\xc1\x03\n" +
 	"\x10DescribeResponse\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x19\n" +
 	"\x05flake\x18\x02 \x01(\x10H\x00R\x05flake\x88\x01\x01\x12\x16\n" +
@@ -2223,14 +2286,16 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	" \x01(\x0e2\x14.allocator.v1.LayoutR\x06layout\x12\"\n" +
 	"\repoch_unix_ms\x18\v \x01(\x03R\vepochUnixMs\x12,\n" +
 	"\x06holder\x18\f \x01(\v2\x14.allocator.v1.HolderR\x06holder\x12%\n" +
-	"\x0eholder_problem\x18\r \x01(\tR\rholderProblemB\b\n" +
+	"\x0eholder_problem\x18\r \x01(\tR\rholderProblem\x12\x1f\n" +
+	"\vlayout_bits\x18\x0e \x01(\tR\n" +
+	"layoutBitsB\b\n" +
 	"\x06_flake\"p\n" +
 	"\x06Holder\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x03R\x04term\x12\"\n" +
 	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\"\x13\n" +
-	"\x11GetClusterRequest\"\x9f\x03\n" +
+	"\x11GetClusterRequest\"\xc0\x03\n" +
 	"\x12GetClusterResponse\x12\x14\n" +
 	"\x05space\x18\x01 \x01(\tR\x05space\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12,\n" +
@@ -2244,7 +2309,9 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x04self\x18\n" +
 	" \x01(\v2\x18.allocator.v1.NodeStatusR\x04self\x12\x18\n" +
 	"\aproblem\x18\v \x01(\tR\aproblem\x12\x1b\n" +
-	"\tpool_size\x18\f \x01(\x05R\bpoolSize\"\x0e\n" +
+	"\tpool_size\x18\f \x01(\x05R\bpoolSize\x12\x1f\n" +
+	"\vlayout_bits\x18\r \x01(\tR\n" +
+	"layoutBits\"\x0e\n" +
 	"\fDrainRequest\"\xc2\x01\n" +
 	"\rDrainResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
@@ -2375,12 +2442,21 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x11REASON_INVALID_ID\x10\r\x12\x1a\n" +
 	"\x16REASON_UNAUTHENTICATED\x10\x0e\x12\x1c\n" +
 	"\x18REASON_PERMISSION_DENIED\x10\x0f\x12\x17\n" +
-	"\x13REASON_RATE_LIMITED\x10\x10*^\n" +
+	"\x13REASON_RATE_LIMITED\x10\x10*\xf9\x01\n" +
 	"\x06Layout\x12\x16\n" +
 	"\x12LAYOUT_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLAYOUT_SCALABLE\x10\x01\x12\x15\n" +
 	"\x11LAYOUT_STANDALONE\x10\x02\x12\x10\n" +
-	"\fLAYOUT_FLEET\x10\x03*X\n" +
+	"\fLAYOUT_FLEET\x10\x03\x12\x12\n" +
+	"\x0eLAYOUT_TWITTER\x10\x04\x12\x12\n" +
+	"\x0eLAYOUT_DISCORD\x10\x05\x12\x14\n" +
+	"\x10LAYOUT_INSTAGRAM\x10\x06\x12\x14\n" +
+	"\x10LAYOUT_SONYFLAKE\x10\a\x12\x0f\n" +
+	"\vLAYOUT_LEAF\x10\b\x12\x10\n" +
+	"\fLAYOUT_BAIDU\x10\t\x12\x0f\n" +
+	"\vLAYOUT_JS53\x10\n" +
+	"\x12\x11\n" +
+	"\rLAYOUT_CUSTOM\x10d*X\n" +
 	"\x04Form\x12\x14\n" +
 	"\x10FORM_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

@@ -97,7 +97,7 @@ func (r *Recorder) Run(ctx context.Context, number int, c Client) {
 // targets opens a connection to each node, or one client of the SDK for all. The
 // error comes with the targets to close.
 func (r *Recorder) targets(c Client) (targets []load.Target, err error) {
-	config := load.Config{Dial: r.Dial, Stride: 1 << r.Format.Layout.SIDBits(), GRPC: []grpc.DialOption{
+	config := load.Config{Dial: r.Dial, Stride: r.Format.Layout.Stride(), GRPC: []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, MaxDelay: 300 * time.Millisecond}})}}

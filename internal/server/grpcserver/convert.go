@@ -26,6 +26,7 @@ func describeProto(d inspect.Decoded, f flake.Format) *pb.DescribeResponse {
 	res := &pb.DescribeResponse{
 		Kind:          string(d.ID.Kind),
 		Layout:        wire.LayoutOf(f.Layout),
+		LayoutBits:    f.Layout.String(),
 		EpochUnixMs:   f.Epoch,
 		HolderProblem: d.Problem,
 	}
@@ -38,7 +39,7 @@ func describeProto(d inspect.Decoded, f flake.Format) *pb.DescribeResponse {
 		res.Flake = &v
 		res.Base32 = d.Flake.String()
 		res.UnixMs = f.UnixMilli(d.Flake)
-		res.TimestampMs = d.Flake.Timestamp()
+		res.TimestampMs = f.UnixMilli(d.Flake) - f.Epoch
 		res.Randomness = int64(f.Entropy(d.Flake))
 		res.Sid = int32(f.SID(d.Flake))
 	}
@@ -66,7 +67,7 @@ func (a adminService) GetCluster(ctx context.Context, _ *pb.GetClusterRequest) (
 
 func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 	res := &pb.GetClusterResponse{
-		Space: c.Space, Pool: c.Pool, Layout: wire.LayoutOf(c.LayoutValue), EpochUnixMs: c.EpochUnixMs,
+		Space: c.Space, Pool: c.Pool, Layout: wire.LayoutOf(c.LayoutValue), LayoutBits: c.LayoutValue.String(), EpochUnixMs: c.EpochUnixMs,
 		Era: c.Era, EraFloorUnixMs: c.EraFloorUnixMs, Revision: c.Revision,
 		Problem: c.Problem, PoolSize: int32(c.PoolSize),
 		Self: &pb.NodeStatus{

@@ -101,7 +101,7 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.Allocat
 	}
 	res := &pb.AllocateResponse{
 		First: b.First.Int64(), Count: int32(b.Count), Stride: b.Stride, Node: s.node.Config().Name, Sid: int32(b.SID),
-		Layout: wire.LayoutOf(limits.Format.Layout), EpochUnixMs: limits.Format.Epoch, Ids: make([]string, b.Count),
+		Layout: wire.LayoutOf(limits.Format.Layout), LayoutBits: wire.LayoutBits(limits.Format.Layout), EpochUnixMs: limits.Format.Epoch, Ids: make([]string, b.Count),
 	}
 	random := make([]byte, 8*b.Count)
 	if o.As.Wide() {
@@ -109,7 +109,7 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.Allocat
 	}
 	text, id := make([]byte, 0, o.As.Len()), b.First
 	for i := range res.Ids {
-		res.Ids[i] = string(o.As.Append(text, id, limits.Format.Epoch, binary.NativeEndian.Uint64(random[8*i:])))
+		res.Ids[i] = string(o.As.Append(text, id, limits.Format, binary.NativeEndian.Uint64(random[8*i:])))
 		id += flake.ID(b.Stride)
 	}
 	return res, nil

@@ -37,7 +37,7 @@ type noDirectory struct{ inspect.Directory }
 func TestEndedStreamIssuesNothing(t *testing.T) {
 	const now = 1_769_904_000_000
 	n := node.New(node.Config{
-		Name: "a", Gen: gen.Config{Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 3},
+		Name: "a", Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 3},
 	}, clock.NewManual(now), gen.Random())
 	n.Begin(lease.Grant{SID: 1, Term: 1, Base: now, Ceil: now + 1000})
 	service, err1 := server.New(server.Config{Node: n})

@@ -185,7 +185,7 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 	lines := wantsText(r.Header.Get("Accept"))
 	rep := replies.Get().(*reply)
 	defer rep.release()
-	rep.write(b, o.As, h.limits.Format.Epoch, h.nodeJSON, lines)
+	rep.write(b, o.As, h.limits.Format, h.nodeJSON, lines)
 	header := w.Header()
 	header["Content-Type"], header["Cache-Control"] = jsonType, noStore
 	if lines {

@@ -170,14 +170,14 @@ func TestForms(t *testing.T) {
 			if err != nil {
 				return 0, err
 			}
-			return id.Flake(flake.DefaultEpoch)
+			return id.Flake(flake.Default)
 		},
 		"uuid": func(s string) (flake.ID, error) {
 			id, err := ulid.ParseUUID(s)
 			if err != nil {
 				return 0, err
 			}
-			return id.Flake(flake.DefaultEpoch)
+			return id.Flake(flake.Default)
 		},
 	}
 	want := make([]flake.ID, 100)

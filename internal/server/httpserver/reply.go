@@ -35,7 +35,7 @@ func (r *reply) release() {
 //
 // Each wide ID gets 54 bits of its own from the system's cryptographic source, read
 // once for all. Every flake of the space must have a wide form, or write panics.
-func (r *reply) write(b gen.Block, as server.Form, epoch int64, nodeJSON []byte, lines bool) {
+func (r *reply) write(b gen.Block, as server.Form, space flake.Format, nodeJSON []byte, lines bool) {
 	r.random = r.random[:0]
 	if as.Wide() {
 		if n := 8 * b.Count; cap(r.random) < n {
@@ -60,7 +60,7 @@ func (r *reply) write(b gen.Block, as server.Form, epoch int64, nodeJSON []byte,
 		if as.Wide() {
 			random = binary.NativeEndian.Uint64(r.random[8*i:])
 		}
-		text = as.Append(text, id, epoch, random)
+		text = as.Append(text, id, space, random)
 		id += flake.ID(b.Stride)
 	}
 	text = append(text, after...)

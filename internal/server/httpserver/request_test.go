@@ -91,8 +91,8 @@ func TestReplyAllocations(t *testing.T) {
 	b := gen.Block{First: 1 << 40, Count: 1000, Stride: 32}
 	for as := server.Flake; as <= server.UUID; as++ {
 		r := new(reply)
-		r.write(b, as, flake.DefaultEpoch, []byte(`"n"`), false)
-		if n := testing.AllocsPerRun(20, func() { r.write(b, as, flake.DefaultEpoch, []byte(`"n"`), false) }); n > 0 {
+		r.write(b, as, flake.Default, []byte(`"n"`), false)
+		if n := testing.AllocsPerRun(20, func() { r.write(b, as, flake.Default, []byte(`"n"`), false) }); n > 0 {
 			t.Errorf("%s: %v allocations for 1,000 IDs", as, n)
 		}
 	}

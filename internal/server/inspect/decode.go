@@ -48,7 +48,7 @@ func (in *Inspector) Describe(ctx context.Context, text, kind string) (Decoded, 
 		return Decoded{}, in.refused(node.InvalidID, err)
 	}
 	d := Decoded{ID: id, parts: describe.Describe(id, in.format)}
-	d.Flake, err = id.AsFlake(in.format.Epoch)
+	d.Flake, err = id.AsFlake(in.format)
 	if d.HasFlake = err == nil; !d.HasFlake || in.format.Layout.SIDBits() == 0 {
 		return d, nil // of another origin, or of a layout without sids
 	}

@@ -103,11 +103,11 @@ func (c *conn) appendIDs(b gen.Block, as server.Form) {
 
 // appendID appends an ID as a bulk string.
 func (c *conn) appendID(id flake.ID, as server.Form) {
-	epoch := c.s.limits.Format.Epoch
+	space := c.s.limits.Format
 	switch {
 	case as == server.Flake:
 		c.out = append(c.out, "$13\r\n"...)
-		c.out = as.Append(c.out, id, epoch, 0)
+		c.out = as.Append(c.out, id, space, 0)
 	case as.Wide():
 		if c.unused == 0 {
 			_, _ = rand.Read(c.random[:]) // never fails: on an error it ends the process
@@ -117,11 +117,11 @@ func (c *conn) appendID(id flake.ID, as server.Form) {
 		c.out = append(c.out, '$')
 		c.out = strconv.AppendUint(c.out, uint64(as.Len()), 10)
 		c.out = append(c.out, "\r\n"...)
-		c.out = as.Append(c.out, id, epoch, binary.NativeEndian.Uint64(c.random[c.unused:]))
+		c.out = as.Append(c.out, id, space, binary.NativeEndian.Uint64(c.random[c.unused:]))
 		clear(c.random[c.unused : c.unused+8])
 	default: // decimal, of variable length
 		var digits [24]byte
-		c.out = resp.AppendBulk(c.out, as.Append(digits[:0], id, epoch, 0))
+		c.out = resp.AppendBulk(c.out, as.Append(digits[:0], id, space, 0))
 		return
 	}
 	c.out = append(c.out, "\r\n"...)

@@ -131,7 +131,7 @@ func TestIDs(t *testing.T) {
 			if parseErr != nil || !v.IsV7() {
 				t.Fatalf("%s: %q: %v", ask, text, parseErr)
 			}
-			id, err = v.Flake(flake.DefaultEpoch)
+			id, err = v.Flake(flake.Default)
 		}
 		if err != nil || id <= last {
 			t.Fatalf("%s: %q, %v, after %v", ask, text, err, last)
@@ -163,7 +163,7 @@ func TestIDs(t *testing.T) {
 	}
 	// After an ID of the future, in each form.
 	ahead := flake.ID((int64(start)+100-flake.DefaultEpoch)<<20 | 77)
-	wide, err := ulid.FromFlake(ahead, flake.DefaultEpoch, 5)
+	wide, err := ulid.FromFlake(flake.Default, ahead, 5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestPipeline(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if id, err := v.Flake(flake.DefaultEpoch); err != nil || id <= last {
+		if id, err := v.Flake(flake.Default); err != nil || id <= last {
 			t.Fatalf("%v after %v: %v", id, last, err)
 		} else {
 			last = id
@@ -276,7 +276,7 @@ func TestPipelineOfForms(t *testing.T) {
 			if err != nil {
 				t.Fatalf("round %d: request %d of %v got %q: %v", round, i, asked, text, err)
 			}
-			id, err := d.AsFlake(flake.DefaultEpoch)
+			id, err := d.AsFlake(flake.Default)
 			if err != nil || id <= last {
 				t.Fatalf("round %d: request %d of %v got %q after %v: %v", round, i, asked, text, last, err)
 			}

@@ -22,12 +22,17 @@ import (
 // SpaceFlags adds the flags that describe the flakes' space, which a flake does not
 // carry.
 func SpaceFlags(cmd *cobra.Command) func() flake.Format {
-	epoch := clock.Millis(flake.DefaultEpoch)
-	layout := Choose(cmd, "layout", "layout of the flakes' space", "scalable", "standalone", "fleet")
-	cmd.Flags().Var(epochFlag{config.EpochValue(&epoch), &epoch}, "epoch", "epoch of the flakes' space, as RFC 3339 or Unix milliseconds")
+	f := flake.Default
+	layouts, own := clock.Millis(f.Epoch), clock.Millis(f.Epoch)
+	cmd.Flags().Var(config.LayoutValue(&f.Layout, &layouts), "layout", "layout of the flakes' space: "+strings.Join(flake.Layouts(), ", ")+", or bits such as 41/10/12,order=time-sid-seq,unit=1ms,epoch=2024-01-01")
+	cmd.Flags().Var(epochFlag{config.EpochValue(&own), &own}, "epoch", "epoch of the flakes' space, as RFC 3339 or Unix milliseconds; unless given, the layout's own")
+	_ = cmd.RegisterFlagCompletionFunc("layout", cobra.FixedCompletions(flake.Layouts(), cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return func() flake.Format {
-		l, _ := flake.ParseLayout(layout.Value) // one of its words
-		return flake.Format{Layout: l, Epoch: int64(epoch)}
+		f.Epoch = int64(layouts)
+		if cmd.Flags().Changed("epoch") {
+			f.Epoch = int64(own)
+		}
+		return f
 	}
 }
 

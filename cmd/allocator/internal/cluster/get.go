@@ -96,6 +96,7 @@ type getter struct {
 	json   bool
 	out    *bufio.Writer
 	random io.Reader
+	space  flake.Format // of what is printed
 	line   []byte
 }
 
@@ -118,6 +119,11 @@ func (g *getter) get(ctx context.Context, nodes *remote.Nodes, n int64, least de
 		if err != nil {
 			return got, err
 		}
+		layout, err := remote.LayoutOf(block.GetLayout(), block.GetLayoutBits())
+		if err != nil {
+			return got, err
+		}
+		g.space = flake.Format{Layout: layout, Epoch: block.GetEpochUnixMs()}
 		for i := range int64(block.GetCount()) {
 			// The next block may come from another node: only after orders it.
 			after = flake.ID(block.GetFirst() + i*block.GetStride())
@@ -163,7 +169,7 @@ func (g *getter) print(id flake.ID, block *pb.AllocateResponse) error {
 		if _, err = io.ReadFull(g.random, bits[:]); err != nil {
 			return err
 		}
-		if wide, err = ulid.FromFlake(id, block.GetEpochUnixMs(), binary.BigEndian.Uint64(bits[:])); err != nil {
+		if wide, err = ulid.FromFlake(g.space, id, binary.BigEndian.Uint64(bits[:])); err != nil {
 			return err
 		}
 		if g.as == "ulid" {

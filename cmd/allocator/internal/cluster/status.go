@@ -141,7 +141,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 	if !v.Self.Ready {
 		v.Self.Reason = strings.TrimPrefix(self.GetRefusing().String(), "REASON_")
 	}
-	if layout, err := remote.LayoutOf(c.GetLayout()); err == nil {
+	if layout, err := remote.LayoutOf(c.GetLayout(), c.GetLayoutBits()); err == nil {
 		v.Layout, v.PoolSize = layout.String(), layout.Holders()
 	}
 	for _, n := range c.GetNodes() {

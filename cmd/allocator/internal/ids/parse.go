@@ -178,7 +178,7 @@ func (p *parser) holder(ctx context.Context, id describe.ID) (*holderLine, error
 	if err != nil {
 		return nil, err
 	}
-	if layout, err := remote.LayoutOf(r.GetLayout()); err == nil {
+	if layout, err := remote.LayoutOf(r.GetLayout(), r.GetLayoutBits()); err == nil {
 		if have, asked := (flake.Format{Layout: layout, Epoch: r.GetEpochUnixMs()}), p.space(); have != asked {
 			return nil, cli.Exit(cli.ExitUsage, fmt.Errorf("the node's space has layout %s and epoch %d: give --layout %s --epoch %d",
 				have.Layout, have.Epoch, have.Layout, have.Epoch))

@@ -63,7 +63,7 @@ func within(id describe.ID, f flake.Format) (flake.ID, bool) {
 	if id.IsWide() && !id.Wide.IsV7() {
 		return 0, false // known without building an error
 	}
-	low, err := id.AsFlake(f.Epoch)
+	low, err := id.AsFlake(f)
 	return low, err == nil
 }
 
@@ -76,7 +76,7 @@ func (p *parser) appendAs(b []byte, id describe.ID) ([]byte, error) {
 	if p.json() {
 		b = append(b, `{"id":"`...)
 	}
-	b, err := describe.AppendForm(b, id, p.as, p.space().Epoch)
+	b, err := describe.AppendForm(b, id, p.as, p.space())
 	if p.json() {
 		b = append(b, `"}`...)
 	}
@@ -139,13 +139,13 @@ func (p *parser) appendPart(b []byte, id describe.ID) (_ []byte, quoted bool, er
 		r := id.Wide.Randomness()
 		return hex.AppendEncode(b, r[:]), true, nil
 	}
-	low, err := id.AsFlake(f.Epoch)
+	low, err := id.AsFlake(f)
 	if err != nil {
 		return b, false, err
 	}
 	switch p.only {
 	case "timestamp_ms":
-		return strconv.AppendInt(b, low.Timestamp(), 10), false, nil
+		return strconv.AppendInt(b, f.UnixMilli(low)-f.Epoch, 10), false, nil
 	case "randomness":
 		return strconv.AppendUint(b, uint64(f.Entropy(low)), 10), false, nil
 	}

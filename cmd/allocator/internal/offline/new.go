@@ -93,9 +93,8 @@ var errTaken = errors.New("no ID is left in this millisecond")
 // ones would soon repeat one of the 32,768 of a millisecond.
 type drawn struct {
 	space flake.Format
-	ms    int64
-	seen  [1 << flake.LowBits]bool
-	ids   []flake.ID // those of ms
+	at    int64
+	seen  map[flake.ID]bool // those of ms
 }
 
 // unique calls draw until it returns an ID that was not returned in its
@@ -106,19 +105,15 @@ func (d *drawn) unique(draw func() (flake.ID, error)) (flake.ID, error) {
 		if err != nil {
 			return 0, err
 		}
-		if ms := id.Timestamp(); ms != d.ms {
-			for _, id := range d.ids {
-				d.seen[id&(1<<flake.LowBits-1)] = false
-			}
-			d.ms, d.ids = ms, d.ids[:0]
+		if at := d.space.Layout.Timestamp(id); at != d.at {
+			clear(d.seen)
+			d.at = at
 		}
-		low := id & (1<<flake.LowBits - 1)
-		if !d.seen[low] {
-			d.seen[low] = true
-			d.ids = append(d.ids, id)
+		if !d.seen[id] {
+			d.seen[id] = true
 			return id, nil
 		}
-		if len(d.ids) == 1<<d.space.Layout.EntropyBits() {
+		if len(d.seen) == 1<<d.space.Layout.SequenceBits() {
 			return 0, errTaken
 		}
 	}
@@ -175,7 +170,7 @@ func v7(next func() (ulid.ID, error)) func() (ulid.ID, error) {
 // printIDs prints n IDs, one a line.
 func printIDs(a *cli.App, ctx context.Context, m *making, n int64, next func() (describe.ID, error)) error {
 	out := a.Output(ctx)
-	epoch, json := m.space().Epoch, m.format.Value == "json"
+	space, json := m.space(), m.format.Value == "json"
 	var b []byte
 	for i := range n {
 		id, err := next()
@@ -196,7 +191,7 @@ func printIDs(a *cli.App, ctx context.Context, m *making, n int64, next func() (
 		if json {
 			b = append(b, `{"id":"`...)
 		}
-		if b, err = describe.AppendForm(b, id, m.as.Value, epoch); err != nil {
+		if b, err = describe.AppendForm(b, id, m.as.Value, space); err != nil {
 			return err
 		}
 		if json {
@@ -240,7 +235,7 @@ twice.
 			if err != nil {
 				return err
 			}
-			d := &drawn{space: m.space(), ms: -1}
+			d := &drawn{space: m.space(), at: -1, seen: map[flake.ID]bool{}}
 			next = asFlake(retrying(cmd.Context(), func() (flake.ID, error) { return d.unique(o.New) }, errTaken))
 		case "uuid":
 			next = asWide(v7(wide.New))
@@ -315,14 +310,14 @@ func (m *making) at(ms int64, smallest, greatest bool, n int64) (func() (describ
 			return nil, err
 		}
 		f := m.space()
-		d := &drawn{space: f, ms: -1}
+		d := &drawn{space: f, at: -1, seen: map[flake.ID]bool{}}
 		switch {
 		case smallest:
 			return asFlake(func() (flake.ID, error) { return f.Min(ms) }), nil
 		case greatest:
 			return asFlake(func() (flake.ID, error) { return f.Max(ms) }), nil
-		case n > 1<<f.Layout.EntropyBits():
-			return nil, cli.UsageError("N is %d: a sid has %d flakes in a millisecond of layout %s", n, 1<<f.Layout.EntropyBits(), f.Layout)
+		case n > 1<<f.Layout.SequenceBits():
+			return nil, cli.UsageError("N is %d: a sid has %d flakes in a millisecond of layout %s", n, 1<<f.Layout.SequenceBits(), f.Layout)
 		}
 		return asFlake(func() (flake.ID, error) { return d.unique(func() (flake.ID, error) { return o.At(ms) }) }), nil
 	}

@@ -182,8 +182,10 @@ func refusal(err error) (reason string, retry time.Duration) {
 	return reason, retry
 }
 
-// LayoutOf returns the layout that a node names.
-func LayoutOf(l pb.Layout) (flake.Layout, error) {
-	name := strings.ToLower(strings.TrimPrefix(l.String(), "LAYOUT_"))
-	return flake.ParseLayout(name)
+// LayoutOf returns the layout that a node names, and the bits of a custom one.
+func LayoutOf(l pb.Layout, bits string) (flake.Layout, error) {
+	if l == pb.Layout_LAYOUT_CUSTOM {
+		return flake.ParseLayout(bits)
+	}
+	return flake.ByNumber(int(l))
 }

@@ -97,14 +97,15 @@ const (
 	tagSequence = 1<<3 | byte(protowire.VarintType)
 	tagRequest  = 2<<3 | byte(protowire.BytesType)
 
-	tagFirst    = 1<<3 | byte(protowire.Fixed64Type)
-	tagIssued   = 2<<3 | byte(protowire.VarintType)
-	tagStride   = 3<<3 | byte(protowire.VarintType)
-	tagNode     = 4<<3 | byte(protowire.BytesType)
-	tagSID      = 5<<3 | byte(protowire.VarintType)
-	tagLayout   = 6<<3 | byte(protowire.VarintType)
-	tagEpoch    = 7<<3 | byte(protowire.VarintType)
-	tagResponse = 2<<3 | byte(protowire.BytesType)
+	tagFirst      = 1<<3 | byte(protowire.Fixed64Type)
+	tagIssued     = 2<<3 | byte(protowire.VarintType)
+	tagStride     = 3<<3 | byte(protowire.VarintType)
+	tagNode       = 4<<3 | byte(protowire.BytesType)
+	tagSID        = 5<<3 | byte(protowire.VarintType)
+	tagLayout     = 6<<3 | byte(protowire.VarintType)
+	tagLayoutBits = 9<<3 | byte(protowire.BytesType)
+	tagEpoch      = 7<<3 | byte(protowire.VarintType)
+	tagResponse   = 2<<3 | byte(protowire.BytesType)
 )
 
 // readPlain reports whether b is an AllocateRequest with known fields only.
@@ -181,6 +182,9 @@ func NewConstantFields(node string, f flake.Format) ConstantFields {
 	}
 	x.format = appendField(x.format, tagLayout, uint64(LayoutOf(f.Layout)))
 	x.format = appendField(x.format, tagEpoch, uint64(f.Epoch))
+	if bits := LayoutBits(f.Layout); bits != "" {
+		x.format = protowire.AppendString(append(x.format, tagLayoutBits), bits)
+	}
 	x.node, x.format = slices.Clip(x.node), slices.Clip(x.format)
 	return x
 }
@@ -229,5 +233,19 @@ func appendField(b []byte, tag byte, v uint64) []byte {
 	return binary.AppendUvarint(append(b, tag), v)
 }
 
+// LayoutBits returns what an answer with IDs says of a layout beside its number: its
+// text if it is a custom one.
+func LayoutBits(l flake.Layout) string {
+	if l.Number() > 0 {
+		return ""
+	}
+	return l.String()
+}
+
 // LayoutOf returns the number of a layout in the proto file, where 0 is "unspecified".
-func LayoutOf(l flake.Layout) pb.Layout { return pb.Layout(l) + 1 }
+func LayoutOf(l flake.Layout) pb.Layout {
+	if n := l.Number(); n > 0 {
+		return pb.Layout(n)
+	}
+	return pb.Layout_LAYOUT_CUSTOM
+}

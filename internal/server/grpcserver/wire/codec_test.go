@@ -144,8 +144,13 @@ func TestRequestIsReset(t *testing.T) {
 
 // TestLayouts: the numbers of the proto file, by name.
 func TestLayouts(t *testing.T) {
+	custom, err := flake.ParseLayout("41/1/1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for l, want := range map[flake.Layout]pb.Layout{
 		flake.Scalable: pb.Layout_LAYOUT_SCALABLE, flake.Standalone: pb.Layout_LAYOUT_STANDALONE, flake.Fleet: pb.Layout_LAYOUT_FLEET,
+		flake.JS53: pb.Layout_LAYOUT_JS53, custom: pb.Layout_LAYOUT_CUSTOM,
 	} {
 		if got := LayoutOf(l); got != want {
 			t.Errorf("%v is %v, want %v", l, got, want)

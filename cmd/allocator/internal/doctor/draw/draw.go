@@ -105,7 +105,7 @@ func (d *drawing) take(ctx context.Context, node *remote.Nodes, n int) error {
 		if err != nil {
 			return err
 		}
-		layout, err := remote.LayoutOf(r.GetLayout())
+		layout, err := remote.LayoutOf(r.GetLayout(), r.GetLayoutBits())
 		if err != nil {
 			return err
 		}
