@@ -30,8 +30,7 @@ type Cluster struct {
 	pool     [poolHashSize]byte
 	announce []byte
 
-	ring    *memberlist.Keyring // nil: no encryption
-	keyFile []byte              // what ring was made from; owned by watchKeys once running
+	ring *memberlist.Keyring // nil: no encryption
 
 	log     *slog.Logger
 	lines   *lineLog
@@ -58,7 +57,7 @@ const (
 	exchangeQueue = 1024
 )
 
-// New returns a cluster; Run starts it. It reads cfg.KeyFile.
+// New returns a cluster; Run starts it.
 //
 // It returns ErrNoKey if gossip would be open to unauthenticated senders.
 func New(cfg Config) (*Cluster, error) {
@@ -84,11 +83,8 @@ func New(cfg Config) (*Cluster, error) {
 	} else {
 		c.lines = newLineLog(cfg.Logger, rawOf(cfg.Local))
 	}
-	if cfg.KeyFile != "" {
-		var err error
-		if c.ring, c.keyFile, err = loadKeys(cfg.KeyFile); err != nil {
-			return nil, err
-		}
+	if cfg.Keys != nil {
+		c.ring = cfg.Keys.ring
 	}
 	return c, nil
 }
@@ -132,9 +128,6 @@ func (c *Cluster) Run(ctx context.Context) error {
 	var asking, answering sync.WaitGroup
 	asking.Go(func() { c.ask(ctx) })
 	asking.Go(func() { c.rejoin(ctx, list) })
-	if c.ring != nil {
-		asking.Go(func() { c.watchKeys(ctx) })
-	}
 	answering.Go(func() { c.answer(serving) })
 	answering.Go(func() { c.deliver(serving) })
 
@@ -381,7 +374,6 @@ type counters struct {
 	dropped                               dropped
 	joins, joinFailures, joined, left     atomic.Uint64
 	refusedPool, refusedOther, conflicts  atomic.Uint64
-	keyReloads, keyFailures               atomic.Uint64
 }
 
 // Stats is a copy of what a cluster counted and knows, for metrics and people.
@@ -402,11 +394,9 @@ type Stats struct {
 	RefusedOther        uint64 // of another version, or malformed
 	Conflicts           uint64 // two addresses under one name: one process's memory, copied
 
-	Keys        int    // on the keyring; 0: not encrypted
-	PrimaryKey  string // 8 hex digits that identify the key
-	KeyReloads  uint64
-	KeyFailures uint64
-	LogDropped  uint64 // lines of the library that were not written
+	Keys       int    // on the keyring; 0: not encrypted
+	PrimaryKey string // 8 hex digits that identify the key
+	LogDropped uint64 // lines of the library that were not written
 
 	Health int // the library's own score; 0 is best, more means that this process is starved
 }
@@ -439,7 +429,7 @@ func (c *Cluster) Stats() Stats {
 		SendFailures: c.n.sendFailures.Load(), Dropped: map[string]uint64{},
 		Joins: c.n.joins.Load(), JoinFailures: c.n.joinFailures.Load(), Joined: c.n.joined.Load(), Left: c.n.left.Load(),
 		RefusedPool: c.n.refusedPool.Load(), RefusedOther: c.n.refusedOther.Load(), Conflicts: c.n.conflicts.Load(),
-		KeyReloads: c.n.keyReloads.Load(), KeyFailures: c.n.keyFailures.Load(), LogDropped: c.lines.dropped.Load(),
+		LogDropped: c.lines.dropped.Load(),
 	}
 	for f := none + 1; f < faults; f++ {
 		s.Dropped[faultNames[f]] = c.n.dropped[f].Load()

@@ -43,9 +43,9 @@ type Config struct {
 	// empty: the bound one, or with none the machine's private address.
 	Bind      string
 	Advertise string
-	// KeyFile names the file of the keyring, see [ParseKeys]; empty: no encryption.
-	KeyFile string
-	// Insecure allows a Bind beyond loopback without a KeyFile.
+	// Keys are shared by all nodes, and whoever made them runs them; nil: no encryption.
+	Keys *Keys
+	// Insecure allows a Bind beyond loopback without Keys.
 	Insecure bool
 	// Transport carries the packets; nil: Run calls Listen.
 	Transport Transport
@@ -67,8 +67,6 @@ type Config struct {
 	// Rejoin is how often seeds that are not members are dialled. 0: 15 s. The
 	// library forgets a dead member after 30 s and would never find it again.
 	Rejoin time.Duration
-	// KeyCheck is how often the key file is read. 0: 5 s.
-	KeyCheck time.Duration
 	// LeaveTimeout bounds leaving. 0: 1 s, five rounds of gossip.
 	LeaveTimeout time.Duration
 }
@@ -86,7 +84,6 @@ func (c Config) withDefaults() Config {
 	}
 	def(&c.Every, agreement.ExchangeEvery)
 	def(&c.Rejoin, 15*time.Second)
-	def(&c.KeyCheck, 5*time.Second)
 	def(&c.LeaveTimeout, time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -116,8 +113,8 @@ func (c Config) Validate() error {
 		return bad("Local", "is not given")
 	case c.OnExchange == nil:
 		return bad("OnExchange", "is not given")
-	case c.Every < 0 || c.Rejoin < 0 || c.KeyCheck < 0 || c.LeaveTimeout < 0:
-		return bad("Every, Rejoin, KeyCheck and LeaveTimeout", "must not be negative")
+	case c.Every < 0 || c.Rejoin < 0 || c.LeaveTimeout < 0:
+		return bad("Every, Rejoin and LeaveTimeout", "must not be negative")
 	}
 	if id, err := uuid.Parse(c.Instance); err != nil || id.String() != c.Instance {
 		return bad("Instance", fmt.Sprintf("%q is not a UUID in its usual form", c.Instance))
@@ -145,7 +142,7 @@ func (c Config) validateListen() error {
 	} else if bind.Addr().IsUnspecified() && bind.Addr().Is6() {
 		return errors.New("cluster: Advertise must be given with a Bind to all IPv6 interfaces")
 	}
-	if c.KeyFile == "" && !c.Insecure && !bind.Addr().IsLoopback() {
+	if c.Keys == nil && !c.Insecure && !bind.Addr().IsLoopback() {
 		return ErrNoKey
 	}
 	return nil

@@ -36,7 +36,7 @@ func TestValidate(t *testing.T) {
 		"localhost":                 {func(c *Config) { c.Bind = "localhost:7946" }, ""},
 		"IPv6 loopback":             {func(c *Config) { c.Bind = "[::1]:7946" }, ""},
 		"all of 127":                {func(c *Config) { c.Bind = "127.9.9.9:7946" }, ""},
-		"key":                       {func(c *Config) { c.Bind, c.KeyFile = "0.0.0.0:7946", "keys" }, ""},
+		"key":                       {func(c *Config) { c.Bind, c.Keys = "0.0.0.0:7946", new(Keys) }, ""},
 		"insecure":                  {func(c *Config) { c.Bind, c.Insecure = ":7946", true }, ""},
 		"no key":                    {func(c *Config) { c.Bind = "10.0.0.1:7946" }, ErrNoKey.Error()},
 		"no key, all":               {func(c *Config) { c.Bind = ":7946" }, ErrNoKey.Error()},

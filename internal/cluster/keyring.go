@@ -3,18 +3,18 @@ package cluster
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
+	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/flakelease/allocator/internal/reload"
 )
 
 // maxKeys bounds a keyring: a packet under an unknown key is tried with each.
@@ -64,21 +64,37 @@ func keyID(key []byte) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// loadKeys reads the key file into a new keyring.
-func loadKeys(path string) (*memberlist.Keyring, []byte, error) {
-	file, err := os.ReadFile(path)
+// Keys are the keys of gossip, from a file that is read again when it changes. Its methods
+// are safe for concurrent use.
+type Keys struct {
+	*reload.Value[[][]byte]
+	ring *memberlist.Keyring
+}
+
+// NewKeys reads the file, see [ParseKeys]. Its errors name the setting, and quote no key.
+func NewKeys(path string, log *slog.Logger) (*Keys, error) {
+	const setting = "gossip.key-file"
+	k := &Keys{}
+	var err error
+	k.Value, err = reload.New(reload.Config[[][]byte]{
+		What: "gossip_keys", Files: []reload.File{{Name: setting, Path: path}}, Logger: log,
+		Parse: func(contents [][]byte) ([][]byte, error) {
+			keys, err := ParseKeys(contents[0])
+			if err != nil {
+				return nil, fmt.Errorf("%s (%s): %w", setting, path, err)
+			}
+			return keys, nil
+		},
+		Changed: func(keys [][]byte) {
+			_ = rotate(k.ring, keys) // never fails: the keys are valid
+			log.Info("gossip keys changed", "keys", len(keys), "primary", keyID(keys[0]))
+		},
+	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("cluster: key file: %w", err)
+		return nil, err
 	}
-	keys, err := ParseKeys(file)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cluster: key file %s: %w", path, err)
-	}
-	ring, err := memberlist.NewKeyring(keys, keys[0])
-	if err != nil {
-		return nil, nil, fmt.Errorf("cluster: key file: %w", err)
-	}
-	return ring, file, nil
+	k.ring, err = memberlist.NewKeyring(k.Get(), k.Get()[0])
+	return k, err
 }
 
 // rotate makes ring hold the keys, the first as primary: it installs what is
@@ -113,43 +129,5 @@ func rotate(ring *memberlist.Keyring, keys [][]byte) error {
 		if err := ring.RemoveKey(last); err != nil {
 			return err
 		}
-	}
-}
-
-// watchKeys reads the key file again and again until ctx ends. A file that
-// cannot be used changes nothing: the keys in use stay.
-func (c *Cluster) watchKeys(ctx context.Context) {
-	ticker := time.NewTicker(c.cfg.KeyCheck)
-	defer ticker.Stop()
-	var problem string
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		file, err := os.ReadFile(c.cfg.KeyFile)
-		if err == nil && bytes.Equal(file, c.keyFile) {
-			problem = ""
-			continue
-		}
-		var keys [][]byte
-		if err == nil {
-			keys, err = ParseKeys(file)
-		}
-		if err == nil {
-			err = rotate(c.ring, keys)
-		}
-		if err != nil {
-			if problem != err.Error() {
-				problem = err.Error()
-				c.n.keyFailures.Add(1)
-				c.log.Error("gossip keys not reloaded: the previous keys stay in use; correct the key file", "error", err)
-			}
-			continue
-		}
-		problem, c.keyFile = "", file
-		c.n.keyReloads.Add(1)
-		c.log.Info("gossip keys reloaded", "keys", len(keys), "primary", keyID(keys[0]))
 	}
 }

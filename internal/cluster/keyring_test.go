@@ -3,6 +3,8 @@ package cluster
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -98,26 +100,44 @@ func TestRotate(t *testing.T) {
 	reading.Wait()
 }
 
-func TestLoadKeys(t *testing.T) {
+// The file is read at the start and again when it changes. Errors name the setting, and a
+// file that cannot be used changes nothing.
+func TestNewKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	if _, _, err := loadKeys(path); !os.IsNotExist(unwrapAll(err)) {
+	quiet := slog.New(slog.DiscardHandler)
+	write := func(file []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := NewKeys(path, quiet); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "gossip.key-file: ") {
 		t.Errorf("no file: %v", err)
 	}
-	if err := os.WriteFile(path, inFile(aKey(2), aKey(1)), 0o600); err != nil {
+	write([]byte("secret!\n"))
+	if _, err := NewKeys(path, quiet); err == nil || !strings.HasPrefix(err.Error(), "gossip.key-file ("+path+"): line 1 is not base64") {
+		t.Errorf("no keys: %v", err)
+	}
+	write(inFile(aKey(2), aKey(1)))
+	k, err := NewKeys(path, quiet)
+	if err != nil {
 		t.Fatal(err)
 	}
-	ring, file, err := loadKeys(path)
-	if err != nil || !bytes.Equal(ring.GetPrimaryKey(), aKey(2)) || len(ring.GetKeys()) != 2 || len(file) == 0 {
-		t.Errorf("got %v, %v", ring, err)
-	}
-}
-
-func unwrapAll(err error) error {
-	for {
-		u, ok := err.(interface{ Unwrap() error })
-		if !ok {
-			return err
+	for _, tc := range []struct {
+		file    []byte
+		primary byte
+		keys    int
+		failing bool
+	}{
+		{inFile(aKey(2), aKey(1)), 2, 2, false},
+		{inFile(aKey(3), aKey(2), aKey(1)), 3, 3, false},
+		{[]byte("oops"), 3, 3, true},
+		{inFile(aKey(4)), 4, 1, false},
+	} {
+		write(tc.file)
+		k.Check()
+		if got := k.ring.GetKeys(); !bytes.Equal(got[0], aKey(tc.primary)) || len(got) != tc.keys || k.Failing() != tc.failing {
+			t.Errorf("%s: failing %t, keys %x", tc.file, k.Failing(), got)
 		}
-		err = u.Unwrap()
 	}
 }

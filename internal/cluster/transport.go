@@ -48,8 +48,8 @@ type socket struct {
 // before it knows the pool. Packets wait until the Cluster runs, which then owns
 // the transport; one that is never run must be shut down.
 //
-// Of cfg it uses Bind, Advertise, KeyFile, Insecure, Local and Logger. It
-// returns ErrNoKey, reading no key.
+// Of cfg it uses Bind, Advertise, Keys, Insecure, Local and Logger. It
+// returns ErrNoKey.
 func Listen(cfg Config) (Transport, string, error) {
 	cfg = cfg.withDefaults()
 	return listen(cfg, newLineLog(cfg.Logger, rawOf(cfg.Local)))

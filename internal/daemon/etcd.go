@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/reload"
 )
 
 // etcd is the store, with or without a client: with a password there is no client until
@@ -215,9 +215,9 @@ func (e *etcd) Watch(ctx context.Context, progress time.Duration, report func(le
 
 // password returns the contents of a file without its line end.
 func password(file string) (string, error) {
-	b, err := os.ReadFile(file)
+	b, err := reload.ReadFile(reload.File{Name: "etcd.password-file", Path: file})
 	if err != nil {
-		return "", fmt.Errorf("etcd.password-file: %w", err)
+		return "", err
 	}
 	b = bytes.TrimRight(b, "\r\n")
 	if len(b) == 0 {

@@ -15,7 +15,7 @@ func (d *Daemon) gossipConfig() cluster.Config {
 	return cluster.Config{
 		Node: d.cfg.Node.Name, Instance: string(d.instance), Label: d.cfg.Root + "/" + d.cfg.Space,
 		Bind: d.cfg.Listen.Gossip, Advertise: d.cfg.Advertise.Gossip,
-		KeyFile: d.cfg.Gossip.KeyFile, Insecure: d.cfg.Gossip.Insecure,
+		Keys: d.security.keys, Insecure: d.cfg.Gossip.Insecure,
 		Local: local{d}, Logger: d.log,
 	}
 }

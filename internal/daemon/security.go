@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/quota"
@@ -28,6 +29,7 @@ import (
 type security struct {
 	tls       *certs.Server                 // nil: no TLS
 	tokens    *reload.Value[*access.Tokens] // nil: no token is required
+	keys      *cluster.Keys                 // of gossip; nil: it is not encrypted
 	guard     *access.Guard                 // nil: everybody is let through
 	quota     *quota.Quota                  // of all connections
 	limit     config.Limit
@@ -85,18 +87,41 @@ func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*securi
 		}
 	}
 	s.guard = access.New(limits)
+	if path := cfg.Gossip.KeyFile; path != "" {
+		if s.keys, err = cluster.NewKeys(path, log); err != nil {
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
-// run reloads certificates and tokens when their files change, until ctx ends, and
-// returns nil then.
-func (s *security) run(ctx context.Context) error {
-	var all errgroup.Group
+// files are files that are read again when they change.
+type files interface {
+	Run(context.Context) error
+	Failing() bool
+	Reloads() int64
+}
+
+// files returns the files by the names that metrics have for them.
+func (s *security) files() map[string]files {
+	all := map[string]files{}
 	if s.tls != nil {
-		all.Go(func() error { return s.tls.Run(ctx) })
+		all["tls"] = s.tls
 	}
 	if s.tokens != nil {
-		all.Go(func() error { return s.tokens.Run(ctx) })
+		all["tokens"] = s.tokens
+	}
+	if s.keys != nil {
+		all["gossip_keys"] = s.keys
+	}
+	return all
+}
+
+// run reloads the files when they change, until ctx ends, and returns nil then.
+func (s *security) run(ctx context.Context) error {
+	var all errgroup.Group
+	for _, f := range s.files() {
+		all.Go(func() error { return f.Run(ctx) })
 	}
 	all.Go(func() error { return s.quota.Run(ctx) })
 	return all.Wait()
@@ -146,6 +171,15 @@ func (s *security) config(protocols ...string) *tls.Config {
 	return s.tls.Config(protocols...)
 }
 
+// files returns all files of the node that are read again, by name.
+func (d *Daemon) files() map[string]files {
+	all := d.security.files()
+	if d.etcd.tls != nil {
+		all["etcd_tls"] = d.etcd.tls
+	}
+	return all
+}
+
 // securityReport returns the state of security and of the connection to etcd, for the
 // metrics.
 func (d *Daemon) securityReport() metrics.Security {
@@ -157,15 +191,13 @@ func (d *Daemon) securityReport() metrics.Security {
 		}
 	}
 	r.Held, r.HeldLimit = d.security.quota.Held()
+	for name, f := range d.files() {
+		r.Files = append(r.Files, metrics.Files{Name: name, Failing: f.Failing(), Reloads: f.Reloads()})
+	}
 	if t := d.security.tls; t != nil {
-		r.Files = append(r.Files, metrics.Files{Name: "tls", Failing: t.Failing(), Reloads: t.Reloads()})
 		r.Certificates = append(r.Certificates, metrics.Certificate{Name: "server", Expires: t.Expires()})
 	}
-	if t := d.security.tokens; t != nil {
-		r.Files = append(r.Files, metrics.Files{Name: "tokens", Failing: t.Failing(), Reloads: t.Reloads()})
-	}
 	if t := d.etcd.tls; t != nil {
-		r.Files = append(r.Files, metrics.Files{Name: "etcd_tls", Failing: t.Failing(), Reloads: t.Reloads()})
 		if at, ok := t.Expires(); ok {
 			r.Certificates = append(r.Certificates, metrics.Certificate{Name: "etcd_client", Expires: at})
 		}

@@ -718,15 +718,17 @@ func TestSecurityThatCannotBe(t *testing.T) {
 	cert, key := ca.Issue(t, "node", -time.Hour, day).Write(t, dir, "node")
 	nonsense := certstest.File(t, dir, "nonsense", []byte("hunter2 hunter2 hunter2"))
 	for name, change := range map[string]func(*config.Config){
-		"tls.cert":         func(c *config.Config) { c.TLS.Cert = cert },
-		"tls.client-ca":    func(c *config.Config) { c.TLS.ClientCA = cert },
-		"tls.admin":        func(c *config.Config) { c.TLS.Admin = true },
-		"tls.cert (":       func(c *config.Config) { c.TLS.Cert, c.TLS.Key = nonsense, key },
-		"tls.key: open":    func(c *config.Config) { c.TLS.Cert, c.TLS.Key = cert, dir+"/none" },
-		"auth.token-file":  func(c *config.Config) { c.Auth.TokenFile = nonsense },
-		"etcd.tls.ca (":    func(c *config.Config) { c.Etcd.Endpoints, c.Etcd.TLS.CA = []string{"https://127.0.0.1:1"}, nonsense },
-		"limit.burst":      func(c *config.Config) { c.Limit.Burst = 5 },
-		"auth.stale-after": func(c *config.Config) { c.Auth.StaleAfter = time.Second },
+		"tls.cert":              func(c *config.Config) { c.TLS.Cert = cert },
+		"tls.client-ca":         func(c *config.Config) { c.TLS.ClientCA = cert },
+		"tls.admin":             func(c *config.Config) { c.TLS.Admin = true },
+		"tls.cert (":            func(c *config.Config) { c.TLS.Cert, c.TLS.Key = nonsense, key },
+		"tls.key: open":         func(c *config.Config) { c.TLS.Cert, c.TLS.Key = cert, dir+"/none" },
+		"auth.token-file":       func(c *config.Config) { c.Auth.TokenFile = nonsense },
+		"gossip.key-file (":     func(c *config.Config) { c.Gossip.KeyFile = nonsense },
+		"gossip.key-file: open": func(c *config.Config) { c.Gossip.KeyFile = dir + "/none" },
+		"etcd.tls.ca (":         func(c *config.Config) { c.Etcd.Endpoints, c.Etcd.TLS.CA = []string{"https://127.0.0.1:1"}, nonsense },
+		"limit.burst":           func(c *config.Config) { c.Limit.Burst = 5 },
+		"auth.stale-after":      func(c *config.Config) { c.Auth.StaleAfter = time.Second },
 	} {
 		c := settings(t, shared.Endpoint())
 		change(&c)

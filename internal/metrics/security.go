@@ -41,7 +41,7 @@ type Certificate struct {
 var ListenerNames = []string{"grpc", "http", "admin", "resp"}
 
 var (
-	fileKinds        = []string{"tls", "tokens", "etcd_tls"}
+	fileKinds        = []string{"tls", "tokens", "gossip_keys", "etcd_tls"}
 	certificateKinds = []string{"server", "etcd_client"}
 )
 

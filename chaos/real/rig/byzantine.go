@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -34,8 +35,12 @@ func (r *Rig) StartByzantinePeer(ctx context.Context, offset func(since time.Dur
 		return nil, err
 	}
 	l := &ByzantinePeer{offset: offset, began: time.Now(), done: make(chan error, 1)}
+	keys, err := cluster.NewKeys(r.keyFile, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
 	cfg := cluster.Config{Node: "byzantine-peer", Instance: uuid.NewString(), Label: Root + "/" + Space, Pool: space.Pool,
-		Bind: r.spare.Gossip, KeyFile: r.keyFile, Local: l, OnExchange: func(agreement.Exchange) {}}
+		Bind: r.spare.Gossip, Keys: keys, Local: l, OnExchange: func(agreement.Exchange) {}}
 	var addr string
 	if err := r.spare.Place.Do(func() (err error) {
 		cfg.Transport, addr, err = cluster.Listen(cfg)
