@@ -16,7 +16,8 @@ import (
 // process is a node in a process of its own.
 type process struct {
 	*exec.Cmd
-	grpc string
+	grpc   string
+	logged chan string // messages
 }
 
 // serve starts a node with short times in a process of its own, and returns when it is
@@ -34,7 +35,7 @@ func (d *testCluster) serve(name string, settings ...string) process {
 	if err := cmd.Start(); err != nil {
 		d.Fatal(err)
 	}
-	ready := make(chan string, 1)
+	ready, logged := make(chan string, 1), make(chan string, 1000)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -49,6 +50,10 @@ func (d *testCluster) serve(name string, settings ...string) process {
 			case "ready":
 				ready <- addr
 			}
+			select {
+			case logged <- line.Msg:
+			default:
+			}
 		}
 	}()
 	d.Cleanup(func() {
@@ -58,7 +63,7 @@ func (d *testCluster) serve(name string, settings ...string) process {
 	})
 	select {
 	case addr := <-ready:
-		return process{cmd, addr}
+		return process{cmd, addr, logged}
 	case <-time.After(patience):
 		d.Fatalf("%s is not ready within %v", name, patience)
 	}

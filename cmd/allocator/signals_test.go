@@ -1,14 +1,20 @@
 package main
 
 import (
+	"bytes"
+	"encoding/base64"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/reload"
 )
 
 // A node whose stderr is a full pipe that nobody reads issues IDs, and SIGTERM ends it in
@@ -51,6 +57,47 @@ func TestStderrThatNobodyReads(t *testing.T) {
 		t.Fatal("SIGTERM did not end the node")
 	}
 	d.eventually(cli.ExitOK, []string{"doctor"}, `^ok +unreleased `)
+}
+
+// SIGHUP does not end a node: it reads its files at once, not at the next interval.
+func TestHangup(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	tokens, keys := filepath.Join(t.TempDir(), "tokens"), filepath.Join(t.TempDir(), "keys")
+	write := func(round int) {
+		t.Helper()
+		_, line, err := access.NewToken("ops", "admin")
+		if err == nil {
+			err = os.WriteFile(tokens, []byte(line+"\n"), 0o600)
+		}
+		key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{byte(round)}, 32))
+		if err := errors.Join(err, os.WriteFile(keys, []byte(key+"\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(0)
+	node := d.serve("one", "--auth.token-file", tokens, "--gossip.key-file", keys)
+	const rounds = 6
+	began := time.Now()
+	for round := range rounds {
+		write(round + 1)
+		if err := node.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		for files := 0; files < 2; {
+			select {
+			case msg := <-node.logged:
+				if msg == "files reloaded" {
+					files++
+				}
+			case <-time.After(patience / 4):
+				t.Fatal("the files were not read again")
+			}
+		}
+	}
+	if took := time.Since(began); took > rounds*reload.Every/4 {
+		t.Errorf("the files were read after %v, %d times", took, rounds)
+	}
 }
 
 // fill writes to a pipe until it is full.

@@ -66,6 +66,9 @@ func (c *Client) Run(ctx context.Context) error { return c.files.Run(ctx) }
 // Check reloads changed files now.
 func (c *Client) Check() { c.files.Check() }
 
+// Reload makes Run check the files now.
+func (c *Client) Reload() { c.files.Reload() }
+
 // Failing reports whether the current files are invalid.
 func (c *Client) Failing() bool { return c.files.Failing() }
 

@@ -104,6 +104,9 @@ func (s *Server) Run(ctx context.Context) error { return s.files.Run(ctx) }
 // Check reloads changed files now.
 func (s *Server) Check() { s.files.Check() }
 
+// Reload makes Run check the files now.
+func (s *Server) Reload() { s.files.Reload() }
+
 // Failing reports whether the current files are invalid.
 func (s *Server) Failing() bool { return s.files.Failing() }
 

@@ -98,6 +98,7 @@ func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*securi
 // files are files that are read again when they change.
 type files interface {
 	Run(context.Context) error
+	Reload()
 	Failing() bool
 	Reloads() int64
 }
@@ -178,6 +179,14 @@ func (d *Daemon) files() map[string]files {
 		all["etcd_tls"] = d.etcd.tls
 	}
 	return all
+}
+
+// Reload makes the node read its certificates, tokens and gossip keys now. It does not
+// wait; the log says what was found.
+func (d *Daemon) Reload() {
+	for _, f := range d.files() {
+		f.Reload()
+	}
 }
 
 // securityReport returns the state of security and of the connection to etcd, for the

@@ -19,7 +19,7 @@ import (
 )
 
 // Every is the interval of reading files. A new certificate or a revoked token takes effect
-// within it. Gossip keys have the same interval.
+// within it.
 const Every = 5 * time.Second
 
 // Config has the files and the function that parses them.
@@ -48,6 +48,7 @@ type Value[T any] struct {
 	now     atomic.Pointer[T]
 	reloads atomic.Int64
 	failing atomic.Bool
+	again   chan struct{} // asks Run for a check
 
 	mu      sync.Mutex // guards the rest; held while files are read, since only Check locks it
 	files   reader
@@ -63,7 +64,7 @@ func New[T any](cfg Config[T]) (*Value[T], error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	v := &Value[T]{cfg: cfg, files: reader{files: cfg.Files}, usable: time.Now()}
+	v := &Value[T]{cfg: cfg, files: reader{files: cfg.Files}, again: make(chan struct{}, 1), usable: time.Now()}
 	c := v.files.read(context.Background())
 	if c.err != nil {
 		return nil, c.err
@@ -88,6 +89,14 @@ func (v *Value[T]) Failing() bool { return v.failing.Load() }
 // Reloads returns how often the value was replaced.
 func (v *Value[T]) Reloads() int64 { return v.reloads.Load() }
 
+// Reload makes Run check the files now. It does not wait.
+func (v *Value[T]) Reload() {
+	select {
+	case v.again <- struct{}{}:
+	default:
+	}
+}
+
 // Run checks the files at each interval until ctx ends, and returns nil then.
 func (v *Value[T]) Run(ctx context.Context) error {
 	tick := time.NewTicker(Every)
@@ -97,6 +106,7 @@ func (v *Value[T]) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-v.again:
 		}
 		v.check(ctx)
 	}

@@ -211,6 +211,21 @@ func TestFileBeingWritten(t *testing.T) {
 	})
 }
 
+// Reload does not wait for the next interval.
+func TestReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // less than Every
+		defer cancel()
+		f.write(t, "a", "four")
+		f.Reload()
+		f.Reload()
+		if err := f.Run(ctx); err != nil || f.Get() != "four,two" {
+			t.Errorf("%v, %q", err, f.Get())
+		}
+	})
+}
+
 func TestNewNeedsFilesThatCanBeUsed(t *testing.T) {
 	_, err := New(Config[int]{Files: []File{{"tls.cert", filepath.Join(t.TempDir(), "none")}}})
 	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "tls.cert: open /") {

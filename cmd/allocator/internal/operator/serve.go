@@ -4,7 +4,9 @@ package operator
 
 import (
 	"os"
+	"os/signal"
 	"runtime/debug"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -44,7 +46,10 @@ func ServeCommand(a *cli.App) *cobra.Command {
 		Use:   "serve",
 		Short: "Run one node against etcd",
 		Long: `Serve runs one node until it is interrupted. It waits for etcd to answer and for the
-space to be initialized (see "allocator init"), and gives its sid back when it stops.`,
+space to be initialized (see "allocator init"), and gives its sid back when it stops.
+
+SIGINT and SIGTERM stop it in order. SIGHUP makes it read certificates, tokens and
+gossip keys at once; without it they are read every 5 s. Settings need a restart.`,
 		Example: "  allocator serve --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379",
 		Args:    cobra.NoArgs,
 	}
@@ -60,12 +65,21 @@ space to be initialized (see "allocator init"), and gives its sid back when it s
 		if err := c.Validate(); err != nil {
 			return cli.InvalidSettings(err)
 		}
+		hangup := make(chan os.Signal, 1)
+		signal.Notify(hangup, syscall.SIGHUP)
 		a.DetachErr()
-		d, err := daemon.New(daemon.Config{Settings: c, Version: a.Build().Version, Logger: cli.Logger(c.Log, a.Err)})
+		log := cli.Logger(c.Log, a.Err)
+		d, err := daemon.New(daemon.Config{Settings: c, Version: a.Build().Version, Logger: log})
 		if err != nil {
 			return err
 		}
 		tuneGC()
+		go func() {
+			for range hangup {
+				log.Info("SIGHUP: reading certificates, tokens and keys")
+				d.Reload()
+			}
+		}()
 		return d.Run(cmd.Context())
 	}
 	return cmd
