@@ -124,18 +124,12 @@ func (t *Tenure) Next(now, seen clock.Millis, n int, after flake.ID) (Block, err
 		if uint64(n)-1 >= t.maxBlock { // also true of n < 1
 			return Block{}, &CountError{Count: n, Limit: int(t.maxBlock)}
 		}
-		own := t.follow(last, at, uint64(n))
+		own := t.fit(t.follow(last, at, uint64(n)), uint64(n))
 		first := own
 		if after > 0 {
-			first = max(own, t.above(after))
+			first = max(own, t.fit(t.above(after), uint64(n)))
 		}
 		end := first + uint64(n) - 1 // first is at most 2^63: no overflow
-		if t.below != 0 && (first^end)&^t.below != 0 {
-			// The sid lies above the sequence: a block that does not fit into what
-			// is left of the unit starts with the next.
-			first = (first | t.below) + 1
-			end = first + uint64(n) - 1
-		}
 		lead := t.time(end) - at
 		if lead > t.maxLead {
 			return Block{}, t.tooFar(last, first, first > own, lead, at, t.sinceEpoch(seen))
@@ -175,6 +169,16 @@ func (t *Tenure) follow(last uint64, at int64, n uint64) uint64 {
 	default:
 		return last + 1
 	}
+}
+
+// fit returns the first word, from the given one on, where n words have IDs at even
+// distances. Where the sid lies above the sequence that is within a unit: a block that
+// does not fit into the rest of one starts with the next.
+func (t *Tenure) fit(first, n uint64) uint64 {
+	if t.below != 0 && (first^(first+n-1))&^t.below != 0 {
+		return (first | t.below) + 1
+	}
+	return first
 }
 
 // id returns the ID of a word.

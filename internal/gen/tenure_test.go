@@ -421,6 +421,41 @@ func (h *hook) Uint64() uint64 {
 	return 0
 }
 
+// TestTwitterByHand: the sid above the sequence, a block within a millisecond, and
+// whose fault it is that one does not fit.
+func TestTwitterByHand(t *testing.T) {
+	f := flake.Format{Layout: flake.Twitter, Epoch: int64(epoch)}
+	g, err := NewTenure(Config{Layout: flake.Twitter, Epoch: epoch, MaxLead: 1}, 5, t0, t0+10, zero())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		n     int
+		after flake.ID
+		ms    clock.Millis
+		seq   uint32
+		err   error
+	}{
+		{n: 1, ms: t0, seq: 0},
+		{n: 1, ms: t0, seq: 1},
+		{n: 4000, ms: t0, seq: 2},
+		{n: 100, ms: t0 + 1, seq: 0}, // 94 were left
+		{n: 4097, err: ErrCount},
+		{n: 4000, err: ErrOverflow}, // it would start 2 ms ahead, and nobody gave an after
+		{n: 3996, ms: t0 + 1, seq: 100},
+		{n: 1, err: ErrOverflow},
+		{n: 1, after: at(t0+3, 0, 4, f.Layout), err: ErrAfterTooFar},
+	} {
+		b, err := g.Next(t0, t0, x.n, x.after)
+		if !errors.Is(err, x.err) {
+			t.Fatalf("%+v: %v", x, err)
+		}
+		if x.err == nil && (f.UnixMilli(b.First) != int64(x.ms) || f.Entropy(b.First) != x.seq || f.SID(b.First) != 5 || f.SID(b.Last()) != 5 || b.Stride != 1) {
+			t.Fatalf("%+v: %+v, at %d, sequence %d", x, b, f.UnixMilli(b.First), f.Entropy(b.First))
+		}
+	}
+}
+
 // Incident T08 (a thread with an old time), docs/INCIDENTS.md.
 func TestBetweenReadAndCommit(t *testing.T) {
 	cfg := Config{Layout: flake.Scalable, MaxLead: 250, MaxStep: 255}
