@@ -68,7 +68,7 @@ func (n *realNode) addr() string { return n.Addresses().GRPC }
 
 func initSpace(t testing.TB, c config.Config) {
 	t.Helper()
-	if _, _, err := daemon.Init(context.Background(), c, true, slog.New(slog.DiscardHandler)); err != nil {
+	if _, _, err := daemon.Init(context.Background(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 }

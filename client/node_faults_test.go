@@ -243,7 +243,7 @@ func TestKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	space := settings(t, "any")
-	if _, _, err := daemon.Init(ctx, space, true, slog.New(slog.DiscardHandler)); err != nil {
+	if _, _, err := daemon.Init(ctx, space, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	var nodes []*process

@@ -17,7 +17,7 @@ import (
 func BenchmarkNext(b *testing.B) {
 	c := config.Default()
 	c.Space, c.Etcd.Endpoints = "bench", []string{shared.Endpoint()}
-	if _, _, err := daemon.Init(b.Context(), c, true, slog.New(slog.DiscardHandler)); err != nil {
+	if _, _, err := daemon.Init(b.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
 		b.Fatal(err)
 	}
 	a, err := embed.Open(b.Context(), program(c, "one"))

@@ -163,7 +163,7 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 	var full *PoolError // by the last look that etcd answered: time may end within the next
 	for {
 		look, cancel := context.WithTimeout(ctx, lookTimeout)
-		v, err := daemon.FindSpace(look, c, log)
+		v, err := daemon.FindSpace(look, c, daemon.Beginning{}, log)
 		cancel()
 		var other *daemon.SpaceError
 		if errors.As(err, &other) {

@@ -112,7 +112,7 @@ func newSpace(t *testing.T) config.Config {
 	c.Space = strings.ToLower(strings.NewReplacer("/", ".", "_", "-").Replace(t.Name()))
 	c.Etcd.Endpoints = []string{shared.Endpoint()}
 	c.Listen = config.Listen{GRPC: "127.0.0.1:0", Gossip: "127.0.0.1:0"}
-	if _, _, err := daemon.Init(t.Context(), c, true, slog.New(slog.DiscardHandler)); err != nil {
+	if _, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -122,7 +122,7 @@ func look(t *testing.T, c config.Config) lease.View {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	v, err := daemon.FindSpace(ctx, c, slog.New(slog.DiscardHandler))
+	v, err := daemon.FindSpace(ctx, c, daemon.Beginning{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -575,7 +575,7 @@ func TestCloseWithoutEtcd(t *testing.T) {
 	}
 	c := config.Default()
 	c.Space, c.Etcd.Endpoints = "alone", []string{etcd.Endpoint()}
-	if _, _, err := daemon.Init(t.Context(), c, true, slog.New(slog.DiscardHandler)); err != nil {
+	if _, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	cfg := program(c, "one")

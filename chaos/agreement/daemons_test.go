@@ -31,7 +31,7 @@ func TestRealNodes(t *testing.T) {
 		c.Listen = config.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0", Gossip: "127.0.0.1:0"}
 		return c
 	}
-	if _, _, err := daemon.Init(ctx, settings("init"), true, slog.New(slog.DiscardHandler)); err != nil {
+	if _, _, err := daemon.Init(ctx, settings("init"), daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 

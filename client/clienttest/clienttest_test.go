@@ -111,7 +111,7 @@ func realNode(t *testing.T) *grpc.ClientConn {
 	s.Node.Name, s.Etcd.Endpoints = "node-0", []string{e.Endpoint()}
 	s.Issue.MaxWait = 0 // a node in memory does not wait: nothing moves its clock meanwhile
 	s.Listen = config.Listen{GRPC: "127.0.0.1:0"}
-	if _, _, err := daemon.Init(t.Context(), s, true, log); err != nil {
+	if _, _, err := daemon.Init(t.Context(), s, daemon.Beginning{Fresh: true}, log); err != nil {
 		t.Fatal(err)
 	}
 	d, err := daemon.New(daemon.Config{Settings: s, Version: "test", Logger: log})

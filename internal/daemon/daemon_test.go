@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -72,7 +73,7 @@ func short(c config.Config) config.Config {
 
 func initSpace(t *testing.T, c config.Config) {
 	t.Helper()
-	if _, _, err := daemon.Init(t.Context(), c, true, slog.New(slog.DiscardHandler)); err != nil {
+	if _, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -362,7 +363,7 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 				t.Errorf("got %v, want both formats", err)
 			}
 			var space *daemon.SpaceError
-			if _, _, err := daemon.Init(t.Context(), c, true, log); !errors.As(err, &space) || space.Have != have.Format() {
+			if _, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, log); !errors.As(err, &space) || space.Have != have.Format() {
 				t.Errorf("init: got %v, want both formats", err)
 			}
 		})
@@ -372,16 +373,48 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 func TestInitTwice(t *testing.T) {
 	c := settings(t, shared.Endpoint())
 	log := slog.New(slog.DiscardHandler)
-	created, before, err := daemon.Init(t.Context(), c, false, log)
+	created, before, err := daemon.Init(t.Context(), c, daemon.Beginning{}, log)
 	if err != nil || !created {
 		t.Fatalf("created %v, %v", created, err)
 	}
 	if floor := time.UnixMilli(int64(before.Era.Value.Floor)); time.Until(floor) < 29*time.Second {
 		t.Errorf("floor in %v: nodes of a lost etcd may still issue", time.Until(floor))
 	}
-	created, after, err := daemon.Init(t.Context(), c, true, log)
+	created, after, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, log)
 	if err != nil || created || after.Config.Value != before.Config.Value || after.Era.Value != before.Era.Value {
 		t.Errorf("again: created %v, %v, %+v", created, err, after)
+	}
+}
+
+// A space that exists is compared with the ID that it has to be above.
+func TestInitAbove(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	c.Layout, c.Epoch = flake.Twitter, clock.Millis(flake.Twitter.Epoch())
+	log := slog.New(slog.DiscardHandler)
+	ahead := time.Now().Add(3 * time.Second)
+	above, err := c.Format().Max(ahead.UnixMilli())
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := daemon.Beginning{Fresh: true, Above: above}
+	if _, _, err := daemon.Init(t.Context(), c, begin, log); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, c)
+	n.untilReady(t, 15*time.Second)
+	if id := n.next(t); id <= above {
+		t.Errorf("issued %d, not above %d", id, above)
+	}
+	if created, _, err := daemon.Init(t.Context(), c, begin, log); err != nil || created {
+		t.Errorf("again: created %v, %v", created, err)
+	}
+	begin.Above += 1 << c.Layout.LowBits()
+	var lower *daemon.FloorError
+	if _, _, err := daemon.Init(t.Context(), c, begin, log); !errors.As(err, &lower) || lower.Asked != lower.Have+1 {
+		t.Errorf("above one of the next millisecond: %v", err)
+	}
+	if _, err := daemon.FindSpace(t.Context(), c, begin, log); !errors.As(err, &lower) {
+		t.Errorf("found above one of the next millisecond: %v", err)
 	}
 }
 

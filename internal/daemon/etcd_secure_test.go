@@ -125,7 +125,7 @@ func TestSecuredEtcdRefuses(t *testing.T) {
 		c.Etcd.TLS = files
 		c.Lease.CallTimeout = time.Second
 		all.Go(func() { // each waits for its deadline
-			_, _, err := daemon.Init(t.Context(), c, true, slog.New(slog.DiscardHandler))
+			_, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler))
 			if (name == "") != (err == nil) {
 				t.Errorf("%s: %v", name, err)
 			}

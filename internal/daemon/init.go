@@ -25,27 +25,86 @@ type SpaceError struct {
 // Error prints both.
 func (e *SpaceError) Error() string {
 	show := func(f flake.Format) string {
-		return fmt.Sprintf("layout %s and epoch %s", f.Layout, clock.Millis(f.Epoch).Time().Format(time.RFC3339Nano))
+		return fmt.Sprintf("layout %s and epoch %s", f.Layout, at(clock.Millis(f.Epoch)))
 	}
 	return fmt.Sprintf("space %q has %s, but the configuration has %s: configure the layout and epoch of the space, or another space", e.Name, show(e.Have), show(e.Asked))
 }
 
-// Init creates the space of cfg, or finds it with the same layout and epoch. It reports
-// which, and returns the records of the space.
+// Beginning says which IDs a new space starts with.
+type Beginning struct {
+	// Fresh says that no allocator ever issued IDs for the space: then IDs may begin at
+	// once. Otherwise they begin after all IDs that nodes may still issue whose etcd was
+	// lost, which is about 31 s with the defaults.
+	Fresh bool
+	// Above is the greatest ID that exists already: none is issued at or below it; 0: there is none.
+	Above flake.ID
+}
+
+// ErrAbove says that a space cannot begin above an ID.
+var ErrAbove = errors.New("daemon: IDs cannot begin above that ID")
+
+// pastAbove returns the first unit of time whose IDs are all above b.Above; 0 if there is none
+// to be above.
+func (b Beginning) pastAbove(f flake.Format) (clock.Millis, error) {
+	if b.Above == 0 {
+		return 0, nil
+	}
+	if err := f.Holds(b.Above); err != nil {
+		return 0, fmt.Errorf("%w: %w; is it an ID of this layout?", ErrAbove, err)
+	}
+	if f.Layout.Timestamp(b.Above) == f.Layout.MaxTimestamp() {
+		return 0, fmt.Errorf("%w: %d has the last time of layout %v and epoch %s", ErrAbove, b.Above, f.Layout, at(clock.Millis(f.Epoch)))
+	}
+	return clock.Millis(f.UnixMilli(b.Above) + f.Layout.Unit()), nil
+}
+
+// floor returns the time at which the IDs of a new space begin. An ID that is up to
+// limit ahead of the clock is waited for; one that is further ahead is an ErrAbove.
+func (b Beginning) floor(f flake.Format, now clock.Millis, slack, limit time.Duration) (clock.Millis, error) {
+	past, err := b.pastAbove(f)
+	if err != nil {
+		return 0, err
+	}
+	if ahead := (past - now).Duration(); past > now && ahead > limit {
+		return 0, fmt.Errorf("%w: %d has the time %s, %v ahead of the clock, and at most %v is waited for: use the greatest ID of the past, check layout and epoch with \"allocator adopt\", or correct the clock",
+			ErrAbove, b.Above, at(clock.Millis(f.UnixMilli(b.Above))), ahead.Round(time.Second), limit)
+	}
+	floor := now
+	if !b.Fresh {
+		floor += clock.MillisOf(slack)
+	}
+	return max(floor, past), nil
+}
+
+// FloorError says that a space exists whose IDs began lower than asked for.
+type FloorError struct {
+	Name        string
+	Above       flake.ID
+	Have, Asked clock.Millis // floors
+}
+
+// Error says what holds and what to do.
+func (e *FloorError) Error() string {
+	return fmt.Sprintf("space %q exists, and its IDs begin at %s: above %d only those from %s are, and nodes may have issued IDs before. "+
+		"If they have, look for duplicates with \"allocator audit\"; \"allocator admin recover\" begins a new era, above the clock", e.Name, at(e.Have), e.Above, at(e.Asked))
+}
+
+func at(t clock.Millis) string { return t.Time().Format(time.RFC3339Nano) }
+
+// Init creates the space of cfg, or finds it with the same layout and epoch, and with IDs
+// that are all above begin.Above. It reports which, and returns the records of the space.
 //
-// fresh says that no allocator ever issued IDs for this space: then IDs may begin at once.
-// Otherwise they begin after all IDs that nodes may still issue whose etcd was lost, which
-// is about 31 s with the defaults.
-//
-// It returns ErrClock before it connects, a *SpaceError for a space that differs, and the store's errors.
-func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) (created bool, now lease.View, err error) {
+// It returns ErrClock and ErrAbove before it connects, a *SpaceError or *FloorError for a
+// space that differs, and the store's errors.
+func Init(ctx context.Context, cfg config.Config, begin Beginning, log *slog.Logger) (created bool, now lease.View, err error) {
 	src := clock.NewSystem(clock.SystemConfig{})
 	if err := checkClock(src.Read().WallMillis(), cfg.Epoch, cfg.Layout, buildTime()); err != nil {
 		return false, lease.View{}, err
 	}
-	floor := src.Now().Wall
-	if !fresh {
-		floor += clock.MillisOf(cfg.Lease.Window + 2*cfg.Issue.MaxSkew + cfg.Issue.MaxLead)
+	format := flake.Format{Layout: cfg.Layout, Epoch: int64(cfg.Epoch)}
+	floor, err := begin.floor(format, src.Now().Wall, cfg.Lease.Window+2*cfg.Issue.MaxSkew+cfg.Issue.MaxLead, cfg.Clock.StepLimit)
+	if err != nil {
+		return false, lease.View{}, err
 	}
 	space := lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: uuid.NewString()}
 	err = onSpace(cfg, log, func(store *etcdstore.Store) error {
@@ -53,7 +112,7 @@ func Init(ctx context.Context, cfg config.Config, fresh bool, log *slog.Logger) 
 		return err
 	})
 	if err == nil {
-		err = sameSpace(cfg, now)
+		err = sameSpace(cfg, begin, now)
 	}
 	return created && err == nil, now, err
 }
@@ -63,9 +122,9 @@ var ErrNoSpace = errors.New("daemon: the space is not initialized: run \"allocat
 
 // FindSpace returns the records of the space of cfg.
 //
-// It returns ErrNoSpace if there is none, a *SpaceError if it differs from cfg, and the
-// store's errors.
-func FindSpace(ctx context.Context, cfg config.Config, log *slog.Logger) (now lease.View, err error) {
+// It returns ErrNoSpace if there is none, the errors of Init for a space that differs,
+// and the store's errors.
+func FindSpace(ctx context.Context, cfg config.Config, begin Beginning, log *slog.Logger) (now lease.View, err error) {
 	err = onSpace(cfg, log, func(store *etcdstore.Store) error {
 		now, err = store.Load(ctx)
 		return err
@@ -76,7 +135,7 @@ func FindSpace(ctx context.Context, cfg config.Config, log *slog.Logger) (now le
 	case !now.Config.Exists():
 		return now, ErrNoSpace
 	}
-	return now, sameSpace(cfg, now)
+	return now, sameSpace(cfg, begin, now)
 }
 
 // onSpace calls f with the store of cfg's space.
@@ -97,8 +156,8 @@ func onSpace(cfg config.Config, log *slog.Logger, f func(*etcdstore.Store) error
 	return f(store)
 }
 
-// sameSpace compares the space with cfg.
-func sameSpace(cfg config.Config, now lease.View) error {
+// sameSpace compares the space with cfg, and its floor with begin.
+func sameSpace(cfg config.Config, begin Beginning, now lease.View) error {
 	if now.Config.Err != nil {
 		return fmt.Errorf("config of space %q: %w", cfg.Space, now.Config.Err)
 	}
@@ -106,5 +165,9 @@ func sameSpace(cfg config.Config, now lease.View) error {
 	if have := now.Config.Value.Format(); have != asked {
 		return &SpaceError{Name: cfg.Space, Have: have, Asked: asked}
 	}
-	return nil
+	past, err := begin.pastAbove(asked)
+	if err == nil && now.Era.Value.Floor < past {
+		err = &FloorError{Name: cfg.Space, Above: begin.Above, Have: now.Era.Value.Floor, Asked: past}
+	}
+	return err
 }

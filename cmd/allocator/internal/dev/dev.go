@@ -153,7 +153,7 @@ func (d *dev) run(ctx context.Context) error {
 		d.daemons = append(d.daemons, one)
 	}
 	// Fresh: this etcd is ours alone, and an old space in it is left as it is.
-	if _, _, err := daemon.Init(ctx, d.config(0), true, cli.Logger(d.log(), d.Err)); err != nil {
+	if _, _, err := daemon.Init(ctx, d.config(0), daemon.Beginning{Fresh: true}, cli.Logger(d.log(), d.Err)); err != nil {
 		return err
 	}
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -28,17 +29,22 @@ IDs begin some 31 seconds later, when every window that nodes of a lost etcd may
 use has passed. Give --fresh for a space that never issued an ID.
 
 A job that might run again gives --fresh-until instead: after that time init creates no
-space and fails if there is none, so that a wiped etcd is noticed.`,
-		Example: "  allocator init --etcd.endpoints http://10.0.0.1:2379",
-		Args:    cobra.NoArgs,
+space and fails if there is none, so that a wiped etcd is noticed.
+
+Where IDs exist already, give the greatest as --above: every ID of the space is greater.
+"allocator adopt" finds it, and the layout.`,
+		Example: `  allocator init --etcd.endpoints http://10.0.0.1:2379
+  allocator init --etcd.endpoints http://10.0.0.1:2379 --fresh --layout twitter --above 1541815603606036480`,
+		Args: cobra.NoArgs,
 	}
 	fresh := cmd.Flags().Bool("fresh", false, "IDs may begin at once: none was ever issued for this space")
 	until := cmd.Flags().String("fresh-until", "", "as --fresh until this time, such as 2026-11-20T17:00:00Z, and after it create no space")
 	cmd.MarkFlagsMutuallyExclusive("fresh", "fresh-until")
+	above := cmd.Flags().String("above", "", "the greatest ID that exists already, in decimal: no ID is issued at or below it")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
-	cli.ListSettings(cmd, "etcd", "space", "root", "layout", "epoch", "log", "lease.window", "issue.max-skew", "issue.max-lead")
+	cli.ListSettings(cmd, "etcd", "space", "root", "layout", "epoch", "log", "lease.window", "issue.max-skew", "issue.max-lead", "clock.step-limit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, _, err := load()
 		if err != nil {
@@ -52,29 +58,37 @@ space and fails if there is none, so that a wiped etcd is noticed.`,
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()
-		begin := *fresh
+		begin := daemon.Beginning{Fresh: *fresh}
+		if cmd.Flags().Changed("above") {
+			id, err := cli.ParseWhole(*above)
+			if err != nil || id < 0 {
+				return cli.UsageError("--above %s is not an ID: write it in decimal, as at most 63 bits", cli.Show(*above))
+			}
+			begin.Above = flake.ID(id)
+		}
 		if cmd.Flags().Changed("fresh-until") {
 			t, err := time.Parse(time.RFC3339, *until)
 			if err != nil {
 				return cli.UsageError("--fresh-until %s is not a time: write it as 2026-11-20T17:00:00Z", cli.Show(*until))
 			}
-			begin = deployment.WallNow().Time().Before(t)
+			begin.Fresh = deployment.WallNow().Time().Before(t)
 		}
 		var created bool
 		var now lease.View
-		if begin || *until == "" {
+		if begin.Fresh || *until == "" {
 			created, now, err = daemon.Init(ctx, c, begin, cli.Logger(c.Log, a.Err))
 		} else {
-			now, err = daemon.FindSpace(ctx, c, cli.Logger(c.Log, a.Err))
+			now, err = daemon.FindSpace(ctx, c, begin, cli.Logger(c.Log, a.Err))
 		}
 		var differs *daemon.SpaceError
+		var lower *daemon.FloorError
 		switch {
 		case errors.Is(err, daemon.ErrNoSpace):
 			return cli.Exit(cli.ExitInvalid, fmt.Errorf("space %q is not initialized, and --fresh-until %s has passed: was etcd wiped? "+
 				"If it never issued an ID, run \"allocator init --fresh\"; else see docs/OPERATIONS.md", c.Space, *until))
-		case errors.As(err, &differs), errors.Is(err, etcdstore.ErrRemains):
+		case errors.As(err, &differs), errors.As(err, &lower), errors.Is(err, etcdstore.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
-		case errors.Is(err, daemon.ErrClock):
+		case errors.Is(err, daemon.ErrClock), errors.Is(err, daemon.ErrAbove):
 			return cli.Exit(cli.ExitUsage, err)
 		case err != nil:
 			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("etcd at %s does not answer: %w; check that it runs and that --etcd.endpoints is right", strings.Join(c.Etcd.Endpoints, ", "), err))
@@ -98,6 +112,9 @@ space and fails if there is none, so that a wiped etcd is noticed.`,
 		}
 		_, err = fmt.Fprintf(a.Out, "space %q %s: layout %s (%d holders), epoch %s, pool %s\n", c.Space, what,
 			space.Layout, space.Layout.Holders(), space.Epoch.Time().Format(time.RFC3339Nano), space.Pool)
+		if err == nil && begin.Above > 0 {
+			_, err = fmt.Fprintf(a.Out, "every ID is above %d\n", begin.Above)
+		}
 		if wait := time.Until(era.Floor.Time()); err == nil && wait > 0 {
 			_, err = fmt.Fprintf(a.Out, "IDs begin %s\n", cli.Relative(era.Floor.Time(), time.Now()))
 		}
