@@ -59,12 +59,14 @@ build: ## build bin/allocator as it is released: static, without the dev command
 IMAGES := $(BIN)/image
 CROSS  := CGO_ENABLED=0 GOOS=linux GOARCH=$(IMAGE_ARCH)
 STAMP  := -buildvcs=$(if $(wildcard .git),true,false)
-image: ## container images and their SBOMs, reproducible, without Docker: bin/image/*.tar for `docker load`
+image: ## container images, their SBOMs and licenses, reproducible, without Docker: bin/image/*.tar for `docker load`
 	@rm -rf $(IMAGES) && mkdir -p $(IMAGES)/allocator $(IMAGES)/etcd/data && cp LICENSE $(IMAGES)/allocator && cp LICENSE $(IMAGES)/etcd
 	$(GO) -C deploy/image build -o $(CURDIR)/$(BIN)/pack .
 	$(CROSS) $(GO) build -trimpath -tags nodev $(STAMP) -o $(IMAGES)/allocator/allocator ./cmd/allocator
 	cd chaos/etcd && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcd . && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcdctl go.etcd.io/etcd/etcdctl/v3
 	@set -e; for b in allocator/allocator etcd/etcd etcd/etcdctl; do $(BIN)/pack sbom $(IMAGES)/$$b >$(IMAGES)/$$b.spdx.json; done
+	@$(BIN)/pack notice $(IMAGES)/allocator/allocator >$(IMAGES)/allocator/NOTICE
+	@$(BIN)/pack notice $(IMAGES)/etcd/etcd $(IMAGES)/etcd/etcdctl >$(IMAGES)/etcd/NOTICE
 	@$(BIN)/pack pack --file deploy/Dockerfile --context $(IMAGES)/allocator --binary $(IMAGES)/allocator/allocator --tag $(IMAGE):latest -o $(IMAGES)/allocator.tar
 	@$(BIN)/pack pack --file deploy/etcd/Dockerfile --context $(IMAGES)/etcd --binary $(IMAGES)/etcd/etcd \
 		--version $$(cd chaos/etcd && $(GO) list -m -f '{{.Version}}' go.etcd.io/etcd/server/v3) --tag $(IMAGE)-etcd:latest -o $(IMAGES)/etcd.tar
@@ -79,7 +81,7 @@ image-twice: image ## build the images again in another directory with an empty 
 # version it reports, so that there is something to upgrade to.
 PACK_TEST = $(BIN)/pack pack --context $(IMAGES)/$(1) --binary $(IMAGES)/$(1)/$(2) --file $(3) --tag $(4):compose-test$(5) -o $(IMAGES)
 compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect and upgrade containers while IDs are drawn, 4 minutes
-	@mkdir -p $(IMAGES)/composetest $(IMAGES)/upgrade && cp $(IMAGES)/allocator/LICENSE $(IMAGES)/allocator/*.spdx.json $(IMAGES)/upgrade
+	@mkdir -p $(IMAGES)/composetest $(IMAGES)/upgrade && cp $(addprefix $(IMAGES)/allocator/,LICENSE NOTICE allocator.spdx.json) $(IMAGES)/upgrade
 	$(CROSS) $(GO) -C chaos/real build -trimpath -o $(CURDIR)/$(IMAGES)/composetest/composetest ./compose
 	$(CROSS) $(GO) build -trimpath -tags nodev -ldflags '-X main.version=compose-test-upgrade' -o $(IMAGES)/upgrade/allocator ./cmd/allocator
 	@set -e; $(call PACK_TEST,allocator,allocator,deploy/Dockerfile,$(IMAGE))/allocator-test.tar; \

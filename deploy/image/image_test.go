@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,6 +21,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/google/licenseclassifier/v2/assets"
 	spdxjson "github.com/spdx/tools-golang/json"
 	spdx "github.com/spdx/tools-golang/spdx/v2/v2_3"
 )
@@ -257,7 +259,7 @@ func TestPackErrors(t *testing.T) {
 			t.Errorf("%s: left an incomplete archive", tc.want)
 		}
 	}
-	for _, args := range [][]string{nil, {"push"}, {"pack"}, {"sbom"}, {"sbom", filepath.Join(dir, "Dockerfile")}} {
+	for _, args := range [][]string{nil, {"push"}, {"pack"}, {"sbom"}, {"sbom", filepath.Join(dir, "Dockerfile")}, {"notice"}, {"notice", filepath.Join(dir, "Dockerfile")}} {
 		if err := run(args, io.Discard); err == nil {
 			t.Errorf("%v: no error", args)
 		}
@@ -287,22 +289,89 @@ func TestRepositoryDockerfiles(t *testing.T) {
 		for _, c := range copies {
 			sources = append(sources, c.SourcePaths...)
 		}
-		if !slices.Contains(sources, program[1:]+".spdx.json") {
-			t.Errorf("%s: copies %v, without the SBOM of %s", file, sources, program)
+		for _, want := range []string{"LICENSE", "NOTICE", program[1:] + ".spdx.json"} {
+			if !slices.Contains(sources, want) {
+				t.Errorf("%s: copies %v, without %s", file, sources, want)
+			}
 		}
 	}
 }
 
-// An SBOM has what SPDX 2.3 demands of a document, and names every module once.
+// twoModules returns modules that are in a module cache of their own.
+func twoModules(t *testing.T) []*debug.Module {
+	t.Helper()
+	l, err := newLicenses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bsd, err := os.ReadFile(filepath.Join(l.goroot, "LICENSE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mpl, err := assets.ReadLicenseFile("License/MPL-2.0/license.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := t.TempDir()
+	t.Setenv("GOMODCACHE", cache)
+	for name, text := range map[string][]byte{
+		"z@v1.2.3+incompatible/LICENSE": bsd, "z@v1.2.3+incompatible/NOTICE.txt": []byte("Made by Z."), "z@v1.2.3+incompatible/license.go": []byte("package z"),
+		"fork@v2/COPYING": mpl,
+	} {
+		path := filepath.Join(cache, "example.org", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []*debug.Module{
+		{Path: "example.org/z", Version: "v1.2.3+incompatible", Sum: "h1:x"},
+		{Path: "example.org/A_b", Version: "v1", Replace: &debug.Module{Path: "example.org/fork", Version: "v2"}},
+	}
+}
+
+// A notice has every text once, names the modules that it is of, and says where source
+// that has to be offered is. A module without a known license is an error.
+func TestNotice(t *testing.T) {
+	p, err := readProgram(writeSmall(t, t.TempDir()), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.info.Deps = twoModules(t)
+	var out bytes.Buffer
+	if err := writeNotice(&out, []program{p, p}); err != nil {
+		t.Fatal(err)
+	}
+	stdlib := "stdlib@" + strings.TrimPrefix(p.info.GoVersion, "go")
+	for _, want := range []string{
+		"example.org/fork@v2                MPL-2.0\n", "example.org/z@v1.2.3+incompatible  BSD-3-Clause\n", "\ngo mod download -json example.org/fork@v2\n",
+		"\nexample.org/z@v1.2.3+incompatible\n" + stdlib + ":\n\nCopyright", "\nMade by Z.\n", "Mozilla Public License Version 2.0",
+	} {
+		if strings.Count(out.String(), want) != 1 {
+			t.Errorf("%d times %q in:\n%.1000s", strings.Count(out.String(), want), want, &out)
+		}
+	}
+	if strings.Contains(out.String(), "package z") {
+		t.Error("source is taken for a license")
+	}
+	for _, m := range []*debug.Module{{Path: "example.org/gone", Version: "v1"}, {Path: "example.org/bare", Version: "v1"}} {
+		if err := os.MkdirAll(filepath.Join(os.Getenv("GOMODCACHE"), "example.org/bare@v1"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		p.info.Deps = []*debug.Module{m}
+		if err := errors.Join(writeNotice(io.Discard, []program{p}), writeSBOM(io.Discard, p)); err == nil || strings.Count(err.Error(), m.Path) != 2 {
+			t.Errorf("%s: %v", m.Path, err)
+		}
+	}
+}
+
+// An SBOM has what SPDX 2.3 demands of a document, and names every module once, with its
+// license.
 func TestSBOM(t *testing.T) {
 	p, err := readProgram(writeSmall(t, t.TempDir()), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.info.Deps = []*debug.Module{
-		{Path: "example.org/z", Version: "v1.2.3+incompatible", Sum: "h1:x"},
-		{Path: "example.org/A_b", Version: "v1", Replace: &debug.Module{Path: "example.org/fork", Version: "v2"}},
-	}
+	p.info.Deps = twoModules(t)
 	var first, second bytes.Buffer
 	for _, w := range []io.Writer{&first, &second} {
 		if err := writeSBOM(w, p); err != nil {
@@ -340,6 +409,11 @@ func TestSBOM(t *testing.T) {
 	}
 	if len(related) != len(d.Packages) {
 		t.Errorf("%d packages, %d of them in a relationship", len(d.Packages), len(related))
+	}
+	for _, p := range d.Packages[1:] {
+		if want := map[string]string{"example.org/fork": "MPL-2.0", "example.org/z": "BSD-3-Clause", "stdlib": "BSD-3-Clause"}[p.PackageName]; p.PackageLicenseDeclared != want {
+			t.Errorf("%s: license %q, want %q", p.PackageName, p.PackageLicenseDeclared, want)
+		}
 	}
 	if versions["small"] == "" || versions["stdlib"] == "" || versions["example.org/fork"] != "v2" || versions["example.org/A_b"] != "" ||
 		!strings.Contains(first.String(), `"pkg:golang/example.org/z@v1.2.3%2Bincompatible"`) {

@@ -2,6 +2,7 @@
 //
 //	image pack --file DOCKERFILE --context DIR --binary FILE --tag NAME:TAG -o IMAGE.tar
 //	image sbom BINARY > NAME.spdx.json
+//	image notice BINARY… > NOTICE
 //
 // The Dockerfile stays the one description of an image: Docker can build it too.
 // Only what an image FROM scratch needs is supported, and every other instruction
@@ -26,7 +27,8 @@ import (
 
 const usage = `usage:
   image pack --file DOCKERFILE --context DIR --binary FILE [--version V] --tag NAME:TAG -o IMAGE.tar
-  image sbom [--version V] BINARY > NAME.spdx.json`
+  image sbom [--version V] BINARY > NAME.spdx.json
+  image notice BINARY... > NOTICE`
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
@@ -47,9 +49,20 @@ func run(args []string, out io.Writer) error {
 	if err := fs.Parse(args[1:]); err != nil {
 		return err
 	}
-	complete := args[0] == "sbom" && fs.NArg() == 1 || args[0] == "pack" && fs.NArg() == 0 && *file != "" && *context != "" && *binary != "" && *tag != "" && *to != ""
+	complete := args[0] == "sbom" && fs.NArg() == 1 || args[0] == "notice" && fs.NArg() > 0 || args[0] == "pack" && fs.NArg() == 0 && *file != "" && *context != "" && *binary != "" && *tag != "" && *to != ""
 	if !complete {
 		return fmt.Errorf("%s: unknown command, or a flag or argument is missing or too many\n%s", args[0], usage)
+	}
+	if args[0] == "notice" {
+		var programs []program
+		for _, path := range fs.Args() {
+			p, err := readProgram(path, *version)
+			if err != nil {
+				return err
+			}
+			programs = append(programs, p)
+		}
+		return writeNotice(out, programs)
 	}
 	p, err := readProgram(cmp.Or(*binary, fs.Arg(0)), *version)
 	if err != nil {

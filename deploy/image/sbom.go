@@ -24,9 +24,13 @@ const (
 )
 
 // writeSBOM writes as SPDX 2.3 which modules and which Go a binary was linked
-// from, as the linker recorded it in the binary. It asserts nothing about licenses.
+// from, as the linker recorded it in the binary, with the licenses that their files state.
 func writeSBOM(w io.Writer, p program) error {
 	data, err := os.ReadFile(p.path)
+	if err != nil {
+		return err
+	}
+	l, err := newLicenses()
 	if err != nil {
 		return err
 	}
@@ -41,17 +45,34 @@ func writeSBOM(w io.Writer, p program) error {
 		Packages:      []*spdx.Package{main},
 		Relationships: []*spdx.Relationship{relationship(documentID, common.TypeRelationshipDescribe, programID)},
 	}
-	modules := append(slices.Clone(p.info.Deps), &debug.Module{Path: "stdlib", Version: strings.TrimPrefix(p.info.GoVersion, "go")})
-	slices.SortFunc(modules, func(a, b *debug.Module) int { return strings.Compare(a.Path, b.Path) })
-	for _, m := range modules {
+	for _, m := range p.modules() {
 		id := common.ElementID("module-" + notID.ReplaceAllString(m.Path, "-"))
-		if m.Replace != nil {
-			m = m.Replace
+		m = effective(m)
+		t, err := l.of(m)
+		if err != nil {
+			return err
 		}
-		doc.Packages = append(doc.Packages, modulePackage(id, "LIBRARY", m))
+		library := modulePackage(id, "LIBRARY", m)
+		library.PackageLicenseDeclared = t.license
+		doc.Packages = append(doc.Packages, library)
 		doc.Relationships = append(doc.Relationships, relationship(programID, common.TypeRelationshipDependsOn, id))
 	}
 	return spdxjson.Write(doc, w, spdxjson.Indent(" "))
+}
+
+// modules returns the modules that the program was linked from, and Go's own, sorted.
+func (p program) modules() []*debug.Module {
+	modules := append(slices.Clone(p.info.Deps), &debug.Module{Path: stdlib, Version: strings.TrimPrefix(p.info.GoVersion, "go")})
+	slices.SortFunc(modules, func(a, b *debug.Module) int { return strings.Compare(a.Path, b.Path) })
+	return modules
+}
+
+// effective returns the module whose code was linked for m.
+func effective(m *debug.Module) *debug.Module {
+	if m.Replace != nil {
+		return m.Replace
+	}
+	return m
 }
 
 var notID = regexp.MustCompile(`[^a-zA-Z0-9.-]+`)
