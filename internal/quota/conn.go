@@ -26,6 +26,7 @@ type Conn struct {
 	streams atomic.Int64 // see OpenStream
 	wake    atomic.Bool  // a deadline was set: see wait
 	paid    atomic.Bool  // for itself
+	unknown atomic.Bool  // it paid as that of a source without a valid call
 
 	left  bool  // guarded by Quota.mu, as are the next two
 	seen  int64 // calls at the last sweep
@@ -63,6 +64,9 @@ func (c *Conn) Valid() {
 	if c.calls.Add(1) == 1 {
 		c.source.proven.Store(true)
 		c.source.allow(1)
+		if c.unknown.Load() {
+			c.listener.quota.proved()
+		}
 	}
 	if c.tokens.Load() < maxTokens {
 		c.tokens.Add(worthCall)
@@ -139,7 +143,9 @@ func (c *Conn) wait() {
 	var timer *time.Timer
 	for pause := firstPoll; ; {
 		if !c.paid.Load() {
-			if c.source.open(now()) && !c.paid.Swap(true) {
+			unknown := !c.source.proven.Load()
+			if c.listener.quota.open(c.source, unknown, now()) && !c.paid.Swap(true) {
+				c.unknown.Store(unknown)
 				c.tokens.Add(1 + firstTokens)
 			}
 		}

@@ -124,8 +124,9 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 	default:
 		crowded = false
 	}
+	prepaid := false // an unknown source makes room only as often as it may connect
 	if crowded {
-		if victim == nil {
+		if prepaid = !l.cfg.Prompt && !s.proven.Load(); victim == nil || prepaid && !q.open(s, true, now) {
 			q.mu.Unlock()
 			l.refused.Add(1)
 			return nil
@@ -134,8 +135,9 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 	}
 	c := &Conn{Conn: nc, listener: l, source: s, opened: now, done: make(chan struct{})}
 	c.held.Store(connBytes)
-	if l.cfg.Prompt {
+	if l.cfg.Prompt || prepaid {
 		c.paid.Store(true)
+		c.unknown.Store(prepaid)
 		c.tokens.Store(firstTokens)
 	} else {
 		c.tokens.Store(-1) // until it is paid

@@ -36,6 +36,12 @@ const (
 	connRate  = 50 // connections a second
 	connBurst = 100
 	costShed  = 20 // connections, for one that was closed for what it held
+
+	// Sources without a valid call have a bucket together besides, so that a thousand of
+	// them cost no more handshakes than a few. The first valid call gives it back here too:
+	// of callers, as many as can get through connect.
+	unknownRate  = 300 // connections a second
+	unknownBurst = 100
 )
 
 // unprovenRead is how much is read at a time of a connection without a valid call, in
@@ -88,11 +94,14 @@ type Quota struct {
 	sources map[netip.Prefix]*source
 	conns   []*Conn // in the order in which they were opened
 	gone    int     // of conns, closed already
+
+	unknownMu sync.Mutex // guards the next one; locked before that of a source
+	unknown   bucket     // connections of sources without a valid call
 }
 
 // New returns a Quota.
 func New(cfg Config) *Quota {
-	return &Quota{cfg: cfg, sources: map[netip.Prefix]*source{}}
+	return &Quota{cfg: cfg, sources: map[netip.Prefix]*source{}, unknown: bucket{unknownRate, unknownBurst, unknownBurst, cfg.Now()}}
 }
 
 // Held returns the bytes that connections hold, and the limit; 0: none.
@@ -110,7 +119,7 @@ type source struct {
 	opening bucket // connections
 }
 
-// bucket is a token bucket.
+// bucket is a token bucket. It takes tokens back, and has debts: rate.Limiter does neither.
 type bucket struct {
 	rate, burst, level float64
 	at                 clock.Mono // when level was counted
@@ -149,6 +158,31 @@ func (s *source) allow(conns float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.opening.give(conns)
+}
+
+// open reports whether a source may open a connection now, and counts it if so. unknown
+// says that no call of the source was valid.
+func (q *Quota) open(s *source, unknown bool, now clock.Mono) bool {
+	if !unknown {
+		return s.open(now)
+	}
+	q.unknownMu.Lock()
+	defer q.unknownMu.Unlock()
+	if !q.unknown.take(1, now) {
+		return false
+	}
+	if !s.open(now) {
+		q.unknown.give(1)
+		return false
+	}
+	return true
+}
+
+// proved gives back what open took for a connection of an unknown source.
+func (q *Quota) proved() {
+	q.unknownMu.Lock()
+	defer q.unknownMu.Unlock()
+	q.unknown.give(1)
 }
 
 // sourceOf returns the source of an address; q.mu is held.

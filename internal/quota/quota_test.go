@@ -3,6 +3,7 @@ package quota
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -229,6 +230,81 @@ func TestSourcesPay(t *testing.T) {
 			c.Close()
 		}
 	})
+}
+
+// TestUnknownSources: connections of sources without a valid call are read at one rate,
+// whatever the number of sources. Callers of as many sources are not held up, and one with
+// valid calls is not while others are.
+func TestUnknownSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const sources, each, seconds = 1000, 4, 3
+		began := time.Now()
+		r := &rig{}
+		r.Quota = New(Config{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }})
+		l := r.Listen(nil, ListenerConfig{})
+		var read atomic.Int64
+		open := func(from string, valid bool) {
+			c := dial(l, from, 1)
+			go func() {
+				if _, err := c.Read(make([]byte, 1)); err == nil {
+					read.Add(1)
+					if valid {
+						c.Valid()
+					}
+				}
+			}()
+		}
+		for i := range sources {
+			open(fmt.Sprintf("10.0.%d.%d", i/250, i%250), true)
+		}
+		time.Sleep(seconds * time.Second)
+		synctest.Wait()
+		if n := read.Swap(0); n != sources {
+			t.Errorf("%d of %d callers were read in %d s", n, sources, seconds)
+		}
+		for i := range sources * each {
+			open(fmt.Sprintf("10.1.%d.%d", i%sources/250, i%sources%250), false)
+		}
+		time.Sleep(seconds * time.Second)
+		synctest.Wait()
+		if n := read.Swap(0); n > unknownBurst+seconds*unknownRate || n < seconds*unknownRate {
+			t.Errorf("%d connections of unknown sources were read in %d s", n, seconds)
+		}
+		open("10.0.0.1", true)
+		synctest.Wait()
+		if n := read.Load(); n != 1 {
+			t.Error("a source with valid calls waits for unknown ones")
+		}
+		for _, c := range slices.Clone(r.conns) {
+			c.Close()
+		}
+	})
+}
+
+// TestUnknownSourcesMakeRoom: at a full listener, unknown sources replace connections no
+// more often than they may connect.
+func TestUnknownSourcesMakeRoom(t *testing.T) {
+	r := newRig(Config{})
+	l := r.Listen(nil, ListenerConfig{Connections: 1000, Grace: 2 * time.Second})
+	admitted := func(net int) (n int) {
+		for i := range 1000 {
+			if dial(l, fmt.Sprintf("10.%d.%d.%d", net, i/250, i%250)) != nil {
+				n++
+			}
+		}
+		return n
+	}
+	if n := admitted(1); n != 1000-1000/reserved {
+		t.Fatalf("%d connections had a place", n)
+	}
+	r.now += clock.Mono(2 * time.Second)
+	if n := admitted(2); n != unknownBurst {
+		t.Errorf("%d connections were replaced at once", n)
+	}
+	r.now += clock.Mono(time.Second / 10)
+	if n := admitted(3); n != unknownRate/10 {
+		t.Errorf("%d connections were replaced in a tenth of a second", n)
+	}
 }
 
 // message is a frame as it is sent.
