@@ -601,6 +601,21 @@ func TestSlewGoesOn(t *testing.T) {
 	}
 }
 
+// A line that follows one which gives back already goes on as slowly: a grace at each
+// tick would keep it from giving back. Before it has begun to, the grace begins anew.
+func TestNextLineGoesOn(t *testing.T) {
+	l := &line{back: 10 * time.Second, slow: Mono(time.Second)}
+	for m, slow := range map[Mono]Mono{
+		Mono(time.Second) - 1: Mono(time.Second) - 1 + Mono(slewGrace), Mono(time.Second): Mono(time.Second), Mono(2 * time.Second): Mono(2 * time.Second),
+		Mono(101 * time.Second): Mono(101*time.Second + slewGrace), // 0 s are left of the old debt
+	} {
+		next, _ := l.towards(m, l.unixNano(m)-int64(time.Second), time.Minute)
+		if next.slow != slow {
+			t.Errorf("at %v the next line is slow from %v on, want %v", time.Duration(m), time.Duration(next.slow), time.Duration(slow))
+		}
+	}
+}
+
 // A confirmed step ends the account of what was followed without asking.
 func TestFollowForgets(t *testing.T) {
 	d := newDesk(t, VoteNew)

@@ -30,3 +30,13 @@ func TestKernelOf(t *testing.T) {
 		}
 	}
 }
+
+// A read has every clock of the kernel, where a sandbox does not take it away.
+func TestReadTakesKernelClocks(t *testing.T) {
+	got := machine{time.Now()}.Read()
+	for id, read := range map[int32]int64{unix.CLOCK_MONOTONIC_RAW: got.Raw, unix.CLOCK_BOOTTIME: got.Boot} {
+		if want := nanos(id); want != 0 && time.Duration(want-read).Abs() > time.Minute {
+			t.Errorf("clock %d: read %d, want %d", id, read, want)
+		}
+	}
+}

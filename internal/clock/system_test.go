@@ -180,6 +180,32 @@ func TestMachine(t *testing.T) {
 	}
 }
 
+// pausing are clocks of a process that is paused during some reads.
+type pausing struct {
+	*ManualClocks
+	pauses int
+}
+
+func (p *pausing) Read() Readings {
+	if p.pauses--; p.pauses >= 0 {
+		p.Advance(time.Second)
+	}
+	return p.ManualClocks.Read()
+}
+
+// A snapshot is taken again when a pause came between its reads, but not forever.
+func TestSnapshot(t *testing.T) {
+	for pauses, reads := range map[int]int{0: 2, 2: 4, 4: 6, 100: 2 * snapshotAttempts} {
+		c := &pausing{ManualClocks: NewManualClocks(began)}
+		s := NewSystem(SystemConfig{Clocks: c})
+		c.pauses = pauses
+		snap, m := s.Snapshot()
+		if got := pauses - c.pauses; got != reads || pauses < 100 && m != c.ManualClocks.Read().Mono || snap.Wall != began {
+			t.Errorf("%d pauses: %d reads, %+v at %d", pauses, got, snap, m)
+		}
+	}
+}
+
 func TestManualClocks(t *testing.T) {
 	c := NewManualClocks(began)
 	c.Drift(200)

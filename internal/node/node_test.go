@@ -469,6 +469,48 @@ func TestReasons(t *testing.T) {
 		if n.Stats().Refused[r] != 1 || !errors.Is(fmt.Errorf("x: %w", got), &Refusal{Reason: r}) {
 			t.Errorf("reason %d, %s, is not counted", i, r)
 		}
+		if errors.Is(got, &Refusal{Reason: Reasons[(i+1)%numReasons]}) {
+			t.Errorf("%s is taken for another reason", r)
+		}
+	}
+}
+
+// TestStatsOfTenure: the counters show the tenure, and the highest ceiling also after it:
+// a repair of a restored etcd goes by it.
+func TestStatsOfTenure(t *testing.T) {
+	n := New(testConfig(), clock.NewManual(start), zeros{})
+	n.Begin(grant(start, start+1000))
+	if st := n.Stats(); !st.Holding || st.SID != 7 || st.Base != start || st.Ceil != start+1000 || st.Reserved != start+1000 {
+		t.Errorf("holding: %+v", st)
+	}
+	n.Raise(start + 2000)
+	n.Seal()
+	if st := n.Stats(); st.Holding || st.SID != 0 || st.Ceil != 0 || st.Reserved != start+2000 {
+		t.Errorf("sealed: %+v", st)
+	}
+}
+
+// TestImpossibleGrant: a grant that cannot be is a claim that does not hold.
+func TestImpossibleGrant(t *testing.T) {
+	n := New(testConfig(), clock.NewManual(start), zeros{})
+	defer func() {
+		if recover() == nil || n.Stats().Holding {
+			t.Error("a node issues from a grant of a sid that does not exist")
+		}
+	}()
+	n.Begin(lease.Grant{SID: 32, Term: 1, Base: start, Ceil: start + 1000})
+}
+
+// TestAfterThatIsNoSkew: an after within twice the skew can pass after a wait, and one
+// beyond is wrong, whatever the time.
+func TestAfterThatIsNoSkew(t *testing.T) {
+	for ahead, retry := range map[clock.Millis]bool{503: true, 504: false} { // 2 x MaxSkew and MaxLead
+		n := New(testConfig(), clock.NewManual(start), zeros{})
+		n.Begin(grant(start, start+1000))
+		_, err := n.Next(context.Background(), 1, flake.ID(int64(start+ahead)-flake.DefaultEpoch)<<20)
+		if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != AfterTooFar || (r.RetryAfter > 0) != retry {
+			t.Errorf("%d ms ahead: %+v", ahead, err)
+		}
 	}
 }
 
