@@ -41,6 +41,11 @@ type Config struct {
 	MaxStep uint32
 }
 
+// Lead returns MaxLead in whole units of time, in ms: what an ID may really be ahead.
+func (c Config) Lead() clock.Millis {
+	return c.MaxLead - c.MaxLead%clock.Millis(c.Layout.Unit())
+}
+
 // MaxBlock returns the maximum of IDs that one call may ask for: what fits in
 // MaxLead, or in one unit of time if MaxLead is less, and at most 1,000,000. In a
 // layout with the sid above the sequence a block lies within one unit.
@@ -75,7 +80,6 @@ func (c Config) Validate() error {
 // validTenure reports what is wrong with the sid and window of a new tenure, by
 // the rules NewTenure lists. c must be valid.
 func (c Config) validTenure(sid flake.SID, base, ceil clock.Millis) error {
-	last := c.Epoch + clock.Millis(c.Layout.End())
 	switch {
 	case int(sid) >= c.Layout.Holders():
 		return fmt.Errorf("gen: %w: %d, the last of layout %v is %d", flake.ErrSID, sid, c.Layout, c.Layout.Holders()-1)
@@ -83,8 +87,6 @@ func (c Config) validTenure(sid flake.SID, base, ceil clock.Millis) error {
 		return fmt.Errorf("gen: base %d is not after the epoch %d", base, c.Epoch)
 	case ceil < base:
 		return fmt.Errorf("gen: ceiling %d is below the base %d", ceil, base)
-	case ceil > last:
-		return fmt.Errorf("gen: ceiling %d is past %d, the end of the layout", ceil, last)
 	}
 	return nil
 }

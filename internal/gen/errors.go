@@ -25,13 +25,13 @@ var (
 // Err is ErrOverflow, ErrRegression, ErrAfterTooFar or ErrNotBegun.
 type LeadError struct {
 	Err   error
-	Lead  clock.Millis // how far ahead of now the block's last ID would have been
-	Limit clock.Millis // Config.MaxLead
+	Lead  clock.Millis // how far ahead of now the block's last unit of time begins
+	Limit clock.Millis // Config.Lead
 }
 
 // Excess returns the lead beyond the limit, in ms and at least 1. Once the clock has
 // advanced by it, the same call is within the limit, if no other call was served in
-// between.
+// between and no larger step is drawn.
 func (e *LeadError) Excess() clock.Millis { return e.Lead - e.Limit }
 
 func (e *LeadError) Error() string {

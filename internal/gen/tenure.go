@@ -58,8 +58,9 @@ type Tenure struct {
 // before (I2).
 //
 // rnd must be safe for concurrent use; see Random. base must be after the epoch,
-// ceil not below base and at most 2^43 ms after the epoch, and sid one of the
-// layout's. NewTenure returns an error that names the rule that does not hold.
+// ceil not below base, and sid one of the layout's. NewTenure returns an error that
+// names the rule that does not hold. Of a window that reaches past the layout's end,
+// what lies before it can be used.
 func NewTenure(cfg Config, sid flake.SID, base, ceil clock.Millis, rnd rand.Source) (*Tenure, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -98,9 +99,9 @@ func NewTenure(cfg Config, sid flake.SID, base, ceil clock.Millis, rnd rand.Sour
 	}
 	// Only units that lie in the window as a whole: the next holder of the sid
 	// may begin within a unit that is cut off, and use all of it.
-	t.base = t.units(int64(base-cfg.Epoch) + t.unit - 1)
-	t.word.Store(uint64(t.base)<<k - 1) // base ≥ 1, so this is not a sealed word
-	t.ceil.Store(t.units(int64(ceil - cfg.Epoch)))
+	t.base = (t.millis(base) + t.unit - 1) / t.unit
+	t.word.Store(uint64(t.base)<<k - 1) // 1 ≤ base ≤ end, so this is not a sealed word
+	t.ceil.Store(t.sinceEpoch(ceil))
 	return t, nil
 }
 
@@ -132,7 +133,7 @@ func (t *Tenure) Next(now, seen clock.Millis, n int, after flake.ID) (Block, err
 		end := first + uint64(n) - 1 // first is at most 2^63: no overflow
 		lead := t.time(end) - at
 		if lead > t.maxLead {
-			return Block{}, t.tooFar(last, first, first > own, lead, at, t.sinceEpoch(seen))
+			return Block{}, t.tooFar(last, first, first > own, end, now, seen)
 		}
 		// Loaded after the word: a word that is read after the ceiling could have been
 		// issued below a ceiling raised in between, and the old ceiling would refuse a
@@ -189,8 +190,8 @@ func (t *Tenure) id(w uint64) flake.ID {
 // above returns the smallest word whose ID with our sid is greater than id, which
 // must not be negative.
 func (t *Tenure) above(id flake.ID) uint64 {
-	x := uint64(id)
-	w := x>>t.sidBits&^t.below | x&t.below // the time and the entropy of id
+	x := min(uint64(id), uint64(t.end)<<(t.bits+t.sidBits)-1) // any later one is past the end, too
+	w := x>>t.sidBits&^t.below | x&t.below                    // the time and the entropy of id
 	place := (uint64(1)<<t.sidBits - 1) * (t.below + 1)
 	switch sid := x & place; {
 	case sid < t.sidAt:
@@ -209,19 +210,20 @@ func (t *Tenure) draw(span uint64) uint64 {
 	return hi
 }
 
-// tooFar returns why a block that starts at first would be too far ahead of the
+// tooFar returns why a block from the word first to end would be too far ahead of the
 // clock. bound is set if first follows from the caller's after.
-func (t *Tenure) tooFar(last, first uint64, bound bool, lead, at, seen int64) error {
+func (t *Tenure) tooFar(last, first uint64, bound bool, end uint64, now, seen clock.Millis) error {
+	within := t.time(end) - t.maxLead // the earliest time that the clock must have
 	err := ErrOverflow
-	switch excess := lead - t.maxLead; {
+	switch at := t.sinceEpoch(now); {
 	case bound && t.time(first)-at > t.maxLead:
 		err = ErrAfterTooFar
-	case seen-at >= excess: // without the regression the lead would be within its limit
+	case t.sinceEpoch(seen) >= within: // without the regression the lead would be within its limit
 		err = ErrRegression
 	case last < t.begin() && t.base-at > t.maxLead:
 		err = ErrNotBegun
 	}
-	return &LeadError{Err: err, Lead: clock.Millis(lead * t.unit), Limit: clock.Millis(t.maxLead * t.unit)}
+	return &LeadError{Err: err, Lead: clock.Millis(t.time(end)*t.unit - t.millis(now)), Limit: clock.Millis(t.maxLead * t.unit)}
 }
 
 // Raise moves the ceiling up to ceil, in Unix ms, which etcd must have confirmed
@@ -271,7 +273,7 @@ func (t *Tenure) Issued() (last flake.ID, ok bool) {
 // is ahead of now; 0 if it is not.
 func (t *Tenure) Ahead(now clock.Millis) clock.Millis {
 	time := max(t.time(t.word.Load()&^sealed), t.base)
-	return clock.Millis(max(time-t.sinceEpoch(now), 0) * t.unit)
+	return clock.Millis(max(time*t.unit-t.millis(now), 0))
 }
 
 // begin returns the first word of the base: a lower word means nothing issued.
@@ -282,20 +284,17 @@ func (t *Tenure) time(w uint64) int64 { return int64(w >> (t.bits & 63)) }
 
 func (t *Tenure) unix(time int64) clock.Millis { return clock.Millis(t.epoch + time*t.unit) }
 
-// sinceEpoch returns a Unix time in units since the epoch, limited so that sums and
-// shifts in this package do not overflow.
+// sinceEpoch returns a Unix time in whole units since the epoch.
 func (t *Tenure) sinceEpoch(unix clock.Millis) int64 {
-	return t.units(min(max(int64(unix), t.epoch+earliest), t.epoch+t.end*t.unit) - t.epoch)
-}
-
-// units returns how many whole units ms are, rounded down.
-func (t *Tenure) units(ms int64) int64 {
+	ms := t.millis(unix)
 	if t.unit == 1 {
 		return ms
 	}
-	u := ms / t.unit
-	if u*t.unit > ms {
-		u--
-	}
-	return u
+	return (ms - (ms%t.unit+t.unit)%t.unit) / t.unit // rounded down, before the epoch too
+}
+
+// millis returns a Unix time in ms since the epoch, limited so that sums and shifts in
+// this package do not overflow.
+func (t *Tenure) millis(unix clock.Millis) int64 {
+	return min(max(int64(unix), t.epoch+earliest), t.epoch+t.end*t.unit) - t.epoch
 }

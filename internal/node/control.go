@@ -105,7 +105,7 @@ func (n *Node) Ready() *Refusal {
 	if s.leaving {
 		return refuse(Draining, 0, "node %s is about to shut down: try another node", n.cfg.Name)
 	}
-	if lead, limit := s.tenure.Ahead(now), n.cfg.Gen.MaxLead; lead > limit {
+	if lead, limit := s.tenure.Ahead(now), n.cfg.Gen.Lead(); lead > limit {
 		_, issued := s.tenure.Issued()
 		cause := gen.ErrOverflow
 		switch { // as the generator would answer a request now
