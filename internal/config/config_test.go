@@ -185,6 +185,7 @@ func TestValidate(t *testing.T) {
 		{"etcd.dial-timeout", func(c *Config) { c.Etcd.DialTimeout = 0 }},
 		{"lease.window", func(c *Config) { c.Lease.Window = 9 * time.Second }},
 		{"lease.window", func(c *Config) { c.Lease.Window = 25 * time.Hour }},
+		{"lease.window", func(c *Config) { c.Layout, _ = flake.ParseLayout("39/8/16,unit=1m") }},
 		{"lease.extend-every", func(c *Config) { c.Lease.ExtendEvery = 0 }},
 		{"lease.ttl", func(c *Config) { c.Lease.TTL, c.Lease.KeepAlive = time.Second, 100*time.Millisecond }},
 		{"lease.ttl", func(c *Config) { c.Lease.TTL = 15500 * time.Millisecond }},

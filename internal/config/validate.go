@@ -229,6 +229,8 @@ func (c Config) validateLease(rule func(bool, string, string, ...any)) {
 		rule(d.d >= minInterval && d.d <= time.Hour, d.key, "%v is out of range: it must be %v to 1h", d.d, minInterval)
 	}
 	rule(l.Window > 0 && l.Window <= lease.MaxWindow, "lease.window", "%v is out of range: it must be above 0 and at most %v", l.Window, lease.MaxWindow)
+	unit := time.Duration(c.Layout.Unit()) * time.Millisecond
+	rule(2*unit <= l.Window, "lease.window", "%v is less than two units of time of layout %v, and only units that lie in a window as a whole are used: raise it to %v", l.Window, c.Layout, 2*unit)
 	// One attempt may be lost and read back, and the next must still be in time.
 	rule(l.Window > l.ExtendEvery+2*l.CallTimeout, "lease.window",
 		"%v is not more than lease.extend-every + 2 × lease.call-timeout (%v), so one lost call to etcd would make the node refuse requests: raise it, or lower those",
