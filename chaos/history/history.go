@@ -141,7 +141,7 @@ func (h *History) perProcess() []Violation {
 	return out
 }
 
-// reserved checks I3: each millisecond of an issue lies in windows that had been
+// reserved checks I3: each millisecond of an issue's units of time lies in windows that had been
 // confirmed to its process when the call returned.
 func (h *History) reserved() []Violation {
 	type key struct {
@@ -159,7 +159,7 @@ func (h *History) reserved() []Violation {
 	var out []Violation
 	for _, i := range h.Issues {
 		from := clock.Millis(h.Format.UnixMilli(i.First))
-		to := clock.Millis(h.Format.UnixMilli(i.Last()))
+		to := clock.Millis(h.Format.UnixMilli(i.Last()) + h.Format.Layout.Unit() - 1)
 		sid := h.Format.SID(i.First)
 		need := from // the first millisecond not yet found covered
 		for _, g := range granted[key{i.Process, sid}] {

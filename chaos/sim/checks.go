@@ -69,7 +69,7 @@ func (p *process) checkIssued(b gen.Block, read time.Duration) {
 	limit := millis(pl.maxSkew + pl.maxLead + slack)
 	truth := clock.Millis((startTime + int64(read)) / 1e6)
 	sim.points.hit(HeldAgainstTruth)
-	if off := clock.Millis(sim.plan.format.UnixMilli(b.Last())) - truth; off > limit || -off > limit {
+	if off := clock.Millis(sim.plan.format.UnixMilli(b.Last())) - truth; off > limit || -off > limit+sim.plan.unit()-1 {
 		sim.violate("I5", "%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(), off)
 	}
 }

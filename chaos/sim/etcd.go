@@ -34,7 +34,7 @@ type etcd struct {
 func newEtcd(sim *simulation) *etcd {
 	e := &etcd{sim: sim, mem: storetest.NewMemory(1), heldSince: map[flake.SID]time.Duration{}}
 	if _, _, err := e.mem.Init(context.Background(), lease.Space{
-		Layout: sim.plan.format.Layout, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool,
+		Layout: sim.plan.format.Layout, Epoch: clock.Millis(sim.plan.format.Epoch), Pool: pool,
 	}, sim.trueMillis()); err != nil {
 		panic(err)
 	}

@@ -57,7 +57,7 @@ func (sim *simulation) hostOf(node string) *host {
 // settling is how long a repaired cluster may take: leases run out, windows of ended
 // processes pass, gates see ten seconds of calm, steps of two seconds are slewed.
 func (sim *simulation) settling() time.Duration {
-	spread := time.Duration(sim.plan.format.Layout.Holders()) * 62500 * time.Microsecond // of lists after a change
+	spread := time.Duration(min(sim.plan.format.Layout.Holders(), lease.MaxSIDs)) * 62500 * time.Microsecond // of lists after a change
 	return 60*time.Second + 2*sim.plan.window + 2*sim.plan.ttl + spread
 }
 
@@ -127,7 +127,7 @@ func (sim *simulation) excused(p *process, why error) bool {
 	}
 	if p.status.Held { // then its clock must be why
 		s := p.node.Stats()
-		used := s.Base >= s.Ceil || s.Now+s.Lead >= s.Ceil-1 // it has issued from all of its window
+		used := s.Base >= s.Ceil || s.Now+s.Lead >= s.Ceil-sim.plan.unit() // it has issued from all of its window
 		return s.Lead > 0 && (errors.Is(why, &node.Refusal{Reason: node.WindowExhausted}) && used ||
 			errors.Is(why, &node.Refusal{Reason: node.ClockRegression}) ||
 			errors.Is(why, &node.Refusal{Reason: node.NoSID}) || errors.Is(why, &node.Refusal{Reason: node.Starting}))

@@ -171,6 +171,39 @@ func drawWithoutGossip(r *rand.Rand, p plan) int {
 	return 1 + r.IntN(p.nodes-2)
 }
 
+// layouts are those that seeds draw beside the specification's: their faults are the
+// same, and all of them last beyond the times that wrong clocks show in mode Everything.
+var layouts = []string{
+	"twitter", "discord", "instagram", "sonyflake", "leaf", "js53", "baidu,epoch=2024-01-01",
+	"42/11/10,steps=random", "36/9/10,order=time-seq-sid,unit=20ms", "32/16/12,order=time-seq-sid,unit=500ms,steps=random",
+	"40/5/8,unit=4ms,start=30", "41/6/7,epoch=2023-07-01T00:00:00.333Z",
+}
+
+// drawFormat returns the format of a seed: in half of the seeds that of p. It draws from
+// numbers of its own, as drawWithoutGossip does.
+func drawFormat(r *rand.Rand, p plan) flake.Format {
+	if r.IntN(2) == 0 {
+		return p.format
+	}
+	f, err := flake.ParseFormat(layouts[r.IntN(len(layouts))])
+	if err != nil {
+		panic(err)
+	}
+	return f
+}
+
+// setFormat makes p a plan for IDs of f.
+func (p *plan) setFormat(f flake.Format) {
+	p.format = f
+	p.ranges = p.ranges || f.Layout.Holders() > 32 // the records of all would take too long
+	if !f.Layout.Random() {
+		p.maxStep = 0
+	}
+}
+
+// unit is the format's unit of time.
+func (p *plan) unit() clock.Millis { return clock.Millis(p.format.Layout.Unit()) }
+
 // one32 draws how many sids n nodes may take: often too few.
 func one32(r *rand.Rand, n int) int {
 	switch r.IntN(5) {

@@ -97,7 +97,7 @@ func (sim *simulation) start(h *host) {
 	if h.process != nil && !h.process.gone {
 		return
 	}
-	if wall := clock.Millis(h.read(sim.now).Wall / 1e6); wall <= clock.Millis(flake.DefaultEpoch) && sim.plan.mode != Unclocked {
+	if wall := clock.Millis(h.read(sim.now).Wall / 1e6); wall <= clock.Millis(sim.plan.format.Epoch) && sim.plan.mode != Unclocked {
 		sim.note(nil, h.node+" does not start with its clock at %d", int64(wall))
 		sim.points.hit(RefusedToStart)
 		sim.in(time.Second+sim.upTo(time.Second), func() { sim.start(h) })
@@ -131,7 +131,7 @@ func (sim *simulation) begin(h *host) *process {
 	}
 	p.node = node.New(node.Config{
 		Name: h.node, Instance: lease.Instance(p.name), MaxSkew: 250 * time.Millisecond,
-		Gen: gen.Config{Layout: pl.format.Layout, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: millis(pl.maxLead), MaxStep: pl.maxStep},
+		Gen: gen.Config{Layout: pl.format.Layout, Epoch: clock.Millis(pl.format.Epoch), MaxLead: millis(pl.maxLead), MaxStep: pl.maxStep},
 	}, p, source)
 	p.beginJudging()
 	sim.note(p, "starts")
@@ -318,8 +318,14 @@ func (p *process) do(a lease.Action) {
 			p.node.Begin(a.Grant)
 			p.holds++
 		})
-		if sim.plan.format.Layout == flake.Fleet {
+		switch l := sim.plan.format.Layout; {
+		case l == flake.Fleet:
 			sim.points.hit(HeldInFleet)
+		case l.SIDFirst():
+			sim.points.hit(HeldSIDFirst)
+		}
+		if u := sim.plan.unit(); u > 1 && (a.Grant.Base-clock.Millis(sim.plan.format.Epoch))%u != 0 {
+			sim.points.hit(HeldWithinAUnit)
 		}
 		if sim.plan.halves {
 			sim.points.hit(HeldInRange)

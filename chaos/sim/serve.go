@@ -41,13 +41,13 @@ func (p *process) wish() (n int, after flake.ID) {
 	case sim.stage == trouble && sim.chance(sim.plan.greedy):
 		n = 1 + sim.rng.IntN(gen.Config{Layout: sim.plan.format.Layout, MaxLead: millis(sim.plan.maxLead)}.MaxBlock())
 	case sim.rng.IntN(16) == 0:
-		n = 1 + sim.rng.IntN(1000)
+		n = 1 + sim.rng.IntN(min(1000, 1<<sim.plan.format.Layout.SequenceBits()))
 	}
 	if sim.chance(sim.plan.follow) {
 		after = sim.recent[sim.rng.IntN(len(sim.recent))]
 		if sim.rng.IntN(8) == 0 { // an ID of another space, or of none
-			ms := int64(sim.trueMillis()) - flake.DefaultEpoch + sim.rng.Int64N(2000)
-			after = flake.ID(ms<<20 | sim.rng.Int64N(1<<20))
+			ms, low := int64(sim.trueMillis())-sim.plan.format.Epoch+sim.rng.Int64N(2000), sim.plan.format.Layout.LowBits()
+			after = flake.ID(ms/int64(sim.plan.unit())<<low | sim.rng.Int64N(1<<low))
 		}
 	}
 	return n, after
@@ -165,7 +165,7 @@ func (t *terms) add(sim *simulation, p *process, b gen.Block) {
 		sim.violate("I2", "%s issued %v of sid %d after %v", p.name, b.First, b.SID, t.list[i].last)
 	}
 	t.list[i].last = max(t.list[i].last, b.Last())
-	if cut := t.list[i].cut; cut != 0 && sim.plan.format.UnixMilli(b.Last()) >= int64(cut) {
+	if cut := t.list[i].cut; cut != 0 && sim.ends(b.Last()) > cut {
 		sim.violate("I4", "%s issued %v of sid %d, which it gave back with the ceiling %d", p.name, b.Last(), b.SID, cut)
 	}
 }
@@ -178,9 +178,14 @@ func (t *terms) release(sim *simulation, p *process, sid flake.SID, ceil clock.M
 		return // after a repair, old ceilings mean nothing: the era's floor is above them
 	}
 	t.list[i].cut = ceil
-	if last := t.list[i].last; sim.plan.format.UnixMilli(last) >= int64(ceil) {
+	if last := t.list[i].last; sim.ends(last) > ceil {
 		sim.violate("I4", "%s gave sid %d back with the ceiling %d, and had issued %v", p.name, sid, ceil, last)
 	}
+}
+
+// ends returns the end of an ID's unit of time.
+func (sim *simulation) ends(id flake.ID) clock.Millis {
+	return clock.Millis(sim.plan.format.UnixMilli(id)) + sim.plan.unit()
 }
 
 // check returns the holds of one sid that interleave.
