@@ -460,6 +460,43 @@ func TestThirteenDigits(t *testing.T) {
 	}
 }
 
+// TestShortLayouts: an ID has no more bits than its layout, in any form. Up to 60
+// bits, flakes begin with a 0, and 13 other digits are an integer.
+func TestShortLayouts(t *testing.T) {
+	for _, c := range []struct {
+		layout, in string
+		kind       describe.Kind
+		want       flake.ID
+		err        error
+	}{
+		{"js53", "9007199254740991", describe.Auto, 1<<53 - 1, nil},
+		{"js53", "9007199254740992", describe.Auto, 0, flake.ErrRange},
+		{"js53", "007ZZZZZZZZZZ", describe.Auto, 1<<53 - 1, nil},
+		{"js53", "0080000000000", describe.Auto, 0, flake.ErrRange},
+		{"js53", "0x20000000000000", describe.Hex, 0, flake.ErrRange},
+		{"js53", "1000000000000", describe.Auto, 1_000_000_000_000, nil},
+		{"js53", "0000000000010", describe.Auto, 32, nil},
+		{"js53", "1000000000000", describe.Flake, 0, flake.ErrRange},
+		{"39/8/13", "9999999999999", describe.Auto, 9_999_999_999_999, nil}, // 60 bits
+		{"40/8/13", "9999999999999", describe.Auto, 0, describe.ErrAmbiguous},
+		{"40/8/13", "1000000000000", describe.Flake, 1 << 60, nil},
+		{"twitter", "7ZZZZZZZZZZZZ", describe.Auto, 1<<63 - 1, nil},
+	} {
+		f, err := flake.ParseFormat(c.layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, parse := range map[string]func(string, describe.Kind, flake.Format) (describe.ID, error){
+			"Parse": describe.Parse, "ParseLenient": describe.ParseLenient,
+		} {
+			id, err := parse(c.in, c.kind, f)
+			if id.Flake != c.want || !errors.Is(err, c.err) || err != nil && id != (describe.ID{}) {
+				t.Errorf("%s: %s(%s, %s) = %d, %v, want %d, %v", c.layout, name, c.in, c.kind, id.Flake, err, c.want, c.err)
+			}
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	for text, want := range map[string]string{
 		"01a1f9d9-1a9a-7082-a8a2-962be40838f5": "7 RFC 9562", "9f0c1c44-6b1a-4f6e-9b0a-3f1d2c3b4a59": "4 RFC 9562",

@@ -35,6 +35,10 @@ var ErrKind = errors.New("describe: unknown kind")
 // the text of a flake from 34 years after its epoch on.
 var ErrAmbiguous = errors.New("describe: 13 digits are an integer or a flake")
 
+// flakeDigit is how many bits are below the first character of a flake: an ID with
+// fewer has a 0 there.
+const flakeDigit = 5 * (flake.TextLen - 1)
+
 // IsAmbiguous reports whether text can be the integer of a flake and the text of
 // another.
 func IsAmbiguous[T string | []byte](text T) bool {
@@ -91,30 +95,41 @@ func (id ID) AsFlake(f flake.Format) (flake.ID, error) {
 // if it has digits alone (or behind a minus sign, to be refused as out of range),
 // and hexadecimal behind 0x: with 11 digits that would be 13 characters, and is
 // a flake. 13 digits are a flake if the first is 0; else they could be either, and are
-// refused.
+// refused, unless IDs of f have too few bits for such a flake: then they are an integer.
 //
-// It returns ErrKind, ErrAmbiguous, or the errors of packages flake and ulid, which Class
-// names; the ID is then zero.
-func Parse(input string, kind Kind, _ flake.Format) (ID, error) {
-	return parse(input, kind, false)
+// It returns ErrKind, ErrAmbiguous, flake.ErrRange for a flake that has more bits than
+// IDs of f, or the errors of packages flake and ulid, which Class names; the ID is then zero.
+func Parse(input string, kind Kind, f flake.Format) (ID, error) {
+	return parse(input, kind, f, false)
 }
 
 // ParseLenient is Parse for typed input: characters may be what people mistake for
 // others, and hyphens anywhere are dropped. Auto then looks for the shape of a
 // UUID first, and else goes by the length without hyphens. Integers,
 // hexadecimal and UUIDs are read as strictly as ever.
-func ParseLenient(input string, kind Kind, _ flake.Format) (ID, error) {
-	return parse(input, kind, true)
+func ParseLenient(input string, kind Kind, f flake.Format) (ID, error) {
+	return parse(input, kind, f, true)
 }
 
-func parse(input string, kind Kind, lenient bool) (ID, error) {
+func parse(input string, kind Kind, f flake.Format, lenient bool) (ID, error) {
+	id, err := read(input, kind, f, lenient)
+	if err == nil && !id.IsWide() {
+		err = f.Holds(id.Flake)
+	}
+	if err != nil {
+		return ID{}, err
+	}
+	return id, nil
+}
+
+func read(input string, kind Kind, f flake.Format, lenient bool) (ID, error) {
 	switch kind {
 	case Auto, "":
-		guessed, err := guess(input, lenient)
+		guessed, err := guess(input, f, lenient)
 		if err != nil {
 			return ID{}, err
 		}
-		return parse(input, guessed, lenient)
+		return read(input, guessed, f, lenient)
 	case Flake:
 		if lenient {
 			return narrow(flake.ParseLenient(input))
@@ -143,12 +158,7 @@ func parse(input string, kind Kind, lenient bool) (ID, error) {
 	return ID{}, fmt.Errorf("%w %.20q", ErrKind, string(kind))
 }
 
-func narrow(id flake.ID, err error) (ID, error) {
-	if err != nil {
-		return ID{}, err
-	}
-	return ID{Kind: Flake, Flake: id}, nil
-}
+func narrow(id flake.ID, err error) (ID, error) { return ID{Kind: Flake, Flake: id}, err }
 
 func wide(kind Kind) func(ulid.ID, error) (ID, error) {
 	return func(id ulid.ID, err error) (ID, error) {
@@ -160,8 +170,11 @@ func wide(kind Kind) func(ulid.ID, error) (ID, error) {
 }
 
 // guess returns the kind that Auto means.
-func guess(s string, lenient bool) (Kind, error) {
+func guess(s string, f flake.Format, lenient bool) (Kind, error) {
 	if IsAmbiguous(s) {
+		if f.Layout.TimeBits()+f.Layout.LowBits() <= flakeDigit {
+			return Int, nil
+		}
 		return "", fmt.Errorf("%w: write the integer with a leading 0, as 0%s, and a flake as its integer; or state the kind, int or flake", ErrAmbiguous, s)
 	}
 	n := len(s)

@@ -96,7 +96,7 @@ func (n *Node) Try(now clock.Reading, count int, after flake.ID) (gen.Block, err
 			}
 			return b, nil
 		}
-		return gen.Block{}, n.explain(s, count, err)
+		return gen.Block{}, n.explain(s, count, after, err)
 	}
 	return gen.Block{}, n.refusal(s, count, after)
 }
@@ -181,10 +181,10 @@ func (n *Node) Refused(r *Refusal) *Refusal {
 // refusal returns why a request is refused without a call of the generator.
 func (n *Node) refusal(s *state, count int, after flake.ID) error {
 	if limit := n.cfg.Gen.MaxBlock(); count < 1 || count > limit {
-		return badCount(count, limit)
+		return n.badCount(count, limit)
 	}
-	if after < 0 {
-		return refuse(InvalidID, 0, "after is %d: an ID is never negative; send the last ID that you got", after)
+	if r := n.badAfter(after); r != nil {
+		return r
 	}
 	if r := n.closed(s); r != nil {
 		return r
@@ -246,21 +246,45 @@ func skewMetadata(v clock.Verdict) []string {
 	return []string{"offset_ms", fmt.Sprint(int64(v.Offset)), "limit_ms", fmt.Sprint(int64(v.Limit))}
 }
 
-func badCount(count, limit int) *Refusal {
-	return refuse(InvalidCount, 0, "count is %d: ask for 1 to %d", count, limit).
+func (n *Node) badCount(count, limit int) *Refusal {
+	return refuse(InvalidCount, 0, "count is %d: ask for 1 to %d%s", count, limit, WhyLimit(n.cfg.Gen.Layout, limit)).
 		with("count", strconv.Itoa(count), "limit", strconv.Itoa(limit))
 }
 
+// WhyLimit returns what follows the largest count in a refusal: why it is that, where
+// the layout sets it; else nothing.
+func WhyLimit(l flake.Layout, limit int) string {
+	if !l.SIDFirst() || limit < 1<<l.SequenceBits() {
+		return ""
+	}
+	return fmt.Sprintf(", which is what a sid has in %v of layout %v", time.Duration(l.Unit())*time.Millisecond, l)
+}
+
+// badAfter returns a refusal for an after that is no ID of this space, or nil.
+func (n *Node) badAfter(after flake.ID) *Refusal {
+	if after < 0 {
+		return refuse(InvalidID, 0, "after is %d: an ID is never negative; send the last ID that you got", after)
+	}
+	g := n.cfg.Gen
+	if err := (flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)}).Holds(after); err != nil {
+		return refuse(InvalidID, 0, "after is no ID of this space: %v", err).with("class", "out_of_range")
+	}
+	return nil
+}
+
 // explain turns an error of the generator into a refusal.
-func (n *Node) explain(s *state, count int, err error) error {
+func (n *Node) explain(s *state, count int, after flake.ID, err error) error {
 	var lead *gen.LeadError
 	limit := n.cfg.Gen.MaxBlock()
 	switch {
 	// By the count and not by the error: a sealed tenure does not check the count,
 	// and the caller's mistake takes precedence.
 	case count < 1 || count > limit:
-		return badCount(count, limit)
+		return n.badCount(count, limit)
 	case errors.As(err, &lead):
+		if r := n.badAfter(after); r != nil {
+			return r
+		}
 		return n.explainLead(s, lead)
 	case errors.Is(err, gen.ErrCeiling):
 		return refuse(WindowExhausted, retryWindow, "the window reserved in etcd is used up%s", because(s.lease.Problem)).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -380,6 +381,55 @@ func TestAfterIsWaitedFor(t *testing.T) {
 			t.Errorf("%v, %v", b, err)
 		}
 	})
+}
+
+// TestAfterOfAnotherSpace: an after with bits that no ID of the layout has is the
+// caller's mistake, whether the node holds a sid or not.
+func TestAfterOfAnotherSpace(t *testing.T) {
+	cfg := testConfig()
+	cfg.Gen.Layout = flake.JS53
+	n := New(cfg, clock.NewManual(start), zeros{})
+	for _, held := range []bool{false, true} {
+		if held {
+			n.Begin(grant(start, start+1000))
+			n.Report(holding())
+		}
+		_, err := n.Try(n.clock.Now(), 1, 1<<53)
+		if r := (*Refusal)(nil); !errors.As(err, &r) || r.Reason != InvalidID || r.Metadata["class"] != "out_of_range" {
+			t.Errorf("held %v: %v", held, err)
+		}
+		want := Starting
+		if held {
+			want = AfterTooFar
+		}
+		if _, err := n.Try(n.clock.Now(), 1, 1<<53-1); reasonOf(t, err) != want {
+			t.Errorf("held %v: the last ID of the layout: %v", held, err)
+		}
+	}
+}
+
+// TestLargestCount: the refusal of a larger count says why there is a limit.
+func TestLargestCount(t *testing.T) {
+	for layout, want := range map[flake.Layout]string{
+		flake.Scalable: "count is 98305: ask for 1 to 98304",
+		flake.Twitter:  "count is 4097: ask for 1 to 4096, which is what a sid has in 1ms of layout twitter",
+		flake.JS53:     "count is 129: ask for 1 to 128, which is what a sid has in 1ms of layout js53",
+	} {
+		cfg := testConfig()
+		cfg.Gen.Layout = layout
+		n := New(cfg, clock.NewManual(start), zeros{})
+		n.Begin(grant(start, start+1000))
+		n.Report(holding())
+		limit := cfg.Gen.MaxBlock()
+		b, err := n.Next(t.Context(), limit, 0)
+		if err != nil || b.Count != limit {
+			t.Errorf("%v: %+v, %v", layout, b, err)
+		}
+		_, err = n.Next(t.Context(), limit+1, 0)
+		if r := (*Refusal)(nil); !errors.As(err, &r) || r.Reason != InvalidCount || r.Message != want || r.Metadata["limit"] != strconv.Itoa(limit) {
+			t.Errorf("%v: %v", layout, err)
+		}
+	}
 }
 
 // TestChangingTenures: requests race the keeper. Each is answered or refused,

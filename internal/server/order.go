@@ -45,7 +45,7 @@ func ParseOrder(f Fields, l Limits) (Order, *node.Refusal) {
 	if f.Count.Given {
 		n, ok := parseCount(f.Count.Text)
 		if !ok || n < 1 || n > l.Count {
-			return Order{}, BadCount(fmt.Sprintf("%.40s", f.Count.Text), l.Count)
+			return Order{}, badCount(fmt.Sprintf("%.40s", f.Count.Text), l)
 		}
 		o.Count = n
 	}
@@ -93,11 +93,11 @@ func Malformed(format string, args ...any) *node.Refusal {
 	return &node.Refusal{Reason: node.InvalidFormat, Message: fmt.Sprintf(format, args...)}
 }
 
-// BadCount returns the refusal INVALID_COUNT for a count as it was written, not
+// badCount returns the refusal INVALID_COUNT for a count as it was written, not
 // counted yet.
-func BadCount(count string, limit int) *node.Refusal {
-	return &node.Refusal{Reason: node.InvalidCount, Message: fmt.Sprintf("count is %q: ask for 1 to %d", count, limit),
-		Metadata: map[string]string{"count": count, "limit": strconv.Itoa(limit)}}
+func badCount(count string, l Limits) *node.Refusal {
+	return &node.Refusal{Reason: node.InvalidCount, Message: fmt.Sprintf("count is %q: ask for 1 to %d%s", count, l.Count, node.WhyLimit(l.Format.Layout, l.Count)),
+		Metadata: map[string]string{"count": count, "limit": strconv.Itoa(l.Count)}}
 }
 
 // BadID returns the refusal INVALID_ID with the class of the error, not counted

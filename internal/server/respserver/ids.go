@@ -203,7 +203,7 @@ func (s *Server) order(count, as, after []byte) (o server.Order, ok bool) {
 			return o, false
 		}
 	}
-	if after != nil && (len(after) != flake.TextLen || describe.IsAmbiguous(after) || o.After.UnmarshalText(after) != nil) {
+	if after != nil && (len(after) != flake.TextLen || describe.IsAmbiguous(after) || o.After.UnmarshalText(after) != nil || s.limits.Format.Holds(o.After) != nil) {
 		return o, false
 	}
 	return o, true
