@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -111,8 +113,14 @@ func start(t testing.TB, c config.Config, ahead time.Duration) *realNode {
 // cluster starts n nodes of a space of their own, and waits until all are ready.
 func cluster(t testing.TB, n int) (nodes []*realNode, targets []string) {
 	t.Helper()
+	return clusterOf(t, n, flake.Default)
+}
+
+func clusterOf(t testing.TB, n int, f flake.Format) (nodes []*realNode, targets []string) {
+	t.Helper()
 	for i := range n {
 		c := settings(t, string(rune('a'+i)))
+		c.Layout, c.Epoch = f.Layout, clock.Millis(f.Epoch)
 		if i == 0 {
 			initSpace(t, c)
 		}

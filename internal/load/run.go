@@ -79,6 +79,7 @@ type shard struct {
 	refused  map[string]int64
 	failed   int64
 	failure  error
+	refusal  error
 	latency  *hdrhistogram.Histogram
 }
 
@@ -294,6 +295,9 @@ func (s *shard) add(b client.Block, err error, took time.Duration, sampled, coun
 		}
 	case outcome == Refused:
 		s.refused[reason]++
+		if s.refusal == nil {
+			s.refusal = err
+		}
 	default:
 		s.failed++
 	}
@@ -307,6 +311,7 @@ type Result struct {
 	IDs        int64
 	Drawn      int64 // IDs of the whole run
 	Refused    map[string]int64
+	Refusal    error // the first of a worker
 	Failed     int64 // requests without an answer, or with a broken one
 	Failure    error // the first of a worker
 	NotStarted int64 // requests that were due and that no worker was free for
@@ -334,6 +339,9 @@ func (r *Run) Result() *Result {
 		}
 		if out.Failure == nil {
 			out.Failure = s.failure
+		}
+		if out.Refusal == nil {
+			out.Refusal = s.refusal
 		}
 		out.Latency.Merge(s.latency)
 		s.mu.Unlock()

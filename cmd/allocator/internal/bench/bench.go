@@ -3,7 +3,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -366,7 +365,7 @@ func (r *result) verdict() error {
 	case r.Requests > 0:
 		return nil
 	case refused > 0:
-		return cli.Exit(cli.ExitInvalid, errors.New("all requests were refused"))
+		return cli.Exit(cli.ExitInvalid, fmt.Errorf("all requests were refused: %w", r.Refusal))
 	case r.Failure != nil:
 		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no node answers: %w%s\nIs a node running at %s? --via %s uses that listener alone",
 			r.Failure, r.plan.dialer.Hint(r.Failure.Error()), strings.Join(r.plan.addrs, ", "), r.plan.via))

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
@@ -22,9 +23,8 @@ import (
 	"github.com/flakelease/allocator/ulid"
 )
 
-// getBlock is how many IDs are asked for at a time. A reply has the same size
-// whatever the count; this is what a node allows with settings far below the
-// defaults too.
+// getBlock is how many IDs are asked for at a time, unless the node grants less. A
+// reply has the same size whatever the count.
 const getBlock = 10_000
 
 // GetCommand returns "allocator get".
@@ -108,13 +108,19 @@ func (g *getter) get(ctx context.Context, nodes *remote.Nodes, n int64, least de
 	} else if after, err = g.narrow(ctx, nodes, least); err != nil {
 		return 0, err
 	}
+	size := int64(getBlock)
 	for got < n {
 		var block *pb.AllocateResponse
 		err := nodes.Ask(ctx, func(ctx context.Context, c *grpc.ClientConn) (err error) {
-			block, err = pb.NewAllocatorServiceClient(c).Allocate(ctx, &pb.AllocateRequest{
-				Count: int32(min(n-got, getBlock)), After: int64(after),
-			})
-			return err
+			for {
+				count := min(n-got, size)
+				block, err = pb.NewAllocatorServiceClient(c).Allocate(ctx, &pb.AllocateRequest{Count: int32(count), After: int64(after)})
+				limit := granted(err)
+				if limit < 1 || limit >= count {
+					return err
+				}
+				size = limit
+			}
 		})
 		if err != nil {
 			return got, err
@@ -134,6 +140,16 @@ func (g *getter) get(ctx context.Context, nodes *remote.Nodes, n int64, least de
 		}
 	}
 	return got, nil
+}
+
+// granted returns the largest count that a refusal names, or 0.
+func granted(err error) int64 {
+	r := client.RefusalOf(err, "")
+	if r == nil || r.Reason != client.InvalidCount {
+		return 0
+	}
+	limit, _ := strconv.ParseInt(r.Metadata["limit"], 10, 64)
+	return limit
 }
 
 // narrow asks a node for the flake within a wide ID: only it knows the epoch.
