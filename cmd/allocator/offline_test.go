@@ -31,7 +31,7 @@ func TestFlakesOfOneCommandDiffer(t *testing.T) {
 		}
 	}
 	code, out, errs := allocator("from-time", "1795192588444", "32769", "--kind", "flake")
-	if code != cli.ExitUsage || out != "" || !strings.Contains(errs, "a sid has 32768 flakes in a millisecond of layout scalable") {
+	if code != cli.ExitUsage || out != "" || !strings.Contains(errs, "a sid has 32768 flakes in 1ms of layout scalable") {
 		t.Errorf("exit code %d, %q, %q", code, out, errs)
 	}
 }

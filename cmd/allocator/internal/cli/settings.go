@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/config"
 )
 
@@ -48,7 +49,8 @@ func ListSettings(cmd *cobra.Command, used ...string) {
 // words are the values of those settings that have few, for completion alone:
 // config decides what is valid.
 var words = map[string][]string{
-	"layout": {"scalable", "fleet"}, "clock.policy": {"allow", "refuse"}, "log.level": {"debug", "info", "warn", "error"}, "log.format": {"text", "json"},
+	"layout":       slices.DeleteFunc(flake.Layouts(), func(l string) bool { return l == flake.Standalone.String() }), // it has no sid
+	"clock.policy": {"allow", "refuse"}, "log.level": {"debug", "info", "warn", "error"}, "log.format": {"text", "json"},
 }
 
 // Getenv returns a variable, or "".

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
@@ -64,7 +65,7 @@ Interrupt it to stop; twice, to stop at once. Without --data-dir all data is los
 
 To see what a wrong clock does, "allocator dev --skew 2=1s" runs node 2 with a wall clock
 one second ahead: the others keep serving, and node 2 refuses.`,
-		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --skew 2=1s",
+		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --layout twitter\n  allocator dev --skew 2=1s",
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "how many nodes")
@@ -75,9 +76,10 @@ one second ahead: the others keep serving, and node 2 refuses.`,
 	cmd.Flags().BoolVar(&d.verbose, "verbose", false, "show the log of the nodes")
 	skews := cmd.Flags().StringArray("skew", nil, "for a demonstration: N=DURATION sets the wall clock of node N ahead by as much, or back; may be given several times")
 	_ = cmd.MarkFlagDirname("data-dir")
+	space := cli.SpaceFlags(cmd)
 	format := cli.FormatFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		d.json = format.Value == "json"
+		d.json, d.space = format.Value == "json", space()
 		if d.nodes < 1 || d.nodes > maxDevNodes {
 			return cli.UsageError("--nodes is %d: 1 to %d", d.nodes, maxDevNodes)
 		}
@@ -118,6 +120,7 @@ type dev struct {
 	dir                       string
 	verbose, json, resp       bool
 	skews                     map[int]time.Duration // of node i's wall clock
+	space                     flake.Format
 
 	etcd    *devetcd.Server
 	daemons []*daemon.Daemon
@@ -205,6 +208,7 @@ func (d *dev) log() config.Log {
 func (d *dev) config(i int) config.Config {
 	c := config.Default()
 	c.Node.Name = fmt.Sprintf("node-%d", i+1)
+	c.Layout, c.Epoch = d.space.Layout, clock.Millis(d.space.Epoch)
 	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
 	c.Drain.Timeout = 2 * time.Second // no client here waits for a stream to end
 	if len(d.skews) > 0 {

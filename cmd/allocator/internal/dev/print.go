@@ -12,6 +12,7 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/node"
@@ -102,23 +103,30 @@ func (d *dev) printExamples(ctx context.Context) error {
 	if at.GRPC != remote.DefaultAddr {
 		addr = " --addr " + at.GRPC
 	}
+	as, layout := "ulid", "" // what parse has to be told
+	if d.space != flake.Default {
+		layout = fmt.Sprintf(" --layout %v", d.space)
+	}
+	if !d.space.Layout.Random() {
+		as = "int"
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `
 Try, in another terminal:
 
   curl -X POST http://%[1]s/v1/ids
-  curl -X POST -H 'Accept: text/plain' 'http://%[1]s/v1/ids?count=3&as=ulid'
+  curl -X POST -H 'Accept: text/plain' 'http://%[1]s/v1/ids?count=3&as=%[5]s'
   curl http://%[1]s/v1/ids/%[2]s
   curl http://%[1]s/v1/cluster
 
 or
 
-  allocator get 3 --as ulid%[3]s
-  allocator parse %[2]s --addr %[4]s
+  allocator get 3 --as %[5]s%[3]s
+  allocator parse %[2]s%[6]s --addr %[4]s
   allocator status%[3]s
-`, at.HTTP, block.First, addr, at.GRPC)
+`, at.HTTP, block.First, addr, at.GRPC, as, layout)
 	if host, port, err := net.SplitHostPort(at.RESP); err == nil {
-		fmt.Fprintf(&b, "\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT ulid\n", host, port)
+		fmt.Fprintf(&b, "\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT %s\n", host, port, as)
 	}
 	for i := range d.daemons {
 		if d.skews[i] != 0 {

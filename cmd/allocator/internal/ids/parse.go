@@ -46,6 +46,7 @@ the sid at the time: that node issued the ID if it was issued in this space.`,
   allocator parse --only local 01ARZ3NDEKTSV4RRFFQ69G5FAV     # its time, in this zone
   allocator parse --as uuid 01ARZ3NDEKTSV4RRFFQ69G5FAV        # and --as ulid back
   allocator parse --kind hex 0x3CB6775EDBB218
+  allocator parse --layout twitter 1541815603606036480
   allocator parse --format json < ids.txt
   allocator get --as uuid | allocator parse --addr 127.0.0.1:9000`,
 	}
@@ -180,8 +181,7 @@ func (p *parser) holder(ctx context.Context, id describe.ID) (*holderLine, error
 	}
 	if layout, err := remote.LayoutOf(r.GetLayout(), r.GetLayoutBits()); err == nil {
 		if have, asked := (flake.Format{Layout: layout, Epoch: r.GetEpochUnixMs()}), p.space(); have != asked {
-			return nil, cli.Exit(cli.ExitUsage, fmt.Errorf("the node's space has layout %s and epoch %d: give --layout %s --epoch %d",
-				have.Layout, have.Epoch, have.Layout, have.Epoch))
+			return nil, cli.Exit(cli.ExitUsage, fmt.Errorf("the node's space has layout %v: give --layout %v", have, have))
 		}
 	}
 	h := r.GetHolder()
@@ -242,7 +242,11 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 			b = low.AppendBin(name(append(b, '\n'), "bin"))
 		}
 		b = append(name(append(b, '\n'), "layout"), f.Layout.String()...)
-		b = strconv.AppendUint(name(append(b, '\n'), "entropy"), uint64(f.Entropy(low)), 10)
+		lowest := "entropy"
+		if !f.Layout.Random() {
+			lowest = "sequence"
+		}
+		b = strconv.AppendUint(name(append(b, '\n'), lowest), uint64(f.Entropy(low)), 10)
 		if f.Layout.SIDBits() > 0 {
 			b = strconv.AppendUint(name(append(b, '\n'), "sid"), uint64(f.SID(low)), 10)
 		}

@@ -67,9 +67,9 @@ func within(id describe.ID, f flake.Format) (flake.ID, bool) {
 	return low, err == nil
 }
 
-// parts are what --only prints: the names of parse's JSON, and the time in the
-// other ways that people write it.
-var parts = []string{"time", "local", "ago", "unix_ms", "unix_s", "timestamp_ms", "kind", "sid", "randomness", "randomness_hex"}
+// parts are what --only prints: the names of parse's JSON, the time in the other ways
+// that people write it, and the randomness by its name in layouts that count.
+var parts = []string{"time", "local", "ago", "unix_ms", "unix_s", "timestamp_ms", "kind", "sid", "sequence", "randomness", "randomness_hex"}
 
 // appendAs appends a line with an ID in the form of --as.
 func (p *parser) appendAs(b []byte, id describe.ID) ([]byte, error) {
@@ -146,6 +146,11 @@ func (p *parser) appendPart(b []byte, id describe.ID) (_ []byte, quoted bool, er
 	switch p.only {
 	case "timestamp_ms":
 		return strconv.AppendInt(b, f.UnixMilli(low)-f.Epoch, 10), false, nil
+	case "sequence":
+		if f.Layout.Random() {
+			return b, false, fmt.Errorf("%w: layout %v draws its lowest bits at random: ask for randomness", describe.ErrForm, f.Layout)
+		}
+		fallthrough
 	case "randomness":
 		return strconv.AppendUint(b, uint64(f.Entropy(low)), 10), false, nil
 	}

@@ -103,7 +103,7 @@ func (s *series) next(m *making) (func() (describe.ID, error), error) {
 		if s.fixed {
 			return asWide(next), nil
 		}
-		return asWide(retrying(s.ctx, next, ulid.ErrMonotonicOverflow)), nil
+		return asWide(retrying(s.ctx, time.Millisecond, next, ulid.ErrMonotonicOverflow)), nil
 	}
 
 	o, err := m.flakes()
@@ -112,7 +112,11 @@ func (s *series) next(m *making) (func() (describe.ID, error), error) {
 	}
 	f, sid, draw, last := m.space(), flake.SID(m.sid), cli.Random(), s.last.Flake
 	next := follow(func() (flake.ID, error) { return o.NextAt(s.now()) }, s.continued, func() (flake.ID, bool, error) {
-		switch behind := f.UnixMilli(last) - s.now(); {
+		now, err := f.Min(s.now())
+		if err != nil {
+			return 0, true, err
+		}
+		switch behind := f.UnixMilli(last) - f.UnixMilli(now); {
 		case behind < 0:
 			return last, false, nil
 		case behind > 0:
@@ -127,14 +131,19 @@ func (s *series) next(m *making) (func() (describe.ID, error), error) {
 	if s.fixed {
 		return asFlake(next), nil
 	}
-	return asFlake(retrying(s.ctx, next, flake.ErrMonotonicOverflow, flake.ErrRegression)), nil
+	return asFlake(retrying(s.ctx, unitOf(f), next, flake.ErrMonotonicOverflow, flake.ErrRegression)), nil
 }
 
 // above returns the flake of a sid that follows last, of any sid, in its
-// millisecond.
+// unit of time.
 func above(f flake.Format, last flake.ID, sid flake.SID, size int, draw io.Reader) (id flake.ID, err error) {
 	entropy := f.Entropy(last) + 1
-	if size > 0 {
+	switch of := f.SID(last); {
+	case f.Layout.SIDFirst() && sid < of:
+		return 0, fmt.Errorf("%w: sid %d of --after is above all of sid %d", flake.ErrMonotonicOverflow, of, sid)
+	case f.Layout.SIDFirst() && sid > of:
+		entropy = 0
+	case size > 0:
 		if id, err = f.Increment(last, size, draw); err != nil {
 			return 0, err
 		}

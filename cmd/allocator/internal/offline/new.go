@@ -32,7 +32,7 @@ type making struct {
 	format *cli.Choice
 	space  func() flake.Format
 	count  *pflag.Flag
-	sid    uint16
+	sid    uint32
 	size   int    // of a flake's steps, in bytes
 	input  string // the time asked for, which an error is about; "" if none was
 }
@@ -53,7 +53,7 @@ func makingFlags(cmd *cobra.Command, kinds ...string) *making {
 	m.as = cli.Choose(cmd, "as", "print in this form, of the same number of bits",
 		append([]string{""}, describe.Forms...)...)
 	m.space = cli.SpaceFlags(cmd)
-	cmd.Flags().Uint16Var(&m.sid, "sid", 0, "sid of the flakes; it is not reserved")
+	cmd.Flags().Uint32Var(&m.sid, "sid", 0, "sid of the flakes; it is not reserved")
 	m.format = cli.FormatFlag(cmd)
 	m.count = cli.CountFlag(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -74,6 +74,9 @@ func (m *making) check() error {
 			return cli.UsageError("--%s applies to flakes only: add --kind flake", name)
 		}
 	}
+	if m.cmd.Flags().Lookup("entropy") == nil || !m.cmd.Flags().Changed("entropy") {
+		m.size = min(m.size, m.space().Layout.MaxEntropySize())
+	}
 	return nil
 }
 
@@ -87,7 +90,7 @@ func (m *making) flakes() (*flake.Offline, error) {
 }
 
 // errTaken is returned for a millisecond whose flakes were all printed.
-var errTaken = errors.New("no ID is left in this millisecond")
+var errTaken = errors.New("no ID is left in this unit of time")
 
 // drawn keeps the flakes of one command unique: at a million a second, random
 // ones would soon repeat one of the 32,768 of a millisecond.
@@ -128,12 +131,15 @@ const (
 	retryFor = time.Second
 )
 
+// unitOf returns the unit of time of a format's IDs.
+func unitOf(f flake.Format) time.Duration { return time.Duration(f.Layout.Unit()) * time.Millisecond }
+
 // retrying returns next without those errors that pass within retryFor.
-func retrying[ID any](ctx context.Context, next func() (ID, error), passing ...error) func() (ID, error) {
+func retrying[ID any](ctx context.Context, unit time.Duration, next func() (ID, error), passing ...error) func() (ID, error) {
 	return func() (ID, error) {
 		for waited := time.Duration(0); ; waited += retryEvery {
 			id, err := next()
-			if err == nil || waited > retryFor || !slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
+			if err == nil || waited > retryFor+unit || !slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
 				return id, err
 			}
 			if ctx.Err() != nil {
@@ -236,7 +242,7 @@ twice.
 				return err
 			}
 			d := &drawn{space: m.space(), at: -1, seen: map[flake.ID]bool{}}
-			next = asFlake(retrying(cmd.Context(), func() (flake.ID, error) { return d.unique(o.New) }, errTaken))
+			next = asFlake(retrying(cmd.Context(), unitOf(d.space), func() (flake.ID, error) { return d.unique(o.New) }, errTaken))
 		case "uuid":
 			next = asWide(v7(wide.New))
 		default:
@@ -317,7 +323,7 @@ func (m *making) at(ms int64, smallest, greatest bool, n int64) (func() (describ
 		case greatest:
 			return asFlake(func() (flake.ID, error) { return f.Max(ms) }), nil
 		case n > 1<<f.Layout.SequenceBits():
-			return nil, cli.UsageError("N is %d: a sid has %d flakes in a millisecond of layout %s", n, 1<<f.Layout.SequenceBits(), f.Layout)
+			return nil, cli.UsageError("N is %d: a sid has %d flakes in %v of layout %s", n, 1<<f.Layout.SequenceBits(), unitOf(f), f.Layout)
 		}
 		return asFlake(func() (flake.ID, error) { return d.unique(func() (flake.ID, error) { return o.At(ms) }) }), nil
 	}
