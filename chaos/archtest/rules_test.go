@@ -9,7 +9,7 @@ import (
 // core are the packages that decide things: values and functions of explicit
 // arguments. node joins them for requests and is held to the same.
 var core = []string{
-	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe", "internal/audit",
+	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe", "internal/audit", "internal/adopt",
 	"internal/lease/repair", "internal/node", "internal/agreement",
 }
 

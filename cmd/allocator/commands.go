@@ -61,7 +61,7 @@ func groups(a *cli.App) []group {
 	return []group{
 		{"IDs, without a node", []*cobra.Command{
 			ids.ParseCommand(a), ids.ValidateCommand(a), offline.NewCommand(a), offline.MonotonicCommand(a), offline.FromTimeCommand(a),
-			ids.AuditCommand(a),
+			ids.AuditCommand(a), ids.AdoptCommand(a),
 		}},
 		{"IDs from a cluster", []*cobra.Command{
 			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), bench.Command(a),

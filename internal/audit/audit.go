@@ -112,6 +112,29 @@ func (a *Auditor) Read(name string, r io.Reader) error {
 	if a.cfg.Order == OrderFile {
 		a.last = nil
 	}
+	return EachLine(r, func(line int64, text []byte, err error) error {
+		if line&(1<<14-1) == 0 && a.cfg.Progress != nil {
+			if err := a.cfg.Progress(name, a.report.IDs); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			a.invalid(line, err)
+		} else if len(text) > 0 {
+			id, err := describe.Parse(string(text), a.cfg.Kind, a.cfg.Space)
+			if err == nil {
+				return a.add(line, id)
+			}
+			a.invalid(line, err)
+		}
+		return nil
+	})
+}
+
+// EachLine calls f for each line of r, plain or gzipped, from 1 on, without the blanks
+// around it; text is valid during the call. A line of over 4,096 bytes comes as its
+// beginning, with an error. A byte order mark does not count. An error of f ends it.
+func EachLine(r io.Reader, f func(line int64, text []byte, err error) error) error {
 	in := bufio.NewReaderSize(r, readBytes)
 	if magic, err := in.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
 		z, err := gzip.NewReader(in)
@@ -123,37 +146,23 @@ func (a *Auditor) Read(name string, r io.Reader) error {
 	if mark, _ := in.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
 		_, _ = in.Discard(len(mark))
 	}
-	return a.lines(name, in)
-}
-
-func (a *Auditor) lines(name string, r *bufio.Reader) error {
-	for line := int64(0); ; {
-		text, err := r.ReadSlice('\n')
-		if len(text) > 0 {
-			line++
-		}
-		if line&(1<<14-1) == 0 && a.cfg.Progress != nil {
-			if err := a.cfg.Progress(name, a.report.IDs); err != nil {
-				return err
-			}
-		}
+	for line := int64(1); ; line++ {
+		text, err := in.ReadSlice('\n')
+		var ferr error
 		if len(text) > maxLine {
-			a.invalid(line, errLong)
+			ferr = f(line, text[:maxLine], errLong)
 			for errors.Is(err, bufio.ErrBufferFull) {
-				_, err = r.ReadSlice('\n')
+				_, err = in.ReadSlice('\n')
 			}
-		} else if text = bytes.TrimSpace(text); len(text) > 0 {
-			id, perr := describe.Parse(string(text), a.cfg.Kind, a.cfg.Space)
-			if perr != nil {
-				a.invalid(line, perr)
-			} else if err := a.add(line, id); err != nil {
-				return err
-			}
+		} else if len(text) > 0 {
+			ferr = f(line, bytes.TrimSpace(text), nil)
 		}
-		if errors.Is(err, io.EOF) {
+		switch {
+		case ferr != nil:
+			return ferr
+		case errors.Is(err, io.EOF):
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 	}

@@ -152,7 +152,8 @@ func LayoutValue(p *flake.Layout, epoch *clock.Millis) *Value {
 	}, flake.Layout.String)
 }
 
-func sidsValue(p *lease.SIDRange) *Value {
+// SIDsValue returns p as a value that reads first-last.
+func SIDsValue(p *lease.SIDRange) *Value {
 	return textValue(p, "sids", lease.ParseSIDRange, lease.SIDRange.String)
 }
 

@@ -1,12 +1,10 @@
 package ids
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,8 +46,7 @@ or if there is none, and with 2 if a file cannot be read.`,
 	order := cli.Choose(cmd, "order", "what has to rise: nothing, the lines of each file, or all lines in the order of the files", "none", "file", "global")
 	by := cli.Choose(cmd, "by", "what must be unique: whole IDs, or the flakes in them", "id", "flake")
 	format := cli.FormatFlag(cmd)
-	memory := sizeValue(96 << 20)
-	cmd.Flags().Var(&memory, "memory", "approximate memory to use, such as 64MiB; at least 16MiB")
+	memory := memoryFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if len(args) == 0 {
 			if cli.Terminal(a.In) {
@@ -65,13 +62,13 @@ or if there is none, and with 2 if a file cannot be read.`,
 			return cli.Exit(cli.ExitUsage, err)
 		}
 		defer func() { err = errors.Join(err, dir.Close()) }()
-		run := &auditRun{ctx: cmd.Context(), in: a.In, err: a.Err, shown: time.Now()}
+		run := &reader{command: "audit", ctx: cmd.Context(), in: a.In, err: a.Err, shown: time.Now()}
 		auditor := audit.New(audit.Config{
 			Kind: describe.Kind(kind.Value), Space: space(), Order: audit.Order(order.Value), ByFlake: by.Value == "flake",
-			Memory: int64(memory), Spool: watchedSpool{dir, run}, Progress: run.reading,
+			Memory: int64(*memory), Spool: watchedSpool{dir, run}, Progress: run.reading,
 		})
 		for _, path := range args {
-			if err := run.file(auditor, path); err != nil {
+			if err := run.file(path, auditor.Read); err != nil {
 				return err
 			}
 		}
@@ -137,102 +134,11 @@ func printAudit(w io.Writer, r *audit.Report) {
 	}
 }
 
-// auditRun is one audit in the hands of the command: it opens files, stops when
-// ctx ends, and shows progress on stderr.
-type auditRun struct {
-	ctx   context.Context
-	in    io.Reader // "-"
-	err   io.Writer
-	shown time.Time // when progress was
-
-	ids           int64
-	read, written int64 // bytes of the spool
-}
-
-// progressEvery is how often a long audit shows its progress.
-const progressEvery = 5 * time.Second
-
-func (r *auditRun) progress(format string, args ...any) {
-	if now := time.Now(); now.Sub(r.shown) >= progressEvery {
-		r.shown = now
-		fmt.Fprintf(r.err, "audit: "+format+"\n", args...)
-	}
-}
-
-// reading is called while logs are read.
-func (r *auditRun) reading(log string, ids int64) error {
-	r.ids = ids
-	r.progress("%d IDs read, now %s", ids, log)
-	if r.ctx.Err() != nil {
-		return cli.ErrInterrupted
-	}
-	return nil
-}
-
-// file reads one log.
-func (r *auditRun) file(a *audit.Auditor, path string) error {
-	name := path
-	var in io.Reader
-	if path == "-" {
-		name, in = "stdin", &source{ctx: r.ctx, in: r.in, before: func() error { return nil }}
-	} else {
-		f, err := os.Open(path)
-		if err != nil {
-			return cli.Exit(cli.ExitUsage, err)
-		}
-		defer f.Close()
-		in = f
-	}
-	err := a.Read(name, in)
-	if err == nil || errors.Is(err, cli.ErrInterrupted) {
-		return err
-	}
-	return cli.Exit(cli.ExitUsage, fmt.Errorf("read %s: %w", name, err))
-}
-
-// watchedSpool is the spool of a run.
-type watchedSpool struct {
-	audit.Spool
-	run *auditRun
-}
-
-func (w watchedSpool) Create() (audit.Spooled, error) {
-	s, err := w.Spool.Create()
-	return &watchedFile{s, w.run}, err
-}
-
-type watchedFile struct {
-	audit.Spooled
-	run *auditRun
-}
-
-func (f *watchedFile) Write(b []byte) (int, error) {
-	f.run.written += int64(len(b))
-	if f.run.ctx.Err() != nil {
-		return 0, cli.ErrInterrupted
-	}
-	return f.Spooled.Write(b)
-}
-
-func (f *watchedFile) Open() (io.ReadCloser, error) {
-	in, err := f.Spooled.Open()
-	return &watchedReader{in, f.run}, err
-}
-
-type watchedReader struct {
-	io.ReadCloser
-	run *auditRun
-}
-
-func (w *watchedReader) Read(b []byte) (int, error) {
-	r := w.run
-	if r.ctx.Err() != nil {
-		return 0, cli.ErrInterrupted
-	}
-	n, err := w.ReadCloser.Read(b)
-	r.read += int64(n)
-	r.progress("%d IDs read, %d %% compared", r.ids, 100*r.read/max(r.written, 1))
-	return n, err
+// memoryFlag adds --memory.
+func memoryFlag(cmd *cobra.Command) *sizeValue {
+	memory := sizeValue(96 << 20)
+	cmd.Flags().Var(&memory, "memory", "approximate memory to use, such as 64MiB; at least 16MiB")
+	return &memory
 }
 
 // sizeValue is a flag of bytes.
