@@ -13,6 +13,9 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
+// downtimeLimit is how old a space's latest record may be for nodes to begin from it.
+const downtimeLimit = 60 * 24 * time.Hour
+
 // calm is how slow a working link may be: what is required of a repaired
 // cluster is asked for by the second.
 const calm = 10 * time.Millisecond
@@ -67,6 +70,9 @@ func (sim *simulation) settling() time.Duration {
 func (sim *simulation) expectAlive() {
 	sim.run(max(sim.etcd.view().Era.Value.Floor-sim.trueMillis(), 0).Duration() + sim.settling())
 	sim.checkLists()
+	if sim.plan.mode == Unclocked {
+		sim.acceptTime()
+	}
 	again := false
 	registered := map[string]bool{}
 	for _, r := range sim.etcd.view().Nodes {
@@ -100,6 +106,26 @@ func (sim *simulation) expectAlive() {
 				h.process.name, sim.free(h.process), why, sim.state(h.process))
 		}
 	}
+}
+
+// acceptTime does what `allocator admin accept-time` does, where a clock that read 1970
+// wrote all the records there are: then nodes wait for an operator, as they must.
+func (sim *simulation) acceptTime() {
+	v, err := sim.etcd.mem.Load(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	sim.numbers++
+	by := repair.Author{Now: sim.trueMillis(), Nonce: fmt.Sprintf("x%d", sim.numbers)}
+	a, err := repair.AcceptTime(v, 0, clock.DefaultStepLimit, "operator", by)
+	if err != nil || a.Latest+millis(downtimeLimit) > sim.trueMillis() {
+		return
+	}
+	sim.note(nil, "an operator accepts the time")
+	if err := sim.etcd.mem.AcceptTime(context.Background(), v, a.Accepted); err != nil {
+		sim.violate("recover", "the time is not accepted: %v", err)
+	}
+	sim.run(sim.settling())
 }
 
 func (sim *simulation) state(p *process) string {

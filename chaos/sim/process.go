@@ -119,7 +119,7 @@ func (sim *simulation) begin(h *host) *process {
 		SIDRange:     h.sids,
 		Window:       pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
 		ReloadEvery: pl.reload, RetryAfter: pl.retry, MaxSkew: pl.maxSkew, MaxLead: pl.maxLead,
-		StepLimit: clock.DefaultStepLimit, DowntimeLimit: 60 * 24 * time.Hour,
+		StepLimit: clock.DefaultStepLimit, DowntimeLimit: downtimeLimit,
 		Gated:  pl.mode != Unclocked,
 		Nonce:  func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
 		Jitter: sim.upTo,
