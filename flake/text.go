@@ -126,6 +126,25 @@ func (id ID) AppendInt(b []byte) []byte { return strconv.AppendInt(b, int64(id),
 // It returns ErrAlphabet, also for an empty s, and ErrRange for a value above
 // 2^63−1 and for digits behind a minus sign; the ID is then zero.
 func ParseInt(s string) (ID, error) {
+	if uint(len(s)-1) >= 19 { // 19 digits fit into 64 bits
+		return parseInt(s)
+	}
+	v := uint64(0)
+	for _, c := range []byte(s) {
+		d := uint64(c - '0')
+		if d > 9 {
+			return parseInt(s)
+		}
+		v = v*10 + d
+	}
+	if v > math.MaxInt64 {
+		return parseInt(s)
+	}
+	return ID(v), nil
+}
+
+// parseInt is ParseInt of any number of digits, and where there is an error.
+func parseInt(s string) (ID, error) {
 	digits := s
 	minus := len(s) > 1 && s[0] == '-'
 	if minus {

@@ -165,9 +165,11 @@ const (
 // and zeros above them if there are fewer than the 12 beside the version.
 func field(l flake.Layout) int { return max(l.LowBits(), highFree) }
 
-// is20 reports whether l is one of the layouts with 20 low bits of a millisecond, which
-// are the first three: with constant shifts a call takes half the time.
-func is20(l flake.Layout) bool { return uint(l.Number()-1) < 3 }
+// is20 reports whether l is one of the layouts with 20 low bits of a millisecond: with
+// constant shifts a call takes half the time.
+func is20(l flake.Layout) bool {
+	return l == flake.Scalable || l == flake.Fleet || l == flake.Standalone
+}
 
 // RandomBits returns how many bits of the wide IDs of a layout are random: 54 for
 // the Ulid-Flake layouts, 52 for Twitter's.
