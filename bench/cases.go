@@ -2,6 +2,7 @@ package bench
 
 import (
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/bwmarrin/snowflake"
@@ -37,14 +38,16 @@ const Ours = "this"
 var Groups = []string{
 	"encode 64 bits into a buffer", "encode 128 bits into a buffer", "encode a UUID into a buffer",
 	"parse 64 bits strictly", "parse 128 bits strictly", "parse a UUID",
-	"make a 64-bit ID", "make a 128-bit ID", "make the next of a series",
+	"parse a decimal integer", "make a 64-bit ID", "make a 128-bit ID", "make the next of a series",
 	"issue one ID, in process", "issue 1,000 IDs into a slice, in process",
+	"issue at the cap of layout js53",
 }
 
-// A Goal bounds the time of our first case of a group by a peer's in the same
+// A Goal bounds the time of one of our cases of a group by a peer's in the same
 // group.
 type Goal struct {
 	Group string
+	Case  string  // ours; "" for the first
 	Peer  string  // "" for a number
 	Max   float64 // ours divided by theirs, or nanoseconds
 }
@@ -54,14 +57,21 @@ const Floor = "a clock read and a compare-and-swap (floor)"
 
 // Goals are the goals of the project.
 var Goals = []Goal{
-	{"encode 64 bits into a buffer", "rs/xid", 1.0 / 4},
-	{"encode 128 bits into a buffer", "oklog/ulid", 1.0 / 3},
-	{"parse 64 bits strictly", "bwmarrin/snowflake", 0.6},
-	{"parse 128 bits strictly", "oklog/ulid", 0.6},
-	{"issue one ID, in process", Floor, 1.3},
-	{"issue one ID, in process", "rs/xid", 1 / 1.4},
-	{"issue 1,000 IDs into a slice, in process", "", 1500},
+	{"encode 64 bits into a buffer", "", "rs/xid", 1.0 / 4},
+	{"encode 128 bits into a buffer", "", "oklog/ulid", 1.0 / 3},
+	{"parse 64 bits strictly", "", "bwmarrin/snowflake", 0.6},
+	{"parse 128 bits strictly", "", "oklog/ulid", 0.6},
+	{"parse a decimal integer", "", "strconv", 1},
+	{"issue one ID, in process", "", Floor, 1.3},
+	{"issue one ID, in process", "", "rs/xid", 1 / 1.4},
+	{"issue one ID, in process", ourTwitter, Ours + ", sustained", 1.15},
+	{"issue one ID, in process", ourTwitter, "bwmarrin/snowflake", 1.0 / 3},
+	{"issue 1,000 IDs into a slice, in process", "", "", 1500},
+	{"issue at the cap of layout js53", "", "", 1e6 / 128 / 0.97}, // 128 IDs a millisecond
 }
+
+// ourTwitter is our case in the layout of bwmarrin/snowflake.
+const ourTwitter = Ours + ", layout twitter"
 
 // Sinks keep the compiler from dropping what is measured.
 var (
@@ -91,6 +101,7 @@ var inputs = struct {
 	xid       [few]xid.ID
 	ksuid     [few]ksuid.KSUID
 	flakeText [few]string
+	intText   [few]string
 	idText    [few]string
 	uuidText  [few]string
 	snowText  [few][]byte
@@ -113,6 +124,7 @@ func init() {
 		copy(in.xid[i][:], b[:])
 		copy(in.ksuid[i][:], b[:])
 		in.flakeText[i] = in.flake[i].String()
+		in.intText[i] = string(in.flake[i].AppendInt(nil))
 		in.idText[i] = in.id[i].String()
 		in.uuidText[i] = in.id[i].UUID()
 		in.snowText[i] = []byte(snowflake.ID(in.flake[i]).Base32())
@@ -245,5 +257,22 @@ func Cases() []Case {
 				sinkUUID, sinkErr = uuid.Parse(in.uuidText[i%few])
 			}
 		}, func() string { id, _ := uuid.Parse(in.uuidText[0]); return id.String() }, 0},
+
+		{Groups[6], Ours, func(n int) {
+			sum := flake.ID(0)
+			for i := range n {
+				id, _ := flake.ParseInt(in.intText[i%few])
+				sum += id
+			}
+			sink = int(sum)
+		}, func() string { id, _ := flake.ParseInt(in.intText[0]); return id.String() }, 0},
+		{Groups[6], "strconv", func(n int) { // of any sign
+			sum := int64(0)
+			for i := range n {
+				v, _ := strconv.ParseInt(in.intText[i%few], 10, 64)
+				sum += v
+			}
+			sink = int(sum)
+		}, func() string { v, _ := strconv.ParseInt(in.intText[0], 10, 64); return flake.ID(v).String() }, 0},
 	}, append(making(), issuing()...)...)
 }

@@ -94,6 +94,9 @@ func (t Times) Judge() []Verdict {
 	for _, g := range Goals {
 		v := Verdict{Goal: g}
 		mine := t.ours(g.Group)
+		if g.Case != "" {
+			mine = slices.IndexFunc(t.Cases, func(c Case) bool { return c.Group == g.Group && c.Library == g.Case })
+		}
 		peer := slices.IndexFunc(t.Cases, func(c Case) bool { return c.Group == g.Group && c.Library == g.Peer })
 		switch {
 		case mine < 0 || peer < 0 && g.Peer != "":
@@ -117,14 +120,17 @@ func (t Times) GoalRows(w io.Writer) {
 		if v.Peer == "" {
 			goal, got, mid = fmt.Sprintf("≤ %.0f ns", v.Max), fmt.Sprintf("%.0f ns", v.Got), fmt.Sprintf("%.0f ns in the median", v.Median)
 		}
-		verdict := "met"
+		name, verdict := v.Group, "met"
+		if v.Case != "" {
+			name += ": " + v.Case
+		}
 		switch {
 		case !v.Measured:
 			got, mid, verdict = "–", "–", "not measured"
 		case !v.Met:
 			verdict = fmt.Sprintf("**missed by %.0f %%**", 100*(v.Got/v.Max-1))
 		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", v.Group, goal, got, mid, verdict)
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", name, goal, got, mid, verdict)
 	}
 }
 
