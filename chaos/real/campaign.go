@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,7 +52,7 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 		if old, err = readSchedule(o.schedule); err != nil {
 			return err
 		}
-		o.nodes, o.lasts = old.Nodes, time.Duration(old.ForMs)*time.Millisecond
+		o.nodes, o.lasts, o.format = old.Nodes, time.Duration(old.ForMs)*time.Millisecond, cmp.Or(old.Format, flake.Default)
 	}
 	seed := rand.Uint64() >> 11 // exact in JSON too
 	switch {
@@ -98,7 +99,7 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 // programs builds what the run needs.
 func (r *runner) programs(ctx context.Context, seed uint64) (cfg rig.Config, err error) {
 	o := r.opts
-	cfg = rig.Config{Dir: r.dir, Nodes: o.nodes, Timing: o.timing(), Clocks: true, Network: !o.loopback, Seed: seed, Limit: o.limit << 20}
+	cfg = rig.Config{Dir: r.dir, Nodes: o.nodes, Format: o.format, Timing: o.timing(), Clocks: true, Network: !o.loopback, Seed: seed, Limit: o.limit << 20}
 	if o.lasts > time.Hour {
 		cfg.Retention = time.Hour // of etcd's history, which is followed as it grows
 	}
@@ -149,7 +150,7 @@ func (r *runner) plan(seed uint64, faults []nemesis.Fault, repeat bool, old *nem
 			r.notRun = append(r.notRun, why(&f))
 		}
 	}
-	r.schedule = nemesis.Plan(nemesis.PlanConfig{Seed: seed, For: r.opts.lasts, Faults: possible, Nodes: r.rig.Names(), Embedded: r.rig.EmbeddedNode().Name, Timing: r.rig.Timing, Repeat: repeat})
+	r.schedule = nemesis.Plan(nemesis.PlanConfig{Seed: seed, For: r.opts.lasts, Faults: possible, Format: r.rig.Format, Nodes: r.rig.Names(), Embedded: r.rig.EmbeddedNode().Name, Timing: r.rig.Timing, Repeat: repeat})
 	for _, name := range r.schedule.LeftOut {
 		r.notRun = append(r.notRun, fmt.Sprintf("%s: does not fit into %v", name, r.opts.lasts))
 	}
@@ -174,7 +175,7 @@ func (r *runner) inject(ctx context.Context) error {
 
 	loading, stopLoad := context.WithCancel(context.WithoutCancel(ctx))
 	var clients sync.WaitGroup
-	l := &record.Recorder{History: r.rig.History, Format: flake.Default, Dial: r.rig.Dial, Broken: r.foundBroken}
+	l := &record.Recorder{History: r.rig.History, Format: r.rig.Format, Dial: r.rig.Dial, Broken: r.foundBroken}
 	for i, c := range r.clients() {
 		clients.Go(func() { l.Run(loading, i, c) })
 	}
@@ -278,13 +279,19 @@ func (r *runner) clients() (out []record.Client) {
 			record.Client{Via: record.Prefetch, Counts: []int{1}, Nodes: nodes, Every: ms(10)},
 		)
 	}
+	most := r.rig.MaxCount()
+	for i := range out {
+		for k, n := range out[i].Counts {
+			out[i].Counts[k] = min(n, most)
+		}
+	}
 	return out
 }
 
 // setup describes the run for its history.
 func (r *runner) setup() *history.Setup {
 	t := r.rig.Timing
-	s := &history.Setup{Layout: flake.Scalable.String(), EpochMs: flake.Default.Epoch, StartMs: r.rig.StartWall(), MaxSkewMs: rig.MaxSkew.Milliseconds(), MaxLeadMs: rig.MaxLead.Milliseconds(),
+	s := &history.Setup{Layout: r.rig.Format.Layout.String(), EpochMs: r.rig.Format.Epoch, StartMs: r.rig.StartWall(), MaxSkewMs: rig.MaxSkew.Milliseconds(), MaxLeadMs: rig.MaxLead.Milliseconds(),
 		WindowMs: t.Window.Milliseconds(), Profile: r.profile, Seed: strconv.FormatUint(r.schedule.Seed, 10), Nodes: r.rig.Names(), NotRun: r.notRun, Versions: versions(r.root)}
 	for _, a := range r.schedule.Actions {
 		if !slices.Contains(s.Faults, a.Fault) {

@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/chaos/real/nemesis"
 	"github.com/flakelease/allocator/chaos/real/netswitch"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/flake"
 )
 
 // Exit codes.
@@ -89,6 +90,8 @@ type options struct {
 	lasts    time.Duration
 	faults   []string
 	seed     string
+	layout   string
+	format   flake.Format // of layout
 	nodes    int
 	dir      string
 	schedule string
@@ -102,6 +105,7 @@ func (o *options) flags(cmd *cobra.Command, lasts time.Duration, limit int64) {
 	f.DurationVar(&o.lasts, "for", lasts, "how long the load runs")
 	f.StringArrayVar(&o.faults, "fault", nil, "only this fault or class of faults; may be repeated")
 	f.StringVar(&o.seed, "seed", "", "of the schedule; random if not given, and printed")
+	f.StringVar(&o.layout, "layout", flake.Default.String(), "of the space, as allocator init takes it")
 	f.IntVar(&o.nodes, "nodes", 5, "allocator processes, 3 to 32; from 10 on each has fewer clients")
 	f.StringVar(&o.dir, "dir", "", "directory of the results; a new one bin/chaos-… of the repository if not given")
 	f.StringVar(&o.schedule, "schedule", "", "repeat this schedule.json")
@@ -110,14 +114,17 @@ func (o *options) flags(cmd *cobra.Command, lasts time.Duration, limit int64) {
 	f.Int64Var(&o.limit, "limit", limit, "maximum size of the history, in MiB")
 }
 
-func (o *options) check() error {
+func (o *options) check() (err error) {
 	switch {
 	case o.nodes < 3 || o.nodes > 32:
 		return usageError{fmt.Errorf("--nodes %d: must be 3 to 32", o.nodes)}
 	case o.lasts < 5*time.Second:
 		return usageError{fmt.Errorf("--for %v: must be at least 5s", o.lasts)}
-	case o.schedule != "" && (len(o.faults) > 0 || o.seed != ""):
-		return usageError{errors.New("--schedule cannot be combined with --fault or --seed: it determines faults and times")}
+	case o.schedule != "" && (len(o.faults) > 0 || o.seed != "" || o.layout != flake.Default.String()):
+		return usageError{errors.New("--schedule cannot be combined with --fault, --seed or --layout: it determines them")}
+	}
+	if o.format, err = flake.ParseFormat(o.layout); err != nil {
+		return usageError{fmt.Errorf("--layout: %w", err)}
 	}
 	if o.seed != "" {
 		if _, err := strconv.ParseUint(o.seed, 10, 64); err != nil {

@@ -303,7 +303,7 @@ func (res *Results) print() {
 			fmt.Printf("%s: %s\n", c.Check, v.Detail)
 		}
 	}
-	fmt.Printf("\n%s: %d IDs, seed %d, %v\n", strings.ToUpper(string(res.Verdict)), res.IDs, res.Seed, (time.Duration(res.TookMs) * time.Millisecond).Round(time.Second))
+	fmt.Printf("\n%s: %d IDs of layout %s, seed %d, %v\n", strings.ToUpper(string(res.Verdict)), res.IDs, res.Setup.Layout, res.Seed, (time.Duration(res.TookMs) * time.Millisecond).Round(time.Second))
 	for _, why := range res.Why {
 		fmt.Println("  " + clip(why, 200))
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/rig"
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -44,7 +43,7 @@ func clusterFaults() []Fault {
 		},
 		{
 			Name: "pool-full", Class: Cluster, Scope: Whole,
-			About: "every sid is held (what the nodes leave, by the harness), and one node more starts: the 33rd",
+			About: "every sid is held (what the nodes leave, by the harness), and one node more starts, the 33rd of layout scalable",
 			Hold:  between(5*time.Second, 6*time.Second),
 			Begin: fillPool, Fired: onStandby, End: emptyPool,
 			Expect: func(rig.Timing) Expect {
@@ -130,12 +129,9 @@ func falseReportsAnswered(_ context.Context, s *Injection) (string, error) {
 	return fmt.Sprintf("%d false replies; %d nodes classify it as a falseticker", replies, suspected), nil
 }
 
-// poolSize is how many sids the layout has.
-var poolSize = flake.Scalable.Holders()
-
 // fillPool takes every free sid and starts the extra node.
 func fillPool(ctx context.Context, s *Injection) error {
-	taken, free, err := s.Op.Occupy(ctx, poolSize, lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
+	taken, free, err := s.Op.Occupy(ctx, lease.SIDRange{}.In(s.Format.Layout).Len(), lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
 	s.Undo = func() error {
 		if free == nil {
 			return nil

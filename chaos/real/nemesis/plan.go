@@ -7,14 +7,16 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/flake"
 )
 
 // Schedule is the faults of a run and their times. It can be saved and repeated.
 type Schedule struct {
-	Seed    uint64   `json:"seed"`
-	Nodes   int      `json:"nodes"`
-	ForMs   int64    `json:"for_ms"`
-	Actions []Action `json:"actions"`
+	Seed    uint64       `json:"seed"`
+	Nodes   int          `json:"nodes"`
+	Format  flake.Format `json:"format"`
+	ForMs   int64        `json:"for_ms"`
+	Actions []Action     `json:"actions"`
 	// LeftOut are faults that did not fit into the time.
 	LeftOut []string `json:"left_out,omitempty"`
 }
@@ -24,6 +26,7 @@ type PlanConfig struct {
 	Seed   uint64
 	For    time.Duration
 	Faults []Fault // in no particular order
+	Format flake.Format
 	Nodes  []string
 	// Embedded names the node that is no server; "": there is none.
 	Embedded string
@@ -57,7 +60,7 @@ type group struct {
 // single nodes last.
 func Plan(c PlanConfig) Schedule {
 	random := rand.New(rand.NewPCG(c.Seed, 0x5eed))
-	out := Schedule{Seed: c.Seed, Nodes: len(c.Nodes), ForMs: c.For.Milliseconds()}
+	out := Schedule{Seed: c.Seed, Nodes: len(c.Nodes), Format: c.Format, ForMs: c.For.Milliseconds()}
 	room := c.For - opening - closing                      // for faults and pauses between them
 	may := time.Duration(float64(c.For) * (1 - calmShare)) // for faults
 	var groups []group

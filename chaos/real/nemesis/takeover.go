@@ -110,7 +110,7 @@ func (s *Injection) startClients(n *rig.Node) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var mu sync.Mutex // guards broken
 	var broken []error
-	l := &record.Recorder{History: s.History, Format: flake.Default, Dial: s.Dial, Broken: func(err error) {
+	l := &record.Recorder{History: s.History, Format: s.Format, Dial: s.Dial, Broken: func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		broken = append(broken, err)
@@ -119,8 +119,8 @@ func (s *Injection) startClients(n *rig.Node) (stop func() error) {
 	var all sync.WaitGroup
 	for i, c := range []record.Client{
 		{Via: load.GRPC, Counts: []int{1}, Nodes: only, Every: 2 * time.Millisecond},
-		{Via: load.Stream, Counts: []int{10_000}, Nodes: only, Every: 2 * time.Millisecond},
-		{Via: load.HTTP, Counts: []int{1, 1000}, Nodes: only, Every: 40 * time.Millisecond},
+		{Via: load.Stream, Counts: []int{min(10_000, s.MaxCount())}, Nodes: only, Every: 2 * time.Millisecond},
+		{Via: load.HTTP, Counts: []int{1, min(1000, s.MaxCount())}, Nodes: only, Every: 40 * time.Millisecond},
 	} {
 		all.Go(func() { l.Run(ctx, firstExtraClient+int(s.ID)*10+i, c) })
 	}

@@ -22,7 +22,9 @@ import (
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/operator"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
 )
 
 // Timing is the configured times of nodes.
@@ -61,6 +63,7 @@ type Config struct {
 	Etcd      string // path of the etcd server
 	Allocator string // path of the allocator
 	Embedded  string // path of the program that embeds one; the last node is such a program
+	Format    flake.Format
 	Timing    Timing
 	Clocks    bool // start nodes behind the clock hook
 	Network   bool // put every process in a network of its own
@@ -231,7 +234,7 @@ func (r *Rig) newNode(name string, urls []string, place func(string) (Place, err
 	n.Process = &Process{Name: name, Place: p, Path: r.Allocator, Dir: filepath.Join(r.Dir, "logs"), Hooked: r.Clocks, Args: append([]string{"serve",
 		"--node.name", name, "--root", Root, "--space", Space, "--etcd.endpoints", strings.Join(urls, ","),
 		"--listen.http", n.HTTP, "--listen.grpc", n.GRPC, "--listen.resp", n.RESP, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip,
-		"--listen.insecure=true", "--gossip.key-file", r.keyFile, "--log.format", "json"}, t.flags()...)}
+		"--listen.insecure=true", "--gossip.key-file", r.keyFile, "--log.format", "json", "--layout", r.Format.String()}, t.flags()...)}
 	return n, nil
 }
 
@@ -239,7 +242,7 @@ func (r *Rig) newNode(name string, urls []string, place func(string) (Place, err
 func (n *Node) embed(r *Rig, urls []string) {
 	args := []string{"--node.name", n.Name, "--space", Space, "--etcd.endpoints", strings.Join(urls, ","),
 		"--listen.http", n.HTTP, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip}
-	settings := append([]string{"--root", Root, "--gossip.key-file", r.keyFile}, r.Timing.flags()...)
+	settings := append([]string{"--root", Root, "--gossip.key-file", r.keyFile, "--layout", r.Format.String()}, r.Timing.flags()...)
 	for i := 0; i < len(settings); i += 2 {
 		args = append(args, "--set", strings.TrimPrefix(settings[i], "--")+"="+settings[i+1])
 	}
@@ -255,6 +258,11 @@ func (r *Rig) EmbeddedNode() *Node { return r.Nodes[len(r.Nodes)-1] }
 func (t Timing) flags() []string {
 	return []string{"--lease.window", t.Window.String(), "--lease.extend-every", t.ExtendEvery.String(), "--lease.call-timeout", t.CallTimeout.String(),
 		"--lease.ttl", t.TTL.String(), "--lease.keepalive", t.KeepAlive.String()}
+}
+
+// MaxCount returns the most IDs that a node gives in one block.
+func (r *Rig) MaxCount() int {
+	return gen.Config{Layout: r.Format.Layout, MaxLead: clock.MillisOf(MaxLead)}.MaxBlock()
 }
 
 // Names of the nodes.
@@ -306,7 +314,7 @@ func (r *Rig) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	init := []string{"init", "--fresh", "--root", Root, "--space", Space, "--etcd.endpoints", r.Endpoints()}
+	init := []string{"init", "--fresh", "--layout", r.Format.String(), "--root", Root, "--space", Space, "--etcd.endpoints", r.Endpoints()}
 	if err := until(ctx, 30*time.Second, "etcd answers", func(ctx context.Context) error {
 		_, err := r.Allocate(ctx, init...)
 		return err
