@@ -8,11 +8,13 @@ go 1.26.0
 replace github.com/flakelease/allocator => ../..
 
 require (
+	github.com/bwmarrin/snowflake v0.3.0
 	github.com/flakelease/allocator v0.0.0-00010101000000-000000000000
 	github.com/getkin/kin-openapi v0.152.0
 	github.com/google/uuid v1.6.0
 	github.com/oklog/ulid/v2 v2.1.2
 	github.com/redis/go-redis/v9 v9.23.0
+	github.com/sony/sonyflake v1.2.0
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.68.0
 	go.opentelemetry.io/otel v1.45.0
 	go.opentelemetry.io/otel/sdk v1.45.0

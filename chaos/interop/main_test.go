@@ -16,6 +16,13 @@ import (
 var programs string
 
 func TestMain(m *testing.M) {
+	if what := os.Getenv(legacyVariable); what != "" {
+		if err := generate(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	dir, err := os.MkdirTemp("", "interop")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

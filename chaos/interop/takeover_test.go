@@ -1,0 +1,327 @@
+package interop
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+)
+
+const takeoverGuide = "../../docs/how-to/take-over-snowflakes.md"
+
+// takeover is a takeover in progress: a directory in which the guide's commands run.
+type takeover struct {
+	t      *testing.T
+	dir    string // with ids.txt, and the logs of all generators and nodes in new-rows
+	layout flake.Format
+	above  string // that adopt printed
+	etcd   string
+	env    []string
+	stop   map[string]func() // of each node: ends its client, then itself
+}
+
+// commands returns what the guide has under a mark, with the values of this takeover.
+func (k *takeover) commands(mark string) string {
+	k.t.Helper()
+	guide, err := os.ReadFile(takeoverGuide)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	m := regexp.MustCompile("(?s)<!-- run: " + mark + " -->\n```sh\n(.*?)```").FindSubmatch(guide)
+	if m == nil {
+		k.t.Fatalf("the guide has no commands %q", mark)
+	}
+	return strings.NewReplacer("2124454377811877890", k.above, "http://10.0.0.1:2379", k.etcd, "twitter", k.layout.Layout.String()).Replace(string(m[1]))
+}
+
+// run runs commands and returns what they print, and their exit code.
+func (k *takeover) run(commands string) (string, int) {
+	k.t.Helper()
+	cmd := exec.CommandContext(k.t.Context(), "sh", "-euc", commands)
+	cmd.Dir, cmd.Env = k.dir, k.env
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		k.t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func (k *takeover) rows(name string) string { return filepath.Join(k.dir, "new-rows", name+".txt") }
+
+func (k *takeover) legacy(kind string, worker int) *process {
+	k.t.Helper()
+	name := fmt.Sprintf("%s-%d", kind, worker)
+	p := startLegacy(k.t, k.rows(name), kind, worker)
+	k.grows(name)
+	return p
+}
+
+// grows waits until a log has more IDs than now.
+func (k *takeover) grows(name string) {
+	k.t.Helper()
+	var was int64
+	for deadline, first := time.Now().Add(30*time.Second), true; ; first = false {
+		if info, err := os.Stat(k.rows(name)); err == nil {
+			if first {
+				was = info.Size()
+			}
+			if info.Size() > was+20*500 {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			k.t.Fatalf("%s issues nothing", name)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// node starts a node by commands of the guide, and draws IDs from it until it is stopped.
+func (k *takeover) node(name, mark string) {
+	k.t.Helper()
+	log := filepath.Join(k.dir, name+".log")
+	cmd := exec.Command("sh", "-euc", "exec "+k.commands(mark))
+	cmd.Dir, cmd.Env = k.dir, append(k.env, "ALLOCATOR_NODE_NAME="+name)
+	n := startProcess(k.t, cmd, log, log+".json")
+	var addr string
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		text, err := os.ReadFile(log + ".json")
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		if m := regexp.MustCompile(`"msg":"listening".*?"grpc":"([^"]+)"`).FindSubmatch(text); m != nil && strings.Contains(string(text), `"msg":"ready"`) {
+			addr = string(m[1])
+			break
+		}
+		if time.Now().After(deadline) {
+			k.t.Fatalf("%s is not ready", name)
+		}
+	}
+	c, err := client.New(client.Options{Targets: []string{addr}, Mode: client.Direct})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	f, err := os.OpenFile(k.rows(name), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	end, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-end:
+				ended <- errors.Join(c.Close(), f.Close())
+				return
+			default:
+			}
+			id, err := c.Next(k.t.Context())
+			if err == nil {
+				_, err = fmt.Fprintln(f, int64(id))
+			}
+			if err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	k.stop[name] = func() {
+		k.t.Helper()
+		close(end)
+		if err := <-ended; err != nil {
+			k.t.Errorf("drawing from %s: %v", name, err)
+		}
+		n.stop()
+	}
+	k.grows(name)
+}
+
+// drop stops a node.
+func (k *takeover) drop(name string) {
+	k.t.Helper()
+	k.stop[name]()
+	delete(k.stop, name)
+}
+
+// issued returns the IDs of a log and the sids in them.
+func (k *takeover) issued(name string) (ids []flake.ID, sids map[flake.SID]bool) {
+	k.t.Helper()
+	text, err := os.ReadFile(k.rows(name))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	sids = map[flake.SID]bool{}
+	for line := range strings.Lines(string(text)) {
+		id, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		ids = append(ids, flake.ID(id))
+		sids[k.layout.SID(flake.ID(id))] = true
+	}
+	return ids, sids
+}
+
+// TestTakeover follows docs/how-to/take-over-snowflakes.md beside real generators in
+// processes of their own, which issue throughout.
+func TestTakeover(t *testing.T) {
+	path, err := buildAllocator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd := startEtcd(t)
+	for kind, layout := range map[string]string{"bwmarrin": "twitter", "sonyflake": "sonyflake"} {
+		t.Run(kind, func(t *testing.T) {
+			format, err := flake.ParseFormat(layout)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := &takeover{t: t, dir: t.TempDir(), layout: format, etcd: etcd, stop: map[string]func(){}, env: append(os.Environ(),
+				"PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"), "ALLOCATOR_SPACE="+kind, "ALLOCATOR_ETCD_ENDPOINTS="+etcd, "ALLOCATOR_LOG_FORMAT=json",
+				"ALLOCATOR_LISTEN_GRPC=127.0.0.1:0", "ALLOCATOR_LISTEN_HTTP=127.0.0.1:0", "ALLOCATOR_LISTEN_ADMIN=127.0.0.1:0", "ALLOCATOR_LISTEN_GOSSIP=127.0.0.1:0")}
+			if err := os.Mkdir(filepath.Join(k.dir, "new-rows"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			k.follow(kind)
+		})
+	}
+}
+
+func (k *takeover) follow(kind string) {
+	t := k.t
+	one, two := k.legacy(kind, 1), k.legacy(kind, 2)
+	first, second := kind+"-1", kind+"-2"
+
+	// What is exported ends with a whole line.
+	if out, code := k.run("cat new-rows/" + first + ".txt | head -n 400 > ids.txt; head -n 500 new-rows/" + second + ".txt >> ids.txt"); code != 0 {
+		t.Fatal(out)
+	}
+	out, code := k.run(k.commands("adopt"))
+	if code != 0 || !strings.Contains(out, "layout      "+k.layout.Layout.String()+"\n") || !strings.Contains(out, "sids        2 of ") || !strings.Contains(out, "duplicates  0") {
+		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+	k.above = between(out, "--above ", " ")
+	above, err := strconv.ParseInt(k.above, 10, 64)
+	if err != nil || !strings.Contains(out, "--sid-range 8-") {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	out, code = k.run(k.commands("init"))
+	if code != 0 || !strings.Contains(out, "every ID is above "+k.above) {
+		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+
+	k.node("node-1", "beside")
+	k.node("node-2", "beside")
+	k.grows(first)
+	one.stop()
+	k.grows("node-1")
+	k.grows(second)
+	two.stop()
+	for _, node := range []string{"node-1", "node-2"} {
+		k.grows(node)
+		ids, sids := k.issued(node)
+		for sid := range sids {
+			if sid < 8 {
+				t.Errorf("%s issued as sid %d", node, sid)
+			}
+		}
+		for _, id := range ids {
+			if id <= flake.ID(above) {
+				t.Fatalf("%s issued %d, not above %d", node, id, above)
+			}
+		}
+		k.drop(node)
+		k.node(node, "widen")
+	}
+	k.node("node-3", "widen")
+	if _, sids := k.issued("node-3"); !sids[0] {
+		t.Errorf("a new node of the whole range took sids %v, not the first", sids)
+	}
+	for name := range k.stop {
+		k.drop(name)
+	}
+
+	out, code = k.run(k.commands("audit"))
+	if code != 0 || !strings.Contains(out, "duplicates  0\n") {
+		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+	var found struct {
+		IDs  int64            `json:"ids"`
+		SIDs map[string]int64 `json:"sids"`
+	}
+	asJSON, _ := k.run(strings.TrimSpace(k.commands("audit")) + " --format json")
+	if err := json.Unmarshal([]byte(asJSON), &found); err != nil || len(found.SIDs) != 5 || found.IDs < 5000 {
+		t.Errorf("%v, %s", err, asJSON)
+	}
+	t.Logf("%d IDs, of sids %v", found.IDs, found.SIDs)
+
+	// The mistake that the guide warns of: an old generator runs on a sid that a node takes.
+	for _, row := range []string{first, second, "node-1", "node-2", "node-3"} {
+		if err := os.Remove(k.rows(row)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := k.legacy(kind, 9)
+	k.env = append(k.env, "ALLOCATOR_SID_RANGE=9")
+	k.node("node-4", "widen")
+	k.grows(kind + "-9")
+	k.drop("node-4")
+	old.stop()
+	out, code = k.run(k.commands("audit"))
+	if n, err := strconv.Atoi(between(out, "duplicates  ", "\n")); code != 1 || err != nil || n == 0 {
+		t.Errorf("exit code %d, %v:\n%s", code, err, out)
+	}
+	t.Logf("with one sid twice: %s duplicates", between(out, "duplicates  ", "\n"))
+}
+
+// between returns what is in text after a mark and before the next end.
+func between(text, mark, end string) string {
+	_, text, _ = strings.Cut(text, mark)
+	text, _, _ = strings.Cut(text, end)
+	return text
+}
+
+// startEtcd starts an etcd for the test and returns its URL.
+func startEtcd(t *testing.T) string {
+	t.Helper()
+	path, err := build.Etcd(t.Context(), programs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		urls = append(urls, "http://"+l.Addr().String())
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	startProcess(t, exec.Command(path, "--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
+		"--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", "default="+urls[1], "--unsafe-no-fsync", "--log-level", "error"),
+		filepath.Join(dir, "etcd.out"), filepath.Join(dir, "etcd.log"))
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if c, err := net.Dial("tcp", strings.TrimPrefix(urls[0], "http://")); err == nil {
+			_ = c.Close()
+			return urls[0]
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("etcd does not listen")
+		}
+	}
+}
