@@ -400,6 +400,11 @@ func (m *Machine) inspect(now clock.Reading) {
 				w.Ceil.Time().Format(time.RFC3339)))
 		}
 	}
+	if m.list.latestWall != 0 {
+		// The era began no earlier than its floor says, give or take its slack: the only
+		// record may be that of a clock which is years behind.
+		m.list.latestWall = max(m.list.latestWall, m.era.Value.Floor)
+	}
 	if m.list.latestWall != 0 && !m.recorded.Exists() && !m.trusted.Exists() {
 		m.recorded.Set(int64(m.list.latestWall)*int64(time.Millisecond), now.Elapsed())
 	}
