@@ -33,6 +33,11 @@ func Allocator(ctx context.Context, dir string) (string, error) {
 	return program(ctx, dir, "allocator", ".", "./cmd/allocator", release...)
 }
 
+// Dev builds the allocator with its dev command into dir and returns the program's path.
+func Dev(ctx context.Context, dir string) (string, error) {
+	return program(ctx, dir, "allocator-dev", ".", "./cmd/allocator")
+}
+
 // Embedded builds the harness's program that embeds an allocator into dir and returns
 // the program's path.
 func Embedded(ctx context.Context, dir string) (string, error) {

@@ -39,6 +39,11 @@ var buildAllocator = sync.OnceValues(func() (string, error) {
 	return build.Allocator(context.Background(), programs)
 })
 
+// buildDev does so with its dev command.
+var buildDev = sync.OnceValues(func() (string, error) {
+	return build.Dev(context.Background(), programs)
+})
+
 // allocator runs a command of the allocator and returns its standard output.
 func allocator(t *testing.T, args ...string) string {
 	t.Helper()

@@ -14,17 +14,19 @@ const (
 	Int               // decimal
 	ULID
 	UUID
+	Number // decimal, and without quotes in JSON
 	numForms
 )
 
 var forms = [numForms]struct {
 	name string
 	len  int
-}{{"flake", 13}, {"int", 19}, {"ulid", 26}, {"uuid", 36}}
+}{{"flake", 13}, {"int", 19}, {"ulid", 26}, {"uuid", 36}, {"number", 16}}
 
-// ParseForm returns the form of a name: flake, int, ulid or uuid.
+// ParseForm returns the form of a name: flake, int, ulid or uuid. Number is not among
+// them: only some requests can ask for it, see ParseOrder.
 func ParseForm(name string) (Form, bool) {
-	for i, f := range forms {
+	for i, f := range forms[:Number] {
 		if name == f.name {
 			return Form(i), true
 		}
@@ -46,7 +48,7 @@ func (f Form) Len() int { return forms[f].len }
 // if id has no such form: check Limits.Wide first.
 func (f Form) Append(text []byte, id flake.ID, space flake.Format, random uint64) []byte {
 	switch f {
-	case Int:
+	case Int, Number:
 		return id.AppendInt(text)
 	case ULID, UUID:
 		w, err := ulid.FromFlake(space, id, random)

@@ -32,6 +32,7 @@ type Field struct {
 type Limits struct {
 	Count  int  // maximum
 	Wide   bool // every ID of the space has the wide forms
+	JSON   bool // the answer can be JSON, which has numbers
 	Format flake.Format
 }
 
@@ -51,7 +52,12 @@ func ParseOrder(f Fields, l Limits) (Order, *node.Refusal) {
 	}
 	if f.As.Given {
 		as, ok := ParseForm(f.As.Text)
-		if !ok {
+		switch number := f.As.Text == Number.String() && l.JSON; {
+		case number && !l.Format.Layout.Safe():
+			return Order{}, Malformed("as is number: IDs of layout %v have up to %d bits, and JavaScript's numbers 53; use int, which is a string", l.Format.Layout, l.Format.Layout.TimeBits()+l.Format.Layout.LowBits())
+		case number:
+			as = Number
+		case !ok:
 			return Order{}, Malformed("as is %.40q: use flake, int, ulid or uuid", f.As.Text)
 		}
 		o.As = as

@@ -43,6 +43,10 @@ func TestParseOrder(t *testing.T) {
 	given := func(text string) server.Field { return server.Field{Text: text, Given: true} }
 	all := server.Limits{Count: 10, Wide: true, Format: flake.Default}
 	narrow := server.Limits{Count: 10, Format: flake.Default}
+	safe := server.Limits{Count: 10, JSON: true, Format: flake.Format{Layout: flake.JS53, Epoch: flake.DefaultEpoch}}
+	text := safe
+	text.JSON = false
+	unsafe := server.Limits{Count: 10, JSON: true, Format: flake.Default}
 	for _, tc := range []struct {
 		fields server.Fields
 		limits server.Limits
@@ -62,6 +66,10 @@ func TestParseOrder(t *testing.T) {
 		{server.Fields{Count: given("")}, all, server.Order{}, node.InvalidCount},
 		{server.Fields{Count: given("x"), As: given("x"), After: given("x")}, all, server.Order{}, node.InvalidCount},
 		{server.Fields{As: given("x"), After: given("x")}, all, server.Order{}, node.InvalidFormat},
+		{server.Fields{As: given("number"), After: given("1000000000000")}, safe, server.Order{Count: 1, As: server.Number, After: 1_000_000_000_000}, ""},
+		{server.Fields{As: given("number")}, text, server.Order{}, node.InvalidFormat},
+		{server.Fields{As: given("number")}, unsafe, server.Order{}, node.InvalidFormat},
+		{server.Fields{After: given("9007199254740992")}, safe, server.Order{}, node.InvalidID},
 		{server.Fields{After: given("x")}, all, server.Order{}, node.InvalidID},
 		{server.Fields{After: given("")}, all, server.Order{}, node.InvalidID},
 	} {

@@ -91,7 +91,9 @@ func newHandler(cfg Config) (*handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpserver: node name: %w", err)
 	}
-	return &handler{service: cfg.Service, inspector: cfg.Inspector, hosts: cfg.Hosts, limits: cfg.Service.Limits(), nodeJSON: name}, nil
+	limits := cfg.Service.Limits()
+	limits.JSON = true
+	return &handler{service: cfg.Service, inspector: cfg.Inspector, hosts: cfg.Hosts, limits: limits, nodeJSON: name}, nil
 }
 
 // route is one pattern of the public API.

@@ -13,6 +13,10 @@ import (
 	"testing"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -237,6 +241,36 @@ func TestForms(t *testing.T) {
 	}
 	if len(random) != 50 {
 		t.Errorf("%d different random parts in 50", len(random))
+	}
+}
+
+// TestNumbers: where IDs have at most 53 bits they come as JSON numbers, and may come
+// back as such.
+func TestNumbers(t *testing.T) {
+	at := clock.Millis(flake.DefaultEpoch + 10)
+	env := servertest.NewOn(t, node.New(node.Config{
+		Name: "node-a", Gen: gen.Config{Layout: flake.JS53, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250},
+	}, clock.NewManual(at), gen.Random()))
+	env.Node.Begin(lease.Grant{SID: 7, Term: 1, Base: at, Ceil: at + 1000})
+	for _, c := range []struct{ query, body, accept, want string }{
+		{"?as=number&count=2", "", "*/*", `{"ids":[41856,41857],"node":"node-a","sid":7}`},
+		{"?as=number&count=2", "", "text/plain", "41858\n41859"},
+		{"?as=int", "", "*/*", `{"ids":["41860"],"node":"node-a","sid":7}`},
+		{"", `{"as":"number","after":41900}`, "*/*", `{"ids":[41901],"node":"node-a","sid":7}`},
+		{"", `{"as":"number","after":41901.0}`, "*/*", "INVALID_ID"},
+		{"", `{"as":"number","after":9007199254740992}`, "*/*", "has more than the 53 bits of layout js53"},
+		{"", `{"as":"number","after":-1}`, "*/*", "INVALID_ID"},
+		{"?count=129", "", "*/*", "ask for 1 to 128, which is what a sid has in 1ms of layout js53"},
+	} {
+		res := env.Do("POST", "/v1/ids"+c.query, c.body, "Accept", c.accept, "Content-Type", "application/json")
+		b, err := io.ReadAll(res.Body)
+		if got := strings.TrimSuffix(string(b), "\n"); err != nil || got != c.want && (res.StatusCode == 200 || !strings.Contains(got, c.want)) {
+			t.Errorf("%s%s: %s, %v, want %s", c.query, c.body, got, err, c.want)
+		}
+	}
+	res := servertest.New(t).Do("POST", "/v1/ids?as=number", "")
+	if p := servertest.Body[servertest.Problem](t, res); p.Reason != "INVALID_FORMAT" || !strings.Contains(p.Detail, "use int, which is a string") {
+		t.Errorf("in layout scalable: %+v", p)
 	}
 }
 

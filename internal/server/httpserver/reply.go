@@ -47,8 +47,11 @@ func (r *reply) write(b gen.Block, as server.Form, space flake.Format, nodeJSON 
 	}
 	text := r.text[:0]
 	before, between, after := `{"ids":["`, `","`, `"],"node":`
-	if lines {
+	switch {
+	case lines:
 		before, between, after = "", "\n", "\n"
+	case as == server.Number:
+		before, between, after = `{"ids":[`, ",", `],"node":`
 	}
 	text = append(text, before...)
 	id := b.First

@@ -47,7 +47,7 @@ func parseOrder(rawQuery, contentType string, body []byte, l server.Limits) (ser
 	case rawQuery != "":
 		bad = malformed("the request has a query and a body: send one of them")
 	default:
-		f, bad = parseBody(contentType, body)
+		f, bad = parseBody(contentType, body, l.Format.Layout.Safe())
 	}
 	if bad != nil {
 		return server.Order{}, bad
@@ -101,8 +101,9 @@ func parseQuery(raw string) (f server.Fields, bad *fault) {
 }
 
 // parseBody reads {"count": 1, "as": "…", "after": "…"}; null means not given. Names
-// are case-sensitive and may occur once; package json checks neither.
-func parseBody(contentType string, body []byte) (f server.Fields, bad *fault) {
+// are case-sensitive and may occur once; package json checks neither. after may be a
+// number where IDs are safe.
+func parseBody(contentType string, body []byte, safe bool) (f server.Fields, bad *fault) {
 	if t, _, err := mime.ParseMediaType(contentType); err != nil || t != "application/json" {
 		bad := malformed("the body has Content-Type %.60q: send application/json, or a query", contentType)
 		bad.status = http.StatusUnsupportedMediaType
@@ -132,7 +133,7 @@ func parseBody(contentType string, body []byte) (f server.Fields, bad *fault) {
 		if value == nil {
 			continue
 		}
-		text, bad := fieldText(name, value)
+		text, bad := fieldText(name, value, safe)
 		if bad != nil {
 			return server.Fields{}, bad
 		}
@@ -151,13 +152,13 @@ func token[T any](d *json.Decoder) (T, error) {
 }
 
 // fieldText returns the text of a value that has the type of its field.
-func fieldText(name string, value json.Token) (string, *fault) {
+func fieldText(name string, value json.Token, safe bool) (string, *fault) {
 	switch v := value.(type) {
 	case json.Number:
-		switch name {
-		case "count":
+		switch {
+		case name == "count", name == "after" && safe:
 			return v.String(), nil
-		case "after":
+		case name == "after":
 			return "", &fault{refusal: server.BadID("after is a number: send IDs as strings, since many JSON readers lose digits above 2^53", "bad_type")}
 		}
 	case string:

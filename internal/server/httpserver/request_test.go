@@ -89,7 +89,7 @@ func FuzzAccept(f *testing.F) {
 // TestReplyAllocations: the texts of IDs go into one buffer that is used again.
 func TestReplyAllocations(t *testing.T) {
 	b := gen.Block{First: 1 << 40, Count: 1000, Stride: 32}
-	for as := server.Flake; as <= server.UUID; as++ {
+	for as := server.Flake; as <= server.Number; as++ {
 		r := new(reply)
 		r.write(b, as, flake.Default, []byte(`"n"`), false)
 		if n := testing.AllocsPerRun(20, func() { r.write(b, as, flake.Default, []byte(`"n"`), false) }); n > 0 {

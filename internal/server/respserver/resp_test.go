@@ -76,6 +76,7 @@ func TestReplies(t *testing.T) {
 		{"EXEC", "-EXECABORT EXEC is not supported: an issued ID cannot be rolled back. Send the commands as a pipeline without MULTI; in redis-py, pipeline(transaction=False)"},
 		{"DISCARD", "-ERR DISCARD without MULTI"},
 
+		{"ID.NEXT FORMAT number", `-ERR INVALID_FORMAT as is "number": use flake, int, ulid or uuid`},
 		{"ID.NEXT COUNT 0", `-ERR INVALID_COUNT count is "0": ask for 1 to 10000 (count=0 limit=10000)`},
 		{"ID.NEXT COUNT 10001", `-ERR INVALID_COUNT count is "10001": ask for 1 to 10000 (count=10001 limit=10000)`},
 		{"ID.NEXT COUNT ' (x)'", `-ERR INVALID_COUNT count is " (x)": ask for 1 to 10000 (count=%20%28x%29 limit=10000)`},

@@ -1,0 +1,322 @@
+package interop
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bwmarrin/snowflake"
+	"github.com/redis/go-redis/v9"
+	"github.com/sony/sonyflake"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/embed"
+	"github.com/flakelease/allocator/flake"
+)
+
+// devNode is the ready line of a node of allocator dev.
+type devNode struct {
+	SID              int64
+	State            string
+	HTTP, GRPC, RESP string
+	Etcd             string
+}
+
+// dev runs allocator dev with one node, in a process of its own.
+func dev(t *testing.T, layout string) devNode {
+	t.Helper()
+	path, err := buildDev()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, "dev", "--nodes", "1", "--layout", layout, "--http-port", "0", "--grpc-port", "0", "--resp", "--format", "json")
+	cmd.Stderr = t.Output()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil && cmd.ProcessState.ExitCode() != 130 && cmd.ProcessState.ExitCode() != 143 {
+			t.Errorf("dev: %v", err)
+		}
+	})
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n devNode
+	if err := json.Unmarshal(line, &n); err != nil || n.State != "ready" {
+		t.Fatalf("%s: %v", line, err)
+	}
+	return n
+}
+
+// decoded is what a decoder of another system reads in an ID.
+type decoded struct {
+	unixMilli int64
+	sid       int64
+	sequence  int64
+	sequences int64 // that it has room for
+}
+
+// Other people's decoders find in an ID of every surface the time it was issued, the
+// sid of its node, and a sequence, in the layout that is theirs.
+func TestDecodersOfOthers(t *testing.T) {
+	snowflakes := func(epoch int64) func(id int64) decoded {
+		return func(id int64) decoded {
+			snowflake.Epoch = epoch
+			s := snowflake.ID(id)
+			return decoded{s.Time(), s.Node(), s.Step(), 1 << snowflake.StepBits}
+		}
+	}
+	for layout, decode := range map[string]func(id int64) decoded{
+		"twitter": snowflakes(1288834974657),
+		"leaf":    snowflakes(1288834974657),
+		// The formulas of Discord's API reference.
+		"discord": func(id int64) decoded {
+			worker, process := (id&0x3E0000)>>17, (id&0x1F000)>>12
+			return decoded{(id >> 22) + 1420070400000, worker<<5 | process, id & 0xFFF, 4096}
+		},
+		"sonyflake": func(id int64) decoded {
+			start := time.Date(2014, 9, 1, 0, 0, 0, 0, time.UTC)
+			return decoded{start.Add(sonyflake.ElapsedTime(uint64(id))).UnixMilli(), int64(sonyflake.MachineID(uint64(id))), int64(sonyflake.SequenceNumber(uint64(id))), 256}
+		},
+	} {
+		t.Run(layout, func(t *testing.T) {
+			n := dev(t, layout)
+			for name, s := range surfaces(t, n, layout) {
+				began := time.Now()
+				ids, sid := s()
+				ended := time.Now()
+				if len(ids) == 0 || !slices.IsSorted(ids) {
+					t.Errorf("%s: %d", name, ids)
+				}
+				for _, id := range ids {
+					got := decode(id)
+					// An ID may be as far ahead of the clock as issue.max-lead allows.
+					at := time.UnixMilli(got.unixMilli)
+					if at.Before(began.Add(-time.Second)) || at.After(ended.Add(2*time.Second)) || got.sid != sid || got.sequence < 0 || got.sequence >= got.sequences {
+						t.Errorf("%s: %d of sid %d, drawn at %v, has %+v", name, id, sid, began, got)
+					}
+				}
+			}
+		})
+	}
+}
+
+// surfaces returns calls that draw IDs in every way there is. Each returns them and
+// the sid they are of.
+func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64, int64) {
+	conn, err := grpc.NewClient(n.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	service := pb.NewAllocatorServiceClient(conn)
+	redisClient := redis.NewClient(&redis.Options{Addr: n.RESP, DisableIdentity: true})
+	t.Cleanup(func() { _ = redisClient.Close() })
+	calls := map[string]func() ([]int64, int64){
+		"HTTP": func() ([]int64, int64) {
+			var body struct {
+				IDs []string
+				SID int64
+			}
+			if err := json.Unmarshal(post(t, n, "count=100&as=int", "*/*"), &body); err != nil {
+				t.Fatal(err)
+			}
+			return integers(t, body.IDs), body.SID
+		},
+		"HTTP, lines": func() ([]int64, int64) {
+			return integers(t, strings.Fields(string(post(t, n, "count=100&as=int", "text/plain")))), n.SID
+		},
+		"HTTP, flakes": func() ([]int64, int64) {
+			var ids []int64
+			for _, s := range strings.Fields(string(post(t, n, "count=100", "text/plain"))) {
+				id, err := flake.Parse(s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids = append(ids, int64(id))
+			}
+			return ids, n.SID
+		},
+		"gRPC": func() ([]int64, int64) {
+			r, err := service.Allocate(t.Context(), &pb.AllocateRequest{Count: 200})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return listed(r), int64(r.GetSid())
+		},
+		"gRPC, texts": func() ([]int64, int64) {
+			r, err := service.Allocate(t.Context(), &pb.AllocateRequest{Count: 100, Form: pb.Form_FORM_INT})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return integers(t, r.GetIds()), int64(r.GetSid())
+		},
+		"gRPC stream": func() ([]int64, int64) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s, err := service.AllocateStream(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ids []int64
+			for i := range int64(20) {
+				if err := s.Send(&pb.AllocateStreamRequest{Sequence: i, Request: &pb.AllocateRequest{Count: 7}}); err != nil {
+					t.Fatal(err)
+				}
+				r, err := s.Recv()
+				if err != nil || r.GetResponse() == nil {
+					t.Fatal(r, err)
+				}
+				ids = append(ids, listed(r.GetResponse())...)
+			}
+			return ids, n.SID
+		},
+		"RESP": func() ([]int64, int64) {
+			ids, err := redisClient.Do(t.Context(), "ID.NEXT", "COUNT", 100, "FORMAT", "int").StringSlice()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return integers(t, ids), n.SID
+		},
+		"RESP, pipeline": func() ([]int64, int64) {
+			p := redisClient.Pipeline()
+			for range 50 {
+				p.Do(t.Context(), "ID.NEXT", "FORMAT", "int")
+			}
+			answers, err := p.Exec(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ids []string
+			for _, a := range answers {
+				ids = append(ids, fmt.Sprint(a.(*redis.Cmd).Val()))
+			}
+			return integers(t, ids), n.SID
+		},
+		"embed": func() ([]int64, int64) {
+			a, err := embed.Open(t.Context(), embed.Config{Endpoints: []string{n.Etcd}, Name: "program", SIDs: embed.All, Settings: map[string]string{"layout": layout}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			b, err := a.Block(t.Context(), 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return asIntegers(b.Append(nil)), int64(b.SID)
+		},
+	}
+	for _, mode := range []client.Mode{client.Coalesce, client.Direct, client.Prefetch} {
+		calls["SDK, "+mode.String()] = func() ([]int64, int64) {
+			c, err := client.New(client.Options{Targets: []string{n.GRPC}, Mode: mode})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			ids := make([]flake.ID, 10_000) // more than a millisecond has
+			if err := c.NextN(t.Context(), ids); err != nil {
+				t.Fatal(err)
+			}
+			return asIntegers(ids), n.SID
+		}
+	}
+	return calls
+}
+
+func post(t *testing.T, n devNode, query, accept string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+n.HTTP+"/v1/ids?"+query, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", accept)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", res.Status, b, err)
+	}
+	return b
+}
+
+func integers(t *testing.T, texts []string) []int64 {
+	t.Helper()
+	var ids []int64
+	for _, s := range texts {
+		id, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func asIntegers(ids []flake.ID) []int64 {
+	var out []int64
+	for _, id := range ids {
+		out = append(out, int64(id))
+	}
+	return out
+}
+
+func listed(r *pb.AllocateResponse) []int64 {
+	var ids []int64
+	for i := range int64(r.GetCount()) {
+		ids = append(ids, r.GetFirst()+i*r.GetStride())
+	}
+	return ids
+}
+
+// Node.js reads the IDs of layout js53 from JSON without losing a digit.
+//
+// Incident T39 (IDs as JSON numbers), docs/INCIDENTS.md.
+func TestNodeReadsNumbers(t *testing.T) {
+	program := tool(t, "node")
+	if out, err := run(t, "", program, "--eval", "fetch"); err != nil {
+		t.Skipf("not run: this node has no fetch, which came with 18: %s", out)
+	}
+	script, err := filepath.Abs(filepath.Join("testdata", "numbers.mjs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The second has all 53 bits in use: its 41 bits of milliseconds end in 2039.
+	for _, layout := range []string{"js53", "js53,epoch=1970-01-01"} {
+		t.Run(layout, func(t *testing.T) {
+			n := dev(t, layout)
+			if out, err := run(t, "", program, script, "http://"+n.HTTP); err != nil || !strings.HasSuffix(out, " IDs: OK\n") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+	t.Run("others are refused", func(t *testing.T) {
+		n := dev(t, "discord")
+		if out, err := run(t, "", program, script, "http://"+n.HTTP); err == nil || !strings.Contains(out, "as is number: IDs of layout discord have up to 63 bits, and JavaScript's numbers 53; use int, which is a string") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
