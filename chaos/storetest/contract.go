@@ -576,7 +576,7 @@ func testStrays(f *fixture) {
 	v := f.load()
 	for _, key := range []string{
 		"", "configs", "erase", "stray", "holder", "holder/", "holder/x", "holder/01", "holder/+1", "holder/-1",
-		"holder/65536", "holder/1/2", "window/", "window/007", "window/1x", "window", "node/", "nodes", "ledger/9",
+		"holder/4194304", "holder/1/2", "window/", "window/007", "window/1x", "window", "node/", "nodes", "ledger/9",
 	} {
 		f.Put(key, v.SIDs[0].Window.Raw)
 	}

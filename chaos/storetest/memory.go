@@ -293,7 +293,7 @@ func watched(key string, rev int64, r *record) (c lease.Change, ok bool) {
 		}
 		return c, true
 	}
-	n, err := strconv.ParseUint(strings.TrimPrefix(key, "holder/"), 10, 16)
+	n, err := strconv.ParseUint(strings.TrimPrefix(key, "holder/"), 10, 22)
 	if err != nil || key != holderKey(flake.SID(n)) {
 		return c, false
 	}
@@ -423,7 +423,7 @@ func (m *Memory) viewAll() lease.View {
 	}
 	for _, kind := range []string{"holder/", "window/"} {
 		for _, key := range m.under(kind) {
-			n, err := strconv.ParseUint(strings.TrimPrefix(key, kind), 10, 16)
+			n, err := strconv.ParseUint(strings.TrimPrefix(key, kind), 10, 22)
 			sid := flake.SID(n)
 			if _, seen := v.SIDs[sid]; seen || err != nil || key != holderKey(sid) && key != windowKey(sid) {
 				continue

@@ -20,7 +20,7 @@ import (
 //
 //	ping  version kind from:16 nonce:8 t1:8
 //	pong  version kind instance:16 nonce:8 t1:8 hold:8 raw:8 issuing-raw:8 wall-raw:8
-//	      kernel:1 verdict:1 sid:2 term:8 era:8 cluster:8 revision:8
+//	      kernel:1 verdict:1 sid:4 term:8 era:8 cluster:8 revision:8
 //	      ceiling:8 length:1 node:length
 const (
 	echoVersion = 1
@@ -29,7 +29,7 @@ const (
 	kindPong = 2
 
 	pingSize    = 2 + 16 + 8 + 8
-	pongMinimum = pingSize + 4*8 + 1 + 1 + 2 + 5*8 + 1 // with an empty node name
+	pongMinimum = pingSize + 4*8 + 1 + 1 + 4 + 5*8 + 1 // with an empty node name
 
 	// maxMessage bounds what is decoded, in bytes: a datagram and its seal stay
 	// well below the smallest MTU of an overlay network.
@@ -45,7 +45,7 @@ const (
 
 	maxRaw     = 1 << 60                   // ns: 36 years of uptime
 	maxDelta   = math.MaxInt64 - maxRaw    // ns: the year 2225, and no sum with a raw clock overflows
-	maxSID     = 1<<10 - 1                 // of the widest layout
+	maxSID     = 1<<22 - 1                 // of the widest layout
 	maxCeiling = clock.Millis(1) << 45     // ms: 1970 to beyond the last flake of any epoch
 	maxVerdict = clock.State(1<<4 - 1)     // room for states of later versions
 	maxRecord  = int64(math.MaxInt64) >> 8 // terms, eras, revisions: more than can be written in a lifetime
@@ -105,7 +105,7 @@ func appendPong(b []byte, p pong) ([]byte, error) {
 	s := p.Status
 	b = append(b, byte(slices.Index(kernels[:], p.Clocks.Kernel)))
 	b = append(b, byte(s.Verdict))
-	b = binary.BigEndian.AppendUint16(b, uint16(int16(s.SID)))
+	b = binary.BigEndian.AppendUint32(b, uint32(int32(s.SID)))
 	b = u64(b, uint64(s.Term))
 	b = u64(b, uint64(s.Era))
 	b = u64(b, s.Cluster)
@@ -150,7 +150,7 @@ func decode(b []byte) (any, error) {
 			p.Clocks.Kernel = kernels[k]
 		}
 		p.Status = agreement.Status{
-			Verdict: clock.State(r.u8()), SID: int(int16(r.u16())),
+			Verdict: clock.State(r.u8()), SID: int(int32(r.u32())),
 			Term: r.i64(), Era: r.i64(), Cluster: r.u64(), Revision: r.i64(), Ceiling: clock.Millis(r.i64()),
 		}
 		p.Node = string(r[1:])
@@ -232,6 +232,6 @@ func (r *reader) take(n int) []byte {
 
 func (r *reader) uuid() uuid.UUID { return uuid.UUID(r.take(16)) }
 func (r *reader) u8() byte        { return r.take(1)[0] }
-func (r *reader) u16() uint16     { return binary.BigEndian.Uint16(r.take(2)) }
+func (r *reader) u32() uint32     { return binary.BigEndian.Uint32(r.take(4)) }
 func (r *reader) u64() uint64     { return binary.BigEndian.Uint64(r.take(8)) }
 func (r *reader) i64() int64      { return int64(r.u64()) }

@@ -189,7 +189,7 @@ func (o *Operator) Watch(ctx context.Context, from int64, written func(Write), s
 
 func (o *Operator) write(ev *clientv3.Event) (Write, bool) {
 	kind, sid, _ := strings.Cut(strings.TrimPrefix(string(ev.Kv.Key), o.prefix), "/")
-	n, err := strconv.ParseUint(sid, 10, 16)
+	n, err := strconv.ParseUint(sid, 10, 22)
 	if err != nil || kind != "window" && kind != "holder" {
 		return Write{}, false
 	}

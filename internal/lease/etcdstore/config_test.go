@@ -51,7 +51,7 @@ func TestKeys(t *testing.T) {
 	}
 	first, end := k.watched()
 	for key, want := range map[string]bool{
-		k.config(): true, k.era(): true, k.holder(0): true, k.holder(65535): true,
+		k.config(): true, k.era(): true, k.holder(0): true, k.holder(4194303): true,
 		k.node("x"): true, k.window(0): false, k.ledger(0, 1): true,
 		strings.Replace(k.holder(1), "default", "other", 1): false,
 	} {
@@ -62,12 +62,12 @@ func TestKeys(t *testing.T) {
 	if n := clientv3.GetPrefixRangeEnd(k.ledgerOf(1)); k.ledger(10, 1) < n && k.ledger(10, 1) >= k.ledgerOf(1) {
 		t.Error("the ledger of sid 1 takes in that of sid 10")
 	}
-	for _, s := range []string{"", "01", "+1", "-1", "1 ", "65536", "0x1", "1_0"} {
+	for _, s := range []string{"", "01", "+1", "-1", "1 ", "4194304", "0x1", "1_0"} {
 		if sid, ok := parseSID(s); ok {
 			t.Errorf("sid %q was read as %d", s, sid)
 		}
 	}
-	for _, sid := range []flake.SID{0, 9, 31, 1023, 65535} {
+	for _, sid := range []flake.SID{0, 9, 31, 1023, 4194303} {
 		if got, ok := parseSID(sidName(sid)); !ok || got != sid {
 			t.Errorf("sid %d came back as %d, %v", sid, got, ok)
 		}

@@ -57,7 +57,7 @@ func sidName(sid flake.SID) string { return strconv.FormatUint(uint64(sid), 10) 
 
 // parseSID reads a sid as sidName writes it: no sign, no leading zero.
 func parseSID(s string) (flake.SID, bool) {
-	n, err := strconv.ParseUint(s, 10, 16)
+	n, err := strconv.ParseUint(s, 10, 22)
 	if err != nil || sidName(flake.SID(n)) != s {
 		return 0, false
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 func sidOf(arg string) (flake.SID, error) {
-	n, err := strconv.ParseUint(arg, 10, 16)
+	n, err := strconv.ParseUint(arg, 10, 22)
 	if err != nil {
 		return 0, cli.UsageError("%q is not a sid, which is a number such as 7", arg)
 	}
