@@ -1,6 +1,7 @@
 package embed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,7 +110,7 @@ func Open(ctx context.Context, cfg Config) (_ *Allocator, err error) {
 		<-a.ended
 		return nil, err
 	}
-	warnOfOverlaps(d, c, log)
+	warnOfOverlaps(d, log)
 	return a, nil
 }
 
@@ -141,12 +142,11 @@ func (a *Allocator) notReady(ctx context.Context, c config.Config, r *node.Refus
 	if st.Phase != lease.Standby {
 		return fmt.Errorf("embed: not ready in time: %w: %w", ctx.Err(), a.refusal(r))
 	}
-	within := c.SIDRange.In(c.Layout)
-	e := &PoolError{SIDs: within.String(), Size: st.PoolSize, Quarantined: st.PoolBad, cause: ctx.Err()}
+	e := &PoolError{SIDs: st.SIDs.String(), Size: st.PoolSize, Quarantined: st.PoolBad, cause: ctx.Err()}
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	if v, err := a.daemon.Space(look); err == nil {
-		e.fill(v, within)
+		e.fill(v, st.SIDs)
 	}
 	return e
 }
@@ -156,9 +156,8 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 	if reserve == 0 {
 		return nil
 	}
-	within := c.SIDRange.In(c.Layout)
-	if reserve >= within.Len() {
-		return fmt.Errorf("%w: Reserve %d leaves none of the %d sids %v to take", ErrConfig, reserve, within.Len(), within)
+	if n := c.SIDRange.Len(); n > 0 && reserve >= n {
+		return noneToTake(reserve, c.SIDRange)
 	}
 	var full *PoolError // by the last look that etcd answered: time may end within the next
 	for {
@@ -166,11 +165,16 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 		v, err := daemon.FindSpace(look, c, daemon.Beginning{}, log)
 		cancel()
 		var other *daemon.SpaceError
-		if errors.As(err, &other) {
+		var outside *lease.RangeError
+		if errors.As(err, &other) || errors.As(err, &outside) {
 			return fmt.Errorf("embed: %w", err)
 		}
 		switch {
 		case err == nil:
+			within, _ := v.Config.Value.SIDsOf(c.SIDRange) // FindSpace has checked it
+			if reserve >= within.Len() {
+				return noneToTake(reserve, within)
+			}
 			full = &PoolError{SIDs: within.String(), Size: within.Len(), Reserve: reserve}
 			if full.fill(v, within); full.free() > reserve {
 				return nil
@@ -191,12 +195,17 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 	}
 }
 
+func noneToTake(reserve int, within lease.SIDRange) error {
+	return fmt.Errorf("%w: Reserve %d leaves none of the %d sids %v to take", ErrConfig, reserve, within.Len(), within)
+}
+
 // warnOfOverlaps logs a server that may take sids of the program's range.
-func warnOfOverlaps(d *daemon.Daemon, c config.Config, log *slog.Logger) {
-	within := c.SIDRange.In(c.Layout)
-	for _, r := range d.Node().Stats().Lease.Nodes {
+func warnOfOverlaps(d *daemon.Daemon, log *slog.Logger) {
+	st := d.Node().Stats().Lease
+	within := st.SIDs
+	for _, r := range st.Nodes {
 		theirs, err := lease.ParseSIDRange(r.SIDRange)
-		if theirs = theirs.In(c.Layout); r.GRPC != "" && err == nil && max(theirs.From, within.From) < min(theirs.To, within.To) {
+		if theirs = cmp.Or(theirs, st.Space.SIDs()); r.GRPC != "" && err == nil && max(theirs.From, within.From) < min(theirs.To, within.To) {
 			log.Warn("a server may take sids of this program's range: set sid-range on the server",
 				"server", r.Node, "its_range", theirs.String(), "range", within.String())
 			return

@@ -39,7 +39,7 @@ func (a *Allocator) Status() Status {
 	st := a.node.Stats()
 	s := Status{
 		Node: st.Name, Instance: string(st.Instance), SID: -1,
-		SIDs: st.Lease.SIDRange.In(a.format.Layout).String(), PoolSize: st.Lease.PoolSize, PoolHeld: st.Lease.PoolHeld,
+		SIDs: st.Lease.SIDs.String(), PoolSize: st.Lease.PoolSize, PoolHeld: st.Lease.PoolHeld,
 		Verdict: st.Verdict.State.String(), Confirmed: st.Verdict.State == clock.Open && st.Verdict.Confirmed(), Offset: st.Verdict.Offset.Duration(),
 		Issued: st.Issued, Unverified: st.Unverified,
 	}

@@ -48,7 +48,9 @@ var (
 		"starting",
 		func(e *Env) {
 			e.Node.Seal()
-			e.Report(func(s *lease.Status) { *s = lease.Status{Phase: lease.Seeking, PoolSize: 32} })
+			e.Report(func(s *lease.Status) {
+				*s = lease.Status{Phase: lease.Seeking, SIDs: lease.SIDRange{To: 32}, PoolSize: 32}
+			})
 		},
 		begin,
 	}
@@ -56,7 +58,9 @@ var (
 		"standby",
 		func(e *Env) {
 			e.Node.Seal()
-			e.Report(func(s *lease.Status) { *s = lease.Status{Phase: lease.Standby, PoolSize: 32, PoolHeld: 32} })
+			e.Report(func(s *lease.Status) {
+				*s = lease.Status{Phase: lease.Standby, SIDs: lease.SIDRange{To: 32}, PoolSize: 32, PoolHeld: 32}
+			})
 		},
 		begin,
 	}

@@ -83,7 +83,7 @@ func New(t testing.TB, change ...func(*Config)) *Env {
 		MaxSkew: 250 * time.Millisecond,
 	}, src, zeros{})
 	n.Begin(lease.Grant{SID: 7, Term: 1, Base: Start, Ceil: Start + 30_000})
-	n.Report(lease.Status{Phase: lease.Holding, Held: true, EverHeld: true, PoolSize: 32, PoolHeld: 3,
+	n.Report(lease.Status{Phase: lease.Holding, Held: true, EverHeld: true, SIDs: lease.SIDRange{To: 32}, PoolSize: 32, PoolHeld: 3,
 		Grant: lease.Grant{SID: 7, Term: 1, Base: Start, Ceil: Start + 30_000},
 		Space: lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1"}, Era: lease.Era{Number: 1}})
 	e := NewOn(t, n, change...)

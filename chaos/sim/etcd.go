@@ -30,15 +30,15 @@ type etcd struct {
 }
 
 // newEtcd makes an initialized space. Sids beyond the spare ones are quarantined, where
-// no node has a range of its own.
+// neither the space nor a node has a range of its own.
 func newEtcd(sim *simulation) *etcd {
 	e := &etcd{sim: sim, mem: storetest.NewMemory(1), heldSince: map[flake.SID]time.Duration{}}
 	if _, _, err := e.mem.Init(context.Background(), lease.Space{
-		Layout: sim.plan.format.Layout, Epoch: clock.Millis(sim.plan.format.Epoch), Pool: pool,
+		Layout: sim.plan.format.Layout, Epoch: clock.Millis(sim.plan.format.Epoch), Pool: pool, Part: sim.plan.part,
 	}, sim.trueMillis()); err != nil {
 		panic(err)
 	}
-	for sid := sim.plan.spare; !sim.plan.ranges && sid < sim.plan.format.Layout.Holders(); sid++ {
+	for sid := sim.plan.spare; !sim.plan.ranges && sim.plan.part.All() && sid < sim.plan.format.Layout.Holders(); sid++ {
 		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(lease.Window{
 			Era: 1, Term: 1, Instance: "operator", Nonce: "aside", Base: sim.trueMillis(), Ceil: sim.trueMillis(), State: lease.Quarantined,
 		}))
@@ -203,6 +203,9 @@ func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
 			put.Value.Term, sinceStart(put.Value.Base), sinceStart(put.Value.Ceil), put.Rev)
 		sim.points.op(a.Txn, old)
 		e.notPoisoned(p, a.Txn)
+		if !sim.plan.sids().Has(a.Txn.SID) {
+			sim.violate("part", "%s wrote sid %d, and the space has %v", p.name, a.Txn.SID, sim.plan.sids())
+		}
 		if op := a.Txn.Op; (op == lease.Acquire || op == lease.Reclaim) && put.Value.Base < v.Era.Value.Floor {
 			sim.violate("I4", "%s acquired sid %d from %d on, below the floor %d of era %d",
 				p.name, a.Txn.SID, put.Value.Base, v.Era.Value.Floor, v.Era.Value.Number)
@@ -252,7 +255,7 @@ func (e *etcd) notPoisoned(p *process, t lease.Txn) {
 		return
 	}
 	v := e.view()
-	for sid := range flake.SID(sim.plan.spare) {
+	for sid := sim.plan.sids().From; sid < sim.plan.sids().To; sid++ {
 		since, held := e.heldSince[sid]
 		if s := v.SIDs[sid]; held && sid != t.SID && sim.now-since > longHeld && s.Holder.Exists() &&
 			s.Holder.Value.Node != p.host.node && s.Window.Value.State == lease.Active {
@@ -332,7 +335,7 @@ func (e *etcd) expireEarly() {
 // rests on them.
 func (e *etcd) deleteKey() {
 	sim := e.sim
-	sid := sim.rng.IntN(sim.plan.spare)
+	sid := int(sim.plan.sids().From) + sim.rng.IntN(sim.plan.spare)
 	if p := sim.hosts[sim.rng.IntN(len(sim.hosts))].process; p != nil && sim.rng.IntN(2) == 0 {
 		sim.note(nil, "the registration of "+p.name+" is deleted")
 		e.change(func() { e.mem.Delete("node/" + p.name) })
@@ -361,7 +364,7 @@ func (e *etcd) bumpEra() {
 // quarantineSID quarantines a sid by an operator's word, or gives one back.
 func (e *etcd) quarantineSID() {
 	sim := e.sim
-	sid := flake.SID(sim.rng.IntN(sim.plan.spare))
+	sid := sim.plan.sids().From + flake.SID(sim.rng.IntN(sim.plan.spare))
 	v := e.view()
 	win := v.SIDs[sid].Window
 	if !win.Exists() || win.Err != nil {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -168,15 +169,13 @@ func (sim *simulation) free(p *process) int {
 	if v.Era.Value.Floor > soon {
 		return -1
 	}
-	for sid := range sim.plan.spare {
-		if within := p.host.sids.In(sim.plan.format.Layout); flake.SID(sid) < within.From || flake.SID(sid) >= within.To {
-			continue
-		}
-		s := v.SIDs[flake.SID(sid)]
+	within := cmp.Or(p.host.sids, sim.plan.sids())
+	for sid := within.From; sid < within.To; sid++ {
+		s := v.SIDs[sid]
 		if s.Holder.Exists() || s.Window.Err != nil || s.Window.Value.State == lease.Quarantined || s.Window.Value.Ceil > soon {
 			continue
 		}
-		return sid
+		return int(sid)
 	}
 	return -1
 }

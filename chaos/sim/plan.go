@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -19,8 +20,9 @@ type plan struct {
 	nodes   int
 	spare   int // sids that can be taken; the others are quarantined, or in nobody's range
 	format  flake.Format
-	ranges  bool // nodes may take some sids alone
-	halves  bool // half of them each
+	ranges  bool           // nodes may take some sids alone
+	halves  bool           // half of them each
+	part    lease.SIDRange // sids of the space, where others are another region's
 
 	window, extendEvery, ttl, keepAlive, reload, retry, timeout time.Duration
 	maxSkew, maxLead                                            time.Duration
@@ -148,18 +150,33 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	return p
 }
 
+// drawPart returns the sids that the space is created for: in one of four seeds a part
+// of the layout's. It draws from numbers of its own, as drawWithoutGossip does.
+func drawPart(r *rand.Rand, p plan) lease.SIDRange {
+	others := p.format.Layout.Holders() - p.spare
+	if r.IntN(4) > 0 || others == 0 {
+		return lease.SIDRange{}
+	}
+	from := flake.SID(1 + r.IntN(others))
+	return lease.SIDRange{From: from, To: from + flake.SID(p.spare)}
+}
+
+// sids returns the sids that can be taken.
+func (p *plan) sids() lease.SIDRange { return cmp.Or(p.part, lease.SIDRange{To: flake.SID(p.spare)}) }
+
 // sidsOf returns the sids that the host of that number may take.
 func (p *plan) sidsOf(host int) lease.SIDRange {
-	half, all := flake.SID(p.spare/2), flake.SID(p.spare)
+	all := p.sids()
+	half := all.From + flake.SID(p.spare/2)
 	switch {
-	case !p.ranges:
-		return lease.SIDRange{}
 	case p.halves && host%2 == 0:
-		return lease.SIDRange{From: 0, To: half}
+		return lease.SIDRange{From: all.From, To: half}
 	case p.halves:
-		return lease.SIDRange{From: half, To: all}
+		return lease.SIDRange{From: half, To: all.To}
+	case !p.ranges, !p.part.All():
+		return lease.SIDRange{}
 	}
-	return lease.SIDRange{From: 0, To: all}
+	return all
 }
 
 // drawWithoutGossip returns how many hosts have no gossip: none in two of three seeds. It

@@ -36,6 +36,7 @@ const (
 	HeldSIDFirst      // one of a layout with the sid above the sequence
 	HeldWithinAUnit   // its window begins within a unit of time
 	HeldInRange       // a sid of a range that not all nodes may take was
+	HeldInPart        // one of a space that has a part of the sids
 	FalsePeerAnswered // a peer lied about its clock
 	MostWithoutGossip // a majority confirmed a clock, and at least half of the hosts have no gossip
 
@@ -75,7 +76,7 @@ const (
 var pointNames = [numPoints]string{
 	"took over", "adopted unknown", "reheld", "reclaimed", "released", "on standby", "lost sid", "two held one sid",
 	"issued after long pause", "interleaved", "crashed mid step", "applied for dead process", "sent twice", "refused by compare",
-	"leader changed", "expired early", "era began", "operator quarantined", "two of one name", "refused to start", "kept by watch", "watch given up", "held in fleet", "held sid first", "held within a unit", "held in range", "false peer answered", "most without gossip",
+	"leader changed", "expired early", "era began", "operator quarantined", "two of one name", "refused to start", "kept by watch", "watch given up", "held in fleet", "held sid first", "held within a unit", "held in range", "held in part", "false peer answered", "most without gossip",
 	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
 	"HISTORY_REWOUND", "NO_SID", "DRAINING",
 	"followed step", "refuted step", "slept through", "shut", "reopened", "unopposed", "grace over", "gave up", "poison guard",

@@ -266,7 +266,7 @@ func (p *process) recordGrants(ev lease.Event) {
 		return
 	}
 	at := p.sim.moment()
-	for sid := range flake.SID(p.sim.plan.spare) {
+	for sid := p.sim.plan.sids().From; sid < p.sim.plan.sids().To; sid++ {
 		s, ok := v.SIDs[sid]
 		if !ok || s.Window.Err != nil || string(s.Window.Value.Instance) != p.name || s.Window.Value.State != lease.Active {
 			continue
@@ -329,6 +329,9 @@ func (p *process) do(a lease.Action) {
 		}
 		if sim.plan.halves {
 			sim.points.hit(HeldInRange)
+		}
+		if !sim.plan.part.All() {
+			sim.points.hit(HeldInPart)
 		}
 		for _, o := range sim.processes {
 			if o != p && !o.gone && o.status.Held && o.status.Grant.SID == a.Grant.SID {

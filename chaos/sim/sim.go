@@ -129,6 +129,7 @@ func Run(seed uint64, o Options) (r Result) {
 	sim.plan = draw(sim.rng, o.Mode, o.Virtual)
 	sim.plan.withoutGossip = drawWithoutGossip(rand.New(rand.NewPCG(seed, 0xdeaf)), sim.plan)
 	sim.plan.setFormat(drawFormat(rand.New(rand.NewPCG(seed, 0x1a7)), sim.plan))
+	sim.plan.part = drawPart(rand.New(rand.NewPCG(seed, 0x9a47)), sim.plan)
 	sim.before.Format, sim.after.Format = sim.plan.format, sim.plan.format
 	sim.note(nil, sim.plan.String())
 	sim.etcd = newEtcd(sim)

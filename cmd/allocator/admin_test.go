@@ -204,7 +204,7 @@ func TestQuarantineAndRelease(t *testing.T) {
 	c.stop()
 	d.says(cli.ExitInvalid, "needs no repair", "admin", "release-sid", name, "--yes")
 	d.says(cli.ExitUsage, "is not a sid", "admin", "quarantine", "x1")
-	d.says(cli.ExitInvalid, "sids 0 to 31", "admin", "quarantine", "32")
+	d.says(cli.ExitInvalid, "sids 0-31 of 32", "admin", "quarantine", "32")
 	d.unique()
 }
 

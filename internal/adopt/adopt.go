@@ -119,9 +119,9 @@ func alike(a, b flake.Format) bool {
 }
 
 func newCandidate(f flake.Format, cfg Config) *candidate {
-	c := &candidate{format: f, sidsSaid: cfg.SIDs.In(f.Layout), greatest: 1<<(f.Layout.TimeBits()+f.Layout.LowBits()) - 1}
-	if cfg.SIDs.All() {
-		c.sidsSaid = lease.SIDRange{To: flake.SID(f.Layout.Holders())}
+	c := &candidate{format: f, sidsSaid: cfg.SIDs, greatest: 1<<(f.Layout.TimeBits()+f.Layout.LowBits()) - 1}
+	if holders := flake.SID(f.Layout.Holders()); cfg.SIDs.All() || cfg.SIDs.To > holders {
+		c.sidsSaid = lease.SIDRange{From: min(cfg.SIDs.From, holders), To: holders}
 	}
 	switch last, err := f.Max(int64(cfg.Now) + FutureAfter.Milliseconds()); {
 	case err == nil:
@@ -353,7 +353,13 @@ func (c *candidate) plan() *Plan {
 	}
 	p.Init = fmt.Sprintf("allocator init --etcd.endpoints URL --layout %s --above %s --fresh", p.Layout, p.Above)
 	if free, ok := widest(used, p.Holders); ok {
+		if free.From < lease.MaxSIDs/2 { // then the space has the old generators' sids too, for later
+			free.To = min(free.To, lease.MaxSIDs)
+		}
 		p.NodeSIDs = free.String()
+		if free.To > lease.MaxSIDs { // beyond those that a space has by default
+			p.Init += " --sids " + p.NodeSIDs
+		}
 		p.Serve = fmt.Sprintf("allocator serve --etcd.endpoints URL --layout %s --sid-range %s", p.Layout, p.NodeSIDs)
 	}
 	return p

@@ -91,7 +91,7 @@ func TestFindsTheLayout(t *testing.T) {
 func TestNamedLayout(t *testing.T) {
 	const custom = "baidu,epoch=2026-01-01T00:00:00Z"
 	r, err := report(t, Config{Format: format(t, custom)}, sample(t, custom, 70_000, 3)...)
-	if err != nil || r.Plan == nil || r.Plan.Layout != custom || r.Plan.SIDsSeen != 2 || r.Plan.NodeSIDs != "70001-71024" {
+	if err != nil || r.Plan == nil || r.Plan.Layout != custom || r.Plan.SIDsSeen != 2 || r.Plan.NodeSIDs != "70001-71024" || !strings.HasSuffix(r.Plan.Init, " --fresh --sids 70001-71024") {
 		t.Errorf("%v, %+v", err, r.Plan)
 	}
 	r, err = report(t, Config{Format: format(t, "js53")}, sample(t, "twitter", 1)...)

@@ -62,7 +62,7 @@ func (c *Config) options() []Option {
 			Why:   "The Ulid-Flake specification's epoch; IDs last 278 years from it. Fixed when the space is initialized."},
 
 		{Key: "sid-range", value: SIDsValue(&c.SIDRange),
-			Usage: "sids that this node may take, as first-last; empty: all of the layout",
+			Usage: "sids that this node may take, as first-last; empty: all of the space",
 			Why:   "One kind of node needs no range. Two kinds in one space, such as servers and programs that embed a node, need a range each, such as 0-23 and 24-31: then neither can use up the sids of the other."},
 
 		{Key: "etcd.endpoints", value: listValue(&c.Etcd.Endpoints),

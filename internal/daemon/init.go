@@ -30,8 +30,23 @@ func (e *SpaceError) Error() string {
 	return fmt.Sprintf("space %q has %s, but the configuration has %s: configure the layout and epoch of the space, or another space", e.Name, show(e.Have), show(e.Asked))
 }
 
-// Beginning says which IDs a new space starts with.
+// PartError says that a space exists with other sids than asked for.
+type PartError struct {
+	Name  string
+	Have  lease.Space
+	Asked lease.SIDRange
+}
+
+// Error names both.
+func (e *PartError) Error() string {
+	return fmt.Sprintf("space %q has the sids %v, and not %v: the sids of a space never change; ask for these, or create another space", e.Name, e.Have.SIDs().Of(e.Have.Layout), e.Asked)
+}
+
+// Beginning says which IDs a new space starts with, and of which sids.
 type Beginning struct {
+	// SIDs is the part of the sids that the space is created for; zero: all, and a space
+	// that exists may have any.
+	SIDs lease.SIDRange
 	// Fresh says that no allocator ever issued IDs for the space: then IDs may begin at
 	// once. Otherwise they begin after all IDs that nodes may still issue whose etcd was
 	// lost, which is about 31 s with the defaults.
@@ -94,8 +109,8 @@ func at(t clock.Millis) string { return t.Time().Format(time.RFC3339Nano) }
 // Init creates the space of cfg, or finds it with the same layout and epoch, and with IDs
 // that are all above begin.Above. It reports which, and returns the records of the space.
 //
-// It returns ErrClock and ErrAbove before it connects, a *SpaceError or *FloorError for a
-// space that differs, and the store's errors.
+// It returns ErrClock, ErrAbove and *lease.RangeError before it connects, these or a
+// *SpaceError, *PartError or *FloorError for a space that differs, and the store's errors.
 func Init(ctx context.Context, cfg config.Config, begin Beginning, log *slog.Logger) (created bool, now lease.View, err error) {
 	src := clock.NewSystem(clock.SystemConfig{})
 	if err := checkClock(src.Read().WallMillis(), cfg.Epoch, cfg.Layout, buildTime()); err != nil {
@@ -106,7 +121,10 @@ func Init(ctx context.Context, cfg config.Config, begin Beginning, log *slog.Log
 	if err != nil {
 		return false, lease.View{}, err
 	}
-	space := lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: uuid.NewString()}
+	space := lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: uuid.NewString(), Part: begin.SIDs}
+	if _, err := space.SIDsOf(cfg.SIDRange); err != nil {
+		return false, lease.View{}, err
+	}
 	err = onSpace(cfg, log, func(store *etcdstore.Store) error {
 		created, now, err = store.Init(ctx, space, floor)
 		return err
@@ -156,7 +174,7 @@ func onSpace(cfg config.Config, log *slog.Logger, f func(*etcdstore.Store) error
 	return f(store)
 }
 
-// sameSpace compares the space with cfg, and its floor with begin.
+// sameSpace compares the space with cfg, and its sids and floor with begin.
 func sameSpace(cfg config.Config, begin Beginning, now lease.View) error {
 	if now.Config.Err != nil {
 		return fmt.Errorf("config of space %q: %w", cfg.Space, now.Config.Err)
@@ -164,6 +182,12 @@ func sameSpace(cfg config.Config, begin Beginning, now lease.View) error {
 	asked := flake.Format{Layout: cfg.Layout, Epoch: int64(cfg.Epoch)}
 	if have := now.Config.Value.Format(); have != asked {
 		return &SpaceError{Name: cfg.Space, Have: have, Asked: asked}
+	}
+	if have := now.Config.Value; !begin.SIDs.All() && have.SIDs() != begin.SIDs {
+		return &PartError{Name: cfg.Space, Have: have, Asked: begin.SIDs}
+	}
+	if _, err := now.Config.Value.SIDsOf(cfg.SIDRange); err != nil {
+		return err
 	}
 	past, err := begin.pastAbove(asked)
 	if err == nil && now.Era.Value.Floor < past {

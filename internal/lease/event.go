@@ -224,7 +224,7 @@ type Status struct {
 	Cluster     uint64
 	Revision    int64
 	ReadAt      clock.Mono           // when Revision was read
-	SIDRange    SIDRange             // that this node may take; zero: all of the layout
+	SIDs        SIDRange             // that this node may take; until Space is known, as if that had no part
 	PoolSize    int                  // how many these are
 	PoolHeld    int                  // of these, with a holder, when last listed
 	PoolBad     int                  // of these, quarantined and without a holder

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,7 +20,7 @@ const MaxWindow = 24 * time.Hour
 type Config struct {
 	Registration Registration // instance, node name and addresses of this process
 	Format       flake.Format // the layout and epoch this node was configured for
-	SIDRange     SIDRange     // sids that this node may take; zero: all
+	SIDRange     SIDRange     // sids that this node may take; zero: all of the space
 
 	Window         time.Duration // W: how far ahead of the clock a ceiling is reserved
 	ExtendEvery    time.Duration // how often a ceiling is raised
@@ -59,6 +60,7 @@ type Machine struct {
 
 	// What the store has answered.
 	config   Entry[Space]
+	within   SIDRange // sids that this node may take; until config is read, as if the space had no part
 	era      Entry[Era]
 	cluster  uint64
 	revision int64      // highest ever seen; answers arrive in order, so it may never fall
@@ -100,6 +102,7 @@ type condition struct {
 func NewMachine(cfg Config) *Machine {
 	return &Machine{
 		cfg:    cfg,
+		within: cmp.Or(cfg.SIDRange, Space{Layout: cfg.Format.Layout}.SIDs()),
 		state:  seeking{},
 		bad:    map[flake.SID]string{},
 		gate:   Gate{Open: !cfg.Gated},
@@ -205,7 +208,7 @@ func (m *Machine) onChanged(now clock.Reading) {
 
 // spread is the time over which holders spread their lists after a change.
 func (m *Machine) spread() time.Duration {
-	return maxJitter / 8 * time.Duration(min(m.cfg.Format.Layout.Holders(), MaxSIDs))
+	return maxJitter / 8 * time.Duration(m.config.Value.SIDs().Len())
 }
 
 // reloadAt returns when the space is listed next: when something asks for it, or for
@@ -346,7 +349,7 @@ func (m *Machine) Status() Status {
 		Cluster:     m.cluster,
 		Revision:    m.revision,
 		ReadAt:      m.readAt,
-		SIDRange:    m.cfg.SIDRange,
+		SIDs:        m.within,
 		Quarantined: maps.Clone(m.bad),
 		Nodes:       m.list.nodes,
 		Lapsed:      m.lapsed(),

@@ -233,8 +233,7 @@ func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecord
 func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 	best, found, bestRank := flake.SID(0), false, 0
 	reclaim, mayReclaim := flake.SID(0), false
-	within := m.cfg.SIDRange.In(m.cfg.Format.Layout)
-	for sid := within.From; sid < within.To; sid++ {
+	for sid := m.within.From; sid < m.within.To; sid++ {
 		s := m.list.sids[sid] // absent: never used
 		if m.bad[sid] != "" {
 			continue
@@ -265,7 +264,7 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 		return reclaim, true
 	}
 	if m.beaten && bestRank == 2 {
-		return m.anyPast(now, within), true
+		return m.anyPast(now), true
 	}
 	return best, found
 }
@@ -273,9 +272,9 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 // anyPast picks at random among the free sids whose ceilings have passed, of which
 // there is at least one. Nodes that start together see the same list and would all
 // ask for the same sid; one gets it, and the others must not ask for one sid again.
-func (m *Machine) anyPast(now clock.Reading, within SIDRange) flake.SID {
+func (m *Machine) anyPast(now clock.Reading) flake.SID {
 	var past []flake.SID
-	for sid := within.From; sid < within.To; sid++ {
+	for sid := m.within.From; sid < m.within.To; sid++ {
 		if s := m.list.sids[sid]; m.bad[sid] == "" && !s.Holder.Exists() && s.Window.Value.Ceil <= now.Wall {
 			past = append(past, sid)
 		}

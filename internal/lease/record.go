@@ -26,6 +26,9 @@ type Space struct {
 	Layout flake.Layout `json:"layout"`
 	Epoch  clock.Millis `json:"epoch"` // Unix ms that flakes count from
 	Pool   string       `json:"pool"`  // UUID of the space
+	// Part is the sids that the space was created for, where others belong to
+	// spaces in other places; zero: the first MaxSIDs of the layout.
+	Part SIDRange `json:"sids,omitzero"`
 }
 
 // Format returns what the bits of the space's IDs mean.
@@ -229,7 +232,10 @@ func (s Space) check() error {
 	if s.Pool == "" {
 		return errors.New("no pool")
 	}
-	return s.Layout.Validate()
+	if err := s.Layout.Validate(); err != nil {
+		return err
+	}
+	return s.Part.checkPart(s.Layout)
 }
 
 // ErrLeaseGone means that the lease has expired or was revoked. It is a reason

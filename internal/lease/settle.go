@@ -132,6 +132,15 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		m.life = stopped
 		m.do(Fail{Err: &FormatError{Space: v.Config.Value.Format(), Node: m.cfg.Format}})
 		return false
+	case known && v.Config.Value != m.config.Value:
+		return rewind("the space's config was rewritten: its sids are %v, were %v", v.Config.Value.SIDs(), m.config.Value.SIDs())
+	}
+	within, err := v.Config.Value.SIDsOf(m.cfg.SIDRange)
+	switch {
+	case err != nil:
+		m.life = stopped
+		m.do(Fail{Err: err})
+		return false
 	case !v.Era.Exists() && known:
 		return rewind("the space's era is gone")
 	case !v.Era.Exists():
@@ -143,7 +152,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	case known && v.Era.Value.Number == m.era.Value.Number && v.Era.Value != m.era.Value:
 		return rewind("era %d was rewritten", v.Era.Value.Number)
 	case v.Era.Value.Cluster != v.Cluster:
-		m.config, m.era = v.Config, v.Era // only a later era clears this
+		m.config, m.within, m.era = v.Config, within, v.Era // only a later era clears this
 		return rewind("etcd's cluster is %x, but era %d began on %x: etcd was restored from a backup, or this is another etcd",
 			v.Cluster, v.Era.Value.Number, v.Era.Value.Cluster)
 	}
@@ -157,7 +166,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	if !known {
 		m.lease.next = now.Mono // the space is the configured one: register at once
 	}
-	m.config, m.era = v.Config, v.Era
+	m.config, m.within, m.era = v.Config, within, v.Era
 	return true
 }
 
@@ -372,8 +381,8 @@ func (m *Machine) inspect(now clock.Reading) {
 		w := s.Window.Value
 		m.list.latestWall = max(m.list.latestWall, w.Wall) // 0 without a readable record
 		switch {
-		case int(sid) >= m.cfg.Format.Layout.Holders():
-			delete(m.list.sids, sid) // not of this layout: no node can hold it
+		case !m.config.Value.SIDs().Has(sid):
+			delete(m.list.sids, sid) // not of this space: no node takes it
 		case s.Window.Err != nil:
 			m.quarantine(sid, s.Window.Err.Error())
 		case s.Holder.Err != nil:

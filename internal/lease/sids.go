@@ -2,6 +2,7 @@ package lease
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,10 +11,9 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// SIDRange is the sids [From, To) that a process may take; the zero value is
-// every sid of the layout. A node neither takes nor waits for nor reclaims a sid
-// outside its range. The ranges of nodes may overlap without harm to any claim,
-// since a sid is always taken by a compare in the store.
+// SIDRange is the sids [From, To). The zero value sets no limit: as the range of a
+// node it is all sids of the space, as the part of a space the first MaxSIDs of the
+// layout.
 type SIDRange struct {
 	From, To flake.SID
 }
@@ -38,9 +38,77 @@ func ParseSIDRange(s string) (SIDRange, error) {
 	return SIDRange{From: a, To: b + 1}, nil
 }
 
-// MaxSIDs is how many sids a space uses unless told otherwise: every node keeps the
-// records of all, and searches them.
+// MaxSIDs is how many sids a space has at most: every node keeps the records of all,
+// and searches them.
 const MaxSIDs = 1024
+
+// ParsePart reads the sids that a space of layout l is created for, as "first-last".
+// Its error says what to change.
+func ParsePart(s string, l flake.Layout) (SIDRange, error) {
+	r, err := ParseSIDRange(s)
+	if err == nil && r.All() {
+		err = errors.New("it is empty: write first-last, such as 0-255")
+	}
+	if err == nil {
+		err = r.checkPart(l)
+	}
+	if err != nil {
+		return SIDRange{}, err
+	}
+	return r, nil
+}
+
+// checkPart returns why no space of layout l has the part r, or nil.
+func (r SIDRange) checkPart(l flake.Layout) error {
+	switch {
+	case r.All():
+	case r.To <= r.From:
+		return fmt.Errorf("sids from %d to %d are none", r.From, r.To)
+	case int(r.To) > l.Holders():
+		return fmt.Errorf("%v goes beyond sid %d, the last of layout %v: use lower ones", r, l.Holders()-1, l)
+	case r.Len() > MaxSIDs:
+		return fmt.Errorf("%v is %d sids, and a space has at most %d, since every node keeps the records of all: use fewer", r, r.Len(), MaxSIDs)
+	}
+	return nil
+}
+
+// SIDs returns the sids of the space: its part, or the first MaxSIDs of the layout. No
+// node takes another, since nodes of another space with the same format may.
+func (s Space) SIDs() SIDRange {
+	if s.Part.All() {
+		return SIDRange{To: flake.SID(min(s.Layout.Holders(), MaxSIDs))}
+	}
+	return s.Part
+}
+
+// SIDsOf returns the sids that a node with range r may take: r, or all of the space.
+//
+// It returns a *RangeError if r has others.
+func (s Space) SIDsOf(r SIDRange) (SIDRange, error) {
+	of := s.SIDs()
+	switch {
+	case r.All():
+		return of, nil
+	case r.From < of.From || r.To > of.To:
+		return SIDRange{}, &RangeError{Range: r, SIDs: of, Layout: s.Layout}
+	}
+	return r, nil
+}
+
+// RangeError reports that a node's range has sids that the space does not have.
+type RangeError struct {
+	Range  SIDRange // of the node
+	SIDs   SIDRange // of the space
+	Layout flake.Layout
+}
+
+// Error names both ranges.
+func (e *RangeError) Error() string {
+	return fmt.Sprintf("sid-range %v is not within the sids of the space, %v: configure a range within these, or another space", e.Range, e.SIDs.Of(e.Layout))
+}
+
+// Of returns r as people are shown the sids of a space, such as "0-255 of 1024".
+func (r SIDRange) Of(l flake.Layout) string { return fmt.Sprintf("%v of %d", r, l.Holders()) }
 
 // parseSID reads a sid of any layout, in digits alone.
 func parseSID(s string) (flake.SID, error) {
@@ -48,23 +116,13 @@ func parseSID(s string) (flake.SID, error) {
 	return flake.SID(n), err
 }
 
-// All reports whether r is every sid of whatever layout.
+// All reports whether r sets no limit.
 func (r SIDRange) All() bool { return r == SIDRange{} }
 
-// In returns r with its bounds: the first MaxSIDs of layout l if r is every sid. Sids outside
-// the layout are cut off.
-func (r SIDRange) In(l flake.Layout) SIDRange {
-	all := SIDRange{To: flake.SID(l.Holders())}
-	if r.All() {
-		return SIDRange{To: min(all.To, MaxSIDs)}
-	}
-	return SIDRange{From: min(r.From, all.To), To: min(r.To, all.To)}
-}
-
-// Has reports whether sid is in r, whose bounds [SIDRange.In] has set.
+// Has reports whether sid is in r, which is not the zero value.
 func (r SIDRange) Has(sid flake.SID) bool { return r.From <= sid && sid < r.To }
 
-// Len returns how many sids r has, whose bounds In has set.
+// Len returns how many sids r has; 0 for the zero value.
 func (r SIDRange) Len() int { return int(r.To) - int(r.From) }
 
 // String returns r as ParseSIDRange reads it.
@@ -78,10 +136,22 @@ func (r SIDRange) String() string {
 	return fmt.Sprintf("%d-%d", r.From, r.To-1)
 }
 
+// MarshalText returns what String returns.
+func (r SIDRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText sets r as ParseSIDRange reads b. After an error r is unchanged.
+func (r *SIDRange) UnmarshalText(b []byte) error {
+	v, err := ParseSIDRange(string(b))
+	if err == nil {
+		*r = v
+	}
+	return err
+}
+
 // pool counts the sids that m may take: how many there are, how many of them have
 // a holder, and how many of the rest are quarantined.
 func (m *Machine) pool() (size, held, bad int) {
-	within := m.cfg.SIDRange.In(m.cfg.Format.Layout)
+	within := m.within
 	for sid, s := range m.list.sids {
 		if within.Has(sid) && s.Holder.Exists() {
 			held++
@@ -100,11 +170,14 @@ const holdersNamed = 8
 
 // noneFree returns a message for people: no sid can be taken, and who has them.
 func (m *Machine) noneFree() string {
-	within := m.cfg.SIDRange.In(m.cfg.Format.Layout)
+	within := m.within
 	size, held, bad := m.pool()
 	of := ""
-	if !m.cfg.SIDRange.All() {
+	switch {
+	case !m.cfg.SIDRange.All():
 		of = fmt.Sprintf(" in %s (sid-range)", m.cfg.SIDRange)
+	case !m.config.Value.Part.All():
+		of = fmt.Sprintf(" in %s (the sids of the space)", within)
 	}
 	type holder struct {
 		node string

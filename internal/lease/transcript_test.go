@@ -38,7 +38,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with the actio
 // asks for it · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
 // (of that kind) · "X deliver" late requests · "X answer" hanging requests · "X stop" ·
 // "X crash" · "X changed" · "X gate open|closed [confirmed]" · "X giveup" · "X reported ERA REVISION" · "X issue N" · "X status" ·
-// "init" · "recreate" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" · "replace holder SID INSTANCE" by a key on no lease ·
+// "init [SIDS]" · "config SIDS" · "recreate" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" · "replace holder SID INSTANCE" by a key on no lease ·
 // "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" written by a clock D
 // ahead · "quarantine SID" · "churn N" unrelated writes · "snapshot" · "restore" ·
 // "outside CLAIM" · "pass D" lets time pass without a tick · "step D" moves the wall clock
@@ -148,6 +148,13 @@ func (s *scenario) play(text string) string {
 	return s.out.String()
 }
 
+// space is the one of scenarios, with a part of the sids.
+func (s *scenario) space(sids string) lease.Space {
+	part, err := lease.ParseSIDRange(sids)
+	s.check(err)
+	return lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1", Part: part}
+}
+
 func (s *scenario) command(f []string) string {
 	s.t.Helper()
 	arg := func(i int) string {
@@ -180,11 +187,12 @@ func (s *scenario) command(f []string) string {
 		s.w.sids = map[string]lease.SIDRange{arg(1): sids}
 		s.procs[name] = s.w.start(arg(1))
 		return ""
-	case "init":
-		_, _, err := s.mem.Init(ctx, lease.Space{
-			Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1",
-		}, s.w.clock.Now().Wall)
+	case "init": // [SIDS]
+		_, _, err := s.mem.Init(ctx, s.space(arg(1)), s.w.clock.Now().Wall)
 		s.check(err)
+		return ""
+	case "config": // SIDS: the space's config is edited
+		s.mem.Put("config", lease.Encode(s.space(arg(1))))
 		return ""
 	case "recreate": // the space, in an etcd that lost it
 		for _, key := range []string{"config", "era", "window/0", "holder/0", "ledger/0/00000000000000000001"} {

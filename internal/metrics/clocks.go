@@ -5,7 +5,9 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // The closed sets of labels about clocks.
@@ -19,8 +21,8 @@ var (
 	directions    = []string{"forward", "back"}
 )
 
-// collectClocks sends the series made from r. sids is how many the space has.
-func collectClocks(r clock.Report, sids int, gauge, counter func(name string, v float64, labels ...string)) {
+// collectClocks sends the series made from r. sids is those of the space.
+func collectClocks(r clock.Report, sids lease.SIDRange, gauge, counter func(name string, v float64, labels ...string)) {
 	g, j, a := r.Gate, r.Gate.Judgement, r.Anchor
 	now := g.Verdict.Phase // the one field of the verdict that is set before the first evaluation
 	for _, s := range clockStates {
@@ -69,12 +71,12 @@ func collectClocks(r clock.Report, sids int, gauge, counter func(name string, v 
 
 // holders returns the recently measured peers that report a sid, one for each sid:
 // of two that report the same sid, the one with the later term. A duplicate series
-// would make the whole scrape fail, and a sid outside the layout would open the
+// would make the whole scrape fail, and a sid outside the space would open the
 // closed set of labels.
-func holders(peers []clock.PeerReport, sids int) []clock.PeerReport {
+func holders(peers []clock.PeerReport, sids lease.SIDRange) []clock.PeerReport {
 	var out []clock.PeerReport
 	for _, p := range peers {
-		if p.Fresh && p.SID >= 0 && p.SID < sids {
+		if p.Fresh && p.SID >= 0 && sids.Has(flake.SID(p.SID)) {
 			out = append(out, p)
 		}
 	}

@@ -131,7 +131,7 @@ func falseReportsAnswered(_ context.Context, s *Injection) (string, error) {
 
 // fillPool takes every free sid and starts the extra node.
 func fillPool(ctx context.Context, s *Injection) error {
-	taken, free, err := s.Op.Occupy(ctx, lease.SIDRange{}.In(s.Format.Layout).Len(), lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
+	taken, free, err := s.Op.Occupy(ctx, lease.Space{Layout: s.Format.Layout}.SIDs().Len(), lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
 	s.Undo = func() error {
 		if free == nil {
 			return nil

@@ -34,7 +34,7 @@ type Acceptance struct {
 //
 // It returns ErrNotInitialized or ErrRefused.
 func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who string, by Author) (Acceptance, error) {
-	if err := usable(v, 0); err != nil {
+	if err := usable(v, v.Config.Value.SIDs().From); err != nil {
 		return Acceptance{}, err
 	}
 	if len(who) > MaxBy {

@@ -37,6 +37,7 @@ func TestAcceptTime(t *testing.T) {
 		refused string       // why
 		warned  string
 	}{
+		"in a part without sid 0":      {v: space(part(3, 8), recorded(now-hour)), want: now + hour},
 		"an hour behind":               {v: space(recorded(now - hour)), want: now + hour},
 		"beyond the limit":             {v: space(recorded(now - clock.MillisOf(limit) - 1)), want: now + hour},
 		"within it":                    {v: space(recorded(now - clock.MillisOf(limit))), refused: `node "n1" with sid 3 recorded`},

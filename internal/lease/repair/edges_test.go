@@ -165,7 +165,7 @@ func TestReleaseSIDNeedsASpace(t *testing.T) {
 		"not initialized":      {space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), 1},
 		"config is unreadable": {space(func(v *lease.View) { v.Config = corrupt(v.Config.Value) }), 1},
 		"admin recover":        {space(func(v *lease.View) { v.Era = corrupt(v.Era.Value) }), 1},
-		"sids 0 to 31":         {space(), 32},
+		"sids 0-31 of 32":      {space(), 32},
 	} {
 		_, err := ReleaseSID(tc.view, []Line{line(3, now)}, tc.sid, 0, slack, by)
 		refused(t, err, want)

@@ -103,8 +103,8 @@ func usable(v lease.View, sid flake.SID) error {
 		return refuse("the space's config is unreadable (%w): restore etcd from a backup", v.Config.Err)
 	case !v.Era.Exists() || v.Era.Err != nil:
 		return refuse("the space's era is missing or unreadable: run \"allocator admin recover\" to write a new one")
-	case int(sid) >= v.Config.Value.Layout.Holders():
-		return refuse("there is no such sid: layout %s has sids 0 to %d", v.Config.Value.Layout, v.Config.Value.Layout.Holders()-1)
+	case !v.Config.Value.SIDs().Has(sid):
+		return refuse("there is no such sid: the space has sids %v", v.Config.Value.SIDs().Of(v.Config.Value.Layout))
 	}
 	return nil
 }

@@ -67,6 +67,15 @@ func space(change ...func(*lease.View)) lease.View {
 	return v
 }
 
+// part makes the space one of a part of the sids.
+func part(from, to flake.SID) func(*lease.View) {
+	return func(v *lease.View) {
+		s := v.Config.Value
+		s.Part = lease.SIDRange{From: from, To: to}
+		v.Config = entry(s)
+	}
+}
+
 func sid(n flake.SID, w lease.Entry[lease.Window], held bool) func(*lease.View) {
 	return func(v *lease.View) {
 		s := lease.SIDRecords{Window: w}
@@ -219,7 +228,8 @@ func TestQuarantineRefuses(t *testing.T) {
 		{"missing", space(), true, 1, "", true, "has ledger lines but no window record"},
 		{"quarantined", space(sid(1, entry(window(quarantined)), false)), true, 1, "", true, "already: why not"},
 		{"a long reason", space(), false, 1, strings.Repeat("x", lease.MaxReason+1), false, "201 bytes"},
-		{"not of the layout", space(), false, 32, "", false, "sids 0 to 31"},
+		{"not of the layout", space(), false, 32, "", false, "sids 0-31 of 32"},
+		{"of another region", space(part(8, 16)), false, 1, "", false, "the space has sids 8-15 of 32"},
 		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), false, 1, "", false, "not initialized"},
 		{"a bad config", space(func(v *lease.View) { v.Config = corrupt(v.Config.Value) }), false, 1, "", false, "config is unreadable"},
 		{"a bad era", space(func(v *lease.View) { v.Era = corrupt(v.Era.Value) }), false, 1, "", false, "admin recover"},

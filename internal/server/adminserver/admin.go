@@ -128,7 +128,7 @@ func conditions(st node.Stats, g gen.Config, clocks string) string {
 	if st.Lease.Problem != "" {
 		problem = ", " + st.Lease.Problem
 	}
-	within := st.Lease.SIDRange.In(g.Layout)
+	within := st.Lease.SIDs
 	if !st.Holding {
 		return text + line(false, "sid: none held of %v, lease %v%s", within, st.Lease.Phase, problem)
 	}

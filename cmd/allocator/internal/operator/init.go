@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,15 +33,20 @@ A job that might run again gives --fresh-until instead: after that time init cre
 space and fails if there is none, so that a wiped etcd is noticed.
 
 Where IDs exist already, give the greatest as --above: every ID of the space is greater.
-"allocator adopt" finds it, and the layout.`,
+"allocator adopt" finds it, and the layout.
+
+Several regions with an etcd each issue IDs that never meet if each has sids of its own:
+give each region's as --sids. They never change, and nodes learn them from etcd.`,
 		Example: `  allocator init --etcd.endpoints http://10.0.0.1:2379
-  allocator init --etcd.endpoints http://10.0.0.1:2379 --fresh --layout twitter --above 1541815603606036480`,
+  allocator init --etcd.endpoints http://10.0.0.1:2379 --fresh --layout twitter --above 1541815603606036480
+  allocator init --etcd.endpoints http://10.0.0.1:2379 --layout twitter --sids 0-255`,
 		Args: cobra.NoArgs,
 	}
 	fresh := cmd.Flags().Bool("fresh", false, "IDs may begin at once: none was ever issued for this space")
 	until := cmd.Flags().String("fresh-until", "", "as --fresh until this time, such as 2026-11-20T17:00:00Z, and after it create no space")
 	cmd.MarkFlagsMutuallyExclusive("fresh", "fresh-until")
 	above := cmd.Flags().String("above", "", "the greatest ID that exists already, in decimal: no ID is issued at or below it")
+	sids := cmd.Flags().String("sids", "", "sids of this space, as first-last, where others belong to other regions; at most "+strconv.Itoa(lease.MaxSIDs)+". Default: all, or the first "+strconv.Itoa(lease.MaxSIDs))
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
@@ -66,6 +72,11 @@ Where IDs exist already, give the greatest as --above: every ID of the space is 
 			}
 			begin.Above = flake.ID(id)
 		}
+		if cmd.Flags().Changed("sids") {
+			if begin.SIDs, err = lease.ParsePart(*sids, c.Layout); err != nil {
+				return cli.UsageError("--sids %s: %w", cli.Show(*sids), err)
+			}
+		}
 		if cmd.Flags().Changed("fresh-until") {
 			t, err := time.Parse(time.RFC3339, *until)
 			if err != nil {
@@ -82,11 +93,13 @@ Where IDs exist already, give the greatest as --above: every ID of the space is 
 		}
 		var differs *daemon.SpaceError
 		var lower *daemon.FloorError
+		var others *daemon.PartError
+		var outside *lease.RangeError
 		switch {
 		case errors.Is(err, daemon.ErrNoSpace):
 			return cli.Exit(cli.ExitInvalid, fmt.Errorf("space %q is not initialized, and --fresh-until %s has passed: was etcd wiped? "+
 				"If it never issued an ID, run \"allocator init --fresh\"; else see docs/OPERATIONS.md", c.Space, *until))
-		case errors.As(err, &differs), errors.As(err, &lower), errors.Is(err, etcdstore.ErrRemains):
+		case errors.As(err, &differs), errors.As(err, &lower), errors.As(err, &others), errors.As(err, &outside), errors.Is(err, etcdstore.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
 		case errors.Is(err, daemon.ErrClock), errors.Is(err, daemon.ErrAbove):
 			return cli.Exit(cli.ExitUsage, err)
@@ -99,19 +112,24 @@ Where IDs exist already, give the greatest as --above: every ID of the space is 
 				Space   string `json:"space"`
 				Created bool   `json:"created"`
 				Layout  string `json:"layout"`
+				SIDs    string `json:"sids"`
 				Epoch   string `json:"epoch"`
 				Pool    string `json:"pool"`
 				Era     int64  `json:"era"`
 				Floor   string `json:"floor"`
-			}{c.Space, created, space.Layout.String(), space.Epoch.Time().Format(time.RFC3339Nano), space.Pool, era.Number,
+			}{c.Space, created, space.Layout.String(), space.SIDs().String(), space.Epoch.Time().Format(time.RFC3339Nano), space.Pool, era.Number,
 				era.Floor.Time().Format(time.RFC3339Nano)})
 		}
 		what := "initialized"
 		if !created {
 			what = "was already initialized, with the same values"
 		}
-		_, err = fmt.Fprintf(a.Out, "space %q %s: layout %s (%d holders), epoch %s, pool %s\n", c.Space, what,
-			space.Layout, space.Layout.Holders(), space.Epoch.Time().Format(time.RFC3339Nano), space.Pool)
+		holders := fmt.Sprintf("%d holders", space.Layout.Holders())
+		if sids := space.SIDs(); sids.Len() < space.Layout.Holders() {
+			holders = "sids " + sids.Of(space.Layout)
+		}
+		_, err = fmt.Fprintf(a.Out, "space %q %s: layout %s (%s), epoch %s, pool %s\n", c.Space, what,
+			space.Layout, holders, space.Epoch.Time().Format(time.RFC3339Nano), space.Pool)
 		if err == nil && begin.Above > 0 {
 			_, err = fmt.Fprintf(a.Out, "every ID is above %d\n", begin.Above)
 		}
