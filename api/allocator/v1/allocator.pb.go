@@ -1020,7 +1020,9 @@ type GetClusterResponse struct {
 	// How many sids the space has. `sids` lists those that were ever used.
 	PoolSize int32 `protobuf:"varint,12,opt,name=pool_size,json=poolSize,proto3" json:"pool_size,omitempty"`
 	// The layout's name, or the bits of a custom one.
-	LayoutBits    string `protobuf:"bytes,13,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`
+	LayoutBits string `protobuf:"bytes,13,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`
+	// Which sids the space has, as first-last; empty while the node does not know it.
+	PoolSids      string `protobuf:"bytes,14,opt,name=pool_sids,json=poolSids,proto3" json:"pool_sids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1142,6 +1144,13 @@ func (x *GetClusterResponse) GetPoolSize() int32 {
 func (x *GetClusterResponse) GetLayoutBits() string {
 	if x != nil {
 		return x.LayoutBits
+	}
+	return ""
+}
+
+func (x *GetClusterResponse) GetPoolSids() string {
+	if x != nil {
+		return x.PoolSids
 	}
 	return ""
 }
@@ -2295,7 +2304,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x03R\x04term\x12\"\n" +
 	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\"\x13\n" +
-	"\x11GetClusterRequest\"\xc0\x03\n" +
+	"\x11GetClusterRequest\"\xdd\x03\n" +
 	"\x12GetClusterResponse\x12\x14\n" +
 	"\x05space\x18\x01 \x01(\tR\x05space\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12,\n" +
@@ -2311,7 +2320,8 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\aproblem\x18\v \x01(\tR\aproblem\x12\x1b\n" +
 	"\tpool_size\x18\f \x01(\x05R\bpoolSize\x12\x1f\n" +
 	"\vlayout_bits\x18\r \x01(\tR\n" +
-	"layoutBits\"\x0e\n" +
+	"layoutBits\x12\x1b\n" +
+	"\tpool_sids\x18\x0e \x01(\tR\bpoolSids\"\x0e\n" +
 	"\fDrainRequest\"\xc2\x01\n" +
 	"\rDrainResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +

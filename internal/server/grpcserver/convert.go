@@ -69,7 +69,7 @@ func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 	res := &pb.GetClusterResponse{
 		Space: c.Space, Pool: c.Pool, Layout: wire.LayoutOf(c.LayoutValue), LayoutBits: c.LayoutValue.String(), EpochUnixMs: c.EpochUnixMs,
 		Era: c.Era, EraFloorUnixMs: c.EraFloorUnixMs, Revision: c.Revision,
-		Problem: c.Problem, PoolSize: int32(c.PoolSize),
+		Problem: c.Problem, PoolSize: int32(c.PoolSize), PoolSids: c.PoolSIDs,
 		Self: &pb.NodeStatus{
 			Name: c.Self.Name, Instance: c.Self.Instance, Ready: c.Self.Ready,
 			Refusing: server.WireOf(c.Self.Refusing).Reason, Message: c.Self.Message,

@@ -39,9 +39,10 @@ type Cluster struct {
 	Era            int64        `json:"era"` // 0 while unknown
 	EraFloorUnixMs int64        `json:"era_floor_unix_ms"`
 	Revision       int64        `json:"revision"`
-	PoolSize       int          `json:"pool_size"`
-	Nodes          []Node       `json:"nodes"` // with Problem as this node last listed them; null while unknown
-	SIDs           []SID        `json:"sids"`  // those ever used; null while unknown
+	PoolSize       int          `json:"pool_size"` // how many sids the space has
+	PoolSIDs       string       `json:"pool_sids"` // which, as first-last; empty while unknown
+	Nodes          []Node       `json:"nodes"`     // with Problem as this node last listed them; null while unknown
+	SIDs           []SID        `json:"sids"`      // those ever used; null while unknown
 	Problem        string       `json:"problem,omitempty"`
 	Self           Self         `json:"self"`
 	LayoutValue    flake.Layout `json:"-"` // Layout as a value
@@ -109,9 +110,12 @@ func (in *Inspector) Cluster(ctx context.Context) (Cluster, error) {
 		Era:            st.Lease.Era.Number,
 		EraFloorUnixMs: int64(st.Lease.Era.Floor),
 		Revision:       st.Lease.Revision,
-		PoolSize:       in.format.Layout.Holders(),
+		PoolSize:       lease.Space{Layout: in.format.Layout, Part: st.Lease.Space.Part}.SIDs().Len(),
 		Self:           in.self(st),
 		LayoutValue:    in.format.Layout,
+	}
+	if c.Pool != "" {
+		c.PoolSIDs = st.Lease.Space.SIDs().String()
 	}
 	var clocks clock.Report
 	if in.cfg.Clocks != nil {
@@ -191,7 +195,8 @@ func (c *Cluster) fill(v lease.View, st node.Stats) {
 	if v.Config.Exists() && v.Config.Err == nil {
 		c.Pool = v.Config.Value.Pool
 		c.LayoutValue, c.Layout = v.Config.Value.Layout, v.Config.Value.Layout.String()
-		c.EpochUnixMs, c.PoolSize = int64(v.Config.Value.Epoch), v.Config.Value.Layout.Holders()
+		c.EpochUnixMs = int64(v.Config.Value.Epoch)
+		c.PoolSize, c.PoolSIDs = v.Config.Value.SIDs().Len(), v.Config.Value.SIDs().String()
 	}
 	if v.Era.Exists() && v.Era.Err == nil {
 		c.Era, c.EraFloorUnixMs = v.Era.Value.Number, int64(v.Era.Value.Floor)

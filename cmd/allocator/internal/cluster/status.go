@@ -75,13 +75,15 @@ type clusterView struct {
 	Layout   string     `json:"layout"`
 	Epoch    string     `json:"epoch"`
 	Era      int64      `json:"era"`
-	Known    bool       `json:"known"`             // etcd answered: nodes and sids are its
-	Problem  string     `json:"problem,omitempty"` // why it did not, or what is wrong with its records
-	PoolSize int        `json:"pool_size"`
+	Known    bool       `json:"known"`               // etcd answered: nodes and sids are its
+	Problem  string     `json:"problem,omitempty"`   // why it did not, or what is wrong with its records
+	PoolSize int32      `json:"pool_size"`           // how many sids the space has
+	PoolSIDs string     `json:"pool_sids,omitempty"` // which; empty while unknown
 	PoolHeld int        `json:"pool_held"`
 	Nodes    []nodeLine `json:"nodes"`
 	SIDs     []sidLine  `json:"sids"` // those ever used
 	Self     selfLine   `json:"self"`
+	holders  int        // of the layout
 }
 
 type nodeLine struct {
@@ -128,8 +130,8 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		Space: c.GetSpace(), Pool: c.GetPool(), Era: c.GetEra(),
 		Epoch:   clock.Millis(c.GetEpochUnixMs()).Time().Format(time.RFC3339Nano),
 		Known:   len(c.GetSids()) > 0 || c.GetProblem() == "" && len(c.GetNodes()) > 0, // at least the node asked is registered
-		Problem: c.GetProblem(),
-		Nodes:   []nodeLine{}, SIDs: []sidLine{},
+		Problem: c.GetProblem(), PoolSize: c.GetPoolSize(), PoolSIDs: c.GetPoolSids(),
+		Nodes: []nodeLine{}, SIDs: []sidLine{},
 		Self: selfLine{
 			Name: self.GetName(), Ready: self.GetReady(), SID: self.GetSid(), Issued: self.GetIdsIssued(), Why: self.GetMessage(),
 			Clock: newClockLine(self.GetClock()),
@@ -142,7 +144,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		v.Self.Reason = strings.TrimPrefix(self.GetRefusing().String(), "REASON_")
 	}
 	if layout, err := remote.LayoutOf(c.GetLayout(), c.GetLayoutBits()); err == nil {
-		v.Layout, v.PoolSize = layout.String(), layout.Holders()
+		v.Layout, v.holders = layout.String(), layout.Holders()
 	}
 	for _, n := range c.GetNodes() {
 		v.Nodes = append(v.Nodes, nodeLine{n.GetName(), n.GetInstance(), n.GetVersion(), n.GetGrpcAddress(), n.GetHttpAddress(), n.GetSid(), n.GetSidRange(), newPeerLine(n.GetClock())})
@@ -161,7 +163,11 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 }
 
 func (v clusterView) print(w io.Writer) error {
-	fmt.Fprintf(w, "space %s: layout %s, epoch %s, era %d\n", v.Space, v.Layout, v.Epoch, v.Era)
+	sids := ""
+	if v.PoolSIDs != "" && int(v.PoolSize) < v.holders {
+		sids = fmt.Sprintf(", sids %s of %d", v.PoolSIDs, v.holders)
+	}
+	fmt.Fprintf(w, "space %s: layout %s%s, epoch %s, era %d\n", v.Space, v.Layout, sids, v.Epoch, v.Era)
 	switch {
 	case v.Known:
 		fmt.Fprintf(w, "%s; %d of %d sids held\n", cli.Count(len(v.Nodes), "node"), v.PoolHeld, v.PoolSize)

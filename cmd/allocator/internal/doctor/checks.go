@@ -176,6 +176,7 @@ func sound(version string) bool {
 // space reports whether there is a space to check further.
 func (r *findings) space(f facts) bool {
 	v := f.view
+	_, outside := v.Config.Value.SIDsOf(f.sids)
 	switch have := v.Config; {
 	case !have.Exists():
 		r.Add("space", report.Fail, "Run \"allocator init\" once; omit --fresh if IDs were ever issued in the space", "space %q is not initialized", f.space)
@@ -186,8 +187,14 @@ func (r *findings) space(f facts) bool {
 	case have.Value.Format() != f.want.Format():
 		r.Add("space", report.Fail, "Start nodes with the space's values, or give another --space",
 			"it has layout %s and epoch %s, and layout %s and epoch %s are configured here", have.Value.Layout, day(have.Value.Epoch), f.want.Layout, day(f.want.Epoch))
+	case outside != nil:
+		r.Add("space", report.Fail, "Set sid-range to sids of the space, or give another --space", "%v", outside)
 	default:
-		r.Add("space", report.OK, "", "%q is initialized: layout %s, epoch %s, pool %s", f.space, have.Value.Layout, day(have.Value.Epoch), have.Value.Pool)
+		sids := ""
+		if s := have.Value.SIDs(); s.Len() < have.Value.Layout.Holders() {
+			sids = ", sids " + s.Of(have.Value.Layout)
+		}
+		r.Add("space", report.OK, "", "%q is initialized: layout %s%s, epoch %s, pool %s", f.space, have.Value.Layout, sids, day(have.Value.Epoch), have.Value.Pool)
 	}
 	switch era := v.Era; {
 	case !era.Exists() || era.Err != nil:
@@ -215,6 +222,10 @@ func (r *findings) records(f facts) {
 		w := s.Window.Value
 		release := fmt.Sprintf("\"allocator admin release-sid %d\" repairs it", sid)
 		switch {
+		case !v.Config.Value.SIDs().Has(sid):
+			bad++
+			r.Add("records", report.Fail, "etcd was edited, or the sids of the space were: look for IDs of that sid in other regions with \"allocator audit\"",
+				"sid %d has records, and the space has the sids %s", sid, v.Config.Value.SIDs().Of(v.Config.Value.Layout))
 		case s.Window.Err != nil:
 			bad++
 			r.Add("records", report.Fail, "Find out who changed it. "+release, "the window of sid %d is unreadable: %v", sid, s.Window.Err)

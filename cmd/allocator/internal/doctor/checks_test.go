@@ -112,6 +112,13 @@ func TestExamine(t *testing.T) {
 		{"another layout", func(f *facts) { f.want.Layout = flake.Fleet },
 			[]string{"fail space | it has layout scalable and epoch 2024-01-01T00:00:00Z, and layout fleet and epoch | the space's values"}},
 		{"another epoch", func(f *facts) { f.want.Epoch++ }, []string{"fail space | are configured here |"}},
+		{"a range outside the space", func(f *facts) { f.sids = lease.SIDRange{From: 30, To: 40} },
+			[]string{"fail space | sid-range 30-39 is not within the sids of the space, 0-31 of 32 | Set sid-range"}},
+		{"a sid of another region", func(f *facts) {
+			f.want.Part = lease.SIDRange{From: 0, To: 4}
+			f.view.Config = record(f.want)
+			f.sid(4, func(*lease.SIDRecords, *lease.Window) {})
+		}, []string{"fail records | sid 4 has records, and the space has the sids 0-3 of 32 | other regions"}},
 		{"no era", func(f *facts) { f.view.Era = lease.Entry[lease.Era]{} }, []string{"fail era | missing | admin recover"}},
 		{"restored", func(f *facts) { f.view.Cluster = 0xc2 }, []string{"fail era | cluster is c2, and era 1 began on c1 | admin recover"}},
 		{"recovered just now", func(f *facts) { f.view.Era = record(lease.Era{Number: 2, Floor: at + 9000, Cluster: 0xc1}) },

@@ -103,7 +103,8 @@ issues an ID above all others when asked to. With --addr this needs no etcd.`,
 
 // facts are what doctor found, before anything is judged.
 type facts struct {
-	want     lease.Space // layout and epoch as configured here
+	want     lease.Space    // layout and epoch as configured here
+	sids     lease.SIDRange // sid-range as configured here
 	space    string
 	endpoint string // of etcd, for advice
 	slack    clock.Millis
@@ -139,8 +140,8 @@ func (f facts) reached() bool {
 func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr string) facts {
 	sys := clock.NewSystem(clock.SystemConfig{})
 	f := facts{
-		want:  lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
-		space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Endpoints, ","),
+		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
+		sids: s.Cfg.SIDRange, space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Endpoints, ","),
 		slack: s.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.Lease.ExtendEvery, window: s.Cfg.Lease.Window,
 		kernel: sys.Kernel(), hint: d.Hint,
 	}
