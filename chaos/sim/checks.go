@@ -22,8 +22,9 @@ type clockChecks struct {
 // lastAnswer is when, by our raw clock, a process last answered.
 type lastAnswer struct {
 	at     int64
-	newest int64 // of all its answers, by its raw clock: one may overtake another
-	sound  bool  // its clocks never fail, and it is no false peer
+	now    time.Duration // at true time
+	newest int64         // of all its answers, by its raw clock: one may overtake another
+	sound  bool          // its clocks never fail, and it is no false peer
 }
 
 // slack is how far sound clocks are from the truth: hosts start up to 10 ms off,
@@ -86,7 +87,7 @@ func (p *process) checkMajority(r agreement.Reading) {
 		if ok && age <= clock.Freshness {
 			all++
 		}
-		if ok && age <= clock.Freshness-2*clock.MaxRoundTrip && h.sound {
+		if ok && age <= clock.Freshness-2*clock.MaxRoundTrip && h.sound && h.now > p.host.wrong { // it knows what befell our clock
 			sound++
 		}
 	}
@@ -124,7 +125,7 @@ func (p *process) checkAlone() {
 	}
 	now, current := p.sim.trueMillis(), p.sim.etcd.view()
 	for _, h := range p.sim.hosts {
-		if h == p.host || h.noGossip || !h.sound {
+		if h.node == p.host.node || h.noGossip || !h.sound { // a name is one node, on whatever host
 			continue
 		}
 		for sid, s := range p.listed.SIDs {

@@ -156,7 +156,7 @@ func (p *process) learn(peer *process, nonce int64, a answer) {
 	}
 	falsePeer := p.sim.plan.falsePeer && peer.host == p.sim.hosts[0]
 	newest := max(p.answered[peer.name].newest, a.clocks.Raw)
-	p.answered[peer.name] = lastAnswer{at: t4, newest: newest, sound: peer.host.sound && !falsePeer}
+	p.answered[peer.name] = lastAnswer{at: t4, now: p.sim.now, newest: newest, sound: peer.host.sound && !falsePeer}
 	p.agree(agreement.Exchange{
 		Node:   peer.host.node,
 		Sample: clock.Sample{Instance: peer.name, T1: t1, T4: t4, Hold: a.hold, Peer: a.clocks},

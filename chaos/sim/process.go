@@ -92,9 +92,13 @@ func (p *process) meanwhile(f func()) {
 }
 
 // start begins a process on the host, unless its clock is impossible: then the
-// real one ends at once, and is tried again.
+// real one ends at once, and is tried again. On a suspended host nothing starts.
 func (sim *simulation) start(h *host) {
 	if h.process != nil && !h.process.gone {
+		return
+	}
+	if h.at > sim.now {
+		sim.in(h.at-sim.now, func() { sim.start(h) })
 		return
 	}
 	if wall := clock.Millis(h.read(sim.now).Wall / 1e6); wall <= clock.Millis(sim.plan.format.Epoch) && sim.plan.mode != Unclocked {
