@@ -100,8 +100,8 @@ type FloorError struct {
 
 // Error says what holds and what to do.
 func (e *FloorError) Error() string {
-	return fmt.Sprintf("space %q exists, and its IDs begin at %s: above %d only those from %s are, and nodes may have issued IDs before. "+
-		"If they have, look for duplicates with \"allocator audit\"; \"allocator admin recover\" begins a new era, above the clock", e.Name, at(e.Have), e.Above, at(e.Asked))
+	return fmt.Sprintf("space %q exists, and its IDs begin at %s, before %s, the end of the time of %d: nodes may have issued IDs at or below it. "+
+		"Look for duplicates with \"allocator audit\"; \"allocator admin recover\" begins a new era, above the clock", e.Name, at(e.Have), at(e.Asked), e.Above)
 }
 
 func at(t clock.Millis) string { return t.Time().Format(time.RFC3339Nano) }
