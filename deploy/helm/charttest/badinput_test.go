@@ -1,9 +1,34 @@
 package charttest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/flake"
 )
+
+// The chart knows how many sids a layout has, built in or not.
+func TestSIDsOfLayouts(t *testing.T) {
+	for _, name := range append(flake.Layouts(), "41/12/10,epoch=2020-01-01", "40/14/9,order=time-seq-sid,unit=10ms") {
+		f, err := flake.ParseFormat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Layout.SIDBits() == 0 { // for tools, not for spaces
+			continue
+		}
+		last := f.Layout.Holders() - 1
+		values := fmt.Sprintf("{space: {layout: '%s'}, sids: {range: 0-%d}}", name, last)
+		if _, err := render(t, with(t, values), install); err != nil {
+			t.Errorf("%s: the range of all its sids: %v", name, err)
+		}
+		values = fmt.Sprintf("{space: {layout: '%s'}, sids: {range: 1-%d}}", name, last+1)
+		if _, err := render(t, with(t, values), install); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("has the sids 0 to %d", last)) {
+			t.Errorf("%s: a sid too many: %v", name, err)
+		}
+	}
+}
 
 // Each combination of values that cannot work makes rendering fail with a message
 // that states what to change.
@@ -21,6 +46,7 @@ func TestBadInput(t *testing.T) {
 		{"reserve over the pool", "sids: {reserve: 40}", "sids.reserve is 40: of 32 sids"},
 		{"range with last before first", "sids: {range: 9-3}", "the last sid is lower than the first"},
 		{"range over the pool", "sids: {range: 0-32}", "layout scalable has the sids 0 to 31"},
+		{"an ID as a number", "init: {above: 1541815603606036480}", "init/above"},
 		{"range as a word", "sids: {range: all}", "sids/range"},
 		{"autoscaler over the pool", "autoscaling: {enabled: true, maxReplicas: 31}", "autoscaling.maxReplicas is 31"},
 		{"autoscaler with minimum over maximum", "autoscaling: {enabled: true, minReplicas: 9, maxReplicas: 5}", "greater than autoscaling.maxReplicas, 5"},

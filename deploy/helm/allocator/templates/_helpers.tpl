@@ -113,18 +113,31 @@ tolerations:
 {{- end -}}
 {{- end -}}
 
-{{/* Number of sids that the release may acquire. */}}
+{{/* Number of sids that the release may acquire: without a range, nodes use the first 1,024. */}}
 {{- define "allocator.range" -}}
 {{- if .Values.sids.range -}}
 {{- $ends := splitList "-" .Values.sids.range -}}
 {{- add1 (sub (int (index $ends 1)) (int (index $ends 0))) -}}
 {{- else -}}
-{{- include "allocator.pool" . -}}
+{{- min 1024 (int (include "allocator.pool" .)) -}}
 {{- end -}}
 {{- end -}}
 
+{{/* Number of sids of the layout. */}}
 {{- define "allocator.pool" -}}
-{{- ternary "1024" "32" (eq .Values.space.layout "fleet") -}}
+{{- $layout := index (splitList "," .Values.space.layout) 0 -}}
+{{- $bits := dict "scalable" 5 "js53" 5 "fleet" 10 "twitter" 10 "discord" 10 "leaf" 10 "instagram" 13 "sonyflake" 16 "baidu" 22 -}}
+{{- $sid := 0 -}}
+{{- if hasKey $bits $layout -}}
+{{- $sid = get $bits $layout -}}
+{{- else -}}
+{{- $sid = index (splitList "/" $layout) (ternary 2 1 (contains "order=time-seq-sid" .Values.space.layout)) -}}
+{{- end -}}
+{{- $pool := 1 -}}
+{{- range until (int $sid) -}}
+{{- $pool = mul 2 $pool -}}
+{{- end -}}
+{{- $pool -}}
 {{- end -}}
 
 {{/* Time to stop: config.StopWithin, and a margin for the kubelet. */}}
