@@ -37,6 +37,7 @@ func TestRequests(t *testing.T) {
 		{"escapes of all digits", `"\x00\x09\xaf\xfa\xAF\xFA\x99"` + "\r\n", []string{"\x00\x09\xaf\xfa\xaf\xfa\x99"}},
 		{"escapes beside the digits", `"\x0/" "\x0:" "\x0@" "\x0G" "\x0` + "`" + `" "\x0g"` + "\r\n", []string{"x0/", "x0:", "x0@", "x0G", "x0`", "x0g"}},
 		{"empty line without a carriage return", "\n", nil},
+		{"escapes by name", `"\n\r\t\b\a\"\\"` + "\r\n", []string{"\n\r\t\b\a\"\\"}},
 		{"escape that is none", `"\x4g"` + "\r\n", []string{"x4g"}},
 		{"most words", "*64\r\n" + strings.Repeat("$1\r\nx\r\n", 64), slices.Repeat([]string{"x"}, 64)},
 		{"longest word", "*1\r\n$4096\r\n" + strings.Repeat("x", 4096) + "\r\n", []string{strings.Repeat("x", 4096)}},
