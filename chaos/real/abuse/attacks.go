@@ -60,39 +60,90 @@ var attacks = []attack{
 	{name: "continuation", sends: "header blocks of endless CONTINUATION frames on 8 gRPC connections", run: conns(8, continuation)},
 	{name: "header-bombs", sends: "header fields of 1 MiB, and HPACK references to them, on 8 gRPC connections", run: conns(8, headerBombs)},
 
-	{name: "wrong-auth", short: true, sends: "pipelined AUTH with a wrong token on 8 RESP connections", run: conns(8, resp("AUTH wrong-token-wrong-token\r\n"))},
-	{name: "malformed-next", sends: "pipelined ID.NEXT of a caller with a token, with arguments that are none, on 8 RESP connections", run: conns(8, malformedNext)},
+	{name: "wrong-auth", short: true, sends: "pipelined AUTH with a wrong token on 8 RESP connections", run: conns(8, secure(toRESP, repeat("AUTH wrong-token-wrong-token\r\n", 512)))},
+	{name: "malformed-next", sends: "pipelined ID.NEXT of a caller with a token, with arguments that are none, on 8 RESP connections", run: conns(8, secure(toRESP, malformedNext))},
 	{name: "wrong-token", sends: "gRPC calls with a wrong token on 8 connections", run: conns(8, wrongToken)},
 	{name: "wrong-token-http", sends: "HTTP/1.1 requests with a wrong token, pipelined, on 8 connections",
-		run: conns(8, pipelined(func(a *attacker) string { return a.HTTP }, true, "POST /v1/ids?count=1 HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer wrong\r\nContent-Length: 0\r\n\r\n"))},
+		run: conns(8, secure(toHTTP, repeat("POST /v1/ids?count=1 HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer wrong\r\nContent-Length: 0\r\n\r\n", 16), "http/1.1"))},
 	{name: "metrics", short: true, sends: "pipelined GET /metrics on 16 connections to the admin port",
-		run: conns(16, pipelined(func(a *attacker) string { return a.Admin }, false, "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"))},
+		run: conns(16, plain(toAdmin, repeat("GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n", 16)))},
 	{name: "handshakes", sends: "TLS handshakes, each on a new connection, 8 at a time", run: conns(8, handshakes)},
 
-	{name: "slots-grpc", short: true, sends: "5,000 TLS connections to the gRPC port that answer pings and call nothing", run: conns(5000, slotsGRPC)},
-	{name: "slots-http", sends: "5,000 TLS connections to the HTTP port that answer pings and request nothing", run: conns(5000, slotsHTTP)},
-	{name: "slots-resp", sends: "5,000 TLS connections to the RESP port that send nothing", run: conns(5000, slotsRESP)},
-	{name: "slots-admin", short: true, sends: "5,000 connections to the admin port that send a request line every second and end none", run: conns(5000, slotsAdmin)},
-	{name: "slots-sources", sends: "5,000 connections to the gRPC port as above, from 200 addresses", sources: 200, run: conns(5000, slotsGRPC)},
-	{name: "half-open", sends: "5,000 connections to the HTTP port that begin a TLS handshake and stop", run: conns(5000, halfOpen)},
-	{name: "slowloris", sends: "2,000 HTTP/1.1 requests that get a header field a second", run: conns(2000, slowloris)},
+	{name: "slots-grpc", short: true, sends: "5,000 TLS connections to the gRPC port that answer pings and call nothing", run: conns(5000, slots(toGRPC))},
+	{name: "slots-http", sends: "5,000 TLS connections to the HTTP port that answer pings and request nothing", run: conns(5000, slots(toHTTP))},
+	{name: "slots-resp", sends: "5,000 TLS connections to the RESP port that send nothing", run: conns(5000, secure(toRESP, begin(nil)))},
+	{name: "slots-admin", short: true, sends: "5,000 connections to the admin port that send a request line every second and end none", run: conns(5000, plain(toAdmin, slowly("GET /livez HTTP/1.1\r\nHost: node\r\n")))},
+	{name: "slots-sources", sends: "5,000 connections to the gRPC port as above, from 200 addresses", sources: 200, run: conns(5000, slots(toGRPC))},
+	{name: "half-open", sends: "5,000 connections to the HTTP port that begin a TLS handshake and stop",
+		// A ClientHello of 508 bytes that ends early.
+		run: conns(5000, plain(toHTTP, begin([]byte{22, 3, 1, 2, 0, 1, 0, 1, 0xfc})))},
+	{name: "slowloris", sends: "2,000 HTTP/1.1 requests that get a header field a second", run: conns(2000, secure(toHTTP, slowly("POST /v1/ids HTTP/1.1\r\nHost: node\r\n"), "http/1.1"))},
 	{name: "registrations", sends: "20,000 registrations in etcd without a process", run: registrations},
-	{name: "json-bombs", sends: "HTTP/1.1 requests with bodies of nested JSON and of gzip, on 16 connections", run: conns(16, jsonBombs)},
+	{name: "json-bombs", sends: "HTTP/1.1 requests with bodies of nested JSON and of gzip, on 16 connections", run: conns(16, secure(toHTTP, jsonBombs, "http/1.1"))},
 }
 
-// gossip opens a stream with a label and a message of a kind.
-func gossip(kind int, head []byte, size int) func(*attacker, context.Context) error {
+// Ports of the node.
+func toGRPC(a *attacker) string   { return a.GRPC }
+func toHTTP(a *attacker) string   { return a.HTTP }
+func toRESP(a *attacker) string   { return a.RESP }
+func toAdmin(a *attacker) string  { return a.Admin }
+func toGossip(a *attacker) string { return a.Gossip }
+
+// plain opens a connection without TLS and does f with it.
+func plain(port func(*attacker) string, f func(context.Context, *attacker, net.Conn) error) func(*attacker, context.Context) error {
 	return func(a *attacker, ctx context.Context) error {
-		conn, err := a.dial(ctx, a.Gossip)
+		conn, err := a.dial(ctx, port(a))
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
+		return f(ctx, a, conn)
+	}
+}
+
+// secure opens a connection with TLS and does f with it.
+func secure(port func(*attacker) string, f func(context.Context, *attacker, net.Conn) error, protocols ...string) func(*attacker, context.Context) error {
+	return func(a *attacker, ctx context.Context) error {
+		conn, err := a.dialTLS(ctx, port(a), protocols...)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return f(ctx, a, conn)
+	}
+}
+
+// onH2 opens an HTTP/2 connection, whose frames are read if read is set, and does f with it.
+func onH2(port func(*attacker) string, read bool, f func(*h2) error) func(*attacker, context.Context) error {
+	return func(a *attacker, ctx context.Context) error {
+		c, err := a.h2To(ctx, port(a), read)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		return f(c)
+	}
+}
+
+// begin sends b, which begins something, and waits until the node closes.
+func begin(b []byte) func(context.Context, *attacker, net.Conn) error {
+	return func(ctx context.Context, a *attacker, conn net.Conn) error {
+		if _, err := conn.Write(b); err != nil {
+			return err
+		}
+		a.units.Add(1)
+		return hold(ctx, conn)
+	}
+}
+
+// gossip opens a stream with a label and a message of a kind.
+func gossip(kind int, head []byte, size int) func(*attacker, context.Context) error {
+	return plain(toGossip, func(ctx context.Context, a *attacker, conn net.Conn) error {
 		b := append([]byte{244, byte(len(a.Label))}, a.Label...)
 		if kind >= 0 {
 			b = append(append(b, byte(kind)), head...)
 		}
-		_, err = conn.Write(b)
+		_, err := conn.Write(b)
 		zeros := make([]byte, 64<<10)
 		for left := size; left > 0 && err == nil; left -= len(zeros) {
 			_, err = conn.Write(zeros)
@@ -102,7 +153,7 @@ func gossip(kind int, head []byte, size int) func(*attacker, context.Context) er
 			err = hold(ctx, conn)
 		}
 		return err
-	}
+	})
 }
 
 func gossipPackets(a *attacker, ctx context.Context) error {
@@ -121,12 +172,7 @@ func gossipPackets(a *attacker, ctx context.Context) error {
 	return nil
 }
 
-func grpcUnfinished(a *attacker, ctx context.Context) error {
-	c, err := a.h2To(ctx, a.GRPC, true)
-	if err != nil {
-		return err
-	}
-	defer c.close()
+var grpcUnfinished = onH2(toGRPC, true, func(c *h2) error {
 	var streams []uint32
 	for range 100 {
 		id, err := c.call("Allocate", "")
@@ -140,14 +186,20 @@ func grpcUnfinished(a *attacker, ctx context.Context) error {
 		streams = append(streams, id)
 	}
 	return c.fill(streams)
-}
+})
 
 // fill sends on all streams what their windows allow, forever.
 func (c *h2) fill(streams []uint32) error {
+	return c.sendAll(streams, func(id uint32) (int, error) { return c.data(id, 16<<10) })
+}
+
+// sendAll sends on all streams again and again. send returns how much it sent; if that is
+// nothing on any stream, a window has to grow first.
+func (c *h2) sendAll(streams []uint32, send func(id uint32) (int, error)) error {
 	for {
 		moved := 0
 		for _, id := range streams {
-			n, err := c.data(id, 16<<10)
+			n, err := send(id)
 			if err != nil {
 				return err
 			}
@@ -167,53 +219,28 @@ func (c *h2) fill(streams []uint32) error {
 // request is a message of an ID stream that asks for 1 ID.
 var request = []byte{0, 0, 0, 0, 6, 0x08, 1, 0x12, 2, 0x08, 1}
 
-func streamUnread(a *attacker, ctx context.Context) error {
-	c, err := a.h2To(ctx, a.GRPC, true)
-	if err != nil {
-		return err
-	}
-	defer c.close()
+var streamUnread = onH2(toGRPC, true, func(c *h2) error {
 	var streams []uint32
 	for range 100 {
-		id, err := c.call("AllocateStream", a.Token)
+		id, err := c.call("AllocateStream", c.a.Token)
 		if err != nil {
 			return err
 		}
 		streams = append(streams, id)
 	}
 	many := bytes.Repeat(request, 1024)
-	for {
-		moved := 0
-		for _, id := range streams {
-			c.mu.Lock()
-			fits := min(c.windows[id], c.conWin) >= int64(len(many))
-			c.mu.Unlock()
-			if !fits {
-				continue
-			}
-			n, err := c.write(id, many)
-			if err != nil {
-				return err
-			}
-			moved += n
+	return c.sendAll(streams, func(id uint32) (int, error) {
+		c.mu.Lock()
+		fits := min(c.windows[id], c.conWin) >= int64(len(many))
+		c.mu.Unlock()
+		if !fits {
+			return 0, nil
 		}
-		if err := c.flush(); err != nil {
-			return err
-		}
-		if moved == 0 {
-			if err := c.room(); err != nil {
-				return err
-			}
-		}
-	}
-}
+		return c.write(id, many)
+	})
+})
 
-func http2Bodies(a *attacker, ctx context.Context) error {
-	c, err := a.h2To(ctx, a.HTTP, true)
-	if err != nil {
-		return err
-	}
-	defer c.close()
+var http2Bodies = onH2(toHTTP, true, func(c *h2) error {
 	var streams []uint32
 	for range 250 {
 		id, err := c.open(false, ":method", "POST", ":scheme", "https", ":path", "/v1/ids", ":authority", "node", "content-type", "application/json")
@@ -223,40 +250,21 @@ func http2Bodies(a *attacker, ctx context.Context) error {
 		streams = append(streams, id)
 	}
 	return c.fill(streams)
-}
+})
 
-func respUnfinished(a *attacker, ctx context.Context) error {
-	conn, err := a.dialTLS(ctx, a.RESP)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if _, err := conn.Write(append([]byte("*2\r\n$7\r\nID.NEXT\r\n$65000\r\n"), make([]byte, 64000)...)); err != nil {
-		return err
-	}
-	a.units.Add(1)
-	return hold(ctx, conn)
-}
+var respUnfinished = secure(toRESP, begin(append([]byte("*2\r\n$7\r\nID.NEXT\r\n$65000\r\n"), make([]byte, 64000)...)))
 
 // flood opens a connection, does f again and again, and reads nothing.
-func flood(addr func(*attacker) string, read bool, f func(*h2) error) func(*attacker, context.Context) error {
-	return func(a *attacker, ctx context.Context) error {
-		c, err := a.h2To(ctx, addr(a), read)
-		if err != nil {
-			return err
-		}
-		defer c.close()
-		for ctx.Err() == nil {
+func flood(port func(*attacker) string, read bool, f func(*h2) error) func(*attacker, context.Context) error {
+	return onH2(port, read, func(c *h2) error {
+		for c.ctx.Err() == nil {
 			if err := f(c); err != nil {
 				return err
 			}
 		}
 		return nil
-	}
+	})
 }
-
-func toGRPC(a *attacker) string { return a.GRPC }
-func toHTTP(a *attacker) string { return a.HTTP }
 
 func reset(c *h2) error {
 	id, err := c.call("Allocate", "")
@@ -301,66 +309,33 @@ var (
 	})
 )
 
-func continuation(a *attacker, ctx context.Context) error {
-	c, err := a.h2To(ctx, a.GRPC, true)
-	if err != nil {
-		return err
-	}
-	defer c.close()
+var continuation = onH2(toGRPC, true, func(c *h2) error {
 	if err := c.do(func(fr *http2.Framer) error {
 		return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}})
 	}); err != nil {
 		return err
 	}
 	part := append([]byte{0x10, 1, 'x', 0x7f, 0x81, 0x1f}, bytes.Repeat([]byte{'y'}, 4096)...)
-	for ctx.Err() == nil {
+	for c.ctx.Err() == nil {
 		if err := c.do(func(fr *http2.Framer) error { return fr.WriteContinuation(1, false, part) }); err != nil {
 			return err
 		}
 	}
 	return nil
-}
+})
 
-// resp sends an inline command again and again, many at once.
-func resp(command string) func(*attacker, context.Context) error {
-	return func(a *attacker, ctx context.Context) error {
-		conn, err := a.dialTLS(ctx, a.RESP)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return a.repeat(ctx, conn, []byte(strings.Repeat(command, 512)), 512, true)
+// repeat sends a request again and again, n at once.
+func repeat(request string, n int) func(context.Context, *attacker, net.Conn) error {
+	return func(ctx context.Context, a *attacker, conn net.Conn) error {
+		return a.repeat(ctx, conn, []byte(strings.Repeat(request, n)), n, true)
 	}
 }
 
-func malformedNext(a *attacker, ctx context.Context) error {
-	conn, err := a.dialTLS(ctx, a.RESP)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func malformedNext(ctx context.Context, a *attacker, conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "AUTH %s\r\n", a.Token); err != nil {
 		return err
 	}
-	return a.repeat(ctx, conn, []byte(strings.Repeat("ID.NEXT COUNT x\r\n", 512)), 512, true)
-}
-
-// pipelined sends a request again and again, 16 at once.
-func pipelined(addr func(*attacker) string, secure bool, req string) func(*attacker, context.Context) error {
-	return func(a *attacker, ctx context.Context) error {
-		var conn net.Conn
-		var err error
-		if secure {
-			conn, err = a.dialTLS(ctx, addr(a), "http/1.1")
-		} else {
-			conn, err = a.dial(ctx, addr(a))
-		}
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return a.repeat(ctx, conn, []byte(strings.Repeat(req, 16)), 16, true)
-	}
+	return repeat("ID.NEXT COUNT x\r\n", 512)(ctx, a, conn)
 }
 
 func handshakes(a *attacker, ctx context.Context) error {
@@ -372,84 +347,28 @@ func handshakes(a *attacker, ctx context.Context) error {
 	return conn.Close()
 }
 
-func slots(addr func(*attacker) string) func(*attacker, context.Context) error {
-	return func(a *attacker, ctx context.Context) error {
-		c, err := a.h2To(ctx, addr(a), false)
-		if err != nil {
-			return err
-		}
-		defer c.close()
-		a.units.Add(1)
+func slots(port func(*attacker) string) func(*attacker, context.Context) error {
+	return onH2(port, false, func(c *h2) error {
+		c.a.units.Add(1)
 		c.read() // until it ends
 		return errors.New("closed")
-	}
+	})
 }
 
-var (
-	slotsGRPC = slots(toGRPC)
-	slotsHTTP = slots(toHTTP)
-)
-
-func slotsRESP(a *attacker, ctx context.Context) error {
-	conn, err := a.dialTLS(ctx, a.RESP)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	a.units.Add(1)
-	return hold(ctx, conn)
-}
-
-// slowly sends a line a second on a connection.
-func (a *attacker) slowly(ctx context.Context, conn net.Conn, line string) error {
-	a.units.Add(1)
-	for ctx.Err() == nil {
-		if _, err := conn.Write([]byte(line)); err != nil {
-			return err
+// slowly sends the first lines of a request, and a header field a second.
+func slowly(first string) func(context.Context, *attacker, net.Conn) error {
+	return func(ctx context.Context, a *attacker, conn net.Conn) error {
+		_, err := conn.Write([]byte(first))
+		a.units.Add(1)
+		for err == nil && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			_, err = conn.Write([]byte("X-Slow: x\r\n"))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
-	return nil
-}
-
-func slotsAdmin(a *attacker, ctx context.Context) error {
-	conn, err := a.dial(ctx, a.Admin)
-	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	if _, err := conn.Write([]byte("GET /livez HTTP/1.1\r\nHost: node\r\n")); err != nil {
-		return err
-	}
-	return a.slowly(ctx, conn, "X-Slow: x\r\n")
-}
-
-func halfOpen(a *attacker, ctx context.Context) error {
-	conn, err := a.dial(ctx, a.HTTP)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if _, err := conn.Write([]byte{22, 3, 1, 2, 0, 1, 0, 1, 0xfc}); err != nil { // a ClientHello of 508 bytes that ends here
-		return err
-	}
-	a.units.Add(1)
-	return hold(ctx, conn)
-}
-
-func slowloris(a *attacker, ctx context.Context) error {
-	conn, err := a.dialTLS(ctx, a.HTTP, "http/1.1")
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if _, err := conn.Write([]byte("POST /v1/ids HTTP/1.1\r\nHost: node\r\n")); err != nil {
-		return err
-	}
-	return a.slowly(ctx, conn, "X-Slow: x\r\n")
 }
 
 // registrations needs what a node needs: the rights to write to etcd.
@@ -481,12 +400,7 @@ func registrations(ctx context.Context, a *attacker) {
 	<-ctx.Done()
 }
 
-func jsonBombs(a *attacker, ctx context.Context) error {
-	conn, err := a.dialTLS(ctx, a.HTTP, "http/1.1")
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func jsonBombs(ctx context.Context, a *attacker, conn net.Conn) error {
 	body := strings.Repeat(`{"a":[`, 100_000)
 	var b bytes.Buffer
 	for _, encoding := range []string{"identity", "gzip"} {
