@@ -142,6 +142,7 @@ func TestCheckers(t *testing.T) {
 		{"intervals: one millisecond, no ID in common", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 3), 1), Broken, 1},
 		{"intervals: a restart in the same millisecond", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n1#1", flakeAt(1, 9, 3), 1), Broken, 1},
 		{"intervals: one millisecond of two sids", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).ok(1, 1, "n2#0", flakeAt(1, 9, 4), 1), Pass, 0},
+		{"intervals: a block that runs into the next sid", intervals, newScenario().op(1, Op{Process: "1", Type: OK, F: FAllocate, Node: "n1", Run: "n1#0", Block: Block{flakeAt(1, 0, 3), 2, 1}}), Broken, 1},
 		{"intervals: of a process that is not known", intervals, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 1).unknown(1, 1, flakeAt(1, 9, 3)), Pass, 0},
 		{"unique: a process that is not known", unique, newScenario().ok(1, 1, "n1#0", flakeAt(1, 0, 3), 10).unknown(1, 2, flakeAt(1, 9, 3)), Broken, 1},
 		{"intervals: nothing", intervals, newScenario(), Unknown, 0},

@@ -91,14 +91,20 @@ func (h *History) IDs() int {
 	return n
 }
 
-// unique checks I1. The IDs of a block are all that its sid can have between
-// First and Last, so two blocks share an ID exactly if they overlap.
+// unique checks I1. The IDs of a block are of one sid, and all that it can have
+// between First and Last, so two blocks share an ID exactly if they overlap.
 func (h *History) unique() []Violation {
 	issues := slices.Clone(h.Issues)
 	slices.SortFunc(issues, func(a, b Issue) int {
 		return cmp.Or(cmp.Compare(h.Format.SID(a.First), h.Format.SID(b.First)), cmp.Compare(a.First, b.First))
 	})
 	var out []Violation
+	for _, i := range issues {
+		if from, to := h.Format.SID(i.First), h.Format.SID(i.Last()); from != to {
+			out = append(out, Violation{Claim: "I1", Detail: fmt.Sprintf("%s issued %d from %v: they run from sid %d into sid %d",
+				i.Process, i.Count, i.First, from, to)})
+		}
+	}
 	for i := 1; i < len(issues); i++ {
 		a, b := issues[i-1], issues[i]
 		if h.Format.SID(a.First) != h.Format.SID(b.First) {

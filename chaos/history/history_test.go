@@ -59,6 +59,9 @@ func TestCheck(t *testing.T) {
 			h.Grants = append(h.Grants, Grant{Process: "c", SID: 4, Base: at(10), Ceil: at(11)},
 				Grant{Process: "d", SID: 4, Base: at(10), Ceil: at(11)})
 		}, "I1"},
+		{"a block that runs into the next sid", func(h *History) {
+			h.Issues[1].Count, h.Issues[1].Stride = 2, 1
+		}, "I1"},
 		{"a later call got less", func(h *History) {
 			h.Issues[1].First = id(t, 9, 0, 3)
 		}, "I2"},

@@ -63,8 +63,16 @@ type Intervals struct {
 // NewIntervals returns the check.
 func NewIntervals() *Intervals { return &Intervals{usage: newUsage()} }
 
-// Add takes the blocks of answers.
-func (i *Intervals) Add(op *Op) { i.take(op) }
+// Add takes the blocks of answers. One that runs on into the IDs of another sid uses its
+// milliseconds, too.
+func (i *Intervals) Add(op *Op) {
+	i.take(op)
+	if op.isCall() && op.Type == OK {
+		if from, to := i.format.SID(op.Block.First), i.format.SID(op.Block.Last()); from != to {
+			i.add("I4", op.Time, "%s answered %d IDs from %v: they run from sid %d into sid %d", op.who(), op.Block.Count, op.Block.First, from, to)
+		}
+	}
+}
 
 // Finish compares the processes of each sid.
 func (i *Intervals) Finish() Result {
