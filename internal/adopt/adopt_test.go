@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -56,17 +58,22 @@ func TestFindsTheLayout(t *testing.T) {
 	for _, name := range []string{"scalable", "twitter", "discord", "instagram", "sonyflake", "js53"} {
 		t.Run(name, func(t *testing.T) {
 			ids := sample(t, name, 1, 2, 9)
+			first := ids[0]
+			ids = slices.Concat(ids[3000:], ids[:3000]) // in no order
 			r, err := report(t, Config{}, ids...)
 			if err != nil || r.Plan == nil {
 				t.Fatalf("%v, %+v", err, r)
 			}
 			greatest := slices.MaxFunc(ids, func(a, b string) int { return strings.Compare(fmt.Sprintf("%20s", a), fmt.Sprintf("%20s", b)) })
 			p := r.Plan
-			if p.Layout != name || p.Above != greatest || p.Stale || !r.Clean || r.IDs != 6000 || r.Duplicates != 0 {
+			if p.Layout != name || p.Above != greatest || p.Stale || p.Last != "" || !r.Clean || r.IDs != 6000 || r.Duplicates != 0 {
 				t.Errorf("%+v, clean %v; the greatest is %s", p, r.Clean, greatest)
 			}
 			if p.SIDsSeen != 3 || p.Lowest != 1 || p.Highest != 9 || p.SIDs[0].IDs != 2000 || !strings.HasPrefix(p.NodeSIDs, "10-") {
 				t.Errorf("sids: %+v", p)
+			}
+			if n, err := strconv.ParseInt(first, 10, 64); err != nil || p.From != format(t, name).Time(flake.ID(n)).Format("2006-01-02T15:04:05.000Z") || r.Disorder == 0 {
+				t.Errorf("from %s, %v; disorder %d", p.From, err, r.Disorder)
 			}
 			if want := now.Add(-time.Second).UTC().Format("2006-01-02T15:04"); !strings.HasPrefix(p.To, want[:len(want)-3]) {
 				t.Errorf("to %s", p.To)
@@ -75,7 +82,7 @@ func TestFindsTheLayout(t *testing.T) {
 				t.Errorf("%s\n%s", p.Init, p.Serve)
 			}
 			for _, v := range r.Layouts {
-				if v.Fits == (v.Why != "") || v.Fits && v.To == "" {
+				if v.Layout == "standalone" || v.Fits == (v.Why != "") || v.Fits && v.To == "" {
 					t.Errorf("%+v", v)
 				}
 				if same := slices.Contains(v.Same, "leaf"); same != (v.Layout == "twitter") {
@@ -162,7 +169,7 @@ func TestSuspicious(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := append([]string{"\ufeffid,created_at"}, ids...)
-	lines = append(lines, `"`+last+`",2026-11-22`, "NULL", "-4", "0", "9223372036854775808", "",
+	lines = append(lines, `"`+last+`",2026-11-22`, "NULL", "-4", "0", "9223372036854775808", "", ",x",
 		fmt.Sprintf("%d;x", int64(future)), fmt.Sprint(int64(ahead)))
 	r, err := report(t, Config{SIDs: lease.SIDRange{To: 2}}, lines...)
 	if err != nil || r.Plan != nil {
@@ -222,6 +229,52 @@ func TestNoIDs(t *testing.T) {
 		if _, err := report(t, Config{}, in); !errors.Is(err, want) || len(err.Error()) > 200 {
 			t.Errorf("%.20q: %v", in, err)
 		}
+	}
+}
+
+// Decimal is read as strconv does, within an ID's bits.
+func TestParse(t *testing.T) {
+	texts := []string{"0", "1", "9223372036854775799", "9223372036854775800", "9223372036854775807", "9223372036854775808", "18446744073709551616",
+		"92233720368547758070", "00012", "+1", "-1", "1_0", "1e3", "", "१", "12a"}
+	for i := range 2000 {
+		texts = append(texts, fmt.Sprint(uint64(i+1)*0x9e3779b97f4a7c15>>(i%64)))
+	}
+	for _, text := range texts {
+		want, err := strconv.ParseUint(text, 10, 63)
+		got, gotErr := parse([]byte(text))
+		if bad := err != nil || want == 0; bad != (gotErr != nil) || !bad && got != flake.ID(want) {
+			t.Errorf("%q: %d, %v; want %d, %v", text, got, gotErr, want, err)
+		}
+	}
+}
+
+// One in ten may be odd, and no more.
+func TestTolerance(t *testing.T) {
+	f := format(t, "discord")
+	future, err := f.Make(now.AddDate(0, 0, 3).UnixMilli(), 0, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := append(sample(t, "discord", 1)[:9], fmt.Sprint(int64(future)))
+	cfg := Config{Format: f}
+	if r, err := report(t, cfg, ids...); err != nil || r.Plan == nil || r.Plan.Future != 1 {
+		t.Errorf("one of ten: %v, %+v", err, r)
+	}
+	if r, err := report(t, cfg, ids[1:]...); err != nil || r.Plan != nil {
+		t.Errorf("one of nine: %v, %+v", err, r)
+	}
+}
+
+// Reading ends with the error of Progress, and of the reader.
+func TestReadEnds(t *testing.T) {
+	stop := errors.New("stop")
+	var seen int64
+	s := New(Config{Now: clock.Millis(now.UnixMilli()), Progress: func(ids int64) error { seen = ids; return stop }})
+	if err := s.Read(strings.NewReader(strings.Repeat("1541815603606036480\n", 1<<15))); !errors.Is(err, stop) || seen != 1<<14-1 {
+		t.Errorf("%v after %d IDs", err, seen)
+	}
+	if err := New(Config{}).Read(iotest.ErrReader(stop)); !errors.Is(err, stop) {
+		t.Error(err)
 	}
 }
 
