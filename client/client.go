@@ -94,8 +94,8 @@ func (c *Client) NextN(ctx context.Context, dst []flake.ID) error {
 }
 
 // Block returns n IDs that are next to each other, as a range. A cluster grants
-// up to 1,000,000 at a time, or less if it is set up so; above that, and below 1,
-// the error is a *Refusal with InvalidCount.
+// up to 1,000,000 at a time, or less where its layout or settings allow less; above
+// that, and below 1, the error is a *Refusal with InvalidCount.
 func (c *Client) Block(ctx context.Context, n int) (Block, error) {
 	if n < 1 || n > maxBlock {
 		return Block{}, &Refusal{Reason: InvalidCount, Message: fmt.Sprintf("count is %d: ask for 1 to %d", n, maxBlock)}

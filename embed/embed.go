@@ -248,8 +248,8 @@ func (a *Allocator) NextN(ctx context.Context, dst []flake.ID) error {
 }
 
 // Block returns n IDs that are next to each other, as a range: at most 1,000,000,
-// or less where issue.max-lead is short. Above that, and below 1, it is refused
-// with INVALID_COUNT.
+// or less where issue.max-lead is short or the layout has less in a unit of time.
+// Above that, and below 1, it is refused with INVALID_COUNT.
 func (a *Allocator) Block(ctx context.Context, n int) (client.Block, error) {
 	return a.BlockAfter(ctx, n, 0)
 }

@@ -25,6 +25,8 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server/respserver"
 )
@@ -47,6 +49,11 @@ type ask struct {
 
 // fixture asks one node for IDs over each listener.
 type fixture struct{ *servertest.Env }
+
+// stride returns the distance between IDs of a block.
+func (x fixture) stride() flake.ID {
+	return flake.ID(x.Service.Limits().Format.Layout.Stride())
+}
 
 func (x fixture) core(a ask) answer {
 	b, err := x.Node.Next(context.Background(), a.count, a.after)
@@ -201,7 +208,7 @@ func (x fixture) httpAnswer(res *http.Response) answer {
 		if err != nil {
 			x.T.Fatal(err)
 		}
-		if i > 0 && id != a.Last+32 {
+		if i > 0 && id != a.Last+x.stride() {
 			x.T.Fatalf("ID %d is %d after %d", i, id, a.Last)
 		}
 		if i == 0 {
@@ -239,7 +246,7 @@ func (x fixture) resp(text func(flake.ID) string) func(ask) answer {
 			if _, err := io.ReadFull(r, bulk[:]); err != nil || string(bulk[:5]) != "$13\r\n" {
 				x.T.Fatalf("ID %d: %q, %v", i, bulk, err)
 			}
-			if err := id.UnmarshalText(bulk[5:18]); err != nil || i > 0 && id != got.Last+32 {
+			if err := id.UnmarshalText(bulk[5:18]); err != nil || i > 0 && id != got.Last+x.stride() {
 				x.T.Fatalf("ID %d is %v after %v: %v", i, id, got.Last, err)
 			}
 			if i == 0 {
@@ -329,6 +336,31 @@ func (x fixture) surfaces(negative bool) map[string]func(ask) answer {
 		m["resp ulid"] = x.resp(func(id flake.ID) string { return servertest.Wide(id).String() })
 	}
 	return m
+}
+
+// TestSmallLayouts: where a sid has few IDs in a unit of time, and an ID few bits, all
+// surfaces grant the same largest count and refuse the same.
+func TestSmallLayouts(t *testing.T) {
+	for _, c := range []struct {
+		ask  ask
+		want answer
+	}{
+		{ask{128, 0}, answer{First: 10<<12 | 7<<7, Count: 128, Last: 10<<12 | 7<<7 | 127}},
+		{ask{128, 10<<12 | 7<<7}, answer{First: 11<<12 | 7<<7, Count: 128, Last: 11<<12 | 7<<7 | 127}},
+		{ask{129, 0}, answer{Reason: "INVALID_COUNT", Metadata: map[string]string{"count": "129", "limit": "128"}}},
+		{ask{1, 1 << 53}, answer{Reason: "INVALID_ID", Metadata: map[string]string{"class": "out_of_range"}}},
+	} {
+		for _, name := range []string{"core", "grpc", "stream", "http query", "http body", "resp", "grpc ints"} {
+			at := clock.Millis(flake.DefaultEpoch + 10)
+			x := fixture{servertest.NewOn(t, node.New(node.Config{
+				Name: "node-a", Gen: gen.Config{Layout: flake.JS53, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250},
+			}, clock.NewManual(at), gen.Random()))}
+			x.Node.Begin(lease.Grant{SID: 7, Term: 1, Base: at, Ceil: at + 1000})
+			if got := x.surfaces(true)[name](c.ask); !cmp.Equal(got, c.want) {
+				t.Errorf("%s: %+v: %s", name, c.ask, cmp.Diff(c.want, got))
+			}
+		}
+	}
 }
 
 // TestSurfacesAgree sends every request over every surface, each to a node of its own,

@@ -152,7 +152,7 @@ const (
 	Layout_LAYOUT_TWITTER Layout = 4
 	// The same bits.
 	Layout_LAYOUT_DISCORD Layout = 5
-	// 41 bits of milliseconds, 13 of shard, 10 of sequence.
+	// 40 bits of milliseconds, 13 of shard, 10 of sequence.
 	Layout_LAYOUT_INSTAGRAM Layout = 6
 	// 39 bits of 10 ms, 8 of sequence, 16 of machine.
 	Layout_LAYOUT_SONYFLAKE Layout = 7
@@ -226,7 +226,7 @@ func (Layout) EnumDescriptor() ([]byte, []int) {
 }
 
 // Form is a text form of IDs. The two of 128 bits hold the flake's time and its
-// low bits, and 54 random bits.
+// low bits; the rest is random, 54 bits of it in the layouts of 20 low bits.
 type Form int32
 
 const (
