@@ -296,3 +296,16 @@ func TestGivenByAProgram(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A layout may name its epoch, wherever it is set.
+func TestEpochOfALayout(t *testing.T) {
+	const text, want = "baidu,epoch=2024-02-03", "2024-02-03T00:00:00Z"
+	for name, s := range map[string]Sources{
+		"flag": {Flags: flags(t, "--layout", text)}, "variable": {Env: []string{"ALLOCATOR_LAYOUT=" + text}},
+		"file": {File: write(t, "layout: "+text+"\n")}, "program": {Given: map[string]string{"layout": text}},
+	} {
+		if c, _, err := Load(s); err != nil || c.Layout != flake.Baidu || c.Epoch.Time().Format(time.RFC3339) != want {
+			t.Errorf("%s: %v, epoch %v, %v", name, c.Layout, c.Epoch.Time(), err)
+		}
+	}
+}

@@ -193,8 +193,8 @@ func fromFlags(s Sources, known map[string]bool) (layer, error) {
 		return l, nil
 	}
 	s.Flags.Visit(func(f *pflag.Flag) { // those that were set
-		if known[f.Name] {
-			l.values[f.Name] = f.Value.String()
+		if v, ours := f.Value.(*Value); ours && known[f.Name] {
+			l.values[f.Name] = v.text
 		}
 	})
 	return l, nil

@@ -18,6 +18,7 @@ type Value struct {
 	kind string
 	get  func() string
 	set  func(string) error
+	text string // given to the last Set that succeeded: a layout's may set the epoch too
 }
 
 // String returns the field as text.
@@ -29,7 +30,13 @@ func (v *Value) String() string {
 }
 
 // Set parses s into the field.
-func (v *Value) Set(s string) error { return v.set(s) }
+func (v *Value) Set(s string) error {
+	err := v.set(s)
+	if err == nil {
+		v.text = s
+	}
+	return err
+}
 
 // Type returns what help shows for a value.
 func (v *Value) Type() string { return v.kind }
