@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/draw"
+	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/regions"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
@@ -38,14 +39,31 @@ others, and shows how much of its window each has left.
 
 With --draw it draws IDs from every node, and every address of a name, and checks that
 they rise, carry the node's sid, decode to the present time, and are unique; then that each node
-issues an ID above all others when asked to. With --addr this needs no etcd.`,
+issues an ID above all others when asked to. With --addr this needs no etcd.
+
+With --regions it asks a node of each region that the file lists, and nothing else: whether
+the regions have one layout and epoch, and no sid in common. It needs no etcd. The file is
+YAML or JSON; ca, cert, key and token-file are as the flags, which stand in for them:
+
+  regions:
+    - name: eu
+      addr: 10.0.0.5:9000,10.0.0.6:9000
+    - name: us
+      addr: 10.1.0.5:9000
+      ca: us-ca.pem`,
 		Example: `  allocator doctor --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379
-  allocator doctor --draw 1000 --addr 10.0.0.5:9000,10.0.0.6:9000`,
+  allocator doctor --draw 1000 --addr 10.0.0.5:9000,10.0.0.6:9000
+  allocator doctor --regions regions.yaml`,
 		Args: cobra.NoArgs,
 	}
 	addrs := cmd.Flags().StringSlice("addr", nil, "gRPC addresses of nodes, comma-separated or given several times, besides those that are registered")
 	expect := cmd.Flags().Int("expect-nodes", 0, "fail unless at least so many nodes answer; 0: any number")
 	count := cmd.Flags().Int("draw", 0, "IDs to draw from each node; 0 is none")
+	file := cmd.Flags().String("regions", "", "compare the spaces of the regions in this `file`")
+	_ = cmd.MarkFlagFilename("regions", "yaml", "yml", "json")
+	for _, other := range []string{"addr", "expect-nodes", "draw"} {
+		cmd.MarkFlagsMutuallyExclusive("regions", other)
+	}
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
 	dialing := remote.DialFlags(a, cmd)
@@ -55,6 +73,27 @@ issues an ID above all others when asked to. With --addr this needs no etcd.`,
 		}
 		if *expect < 0 {
 			return cli.UsageError("--expect-nodes is %d: it has to be 0 or more", *expect)
+		}
+		show := func(checks report.Report, reached bool) error {
+			if format.Value == "json" {
+				for _, c := range checks {
+					if err := cli.PrintLine(a.Out, c); err != nil {
+						return err
+					}
+				}
+			} else if err := checks.Print(a.Out); err != nil {
+				return err
+			}
+			switch {
+			case !reached:
+				return cli.Exit(cli.ExitUnavailable, nil)
+			case checks.Failed():
+				return cli.ErrInvalid
+			}
+			return nil
+		}
+		if cmd.Flags().Changed("regions") {
+			return compare(cmd, a, *file, show)
 		}
 		d, err := dialing()
 		if err != nil {
@@ -81,24 +120,26 @@ issues an ID above all others when asked to. With --addr this needs no etcd.`,
 		if *count > 0 {
 			checks = append(checks, draw.Checks(cmd.Context(), given, *count, maxSkew, d)...)
 		}
-		if format.Value == "json" {
-			for _, c := range checks {
-				if err := cli.PrintLine(a.Out, c); err != nil {
-					return err
-				}
-			}
-		} else if err := checks.Print(a.Out); err != nil {
-			return err
-		}
-		switch {
-		case !reached:
-			return cli.Exit(cli.ExitUnavailable, nil)
-		case checks.Failed():
-			return cli.ErrInvalid
-		}
-		return nil
+		return show(checks, reached)
 	}
 	return cmd
+}
+
+// compare checks the regions of a file.
+func compare(cmd *cobra.Command, a *cli.App, file string, show func(report.Report, bool) error) error {
+	list, err := regions.Read(file)
+	if err != nil {
+		return cli.UsageError("--regions: %w", err)
+	}
+	var def remote.Files
+	for name, to := range map[string]*string{"ca": &def.CA, "cert": &def.Cert, "key": &def.Key, "token-file": &def.TokenFile} {
+		*to = cmd.Flag(name).Value.String()
+	}
+	checks, reached, err := regions.Checks(cmd.Context(), a, list, def)
+	if err != nil {
+		return cli.UsageError("--regions: %s: %w", file, err)
+	}
+	return show(checks, reached)
 }
 
 // facts are what doctor found, before anything is judged.

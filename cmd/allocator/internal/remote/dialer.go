@@ -3,6 +3,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -44,51 +45,73 @@ func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
 		_ = cmd.MarkFlagFilename(name)
 	}
 	return func() (Dialer, error) {
-		d := Dialer{Opts: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
-		switch {
-		case (*cert == "") != (*key == ""):
-			return d, cli.UsageError("only one of --cert and --key is given: give both or neither")
-		case *cert != "" && *ca == "":
-			return d, cli.UsageError("--cert needs TLS: give --ca as well, a file or system")
-		case *ca != "":
-			files := certs.ClientFiles{CA: *ca, Cert: *cert, Key: *key, Prefix: "--"}
-			if files.CA == systemRoots {
-				files.CA = ""
-			}
-			var err error
-			if d.TLS, err = certs.NewClient("tls", files, tls.VersionTLS13, slog.New(slog.DiscardHandler)); err != nil {
-				return d, cli.UsageError("%w", err)
-			}
-			d.cert = *cert != ""
-			d.Opts = []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.Credentials())}
-		}
-		token, err := token(a, *tokenFile)
-		if err != nil {
-			return d, err
-		}
-		d.Token = token
-		if token != "" {
-			d.Opts = append(d.Opts, grpc.WithPerRPCCredentials(bearer{token: token, plain: d.TLS == nil}))
-		}
-		return d, nil
+		return Files{CA: *ca, Cert: *cert, Key: *key, TokenFile: *tokenFile}.Dialer(a, "--")
 	}
+}
+
+// Files say how nodes are called: the files of those flags.
+type Files struct {
+	CA        string `yaml:"ca"`
+	Cert      string `yaml:"cert"`
+	Key       string `yaml:"key"`
+	TokenFile string `yaml:"token-file"`
+}
+
+// Or returns f with what it leaves out taken from def; the certificate only with its key.
+func (f Files) Or(def Files) Files {
+	f.CA, f.TokenFile = cmp.Or(f.CA, def.CA), cmp.Or(f.TokenFile, def.TokenFile)
+	if f.Cert == "" && f.Key == "" {
+		f.Cert, f.Key = def.Cert, def.Key
+	}
+	return f
+}
+
+// Dialer reads the files. Errors name them with the prefix.
+func (f Files) Dialer(a *cli.App, prefix string) (Dialer, error) {
+	d := Dialer{Opts: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
+	switch {
+	case (f.Cert == "") != (f.Key == ""):
+		return d, cli.UsageError("only one of %[1]scert and %[1]skey is given: give both or neither", prefix)
+	case f.Cert != "" && f.CA == "":
+		return d, cli.UsageError("%[1]scert needs TLS: give %[1]sca as well, a file or system", prefix)
+	case f.CA != "":
+		files := certs.ClientFiles{CA: f.CA, Cert: f.Cert, Key: f.Key, Prefix: prefix}
+		if files.CA == systemRoots {
+			files.CA = ""
+		}
+		var err error
+		if d.TLS, err = certs.NewClient("tls", files, tls.VersionTLS13, slog.New(slog.DiscardHandler)); err != nil {
+			return d, cli.UsageError("%w", err)
+		}
+		d.cert = f.Cert != ""
+		d.Opts = []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.Credentials())}
+	}
+	token, err := token(a, f.TokenFile, prefix)
+	if err != nil {
+		return d, err
+	}
+	d.Token = token
+	if token != "" {
+		d.Opts = append(d.Opts, grpc.WithPerRPCCredentials(bearer{token: token, plain: d.TLS == nil}))
+	}
+	return d, nil
 }
 
 // token returns what a file or the environment has; "" if neither is given. Its
 // errors quote nothing.
-func token(a *cli.App, file string) (string, error) {
+func token(a *cli.App, file, prefix string) (string, error) {
 	token, from := a.Getenv(config.EnvToken), "$"+config.EnvToken
 	if file != "" {
 		f, err := os.Open(file)
 		if err != nil {
-			return "", cli.UsageError("--token-file: %w", err)
+			return "", cli.UsageError("%stoken-file: %w", prefix, err)
 		}
 		defer func() { _ = f.Close() }()
 		b, err := io.ReadAll(io.LimitReader(f, access.MaxTokenFile))
 		if err != nil {
-			return "", cli.UsageError("--token-file: %w", err)
+			return "", cli.UsageError("%stoken-file: %w", prefix, err)
 		}
-		token, from = strings.TrimSpace(string(b)), "--token-file "+file
+		token, from = strings.TrimSpace(string(b)), prefix+"token-file "+file
 		if token == "" {
 			return "", cli.UsageError("%s is empty", from)
 		}

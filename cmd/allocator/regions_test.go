@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/devetcd"
+)
+
+// logged keeps what a node logs.
+type logged struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// line returns the first line with that message.
+func (l *logged) line(message string) (line struct {
+	Msg, GRPC string
+}, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for text := range bytes.Lines(l.text.Bytes()) {
+		if json.Unmarshal(text, &line) == nil && line.Msg == message {
+			return line, true
+		}
+	}
+	return line, false
+}
+
+// nodeOf runs "allocator serve" with more arguments until the test ends, and returns the
+// gRPC address of the node once it is ready.
+func nodeOf(t *testing.T, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	log, ended := &logged{}, make(chan int, 1)
+	for _, l := range []string{"grpc", "http", "admin", "gossip"} {
+		args = append(args, "--listen."+l, "127.0.0.1:0")
+	}
+	args = append(args, "--log.format", "json", "--drain.delay", "0s")
+	go func() { ended <- run(ctx, args, strings.NewReader(""), log, log, nil) }()
+	t.Cleanup(func() {
+		cancel()
+		if code := <-ended; code != cli.ExitOK || t.Failed() {
+			t.Errorf("%v: exit code %d\n%s", args, code, &log.text)
+		}
+	})
+	addr := ""
+	awaitOK(t, "ready", func() error {
+		select {
+		case code := <-ended:
+			ended <- code
+			t.Fatal("the node ended")
+		default:
+		}
+		line, _ := log.line("listening")
+		addr = line.GRPC
+		if _, ready := log.line("ready"); !ready {
+			return errors.New("not ready")
+		}
+		return nil
+	})
+	return addr
+}
+
+// TestSeveralRegions follows docs/how-to/several-regions.md with two etcds and a node of
+// each, and then makes the mistakes that the page warns of.
+func TestSeveralRegions(t *testing.T) {
+	t.Parallel()
+	page := readFile(t, "../../docs/how-to/several-regions.md")
+	var eu, us string // of the etcds
+	for _, e := range []*string{&eu, &us} {
+		etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { etcd.Close() })
+		*e = etcd.Endpoint()
+	}
+	file := filepath.Join(t.TempDir(), "regions.yaml")
+	here := strings.NewReplacer("http://10.0.0.1:2379", eu, "http://10.1.0.1:2379", us, "regions.yaml", file)
+	commands := func(mark string) (out [][]string) {
+		t.Helper()
+		m := regexp.MustCompile("(?s)<!-- " + mark + " -->\n```[a-z]+\n(.*?)```").FindStringSubmatch(page)
+		if m == nil {
+			t.Fatalf("the page has no block %q", mark)
+		}
+		for line := range strings.Lines(m[1]) {
+			out = append(out, strings.Fields(here.Replace(line))[1:])
+		}
+		return out
+	}
+	does := func(code int, want string, args ...string) string {
+		t.Helper()
+		got, out, errs := allocator(args...)
+		if got != code || !strings.Contains(out+errs, want) {
+			t.Fatalf("%v: exit code %d, want %d with %q:\n%s%s", args, got, code, want, out, errs)
+		}
+		return out
+	}
+
+	for i, args := range commands("run: create") {
+		does(cli.ExitOK, []string{"layout twitter (sids 0-255 of 1024)", "layout twitter (sids 256-511 of 1024)"}[i], args...)
+	}
+	var nodes []string
+	for _, args := range commands("run: serve") {
+		nodes = append(nodes, nodeOf(t, args...))
+	}
+	regions := func(addrs ...string) {
+		t.Helper()
+		list := regexp.MustCompile("(?s)<!-- file: regions.yaml -->\n```yaml\n(.*?)```").FindStringSubmatch(page)[1]
+		list = strings.NewReplacer("10.0.0.5:9000", addrs[0], "10.1.0.5:9000", addrs[1]).Replace(list)
+		if err := os.WriteFile(file, []byte(list), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	regions(nodes...)
+	compare := commands("run: compare")[0]
+	does(cli.ExitOK, "no sid is in two regions; in none: 512-1023", compare...)
+	does(cli.ExitOK, `{"check":"region-layout","state":"ok","detail":"all have layout twitter and epoch 2010-11-04T01:42:54.657Z"}`, append(compare, "--format", "json")...)
+
+	// IDs of both are of their region's sids, and differ.
+	sample := ""
+	for i, addr := range nodes {
+		ids := does(cli.ExitOK, "", "get", "5000", "--addr", addr)
+		for line := range strings.Lines(ids) {
+			id, err := flake.Parse(strings.TrimSpace(line))
+			if sid := int(flake.Format{Layout: flake.Twitter}.SID(id)); err != nil || sid/256 != i {
+				t.Fatalf("region %d issued %s: sid %d, %v", i, line, sid, err)
+			}
+		}
+		sample += ids
+	}
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"audit", "--layout", "twitter"}, strings.NewReader(sample), &out, &out, nil); code != cli.ExitOK {
+		t.Errorf("audit: exit code %d: %s", code, &out)
+	}
+	does(cli.ExitOK, "layout twitter, sids 256-511 of 1024, epoch", "status", "--addr", nodes[1])
+	does(cli.ExitOK, "1 node; 1 of 256 sids held", "status", "--addr", nodes[1])
+	does(cli.ExitOK, "layout twitter, sids 0-255 of 1024, epoch", "doctor", "--etcd.endpoints", eu, "--layout", "twitter")
+
+	// The mistakes.
+	regions(nodes[0], nodes[0])
+	does(cli.ExitInvalid, "eu and us are one space", compare...)
+	does(cli.ExitOK, "", "init", "--etcd.endpoints", us, "--space", "overlap", "--layout", "twitter", "--fresh", "--sids", "200-300")
+	regions(nodes[0], nodeOf(t, "serve", "--etcd.endpoints", us, "--space", "overlap", "--layout", "twitter"))
+	does(cli.ExitInvalid, "eu (0-255) and us (200-300) both have the sids 200-255: they can issue the same IDs", compare...)
+	does(cli.ExitOK, "", "init", "--etcd.endpoints", us, "--space", "other", "--layout", "discord", "--fresh", "--sids", "256-511")
+	regions(nodes[0], nodeOf(t, "serve", "--etcd.endpoints", us, "--space", "other", "--layout", "discord"))
+	does(cli.ExitInvalid, "us has layout discord and epoch 2015-01-01T00:00:00Z, and eu has layout twitter", compare...)
+	regions(nodes[0], "127.0.0.1:1")
+	does(cli.ExitInvalid, "us: no node says what its space is: 127.0.0.1:1: ", compare...)
+	regions("127.0.0.1:1", "127.0.0.1:1")
+	does(cli.ExitUnavailable, "", compare...)
+	does(cli.ExitUsage, "regions.yaml.none", append(compare[:2:2], file+".none")...)
+	does(cli.ExitUsage, "none of the others can be", append(compare, "--addr", nodes[0])...)
+	if err := os.WriteFile(file, []byte(`{"regions":[{"name":"eu","addr":"h:1"},{"name":"us","addr":"h:1","cert":"us.pem"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	does(cli.ExitUsage, "region us: only one of cert and key is given: give both or neither", compare...)
+}
+
+// TestHighSIDs: nodes of sids that only wide layouts have compare clocks, and operators
+// reach their records.
+func TestHighSIDs(t *testing.T) {
+	t.Parallel()
+	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { etcd.Close() })
+	space := []string{"--etcd.endpoints", etcd.Endpoint(), "--layout", "baidu,epoch=2024-01-01"}
+	if code, _, errs := allocator(append([]string{"init", "--fresh", "--sids", "4194302-4194303"}, space...)...); code != cli.ExitOK {
+		t.Fatal(errs)
+	}
+	a := nodeOf(t, append([]string{"serve", "--node.name", "a"}, space...)...)
+	nodeOf(t, append([]string{"serve", "--node.name", "b"}, space...)...)
+	awaitOK(t, "each has heard of the other's sid", func() error {
+		_, out, errs := allocator("status", "--addr", a, "--format", "json")
+		if strings.Contains(out, `"pool_size":2,"pool_sids":"4194302-4194303","pool_held":2`) &&
+			strings.Contains(out, `"clock":{"verdict":"open","sid":4194302,"fresh":true`) && strings.Contains(out, `"clock":{"verdict":"open","sid":4194303,"fresh":true`) {
+			return nil
+		}
+		return errors.New(out + errs)
+	})
+	if code, _, errs := allocator(append([]string{"admin", "quarantine", "4194303"}, space...)...); code != cli.ExitInvalid || !strings.Contains(errs, "sid 4194303 is held by") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	if code, _, errs := allocator(append([]string{"admin", "quarantine", "4194301"}, space...)...); code != cli.ExitInvalid || !strings.Contains(errs, "the space has sids 4194302-4194303 of 4194304") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+}
