@@ -59,8 +59,8 @@ const (
 //   - a *PoolError where no sid was free in time;
 //   - a *client.Refusal, with the reason why nothing can be issued yet, where
 //     etcd, the space or clocks were not ready in time;
-//   - whatever no waiting helps against: a space of another layout or epoch, or a
-//     gossip port that is taken.
+//   - whatever no waiting helps against: a space of another layout or epoch, or
+//     without those sids, or a gossip port that is taken.
 //
 // The second and third wrap the error of ctx too, or context.DeadlineExceeded for
 // Config.OpenTimeout. After an error nothing is left running or held; to give back

@@ -118,6 +118,33 @@ func newSpace(t *testing.T) config.Config {
 	return c
 }
 
+// A space of a part of the sids gives programs those, and ends one that asks for others.
+func TestSpaceOfSomeSIDs(t *testing.T) {
+	c := config.Default()
+	c.Space, c.Etcd.Endpoints = "some-sids", []string{shared.Endpoint()}
+	begin := daemon.Beginning{Fresh: true, SIDs: lease.SIDRange{From: 8, To: 12}}
+	if _, _, err := daemon.Init(t.Context(), c, begin, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for _, reserve := range []int{0, 1} {
+		cfg := program(c, "outside")
+		cfg.Reserve = reserve
+		_, err := embed.Open(t.Context(), cfg)
+		if outside := new(lease.RangeError); !errors.As(err, &outside) || !strings.Contains(err.Error(), "sid-range 24-31 is not within the sids of the space, 8-11 of 32") {
+			t.Errorf("with a reserve of %d: %v", reserve, err)
+		}
+	}
+	cfg := program(c, "one")
+	cfg.SIDs, cfg.Reserve = embed.All, 4
+	if _, err := embed.Open(t.Context(), cfg); !errors.Is(err, embed.ErrConfig) || !strings.Contains(err.Error(), "Reserve 4 leaves none of the 4 sids 8-11") {
+		t.Errorf("a reserve of all: %v", err)
+	}
+	cfg.Reserve = 3
+	if st := open(t, cfg).Status(); st.SIDs != "8-11" || st.PoolSize != 4 || st.SID != 8 {
+		t.Errorf("%+v", st)
+	}
+}
+
 func look(t *testing.T, c config.Config) lease.View {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
