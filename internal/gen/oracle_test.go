@@ -405,6 +405,21 @@ func TestOracle(t *testing.T) {
 					}
 				}
 				outcomes[reason(gotErr)]++
+				if le, ok := errors.AsType[*LeadError](gotErr); ok && cfg.MaxStep == 0 && in.now > cfg.Epoch-1<<50 {
+					// Excess is how long to wait, neither more nor less.
+					for _, early := range []clock.Millis{1, 0} {
+						later, err := NewTenure(cfg, sid, base, math.MaxInt64, zero())
+						if err != nil {
+							t.Fatal(err)
+						}
+						later.word.Store(g.word.Load())
+						at := in.now + le.Excess() - early
+						_, err = later.Next(at, max(at, in.seen), in.n, in.after)
+						if _, still := errors.AsType[*LeadError](err); still != (early > 0) {
+							t.Fatalf("step %d: Next(%+v): %v, excess %d; %d ms earlier: %v", i, in, gotErr, le.Excess(), early, err)
+						}
+					}
+				}
 				if last, ok := g.Issued(); ok != (o.last != nil) || ok && last != c.last {
 					t.Fatalf("step %d: Issued() = %d, %v, want %d", i, last, ok, c.last)
 				}
