@@ -46,6 +46,8 @@ func TestBadInput(t *testing.T) {
 		{"reserve over the pool", "sids: {reserve: 40}", "sids.reserve is 40: of 32 sids"},
 		{"range with last before first", "sids: {range: 9-3}", "the last sid is lower than the first"},
 		{"range over the pool", "sids: {range: 0-32}", "layout scalable has the sids 0 to 31"},
+		{"more nodes than sids of the space", "{init: {sids: 4-5}, replicaCount: 3}", "sids"},
+		{"sids as a number", "init: {sids: 7}", "init/sids"},
 		{"an ID as a number", "init: {above: 1541815603606036480}", "init/above"},
 		{"range as a word", "sids: {range: all}", "sids/range"},
 		{"autoscaler over the pool", "autoscaling: {enabled: true, maxReplicas: 31}", "autoscaling.maxReplicas is 31"},

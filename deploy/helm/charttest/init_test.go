@@ -62,6 +62,9 @@ func TestInitBeforeTheRelease(t *testing.T) {
 	if args := jobArgs(t, mustRender(t, with(t, "init: {above: '1541815603606036480'}"), install).find(t, "Job/ids-allocator-init")); !slices.Contains(args, "--above=1541815603606036480") {
 		t.Errorf("with init.above, init runs with %q", args)
 	}
+	if args := jobArgs(t, mustRender(t, with(t, "init: {sids: 4-15}"), install).find(t, "Job/ids-allocator-init")); !slices.Contains(args, "--sids=4-15") {
+		t.Errorf("with init.sids, init runs with %q", args)
+	}
 	if mustRender(t, with(t, "init: {enabled: false}"), install).has("Job/ids-allocator-init") {
 		t.Error("init.enabled=false still renders the Job")
 	}

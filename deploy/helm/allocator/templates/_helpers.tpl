@@ -113,10 +113,10 @@ tolerations:
 {{- end -}}
 {{- end -}}
 
-{{/* Number of sids that the release may acquire: without a range, nodes use the first 1,024. */}}
+{{/* Number of sids that the release may acquire: without a range, nodes use those of the space, at most 1,024. */}}
 {{- define "allocator.range" -}}
-{{- if .Values.sids.range -}}
-{{- $ends := splitList "-" .Values.sids.range -}}
+{{- with .Values.sids.range | default .Values.init.sids -}}
+{{- $ends := splitList "-" . -}}
 {{- add1 (sub (int (index $ends 1)) (int (index $ends 0))) -}}
 {{- else -}}
 {{- min 1024 (int (include "allocator.pool" .)) -}}
