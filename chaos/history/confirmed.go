@@ -59,8 +59,8 @@ func (c *Confirmed) Add(op *Op) {
 	switch {
 	case op.isCall() && op.Type == OK:
 		c.answers++
-		e := early{at: op.Time, sid: c.format.SID(op.Block.First), run: op.who(), node: op.Node, first: op.Block.First,
-			from: c.format.UnixMilli(op.Block.First), to: c.format.UnixMilli(op.Block.Last())}
+		e := early{at: op.Time, sid: c.format.SID(op.Block.First), run: op.who(), node: op.Node, first: op.Block.First}
+		e.from, e.to = op.Block.milliseconds(c.format)
 		if !c.covers(e) {
 			c.open = append(c.open, e)
 		}

@@ -98,11 +98,16 @@ type Block struct {
 	Stride int64
 }
 
-// maxStride bounds a block's stride: no layout has more than 2^20 sids.
-const maxStride = 1 << 20
+// maxStride bounds a block's stride: no layout has more than 2^22 sids.
+const maxStride = 1 << 22
 
 // Last returns the greatest ID of b, which has at least one.
 func (b Block) Last() flake.ID { return b.First + flake.ID((b.Count-1)*b.Stride) }
+
+// milliseconds returns those of the block's units of time, the first and the last.
+func (b Block) milliseconds(f flake.Format) (from, to int64) {
+	return f.UnixMilli(b.First), f.UnixMilli(b.Last()) + f.Layout.Unit() - 1
+}
 
 // keys returns b as the search for duplicates takes it.
 func (b Block) keys() audit.Block {

@@ -43,7 +43,7 @@ func (u *usage) take(op *Op) {
 		u.used[k] = s
 		u.node[k.run] = op.Node
 	}
-	s.add(u.format.UnixMilli(op.Block.First), u.format.UnixMilli(op.Block.Last())+u.format.Layout.Unit()-1)
+	s.add(op.Block.milliseconds(u.format))
 }
 
 func (u *usage) keys() []usageKey {

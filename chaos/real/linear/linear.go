@@ -230,7 +230,7 @@ func (o *Ownership) operations(s *sid) (ops []porcupine.Operation, processes int
 		}
 		v := step{version: -1, run: n, block: a.block, until: never}
 		if len(s.writes) > 0 {
-			v.from, v.until = s.reserved(a.run, o.format.UnixMilli(a.block.First), o.format.UnixMilli(a.block.Last()))
+			v.from, v.until = s.reserved(a.run, o.format.UnixMilli(a.block.First), o.format.UnixMilli(a.block.Last())+o.format.Layout.Unit()-1)
 		}
 		ops = append(ops, porcupine.Operation{ClientId: n + 1, Input: v, Call: int64(a.begin), Return: int64(a.end)})
 	}
