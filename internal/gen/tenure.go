@@ -184,6 +184,9 @@ func (t *Tenure) fit(first, n uint64) uint64 {
 
 // id returns the ID of a word.
 func (t *Tenure) id(w uint64) flake.ID {
+	if t.below == 0 { // the specification's layouts
+		return flake.ID(w<<(t.sidBits&63) | t.sidAt)
+	}
 	return flake.ID((w&^t.below)<<(t.sidBits&63) | t.sidAt | w&t.below)
 }
 
