@@ -23,6 +23,7 @@ func TestAcceptTime(t *testing.T) {
 		t.Error("silent")
 	}
 	then := deployment.WallNow() - clock.MillisOf(70*24*time.Hour)
+	d.beginEra(then)
 	d.put(windowKey(0), lease.Encode(lease.Window{Era: 1, Term: 3, Instance: "i", Node: "old", Nonce: "x", Base: then, Ceil: then, State: lease.Released, Wall: then}))
 	a := d.node("a")
 	a.awaitReason(node.Starting)

@@ -41,6 +41,22 @@ func (d *testCluster) put(key, value string) {
 	}
 }
 
+// beginEra moves the floor of the first era back to a time.
+func (d *testCluster) beginEra(floor clock.Millis) {
+	d.Helper()
+	const key = "/allocator/default/era"
+	r, err := d.keys().Get(d.Context(), key)
+	if err != nil || len(r.Kvs) != 1 {
+		d.Fatal(r, err)
+	}
+	e, err := lease.Decode[lease.Era](string(r.Kvs[0].Value))
+	if err != nil {
+		d.Fatal(err)
+	}
+	e.Floor = floor
+	d.put(key, lease.Encode(e))
+}
+
 // record returns a sid's window as etcd has it.
 func (d *testCluster) record(sid int) lease.Entry[lease.Window] {
 	d.Helper()
