@@ -82,6 +82,9 @@ func (h *host) settle(now time.Duration) {
 
 // clockFault makes the host's wall clock wrong, one way or another.
 func (sim *simulation) clockFault(h *host) {
+	if h.at > sim.now {
+		return // suspended: nobody sets its clocks
+	}
 	h.settle(sim.now)
 	h.wrong = sim.now
 	h.sets++
@@ -118,6 +121,9 @@ func (sim *simulation) clockFault(h *host) {
 
 // fixClock sets the wall clock right, as a time daemon does: at once.
 func (sim *simulation) fixClock(h *host) {
+	if h.at > sim.now {
+		return // suspended
+	}
 	h.settle(sim.now)
 	if h.wrong > -time.Hour {
 		h.wrong = sim.now
