@@ -409,13 +409,14 @@ func (m *Machine) inspect(now clock.Reading) {
 				w.Ceil.Time().Format(time.RFC3339)))
 		}
 	}
+	// The era began no earlier than its floor says, give or take its slack: the only
+	// record may be that of a clock which is years behind.
+	recorded := max(m.list.latestWall, m.era.Value.Floor)
 	if m.list.latestWall != 0 {
-		// The era began no earlier than its floor says, give or take its slack: the only
-		// record may be that of a clock which is years behind.
-		m.list.latestWall = max(m.list.latestWall, m.era.Value.Floor)
+		m.list.latestWall = recorded
 	}
-	if m.list.latestWall != 0 && !m.recorded.Exists() && !m.trusted.Exists() {
-		m.recorded.Set(int64(m.list.latestWall)*int64(time.Millisecond), now.Elapsed())
+	if recorded != 0 && !m.recorded.Exists() && !m.trusted.Exists() {
+		m.recorded.Set(int64(recorded)*int64(time.Millisecond), now.Elapsed())
 	}
 	for c := range m.alarms {
 		if c.kind == AlarmQuarantined && m.bad[flake.SID(c.sid)] == "" {
