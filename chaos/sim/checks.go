@@ -117,7 +117,7 @@ func (p *process) checkMajority(r agreement.Reading) {
 }
 
 // checkAlone checks, of a process that takes itself for the only one with gossip, that
-// the last list did not have another that lapsed: neither registered nor a holder, with
+// the last list which its agreement was told of did not have another that lapsed: neither registered nor a holder, with
 // a window that it wrote lately and did not give back.
 func (p *process) checkAlone() {
 	if !p.host.sound {
@@ -128,7 +128,7 @@ func (p *process) checkAlone() {
 		if h.node == p.host.node || h.noGossip || !h.sound { // a name is one node, on whatever host
 			continue
 		}
-		for sid, s := range p.listed.SIDs {
+		for sid, s := range p.judge.told.SIDs {
 			w := s.Window.Value
 			if w.Node != h.node || w.State != lease.Active || s.Holder.Exists() || !s.Window.Same(current.SIDs[sid].Window) || current.SIDs[sid].Holder.Exists() ||
 				now-w.Wall > millis(9*time.Minute) || w.Ceil > now+millis(p.sim.plan.window) {
@@ -140,8 +140,12 @@ func (p *process) checkAlone() {
 }
 
 // checkFollowed checks that peers have confirmed no false time. What is still to be
-// given back slowly does not count: a clock that was wrong is on its way.
+// given back slowly does not count: a clock that was wrong is on its way. Nor does a
+// machine whose clocks all stopped since its peers answered, which none of them shows.
 func (p *process) checkFollowed() {
+	if h := p.host; h.stopped > 0 && p.sim.now-h.stopped < clock.Freshness {
+		return
+	}
 	off := p.offTruth() - p.judge.anchor.Stats().Slewing
 	if limit := p.sim.plan.maxSkew + slack; p.trusted() && off.Abs() > limit {
 		p.sim.violate("I5", "%s followed a step on its peers' word, to a time that is %v from the truth", p.name, off)

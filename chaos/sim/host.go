@@ -26,6 +26,7 @@ type host struct {
 	strobeBy     int64
 	wrong        time.Duration // when its clocks last failed or were set; negative: never
 	slept        time.Duration // suspended in all, with wall and boot time going on
+	stopped      time.Duration // when it was last woken with all its clocks where they were; 0: never
 	leapt        bool          // it was suspended or migrated: its raw clock stopped meanwhile
 	sets         int           // times that its wall clock was set or failed
 
@@ -141,7 +142,9 @@ func (sim *simulation) sleep(h *host, d time.Duration, still bool) {
 	h.wrong = sim.now + d
 	h.at = sim.now + d
 	h.leapt = true
-	if !still {
+	if still {
+		h.stopped = h.at
+	} else {
 		h.slept += d
 		h.reading.Wall += int64(d)
 		h.reading.Boot += int64(d)

@@ -12,6 +12,7 @@ type judge struct {
 	anchor  *clock.Anchor
 	machine *agreement.Machine // nil in mode Unclocked
 	changed bool               // a LeaseChanged is on its way
+	told    lease.View         // the last whole list when machine was told of the lease
 	wakes   int                // number of the tick that counts
 }
 
@@ -76,6 +77,7 @@ func (p *process) leaseChanged() {
 	j.changed = true
 	p.in(0, func() {
 		j.changed = false
+		j.told = p.listed
 		p.agree(agreement.LeaseChanged{Status: p.status})
 	})
 }
