@@ -40,8 +40,9 @@ func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
 //   - Live holders show the time. A node that has no majority to confirm its clock
 //     acquires nothing far ahead of the latest that they wrote.
 //   - Once a process has reserved, its own elapsed time shows how far its clock was set.
-//     So do records: a clock that was behind when the process started may be set right.
-//   - To a new process only records do. Where no holder lives, the space may have been
+//     So do records and the floor of the era: a clock that was behind when the process
+//     started may be set right.
+//   - To a new process records do, with the floor of the era. Where no holder lives, the space may have been
 //     switched off: the downtime may be that long. Where there is no record, nothing
 //     shows the time.
 //   - An operator may have accepted a later time, in this era.
