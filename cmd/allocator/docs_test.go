@@ -47,10 +47,10 @@ func TestDocsPrintsTheReference(t *testing.T) {
 	}
 }
 
-// README shows no ULID as the answer of two calls.
-func TestReadmeShowsNoULIDTwice(t *testing.T) {
+// The examples show no ULID as the answer of two calls.
+func TestExamplesShowNoULIDTwice(t *testing.T) {
 	seen := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^(?:\d+\) ")?([0-9A-Z]{26})"?$`).FindAllStringSubmatch(readFile(t, "../../README.md"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:\d+\) ")?([0-9A-Z]{26})"?$`).FindAllStringSubmatch(readFile(t, "../../docs/how-to/call-it.md"), -1) {
 		if seen[m[1]] {
 			t.Errorf("%s is shown twice", m[1])
 		}
