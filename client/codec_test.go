@@ -84,7 +84,8 @@ func FuzzCodecAnswers(f *testing.F) {
 func TestReasons(t *testing.T) {
 	ours := map[Reason]bool{}
 	for _, r := range []Reason{Starting, Draining, NoSID, WindowExhausted, ClockSkew, ClockUnverified, ClockRegression, EntropyOverflow,
-		AfterTooFar, HistoryRewound, InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied, RateLimited} {
+		AfterTooFar, HistoryRewound, InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied, RateLimited,
+		WorkersOff, NoWorker, UnknownWorker, WorkerQuota, CallerClock, EtcdUnavailable} {
 		ours[r] = true
 	}
 	for number := range pb.Reason_name {

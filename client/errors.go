@@ -35,6 +35,12 @@ const (
 	Unauthenticated  Reason = "UNAUTHENTICATED"
 	PermissionDenied Reason = "PERMISSION_DENIED"
 	RateLimited      Reason = "RATE_LIMITED"
+	WorkersOff       Reason = "WORKERS_OFF"
+	NoWorker         Reason = "NO_WORKER"
+	UnknownWorker    Reason = "UNKNOWN_WORKER"
+	WorkerQuota      Reason = "WORKER_QUOTA"
+	CallerClock      Reason = "CALLER_CLOCK"
+	EtcdUnavailable  Reason = "ETCD_UNAVAILABLE"
 )
 
 // reasonPrefix is what the names of the enum have in front.
@@ -44,7 +50,7 @@ const reasonPrefix = "REASON_"
 // too.
 func (r Reason) callerError() bool {
 	switch r {
-	case InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied:
+	case InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied, UnknownWorker, WorkerQuota, CallerClock:
 		return true
 	}
 	return false

@@ -124,7 +124,7 @@ const ReasonStopped = "STOPPED"
 // demand above the cap, and calls that the harness ended.
 var never = []string{
 	"INVALID_COUNT", "INVALID_FORMAT", "INVALID_ID", "AFTER_TOO_FAR", "ENTROPY_OVERFLOW",
-	"UNAUTHENTICATED", "PERMISSION_DENIED", "RATE_LIMITED", ReasonStopped,
+	"UNAUTHENTICATED", "PERMISSION_DENIED", "RATE_LIMITED", "WORKERS_OFF", "CALLER_CLOCK", "UNKNOWN_WORKER", "WORKER_QUOTA", "NO_WORKER", ReasonStopped,
 }
 
 // Refusals checks that no call is refused without cause: no call fails while no

@@ -13,7 +13,7 @@ func NewGuarded(t testing.TB, cfg access.Config) (e *Env, tokens map[string]stri
 	t.Helper()
 	tokens = map[string]string{}
 	var file strings.Builder
-	for _, scope := range []string{"issue", "read", "admin"} {
+	for _, scope := range []string{"issue", "read", "worker", "admin"} {
 		token, line, err := access.NewToken("the-"+scope, scope)
 		if err != nil {
 			t.Fatal(err)

@@ -47,7 +47,7 @@ type Credentials struct {
 
 // Caller is an identified client. It stays valid for as long as the connection or
 // stream it was made for: Allow notices when its token is removed from the file.
-// Only a nil Guard allows the zero value, and only Issue and Read.
+// Only a nil Guard allows the zero value, and not Admin.
 type Caller struct {
 	client client
 	scopes scopes
@@ -95,7 +95,7 @@ const (
 	OpenToAll
 )
 
-// Config is what a Guard enforces. Its zero value leaves Issue and Read to everybody, and
+// Config is what a Guard enforces. Its zero value leaves Issue, Read and Worker to everybody, and
 // Admin to callers on this machine.
 type Config struct {
 	Tokens *Tokens // nil: no token is needed
@@ -155,7 +155,7 @@ func (g *Guard) NeedsToken() bool { return g != nil && g.tokens.Load() != nil }
 // Identify returns the caller with credentials c. If tokens are required, they alone count:
 // a certificate opens the connection, and an address on this machine may be that of a
 // proxy. Without tokens, a caller has the scopes in its certificate; one without a
-// certificate, or without scopes in it, has Issue and Read, and Admin as OpenAdmin allows.
+// certificate, or without scopes in it, has Issue, Read and Worker, and Admin as OpenAdmin allows.
 //
 // Identify costs a hash and a comparison with every token, and does not count for the rate
 // limit.
@@ -199,7 +199,7 @@ func open(c Credentials, admin OpenAdmin) Caller {
 			return who
 		}
 	}
-	who.scopes = 1<<Issue | 1<<Read
+	who.scopes = 1<<Issue | 1<<Read | 1<<Worker
 	if admin == OpenToAll || admin == OpenToLoopback && c.Address.Unmap().IsLoopback() {
 		who.scopes = allScopes
 	}

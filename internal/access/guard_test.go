@@ -65,18 +65,18 @@ func TestScopesWithoutTokens(t *testing.T) {
 		want string
 	}{
 		{"this machine", Config{}, Credentials{Address: here}, "admin"},
-		{"another machine", Config{}, Credentials{Address: away}, "issue,read"},
-		{"an unknown address", Config{}, Credentials{}, "issue,read"},
-		{"this machine, open to nobody", Config{OpenAdmin: OpenToNobody}, Credentials{Address: here}, "issue,read"},
+		{"another machine", Config{}, Credentials{Address: away}, "issue,read,worker"},
+		{"an unknown address", Config{}, Credentials{}, "issue,read,worker"},
+		{"this machine, open to nobody", Config{OpenAdmin: OpenToNobody}, Credentials{Address: here}, "issue,read,worker"},
 		{"another machine, open to all", Config{OpenAdmin: OpenToAll}, Credentials{Address: away}, "admin"},
-		{"a certificate", Config{Certificates: true}, Credentials{Certificate: "shop", Address: away}, "issue,read"},
+		{"a certificate", Config{Certificates: true}, Credentials{Certificate: "shop", Address: away}, "issue,read,worker"},
 		{"a certificate on this machine", Config{Certificates: true}, Credentials{Certificate: "shop", Address: here}, "admin"},
 		{"a certificate with a scope", Config{Certificates: true}, Credentials{Certificate: "ops", URIs: uri("urn:allocator:scope:admin"), Address: away}, "admin"},
 		{"a certificate with one scope, on this machine", Config{Certificates: true}, Credentials{Certificate: "shop", URIs: uri("urn:allocator:scope:issue"), Address: here}, "issue"},
 		{"one with two", Config{Certificates: true}, Credentials{Certificate: "shop", URIs: uri("urn:allocator:scope:read,issue")}, "issue,read"},
 		{"one with a scope that does not exist", Config{Certificates: true}, Credentials{Certificate: "shop", URIs: uri("urn:allocator:scope:root"), Address: here}, ""},
-		{"one with another URI", Config{Certificates: true}, Credentials{Certificate: "shop", URIs: uri("https://allocator/scope:admin")}, "issue,read"},
-		{"scopes without a verified certificate", Config{}, Credentials{URIs: uri("urn:allocator:scope:admin"), Address: away}, "issue,read"},
+		{"one with another URI", Config{Certificates: true}, Credentials{Certificate: "shop", URIs: uri("https://allocator/scope:admin")}, "issue,read,worker"},
+		{"scopes without a verified certificate", Config{}, Credentials{URIs: uri("urn:allocator:scope:admin"), Address: away}, "issue,read,worker"},
 	} {
 		g := New(tc.cfg)
 		c, err := g.Identify(tc.c)

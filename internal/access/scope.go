@@ -11,13 +11,14 @@ type Scope uint8
 
 // The scopes. Admin includes the others.
 const (
-	Issue Scope = iota // issue IDs
-	Read               // decode IDs, see the cluster
-	Admin              // change what the node does
+	Issue  Scope = iota // issue IDs
+	Read                // decode IDs, see the cluster
+	Worker              // hold worker numbers
+	Admin               // change what the node does
 	numScopes
 )
 
-var scopeNames = [numScopes]string{"issue", "read", "admin"}
+var scopeNames = [numScopes]string{"issue", "read", "worker", "admin"}
 
 // String returns the scope's name in a token file.
 func (s Scope) String() string { return scopeNames[s] }
@@ -52,7 +53,7 @@ func (s scopes) String() string {
 }
 
 // ErrScope says that a list of scopes is not one.
-var ErrScope = errors.New("access: wrong scopes: use issue, read or admin, comma-separated, each at most once")
+var ErrScope = errors.New("access: wrong scopes: use issue, read, worker or admin, comma-separated, each at most once")
 
 func parseScopes(s string) (scopes, error) {
 	var set scopes

@@ -180,7 +180,7 @@ func (c *Config) options() []Option {
 			Why:   "No encryption."},
 		{Key: "tls.client-ca", value: stringValue(&c.TLS.ClientCA), file: true,
 			Usage: "PEM file of the authorities that sign clients' certificates; every client must then have one",
-			Why:   "No certificate is required. Clients with one may issue and read, unless it names other scopes (URI urn:allocator:scope:admin) or auth.token-file is set."},
+			Why:   "No certificate is required. Clients with one may issue, read and hold workers, unless it names other scopes (URI urn:allocator:scope:admin) or auth.token-file is set."},
 		{Key: "tls.admin", value: boolValue(&c.TLS.Admin),
 			Usage: "use TLS on the admin port too, with the same files",
 			Why:   "Off: probes and scrapers rarely have a certificate, and nothing can be changed through the port."},

@@ -48,7 +48,7 @@ type Node struct {
 }
 
 // numReasons is len(Reasons), as a constant for the counters.
-const numReasons = 16
+const numReasons = 22
 
 // state is all that a request consults. It is never changed, only replaced.
 type state struct {

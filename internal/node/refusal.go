@@ -19,6 +19,7 @@ const (
 	InvalidCount     Reason = "INVALID_COUNT"
 	InvalidFormat    Reason = "INVALID_FORMAT"
 	InvalidID        Reason = "INVALID_ID"
+	WorkersOff       Reason = "WORKERS_OFF"
 	Draining         Reason = "DRAINING"
 	HistoryRewound   Reason = "HISTORY_REWOUND"
 	ClockSkew        Reason = "CLOCK_SKEW"
@@ -29,13 +30,19 @@ const (
 	ClockRegression  Reason = "CLOCK_REGRESSION"
 	EntropyOverflow  Reason = "ENTROPY_OVERFLOW"
 	WindowExhausted  Reason = "WINDOW_EXHAUSTED"
+	CallerClock      Reason = "CALLER_CLOCK"
+	UnknownWorker    Reason = "UNKNOWN_WORKER"
+	WorkerQuota      Reason = "WORKER_QUOTA"
+	NoWorker         Reason = "NO_WORKER"
+	EtcdUnavailable  Reason = "ETCD_UNAVAILABLE"
 )
 
 // Reasons lists every reason, in order of precedence.
 var Reasons = []Reason{
-	Unauthenticated, PermissionDenied, RateLimited, InvalidCount, InvalidFormat, InvalidID,
+	Unauthenticated, PermissionDenied, RateLimited, InvalidCount, InvalidFormat, InvalidID, WorkersOff,
 	Draining, HistoryRewound, ClockSkew, ClockUnverified, Starting, NoSID,
 	AfterTooFar, ClockRegression, EntropyOverflow, WindowExhausted,
+	CallerClock, UnknownWorker, WorkerQuota, NoWorker, EtcdUnavailable,
 }
 
 // Refusal is the error of a request that issued nothing and changed nothing.

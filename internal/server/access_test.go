@@ -37,6 +37,9 @@ var scopesOf = map[string]string{
 	"/allocator.v1.AdminService/GetCluster":                          "read",
 	"/allocator.v1.AdminService/Drain":                               "admin",
 	"/allocator.v1.AdminService/Undrain":                             "admin",
+	"/allocator.v1.WorkerService/AcquireWorker":                      "worker",
+	"/allocator.v1.WorkerService/ExtendWorker":                       "worker",
+	"/allocator.v1.WorkerService/ReleaseWorker":                      "worker",
 	"/grpc.health.v1.Health/Check":                                   "",
 	"/grpc.health.v1.Health/List":                                    "",
 	"/grpc.health.v1.Health/Watch":                                   "",
@@ -81,7 +84,7 @@ func verdict(needs, token string) node.Reason {
 	return node.PermissionDenied
 }
 
-var shown = []string{"", "unknown", "read", "issue", "admin"}
+var shown = []string{"", "unknown", "read", "issue", "worker", "admin"}
 
 // TestEveryMethodRequiresItsScope: of all that the gRPC server serves. Refusals
 // changed nothing (I7).
@@ -109,14 +112,14 @@ func TestEveryMethodRequiresItsScope(t *testing.T) {
 			}
 		}
 	}
-	if seen != 11 {
+	if seen != 14 {
 		t.Errorf("%d methods", seen)
 	}
 	after := env.Node.Stats()
 	if after.Issued != 0 || after.Lead != before.Lead || after.Ceil != before.Ceil || after.Draining != before.Draining {
 		t.Errorf("refusals changed the node: %+v to %+v", before, after)
 	}
-	if after.Refused[node.Unauthenticated] != 16 || after.Refused[node.PermissionDenied] != 10 {
+	if after.Refused[node.Unauthenticated] != 22 || after.Refused[node.PermissionDenied] != 24 {
 		t.Errorf("counted %d and %d refusals", after.Refused[node.Unauthenticated], after.Refused[node.PermissionDenied])
 	}
 }

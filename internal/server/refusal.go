@@ -37,7 +37,7 @@ func Valid(err error) bool {
 		return false
 	}
 	switch r.Reason {
-	case node.InvalidCount, node.InvalidFormat, node.InvalidID, node.Unauthenticated, node.PermissionDenied, node.RateLimited:
+	case node.InvalidCount, node.InvalidFormat, node.InvalidID, node.Unauthenticated, node.PermissionDenied, node.RateLimited, node.WorkersOff, node.UnknownWorker:
 		return false
 	}
 	return true
@@ -60,6 +60,13 @@ var wires = map[node.Reason]Wire{
 	node.InvalidCount:  {pb.Reason_REASON_INVALID_COUNT, codes.InvalidArgument, 400, "The count is not allowed", "Request a count within the limit; send several requests for more."},
 	node.InvalidFormat: {pb.Reason_REASON_INVALID_FORMAT, codes.InvalidArgument, 400, "The request is malformed", "GET /openapi.yaml describes the requests."},
 	node.InvalidID:     {pb.Reason_REASON_INVALID_ID, codes.InvalidArgument, 400, "The ID is malformed", "Send a flake, an integer, a ULID or a UUID of this space."},
+
+	node.WorkersOff:      {pb.Reason_REASON_WORKERS_OFF, codes.FailedPrecondition, 409, "No sids are set aside for workers", "Tell the operator of the nodes, who sets worker.sid-range."},
+	node.NoWorker:        {pb.Reason_REASON_NO_WORKER, codes.Unavailable, 503, "Every sid for workers is held", "Retry after the delay: a sid is free when its worker is released or its interval has passed."},
+	node.UnknownWorker:   {pb.Reason_REASON_UNKNOWN_WORKER, codes.NotFound, 404, "The worker is not held", "Stop making IDs with its number at not_after, and acquire another worker."},
+	node.WorkerQuota:     {pb.Reason_REASON_WORKER_QUOTA, codes.ResourceExhausted, 429, "The client holds as many workers as it may", "Release some, or have the operator of the nodes raise the quota."},
+	node.CallerClock:     {pb.Reason_REASON_CALLER_CLOCK, codes.FailedPrecondition, 409, "The caller's clock is wrong", "Synchronize the clock of the machine that the worker runs on."},
+	node.EtcdUnavailable: {pb.Reason_REASON_ETCD_UNAVAILABLE, codes.Unavailable, 503, "etcd did not answer in time", "Send the same call again, to any node: it finds what became of this one."},
 
 	node.Unauthenticated:  {pb.Reason_REASON_UNAUTHENTICATED, codes.Unauthenticated, 401, "No valid credentials", "Send a token that the operator of the nodes gave you."},
 	node.PermissionDenied: {pb.Reason_REASON_PERMISSION_DENIED, codes.PermissionDenied, 403, "Permission denied", "Use a token that has the scope of this call."},

@@ -55,6 +55,9 @@ func TestStatuses(t *testing.T) {
 		node.InvalidCount: {codes.InvalidArgument, 400}, node.InvalidFormat: {codes.InvalidArgument, 400},
 		node.InvalidID: {codes.InvalidArgument, 400}, node.Unauthenticated: {codes.Unauthenticated, 401},
 		node.PermissionDenied: {codes.PermissionDenied, 403}, node.RateLimited: {codes.ResourceExhausted, 429},
+		node.WorkersOff: {codes.FailedPrecondition, 409}, node.NoWorker: {codes.Unavailable, 503},
+		node.UnknownWorker: {codes.NotFound, 404}, node.WorkerQuota: {codes.ResourceExhausted, 429},
+		node.CallerClock: {codes.FailedPrecondition, 409}, node.EtcdUnavailable: {codes.Unavailable, 503},
 	} {
 		if w := wires[r]; w.Code != want.grpc || w.Status != want.http {
 			t.Errorf("%s: %v and %d, want %v and %d", r, w.Code, w.Status, want.grpc, want.http)

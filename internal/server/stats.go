@@ -20,7 +20,8 @@ const (
 	GRPCCluster
 	GRPCDrain
 	GRPCUndrain
-	GRPCOther // reflection, if it was refused
+	GRPCWorker // acquire, extend and release
+	GRPCOther  // reflection, if it was refused
 	HTTPIDs
 	HTTPDecode
 	HTTPCluster
@@ -32,7 +33,7 @@ const (
 )
 
 var surfaceNames = [numSurfaces]string{
-	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_undrain", "grpc_other",
+	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_undrain", "grpc_worker", "grpc_other",
 	"http_ids", "http_decode", "http_cluster", "http_other",
 	"resp_ids", "resp_decode", "resp_other",
 }
@@ -57,7 +58,7 @@ var outcomes = func() []string {
 }()
 
 // numOutcomes is len(outcomes), as a constant for the array of counters.
-const numOutcomes = 3 + 16
+const numOutcomes = 3 + 22
 
 // stats counts requests. The zero value is ready, and safe for concurrent use.
 type stats struct {

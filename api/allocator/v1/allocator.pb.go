@@ -65,6 +65,19 @@ const (
 	Reason_REASON_PERMISSION_DENIED Reason = 15
 	// This client sends more requests than its limit allows.
 	Reason_REASON_RATE_LIMITED Reason = 16
+	// No sids are set aside for workers: worker.sid-range is not set.
+	Reason_REASON_WORKERS_OFF Reason = 17
+	// Every sid for workers is held.
+	Reason_REASON_NO_WORKER Reason = 18
+	// The handle names no worker that is held: acquire another one.
+	Reason_REASON_UNKNOWN_WORKER Reason = 19
+	// The client holds as many workers as it may.
+	Reason_REASON_WORKER_QUOTA Reason = 20
+	// The clock that the caller reported is off by more than issue.max-skew.
+	Reason_REASON_CALLER_CLOCK Reason = 21
+	// etcd did not confirm in time what was asked of it. The same call, to any node,
+	// finds what became of it.
+	Reason_REASON_ETCD_UNAVAILABLE Reason = 22
 )
 
 // Enum value maps for Reason.
@@ -87,6 +100,12 @@ var (
 		14: "REASON_UNAUTHENTICATED",
 		15: "REASON_PERMISSION_DENIED",
 		16: "REASON_RATE_LIMITED",
+		17: "REASON_WORKERS_OFF",
+		18: "REASON_NO_WORKER",
+		19: "REASON_UNKNOWN_WORKER",
+		20: "REASON_WORKER_QUOTA",
+		21: "REASON_CALLER_CLOCK",
+		22: "REASON_ETCD_UNAVAILABLE",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":       0,
@@ -106,6 +125,12 @@ var (
 		"REASON_UNAUTHENTICATED":   14,
 		"REASON_PERMISSION_DENIED": 15,
 		"REASON_RATE_LIMITED":      16,
+		"REASON_WORKERS_OFF":       17,
+		"REASON_NO_WORKER":         18,
+		"REASON_UNKNOWN_WORKER":    19,
+		"REASON_WORKER_QUOTA":      20,
+		"REASON_CALLER_CLOCK":      21,
+		"REASON_ETCD_UNAVAILABLE":  22,
 	}
 )
 
@@ -963,6 +988,342 @@ func (x *Holder) GetSinceUnixMs() int64 {
 	return 0
 }
 
+type AcquireWorkerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What people know the worker by; 1 to 64 bytes. Names need not be unique.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Chosen by the caller: 16 to 64 letters and digits that nobody can guess, new for
+	// each worker. A second acquisition with it returns the same worker, also on another
+	// node. Empty: the node chooses it.
+	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The caller's clock; 0: not said. An acquisition with a clock that is off by more
+	// than issue.max-skew is refused.
+	ClockUnixMs   int64 `protobuf:"varint,3,opt,name=clock_unix_ms,json=clockUnixMs,proto3" json:"clock_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcquireWorkerRequest) Reset() {
+	*x = AcquireWorkerRequest{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcquireWorkerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcquireWorkerRequest) ProtoMessage() {}
+
+func (x *AcquireWorkerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcquireWorkerRequest.ProtoReflect.Descriptor instead.
+func (*AcquireWorkerRequest) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *AcquireWorkerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AcquireWorkerRequest) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *AcquireWorkerRequest) GetClockUnixMs() int64 {
+	if x != nil {
+		return x.ClockUnixMs
+	}
+	return 0
+}
+
+type ExtendWorkerRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Handle string                 `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
+	// The highest not_after that the caller was ever given; 0: not said. It shows that
+	// etcd's history went back.
+	NotAfterUnixMs int64 `protobuf:"varint,2,opt,name=not_after_unix_ms,json=notAfterUnixMs,proto3" json:"not_after_unix_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ExtendWorkerRequest) Reset() {
+	*x = ExtendWorkerRequest{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendWorkerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendWorkerRequest) ProtoMessage() {}
+
+func (x *ExtendWorkerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendWorkerRequest.ProtoReflect.Descriptor instead.
+func (*ExtendWorkerRequest) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ExtendWorkerRequest) GetHandle() string {
+	if x != nil {
+		return x.Handle
+	}
+	return ""
+}
+
+func (x *ExtendWorkerRequest) GetNotAfterUnixMs() int64 {
+	if x != nil {
+		return x.NotAfterUnixMs
+	}
+	return 0
+}
+
+type ReleaseWorkerRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Handle string                 `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
+	// The worker has made no ID at or after this millisecond and never will, so that the
+	// number can be used from then on; 0: not said, and it stays reserved up to not_after.
+	UsedUntilUnixMs int64 `protobuf:"varint,2,opt,name=used_until_unix_ms,json=usedUntilUnixMs,proto3" json:"used_until_unix_ms,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ReleaseWorkerRequest) Reset() {
+	*x = ReleaseWorkerRequest{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseWorkerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseWorkerRequest) ProtoMessage() {}
+
+func (x *ReleaseWorkerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseWorkerRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseWorkerRequest) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ReleaseWorkerRequest) GetHandle() string {
+	if x != nil {
+		return x.Handle
+	}
+	return ""
+}
+
+func (x *ReleaseWorkerRequest) GetUsedUntilUnixMs() int64 {
+	if x != nil {
+		return x.UsedUntilUnixMs
+	}
+	return 0
+}
+
+type ReleaseWorkerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next worker with this number begins no earlier.
+	ReusableFromUnixMs int64 `protobuf:"varint,1,opt,name=reusable_from_unix_ms,json=reusableFromUnixMs,proto3" json:"reusable_from_unix_ms,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *ReleaseWorkerResponse) Reset() {
+	*x = ReleaseWorkerResponse{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseWorkerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseWorkerResponse) ProtoMessage() {}
+
+func (x *ReleaseWorkerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseWorkerResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseWorkerResponse) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReleaseWorkerResponse) GetReusableFromUnixMs() int64 {
+	if x != nil {
+		return x.ReusableFromUnixMs
+	}
+	return 0
+}
+
+// Worker is a number that is the caller's in the milliseconds [not_before_unix_ms,
+// not_after_unix_ms), and nobody else's. Times are Unix milliseconds.
+type Worker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The worker's number and term, such as 17-4. It is no secret.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The number: a sid of the space.
+	Worker uint32 `protobuf:"varint,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	// It grows with each acquisition of the number.
+	Term int64  `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// It may be in the future.
+	NotBeforeUnixMs int64 `protobuf:"varint,5,opt,name=not_before_unix_ms,json=notBeforeUnixMs,proto3" json:"not_before_unix_ms,omitempty"`
+	NotAfterUnixMs  int64 `protobuf:"varint,6,opt,name=not_after_unix_ms,json=notAfterUnixMs,proto3" json:"not_after_unix_ms,omitempty"`
+	// When to extend next.
+	ExtendAtUnixMs int64 `protobuf:"varint,7,opt,name=extend_at_unix_ms,json=extendAtUnixMs,proto3" json:"extend_at_unix_ms,omitempty"`
+	// The clock of the node that answers.
+	NowUnixMs int64 `protobuf:"varint,8,opt,name=now_unix_ms,json=nowUnixMs,proto3" json:"now_unix_ms,omitempty"`
+	// A secret: whoever has it can extend and release the worker.
+	Handle        string `protobuf:"bytes,9,opt,name=handle,proto3" json:"handle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Worker) Reset() {
+	*x = Worker{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Worker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Worker) ProtoMessage() {}
+
+func (x *Worker) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Worker.ProtoReflect.Descriptor instead.
+func (*Worker) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Worker) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Worker) GetWorker() uint32 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *Worker) GetTerm() int64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Worker) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Worker) GetNotBeforeUnixMs() int64 {
+	if x != nil {
+		return x.NotBeforeUnixMs
+	}
+	return 0
+}
+
+func (x *Worker) GetNotAfterUnixMs() int64 {
+	if x != nil {
+		return x.NotAfterUnixMs
+	}
+	return 0
+}
+
+func (x *Worker) GetExtendAtUnixMs() int64 {
+	if x != nil {
+		return x.ExtendAtUnixMs
+	}
+	return 0
+}
+
+func (x *Worker) GetNowUnixMs() int64 {
+	if x != nil {
+		return x.NowUnixMs
+	}
+	return 0
+}
+
+func (x *Worker) GetHandle() string {
+	if x != nil {
+		return x.Handle
+	}
+	return ""
+}
+
 type GetClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -971,7 +1332,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[8]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1344,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[8]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1357,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{8}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
 }
 
 type GetClusterResponse struct {
@@ -1029,7 +1390,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[9]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1402,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[9]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1415,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{9}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetClusterResponse) GetSpace() string {
@@ -1163,7 +1524,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1536,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1549,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{10}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{15}
 }
 
 type DrainResponse struct {
@@ -1212,7 +1573,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1585,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1598,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{11}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DrainResponse) GetNode() string {
@@ -1297,7 +1658,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1670,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1683,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{12}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{17}
 }
 
 type UndrainResponse struct {
@@ -1338,7 +1699,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1711,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1724,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UndrainResponse) GetNode() string {
@@ -1408,7 +1769,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1420,7 +1781,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1433,7 +1794,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{14}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Node) GetInstance() string {
@@ -1520,7 +1881,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1893,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1906,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{15}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -1673,7 +2034,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +2046,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +2059,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{16}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Clock) GetState() string {
@@ -1898,7 +2259,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +2271,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2284,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{17}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -1972,7 +2333,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2345,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2358,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{18}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -2100,7 +2461,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2473,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2486,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{19}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -2303,7 +2664,29 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x03R\x04term\x12\"\n" +
-	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\"\x13\n" +
+	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\"f\n" +
+	"\x14AcquireWorkerRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\x12\"\n" +
+	"\rclock_unix_ms\x18\x03 \x01(\x03R\vclockUnixMs\"X\n" +
+	"\x13ExtendWorkerRequest\x12\x16\n" +
+	"\x06handle\x18\x01 \x01(\tR\x06handle\x12)\n" +
+	"\x11not_after_unix_ms\x18\x02 \x01(\x03R\x0enotAfterUnixMs\"[\n" +
+	"\x14ReleaseWorkerRequest\x12\x16\n" +
+	"\x06handle\x18\x01 \x01(\tR\x06handle\x12+\n" +
+	"\x12used_until_unix_ms\x18\x02 \x01(\x03R\x0fusedUntilUnixMs\"J\n" +
+	"\x15ReleaseWorkerResponse\x121\n" +
+	"\x15reusable_from_unix_ms\x18\x01 \x01(\x03R\x12reusableFromUnixMs\"\x93\x02\n" +
+	"\x06Worker\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\rR\x06worker\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x03R\x04term\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12+\n" +
+	"\x12not_before_unix_ms\x18\x05 \x01(\x03R\x0fnotBeforeUnixMs\x12)\n" +
+	"\x11not_after_unix_ms\x18\x06 \x01(\x03R\x0enotAfterUnixMs\x12)\n" +
+	"\x11extend_at_unix_ms\x18\a \x01(\x03R\x0eextendAtUnixMs\x12\x1e\n" +
+	"\vnow_unix_ms\x18\b \x01(\x03R\tnowUnixMs\x12\x16\n" +
+	"\x06handle\x18\t \x01(\tR\x06handle\"\x13\n" +
 	"\x11GetClusterRequest\"\xdd\x03\n" +
 	"\x12GetClusterResponse\x12\x14\n" +
 	"\x05space\x18\x01 \x01(\tR\x05space\x12\x12\n" +
@@ -2433,7 +2816,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x0e \x01(\x06R\tclusterId\x12/\n" +
 	"\x14highest_ceil_unix_ms\x18\x0f \x01(\x03R\x11highestCeilUnixMs\x12)\n" +
-	"\x05clock\x18\x10 \x01(\v2\x13.allocator.v1.ClockR\x05clock*\xbd\x03\n" +
+	"\x05clock\x18\x10 \x01(\v2\x13.allocator.v1.ClockR\x05clock*\xd5\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_STARTING\x10\x01\x12\x13\n" +
@@ -2452,7 +2835,13 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x11REASON_INVALID_ID\x10\r\x12\x1a\n" +
 	"\x16REASON_UNAUTHENTICATED\x10\x0e\x12\x1c\n" +
 	"\x18REASON_PERMISSION_DENIED\x10\x0f\x12\x17\n" +
-	"\x13REASON_RATE_LIMITED\x10\x10*\xf9\x01\n" +
+	"\x13REASON_RATE_LIMITED\x10\x10\x12\x16\n" +
+	"\x12REASON_WORKERS_OFF\x10\x11\x12\x14\n" +
+	"\x10REASON_NO_WORKER\x10\x12\x12\x19\n" +
+	"\x15REASON_UNKNOWN_WORKER\x10\x13\x12\x17\n" +
+	"\x13REASON_WORKER_QUOTA\x10\x14\x12\x17\n" +
+	"\x13REASON_CALLER_CLOCK\x10\x15\x12\x1b\n" +
+	"\x17REASON_ETCD_UNAVAILABLE\x10\x16*\xf9\x01\n" +
 	"\x06Layout\x12\x16\n" +
 	"\x12LAYOUT_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLAYOUT_SCALABLE\x10\x01\x12\x15\n" +
@@ -2482,7 +2871,11 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\n" +
 	"GetCluster\x12\x1f.allocator.v1.GetClusterRequest\x1a .allocator.v1.GetClusterResponse\x12@\n" +
 	"\x05Drain\x12\x1a.allocator.v1.DrainRequest\x1a\x1b.allocator.v1.DrainResponse\x12F\n" +
-	"\aUndrain\x12\x1c.allocator.v1.UndrainRequest\x1a\x1d.allocator.v1.UndrainResponseB>Z<github.com/flakelease/allocator/api/allocator/v1;allocatorv1b\x06proto3"
+	"\aUndrain\x12\x1c.allocator.v1.UndrainRequest\x1a\x1d.allocator.v1.UndrainResponse2\xfd\x01\n" +
+	"\rWorkerService\x12I\n" +
+	"\rAcquireWorker\x12\".allocator.v1.AcquireWorkerRequest\x1a\x14.allocator.v1.Worker\x12G\n" +
+	"\fExtendWorker\x12!.allocator.v1.ExtendWorkerRequest\x1a\x14.allocator.v1.Worker\x12X\n" +
+	"\rReleaseWorker\x12\".allocator.v1.ReleaseWorkerRequest\x1a#.allocator.v1.ReleaseWorkerResponseB>Z<github.com/flakelease/allocator/api/allocator/v1;allocatorv1b\x06proto3"
 
 var (
 	file_api_allocator_v1_allocator_proto_rawDescOnce sync.Once
@@ -2497,7 +2890,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -2510,19 +2903,24 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*DescribeRequest)(nil),        // 8: allocator.v1.DescribeRequest
 	(*DescribeResponse)(nil),       // 9: allocator.v1.DescribeResponse
 	(*Holder)(nil),                 // 10: allocator.v1.Holder
-	(*GetClusterRequest)(nil),      // 11: allocator.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),     // 12: allocator.v1.GetClusterResponse
-	(*DrainRequest)(nil),           // 13: allocator.v1.DrainRequest
-	(*DrainResponse)(nil),          // 14: allocator.v1.DrainResponse
-	(*UndrainRequest)(nil),         // 15: allocator.v1.UndrainRequest
-	(*UndrainResponse)(nil),        // 16: allocator.v1.UndrainResponse
-	(*Node)(nil),                   // 17: allocator.v1.Node
-	(*PeerClock)(nil),              // 18: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 19: allocator.v1.Clock
-	(*KernelClock)(nil),            // 20: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 21: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 22: allocator.v1.NodeStatus
-	nil,                            // 23: allocator.v1.Refusal.MetadataEntry
+	(*AcquireWorkerRequest)(nil),   // 11: allocator.v1.AcquireWorkerRequest
+	(*ExtendWorkerRequest)(nil),    // 12: allocator.v1.ExtendWorkerRequest
+	(*ReleaseWorkerRequest)(nil),   // 13: allocator.v1.ReleaseWorkerRequest
+	(*ReleaseWorkerResponse)(nil),  // 14: allocator.v1.ReleaseWorkerResponse
+	(*Worker)(nil),                 // 15: allocator.v1.Worker
+	(*GetClusterRequest)(nil),      // 16: allocator.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),     // 17: allocator.v1.GetClusterResponse
+	(*DrainRequest)(nil),           // 18: allocator.v1.DrainRequest
+	(*DrainResponse)(nil),          // 19: allocator.v1.DrainResponse
+	(*UndrainRequest)(nil),         // 20: allocator.v1.UndrainRequest
+	(*UndrainResponse)(nil),        // 21: allocator.v1.UndrainResponse
+	(*Node)(nil),                   // 22: allocator.v1.Node
+	(*PeerClock)(nil),              // 23: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 24: allocator.v1.Clock
+	(*KernelClock)(nil),            // 25: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 26: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 27: allocator.v1.NodeStatus
+	nil,                            // 28: allocator.v1.Refusal.MetadataEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
@@ -2531,31 +2929,37 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	23, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	28, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	1,  // 9: allocator.v1.GetClusterResponse.layout:type_name -> allocator.v1.Layout
-	17, // 10: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	21, // 11: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	22, // 12: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	18, // 13: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	20, // 14: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	22, // 10: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	26, // 11: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	27, // 12: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	23, // 13: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	25, // 14: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
 	0,  // 15: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	19, // 16: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	24, // 16: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
 	3,  // 17: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
 	5,  // 18: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
 	8,  // 19: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	11, // 20: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	13, // 21: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	15, // 22: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
-	4,  // 23: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	6,  // 24: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	9,  // 25: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	12, // 26: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	14, // 27: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	16, // 28: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	23, // [23:29] is the sub-list for method output_type
-	17, // [17:23] is the sub-list for method input_type
+	16, // 20: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	18, // 21: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	20, // 22: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	11, // 23: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
+	12, // 24: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
+	13, // 25: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
+	4,  // 26: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 27: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 28: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	17, // 29: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	19, // 30: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	21, // 31: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	15, // 32: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
+	15, // 33: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
+	14, // 34: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
+	26, // [26:35] is the sub-list for method output_type
+	17, // [17:26] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -2577,9 +2981,9 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   21,
+			NumMessages:   26,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_api_allocator_v1_allocator_proto_goTypes,
 		DependencyIndexes: file_api_allocator_v1_allocator_proto_depIdxs,

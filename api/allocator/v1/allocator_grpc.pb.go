@@ -425,3 +425,205 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "api/allocator/v1/allocator.proto",
 }
+
+const (
+	WorkerService_AcquireWorker_FullMethodName = "/allocator.v1.WorkerService/AcquireWorker"
+	WorkerService_ExtendWorker_FullMethodName  = "/allocator.v1.WorkerService/ExtendWorker"
+	WorkerService_ReleaseWorker_FullMethodName = "/allocator.v1.WorkerService/ReleaseWorker"
+)
+
+// WorkerServiceClient is the client API for WorkerService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// WorkerService gives foreign generators, such as a Snowflake library, a worker
+// number that nobody else has for a known time: a sid of the space. Every node
+// serves every call, since the state is in etcd.
+//
+// A worker makes IDs with its number only in the milliseconds [not_before, not_after)
+// of its latest answer. A node that dies loses no worker: the others extend it.
+type WorkerServiceClient interface {
+	// AcquireWorker takes a free number. With the secret of an acquisition whose answer
+	// was lost it returns what that one took.
+	AcquireWorker(ctx context.Context, in *AcquireWorkerRequest, opts ...grpc.CallOption) (*Worker, error)
+	// ExtendWorker moves not_after further, and returns all that the worker may use. A
+	// call whose answer was lost is repeated, on any node.
+	ExtendWorker(ctx context.Context, in *ExtendWorkerRequest, opts ...grpc.CallOption) (*Worker, error)
+	// ReleaseWorker gives the number back. The handle is invalid afterwards.
+	ReleaseWorker(ctx context.Context, in *ReleaseWorkerRequest, opts ...grpc.CallOption) (*ReleaseWorkerResponse, error)
+}
+
+type workerServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewWorkerServiceClient(cc grpc.ClientConnInterface) WorkerServiceClient {
+	return &workerServiceClient{cc}
+}
+
+func (c *workerServiceClient) AcquireWorker(ctx context.Context, in *AcquireWorkerRequest, opts ...grpc.CallOption) (*Worker, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Worker)
+	err := c.cc.Invoke(ctx, WorkerService_AcquireWorker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workerServiceClient) ExtendWorker(ctx context.Context, in *ExtendWorkerRequest, opts ...grpc.CallOption) (*Worker, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Worker)
+	err := c.cc.Invoke(ctx, WorkerService_ExtendWorker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workerServiceClient) ReleaseWorker(ctx context.Context, in *ReleaseWorkerRequest, opts ...grpc.CallOption) (*ReleaseWorkerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseWorkerResponse)
+	err := c.cc.Invoke(ctx, WorkerService_ReleaseWorker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// WorkerServiceServer is the server API for WorkerService service.
+// All implementations must embed UnimplementedWorkerServiceServer
+// for forward compatibility.
+//
+// WorkerService gives foreign generators, such as a Snowflake library, a worker
+// number that nobody else has for a known time: a sid of the space. Every node
+// serves every call, since the state is in etcd.
+//
+// A worker makes IDs with its number only in the milliseconds [not_before, not_after)
+// of its latest answer. A node that dies loses no worker: the others extend it.
+type WorkerServiceServer interface {
+	// AcquireWorker takes a free number. With the secret of an acquisition whose answer
+	// was lost it returns what that one took.
+	AcquireWorker(context.Context, *AcquireWorkerRequest) (*Worker, error)
+	// ExtendWorker moves not_after further, and returns all that the worker may use. A
+	// call whose answer was lost is repeated, on any node.
+	ExtendWorker(context.Context, *ExtendWorkerRequest) (*Worker, error)
+	// ReleaseWorker gives the number back. The handle is invalid afterwards.
+	ReleaseWorker(context.Context, *ReleaseWorkerRequest) (*ReleaseWorkerResponse, error)
+	mustEmbedUnimplementedWorkerServiceServer()
+}
+
+// UnimplementedWorkerServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedWorkerServiceServer struct{}
+
+func (UnimplementedWorkerServiceServer) AcquireWorker(context.Context, *AcquireWorkerRequest) (*Worker, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcquireWorker not implemented")
+}
+func (UnimplementedWorkerServiceServer) ExtendWorker(context.Context, *ExtendWorkerRequest) (*Worker, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExtendWorker not implemented")
+}
+func (UnimplementedWorkerServiceServer) ReleaseWorker(context.Context, *ReleaseWorkerRequest) (*ReleaseWorkerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseWorker not implemented")
+}
+func (UnimplementedWorkerServiceServer) mustEmbedUnimplementedWorkerServiceServer() {}
+func (UnimplementedWorkerServiceServer) testEmbeddedByValue()                       {}
+
+// UnsafeWorkerServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to WorkerServiceServer will
+// result in compilation errors.
+type UnsafeWorkerServiceServer interface {
+	mustEmbedUnimplementedWorkerServiceServer()
+}
+
+func RegisterWorkerServiceServer(s grpc.ServiceRegistrar, srv WorkerServiceServer) {
+	// If the following call panics, it indicates UnimplementedWorkerServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&WorkerService_ServiceDesc, srv)
+}
+
+func _WorkerService_AcquireWorker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcquireWorkerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServiceServer).AcquireWorker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkerService_AcquireWorker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServiceServer).AcquireWorker(ctx, req.(*AcquireWorkerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WorkerService_ExtendWorker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExtendWorkerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServiceServer).ExtendWorker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkerService_ExtendWorker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServiceServer).ExtendWorker(ctx, req.(*ExtendWorkerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WorkerService_ReleaseWorker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseWorkerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServiceServer).ReleaseWorker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkerService_ReleaseWorker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServiceServer).ReleaseWorker(ctx, req.(*ReleaseWorkerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// WorkerService_ServiceDesc is the grpc.ServiceDesc for WorkerService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var WorkerService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "allocator.v1.WorkerService",
+	HandlerType: (*WorkerServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "AcquireWorker",
+			Handler:    _WorkerService_AcquireWorker_Handler,
+		},
+		{
+			MethodName: "ExtendWorker",
+			Handler:    _WorkerService_ExtendWorker_Handler,
+		},
+		{
+			MethodName: "ReleaseWorker",
+			Handler:    _WorkerService_ReleaseWorker_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "api/allocator/v1/allocator.proto",
+}

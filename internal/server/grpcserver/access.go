@@ -46,6 +46,10 @@ var methods = map[string]method{
 	pb.AdminService_Drain_FullMethodName:              {Need: require(access.Admin, server.GRPCDrain)},
 	pb.AdminService_Undrain_FullMethodName:            {Need: require(access.Admin, server.GRPCUndrain)},
 
+	pb.WorkerService_AcquireWorker_FullMethodName: {Need: require(access.Worker, server.GRPCWorker)},
+	pb.WorkerService_ExtendWorker_FullMethodName:  {Need: require(access.Worker, server.GRPCWorker)},
+	pb.WorkerService_ReleaseWorker_FullMethodName: {Need: require(access.Worker, server.GRPCWorker)},
+
 	// Load balancers and probes have no token.
 	healthpb.Health_Check_FullMethodName: {Need: server.Need{Open: true}},
 	healthpb.Health_List_FullMethodName:  {Need: server.Need{Open: true}},

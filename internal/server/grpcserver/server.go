@@ -138,6 +138,7 @@ func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
 	g := grpc.NewServer(opts...)
 	g.RegisterService(allocatorServiceDesc(), allocatorService{s: s})
 	pb.RegisterAdminServiceServer(g, adminService{s: s})
+	pb.RegisterWorkerServiceServer(g, workerService{s: s})
 	healthpb.RegisterHealthServer(g, s.health)
 	reflection.Register(g)
 	return g

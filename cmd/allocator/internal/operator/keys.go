@@ -70,14 +70,14 @@ func tokenNewCommand(a *cli.App) *cobra.Command {
 the token itself to stderr: once, since it cannot be recovered from the line. With --out
 the token goes into a file instead, which only its owner may read.
 
-Scopes are issue (draw IDs), read (decode IDs, see the cluster) and admin (all, and
-drain a node). Nodes read the file again every 5 s. To change a token, keep its new
+Scopes are issue (draw IDs), read (decode IDs, see the cluster), worker (hold worker
+numbers) and admin (all, and drain a node). Nodes read the file again every 5 s. To change a token, keep its new
 line beside the old one, of the same name, until the caller has the new token.`,
 		Example: `  allocator token new checkout --scopes issue >> tokens
   allocator token new ops --scopes admin --out ops.token >> tokens`,
 		Args: cobra.ExactArgs(1),
 	}
-	scopes := cmd.Flags().String("scopes", "issue", "what the token allows, comma-separated: issue, read, admin")
+	scopes := cmd.Flags().String("scopes", "issue", "what the token allows, comma-separated: issue, read, worker, admin")
 	out := cmd.Flags().String("out", "", "`file` to write the token to; it must not exist")
 	_ = cmd.MarkFlagFilename("out")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions

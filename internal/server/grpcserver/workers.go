@@ -1,0 +1,35 @@
+package grpcserver
+
+import (
+	"context"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+type workerService struct {
+	pb.UnimplementedWorkerServiceServer
+	s *Server
+}
+
+func (w workerService) AcquireWorker(context.Context, *pb.AcquireWorkerRequest) (*pb.Worker, error) {
+	return nil, w.off()
+}
+
+func (w workerService) ExtendWorker(context.Context, *pb.ExtendWorkerRequest) (*pb.Worker, error) {
+	return nil, w.off()
+}
+
+func (w workerService) ReleaseWorker(context.Context, *pb.ReleaseWorkerRequest) (*pb.ReleaseWorkerResponse, error) {
+	return nil, w.off()
+}
+
+// off refuses: no sids are set aside for workers.
+func (w workerService) off() error {
+	began := w.s.service.Begin()
+	r := w.s.node.Refused(&node.Refusal{Reason: node.WorkersOff,
+		Message: "no sids are set aside for workers: set worker.sid-range on all nodes"})
+	w.s.service.Done(server.GRPCWorker, r, began)
+	return statusOf(r)
+}
