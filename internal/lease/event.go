@@ -209,6 +209,13 @@ type Lapsed struct {
 	Rev      int64        // of that write
 }
 
+// Held is a sid with a holder.
+type Held struct {
+	SID      flake.SID
+	Instance Instance
+	Node     string
+}
+
 // Status is a copy of what the machine knows, for people and for refusals.
 type Status struct {
 	Phase    Phase
@@ -230,6 +237,7 @@ type Status struct {
 	PoolBad     int                  // of these, quarantined and without a holder
 	Quarantined map[flake.SID]string // why a sid is not used
 	Nodes       []Registration       // who is registered, when last listed; do not write
+	Holders     []Held               // who has which sid, when last listed, in the order of sids; do not write
 	Lapsed      []Lapsed             // nodes with gossip that left without giving their sid back, in the order of sids
 	Listed      bool                 // the space has been listed
 	Idle        bool                 // no sid held, and no write in flight that could acquire one

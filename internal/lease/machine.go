@@ -352,6 +352,7 @@ func (m *Machine) Status() Status {
 		SIDs:        m.within,
 		Quarantined: maps.Clone(m.bad),
 		Nodes:       m.list.nodes,
+		Holders:     m.holders(),
 		Lapsed:      m.lapsed(),
 		Listed:      m.list.sids != nil,
 		Idle:        m.hold() == nil && m.try == nil,
@@ -374,6 +375,20 @@ func (m *Machine) Status() Status {
 		s.Ceiling = max(s.Ceiling, sid.Window.Value.Ceil)
 	}
 	return s
+}
+
+// holders returns who has which sid. The status shares the result.
+func (m *Machine) holders() []Held {
+	if m.list.holders == nil && m.list.sids != nil {
+		m.list.holders = make([]Held, 0, len(m.list.sids))
+		for sid, s := range m.list.sids {
+			if h := s.Holder; h.Exists() && h.Err == nil {
+				m.list.holders = append(m.list.holders, Held{SID: sid, Instance: h.Value.Instance, Node: Printable(h.Value.Node)})
+			}
+		}
+		slices.SortFunc(m.list.holders, func(a, b Held) int { return cmp.Compare(a.SID, b.SID) })
+	}
+	return m.list.holders
 }
 
 // lapsed returns the nodes with gossip that left behind an active window without a

@@ -68,6 +68,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 		return
 	}
 	m.list.sids, m.list.nodes, m.list.fresh, m.list.at = ev.View.SIDs, ev.View.Nodes, true, now.Mono
+	m.list.holders = nil
 	m.list.revision, m.list.number = ev.View.Revision, m.list.asked
 	m.list.accepted, m.list.elapsed = ev.View.Accepted, now.Elapsed()
 	m.problem = ""
@@ -273,6 +274,9 @@ func (m *Machine) adopt(now clock.Reading, wrote write, got SIDRecords) {
 		}
 	}
 	if m.list.sids != nil {
+		if !got.Holder.Same(m.list.sids[sid].Holder) {
+			m.list.holders = nil
+		}
 		m.list.sids[sid] = got
 	}
 }

@@ -55,11 +55,12 @@ type Keeper struct {
 	calls   sync.WaitGroup
 	watched watched
 
-	status atomic.Pointer[published] // stored by Run's goroutine alone, once Run is called
-	ticked atomic.Int64              // clock.Mono of the last pass of the loop
-	stats  stats
-	failed error
-	outage outage // owned by Run's goroutine
+	status  atomic.Pointer[published] // stored by Run's goroutine alone, once Run is called
+	ticked  atomic.Int64              // clock.Mono of the last pass of the loop
+	stats   stats
+	failed  error
+	outage  outage      // owned by Run's goroutine
+	failing atomic.Bool // the outage is logged
 }
 
 // published is a status with what reports the next one.

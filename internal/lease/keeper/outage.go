@@ -40,12 +40,14 @@ func (k *Keeper) logOutage(now clock.Reading, ev lease.Event) {
 			k.cfg.Logger.Info("calls to etcd succeed again", "after", now.Mono.Sub(o.since).Round(time.Millisecond).String(), "window_left", k.left(now))
 		}
 		*o = outage{}
+		k.failing.Store(false)
 		return
 	}
 	if o.failed == 0 {
 		o.since = now.Mono
 	}
 	if o.failed++; o.failed == outageAfter {
+		k.failing.Store(true)
 		k.cfg.Logger.Warn("calls to etcd fail: IDs are issued until the window ends", "window_left", k.left(now), "error", err)
 	}
 }

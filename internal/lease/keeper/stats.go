@@ -37,6 +37,7 @@ type Stats struct {
 	Calls  map[Op]CallStats
 	Alarms map[lease.AlarmKind]uint64
 	Lease  lease.Status
+	Outage bool // calls fail, several in a row
 }
 
 type stats struct {
@@ -81,7 +82,7 @@ func (s *stats) alarm(kind lease.AlarmKind) {
 func (k *Keeper) Stats() Stats {
 	k.stats.mu.Lock()
 	defer k.stats.mu.Unlock()
-	out := Stats{Calls: make(map[Op]CallStats, len(k.stats.calls)), Alarms: maps.Clone(k.stats.alarms), Lease: k.Status()}
+	out := Stats{Calls: make(map[Op]CallStats, len(k.stats.calls)), Alarms: maps.Clone(k.stats.alarms), Lease: k.Status(), Outage: k.failing.Load()}
 	for op, c := range k.stats.calls {
 		copied := *c
 		copied.Buckets = append([]uint64(nil), c.Buckets...)
