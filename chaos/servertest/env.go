@@ -26,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
@@ -68,6 +69,7 @@ type Env struct {
 	Dir       *Directory
 	Service   *server.Service
 	Inspector *inspect.Inspector
+	Feed      *feed.Feed
 	GRPC      *grpcserver.Server
 	HTTP      http.Handler
 	Dial      func() *grpc.ClientConn // the connection to GRPC, which is served from the first call on
@@ -98,7 +100,7 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 	for _, f := range change {
 		f(&cfg)
 	}
-	e := &Env{T: t, Node: n, Dir: &Directory{}}
+	e := &Env{T: t, Node: n, Dir: &Directory{}, Feed: feed.New(feed.Config{Boot: "boot"})}
 	log, grpcLog := slog.New(slog.DiscardHandler), slog.New(slog.DiscardHandler)
 	if cfg.Log != nil {
 		grpcLog = slog.New(slog.NewTextHandler(cfg.Log, nil))
@@ -107,8 +109,8 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 	e.Inspector = must(inspect.New(inspect.Config{
 		Node: n, Directory: e.Dir, Space: "test", Version: "v0", Logger: log, Clocks: cfg.Clocks,
 	}))
-	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Inspector: e.Inspector, Logger: grpcLog, Drain: cfg.Drain, Undrain: cfg.Undrain}))
-	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Inspector: e.Inspector, Hosts: cfg.Hosts}))
+	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Inspector: e.Inspector, Logger: grpcLog, Drain: cfg.Drain, Undrain: cfg.Undrain, Feed: e.Feed}))
+	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Inspector: e.Inspector, Hosts: cfg.Hosts, Feed: e.Feed}))
 	if !cfg.From.IsValid() {
 		cfg.From = netip.MustParseAddr("127.0.0.1")
 	}
@@ -160,6 +162,11 @@ func dial(t testing.TB, g *grpc.Server, from netip.Addr) *grpc.ClientConn {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
+}
+
+// Observe has the feed observe the node now.
+func (e *Env) Observe() {
+	e.Feed.Observe(e.Node.Clock().Now().Mono, feed.State{Node: e.Node.Stats(), Refusing: e.Node.Ready()})
 }
 
 // Client returns a client of the service.

@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
@@ -44,6 +45,7 @@ type Daemon struct {
 	node     *node.Node
 	etcd     *etcd
 	security *security
+	feed     *feed.Feed
 
 	listening chan struct{} // closed once addrs is set
 	addrs     Addresses
@@ -51,6 +53,7 @@ type Daemon struct {
 	// Set by Run before any part starts.
 	keeper    *keeper.Keeper
 	service   *server.Service
+	inspector *inspect.Inspector
 	grpc      *grpcserver.Server
 	http      http.Handler
 	resp      *respserver.Server // nil: no RESP listener
@@ -117,6 +120,7 @@ func New(c Config) (*Daemon, error) {
 		clock:     host.Clock,
 		listening: make(chan struct{}),
 	}
+	d.feed = feed.New(feed.Config{Boot: string(d.instance[:8])})
 	var err error
 	if d.etcd, err = newEtcd(cfg, log); err != nil {
 		return nil, err
@@ -172,13 +176,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.start("clock", stepTimeout, func(ctx context.Context) error { return d.clock.Run(ctx, d.watch.PeerVote, d.logClockEvent) })
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)
+	l.start("events", stepTimeout, d.runFeed)
 	l.start("gossip", gossipTimeout, d.runGossip)
 	l.start("lease", d.cfg.Stop.Timeout+d.cfg.Lease.CallTimeout+stepTimeout, d.runLease) // seal, release, revoke
 	l.onStop("requests in flight", d.cfg.Drain.Timeout, func(ctx context.Context) error { return d.finishRequests(ctx, grpcServer, httpServer) })
 	d.serve(l, "gRPC listener", d.listeners.grpc, grpcServer.Serve)
 	d.serve(l, "HTTP listener", d.listeners.http, serveHTTP(httpServer))
 	d.serve(l, "RESP listener", d.listeners.resp, d.serveRESP)
-	l.onStop("new requests", stepTimeout, func(context.Context) error { d.grpc.Drain(); return nil })
+	l.onStop("new requests", stepTimeout, func(context.Context) error { d.grpc.Drain(); d.feed.End(); return nil })
 	l.onStop("readiness", d.cfg.Drain.Delay+stepTimeout, func(context.Context) error { d.endReadiness(); return nil })
 
 	for _, problem := range d.cfg.Exposed() {
@@ -252,22 +257,22 @@ func (d *Daemon) build() error {
 	if err != nil {
 		return err
 	}
-	inspector, err := inspect.New(inspect.Config{
-		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report,
+	d.inspector, err = inspect.New(inspect.Config{
+		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report, Rate: d.feed.Rate,
 	})
 	if err != nil {
 		return err
 	}
-	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Inspector: inspector, Logger: d.log, Drain: d.release, Undrain: d.watch.Undrain})
+	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Inspector: d.inspector, Logger: d.log, Drain: d.release, Undrain: d.watch.Undrain, Feed: d.feed})
 	if err != nil {
 		return err
 	}
-	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Inspector: inspector, Hosts: d.hosts()}); err != nil {
+	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Inspector: d.inspector, Hosts: d.hosts(), Feed: d.feed}); err != nil {
 		return err
 	}
 	if d.listeners.resp != nil {
 		if d.resp, err = respserver.New(respserver.Config{
-			Service: d.service, Inspector: inspector, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
+			Service: d.service, Inspector: d.inspector, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
 		}); err != nil {
 			return err
 		}

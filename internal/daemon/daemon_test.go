@@ -1,7 +1,9 @@
 package daemon_test
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -300,6 +303,38 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 	if after := r.next(t); after <= before {
 		t.Errorf("%s after %s", after, before)
 	}
+	// All of it was an event, in this order.
+	var events []string
+	until(t, 5*time.Second, "all events", func() bool {
+		events = r.events(t)
+		rest := events
+		for _, kind := range []string{"started", "sid_acquired", "serving", "etcd_failing", "refusing", "etcd_answers", "serving"} {
+			i := slices.Index(rest, kind)
+			if i < 0 {
+				return false
+			}
+			rest = rest[i+1:]
+		}
+		return true
+	})
+	t.Log(events)
+}
+
+// events returns the kinds of the events that the node has.
+func (r *running) events(t *testing.T) (kinds []string) {
+	t.Helper()
+	resp, err := http.Get("http://" + r.Addresses().HTTP + "/v1/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan() && lines.Text() != "event: heartbeat"; {
+		var e struct{ Kind string }
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(data), &e) == nil {
+			kinds = append(kinds, e.Kind)
+		}
+	}
+	return kinds
 }
 
 // Incident T23 (registry away at the start, and a number from a file instead), docs/INCIDENTS.md.

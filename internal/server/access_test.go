@@ -35,6 +35,7 @@ var scopesOf = map[string]string{
 	"/allocator.v1.AllocatorService/AllocateStream":                  "issue",
 	"/allocator.v1.AllocatorService/Describe":                        "read",
 	"/allocator.v1.AdminService/GetCluster":                          "read",
+	"/allocator.v1.AdminService/WatchEvents":                         "read",
 	"/allocator.v1.AdminService/Drain":                               "admin",
 	"/allocator.v1.AdminService/Undrain":                             "admin",
 	"/allocator.v1.WorkerService/AcquireWorker":                      "worker",
@@ -112,14 +113,14 @@ func TestEveryMethodRequiresItsScope(t *testing.T) {
 			}
 		}
 	}
-	if seen != 14 {
+	if seen != 15 {
 		t.Errorf("%d methods", seen)
 	}
 	after := env.Node.Stats()
 	if after.Issued != 0 || after.Lead != before.Lead || after.Ceil != before.Ceil || after.Draining != before.Draining {
 		t.Errorf("refusals changed the node: %+v to %+v", before, after)
 	}
-	if after.Refused[node.Unauthenticated] != 22 || after.Refused[node.PermissionDenied] != 24 {
+	if after.Refused[node.Unauthenticated] != 24 || after.Refused[node.PermissionDenied] != 26 {
 		t.Errorf("counted %d and %d refusals", after.Refused[node.Unauthenticated], after.Refused[node.PermissionDenied])
 	}
 }

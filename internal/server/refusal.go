@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -77,4 +78,13 @@ var wires = map[node.Reason]Wire{
 // refused again.
 func MillisUp(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// StreamRefusal returns the refusal for an error of feed.Open.
+func StreamRefusal(err error) *node.Refusal {
+	if errors.Is(err, feed.ErrFull) {
+		return &node.Refusal{Reason: node.RateLimited, RetryAfter: 5 * time.Second,
+			Message: "the node has as many streams of events as it allows: close some, or use another node"}
+	}
+	return &node.Refusal{Reason: node.Draining, Message: "the node is stopping: use another node"}
 }

@@ -21,10 +21,12 @@ const (
 	GRPCDrain
 	GRPCUndrain
 	GRPCWorker // acquire, extend and release
-	GRPCOther  // reflection, if it was refused
+	GRPCEvents
+	GRPCOther // reflection, if it was refused
 	HTTPIDs
 	HTTPDecode
 	HTTPCluster
+	HTTPEvents
 	HTTPOther // openapi.yaml, and requests without a route
 	RESPIDs
 	RESPDecode
@@ -33,8 +35,8 @@ const (
 )
 
 var surfaceNames = [numSurfaces]string{
-	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_undrain", "grpc_worker", "grpc_other",
-	"http_ids", "http_decode", "http_cluster", "http_other",
+	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_undrain", "grpc_worker", "grpc_events", "grpc_other",
+	"http_ids", "http_decode", "http_cluster", "http_events", "http_other",
 	"resp_ids", "resp_decode", "resp_other",
 }
 

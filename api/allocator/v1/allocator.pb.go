@@ -1748,6 +1748,275 @@ func (x *UndrainResponse) GetWasDrained() bool {
 	return false
 }
 
+type WatchEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the latest event that the caller has: the stream goes on after it. Empty:
+	// it begins with the events that the node still has.
+	After string `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
+	// Without after: only events from now on.
+	OnlyNew       bool `protobuf:"varint,2,opt,name=only_new,json=onlyNew,proto3" json:"only_new,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsRequest) Reset() {
+	*x = WatchEventsRequest{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsRequest) ProtoMessage() {}
+
+func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
+func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *WatchEventsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetOnlyNew() bool {
+	if x != nil {
+		return x.OnlyNew
+	}
+	return false
+}
+
+// WatchEventsResponse is an event, what was missed, or a sign of life: one comes every
+// two seconds at least.
+type WatchEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node's clock, Unix time.
+	NowUnixMs     int64         `protobuf:"varint,1,opt,name=now_unix_ms,json=nowUnixMs,proto3" json:"now_unix_ms,omitempty"`
+	Event         *Event        `protobuf:"bytes,2,opt,name=event,proto3" json:"event,omitempty"`
+	Missed        *MissedEvents `protobuf:"bytes,3,opt,name=missed,proto3" json:"missed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsResponse) Reset() {
+	*x = WatchEventsResponse{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsResponse) ProtoMessage() {}
+
+func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
+func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WatchEventsResponse) GetNowUnixMs() int64 {
+	if x != nil {
+		return x.NowUnixMs
+	}
+	return 0
+}
+
+func (x *WatchEventsResponse) GetEvent() *Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchEventsResponse) GetMissed() *MissedEvents {
+	if x != nil {
+		return x.Missed
+	}
+	return nil
+}
+
+// Event is something that happened.
+type Event struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Chosen by the process that reports it; rises within its life.
+	Id       string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	AtUnixMs int64  `protobuf:"varint,2,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"`
+	// The node that it is about.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// Such as sid_acquired; docs/OPERATIONS.md lists all.
+	Kind string `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
+	// -1: it is about no sid.
+	Sid           int32             `protobuf:"varint,5,opt,name=sid,proto3" json:"sid,omitempty"`
+	Message       string            `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	Attributes    map[string]string `protobuf:"bytes,7,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Event) Reset() {
+	*x = Event{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event) ProtoMessage() {}
+
+func (x *Event) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event.ProtoReflect.Descriptor instead.
+func (*Event) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Event) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Event) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
+}
+
+func (x *Event) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Event) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Event) GetSid() int32 {
+	if x != nil {
+		return x.Sid
+	}
+	return 0
+}
+
+func (x *Event) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Event) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+// MissedEvents comes in the place of events that cannot be had any more.
+type MissedEvents struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many; -1: not known.
+	Count         int64  `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	Why           string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MissedEvents) Reset() {
+	*x = MissedEvents{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MissedEvents) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MissedEvents) ProtoMessage() {}
+
+func (x *MissedEvents) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MissedEvents.ProtoReflect.Descriptor instead.
+func (*MissedEvents) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *MissedEvents) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *MissedEvents) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // Node is a running process that has registered in etcd.
 type Node struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -1769,7 +2038,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +2050,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +2063,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{19}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Node) GetInstance() string {
@@ -1881,7 +2150,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2162,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2175,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -2034,7 +2303,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2046,7 +2315,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2059,7 +2328,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Clock) GetState() string {
@@ -2259,7 +2528,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2271,7 +2540,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2284,7 +2553,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -2333,7 +2602,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2614,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2627,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -2454,14 +2723,24 @@ type NodeStatus struct {
 	ClusterId         uint64 `protobuf:"fixed64,14,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	HighestCeilUnixMs int64  `protobuf:"varint,15,opt,name=highest_ceil_unix_ms,json=highestCeilUnixMs,proto3" json:"highest_ceil_unix_ms,omitempty"`
 	// Its clock; absent if the node does not judge its clock.
-	Clock         *Clock `protobuf:"bytes,16,opt,name=clock,proto3" json:"clock,omitempty"`
+	Clock    *Clock `protobuf:"bytes,16,opt,name=clock,proto3" json:"clock,omitempty"`
+	Draining bool   `protobuf:"varint,17,opt,name=draining,proto3" json:"draining,omitempty"`
+	// The first millisecond of its window; 0 without one.
+	BaseUnixMs int64 `protobuf:"varint,18,opt,name=base_unix_ms,json=baseUnixMs,proto3" json:"base_unix_ms,omitempty"`
+	// How far its last ID lies ahead of its clock.
+	LeadMs       int64 `protobuf:"varint,19,opt,name=lead_ms,json=leadMs,proto3" json:"lead_ms,omitempty"`
+	IdsPerSecond int64 `protobuf:"varint,20,opt,name=ids_per_second,json=idsPerSecond,proto3" json:"ids_per_second,omitempty"`
+	// How many of the IDs were issued while no majority confirmed its clock.
+	IdsUnverified int64 `protobuf:"varint,21,opt,name=ids_unverified,json=idsUnverified,proto3" json:"ids_unverified,omitempty"`
+	// Requests that were refused, by reason, such as CLOCK_SKEW.
+	Refused       map[string]int64 `protobuf:"bytes,22,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2752,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2765,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -2597,6 +2876,48 @@ func (x *NodeStatus) GetHighestCeilUnixMs() int64 {
 func (x *NodeStatus) GetClock() *Clock {
 	if x != nil {
 		return x.Clock
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *NodeStatus) GetBaseUnixMs() int64 {
+	if x != nil {
+		return x.BaseUnixMs
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetLeadMs() int64 {
+	if x != nil {
+		return x.LeadMs
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetIdsPerSecond() int64 {
+	if x != nil {
+		return x.IdsPerSecond
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetIdsUnverified() int64 {
+	if x != nil {
+		return x.IdsUnverified
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetRefused() map[string]int64 {
+	if x != nil {
+		return x.Refused
 	}
 	return nil
 }
@@ -2721,7 +3042,31 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1f\n" +
 	"\vwas_drained\x18\x03 \x01(\bR\n" +
-	"wasDrained\"\xf4\x01\n" +
+	"wasDrained\"E\n" +
+	"\x12WatchEventsRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\tR\x05after\x12\x19\n" +
+	"\bonly_new\x18\x02 \x01(\bR\aonlyNew\"\x94\x01\n" +
+	"\x13WatchEventsResponse\x12\x1e\n" +
+	"\vnow_unix_ms\x18\x01 \x01(\x03R\tnowUnixMs\x12)\n" +
+	"\x05event\x18\x02 \x01(\v2\x13.allocator.v1.EventR\x05event\x122\n" +
+	"\x06missed\x18\x03 \x01(\v2\x1a.allocator.v1.MissedEventsR\x06missed\"\x8d\x02\n" +
+	"\x05Event\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x02 \x01(\x03R\batUnixMs\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x12\n" +
+	"\x04kind\x18\x04 \x01(\tR\x04kind\x12\x10\n" +
+	"\x03sid\x18\x05 \x01(\x05R\x03sid\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12C\n" +
+	"\n" +
+	"attributes\x18\a \x03(\v2#.allocator.v1.Event.AttributesEntryR\n" +
+	"attributes\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"6\n" +
+	"\fMissedEvents\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\xf4\x01\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2794,7 +3139,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\n" +
 	"unreleased\x18\n" +
 	" \x01(\bR\n" +
-	"unreleased\"\xe8\x03\n" +
+	"unreleased\"\x89\x06\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -2816,7 +3161,17 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x0e \x01(\x06R\tclusterId\x12/\n" +
 	"\x14highest_ceil_unix_ms\x18\x0f \x01(\x03R\x11highestCeilUnixMs\x12)\n" +
-	"\x05clock\x18\x10 \x01(\v2\x13.allocator.v1.ClockR\x05clock*\xd5\x04\n" +
+	"\x05clock\x18\x10 \x01(\v2\x13.allocator.v1.ClockR\x05clock\x12\x1a\n" +
+	"\bdraining\x18\x11 \x01(\bR\bdraining\x12 \n" +
+	"\fbase_unix_ms\x18\x12 \x01(\x03R\n" +
+	"baseUnixMs\x12\x17\n" +
+	"\alead_ms\x18\x13 \x01(\x03R\x06leadMs\x12$\n" +
+	"\x0eids_per_second\x18\x14 \x01(\x03R\fidsPerSecond\x12%\n" +
+	"\x0eids_unverified\x18\x15 \x01(\x03R\ridsUnverified\x12?\n" +
+	"\arefused\x18\x16 \x03(\v2%.allocator.v1.NodeStatus.RefusedEntryR\arefused\x1a:\n" +
+	"\fRefusedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01*\xd5\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_STARTING\x10\x01\x12\x13\n" +
@@ -2866,12 +3221,13 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x10AllocatorService\x12I\n" +
 	"\bAllocate\x12\x1d.allocator.v1.AllocateRequest\x1a\x1e.allocator.v1.AllocateResponse\x12_\n" +
 	"\x0eAllocateStream\x12#.allocator.v1.AllocateStreamRequest\x1a$.allocator.v1.AllocateStreamResponse(\x010\x01\x12I\n" +
-	"\bDescribe\x12\x1d.allocator.v1.DescribeRequest\x1a\x1e.allocator.v1.DescribeResponse2\xe9\x01\n" +
+	"\bDescribe\x12\x1d.allocator.v1.DescribeRequest\x1a\x1e.allocator.v1.DescribeResponse2\xbf\x02\n" +
 	"\fAdminService\x12O\n" +
 	"\n" +
 	"GetCluster\x12\x1f.allocator.v1.GetClusterRequest\x1a .allocator.v1.GetClusterResponse\x12@\n" +
 	"\x05Drain\x12\x1a.allocator.v1.DrainRequest\x1a\x1b.allocator.v1.DrainResponse\x12F\n" +
-	"\aUndrain\x12\x1c.allocator.v1.UndrainRequest\x1a\x1d.allocator.v1.UndrainResponse2\xfd\x01\n" +
+	"\aUndrain\x12\x1c.allocator.v1.UndrainRequest\x1a\x1d.allocator.v1.UndrainResponse\x12T\n" +
+	"\vWatchEvents\x12 .allocator.v1.WatchEventsRequest\x1a!.allocator.v1.WatchEventsResponse0\x012\xfd\x01\n" +
 	"\rWorkerService\x12I\n" +
 	"\rAcquireWorker\x12\".allocator.v1.AcquireWorkerRequest\x1a\x14.allocator.v1.Worker\x12G\n" +
 	"\fExtendWorker\x12!.allocator.v1.ExtendWorkerRequest\x1a\x14.allocator.v1.Worker\x12X\n" +
@@ -2890,7 +3246,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -2914,13 +3270,19 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*DrainResponse)(nil),          // 19: allocator.v1.DrainResponse
 	(*UndrainRequest)(nil),         // 20: allocator.v1.UndrainRequest
 	(*UndrainResponse)(nil),        // 21: allocator.v1.UndrainResponse
-	(*Node)(nil),                   // 22: allocator.v1.Node
-	(*PeerClock)(nil),              // 23: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 24: allocator.v1.Clock
-	(*KernelClock)(nil),            // 25: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 26: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 27: allocator.v1.NodeStatus
-	nil,                            // 28: allocator.v1.Refusal.MetadataEntry
+	(*WatchEventsRequest)(nil),     // 22: allocator.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),    // 23: allocator.v1.WatchEventsResponse
+	(*Event)(nil),                  // 24: allocator.v1.Event
+	(*MissedEvents)(nil),           // 25: allocator.v1.MissedEvents
+	(*Node)(nil),                   // 26: allocator.v1.Node
+	(*PeerClock)(nil),              // 27: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 28: allocator.v1.Clock
+	(*KernelClock)(nil),            // 29: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 30: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 31: allocator.v1.NodeStatus
+	nil,                            // 32: allocator.v1.Refusal.MetadataEntry
+	nil,                            // 33: allocator.v1.Event.AttributesEntry
+	nil,                            // 34: allocator.v1.NodeStatus.RefusedEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
@@ -2929,40 +3291,46 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	28, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	32, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	1,  // 9: allocator.v1.GetClusterResponse.layout:type_name -> allocator.v1.Layout
-	22, // 10: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	26, // 11: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	27, // 12: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	23, // 13: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	25, // 14: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
-	0,  // 15: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	24, // 16: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
-	3,  // 17: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
-	5,  // 18: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
-	8,  // 19: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	16, // 20: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	18, // 21: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	20, // 22: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
-	11, // 23: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
-	12, // 24: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
-	13, // 25: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
-	4,  // 26: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	6,  // 27: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	9,  // 28: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	17, // 29: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	19, // 30: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	21, // 31: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	15, // 32: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
-	15, // 33: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
-	14, // 34: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
-	26, // [26:35] is the sub-list for method output_type
-	17, // [17:26] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	26, // 10: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	30, // 11: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	31, // 12: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	24, // 13: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
+	25, // 14: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
+	33, // 15: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
+	27, // 16: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	29, // 17: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	0,  // 18: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
+	28, // 19: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	34, // 20: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
+	3,  // 21: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
+	5,  // 22: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
+	8,  // 23: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
+	16, // 24: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	18, // 25: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	20, // 26: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	22, // 27: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
+	11, // 28: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
+	12, // 29: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
+	13, // 30: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
+	4,  // 31: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 32: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 33: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	17, // 34: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	19, // 35: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	21, // 36: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	23, // 37: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
+	15, // 38: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
+	15, // 39: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
+	14, // 40: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
+	31, // [31:41] is the sub-list for method output_type
+	21, // [21:31] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_api_allocator_v1_allocator_proto_init() }
@@ -2981,7 +3349,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   26,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -227,9 +227,10 @@ var AllocatorService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	AdminService_GetCluster_FullMethodName = "/allocator.v1.AdminService/GetCluster"
-	AdminService_Drain_FullMethodName      = "/allocator.v1.AdminService/Drain"
-	AdminService_Undrain_FullMethodName    = "/allocator.v1.AdminService/Undrain"
+	AdminService_GetCluster_FullMethodName  = "/allocator.v1.AdminService/GetCluster"
+	AdminService_Drain_FullMethodName       = "/allocator.v1.AdminService/Drain"
+	AdminService_Undrain_FullMethodName     = "/allocator.v1.AdminService/Undrain"
+	AdminService_WatchEvents_FullMethodName = "/allocator.v1.AdminService/WatchEvents"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -250,6 +251,10 @@ type AdminServiceClient interface {
 	// node that is not drained it changes nothing. A node that stops fails with
 	// FAILED_PRECONDITION.
 	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
+	// WatchEvents sends what happens at the called node and what it notices of others,
+	// until the caller ends the call. A caller that reads too slowly is disconnected; it
+	// goes on after the latest event that it has.
+	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 }
 
 type adminServiceClient struct {
@@ -290,6 +295,25 @@ func (c *adminServiceClient) Undrain(ctx context.Context, in *UndrainRequest, op
 	return out, nil
 }
 
+func (c *adminServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_WatchEvents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchEventsRequest, WatchEventsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -308,6 +332,10 @@ type AdminServiceServer interface {
 	// node that is not drained it changes nothing. A node that stops fails with
 	// FAILED_PRECONDITION.
 	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
+	// WatchEvents sends what happens at the called node and what it notices of others,
+	// until the caller ends the call. A caller that reads too slowly is disconnected; it
+	// goes on after the latest event that it has.
+	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -326,6 +354,9 @@ func (UnimplementedAdminServiceServer) Drain(context.Context, *DrainRequest) (*D
 }
 func (UnimplementedAdminServiceServer) Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Undrain not implemented")
+}
+func (UnimplementedAdminServiceServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -402,6 +433,17 @@ func _AdminService_Undrain_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchEventsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).WatchEvents(m, &grpc.GenericServerStream[WatchEventsRequest, WatchEventsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -422,7 +464,13 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AdminService_Undrain_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchEvents",
+			Handler:       _AdminService_WatchEvents_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "api/allocator/v1/allocator.proto",
 }
 

@@ -76,8 +76,12 @@ func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 			Sid: int32(c.Self.SID), Term: c.Self.Term, CeilUnixMs: c.Self.Ceil,
 			NowUnixMs: c.Self.Now, Verdict: c.Self.Verdict, IdsIssued: c.Self.Issued,
 			Era: c.Self.Era, Revision: c.Self.Revision, ClusterId: c.Self.Cluster, HighestCeilUnixMs: c.Self.Highest,
-			Clock: clockProto(c.Self.Clock),
+			Clock: clockProto(c.Self.Clock), Draining: c.Self.Draining, BaseUnixMs: c.Self.Base, LeadMs: c.Self.Lead,
+			IdsPerSecond: c.Self.Rate, IdsUnverified: c.Self.Unverified, Refused: make(map[string]int64, len(c.Self.Refused)),
 		},
+	}
+	for reason, n := range c.Self.Refused {
+		res.Self.Refused[string(reason)] = n
 	}
 	for _, n := range c.Nodes {
 		res.Nodes = append(res.Nodes, &pb.Node{

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
@@ -62,6 +63,7 @@ type Config struct {
 	Drain func(ctx context.Context) error
 	// Undrain lets the node acquire a sid again. Required with Drain.
 	Undrain func()
+	Feed    *feed.Feed // of events; nil: nobody can watch them
 }
 
 // Server has the gRPC services of one node. All methods are safe for concurrent use.
@@ -71,6 +73,7 @@ type Server struct {
 	node      *node.Node
 	drain     func(ctx context.Context) error
 	undrain   func()
+	feed      *feed.Feed
 	log       *slog.Logger
 	health    *health.Server
 	constant  wire.ConstantFields
@@ -101,7 +104,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	n := cfg.Service.Node()
 	s := &Server{
-		service: cfg.Service, inspector: cfg.Inspector, node: n, drain: cfg.Drain, undrain: cfg.Undrain, log: cfg.Logger,
+		service: cfg.Service, inspector: cfg.Inspector, node: n, drain: cfg.Drain, undrain: cfg.Undrain, feed: cfg.Feed, log: cfg.Logger,
 		health:   health.NewServer(),
 		constant: wire.NewConstantFields(n.Config().Name, cfg.Service.Limits().Format),
 		denied:   rate.Sometimes{First: 1, Interval: time.Second},

@@ -31,6 +31,9 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 			problemOf(refusal).write(w)
 			return
 		}
+		if n.Surface == server.HTTPEvents {
+			r = withCaller(r, caller)
+		}
 		next(w, r)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/flakelease/allocator/api"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/inspect"
 )
@@ -59,6 +60,7 @@ type Config struct {
 	Service   *server.Service
 	Inspector *inspect.Inspector
 	Hosts     *Hosts
+	Feed      *feed.Feed // of events; nil: none
 }
 
 // handler answers requests of the public API.
@@ -66,6 +68,7 @@ type handler struct {
 	service   *server.Service
 	inspector *inspect.Inspector
 	hosts     *Hosts
+	feed      *feed.Feed
 	limits    server.Limits
 	nodeJSON  []byte // the node's name as a JSON string
 }
@@ -93,7 +96,7 @@ func newHandler(cfg Config) (*handler, error) {
 	}
 	limits := cfg.Service.Limits()
 	limits.JSON = true
-	return &handler{service: cfg.Service, inspector: cfg.Inspector, hosts: cfg.Hosts, limits: limits, nodeJSON: name}, nil
+	return &handler{service: cfg.Service, inspector: cfg.Inspector, hosts: cfg.Hosts, feed: cfg.Feed, limits: limits, nodeJSON: name}, nil
 }
 
 // route is one pattern of the public API.
@@ -107,7 +110,7 @@ type route struct {
 // node.
 func (h *handler) routes() []route {
 	other := server.Need{Open: true, Surface: server.HTTPOther}
-	return []route{
+	list := []route{
 		{http.MethodPost + " " + idsPath, server.Need{Scope: access.Issue, Surface: server.HTTPIDs}, h.serveIDs},
 		{"/v1/ids", other, h.notAllowed(http.MethodPost, "Request IDs with POST: the answer to a GET may come from a cache. curl -X POST '%s/v1/ids?count=1'")},
 		{"GET /v1/ids/{id}", server.Need{Scope: access.Read, Surface: server.HTTPDecode}, h.serveDecode},
@@ -118,6 +121,11 @@ func (h *handler) routes() []route {
 		{"/openapi.yaml", other, h.notAllowed("GET, HEAD", "curl '%s/openapi.yaml'")},
 		{"/", other, h.serveNotFound},
 	}
+	if h.feed != nil {
+		list = append(list, route{"GET /v1/events", server.Need{Scope: access.Read, Surface: server.HTTPEvents}, h.serveEvents},
+			route{"/v1/events", other, h.notAllowed("GET, HEAD", "curl -N '%s/v1/events'")})
+	}
+	return list
 }
 
 // idsPath is where IDs are issued.
@@ -319,6 +327,6 @@ func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {
 	problem{
 		Type: "about:blank", Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
 		Detail: fmt.Sprintf("no route for %.60s", r.URL.Path),
-		Help:   "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, or GET /openapi.yaml.",
+		Help:   "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/events, or GET /openapi.yaml.",
 	}.write(w)
 }

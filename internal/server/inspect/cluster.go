@@ -84,17 +84,25 @@ type Self struct {
 	Ready    bool        `json:"ready"`
 	Refusing node.Reason `json:"refusing,omitempty"`
 	Message  string      `json:"message,omitempty"`
+	Draining bool        `json:"draining"`
 	SID      int         `json:"sid"` // -1: none
 	Term     int64       `json:"term"`
+	Base     int64       `json:"base_unix_ms"` // of the window; 0 without one
 	Ceil     int64       `json:"ceil_unix_ms"`
+	Lead     int64       `json:"lead_ms"` // how far the last ID lies ahead of the clock
 	Now      int64       `json:"now_unix_ms"`
 	Verdict  string      `json:"verdict"`
 	Issued   int64       `json:"ids_issued"`
-	Era      int64       `json:"era"`                  // last read by the process; 0: none yet
-	Revision int64       `json:"revision"`             // of etcd, last read by the process; 0: none yet
-	Cluster  uint64      `json:"cluster_id,string"`    // etcd's, last read by the process; 0: none yet
-	Highest  int64       `json:"highest_ceil_unix_ms"` // ever confirmed to the process; 0: none
-	Clock    *Clock      `json:"clock,omitempty"`      // nil: the node does not judge its clock
+	Rate     int64       `json:"ids_per_second"` // lately
+	// Unverified is how many of the IDs were issued while no majority confirmed the clock.
+	Unverified int64 `json:"ids_unverified"`
+	// Refused has the requests that were refused, by reason; every reason is present.
+	Refused  map[node.Reason]int64 `json:"refused"`
+	Era      int64                 `json:"era"`                  // last read by the process; 0: none yet
+	Revision int64                 `json:"revision"`             // of etcd, last read by the process; 0: none yet
+	Cluster  uint64                `json:"cluster_id,string"`    // etcd's, last read by the process; 0: none yet
+	Highest  int64                 `json:"highest_ceil_unix_ms"` // ever confirmed to the process; 0: none
+	Clock    *Clock                `json:"clock,omitempty"`      // nil: the node does not judge its clock
 }
 
 // Cluster returns the view, at most viewFresh old. If etcd does not answer, the view
@@ -102,26 +110,8 @@ type Self struct {
 // listed, with the sids that they report by gossip. The error is ctx's.
 func (in *Inspector) Cluster(ctx context.Context) (Cluster, error) {
 	st := in.node.Stats()
-	c := Cluster{
-		Space:          in.cfg.Space,
-		Pool:           st.Lease.Space.Pool,
-		Layout:         in.format.Layout.String(),
-		EpochUnixMs:    in.format.Epoch,
-		Era:            st.Lease.Era.Number,
-		EraFloorUnixMs: int64(st.Lease.Era.Floor),
-		Revision:       st.Lease.Revision,
-		PoolSize:       lease.Space{Layout: in.format.Layout, Part: st.Lease.Space.Part}.SIDs().Len(),
-		Self:           in.self(st),
-		LayoutValue:    in.format.Layout,
-	}
-	if c.Pool != "" {
-		c.PoolSIDs = st.Lease.Space.SIDs().String()
-	}
-	var clocks clock.Report
-	if in.cfg.Clocks != nil {
-		clocks = in.cfg.Clocks()
-	}
-	v, err := in.load(ctx)
+	c, clocks := in.base(st), in.clocks()
+	v, err := in.load(ctx, viewFresh)
 	switch {
 	case ctx.Err() != nil:
 		return Cluster{}, ctx.Err()
@@ -137,33 +127,65 @@ func (in *Inspector) Cluster(ctx context.Context) (Cluster, error) {
 	return c, nil
 }
 
+// clocks returns the measurements of clocks; none if nobody has them.
+func (in *Inspector) clocks() clock.Report {
+	if in.cfg.Clocks == nil {
+		return clock.Report{}
+	}
+	return in.cfg.Clocks()
+}
+
+// base returns what the node itself knows of the space.
+func (in *Inspector) base(st node.Stats) Cluster {
+	c := Cluster{
+		Space:          in.cfg.Space,
+		Pool:           st.Lease.Space.Pool,
+		Layout:         in.format.Layout.String(),
+		EpochUnixMs:    in.format.Epoch,
+		Era:            st.Lease.Era.Number,
+		EraFloorUnixMs: int64(st.Lease.Era.Floor),
+		Revision:       st.Lease.Revision,
+		PoolSize:       lease.Space{Layout: in.format.Layout, Part: st.Lease.Space.Part}.SIDs().Len(),
+		Self:           in.self(st),
+		LayoutValue:    in.format.Layout,
+	}
+	if c.Pool != "" {
+		c.PoolSIDs = st.Lease.Space.SIDs().String()
+	}
+	return c
+}
+
 // Self returns how the node sees itself. It reads nothing from etcd.
 func (in *Inspector) Self() Self { return in.self(in.node.Stats()) }
 
 func (in *Inspector) self(st node.Stats) Self {
 	self := Self{
 		Name: st.Name, Instance: string(st.Instance), Version: in.cfg.Version, Ready: true, SID: -1,
-		Now: int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued,
+		Now: int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued, Unverified: st.Unverified,
+		Draining: st.Draining, Lead: int64(st.Lead), Refused: st.Refused,
 		Era: st.Lease.Era.Number, Revision: st.Lease.Revision, Cluster: st.Lease.Cluster, Highest: int64(st.Reserved),
 	}
 	if r := in.node.Ready(); r != nil {
 		self.Ready, self.Refusing, self.Message = false, r.Reason, r.Message
 	}
 	if st.Holding {
-		self.SID, self.Term, self.Ceil = int(st.SID), st.Lease.Grant.Term, int64(st.Ceil)
+		self.SID, self.Term, self.Base, self.Ceil = int(st.SID), st.Lease.Grant.Term, int64(st.Base), int64(st.Ceil)
+	}
+	if in.cfg.Rate != nil {
+		self.Rate = in.cfg.Rate()
 	}
 	return self
 }
 
-// load returns the space as last read, or reads it. Concurrent requests share one
+// load returns the space as last read, if that was less than fresh ago, or reads it. Concurrent requests share one
 // read, which goes on if a caller leaves.
-func (in *Inspector) load(ctx context.Context) (lease.View, error) {
+func (in *Inspector) load(ctx context.Context, fresh time.Duration) (lease.View, error) {
 	now := in.clock.Now().Mono
 	in.mu.Lock()
 	view, err := in.view, in.viewErr
-	fresh := in.read && err == nil && now.Sub(in.readAt) < viewFresh || err != nil && now.Sub(in.failedAt) < viewRetry
+	done := in.read && err == nil && now.Sub(in.readAt) < fresh || err != nil && now.Sub(in.failedAt) < viewRetry
 	in.mu.Unlock()
-	if fresh {
+	if done {
 		return view, err
 	}
 	result := in.loads.DoChan("", func() (any, error) {

@@ -40,6 +40,8 @@ type Config struct {
 	// Clocks, if set, returns the measurements of this node's clock and its peers'.
 	// It must be safe for concurrent use.
 	Clocks func() clock.Report
+	// Rate, if set, returns how many IDs a second the node issued lately.
+	Rate func() int64
 }
 
 // Inspector answers requests about IDs and the cluster. It is safe for concurrent

@@ -1,0 +1,296 @@
+package feed
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Bounds of a feed; Config may set others.
+const (
+	defaultEntries = 2048
+	defaultBytes   = 1 << 20
+	defaultStreams = 1024
+	// maxBatch is how many entries a stream gets at a time.
+	maxBatch = 64
+)
+
+// ErrFull says that there are as many streams as a feed has.
+var ErrFull = errors.New("feed: too many streams of events")
+
+// ErrEnded says that the process stops.
+var ErrEnded = errors.New("feed: the node is stopping")
+
+// Config is what a Feed needs. Boot is required.
+type Config struct {
+	Boot    string // of this process, never that of another: IDs of events begin with it
+	Entries int    // that are kept; 0: 2,048
+	Bytes   int    // of their JSON; 0: 1 MiB
+	Streams int    // at once; 0: 1,024
+}
+
+// Feed has the latest events of a process. It is safe for concurrent use.
+type Feed struct {
+	cfg Config
+
+	mu       sync.Mutex // guards the rest
+	entries  []Entry    // the oldest first, numbered without gaps
+	bytes    int        // of their JSON
+	last     uint64     // number of the latest; 0: there was none
+	state    *State     // as last observed; nil: none
+	rate     meter
+	streams  int
+	watching int           // streams that take snapshots
+	snapshot []byte        // the latest
+	number   uint64        // of it
+	changed  chan struct{} // closed at the next change of anything a stream shows
+	wanted   chan struct{} // has room for one: a stream waits for a snapshot
+	ended    bool
+}
+
+// Entry is an event with its JSON. Both are shared: do not write to them.
+type Entry struct {
+	Event Event
+	JSON  []byte
+}
+
+// New returns an empty feed.
+func New(cfg Config) *Feed {
+	def := func(n *int, to int) {
+		if *n == 0 {
+			*n = to
+		}
+	}
+	def(&cfg.Entries, defaultEntries)
+	def(&cfg.Bytes, defaultBytes)
+	def(&cfg.Streams, defaultStreams)
+	return &Feed{cfg: cfg, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
+}
+
+// Observe takes the state of the node at mono, and adds what happened since the one
+// before. It reports whether anything did.
+func (f *Feed) Observe(mono clock.Mono, s State) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	events := Transitions(f.state, s)
+	f.state = &s
+	f.rate.add(mono, s.Node.Issued)
+	for _, e := range events {
+		f.add(e)
+	}
+	if len(events) > 0 {
+		f.wake()
+	}
+	return len(events) > 0
+}
+
+// Rate returns how many IDs a second were issued lately.
+func (f *Feed) Rate() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rate.perSecond
+}
+
+// add is called with mu held.
+func (f *Feed) add(e Event) {
+	f.last++
+	e.ID = f.id(f.last)
+	entry := Entry{e, JSON(e)}
+	f.entries = append(f.entries, entry)
+	f.bytes += len(entry.JSON)
+	drop := 0
+	for len(f.entries)-drop > f.cfg.Entries || f.bytes > f.cfg.Bytes {
+		f.bytes -= len(f.entries[drop].JSON)
+		drop++
+	}
+	clear(f.entries[:drop]) // the array stays for a while
+	f.entries = f.entries[drop:]
+}
+
+func (f *Feed) id(n uint64) string { return f.cfg.Boot + "-" + strconv.FormatUint(n, 10) }
+
+// wake is called with mu held.
+func (f *Feed) wake() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// Latest returns the latest events, at most n, the oldest first, and the ID after which
+// a stream goes on from them.
+func (f *Feed) Latest(n int) (events []Event, after string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.entries[max(len(f.entries)-n, 0):] {
+		events = append(events, e.Event)
+	}
+	return events, f.id(f.last)
+}
+
+// SetSnapshot passes what streams show besides events.
+func (f *Feed) SetSnapshot(json []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.snapshot = json
+	f.number++
+	f.wake()
+}
+
+// Watching returns how many streams take snapshots, and a channel that receives when the
+// first one waits for one.
+func (f *Feed) Watching() (streams int, wanted <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.watching, f.wanted
+}
+
+// Changed returns a channel that is closed at the next event or snapshot.
+func (f *Feed) Changed() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+// End ends all streams: the process stops.
+func (f *Feed) End() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended = true
+	f.wake()
+}
+
+// Missed is what a stream says in the place of events that it cannot have.
+type Missed struct {
+	Count int64  `json:"count"` // -1: not known
+	Why   string `json:"why"`
+}
+
+// Stream reads a feed from one event on. It has one owner, and must be closed.
+type Stream struct {
+	feed      *Feed
+	next      uint64 // number of the next event
+	missed    *Missed
+	snapshots bool
+	shown     uint64 // number of the latest snapshot it had
+}
+
+// From says where a stream begins.
+type From struct {
+	After     string // ID of the latest event that the caller has; "": none
+	New       bool   // without After: only what happens from now on; else what is kept first
+	Snapshots bool
+}
+
+// Open begins a stream. It returns ErrFull or ErrEnded.
+func (f *Feed) Open(from From) (*Stream, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.ended:
+		return nil, ErrEnded
+	case f.streams >= f.cfg.Streams:
+		return nil, ErrFull
+	}
+	f.streams++
+	s := &Stream{feed: f, next: f.first(), snapshots: from.Snapshots}
+	switch {
+	case from.After != "":
+		s.next, s.missed = f.resume(from.After)
+	case from.New:
+		s.next = f.last + 1
+	}
+	if s.snapshots {
+		f.watching++
+		s.shown = f.number // an older one may be out of date
+		if f.watching > 1 && f.number > 0 {
+			s.shown-- // others have it made
+		}
+		select {
+		case f.wanted <- struct{}{}:
+		default:
+		}
+	}
+	return s, nil
+}
+
+// first returns the number of the oldest event that is kept. mu is held.
+func (f *Feed) first() uint64 { return f.last - uint64(len(f.entries)) + 1 }
+
+// resume returns where a stream goes on that has the event of an ID. mu is held.
+func (f *Feed) resume(id string) (next uint64, missed *Missed) {
+	number, ours := strings.CutPrefix(id, f.cfg.Boot+"-")
+	n, err := strconv.ParseUint(number, 10, 64)
+	if !ours || err != nil || n > f.last {
+		return f.first(), &Missed{-1, "the ID is of another process: the node was started again since, or it is another node"}
+	}
+	return n + 1, nil
+}
+
+// Next returns what the caller does not have yet: events and perhaps a snapshot, and
+// before them what it missed. If there is nothing, it is to wait for changed. It returns
+// ErrEnded when the process stops and all events were returned.
+func (s *Stream) Next() (b Batch, changed <-chan struct{}, err error) {
+	f := s.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b.Missed, s.missed = s.missed, nil
+	if first := f.first(); s.next < first {
+		b.Missed = &Missed{int64(first - s.next), "they are not kept any more: the stream was away for too long, or too slow"}
+		s.next = first
+	}
+	from := f.entries[s.next-f.first():]
+	b.Entries = append(b.Entries, from[:min(len(from), maxBatch)]...)
+	s.next += uint64(len(b.Entries))
+	if s.snapshots && s.shown < f.number {
+		b.Snapshot, s.shown = f.snapshot, f.number
+	}
+	if f.ended && b.Empty() {
+		err = ErrEnded
+	}
+	return b, f.changed, err
+}
+
+// Batch is what a stream sends at a time.
+type Batch struct {
+	Missed   *Missed // nil: nothing
+	Entries  []Entry
+	Snapshot []byte // JSON; nil: no new one
+}
+
+// Empty reports whether there is nothing to send.
+func (b Batch) Empty() bool { return b.Missed == nil && len(b.Entries) == 0 && b.Snapshot == nil }
+
+// Close ends the stream.
+func (s *Stream) Close() {
+	f := s.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.streams--
+	if s.snapshots {
+		f.watching--
+	}
+}
+
+// meter counts IDs a second.
+type meter struct {
+	at        clock.Mono
+	issued    int64
+	begun     bool
+	perSecond int64
+}
+
+// meterEvery is the time over which a rate is counted.
+const meterEvery = time.Second
+
+func (m *meter) add(now clock.Mono, issued int64) {
+	switch elapsed := now.Sub(m.at); {
+	case !m.begun:
+		m.at, m.issued, m.begun = now, issued, true
+	case elapsed >= meterEvery:
+		m.perSecond = int64(float64(issued-m.issued) / elapsed.Seconds())
+		m.at, m.issued = now, issued
+	}
+}

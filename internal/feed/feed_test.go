@@ -1,0 +1,240 @@
+package feed
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// observed returns a feed with n events, "started" and "serving" among them.
+func observed(t *testing.T, cfg Config, n int) *Feed {
+	t.Helper()
+	cfg.Boot = "boot"
+	f := New(cfg)
+	for i := range n - 1 {
+		s := State{Node: node.Stats{Name: "n1"}}
+		if i%2 == 1 {
+			s.Refusing = refusing(node.ClockSkew)
+		}
+		f.Observe(clock.Mono(i), s)
+	}
+	return f
+}
+
+// numbers reads a stream to its end: the numbers of its events, and what it missed.
+func numbers(t *testing.T, s *Stream) (list []string, missed *Missed) {
+	t.Helper()
+	for {
+		b, _, err := s.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Missed != nil {
+			missed = b.Missed
+		}
+		if b.Empty() {
+			return list, missed
+		}
+		for _, e := range b.Entries {
+			list = append(list, e.Event.ID)
+		}
+	}
+}
+
+func TestResume(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		entries     int
+		from        From
+		first, last string // IDs; "": none
+		missed      int64  // 0: nothing
+	}{
+		{"all that are kept", 50, From{}, "boot-51", "boot-100", 0},
+		{"from now on", 50, From{New: true}, "", "", 0},
+		{"after one that is kept", 50, From{After: "boot-60"}, "boot-61", "boot-100", 0},
+		{"after the oldest", 50, From{After: "boot-50"}, "boot-51", "boot-100", 0},
+		{"after one that is gone", 50, From{After: "boot-40"}, "boot-51", "boot-100", 10},
+		{"after the latest", 50, From{After: "boot-100"}, "", "", 0},
+		{"after one of the future", 50, From{After: "boot-101"}, "boot-51", "boot-100", -1},
+		{"after one of another process", 50, From{After: "other-60"}, "boot-51", "boot-100", -1},
+		{"after nonsense", 50, From{After: "boot-\n"}, "boot-51", "boot-100", -1},
+		{"after 0", 200, From{After: "boot-0"}, "boot-1", "boot-100", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := observed(t, Config{Entries: tc.entries}, 100)
+			s, err := f.Open(tc.from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			got, missed := numbers(t, s)
+			switch {
+			case tc.first == "" && len(got) > 0, tc.first != "" && (len(got) == 0 || got[0] != tc.first || got[len(got)-1] != tc.last):
+				t.Errorf("got %v, want %s to %s", got, tc.first, tc.last)
+			case tc.missed == 0 && missed != nil, tc.missed != 0 && (missed == nil || missed.Count != tc.missed):
+				t.Errorf("missed %+v, want %d", missed, tc.missed)
+			}
+		})
+	}
+}
+
+// A stream that is not read while the ring goes round is told how many it missed, and
+// goes on with the oldest that is kept.
+func TestSlowStream(t *testing.T) {
+	f := observed(t, Config{Entries: 10}, 5)
+	s, err := f.Open(From{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, missed := numbers(t, s); len(got) != 5 || missed != nil {
+		t.Fatalf("%v, %+v", got, missed)
+	}
+	for i := range 25 {
+		r := refusing(node.ClockSkew)
+		if i%2 == 0 {
+			r = refusing(node.NoSID)
+		}
+		f.Observe(clock.Mono(i), State{Node: node.Stats{Name: "n1"}, Refusing: r})
+	}
+	got, missed := numbers(t, s)
+	if missed == nil || missed.Count != 15 || len(got) != 10 || got[9] != "boot-30" {
+		t.Errorf("%v, %+v", got, missed)
+	}
+}
+
+// The ring is bounded in entries and in bytes.
+func TestRingIsBounded(t *testing.T) {
+	one := len(JSON(observed(t, Config{}, 50).entries[40].Event))
+	for _, cfg := range []Config{{Entries: 7}, {Bytes: 7*one + one/2}} {
+		f := observed(t, cfg, 500)
+		if n := len(f.entries); n < 5 || n > 8 || f.entries[n-1].Event.ID != "boot-500" {
+			t.Errorf("%+v: %d entries", cfg, n)
+		}
+		sum := 0
+		for _, e := range f.entries {
+			sum += len(e.JSON)
+		}
+		if sum != f.bytes {
+			t.Errorf("%+v: %d bytes, counted %d", cfg, sum, f.bytes)
+		}
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	f := New(Config{Boot: "b", Streams: 3})
+	var open []*Stream
+	for range 3 {
+		s, err := f.Open(From{Snapshots: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, s)
+	}
+	if _, err := f.Open(From{}); !errors.Is(err, ErrFull) {
+		t.Fatalf("a fourth: %v", err)
+	}
+	open[0].Close()
+	if n, _ := f.Watching(); n != 2 {
+		t.Errorf("%d watch", n)
+	}
+	if _, err := f.Open(From{}); err != nil {
+		t.Errorf("after one was closed: %v", err)
+	}
+	f.End()
+	if _, _, err := open[1].Next(); !errors.Is(err, ErrEnded) {
+		t.Errorf("after the end: %v", err)
+	}
+	if _, err := f.Open(From{}); !errors.Is(err, ErrEnded) {
+		t.Errorf("opened after the end: %v", err)
+	}
+}
+
+// A stream gets each snapshot once, and none that is older than itself.
+func TestSnapshots(t *testing.T) {
+	f := New(Config{Boot: "b"})
+	f.SetSnapshot([]byte("old"))
+	s, _ := f.Open(From{Snapshots: true})
+	plain, _ := f.Open(From{})
+	next := func(s *Stream) string { b, _, _ := s.Next(); return string(b.Snapshot) }
+	if got := next(s); got != "" {
+		t.Errorf("an old one: %q", got)
+	}
+	_, changed, _ := s.Next()
+	f.SetSnapshot([]byte("1"))
+	select {
+	case <-changed:
+	default:
+		t.Error("not told")
+	}
+	if got := next(s) + next(s) + next(plain); got != "1" {
+		t.Errorf("got %q", got)
+	}
+	if late, _ := f.Open(From{Snapshots: true}); next(late) != "1" {
+		t.Error("a second stream does not get the first one's")
+	}
+}
+
+func TestRate(t *testing.T) {
+	f := New(Config{Boot: "b"})
+	for i := range 9 {
+		f.Observe(clock.Mono(i)*250_000_000, State{Node: node.Stats{Issued: int64(i) * 100}})
+	}
+	if got := f.Rate(); got != 400 {
+		t.Errorf("%d a second", got)
+	}
+}
+
+// Streams are opened, read and closed while events come.
+func TestConcurrentStreams(t *testing.T) {
+	f := New(Config{Boot: "b", Entries: 16})
+	done := make(chan error, 8)
+	for range cap(done) {
+		s, err := f.Open(From{Snapshots: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			defer s.Close()
+			last, missed := 0, int64(0)
+			for {
+				b, changed, err := s.Next()
+				if err != nil {
+					done <- nil
+					return
+				}
+				if b.Missed != nil {
+					missed += b.Missed.Count
+				}
+				for _, e := range b.Entries {
+					var n int
+					fmt.Sscanf(e.Event.ID, "b-%d", &n)
+					if int64(n) != int64(last)+missed+1 && last != 0 {
+						done <- fmt.Errorf("%d after %d, %d missed", n, last, missed)
+						return
+					}
+					last, missed = n, 0
+				}
+				if b.Empty() {
+					<-changed
+				}
+			}
+		}()
+	}
+	for i := range 2000 {
+		s := State{Node: node.Stats{Name: "n"}}
+		if i%2 == 0 {
+			s.Refusing = refusing(node.NoSID)
+		}
+		f.Observe(clock.Mono(i), s)
+		f.SetSnapshot([]byte("{}"))
+	}
+	f.End()
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}

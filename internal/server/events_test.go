@@ -1,0 +1,261 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/server/httpserver"
+)
+
+// message is one server-sent event.
+type message struct{ kind, id, data string }
+
+// sse reads server-sent events.
+type sse struct {
+	t    *testing.T
+	body *bufio.Scanner
+}
+
+func (s sse) next() (m message, ok bool) {
+	for s.body.Scan() {
+		switch key, value, _ := strings.Cut(s.body.Text(), ": "); key {
+		case "event":
+			m.kind = value
+		case "id":
+			m.id = value
+		case "data":
+			m.data = value
+		case "":
+			if m.kind != "" {
+				return m, true
+			}
+		}
+	}
+	return m, false
+}
+
+// until skips messages up to one of a kind, and returns it.
+func (s sse) until(kind string) message {
+	s.t.Helper()
+	for {
+		m, ok := s.next()
+		if !ok {
+			s.t.Fatalf("the stream ended before a message %q", kind)
+		}
+		if m.kind == kind {
+			return m
+		}
+	}
+}
+
+// serveHTTP serves h as a node does and returns its URL.
+func serveHTTP(t *testing.T, h http.Handler) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httpserver.NewServer(h, slog.New(slog.DiscardHandler))
+	s.ReadTimeout, s.WriteTimeout = time.Second, time.Second // a stream outlasts them
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+	return "http://" + l.Addr().String()
+}
+
+func watch(t *testing.T, url string, header ...string) (sse, *http.Response) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = res.Body.Close() })
+	return sse{t, bufio.NewScanner(res.Body)}, res
+}
+
+// A stream has what is kept, then a sign of life, then what happens, and outlasts the
+// timeouts of requests. One that goes on after an ID misses nothing; one that comes too
+// late is told so.
+func TestEventsOverHTTP(t *testing.T) {
+	env := servertest.New(t)
+	url := serveHTTP(t, env.HTTP)
+	env.Observe()
+	s, res := watch(t, url+"/v1/events")
+	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("Cache-Control") != "no-store" {
+		t.Fatalf("%d %v", res.StatusCode, res.Header)
+	}
+	var first feed.Event
+	if m := s.until("event"); m.id != "boot-1" || json.Unmarshal([]byte(m.data), &first) != nil || first.Kind != feed.Started || first.ID != m.id || first.Node != "node-a" {
+		t.Fatalf("%+v", m)
+	}
+	last := s.until("event")
+	for next := s.until("event"); next.id != ""; next, _ = s.next() {
+		last = next
+		if strings.Contains(next.data, "serving") {
+			break
+		}
+	}
+	if m, _ := s.next(); m.kind != "heartbeat" {
+		t.Errorf("after what is kept: %+v", m)
+	}
+	if m := s.until("heartbeat"); m.data != fmt.Sprintf(`{"now_unix_ms":%d}`, servertest.Start) {
+		t.Errorf("after two seconds: %+v", m)
+	}
+	env.SetVerdict(clock.Skewed)
+	env.Observe()
+	if m := s.until("event"); !strings.Contains(m.data, `"kind":"refusing"`) || !strings.Contains(m.data, `"reason":"CLOCK_SKEW"`) {
+		t.Errorf("%+v", m)
+	}
+	for _, header := range [][]string{{"Last-Event-ID", last.id}, nil} {
+		query := ""
+		if header == nil {
+			query = "?after=" + last.id
+		}
+		again, _ := watch(t, url+"/v1/events"+query, header...)
+		if m, _ := again.next(); m.kind != "event" || !strings.Contains(m.data, "CLOCK_SKEW") {
+			t.Errorf("after %s: %+v", last.id, m)
+		}
+	}
+	other, _ := watch(t, url+"/v1/events", "Last-Event-ID", "another-7")
+	if m, _ := other.next(); m.kind != "missed" || !strings.Contains(m.data, `"count":-1`) {
+		t.Errorf("of another process: %+v", m)
+	}
+	env.Feed.End()
+	if m, ok := other.next(); ok && m.kind != "event" {
+		t.Errorf("after the end: %+v", m)
+	}
+	if _, res := watch(t, url+"/v1/events"); res.StatusCode != 503 {
+		t.Errorf("a stream of a node that stops: %d", res.StatusCode)
+	}
+}
+
+// A stream ends soon after its token was revoked, over both protocols.
+func TestEventsOfARevokedToken(t *testing.T) {
+	env, tokens, guard := servertest.NewGuarded(t, access.Config{})
+	s, res := watch(t, serveHTTP(t, env.HTTP)+"/v1/events", "Authorization", "Bearer "+tokens["read"])
+	if res.StatusCode != 200 {
+		t.Fatalf("%d", res.StatusCode)
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens["read"])
+	stream, err := env.Admin().WatchEvents(ctx, &pb.WatchEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); err != nil || m.GetEvent() != nil || m.GetNowUnixMs() != int64(servertest.Start) {
+		t.Fatalf("%v, %v", m, err)
+	}
+	s.until("heartbeat")
+	none, err := access.ParseTokens(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard.SetTokens(none)
+	began := time.Now()
+	for _, ok := s.next(); ok; _, ok = s.next() {
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if took := time.Since(began); status.Code(err) != codes.Unauthenticated || took > 10*time.Second {
+		t.Errorf("%v after %v", err, took)
+	}
+}
+
+// The same events over gRPC. A draining node still sends them, and the end of the process
+// ends them.
+func TestEventsOverGRPC(t *testing.T) {
+	env := servertest.New(t)
+	env.Observe()
+	stream, err := env.Admin().WatchEvents(t.Context(), &pb.WatchEventsRequest{After: "boot-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	recv := func() *pb.WatchEventsResponse {
+		t.Helper()
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for m := recv(); m.GetEvent() != nil; m = recv() {
+		kinds = append(kinds, m.GetEvent().GetKind())
+	}
+	if got := strings.Join(kinds, " "); got != "sid_acquired serving" {
+		t.Errorf("after the first: %q", got)
+	}
+	env.Node.Drain()
+	env.Observe()
+	if e := recv().GetEvent(); e.GetKind() != "drained" || e.GetNode() != "node-a" || e.GetSid() != -1 {
+		t.Errorf("%v", e)
+	}
+	if e := recv().GetEvent(); e.GetKind() != "refusing" || e.GetAttributes()["reason"] != "DRAINING" {
+		t.Errorf("%v", e)
+	}
+	env.Feed.End()
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("at the end: %v", err)
+	}
+}
+
+// A client that does not read is dropped, whatever happens meanwhile, and costs the
+// others nothing.
+func TestSlowStreamsAreDropped(t *testing.T) {
+	env := servertest.New(t)
+	closed := make(chan struct{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(closed)
+		httpserver.ServeStream(w, r, httpserver.Stream{Feed: env.Feed, Node: env.Node, Snapshots: true})
+	})
+	s := httpserver.NewServer(handler, slog.New(slog.DiscardHandler))
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: n\r\n\r\n")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	for {
+		env.Feed.SetSnapshot(large)
+		select {
+		case <-closed:
+			return
+		case <-ctx.Done():
+			t.Fatal("a client that reads nothing still has its stream after 30 s")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package httpserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+const (
+	// heartbeatEvery is how often a stream of events sends something at least. It also
+	// checks whether its caller may still read.
+	heartbeatEvery = 2 * time.Second
+	// slowAfter is how long a client may take to read what was sent: then the stream is
+	// dropped, and the client goes on from the ID that it has.
+	slowAfter = 5 * time.Second
+	// streamBuffer bounds what the kernel holds for a client that does not read, in bytes.
+	streamBuffer = 64 << 10
+)
+
+// Stream is how ServeStream serves one request.
+type Stream struct {
+	Feed      *feed.Feed
+	Node      *node.Node
+	Snapshots bool         // besides events
+	Allowed   func() error // nil, or why the caller may not read any more; asked with each heartbeat
+}
+
+// ServeStream answers a request with server-sent events until the client leaves, reads too
+// slowly, or may not read any more, or the process stops. It returns the refusal of a
+// stream that was not begun, which is not answered yet.
+//
+// The stream begins after the event whose ID is in the header Last-Event-ID or in the
+// query as "after"; without one, with those that are kept, or with "new=1" with the next.
+// Its events are:
+//
+//	event      a feed.Event; the id of the message is its ID
+//	snapshot   what SetSnapshot was given
+//	missed     a feed.Missed, where events cannot be had any more
+//	heartbeat  {"now_unix_ms": …}, after heartbeatEvery
+func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refusal {
+	query := r.URL.Query()
+	from := feed.From{After: r.Header.Get("Last-Event-ID"), New: query.Get("new") == "1", Snapshots: cfg.Snapshots}
+	if from.After == "" {
+		from.After = query.Get("after")
+	}
+	s, err := cfg.Feed.Open(from)
+	if err != nil {
+		return server.StreamRefusal(err)
+	}
+	defer s.Close()
+
+	conn := connOf(r.Context())
+	conn.Valid()
+	boundBuffer(conn)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{})  // nothing more is read, and the client leaves when it likes
+	_ = control.SetWriteDeadline(time.Time{}) // write sets its own
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h["Cache-Control"] = noStore
+	h.Set("X-Accel-Buffering", "no") // of a proxy that would hold events back
+	out := &eventWriter{w: w, control: control}
+	out.text.WriteString("retry: 1000\n\n")
+
+	tick := time.NewTicker(heartbeatEvery)
+	defer tick.Stop()
+	for quiet := true; ; { // the first sign of life says that all that was kept was sent
+		batch, changed, err := s.Next()
+		out.batch(batch)
+		if quiet && batch.Empty() {
+			out.heartbeat(cfg.Node.Clock().Now().Wall.Time().UnixMilli())
+		}
+		quiet = quiet && !batch.Empty()
+		if out.flush() != nil || err != nil {
+			return nil
+		}
+		if !batch.Empty() {
+			continue
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return nil
+		case <-tick.C:
+			if cfg.Allowed != nil && cfg.Allowed() != nil {
+				return nil
+			}
+			quiet = true
+		}
+	}
+}
+
+// boundBuffer limits what the kernel holds for a connection.
+func boundBuffer(c *quota.Conn) {
+	if c == nil {
+		return
+	}
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(streamBuffer)
+	}
+}
+
+// eventWriter writes server-sent events.
+type eventWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	text    bytes.Buffer
+}
+
+func (o *eventWriter) batch(b feed.Batch) {
+	if b.Missed != nil {
+		o.event("missed", "", feed.JSON(b.Missed))
+	}
+	for _, e := range b.Entries {
+		o.event("event", e.Event.ID, e.JSON)
+	}
+	if b.Snapshot != nil {
+		o.event("snapshot", "", b.Snapshot)
+	}
+}
+
+func (o *eventWriter) heartbeat(now int64) {
+	o.event("heartbeat", "", []byte(`{"now_unix_ms":`+strconv.FormatInt(now, 10)+`}`))
+}
+
+// event adds an event. data is JSON, and so has no line breaks.
+func (o *eventWriter) event(kind, id string, data []byte) {
+	if id != "" {
+		o.text.WriteString("id: " + id + "\n")
+	}
+	o.text.WriteString("event: " + kind + "\ndata: ")
+	o.text.Write(data)
+	o.text.WriteString("\n\n")
+}
+
+// flush sends what was added. It returns an error if the client has left or is too slow.
+func (o *eventWriter) flush() error {
+	if o.text.Len() == 0 {
+		return nil
+	}
+	late := time.AfterFunc(slowAfter, func() { _ = o.control.SetWriteDeadline(time.Unix(1, 0)) })
+	defer late.Stop()
+	_, err := o.w.Write(o.text.Bytes())
+	if o.text.Reset(); o.text.Cap() > streamBuffer {
+		o.text = bytes.Buffer{}
+	}
+	return errors.Join(err, o.control.Flush())
+}
+
+// callerKey is the key of the access.Caller in the context of a stream.
+type callerKey struct{}
+
+func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
+	began := h.service.Begin()
+	guard := h.service.Guard()
+	caller, _ := r.Context().Value(callerKey{}).(access.Caller)
+	refusal := ServeStream(w, r, Stream{Feed: h.feed, Node: h.service.Node(), Allowed: func() error {
+		return guard.May(caller, access.Read)
+	}})
+	if refusal != nil {
+		h.service.Done(server.HTTPEvents, h.service.Node().Refused(refusal), began)
+		problemOf(refusal).write(w)
+		return
+	}
+	h.service.Done(server.HTTPEvents, nil, h.service.Begin()) // how long it lasted says nothing
+}
+
+// withCaller passes the caller of a request on.
+func withCaller(r *http.Request, c access.Caller) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+}
