@@ -64,7 +64,7 @@ func groups(a *cli.App) []group {
 			ids.AuditCommand(a), ids.AdoptCommand(a),
 		}},
 		{"IDs from a cluster", []*cobra.Command{
-			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), bench.Command(a),
+			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), cluster.EventsCommand(a), bench.Command(a),
 		}},
 		{"For operators", []*cobra.Command{
 			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a), admin.Command(a), operator.GossipCommand(a), operator.TokenCommand(a), operator.ConfigCommand(a), docsCommand(a), operator.VersionCommand(a),

@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/flakelease/allocator/internal/describe"
 )
@@ -160,6 +162,16 @@ func Show(input string) string {
 		return `""`
 	}
 	return input + cut
+}
+
+// Plain returns a text of another machine with nothing in it that a terminal would obey.
+func Plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
 }
 
 // Ended is how a command ends that has printed to out: with err, else with that

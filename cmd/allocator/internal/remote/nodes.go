@@ -156,6 +156,11 @@ func (n *Nodes) failed(answers []string, refused bool) error {
 		text, n.dialer.Hint(text), strings.Join(n.Addrs, ", "), config.EnvAddr, cli.TryDev))
 }
 
+// Unavailable is the error of a call that no node answered, the one at last.
+func (n *Nodes) Unavailable(at int, err error) error {
+	return n.failed([]string{fmt.Sprintf("node at %s: %s", n.Addrs[at], status.Convert(err).Message())}, false)
+}
+
 // callersFault reports whether every node would refuse alike: another one is
 // not asked then.
 func callersFault(code codes.Code, retry time.Duration) bool {

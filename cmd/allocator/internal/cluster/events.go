@@ -1,0 +1,197 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+)
+
+// EventsCommand returns "allocator events".
+func EventsCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Show what happened in the cluster, and follow what happens",
+		Long: `Events prints what one node has noticed, the oldest first: sids acquired, released and
+lost, clocks that disagree or were set, refusals that began and ended, failures of etcd,
+eras, drains, files that were reloaded, nodes that came and went. A node keeps about the
+latest 2,000 in memory.
+
+With --follow it goes on until it is interrupted. If the connection breaks it connects
+again and goes on after the last event; what cannot be had any more is reported on stderr,
+and with --format json as a line with "missed".`,
+		Example: `  allocator events
+  allocator events --follow --new
+  allocator events --follow --format json | jq 'select(.kind == "refusing")'`,
+		Args: cobra.NoArgs,
+	}
+	follow := cmd.Flags().BoolP("follow", "f", false, "go on with what happens")
+	onlyNew := cmd.Flags().Bool("new", false, "with --follow: leave out what happened before")
+	after := cmd.Flags().String("after", "", "the id of an event: only what happened after it")
+	format := cli.FormatFlag(cmd)
+	connect := remote.NodesFlags(a, cmd, remote.DefaultAddr)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case *onlyNew && !*follow:
+			return cli.UsageError("--new leaves nothing to print: give --follow too")
+		case *onlyNew && *after != "":
+			return cli.UsageError("give --new or --after, not both")
+		}
+		nodes, err := connect()
+		if err != nil {
+			return err
+		}
+		defer nodes.Close()
+		w := eventWatch{nodes: nodes, out: a.Out, err: a.Err, json: format.Value == "json", follow: *follow,
+			from: &pb.WatchEventsRequest{After: *after, OnlyNew: *onlyNew}}
+		return w.run(cmd.Context())
+	}
+	return cmd
+}
+
+// eventWatch prints events of one node after the other.
+type eventWatch struct {
+	nodes    *remote.Nodes
+	out, err io.Writer
+	json     bool
+	follow   bool
+	from     *pb.WatchEventsRequest
+	begun    bool // a node has answered
+}
+
+const (
+	// silentAfter is how long a stream may be silent: nodes send something every 2 s.
+	silentAfter = 6 * time.Second
+	// againAfter is the pause before the next node is called.
+	againAfter = time.Second
+)
+
+// errAll ends a stream that was asked for what is kept alone.
+var errAll = errors.New("all events were printed")
+
+func (w *eventWatch) run(ctx context.Context) error {
+	began := time.Now()
+	for i := 0; ; i++ {
+		at := i % len(w.nodes.Conns)
+		err := w.watch(ctx, at)
+		switch code := status.Code(err); {
+		case errors.Is(err, errAll):
+			return nil
+		case ctx.Err() != nil:
+			return cli.ErrInterrupted
+		case code == codes.Unknown: // of printing
+			return err
+		case code == codes.Unauthenticated, code == codes.PermissionDenied, code == codes.Unimplemented, code == codes.InvalidArgument:
+			return cli.Exit(cli.ExitInvalid, fmt.Errorf("node at %s: %s", w.nodes.Addrs[at], status.Convert(err).Message()))
+		case !w.begun && at == len(w.nodes.Conns)-1 && time.Since(began) > w.nodes.Timeout, !w.follow && at == len(w.nodes.Conns)-1:
+			return w.nodes.Unavailable(at, err)
+		case w.follow && w.begun:
+			fmt.Fprintf(w.err, "allocator: the stream of the node at %s broke: %s; connecting again\n", w.nodes.Addrs[at], status.Convert(err).Message())
+		}
+		select {
+		case <-time.After(againAfter):
+		case <-ctx.Done():
+			return cli.ErrInterrupted
+		}
+	}
+}
+
+// watch prints the events of one node until its stream ends.
+func (w *eventWatch) watch(ctx context.Context, at int) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(silentAfter, func() { cancel(status.Error(codes.Unavailable, "it was silent")) })
+	defer silent.Stop()
+	stream, err := pb.NewAdminServiceClient(w.nodes.Conns[at]).WatchEvents(ctx, w.from)
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		switch {
+		case err != nil && ctx.Err() != nil && context.Cause(ctx) != ctx.Err():
+			return context.Cause(ctx)
+		case err == io.EOF:
+			return status.Error(codes.Unavailable, "it ended")
+		case err != nil:
+			return err
+		}
+		silent.Reset(silentAfter)
+		w.begun = true
+		switch {
+		case m.GetMissed() != nil:
+			err = w.printMissed(m.GetMissed())
+		case m.GetEvent() != nil:
+			w.from = &pb.WatchEventsRequest{After: m.GetEvent().GetId()}
+			err = w.printEvent(m.GetEvent())
+		case !w.follow:
+			return errAll
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// eventLine is an event in JSON, as over HTTP.
+type eventLine struct {
+	ID         string            `json:"id"`
+	At         int64             `json:"at_unix_ms"`
+	Node       string            `json:"node"`
+	Kind       string            `json:"kind"`
+	SID        int32             `json:"sid"`
+	Message    string            `json:"message"`
+	Attributes map[string]string `json:"attributes"`
+}
+
+type missedLine struct {
+	Missed struct {
+		Count int64  `json:"count"`
+		Why   string `json:"why"`
+	} `json:"missed"`
+}
+
+func (w *eventWatch) printEvent(e *pb.Event) error {
+	if w.json {
+		attributes := e.GetAttributes()
+		if attributes == nil {
+			attributes = map[string]string{}
+		}
+		return cli.PrintLine(w.out, eventLine{e.GetId(), e.GetAtUnixMs(), e.GetNode(), e.GetKind(), e.GetSid(), e.GetMessage(), attributes})
+	}
+	_, err := fmt.Fprintln(w.out, eventText(e))
+	return err
+}
+
+// eventText is an event on a line. Its texts come from another machine.
+func eventText(e *pb.Event) string {
+	reason := ""
+	if r := e.GetAttributes()["reason"]; r != "" {
+		reason = r + ": "
+	}
+	return fmt.Sprintf("%s  %-12s  %-18s  %s", time.UnixMilli(e.GetAtUnixMs()).UTC().Format("2006-01-02T15:04:05.000Z"),
+		cli.Plain(e.GetNode()), cli.Plain(e.GetKind()), cli.Plain(reason+e.GetMessage()))
+}
+
+func (w *eventWatch) printMissed(m *pb.MissedEvents) error {
+	if w.json {
+		var line missedLine
+		line.Missed.Count, line.Missed.Why = m.GetCount(), m.GetWhy()
+		return cli.PrintLine(w.out, line)
+	}
+	count := "events"
+	if m.GetCount() >= 0 {
+		count = cli.Count(int(m.GetCount()), "event")
+	}
+	_, err := fmt.Fprintf(w.err, "allocator: missed %s: %s\n", count, cli.Plain(m.GetWhy()))
+	return err
+}
