@@ -131,6 +131,44 @@ func TestTrialThatIsGivenUp(t *testing.T) {
 	}
 }
 
+// TestTrialThatIsRefusedForGood: calls that wait for another call's trial end with its
+// refusal if retrying does not help, and do not ask the node again, one after the other.
+func TestTrialThatIsRefusedForGood(t *testing.T) {
+	t.Parallel()
+	const waiting = 10
+	f := newFake(t, 1)
+	release := make(chan struct{})
+	f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+		if number == 1 {
+			return act{refuse: client.NoSID, retry: 10 * time.Millisecond}
+		}
+		<-release
+		return act{refuse: client.AfterTooFar}
+	})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Direct, AttemptTimeout: time.Minute, Timeout: time.Minute})
+	connected(t, c, 1)
+	var wg sync.WaitGroup
+	var began atomic.Int64
+	ask := func() {
+		began.Add(1)
+		if _, err := c.Next(t.Context()); !errors.Is(err, &client.Refusal{Reason: client.AfterTooFar}) {
+			t.Errorf("got %v", err)
+		}
+	}
+	wg.Go(ask)
+	until(t, "the trial", func() bool { return f.asked.Load() == 2 })
+	for range waiting {
+		wg.Go(ask)
+	}
+	until(t, "all ask", func() bool { return began.Load() == 1+waiting })
+	time.Sleep(100 * time.Millisecond) // each has a few instructions to go until it waits
+	close(release)
+	wg.Wait()
+	if n := f.asked.Load(); n > 2+waiting/2 { // a straggler asks for itself
+		t.Errorf("%d requests", n)
+	}
+}
+
 // TestPrefetchEndsInTime: a prefetching call that begins when a fetch is about to
 // fail ends within its own timeout, and its error names the cause.
 func TestPrefetchEndsInTime(t *testing.T) {
