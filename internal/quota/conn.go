@@ -180,14 +180,22 @@ func (c *Conn) wait() {
 
 // SetDeadline ends a wait too.
 func (c *Conn) SetDeadline(t time.Time) error {
-	c.wake.Store(true)
+	c.endWait()
 	return c.Conn.SetDeadline(t)
 }
 
 // SetReadDeadline ends a wait too.
 func (c *Conn) SetReadDeadline(t time.Time) error {
-	c.wake.Store(true)
+	c.endWait()
 	return c.Conn.SetReadDeadline(t)
+}
+
+// endWait ends a wait. Package net/http sets four deadlines for each request, and a load
+// costs less than a store.
+func (c *Conn) endWait() {
+	if !c.wake.Load() {
+		c.wake.Store(true)
+	}
 }
 
 // Close closes the connection and makes room for another.
