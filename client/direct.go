@@ -20,6 +20,24 @@ import (
 // Client.uptime. note, if not nil, is called with the error of each attempt
 // that failed.
 func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, sent time.Duration, err error) {
+	err = c.ask(ctx, note, func(e *endpoint) error {
+		sent = c.uptime.now()
+		order := c.order.Load() // before c.after: see Reset
+		got, err := e.allocate(ctx, n, c.after())
+		if err != nil {
+			return err
+		}
+		c.raise(got.Last(), order)
+		b = got
+		return nil
+	})
+	return b, sent, err
+}
+
+// ask calls try with one node after the other until it succeeds, or every node would
+// refuse. It is bounded by ctx and Options.Timeout. note, if not nil, is called with the
+// error of each attempt that failed.
+func (c *Client) ask(ctx context.Context, note func(error), try func(*endpoint) error) error {
 	var end time.Duration // since the client's start; 0: none
 	if c.o.Timeout > 0 {
 		end = c.since() + c.o.Timeout
@@ -28,7 +46,7 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 	var avoid *endpoint
 	for waited := false; ; {
 		if err := ctx.Err(); err != nil {
-			return Block{}, 0, gaveUp(err, last, 0)
+			return gaveUp(err, last, 0)
 		}
 		e, wait, changed := c.pool.pick(avoid)
 		if e == nil {
@@ -37,30 +55,27 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 				r = c.pool.refusal() // that ended another call's trial
 			}
 			if r != nil && r.permanent() {
-				return Block{}, 0, r
+				return r
 			}
 			if err := c.pause(ctx, wait, end, changed); err != nil {
 				if last == nil {
 					last = c.pool.lastError()
 				}
 				if errors.Is(err, errTimeout) {
-					return Block{}, 0, gaveUp(nil, last, c.o.Timeout)
+					return gaveUp(nil, last, c.o.Timeout)
 				}
-				return Block{}, 0, gaveUp(err, last, 0)
+				return gaveUp(err, last, 0)
 			}
 			avoid, waited = nil, true
 			continue
 		}
-		sent = c.uptime.now()
-		order := c.order.Load() // before c.after: see Reset
-		b, err = e.allocate(ctx, n, c.after())
+		err := try(e)
 		if err == nil {
-			c.raise(b.Last(), order)
-			return b, sent, nil
+			return nil
 		}
 		r := (*Refusal)(nil)
 		if errors.As(err, &r) && r.Reason.callerError() {
-			return Block{}, 0, err
+			return err
 		}
 		if errors.Is(err, errDeadline) || r == nil && ctx.Err() != nil { // what came before says more
 			if cause := e.cause.Load(); last == nil && cause != nil {
@@ -68,7 +83,7 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 			} else if last == nil {
 				last = e.named(errors.New("no answer yet"))
 			}
-			return Block{}, 0, gaveUp(cmp.Or(ctx.Err(), context.DeadlineExceeded), last, 0)
+			return gaveUp(cmp.Or(ctx.Err(), context.DeadlineExceeded), last, 0)
 		}
 		last, avoid = err, e
 		if note != nil {
@@ -76,7 +91,7 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 		}
 		c.stats.retries.Add(1)
 		if end > 0 && c.since() >= end {
-			return Block{}, 0, gaveUp(ctx.Err(), last, c.o.Timeout)
+			return gaveUp(ctx.Err(), last, c.o.Timeout)
 		}
 	}
 }
@@ -113,22 +128,37 @@ func (c *Client) pause(ctx context.Context, wait, end time.Duration, changed <-c
 	return nil
 }
 
-// allocate sends e one request, with the timeout of an attempt. The error is a
-// *Refusal; after any other, it is unknown whether IDs were issued.
-func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, error) {
+// call sends e one request by send, with the timeout of an attempt. The error is a
+// *Refusal; after any other, it is unknown whether the request was served.
+func (e *endpoint) call(ctx context.Context, send func(context.Context, *grpc.ClientConn) error) error {
 	e.requests.Add(1)
 	deadline, ok := ctx.Deadline()
 	callers := ok && time.Until(deadline) <= e.pool.o.AttemptTimeout
 	attempt, cancel := context.WithTimeout(ctx, e.pool.o.AttemptTimeout)
 	defer cancel()
 	conn := e.conn.Load()
-	res, err := pb.NewAllocatorServiceClient(conn).Allocate(attempt, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
+	err := send(attempt, conn)
+	if err == nil {
+		return nil
+	}
+	if callers && status.Code(err) == codes.DeadlineExceeded {
+		e.callerTimedOut(conn)
+		return errDeadline
+	}
+	return e.judge(ctx, conn, err)
+}
+
+// allocate requests IDs of e; errors are those of call.
+func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, error) {
+	var res *pb.AllocateResponse
+	var conn *grpc.ClientConn
+	err := e.call(ctx, func(ctx context.Context, over *grpc.ClientConn) (err error) {
+		conn = over
+		res, err = pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
+		return err
+	})
 	if err != nil {
-		if callers && status.Code(err) == codes.DeadlineExceeded {
-			e.callerTimedOut(conn)
-			return Block{}, errDeadline
-		}
-		return Block{}, e.judge(ctx, conn, err)
+		return Block{}, err
 	}
 	b, err := e.block(res, n, after)
 	if err != nil {
