@@ -27,6 +27,7 @@ var mayRead = map[string]string{
 	"ulid/offline.go":                  "the same",
 	"internal/node/node.go":            "a context's deadline is a time.Time, so the time left until it can only be asked of package time",
 	"client":                           "deadlines of calls, and the age of what was fetched ahead: an SDK issues nothing",
+	"worker":                           "when to extend, and what a worker says its clock shows: it makes no ID",
 	"internal/certs":                   "whether a certificate is valid now, as package tls decides it",
 	"internal/reload":                  "how long files were unusable",
 	"internal/load":                    "when a request is due, and how long its answer took: it issues nothing",

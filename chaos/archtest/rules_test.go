@@ -139,14 +139,16 @@ func codecsAreSmall(g graph) (out []breach) {
 }
 
 func sdkIsSmall(g graph) (out []breach) {
-	g.reach("client", func(chain []string, imported string) {
-		_, ours := g[imported]
-		if ours && !slices.Contains([]string{"flake", "ulid", "internal/crockford", "api/allocator/v1"}, imported) ||
-			!ours && under(imported, "log", "github.com/prometheus", "go.opentelemetry.io", "go.etcd.io", "github.com/hashicorp") {
-			out = append(out, breach{"sdk", strings.Join(append(chain, imported), " > "),
-				"a program that asks for IDs compiles the wire contract, the codecs and gRPC: no part of a node, and no library for logs, metrics or traces (client/prom is a package of its own)"})
-		}
-	})
+	for _, from := range []string{"client", "worker"} {
+		g.reach(from, func(chain []string, imported string) {
+			_, ours := g[imported]
+			if ours && !slices.Contains([]string{"flake", "ulid", "client", "internal/crockford", "api/allocator/v1"}, imported) ||
+				!ours && under(imported, "log", "github.com/prometheus", "go.opentelemetry.io", "go.etcd.io", "github.com/hashicorp") {
+				out = append(out, breach{"sdk", strings.Join(append(chain, imported), " > "),
+					"a program that asks for IDs or for a worker compiles the wire contract, the codecs and gRPC: no part of a node, and no library for logs, metrics or traces (client/prom is a package of its own)"})
+			}
+		})
+	}
 	return out
 }
 
@@ -163,7 +165,7 @@ func TestImports(t *testing.T) {
 		t.Error(b)
 	}
 	// A rule about a package that does not exist would always hold.
-	for _, path := range append([]string{"client", "internal/lease/etcdstore", "internal/devetcd", "chaos/storetest"}, core...) {
+	for _, path := range append([]string{"client", "worker", "internal/lease/etcdstore", "internal/devetcd", "chaos/storetest"}, core...) {
 		if _, ok := g[path]; !ok {
 			t.Errorf("there is no package %s any more: its rule checks nothing", path)
 		}
@@ -195,6 +197,7 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 			"internal/daemon":          {"internal/server", "internal/lease/etcdstore", "internal/devetcd"},
 			"internal/audit":           {"internal/describe", "compress/gzip"},
 			"client":                   {"flake", "ulid", "google.golang.org/grpc", "net"},
+			"worker":                   {"google.golang.org/grpc", "os"},
 			"cmd/allocator": {"internal/audit", "internal/config", "internal/daemon", "internal/cluster", "internal/lease/keeper",
 				"internal/lease/nothingour"},
 			"internal/lease/nothingour": {"netfoo.example/os"}, // like a forbidden name, and none
@@ -251,6 +254,7 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 		{"client", "internal/node", []string{"sdk: client > internal/node", "sdk: client > internal/node > internal/clock",
 			"sdk: client > internal/node > internal/gen", "sdk: client > internal/node > internal/gen > internal/clock",
 			"sdk: client > internal/node > internal/lease", "sdk: client > internal/node > internal/lease > internal/clock"}},
+		{"worker", "internal/lease", []string{"sdk: worker > internal/lease", "sdk: worker > internal/lease > internal/clock"}},
 		{"client", "github.com/prometheus/client_golang/prometheus", []string{"sdk: client > github.com/prometheus/client_golang/prometheus"}},
 		{"internal/crockford", "github.com/google/uuid", []string{
 			"codecs: flake > internal/crockford > github.com/google/uuid",

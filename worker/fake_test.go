@@ -1,0 +1,98 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+)
+
+const window = 60 * time.Second
+
+// nodes are nodes that know one worker. Their clock is package time's.
+type nodes struct {
+	mu       sync.Mutex // guards the rest
+	worker   *pb.Worker // nil: not acquired
+	secret   string
+	ahead    time.Duration // of not_before, when the worker is acquired
+	refuse   error         // what calls end with; nil: they are served
+	lose     bool          // calls are served, and their answers are lost
+	acquired int
+	extended int
+	released []int64 // used_until of each release
+	calls    []*pb.AcquireWorkerRequest
+}
+
+func (n *nodes) set(change func(*nodes)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(n)
+}
+
+func now() int64 { return time.Now().UnixMilli() }
+
+// answer returns the worker as a node answers. n.mu is held.
+func (n *nodes) answer() (*pb.Worker, error) {
+	if n.lose {
+		return nil, status.Error(codes.Unavailable, "the answer is lost")
+	}
+	w := n.worker
+	return &pb.Worker{Id: w.Id, Worker: w.Worker, Term: w.Term, Name: w.Name, Handle: w.Handle, NotBeforeUnixMs: w.NotBeforeUnixMs,
+		NotAfterUnixMs: w.NotAfterUnixMs, NowUnixMs: now(), ExtendAtUnixMs: now() + window.Milliseconds()/3}, nil
+}
+
+func (n *nodes) AcquireWorker(_ context.Context, req *pb.AcquireWorkerRequest, _ ...grpc.CallOption) (*pb.Worker, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = append(n.calls, req)
+	switch {
+	case n.refuse != nil:
+		return nil, n.refuse
+	case n.worker != nil && n.secret != req.Secret:
+		return nil, &client.Refusal{Reason: client.NoWorker, Message: "17 by another"}
+	case n.worker == nil:
+		n.acquired++
+		n.secret = req.Secret
+		begin := now() + n.ahead.Milliseconds()
+		n.worker = &pb.Worker{Id: fmt.Sprint("17-", n.acquired), Worker: 17, Term: int64(n.acquired), Name: req.Name,
+			Handle: fmt.Sprintf("w1.17.%d.%s", n.acquired, req.Secret), NotBeforeUnixMs: begin, NotAfterUnixMs: max(begin, now()+window.Milliseconds())}
+	}
+	return n.answer()
+}
+
+func (n *nodes) ExtendWorker(_ context.Context, req *pb.ExtendWorkerRequest, _ ...grpc.CallOption) (*pb.Worker, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.refuse != nil:
+		return nil, n.refuse
+	case n.worker == nil || n.worker.Handle != req.Handle:
+		return nil, &client.Refusal{Reason: client.UnknownWorker}
+	case req.NotAfterUnixMs > n.worker.NotAfterUnixMs:
+		return nil, &client.Refusal{Reason: client.HistoryRewound}
+	}
+	n.extended++
+	n.worker.NotAfterUnixMs = max(n.worker.NotAfterUnixMs, now()+window.Milliseconds())
+	return n.answer()
+}
+
+func (n *nodes) ReleaseWorker(_ context.Context, req *pb.ReleaseWorkerRequest, _ ...grpc.CallOption) (*pb.ReleaseWorkerResponse, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.refuse != nil:
+		return nil, n.refuse
+	case n.worker == nil || n.worker.Handle != req.Handle:
+		return nil, &client.Refusal{Reason: client.UnknownWorker}
+	}
+	n.released = append(n.released, req.UsedUntilUnixMs)
+	n.worker = nil
+	return &pb.ReleaseWorkerResponse{ReusableFromUnixMs: req.UsedUntilUnixMs}, nil
+}

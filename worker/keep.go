@@ -1,0 +1,128 @@
+package worker
+
+import (
+	"fmt"
+	"time"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+)
+
+// Times of keep.
+const (
+	// firstRetry is how long after a call that failed the next one begins, twice as
+	// long after each further one. The client has asked all nodes by then.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 2 * time.Second
+	// demandEvery is how soon after a call another may begin since a Permit was refused:
+	// generators ask thousands of times a second, also where only their clock is wrong.
+	demandEvery = time.Second
+	// leastEvery is the time between two calls that succeed, whatever nodes say.
+	leastEvery = 100 * time.Millisecond
+)
+
+// phase is where a worker is in its life.
+type phase uint8
+
+const (
+	held phase = iota
+	lost
+)
+
+// keep decides when a worker is extended, and what answers mean. It is pure: times are
+// since any fixed moment, and do not step. The shell calls next, makes the call that it
+// asks for, and reports how the call ended by answered or failed, before it asks next
+// again. notAfter may be used as soon as answered returns.
+type keep struct {
+	id, handle          string
+	notBefore, notAfter int64 // Unix ms
+
+	phase   phase
+	cause   error         // of lost
+	due     time.Duration // when to extend next
+	fails   int           // calls in a row
+	began   time.Duration // of the last call
+	demand  bool          // a Permit was refused since the last call began
+	refusal error         // of the last call; nil: it succeeded
+}
+
+// newKeep returns the keep of a worker that was acquired by a call begun at sent. An
+// interval that is far in the future is empty at first.
+func newKeep(w *pb.Worker, sent time.Duration) (*keep, error) {
+	k := &keep{id: w.GetId(), handle: w.GetHandle(), notBefore: w.GetNotBeforeUnixMs()}
+	if k.id == "" || k.handle == "" || w.GetNotAfterUnixMs() < k.notBefore || k.notBefore <= 0 {
+		return nil, fmt.Errorf("%w: a worker %.40q of [%d, %d)", ErrContract, k.id, k.notBefore, w.GetNotAfterUnixMs())
+	}
+	return k, k.answered(w, sent)
+}
+
+// next returns whether a call to extend is to begin now, and else when to ask again.
+func (k *keep) next(now time.Duration) (extend bool, again time.Duration) {
+	due := k.due
+	if k.demand {
+		due = min(due, k.began+max(demandEvery, k.pause()))
+	}
+	if now < due {
+		return false, due
+	}
+	k.began, k.demand = now, false
+	return true, 0
+}
+
+// wanted notes that a Permit was refused since the interval had ended.
+func (k *keep) wanted() { k.demand = true }
+
+// answered takes the answer of a call that began at sent. After an error nothing of it
+// is used, and the call counts as failed.
+func (k *keep) answered(w *pb.Worker, sent time.Duration) error {
+	switch {
+	case w.GetId() != k.id || w.GetHandle() != k.handle || w.GetNotBeforeUnixMs() != k.notBefore:
+		return fmt.Errorf("%w: it answered for worker %.40q of term %d instead of %s", ErrContract, w.GetId(), w.GetTerm(), k.id)
+	case w.GetNotAfterUnixMs() < k.notAfter:
+		return fmt.Errorf("%w: not_after of worker %s went back from %d to %d", ErrContract, k.id, k.notAfter, w.GetNotAfterUnixMs())
+	}
+	k.notAfter, k.fails, k.refusal, k.began = w.GetNotAfterUnixMs(), 0, nil, sent
+	// By the node's clock alone: this machine's may be wrong. The answer took some time,
+	// so that counting from sent is early.
+	k.due = sent + max(leastEvery, ms(w.GetExtendAtUnixMs()-w.GetNowUnixMs()))
+	return nil
+}
+
+// ms returns a number of milliseconds, at most a day of them.
+func ms(n int64) time.Duration {
+	return time.Duration(min(n, 24*60*60*1000)) * time.Millisecond
+}
+
+// failed takes the error of a call, at its end. jitter is in [0, 1): workers that failed
+// together do not retry together.
+func (k *keep) failed(err error, now time.Duration, jitter float64) {
+	k.refusal = err
+	if over(err) {
+		k.phase, k.cause = lost, err
+		return
+	}
+	k.fails++
+	wait := k.pause()
+	k.due = now + wait/2 + time.Duration(float64(wait/2)*jitter)
+}
+
+// pause returns for how long nothing is asked after the failures so far.
+func (k *keep) pause() time.Duration {
+	if k.fails == 0 {
+		return 0
+	}
+	return min(firstRetry<<min(k.fails-1, 10), lastRetry)
+}
+
+// over reports whether an error of a call to extend means that the worker is lost.
+//
+// After HISTORY_REWOUND, which the client returns once no node serves, what was confirmed
+// may have been granted to somebody else: nodes stop as well.
+func over(err error) bool {
+	return is(err, client.UnknownWorker, client.HistoryRewound)
+}
+
+// hopeless reports whether an acquisition that failed so would fail again.
+func hopeless(err error) bool {
+	return is(err, client.WorkersOff, client.WorkerQuota, client.CallerClock, client.Unauthenticated, client.PermissionDenied, client.InvalidFormat)
+}

@@ -1,0 +1,313 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/worker"
+)
+
+// open opens a worker in a bubble of synctest.
+func open(t *testing.T, n *nodes, cfg worker.Config) *worker.Worker {
+	t.Helper()
+	cfg.Service = n
+	w, err := worker.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func closed(t *testing.T, w *worker.Worker) {
+	t.Helper()
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func permit(t *testing.T, w *worker.Worker, ms int64, want error) {
+	t.Helper()
+	if err := w.Permit(ms); !errors.Is(err, want) {
+		t.Errorf("Permit(%d) at %d: %v, want %v", ms, now(), err, want)
+	}
+}
+
+func TestInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{}
+		w := open(t, n, worker.Config{Name: "orders"})
+		from, to := w.Interval()
+		if w.Number() != 17 || w.Term() != 1 || w.ID() != "17-1" || w.Name() != "orders" || to-from != window.Milliseconds() {
+			t.Fatalf("worker %s, %d, term %d, named %s, of [%d, %d)", w.ID(), w.Number(), w.Term(), w.Name(), from, to)
+		}
+		if c := n.calls[0]; c.ClockUnixMs != now() || len(c.Secret) < 26 {
+			t.Errorf("acquired with clock %d and a secret of %d characters", c.ClockUnixMs, len(c.Secret))
+		}
+		permit(t, w, from, nil)
+		permit(t, w, to-1, nil)
+		permit(t, w, to, worker.ErrExpired)
+		permit(t, w, from-1, worker.ErrNotYet)
+		for _, ms := range []int64{math.MinInt64, -1, 0} {
+			permit(t, w, ms, worker.ErrNotYet)
+		}
+		permit(t, w, math.MaxInt64, worker.ErrExpired)
+		permit(t, w, math.MaxInt64-1, worker.ErrExpired)
+		closed(t, w)
+		if want := []int64{to}; !slices.Equal(n.released, want) { // what was refused does not count
+			t.Errorf("released with used_until %v, want %v", n.released, want)
+		}
+		permit(t, w, from, worker.ErrClosed)
+		closed(t, w) // nothing more
+		if !errors.Is(w.Err(), worker.ErrClosed) {
+			t.Errorf("Err %v", w.Err())
+		}
+	})
+}
+
+// Of a unit that is cut by an end of the interval, neither this worker nor its
+// neighbor in time has any part.
+func TestUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{}
+		w := open(t, n, worker.Config{Unit: 10 * time.Millisecond})
+		from, to := w.Interval()
+		permit(t, w, from-1, worker.ErrNotYet)
+		permit(t, w, from, nil)
+		permit(t, w, to-10, nil)
+		permit(t, w, to-9, worker.ErrExpired)
+		closed(t, w)
+		if n.released[0] != to {
+			t.Errorf("used until %d, want %d", n.released[0], to)
+		}
+		w = open(t, n, worker.Config{Unit: 10 * time.Millisecond})
+		from, _ = w.Interval()
+		permit(t, w, from+3, nil)
+		closed(t, w)
+		if n.released[1] != from+13 {
+			t.Errorf("used until %d, want the end of the unit from %d on", n.released[1], from+3)
+		}
+	})
+}
+
+func TestStaysExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{}
+		w := open(t, n, worker.Config{})
+		for range 3600 {
+			time.Sleep(time.Second)
+			permit(t, w, now(), nil)
+		}
+		if n.extended < 170 || n.extended > 190 {
+			t.Errorf("extended %d times in an hour", n.extended)
+		}
+		closed(t, w)
+	})
+}
+
+// While nodes do not answer, the worker goes on to the end of what it has; afterwards it
+// permits again, by itself or when it is asked.
+func TestOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{}
+		w := open(t, n, worker.Config{})
+		n.set(func(n *nodes) { n.refuse = &client.Refusal{Reason: client.EtcdUnavailable, Message: "etcd is away"} })
+		time.Sleep(window - time.Millisecond)
+		permit(t, w, now(), nil)
+		if !errors.Is(w.Err(), &client.Refusal{Reason: client.EtcdUnavailable}) {
+			t.Errorf("Err %v", w.Err())
+		}
+		time.Sleep(time.Millisecond)
+		permit(t, w, now(), worker.ErrExpired)
+		time.Sleep(time.Hour)
+		permit(t, w, now(), worker.ErrExpired)
+		n.set(func(n *nodes) { n.refuse, n.lose = nil, true }) // the record moves on, and nobody says so
+		time.Sleep(10 * time.Second)
+		permit(t, w, now(), worker.ErrExpired)
+		n.set(func(n *nodes) { n.lose = false })
+		time.Sleep(3 * time.Second)
+		permit(t, w, now(), nil)
+		if err := w.Err(); err != nil {
+			t.Error(err)
+		}
+		closed(t, w)
+	})
+}
+
+func TestLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{}
+		w := open(t, n, worker.Config{})
+		n.set(func(n *nodes) { n.worker = nil })
+		select {
+		case <-w.Lost():
+			t.Fatal("lost before anybody noticed")
+		default:
+		}
+		<-w.Lost()
+		permit(t, w, now(), worker.ErrLost)
+		if err := w.Err(); !errors.Is(err, worker.ErrLost) || !errors.Is(err, &client.Refusal{Reason: client.UnknownWorker}) {
+			t.Errorf("Err %v", err)
+		}
+		if from, to := w.Interval(); from == 0 || to != 0 {
+			t.Errorf("interval [%d, %d)", from, to)
+		}
+		closed(t, w)
+		if len(n.released) != 0 {
+			t.Error("a lost worker was released: its number may be somebody else's")
+		}
+		permit(t, w, now(), worker.ErrLost)
+	})
+}
+
+// An acquisition whose answer was lost is found again by its secret.
+func TestAcquireAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{lose: true}
+		go func() {
+			time.Sleep(5 * time.Second)
+			n.set(func(n *nodes) { n.lose = false })
+		}()
+		w := open(t, n, worker.Config{})
+		if n.acquired != 1 || len(n.calls) < 3 || w.ID() != "17-1" {
+			t.Errorf("acquired %d workers by %d calls: %s", n.acquired, len(n.calls), w.ID())
+		}
+		closed(t, w)
+	})
+}
+
+func TestOpenWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{ahead: 40 * time.Second}
+		began := time.Now()
+		w := open(t, n, worker.Config{})
+		if took := time.Since(began); took != 40*time.Second {
+			t.Errorf("open after %v", took)
+		}
+		permit(t, w, now(), nil)
+		closed(t, w)
+
+		n = &nodes{ahead: time.Hour}
+		if w, err := worker.Open(t.Context(), worker.Config{Service: n}); !errors.Is(err, worker.ErrNotYet) || !errors.Is(err, context.DeadlineExceeded) || w != nil {
+			t.Errorf("%v, %v", w, err)
+		}
+		if len(n.released) != 1 || n.worker != nil {
+			t.Error("a worker that was not opened is held")
+		}
+	})
+}
+
+func TestOpenFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, r := range []client.Reason{client.WorkersOff, client.WorkerQuota, client.CallerClock, client.PermissionDenied, client.Unauthenticated} {
+			began := time.Now()
+			_, err := worker.Open(t.Context(), worker.Config{Service: &nodes{refuse: &client.Refusal{Reason: r}}})
+			if !errors.Is(err, &client.Refusal{Reason: r}) || time.Since(began) > 0 {
+				t.Errorf("%s: %v after %v", r, err, time.Since(began))
+			}
+		}
+		began := time.Now()
+		_, err := worker.Open(t.Context(), worker.Config{Service: &nodes{refuse: &client.Refusal{Reason: client.NoWorker, Message: "17 by another"}}, OpenTimeout: 10 * time.Second})
+		if !errors.Is(err, &client.Refusal{Reason: client.NoWorker}) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 10*time.Second || !strings.Contains(err.Error(), "17 by another") {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+func TestConfig(t *testing.T) {
+	to := client.Options{Targets: []string{"127.0.0.1:1"}}
+	for want, cfg := range map[string]worker.Config{
+		"Client.Targets: is empty": {},
+		"set one of them":          {Client: to, Service: &nodes{}},
+		"Unit: 1.5ms":              {Service: &nodes{}, Unit: 1500 * time.Microsecond},
+		"Unit: -1ms":               {Service: &nodes{}, Unit: -time.Millisecond},
+		"Unit: 2h0m0s":             {Service: &nodes{}, Unit: 2 * time.Hour},
+		"Name: 65 characters":      {Service: &nodes{}, Name: strings.Repeat("n", 65)},
+		"OpenTimeout: -1s":         {Service: &nodes{}, OpenTimeout: -time.Second},
+	} {
+		if _, err := worker.Open(t.Context(), cfg); !errors.Is(err, worker.ErrConfig) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	if _, err := worker.Open(t.Context(), worker.Config{Client: client.Options{Targets: []string{"nowhere"}}}); err == nil || !strings.Contains(err.Error(), "not host:port") {
+		t.Errorf("a wrong target: %v", err)
+	}
+	began := time.Now()
+	_, err := worker.Open(t.Context(), worker.Config{Client: to, OpenTimeout: 100 * time.Millisecond})
+	if !errors.Is(err, client.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 10*time.Second {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+// No generator gets a permission that the release does not count as used.
+func TestCloseRaces(t *testing.T) {
+	for range 200 {
+		n := &nodes{}
+		w := open(t, n, worker.Config{})
+		from, _ := w.Interval()
+		var most atomic.Int64
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				for ms := from + int64(i); ; ms += 4 {
+					if w.Permit(ms) != nil {
+						return
+					}
+					for was := most.Load(); ms > was && !most.CompareAndSwap(was, ms); was = most.Load() {
+					}
+				}
+			})
+		}
+		closed(t, w)
+		all.Wait()
+		if until := n.released[0]; most.Load() >= until {
+			t.Fatalf("permitted %d, and released as used until %d", most.Load(), until)
+		}
+	}
+}
+
+func TestPermitAllocatesNothing(t *testing.T) {
+	w := open(t, &nodes{}, worker.Config{})
+	defer closed(t, w)
+	ms, _ := w.Interval()
+	if n := testing.AllocsPerRun(1000, func() { ms++; _ = w.Permit(ms) }); n != 0 {
+		t.Errorf("%v allocations when permitted", n)
+	}
+	if n := testing.AllocsPerRun(1000, func() { _ = w.Permit(math.MaxInt64) }); n != 0 {
+		t.Errorf("%v allocations when refused", n)
+	}
+}
+
+func BenchmarkPermit(b *testing.B) {
+	w, err := worker.Open(b.Context(), worker.Config{Service: &nodes{}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = w.Close() }()
+	from, to := w.Interval()
+	b.Run("same ms", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := w.Permit(from); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	// 4,096 IDs a millisecond are the most that a generator of Twitter's layout makes.
+	b.Run("full rate", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := int64(0); b.Loop(); i++ {
+			if err := w.Permit(from + i>>12%(to-from)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
