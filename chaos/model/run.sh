@@ -1,7 +1,7 @@
 #!/bin/sh
-# Checks lease.pml, time.pml (names that begin with limit-) and every mutant of them with Spin.
+# Checks lease.pml, time.pml (names that begin with limit-), worker.pml (worker-) and every mutant of them with Spin.
 #
-#   run.sh short            all variants at small bounds; under 90 s on two cores
+#   run.sh short            all variants at small bounds; under 150 s on two cores
 #   run.sh full             the same, then larger bounds and a third node; under 20 min, 2 GB
 #   run.sh replay NAME      prints a (shortest, if memory allows) counterexample of one mutant or probe
 #
@@ -33,6 +33,12 @@ base    restore-all             -DMAXREQ=3 -DRESTORES=1 -DRECLAIMS -DREHOLDS -DP
 base    restore-waited          -DMAXREQ=3 -DRESTORES=1 -DWAITED -DPURGE
 base    limit-one-operator      -DMAXREQ=3
 base    limit-two-operators     -DMAXREQ=2 -DOPERATORS
+base    worker-two-unpurged     -DCALLS=3
+base    worker-no-holder        -DCALLS=3 -DPURGE -DSTEAL -DNO_HOLDER_COMPARE
+base    worker-and-another      -DCALLS=4 -DWORKERS=1 -DOTHERS=2 -DPURGE
+base    worker-any-term         -DCALLS=4 -DWORKERS=1 -DOTHERS=1 -DPURGE -DANY_TERM
+base    worker-era              -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DBUMPS=1
+base    worker-restore          -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DRESTORES=1
 mutant  optimistic              -DMAXREQ=3 -DMUT_OPTIMISTIC
 mutant  assume-applied          -DMAXREQ=3 -DMUT_ASSUME_APPLIED
 mutant  adopt-asked             -DMAXREQ=3 -DMUT_ADOPT_ASKED
@@ -62,10 +68,29 @@ mutant  limit-unconfirmed       -DMAXREQ=3 -DMUT_TRUST_UNCONFIRMED
 mutant  limit-any-era           -DMAXREQ=2 -DMUT_ANY_ERA
 mutant  limit-no-era-compare    -DMAXREQ=2 -DMUT_NO_ERA_COMPARE
 mutant  limit-accept-unguarded  -DMAXREQ=2 -DMUT_ACCEPT_UNGUARDED -DOPERATORS
+mutant  worker-extend-after-loss    -DCALLS=4 -DOTHERS=1 -DMUT_EXTEND_NO_RECORD
+mutant  worker-adopt-by-name        -DCALLS=3 -DMUT_ADOPT_NAME
+mutant  worker-merge                -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DRESTORES=1 -DMUT_MERGE
+mutant  worker-any-era              -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DRESTORES=1 -DMUT_ANY_ERA
+mutant  worker-no-era-compare       -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DRESTORES=1 -DMUT_NO_ERA_COMPARE
+mutant  worker-before-the-ceiling   -DCALLS=3 -DMUT_EARLY
+mutant  worker-release-low          -DCALLS=3 -DOTHERS=1 -DMUT_RELEASE_LOW
+mutant  worker-release-unguarded    -DCALLS=4 -DOTHERS=1 -DMUT_RELEASE_NO_RECORD
+mutant  worker-permit-looks-first   -DCALLS=3 -DOTHERS=1 -DMUT_PERMIT_LOOKS_FIRST
+mutant  worker-close-reads-first    -DCALLS=3 -DOTHERS=1 -DMUT_CLOSE_READS_FIRST
+mutant  worker-secret-kept          -DCALLS=3 -DMUT_SECRET_KEPT
 probe   limit-accepted          -DMAXREQ=2 -DPROBE=1
 probe   limit-after-downtime    -DMAXREQ=2 -DPROBE=2
 probe   limit-after-a-bump      -DMAXREQ=3 -DPROBE=3
 probe   limit-second-refused    -DMAXREQ=2 -DPROBE=4 -DOPERATORS
+probe   worker-adopted          -DCALLS=3 -DPROBE=1
+probe   worker-reheld           -DCALLS=3 -DPROBE=2
+probe   worker-given-back       -DCALLS=3 -DPROBE=3
+probe   worker-though-replaced  -DCALLS=3 -DOTHERS=1 -DPROBE=4
+probe   worker-after-restore    -DCALLS=3 -DRESTORES=1 -DPROBE=5
+probe   worker-closed-meanwhile -DCALLS=3 -DPROBE=6
+probe   worker-after-its-end    -DCALLS=3 -DPROBE=7
+probe   worker-two-nodes        -DCALLS=3 -DPROBE=8
 probe   acquire-adopted         -DMAXREQ=3 -DPROBE=1
 probe   extend-adopted          -DMAXREQ=3 -DPROBE=2
 probe   applied-after-timeout   -DMAXREQ=3 -DPROBE=3
@@ -88,6 +113,12 @@ large   restore                 -DMAXREQ=4 -DPURGE -DRESTORES=1
 large   restore-era             -DMAXREQ=3 -DPURGE -DRESTORES=1 -DBUMPS=1
 large   restore-era-unpurged    -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1
 large   restore-three-nodes     -DMAXREQ=3 -DPURGE -DRESTORES=1 -DNODES=3
+large   worker-two              -DCALLS=4 -DPURGE
+large   worker-no-holder        -DCALLS=4 -DPURGE -DSTEAL -DNO_HOLDER_COMPARE
+large   worker-and-another      -DCALLS=5 -DWORKERS=1 -DOTHERS=2 -DPURGE
+large   worker-era              -DCALLS=3 -DBUMPS=1 -DOTHERS=1 -DPURGE
+large   worker-restore          -DCALLS=4 -DWORKERS=1 -DOTHERS=1 -DRESTORES=1 -DPURGE
+large   worker-two-restore      -DCALLS=3 -DRESTORES=1 -DOTHERS=1 -DPURGE
 TABLE
 	fi
 }
@@ -113,6 +144,7 @@ build() {
 choose() {
 	case $1 in
 	limit-*) cp time.pml model.pml ;;
+	worker-*) cp worker.pml model.pml ;;
 	*) cp lease.pml model.pml ;;
 	esac
 }
@@ -146,7 +178,7 @@ esac
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
-cp lease.pml time.pml "$tmp"
+cp lease.pml time.pml worker.pml "$tmp"
 variants >"$tmp/table"
 cd "$tmp"
 
@@ -173,6 +205,7 @@ while read -r kind name defs; do
 	base.* | large.*) expect=none ;;
 	mutant.limit-accept-unguarded) expect=' !(overwritten)' ;;
 	mutant.limit-*) expect=' !(unlawful)' ;;
+	mutant.worker-*) expect=' !(twice)' ;;
 	mutant.*) expect=' !(issued)' ;;
 	probe.*) n=${defs#*-DPROBE=}; n=${n%% *}; expect="($n!=$n)" ;;
 	esac
