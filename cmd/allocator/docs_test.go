@@ -61,6 +61,19 @@ func TestExamplesShowNoULIDTwice(t *testing.T) {
 	}
 }
 
+// What docs/how-to/store-ids.md shows as the output of from-time is that.
+func TestStoreIDsShowsBounds(t *testing.T) {
+	found := regexp.MustCompile(`(?m)^\$ allocator (from-time .*)\n(.*\n)`).FindAllStringSubmatch(readFile(t, "../../docs/how-to/store-ids.md"), -1)
+	if len(found) < 3 {
+		t.Fatalf("found %d examples", len(found))
+	}
+	for _, m := range found {
+		if _, out, _ := allocator(strings.Fields(m[1])...); out != m[2] {
+			t.Errorf("%s: got %q, the page has %q", m[1], out, m[2])
+		}
+	}
+}
+
 // README's embed.Config is one that a program can start with: its listener and its
 // settings are those that this configuration has, with a key file that exists.
 func TestReadmeEmbeds(t *testing.T) {
