@@ -64,7 +64,7 @@ func (c Config) withDefaults(host string, pid int) (Config, error) {
 		return fail("Client.Targets: is empty: name the gRPC address of a node, such as localhost:9000")
 	}
 	// An attempt waits for two or three transactions of etcd, and calls are repeated.
-	setDefault(&c.Client.AttemptTimeout, 3*time.Second)
+	setDefault(&c.Client.AttemptTimeout, 2*time.Second)
 	setDefault(&c.Client.Timeout, 10*time.Second)
 	c.Client.Mode = client.Direct
 	return c, nil

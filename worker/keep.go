@@ -19,6 +19,10 @@ const (
 	demandEvery = time.Second
 	// leastEvery is the time between two calls that succeed, whatever nodes say.
 	leastEvery = 100 * time.Millisecond
+	// leastTimeout is the least time that a call has; a quarter of the time between two
+	// calls, if that is longer. Several calls can fail before the interval ends, and
+	// Worker.Err says why.
+	leastTimeout = 500 * time.Millisecond
 )
 
 // phase is where a worker is in its life.
@@ -40,6 +44,7 @@ type keep struct {
 	phase   phase
 	cause   error         // of lost
 	due     time.Duration // when to extend next
+	timeout time.Duration // of a call
 	fails   int           // calls in a row
 	began   time.Duration // of the last call
 	demand  bool          // a Permit was refused since the last call began
@@ -84,7 +89,8 @@ func (k *keep) answered(w *pb.Worker, sent time.Duration) error {
 	k.notAfter, k.fails, k.refusal, k.began = w.GetNotAfterUnixMs(), 0, nil, sent
 	// By the node's clock alone: this machine's may be wrong. The answer took some time,
 	// so that counting from sent is early.
-	k.due = sent + max(leastEvery, ms(w.GetExtendAtUnixMs()-w.GetNowUnixMs()))
+	every := max(leastEvery, ms(w.GetExtendAtUnixMs()-w.GetNowUnixMs()))
+	k.due, k.timeout = sent+every, max(leastTimeout, every/4)
 	return nil
 }
 

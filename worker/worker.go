@@ -162,7 +162,7 @@ func (w *Worker) run(ctx context.Context, k *keep, began time.Time) {
 			continue
 		}
 		sent := time.Since(began)
-		res, err := w.service.ExtendWorker(ctx, &pb.ExtendWorkerRequest{Handle: k.handle, NotAfterUnixMs: k.notAfter})
+		res, err := w.call(ctx, k)
 		if err == nil {
 			err = k.answered(res, sent)
 		}
@@ -180,6 +180,13 @@ func (w *Worker) run(ctx context.Context, k *keep, began time.Time) {
 			return
 		}
 	}
+}
+
+// call makes a call to extend.
+func (w *Worker) call(ctx context.Context, k *keep) (*pb.Worker, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	return w.service.ExtendWorker(ctx, &pb.ExtendWorkerRequest{Handle: k.handle, NotAfterUnixMs: k.notAfter})
 }
 
 // extend publishes a new end of the interval, unless the interval was ended.

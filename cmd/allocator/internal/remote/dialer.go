@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/certs"
@@ -37,6 +38,12 @@ const systemRoots = "system"
 // DialFlags adds --ca, --cert, --key and --token-file to cmd, and returns what
 // reads them.
 func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
+	files := fileFlags(cmd)
+	return func() (Dialer, error) { return files().Dialer(a, "--") }
+}
+
+// fileFlags adds the flags of Files.
+func fileFlags(cmd *cobra.Command) func() Files {
 	ca := cmd.Flags().String("ca", "", "use TLS: PEM `file` of the authorities that sign nodes' certificates, or system for this machine's")
 	cert := cmd.Flags().String("cert", "", "PEM `file` of the certificate to show to nodes; with --ca and --key")
 	key := cmd.Flags().String("key", "", "PEM `file` of its key")
@@ -44,8 +51,32 @@ func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
 	for _, name := range []string{"ca", "cert", "key", "token-file"} {
 		_ = cmd.MarkFlagFilename(name)
 	}
-	return func() (Dialer, error) {
-		return Files{CA: *ca, Cert: *cert, Key: *key, TokenFile: *tokenFile}.Dialer(a, "--")
+	return func() Files { return Files{CA: *ca, Cert: *cert, Key: *key, TokenFile: *tokenFile} }
+}
+
+// ClientFlags adds --addr and the flags of DialFlags to cmd, and returns what gives the
+// options of a client that lives as long as the command: it reads the token's file again
+// when that changes.
+func ClientFlags(a *cli.App, cmd *cobra.Command) func() (client.Options, error) {
+	addrs := addrFlag(cmd, " (or $"+config.EnvAddr+")", DefaultAddr)
+	files := fileFlags(cmd)
+	return func() (client.Options, error) {
+		f := files()
+		d, err := f.Dialer(a, "--") // checks all of them
+		if err != nil {
+			return client.Options{}, err
+		}
+		o := client.Options{Targets: addressesOf(a, cmd, *addrs), PlaintextToken: true}
+		if d.TLS != nil {
+			o.DialOptions = append(o.DialOptions, grpc.WithTransportCredentials(d.TLS.Credentials()))
+		}
+		switch {
+		case f.TokenFile != "":
+			o.TokenFile = f.TokenFile
+		case d.Token != "":
+			o.Token = func(context.Context) (string, error) { return d.Token, nil }
+		}
+		return o, nil
 	}
 }
 

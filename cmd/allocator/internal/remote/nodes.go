@@ -35,14 +35,10 @@ func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, e
 	if len(def) == 0 {
 		or = "" // to ask a node at all is what the flag is for
 	}
-	addrs := cmd.Flags().StringSlice("addr", def, "gRPC addresses of nodes, comma-separated or given several times: the first that answers is used"+or)
+	addrs := addrFlag(cmd, or, def...)
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "how long to try")
 	dialing := DialFlags(a, cmd)
 	return func() (*Nodes, error) {
-		list := *addrs
-		if env := a.Getenv(config.EnvAddr); env != "" && !cmd.Flags().Changed("addr") {
-			list = strings.Split(env, ",")
-		}
 		if *timeout <= 0 {
 			return nil, cli.UsageError("--timeout is %v: it has to be above 0", *timeout)
 		}
@@ -51,11 +47,7 @@ func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, e
 			return nil, err
 		}
 		n := &Nodes{Timeout: *timeout, dialer: d}
-		for _, addr := range list {
-			addr = strings.TrimSpace(addr)
-			if addr == "" {
-				continue
-			}
+		for _, addr := range addressesOf(a, cmd, *addrs) {
 			c, err := d.Dial(addr)
 			if err != nil {
 				n.Close()
@@ -68,6 +60,24 @@ func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, e
 		}
 		return n, nil
 	}
+}
+
+// addrFlag adds --addr.
+func addrFlag(cmd *cobra.Command, or string, def ...string) *[]string {
+	return cmd.Flags().StringSlice("addr", def, "gRPC addresses of nodes, comma-separated or given several times: the first that answers is used"+or)
+}
+
+// addressesOf returns the addresses in the flag or, where it is not given, the environment.
+func addressesOf(a *cli.App, cmd *cobra.Command, flag []string) (out []string) {
+	if env := a.Getenv(config.EnvAddr); env != "" && !cmd.Flags().Changed("addr") {
+		flag = strings.Split(env, ",")
+	}
+	for _, addr := range flag {
+		if addr = strings.TrimSpace(addr); addr != "" {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // DefaultAddr is where a node listens that is told nothing, and dev's first.

@@ -1,0 +1,75 @@
+// Package worker holds the commands that hold worker numbers for programs that cannot do so
+// themselves.
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/worker"
+)
+
+// Command returns "allocator worker".
+func Command(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "worker",
+		Short: "Hold a worker number for a program with a Snowflake library",
+		Long: `A worker number is a sid of the space that a node grants to a program which makes IDs
+itself, for an interval that is extended while the program runs. "allocator status" lists
+the workers. Nodes need a range of sids for them: worker.sid-range.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(runCommand(a), serveCommand(a), showCommand(a))
+	return cmd
+}
+
+// workerFlags adds the flags that say which worker is taken, and from whom, and returns
+// what reads them. The name of a worker is that of the program unless another is given.
+func workerFlags(a *cli.App, cmd *cobra.Command) func(program string) (worker.Config, error) {
+	name := cmd.Flags().String("name", "", "name of the worker for people, as in \"allocator status\"; unless given, the program's")
+	wait := cmd.Flags().Duration("wait", worker.DefaultOpenTimeout, "how long to wait for a number, as until that of a crashed predecessor is free")
+	connect := remote.ClientFlags(a, cmd)
+	return func(program string) (worker.Config, error) {
+		if *wait <= 0 {
+			return worker.Config{}, cli.UsageError("--wait is %v: it has to be above 0", *wait)
+		}
+		cfg := worker.Config{Name: *name, OpenTimeout: *wait}
+		if cfg.Name == "" {
+			cfg.Name = filepath.Base(program)
+		}
+		var err error
+		cfg.Client, err = connect()
+		return cfg, err
+	}
+}
+
+// openWorker opens a worker. Its errors have exit codes.
+func openWorker(ctx context.Context, cfg worker.Config) (*worker.Worker, error) {
+	w, err := worker.Open(ctx, cfg)
+	var refusal *client.Refusal
+	switch {
+	case err == nil:
+		return w, nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return nil, cli.ErrInterrupted
+	case errors.Is(err, worker.ErrConfig):
+		return nil, cli.Exit(cli.ExitUsage, err)
+	case errors.As(err, &refusal):
+		return nil, cli.Exit(cli.ExitInvalid, err)
+	}
+	return nil, cli.Exit(cli.ExitUnavailable, err)
+}
+
+// logger returns what the commands log to.
+func logger(a *cli.App) *slog.Logger {
+	return cli.Logger(config.Log{Level: "info", Format: "text"}, a.Err)
+}

@@ -1,0 +1,458 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+)
+
+// granter is a node that grants the number 77, by its window.
+type granter struct {
+	pb.UnimplementedWorkerServiceServer
+	addr   string
+	window time.Duration
+
+	mu       sync.Mutex    // guards the rest
+	refuse   client.Reason // of acquisitions and extensions; "": they are served
+	name     string
+	from, to int64
+	extended int
+	acquired int
+	released []int64
+}
+
+func newGranter(t *testing.T, window time.Duration) *granter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &granter{addr: l.Addr().String(), window: window}
+	s := grpc.NewServer()
+	pb.RegisterWorkerServiceServer(s, g)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() { s.Stop(); <-ended })
+	return g
+}
+
+func (g *granter) with(f func(*granter)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f(g)
+}
+
+func (g *granter) refusal() error {
+	if g.refuse == "" {
+		return nil
+	}
+	st, err := status.New(codes.Unavailable, "by the test").WithDetails(&errdetails.ErrorInfo{Reason: string(g.refuse)})
+	return errors.Join(err, st.Err())
+}
+
+func (g *granter) answer() *pb.Worker {
+	now := time.Now().UnixMilli()
+	g.to = max(g.to, now+g.window.Milliseconds())
+	return &pb.Worker{Id: "77-4", Worker: 77, Term: 4, Name: g.name, Handle: "w1.77.4.s", NotBeforeUnixMs: g.from, NotAfterUnixMs: g.to,
+		NowUnixMs: now, ExtendAtUnixMs: now + g.window.Milliseconds()/3}
+}
+
+func (g *granter) AcquireWorker(_ context.Context, req *pb.AcquireWorkerRequest) (*pb.Worker, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.refusal(); err != nil {
+		return nil, err
+	}
+	g.acquired++
+	g.name, g.from = req.GetName(), time.Now().UnixMilli()
+	return g.answer(), nil
+}
+
+func (g *granter) ExtendWorker(context.Context, *pb.ExtendWorkerRequest) (*pb.Worker, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.refusal(); err != nil {
+		return nil, err
+	}
+	g.extended++
+	return g.answer(), nil
+}
+
+func (g *granter) ReleaseWorker(_ context.Context, req *pb.ReleaseWorkerRequest) (*pb.ReleaseWorkerResponse, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.released = append(g.released, req.GetUsedUntilUnixMs())
+	return &pb.ReleaseWorkerResponse{ReusableFromUnixMs: req.GetUsedUntilUnixMs()}, nil
+}
+
+// agent is an `allocator worker run` in progress.
+type agent struct {
+	cmd      *exec.Cmd
+	out, err bytes.Buffer // to be read after wait
+}
+
+// runAgent starts one, in a directory of its own.
+func runAgent(t *testing.T, g *granter, args ...string) *agent {
+	t.Helper()
+	a := &agent{cmd: exec.Command("allocator", append([]string{"worker", "run", "--addr", g.addr, "--margin", "500ms", "--grace", "500ms"}, args...)...)}
+	a.cmd.Dir = t.TempDir()
+	a.cmd.Stdout, a.cmd.Stderr = &a.out, &a.err
+	a.cmd.WaitDelay = patience // of processes that it left behind
+	if err := a.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.cmd.Process.Kill() })
+	return a
+}
+
+// wait waits for its end and expects an exit code.
+func (a *agent) wait(t *testing.T, code int) {
+	t.Helper()
+	err := a.cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) || a.cmd.ProcessState.ExitCode() != code {
+		t.Fatalf("%v: %v, want exit code %d\n%s%s", a.cmd.Args, err, code, &a.out, &a.err)
+	}
+}
+
+// content waits until a file in its directory has some, and returns it.
+func (a *agent) content(t *testing.T, name string) string {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(5 * time.Millisecond) {
+		if b, err := os.ReadFile(filepath.Join(a.cmd.Dir, name)); err == nil && strings.HasSuffix(string(b), "\n") {
+			return strings.TrimSpace(string(b))
+		}
+	}
+	t.Fatalf("%v wrote no %s", a.cmd.Args, name)
+	return ""
+}
+
+func (a *agent) pid(t *testing.T, name string) int {
+	t.Helper()
+	pid, err := strconv.Atoi(a.content(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// gone waits until a process has ended.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(5 * time.Millisecond) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+	}
+	t.Fatalf("process %d is running", pid)
+}
+
+func TestWorkerRun(t *testing.T) {
+	t.Parallel()
+	g := newGranter(t, time.Minute)
+	a := runAgent(t, g, "--name", "orders", "--", "sh", "-c",
+		`echo "$ALLOCATOR_WORKER $ALLOCATOR_DATACENTER_ID $ALLOCATOR_WORKER_ID"; od -An -t x1 -v "$ALLOCATOR_WORKER_FILE"; echo oops >&2; exit 7`)
+	a.wait(t, 7)
+	split, bytes, _ := strings.Cut(a.out.String(), "\n")
+	if split != "77 2 13" || g.name != "orders" || !strings.Contains(a.err.String(), "oops\n") {
+		t.Errorf("out %q, err %q, name %q", split, &a.err, g.name)
+	}
+	var b []byte
+	for _, x := range strings.Fields(bytes) {
+		n, err := strconv.ParseUint(x, 16, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = append(b, byte(n))
+	}
+	if len(b) != 64 || string(b[:8]) != "ALLOCWK1" {
+		t.Fatalf("file %q", b)
+	}
+	for at, want := range map[int]int64{8: 77, 16: 4, 24: g.from, 32: g.to, 48: 2, 56: 13} {
+		if got := int64(binary.LittleEndian.Uint64(b[at:])); got != want {
+			t.Errorf("at %d of the file: %d, want %d", at, got, want)
+		}
+	}
+	if now := time.Now().UnixMilli(); len(g.released) != 1 || g.released[0] <= g.from || g.released[0] > now+1000 {
+		t.Errorf("released with %d, from %d, now %d", g.released, g.from, now)
+	}
+}
+
+func TestWorkerRunExitCodes(t *testing.T) {
+	t.Parallel()
+	g := newGranter(t, time.Minute)
+	for code, args := range map[int][]string{
+		0:   {"--", "true"},
+		137: {"--", "sh", "-c", "kill -KILL $$"},
+		141: {"--", "sh", "-c", "kill -PIPE $$"}, // it is not ignored
+	} {
+		runAgent(t, g, args...).wait(t, code)
+	}
+	if g.name != "sh" && g.name != "true" {
+		t.Errorf("name %q", g.name)
+	}
+	acquired := g.acquired
+	a := runAgent(t, g, "--", "no-such-program")
+	a.wait(t, 127)
+	if !strings.Contains(a.err.String(), "no-such-program: cannot be started") {
+		t.Errorf("it says %q", &a.err)
+	}
+	runAgent(t, g, "--", "/etc/passwd").wait(t, 126)
+	runAgent(t, g, "--margin", "1ms", "--", "true").wait(t, 2)
+	runAgent(t, g).wait(t, 2)
+	if g.acquired != acquired {
+		t.Error("a worker was acquired for a command that cannot run")
+	}
+	a = runAgent(t, g, "--margin", "20s", "--grace", "10s", "--", "true")
+	a.wait(t, 2)
+	if !strings.Contains(a.err.String(), "raise worker.window") {
+		t.Errorf("it says %q", &a.err)
+	}
+	if n := len(g.released); g.released[n-1] != g.from {
+		t.Errorf("released with %d: nothing was used from %d on", g.released[n-1], g.from)
+	}
+	broken := filepath.Join(t.TempDir(), "broken")
+	if err := os.WriteFile(broken, []byte("#!/no/such/interpreter\n"), 0o700); err != nil { //nolint:gosec // it is to be executable
+		t.Fatal(err)
+	}
+	runAgent(t, g, "--", broken).wait(t, 127)
+	if n := len(g.released); n != g.acquired {
+		t.Errorf("acquired %d workers, and released %d", g.acquired, n)
+	}
+
+	for reason, code := range map[client.Reason]int{client.WorkersOff: 1, client.NoWorker: 1, client.PermissionDenied: 1} {
+		g.with(func(g *granter) { g.refuse = reason })
+		a := runAgent(t, g, "--wait", "300ms", "--", "true")
+		a.wait(t, code)
+		if !strings.Contains(a.err.String(), string(reason)) {
+			t.Errorf("%s: it says %q", reason, &a.err)
+		}
+	}
+	a = runAgent(t, &granter{addr: "127.0.0.1:1"}, "--wait", "300ms", "--", "true")
+	a.wait(t, 3)
+	if !strings.Contains(a.err.String(), "no node answered") {
+		t.Errorf("nobody there: it says %q", &a.err)
+	}
+}
+
+func TestWorkerRunForwardsSignals(t *testing.T) {
+	t.Parallel()
+	a := runAgent(t, newGranter(t, time.Minute), "--", "sh", "-c",
+		`trap 'echo usr1 > usr1' USR1; trap 'echo term; exit 5' TERM; echo $$ > pid; while :; do sleep 0.01; done`)
+	a.pid(t, "pid")
+	for s, see := range map[syscall.Signal]string{syscall.SIGTSTP: "", syscall.SIGUSR1: "usr1"} {
+		if err := a.cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		if see != "" {
+			a.content(t, see)
+		}
+	}
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	a.wait(t, 5)
+	if a.out.String() != "term\n" {
+		t.Errorf("it printed %q", &a.out)
+	}
+}
+
+// stubborn ignores SIGTERM, and so do a child of it and one that left its process group.
+// Each writes the time as long as it lives.
+const stubborn = `trap '' TERM; echo $$ > pid
+forever='trap "" TERM; while :; do date +%s%3N > $0.tmp; mv $0.tmp $0; sleep 0.01; done'
+sh -c "$forever" child &
+setsid sh -c "$forever" escaped &
+eval "$(echo "$forever" | sed 's/\$0/main/g')"`
+
+// When its worker cannot be extended, nothing of a command lives until the number may be
+// somebody else's.
+func TestWorkerRunKillsInTime(t *testing.T) {
+	t.Parallel()
+	g := newGranter(t, 4*time.Second)
+	a := runAgent(t, g, "--file", "interval", "--", "sh", "-c", stubborn)
+	pid := a.pid(t, "pid")
+	for _, name := range []string{"main", "child", "escaped"} {
+		a.content(t, name)
+	}
+	for began := time.Now(); g.to < g.from+6000; time.Sleep(20 * time.Millisecond) { // it was extended
+		if time.Since(began) > patience {
+			t.Fatal("it was never extended")
+		}
+	}
+	var to int64
+	g.with(func(g *granter) { g.refuse, to = client.EtcdUnavailable, g.to })
+	file, err := os.ReadFile(filepath.Join(a.cmd.Dir, "interval"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapped := int64(binary.LittleEndian.Uint64(file[32:]))
+	a.wait(t, 3)
+	gone(t, pid)
+	if mapped < g.from+5000 || mapped > to {
+		t.Errorf("the file had not_after %d; the worker was extended to %d", mapped, to)
+	}
+	for _, name := range []string{"main", "child", "escaped"} {
+		last, err := strconv.ParseInt(a.content(t, name), 10, 64)
+		if err != nil || last >= to-400 || last < to-1500 {
+			t.Errorf("%s lived until %d, %v; not_after is %d, and the margin 500 ms", name, last, err, to)
+		}
+	}
+	if !strings.Contains(a.err.String(), "was stopped: the interval could not be extended") || !strings.Contains(a.err.String(), "ETCD_UNAVAILABLE") {
+		t.Errorf("it says %q", &a.err)
+	}
+	if _, err := os.Stat(filepath.Join(a.cmd.Dir, "interval")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is still there: %v", err)
+	}
+}
+
+func TestWorkerRunIsLost(t *testing.T) {
+	t.Parallel()
+	g := newGranter(t, 3*time.Second)
+	a := runAgent(t, g, "--", "sh", "-c", `trap 'od -An -t d8 -j 32 -N 8 $ALLOCATOR_WORKER_FILE > at-term; exit 0' TERM; echo $$ > pid; while :; do sleep 0.01; done`)
+	a.pid(t, "pid")
+	g.with(func(g *granter) { g.refuse = client.UnknownWorker })
+	a.wait(t, 3)
+	if got := a.content(t, "at-term"); got != "0" {
+		t.Errorf("not_after is %s at SIGTERM, want 0", got)
+	}
+	if !strings.Contains(a.err.String(), "UNKNOWN_WORKER") || len(g.released) != 0 {
+		t.Errorf("it says %q; released %d", &a.err, g.released)
+	}
+}
+
+// A command whose agent is killed does not live on.
+func TestWorkerRunIsKilled(t *testing.T) {
+	t.Parallel()
+	a := runAgent(t, newGranter(t, time.Minute), "--", "sh", "-c", `trap '' TERM INT HUP; echo $$ > pid; while :; do sleep 0.01; done`)
+	pid := a.pid(t, "pid")
+	if err := a.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, pid)
+	_ = a.cmd.Wait() // it was killed
+}
+
+// What a command leaves behind ends before its number is given back.
+func TestWorkerRunLeavesNothing(t *testing.T) {
+	t.Parallel()
+	g := newGranter(t, time.Minute)
+	a := runAgent(t, g, "--", "sh", "-c", `setsid sh -c 'trap "" TERM; echo $$ > escaped; while :; do sleep 0.01; done' & while [ ! -s escaped ]; do sleep 0.01; done; exit 4`)
+	pid := a.pid(t, "escaped")
+	a.wait(t, 4)
+	gone(t, pid)
+	if len(g.released) != 1 || g.released[0] == 0 {
+		t.Errorf("released with %d", g.released)
+	}
+}
+
+func TestWorkerServe(t *testing.T) {
+	t.Parallel()
+	g := newGranter(t, 3*time.Second)
+	dir := t.TempDir()
+	socket, path := filepath.Join(dir, "socket"), filepath.Join(dir, "worker")
+	start := func() (*exec.Cmd, *bytes.Buffer) {
+		cmd := exec.Command("allocator", "worker", "serve", "--addr", g.addr, "--listen", "unix:"+socket, "--file", path)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		return cmd, &errs
+	}
+	ask := func() (code int, answer map[string]int64) {
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}}
+		for began := time.Now(); time.Since(began) < patience; time.Sleep(5 * time.Millisecond) {
+			res, err := c.Get("http://worker/v1/worker")
+			if err != nil {
+				continue
+			}
+			text, err := io.ReadAll(res.Body)
+			if err = errors.Join(err, res.Body.Close(), json.Unmarshal(text, &answer)); err != nil {
+				t.Fatal(err)
+			}
+			return res.StatusCode, answer
+		}
+		t.Fatal("nobody answers")
+		return 0, nil
+	}
+	show := func(code int) {
+		t.Helper()
+		cmd := exec.Command("allocator", "worker", "show", "--file", path)
+		out, _ := cmd.CombinedOutput()
+		if got := cmd.ProcessState.ExitCode(); got != code || code == 0 && !strings.Contains(string(out), `"worker":77,`) {
+			t.Errorf("show: exit code %d, want %d: %s", got, code, out)
+		}
+	}
+	first, _ := start()
+	code, answer := ask()
+	for key, want := range map[string]int64{"worker": 77, "term": 4, "not_before_unix_ms": g.from, "datacenter_id": 2, "worker_id": 13} {
+		if code != http.StatusOK || answer[key] != want {
+			t.Errorf("%d, %s is %d, want %d", code, key, answer[key], want)
+		}
+	}
+	show(0)
+	second, errs := start() // another one on the same socket
+	if err := second.Wait(); second.ProcessState.ExitCode() != 2 || !strings.Contains(errs.String(), "another process listens there") {
+		t.Errorf("%v: %s", err, errs)
+	}
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait() // it was killed
+	third, errs := start()
+	if code, _ := ask(); code != http.StatusOK {
+		t.Errorf("after a kill: %d", code)
+	}
+	for before := g.extended; g.extended == before; time.Sleep(20 * time.Millisecond) {
+	}
+	_, later := ask()
+	if later["not_after_unix_ms"] <= answer["not_after_unix_ms"] {
+		t.Errorf("not_after went from %d to %d", answer["not_after_unix_ms"], later["not_after_unix_ms"])
+	}
+	if err := third.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := third.Wait(); err != nil {
+		t.Errorf("%v: %s", err, errs)
+	}
+	if len(g.released) != 1 || g.released[0] != 0 { // what the program used is not known
+		t.Errorf("released with %d", g.released)
+	}
+	show(1)
+	fourth, errs := start()
+	ask()
+	g.with(func(g *granter) { g.refuse = client.UnknownWorker })
+	if _ = fourth.Wait(); fourth.ProcessState.ExitCode() != 3 || !strings.Contains(errs.String(), "UNKNOWN_WORKER") {
+		t.Errorf("lost: exit code %d: %s", fourth.ProcessState.ExitCode(), errs)
+	}
+}
