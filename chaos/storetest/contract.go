@@ -13,12 +13,11 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/keeper"
 )
 
 // Space is a Store with the calls of init, decode and accept-time.
 type Space interface {
-	keeper.Store
+	Store
 	Init(context.Context, lease.Space, clock.Millis) (bool, lease.View, error)
 	Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error)
 	AcceptTime(context.Context, lease.View, lease.AcceptedTime) error
@@ -56,6 +55,7 @@ func Contract(t *testing.T, fresh func(*testing.T) Harness) {
 		{"ledger", testLedger, false},
 		{"leases", testLeases, false},
 		{"registrations", testRegistrations, false},
+		{"worker", testWorker, false},
 		{"unreadable records", testUnreadable, false},
 		{"strays", testStrays, false},
 		{"accepted time", testAcceptedTime, false},
@@ -466,6 +466,39 @@ func testLeases(f *fixture) {
 			f.Errorf("%v on a lease that is gone: got %v, %v, want ErrLeaseGone", op, applied, err)
 		}
 		f.sameView("records after "+op.String()+" on a lease that is gone", f.read(1), v)
+	}
+}
+
+// testWorker: a holder on a lease of its own, which has no registration.
+func testWorker(f *fixture) {
+	id, err := f.Space.Grant(f.ctx, time.Minute)
+	if err != nil || id == 0 {
+		f.Fatalf("grant: %v, %v", id, err)
+	}
+	if again, err := f.Space.Grant(f.ctx, time.Minute); err != nil || again == id {
+		f.Fatalf("second grant: %v after %v, %v", again, id, err)
+	}
+	if err := f.Space.KeepAlive(f.ctx, id); err != nil {
+		f.Errorf("keep alive: %v", err)
+	}
+	w := node{Holder: lease.Holder{Instance: "secret's hash", Node: "import-1", Worker: true, Owner: "shop"}, lease: id}
+	txn := f.txn(lease.Acquire, 1, w, f.read(1))
+	txn.Window.Worker, txn.Window.Owner, txn.Window.Since = true, "shop", txn.Window.Base
+	v := f.apply(txn)
+	if got := v.SIDs[1]; got.Holder.Value != w.Holder || got.Holder.Lease != id || got.Window.Value != txn.Window {
+		f.Errorf("acquired: %+v", got)
+	}
+	if got := f.load(); len(got.Nodes) != 0 {
+		f.Errorf("a worker registered: %+v", got.Nodes)
+	}
+	line, ok, err := f.Space.Holder(f.ctx, 1, txn.Window.Base)
+	if err != nil || !ok || !line.Worker || line.Node != "import-1" {
+		f.Errorf("ledger: %+v, %v, %v", line, ok, err)
+	}
+	f.Expire(id)
+	v = f.read(1)
+	if v.SIDs[1].Holder.Exists() || v.SIDs[1].Window.Value != txn.Window {
+		f.Errorf("after its lease: %+v", v.SIDs[1])
 	}
 }
 

@@ -23,6 +23,7 @@ const (
 	Load      Kind = "load"
 	Read      Kind = "read"
 	Register  Kind = "register"
+	Grant     Kind = "grant"
 	KeepAlive Kind = "keepalive"
 	Revoke    Kind = "revoke"
 )
@@ -69,9 +70,15 @@ func Every(o Outcome, kinds ...Kind) Script {
 	}
 }
 
+// Store is what nodes and workers ask of a space.
+type Store interface {
+	keeper.Store
+	Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, error)
+}
+
 // Faulty is a Store whose calls fail by script. It is safe for concurrent use.
 type Faulty struct {
-	inner keeper.Store
+	inner Store
 
 	mu      sync.Mutex // guards the fields below
 	script  Script
@@ -80,7 +87,7 @@ type Faulty struct {
 }
 
 // NewFaulty returns inner with failures; a nil script has none.
-func NewFaulty(inner keeper.Store, script Script) *Faulty {
+func NewFaulty(inner Store, script Script) *Faulty {
 	return &Faulty{inner: inner, script: script, calls: map[Kind]int{}}
 }
 
@@ -179,6 +186,16 @@ func (f *Faulty) Register(ctx context.Context, id lease.LeaseID, ttl time.Durati
 	var err error
 	fault := f.do(ctx, Register, func(ctx context.Context) { id, err = f.inner.Register(ctx, id, ttl, r) })
 	if fault != nil {
+		return 0, fault
+	}
+	return id, err
+}
+
+// Grant passes the call on, or fails.
+func (f *Faulty) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, error) {
+	var id lease.LeaseID
+	var err error
+	if fault := f.do(ctx, Grant, func(ctx context.Context) { id, err = f.inner.Grant(ctx, ttl) }); fault != nil {
 		return 0, fault
 	}
 	return id, err

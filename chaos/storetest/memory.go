@@ -183,9 +183,7 @@ func (m *Memory) StartRegister(id lease.LeaseID, ttl time.Duration, r lease.Regi
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if id == 0 {
-		m.lastLease++
-		id, ttl = m.lastLease, (ttl + time.Second - 1).Truncate(time.Second)
-		m.state.leases[id] = grant{ttl: ttl, deadline: m.elapsed + ttl}
+		id = m.grant(ttl)
 	}
 	key := "node/" + string(r.Instance)
 	rev := m.revisionOf(key)
@@ -201,6 +199,24 @@ func (m *Memory) StartRegister(id lease.LeaseID, ttl time.Duration, r lease.Regi
 		m.put(key, lease.Encode(r), id)
 		return id, nil
 	}
+}
+
+// Grant takes a lease of ttl, rounded up to whole seconds.
+func (m *Memory) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.grant(ttl), nil
+}
+
+// grant is called with mu held.
+func (m *Memory) grant(ttl time.Duration) lease.LeaseID {
+	m.lastLease++
+	ttl = (ttl + time.Second - 1).Truncate(time.Second)
+	m.state.leases[m.lastLease] = grant{ttl: ttl, deadline: m.elapsed + ttl}
+	return m.lastLease
 }
 
 // revisionOf returns the revision of a key, or 0 without it. m.mu is held.

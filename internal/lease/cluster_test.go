@@ -30,6 +30,7 @@ type cluster struct {
 	moments clock.Mono
 	sids    map[string]lease.SIDRange // that a node of that name may take; absent: all
 	without map[string]bool           // nodes without gossip
+	workers lease.SIDRange            // that are for workers
 
 	// fault decides the outcome of a call; nil: all succeed.
 	fault func(p *process, a lease.Action) outcome
@@ -81,6 +82,8 @@ func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) t
 		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test", Gossip: gossip},
 		Format:         flake.Default,
 		SIDRange:       w.sids[nodeName],
+		Workers:        w.workers,
+		WorkerWindow:   2 * w.window,
 		Window:         w.window,
 		ExtendEvery:    w.window / 6,
 		TTL:            w.window / 2,

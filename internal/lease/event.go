@@ -235,6 +235,9 @@ type Status struct {
 	PoolSize    int                  // how many these are
 	PoolHeld    int                  // of these, with a holder, when last listed
 	PoolBad     int                  // of these, quarantined and without a holder
+	WorkerSIDs  int                  // how many sids are for workers alone
+	WorkersHeld int                  // of these, with a holder, when last listed
+	WorkersBad  int                  // of these, quarantined and without a holder
 	Quarantined map[flake.SID]string // why a sid is not used
 	Nodes       []Registration       // who is registered, when last listed; do not write
 	Holders     []Held               // who has which sid, when last listed, in the order of sids; do not write

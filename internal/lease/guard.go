@@ -106,11 +106,41 @@ func (m *Machine) trust(at clock.Millis, sent time.Duration) {
 
 // farAhead is how far beyond the clock a sound ceiling can lie: W by the rules,
 // the writer's skew and ours, and the lead of the last ID.
-func (m *Machine) farAhead() clock.Millis {
-	return clock.MillisOf(m.cfg.Window + 2*m.cfg.MaxSkew + m.cfg.MaxLead)
+func (m *Machine) farAhead(worker bool) clock.Millis {
+	window := m.cfg.Window
+	if worker {
+		window = max(window, m.cfg.WorkerWindow)
+	}
+	return clock.MillisOf(window + 2*m.cfg.MaxSkew + m.cfg.MaxLead)
 }
 
-// soundBy returns the latest ceiling that a sound clock can have written.
-func (m *Machine) soundBy(now clock.Reading) clock.Millis {
-	return max(now.Wall, m.era.Value.Floor) + m.farAhead()
+// soundBy returns the latest ceiling that a sound clock can have written into a record
+// of a node, or of a worker.
+func (m *Machine) soundBy(now clock.Reading, worker bool) clock.Millis {
+	return max(now.Wall, m.era.Value.Floor) + m.farAhead(worker)
+}
+
+// Limit is up to which wall time this process may write ceilings, for itself and for
+// workers: a copy of what the poison guard knows. The zero value permits nothing.
+type Limit struct {
+	at              clock.Mono
+	extend, acquire clock.Millis // at that time
+}
+
+// Limit returns the limit as of now, which is the reading of the latest Step.
+func (m *Machine) Limit(now clock.Reading) Limit {
+	l := Limit{at: now.Mono}
+	l.extend, _ = m.latestWall(now, false)
+	l.acquire, _ = m.latestWall(now, true)
+	return l
+}
+
+// Permits reports whether a ceiling may be written at a later reading of the clock.
+func (l Limit) Permits(now clock.Reading, acquiring bool) bool {
+	until := l.extend
+	if acquiring {
+		until = l.acquire
+	}
+	// Not until + elapsed: until may be the end of time.
+	return now.Wall-clock.MillisOf(now.Mono.Sub(l.at)) <= until
 }

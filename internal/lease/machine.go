@@ -21,6 +21,7 @@ type Config struct {
 	Registration Registration // instance, node name and addresses of this process
 	Format       flake.Format // the layout and epoch this node was configured for
 	SIDRange     SIDRange     // sids that this node may take; zero: all of the space
+	Workers      SIDRange     // of these, the ones that are for workers alone; zero: none
 
 	Window         time.Duration // W: how far ahead of the clock a ceiling is reserved
 	ExtendEvery    time.Duration // how often a ceiling is raised
@@ -32,6 +33,7 @@ type Config struct {
 	StepLimit      time.Duration // how far a clock may be set ahead and write ceilings
 	DowntimeLimit  time.Duration // how much later than all records a first ceiling may be written
 	MaxLead        time.Duration // how far IDs may run ahead of the clock
+	WorkerWindow   time.Duration // W of workers
 
 	// Gated is set if the shell sends Gate events: no ceiling is written before
 	// the first one that is open.
@@ -100,9 +102,14 @@ type condition struct {
 
 // NewMachine returns a machine that has read nothing. It acts from the first Tick on.
 func NewMachine(cfg Config) *Machine {
+	layout := Space{Layout: cfg.Format.Layout}
+	within := cmp.Or(cfg.SIDRange, layout.SIDs())
+	if left, err := layout.Workers(cfg.Workers, within); err == nil {
+		within = left
+	}
 	return &Machine{
 		cfg:    cfg,
-		within: cmp.Or(cfg.SIDRange, Space{Layout: cfg.Format.Layout}.SIDs()),
+		within: within,
 		state:  seeking{},
 		bad:    map[flake.SID]string{},
 		gate:   Gate{Open: !cfg.Gated},
@@ -370,7 +377,8 @@ func (m *Machine) Status() Status {
 	case *rewound:
 		s.Problem = st.why
 	}
-	s.PoolSize, s.PoolHeld, s.PoolBad = m.pool()
+	s.PoolSize, s.PoolHeld, s.PoolBad = m.pool(m.within)
+	s.WorkerSIDs, s.WorkersHeld, s.WorkersBad = m.pool(m.cfg.Workers)
 	for _, sid := range m.list.sids {
 		s.Ceiling = max(s.Ceiling, sid.Window.Value.Ceil)
 	}

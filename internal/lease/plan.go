@@ -238,12 +238,12 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 		if m.bad[sid] != "" {
 			continue
 		}
-		own := s.Window.Exists() && s.Window.Value.Node == m.cfg.Registration.Node
+		own := s.Window.Exists() && !s.Window.Value.Worker && s.Window.Value.Node == m.cfg.Registration.Node
 		if s.Holder.Exists() {
-			if !m.everHeld && !mayReclaim && s.Holder.Err == nil &&
+			if !m.everHeld && !mayReclaim && s.Holder.Err == nil && !s.Holder.Value.Worker &&
 				s.Holder.Value.Node == m.cfg.Registration.Node &&
 				s.Holder.Value.Instance != m.cfg.Registration.Instance &&
-				s.Window.Value.Ceil <= m.soundBy(now) { // else we would wait for a ceiling that a wrong clock wrote
+				s.Window.Value.Ceil <= m.soundBy(now, false) { // else we would wait for a ceiling that a wrong clock wrote
 				reclaim, mayReclaim = sid, true
 			}
 			continue

@@ -56,10 +56,13 @@ type AcceptedTime struct {
 	At    clock.Millis `json:"at"`    // the operator's clock
 }
 
-// Holder is the leased record that marks a sid as taken.
+// Holder is the leased record that marks a sid as taken. A worker's is on a lease of
+// its own.
 type Holder struct {
 	Instance Instance `json:"instance"`
-	Node     string   `json:"node"`
+	Node     string   `json:"node"` // of a worker: its name
+	Worker   bool     `json:"worker,omitempty"`
+	Owner    string   `json:"owner,omitempty"` // of a worker: the client that acquired it; at most MaxOwner bytes
 }
 
 // WindowState distinguishes a window in use from one that its owner gave back
@@ -94,10 +97,19 @@ type Window struct {
 	Gossip bool `json:"gossip,omitempty"`
 	// Reason is an operator's, for a quarantined window; at most MaxReason bytes.
 	Reason string `json:"reason,omitempty"`
+
+	// Worker: the owner is a generator outside of the nodes, see package worker. Since is
+	// the first base of the term, so that any node can release it; of nodes it is 0.
+	Worker bool         `json:"worker,omitempty"`
+	Owner  string       `json:"owner,omitempty"` // the client that acquired it; at most MaxOwner bytes
+	Since  clock.Millis `json:"since,omitempty"`
 }
 
 // MaxReason bounds the reason of a quarantine, in bytes.
 const MaxReason = 200
+
+// MaxOwner bounds the owner of a worker, in bytes.
+const MaxOwner = 64
 
 // LedgerLine is a line of the ledger: who took a sid, and from which millisecond.
 type LedgerLine struct {
@@ -106,6 +118,7 @@ type LedgerLine struct {
 	Node     string       `json:"node"`
 	Era      int64        `json:"era"`
 	Since    clock.Millis `json:"since"`
+	Worker   bool         `json:"worker,omitempty"`
 }
 
 // Registration is a running process, under its lease: a standby has one too.
@@ -189,6 +202,8 @@ func (w Window) check() error {
 		return fmt.Errorf("window [%d,%d)", w.Base, w.Ceil)
 	case w.State != Active && w.State != Released && w.State != Quarantined:
 		return fmt.Errorf("state %q", w.State)
+	case w.Worker && (w.Since < 0 || w.Since > w.Base):
+		return fmt.Errorf("a worker's window [%d,%d) since %d", w.Base, w.Ceil, w.Since)
 	}
 	return nil
 }

@@ -137,6 +137,9 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		return rewind("the space's config was rewritten: its sids are %v, were %v", v.Config.Value.SIDs(), m.config.Value.SIDs())
 	}
 	within, err := v.Config.Value.SIDsOf(m.cfg.SIDRange)
+	if err == nil {
+		within, err = v.Config.Value.Workers(m.cfg.Workers, within)
+	}
 	switch {
 	case err != nil:
 		m.life = stopped
@@ -379,7 +382,6 @@ func (m *Machine) lose(now clock.Reading, h *hold, got SIDRecords, why string) {
 // the latest time that a live holder's clock wrote.
 func (m *Machine) inspect(now clock.Reading) {
 	m.bad, m.list.holderWall, m.list.latestWall = m.keepPasts(), 0, 0
-	latest := m.soundBy(now)
 	for _, sid := range slices.Sorted(maps.Keys(m.list.sids)) { // in order, so that runs can be repeated
 		s := m.list.sids[sid]
 		w := s.Window.Value
@@ -408,7 +410,7 @@ func (m *Machine) inspect(now clock.Reading) {
 			} else if h := m.hold(); h == nil || h.sid != sid {
 				m.releaseStray(now, sid, s)
 			}
-		case w.Ceil > latest:
+		case w.Ceil > m.soundBy(now, w.Worker):
 			m.quarantine(sid, fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or this node's clock is far behind",
 				w.Ceil.Time().Format(time.RFC3339)))
 		}

@@ -90,22 +90,50 @@ func (s Space) SIDsOf(r SIDRange) (SIDRange, error) {
 	case r.All():
 		return of, nil
 	case r.From < of.From || r.To > of.To:
-		return SIDRange{}, &RangeError{Range: r, SIDs: of, Layout: s.Layout}
+		return SIDRange{}, &RangeError{Setting: "sid-range", Range: r, SIDs: of, Layout: s.Layout}
 	}
 	return r, nil
 }
 
-// RangeError reports that a node's range has sids that the space does not have.
+// RangeError reports that a range of the settings has sids that the space does not have.
 type RangeError struct {
-	Range  SIDRange // of the node
-	SIDs   SIDRange // of the space
-	Layout flake.Layout
+	Setting string // the range's name
+	Range   SIDRange
+	SIDs    SIDRange // of the space
+	Layout  flake.Layout
 }
 
 // Error names both ranges.
 func (e *RangeError) Error() string {
-	return fmt.Sprintf("sid-range %v is not within the sids of the space, %v: configure a range within these, or another space", e.Range, e.SIDs.Of(e.Layout))
+	return fmt.Sprintf("%s %v is not within the sids of the space, %v: configure a range within these, or another space", e.Setting, e.Range, e.SIDs.Of(e.Layout))
 }
+
+// Workers returns the sids of the space that are for workers, where r is set aside for
+// them, and the sids of a node with range within that are left to it.
+//
+// It returns a *RangeError if r has sids that the space does not have, and ErrWorkers if
+// it leaves the node none, or two ranges.
+func (s Space) Workers(r, within SIDRange) (left SIDRange, err error) {
+	of := s.SIDs()
+	switch {
+	case r.All() || within.To <= r.From || r.To <= within.From:
+		left = within
+	case r.From <= within.From:
+		left = SIDRange{From: r.To, To: within.To}
+	case r.To >= within.To:
+		left = SIDRange{From: within.From, To: r.From}
+	}
+	switch {
+	case !r.All() && (r.From < of.From || r.To > of.To):
+		return SIDRange{}, &RangeError{Setting: "worker.sid-range", Range: r, SIDs: of, Layout: s.Layout}
+	case left.Len() <= 0:
+		return SIDRange{}, fmt.Errorf("%w: worker.sid-range is %v, and the node's sids are %v", ErrWorkers, r, within)
+	}
+	return left, nil
+}
+
+// ErrWorkers says that the sids for workers leave a node none, or two ranges.
+var ErrWorkers = errors.New("no one range of sids is left for the node: move worker.sid-range to an end of the sids, or give the node a sid-range beside it")
 
 // Of returns r as people are shown the sids of a space, such as "0-255 of 1024".
 func (r SIDRange) Of(l flake.Layout) string { return fmt.Sprintf("%v of %d", r, l.Holders()) }
@@ -148,10 +176,9 @@ func (r *SIDRange) UnmarshalText(b []byte) error {
 	return err
 }
 
-// pool counts the sids that m may take: how many there are, how many of them have
-// a holder, and how many of the rest are quarantined.
-func (m *Machine) pool() (size, held, bad int) {
-	within := m.within
+// pool counts the sids of a range: how many there are, how many of them have a holder,
+// and how many of the rest are quarantined.
+func (m *Machine) pool(within SIDRange) (size, held, bad int) {
 	for sid, s := range m.list.sids {
 		if within.Has(sid) && s.Holder.Exists() {
 			held++
@@ -171,11 +198,13 @@ const holdersNamed = 8
 // noneFree returns a message for people: no sid can be taken, and who has them.
 func (m *Machine) noneFree() string {
 	within := m.within
-	size, held, bad := m.pool()
+	size, held, bad := m.pool(within)
 	of := ""
 	switch {
 	case !m.cfg.SIDRange.All():
-		of = fmt.Sprintf(" in %s (sid-range)", m.cfg.SIDRange)
+		of = fmt.Sprintf(" in %s (sid-range)", within)
+	case !m.cfg.Workers.All():
+		of = fmt.Sprintf(" in %s (the sids that are not for workers)", within)
 	case !m.config.Value.Part.All():
 		of = fmt.Sprintf(" in %s (the sids of the space)", within)
 	}

@@ -39,6 +39,27 @@ func TestParseSIDRange(t *testing.T) {
 	}
 }
 
+// TestWorkersRange: what is left to a node is one range, or an error.
+func TestWorkersRange(t *testing.T) {
+	for _, tt := range []struct {
+		workers, node, left string // left "": an error
+	}{
+		{"", "0-31", "0-31"}, {"16-31", "0-31", "0-15"}, {"0-15", "0-31", "16-31"}, {"31", "0-31", "0-30"},
+		{"16-31", "0-15", "0-15"}, {"16-31", "8-19", "8-15"}, {"0-9", "8-19", "10-19"}, {"0", "1", "1"},
+		{"8-15", "0-31", ""}, {"0-31", "0-31", ""}, {"0-31", "4-7", ""}, {"7", "7", ""}, {"31-32", "0-15", ""}, {"40-50", "0-31", ""},
+	} {
+		w, err1 := lease.ParseSIDRange(tt.workers)
+		n, err2 := lease.ParseSIDRange(tt.node)
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		left, err := lease.Space{Layout: flake.Scalable, Pool: "p"}.Workers(w, n)
+		if left.String() != tt.left || (err == nil) != (tt.left != "") {
+			t.Errorf("%q for workers, of %q: %q is left, %v", tt.workers, tt.node, left, err)
+		}
+	}
+}
+
 // TestSpaceSIDs: what a node may take is its range within the sids of the space.
 func TestSpaceSIDs(t *testing.T) {
 	for _, tt := range []struct {

@@ -38,7 +38,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with the actio
 // asks for it · "X fault notapplied|lostreply|late|hang [KIND]" for its next request
 // (of that kind) · "X deliver" late requests · "X answer" hanging requests · "X stop" ·
 // "X crash" · "X changed" · "X gate open|closed [confirmed]" · "X giveup" · "X reported ERA REVISION" · "X issue N" · "X status" ·
-// "init [SIDS]" · "config SIDS" · "recreate" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" · "replace holder SID INSTANCE" by a key on no lease ·
+// "init [SIDS]" · "workers SIDS" that later nodes leave alone · "worker SID NAME" acquires one · "config SIDS" · "recreate" · "era +D" · "rewrite era D" · "expire X" its lease · "delete KEY" · "corrupt KEY" · "replace holder SID INSTANCE" by a key on no lease ·
 // "occupy SID SID" by others, and "vacate N" of those · "ceiling SID D" written by a clock D
 // ahead · "quarantine SID" · "churn N" unrelated writes · "snapshot" · "restore" ·
 // "outside CLAIM" · "pass D" lets time pass without a tick · "step D" moves the wall clock
@@ -186,6 +186,30 @@ func (s *scenario) command(f []string) string {
 		s.check(err)
 		s.w.sids = map[string]lease.SIDRange{arg(1): sids}
 		s.procs[name] = s.w.start(arg(1))
+		return ""
+	case "workers": // SIDS: what later nodes leave to workers
+		sids, err := lease.ParseSIDRange(arg(1))
+		s.check(err)
+		s.w.workers = sids
+		return ""
+	case "worker": // SID NAME: one acquires it
+		v, err := s.mem.Load(ctx)
+		s.check(err)
+		sid, err := strconv.Atoi(arg(1))
+		s.check(err)
+		id, err := s.mem.Grant(ctx, 24*time.Hour)
+		s.check(err)
+		now, owner := s.w.clock.Now().Wall, lease.Instance("worker-"+arg(1))
+		applied, _, err := s.mem.Commit(ctx, lease.Txn{
+			Op: lease.Acquire, SID: flake.SID(sid), Config: v.Config, Era: v.Era, Lease: id,
+			Holder: lease.Holder{Instance: owner, Node: arg(2), Worker: true},
+			Window: lease.Window{Era: 1, Term: 1, Instance: owner, Node: arg(2), Nonce: "w", Base: now, Since: now,
+				Ceil: now + 60000, State: lease.Active, Wall: now, Worker: true},
+		})
+		if s.check(err); !applied {
+			s.t.Fatalf("sid %d is taken", sid)
+		}
+		s.others = append(s.others, id)
 		return ""
 	case "init": // [SIDS]
 		_, _, err := s.mem.Init(ctx, s.space(arg(1)), s.w.clock.Now().Wall)

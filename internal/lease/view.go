@@ -99,7 +99,7 @@ const LedgerKept = 64
 // LedgerLine returns the line that an Acquire or Reclaim adds to the ledger.
 func (t Txn) LedgerLine() LedgerLine {
 	w := t.Window
-	return LedgerLine{Term: w.Term, Instance: w.Instance, Node: w.Node, Era: w.Era, Since: w.Base}
+	return LedgerLine{Term: w.Term, Instance: w.Instance, Node: w.Node, Era: w.Era, Since: w.Base, Worker: w.Worker}
 }
 
 // ErrTxn is returned for a Txn that no step of the protocol asks for.

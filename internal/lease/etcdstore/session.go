@@ -23,11 +23,10 @@ func (s *Store) Register(ctx context.Context, id lease.LeaseID, ttl time.Duratio
 	defer cancel()
 	granted := id == 0
 	if granted {
-		grant, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
-		if err != nil {
-			return 0, fmt.Errorf("grant lease: %w", because(ctx, err))
+		var err error
+		if id, err = s.Grant(ctx, ttl); err != nil {
+			return 0, err
 		}
-		id = lease.LeaseID(grant.ID)
 	}
 	put, err := s.readNode(ctx, id, r)
 	if err == nil {
@@ -42,6 +41,18 @@ func (s *Store) Register(ctx context.Context, id lease.LeaseID, ttl time.Duratio
 		return 0, leaseError("register "+string(r.Instance)+" on", id, err)
 	}
 	return id, nil
+}
+
+// Grant takes a lease of ttl, as Register does. After an error one may exist; nothing is
+// on it, and it expires by itself.
+func (s *Store) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return 0, fmt.Errorf("grant lease: %w", because(ctx, err))
+	}
+	return lease.LeaseID(r.ID), nil
 }
 
 // readNode reads the node's key, and returns what puts r there, on the lease, if the

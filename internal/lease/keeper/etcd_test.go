@@ -85,7 +85,7 @@ func TestEveryCallFailsOnEtcd(t *testing.T) {
 
 // life runs a node through acquiring, extending, losing its lease and stopping,
 // beside a second node, and reports whether the fault was met.
-func life(t *testing.T, store keeper.Store, kind storetest.Kind, n int, outcome storetest.Outcome, crash bool) bool {
+func life(t *testing.T, store storetest.Store, kind storetest.Kind, n int, outcome storetest.Outcome, crash bool) bool {
 	t.Helper()
 	const window = 3 * time.Second
 	var mu sync.Mutex

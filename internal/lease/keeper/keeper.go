@@ -55,8 +55,9 @@ type Keeper struct {
 	calls   sync.WaitGroup
 	watched watched
 
-	status  atomic.Pointer[published] // stored by Run's goroutine alone, once Run is called
-	ticked  atomic.Int64              // clock.Mono of the last pass of the loop
+	status  atomic.Pointer[published]   // stored by Run's goroutine alone, once Run is called
+	limit   atomic.Pointer[lease.Limit] // likewise; nil: nothing was read yet
+	ticked  atomic.Int64                // clock.Mono of the last pass of the loop
 	stats   stats
 	failed  error
 	outage  outage      // owned by Run's goroutine
@@ -86,6 +87,14 @@ func New(cfg Config) *Keeper {
 // Status returns the latest status of the lease. Maps and slices in it are
 // shared: do not write to them.
 func (k *Keeper) Status() lease.Status { return k.status.Load().status }
+
+// Limit returns up to which time ceilings may be written, as of the last pass of the loop.
+func (k *Keeper) Limit() lease.Limit {
+	if l := k.limit.Load(); l != nil {
+		return *l
+	}
+	return lease.Limit{}
+}
 
 // Watch returns the latest status, as Status does, and a channel that is closed
 // when the status next differs from it in anything. A caller that calls Watch
@@ -193,6 +202,8 @@ func (k *Keeper) step(ctx context.Context, queue []lease.Event) (done bool) {
 		k.logOutage(now, queue[0])
 		actions := k.machine.Step(now, queue[0])
 		queue = queue[1:]
+		limit := k.machine.Limit(now)
+		k.limit.Store(&limit)
 		for _, a := range actions {
 			switch a := a.(type) {
 			case lease.Begin:

@@ -1,0 +1,184 @@
+package worker_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/storetest"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/worker"
+)
+
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what calls do now; read the diff")
+
+// TestTranscripts runs the scenarios in testdata/*.txt: commands, each followed by the
+// requests that the call sends to the store, in lower case, and its end, in upper case.
+// Times are in ms since the scenario began.
+//
+// Commands: "acquire NAME [given] [clock D]", "extend NAME [told MS]" and "release NAME
+// [used MS]" with the handle that NAME got last · "fault notapplied|lostreply|late KIND"
+// for the next request of that kind, and "deliver" late ones · "pass D" · "expire NAME"
+// its lease · "era D" begins one with a floor D from now · "quarantine SID" ·
+// "draining" · "edit SID" its window.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, string(want))
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(want) {
+				t.Errorf("%s: calls act differently now; if that is right, run with -rewrite:\n%s", file, got)
+			}
+		})
+	}
+}
+
+var outcomes = map[string]storetest.Outcome{"notapplied": storetest.NotApplied, "lostreply": storetest.Applied, "late": storetest.Delayed}
+
+// play returns the scenario with what happens now after each command.
+func play(t *testing.T, text string) string {
+	e := newEnv(t, 1)
+	e.cfg.Random = func(int) int { return 0 }
+	handles := map[string]worker.Handle{}
+	var out strings.Builder
+	for paragraph := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
+		commands, _, answered := strings.Cut(paragraph, "\n----")
+		out.WriteString(commands + "\n")
+		if answered {
+			out.WriteString("----\n")
+		}
+		for line := range strings.Lines(commands) {
+			f := strings.Fields(line)
+			if len(f) == 0 || f[0] == "#" {
+				continue
+			}
+			if req := request(t, f, handles, e); req != nil {
+				e.sent = nil
+				end := e.call(req)
+				if d, ok := end.(worker.Done); ok && d.Worker != (worker.Worker{}) {
+					handles[f[1]] = d.Worker.Handle
+				}
+				out.WriteString(strings.Join(append(e.sent, show(end)), "\n") + "\n")
+				continue
+			}
+			e.command(f, handles)
+		}
+		out.WriteString("\n")
+	}
+	return strings.TrimSpace(out.String()) + "\n"
+}
+
+func request(t *testing.T, f []string, handles map[string]worker.Handle, e *env) worker.Request {
+	option := func(name string) int64 {
+		for i := range f[:len(f)-1] {
+			if f[i] == name {
+				n, err := strconv.ParseInt(f[i+1], 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+		}
+		return -1
+	}
+	time := func(name string) clock.Millis {
+		if n := option(name); n >= 0 {
+			return start + clock.Millis(n)
+		}
+		return 0
+	}
+	switch f[0] {
+	case "acquire":
+		a := acquire(f[1])
+		for i, word := range f {
+			a.Given = a.Given || word == "given"
+			if word == "clock" {
+				d, err := parse(f[i+1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.Clock = e.clock.Now().Wall + d
+			}
+		}
+		return a
+	case "extend":
+		return worker.Extend{Handle: handles[f[1]], NotAfter: time("told")}
+	case "release":
+		return worker.Release{Handle: handles[f[1]], UsedUntil: time("used")}
+	}
+	return nil
+}
+
+func parse(s string) (clock.Millis, error) {
+	d, err := time.ParseDuration(s)
+	return clock.MillisOf(d), err
+}
+
+func (e *env) command(f []string, handles map[string]worker.Handle) {
+	e.t.Helper()
+	ctx := e.t.Context()
+	switch f[0] {
+	case "fault":
+		done := false
+		e.faulty.SetScript(func(k storetest.Kind, _ int) storetest.Outcome {
+			if done || string(k) != f[2] {
+				return storetest.Pass
+			}
+			done = true
+			return outcomes[f[1]]
+		})
+	case "deliver":
+		e.faulty.Deliver()
+	case "pass":
+		d, err := time.ParseDuration(f[1])
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		e.pass(d)
+	case "expire":
+		h := handles[f[1]]
+		v, _ := e.mem.Read(ctx, h.SID)
+		e.mem.Expire(v.SIDs[h.SID].Holder.Lease)
+	case "era":
+		d, err := parse(f[1])
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		v, _ := e.mem.Load(ctx)
+		e.mem.Put("era", lease.Encode(lease.Era{Number: v.Era.Value.Number + 1, Floor: e.clock.Now().Wall + d, Cluster: v.Cluster}))
+	case "quarantine":
+		n, _ := strconv.Atoi(f[1])
+		v, _ := e.mem.Load(ctx)
+		w, err := repair.Quarantine(v, true, flake.SID(n), "a test", true, repair.Author{Instance: "op", Nonce: "op", Now: e.clock.Now().Wall})
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		e.mem.Put("window/"+f[1], lease.Encode(w.Window))
+		e.mem.Delete("holder/" + f[1])
+	case "draining":
+		e.closed = &node.Refusal{Reason: node.Draining, Message: "draining"}
+	case "edit":
+		e.mem.Put("window/"+f[1], "a1 00000000 {}")
+	default:
+		e.t.Fatalf("unknown command %q", f)
+	}
+}

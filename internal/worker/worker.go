@@ -1,0 +1,155 @@
+// Package worker is the core of worker numbers. A worker is a generator outside of the
+// nodes, such as a Snowflake library, that holds a sid of the space for a hard interval
+// [NotBefore, NotAfter) of Unix milliseconds: it makes no ID with its number outside.
+//
+// A worker is a kind of holder. Its records and its transactions are those of the lease
+// protocol, with the worker as the instance, and all of its state is in them. Nodes keep
+// none: any node serves any call, two may serve the same worker at once, and a node that
+// dies loses no worker. So this package upholds I1 to I4 of docs/DESIGN.md for workers by
+// the same rule as package lease:
+//
+//   - Only a response of the store is knowledge. If a record has the worker's instance and
+//     term and is active, then the worker owns [Since, Ceil) of that record, whoever wrote
+//     it; else it owns nothing more than it was told before.
+//   - A write whose outcome is unknown is followed by a read of the sid.
+//   - A refusal has written nothing, except for ETCD_UNAVAILABLE, after which the same call
+//     finds out.
+//
+// A [Call] is one request of a caller. The shell (package broker, and the simulation) asks
+// Step what is next, carries that out, and passes the answer to the next Step, until it is
+// Done or Refused. Package worker reads no clock and draws nothing at random: Config has
+// both as functions.
+package worker
+
+import (
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// Config is what all calls of a node have in common. All fields are required.
+type Config struct {
+	SIDs    lease.SIDRange // for workers
+	Window  time.Duration  // how far beyond the clock an interval reaches; also the TTL of the worker's etcd lease
+	MaxSkew time.Duration  // how far a caller's clock may be off
+	MaxLead time.Duration  // with MaxSkew: how far ahead a sound ceiling may be
+
+	Nonce  func() string   // unique at every call, across all processes
+	Random func(n int) int // in [0, n)
+}
+
+// Knowledge is what the node that serves a call knows by itself at one moment.
+type Knowledge struct {
+	Status lease.Status  // of its lease machine
+	Limit  lease.Limit   // the same machine's: up to which time ceilings may be written
+	Closed *node.Refusal // why the node writes no ceilings; nil: it does
+}
+
+// Request is what a caller asks for: Acquire, Extend or Release.
+type Request interface{ request() }
+
+type (
+	// Acquire asks for a free sid.
+	Acquire struct {
+		Name   string
+		Secret string       // of the new worker
+		Given  bool         // the caller chose the secret: an earlier call may have acquired with it
+		Clock  clock.Millis // the caller's; 0: not said
+		Owner  string       // who pays: at most lease.MaxOwner bytes
+		Quota  int          // how many workers the owner may hold, this one included
+	}
+	// Extend asks for a later NotAfter.
+	Extend struct {
+		Handle   Handle
+		NotAfter clock.Millis // that the caller knows; 0: not said
+	}
+	// Release gives the sid back.
+	Release struct {
+		Handle    Handle
+		UsedUntil clock.Millis // the worker made no ID at or after it, and makes none; 0: not said
+	}
+)
+
+func (Acquire) request() {}
+func (Extend) request()  {}
+func (Release) request() {}
+
+// Action is what a call needs next.
+type Action interface{ action() }
+
+// The actions. The first five are requests to the store, each answered by the Answer of
+// the next Step. Done and Refused end the call.
+type (
+	// List asks for a view of the whole space: one that was begun after this with Fresh,
+	// else one that may be a second old. The call does not change it.
+	List struct{ Fresh bool }
+	// Read asks for a view of one sid.
+	Read struct{ SID flake.SID }
+	// TakeLease asks for a lease.
+	TakeLease struct{ TTL time.Duration }
+	// KeepAlive asks for a lease to be renewed once.
+	KeepAlive struct{ Lease lease.LeaseID }
+	// Commit asks for a guarded write.
+	Commit struct{ Txn lease.Txn }
+	// Done is the answer to the caller. Revoke, if not 0, is a lease with no key on it.
+	Done struct {
+		Worker   Worker       // of Acquire and Extend
+		Reusable clock.Millis // of Release: the next holder begins no earlier
+		Revoke   lease.LeaseID
+	}
+	// Refused is the same where the call changed nothing.
+	Refused struct {
+		Refusal *node.Refusal
+		Revoke  lease.LeaseID
+	}
+)
+
+func (List) action()      {}
+func (Read) action()      {}
+func (TakeLease) action() {}
+func (KeepAlive) action() {}
+func (Commit) action()    {}
+func (Done) action()      {}
+func (Refused) action()   {}
+
+// Answer is what the store answered to the latest action.
+type Answer struct {
+	View  lease.View    // of List, Read and Commit
+	Lease lease.LeaseID // of TakeLease
+	Err   error         // the outcome is unknown; or lease.ErrLeaseGone: nothing was written
+}
+
+// Worker is what a caller has acquired or extended.
+type Worker struct {
+	Handle    Handle
+	Name      string
+	NotBefore clock.Millis // may be in the future
+	NotAfter  clock.Millis // exclusive
+	ExtendAt  clock.Millis
+	Now       clock.Millis // the node's clock
+}
+
+// worker returns what a record, which is the caller's, gives it.
+func (c Config) worker(now clock.Reading, secret string, sid flake.SID, w lease.Window) Worker {
+	return Worker{
+		Handle: Handle{SID: sid, Term: w.Term, Secret: secret}, Name: w.Node,
+		NotBefore: w.Since, NotAfter: w.Ceil,
+		ExtendAt: max(now.Wall, w.Ceil-clock.MillisOf(c.Window-c.Window/3)),
+		Now:      now.Wall,
+	}
+}
+
+// enough reports whether a ceiling is so far ahead that nothing has to be written. It is
+// not at ExtendAt, by the clock of any node: that is a third of a window after a write,
+// and this a quarter.
+func (c Config) enough(now clock.Reading, ceil clock.Millis) bool {
+	return ceil > now.Wall+clock.MillisOf(c.Window-c.Window/4)
+}
+
+// ceiling returns the ceiling that a write asks for.
+func (c Config) ceiling(now clock.Reading, atLeast clock.Millis) clock.Millis {
+	return max(atLeast, now.Wall+clock.MillisOf(c.Window))
+}

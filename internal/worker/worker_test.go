@@ -1,0 +1,204 @@
+package worker_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/worker"
+)
+
+func TestHandles(t *testing.T) {
+	good := worker.Handle{SID: 17, Term: 4, Secret: "0123456789ABCDEFghij"}
+	if got, err := worker.ParseHandle(good.String()); err != nil || got != good || good.ID() != "17-4" {
+		t.Errorf("%v, %v, %q", got, err, good.ID())
+	}
+	long := strings.Repeat("a", worker.MaxSecret)
+	if _, err := worker.ParseHandle("w1.4194303.9223372036854775807." + long); err != nil {
+		t.Errorf("the longest: %v", err)
+	}
+	for _, s := range []string{
+		"", "w1", "w1.17.4", "w1.17.4.", "w1.17.4.short", "w2.17.4.0123456789ABCDEF", "w1.017.4.0123456789ABCDEF", "w1.17.+4.0123456789ABCDEF",
+		"w1.17.0.0123456789ABCDEF", "w1.-1.4.0123456789ABCDEF", "w1.4194304.4.0123456789ABCDEF", "w1.17.9223372036854775808.0123456789ABCDEF",
+		"w1.17.4.0123456789ABCDEF.x", "w1.17.4.0123456789ABCDE\n", "w1.17.4.0123456789ABCDÉF", "w1.17.4." + long + "a", " w1.17.4.0123456789ABCDEF",
+		strings.Repeat("w1.", 1<<20),
+	} {
+		_, err := worker.ParseHandle(s)
+		if !errors.Is(err, worker.ErrHandle) {
+			t.Errorf("%.40q: %v", s, err)
+		} else if len(s) > 8 && strings.Contains(err.Error(), s[8:]) {
+			t.Errorf("the error shows the secret: %v", err)
+		}
+	}
+}
+
+func FuzzParseHandle(f *testing.F) {
+	f.Add("w1.17.4.0123456789ABCDEF")
+	f.Add("w1.017.4.0123456789ABCDEF")
+	f.Fuzz(func(t *testing.T, s string) {
+		h, err := worker.ParseHandle(s)
+		if err == nil && (h.String() != s || h.Term < 1 || worker.CheckSecret(h.Secret) != nil) {
+			t.Errorf("%q was read as %+v", s, h)
+		}
+		if err != nil && h != (worker.Handle{}) {
+			t.Errorf("%q: %v with %+v", s, err, h)
+		}
+	})
+}
+
+func TestNames(t *testing.T) {
+	for _, s := range []string{"import-1", "Größe 2", strings.Repeat("n", worker.MaxName)} {
+		if err := worker.CheckName(s); err != nil {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+	for _, s := range []string{"", "a\nb", "\x1b[2J", "\xff", strings.Repeat("n", worker.MaxName+1), "\u202egnp.exe"} {
+		if err := worker.CheckName(s); !errors.Is(err, worker.ErrName) {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+}
+
+// TestRefusals: what the node or the space does not allow has written nothing (I7).
+func TestRefusals(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(e *env, k *worker.Knowledge)
+		want   node.Reason
+		reads  int // requests before it is found out
+	}{
+		{"the node is closed", func(_ *env, k *worker.Knowledge) { k.Closed = &node.Refusal{Reason: node.ClockSkew} }, node.ClockSkew, 0},
+		{"its clock is too far ahead", func(_ *env, k *worker.Knowledge) { k.Limit = lease.Limit{} }, node.ClockSkew, 0},
+		{"etcd went back", func(_ *env, k *worker.Knowledge) { k.Status.Revision += 1000 }, node.HistoryRewound, 1},
+		{"another cluster", func(_ *env, k *worker.Knowledge) { k.Status.Cluster++ }, node.HistoryRewound, 1},
+		{"another pool", func(_ *env, k *worker.Knowledge) { k.Status.Space.Pool = "pool-2" }, node.HistoryRewound, 1},
+		{"an era that is gone", func(_ *env, k *worker.Knowledge) { k.Status.Era.Number++ }, node.HistoryRewound, 1},
+		{"an era that was rewritten", func(_ *env, k *worker.Knowledge) { k.Status.Era.Floor++ }, node.HistoryRewound, 1},
+		{"an era of another cluster", func(e *env, k *worker.Knowledge) {
+			e.mem.Put("era", lease.Encode(lease.Era{Number: 2, Floor: start, Cluster: 8}))
+		}, node.HistoryRewound, 1},
+		{"no config", func(e *env, _ *worker.Knowledge) { e.mem.Delete("config") }, node.HistoryRewound, 1},
+		{"a damaged era", func(e *env, _ *worker.Knowledge) { e.mem.Put("era", "a1 x") }, node.Starting, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := newEnv(t, 1)
+			w := e.acquired("a")
+			e.pass(25 * time.Second)
+			k := e.known()
+			tc.change(e, &k)
+			before, _ := e.mem.Load(t.Context())
+			for _, req := range []worker.Request{worker.Extend{Handle: w.Handle}, worker.Release{Handle: w.Handle}} {
+				c, sent := worker.NewCall(e.cfg, req), 0
+				act := c.Step(e.clock.Now(), k, worker.Answer{})
+				for {
+					if _, ok := act.(worker.Refused); ok {
+						break
+					}
+					sent++
+					act = c.Step(e.clock.Now(), k, ask(e.mem, act))
+				}
+				if r := act.(worker.Refused).Refusal; r.Reason != tc.want || sent != tc.reads {
+					t.Errorf("%T: %v after %d requests, want %s after %d", req, r, sent, tc.want, tc.reads)
+				}
+			}
+			if after, _ := e.mem.Load(t.Context()); after.Revision != before.Revision {
+				t.Errorf("something was written: revision %d to %d", before.Revision, after.Revision)
+			}
+		})
+	}
+}
+
+// TestQuota: how many workers an owner holds is counted from the records of all.
+func TestQuota(t *testing.T) {
+	e := newEnv(t, 1)
+	ask := func(name, owner string) worker.Acquire {
+		a := acquire(name)
+		a.Owner, a.Quota = owner, 2
+		return a
+	}
+	first := e.done(ask("a", "shop")).Worker
+	e.done(ask("b", "shop"))
+	e.done(ask("c", "crm"))
+	if r := e.refused(ask("d", "shop"), node.WorkerQuota); r.Metadata["held"] != "2" || r.Metadata["limit"] != "2" {
+		t.Errorf("%+v", r)
+	}
+	e.done(worker.Release{Handle: first.Handle, UsedUntil: start})
+	e.done(ask("d", "shop"))
+}
+
+// TestOwnSIDAgain: a worker gets the sid that its name had last, if its time has come.
+func TestOwnSIDAgain(t *testing.T) {
+	e := newEnv(t, 1)
+	var had []worker.Worker
+	for _, name := range []string{"a", "b", "c", "d"} {
+		had = append(had, e.acquired(name))
+	}
+	for _, w := range had {
+		e.done(worker.Release{Handle: w.Handle, UsedUntil: start + 1})
+	}
+	e.pass(time.Second)
+	for i, name := range []string{"d", "b", "a", "c"} {
+		again := e.acquired(name)
+		before := had[slices.IndexFunc(had, func(w worker.Worker) bool { return w.Name == "w-"+name })]
+		if again.Handle.SID != before.Handle.SID || again.Handle.Term != 2 {
+			t.Errorf("acquisition %d: %s has %s, and had %s", i, name, again.Handle.ID(), before.Handle.ID())
+		}
+	}
+}
+
+// TestUnusable: sids whose records cannot be trusted are not taken.
+func TestUnusable(t *testing.T) {
+	e := newEnv(t, 1)
+	record := lease.Window{Era: 1, Term: 3, Instance: "x", Node: "x", Nonce: "x", State: lease.Released, Base: start, Ceil: start}
+	far := record
+	far.Ceil = start + clock.MillisOf(window) + 751
+	later := record
+	later.Era = 2
+	e.mem.Put("window/16", lease.Encode(far))
+	e.mem.Put("window/17", lease.Encode(later))
+	e.mem.Put("window/18", "a2 00000000 {}")
+	e.mem.Put("ledger/19/00000000000000000001", lease.Encode(lease.LedgerLine{Term: 1, Instance: "x"}))
+	r := e.refused(acquire("a"), node.NoWorker)
+	if !strings.Contains(r.Message, "0 of 4 are held") {
+		t.Errorf("%v", r)
+	}
+	far.Ceil--
+	e.mem.Put("window/16", lease.Encode(far))
+	if w := e.acquired("a"); w.Handle.SID != 16 || w.NotBefore != far.Ceil || w.NotAfter != far.Ceil {
+		t.Errorf("%+v", w)
+	}
+}
+
+// TestEtcdIsAway: calls end in bounded steps, and take no lease with them.
+func TestEtcdIsAway(t *testing.T) {
+	e := newEnv(t, 1)
+	w := e.acquired("a")
+	e.pass(25 * time.Second)
+	for _, kinds := range [][]string{nil, {"read", "load", "acquire", "extend", "release"}, {"acquire", "extend", "release"}, {"grant"}} {
+		e.faulty.SetScript(func(k storeKind, _ int) storeOutcome {
+			if kinds == nil || slices.Contains(kinds, string(k)) {
+				return notApplied
+			}
+			return pass
+		})
+		for _, req := range []worker.Request{acquire("b"), worker.Extend{Handle: w.Handle}, worker.Release{Handle: w.Handle}} {
+			if _, isAcquire := req.(worker.Acquire); !isAcquire && len(kinds) == 1 {
+				continue
+			}
+			e.sent = nil
+			r := e.refused(req, node.EtcdUnavailable)
+			if len(e.sent) > 16 || r.RetryAfter == 0 {
+				t.Errorf("%T with %v away: %d requests: %v", req, kinds, len(e.sent), r)
+			}
+		}
+	}
+	v, _ := e.mem.Load(t.Context())
+	if len(v.SIDs) != 1 {
+		t.Errorf("%d sids were touched", len(v.SIDs))
+	}
+}
