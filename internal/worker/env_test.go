@@ -32,6 +32,7 @@ type (
 const (
 	pass       = storetest.Pass
 	notApplied = storetest.NotApplied
+	delayed    = storetest.Delayed
 )
 
 // env is a space in memory, a node that serves calls on it, and a clock.

@@ -99,6 +99,9 @@ func TestRefusals(t *testing.T) {
 					if _, ok := act.(worker.Refused); ok {
 						break
 					}
+					if _, ok := act.(worker.Done); ok {
+						t.Fatalf("%T was served: %s", req, show(act))
+					}
 					sent++
 					act = c.Step(e.clock.Now(), k, ask(e.mem, act))
 				}
@@ -200,5 +203,18 @@ func TestEtcdIsAway(t *testing.T) {
 	v, _ := e.mem.Load(t.Context())
 	if len(v.SIDs) != 1 {
 		t.Errorf("%d sids were touched", len(v.SIDs))
+	}
+	// What is applied after the call has ended finds its lease revoked.
+	e.faulty.SetScript(func(k storeKind, _ int) storeOutcome {
+		if k == "acquire" || k == "read" {
+			return delayed
+		}
+		return pass
+	})
+	e.refused(acquire("c"), node.EtcdUnavailable)
+	e.faulty.SetScript(nil)
+	e.faulty.Deliver()
+	if v, _ = e.mem.Load(t.Context()); len(v.SIDs) != 1 {
+		t.Errorf("a late write acquired a sid for nobody: %+v", v.SIDs)
 	}
 }
