@@ -107,7 +107,7 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 	}
 	e.Service = must(server.New(server.Config{Node: n, Guard: cfg.Guard, MaxTextCount: cfg.MaxTextCount, Observe: cfg.Observe}))
 	e.Inspector = must(inspect.New(inspect.Config{
-		Node: n, Directory: e.Dir, Space: "test", Version: "v0", Logger: log, Clocks: cfg.Clocks,
+		Node: n, Directory: e.Dir, Space: "test", Version: "v0", Logger: log, Clocks: cfg.Clocks, Feed: e.Feed,
 	}))
 	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Inspector: e.Inspector, Logger: grpcLog, Drain: cfg.Drain, Undrain: cfg.Undrain, Feed: e.Feed}))
 	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Inspector: e.Inspector, Hosts: cfg.Hosts, Feed: e.Feed}))

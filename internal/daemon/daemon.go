@@ -35,6 +35,7 @@ import (
 // Daemon is one node with its servers. Run it once.
 type Daemon struct {
 	cfg     config.Config
+	sources []config.Setting
 	version string
 	log     *slog.Logger
 
@@ -67,7 +68,8 @@ type Daemon struct {
 // Config is what a Daemon needs. Logger is required.
 type Config struct {
 	Settings config.Config
-	Version  string // of the program, for registrations and metrics
+	Sources  []config.Setting // of Settings, for pages; nil: not known
+	Version  string           // of the program, for registrations and metrics
 	Logger   *slog.Logger
 	Host     Host // the zero value: this machine
 }
@@ -113,7 +115,7 @@ func New(c Config) (*Daemon, error) {
 	}
 	host := c.Host.orMachine(cfg)
 	d := &Daemon{
-		cfg: cfg, version: c.Version, log: log, host: host,
+		cfg: cfg, sources: c.Sources, version: c.Version, log: log, host: host,
 		// Random, never the node's name: two processes with one instance would
 		// take each other's writes for their own.
 		instance:  lease.Instance(uuid.NewString()),
@@ -258,7 +260,8 @@ func (d *Daemon) build() error {
 		return err
 	}
 	d.inspector, err = inspect.New(inspect.Config{
-		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report, Rate: d.feed.Rate,
+		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report,
+		Feed: d.feed, Settings: d.settings(),
 	})
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/server/adminserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/inspect"
 )
 
 // Space reads the node's space from etcd. It may be called while the node runs.
@@ -25,6 +26,14 @@ func (d *Daemon) AdminHandler() http.Handler {
 		Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
 		Profile: d.cfg.PProf, Guard: d.security.guard,
 	})
+}
+
+// settings returns the settings of the node for pages; nil: their sources are not known.
+func (d *Daemon) settings() (list []inspect.Setting) {
+	for _, s := range d.sources {
+		list = append(list, inspect.Setting(s))
+	}
+	return list
 }
 
 // hosts returns the names in the Host header by which HTTP clients may call; nil: any.

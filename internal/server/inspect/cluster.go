@@ -171,8 +171,8 @@ func (in *Inspector) self(st node.Stats) Self {
 	if st.Holding {
 		self.SID, self.Term, self.Base, self.Ceil = int(st.SID), st.Lease.Grant.Term, int64(st.Base), int64(st.Ceil)
 	}
-	if in.cfg.Rate != nil {
-		self.Rate = in.cfg.Rate()
+	if in.cfg.Feed != nil {
+		self.Rate = in.cfg.Feed.Rate()
 	}
 	return self
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -40,8 +41,16 @@ type Config struct {
 	// Clocks, if set, returns the measurements of this node's clock and its peers'.
 	// It must be safe for concurrent use.
 	Clocks func() clock.Report
-	// Rate, if set, returns how many IDs a second the node issued lately.
-	Rate func() int64
+	Feed   *feed.Feed // has the rate and the latest event; nil: none
+	// Settings of the node and their sources, for pages; nil: not known.
+	Settings []Setting
+}
+
+// Setting is a setting of the node.
+type Setting struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"`
+	Source string `json:"source"`
 }
 
 // Inspector answers requests about IDs and the cluster. It is safe for concurrent
@@ -86,6 +95,10 @@ func New(cfg Config) (*Inspector, error) {
 		lookups: make(chan struct{}, maxLookups),
 	}, nil
 }
+
+// Settings returns the settings of the node and their sources. Secrets are in files, which
+// settings name.
+func (in *Inspector) Settings() []Setting { return in.cfg.Settings }
 
 // logRead logs the first failed read of etcd after one that succeeded, at most one a
 // minute: any number of requests may fail while etcd is away, and of one damaged

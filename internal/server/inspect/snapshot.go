@@ -43,10 +43,14 @@ func (in *Inspector) Snapshot(ctx context.Context) Snapshot {
 	in.mu.Lock()
 	view, read, readAt := in.view, in.read, in.readAt
 	in.mu.Unlock()
+	after := ""
+	if in.cfg.Feed != nil {
+		_, after = in.cfg.Feed.Latest(0) // before what it describes: a stream that goes on from there misses nothing
+	}
 
 	st, clocks := in.node.Stats(), in.clocks()
 	now := in.clock.Now()
-	s := Snapshot{Cluster: in.base(st), At: int64(now.Wall)}
+	s := Snapshot{Cluster: in.base(st), At: int64(now.Wall), After: after}
 	if read {
 		s.fill(view, st)
 		s.Read = int64(now.Wall - clock.MillisOf(now.Mono.Sub(readAt)))

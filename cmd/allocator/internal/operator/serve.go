@@ -55,7 +55,7 @@ gossip keys at once; without it they are read every 5 s. Settings need a restart
 	}
 	load := a.Settings(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, _, err := load()
+		c, sources, err := load()
 		if err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ gossip keys at once; without it they are read every 5 s. Settings need a restart
 		signal.Notify(hangup, syscall.SIGHUP)
 		a.DetachErr()
 		log := cli.Logger(c.Log, a.Err)
-		d, err := daemon.New(daemon.Config{Settings: c, Version: a.Build().Version, Logger: log})
+		d, err := daemon.New(daemon.Config{Settings: c, Sources: sources, Version: a.Build().Version, Logger: log})
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,41 @@
+package inspect_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// A snapshot reads etcd at most every two seconds, and shows what was last read, and of
+// when, while etcd does not answer.
+func TestSnapshot(t *testing.T) {
+	env := servertest.New(t)
+	view := lease.View{Revision: 9, SIDs: map[flake.SID]lease.SIDRecords{3: {}}, Nodes: []lease.Registration{{Instance: "b", Node: "node-b"}}}
+	env.Dir.Set(func(d *servertest.Directory) { d.Hang = true })
+	if s := env.Inspector.Snapshot(t.Context()); s.Read != 0 || s.SIDs != nil || s.Self.SID != 7 || s.At != int64(servertest.Start) {
+		t.Errorf("before the first read: %+v", s)
+	}
+	env = servertest.New(t)
+	env.Dir.Set(func(d *servertest.Directory) { d.View = view })
+	env.Observe()
+	for range 5 {
+		if s := env.Inspector.Snapshot(t.Context()); s.Read != int64(servertest.Start) || len(s.SIDs) != 1 || len(s.Nodes) != 1 || s.Problem != "" || s.After != "boot-3" {
+			t.Fatalf("%+v", s)
+		}
+	}
+	env.Dir.Set(func(d *servertest.Directory) {
+		if d.Loads != 1 {
+			t.Errorf("%d reads", d.Loads)
+		}
+		d.Err = errors.New("away")
+	})
+	env.Clock.Advance(10 * time.Second)
+	s := env.Inspector.Snapshot(t.Context())
+	if s.Read != int64(servertest.Start) || s.At != s.Read+10_000 || len(s.SIDs) != 1 || s.Problem == "" {
+		t.Errorf("etcd is away: %+v", s)
+	}
+}
