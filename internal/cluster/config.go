@@ -58,6 +58,10 @@ type Config struct {
 	// queue full are dropped.
 	OnExchange func(agreement.Exchange)
 
+	// Report returns what peers are told that ask for it, under the conditions of Local.
+	// Nil: they are not answered.
+	Report func() Report
+
 	// Random gives nonces, which nobody must be able to guess. Nil: from the
 	// system's cryptographic source. Used under a lock.
 	Random rand.Source

@@ -22,11 +22,18 @@ import (
 //	pong  version kind instance:16 nonce:8 t1:8 hold:8 raw:8 issuing-raw:8 wall-raw:8
 //	      kernel:1 verdict:1 sid:4 term:8 era:8 cluster:8 revision:8
 //	      ceiling:8 length:1 node:length
+//	ask     version kind from:16 nonce:8 t1:8
+//	report  version kind instance:16 nonce:8 rate:8 lead:8 ceiling:8 reason:1
+//
+// Binaries that know no reports drop an ask as malformed, and count it.
 const (
 	echoVersion = 1
 
 	kindPing = 1
 	kindPong = 2
+
+	kindAsk    = 3
+	kindReport = 4
 
 	pingSize    = 2 + 16 + 8 + 8
 	pongMinimum = pingSize + 4*8 + 1 + 1 + 4 + 5*8 + 1 // with an empty node name
@@ -115,7 +122,7 @@ func appendPong(b []byte, p pong) ([]byte, error) {
 	return append(b, p.Node...), nil
 }
 
-// decode reads a message: the result is a ping or a pong. It keeps no reference
+// decode reads a message: the result is a ping, pong, ask or report. It keeps no reference
 // to b.
 //
 // It returns errVersion or errMalformed; the result is then nil.
@@ -131,7 +138,7 @@ func decode(b []byte) (any, error) {
 	}
 	kind, r := b[1], reader(b[2:])
 	switch kind {
-	case kindPing:
+	case kindPing, kindAsk:
 		if len(b) != pingSize {
 			return nil, fmt.Errorf("%w: ping of %d bytes", errMalformed, len(b))
 		}
@@ -139,7 +146,12 @@ func decode(b []byte) (any, error) {
 		if err := p.check(); err != nil {
 			return nil, err
 		}
+		if kind == kindAsk {
+			return ask(p), nil
+		}
 		return p, nil
+	case kindReport:
+		return decodeReport(r)
 	case kindPong:
 		if len(b) < pongMinimum || len(b) != pongMinimum+int(b[pongMinimum-1]) {
 			return nil, fmt.Errorf("%w: pong of %d bytes", errMalformed, len(b))

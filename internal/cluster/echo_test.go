@@ -147,7 +147,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"later version":       {set(pingBytes, 0, 2), errVersion},
 		"later version alone": {[]byte{2}, errVersion},
 		"version 0":           {set(pongBytes, 0, 0), errVersion},
-		"another kind":        {set(pingBytes, 1, 3), errMalformed},
+		"another kind":        {set(pingBytes, 1, 5), errMalformed},
 		"ping cut":            {pingBytes[:len(pingBytes)-1], errMalformed},
 		"ping with a tail":    {append(bytes.Clone(pingBytes), 0), errMalformed},
 		"ping as a pong":      {set(pingBytes, 1, kindPong), errMalformed},
@@ -191,6 +191,8 @@ func FuzzDecode(f *testing.F) {
 	b, _ := appendPong(nil, aPong)
 	f.Add(b)
 	f.Add(appendPing(nil, aPing))
+	f.Add(appendAsk(nil, ask(aPing)))
+	f.Add(must(appendReport(nil, aReport)))
 	f.Add([]byte{echoVersion, kindPong})
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -207,6 +209,14 @@ func FuzzDecode(f *testing.F) {
 		case ping:
 			if again := appendPing(nil, m); err != nil || !bytes.Equal(again, b) {
 				t.Fatalf("%x is read as %+v, %v and written as %x", b, m, err, again)
+			}
+		case ask:
+			if again := appendAsk(nil, m); err != nil || !bytes.Equal(again, b) {
+				t.Fatalf("%x is read as %+v, %v and written as %x", b, m, err, again)
+			}
+		case report:
+			if again, err2 := appendReport(nil, m); err != nil || err2 != nil || !bytes.Equal(again, b) {
+				t.Fatalf("%x is read as %+v, %v and written as %x, %v", b, m, err, again, err2)
 			}
 		case pong:
 			again, err2 := appendPong(nil, m)

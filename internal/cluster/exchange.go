@@ -112,6 +112,8 @@ func copyNode(n *memberlist.Node) *memberlist.Node {
 type reply struct {
 	ping ping
 	t2   int64 // our raw clock when it came, ns
+
+	report bool // it asks for the report
 }
 
 // NotifyMsg takes a message. The clocks are read before anything else, since
@@ -121,13 +123,22 @@ func (d delegate) NotifyMsg(b []byte) {
 	c := d.c
 	came := c.cfg.Local.Clocks().Raw
 	msg, err := decode(b)
-	switch m := msg.(type) {
-	case ping:
+	queue := func(r reply) {
 		select {
-		case c.replies <- reply{m, came}:
+		case c.replies <- r:
 		default:
 			c.drop(queueFull)
 		}
+	}
+	switch m := msg.(type) {
+	case ping:
+		queue(reply{m, came, false})
+	case ask:
+		if c.cfg.Report != nil {
+			queue(reply{ping(m), came, true})
+		}
+	case report:
+		c.takeReport(m, came)
 	case pong:
 		c.settle(m, came)
 	default:
@@ -236,6 +247,9 @@ func (c *Cluster) pong(r reply) error {
 	if node == nil {
 		c.drop(notMember)
 		return nil
+	}
+	if r.report {
+		return c.sendReport(node, r.ping.Nonce)
 	}
 	p := pong{
 		Instance: c.instance, Node: c.cfg.Node, Nonce: r.ping.Nonce, T1: r.ping.T1,

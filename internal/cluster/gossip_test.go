@@ -344,6 +344,42 @@ func TestHold(t *testing.T) {
 	})
 }
 
+// Reports come from every member that gives them, also from those whose clocks are not
+// asked for, and only when they are asked for. Their clocks are exchanged as before.
+func TestReports(t *testing.T) {
+	runScenario(t, func(s *scenario) {
+		s.start(nil)
+		says := cluster.Report{PerSecond: 5, Lead: -2, Ceil: 77, Reason: 4}
+		s.start(func(c *cluster.Config) { c.Report = func() cluster.Report { return says } })
+		s.start(nil) // as one of an older version does
+		a := s.nodes[0]
+		a.SetVoters([]string{"node-2"})
+		time.Sleep(10 * time.Second)
+		if got := a.Reports(); len(got) != 0 {
+			t.Errorf("before anybody asked: %v", got)
+		}
+		for range 3 {
+			a.AskReports()
+			time.Sleep(time.Second)
+		}
+		got := a.Reports()
+		if len(got) != 1 {
+			t.Fatalf("%v", got)
+		}
+		for _, r := range got {
+			if r.Report != says || r.Age <= 0 || r.Age > 1100*time.Millisecond {
+				t.Errorf("%+v", r)
+			}
+		}
+		if n := a.Stats().Dropped["unknown"]; n != 0 {
+			t.Errorf("%d were not asked for", n)
+		}
+		if len(a.since(s.begin)) < 5 {
+			t.Errorf("%d exchanges", len(a.since(s.begin)))
+		}
+	})
+}
+
 func TestTraffic(t *testing.T) {
 	runScenario(t, func(s *scenario) {
 		const count, limit = 32, 20_000.0 // bytes per second and node, both ways

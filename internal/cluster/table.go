@@ -20,6 +20,11 @@ type peer struct {
 	again  bool                // ask now, besides what is due
 	asked  int                 // pings sent since it joined
 	last   *agreement.Exchange // the newest; nil: it has not answered yet
+
+	reportNonce uint64  // of the report that was asked for; 0: none
+	reportAsked int64   // when
+	report      *Report // the newest; nil: none
+	reportAt    int64   // when it came
 }
 
 const (

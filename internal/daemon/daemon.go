@@ -63,6 +63,7 @@ type Daemon struct {
 	gossip    cluster.Transport // nil: none
 
 	cluster atomic.Pointer[cluster.Cluster] // nil until gossip runs
+	looked  atomic.Int64                    // clock.Mono when somebody last asked for the reports of nodes; 0: nobody did
 }
 
 // Config is what a Daemon needs. Logger is required.
@@ -260,7 +261,7 @@ func (d *Daemon) build() error {
 		return err
 	}
 	d.inspector, err = inspect.New(inspect.Config{
-		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report,
+		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report, Reports: d.reports,
 		Feed: d.feed, Settings: d.settings(),
 	})
 	if err != nil {

@@ -16,6 +16,10 @@ const (
 	snapshotEvery = time.Second
 	// snapshotSoon is the same after an event.
 	snapshotSoon = 250 * time.Millisecond
+	// reportsEvery is how often other nodes are asked for their reports, for lookedFor
+	// after somebody looked at them.
+	reportsEvery = time.Second
+	lookedFor    = 5 * time.Second
 	// snapshotBytes is how much all snapshots to all streams may have in a second. With
 	// more streams of a larger space they come less often.
 	snapshotBytes = 8 << 20
@@ -27,12 +31,17 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 	tick := time.NewTicker(observeEvery)
 	defer tick.Stop()
 	var pace pace
+	var asked clock.Mono // when the reports of nodes were; 0: not yet
 	_, wanted := d.feed.Watching()
 	for {
 		_, changed := d.keeper.Watch()
 		now := d.clock.Now().Mono
 		happened := d.feed.Observe(now, d.state())
 		streams, _ := d.feed.Watching()
+		if asked == 0 || now.Sub(asked) >= reportsEvery {
+			asked = now
+			d.askReports(now)
+		}
 		if pace.due(now, streams, happened) {
 			json := feed.JSON(d.inspector.Snapshot(ctx))
 			d.feed.SetSnapshot(json)
@@ -46,6 +55,14 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 			pace.asked = true
 		case <-tick.C:
 		}
+	}
+}
+
+// askReports asks other nodes for their reports if somebody looked lately.
+func (d *Daemon) askReports(now clock.Mono) {
+	looked := clock.Mono(d.looked.Load())
+	if c := d.cluster.Load(); c != nil && looked != 0 && now.Sub(looked) < lookedFor {
+		c.AskReports()
 	}
 }
 

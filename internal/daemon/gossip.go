@@ -3,11 +3,16 @@ package daemon
 import (
 	"context"
 	"slices"
+	"strings"
 
+	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/inspect"
 )
 
 // gossipConfig returns what is known before the pool's ID is: enough to listen.
@@ -32,6 +37,34 @@ func (l local) Clocks() clock.Snapshot {
 // Status returns the status of the node. It may be called when the cluster runs.
 func (l local) Status() agreement.Status { return l.d.watch.Status() }
 
+// report returns what this node says of its work.
+func (d *Daemon) report() cluster.Report {
+	st := d.node.Stats()
+	r := cluster.Report{PerSecond: d.feed.Rate(), Lead: st.Lead, Ceil: st.Ceil}
+	if refusal := d.node.Ready(); refusal != nil {
+		r.Reason = uint8(server.WireOf(refusal.Reason).Reason)
+	}
+	return r
+}
+
+// reports returns what other nodes say of theirs, and has them asked for lookedFor.
+func (d *Daemon) reports() map[string]inspect.Report {
+	out := map[string]inspect.Report{}
+	d.looked.Store(int64(d.clock.Now().Mono))
+	c := d.cluster.Load()
+	if c == nil {
+		return out
+	}
+	for instance, r := range c.Reports() {
+		v := inspect.Report{Rate: r.PerSecond, Lead: int64(r.Lead), Ceil: int64(r.Ceil), Age: r.Age.Milliseconds()}
+		if r.Reason != 0 {
+			v.Refusing = node.Reason(strings.TrimPrefix(pb.Reason(r.Reason).String(), "REASON_"))
+		}
+		out[instance] = v
+	}
+	return out
+}
+
 // runGossip joins the cluster as soon as its pool is known, and passes it the registered
 // nodes until ctx ends.
 func (d *Daemon) runGossip(ctx context.Context) error {
@@ -52,7 +85,7 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 	cfg.Pool = st.Space.Pool
 	cfg.GRPC, cfg.HTTP = d.addrs.AdvertisedGRPC, d.addrs.AdvertisedHTTP
 	cfg.Transport, cfg.Advertise = d.gossip, d.addrs.Gossip
-	cfg.OnExchange = d.watch.OnExchange
+	cfg.OnExchange, cfg.Report = d.watch.OnExchange, d.report
 	c, err := cluster.New(cfg)
 	if err != nil {
 		_ = d.gossip.Shutdown()

@@ -2031,7 +2031,10 @@ type Node struct {
 	// measurement of it, or does not compare its own clock with it.
 	Clock *PeerClock `protobuf:"bytes,7,opt,name=clock,proto3" json:"clock,omitempty"`
 	// The sids that it may take, as first-last; empty: all of the layout.
-	SidRange      string `protobuf:"bytes,8,opt,name=sid_range,json=sidRange,proto3" json:"sid_range,omitempty"`
+	SidRange string `protobuf:"bytes,8,opt,name=sid_range,json=sidRange,proto3" json:"sid_range,omitempty"`
+	// Absent if it never sent one to the node that answered. Reports are asked for while
+	// somebody calls GetCluster.
+	Report        *NodeReport `protobuf:"bytes,9,opt,name=report,proto3" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2122,6 +2125,94 @@ func (x *Node) GetSidRange() string {
 	return ""
 }
 
+func (x *Node) GetReport() *NodeReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+// NodeReport is what a node says of its work.
+type NodeReport struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	IdsPerSecond int64                  `protobuf:"varint,1,opt,name=ids_per_second,json=idsPerSecond,proto3" json:"ids_per_second,omitempty"`
+	// How far its last ID lies ahead of its clock.
+	LeadMs int64 `protobuf:"varint,2,opt,name=lead_ms,json=leadMs,proto3" json:"lead_ms,omitempty"`
+	// Of its window, Unix time; 0: it holds no sid.
+	CeilUnixMs int64 `protobuf:"varint,3,opt,name=ceil_unix_ms,json=ceilUnixMs,proto3" json:"ceil_unix_ms,omitempty"`
+	// Why it refuses; unspecified: it does not.
+	Refusing Reason `protobuf:"varint,4,opt,name=refusing,proto3,enum=allocator.v1.Reason" json:"refusing,omitempty"`
+	// Time since the report came.
+	AgeMs         int64 `protobuf:"varint,5,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeReport) Reset() {
+	*x = NodeReport{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeReport) ProtoMessage() {}
+
+func (x *NodeReport) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
+func (*NodeReport) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *NodeReport) GetIdsPerSecond() int64 {
+	if x != nil {
+		return x.IdsPerSecond
+	}
+	return 0
+}
+
+func (x *NodeReport) GetLeadMs() int64 {
+	if x != nil {
+		return x.LeadMs
+	}
+	return 0
+}
+
+func (x *NodeReport) GetCeilUnixMs() int64 {
+	if x != nil {
+		return x.CeilUnixMs
+	}
+	return 0
+}
+
+func (x *NodeReport) GetRefusing() Reason {
+	if x != nil {
+		return x.Refusing
+	}
+	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *NodeReport) GetAgeMs() int64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
 // PeerClock is what one node has measured of the clock of another, or of its own.
 // Times are in microseconds.
 type PeerClock struct {
@@ -2150,7 +2241,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2253,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2266,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -2303,7 +2394,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2406,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2328,7 +2419,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Clock) GetState() string {
@@ -2528,7 +2619,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2631,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2644,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -2602,7 +2693,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2705,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +2718,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -2740,7 +2831,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2752,7 +2843,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2765,7 +2856,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -3066,7 +3157,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"6\n" +
 	"\fMissedEvents\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why\"\xf4\x01\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\xa6\x02\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -3075,7 +3166,16 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\fhttp_address\x18\x05 \x01(\tR\vhttpAddress\x12\x10\n" +
 	"\x03sid\x18\x06 \x01(\x05R\x03sid\x12-\n" +
 	"\x05clock\x18\a \x01(\v2\x17.allocator.v1.PeerClockR\x05clock\x12\x1b\n" +
-	"\tsid_range\x18\b \x01(\tR\bsidRange\"\x8f\x02\n" +
+	"\tsid_range\x18\b \x01(\tR\bsidRange\x120\n" +
+	"\x06report\x18\t \x01(\v2\x18.allocator.v1.NodeReportR\x06report\"\xb6\x01\n" +
+	"\n" +
+	"NodeReport\x12$\n" +
+	"\x0eids_per_second\x18\x01 \x01(\x03R\fidsPerSecond\x12\x17\n" +
+	"\alead_ms\x18\x02 \x01(\x03R\x06leadMs\x12 \n" +
+	"\fceil_unix_ms\x18\x03 \x01(\x03R\n" +
+	"ceilUnixMs\x120\n" +
+	"\brefusing\x18\x04 \x01(\x0e2\x14.allocator.v1.ReasonR\brefusing\x12\x15\n" +
+	"\x06age_ms\x18\x05 \x01(\x03R\x05ageMs\"\x8f\x02\n" +
 	"\tPeerClock\x12\x18\n" +
 	"\averdict\x18\x01 \x01(\tR\averdict\x12\x10\n" +
 	"\x03sid\x18\x02 \x01(\x05R\x03sid\x12\x14\n" +
@@ -3246,7 +3346,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -3275,14 +3375,15 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*Event)(nil),                  // 24: allocator.v1.Event
 	(*MissedEvents)(nil),           // 25: allocator.v1.MissedEvents
 	(*Node)(nil),                   // 26: allocator.v1.Node
-	(*PeerClock)(nil),              // 27: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 28: allocator.v1.Clock
-	(*KernelClock)(nil),            // 29: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 30: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 31: allocator.v1.NodeStatus
-	nil,                            // 32: allocator.v1.Refusal.MetadataEntry
-	nil,                            // 33: allocator.v1.Event.AttributesEntry
-	nil,                            // 34: allocator.v1.NodeStatus.RefusedEntry
+	(*NodeReport)(nil),             // 27: allocator.v1.NodeReport
+	(*PeerClock)(nil),              // 28: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 29: allocator.v1.Clock
+	(*KernelClock)(nil),            // 30: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 31: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 32: allocator.v1.NodeStatus
+	nil,                            // 33: allocator.v1.Refusal.MetadataEntry
+	nil,                            // 34: allocator.v1.Event.AttributesEntry
+	nil,                            // 35: allocator.v1.NodeStatus.RefusedEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
@@ -3291,46 +3392,48 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	32, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	33, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	1,  // 9: allocator.v1.GetClusterResponse.layout:type_name -> allocator.v1.Layout
 	26, // 10: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	30, // 11: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	31, // 12: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	31, // 11: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	32, // 12: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
 	24, // 13: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
 	25, // 14: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
-	33, // 15: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
-	27, // 16: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	29, // 17: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
-	0,  // 18: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	28, // 19: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
-	34, // 20: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
-	3,  // 21: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
-	5,  // 22: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
-	8,  // 23: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	16, // 24: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	18, // 25: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	20, // 26: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
-	22, // 27: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
-	11, // 28: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
-	12, // 29: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
-	13, // 30: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
-	4,  // 31: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	6,  // 32: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	9,  // 33: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	17, // 34: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	19, // 35: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	21, // 36: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	23, // 37: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
-	15, // 38: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
-	15, // 39: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
-	14, // 40: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
-	31, // [31:41] is the sub-list for method output_type
-	21, // [21:31] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	34, // 15: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
+	28, // 16: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	27, // 17: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
+	0,  // 18: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
+	30, // 19: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	0,  // 20: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
+	29, // 21: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	35, // 22: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
+	3,  // 23: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
+	5,  // 24: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
+	8,  // 25: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
+	16, // 26: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	18, // 27: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	20, // 28: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	22, // 29: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
+	11, // 30: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
+	12, // 31: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
+	13, // 32: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
+	4,  // 33: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 34: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 35: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	17, // 36: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	19, // 37: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	21, // 38: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	23, // 39: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
+	15, // 40: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
+	15, // 41: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
+	14, // 42: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
+	33, // [33:43] is the sub-list for method output_type
+	23, // [23:33] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_api_allocator_v1_allocator_proto_init() }
@@ -3349,7 +3452,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -86,7 +86,7 @@ func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 	for _, n := range c.Nodes {
 		res.Nodes = append(res.Nodes, &pb.Node{
 			Instance: n.Instance, Name: n.Name, Version: n.Version,
-			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, Sid: int32(n.SID), SidRange: n.SIDRange, Clock: peerClockProto(n.Clock),
+			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, Sid: int32(n.SID), SidRange: n.SIDRange, Clock: peerClockProto(n.Clock), Report: reportProto(n.Report),
 		})
 	}
 	for _, sid := range c.SIDs {
@@ -96,6 +96,15 @@ func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 		})
 	}
 	return res
+}
+
+func reportProto(r *inspect.Report) *pb.NodeReport {
+	if r == nil {
+		return nil
+	}
+	return &pb.NodeReport{
+		IdsPerSecond: r.Rate, LeadMs: r.Lead, CeilUnixMs: r.Ceil, Refusing: server.WireOf(r.Refusing).Reason, AgeMs: r.Age,
+	}
 }
 
 func clockProto(v *inspect.Clock) *pb.Clock {

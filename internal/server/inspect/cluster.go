@@ -59,6 +59,17 @@ type Node struct {
 	SIDRange string `json:"sid_range,omitempty"` // that it may take; empty: all
 	// Clock is nil if it was never measured.
 	Clock *PeerClock `json:"clock,omitempty"`
+	// Report is nil if the node never sent one: reports are asked for while somebody looks.
+	Report *Report `json:"report,omitempty"`
+}
+
+// Report is what a node says of its work.
+type Report struct {
+	Rate     int64       `json:"ids_per_second"`
+	Lead     int64       `json:"lead_ms"`
+	Ceil     int64       `json:"ceil_unix_ms"` // of its window; 0: it holds no sid
+	Refusing node.Reason `json:"refusing,omitempty"`
+	Age      int64       `json:"age_ms"` // since the report came
 }
 
 // SID is one sid with its window record.
@@ -121,10 +132,27 @@ func (in *Inspector) Cluster(ctx context.Context) (Cluster, error) {
 	default:
 		c.fill(v, st)
 	}
+	in.fillLive(&c, clocks)
+	return c, nil
+}
+
+// fillLive adds what does not come from etcd: clocks and reports.
+func (in *Inspector) fillLive(c *Cluster, clocks clock.Report) {
 	if in.cfg.Clocks != nil {
 		c.fillClocks(clocks)
 	}
-	return c, nil
+	var reports map[string]Report
+	if in.cfg.Reports != nil {
+		reports = in.cfg.Reports()
+	}
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		if r, ok := reports[n.Instance]; ok {
+			n.Report = &r
+		} else if n.Instance == c.Self.Instance {
+			n.Report = &Report{Rate: c.Self.Rate, Lead: c.Self.Lead, Ceil: c.Self.Ceil, Refusing: c.Self.Refusing}
+		}
+	}
 }
 
 // clocks returns the measurements of clocks; none if nobody has them.

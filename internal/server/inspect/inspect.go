@@ -41,7 +41,10 @@ type Config struct {
 	// Clocks, if set, returns the measurements of this node's clock and its peers'.
 	// It must be safe for concurrent use.
 	Clocks func() clock.Report
-	Feed   *feed.Feed // has the rate and the latest event; nil: none
+	// Reports, if set, returns what other nodes reported of themselves, by instance, and
+	// has them asked again for some seconds. It must be safe for concurrent use.
+	Reports func() map[string]Report
+	Feed    *feed.Feed // has the rate and the latest event; nil: none
 	// Settings of the node and their sources, for pages; nil: not known.
 	Settings []Setting
 }

@@ -60,9 +60,7 @@ func (in *Inspector) Snapshot(ctx context.Context) Snapshot {
 	if err != nil {
 		s.Problem = "etcd cannot be read: nodes and sids are as they were last read"
 	}
-	if in.cfg.Clocks != nil {
-		s.fillClocks(clocks)
-	}
+	in.fillLive(&s.Cluster, clocks)
 	return s
 }
 

@@ -1,0 +1,174 @@
+package cluster
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/memberlist"
+
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Report is what a node says of its work, for people. Nothing depends on it, and it is
+// asked for only while somebody looks.
+type Report struct {
+	PerSecond int64        // IDs, lately
+	Lead      clock.Millis // how far its last ID lies ahead of its clock
+	Ceil      clock.Millis // of its window, Unix ms; 0: it holds no sid
+	Reason    uint8        // why it refuses, as numbered in allocator.proto; 0: it does not
+}
+
+// ask asks a peer for its report. It has the form of a ping.
+type ask ping
+
+// report answers an ask.
+type report struct {
+	Instance uuid.UUID
+	Nonce    uint64
+	Report
+}
+
+const (
+	// reportSize has the head of every message.
+	reportSize = 2 + 16 + 8 + 3*8 + 1
+	// asksAtOnce is how many reports AskReports asks for. A fleet is asked in four calls.
+	asksAtOnce = 256
+
+	maxPerSecond = 1 << 40
+)
+
+func appendAsk(b []byte, a ask) []byte {
+	at := len(b)
+	b = appendPing(b, ping(a))
+	b[at+1] = kindAsk
+	return b
+}
+
+// appendReport appends r's message to b. It returns errMalformed for one that decode would
+// refuse.
+func appendReport(b []byte, r report) ([]byte, error) {
+	if err := r.check(); err != nil {
+		return b, err
+	}
+	u64 := binary.BigEndian.AppendUint64
+	b = append(b, echoVersion, kindReport)
+	b = append(b, r.Instance[:]...)
+	b = u64(b, r.Nonce)
+	b = u64(b, uint64(r.PerSecond))
+	b = u64(b, uint64(r.Lead))
+	b = u64(b, uint64(r.Ceil))
+	return append(b, r.Reason), nil
+}
+
+// decodeReport reads what follows the version and the kind.
+func decodeReport(b reader) (any, error) {
+	if len(b) != reportSize-2 {
+		return nil, fmt.Errorf("%w: report of %d bytes", errMalformed, len(b)+2)
+	}
+	r := report{Instance: b.uuid(), Nonce: b.u64()}
+	r.Report = Report{PerSecond: b.i64(), Lead: clock.Millis(b.i64()), Ceil: clock.Millis(b.i64()), Reason: b.u8()}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r report) check() error {
+	switch {
+	case r.PerSecond < 0 || r.PerSecond > maxPerSecond:
+		return fmt.Errorf("%w: rate %d", errMalformed, r.PerSecond)
+	case !within(int64(r.Lead), int64(maxCeiling)):
+		return fmt.Errorf("%w: lead %d", errMalformed, r.Lead)
+	case r.Ceil < 0 || r.Ceil > maxCeiling:
+		return fmt.Errorf("%w: ceiling %d", errMalformed, r.Ceil)
+	}
+	return nil
+}
+
+// PeerReport is the latest report of a peer.
+type PeerReport struct {
+	Report
+	Age time.Duration // since it came
+}
+
+// AskReports asks live members for their reports: those asked longest ago, at most
+// asksAtOnce. Members of older versions do not answer.
+func (c *Cluster) AskReports() {
+	now := c.cfg.Local.Clocks().Raw
+	type asked struct {
+		id   uuid.UUID
+		peer *peer
+		node *memberlist.Node
+	}
+	var all []asked
+	c.mu.Lock()
+	for id, p := range c.table.peers {
+		all = append(all, asked{id, p, p.node})
+	}
+	slices.SortFunc(all, func(a, b asked) int {
+		return cmp.Or(cmp.Compare(a.peer.reportAsked, b.peer.reportAsked), slices.Compare(a.id[:], b.id[:]))
+	})
+	all = all[:min(len(all), asksAtOnce)]
+	asks := make([]ask, len(all))
+	for i, to := range all {
+		to.peer.reportNonce, to.peer.reportAsked = c.table.rand.Uint64()|1, now
+		asks[i] = ask{From: c.instance, Nonce: to.peer.reportNonce, T1: now}
+	}
+	c.mu.Unlock()
+	for i, to := range all {
+		c.send(to.node, appendAsk(make([]byte, 0, pingSize), asks[i]))
+	}
+}
+
+// Reports returns the latest report of each live member that sent one, by instance.
+func (c *Cluster) Reports() map[string]PeerReport {
+	now := c.cfg.Local.Clocks().Raw
+	out := map[string]PeerReport{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, p := range c.table.peers {
+		if p.report != nil {
+			out[id.String()] = PeerReport{*p.report, time.Duration(now - p.reportAt)}
+		}
+	}
+	return out
+}
+
+// takeReport keeps a report that was asked for.
+func (c *Cluster) takeReport(r report, came int64) {
+	c.mu.Lock()
+	fault := c.table.takeReport(r, came)
+	c.mu.Unlock()
+	if fault != none {
+		c.drop(fault)
+	}
+}
+
+func (t *table) takeReport(r report, came int64) fault {
+	p := t.peers[r.Instance]
+	switch {
+	case p == nil:
+		return notMember
+	case p.reportNonce == 0 || p.reportNonce != r.Nonce:
+		return unknown
+	case came-p.reportAsked > int64(maxRoundTrip):
+		return stale
+	}
+	p.reportNonce, p.report, p.reportAt = 0, &r.Report, came
+	return none
+}
+
+// sendReport answers an ask.
+func (c *Cluster) sendReport(to *memberlist.Node, nonce uint64) error {
+	msg, err := appendReport(make([]byte, 0, reportSize), report{Instance: c.instance, Nonce: nonce, Report: c.cfg.Report()})
+	if err != nil {
+		c.n.sendFailures.Add(1)
+		return err
+	}
+	c.send(to, msg)
+	return nil
+}

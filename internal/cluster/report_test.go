@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var aReport = report{Instance: anInstance, Nonce: 7, Report: Report{PerSecond: 1_000_000, Lead: -3, Ceil: 1_769_904_000_000, Reason: 5}}
+
+func must(b []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func TestReportCodec(t *testing.T) {
+	if got, err := decode(must(appendReport(nil, aReport))); err != nil || got != aReport {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := decode(appendAsk(nil, ask(aPing))); err != nil || got != ask(aPing) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for name, change := range map[string]func(*report){
+		"rate":    func(r *report) { r.PerSecond = -1 },
+		"rate 2":  func(r *report) { r.PerSecond = maxPerSecond + 1 },
+		"lead":    func(r *report) { r.Lead = -maxCeiling - 1 },
+		"ceiling": func(r *report) { r.Ceil = -1 },
+		"beyond":  func(r *report) { r.Ceil = maxCeiling + 1 },
+	} {
+		r := aReport
+		change(&r)
+		if _, err := appendReport(nil, r); !errors.Is(err, errMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	whole := must(appendReport(nil, aReport))
+	for n := range whole {
+		if _, err := decode(whole[:n]); !errors.Is(err, errMalformed) {
+			t.Errorf("cut to %d bytes: %v", n, err)
+		}
+	}
+	if _, err := decode(append(whole, 0)); !errors.Is(err, errMalformed) {
+		t.Errorf("longer: %v", err)
+	}
+}
+
+// A report counts once, if it was asked for, of whom it was asked, and in time.
+func TestTakeReport(t *testing.T) {
+	table := newTable(time.Second, rand.NewPCG(1, 2))
+	other := uuid.New()
+	for _, id := range []uuid.UUID{anInstance, other} {
+		table.join(id, Member{}, nil, 0)
+	}
+	table.peers[anInstance].reportNonce = 7
+	for _, tc := range []struct {
+		name string
+		r    report
+		came int64
+		want fault
+	}{
+		{"of nobody", report{Instance: uuid.New(), Nonce: 7}, 1, notMember},
+		{"not asked for", report{Instance: other, Nonce: 7}, 1, unknown},
+		{"without a nonce", report{Instance: other}, 1, unknown},
+		{"another nonce", report{Instance: anInstance, Nonce: 8}, 1, unknown},
+		{"late", aReport, int64(maxRoundTrip) + 1, stale},
+		{"in time", aReport, 5, none},
+		{"again", aReport, 6, unknown},
+	} {
+		if got := table.takeReport(tc.r, tc.came); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, faultNames[got], faultNames[tc.want])
+		}
+	}
+	if p := table.peers[anInstance]; *p.report != aReport.Report || p.reportAt != 5 || table.peers[other].report != nil {
+		t.Errorf("%+v", p)
+	}
+}
