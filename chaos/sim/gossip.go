@@ -155,8 +155,15 @@ func (p *process) learn(peer *process, nonce int64, a answer) {
 		a.hold = time.Duration(t4-t1) + time.Millisecond
 	}
 	falsePeer := p.sim.plan.falsePeer && peer.host == p.sim.hosts[0]
-	newest := max(p.answered[peer.name].newest, a.clocks.Raw)
-	p.answered[peer.name] = lastAnswer{at: t4, now: p.sim.now, newest: newest, sound: peer.host.sound && !falsePeer}
+	before := p.answered[peer.name]
+	newest, count := max(before.newest, a.clocks.Raw), 0
+	if before.now > p.host.wrong {
+		count = before.count
+	}
+	if time.Duration(t4-t1) <= clock.MaxRoundTrip { // else it is not taken
+		count = min(count+1, 2)
+	}
+	p.answered[peer.name] = lastAnswer{at: t4, now: p.sim.now, count: count, newest: newest, sound: peer.host.sound && !falsePeer}
 	p.agree(agreement.Exchange{
 		Node:   peer.host.node,
 		Sample: clock.Sample{Instance: peer.name, T1: t1, T4: t4, Hold: a.hold, Peer: a.clocks},
