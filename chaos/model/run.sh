@@ -77,6 +77,7 @@ mutant  worker-before-the-ceiling   -DCALLS=3 -DMUT_EARLY
 mutant  worker-release-low          -DCALLS=3 -DOTHERS=1 -DMUT_RELEASE_LOW
 mutant  worker-release-unguarded    -DCALLS=4 -DOTHERS=1 -DMUT_RELEASE_NO_RECORD
 mutant  worker-permit-looks-first   -DCALLS=3 -DOTHERS=1 -DMUT_PERMIT_LOOKS_FIRST
+mutant  worker-permit-skips         -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DMUT_PERMIT_SKIPS
 mutant  worker-close-reads-first    -DCALLS=3 -DOTHERS=1 -DMUT_CLOSE_READS_FIRST
 mutant  worker-secret-kept          -DCALLS=3 -DMUT_SECRET_KEPT
 probe   limit-accepted          -DMAXREQ=2 -DPROBE=1

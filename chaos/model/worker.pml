@@ -463,6 +463,9 @@ start:
 	:: atomic { asking -> asking = 0; used = 1; permit(run_) }
 #else
 	:: d_step { INSIDE && !closed && !asking -> asking = 1; used = 1 }
+#ifdef MUT_PERMIT_SKIPS
+	:: d_step { have && !INSIDE && !closed && !asking -> asking = 1 }       /* not raised, and looked at again */
+#endif
 	:: atomic { asking ->
 		asking = 0;
 		if
