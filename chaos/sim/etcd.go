@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/worker"
 )
 
 var errLost = errors.New("deadline exceeded")
@@ -38,7 +39,7 @@ func newEtcd(sim *simulation) *etcd {
 	}, sim.trueMillis()); err != nil {
 		panic(err)
 	}
-	for sid := sim.plan.spare; !sim.plan.ranges && sim.plan.part.All() && sid < sim.plan.format.Layout.Holders(); sid++ {
+	for sid := sim.plan.spare; !sim.plan.ranges && sim.plan.part.All() && sid < sim.plan.format.Layout.Holders()-sim.plan.workers.sids.Len(); sid++ {
 		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(lease.Window{
 			Era: 1, Term: 1, Instance: "operator", Nonce: "aside", Base: sim.trueMillis(), Ceil: sim.trueMillis(), State: lease.Quarantined,
 		}))
@@ -84,6 +85,14 @@ func (e *etcd) revision() int64 {
 	return v.Revision
 }
 
+func (e *etcd) windowOf(sid flake.SID) lease.Window {
+	v, err := e.mem.Read(context.Background(), sid)
+	if err != nil {
+		panic(err)
+	}
+	return v.SIDs[sid].Window.Value
+}
+
 // travel is how long a message to or from etcd takes.
 func (e *etcd) travel() time.Duration {
 	sim := e.sim
@@ -94,19 +103,51 @@ func (e *etcd) travel() time.Duration {
 	return d
 }
 
-// request sends a request of the machine, and has it answered: by etcd, or by
-// its own deadline.
+// request sends a request of the machine.
 func (e *etcd) request(p *process, a lease.Action) {
+	if e.sim.trace.out != nil {
+		e.sim.say(p, "asks: "+describe(a))
+	}
+	exchange(e, p, failed(a), p.notify, func(up time.Duration) func(time.Duration, func(lease.Event)) {
+		if r, ok := a.(lease.Register); ok {
+			return e.register(p, r, min(up, e.travel()))
+		}
+		return func(d time.Duration, done func(lease.Event)) {
+			arrive(e, d, p, func() lease.Event { return e.carryOut(p, a) }, done)
+		}
+	})
+}
+
+// ask sends a request of a worker's call.
+func (e *etcd) ask(p *process, a any, answer func(worker.Answer)) {
+	l, list := a.(worker.List)
+	if list && !l.Fresh && p.listedAt != 0 && e.sim.now-p.listedAt < time.Second {
+		p.in(0, func() { answer(worker.Answer{View: p.workerList}) })
+		return
+	}
+	took := func(res worker.Answer) {
+		if list && res.Err == nil {
+			p.workerList, p.listedAt = res.View, e.sim.now
+		}
+		answer(res)
+	}
+	exchange(e, p, worker.Answer{Err: errLost}, took, func(time.Duration) func(time.Duration, func(worker.Answer)) {
+		return func(d time.Duration, done func(worker.Answer)) {
+			arrive(e, d, p, func() worker.Answer { return e.carryOutForWorker(p, a) }, done)
+		}
+	})
+}
+
+// exchange sends a request and has it answered once: by etcd, or by its own deadline. sender
+// returns what sends it, when it has been drawn for how long it travels.
+func exchange[T any](e *etcd, p *process, failed T, hear func(T), sender func(up time.Duration) func(time.Duration, func(T))) {
 	sim, pl := e.sim, &e.sim.plan
 	noisy := sim.stage == trouble
-	if sim.trace.out != nil {
-		sim.say(p, "asks: "+describe(a))
-	}
 	answered := false
-	answer := func(ev lease.Event) {
+	answer := func(res T) {
 		if !answered {
 			answered = true
-			p.notify(ev)
+			hear(res)
 		}
 	}
 	deadline := pl.timeout
@@ -114,29 +155,24 @@ func (e *etcd) request(p *process, a lease.Action) {
 		if sim.chance(pl.refusedFast) {
 			deadline = e.travel()
 		}
-		p.in(deadline, func() { answer(failed(a)) })
+		p.in(deadline, func() { answer(failed) })
 		return
 	}
-	p.in(deadline, func() { answer(failed(a)) })
+	p.in(deadline, func() { answer(failed) })
 	up := e.travel()
 	if noisy && sim.chance(pl.late) {
 		up = deadline + sim.logTime(time.Millisecond, 2*pl.window)
 	}
-	send := func(d time.Duration, done func(lease.Event)) {
-		e.arrive(d, p, func() lease.Event { return e.carryOut(p, a) }, done)
-	}
-	if r, ok := a.(lease.Register); ok {
-		send = e.register(p, r, min(up, e.travel()))
-	}
-	send(up, func(ev lease.Event) {
+	send := sender(up)
+	send(up, func(res T) {
 		if sim.stage == trouble && (sim.chance(pl.replyLost) || sim.now < p.host.noReplies) {
 			return
 		}
-		p.in(e.travel(), func() { answer(ev) })
+		p.in(e.travel(), func() { answer(res) })
 	})
 	if noisy && sim.chance(pl.twice) {
 		again := up + sim.logTime(time.Millisecond, pl.window)
-		send(again, func(lease.Event) { sim.points.hit(SentTwice) })
+		send(again, func(T) { sim.points.hit(SentTwice) })
 	}
 }
 
@@ -145,12 +181,12 @@ func (e *etcd) request(p *process, a lease.Action) {
 // the node has given the call up, or twice.
 func (e *etcd) register(p *process, r lease.Register, first time.Duration) (send func(time.Duration, func(lease.Event))) {
 	var finish func() (lease.LeaseID, error)
-	e.arrive(first, p, func() lease.Event {
+	arrive(e, first, p, func() lease.Event {
 		finish = e.mem.StartRegister(r.Lease, r.TTL, r.Registration)
 		return nil
 	}, func(lease.Event) {})
 	return func(d time.Duration, done func(lease.Event)) {
-		e.arrive(d, p, func() lease.Event {
+		arrive(e, d, p, func() lease.Event {
 			if finish == nil { // the first request was lost
 				return lease.Registered{Err: errLost}
 			}
@@ -162,7 +198,7 @@ func (e *etcd) register(p *process, r lease.Register, first time.Duration) (send
 }
 
 // arrive has etcd carry a request out when it has arrived, or when there is a leader.
-func (e *etcd) arrive(d time.Duration, p *process, carryOut func() lease.Event, done func(lease.Event)) {
+func arrive[T any](e *etcd, d time.Duration, p *process, carryOut func() T, done func(T)) {
 	sim := e.sim
 	var carry func()
 	carry = func() {
@@ -182,7 +218,7 @@ func (e *etcd) arrive(d time.Duration, p *process, carryOut func() lease.Event, 
 
 // carryOut asks the store, and records what it wrote.
 func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
-	sim, ctx := e.sim, context.Background()
+	ctx := context.Background()
 	switch a := a.(type) {
 	case lease.Load:
 		v, err := e.mem.Load(ctx)
@@ -191,38 +227,8 @@ func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
 		v, err := e.mem.Read(ctx, a.SID)
 		return lease.Loaded{View: v, Err: err}
 	case lease.Commit:
-		old := a.Txn.Seen.Window
-		applied, v, err := e.mem.Commit(ctx, a.Txn)
-		if !applied {
-			sim.note(p, "etcd does not apply "+a.Txn.Op.String()+" of sid %d over revision %d", int64(a.Txn.SID), old.Rev)
-			sim.points.hit(RefusedByCompare)
-			return lease.Committed{View: v, Err: err}
-		}
-		put := v.SIDs[a.Txn.SID].Window
-		sim.note(p, "etcd applies "+a.Txn.Op.String()+" of sid %d: term %d window [%d,%d) at revision %d", int64(a.Txn.SID),
-			put.Value.Term, sinceStart(put.Value.Base), sinceStart(put.Value.Ceil), put.Rev)
-		sim.points.op(a.Txn, old)
-		e.notPoisoned(p, a.Txn)
-		if !sim.plan.sids().Has(a.Txn.SID) {
-			sim.violate("part", "%s wrote sid %d, and the space has %v", p.name, a.Txn.SID, sim.plan.sids())
-		}
-		if op := a.Txn.Op; (op == lease.Acquire || op == lease.Reclaim) && put.Value.Base < v.Era.Value.Floor {
-			sim.violate("I4", "%s acquired sid %d from %d on, below the floor %d of era %d",
-				p.name, a.Txn.SID, put.Value.Base, v.Era.Value.Floor, v.Era.Value.Number)
-		}
-		if a.Txn.Op == lease.Release && sim.stage != tampered {
-			sim.terms.release(sim, p, a.Txn.SID, put.Value.Ceil)
-		}
-		if h := sim.record(); h != nil {
-			h.Writes = append(h.Writes, history.Write{
-				SID: a.Txn.SID, Rev: put.Rev, Term: put.Value.Term, Base: put.Value.Base, Ceil: put.Value.Ceil,
-				Released: put.Value.State == lease.Released,
-			})
-		}
-		if a.Txn.Op != lease.Extend {
-			e.hint()
-		}
-		return lease.Committed{Applied: true, View: v, Err: err}
+		applied, v, err := e.commit(p, a.Txn)
+		return lease.Committed{Applied: applied, View: v, Err: err}
 	case lease.KeepAlive:
 		return lease.KeptAlive{Err: e.mem.KeepAlive(ctx, a.Lease)}
 	case lease.Revoke:
@@ -231,6 +237,68 @@ func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
 		return lease.Revoked{Err: err}
 	}
 	panic(fmt.Sprintf("sim: unknown request %T", a))
+}
+
+// carryOutForWorker is carryOut for a worker's call.
+func (e *etcd) carryOutForWorker(p *process, a any) (res worker.Answer) {
+	ctx := context.Background()
+	switch a := a.(type) {
+	case worker.List:
+		res.View, res.Err = e.mem.Load(ctx)
+	case worker.Read:
+		res.View, res.Err = e.mem.Read(ctx, a.SID)
+	case worker.TakeLease:
+		res.Lease, res.Err = e.mem.Grant(ctx, a.TTL)
+	case worker.KeepAlive:
+		res.Err = e.mem.KeepAlive(ctx, a.Lease)
+	case worker.Commit:
+		_, res.View, res.Err = e.commit(p, a.Txn)
+	case lease.Revoke:
+		e.change(func() { res.Err = e.mem.Revoke(ctx, a.Lease) })
+	default:
+		panic(fmt.Sprintf("sim: unknown request %T", a))
+	}
+	return res
+}
+
+// commit carries a transaction out, and records and checks what it wrote.
+func (e *etcd) commit(p *process, t lease.Txn) (bool, lease.View, error) {
+	sim, old := e.sim, t.Seen.Window
+	applied, v, err := e.mem.Commit(context.Background(), t)
+	if !applied {
+		sim.note(p, "etcd does not apply "+t.Op.String()+" of sid %d over revision %d", int64(t.SID), old.Rev)
+		sim.points.hit(RefusedByCompare)
+		return false, v, err
+	}
+	put := v.SIDs[t.SID].Window
+	sim.note(p, "etcd applies "+t.Op.String()+" of sid %d: term %d window [%d,%d) at revision %d", int64(t.SID),
+		put.Value.Term, sinceStart(put.Value.Base), sinceStart(put.Value.Ceil), put.Rev)
+	if (t.Op == lease.Acquire || t.Op == lease.Reclaim) && put.Value.Base < v.Era.Value.Floor {
+		sim.violate("I4", "%s acquired sid %d from %d on, below the floor %d of era %d",
+			p.name, t.SID, put.Value.Base, v.Era.Value.Floor, v.Era.Value.Number)
+	}
+	if t.Window.Worker {
+		sim.writtenFor(t)
+	} else {
+		sim.points.op(t, old)
+		e.notPoisoned(p, t)
+		if !sim.plan.sids().Has(t.SID) {
+			sim.violate("part", "%s wrote sid %d, and nodes have %v", p.name, t.SID, sim.plan.sids())
+		}
+		if t.Op == lease.Release && sim.stage != tampered {
+			sim.terms.release(sim, p, t.SID, put.Value.Ceil)
+		}
+	}
+	if h := sim.record(); h != nil {
+		h.Writes = append(h.Writes, history.Write{
+			SID: t.SID, Rev: put.Rev, Term: put.Value.Term, Base: put.Value.Base, Ceil: put.Value.Ceil,
+			Released: put.Value.State == lease.Released,
+		})
+	}
+	if t.Op != lease.Extend {
+		e.hint()
+	}
+	return true, v, err
 }
 
 // longHeld is for how long a sid must have been held for every list of the space
@@ -335,7 +403,7 @@ func (e *etcd) expireEarly() {
 // rests on them.
 func (e *etcd) deleteKey() {
 	sim := e.sim
-	sid := int(sim.plan.sids().From) + sim.rng.IntN(sim.plan.spare)
+	sid := sim.anySID()
 	if p := sim.hosts[sim.rng.IntN(len(sim.hosts))].process; p != nil && sim.rng.IntN(2) == 0 {
 		sim.note(nil, "the registration of "+p.name+" is deleted")
 		e.change(func() { e.mem.Delete("node/" + p.name) })
@@ -361,10 +429,20 @@ func (e *etcd) bumpEra() {
 	sim.points.hit(EraBegan)
 }
 
+// anySID draws one of the sids that nodes or workers may take.
+func (sim *simulation) anySID() flake.SID {
+	nodes, workers := sim.plan.sids(), sim.plan.workers.sids
+	i := sim.rng.IntN(sim.plan.spare + workers.Len())
+	if i < sim.plan.spare {
+		return nodes.From + flake.SID(i)
+	}
+	return workers.From + flake.SID(i-sim.plan.spare)
+}
+
 // quarantineSID quarantines a sid by an operator's word, or gives one back.
 func (e *etcd) quarantineSID() {
 	sim := e.sim
-	sid := sim.plan.sids().From + flake.SID(sim.rng.IntN(sim.plan.spare))
+	sid := sim.anySID()
 	v := e.view()
 	win := v.SIDs[sid].Window
 	if !win.Exists() || win.Err != nil {

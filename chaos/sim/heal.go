@@ -41,6 +41,9 @@ func (sim *simulation) heal() {
 		p.resumes = sim.now
 		p.resume()
 	}
+	for _, g := range sim.generators {
+		g.asleep, g.ahead = sim.now, 0
+	}
 	for _, h := range sim.hosts {
 		h.at = min(h.at, sim.now)
 		sim.fixClock(h)
@@ -62,7 +65,7 @@ func (sim *simulation) hostOf(node string) *host {
 // processes pass, gates see ten seconds of calm, steps of two seconds are slewed.
 func (sim *simulation) settling() time.Duration {
 	spread := time.Duration(min(sim.plan.format.Layout.Holders(), lease.MaxSIDs)) * 62500 * time.Microsecond // of lists after a change
-	return 60*time.Second + 2*sim.plan.window + 2*sim.plan.ttl + spread
+	return 60*time.Second + 2*max(sim.plan.window, sim.plan.workers.window) + 2*sim.plan.ttl + spread
 }
 
 // expectAlive checks that everybody serves again who can. A process that cannot,
@@ -93,6 +96,9 @@ func (sim *simulation) expectAlive() {
 			h.process.die("is restarted, for it refuses: " + why.Error())
 			sim.start(h)
 		}
+	}
+	if sim.plan.mode == Everything {
+		sim.expectWorkers()
 	}
 	if !again {
 		return
@@ -267,9 +273,9 @@ func (sim *simulation) reports() []repair.NodeReport {
 // and no floor is needed while etcd forgets nothing.
 func (sim *simulation) repairSlack() repair.Slack {
 	if sim.plan.mode == Unclocked {
-		return repair.Slack{Window: sim.plan.window}
+		return repair.Slack{Window: max(sim.plan.window, sim.plan.workers.window)}
 	}
-	return repair.Slack{Window: sim.plan.window, MaxSkew: sim.plan.maxSkew, MaxLead: sim.plan.maxLead}
+	return repair.Slack{Window: max(sim.plan.window, sim.plan.workers.window), MaxSkew: sim.plan.maxSkew, MaxLead: sim.plan.maxLead}
 }
 
 // beginEra writes an era that the repair computed. Its floor must not be below that
@@ -310,4 +316,5 @@ func (sim *simulation) recover(config string) {
 			sim.points.hit(Recovered)
 		}
 	}
+	sim.expectWorkers()
 }

@@ -23,6 +23,7 @@ type plan struct {
 	ranges  bool           // nodes may take some sids alone
 	halves  bool           // half of them each
 	part    lease.SIDRange // sids of the space, where others are another region's
+	workers workerPlan
 
 	window, extendEvery, ttl, keepAlive, reload, retry, timeout time.Duration
 	maxSkew, maxLead                                            time.Duration

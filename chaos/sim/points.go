@@ -40,6 +40,18 @@ const (
 	FalsePeerAnswered // a peer lied about its clock
 	MostWithoutGossip // a majority confirmed a clock, and at least half of the hosts have no gossip
 
+	WorkerAcquired        // a generator of another system got a number
+	WorkerExtended        // and a longer interval
+	WorkerAdopted         // one that a call wrote of which it had no answer
+	WorkerReheld          // its lease had ended, and nobody else had its number
+	WorkerReleased        // it gave its number back
+	WorkerLost            // it was told that the number is another's
+	WorkerOutside         // it made an ID outside of its interval, and did not use it
+	WorkerAsksTwice       // two of its calls were on their way
+	WorkerUsedAfterLoss   // it used an ID of its interval while the number was another's
+	WorkerClosedMeanwhile // its number was given back while it asked whether to use an ID
+	WorkerAnswerDied      // a node ended between a transaction for it and the answer
+
 	WindowExhausted // from here on: refusals of that name
 	ClockSkew
 	ClockUnverified
@@ -77,6 +89,8 @@ var pointNames = [numPoints]string{
 	"took over", "adopted unknown", "reheld", "reclaimed", "released", "on standby", "lost sid", "two held one sid",
 	"issued after long pause", "interleaved", "crashed mid step", "applied for dead process", "sent twice", "refused by compare",
 	"leader changed", "expired early", "era began", "operator quarantined", "two of one name", "refused to start", "kept by watch", "watch given up", "held in fleet", "held sid first", "held within a unit", "held in range", "held in part", "false peer answered", "most without gossip",
+	"worker acquired", "worker extended", "worker adopted", "worker reheld", "worker released", "worker lost", "worker outside",
+	"worker asks twice", "worker used after loss", "worker closed meanwhile", "worker answer died",
 	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
 	"HISTORY_REWOUND", "NO_SID", "DRAINING",
 	"followed step", "refuted step", "slept through", "shut", "reopened", "unopposed", "grace over", "gave up", "poison guard",
@@ -129,7 +143,8 @@ func (p Point) of(m Mode) bool {
 func (p Point) Rare() bool {
 	switch p {
 	case Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
-		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly:
+		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly,
+		WorkerAdopted, WorkerReheld, WorkerLost, WorkerUsedAfterLoss, WorkerClosedMeanwhile, WorkerAnswerDied:
 		return true
 	}
 	return false

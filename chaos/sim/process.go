@@ -30,7 +30,9 @@ type process struct {
 	node    *node.Node
 	status  lease.Status // as last published
 	listed  lease.View   // the last of the whole space that it got
-	origin  clock.Mono   // its monotonic clock counts from here
+	stepped clock.Reading
+	limit   lease.Limit // of the machine, then
+	origin  clock.Mono  // its monotonic clock counts from here
 
 	gone     bool
 	asleep   bool          // paused, or suspended with its host
@@ -46,7 +48,10 @@ type process struct {
 	holds    int    // how many times it began to issue
 	latched  bool   // believes that history went back
 
-	judge   judge
+	judge      judge
+	workerList lease.View // the last list that a worker's call asked for
+	listedAt   time.Duration
+
 	nonce   int64
 	offered map[int64]int64 // questions on their way: nonce to T1
 
@@ -121,7 +126,8 @@ func (sim *simulation) begin(h *host) *process {
 		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim", Gossip: h.gossip()},
 		Format:       pl.format,
 		SIDRange:     h.sids,
-		Window:       pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
+		Workers:      pl.workers.sids, WorkerWindow: pl.workers.window,
+		Window: pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
 		ReloadEvery: pl.reload, RetryAfter: pl.retry, MaxSkew: pl.maxSkew, MaxLead: pl.maxLead,
 		StepLimit: clock.DefaultStepLimit, DowntimeLimit: downtimeLimit,
 		Gated:  pl.mode != Unclocked,
@@ -229,7 +235,8 @@ func (p *process) work() {
 		ev := (*list)[0]
 		*list = (*list)[1:]
 		p.recordGrants(ev)
-		actions := p.machine.Step(p.Now(), ev)
+		p.stepped = p.Now()
+		actions := p.machine.Step(p.stepped, ev)
 		if w, ok := ev.(lease.Watched); ok && len(w.Changes) > 0 && !slices.Equal(p.machine.Status().Nodes, p.status.Nodes) {
 			p.sim.points.hit(KeptByWatch)
 		}
@@ -372,7 +379,7 @@ func (p *process) do(a lease.Action) {
 // publish makes the machine's status known, as the keeper does after each step.
 func (p *process) publish() {
 	old, quarantined := p.status.Phase, len(p.status.Quarantined)
-	p.status = p.machine.Status()
+	p.status, p.limit = p.machine.Status(), p.machine.Limit(p.stepped)
 	if len(p.status.Quarantined) > quarantined {
 		p.sim.points.hit(Quarantined)
 	}

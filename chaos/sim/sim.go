@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // Mode is what a seed is played with.
@@ -90,6 +91,10 @@ type simulation struct {
 	numbers   int        // makes nonces
 	net       network
 
+	generators []*generator
+	runs       map[lease.Instance]*workerRun // of generators; never iterated
+	written    []lease.Window                // records of workers
+
 	before, after history.History // up to a repair by an operator, and from it on
 	outside       int             // blocks issued between tampering and repair, when nothing is promised
 	moments       clock.Mono
@@ -130,6 +135,7 @@ func Run(seed uint64, o Options) (r Result) {
 	sim.plan.withoutGossip = drawWithoutGossip(rand.New(rand.NewPCG(seed, 0xdeaf)), sim.plan)
 	sim.plan.setFormat(drawFormat(rand.New(rand.NewPCG(seed, 0x1a7)), sim.plan))
 	sim.plan.part = drawPart(rand.New(rand.NewPCG(seed, 0x9a47)), sim.plan)
+	sim.plan.workers = drawWorkers(rand.New(rand.NewPCG(seed, 0x3035)), &sim.plan)
 	sim.before.Format, sim.after.Format = sim.plan.format, sim.plan.format
 	sim.note(nil, sim.plan.String())
 	sim.etcd = newEtcd(sim)
@@ -137,6 +143,7 @@ func Run(seed uint64, o Options) (r Result) {
 		sim.addHost(fmt.Sprintf("n%d", i+1))
 	}
 	sim.planFaults()
+	sim.addGenerators()
 	sim.run(sim.plan.virtual)
 	sim.heal()
 	if o.Mode == Tampered {
