@@ -220,12 +220,15 @@ func (w *Worker) lose(cause error) {
 // Otherwise the ID must not be used, and the error is ErrNotYet, ErrExpired, ErrLost or
 // ErrClosed. Permit does not wait, and allocates nothing.
 func (w *Worker) Permit(ms int64) error {
-	if end := ms + w.unit; end > w.used.Load() && ms <= w.notAfter.Load()-w.unit {
+	if ms < w.notBefore || ms > w.notAfter.Load()-w.unit {
+		return w.refuse(ms)
+	}
+	if end := ms + w.unit; end > w.used.Load() {
 		w.use(end)
 	}
-	// After used was raised: Close ends the interval before it reads used, so what is
-	// permitted here is counted there.
-	if ms < w.notBefore || ms > w.notAfter.Load()-w.unit {
+	// Close ends the interval before it reads used: what is permitted here is counted
+	// there. Besides, notAfter only grows, so the first check still holds.
+	if w.notAfter.Load() == 0 {
 		return w.refuse(ms)
 	}
 	return nil
