@@ -47,6 +47,7 @@ type Config struct {
 	Drain     Drain
 	Stop      Stop
 	PProf     bool // profiles on the admin port
+	Console   Console
 }
 
 // Node is who this process is.
@@ -150,6 +151,11 @@ type Limit struct {
 	Memory               int64 // bytes of all connections; 0: a part of the process's limit
 }
 
+// Console is who sees the pages for operators on the admin port.
+type Console struct {
+	Serve string // auto, always or never
+}
+
 // Log is what is logged to stderr, and how.
 type Log struct {
 	Level  string // debug, info, warn or error
@@ -190,13 +196,14 @@ func Default() Config {
 			EntropyBytes: 1,
 			MaxSkew:      250 * time.Millisecond,
 		},
-		Clock:  Clock{StepHold: 10 * time.Second, StepLimit: clock.DefaultStepLimit, DowntimeLimit: 60 * 24 * time.Hour, Grace: 60 * time.Second, Policy: "allow"},
-		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:7947", Gossip: "127.0.0.1:7946"},
-		Auth:   Auth{StaleAfter: 5 * time.Minute, OpenAdmin: "loopback"},
-		Limit:  Limit{Connections: 4096, ConnectionsPerSource: 1024},
-		Log:    Log{Level: "info", Format: "text"},
-		Drain:  Drain{Timeout: 10 * time.Second},
-		Stop:   Stop{Timeout: 5 * time.Second},
+		Clock:   Clock{StepHold: 10 * time.Second, StepLimit: clock.DefaultStepLimit, DowntimeLimit: 60 * 24 * time.Hour, Grace: 60 * time.Second, Policy: "allow"},
+		Listen:  Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:7947", Gossip: "127.0.0.1:7946"},
+		Auth:    Auth{StaleAfter: 5 * time.Minute, OpenAdmin: "loopback"},
+		Limit:   Limit{Connections: 4096, ConnectionsPerSource: 1024},
+		Log:     Log{Level: "info", Format: "text"},
+		Console: Console{Serve: "auto"},
+		Drain:   Drain{Timeout: 10 * time.Second},
+		Stop:    Stop{Timeout: 5 * time.Second},
 	}
 }
 

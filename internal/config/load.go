@@ -33,6 +33,21 @@ type Setting struct {
 	Source string `json:"source"` // default, file PATH, env NAME, flag --NAME or program
 }
 
+// List returns the settings of c as a program made it, in the order of the options.
+func (c Config) List() []Setting {
+	var out []Setting
+	def := Default()
+	before := def.options()
+	for i, o := range c.options() {
+		source := "program"
+		if o.text() == before[i].text() {
+			source = "default"
+		}
+		out = append(out, Setting{Key: o.Key, Value: o.text(), Source: source})
+	}
+	return out
+}
+
 // Errors of Load. They come wrapped with the key and its source.
 var (
 	ErrUnknownKey = errors.New("config: unknown key")

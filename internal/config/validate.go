@@ -101,6 +101,7 @@ func (c Config) Validate() error {
 	rule(c.Clock.DowntimeLimit >= c.Clock.StepLimit && c.Clock.DowntimeLimit <= 366*24*time.Hour, "clock.downtime-limit",
 		"%v is out of range: it must be at least clock.step-limit, and at most 8784h", c.Clock.DowntimeLimit)
 	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace", "%v is out of range: it must be above 0 and at most 1h", c.Clock.Grace)
+	rule(oneOf(c.Console.Serve, "auto", "always", "never"), "console.serve", "%q is none of auto, always, never", c.Console.Serve)
 	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level", "%q is none of debug, info, warn, error", c.Log.Level)
 	rule(oneOf(c.Log.Format, "text", "json"), "log.format", "%q is neither text nor json", c.Log.Format)
 	for _, d := range []struct {
@@ -172,6 +173,17 @@ var hostPattern = regexp.MustCompile(`^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)
 // configured, and where nothing else keeps a web page from reading the answers.
 func (c Config) CheckHost() bool {
 	return len(c.HTTP.Hosts) > 0 || c.TLS.Cert == "" && c.Auth.TokenFile == ""
+}
+
+// ServesConsole reports whether the admin port has the pages for operators.
+func (c Config) ServesConsole() bool {
+	switch c.Console.Serve {
+	case "always":
+		return true
+	case "auto":
+		return c.Listen.Admin != "" && loopback(c.Listen.Admin) || c.TLS.Admin && (c.Auth.TokenFile != "" || c.TLS.ClientCA != "")
+	}
+	return false
 }
 
 // Exposed returns what an unauthenticated client on the network could do with the API as it is

@@ -26,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/inspect"
@@ -59,6 +60,7 @@ type Daemon struct {
 	http      http.Handler
 	resp      *respserver.Server // nil: no RESP listener
 	metrics   *metrics.Metrics
+	console   *console.Console
 	listeners listeners
 	gossip    cluster.Transport // nil: none
 
@@ -69,7 +71,7 @@ type Daemon struct {
 // Config is what a Daemon needs. Logger is required.
 type Config struct {
 	Settings config.Config
-	Sources  []config.Setting // of Settings, for pages; nil: not known
+	Sources  []config.Setting // of Settings, for pages; nil: those that are not the default are the program's
 	Version  string           // of the program, for registrations and metrics
 	Logger   *slog.Logger
 	Host     Host // the zero value: this machine
@@ -84,6 +86,7 @@ type Host struct {
 	// Gossip opens the transport of gossip and returns the address for the other nodes.
 	Gossip func(cluster.Config) (cluster.Transport, string, error)
 	Etcd   []grpc.DialOption // of the connections to etcd, after those of the settings
+	Break  console.Breaker   // of the cluster that the node is in; nil: none
 }
 
 // orMachine returns h with this machine's own in the fields that are not set.
@@ -113,6 +116,9 @@ func New(c Config) (*Daemon, error) {
 	}
 	if len(cfg.Etcd.Endpoints) == 0 {
 		return nil, ErrNoEndpoints
+	}
+	if c.Sources == nil {
+		c.Sources = cfg.List()
 	}
 	host := c.Host.orMachine(cfg)
 	d := &Daemon{
@@ -180,6 +186,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)
 	l.start("events", stepTimeout, d.runFeed)
+	if d.cfg.ServesConsole() || d.host.Break != nil {
+		l.start("console", stepTimeout, d.console.Run)
+	}
 	l.start("gossip", gossipTimeout, d.runGossip)
 	l.start("lease", d.cfg.Stop.Timeout+d.cfg.Lease.CallTimeout+stepTimeout, d.runLease) // seal, release, revoke
 	l.onStop("requests in flight", d.cfg.Drain.Timeout, func(ctx context.Context) error { return d.finishRequests(ctx, grpcServer, httpServer) })
@@ -291,6 +300,7 @@ func (d *Daemon) build() error {
 			}
 		},
 	})
+	d.console = d.newConsole()
 	return nil
 }
 

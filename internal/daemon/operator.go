@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/server/adminserver"
+	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/inspect"
 )
@@ -21,14 +22,31 @@ func (d *Daemon) Space(ctx context.Context) (lease.View, error) { return d.etcd.
 // AdminHandler returns the handler of the admin port, for a node without that port. It
 // may be called when Listening is closed.
 func (d *Daemon) AdminHandler() http.Handler {
-	return adminserver.New(adminserver.Config{
-		Node: d.node, Alive: d.alive, Clocks: d.watch.Report,
-		Metrics: promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
-		Profile: d.cfg.PProf, Guard: d.security.guard,
+	c := d.adminConfig()
+	c.Metrics = promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+	if d.cfg.ServesConsole() {
+		c.Console = d.console
+	}
+	return adminserver.New(c)
+}
+
+func (d *Daemon) adminConfig() adminserver.Config {
+	return adminserver.Config{Node: d.node, Alive: d.alive, Clocks: d.watch.Report, Profile: d.cfg.PProf, Guard: d.security.guard}
+}
+
+// Console returns the pages for operators, without the check of Host. It may be called
+// when Listening is closed.
+func (d *Daemon) Console() http.Handler { return d.console }
+
+func (d *Daemon) newConsole() *console.Console {
+	return console.New(console.Config{
+		Snapshot: d.inspector.Snapshot, Describe: d.inspector.Describe, Node: d.node, Feed: d.feed, Clocks: d.watch.Report,
+		Conditions: d.adminConfig().Conditions, Format: d.cfg.Format(), Settings: d.inspector.Settings(),
+		API: d.addrs.AdvertisedHTTP, GRPC: d.addrs.AdvertisedGRPC, Guard: d.security.guard, Break: d.host.Break,
 	})
 }
 
-// settings returns the settings of the node for pages; nil: their sources are not known.
+// settings returns the settings of the node for pages.
 func (d *Daemon) settings() (list []inspect.Setting) {
 	for _, s := range d.sources {
 		list = append(list, inspect.Setting(s))

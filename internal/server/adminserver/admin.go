@@ -1,4 +1,5 @@
-// Package adminserver is the operator's HTTP port: probes, metrics and the profiler.
+// Package adminserver is the operator's HTTP port: probes, metrics, the console and the
+// profiler.
 package adminserver
 
 import (
@@ -10,10 +11,10 @@ import (
 
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 
@@ -31,10 +32,12 @@ type Config struct {
 	// Guard decides who may read profiles, for which the scope Admin is needed. Everything
 	// else is open: probes and scrapers have no credentials.
 	Guard *access.Guard
+	// Console, if set, is served below /console/, and decides itself who may see it.
+	Console http.Handler
 }
 
 // New returns the handler of the operator's port: /livez, /readyz, /metrics, and the
-// profiler if it is enabled.
+// console and the profiler if they are enabled.
 func New(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -65,6 +68,10 @@ func New(cfg Config) http.Handler {
 			}
 			profile.ServeHTTP(w, r)
 		})
+	}
+	if cfg.Console != nil {
+		mux.Handle(console.Path, cfg.Console)
+		mux.Handle("GET /{$}", http.RedirectHandler(console.Path, http.StatusSeeOther))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		httpserver.Charge(r)
@@ -101,41 +108,46 @@ func (c Config) serveReady(w http.ResponseWriter, r *http.Request) {
 		status, text = http.StatusServiceUnavailable, refusal.Error()+"\n"
 	}
 	if _, verbose := r.URL.Query()["verbose"]; verbose {
-		st := c.Node.Stats()
-		clocks := fmt.Sprintf("verdict %v, offset %v, limit %v",
-			st.Verdict.State, st.Verdict.Offset.Duration(), st.Verdict.Limit.Duration())
-		if c.Clocks != nil {
-			clocks = clockLine(c.Clocks())
+		lines := ""
+		for _, one := range c.Conditions() {
+			mark := "[+] "
+			if !one.OK {
+				mark = "[-] "
+			}
+			lines += mark + one.Text + "\n"
 		}
-		text = conditions(st, c.Node.Config().Gen, clocks) + text
+		text = lines + text
 	}
 	plain(w, status, text)
 }
 
-// conditions returns a line for each condition of readiness; clocks is the reason of
-// the verdict.
-func conditions(st node.Stats, g gen.Config, clocks string) string {
-	line := func(ok bool, format string, args ...any) string {
-		mark := "[+] "
-		if !ok {
-			mark = "[-] "
-		}
-		return mark + fmt.Sprintf(format, args...) + "\n"
+// Conditions returns the conditions of readiness as they are now.
+func (c Config) Conditions() []console.Condition {
+	st, g := c.Node.Stats(), c.Node.Config().Gen
+	clocks := fmt.Sprintf("verdict %v, offset %v, limit %v",
+		st.Verdict.State, st.Verdict.Offset.Duration(), st.Verdict.Limit.Duration())
+	if c.Clocks != nil {
+		clocks = clockLine(c.Clocks())
 	}
-	text := line(!st.Draining, "draining: %t", st.Draining) +
-		line(st.Verdict.State == clock.Open, "clock: %s", clocks)
+	line := func(ok bool, format string, args ...any) console.Condition {
+		return console.Condition{OK: ok, Text: fmt.Sprintf(format, args...)}
+	}
+	all := []console.Condition{
+		line(!st.Draining, "draining: %t", st.Draining),
+		line(st.Verdict.State == clock.Open, "clock: %s", clocks),
+	}
 	problem := ""
 	if st.Lease.Problem != "" {
 		problem = ", " + st.Lease.Problem
 	}
 	within := st.Lease.SIDs
 	if !st.Holding {
-		return text + line(false, "sid: none held of %v, lease %v%s", within, st.Lease.Phase, problem)
+		return append(all, line(false, "sid: none held of %v, lease %v%s", within, st.Lease.Phase, problem))
 	}
-	return text +
-		line(true, "sid: %d of %v, lease %v%s", st.SID, within, st.Lease.Phase, problem) +
-		line(st.Ceil > st.Now, "window: %v left", st.WindowLeft().Duration()) +
-		line(st.Lead <= g.MaxLead, "lead: %v, limit %v", st.Lead.Duration(), g.MaxLead.Duration())
+	return append(all,
+		line(true, "sid: %d of %v, lease %v%s", st.SID, within, st.Lease.Phase, problem),
+		line(st.Ceil > st.Now, "window: %v left", st.WindowLeft().Duration()),
+		line(st.Lead <= g.MaxLead, "lead: %v, limit %v", st.Lead.Duration(), g.MaxLead.Duration()))
 }
 
 func plain(w http.ResponseWriter, status int, text string) {

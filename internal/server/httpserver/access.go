@@ -97,6 +97,9 @@ func Pay(r *http.Request, n int64) {
 	c.Pay()
 }
 
+// Valid says that a request was valid: the caller may make it, and it was not malformed.
+func Valid(r *http.Request) { connOf(r.Context()).Valid() }
+
 // connOf returns the connection of a request with context ctx; nil without a quota.
 func connOf(ctx context.Context) *quota.Conn {
 	c, _ := ctx.Value(connKey{}).(*quota.Conn)

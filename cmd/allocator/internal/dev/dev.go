@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/load"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -55,7 +58,8 @@ const (
 
 // Command returns "allocator dev".
 func Command(a *cli.App) *cobra.Command {
-	d := dev{App: a}
+	d := dev{App: a, restarted: make(chan struct{}, 1), wanted: make(chan struct{})}
+	d.etcdState.Store("running")
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a whole cluster on this machine: etcd and some nodes, in one process",
@@ -64,7 +68,8 @@ call them. It is for trying allocator out and for tests of programs that use it.
 Interrupt it to stop; twice, to stop at once. Without --data-dir all data is lost then.
 
 To see what a wrong clock does, "allocator dev --skew 2=1s" runs node 2 with a wall clock
-one second ahead: the others keep serving, and node 2 refuses.`,
+one second ahead: the others keep serving, and node 2 refuses. The console, whose link is
+printed, does the same to a running node, and stops, pauses and cuts off nodes and etcd.`,
 		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --layout twitter\n  allocator dev --skew 2=1s",
 		Args:    cobra.NoArgs,
 	}
@@ -123,7 +128,15 @@ type dev struct {
 	space                     flake.Format
 
 	etcd    *devetcd.Server
-	daemons []*daemon.Daemon
+	daemons []*daemon.Daemon // as they were started first
+	members []*member
+	console string // URL
+
+	breaking  sync.Mutex // held while etcd is stopped or started
+	etcdState atomic.Value
+	restarted chan struct{} // etcd was
+	wanted    chan struct{} // closed by the first request of the console
+	checking  atomic.Pointer[load.Run]
 }
 
 func (d *dev) run(ctx context.Context) error {
@@ -149,11 +162,15 @@ func (d *dev) run(ctx context.Context) error {
 	defer func() { _ = d.etcd.Close() }()
 
 	for i := range d.nodes {
-		one, err := d.node(i)
-		if err != nil {
+		m := newMember(i, d.config(i).Node.Name, d.skews[i])
+		if m.daemon, err = d.node(m); err != nil {
 			return cli.InvalidSettings(err)
 		}
-		d.daemons = append(d.daemons, one)
+		d.members, d.daemons = append(d.members, m), append(d.daemons, m.daemon)
+	}
+	pages, err := d.listen(ctx)
+	if err != nil {
+		return err
 	}
 	// Fresh: this etcd is ours alone, and an old space in it is left as it is.
 	if _, _, err := daemon.Init(ctx, d.config(0), daemon.Beginning{Fresh: true}, cli.Logger(d.log(), d.Err)); err != nil {
@@ -162,31 +179,25 @@ func (d *dev) run(ctx context.Context) error {
 
 	all, running := errgroup.WithContext(ctx)
 	start := func(skewed bool) {
-		for i, one := range d.daemons {
-			if (d.skews[i] != 0) != skewed {
-				continue
+		for i, m := range d.members {
+			if (d.skews[i] != 0) == skewed {
+				all.Go(func() error {
+					return d.explain(i, m.run(running, func() (*daemon.Daemon, error) { return d.node(m) }))
+				})
 			}
-			all.Go(func() error {
-				err := one.Run(running)
-				if err == nil && running.Err() == nil {
-					err = errors.New("it stopped without being asked to")
-				}
-				return d.explain(i, err)
-			})
 		}
 	}
 	start(false)
-	all.Go(func() error {
-		select {
-		case err := <-d.etcd.Failed():
-			return fmt.Errorf("etcd: %w", err)
-		case <-running.Done():
-			return nil
-		}
-	})
+	all.Go(func() error { return d.watchEtcd(running) })
+	all.Go(func() error { return d.check(running) })
+	all.Go(func() error { return d.servePages(running, pages) })
 	all.Go(func() error { return d.announce(running, func() { start(true) }) })
 
 	<-running.Done()
+	for _, m := range d.members {
+		m.clocks.resume() // a paused node could not stop
+		m.link.set(false)
+	}
 	if ctx.Err() != nil {
 		fmt.Fprintln(d.Err, "stopping; interrupt again to stop at once")
 	}
@@ -253,10 +264,16 @@ func (d *dev) explain(i int, err error) error {
 	return fmt.Errorf("node-%d: %w", i+1, err)
 }
 
-// node returns node i, with a clock that is wrong if that was asked for.
-func (d *dev) node(i int) (*daemon.Daemon, error) {
-	c, version, log := d.config(i), d.Build().Version, cli.Logger(d.log(), d.Err)
-	return daemon.New(daemon.Config{Settings: c, Version: version, Logger: log.With("of", c.Node.Name), Host: daemon.Host{Ahead: d.skews[i]}})
+// node returns a node, to be run once. After its first start it has the same ports.
+func (d *dev) node(m *member) (*daemon.Daemon, error) {
+	c, version, log := d.config(m.index), d.Build().Version, cli.Logger(d.log(), d.Err)
+	m.mu.Lock()
+	at := m.addrs
+	m.mu.Unlock()
+	if at.Admin != "" {
+		c.Listen.GRPC, c.Listen.HTTP, c.Listen.RESP, c.Listen.Admin = at.GRPC, at.HTTP, at.RESP, at.Admin
+	}
+	return daemon.New(daemon.Config{Settings: c, Version: version, Logger: log.With("of", c.Node.Name), Host: m.host(d)})
 }
 
 // announce waits until every node is ready, on standby or refused for its clock,

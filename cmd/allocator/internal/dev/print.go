@@ -29,13 +29,14 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		Admin   string `json:"admin"`
 		RESP    string `json:"resp,omitempty"`
 		Etcd    string `json:"etcd"`
+		Console string `json:"console"`
 		Reason  string `json:"reason,omitempty"` // of a node refused
 		Message string `json:"message,omitempty"`
 		// Offset of the others' clocks from the node's, and its uncertainty, in µs;
 		// absent without a measurement.
 		Offset      *int64 `json:"offset_us,omitempty"`
 		Uncertainty *int64 `json:"uncertainty_us,omitempty"`
-	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, RESP: at.RESP, Etcd: d.etcd.Endpoint()}
+	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, RESP: at.RESP, Etcd: d.etcd.Endpoint(), Console: d.console}
 	if st.Lease.Held {
 		line.SID = int(st.Lease.Grant.SID)
 	}
@@ -91,8 +92,8 @@ func (d *dev) printExamples(ctx context.Context) error {
 		}
 	}
 	if first == nil {
-		_, err := fmt.Fprintf(d.Out, "\nNo node serves: their clocks disagree. To see how:\n\n  allocator status --addr %s\n\nCtrl-C stops everything.\n",
-			d.daemons[0].Addresses().GRPC)
+		_, err := fmt.Fprintf(d.Out, "\nNo node serves: their clocks disagree. To see how:\n\n  allocator status --addr %s\n  %sclocks\n\nCtrl-C stops everything.\n",
+			d.daemons[0].Addresses().GRPC, d.console)
 		return err
 	}
 	block, err := first.Node().Next(ctx, 1, 0)
@@ -112,6 +113,10 @@ func (d *dev) printExamples(ctx context.Context) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `
+Watch it, and break it, in a browser:
+
+  %[7]sbreak
+
 Try, in another terminal:
 
   curl -X POST http://%[1]s/v1/ids
@@ -124,7 +129,7 @@ or
   allocator get 3 --as %[5]s%[3]s
   allocator parse %[2]s%[6]s --addr %[4]s
   allocator status%[3]s
-`, at.HTTP, block.First, addr, at.GRPC, as, layout)
+`, at.HTTP, block.First, addr, at.GRPC, as, layout, d.console)
 	if host, port, err := net.SplitHostPort(at.RESP); err == nil {
 		fmt.Fprintf(&b, "\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT %s\n", host, port, as)
 	}

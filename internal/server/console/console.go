@@ -1,0 +1,259 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/inspect"
+)
+
+// Path is where the console is served.
+const Path = "/console/"
+
+// Config is what the console shows. Functions are safe for concurrent use.
+type Config struct {
+	Snapshot func(context.Context) inspect.Snapshot // nil: there is no node, and nothing below but Format and Break
+	Describe func(ctx context.Context, text, kind string) (inspect.Decoded, error)
+	Node     *node.Node
+	Feed     *feed.Feed
+	Clocks   func() clock.Report
+
+	Conditions func() []Condition // of readiness
+	Format     flake.Format
+	Settings   []inspect.Setting
+	API        string // host:port of the HTTP API, for examples; "": none
+	GRPC       string // the same of gRPC
+
+	Guard *access.Guard // who may see it; nil: everybody
+	Break Breaker       // nil: nothing can be broken
+}
+
+// Condition is a condition of readiness.
+type Condition struct {
+	OK   bool   `json:"ok"`
+	Text string `json:"text"`
+}
+
+//go:embed static templates
+var files embed.FS
+
+// Console serves the pages. Make one with New, and run it.
+type Console struct {
+	cfg     Config
+	pages   map[string]*template.Template
+	assets  map[string]asset
+	history *history
+	mux     *http.ServeMux
+}
+
+// page is an entry of the navigation.
+type page struct {
+	Path, Name string
+	here       bool
+}
+
+// Here reports whether the page is the one that is shown.
+func (p page) Here() bool { return p.here }
+
+// New returns a console.
+func New(cfg Config) *Console {
+	c := &Console{cfg: cfg, pages: map[string]*template.Template{}, assets: map[string]asset{}, history: newHistory(), mux: http.NewServeMux()}
+	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
+	list, err := fs.Glob(files, "templates/*.html")
+	if err != nil {
+		panic(err) // the pattern is wrong
+	}
+	for _, name := range list {
+		c.pages[strings.TrimSuffix(path.Base(name), ".html")] = template.Must(template.Must(layout.Clone()).ParseFS(files, name))
+	}
+	c.loadAssets()
+	c.route("GET /console/{$}", c.shown("pool"))
+	c.route("GET /console/clocks", c.shown("clocks"))
+	c.route("GET /console/node", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, http.StatusOK, "node", cfg.Settings) })
+	c.route("GET /console/ids", c.serveIDs)
+	c.route("POST /console/ids", c.serveIDs)
+	c.route("GET /console/events", c.showEvents)
+	c.route("GET /console/snapshot", c.serveSnapshot)
+	c.route("GET /console/feed", c.serveFeed)
+	c.route("GET /console/history", c.serveHistory)
+	if cfg.Break != nil {
+		c.route("GET /console/break", c.serveBreak)
+		c.route("GET /console/break/state", c.serveBroken)
+		c.route("POST /console/break", c.doBreak)
+	}
+	c.mux.HandleFunc("GET /console/static/{name}", c.serveAsset)
+	c.mux.HandleFunc("GET /console/login", c.showLogin)
+	c.mux.HandleFunc("POST /console/login", c.login)
+	c.mux.HandleFunc("POST /console/logout", c.logout)
+	c.mux.HandleFunc("/console/", func(w http.ResponseWriter, r *http.Request) {
+		c.fail(w, r, http.StatusNotFound, "there is no such page")
+	})
+	return c
+}
+
+// route serves a pattern to callers with scope Read.
+func (c *Console) route(pattern string, h http.HandlerFunc) {
+	c.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if !c.admit(w, r, access.Read) {
+			return
+		}
+		h(w, r)
+	})
+}
+
+// policy is what browsers may load for a page. Styles in attributes and scripts in a
+// page have no effect, so neither has a name that contains them.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// crossOrigin recognizes requests that a browser sends on behalf of another site's page.
+var crossOrigin http.CrossOriginProtection
+
+// ServeHTTP answers a request. The caller has checked Host.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	if err := crossOrigin.Check(r); err != nil {
+		http.Error(w, "the request was sent by a page of another site", http.StatusForbidden)
+		return
+	}
+	c.mux.ServeHTTP(w, r)
+}
+
+// view is what every page gets.
+type view struct {
+	Page     string
+	Pages    []page
+	Snapshot Snapshot
+	Problem  string // why there is no snapshot
+	Login    bool   // the caller has shown a token
+	Data     any    // of the page
+}
+
+// names are the pages in the order of the navigation.
+var names = []page{
+	{Path: "", Name: "Pool"}, {Path: "clocks", Name: "Clocks"}, {Path: "node", Name: "Node"},
+	{Path: "ids", Name: "IDs"}, {Path: "events", Name: "Events"}, {Path: "break", Name: "Break it"},
+}
+
+// shown returns the handler of a page that needs no more than a snapshot.
+func (c *Console) shown(name string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { c.show(w, r, http.StatusOK, name, nil) }
+}
+
+// show writes a page.
+func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, name string, data any) {
+	v := view{Page: name, Login: c.cfg.Guard.NeedsToken(), Data: data}
+	for _, p := range names {
+		if p.Path == "break" && c.cfg.Break == nil {
+			continue
+		}
+		p.here = p.Path == strings.TrimPrefix(r.URL.Path, Path)
+		v.Pages = append(v.Pages, p)
+	}
+	if name != "login" && name != "error" {
+		httpserver.Pay(r, quota.CostScrape)
+		if c.cfg.Snapshot == nil {
+			v.Problem = noNode
+		} else {
+			v.Snapshot = c.snapshot(r.Context())
+		}
+	}
+	var page bytes.Buffer
+	if err := c.pages[name].ExecuteTemplate(&page, "layout.html", v); err != nil {
+		panic(fmt.Sprintf("console: page %s: %v", name, err))
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(page.Len()))
+	w.WriteHeader(status)
+	_, _ = w.Write(page.Bytes()) // an error means that the client has left
+}
+
+// fail answers a request that failed, as JSON or as a page.
+func (c *Console) fail(w http.ResponseWriter, r *http.Request, status int, why string) {
+	if wantsJSON(r) {
+		sendJSON(w, status, map[string]string{"error": why})
+		return
+	}
+	c.show(w, r, status, "error", why)
+}
+
+func wantsJSON(r *http.Request) bool {
+	return slices.Contains(r.Header["Accept"], "application/json")
+}
+
+func sendJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("console: %T has no JSON form: %v", v, err))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+func (c *Console) serveSnapshot(w http.ResponseWriter, r *http.Request) {
+	httpserver.Pay(r, quota.CostScrape/10)
+	if c.cfg.Snapshot == nil {
+		sendJSON(w, http.StatusServiceUnavailable, map[string]string{"error": noNode})
+		return
+	}
+	sendJSON(w, http.StatusOK, c.snapshot(r.Context()))
+}
+
+// noNode is what pages say that have no node to show.
+const noNode = "no node answers"
+
+// shownEvents is how many of the latest events a page has before it follows the stream.
+const shownEvents = 500
+
+func (c *Console) showEvents(w http.ResponseWriter, r *http.Request) {
+	var events []feed.Event
+	if c.cfg.Feed != nil {
+		events, _ = c.cfg.Feed.Latest(shownEvents)
+		slices.Reverse(events)
+	}
+	c.show(w, r, http.StatusOK, "events", events)
+}
+
+// serveFeed serves events and snapshots, as httpserver.ServeStream says. A program's
+// token may be in the header, as for the HTTP API.
+func (c *Console) serveFeed(w http.ResponseWriter, r *http.Request) {
+	if c.cfg.Feed == nil {
+		c.fail(w, r, http.StatusServiceUnavailable, noNode)
+		return
+	}
+	caller, err := c.identify(r, tokenOf(r))
+	if err != nil { // revoked since it was admitted
+		c.fail(w, r, http.StatusUnauthorized, err.Error())
+		return
+	}
+	refusal := httpserver.ServeStream(w, r, httpserver.Stream{Feed: c.cfg.Feed, Node: c.cfg.Node, Snapshots: true,
+		Allowed: func() error { return c.cfg.Guard.May(caller, access.Read) }})
+	if refusal != nil {
+		c.fail(w, r, server.WireOf(refusal.Reason).Status, refusal.Error())
+	}
+}

@@ -1,0 +1,430 @@
+package console
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server/inspect"
+)
+
+// hostile is what somebody who can write to etcd may call a node.
+const hostile = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>`
+
+const start = 1_795_000_000_000
+
+// two is a cluster of the node that answers, and of one with a hostile name.
+func two() inspect.Snapshot {
+	peer := inspect.PeerClock{Verdict: "open", SID: 7, Fresh: true, Offset: 1500, Error: 300}
+	return inspect.Snapshot{At: start, Read: start, Cluster: inspect.Cluster{
+		Space: "default", Layout: "scalable", PoolSize: 32, PoolSIDs: "0-31", Era: 1,
+		Self: inspect.Self{Name: "node-1", Instance: "a", Ready: true, SID: 3, Term: 1, Ceil: start + 29_000, Now: start, Verdict: "open",
+			Clock: &inspect.Clock{State: "open", Finding: "agreed", Known: true, Offset: 500, Uncertainty: 200, Limit: 250_000}},
+		Nodes: []inspect.Node{
+			{Instance: "a", Name: "node-1", SID: 3, Clock: &inspect.PeerClock{Self: true, Fresh: true, Verdict: "open"}},
+			{Instance: "b", Name: hostile, SID: 7, Clock: &peer},
+		},
+		SIDs: []inspect.SID{
+			{SID: 3, State: "held", Term: 1, Node: "node-1", Instance: "a", Base: start, Ceil: start + 25_000},
+			{SID: 7, State: "held", Term: 2, Node: hostile, Instance: "b", Base: start, Ceil: start + 20_000, Problem: hostile},
+		},
+	}}
+}
+
+// fixture returns a console of the cluster that c points to.
+func fixture(c *inspect.Snapshot, change ...func(*Config)) *Console {
+	cfg := Config{
+		Snapshot: func(context.Context) inspect.Snapshot { return *c },
+		Describe: func(context.Context, string, string) (inspect.Decoded, error) {
+			return inspect.Decoded{Problem: hostile}, nil
+		},
+		Node:   node.New(node.Config{Name: "node-1", Instance: "a"}, clock.NewManual(start), rand.NewPCG(1, 2)),
+		Feed:   feed.New(feed.Config{Boot: "boot"}),
+		Clocks: func() clock.Report { return clock.Report{} },
+		Format: flake.Default,
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	return New(cfg)
+}
+
+func do(c *Console, method, path, body string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "http://127.0.0.1:7947"+path, strings.NewReader(body))
+	r.RemoteAddr = "127.0.0.1:5000"
+	if body != "" {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, r)
+	return w
+}
+
+// pages are all that have a template and can be seen.
+var pages = []string{"", "clocks", "node", "ids", "events", "break", "login", "nothing"}
+
+// TestSize: a page with all that it loads is small.
+func TestSize(t *testing.T) {
+	var all bytes.Buffer
+	total := 0
+	for _, dir := range []string{"static", "templates"} {
+		list, err := fs.ReadDir(files, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range list {
+			content, err := fs.ReadFile(files, dir+"/"+f.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Reset()
+			z, _ := gzip.NewWriterLevel(&all, gzip.BestCompression)
+			_, _ = z.Write(content)
+			_ = z.Close()
+			total += all.Len()
+		}
+	}
+	if total > 80_000 || total < 10_000 {
+		t.Errorf("%d bytes gzipped, want at most 80,000", total)
+	}
+}
+
+// TestPagesAskNobodyElse: each page has the policy that forbids it, and nothing that the
+// policy would stop.
+func TestPagesAskNobodyElse(t *testing.T) {
+	cluster := two()
+	c := fixture(&cluster, func(c *Config) { c.Break = new(breaker) })
+	for _, p := range pages {
+		w := do(c, "GET", Path+p, "")
+		csp := w.Header().Get("Content-Security-Policy")
+		if !strings.HasPrefix(csp, "default-src 'none'; ") || strings.Contains(csp, "unsafe") || strings.Contains(csp, "http") {
+			t.Errorf("%s: policy %q", p, csp)
+		}
+		body := w.Body.String()
+		for _, m := range regexp.MustCompile(`(?:src|action)="([^"]*)"`).FindAllStringSubmatch(body, -1) {
+			if !strings.HasPrefix(m[1], Path) {
+				t.Errorf("%s loads %s", p, m[1])
+			}
+		}
+		if m := regexp.MustCompile(`<script>|<style|style="|\son[a-z]+="`).FindString(body); m != "" {
+			t.Errorf("%s has %s in the page", p, m)
+		}
+		if want := map[string]int{"nothing": 404}[p]; w.Code != max(want, 200) {
+			t.Errorf("%s: HTTP %d", p, w.Code)
+		}
+	}
+	for _, name := range []string{"console.js", "console.css"} {
+		content, _ := fs.ReadFile(files, "static/"+name)
+		if m := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|@import|url\(|eval\(`).FindString(string(content)); m != "" {
+			t.Errorf("%s has %s", name, m)
+		}
+		w := do(c, "GET", Path+"static/"+name, "")
+		if w.Code != 200 || do(c, "GET", Path+"static/"+name, "", "If-None-Match", w.Header().Get("ETag")).Code != 304 {
+			t.Errorf("%s: HTTP %d", name, w.Code)
+		}
+	}
+}
+
+// TestNamesAreText: what comes from etcd and from callers is never HTML.
+func TestNamesAreText(t *testing.T) {
+	cluster := two()
+	c := fixture(&cluster, func(c *Config) {
+		c.Break = &breaker{state: Broken{Nodes: []BrokenNode{{Name: hostile, Message: hostile}}}}
+	})
+	for _, body := range []string{
+		do(c, "GET", Path, "").Body.String(), do(c, "GET", Path+"clocks", "").Body.String(), do(c, "GET", Path+"break", "").Body.String(),
+		do(c, "POST", Path+"ids", url.Values{"ids": {hostile}}.Encode()).Body.String(),
+		do(c, "POST", Path+"ids", url.Values{"ids": {"02MVRE9MT10N2"}}.Encode()).Body.String(),
+		do(c, "GET", Path+"login?to="+url.QueryEscape(`/console/"><script>`), "").Body.String(),
+	} {
+		if strings.Contains(body, "<script>") || strings.Contains(body, "<img") {
+			t.Errorf("a hostile text is HTML:\n%s", body)
+		}
+	}
+	if body := do(c, "GET", Path, "").Body.String(); !strings.Contains(body, "&lt;script&gt;alert(1)") {
+		t.Errorf("the name is not shown:\n%s", body)
+	}
+}
+
+// guarded returns a console that wants a token, and tokens by scope.
+func guarded(t *testing.T, cluster *inspect.Snapshot) (*Console, map[string]string, *access.Guard) {
+	t.Helper()
+	tokens, lines := map[string]string{}, ""
+	for _, scope := range []string{"read", "issue", "admin"} {
+		token, line, err := access.NewToken(scope+"-client", scope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[scope], lines = token, lines+line+"\n"
+	}
+	parsed, err := access.ParseTokens([]byte(lines))
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := access.New(access.Config{Tokens: parsed})
+	return fixture(cluster, func(c *Config) { c.Guard, c.Break = guard, new(breaker) }), tokens, guard
+}
+
+func TestLogin(t *testing.T) {
+	cluster := two()
+	c, tokens, guard := guarded(t, &cluster)
+	for _, p := range pages[:6] {
+		if w := do(c, "GET", Path+p, ""); w.Code != 303 || !strings.HasPrefix(w.Header().Get("Location"), Path+"login?to=") {
+			t.Errorf("%s without a token: HTTP %d to %s", p, w.Code, w.Header().Get("Location"))
+		}
+	}
+	for _, p := range []string{"snapshot", "history", "feed", "break/state"} {
+		if w := do(c, "GET", Path+p, "", "Accept", "application/json"); w.Code != 401 || strings.Contains(w.Body.String(), "node-1") {
+			t.Errorf("%s without a token: HTTP %d %s", p, w.Code, w.Body)
+		}
+	}
+	for token, want := range map[string]int{"": 401, "allocator_MISTAKEN": 401, tokens["issue"]: 403} {
+		w := do(c, "POST", Path+"login", url.Values{"token": {token}, "to": {Path}}.Encode())
+		if w.Code != want || w.Header().Get("Set-Cookie") != "" || token != "" && strings.Contains(w.Body.String(), token) {
+			t.Errorf("login with %q: HTTP %d, want %d", token, w.Code, want)
+		}
+	}
+	w := do(c, "POST", Path+"login", url.Values{"token": {" " + tokens["read"] + "\n"}, "to": {Path + "clocks"}}.Encode())
+	if w.Code != 303 || w.Header().Get("Location") != Path+"clocks" {
+		t.Fatalf("login: HTTP %d to %s", w.Code, w.Header().Get("Location"))
+	}
+	set := w.Result().Cookies()[0]
+	if !set.HttpOnly || set.SameSite != http.SameSiteStrictMode || set.Path != Path || set.Secure {
+		t.Errorf("cookie %v", set)
+	}
+	if w := do(c, "POST", Path+"login", url.Values{"token": {tokens["read"]}}.Encode(), "X-Forwarded-Proto", "https"); !w.Result().Cookies()[0].Secure {
+		t.Error("the cookie of a page over TLS is sent in clear")
+	}
+	kept := cookie + "=" + set.Value
+	if w := do(c, "GET", Path+"clocks", "", "Cookie", kept); w.Code != 200 || !strings.Contains(w.Body.String(), "Log out") {
+		t.Errorf("with the cookie: HTTP %d", w.Code)
+	}
+	if w := do(c, "POST", Path+"break", "action=kill&target=node-1", "Cookie", kept); w.Code != 403 {
+		t.Errorf("an action with scope read: HTTP %d", w.Code)
+	}
+	if w := do(c, "POST", Path+"break", "action=kill&target=node-1", "Cookie", cookie+"="+tokens["admin"], "Sec-Fetch-Site", "cross-site"); w.Code != 403 {
+		t.Errorf("an action from another site: HTTP %d", w.Code)
+	}
+	if w := do(c, "POST", Path+"break", "action=kill&target=node-1", "Cookie", cookie+"="+tokens["admin"]); w.Code != 303 {
+		t.Errorf("an action with scope admin: HTTP %d", w.Code)
+	}
+	guard.SetTokens(access.Stale())
+	if w := do(c, "GET", Path, "", "Cookie", kept); w.Code != 303 {
+		t.Errorf("after the token was revoked: HTTP %d", w.Code)
+	}
+	if w := do(c, "POST", Path+"logout", "", "Cookie", kept); w.Result().Cookies()[0].MaxAge >= 0 {
+		t.Error("the cookie is kept")
+	}
+}
+
+// TestTarget: a login leads to a page of the console, and nowhere else.
+func TestTarget(t *testing.T) {
+	for to, want := range map[string]string{
+		"": Path, Path + "ids": Path + "ids", "//evil.example/console/": Path, "https://evil.example": Path,
+		Path + "login": Path, Path + "logout": Path, "/console\\evil": Path, Path + "x?y": Path,
+	} {
+		if got := target(to); got != want {
+			t.Errorf("%q leads to %q, want %q", to, got, want)
+		}
+	}
+}
+
+// breaker notes what it is asked for.
+type breaker struct {
+	state Broken
+	done  []string
+}
+
+func (b *breaker) Broken() Broken { return b.state }
+
+func (b *breaker) Break(_ context.Context, action, target string) error {
+	b.done = append(b.done, action+" "+target)
+	return nil
+}
+
+// TestNoNode: where no node runs, what broke them can be repaired.
+func TestNoNode(t *testing.T) {
+	b := &breaker{state: Broken{Etcd: "stopped", Nodes: []BrokenNode{{Name: "node-1", State: "stopped"}}}}
+	c := New(Config{Format: flake.Default, Break: b})
+	for _, p := range pages {
+		if w := do(c, "GET", Path+p, ""); p != "nothing" && p != "login" && !strings.Contains(w.Body.String(), noNode) {
+			t.Errorf("%s: HTTP %d %s", p, w.Code, w.Body)
+		}
+	}
+	if w := do(c, "GET", Path+"snapshot", ""); w.Code != 503 {
+		t.Errorf("snapshot: HTTP %d", w.Code)
+	}
+	do(c, "POST", Path+"break", "action=repair&target=node-1")
+	if !slices.Equal(b.done, []string{"repair node-1"}) {
+		t.Errorf("%q", b.done)
+	}
+}
+
+// TestNothingToBreak: a node has no such page unless it is a demonstration.
+func TestNothingToBreak(t *testing.T) {
+	cluster := two()
+	c := fixture(&cluster)
+	for _, method := range []string{"GET", "POST"} {
+		if w := do(c, method, Path+"break", ""); w.Code < 400 {
+			t.Errorf("%s: HTTP %d", method, w.Code)
+		}
+	}
+	if strings.Contains(do(c, "GET", Path, "").Body.String(), "Break it") {
+		t.Error("there is a link to it")
+	}
+}
+
+func snapshotOf(c *Console) Snapshot { return c.snapshot(context.Background()) }
+
+func TestSummary(t *testing.T) {
+	other := func(c *inspect.Snapshot) *inspect.PeerClock { return c.Nodes[1].Clock }
+	for name, tc := range map[string]struct {
+		change func(*inspect.Snapshot)
+		level  string
+		text   string
+	}{
+		"well":  {func(*inspect.Snapshot) {}, "ok", "All is well: 2 nodes serve, every window lasts 20.0 s or longer."},
+		"wrong": {func(c *inspect.Snapshot) { other(c).Verdict = "skewed" }, "bad", "the clock is wrong, so it refuses. 1 of 2 nodes serve."},
+		"this one wrong": {func(c *inspect.Snapshot) {
+			c.Self.Ready, c.Self.Refusing, c.Self.Verdict = false, node.ClockSkew, "skewed"
+		}, "bad", "node-1: the clock is wrong, so it refuses. 1 of 2 nodes serve."},
+		"nobody": {func(c *inspect.Snapshot) {
+			c.Self.Ready, c.Self.Refusing = false, node.ClockSkew
+			other(c).Verdict = "skewed"
+		}, "bad", "The clocks disagree, and nobody issues: "},
+		"ended":       {func(c *inspect.Snapshot) { c.SIDs[1].Ceil = start }, "bad", "the window has ended, so it refuses. 1 of 2 nodes serve."},
+		"silent":      {func(c *inspect.Snapshot) { other(c).Fresh = false }, "warn", "No reply from "},
+		"quarantined": {func(c *inspect.Snapshot) { c.SIDs = append(c.SIDs, inspect.SID{SID: 9, State: "quarantined"}) }, "warn", "1 sid quarantined. 2 of 2 nodes serve."},
+		"standby":     {func(c *inspect.Snapshot) { c.Nodes[1].SID = -1; c.SIDs = c.SIDs[:1] }, "warn", "No sid is left for "},
+		"unverified":  {func(c *inspect.Snapshot) { other(c).Verdict = "unverified" }, "bad", "no majority confirms the clock, so it refuses."},
+	} {
+		cluster := two()
+		tc.change(&cluster)
+		s := snapshotOf(fixture(&cluster)).Summary
+		if s.Level != tc.level || !strings.Contains(s.Text, tc.text) || (s.Help == "") != (s.Level == "ok") {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+// TestEtcdAway: what was read last is marked as stale within 5 s, and its windows end.
+func TestEtcdAway(t *testing.T) {
+	cluster := two()
+	c := fixture(&cluster)
+	if s := snapshotOf(c); s.Stale || len(s.Rows) != 2 || s.Rows[0].Left != 29_000 {
+		t.Fatalf("%+v", s)
+	}
+	cluster.At = start + 5000
+	s := snapshotOf(c)
+	if !s.Stale || s.Rows[1].Left != 15_000 || !strings.Contains(s.Summary.Text, "the first in 15.0 s") {
+		t.Errorf("%+v", s)
+	}
+	cluster.At, cluster.Self.Ready, cluster.Self.Refusing = start+30_000, false, node.WindowExhausted
+	if s = snapshotOf(c); s.Rows[0].State != "exhausted" || s.Rows[1].Verdict != "WINDOW_EXHAUSTED" || !strings.Contains(s.Summary.Text, "nobody issues") {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestOffsetsAreFromTheClustersTime: the node that answers has an offset too.
+func TestOffsetsAreFromTheClustersTime(t *testing.T) {
+	cluster := two()
+	s := snapshotOf(fixture(&cluster))
+	if a, b := s.Members[0], s.Members[1]; a.Offset != -500 || a.Uncertainty != 200 || b.Offset != 1000 || b.Uncertainty != 300 {
+		t.Errorf("%+v, %+v", a, b)
+	}
+}
+
+func TestHistory(t *testing.T) {
+	h := newHistory()
+	report := func(now int, offset int, wrong ...string) clock.Report {
+		r := clock.Report{Now: clock.Millis(now), Peers: []clock.PeerReport{{Name: "node-2", Instance: "b", Fresh: offset != 0, Offset: micros(int64(offset))}}}
+		r.Gate.Judgement = clock.Judgement{Known: true, Falsetickers: wrong}
+		return r
+	}
+	for i := range samples + 10 {
+		h.add(report(i+1, 7), "node-1", "a")
+	}
+	if len(h.times) != samples || h.times[0] != 11 || len(h.lines["b"].offsets) != samples || *h.lines["b"].offsets[0] != 7 {
+		t.Errorf("%d times, %d offsets", len(h.times), len(h.lines["b"].offsets))
+	}
+	h.add(report(5000, 0, "node-2"), "node-1", "a")
+	h.add(report(7000, 0, "node-2"), "node-1", "a")
+	if since := h.since(); len(since) != 1 || since["b"] != 5000 {
+		t.Errorf("false since %v", since)
+	}
+	if last := h.lines["b"].offsets[samples-1]; last != nil {
+		t.Error("a clock that does not answer has an offset")
+	}
+	h.add(report(9000, 0), "node-1", "a")
+	if len(h.since()) != 0 {
+		t.Error("a clock that was set right is still false")
+	}
+}
+
+// TestIDs: no digit is lost, and duplicates and falls are found.
+func TestIDs(t *testing.T) {
+	cluster := two()
+	c := fixture(&cluster)
+	one := do(c, "POST", Path+"ids", url.Values{"ids": {"9223372036854775807"}}.Encode()).Body.String()
+	for _, want := range []string{"7ZZZZZZZZZZZZ", "9223372036854775807", "0x7FFFFFFFFFFFFFFF", ">31<", "curl http://HOST:PORT/v1/ids/9223372036854775807"} {
+		if !strings.Contains(strings.ToUpper(one), strings.ToUpper(want)) {
+			t.Errorf("no %s in\n%s", want, one)
+		}
+	}
+	var d idsData
+	d.read("02MVRE9MT10N2\n95552449898644130\n\nnonsense\n02MVRE9KJ2642\n 0x153787269A082A2,", flake.Default)
+	if d.Count != 5 || d.Wrongs != 1 || d.Wrong[0].Line != 4 || len(d.Doubles) != 1 || !slices.Equal(d.Doubles[0].Lines, []int{1, 2, 6}) || d.Falls != 2 {
+		t.Errorf("%+v", d)
+	}
+	d = idsData{}
+	d.read("01M7WXJ6MTE21AH8MP5FJ0GE7N\n01a1f9d9-1a9a-7082-a8a2-962be40838f5", flake.Default)
+	if len(d.Doubles) != 1 {
+		t.Errorf("two forms of an ID are not one: %+v", d)
+	}
+	if w := do(c, "POST", Path+"ids", "ids="+strings.Repeat("x", maxForm)); w.Code != http.StatusRequestEntityTooLarge {
+		t.Errorf("a large list: HTTP %d", w.Code)
+	}
+}
+
+// TestFields: the bits of each layout are all there, once.
+func TestFields(t *testing.T) {
+	for _, name := range []string{"scalable", "fleet", "twitter", "sonyflake", "js53"} {
+		l, err := flake.ParseLayout(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := flake.Format{Layout: l, Epoch: l.Epoch()}
+		var d idsData
+		d.read("4503599627370495", f)
+		if d.One == nil {
+			t.Fatalf("%s: %+v", name, d.Wrong)
+		}
+		bits, sid := "", 0
+		for _, b := range d.One.Bits {
+			bits += b.Bits
+			if b.Name == "sid" {
+				sid = len(b.Bits)
+			}
+		}
+		if len(bits) != 64 || strings.Count(bits, "1") != 52 || sid != l.SIDBits() {
+			t.Errorf("%s: %+v", name, d.One.Bits)
+		}
+	}
+}

@@ -1,0 +1,518 @@
+// Keeps a page of the console current. Pages are complete without it. Texts that came
+// from elsewhere are set as textContent alone.
+
+const page = document.body.dataset.page;
+const $ = (selector, root = document) => root.querySelector(selector);
+const heardWithin = 3500; // ms
+
+let snap = null; // the last snapshot
+let at = 0;      // when it came, by performance.now()
+let members = new Map(); // of the snapshot, by instance
+
+// now is the node's time: that of the snapshot, and what has passed since.
+const now = () => snap.at_unix_ms + (performance.now() - at);
+
+// ---- texts
+
+const seconds = (ms) => (Math.floor(Math.max(0, ms) / 100) / 10).toFixed(1) + " s";
+const count = (n) => (n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en-US"));
+const clockTime = (ms) => (ms ? new Date(ms).toISOString().slice(11, 23) : "–");
+const dateTime = (ms) => (ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 23) : "–");
+
+function span(us) {
+  const a = Math.abs(us);
+  if (a < 1e3) return `${us}µs`;
+  if (a < 1e7) return `${(us / 1e3).toFixed(a < 1e4 ? 2 : 1)}ms`;
+  return `${(us / 1e6).toFixed(1)}s`;
+}
+
+const short = (us) => (Math.abs(us) < 1e7 ? `${(us / 1e3).toFixed(1)}ms` : `${(us / 1e6).toFixed(1)}s`);
+const offset = (us, give) => `${us < 0 ? "" : "+"}${short(us)} ±${short(Math.ceil(give / 100) * 100)}`;
+
+// ---- the document, changed only where it differs
+
+function text(el, value) {
+  value = String(value);
+  if (el && el.textContent !== value) el.textContent = value;
+}
+
+function attr(el, name, value) {
+  if (el.getAttribute(name) !== value) el.setAttribute(name, value);
+}
+
+const svgNS = "http://www.w3.org/2000/svg";
+
+function svg(name, attrs, content) {
+  const el = document.createElementNS(svgNS, name);
+  for (const [k, v] of Object.entries(attrs || {})) el.setAttribute(k, v);
+  if (content !== undefined) el.textContent = content;
+  return el;
+}
+
+// rows makes the body of a table show a list. cells is of {key, state, values}; a value
+// is a text, or an object {tag}, {bar} for the other forms.
+function rows(table, cells, columns) {
+  if (!table) return;
+  const body = table.tBodies[0];
+  const have = new Map();
+  for (const tr of [...body.rows]) {
+    if (tr.dataset.key === undefined) tr.remove();
+    else have.set(tr.dataset.key, tr);
+  }
+  let after = null;
+  for (const c of cells) {
+    let tr = have.get(c.key);
+    have.delete(c.key);
+    if (!tr) {
+      tr = document.createElement("tr");
+      tr.dataset.key = c.key;
+      columns.forEach((kind, i) => {
+        const cell = document.createElement(i === 0 ? "th" : "td");
+        if (i === 0) cell.scope = "row";
+        if (kind.class) cell.className = kind.class;
+        if (kind.tag) cell.append(Object.assign(document.createElement("span"), { className: "tag" }));
+        if (kind.bar) {
+          const bar = svg("svg", { class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" });
+          bar.append(svg("rect", { class: "fill", width: "0", height: "8" }));
+          cell.append(bar);
+        }
+        tr.append(cell);
+      });
+    }
+    if (tr.dataset.state !== (c.state || "")) tr.dataset.state = c.state || "";
+    columns.forEach((kind, i) => {
+      const cell = tr.cells[i];
+      if (kind.bar) attr(cell.firstChild.firstChild, "width", c.values[i].toFixed(1));
+      else text(kind.tag ? cell.firstChild : cell, c.values[i]);
+    });
+    const next = after ? after.nextSibling : body.firstChild;
+    if (next !== tr) body.insertBefore(tr, next);
+    after = tr;
+  }
+  for (const tr of have.values()) tr.remove();
+  if (cells.length === 0) {
+    const tr = body.insertRow();
+    tr.className = "none";
+    const cell = tr.insertCell();
+    cell.colSpan = columns.length;
+    cell.textContent = "none";
+  }
+}
+
+// ---- the parts of the pages
+
+const get = (path) => path.split(".").reduce((o, k) => (o === null || o === undefined ? o : o[k]), snap);
+
+function bound() {
+  for (const el of document.querySelectorAll("[data-bind]")) {
+    const v = get(el.dataset.bind);
+    text(el, el.dataset.as === "count" ? count(v) : v === undefined || v === null ? 0 : v);
+  }
+}
+
+function summary(s) {
+  const el = $("#summary");
+  if (!el) return;
+  const name = `summary ${s.level}`;
+  if (el.className !== name) el.className = name;
+  text($(".text", el), s.text);
+  const help = $(".help", el);
+  help.hidden = !s.help;
+  if (s.help) attr(help, "href", help.href.split("#")[0] + "#" + s.help);
+}
+
+// stateOf is the state of a sid by now: a window ends between two snapshots too.
+function stateOf(r) {
+  if (r.state === "held") {
+    if (left(r) === 0) return "exhausted";
+    const m = members.get(r.instance);
+    return m && m.reason && m.reason !== "WINDOW_EXHAUSTED" ? "refusing" : "held";
+  }
+  return r.state === "waiting" && left(r) === 0 ? "free" : r.state;
+}
+
+function verdictOf(r, state) {
+  if (state === "exhausted") return "WINDOW_EXHAUSTED";
+  const m = r.state === "held" && members.get(r.instance);
+  return m ? m.reason || m.state : "";
+}
+
+function rateOf(r) {
+  const m = r.state === "held" && members.get(r.instance);
+  return m && m.reported ? count(m.ids_per_second) : "–";
+}
+
+// left is what remains of a window by now. Of its own window a node knows more than what
+// was last read from etcd.
+function left(r) {
+  const own = r.instance === snap.self.instance && r.sid === snap.self.sid;
+  return Math.max(0, (own ? Math.max(snap.self.ceil_unix_ms, r.ceil_unix_ms) : r.ceil_unix_ms) - now());
+}
+
+const sidColumns = [{ class: "n" }, { tag: true }, {}, { class: "n" }, { class: "n left" }, { bar: true, class: "barcell" }, {}, { class: "n" }, { class: "note" }];
+let longest = 1;
+
+function sids() {
+  const table = $("#sids");
+  if (!table) return;
+  rows(table, snap.sids.map((r) => {
+    const l = left(r), state = stateOf(r);
+    return { key: String(r.sid), state, values: [r.sid, state, r.node, r.term, seconds(l), Math.min(100, (l * 100) / longest),
+      verdictOf(r, state), rateOf(r), r.problem || ""] };
+  }), sidColumns);
+}
+
+function grid() {
+  const el = $("#grid");
+  if (!el) return;
+  const [first, last] = (snap.pool_sids || "").split("-").map(Number);
+  if (!(last >= first)) return;
+  const size = last - first + 1;
+  if (el.children.length !== size) {
+    el.replaceChildren();
+    el.classList.toggle("dense", size > 128);
+    if (size > 128) el.style.setProperty("--cell", "1.15rem");
+    for (let i = 0; i < size; i++) {
+      const cell = document.createElement("div");
+      cell.className = "cell";
+      cell.append(document.createElement("i"), document.createElement("b"), document.createElement("span"));
+      cell.children[1].textContent = String(first + i);
+      el.append(cell);
+    }
+    el.hidden = $("#legend").hidden = false;
+  }
+  const used = new Set();
+  for (const r of snap.sids) {
+    const cell = el.children[r.sid - first];
+    if (!cell) continue;
+    used.add(r.sid - first);
+    const l = left(r), state = stateOf(r);
+    if (cell.dataset.state !== state) cell.dataset.state = state;
+    cell.classList.toggle("self", r.instance === snap.self.instance);
+    const scale = `scaleY(${Math.min(1, l / longest).toFixed(3)})`;
+    if (cell.firstChild.style.transform !== scale) cell.firstChild.style.transform = scale;
+    if (size > 128) attr(cell, "title", `sid ${r.sid}: ${state}${r.node ? ", " + r.node : ""}`);
+    else text(cell.children[2], state === "free" ? "free" : r.node);
+  }
+  for (let i = 0; i < size; i++) {
+    if (!used.has(i) && el.children[i].dataset.state !== "none") {
+      el.children[i].dataset.state = "none";
+      el.children[i].firstChild.style.transform = "scaleY(0)";
+      text(el.children[i].children[2], "");
+    }
+  }
+}
+
+function standbys() {
+  const waiting = snap.members.filter((m) => m.sid < 0 && (m.state === "standby" || m.reason === "NO_SID"));
+  text($("#standby-count"), waiting.length);
+  rows($("#standbys"), waiting.map((m) => ({ key: m.instance, state: m.state, values: [m.name, `${m.state} ${m.reason || ""}`, m.http, m.version] })), [{}, {}, {}, {}]);
+}
+
+function clocks() {
+  const k = snap.self.clock;
+  if (!k) return;
+  text($("#majority"), k.known ? offset(k.offset_us, k.uncertainty_us) : "not known");
+  text($("#limit"), span(k.limit_us));
+  text($("#kernel"), !k.kernel.known ? "not known" : k.kernel.synchronized ? "synchronized" : "not synchronized");
+  const age = performance.now() - at;
+  rows($("#clocks"), snap.members.map((m) => ({ key: m.instance, state: m.state, values: [
+    m.name, m.reason || m.state, m.measured ? offset(m.offset_us, m.uncertainty_us) : "–",
+    m.self ? "this node" : m.measured ? seconds(m.age_us / 1e3 + age) + " ago" : "never",
+    m.self || !m.measured ? "–" : span(m.rtt_us), m.false ? dateTime(m.since_unix_ms) : "–"] })),
+  [{}, { tag: true }, { class: "n" }, { class: "n" }, { class: "n" }, {}]);
+  intervals(k);
+}
+
+// intervals draws each clock as an interval on a scale that is linear below 1 ms and
+// logarithmic above.
+function intervals(k) {
+  const figure = $("#intervals");
+  const members = snap.members.filter((m) => m.measured).slice(0, 64);
+  figure.hidden = members.length === 0;
+  const step = 24, label = 150, width = Math.max(480, figure.clientWidth - 30), height = members.length * step + 40;
+  const wide = Math.max(k.limit_us * 2, ...members.map((m) => Math.abs(m.offset_us) + m.uncertainty_us), 1e4);
+  const half = (width - label - 30) / 2, middle = label + half;
+  const x = (us) => middle + (Math.asinh(us / 1e3) / Math.asinh(wide / 1e3)) * half;
+  const plot = svg("svg", { class: "intervals", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Offsets of all clocks; the table below has the numbers" });
+  if (k.known) {
+    const a = x(-k.uncertainty_us), b = x(k.uncertainty_us);
+    plot.append(svg("rect", { class: "majority", x: a, y: 4, width: Math.max(2, b - a), height: height - 30 }));
+  }
+  let free = -Infinity;
+  for (const us of [-36e8, -6e7, -1e7, -1e6, -1e5, -1e4, -1e3, 0, 1e3, 1e4, 1e5, 1e6, 1e7, 6e7, 36e8]) {
+    if (Math.abs(us) > wide) continue;
+    plot.append(svg("line", { class: us === 0 ? "zero" : "axis", x1: x(us), x2: x(us), y1: 4, y2: height - 26 }));
+    if (x(us) - free > 46 || us === 0) {
+      plot.append(svg("text", { x: x(us), y: height - 8, "text-anchor": "middle" }, us === 0 ? "0" : `${us < 0 ? "−" : "+"}${Math.abs(us) < 1e6 ? Math.abs(us) / 1e3 + " ms" : Math.abs(us) / 1e6 + " s"}`));
+      free = x(us);
+    }
+  }
+  for (const us of [-k.limit_us, k.limit_us]) {
+    if (k.limit_us) plot.append(svg("line", { class: "limit", x1: x(us), x2: x(us), y1: 4, y2: height - 26 }));
+  }
+  members.forEach((m, i) => {
+    const y = i * step + 18, g = svg("g", { class: (m.state === "refusing" && m.reason === "CLOCK_SKEW") || m.false ? "off" : m.fresh ? "" : "old" });
+    g.append(svg("text", { class: "name", x: label - 10, y: y + 4, "text-anchor": "end" }, m.name.slice(0, 20) + (m.self ? " (this)" : "")));
+    g.append(svg("line", { class: "range", x1: x(m.offset_us - m.uncertainty_us), x2: x(m.offset_us + m.uncertainty_us), y1: y, y2: y }));
+    g.append(svg("circle", { class: "dot", cx: x(m.offset_us), cy: y, r: 4 }));
+    plot.append(g);
+  });
+  $(".plot", figure).replaceChildren(plot);
+}
+
+// ---- lines over time
+
+const palette = ["#3b76e0", "#d1762a", "#2f9e5f", "#a04fd0", "#c2455f", "#2a9aa8", "#8a8f2d", "#7a6a5a"];
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function chart(figure, old, names, data, unit) {
+  const width = figure.clientWidth - 30;
+  if (old && old.names === names.join("\n") && old.u.width === width) {
+    old.u.setData(data);
+    return old;
+  }
+  if (old) old.u.destroy();
+  const axis = { stroke: css("--muted"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
+  const u = new uPlot({
+    width, height: 240, legend: { live: true }, cursor: { drag: { x: false, y: false } },
+    scales: { x: { range: (_, min, max) => [Math.max(max - 900, Math.min(min, max - 120)), max] } },
+    axes: [axis, { ...axis, size: 64, values: (_, list) => list.map((v) => v + unit) }],
+    series: [{}, ...names.map((name, i) => ({ label: name, stroke: palette[i % palette.length], width: 1.5, points: { show: false }, spanGaps: false }))],
+  }, data, $(".plot", figure));
+  return { u, names: names.join("\n") };
+}
+
+let lines = null;
+
+async function drawLines() {
+  const figure = $("#lines");
+  if (!figure || !window.uPlot) return;
+  const h = await json("history");
+  if (!h || !h.times_unix_ms || h.times_unix_ms.length < 2) return;
+  figure.hidden = false;
+  lines = chart(figure, lines, h.lines.map((l) => l.name.slice(0, 30)), [h.times_unix_ms.map((t) => t / 1000), ...h.lines.map((l) => l.offsets_us.map((v) => (v === null ? null : v / 1000)))], " ms");
+}
+
+// ---- the page of the node
+
+function conditions() {
+  if (page !== "node") return;
+  const self = snap.self;
+  text($("#left"), self.sid < 0 ? "–" : seconds(self.ceil_unix_ms - now()));
+  rows($("#conditions"), (snap.detail.conditions || []).map((c, i) => ({ key: String(i), state: c.ok ? "serving" : "refusing", values: [c.ok ? "yes" : "no", c.text] })), [{ tag: true }, {}]);
+  rows($("#refused"), Object.keys(snap.self.refused).filter((k) => snap.self.refused[k]).sort().map((k) => ({ key: k, values: [k, count(snap.self.refused[k])] })), [{}, { class: "n" }]);
+}
+
+let course = null;
+const points = [[], []];
+
+// windows draws how much of the window was left since the page was opened.
+function windows() {
+  const figure = $("#windows");
+  if (!figure || !window.uPlot) return;
+  points[0].push(snap.at_unix_ms / 1000);
+  points[1].push(snap.self.sid < 0 ? null : Math.max(0, snap.self.ceil_unix_ms - snap.at_unix_ms) / 1000);
+  if (points[0].length > 900) for (const p of points) p.shift();
+  figure.hidden = false;
+  course = chart(figure, course, ["window left"], points.map((p) => [...p]), " s");
+}
+
+// ---- Break it
+
+let broken = null;
+
+function showBroken() {
+  if (!broken) return;
+  $("#counter").dataset.bad = String(broken.duplicates);
+  for (const el of document.querySelectorAll("[data-broken]")) {
+    const v = broken[el.dataset.broken];
+    text(el, typeof v === "number" ? count(v) : v);
+  }
+  $(".card.etcd").dataset.process = broken.etcd;
+  for (const n of broken.nodes) {
+    const card = [...document.querySelectorAll(".card[data-node]")].find((c) => c.dataset.node === n.name);
+    if (!card) continue;
+    card.dataset.answer = n.answer;
+    card.dataset.process = n.state;
+    for (const el of card.querySelectorAll("[data-field]")) {
+      const v = n[el.dataset.field];
+      text(el, typeof v === "number" ? count(v) : v);
+    }
+  }
+}
+
+async function act(form, action) {
+  const problem = $("#problem");
+  problem.hidden = true;
+  const buttons = form.querySelectorAll("button");
+  for (const b of buttons) b.disabled = true;
+  try {
+    const res = await fetch("/console/break", { method: "POST", headers: { Accept: "application/json" },
+      body: new URLSearchParams({ target: form.elements.target.value, action }) });
+    const answer = await res.json();
+    if (res.ok) broken = answer;
+    else {
+      problem.textContent = answer.error;
+      problem.hidden = false;
+    }
+  } catch {
+    problem.textContent = "no answer";
+    problem.hidden = false;
+  }
+  for (const b of buttons) b.disabled = false;
+  showBroken();
+}
+
+if (page === "break") {
+  document.addEventListener("submit", (e) => {
+    if (!e.submitter || e.submitter.name !== "action") return;
+    e.preventDefault();
+    act(e.target, e.submitter.value);
+  });
+  const poll = async () => {
+    const b = await json("break/state");
+    if (b && b.nodes) {
+      broken = b;
+      showBroken();
+    }
+    setTimeout(poll, 500);
+  };
+  poll();
+}
+
+// ---- the loop
+
+async function json(name) {
+  try {
+    const res = await fetch("/console/" + name, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(3000) });
+    return res.ok ? await res.json() : null;
+  } catch {
+    return null;
+  }
+}
+
+function take(s) {
+  snap = s;
+  snap.sids ||= [];
+  snap.members ||= [];
+  members = new Map(snap.members.map((m) => [m.instance, m]));
+  at = performance.now();
+  for (const r of snap.sids) longest = Math.max(longest, left(r));
+  summary(snap.summary);
+  bound();
+  tick();
+  standbys();
+  conditions();
+  windows();
+}
+
+// tick brings what changes with time up to date.
+function tick() {
+  if (snap) {
+    sids();
+    grid();
+    if (page === "clocks") clocks();
+    if (page === "node") text($("#left"), snap.self.sid < 0 ? "–" : seconds(snap.self.ceil_unix_ms - now()));
+    text($("#read"), snap.read_unix_ms ? seconds(now() - snap.read_unix_ms) + " ago" : "never");
+  }
+  const age = snap ? performance.now() - at : performance.now();
+  const stale = age > heardWithin;
+  document.body.classList.toggle("stale", stale);
+  const live = $("#live");
+  live.className = "live " + (stale ? "off" : "on");
+  text(live, stale ? `stale: no answer for ${Math.floor(age / 1000)} s` : "live");
+}
+
+// ---- events
+
+const maxRows = 1000;
+let filter = "";
+
+function matches(tr) {
+  return tr.textContent.toLowerCase().includes(filter);
+}
+
+function happened(e, id) {
+  const body = $("#events").tBodies[0];
+  if (!$("#follow").checked || [...body.rows].slice(0, 50).some((tr) => tr.dataset.key === id)) return;
+  const tr = body.insertRow(0);
+  tr.dataset.key = id;
+  tr.dataset.kind = e.kind;
+  const time = document.createElement("th");
+  time.scope = "row";
+  time.className = "time";
+  time.textContent = dateTime(e.at_unix_ms);
+  tr.append(time);
+  const kind = tr.insertCell();
+  kind.append(Object.assign(document.createElement("span"), { className: "tag", textContent: e.kind }));
+  for (const v of [e.node, e.sid < 0 ? "–" : e.sid, e.message]) tr.insertCell().textContent = v;
+  tr.cells[3].className = "n";
+  tr.hidden = !matches(tr);
+  while (body.rows.length > maxRows) body.deleteRow(-1);
+}
+
+if (page === "events") {
+  $("#filter").addEventListener("input", (e) => {
+    filter = e.target.value.trim().toLowerCase();
+    for (const tr of $("#events").tBodies[0].rows) tr.hidden = !matches(tr);
+  });
+  $(".filter").addEventListener("submit", (e) => e.preventDefault());
+}
+
+// ---- the stream
+
+let source = null, heard = performance.now(), lastID = "";
+
+// follow opens the stream of snapshots and events. The browser opens it again by itself
+// after an error; watch does if it hangs.
+function follow() {
+  if (source) source.close();
+  const rest = lastID ? "?after=" + encodeURIComponent(lastID) : page === "events" ? "" : "?new=1";
+  source = new EventSource("/console/feed" + rest);
+  const on = (kind, f) => source.addEventListener(kind, (e) => {
+    heard = performance.now();
+    f(JSON.parse(e.data), e.lastEventId);
+  });
+  on("heartbeat", () => {});
+  on("snapshot", take);
+  on("event", (e, id) => {
+    lastID = id;
+    if (page === "events") happened(e, id);
+  });
+  on("missed", (m) => {
+    if (page === "events") text($("#missed"), m.count < 0 ? "Some events were missed." : `${m.count} events were missed.`);
+  });
+}
+
+function watch() {
+  if (performance.now() - heard > heardWithin + 1000) {
+    heard = performance.now();
+    follow();
+  }
+}
+
+async function first() {
+  const s = await json("snapshot");
+  if (s && s.summary && !snap) {
+    heard = performance.now();
+    take(s);
+  }
+}
+
+if (page !== "login" && page !== "error") {
+  first();
+  follow();
+  setInterval(tick, 250);
+  setInterval(watch, 1000);
+  addEventListener("pagehide", () => source.close());
+  addEventListener("pageshow", (e) => { if (e.persisted) follow(); });
+  if (page === "clocks") {
+    drawLines();
+    setInterval(drawLines, 2000);
+  }
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const c of [lines, course]) if (c) c.u.destroy();
+    lines = course = null;
+  });
+}
