@@ -37,7 +37,8 @@ const (
 	DefaultOpenTimeout = 90 * time.Second
 	// maxUnit is the longest unit: no layout has one as long.
 	maxUnit = time.Hour
-	maxName = 64
+	// MaxName is the longest name of a worker, in bytes.
+	MaxName = 64
 )
 
 // withDefaults checks c and fills it in. The error names the field.
@@ -46,14 +47,14 @@ func (c Config) withDefaults(host string, pid int) (Config, error) {
 	setDefault(&c.OpenTimeout, DefaultOpenTimeout)
 	if c.Name == "" {
 		own := fmt.Sprintf("-%d", pid)
-		c.Name = host[:min(len(host), maxName-len(own))] + own
+		c.Name = host[:min(len(host), MaxName-len(own))] + own
 	}
 	fail := func(format string, args ...any) (Config, error) {
 		return c, fmt.Errorf("%w: option "+format, append([]any{ErrConfig}, args...)...)
 	}
 	switch {
-	case len(c.Name) > maxName:
-		return fail("Name: %d characters are too many: at most %d", len(c.Name), maxName)
+	case len(c.Name) > MaxName:
+		return fail("Name: %d characters are too many: at most %d", len(c.Name), MaxName)
 	case c.Unit < time.Millisecond || c.Unit > maxUnit || c.Unit%time.Millisecond != 0:
 		return fail("Unit: %v is not a whole number of milliseconds within 1ms and %v", c.Unit, maxUnit)
 	case c.OpenTimeout < 0:

@@ -220,17 +220,19 @@ func (w *Worker) lose(cause error) {
 // Otherwise the ID must not be used, and the error is ErrNotYet, ErrExpired, ErrLost or
 // ErrClosed. Permit does not wait, and allocates nothing.
 func (w *Worker) Permit(ms int64) error {
+	used := w.used.Load() // before notAfter: see Close
 	if ms < w.notBefore || ms > w.notAfter.Load()-w.unit {
 		return w.refuse(ms)
 	}
-	if end := ms + w.unit; end > w.used.Load() {
+	if end := ms + w.unit; end > used {
 		w.use(end)
+		if w.notAfter.Load() == 0 {
+			return w.refuse(ms)
+		}
 	}
-	// Close ends the interval before it reads used: what is permitted here is counted
-	// there. Besides, notAfter only grows, so the first check still holds.
-	if w.notAfter.Load() == 0 {
-		return w.refuse(ms)
-	}
+	// Close ends the interval before it reads used. Here the interval was seen not to have
+	// ended after used was seen to include ms, so what is permitted is counted there.
+	// Otherwise notAfter only grows: the first check still holds.
 	return nil
 }
 
