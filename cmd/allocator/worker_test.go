@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -344,6 +345,76 @@ func TestWorkerRunIsLost(t *testing.T) {
 	}
 	if !strings.Contains(a.err.String(), "UNKNOWN_WORKER") || len(g.released) != 0 {
 		t.Errorf("it says %q; released %d", &a.err, g.released)
+	}
+}
+
+// A command that is run from a terminal can read from it, and Ctrl-Z does not leave it
+// stopped where nobody would continue it.
+func TestWorkerRunOnTerminal(t *testing.T) {
+	t.Parallel()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("not run: no terminals: %v", err)
+	}
+	defer master.Close()
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Skipf("not run: no terminals: %v", err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("not run: no terminals: %v", err)
+	}
+	g := newGranter(t, time.Minute)
+	cmd := exec.Command("sh", "-c", `allocator worker run --addr "$0" -- sh -c 'read line; echo "got $line"; exit 6'; echo "code $?"; read line; echo "then $line"`, g.addr)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	_ = slave.Close() // sh has it
+	var seen strings.Builder
+	for _, step := range []struct{ wait, write string }{{"command started", "\x1a"}, {"^Z", "one\n"}, {"got one", ""}, {"code 6", "two\n"}, {"then two", ""}} {
+		for b := make([]byte, 256); !strings.Contains(seen.String(), step.wait); {
+			if err := master.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			n, err := master.Read(b)
+			if err != nil {
+				t.Fatalf("%q did not come: %v\n%s", step.wait, err, &seen)
+			}
+			seen.Write(b[:n])
+		}
+		if _, err := master.WriteString(step.write); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, &seen)
+	}
+}
+
+func TestWorkerInstall(t *testing.T) {
+	t.Parallel()
+	to := filepath.Join(t.TempDir(), "copy")
+	for range 2 { // over itself too: pods restart
+		if out, err := exec.Command("allocator", "worker", "install", to).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o755 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	if names, err := os.ReadDir(filepath.Dir(to)); err != nil || len(names) != 1 {
+		t.Errorf("%v, %v", names, err)
+	}
+	cmd := exec.Command("allocator", "worker", "install", filepath.Join(to, "below"))
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "not a directory") {
+		t.Errorf("below a file: exit code %d: %s", cmd.ProcessState.ExitCode(), out)
 	}
 }
 

@@ -116,7 +116,7 @@ type runner struct {
 	child int // its pid, which is the number of its process group
 }
 
-// exit is a process that ended.
+// exit is a process that ended or was stopped.
 type exit struct {
 	pid    int
 	status syscall.WaitStatus
@@ -166,11 +166,16 @@ func (r *runner) run(program string, args, env []string) (err error) {
 	// its interval. What main ignores, the command would ignore too.
 	signal.Notify(make(chan os.Signal), syscall.SIGTSTP, syscall.SIGPIPE)
 	defer signal.Stop(signals)
+	ours, terminal := foreground()
 	p, err := os.StartProcess(program, args, &os.ProcAttr{
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 		Env:   append(without(env), h.environ(r.file.path)...),
-		Sys:   &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+		Sys:   &syscall.SysProcAttr{Setpgid: true, Foreground: terminal, Ctty: stdin, Pdeathsig: syscall.SIGKILL},
 	})
+	if terminal {
+		signal.Ignore(syscall.SIGTTOU) // of the call that takes the terminal back
+		defer func() { _ = unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, ours) }()
+	}
 	if err != nil {
 		until = from
 		return notStarted(args[0], err)
@@ -193,6 +198,17 @@ func (r *runner) run(program string, args, env []string) (err error) {
 		return cli.Exit(status.ExitStatus(), nil)
 	}
 	return nil
+}
+
+// stdin is the file descriptor of a terminal, if there is one.
+const stdin = 0
+
+// foreground returns the process group that stdin's terminal belongs to, and whether that
+// is this process's. The command then gets the terminal: one that reads from it in the
+// background would be stopped.
+func foreground() (group int, ok bool) {
+	group, err := unix.IoctlGetInt(stdin, unix.TIOCGPGRP)
+	return group, err == nil && group == syscall.Getpgrp()
 }
 
 // leftBehind is why processes are stopped that the command left behind.
@@ -225,6 +241,12 @@ func (r *runner) watch(signals <-chan os.Signal, from, to int64) (status syscall
 			if !ok {
 				return status, true
 			}
+			if e.status.Stopped() {
+				if e.status.StopSignal() == syscall.SIGTSTP { // Ctrl-Z: no shell waits for it
+					_ = syscall.Kill(-r.child, syscall.SIGCONT)
+				}
+				continue
+			}
 			if e.pid == r.child {
 				status, stop = e.status, leftBehind
 			}
@@ -256,13 +278,13 @@ func (r *runner) watch(signals <-chan os.Signal, from, to int64) (status syscall
 	}
 }
 
-// reap reports every process that ends, and closes exits when there is none left, neither
+// reap reports every process that ends or is stopped, and closes exits when there is none left, neither
 // children nor what these left behind.
 func reap(exits chan<- exit) {
 	defer close(exits)
 	for {
 		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		pid, err := syscall.Wait4(-1, &status, syscall.WUNTRACED, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil: // ECHILD

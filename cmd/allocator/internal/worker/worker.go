@@ -5,7 +5,9 @@ package worker
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -28,8 +30,50 @@ the workers. Nodes need a range of sids for them: worker.sid-range.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(runCommand(a), serveCommand(a), showCommand(a))
+	cmd.AddCommand(runCommand(a), serveCommand(a), showCommand(a), installCommand())
 	return cmd
+}
+
+// installCommand returns "allocator worker install".
+func installCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "install PATH",
+		Short: "Copy this program to a path",
+		Long: `Install copies the program that runs to a path, for an init container: the image has no
+shell and no cp. Containers of the same pod then find it in a shared volume.`,
+		Example: "  allocator worker install /worker/allocator",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			return install(self, args[0])
+		},
+	}
+}
+
+// install copies a program. Who starts the copy meanwhile gets the old one or the new one.
+func install(from, to string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := os.CreateTemp(filepath.Dir(to), ".allocator-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(out.Name())
+		}
+	}()
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Chmod(0o755), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(out.Name(), to)
 }
 
 // workerFlags adds the flags that say which worker is taken, and from whom, and returns
@@ -45,6 +89,7 @@ func workerFlags(a *cli.App, cmd *cobra.Command) func(program string) (worker.Co
 		cfg := worker.Config{Name: *name, OpenTimeout: *wait}
 		if cfg.Name == "" {
 			cfg.Name = filepath.Base(program)
+			cfg.Name = cfg.Name[:min(len(cfg.Name), worker.MaxName)]
 		}
 		var err error
 		cfg.Client, err = connect()
