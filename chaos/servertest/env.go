@@ -34,6 +34,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/worker/broker"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -52,6 +53,7 @@ func (zeros) Uint64() uint64 { return 0 }
 type Config struct {
 	MaxTextCount int
 	Guard        *access.Guard
+	Workers      func(*node.Node) *broker.Broker // serves workers, each client 2; nil: none
 	Observe      func(surface string, took time.Duration)
 	Clocks       func() clock.Report
 	Drain        func(ctx context.Context) error
@@ -105,7 +107,11 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 	if cfg.Log != nil {
 		grpcLog = slog.New(slog.NewTextHandler(cfg.Log, nil))
 	}
-	e.Service = must(server.New(server.Config{Node: n, Guard: cfg.Guard, MaxTextCount: cfg.MaxTextCount, Observe: cfg.Observe}))
+	var workers *broker.Broker
+	if cfg.Workers != nil {
+		workers = cfg.Workers(n)
+	}
+	e.Service = must(server.New(server.Config{Node: n, Guard: cfg.Guard, MaxTextCount: cfg.MaxTextCount, Observe: cfg.Observe, Broker: workers, WorkersPerClient: 2}))
 	e.Inspector = must(inspect.New(inspect.Config{
 		Node: n, Directory: e.Dir, Space: "test", Version: "v0", Logger: log, Clocks: cfg.Clocks, Feed: e.Feed,
 	}))

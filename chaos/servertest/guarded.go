@@ -9,7 +9,7 @@ import (
 )
 
 // NewGuarded returns an Env that requires tokens, and a token of each scope.
-func NewGuarded(t testing.TB, cfg access.Config) (e *Env, tokens map[string]string, guard *access.Guard) {
+func NewGuarded(t testing.TB, cfg access.Config, change ...func(*Config)) (e *Env, tokens map[string]string, guard *access.Guard) {
 	t.Helper()
 	tokens = map[string]string{}
 	var file strings.Builder
@@ -29,5 +29,5 @@ func NewGuarded(t testing.TB, cfg access.Config) (e *Env, tokens map[string]stri
 		cfg.Now = func() clock.Mono { return 0 }
 	}
 	guard = access.New(cfg)
-	return New(t, func(c *Config) { c.Guard = guard }), tokens, guard
+	return New(t, append(change, func(c *Config) { c.Guard = guard })...), tokens, guard
 }

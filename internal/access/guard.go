@@ -67,6 +67,20 @@ func (c Caller) Name() string {
 // Kind returns what identified the caller: token, certificate or address.
 func (c Caller) Kind() string { return kindNames[c.client.kind] }
 
+// Owner returns the caller as records name whoever acquired a worker: a token's name,
+// else "cert:" or "ip:" and the certificate's name or the address. It has at most 64
+// bytes; certificates whose names begin alike are then one owner.
+func (c Caller) Owner() string {
+	owner := c.client.name
+	switch c.client.kind {
+	case byCertificate:
+		owner = "cert:" + owner
+	case byAddress:
+		owner = "ip:" + c.client.addr.String()
+	}
+	return owner[:min(len(owner), 64)]
+}
+
 // client is the key of a rate limit.
 type client struct {
 	kind kind
@@ -246,6 +260,19 @@ func (g *Guard) Allow(c Caller, s Scope) error {
 		return &LimitedError{RetryAfter: wait}
 	}
 	return nil
+}
+
+// Workers returns how many workers c may hold, if its token says that, else byDefault.
+func (g *Guard) Workers(c Caller, byDefault int) int {
+	if g == nil {
+		return byDefault
+	}
+	if t := g.tokens.Load(); t != nil {
+		if e := t.again(&c.sum); e != nil && e.workers != 0 {
+			return e.workers
+		}
+	}
+	return byDefault
 }
 
 // May is Allow without the rate limit. It returns ErrUnknownToken if the caller's token

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -397,4 +398,35 @@ func BenchmarkGuard(b *testing.B) {
 			_ = g.Allow(c, Issue)
 		}
 	})
+}
+
+// TestOwners: who acquired a worker, and how many it may have.
+func TestOwners(t *testing.T) {
+	token, made, err := NewToken("shop", "worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := New(Config{Tokens: parse(t, strings.TrimSpace(made)+" workers=7\n")})
+	c, err := g.Identify(Credentials{Token: token, Certificate: "x"})
+	if err != nil || c.Owner() != "shop" || g.Workers(c, 128) != 7 {
+		t.Errorf("%q may have %d, %v", c.Owner(), g.Workers(c, 128), err)
+	}
+	g.SetTokens(parse(t, made))
+	if n := g.Workers(c, 128); n != 128 {
+		t.Errorf("after the line was changed: %d", n)
+	}
+	var open *Guard
+	for _, tc := range []struct {
+		c    Credentials
+		want string
+	}{
+		{Credentials{Address: netip.MustParseAddr("10.1.2.3")}, "ip:10.1.2.3/32"},
+		{Credentials{Address: netip.MustParseAddr("2001:db8::7")}, "ip:2001:db8::/64"},
+		{Credentials{Certificate: strings.Repeat("c", 80)}, "cert:" + strings.Repeat("c", 59)},
+	} {
+		c, err := open.Identify(tc.c)
+		if err != nil || c.Owner() != tc.want || open.Workers(c, 128) != 128 {
+			t.Errorf("%q, %v, want %q", c.Owner(), err, tc.want)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -15,13 +16,15 @@ import (
 const (
 	MaxTokens    = 1024
 	MaxTokenFile = 256 << 10 // bytes
+	MaxWorkers   = 1024      // of a token: no space has more sids
 )
 
 // Errors of ParseTokens and Tokens.Problem, in a *LineError where they are of one line.
 var (
-	ErrFields   = errors.New("access: wrong number of fields: write a name, scopes and sha256:HEX, separated by spaces")
+	ErrFields   = errors.New("access: wrong number of fields: write a name, scopes and sha256:HEX, separated by spaces, and workers=N if it may hold that many")
 	ErrName     = errors.New("access: wrong name: use up to 63 characters of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit")
 	ErrHash     = errors.New("access: the third field is not sha256: and 64 hex digits: make the line with \"allocator token new\"")
+	ErrWorkers  = fmt.Errorf("access: wrong number of workers: write workers=1 to workers=%d", MaxWorkers)
 	ErrTwice    = errors.New("access: the token is also in an earlier line: remove one of them")
 	ErrTooMany  = fmt.Errorf("access: more than %d tokens: remove some", MaxTokens)
 	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes: check that it is the right file", MaxTokenFile)
@@ -59,6 +62,8 @@ type entry struct {
 	sum    [sha256.Size]byte
 	name   string
 	scopes scopes
+
+	workers int // that it may hold; 0: as many as others
 }
 
 // Len returns how many there are.
@@ -74,14 +79,19 @@ func Stale() *Tokens { return &Tokens{stale: true} }
 
 var tokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-const hashPrefix = "sha256:"
+const (
+	hashPrefix    = "sha256:"
+	workersPrefix = "workers="
+)
 
-// ParseTokens reads a token file: a line for each token, with a name, its scopes
-// and the SHA-256 of it in hex. Empty lines and lines that begin with # are
+// ParseTokens reads a token file: a line for each token, with a name, its scopes,
+// the SHA-256 of it in hex, and how many workers it may hold if others than
+// worker.per-client. Empty lines and lines that begin with # are
 // skipped.
 //
 //	checkout  issue       sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
 //	support   issue,read  sha256:fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9
+//	import    worker      sha256:baf34551fecb48acc3da868eb85e1b6dac9de356aa73b5bf1d4d4a4e2a8d1f5d  workers=16
 //
 // Tokens of one name are one client. To replace a token, keep its old line beside the new
 // one until all programs have the new token.
@@ -137,6 +147,14 @@ func (t *Tokens) add(fields []string) error {
 }
 
 func parseEntry(fields []string) (e entry, err error) {
+	if len(fields) == 4 {
+		text, ok := strings.CutPrefix(fields[3], workersPrefix)
+		n, err := strconv.Atoi(text)
+		if !ok || err != nil || n < 1 || n > MaxWorkers {
+			return entry{}, ErrWorkers
+		}
+		e.workers, fields = n, fields[:3]
+	}
 	if len(fields) != 3 {
 		return entry{}, ErrFields
 	}

@@ -33,6 +33,11 @@ func TestParseTokens(t *testing.T) {
 		{"a hash without its name", "x issue " + strings.TrimPrefix(hash, "sha256:"), ErrHash, 1},
 		{"a short hash", "x issue " + hash[:len(hash)-2], ErrHash, 1},
 		{"a hash of other characters", "x issue " + hash[:len(hash)-1] + "g", ErrHash, 1},
+		{"workers", good[:len(good)-1] + " workers=1\n" + strings.TrimSuffix(line("x", "worker", "u"), "\n") + "  workers=1024", nil, 0},
+		{"no workers", good[:len(good)-1] + " workers=0", ErrWorkers, 1},
+		{"too many workers", good[:len(good)-1] + " workers=1025", ErrWorkers, 1},
+		{"workers in words", good[:len(good)-1] + " workers=SECRET", ErrWorkers, 1},
+		{"another fourth field", good[:len(good)-1] + " SECRET", ErrWorkers, 1},
 		{"a token twice", good + "# again\nother read " + hash, ErrTwice, 3},
 		{"too large", "#" + strings.Repeat("x", MaxTokenFile), ErrTooLarge, 0},
 	} {

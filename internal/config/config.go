@@ -33,6 +33,7 @@ type Config struct {
 	SIDRange  lease.SIDRange // that this node may take; zero: all
 	Etcd      Etcd
 	Lease     Lease
+	Worker    Worker
 	Issue     Issue
 	Clock     Clock
 	Listen    Listen
@@ -77,6 +78,13 @@ type Lease struct {
 	KeepAlive   time.Duration // how often that is renewed
 	ReloadEvery time.Duration // how often the whole space is listed again
 	CallTimeout time.Duration // of one call to etcd
+}
+
+// Worker is what workers may have: generators outside of the nodes.
+type Worker struct {
+	SIDRange  lease.SIDRange // that nodes leave to them; zero: none, and there are no workers
+	Window    time.Duration  // W of workers, whole seconds
+	PerClient int            // workers that one client may hold
 }
 
 // Issue bounds the IDs themselves.
@@ -190,6 +198,7 @@ func Default() Config {
 			ReloadEvery: 30 * time.Second,
 			CallTimeout: 2 * time.Second,
 		},
+		Worker: Worker{Window: time.Minute, PerClient: 128},
 		Issue: Issue{
 			MaxLead:      250 * time.Millisecond,
 			MaxWait:      100 * time.Millisecond,

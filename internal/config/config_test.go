@@ -176,6 +176,14 @@ func TestValidate(t *testing.T) {
 		{"epoch", func(c *Config) { c.Epoch = -1 }},
 		{"sid-range", func(c *Config) { c.SIDRange = lease.SIDRange{From: 24, To: 33} }},
 		{"sid-range", func(c *Config) { c.SIDRange = lease.SIDRange{From: 3, To: 3} }},
+		{"worker.sid-range", func(c *Config) { c.Worker.SIDRange = lease.SIDRange{From: 24, To: 33} }},
+		{"worker.sid-range", func(c *Config) { c.Worker.SIDRange = lease.SIDRange{From: 3, To: 3} }},
+		{"worker.sid-range", func(c *Config) {
+			c.SIDRange, c.Worker.SIDRange = lease.SIDRange{From: 0, To: 24}, lease.SIDRange{From: 8, To: 16}
+		}},
+		{"worker.window", func(c *Config) { c.Worker.Window = time.Second }},
+		{"worker.window", func(c *Config) { c.Worker.Window = 2500 * time.Millisecond }},
+		{"worker.per-client", func(c *Config) { c.Worker.PerClient = 0 }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"localhost"} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"ftp://a:1"} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"http://u:p@a:1"} }},

@@ -106,6 +106,16 @@ func (c *Config) options() []Option {
 			Usage: "how long one call to etcd may take",
 			Why:   "Above etcd's usual leader change (about 1s), and low enough for several attempts within a window."},
 
+		{Key: "worker.sid-range", value: SIDsValue(&c.Worker.SIDRange),
+			Usage: "sids for workers, generators outside of the nodes, as first-last; empty: there are no workers",
+			Why:   "None: every sid is for nodes. Set it to the same range on all nodes, at an end of the sids: nodes leave it alone, so that workers cannot use up the nodes' sids."},
+		{Key: "worker.window", value: durationValue(&c.Worker.Window),
+			Usage: "how far ahead of the clock a worker's interval reaches, whole seconds",
+			Why:   "A worker goes on for 40s to 60s without a node or etcd, and writes to etcd each 20s. The number of a killed one is unusable for a minute."},
+		{Key: "worker.per-client", value: intValue(&c.Worker.PerClient),
+			Usage: "workers that one client may hold at once; workers=N in a token's line replaces it",
+			Why:   "A client is a token's name, else a certificate's, else an address (of IPv6 a /64). A program needs one worker per process."},
+
 		{Key: "issue.max-lead", value: durationValue(&i.MaxLead),
 			Usage: "how far IDs may run ahead of the clock, whole milliseconds; 0 is the specification's literal rule",
 			Why:   "Absorbs bursts of 8 million IDs and clock corrections of a quarter second without a refusal; IDs stay that close to real time."},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -60,6 +61,16 @@ func (c Config) Validate() error {
 	if c.Layout.SIDBits() > 0 {
 		rule(c.SIDRange.All() || c.SIDRange.From < c.SIDRange.To, "sid-range", "the range is empty: write it as first-last, such as 0-23")
 		rule(int(c.SIDRange.To) <= c.Layout.Holders(), "sid-range", "%v goes beyond sid %d, the last of layout %v: use a lower range", c.SIDRange, c.Layout.Holders()-1, c.Layout)
+	}
+
+	if c.Layout.SIDBits() > 0 {
+		w := c.Worker.SIDRange
+		rule(w.All() || w.From < w.To, "worker.sid-range", "the range is empty: write it as first-last, such as 24-31")
+		rule(int(w.To) <= c.Layout.Holders(), "worker.sid-range", "%v goes beyond sid %d, the last of layout %v: use a lower range", w, c.Layout.Holders()-1, c.Layout)
+		if within := c.SIDRange; !within.All() {
+			_, err := lease.Space{Layout: c.Layout, Part: lease.SIDRange{To: flake.SID(c.Layout.Holders())}}.Workers(w, within)
+			rule(err == nil, "worker.sid-range", "%v", err)
+		}
 	}
 
 	c.validateEtcd(rule)
@@ -247,6 +258,10 @@ func (c Config) validateLease(rule func(bool, string, string, ...any)) {
 	rule(l.Window > l.ExtendEvery+2*l.CallTimeout, "lease.window",
 		"%v is not more than lease.extend-every + 2 × lease.call-timeout (%v), so one lost call to etcd would make the node refuse requests: raise it, or lower those",
 		l.Window, l.ExtendEvery+2*l.CallTimeout)
+	w := c.Worker.Window
+	rule(w >= minTTL && w <= lease.MaxWindow, "worker.window", "%v is out of range: it must be %v to %v", w, minTTL, lease.MaxWindow)
+	rule(w%time.Second == 0, "worker.window", "%v is not a whole number of seconds, the unit of etcd leases: round it", w)
+	rule(c.Worker.PerClient >= 1 && c.Worker.PerClient <= lease.MaxSIDs, "worker.per-client", "%d is out of range: it must be 1 to %d", c.Worker.PerClient, lease.MaxSIDs)
 	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl", "%v is out of range: it must be %v to %v", l.TTL, minTTL, maxTTL)
 	rule(l.TTL%time.Second == 0, "lease.ttl", "%v is not a whole number of seconds, the unit of etcd leases: round it", l.TTL)
 	rule(l.KeepAlive <= l.TTL/3, "lease.keepalive",

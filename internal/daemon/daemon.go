@@ -31,6 +31,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/inspect"
 	"github.com/flakelease/allocator/internal/server/respserver"
+	"github.com/flakelease/allocator/internal/worker/broker"
 )
 
 // Daemon is one node with its servers. Run it once.
@@ -246,7 +247,8 @@ func (d *Daemon) build() error {
 			Gated:    true,
 			Format:   d.cfg.Format(),
 			SIDRange: d.cfg.SIDRange,
-			Window:   l.Window, ExtendEvery: l.ExtendEvery, TTL: l.TTL, KeepAliveEvery: l.KeepAlive,
+			Workers:  d.cfg.Worker.SIDRange, WorkerWindow: d.cfg.Worker.Window,
+			Window: l.Window, ExtendEvery: l.ExtendEvery, TTL: l.TTL, KeepAliveEvery: l.KeepAlive,
 			ReloadEvery: l.ReloadEvery, RetryAfter: retryAfter,
 			MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,
 			StepLimit: d.cfg.Clock.StepLimit, DowntimeLimit: d.cfg.Clock.DowntimeLimit,
@@ -263,7 +265,11 @@ func (d *Daemon) build() error {
 	})
 	var err error
 	d.service, err = server.New(server.Config{
-		Node: d.node, Guard: d.security.guard,
+		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.PerClient,
+		Broker: broker.New(broker.Config{
+			SIDs: d.cfg.Worker.SIDRange, Window: d.cfg.Worker.Window, MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,
+			CallTimeout: l.CallTimeout, Node: d.node, Keeper: d.keeper, Store: d.etcd, Logger: d.log,
+		}),
 		Observe: func(surface string, took time.Duration) { d.metrics.Observe(surface, took) },
 	})
 	if err != nil {

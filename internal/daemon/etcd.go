@@ -141,7 +141,7 @@ func (e *etcd) store() (*etcdstore.Store, error) {
 	return nil, *e.why.Load()
 }
 
-// The calls of keeper.Store and inspect.Directory.
+// The calls of keeper.Store, broker.Store and inspect.Directory.
 
 func (e *etcd) Load(ctx context.Context) (lease.View, error) {
 	s, err := e.store()
@@ -173,6 +173,14 @@ func (e *etcd) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration
 		return 0, err
 	}
 	return s.Register(ctx, id, ttl, r)
+}
+
+func (e *etcd) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, error) {
+	s, err := e.store()
+	if err != nil {
+		return 0, err
+	}
+	return s.Grant(ctx, ttl)
 }
 
 func (e *etcd) KeepAlive(ctx context.Context, id lease.LeaseID) error {

@@ -35,7 +35,7 @@ func (n *Node) Begin(g lease.Grant) {
 		}
 		s.tenure = t
 	})
-	n.noteReserved(g.Ceil)
+	n.NoteReserved(g.Ceil)
 }
 
 // Raise lets the present tenure issue up to ceil, which etcd has confirmed.
@@ -43,12 +43,13 @@ func (n *Node) Raise(ceil clock.Millis) {
 	if t := n.state.Load().tenure; t != nil {
 		t.Raise(ceil)
 	}
-	n.noteReserved(ceil)
+	n.NoteReserved(ceil)
 }
 
-// noteReserved keeps the highest ceiling, also after the tenure: after etcd was
-// restored from a backup it may be known nowhere else.
-func (n *Node) noteReserved(ceil clock.Millis) {
+// NoteReserved keeps the highest ceiling that etcd confirmed, to this process or through
+// it to a worker, also after the tenure: after etcd was restored from a backup it may be
+// known nowhere else.
+func (n *Node) NoteReserved(ceil clock.Millis) {
 	for {
 		old := n.reserved.Load()
 		if int64(ceil) <= old || n.reserved.CompareAndSwap(old, int64(ceil)) {

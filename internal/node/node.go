@@ -201,8 +201,21 @@ const (
 	retryRewound  = 5 * time.Second
 )
 
-// closed returns why the node issues nothing at all, by precedence, or nil.
-func (n *Node) closed(s *state) *Refusal {
+// Barred returns why the node writes no ceilings for others now, by precedence, or nil.
+// One without a sid of its own does.
+func (n *Node) Barred() *Refusal {
+	s := n.state.Load()
+	if r := n.barred(s); r != nil {
+		return r
+	}
+	if !s.lease.Listed || !s.lease.GateOpen {
+		return refuse(Starting, retryStarting, "node %s does not know the space and the clocks of the others yet%s", n.cfg.Name, because(s.lease.Problem))
+	}
+	return nil
+}
+
+// barred returns why the node neither issues nor writes ceilings, or nil.
+func (n *Node) barred(s *state) *Refusal {
 	switch l := s.lease; {
 	case s.draining:
 		return refuse(Draining, 0, "node %s is draining: try another node", n.cfg.Name)
@@ -212,6 +225,16 @@ func (n *Node) closed(s *state) *Refusal {
 		return refuse(ClockSkew, retryClock, "clocks disagree: %s", disagreement(s.verdict)).with(skewMetadata(s.verdict)...)
 	case s.verdict.State == clock.Unverified:
 		return refuse(ClockUnverified, retryClock, "too few peers confirm the clock of node %s: check gossip between the nodes", n.cfg.Name).with(skewMetadata(s.verdict)...)
+	}
+	return nil
+}
+
+// closed returns why the node issues nothing at all, by precedence, or nil.
+func (n *Node) closed(s *state) *Refusal {
+	if r := n.barred(s); r != nil {
+		return r
+	}
+	switch l := s.lease; {
 	case s.tenure != nil:
 		return nil
 	case !l.EverHeld && l.Phase != lease.Standby:

@@ -20,6 +20,8 @@ const (
 	CostFrame = 1
 	// CostFailure is of a login that failed.
 	CostFailure = 20
+	// CostWrite is of a call for which etcd is written. A valid one pays for half of it.
+	CostWrite = 16
 	// CostScrape is of a request that takes milliseconds to answer.
 	CostScrape = 100
 

@@ -10,6 +10,7 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/worker/broker"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -27,6 +28,10 @@ type Config struct {
 	// MaxTextCount is the maximum number of IDs of a request that is answered with
 	// texts; 0: DefaultMaxTextCount. The node's own limit applies as well.
 	MaxTextCount int
+	// Broker serves workers, each client as many as WorkersPerClient. Required for listeners
+	// with calls of workers.
+	Broker           *broker.Broker
+	WorkersPerClient int
 	// Observe, if set, gets the duration of each request. It must not block.
 	Observe func(surface string, took time.Duration)
 }
@@ -39,6 +44,7 @@ type Service struct {
 	limits  Limits
 	observe func(surface string, took time.Duration)
 	stats   stats
+	workers Workers
 }
 
 // New returns a Service. The error names the field of cfg that is wrong.
@@ -57,7 +63,8 @@ func New(cfg Config) (*Service, error) {
 	_, err2 := ulid.FromFlake(format, 1<<(int(g.Layout.TimeBits())+g.Layout.LowBits())-1, 0)
 	return &Service{
 		node: cfg.Node, guard: cfg.Guard, observe: cfg.Observe,
-		limits: Limits{Count: min(cfg.MaxTextCount, g.MaxBlock()), Wide: err1 == nil && err2 == nil, Format: format},
+		workers: Workers{broker: cfg.Broker, node: cfg.Node, guard: cfg.Guard, perClient: cfg.WorkersPerClient},
+		limits:  Limits{Count: min(cfg.MaxTextCount, g.MaxBlock()), Wide: err1 == nil && err2 == nil, Format: format},
 	}, nil
 }
 
@@ -66,6 +73,9 @@ func (s *Service) Node() *node.Node { return s.node }
 
 // Guard returns what rejects callers; nil: nothing does.
 func (s *Service) Guard() *access.Guard { return s.guard }
+
+// Workers returns what serves workers.
+func (s *Service) Workers() *Workers { return &s.workers }
 
 // Limits returns the limits of a request for IDs as texts.
 func (s *Service) Limits() Limits { return s.limits }

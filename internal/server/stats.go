@@ -27,6 +27,7 @@ const (
 	HTTPDecode
 	HTTPCluster
 	HTTPEvents
+	HTTPWorker
 	HTTPOther // openapi.yaml, and requests without a route
 	RESPIDs
 	RESPDecode
@@ -36,7 +37,7 @@ const (
 
 var surfaceNames = [numSurfaces]string{
 	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_undrain", "grpc_worker", "grpc_events", "grpc_other",
-	"http_ids", "http_decode", "http_cluster", "http_events", "http_other",
+	"http_ids", "http_decode", "http_cluster", "http_events", "http_worker", "http_other",
 	"resp_ids", "resp_decode", "resp_other",
 }
 

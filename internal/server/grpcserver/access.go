@@ -76,8 +76,12 @@ func (s *Server) accessOptions() []grpc.ServerOption {
 	opts := []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			if n := methodOf(info.FullMethod); !n.Open {
-				if _, r := s.authorize(ctx, n.Need); r != nil {
+				caller, r := s.authorize(ctx, n.Need)
+				if r != nil {
 					return nil, statusOf(r)
+				}
+				if n.Scope == access.Worker { // which has a quota
+					ctx = context.WithValue(ctx, callerKey{}, caller)
 				}
 			}
 			return next(ctx, req)

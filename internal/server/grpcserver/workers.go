@@ -4,7 +4,8 @@ import (
 	"context"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/worker"
 )
@@ -14,33 +15,48 @@ type workerService struct {
 	s *Server
 }
 
-func (w workerService) AcquireWorker(context.Context, *pb.AcquireWorkerRequest) (*pb.Worker, error) {
-	return nil, w.off()
+func (w workerService) AcquireWorker(ctx context.Context, req *pb.AcquireWorkerRequest) (*pb.Worker, error) {
+	return callWorker(ctx, w.s, func(c access.Caller) (*pb.Worker, error) {
+		got, err := w.s.service.Workers().Acquire(ctx, c, req.GetName(), req.GetSecret(), req.GetClockUnixMs())
+		return workerProto(got), err
+	})
 }
 
-func (w workerService) ExtendWorker(_ context.Context, req *pb.ExtendWorkerRequest) (*pb.Worker, error) {
-	return nil, w.handle(req.GetHandle())
+func (w workerService) ExtendWorker(ctx context.Context, req *pb.ExtendWorkerRequest) (*pb.Worker, error) {
+	return callWorker(ctx, w.s, func(c access.Caller) (*pb.Worker, error) {
+		got, err := w.s.service.Workers().Extend(ctx, c, "", req.GetHandle(), req.GetNotAfterUnixMs())
+		return workerProto(got), err
+	})
 }
 
-func (w workerService) ReleaseWorker(_ context.Context, req *pb.ReleaseWorkerRequest) (*pb.ReleaseWorkerResponse, error) {
-	return nil, w.handle(req.GetHandle())
+func (w workerService) ReleaseWorker(ctx context.Context, req *pb.ReleaseWorkerRequest) (*pb.ReleaseWorkerResponse, error) {
+	return callWorker(ctx, w.s, func(c access.Caller) (*pb.ReleaseWorkerResponse, error) {
+		at, err := w.s.service.Workers().Release(ctx, c, "", req.GetHandle(), req.GetUsedUntilUnixMs())
+		return &pb.ReleaseWorkerResponse{ReusableFromUnixMs: int64(at)}, err
+	})
 }
 
-func (w workerService) handle(text string) error {
-	if _, err := worker.ParseHandle(text); err != nil {
-		began := w.s.service.Begin()
-		r := w.s.node.Refused(&node.Refusal{Reason: node.InvalidFormat, Message: err.Error()})
-		w.s.service.Done(server.GRPCWorker, r, began)
-		return statusOf(r)
+// callWorker makes a worker's call, which its connection pays for.
+func callWorker[T any](ctx context.Context, s *Server, call func(access.Caller) (*T, error)) (*T, error) {
+	began, conn := s.service.Begin(), connOf(ctx)
+	conn.Charge(quota.CostWrite)
+	caller := callerOf(ctx)
+	if s.service.Guard() == nil {
+		caller, _ = s.service.Guard().Identify(credentialsOf(ctx)) // never fails without a guard
 	}
-	return w.off()
+	res, err := call(caller)
+	s.service.Done(server.GRPCWorker, err, began)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	conn.Valid()
+	return res, nil
 }
 
-// off refuses: no sids are set aside for workers.
-func (w workerService) off() error {
-	began := w.s.service.Begin()
-	r := w.s.node.Refused(&node.Refusal{Reason: node.WorkersOff,
-		Message: "no sids are set aside for workers: set worker.sid-range on all nodes"})
-	w.s.service.Done(server.GRPCWorker, r, began)
-	return statusOf(r)
+func workerProto(w worker.Worker) *pb.Worker {
+	return &pb.Worker{
+		Id: w.Handle.ID(), Worker: uint32(w.Handle.SID), Term: w.Handle.Term, Name: w.Name,
+		NotBeforeUnixMs: int64(w.NotBefore), NotAfterUnixMs: int64(w.NotAfter), ExtendAtUnixMs: int64(w.ExtendAt),
+		NowUnixMs: int64(w.Now), Handle: w.Handle.String(),
+	}
 }

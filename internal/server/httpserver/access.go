@@ -31,7 +31,7 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 			problemOf(refusal).write(w)
 			return
 		}
-		if n.Surface == server.HTTPEvents {
+		if n.Surface == server.HTTPEvents || n.Surface == server.HTTPWorker {
 			r = withCaller(r, caller)
 		}
 		next(w, r)
@@ -40,8 +40,7 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 
 // admit identifies the caller of r and counts the call for its rate limit.
 func (h *handler) admit(r *http.Request, scope access.Scope) (access.Caller, error) {
-	from, _ := netip.ParseAddrPort(r.RemoteAddr) // invalid: not an address
-	c := server.CredentialsOf(r.TLS, from.Addr())
+	c := credentialsOf(r)
 	if h.service.Guard().NeedsToken() {
 		var err error
 		if c.Token, err = server.Bearer(r.Header["Authorization"]); err != nil {
@@ -49,6 +48,12 @@ func (h *handler) admit(r *http.Request, scope access.Scope) (access.Caller, err
 		}
 	}
 	return h.service.Admit(c, scope)
+}
+
+// credentialsOf returns what the connection of r shows of its caller.
+func credentialsOf(r *http.Request) access.Credentials {
+	from, _ := netip.ParseAddrPort(r.RemoteAddr) // invalid: not an address
+	return server.CredentialsOf(r.TLS, from.Addr())
 }
 
 // challengeOf returns the value of WWW-Authenticate.

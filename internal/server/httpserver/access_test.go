@@ -16,15 +16,20 @@ import (
 // scopesOf has the scope of each route; "": open. A route that is missing fails the
 // test: add it here with its scope.
 var scopesOf = map[string]string{
-	"POST /v1/ids":      "issue",
-	"/v1/ids":           "",
-	"GET /v1/ids/{id}":  "read",
-	"/v1/ids/{id}":      "",
-	"GET /v1/cluster":   "read",
-	"/v1/cluster":       "",
-	"GET /openapi.yaml": "",
-	"/openapi.yaml":     "",
-	"/":                 "",
+	"POST /v1/ids":                "issue",
+	"/v1/ids":                     "",
+	"GET /v1/ids/{id}":            "read",
+	"/v1/ids/{id}":                "",
+	"GET /v1/cluster":             "read",
+	"/v1/cluster":                 "",
+	"POST /v1/workers":            "worker",
+	"/v1/workers":                 "",
+	"POST /v1/workers/{worker}":   "worker",
+	"DELETE /v1/workers/{worker}": "worker",
+	"/v1/workers/{worker}":        "",
+	"GET /openapi.yaml":           "",
+	"/openapi.yaml":               "",
+	"/":                           "",
 }
 
 // verdict is what must become of a call that needs a scope, with a token of
@@ -39,7 +44,7 @@ func verdict(needs, token string) node.Reason {
 	return node.PermissionDenied
 }
 
-var shown = []string{"", "unknown", "read", "issue", "admin"}
+var shown = []string{"", "unknown", "read", "issue", "worker", "admin"}
 
 // TestEveryRouteRequiresItsScope: a caller without the scope is refused, and nothing is
 // issued.

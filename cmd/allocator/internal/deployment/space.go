@@ -57,7 +57,7 @@ func OpenSpace(a *cli.App, command string, load func() (config.Config, []config.
 
 // Slack returns the bounds that repairs of this space reckon with.
 func (s *Space) Slack() repair.Slack {
-	return repair.Slack{Window: s.Cfg.Lease.Window, MaxSkew: s.Cfg.Issue.MaxSkew, MaxLead: s.Cfg.Issue.MaxLead}
+	return repair.Slack{Window: max(s.Cfg.Lease.Window, s.Cfg.Worker.Window), MaxSkew: s.Cfg.Issue.MaxSkew, MaxLead: s.Cfg.Issue.MaxLead}
 }
 
 // WallNow returns this machine's wall clock.

@@ -78,6 +78,7 @@ line beside the old one, of the same name, until the caller has the new token.`,
 		Args: cobra.ExactArgs(1),
 	}
 	scopes := cmd.Flags().String("scopes", "issue", "what the token allows, comma-separated: issue, read, worker, admin")
+	workers := cmd.Flags().Int("workers", 0, "how many workers the token may hold at once; 0: worker.per-client of the nodes")
 	out := cmd.Flags().String("out", "", "`file` to write the token to; it must not exist")
 	_ = cmd.MarkFlagFilename("out")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -85,6 +86,12 @@ line beside the old one, of the same name, until the caller has the new token.`,
 		token, line, err := access.NewToken(args[0], *scopes)
 		if err != nil {
 			return cli.UsageError("%w", err)
+		}
+		if *workers < 0 || *workers > access.MaxWorkers {
+			return cli.UsageError("--workers: %d is out of range: it must be 0 to %d", *workers, access.MaxWorkers)
+		}
+		if *workers > 0 {
+			line = fmt.Sprintf("%s workers=%d", line, *workers)
 		}
 		if *out == "" {
 			if _, err := fmt.Fprintln(a.Err, token); err != nil {

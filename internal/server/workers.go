@@ -1,0 +1,89 @@
+package server
+
+import (
+	"context"
+
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/worker"
+	"github.com/flakelease/allocator/internal/worker/broker"
+)
+
+// Workers serves the calls of workers; what it gets comes from a listener, which has
+// admitted the caller with the scope Worker. Errors are *node.Refusals, which are counted,
+// or ctx's.
+type Workers struct {
+	broker    *broker.Broker
+	node      *node.Node
+	guard     *access.Guard
+	perClient int
+}
+
+// Acquire takes a sid for a worker.
+func (w *Workers) Acquire(ctx context.Context, c access.Caller, name, secret string, clockMs int64) (worker.Worker, error) {
+	switch err := worker.CheckName(name); {
+	case err != nil:
+		return worker.Worker{}, w.invalid(err)
+	case clockMs < 0:
+		return worker.Worker{}, w.node.Refused(Malformed("clock_unix_ms is negative: send Unix milliseconds, or 0"))
+	}
+	if secret != "" {
+		if err := worker.CheckSecret(secret); err != nil {
+			return worker.Worker{}, w.invalid(err)
+		}
+	}
+	got, err := w.broker.Acquire(ctx, w.client(c), name, secret, clock.Millis(clockMs))
+	return got, w.counted(err)
+}
+
+// Extend extends a worker. id, unless it is empty, has to be that of the handle.
+func (w *Workers) Extend(ctx context.Context, c access.Caller, id, handle string, notAfterMs int64) (worker.Worker, error) {
+	h, err := w.handle(id, handle)
+	if err != nil {
+		return worker.Worker{}, err
+	}
+	if notAfterMs < 0 {
+		return worker.Worker{}, w.node.Refused(Malformed("not_after_unix_ms is negative: send Unix milliseconds, or 0"))
+	}
+	got, err := w.broker.Extend(ctx, w.client(c), h, clock.Millis(notAfterMs))
+	return got, w.counted(err)
+}
+
+// Release gives a worker back, and returns from when on its number can be used again.
+func (w *Workers) Release(ctx context.Context, c access.Caller, id, handle string, usedUntilMs int64) (clock.Millis, error) {
+	h, err := w.handle(id, handle)
+	if err != nil {
+		return 0, err
+	}
+	if usedUntilMs < 0 {
+		return 0, w.node.Refused(Malformed("used_until_unix_ms is negative: send Unix milliseconds, or 0"))
+	}
+	reusable, err := w.broker.Release(ctx, w.client(c), h, clock.Millis(usedUntilMs))
+	return reusable, w.counted(err)
+}
+
+func (w *Workers) handle(id, text string) (worker.Handle, error) {
+	h, err := worker.ParseHandle(text)
+	if err == nil && id != "" && h.ID() != id {
+		err = worker.ErrID
+	}
+	if err != nil {
+		return worker.Handle{}, w.invalid(err)
+	}
+	return h, nil
+}
+
+func (w *Workers) client(c access.Caller) broker.Client {
+	return broker.Client{Owner: c.Owner(), Quota: w.guard.Workers(c, w.perClient)}
+}
+
+// invalid returns the refusal of a request that is wrong. Nothing of a secret is in it.
+func (w *Workers) invalid(err error) error { return w.node.Refused(Malformed("%v", err)) }
+
+func (w *Workers) counted(err error) error {
+	if r, ok := err.(*node.Refusal); ok {
+		return w.node.Refused(r)
+	}
+	return err
+}
