@@ -52,8 +52,8 @@ const (
 	HolderCame     Kind = "holder_came" // another node has the sid
 	HolderLeft     Kind = "holder_left"
 	WorkerAcquired Kind = "worker_acquired"
-	WorkerReleased Kind = "worker_released"
-	EventsOmitted  Kind = "events_omitted" // more happened at once than is kept
+	WorkerReleased Kind = "worker_released" // or its lease ended
+	EventsOmitted  Kind = "events_omitted"  // more happened at once than is kept
 )
 
 // Event is something that happened. Every text is printable and bounded.

@@ -298,13 +298,21 @@ func (c *change) holders() {
 		if h.Instance == own {
 			continue
 		}
-		c.about(h.Node, HolderLeft, fmt.Sprintf("node %s does not hold sid %d any more", h.Node, h.SID), "instance", string(h.Instance)).SID = int(h.SID)
+		kind, what := HolderLeft, "node"
+		if h.Worker {
+			kind, what = WorkerReleased, "worker"
+		}
+		c.about(h.Node, kind, fmt.Sprintf("%s %s does not hold sid %d any more", what, h.Node, h.SID), "instance", string(h.Instance)).SID = int(h.SID)
 	}
 	for _, h := range came {
 		if h.Instance == own {
 			continue
 		}
-		c.about(h.Node, HolderCame, fmt.Sprintf("node %s holds sid %d", h.Node, h.SID), "instance", string(h.Instance)).SID = int(h.SID)
+		kind, what := HolderCame, "node"
+		if h.Worker {
+			kind, what = WorkerAcquired, "worker"
+		}
+		c.about(h.Node, kind, fmt.Sprintf("%s %s holds sid %d", what, h.Node, h.SID), "instance", string(h.Instance)).SID = int(h.SID)
 	}
 }
 

@@ -138,6 +138,12 @@ func TestTransitions(t *testing.T) {
 		{"holder changes", none, func(s *State) {
 			s.Node.Lease.Holders = []lease.Held{s.Node.Lease.Holders[0], {SID: 9, Instance: "i3", Node: "n3"}}
 		}, "holder_left of n2 sid 9, holder_came of n3 sid 9"},
+		{"worker comes", none, func(s *State) {
+			s.Node.Lease.Holders = append(slices.Clone(s.Node.Lease.Holders), lease.Held{SID: 20, Instance: "w", Node: "w1", Worker: true})
+		}, "worker_acquired of w1 sid 20"},
+		{"worker goes", func(s *State) {
+			s.Node.Lease.Holders = []lease.Held{s.Node.Lease.Holders[0], {SID: 9, Instance: "w", Node: "w1", Worker: true}}
+		}, func(s *State) { s.Node.Lease.Holders = s.Node.Lease.Holders[:1] }, "worker_released of w1 sid 9"},
 		{"own holder key", none, func(s *State) { s.Node.Lease.Holders = s.Node.Lease.Holders[1:] }, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

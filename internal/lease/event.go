@@ -214,6 +214,7 @@ type Held struct {
 	SID      flake.SID
 	Instance Instance
 	Node     string
+	Worker   bool // the holder is a worker, not a node
 }
 
 // Status is a copy of what the machine knows, for people and for refusals.

@@ -391,7 +391,7 @@ func (m *Machine) holders() []Held {
 		m.list.holders = make([]Held, 0, len(m.list.sids))
 		for sid, s := range m.list.sids {
 			if h := s.Holder; h.Exists() && h.Err == nil {
-				m.list.holders = append(m.list.holders, Held{SID: sid, Instance: h.Value.Instance, Node: Printable(h.Value.Node)})
+				m.list.holders = append(m.list.holders, Held{SID: sid, Instance: h.Value.Instance, Node: Printable(h.Value.Node), Worker: h.Value.Worker})
 			}
 		}
 		slices.SortFunc(m.list.holders, func(a, b Held) int { return cmp.Compare(a.SID, b.SID) })
