@@ -54,11 +54,16 @@ that run and are not in the backup's registry with --addr.`,
 			return err
 		}
 		defer s.Close()
+		progress := a.Progress()
+		defer progress.End()
+		progress.Set("reading the space from etcd")
 		v, err := loadSpace(cmd.Context(), s, *timeout)
 		if err != nil {
 			return repairError(err, false)
 		}
+		progress.Set("asking nodes what they have seen")
 		nodes := deployment.AskNodes(cmd.Context(), d, deployment.NodeAddrs(v.Nodes, *addr))
+		progress.End()
 		named := deployment.NamesOf(v.Nodes)
 		var asked []repair.NodeReport
 		for i, n := range nodes {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,13 +84,9 @@ if no node answered.`,
 		if p.dialer, err = dialing(); err != nil {
 			return err
 		}
-		progress := io.Discard
-		if f, ok := a.Err.(*os.File); ok {
-			if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-				progress = f
-			}
-		}
+		progress := a.Progress()
 		r, err := p.run(cmd.Context(), progress)
+		progress.End()
 		if err != nil {
 			return err
 		}
@@ -162,7 +156,7 @@ func (p plan) valid() error {
 }
 
 // run carries the plan out and shows its progress.
-func (p plan) run(ctx context.Context, progress io.Writer) (*result, error) {
+func (p plan) run(ctx context.Context, progress *cli.Progress) (*result, error) {
 	clients, err := p.open()
 	defer func() {
 		for _, c := range clients {
@@ -179,14 +173,8 @@ func (p plan) run(ctx context.Context, progress io.Writer) (*result, error) {
 			Ordered: p.via == load.SDK}) // the SDK's order holds whichever node answers
 	}
 	run := load.New(p.Plan)
-	showing, shown := context.WithCancel(context.WithoutCancel(ctx))
-	var display sync.WaitGroup
-	display.Go(func() {
-		live(showing, progress, 500*time.Millisecond, func() string { return p.progress(run.Result()) })
-	})
+	progress.Set("%v", stringer(func() string { return p.progress(run.Result()) }))
 	r := &result{Result: run.Run(ctx), plan: p, interrupted: ctx.Err() != nil}
-	shown()
-	display.Wait()
 	if r.interrupted && r.Took <= 0 {
 		return nil, cli.ErrInterrupted // nothing was measured yet
 	}
@@ -222,6 +210,11 @@ func (p plan) open() (clients []load.Client, err error) {
 	}
 	return clients, nil
 }
+
+// stringer is a text that is made when it is shown.
+type stringer func() string
+
+func (s stringer) String() string { return s() }
 
 // progress is a line about a run under way.
 func (p plan) progress(r *load.Result) string {
@@ -371,22 +364,4 @@ func (r *result) verdict() error {
 			r.Failure, r.plan.dialer.Hint(r.Failure.Error()), strings.Join(r.plan.addrs, ", "), r.plan.via))
 	}
 	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no answer came within %v", r.plan.Length))
-}
-
-// live prints a line of progress until ctx ends.
-func live(ctx context.Context, w io.Writer, every time.Duration, line func() string) {
-	if w == io.Discard {
-		return
-	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			fmt.Fprintf(w, "\r\x1b[K%s", line())
-		case <-ctx.Done():
-			fmt.Fprint(w, "\r\x1b[K")
-			return
-		}
-	}
 }

@@ -103,6 +103,8 @@ YAML or JSON; ca, cert, key and token-file are as the flags, which stand in for 
 		if err != nil {
 			return err
 		}
+		progress := a.Progress()
+		defer progress.End()
 		var checks report.Report
 		reached, maxSkew := true, c.Issue.MaxSkew
 		given := deployment.NodeAddrs(nil, strings.Join(*addrs, ","))
@@ -112,14 +114,16 @@ YAML or JSON; ca, cert, key and token-file are as the flags, which stand in for 
 				return err
 			}
 			defer s.Close()
-			f := gather(cmd.Context(), s, d, strings.Join(given, ","))
+			f := gather(cmd.Context(), s, d, strings.Join(given, ","), progress)
 			f.expect = *expect
 			checks, reached = examine(f), f.reached()
 			given = deployment.NodeAddrs(f.registered, strings.Join(given, ","))
 		}
 		if *count > 0 {
+			progress.Set("drawing IDs from %d nodes", len(given))
 			checks = append(checks, draw.Checks(cmd.Context(), given, *count, maxSkew, d)...)
 		}
+		progress.End()
 		return show(checks, reached)
 	}
 	return cmd
@@ -135,7 +139,10 @@ func compare(cmd *cobra.Command, a *cli.App, file string, show func(report.Repor
 	for name, to := range map[string]*string{"ca": &def.CA, "cert": &def.Cert, "key": &def.Key, "token-file": &def.TokenFile} {
 		*to = cmd.Flag(name).Value.String()
 	}
+	progress := a.Progress()
+	progress.Set("asking the nodes of %d regions", len(list))
 	checks, reached, err := regions.Checks(cmd.Context(), a, list, def)
+	progress.End()
 	if err != nil {
 		return cli.UsageError("--regions: %s: %w", file, err)
 	}
@@ -178,7 +185,7 @@ func (f facts) reached() bool {
 }
 
 // gather collects the facts.
-func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr string) facts {
+func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr string, progress *cli.Progress) facts {
 	sys := clock.NewSystem(clock.SystemConfig{})
 	f := facts{
 		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
@@ -186,8 +193,10 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		slack: s.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.Lease.ExtendEvery, window: s.Cfg.Lease.Window,
 		kernel: sys.Kernel(), hint: d.Hint,
 	}
+	progress.Set("asking the members of etcd")
 	f.members = s.Store.Members(ctx, sys)
 	if f.reached() {
+		progress.Set("reading the space from etcd")
 		f.noSpace, f.noSpaceErr = s.Store.NoSpace(ctx)
 		f.role, f.roleErr = s.Store.Role(ctx)
 		f.now = sys.Now().Wall
@@ -196,10 +205,12 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 			f.registered = f.view.Nodes
 		}
 	}
+	progress.Set("asking %d nodes", len(deployment.NodeAddrs(f.registered, addr)))
 	f.nodes = deployment.AskNodes(ctx, d, deployment.NodeAddrs(f.registered, addr))
 	if !f.reached() || f.loadErr != nil {
 		f.askAround(ctx, d, cmp.Or(s.Cfg.Advertise.GRPC, s.Cfg.Listen.GRPC))
 	}
+	progress.Set("calling %d nodes without credentials", len(f.nodes))
 	f.access = probeAll(ctx, d, f.nodes)
 	names := deployment.NamesOf(f.registered)
 	for i, n := range f.nodes {
@@ -207,6 +218,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 			f.nodes[i].Name = names[n.Addr]
 		}
 	}
+	progress.Set("connecting to the gossip addresses of %d nodes", len(f.registered))
 	f.gossip = dialAll(ctx, f.registered)
 	return f
 }

@@ -61,7 +61,8 @@ Where several are possible and no ID is of today, it asks for --layout.`,
 			return cli.Exit(cli.ExitUsage, err)
 		}
 		defer func() { err = errors.Join(err, dir.Close()) }()
-		r := &reader{command: "adopt", ctx: cmd.Context(), in: a.In, err: a.Err, shown: time.Now()}
+		r := &reader{ctx: cmd.Context(), in: a.In, show: a.Progress()}
+		defer r.show.End()
 		c := adopt.Config{
 			SIDs: sids, Now: clock.Millis(time.Now().UnixMilli()), Memory: int64(*memory), Spool: watchedSpool{dir, r},
 			Progress: func(ids int64) error { return r.reading(*sample, ids) },
@@ -81,6 +82,7 @@ Where several are possible and no ID is of today, it asks for --layout.`,
 			return err
 		}
 		found, err := s.Finish()
+		r.show.End()
 		if err != nil {
 			return err
 		}

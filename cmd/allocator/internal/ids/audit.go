@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,7 +61,8 @@ or if there is none, and with 2 if a file cannot be read.`,
 			return cli.Exit(cli.ExitUsage, err)
 		}
 		defer func() { err = errors.Join(err, dir.Close()) }()
-		run := &reader{command: "audit", ctx: cmd.Context(), in: a.In, err: a.Err, shown: time.Now()}
+		run := &reader{ctx: cmd.Context(), in: a.In, show: a.Progress()}
+		defer run.show.End()
 		auditor := audit.New(audit.Config{
 			Kind: describe.Kind(kind.Value), Space: space(), Order: audit.Order(order.Value), ByFlake: by.Value == "flake",
 			Memory: int64(*memory), Spool: watchedSpool{dir, run}, Progress: run.reading,
@@ -73,6 +73,7 @@ or if there is none, and with 2 if a file cannot be read.`,
 			}
 		}
 		found, err := auditor.Finish()
+		run.show.End()
 		if err != nil {
 			return err
 		}

@@ -6,39 +6,26 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/audit"
 )
 
 // reader reads logs for a command: it opens files, stops when ctx ends, and shows
-// progress on stderr.
+// progress.
 type reader struct {
-	command string
-	ctx     context.Context
-	in      io.Reader // "-"
-	err     io.Writer
-	shown   time.Time // when progress was
+	ctx  context.Context
+	in   io.Reader // "-"
+	show *cli.Progress
 
 	ids           int64
 	read, written int64 // bytes of the spool
 }
 
-// progressEvery is how often a long reading shows its progress.
-const progressEvery = 5 * time.Second
-
-func (r *reader) progress(format string, args ...any) {
-	if now := time.Now(); now.Sub(r.shown) >= progressEvery {
-		r.shown = now
-		fmt.Fprintf(r.err, r.command+": "+format+"\n", args...)
-	}
-}
-
 // reading is called while logs are read.
 func (r *reader) reading(log string, ids int64) error {
 	r.ids = ids
-	r.progress("%d IDs read, now %s", ids, log)
+	r.show.Set("%d IDs read, now %s", ids, log)
 	if r.ctx.Err() != nil {
 		return cli.ErrInterrupted
 	}
@@ -107,6 +94,6 @@ func (w *watchedReader) Read(b []byte) (int, error) {
 	}
 	n, err := w.ReadCloser.Read(b)
 	r.read += int64(n)
-	r.progress("%d IDs read, %d %% compared", r.ids, 100*r.read/max(r.written, 1))
+	r.show.Set("%d IDs read, %d %% compared", r.ids, 100*r.read/max(r.written, 1))
 	return n, err
 }
