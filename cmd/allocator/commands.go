@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/ids"
 	"github.com/flakelease/allocator/cmd/allocator/internal/offline"
 	"github.com/flakelease/allocator/cmd/allocator/internal/operator"
+	"github.com/flakelease/allocator/cmd/allocator/internal/top"
 	"github.com/flakelease/allocator/cmd/allocator/internal/worker"
 )
 
@@ -65,7 +66,7 @@ func groups(a *cli.App) []group {
 			ids.AuditCommand(a), ids.AdoptCommand(a),
 		}},
 		{"IDs from a cluster", []*cobra.Command{
-			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), cluster.EventsCommand(a), worker.Command(a), bench.Command(a),
+			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), cluster.EventsCommand(a), top.Command(a), worker.Command(a), bench.Command(a),
 		}},
 		{"For operators", []*cobra.Command{
 			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a), admin.Command(a), operator.GossipCommand(a), operator.TokenCommand(a), operator.ConfigCommand(a), docsCommand(a), operator.VersionCommand(a),

@@ -143,6 +143,16 @@ func Terminal(r io.Reader) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
+// OutTerminal returns stdout if it is a terminal, else nil.
+func (a *App) OutTerminal() *os.File {
+	if r, ok := a.Out.(*recorder); ok {
+		if f, ok := r.out.(*os.File); ok && Terminal(f) && f.Name() != os.DevNull {
+			return f
+		}
+	}
+	return nil
+}
+
 // shown is how much of an invalid input a message for people repeats, in bytes.
 const shown = 80
 
