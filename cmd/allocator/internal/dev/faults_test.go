@@ -1,0 +1,163 @@
+//go:build !nodev
+
+package dev
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/server/console"
+)
+
+// startDev runs "allocator dev" with args on free ports, and returns the URL of its
+// console.
+func startDev(t *testing.T, args ...string) string {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	out, in := io.Pipe()
+	var stderr strings.Builder
+	ended := make(chan int, 1)
+	go func() {
+		root := func(a *cli.App) *cobra.Command {
+			root := &cobra.Command{Use: "allocator"}
+			root.AddCommand(Command(a))
+			return root
+		}
+		ended <- cli.Run(ctx, append([]string{"dev", "--http-port", "0", "--grpc-port", "0", "--format", "json"}, args...), strings.NewReader(""), in, &stderr, nil, "", root)
+		_ = in.Close()
+	}()
+	t.Cleanup(func() {
+		stop()
+		if code := <-ended; code != cli.ExitOK {
+			t.Errorf("dev ended with %d: %s", code, &stderr)
+		}
+	})
+	var line struct{ Console string }
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatalf("dev printed nothing: %v", lines.Err())
+	}
+	if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Console == "" {
+		t.Fatalf("%s: %v", lines.Bytes(), err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	return line.Console
+}
+
+// page is the console of a cluster.
+type page struct {
+	t   *testing.T
+	url string
+}
+
+func (p page) press(action, target string) {
+	p.t.Helper()
+	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.url+"break", strings.NewReader(url.Values{"action": {action}, "target": {target}}.Encode()))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if text, _ := io.ReadAll(res.Body); res.StatusCode != 200 {
+		p.t.Fatalf("%s %s: HTTP %d %s", action, target, res.StatusCode, text)
+	}
+}
+
+// until waits for a state of the cluster, and fails for a duplicate.
+func (p page) until(what string, within time.Duration, ok func(console.Broken) bool) time.Duration {
+	p.t.Helper()
+	began := time.Now()
+	for {
+		var b console.Broken
+		res, err := http.Get(p.url + "break/state")
+		if err == nil {
+			err = json.NewDecoder(res.Body).Decode(&b)
+			_ = res.Body.Close()
+		}
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if b.Duplicates != 0 {
+			p.t.Fatalf("%s: %d duplicates", what, b.Duplicates)
+		}
+		if ok(b) {
+			took := time.Since(began)
+			p.t.Logf("%s after %v, %d IDs", what, took.Round(100*time.Millisecond), b.IDs)
+			return took
+		}
+		if time.Since(began) > within {
+			p.t.Fatalf("%s: not within %v: %+v", what, within, b)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// answers returns a condition: what each node answered last, in order.
+func answers(want ...string) func(console.Broken) bool {
+	return func(b console.Broken) bool {
+		for i, n := range b.Nodes {
+			if n.Answer != want[i] {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// TestBreak presses every button. Whatever is broken, the others serve, no ID comes
+// twice, and repairing heals.
+func TestBreak(t *testing.T) {
+	p := page{t, startDev(t)}
+	const slow = 40 * time.Second // heals take some 20 s: a clock has to be right for 10 s
+	p.until("all serve", slow, answers("OK", "OK", "OK"))
+	p.press("skew", "node-2")
+	if took := p.until("a wrong clock is found", slow, answers("OK", "CLOCK_SKEW", "OK")); took > 4*time.Second {
+		t.Logf("more than 4 s, on this machine: %v", took)
+	}
+	p.press("back", "node-3")
+	p.press("repair", "node-2")
+	p.until("a clock is set right, and one set back is not followed", slow, answers("OK", "OK", "OK"))
+	p.press("repair", "node-3")
+
+	p.press("pause", "node-1")
+	p.until("the page is served by another", slow, answers("no answer", "OK", "OK"))
+	if res, err := http.Get(p.url); err != nil || res.StatusCode != 200 {
+		t.Errorf("the page of a paused node: %v", err)
+	} else {
+		_ = res.Body.Close()
+	}
+	p.press("kill", "node-2")
+	p.until("one paused and one killed", slow, func(b console.Broken) bool {
+		return b.Nodes[1].State == string(stopped) && answers("no answer", "no answer", "OK")(b)
+	})
+	p.press("repair", "node-1")
+	p.press("repair", "node-2")
+	p.until("a killed node starts again on its ports", slow, answers("OK", "OK", "OK"))
+
+	p.press("stop", "etcd")
+	p.until("etcd is stopped", slow, func(b console.Broken) bool { return b.Etcd == "stopped" && answers("OK", "OK", "OK")(b) })
+	p.press("repair", "etcd")
+	p.until("etcd runs", slow, func(b console.Broken) bool { return b.Etcd == "running" })
+	if testing.Short() {
+		return
+	}
+	p.press("cut", "node-3")
+	p.until("a node without etcd ends with its window", slow, answers("OK", "OK", "WINDOW_EXHAUSTED"))
+	p.press("repair", "node-3")
+	p.until("it goes on", slow, answers("OK", "OK", "OK"))
+}
