@@ -38,7 +38,7 @@ type Summary struct {
 // Row is a sid that is or was in use.
 type Row struct {
 	inspect.SID
-	State   string // free, held, waiting, quarantined, or exhausted
+	State   string // free, held, waiting or quarantined; of held: refusing or exhausted
 	Left    int64  // ms
 	Verdict string // of its holder; "": not known
 	Rate    string // of its holder, IDs a second; "–": not known
@@ -175,15 +175,18 @@ func (s *Snapshot) rows() {
 				r.Ceil = s.Self.Ceil // confirmed since the read
 				r.Left = max(0, r.Ceil-s.At)
 			}
-			if r.Left == 0 {
-				r.State = "exhausted"
-				if m.State == "serving" || m.State == "silent" {
-					m.State, m.Reason = "refusing", string(node.WindowExhausted)
-					r.Verdict = m.Reason
-				}
+			switch {
+			case m.Reason != "" && m.Reason != string(node.WindowExhausted):
+				r.State = "refusing"
+			case r.Left == 0:
+				m.State, m.Reason = "refusing", string(node.WindowExhausted)
+				r.State, r.Verdict = "exhausted", m.Reason
 			}
+			s.Counts["held"]++
 		}
-		s.Counts[r.State]++
+		if r.State != "held" {
+			s.Counts[r.State]++
+		}
 		s.Window = max(s.Window, r.Left)
 		s.Rows = append(s.Rows, r)
 	}

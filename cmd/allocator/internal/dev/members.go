@@ -190,7 +190,7 @@ func (d *dev) check(ctx context.Context) error {
 	for _, m := range d.members {
 		c := &nodeClient{m: m, config: load.Config{Stride: d.space.Layout.Stride()}}
 		defer c.Close()
-		plan.Workers = append(plan.Workers, load.Worker{Targets: []load.Target{{Name: m.name, Client: c}}, Counts: []int{min(askCount, d.config(0).Gen().MaxBlock())}, Pause: askPause})
+		plan.Workers = append(plan.Workers, load.Worker{Targets: []load.Target{{Name: m.name, Client: c}}, Counts: []int{min(askCount, d.config(0).Gen().MaxBlock())}, Pause: askPause, Backoff: askPause})
 	}
 	r := load.New(plan)
 	d.checking.Store(r)

@@ -22,7 +22,7 @@ const dateTime = (ms) => (ms ? new Date(ms).toISOString().replace("T", " ").slic
 function span(us) {
   const a = Math.abs(us);
   if (a < 1e3) return `${us}µs`;
-  if (a < 1e7) return `${(us / 1e3).toFixed(a < 1e4 ? 2 : 1)}ms`;
+  if (a < 1e7) return `${Number((us / 1e3).toFixed(a < 1e4 ? 2 : 1))}ms`;
   return `${(us / 1e6).toFixed(1)}s`;
 }
 
@@ -124,9 +124,9 @@ function summary(s) {
 // stateOf is the state of a sid by now: a window ends between two snapshots too.
 function stateOf(r) {
   if (r.state === "held") {
-    if (left(r) === 0) return "exhausted";
     const m = members.get(r.instance);
-    return m && m.reason && m.reason !== "WINDOW_EXHAUSTED" ? "refusing" : "held";
+    if (m && m.reason && m.reason !== "WINDOW_EXHAUSTED") return "refusing";
+    return left(r) === 0 ? "exhausted" : "held";
   }
   return r.state === "waiting" && left(r) === 0 ? "free" : r.state;
 }
@@ -277,8 +277,8 @@ function chart(figure, old, names, data, unit) {
   const u = new uPlot({
     width, height: 240, legend: { live: true }, cursor: { drag: { x: false, y: false } },
     scales: { x: { range: (_, min, max) => [Math.max(max - 900, Math.min(min, max - 120)), max] } },
-    axes: [axis, { ...axis, size: 64, values: (_, list) => list.map((v) => v + unit) }],
-    series: [{}, ...names.map((name, i) => ({ label: name, stroke: palette[i % palette.length], width: 1.5, points: { show: false }, spanGaps: false }))],
+    axes: [{ ...axis, space: 90, values: (_, list) => list.map((t) => new Date(t * 1000).toISOString().slice(11, 19)) }, { ...axis, size: 76, values: (_, list) => list.map((v) => v + unit) }],
+    series: [{ label: "UTC", value: (_, t) => (t ? new Date(t * 1000).toISOString().slice(11, 19) : "--") }, ...names.map((name, i) => ({ label: name, stroke: palette[i % palette.length], width: 1.5, points: { show: false }, spanGaps: false }))],
   }, data, $(".plot", figure));
   return { u, names: names.join("\n") };
 }
@@ -421,7 +421,8 @@ function tick() {
   document.body.classList.toggle("stale", stale);
   const live = $("#live");
   live.className = "live " + (stale ? "off" : "on");
-  text(live, stale ? `stale: no answer for ${Math.floor(age / 1000)} s` : "live");
+  text(live, stale ? "stale" : "live");
+  text($("#age"), stale ? `no answer for ${Math.floor(age / 1000)} s` : "");
 }
 
 // ---- events
