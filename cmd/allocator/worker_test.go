@@ -30,6 +30,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/internal/access"
 )
 
 // granter is a node that grants the number 77, by its window.
@@ -120,8 +121,13 @@ type agent struct {
 // runAgent starts one, in a directory of its own.
 func runAgent(t *testing.T, g *granter, args ...string) *agent {
 	t.Helper()
+	token, _, err := access.NewToken("agent", "worker")
+	if err != nil {
+		t.Fatal(err)
+	}
 	a := &agent{cmd: exec.Command("allocator", append([]string{"worker", "run", "--addr", g.addr, "--margin", "500ms", "--grace", "500ms"}, args...)...)}
 	a.cmd.Dir = t.TempDir()
+	a.cmd.Env = append(os.Environ(), "ALLOCATOR_TOKEN="+token, "ALLOCATOR_WORKER=1", "ALLOCATOR_WORKER_ID=1")
 	a.cmd.Stdout, a.cmd.Stderr = &a.out, &a.err
 	a.cmd.WaitDelay = patience // of processes that it left behind
 	if err := a.cmd.Start(); err != nil {
@@ -178,7 +184,7 @@ func TestWorkerRun(t *testing.T) {
 	t.Parallel()
 	g := newGranter(t, time.Minute)
 	a := runAgent(t, g, "--name", "orders", "--", "sh", "-c",
-		`echo "$ALLOCATOR_WORKER $ALLOCATOR_DATACENTER_ID $ALLOCATOR_WORKER_ID"; od -An -t x1 -v "$ALLOCATOR_WORKER_FILE"; echo oops >&2; exit 7`)
+		`echo "$ALLOCATOR_WORKER $ALLOCATOR_DATACENTER_ID $ALLOCATOR_WORKER_ID$ALLOCATOR_TOKEN"; od -An -t x1 -v "$ALLOCATOR_WORKER_FILE"; echo oops >&2; exit 7`)
 	a.wait(t, 7)
 	split, bytes, _ := strings.Cut(a.out.String(), "\n")
 	if split != "77 2 13" || g.name != "orders" || !strings.Contains(a.err.String(), "oops\n") {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/worker"
 )
 
@@ -48,6 +49,8 @@ for as long as the command runs. The command has in its environment
   ALLOCATOR_WORKER_ID      its lower 5 bits, as Twitter's generator divides them
   ALLOCATOR_WORKER_FILE    a file with the interval in which the number may be used
 
+but not ALLOCATOR_TOKEN.
+
 If the number cannot be extended, all processes of the command get SIGTERM, and SIGKILL
 after --grace, --margin before the number could be somebody else's. The command is killed
 as well when this process is killed, but not what it started: let scripts exec programs.
@@ -63,7 +66,7 @@ back.`,
 	}
 	cmd.Flags().SetInterspersed(false)
 	var r runner
-	config := workerFlags(a, cmd)
+	configure := workerFlags(a, cmd)
 	margin := cmd.Flags().Duration("margin", 5*time.Second, "how long before the end of the interval all processes of the command are killed")
 	grace := cmd.Flags().Duration("grace", 10*time.Second, "how long they have to end after SIGTERM")
 	cmd.Flags().StringVar(&r.path, "file", "", "path of the file with the interval; unless given, one in a new temporary directory")
@@ -75,7 +78,7 @@ back.`,
 		if err != nil {
 			return notStarted(args[0], err)
 		}
-		cfg, err := config(args[0])
+		cfg, err := configure(args[0])
 		if err != nil {
 			return err
 		}
@@ -344,10 +347,10 @@ func (h held) environ(path string) []string {
 }
 
 // without returns env without these variables, such as those of an agent that runs this
-// one.
+// one, and without the token of the agent.
 func without(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
-		return slices.Contains([]string{envWorker, envDatacenter, envWorkerID, envFile}, name)
+		return slices.Contains([]string{envWorker, envDatacenter, envWorkerID, envFile, config.EnvToken}, name)
 	})
 }
