@@ -33,6 +33,11 @@
 // started more often than once a minute ask servers instead: package client has
 // the same methods.
 //
+// # Other generators
+//
+// [Allocator.Workers] gives worker numbers to Snowflake libraries of the same program, for
+// package worker.
+//
 // # Clocks
 //
 // A node compares its clock with the others' by gossip, which is what keeps IDs

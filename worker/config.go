@@ -19,7 +19,8 @@ type Config struct {
 	// Client says how nodes are reached: targets, TLS, token. Modes, order and
 	// prefetching do not apply.
 	Client client.Options
-	// Service is what is asked instead of nodes.
+	// Service is what is asked instead of nodes, such as embed.Allocator.Workers, which
+	// needs no server.
 	Service pb.WorkerServiceClient
 
 	// Unit is how long a unit of the generator's time is; 0 means 1 ms. Sonyflake's is

@@ -160,6 +160,9 @@ func (d *Daemon) Clocks() clock.Report { return d.watch.Report() }
 // Node returns the part that issues IDs.
 func (d *Daemon) Node() *node.Node { return d.node }
 
+// Workers returns what serves workers.
+func (d *Daemon) Workers() *server.Workers { return d.service.Workers() }
+
 // Run serves until ctx ends, then stops in order and returns nil. A part that fails stops
 // the node the same way; Run returns its error.
 func (d *Daemon) Run(ctx context.Context) error {

@@ -18,14 +18,14 @@ type workerService struct {
 func (w workerService) AcquireWorker(ctx context.Context, req *pb.AcquireWorkerRequest) (*pb.Worker, error) {
 	return callWorker(ctx, w.s, func(c access.Caller) (*pb.Worker, error) {
 		got, err := w.s.service.Workers().Acquire(ctx, c, req.GetName(), req.GetSecret(), req.GetClockUnixMs())
-		return workerProto(got), err
+		return WorkerProto(got), err
 	})
 }
 
 func (w workerService) ExtendWorker(ctx context.Context, req *pb.ExtendWorkerRequest) (*pb.Worker, error) {
 	return callWorker(ctx, w.s, func(c access.Caller) (*pb.Worker, error) {
 		got, err := w.s.service.Workers().Extend(ctx, c, "", req.GetHandle(), req.GetNotAfterUnixMs())
-		return workerProto(got), err
+		return WorkerProto(got), err
 	})
 }
 
@@ -53,7 +53,8 @@ func callWorker[T any](ctx context.Context, s *Server, call func(access.Caller) 
 	return res, nil
 }
 
-func workerProto(w worker.Worker) *pb.Worker {
+// WorkerProto returns the message of a worker.
+func WorkerProto(w worker.Worker) *pb.Worker {
 	return &pb.Worker{
 		Id: w.Handle.ID(), Worker: uint32(w.Handle.SID), Term: w.Handle.Term, Name: w.Name,
 		NotBeforeUnixMs: int64(w.NotBefore), NotAfterUnixMs: int64(w.NotAfter), ExtendAtUnixMs: int64(w.ExtendAt),

@@ -1,0 +1,60 @@
+package embed_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/embed"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/worker"
+)
+
+// A program with its own node needs no server for the worker numbers of its other
+// generators.
+func TestWorkers(t *testing.T) {
+	c := newSpace(t)
+	cfg := program(c, "shop")
+	cfg.Settings = map[string]string{"worker.sid-range": "30-31"}
+	a := open(t, cfg)
+	var list []*worker.Worker
+	for range 2 {
+		w, err := worker.Open(t.Context(), worker.Config{Name: "legacy", Service: a.Workers()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, w)
+		if err := w.Permit(time.Now().UnixMilli()); err != nil || w.Number() < 30 || w.Number() > 31 {
+			t.Errorf("worker %s: %v", w.ID(), err)
+		}
+		at := look(t, c).SIDs[flake.SID(w.Number())]
+		if !at.Holder.Exists() || at.Holder.Value.Node != "legacy" {
+			t.Errorf("worker %s is held by %+v", w.ID(), at.Holder.Value)
+		}
+	}
+	if list[0].Number() == list[1].Number() {
+		t.Errorf("both workers are %d", list[0].Number())
+	}
+	if _, err := worker.Open(t.Context(), worker.Config{Service: a.Workers(), OpenTimeout: 300 * time.Millisecond}); !errors.Is(err, &client.Refusal{Reason: client.NoWorker}) {
+		t.Errorf("a third of two: %v", err)
+	}
+	for _, w := range list {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	w, err := worker.Open(t.Context(), worker.Config{Service: a.Workers()})
+	if err != nil {
+		t.Fatalf("after a release: %v", err)
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := w.Permit(time.Now().UnixMilli()); err != nil { // the interval is its own
+		t.Errorf("after the allocator was closed: %v", err)
+	}
+	if err := w.Close(); !errors.Is(err, embed.ErrClosed) {
+		t.Errorf("released by a closed allocator: %v", err)
+	}
+}
