@@ -67,6 +67,7 @@ image: ## container images, their SBOMs and licenses, reproducible, without Dock
 	cd chaos/etcd && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcd . && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcdctl go.etcd.io/etcd/etcdctl/v3
 	@set -e; for b in allocator/allocator etcd/etcd etcd/etcdctl; do $(BIN)/pack sbom $(IMAGES)/$$b >$(IMAGES)/$$b.spdx.json; done
 	@$(BIN)/pack notice $(IMAGES)/allocator/allocator >$(IMAGES)/allocator/NOTICE
+	@{ printf '\nuPlot 1.6.32, in the pages for operators\n\n'; cat internal/server/console/static/uplot.LICENSE; echo; } >>$(IMAGES)/allocator/NOTICE
 	@$(BIN)/pack notice $(IMAGES)/etcd/etcd $(IMAGES)/etcd/etcdctl >$(IMAGES)/etcd/NOTICE
 	@$(BIN)/pack pack --file deploy/Dockerfile --context $(IMAGES)/allocator --binary $(IMAGES)/allocator/allocator --tag $(IMAGE):latest -o $(IMAGES)/allocator.tar
 	@$(BIN)/pack pack --file deploy/etcd/Dockerfile --context $(IMAGES)/etcd --binary $(IMAGES)/etcd/etcd \
@@ -127,6 +128,10 @@ chaos-soak: ## all faults in turn for SOAK
 
 abuse-test: ## attack a node in 256 MiB while honest callers use it, and write docs/ABUSE.md: 8 minutes; ABUSE='--only resets-8'
 	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/abuse ./abuse && $(BIN)/abuse $(if $(ABUSE),$(ABUSE),--write docs/ABUSE.md)
+
+.PHONY: console-test
+console-test: ## the pages for operators in Chromium, with outages and 10 minutes of 1,024 sids: 15 minutes; bin/console has screenshots
+	cd chaos/console && $(GO) test -count 1 -timeout 60m -v . -long -shots $(CURDIR)/$(BIN)/console
 
 chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write docs/PLANTED-BUGS.md
 	$(GO) run ./chaos/planted -write docs/PLANTED-BUGS.md
@@ -210,6 +215,7 @@ check-static: tools
 	cd chaos/real && $(TOOLS)/staticcheck ./...
 	cd chaos/interop && $(TOOLS)/staticcheck ./...
 	cd worker/legacy && $(TOOLS)/staticcheck ./...
+	cd chaos/console && $(TOOLS)/staticcheck ./...
 
 # The lease schedules run in one goroutine, where -race finds nothing and costs
 # tenfold: all of them run without it, and some with it. Of the agreement of whole
@@ -236,6 +242,7 @@ check-nested:
 	cd chaos/real && $(GO) vet ./... && $(GO) test -race -p 2 $$($(GO) -C chaos/real list ./... | grep -v '/real$$')
 	cd chaos/interop && $(GO) vet ./... && $(GO) test ./...
 	cd worker/legacy && $(GO) vet ./... && $(GO) test ./...
+	cd chaos/console && $(GO) vet ./... && $(GO) test -count 1 -timeout $(TIMEOUT) ./...
 	cd deploy/image && $(GO) vet ./... && $(GO) test -count 1 ./...
 	cd deploy/helm/tools && $(GO) vet ./...
 	cd deploy/helm/charttest && $(GO) vet ./... && $(GO) test -count 1 ./...

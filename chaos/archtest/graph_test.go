@@ -41,8 +41,8 @@ func root(t *testing.T) string {
 }
 
 // modules are the directories of the modules that have rules: the product's, the
-// harness's, the one that tests with other libraries, and the adapters of these.
-var modules = []string{".", "chaos/real", "chaos/interop", "worker/legacy"}
+// harness's, the ones that test with other libraries and in a browser, and the adapters of these.
+var modules = []string{".", "chaos/real", "chaos/interop", "chaos/console", "worker/legacy"}
 
 // listModules asks the go command for the packages of all modules.
 func listModules(t *testing.T) graph {

@@ -82,6 +82,8 @@ function rows(table, cells, columns) {
     if (tr.dataset.state !== (c.state || "")) tr.dataset.state = c.state || "";
     columns.forEach((kind, i) => {
       const cell = tr.cells[i];
+      if (cell.shown === c.values[i]) return;
+      cell.shown = c.values[i];
       if (kind.bar) attr(cell.firstChild.firstChild, "width", c.values[i].toFixed(1));
       else text(kind.tag ? cell.firstChild : cell, c.values[i]);
     });
@@ -151,12 +153,18 @@ function left(r) {
 
 const sidColumns = [{ class: "n" }, { tag: true }, {}, { class: "n" }, { class: "n left" }, { bar: true, class: "barcell" }, {}, { class: "n" }, { class: "note" }];
 let longest = 1;
+const many = 128; // sids, above which a page shows less and follows snapshots alone
 
 function sids() {
   const table = $("#sids");
   if (!table) return;
-  rows(table, snap.sids.map((r) => {
-    const l = left(r), state = stateOf(r);
+  let list = snap.sids.map((r) => [r, stateOf(r)]);
+  if (list.length > many) {
+    list = [...list.filter((e) => e[1] !== "held"), ...list.filter((e) => e[1] === "held")].slice(0, many);
+    text(table.caption, `${many} of ${snap.sids.length} sids in use, first those that are not simply held`);
+  }
+  rows(table, list.map(([r, state]) => {
+    const l = left(r);
     return { key: String(r.sid), state, values: [r.sid, state, r.node, r.term, seconds(l), Math.min(100, (l * 100) / longest),
       verdictOf(r, state), rateOf(r), r.problem || ""] };
   }), sidColumns);
@@ -170,8 +178,8 @@ function grid() {
   const size = last - first + 1;
   if (el.children.length !== size) {
     el.replaceChildren();
-    el.classList.toggle("dense", size > 128);
-    if (size > 128) el.style.setProperty("--cell", "1.15rem");
+    el.classList.toggle("dense", size > many);
+    if (size > many) el.style.setProperty("--cell", "1.15rem");
     for (let i = 0; i < size; i++) {
       const cell = document.createElement("div");
       cell.className = "cell";
@@ -191,7 +199,7 @@ function grid() {
     cell.classList.toggle("self", r.instance === snap.self.instance);
     const scale = `scaleY(${Math.min(1, l / longest).toFixed(3)})`;
     if (cell.firstChild.style.transform !== scale) cell.firstChild.style.transform = scale;
-    if (size > 128) attr(cell, "title", `sid ${r.sid}: ${state}${r.node ? ", " + r.node : ""}`);
+    if (size > many) attr(cell, "title", `sid ${r.sid}: ${state}${r.node ? ", " + r.node : ""}`);
     else text(cell.children[2], state === "free" ? "free" : r.node);
   }
   for (let i = 0; i < size; i++) {
@@ -401,6 +409,8 @@ function take(s) {
   for (const r of snap.sids) longest = Math.max(longest, left(r));
   summary(snap.summary);
   bound();
+  sids();
+  grid();
   tick();
   standbys();
   conditions();
@@ -410,8 +420,10 @@ function take(s) {
 // tick brings what changes with time up to date.
 function tick() {
   if (snap) {
-    sids();
-    grid();
+    if (snap.sids.length <= many) {
+      sids();
+      grid();
+    }
     if (page === "clocks") clocks();
     if (page === "node") text($("#left"), snap.self.sid < 0 ? "–" : seconds(snap.self.ceil_unix_ms - now()));
     text($("#read"), snap.read_unix_ms ? seconds(now() - snap.read_unix_ms) + " ago" : "never");
