@@ -1,7 +1,10 @@
 package feed
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -184,6 +187,27 @@ func TestBounds(t *testing.T) {
 	for _, e := range events {
 		if b := JSON(e); len(b) > 8<<10 || strings.ContainsAny(e.Node+e.Message, "\x1b\n") {
 			t.Fatalf("%d bytes: %q", len(b), e.Node)
+		}
+	}
+}
+
+// OPERATIONS.md, which the contracts refer to, has every kind.
+func TestKindsAreDocumented(t *testing.T) {
+	source, err := os.ReadFile("event.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := regexp.MustCompile(`Kind = "(\w+)"`).FindAllSubmatch(source, -1)
+	if len(kinds) < 30 {
+		t.Fatalf("found %d", len(kinds))
+	}
+	for _, k := range kinds {
+		if !bytes.Contains(page, []byte("`"+string(k[1])+"`")) {
+			t.Errorf("docs/OPERATIONS.md has no %s", k[1])
 		}
 	}
 }
