@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,7 +197,8 @@ func connected(t testing.TB, c *client.Client, n int) {
 	})
 }
 
-// TestDelayIsWaitedOut: if all nodes refuse, the client waits for their delay.
+// TestDelayIsWaitedOut: if all nodes refuse, the client waits for their delay, without a
+// timeout too.
 func TestDelayIsWaitedOut(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []client.Reason{client.AfterTooFar, client.EntropyOverflow, client.Starting} {
@@ -214,7 +216,11 @@ func TestDelayIsWaitedOut(t *testing.T) {
 					early = early || time.Since(from) < delay
 					return act{}
 				})
-				c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
+				timeout := time.Duration(0) // the default
+				if reason == client.Starting {
+					timeout = -1
+				}
+				c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, Timeout: timeout})
 				if _, err := c.Next(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -265,8 +271,10 @@ func TestReset(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			f, g := newFake(t, 1), newFake(t, 2)
+			var after atomic.Int64 // of the latest request
 			for _, f := range []*fake{f, g} {
 				f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
+					after.Store(req.After)
 					if req.After >= int64(far) {
 						return act{refuse: client.AfterTooFar}
 					}
@@ -292,6 +300,9 @@ func TestReset(t *testing.T) {
 					}
 					if id <= floor || id >= far {
 						t.Fatalf("got %v, above %v and below %v was asked for", id, floor, far)
+					}
+					if a := flake.ID(after.Load()); a != floor && mode != client.Prefetch { // which asks ahead
+						t.Fatalf("a node was asked for more than %v, the last ID is %v", a, floor)
 					}
 					floor = id
 				}
@@ -789,7 +800,7 @@ func authenticated(token *string) []grpc.ServerOption {
 }
 
 // TestTokenFile: a token that is rotated is reloaded; a wrong one is the caller's
-// error.
+// error. One that a function returns is sent as well.
 func TestTokenFile(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -809,6 +820,10 @@ func TestTokenFile(t *testing.T) {
 			write("one")
 			if _, err := c.Next(t.Context()); err != nil {
 				t.Errorf("with the token: %v", err)
+			}
+			c = dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, PlaintextToken: true, Token: func(context.Context) (string, error) { return "one", nil }})
+			if _, err := c.Next(t.Context()); err != nil {
+				t.Errorf("with the token of a function: %v", err)
 			}
 			if _, err := client.New(client.Options{Targets: []string{f.addr}, TokenFile: file}); err == nil || !strings.Contains(err.Error(), "TLS") {
 				t.Errorf("a token without TLS: %v", err)

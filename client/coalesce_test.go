@@ -225,3 +225,23 @@ func nodeStats(c *client.Client, addr string) client.NodeStats {
 	}
 	return client.NodeStats{}
 }
+
+// TestReplacedStreamsEnd: a stream that was replaced ends with its last answer. A node
+// allows 16 on a connection.
+func TestReplacedStreamsEnd(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1)
+	f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+		if number%2 == 1 { // then another stream is opened
+			return act{refuse: client.NoSID, retry: time.Millisecond}
+		}
+		return act{}
+	})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Coalesce, Timeout: time.Minute})
+	for range 20 {
+		if _, err := c.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "one stream is open", func() bool { return f.open.Load() <= 1 })
+}

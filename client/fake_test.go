@@ -34,6 +34,7 @@ type fake struct {
 	// script, if set, is asked before each request and says what becomes of it.
 	script atomic.Pointer[func(ctx context.Context, number int64, req *pb.AllocateRequest) act]
 	asked  atomic.Int64 // requests
+	open   atomic.Int64 // streams
 
 	mu   sync.Mutex // guards word
 	word int64      // the last ID, without the sid
@@ -148,6 +149,8 @@ func (f *fake) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.Alloc
 }
 
 func (f *fake) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
+	f.open.Add(1)
+	defer f.open.Add(-1)
 	for {
 		req, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
