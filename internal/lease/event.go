@@ -236,7 +236,7 @@ type Status struct {
 	PoolSize    int                  // how many these are
 	PoolHeld    int                  // of these, with a holder, when last listed
 	PoolBad     int                  // of these, quarantined and without a holder
-	WorkerSIDs  int                  // how many sids are for workers alone
+	Workers     SIDRange             // sids that are for workers alone; zero: none
 	WorkersHeld int                  // of these, with a holder, when last listed
 	WorkersBad  int                  // of these, quarantined and without a holder
 	Quarantined map[flake.SID]string // why a sid is not used

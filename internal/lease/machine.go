@@ -378,7 +378,8 @@ func (m *Machine) Status() Status {
 		s.Problem = st.why
 	}
 	s.PoolSize, s.PoolHeld, s.PoolBad = m.pool(m.within)
-	s.WorkerSIDs, s.WorkersHeld, s.WorkersBad = m.pool(m.cfg.Workers)
+	s.Workers = m.cfg.Workers
+	_, s.WorkersHeld, s.WorkersBad = m.pool(m.cfg.Workers)
 	for _, sid := range m.list.sids {
 		s.Ceiling = max(s.Ceiling, sid.Window.Value.Ceil)
 	}

@@ -32,6 +32,7 @@ const (
 	era             = "allocator_era"
 	phase           = "allocator_lease_phase"
 	poolSIDs        = "allocator_pool_sids"
+	workerSIDs      = "allocator_worker_sids"
 	historyRewound  = "allocator_history_rewound"
 	alarms          = "allocator_alarms_total"
 	etcdLatency     = "allocator_etcd_call_duration_seconds"
@@ -101,6 +102,7 @@ var definitions = []Definition{
 	{era, "gauge", nil, "Era of the space as last read; 0 before the first read."},
 	{phase, "gauge", []string{"phase"}, "1 for the current phase of the lease, 0 for the others."},
 	{poolSIDs, "gauge", []string{"state"}, "Sids that the node may take (sid-range) by state, as last listed: held, free or quarantined; absent before the first list."},
+	{workerSIDs, "gauge", []string{"state"}, "Sids for workers (worker.sid-range) by state, as last listed: held, free or quarantined; absent before the first list."},
 	{historyRewound, "gauge", nil, "1 while the node issues nothing because etcd's history went back, else 0."},
 	{alarms, "counter", []string{"kind"}, "Conditions that need an operator, by kind."},
 	{etcdLatency, "histogram", []string{"op"}, "Duration of calls to etcd, including failed calls, in seconds."},
@@ -182,7 +184,7 @@ The Go runtime's series (` + "`go_…`" + `) and those of the process (` + "`pro
 		{"reason", refusals, texts(reasons())}, {"reason", gossipDropped, cluster.DropReasons()},
 		{"kind", "", texts(alarmKinds)}, {"op", "", texts(ops)},
 		{"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
-		{"state", poolSIDs, poolStates}, {"state", clockVerdict, texts(clockStates)},
+		{"state", poolSIDs, poolStates}, {"state", workerSIDs, poolStates}, {"state", clockVerdict, texts(clockStates)},
 		{"finding", "", texts(clockFindings)}, {"opinion", "", opinions}, {"direction", "", directions},
 		{"listener", "", ListenerNames}, {"files", "", fileKinds}, {"certificate", "", certificateKinds},
 	} {

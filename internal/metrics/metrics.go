@@ -187,6 +187,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(poolSIDs, float64(l.PoolHeld), "held")
 		gauge(poolSIDs, float64(l.PoolBad), "quarantined")
 		gauge(poolSIDs, float64(max(l.PoolSize-l.PoolHeld-l.PoolBad, 0)), "free")
+		gauge(workerSIDs, float64(l.WorkersHeld), "held")
+		gauge(workerSIDs, float64(l.WorkersBad), "quarantined")
+		gauge(workerSIDs, float64(max(l.Workers.Len()-l.WorkersHeld-l.WorkersBad, 0)), "free")
 	}
 	gauge(historyRewound, flag(l.Phase == lease.Rewound))
 	for _, kind := range alarmKinds {

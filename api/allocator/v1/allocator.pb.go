@@ -925,7 +925,9 @@ type Holder struct {
 	Instance string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	Term     int64                  `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	// The tenure's first millisecond, Unix time.
-	SinceUnixMs   int64 `protobuf:"varint,4,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	SinceUnixMs int64 `protobuf:"varint,4,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	// It is a worker's: a generator outside of the nodes. node is the worker's name.
+	Worker        bool `protobuf:"varint,5,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -986,6 +988,13 @@ func (x *Holder) GetSinceUnixMs() int64 {
 		return x.SinceUnixMs
 	}
 	return 0
+}
+
+func (x *Holder) GetWorker() bool {
+	if x != nil {
+		return x.Worker
+	}
+	return false
 }
 
 type AcquireWorkerRequest struct {
@@ -1383,7 +1392,10 @@ type GetClusterResponse struct {
 	// The layout's name, or the bits of a custom one.
 	LayoutBits string `protobuf:"bytes,13,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`
 	// Which sids the space has, as first-last; empty while the node does not know it.
-	PoolSids      string `protobuf:"bytes,14,opt,name=pool_sids,json=poolSids,proto3" json:"pool_sids,omitempty"`
+	PoolSids string `protobuf:"bytes,14,opt,name=pool_sids,json=poolSids,proto3" json:"pool_sids,omitempty"`
+	// Which of them are for workers alone, by the settings of the node that answered;
+	// empty: none.
+	WorkerSids    string `protobuf:"bytes,15,opt,name=worker_sids,json=workerSids,proto3" json:"worker_sids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1512,6 +1524,13 @@ func (x *GetClusterResponse) GetLayoutBits() string {
 func (x *GetClusterResponse) GetPoolSids() string {
 	if x != nil {
 		return x.PoolSids
+	}
+	return ""
+}
+
+func (x *GetClusterResponse) GetWorkerSids() string {
+	if x != nil {
+		return x.WorkerSids
 	}
 	return ""
 }
@@ -2686,7 +2705,12 @@ type Sid struct {
 	WrittenUnixMs int64 `protobuf:"varint,9,opt,name=written_unix_ms,json=writtenUnixMs,proto3" json:"written_unix_ms,omitempty"`
 	// It has no holder, and the last one did not release it: that process was killed,
 	// is paused, or cannot reach etcd.
-	Unreleased    bool `protobuf:"varint,10,opt,name=unreleased,proto3" json:"unreleased,omitempty"`
+	Unreleased bool `protobuf:"varint,10,opt,name=unreleased,proto3" json:"unreleased,omitempty"`
+	// The holder is or was a worker: a generator outside of the nodes. node is then the
+	// worker's name, and owner the client that acquired it: a token's name, or cert: or ip:
+	// and a name or an address.
+	Worker        bool   `protobuf:"varint,11,opt,name=worker,proto3" json:"worker,omitempty"`
+	Owner         string `protobuf:"bytes,12,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2789,6 +2813,20 @@ func (x *Sid) GetUnreleased() bool {
 		return x.Unreleased
 	}
 	return false
+}
+
+func (x *Sid) GetWorker() bool {
+	if x != nil {
+		return x.Worker
+	}
+	return false
+}
+
+func (x *Sid) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
 }
 
 type NodeStatus struct {
@@ -3071,12 +3109,13 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x0eholder_problem\x18\r \x01(\tR\rholderProblem\x12\x1f\n" +
 	"\vlayout_bits\x18\x0e \x01(\tR\n" +
 	"layoutBitsB\b\n" +
-	"\x06_flake\"p\n" +
+	"\x06_flake\"\x88\x01\n" +
 	"\x06Holder\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x03R\x04term\x12\"\n" +
-	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\"f\n" +
+	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\x12\x16\n" +
+	"\x06worker\x18\x05 \x01(\bR\x06worker\"f\n" +
 	"\x14AcquireWorkerRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\x12\"\n" +
@@ -3099,7 +3138,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x11extend_at_unix_ms\x18\a \x01(\x03R\x0eextendAtUnixMs\x12\x1e\n" +
 	"\vnow_unix_ms\x18\b \x01(\x03R\tnowUnixMs\x12\x16\n" +
 	"\x06handle\x18\t \x01(\tR\x06handle\"\x13\n" +
-	"\x11GetClusterRequest\"\xdd\x03\n" +
+	"\x11GetClusterRequest\"\xfe\x03\n" +
 	"\x12GetClusterResponse\x12\x14\n" +
 	"\x05space\x18\x01 \x01(\tR\x05space\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12,\n" +
@@ -3116,7 +3155,9 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\tpool_size\x18\f \x01(\x05R\bpoolSize\x12\x1f\n" +
 	"\vlayout_bits\x18\r \x01(\tR\n" +
 	"layoutBits\x12\x1b\n" +
-	"\tpool_sids\x18\x0e \x01(\tR\bpoolSids\"\x0e\n" +
+	"\tpool_sids\x18\x0e \x01(\tR\bpoolSids\x12\x1f\n" +
+	"\vworker_sids\x18\x0f \x01(\tR\n" +
+	"workerSids\"\x0e\n" +
 	"\fDrainRequest\"\xc2\x01\n" +
 	"\rDrainResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
@@ -3223,7 +3264,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05known\x18\x01 \x01(\bR\x05known\x12\"\n" +
 	"\fsynchronized\x18\x02 \x01(\bR\fsynchronized\x12 \n" +
 	"\fmax_error_us\x18\x03 \x01(\x03R\n" +
-	"maxErrorUs\"\x97\x02\n" +
+	"maxErrorUs\"\xc5\x02\n" +
 	"\x03Sid\x12\x10\n" +
 	"\x03sid\x18\x01 \x01(\x05R\x03sid\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x12\n" +
@@ -3239,7 +3280,9 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\n" +
 	"unreleased\x18\n" +
 	" \x01(\bR\n" +
-	"unreleased\"\x89\x06\n" +
+	"unreleased\x12\x16\n" +
+	"\x06worker\x18\v \x01(\bR\x06worker\x12\x14\n" +
+	"\x05owner\x18\f \x01(\tR\x05owner\"\x89\x06\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +

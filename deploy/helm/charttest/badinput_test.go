@@ -42,6 +42,8 @@ func TestBadInput(t *testing.T) {
 		{"too many for fleet", "{replicaCount: 1023, space: {layout: fleet}}", "set it to at most 1022"},
 		{"over any layout", "replicaCount: 1025", "replicaCount"},
 		{"no nodes", "replicaCount: 0", "replicaCount"},
+		{"too many beside workers", "{replicaCount: 15, sids: {workers: 16-31}}", "there are 16 sids, of which sids.reserve keeps 2 free; set it to at most 14"},
+		{"too many of a range beside workers", "{replicaCount: 7, sids: {range: 8-23, workers: 16-31}}", "there are 8 sids, of which sids.reserve keeps 2 free; set it to at most 6"},
 		{"reserve takes all", "sids: {range: 0-1}", "sids.reserve is 2: of 2 sids, none is left"},
 		{"reserve over the pool", "sids: {reserve: 40}", "sids.reserve is 40: of 32 sids"},
 		{"range with last before first", "sids: {range: 9-3}", "the last sid is lower than the first"},

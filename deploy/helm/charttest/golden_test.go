@@ -72,7 +72,7 @@ var changes = []struct{ name, values string }{
 	{"service-account", "serviceAccount: {name: own, annotations: {a: b}}"},
 	{"service-account-given", "serviceAccount: {create: false, name: own}"},
 	{"service-monitor", "monitoring: {serviceMonitor: {enabled: true, labels: {l: m}, interval: 5s, scrapeTimeout: 4s, relabelings: [{action: drop}], metricRelabelings: [{action: keep}]}}"},
-	{"sids", "sids: {range: 3-9, reserve: 1}"},
+	{"sids", "sids: {range: 3-9, reserve: 1, workers: 28-31}"},
 	{"space", "space: {name: sp, root: ro, layout: fleet, epoch: '2025-01-01'}"},
 	{"test", "test: {count: 1000000}"},
 	{"test-disabled", "test: {enabled: false}"},

@@ -136,7 +136,7 @@ func TestConfigKeys(t *testing.T) {
 		}
 	}
 	walk("", readSchema(t).Properties["config"])
-	own := regexp.MustCompile(`^(node|space|root|layout|epoch|etcd|listen|advertise|gossip|log|drain|stop|tls|auth|sid-range)\b`)
+	own := regexp.MustCompile(`^(node|space|root|layout|epoch|etcd|listen|advertise|gossip|log|drain|stop|tls|auth|sid-range|worker\.sid-range)\b`)
 	for _, o := range config.Options() {
 		_, ok := have[o.Key]
 		switch {

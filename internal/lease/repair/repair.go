@@ -131,7 +131,7 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 		return Write{}, refuse("sid %d is quarantined already: %s", sid, orNone(w.Reason))
 	case s.Holder.Exists() && !force:
 		return Write{}, refuse("sid %d is held by %s: drain that node first, or use --force: the node then loses the sid at its next extension, "+
-			"uses its confirmed window, and acquires another sid", sid, holderName(s))
+			"uses its confirmed window, and acquires another sid; a worker does the same", sid, holderName(s))
 	case !s.Window.Exists(): // never used: nothing was issued
 		w = lease.Window{Term: 1, Instance: by.Instance, Node: Name, Base: v.Era.Value.Floor, Ceil: v.Era.Value.Floor}
 	}

@@ -44,7 +44,7 @@ func describeProto(d inspect.Decoded, f flake.Format) *pb.DescribeResponse {
 		res.Sid = int32(f.SID(d.Flake))
 	}
 	if h := d.Holder; h != nil {
-		res.Holder = &pb.Holder{Node: h.Node, Instance: string(h.Instance), Term: h.Term, SinceUnixMs: int64(h.Since)}
+		res.Holder = &pb.Holder{Node: h.Node, Instance: string(h.Instance), Term: h.Term, SinceUnixMs: int64(h.Since), Worker: h.Worker}
 	}
 	return res
 }
@@ -69,7 +69,7 @@ func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 	res := &pb.GetClusterResponse{
 		Space: c.Space, Pool: c.Pool, Layout: wire.LayoutOf(c.LayoutValue), LayoutBits: c.LayoutValue.String(), EpochUnixMs: c.EpochUnixMs,
 		Era: c.Era, EraFloorUnixMs: c.EraFloorUnixMs, Revision: c.Revision,
-		Problem: c.Problem, PoolSize: int32(c.PoolSize), PoolSids: c.PoolSIDs,
+		Problem: c.Problem, PoolSize: int32(c.PoolSize), PoolSids: c.PoolSIDs, WorkerSids: c.WorkerSIDs,
 		Self: &pb.NodeStatus{
 			Name: c.Self.Name, Instance: c.Self.Instance, Ready: c.Self.Ready,
 			Refusing: server.WireOf(c.Self.Refusing).Reason, Message: c.Self.Message,
@@ -92,7 +92,7 @@ func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 	for _, sid := range c.SIDs {
 		res.Sids = append(res.Sids, &pb.Sid{
 			Sid: int32(sid.SID), State: sid.State, Term: sid.Term, Node: sid.Node, Instance: sid.Instance,
-			BaseUnixMs: sid.Base, CeilUnixMs: sid.Ceil, Problem: sid.Problem, WrittenUnixMs: sid.Written, Unreleased: sid.Unreleased,
+			BaseUnixMs: sid.Base, CeilUnixMs: sid.Ceil, Problem: sid.Problem, WrittenUnixMs: sid.Written, Unreleased: sid.Unreleased, Worker: sid.Worker, Owner: sid.Owner,
 		})
 	}
 	return res

@@ -39,10 +39,11 @@ type Cluster struct {
 	Era            int64        `json:"era"` // 0 while unknown
 	EraFloorUnixMs int64        `json:"era_floor_unix_ms"`
 	Revision       int64        `json:"revision"`
-	PoolSize       int          `json:"pool_size"` // how many sids the space has
-	PoolSIDs       string       `json:"pool_sids"` // which, as first-last; empty while unknown
-	Nodes          []Node       `json:"nodes"`     // with Problem as this node last listed them; null while unknown
-	SIDs           []SID        `json:"sids"`      // those ever used; null while unknown
+	PoolSize       int          `json:"pool_size"`             // how many sids the space has
+	PoolSIDs       string       `json:"pool_sids"`             // which, as first-last; empty while unknown
+	WorkerSIDs     string       `json:"worker_sids,omitempty"` // which of them are for workers alone; empty: none
+	Nodes          []Node       `json:"nodes"`                 // with Problem as this node last listed them; null while unknown
+	SIDs           []SID        `json:"sids"`                  // those ever used; null while unknown
 	Problem        string       `json:"problem,omitempty"`
 	Self           Self         `json:"self"`
 	LayoutValue    flake.Layout `json:"-"` // Layout as a value
@@ -85,6 +86,9 @@ type SID struct {
 	Written  int64  `json:"written_unix_ms"` // by the clock of the node that wrote the record; 0: nobody did
 	// Unreleased: it has no holder, and the last one did not release it.
 	Unreleased bool `json:"unreleased"`
+	// Worker: the holder is or was a generator outside of the nodes, acquired by Owner.
+	Worker bool   `json:"worker,omitempty"`
+	Owner  string `json:"owner,omitempty"`
 }
 
 // Self is the node that answers, as it sees itself.
@@ -177,6 +181,7 @@ func (in *Inspector) base(st node.Stats) Cluster {
 		Self:           in.self(st),
 		LayoutValue:    in.format.Layout,
 	}
+	c.WorkerSIDs = st.Lease.Workers.String()
 	if c.Pool != "" {
 		c.PoolSIDs = st.Lease.Space.SIDs().String()
 	}
@@ -307,6 +312,7 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 		SID: int(sid), Term: w.Term, Node: w.Node, Instance: string(w.Instance),
 		Base: int64(w.Base), Ceil: int64(w.Ceil), Written: int64(w.Wall),
 		Unreleased: w.State == lease.Active && !rec.Holder.Exists(),
+		Worker:     w.Worker, Owner: w.Owner,
 	}
 	problem, quarantined := st.Lease.Quarantined[sid]
 	switch err := errors.Join(rec.Window.Err, rec.Holder.Err); {
@@ -326,7 +332,7 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 	default:
 		v.State = "free"
 	}
-	for _, s := range []*string{&v.Node, &v.Instance, &v.Problem} {
+	for _, s := range []*string{&v.Node, &v.Instance, &v.Problem, &v.Owner} {
 		*s = lease.Printable(*s)
 	}
 	return v

@@ -90,7 +90,7 @@ func (in *Inspector) holder(ctx context.Context, id flake.ID) (*lease.LedgerLine
 func (d Decoded) MarshalJSON() ([]byte, error) {
 	ledger := ledgerJSON{Problem: d.Problem}
 	if t := d.Holder; t != nil {
-		ledger.Holder = &holderJSON{t.Node, string(t.Instance), t.Term, describe.Time(int64(t.Since))}
+		ledger.Holder = &holderJSON{t.Node, string(t.Instance), t.Term, describe.Time(int64(t.Since)), t.Worker}
 	}
 	if d.parts.Wide != nil {
 		return json.Marshal(struct {
@@ -115,4 +115,5 @@ type holderJSON struct {
 	Instance string  `json:"instance"`
 	Term     int64   `json:"term"`
 	Since    *string `json:"since"` // RFC 3339: the beginning of the tenure's first window
+	Worker   bool    `json:"worker,omitempty"`
 }

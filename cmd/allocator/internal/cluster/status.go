@@ -70,20 +70,22 @@ what they report by gossip.`,
 
 // clusterView is the cluster as this command shows it.
 type clusterView struct {
-	Space    string     `json:"space"`
-	Pool     string     `json:"pool"`
-	Layout   string     `json:"layout"`
-	Epoch    string     `json:"epoch"`
-	Era      int64      `json:"era"`
-	Known    bool       `json:"known"`               // etcd answered: nodes and sids are its
-	Problem  string     `json:"problem,omitempty"`   // why it did not, or what is wrong with its records
-	PoolSize int32      `json:"pool_size"`           // how many sids the space has
-	PoolSIDs string     `json:"pool_sids,omitempty"` // which; empty while unknown
-	PoolHeld int        `json:"pool_held"`
-	Nodes    []nodeLine `json:"nodes"`
-	SIDs     []sidLine  `json:"sids"` // those ever used
-	Self     selfLine   `json:"self"`
-	holders  int        // of the layout
+	Space    string `json:"space"`
+	Pool     string `json:"pool"`
+	Layout   string `json:"layout"`
+	Epoch    string `json:"epoch"`
+	Era      int64  `json:"era"`
+	Known    bool   `json:"known"`               // etcd answered: nodes and sids are its
+	Problem  string `json:"problem,omitempty"`   // why it did not, or what is wrong with its records
+	PoolSize int32  `json:"pool_size"`           // how many sids the space has
+	PoolSIDs string `json:"pool_sids,omitempty"` // which; empty while unknown
+	PoolHeld int    `json:"pool_held"`
+	// WorkerSIDs are those that are for workers alone; empty: none.
+	WorkerSIDs string     `json:"worker_sids,omitempty"`
+	Nodes      []nodeLine `json:"nodes"`
+	SIDs       []sidLine  `json:"sids"` // those ever used
+	Self       selfLine   `json:"self"`
+	holders    int        // of the layout
 }
 
 type nodeLine struct {
@@ -109,6 +111,9 @@ type sidLine struct {
 	// Written is how long ago the record was last written, by two machines' clocks.
 	WrittenMs  int64 `json:"written_ago_ms"`
 	Unreleased bool  `json:"unreleased"` // no holder, and the last one did not release it
+	// Worker: a generator outside of the nodes, which Owner acquired.
+	Worker bool   `json:"worker,omitempty"`
+	Owner  string `json:"owner,omitempty"`
 }
 
 type selfLine struct {
@@ -130,7 +135,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		Space: c.GetSpace(), Pool: c.GetPool(), Era: c.GetEra(),
 		Epoch:   clock.Millis(c.GetEpochUnixMs()).Time().Format(time.RFC3339Nano),
 		Known:   len(c.GetSids()) > 0 || c.GetProblem() == "" && len(c.GetNodes()) > 0, // at least the node asked is registered
-		Problem: c.GetProblem(), PoolSize: c.GetPoolSize(), PoolSIDs: c.GetPoolSids(),
+		Problem: c.GetProblem(), PoolSize: c.GetPoolSize(), PoolSIDs: c.GetPoolSids(), WorkerSIDs: c.GetWorkerSids(),
 		Nodes: []nodeLine{}, SIDs: []sidLine{},
 		Self: selfLine{
 			Name: self.GetName(), Ready: self.GetReady(), SID: self.GetSid(), Issued: self.GetIdsIssued(), Why: self.GetMessage(),
@@ -156,7 +161,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		ceil := clock.Millis(s.GetCeilUnixMs()).Time().Format("2006-01-02T15:04:05.000Z")
 		v.SIDs = append(v.SIDs, sidLine{
 			s.GetSid(), s.GetState(), s.GetTerm(), s.GetNode(), s.GetCeilUnixMs() - self.GetNowUnixMs(), &ceil, s.GetProblem(),
-			self.GetNowUnixMs() - s.GetWrittenUnixMs(), s.GetUnreleased(),
+			self.GetNowUnixMs() - s.GetWrittenUnixMs(), s.GetUnreleased(), s.GetWorker(), s.GetOwner(),
 		})
 	}
 	return v
@@ -170,7 +175,11 @@ func (v clusterView) print(w io.Writer) error {
 	fmt.Fprintf(w, "space %s: layout %s%s, epoch %s, era %d\n", v.Space, v.Layout, sids, v.Epoch, v.Era)
 	switch {
 	case v.Known:
-		fmt.Fprintf(w, "%s; %d of %d sids held\n", cli.Count(len(v.Nodes), "node"), v.PoolHeld, v.PoolSize)
+		fmt.Fprintf(w, "%s; %d of %d sids held", cli.Count(len(v.Nodes), "node"), v.PoolHeld, v.PoolSize)
+		if v.WorkerSIDs != "" {
+			fmt.Fprintf(w, ", sids %s are for workers", v.WorkerSIDs)
+		}
+		fmt.Fprintln(w)
 	case v.Problem == "":
 		fmt.Fprintln(w, "no node is registered, not even the one asked: it has only just started, or lost its lease")
 	}
@@ -179,6 +188,7 @@ func (v clusterView) print(w io.Writer) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	v.printNodes(t)
+	v.printWorkers(t)
 	v.printSIDs(t)
 	if err := t.Flush(); err != nil {
 		return err
@@ -223,6 +233,21 @@ func (v clusterView) printNodes(w io.Writer) {
 		}
 		heard, verdict, offset := n.Clock.columns()
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, sid, term, left, heard, verdict, offset, cli.OrDash(n.GRPC), cli.OrDash(n.HTTP), n.Version)
+	}
+}
+
+// printWorkers prints the workers that hold sids.
+func (v clusterView) printWorkers(w io.Writer) {
+	header := false
+	for _, s := range v.SIDs {
+		if s.State != "held" || !s.Worker {
+			continue
+		}
+		if !header {
+			fmt.Fprintln(w, "\nWORKER\tSID\tTERM\tINTERVAL LEFT\tLAST EXTENDED\tOWNER")
+			header = true
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s ago\t%s\n", s.Node, s.SID, s.Term, seconds(s.WindowMs), time.Duration(s.WrittenMs*1e6).Round(time.Second), cli.OrDash(s.Owner))
 	}
 }
 

@@ -66,6 +66,7 @@ func Command(a *cli.App) *cobra.Command {
 		Long: `Dev starts an etcd and some nodes in this process, all on loopback, and prints how to
 call them. It is for trying allocator out and for tests of programs that use it.
 Interrupt it to stop; twice, to stop at once. Without --data-dir all data is lost then.
+The upper half of the sids is for workers: see "allocator worker run".
 
 To see what a wrong clock does, "allocator dev --skew 2=1s" runs node 2 with a wall clock
 one second ahead: the others keep serving, and node 2 refuses. The console, whose link is
@@ -221,6 +222,9 @@ func (d *dev) config(i int) config.Config {
 	c.Node.Name = fmt.Sprintf("node-%d", i+1)
 	c.Layout, c.Epoch = d.space.Layout, clock.Millis(d.space.Epoch)
 	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
+	if sids := (lease.Space{Layout: c.Layout}).SIDs(); d.nodes < sids.Len() {
+		c.Worker.SIDRange = lease.SIDRange{From: flake.SID(max(sids.Len()/2, d.nodes)), To: sids.To} // the upper half, or what is left
+	}
 	c.Drain.Timeout = 2 * time.Second // no client here waits for a stream to end
 	if len(d.skews) > 0 {
 		c.Lease.ReloadEvery = skewReload

@@ -99,6 +99,7 @@ type holderLine struct {
 	Instance string  `json:"instance"`
 	Term     int64   `json:"term"`
 	Since    *string `json:"since"`
+	Worker   bool    `json:"worker,omitempty"` // a generator outside of the nodes
 }
 
 // one prints what is in one input. Its error ends the command; an invalid input
@@ -188,7 +189,7 @@ func (p *parser) holder(ctx context.Context, id describe.ID) (*holderLine, error
 	if h == nil {
 		return nil, nil
 	}
-	return &holderLine{h.GetNode(), h.GetInstance(), h.GetTerm(), describe.Time(h.GetSinceUnixMs())}, nil
+	return &holderLine{h.GetNode(), h.GetInstance(), h.GetTerm(), describe.Time(h.GetSinceUnixMs()), h.GetWorker()}, nil
 }
 
 // appendHolder adds the holder behind the fields of the object that b ends with.
@@ -257,7 +258,11 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 	case holder == nil:
 		b = append(name(b, "holder"), "unknown: the ledger has no line so old, or etcd does not answer\n"...)
 	default:
-		b = fmt.Appendf(name(b, "holder"), "node %s, term %d (instance %s), if the ID was issued here\n", holder.Node, holder.Term, holder.Instance)
+		kind := "node"
+		if holder.Worker {
+			kind = "worker"
+		}
+		b = fmt.Appendf(name(b, "holder"), "%s %s, term %d (instance %s), if the ID was issued here\n", kind, holder.Node, holder.Term, holder.Instance)
 	}
 	return b
 }

@@ -61,12 +61,15 @@ mounted in the Job that initializes the space.
 {{- with .sids.range -}}
 {{- $_ := set $config "sid-range" . -}}
 {{- end -}}
+{{- with .sids.workers -}}
+{{- $_ := set $config "worker" (dict "sid-range" .) -}}
+{{- end -}}
 {{- $_ := set $config "drain" (dict "delay" (printf "%ds" (int .shutdown.drainDelaySeconds)) "timeout" (printf "%ds" (int .shutdown.drainTimeoutSeconds))) -}}
 {{- $_ := set $config "stop" (dict "timeout" (printf "%ds" (int .shutdown.stopTimeoutSeconds))) -}}
 {{- end -}}
 {{- $mine := deepCopy .config -}}
 {{- if $etcdOnly -}}
-{{- $mine = pick $mine "lease" "issue" -}}
+{{- $mine = pick $mine "lease" "issue" "worker" -}}
 {{- end -}}
 {{- toYaml (merge $config $mine) -}}
 {{- end -}}

@@ -113,14 +113,17 @@ tolerations:
 {{- end -}}
 {{- end -}}
 
-{{/* Number of sids that the release may acquire: without a range, nodes use those of the space, at most 1,024. */}}
+{{/* Number of sids that the release may acquire: without a range, nodes use those of the space, at most 1,024. Those for workers are not among them. */}}
 {{- define "allocator.range" -}}
-{{- with .Values.sids.range | default .Values.init.sids -}}
-{{- $ends := splitList "-" . -}}
-{{- add1 (sub (int (index $ends 1)) (int (index $ends 0))) -}}
-{{- else -}}
-{{- min 1024 (int (include "allocator.pool" .)) -}}
+{{- $ends := splitList "-" (.Values.sids.range | default .Values.init.sids | default (printf "0-%d" (sub (min 1024 (int (include "allocator.pool" .))) 1))) -}}
+{{- $from := int (first $ends) -}}
+{{- $to := int (last $ends) -}}
+{{- $size := add1 (sub $to $from) -}}
+{{- with .Values.sids.workers -}}
+{{- $workers := splitList "-" . -}}
+{{- $size = sub $size (max 0 (add1 (sub (min $to (int (last $workers))) (max $from (int (first $workers)))))) -}}
 {{- end -}}
+{{- $size -}}
 {{- end -}}
 
 {{/* Number of sids of the layout. */}}
