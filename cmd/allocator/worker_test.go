@@ -30,6 +30,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
 )
 
@@ -531,5 +532,41 @@ func TestWorkerServe(t *testing.T) {
 	g.with(func(g *granter) { g.refuse = client.UnknownWorker })
 	if _ = fourth.Wait(); fourth.ProcessState.ExitCode() != 3 || !strings.Contains(errs.String(), "UNKNOWN_WORKER") {
 		t.Errorf("lost: exit code %d: %s", fourth.ProcessState.ExitCode(), errs)
+	}
+}
+
+// Workers of two agents have different numbers, outlive the node that granted them, and
+// are listed by name.
+func TestWorkersOutliveANode(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	workers := []string{"--worker.sid-range", "16-31", "--worker.window", "5s"}
+	one, two := d.serve("one", workers...), d.serve("two", workers...)
+	d.eventually(cli.ExitOK, []string{"get", "--addr", two.grpc}, `^[0-9A-Z]{13}$`)
+	numbers := map[string]string{}
+	agents := map[string]*agent{}
+	for _, name := range []string{"first", "second"} {
+		a := runAgent(t, &granter{addr: one.grpc + "," + two.grpc}, "--name", name, "--", "sh", "-c",
+			`echo $ALLOCATOR_WORKER > number; echo $$ > pid; while :; do sleep 0.05; done`)
+		number := a.content(t, "number")
+		if other := numbers[number]; other != "" {
+			t.Fatalf("%s and %s are both %s", name, other, number)
+		}
+		numbers[number], agents[name] = name, a
+	}
+	d.eventually(cli.ExitOK, []string{"status", "--addr", one.grpc}, `\bfirst\b`, `\bsecond\b`)
+	if err := one.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(6 * time.Second) // longer than the interval that they had
+	d.eventually(cli.ExitOK, []string{"status", "--addr", two.grpc}, `\bfirst\b`, `\bsecond\b`)
+	for name, a := range agents {
+		if err := syscall.Kill(a.pid(t, "pid"), 0); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, &a.err)
+		}
+		if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		a.wait(t, 143)
 	}
 }

@@ -167,7 +167,7 @@ func (r *runner) run(program string, args, env []string) (err error) {
 	signal.Notify(signals, forwarded...)
 	// Caught, and dropped. If Ctrl-Z stopped this process alone, the command could outlive
 	// its interval. What main ignores, the command would ignore too.
-	signal.Notify(make(chan os.Signal), syscall.SIGTSTP, syscall.SIGPIPE)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTSTP, syscall.SIGPIPE)
 	defer signal.Stop(signals)
 	ours, terminal := foreground()
 	p, err := os.StartProcess(program, args, &os.ProcAttr{
