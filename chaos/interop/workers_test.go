@@ -1,0 +1,137 @@
+package interop
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/flake"
+)
+
+const workersGuide = "../../docs/how-to/use-your-snowflake-library.md"
+
+// TestWorkersGuide follows docs/how-to/use-your-snowflake-library.md: every command in
+// it, with each of examples/workers.
+func TestWorkersGuide(t *testing.T) {
+	n := dev(t, "twitter")
+	program, err := buildAllocator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "examples/workers"), os.DirFS("../../examples/workers")); err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The modules that the Go example compiles against are three directories up.
+	for _, name := range []string{"go.mod", "go.sum", "api", "client", "flake", "ulid", "internal", "worker"} {
+		if err := os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	guide, err := os.ReadFile(workersGuide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := strings.NewReplacer("127.0.0.1:9000", n.GRPC, "http://127.0.0.1:8080", "http://"+strings.TrimPrefix(n.HTTP, "http://"))
+	run := func(mark string) (string, int) {
+		t.Helper()
+		m := regexp.MustCompile("(?s)<!-- run: " + mark + " -->\n```sh\n(.*?)```").FindSubmatch(guide)
+		if m == nil {
+			t.Fatalf("the guide has no commands %q", mark)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-euc", here.Replace(string(m[1])))
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"), "ALLOCATOR_ADDR="+n.GRPC)
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	if out, code := run("agent"); code != 0 || !regexp.MustCompile(`(?m)^worker (5[1-9]\d|[6-9]\d\d|10[01]\d|102[0-3]), datacenter (1[6-9]|2\d|3[01]), worker of it ([12]?\d|3[01])$`).MatchString(out) {
+		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+
+	seen, used := map[flake.ID]string{}, map[int64]string{}
+	for _, example := range []struct {
+		mark  string
+		needs []string
+		files map[string]int // with how many IDs
+	}{
+		{"node", []string{"node", "npm"}, map[string]int{"node.txt": 1000}},
+		{"go", []string{"go"}, map[string]int{"go.txt": 1000}},
+		{"file", []string{"python3", "od"}, map[string]int{"python.txt": 1000, "shell.txt": 100}},
+		{"http", []string{"curl", "od"}, map[string]int{"http.txt": 100}},
+	} {
+		for name := range example.files { // audit reads all of them, also where one is not run
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Run(example.mark, func(t *testing.T) {
+			for _, name := range example.needs {
+				tool(t, name)
+			}
+			out, code := run(example.mark)
+			if code != 0 && example.mark == "node" && strings.Contains(out, "npm error") {
+				t.Skipf("not run: npm ci: %s", out)
+			}
+			if code != 0 {
+				t.Fatalf("exit code %d:\n%s", code, out)
+			}
+			for name, count := range example.files {
+				text, err := os.ReadFile(filepath.Join(dir, name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				lines := strings.Fields(string(text))
+				if len(lines) != count {
+					t.Errorf("%s has %d IDs, not %d", name, len(lines), count)
+				}
+				for _, line := range lines {
+					v, err := strconv.ParseInt(line, 10, 64)
+					if err != nil {
+						t.Fatal(err)
+					}
+					id := flake.ID(v)
+					if other := seen[id]; other != "" {
+						t.Errorf("%d is in %s and in %s", v, other, name)
+					}
+					worker := v >> 12 & 0x3FF
+					if worker < 512 {
+						t.Fatalf("%s: ID %d of worker %d, which is a node's", name, v, worker)
+					}
+					seen[id], used[worker] = name, name
+				}
+			}
+		})
+	}
+	t.Logf("%d IDs of workers %v", len(seen), used)
+	if out, code := run("status"); code != 0 || !strings.Contains(out, "node-1") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	if out, code := run("audit"); code != 0 || !strings.Contains(out, "duplicates  0\n") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+}
+
+// The lock file of the example must install anywhere.
+func TestExampleLockFileNamesNoHost(t *testing.T) {
+	b, err := os.ReadFile("../../examples/workers/node/package-lock.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(b), "://") || !strings.Contains(string(b), `"integrity"`) {
+		t.Error("package-lock.json names a host, or lacks the sums of its packages")
+	}
+}

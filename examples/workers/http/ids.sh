@@ -1,0 +1,58 @@
+#!/bin/sh
+# Prints IDs of Twitter's layout, with a worker number from the HTTP API:
+# ./ids.sh 10 http://127.0.0.1:8080
+set -eu
+count=${1:-10}
+node=${2:-http://127.0.0.1:8080}
+epoch=1288834974657
+
+call() { curl --silent --show-error --fail-with-body --max-time 5 ${TOKEN:+--oauth2-bearer "$TOKEN"} "$@"; }
+number() { printf %s "$answer" | sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p"; }
+text() { printf %s "$answer" | sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"; }
+
+# A secret of our own: if the answer is lost, the same call finds the same worker.
+secret=$(od -An -N 16 -t x1 /dev/urandom | tr -d ' \n')
+answer=$(call -X POST "$node/v1/workers" -H 'Content-Type: application/json' \
+	-d "{\"name\":\"example-http\",\"secret\":\"$secret\",\"clock_unix_ms\":$(date +%s%3N)}")
+id=$(text id)
+handle=$(text handle)
+worker=$(number worker)
+not_before=$(number not_before_unix_ms)
+not_after=$(number not_after_unix_ms)
+extend_at=$(number extend_at_unix_ms)
+
+used_until=$not_before
+release() { call -X DELETE "$node/v1/workers/$id?used_until_unix_ms=$used_until" -H "Worker-Handle: $handle" >&2; }
+trap release EXIT
+
+last=0
+sequence=0
+while [ "$count" -gt 0 ]; do
+	ms=$(date +%s%3N)
+	# This happens rarely: the interval lasts a minute. Where the call fails, IDs go on
+	# until the interval ends.
+	if [ "$ms" -ge "$extend_at" ]; then
+		if answer=$(call -X POST "$node/v1/workers/$id:extend" -H "Worker-Handle: $handle" \
+			-H 'Content-Type: application/json' -d "{\"not_after_unix_ms\":$not_after}"); then
+			not_after=$(number not_after_unix_ms)
+			extend_at=$(number extend_at_unix_ms)
+		else
+			extend_at=$((ms + 1000))
+		fi
+	fi
+	if [ "$ms" -gt "$last" ]; then
+		sequence=0
+	else
+		ms=$last
+		sequence=$((sequence + 1))
+	fi
+	last=$ms
+	new=$(((ms - epoch) << 22 | worker << 12 | sequence))
+	if [ "$ms" -lt "$not_before" ] || [ "$ms" -ge "$not_after" ]; then
+		echo "the worker number is not ours at $ms" >&2
+		exit 1
+	fi
+	used_until=$((ms + 1))
+	echo "$new"
+	count=$((count - 1))
+done
