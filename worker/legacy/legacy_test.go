@@ -77,7 +77,7 @@ func drain(t *testing.T, n *nodes, next func() (id uint64, at int64, number uint
 			if !frozen || time.Now().UnixMilli() < to-unit {
 				t.Fatalf("refused at %d, before the end of the interval at %d", time.Now().UnixMilli(), to)
 			}
-			if last < to-2*unit-100 {
+			if last < to-1000 {
 				t.Errorf("the last ID is of %d, and the interval lasted until %d", last, to)
 			}
 			return
@@ -104,7 +104,7 @@ func TestSnowflake(t *testing.T) {
 		id, err := s.Generate()
 		return uint64(id), id.Time(), uint32(id.Node()), err
 	}, 1)
-	if err := s.Close(); err != nil || n.used > n.to || n.used < n.to-100 {
+	if err := s.Close(); err != nil || n.used > n.to || n.used < n.to-1000 {
 		t.Errorf("%v, used until %d of %d", err, n.used, n.to)
 	}
 	if _, err := s.Generate(); !errors.Is(err, worker.ErrClosed) {
@@ -150,7 +150,7 @@ func TestSonyflake(t *testing.T) {
 			id, err := s.NextID()
 			return id, begin.Truncate(10*time.Millisecond).UnixMilli() + sonyflake.ElapsedTime(id).Milliseconds(), uint32(sonyflake.MachineID(id)), err
 		}, 10)
-		if err := s.Close(); err != nil || n.used > n.to || n.used < n.to-200 {
+		if err := s.Close(); err != nil || n.used > n.to || n.used < n.to-1000 {
 			t.Errorf("%v, used until %d of %d", err, n.used, n.to)
 		}
 	}
