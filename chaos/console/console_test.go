@@ -228,7 +228,7 @@ func TestSkew(t *testing.T) {
 func TestPages(t *testing.T) {
 	b, c := open(t), start(t)
 	axe := axeCore(t)
-	for _, name := range []string{"", "clocks", "node", "ids?ids=02MVRE9MT10N2", "ids", "events", "break", "login"} {
+	for _, name := range []string{"", "clocks", "node", "ids?ids=02MVRE9MT10N2", "ids", "events", "operate", "break", "login"} {
 		for _, scheme := range []string{"light", "dark"} {
 			b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
 				chromedp.Navigate(c.console+name))

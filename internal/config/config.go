@@ -161,7 +161,8 @@ type Limit struct {
 
 // Console is who sees the pages for operators on the admin port.
 type Console struct {
-	Serve string // auto, always or never
+	Serve   string // auto, always or never
+	Operate bool   // with a page that changes something
 }
 
 // Log is what is logged to stderr, and how.

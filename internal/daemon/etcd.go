@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/reload"
 )
 
@@ -205,6 +206,24 @@ func (e *etcd) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (leas
 		return lease.LedgerLine{}, false, err
 	}
 	return s.Holder(ctx, sid, at)
+}
+
+// Survey and Repair are for an operator, who sees what they do first.
+
+func (e *etcd) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair.Line, error) {
+	s, err := e.store()
+	if err != nil {
+		return lease.View{}, nil, err
+	}
+	return s.Survey(ctx, sid)
+}
+
+func (e *etcd) Repair(ctx context.Context, w repair.Write) error {
+	s, err := e.store()
+	if err != nil {
+		return err
+	}
+	return s.Repair(ctx, w)
 }
 
 // Watch waits for the store, and then watches it.

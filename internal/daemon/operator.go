@@ -6,10 +6,12 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/server/adminserver"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/httpserver"
@@ -39,11 +41,21 @@ func (d *Daemon) adminConfig() adminserver.Config {
 func (d *Daemon) Console() http.Handler { return d.console }
 
 func (d *Daemon) newConsole() *console.Console {
-	return console.New(console.Config{
+	cfg := console.Config{
 		Snapshot: d.inspector.Snapshot, Describe: d.inspector.Describe, Node: d.node, Feed: d.feed, Clocks: d.watch.Report,
 		Conditions: d.adminConfig().Conditions, Format: d.cfg.Format(), Settings: d.inspector.Settings(),
-		API: d.addrs.AdvertisedHTTP, GRPC: d.addrs.AdvertisedGRPC, Guard: d.security.guard, Break: d.host.Break,
-	})
+		API: d.addrs.AdvertisedHTTP, GRPC: d.addrs.AdvertisedGRPC, Guard: d.security.guard, Break: d.host.Break, Log: d.log,
+	}
+	if d.cfg.Console.Operate {
+		cfg.Operate = &console.Operator{
+			Drain:   func(ctx context.Context) error { _, err := d.grpc.DrainNode(ctx); return err },
+			Undrain: func() error { _, err := d.grpc.UndrainNode(); return err },
+			Survey:  d.etcd.Survey, Repair: d.etcd.Repair,
+			Slack: repair.Slack{Window: d.cfg.Lease.Window, MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead},
+			Etcd:  strings.Join(d.cfg.Etcd.Endpoints, ","),
+		}
+	}
+	return console.New(cfg)
 }
 
 // settings returns the settings of the node for pages.

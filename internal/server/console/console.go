@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"path"
 	"slices"
@@ -44,6 +45,9 @@ type Config struct {
 
 	Guard *access.Guard // who may see it; nil: everybody
 	Break Breaker       // nil: nothing can be broken
+	Log   *slog.Logger  // of what operators did; required with Operate
+
+	Operate *Operator // nil: nothing can be changed
 }
 
 // Condition is a condition of readiness.
@@ -61,6 +65,7 @@ type Console struct {
 	pages   map[string]*template.Template
 	assets  map[string]asset
 	history *history
+	plans   plans
 	mux     *http.ServeMux
 }
 
@@ -99,6 +104,10 @@ func New(cfg Config) *Console {
 		c.route("GET /console/break/state", c.serveBroken)
 		c.route("POST /console/break", c.doBreak)
 	}
+	if cfg.Operate != nil {
+		c.routeAdmin("GET /console/operate", c.showOperate)
+		c.routeAdmin("POST /console/operate", c.operate)
+	}
 	c.mux.HandleFunc("GET /console/static/{name}", c.serveAsset)
 	c.mux.HandleFunc("GET /console/login", c.showLogin)
 	c.mux.HandleFunc("POST /console/login", c.login)
@@ -116,6 +125,15 @@ func (c *Console) route(pattern string, h http.HandlerFunc) {
 			return
 		}
 		h(w, r)
+	})
+}
+
+// routeAdmin serves a pattern to callers with scope Admin.
+func (c *Console) routeAdmin(pattern string, h http.HandlerFunc) {
+	c.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if c.admit(w, r, access.Admin) {
+			h(w, r)
+		}
 	})
 }
 
@@ -155,7 +173,7 @@ type view struct {
 // names are the pages in the order of the navigation.
 var names = []page{
 	{Path: "", Name: "Pool"}, {Path: "clocks", Name: "Clocks"}, {Path: "node", Name: "Node"},
-	{Path: "ids", Name: "IDs"}, {Path: "events", Name: "Events"}, {Path: "break", Name: "Break it"},
+	{Path: "ids", Name: "IDs"}, {Path: "events", Name: "Events"}, {Path: "operate", Name: "Operate"}, {Path: "break", Name: "Break it"},
 }
 
 // shown returns the handler of a page that needs no more than a snapshot.
@@ -167,7 +185,7 @@ func (c *Console) shown(name string) http.HandlerFunc {
 func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, name string, data any) {
 	v := view{Page: name, Login: c.cfg.Guard.NeedsToken(), Data: data}
 	for _, p := range names {
-		if p.Path == "break" && c.cfg.Break == nil {
+		if p.Path == "break" && c.cfg.Break == nil || p.Path == "operate" && c.cfg.Operate == nil {
 			continue
 		}
 		p.here = p.Path == strings.TrimPrefix(r.URL.Path, Path)

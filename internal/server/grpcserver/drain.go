@@ -30,10 +30,7 @@ func (a adminService) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainR
 	if err := s.authorizeAdmin(ctx, pb.AdminService_Drain_FullMethodName); err != nil {
 		return nil, err
 	}
-	if s.drain == nil {
-		return nil, errNoDrain
-	}
-	res, err := s.drainByCall(ctx)
+	res, err := s.DrainNode(ctx)
 	if err == nil { // an error here is no refusal, and no other outcome of a request
 		s.service.Done(server.GRPCDrain, nil, began)
 	}
@@ -45,8 +42,20 @@ func (a adminService) Undrain(ctx context.Context, _ *pb.UndrainRequest) (*pb.Un
 	if err := s.authorizeAdmin(ctx, pb.AdminService_Undrain_FullMethodName); err != nil {
 		return nil, err
 	}
+	was, err := s.UndrainNode()
+	if err != nil {
+		return nil, err
+	}
+	s.service.Done(server.GRPCUndrain, nil, began)
+	cfg := s.node.Config()
+	return &pb.UndrainResponse{Node: cfg.Name, Instance: string(cfg.Instance), WasDrained: was}, nil
+}
+
+// UndrainNode undoes DrainNode, and ends one that is under way. It reports whether the
+// node was drained. Its error has a gRPC status.
+func (s *Server) UndrainNode() (was bool, err error) {
 	if s.drain == nil {
-		return nil, errNoDrain
+		return false, errNoDrain
 	}
 	s.mu.Lock()
 	if s.giveUp != nil && !s.stopping {
@@ -55,23 +64,24 @@ func (a adminService) Undrain(ctx context.Context, _ *pb.UndrainRequest) (*pb.Un
 	s.mu.Unlock()
 	s.change.Lock() // a drain has ended
 	defer s.change.Unlock()
-	was := s.node.Stats().Draining
+	was = s.node.Stats().Draining
 	if !s.readmit() {
-		return nil, status.Error(codes.FailedPrecondition, "the node is stopping: start it again")
+		return false, status.Error(codes.FailedPrecondition, "the node is stopping: start it again")
 	}
 	if was {
 		s.undrain()
 		s.log.Info("drain undone by an operator", "node", s.node.Config().Name)
 	}
 	s.CheckHealth()
-	s.service.Done(server.GRPCUndrain, nil, began)
-	cfg := s.node.Config()
-	return &pb.UndrainResponse{Node: cfg.Name, Instance: string(cfg.Instance), WasDrained: was}, nil
+	return was, nil
 }
 
-// drainByCall drains once for all concurrent calls. It goes on when the callers
-// leave, so that no drain stops halfway.
-func (s *Server) drainByCall(ctx context.Context) (*pb.DrainResponse, error) {
+// DrainNode drains once for all concurrent calls. It goes on when the callers leave, so
+// that no drain stops halfway. Its error has a gRPC status.
+func (s *Server) DrainNode(ctx context.Context) (*pb.DrainResponse, error) {
+	if s.drain == nil {
+		return nil, errNoDrain
+	}
 	result := s.drains.DoChan("", func() (any, error) {
 		s.change.Lock()
 		defer s.change.Unlock()

@@ -225,6 +225,7 @@ func (d *dev) config(i int) config.Config {
 	if sids := (lease.Space{Layout: c.Layout}).SIDs(); d.nodes < sids.Len() {
 		c.Worker.SIDRange = lease.SIDRange{From: flake.SID(max(sids.Len()/2, d.nodes)), To: sids.To} // the upper half, or what is left
 	}
+	c.Console.Operate = true          // the listener is on loopback, and all is lost at the end
 	c.Drain.Timeout = 2 * time.Second // no client here waits for a stream to end
 	if len(d.skews) > 0 {
 		c.Lease.ReloadEvery = skewReload

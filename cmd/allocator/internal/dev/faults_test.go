@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -160,4 +161,46 @@ func TestBreak(t *testing.T) {
 	p.until("a node without etcd ends with its window", slow, answers("OK", "OK", "WINDOW_EXHAUSTED"))
 	p.press("repair", "node-3")
 	p.until("it goes on", slow, answers("OK", "OK", "OK"))
+}
+
+var confirmKey = regexp.MustCompile(`name="confirm" value="([A-Z0-9]+)"`)
+
+// TestOperate quarantines a sid, releases it, and drains a node, through the page.
+func TestOperate(t *testing.T) {
+	p := page{t, startDev(t)}
+	p.until("all serve", 40*time.Second, answers("OK", "OK", "OK"))
+	post := func(form url.Values) string {
+		t.Helper()
+		res, err := http.PostForm(p.url+"operate", form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, _ := io.ReadAll(res.Body)
+		return string(body)
+	}
+	confirm := func(form url.Values, want string) {
+		t.Helper()
+		shown := post(form)
+		key := confirmKey.FindStringSubmatch(shown)
+		if key == nil {
+			t.Fatalf("%v shows no plan: %s", form, shown)
+		}
+		if done := post(url.Values{"confirm": {key[1]}}); !strings.Contains(done, want) {
+			t.Fatalf("%v: %s", form, done)
+		}
+	}
+	free := "31" // of 32: three are held, none of which is often this one
+	if shown := post(url.Values{"action": {"quarantine"}, "sid": {free}}); confirmKey.FindString(shown) == "" {
+		free = "30"
+	}
+	confirm(url.Values{"action": {"quarantine"}, "sid": {free}, "reason": {"for a test"}}, "quarantine sid "+free+": done.")
+	if again := post(url.Values{"action": {"quarantine"}, "sid": {free}}); !strings.Contains(again, "is quarantined already: for a test") {
+		t.Errorf("quarantined twice: %s", again)
+	}
+	confirm(url.Values{"action": {"release-sid"}, "sid": {free}}, "release sid "+free+": done.")
+	confirm(url.Values{"action": {"drain"}}, "drain node-1: done.")
+	p.until("node 1 is drained", 20*time.Second, answers("DRAINING", "OK", "OK"))
+	confirm(url.Values{"action": {"undrain"}}, "undrain node-1: done.")
+	p.until("node 1 serves", 20*time.Second, answers("OK", "OK", "OK"))
 }

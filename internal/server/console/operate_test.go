@@ -1,0 +1,136 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
+)
+
+// operator notes what it is asked for.
+type operator struct {
+	done   []string
+	writes []repair.Write
+	err    error
+}
+
+func (o *operator) config() *Operator {
+	return &Operator{
+		Drain:   func(context.Context) error { o.done = append(o.done, "drain"); return o.err },
+		Undrain: func() error { o.done = append(o.done, "undrain"); return o.err },
+		Survey: func(context.Context, flake.SID) (lease.View, []repair.Line, error) {
+			return lease.View{
+				Config: lease.Entry[lease.Space]{Rev: 3, Raw: "c", Value: lease.Space{Layout: flake.Scalable}},
+				Era:    lease.Entry[lease.Era]{Rev: 4, Raw: "e", Value: lease.Era{Number: 1}}, SIDs: map[flake.SID]lease.SIDRecords{},
+			}, nil, nil
+		},
+		Repair: func(_ context.Context, w repair.Write) error { o.writes = append(o.writes, w); return o.err },
+		Etcd:   "http://10.0.0.1:2379",
+	}
+}
+
+var confirmKey = regexp.MustCompile(`name="confirm" value="([A-Z0-9]+)"`)
+
+// plan sends a form and returns the key of the plan that is shown; "": none.
+func planOf(t *testing.T, c *Console, form url.Values, want ...string) string {
+	t.Helper()
+	body := do(c, "POST", Path+"operate", form.Encode()).Body.String()
+	for _, text := range want {
+		if !strings.Contains(body, text) {
+			t.Errorf("%v: no %s in\n%s", form, text, body)
+		}
+	}
+	if m := confirmKey.FindStringSubmatch(body); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// TestOperate: nothing is written before it was shown and confirmed, and then that is
+// written which was shown, once.
+func TestOperate(t *testing.T) {
+	cluster, o := two(), new(operator)
+	c := fixture(&cluster, func(c *Config) { c.Operate, c.Log = o.config(), slog.New(slog.DiscardHandler) })
+	key := planOf(t, c, url.Values{"action": {"quarantine"}, "sid": {"9"}, "reason": {hostile}},
+		"config: unchanged since revision 3", "era: unchanged since revision 4", "window of the sid: is absent", "&#34;state&#34;", "allocator admin quarantine 9 --reason", "--etcd.endpoints http://10.0.0.1:2379")
+	if key == "" || len(o.writes) != 0 {
+		t.Fatalf("%d writes before it was confirmed", len(o.writes))
+	}
+	if w := do(c, "POST", Path+"operate", "confirm="+key); w.Code != 200 || len(o.writes) != 1 || !strings.Contains(w.Body.String(), "quarantine sid 9: done.") {
+		t.Fatalf("HTTP %d, %d writes", w.Code, len(o.writes))
+	}
+	if w := o.writes[0]; w.SID != 9 || w.Window.State != lease.Quarantined || w.Window.Reason != hostile || w.Config.Rev != 3 {
+		t.Errorf("%+v", w)
+	}
+	if w := do(c, "POST", Path+"operate", "confirm="+key); w.Code != 409 || len(o.writes) != 1 {
+		t.Errorf("confirmed twice: HTTP %d, %d writes", w.Code, len(o.writes))
+	}
+	for _, form := range []url.Values{
+		{"action": {"quarantine"}, "sid": {"32"}}, {"action": {"quarantine"}, "sid": {"x"}}, {"action": {"release-sid"}, "sid": {"9"}},
+		{"action": {"release-sid"}, "sid": {"9"}, "above": {"tomorrow"}}, {"action": {"quarantine"}, "sid": {"9"}, "reason": {"a\nb"}}, {"action": {"anything"}, "sid": {"9"}}, {},
+	} {
+		if key := planOf(t, c, form, `role="alert"`); key != "" {
+			t.Errorf("%v can be confirmed", form)
+		}
+	}
+	for _, action := range []string{"drain", "undrain"} {
+		do(c, "POST", Path+"operate", "confirm="+planOf(t, c, url.Values{"action": {action}}, "allocator admin "+action))
+	}
+	if !slices.Equal(o.done, []string{"drain", "undrain"}) {
+		t.Errorf("%q", o.done)
+	}
+	o.err = errors.New("records have changed")
+	if w := do(c, "POST", Path+"operate", "confirm="+planOf(t, c, url.Values{"action": {"quarantine"}, "sid": {"9"}})); w.Code != 409 || !strings.Contains(w.Body.String(), "records have changed") {
+		t.Errorf("a write that failed: HTTP %d", w.Code)
+	}
+}
+
+// TestPlansAreBounded: the oldest is forgotten, and none is kept for long.
+func TestPlansAreBounded(t *testing.T) {
+	var p plans
+	for i := range maxPlans + 1 {
+		p.add(&plan{Key: string(rune('a' + i))})
+	}
+	if p.take("a", 0) != nil || p.take("b", clock.Mono(planFor)) == nil || p.take("c", clock.Mono(planFor)+1) != nil || p.take("c", 0) != nil {
+		t.Error("which plans are kept")
+	}
+}
+
+// TestWhoMayOperate: nobody where it is off, and where it is on, callers with scope admin.
+func TestWhoMayOperate(t *testing.T) {
+	cluster := two()
+	off := fixture(&cluster)
+	if w := do(off, "POST", Path+"operate", "action=drain"); w.Code < 400 || strings.Contains(do(off, "GET", Path, "").Body.String(), "Operate") {
+		t.Errorf("where it is off: HTTP %d", w.Code)
+	}
+	_, tokens, guard := guarded(t, &cluster)
+	o := new(operator)
+	on := fixture(&cluster, func(c *Config) { c.Operate, c.Guard, c.Log = o.config(), guard, slog.New(slog.DiscardHandler) })
+	for scope, want := range map[string]int{"read": 403, "issue": 403, "admin": 200} {
+		if w := do(on, "POST", Path+"operate", "action=drain", "Cookie", cookie+"="+tokens[scope]); w.Code != want {
+			t.Errorf("scope %s: HTTP %d, want %d", scope, w.Code, want)
+		}
+	}
+	nobody := fixture(&cluster, func(c *Config) {
+		c.Operate, c.Guard, c.Log = o.config(), access.New(access.Config{OpenAdmin: access.OpenToNobody}), slog.New(slog.DiscardHandler)
+	})
+	if w := do(nobody, "POST", Path+"operate", "action=drain"); w.Code != 403 {
+		t.Errorf("with auth.open-admin none: HTTP %d", w.Code)
+	}
+	if w := do(nobody, "GET", Path, ""); w.Code != 200 {
+		t.Errorf("reading there: HTTP %d", w.Code)
+	}
+	if len(o.done) != 0 {
+		t.Errorf("%q was done", o.done)
+	}
+}
