@@ -133,6 +133,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"ceiling below base", with(func(w *Window) { w.Ceil = w.Base - 1 }), ErrMalformed},
 		{"state", with(func(w *Window) { w.State = "lent" }), ErrMalformed},
 		{"no state", with(func(w *Window) { w.State = "" }), ErrMalformed},
+		{"a worker since before 1970", with(func(w *Window) { w.Worker, w.Since = true, -1 }), ErrMalformed},
+		{"a worker since after its base", with(func(w *Window) { w.Worker, w.Since = true, w.Base+1 }), ErrMalformed},
 	} {
 		if w, err := Decode[Window](tc.raw); !errors.Is(err, tc.want) || w != (Window{}) {
 			t.Errorf("%s: got %+v, %v, want %v", tc.name, w, err, tc.want)
@@ -140,6 +142,9 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 	if _, err := Decode[Window](with(func(w *Window) { w.Ceil = w.Base })); err != nil {
 		t.Errorf("an empty window: %v", err)
+	}
+	if _, err := Decode[Window](with(func(w *Window) { w.Worker, w.Since = true, w.Base })); err != nil {
+		t.Errorf("a worker since its base: %v", err)
 	}
 	for _, era := range []Era{{Number: 0}, {Number: -1}, {Number: 1, Floor: -1}} {
 		if got, err := Decode[Era](Encode(era)); !errors.Is(err, ErrMalformed) || got != (Era{}) {
@@ -206,5 +211,13 @@ func decodeAny[T comparable](t *testing.T, raw string) {
 	again, err := Decode[T](Encode(got))
 	if err != nil || !reflect.DeepEqual(again, got) {
 		t.Errorf("%T from %q: %+v came back as %+v, %v", zero, raw, got, again, err)
+	}
+}
+
+// An operation that no step carries out has a name all the same, and is not written.
+func TestUnknownOp(t *testing.T) {
+	op := Release + 1
+	if err := (Txn{Op: op, Lease: 1}).Check(); op.String() != "unknown" || !errors.Is(err, ErrTxn) {
+		t.Errorf("%v: %v", op, err)
 	}
 }
