@@ -48,6 +48,19 @@ type Measured struct {
 	RealSeconds float64 // that it took to simulate
 }
 
+// Real is what keepers cost a real etcd, of one member.
+type Real struct {
+	Measured
+	AtRest, InRestarts RealRates
+}
+
+// RealRates are of the etcd, a second, and how long its writes took.
+type RealRates struct {
+	Messages                       float64 // bytes of messages sent, as etcd counts them
+	Cores                          float64 // of processor time
+	WriteMedian, Write99, WriteMax float64 // ms, as the keepers see them
+}
+
 // Plan is the setup of a cluster.
 type Plan struct {
 	Nodes       int
@@ -211,6 +224,25 @@ func ReadDifferences(m Measured) (out []string) {
 	compare("bytes read from etcd", m.Calm.ReadBytes, c.ReadBytes, 0.2)
 	compare("lists in a rolling restart", m.Rolling.Loads, r.Loads, 0.5)
 	compare("bytes read in a rolling restart", m.Rolling.ReadBytes, r.ReadBytes, 0.2)
+	return out
+}
+
+// RealDifferences compares what keepers read from a real etcd with the calculation. In a
+// few minutes the lists are those that are due, by chance, and a start's: so the bytes
+// are compared with what as many lists cost.
+func RealDifferences(m Real) (out []string) {
+	p := Default(m.Nodes)
+	for _, c := range []struct {
+		what      string
+		got, want float64
+	}{
+		{"at rest", m.Calm.ReadBytes, p.at(m.Calm.Loads).ReadBytes},
+		{"in a rolling restart", m.Rolling.ReadBytes, p.at(m.Rolling.Loads).ReadBytes + p.watched()/m.Pause},
+	} {
+		if math.Abs(c.got-c.want) > 0.2*c.want {
+			out = append(out, fmt.Sprintf("%d keepers and a real etcd %s: %.0f bytes/s of each, calculated %.0f", m.Nodes, c.what, c.got, c.want))
+		}
+	}
 	return out
 }
 

@@ -27,12 +27,27 @@ func measured(t *testing.T, file string, least int) (out []Measured) {
 func whole(t *testing.T) []Measured   { return measured(t, "measured.json", 128) }
 func keepers(t *testing.T) []Measured { return measured(t, "reads.json", 128) }
 
+func realEtcd(t *testing.T) (out Real) {
+	t.Helper()
+	b, err := os.ReadFile("testdata/real.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // TestCalculation holds the calculation to all that was measured.
 func TestCalculation(t *testing.T) {
 	for _, m := range keepers(t) {
 		for _, d := range ReadDifferences(m) {
 			t.Error(d)
 		}
+	}
+	for _, d := range RealDifferences(realEtcd(t)) {
+		t.Error(d)
 	}
 	for _, m := range whole(t) {
 		for _, d := range Differences(m) {
@@ -46,7 +61,7 @@ func TestCalculation(t *testing.T) {
 // TestDocument holds docs/SCALE.md to what was measured and calculated.
 func TestDocument(t *testing.T) {
 	const name = "../../docs/SCALE.md"
-	want := Document(whole(t), keepers(t))
+	want := Document(whole(t), keepers(t), realEtcd(t))
 	if *update {
 		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -97,6 +112,11 @@ func TestDifferencesAreFound(t *testing.T) {
 			t.Errorf("%s: nothing was found", name)
 		}
 	}
+	m := realEtcd(t)
+	m.Calm.ReadBytes, m.Rolling.ReadBytes = 1.3*m.Calm.ReadBytes, 0.7*m.Rolling.ReadBytes
+	if n := len(RealDifferences(m)); n != 2 {
+		t.Errorf("a real etcd: %d differences were found, want 2", n)
+	}
 }
 
 // So is one of keepers.
@@ -112,5 +132,10 @@ func TestReadDifferencesAreFound(t *testing.T) {
 		if len(ReadDifferences(m)) == 0 {
 			t.Errorf("%s: nothing was found", name)
 		}
+	}
+	m := realEtcd(t)
+	m.Calm.ReadBytes, m.Rolling.ReadBytes = 1.3*m.Calm.ReadBytes, 0.7*m.Rolling.ReadBytes
+	if n := len(RealDifferences(m)); n != 2 {
+		t.Errorf("a real etcd: %d differences were found, want 2", n)
 	}
 }
