@@ -8,6 +8,7 @@ FIRST   ?= 0
 CHAOS_LAYOUT ?= scalable# of `make chaos`
 CHAOS_FOR ?= 60s# of `make chaos`: 105s has room for every fault of the short list
 SOAK    ?= 8h# of `make chaos-soak`
+WORKER_IDS ?= 10000000# of `make chaos-workers`
 SEEDS   ?= 60# random lease schedules under -race; 300 without
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree# agreement tests run with -race too
 IDS     ?= 200000# of the end-to-end run within `make test`
@@ -42,7 +43,7 @@ endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help abuse-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-bugs mutation bench bench-peers bench-go gen fuzz clean tools \
+.PHONY: help abuse-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-workers chaos-bugs mutation bench bench-peers bench-go gen fuzz clean tools \
         check-format check-vet check-static check-commits check-tests check-nested check-openapi check-e2e check-chaos check-abuse check-model check-generated
 
 help: ## show this list
@@ -122,6 +123,9 @@ e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of
 
 chaos: ## real faults of every class on a real cluster for CHAOS_FOR; the report is in bin/chaos-…
 	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) run --for $(CHAOS_FOR) --layout $(CHAOS_LAYOUT)
+
+chaos-workers: ## real programs with worker numbers through faults, until they have used WORKER_IDS
+	$(GO) -C chaos/real test -count 1 -v -timeout 30m ./workers -ids $(WORKER_IDS)
 
 chaos-soak: ## all faults in turn for SOAK
 	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) soak --for $(SOAK)

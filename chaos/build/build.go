@@ -44,6 +44,12 @@ func Embedded(ctx context.Context, dir string) (string, error) {
 	return program(ctx, dir, "embedded", "chaos/real", "./embedded")
 }
 
+// Legacy builds the harness's program with a Snowflake library into dir and returns the
+// program's path.
+func Legacy(ctx context.Context, dir string) (string, error) {
+	return program(ctx, dir, "legacy", "chaos/real", "./workers/legacy")
+}
+
 // Etcd builds the etcd server into dir and returns the program's path. Its first
 // argument may also be "snapshot", which does what etcdutl does.
 func Etcd(ctx context.Context, dir string) (string, error) {

@@ -4,12 +4,17 @@ module github.com/flakelease/allocator/chaos/real
 
 go 1.26.0
 
-replace github.com/flakelease/allocator => ../..
+replace (
+	github.com/flakelease/allocator => ../..
+	github.com/flakelease/allocator/worker/legacy => ../../worker/legacy
+)
 
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/anishathalye/porcupine v1.3.1
+	github.com/bwmarrin/snowflake v0.3.0
 	github.com/flakelease/allocator v0.0.0-00010101000000-000000000000
+	github.com/flakelease/allocator/worker/legacy v0.0.0-00010101000000-000000000000
 	github.com/google/uuid v1.6.0
 	github.com/spf13/cobra v1.10.2
 	go.etcd.io/etcd/client/v3 v3.7.3
@@ -58,6 +63,7 @@ require (
 	github.com/sean-/seed v0.0.0-20170313163322-e2103e2c3529 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
 	github.com/soheilhy/cmux v0.1.5 // indirect
+	github.com/sony/sonyflake v1.2.0 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/tmc/grpc-websocket-proxy v0.0.0-20220101234140-673ab2c3ae75 // indirect
 	github.com/xiang90/probing v0.0.0-20221125231312-a49e3df8f510 // indirect

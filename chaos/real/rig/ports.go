@@ -12,6 +12,19 @@ import (
 // that is started again finds its own free.
 type portPicker map[int]bool
 
+// Addresses returns n addresses of loopback that nothing uses, each once.
+func Addresses(n int) (addrs []string, err error) {
+	ports := portPicker{}
+	for range n {
+		port, err := ports.pick()
+		if err != nil {
+			return nil, err
+		}
+		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	return addrs, nil
+}
+
 var errNoPort = errors.New("rig: no free port")
 
 func (p portPicker) pick() (int, error) {
