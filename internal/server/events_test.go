@@ -101,6 +101,7 @@ func watch(t *testing.T, url string, header ...string) (sse, *http.Response) {
 // timeouts of requests. One that goes on after an ID misses nothing; one that comes too
 // late is told so.
 func TestEventsOverHTTP(t *testing.T) {
+	t.Parallel()
 	env := servertest.New(t)
 	url := serveHTTP(t, env.HTTP)
 	env.Observe()
@@ -155,6 +156,7 @@ func TestEventsOverHTTP(t *testing.T) {
 
 // A stream ends soon after its token was revoked, over both protocols.
 func TestEventsOfARevokedToken(t *testing.T) {
+	t.Parallel()
 	env, tokens, guard := servertest.NewGuarded(t, access.Config{})
 	s, res := watch(t, serveHTTP(t, env.HTTP)+"/v1/events", "Authorization", "Bearer "+tokens["read"])
 	if res.StatusCode != 200 {
@@ -226,6 +228,7 @@ func TestEventsOverGRPC(t *testing.T) {
 // A client that does not read is dropped, whatever happens meanwhile, and costs the
 // others nothing.
 func TestSlowStreamsAreDropped(t *testing.T) {
+	t.Parallel()
 	env := servertest.New(t)
 	closed := make(chan struct{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -257,5 +260,31 @@ func TestSlowStreamsAreDropped(t *testing.T) {
 			t.Fatal("a client that reads nothing still has its stream after 30 s")
 		case <-time.After(20 * time.Millisecond):
 		}
+	}
+}
+
+// The same over gRPC: a call that is not read ends, and says how to go on.
+func TestSlowCallsAreEnded(t *testing.T) {
+	t.Parallel()
+	env := servertest.New(t)
+	stream, err := env.Admin().WatchEvents(t.Context(), &pb.WatchEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2000 { // more than the windows of the connection hold
+		env.SetVerdict([]clock.State{clock.Skewed, clock.Open}[i%2])
+		env.Observe()
+	}
+	time.Sleep(7 * time.Second) // longer than a message may wait
+	last := ""
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			if status.Code(err) != codes.ResourceExhausted || last == "" {
+				t.Errorf("after %q: %v", last, err)
+			}
+			return
+		}
+		last = m.GetEvent().GetId()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/internal/access"
@@ -70,7 +71,7 @@ func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refus
 	h["Cache-Control"] = noStore
 	h.Set("X-Accel-Buffering", "no") // of a proxy that would hold events back
 	out := &eventWriter{w: w, control: control}
-	out.text.WriteString("retry: 1000\n\n")
+	out.begin().WriteString("retry: 1000\n\n")
 
 	tick := time.NewTicker(heartbeatEvery)
 	defer tick.Stop()
@@ -114,7 +115,19 @@ func boundBuffer(c *quota.Conn) {
 type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	text    bytes.Buffer
+	text    *bytes.Buffer // from texts while it holds something; nil: nothing
+}
+
+// texts has buffers of streams. Most of the time a stream has none.
+var texts = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// begin returns the buffer of what is sent next.
+func (o *eventWriter) begin() *bytes.Buffer {
+	if o.text == nil {
+		o.text = texts.Get().(*bytes.Buffer)
+		o.text.Reset()
+	}
+	return o.text
 }
 
 func (o *eventWriter) batch(b feed.Batch) {
@@ -135,25 +148,25 @@ func (o *eventWriter) heartbeat(now int64) {
 
 // event adds an event. data is JSON, and so has no line breaks.
 func (o *eventWriter) event(kind, id string, data []byte) {
+	text := o.begin()
 	if id != "" {
-		o.text.WriteString("id: " + id + "\n")
+		text.WriteString("id: " + id + "\n")
 	}
-	o.text.WriteString("event: " + kind + "\ndata: ")
-	o.text.Write(data)
-	o.text.WriteString("\n\n")
+	text.WriteString("event: " + kind + "\ndata: ")
+	text.Write(data)
+	text.WriteString("\n\n")
 }
 
 // flush sends what was added. It returns an error if the client has left or is too slow.
 func (o *eventWriter) flush() error {
-	if o.text.Len() == 0 {
+	if o.text == nil {
 		return nil
 	}
 	late := time.AfterFunc(slowAfter, func() { _ = o.control.SetWriteDeadline(time.Unix(1, 0)) })
 	defer late.Stop()
 	_, err := o.w.Write(o.text.Bytes())
-	if o.text.Reset(); o.text.Cap() > streamBuffer {
-		o.text = bytes.Buffer{}
-	}
+	texts.Put(o.text)
+	o.text = nil
 	return errors.Join(err, o.control.Flush())
 }
 

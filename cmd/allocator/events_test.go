@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// serveAt serves env at an address; "": a free one. stop ends it at once.
+func serveAt(t *testing.T, env *servertest.Env, at string) (addr string, stop func()) {
+	t.Helper()
+	if at == "" {
+		at = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := env.GRPC.GRPC()
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return l.Addr().String(), s.Stop
+}
+
+type eventJSON struct {
+	ID, Node, Kind string
+	SID            int
+	Attributes     map[string]string
+	Missed         *struct{ Count int }
+}
+
+func parseEvents(t *testing.T, out string) (list []eventJSON) {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		var e eventJSON
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+func TestEvents(t *testing.T) {
+	env := servertest.New(t)
+	addr, _ := serveAt(t, env, "")
+	env.Observe()
+	code, out, errs := allocator("events", "--addr", addr)
+	if code != cli.ExitOK || errs != "" || !strings.Contains(out, "2026-02-01T00:00:00.000Z  node-a        sid_acquired        sid 7 was acquired\n") {
+		t.Errorf("%d, %q, %q", code, out, errs)
+	}
+	code, out, _ = allocator("events", "--format", "json", "--after", "boot-1", "--addr", addr)
+	got := parseEvents(t, out)
+	if code != cli.ExitOK || len(got) != 2 || got[0].ID != "boot-2" || got[0].Kind != "sid_acquired" || got[0].SID != 7 || got[0].Attributes["term"] != "1" {
+		t.Errorf("%d, %+v", code, got)
+	}
+	if _, out, errs := allocator("events", "--after", "other-1", "--addr", addr); !strings.HasPrefix(errs, "allocator: missed events: ") || strings.Count(out, "\n") != 3 {
+		t.Errorf("after an ID of another process: %q, %q", out, errs)
+	}
+	if code, _, errs := allocator("events", "--new", "--addr", addr); code != cli.ExitUsage || !strings.Contains(errs, "give --follow too") {
+		t.Errorf("%d, %q", code, errs)
+	}
+	if code, _, _ := allocator("events", "--addr", "127.0.0.1:1"); code != cli.ExitUnavailable {
+		t.Errorf("no node: %d", code)
+	}
+	guarded, _, _ := servertest.NewGuarded(t, access.Config{})
+	addr, _ = serveAt(t, guarded, "")
+	if code, _, errs := allocator("events", "--follow", "--addr", addr); code != cli.ExitInvalid || !strings.Contains(errs, "no token") {
+		t.Errorf("no token: %d, %q", code, errs)
+	}
+}
+
+// lines is a writer that can be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// A broken connection costs no event and repeats none.
+func TestEventsGoOn(t *testing.T) {
+	env := servertest.New(t)
+	addr, stop := serveAt(t, env, "")
+	env.Observe()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out, errs lines
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"events", "--follow", "--format", "json", "--addr", addr}, strings.NewReader(""), &out, &errs, nil)
+	}()
+	until := func(what string) {
+		t.Helper()
+		for began := time.Now(); !strings.Contains(out.String(), what); time.Sleep(10 * time.Millisecond) {
+			if time.Since(began) > 20*time.Second {
+				t.Fatalf("not printed: %s\n%s\n%s", what, out.String(), errs.String())
+			}
+		}
+	}
+	until("serving")
+	stop()
+	env.SetVerdict(clock.Skewed) // while nobody is connected
+	env.Observe()
+	serveAt(t, env, addr)
+	until("CLOCK_SKEW")
+	env.SetVerdict(clock.Open)
+	env.Observe()
+	until(`"after":"CLOCK_SKEW"`)
+	cancel()
+	if code := <-ended; code != cli.ExitInterrupted || !strings.Contains(errs.String(), "broke: ") {
+		t.Errorf("%d, %q", code, errs.String())
+	}
+	var ids []string
+	for _, e := range parseEvents(t, out.String()) {
+		ids = append(ids, e.ID)
+	}
+	if want := []string{"boot-1", "boot-2", "boot-3", "boot-4", "boot-5"}; !slices.Equal(ids, want) {
+		t.Errorf("%v, want %v", ids, want)
+	}
+}
+
+func TestTopOnce(t *testing.T) {
+	env := servertest.New(t)
+	addr, _ := serveAt(t, env, "")
+	env.Observe()
+	code, out, errs := allocator("top", "--once", "--format", "json", "--addr", addr)
+	var v struct {
+		Asked, Summary string
+		Nodes          []struct{ Name string }
+		Events         []struct{ Kind string }
+	}
+	if err := json.Unmarshal([]byte(out), &v); err != nil || code != cli.ExitOK || errs != "" || v.Asked != "node-a" || len(v.Events) != 3 {
+		t.Errorf("%d, %q, %q, %v", code, out, errs, err)
+	}
+	for _, args := range [][]string{{"top"}, {"top", "--format", "json"}} {
+		if code, _, errs := allocator(append(args, "--addr", addr)...); code != cli.ExitUsage || !strings.Contains(errs, "--once") {
+			t.Errorf("%v: %d, %q", args, code, errs)
+		}
+	}
+}
