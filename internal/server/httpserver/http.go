@@ -332,6 +332,6 @@ func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {
 	problem{
 		Type: "about:blank", Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
 		Detail: fmt.Sprintf("no route for %.60s", r.URL.Path),
-		Help:   "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/events, or GET /openapi.yaml.",
+		Help:   "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/events, POST /v1/workers, or GET /openapi.yaml.",
 	}.write(w)
 }

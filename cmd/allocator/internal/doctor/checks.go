@@ -217,6 +217,7 @@ func (r *findings) records(f facts) {
 	v := f.view
 	far := max(f.now, v.Era.Value.Floor) + f.slack
 	bad, distant, quarantined, unreleased := 0, 0, 0, 0
+	var workers []string
 	for _, sid := range sorted(v.SIDs) {
 		s := v.SIDs[sid]
 		w := s.Window.Value
@@ -245,6 +246,9 @@ func (r *findings) records(f facts) {
 			distant++
 			r.Add("ceilings", report.Fail, "Is this machine's clock right? If so, stop the node whose clock was wrong. "+release,
 				"the ceiling of sid %d is %s, %v ahead of this clock; %q wrote it", sid, repair.At(w.Ceil), ahead(w.Ceil-f.now), w.Node)
+		case w.Worker && s.Holder.Exists():
+			workers = append(workers, fmt.Sprintf("%s (sid %d)", lease.Printable(s.Holder.Value.Node), sid))
+		case w.Worker: // one that was killed is no fault of a node
 		case w.State == lease.Active && !s.Holder.Exists() && f.now-w.Wall < recently && !f.isRegistered(w.Node):
 			unreleased++
 			r.Add("unreleased", report.Warn, "Look at that node: it was killed, is paused, or cannot reach etcd. Another node may use the sid once its window has passed",
@@ -257,6 +261,12 @@ func (r *findings) records(f facts) {
 	if unreleased == 0 {
 		r.Add("unreleased", report.OK, "", "no node has vanished lately without releasing its sid")
 	}
+	if n := len(workers); n > 0 {
+		if n > workersNamed {
+			workers = append(workers[:workersNamed], fmt.Sprintf("and %d more", n-workersNamed))
+		}
+		r.Add("workers", report.OK, "", "%s sids: %s", cli.Count(n, "worker")+map[bool]string{true: " holds", false: " hold"}[n == 1], strings.Join(workers, ", "))
+	}
 	if distant == 0 {
 		r.Add("ceilings", report.OK, "", "none is far ahead of the clock")
 	}
@@ -264,6 +274,9 @@ func (r *findings) records(f facts) {
 		r.Add("quarantine", report.OK, "", "no sid is quarantined")
 	}
 }
+
+// workersNamed is how many workers are named.
+const workersNamed = 16
 
 // recently is how long a node that vanished is reported.
 const recently = clock.Millis(60 * 60 * 1000)

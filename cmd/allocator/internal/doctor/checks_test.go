@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +173,10 @@ func TestExamine(t *testing.T) {
 			f.vanished(at - 21_000)
 			f.second("10.0.0.2:9000", "i2", "n2")
 		}, nil},
+		{"a worker that was killed", func(f *facts) {
+			f.vanished(at - 21_000)
+			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Worker = true })
+		}, nil},
 		{"another space", func(f *facts) { f.nodes[0].Cluster.Pool = "q" }, []string{"fail node | of another space: pool q |"}},
 		{"not ready", func(f *facts) {
 			s := f.nodes[0].Cluster.Self
@@ -215,6 +220,26 @@ func TestExamine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWorkersAreNamed: doctor names the workers that hold sids, a few of them.
+func TestWorkersAreNamed(t *testing.T) {
+	f := well()
+	for sid := range flake.SID(20) {
+		f.sid(10+sid, func(s *lease.SIDRecords, w *lease.Window) {
+			w.State, w.Node, w.Wall, w.Worker = lease.Active, "x", at, true
+			s.Holder = record(lease.Holder{Instance: "w", Node: fmt.Sprintf("import-%d", sid), Worker: true})
+		})
+	}
+	for _, c := range examine(f) {
+		if c.Name == "workers" {
+			if !strings.HasPrefix(c.Detail, "20 workers hold sids: import-0 (sid 10), ") || !strings.HasSuffix(c.Detail, "import-15 (sid 25), and 4 more") {
+				t.Errorf("%q", c.Detail)
+			}
+			return
+		}
+	}
+	t.Error("no line about workers")
 }
 
 func TestSound(t *testing.T) {

@@ -153,7 +153,7 @@ func (r *findings) clocks(f facts) {
 	}
 	wall, who := clock.Millis(0), flake.SID(0)
 	for _, sid := range sorted(f.view.SIDs) {
-		if s := f.view.SIDs[sid]; s.Holder.Exists() && s.Window.Err == nil && s.Window.Value.Wall > wall {
+		if s := f.view.SIDs[sid]; s.Holder.Exists() && s.Window.Err == nil && !s.Window.Value.Worker && s.Window.Value.Wall > wall {
 			wall, who = s.Window.Value.Wall, sid
 		}
 	}
