@@ -13,6 +13,9 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
+// racesByList is how many sids of one list may be found taken before it counts as old.
+const racesByList = 3
+
 // maxAsked bounds how many requests one call sends to the store.
 const maxAsked = 16
 
@@ -24,6 +27,7 @@ type Call struct {
 	known Knowledge // when the outstanding request was sent
 	asked Action    // the outstanding request; nil: none yet
 	count int       // requests sent
+	races int       // sids that another write took while this call asked for them
 
 	sid      flake.SID
 	secret   string
@@ -70,7 +74,7 @@ func (c *Call) Step(now clock.Reading, k Knowledge, a Answer) Action {
 	case Done, Refused:
 	default:
 		if c.count++; c.count > maxAsked {
-			act = c.refuse(c.unavailable(errors.New("too many attempts")))
+			act = c.refuse(c.gaveUp())
 		}
 	}
 	c.known, c.asked = k, act
@@ -241,6 +245,10 @@ func (c *Call) acquired(now clock.Reading, k Knowledge) Action {
 	case !w.Same(c.sids[c.sid].Window):
 		// Another write came first: no write of ours can be applied any more.
 		c.sids[c.sid] = c.rec
+		if c.races++; c.races%racesByList == 0 {
+			c.unknown = false
+			return List{Fresh: true} // many acquire, on other nodes
+		}
 		return c.another(now, k)
 	case c.rec.Past && !w.Exists():
 		c.bad[c.sid] = true // the same
@@ -377,6 +385,15 @@ func (c *Call) refuse(r *node.Refusal) Action {
 		return Refused{Refusal: r}
 	}
 	return Refused{Refusal: r, Revoke: c.lease}
+}
+
+// gaveUp returns why a call that sent maxAsked requests is ended.
+func (c *Call) gaveUp() *node.Refusal {
+	if c.races > 0 && !c.unknown {
+		return &node.Refusal{Reason: node.NoWorker, RetryAfter: retry,
+			Message: fmt.Sprintf("others took %d sids of worker.sid-range %v while this call asked for them: retry", c.races, c.cfg.SIDs)}
+	}
+	return c.unavailable(errors.New("too many attempts"))
 }
 
 func (c *Call) unavailable(err error) *node.Refusal {

@@ -244,7 +244,7 @@ func (b *Broker) ask(ctx context.Context, act worker.Action) (a worker.Answer) {
 	case worker.KeepAlive:
 		a.Err = b.cfg.Store.KeepAlive(ctx, act.Lease)
 	case worker.Commit:
-		if _, a.View, a.Err = b.cfg.Store.Commit(ctx, act.Txn); a.Err == nil {
+		if _, a.View, a.Err = b.cfg.Store.Commit(ctx, act.Txn); a.Err == nil && act.Txn.Op != lease.Extend { // which changes no holder
 			b.list.note(act.Txn.SID, a.View)
 		}
 	default:
