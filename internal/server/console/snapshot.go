@@ -28,6 +28,9 @@ type Snapshot struct {
 	Window   int64    `json:"-"` // the longest window left of all, ms
 }
 
+// Left returns what is left of the node's own window, in ms.
+func (s Snapshot) Left() int64 { return max(0, s.Self.Ceil-s.At) }
+
 // Summary is one sentence about the cluster.
 type Summary struct {
 	Level string `json:"level"` // ok, warn or bad
