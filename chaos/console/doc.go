@@ -1,8 +1,7 @@
-// Package console has tests of the pages for operators in a real browser, Chromium,
-// against "allocator dev" and real faults, and against a cluster of 1,024 sids with hostile
-// names.
+// Package console tests the console in Chromium: what its pages show against the API, real
+// faults pressed in the page of "allocator dev", hostile names, accessibility, and what a
+// page and its streams cost.
 //
-// A test that finds no Chromium, or no axe-core because npm is missing, is skipped and says
-// so. The flag -long adds what takes minutes. Screenshots of each page are written into
-// the directory of -shots, for people.
+// It is a module of its own, so that what drives the browser is not in the module graph of
+// programs that compile against the product. It tests, and gives nothing to import.
 package console

@@ -1,0 +1,261 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server/console"
+	"github.com/flakelease/allocator/internal/server/inspect"
+)
+
+// event is one of a stream.
+type event struct{ kind, data string }
+
+// streamOf yields the events of a stream until the loop ends.
+func streamOf(t *testing.T, url string) iter.Seq[event] {
+	return func(yield func(event) bool) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		var e event
+		for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+			switch field, value, _ := strings.Cut(lines.Text(), ": "); field {
+			case "event":
+				e.kind = value
+			case "data":
+				e.data = value
+			case "":
+				if e.kind != "" && !yield(e) {
+					return
+				}
+				e = event{}
+			}
+		}
+	}
+}
+
+func decode[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// served is a console of a snapshot that the test changes.
+type served struct {
+	*httptest.Server
+	feed    *feed.Feed
+	console *console.Console
+
+	mu       sync.Mutex
+	snapshot inspect.Snapshot
+}
+
+// serve serves a console of a snapshot, with streams and clocks.
+func serve(t *testing.T, s inspect.Snapshot, change ...func(*console.Config)) *served {
+	t.Helper()
+	out := &served{feed: feed.New(feed.Config{Boot: "boot"}), snapshot: s}
+	src := clock.NewSystem(clock.SystemConfig{})
+	cfg := console.Config{
+		Snapshot: func(context.Context) inspect.Snapshot {
+			out.mu.Lock()
+			defer out.mu.Unlock()
+			now := out.snapshot
+			now.At = int64(src.Now().Wall)
+			now.Read, now.Self.Now = now.At, now.At
+			return now
+		},
+		Describe: func(_ context.Context, text, _ string) (inspect.Decoded, error) {
+			return inspect.Decoded{Problem: text}, nil
+		},
+		Node: node.New(node.Config{Name: s.Self.Name, Instance: "a"}, src, rand.NewPCG(1, 2)),
+		Feed: out.feed, Format: flake.Default,
+		Clocks: func() (r clock.Report) {
+			r.Now = src.Now().Wall
+			r.Gate.Judgement.Known = true
+			for _, n := range s.Nodes[1:] {
+				r.Peers = append(r.Peers, clock.PeerReport{Name: n.Name, Instance: n.Instance, Fresh: true, Offset: time.Millisecond})
+			}
+			return r
+		},
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	out.console = console.New(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = out.console.Run(ctx) })
+	out.Server = httptest.NewServer(out.console)
+	t.Cleanup(func() {
+		cancel()
+		out.feed.End()
+		out.Close()
+		running.Wait()
+	})
+	return out
+}
+
+// send gives the streams a new snapshot, once there is one.
+func (s *served) send(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if streams, _ := s.feed.Watching(); streams > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no page opened a stream")
+		}
+	}
+	s.mu.Lock()
+	now := s.snapshot
+	s.mu.Unlock()
+	now.At = time.Now().UnixMilli()
+	now.Read, now.Self.Now = now.At, now.At
+	s.feed.SetSnapshot(feed.JSON(s.console.Complete(now)))
+}
+
+// size returns the snapshot of a cluster with as many sids, each held by a node of its own.
+func size(sids int) inspect.Snapshot {
+	layout := "scalable"
+	if sids > 32 {
+		layout = "fleet"
+	}
+	now := time.Now().UnixMilli()
+	s := inspect.Snapshot{Cluster: inspect.Cluster{Space: "default", Layout: layout, PoolSize: sids, PoolSIDs: fmt.Sprintf("0-%d", sids-1), Era: 1,
+		Self: inspect.Self{Name: "node-0", Instance: "i-0", Version: "v1.2.3", Ready: true, Term: 1, Ceil: now + 3_600_000, Verdict: "open",
+			Clock: &inspect.Clock{State: "open", Finding: "agreed", Known: true, Uncertainty: 200, Limit: 250_000}}}}
+	for i := range sids {
+		name, instance := fmt.Sprintf("node-%d", i), fmt.Sprintf("i-%d", i)
+		s.Nodes = append(s.Nodes, inspect.Node{Instance: instance, Name: name, SID: i, Version: "v1.2.3", HTTP: "192.0.2.1:8080",
+			Clock:  &inspect.PeerClock{Self: i == 0, Fresh: true, Verdict: "open", Offset: int64(i), Error: 300},
+			Report: &inspect.Report{Rate: int64(1000 + i), Ceil: now + 3_600_000}})
+		s.SIDs = append(s.SIDs, inspect.SID{SID: i, State: "held", Term: 1, Node: name, Instance: instance, Ceil: now + 3_600_000})
+	}
+	return s
+}
+
+// hostile is what somebody who can write to etcd may call a node, with n to tell them apart.
+const hostile = `"'><img src=x onerror=alert(2)><script>alert(1)</script>`
+
+// TestNamesAreText: names from elsewhere and from callers are shown as they are, by the
+// server and by the page, and nothing of them runs.
+func TestNamesAreText(t *testing.T) {
+	t.Parallel()
+	now := time.Now().UnixMilli()
+	peer := inspect.PeerClock{Verdict: "skewed", SID: 7, Fresh: true, Offset: 1500, Error: 300, Falseticker: true}
+	cluster := inspect.Snapshot{Cluster: inspect.Cluster{
+		Space: hostile, Layout: "scalable", PoolSize: 32, PoolSIDs: "0-31", Era: 1,
+		Self: inspect.Self{Name: hostile, Instance: "a", Version: hostile, Ready: true, SID: 3, Term: 1, Ceil: now + 290_000, Verdict: "open",
+			Refused: map[node.Reason]int64{node.Reason(hostile): 3},
+			Clock:   &inspect.Clock{State: "open", Finding: "agreed", Known: true, Offset: 500, Uncertainty: 200, Limit: 250_000}},
+		Nodes: []inspect.Node{
+			{Instance: "a", Name: hostile, SID: 3, Version: hostile, HTTP: hostile, Clock: &inspect.PeerClock{Self: true, Fresh: true, Verdict: "open"}},
+			{Instance: "b", Name: hostile, SID: 7, Version: hostile, HTTP: hostile, Clock: &peer},
+			{Instance: `c` + hostile, Name: hostile, SID: -1, Version: hostile, HTTP: hostile, Clock: &inspect.PeerClock{Fresh: true, Verdict: "open", SID: -1}},
+		},
+		SIDs: []inspect.SID{
+			{SID: 3, State: "held", Term: 1, Node: hostile, Instance: "a", Ceil: now + 250_000},
+			{SID: 7, State: "held", Term: 2, Node: hostile, Instance: "b", Ceil: now + 200_000, Problem: hostile},
+		},
+	}}
+	breaker := &broken{console.Broken{Etcd: "running", Nodes: []console.BrokenNode{{Name: hostile, Message: hostile, Faults: hostile, Answer: hostile}}}}
+	s := serve(t, cluster, func(c *console.Config) {
+		c.Break = breaker
+		c.Settings = []inspect.Setting{{Key: "node.name", Value: hostile, Source: hostile}}
+		c.Conditions = func() []console.Condition { return []console.Condition{{Text: hostile}} }
+	})
+	s.feed.Observe(clock.Mono(time.Second), feed.State{Node: node.Stats{Name: hostile, Instance: "a"}})
+	for _, name := range []string{"", "clocks", "node", "events", "break"} {
+		for _, options := range [][]option{nil, {withoutScripts}} {
+			p := open(t, s.URL, name, options...)
+			if options == nil {
+				p.until("probe.last !== null || document.querySelector('#live').textContent === 'live'")
+				s.send(t)
+				p.until("probe.snapshots > 0")
+				if name == "clocks" {
+					p.until("!document.querySelector('#lines').hidden && document.querySelector('.u-legend')")
+				}
+			}
+			if text := eval[string](p, "document.body.innerText + [...document.querySelectorAll('svg text')].map((e) => e.textContent).join()"); !strings.Contains(text, hostile) {
+				t.Errorf("page %q does not show the name:\n%s", name, text)
+			}
+			if n := eval[int](p, "document.querySelectorAll('img, script:not([src^=\"/console/static/\"]), iframe, object').length"); n != 0 {
+				t.Errorf("page %q has %d elements that the name asks for", name, n)
+			}
+			if name == "break" && options == nil {
+				p.run(click(".card button[value=skew]"))
+				p.until("document.querySelector('#problem').textContent.includes('onerror')")
+			}
+		}
+	}
+}
+
+type broken struct{ state console.Broken }
+
+func (b *broken) Broken() console.Broken                      { return b.state }
+func (b *broken) Break(context.Context, string, string) error { return errHostile }
+
+var errHostile = hostileError{}
+
+type hostileError struct{}
+
+func (hostileError) Error() string { return hostile }
+
+// TestTokens: a page with tokens asks for one, shows none, and keeps it from scripts.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	token, line, err := access.NewToken("reader", "read")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := access.ParseTokens([]byte(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, size(32), func(c *console.Config) { c.Guard = access.New(access.Config{Tokens: tokens}) })
+	p := open(t, s.URL, "clocks?x="+url.QueryEscape(hostile))
+	if at := eval[string](p, "location.pathname"); at != "/console/login" {
+		t.Fatalf("without a token it shows %s", at)
+	}
+	p.run(sendKeys("#token", hostile), click(".login button"))
+	p.until(`document.querySelector(".summary.bad")`)
+	if html := eval[string](p, "document.documentElement.outerHTML"); strings.Contains(html, "onerror") {
+		t.Errorf("the page repeats the token:\n%s", html)
+	}
+	p.shot("login")
+	p.run(sendKeys("#token", token), click(".login button"))
+	p.until(`location.pathname === "/console/clocks"`)
+	if html := eval[string](p, "document.documentElement.outerHTML + document.cookie"); strings.Contains(html, token) {
+		t.Error("a script of the page can read the token")
+	}
+	s.send(t)
+	p.until(`document.querySelector("#live").textContent === "live"`)
+	p.run(click("header button"))
+	p.until(`location.pathname === "/console/login"`)
+}

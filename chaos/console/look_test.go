@@ -1,0 +1,79 @@
+package console
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// axe returns the source of axe-core, or skips the test.
+func axe(t *testing.T) string {
+	t.Helper()
+	npm, err := exec.LookPath("npm")
+	if err != nil {
+		t.Skip("not run: npm is not installed")
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "npm"))); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), npm, "ci", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund").CombinedOutput(); err != nil {
+		t.Skipf("not run: npm ci: %v\n%s", err, out)
+	}
+	source, err := os.ReadFile(filepath.Join(dir, "node_modules", "axe-core", "axe.min.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(source)
+}
+
+// TestAccessible: axe-core finds nothing on any page, in light and dark.
+func TestAccessible(t *testing.T) {
+	t.Parallel()
+	source := axe(t)
+	c := dev(t)
+	c.settle()
+	for _, look := range []struct {
+		name    string
+		options []option
+	}{{"light", nil}, {"dark", []option{dark}}} {
+		p := open(t, c.console, "", look.options...)
+		for _, name := range []string{"", "clocks", "node", "ids", "events", "operate", "break", "login", "nothing"} {
+			p.visit(name)
+			switch name {
+			case "ids":
+				p.run(sendKeys("#ids", "02MVRE9MT10N2\n95552449898644130\nnonsense"), click(".inspect button"))
+				p.until(`document.readyState === "complete" && document.body.innerText.includes("that come twice")`)
+			case "clocks", "node":
+				p.until("document.querySelector('.u-legend')")
+			case "", "events", "operate", "break":
+				p.until("probe.snapshots > 1")
+			}
+			if name == "node" {
+				p.run(click("summary"))
+			}
+			p.shot(strings.Trim(look.name+"-"+name, "-"))
+			eval[int](p, source+"; 1")
+			for _, found := range eval[[]struct {
+				ID, Impact, Help string
+				Nodes            []struct{ HTML, FailureSummary string }
+			}](p, `axe.run(document, { preload: false, resultTypes: ["violations"] }).then((r) => JSON.parse(JSON.stringify(r.violations)))`) {
+				t.Errorf("%s, page %q: %s: %s (%s), %d times, first %s\n%s", look.name, name, found.Impact, found.Help, found.ID, len(found.Nodes), found.Nodes[0].HTML, found.Nodes[0].FailureSummary)
+			}
+		}
+	}
+}
+
+// The lock file must install anywhere: it names no host.
+func TestLockFileNamesNoHost(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("testdata", "npm", "package-lock.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(b, []byte("://")) || !bytes.Contains(b, []byte(`"integrity"`)) {
+		t.Error("package-lock.json names a host, or lacks the sums of its packages")
+	}
+}
