@@ -36,8 +36,8 @@ type Config struct {
 const (
 	// DefaultOpenTimeout outlasts the interval of a crashed worker, by default.
 	DefaultOpenTimeout = 90 * time.Second
-	// maxUnit is the longest unit: no layout has one as long.
-	maxUnit = time.Hour
+	// maxUnit is the longest unit of any layout.
+	maxUnit = time.Minute
 	// MaxName is the longest name of a worker, in bytes.
 	MaxName = 64
 )

@@ -229,7 +229,7 @@ func TestConfig(t *testing.T) {
 		"set one of them":          {Client: to, Service: &nodes{}},
 		"Unit: 1.5ms":              {Service: &nodes{}, Unit: 1500 * time.Microsecond},
 		"Unit: -1ms":               {Service: &nodes{}, Unit: -time.Millisecond},
-		"Unit: 2h0m0s":             {Service: &nodes{}, Unit: 2 * time.Hour},
+		"Unit: 1m0.001s":           {Service: &nodes{}, Unit: time.Minute + time.Millisecond},
 		"Name: 65 characters":      {Service: &nodes{}, Name: strings.Repeat("n", 65)},
 		"OpenTimeout: -1s":         {Service: &nodes{}, OpenTimeout: -time.Second},
 	} {
@@ -245,6 +245,21 @@ func TestConfig(t *testing.T) {
 	if !errors.Is(err, client.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 10*time.Second {
 		t.Errorf("nobody there: %v", err)
 	}
+}
+
+// A number that could not be given back is an error, and the worker is closed all the
+// same.
+func TestCloseFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{}
+		w := open(t, n, worker.Config{Unit: time.Minute}) // the longest
+		n.set(func(n *nodes) { n.refuse = &client.Refusal{Reason: client.EtcdUnavailable} })
+		if err := w.Close(); !errors.Is(err, &client.Refusal{Reason: client.EtcdUnavailable}) || !strings.Contains(err.Error(), "release 17-1") {
+			t.Errorf("Close: %v", err)
+		}
+		permit(t, w, now(), worker.ErrClosed)
+		closed(t, w)
+	})
 }
 
 // No generator gets a permission that the release does not count as used.
