@@ -166,7 +166,7 @@ function sids() {
   rows(table, list.map(([r, state]) => {
     const l = left(r);
     return { key: String(r.sid), state, values: [r.sid, state, r.node, r.term, seconds(l), Math.min(100, (l * 100) / longest),
-      verdictOf(r, state), rateOf(r), r.problem || ""] };
+      verdictOf(r, state), rateOf(r), r.problem || (r.worker ? `worker of ${r.owner}` : "")] };
   }), sidColumns);
 }
 
