@@ -147,13 +147,6 @@ func (f *Feed) Watching() (streams int, wanted <-chan struct{}) {
 	return f.watching, f.wanted
 }
 
-// Changed returns a channel that is closed at the next event or snapshot.
-func (f *Feed) Changed() <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.changed
-}
-
 // End ends all streams: the process stops.
 func (f *Feed) End() {
 	f.mu.Lock()

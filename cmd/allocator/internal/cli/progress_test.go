@@ -3,23 +3,42 @@ package cli
 import (
 	"bytes"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// screen is a writer that can be read while it is written.
+type screen struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
 // A command that takes longer than two seconds shows its latest line, replaces it, and
 // leaves nothing behind.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out screen
 		p := showProgress(&out, progressAfter, progressEvery)
 		p.Set("%d of %d", 1, 9)
 		time.Sleep(1900 * time.Millisecond)
 		p.Set("%d of %d", 2, 9)
 		synctest.Wait()
-		if out.Len() > 0 {
-			t.Errorf("shown before two seconds: %q", &out)
+		if got := out.String(); got != "" {
+			t.Errorf("shown before two seconds: %q", got)
 		}
 		time.Sleep(200 * time.Millisecond)
 		p.Set("node \x1b[31m%s", strings.Repeat("x", 500))
