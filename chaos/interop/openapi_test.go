@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -53,6 +54,8 @@ func TestOpenAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The library's router takes a parameter for a whole segment of a path.
+	contract = bytes.Replace(contract, []byte("{id}:extend:\n"), []byte("{id}/:extend:\n"), 1)
 	doc, err := openapi3.NewLoader().LoadFromData(contract)
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +79,7 @@ func TestOpenAPI(t *testing.T) {
 		if e.Status == http.StatusNotFound || e.Status == http.StatusMethodNotAllowed {
 			continue // the contract has neither, and the route cannot be told from it
 		}
-		req, err := http.NewRequestWithContext(t.Context(), e.Method, e.URL, nil)
+		req, err := http.NewRequestWithContext(t.Context(), e.Method, strings.Replace(e.URL, ":extend", "/:extend", 1), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
