@@ -40,7 +40,12 @@ type granter struct {
 	addr   string
 	window time.Duration
 
-	mu       sync.Mutex    // guards the rest
+	mu sync.Mutex // guards granted
+	granted
+}
+
+// granted is what a granter did, and does.
+type granted struct {
 	refuse   client.Reason // of acquisitions and extensions; "": they are served
 	name     string
 	from, to int64
@@ -68,6 +73,12 @@ func (g *granter) with(f func(*granter)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f(g)
+}
+
+func (g *granter) state() granted {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.granted
 }
 
 func (g *granter) refusal() error {
@@ -188,8 +199,8 @@ func TestWorkerRun(t *testing.T) {
 		`echo "$ALLOCATOR_WORKER $ALLOCATOR_DATACENTER_ID $ALLOCATOR_WORKER_ID$ALLOCATOR_TOKEN"; od -An -t x1 -v "$ALLOCATOR_WORKER_FILE"; echo oops >&2; exit 7`)
 	a.wait(t, 7)
 	split, bytes, _ := strings.Cut(a.out.String(), "\n")
-	if split != "77 2 13" || g.name != "orders" || !strings.Contains(a.err.String(), "oops\n") {
-		t.Errorf("out %q, err %q, name %q", split, &a.err, g.name)
+	if split != "77 2 13" || g.state().name != "orders" || !strings.Contains(a.err.String(), "oops\n") {
+		t.Errorf("out %q, err %q, name %q", split, &a.err, g.state().name)
 	}
 	var b []byte
 	for _, x := range strings.Fields(bytes) {
@@ -202,13 +213,13 @@ func TestWorkerRun(t *testing.T) {
 	if len(b) != 64 || string(b[:8]) != "ALLOCWK1" {
 		t.Fatalf("file %q", b)
 	}
-	for at, want := range map[int]int64{8: 77, 16: 4, 24: g.from, 32: g.to, 48: 2, 56: 13} {
+	for at, want := range map[int]int64{8: 77, 16: 4, 24: g.state().from, 32: g.state().to, 48: 2, 56: 13} {
 		if got := int64(binary.LittleEndian.Uint64(b[at:])); got != want {
 			t.Errorf("at %d of the file: %d, want %d", at, got, want)
 		}
 	}
-	if now := time.Now().UnixMilli(); len(g.released) != 1 || g.released[0] <= g.from || g.released[0] > now+1000 {
-		t.Errorf("released with %d, from %d, now %d", g.released, g.from, now)
+	if now := time.Now().UnixMilli(); len(g.state().released) != 1 || g.state().released[0] <= g.state().from || g.state().released[0] > now+1000 {
+		t.Errorf("released with %d, from %d, now %d", g.state().released, g.state().from, now)
 	}
 }
 
@@ -222,10 +233,10 @@ func TestWorkerRunExitCodes(t *testing.T) {
 	} {
 		runAgent(t, g, args...).wait(t, code)
 	}
-	if g.name != "sh" && g.name != "true" {
-		t.Errorf("name %q", g.name)
+	if g.state().name != "sh" && g.state().name != "true" {
+		t.Errorf("name %q", g.state().name)
 	}
-	acquired := g.acquired
+	acquired := g.state().acquired
 	a := runAgent(t, g, "--", "no-such-program")
 	a.wait(t, 127)
 	if !strings.Contains(a.err.String(), "no-such-program: cannot be started") {
@@ -234,7 +245,7 @@ func TestWorkerRunExitCodes(t *testing.T) {
 	runAgent(t, g, "--", "/etc/passwd").wait(t, 126)
 	runAgent(t, g, "--margin", "1ms", "--", "true").wait(t, 2)
 	runAgent(t, g).wait(t, 2)
-	if g.acquired != acquired {
+	if g.state().acquired != acquired {
 		t.Error("a worker was acquired for a command that cannot run")
 	}
 	a = runAgent(t, g, "--margin", "20s", "--grace", "10s", "--", "true")
@@ -242,16 +253,16 @@ func TestWorkerRunExitCodes(t *testing.T) {
 	if !strings.Contains(a.err.String(), "raise worker.window") {
 		t.Errorf("it says %q", &a.err)
 	}
-	if n := len(g.released); g.released[n-1] != g.from {
-		t.Errorf("released with %d: nothing was used from %d on", g.released[n-1], g.from)
+	if n := len(g.state().released); g.state().released[n-1] != g.state().from {
+		t.Errorf("released with %d: nothing was used from %d on", g.state().released[n-1], g.state().from)
 	}
 	broken := filepath.Join(t.TempDir(), "broken")
 	if err := os.WriteFile(broken, []byte("#!/no/such/interpreter\n"), 0o700); err != nil { //nolint:gosec // it is to be executable
 		t.Fatal(err)
 	}
 	runAgent(t, g, "--", broken).wait(t, 127)
-	if n := len(g.released); n != g.acquired {
-		t.Errorf("acquired %d workers, and released %d", g.acquired, n)
+	if n := len(g.state().released); n != g.state().acquired {
+		t.Errorf("acquired %d workers, and released %d", g.state().acquired, n)
 	}
 
 	for reason, code := range map[client.Reason]int{client.WorkersOff: 1, client.NoWorker: 1, client.PermissionDenied: 1} {
@@ -309,7 +320,7 @@ func TestWorkerRunKillsInTime(t *testing.T) {
 	for _, name := range []string{"main", "child", "escaped"} {
 		a.content(t, name)
 	}
-	for began := time.Now(); g.to < g.from+8000; time.Sleep(20 * time.Millisecond) { // it was extended
+	for began := time.Now(); g.state().to < g.state().from+8000; time.Sleep(20 * time.Millisecond) { // it was extended
 		if time.Since(began) > patience {
 			t.Fatal("it was never extended")
 		}
@@ -323,7 +334,7 @@ func TestWorkerRunKillsInTime(t *testing.T) {
 	mapped := int64(binary.LittleEndian.Uint64(file[32:]))
 	a.wait(t, 3)
 	gone(t, pid)
-	if mapped < g.from+6500 || mapped > to {
+	if mapped < g.state().from+6500 || mapped > to {
 		t.Errorf("the file had not_after %d; the worker was extended to %d", mapped, to)
 	}
 	for _, name := range []string{"main", "child", "escaped"} {
@@ -350,8 +361,8 @@ func TestWorkerRunIsLost(t *testing.T) {
 	if got := a.content(t, "at-term"); got != "0" {
 		t.Errorf("not_after is %s at SIGTERM, want 0", got)
 	}
-	if !strings.Contains(a.err.String(), "UNKNOWN_WORKER") || len(g.released) != 0 {
-		t.Errorf("it says %q; released %d", &a.err, g.released)
+	if !strings.Contains(a.err.String(), "UNKNOWN_WORKER") || len(g.state().released) != 0 {
+		t.Errorf("it says %q; released %d", &a.err, g.state().released)
 	}
 }
 
@@ -445,8 +456,8 @@ func TestWorkerRunLeavesNothing(t *testing.T) {
 	pid := a.pid(t, "escaped")
 	a.wait(t, 4)
 	gone(t, pid)
-	if len(g.released) != 1 || g.released[0] == 0 {
-		t.Errorf("released with %d", g.released)
+	if len(g.state().released) != 1 || g.state().released[0] == 0 {
+		t.Errorf("released with %d", g.state().released)
 	}
 }
 
@@ -493,7 +504,7 @@ func TestWorkerServe(t *testing.T) {
 	}
 	first, _ := start()
 	code, answer := ask()
-	for key, want := range map[string]int64{"worker": 77, "term": 4, "not_before_unix_ms": g.from, "datacenter_id": 2, "worker_id": 13} {
+	for key, want := range map[string]int64{"worker": 77, "term": 4, "not_before_unix_ms": g.state().from, "datacenter_id": 2, "worker_id": 13} {
 		if code != http.StatusOK || answer[key] != want {
 			t.Errorf("%d, %s is %d, want %d", code, key, answer[key], want)
 		}
@@ -511,7 +522,7 @@ func TestWorkerServe(t *testing.T) {
 	if code, _ := ask(); code != http.StatusOK {
 		t.Errorf("after a kill: %d", code)
 	}
-	for before := g.extended; g.extended == before; time.Sleep(20 * time.Millisecond) {
+	for before := g.state().extended; g.state().extended == before; time.Sleep(20 * time.Millisecond) {
 	}
 	_, later := ask()
 	if later["not_after_unix_ms"] <= answer["not_after_unix_ms"] {
@@ -523,8 +534,8 @@ func TestWorkerServe(t *testing.T) {
 	if err := third.Wait(); err != nil {
 		t.Errorf("%v: %s", err, errs)
 	}
-	if len(g.released) != 1 || g.released[0] != 0 { // what the program used is not known
-		t.Errorf("released with %d", g.released)
+	if len(g.state().released) != 1 || g.state().released[0] != 0 { // what the program used is not known
+		t.Errorf("released with %d", g.state().released)
 	}
 	show(1)
 	fourth, errs := start()
