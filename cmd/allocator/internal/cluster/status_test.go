@@ -1,0 +1,38 @@
+package cluster
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+)
+
+// TestWorkersAreListed: status lists the workers that hold sids by name, and one that
+// was killed among the sids that nobody holds.
+func TestWorkersAreListed(t *testing.T) {
+	const now = 1_800_000_000_000
+	var out strings.Builder
+	err := newClusterView(&pb.GetClusterResponse{
+		Space: "default", Layout: pb.Layout_LAYOUT_SCALABLE, PoolSize: 32, PoolSids: "0-31", WorkerSids: "16-31", Era: 1,
+		Nodes: []*pb.Node{{Name: "n1", Sid: -1}},
+		Sids: []*pb.Sid{
+			{Sid: 20, State: "held", Term: 3, Node: "import-1", Worker: true, Owner: "shop", CeilUnixMs: now + 41_000, WrittenUnixMs: now - 19_000},
+			{Sid: 21, State: "waiting", Term: 1, Node: "import-2", Worker: true, CeilUnixMs: now + 7_000, WrittenUnixMs: now - 53_000, Unreleased: true},
+		},
+		Self: &pb.NodeStatus{Name: "n1", Ready: true, Sid: -1, NowUnixMs: now},
+	}).print(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`(?m)^1 node; 1 of 32 sids held, sids 16-31 are for workers$`,
+		`(?m)^WORKER +SID +TERM +INTERVAL LEFT +LAST EXTENDED +OWNER$`,
+		`(?m)^import-1 +20 +3 +41\.0s +19s ago +shop$`,
+		`(?m)^21 +waiting +1 +import-2 +53s ago +in 7\.0s +not released$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("no %s in:\n%s", want, out.String())
+		}
+	}
+}
