@@ -305,7 +305,7 @@ func (p *process) serveWorker(req worker.Request, reply func(worker.Action)) {
 	wrote := false
 	var step func(a worker.Answer)
 	step = func(a worker.Answer) {
-		act := c.Step(p.Now(), worker.Knowledge{Status: p.status, Limit: p.limit, Closed: p.closed()}, a)
+		act := c.Step(p.Now(), worker.Knowledge{Status: p.status, Limit: p.limit, Closed: p.node.Barred()}, a)
 		var revoke lease.LeaseID
 		switch act := act.(type) {
 		case worker.Done:
@@ -336,21 +336,6 @@ func (p *process) serveWorker(req worker.Request, reply func(worker.Action)) {
 		reply(act)
 	}
 	step(worker.Answer{})
-}
-
-// closed returns why the process writes no ceilings for workers, or nil.
-func (p *process) closed() *node.Refusal {
-	switch s := p.status; {
-	case p.stopping:
-		return &node.Refusal{Reason: node.Draining}
-	case !s.Listed:
-		return &node.Refusal{Reason: node.Starting}
-	case s.Phase == lease.Rewound:
-		return &node.Refusal{Reason: node.HistoryRewound}
-	case !s.GateOpen:
-		return &node.Refusal{Reason: node.ClockSkew}
-	}
-	return nil
 }
 
 // checkAnswer checks I3: an interval that a worker is told was written for it, as a whole.
@@ -392,7 +377,7 @@ func (sim *simulation) expectWorkers() {
 	now, v := sim.trueMillis(), sim.etcd.view()
 	able := slices.ContainsFunc(sim.hosts, func(h *host) bool {
 		p := h.process
-		return p.closed() == nil && p.limit.Permits(p.Now(), true)
+		return p.node.Barred() == nil && p.limit.Permits(p.Now(), true)
 	})
 	free := 0
 	for sid := sim.plan.workers.sids.From; sid < sim.plan.workers.sids.To; sid++ {
