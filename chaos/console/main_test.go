@@ -159,10 +159,15 @@ func open(t *testing.T, root, path string, options ...option) *page {
 	return p
 }
 
+// maxProblems is how many a failure lists of one page.
+const maxProblems = 5
+
 func (p *page) problem(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.problems = append(p.problems, text)
+	if len(p.problems) < maxProblems {
+		p.problems = append(p.problems, text)
+	}
 }
 
 // listen notes what a page must not do.

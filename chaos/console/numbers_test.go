@@ -293,6 +293,7 @@ func TestWithoutJavaScript(t *testing.T) {
 		want := []string{"All is well: 3 nodes serve"}
 		switch name {
 		case "":
+			want = append(want, "sids held\n3 of 32")
 			for _, sid := range s.SIDs {
 				want = append(want, fmt.Sprintf("%d\theld\t%s\t%d\t", sid.SID, sid.Node, sid.Term))
 			}
