@@ -24,6 +24,8 @@ var scopesOf = map[string]string{
 	"/v1/cluster":                 "",
 	"POST /v1/workers":            "worker",
 	"/v1/workers":                 "",
+	"GET /v1/events":              "read",
+	"/v1/events":                  "",
 	"POST /v1/workers/{worker}":   "worker",
 	"DELETE /v1/workers/{worker}": "worker",
 	"/v1/workers/{worker}":        "",
@@ -51,6 +53,7 @@ var shown = []string{"", "unknown", "read", "issue", "worker", "admin"}
 func TestEveryRouteRequiresItsScope(t *testing.T) {
 	env, tokens, _ := servertest.NewGuarded(t, access.Config{})
 	tokens["unknown"] = "allocator_UNKNOWN"
+	env.Feed.End() // so that streams end
 	for _, r := range httpserver.Routes(env.Service) {
 		needs, ok := scopesOf[r.Pattern]
 		if !ok {

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/server"
 )
 
@@ -14,7 +15,7 @@ type Route struct {
 
 // Routes lists all of them.
 func Routes(s *server.Service) (out []Route) {
-	for _, r := range (&handler{service: s}).routes() {
+	for _, r := range (&handler{service: s, feed: feed.New(feed.Config{})}).routes() {
 		out = append(out, Route{r.pattern, r.need.Scope, r.need.Open})
 	}
 	return out
