@@ -58,7 +58,6 @@ type running struct {
 	of   *generator
 	on   int
 	next worker.Action
-	seen worker.Knowledge // by the node, before the answer arrived
 }
 
 type fleet struct {

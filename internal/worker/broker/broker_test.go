@@ -33,7 +33,8 @@ type cell struct {
 	mem    *storetest.Memory
 	faulty *storetest.Faulty
 	began  time.Time
-	log    bytes.Buffer
+	log    bytes.Buffer // written by logger alone
+	logger *slog.Logger
 	known  lease.Status // at the beginning
 }
 
@@ -57,7 +58,7 @@ func (c *cell) Limit() lease.Limit { return lease.NewMachine(lease.Config{}).Lim
 
 func newCell(t *testing.T) *cell {
 	c := &cell{t: t, mem: storetest.NewMemory(7), began: time.Now()}
-	c.faulty = storetest.NewFaulty(c.mem, nil)
+	c.faulty, c.logger = storetest.NewFaulty(c.mem, nil), slog.New(slog.NewTextHandler(&c.log, nil))
 	if _, _, err := c.mem.Init(t.Context(), lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}, start); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func (c *cell) node(sids lease.SIDRange) (*broker.Broker, *node.Node) {
 	n.Report(c.Status())
 	return broker.New(broker.Config{
 		SIDs: sids, Window: window, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond, CallTimeout: 2 * time.Second,
-		Node: n, Keeper: c, Store: c.faulty, Logger: slog.New(slog.NewTextHandler(&c.log, nil)),
+		Node: n, Keeper: c, Store: c.faulty, Logger: c.logger,
 	}), n
 }
 
