@@ -116,10 +116,6 @@ large   restore-era-unpurged    -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1
 large   restore-three-nodes     -DMAXREQ=3 -DPURGE -DRESTORES=1 -DNODES=3
 large   worker-two              -DCALLS=4 -DPURGE
 large   worker-no-holder        -DCALLS=4 -DPURGE -DSTEAL -DNO_HOLDER_COMPARE
-large   worker-and-another      -DCALLS=5 -DWORKERS=1 -DOTHERS=2 -DPURGE
-large   worker-era              -DCALLS=3 -DBUMPS=1 -DOTHERS=1 -DPURGE
-large   worker-restore          -DCALLS=4 -DWORKERS=1 -DOTHERS=1 -DRESTORES=1 -DPURGE
-large   worker-two-restore      -DCALLS=3 -DRESTORES=1 -DOTHERS=1 -DPURGE
 TABLE
 	fi
 }
