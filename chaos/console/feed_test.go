@@ -39,6 +39,12 @@ func TestFeedKilled(t *testing.T) {
 	if s := p.read(); after > 5 || !strings.HasPrefix(s.Live, "stale") {
 		t.Errorf("after %.1f s it shows %q", after, s.Live)
 	}
+	for _, element := range []string{"#summary .mark", "#sids .tag", "#sids .fill"} {
+		rgb := eval[[]int](p, `((s) => (s.fill === "rgb(0, 0, 0)" ? s.backgroundColor : s.fill).match(/\d+/g).map(Number))(getComputedStyle(document.querySelector("`+element+`")))`)
+		if len(rgb) < 3 || rgb[1] > rgb[0]+20 && rgb[1] > rgb[2]+10 {
+			t.Errorf("%s of a stale page is green: %v", element, rgb)
+		}
+	}
 	p.shot("pool-stale")
 	resume()
 	p.until(`!document.body.classList.contains("stale") && document.querySelector("#live").textContent === "live"`)

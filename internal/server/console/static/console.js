@@ -274,7 +274,7 @@ function intervals(k) {
 const palette = ["#3b76e0", "#d1762a", "#2f9e5f", "#a04fd0", "#c2455f", "#2a9aa8", "#8a8f2d", "#7a6a5a"];
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function chart(figure, old, names, data, unit) {
+function chart(figure, old, names, data, unit, y = {}) {
   const width = figure.clientWidth - 30;
   if (old && old.names === names.join("\n") && old.u.width === width) {
     old.u.setData(data);
@@ -284,7 +284,7 @@ function chart(figure, old, names, data, unit) {
   const axis = { stroke: css("--muted"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
   const u = new uPlot({
     width, height: 240, legend: { live: true }, cursor: { drag: { x: false, y: false } },
-    scales: { x: { range: (_, min, max) => [Math.max(max - 900, Math.min(min, max - 120)), max] } },
+    scales: { x: { range: (_, min, max) => [Math.max(max - 900, Math.min(min, max - 120)), max] }, y },
     axes: [{ ...axis, space: 90, values: (_, list) => list.map((t) => new Date(t * 1000).toISOString().slice(11, 19)) }, { ...axis, size: 76, values: (_, list) => list.map((v) => v + unit) }],
     series: [{ label: "UTC", value: (_, t) => (t ? new Date(t * 1000).toISOString().slice(11, 19) : "--") }, ...names.map((name, i) => ({ label: name, stroke: palette[i % palette.length], width: 1.5, points: { show: false }, spanGaps: false }))],
   }, data, $(".plot", figure));
@@ -323,7 +323,7 @@ function windows() {
   points[1].push(snap.self.sid < 0 ? null : Math.max(0, snap.self.ceil_unix_ms - snap.at_unix_ms) / 1000);
   if (points[0].length > 900) for (const p of points) p.shift();
   figure.hidden = false;
-  course = chart(figure, course, ["window left"], points.map((p) => [...p]), " s");
+  course = chart(figure, course, ["window left"], points.map((p) => [...p]), " s", { range: (_, min, max) => [0, Math.max(max, 1)] });
 }
 
 // ---- Break it
