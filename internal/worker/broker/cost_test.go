@@ -23,12 +23,12 @@ import (
 )
 
 // TestThousandWorkers: 1,000 workers of three nodes that extend when they are told to for
-// ten minutes. Each costs at most 0.25 writes a second and, with the store in memory and
+// three minutes. Each costs at most 0.25 writes a second and, with the store in memory and
 // its history, 20 kB.
 func TestThousandWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCell(t)
-		const many, minutes = 1000, 10
+		const many, minutes = 1000, 3
 		var nodes []*broker.Broker
 		for range 3 {
 			b, _ := c.node(lease.SIDRange{From: 24, To: 24 + many})
