@@ -110,6 +110,9 @@ func (r *Release) fromRecord(v lease.View, sid flake.SID, above, far clock.Milli
 		return 0, "", refuse("the ceiling %s was granted to %q (%s), which is running and may issue up to it: stop that process first", At(w.Ceil), w.Node, w.Instance)
 	}
 	r.Bound = "--above, below the record's ceiling of " + At(w.Ceil)
+	if w.Worker {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling was granted to the worker %q, and workers are not registered: make sure that it has stopped", w.Node))
+	}
 	r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling is lowered from %s because of --above: if an ID of sid %d has the time %s or a later one, or a process with instance %s still runs, "+
 		"IDs will be issued twice", At(w.Ceil), sid, At(above), w.Instance))
 	return above, w.Instance, nil

@@ -260,6 +260,8 @@ func TestReleaseSID(t *testing.T) {
 		{name: "in order, to be raised", view: space(sid(1, entry(window(released)), false)), above: now + 40_000, term: 8, ceil: now + 40_000},
 		{name: "poisoned, on the operator's assurance", view: space(sid(1, poisoned, false), runs("i2")), above: now - 5000,
 			term: 8, ceil: now - 5000, gone: "i1", warns: "because of --above"},
+		{name: "poisoned, of a worker", view: space(sid(1, entry(window(ceil(now+10*year), func(w *lease.Window) { w.Worker = true })), false)), above: now - 5000,
+			term: 8, ceil: now - 5000, gone: "i1", warns: "workers are not registered"},
 		{name: "unreadable", view: space(sid(1, corrupt(damaged), false)), ledger: []Line{line(6, now-9000), line(7, now-5000)}, term: 51, ceil: now + total},
 		{name: "unreadable and still held", view: space(sid(1, corrupt(damaged), true)), ledger: []Line{line(60, now-5000)}, term: 61, ceil: now + total},
 		{name: "unreadable, others are ahead", view: space(sid(1, corrupt(damaged), false), sid(2, entry(window(ceil(now+20_000))), true)), term: 51, ceil: now + 20_000 + total},
