@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -131,4 +133,16 @@ func over(err error) bool {
 // hopeless reports whether an acquisition that failed so would fail again.
 func hopeless(err error) bool {
 	return is(err, client.WorkersOff, client.WorkerQuota, client.CallerClock, client.Unauthenticated, client.PermissionDenied, client.InvalidFormat)
+}
+
+// wasSlow reports whether a clock was refused that may be right: the call took so long
+// that its time was old when the node read it.
+func wasSlow(err error, took time.Duration) bool {
+	var r *client.Refusal
+	if !errors.As(err, &r) || r.Reason != client.CallerClock {
+		return false
+	}
+	offset, errO := strconv.ParseInt(r.Metadata["offset_ms"], 10, 64)
+	limit, errL := strconv.ParseInt(r.Metadata["limit_ms"], 10, 64)
+	return errO == nil && errL == nil && offset < 0 && ms(-offset) <= ms(limit)+took
 }

@@ -146,3 +146,26 @@ func TestKeepRefusesWrongAnswers(t *testing.T) {
 		}
 	}
 }
+
+// A clock that was refused may be right if the call was on its way for as long.
+func TestWasSlow(t *testing.T) {
+	for _, tc := range []struct {
+		offset string
+		took   time.Duration
+		want   bool
+	}{
+		{"-513", 300 * time.Millisecond, true},
+		{"-513", 200 * time.Millisecond, false},
+		{"513", 300 * time.Millisecond, false}, // ahead: no way makes a time later
+		{"-3600000", 300 * time.Millisecond, false},
+		{"", time.Hour, false},
+	} {
+		err := fmt.Errorf("asked: %w", &client.Refusal{Reason: client.CallerClock, Metadata: map[string]string{"offset_ms": tc.offset, "limit_ms": "250"}})
+		if got := wasSlow(err, tc.took); got != tc.want {
+			t.Errorf("offset %s after %v: %v", tc.offset, tc.took, got)
+		}
+	}
+	if wasSlow(refusal(client.NoWorker), time.Hour) || wasSlow(errors.New("away"), time.Hour) {
+		t.Error("another error is taken for one about clocks")
+	}
+}

@@ -53,7 +53,7 @@ const releaseTimeout = 5 * time.Second
 //
 //   - ErrConfig, or an error of package client about Config.Client, at once;
 //   - a *client.Refusal, at once, with a reason that waiting does not help against, such
-//     as WORKERS_OFF, WORKER_QUOTA, CALLER_CLOCK or PERMISSION_DENIED;
+//     as WORKERS_OFF, WORKER_QUOTA, PERMISSION_DENIED, or CALLER_CLOCK unless the call was slow;
 //   - a *client.Refusal, such as NO_WORKER, or client.ErrUnavailable, with the error of ctx
 //     or context.DeadlineExceeded, where no number was to be had in time.
 //
@@ -113,7 +113,7 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 			return k, nil
 		}
 		err = typed(err)
-		if hopeless(err) {
+		if hopeless(err) && !wasSlow(err, time.Since(sent)) {
 			return nil, fmt.Errorf("worker: acquire: %w", err)
 		}
 		select {
