@@ -124,7 +124,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "allocator")
-	build := exec.Command("go", "build", "-o", binary, "../../cmd/allocator")
+	build := exec.Command("go", "-C", "../..", "build", "-o", binary, "./cmd/allocator") // whose module has its own versions
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
