@@ -272,15 +272,12 @@ func (e example) check() error {
 	return err
 }
 
-// announced are commands that README.md calls not built yet.
-var announced = []string{"top"}
-
 // Every command of the documents exists, with its flags.
 func TestGuideCommands(t *testing.T) {
 	for guide, least := range map[string]int{"README.md": 3, "docs/BARE-METAL.md": 5, "docs/how-to/call-it.md": 8, "docs/how-to/replace-other-tools.md": 1, "docs/how-to/store-ids.md": 3, "docs/how-to/take-over-snowflakes.md": 5, "docs/OPERATIONS.md": 50, "deploy/helm/allocator/README.md": 1} {
 		found := examples(readFile(t, "../../"+guide))
 		for _, e := range found {
-			if err := e.check(); err != nil && !slices.Contains(announced, e.text) {
+			if err := e.check(); err != nil {
 				t.Errorf("%s: allocator %s: %v", guide, e.text, err)
 			}
 		}
