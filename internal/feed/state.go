@@ -292,28 +292,21 @@ func (c *change) holders() {
 	if !was.Listed || !is.Listed || sameArray(was.Holders, is.Holders) {
 		return
 	}
-	own := c.new.Node.Instance
+	report := func(held []lease.Held, ofNode, ofWorker Kind, what string) {
+		for _, h := range held {
+			kind, who := ofNode, "node"
+			switch {
+			case h.Instance == c.new.Node.Instance:
+				continue
+			case h.Worker:
+				kind, who = ofWorker, "worker"
+			}
+			c.about(h.Node, kind, fmt.Sprintf("%s %s %s", who, h.Node, fmt.Sprintf(what, h.SID)), "instance", string(h.Instance)).SID = int(h.SID)
+		}
+	}
 	came, left := diff(was.Holders, is.Holders, func(h lease.Held) lease.Held { return h })
-	for _, h := range left {
-		if h.Instance == own {
-			continue
-		}
-		kind, what := HolderLeft, "node"
-		if h.Worker {
-			kind, what = WorkerReleased, "worker"
-		}
-		c.about(h.Node, kind, fmt.Sprintf("%s %s does not hold sid %d any more", what, h.Node, h.SID), "instance", string(h.Instance)).SID = int(h.SID)
-	}
-	for _, h := range came {
-		if h.Instance == own {
-			continue
-		}
-		kind, what := HolderCame, "node"
-		if h.Worker {
-			kind, what = WorkerAcquired, "worker"
-		}
-		c.about(h.Node, kind, fmt.Sprintf("%s %s holds sid %d", what, h.Node, h.SID), "instance", string(h.Instance)).SID = int(h.SID)
-	}
+	report(left, HolderLeft, WorkerReleased, "does not hold sid %d any more")
+	report(came, HolderCame, WorkerAcquired, "holds sid %d")
 }
 
 // diff returns what is in now alone and what is in was alone, by key.
