@@ -1003,7 +1003,8 @@ type AcquireWorkerRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Chosen by the caller: 16 to 64 letters and digits that nobody can guess, new for
 	// each worker. A second acquisition with it returns the same worker, also on another
-	// node. Empty: the node chooses it.
+	// node. Empty: the node chooses it. Do not store it: a program that starts again with
+	// an earlier secret gets times that it has used already, and makes IDs twice.
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The caller's clock; 0: not said. An acquisition with a clock that is off by more
 	// than issue.max-skew is refused.
@@ -1227,7 +1228,8 @@ type Worker struct {
 	// It grows with each acquisition of the number.
 	Term int64  `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
-	// It may be in the future.
+	// It may be in the future. It is the same in all answers about one worker: an answer
+	// with another one is not about this worker, so stop and acquire anew.
 	NotBeforeUnixMs int64 `protobuf:"varint,5,opt,name=not_before_unix_ms,json=notBeforeUnixMs,proto3" json:"not_before_unix_ms,omitempty"`
 	NotAfterUnixMs  int64 `protobuf:"varint,6,opt,name=not_after_unix_ms,json=notAfterUnixMs,proto3" json:"not_after_unix_ms,omitempty"`
 	// When to extend next.

@@ -34,6 +34,10 @@ while [ "$count" -gt 0 ]; do
 	if [ "$ms" -ge "$extend_at" ]; then
 		if answer=$(call -X POST "$node/v1/workers/$id:extend" -H "Worker-Handle: $handle" \
 			-H 'Content-Type: application/json' -d "{\"not_after_unix_ms\":$not_after}"); then
+			if [ "$(number not_before_unix_ms)" != "$not_before" ]; then
+				echo "the answer is about another worker: acquire anew" >&2
+				exit 1
+			fi
 			not_after=$(number not_after_unix_ms)
 			extend_at=$(number extend_at_unix_ms)
 		else
