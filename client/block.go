@@ -14,9 +14,9 @@ import (
 // A Block is Count IDs in rising order: First, First+Stride, and so on. Its size in
 // memory does not depend on Count. The zero Block has none.
 type Block struct {
-	First  flake.ID
-	Count  int
-	Stride int64
+	First  flake.ID     // the smallest
+	Count  int          // of IDs
+	Stride int64        // from one ID to the next
 	SID    flake.SID    // in every ID
 	Format flake.Format // of the space
 	Node   string       // the name of the node that issued it

@@ -5,6 +5,8 @@
 //	defer c.Close()
 //	id, err := c.Next(ctx)
 //
+// "allocator dev" starts nodes to try it with: the target of the first is 127.0.0.1:9000.
+//
 // A Client is safe for concurrent use and meant to be shared: create one for the
 // whole program.
 //

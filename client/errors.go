@@ -66,7 +66,7 @@ var (
 
 // Refusal is a node's answer that it issued nothing, and why.
 type Refusal struct {
-	Reason  Reason
+	Reason  Reason // for programs
 	Message string // the node's, for a person
 	// RetryAfter is the time after which the same node may serve the same request;
 	// 0: waiting does not help.

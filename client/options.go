@@ -54,6 +54,7 @@ const maxBlock = 1_000_000
 
 // Resolver looks up the addresses of a host. *net.Resolver is one.
 type Resolver interface {
+	// LookupHost returns the IP addresses of a host.
 	LookupHost(ctx context.Context, host string) ([]string, error)
 }
 
@@ -64,7 +65,8 @@ type Options struct {
 	// of its addresses. At most 16 are connected to at a time; others replace those
 	// that are unreachable.
 	Targets []string
-	Mode    Mode
+	// Mode is how calls become requests.
+	Mode Mode
 
 	// Unordered lets the client's IDs come in any order. It only saves waits for
 	// nodes whose clocks are behind.

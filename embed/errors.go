@@ -16,9 +16,9 @@ var ErrClosed = errors.New("embed: closed")
 
 // Holder is who holds a sid.
 type Holder struct {
-	SID      flake.SID
-	Node     string // its name
-	Instance string // of the process
+	SID      flake.SID // that is held
+	Node     string    // its name
+	Instance string    // of the process
 }
 
 // PoolError is the error of Open if no sid was free in time, or not more than the reserve. errors.Is(err, &client.Refusal{Reason: client.NoSID}) holds.

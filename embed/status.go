@@ -12,10 +12,8 @@ type Status struct {
 	Node     string // the program's name as a node
 	Instance string // of this process, in etcd
 
-	// Refusing is the reason why a call would be refused now; "": it would be served.
-	// Message is the text for people.
-	Refusing client.Reason
-	Message  string
+	Refusing client.Reason // why a call would be refused now; "": it would be served
+	Message  string        // the same for people
 
 	SID        int           // -1: none
 	Term       int64         // of the sid; 0: none

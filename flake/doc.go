@@ -1,6 +1,12 @@
 // Package flake reads and writes time-sorted IDs that fit an int64 and 13
 // characters: 64-bit Ulid-Flakes, and the Snowflakes of other systems.
 //
+//	id, err := flake.Parse("00F5PEXFDQCGR") // an ID that a node issued
+//	id.Time()                               // 2024-07-07 15:04:17.133 UTC
+//	id.Int64()                              // for a BIGINT column
+//
+// To get new IDs, use package client or package embed.
+//
 // A Ulid-Flake:
 //
 //	 63  62                            20  19            0

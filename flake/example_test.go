@@ -72,3 +72,28 @@ func ExampleID_MarshalJSON() {
 	// {"id":"00F5PEXFDQCGR"}
 	// flake: ID is not a JSON string (numbers lose digits above 2^53)
 }
+
+func ExampleLayouts() {
+	for _, name := range flake.Layouts()[:4] {
+		l, _ := flake.ParseLayout(name)
+		fmt.Println(name, l.Holders())
+	}
+	// Output:
+	// scalable 32
+	// standalone 1
+	// fleet 1024
+	// twitter 1024
+}
+
+// A Snowflake of Twitter.
+func ExampleParseFormat() {
+	f, err := flake.ParseFormat("twitter")
+	id, _ := flake.ParseInt("1541815603606036480")
+	fmt.Println(f.Time(id).Format(time.RFC3339Nano), f.SID(id), f.Entropy(id), err)
+
+	f, err = flake.ParseFormat("41/10/12,order=time-sid-seq,unit=1ms,epoch=2024-01-01")
+	fmt.Println(f.Layout.Holders(), f.Epoch, err)
+	// Output:
+	// 2022-06-28T16:07:40.105Z 378 0 <nil>
+	// 1024 1704067200000 <nil>
+}

@@ -55,8 +55,8 @@ type SID uint32
 // A Format is the meaning of the bits of a space's IDs. It never changes while
 // the space lives.
 type Format struct {
-	Layout Layout
-	Epoch  int64 // timestamp 0, in Unix milliseconds
+	Layout Layout // which bits are what
+	Epoch  int64  // timestamp 0, in Unix milliseconds
 }
 
 // Default is the format of the Ulid-Flake specification for several holders.

@@ -1,5 +1,12 @@
 // Package ulid reads and writes 128-bit ULIDs, and the same 16 bytes as UUIDs.
 //
+//	id, err := ulid.Parse("01J26VJTFDFES8CAJTB9D5MPJT")
+//	id.Time() // 2024-07-07 15:04:17.133 UTC
+//	id.UUID() // "01908db9-69ed-7bb2-862a-5a5a5a5a5a5a", a UUIDv7
+//
+// An Offline makes ULIDs without a cluster. Those that a cluster issues come from
+// package client.
+//
 // A ULID is a time and 80 random bits:
 //
 //	 127             80 79                                 0

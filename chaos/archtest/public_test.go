@@ -11,7 +11,7 @@ import (
 )
 
 // public are the packages that programs compile against.
-var public = []string{"flake", "ulid", "client", "client/clienttest", "embed", "worker"}
+var public = []string{"flake", "ulid", "client", "client/clienttest", "client/prom", "embed", "worker", "worker/legacy"}
 
 // exposed returns the exported declarations of a file that name a type of an
 // internal package: nobody outside could write that type down.

@@ -76,9 +76,9 @@ type Node struct {
 
 // Request is a request for IDs.
 type Request struct {
-	Number int // of the requests to this node, from 1 on
-	Count  int
-	After  flake.ID
+	Number int      // of the requests to this node, from 1 on
+	Count  int      // of IDs
+	After  flake.ID // which they have to be greater than; 0: none
 }
 
 // Act is what becomes of a request. The zero Act is that it is served.

@@ -1,5 +1,7 @@
 // Package prom exports the counters of a client as Prometheus metrics. It is apart
 // from package client so that programs without Prometheus do not compile it.
+//
+//	prometheus.MustRegister(prom.New(c, nil)) // c is a *client.Client
 package prom
 
 import (
