@@ -8,27 +8,21 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/pages"
 )
 
 // TestStoreIDs runs the SQL of docs/how-to/store-ids.md in SQLite and PostgreSQL, and
 // compares what it prints.
 func TestStoreIDs(t *testing.T) {
-	page, err := os.ReadFile("../../docs/how-to/store-ids.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := pages.Open(t, "../../docs/how-to/store-ids.md")
 	for name, run := range map[string]func(*testing.T, string) string{"sqlite": inSQLite, "postgres": inPostgres} {
 		t.Run(name, func(t *testing.T) {
-			m := regexp.MustCompile("(?s)<!-- run: " + name + " -->\n```sql\n(.*?)```\n<!-- prints -->\n```\n(.*?)```").FindSubmatch(page)
-			if m == nil {
-				t.Fatal("the page has no such example")
-			}
-			if got, want := run(t, string(m[1])), string(m[2]); got != want {
+			if got, want := run(t, page.Text(t, "run: "+name)), page.Text(t, "prints: "+name); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 )
@@ -35,28 +36,14 @@ type takeover struct {
 // commands returns what the guide has under a mark, with the values of this takeover.
 func (k *takeover) commands(mark string) string {
 	k.t.Helper()
-	guide, err := os.ReadFile(takeoverGuide)
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	m := regexp.MustCompile("(?s)<!-- run: " + mark + " -->\n```sh\n(.*?)```").FindSubmatch(guide)
-	if m == nil {
-		k.t.Fatalf("the guide has no commands %q", mark)
-	}
-	return strings.NewReplacer("2124454377811877890", k.above, "http://10.0.0.1:2379", k.etcd, "twitter", k.layout.Layout.String()).Replace(string(m[1]))
+	here := strings.NewReplacer("2124454377811877890", k.above, "http://10.0.0.1:2379", k.etcd, "twitter", k.layout.Layout.String())
+	return here.Replace(pages.Open(k.t, takeoverGuide).Text(k.t, "run: "+mark))
 }
 
 // run runs commands and returns what they print, and their exit code.
 func (k *takeover) run(commands string) (string, int) {
 	k.t.Helper()
-	cmd := exec.CommandContext(k.t.Context(), "sh", "-euc", commands)
-	cmd.Dir, cmd.Env = k.dir, k.env
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		k.t.Fatal(err)
-	}
-	return string(out), cmd.ProcessState.ExitCode()
+	return pages.NewShell(k.t, pages.Config{Dir: k.dir, Env: k.env}).Must(commands)
 }
 
 func (k *takeover) rows(name string) string { return filepath.Join(k.dir, "new-rows", name+".txt") }
@@ -94,7 +81,7 @@ func (k *takeover) node(name, mark string) {
 	k.t.Helper()
 	log := filepath.Join(k.dir, name+".log")
 	cmd := exec.Command("sh", "-euc", "exec "+k.commands(mark))
-	cmd.Dir, cmd.Env = k.dir, append(k.env, "ALLOCATOR_NODE_NAME="+name)
+	cmd.Dir, cmd.Env = k.dir, append(append(os.Environ(), k.env...), "ALLOCATOR_NODE_NAME="+name)
 	n := startProcess(k.t, cmd, log, log+".json")
 	var addr string
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -188,9 +175,9 @@ func TestTakeover(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k := &takeover{t: t, dir: t.TempDir(), layout: format, etcd: etcd, stop: map[string]func(){}, env: append(os.Environ(),
-				"PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"), "ALLOCATOR_SPACE="+kind, "ALLOCATOR_ETCD_ENDPOINTS="+etcd, "ALLOCATOR_LOG_FORMAT=json",
-				"ALLOCATOR_LISTEN_GRPC=127.0.0.1:0", "ALLOCATOR_LISTEN_HTTP=127.0.0.1:0", "ALLOCATOR_LISTEN_ADMIN=127.0.0.1:0", "ALLOCATOR_LISTEN_GOSSIP=127.0.0.1:0")}
+			k := &takeover{t: t, dir: t.TempDir(), layout: format, etcd: etcd, stop: map[string]func(){}, env: []string{
+				"PATH=" + filepath.Dir(path) + ":" + os.Getenv("PATH"), "ALLOCATOR_SPACE=" + kind, "ALLOCATOR_ETCD_ENDPOINTS=" + etcd, "ALLOCATOR_LOG_FORMAT=json",
+				"ALLOCATOR_LISTEN_GRPC=127.0.0.1:0", "ALLOCATOR_LISTEN_HTTP=127.0.0.1:0", "ALLOCATOR_LISTEN_ADMIN=127.0.0.1:0", "ALLOCATOR_LISTEN_GOSSIP=127.0.0.1:0"}}
 			if err := os.Mkdir(filepath.Join(k.dir, "new-rows"), 0o700); err != nil {
 				t.Fatal(err)
 			}

@@ -1,15 +1,14 @@
 package interop
 
 import (
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -37,26 +36,14 @@ func TestWorkersGuide(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	guide, err := os.ReadFile(workersGuide)
-	if err != nil {
-		t.Fatal(err)
-	}
-	here := strings.NewReplacer("127.0.0.1:9000", n.GRPC, "http://127.0.0.1:8080", "http://"+strings.TrimPrefix(n.HTTP, "http://"))
+	guide, sh := pages.Open(t, workersGuide), pages.NewShell(t, pages.Config{
+		Dir:  dir,
+		Env:  []string{"PATH=" + filepath.Dir(program) + ":" + os.Getenv("PATH"), "ALLOCATOR_ADDR=" + n.GRPC},
+		Here: strings.NewReplacer("127.0.0.1:9000", n.GRPC, "http://127.0.0.1:8080", "http://"+strings.TrimPrefix(n.HTTP, "http://")),
+	})
 	run := func(mark string) (string, int) {
 		t.Helper()
-		m := regexp.MustCompile("(?s)<!-- run: " + mark + " -->\n```sh\n(.*?)```").FindSubmatch(guide)
-		if m == nil {
-			t.Fatalf("the guide has no commands %q", mark)
-		}
-		cmd := exec.CommandContext(t.Context(), "sh", "-euc", here.Replace(string(m[1])))
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"), "ALLOCATOR_ADDR="+n.GRPC)
-		out, err := cmd.CombinedOutput()
-		var exit *exec.ExitError
-		if err != nil && !errors.As(err, &exit) {
-			t.Fatal(err)
-		}
-		return string(out), cmd.ProcessState.ExitCode()
+		return sh.Must(guide.Text(t, "run: "+mark))
 	}
 	if out, code := run("agent"); code != 0 || !regexp.MustCompile(`(?m)^worker (5[1-9]\d|[6-9]\d\d|10[01]\d|102[0-3]), datacenter (1[6-9]|2\d|3[01]), worker of it ([12]?\d|3[01])$`).MatchString(out) {
 		t.Fatalf("exit code %d:\n%s", code, out)

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
 )
@@ -210,7 +211,6 @@ type example struct {
 }
 
 var (
-	fences  = regexp.MustCompile("(?s)\n *```[a-z]*\n(.*?)\n *```")
 	spans   = regexp.MustCompile("`([^`\n]+)`")
 	before  = regexp.MustCompile(`^(\s*\$ )?\s*(\w+=\S+ +)*(sudo +(-u +\w+ +)?)?(\S*/)?allocator +`) // what may stand before a command
 	foreign = regexp.MustCompile(`^[^a-z-]`)                                                         // what no command begins with
@@ -218,8 +218,8 @@ var (
 
 // examples returns the command lines of our program in a Markdown document.
 func examples(doc string) (out []example) {
-	for _, block := range fences.FindAllStringSubmatch(doc, -1) {
-		for _, line := range strings.Split(strings.ReplaceAll(block[1], "\\\n", " "), "\n") {
+	for _, block := range pages.Parse(doc) {
+		for _, line := range strings.Split(strings.ReplaceAll(block.Text, "\\\n", " "), "\n") {
 			line, _, _ = strings.Cut(line, " #")
 			for _, part := range regexp.MustCompile(`[|&;()]+`).Split(line, -1) {
 				if part = ours(part); part != "" {
@@ -228,7 +228,7 @@ func examples(doc string) (out []example) {
 			}
 		}
 	}
-	for _, span := range spans.FindAllStringSubmatch(fences.ReplaceAllString(doc, ""), -1) {
+	for _, span := range spans.FindAllStringSubmatch(doc, -1) {
 		if part := ours(span[1]); part != "" {
 			out = append(out, example{part, false})
 		}

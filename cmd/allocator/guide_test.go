@@ -15,23 +15,10 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/pages"
 )
 
 const guide = "../../docs/BARE-METAL.md"
-
-// block returns the commands that the guide has under a mark, those of several
-// blocks together.
-func block(t *testing.T, mark string) string {
-	t.Helper()
-	var out []string
-	for _, m := range regexp.MustCompile("(?s)<!-- "+mark+" -->\n```sh\n(.*?)```").FindAllStringSubmatch(readFile(t, guide), -1) {
-		out = append(out, m[1])
-	}
-	if out == nil {
-		t.Fatalf("the guide has no block %q", mark)
-	}
-	return strings.Join(out, "\n")
-}
 
 // inOwnNetwork runs this test again in a network namespace of its own, where it has
 // the guide's addresses to itself. There it returns the directory of the programs;
@@ -78,16 +65,11 @@ func (m machine) script(t *testing.T, work, commands string) string {
 	t.Helper()
 	commands = regexp.MustCompile(`sudo (-u allocator )?`).ReplaceAllString(commands, "")
 	commands = strings.NewReplacer("-o root -g allocator ", "", "/etc/allocator", m.dir+"/etc").Replace(commands)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "sh", "-euc", commands)
-	cmd.Dir = work
-	cmd.Env = append(os.Environ(), "IP="+m.ip, "PATH="+work+"/bin:"+os.Getenv("PATH"))
-	out, err := cmd.CombinedOutput()
+	out, _, err := pages.NewShell(t, pages.Config{Dir: work, Env: []string{"IP=" + m.ip, "PATH=" + work + "/bin:" + os.Getenv("PATH")}}).Run(commands)
 	if err != nil {
-		t.Fatalf("%v\n%s\n%s", err, commands, out)
+		t.Fatal(err)
 	}
-	return string(out)
+	return out
 }
 
 // service starts a program that runs until the test ends.
@@ -134,7 +116,7 @@ func TestGuide(t *testing.T) {
 	if bin == "" {
 		return
 	}
-	work, root := t.TempDir(), "../.."
+	page, work, root := pages.Open(t, guide), t.TempDir(), "../.."
 	if err := os.Symlink(bin, filepath.Join(work, "bin")); err != nil {
 		t.Fatal(err)
 	}
@@ -155,14 +137,14 @@ func TestGuide(t *testing.T) {
 		machines = append(machines, m)
 	}
 
-	certificates, shared, ok := strings.Cut(block(t, "run: once"), "mkdir -p shared")
+	certificates, shared, ok := strings.Cut(page.Text(t, "run: once"), "mkdir -p shared")
 	if !ok {
 		t.Fatal("the guide shares secrets in another way")
 	}
 	host.script(t, work, certificates)
 	for _, m := range machines {
 		host.script(t, work, fmt.Sprintf("mkdir -p %[1]s/etcd && cp pki/%[2]s.pem %[1]s/etcd/server.pem && cp pki/%[2]s.key %[1]s/etcd/server.key && cp pki/ca.pem %[1]s/etcd/", m.dir, m.ip))
-		text := strings.NewReplacer("/etc/etcd", m.dir+"/etcd", "/var/lib/etcd", m.dir+"/data").Replace(block(t, "etcd"))
+		text := strings.NewReplacer("/etc/etcd", m.dir+"/etcd", "/var/lib/etcd", m.dir+"/data").Replace(page.Text(t, "file: etcd.env"))
 		// On one machine all members call from the same address, which is not in every
 		// certificate.
 		env := append(environment(text, m.ip), "ETCD_PEER_SKIP_CLIENT_SAN_VERIFICATION=true", "ETCD_LOG_LEVEL=error")
@@ -176,7 +158,7 @@ func TestGuide(t *testing.T) {
 
 	start := strings.Fields(field(readFile(t, deploy+"/systemd/allocator.service"), "ExecStart")[0])
 	for i, m := range machines {
-		m.script(t, work, block(t, "run: each"))
+		m.script(t, work, page.Text(t, "run: each"))
 		// The file names its files where they are installed.
 		file := filepath.Join(m.dir, "etc/allocator.yaml")
 		text := strings.ReplaceAll(readFile(t, file), "/etc/allocator", m.dir+"/etc")
@@ -184,7 +166,7 @@ func TestGuide(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i == 0 {
-			t.Logf("%s", m.script(t, work, block(t, "run: first")))
+			t.Logf("%s", m.script(t, work, page.Text(t, "run: first")))
 		}
 		args := append([]string{filepath.Join(work, "bin/allocator")}, start[1:]...)
 		for i := range args {
@@ -205,7 +187,7 @@ func TestGuide(t *testing.T) {
 			return nil
 		})
 	}
-	said := machines[1].script(t, work, block(t, "run: check"))
+	said := machines[1].script(t, work, page.Text(t, "run: check"))
 	t.Logf("%s", said)
 	for _, want := range []string{
 		"3 nodes; 3 of 32 sids held", "node-1", "node-3", "etcd-role        writing outside the prefix is denied", "0 fail",

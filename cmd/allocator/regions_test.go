@@ -7,11 +7,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -82,7 +82,7 @@ func nodeOf(t *testing.T, args ...string) string {
 // each, and then makes the mistakes that the page warns of.
 func TestSeveralRegions(t *testing.T) {
 	t.Parallel()
-	page := readFile(t, "../../docs/how-to/several-regions.md")
+	page := pages.Open(t, "../../docs/how-to/several-regions.md")
 	var eu, us string // of the etcds
 	for _, e := range []*string{&eu, &us} {
 		etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true})
@@ -96,11 +96,7 @@ func TestSeveralRegions(t *testing.T) {
 	here := strings.NewReplacer("http://10.0.0.1:2379", eu, "http://10.1.0.1:2379", us, "regions.yaml", file)
 	commands := func(mark string) (out [][]string) {
 		t.Helper()
-		m := regexp.MustCompile("(?s)<!-- " + mark + " -->\n```[a-z]+\n(.*?)```").FindStringSubmatch(page)
-		if m == nil {
-			t.Fatalf("the page has no block %q", mark)
-		}
-		for line := range strings.Lines(m[1]) {
+		for line := range strings.Lines(page.Text(t, mark)) {
 			out = append(out, strings.Fields(here.Replace(line))[1:])
 		}
 		return out
@@ -123,8 +119,7 @@ func TestSeveralRegions(t *testing.T) {
 	}
 	regions := func(addrs ...string) {
 		t.Helper()
-		list := regexp.MustCompile("(?s)<!-- file: regions.yaml -->\n```yaml\n(.*?)```").FindStringSubmatch(page)[1]
-		list = strings.NewReplacer("10.0.0.5:9000", addrs[0], "10.1.0.5:9000", addrs[1]).Replace(list)
+		list := strings.NewReplacer("10.0.0.5:9000", addrs[0], "10.1.0.5:9000", addrs[1]).Replace(page.Text(t, "file: regions.yaml"))
 		if err := os.WriteFile(file, []byte(list), 0o600); err != nil {
 			t.Fatal(err)
 		}

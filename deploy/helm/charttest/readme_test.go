@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/pages"
 	"helm.sh/helm/v3/pkg/strvals"
 )
 
@@ -50,13 +51,15 @@ func TestReadmeWorks(t *testing.T) {
 		t.Error("the volume has a different name")
 	}
 
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(readme, -1)
-	if len(blocks) == 0 {
-		t.Fatal("found no values in README.md")
+	values = nil
+	for _, b := range pages.Parse(readme) {
+		if b.Lang == "yaml" {
+			values = read(t, b.Text)
+			mustRender(t, values, install)
+		}
 	}
-	for _, b := range blocks {
-		indent := regexp.MustCompile(`^ *`).FindString(b[1])
-		mustRender(t, read(t, strings.ReplaceAll("\n"+b[1], "\n"+indent, "\n")), install)
+	if values == nil {
+		t.Fatal("found no values in README.md")
 	}
 
 	cli, err := os.ReadFile("../../../docs/reference/cli.md")
