@@ -79,6 +79,37 @@ func (c *Client) Next(ctx context.Context) (flake.ID, error) {
 	return b.First, err
 }
 
+// NextAfter is Next with an ID that is greater than after too, which any client may have
+// been given. If after is too far ahead, this call alone fails with AFTER_TOO_FAR: unlike
+// for Observe, nobody has to have checked after.
+func (c *Client) NextAfter(ctx context.Context, after flake.ID) (flake.ID, error) {
+	if after <= c.after() {
+		return c.Next(ctx)
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if !c.enter() {
+		return 0, ErrClosed
+	}
+	defer c.calls.Done()
+	order := c.order.Load()
+	var b Block
+	err := c.ask(ctx, false, nil, func(e *endpoint) (err error) {
+		b, err = e.allocate(ctx, false, 1, after)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	c.raise(b.First, order)
+	if c.prefetch != nil {
+		c.prefetch.raiseFloor(int64(b.First))
+	}
+	c.stats.ids.Add(1)
+	return b.First, nil
+}
+
 // NextN fills dst with IDs in rising order. Up to 1,000,000, or what the cluster
 // grants at a time if that is less, come from one node and are next to each other.
 // After an error dst holds nothing of use.

@@ -30,8 +30,8 @@ func (n conn) Invoke(ctx context.Context, method string, args, reply any, opts .
 		return ErrClosed
 	}
 	defer n.c.calls.Done()
-	return n.c.ask(ctx, nil, func(e *endpoint) error {
-		err := e.call(ctx, func(ctx context.Context, over *grpc.ClientConn) error {
+	return n.c.ask(ctx, false, nil, func(e *endpoint) error {
+		err := e.call(ctx, false, func(ctx context.Context, over *grpc.ClientConn) error {
 			return over.Invoke(ctx, method, args, reply, opts...)
 		})
 		if err == nil {

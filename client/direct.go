@@ -20,10 +20,10 @@ import (
 // Client.uptime. note, if not nil, is called with the error of each attempt
 // that failed.
 func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, sent time.Duration, err error) {
-	err = c.ask(ctx, note, func(e *endpoint) error {
+	err = c.ask(ctx, true, note, func(e *endpoint) error {
 		sent = c.uptime.now()
 		order := c.order.Load() // before c.after: see Reset
-		got, err := e.allocate(ctx, n, c.after())
+		got, err := e.allocate(ctx, true, n, c.after())
 		if err != nil {
 			return err
 		}
@@ -35,18 +35,31 @@ func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, s
 }
 
 // ask calls try with one node after the other until it succeeds, or every node would
-// refuse. It is bounded by ctx and Options.Timeout. note, if not nil, is called with the
-// error of each attempt that failed.
-func (c *Client) ask(ctx context.Context, note func(error), try func(*endpoint) error) error {
+// refuse. It is bounded by ctx and Options.Timeout. own reports whether the request's
+// after is the client's last ID: AFTER_TOO_FAR then holds for every call, and else for
+// this one alone. note, if not nil, is called with the error of each attempt that failed.
+func (c *Client) ask(ctx context.Context, own bool, note func(error), try func(*endpoint) error) error {
 	var end time.Duration // since the client's start; 0: none
 	if c.o.Timeout > 0 {
 		end = c.since() + c.o.Timeout
 	}
 	var last error
 	var avoid *endpoint
+	far, hold := 0, time.Duration(0) // nodes in a row that found this call's after too far ahead; their shortest delay
 	for waited := false; ; {
 		if err := ctx.Err(); err != nil {
 			return gaveUp(err, last, 0)
+		}
+		if far > 0 && far >= c.pool.connected() {
+			if hold == 0 {
+				return last
+			}
+			if err := c.pause(ctx, hold, end, nil); errors.Is(err, errTimeout) {
+				return gaveUp(nil, last, c.o.Timeout)
+			} else if err != nil {
+				return gaveUp(err, last, 0)
+			}
+			far, hold = 0, 0
 		}
 		e, wait, changed := c.pool.pick(avoid)
 		if e == nil {
@@ -86,6 +99,11 @@ func (c *Client) ask(ctx context.Context, note func(error), try func(*endpoint) 
 			return gaveUp(cmp.Or(ctx.Err(), context.DeadlineExceeded), last, 0)
 		}
 		last, avoid = err, e
+		if far++; own || r == nil || r.Reason != AfterTooFar {
+			far, hold = 0, 0
+		} else if r.RetryAfter > 0 && (hold == 0 || r.RetryAfter < hold) {
+			hold = r.RetryAfter
+		}
 		if note != nil {
 			note(err)
 		}
@@ -128,9 +146,9 @@ func (c *Client) pause(ctx context.Context, wait, end time.Duration, changed <-c
 	return nil
 }
 
-// call sends e one request by send, with the timeout of an attempt. The error is a
-// *Refusal; after any other, it is unknown whether the request was served.
-func (e *endpoint) call(ctx context.Context, send func(context.Context, *grpc.ClientConn) error) error {
+// call sends e one request by send, with the timeout of an attempt. own is that of ask.
+// The error is a *Refusal; after any other, it is unknown whether the request was served.
+func (e *endpoint) call(ctx context.Context, own bool, send func(context.Context, *grpc.ClientConn) error) error {
 	e.requests.Add(1)
 	deadline, ok := ctx.Deadline()
 	callers := ok && time.Until(deadline) <= e.pool.o.AttemptTimeout
@@ -145,14 +163,19 @@ func (e *endpoint) call(ctx context.Context, send func(context.Context, *grpc.Cl
 		e.callerTimedOut(conn)
 		return errDeadline
 	}
+	if r := RefusalOf(err, e.addr); !own && r != nil && r.Reason == AfterTooFar {
+		e.refusals.Add(1)
+		e.tried()
+		return r
+	}
 	return e.judge(ctx, conn, err)
 }
 
-// allocate requests IDs of e; errors are those of call.
-func (e *endpoint) allocate(ctx context.Context, n int, after flake.ID) (Block, error) {
+// allocate requests IDs of e; own and errors are those of call.
+func (e *endpoint) allocate(ctx context.Context, own bool, n int, after flake.ID) (Block, error) {
 	var res *pb.AllocateResponse
 	var conn *grpc.ClientConn
-	err := e.call(ctx, func(ctx context.Context, over *grpc.ClientConn) (err error) {
+	err := e.call(ctx, own, func(ctx context.Context, over *grpc.ClientConn) (err error) {
 		conn = over
 		res, err = pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
 		return err

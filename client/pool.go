@@ -266,6 +266,16 @@ func (p *pool) pick(avoid *endpoint) (*endpoint, time.Duration, <-chan struct{})
 	return nil, wait, changed
 }
 
+// connected returns how many nodes there are a connection to.
+func (p *pool) connected() (n int) {
+	for _, e := range *p.list.Load() {
+		if e.ready.Load() {
+			n++
+		}
+	}
+	return n
+}
+
 // refusal returns the refusal of a node that is not asked because of it, by any
 // call; nil: there is none.
 func (p *pool) refusal() *Refusal {

@@ -1,0 +1,125 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+)
+
+// TestNextAfter: an ID of NextAfter exceeds after, and later ones of the client exceed it.
+func TestNextAfter(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			f := newFake(t, 1)
+			c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
+			last := flake.ID(0)
+			for i := range 50 {
+				after := last
+				if i%2 == 0 {
+					after = flake.ID(wordOf(time.Now().Add(20*time.Millisecond)) << 5)
+				}
+				id, err := c.NextAfter(t.Context(), after)
+				if err != nil || id <= after || id <= last {
+					t.Fatalf("%v after %v and %v: %v", id, after, last, err)
+				}
+				if last, err = c.Next(t.Context()); err != nil || last <= id {
+					t.Fatalf("%v after %v: %v", last, id, err)
+				}
+			}
+			if n := c.Stats().IDs; n != 100 {
+				t.Errorf("%d IDs are counted", n)
+			}
+		})
+	}
+}
+
+// TestOneCallsAfter: an after from the future is refused to the call that has it, once
+// every node has said so, and nodes are asked by other calls meanwhile.
+func TestOneCallsAfter(t *testing.T) {
+	far := flake.ID(wordOf(time.Now().Add(time.Hour)) << 5)
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			f, g := newFake(t, 1), newFake(t, 2)
+			for _, f := range []*fake{f, g} {
+				f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
+					if req.After >= int64(far) {
+						return act{refuse: client.AfterTooFar}
+					}
+					return act{}
+				})
+			}
+			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, Timeout: time.Minute})
+			connected(t, c, 2)
+			over := pb.NewAllocatorServiceClient(c.Conn())
+			for name, call := range map[string]func() error{
+				"NextAfter": func() error { _, err := c.NextAfter(t.Context(), far); return err },
+				"Conn": func() error {
+					_, err := over.Allocate(t.Context(), &pb.AllocateRequest{Count: 1, After: int64(far)})
+					return err
+				},
+			} {
+				before := f.asked.Load() + g.asked.Load()
+				if err := call(); !errors.Is(err, &client.Refusal{Reason: client.AfterTooFar}) {
+					t.Fatalf("%s: %v", name, err)
+				}
+				if n := f.asked.Load() + g.asked.Load() - before; n != 2 && mode != client.Prefetch {
+					t.Errorf("%s: %d requests to two nodes", name, n)
+				}
+				if n := nodeStats(c, f.addr).Backoff + nodeStats(c, g.addr).Backoff; n > 0 {
+					t.Errorf("%s: nodes are not asked for %v because of one call", name, n)
+				}
+				if _, err := c.Next(t.Context()); err != nil {
+					t.Errorf("%s: another call: %v", name, err)
+				}
+			}
+			if c.Last() >= far {
+				t.Error("the client goes on from an ID that was refused")
+			}
+		})
+	}
+}
+
+// TestNextAfterWaits: nodes whose clocks are behind after are asked again when the
+// shortest of their delays is over.
+func TestNextAfterWaits(t *testing.T) {
+	t.Parallel()
+	const delay = 100 * time.Millisecond
+	f, g := newFake(t, 1), newFake(t, 2)
+	open := time.Now().Add(time.Hour)
+	for _, f := range []*fake{f, g} {
+		f.act(func(context.Context, int64, *pb.AllocateRequest) act {
+			if time.Now().Before(open) {
+				return act{refuse: client.AfterTooFar, retry: delay}
+			}
+			return act{}
+		})
+	}
+	c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Timeout: time.Minute})
+	connected(t, c, 2)
+	began := time.Now()
+	open = began.Add(delay)
+	if _, err := c.NextAfter(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if took, n := time.Since(began), f.asked.Load()+g.asked.Load(); took < delay || n > 5 {
+		t.Errorf("served after %v and %d requests", took, n)
+	}
+
+	open = time.Now().Add(time.Hour)
+	ctx, cancel := context.WithTimeout(t.Context(), delay/4)
+	defer cancel()
+	if _, err := c.NextAfter(ctx, flake.ID(wordOf(time.Now().Add(time.Second))<<5)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the caller's time is over: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.NextAfter(t.Context(), 1<<62); !errors.Is(err, client.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
