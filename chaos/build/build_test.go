@@ -79,14 +79,18 @@ func versions(t *testing.T, name string) map[string]string {
 	return out
 }
 
+// What other modules of ours run and show is what the product has.
 func TestVersionsAreTheRoots(t *testing.T) {
-	ours, theirs := versions(t, filepath.Join(root(t), "go.mod")), versions(t, filepath.Join(root(t), "chaos/etcd/go.mod"))
-	if ours["go.etcd.io/etcd/server/v3"] == "" || len(theirs) < 20 {
-		t.Fatalf("found %d modules, and %d", len(ours), len(theirs))
-	}
-	for path, version := range theirs {
-		if ours[path] != "" && ours[path] != version {
-			t.Errorf("chaos/etcd has %s %s, and the allocator %s: edit chaos/etcd/go.mod and run \"go mod tidy\" there", path, version, ours[path])
+	ours := versions(t, filepath.Join(root(t), "go.mod"))
+	for _, dir := range []string{"chaos/etcd", "examples"} {
+		theirs := versions(t, filepath.Join(root(t), dir, "go.mod"))
+		if ours["go.etcd.io/etcd/server/v3"] == "" || len(theirs) < 20 {
+			t.Fatalf("found %d modules, and %d in %s", len(ours), len(theirs), dir)
+		}
+		for path, version := range theirs {
+			if ours[path] != "" && ours[path] != version {
+				t.Errorf("%s has %s %s, and the allocator %s: edit %s/go.mod and run \"go mod tidy\" there", dir, path, version, ours[path], dir)
+			}
 		}
 	}
 }
