@@ -176,8 +176,8 @@ func TestNamesAreText(t *testing.T) {
 			Clock:   &inspect.Clock{State: "open", Finding: "agreed", Known: true, Offset: 500, Uncertainty: 200, Limit: 250_000}},
 		Nodes: []inspect.Node{
 			{Instance: "a", Name: hostile, SID: 3, Version: hostile, HTTP: hostile, Clock: &inspect.PeerClock{Self: true, Fresh: true, Verdict: "open"}},
-			{Instance: "b", Name: hostile, SID: 7, Version: hostile, HTTP: hostile, Clock: &peer},
-			{Instance: `c` + hostile, Name: hostile, SID: -1, Version: hostile, HTTP: hostile, Clock: &inspect.PeerClock{Fresh: true, Verdict: "open", SID: -1}},
+			{Instance: "b", Name: hostile, SID: 7, Version: hostile, HTTP: hostile, Console: "javascript:alert(3)", Clock: &peer},
+			{Instance: `c` + hostile, Name: hostile, SID: -1, Version: hostile, HTTP: hostile, Console: "data:text/html," + hostile, Clock: &inspect.PeerClock{Fresh: true, Verdict: "open", SID: -1}},
 		},
 		SIDs: []inspect.SID{
 			{SID: 3, State: "held", Term: 1, Node: hostile, Instance: "a", Ceil: now + 250_000},
@@ -207,6 +207,10 @@ func TestNamesAreText(t *testing.T) {
 			}
 			if n := eval[int](p, "document.querySelectorAll('img, script:not([src^=\"/console/static/\"]), iframe, object').length"); n != 0 {
 				t.Errorf("page %q has %d elements that the name asks for", name, n)
+			}
+			// A scheme that runs something is no link, even if the server had not refused it.
+			if links := eval[[]string](p, `[...document.querySelectorAll("table a")].map((a) => a.href).filter((h) => !/^https?:|#ZgotmplZ$/.test(h))`); len(links) > 0 {
+				t.Errorf("page %q has the links %q", name, links)
 			}
 			if name == "break" && options == nil {
 				p.run(click(".card button[value=skew]"))

@@ -91,6 +91,7 @@ type page struct {
 
 	mu       sync.Mutex
 	problems []string // that the browser reported
+	linked   string   // root of the node that a link leads to; "": none
 }
 
 // option changes a tab before it loads anything.
@@ -197,7 +198,10 @@ func (p *page) listen() {
 		p.call("Page.handleJavaScriptDialog", map[string]any{"accept": true}, nil)
 	})
 	on(p, "Network.requestWillBeSent", func(e struct{ Request struct{ URL string } }) {
-		if u := e.Request.URL; !strings.HasPrefix(u, p.root+"/") && !strings.HasPrefix(u, "data:") && u != "about:blank" {
+		p.mu.Lock()
+		linked := p.linked
+		p.mu.Unlock()
+		if u := e.Request.URL; !strings.HasPrefix(u, p.root+"/") && !strings.HasPrefix(u, "data:") && u != "about:blank" && (linked == "" || !strings.HasPrefix(u, linked)) {
 			p.problem("a request to " + u)
 		}
 	})

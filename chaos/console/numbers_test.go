@@ -321,3 +321,25 @@ func TestWithoutJavaScript(t *testing.T) {
 	b.press("node-3", "repair")
 	b.until(`!document.body.innerText.includes("cut off from etcd")`)
 }
+
+// TestLinksToNodes: from a node's page a click leads to the page of another one.
+func TestLinksToNodes(t *testing.T) {
+	t.Parallel()
+	c := dev(t)
+	for path, table := range map[string]string{"": "sids", "clocks": "clocks"} {
+		for _, options := range [][]option{nil, {withoutScripts}} {
+			p := open(t, c.nodes[0].own(), path, options...)
+			if options == nil {
+				p.until("probe.snapshots > 1")
+			}
+			p.mu.Lock()
+			p.linked = "http://" + c.nodes[1].Admin + "/"
+			p.mu.Unlock()
+			p.run(click(fmt.Sprintf("#%s a[href=%q]", table, c.nodes[1].own()+path)))
+			p.until(fmt.Sprintf("location.href === %q && document.querySelector('[data-bind=\"self.name\"]').textContent === 'node-2'", c.nodes[1].own()+path))
+			if names := eval[[]string](p, `[...document.querySelectorAll("table a")].map((a) => a.textContent)`); !slices.Equal(names, []string{"node-1", "node-3"}) {
+				t.Errorf("%s of node-2 links to %q", path, names)
+			}
+		}
+	}
+}

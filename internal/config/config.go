@@ -122,6 +122,7 @@ type Listen struct {
 // listened on.
 type Advertise struct {
 	GRPC, HTTP, Gossip string
+	Console            string // host:port or URL of the pages for operators; "none": not given to others
 }
 
 // Gossip is how gossip is kept among ourselves.

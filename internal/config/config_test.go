@@ -211,6 +211,11 @@ func TestValidate(t *testing.T) {
 		{"listen.resp", func(c *Config) { c.Listen.RESP = "6380" }},
 		{"listen.admin", func(c *Config) { c.Listen.Admin = ":70000" }},
 		{"advertise.grpc", func(c *Config) { c.Advertise.GRPC = ":9000" }},
+		{"advertise.console", func(c *Config) { c.Advertise.Console = "node-1" }},
+		{"advertise.console", func(c *Config) { c.Advertise.Console = "javascript://node-1:7947" }},
+		{"advertise.console", func(c *Config) { c.Advertise.Console = "https://node-1:7947/console/" }},
+		{"advertise.console", func(c *Config) { c.Advertise.Console = "https://ann@node-1:7947" }},
+		{"advertise.console", func(c *Config) { c.Advertise.Console = "https://node-1:0" }},
 		{"log.level", func(c *Config) { c.Log.Level = "loud" }},
 		{"log.format", func(c *Config) { c.Log.Format = "xml" }},
 		{"drain.delay", func(c *Config) { c.Drain.Delay = -1 }},
@@ -221,6 +226,36 @@ func TestValidate(t *testing.T) {
 		var e *RuleError
 		if err := c.Validate(); !errors.As(err, &e) || e.Key != tt.key {
 			t.Errorf("%s: got %v, want that rule broken", tt.key, err)
+		}
+	}
+}
+
+// A node gives others the URL of its pages where they can be reached.
+func TestAdvertisedConsole(t *testing.T) {
+	for what, tt := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"all nodes on one machine": {func(*Config) {}, "http://node-1:7947"},
+		"gossip beyond loopback":   {func(c *Config) { c.Listen.Gossip = "10.0.0.1:7946" }, ""},
+		"no gossip":                {func(c *Config) { c.Listen.Gossip = "" }, ""},
+		"open":                     {func(c *Config) { c.Listen.Admin, c.Listen.Gossip, c.Console.Serve = ":7947", ":7946", "always" }, "http://node-1:7947"},
+		"open, and TLS":            {func(c *Config) { c.Listen.Admin, c.Console.Serve, c.TLS.Admin = ":7947", "always", true }, "https://node-1:7947"},
+		"open, and no pages":       {func(c *Config) { c.Listen.Admin = ":7947" }, ""},
+		"no pages":                 {func(c *Config) { c.Console.Serve = "never"; c.Advertise.Console = "https://a:1" }, ""},
+		"no admin port":            {func(c *Config) { c.Listen.Admin, c.Console.Serve = "", "always" }, ""},
+		"a proxy":                  {func(c *Config) { c.Advertise.Console = "https://n1.ids.example.com" }, "https://n1.ids.example.com"},
+		"another name, and TLS":    {func(c *Config) { c.Advertise.Console, c.TLS.Admin, c.Console.Serve = "a:7947", true, "always" }, "https://a:7947"},
+		"not given to others":      {func(c *Config) { c.Advertise.Console = NoConsole }, ""},
+		"an IPv6 address":          {func(c *Config) { c.Advertise.Console = "[2001:db8::1]:7947" }, "http://[2001:db8::1]:7947"},
+	} {
+		c := Default()
+		tt.change(&c)
+		if err := checkConsole(c.Advertise.Console); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if got := c.AdvertisedConsole("node-1:7947"); got != tt.want {
+			t.Errorf("%s: %q, want %q", what, got, tt.want)
 		}
 	}
 }

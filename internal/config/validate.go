@@ -104,6 +104,9 @@ func (c Config) Validate() error {
 	if err := checkAddress(c.Advertise.Gossip, false); c.Advertise.Gossip != "" && err != nil {
 		rule(false, "advertise.gossip", "%v", err)
 	}
+	if err := checkConsole(c.Advertise.Console); err != nil {
+		rule(false, "advertise.console", "%v", err)
+	}
 	rule(c.Cluster.Expect >= 0 && c.Cluster.Expect <= maxExpect, "cluster.expect", "%d is out of range: it must be 0 to %d", c.Cluster.Expect, maxExpect)
 	c.validateAccess(rule)
 	rule(oneOf(c.Clock.Policy, "allow", "refuse"), "clock.policy", "%q is neither allow nor refuse", c.Clock.Policy)
@@ -275,6 +278,47 @@ func oneOf(s string, of ...string) bool {
 		}
 	}
 	return false
+}
+
+// NoConsole is the value of advertise.console for no link.
+const NoConsole = "none"
+
+// checkConsole returns what is wrong with advertise.console.
+func checkConsole(text string) error {
+	if text == "" || text == NoConsole {
+		return nil
+	}
+	if !strings.Contains(text, "://") {
+		return checkAddress(text, false)
+	}
+	u, err := url.Parse(text)
+	if err != nil || !oneOf(u.Scheme, "http", "https") || u.Host == "" || len(u.Scheme+"://"+u.Host) != len(text) {
+		return fmt.Errorf("%q is not a URL such as https://node-1.example.com:7947: it has no user, path or query", text)
+	}
+	if u.Port() == "" {
+		return nil // that of the scheme
+	}
+	return checkAddress(u.Host, false)
+}
+
+// AdvertisedConsole returns the URL of the node's pages for browsers, without a path, if
+// the admin port has the given address for others; "": none.
+func (c Config) AdvertisedConsole(admin string) string {
+	scheme := "http://"
+	if c.TLS.Admin {
+		scheme = "https://"
+	}
+	switch text := c.Advertise.Console; {
+	case text == NoConsole, c.Listen.Admin == "", !c.ServesConsole():
+		return ""
+	case strings.Contains(text, "://"):
+		return text
+	case text != "":
+		return scheme + text
+	case loopback(c.Listen.Admin) && !loopback(c.Listen.Gossip): // the other nodes may be on other machines
+		return ""
+	}
+	return scheme + admin
 }
 
 // checkAddress returns what is wrong with a host:port. One to listen on may have

@@ -244,7 +244,7 @@ func (d *Daemon) build() error {
 		Machine: lease.Config{
 			Registration: lease.Registration{
 				Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
-				GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip,
+				GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip, Console: d.addrs.AdvertisedConsole,
 				SIDRange: d.cfg.SIDRange.String(),
 			},
 			Gated:    true,

@@ -14,6 +14,7 @@ import (
 type Addresses struct {
 	GRPC, HTTP, RESP, Admin        string // listened on; "": no such listener
 	AdvertisedGRPC, AdvertisedHTTP string // for other nodes and clients; "": no such listener
+	AdvertisedConsole              string // URL for browsers, without a path; "": none
 	Gossip                         string // for other nodes; "": gossip is disabled
 }
 
@@ -53,7 +54,7 @@ func (e *PortError) Unwrap() error { return e.Err }
 
 // listen opens the configured ports and sets d.addrs. After an error no port is open.
 func (d *Daemon) listen(ctx context.Context) error {
-	var unused string
+	var unused, admin string
 	for _, p := range []struct {
 		key, addr, advertise string
 		to                   *net.Listener
@@ -62,7 +63,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		{"listen.grpc", d.cfg.Listen.GRPC, d.cfg.Advertise.GRPC, &d.listeners.grpc, &d.addrs.GRPC, &d.addrs.AdvertisedGRPC},
 		{"listen.http", d.cfg.Listen.HTTP, d.cfg.Advertise.HTTP, &d.listeners.http, &d.addrs.HTTP, &d.addrs.AdvertisedHTTP},
 		{"listen.resp", d.cfg.Listen.RESP, "", &d.listeners.resp, &d.addrs.RESP, &unused},
-		{"listen.admin", d.cfg.Listen.Admin, "", &d.listeners.admin, &d.addrs.Admin, &unused},
+		{"listen.admin", d.cfg.Listen.Admin, "", &d.listeners.admin, &d.addrs.Admin, &admin},
 	} {
 		if p.addr == "" {
 			continue
@@ -75,6 +76,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		*p.to = d.security.listen(strings.TrimPrefix(p.key, "listen."), l)
 		*p.bound, *p.advertised = l.Addr().String(), advertised(p.advertise, l.Addr())
 	}
+	d.addrs.AdvertisedConsole = d.cfg.AdvertisedConsole(admin)
 	if d.cfg.Listen.Gossip == "" {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -76,6 +77,9 @@ func (d *Daemon) hosts() *httpserver.Hosts {
 		if name, _, err := net.SplitHostPort(address); err == nil {
 			names = append(slices.Clip(names), name)
 		}
+	}
+	if u, err := url.Parse(d.addrs.AdvertisedConsole); err == nil {
+		names = append(slices.Clip(names), u.Hostname())
 	}
 	return httpserver.NewHosts(names...)
 }

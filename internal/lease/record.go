@@ -126,11 +126,12 @@ type Registration struct {
 	Instance Instance `json:"instance"`
 	Node     string   `json:"node"`
 	Version  string   `json:"version"`
-	GRPC     string   `json:"grpc,omitempty"`   // host:port
-	HTTP     string   `json:"http,omitempty"`   // host:port
-	Gossip   string   `json:"gossip,omitempty"` // host:port
-	SIDRange string   `json:"sids,omitempty"`   // the sids it may take, as first-last; "": all
-	Rev      int64    `json:"-"`                // revision that the store wrote it at; of two with one name the higher is the newer
+	GRPC     string   `json:"grpc,omitempty"`    // host:port
+	HTTP     string   `json:"http,omitempty"`    // host:port
+	Gossip   string   `json:"gossip,omitempty"`  // host:port
+	Console  string   `json:"console,omitempty"` // of its pages: http or https, and host:port; not checked
+	SIDRange string   `json:"sids,omitempty"`    // the sids it may take, as first-last; "": all
+	Rev      int64    `json:"-"`                 // revision that the store wrote it at; of two with one name the higher is the newer
 }
 
 // Errors of [Decode]. The record must then be left alone and shown to an

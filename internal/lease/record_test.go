@@ -21,7 +21,7 @@ var (
 		Base: 1_800_000_000_000, Ceil: 1_800_000_030_000, State: Active, Wall: 1_800_000_000_001,
 	}
 	aLedgerLine   = LedgerLine{Term: 41, Instance: "i", Node: "n", Era: 2, Since: 1_800_000_000_000}
-	aRegistration = Registration{Instance: "i", Node: "n", Version: "v1", GRPC: "a:1", HTTP: "a:2", Gossip: "a:3"}
+	aRegistration = Registration{Instance: "i", Node: "n", Version: "v1", GRPC: "a:1", HTTP: "a:2", Gossip: "a:3", Console: "http://a:4"}
 )
 
 // seal gives body the version and checksum of a record.
@@ -41,7 +41,7 @@ func TestRecordForms(t *testing.T) {
 		{Encode(quarantined()), seal(`{"era":2,"term":41,"instance":"i","node":"n","nonce":"x","base":1800000000000,` +
 			`"ceil":1800000030000,"state":"quarantined","wall":1800000000001,"reason":"disk of node 7"}`)},
 		{Encode(aLedgerLine), seal(`{"term":41,"instance":"i","node":"n","era":2,"since":1800000000000}`)},
-		{Encode(aRegistration), seal(`{"instance":"i","node":"n","version":"v1","grpc":"a:1","http":"a:2","gossip":"a:3"}`)},
+		{Encode(aRegistration), seal(`{"instance":"i","node":"n","version":"v1","grpc":"a:1","http":"a:2","gossip":"a:3","console":"http://a:4"}`)},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("got  %s\nwant %s", tc.got, tc.want)

@@ -142,7 +142,10 @@ func NewRegistration(i Instance, rev int64, raw string) Registration {
 	if err != nil {
 		r = Registration{}
 	}
-	for _, s := range []*string{&r.Node, &r.Version, &r.GRPC, &r.HTTP, &r.Gossip, &r.SIDRange} {
+	if len(r.Console) > maxShown {
+		r.Console = "" // cut, it would be another address
+	}
+	for _, s := range []*string{&r.Node, &r.Version, &r.GRPC, &r.HTTP, &r.Gossip, &r.Console, &r.SIDRange} {
 		*s = Printable(*s)
 	}
 	r.Instance, r.Rev = i, rev

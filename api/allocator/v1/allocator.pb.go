@@ -2055,7 +2055,10 @@ type Node struct {
 	SidRange string `protobuf:"bytes,8,opt,name=sid_range,json=sidRange,proto3" json:"sid_range,omitempty"`
 	// Absent if it never sent one to the node that answered. Reports are asked for while
 	// somebody calls GetCluster.
-	Report        *NodeReport `protobuf:"bytes,9,opt,name=report,proto3" json:"report,omitempty"`
+	Report *NodeReport `protobuf:"bytes,9,opt,name=report,proto3" json:"report,omitempty"`
+	// Of its pages for operators: http or https, host and port, and /console/. Empty: none
+	// that others can reach. It is what the node registered, not checked to be its own.
+	ConsoleUrl    string `protobuf:"bytes,10,opt,name=console_url,json=consoleUrl,proto3" json:"console_url,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2151,6 +2154,13 @@ func (x *Node) GetReport() *NodeReport {
 		return x.Report
 	}
 	return nil
+}
+
+func (x *Node) GetConsoleUrl() string {
+	if x != nil {
+		return x.ConsoleUrl
+	}
+	return ""
 }
 
 // NodeReport is what a node says of its work.
@@ -3200,7 +3210,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"6\n" +
 	"\fMissedEvents\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why\"\xa6\x02\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\xc7\x02\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -3210,7 +3220,10 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x03sid\x18\x06 \x01(\x05R\x03sid\x12-\n" +
 	"\x05clock\x18\a \x01(\v2\x17.allocator.v1.PeerClockR\x05clock\x12\x1b\n" +
 	"\tsid_range\x18\b \x01(\tR\bsidRange\x120\n" +
-	"\x06report\x18\t \x01(\v2\x18.allocator.v1.NodeReportR\x06report\"\xb6\x01\n" +
+	"\x06report\x18\t \x01(\v2\x18.allocator.v1.NodeReportR\x06report\x12\x1f\n" +
+	"\vconsole_url\x18\n" +
+	" \x01(\tR\n" +
+	"consoleUrl\"\xb6\x01\n" +
 	"\n" +
 	"NodeReport\x12$\n" +
 	"\x0eids_per_second\x18\x01 \x01(\x03R\fidsPerSecond\x12\x17\n" +

@@ -45,6 +45,7 @@ type Row struct {
 	Left    int64  // ms
 	Verdict string // of its holder; "": not known
 	Rate    string // of its holder, IDs a second; "–": not known
+	Console string // of its holder; "": none
 }
 
 // Member is a registered node.
@@ -54,7 +55,8 @@ type Member struct {
 	Version     string `json:"version"`
 	GRPC        string `json:"grpc"`
 	HTTP        string `json:"http"`
-	SID         int    `json:"sid"` // -1: none
+	Console     string `json:"console"` // URL of its pages; "": none, or it is this node
+	SID         int    `json:"sid"`     // -1: none
 	Self        bool   `json:"self"`
 	State       string `json:"state"`            // serving, refusing, standby, silent or unknown
 	Reason      string `json:"reason,omitempty"` // of a refusal
@@ -112,7 +114,7 @@ func (s *Snapshot) members(since map[string]int64) {
 		offset = k.Offset
 	}
 	for _, n := range s.Nodes {
-		m := Member{Name: cmp.Or(n.Name, n.Instance), Instance: n.Instance, Version: n.Version, GRPC: n.GRPC, HTTP: n.HTTP, SID: n.SID, Since: since[n.Instance]}
+		m := Member{Name: cmp.Or(n.Name, n.Instance), Instance: n.Instance, Version: n.Version, GRPC: n.GRPC, HTTP: n.HTTP, Console: n.Console, SID: n.SID, Since: since[n.Instance]}
 		if k := n.Clock; k != nil {
 			m.Measured, m.Fresh, m.Offset, m.Uncertainty, m.Age, m.RTT, m.False = true, k.Fresh, k.Offset-offset, k.Error, k.Age, k.RTT, k.Falseticker
 		}
@@ -127,7 +129,7 @@ func (s *Snapshot) members(since map[string]int64) {
 		}
 		switch m.Self = n.Instance == self.Instance; {
 		case m.Self:
-			m.State, m.SID = "serving", self.SID
+			m.State, m.SID, m.Console = "serving", self.SID, ""
 			if k := self.Clock; k != nil && k.Known {
 				m.Uncertainty = k.Uncertainty
 			}
@@ -167,7 +169,7 @@ func (s *Snapshot) rows() {
 		r := Row{SID: sid, State: sid.State, Left: max(0, sid.Ceil-s.At), Rate: "–"}
 		m := by[sid.Instance]
 		if sid.State == "held" && m != nil {
-			r.Verdict = m.State
+			r.Verdict, r.Console = m.State, m.Console
 			if m.Reported {
 				r.Rate = thousands(m.Rate)
 			}

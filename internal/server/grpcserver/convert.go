@@ -86,7 +86,7 @@ func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 	for _, n := range c.Nodes {
 		res.Nodes = append(res.Nodes, &pb.Node{
 			Instance: n.Instance, Name: n.Name, Version: n.Version,
-			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, Sid: int32(n.SID), SidRange: n.SIDRange, Clock: peerClockProto(n.Clock), Report: reportProto(n.Report),
+			GrpcAddress: n.GRPC, HttpAddress: n.HTTP, ConsoleUrl: n.Console, Sid: int32(n.SID), SidRange: n.SIDRange, Clock: peerClockProto(n.Clock), Report: reportProto(n.Report),
 		})
 	}
 	for _, sid := range c.SIDs {

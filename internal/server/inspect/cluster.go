@@ -5,7 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -56,8 +61,9 @@ type Node struct {
 	Version  string `json:"version"`
 	GRPC     string `json:"grpc_address"`
 	HTTP     string `json:"http_address"`
-	SID      int    `json:"sid"`                 // -1: none, or not known
-	SIDRange string `json:"sid_range,omitempty"` // that it may take; empty: all
+	Console  string `json:"console_url,omitempty"` // of its pages, as consoleURL returns it
+	SID      int    `json:"sid"`                   // -1: none, or not known
+	SIDRange string `json:"sid_range,omitempty"`   // that it may take; empty: all
 	// Clock is nil if it was never measured.
 	Clock *PeerClock `json:"clock,omitempty"`
 	// Report is nil if the node never sent one: reports are asked for while somebody looks.
@@ -290,7 +296,7 @@ func (c *Cluster) fillNodes(registered []lease.Registration, held map[lease.Inst
 			sid = -1
 		}
 		c.Nodes = append(c.Nodes, Node{
-			Instance: lease.Printable(string(r.Instance)), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, SID: sid, SIDRange: r.SIDRange,
+			Instance: lease.Printable(string(r.Instance)), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, Console: consoleURL(r.Console), SID: sid, SIDRange: r.SIDRange,
 		})
 	}
 	byName := func(a, b Node) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Instance, b.Instance)) }
@@ -302,6 +308,32 @@ func (c *Cluster) fillNodes(registered []lease.Registration, held map[lease.Inst
 		c.Problem = strings.TrimPrefix(fmt.Sprintf("%s; %d more nodes are registered: this list has %d, and all that hold a sid", c.Problem, more, maxNodes), "; ")
 	}
 	slices.SortFunc(c.Nodes, byName)
+}
+
+// consolePath is where a node has its pages.
+const consolePath = "/console/"
+
+// hostName is a host as a link may have it: a DNS name or an IPv4 address. Those of
+// version 6 are checked by their own syntax.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?$`)
+
+// consoleURL returns the URL of a node's pages from what its registration says, made anew
+// from scheme, host and port; "" for everything else, since whoever can write to etcd can
+// register any text.
+func consoleURL(registered string) string {
+	u, err := url.Parse(registered)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Scheme+"://"+u.Host != registered {
+		return ""
+	}
+	host, port := u.Hostname(), cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return ""
+	}
+	if ip, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) || err == nil && ip.Zone() != "" {
+		return ""
+	}
+	return u.Scheme + "://" + net.JoinHostPort(host, strconv.FormatUint(n, 10)) + consolePath
 }
 
 // viewSID returns the state of a sid by its records. Package lease decides which sids

@@ -323,3 +323,50 @@ func TestClusterOfGarbage(t *testing.T) {
 		t.Error("escapes of a terminal are in the answer")
 	}
 }
+
+// TestConsoleURLs: what a node registered as the address of its pages is given on as a
+// URL that only leads there, or not at all.
+func TestConsoleURLs(t *testing.T) {
+	env := servertest.New(t)
+	env.Dir.View = clusterOfTwo()
+	registered := map[string]string{
+		"http://node-1:7947": "http://node-1:7947/console/", "https://n1.ids.example.com": "https://n1.ids.example.com:443/console/",
+		"http://[2001:db8::1]:7947": "http://[2001:db8::1]:7947/console/", "http://10.0.0.1:07947": "http://10.0.0.1:7947/console/",
+	}
+	for _, hostile := range []string{
+		"", "node-1:7947", "javascript:alert(1)", "javascript://node-1:7947/%0aalert(1)", "data:text/html,x", "//node-1:7947", "http:node-1", "http://", "http://:7947",
+		"http://ann@node-1:7947", "http://node-1:7947/", "http://node-1:7947/console/login?to=x", "http://node-1:7947#x", "http://node-1:0", "http://node-1:70000", "http://node-1:-1",
+		`http://a"onclick="alert(1)`, "http://a<b>:7947", "http://a b:7947", "http://node-1:7947\n", "http://[fe80::1%25eth0]:7947", "HTTP://node-1:7947\x00", "http://" + strings.Repeat("a", 300) + ":7947",
+		"http://xn--/\u202e:7947", "http://%6eode:7947",
+	} {
+		registered[hostile] = ""
+	}
+	env.Dir.View.Nodes = nil
+	for text := range registered {
+		r := lease.Registration{Instance: lease.Instance(text), Node: "n", Console: text}
+		env.Dir.View.Nodes = append(env.Dir.View.Nodes, lease.NewRegistration(r.Instance, 1, lease.Encode(r)))
+	}
+	var got struct {
+		Nodes []struct {
+			Instance string
+			Console  string `json:"console_url"`
+		}
+	}
+	if err := json.NewDecoder(env.Do("GET", "/v1/cluster", "").Body).Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	res, err := pb.NewAdminServiceClient(env.Dial()).GetCluster(t.Context(), &pb.GetClusterRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Nodes) != len(registered) {
+		t.Fatalf("%d nodes, want %d", len(got.Nodes), len(registered))
+	}
+	for i, n := range got.Nodes {
+		for text, want := range registered {
+			if n.Instance == lease.Printable(text) && (n.Console != want || res.Nodes[i].ConsoleUrl != want) {
+				t.Errorf("%q: %q, over gRPC %q, want %q", text, n.Console, res.Nodes[i].ConsoleUrl, want)
+			}
+		}
+	}
+}

@@ -94,6 +94,7 @@ type nodeLine struct {
 	Version  string `json:"version"`
 	GRPC     string `json:"grpc"`
 	HTTP     string `json:"http"`
+	Console  string `json:"console,omitempty"`   // URL of its pages for operators
 	SID      int32  `json:"sid"`                 // -1: a standby
 	SIDRange string `json:"sid_range,omitempty"` // that it may take; empty: all
 	// Clock is null where the node asked has no sample of it.
@@ -152,7 +153,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		v.Layout, v.holders = layout.String(), layout.Holders()
 	}
 	for _, n := range c.GetNodes() {
-		v.Nodes = append(v.Nodes, nodeLine{n.GetName(), n.GetInstance(), n.GetVersion(), n.GetGrpcAddress(), n.GetHttpAddress(), n.GetSid(), n.GetSidRange(), newPeerLine(n.GetClock())})
+		v.Nodes = append(v.Nodes, nodeLine{n.GetName(), n.GetInstance(), n.GetVersion(), n.GetGrpcAddress(), n.GetHttpAddress(), n.GetConsoleUrl(), n.GetSid(), n.GetSidRange(), newPeerLine(n.GetClock())})
 	}
 	for _, s := range c.GetSids() {
 		if s.GetState() == "held" {

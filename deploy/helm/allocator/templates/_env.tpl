@@ -1,7 +1,8 @@
 {{/*
 Environment variables of a node. Each name occurs once, because server-side apply
 refuses duplicates. POD_IP comes before those that refer to it. With TLS, other nodes
-use a node's DNS name, because the certificate contains names.
+use a node's DNS name, because the certificate contains names. Browsers do not reach a
+pod by its own address, so pages have no links to other pods.
 */}}
 {{- define "allocator.env" -}}
 {{- $pod := "$(POD_IP)" -}}
@@ -26,6 +27,8 @@ use a node's DNS name, because the certificate contains names.
   value: {{ printf "%s:9000" $pod | quote }}
 - name: ALLOCATOR_ADVERTISE_HTTP
   value: {{ printf "%s:8080" $pod | quote }}
+- name: ALLOCATOR_ADVERTISE_CONSOLE
+  value: none
 {{- $limit := dig "limits" "memory" "" .Values.resources }}
 {{- if and $limit (not (hasKey .Values.extraEnv "GOMEMLIMIT")) }}
 - name: GOMEMLIMIT

@@ -147,7 +147,7 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- end -}}
 
 {{/* Duplicate names, which server-side apply refuses. */}}
-{{- range list "POD_IP" "POD_NAME" "ALLOCATOR_NODE_NAME" "ALLOCATOR_LISTEN_GOSSIP" "ALLOCATOR_ADVERTISE_GRPC" "ALLOCATOR_ADVERTISE_HTTP" -}}
+{{- range list "POD_IP" "POD_NAME" "ALLOCATOR_NODE_NAME" "ALLOCATOR_LISTEN_GOSSIP" "ALLOCATOR_ADVERTISE_GRPC" "ALLOCATOR_ADVERTISE_HTTP" "ALLOCATOR_ADVERTISE_CONSOLE" -}}
 {{- if hasKey $v.extraEnv . -}}
 {{- $errors = append $errors (printf "extraEnv.%s is set: the chart sets this variable itself; remove it" .) -}}
 {{- end -}}

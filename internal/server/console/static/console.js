@@ -49,8 +49,24 @@ function svg(name, attrs, content) {
   return el;
 }
 
-// rows makes the body of a table show a list. cells is of {key, state, values}; a value
-// is a text, or an object {tag}, {bar} for the other forms.
+// named shows the name of a node, as a link to its own pages if it has any. The server
+// makes these URLs; here only the scheme is checked again.
+function named(cell, name, url) {
+  if (!/^https?:\/\//.test(url)) {
+    if (cell.firstElementChild) cell.replaceChildren();
+    return text(cell, name);
+  }
+  let a = cell.firstElementChild;
+  if (!a) {
+    a = Object.assign(document.createElement("a"), { rel: "noreferrer" });
+    cell.replaceChildren(a);
+  }
+  attr(a, "href", url);
+  text(a, name);
+}
+
+// rows makes the body of a table show a list. cells is of {key, state, url, values}; a
+// value is a text, whatever the form of its column.
 function rows(table, cells, columns) {
   if (!table) return;
   const body = table.tBodies[0];
@@ -82,9 +98,11 @@ function rows(table, cells, columns) {
     if (tr.dataset.state !== (c.state || "")) tr.dataset.state = c.state || "";
     columns.forEach((kind, i) => {
       const cell = tr.cells[i];
-      if (cell.shown === c.values[i]) return;
-      cell.shown = c.values[i];
-      if (kind.bar) attr(cell.firstChild.firstChild, "width", c.values[i].toFixed(1));
+      const shown = kind.link ? c.url + " " + c.values[i] : c.values[i];
+      if (cell.shown === shown) return;
+      cell.shown = shown;
+      if (kind.link) named(cell, c.values[i], c.url);
+      else if (kind.bar) attr(cell.firstChild.firstChild, "width", c.values[i].toFixed(1));
       else text(kind.tag ? cell.firstChild : cell, c.values[i]);
     });
     const next = after ? after.nextSibling : body.firstChild;
@@ -144,6 +162,11 @@ function rateOf(r) {
   return m && m.reported ? count(m.ids_per_second) : "–";
 }
 
+function urlOf(r) {
+  const m = r.state === "held" && members.get(r.instance);
+  return m ? m.console : "";
+}
+
 // left is what remains of a window by now. Of its own window a node knows more than what
 // was last read from etcd.
 function left(r) {
@@ -151,7 +174,7 @@ function left(r) {
   return Math.max(0, (own ? Math.max(snap.self.ceil_unix_ms, r.ceil_unix_ms) : r.ceil_unix_ms) - now());
 }
 
-const sidColumns = [{ class: "n" }, { tag: true }, {}, { class: "n" }, { class: "n left" }, { bar: true, class: "barcell" }, {}, { class: "n" }, { class: "note" }];
+const sidColumns = [{ class: "n" }, { tag: true }, { link: true }, { class: "n" }, { class: "n left" }, { bar: true, class: "barcell" }, {}, { class: "n" }, { class: "note" }];
 let longest = 1;
 const many = 128; // sids, above which a page shows less and follows snapshots alone
 
@@ -165,7 +188,7 @@ function sids() {
   }
   rows(table, list.map(([r, state]) => {
     const l = left(r);
-    return { key: String(r.sid), state, values: [r.sid, state, r.node, r.term, seconds(l), Math.min(100, (l * 100) / longest),
+    return { key: String(r.sid), state, url: urlOf(r), values: [r.sid, state, r.node, r.term, seconds(l), Math.min(100, (l * 100) / longest),
       verdictOf(r, state), rateOf(r), r.problem || (r.worker ? `worker of ${r.owner}` : "")] };
   }), sidColumns);
 }
@@ -214,7 +237,7 @@ function grid() {
 function standbys() {
   const waiting = snap.members.filter((m) => m.sid < 0 && (m.state === "standby" || m.reason === "NO_SID"));
   text($("#standby-count"), waiting.length);
-  rows($("#standbys"), waiting.map((m) => ({ key: m.instance, state: m.state, values: [m.name, `${m.state} ${m.reason || ""}`, m.http, m.version] })), [{}, {}, {}, {}]);
+  rows($("#standbys"), waiting.map((m) => ({ key: m.instance, state: m.state, url: m.console, values: [m.name, `${m.state} ${m.reason || ""}`, m.http, m.version] })), [{ link: true }, {}, {}, {}]);
 }
 
 function clocks() {
@@ -224,11 +247,11 @@ function clocks() {
   text($("#limit"), span(k.limit_us));
   text($("#kernel"), !k.kernel.known ? "not known" : k.kernel.synchronized ? "synchronized" : "not synchronized");
   const age = performance.now() - at;
-  rows($("#clocks"), snap.members.map((m) => ({ key: m.instance, state: m.state, values: [
+  rows($("#clocks"), snap.members.map((m) => ({ key: m.instance, state: m.state, url: m.console && m.console + "clocks", values: [
     m.name, m.reason || m.state, m.measured ? offset(m.offset_us, m.uncertainty_us) : "–",
     m.self ? "this node" : m.measured ? seconds(m.age_us / 1e3 + age) + " ago" : "never",
     m.self || !m.measured ? "–" : span(m.rtt_us), m.false ? dateTime(m.since_unix_ms) : "–"] })),
-  [{}, { tag: true }, { class: "n" }, { class: "n" }, { class: "n" }, {}]);
+  [{ link: true }, { tag: true }, { class: "n" }, { class: "n" }, { class: "n" }, {}]);
   intervals(k);
 }
 
