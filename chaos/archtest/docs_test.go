@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/internal/metrics"
 )
 
 func read(t *testing.T, name string) string {
@@ -31,15 +30,12 @@ var (
 	row = regexp.MustCompile("(?m)^\\| `([A-Za-z_]+)` \\|")
 	// refusal is a section that explains a reason: its codes, and what to look at
 	// and to do. Types of HTTP problems lead to its anchor.
-	refusal = regexp.MustCompile(`(?m)^#### ([A-Z_]+)\n<a id="([A-Z_]+)"></a>\*(\d+), (\w+)\.\* .+\n- \*\*Check:\*\* .+\n- \*\*Do:\*\* .+$`)
+	refusal = regexp.MustCompile(`(?m)^## ([A-Z_]+)\n<a id="([A-Z_]+)"></a>\*(\d+), (\w+)\.\* .+\n- \*\*Check:\*\* .+\n- \*\*Do:\*\* .+$`)
 )
 
-// explained returns the names that a document explains, in tables or in sections.
-func explained(doc string) map[string]bool {
+// reasonsExplained returns the reasons that have a section of the page.
+func reasonsExplained(doc string) map[string]bool {
 	out := map[string]bool{}
-	for _, m := range row.FindAllStringSubmatch(doc, -1) {
-		out[m[1]] = true
-	}
 	for _, m := range refusal.FindAllStringSubmatch(doc, -1) {
 		if m[1] == m[2] && strings.Count(doc, `<a id="`+m[1]+`">`) == 1 {
 			out[m[1]] = true
@@ -74,8 +70,19 @@ func alarmKinds(t *testing.T) (out []string) {
 	return out
 }
 
-// OPERATIONS.md explains every name that an operator may be paged with, and no others.
-func TestOperationsExplainsEveryName(t *testing.T) {
+// alarmsExplained returns the alarms that have a row of the page's last table.
+func alarmsExplained(doc string) map[string]bool {
+	out := map[string]bool{}
+	_, alarms, _ := strings.Cut(doc, "\n## Alarms\n")
+	for _, m := range row.FindAllStringSubmatch(alarms, -1) {
+		out[m[1]] = true
+	}
+	return out
+}
+
+// The reference explains every name that an operator may be paged with, and no others.
+// (That of metrics is generated; alerts are compared in deploy/monitoring/check.)
+func TestReferenceExplainsEveryName(t *testing.T) {
 	var names []string
 	for number, name := range pb.Reason_name {
 		if number != 0 {
@@ -86,20 +93,25 @@ func TestOperationsExplainsEveryName(t *testing.T) {
 	if len(kinds) < 6 {
 		t.Fatalf("found %d kinds of alarm: %q", len(kinds), kinds)
 	}
-	names = append(names, kinds...)
-	for _, d := range metrics.Definitions() {
-		names = append(names, d.Name)
-	}
-	slices.Sort(names)
-	got := explained(read(t, "docs/OPERATIONS.md"))
-	for _, name := range names {
-		if !got[name] {
-			t.Errorf("docs/OPERATIONS.md does not explain `%s`: give it a row in a table, or a reason its section", name)
+	for _, page := range []struct {
+		name       string
+		want       []string
+		explained  func(doc string) map[string]bool
+		what, give string
+	}{
+		{"docs/reference/refusals.md", names, reasonsExplained, "reason", "a section"},
+		{"docs/reference/events.md", kinds, alarmsExplained, "alarm", "a row"},
+	} {
+		got := page.explained(read(t, page.name))
+		for _, name := range page.want {
+			if !got[name] {
+				t.Errorf("%s does not explain the %s `%s`: give it %s", page.name, page.what, name, page.give)
+			}
+			delete(got, name)
 		}
-		delete(got, name)
-	}
-	for name := range got {
-		t.Errorf("docs/OPERATIONS.md explains `%s`, and there is no such reason, alarm or metric", name)
+		for name := range got {
+			t.Errorf("%s explains `%s`, and there is no such %s", page.name, name, page.what)
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/flakelease/allocator/chaos/pages"
 )
 
-const guide = "../../docs/BARE-METAL.md"
+const guide = "../../docs/how-to/run-on-machines.md"
 
 // inOwnNetwork runs this test again in a network namespace of its own, where it has
 // the guide's addresses to itself. There it returns the directory of the programs;
@@ -108,7 +108,7 @@ func environment(text, ip string) (out []string) {
 	return out
 }
 
-// TestGuide follows docs/BARE-METAL.md from the certificates to the last check, on
+// TestGuide follows docs/how-to/run-on-machines.md from the certificates to the last check, on
 // three machines that are three addresses. What is left out: systemd, whose unit
 // is taken for its command, and users.
 func TestGuide(t *testing.T) {

@@ -35,7 +35,7 @@ import (
 
 const day = 24 * time.Hour
 
-// securedNode is a node with all that section "Security" of OPERATIONS has: TLS,
+// securedNode is a node with all that docs/how-to/secure-it.md has: TLS,
 // client certificates, tokens and limits.
 type securedNode struct {
 	*running

@@ -191,13 +191,13 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// OPERATIONS.md, which the contracts refer to, has every kind.
+// docs/reference/events.md, which the contracts refer to, has every kind.
 func TestKindsAreDocumented(t *testing.T) {
 	source, err := os.ReadFile("event.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile("../../docs/OPERATIONS.md")
+	page, err := os.ReadFile("../../docs/reference/events.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestKindsAreDocumented(t *testing.T) {
 	}
 	for _, k := range kinds {
 		if !bytes.Contains(page, []byte("`"+string(k[1])+"`")) {
-			t.Errorf("docs/OPERATIONS.md has no %s", k[1])
+			t.Errorf("docs/reference/events.md has no %s", k[1])
 		}
 	}
 }

@@ -78,14 +78,14 @@ func TestRetryRoundsUp(t *testing.T) {
 
 // The type of a problem leads to a section with the reason's own codes.
 func TestRunbookHasTheCodes(t *testing.T) {
-	b, err := os.ReadFile("../../docs/OPERATIONS.md")
+	b, err := os.ReadFile("../../docs/reference/refusals.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for reason, w := range wires {
-		want := fmt.Sprintf("\n#### %s\n<a id=\"%s\"></a>*%d, %s.*", reason, reason, w.Status, w.Code)
+		want := fmt.Sprintf("\n## %s\n<a id=\"%s\"></a>*%d, %s.*", reason, reason, w.Status, w.Code)
 		if !strings.Contains(string(b), want) {
-			t.Errorf("docs/OPERATIONS.md has no section %s with %q", reason, fmt.Sprintf("*%d, %s.*", w.Status, w.Code))
+			t.Errorf("docs/reference/refusals.md has no section %s with %q", reason, fmt.Sprintf("*%d, %s.*", w.Status, w.Code))
 		}
 	}
 }

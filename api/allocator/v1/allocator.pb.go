@@ -1895,7 +1895,7 @@ type Event struct {
 	AtUnixMs int64  `protobuf:"varint,2,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"`
 	// The node that it is about.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// Such as sid_acquired; docs/OPERATIONS.md lists all.
+	// Such as sid_acquired; docs/reference/events.md lists all.
 	Kind string `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
 	// -1: it is about no sid.
 	Sid           int32             `protobuf:"varint,5,opt,name=sid,proto3" json:"sid,omitempty"`

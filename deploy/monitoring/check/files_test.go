@@ -19,8 +19,8 @@ const (
 	rulesFile     = "../rules.yaml"
 	rulesTests    = "../rules_test.yaml"
 	dashboardFile = "../dashboard.json"
-	operations    = top + "/docs/OPERATIONS.md"
-	runbooks      = "https://github.com/flakelease/allocator/blob/main/docs/OPERATIONS.md#"
+	alertsPage    = top + "/docs/reference/alerts.md"
+	runbooks      = "https://github.com/flakelease/allocator/blob/main/docs/reference/alerts.md#"
 )
 
 // rule is a rule as Prometheus reads it.
@@ -97,25 +97,25 @@ func TestAlertsAreComplete(t *testing.T) {
 
 // Each alert has a section that says how urgent it is and what to do.
 func TestAlertsHaveSections(t *testing.T) {
-	section := regexp.MustCompile(`(?m)^#### (Allocator\w+)\n\*(\w+)\.\* (?:.*\n)*?\n`)
+	section := regexp.MustCompile(`(?m)^### (Allocator\w+)\n\*(\w+)\.\* (?:.*\n)*?(?:\n|\z)`)
 	severities := map[string]string{}
-	for _, m := range section.FindAllStringSubmatch(readFile(t, operations), -1) {
+	for _, m := range section.FindAllStringSubmatch(readFile(t, alertsPage), -1) {
 		if severities[m[1]] != "" {
-			t.Errorf("OPERATIONS.md has %s twice", m[1])
+			t.Errorf("alerts.md has %s twice", m[1])
 		}
 		severities[m[1]] = m[2]
 		if !regexp.MustCompile(`(?m)^- \*\*(Check and do|Do):\*\* \S`).MatchString(m[0]) {
-			t.Errorf("OPERATIONS.md does not say what to do about %s", m[1])
+			t.Errorf("alerts.md does not say what to do about %s", m[1])
 		}
 	}
 	for _, a := range alerts(t) {
 		if got, want := severities[a.Alert], a.Labels["severity"]; got != want {
-			t.Errorf("OPERATIONS.md gives %s the severity %q, the rule %q", a.Alert, got, want)
+			t.Errorf("alerts.md gives %s the severity %q, the rule %q", a.Alert, got, want)
 		}
 		delete(severities, a.Alert)
 	}
 	for name := range severities {
-		t.Errorf("OPERATIONS.md has a section %s, but there is no such alert", name)
+		t.Errorf("alerts.md has a section %s, but there is no such alert", name)
 	}
 }
 

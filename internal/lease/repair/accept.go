@@ -64,7 +64,7 @@ func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who s
 	case out.Latest == 0:
 		return out, refuse("there is nothing to accept: no record shows a time, so nodes start from any clock")
 	case reads <= out.Latest:
-		return out, refuse("there is nothing to accept: %s recorded %s already, and %s is not later. If that record is of a wrong clock, see \"Windows and sids of a bad clock\" in docs/OPERATIONS.md; "+
+		return out, refuse("there is nothing to accept: %s recorded %s already, and %s is not later. If that record is of a wrong clock, see \"Windows and sids of a bad clock\" in docs/how-to/repair-clocks.md; "+
 			"if this machine's clock is wrong, set it right", out.LatestOf, At(out.Latest), At(reads))
 	case reads <= out.Latest+clock.MillisOf(stepLimit):
 		return out, refuse("there is nothing to accept: %s recorded %s, and nodes follow a clock that reads %s by themselves (clock.step-limit is %v)",

@@ -35,7 +35,7 @@ func (s Snapshot) Left() int64 { return max(0, s.Self.Ceil-s.At) }
 type Summary struct {
 	Level string `json:"level"` // ok, warn or bad
 	Text  string `json:"text"`
-	Help  string `json:"help,omitempty"` // section of OPERATIONS.md
+	Help  string `json:"help,omitempty"` // page below docs
 }
 
 // Row is a sid that is or was in use.
@@ -239,31 +239,31 @@ func summarize(s *Snapshot) Summary {
 	serve := fmt.Sprintf("%s of %s serve.", strconv.Itoa(serving), count(len(s.Members), "node"))
 	switch {
 	case s.Detail.Phase == "rewound":
-		return Summary{"bad", "etcd's history went back: nodes refuse until an operator begins a new era. " + serve, "etcd-was-restored-from-a-backup"}
+		return Summary{"bad", "etcd's history went back: nodes refuse until an operator begins a new era. " + serve, "how-to/restore-etcd.md#etcd-was-restored-from-a-backup"}
 	case len(s.Members) == 0:
-		return Summary{"warn", "No node is known yet: etcd has not been read.", "etcd-does-not-answer"}
+		return Summary{"warn", "No node is known yet: etcd has not been read.", "how-to/restore-etcd.md#etcd-does-not-answer"}
 	case s.Stale && serving == 0:
-		return Summary{"bad", "etcd does not answer, and the windows have ended: nobody issues.", "etcd-does-not-answer"}
+		return Summary{"bad", "etcd does not answer, and the windows have ended: nobody issues.", "how-to/restore-etcd.md#etcd-does-not-answer"}
 	case s.Stale && shortest >= 0:
-		return Summary{"bad", fmt.Sprintf("etcd does not answer. Nodes issue until their windows end, the first in %s. %s", seconds(shortest), serve), "etcd-does-not-answer"}
+		return Summary{"bad", fmt.Sprintf("etcd does not answer. Nodes issue until their windows end, the first in %s. %s", seconds(shortest), serve), "how-to/restore-etcd.md#etcd-does-not-answer"}
 	case s.Stale:
-		return Summary{"bad", "etcd does not answer, and the state of sids is not known. " + serve, "etcd-does-not-answer"}
+		return Summary{"bad", "etcd does not answer, and the state of sids is not known. " + serve, "how-to/restore-etcd.md#etcd-does-not-answer"}
 	case len(skewed) > 0 && serving == 0:
-		return Summary{"bad", "The clocks disagree, and nobody issues: " + list(skewed) + ".", "no-majority-agrees"}
+		return Summary{"bad", "The clocks disagree, and nobody issues: " + list(skewed) + ".", "how-to/repair-clocks.md#no-majority-agrees"}
 	case len(skewed) > 0:
-		return Summary{"bad", fmt.Sprintf("%s: the clock is wrong, so %s. %s", list(skewed), refuse(skewed), serve), "one-clock-is-wrong"}
+		return Summary{"bad", fmt.Sprintf("%s: the clock is wrong, so %s. %s", list(skewed), refuse(skewed), serve), "how-to/repair-clocks.md#one-clock-is-wrong"}
 	case len(exhausted) > 0:
-		return Summary{"bad", fmt.Sprintf("%s: the window has ended, so %s. %s", list(exhausted), refuse(exhausted), serve), "etcd-does-not-answer"}
+		return Summary{"bad", fmt.Sprintf("%s: the window has ended, so %s. %s", list(exhausted), refuse(exhausted), serve), "how-to/restore-etcd.md#etcd-does-not-answer"}
 	case len(unverified) > 0:
-		return Summary{"bad", fmt.Sprintf("%s: no majority confirms the clock, so %s. %s", list(unverified), refuse(unverified), serve), "peers-do-not-answer"}
+		return Summary{"bad", fmt.Sprintf("%s: no majority confirms the clock, so %s. %s", list(unverified), refuse(unverified), serve), "how-to/repair-clocks.md#peers-do-not-answer"}
 	case len(others) > 0:
-		return Summary{"warn", "Refusing: " + list(others) + ". " + serve, "refusals"}
+		return Summary{"warn", "Refusing: " + list(others) + ". " + serve, "reference/refusals.md"}
 	case len(silent) > 0:
-		return Summary{"warn", "No reply from " + list(silent) + ". " + serve, "peers-do-not-answer"}
+		return Summary{"warn", "No reply from " + list(silent) + ". " + serve, "how-to/repair-clocks.md#peers-do-not-answer"}
 	case s.Counts["quarantined"] > 0:
-		return Summary{"warn", count(s.Counts["quarantined"], "sid") + " quarantined. " + serve, "a-record-is-corrupt-or-a-sid-quarantined"}
+		return Summary{"warn", count(s.Counts["quarantined"], "sid") + " quarantined. " + serve, "how-to/repair-sids.md#a-record-is-corrupt-or-a-sid-quarantined"}
 	case len(s.Standbys) > 0:
-		return Summary{"warn", "No sid is left for " + names2(s.Standbys) + ". " + serve, "the-pool-is-exhausted"}
+		return Summary{"warn", "No sid is left for " + names2(s.Standbys) + ". " + serve, "how-to/repair-sids.md#the-pool-is-exhausted"}
 	}
 	text := fmt.Sprintf("All is well: %s serve", count(serving, "node"))
 	if serving == 1 {
@@ -333,12 +333,12 @@ var functions = map[string]any{
 		}
 		return min(100, part*100/whole)
 	},
-	"runbook":   func(section string) string { return runbook + section },
+	"runbook":   func(page string) string { return runbook + page },
 	"thousands": thousands,
 }
 
-// runbook is where sections of OPERATIONS.md are.
-const runbook = "https://github.com/flakelease/allocator/blob/main/docs/OPERATIONS.md#"
+// runbook is where the documents are.
+const runbook = "https://github.com/flakelease/allocator/blob/main/docs/"
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 

@@ -13,7 +13,7 @@ import (
 
 // problemTypes precedes a reason in the URI of its problem type, which is where
 // operators read about it.
-const problemTypes = "https://" + server.ErrorDomain + "/blob/main/docs/OPERATIONS.md#"
+const problemTypes = "https://" + server.ErrorDomain + "/blob/main/docs/reference/refusals.md#"
 
 // problem is the body of every HTTP error (RFC 9457).
 type problem struct {

@@ -31,7 +31,7 @@ HISTORY_REWOUND until then. No window of the new era begins below its floor, whi
 lies above everything that etcd, the nodes and the clock show to have been granted.
 
 It must be run before any node can write to the restored etcd: see the runbook in
-docs/OPERATIONS.md. Nodes in the registry are asked what they have seen; name those
+docs/how-to/restore-etcd.md. Nodes in the registry are asked what they have seen; name those
 that run and are not in the backup's registry with --addr.`,
 		Example: "  allocator admin recover --etcd.endpoints http://10.0.0.1:2379 --addr 10.0.0.5:9000,10.0.0.6:9000",
 		Args:    cobra.NoArgs,

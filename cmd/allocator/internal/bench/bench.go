@@ -352,7 +352,7 @@ func (r *result) verdict() error {
 	refused, _ := r.Refusals()
 	switch c := r.Check; {
 	case c != nil && c.Duplicates+c.OutOfOrder > 0:
-		return cli.Exit(cli.ExitInvalid, fmt.Errorf("the IDs are not sound: %d duplicates, %d out of order; do not use them, and see docs/OPERATIONS.md", c.Duplicates, c.OutOfOrder))
+		return cli.Exit(cli.ExitInvalid, fmt.Errorf("the IDs are not sound: %d duplicates, %d out of order; do not use them, and report it as SECURITY.md describes", c.Duplicates, c.OutOfOrder))
 	case r.interrupted:
 		return cli.ErrInterrupted
 	case r.Requests > 0:

@@ -82,7 +82,7 @@ func codeOf(ctx context.Context, d remote.Dialer, addr string) codes.Code {
 
 // access reports what unauthenticated clients may do.
 func (r *findings) access(f facts) {
-	const do = "See \"Security\" in docs/OPERATIONS.md, or listen on loopback"
+	const do = "See docs/how-to/secure-it.md, or listen on loopback"
 	var clear, free []string
 	for _, addr := range slices.Sorted(maps.Keys(f.access)) {
 		d := f.access[addr]

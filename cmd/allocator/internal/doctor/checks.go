@@ -182,7 +182,7 @@ func (r *findings) space(f facts) bool {
 		r.Add("space", report.Fail, "Run \"allocator init\" once; omit --fresh if IDs were ever issued in the space", "space %q is not initialized", f.space)
 		return false
 	case have.Err != nil:
-		r.Add("space", report.Fail, "Restore etcd from a backup; see docs/OPERATIONS.md", "its config is unreadable: %v", have.Err)
+		r.Add("space", report.Fail, "Restore etcd from a backup; see docs/how-to/restore-etcd.md", "its config is unreadable: %v", have.Err)
 		return false
 	case have.Value.Format() != f.want.Format():
 		r.Add("space", report.Fail, "Start nodes with the space's values, or give another --space",
@@ -200,7 +200,7 @@ func (r *findings) space(f facts) bool {
 	case !era.Exists() || era.Err != nil:
 		r.Add("era", report.Fail, "Run \"allocator admin recover\"", "it is missing or unreadable")
 	case era.Value.Cluster != v.Cluster:
-		r.Add("era", report.Fail, "Nodes refuse with HISTORY_REWOUND. Follow docs/OPERATIONS.md, then run \"allocator admin recover\"",
+		r.Add("era", report.Fail, "Nodes refuse with HISTORY_REWOUND. Follow docs/how-to/restore-etcd.md, then run \"allocator admin recover\"",
 			"etcd's cluster is %x, and era %d began on %x: it was restored from a backup, or is another etcd", v.Cluster, era.Value.Number, era.Value.Cluster)
 	case era.Value.Floor > f.now:
 		r.Add("era", report.Warn, "Wait", "era %d begins in %v: no IDs until then", era.Value.Number, (era.Value.Floor - f.now).Duration().Round(time.Second))
@@ -235,10 +235,10 @@ func (r *findings) records(f facts) {
 			r.Add("records", report.Fail, "Find out who changed it; etcd deletes it when its lease expires", "the holder of sid %d is unreadable: %v", sid, s.Holder.Err)
 		case s.Holder.Exists() && !s.Window.Exists():
 			bad++
-			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/OPERATIONS.md", "sid %d has a holder and no window", sid)
+			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/how-to/repair-sids.md", "sid %d has a holder and no window", sid)
 		case v.Era.Exists() && v.Era.Err == nil && w.Era > v.Era.Value.Number:
 			bad++
-			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/OPERATIONS.md", "the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
+			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/how-to/repair-sids.md", "the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
 		case w.State == lease.Quarantined:
 			quarantined++
 			r.Add("quarantine", report.Warn, fmt.Sprintf("\"allocator admin release-sid %d\" returns it to the pool", sid), "sid %d was quarantined by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))

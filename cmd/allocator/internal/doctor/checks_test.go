@@ -181,7 +181,7 @@ func TestExamine(t *testing.T) {
 		{"not ready", func(f *facts) {
 			s := f.nodes[0].Cluster.Self
 			s.Ready, s.Refusing, s.Message = false, pb.Reason_REASON_NO_SID, "none is free"
-		}, []string{"warn node | would refuse: NO_SID: none is free | OPERATIONS"}},
+		}, []string{"warn node | would refuse: NO_SID: none is free | refusals.md"}},
 		{"we are behind", func(f *facts) { f.nodes[0].Cluster = answer(300) }, []string{"fail clock | at least 299ms behind the one of n1 | NTP"}},
 		{"we are ahead", func(f *facts) { f.nodes[0].Cluster = answer(-300) }, []string{"fail clock | at least 298ms ahead |"}},
 		{"just within", func(f *facts) { f.nodes[0].Cluster = answer(250) }, nil},

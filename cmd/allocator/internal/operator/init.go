@@ -98,7 +98,7 @@ give each region's as --sids. They never change, and nodes learn them from etcd.
 		switch {
 		case errors.Is(err, daemon.ErrNoSpace):
 			return cli.Exit(cli.ExitInvalid, fmt.Errorf("space %q is not initialized, and --fresh-until %s has passed: was etcd wiped? "+
-				"If it never issued an ID, run \"allocator init --fresh\"; else see docs/OPERATIONS.md", c.Space, *until))
+				"If it never issued an ID, run \"allocator init --fresh\"; else see docs/how-to/restore-etcd.md", c.Space, *until))
 		case errors.As(err, &differs), errors.As(err, &lower), errors.As(err, &others), errors.As(err, &outside), errors.Is(err, etcdstore.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
 		case errors.Is(err, daemon.ErrClock), errors.Is(err, daemon.ErrAbove):

@@ -159,7 +159,7 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 	total, from, twice, carried := 0, 0, 0, 0
 	for i, d := range all {
 		if d.err != nil {
-			r.Add("draw", report.Fail, "Check that a node runs there and is ready; docs/OPERATIONS.md explains each reason", "%s: %s", d.addr, firstLine(d.err))
+			r.Add("draw", report.Fail, "Check that a node runs there and is ready; docs/reference/refusals.md explains each reason", "%s: %s", d.addr, firstLine(d.err))
 			continue
 		}
 		total, from = total+len(d.ids), from+1
