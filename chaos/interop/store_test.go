@@ -12,20 +12,27 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/chaos/pages"
 )
 
-// TestStoreIDs runs the SQL of docs/how-to/store-ids.md in SQLite and PostgreSQL, and
-// compares what it prints.
-func TestStoreIDs(t *testing.T) {
-	page := pages.Open(t, "../../docs/how-to/store-ids.md")
-	for name, run := range map[string]func(*testing.T, string) string{"sqlite": inSQLite, "postgres": inPostgres} {
-		t.Run(name, func(t *testing.T) {
-			if got, want := run(t, page.Text(t, "run: "+name)), page.Text(t, "prints: "+name); got != want {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
-		})
+// TestSQL runs the SQL of pages in the databases that they are about, the blocks of one
+// page and database one after the other, and compares what is printed.
+func TestSQL(t *testing.T) {
+	databases := map[string]func(*testing.T, string) string{"postgres": inPostgres, "mariadb": inMariaDB, "sqlite": inSQLite}
+	for path, names := range map[string][]string{
+		"../../docs/how-to/store-ids.md":       {"postgres", "mariadb", "sqlite"},
+		"../../docs/how-to/move-from-uuids.md": {"postgres", "mariadb"},
+	} {
+		for _, name := range names {
+			t.Run(filepath.Base(path)+"/"+name, func(t *testing.T) {
+				page := pages.Open(t, path)
+				if got, want := databases[name](t, page.Text(t, "run: "+name)), page.Text(t, "prints: "+name); got != want {
+					t.Errorf("got\n%s\nwant\n%s", got, want)
+				}
+			})
+		}
 	}
 }
 
@@ -61,6 +68,50 @@ func inPostgres(t *testing.T, sql string) string {
 	t.Cleanup(func() { output(t, as, "", ctl, "stop", "--silent", "--mode=immediate", "--pgdata", data) })
 	return output(t, as, sql, filepath.Join(bin, "psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align",
 		"--variable=ON_ERROR_STOP=1", "--host", dir, "--username=test", "--dbname=postgres")
+}
+
+// inMariaDB runs sql in a server of its own, which listens on a socket in its directory alone.
+func inMariaDB(t *testing.T, sql string) string {
+	server, err := exec.LookPath("mariadbd")
+	if err != nil {
+		server = "/usr/sbin/mariadbd" // where Debian has it, not in everybody's PATH
+	}
+	if _, err := os.Stat(server); err != nil {
+		t.Skip("not run: mariadbd is not installed (Debian: apt-get install mariadb-server-core mariadb-client-core)")
+	}
+	dir, err := os.MkdirTemp("", "maria")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, socket := filepath.Join(dir, "data"), filepath.Join(dir, "socket")
+	output(t, nil, "", tool(t, "mariadb-install-db"), "--no-defaults", "--skip-test-db", "--user="+me.Username, "--datadir="+data)
+	cmd := exec.Command(server, "--no-defaults", "--skip-networking", "--skip-grant-tables", "--user="+me.Username, "--datadir="+data, "--socket="+socket)
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
+	for range time.Tick(50 * time.Millisecond) {
+		if _, err := os.Stat(socket); err == nil {
+			break
+		}
+		select {
+		case <-ended:
+			t.Fatalf("mariadbd ended:\n%s", &log)
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		default:
+		}
+	}
+	return output(t, nil, "CREATE DATABASE page; USE page;\n"+sql, tool(t, "mariadb"), "--no-defaults", "--batch", "--skip-column-names", "--default-character-set=utf8mb4", "--socket="+socket)
 }
 
 // output runs a program with input, as as, and returns what it prints.

@@ -61,15 +61,17 @@ func TestExamplesShowNoULIDTwice(t *testing.T) {
 	}
 }
 
-// What docs/how-to/store-ids.md shows as the output of from-time is that.
-func TestStoreIDsShowsBounds(t *testing.T) {
-	found := regexp.MustCompile(`(?m)^\$ allocator (from-time .*)\n(.*\n)`).FindAllStringSubmatch(readFile(t, "../../docs/how-to/store-ids.md"), -1)
-	if len(found) < 3 {
-		t.Fatalf("found %d examples", len(found))
-	}
-	for _, m := range found {
-		if _, out, _ := allocator(strings.Fields(m[1])...); out != m[2] {
-			t.Errorf("%s: got %q, the page has %q", m[1], out, m[2])
+// What pages about databases show as the output of commands is that, to the last digit.
+func TestDatabasePagesShowOutput(t *testing.T) {
+	for path, atLeast := range map[string]int{"../../docs/how-to/store-ids.md": 3, "../../docs/how-to/move-from-uuids.md": 2} {
+		found := regexp.MustCompile(`(?m)^\$ allocator ((?:from-time|parse) .*)\n(.*\n)`).FindAllStringSubmatch(readFile(t, path), -1)
+		if len(found) < atLeast {
+			t.Errorf("%s: found %d examples", path, len(found))
+		}
+		for _, m := range found {
+			if _, out, _ := allocator(strings.Fields(m[1])...); out != m[2] {
+				t.Errorf("%s: %s: got %q, the page has %q", path, m[1], out, m[2])
+			}
 		}
 	}
 }

@@ -200,3 +200,30 @@ func TestHighSIDs(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 }
+
+// The space of docs/how-to/move-from-uuids.md issues IDs, and none with the sid that the
+// page gives to old rows.
+func TestMoveFromUUIDs(t *testing.T) {
+	t.Parallel()
+	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { etcd.Close() })
+	page := pages.Open(t, "../../docs/how-to/move-from-uuids.md")
+	var commands [][]string
+	for line := range strings.Lines(strings.ReplaceAll(page.Text(t, "run: init"), "http://10.0.0.1:2379", etcd.Endpoint())) {
+		commands = append(commands, strings.Fields(line)[1:])
+	}
+	if code, out, errs := allocator(commands[0]...); code != cli.ExitOK {
+		t.Fatal(out, errs)
+	}
+	addr := nodeOf(t, commands[1]...)
+	if _, out, errs := allocator("status", "--addr", addr); !strings.Contains(out, "layout scalable, sids 0-30 of 32, epoch 2015-01-01") {
+		t.Error(out, errs)
+	}
+	_, id, errs := allocator("get", "--as", "int", "--addr", addr)
+	if _, out, _ := allocator("parse", "--epoch", "2015-01-01", "--only", "ago", strings.TrimSpace(id)); !strings.Contains(out, "now") {
+		t.Errorf("issued %q%s: %q", id, errs, out)
+	}
+}
