@@ -2,19 +2,16 @@ package interop
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/postgres"
 )
 
 // TestSQL runs the SQL of pages in the databases that they are about, the blocks of one
@@ -37,38 +34,10 @@ func TestSQL(t *testing.T) {
 }
 
 func inSQLite(t *testing.T, sql string) string {
-	return output(t, nil, sql, tool(t, "sqlite3"), "-batch", ":memory:")
+	return output(t, sql, tool(t, "sqlite3"), "-batch", ":memory:")
 }
 
-// inPostgres runs sql in a server of its own, which listens on a socket in its directory alone.
-func inPostgres(t *testing.T, sql string) string {
-	bin, err := postgresBin()
-	if err != nil {
-		t.Skipf("not run: %v", err)
-	}
-	dir, err := os.MkdirTemp("", "pg") // a path of t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	as := &syscall.SysProcAttr{}
-	if os.Getuid() == 0 { // PostgreSQL does not run as root
-		if as.Credential, err = credential("postgres"); err != nil {
-			t.Skipf("not run: %v", err)
-		}
-		if err := os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	data := filepath.Join(dir, "data")
-	output(t, as, "", filepath.Join(bin, "initdb"), "--no-sync", "--auth=trust", "--username=test", "--pgdata", data)
-	ctl := filepath.Join(bin, "pg_ctl")
-	output(t, as, "", ctl, "start", "--wait", "--silent", "--pgdata", data, "--log", filepath.Join(dir, "log"),
-		"--options", fmt.Sprintf("-F -c listen_addresses='' -c unix_socket_directories=%s", dir))
-	t.Cleanup(func() { output(t, as, "", ctl, "stop", "--silent", "--mode=immediate", "--pgdata", data) })
-	return output(t, as, sql, filepath.Join(bin, "psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align",
-		"--variable=ON_ERROR_STOP=1", "--host", dir, "--username=test", "--dbname=postgres")
-}
+func inPostgres(t *testing.T, sql string) string { return postgres.Start(t).Psql(t, sql) }
 
 // inMariaDB runs sql in a server of its own, which listens on a socket in its directory alone.
 func inMariaDB(t *testing.T, sql string) string {
@@ -89,7 +58,7 @@ func inMariaDB(t *testing.T, sql string) string {
 		t.Fatal(err)
 	}
 	data, socket := filepath.Join(dir, "data"), filepath.Join(dir, "socket")
-	output(t, nil, "", tool(t, "mariadb-install-db"), "--no-defaults", "--skip-test-db", "--user="+me.Username, "--datadir="+data)
+	output(t, "", tool(t, "mariadb-install-db"), "--no-defaults", "--skip-test-db", "--user="+me.Username, "--datadir="+data)
 	cmd := exec.Command(server, "--no-defaults", "--skip-networking", "--skip-grant-tables", "--user="+me.Username, "--datadir="+data, "--socket="+socket)
 	var log bytes.Buffer
 	cmd.Stderr = &log
@@ -111,41 +80,18 @@ func inMariaDB(t *testing.T, sql string) string {
 		default:
 		}
 	}
-	return output(t, nil, "CREATE DATABASE page; USE page;\n"+sql, tool(t, "mariadb"), "--no-defaults", "--batch", "--skip-column-names", "--default-character-set=utf8mb4", "--socket="+socket)
+	return output(t, "CREATE DATABASE page; USE page;\n"+sql, tool(t, "mariadb"), "--no-defaults", "--batch", "--skip-column-names", "--default-character-set=utf8mb4", "--socket="+socket)
 }
 
-// output runs a program with input, as as, and returns what it prints.
-func output(t *testing.T, as *syscall.SysProcAttr, input, name string, args ...string) string {
+// output runs a program with input and returns what it prints.
+func output(t *testing.T, input, name string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(name, args...) // not ended with the test's context: it also stops the server
-	cmd.Stdin, cmd.SysProcAttr, cmd.Dir = strings.NewReader(input), as, os.TempDir()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Stdin, cmd.Dir = strings.NewReader(input), os.TempDir()
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%s: %v\n%s", filepath.Base(name), err, &problems)
 	}
 	return out.String()
-}
-
-func postgresBin() (string, error) {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // where Debian has it, outside PATH
-	if path, err := exec.LookPath("initdb"); err == nil {
-		if path, err = filepath.EvalSymlinks(path); err == nil {
-			found = []string{path}
-		}
-	}
-	if len(found) == 0 {
-		return "", errors.New("initdb is not installed (Debian: apt-get install postgresql)")
-	}
-	return filepath.Dir(found[len(found)-1]), nil
-}
-
-func credential(name string) (*syscall.Credential, error) {
-	u, err := user.Lookup(name)
-	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL does not run as root, and there is no user %s: %w", name, err)
-	}
-	uid, errU := strconv.ParseUint(u.Uid, 10, 32)
-	gid, errG := strconv.ParseUint(u.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(errU, errG)
 }

@@ -27,7 +27,7 @@ func TestReplicas(t *testing.T) {
 			"ETCD=" + c.Etcd, "NAME=" + name, "SIDS=10-12", "GOSSIP=127.0.0.1:0", "LISTEN=" + at, "DRAIN=500ms",
 			"ALLOCATOR_WORKER_SID_RANGE=16-31",
 		}, program)
-		p.UntilOK(t, "http://"+at+"/readyz")
+		p.Until(t, http.StatusOK, "http://"+at+"/readyz")
 		return p, "http://" + at
 	}
 	var replicas []*rig.Process

@@ -30,7 +30,7 @@ func TestOrdersThroughFaults(t *testing.T) {
 		at := rig.FreePort(t)
 		urls[i] = "http://" + at
 		replicas[i] = rig.Start(t, []string{"NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at, "DRAIN=500ms"}, program)
-		replicas[i].UntilOK(t, urls[i]+"/readyz")
+		replicas[i].Until(t, http.StatusOK, urls[i]+"/readyz")
 	}
 
 	var mu sync.Mutex // guards the next two

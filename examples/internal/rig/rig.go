@@ -123,7 +123,7 @@ func NewCluster(t *testing.T) *Cluster {
 		p := Start(t, nil, program, "serve", "--node.name", name, "--etcd.endpoints", c.Etcd, "--worker.sid-range", "16-31",
 			"--listen.grpc", grpc, "--listen.admin", admin, "--listen.http", "", "--listen.gossip", "127.0.0.1:0")
 		c.GRPC, c.Nodes = append(c.GRPC, grpc), append(c.Nodes, p)
-		p.UntilOK(t, "http://"+admin+"/readyz")
+		p.Until(t, http.StatusOK, "http://"+admin+"/readyz")
 	}
 	return c
 }
@@ -139,8 +139,8 @@ func FreePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// UntilOK waits until the process answers a URL with 200.
-func (p *Process) UntilOK(t *testing.T, url string) {
+// Until waits until the process answers a URL with code.
+func (p *Process) Until(t *testing.T, code int, url string) {
 	t.Helper()
 	until(t, p, func() error {
 		res, err := http.Get(url)
@@ -148,7 +148,7 @@ func (p *Process) UntilOK(t *testing.T, url string) {
 			return err
 		}
 		defer res.Body.Close()
-		if res.StatusCode != http.StatusOK {
+		if res.StatusCode != code {
 			return fmt.Errorf("%s: %s", url, res.Status)
 		}
 		return nil

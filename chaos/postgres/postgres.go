@@ -1,0 +1,102 @@
+// Package postgres starts a PostgreSQL server for a test, from Debian's package.
+package postgres
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Server is a server that listens on a socket alone. Its superuser is "test", without a
+// password.
+type Server struct {
+	Dir string // of the socket
+	Bin string // directory of PostgreSQL's programs
+}
+
+// Start returns a new server that is stopped when the test ends. It skips the test where
+// PostgreSQL is not installed.
+func Start(t *testing.T) *Server {
+	t.Helper()
+	bin, err := programs()
+	if err != nil {
+		t.Skipf("not run: %v", err)
+	}
+	dir, err := os.MkdirTemp("", "pg") // a path of t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	as := &syscall.SysProcAttr{}
+	if os.Getuid() == 0 { // PostgreSQL does not run as root
+		if as.Credential, err = credential("postgres"); err != nil {
+			t.Skipf("not run: %v", err)
+		}
+		if err := os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(name string, args ...string) {
+		t.Helper()
+		cmd := exec.Command(filepath.Join(bin, name), args...) // not ended with the test's context: it also stops the server
+		cmd.SysProcAttr, cmd.Dir = as, os.TempDir()
+		var problems bytes.Buffer
+		cmd.Stderr = &problems
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, &problems)
+		}
+	}
+	data := filepath.Join(dir, "data")
+	run("initdb", "--no-sync", "--auth=trust", "--username=test", "--pgdata", data)
+	run("pg_ctl", "start", "--wait", "--silent", "--pgdata", data, "--log", filepath.Join(dir, "log"),
+		"--options", fmt.Sprintf("-F -c listen_addresses='' -c unix_socket_directories=%s", dir))
+	t.Cleanup(func() { run("pg_ctl", "stop", "--silent", "--mode=immediate", "--pgdata", data) })
+	return &Server{Dir: dir, Bin: bin}
+}
+
+// URL is what drivers connect to.
+func (s *Server) URL() string { return "postgres://test@/postgres?host=" + s.Dir }
+
+// Psql runs SQL and returns what it prints.
+func (s *Server) Psql(t *testing.T, sql string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(s.Bin, "psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align",
+		"--variable=ON_ERROR_STOP=1", s.URL())
+	var out, problems bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(sql), &out, &problems
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("psql: %v\n%s", err, &problems)
+	}
+	return out.String()
+}
+
+func programs() (string, error) {
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // where Debian has it, outside PATH
+	if path, err := exec.LookPath("initdb"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			found = []string{path}
+		}
+	}
+	if len(found) == 0 {
+		return "", errors.New("initdb is not installed (Debian: apt-get install postgresql)")
+	}
+	return filepath.Dir(found[len(found)-1]), nil
+}
+
+func credential(name string) (*syscall.Credential, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return nil, fmt.Errorf("PostgreSQL does not run as root, and there is no user %s: %w", name, err)
+	}
+	uid, errU := strconv.ParseUint(u.Uid, 10, 32)
+	gid, errG := strconv.ParseUint(u.Gid, 10, 32)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(errU, errG)
+}
