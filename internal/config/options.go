@@ -52,7 +52,7 @@ func (c *Config) options() []Option {
 			Why:   "One cluster needs one space, so its name rarely matters."},
 		{Key: "root", value: stringValue(&c.Root),
 			Usage: "first part of every key in etcd",
-			Why:   "Keys are /<root>/<space>/…; the etcd role needs that prefix and no other."},
+			Why:   "Keys begin with the root and the name of the space; the etcd role needs that prefix and no other."},
 		// Before epoch: a layout sets the epoch too, which a setting of its own replaces.
 		{Key: "layout", value: LayoutValue(&c.Layout, &c.Epoch),
 			Usage: "what the bits of IDs mean: scalable (32 holders), fleet (1024), twitter, discord, instagram, sonyflake, leaf, baidu, js53, or bits such as 41/10/12,order=time-sid-seq,unit=1ms",
