@@ -140,6 +140,28 @@ console-test: ## the pages for operators in Chromium, with 10 minutes of 1,024 s
 chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write docs/PLANTED-BUGS.md
 	$(GO) run ./chaos/planted -write docs/PLANTED-BUGS.md
 
+# The site has no text of its own: its pages are the Markdown files, in the order in which
+# docs/README.md links to them.
+SITE := $(BIN)/site
+SITE_FILES := '*.md' '*.svg' '*.png' ':!testdata'
+.PHONY: docs docs-serve docs-test
+docs: $(SITE)/installed ## a site of the Markdown files, with search, in bin/docs; needs npm
+	@rm -rf $(SITE)/src $(SITE)/.vitepress && mkdir -p $(SITE)/src && cp -R deploy/site/.vitepress deploy/site/tree.mjs $(SITE)
+	@git ls-files -co --exclude-standard $(SITE_FILES) | while read -r f; do [ ! -e "$$f" ] || echo "$$f"; done | tar -cf - -T - | tar -xf - -C $(SITE)/src
+	cd $(SITE) && node node_modules/vitepress/bin/vitepress.js build .
+	@echo "$(BIN)/docs has the site: make docs-serve shows it"
+
+$(SITE)/installed: deploy/site/package.json deploy/site/package-lock.json
+	@mkdir -p $(SITE) && cp $^ $(SITE)
+	npm ci --prefix $(SITE) --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+docs-serve: docs ## the site on this machine, at http://127.0.0.1:8088/
+	$(GO) -C deploy/site run . -dir $(CURDIR)/$(BIN)/docs
+
+docs-test: docs ## links, search and looks of the site, in Chromium: some minutes; bin/docs-shots has screenshots
+	cd deploy/site && $(GO) test -count 1 -timeout 30m . -long -shots $(CURDIR)/$(BIN)/docs-shots
+
 mutation: ## change one operator or statement at a time and run the package's tests: PKG=./internal/gen LIMIT=50; all takes hours
 	@$(GO) build -o $(BIN)/planted ./chaos/planted; failed=0; \
 	for p in $(if $(filter ./...,$(PKG)),$(foreach p,$(MUTATED),$(if $(filter client embed,$(p)),./$(p),./internal/$(p))),$(PKG)); do \
@@ -251,6 +273,10 @@ check-nested:
 	@command -v chromium chromium-browser google-chrome >/dev/null || echo "not run: the tests of chaos/console, since Chromium is not installed"
 	cd examples && $(GO) vet ./... && $(GO) test -count 1 ./...
 	cd examples/workers/go && $(GO) vet ./...
+	cd deploy/site && $(GO) vet ./...
+	@if ! command -v npm >/dev/null; then echo "not run: the site of the documents: npm is not installed"; \
+	elif ! $(MAKE) --no-print-directory $(SITE)/installed; then echo "not run: the site of the documents: npm cannot get its packages"; \
+	else $(MAKE) --no-print-directory docs && cd deploy/site && $(GO) test -count 1 -timeout $(TIMEOUT) .; fi
 	cd deploy/image && $(GO) vet ./... && $(GO) test -count 1 ./...
 	cd deploy/helm/tools && $(GO) vet ./...
 	cd deploy/helm/charttest && $(GO) vet ./... && $(GO) test -count 1 ./...
