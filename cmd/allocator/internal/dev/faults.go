@@ -176,13 +176,14 @@ func (m *member) inject(action string) error {
 		m.clocks.wall.Store(0)
 		m.clocks.resume()
 		m.paused, m.skew, m.cut = false, 0, false
-		m.link.set(false)
 		switch m.state {
-		case stopping:
-			return fmt.Errorf("%s is still stopping: repair it again in some seconds", m.name)
-		case stopped:
-			m.state = starting
-			m.start <- struct{}{}
+		case stopping, stopped: // run mends its link when it has ended: until then it must give nothing back
+			select {
+			case m.start <- struct{}{}:
+			default:
+			}
+		default:
+			m.link.set(false)
 		}
 		return nil
 	}
@@ -204,6 +205,10 @@ func (m *member) inject(action string) error {
 		m.link.set(true)
 	case "kill":
 		m.state = stopping
+		select {
+		case <-m.start: // it was repaired twice
+		default:
+		}
 		m.link.set(true) // a process that is killed gives nothing back
 		m.kill()
 	default:

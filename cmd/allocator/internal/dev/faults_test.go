@@ -149,6 +149,11 @@ func TestBreak(t *testing.T) {
 	p.press("repair", "node-1")
 	p.press("repair", "node-2")
 	p.until("a killed node starts again on its ports", slow, answers("OK", "OK", "OK"))
+	p.press("kill", "node-2")
+	p.press("repair", "node-2")
+	p.until("one repaired at once starts again when it has ended", slow, func(b console.Broken) bool {
+		return b.Nodes[1].State == string(running) && answers("OK", "OK", "OK")(b)
+	})
 
 	p.press("stop", "etcd")
 	p.until("etcd is stopped", slow, func(b console.Broken) bool { return b.Etcd == "stopped" && answers("OK", "OK", "OK")(b) })

@@ -112,8 +112,9 @@ func (m *member) run(ctx context.Context, again func() (*daemon.Daemon, error)) 
 		if one, err = again(); err != nil {
 			return err
 		}
+		m.link.set(false)
 		m.mu.Lock()
-		m.daemon = one
+		m.daemon, m.state = one, starting
 		m.mu.Unlock()
 	}
 }
