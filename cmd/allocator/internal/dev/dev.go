@@ -378,8 +378,8 @@ func isStandby(one *daemon.Daemon) bool {
 // summarize prints what became of the sids and the data.
 func (d *dev) summarize(dir string) {
 	back := 0
-	for _, one := range d.daemons {
-		if l := one.Node().Stats().Lease; l.EverHeld && l.Phase == lease.Stopped {
+	for _, m := range d.members {
+		if l := m.daemon.Node().Stats().Lease; l.EverHeld && l.Phase == lease.Stopped {
 			back++
 		}
 	}
