@@ -161,7 +161,11 @@ func (s *Shell) Carry(b Block) error {
 	what, name, _ := strings.Cut(b.Mark, ": ")
 	switch {
 	case what == "file":
-		return os.WriteFile(filepath.Join(s.c.Dir, name), []byte(s.c.Here.Replace(b.Text)), 0o600)
+		path := filepath.Join(s.c.Dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(s.c.Here.Replace(b.Text)), 0o600)
 	case what == "run" && b.Lang != "console":
 		_, _, err := s.Run(b.Text)
 		return err

@@ -20,40 +20,22 @@ import (
 
 const guide = "../../docs/how-to/run-on-machines.md"
 
-// inOwnNetwork runs this test again in a network namespace of its own, where it has
-// the guide's addresses to itself. There it returns the directory of the programs;
-// outside of it, "". The programs are built outside, since inside there is no way to
-// download the modules they need.
-func inOwnNetwork(t *testing.T) (bin string) {
+// programs builds what the guide needs: inside the network there is no way to download
+// modules.
+func programs(t *testing.T) string {
 	t.Helper()
-	const variable = "ALLOCATOR_GUIDE_TEST"
-	if bin := os.Getenv(variable); bin != "" {
-		_ = os.Unsetenv(variable) // or the program takes it for a misspelled setting
-		return bin
-	}
 	for _, tool := range []string{"ip", "sh", "openssl", "make"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("not run: %s is not installed", tool)
 		}
 	}
-	bin = t.TempDir()
+	bin := t.TempDir()
 	for _, program := range []func(context.Context, string) (string, error){build.Allocator, build.Etcd, build.Etcdctl} {
 		if _, err := program(t.Context(), bin); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.timeout", "4m")
-	cmd.Env = append(os.Environ(), variable+"="+bin)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
-	if os.IsPermission(err) || err != nil && len(out) == 0 {
-		t.Skipf("not run: no network of its own can be made: %v", err)
-	}
-	t.Logf("%s", out)
-	if err != nil {
-		t.Error(err)
-	}
-	return ""
+	return bin
 }
 
 // machine is one of the guide's, as a directory.
@@ -112,8 +94,8 @@ func environment(text, ip string) (out []string) {
 // three machines that are three addresses. What is left out: systemd, whose unit
 // is taken for its command, and users.
 func TestGuide(t *testing.T) {
-	bin := inOwnNetwork(t)
-	if bin == "" {
+	bin, ok := pages.OwnNetwork(t, func() string { return programs(t) })
+	if !ok {
 		return
 	}
 	page, work, root := pages.Open(t, guide), t.TempDir(), "../.."
@@ -129,7 +111,6 @@ func TestGuide(t *testing.T) {
 	}
 	var machines []machine
 	host := machine{dir: work}
-	host.script(t, work, "ip link set lo up")
 	for i := range 3 {
 		m := machine{ip: fmt.Sprintf("10.0.0.%d", i+1)}
 		m.dir = filepath.Join(work, m.ip)
