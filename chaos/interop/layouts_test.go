@@ -1,7 +1,6 @@
 package interop
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -39,13 +38,23 @@ type devNode struct {
 // dev runs allocator dev with one node, in a process of its own.
 func dev(t *testing.T, layout string) devNode {
 	t.Helper()
+	n := devNodes(t, 1, "--layout", layout)[0]
+	if n.State != "ready" {
+		t.Fatalf("%+v", n)
+	}
+	return n
+}
+
+// devNodes does so with several nodes, and more flags.
+func devNodes(t *testing.T, count int, flags ...string) (out []devNode) {
+	t.Helper()
 	path, err := buildDev()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, "dev", "--nodes", "1", "--layout", layout, "--http-port", "0", "--grpc-port", "0", "--resp", "--format", "json")
+	cmd := exec.Command(path, append([]string{"dev", "--nodes", strconv.Itoa(count), "--http-port", "0", "--grpc-port", "0", "--resp", "--format", "json"}, flags...)...)
 	cmd.Stderr = t.Output()
-	out, err := cmd.StdoutPipe()
+	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,15 +67,15 @@ func dev(t *testing.T, layout string) devNode {
 			t.Errorf("dev: %v", err)
 		}
 	})
-	line, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil {
-		t.Fatal(err)
+	lines := json.NewDecoder(stdout)
+	for range count {
+		var n devNode
+		if err := lines.Decode(&n); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, n)
 	}
-	var n devNode
-	if err := json.Unmarshal(line, &n); err != nil || n.State != "ready" {
-		t.Fatalf("%s: %v", line, err)
-	}
-	return n
+	return out
 }
 
 // decoded is what a decoder of another system reads in an ID.

@@ -1,0 +1,300 @@
+package interop
+
+import (
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/flake"
+)
+
+// languages are the programs of docs/how-to/call-from-….md.
+var languages = []struct {
+	name  string
+	needs []string
+	print []string // prints as many IDs as the argument after it says, 1,000 at a time
+	ca    string   // the variable that names the authority's file
+	grpc  bool     // nodes are named by their gRPC addresses
+}{
+	{"node", []string{"node", "curl"}, []string{"node", "--input-type=module", "--eval", `
+		import { Allocator } from './examples/node/ids.mjs'
+		const a = new Allocator({ nodes: process.env.NODES.split(','), tokenFile: process.env.TOKEN_FILE })
+		for (let i = 0; i < Number(process.argv[1]); i += 1000) for (const id of await a.draw(1000)) console.log(id)`},
+		"NODE_EXTRA_CA_CERTS", false},
+	{"python", []string{"python3", "sqlite3"}, []string{"python3", "-c", `if True:
+		import os, sys
+		sys.path.insert(0, "examples/python")
+		from ids import Allocator
+		a = Allocator(os.environ["NODES"].split(","), os.environ.get("TOKEN_FILE"), os.environ.get("CA_FILE"))
+		for _ in range(0, int(sys.argv[1]), 1000): print(*a.draw(1000), sep="\n")`},
+		"CA_FILE", false},
+	{"ruby", []string{"ruby"}, []string{"ruby", "examples/ruby/ids.rb"}, "CA_FILE", false},
+	{"java", []string{"java", "javac"}, []string{"java", "-cp", "CLASSES", "Ids"}, "", false},
+	{"go", []string{"go"}, []string{"go", "-C", "examples", "run", "./ids"}, "CA_FILE", true},
+}
+
+// TestCallFrom runs the program of each page where the first nodes do not serve, where
+// every answer may come from another node, with TLS and tokens, and where no node serves.
+func TestCallFrom(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not run: -short")
+	}
+	// The clock of the third is ahead: only who sends after gets IDs in order.
+	nodes := devNodes(t, 3, "--skew", "1=1s", "--skew", "3=100ms")
+	if nodes[0].State != "refused" {
+		t.Fatalf("%+v", nodes[0])
+	}
+	for _, l := range languages {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			for _, name := range l.needs {
+				tool(t, name)
+			}
+			command := slices.Clone(l.print)
+			if l.name == "java" { // compiled once: each run of the source would do so
+				command[2] = t.TempDir()
+				if out, err := run(t, "", "javac", "-d", command[2], "../../examples/java/Ids.java"); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			}
+			draw := func(t *testing.T, count int, env ...string) (ids []flake.ID, out string, took time.Duration, err error) {
+				t.Helper()
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				cmd := exec.CommandContext(ctx, command[0], append(slices.Clone(command[1:]), strconv.Itoa(count))...)
+				cmd.Dir, cmd.Env = "../..", append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1"), env...)
+				var problems strings.Builder
+				cmd.Stderr = &problems
+				began := time.Now()
+				text, err := cmd.Output()
+				for _, line := range strings.Fields(string(text)) {
+					id, err := flake.ParseInt(line)
+					if err != nil {
+						t.Fatalf("%q: %v", line, err)
+					}
+					ids = append(ids, id)
+				}
+				return ids, problems.String(), time.Since(began), err
+			}
+			address := func(n devNode) string {
+				if l.grpc {
+					return n.GRPC
+				}
+				return "http://" + n.HTTP
+			}
+
+			t.Run("other nodes", func(t *testing.T) {
+				t.Parallel()
+				list := []string{closed(t), silent(t)}
+				var service *balancer
+				if l.grpc {
+					list = append(list, address(nodes[0]), address(nodes[1]), address(nodes[2]))
+				} else {
+					service = balance(t, nodes[1], nodes[2])
+					list = append(urls(list), address(nodes[0]), service.url)
+				}
+				const count = 10_000
+				ids, out, _, err := draw(t, count, "NODES="+strings.Join(list, ","))
+				if err != nil || len(ids) != count {
+					t.Fatalf("%d IDs, %v:\n%s", len(ids), err, out)
+				}
+				sids := map[flake.SID]int{}
+				for i, id := range ids {
+					if i > 0 && id <= ids[i-1] {
+						t.Fatalf("ID %d of %d: %v after %v", i, count, id, ids[i-1])
+					}
+					sids[flake.Default.SID(id)]++
+				}
+				if service != nil && (len(sids) != 2 || service.connections.Load() > 2) {
+					t.Errorf("%v IDs of the sids over %d connections", sids, service.connections.Load())
+				}
+			})
+
+			if !l.grpc { // else it is package client, which tests that
+				t.Run("TLS and tokens", func(t *testing.T) {
+					t.Parallel()
+					guard, token := guarded(t)
+					node := newNode(t, guard)
+					var requests atomic.Int64
+					server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						requests.Add(1)
+						node.HTTP.ServeHTTP(w, r)
+					}))
+					server.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that are meant to fail
+					server.StartTLS()
+					t.Cleanup(server.Close)
+					dir := t.TempDir()
+					write := func(name, text string) string {
+						path := filepath.Join(dir, name)
+						if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+							t.Fatal(err)
+						}
+						return path
+					}
+					ca := write("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+					env := []string{"NODES=" + server.URL, l.ca + "=" + ca}
+					if l.name == "java" {
+						store := filepath.Join(dir, "ca.p12")
+						if out, err := run(t, "", tool(t, "keytool"), "-importcert", "-noprompt", "-file", ca, "-keystore", store, "-storepass", "changeit"); err != nil {
+							t.Fatalf("%v\n%s", err, out)
+						}
+						env[1] = "JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=" + store + " -Djavax.net.ssl.trustStorePassword=changeit"
+					}
+					if ids, out, _, err := draw(t, 1000, append(env, "TOKEN_FILE="+write("token", token+"\n"))...); err != nil || len(ids) != 1000 {
+						t.Errorf("%d IDs, %v:\n%s", len(ids), err, out)
+					}
+					requests.Store(0)
+					if ids, out, _, err := draw(t, 1000, append(env, "TOKEN_FILE="+write("wrong", "x\n"))...); err == nil || len(ids) != 0 || !strings.Contains(out, "UNAUTHENTICATED") {
+						t.Errorf("with a wrong token: %d IDs, %v:\n%s", len(ids), err, out)
+					}
+					if n := requests.Load(); n != 1 {
+						t.Errorf("%d requests with a wrong token: every node would refuse it", n)
+					}
+					if ids, _, _, err := draw(t, 1000, env[0], "TOKEN_FILE="+filepath.Join(dir, "token")); err == nil || len(ids) != 0 {
+						t.Errorf("from a server that nobody vouches for: %d IDs, %v", len(ids), err)
+					}
+				})
+
+			}
+
+			t.Run("no node", func(t *testing.T) {
+				t.Parallel()
+				ids, out, took, err := draw(t, 1000, "NODES="+address(nodes[0]))
+				if err == nil || len(ids) != 0 || !strings.Contains(out, "CLOCK_SKEW") {
+					t.Errorf("%d IDs, %v:\n%s", len(ids), err, out)
+				}
+				if took < 3*time.Second { // it repeats the request until its time is over
+					t.Errorf("it ended after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// closed returns an address at which nothing listens.
+func closed(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	return l.Addr().String()
+}
+
+// silent returns an address at which connections open and no request is answered.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+func urls(addresses []string) (out []string) {
+	for _, a := range addresses {
+		out = append(out, "http://"+a)
+	}
+	return out
+}
+
+// balancer gives each request to another node, as a Kubernetes service may.
+type balancer struct {
+	url         string
+	connections atomic.Int64 // to it
+}
+
+func balance(t *testing.T, nodes ...devNode) *balancer {
+	b := &balancer{}
+	var requests atomic.Int64
+	s := httptest.NewUnstartedServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(&url.URL{Scheme: "http", Host: nodes[requests.Add(1)%int64(len(nodes))].HTTP})
+	}})
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			b.connections.Add(1)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	b.url = s.URL
+	return b
+}
+
+// TestCallFromPages runs the commands of docs/how-to/call-from-….md, and compares the
+// programs that they show with those in examples.
+func TestCallFromPages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not run: -short")
+	}
+	nodes := devNodes(t, 3)
+	for _, l := range languages {
+		t.Run(l.name, func(t *testing.T) {
+			page := pages.Open(t, fmt.Sprintf("../../docs/how-to/call-from-%s.md", l.name))
+			shown := 0
+			for _, b := range page.Blocks {
+				name, is := strings.CutPrefix(b.Mark, "file: ")
+				if !is {
+					continue
+				}
+				shown++
+				text, err := os.ReadFile(filepath.Join("../..", name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !strings.Contains(string(text), b.Text) {
+					t.Errorf("%s:%d: %s has other lines", page.Path, b.Line, name)
+				}
+			}
+			if shown == 0 {
+				t.Errorf("%s shows no program", page.Path)
+			}
+			for _, name := range l.needs {
+				tool(t, name)
+			}
+			examples, err := filepath.Abs("../../examples")
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir() // what the commands write stays out of the repository
+			if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
+				t.Fatal(err)
+			}
+			_, port, err := net.SplitHostPort(closed(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			shell := pages.NewShell(t, pages.Config{Dir: dir, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}, Within: 2 * time.Minute, Here: strings.NewReplacer(
+				"PORT=3000", "PORT="+port, "127.0.0.1:3000", "127.0.0.1:"+port,
+				"127.0.0.1:8080", nodes[0].HTTP, "127.0.0.1:8090", nodes[1].HTTP, "127.0.0.1:8100", nodes[2].HTTP,
+				"127.0.0.1:9000", nodes[0].GRPC, "127.0.0.1:9010", nodes[1].GRPC, "127.0.0.1:9020", nodes[2].GRPC)})
+			for _, b := range page.Blocks {
+				if strings.HasPrefix(b.Mark, "file: ") {
+					continue
+				}
+				if err := shell.Carry(b); err != nil {
+					t.Fatalf("%s:%d: %v", page.Path, b.Line, err)
+				}
+			}
+		})
+	}
+}
