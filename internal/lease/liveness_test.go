@@ -143,6 +143,55 @@ func TestLoadFails(t *testing.T) {
 	}
 }
 
+// TestRetriesSlowDown: lists that fail, and registrations of a node without a sid, are
+// asked for again after pauses that grow to 8 s. A holder registers every second, since
+// its window is used up meanwhile. Once etcd answers the pause is short again.
+func TestRetriesSlowDown(t *testing.T) {
+	for _, c := range []struct {
+		what        string
+		fails       func(lease.Action) bool
+		before      []string
+		least, most int // requests that fail in a minute
+	}{
+		{"load", isA[lease.Load], []string{"start n1"}, 10, 13},
+		{"load", isA[lease.Load], []string{"start n1", "a tick", "a issue 1", "a changed"}, 8, 11},
+		{"register", isA[lease.Register], []string{"start n1"}, 10, 13},
+		{"register", isA[lease.Register], []string{"start n1", "a tick", "a issue 1", "expire a"}, 50, 62},
+	} {
+		s, failing, asked := newScenario(t), false, 0
+		s.w.fault = func(_ *process, x lease.Action) outcome {
+			if !failing || !c.fails(x) {
+				return answered
+			}
+			asked++
+			return notApplied
+		}
+		s.do("init")
+		s.do(c.before...)
+		a, name := s.procs["a"], fmt.Sprintf("%s; %s fails", strings.Join(c.before, ", "), c.what)
+		failing = true
+		s.drive(time.Minute, true, a)
+		if asked < c.least || asked > c.most {
+			t.Errorf("%s: asked %d times in a minute, want %d to %d", name, asked, c.least, c.most)
+		}
+		failing = false
+		s.drive(9*time.Second, true, a)
+		if !a.issue(1) {
+			t.Errorf("%s: 9 s after etcd came back: %+v", name, a.machine.Status())
+		}
+		if c.what == "load" {
+			failing, asked = true, 0
+			s.do("a changed")
+			s.drive(10*time.Second, true, a)
+			if asked < 3 {
+				t.Errorf("%s: the pauses of the next failures begin long: asked %d times in 10 s", name, asked)
+			}
+		}
+	}
+}
+
+func isA[T lease.Action](a lease.Action) bool { _, ok := a.(T); return ok }
+
 // TestNoHotLoop: a node that waits pauses between its requests, and lists the
 // space again while the gate is closed.
 func TestNoHotLoop(t *testing.T) {

@@ -28,7 +28,7 @@ type Config struct {
 	TTL            time.Duration // of the lease
 	KeepAliveEvery time.Duration
 	ReloadEvery    time.Duration // how often the whole space is listed again
-	RetryAfter     time.Duration // pause after a store call failed
+	RetryAfter     time.Duration // pause after a store call failed; lists and registrations that go on failing wait longer
 	MaxSkew        time.Duration // see the poison guard, guard.go
 	StepLimit      time.Duration // how far a clock may be set ahead and write ceilings
 	DowntimeLimit  time.Duration // how much later than all records a first ceiling may be written
@@ -221,11 +221,14 @@ func (m *Machine) spread() time.Duration {
 // reloadAt returns when the space is listed next: when something asks for it, or for
 // what a watch missed.
 func (m *Machine) reloadAt() clock.Mono {
+	if !m.config.Exists() {
+		return m.list.retry
+	}
 	again := m.list.again
 	if m.kept() {
 		again = again.Add(m.list.kept)
 	}
-	return min(m.reload, again)
+	return max(min(m.reload, again), m.list.retry)
 }
 
 // reloadWithin has the space listed at a random moment within spread. It is drawn
@@ -247,15 +250,19 @@ func (m *Machine) onLease(now clock.Reading, ev Event) {
 	switch ev := ev.(type) {
 	case Registered:
 		switch again := m.lease.id != 0; {
-		case again && errors.Is(ev.Err, ErrLeaseGone):
+		case errors.Is(ev.Err, ErrLeaseGone): // maybe the answer to a write showed it first
 			m.leaseGone(now)
 		case ev.Err != nil:
 			m.problem = fmt.Sprintf("registration in etcd failed: %v", ev.Err)
-			m.lease.next = now.Mono.Add(m.cfg.RetryAfter)
+			most := slowestRetry
+			if m.own() != nil {
+				most = slowRetry
+			}
+			m.lease.next = now.Mono.Add(m.pause(m.cfg.RetryAfter, most, &m.lease.failed))
 		case again: // on the lease that we have, which this did not renew
-			m.lease.unregistered, m.lease.next = false, now.Mono
+			m.lease.unregistered, m.lease.next, m.lease.failed = false, now.Mono, 0
 		default:
-			m.lease.id = ev.Lease
+			m.lease.id, m.lease.failed = ev.Lease, 0
 			m.renewed(now)
 		}
 	case KeptAlive:
@@ -336,7 +343,9 @@ func (m *Machine) Wake() clock.Mono {
 	h := m.hold()
 	unsettled := m.try != nil && (m.own() != nil || m.try.unknown || m.lease.id != 0)
 	switch {
-	case m.isRewound(), m.life != running, h != nil && h.service != serving, unsettled:
+	case m.isRewound():
+		at = m.list.retry
+	case m.life != running, h != nil && h.service != serving, unsettled:
 		at = m.next
 	case m.own() != nil:
 		at = min(at, h.extendAt)

@@ -27,7 +27,7 @@ func (m *Machine) plan(now clock.Reading) {
 	case m.isRewound():
 		if m.life == stopping {
 			m.end()
-		} else if now.Mono >= m.next {
+		} else if now.Mono >= max(m.next, m.list.retry) {
 			m.load(now) // an operator may have begun a new era
 		}
 	case m.try != nil && m.try.unknown:
@@ -40,7 +40,7 @@ func (m *Machine) plan(now clock.Reading) {
 	case m.life == stopping:
 		m.end()
 	case now.Mono < m.next:
-	case !m.config.Exists(), now.Mono >= m.reloadAt():
+	case now.Mono >= m.reloadAt():
 		m.load(now)
 	case h != nil && h.record != lost:
 		m.keep(now, h)
@@ -68,8 +68,26 @@ func (m *Machine) planLease(now clock.Reading) {
 	}
 }
 
-// slowRetry is the pause before a retry where an operator has to act first.
-const slowRetry = time.Second
+const (
+	// slowRetry is the pause before a retry where an operator has to act first, and
+	// the longest before a holder registers again: its window is used up meanwhile.
+	slowRetry = time.Second
+	// slowestRetry is the longest pause before a list, or before a node without a sid
+	// registers.
+	slowestRetry = 8 * time.Second
+)
+
+// pause returns how long to wait after one more failure in a row: about first after
+// the first one, then twice as long each time, up to most. Many nodes fail at one
+// moment; if all of them asked again at a constant rate, an etcd that is too slow for
+// them would stay so.
+func (m *Machine) pause(first, most time.Duration, failed *int) time.Duration {
+	d := min(first<<*failed, most)
+	if d < most {
+		*failed++
+	}
+	return d + m.cfg.Jitter(d/2)
+}
 
 func (m *Machine) load(now clock.Reading) {
 	m.busy, m.reportedAtLoad = true, m.reported

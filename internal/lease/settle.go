@@ -42,16 +42,23 @@ func (m *Machine) unknownOutcome(now clock.Reading, err error) {
 
 // onLoaded handles a view of the whole space, or of the sid of an unsettled write.
 func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
+	listed := m.list.loading
 	m.list.loading = false
 	if ev.Err != nil {
 		m.unknownOutcome(now, ev.Err)
-		// Retry soon. If lists fail and small writes succeed, a window must still
-		// be extended between the retries.
-		m.reload = now.Mono.Add(slowRetry)
-		if m.hold() == nil {
-			m.reload = m.next
+		if listed {
+			// If lists fail and small writes succeed, a window must still be
+			// extended between the retries.
+			first := m.cfg.RetryAfter
+			if m.hold() != nil {
+				first = slowRetry
+			}
+			m.reload, m.list.retry = now.Mono, now.Mono.Add(m.pause(first, slowestRetry, &m.list.failed))
 		}
 		return
+	}
+	if listed {
+		m.list.failed = 0
 	}
 	if m.try != nil && m.try.unknown {
 		if m.checkHistory(now, ev.View) {

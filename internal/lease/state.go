@@ -107,6 +107,8 @@ type list struct {
 	changed    bool          // a change was reported after it was asked for
 	full       bool          // it had no sid to choose
 	spread     time.Duration // within which changes since have the next one asked for; 0: there was none
+	failed     int           // lists in a row that failed, up to where the pause grows no more
+	retry      clock.Mono    // none is asked for before this
 	lease      LeaseID       // that our registration was on when the list was asked for; 0: none
 
 	// For keeping it up to date; see watch.go.
@@ -126,6 +128,8 @@ type etcdLease struct {
 	sent  clock.Mono // when the latest request about it was sent
 	next  clock.Mono // no request about it before this
 	busy  bool       // a request about it is outstanding
+
+	failed int // registrations in a row that failed, up to where the pause grows no more
 
 	unregistered bool // the registration was on it and is not any more
 }
