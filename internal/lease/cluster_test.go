@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"time"
 
@@ -122,7 +123,11 @@ func (p *process) step(ev lease.Event) {
 	for len(queue) > 0 && !p.ended {
 		actions := p.machine.Step(p.Now(), queue[0])
 		queue = queue[1:]
-		p.node.Report(p.machine.Status())
+		status := p.machine.Status()
+		if fresh := p.machine.FreshStatus(); !reflect.DeepEqual(status, fresh) {
+			panic(fmt.Sprintf("after %T the status is\n%+v\nand not\n%+v", queue, status, fresh))
+		}
+		p.node.Report(status)
 		for _, a := range actions {
 			p.log = append(p.log, p.w.show(a))
 			switch a := a.(type) {

@@ -355,6 +355,7 @@ func (m *Machine) Wake() clock.Mono {
 
 // Status returns a copy of what m knows.
 func (m *Machine) Status() Status {
+	sum := m.summarize()
 	s := Status{
 		Phase:       m.phase(),
 		EverHeld:    m.everHeld,
@@ -366,13 +367,20 @@ func (m *Machine) Status() Status {
 		Revision:    m.revision,
 		ReadAt:      m.readAt,
 		SIDs:        m.within,
-		Quarantined: maps.Clone(m.bad),
+		PoolSize:    sum.size,
+		PoolHeld:    sum.held,
+		PoolBad:     sum.bad,
+		Workers:     m.cfg.Workers,
+		WorkersHeld: sum.workersHeld,
+		WorkersBad:  sum.workersBad,
+		Quarantined: sum.quarantined,
 		Nodes:       m.list.nodes,
-		Holders:     m.holders(),
-		Lapsed:      m.lapsed(),
+		Holders:     sum.holders,
+		Lapsed:      sum.lapsed,
 		Listed:      m.list.sids != nil,
 		Idle:        m.hold() == nil && m.try == nil,
 		GateOpen:    m.gate.Open,
+		Ceiling:     sum.ceiling,
 		Accepted:    m.accepted(),
 		Recorded:    m.recordedAt(m.list.elapsed),
 		RecordedAt:  m.list.at,
@@ -381,49 +389,60 @@ func (m *Machine) Status() Status {
 	switch st := m.state.(type) {
 	case *hold:
 		if st.service != sealed {
-			s.Held, s.Ceiling, s.Grant = true, st.ceil, st.grant()
+			s.Held, s.Ceiling, s.Grant = true, max(s.Ceiling, st.ceil), st.grant()
 		}
 	case *rewound:
 		s.Problem = st.why
 	}
-	s.PoolSize, s.PoolHeld, s.PoolBad = m.pool(m.within)
-	s.Workers = m.cfg.Workers
-	_, s.WorkersHeld, s.WorkersBad = m.pool(m.cfg.Workers)
-	for _, sid := range m.list.sids {
-		s.Ceiling = max(s.Ceiling, sid.Window.Value.Ceil)
-	}
 	return s
 }
 
-// holders returns who has which sid. The status shares the result.
-func (m *Machine) holders() []Held {
-	if m.list.holders == nil && m.list.sids != nil {
-		m.list.holders = make([]Held, 0, len(m.list.sids))
-		for sid, s := range m.list.sids {
-			if h := s.Holder; h.Exists() && h.Err == nil {
-				m.list.holders = append(m.list.holders, Held{SID: sid, Instance: h.Value.Instance, Node: Printable(h.Value.Node), Worker: h.Value.Worker})
-			}
-		}
-		slices.SortFunc(m.list.holders, func(a, b Held) int { return cmp.Compare(a.SID, b.SID) })
-	}
-	return m.list.holders
+// summary is what the status says of all sids. It is made once for each change of them,
+// not for each status: a space has up to 1,024. Statuses share it.
+type summary struct {
+	within                  SIDRange // that size, held and bad are of
+	size, held, bad         int      // bad: quarantined, and without a holder
+	workersHeld, workersBad int
+	quarantined             map[flake.SID]string
+	holders                 []Held // by sid; nil: the space was never listed
+	lapsed                  []Lapsed
+	ceiling                 clock.Millis // the highest
 }
 
-// lapsed returns the nodes with gossip that left behind an active window without a
-// holder, in the order of sids. Quarantined sids do not count: their times are wrong.
-func (m *Machine) lapsed() (out []Lapsed) {
-	var sids []flake.SID
-	for sid, s := range m.list.sids {
-		if w := s.Window.Value; w.State == Active && w.Gossip && !s.Holder.Exists() && m.bad[sid] == "" {
-			sids = append(sids, sid)
+func (m *Machine) summarize() *summary {
+	if s := m.list.summary; s != nil && s.within == m.within {
+		return s
+	}
+	s := &summary{within: m.within, size: m.within.Len(), quarantined: maps.Clone(m.bad)}
+	if m.list.sids != nil {
+		s.holders = make([]Held, 0, len(m.list.sids))
+	}
+	all := m.config.Value.SIDs()
+	for sid := all.From; sid < all.To; sid++ {
+		r := m.list.sids[sid]
+		w, held, bad := r.Window.Value, r.Holder.Exists(), m.bad[sid] != ""
+		count := func(within SIDRange, withHolder, quarantined *int) {
+			switch {
+			case !within.Has(sid):
+			case held:
+				*withHolder++
+			case bad:
+				*quarantined++
+			}
+		}
+		count(m.within, &s.held, &s.bad)
+		count(m.cfg.Workers, &s.workersHeld, &s.workersBad)
+		s.ceiling = max(s.ceiling, w.Ceil)
+		switch {
+		case held && r.Holder.Err == nil:
+			h := r.Holder.Value
+			s.holders = append(s.holders, Held{SID: sid, Instance: h.Instance, Node: Printable(h.Node), Worker: h.Worker})
+		case !held && !bad && w.State == Active && w.Gossip: // those of a quarantined sid are wrong
+			s.lapsed = append(s.lapsed, Lapsed{Node: w.Node, Instance: w.Instance, Wall: w.Wall, Rev: r.Window.Rev})
 		}
 	}
-	slices.Sort(sids)
-	for _, sid := range sids {
-		w := m.list.sids[sid].Window
-		out = append(out, Lapsed{Node: w.Value.Node, Instance: w.Value.Instance, Wall: w.Value.Wall, Rev: w.Rev})
-	}
-	return out
+	m.list.summary = s
+	return s
 }
 
 func (m *Machine) phase() Phase {

@@ -75,7 +75,6 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 		return
 	}
 	m.list.sids, m.list.nodes, m.list.fresh, m.list.at = ev.View.SIDs, ev.View.Nodes, true, now.Mono
-	m.list.holders = nil
 	m.list.revision, m.list.number = ev.View.Revision, m.list.asked
 	m.list.accepted, m.list.elapsed = ev.View.Accepted, now.Elapsed()
 	m.problem = ""
@@ -106,7 +105,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		m.state, m.revision, m.cluster = seeking{}, 0, 0
 		m.reported, m.reportedAtLoad = ReportedRevision{}, ReportedRevision{}
 		m.config, m.era = Entry[Space]{}, Entry[Era]{}
-		m.bad = map[flake.SID]string{}
+		m.bad, m.list.summary = map[flake.SID]string{}, nil
 	}
 	known := m.config.Exists()
 	rewind := func(format string, args ...any) bool {
@@ -284,10 +283,7 @@ func (m *Machine) adopt(now clock.Reading, wrote write, got SIDRecords) {
 		}
 	}
 	if m.list.sids != nil {
-		if !got.Holder.Same(m.list.sids[sid].Holder) {
-			m.list.holders = nil
-		}
-		m.list.sids[sid] = got
+		m.list.sids[sid], m.list.summary = got, nil
 	}
 }
 
@@ -356,7 +352,7 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got SIDRecords) {
 		m.quarantine(h.sid, got.Window.Err.Error())
 		m.lose(now, h, got, "its window record is unreadable")
 	case w.State == Quarantined: // an operator's decision, and no alarm
-		m.bad[h.sid] = byOperator(w)
+		m.bad[h.sid], m.list.summary = byOperator(w), nil
 		h.record = lost
 		m.abandon(now.Mono)
 		m.problem = fmt.Sprintf("sid %d is given up: %s", h.sid, byOperator(w))
@@ -388,7 +384,7 @@ func (m *Machine) lose(now clock.Reading, h *hold, got SIDRecords, why string) {
 // inspect goes through a fresh list: it finds the sids that cannot be used, and
 // the latest time that a live holder's clock wrote.
 func (m *Machine) inspect(now clock.Reading) {
-	m.bad, m.list.holderWall, m.list.latestWall = m.keepPasts(), 0, 0
+	m.bad, m.list.summary, m.list.holderWall, m.list.latestWall = m.keepPasts(), nil, 0, 0
 	for _, sid := range slices.Sorted(maps.Keys(m.list.sids)) { // in order, so that runs can be repeated
 		s := m.list.sids[sid]
 		w := s.Window.Value
@@ -475,7 +471,7 @@ func byOperator(w Window) string {
 
 // quarantine notes that a sid is not used because its records cannot be trusted.
 func (m *Machine) quarantine(sid flake.SID, why string) {
-	m.bad[sid] = why
+	m.bad[sid], m.list.summary = why, nil
 	m.alarmOnce(AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))
 }
 

@@ -176,30 +176,13 @@ func (r *SIDRange) UnmarshalText(b []byte) error {
 	return err
 }
 
-// pool counts the sids of a range: how many there are, how many of them have a holder,
-// and how many of the rest are quarantined.
-func (m *Machine) pool(within SIDRange) (size, held, bad int) {
-	for sid, s := range m.list.sids {
-		if within.Has(sid) && s.Holder.Exists() {
-			held++
-		}
-	}
-	for sid := range m.bad {
-		if within.Has(sid) && !m.list.sids[sid].Holder.Exists() {
-			bad++
-		}
-	}
-	return within.Len(), held, bad
-}
-
 // holdersNamed is how many holders the message about a full pool names.
 const holdersNamed = 8
 
 // noneFree returns a message for people: no sid can be taken, and who has them.
 func (m *Machine) noneFree() string {
 	within := m.within
-	size, held, bad := m.pool(within)
-	of := ""
+	of, sum := "", m.summarize()
 	switch {
 	case !m.cfg.SIDRange.All():
 		of = fmt.Sprintf(" in %s (sid-range)", within)
@@ -241,5 +224,5 @@ func (m *Machine) noneFree() string {
 	if len(names) > 0 {
 		by = " by " + strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("no sid%s is free: %d of %d are held%s, %d quarantined", of, held, size, by, bad)
+	return fmt.Sprintf("no sid%s is free: %d of %d are held%s, %d quarantined", of, sum.held, sum.size, by, sum.bad)
 }

@@ -97,7 +97,7 @@ func (h *hold) grant() Grant {
 type list struct {
 	sids       map[flake.SID]SIDRecords // nil: it was never listed
 	nodes      []Registration
-	holders    []Held // of sids; nil: to be made again
+	summary    *summary // of sids and of those quarantined; nil: to be made again
 	at         clock.Mono
 	holderWall clock.Millis // latest wall time in the records of live holders with gossip; 0: none
 	latestWall clock.Millis // the same of all records

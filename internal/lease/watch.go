@@ -173,7 +173,7 @@ func (m *Machine) apply(now clock.Reading, changes []Change) {
 			// A change of our own sid is in the answer to the next extension.
 		default:
 			// Its window changed as well, and is not known any more.
-			m.list.sids[c.SID], m.list.fresh, m.list.holders = SIDRecords{Holder: c.Holder}, false, nil
+			m.list.sids[c.SID], m.list.fresh, m.list.summary = SIDRecords{Holder: c.Holder}, false, nil
 			if c.Holder.Value.Instance == m.cfg.Registration.Instance {
 				m.reload = now.Mono // a late write acquired it for us: give it back
 			}
