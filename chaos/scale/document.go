@@ -95,7 +95,7 @@ Values of all nodes together, measured / calculated.
 		}
 	}
 	mb := func(r Rates) float64 { return r.ReadBytes * float64(real.Nodes) / 1e6 }
-	say(`%d keepers ran for %.0f minutes in one process, in real time, beside an etcd of one member on the same two cores, which other work shared. One started each 200 ms; all held a sid after %.0f s, and no lease was lost. Few lists are due in the first minutes at rest.
+	say(`%d keepers ran for %.0f minutes in one process, in real time, beside an etcd of one member on the same two cores, which other work shared. One started each 200 ms; all held a sid after %.0f s, and none was lost after that. Few lists are due in the first minutes at rest.
 
 | %d keepers, a real etcd | at rest | restart each %.0f s |
 |---|---:|---:|
