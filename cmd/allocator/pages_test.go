@@ -53,15 +53,23 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 			t.Fatal(err)
 		}
 	}
-	// On a terminal curl shows no progress.
-	if err := os.WriteFile(filepath.Join(clone, ".curlrc"), []byte("silent\nshow-error\n"), 0o600); err != nil {
-		t.Fatal(err)
+	// What programs print on a terminal: curl no progress, redis-cli quoted texts.
+	terminal := t.TempDir()
+	redis, _ := exec.LookPath("redis-cli")
+	for name, text := range map[string]string{".curlrc": "silent\nshow-error\n", "redis-cli": "#!/bin/sh\nexec " + redis + " --no-raw \"$@\"\n"} {
+		if err := os.WriteFile(filepath.Join(terminal, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Env: []string{
-		"CURL_HOME=" + clone, "TZ=UTC", "CGO_ENABLED=0", "GOFLAGS=-trimpath", // built like that it is in Go's cache
+		"CURL_HOME=" + terminal, "PATH=" + terminal + ":" + os.Getenv("PATH"), "TZ=UTC", "CGO_ENABLED=0", "GOFLAGS=-trimpath", // built like that it is in Go's cache
 	}}))
 }
 
 func TestFiveMinutes(t *testing.T) { follow(t, "docs/tutorial/five-minutes.md", true) }
+
+func TestReadme(t *testing.T) { follow(t, "README.md", true, "make", "redis-cli") }
+
+func TestCallIt(t *testing.T) { follow(t, "docs/how-to/call-it.md", true, "make", "redis-cli") }
 
 func TestBreakIt(t *testing.T) { follow(t, "docs/tutorial/break-it.md", false) }
