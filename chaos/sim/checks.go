@@ -52,10 +52,23 @@ func (p *process) settled(t time.Duration) bool {
 	}
 	pl := &p.sim.plan
 	notice := 5 * time.Second
-	if pl.gossipLost+pl.gossipSlow+pl.gossipCut > 0 {
+	if pl.gossipLost+pl.gossipSlow+pl.gossipCut > 0 || !p.answeredSince(p.host.wrong) {
 		notice = clock.Freshness + 5*time.Second
 	}
 	return t-p.host.wrong >= notice && p.host.wrong <= t && t-p.paused >= notice && (p.resumes <= 0 || t-p.resumes >= notice)
+}
+
+// answeredSince reports that so many peers have answered since true time t that without
+// them nobody is a majority: the others' last answers count until they are too old.
+func (p *process) answeredSince(t time.Duration) bool {
+	voters := p.judge.machine.Voters()
+	n, count := len(voters)+1, 0
+	for _, v := range voters {
+		if h, ok := p.answered[v.Instance]; ok && h.now > t {
+			count++
+		}
+	}
+	return count >= n-n/2
 }
 
 // checkIssued checks I5: an ID of a clock that a majority confirms is near the
