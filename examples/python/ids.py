@@ -37,17 +37,18 @@ class Allocator:
             for c in list(self.connections):
                 try:
                     ids = self._ask(c, count)
-                except (OSError, http.client.HTTPException, Refused) as e:
-                    c.close()  # the next request opens it again
-                    if getattr(e, "final", False):
-                        raise  # no node would serve this request
-                    failure, wait = e, min(wait, getattr(e, "retry_after", None) or 1)
-                    if time.monotonic() > deadline:
-                        raise
-                else:
                     self.connections.sort(key=lambda other: other is not c)  # it is asked first from now on
                     self.last = ids[-1]
                     return ids
+                except Refused as e:
+                    if e.final:
+                        raise  # no node would serve this request
+                    failure, wait = e, min(wait, e.retry_after or 1)
+                except (OSError, http.client.HTTPException) as e:
+                    c.close()  # the next request opens it again
+                    failure, wait = e, min(wait, 1)
+                if time.monotonic() > deadline:
+                    raise failure
             if time.monotonic() + wait >= deadline:
                 raise failure
             time.sleep(wait)
