@@ -142,10 +142,19 @@ func TestSystemdUnit(t *testing.T) {
 // substituted resolves ${NAME-default} and ${NAME:-default} to the default.
 var substituted = regexp.MustCompile(`\$\{[A-Z_0-9]+:?-([^}]*)\}`)
 
-func TestComposeFile(t *testing.T) {
-	text := substituted.ReplaceAllString(readFile(t, "../../deploy/compose.yaml"), "$1")
+func TestComposeFiles(t *testing.T) {
+	for name, want := range map[string]struct{ nodes, ports int }{
+		"deploy/compose.yaml":           {4, 9},
+		"examples/compose/compose.yaml": {4, 5},
+	} {
+		t.Run(name, func(t *testing.T) { composeFile(t, "../../"+name, want.nodes, want.ports) })
+	}
+}
+
+// composeFile checks a file that has so many services of our image, and so many ports.
+func composeFile(t *testing.T, path string, wantNodes, wantPorts int) {
 	var file map[string]any
-	err := yaml.Unmarshal([]byte(text), &file)
+	err := yaml.Unmarshal([]byte(substituted.ReplaceAllString(readFile(t, path), "$1")), &file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +168,14 @@ func TestComposeFile(t *testing.T) {
 			}
 			ports[host] = name
 		}
-		if strings.HasPrefix(name, "etcd-") {
+		for _, v := range list(service["volumes"]) {
+			if from, _, _ := strings.Cut(v, ":"); strings.HasPrefix(from, ".") {
+				if _, err := os.Stat(filepath.Join(filepath.Dir(path), from)); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		if service["image"] != "allocator:latest" {
 			continue
 		}
 		nodes++
@@ -175,8 +191,13 @@ func TestComposeFile(t *testing.T) {
 		}
 		enough(t, name+": stop_grace_period", fmt.Sprint(service["stop_grace_period"]), valid(t, name, "", env))
 	}
-	if nodes != 4 || len(ports) != 9 {
+	if nodes != wantNodes || len(ports) != wantPorts {
 		t.Errorf("looked at %d services and %d ports: the file is another", nodes, len(ports))
+	}
+	if _, err := exec.LookPath("docker-compose"); err != nil {
+		t.Log("not run: docker-compose is not installed (Debian: apt-get install docker-compose)")
+	} else if out, err := exec.CommandContext(t.Context(), "docker-compose", "--file", path, "config", "--quiet").CombinedOutput(); err != nil {
+		t.Errorf("docker-compose: %v\n%s", err, out) // it needs no daemon
 	}
 }
 

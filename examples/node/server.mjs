@@ -3,7 +3,7 @@
 import { createServer } from 'node:http'
 import { Allocator } from './ids.mjs'
 
-const { NODES = 'http://127.0.0.1:8080', TOKEN_FILE, PORT = '3000' } = process.env
+const { NODES = 'http://127.0.0.1:8080', TOKEN_FILE, HOST = '127.0.0.1', PORT = '3000' } = process.env
 const allocator = new Allocator({ nodes: NODES.split(','), tokenFile: TOKEN_FILE })
 
 async function read (request, limit = 65536) {
@@ -30,5 +30,5 @@ const server = createServer(async (request, response) => {
     reply(503, { error: 'no IDs', reason: e.reason }, { 'retry-after': e.retryAfter ?? 1 })
   }
 })
-server.listen(Number(PORT), '127.0.0.1', () => console.log(`listening on http://127.0.0.1:${server.address().port}`))
+server.listen(Number(PORT), HOST, () => console.log(`listening on http://${HOST}:${server.address().port}`))
 process.on('SIGTERM', () => server.close())
