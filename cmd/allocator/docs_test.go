@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/embed"
 	"github.com/flakelease/allocator/internal/cluster"
@@ -64,14 +65,25 @@ func TestExamplesShowNoULIDTwice(t *testing.T) {
 // What pages about databases show as the output of commands is that, to the last digit.
 func TestDatabasePagesShowOutput(t *testing.T) {
 	for path, atLeast := range map[string]int{"../../docs/how-to/store-ids.md": 3, "../../docs/how-to/move-from-uuids.md": 2} {
-		found := regexp.MustCompile(`(?m)^\$ allocator ((?:from-time|parse) .*)\n(.*\n)`).FindAllStringSubmatch(readFile(t, path), -1)
-		if len(found) < atLeast {
-			t.Errorf("%s: found %d examples", path, len(found))
-		}
-		for _, m := range found {
-			if _, out, _ := allocator(strings.Fields(m[1])...); out != m[2] {
-				t.Errorf("%s: %s: got %q, the page has %q", path, m[1], out, m[2])
+		found := 0
+		for _, b := range pages.Open(t, path).Blocks {
+			if b.Lang != "console" {
+				continue
 			}
+			steps, err := b.Steps()
+			if err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+			for _, s := range steps {
+				found++
+				args, _ := strings.CutPrefix(s.Command, "allocator ")
+				if _, out, errs := allocator(strings.Fields(args)...); out != strings.TrimRight(s.Prints, "\n")+"\n" {
+					t.Errorf("%s: %s: got %q %s, the page has %q", path, s.Command, out, errs, s.Prints)
+				}
+			}
+		}
+		if found < atLeast {
+			t.Errorf("%s: found %d examples", path, found)
 		}
 	}
 }
