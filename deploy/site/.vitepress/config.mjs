@@ -25,6 +25,8 @@ function markdown(md) {
     // A page that was renamed by rewrites is here by its new name.
     const from = env.relativePath.replace(/index\.md$/, 'README.md')
     for (const token of tokens.flatMap((t) => [t, ...(t.children ?? [])])) {
+      // A block that is indented looks like one between fences.
+      if (token.type === 'code_block') token.type = 'fence'
       // What overflows can be scrolled with the keyboard.
       if (token.type === 'table_open') token.attrSet('tabindex', '0')
       if (token.type === 'html_inline' && !html.test(token.content)) throw new Error(`${from}: GitHub shows no ${token.content}: put it into backticks`)
@@ -76,6 +78,7 @@ export default defineConfig({
       ...(['Decisions', 'Reports', 'Repository'].includes(name) && { collapsed: true, link: address(list[0].path) }),
       items: list.map((page) => ({ text: page.title, link: address(page.path) })),
     })),
+    notFound: { title: 'Not found', quote: 'No page has this address.', linkText: 'Front page', linkLabel: 'Front page' },
     outline: { level: [2, 4] },
     search: { provider: 'local' },
     editLink: { pattern: `${pages.source}/blob/main/:path`, text: 'On GitHub' },
