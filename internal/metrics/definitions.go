@@ -136,7 +136,7 @@ var definitions = []Definition{
 	{clockVerdict, "gauge", []string{"state"}, "1 for the current verdict on this node's clock, 0 for the others.",
 		"`CLOCK_SKEW` or `CLOCK_UNVERIFIED`: whether clocks keep a node from serving", "`open` at 0 for 1 min"},
 	{clockPhase, "gauge", []string{"phase"}, "1 for the current phase of the clock gate, 0 for the others.",
-		"the same, finer: see [phases](../how-to/repair-clocks.md)", "`unproven` or `grace` for 10 min"},
+		"the same, finer: see [phases](clocks.md)", "`unproven` or `grace` for 10 min"},
 	{clockFinding, "gauge", []string{"finding"}, "1 for the result of the last comparison of clocks, 0 for the others.",
 		"a refusal has just begun or ended: the latest finding", ""},
 	{clockNodes, "gauge", []string{"opinion"}, "Registered nodes with gossip, by the result of comparing their clock with this node's; this node counts as agree.",
