@@ -14,7 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-var update = flag.Bool("update", false, "rewrite the step matrix in docs/DESIGN.md with what happens now; read the diff")
+var update = flag.Bool("update", false, "rewrite docs/reference/clock-steps.md with what happens now; read the diff")
 
 const year = 365 * 24 * time.Hour
 
@@ -43,7 +43,7 @@ var moments = []string{"before the start", "while serving", "in an etcd outage"}
 type outcome struct{ issued, refused, ceilings, shown string }
 
 // TestStepMatrix plays every fault at every place and moment. The outcomes are a
-// table in docs/DESIGN.md; what must never be, whatever the table has, is
+// table in docs/reference/clock-steps.md; what must never be, whatever the table has, is
 // checked by mustNot.
 func TestStepMatrix(t *testing.T) {
 	type at struct{ fault, place, moment int }
@@ -106,7 +106,7 @@ func TestStepMatrix(t *testing.T) {
 // compareTable holds the table against the one in the page, or puts it there.
 func compareTable(t *testing.T, table string) {
 	t.Helper()
-	const page, marker = "../../docs/DESIGN.md", "<!-- step matrix -->\n"
+	const page, marker = "../../docs/reference/clock-steps.md", "<!-- step matrix -->\n"
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

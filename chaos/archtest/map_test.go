@@ -33,23 +33,23 @@ func unmapped(text string, packages []string) (missing, gone []string) {
 	return missing, gone
 }
 
-// The map of the code in DESIGN.md names every package.
+// The map of the code in CONTRIBUTING.md names every package.
 func TestMapNamesEveryPackage(t *testing.T) {
-	doc := read(t, "docs/DESIGN.md")
+	doc := read(t, "CONTRIBUTING.md")
 	_, text, ok := strings.Cut(doc, "\n## The code\n")
 	if !ok {
-		t.Fatal("docs/DESIGN.md has no section The code")
+		t.Fatal("CONTRIBUTING.md has no section The code")
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
 	g := listModules(t)
 	missing, gone := unmapped(text, g.paths())
 	for _, p := range missing {
-		t.Errorf("docs/DESIGN.md, The code: no row names %s", p)
+		t.Errorf("CONTRIBUTING.md, The code: no row names %s", p)
 	}
 	for _, name := range gone {
 		// Modules of their own and what is not Go are not in the graph.
 		if !slices.Contains([]string{"chaos/model", "chaos/kube", "chaos/etcd", "bench"}, name) && !under(name, "deploy") {
-			t.Errorf("docs/DESIGN.md, The code: there is no package %s", name)
+			t.Errorf("CONTRIBUTING.md, The code: there is no package %s", name)
 		}
 	}
 }

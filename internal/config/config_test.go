@@ -260,7 +260,7 @@ func TestAdvertisedConsole(t *testing.T) {
 	}
 }
 
-// The settings that failover and outage promises depend on (DESIGN, section 4).
+// The settings that failover and outage promises depend on.
 func TestShortSettingsAreAllowed(t *testing.T) {
 	c := Default()
 	c.Lease = Lease{Window: 2 * time.Second, ExtendEvery: 500 * time.Millisecond, TTL: 2 * time.Second,
