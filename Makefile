@@ -145,13 +145,14 @@ chaos-bugs: ## plant each known bug, see which test catches it and how soon, and
 SITE := $(BIN)/site
 SITE_FILES := '*.md' '*.svg' '*.png' ':!testdata'
 .PHONY: docs docs-serve docs-test
-docs: $(SITE)/installed ## a site of the Markdown files, with search, in bin/docs; needs npm
+docs: $(SITE)/installed ## a site of the Markdown files, with search, in bin/docs; needs Node.js 20 with npm
 	@rm -rf $(SITE)/src $(SITE)/.vitepress && mkdir -p $(SITE)/src && cp -R deploy/site/.vitepress deploy/site/tree.mjs $(SITE)
 	@git ls-files -co --exclude-standard $(SITE_FILES) | while read -r f; do [ ! -e "$$f" ] || echo "$$f"; done | tar -cf - -T - | tar -xf - -C $(SITE)/src
 	cd $(SITE) && node node_modules/vitepress/bin/vitepress.js build .
 	@echo "$(BIN)/docs has the site: make docs-serve shows it"
 
 $(SITE)/installed: deploy/site/package.json deploy/site/package-lock.json
+	@command -v npm >/dev/null || { echo "npm is not installed: install Node.js 20 or later"; exit 1; }
 	@mkdir -p $(SITE) && cp $^ $(SITE)
 	npm ci --prefix $(SITE) --ignore-scripts --no-audit --no-fund
 	@touch $@
