@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/pages"
@@ -14,6 +15,7 @@ import (
 // with the program in bin if the page does not build it.
 func follow(t *testing.T, page string, builds bool, tools ...string) {
 	t.Helper()
+	t.Parallel()
 	for _, tool := range append(tools, "curl") {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("not run: %s is not installed", tool)
@@ -61,7 +63,7 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 			t.Fatal(err)
 		}
 	}
-	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Env: []string{
+	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Within: 2 * time.Minute, Env: []string{
 		"CURL_HOME=" + terminal, "PATH=" + terminal + ":" + os.Getenv("PATH"), "TZ=UTC", "CGO_ENABLED=0", "GOFLAGS=-trimpath", // built like that it is in Go's cache
 	}}))
 }
