@@ -27,7 +27,7 @@
 //     free in time, and with Config.Reserve before the last ones are taken;
 //   - a program that ends without [Allocator.Close] keeps its sid until the lease
 //     runs out (15 s), and that sid's next holder starts when the window has
-//     passed (30 s more). Close frees both at once.
+//     passed (30 s after it was last extended). Close frees both at once.
 //
 // Short-lived programs, functions that scale by hundreds, and whatever is
 // started more often than once a minute ask servers instead: package client has

@@ -41,7 +41,7 @@ func run(ctx context.Context) error {
 		Endpoints: strings.Split(cmp.Or(os.Getenv("ETCD"), "http://127.0.0.1:2379"), ","),
 		Name:      os.Getenv("NAME"), // "": the host's name and the process's number; no two replicas may share one
 		// As many sids as there may be replicas, and some for those that died and come
-		// again: their old sid is free 45 s later. No other kind of node may have them.
+		// again: their old sid is usable 30 s later. No other kind of node may have them.
 		SIDs:   cmp.Or(os.Getenv("SIDS"), embed.DefaultSIDs),
 		Gossip: os.Getenv("GOSSIP"), // ip:port where other nodes reach this one, to compare clocks
 		Env:    os.Environ(),        // ALLOCATOR_ETCD_TLS_CA, ALLOCATOR_GOSSIP_KEY_FILE and all other settings
