@@ -7,10 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -86,7 +91,7 @@ type member struct {
 	stop func()
 }
 
-func (d *testCluster) node(name string) *member {
+func (d *testCluster) node(name string, change ...func(*config.Config)) *member {
 	d.Helper()
 	c := config.Default()
 	c.Node.Name = name
@@ -96,6 +101,11 @@ func (d *testCluster) node(name string) *member {
 	c.Lease = config.Lease{
 		Window: testWindow, ExtendEvery: 500 * time.Millisecond, TTL: 5 * time.Second,
 		KeepAlive: time.Second, ReloadEvery: 2 * time.Second, CallTimeout: 500 * time.Millisecond,
+	}
+	c.Worker.Window = testWindow // no worker runs, and an era would begin that much later
+	c.Console.Operate = true
+	for _, f := range change {
+		f(&c)
 	}
 	said := &log{}
 	one, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.NewTextHandler(said, nil))})
@@ -406,6 +416,105 @@ func TestRecoverWithoutNodes(t *testing.T) {
 	d.await("it serves", func() bool { return d.blocks() > before+100 })
 	b.stop()
 	d.check(granted, before, r)
+}
+
+// operate sends a form of the page Operate of m, and returns the page.
+func (m *member) operate(field, value string) string {
+	m.d.Helper()
+	res, err := http.PostForm("http://"+m.Addresses().Admin+"/console/operate", url.Values{field: {value}})
+	if err != nil {
+		m.d.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		m.d.Fatal(err)
+	}
+	return string(b)
+}
+
+var (
+	confirmKey  = regexp.MustCompile(`name="confirm" value="([A-Z0-9]+)"`)
+	plannedEra  = regexp.MustCompile(`&#34;number&#34;:(\d+),&#34;floor&#34;:(\d+)`)
+	answeredRow = regexp.MustCompile(`<tr data-key="([^"]*)" data-state="([a-z]*)"`)
+)
+
+// planned is what the page shows of a new era: its plan, the key that confirms it, and
+// the nodes that were asked, with "silent" for those that did not answer.
+func (m *member) planned(want ...string) (plan recovered, key string, asked map[string]string) {
+	m.d.Helper()
+	page := m.operate("action", "recover")
+	for _, text := range want {
+		if !strings.Contains(page, text) {
+			m.d.Errorf("no %q in\n%s", text, page)
+		}
+	}
+	if s := plannedEra.FindStringSubmatch(page); s != nil {
+		plan.Era, _ = strconv.ParseInt(s[1], 10, 64)
+		plan.FloorUnixMs, _ = strconv.ParseInt(s[2], 10, 64)
+	}
+	if s := confirmKey.FindStringSubmatch(page); s != nil {
+		key = s[1]
+	}
+	asked = map[string]string{}
+	for _, s := range answeredRow.FindAllStringSubmatch(page, -1) {
+		asked[s[1]] = s[2]
+	}
+	return plan, key, asked
+}
+
+// TestRecoverOnThePage: the page shows what a recovery would write, and begins the era
+// only if it is needed and every node has said what was confirmed to it. What is issued
+// after it lies above all that was granted, as after the command.
+//
+// Incident T33 (restored from an old snapshot), docs/INCIDENTS.md.
+func TestRecoverOnThePage(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	a, b := d.node("a"), d.node("b")
+	silent := d.node("silent", func(c *config.Config) { c.Listen.Gossip = "" })
+	for _, m := range []*member{a, b, silent} {
+		m.awaitReason("")
+	}
+	confirmed := func() bool { return a.Clocks().Gate.Verdict.Confirmed() }
+	d.await("a and b agree on the time", confirmed)
+	_, key, asked := a.planned("a new one may not be needed", "silent did not answer", "allocator admin recover --etcd.endpoints "+d.etcd.Endpoint())
+	if key != "" || !maps.Equal(asked, map[string]string{"a": "", "b": "", "silent": "silent"}) {
+		t.Fatalf("key %q, asked %v", key, asked)
+	}
+	silent.stop()
+
+	backup := d.backup()
+	a.awaitGrant(a.granted())
+	b.awaitGrant(b.granted())
+	d.restore(backup, "restored")
+	a.awaitReason(node.HistoryRewound)
+	b.awaitReason(node.HistoryRewound)
+	granted, before := max(a.granted(), b.granted()), d.blocks()
+
+	var plan recovered
+	d.await("nothing keeps the page from it", func() bool {
+		plan, key, asked = a.planned()
+		return key != ""
+	})
+	if plan.Era != 2 || plan.FloorUnixMs <= int64(granted) || !maps.Equal(asked, map[string]string{"a": "", "b": ""}) {
+		t.Errorf("plan %+v, asked %v", plan, asked)
+	}
+	if a.reason() != node.HistoryRewound || b.reason() != node.HistoryRewound {
+		t.Errorf("the plan alone changed something: %s, %s", a.reason(), b.reason())
+	}
+	if page := a.operate("confirm", key); !strings.Contains(page, "begin era 2: done.") {
+		t.Fatalf("confirmed:\n%s", page)
+	}
+	if page := a.operate("confirm", key); !strings.Contains(page, "begin again") {
+		t.Errorf("confirmed twice:\n%s", page)
+	}
+	a.awaitReason("")
+	b.awaitReason("")
+	d.await("both serve again", func() bool { return d.blocks() > before+200 })
+	a.stop()
+	b.stop()
+	d.check(granted, before, plan)
 }
 
 // Without config there is no era to follow, and the command says what to do.

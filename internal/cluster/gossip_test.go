@@ -349,25 +349,37 @@ func TestHold(t *testing.T) {
 func TestReports(t *testing.T) {
 	runScenario(t, func(s *scenario) {
 		s.start(nil)
-		says := cluster.Report{PerSecond: 5, Lead: -2, Ceil: 77, Reason: 4}
+		says := cluster.Report{PerSecond: 5, Lead: -2, Ceil: 77, Era: 2, Highest: 78, Reason: 4}
 		s.start(func(c *cluster.Config) { c.Report = func() cluster.Report { return says } })
 		s.start(nil) // as one of an older version does
 		a := s.nodes[0]
 		a.SetVoters([]string{"node-2"})
 		time.Sleep(10 * time.Second)
-		if got := a.Reports(); len(got) != 0 {
+		sent := func() (list []cluster.PeerReport) {
+			all := a.Reports()
+			if len(all) != 2 {
+				t.Fatalf("%v, want both members", all)
+			}
+			for _, r := range all {
+				if r.Sent {
+					list = append(list, r)
+				}
+			}
+			return list
+		}
+		if got := sent(); len(got) != 0 {
 			t.Errorf("before anybody asked: %v", got)
 		}
 		for range 3 {
 			a.AskReports()
 			time.Sleep(time.Second)
 		}
-		got := a.Reports()
+		got := sent()
 		if len(got) != 1 {
 			t.Fatalf("%v", got)
 		}
 		for _, r := range got {
-			if r.Report != says || r.Age <= 0 || r.Age > 1100*time.Millisecond {
+			if r.Member.Node != "node-1" || r.Report != says || r.Age <= 0 || r.Age > 1100*time.Millisecond {
 				t.Errorf("%+v", r)
 			}
 		}

@@ -13,12 +13,14 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Report is what a node says of its work, for people. Nothing depends on it, and it is
-// asked for only while somebody looks.
+// Report is what a node says of its work and of what it has seen, for people. It is asked
+// for only while somebody looks.
 type Report struct {
 	PerSecond int64        // IDs, lately
 	Lead      clock.Millis // how far its last ID lies ahead of its clock
 	Ceil      clock.Millis // of its window, Unix ms; 0: it holds no sid
+	Era       int64        // that it has seen; 0: none
+	Highest   clock.Millis // ceiling ever confirmed to it; 0: none
 	Reason    uint8        // why it refuses, as numbered in allocator.proto; 0: it does not
 }
 
@@ -34,11 +36,12 @@ type report struct {
 
 const (
 	// reportSize has the head of every message.
-	reportSize = 2 + 16 + 8 + 3*8 + 1
-	// asksAtOnce is how many reports AskReports asks for. A fleet is asked in four calls.
-	asksAtOnce = 256
+	reportSize = 2 + 16 + 8 + 5*8 + 1
+	// AsksAtOnce is how many reports AskReports asks for. A fleet is asked in four calls.
+	AsksAtOnce = 256
 
 	maxPerSecond = 1 << 40
+	maxEra       = 1 << 40
 )
 
 func appendAsk(b []byte, a ask) []byte {
@@ -61,6 +64,8 @@ func appendReport(b []byte, r report) ([]byte, error) {
 	b = u64(b, uint64(r.PerSecond))
 	b = u64(b, uint64(r.Lead))
 	b = u64(b, uint64(r.Ceil))
+	b = u64(b, uint64(r.Era))
+	b = u64(b, uint64(r.Highest))
 	return append(b, r.Reason), nil
 }
 
@@ -70,7 +75,7 @@ func decodeReport(b reader) (any, error) {
 		return nil, fmt.Errorf("%w: report of %d bytes", errMalformed, len(b)+2)
 	}
 	r := report{Instance: b.uuid(), Nonce: b.u64()}
-	r.Report = Report{PerSecond: b.i64(), Lead: clock.Millis(b.i64()), Ceil: clock.Millis(b.i64()), Reason: b.u8()}
+	r.Report = Report{PerSecond: b.i64(), Lead: clock.Millis(b.i64()), Ceil: clock.Millis(b.i64()), Era: b.i64(), Highest: clock.Millis(b.i64()), Reason: b.u8()}
 	if err := r.check(); err != nil {
 		return nil, err
 	}
@@ -85,18 +90,24 @@ func (r report) check() error {
 		return fmt.Errorf("%w: lead %d", errMalformed, r.Lead)
 	case r.Ceil < 0 || r.Ceil > maxCeiling:
 		return fmt.Errorf("%w: ceiling %d", errMalformed, r.Ceil)
+	case r.Era < 0 || r.Era > maxEra:
+		return fmt.Errorf("%w: era %d", errMalformed, r.Era)
+	case r.Highest < 0 || r.Highest > maxCeiling:
+		return fmt.Errorf("%w: highest ceiling %d", errMalformed, r.Highest)
 	}
 	return nil
 }
 
-// PeerReport is the latest report of a peer.
+// PeerReport is a live member and its latest report.
 type PeerReport struct {
+	Member Member
+	Sent   bool // it sent one; else the rest is zero
 	Report
 	Age time.Duration // since it came
 }
 
 // AskReports asks live members for their reports: those asked longest ago, at most
-// asksAtOnce. Members of older versions do not answer.
+// AsksAtOnce. Members of older versions do not answer.
 func (c *Cluster) AskReports() {
 	now := c.cfg.Local.Clocks().Raw
 	type asked struct {
@@ -112,7 +123,7 @@ func (c *Cluster) AskReports() {
 	slices.SortFunc(all, func(a, b asked) int {
 		return cmp.Or(cmp.Compare(a.peer.reportAsked, b.peer.reportAsked), slices.Compare(a.id[:], b.id[:]))
 	})
-	all = all[:min(len(all), asksAtOnce)]
+	all = all[:min(len(all), AsksAtOnce)]
 	asks := make([]ask, len(all))
 	for i, to := range all {
 		to.peer.reportNonce, to.peer.reportAsked = c.table.rand.Uint64()|1, now
@@ -124,16 +135,18 @@ func (c *Cluster) AskReports() {
 	}
 }
 
-// Reports returns the latest report of each live member that sent one, by instance.
+// Reports returns each live member with its latest report, by instance.
 func (c *Cluster) Reports() map[string]PeerReport {
 	now := c.cfg.Local.Clocks().Raw
 	out := map[string]PeerReport{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, p := range c.table.peers {
+		r := PeerReport{Member: p.member}
 		if p.report != nil {
-			out[id.String()] = PeerReport{*p.report, time.Duration(now - p.reportAt)}
+			r.Sent, r.Report, r.Age = true, *p.report, time.Duration(now-p.reportAt)
 		}
+		out[id.String()] = r
 	}
 	return out
 }

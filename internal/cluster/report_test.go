@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-var aReport = report{Instance: anInstance, Nonce: 7, Report: Report{PerSecond: 1_000_000, Lead: -3, Ceil: 1_769_904_000_000, Reason: 5}}
+var aReport = report{Instance: anInstance, Nonce: 7, Report: Report{PerSecond: 1_000_000, Lead: -3, Ceil: 1_769_904_000_000, Era: 3, Highest: 1_769_904_000_001, Reason: 5}}
 
 func must(b []byte, err error) []byte {
 	if err != nil {
@@ -31,6 +31,9 @@ func TestReportCodec(t *testing.T) {
 		"lead":    func(r *report) { r.Lead = -maxCeiling - 1 },
 		"ceiling": func(r *report) { r.Ceil = -1 },
 		"beyond":  func(r *report) { r.Ceil = maxCeiling + 1 },
+		"era":     func(r *report) { r.Era = -1 },
+		"era 2":   func(r *report) { r.Era = maxEra + 1 },
+		"highest": func(r *report) { r.Highest = maxCeiling + 1 },
 	} {
 		r := aReport
 		change(&r)

@@ -208,7 +208,7 @@ func (e *etcd) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (leas
 	return s.Holder(ctx, sid, at)
 }
 
-// Survey and Repair are for an operator, who sees what they do first.
+// Survey, Repair and Recover are for an operator, who sees what they do first.
 
 func (e *etcd) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair.Line, error) {
 	s, err := e.store()
@@ -224,6 +224,15 @@ func (e *etcd) Repair(ctx context.Context, w repair.Write) error {
 		return err
 	}
 	return s.Repair(ctx, w)
+}
+
+func (e *etcd) Recover(ctx context.Context, shown lease.View, next func(lease.View) (repair.Era, error)) (repair.Era, error) {
+	s, err := e.store()
+	if err != nil {
+		return repair.Era{}, err
+	}
+	era, _, err := s.Recover(ctx, shown, next)
+	return era, err
 }
 
 // Watch waits for the store, and then watches it.

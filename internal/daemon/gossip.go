@@ -40,7 +40,7 @@ func (l local) Status() agreement.Status { return l.d.watch.Status() }
 // report returns what this node says of its work.
 func (d *Daemon) report() cluster.Report {
 	st := d.node.Stats()
-	r := cluster.Report{PerSecond: d.feed.Rate(), Lead: st.Lead, Ceil: st.Ceil}
+	r := cluster.Report{PerSecond: d.feed.Rate(), Lead: st.Lead, Ceil: st.Ceil, Era: st.Lease.Era.Number, Highest: st.Reserved}
 	if refusal := d.node.Ready(); refusal != nil {
 		r.Reason = uint8(server.WireOf(refusal.Reason).Reason)
 	}
@@ -56,13 +56,22 @@ func (d *Daemon) reports() map[string]inspect.Report {
 		return out
 	}
 	for instance, r := range c.Reports() {
-		v := inspect.Report{Rate: r.PerSecond, Lead: int64(r.Lead), Ceil: int64(r.Ceil), Age: r.Age.Milliseconds()}
-		if r.Reason != 0 {
-			v.Refusing = node.Reason(strings.TrimPrefix(pb.Reason(r.Reason).String(), "REASON_"))
+		if !r.Sent {
+			continue
 		}
+		v := inspect.Report{Rate: r.PerSecond, Lead: int64(r.Lead), Ceil: int64(r.Ceil), Age: r.Age.Milliseconds()}
+		v.Refusing = reasonOf(r.Reason)
 		out[instance] = v
 	}
 	return out
+}
+
+// reasonOf returns a reason in a report; "" for 0.
+func reasonOf(number uint8) node.Reason {
+	if number == 0 {
+		return ""
+	}
+	return node.Reason(strings.TrimPrefix(pb.Reason(number).String(), "REASON_"))
 }
 
 // runGossip joins the cluster as soon as its pool is known, and passes it the registered

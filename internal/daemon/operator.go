@@ -51,12 +51,17 @@ func (d *Daemon) newConsole() *console.Console {
 		cfg.Operate = &console.Operator{
 			Drain:   func(ctx context.Context) error { _, err := d.grpc.DrainNode(ctx); return err },
 			Undrain: func() error { _, err := d.grpc.UndrainNode(); return err },
-			Survey:  d.etcd.Survey, Repair: d.etcd.Repair,
-			Slack: repair.Slack{Window: d.cfg.Lease.Window, MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead},
+			Survey:  d.etcd.Survey, Repair: d.etcd.Repair, Recovery: d.recovery, Recover: d.recover,
+			Slack: d.slack(),
 			Etcd:  strings.Join(d.cfg.Etcd.Endpoints, ","),
 		}
 	}
 	return console.New(cfg)
+}
+
+// slack returns the bounds that repairs reckon with.
+func (d *Daemon) slack() repair.Slack {
+	return repair.Slack{Window: max(d.cfg.Lease.Window, d.cfg.Worker.Window), MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead}
 }
 
 // settings returns the settings of the node for pages.

@@ -70,6 +70,23 @@ func (s *Store) BeginEra(ctx context.Context, seen lease.View, era lease.Era) er
 	return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, ErrChanged)
 }
 
+// Recover reads the space again and begins the era that next returns for it, if config
+// and era are still as in shown, which an operator has confirmed: a person may have
+// thought for minutes, and a floor is worth nothing once it has passed.
+//
+// It returns the errors of Load and of next, with nothing written, and those of BeginEra.
+// wrote says that BeginEra was called.
+func (s *Store) Recover(ctx context.Context, shown lease.View, next func(now lease.View) (repair.Era, error)) (e repair.Era, wrote bool, err error) {
+	now, err := s.Load(ctx)
+	if err != nil {
+		return e, false, err
+	}
+	if e, err = next(now); err != nil {
+		return e, false, err
+	}
+	return e, true, s.BeginEra(ctx, shown, e.Era)
+}
+
 // AcceptTime puts a, if config, era and the accepted time are as in seen, by revision
 // and by value: of two commands that run at once, one writes.
 //

@@ -29,8 +29,33 @@ type Operator struct {
 	Undrain func() error
 	Survey  func(context.Context, flake.SID) (lease.View, []repair.Line, error)
 	Repair  func(context.Context, repair.Write) error
-	Slack   repair.Slack
-	Etcd    string // endpoints, for command lines
+	// Recovery returns the era that the node would begin; Recover begins one, over what
+	// was shown.
+	Recovery func(context.Context) (Recovery, error)
+	Recover  func(ctx context.Context, shown lease.View) (repair.Era, error)
+	Slack    repair.Slack
+	Etcd     string // endpoints, for command lines
+}
+
+// Recovery is the era that a node would begin, and what it rests on.
+type Recovery struct {
+	View      lease.View
+	Era       repair.Era
+	Refused   error // why there is no such era; nil: there is
+	Obstacles []string
+	Nodes     []Asked // the node itself first
+	Now       int64   // by its clock, Unix ms
+}
+
+// Asked is a node that was asked what it has seen.
+type Asked struct {
+	Name       string
+	GRPC       string // "": none
+	Registered bool   // in etcd
+	Answered   bool   // else the rest is not known
+	Era        int64
+	Highest    int64  // ceiling ever confirmed to it, Unix ms; 0: none
+	Refusing   string // "": it issues
 }
 
 // plan is what an action would do. It is carried out as it was shown, or not at all.
@@ -40,7 +65,10 @@ type plan struct {
 	Compares []string
 	Writes   []string
 	Warnings []string
+	Missing  []string // what keeps the page from it; none: nothing does
+	Asked    []Asked
 	CLI      string
+	Do       string // on the button
 
 	at  clock.Mono
 	run func(context.Context) error
@@ -117,8 +145,10 @@ func (c *Console) operate(w http.ResponseWriter, r *http.Request) {
 		c.showOperated(w, r, http.StatusConflict, operateData{Problem: err.Error()})
 		return
 	}
-	p.Key, p.at = rand.Text(), c.cfg.Node.Clock().Now().Mono
-	c.plans.add(p)
+	if len(p.Missing) == 0 {
+		p.Key, p.at = rand.Text(), c.cfg.Node.Clock().Now().Mono
+		c.plans.add(p)
+	}
 	c.showOperated(w, r, http.StatusOK, operateData{Plan: p})
 }
 
@@ -151,6 +181,8 @@ func (c *Console) planFor(r *http.Request) (*plan, error) {
 	case "drain":
 		return &plan{Title: "drain " + name, Writes: []string{"the node refuses with DRAINING", "its sid is released in etcd"},
 			CLI: "allocator admin drain --addr " + grpc, run: o.Drain}, nil
+	case "recover":
+		return c.planRecovery(r.Context())
 	case "undrain":
 		return &plan{Title: "undrain " + name, Writes: []string{"the node acquires a sid, and serves"},
 			CLI: "allocator admin undrain --addr " + grpc, run: func(context.Context) error { return o.Undrain() }}, nil
@@ -214,6 +246,40 @@ func (c *Console) planFor(r *http.Request) (*plan, error) {
 		p.Writes = append(p.Writes, fmt.Sprintf("a line of the ledger for term %d", write.Window.Term))
 	}
 	p.run = func(ctx context.Context) error { return o.Repair(ctx, write) }
+	return p, nil
+}
+
+// planRecovery returns the plan of a new era. The page carries it out only if nothing is
+// left that an operator would have to judge, except whether all nodes are in its table.
+func (c *Console) planRecovery(ctx context.Context) (*plan, error) {
+	o := c.cfg.Operate
+	r, err := o.Recovery(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{Title: "begin a new era", Warnings: r.Era.Warnings, Missing: r.Obstacles, Asked: r.Nodes, CLI: "allocator admin recover --etcd.endpoints " + o.Etcd}
+	var others []string // that the command does not find in the registry
+	for _, n := range r.Nodes {
+		if !n.Registered && n.GRPC != "" {
+			others = append(others, n.GRPC)
+		}
+	}
+	if len(others) > 0 {
+		p.CLI += " --addr " + quoted(strings.Join(others, ","))
+	}
+	p.Compares = []string{compared("config", r.View.Config), compared("era", r.View.Era)}
+	if r.Era.Highest > 0 {
+		p.Writes = append(p.Writes, fmt.Sprintf("the highest ceiling is %s, of %s", repair.At(r.Era.Highest), lease.Printable(r.Era.HighestOf)))
+	}
+	if r.Refused != nil {
+		p.Missing = append([]string{r.Refused.Error()}, p.Missing...)
+		return p, nil
+	}
+	e := r.Era.Era
+	p.Title, p.Do = fmt.Sprintf("begin era %d", e.Number), "No other node runs: begin the era"
+	p.Writes = append(p.Writes, "era: "+lease.Encode(e), fmt.Sprintf("nodes give up what they hold, and nothing is issued before the floor, %s, in %s; it is computed again when you confirm",
+		repair.At(e.Floor), seconds(int64(e.Floor)-r.Now)))
+	p.run = func(ctx context.Context) error { _, err := o.Recover(ctx, r.View); return err }
 	return p, nil
 }
 

@@ -22,6 +22,8 @@ type operator struct {
 	done   []string
 	writes []repair.Write
 	err    error
+	plan   Recovery // of a new era
+	begun  []lease.View
 }
 
 func (o *operator) config() *Operator {
@@ -34,8 +36,13 @@ func (o *operator) config() *Operator {
 				Era:    lease.Entry[lease.Era]{Rev: 4, Raw: "e", Value: lease.Era{Number: 1}}, SIDs: map[flake.SID]lease.SIDRecords{},
 			}, nil, nil
 		},
-		Repair: func(_ context.Context, w repair.Write) error { o.writes = append(o.writes, w); return o.err },
-		Etcd:   "http://10.0.0.1:2379",
+		Repair:   func(_ context.Context, w repair.Write) error { o.writes = append(o.writes, w); return o.err },
+		Recovery: func(context.Context) (Recovery, error) { return o.plan, o.err },
+		Recover: func(_ context.Context, shown lease.View) (repair.Era, error) {
+			o.begun = append(o.begun, shown)
+			return o.plan.Era, o.err
+		},
+		Etcd: "http://10.0.0.1:2379",
 	}
 }
 
@@ -92,6 +99,47 @@ func TestOperate(t *testing.T) {
 	o.err = errors.New("records have changed")
 	if w := do(c, "POST", Path+"operate", "confirm="+planOf(t, c, url.Values{"action": {"quarantine"}, "sid": {"9"}})); w.Code != 409 || !strings.Contains(w.Body.String(), "records have changed") {
 		t.Errorf("a write that failed: HTTP %d", w.Code)
+	}
+}
+
+// TestRecoveryPlan: the page shows what a new era rests on, and begins it only if nothing
+// is missing, over what was shown.
+func TestRecoveryPlan(t *testing.T) {
+	cluster, o := two(), new(operator)
+	c := fixture(&cluster, func(c *Config) { c.Operate, c.Log = o.config(), slog.New(slog.DiscardHandler) })
+	view := lease.View{Cluster: 7, Config: lease.Entry[lease.Space]{Rev: 3, Raw: "c"}, Era: lease.Entry[lease.Era]{Rev: 4, Raw: "e"}}
+	whole := Recovery{
+		View: view, Now: start, Era: repair.Era{Era: lease.Era{Number: 5, Floor: start + 61_500, Cluster: 7}, Highest: start + 900, HighestOf: "node " + hostile, Warnings: []string{hostile}},
+		Nodes: []Asked{{Name: "node-1", Registered: true, Answered: true, Era: 4, Highest: start, Refusing: "HISTORY_REWOUND"},
+			{Name: hostile, GRPC: "10.0.0.9:9000';reboot", Answered: true, Era: 4, Highest: start + 900}},
+	}
+	form := url.Values{"action": {"recover"}}
+	for what, change := range map[string]func(*Recovery){
+		"a node did not answer": func(r *Recovery) { r.Obstacles, r.Nodes[1].Answered = []string{hostile + " did not answer"}, false },
+		"there is no such era":  func(r *Recovery) { r.Refused, r.Era.Era = errors.New("ceilings are far in the future"), lease.Era{} },
+	} {
+		o.plan = whole
+		o.plan.Nodes = slices.Clone(whole.Nodes)
+		change(&o.plan)
+		if key := planOf(t, c, form, "This page does not do it", "allocator admin recover --etcd.endpoints", map[bool]string{true: "did not answer", false: "far in the future"}[o.plan.Refused == nil]); key != "" {
+			t.Errorf("%s: it can be confirmed", what)
+		}
+	}
+	o.plan = whole
+	key := planOf(t, c, form, "begin era 5?", "config: unchanged since revision 3", "era: unchanged since revision 4", "&#34;number&#34;:5", "in 61.5 s", "HISTORY_REWOUND",
+		"allocator admin recover --etcd.endpoints http://10.0.0.1:2379 --addr &#39;10.0.0.9:9000&#39;\\&#39;&#39;;reboot&#39;", "&lt;script&gt;alert(1)")
+	if key == "" || len(o.begun) != 0 {
+		t.Fatalf("key %q, %d begun before it was confirmed", key, len(o.begun))
+	}
+	if w := do(c, "POST", Path+"operate", "confirm="+key); w.Code != 200 || len(o.begun) != 1 || o.begun[0].Era.Rev != 4 {
+		t.Errorf("HTTP %d, begun over %+v", w.Code, o.begun)
+	}
+	if strings.Contains(do(c, "POST", Path+"operate", form.Encode()).Body.String(), "<script>alert") {
+		t.Error("a name is HTML")
+	}
+	o.err = errors.New("no answer")
+	if key := planOf(t, c, form, "no answer"); key != "" {
+		t.Error("without etcd it can be confirmed")
 	}
 }
 

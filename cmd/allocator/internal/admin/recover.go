@@ -89,19 +89,13 @@ that run and are not in the backup's registry with --addr.`,
 		if err := confirm(a, *yes, fmt.Sprintf("Begin era %d?", e.Number)); err != nil {
 			return err
 		}
-		// A person may have thought for minutes, and a floor is worth nothing once
-		// it has passed.
-		now, err := loadSpace(cmd.Context(), s, *timeout)
-		if err != nil {
-			return repairError(err, false)
-		}
-		if plan, err = repair.NextEra(now, asked, clock.Millis(floor), s.Slack(), deployment.WallNow()); err != nil {
-			return repairError(err, false)
-		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()
-		if err := s.Store.BeginEra(ctx, v, plan.Era); err != nil { // over the era that was shown
-			return repairError(err, true)
+		plan, wrote, err := s.Store.Recover(ctx, v, func(now lease.View) (repair.Era, error) {
+			return repair.NextEra(now, asked, clock.Millis(floor), s.Slack(), deployment.WallNow())
+		})
+		if err != nil {
+			return repairError(err, wrote)
 		}
 		return printRecovered(a, v, nodes, plan, format.Value == "json")
 	}

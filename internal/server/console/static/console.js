@@ -138,7 +138,7 @@ function summary(s) {
   text($(".text", el), s.text);
   const help = $(".help", el);
   help.hidden = !s.help;
-  if (s.help) attr(help, "href", help.href.split("#")[0] + "#" + s.help);
+  if (s.help) attr(help, "href", help.dataset.base + s.help);
 }
 
 // stateOf is the state of a sid by now: a window ends between two snapshots too.
