@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
@@ -38,11 +39,11 @@ func TestRealNodes(t *testing.T) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	logs := map[string]*lines{}
+	logs := map[string]*output.Text{}
 	start := func(name string, off time.Duration) *daemon.Daemon {
-		logs[name] = &lines{}
+		logs[name] = &output.Text{}
 		log := slog.New(slog.NewTextHandler(logs[name], nil))
-		d, err := daemon.New(daemon.Config{Settings: settings(name), Version: "test", Logger: log, Host: daemon.Host{Ahead: off}})
+		d, err := daemon.New(daemon.Config{Settings: settings(name), Version: "test", Logger: log, Host: wrong(off)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,4 +110,21 @@ func TestRealNodes(t *testing.T) {
 	if off := offsetOf(r) + time.Second; off.Abs() > 50*time.Millisecond || r.Metadata["limit_ms"] != "250" {
 		t.Errorf("refusal %+v", r)
 	}
+}
+
+// ahead are the clocks of a machine whose wall clock is wrong by as much.
+type ahead struct {
+	*clock.System
+	by time.Duration
+}
+
+func (a ahead) Read() clock.Readings {
+	r := a.System.Read()
+	r.Wall += int64(a.by)
+	return r
+}
+
+// wrong returns a machine whose wall clock is ahead.
+func wrong(by time.Duration) daemon.Host {
+	return daemon.Host{Clock: clock.NewSystem(clock.SystemConfig{Clocks: ahead{clock.NewSystem(clock.SystemConfig{}), by}})}
 }

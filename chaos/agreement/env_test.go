@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/agreement"
@@ -146,7 +146,7 @@ type member struct {
 	net      *gossiptest.Transport
 	etcd     *storetest.Faulty
 	stop     func() // gracefully; again does nothing
-	log      *lines
+	log      *output.Text
 	opts     options
 
 	mu     sync.Mutex // guards the rest
@@ -160,24 +160,6 @@ type try struct {
 	begin, end time.Duration
 	issued     clock.Millis
 	refusal    *node.Refusal // nil: issued
-}
-
-// lines is a log that tests can search.
-type lines struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 func (m *member) String() string {
@@ -205,7 +187,7 @@ func (env *testEnv) start(o options) *member {
 	}
 	r := mathrand.New(mathrand.NewPCG(uint64(i), 7))
 	m := &member{
-		env: env, name: o.name, instance: lease.Instance(uuid.NewString()), opts: o, log: &lines{}, net: env.net.Listen(),
+		env: env, name: o.name, instance: lease.Instance(uuid.NewString()), opts: o, log: &output.Text{}, net: env.net.Listen(),
 		clocks: &machine{begin: env.begin, origin: 1 + r.Int64N(1e15), rate: r.Int64N(100) - 50, step: o.off},
 	}
 	if o.kernel != "" {

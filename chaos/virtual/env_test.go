@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/netsim"
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -242,24 +243,6 @@ func trueMillis(t time.Duration) clock.Millis {
 	return clock.Millis((startTime + int64(t)) / int64(time.Millisecond))
 }
 
-// lines is a log in memory.
-type lines struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // settings returns the configuration of a node on a host: the defaults.
 func settings(host, name string) config.Config {
 	c := config.Default()
@@ -270,7 +253,7 @@ func settings(host, name string) config.Config {
 }
 
 // logger logs with the time of the scenario.
-func (e *env) logger(to *lines) *slog.Logger {
+func (e *env) logger(to *output.Text) *slog.Logger {
 	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Duration("at", e.now())

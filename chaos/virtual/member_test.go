@@ -19,6 +19,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
@@ -42,7 +43,7 @@ type member struct {
 	name   string
 	clocks *machine
 	d      *daemon.Daemon
-	log    *lines
+	log    *output.Text
 	pace   time.Duration
 	gossip *gossiptest.Transport // nil: none yet, or without gossip
 
@@ -66,7 +67,7 @@ type request struct {
 func (e *env) start(o options) *member {
 	e.t.Helper()
 	n := len(e.nodes) + 1
-	m := &member{env: e, host: fmt.Sprintf("host%d", n), name: o.name, log: &lines{}, pace: o.pace,
+	m := &member{env: e, host: fmt.Sprintf("host%d", n), name: o.name, log: &output.Text{}, pace: o.pace,
 		clocks: &machine{begin: e.begin, step: o.off}, done: make(chan struct{})}
 	if m.name == "" {
 		m.name = fmt.Sprintf("node-%d", n)

@@ -6,10 +6,10 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
@@ -80,24 +80,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// lines is a writer that can be read while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // A broken connection costs no event and repeats none.
 func TestEventsGoOn(t *testing.T) {
 	env := servertest.New(t)
@@ -105,7 +87,7 @@ func TestEventsGoOn(t *testing.T) {
 	env.Observe()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var out, errs lines
+	var out, errs output.Text
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{"events", "--follow", "--format", "json", "--addr", addr}, strings.NewReader(""), &out, &errs, nil)

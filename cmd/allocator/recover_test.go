@@ -26,6 +26,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -107,7 +108,7 @@ func (d *testCluster) node(name string, change ...func(*config.Config)) *member 
 	for _, f := range change {
 		f(&c)
 	}
-	said := &log{}
+	said := &output.Text{}
 	one, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.NewTextHandler(said, nil))})
 	if err != nil {
 		d.Fatal(err)

@@ -8,35 +8,21 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/devetcd"
 )
 
-// logged keeps what a node logs.
-type logged struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-// line returns the first line with that message.
-func (l *logged) line(message string) (line struct {
+// logged returns the first line of a log with that message.
+func logged(log *output.Text, message string) (line struct {
 	Msg, GRPC string
 }, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for text := range bytes.Lines(l.text.Bytes()) {
-		if json.Unmarshal(text, &line) == nil && line.Msg == message {
+	for text := range strings.Lines(log.String()) {
+		if json.Unmarshal([]byte(text), &line) == nil && line.Msg == message {
 			return line, true
 		}
 	}
@@ -48,7 +34,7 @@ func (l *logged) line(message string) (line struct {
 func nodeOf(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	log, ended := &logged{}, make(chan int, 1)
+	log, ended := &output.Text{}, make(chan int, 1)
 	for _, l := range []string{"grpc", "http", "admin", "gossip"} {
 		args = append(args, "--listen."+l, "127.0.0.1:0")
 	}
@@ -57,7 +43,7 @@ func nodeOf(t *testing.T, args ...string) string {
 	t.Cleanup(func() {
 		cancel()
 		if code := <-ended; code != cli.ExitOK || t.Failed() {
-			t.Errorf("%v: exit code %d\n%s", args, code, &log.text)
+			t.Errorf("%v: exit code %d\n%s", args, code, log)
 		}
 	})
 	addr := ""
@@ -68,9 +54,9 @@ func nodeOf(t *testing.T, args ...string) string {
 			t.Fatal("the node ended")
 		default:
 		}
-		line, _ := log.line("listening")
+		line, _ := logged(log, "listening")
 		addr = line.GRPC
-		if _, ready := log.line("ready"); !ready {
+		if _, ready := logged(log, "ready"); !ready {
 			return errors.New("not ready")
 		}
 		return nil

@@ -12,12 +12,13 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/flakelease/allocator/chaos/output"
 )
 
 var update = flag.Bool("update", false, "rewrite transcripts and the reference page")
@@ -100,7 +101,7 @@ type procsKey struct{}
 type proc struct {
 	cmd   *exec.Cmd
 	out   strings.Builder // to be read once ended is closed
-	err   log
+	err   output.Text
 	lines chan string
 	ended chan struct{}
 }
@@ -182,24 +183,6 @@ func cmdReady(ts *testscript.TestScript, _ bool, args []string) {
 func cmdText(ts *testscript.TestScript, _ bool, args []string) {
 	for p := procOf(ts, args[0]); !strings.Contains(p.line(ts), args[1]); {
 	}
-}
-
-// log is what a program writes to stderr.
-type log struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 func cmdLogged(ts *testscript.TestScript, _ bool, args []string) {

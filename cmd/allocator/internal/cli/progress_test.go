@@ -3,35 +3,18 @@ package cli
 import (
 	"bytes"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/output"
 )
-
-// screen is a writer that can be read while it is written.
-type screen struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *screen) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
 
 // A command that takes longer than two seconds shows its latest line, replaces it, and
 // leaves nothing behind.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out screen
+		var out output.Text
 		p := showProgress(&out, progressAfter, progressEvery)
 		p.Set("%d of %d", 1, 9)
 		time.Sleep(1900 * time.Millisecond)
