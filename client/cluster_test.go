@@ -59,6 +59,23 @@ func settings(t testing.TB, name string) config.Config {
 	return c
 }
 
+// ahead are the clocks of a machine whose wall clock is wrong by as much.
+type ahead struct {
+	*clock.System
+	by time.Duration
+}
+
+func (a ahead) Read() clock.Readings {
+	r := a.System.Read()
+	r.Wall += int64(a.by)
+	return r
+}
+
+// wrong returns a machine whose wall clock is ahead.
+func wrong(by time.Duration) daemon.Host {
+	return daemon.Host{Clock: clock.NewSystem(clock.SystemConfig{Clocks: ahead{clock.NewSystem(clock.SystemConfig{}), by}})}
+}
+
 // realNode is a node in this process.
 type realNode struct {
 	*daemon.Daemon
@@ -79,7 +96,7 @@ func initSpace(t testing.TB, c config.Config) {
 func start(t testing.TB, c config.Config, ahead time.Duration) *realNode {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log, Host: daemon.Host{Ahead: ahead}})
+	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log, Host: wrong(ahead)})
 	if err != nil {
 		t.Fatal(err)
 	}

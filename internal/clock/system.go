@@ -20,9 +20,6 @@ type SystemConfig struct {
 	Anchor AnchorConfig
 	// Clocks are read in place of the machine's; nil: the machine's own.
 	Clocks Clocks
-	// Ahead is added to the wall clock. It is for demonstrations: nothing that
-	// serves users sets it.
-	Ahead time.Duration
 }
 
 // System is the machine's clock. It gives anchored time, which follows the wall
@@ -32,7 +29,6 @@ type SystemConfig struct {
 type System struct {
 	elapsed func() Mono // the Mono of clocks alone: one read instead of all
 	clocks  Clocks
-	ahead   int64
 	line    atomic.Pointer[line] // the anchor's, for those who only want the time
 
 	mu     sync.Mutex // guards anchor
@@ -41,7 +37,7 @@ type System struct {
 
 // NewSystem returns a clock anchored at the present wall time.
 func NewSystem(cfg SystemConfig) *System {
-	s := &System{clocks: cfg.Clocks, ahead: int64(cfg.Ahead)}
+	s := &System{clocks: cfg.Clocks}
 	if s.clocks == nil {
 		origin := time.Now()
 		s.clocks, s.elapsed = machine{origin}, func() Mono { return Mono(time.Since(origin)) }
@@ -73,11 +69,7 @@ func (s *System) UnixNano(m Mono) int64 { return s.line.Load().unixNano(m) }
 
 // Read reads all clocks of the machine as they are, steps included: for comparing
 // with others, never for an ID.
-func (s *System) Read() Readings {
-	r := s.clocks.Read()
-	r.Wall += s.ahead
-	return r
-}
+func (s *System) Read() Readings { return s.clocks.Read() }
 
 // Kernel asks the kernel what it knows about the wall clock.
 func (s *System) Kernel() Kernel { return s.clocks.Kernel() }

@@ -82,7 +82,6 @@ type Config struct {
 // are this machine's own; whole nodes in simulated time have others.
 type Host struct {
 	Clock  *clock.System
-	Ahead  time.Duration // of the machine's wall clock, if Clock is not set: it shows what the other nodes do
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
 	// Gossip opens the transport of gossip and returns the address for the other nodes.
 	Gossip func(cluster.Config) (cluster.Transport, string, error)
@@ -93,7 +92,7 @@ type Host struct {
 // orMachine returns h with this machine's own in the fields that are not set.
 func (h Host) orMachine(cfg config.Config) Host {
 	if h.Clock == nil {
-		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold, StepLimit: cfg.Clock.StepLimit}, Ahead: h.Ahead})
+		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold, StepLimit: cfg.Clock.StepLimit}})
 	}
 	if h.Listen == nil {
 		h.Listen = new(net.ListenConfig).Listen
