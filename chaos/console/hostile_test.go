@@ -263,3 +263,17 @@ func TestTokens(t *testing.T) {
 	p.run(click("header button"))
 	p.until(`location.pathname === "/console/login"`)
 }
+
+// TestSentenceFollowsBars: when a bar is empty the sentence on top says so, though the
+// next snapshot has not come.
+func TestSentenceFollowsBars(t *testing.T) {
+	t.Parallel()
+	cluster := size(3)
+	browser(t) // before the time below begins
+	cluster.SIDs[1].Ceil = time.Now().Add(8 * time.Second).UnixMilli()
+	s := serve(t, cluster)
+	p := open(t, s.URL, "")
+	s.send(t) // the only one
+	p.until(`document.querySelector("#sids tr[data-key='1']").dataset.state === "exhausted"`)
+	p.until(`document.querySelector("#summary.bad .text").textContent.startsWith("node-1: the window has ended")`)
+}

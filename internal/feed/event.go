@@ -62,8 +62,8 @@ type Event struct {
 	At         int64             `json:"at_unix_ms"`
 	Node       string            `json:"node"` // that it is about
 	Kind       Kind              `json:"kind"`
-	SID        int               `json:"sid"` // -1: none
-	Message    string            `json:"message"`
+	SID        int               `json:"sid"`     // -1: none
+	Message    string            `json:"message"` // of Node, without its name
 	Attributes map[string]string `json:"attributes"`
 }
 

@@ -139,12 +139,12 @@ func (c *change) gate() {
 	}
 	for _, name := range j.Falsetickers {
 		if !slices.Contains(was.Judgement.Falsetickers, name) {
-			c.about(name, ClockFalse, "a majority disagrees with the clock of "+name, "reported_by", c.self)
+			c.about(name, ClockFalse, "a majority disagrees with its clock", "reported_by", c.self)
 		}
 	}
 	for _, name := range was.Judgement.Falsetickers {
 		if !slices.Contains(j.Falsetickers, name) {
-			c.about(name, ClockTrue, "the clock of "+name+" is not found wrong any more", "reported_by", c.self)
+			c.about(name, ClockTrue, "its clock is not found wrong any more", "reported_by", c.self)
 		}
 	}
 }
@@ -162,16 +162,16 @@ func (c *change) peers() {
 		}
 		if was.Fresh != p.Fresh {
 			if p.Fresh {
-				c.about(p.Name, PeerAnswers, "node "+p.Name+" answers by gossip", "reported_by", c.self)
+				c.about(p.Name, PeerAnswers, "it answers by gossip", "reported_by", c.self)
 			} else {
-				c.about(p.Name, PeerSilent, "node "+p.Name+" does not answer by gossip", "reported_by", c.self)
+				c.about(p.Name, PeerSilent, "it does not answer by gossip", "reported_by", c.self)
 			}
 		}
 		switch wasOpen, isOpen := was.Verdict == clock.Open, p.Verdict == clock.Open; {
 		case wasOpen && !isOpen:
-			c.about(p.Name, GateShut, "node "+p.Name+" reports that clocks keep it from issuing", "verdict", p.Verdict.String(), "offset", p.Offset.String(), "reported_by", c.self)
+			c.about(p.Name, GateShut, "it reports that clocks keep it from issuing", "verdict", p.Verdict.String(), "offset", p.Offset.String(), "reported_by", c.self)
 		case !wasOpen && isOpen:
-			c.about(p.Name, GateOpened, "node "+p.Name+" reports that clocks allow it to issue", "offset", p.Offset.String(), "reported_by", c.self)
+			c.about(p.Name, GateOpened, "it reports that clocks allow it to issue", "offset", p.Offset.String(), "reported_by", c.self)
 		}
 	}
 }
@@ -279,10 +279,10 @@ func (c *change) nodes() {
 	}
 	joined, left := diff(was.Nodes, is.Nodes, func(r lease.Registration) lease.Instance { return r.Instance })
 	for _, r := range left {
-		c.about(r.Node, NodeLeft, "node "+r.Node+" is not registered any more", "instance", string(r.Instance))
+		c.about(r.Node, NodeLeft, "it is not registered any more", "instance", string(r.Instance))
 	}
 	for _, r := range joined {
-		c.about(r.Node, NodeJoined, "node "+r.Node+" registered", "instance", string(r.Instance), "version", r.Version)
+		c.about(r.Node, NodeJoined, "it registered", "instance", string(r.Instance), "version", r.Version)
 	}
 }
 
@@ -294,19 +294,19 @@ func (c *change) holders() {
 	}
 	report := func(held []lease.Held, ofNode, ofWorker Kind, what string) {
 		for _, h := range held {
-			kind, who := ofNode, "node"
+			kind := ofNode
 			switch {
 			case h.Instance == c.new.Node.Instance:
 				continue
 			case h.Worker:
-				kind, who = ofWorker, "worker"
+				kind = ofWorker
 			}
-			c.about(h.Node, kind, fmt.Sprintf("%s %s %s", who, h.Node, fmt.Sprintf(what, h.SID)), "instance", string(h.Instance)).SID = int(h.SID)
+			c.about(h.Node, kind, fmt.Sprintf(what, h.SID), "instance", string(h.Instance)).SID = int(h.SID)
 		}
 	}
 	came, left := diff(was.Holders, is.Holders, func(h lease.Held) lease.Held { return h })
-	report(left, HolderLeft, WorkerReleased, "does not hold sid %d any more")
-	report(came, HolderCame, WorkerAcquired, "holds sid %d")
+	report(left, HolderLeft, WorkerReleased, "it does not hold sid %d any more")
+	report(came, HolderCame, WorkerAcquired, "it holds sid %d")
 }
 
 // diff returns what is in now alone and what is in was alone, by key.

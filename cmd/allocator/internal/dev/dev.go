@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -348,11 +349,17 @@ func compared(one *daemon.Daemon, nodes int, every bool) bool {
 	}
 	switch g.Verdict.Phase {
 	case clock.Confirmed:
-		return g.Judgement.Finding == clock.Agreed
+		return g.Judgement.Finding == clock.Agreed && (every || nodes > maxCompared || allOpen(one.Clocks().Peers))
 	case clock.Shut:
 		return true
 	}
 	return false
+}
+
+// allOpen reports whether all peers have said that clocks allow them to issue: until then
+// the pages show them as refusing.
+func allOpen(peers []clock.PeerReport) bool {
+	return !slices.ContainsFunc(peers, func(p clock.PeerReport) bool { return p.Verdict != clock.Open })
 }
 
 // maxCompared is with how many others a node compares its clock, where there are as many.

@@ -429,6 +429,7 @@ function take(s) {
   snap.members ||= [];
   members = new Map(snap.members.map((m) => [m.instance, m]));
   at = performance.now();
+  ended = exhausted();
   for (const r of snap.sids) longest = Math.max(longest, left(r));
   summary(snap.summary);
   bound();
@@ -440,9 +441,17 @@ function take(s) {
   windows();
 }
 
-// tick brings what changes with time up to date.
+const exhausted = () => snap.sids.filter((r) => stateOf(r) === "exhausted").length;
+let ended = 0; // windows that had, when the sentence on top was made
+
+// tick brings what changes with time up to date. The sentence on top is the server's: it
+// is asked for anew when a bar is empty, and not only with the next snapshot.
 function tick() {
   if (snap) {
+    if (exhausted() > ended) {
+      ended = exhausted();
+      json("snapshot").then((s) => s && s.at_unix_ms >= snap.at_unix_ms && take(s));
+    }
     if (snap.sids.length <= many) {
       sids();
       grid();
