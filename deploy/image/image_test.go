@@ -367,7 +367,22 @@ func TestNotice(t *testing.T) {
 // An SBOM has what SPDX 2.3 demands of a document, and names every module once, with its
 // license.
 func TestSBOM(t *testing.T) {
-	p, err := readProgram(writeSmall(t, t.TempDir()), "")
+	path := writeSmall(t, t.TempDir())
+	script, err := os.ReadFile("../../internal/server/console/static/uplot.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := binary.Write(script); err != nil { // as if it were embedded
+		t.Fatal(err)
+	}
+	if err := binary.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := readProgram(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,11 +426,11 @@ func TestSBOM(t *testing.T) {
 		t.Errorf("%d packages, %d of them in a relationship", len(d.Packages), len(related))
 	}
 	for _, p := range d.Packages[1:] {
-		if want := map[string]string{"example.org/fork": "MPL-2.0", "example.org/z": "BSD-3-Clause", "stdlib": "BSD-3-Clause"}[p.PackageName]; p.PackageLicenseDeclared != want {
+		if want := map[string]string{"example.org/fork": "MPL-2.0", "example.org/z": "BSD-3-Clause", "stdlib": "BSD-3-Clause", "uplot": "MIT"}[p.PackageName]; p.PackageLicenseDeclared != want {
 			t.Errorf("%s: license %q, want %q", p.PackageName, p.PackageLicenseDeclared, want)
 		}
 	}
-	if versions["small"] == "" || versions["stdlib"] == "" || versions["example.org/fork"] != "v2" || versions["example.org/A_b"] != "" ||
+	if versions["small"] == "" || versions["stdlib"] == "" || versions["example.org/fork"] != "v2" || versions["example.org/A_b"] != "" || versions["uplot"] == "" ||
 		!strings.Contains(first.String(), `"pkg:golang/example.org/z@v1.2.3%2Bincompatible"`) {
 		t.Errorf("versions: %v", versions)
 	}

@@ -24,7 +24,8 @@ const (
 )
 
 // writeSBOM writes as SPDX 2.3 which modules and which Go a binary was linked
-// from, as the linker recorded it in the binary, with the licenses that their files state.
+// from, as the linker recorded it in the binary, with the licenses that their files state,
+// and the script that is embedded in it.
 func writeSBOM(w io.Writer, p program) error {
 	data, err := os.ReadFile(p.path)
 	if err != nil {
@@ -57,8 +58,20 @@ func writeSBOM(w io.Writer, p program) error {
 		doc.Packages = append(doc.Packages, library)
 		doc.Relationships = append(doc.Relationships, relationship(programID, common.TypeRelationshipDependsOn, id))
 	}
+	if found := uPlot.FindSubmatch(data); found != nil {
+		version := string(found[1])
+		script := modulePackage("npm-uplot", "LIBRARY", &debug.Module{Path: "uplot", Version: version})
+		script.PackageLicenseDeclared = "MIT"
+		script.PackageExternalReferences[0].Locator = "pkg:npm/uplot@" + version
+		doc.Packages = append(doc.Packages, script)
+		doc.Relationships = append(doc.Relationships, relationship(programID, common.TypeRelationshipContains, script.PackageSPDXIdentifier))
+	}
 	return spdxjson.Write(doc, w, spdxjson.Indent(" "))
 }
+
+// uPlot is how the one embedded file that others wrote begins: the charts of the pages
+// for operators.
+var uPlot = regexp.MustCompile(`/\*! https://github\.com/leeoniya/uPlot \(v([0-9.]+)\) \*/`)
 
 // modules returns the modules that the program was linked from, and Go's own, sorted.
 func (p program) modules() []*debug.Module {
