@@ -50,6 +50,7 @@ func (s *tools) must(command string) string {
 // The role that deploy/etcd/role.sh makes is enough for all that nodes and
 // operators do with a space, and for nothing outside it.
 func TestRole(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip("not run: there is no sh")
 	}
