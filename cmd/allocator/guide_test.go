@@ -331,7 +331,7 @@ func restore(t *testing.T, work string, machines []*machine, c *drawing, setting
 	t.Helper()
 	page, host := pages.Open(t, "../../docs/how-to/restore-etcd.md"), machines[0]
 	host.script(t, work, pages.Open(t, "../../docs/how-to/prepare-etcd.md").Text(t, "run: backup"))
-	t.Logf("%s", host.script(t, work, page.Text(t, "run: members")))
+	t.Logf("%s", host.script(t, work, page.Text(t, "run: members")+page.Text(t, "run: nospace")))
 	time.Sleep(6 * time.Second) // lease.extend-every and more: windows that the backup does not know
 
 	for _, m := range machines {
