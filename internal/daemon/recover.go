@@ -98,7 +98,8 @@ func (d *Daemon) recoveryOf(v lease.View, answers map[string]cluster.PeerReport)
 	if pool := st.Lease.Space.Pool; pool != "" && v.Config.Exists() && v.Config.Err == nil && v.Config.Value.Pool != pool {
 		return console.Recovery{}, fmt.Errorf("etcd has another space: pool %s, and this node is of pool %s", lease.Printable(v.Config.Value.Pool), pool)
 	}
-	self := console.Asked{Name: st.Name, Registered: true, Answered: true, Era: st.Lease.Era.Number, Highest: int64(st.Reserved)}
+	listed := slices.ContainsFunc(v.Nodes, func(r lease.Registration) bool { return r.Instance == d.instance })
+	self := console.Asked{Name: st.Name, GRPC: d.addrs.AdvertisedGRPC, Registered: listed, Answered: true, Era: st.Lease.Era.Number, Highest: int64(st.Reserved)}
 	if refusal := d.node.Ready(); refusal != nil {
 		self.Refusing = string(refusal.Reason)
 	}

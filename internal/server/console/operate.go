@@ -269,7 +269,7 @@ func (c *Console) planRecovery(ctx context.Context) (*plan, error) {
 	}
 	p.Compares = []string{compared("config", r.View.Config), compared("era", r.View.Era)}
 	if r.Era.Highest > 0 {
-		p.Writes = append(p.Writes, fmt.Sprintf("the highest ceiling is %s, of %s", repair.At(r.Era.Highest), lease.Printable(r.Era.HighestOf)))
+		p.Writes = append(p.Writes, fmt.Sprintf("the floor is above the highest ceiling that etcd and the nodes show: %s, of %s", repair.At(r.Era.Highest), lease.Printable(r.Era.HighestOf)))
 	}
 	if r.Refused != nil {
 		p.Missing = append([]string{r.Refused.Error()}, p.Missing...)
