@@ -518,6 +518,26 @@ func TestRecoverOnThePage(t *testing.T) {
 	d.check(granted, before, plan)
 }
 
+// A node that registered after the backup, and is not in gossip, is known to those that
+// listed it before: the page does not begin an era without its answer.
+func TestPageKnowsWhoRegisteredAfterTheBackup(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	a, b := d.node("a"), d.node("b")
+	a.awaitReason("")
+	b.awaitReason("")
+	backup := d.backup()
+	late := d.node("late", func(c *config.Config) { c.Listen.Gossip, c.Lease.TTL = "", time.Minute }) // registered until etcd stops
+	late.awaitReason("")
+	d.await("a has listed it", func() bool { return len(a.Node().Stats().Lease.Nodes) == 3 })
+	d.restore(backup, "restored")
+	a.awaitReason(node.HistoryRewound)
+	plan, key, asked := a.planned("late did not answer", "--addr &#39;"+late.Addresses().GRPC)
+	if plan.Era != 2 || key != "" || asked["late"] != "silent" {
+		t.Errorf("%+v, key %q, asked %v", plan, key, asked)
+	}
+}
+
 // Without config there is no era to follow, and the command says what to do.
 func TestRecoverWithoutASpace(t *testing.T) {
 	t.Parallel()

@@ -109,7 +109,7 @@ func (d *Daemon) recoveryOf(v lease.View, answers map[string]cluster.PeerReport)
 		Confirmed: d.watch.Report().Gate.Verdict.Confirmed(),
 	}
 	r := console.Recovery{View: v, Now: int64(now), Nodes: []console.Asked{self}}
-	registered := map[string]bool{string(d.instance): true}
+	known := map[string]bool{string(d.instance): true}
 	ask := func(n console.Asked, report cluster.PeerReport) {
 		if n.Answered = report.Sent; n.Answered {
 			n.Era, n.Highest = report.Era, int64(report.Highest)
@@ -121,14 +121,18 @@ func (d *Daemon) recoveryOf(v lease.View, answers map[string]cluster.PeerReport)
 		}
 		r.Nodes = append(r.Nodes, n)
 	}
-	for _, reg := range v.Nodes {
-		if instance := string(reg.Instance); !registered[instance] {
-			registered[instance] = true
-			ask(console.Asked{Name: cmp.Or(reg.Node, lease.Printable(instance)), GRPC: reg.GRPC, Registered: true}, answers[instance])
+	// Those of etcd as it is now, and of the last list before it went back: a backup does
+	// not have who registered after it.
+	for i, list := range [][]lease.Registration{v.Nodes, st.Lease.Nodes} {
+		for _, reg := range list {
+			if instance := string(reg.Instance); !known[instance] {
+				known[instance] = true
+				ask(console.Asked{Name: cmp.Or(reg.Node, lease.Printable(instance)), GRPC: reg.GRPC, Registered: i == 0}, answers[instance])
+			}
 		}
 	}
 	for instance, report := range answers {
-		if !registered[instance] {
+		if !known[instance] {
 			ask(console.Asked{Name: lease.Printable(report.Member.Node), GRPC: lease.Printable(report.Member.GRPC)}, report)
 		}
 	}
