@@ -111,6 +111,7 @@ func environment(text, ip string) (out []string) {
 // three machines that are three addresses, and then the pages about their later life.
 // What is left out: systemd, whose unit is taken for its command, and users.
 func TestGuide(t *testing.T) {
+	t.Parallel() // it waits for windows and eras
 	bin, ok := pages.OwnNetwork(t, func() string { return programs(t) })
 	if !ok {
 		return

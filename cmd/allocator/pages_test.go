@@ -74,7 +74,4 @@ func TestReadme(t *testing.T) { follow(t, "README.md", true, "make", "redis-cli"
 
 func TestCallIt(t *testing.T) { follow(t, "docs/how-to/call-it.md", true, "make", "redis-cli") }
 
-func TestBreakIt(t *testing.T) {
-	t.Parallel() // most of the time it waits
-	follow(t, "docs/tutorial/break-it.md", false)
-}
+func TestBreakIt(t *testing.T) { follow(t, "docs/tutorial/break-it.md", false) }
