@@ -48,6 +48,9 @@ func (c *Client) ask(ctx context.Context, own bool, note func(error), try func(*
 	far, hold := 0, time.Duration(0) // nodes in a row that found this call's after too far ahead; their shortest delay
 	for waited := false; ; {
 		if err := ctx.Err(); err != nil {
+			if last == nil {
+				last = c.pool.lastError()
+			}
 			return gaveUp(err, last, 0)
 		}
 		if far > 0 && far >= c.pool.connected() {

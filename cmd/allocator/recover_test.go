@@ -530,6 +530,8 @@ func TestPageKnowsWhoRegisteredAfterTheBackup(t *testing.T) {
 	late := d.node("late", func(c *config.Config) { c.Listen.Gossip, c.Lease.TTL = "", time.Minute }) // registered until etcd stops
 	late.awaitReason("")
 	d.await("a has listed it", func() bool { return len(a.Node().Stats().Lease.Nodes) == 3 })
+	d.etcd.Stop()
+	late.stop() // or it might register in the restored etcd, before it sees what that is
 	d.restore(backup, "restored")
 	a.awaitReason(node.HistoryRewound)
 	plan, key, asked := a.planned("late did not answer", "--addr &#39;"+late.Addresses().GRPC)
