@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("GORACE") == "" {
 		_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
+	_ = flag.Set("test.parallel", "6") // most of those that run in parallel wait
 	testscript.Main(cleaning{m}, map[string]func(){"allocator": main})
 }
 
