@@ -73,13 +73,7 @@ func TestEtcdStopped(t *testing.T) {
 		empty := p.first(stopped, "an empty bar", func(m mark) bool { return m.In == "sids" && m.Key == sid && m.Value == "exhausted" }).T
 		refused := p.first(stopped, "a refusal", func(m mark) bool { return m.Key == n.Name && m.Value == "WINDOW_EXHAUSTED" }).T
 		t.Logf("%s: the bar was empty after %.1f s, the first refusal came after %.1f s", n.Name, (empty-stopped)/1e3, (refused-stopped)/1e3)
-		// The page knows the windows of others as node-1 last read them in etcd, which may
-		// be before their last extension.
-		extension := 0.0
-		if n.Name != c.nodes[0].Name {
-			extension = 5000
-		}
-		if apart := refused - empty; apart < -3000 || apart > 3000+extension {
+		if apart := refused - empty; apart < -3000 || apart > 3000 {
 			t.Errorf("%s refuses %.1f s after its bar is empty", n.Name, apart/1e3)
 		}
 		widths := p.marks(func(m mark) bool { return m.In == "sids" && m.Key == sid && m.Name == "width" && m.T > stopped+5000 })

@@ -270,7 +270,8 @@ func TestSentenceFollowsBars(t *testing.T) {
 	t.Parallel()
 	cluster := size(3)
 	browser(t) // before the time below begins
-	cluster.SIDs[1].Ceil = time.Now().Add(8 * time.Second).UnixMilli()
+	end := time.Now().Add(8 * time.Second).UnixMilli()
+	cluster.SIDs[1].Ceil, cluster.Nodes[1].Report.Ceil = end, end
 	s := serve(t, cluster)
 	p := open(t, s.URL, "")
 	s.send(t) // the only one

@@ -60,6 +60,7 @@ type Member struct {
 	Self        bool   `json:"self"`
 	State       string `json:"state"`            // serving, refusing, standby, silent or unknown
 	Reason      string `json:"reason,omitempty"` // of a refusal
+	Ceil        int64  `json:"ceil_unix_ms"`     // of its window, as it reported; 0: not known
 	Reported    bool   `json:"reported"`         // the next one is known
 	Rate        int64  `json:"ids_per_second"`
 	Measured    bool   `json:"measured"` // the next ones are known
@@ -125,11 +126,11 @@ func (s *Snapshot) members(since map[string]int64) {
 			n.Report = nil
 		}
 		if n.Report != nil {
-			m.Reported, m.Rate = true, n.Report.Rate
+			m.Reported, m.Rate, m.Ceil = true, n.Report.Rate, n.Report.Ceil
 		}
 		switch m.Self = n.Instance == self.Instance; {
 		case m.Self:
-			m.State, m.SID, m.Console = "serving", self.SID, ""
+			m.State, m.SID, m.Ceil, m.Console = "serving", self.SID, self.Ceil, ""
 			if k := self.Clock; k != nil && k.Known {
 				m.Uncertainty = k.Uncertainty
 			}
@@ -176,8 +177,8 @@ func (s *Snapshot) rows() {
 			if m.Reason != "" {
 				r.Verdict = m.Reason
 			}
-			if m.Self && s.Self.SID == sid.SID && s.Self.Ceil > 0 {
-				r.Ceil = s.Self.Ceil // confirmed since the read
+			if m.SID == sid.SID {
+				r.Ceil = max(r.Ceil, m.Ceil) // confirmed since the read
 				r.Left = max(0, r.Ceil-s.At)
 			}
 			switch {

@@ -167,11 +167,11 @@ function urlOf(r) {
   return m ? m.console : "";
 }
 
-// left is what remains of a window by now. Of its own window a node knows more than what
-// was last read from etcd.
+// left is what remains of a window by now. A node reports more than what was last read
+// from etcd.
 function left(r) {
-  const own = r.instance === snap.self.instance && r.sid === snap.self.sid;
-  return Math.max(0, (own ? Math.max(snap.self.ceil_unix_ms, r.ceil_unix_ms) : r.ceil_unix_ms) - now());
+  const m = r.state === "held" && members.get(r.instance);
+  return Math.max(0, (m && m.sid === r.sid ? Math.max(m.ceil_unix_ms, r.ceil_unix_ms) : r.ceil_unix_ms) - now());
 }
 
 const sidColumns = [{ class: "n" }, { tag: true }, { link: true }, { class: "n" }, { class: "n left" }, { bar: true, class: "barcell" }, {}, { class: "n" }, { class: "note" }];
