@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
 // Config is the configuration of one node. The option table in options.go names
@@ -230,6 +231,16 @@ func (c Config) Gen() gen.Config {
 		Epoch:   c.Epoch,
 		MaxLead: clock.MillisOf(c.Issue.MaxLead),
 		MaxStep: c.Layout.MaxStep(c.Issue.EntropyBytes),
+	}
+}
+
+// Slack returns how far ahead of the clock the space's nodes reserve, for themselves and
+// for workers. A floor above the clock by its Total is above all that they granted.
+func (c Config) Slack() repair.Slack {
+	return repair.Slack{
+		Window:  max(c.Lease.Window, c.Worker.Window),
+		MaxSkew: c.Issue.MaxSkew,
+		MaxLead: c.Issue.MaxLead,
 	}
 }
 

@@ -49,7 +49,8 @@ type Beginning struct {
 	SIDs lease.SIDRange
 	// Fresh says that no allocator ever issued IDs for the space: then IDs may begin at
 	// once. Otherwise they begin after all IDs that nodes may still issue whose etcd was
-	// lost, which is about 31 s with the defaults.
+	// lost, and that workers may make with numbers from them: config.Config.Slack, which
+	// is 60.75 s with the defaults.
 	Fresh bool
 	// Above is the greatest ID that exists already: none is issued at or below it; 0: there is none.
 	Above flake.ID
@@ -75,7 +76,7 @@ func (b Beginning) pastAbove(f flake.Format) (clock.Millis, error) {
 
 // floor returns the time at which the IDs of a new space begin. An ID that is up to
 // limit ahead of the clock is waited for; one that is further ahead is an ErrAbove.
-func (b Beginning) floor(f flake.Format, now clock.Millis, slack, limit time.Duration) (clock.Millis, error) {
+func (b Beginning) floor(f flake.Format, now, slack clock.Millis, limit time.Duration) (clock.Millis, error) {
 	past, err := b.pastAbove(f)
 	if err != nil {
 		return 0, err
@@ -86,7 +87,7 @@ func (b Beginning) floor(f flake.Format, now clock.Millis, slack, limit time.Dur
 	}
 	floor := now
 	if !b.Fresh {
-		floor += clock.MillisOf(slack)
+		floor += slack
 	}
 	return max(floor, past), nil
 }
@@ -117,7 +118,7 @@ func Init(ctx context.Context, cfg config.Config, begin Beginning, log *slog.Log
 		return false, lease.View{}, err
 	}
 	format := flake.Format{Layout: cfg.Layout, Epoch: int64(cfg.Epoch)}
-	floor, err := begin.floor(format, src.Now().Wall, cfg.Lease.Window+2*cfg.Issue.MaxSkew+cfg.Issue.MaxLead, cfg.Clock.StepLimit)
+	floor, err := begin.floor(format, src.Now().Wall, cfg.Slack().Total(), cfg.Clock.StepLimit)
 	if err != nil {
 		return false, lease.View{}, err
 	}

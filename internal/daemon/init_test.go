@@ -22,11 +22,11 @@ func TestFloorAbove(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, fresh := range []bool{true, false} {
-				floor, err := Beginning{Fresh: fresh, Above: above}.floor(f, now, 31*time.Second, 10*time.Minute)
+				floor, err := Beginning{Fresh: fresh, Above: above}.floor(f, now, 31_000, 10*time.Minute)
 				if err != nil {
 					t.Fatal(err)
 				}
-				without, err := Beginning{Fresh: fresh}.floor(f, now, 31*time.Second, 10*time.Minute)
+				without, err := Beginning{Fresh: fresh}.floor(f, now, 31_000, 10*time.Minute)
 				if err != nil || floor < without {
 					t.Errorf("%v, %v ahead: floor %d is below %d, %v", layout, ahead, floor, without, err)
 				}
@@ -66,7 +66,7 @@ func TestFloorRefused(t *testing.T) {
 			if c.ms != 0 {
 				f, id = at(c.layout, c.ms)
 			}
-			_, err := Beginning{Fresh: true, Above: id}.floor(f, now, 31*time.Second, 10*time.Minute)
+			_, err := Beginning{Fresh: true, Above: id}.floor(f, now, 31_000, 10*time.Minute)
 			if !errors.Is(err, ErrAbove) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/server/adminserver"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/httpserver"
@@ -52,16 +51,11 @@ func (d *Daemon) newConsole() *console.Console {
 			Drain:   func(ctx context.Context) error { _, err := d.grpc.DrainNode(ctx); return err },
 			Undrain: func() error { _, err := d.grpc.UndrainNode(); return err },
 			Survey:  d.etcd.Survey, Repair: d.etcd.Repair, Recovery: d.recovery, Recover: d.recover,
-			Slack: d.slack(),
+			Slack: d.cfg.Slack(),
 			Etcd:  strings.Join(d.cfg.Etcd.Endpoints, ","),
 		}
 	}
 	return console.New(cfg)
-}
-
-// slack returns the bounds that repairs reckon with.
-func (d *Daemon) slack() repair.Slack {
-	return repair.Slack{Window: max(d.cfg.Lease.Window, d.cfg.Worker.Window), MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead}
 }
 
 // settings returns the settings of the node for pages.

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -57,5 +59,30 @@ func TestDrainByCall(t *testing.T) {
 			t.Fatalf("undrained: %v, %v", u, err)
 		}
 		until(t, 10*time.Second, "it issues again", func() bool { _, err := a.Node().Next(t.Context(), 1, 0); return err == nil })
+	}
+}
+
+// TestFloorAboveWorkers: the IDs of a space that takes the place of a lost one begin above
+// all that nodes of the lost one granted, to themselves and to workers (I1). The longer
+// window decides, whichever it is.
+func TestFloorAboveWorkers(t *testing.T) {
+	for name, windows := range map[string]struct{ node, worker time.Duration }{
+		"worker": {30 * time.Second, time.Minute},
+		"node":   {2 * time.Minute, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := settings(t, shared.Endpoint())
+			c.Lease.Window, c.Worker.Window = windows.node, windows.worker
+			before := time.Now()
+			_, v, err := daemon.Init(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A clock that is max-skew ahead granted it, to one that is max-lead ahead of that.
+			granted := before.Add(max(windows.node, windows.worker) + 2*c.Issue.MaxSkew + c.Issue.MaxLead)
+			if floor := v.Era.Value.Floor.Time(); floor.Before(granted.Truncate(time.Millisecond)) {
+				t.Errorf("IDs begin %v below what a node can have granted", granted.Sub(floor))
+			}
+		})
 	}
 }

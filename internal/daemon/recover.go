@@ -138,7 +138,7 @@ func (d *Daemon) recoveryOf(v lease.View, answers map[string]cluster.PeerReport)
 	}
 	slices.SortFunc(r.Nodes[1:], func(a, b console.Asked) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.GRPC, b.GRPC)) })
 	slices.Sort(a.Silent)
-	r.Era, r.Refused = repair.NextEra(v, a.Reports, 0, d.slack(), now)
+	r.Era, r.Refused = repair.NextEra(v, a.Reports, 0, d.cfg.Slack(), now)
 	if errors.Is(r.Refused, repair.ErrNotInitialized) {
 		return r, r.Refused
 	}

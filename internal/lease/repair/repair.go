@@ -31,7 +31,8 @@ func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
 }
 
-// Slack is how far a ceiling may be ahead of the clock, by the nodes' settings.
+// Slack is how far a ceiling may be ahead of the clock, by the nodes' settings. Window is
+// the longest of a node's and a worker's.
 type Slack struct {
 	Window, MaxSkew, MaxLead time.Duration
 }

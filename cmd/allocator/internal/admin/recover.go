@@ -77,7 +77,7 @@ that run and are not in the backup's registry with --addr.`,
 			self := n.Cluster.GetSelf()
 			asked = append(asked, repair.NodeReport{Name: n.Name, Era: self.GetEra(), Highest: clock.Millis(self.GetHighestCeilUnixMs())})
 		}
-		plan, err := repair.NextEra(v, asked, clock.Millis(floor), s.Slack(), deployment.WallNow())
+		plan, err := repair.NextEra(v, asked, clock.Millis(floor), s.Cfg.Slack(), deployment.WallNow())
 		if v.Config.Exists() {
 			showRecovery(a, v, nodes, plan)
 		}
@@ -92,7 +92,7 @@ that run and are not in the backup's registry with --addr.`,
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()
 		plan, wrote, err := s.Store.Recover(ctx, v, func(now lease.View) (repair.Era, error) {
-			return repair.NextEra(now, asked, clock.Millis(floor), s.Slack(), deployment.WallNow())
+			return repair.NextEra(now, asked, clock.Millis(floor), s.Cfg.Slack(), deployment.WallNow())
 		})
 		if err != nil {
 			return repairError(err, wrote)

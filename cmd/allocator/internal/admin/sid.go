@@ -117,7 +117,7 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 		if err != nil {
 			return repairError(err, false)
 		}
-		r, err := repair.ReleaseSID(v, ledger, sid, clock.Millis(above), s.Slack(), author())
+		r, err := repair.ReleaseSID(v, ledger, sid, clock.Millis(above), s.Cfg.Slack(), author())
 		if err != nil {
 			return repairError(err, false)
 		}

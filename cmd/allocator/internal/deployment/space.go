@@ -16,7 +16,6 @@ import (
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
 // Space is the connection of a command that works on etcd itself.
@@ -53,11 +52,6 @@ func OpenSpace(a *cli.App, command string, load func() (config.Config, []config.
 		return nil, cli.Exit(cli.ExitUsage, err)
 	}
 	return &Space{Cfg: c, Store: store, Close: func() { _ = client.Close() }}, nil
-}
-
-// Slack returns the bounds that repairs of this space reckon with.
-func (s *Space) Slack() repair.Slack {
-	return repair.Slack{Window: max(s.Cfg.Lease.Window, s.Cfg.Worker.Window), MaxSkew: s.Cfg.Issue.MaxSkew, MaxLead: s.Cfg.Issue.MaxLead}
 }
 
 // WallNow returns this machine's wall clock.

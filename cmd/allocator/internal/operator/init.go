@@ -26,8 +26,8 @@ func InitCommand(a *cli.App) *cobra.Command {
 		Long: `Init writes what every ID of a space means, its layout and epoch, to etcd. Nodes wait
 until that was done once. Running it again changes nothing.
 
-IDs begin some 31 seconds later, when every window that nodes of a lost etcd may still
-use has passed. Give --fresh for a space that never issued an ID.
+IDs begin about a minute later, when every window that nodes or workers of a lost etcd may
+still use has passed. Give --fresh for a space that never issued an ID.
 
 A job that might run again gives --fresh-until instead: after that time init creates no
 space and fails if there is none, so that a wiped etcd is noticed.
@@ -50,7 +50,7 @@ give each region's as --sids. They never change, and nodes learn them from etcd.
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
-	cli.ListSettings(cmd, "etcd", "space", "root", "layout", "epoch", "log", "lease.window", "issue.max-skew", "issue.max-lead", "clock.step-limit")
+	cli.ListSettings(cmd, "etcd", "space", "root", "layout", "epoch", "log", "lease.window", "worker.window", "issue.max-skew", "issue.max-lead", "clock.step-limit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, _, err := load()
 		if err != nil {
