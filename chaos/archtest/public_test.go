@@ -53,7 +53,7 @@ func exposed(t *testing.T, name string, src any) (out []string) {
 	for _, d := range f.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
-			if d.Name.IsExported() {
+			if d.Name.IsExported() && !ofUnexported(d) {
 				look("func "+d.Name.Name, d.Type)
 			}
 		case *ast.GenDecl:
@@ -72,6 +72,19 @@ func exposed(t *testing.T, name string, src any) (out []string) {
 		}
 	}
 	return out
+}
+
+// ofUnexported reports whether a function is a method of an unexported type.
+func ofUnexported(d *ast.FuncDecl) bool {
+	if d.Recv == nil {
+		return false
+	}
+	t := d.Recv.List[0].Type
+	if p, ok := t.(*ast.StarExpr); ok {
+		t = p.X
+	}
+	name, ok := t.(*ast.Ident)
+	return ok && !name.IsExported()
 }
 
 func TestPublicPackagesExposeNothingInternal(t *testing.T) {
@@ -102,6 +115,8 @@ func TestExposedFindsPlanted(t *testing.T) {
 		"func f(*node.Node) {}":                               "",
 		"func F() { var n node.Node; _ = n }":                 "",
 		"type T struct { n int }; func (T) M(n node.Node) {}": "func M: node.Node",
+		"type T int; func (*T) M(n node.Node) {}":             "func M: node.Node",
+		"type t int; func (*t) M(n node.Node) {}":             "",
 	} {
 		if got := strings.Join(exposed(t, "p.go", head+src), " "); got != want {
 			t.Errorf("%s: got %q, want %q", src, got, want)

@@ -74,7 +74,7 @@ func oneHome(g graph) (out []breach) {
 
 // forTests are packages that only tests, and each other, may import.
 var forTests = []string{"chaos/sim", "chaos/storetest", "chaos/servertest", "chaos/archtest", "chaos/gossiptest",
-	"chaos/netsim", "chaos/etcdsim", "chaos/scale", "chaos/certstest", "chaos/nodestub", "chaos/pages", "chaos/output"}
+	"chaos/netsim", "chaos/etcdsim", "chaos/scale", "chaos/certstest", "chaos/nodestub", "chaos/pages", "chaos/output", "chaos/clocktest"}
 
 func testsOnly(g graph) (out []breach) {
 	for _, path := range g.paths() {

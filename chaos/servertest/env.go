@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -66,7 +67,7 @@ type Config struct {
 // Env is a node that holds sid 7, and its listeners.
 type Env struct {
 	T         testing.TB
-	Clock     *clock.Manual
+	Clock     *clocktest.Manual
 	Node      *node.Node
 	Dir       *Directory
 	Service   *server.Service
@@ -80,7 +81,7 @@ type Env struct {
 // New returns an Env that serves until the test ends.
 func New(t testing.TB, change ...func(*Config)) *Env {
 	t.Helper()
-	src := clock.NewManual(Start)
+	src := clocktest.NewManual(Start)
 	n := node.New(node.Config{
 		Name: "node-a", Instance: "a-1",
 		Gen:     gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: MaxLead},

@@ -23,6 +23,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,7 +68,7 @@ type Options struct {
 type Node struct {
 	node   *node.Node
 	format flake.Format
-	clock  *clock.Manual
+	clock  *manual
 
 	mu       sync.Mutex // guards the rest, and issuing
 	script   func(Request) Act
@@ -92,6 +93,16 @@ type Act struct {
 	Hang bool
 }
 
+// manual is a clock that Advance alone moves.
+type manual struct{ passed atomic.Int64 } // nanoseconds since Start
+
+func (m *manual) Now() clock.Reading {
+	passed := time.Duration(m.passed.Load())
+	return clock.Reading{Wall: clock.Millis(Start.UnixMilli()) + clock.MillisOf(passed), Mono: clock.Mono(passed)}
+}
+
+func (m *manual) Advance(d time.Duration) { m.passed.Add(int64(d)) }
+
 // zeros always returns 0, so that IDs depend on nothing but requests.
 type zeros struct{}
 
@@ -110,7 +121,7 @@ func NewNode(o Options) *Node {
 		o.Name = fmt.Sprintf("node-%d", o.SID)
 	}
 	begin := clock.Millis(Start.UnixMilli())
-	n := &Node{format: flake.Format{Layout: o.Layout, Epoch: o.Layout.Epoch()}, clock: clock.NewManual(begin)}
+	n := &Node{format: flake.Format{Layout: o.Layout, Epoch: o.Layout.Epoch()}, clock: &manual{}}
 	n.node = node.New(node.Config{
 		Name: o.Name, Instance: lease.Instance(o.Name), MaxSkew: maxSkew,
 		Gen: gen.Config{Layout: o.Layout, Epoch: clock.Millis(o.Layout.Epoch()), MaxLead: maxLead},

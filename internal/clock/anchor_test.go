@@ -14,7 +14,7 @@ const every = 100 * time.Millisecond // between two ticks
 // desk is an anchor on scripted clocks, ticked as a System would.
 type desk struct {
 	t      *testing.T
-	clocks *ManualClocks
+	clocks *manualClocks
 	anchor *Anchor
 	says   Vote // of the step as it is then
 	told   []AnchorEvent
@@ -23,7 +23,7 @@ type desk struct {
 
 func newDesk(t *testing.T, says Vote) *desk {
 	t.Helper()
-	c := NewManualClocks(began)
+	c := newManualClocks(began)
 	return &desk{t: t, clocks: c, anchor: NewAnchor(AnchorConfig{}, c.Read()), says: says}
 }
 

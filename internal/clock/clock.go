@@ -1,9 +1,6 @@
 package clock
 
-import (
-	"sync"
-	"time"
-)
+import "time"
 
 // Millis is a wall-clock time: milliseconds since 1970-01-01T00:00:00Z, or a
 // difference of two such times.
@@ -45,43 +42,4 @@ func (r Reading) Elapsed() time.Duration { return time.Duration(r.Mono) + r.Asle
 // cost one monotonic read.
 type Source interface {
 	Now() Reading
-}
-
-// Manual is a clock that tests move by hand. It is safe for concurrent use.
-type Manual struct {
-	mu  sync.Mutex // guards now
-	now Reading
-}
-
-// NewManual returns a clock that shows wall time w and monotonic time 0.
-func NewManual(w Millis) *Manual { return &Manual{now: Reading{Wall: w}} }
-
-// Now returns the time the clock was last moved to.
-func (m *Manual) Now() Reading {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.now
-}
-
-// Advance lets d pass on both clocks.
-func (m *Manual) Advance(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now.Mono = m.now.Mono.Add(d)
-	m.now.Wall += MillisOf(d)
-}
-
-// Suspend suspends the machine for d: the wall clock goes on alone.
-func (m *Manual) Suspend(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now.Wall += MillisOf(d)
-	m.now.Asleep += d
-}
-
-// Step moves the wall time alone, forward or back, as a bad clock would.
-func (m *Manual) Step(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now.Wall += MillisOf(d)
 }

@@ -10,7 +10,7 @@ import (
 // with a grace of its own: they must not put slewing off forever.
 func TestSteadyDriftIsFollowed(t *testing.T) {
 	for _, ppm := range []int64{900, 300, 20, -20, -300, -900} {
-		c := NewManualClocks(began)
+		c := newManualClocks(began)
 		a := NewAnchor(AnchorConfig{}, c.Read())
 		c.Drift(ppm)
 		for i := range 20 * 600 {

@@ -1,9 +1,6 @@
 package clock
 
-import (
-	"sync"
-	"time"
-)
+import "time"
 
 // Readings are the machine's clocks at one instant. Only
 // differences of Mono, Raw and Boot between two readings of one process mean
@@ -46,73 +43,3 @@ const (
 	LeapNone   Leap = 0
 	LeapInsert Leap = 1 // 23:59:60 is added: an unsmeared wall clock steps back a second
 )
-
-// ManualClocks are the clocks of a machine that tests move by hand. All of
-// them run together but for what the methods say. A stall of the process is a
-// long Advance between two ticks. It is safe for concurrent use.
-type ManualClocks struct {
-	mu     sync.Mutex // guards all
-	now    Readings
-	drift  int64 // ppm by which the wall clock is faster than the others
-	kernel Kernel
-}
-
-// NewManualClocks returns clocks whose wall clock shows Unix ns wall and
-// the others at zero. The kernel's status is unknown.
-func NewManualClocks(wall int64) *ManualClocks {
-	return &ManualClocks{now: Readings{Wall: wall}}
-}
-
-// Read returns the clocks as they were last moved.
-func (m *ManualClocks) Read() Readings {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.now
-}
-
-// Kernel returns what SetKernel was last given.
-func (m *ManualClocks) Kernel() Kernel {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.kernel
-}
-
-// SetKernel changes the status of the clock discipline.
-func (m *ManualClocks) SetKernel(k Kernel) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.kernel = k
-}
-
-// Advance lets d pass on every clock, with the wall clock's drift.
-func (m *ManualClocks) Advance(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now.Wall += int64(d) + int64(d)/1000*m.drift/1000
-	m.now.Mono += Mono(d)
-	m.now.Raw += int64(d)
-	m.now.Boot += int64(d)
-}
-
-// Drift lets the wall clock run ppm faster than the others from now on.
-func (m *ManualClocks) Drift(ppm int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.drift = ppm
-}
-
-// Step sets the wall clock d ahead of where it is; a negative d sets it back.
-func (m *ManualClocks) Step(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now.Wall += int64(d)
-}
-
-// Suspend suspends the machine for d: the wall clock and Boot go on, the
-// others stop.
-func (m *ManualClocks) Suspend(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now.Wall += int64(d)
-	m.now.Boot += int64(d)
-}

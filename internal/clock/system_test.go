@@ -182,7 +182,7 @@ func TestMachine(t *testing.T) {
 
 // pausing are clocks of a process that is paused during some reads.
 type pausing struct {
-	*ManualClocks
+	*manualClocks
 	pauses int
 }
 
@@ -190,43 +190,24 @@ func (p *pausing) Read() Readings {
 	if p.pauses--; p.pauses >= 0 {
 		p.Advance(time.Second)
 	}
-	return p.ManualClocks.Read()
+	return p.manualClocks.Read()
 }
 
 // A snapshot is taken again when a pause came between its reads, but not forever.
 func TestSnapshot(t *testing.T) {
 	for pauses, reads := range map[int]int{0: 2, 2: 4, 4: 6, 100: 2 * snapshotAttempts} {
-		c := &pausing{ManualClocks: NewManualClocks(began)}
+		c := &pausing{manualClocks: newManualClocks(began)}
 		s := NewSystem(SystemConfig{Clocks: c})
 		c.pauses = pauses
 		snap, m := s.Snapshot()
-		if got := pauses - c.pauses; got != reads || pauses < 100 && m != c.ManualClocks.Read().Mono || snap.Wall != began {
+		if got := pauses - c.pauses; got != reads || pauses < 100 && m != c.manualClocks.Read().Mono || snap.Wall != began {
 			t.Errorf("%d pauses: %d reads, %+v at %d", pauses, got, snap, m)
 		}
 	}
 }
 
-func TestManualClocks(t *testing.T) {
-	c := NewManualClocks(began)
-	c.Drift(200)
-	c.Advance(time.Second)
-	c.Step(-time.Millisecond)
-	c.Suspend(time.Minute)
-	c.SetKernel(Kernel{Known: true, Leap: LeapInsert})
-	want := Readings{
-		Wall: began + int64(time.Second+200*time.Microsecond-time.Millisecond+time.Minute),
-		Mono: Mono(time.Second), Raw: int64(time.Second), Boot: int64(time.Second + time.Minute),
-	}
-	if got := c.Read(); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	if got := c.Kernel(); !got.Known || got.Leap != LeapInsert {
-		t.Errorf("kernel %+v", got)
-	}
-}
-
 func TestCalmTickDoesNotAllocate(t *testing.T) {
-	c := NewManualClocks(began)
+	c := newManualClocks(began)
 	s := NewSystem(SystemConfig{Clocks: c})
 	if n := testing.AllocsPerRun(1000, func() {
 		c.Advance(tickEvery)

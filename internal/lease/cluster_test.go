@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -22,9 +23,9 @@ import (
 // without goroutines, and can fail any call.
 type cluster struct {
 	store   keeper.Store
-	clock   *clock.Manual // true time, and monotonic time everywhere
-	window  time.Duration // W; the other times keep their proportions to it
-	began   clock.Millis  // the clock's first reading: times in transcripts start there
+	clock   *clocktest.Manual // true time, and monotonic time everywhere
+	window  time.Duration     // W; the other times keep their proportions to it
+	began   clock.Millis      // the clock's first reading: times in transcripts start there
 	procs   int
 	nonce   int
 	hist    history.History

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -30,7 +31,7 @@ func newSchedule(t *testing.T) *schedule {
 	t.Helper()
 	mem := storetest.NewMemory(1)
 	start := clock.Millis(flake.DefaultEpoch + 1_000_000_000)
-	s := &schedule{mem: mem, w: &cluster{store: mem, window: 6 * time.Second, clock: clock.NewManual(start), began: start}}
+	s := &schedule{mem: mem, w: &cluster{store: mem, window: 6 * time.Second, clock: clocktest.NewManual(start), began: start}}
 	s.w.hist.Format = flake.Default
 	if _, _, err := mem.Init(context.Background(), lease.Space{
 		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p",

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -115,7 +116,7 @@ func newScenario(t *testing.T) *scenario {
 			f    outcome
 			kind string
 		}{},
-		w: &cluster{store: mem, window: 30 * time.Second, clock: clock.NewManual(start), began: start},
+		w: &cluster{store: mem, window: 30 * time.Second, clock: clocktest.NewManual(start), began: start},
 	}
 	s.w.hist.Format = flake.Default
 	s.w.fault = func(p *process, a lease.Action) outcome {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -89,12 +90,12 @@ func TestT02ClockBackWhileARequestWaits(t *testing.T) {
 // T07: the machine was suspended: its monotonic clock stopped for ten minutes, and
 // the wall clock did not; or the other way round. The window was of before.
 func TestT07Asleep(t *testing.T) {
-	for name, asleep := range map[string]func(*clock.Manual){
-		"T07 monotonic clock stopped": func(m *clock.Manual) { m.Step(10 * time.Minute) },
-		"T07 wall clock stopped":      func(m *clock.Manual) { m.Advance(10 * time.Minute); m.Step(-10 * time.Minute) },
+	for name, asleep := range map[string]func(*clocktest.Manual){
+		"T07 monotonic clock stopped": func(m *clocktest.Manual) { m.Step(10 * time.Minute) },
+		"T07 wall clock stopped":      func(m *clocktest.Manual) { m.Advance(10 * time.Minute); m.Step(-10 * time.Minute) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			clk := clock.NewManual(start)
+			clk := clocktest.NewManual(start)
 			n := New(testConfig(), clk, zeros{})
 			n.Report(holding())
 			n.Begin(grant(start, start+30_000))
@@ -118,7 +119,7 @@ func TestT07Asleep(t *testing.T) {
 // for it by all of them. Here nothing is issued before a grant, and 0 is one sid
 // among others.
 func TestT30ZeroIsNoDefault(t *testing.T) {
-	clk := clock.NewManual(start)
+	clk := clocktest.NewManual(start)
 	n := New(testConfig(), clk, zeros{})
 	for _, st := range []lease.Status{{}, {Phase: lease.Seeking, Lease: 1}, {Phase: lease.Holding, EverHeld: true, Grant: grant(start, start+1000)}} {
 		n.Report(st)
@@ -144,7 +145,7 @@ func TestT30ZeroIsNoDefault(t *testing.T) {
 // T38: two generators in one process with one sid. A node has one, and a new one
 // ends it, be it of the same grant.
 func TestT38SameGrantTwice(t *testing.T) {
-	clk := clock.NewManual(start)
+	clk := clocktest.NewManual(start)
 	n := New(testConfig(), clk, zeros{})
 	n.Report(holding())
 	seen := map[flake.ID]bool{}

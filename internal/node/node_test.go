@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -83,8 +84,8 @@ var faultReasons = []Reason{
 var excludes = []int{isSkewed | isUnverified, isStarting | isStandby, wentBack | overflows}
 
 // broken returns a node with the faults given and the request to send it.
-func broken(faults int) (n *Node, clk *clock.Manual, count int, after flake.ID) {
-	clk = clock.NewManual(start)
+func broken(faults int) (n *Node, clk *clocktest.Manual, count int, after flake.ID) {
+	clk = clocktest.NewManual(start)
 	n = New(testConfig(), clk, zeros{})
 	g := grant(start, start+1000)
 	if faults&isExhausted != 0 {
@@ -204,7 +205,7 @@ func TestReady(t *testing.T) {
 		}
 	}
 	// A window that has not begun.
-	n := New(testConfig(), clock.NewManual(start), zeros{})
+	n := New(testConfig(), clocktest.NewManual(start), zeros{})
 	n.Report(holding())
 	n.Begin(grant(start+500, start+1000))
 	_, err := n.Next(context.Background(), 1, 0)
@@ -223,7 +224,7 @@ func asError(r *Refusal) error {
 // TestBeginStartsAbove: a new tenure seals the old one and starts above all that
 // the process issued, whatever its sid and base are (I2).
 func TestBeginStartsAbove(t *testing.T) {
-	clk := clock.NewManual(start)
+	clk := clocktest.NewManual(start)
 	n := New(testConfig(), clk, zeros{})
 	n.Report(holding())
 	n.Begin(lease.Grant{SID: 9, Term: 1, Base: start, Ceil: start + 1000})
@@ -271,7 +272,7 @@ func TestBeginStartsAbove(t *testing.T) {
 
 // TestUnusedTenure: a tenure that issued nothing does not delay the next.
 func TestUnusedTenure(t *testing.T) {
-	n := New(testConfig(), clock.NewManual(start), zeros{})
+	n := New(testConfig(), clocktest.NewManual(start), zeros{})
 	n.Begin(grant(start+900, start+1000))
 	n.Begin(grant(start, start+1000))
 	b, err := n.Next(context.Background(), 1, 0)
@@ -388,7 +389,7 @@ func TestAfterIsWaitedFor(t *testing.T) {
 func TestAfterOfAnotherSpace(t *testing.T) {
 	cfg := testConfig()
 	cfg.Gen.Layout = flake.JS53
-	n := New(cfg, clock.NewManual(start), zeros{})
+	n := New(cfg, clocktest.NewManual(start), zeros{})
 	for _, held := range []bool{false, true} {
 		if held {
 			n.Begin(grant(start, start+1000))
@@ -417,7 +418,7 @@ func TestLargestCount(t *testing.T) {
 	} {
 		cfg := testConfig()
 		cfg.Gen.Layout = layout
-		n := New(cfg, clock.NewManual(start), zeros{})
+		n := New(cfg, clocktest.NewManual(start), zeros{})
 		n.Begin(grant(start, start+1000))
 		n.Report(holding())
 		limit := cfg.Gen.MaxBlock()
@@ -513,7 +514,7 @@ func TestReasons(t *testing.T) {
 	if len(Reasons) != numReasons {
 		t.Errorf("%d reasons, %d counters", len(Reasons), numReasons)
 	}
-	n := New(testConfig(), clock.NewManual(start), zeros{})
+	n := New(testConfig(), clocktest.NewManual(start), zeros{})
 	for i, r := range Reasons {
 		got := n.Refused(&Refusal{Reason: r})
 		if n.Stats().Refused[r] != 1 || !errors.Is(fmt.Errorf("x: %w", got), &Refusal{Reason: r}) {
@@ -528,7 +529,7 @@ func TestReasons(t *testing.T) {
 // TestStatsOfTenure: the counters show the tenure, and the highest ceiling also after it:
 // a repair of a restored etcd goes by it.
 func TestStatsOfTenure(t *testing.T) {
-	n := New(testConfig(), clock.NewManual(start), zeros{})
+	n := New(testConfig(), clocktest.NewManual(start), zeros{})
 	n.Begin(grant(start, start+1000))
 	if st := n.Stats(); !st.Holding || st.SID != 7 || st.Base != start || st.Ceil != start+1000 || st.Reserved != start+1000 {
 		t.Errorf("holding: %+v", st)
@@ -542,7 +543,7 @@ func TestStatsOfTenure(t *testing.T) {
 
 // TestImpossibleGrant: a grant that cannot be is a claim that does not hold.
 func TestImpossibleGrant(t *testing.T) {
-	n := New(testConfig(), clock.NewManual(start), zeros{})
+	n := New(testConfig(), clocktest.NewManual(start), zeros{})
 	defer func() {
 		if recover() == nil || n.Stats().Holding {
 			t.Error("a node issues from a grant of a sid that does not exist")
@@ -555,7 +556,7 @@ func TestImpossibleGrant(t *testing.T) {
 // beyond is wrong, whatever the time.
 func TestAfterThatIsNoSkew(t *testing.T) {
 	for ahead, retry := range map[clock.Millis]bool{503: true, 504: false} { // 2 x MaxSkew and MaxLead
-		n := New(testConfig(), clock.NewManual(start), zeros{})
+		n := New(testConfig(), clocktest.NewManual(start), zeros{})
 		n.Begin(grant(start, start+1000))
 		_, err := n.Next(context.Background(), 1, flake.ID(int64(start+ahead)-flake.DefaultEpoch)<<20)
 		if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != AfterTooFar || (r.RetryAfter > 0) != retry {
@@ -569,7 +570,7 @@ func BenchmarkNext(b *testing.B) {
 	cfg.Gen.MaxLead, cfg.Gen.MaxStep, cfg.MaxWait = 250, 255, time.Second
 	for _, count := range []int{1, 1000} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			clk := clock.NewManual(start)
+			clk := clocktest.NewManual(start)
 			n := New(cfg, clk, gen.Random())
 			n.Begin(grant(start, start+1<<40))
 			b.ReportAllocs()
@@ -589,7 +590,7 @@ func BenchmarkNext(b *testing.B) {
 // TestUnverifiedIsCounted: IDs issued while no majority confirms the clock are
 // counted separately, and others are not.
 func TestUnverifiedIsCounted(t *testing.T) {
-	src := clock.NewManual(clock.Millis(flake.DefaultEpoch + 1_000_000))
+	src := clocktest.NewManual(clock.Millis(flake.DefaultEpoch + 1_000_000))
 	n := New(Config{Name: "n", Instance: "i", Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255}},
 		src, gen.Random())
 	n.Begin(lease.Grant{SID: 1, Term: 1, Base: src.Now().Wall, Ceil: src.Now().Wall + 30_000})

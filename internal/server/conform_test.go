@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"io"
 	"log/slog"
@@ -354,7 +355,7 @@ func TestSmallLayouts(t *testing.T) {
 			at := clock.Millis(flake.DefaultEpoch + 10)
 			x := fixture{servertest.NewOn(t, node.New(node.Config{
 				Name: "node-a", Gen: gen.Config{Layout: flake.JS53, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250},
-			}, clock.NewManual(at), gen.Random()))}
+			}, clocktest.NewManual(at), gen.Random()))}
 			x.Node.Begin(lease.Grant{SID: 7, Term: 1, Base: at, Ceil: at + 1000})
 			if got := x.surfaces(true)[name](c.ask); !cmp.Equal(got, c.want) {
 				t.Errorf("%s: %+v: %s", name, c.ask, cmp.Diff(c.want, got))

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -40,7 +41,7 @@ type env struct {
 	t      testing.TB
 	mem    *storetest.Memory
 	faulty *storetest.Faulty
-	clock  *clock.Manual
+	clock  *clocktest.Manual
 	cfg    worker.Config
 	closed *node.Refusal
 	sent   []string // requests to the store
@@ -48,7 +49,7 @@ type env struct {
 
 func newEnv(t testing.TB, seed uint64) *env {
 	t.Helper()
-	e := &env{t: t, mem: storetest.NewMemory(7), clock: clock.NewManual(start)}
+	e := &env{t: t, mem: storetest.NewMemory(7), clock: clocktest.NewManual(start)}
 	e.faulty = storetest.NewFaulty(e.mem, nil)
 	if _, _, err := e.mem.Init(t.Context(), space, start); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -52,7 +53,7 @@ func fixture(c *inspect.Snapshot, change ...func(*Config)) *Console {
 		Describe: func(context.Context, string, string) (inspect.Decoded, error) {
 			return inspect.Decoded{Problem: hostile}, nil
 		},
-		Node:   node.New(node.Config{Name: "node-1", Instance: "a"}, clock.NewManual(start), rand.NewPCG(1, 2)),
+		Node:   node.New(node.Config{Name: "node-1", Instance: "a"}, clocktest.NewManual(start), rand.NewPCG(1, 2)),
 		Feed:   feed.New(feed.Config{Boot: "boot"}),
 		Clocks: func() clock.Report { return clock.Report{} },
 		Format: flake.Default,

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -38,7 +39,7 @@ func TestEndedStreamIssuesNothing(t *testing.T) {
 	const now = 1_769_904_000_000
 	n := node.New(node.Config{
 		Name: "a", Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 3},
-	}, clock.NewManual(now), gen.Random())
+	}, clocktest.NewManual(now), gen.Random())
 	n.Begin(lease.Grant{SID: 1, Term: 1, Base: now, Ceil: now + 1000})
 	service, err1 := server.New(server.Config{Node: n})
 	inspector, err2 := inspect.New(inspect.Config{Node: n, Directory: noDirectory{}, Space: "s"})

@@ -3,6 +3,7 @@ package httpserver_test
 import (
 	"context"
 	"fmt"
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"io"
 	"log/slog"
@@ -250,7 +251,7 @@ func TestNumbers(t *testing.T) {
 	at := clock.Millis(flake.DefaultEpoch + 10)
 	env := servertest.NewOn(t, node.New(node.Config{
 		Name: "node-a", Gen: gen.Config{Layout: flake.JS53, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250},
-	}, clock.NewManual(at), gen.Random()))
+	}, clocktest.NewManual(at), gen.Random()))
 	env.Node.Begin(lease.Grant{SID: 7, Term: 1, Base: at, Ceil: at + 1000})
 	for _, c := range []struct{ query, body, accept, want string }{
 		{"?as=number&count=2", "", "*/*", `{"ids":[41856,41857],"node":"node-a","sid":7}`},

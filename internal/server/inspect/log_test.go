@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/chaos/clocktest"
 )
 
 // Any number of requests fail during an outage of etcd, or of one damaged record
 // between others, and the log has one line of it a minute.
 func TestReadsAreLoggedOnce(t *testing.T) {
 	var log strings.Builder
-	now := clock.NewManual(0)
+	now := clocktest.NewManual(0)
 	in := &Inspector{log: slog.New(slog.NewTextHandler(&log, nil)), clock: now}
 	away := errors.New("away")
 	for range 2 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -44,7 +45,7 @@ func (empty) Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine,
 // fixture is a node that holds sid 7, with a RESP listener.
 type fixture struct {
 	t        testing.TB
-	clock    *clock.Manual
+	clock    *clocktest.Manual
 	node     *node.Node
 	service  *server.Service
 	listener *respserver.Server
@@ -54,7 +55,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, change ...func(*respserver.Config)) *fixture {
 	t.Helper()
-	x := &fixture{t: t, clock: clock.NewManual(start), ended: make(chan error, 1)}
+	x := &fixture{t: t, clock: clocktest.NewManual(start), ended: make(chan error, 1)}
 	x.node = node.New(node.Config{
 		Name: "node-a", Instance: "a-1",
 		Gen:     gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250},
