@@ -22,6 +22,7 @@ var (
 	minutes = flag.Float64("minutes", 0, "simulated minutes of faults in each; 0: one and a half to six and a half, as drawn")
 	all     = flag.Bool("all", false, "continue when a seed has failed")
 	mode    = flag.String("mode", "", "everything, unclocked or tampered; empty: as drawn")
+	hashTo  = flag.String("hashes", "", "write the hash of each seed to this file, to compare two versions of the code")
 )
 
 func options() sim.Options {
@@ -50,6 +51,7 @@ type tally struct {
 	ids        int
 	virtual    time.Duration
 	failed     bool
+	hashes     []string // a line for each seed
 }
 
 func (c *tally) add(r sim.Result) {
@@ -67,6 +69,7 @@ func (c *tally) add(r sim.Result) {
 	c.ids += r.IDs
 	c.virtual += r.Virtual
 	c.failed = c.failed || len(r.Violations) > 0
+	c.hashes = append(c.hashes, fmt.Sprintf("%12d %s %016x", r.Seed, r.Mode, r.Hash))
 }
 
 // over reports that a seed failed: one is enough to analyze.
@@ -115,6 +118,12 @@ func TestSim(t *testing.T) {
 		}
 	})
 	took := time.Since(began)
+	if *hashTo != "" {
+		slices.Sort(c.hashes)
+		if err := os.WriteFile(*hashTo, []byte(strings.Join(c.hashes, "\n")+"\n"), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
 	t.Logf("%d seeds, %d events, %d IDs, %v of simulated time in %v: %.1f seeds/s, %.0f events/s, %.1f simulated hours a second",
 		*seeds, c.events, c.ids, c.virtual.Round(time.Second), took.Round(time.Millisecond),
 		float64(*seeds)/took.Seconds(), float64(c.events)/took.Seconds(), c.virtual.Hours()/took.Seconds())
