@@ -254,11 +254,11 @@ check-static: tools
 # two at a time. What reads the source and the documents has no goroutines of its own.
 check-tests:
 	@echo "== go test -race"
-	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease ./chaos/agreement ./chaos/sim ./chaos/virtual ./chaos/archtest ./chaos/planted
-	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease -seeds $(SEEDS) -skip TestEveryCallFails
+	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol ./chaos/agreement ./chaos/sim ./chaos/virtual ./chaos/archtest ./chaos/planted
+	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol -seeds $(SEEDS) -skip TestEveryCallFails
 	$(GO) test -race -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)'
 	$(GO) test -race -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual
-	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$')
+	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$')
 
 # Modules of their own: what they need shall not become what the product needs.
 # The tests in deploy/ read files outside their modules, which Go's test cache ignores:

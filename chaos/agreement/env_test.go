@@ -26,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -124,10 +125,10 @@ type options struct {
 	kernel   string        // "good", "bad"; else it does not say
 	strict   bool
 	noGossip bool
-	expect   int                 // nodes that its start waits for
-	pace     time.Duration       // between requests; 0: 250 ms
-	store    *storetest.Memory   // another than the environment's
-	keep     func(*lease.Config) // edits the keeper's settings
+	expect   int                    // nodes that its start waits for
+	pace     time.Duration          // between requests; 0: 250 ms
+	store    *storetest.Memory      // another than the environment's
+	keep     func(*protocol.Config) // edits the keeper's settings
 	// What it reports to its peers, given the truth.
 	clocks func(clock.Snapshot) clock.Snapshot
 	status func(agreement.Status) agreement.Status
@@ -209,7 +210,7 @@ func (env *testEnv) start(o options) *member {
 		}
 		return a
 	}}))
-	lc := lease.Config{
+	lc := protocol.Config{
 		Registration: lease.Registration{Instance: m.instance, Node: m.name, Version: "test", Gossip: m.net.Addr()},
 		Gated:        true, Format: flake.Default,
 		Window: window, ExtendEvery: 5 * time.Second, TTL: leaseTTL, KeepAliveEvery: 3 * time.Second,

@@ -216,7 +216,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 			}
 		}
 		for _, file := range transcript.FindAllString(doc, -1) {
-			if _, err := os.Stat(filepath.Join(root(t), "internal/lease/testdata", file)); err != nil {
+			if _, err := os.Stat(filepath.Join(root(t), "internal/lease/protocol/testdata", file)); err != nil {
 				t.Errorf("%s names the transcript %s, which is not there", name, file)
 			}
 		}

@@ -85,7 +85,7 @@ func TestIncidentsAreCited(t *testing.T) {
 			}
 		}
 		for _, file := range transcript.FindAllString(tests, -1) {
-			if shown++; !cites(read(t, "internal/lease/testdata/"+file), incident) {
+			if shown++; !cites(read(t, "internal/lease/protocol/testdata/"+file), incident) {
 				t.Errorf("%s is listed as shown by %s, which does not cite it", incident, file)
 			}
 		}

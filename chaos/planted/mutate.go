@@ -114,8 +114,8 @@ func panics(call *ast.CallExpr) bool {
 // testsOf are the arguments of go test for packages whose own tests are not enough, or too
 // slow to be run for each mutant: faults of whole nodes and processes are left out.
 var testsOf = map[string][]string{
-	"client":         {"./client", "-skip=TestKill|TestRollingRestart|TestEtcdAway|TestBlackHole|TestNodesThatDoNotServe|TestManyAddresses|TestMaxConnectionAge|TestRandomFaults"},
-	"internal/lease": {"./internal/lease", "-seeds=30", "-skip=TestEveryCallFails"},
+	"client":                  {"./client", "-skip=TestKill|TestRollingRestart|TestEtcdAway|TestBlackHole|TestNodesThatDoNotServe|TestManyAddresses|TestMaxConnectionAge|TestRandomFaults"},
+	"internal/lease/protocol": {"./internal/lease/protocol", "-seeds=30", "-skip=TestEveryCallFails"},
 	// Its replies are checked where they are used.
 	"internal/server/resp": {"./internal/server/resp", "./internal/server/respserver"},
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -24,8 +25,8 @@ type process struct {
 	name   string // unique in the run, and its instance
 	host   *host
 
-	config  lease.Config
-	machine *lease.Machine
+	config  protocol.Config
+	machine *protocol.Machine
 	watch   watch
 	node    *node.Node
 	status  lease.Status // as last published
@@ -122,7 +123,7 @@ func (sim *simulation) begin(h *host) *process {
 	p.origin = h.read(sim.now).Mono
 	sim.processes = append(sim.processes, p)
 	pl := &sim.plan
-	p.config = lease.Config{
+	p.config = protocol.Config{
 		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim", Gossip: h.gossip()},
 		Format:       pl.format,
 		SIDRange:     h.sids,
@@ -134,7 +135,7 @@ func (sim *simulation) begin(h *host) *process {
 		Nonce:  func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
 		Jitter: sim.upTo,
 	}
-	p.machine = lease.NewMachine(p.config)
+	p.machine = protocol.New(p.config)
 	source := &entropy{p: p}
 	if !pl.plainEntropy {
 		source.random = rand.NewPCG(sim.rng.Uint64(), 1)
@@ -365,7 +366,7 @@ func (p *process) do(a lease.Action) {
 		sim.points.hit(WatchGivenUp)
 		p.openWatch(sim.etcd.travel())
 	case lease.Fail:
-		if !errors.Is(a.Err, lease.ErrOtherPool) {
+		if !errors.Is(a.Err, protocol.ErrOtherPool) {
 			sim.violate("liveness", "%s failed: %v", p.name, a.Err)
 		}
 		p.end("fails")

@@ -33,6 +33,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 )
 
 var (
@@ -146,7 +147,7 @@ func (k keepers) run(t *testing.T, n int, calm time.Duration, restarts int, paus
 		all = append(all, m)
 		host := fmt.Sprintf("host%d", i)
 		m.Keeper = keeper.New(keeper.Config{
-			Machine: lease.Config{
+			Machine: protocol.Config{
 				Registration: lease.Registration{Instance: lease.Instance(fmt.Sprintf("7c9e6679-7425-40de-944b-%012x", len(all))), Node: fmt.Sprintf("allocator-%d", i),
 					Version: "v1.0.0", GRPC: host + ":9000", HTTP: host + ":8080", Gossip: "10.0.0.100:7946"},
 				Format: flake.Format{Layout: flake.Fleet, Epoch: flake.DefaultEpoch},

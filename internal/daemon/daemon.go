@@ -23,6 +23,7 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
@@ -240,7 +241,7 @@ func (d *Daemon) runLease(ctx context.Context) error {
 func (d *Daemon) build() error {
 	l := d.cfg.Lease
 	d.keeper = keeper.New(keeper.Config{
-		Machine: lease.Config{
+		Machine: protocol.Config{
 			Registration: lease.Registration{
 				Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
 				GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip, Console: d.addrs.AdvertisedConsole,

@@ -79,10 +79,39 @@ func (GiveUp) event()           {}
 func (ReportedRevision) event() {}
 func (Stop) event()             {}
 
-// after reports whether r is a later point in history than o.
-func (r ReportedRevision) after(o ReportedRevision) bool {
+// After reports whether r is a later point in history than o.
+func (r ReportedRevision) After(o ReportedRevision) bool {
 	return r.Era > o.Era || r.Era == o.Era && r.Revision > o.Revision
 }
+
+// Watched is what a watch of the keys beside windows reports. Opened: the watch was
+// opened at Revision, and changes before that may have been missed. Else: Changes are
+// all since the report before, and the watch has reached Revision.
+type Watched struct {
+	Opened   bool
+	Revision int64
+	Changes  []Change // in the order of revisions, each revision whole
+}
+
+// Change is a key that was put or deleted.
+type Change struct {
+	Revision int64
+	Key      ChangedKey
+	SID      flake.SID     // of ChangedHolder
+	Holder   Entry[Holder] // of ChangedHolder; absent: it was deleted
+	Instance Instance      // of ChangedNode
+	Node     Registration  // of ChangedNode; zero: it was deleted
+}
+
+// ChangedKey says what a Change is of.
+type ChangedKey uint8
+
+// The keys. A change of anything that is not kept has the list read again.
+const (
+	ChangedOther ChangedKey = iota
+	ChangedHolder
+	ChangedNode
+)
 
 // Action is something the shell must do, in the order returned by Step.
 type Action interface{ action() }

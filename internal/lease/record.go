@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -34,6 +35,19 @@ type Space struct {
 // Format returns what the bits of the space's IDs mean.
 func (s Space) Format() flake.Format {
 	return flake.Format{Layout: s.Layout, Epoch: int64(s.Epoch)}
+}
+
+// FormatError reports that the node and the space have different ID formats.
+type FormatError struct {
+	Space, Node flake.Format
+}
+
+// Error names both formats.
+func (e *FormatError) Error() string {
+	at := func(epoch int64) string { return clock.Millis(epoch).Time().Format(time.RFC3339Nano) }
+	return fmt.Sprintf("the space has layout %s and epoch %s, but this node is configured with layout %s and epoch %s: "+
+		"configure those of the space, or another space",
+		e.Space.Layout, at(e.Space.Epoch), e.Node.Layout, at(e.Node.Epoch))
 }
 
 // Era is the generation of the space's history. An operator bumps it after etcd
@@ -104,6 +118,9 @@ type Window struct {
 	Owner  string       `json:"owner,omitempty"` // the client that acquired it; at most MaxOwner bytes
 	Since  clock.Millis `json:"since,omitempty"`
 }
+
+// MaxWindow is the longest window that package config allows.
+const MaxWindow = 24 * time.Hour
 
 // MaxReason bounds the reason of a quarantine, in bytes.
 const MaxReason = 200

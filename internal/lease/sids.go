@@ -1,10 +1,8 @@
 package lease
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -174,55 +172,4 @@ func (r *SIDRange) UnmarshalText(b []byte) error {
 		*r = v
 	}
 	return err
-}
-
-// holdersNamed is how many holders the message about a full pool names.
-const holdersNamed = 8
-
-// noneFree returns a message for people: no sid can be taken, and who has them.
-func (m *Machine) noneFree() string {
-	within := m.within
-	of, sum := "", m.summarize()
-	switch {
-	case !m.cfg.SIDRange.All():
-		of = fmt.Sprintf(" in %s (sid-range)", within)
-	case !m.cfg.Workers.All():
-		of = fmt.Sprintf(" in %s (the sids that are not for workers)", within)
-	case !m.config.Value.Part.All():
-		of = fmt.Sprintf(" in %s (the sids of the space)", within)
-	}
-	type holder struct {
-		node string
-		sids int
-	}
-	var holders []holder // each name once, in the order of sids
-	for sid := within.From; sid < within.To; sid++ {
-		h := m.list.sids[sid].Holder
-		if !h.Exists() {
-			continue
-		}
-		name := cmp.Or(h.Value.Node, "unknown")
-		i := slices.IndexFunc(holders, func(o holder) bool { return o.node == name })
-		if i < 0 {
-			i, holders = len(holders), append(holders, holder{node: name})
-		}
-		holders[i].sids++
-	}
-	var names []string
-	for i, h := range holders {
-		switch {
-		case i == holdersNamed:
-			names = append(names, fmt.Sprintf("and %d more", len(holders)-i))
-		case i > holdersNamed:
-		case h.sids > 1:
-			names = append(names, fmt.Sprintf("%s (%d)", h.node, h.sids))
-		default:
-			names = append(names, h.node)
-		}
-	}
-	by := ""
-	if len(names) > 0 {
-		by = " by " + strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("no sid%s is free: %d of %d are held%s, %d quarantined", of, sum.held, sum.size, by, sum.bad)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -47,7 +48,7 @@ func newRig(t *testing.T) *rig {
 	n := node.New(node.Config{Name: "a", Instance: "i", Gen: cfg.Gen(), MaxWait: cfg.Issue.MaxWait, MaxSkew: cfg.Issue.MaxSkew}, src, gen.Random())
 	nonce := 0
 	k := keeper.New(keeper.Config{
-		Machine: lease.Config{
+		Machine: protocol.Config{
 			Registration: lease.Registration{Instance: "i", Node: "a"}, Format: cfg.Format(),
 			Window: cfg.Lease.Window, ExtendEvery: cfg.Lease.ExtendEvery, TTL: cfg.Lease.TTL,
 			KeepAliveEvery: cfg.Lease.KeepAlive, ReloadEvery: cfg.Lease.ReloadEvery,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -77,7 +78,7 @@ func (e *env) status() lease.Status {
 }
 
 // anyTime is the limit of a machine that knows of no record.
-func anyTime() lease.Limit { return lease.NewMachine(lease.Config{}).Limit(clock.Reading{}) }
+func anyTime() lease.Limit { return lease.Limit{Extend: math.MaxInt64, Acquire: math.MaxInt64} }
 
 func (e *env) known() worker.Knowledge {
 	return worker.Knowledge{Status: e.status(), Limit: anyTime(), Closed: e.closed}

@@ -24,7 +24,7 @@ func (c *Call) checkSpace(v lease.View) *node.Refusal {
 }
 
 // checkHistory is checkSpace for a view that was read after the node knew what known
-// says, and also finds whether it is of an earlier point in history, as lease.Machine
+// says, and also finds whether it is of an earlier point in history, as protocol.Machine
 // does. The node finds that out for itself, and stops.
 func (c *Call) checkHistory(v lease.View) *node.Refusal {
 	if r := c.checkSpace(v); r != nil {

@@ -1,4 +1,4 @@
-// Package keeper is the shell around lease.Machine: one goroutine feeds it
+// Package keeper is the shell around protocol.Machine: one goroutine feeds it
 // events and carries its actions out, against a Store and a Generator.
 //
 // It adds what the machine does not have: deadlines, goroutines for calls to the

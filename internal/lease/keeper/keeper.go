@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 )
 
 // Generator is what issues IDs from the tenures that the keeper confirms.
@@ -29,7 +30,7 @@ type Generator interface {
 
 // Config is what a keeper needs. All fields are required.
 type Config struct {
-	Machine   lease.Config
+	Machine   protocol.Config
 	Store     Store
 	Generator Generator
 	Clock     clock.Source
@@ -42,10 +43,10 @@ type Config struct {
 	StopTimeout time.Duration
 }
 
-// Keeper runs one lease.Machine against a store and a generator.
+// Keeper runs one protocol.Machine against a store and a generator.
 type Keeper struct {
 	cfg     Config
-	machine *lease.Machine // owned by Run's goroutine
+	machine *protocol.Machine // owned by Run's goroutine
 
 	// Answers to requests of the machine. At most one about records and one about
 	// the lease are outstanding, and there is room for both, so that no answer waits.
@@ -74,7 +75,7 @@ type published struct {
 func New(cfg Config) *Keeper {
 	k := &Keeper{
 		cfg:     cfg,
-		machine: lease.NewMachine(cfg.Machine),
+		machine: protocol.New(cfg.Machine),
 		answers: make(chan lease.Event, 2),
 		gate:    make(chan lease.Gate, 1),
 		hints:   make(chan lease.Event, 4),

@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -41,8 +42,8 @@ type bench struct {
 	name   string
 }
 
-func machineConfig(name string, window time.Duration) lease.Config {
-	return lease.Config{
+func machineConfig(name string, window time.Duration) protocol.Config {
+	return protocol.Config{
 		Registration:   lease.Registration{Instance: lease.Instance(name), Node: name, Version: "test"},
 		Format:         flake.Default,
 		Window:         window,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -54,7 +55,7 @@ func (c *cell) status() lease.Status {
 }
 
 // Limit permits any time.
-func (c *cell) Limit() lease.Limit { return lease.NewMachine(lease.Config{}).Limit(clock.Reading{}) }
+func (c *cell) Limit() lease.Limit { return lease.Limit{Extend: math.MaxInt64, Acquire: math.MaxInt64} }
 
 func newCell(t *testing.T) *cell {
 	c := &cell{t: t, mem: storetest.NewMemory(7), began: time.Now()}

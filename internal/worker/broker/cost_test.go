@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime"
 	"slices"
 	"testing"
@@ -136,7 +137,7 @@ var benchClient = broker.Client{Owner: "bench", Quota: 1_000_000}
 type fixed struct{ status lease.Status }
 
 func (f fixed) Status() lease.Status { return f.status }
-func (fixed) Limit() lease.Limit     { return lease.NewMachine(lease.Config{}).Limit(clock.Reading{}) }
+func (fixed) Limit() lease.Limit     { return lease.Limit{Extend: math.MaxInt64, Acquire: math.MaxInt64} }
 
 var (
 	_ broker.Store = (*etcdstore.Store)(nil)

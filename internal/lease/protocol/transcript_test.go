@@ -1,4 +1,4 @@
-package lease_test
+package protocol_test
 
 import (
 	"bytes"

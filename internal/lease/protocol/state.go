@@ -1,10 +1,11 @@
-package lease
+package protocol
 
 import (
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // state is what a machine has of a sid: it is one of seeking, *hold and *rewound.
@@ -22,8 +23,8 @@ type hold struct {
 	sid      flake.SID
 	term     int64
 	base     clock.Millis
-	ceil     clock.Millis // confirmed
-	seen     SIDRecords   // our records as last confirmed
+	ceil     clock.Millis     // confirmed
+	seen     lease.SIDRecords // our records as last confirmed
 	extendAt clock.Mono
 	record   ownership
 	service  service
@@ -89,19 +90,19 @@ func (m *Machine) isRewound() bool {
 func (h *hold) leave() { h.service = max(h.service, leaving) }
 
 // grant returns the hold as the generator knows it.
-func (h *hold) grant() Grant {
-	return Grant{SID: h.sid, Term: h.term, Base: h.base, Ceil: h.ceil}
+func (h *hold) grant() lease.Grant {
+	return lease.Grant{SID: h.sid, Term: h.term, Base: h.base, Ceil: h.ceil}
 }
 
 // list is the space as it was last listed.
 type list struct {
-	sids       map[flake.SID]SIDRecords // nil: it was never listed
-	nodes      []Registration
+	sids       map[flake.SID]lease.SIDRecords // nil: it was never listed
+	nodes      []lease.Registration
 	summary    *summary // of sids and of those quarantined; nil: to be made again
 	at         clock.Mono
 	holderWall clock.Millis // latest wall time in the records of live holders with gossip; 0: none
 	latestWall clock.Millis // the same of all records
-	accepted   Entry[AcceptedTime]
+	accepted   lease.Entry[lease.AcceptedTime]
 	elapsed    time.Duration // as of at, suspends included
 	fresh      bool          // a sid may be chosen from it
 	changed    bool          // a change was reported after it was asked for
@@ -109,25 +110,25 @@ type list struct {
 	spread     time.Duration // within which changes since have the next one asked for; 0: there was none
 	failed     int           // lists in a row that failed, up to where the pause grows no more
 	retry      clock.Mono    // none is asked for before this
-	lease      LeaseID       // that our registration was on when the list was asked for; 0: none
+	lease      lease.LeaseID // that our registration was on when the list was asked for; 0: none
 
 	// For keeping it up to date; see watch.go.
-	again    clock.Mono    // when it is asked for again if it is not kept
-	kept     time.Duration // for how much longer it lasts if it is kept
-	loading  bool          // the next one is on its way
-	asked    int           // the watch that was open when that was asked for; 0: changes since are missing
-	later    []Change      // reported since one was last asked for, and not applied to one
-	number   int           // of asked, when this one was on its way
-	revision int64         // that it is of
+	again    clock.Mono     // when it is asked for again if it is not kept
+	kept     time.Duration  // for how much longer it lasts if it is kept
+	loading  bool           // the next one is on its way
+	asked    int            // the watch that was open when that was asked for; 0: changes since are missing
+	later    []lease.Change // reported since one was last asked for, and not applied to one
+	number   int            // of asked, when this one was on its way
+	revision int64          // that it is of
 }
 
 // etcdLease is the lease that the registration and the holder key are on.
 type etcdLease struct {
-	id    LeaseID    // 0: none
-	until clock.Mono // its end if it is never renewed
-	sent  clock.Mono // when the latest request about it was sent
-	next  clock.Mono // no request about it before this
-	busy  bool       // a request about it is outstanding
+	id    lease.LeaseID // 0: none
+	until clock.Mono    // its end if it is never renewed
+	sent  clock.Mono    // when the latest request about it was sent
+	next  clock.Mono    // no request about it before this
+	busy  bool          // a request about it is outstanding
 
 	failed int // registrations in a row that failed, up to where the pause grows no more
 
@@ -139,15 +140,15 @@ type etcdLease struct {
 // applied: whichever is first changes the record, and no other can follow.
 type attempt struct {
 	sid     flake.SID
-	seen    SIDRecords
+	seen    lease.SIDRecords
 	nonces  map[string]write
-	op      Op      // of the latest write
-	lease   LeaseID // that it was to be put on
-	unknown bool    // read back before doing anything else
+	op      lease.Op      // of the latest write
+	lease   lease.LeaseID // that it was to be put on
+	unknown bool          // read back before doing anything else
 }
 
 // write is one write of an attempt.
 type write struct {
-	op   Op
+	op   lease.Op
 	sent time.Duration // in elapsed time, at the wall time that its record has
 }

@@ -1,4 +1,4 @@
-package lease
+package protocol
 
 import (
 	"errors"
@@ -9,12 +9,13 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // onCommitted handles the answer to a write.
-func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
+func (m *Machine) onCommitted(now clock.Reading, ev lease.Committed) {
 	if ev.Err != nil {
-		if errors.Is(ev.Err, ErrLeaseGone) && m.try != nil && m.try.lease == m.lease.id {
+		if errors.Is(ev.Err, lease.ErrLeaseGone) && m.try != nil && m.try.lease == m.lease.id {
 			m.leaseGone(now) // a keepalive might report it much later, or never
 		}
 		m.unknownOutcome(now, ev.Err)
@@ -31,7 +32,7 @@ func (m *Machine) onCommitted(now clock.Reading, ev Committed) {
 // unknownOutcome notes that a request got no answer. A write may have been
 // applied, or may still be.
 func (m *Machine) unknownOutcome(now clock.Reading, err error) {
-	if !errors.Is(err, ErrLeaseGone) { // that is an answer, and we register again
+	if !errors.Is(err, lease.ErrLeaseGone) { // that is an answer, and we register again
 		m.problem = fmt.Sprintf("etcd does not answer: %v", err)
 	}
 	m.next = now.Mono.Add(m.cfg.RetryAfter)
@@ -41,7 +42,7 @@ func (m *Machine) unknownOutcome(now clock.Reading, err error) {
 }
 
 // onLoaded handles a view of the whole space, or of the sid of an unsettled write.
-func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
+func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 	listed := m.list.loading
 	m.list.loading = false
 	if ev.Err != nil {
@@ -69,7 +70,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 	if !m.checkHistory(now, ev.View) {
 		return
 	}
-	if read := (ReportedRevision{m.era.Value.Number, ev.View.Revision}); m.reportedAtLoad.after(read) {
+	if read := (lease.ReportedRevision{Era: m.era.Value.Number, Revision: ev.View.Revision}); m.reportedAtLoad.After(read) {
 		m.rewind(now, max(m.era.Value.Number, m.reportedAtLoad.Era), "peers reported era %d at revision %d, but a later read shows era %d at revision %d",
 			m.reportedAtLoad.Era, m.reportedAtLoad.Revision, read.Era, read.Revision)
 		return
@@ -88,7 +89,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev Loaded) {
 // checkHistory checks for evidence that this is another store, or the same one at
 // an earlier point in history. It takes over config and era, and reports whether
 // the rest of the view can be used.
-func (m *Machine) checkHistory(now clock.Reading, v View) bool {
+func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 	if st, ok := m.state.(*rewound); ok {
 		if v.Era.Err != nil || v.Era.Value.Number <= st.lastEra {
 			m.next = now.Mono.Add(slowRetry)
@@ -97,14 +98,14 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		if m.config.Exists() && v.Config.Err == nil && v.Config.Value.Pool != m.config.Value.Pool {
 			// Gossip and everything else of this process belong to the old pool.
 			m.life = stopped
-			m.do(Fail{Err: ErrOtherPool})
+			m.do(lease.Fail{Err: ErrOtherPool})
 			return false
 		}
 		// A new era: its floor is above everything that was ever issued.
-		m.alarm(AlarmEra, -1, "era %d began; etcd's history is trusted again", v.Era.Value.Number)
+		m.alarm(lease.AlarmEra, -1, "era %d began; etcd's history is trusted again", v.Era.Value.Number)
 		m.state, m.revision, m.cluster = seeking{}, 0, 0
-		m.reported, m.reportedAtLoad = ReportedRevision{}, ReportedRevision{}
-		m.config, m.era = Entry[Space]{}, Entry[Era]{}
+		m.reported, m.reportedAtLoad = lease.ReportedRevision{}, lease.ReportedRevision{}
+		m.config, m.era = lease.Entry[lease.Space]{}, lease.Entry[lease.Era]{}
 		m.bad, m.list.summary = map[flake.SID]string{}, nil
 	}
 	known := m.config.Exists()
@@ -137,7 +138,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 		return rewind("the space is another one: pool %s, was %s", v.Config.Value.Pool, m.config.Value.Pool)
 	case v.Config.Value.Format() != m.cfg.Format:
 		m.life = stopped
-		m.do(Fail{Err: &FormatError{Space: v.Config.Value.Format(), Node: m.cfg.Format}})
+		m.do(lease.Fail{Err: &lease.FormatError{Space: v.Config.Value.Format(), Node: m.cfg.Format}})
 		return false
 	case known && v.Config.Value != m.config.Value:
 		return rewind("the space's config was rewritten: its sids are %v, were %v", v.Config.Value.SIDs(), m.config.Value.SIDs())
@@ -149,7 +150,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 	switch {
 	case err != nil:
 		m.life = stopped
-		m.do(Fail{Err: err})
+		m.do(lease.Fail{Err: err})
 		return false
 	case !v.Era.Exists() && known:
 		return rewind("the space's era is gone")
@@ -167,7 +168,7 @@ func (m *Machine) checkHistory(now clock.Reading, v View) bool {
 			v.Cluster, v.Era.Value.Number, v.Era.Value.Cluster)
 	}
 	if known && v.Era.Value.Number > m.era.Value.Number {
-		m.alarm(AlarmEra, -1, "era %d began", v.Era.Value.Number)
+		m.alarm(lease.AlarmEra, -1, "era %d began", v.Era.Value.Number)
 		if h := m.hold(); h != nil {
 			h.leave()
 		}
@@ -190,9 +191,9 @@ func (m *Machine) wait(now clock.Reading, format string, args ...any) bool {
 // rewind stops all issuing until an operator begins an era after lastEra.
 func (m *Machine) rewind(now clock.Reading, lastEra int64, format string, args ...any) {
 	st := &rewound{why: "etcd's history cannot be trusted: " + fmt.Sprintf(format, args...), lastEra: lastEra}
-	m.alarm(AlarmRewound, -1, "%s", st.why)
+	m.alarm(lease.AlarmRewound, -1, "%s", st.why)
 	if h := m.hold(); h != nil && h.service != sealed {
-		m.do(Seal{})
+		m.do(lease.Seal{})
 	}
 	m.state, m.try = st, nil
 	m.list.fresh, m.list.full = false, false
@@ -200,7 +201,7 @@ func (m *Machine) rewind(now clock.Reading, lastEra int64, format string, args .
 }
 
 // settle learns from a view of the attempt's sid what became of the attempt.
-func (m *Machine) settle(now clock.Reading, v View) {
+func (m *Machine) settle(now clock.Reading, v lease.View) {
 	try := m.try
 	got := v.SIDs[try.sid]
 	m.problem = ""
@@ -212,7 +213,7 @@ func (m *Machine) settle(now clock.Reading, v View) {
 	if h != nil && h.sid != try.sid {
 		h = nil // the attempt is not about the sid that we hold
 	}
-	if h == nil && try.op == Release {
+	if h == nil && try.op == lease.Release {
 		// A stray sid: the next list shows whether it is still to be released. An
 		// attempt about it must not block those about the sid that we hold.
 		m.abandon(now.Mono)
@@ -257,25 +258,25 @@ func (m *Machine) abandon(reload clock.Mono) {
 
 // adopt takes over a record that this process wrote. Its values count, not
 // those last asked for: an earlier attempt may have come first.
-func (m *Machine) adopt(now clock.Reading, wrote write, got SIDRecords) {
+func (m *Machine) adopt(now clock.Reading, wrote write, got lease.SIDRecords) {
 	sid, w := m.try.sid, got.Window.Value
 	m.try = nil
-	if wrote.op != Release {
+	if wrote.op != lease.Release {
 		m.trust(w.Wall, wrote.sent)
 	}
 	switch wrote.op {
-	case Acquire, Reclaim:
+	case lease.Acquire, lease.Reclaim:
 		m.begin(now, sid, got)
-	case Extend, Rehold:
+	case lease.Extend, lease.Rehold:
 		h := m.hold()
 		h.seen, h.ceil, h.record = got, max(h.ceil, w.Ceil), m.ownership(got)
 		if h.record == oursNoKey {
 			h.extendAt = now.Mono
 		}
 		if h.service < sealing {
-			m.do(Raise{Ceil: h.ceil})
+			m.do(lease.Raise{Ceil: h.ceil})
 		}
-	case Release:
+	case lease.Release:
 		if h := m.hold(); h != nil && h.sid == sid {
 			m.dropHold(now)
 		} else {
@@ -288,7 +289,7 @@ func (m *Machine) adopt(now clock.Reading, wrote write, got SIDRecords) {
 }
 
 // begin starts a hold of a sid that was acquired. The old one, if any, was lost.
-func (m *Machine) begin(now clock.Reading, sid flake.SID, got SIDRecords) {
+func (m *Machine) begin(now clock.Reading, sid flake.SID, got lease.SIDRecords) {
 	m.everHeld, m.beaten = true, false
 	w, old := got.Window.Value, m.hold()
 	h := &hold{
@@ -298,14 +299,14 @@ func (m *Machine) begin(now clock.Reading, sid flake.SID, got SIDRecords) {
 	}
 	if m.life == stopping || w.Era != m.era.Value.Number {
 		if old != nil && old.service != sealed {
-			m.do(Seal{})
+			m.do(lease.Seal{})
 		}
 		h.service, h.issued = sealed, w.Base // nothing of it is ever issued
 	} else {
 		if old != nil && old.service != serving {
 			h.leave()
 		}
-		m.do(Begin{Grant: h.grant()})
+		m.do(lease.Begin{Grant: h.grant()})
 	}
 	m.state = h
 	if m.watch.open && !m.kept() { // what changed since the list is not known
@@ -315,7 +316,7 @@ func (m *Machine) begin(now clock.Reading, sid flake.SID, got SIDRecords) {
 
 // ownership returns whether the holder key of a window of ours is there, under our
 // present lease.
-func (m *Machine) ownership(s SIDRecords) ownership {
+func (m *Machine) ownership(s lease.SIDRecords) ownership {
 	if s.Holder.Exists() && s.Holder.Lease == m.lease.id && s.Holder.Value.Instance == m.cfg.Registration.Instance {
 		return ours
 	}
@@ -324,7 +325,7 @@ func (m *Machine) ownership(s SIDRecords) ownership {
 
 // checkHolder finds out why an extension was not applied though our window record
 // is unchanged.
-func (m *Machine) checkHolder(now clock.Reading, h *hold, got SIDRecords) {
+func (m *Machine) checkHolder(now clock.Reading, h *hold, got lease.SIDRecords) {
 	switch {
 	case !got.Holder.Exists():
 		h.record = oursNoKey
@@ -339,7 +340,7 @@ func (m *Machine) checkHolder(now clock.Reading, h *hold, got SIDRecords) {
 
 // compareOwn compares our sid's records, as the store has them, with those that
 // we had confirmed.
-func (m *Machine) compareOwn(now clock.Reading, h *hold, got SIDRecords) {
+func (m *Machine) compareOwn(now clock.Reading, h *hold, got lease.SIDRecords) {
 	w, era := got.Window.Value, m.era.Value.Number
 	switch {
 	case got.Window.Same(h.seen.Window):
@@ -351,7 +352,7 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got SIDRecords) {
 	case got.Window.Err != nil:
 		m.quarantine(h.sid, got.Window.Err.Error())
 		m.lose(now, h, got, "its window record is unreadable")
-	case w.State == Quarantined: // an operator's decision, and no alarm
+	case w.State == lease.Quarantined: // an operator's decision, and no alarm
 		m.bad[h.sid], m.list.summary = byOperator(w), nil
 		h.record = lost
 		m.abandon(now.Mono)
@@ -369,16 +370,16 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got SIDRecords) {
 
 // lose notes that a sid is no longer ours. The window confirmed to us can still be
 // used: the process that took the sid began at or above its ceiling.
-func (m *Machine) lose(now clock.Reading, h *hold, got SIDRecords, why string) {
+func (m *Machine) lose(now clock.Reading, h *hold, got lease.SIDRecords, why string) {
 	h.record = lost
 	m.abandon(now.Mono)
 	if got.Window.Err == nil && got.Window.Value.Node == m.cfg.Registration.Node &&
 		got.Window.Value.Instance != m.cfg.Registration.Instance {
-		m.alarm(AlarmOwnName, int(h.sid), "sid %d was taken by another process with the name %q: give each node its own node.name",
+		m.alarm(lease.AlarmOwnName, int(h.sid), "sid %d was taken by another process with the name %q: give each node its own node.name",
 			h.sid, m.cfg.Registration.Node)
 		return
 	}
-	m.alarm(AlarmLost, int(h.sid), "sid %d was lost: %s", h.sid, why)
+	m.alarm(lease.AlarmLost, int(h.sid), "sid %d was lost: %s", h.sid, why)
 }
 
 // inspect goes through a fresh list: it finds the sids that cannot be used, and
@@ -398,7 +399,7 @@ func (m *Machine) inspect(now clock.Reading) {
 			m.quarantine(sid, s.Holder.Err.Error())
 		case s.Window.Exists() && w.Era > m.era.Value.Number:
 			m.quarantine(sid, fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, m.era.Value.Number))
-		case w.State == Quarantined:
+		case w.State == lease.Quarantined:
 			m.bad[sid] = byOperator(w)
 		case s.Holder.Exists() && !s.Window.Exists():
 			m.quarantine(sid, "it has a holder but no window record")
@@ -428,7 +429,7 @@ func (m *Machine) inspect(now clock.Reading) {
 		m.recorded.Set(int64(recorded)*int64(time.Millisecond), now.Elapsed())
 	}
 	for c := range m.alarms {
-		if c.kind == AlarmQuarantined && m.bad[flake.SID(c.sid)] == "" {
+		if c.kind == lease.AlarmQuarantined && m.bad[flake.SID(c.sid)] == "" {
 			m.over(c.kind, c.sid)
 		}
 	}
@@ -452,17 +453,17 @@ func (m *Machine) keepPasts() map[flake.SID]string {
 // releaseStray gives back a sid that a late write acquired for us after we had
 // given the attempt up. Nothing was issued from this term, but there may be IDs of
 // an earlier one: the ceiling stays.
-func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s SIDRecords) {
+func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s lease.SIDRecords) {
 	if m.busy || m.try != nil || s.Window.Value.Instance != m.cfg.Registration.Instance {
 		return
 	}
 	w := s.Window.Value
-	w.State = Released
-	m.commit(now, Release, sid, s, w)
+	w.State = lease.Released
+	m.commit(now, lease.Release, sid, s, w)
 }
 
 // byOperator says that an operator quarantined a sid, with the reason that was given.
-func byOperator(w Window) string {
+func byOperator(w lease.Window) string {
 	if w.Reason == "" {
 		return "an operator quarantined it"
 	}
@@ -472,21 +473,8 @@ func byOperator(w Window) string {
 // quarantine notes that a sid is not used because its records cannot be trusted.
 func (m *Machine) quarantine(sid flake.SID, why string) {
 	m.bad[sid], m.list.summary = why, nil
-	m.alarmOnce(AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))
+	m.alarmOnce(lease.AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))
 }
 
 // ErrOtherPool is returned when the space was created again under a running node.
 var ErrOtherPool = errors.New("the space was deleted and created again while this node ran: check what happened to etcd's data, then restart this node")
-
-// FormatError reports that the node and the space have different ID formats.
-type FormatError struct {
-	Space, Node flake.Format
-}
-
-// Error names both formats.
-func (e *FormatError) Error() string {
-	at := func(epoch int64) string { return clock.Millis(epoch).Time().Format(time.RFC3339Nano) }
-	return fmt.Sprintf("the space has layout %s and epoch %s, but this node is configured with layout %s and epoch %s: "+
-		"configure those of the space, or another space",
-		e.Space.Layout, at(e.Space.Epoch), e.Node.Layout, at(e.Node.Epoch))
-}

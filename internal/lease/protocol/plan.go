@@ -1,11 +1,15 @@
-package lease
+package protocol
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // plan decides what to ask for. It depends on the machine's state alone, so that
@@ -19,7 +23,7 @@ func (m *Machine) plan(now clock.Reading) {
 	if h := m.hold(); h != nil && h.record == lost && h.service < sealing && now.Wall >= h.ceil {
 		// Nothing is left of what was confirmed. Refusals should give the lost sid
 		// as the reason, not a window that is used up.
-		m.do(Seal{})
+		m.do(lease.Seal{})
 		m.state = seeking{}
 	}
 	h := m.hold()
@@ -33,7 +37,7 @@ func (m *Machine) plan(now clock.Reading) {
 	case m.try != nil && m.try.unknown:
 		if now.Mono >= m.next {
 			m.busy = true
-			m.do(Read{SID: m.try.sid})
+			m.do(lease.Read{SID: m.try.sid})
 		}
 	case h != nil && h.service != serving:
 		m.giveBack(now, h)
@@ -56,13 +60,13 @@ func (m *Machine) planLease(now clock.Reading) {
 	switch {
 	case m.lease.id != 0 && m.lease.unregistered:
 		m.lease.busy = true
-		m.do(Register{Lease: m.lease.id, TTL: m.cfg.TTL, Registration: m.cfg.Registration})
+		m.do(lease.Register{Lease: m.lease.id, TTL: m.cfg.TTL, Registration: m.cfg.Registration})
 	case m.lease.id != 0:
 		m.lease.busy, m.lease.sent = true, now.Mono
-		m.do(KeepAlive{Lease: m.lease.id})
+		m.do(lease.KeepAlive{Lease: m.lease.id})
 	case m.config.Exists() && !m.isRewound():
 		m.lease.busy, m.lease.sent = true, now.Mono
-		m.do(Register{TTL: m.cfg.TTL, Registration: m.cfg.Registration})
+		m.do(lease.Register{TTL: m.cfg.TTL, Registration: m.cfg.Registration})
 	default: // whether this is the configured space is not known yet
 		m.lease.next = now.Mono.Add(slowRetry)
 	}
@@ -99,7 +103,7 @@ func (m *Machine) load(now clock.Reading) {
 	m.list.again = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
 	m.list.kept = keptFor/2*m.cfg.ReloadEvery + m.cfg.Jitter(keptFor*m.cfg.ReloadEvery) // nodes that started together do not list together
 	m.reload = never
-	m.do(Load{})
+	m.do(lease.Load{})
 }
 
 // end revokes the lease and stops.
@@ -108,10 +112,10 @@ func (m *Machine) end() {
 	case m.lease.busy:
 	case m.lease.id != 0:
 		m.lease.busy = true
-		m.do(Revoke{Lease: m.lease.id})
+		m.do(lease.Revoke{Lease: m.lease.id})
 	default:
 		m.life = stopped
-		m.do(Done{})
+		m.do(lease.Done{})
 	}
 }
 
@@ -120,7 +124,7 @@ func (m *Machine) giveBack(now clock.Reading, h *hold) {
 	switch {
 	case h.service < sealing:
 		h.service = sealing
-		m.do(Seal{})
+		m.do(lease.Seal{})
 	case h.service == sealing:
 	case h.record == lost: // the record is another process's
 		m.dropHold(now)
@@ -133,8 +137,8 @@ func (m *Machine) giveBack(now clock.Reading, h *hold) {
 		// is put back.
 		w.Base = h.base
 		w.Ceil = min(w.Ceil, max(h.base, h.issued))
-		w.State = Released
-		m.commit(now, Release, h.sid, h.seen, w)
+		w.State = lease.Released
+		m.commit(now, lease.Release, h.sid, h.seen, w)
 	}
 }
 
@@ -165,9 +169,9 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 		m.reload = min(m.reload, max(now.Mono, m.list.at.Add(5*slowRetry)))
 		return
 	}
-	op := Extend
+	op := lease.Extend
 	if h.record == oursNoKey {
-		op = Rehold
+		op = lease.Rehold
 	}
 	h.extendAt = now.Mono.Add(m.cfg.ExtendEvery)
 	w := h.seen.Window.Value
@@ -203,14 +207,14 @@ func (m *Machine) seek(now clock.Reading) {
 	}
 }
 
-func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen SIDRecords) {
-	op := Acquire
+func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen lease.SIDRecords) {
+	op := lease.Acquire
 	if seen.Holder.Exists() {
-		op = Reclaim
+		op = lease.Reclaim
 	}
 	old := seen.Window.Value
 	base := max(old.Ceil, m.era.Value.Floor, now.Wall)
-	m.commit(now, op, sid, seen, Window{
+	m.commit(now, op, sid, seen, lease.Window{
 		Term:     old.Term + 1,
 		Instance: m.cfg.Registration.Instance,
 		Node:     m.cfg.Registration.Node,
@@ -218,11 +222,11 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen SIDRecords) {
 		// Not base+W: a node that takes a sid early must not push its ceiling
 		// further out each time.
 		Ceil:  max(base, now.Wall+clock.MillisOf(m.cfg.Window)),
-		State: Active,
+		State: lease.Active,
 	})
 }
 
-func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecords, w Window) {
+func (m *Machine) commit(now clock.Reading, op lease.Op, sid flake.SID, seen lease.SIDRecords, w lease.Window) {
 	w.Era, w.Nonce, w.Wall = m.era.Value.Number, m.cfg.Nonce(), now.Wall
 	w.Gossip = m.cfg.Registration.Gossip != ""
 	if m.try != nil && m.try.sid != sid {
@@ -234,9 +238,9 @@ func (m *Machine) commit(now clock.Reading, op Op, sid flake.SID, seen SIDRecord
 	m.try.nonces[w.Nonce] = write{op, now.Elapsed()}
 	m.try.op, m.try.lease = op, m.lease.id
 	m.busy = true
-	m.do(Commit{Txn: Txn{
+	m.do(lease.Commit{Txn: lease.Txn{
 		Op: op, SID: sid, Seen: seen, Config: m.config, Era: m.era, Lease: m.lease.id,
-		Holder: Holder{Instance: m.cfg.Registration.Instance, Node: m.cfg.Registration.Node},
+		Holder: lease.Holder{Instance: m.cfg.Registration.Instance, Node: m.cfg.Registration.Node},
 		Window: w,
 	}})
 }
@@ -298,4 +302,55 @@ func (m *Machine) anyPast(now clock.Reading) flake.SID {
 		}
 	}
 	return past[m.cfg.Jitter(time.Duration(len(past)))] // a random index
+}
+
+// holdersNamed is how many holders the message about a full pool names.
+const holdersNamed = 8
+
+// noneFree returns a message for people: no sid can be taken, and who has them.
+func (m *Machine) noneFree() string {
+	within := m.within
+	of, sum := "", m.summarize()
+	switch {
+	case !m.cfg.SIDRange.All():
+		of = fmt.Sprintf(" in %s (sid-range)", within)
+	case !m.cfg.Workers.All():
+		of = fmt.Sprintf(" in %s (the sids that are not for workers)", within)
+	case !m.config.Value.Part.All():
+		of = fmt.Sprintf(" in %s (the sids of the space)", within)
+	}
+	type holder struct {
+		node string
+		sids int
+	}
+	var holders []holder // each name once, in the order of sids
+	for sid := within.From; sid < within.To; sid++ {
+		h := m.list.sids[sid].Holder
+		if !h.Exists() {
+			continue
+		}
+		name := cmp.Or(h.Value.Node, "unknown")
+		i := slices.IndexFunc(holders, func(o holder) bool { return o.node == name })
+		if i < 0 {
+			i, holders = len(holders), append(holders, holder{node: name})
+		}
+		holders[i].sids++
+	}
+	var names []string
+	for i, h := range holders {
+		switch {
+		case i == holdersNamed:
+			names = append(names, fmt.Sprintf("and %d more", len(holders)-i))
+		case i > holdersNamed:
+		case h.sids > 1:
+			names = append(names, fmt.Sprintf("%s (%d)", h.node, h.sids))
+		default:
+			names = append(names, h.node)
+		}
+	}
+	by := ""
+	if len(names) > 0 {
+		by = " by " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("no sid%s is free: %d of %d are held%s, %d quarantined", of, sum.held, sum.size, by, sum.bad)
 }

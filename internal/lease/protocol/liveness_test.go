@@ -1,4 +1,4 @@
-package lease_test
+package protocol_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 )
 
 // These tests are about liveness: no state may be one that a node never leaves,
@@ -436,7 +437,7 @@ func TestStartTogether(t *testing.T) {
 	for i := range nodes {
 		p := s.w.start(fmt.Sprintf("n%d", i))
 		cfg := s.w.config(fmt.Sprintf("n%d", i), p.name, func(maximum time.Duration) time.Duration { return time.Duration(r.Int64N(int64(maximum))) })
-		p.machine = lease.NewMachine(cfg)
+		p.machine = protocol.New(cfg)
 		ps = append(ps, p)
 	}
 	s.w.fault = func(_ *process, a lease.Action) outcome {
@@ -482,7 +483,7 @@ func TestListsWhileNodesComeAndGo(t *testing.T) {
 	a := s.w.start("n1")
 	cfg := s.w.config("n1", a.name, func(maximum time.Duration) time.Duration { return time.Duration(r.Int64N(int64(max(maximum, 1)))) })
 	cfg.Format.Layout, cfg.ReloadEvery = flake.Fleet, 30*time.Second
-	a.machine = lease.NewMachine(cfg)
+	a.machine = protocol.New(cfg)
 	s.drive(time.Minute, true, a)
 	if !a.machine.Status().Held {
 		t.Fatalf("status %+v", a.machine.Status())

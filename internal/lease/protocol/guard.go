@@ -1,4 +1,4 @@
-package lease
+package protocol
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 const (
@@ -24,12 +25,12 @@ const (
 func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
 	until, of := m.latestWall(now, acquiring)
 	if now.Wall <= until {
-		m.over(AlarmClock, -1)
+		m.over(lease.AlarmClock, -1)
 		return false
 	}
 	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of %s: correct it; if it is right, run \"allocator admin accept-time\"",
 		now.Wall.Time().Format(time.RFC3339), (now.Wall - until).Duration().Round(time.Second), of)
-	m.alarmOnce(AlarmClock, -1, "this clock is too far ahead of "+of+"; no ceiling is written")
+	m.alarmOnce(lease.AlarmClock, -1, "this clock is too far ahead of "+of+"; no ceiling is written")
 	m.next = now.Mono.Add(m.cfg.RetryAfter)
 	return true
 }
@@ -120,27 +121,10 @@ func (m *Machine) soundBy(now clock.Reading, worker bool) clock.Millis {
 	return max(now.Wall, m.era.Value.Floor) + m.farAhead(worker)
 }
 
-// Limit is up to which wall time this process may write ceilings, for itself and for
-// workers: a copy of what the poison guard knows. The zero value permits nothing.
-type Limit struct {
-	at              clock.Mono
-	extend, acquire clock.Millis // at that time
-}
-
 // Limit returns the limit as of now, which is the reading of the latest Step.
-func (m *Machine) Limit(now clock.Reading) Limit {
-	l := Limit{at: now.Mono}
-	l.extend, _ = m.latestWall(now, false)
-	l.acquire, _ = m.latestWall(now, true)
+func (m *Machine) Limit(now clock.Reading) lease.Limit {
+	l := lease.Limit{At: now.Mono}
+	l.Extend, _ = m.latestWall(now, false)
+	l.Acquire, _ = m.latestWall(now, true)
 	return l
-}
-
-// Permits reports whether a ceiling may be written at a later reading of the clock.
-func (l Limit) Permits(now clock.Reading, acquiring bool) bool {
-	until := l.extend
-	if acquiring {
-		until = l.acquire
-	}
-	// Not until + elapsed: until may be the end of time.
-	return now.Wall-clock.MillisOf(now.Mono.Sub(l.at)) <= until
 }

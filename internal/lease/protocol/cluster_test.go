@@ -1,4 +1,4 @@
-package lease_test
+package protocol_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -55,7 +56,7 @@ var errLost = errors.New("deadline exceeded")
 type process struct {
 	w       *cluster
 	name    string // of the process in the history: unique
-	machine *lease.Machine
+	machine *protocol.Machine
 	node    *node.Node
 	pending []lease.Action // requests that the test answers later
 	late    []lease.Action // requests that the store will see after their deadline
@@ -75,12 +76,12 @@ func (p *process) Now() clock.Reading {
 // moment numbers events in the order in which they happen.
 func (w *cluster) moment() clock.Mono { w.moments++; return w.moments }
 
-func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) time.Duration) lease.Config {
+func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) time.Duration) protocol.Config {
 	gossip := nodeName + ":7946"
 	if w.without[nodeName] {
 		gossip = ""
 	}
-	return lease.Config{
+	return protocol.Config{
 		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test", Gossip: gossip},
 		Format:         flake.Default,
 		SIDRange:       w.sids[nodeName],
@@ -106,7 +107,7 @@ func (w *cluster) start(nodeName string) *process {
 	w.procs++
 	instance := fmt.Sprintf("%s-%d", nodeName, w.procs)
 	p := &process{w: w, name: instance}
-	p.machine = lease.NewMachine(w.config(nodeName, instance, func(time.Duration) time.Duration { return 0 }))
+	p.machine = protocol.New(w.config(nodeName, instance, func(time.Duration) time.Duration { return 0 }))
 	p.node = node.New(node.Config{
 		Name:     nodeName,
 		Instance: lease.Instance(instance),

@@ -1,4 +1,4 @@
-package lease
+package protocol
 
 import (
 	"cmp"
@@ -10,18 +10,16 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
-
-// MaxWindow is the longest window that package config allows.
-const MaxWindow = 24 * time.Hour
 
 // Config configures a machine. All durations are required; package config has
 // the defaults and the reasons for them.
 type Config struct {
-	Registration Registration // instance, node name and addresses of this process
-	Format       flake.Format // the layout and epoch this node was configured for
-	SIDRange     SIDRange     // sids that this node may take; zero: all of the space
-	Workers      SIDRange     // of these, the ones that are for workers alone; zero: none
+	Registration lease.Registration // instance, node name and addresses of this process
+	Format       flake.Format       // the layout and epoch this node was configured for
+	SIDRange     lease.SIDRange     // sids that this node may take; zero: all of the space
+	Workers      lease.SIDRange     // of these, the ones that are for workers alone; zero: none
 
 	Window         time.Duration // W: how far ahead of the clock a ceiling is reserved
 	ExtendEvery    time.Duration // how often a ceiling is raised
@@ -61,9 +59,9 @@ type Machine struct {
 	cfg Config
 
 	// What the store has answered.
-	config   Entry[Space]
-	within   SIDRange // sids that this node may take; until config is read, as if the space had no part
-	era      Entry[Era]
+	config   lease.Entry[lease.Space]
+	within   lease.SIDRange // sids that this node may take; until config is read, as if the space had no part
+	era      lease.Entry[lease.Era]
 	cluster  uint64
 	revision int64      // highest ever seen; answers arrive in order, so it may never fall
 	readAt   clock.Mono // when revision was read
@@ -84,25 +82,25 @@ type Machine struct {
 
 	trusted        clock.Reference // of the first clock that a ceiling was written from
 	recorded       clock.Reference // of the latest time that a record showed before that: later ones may follow our step
-	gate           Gate
-	reported       ReportedRevision // the latest one
-	reportedAtLoad ReportedRevision // that, when the outstanding request was sent
+	gate           lease.Gate
+	reported       lease.ReportedRevision // the latest one
+	reportedAtLoad lease.ReportedRevision // that, when the outstanding request was sent
 
 	bad     map[flake.SID]string // why a sid is not used
 	problem string               // what the node waits for, for a person
 	alarms  map[condition]string // raised and not over
-	actions []Action             // of the step under way
+	actions []lease.Action       // of the step under way
 }
 
 // condition is something that lasts, and that one alarm is raised for.
 type condition struct {
-	kind AlarmKind
+	kind lease.AlarmKind
 	sid  int
 }
 
-// NewMachine returns a machine that has read nothing. It acts from the first Tick on.
-func NewMachine(cfg Config) *Machine {
-	layout := Space{Layout: cfg.Format.Layout}
+// New returns a machine that has read nothing. It acts from the first Tick on.
+func New(cfg Config) *Machine {
+	layout := lease.Space{Layout: cfg.Format.Layout}
 	within := cmp.Or(cfg.SIDRange, layout.SIDs())
 	if left, err := layout.Workers(cfg.Workers, within); err == nil {
 		within = left
@@ -112,7 +110,7 @@ func NewMachine(cfg Config) *Machine {
 		within: within,
 		state:  seeking{},
 		bad:    map[flake.SID]string{},
-		gate:   Gate{Open: !cfg.Gated},
+		gate:   lease.Gate{Open: !cfg.Gated},
 		alarms: map[condition]string{},
 	}
 }
@@ -133,7 +131,7 @@ func NewMachine(cfg Config) *Machine {
 //     generator use no other.
 //   - After Seal comes Sealed, with a ceiling above everything that was issued.
 //   - Nothing follows Done or Fail: events after them are ignored.
-func (m *Machine) Step(now clock.Reading, ev Event) []Action {
+func (m *Machine) Step(now clock.Reading, ev lease.Event) []lease.Action {
 	m.actions = nil
 	if m.life == stopped {
 		return nil
@@ -145,27 +143,27 @@ func (m *Machine) Step(now clock.Reading, ev Event) []Action {
 }
 
 // take notes what happened.
-func (m *Machine) take(now clock.Reading, ev Event) {
+func (m *Machine) take(now clock.Reading, ev lease.Event) {
 	switch ev := ev.(type) {
-	case Tick:
-	case Loaded:
+	case lease.Tick:
+	case lease.Loaded:
 		m.busy = false
 		m.onLoaded(now, ev)
-	case Committed:
+	case lease.Committed:
 		m.busy = false
 		m.onCommitted(now, ev)
-	case Registered, KeptAlive, Revoked:
+	case lease.Registered, lease.KeptAlive, lease.Revoked:
 		m.lease.busy = false
 		m.onLease(now, ev)
-	case Sealed:
+	case lease.Sealed:
 		if h := m.hold(); h != nil && h.service == sealing {
 			h.service, h.issued = sealed, ev.Ceil
 		}
-	case Changed:
+	case lease.Changed:
 		m.onChanged(now)
-	case Watched:
+	case lease.Watched:
 		m.onWatched(now, ev)
-	case Gate:
+	case lease.Gate:
 		if ev.Open && !m.gate.Open {
 			m.next = min(m.next, now.Mono)
 			if m.hold() == nil { // what was listed while it was shut may be old
@@ -173,17 +171,17 @@ func (m *Machine) take(now clock.Reading, ev Event) {
 			}
 		}
 		m.gate = ev
-	case GiveUp:
+	case lease.GiveUp:
 		if h := m.hold(); h != nil {
 			h.leave()
 			m.next = min(m.next, now.Mono)
 		}
-	case ReportedRevision:
-		if ev.after(m.reported) {
+	case lease.ReportedRevision:
+		if ev.After(m.reported) {
 			m.reported = ev
 			m.reload = min(m.reload, now.Mono)
 		}
-	case Stop:
+	case lease.Stop:
 		m.life = stopping
 		if h := m.hold(); h != nil {
 			h.leave()
@@ -203,7 +201,7 @@ func (m *Machine) take(now clock.Reading, ev Event) {
 func (m *Machine) onChanged(now clock.Reading) {
 	m.list.changed = true
 	switch {
-	case m.list.full, !m.gate.Open, m.alarms[condition{AlarmClock, -1}] != "":
+	case m.list.full, !m.gate.Open, m.alarms[condition{lease.AlarmClock, -1}] != "":
 		m.reloadWithin(now, maxJitter)
 	case m.hold() != nil:
 		// Every holder gets every hint and lists all holders: the more there are,
@@ -246,11 +244,11 @@ func (m *Machine) reloadWithin(now clock.Reading, spread time.Duration) {
 const maxJitter = 500 * time.Millisecond
 
 // onLease takes the answer to a request about the lease.
-func (m *Machine) onLease(now clock.Reading, ev Event) {
+func (m *Machine) onLease(now clock.Reading, ev lease.Event) {
 	switch ev := ev.(type) {
-	case Registered:
+	case lease.Registered:
 		switch again := m.lease.id != 0; {
-		case errors.Is(ev.Err, ErrLeaseGone): // maybe the answer to a write showed it first
+		case errors.Is(ev.Err, lease.ErrLeaseGone): // maybe the answer to a write showed it first
 			m.leaseGone(now)
 		case ev.Err != nil:
 			m.problem = fmt.Sprintf("registration in etcd failed: %v", ev.Err)
@@ -265,16 +263,16 @@ func (m *Machine) onLease(now clock.Reading, ev Event) {
 			m.lease.id, m.lease.failed = ev.Lease, 0
 			m.renewed(now)
 		}
-	case KeptAlive:
+	case lease.KeptAlive:
 		switch {
 		case ev.Err == nil:
 			m.renewed(now)
-		case errors.Is(ev.Err, ErrLeaseGone):
+		case errors.Is(ev.Err, lease.ErrLeaseGone):
 			m.leaseGone(now)
 		default:
 			m.lease.next = now.Mono.Add(m.cfg.RetryAfter)
 		}
-	case Revoked:
+	case lease.Revoked:
 		m.lease.id = 0 // a lease that could not be revoked expires by itself
 	}
 }
@@ -290,7 +288,7 @@ func (m *Machine) renewed(now clock.Reading) {
 // were registered does not have us: somebody deleted the key. Peers count who is
 // registered, and so must find us there.
 func (m *Machine) checkRegistered(now clock.Reading) {
-	if m.list.lease == 0 || m.list.lease != m.lease.id || slices.ContainsFunc(m.list.nodes, func(r Registration) bool {
+	if m.list.lease == 0 || m.list.lease != m.lease.id || slices.ContainsFunc(m.list.nodes, func(r lease.Registration) bool {
 		return r.Instance == m.cfg.Registration.Instance
 	}) {
 		return
@@ -306,26 +304,26 @@ func (m *Machine) leaseGone(now clock.Reading) {
 	}
 }
 
-func (m *Machine) do(a Action) { m.actions = append(m.actions, a) }
+func (m *Machine) do(a lease.Action) { m.actions = append(m.actions, a) }
 
 // alarm raises an alarm for something that happened.
-func (m *Machine) alarm(kind AlarmKind, sid int, format string, args ...any) {
-	m.do(Alarm{Kind: kind, SID: sid, Message: fmt.Sprintf(format, args...)})
+func (m *Machine) alarm(kind lease.AlarmKind, sid int, format string, args ...any) {
+	m.do(lease.Alarm{Kind: kind, SID: sid, Message: fmt.Sprintf(format, args...)})
 }
 
 // alarmOnce raises an alarm for a condition, and again only when its text
 // changes or when the condition was over in between.
-func (m *Machine) alarmOnce(kind AlarmKind, sid int, text string) {
+func (m *Machine) alarmOnce(kind lease.AlarmKind, sid int, text string) {
 	c := condition{kind, sid}
 	if m.alarms[c] == text {
 		return
 	}
 	m.alarms[c] = text
-	m.do(Alarm{Kind: kind, SID: sid, Message: text})
+	m.do(lease.Alarm{Kind: kind, SID: sid, Message: text})
 }
 
 // over notes the end of a condition.
-func (m *Machine) over(kind AlarmKind, sid int) { delete(m.alarms, condition{kind, sid}) }
+func (m *Machine) over(kind lease.AlarmKind, sid int) { delete(m.alarms, condition{kind, sid}) }
 
 // Wake returns when the machine next wants a Tick, if nothing happens before.
 func (m *Machine) Wake() clock.Mono {
@@ -354,9 +352,9 @@ func (m *Machine) Wake() clock.Mono {
 }
 
 // Status returns a copy of what m knows.
-func (m *Machine) Status() Status {
+func (m *Machine) Status() lease.Status {
 	sum := m.summarize()
-	s := Status{
+	s := lease.Status{
 		Phase:       m.phase(),
 		EverHeld:    m.everHeld,
 		Lease:       m.lease.id,
@@ -400,12 +398,12 @@ func (m *Machine) Status() Status {
 // summary is what the status says of all sids. It is made once for each change of them,
 // not for each status: a space has up to 1,024. Statuses share it.
 type summary struct {
-	within                  SIDRange // that size, held and bad are of
-	size, held, bad         int      // bad: quarantined, and without a holder
+	within                  lease.SIDRange // that size, held and bad are of
+	size, held, bad         int            // bad: quarantined, and without a holder
 	workersHeld, workersBad int
 	quarantined             map[flake.SID]string
-	holders                 []Held // by sid; nil: the space was never listed
-	lapsed                  []Lapsed
+	holders                 []lease.Held // by sid; nil: the space was never listed
+	lapsed                  []lease.Lapsed
 	ceiling                 clock.Millis // the highest
 }
 
@@ -415,13 +413,13 @@ func (m *Machine) summarize() *summary {
 	}
 	s := &summary{within: m.within, size: m.within.Len(), quarantined: maps.Clone(m.bad)}
 	if m.list.sids != nil {
-		s.holders = make([]Held, 0, len(m.list.sids))
+		s.holders = make([]lease.Held, 0, len(m.list.sids))
 	}
 	all := m.config.Value.SIDs()
 	for sid := all.From; sid < all.To; sid++ {
 		r := m.list.sids[sid]
 		w, held, bad := r.Window.Value, r.Holder.Exists(), m.bad[sid] != ""
-		count := func(within SIDRange, withHolder, quarantined *int) {
+		count := func(within lease.SIDRange, withHolder, quarantined *int) {
 			switch {
 			case !within.Has(sid):
 			case held:
@@ -436,39 +434,39 @@ func (m *Machine) summarize() *summary {
 		switch {
 		case held && r.Holder.Err == nil:
 			h := r.Holder.Value
-			s.holders = append(s.holders, Held{SID: sid, Instance: h.Instance, Node: Printable(h.Node), Worker: h.Worker})
-		case !held && !bad && w.State == Active && w.Gossip: // those of a quarantined sid are wrong
-			s.lapsed = append(s.lapsed, Lapsed{Node: w.Node, Instance: w.Instance, Wall: w.Wall, Rev: r.Window.Rev})
+			s.holders = append(s.holders, lease.Held{SID: sid, Instance: h.Instance, Node: lease.Printable(h.Node), Worker: h.Worker})
+		case !held && !bad && w.State == lease.Active && w.Gossip: // those of a quarantined sid are wrong
+			s.lapsed = append(s.lapsed, lease.Lapsed{Node: w.Node, Instance: w.Instance, Wall: w.Wall, Rev: r.Window.Rev})
 		}
 	}
 	m.list.summary = s
 	return s
 }
 
-func (m *Machine) phase() Phase {
+func (m *Machine) phase() lease.Phase {
 	switch m.life {
 	case stopped:
-		return Stopped
+		return lease.Stopped
 	case stopping:
-		return Releasing
+		return lease.Releasing
 	}
 	switch st := m.state.(type) {
 	case *rewound:
-		return Rewound
+		return lease.Rewound
 	case *hold:
 		if st.record == lost {
-			return Lost
+			return lease.Lost
 		}
-		return Holding
+		return lease.Holding
 	}
 	switch {
 	case m.revision == 0:
-		return Connecting
+		return lease.Connecting
 	case !m.config.Exists():
-		return Uninitialized
+		return lease.Uninitialized
 	case m.list.full:
-		return Standby
+		return lease.Standby
 	default:
-		return Seeking
+		return lease.Seeking
 	}
 }

@@ -1,4 +1,4 @@
-package lease_test
+package protocol_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 )
 
 // watched is a process of layout fleet that holds a sid and keeps its list by a watch.
@@ -33,7 +34,7 @@ func newWatched(t *testing.T) *watched {
 	w.process = w.scenario.w.start("n1")
 	cfg := w.scenario.w.config("n1", w.process.name, func(maximum time.Duration) time.Duration { return time.Duration(r.Int64N(int64(max(maximum, 1)))) })
 	cfg.Format.Layout, cfg.ReloadEvery = flake.Fleet, reloadEvery
-	w.machine = lease.NewMachine(cfg)
+	w.machine = protocol.New(cfg)
 	w.pass(time.Minute)
 	if !w.machine.Status().Held {
 		t.Fatalf("status %+v", w.machine.Status())

@@ -1,4 +1,4 @@
-package lease
+package protocol
 
 import (
 	"math"
@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // A node that holds a sid needs the list of the space only to know who is registered
@@ -18,40 +18,6 @@ import (
 // change is missed between the two, and as long as the watch reaches what the node's
 // own transactions show. No write rests on a kept list: a sid is chosen only from one
 // that was read, and every write compares.
-
-// Watched is what a watch of the keys beside windows reports. Opened: the watch was
-// opened at Revision, and changes before that may have been missed. Else: Changes are
-// all since the report before, and the watch has reached Revision.
-type Watched struct {
-	Opened   bool
-	Revision int64
-	Changes  []Change // in the order of revisions, each revision whole
-}
-
-// Change is a key that was put or deleted.
-type Change struct {
-	Revision int64
-	Key      ChangedKey
-	SID      flake.SID     // of ChangedHolder
-	Holder   Entry[Holder] // of ChangedHolder; absent: it was deleted
-	Instance Instance      // of ChangedNode
-	Node     Registration  // of ChangedNode; zero: it was deleted
-}
-
-// ChangedKey says what a Change is of.
-type ChangedKey uint8
-
-// The keys. A change of anything that is not kept has the list read again.
-const (
-	ChangedOther ChangedKey = iota
-	ChangedHolder
-	ChangedNode
-)
-
-// deletes reports whether c deletes a key of that kind.
-func (c Change) deletes(key ChangedKey) bool {
-	return c.Key == key && !c.Holder.Exists() && c.Node == Registration{}
-}
 
 const (
 	// keptFor is how many times lease.reload-every a kept list lasts, on the average.
@@ -76,7 +42,7 @@ type watch struct {
 	since    clock.Mono // when that was
 }
 
-func (m *Machine) onWatched(now clock.Reading, ev Watched) {
+func (m *Machine) onWatched(now clock.Reading, ev lease.Watched) {
 	switch {
 	case ev.Opened:
 		m.watch = watch{number: m.watch.number + 1, open: true, from: ev.Revision, revision: ev.Revision}
@@ -144,7 +110,7 @@ func (m *Machine) planWatch(now clock.Reading) {
 	}
 	m.watch.open = false
 	m.notKept(now)
-	m.do(Rewatch{})
+	m.do(lease.Rewatch{})
 }
 
 // due returns when the watch is given up unless it reaches what it owes before.
@@ -156,16 +122,16 @@ func (w *watch) due(cfg Config) clock.Mono {
 }
 
 // apply brings a kept list up to date.
-func (m *Machine) apply(now clock.Reading, changes []Change) {
+func (m *Machine) apply(now clock.Reading, changes []lease.Change) {
 	sid := m.own().sid
 	m.list.nodes = slices.Clone(m.list.nodes) // the status shares it
 	for _, c := range changes {
 		switch {
 		case c.Revision <= m.list.revision: // the list has it
-		case c.Key == ChangedOther, c.Holder.Err != nil, endsLease(changes, c):
+		case c.Key == lease.ChangedOther, c.Holder.Err != nil, endsLease(changes, c):
 			m.onChanged(now)
-		case c.Key == ChangedNode:
-			if c.Node == (Registration{}) && c.Instance == m.cfg.Registration.Instance {
+		case c.Key == lease.ChangedNode:
+			if c.Node == (lease.Registration{}) && c.Instance == m.cfg.Registration.Instance {
 				m.reload = now.Mono // to register again
 			}
 			m.list.setNode(c)
@@ -173,7 +139,7 @@ func (m *Machine) apply(now clock.Reading, changes []Change) {
 			// A change of our own sid is in the answer to the next extension.
 		default:
 			// Its window changed as well, and is not known any more.
-			m.list.sids[c.SID], m.list.fresh, m.list.summary = SIDRecords{Holder: c.Holder}, false, nil
+			m.list.sids[c.SID], m.list.fresh, m.list.summary = lease.SIDRecords{Holder: c.Holder}, false, nil
 			if c.Holder.Value.Instance == m.cfg.Registration.Instance {
 				m.reload = now.Mono // a late write acquired it for us: give it back
 			}
@@ -181,23 +147,28 @@ func (m *Machine) apply(now clock.Reading, changes []Change) {
 	}
 }
 
+// deletes reports whether c deletes a key of that kind.
+func deletes(c lease.Change, key lease.ChangedKey) bool {
+	return c.Key == key && !c.Holder.Exists() && c.Node == lease.Registration{}
+}
+
 // endsLease reports that c deletes a holder or a registration together with one of the
 // other kind: that is the end of a lease. A node that gives its sid back deletes the
 // holder alone, and windows show the difference: the sid of an ended lease is still
 // active, and whoever counts its node needs the window. So this waits for a list.
-func endsLease(changes []Change, c Change) bool {
-	with := func(key ChangedKey) bool {
-		return slices.ContainsFunc(changes, func(o Change) bool { return o.Revision == c.Revision && o.deletes(key) })
+func endsLease(changes []lease.Change, c lease.Change) bool {
+	with := func(key lease.ChangedKey) bool {
+		return slices.ContainsFunc(changes, func(o lease.Change) bool { return o.Revision == c.Revision && deletes(o, key) })
 	}
-	return c.deletes(ChangedHolder) && with(ChangedNode) || c.deletes(ChangedNode) && with(ChangedHolder)
+	return deletes(c, lease.ChangedHolder) && with(lease.ChangedNode) || deletes(c, lease.ChangedNode) && with(lease.ChangedHolder)
 }
 
 // setNode puts or deletes a registration. They are in the order of instances.
-func (l *list) setNode(c Change) {
-	i, found := slices.BinarySearchFunc(l.nodes, c.Instance, func(r Registration, id Instance) int {
+func (l *list) setNode(c lease.Change) {
+	i, found := slices.BinarySearchFunc(l.nodes, c.Instance, func(r lease.Registration, id lease.Instance) int {
 		return strings.Compare(string(r.Instance), string(id))
 	})
-	switch gone := c.Node == (Registration{}); {
+	switch gone := c.Node == (lease.Registration{}); {
 	case gone && found:
 		l.nodes = slices.Delete(l.nodes, i, i+1)
 	case !gone && found:
