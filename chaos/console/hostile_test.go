@@ -21,7 +21,7 @@ import (
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server/console"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // event is one of a stream.
@@ -73,16 +73,16 @@ type served struct {
 	console *console.Console
 
 	mu       sync.Mutex
-	snapshot inspect.Snapshot
+	snapshot status.Snapshot
 }
 
 // serve serves a console of a snapshot, with streams and clocks.
-func serve(t *testing.T, s inspect.Snapshot, change ...func(*console.Config)) *served {
+func serve(t *testing.T, s status.Snapshot, change ...func(*console.Config)) *served {
 	t.Helper()
 	out := &served{feed: feed.New(feed.Config{Boot: "boot"}), snapshot: s}
 	src := clock.NewSystem(clock.SystemConfig{})
 	cfg := console.Config{
-		Snapshot: func(context.Context) inspect.Snapshot {
+		Snapshot: func(context.Context) status.Snapshot {
 			out.mu.Lock()
 			defer out.mu.Unlock()
 			now := out.snapshot
@@ -90,8 +90,8 @@ func serve(t *testing.T, s inspect.Snapshot, change ...func(*console.Config)) *s
 			now.Read, now.Self.Now = now.At, now.At
 			return now
 		},
-		Describe: func(_ context.Context, text, _ string) (inspect.Decoded, error) {
-			return inspect.Decoded{Problem: text}, nil
+		Describe: func(_ context.Context, text, _ string) (status.Decoded, error) {
+			return status.Decoded{Problem: text}, nil
 		},
 		Node: node.New(node.Config{Name: s.Self.Name, Instance: "a"}, src, rand.NewPCG(1, 2)),
 		Feed: out.feed, Format: flake.Default,
@@ -141,21 +141,21 @@ func (s *served) send(t *testing.T) {
 }
 
 // size returns the snapshot of a cluster with as many sids, each held by a node of its own.
-func size(sids int) inspect.Snapshot {
+func size(sids int) status.Snapshot {
 	layout := "scalable"
 	if sids > 32 {
 		layout = "fleet"
 	}
 	now := time.Now().UnixMilli()
-	s := inspect.Snapshot{Cluster: inspect.Cluster{Space: "default", Layout: layout, PoolSize: sids, PoolSIDs: fmt.Sprintf("0-%d", sids-1), Era: 1,
-		Self: inspect.Self{Name: "node-0", Instance: "i-0", Version: "v1.2.3", Ready: true, Term: 1, Ceil: now + 3_600_000, Verdict: "open",
-			Clock: &inspect.Clock{State: "open", Finding: "agreed", Known: true, Uncertainty: 200, Limit: 250_000}}}}
+	s := status.Snapshot{Cluster: status.Cluster{Space: "default", Layout: layout, PoolSize: sids, PoolSIDs: fmt.Sprintf("0-%d", sids-1), Era: 1,
+		Self: status.Self{Name: "node-0", Instance: "i-0", Version: "v1.2.3", Ready: true, Term: 1, Ceil: now + 3_600_000, Verdict: "open",
+			Clock: &status.Clock{State: "open", Finding: "agreed", Known: true, Uncertainty: 200, Limit: 250_000}}}}
 	for i := range sids {
 		name, instance := fmt.Sprintf("node-%d", i), fmt.Sprintf("i-%d", i)
-		s.Nodes = append(s.Nodes, inspect.Node{Instance: instance, Name: name, SID: i, Version: "v1.2.3", HTTP: "192.0.2.1:8080",
-			Clock:  &inspect.PeerClock{Self: i == 0, Fresh: true, Verdict: "open", Offset: int64(i), Error: 300},
-			Report: &inspect.Report{Rate: int64(1000 + i), Ceil: now + 3_600_000}})
-		s.SIDs = append(s.SIDs, inspect.SID{SID: i, State: "held", Term: 1, Node: name, Instance: instance, Ceil: now + 3_600_000})
+		s.Nodes = append(s.Nodes, status.Node{Instance: instance, Name: name, SID: i, Version: "v1.2.3", HTTP: "192.0.2.1:8080",
+			Clock:  &status.PeerClock{Self: i == 0, Fresh: true, Verdict: "open", Offset: int64(i), Error: 300},
+			Report: &status.Report{Rate: int64(1000 + i), Ceil: now + 3_600_000}})
+		s.SIDs = append(s.SIDs, status.SID{SID: i, State: "held", Term: 1, Node: name, Instance: instance, Ceil: now + 3_600_000})
 	}
 	return s
 }
@@ -168,18 +168,18 @@ const hostile = `"'><img src=x onerror=alert(2)><script>alert(1)</script>`
 func TestNamesAreText(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UnixMilli()
-	peer := inspect.PeerClock{Verdict: "skewed", SID: 7, Fresh: true, Offset: 1500, Error: 300, Falseticker: true}
-	cluster := inspect.Snapshot{Cluster: inspect.Cluster{
+	peer := status.PeerClock{Verdict: "skewed", SID: 7, Fresh: true, Offset: 1500, Error: 300, Falseticker: true}
+	cluster := status.Snapshot{Cluster: status.Cluster{
 		Space: hostile, Layout: "scalable", PoolSize: 32, PoolSIDs: "0-31", Era: 1,
-		Self: inspect.Self{Name: hostile, Instance: "a", Version: hostile, Ready: true, SID: 3, Term: 1, Ceil: now + 290_000, Verdict: "open",
+		Self: status.Self{Name: hostile, Instance: "a", Version: hostile, Ready: true, SID: 3, Term: 1, Ceil: now + 290_000, Verdict: "open",
 			Refused: map[node.Reason]int64{node.Reason(hostile): 3},
-			Clock:   &inspect.Clock{State: "open", Finding: "agreed", Known: true, Offset: 500, Uncertainty: 200, Limit: 250_000}},
-		Nodes: []inspect.Node{
-			{Instance: "a", Name: hostile, SID: 3, Version: hostile, HTTP: hostile, Clock: &inspect.PeerClock{Self: true, Fresh: true, Verdict: "open"}},
+			Clock:   &status.Clock{State: "open", Finding: "agreed", Known: true, Offset: 500, Uncertainty: 200, Limit: 250_000}},
+		Nodes: []status.Node{
+			{Instance: "a", Name: hostile, SID: 3, Version: hostile, HTTP: hostile, Clock: &status.PeerClock{Self: true, Fresh: true, Verdict: "open"}},
 			{Instance: "b", Name: hostile, SID: 7, Version: hostile, HTTP: hostile, Console: "javascript:alert(3)", Clock: &peer},
-			{Instance: `c` + hostile, Name: hostile, SID: -1, Version: hostile, HTTP: hostile, Console: "data:text/html," + hostile, Clock: &inspect.PeerClock{Fresh: true, Verdict: "open", SID: -1}},
+			{Instance: `c` + hostile, Name: hostile, SID: -1, Version: hostile, HTTP: hostile, Console: "data:text/html," + hostile, Clock: &status.PeerClock{Fresh: true, Verdict: "open", SID: -1}},
 		},
-		SIDs: []inspect.SID{
+		SIDs: []status.SID{
 			{SID: 3, State: "held", Term: 1, Node: hostile, Instance: "a", Ceil: now + 250_000},
 			{SID: 7, State: "held", Term: 2, Node: hostile, Instance: "b", Ceil: now + 200_000, Problem: hostile},
 		},
@@ -187,7 +187,7 @@ func TestNamesAreText(t *testing.T) {
 	breaker := &broken{console.Broken{Etcd: "running", Nodes: []console.BrokenNode{{Name: hostile, Message: hostile, Faults: hostile, Answer: hostile}}}}
 	s := serve(t, cluster, func(c *console.Config) {
 		c.Break = breaker
-		c.Settings = []inspect.Setting{{Key: "node.name", Value: hostile, Source: hostile}}
+		c.Settings = []status.Setting{{Key: "node.name", Value: hostile, Source: hostile}}
 		c.Conditions = func() []console.Condition { return []console.Condition{{Text: hostile}} }
 	})
 	s.feed.Observe(clock.Mono(time.Second), feed.State{Node: node.Stats{Name: hostile, Instance: "a"}})

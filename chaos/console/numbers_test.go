@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/server/console"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // moment is a snapshot, and what the page showed when it had taken it.
@@ -59,11 +59,11 @@ func TestNumbers(t *testing.T) {
 		t.Run("page "+name, func(t *testing.T) {
 			var wrong []string
 			for end := time.Now().Add(patience); ; { // a number may change twice between two answers of the API
-				before := getJSON[inspect.Cluster](t, "http://"+node.HTTP+"/v1/cluster")
+				before := getJSON[status.Cluster](t, "http://"+node.HTTP+"/v1/cluster")
 				node.issue(t, 7)
 				m := p.next()
 				metrics := string(get(t, "http://"+node.Admin+"/metrics"))
-				after := getJSON[inspect.Cluster](t, "http://"+node.HTTP+"/v1/cluster")
+				after := getJSON[status.Cluster](t, "http://"+node.HTTP+"/v1/cluster")
 				if differ := m.differs(name); len(differ) > 0 {
 					t.Fatalf("the page shows what its snapshot does not have:\n%s\n%+v\n%s", strings.Join(differ, "\n"), m.Shown, m.Text)
 				}
@@ -112,7 +112,7 @@ func (m *moment) differs(page string) (wrong []string) {
 	switch page {
 	case "":
 		held := 0
-		byName := map[string]inspect.Node{}
+		byName := map[string]status.Node{}
 		for _, n := range s.Nodes {
 			byName[n.Instance] = n
 		}
@@ -220,7 +220,7 @@ func offset(us, uncertainty int64) string {
 
 // between says where a snapshot differs from both what the API answered before and what it
 // answered after.
-func between(before *inspect.Cluster, s *console.Snapshot, after *inspect.Cluster) (wrong []string) {
+func between(before *status.Cluster, s *console.Snapshot, after *status.Cluster) (wrong []string) {
 	one := func(what string, a, b, c any) {
 		if fmt.Sprint(a) != fmt.Sprint(b) && fmt.Sprint(c) != fmt.Sprint(b) {
 			wrong = append(wrong, fmt.Sprintf("%s: the API had %v and then %v, the page %v", what, a, c, b))
@@ -285,8 +285,8 @@ func TestWithoutJavaScript(t *testing.T) {
 		if live := eval[string](p, `document.querySelector("#live").textContent`); !strings.HasPrefix(live, "as of ") {
 			t.Errorf("scripts run: the page is %q", live)
 		}
-		var s inspect.Cluster
-		if s = getJSON[inspect.Cluster](t, "http://"+node.HTTP+"/v1/cluster"); len(s.SIDs) != 3 {
+		var s status.Cluster
+		if s = getJSON[status.Cluster](t, "http://"+node.HTTP+"/v1/cluster"); len(s.SIDs) != 3 {
 			t.Fatalf("%+v", s)
 		}
 		text := eval[string](p, "document.body.innerText")

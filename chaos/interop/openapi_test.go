@@ -24,7 +24,7 @@ func serverExchanges(t *testing.T, root string) (out []servertest.Exchange) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "exchanges")
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1",
-		"./internal/server", "./internal/server/inspect", "./internal/server/httpserver", "-args", "-exchanges", file)
+		"./internal/server", "./internal/status", "./internal/server/httpserver", "-args", "-exchanges", file)
 	cmd.Dir = root
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go test ./internal/server: %v\n%s", err, text)

@@ -46,7 +46,7 @@ func start(t *testing.T, guard *access.Guard) *redisNode {
 // open starts the listener, for the first time or again.
 func (w *redisNode) open(addr string) {
 	w.t.Helper()
-	s, err := respserver.New(respserver.Config{Service: w.env.Service, Inspector: w.env.Inspector, Logger: slog.New(slog.DiscardHandler)})
+	s, err := respserver.New(respserver.Config{Service: w.env.Service, Reader: w.env.Reader, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}

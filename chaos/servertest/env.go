@@ -34,7 +34,7 @@ import (
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/worker/broker"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -66,16 +66,16 @@ type Config struct {
 
 // Env is a node that holds sid 7, and its listeners.
 type Env struct {
-	T         testing.TB
-	Clock     *clocktest.Manual
-	Node      *node.Node
-	Dir       *Directory
-	Service   *server.Service
-	Inspector *inspect.Inspector
-	Feed      *feed.Feed
-	GRPC      *grpcserver.Server
-	HTTP      http.Handler
-	Dial      func() *grpc.ClientConn // the connection to GRPC, which is served from the first call on
+	T       testing.TB
+	Clock   *clocktest.Manual
+	Node    *node.Node
+	Dir     *Directory
+	Service *server.Service
+	Reader  *status.Reader
+	Feed    *feed.Feed
+	GRPC    *grpcserver.Server
+	HTTP    http.Handler
+	Dial    func() *grpc.ClientConn // the connection to GRPC, which is served from the first call on
 }
 
 // New returns an Env that serves until the test ends.
@@ -113,11 +113,11 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		workers = cfg.Workers(n)
 	}
 	e.Service = must(server.New(server.Config{Node: n, Guard: cfg.Guard, MaxTextCount: cfg.MaxTextCount, Observe: cfg.Observe, Broker: workers, WorkersPerClient: 2}))
-	e.Inspector = must(inspect.New(inspect.Config{
+	e.Reader = must(status.New(status.Config{
 		Node: n, Directory: e.Dir, Space: "test", Version: "v0", Logger: log, Clocks: cfg.Clocks, Feed: e.Feed,
 	}))
-	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Inspector: e.Inspector, Logger: grpcLog, Drain: cfg.Drain, Undrain: cfg.Undrain, Feed: e.Feed}))
-	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Inspector: e.Inspector, Hosts: cfg.Hosts, Feed: e.Feed}))
+	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Reader: e.Reader, Logger: grpcLog, Drain: cfg.Drain, Undrain: cfg.Undrain, Feed: e.Feed}))
+	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Reader: e.Reader, Hosts: cfg.Hosts, Feed: e.Feed}))
 	if !cfg.From.IsValid() {
 		cfg.From = netip.MustParseAddr("127.0.0.1")
 	}

@@ -30,8 +30,8 @@ import (
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
-	"github.com/flakelease/allocator/internal/server/inspect"
 	"github.com/flakelease/allocator/internal/server/respserver"
+	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/worker/broker"
 )
 
@@ -57,7 +57,7 @@ type Daemon struct {
 	// Set by Run before any part starts.
 	keeper    *keeper.Keeper
 	service   *server.Service
-	inspector *inspect.Inspector
+	reader    *status.Reader
 	grpc      *grpcserver.Server
 	http      http.Handler
 	resp      *respserver.Server // nil: no RESP listener
@@ -278,23 +278,23 @@ func (d *Daemon) build() error {
 	if err != nil {
 		return err
 	}
-	d.inspector, err = inspect.New(inspect.Config{
+	d.reader, err = status.New(status.Config{
 		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report, Reports: d.reports,
 		Feed: d.feed, Settings: d.settings(),
 	})
 	if err != nil {
 		return err
 	}
-	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Inspector: d.inspector, Logger: d.log, Drain: d.release, Undrain: d.watch.Undrain, Feed: d.feed})
+	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Reader: d.reader, Logger: d.log, Drain: d.release, Undrain: d.watch.Undrain, Feed: d.feed})
 	if err != nil {
 		return err
 	}
-	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Inspector: d.inspector, Hosts: d.hosts(), Feed: d.feed}); err != nil {
+	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Reader: d.reader, Hosts: d.hosts(), Feed: d.feed}); err != nil {
 		return err
 	}
 	if d.listeners.resp != nil {
 		if d.resp, err = respserver.New(respserver.Config{
-			Service: d.service, Inspector: d.inspector, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
+			Service: d.service, Reader: d.reader, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
 		}); err != nil {
 			return err
 		}

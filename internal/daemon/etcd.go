@@ -142,7 +142,7 @@ func (e *etcd) store() (*etcdstore.Store, error) {
 	return nil, *e.why.Load()
 }
 
-// The calls of keeper.Store, broker.Store and inspect.Directory.
+// The calls of keeper.Store, broker.Store and status.Directory.
 
 func (e *etcd) Load(ctx context.Context) (lease.View, error) {
 	s, err := e.store()

@@ -43,7 +43,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 			d.askReports(now)
 		}
 		if pace.due(now, streams, happened) {
-			json := feed.JSON(d.console.Complete(d.inspector.Snapshot(ctx)))
+			json := feed.JSON(d.console.Complete(d.reader.Snapshot(ctx)))
 			d.feed.SetSnapshot(json)
 			pace.made(now, len(json))
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // gossipConfig returns what is known before the pool's ID is: enough to listen.
@@ -48,8 +48,8 @@ func (d *Daemon) report() cluster.Report {
 }
 
 // reports returns what other nodes say of theirs, and has them asked for lookedFor.
-func (d *Daemon) reports() map[string]inspect.Report {
-	out := map[string]inspect.Report{}
+func (d *Daemon) reports() map[string]status.Report {
+	out := map[string]status.Report{}
 	d.looked.Store(int64(d.clock.Now().Mono))
 	c := d.cluster.Load()
 	if c == nil {
@@ -59,7 +59,7 @@ func (d *Daemon) reports() map[string]inspect.Report {
 		if !r.Sent {
 			continue
 		}
-		v := inspect.Report{Rate: r.PerSecond, Lead: int64(r.Lead), Ceil: int64(r.Ceil), Age: r.Age.Milliseconds()}
+		v := status.Report{Rate: r.PerSecond, Lead: int64(r.Lead), Ceil: int64(r.Ceil), Age: r.Age.Milliseconds()}
 		v.Refusing = reasonOf(r.Reason)
 		out[instance] = v
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/adminserver"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/httpserver"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // Space reads the node's space from etcd. It may be called while the node runs.
@@ -42,8 +42,8 @@ func (d *Daemon) Console() http.Handler { return d.console }
 
 func (d *Daemon) newConsole() *console.Console {
 	cfg := console.Config{
-		Snapshot: d.inspector.Snapshot, Describe: d.inspector.Describe, Node: d.node, Feed: d.feed, Clocks: d.watch.Report,
-		Conditions: d.adminConfig().Conditions, Format: d.cfg.Format(), Settings: d.inspector.Settings(),
+		Snapshot: d.reader.Snapshot, Describe: d.reader.Describe, Node: d.node, Feed: d.feed, Clocks: d.watch.Report,
+		Conditions: d.adminConfig().Conditions, Format: d.cfg.Format(), Settings: d.reader.Settings(),
 		API: d.addrs.AdvertisedHTTP, GRPC: d.addrs.AdvertisedGRPC, Guard: d.security.guard, Break: d.host.Break, Log: d.log,
 	}
 	if d.cfg.Console.Operate {
@@ -59,9 +59,9 @@ func (d *Daemon) newConsole() *console.Console {
 }
 
 // settings returns the settings of the node for pages.
-func (d *Daemon) settings() (list []inspect.Setting) {
+func (d *Daemon) settings() (list []status.Setting) {
 	for _, s := range d.sources {
-		list = append(list, inspect.Setting(s))
+		list = append(list, status.Setting(s))
 	}
 	return list
 }

@@ -261,7 +261,7 @@ func (x fixture) resp(text func(flake.ID) string) func(ask) answer {
 
 // redis sends a line to a RESP listener and returns a reader of the answer.
 func (x fixture) redis(line string) *bufio.Reader {
-	listener, err := respserver.New(respserver.Config{Service: x.Service, Inspector: x.Inspector, Logger: slog.New(slog.DiscardHandler)})
+	listener, err := respserver.New(respserver.Config{Service: x.Service, Reader: x.Reader, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		x.T.Fatal(err)
 	}

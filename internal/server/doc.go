@@ -13,7 +13,7 @@
 // answer to the same request. A refusal that reaches a client has changed nothing
 // (I7): the node is called last, after every check of the request.
 //
-// No request for IDs waits for etcd. Package inspect answers what does: decoding an
+// No request for IDs waits for etcd. Package status answers what does: decoding an
 // ID and the view of the cluster, both with deadlines.
 //
 // These packages open no port. Package daemon gives them their listeners.

@@ -23,7 +23,7 @@ import (
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/httpserver"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // Path is where the console is served.
@@ -31,15 +31,15 @@ const Path = "/console/"
 
 // Config is what the console shows. Functions are safe for concurrent use.
 type Config struct {
-	Snapshot func(context.Context) inspect.Snapshot // nil: there is no node, and nothing below but Format and Break
-	Describe func(ctx context.Context, text, kind string) (inspect.Decoded, error)
+	Snapshot func(context.Context) status.Snapshot // nil: there is no node, and nothing below but Format and Break
+	Describe func(ctx context.Context, text, kind string) (status.Decoded, error)
 	Node     *node.Node
 	Feed     *feed.Feed
 	Clocks   func() clock.Report
 
 	Conditions func() []Condition // of readiness
 	Format     flake.Format
-	Settings   []inspect.Setting
+	Settings   []status.Setting
 	API        string // host:port of the HTTP API, for examples; "": none
 	GRPC       string // the same of gRPC
 

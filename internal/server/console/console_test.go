@@ -20,7 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // hostile is what somebody who can write to etcd may call a node.
@@ -29,17 +29,17 @@ const hostile = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>`
 const start = 1_795_000_000_000
 
 // two is a cluster of the node that answers, and of one with a hostile name.
-func two() inspect.Snapshot {
-	peer := inspect.PeerClock{Verdict: "open", SID: 7, Fresh: true, Offset: 1500, Error: 300}
-	return inspect.Snapshot{At: start, Read: start, Cluster: inspect.Cluster{
+func two() status.Snapshot {
+	peer := status.PeerClock{Verdict: "open", SID: 7, Fresh: true, Offset: 1500, Error: 300}
+	return status.Snapshot{At: start, Read: start, Cluster: status.Cluster{
 		Space: "default", Layout: "scalable", PoolSize: 32, PoolSIDs: "0-31", Era: 1,
-		Self: inspect.Self{Name: "node-1", Instance: "a", Ready: true, SID: 3, Term: 1, Ceil: start + 29_000, Now: start, Verdict: "open",
-			Clock: &inspect.Clock{State: "open", Finding: "agreed", Known: true, Offset: 500, Uncertainty: 200, Limit: 250_000}},
-		Nodes: []inspect.Node{
-			{Instance: "a", Name: "node-1", SID: 3, Clock: &inspect.PeerClock{Self: true, Fresh: true, Verdict: "open"}},
+		Self: status.Self{Name: "node-1", Instance: "a", Ready: true, SID: 3, Term: 1, Ceil: start + 29_000, Now: start, Verdict: "open",
+			Clock: &status.Clock{State: "open", Finding: "agreed", Known: true, Offset: 500, Uncertainty: 200, Limit: 250_000}},
+		Nodes: []status.Node{
+			{Instance: "a", Name: "node-1", SID: 3, Clock: &status.PeerClock{Self: true, Fresh: true, Verdict: "open"}},
 			{Instance: "b", Name: hostile, SID: 7, Clock: &peer},
 		},
-		SIDs: []inspect.SID{
+		SIDs: []status.SID{
 			{SID: 3, State: "held", Term: 1, Node: "node-1", Instance: "a", Base: start, Ceil: start + 25_000},
 			{SID: 7, State: "held", Term: 2, Node: hostile, Instance: "b", Base: start, Ceil: start + 20_000, Problem: hostile},
 		},
@@ -47,11 +47,11 @@ func two() inspect.Snapshot {
 }
 
 // fixture returns a console of the cluster that c points to.
-func fixture(c *inspect.Snapshot, change ...func(*Config)) *Console {
+func fixture(c *status.Snapshot, change ...func(*Config)) *Console {
 	cfg := Config{
-		Snapshot: func(context.Context) inspect.Snapshot { return *c },
-		Describe: func(context.Context, string, string) (inspect.Decoded, error) {
-			return inspect.Decoded{Problem: hostile}, nil
+		Snapshot: func(context.Context) status.Snapshot { return *c },
+		Describe: func(context.Context, string, string) (status.Decoded, error) {
+			return status.Decoded{Problem: hostile}, nil
 		},
 		Node:   node.New(node.Config{Name: "node-1", Instance: "a"}, clocktest.NewManual(start), rand.NewPCG(1, 2)),
 		Feed:   feed.New(feed.Config{Boot: "boot"}),
@@ -165,7 +165,7 @@ func TestNamesAreText(t *testing.T) {
 }
 
 // guarded returns a console that wants a token, and tokens by scope.
-func guarded(t *testing.T, cluster *inspect.Snapshot) (*Console, map[string]string, *access.Guard) {
+func guarded(t *testing.T, cluster *status.Snapshot) (*Console, map[string]string, *access.Guard) {
 	t.Helper()
 	tokens, lines := map[string]string{}, ""
 	for _, scope := range []string{"read", "issue", "admin"} {
@@ -295,26 +295,26 @@ func TestNothingToBreak(t *testing.T) {
 func snapshotOf(c *Console) Snapshot { return c.snapshot(context.Background()) }
 
 func TestSummary(t *testing.T) {
-	other := func(c *inspect.Snapshot) *inspect.PeerClock { return c.Nodes[1].Clock }
+	other := func(c *status.Snapshot) *status.PeerClock { return c.Nodes[1].Clock }
 	for name, tc := range map[string]struct {
-		change func(*inspect.Snapshot)
+		change func(*status.Snapshot)
 		level  string
 		text   string
 	}{
-		"well":  {func(*inspect.Snapshot) {}, "ok", "All is well: 2 nodes serve, every window lasts 20.0 s or longer."},
-		"wrong": {func(c *inspect.Snapshot) { other(c).Verdict = "skewed" }, "bad", "the clock is wrong, so it refuses. 1 of 2 nodes serve."},
-		"this one wrong": {func(c *inspect.Snapshot) {
+		"well":  {func(*status.Snapshot) {}, "ok", "All is well: 2 nodes serve, every window lasts 20.0 s or longer."},
+		"wrong": {func(c *status.Snapshot) { other(c).Verdict = "skewed" }, "bad", "the clock is wrong, so it refuses. 1 of 2 nodes serve."},
+		"this one wrong": {func(c *status.Snapshot) {
 			c.Self.Ready, c.Self.Refusing, c.Self.Verdict = false, node.ClockSkew, "skewed"
 		}, "bad", "node-1: the clock is wrong, so it refuses. 1 of 2 nodes serve."},
-		"nobody": {func(c *inspect.Snapshot) {
+		"nobody": {func(c *status.Snapshot) {
 			c.Self.Ready, c.Self.Refusing = false, node.ClockSkew
 			other(c).Verdict = "skewed"
 		}, "bad", "The clocks disagree, and nobody issues: "},
-		"ended":       {func(c *inspect.Snapshot) { c.SIDs[1].Ceil = start }, "bad", "the window has ended, so it refuses. 1 of 2 nodes serve."},
-		"silent":      {func(c *inspect.Snapshot) { other(c).Fresh = false }, "warn", "No reply from "},
-		"quarantined": {func(c *inspect.Snapshot) { c.SIDs = append(c.SIDs, inspect.SID{SID: 9, State: "quarantined"}) }, "warn", "1 sid quarantined. 2 of 2 nodes serve."},
-		"standby":     {func(c *inspect.Snapshot) { c.Nodes[1].SID = -1; c.SIDs = c.SIDs[:1] }, "warn", "No sid is left for "},
-		"unverified":  {func(c *inspect.Snapshot) { other(c).Verdict = "unverified" }, "bad", "no majority confirms the clock, so it refuses."},
+		"ended":       {func(c *status.Snapshot) { c.SIDs[1].Ceil = start }, "bad", "the window has ended, so it refuses. 1 of 2 nodes serve."},
+		"silent":      {func(c *status.Snapshot) { other(c).Fresh = false }, "warn", "No reply from "},
+		"quarantined": {func(c *status.Snapshot) { c.SIDs = append(c.SIDs, status.SID{SID: 9, State: "quarantined"}) }, "warn", "1 sid quarantined. 2 of 2 nodes serve."},
+		"standby":     {func(c *status.Snapshot) { c.Nodes[1].SID = -1; c.SIDs = c.SIDs[:1] }, "warn", "No sid is left for "},
+		"unverified":  {func(c *status.Snapshot) { other(c).Verdict = "unverified" }, "bad", "no majority confirms the clock, so it refuses."},
 	} {
 		cluster := two()
 		tc.change(&cluster)

@@ -10,13 +10,13 @@ import (
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // Snapshot is what the pages show: the cluster as the node knows it, and what follows
 // from that for people.
 type Snapshot struct {
-	inspect.Snapshot
+	status.Snapshot
 	Summary Summary        `json:"summary"`
 	Members []Member       `json:"members"`
 	Counts  map[string]int `json:"counts"` // sids by state
@@ -40,7 +40,7 @@ type Summary struct {
 
 // Row is a sid that is or was in use.
 type Row struct {
-	inspect.SID
+	status.SID
 	State   string // free, held, waiting or quarantined; of held: refusing or exhausted
 	Left    int64  // ms
 	Verdict string // of its holder; "": not known
@@ -93,7 +93,7 @@ const (
 func (c *Console) snapshot(ctx context.Context) Snapshot { return c.Complete(c.cfg.Snapshot(ctx)) }
 
 // Complete adds to what the node knows what follows from it for people.
-func (c *Console) Complete(from inspect.Snapshot) Snapshot {
+func (c *Console) Complete(from status.Snapshot) Snapshot {
 	s := Snapshot{Snapshot: from}
 	after := int64(staleAfter)
 	if len(from.SIDs) > wideSIDs {

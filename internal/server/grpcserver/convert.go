@@ -8,12 +8,12 @@ import (
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 func (a allocatorService) Describe(ctx context.Context, req *pb.DescribeRequest) (*pb.DescribeResponse, error) {
 	s, began := a.s, a.s.service.Begin()
-	res, err := s.inspector.Describe(ctx, req.GetId(), req.GetKind())
+	res, err := s.reader.Describe(ctx, req.GetId(), req.GetKind())
 	s.service.Done(server.GRPCDescribe, err, began)
 	if err != nil {
 		return nil, statusOf(err)
@@ -22,7 +22,7 @@ func (a allocatorService) Describe(ctx context.Context, req *pb.DescribeRequest)
 	return describeProto(res, s.service.Limits().Format), nil
 }
 
-func describeProto(d inspect.Decoded, f flake.Format) *pb.DescribeResponse {
+func describeProto(d status.Decoded, f flake.Format) *pb.DescribeResponse {
 	res := &pb.DescribeResponse{
 		Kind:          string(d.ID.Kind),
 		Layout:        wire.LayoutOf(f.Layout),
@@ -56,7 +56,7 @@ type adminService struct {
 
 func (a adminService) GetCluster(ctx context.Context, _ *pb.GetClusterRequest) (*pb.GetClusterResponse, error) {
 	s, began := a.s, a.s.service.Begin()
-	c, err := s.inspector.Cluster(ctx)
+	c, err := s.reader.Cluster(ctx)
 	s.service.Done(server.GRPCCluster, err, began)
 	if err != nil {
 		return nil, statusOf(err)
@@ -65,7 +65,7 @@ func (a adminService) GetCluster(ctx context.Context, _ *pb.GetClusterRequest) (
 	return clusterProto(c), nil
 }
 
-func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
+func clusterProto(c status.Cluster) *pb.GetClusterResponse {
 	res := &pb.GetClusterResponse{
 		Space: c.Space, Pool: c.Pool, Layout: wire.LayoutOf(c.LayoutValue), LayoutBits: c.LayoutValue.String(), EpochUnixMs: c.EpochUnixMs,
 		Era: c.Era, EraFloorUnixMs: c.EraFloorUnixMs, Revision: c.Revision,
@@ -98,7 +98,7 @@ func clusterProto(c inspect.Cluster) *pb.GetClusterResponse {
 	return res
 }
 
-func reportProto(r *inspect.Report) *pb.NodeReport {
+func reportProto(r *status.Report) *pb.NodeReport {
 	if r == nil {
 		return nil
 	}
@@ -107,7 +107,7 @@ func reportProto(r *inspect.Report) *pb.NodeReport {
 	}
 }
 
-func clockProto(v *inspect.Clock) *pb.Clock {
+func clockProto(v *status.Clock) *pb.Clock {
 	if v == nil {
 		return nil
 	}
@@ -124,7 +124,7 @@ func clockProto(v *inspect.Clock) *pb.Clock {
 	}
 }
 
-func peerClockProto(v *inspect.PeerClock) *pb.PeerClock {
+func peerClockProto(v *status.PeerClock) *pb.PeerClock {
 	if v == nil {
 		return nil
 	}

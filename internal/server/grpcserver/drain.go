@@ -133,7 +133,7 @@ func (s *Server) afterDrain(ctx context.Context, before release) (*pb.DrainRespo
 		return res, nil
 	}
 	res.Sid, res.Term = int32(before.grant.SID), before.grant.Term
-	w, err := s.inspector.Window(ctx, before.grant.SID)
+	w, err := s.reader.Window(ctx, before.grant.SID)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "the node refuses requests now, but whether its sid %d was released is unknown: the read from etcd failed: %v; call Drain again", before.grant.SID, err)
 	}

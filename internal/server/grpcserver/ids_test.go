@@ -15,7 +15,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // deadStream is one whose handler has returned: nothing may be sent on it.
@@ -31,7 +31,7 @@ func (d deadStream) SendMsg(any) error {
 	return nil
 }
 
-type noDirectory struct{ inspect.Directory }
+type noDirectory struct{ status.Directory }
 
 // TestEndedStreamIssuesNothing: no ID is issued for a request that was received, but
 // not answered before the stream ended.
@@ -42,8 +42,8 @@ func TestEndedStreamIssuesNothing(t *testing.T) {
 	}, clocktest.NewManual(now), gen.Random())
 	n.Begin(lease.Grant{SID: 1, Term: 1, Base: now, Ceil: now + 1000})
 	service, err1 := server.New(server.Config{Node: n})
-	inspector, err2 := inspect.New(inspect.Config{Node: n, Directory: noDirectory{}, Space: "s"})
-	s, err := New(Config{Service: service, Inspector: inspector, Logger: slog.New(slog.DiscardHandler)})
+	reader, err2 := status.New(status.Config{Node: n, Directory: noDirectory{}, Space: "s"})
+	s, err := New(Config{Service: service, Reader: reader, Logger: slog.New(slog.DiscardHandler)})
 	if err := errors.Join(err1, err2, err); err != nil {
 		t.Fatal(err)
 	}

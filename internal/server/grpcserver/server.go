@@ -26,7 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // Limits of connections. A request for IDs has about 20 bytes.
@@ -51,11 +51,11 @@ const (
 // healthEvery is the interval at which the health service follows readiness.
 const healthEvery = 250 * time.Millisecond
 
-// Config is what a Server needs. Service and Inspector are required.
+// Config is what a Server needs. Service and Reader are required.
 type Config struct {
-	Service   *server.Service
-	Inspector *inspect.Inspector
-	Logger    *slog.Logger // nil: slog.Default
+	Service *server.Service
+	Reader  *status.Reader
+	Logger  *slog.Logger // nil: slog.Default
 	// Drain releases the node's sid when an operator calls Drain; the node refuses
 	// requests by then. It returns when etcd has confirmed the release, or at once if
 	// the node holds no sid, and may be called again. nil: nodes cannot be drained by
@@ -68,15 +68,15 @@ type Config struct {
 
 // Server has the gRPC services of one node. All methods are safe for concurrent use.
 type Server struct {
-	service   *server.Service
-	inspector *inspect.Inspector
-	node      *node.Node
-	drain     func(ctx context.Context) error
-	undrain   func()
-	feed      *feed.Feed
-	log       *slog.Logger
-	health    *health.Server
-	constant  wire.ConstantFields
+	service  *server.Service
+	reader   *status.Reader
+	node     *node.Node
+	drain    func(ctx context.Context) error
+	undrain  func()
+	feed     *feed.Feed
+	log      *slog.Logger
+	health   *health.Server
+	constant wire.ConstantFields
 
 	unauthenticated unauthenticated
 
@@ -97,14 +97,14 @@ func New(cfg Config) (*Server, error) {
 	switch {
 	case cfg.Service == nil:
 		return nil, errors.New("grpcserver: config service: is required")
-	case cfg.Inspector == nil:
-		return nil, errors.New("grpcserver: config inspector: is required")
+	case cfg.Reader == nil:
+		return nil, errors.New("grpcserver: config reader: is required")
 	case cfg.Logger == nil:
 		cfg.Logger = slog.Default()
 	}
 	n := cfg.Service.Node()
 	s := &Server{
-		service: cfg.Service, inspector: cfg.Inspector, node: n, drain: cfg.Drain, undrain: cfg.Undrain, feed: cfg.Feed, log: cfg.Logger,
+		service: cfg.Service, reader: cfg.Reader, node: n, drain: cfg.Drain, undrain: cfg.Undrain, feed: cfg.Feed, log: cfg.Logger,
 		health:   health.NewServer(),
 		constant: wire.NewConstantFields(n.Config().Name, cfg.Service.Limits().Format),
 		denied:   rate.Sometimes{First: 1, Interval: time.Second},

@@ -19,7 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // Limits of HTTP connections.
@@ -55,22 +55,22 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// Config is what the handler needs. Service and Inspector are required.
+// Config is what the handler needs. Service and Reader are required.
 type Config struct {
-	Service   *server.Service
-	Inspector *inspect.Inspector
-	Hosts     *Hosts
-	Feed      *feed.Feed // of events; nil: none
+	Service *server.Service
+	Reader  *status.Reader
+	Hosts   *Hosts
+	Feed    *feed.Feed // of events; nil: none
 }
 
 // handler answers requests of the public API.
 type handler struct {
-	service   *server.Service
-	inspector *inspect.Inspector
-	hosts     *Hosts
-	feed      *feed.Feed
-	limits    server.Limits
-	nodeJSON  []byte // the node's name as a JSON string
+	service  *server.Service
+	reader   *status.Reader
+	hosts    *Hosts
+	feed     *feed.Feed
+	limits   server.Limits
+	nodeJSON []byte // the node's name as a JSON string
 }
 
 // New returns the handler of the public API. The error names the field of cfg that is
@@ -87,8 +87,8 @@ func newHandler(cfg Config) (*handler, error) {
 	switch {
 	case cfg.Service == nil:
 		return nil, errors.New("httpserver: config service: is required")
-	case cfg.Inspector == nil:
-		return nil, errors.New("httpserver: config inspector: is required")
+	case cfg.Reader == nil:
+		return nil, errors.New("httpserver: config reader: is required")
 	}
 	name, err := json.Marshal(cfg.Service.Node().Config().Name)
 	if err != nil {
@@ -96,7 +96,7 @@ func newHandler(cfg Config) (*handler, error) {
 	}
 	limits := cfg.Service.Limits()
 	limits.JSON = true
-	return &handler{service: cfg.Service, inspector: cfg.Inspector, hosts: cfg.Hosts, feed: cfg.Feed, limits: limits, nodeJSON: name}, nil
+	return &handler{service: cfg.Service, reader: cfg.Reader, hosts: cfg.Hosts, feed: cfg.Feed, limits: limits, nodeJSON: name}, nil
 }
 
 // route is one pattern of the public API.
@@ -273,7 +273,7 @@ const decodeCache = "private, max-age=60"
 
 func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
-	d, err := h.inspector.Describe(r.Context(), r.PathValue("id"), r.URL.Query().Get("kind"))
+	d, err := h.reader.Describe(r.Context(), r.PathValue("id"), r.URL.Query().Get("kind"))
 	h.service.Done(server.HTTPDecode, err, began)
 	if err != nil {
 		writeError(w, err)
@@ -289,7 +289,7 @@ func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 
 func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
-	c, err := h.inspector.Cluster(r.Context())
+	c, err := h.reader.Cluster(r.Context())
 	h.service.Done(server.HTTPCluster, err, began)
 	if err != nil {
 		writeError(w, err)

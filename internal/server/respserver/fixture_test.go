@@ -21,8 +21,8 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/server/inspect"
 	"github.com/flakelease/allocator/internal/server/respserver"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // start is where clocks of tests stand: 2026-02-01T00:00:00Z.
@@ -83,11 +83,11 @@ func (x *fixture) listen(sc server.Config, change ...func(*respserver.Config)) *
 	if x.service, err = server.New(sc); err != nil {
 		t.Fatal(err)
 	}
-	inspector, err := inspect.New(inspect.Config{Node: x.node, Directory: empty{}, Space: "test", Version: "v0", Logger: log})
+	reader, err := status.New(status.Config{Node: x.node, Directory: empty{}, Space: "test", Version: "v0", Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := respserver.Config{Service: x.service, Inspector: inspector, Version: "v0", Logger: log}
+	cfg := respserver.Config{Service: x.service, Reader: reader, Version: "v0", Logger: log}
 	for _, f := range change {
 		f(&cfg)
 	}

@@ -275,7 +275,7 @@ func (c *conn) decode(args [][]byte) {
 		c.fail(server.RESPDecode, c.s.malformed("ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]"))
 		return
 	}
-	d, err := c.s.inspector.Describe(c.ctx, string(args[1]), kind)
+	d, err := c.s.reader.Describe(c.ctx, string(args[1]), kind)
 	c.s.service.Done(server.RESPDecode, err, began)
 	if err != nil {
 		c.refuse(err)
@@ -285,7 +285,7 @@ func (c *conn) decode(args [][]byte) {
 }
 
 // status answers ID.STATUS with the member "self" of GET /v1/cluster.
-func (c *conn) status([][]byte) { c.appendJSON(c.s.inspector.Self()) }
+func (c *conn) status([][]byte) { c.appendJSON(c.s.reader.Self()) }
 
 func (c *conn) appendJSON(v any) {
 	b, err := json.Marshal(v)

@@ -16,7 +16,7 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // Limits of connections.
@@ -35,12 +35,12 @@ const (
 	drainLinger = 100 * time.Millisecond
 )
 
-// Config is what a Server needs. Service and Inspector are required.
+// Config is what a Server needs. Service and Reader are required.
 type Config struct {
-	Service   *server.Service
-	Inspector *inspect.Inspector
-	Version   string       // of this program
-	Logger    *slog.Logger // nil: slog.Default
+	Service *server.Service
+	Reader  *status.Reader
+	Version string       // of this program
+	Logger  *slog.Logger // nil: slog.Default
 
 	MaxConnections int           // of the listener, for INFO; 0: no limit
 	IdleTimeout    time.Duration // 0: DefaultIdleTimeout
@@ -49,15 +49,15 @@ type Config struct {
 
 // Server is the listener for Redis clients. All methods are safe for concurrent use.
 type Server struct {
-	cfg       Config
-	service   *server.Service
-	inspector *inspect.Inspector
-	node      *node.Node
-	limits    server.Limits
-	maxBlock  int // largest block of the node
-	log       *slog.Logger
-	every     time.Duration // between sweeps
-	logHTTP   rate.Sometimes
+	cfg      Config
+	service  *server.Service
+	reader   *status.Reader
+	node     *node.Node
+	limits   server.Limits
+	maxBlock int // largest block of the node
+	log      *slog.Logger
+	every    time.Duration // between sweeps
+	logHTTP  rate.Sometimes
 
 	ctx  context.Context // of every connection
 	stop context.CancelFunc
@@ -80,8 +80,8 @@ func New(cfg Config) (*Server, error) {
 	switch {
 	case cfg.Service == nil:
 		return nil, errors.New("respserver: config service: is required")
-	case cfg.Inspector == nil:
-		return nil, errors.New("respserver: config inspector: is required")
+	case cfg.Reader == nil:
+		return nil, errors.New("respserver: config reader: is required")
 	case cfg.MaxConnections < 0 || cfg.IdleTimeout < 0 || cfg.WriteTimeout < 0:
 		return nil, fmt.Errorf("respserver: config: %d connections, %v idle, %v to write: none may be negative",
 			cfg.MaxConnections, cfg.IdleTimeout, cfg.WriteTimeout)
@@ -96,7 +96,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.Default()
 	}
 	s := &Server{
-		cfg: cfg, service: cfg.Service, inspector: cfg.Inspector, node: cfg.Service.Node(), limits: cfg.Service.Limits(), log: cfg.Logger,
+		cfg: cfg, service: cfg.Service, reader: cfg.Reader, node: cfg.Service.Node(), limits: cfg.Service.Limits(), log: cfg.Logger,
 		maxBlock: cfg.Service.Node().Config().Gen.MaxBlock(),
 		every:    min(cfg.IdleTimeout, cfg.WriteTimeout) / sweeps,
 		logHTTP:  rate.Sometimes{First: 1, Interval: time.Second},

@@ -1,4 +1,4 @@
-package inspect
+package status
 
 import (
 	"context"
@@ -37,43 +37,43 @@ type Decoded struct {
 // or uuid.
 //
 // The error is a *node.Refusal, which is counted: INVALID_ID with the class of the
-// mistake, or INVALID_FORMAT for an unknown kind. Or it is ctx'in.
-func (in *Inspector) Describe(ctx context.Context, text, kind string) (Decoded, error) {
+// mistake, or INVALID_FORMAT for an unknown kind. Or it is ctx's.
+func (r *Reader) Describe(ctx context.Context, text, kind string) (Decoded, error) {
 	k, err := describe.ParseKind(kind)
 	if err != nil {
-		return Decoded{}, in.refused(node.InvalidFormat, err)
+		return Decoded{}, r.refused(node.InvalidFormat, err)
 	}
-	id, err := describe.Parse(text, k, in.format)
+	id, err := describe.Parse(text, k, r.format)
 	if err != nil {
-		return Decoded{}, in.refused(node.InvalidID, err)
+		return Decoded{}, r.refused(node.InvalidID, err)
 	}
-	d := Decoded{ID: id, parts: describe.Describe(id, in.format)}
-	d.Flake, err = id.AsFlake(in.format)
-	if d.HasFlake = err == nil; !d.HasFlake || in.format.Layout.SIDBits() == 0 {
+	d := Decoded{ID: id, parts: describe.Describe(id, r.format)}
+	d.Flake, err = id.AsFlake(r.format)
+	if d.HasFlake = err == nil; !d.HasFlake || r.format.Layout.SIDBits() == 0 {
 		return d, nil // of another origin, or of a layout without sids
 	}
-	d.Holder, d.Problem = in.holder(ctx, d.Flake)
+	d.Holder, d.Problem = r.holder(ctx, d.Flake)
 	return d, ctx.Err()
 }
 
-func (in *Inspector) refused(reason node.Reason, err error) *node.Refusal {
-	return in.node.Refused(&node.Refusal{Reason: reason, Message: err.Error(), Metadata: map[string]string{"class": describe.Class(err)}})
+func (r *Reader) refused(reason node.Reason, err error) *node.Refusal {
+	return r.node.Refused(&node.Refusal{Reason: reason, Message: err.Error(), Metadata: map[string]string{"class": describe.Class(err)}})
 }
 
 // holder returns the entry of the ledger that covers id; nil if there is none, or
 // with the reason if the ledger could not be read.
-func (in *Inspector) holder(ctx context.Context, id flake.ID) (*lease.LedgerLine, string) {
+func (r *Reader) holder(ctx context.Context, id flake.ID) (*lease.LedgerLine, string) {
 	select {
-	case in.lookups <- struct{}{}:
-		defer func() { <-in.lookups }()
+	case r.lookups <- struct{}{}:
+		defer func() { <-r.lookups }()
 	default:
 		return nil, "too many reads of the ledger are under way"
 	}
 	ctx, cancel := context.WithTimeout(ctx, holderTimeout)
 	defer cancel()
-	t, found, err := in.cfg.Directory.Holder(ctx, in.format.SID(id), clock.Millis(in.format.UnixMilli(id)))
+	t, found, err := r.cfg.Directory.Holder(ctx, r.format.SID(id), clock.Millis(r.format.UnixMilli(id)))
 	if !errors.Is(err, context.Canceled) { // the caller's decision
-		in.logRead("ledger", err)
+		r.logRead("ledger", err)
 	}
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):

@@ -1,4 +1,4 @@
-package inspect_test
+package status_test
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package inspect
+package status
 
 import (
 	"errors"
@@ -15,14 +15,14 @@ import (
 func TestReadsAreLoggedOnce(t *testing.T) {
 	var log strings.Builder
 	now := clocktest.NewManual(0)
-	in := &Inspector{log: slog.New(slog.NewTextHandler(&log, nil)), clock: now}
+	r := &Reader{log: slog.New(slog.NewTextHandler(&log, nil)), clock: now}
 	away := errors.New("away")
 	for range 2 {
 		for _, err := range []error{nil, away, away, away, nil, nil, away, away} {
-			in.logRead("ledger", err)
+			r.logRead("ledger", err)
 		}
 		now.Advance(time.Minute)
-		in.logRead("ledger", nil)
+		r.logRead("ledger", nil)
 	}
 	if n := strings.Count(log.String(), "read of etcd for a request failed"); n != 2 {
 		t.Errorf("%d lines of two minutes:\n%s", n, &log)

@@ -1,10 +1,10 @@
-// Package inspect answers what a node shows besides IDs: a decoded ID with the holder
+// Package status answers what a node shows besides IDs: a decoded ID with the holder
 // of its sid, the cluster, and the node itself. The values are in the form of the
 // HTTP API; package grpcserver converts them to protocol buffers.
 //
 // It reads etcd through a Directory, within deadlines. If etcd does not answer, the
 // answers contain what the node itself knows and name what is missing.
-package inspect
+package status
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type Directory interface {
 	Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error)
 }
 
-// Config is what an Inspector needs. Node, Directory and Space are required.
+// Config is what a Reader needs. Node, Directory and Space are required.
 type Config struct {
 	Node      *node.Node
 	Directory Directory
@@ -56,9 +56,9 @@ type Setting struct {
 	Source string `json:"source"`
 }
 
-// Inspector answers requests about IDs and the cluster. It is safe for concurrent
+// Reader answers requests about IDs and the cluster. It is safe for concurrent
 // use.
-type Inspector struct {
+type Reader struct {
 	cfg    Config
 	node   *node.Node
 	clock  clock.Source
@@ -79,20 +79,20 @@ type Inspector struct {
 	failed   bool       // the latest read of etcd failed, which was logged
 }
 
-// New returns an Inspector. The error names the field of cfg that is missing.
-func New(cfg Config) (*Inspector, error) {
+// New returns a Reader. The error names the field of cfg that is missing.
+func New(cfg Config) (*Reader, error) {
 	switch {
 	case cfg.Node == nil:
-		return nil, errors.New("inspect: config node: is required")
+		return nil, errors.New("status: config node: is required")
 	case cfg.Directory == nil:
-		return nil, errors.New("inspect: config directory: is required")
+		return nil, errors.New("status: config directory: is required")
 	case cfg.Space == "":
-		return nil, errors.New("inspect: config space: is required")
+		return nil, errors.New("status: config space: is required")
 	case cfg.Logger == nil:
 		cfg.Logger = slog.Default()
 	}
 	g := cfg.Node.Config().Gen
-	return &Inspector{
+	return &Reader{
 		cfg: cfg, node: cfg.Node, clock: cfg.Node.Clock(), log: cfg.Logger,
 		format:  flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)},
 		lookups: make(chan struct{}, maxLookups),
@@ -101,21 +101,21 @@ func New(cfg Config) (*Inspector, error) {
 
 // Settings returns the settings of the node and their sources. Secrets are in files, which
 // settings name.
-func (in *Inspector) Settings() []Setting { return in.cfg.Settings }
+func (r *Reader) Settings() []Setting { return r.cfg.Settings }
 
 // logRead logs the first failed read of etcd after one that succeeded, at most one a
 // minute: any number of requests may fail while etcd is away, and of one damaged
 // record while others are read.
-func (in *Inspector) logRead(what string, err error) {
-	now := in.clock.Now().Mono
-	in.mu.Lock()
-	first := err != nil && !in.failed && (!in.logged || now.Sub(in.loggedAt) >= time.Minute)
-	in.failed = err != nil
+func (r *Reader) logRead(what string, err error) {
+	now := r.clock.Now().Mono
+	r.mu.Lock()
+	first := err != nil && !r.failed && (!r.logged || now.Sub(r.loggedAt) >= time.Minute)
+	r.failed = err != nil
 	if first {
-		in.logged, in.loggedAt = true, now
+		r.logged, r.loggedAt = true, now
 	}
-	in.mu.Unlock()
+	r.mu.Unlock()
 	if first {
-		in.log.Warn("read of etcd for a request failed: logged once until one succeeds", "what", what, "error", err)
+		r.log.Warn("read of etcd for a request failed: logged once until one succeeds", "what", what, "error", err)
 	}
 }

@@ -1,4 +1,4 @@
-package inspect
+package status
 
 import (
 	"cmp"
@@ -129,10 +129,10 @@ type Self struct {
 // Cluster returns the view, at most viewFresh old. If etcd does not answer, the view
 // has only what the node itself knows, and Problem is set: the nodes that it last
 // listed, with the sids that they report by gossip. The error is ctx's.
-func (in *Inspector) Cluster(ctx context.Context) (Cluster, error) {
-	st := in.node.Stats()
-	c, clocks := in.base(st), in.clocks()
-	v, err := in.load(ctx, viewFresh)
+func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
+	st := r.node.Stats()
+	c, clocks := r.base(st), r.clocks()
+	v, err := r.load(ctx, viewFresh)
 	switch {
 	case ctx.Err() != nil:
 		return Cluster{}, ctx.Err()
@@ -142,18 +142,18 @@ func (in *Inspector) Cluster(ctx context.Context) (Cluster, error) {
 	default:
 		c.fill(v, st)
 	}
-	in.fillLive(&c, clocks)
+	r.fillLive(&c, clocks)
 	return c, nil
 }
 
 // fillLive adds what does not come from etcd: clocks and reports.
-func (in *Inspector) fillLive(c *Cluster, clocks clock.Report) {
-	if in.cfg.Clocks != nil {
+func (r *Reader) fillLive(c *Cluster, clocks clock.Report) {
+	if r.cfg.Clocks != nil {
 		c.fillClocks(clocks)
 	}
 	var reports map[string]Report
-	if in.cfg.Reports != nil {
-		reports = in.cfg.Reports()
+	if r.cfg.Reports != nil {
+		reports = r.cfg.Reports()
 	}
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
@@ -166,26 +166,26 @@ func (in *Inspector) fillLive(c *Cluster, clocks clock.Report) {
 }
 
 // clocks returns the measurements of clocks; none if nobody has them.
-func (in *Inspector) clocks() clock.Report {
-	if in.cfg.Clocks == nil {
+func (r *Reader) clocks() clock.Report {
+	if r.cfg.Clocks == nil {
 		return clock.Report{}
 	}
-	return in.cfg.Clocks()
+	return r.cfg.Clocks()
 }
 
 // base returns what the node itself knows of the space.
-func (in *Inspector) base(st node.Stats) Cluster {
+func (r *Reader) base(st node.Stats) Cluster {
 	c := Cluster{
-		Space:          in.cfg.Space,
+		Space:          r.cfg.Space,
 		Pool:           st.Lease.Space.Pool,
-		Layout:         in.format.Layout.String(),
-		EpochUnixMs:    in.format.Epoch,
+		Layout:         r.format.Layout.String(),
+		EpochUnixMs:    r.format.Epoch,
 		Era:            st.Lease.Era.Number,
 		EraFloorUnixMs: int64(st.Lease.Era.Floor),
 		Revision:       st.Lease.Revision,
-		PoolSize:       lease.Space{Layout: in.format.Layout, Part: st.Lease.Space.Part}.SIDs().Len(),
-		Self:           in.self(st),
-		LayoutValue:    in.format.Layout,
+		PoolSize:       lease.Space{Layout: r.format.Layout, Part: st.Lease.Space.Part}.SIDs().Len(),
+		Self:           r.self(st),
+		LayoutValue:    r.format.Layout,
 	}
 	c.WorkerSIDs = st.Lease.Workers.String()
 	if c.Pool != "" {
@@ -195,51 +195,51 @@ func (in *Inspector) base(st node.Stats) Cluster {
 }
 
 // Self returns how the node sees itself. It reads nothing from etcd.
-func (in *Inspector) Self() Self { return in.self(in.node.Stats()) }
+func (r *Reader) Self() Self { return r.self(r.node.Stats()) }
 
-func (in *Inspector) self(st node.Stats) Self {
+func (r *Reader) self(st node.Stats) Self {
 	self := Self{
-		Name: st.Name, Instance: string(st.Instance), Version: in.cfg.Version, Ready: true, SID: -1,
+		Name: st.Name, Instance: string(st.Instance), Version: r.cfg.Version, Ready: true, SID: -1,
 		Now: int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued, Unverified: st.Unverified,
 		Draining: st.Draining, Lead: int64(st.Lead), Refused: st.Refused,
 		Era: st.Lease.Era.Number, Revision: st.Lease.Revision, Cluster: st.Lease.Cluster, Highest: int64(st.Reserved),
 	}
-	if r := in.node.Ready(); r != nil {
-		self.Ready, self.Refusing, self.Message = false, r.Reason, r.Message
+	if refusal := r.node.Ready(); refusal != nil {
+		self.Ready, self.Refusing, self.Message = false, refusal.Reason, refusal.Message
 	}
 	if st.Holding {
 		self.SID, self.Term, self.Base, self.Ceil = int(st.SID), st.Lease.Grant.Term, int64(st.Base), int64(st.Ceil)
 	}
-	if in.cfg.Feed != nil {
-		self.Rate = in.cfg.Feed.Rate()
+	if r.cfg.Feed != nil {
+		self.Rate = r.cfg.Feed.Rate()
 	}
 	return self
 }
 
 // load returns the space as last read, if that was less than fresh ago, or reads it. Concurrent requests share one
 // read, which goes on if a caller leaves.
-func (in *Inspector) load(ctx context.Context, fresh time.Duration) (lease.View, error) {
-	now := in.clock.Now().Mono
-	in.mu.Lock()
-	view, err := in.view, in.viewErr
-	done := in.read && err == nil && now.Sub(in.readAt) < fresh || err != nil && now.Sub(in.failedAt) < viewRetry
-	in.mu.Unlock()
+func (r *Reader) load(ctx context.Context, fresh time.Duration) (lease.View, error) {
+	now := r.clock.Now().Mono
+	r.mu.Lock()
+	view, err := r.view, r.viewErr
+	done := r.read && err == nil && now.Sub(r.readAt) < fresh || err != nil && now.Sub(r.failedAt) < viewRetry
+	r.mu.Unlock()
 	if done {
 		return view, err
 	}
-	result := in.loads.DoChan("", func() (any, error) {
-		began := in.clock.Now().Mono
+	result := r.loads.DoChan("", func() (any, error) {
+		began := r.clock.Now().Mono
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewTimeout)
 		defer cancel()
-		v, err := in.cfg.Directory.Load(ctx)
-		in.logRead("space", err)
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		if in.viewErr = err; err != nil {
-			in.failedAt = in.clock.Now().Mono
+		v, err := r.cfg.Directory.Load(ctx)
+		r.logRead("space", err)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.viewErr = err; err != nil {
+			r.failedAt = r.clock.Now().Mono
 			return lease.View{}, err
 		}
-		in.view, in.readAt, in.read = v, began, true
+		r.view, r.readAt, r.read = v, began, true
 		return v, nil
 	})
 	select {
@@ -371,7 +371,7 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 }
 
 // Window reads the window record of a sid from the store, never from a cached view.
-func (in *Inspector) Window(ctx context.Context, sid flake.SID) (lease.Entry[lease.Window], error) {
-	v, err := in.cfg.Directory.Load(ctx)
+func (r *Reader) Window(ctx context.Context, sid flake.SID) (lease.Entry[lease.Window], error) {
+	v, err := r.cfg.Directory.Load(ctx)
 	return v.SIDs[sid].Window, err
 }

@@ -1,4 +1,4 @@
-package inspect_test
+package status_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/server/inspect"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // decode asks HTTP and returns the answer's bytes.
@@ -286,10 +286,10 @@ func TestClusterWithoutEtcd(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	env := servertest.New(t)
-	for field, cfg := range map[string]inspect.Config{
+	for field, cfg := range map[string]status.Config{
 		"node": {Directory: env.Dir, Space: "s"}, "directory": {Node: env.Node, Space: "s"}, "space": {Node: env.Node, Directory: env.Dir},
 	} {
-		if _, err := inspect.New(cfg); err == nil || !strings.Contains(err.Error(), field) {
+		if _, err := status.New(cfg); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package inspect
+package status
 
 import (
 	"context"
@@ -32,25 +32,25 @@ const (
 
 // Snapshot returns the snapshot. It reads etcd at most every snapshotFresh, and if etcd
 // does not answer it has what was last read, with a Problem.
-func (in *Inspector) Snapshot(ctx context.Context) Snapshot {
+func (r *Reader) Snapshot(ctx context.Context) Snapshot {
 	fresh := snapshotFresh
-	if in.known() > wideSIDs {
+	if r.known() > wideSIDs {
 		fresh = wideFresh
 	}
 	wait, cancel := context.WithTimeout(ctx, snapshotWait)
 	defer cancel()
-	_, err := in.load(wait, fresh)
-	in.mu.Lock()
-	view, read, readAt := in.view, in.read, in.readAt
-	in.mu.Unlock()
+	_, err := r.load(wait, fresh)
+	r.mu.Lock()
+	view, read, readAt := r.view, r.read, r.readAt
+	r.mu.Unlock()
 	after := ""
-	if in.cfg.Feed != nil {
-		_, after = in.cfg.Feed.Latest(0) // before what it describes: a stream that goes on from there misses nothing
+	if r.cfg.Feed != nil {
+		_, after = r.cfg.Feed.Latest(0) // before what it describes: a stream that goes on from there misses nothing
 	}
 
-	st, clocks := in.node.Stats(), in.clocks()
-	now := in.clock.Now()
-	s := Snapshot{Cluster: in.base(st), At: int64(now.Wall), After: after}
+	st, clocks := r.node.Stats(), r.clocks()
+	now := r.clock.Now()
+	s := Snapshot{Cluster: r.base(st), At: int64(now.Wall), After: after}
 	if read {
 		s.fill(view, st)
 		s.Read = int64(now.Wall - clock.MillisOf(now.Mono.Sub(readAt)))
@@ -60,13 +60,13 @@ func (in *Inspector) Snapshot(ctx context.Context) Snapshot {
 	if err != nil {
 		s.Problem = "etcd cannot be read: nodes and sids are as they were last read"
 	}
-	in.fillLive(&s.Cluster, clocks)
+	r.fillLive(&s.Cluster, clocks)
 	return s
 }
 
 // known returns how many sids the last view of the space had.
-func (in *Inspector) known() int {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return len(in.view.SIDs)
+func (r *Reader) known() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.view.SIDs)
 }
