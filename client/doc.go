@@ -51,4 +51,11 @@
 // It writes no logs: Stats has counters, and package prom turns them into metrics.
 // Traces come from Options.DialOptions. Package clienttest has nodes in memory for the
 // tests of a program.
+//
+// It does not use gRPC's own balancing, which chooses a connection for each call: that
+// would go on sending to a healthy node that refuses, and IDs of one client would come
+// from nodes in turn, where order costs lead. Behind a load balancer a client sees one
+// address and cannot move on from a refusal. A client in Coalesce sends to one node at a
+// time, for half a minute to a minute; two requests are outstanding on its stream, so that
+// the node is not idle while answers are distributed.
 package client

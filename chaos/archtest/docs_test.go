@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -226,56 +227,104 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// Each module that ours imports was decided on: a page in docs/decisions names
-// its path. What go.mod calls indirect does not matter here, imports do.
-func TestDependenciesAreDecidedOn(t *testing.T) {
-	cmd := exec.Command("go", "list", "-m", "all")
-	cmd.Dir = root(t)
-	out, err := cmd.Output()
+// required returns the modules that a go.mod requires directly, but for our own.
+func required(t *testing.T, name string) (out []string) {
+	t.Helper()
+	text, err := exec.Command("go", "mod", "edit", "-json", filepath.Join(root(t), name)).Output()
 	if err != nil {
-		t.Fatalf("go list -m: %v", err)
+		t.Fatalf("go mod edit %s: %v", name, err)
 	}
-	var modules []string
-	for line := range strings.Lines(string(out)) {
-		modules = append(modules, strings.Fields(line)[0])
-	}
-	importers := map[string]string{} // module to one package that imports it
-	g := listModules(t)
-	for _, p := range g.paths() {
-		for _, imported := range slices.Concat(g[p].Imports, g[p].TestImports) {
-			if m := moduleOf(imported, modules); m != "" && m != module {
-				importers[m] = p
-			}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
 		}
 	}
-	if len(importers) < 10 {
-		t.Fatalf("found %d modules: %v", len(importers), importers)
+	if err := json.Unmarshal(text, &mod); err != nil {
+		t.Fatalf("%s: %v", name, err)
 	}
-	pages, err := filepath.Glob(filepath.Join(root(t), "docs/decisions/[0-9][0-9][0-9][0-9]-*.md"))
+	for _, r := range mod.Require {
+		if !r.Indirect && !under(r.Path, module) {
+			out = append(out, r.Path)
+		}
+	}
+	return out
+}
+
+// undecided returns the modules that no row of a page's tables names, and those of its rows
+// that are no longer required.
+func undecided(page string, modules []string) (missing, gone []string) {
+	named := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\|((?: `[^`]+`,?)+) \\|").FindAllStringSubmatch(page, -1) {
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+			named[m[1]] = true
+		}
+	}
+	for _, m := range modules {
+		if !named[m] {
+			missing = append(missing, m)
+		}
+	}
+	for m := range named {
+		if !slices.Contains(modules, m) {
+			gone = append(gone, m)
+		}
+	}
+	slices.Sort(gone)
+	return slices.Compact(missing), gone
+}
+
+// Each library was decided on: docs/decisions/libraries.md has a row for each module that
+// a go.mod of the repository requires directly, and for no other.
+func TestDependenciesAreDecidedOn(t *testing.T) {
+	var modules []string
+	err := filepath.WalkDir(root(t), func(path string, d os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "bin" || d.Name() == "node_modules" || d.Name() == ".git"):
+			return filepath.SkipDir
+		case d.Name() == "go.mod":
+			name, err := filepath.Rel(root(t), path)
+			modules = append(modules, required(t, name)...)
+			return err
+		}
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var decisions strings.Builder
-	for _, page := range pages {
-		b, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		decisions.Write(b)
+	slices.Sort(modules)
+	if len(modules) < 10 {
+		t.Fatalf("found %d modules: %v", len(modules), modules)
 	}
-	for m, p := range importers {
-		if !strings.Contains(decisions.String(), "`"+m+"`") {
-			t.Errorf("%s imports %s, and no page in docs/decisions names it", p, m)
-		}
+	missing, gone := undecided(read(t, "docs/decisions/libraries.md"), modules)
+	for _, m := range missing {
+		t.Errorf("docs/decisions/libraries.md has no row for %s", m)
+	}
+	for _, m := range gone {
+		t.Errorf("docs/decisions/libraries.md has a row for %s, which no go.mod requires directly", m)
 	}
 }
 
-// moduleOf returns the module with the longest path that a package can be in.
-func moduleOf(imported string, modules []string) (found string) {
-	for _, m := range modules {
-		if under(imported, m) && len(m) > len(found) {
-			found = m
+func TestUndecided(t *testing.T) {
+	const page = "| module | for |\n| `a/b`, `a/c` | both `d` |\n| `e` | gone |\n"
+	missing, gone := undecided(page, []string{"a/b", "a/c", "d", "d"})
+	if !slices.Equal(missing, []string{"d"}) || !slices.Equal(gone, []string{"e"}) {
+		t.Errorf("missing %q, gone %q", missing, gone)
+	}
+}
+
+// A decision that the index does not lead to is not found by who asks.
+func TestDecisionsAreIndexed(t *testing.T) {
+	index := read(t, "docs/decisions/README.md")
+	pages, err := filepath.Glob(filepath.Join(root(t), "docs/decisions/*.md"))
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("found %d decisions: %v", len(pages), err)
+	}
+	for _, page := range pages {
+		if name := filepath.Base(page); name != "README.md" && !strings.Contains(index, "]("+name+")") {
+			t.Errorf("docs/decisions/README.md does not lead to %s", name)
 		}
 	}
-	return found
 }

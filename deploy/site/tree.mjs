@@ -41,7 +41,7 @@ export function tree(root, pages) {
     if (path.startsWith('..') || !existsSync(found)) throw new Error(`${from} links to ${link}, which is not there`)
     if (all.has(path)) return { page: path, hash }
     if (!statSync(found).isDirectory()) return { href: `${source}/blob/main/${path}${hash ?? ''}` }
-    // Of a directory: its README or, as of docs/decisions, its first page.
+    // Of a directory: its README, or its first page.
     const page = all.has(`${path}/README.md`) ? `${path}/README.md` : [...all.keys()].find((p) => posix.dirname(p) === path)
     return page ? { page, hash } : { href: `${source}/tree/main/${path}` }
   }
@@ -66,7 +66,6 @@ export function tree(root, pages) {
     groups.get(name).push(page)
   }
   for (const [name, list] of groups) if (list.length === 0) groups.delete(name)
-  groups.get('Decisions')?.sort((a, b) => (a.path < b.path ? -1 : 1))
 
   return { source, all, groups, resolve }
 }

@@ -3,6 +3,12 @@
 //
 // Messages that carry IDs go through the codec of package wire; all others are as
 // generated.
+//
+// ULIDs and UUIDs are texts here too: every language parses the text of a UUID, and
+// languages differ in the order of its bytes. A stream has none of them, since what it
+// holds for a client that does not read is bounded by the size of its answers. A count
+// of 0 is refused as everywhere: proto3 cannot tell it from a count that is not given
+// without making the field of generated code a pointer.
 package grpcserver
 
 import (

@@ -16,4 +16,8 @@
 // together share a block; their IDs rise in the order of the requests (I2). A block is
 // issued only when the output buffer has room for its answers, so a client that does
 // not read makes the node issue at most one buffer of IDs for it.
+//
+// There is no library of servers for it: reading a request safely is 250 lines, and
+// limits, back-pressure and draining have to be those of the other listeners. The cost is
+// a protocol to maintain: clients change their handshake, and chaos/interop has to follow.
 package respserver

@@ -14,7 +14,10 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// clocks are a node's: the machine's own, set wrong and stopped by hand.
+// clocks are a node's: the machine's own, set wrong and stopped by hand. A node takes its
+// clocks and connections from its host, so that nothing in what runs in production is
+// there for faults. A skew moves the wall clock and the boot clock: of a step of the wall
+// clock alone the others confirm the node's old time, and it serves on.
 type clocks struct {
 	machine    *clock.System
 	wall, boot atomic.Int64 // ahead of the machine's, ns
