@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
 // ErrRemains is returned by Memory.Init for a space that lost its config.
@@ -342,11 +343,8 @@ func (m *Memory) Init(ctx context.Context, space lease.Space, floor clock.Millis
 	return true, m.viewAll(), nil
 }
 
-// ErrChanged is returned by Memory.AcceptTime if what it compares has changed.
-var ErrChanged = errors.New("storetest: records have changed since they were read")
-
 // AcceptTime puts a, if config, era and the accepted time are as in seen. It returns
-// ErrChanged.
+// repair.ErrChanged.
 func (m *Memory) AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -355,7 +353,7 @@ func (m *Memory) AcceptTime(ctx context.Context, seen lease.View, a lease.Accept
 	defer m.mu.Unlock()
 	now := m.viewAll()
 	if !now.Config.Same(seen.Config) || !now.Era.Same(seen.Era) || !now.Accepted.Same(seen.Accepted) {
-		return ErrChanged
+		return repair.ErrChanged
 	}
 	m.put("accepted-time", lease.Encode(a), 0)
 	return nil

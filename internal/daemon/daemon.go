@@ -135,7 +135,7 @@ func New(c Config) (*Daemon, error) {
 	if d.etcd, err = newEtcd(cfg, log); err != nil {
 		return nil, err
 	}
-	d.etcd.cfg.Options = append(d.etcd.cfg.Options, host.Etcd...)
+	d.etcd.dial.Options = append(d.etcd.dial.Options, host.Etcd...)
 	if d.security, err = newSecurity(cfg, d.clock, log); err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 	// A stop goes through these lines from the last to the first.
 	l := newLifecycle(ctx, d.log)
-	l.onStop("etcd client", stepTimeout, func(context.Context) error { d.etcd.close(); return nil })
+	l.onStop("etcd client", stepTimeout, func(context.Context) error { d.etcd.disconnect(); return nil })
 	l.onStop("admin connections", adminTimeout, func(ctx context.Context) error { return stopAdmin(ctx, adminServer) })
 	d.serve(l, "admin listener", d.listeners.admin, serveHTTP(adminServer))
 	l.start("etcd connection", stepTimeout, d.etcd.connect)
@@ -258,7 +258,7 @@ func (d *Daemon) build() error {
 			Nonce:  rand.Text,
 			Jitter: jitter,
 		},
-		Store: d.etcd, Generator: d.node, Clock: d.clock, Logger: d.log,
+		Store: d.etcd.store, Generator: d.node, Clock: d.clock, Logger: d.log,
 		CallTimeout: l.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
 	})
 	policy := clock.GateConfig{MaxSkew: d.cfg.Issue.MaxSkew, Grace: d.cfg.Clock.Grace, Strict: d.cfg.Clock.Policy == "refuse"}
@@ -271,7 +271,7 @@ func (d *Daemon) build() error {
 		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.PerClient,
 		Broker: broker.New(broker.Config{
 			SIDs: d.cfg.Worker.SIDRange, Window: d.cfg.Worker.Window, MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,
-			CallTimeout: l.CallTimeout, Node: d.node, Keeper: d.keeper, Store: d.etcd, Logger: d.log,
+			CallTimeout: l.CallTimeout, Node: d.node, Keeper: d.keeper, Store: d.etcd.store, Logger: d.log,
 		}),
 		Observe: func(surface string, took time.Duration) { d.metrics.Observe(surface, took) },
 	})
@@ -279,7 +279,7 @@ func (d *Daemon) build() error {
 		return err
 	}
 	d.reader, err = status.New(status.Config{
-		Node: d.node, Directory: d.etcd, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report, Reports: d.reports,
+		Node: d.node, Directory: d.etcd.store, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report, Reports: d.reports,
 		Feed: d.feed, Settings: d.settings(),
 	})
 	if err != nil {

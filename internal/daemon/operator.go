@@ -19,7 +19,7 @@ import (
 )
 
 // Space reads the node's space from etcd. It may be called while the node runs.
-func (d *Daemon) Space(ctx context.Context) (lease.View, error) { return d.etcd.Load(ctx) }
+func (d *Daemon) Space(ctx context.Context) (lease.View, error) { return d.etcd.store.Load(ctx) }
 
 // AdminHandler returns the handler of the admin port, for a node without that port. It
 // may be called when Listening is closed.
@@ -50,7 +50,7 @@ func (d *Daemon) newConsole() *console.Console {
 		cfg.Operate = &console.Operator{
 			Drain:   func(ctx context.Context) error { _, err := d.grpc.DrainNode(ctx); return err },
 			Undrain: func() error { _, err := d.grpc.UndrainNode(); return err },
-			Survey:  d.etcd.Survey, Repair: d.etcd.Repair, Recovery: d.recovery, Recover: d.recover,
+			Survey:  d.etcd.store.Survey, Repair: d.etcd.store.Repair, Recovery: d.recovery, Recover: d.recover,
 			Slack: d.cfg.Slack(),
 			Etcd:  strings.Join(d.cfg.Etcd.Endpoints, ","),
 		}

@@ -30,7 +30,7 @@ const (
 // is not sent to the addresses in the registry: whoever can write to etcd could register
 // one of his own.
 func (d *Daemon) recovery(ctx context.Context) (console.Recovery, error) {
-	v, err := d.etcd.Load(ctx)
+	v, err := d.etcd.store.Load(ctx)
 	if err != nil {
 		return console.Recovery{}, err
 	}
@@ -41,7 +41,7 @@ func (d *Daemon) recovery(ctx context.Context) (console.Recovery, error) {
 // the node from it now.
 func (d *Daemon) recover(ctx context.Context, shown lease.View) (repair.Era, error) {
 	asked := d.askNodes(ctx, shown)
-	return d.etcd.Recover(ctx, shown, func(now lease.View) (repair.Era, error) {
+	era, _, err := d.etcd.store.Recover(ctx, shown, func(now lease.View) (repair.Era, error) {
 		r, err := d.recoveryOf(now, asked)
 		switch {
 		case err != nil:
@@ -53,6 +53,7 @@ func (d *Daemon) recover(ctx context.Context, shown lease.View) (repair.Era, err
 		}
 		return r.Era, nil
 	})
+	return era, err
 }
 
 // askNodes asks the other nodes what they have seen, and waits for those that are

@@ -19,19 +19,13 @@ import (
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
-// ErrChanged is returned for a guarded write that was not applied because the
-// records have changed since: read them again.
-var ErrChanged = errors.New("etcdstore: records have changed since they were read")
-
 // Survey reads the whole space and the ledger of one sid, linearizably and at
 // one revision. The lines are in the order of terms; the sid's Past is set.
 func (s *Store) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair.Line, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
 	ledger := clientv3.OpGet(s.keys.ledgerOf(sid), clientv3.WithPrefix())
-	r, err := s.client.Txn(ctx).Then(append(s.allReads(), ledger)...).Commit()
+	r, err := s.txn(ctx, nil, append(s.allReads(), ledger), nil)
 	if err != nil {
-		return lease.View{}, nil, fmt.Errorf("survey sid %d of %s: %w", sid, s.keys, because(ctx, err))
+		return lease.View{}, nil, fmt.Errorf("survey sid %d of %s: %w", sid, s.keys, err)
 	}
 	v := s.view(r)
 	var lines []repair.Line
@@ -49,25 +43,29 @@ func (s *Store) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair
 // BeginEra puts era, if config and era are as in seen, by revision and by value:
 // after a restore etcd counts through the same revisions again.
 //
-// It returns ErrChanged with nothing written. After any other error the outcome
+// It returns repair.ErrChanged with nothing written. After any other error the outcome
 // is unknown.
 func (s *Store) BeginEra(ctx context.Context, seen lease.View, era lease.Era) error {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	raw := lease.Encode(era)
-	r, err := s.client.Txn(ctx).
-		If(append(unchanged(s.keys.config(), seen.Config), unchanged(s.keys.era(), seen.Era)...)...).
-		Then(clientv3.OpPut(s.keys.era(), raw)).
-		Else(clientv3.OpGet(s.keys.era())).
-		Commit()
+	cmps := append(unchanged(s.keys.config(), seen.Config), unchanged(s.keys.era(), seen.Era)...)
+	err := s.write(ctx, cmps, s.keys.era(), lease.Encode(era))
 	if err != nil {
-		return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, because(ctx, err))
+		return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, err)
+	}
+	return nil
+}
+
+// write puts raw at key and carries out also, if all of cmps hold. No other write puts the
+// same raw. It returns repair.ErrChanged with nothing written.
+func (s *Store) write(ctx context.Context, cmps []clientv3.Cmp, key, raw string, also ...clientv3.Op) error {
+	r, err := s.txn(ctx, cmps, append(also, clientv3.OpPut(key, raw)), []clientv3.Op{clientv3.OpGet(key)})
+	if err != nil || r.Succeeded {
+		return err
 	}
 	// The client may have sent it twice, after a connection broke.
-	if r.Succeeded || has(r, raw) {
+	if kvs := r.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 && string(kvs[0].Value) == raw {
 		return nil
 	}
-	return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, ErrChanged)
+	return repair.ErrChanged
 }
 
 // Recover reads the space again and begins the era that next returns for it, if config
@@ -90,40 +88,22 @@ func (s *Store) Recover(ctx context.Context, shown lease.View, next func(now lea
 // AcceptTime puts a, if config, era and the accepted time are as in seen, by revision
 // and by value: of two commands that run at once, one writes.
 //
-// It returns ErrChanged with nothing written. After any other error the outcome
+// It returns repair.ErrChanged with nothing written. After any other error the outcome
 // is unknown.
 func (s *Store) AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime) error {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	raw := lease.Encode(a) // unique, because its nonce is
 	cmps := append(unchanged(s.keys.config(), seen.Config), unchanged(s.keys.era(), seen.Era)...)
-	r, err := s.client.Txn(ctx).
-		If(append(cmps, unchanged(s.keys.accepted(), seen.Accepted)...)...).
-		Then(clientv3.OpPut(s.keys.accepted(), raw)).
-		Else(clientv3.OpGet(s.keys.accepted())).
-		Commit()
-	switch {
-	case err != nil:
-		return fmt.Errorf("accept the time of %s: %w", s.keys, because(ctx, err))
-	case r.Succeeded || has(r, raw): // the client may have sent it twice
-		return nil
+	cmps = append(cmps, unchanged(s.keys.accepted(), seen.Accepted)...)
+	if err := s.write(ctx, cmps, s.keys.accepted(), lease.Encode(a)); err != nil {
+		return fmt.Errorf("accept the time of %s: %w", s.keys, err)
 	}
-	return fmt.Errorf("accept the time of %s: %w", s.keys, ErrChanged)
-}
-
-// has reports whether the one get in r found raw.
-func has(r *clientv3.TxnResponse, raw string) bool {
-	kvs := r.Responses[0].GetResponseRange().Kvs
-	return len(kvs) == 1 && string(kvs[0].Value) == raw
+	return nil
 }
 
 // Repair carries out w if all that it compares holds.
 //
-// It returns ErrChanged with nothing written. After any other error the outcome
+// It returns repair.ErrChanged with nothing written. After any other error the outcome
 // is unknown.
 func (s *Store) Repair(ctx context.Context, w repair.Write) error {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
 	holder, window := s.keys.holder(w.SID), s.keys.window(w.SID)
 	cmps := append(unchanged(s.keys.config(), w.Config), unchanged(s.keys.era(), w.Era)...)
 	cmps = append(cmps, unchanged(window, w.Seen.Window)...)
@@ -131,17 +111,12 @@ func (s *Store) Repair(ctx context.Context, w repair.Write) error {
 	if w.Gone != "" {
 		cmps = append(cmps, absent(s.keys.node(w.Gone)))
 	}
-	raw := lease.Encode(w.Window) // unique, because its nonce is
-	ops := []clientv3.Op{clientv3.OpPut(window, raw), clientv3.OpDelete(holder)}
+	also := []clientv3.Op{clientv3.OpDelete(holder)}
 	if w.Ledger {
 		line := lease.Txn{Window: w.Window}.LedgerLine()
-		ops = append(ops, clientv3.OpPut(s.keys.ledger(w.SID, line.Term), lease.Encode(line)))
+		also = append(also, clientv3.OpPut(s.keys.ledger(w.SID, line.Term), lease.Encode(line)))
 	}
-	r, err := s.client.Txn(ctx).If(cmps...).Then(ops...).Else(clientv3.OpGet(window)).Commit()
-	if err == nil && !r.Succeeded && !has(r, raw) {
-		err = ErrChanged
-	}
-	if err != nil {
+	if err := s.write(ctx, cmps, window, lease.Encode(w.Window), also...); err != nil {
 		return fmt.Errorf("repair sid %d of %s: %w", w.SID, s.keys, err)
 	}
 	return nil
@@ -164,22 +139,26 @@ type Member struct {
 // Members asks every endpoint for its status at the same time, and measures
 // the time of the answers with src.
 func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
-	endpoints := s.client.Endpoints()
+	client, err := s.client()
+	if err != nil {
+		return []Member{{Err: err}}
+	}
+	endpoints := client.Endpoints()
 	out := make([]Member, len(endpoints))
 	var all sync.WaitGroup
 	for i, endpoint := range endpoints {
-		all.Go(func() { out[i] = s.member(ctx, src, endpoint) })
+		all.Go(func() { out[i] = member(ctx, client, src, endpoint) })
 	}
 	all.Wait()
 	return out
 }
 
-func (s *Store) member(ctx context.Context, src clock.Source, endpoint string) Member {
+func member(ctx context.Context, client *clientv3.Client, src clock.Source, endpoint string) Member {
 	m := Member{Endpoint: endpoint}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptsKey{}, &attempts{}), statusTimeout)
 	defer cancel()
 	began := src.Now().Mono
-	r, err := s.client.Status(ctx, endpoint)
+	r, err := client.Status(ctx, endpoint)
 	m.Took = src.Now().Mono.Sub(began)
 	if m.Err = because(ctx, err); err == nil {
 		m.Cluster, m.Revision = r.Header.ClusterId, r.Header.Revision
@@ -193,9 +172,13 @@ func (s *Store) member(ctx context.Context, src clock.Source, endpoint string) M
 // NoSpace reports whether a member has raised the alarm that its quota is used
 // up. Etcd then refuses every write.
 func (s *Store) NoSpace(ctx context.Context) (bool, error) {
+	client, err := s.client()
+	if err != nil {
+		return false, err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	r, err := s.client.AlarmList(ctx)
+	r, err := client.AlarmList(ctx)
 	if err != nil {
 		return false, fmt.Errorf("list alarms: %w", because(ctx, err))
 	}
@@ -209,14 +192,12 @@ func (s *Store) NoSpace(ctx context.Context) (bool, error) {
 
 // Compacted reports whether etcd has compacted its history beyond a revision.
 func (s *Store) Compacted(ctx context.Context, revision int64) (bool, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	_, err := s.client.Get(ctx, s.keys.config(), clientv3.WithRev(revision), clientv3.WithCountOnly())
+	_, err := s.get(ctx, s.keys.config(), clientv3.WithRev(revision), clientv3.WithCountOnly())
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("read revision %d: %w", revision, because(ctx, err))
+		return false, fmt.Errorf("read revision %d: %w", revision, err)
 	}
 	return false, nil
 }
@@ -231,19 +212,21 @@ type Role struct {
 // etcd checks the permissions of every branch of a transaction, also of one that
 // is never taken.
 func (s *Store) Role(ctx context.Context) (Role, error) {
+	client, err := s.client()
+	if err != nil {
+		return Role{}, err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	auth := true
-	if st, err := s.client.AuthStatus(ctx); err == nil {
+	if st, err := client.AuthStatus(ctx); err == nil {
 		auth = st.Enabled
 	} else if !errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return Role{}, fmt.Errorf("ask for etcd's authentication: %w", because(ctx, err))
 	}
 	key := strings.TrimSuffix(string(s.keys), "/") + "-outside"
-	_, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(s.keys.config()), "=", -1)).
-		Then(clientv3.OpPut(key, "")).
-		Commit()
+	never := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(s.keys.config()), "=", -1)}
+	_, err = s.txn(ctx, never, []clientv3.Op{clientv3.OpPut(key, "")}, nil)
 	switch {
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return Role{Auth: auth}, nil

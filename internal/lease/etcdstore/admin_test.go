@@ -63,7 +63,7 @@ func survey(t *testing.T, s *Store, sid flake.SID) (lease.View, []repair.Line) {
 func TestSurvey(t *testing.T) {
 	s := held(t)
 	ctx := timeout(t, time.Minute)
-	if _, err := s.client.Put(ctx, s.keys.ledger(3, 9), "rubbish"); err != nil {
+	if _, err := s.connected.Load().Put(ctx, s.keys.ledger(3, 9), "rubbish"); err != nil {
 		t.Fatal(err)
 	}
 	v, lines := survey(t, s, 3)
@@ -143,11 +143,11 @@ func TestRepairIsGuarded(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.Gone = "gone"
-			if _, err := s.client.Txn(ctx).Then(tc.meddle(s)...).Commit(); err != nil {
+			if _, err := s.connected.Load().Txn(ctx).Then(tc.meddle(s)...).Commit(); err != nil {
 				t.Fatal(err)
 			}
 			before, _ := survey(t, s, 3)
-			if err := s.Repair(ctx, w); !errors.Is(err, ErrChanged) {
+			if err := s.Repair(ctx, w); !errors.Is(err, repair.ErrChanged) {
 				t.Fatalf("got %v, want ErrChanged", err)
 			}
 			after, _ := survey(t, s, 3)
@@ -163,7 +163,7 @@ func TestRepairOfAMissingRecordIsGuarded(t *testing.T) {
 	s := held(t)
 	ctx := timeout(t, time.Minute)
 	kept, _ := survey(t, s, 3)
-	if _, err := s.client.Txn(ctx).Then(clientv3.OpDelete(s.keys.window(3)), clientv3.OpDelete(s.keys.holder(3))).Commit(); err != nil {
+	if _, err := s.connected.Load().Txn(ctx).Then(clientv3.OpDelete(s.keys.window(3)), clientv3.OpDelete(s.keys.holder(3))).Commit(); err != nil {
 		t.Fatal(err)
 	}
 	v, lines := survey(t, s, 3)
@@ -171,10 +171,10 @@ func TestRepairOfAMissingRecordIsGuarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.client.Put(ctx, s.keys.window(3), kept.SIDs[3].Window.Raw); err != nil {
+	if _, err := s.connected.Load().Put(ctx, s.keys.window(3), kept.SIDs[3].Window.Raw); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Repair(ctx, r.Write); !errors.Is(err, ErrChanged) {
+	if err := s.Repair(ctx, r.Write); !errors.Is(err, repair.ErrChanged) {
 		t.Fatalf("got %v, want ErrChanged", err)
 	}
 }
@@ -197,7 +197,7 @@ func TestBeginEra(t *testing.T) {
 		t.Fatalf("got %+v, %v", got.Era, err)
 	}
 	other := lease.Era{Number: 2, Floor: adminNow + 2, Cluster: seen.Cluster}
-	if err := s.BeginEra(ctx, seen, other); !errors.Is(err, ErrChanged) {
+	if err := s.BeginEra(ctx, seen, other); !errors.Is(err, repair.ErrChanged) {
 		t.Errorf("over an era that was not seen: %v", err)
 	}
 	// The same revision with another value, as after a restore, and the other way round.
@@ -206,7 +206,7 @@ func TestBeginEra(t *testing.T) {
 	} {
 		forged := got
 		forged.Era = lie
-		if err := s.BeginEra(ctx, forged, other); !errors.Is(err, ErrChanged) {
+		if err := s.BeginEra(ctx, forged, other); !errors.Is(err, repair.ErrChanged) {
 			t.Errorf("over %+v: %v", lie, err)
 		}
 	}
@@ -231,7 +231,7 @@ func TestAcceptTime(t *testing.T) {
 	}
 	other := a
 	other.Nonce = "x2"
-	if err := s.AcceptTime(ctx, seen, other); !errors.Is(err, ErrChanged) {
+	if err := s.AcceptTime(ctx, seen, other); !errors.Is(err, repair.ErrChanged) {
 		t.Errorf("over an acceptance that was not seen: %v", err)
 	}
 	if got, err := s.Load(ctx); err != nil || got.Accepted.Value != a {
@@ -258,7 +258,9 @@ func TestRole(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		return (&Store{client: client, keys: root.keys}).Role(ctx)
+		s := &Store{keys: root.keys}
+		s.connected.Store(client)
+		return s.Role(ctx)
 	}
 	if got, err := ask(""); err != nil || got != (Role{Outside: true}) {
 		t.Errorf("without authentication: %+v, %v", got, err)
@@ -270,16 +272,16 @@ func TestRole(t *testing.T) {
 		}
 	}
 	prefix := string(root.keys)
-	must(root.client.RoleAdd(ctx, "root"))
-	must(root.client.RoleAdd(ctx, "nodes"))
-	must(root.client.RoleGrantPermission(ctx, "nodes", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite)))
+	must(root.connected.Load().RoleAdd(ctx, "root"))
+	must(root.connected.Load().RoleAdd(ctx, "nodes"))
+	must(root.connected.Load().RoleGrantPermission(ctx, "nodes", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite)))
 	for user, role := range map[string]string{"root": "root", "node": "nodes", "nobody": ""} {
-		must(root.client.UserAdd(ctx, user, "secret"))
+		must(root.connected.Load().UserAdd(ctx, user, "secret"))
 		if role != "" {
-			must(root.client.UserGrantRole(ctx, user, role))
+			must(root.connected.Load().UserGrantRole(ctx, user, role))
 		}
 	}
-	must(root.client.AuthEnable(ctx))
+	must(root.connected.Load().AuthEnable(ctx))
 	if got, err := ask("root"); err != nil || got != (Role{Auth: true, Outside: true}) {
 		t.Errorf("root: %+v, %v", got, err)
 	}

@@ -68,15 +68,15 @@ func TestContract(t *testing.T) {
 		return storetest.Harness{
 			Space: s,
 			Put: func(key, raw string) {
-				_, err := s.client.Put(ctx, string(s.keys)+key, raw)
+				_, err := s.connected.Load().Put(ctx, string(s.keys)+key, raw)
 				check(err)
 			},
 			Delete: func(key string) {
-				_, err := s.client.Delete(ctx, string(s.keys)+key)
+				_, err := s.connected.Load().Delete(ctx, string(s.keys)+key)
 				check(err)
 			},
 			Expire: func(id lease.LeaseID) {
-				_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
+				_, err := s.connected.Load().Revoke(ctx, clientv3.LeaseID(id))
 				check(err)
 			},
 			LateRegister: func(id lease.LeaseID, r lease.Registration) func() error {
@@ -87,7 +87,7 @@ func TestContract(t *testing.T) {
 			Compact: func() {
 				_, rev, err := s.Ping(ctx)
 				check(err)
-				_, err = s.client.Compact(ctx, rev)
+				_, err = s.connected.Load().Compact(ctx, rev)
 				check(err)
 			},
 		}

@@ -36,7 +36,7 @@ func (s *Store) Register(ctx context.Context, id lease.LeaseID, ttl time.Duratio
 		if granted { // to clean up: only the registration can be on this lease
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			_, _ = s.client.Revoke(ctx, clientv3.LeaseID(id))
+			_ = s.Revoke(ctx, id)
 		}
 		return 0, leaseError("register "+string(r.Instance)+" on", id, err)
 	}
@@ -46,9 +46,13 @@ func (s *Store) Register(ctx context.Context, id lease.LeaseID, ttl time.Duratio
 // Grant takes a lease of ttl, as Register does. After an error one may exist; nothing is
 // on it, and it expires by itself.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, error) {
+	client, err := s.client()
+	if err != nil {
+		return 0, err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	r, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+	r, err := client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
 		return 0, fmt.Errorf("grant lease: %w", because(ctx, err))
 	}
@@ -61,7 +65,7 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, er
 // registry.
 func (s *Store) readNode(ctx context.Context, id lease.LeaseID, r lease.Registration) (put func(context.Context) error, err error) {
 	key := s.keys.node(r.Instance)
-	seen, err := s.client.Get(ctx, key)
+	seen, err := s.get(ctx, key)
 	if err != nil {
 		return nil, err
 	}
@@ -70,10 +74,9 @@ func (s *Store) readNode(ctx context.Context, id lease.LeaseID, r lease.Registra
 		rev = seen.Kvs[0].ModRevision
 	}
 	return func(ctx context.Context) error {
-		put, err := s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).
-			Then(clientv3.OpPut(key, lease.Encode(r), clientv3.WithLease(clientv3.LeaseID(id)))).
-			Commit()
+		same := clientv3.Compare(clientv3.ModRevision(key), "=", rev)
+		onLease := clientv3.WithLease(clientv3.LeaseID(id))
+		put, err := s.txn(ctx, []clientv3.Cmp{same}, []clientv3.Op{clientv3.OpPut(key, lease.Encode(r), onLease)}, nil)
 		if err == nil && !put.Succeeded {
 			err = errOvertaken
 		}
@@ -90,12 +93,16 @@ var errOvertaken = errors.New("etcdstore: another registration of this instance 
 // a pause for as long as etcd has no leader, and its KeepAlive does not show when a
 // renewal was sent.
 func (s *Store) KeepAlive(ctx context.Context, id lease.LeaseID) error {
+	client, err := s.client()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	ctx, end := context.WithCancel(ctx) // a stream lives until its context ends
+	ctx, end := context.WithCancel(ctx) // A stream lives until its context ends.
 	defer end()
 	ttl, err := func() (int64, error) {
-		stream, err := clientv3.RetryLeaseClient(s.client).LeaseKeepAlive(ctx, grpc.WaitForReady(true))
+		stream, err := clientv3.RetryLeaseClient(client).LeaseKeepAlive(ctx, grpc.WaitForReady(true))
 		if err != nil {
 			return 0, err
 		}
@@ -114,9 +121,13 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.LeaseID) error {
 // Revoke ends the lease and deletes every key on it. A lease that is gone is no
 // error.
 func (s *Store) Revoke(ctx context.Context, id lease.LeaseID) error {
+	client, err := s.client()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
+	_, err = client.Revoke(ctx, clientv3.LeaseID(id))
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return nil
 	}

@@ -33,17 +33,17 @@ func (s *Store) Init(ctx context.Context, space lease.Space, floor clock.Millis)
 		return false, before, err
 	}
 	era := lease.Era{Number: 1, Floor: floor, Cluster: before.Cluster}
-	r, err := s.client.Txn(ctx).
-		If(
-			absent(s.keys.config()), absent(s.keys.era()),
-			absent(s.keys.windows()).WithPrefix(), absent(s.keys.ledgers()).WithPrefix(),
-		).
-		Then(append([]clientv3.Op{
-			clientv3.OpPut(s.keys.config(), lease.Encode(space)),
-			clientv3.OpPut(s.keys.era(), lease.Encode(era)),
-		}, s.allReads()...)...).
-		Else(s.allReads()...).
-		Commit()
+	nothing := []clientv3.Cmp{
+		absent(s.keys.config()),
+		absent(s.keys.era()),
+		absent(s.keys.windows()).WithPrefix(),
+		absent(s.keys.ledgers()).WithPrefix(),
+	}
+	puts := []clientv3.Op{
+		clientv3.OpPut(s.keys.config(), lease.Encode(space)),
+		clientv3.OpPut(s.keys.era(), lease.Encode(era)),
+	}
+	r, err := s.txn(ctx, nothing, append(puts, s.allReads()...), s.allReads())
 	if err != nil {
 		return false, lease.View{}, fmt.Errorf("initialize %s: %w", s.keys, err)
 	}
@@ -64,10 +64,10 @@ func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lea
 	defer cancel()
 	end := clientv3.GetPrefixRangeEnd(s.keys.ledgerOf(sid))
 	for _, limit := range []int64{1, lease.LedgerKept - 1} { // most IDs that are asked for are recent
-		r, err := s.client.Get(ctx, s.keys.ledgerOf(sid), clientv3.WithRange(end), clientv3.WithLimit(limit),
+		r, err := s.get(ctx, s.keys.ledgerOf(sid), clientv3.WithRange(end), clientv3.WithLimit(limit),
 			clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 		if err != nil {
-			return lease.LedgerLine{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, because(ctx, err))
+			return lease.LedgerLine{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, err)
 		}
 		for _, kv := range r.Kvs { // latest first; a later term never began earlier
 			t, err := lease.Decode[lease.LedgerLine](string(kv.Value))
@@ -89,11 +89,9 @@ func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lea
 // Ping makes one linearizable read, which a majority of etcd must answer, and
 // returns etcd's cluster ID and revision.
 func (s *Store) Ping(ctx context.Context) (cluster uint64, revision int64, err error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	r, err := s.client.Get(ctx, s.keys.config(), clientv3.WithCountOnly())
+	r, err := s.get(ctx, s.keys.config(), clientv3.WithCountOnly())
 	if err != nil {
-		return 0, 0, fmt.Errorf("ping: %w", because(ctx, err))
+		return 0, 0, fmt.Errorf("ping: %w", err)
 	}
 	return r.Header.ClusterId, r.Header.Revision, nil
 }
@@ -103,10 +101,14 @@ const statusTimeout = 2 * time.Second
 
 // Version returns the version of the first endpoint that answers, such as "3.6.5".
 func (s *Store) Version(ctx context.Context) (string, error) {
+	client, err := s.client()
+	if err != nil {
+		return "", err
+	}
 	var errs []error
-	for _, endpoint := range s.client.Endpoints() {
+	for _, endpoint := range client.Endpoints() {
 		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-		r, err := s.client.Status(ctx, endpoint)
+		r, err := client.Status(ctx, endpoint)
 		cancel()
 		if err == nil {
 			return r.Version, nil

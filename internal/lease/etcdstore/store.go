@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -16,20 +17,78 @@ import (
 )
 
 // Store is one space in etcd. It implements keeper.Store and has no state of its
-// own; it is safe for concurrent use.
+// own but the client; it is safe for concurrent use.
 type Store struct {
-	client *clientv3.Client
-	keys   keys
+	keys      keys
+	connected atomic.Pointer[clientv3.Client]
+	problem   atomic.Pointer[error] // Connect's latest, while there is no client.
 }
 
 // New returns the space of that name under root. It sends nothing; the caller
-// closes client. It returns ErrName.
+// closes client. Without a client each call returns ErrNotConnected or the error of
+// Connect, until Connect succeeds. It returns ErrName.
 func New(client *clientv3.Client, root, space string) (*Store, error) {
 	k, err := newKeys(root, space)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{client: client, keys: k}, nil
+	s := &Store{keys: k}
+	s.connected.Store(client)
+	s.problem.Store(&ErrNotConnected)
+	return s, nil
+}
+
+// ErrNotConnected is returned for a call to a Store that has no client yet. Nothing was sent.
+var ErrNotConnected = errors.New("etcdstore: not connected to etcd yet")
+
+// Connect gives s a client, made by Dial. It returns the error of config or of Dial; each
+// call to s returns the same one meanwhile. One caller at a time may connect, again after
+// an error. It calls disconnect once no call to s is under way.
+func (s *Store) Connect(config func() (Config, error)) (disconnect func(), err error) {
+	c, err := config()
+	if err != nil {
+		s.problem.Store(&err)
+		return nil, err
+	}
+	client, err := Dial(c)
+	if err != nil {
+		s.problem.Store(&err)
+		return nil, err
+	}
+	s.connected.Store(client)
+	return func() { _ = client.Close() }, nil
+}
+
+// client returns the client, or why there is none yet.
+func (s *Store) client() (*clientv3.Client, error) {
+	if c := s.connected.Load(); c != nil {
+		return c, nil
+	}
+	return nil, *s.problem.Load()
+}
+
+// txn carries out then if all of cmps hold, and else otherwise.
+func (s *Store) txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	client, err := s.client()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := client.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
+	return r, because(ctx, err)
+}
+
+// get reads a key, or the keys that opts add.
+func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	client, err := s.client()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := client.Get(ctx, key, opts...)
+	return r, because(ctx, err)
 }
 
 // callTimeout bounds a call whose context has no deadline. etcd itself times a
@@ -48,22 +107,18 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // Load reads the whole space, linearizably and at one revision.
 func (s *Store) Load(ctx context.Context) (lease.View, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	r, err := s.client.Txn(ctx).Then(s.allReads()...).Commit()
+	r, err := s.txn(ctx, nil, s.allReads(), nil)
 	if err != nil {
-		return lease.View{}, fmt.Errorf("load %s: %w", s.keys, because(ctx, err))
+		return lease.View{}, fmt.Errorf("load %s: %w", s.keys, err)
 	}
 	return s.view(r), nil
 }
 
 // Read reads config, era and one sid, linearizably and at one revision.
 func (s *Store) Read(ctx context.Context, sid flake.SID) (lease.View, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	r, err := s.client.Txn(ctx).Then(s.reads(sid)...).Commit()
+	r, err := s.txn(ctx, nil, s.reads(sid), nil)
 	if err != nil {
-		return lease.View{}, fmt.Errorf("read sid %d of %s: %w", sid, s.keys, because(ctx, err))
+		return lease.View{}, fmt.Errorf("read sid %d of %s: %w", sid, s.keys, err)
 	}
 	return s.viewOf(sid, r), nil
 }
@@ -79,19 +134,13 @@ func (s *Store) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, er
 	if err := txn.Check(); err != nil {
 		return false, lease.View{}, err
 	}
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	reads := s.reads(txn.SID)
-	r, err := s.client.Txn(ctx).
-		If(s.compares(txn)...).
-		Then(append(s.writes(txn), reads...)...). // reads see the writes before them
-		Else(reads...).
-		Commit()
+	reads := s.reads(txn.SID) // They see the writes before them.
+	r, err := s.txn(ctx, s.compares(txn), append(s.writes(txn), reads...), reads)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		err = lease.ErrLeaseGone
 	}
 	if err != nil {
-		return false, lease.View{}, fmt.Errorf("%v sid %d of %s: %w", txn.Op, txn.SID, s.keys, because(ctx, err))
+		return false, lease.View{}, fmt.Errorf("%v sid %d of %s: %w", txn.Op, txn.SID, s.keys, err)
 	}
 	return r.Succeeded, s.viewOf(txn.SID, r), nil
 }

@@ -32,7 +32,7 @@ func (s *Store) Watch(ctx context.Context, progress time.Duration, report func(l
 }
 
 // watchUntilBroken watches from the current revision on. It returns when the
-// connection is lost, etcd does not open the watch or ends it (no leader, too slow, an
+// connection is lost, there is no client, etcd does not open the watch or ends it (no leader, too slow, an
 // error), or ctx ends.
 //
 // It opens its own stream. The client's Watch would resume after a lost connection,
@@ -48,7 +48,11 @@ func (s *Store) watchUntilBroken(ctx context.Context, progress time.Duration, re
 	defer cancel()
 	opening := time.AfterFunc(callTimeout, cancel)
 	defer opening.Stop()
-	stream, err := etcdserverpb.NewWatchClient(s.client.ActiveConnection()).Watch(ctx, grpc.WaitForReady(true))
+	client, err := s.client()
+	if err != nil {
+		return
+	}
+	stream, err := etcdserverpb.NewWatchClient(client.ActiveConnection()).Watch(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		return
 	}

@@ -25,6 +25,8 @@ var (
 	ErrNotInitialized = errors.New("the space is not initialized")
 	// ErrRefused: the repair could cause duplicates, or would repair nothing.
 	ErrRefused = errors.New("refused")
+	// ErrChanged: a store wrote nothing, because a record is not as it was read. Read it again.
+	ErrChanged = errors.New("records have changed since they were read")
 )
 
 func refuse(format string, args ...any) error {

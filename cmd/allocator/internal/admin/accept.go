@@ -16,7 +16,6 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
@@ -94,7 +93,7 @@ func operatorName() string {
 
 // acceptError names the acceptance that another command wrote in between.
 func acceptError(ctx context.Context, s *deployment.Space, seen lease.View, err error) error {
-	if errors.Is(err, etcdstore.ErrChanged) {
+	if errors.Is(err, repair.ErrChanged) {
 		if now, loadErr := s.Store.Load(ctx); loadErr == nil && now.Accepted.Exists() && !now.Accepted.Same(seen.Accepted) {
 			other := now.Accepted.Value
 			err = fmt.Errorf("%q accepted times up to %s meanwhile: %w", other.By, repair.At(other.Until), err)

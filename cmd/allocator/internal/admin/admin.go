@@ -22,7 +22,6 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
@@ -172,7 +171,7 @@ func repairError(err error, wrote bool) error {
 		return nil
 	case errors.Is(err, repair.ErrRefused), errors.Is(err, repair.ErrNotInitialized):
 		return cli.Exit(cli.ExitInvalid, err)
-	case errors.Is(err, etcdstore.ErrChanged):
+	case errors.Is(err, repair.ErrChanged):
 		return cli.Exit(cli.ExitInvalid, fmt.Errorf("%w: nothing was written; run the command again", err))
 	case wrote:
 		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nWhether it was written is unknown: run the command again; it shows the current state", err))
