@@ -85,6 +85,8 @@ func try(ctx context.Context, root string, changed map[string]string, c Catch) (
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, what...)...)
 	cmd.Dir = dir
+	// With -json, transcripts would log each command that prints what it should.
+	cmd.Env = append(os.Environ(), "DATADRIVEN_QUIET_LOG=true")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test then ends its tests
 	cmd.WaitDelay = 10 * time.Second
 	var out, errs bytes.Buffer
@@ -187,7 +189,7 @@ func failureMessage(lines []string) (words string, lacks bool) {
 				if !strings.HasPrefix(more, "        ") || said.MatchString(more) || len(words) > 300 {
 					break
 				}
-				words += " " + strings.TrimSpace(more)
+				words = strings.TrimSpace(words + " " + strings.TrimSpace(more))
 			}
 		}
 	}

@@ -21,7 +21,7 @@ func marks(tier string) (begins, ends string) {
 
 // transcript is the message of a transcript that differs, up to the difference. The
 // name of the test states which one.
-var transcript = regexp.MustCompile(`^testdata/\S+: the (machine|gate) acts differently now; if that is right, run with -rewrite(-gates)?`)
+var transcript = regexp.MustCompile(`^testdata/\S+:\d+: .*?(expected|output didn't match expected):( --- \+\+\+)?`)
 
 // tally counts results, by outcome.
 func tally(results []Result) string {
@@ -61,7 +61,7 @@ func table(list []Bug, results []Result, took time.Duration) string {
 			if r.Catch.Tier == Real && len(r.Catch.Args) > 1 { // the fault that it takes
 				tier += ", `" + strings.Join(r.Catch.Args[1:], " ") + "`"
 			}
-			row := []string{name, b.Breaks, b.Incidents, tier, after, by, shorten(transcript.ReplaceAllString(says, "the transcript differs"), 110)}
+			row := []string{name, b.Breaks, b.Incidents, tier, after, by, shorten(transcript.ReplaceAllString(says, "the transcript differs:"), 110)}
 			if name == "" {
 				row[1], row[2] = "", ""
 			}

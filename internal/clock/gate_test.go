@@ -1,102 +1,87 @@
 package clock_test
 
 import (
-	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/datadriven"
+
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-var rewriteGates = flag.Bool("rewrite-gates", false, "rewrite testdata/gate/*.txt with what the gate does now; read the diff")
-
-// TestGateTranscripts runs the transcripts in testdata/gate/*.txt. Commands:
+// TestGateTranscripts runs the transcripts in testdata/gate. Commands:
 //
 //	new [strict]          a gate, at 0 s
 //	PEERS [for D]         judge by PEERS (as in TestSituations) and step the gate, once a
 //	                      second for D, or once; "alone" for no peers
 //	pass D                D goes by unseen
 //
-// What follows is each transition, and where the gate stands in the end.
+// They print each transition, and the state of the gate in the end.
 func TestGateTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/gate/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := playGate(t, string(want))
-			if *rewriteGates {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
+	datadriven.Walk(t, "testdata/gate", func(t *testing.T, path string) {
+		p := gatePlayer{t: t}
+		datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string {
+			var out strings.Builder
+			for line := range strings.Lines(d.String()) {
+				if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+					out.WriteString(p.play(line))
 				}
-				return
 			}
-			if got != string(want) {
-				t.Errorf("%s: the gate acts differently now; if that is right, run with -rewrite-gates:\n%s", file, got)
-			}
+			return out.String()
 		})
-	}
+	})
 }
 
-func playGate(t *testing.T, text string) string {
-	var out bytes.Buffer
-	var g *clock.Gate
-	var now clock.Mono
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	for i := 0; i < len(lines); i++ {
-		line := lines[i]
-		out.WriteString(line + "\n")
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if i+1 < len(lines) && lines[i+1] == "----" {
-			for i++; i+1 < len(lines) && lines[i+1] != ""; i++ {
-			}
-		}
-		var told []string
-		words := strings.Fields(line)
-		switch words[0] {
-		case "new":
-			g, now = clock.NewGate(clock.GateConfig{Strict: slices.Contains(words, "strict")}), 0
-		case "pass":
-			now = now.Add(parse(t, words[1]))
-			continue
-		default:
-			what, length, long := strings.Cut(line, " for ")
-			turns := 1
-			if long {
-				turns = int(parse(t, length) / time.Second)
-			}
-			j := clock.Judge(clock.Input{Peers: peers(strings.TrimPrefix(what, "alone")), MaxSkew: limit})
-			for turn := range turns {
-				if turn > 0 {
-					now = now.Add(time.Second)
-				}
-				_, changes := g.Step(now, j)
-				for _, c := range changes {
-					told = append(told, fmt.Sprintf("%3ds %s", now/clock.Mono(time.Second), tell(c)))
-				}
-			}
-		}
-		v := g.Verdict()
-		told = append(told, fmt.Sprintf("%v: %v, offset %v, reserve %v, release %v", v.State, v.Phase, v.Offset.Duration(), g.MayReserve(), g.ReleaseDue()))
-		if v.Limit != 250 || v.Confirmed() != (v.Phase == clock.Confirmed) || v != g.Stats().Verdict {
-			t.Errorf("verdict %+v does not fit", v)
-		}
-		out.WriteString("----\n" + strings.Join(told, "\n") + "\n")
+// gatePlayer is the gate of a transcript, at its time.
+type gatePlayer struct {
+	t   *testing.T
+	g   *clock.Gate
+	now clock.Mono
+}
+
+// play carries out a command and returns what it prints.
+func (p *gatePlayer) play(line string) string {
+	words := strings.Fields(line)
+	var told []string
+	switch words[0] {
+	case "new":
+		p.g, p.now = clock.NewGate(clock.GateConfig{Strict: slices.Contains(words, "strict")}), 0
+	case "pass":
+		p.now = p.now.Add(parse(p.t, words[1]))
+		return ""
+	default:
+		told = p.judge(line)
 	}
-	return out.String()
+	v := p.g.Verdict()
+	if v.Limit != 250 || v.Confirmed() != (v.Phase == clock.Confirmed) || v != p.g.Stats().Verdict {
+		p.t.Errorf("verdict %+v does not fit", v)
+	}
+	told = append(told, fmt.Sprintf("%v: %v, offset %v, reserve %v, release %v",
+		v.State, v.Phase, v.Offset.Duration(), p.g.MayReserve(), p.g.ReleaseDue()))
+	return strings.Join(told, "\n") + "\n"
+}
+
+// judge steps the gate by what peers say and returns its transitions.
+func (p *gatePlayer) judge(line string) (told []string) {
+	what, length, long := strings.Cut(line, " for ")
+	turns := 1
+	if long {
+		turns = int(parse(p.t, length) / time.Second)
+	}
+	j := clock.Judge(clock.Input{Peers: peers(strings.TrimPrefix(what, "alone")), MaxSkew: limit})
+	for turn := range turns {
+		if turn > 0 {
+			p.now = p.now.Add(time.Second)
+		}
+		_, changes := p.g.Step(p.now, j)
+		for _, c := range changes {
+			told = append(told, fmt.Sprintf("%3ds %s", p.now/clock.Mono(time.Second), tell(c)))
+		}
+	}
+	return told
 }
 
 func tell(c clock.Transition) string {

@@ -1,13 +1,12 @@
 package worker_test
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/datadriven"
 
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
@@ -18,9 +17,7 @@ import (
 	"github.com/flakelease/allocator/internal/worker"
 )
 
-var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what calls do now; read the diff")
-
-// TestTranscripts runs the scenarios in testdata/*.txt: commands, each followed by the
+// TestTranscripts runs the scenarios in testdata: commands, each followed by the
 // requests that the call sends to the store, in lower case, and its end, in upper case.
 // Times are in ms since the scenario began.
 //
@@ -30,61 +27,38 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what call
 // its lease · "era D" begins one with a floor D from now · "quarantine SID" ·
 // "draining" · "edit SID" its window.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := play(t, string(want))
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		e := newEnv(t, 1)
+		e.cfg.Random = func(int) int { return 0 }
+		handles := map[string]worker.Handle{}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var out strings.Builder
+			for line := range strings.Lines(d.String()) {
+				f := strings.Fields(line)
+				if len(f) == 0 || f[0] == "#" {
+					continue
 				}
-			} else if got != string(want) {
-				t.Errorf("%s: calls act differently now; if that is right, run with -rewrite:\n%s", file, got)
-			}
-		})
-	}
-}
-
-var outcomes = map[string]storetest.Outcome{"notapplied": storetest.NotApplied, "lostreply": storetest.Applied, "late": storetest.Delayed}
-
-// play returns the scenario with what happens now after each command.
-func play(t *testing.T, text string) string {
-	e := newEnv(t, 1)
-	e.cfg.Random = func(int) int { return 0 }
-	handles := map[string]worker.Handle{}
-	var out strings.Builder
-	for paragraph := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
-		commands, _, answered := strings.Cut(paragraph, "\n----")
-		out.WriteString(commands + "\n")
-		if answered {
-			out.WriteString("----\n")
-		}
-		for line := range strings.Lines(commands) {
-			f := strings.Fields(line)
-			if len(f) == 0 || f[0] == "#" {
-				continue
-			}
-			if req := request(t, f, handles, e); req != nil {
+				req := request(t, f, handles, e)
+				if req == nil {
+					e.command(f, handles)
+					continue
+				}
 				e.sent = nil
 				end := e.call(req)
 				if d, ok := end.(worker.Done); ok && d.Worker != (worker.Worker{}) {
 					handles[f[1]] = d.Worker.Handle
 				}
 				out.WriteString(strings.Join(append(e.sent, show(end)), "\n") + "\n")
-				continue
 			}
-			e.command(f, handles)
-		}
-		out.WriteString("\n")
-	}
-	return strings.TrimSpace(out.String()) + "\n"
+			return out.String()
+		})
+	})
+}
+
+var outcomes = map[string]storetest.Outcome{
+	"notapplied": storetest.NotApplied,
+	"lostreply":  storetest.Applied,
+	"late":       storetest.Delayed,
 }
 
 func request(t *testing.T, f []string, handles map[string]worker.Handle, e *env) worker.Request {
@@ -164,11 +138,16 @@ func (e *env) command(f []string, handles map[string]worker.Handle) {
 			e.t.Fatal(err)
 		}
 		v, _ := e.mem.Load(ctx)
-		e.mem.Put("era", lease.Encode(lease.Era{Number: v.Era.Value.Number + 1, Floor: e.clock.Now().Wall + d, Cluster: v.Cluster}))
+		e.mem.Put("era", lease.Encode(lease.Era{
+			Number:  v.Era.Value.Number + 1,
+			Floor:   e.clock.Now().Wall + d,
+			Cluster: v.Cluster,
+		}))
 	case "quarantine":
 		n, _ := strconv.Atoi(f[1])
 		v, _ := e.mem.Load(ctx)
-		w, err := repair.Quarantine(v, true, flake.SID(n), "a test", true, repair.Author{Instance: "op", Nonce: "op", Now: e.clock.Now().Wall})
+		author := repair.Author{Instance: "op", Nonce: "op", Now: e.clock.Now().Wall}
+		w, err := repair.Quarantine(v, true, flake.SID(n), "a test", true, author)
 		if err != nil {
 			e.t.Fatal(err)
 		}

@@ -40,7 +40,7 @@ func (s *scenario) drive(d time.Duration, leases bool, ps ...*process) (steps in
 // do runs commands, as TestTranscripts lists them.
 func (s *scenario) do(commands ...string) {
 	for _, c := range commands {
-		s.command(strings.Fields(c))
+		s.run(c)
 	}
 }
 
