@@ -11,9 +11,9 @@ SOAK    ?= 8h# of `make chaos-soak`
 WORKER_IDS ?= 10000000# of `make chaos-workers`
 SEEDS   ?= 60# random lease schedules under -race; 300 without
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree# agreement tests run with -race too
-IDS     ?= 200000# of the end-to-end run within `make test`
 E2E_IDS ?= 10000000# of the end-to-end run by itself
 MUTATED ?= gen lease lease/repair clock node server/resp server/respserver client embed# packages of `make mutation` without PKG
+AT_ONCE ?= 2# steps of `make check` beside each other
 LIMIT   ?= 0# mutants of each package, drawn by MUTATION_SEED; 0: all
 MUTATION_SEED ?= 1
 COUNT   ?= 1# runs of each Go benchmark
@@ -27,24 +27,22 @@ IMAGE_ARCH ?= $(shell $(GO) env GOARCH)
 
 BIN   := bin
 TOOLS := $(CURDIR)/$(BIN)/tools
-SKIPPED := $(BIN)/skipped# the reason why a step of `make test` did not run
+STEPS   ?= $(BIN)/steps# directory of what the steps print and find
+SKIPPED ?= $(STEPS)/skipped# the reason why a step did not run
+GOTEST := $(CURDIR)/$(BIN)/gotest
+tests-of = $(GOTEST) -o $(CURDIR)/$(STEPS)/$(1).tests# go test, and what it did not run
 
-# run-steps runs check-… for each of $(1) and then prints how long each took.
+# run-steps makes each of $(1), $(2) beside each other. The output of a step is in bin, in a
+# directory with the name of the target, and is printed if it fails.
 define run-steps
-@mkdir -p $(BIN) && : >$(BIN)/steps; total=$$(date +%s); \
-for step in $(1); do \
-	began=$$(date +%s); rm -f $(SKIPPED); \
-	$(MAKE) --no-print-directory check-$$step || { echo "make $@: check-$$step failed after $$(( $$(date +%s) - began )) s" >&2; exit 1; }; \
-	if [ -e $(SKIPPED) ]; then result="skipped: $$(cat $(SKIPPED))"; else result=passed; fi; \
-	printf '  %5d s  %-10s %s\n' $$(( $$(date +%s) - began )) $$step "$$result" >>$(BIN)/steps; \
-done; \
-echo; echo "make $@: all passed"; cat $(BIN)/steps; printf '  %5d s  in all\n' $$(( $$(date +%s) - total ))
+@rm -rf $(BIN)/$@ && mkdir -p $(BIN)/$@; began=$$(date +%s); \
+$(MAKE) --no-print-directory -k -j $(2) STEPS=$(BIN)/$@ $(addprefix step-,$(1)) && result="all passed" || result=failed; \
+echo; echo "make $@: $$result in $$(( $$(date +%s) - began )) s"; [ "$$result" = "all passed" ]
 endef
 
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
-.PHONY: help abuse-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-workers chaos-bugs mutation bench bench-peers bench-go gen fuzz clean tools \
-        check-format check-vet check-static check-commits check-tests check-nested check-openapi check-e2e check-chaos check-abuse check-model check-generated
+.PHONY: help check abuse-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-workers chaos-bugs mutation bench bench-peers bench-go gen fuzz clean tools \
+        check-format check-vet check-static check-commits check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,14 +91,37 @@ compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect an
 		$(call PACK_TEST,composetest,composetest,chaos/real/compose/Dockerfile,$(IMAGE)-composetest)/composetest.tar
 	$(IMAGES)/composetest/composetest run --images $(IMAGES)
 
-test: ## all that CI runs: format, vet, staticcheck, tests with -race, real faults, short model run, generated code
-	$(call run-steps,format vet static tests nested openapi e2e chaos abuse model generated)
+# Which tests run here and which in the others is said by package chaos/tier. Neither a C
+# compiler nor the network is needed, once Go has the modules.
+test: export TIER = test
+test: export CGO_ENABLED = 0
+test: check-format check-vet $(GOTEST) ## what to run after each change: format, vet, tests, README's commands; 2 minutes
+	@echo "== go test ./..."
+	@$(GOTEST) -o $(BIN)/$@/all.tests -timeout $(TIMEOUT) ./...
+	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
+	@echo "make test: passed. make check also runs all tests with -race, the other modules, staticcheck, real faults and attacks, and the model"
+
+CHECKS := check-format check-vet check-static check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
+check: export TIER = check
+check: tools $(GOTEST) ## what must hold before a merge, all of the above with it: 20 minutes
+	$(call run-steps,$(CHECKS),$(AT_ONCE))
+	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
+
+# What takes long or needs more than CI has: one step after the other, since most of them
+# measure time or take all of the machine.
+NIGHTLY := nightly-test nightly-check nightly-tests sim-campaign nightly-soak chaos-workers e2e nightly-abuse model nightly-bugs nightly-mutation fuzz \
+	image-twice compose-test chart-test kube-test console-test docs-test
+.PHONY: check nightly $(filter nightly-%,$(NIGHTLY))
+nightly: export TIER = nightly
+nightly: $(GOTEST) ## what finds more the longer it runs, and how long the other two take: hours
+	$(call run-steps,$(NIGHTLY),1)
+	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
 
 race: ## the Go tests alone, with -race; PKG=./internal/gen for some of them
 	$(GO) test -race -timeout $(TIMEOUT) $(PKG)
 
-lint: ## format, vet, staticcheck, and the messages of the commits since main
-	$(call run-steps,format vet static commits)
+lint: tools ## format, vet, staticcheck, and the messages of the commits since main
+	$(call run-steps,check-format check-vet check-static check-commits,$(AT_ONCE))
 
 model: ## the full Spin run of the lease protocol: 5 to 20 minutes, 2 GB
 	chaos/model/run.sh full
@@ -220,7 +241,42 @@ fuzz: ## each fuzz target for FUZZTIME
 clean: ## remove bin/
 	rm -rf $(BIN)
 
-# ---- the steps of `make test` ------------------------------------------------
+# ---- the steps of `make check` and `make nightly` ----------------------------
+
+step-%:
+	@echo "  began    $*"; began=$$(date +%s); log=$(STEPS)/$*.log; \
+	if $(MAKE) --no-print-directory $* SKIPPED=$(STEPS)/$*.skipped >$$log 2>&1; then code=0 result=passed; else code=1 result=FAILED; fi; \
+	if [ -e $(STEPS)/$*.skipped ]; then result="skipped: $$(cat $(STEPS)/$*.skipped)"; fi; \
+	[ $$code = 0 ] || cat $$log; \
+	printf '  %5d s  %-15s %s\n' $$(( $$(date +%s) - began )) $* "$$result"; exit $$code
+
+$(GOTEST): $(wildcard chaos/tier/*.go chaos/tier/gotest/*.go)
+	@$(GO) build -o $@ ./chaos/tier/gotest
+
+# A tier that became slow is seen here, and not by tests that measure time while other
+# programs run.
+within = began=$$(date +%s); GOFLAGS="$(GOFLAGS) -count=1" $(MAKE) --no-print-directory $(1) && \
+	$(GOTEST) -report -each $(2) -all $(3) -took $$(( $$(date +%s) - began ))s $(BIN)/$(1)/*.tests
+nightly-test: $(GOTEST)
+	$(call within,test,30s,2m)
+
+nightly-check: $(GOTEST)
+	$(call within,check,5m,20m)
+
+nightly-tests: $(GOTEST)
+	$(call tests-of,nightly) -count 1 -timeout 3h ./...
+
+nightly-soak:
+	$(MAKE) --no-print-directory chaos-soak SOAK=2h
+
+nightly-abuse:
+	$(MAKE) --no-print-directory abuse-test ABUSE='--for 8s'
+
+nightly-bugs:
+	$(GO) run ./chaos/planted
+
+nightly-mutation:
+	$(MAKE) --no-print-directory mutation LIMIT=20 MUTATION_SEED=$$(date +%Y%m%d)
 
 PROTOC_FLAGS = --go_out=$(1) --go_opt=paths=source_relative --go-grpc_out=$(1) --go-grpc_opt=paths=source_relative
 
@@ -237,13 +293,7 @@ check-vet:
 	$(GO) vet ./...
 
 check-static: tools
-	@echo "== staticcheck"
-	$(TOOLS)/staticcheck ./...
-	cd chaos/real && $(TOOLS)/staticcheck ./...
-	cd chaos/interop && $(TOOLS)/staticcheck ./...
-	cd worker/legacy && $(TOOLS)/staticcheck ./...
-	cd chaos/console && $(TOOLS)/staticcheck ./...
-	cd examples && $(TOOLS)/staticcheck ./...
+	@set -e; for m in . $(MODULES) deploy/site; do echo "== staticcheck $$m"; (cd $$m && $(TOOLS)/staticcheck ./...); done
 
 # The lease schedules run in one goroutine, where -race finds nothing and costs
 # tenfold: all of them run without it, and some with it. Of the agreement of whole
@@ -252,36 +302,28 @@ check-static: tools
 # race detector, and two threads that look at their channels at once corrupt it (Go 1.26;
 # a SIGSEGV outside Go code). Timed tests share the machine badly, so packages run
 # two at a time. What reads the source and the documents has no goroutines of its own.
-check-tests:
+check-tests: $(GOTEST)
 	@echo "== go test -race"
-	$(GO) test -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol ./chaos/agreement ./chaos/sim ./chaos/virtual ./chaos/archtest ./chaos/planted
-	$(GO) test -race -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol -seeds $(SEEDS) -skip TestEveryCallFails
-	$(GO) test -race -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)'
-	$(GO) test -race -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual
-	$(GO) test -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$')
+	$(call tests-of,tests-1) -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol ./chaos/agreement ./chaos/sim ./chaos/virtual ./chaos/archtest ./chaos/planted
+	$(call tests-of,tests-2) -race -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol -seeds $(SEEDS) -skip TestEveryCallFails
+	$(call tests-of,tests-3) -race -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)'
+	$(call tests-of,tests-4) -race -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual
+	$(call tests-of,tests-5) -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$')
 
-# Modules of their own: what they need shall not become what the product needs.
-# The tests in deploy/ read files outside their modules, which Go's test cache ignores:
-# hence -count 1.
-check-nested:
-	@echo "== nested modules"
-	cd bench && $(GO) vet ./... && $(GO) test ./...
-	cd chaos/etcd && $(GO) vet ./...
-	cd chaos/real && $(GO) vet ./... && $(GO) test -race -p 2 $$($(GO) list ./... | grep -v '/real$$')
-	cd chaos/interop && $(GO) vet ./... && $(GO) test ./...
-	cd worker/legacy && $(GO) vet ./... && $(GO) test ./...
-	cd chaos/console && $(GO) vet ./... && $(GO) test -count 1 -parallel 8 -timeout $(TIMEOUT) ./...
-	@command -v chromium chromium-browser google-chrome >/dev/null || echo "not run: the tests of chaos/console, since Chromium is not installed"
-	cd examples && $(GO) vet ./... && $(GO) test -count 1 ./...
-	cd examples/workers/go && $(GO) vet ./...
-	cd deploy/site && $(GO) vet ./...
-	@if ! command -v npm >/dev/null; then echo "not run: the site of the documents: npm is not installed"; \
-	elif ! $(MAKE) --no-print-directory $(SITE)/installed; then echo "not run: the site of the documents: npm cannot get its packages"; \
-	else $(MAKE) --no-print-directory docs && cd deploy/site && $(GO) test -count 1 -timeout $(TIMEOUT) .; fi
-	cd deploy/image && $(GO) vet ./... && $(GO) test -count 1 ./...
-	cd deploy/helm/tools && $(GO) vet ./...
-	cd deploy/helm/charttest && $(GO) vet ./... && $(GO) test -count 1 ./...
-	cd deploy/monitoring/check && $(GO) vet ./... && $(GO) test -count 1 ./...
+# Modules of their own: what they need shall not become what the product needs. Their tests
+# read files outside of them, which Go's test cache ignores: hence -count 1. The module of
+# make kube-test has all of Kubernetes, and that of the site is in check-site.
+MODULES = $(filter-out . tools chaos/kube deploy/site,$(patsubst %/,%,$(dir $(shell git ls-files '*go.mod'))))
+check-modules: $(GOTEST)
+	@set -e; for m in $(MODULES); do \
+		echo "== $$m"; case $$m in chaos/real) race=-race;; *) race=;; esac; \
+		(cd $$m && $(GO) vet ./... && $(call tests-of,$$(echo $$m | tr / -)) $$race -count 1 -timeout $(TIMEOUT) ./...); \
+	done
+
+check-site: $(GOTEST)
+	@if ! command -v npm >/dev/null; then echo "npm is not installed" | tee $(SKIPPED); \
+	elif ! $(MAKE) --no-print-directory $(SITE)/installed; then echo "npm cannot get its packages" | tee $(SKIPPED); \
+	else $(MAKE) --no-print-directory docs && cd deploy/site && $(GO) vet ./... && $(call tests-of,site) -count 1 -timeout $(TIMEOUT) .; fi
 
 # Redocly is what editors and documentation sites read the contract with.
 REDOCLY := npm exec --yes --package @redocly/cli@1.34.5 -- redocly
@@ -291,10 +333,6 @@ check-openapi:
 	elif ! REDOCLY_TELEMETRY=off $(REDOCLY) --version >/dev/null 2>&1; then echo "not run: npm cannot get @redocly/cli"; \
 	else REDOCLY_TELEMETRY=off $(REDOCLY) lint --max-problems 0 --format summary api/openapi.yaml 2>&1 | tee $(BIN)/redocly.txt; \
 		! grep -Eq '[1-9][0-9]* (warning|error)|[1-9][0-9]* problem' $(BIN)/redocly.txt; fi
-
-check-e2e:
-	@echo "== end to end"
-	$(GO) -C chaos/real test -race -timeout $(TIMEOUT) . -ids $(IDS)
 
 # A run that could not decide, because the machine was stalled or a fault was not injected,
 # is tried once more and then said to be unknown: it shows nothing either way.

@@ -37,6 +37,7 @@ const patience = 90 * time.Second
 var programs string
 
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // most of them wait for the browser
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "console")
 	if err != nil {

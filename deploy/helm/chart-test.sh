@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make chart-test`: checks of the chart with Helm and other programs, each built once
 # from the Go module proxy into bin/tools/chart. Checks that need no program are in
-# charttest, which `make test` runs. If a program cannot be built, its step is reported
+# charttest, which `make check` runs. If a program cannot be built, its step is reported
 # as skipped; every other failure is an error.
 #
 #   chart-test.sh          run all checks
