@@ -3,10 +3,9 @@ package feed
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
-	"unicode"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Kind is what happened. The set is closed.
@@ -72,22 +71,15 @@ const maxText = 512
 
 // at returns an event without a sid. pairs are attributes: key, value, key, value.
 func at(now clock.Millis, node string, kind Kind, message string, pairs ...string) Event {
-	e := Event{At: int64(now), Node: text(node), Kind: kind, SID: -1, Message: text(message), Attributes: map[string]string{}}
+	e := Event{At: int64(now), Node: printable(node), Kind: kind, SID: -1, Message: printable(message), Attributes: map[string]string{}}
 	for i := 0; i+1 < len(pairs); i += 2 {
-		e.Attributes[pairs[i]] = text(pairs[i+1])
+		e.Attributes[pairs[i]] = printable(pairs[i+1])
 	}
 	return e
 }
 
-// text returns s as it may be shown: names come from other machines.
-func text(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, strings.ToValidUTF8(s[:min(len(s), maxText)], ""))
-}
+// printable returns s as it may be shown, since names come from other machines.
+func printable(s string) string { return text.Printable(text.Cut(s, maxText)) }
 
 // JSON returns the JSON of a value of this package, on one line.
 func JSON(v any) []byte {

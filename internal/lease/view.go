@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"unicode"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Entry is a key of the store as it was read.
@@ -124,15 +123,7 @@ const maxShown = 253
 
 // Printable returns s as a person may be shown it: cut to 253 bytes, and with
 // U+FFFD for what is not printable, such as the escapes of a terminal.
-func Printable(s string) string {
-	cut := strings.ToValidUTF8(s[:min(len(s), maxShown)], "")
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, cut)
-}
+func Printable(s string) string { return text.Printable(text.Cut(s, maxShown)) }
 
 // NewRegistration decodes the registration under an instance's key. One that
 // cannot be read still counts as a node: then only its instance is set. Its texts

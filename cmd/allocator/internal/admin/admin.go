@@ -23,6 +23,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Command returns "allocator admin".
@@ -154,7 +155,7 @@ func printDrained(a *cli.App, r *pb.DrainResponse, asJSON bool) error {
 		what = fmt.Sprintf("sid %d (term %d) was NOT given back: it is free when the node's lease ends, and usable when its window has passed", r.GetSid(), r.GetTerm())
 	}
 	_, err := fmt.Fprintf(a.Out, "%s is drained: %s; %s issued.\nIt refuses with DRAINING until it is restarted, or `allocator admin undrain` puts it back into service.\n",
-		r.GetNode(), what, cli.Count(int(r.GetIdsIssued()), "ID"))
+		r.GetNode(), what, text.Count(int(r.GetIdsIssued()), "ID"))
 	return err
 }
 

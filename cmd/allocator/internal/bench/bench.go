@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/load"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Bounds of a bench.
@@ -251,7 +252,7 @@ func (r *result) loop() string {
 func (r *result) print(w io.Writer) error {
 	var b strings.Builder
 	p := r.plan
-	fmt.Fprintf(&b, "%s by %s, %s each, %v after %v\n%s\n\n", cli.Count(p.callers, "caller"), p.via, cli.Count(p.count, "ID"), r.Took.Round(10*time.Millisecond), p.WarmUp, r.loop())
+	fmt.Fprintf(&b, "%s by %s, %s each, %v after %v\n%s\n\n", text.Count(p.callers, "caller"), p.via, text.Count(p.count, "ID"), r.Took.Round(10*time.Millisecond), p.WarmUp, r.loop())
 	if r.interrupted {
 		fmt.Fprintf(&b, "interrupted; %v were requested\n", p.Length)
 	}

@@ -5,13 +5,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/flakelease/allocator/internal/describe"
 )
@@ -87,14 +84,6 @@ func AppendLocal(b []byte, t time.Time) []byte {
 
 // Relative returns what appendAge appends.
 func Relative(t, now time.Time) string { return string(AppendAge(nil, t, now)) }
-
-// Count returns a number and its unit, such as "1 node" or "3 nodes".
-func Count(n int, unit string) string {
-	if n == 1 {
-		return "1 " + unit
-	}
-	return fmt.Sprintf("%d %ss", n, unit)
-}
 
 // AppendTimes appends a time as people read it: UTC, local and from now.
 func AppendTimes(b []byte, unixMs int64, now time.Time) []byte {
@@ -172,16 +161,6 @@ func Show(input string) string {
 		return `""`
 	}
 	return input + cut
-}
-
-// Plain returns a text of another machine with nothing in it that a terminal would obey.
-func Plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
 }
 
 // Ended is how a command ends that has printed to out: with err, else with that

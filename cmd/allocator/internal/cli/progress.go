@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Progress shows how far a command is, on one line of stderr that is replaced, once it has
@@ -71,7 +73,7 @@ func (p *Progress) line() string {
 	p.mu.Lock()
 	format, args := p.format, p.args
 	p.mu.Unlock()
-	line := []rune(Plain(fmt.Sprintf(format, args...)))
+	line := []rune(text.Printable(fmt.Sprintf(format, args...)))
 	return string(line[:min(len(line), progressWidth)])
 }
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // peerLine is the clock of one node as the one asked sees it. Times are in µs.
@@ -114,7 +114,7 @@ func newClockLine(c *pb.Clock) *clockLine {
 func (c *clockLine) print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "clock: %s (%s, %s); %d of %s agree, %d are a majority", c.State, c.Phase, c.Finding,
-		c.Agree, cli.Count(int(c.Registered), "node"), c.Quorum)
+		c.Agree, text.Count(int(c.Registered), "node"), c.Quorum)
 	if c.Known {
 		fmt.Fprintf(&b, "; the cluster's time minus its own is %s", clock.FormatOffset(micros(c.Offset), micros(c.Uncertainty)))
 	}
@@ -122,7 +122,7 @@ func (c *clockLine) print(w io.Writer) error {
 		fmt.Fprintf(&b, "; wrong clocks: %s", strings.Join(c.Falsetickers, ", "))
 	}
 	fmt.Fprintf(&b, "\n       steps %d forward, %d back; suspends %d; stalls %d; kernel %s; gossip %s",
-		c.StepsForward, c.StepsBack, c.Suspends, c.Stalls, c.Kernel, cli.Count(int(c.GossipMembers), "member"))
+		c.StepsForward, c.StepsBack, c.Suspends, c.Stalls, c.Kernel, text.Count(int(c.GossipMembers), "member"))
 	if c.StepPending {
 		fmt.Fprintf(&b, "\n       a step of the wall clock is not followed yet: it differs from the time of IDs by %v", micros(c.Held).Round(100*time.Microsecond))
 		if c.StepBlocked {

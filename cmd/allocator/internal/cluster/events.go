@@ -14,6 +14,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // EventsCommand returns "allocator events".
@@ -179,7 +180,7 @@ func eventText(e *pb.Event) string {
 		reason = r + ": "
 	}
 	return fmt.Sprintf("%s  %-12s  %-18s  %s", time.UnixMilli(e.GetAtUnixMs()).UTC().Format("2006-01-02T15:04:05.000Z"),
-		cli.Plain(e.GetNode()), cli.Plain(e.GetKind()), cli.Plain(reason+e.GetMessage()))
+		text.Printable(e.GetNode()), text.Printable(e.GetKind()), text.Printable(reason+e.GetMessage()))
 }
 
 func (w *eventWatch) printMissed(m *pb.MissedEvents) error {
@@ -190,8 +191,8 @@ func (w *eventWatch) printMissed(m *pb.MissedEvents) error {
 	}
 	count := "events"
 	if m.GetCount() >= 0 {
-		count = cli.Count(int(m.GetCount()), "event")
+		count = text.Count(int(m.GetCount()), "event")
 	}
-	_, err := fmt.Fprintf(w.err, "allocator: missed %s: %s\n", count, cli.Plain(m.GetWhy()))
+	_, err := fmt.Fprintf(w.err, "allocator: missed %s: %s\n", count, text.Printable(m.GetWhy()))
 	return err
 }

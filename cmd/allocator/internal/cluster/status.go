@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // StatusCommand returns "allocator status".
@@ -176,7 +177,7 @@ func (v clusterView) print(w io.Writer) error {
 	fmt.Fprintf(w, "space %s: layout %s%s, epoch %s, era %d\n", v.Space, v.Layout, sids, v.Epoch, v.Era)
 	switch {
 	case v.Known:
-		fmt.Fprintf(w, "%s; %d of %d sids held", cli.Count(len(v.Nodes), "node"), v.PoolHeld, v.PoolSize)
+		fmt.Fprintf(w, "%s; %d of %d sids held", text.Count(len(v.Nodes), "node"), v.PoolHeld, v.PoolSize)
 		if v.WorkerSIDs != "" {
 			fmt.Fprintf(w, ", sids %s are for workers", v.WorkerSIDs)
 		}
@@ -202,7 +203,7 @@ func (v clusterView) print(w io.Writer) error {
 	if v.Self.SID >= 0 {
 		state += fmt.Sprintf("; sid %d, window left %s", v.Self.SID, seconds(v.Self.WindowMs))
 	}
-	_, err := fmt.Fprintf(w, "\n%s: %s; %s issued\n", v.Self.Name, state, cli.Count(int(v.Self.Issued), "ID"))
+	_, err := fmt.Fprintf(w, "\n%s: %s; %s issued\n", v.Self.Name, state, text.Count(int(v.Self.Issued), "ID"))
 	if err != nil || v.Self.Clock == nil {
 		return err
 	}

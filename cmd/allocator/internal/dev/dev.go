@@ -29,6 +29,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/load"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Ports of dev: node i adds i times portStep to each, and its admin port is next
@@ -390,7 +391,7 @@ func (d *dev) summarize(dir string) {
 			back++
 		}
 	}
-	fmt.Fprintf(d.Err, "stopped; %s given back\n", cli.Count(back, "sid"))
+	fmt.Fprintf(d.Err, "stopped; %s given back\n", text.Count(back, "sid"))
 	if dir != "" {
 		fmt.Fprintf(d.Err, "data is kept in %s: start again with --data-dir %s\n", dir, dir)
 	}

@@ -11,12 +11,12 @@ import (
 
 	"google.golang.org/grpc/status"
 
-	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // findings collects the checks of facts.
@@ -265,7 +265,7 @@ func (r *findings) records(f facts) {
 		if n > workersNamed {
 			workers = append(workers[:workersNamed], fmt.Sprintf("and %d more", n-workersNamed))
 		}
-		r.Add("workers", report.OK, "", "%s sids: %s", cli.Count(n, "worker")+map[bool]string{true: " holds", false: " hold"}[n == 1], strings.Join(workers, ", "))
+		r.Add("workers", report.OK, "", "%s sids: %s", text.Count(n, "worker")+map[bool]string{true: " holds", false: " hold"}[n == 1], strings.Join(workers, ", "))
 	}
 	if distant == 0 {
 		r.Add("ceilings", report.OK, "", "none is far ahead of the clock")
@@ -290,7 +290,7 @@ func (f facts) isRegistered(node string) bool {
 func ahead(d clock.Millis) string {
 	const day = 24 * 60 * 60 * 1000
 	if d > 2*day {
-		return cli.Count(int(d/day), "day")
+		return text.Count(int(d/day), "day")
 	}
 	return d.Duration().Round(time.Second).String()
 }

@@ -9,12 +9,12 @@ import (
 
 	"google.golang.org/grpc/status"
 
-	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // nodes checks which nodes are registered, whether they answer, and their names.
@@ -125,11 +125,11 @@ func (r *findings) count(f facts) {
 	}
 	switch n := len(live); {
 	case n == f.expect:
-		r.Add("node-count", report.OK, "", "%s, as expected", cli.Count(n, "node"))
+		r.Add("node-count", report.OK, "", "%s, as expected", text.Count(n, "node"))
 	case n < f.expect:
-		r.Add("node-count", report.Fail, "\"allocator status\" shows who is there; start the others", "%s, and %d %s expected", cli.Count(n, "node"), f.expect, are)
+		r.Add("node-count", report.Fail, "\"allocator status\" shows who is there; start the others", "%s, and %d %s expected", text.Count(n, "node"), f.expect, are)
 	default:
-		r.Add("node-count", report.Warn, "\"allocator status\" shows who they are", "%s, and %d %s expected", cli.Count(n, "node"), f.expect, are)
+		r.Add("node-count", report.Warn, "\"allocator status\" shows who they are", "%s, and %d %s expected", text.Count(n, "node"), f.expect, are)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/internal/audit/spool"
 	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // AuditCommand returns "allocator audit".
@@ -93,7 +94,7 @@ func printAudit(w io.Writer, r *audit.Report) {
 	line := func(name string, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s%s\n", name, fmt.Sprintf(format, args...))
 	}
-	line("IDs", "%d in %s", r.IDs, cli.Count(r.Files, "file"))
+	line("IDs", "%d in %s", r.IDs, text.Count(r.Files, "file"))
 	line("duplicates", "%d", r.Duplicates)
 	for _, d := range r.ShownDuplicates {
 		line("", "%s  %s  %s", d.ID, d.At, d.And)

@@ -17,6 +17,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // every is the time between two views.
@@ -215,7 +216,7 @@ func (m model) screen() string {
 	var lines []string
 	if m.err != nil {
 		first, _, _ := strings.Cut(m.err.Error(), "\n")
-		lines = append(lines, fmt.Sprintf("NO ANSWER for %v, below is what was before: %s", m.failing.Round(time.Second), cli.Plain(first)), "")
+		lines = append(lines, fmt.Sprintf("NO ANSWER for %v, below is what was before: %s", m.failing.Round(time.Second), text.Printable(first)), "")
 	}
 	if m.shown {
 		room := 0

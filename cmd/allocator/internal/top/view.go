@@ -11,6 +11,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // view is the cluster at one moment.
@@ -74,14 +75,14 @@ const staleAfter = 5 * time.Second
 // without one; rates are counted from it.
 func newView(c, before *pb.GetClusterResponse, events []*pb.Event) view {
 	self := c.GetSelf()
-	v := view{Space: c.GetSpace(), At: self.GetNowUnixMs(), Asked: cli.Plain(self.GetName()), Nodes: []nodeRow{}, SIDs: []sidRow{}, Refused: []refusals{}, Events: []event{}, Problems: []string{}}
+	v := view{Space: c.GetSpace(), At: self.GetNowUnixMs(), Asked: text.Printable(self.GetName()), Nodes: []nodeRow{}, SIDs: []sidRow{}, Refused: []refusals{}, Events: []event{}, Problems: []string{}}
 	sids := map[int32]*pb.Sid{}
 	for _, s := range c.GetSids() {
 		sids[s.GetSid()] = s
 	}
 	held := map[int32]bool{}
 	for _, n := range c.GetNodes() {
-		row := nodeRow{Name: cli.Plain(n.GetName()), SID: n.GetSid(), Self: n.GetInstance() == self.GetInstance(), Verdict: "unknown"}
+		row := nodeRow{Name: text.Printable(n.GetName()), SID: n.GetSid(), Self: n.GetInstance() == self.GetInstance(), Verdict: "unknown"}
 		ceil := int64(0)
 		if s := sids[n.GetSid()]; s != nil {
 			ceil, row.Term = s.GetCeilUnixMs(), s.GetTerm()
@@ -105,12 +106,12 @@ func newView(c, before *pb.GetClusterResponse, events []*pb.Event) view {
 	slices.SortFunc(v.Nodes, func(a, b nodeRow) int { return strings.Compare(a.Name, b.Name) })
 	for _, s := range c.GetSids() {
 		if !held[s.GetSid()] {
-			v.SIDs = append(v.SIDs, sidRow{s.GetSid(), s.GetState(), cli.Plain(s.GetNode()), max(s.GetCeilUnixMs()-v.At, 0), cli.Plain(s.GetProblem())})
+			v.SIDs = append(v.SIDs, sidRow{s.GetSid(), s.GetState(), text.Printable(s.GetNode()), max(s.GetCeilUnixMs()-v.At, 0), text.Printable(s.GetProblem())})
 		}
 	}
 	v.refused(self, before)
 	for _, e := range events {
-		v.Events = append(v.Events, event{cli.Plain(e.GetId()), e.GetAtUnixMs(), cli.Plain(e.GetNode()), cli.Plain(e.GetKind()), cli.Plain(e.GetMessage())})
+		v.Events = append(v.Events, event{text.Printable(e.GetId()), e.GetAtUnixMs(), text.Printable(e.GetNode()), text.Printable(e.GetKind()), text.Printable(e.GetMessage())})
 	}
 	v.summarize(c)
 	return v
@@ -121,7 +122,7 @@ func (v *view) refused(self *pb.NodeStatus, before *pb.GetClusterResponse) {
 	was := before.GetSelf()
 	took := self.GetNowUnixMs() - was.GetNowUnixMs()
 	for reason, n := range self.GetRefused() {
-		r := refusals{Reason: cli.Plain(reason), Count: n}
+		r := refusals{Reason: text.Printable(reason), Count: n}
 		if was.GetInstance() == self.GetInstance() && took > 0 {
 			r.PerSecond = (n - was.GetRefused()[reason]) * 1000 / took
 		}
@@ -138,7 +139,7 @@ func (v *view) refused(self *pb.NodeStatus, before *pb.GetClusterResponse) {
 func (v *view) summarize(c *pb.GetClusterResponse) {
 	wrong := func(format string, args ...any) { v.Problems = append(v.Problems, fmt.Sprintf(format, args...)) }
 	if p := c.GetProblem(); p != "" {
-		wrong("%s", cli.Plain(p))
+		wrong("%s", text.Printable(p))
 	}
 	serving, standby := 0, 0
 	for _, n := range v.Nodes {
@@ -164,13 +165,13 @@ func (v *view) summarize(c *pb.GetClusterResponse) {
 		}
 	}
 	if quarantined > 0 {
-		wrong("%s quarantined", cli.Count(quarantined, "sid"))
+		wrong("%s quarantined", text.Count(quarantined, "sid"))
 	}
 	switch {
 	case len(v.Nodes) == 0 && len(v.Problems) == 0:
 		v.Summary = "no node is registered"
 	case len(v.Problems) == 0:
-		v.Summary = fmt.Sprintf("all is well: %s with a sid", cli.Count(serving, "node"))
+		v.Summary = fmt.Sprintf("all is well: %s with a sid", text.Count(serving, "node"))
 	default:
 		v.Summary = strings.Join(v.Problems[:min(len(v.Problems), 4)], "; ")
 		if more := len(v.Problems) - 4; more > 0 {
@@ -178,7 +179,7 @@ func (v *view) summarize(c *pb.GetClusterResponse) {
 		}
 	}
 	if standby > 0 {
-		v.Summary += fmt.Sprintf("; %s without one", cli.Count(standby, "node"))
+		v.Summary += fmt.Sprintf("; %s without one", text.Count(standby, "node"))
 	}
 }
 

@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Bounds of one node's part in a draw.
@@ -170,7 +170,7 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 		if wrong := d.wrong(limit, now); wrong != "" {
 			r.Add("draw", report.Fail, bug, "%s: %s", name, wrong)
 		} else {
-			r.Add("draw", report.OK, "", "%s: %s with sid %s, rising from %s to %s", name, cli.Count(len(d.ids), "ID"), sidList(d.sids), d.ids[0], d.ids[len(d.ids)-1])
+			r.Add("draw", report.OK, "", "%s: %s with sid %s, rising from %s to %s", name, text.Count(len(d.ids), "ID"), sidList(d.sids), d.ids[0], d.ids[len(d.ids)-1])
 		}
 		for _, id := range append(slices.Clone(d.ids), d.next) {
 			if id == 0 {
@@ -196,9 +196,9 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 		r.Add("draw-space", report.Fail, "Correct --addr, or the nodes' etcd.endpoints, space and root", "the addresses are of %d spaces with different layouts or epochs", len(formats))
 	}
 	if twice == 0 && total > 0 {
-		r.Add("draw-unique", report.OK, "", "%s from %s, no two equal", cli.Count(total, "ID"), cli.Count(from, "node"))
+		r.Add("draw-unique", report.OK, "", "%s from %s, no two equal", text.Count(total, "ID"), text.Count(from, "node"))
 	} else if twice > 1 {
-		r.Add("draw-unique", report.Fail, bug, "%s issued twice in total", cli.Count(twice, "ID"))
+		r.Add("draw-unique", report.Fail, bug, "%s issued twice in total", text.Count(twice, "ID"))
 	}
 	if carried == len(all) {
 		r.Add("draw-order", report.OK, "", "each node in turn issued an ID above all earlier ones")

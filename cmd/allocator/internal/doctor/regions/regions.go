@@ -25,6 +25,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Region is a region of the file.
@@ -71,7 +72,7 @@ func parse(b []byte) ([]Region, error) {
 		return nil, err
 	}
 	if n := len(file.Regions); n < 2 || n > maxRegions {
-		return nil, fmt.Errorf("it lists %s under \"regions:\": give 2 to %d", cli.Count(n, "region"), maxRegions)
+		return nil, fmt.Errorf("it lists %s under \"regions:\": give 2 to %d", text.Count(n, "region"), maxRegions)
 	}
 	seen := map[string]bool{}
 	for i, r := range file.Regions {

@@ -1,0 +1,58 @@
+// Package text writes values as people read them, alike in sentences, tables and pages,
+// and makes texts of other machines fit to be shown. It has no dependencies, so that the
+// core may use it.
+package text
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Printable returns s with U+FFFD for each character that is not printable, such as the
+// escapes of a terminal.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}
+
+// Cut returns the first n bytes of s, without a character that would be cut in two and
+// without what is not UTF-8.
+func Cut(s string, n int) string { return strings.ToValidUTF8(s[:min(len(s), n)], "") }
+
+// Seconds returns a time in milliseconds as seconds with one decimal, rounded down: what is
+// left of something is never shown as more.
+func Seconds(ms int64) string {
+	tenths := ms / 100
+	if ms < 0 && ms%100 != 0 {
+		tenths--
+	}
+	return strconv.FormatFloat(float64(tenths)/10, 'f', 1, 64) + "s"
+}
+
+// Count returns a number and its unit, such as "1 node" or "3 nodes".
+func Count(n int, unit string) string {
+	if n == 1 {
+		return "1 " + unit
+	}
+	return fmt.Sprintf("%d %ss", n, unit)
+}
+
+// listed is how many names List writes out.
+const listed = 3
+
+// List joins names as a sentence does, and counts those after the third.
+func List(names []string) string {
+	switch n := len(names); {
+	case n > listed:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:listed], ", "), n-listed)
+	case n > 1:
+		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
+	}
+	return strings.Join(names, "")
+}
