@@ -3,7 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"strconv"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -13,38 +13,17 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 )
 
-// Reason is why a node refused. The values are the names of the reasons in
-// allocator.proto, without their prefix.
+// Reason is why a node refused: the name of a value of the enum Reason in
+// allocator.proto, without its prefix.
 type Reason string
 
-// The reasons.
-const (
-	Starting         Reason = "STARTING"
-	Draining         Reason = "DRAINING"
-	NoSID            Reason = "NO_SID"
-	WindowExhausted  Reason = "WINDOW_EXHAUSTED"
-	ClockSkew        Reason = "CLOCK_SKEW"
-	ClockUnverified  Reason = "CLOCK_UNVERIFIED"
-	ClockRegression  Reason = "CLOCK_REGRESSION"
-	EntropyOverflow  Reason = "ENTROPY_OVERFLOW"
-	AfterTooFar      Reason = "AFTER_TOO_FAR"
-	HistoryRewound   Reason = "HISTORY_REWOUND"
-	InvalidCount     Reason = "INVALID_COUNT"
-	InvalidFormat    Reason = "INVALID_FORMAT"
-	InvalidID        Reason = "INVALID_ID"
-	Unauthenticated  Reason = "UNAUTHENTICATED"
-	PermissionDenied Reason = "PERMISSION_DENIED"
-	RateLimited      Reason = "RATE_LIMITED"
-	WorkersOff       Reason = "WORKERS_OFF"
-	NoWorker         Reason = "NO_WORKER"
-	UnknownWorker    Reason = "UNKNOWN_WORKER"
-	WorkerQuota      Reason = "WORKER_QUOTA"
-	CallerClock      Reason = "CALLER_CLOCK"
-	EtcdUnavailable  Reason = "ETCD_UNAVAILABLE"
-)
-
-// reasonPrefix is what the names of the enum have in front.
-const reasonPrefix = "REASON_"
+// reasonOf returns a reason of a stream's answer: one of a later version as its number.
+func reasonOf(r pb.Reason) Reason {
+	if r < 0 || int(r) >= len(reasons) {
+		return Reason(strconv.Itoa(int(r)))
+	}
+	return reasons[r]
+}
 
 // callerError reports whether the request is wrong: another node would refuse it
 // too.
@@ -127,7 +106,7 @@ func RefusalOf(err error, node string) *Refusal {
 // refusalIn returns the refusal in an answer of a stream.
 func refusalIn(p *pb.Refusal, node string) *Refusal {
 	return &Refusal{
-		Reason:     Reason(strings.TrimPrefix(p.GetReason().String(), reasonPrefix)),
+		Reason:     reasonOf(p.GetReason()),
 		Message:    p.GetMessage(),
 		RetryAfter: time.Duration(p.GetRetryAfterMs()) * time.Millisecond,
 		Metadata:   p.GetMetadata(),

@@ -21,6 +21,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/node"
 )
 
 // fake is a node that follows a script, for faults that a real node cannot be made
@@ -111,7 +112,7 @@ func (f *fake) serve(ctx context.Context, req *pb.AllocateRequest) (_ *pb.Alloca
 		a.refuse = client.InvalidCount
 	}
 	if a.refuse != "" {
-		return nil, &pb.Refusal{Reason: pb.Reason(pb.Reason_value["REASON_"+string(a.refuse)]), Message: "by script",
+		return nil, &pb.Refusal{Reason: pb.Reason(node.ReasonOf(string(a.refuse))), Message: "by script",
 			RetryAfterMs: a.retry.Milliseconds(), Metadata: map[string]string{"limit": cmp.Or(f.limit, "1000000")}}, a.renumber, nil
 	}
 	res := f.issue(req.Count, req.After)
@@ -135,7 +136,7 @@ func (f *fake) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.Alloc
 	if refusal == nil {
 		return res, err
 	}
-	info := &errdetails.ErrorInfo{Reason: refusal.Reason.String()[len("REASON_"):], Metadata: refusal.Metadata}
+	info := &errdetails.ErrorInfo{Reason: node.Reason(refusal.Reason).String(), Metadata: refusal.Metadata}
 	st := status.New(codes.Unavailable, refusal.Message)
 	if d, err := st.WithDetails(info); err == nil {
 		st = d

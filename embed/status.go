@@ -42,7 +42,7 @@ func (a *Allocator) Status() Status {
 		Issued: st.Issued, Unverified: st.Unverified,
 	}
 	if r := a.node.Ready(); r != nil {
-		s.Refusing, s.Message = client.Reason(r.Reason), r.Message
+		s.Refusing, s.Message = client.Reason(r.Reason.String()), r.Message
 	}
 	if st.Holding {
 		s.SID, s.Term = int(st.SID), st.Lease.Grant.Term

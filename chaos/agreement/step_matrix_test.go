@@ -274,7 +274,7 @@ func (env *testEnv) refusals(affected []*member, from time.Duration) string {
 			if i > 0 {
 				out += ", "
 			}
-			out += "`" + string(r) + "`"
+			out += "`" + r.String() + "`"
 		}
 		if out != "" && tries[len(tries)-1].refusal == nil {
 			out += " for a while"

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/node"
 )
 
 func read(t *testing.T, name string) string {
@@ -85,10 +85,8 @@ func alarmsExplained(doc string) map[string]bool {
 // (That of metrics is generated; alerts are compared in deploy/monitoring/check.)
 func TestReferenceExplainsEveryName(t *testing.T) {
 	var names []string
-	for number, name := range pb.Reason_name {
-		if number != 0 {
-			names = append(names, strings.TrimPrefix(name, "REASON_"))
-		}
+	for _, r := range node.Reasons {
+		names = append(names, r.String())
 	}
 	kinds := alarmKinds(t)
 	if len(kinds) < 6 {

@@ -172,7 +172,7 @@ func TestNamesAreText(t *testing.T) {
 	cluster := status.Snapshot{Cluster: status.Cluster{
 		Space: hostile, Layout: "scalable", PoolSize: 32, PoolSIDs: "0-31", Era: 1,
 		Self: status.Self{Name: hostile, Instance: "a", Version: hostile, Ready: true, SID: 3, Term: 1, Ceil: now + 290_000, Verdict: "open",
-			Refused: map[node.Reason]int64{node.Reason(hostile): 3},
+			Refused: map[string]int64{hostile: 3},
 			Clock:   &status.Clock{State: "open", Finding: "agreed", Known: true, Offset: 500, Uncertainty: 200, Limit: 250_000}},
 		Nodes: []status.Node{
 			{Instance: "a", Name: hostile, SID: 3, Version: hostile, HTTP: hostile, Clock: &status.PeerClock{Self: true, Fresh: true, Verdict: "open"}},

@@ -198,7 +198,7 @@ func (m *moment) differs(page string) (wrong []string) {
 		var want []string
 		for reason, n := range self.Refused {
 			if n > 0 {
-				want = append(want, string(reason)+" "+commas(n))
+				want = append(want, reason+" "+commas(n))
 			}
 		}
 		slices.Sort(want)
@@ -250,7 +250,7 @@ func between(before *status.Cluster, s *console.Snapshot, after *status.Cluster)
 	rises("ceiling", a.Ceil, b.Ceil, c.Ceil)
 	rises("IDs issued", a.Issued, b.Issued, c.Issued)
 	for _, reason := range slices.Sorted(maps.Keys(b.Refused)) {
-		rises(string(reason), a.Refused[reason], b.Refused[reason], c.Refused[reason])
+		rises(reason, a.Refused[reason], b.Refused[reason], c.Refused[reason])
 	}
 	if len(wrong) > 0 {
 		return wrong

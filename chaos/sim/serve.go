@@ -132,7 +132,7 @@ func (sim *simulation) refused(p *process, err error) {
 			sim.points.hit(x.point)
 		}
 	}
-	sim.note(p, "refuses: "+string(r.Reason))
+	sim.note(p, "refuses: "+r.Reason.String())
 }
 
 // terms keeps the smallest and the largest ID of each hold of a sid: IDs of one

@@ -316,7 +316,7 @@ func (p *process) serveWorker(req worker.Request, reply func(worker.Action)) {
 			revoke = act.Revoke
 		case worker.Refused:
 			revoke = act.Revoke
-			sim.note(p, "refuses a worker: "+string(act.Refusal.Reason))
+			sim.note(p, "refuses a worker: "+act.Refusal.Reason.String())
 		default:
 			sim.etcd.ask(p, act, func(a worker.Answer) {
 				_, commit := act.(worker.Commit)

@@ -228,7 +228,7 @@ func (n *Node) serve(req *pb.AllocateRequest) (*pb.AllocateResponse, Act) {
 	n.clock.Advance(unit)
 	b, err := n.node.Try(n.clock.Now(), count, after)
 	if r := (*node.Refusal)(nil); errors.As(err, &r) {
-		act.Refuse = &client.Refusal{Reason: client.Reason(r.Reason), Message: r.Message, RetryAfter: r.RetryAfter, Metadata: r.Metadata}
+		act.Refuse = &client.Refusal{Reason: client.Reason(r.Reason.String()), Message: r.Message, RetryAfter: r.RetryAfter, Metadata: r.Metadata}
 		return nil, act
 	}
 	n.clock.Advance(time.Duration(count>>n.format.Layout.SequenceBits()) * unit)
@@ -265,7 +265,7 @@ func (s service) AllocateStream(stream pb.AllocatorService_AllocateStreamServer)
 		switch {
 		case act.Refuse != nil:
 			out.Result = &pb.AllocateStreamResponse_Refusal{Refusal: &pb.Refusal{
-				Reason: wireOf(act.Refuse).Reason, Message: act.Refuse.Message,
+				Reason: pb.Reason(node.ReasonOf(string(act.Refuse.Reason))), Message: act.Refuse.Message,
 				RetryAfterMs: server.MillisUp(act.Refuse.RetryAfter), Metadata: act.Refuse.Metadata,
 			}}
 		case act.Lose || act.Hang:
@@ -288,7 +288,7 @@ func (a Act) noAnswer(ctx context.Context) error {
 	return status.Error(codes.Unavailable, "the answer is lost")
 }
 
-func wireOf(r *client.Refusal) server.Wire { return server.WireOf(node.Reason(r.Reason)) }
+func wireOf(r *client.Refusal) server.Wire { return server.WireOf(node.ReasonOf(string(r.Reason))) }
 
 // statusOf returns a refusal as the error of a unary call.
 func statusOf(r *client.Refusal) error {

@@ -81,7 +81,7 @@ func (m *member) sid() int {
 // serves waits until m issues, from a sid or from any (-1).
 func (m *member) serves(sid int) {
 	m.d.Helper()
-	m.awaitReason("")
+	m.awaitReason(0)
 	if got := m.sid(); sid >= 0 && got != sid {
 		m.d.Fatalf("%s has sid %d, want %d", m.name, got, sid)
 	}

@@ -189,7 +189,7 @@ func (m *member) reason() node.Reason {
 	if r := m.Node().Ready(); r != nil {
 		return r.Reason
 	}
-	return ""
+	return 0
 }
 
 func (m *member) awaitReason(want node.Reason) {
@@ -328,8 +328,8 @@ func TestRecoverUnderANewToken(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	a, b := d.node("a"), d.node("b")
-	a.awaitReason("")
-	b.awaitReason("")
+	a.awaitReason(0)
+	b.awaitReason(0)
 	backup := d.backup()
 	a.awaitGrant(a.granted())
 	b.awaitGrant(b.granted())
@@ -348,7 +348,7 @@ func TestRecoverUnderANewToken(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	for _, m := range []*member{a, c} {
-		m.awaitReason("")
+		m.awaitReason(0)
 	}
 	d.await("both serve again", func() bool { return d.blocks() > before+200 })
 	if issued := c.Node().Stats().Issued; issued == 0 {
@@ -368,14 +368,14 @@ func TestRecoverUnderTheSameToken(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	a := d.node("a")
-	a.awaitReason("")
+	a.awaitReason(0)
 	backup := d.backup()
 	first := d.recover()
 	if first.Era != 2 {
 		t.Fatalf("got %+v", first)
 	}
 	a.awaitReason(node.NoSID) // until the floor
-	a.awaitReason("")         // in era 2
+	a.awaitReason(0)          // in era 2
 	a.awaitGrant(a.granted())
 
 	d.restore(backup, sameToken)
@@ -387,8 +387,8 @@ func TestRecoverUnderTheSameToken(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	b := d.node("b")
-	a.awaitReason("")
-	b.awaitReason("")
+	a.awaitReason(0)
+	b.awaitReason(0)
 	d.await("both serve", func() bool { return d.blocks() > before+200 })
 	a.stop()
 	b.stop()
@@ -400,7 +400,7 @@ func TestRecoverWithoutNodes(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	a := d.node("a")
-	a.awaitReason("")
+	a.awaitReason(0)
 	backup := d.backup()
 	a.awaitGrant(a.granted())
 	addr, granted := a.Addresses().GRPC, a.granted()
@@ -413,7 +413,7 @@ func TestRecoverWithoutNodes(t *testing.T) {
 		t.Errorf("not reached: %q, want %s", r.Unreached, addr)
 	}
 	b := d.node("b")
-	b.awaitReason("")
+	b.awaitReason(0)
 	d.await("it serves", func() bool { return d.blocks() > before+100 })
 	b.stop()
 	d.check(granted, before, r)
@@ -475,7 +475,7 @@ func TestRecoverOnThePage(t *testing.T) {
 	a, b := d.node("a"), d.node("b")
 	silent := d.node("silent", func(c *config.Config) { c.Listen.Gossip = "" })
 	for _, m := range []*member{a, b, silent} {
-		m.awaitReason("")
+		m.awaitReason(0)
 	}
 	confirmed := func() bool { return a.Clocks().Gate.Verdict.Confirmed() }
 	d.await("a and b agree on the time", confirmed)
@@ -510,8 +510,8 @@ func TestRecoverOnThePage(t *testing.T) {
 	if page := a.operate("confirm", key); !strings.Contains(page, "begin again") {
 		t.Errorf("confirmed twice:\n%s", page)
 	}
-	a.awaitReason("")
-	b.awaitReason("")
+	a.awaitReason(0)
+	b.awaitReason(0)
 	d.await("both serve again", func() bool { return d.blocks() > before+200 })
 	a.stop()
 	b.stop()
@@ -524,11 +524,11 @@ func TestPageKnowsWhoRegisteredAfterTheBackup(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	a, b := d.node("a"), d.node("b")
-	a.awaitReason("")
-	b.awaitReason("")
+	a.awaitReason(0)
+	b.awaitReason(0)
 	backup := d.backup()
 	late := d.node("late", func(c *config.Config) { c.Listen.Gossip, c.Lease.TTL = "", time.Minute }) // registered until etcd stops
-	late.awaitReason("")
+	late.awaitReason(0)
 	d.await("a has listed it", func() bool { return len(a.Node().Stats().Lease.Nodes) == 3 })
 	d.etcd.Stop()
 	late.stop() // or it might register in the restored etcd, before it sees what that is

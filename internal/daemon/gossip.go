@@ -3,15 +3,12 @@ package daemon
 import (
 	"context"
 	"slices"
-	"strings"
 
-	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -42,7 +39,7 @@ func (d *Daemon) report() cluster.Report {
 	st := d.node.Stats()
 	r := cluster.Report{PerSecond: d.feed.Rate(), Lead: st.Lead, Ceil: st.Ceil, Era: st.Lease.Era.Number, Highest: st.Reserved}
 	if refusal := d.node.Ready(); refusal != nil {
-		r.Reason = uint8(server.WireOf(refusal.Reason).Reason)
+		r.Reason = uint8(refusal.Reason)
 	}
 	return r
 }
@@ -60,18 +57,10 @@ func (d *Daemon) reports() map[string]status.Report {
 			continue
 		}
 		v := status.Report{Rate: r.PerSecond, Lead: int64(r.Lead), Ceil: int64(r.Ceil), Age: r.Age.Milliseconds()}
-		v.Refusing = reasonOf(r.Reason)
+		v.Refusing = node.Reason(r.Reason)
 		out[instance] = v
 	}
 	return out
-}
-
-// reasonOf returns a reason in a report; "" for 0.
-func reasonOf(number uint8) node.Reason {
-	if number == 0 {
-		return ""
-	}
-	return node.Reason(strings.TrimPrefix(pb.Reason(number).String(), "REASON_"))
 }
 
 // runGossip joins the cluster as soon as its pool is known, and passes it the registered

@@ -102,7 +102,7 @@ func (d *Daemon) recoveryOf(v lease.View, answers map[string]cluster.PeerReport)
 	listed := slices.ContainsFunc(v.Nodes, func(r lease.Registration) bool { return r.Instance == d.instance })
 	self := console.Asked{Name: st.Name, GRPC: d.addrs.AdvertisedGRPC, Registered: listed, Answered: true, Era: st.Lease.Era.Number, Highest: int64(st.Reserved)}
 	if refusal := d.node.Ready(); refusal != nil {
-		self.Refusing = string(refusal.Reason)
+		self.Refusing = refusal.Reason.String()
 	}
 	a := repair.Answers{
 		Reports:   []repair.NodeReport{{Name: st.Name, Era: self.Era, Highest: st.Reserved}},
@@ -114,9 +114,9 @@ func (d *Daemon) recoveryOf(v lease.View, answers map[string]cluster.PeerReport)
 	ask := func(n console.Asked, report cluster.PeerReport) {
 		if n.Answered = report.Sent; n.Answered {
 			n.Era, n.Highest = report.Era, int64(report.Highest)
-			n.Refusing = string(reasonOf(report.Reason))
+			n.Refusing = node.Reason(report.Reason).String()
 			a.Reports = append(a.Reports, repair.NodeReport{Name: n.Name, Era: n.Era, Highest: report.Highest})
-			a.Rewound = a.Rewound || n.Refusing == string(node.HistoryRewound)
+			a.Rewound = a.Rewound || report.Reason == uint8(node.HistoryRewound)
 		} else {
 			a.Silent = append(a.Silent, n.Name)
 		}

@@ -243,16 +243,16 @@ func (c *change) drain() {
 func (c *change) requests() {
 	reason := func(s *State) node.Reason {
 		if s.Refusing == nil {
-			return ""
+			return 0
 		}
 		return s.Refusing.Reason
 	}
 	was, is := reason(c.old), reason(c.new)
 	switch {
-	case is != "" && is != was:
-		c.add(Refusing, c.new.Refusing.Message, "reason", string(is))
-	case is == "" && (was != "" || c.old.Node.Name == ""):
-		c.add(Serving, "requests are answered with IDs", "after", string(was))
+	case is != 0 && is != was:
+		c.add(Refusing, c.new.Refusing.Message, "reason", is.String())
+	case is == 0 && (was != 0 || c.old.Node.Name == ""):
+		c.add(Serving, "requests are answered with IDs", "after", was.String())
 	}
 }
 

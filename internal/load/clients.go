@@ -20,6 +20,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/node"
 )
 
 // Kinds of clients.
@@ -232,7 +233,7 @@ func (s *streamClient) exchange(ctx context.Context, r Request) (client.Block, e
 		return client.Block{}, fmt.Errorf("%w: answer %d to request %d", ErrContract, res.GetSequence(), s.sequence)
 	case res.GetRefusal() != nil:
 		refusal := res.GetRefusal()
-		return client.Block{}, &client.Refusal{Reason: client.Reason(strings.TrimPrefix(refusal.GetReason().String(), "REASON_")),
+		return client.Block{}, &client.Refusal{Reason: client.Reason(node.Reason(refusal.GetReason()).String()),
 			Message: refusal.GetMessage(), RetryAfter: time.Duration(refusal.GetRetryAfterMs()) * time.Millisecond}
 	}
 	return s.config.checked(blockOf(res.GetResponse()), r)
@@ -470,7 +471,7 @@ func respError(line string) error {
 	line = strings.TrimSpace(line[1:])
 	words := strings.Fields(line)
 	for _, w := range words[:min(len(words), 2)] {
-		if _, ok := pb.Reason_value["REASON_"+w]; ok {
+		if node.ReasonOf(w) != 0 {
 			return &client.Refusal{Reason: client.Reason(w), Message: line}
 		}
 	}

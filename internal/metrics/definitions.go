@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/node"
 )
 
 // Definition describes one family of series.
@@ -257,7 +258,7 @@ The Go runtime's series (` + "`go_…`" + `) and those of the process (` + "`pro
 		name, of string // of: the families whose label has these values; "": all
 		values   []string
 	}{
-		{"reason", refusals, texts(reasons())}, {"reason", gossipDropped, cluster.DropReasons()},
+		{"reason", refusals, texts(node.Reasons)}, {"reason", gossipDropped, cluster.DropReasons()},
 		{"kind", "", texts(alarmKinds)}, {"op", "", texts(ops)},
 		{"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
 		{"state", poolSIDs, poolStates}, {"state", workerSIDs, poolStates}, {"state", clockVerdict, texts(clockStates)},

@@ -135,8 +135,6 @@ var (
 	poolStates = []string{"held", "free", "quarantined"}
 )
 
-func reasons() []node.Reason { return node.Reasons }
-
 // texts returns the names of values as labels show them.
 func texts[T any](values []T) []string {
 	out := make([]string, len(values))
@@ -160,7 +158,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter(idsUnverified, float64(n.Unverified))
 	c.cfg.Requests(func(surface, outcome string, v int64) { counter(requests, float64(v), surface, outcome) })
 	for _, r := range node.Reasons {
-		counter(refusals, float64(n.Refused[r]), string(r))
+		counter(refusals, float64(n.Refused[r]), r.String())
 	}
 	gauge(ready, flag(c.cfg.Node.Ready() == nil))
 	gauge(lead, max(n.Lead, 0).Duration().Seconds())

@@ -230,7 +230,7 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		}
 	}
 	for _, reason := range node.Reasons {
-		if _, ok := after["allocator_refusals_total "+string(reason)]; !ok {
+		if _, ok := after["allocator_refusals_total "+reason.String()]; !ok {
 			t.Errorf("no series of reason %s", reason)
 		}
 	}

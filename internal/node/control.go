@@ -127,13 +127,13 @@ func (n *Node) Ready() *Refusal {
 type Stats struct {
 	Name       string
 	Instance   lease.Instance
-	Issued     int64            // IDs
-	Unverified int64            // of these, while no majority confirmed the clock
-	Refused    map[Reason]int64 // requests, by reason; every reason is present
-	Now        clock.Millis     // issuing clock, Unix ms
-	Base       clock.Millis     // first ms of the present tenure; 0 without one
-	Ceil       clock.Millis     // of the present tenure; 0 without one
-	Lead       clock.Millis     // how far the last ID lies ahead of the clock; negative: behind
+	Issued     int64             // IDs
+	Unverified int64             // of these, while no majority confirmed the clock
+	Refused    [NumReasons]int64 // requests, by reason
+	Now        clock.Millis      // issuing clock, Unix ms
+	Base       clock.Millis      // first ms of the present tenure; 0 without one
+	Ceil       clock.Millis      // of the present tenure; 0 without one
+	Lead       clock.Millis      // how far the last ID lies ahead of the clock; negative: behind
 	Holding    bool
 	SID        flake.SID // of the present tenure; 0 without one
 	Draining   bool
@@ -147,12 +147,12 @@ func (n *Node) Stats() Stats {
 	s := n.state.Load()
 	st := Stats{
 		Name: n.cfg.Name, Instance: n.cfg.Instance,
-		Issued: n.issued.Load(), Unverified: n.unverified.Load(), Refused: make(map[Reason]int64, numReasons),
+		Issued: n.issued.Load(), Unverified: n.unverified.Load(),
 		Now: n.clock.Now().Wall, Draining: s.draining, Verdict: s.verdict, Lease: s.lease,
 		Reserved: clock.Millis(n.reserved.Load()),
 	}
-	for i, r := range Reasons {
-		st.Refused[r] = n.refused[i].Load()
+	for _, r := range Reasons {
+		st.Refused[r] = n.refused[r].Load()
 	}
 	if t := s.tenure; t != nil {
 		st.Holding, st.SID, st.Lead = true, t.SID(), t.Ahead(st.Now)

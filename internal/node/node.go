@@ -39,16 +39,13 @@ type Node struct {
 	seen       atomic.Int64 // highest issuing clock ever read here, Unix ms
 	issued     atomic.Int64 // IDs
 	unverified atomic.Int64 // of these, while no majority confirmed the clock
-	refused    [numReasons]atomic.Int64
+	refused    [NumReasons]atomic.Int64
 
 	reserved atomic.Int64 // highest ceiling ever confirmed to this process, Unix ms
 
 	mu   sync.Mutex   // guards changes of state, and high
 	high clock.Millis // exclusive: everything issued by sealed tenures lies below
 }
-
-// numReasons is len(Reasons), as a constant for the counters.
-const numReasons = 22
 
 // state is all that a request consults. It is never changed, only replaced.
 type state struct {
@@ -161,11 +158,7 @@ func (w *waitable) Unwrap() error { return w.Refusal }
 func (n *Node) count(err error) error {
 	var r *Refusal
 	if errors.As(err, &r) {
-		for i, reason := range Reasons {
-			if reason == r.Reason {
-				n.refused[i].Add(1)
-			}
-		}
+		n.refused[r.Reason].Add(1)
 		return r
 	}
 	return err

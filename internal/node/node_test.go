@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -43,11 +44,11 @@ func holding() lease.Status {
 	return lease.Status{Phase: lease.Holding, Held: true, EverHeld: true, Grant: grant(start, start+1000)}
 }
 
-// reasonOf returns the reason of a refusal, "" for nil.
+// reasonOf returns the reason of a refusal, 0 for nil.
 func reasonOf(t testing.TB, err error) Reason {
 	t.Helper()
 	if err == nil {
-		return ""
+		return 0
 	}
 	r, ok := errors.AsType[*Refusal](err)
 	if !ok {
@@ -154,7 +155,7 @@ func TestPrecedence(t *testing.T) {
 			continue
 		}
 		mixes++
-		want := Reason("")
+		want := Reason(0)
 		for i, r := range faultReasons {
 			if faults&(1<<i) != 0 {
 				want = r
@@ -167,7 +168,7 @@ func TestPrecedence(t *testing.T) {
 		if got := reasonOf(t, err); got != want {
 			t.Fatalf("faults %012b: %q, want %q", faults, got, want)
 		}
-		if want == "" {
+		if want == 0 {
 			continue
 		}
 		st := n.Stats()
@@ -250,7 +251,7 @@ func TestBeginStartsAbove(t *testing.T) {
 
 	// All of the new window may lie below: then it is empty until raised.
 	n.Begin(lease.Grant{SID: 4, Term: 1, Base: start - 1000, Ceil: start})
-	if _, err := n.Next(context.Background(), 1, 0); reasonOf(t, err) == "" {
+	if _, err := n.Next(context.Background(), 1, 0); reasonOf(t, err) == 0 {
 		t.Error("issued from a window below what was issued")
 	}
 	n.Raise(start + 1000)
@@ -323,11 +324,11 @@ func TestWait(t *testing.T) {
 		want     Reason
 		took     time.Duration
 	}{
-		{"long enough", 100 * time.Millisecond, 0, 0, "", 5 * time.Millisecond},
-		{"just long enough", 5 * time.Millisecond, 0, 0, "", 5 * time.Millisecond},
+		{"long enough", 100 * time.Millisecond, 0, 0, 0, 5 * time.Millisecond},
+		{"just long enough", 5 * time.Millisecond, 0, 0, 0, 5 * time.Millisecond},
 		{"too short: no use in waiting", 4 * time.Millisecond, 0, 0, NoSID, 0},
 		{"none", 0, 0, 0, NoSID, 0},
-		{"deadline in time", 100 * time.Millisecond, 50 * time.Millisecond, 0, "", 5 * time.Millisecond},
+		{"deadline in time", 100 * time.Millisecond, 50 * time.Millisecond, 0, 0, 5 * time.Millisecond},
 		{"deadline too soon: refused before it", 100 * time.Millisecond, 3 * time.Millisecond, 0, NoSID, 0},
 		{"canceled meanwhile", 100 * time.Millisecond, 0, 2 * time.Millisecond, NoSID, 2 * time.Millisecond},
 	} {
@@ -508,21 +509,31 @@ func TestChangingTenures(t *testing.T) {
 	}
 }
 
-// TestReasons: the list and the counters have the same length, and a reason
-// without a counter would go unseen.
+// TestReasons: each reason has a name and a counter.
 func TestReasons(t *testing.T) {
-	if len(Reasons) != numReasons {
-		t.Errorf("%d reasons, %d counters", len(Reasons), numReasons)
-	}
 	n := New(testConfig(), clocktest.NewManual(start), zeros{})
-	for i, r := range Reasons {
+	for _, r := range Reasons {
 		got := n.Refused(&Refusal{Reason: r})
 		if n.Stats().Refused[r] != 1 || !errors.Is(fmt.Errorf("x: %w", got), &Refusal{Reason: r}) {
-			t.Errorf("reason %d, %s, is not counted", i, r)
+			t.Errorf("reason %d, %s, is not counted", int(r), r)
 		}
-		if errors.Is(got, &Refusal{Reason: Reasons[(i+1)%numReasons]}) {
+		var read struct{ R Reason }
+		b, err := json.Marshal(struct{ R Reason }{r})
+		if err != nil || string(b) != `{"R":"`+r.String()+`"}` || json.Unmarshal(b, &read) != nil || read.R != r {
+			t.Errorf("reason %d is %s in JSON, %v, and read back %v", int(r), b, err, read.R)
+		}
+		if errors.Is(got, &Refusal{Reason: r%Reason(len(Reasons)) + 1}) {
 			t.Errorf("%s is taken for another reason", r)
 		}
+	}
+	for r, want := range map[Reason]string{0: "", Reason(NumReasons): "23", -1: "-1"} {
+		if got := r.String(); got != want || ReasonOf(got) != 0 {
+			t.Errorf("reason %d, which is none, is called %q", int(r), got)
+		}
+	}
+	var r Reason
+	if err := r.UnmarshalText([]byte("NO_SUCH")); err == nil {
+		t.Errorf("NO_SUCH is read as %v", r)
 	}
 }
 

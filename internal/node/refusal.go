@@ -2,47 +2,53 @@ package node
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"time"
 )
 
-// Reason is why a request was refused. The values are the names of the
-// reasons in allocator.proto, without their prefix; a test holds the two lists
-// together.
-type Reason string
+// Reason is why a request was refused: a value of the enum Reason in allocator.proto,
+// from which its constants are made. 0 is no reason: the request is served.
+//
+// Where several hold, identity comes before content, so that an unauthenticated client
+// learns nothing from how a request is read, and content before the state of the node.
+type Reason int
 
-// The reasons, in the order in which they take precedence. Identity comes before
-// content: an unauthenticated client learns nothing from how a request is read.
-const (
-	Unauthenticated  Reason = "UNAUTHENTICATED"
-	PermissionDenied Reason = "PERMISSION_DENIED"
-	RateLimited      Reason = "RATE_LIMITED"
-	InvalidCount     Reason = "INVALID_COUNT"
-	InvalidFormat    Reason = "INVALID_FORMAT"
-	InvalidID        Reason = "INVALID_ID"
-	WorkersOff       Reason = "WORKERS_OFF"
-	Draining         Reason = "DRAINING"
-	HistoryRewound   Reason = "HISTORY_REWOUND"
-	ClockSkew        Reason = "CLOCK_SKEW"
-	ClockUnverified  Reason = "CLOCK_UNVERIFIED"
-	Starting         Reason = "STARTING"
-	NoSID            Reason = "NO_SID"
-	AfterTooFar      Reason = "AFTER_TOO_FAR"
-	ClockRegression  Reason = "CLOCK_REGRESSION"
-	EntropyOverflow  Reason = "ENTROPY_OVERFLOW"
-	WindowExhausted  Reason = "WINDOW_EXHAUSTED"
-	CallerClock      Reason = "CALLER_CLOCK"
-	UnknownWorker    Reason = "UNKNOWN_WORKER"
-	WorkerQuota      Reason = "WORKER_QUOTA"
-	NoWorker         Reason = "NO_WORKER"
-	EtcdUnavailable  Reason = "ETCD_UNAVAILABLE"
-)
+// NumReasons is the length of an array with an element for every Reason and for 0.
+const NumReasons = len(reasonNames)
 
-// Reasons lists every reason, in order of precedence.
-var Reasons = []Reason{
-	Unauthenticated, PermissionDenied, RateLimited, InvalidCount, InvalidFormat, InvalidID, WorkersOff,
-	Draining, HistoryRewound, ClockSkew, ClockUnverified, Starting, NoSID,
-	AfterTooFar, ClockRegression, EntropyOverflow, WindowExhausted,
-	CallerClock, UnknownWorker, WorkerQuota, NoWorker, EtcdUnavailable,
+// Reasons lists every reason.
+var Reasons = func() []Reason {
+	all := make([]Reason, 0, NumReasons-1)
+	for r := Reason(1); r < Reason(NumReasons); r++ {
+		all = append(all, r)
+	}
+	return all
+}()
+
+// ReasonOf returns the reason with a name, or 0 if there is none.
+func ReasonOf(name string) Reason {
+	return Reason(max(0, slices.Index(reasonNames[:], name)))
+}
+
+// String returns the reason's name in allocator.proto without its prefix, and "" for 0.
+// Of a later version's reason it is the number.
+func (r Reason) String() string {
+	if r < 0 || int(r) >= NumReasons {
+		return strconv.Itoa(int(r))
+	}
+	return reasonNames[r]
+}
+
+// MarshalText returns the name.
+func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText sets r to the reason with a name. It fails if there is none.
+func (r *Reason) UnmarshalText(name []byte) error {
+	if *r = ReasonOf(string(name)); *r == 0 && len(name) > 0 {
+		return fmt.Errorf("node: no reason is called %q", name)
+	}
+	return nil
 }
 
 // Refusal is the error of a request that issued nothing and changed nothing.

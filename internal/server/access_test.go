@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +77,7 @@ func call(t *testing.T, conn *grpc.ClientConn, method string, streams bool, toke
 func verdict(needs, token string) node.Reason {
 	switch {
 	case needs == "", token == needs, token == "admin":
-		return ""
+		return 0
 	case token == "", token == "unknown":
 		return node.Unauthenticated
 	}
@@ -320,9 +319,6 @@ func TestAccessComesFirst(t *testing.T) {
 	}))
 	if res := env.Send(req); res.StatusCode != 401 {
 		t.Errorf("%d", res.StatusCode)
-	}
-	if i, j := slices.Index(node.Reasons, node.RateLimited), slices.Index(node.Reasons, node.InvalidCount); i > j {
-		t.Error("the order of reasons says otherwise")
 	}
 }
 

@@ -70,7 +70,7 @@ func refusalAnswer(t testing.TB, err error) answer {
 		t.Fatalf("%T is no refusal: %v", err, err)
 	}
 	return answer{
-		Reason: string(r.Reason), RetryMs: r.RetryAfter.Milliseconds(), Metadata: r.Metadata,
+		Reason: r.Reason.String(), RetryMs: r.RetryAfter.Milliseconds(), Metadata: r.Metadata,
 	}
 }
 
@@ -158,7 +158,7 @@ func (x fixture) stream(a ask) answer {
 		x.T.Errorf("sequence %d", res.Sequence)
 	}
 	if r := res.GetRefusal(); r != nil {
-		return answer{Reason: r.Reason.String()[len("REASON_"):], RetryMs: r.RetryAfterMs, Metadata: r.Metadata}
+		return answer{Reason: node.Reason(r.Reason).String(), RetryMs: r.RetryAfterMs, Metadata: r.Metadata}
 	}
 	return blockAnswer(res.GetResponse())
 }
@@ -453,7 +453,7 @@ func TestSurfacesAgree(t *testing.T) {
 				if after := facts(x.Node.Stats()); after != before {
 					t.Fatalf("%s: the refusal changed %+v to %+v", name, before, after)
 				}
-				if n := x.Node.Stats().Refused[node.Reason(c.want)]; n != 1 {
+				if n := x.Node.Stats().Refused[node.ReasonOf(c.want)]; n != 1 {
 					t.Errorf("%s: the refusal was counted %d times", name, n)
 				}
 				if c.when.Cure == nil {

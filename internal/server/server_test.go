@@ -53,10 +53,10 @@ func TestParseOrder(t *testing.T) {
 		want   server.Order
 		reason node.Reason
 	}{
-		{server.Fields{}, narrow, server.Order{Count: 1}, ""},
-		{server.Fields{Count: given("10"), As: given("int"), After: given("0000000000001")}, narrow, server.Order{Count: 10, As: server.Int, After: 1}, ""},
-		{server.Fields{As: given("ulid")}, all, server.Order{Count: 1, As: server.ULID}, ""},
-		{server.Fields{As: given("uuid")}, all, server.Order{Count: 1, As: server.UUID}, ""},
+		{server.Fields{}, narrow, server.Order{Count: 1}, 0},
+		{server.Fields{Count: given("10"), As: given("int"), After: given("0000000000001")}, narrow, server.Order{Count: 10, As: server.Int, After: 1}, 0},
+		{server.Fields{As: given("ulid")}, all, server.Order{Count: 1, As: server.ULID}, 0},
+		{server.Fields{As: given("uuid")}, all, server.Order{Count: 1, As: server.UUID}, 0},
 		{server.Fields{As: given("ulid")}, narrow, server.Order{}, node.InvalidFormat},
 		{server.Fields{As: given("uuid")}, narrow, server.Order{}, node.InvalidFormat},
 		{server.Fields{As: given("")}, all, server.Order{}, node.InvalidFormat},
@@ -66,7 +66,7 @@ func TestParseOrder(t *testing.T) {
 		{server.Fields{Count: given("")}, all, server.Order{}, node.InvalidCount},
 		{server.Fields{Count: given("x"), As: given("x"), After: given("x")}, all, server.Order{}, node.InvalidCount},
 		{server.Fields{As: given("x"), After: given("x")}, all, server.Order{}, node.InvalidFormat},
-		{server.Fields{As: given("number"), After: given("1000000000000")}, safe, server.Order{Count: 1, As: server.Number, After: 1_000_000_000_000}, ""},
+		{server.Fields{As: given("number"), After: given("1000000000000")}, safe, server.Order{Count: 1, As: server.Number, After: 1_000_000_000_000}, 0},
 		{server.Fields{As: given("number")}, text, server.Order{}, node.InvalidFormat},
 		{server.Fields{As: given("number")}, unsafe, server.Order{}, node.InvalidFormat},
 		{server.Fields{After: given("9007199254740992")}, safe, server.Order{}, node.InvalidID},
@@ -74,7 +74,7 @@ func TestParseOrder(t *testing.T) {
 		{server.Fields{After: given("")}, all, server.Order{}, node.InvalidID},
 	} {
 		o, r := server.ParseOrder(tc.fields, tc.limits)
-		reason := node.Reason("")
+		reason := node.Reason(0)
 		if r != nil {
 			reason = r.Reason
 		}

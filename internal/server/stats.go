@@ -44,49 +44,47 @@ var surfaceNames = [numSurfaces]string{
 // String returns the surface's label.
 func (s Surface) String() string { return surfaceNames[s] }
 
-// Outcomes of requests besides the reasons of refusals.
+// outcome is how a request ended: the reason of its refusal, 0 if it was answered, or
+// one of the two below.
+type outcome int
+
 const (
-	outcomeOK       = "OK"
-	outcomeCanceled = "CANCELED"  // the caller left, or its deadline passed: nothing was issued
-	outcomeNotFound = "NOT_FOUND" // no such path, method or command
+	answered outcome = 0
+	// canceled: the caller left, or its deadline passed. Nothing was issued.
+	canceled = outcome(node.NumReasons)
+	// notFound: there is no such path, method or command.
+	notFound = canceled + 1
+
+	numOutcomes = int(notFound) + 1
 )
 
-// outcomes lists every outcome: the three above, and the reasons.
-var outcomes = func() []string {
-	list := []string{outcomeOK, outcomeCanceled, outcomeNotFound}
-	for _, r := range node.Reasons {
-		list = append(list, string(r))
+// String returns the outcome's label.
+func (o outcome) String() string {
+	switch o {
+	case answered:
+		return "OK"
+	case canceled:
+		return "CANCELED"
+	case notFound:
+		return "NOT_FOUND"
 	}
-	return list
-}()
-
-// numOutcomes is len(outcomes), as a constant for the array of counters.
-const numOutcomes = 3 + 22
+	return node.Reason(o).String()
+}
 
 // stats counts requests. The zero value is ready, and safe for concurrent use.
 type stats struct {
 	counts [numSurfaces][numOutcomes]atomic.Int64
 }
 
-// outcomeOf returns the label of how a request ended.
-func outcomeOf(err error) string {
+// outcomeOf returns how a request with err ended.
+func outcomeOf(err error) outcome {
 	if err == nil {
-		return outcomeOK
+		return answered
 	}
 	if r, ok := errors.AsType[*node.Refusal](err); ok {
-		return string(r.Reason)
+		return outcome(r.Reason)
 	}
-	return outcomeCanceled
-}
-
-func (s *stats) add(on Surface, outcome string, n int) {
-	for i, o := range outcomes {
-		if o == outcome {
-			s.counts[on][i].Add(int64(n))
-			return
-		}
-	}
-	panic("server: outcome " + outcome + " is not in the list")
+	return canceled
 }
 
 // Count is how many requests of a surface had an outcome.
@@ -101,8 +99,8 @@ type Count struct {
 func (s *Service) Stats() []Count {
 	list := make([]Count, 0, int(numSurfaces)*numOutcomes)
 	for on := range numSurfaces {
-		for i, o := range outcomes {
-			list = append(list, Count{on.String(), o, s.stats.counts[on][i].Load()})
+		for o := range outcome(numOutcomes) {
+			list = append(list, Count{on.String(), o.String(), s.stats.counts[on][o].Load()})
 		}
 	}
 	return list
@@ -128,10 +126,10 @@ func (s *Service) DoneAll(on Surface, n int, err error, began clock.Mono) {
 }
 
 // NotFound counts a request for a path, method or command that does not exist.
-func (s *Service) NotFound(on Surface, began clock.Mono) { s.done(on, outcomeNotFound, 1, began) }
+func (s *Service) NotFound(on Surface, began clock.Mono) { s.done(on, notFound, 1, began) }
 
-func (s *Service) done(on Surface, outcome string, n int, began clock.Mono) {
-	s.stats.add(on, outcome, n)
+func (s *Service) done(on Surface, o outcome, n int, began clock.Mono) {
+	s.stats.counts[on][o].Add(int64(n))
 	if s.observe != nil {
 		s.observe(on.String(), s.node.Clock().Now().Mono.Sub(began))
 	}

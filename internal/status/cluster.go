@@ -118,12 +118,12 @@ type Self struct {
 	// Unverified is how many of the IDs were issued while no majority confirmed the clock.
 	Unverified int64 `json:"ids_unverified"`
 	// Refused has the requests that were refused, by reason; every reason is present.
-	Refused  map[node.Reason]int64 `json:"refused"`
-	Era      int64                 `json:"era"`                  // last read by the process; 0: none yet
-	Revision int64                 `json:"revision"`             // of etcd, last read by the process; 0: none yet
-	Cluster  uint64                `json:"cluster_id,string"`    // etcd's, last read by the process; 0: none yet
-	Highest  int64                 `json:"highest_ceil_unix_ms"` // ever confirmed to the process; 0: none
-	Clock    *Clock                `json:"clock,omitempty"`      // nil: the node does not judge its clock
+	Refused  map[string]int64 `json:"refused"`
+	Era      int64            `json:"era"`                  // last read by the process; 0: none yet
+	Revision int64            `json:"revision"`             // of etcd, last read by the process; 0: none yet
+	Cluster  uint64           `json:"cluster_id,string"`    // etcd's, last read by the process; 0: none yet
+	Highest  int64            `json:"highest_ceil_unix_ms"` // ever confirmed to the process; 0: none
+	Clock    *Clock           `json:"clock,omitempty"`      // nil: the node does not judge its clock
 }
 
 // Cluster returns the view, at most viewFresh old. If etcd does not answer, the view
@@ -201,8 +201,11 @@ func (r *Reader) self(st node.Stats) Self {
 	self := Self{
 		Name: st.Name, Instance: string(st.Instance), Version: r.cfg.Version, Ready: true, SID: -1,
 		Now: int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued, Unverified: st.Unverified,
-		Draining: st.Draining, Lead: int64(st.Lead), Refused: st.Refused,
+		Draining: st.Draining, Lead: int64(st.Lead), Refused: make(map[string]int64, len(node.Reasons)),
 		Era: st.Lease.Era.Number, Revision: st.Lease.Revision, Cluster: st.Lease.Cluster, Highest: int64(st.Reserved),
+	}
+	for _, reason := range node.Reasons {
+		self.Refused[reason.String()] = st.Refused[reason]
 	}
 	if refusal := r.node.Ready(); refusal != nil {
 		self.Ready, self.Refusing, self.Message = false, refusal.Reason, refusal.Message

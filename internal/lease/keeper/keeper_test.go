@@ -88,7 +88,7 @@ func (b *bench) reason() node.Reason {
 	if errors.As(err, &r) {
 		return r.Reason
 	}
-	return ""
+	return 0
 }
 
 func initialized(t *testing.T) *storetest.Memory {
@@ -122,7 +122,7 @@ func TestLife(t *testing.T) {
 		var last clock.Millis
 		err := b.run(func() {
 			pass(mem, time.Second)
-			if got := b.reason(); got != "" {
+			if got := b.reason(); got != 0 {
 				t.Errorf("a second after the start: refused with %s", got)
 			}
 			first := b.node.Stats().Ceil
@@ -168,7 +168,7 @@ func TestStoreAway(t *testing.T) {
 			store.SetScript(storetest.Every(storetest.NotApplied))
 			for range 200 { // 20 s
 				pass(mem, 100*time.Millisecond)
-				if got := b.reason(); got != "" {
+				if got := b.reason(); got != 0 {
 					t.Fatalf("refused with %s during an outage of 20 s", got)
 				}
 			}
@@ -178,7 +178,7 @@ func TestStoreAway(t *testing.T) {
 			}
 			store.SetScript(nil)
 			pass(mem, 2*time.Second)
-			if got := b.reason(); got != "" {
+			if got := b.reason(); got != 0 {
 				t.Errorf("2 s after the store came back: %s", got)
 			}
 		})
@@ -251,7 +251,7 @@ func TestStoreHangs(t *testing.T) {
 			pass(mem, 40*time.Second)
 			store.set(false)
 			pass(mem, 2*time.Second)
-			if got := b.reason(); got != "" {
+			if got := b.reason(); got != 0 {
 				t.Errorf("2 s after the store answers again: %s", got)
 			}
 			store.set(true)
@@ -281,7 +281,7 @@ func TestGivesUpSealed(t *testing.T) {
 			pass(mem, 7*time.Second)
 			store.set(true)
 			pass(mem, 8*time.Second)
-			if got := b.reason(); got != "" {
+			if got := b.reason(); got != 0 {
 				t.Errorf("with a window and no store: %s", got)
 			}
 		})
@@ -346,7 +346,7 @@ func TestStandby(t *testing.T) {
 		}
 		stops[5]()
 		pass(mem, time.Second)
-		if got := benches[32].reason(); got != "" {
+		if got := benches[32].reason(); got != 0 {
 			t.Errorf("a second after a sid was given back: %s, %+v", got, benches[32].keeper.Status())
 		}
 		for _, s := range stops {

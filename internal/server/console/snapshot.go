@@ -135,24 +135,24 @@ func (s *Snapshot) members(since map[string]int64) {
 				m.Uncertainty = k.Uncertainty
 			}
 			if !self.Ready {
-				m.State, m.Reason = "refusing", string(self.Refusing)
+				m.State, m.Reason = "refusing", self.Refusing.String()
 			}
 		case n.Clock == nil:
 			m.State = "unknown"
 		case !n.Clock.Fresh:
 			m.State = "silent"
 		case n.Clock.Verdict == clock.Skewed.String():
-			m.State, m.Reason = "refusing", string(node.ClockSkew)
+			m.State, m.Reason = "refusing", node.ClockSkew.String()
 		case n.Clock.Verdict == clock.Unverified.String():
-			m.State, m.Reason = "refusing", string(node.ClockUnverified)
+			m.State, m.Reason = "refusing", node.ClockUnverified.String()
 		case n.Report != nil && n.Report.Refusing == node.NoSID, n.SID < 0:
 			m.State = "standby"
-		case n.Report != nil && n.Report.Refusing != "":
-			m.State, m.Reason = "refusing", string(n.Report.Refusing)
+		case n.Report != nil && n.Report.Refusing != 0:
+			m.State, m.Reason = "refusing", n.Report.Refusing.String()
 		default:
 			m.State = "serving"
 		}
-		if m.SID < 0 && (m.State == "standby" || m.Reason == string(node.NoSID)) {
+		if m.SID < 0 && (m.State == "standby" || m.Reason == node.NoSID.String()) {
 			s.Standbys = append(s.Standbys, m)
 		}
 		s.Members = append(s.Members, m)
@@ -182,10 +182,10 @@ func (s *Snapshot) rows() {
 				r.Left = max(0, r.Ceil-s.At)
 			}
 			switch {
-			case m.Reason != "" && m.Reason != string(node.WindowExhausted):
+			case m.Reason != "" && m.Reason != node.WindowExhausted.String():
 				r.State = "refusing"
 			case r.Left == 0:
-				m.State, m.Reason = "refusing", string(node.WindowExhausted)
+				m.State, m.Reason = "refusing", node.WindowExhausted.String()
 				r.State, r.Verdict = "exhausted", m.Reason
 			}
 			s.Counts["held"]++
@@ -217,13 +217,13 @@ func summarize(s *Snapshot) Summary {
 		switch {
 		case m.State == "serving":
 			serving++
-		case m.Reason == string(node.ClockSkew):
+		case m.Reason == node.ClockSkew.String():
 			skewed = append(skewed, m.Name)
-		case m.Reason == string(node.WindowExhausted):
+		case m.Reason == node.WindowExhausted.String():
 			exhausted = append(exhausted, m.Name)
-		case m.Reason == string(node.ClockUnverified):
+		case m.Reason == node.ClockUnverified.String():
 			unverified = append(unverified, m.Name)
-		case m.Reason != "" && m.Reason != string(node.NoSID):
+		case m.Reason != "" && m.Reason != node.NoSID.String():
 			others = append(others, m.Name+" with "+m.Reason)
 		case m.State == "silent":
 			silent = append(silent, m.Name)

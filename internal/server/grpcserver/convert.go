@@ -72,16 +72,13 @@ func clusterProto(c status.Cluster) *pb.GetClusterResponse {
 		Problem: c.Problem, PoolSize: int32(c.PoolSize), PoolSids: c.PoolSIDs, WorkerSids: c.WorkerSIDs,
 		Self: &pb.NodeStatus{
 			Name: c.Self.Name, Instance: c.Self.Instance, Ready: c.Self.Ready,
-			Refusing: server.WireOf(c.Self.Refusing).Reason, Message: c.Self.Message,
+			Refusing: pb.Reason(c.Self.Refusing), Message: c.Self.Message,
 			Sid: int32(c.Self.SID), Term: c.Self.Term, CeilUnixMs: c.Self.Ceil,
 			NowUnixMs: c.Self.Now, Verdict: c.Self.Verdict, IdsIssued: c.Self.Issued,
 			Era: c.Self.Era, Revision: c.Self.Revision, ClusterId: c.Self.Cluster, HighestCeilUnixMs: c.Self.Highest,
 			Clock: clockProto(c.Self.Clock), Draining: c.Self.Draining, BaseUnixMs: c.Self.Base, LeadMs: c.Self.Lead,
-			IdsPerSecond: c.Self.Rate, IdsUnverified: c.Self.Unverified, Refused: make(map[string]int64, len(c.Self.Refused)),
+			IdsPerSecond: c.Self.Rate, IdsUnverified: c.Self.Unverified, Refused: c.Self.Refused,
 		},
-	}
-	for reason, n := range c.Self.Refused {
-		res.Self.Refused[string(reason)] = n
 	}
 	for _, n := range c.Nodes {
 		res.Nodes = append(res.Nodes, &pb.Node{
@@ -103,7 +100,7 @@ func reportProto(r *status.Report) *pb.NodeReport {
 		return nil
 	}
 	return &pb.NodeReport{
-		IdsPerSecond: r.Rate, LeadMs: r.Lead, CeilUnixMs: r.Ceil, Refusing: server.WireOf(r.Refusing).Reason, AgeMs: r.Age,
+		IdsPerSecond: r.Rate, LeadMs: r.Lead, CeilUnixMs: r.Ceil, Refusing: pb.Reason(r.Refusing), AgeMs: r.Age,
 	}
 }
 

@@ -22,7 +22,7 @@ func statusOf(err error) error {
 		return status.FromContextError(err).Err()
 	}
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
-		Reason: string(r.Reason), Domain: server.ErrorDomain, Metadata: r.Metadata,
+		Reason: r.Reason.String(), Domain: server.ErrorDomain, Metadata: r.Metadata,
 	}}
 	if r.RetryAfter > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
@@ -37,7 +37,7 @@ func statusOf(err error) error {
 // refusalOf returns a refusal as a message of a stream.
 func refusalOf(r *node.Refusal) *pb.Refusal {
 	return &pb.Refusal{
-		Reason:       server.WireOf(r.Reason).Reason,
+		Reason:       pb.Reason(r.Reason),
 		Message:      r.Message,
 		RetryAfterMs: server.MillisUp(r.RetryAfter),
 		Metadata:     r.Metadata,

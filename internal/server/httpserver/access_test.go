@@ -39,7 +39,7 @@ var scopesOf = map[string]string{
 func verdict(needs, token string) node.Reason {
 	switch {
 	case needs == "", token == needs, token == "admin":
-		return ""
+		return 0
 	case token == "", token == "unknown":
 		return node.Unauthenticated
 	}
@@ -82,7 +82,7 @@ func TestEveryRouteRequiresItsScope(t *testing.T) {
 			p := problemIn(res)
 			status := map[node.Reason]int{node.Unauthenticated: 401, node.PermissionDenied: 403}[want]
 			refused := res.StatusCode == 401 || res.StatusCode == 403
-			if refused != (want != "") || refused && (res.StatusCode != status || p.Reason != string(want)) {
+			if refused != (want != 0) || refused && (res.StatusCode != status || p.Reason != want.String()) {
 				t.Errorf("%s with a token of %q: %d %s, want %s", r.Pattern, token, res.StatusCode, p.Reason, want)
 			}
 			if challenge := res.Header.Get("WWW-Authenticate"); refused != strings.HasPrefix(challenge, "Bearer ") {

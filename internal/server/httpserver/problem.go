@@ -31,7 +31,7 @@ type problem struct {
 func problemOf(r *node.Refusal) problem {
 	w := server.WireOf(r.Reason)
 	return problem{
-		Type:         problemTypes + string(r.Reason),
+		Type:         problemTypes + r.Reason.String(),
 		Title:        w.Title,
 		Status:       w.Status,
 		Detail:       r.Message,

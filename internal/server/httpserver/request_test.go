@@ -133,7 +133,7 @@ func TestReasonsInOpenAPI(t *testing.T) {
 	}
 	var got []node.Reason
 	for line := range strings.Lines(string(list[1])) {
-		got = append(got, node.Reason(strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "-"))))
+		got = append(got, node.ReasonOf(strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "-"))))
 	}
 	want := slices.Clone(node.Reasons)
 	slices.Sort(want)

@@ -397,7 +397,7 @@ func (c *conn) info([][]byte) {
 		sid = strconv.Itoa(int(st.SID))
 	}
 	if r := c.s.node.Ready(); r != nil {
-		refusing = string(r.Reason)
+		refusing = r.Reason.String()
 	}
 	var b strings.Builder
 	line := func(key, value string) { fmt.Fprintf(&b, "%s:%s\r\n", key, value) }

@@ -36,7 +36,7 @@ func errorCode(r *node.Refusal) string {
 // no parentheses. Values have no spaces and no parentheses: those are percent-encoded.
 func appendRefusal(b []byte, code string, r *node.Refusal) []byte {
 	text := make([]byte, 0, 256)
-	text = append(text, r.Reason...)
+	text = append(text, r.Reason.String()...)
 	text = append(text, ' ')
 	text = append(text, r.Message...)
 	if n := resp.MaxError / 2; len(text) > n { // the metadata is for programs, and must fit

@@ -85,10 +85,14 @@ func (c *cell) pass(d time.Duration) {
 
 var shop = broker.Client{Owner: "shop", Quota: 100}
 
+// reason returns the reason of a refusal, 0 for nil and -1 for another error.
 func reason(err error) node.Reason {
+	if err == nil {
+		return 0
+	}
 	r, ok := errors.AsType[*node.Refusal](err)
 	if !ok {
-		return node.Reason(fmt.Sprint(err))
+		return -1
 	}
 	return r.Reason
 }
@@ -201,7 +205,7 @@ func TestBounds(t *testing.T) {
 		few := broker.Client{Owner: "few", Quota: 2}
 		for i := range 3 {
 			_, err := b.Acquire(t.Context(), few, "w", "", 0)
-			if want := map[bool]node.Reason{true: "<nil>", false: node.WorkerQuota}[i < 2]; reason(err) != want {
+			if want := map[bool]node.Reason{true: 0, false: node.WorkerQuota}[i < 2]; reason(err) != want {
 				t.Errorf("acquisition %d: %v", i, err)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -148,7 +148,7 @@ func newClusterView(c *pb.GetClusterResponse) clusterView {
 		v.Self.WindowMs = max(0, self.GetCeilUnixMs()-self.GetNowUnixMs())
 	}
 	if !v.Self.Ready {
-		v.Self.Reason = strings.TrimPrefix(self.GetRefusing().String(), "REASON_")
+		v.Self.Reason = node.Reason(self.GetRefusing()).String()
 	}
 	if layout, err := remote.LayoutOf(c.GetLayout(), c.GetLayoutBits()); err == nil {
 		v.Layout, v.holders = layout.String(), layout.Holders()

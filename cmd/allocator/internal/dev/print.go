@@ -46,7 +46,7 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 			line.State = "standby"
 			about = fmt.Sprintf("all %d sids are held: acquires the next free one ", st.Lease.PoolSize)
 		} else {
-			line.State, line.Reason, line.Message = "refused", string(refusal.Reason), refusal.Message
+			line.State, line.Reason, line.Message = "refused", refusal.Reason.String(), refusal.Message
 			about = line.Reason + " " + line.Message + " "
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -46,7 +47,7 @@ func (r *findings) nodes(f facts) {
 		case pool != "" && n.Cluster.GetPool() != "" && n.Cluster.GetPool() != pool:
 			r.Add("node", report.Fail, "Nodes use different etcd clusters, or --addr names a node of another space: correct etcd.endpoints or --addr", "%s is of another space: pool %s", n.Label(), n.Cluster.GetPool())
 		case !self.GetReady():
-			r.Add("node", report.Warn, "Look up the reason in docs/reference/refusals.md", "%s would refuse: %s: %s", n.Label(), strings.TrimPrefix(self.GetRefusing().String(), "REASON_"), self.GetMessage())
+			r.Add("node", report.Warn, "Look up the reason in docs/reference/refusals.md", "%s would refuse: %s: %s", n.Label(), node.Reason(self.GetRefusing()), self.GetMessage())
 		case f.reached() && left < f.window/2:
 			r.Add("node", report.Warn, "Can that node reach etcd? Its log says why it extends no window; at the end of the window it refuses", "%s is ready, with sid %d, but has %.1fs of its window left", n.Label(), self.GetSid(), left.Seconds())
 		default:

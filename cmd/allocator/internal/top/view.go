@@ -11,6 +11,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -93,7 +94,7 @@ func newView(c, before *pb.GetClusterResponse, events []*pb.Event) view {
 		if r := n.GetReport(); r != nil && r.GetAgeMs() < staleAfter.Milliseconds() {
 			row.Reported, row.PerSecond, row.LeadMs, row.AgeMs = true, r.GetIdsPerSecond(), r.GetLeadMs(), r.GetAgeMs()
 			if reason := r.GetRefusing(); reason != pb.Reason_REASON_UNSPECIFIED {
-				row.Refusing = strings.TrimPrefix(reason.String(), "REASON_")
+				row.Refusing = node.Reason(reason).String()
 			}
 			ceil = max(ceil, r.GetCeilUnixMs())
 		}
