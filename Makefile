@@ -61,16 +61,16 @@ CROSS  := CGO_ENABLED=0 GOOS=linux GOARCH=$(IMAGE_ARCH)
 STAMP  := -buildvcs=$(if $(wildcard .git),true,false)
 image: ## container images, their SBOMs and licenses, reproducible, without Docker: bin/image/*.tar for `docker load`
 	@rm -rf $(IMAGES) && mkdir -p $(IMAGES)/allocator $(IMAGES)/etcd/data && cp LICENSE $(IMAGES)/allocator && cp LICENSE $(IMAGES)/etcd
-	$(GO) -C deploy/image build -o $(CURDIR)/$(BIN)/pack .
+	$(GO) -C deploy build -o $(CURDIR)/$(BIN)/pack ./image
 	$(CROSS) $(GO) build -trimpath -tags nodev $(STAMP) -o $(IMAGES)/allocator/allocator ./cmd/allocator
-	cd chaos/etcd && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcd . && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcdctl go.etcd.io/etcd/etcdctl/v3
+	cd chaos/real && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcd ./etcd && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcdctl go.etcd.io/etcd/etcdctl/v3
 	@set -e; for b in allocator/allocator etcd/etcd etcd/etcdctl; do $(BIN)/pack sbom $(IMAGES)/$$b >$(IMAGES)/$$b.spdx.json; done
 	@$(BIN)/pack notice $(IMAGES)/allocator/allocator >$(IMAGES)/allocator/NOTICE
 	@{ printf '\nuPlot 1.6.32, in the pages for operators\n\n'; cat internal/server/console/static/uplot.LICENSE; echo; } >>$(IMAGES)/allocator/NOTICE
 	@$(BIN)/pack notice $(IMAGES)/etcd/etcd $(IMAGES)/etcd/etcdctl >$(IMAGES)/etcd/NOTICE
 	@$(BIN)/pack pack --file deploy/Dockerfile --context $(IMAGES)/allocator --binary $(IMAGES)/allocator/allocator --tag $(IMAGE):latest -o $(IMAGES)/allocator.tar
 	@$(BIN)/pack pack --file deploy/etcd/Dockerfile --context $(IMAGES)/etcd --binary $(IMAGES)/etcd/etcd \
-		--version $$(cd chaos/etcd && $(GO) list -m -f '{{.Version}}' go.etcd.io/etcd/server/v3) --tag $(IMAGE)-etcd:latest -o $(IMAGES)/etcd.tar
+		--version $$(cd chaos/real && $(GO) list -m -f '{{.Version}}' go.etcd.io/etcd/server/v3) --tag $(IMAGE)-etcd:latest -o $(IMAGES)/etcd.tar
 
 image-twice: image ## build the images again in another directory with an empty cache, 4 minutes: the bytes have to be the same
 	@[ -z "$$(git status --porcelain)" ] || { echo "image-twice: there are uncommitted changes, which are part of the version; commit first"; exit 1; }
@@ -156,7 +156,7 @@ abuse-test: ## attack a node in 256 MiB while honest callers use it, and write d
 
 .PHONY: console-test
 console-test: ## the pages for operators in Chromium, with 10 minutes of 1,024 sids: 12 minutes; bin/console has screenshots
-	cd chaos/console && $(GO) test -count 1 -parallel 8 -timeout 60m -v . -long -shots $(CURDIR)/$(BIN)/console
+	cd chaos/real && $(GO) test -count 1 -timeout 60m -v ./console -long -shots $(CURDIR)/$(BIN)/console
 
 chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write docs/PLANTED-BUGS.md
 	$(GO) run ./chaos/planted -write docs/PLANTED-BUGS.md
@@ -179,10 +179,10 @@ $(SITE)/installed: deploy/site/package.json deploy/site/package-lock.json
 	@touch $@
 
 docs-serve: docs ## the site on this machine, at http://127.0.0.1:8088/
-	$(GO) -C deploy/site run . -dir $(CURDIR)/$(BIN)/docs
+	$(GO) -C deploy run ./site -dir $(CURDIR)/$(BIN)/docs
 
 docs-test: docs ## links, search and looks of the site, in Chromium: some minutes; bin/docs-shots has screenshots
-	cd deploy/site && $(GO) test -count 1 -timeout 30m . -long -shots $(CURDIR)/$(BIN)/docs-shots
+	cd deploy && $(GO) test -count 1 -timeout 30m ./site -long -shots $(CURDIR)/$(BIN)/docs-shots
 
 mutation: ## change one operator or statement at a time and run the package's tests: PKG=./internal/gen LIMIT=50; all takes hours
 	@$(GO) build -o $(BIN)/planted ./chaos/planted; failed=0; \
@@ -294,7 +294,7 @@ check-vet:
 	$(GO) vet ./...
 
 check-static: tools
-	@set -e; for m in . $(MODULES) deploy/site; do echo "== staticcheck $$m"; (cd $$m && $(TOOLS)/staticcheck ./...); done
+	@set -e; for m in . $(MODULES); do echo "== staticcheck $$m"; (cd $$m && $(TOOLS)/staticcheck ./...); done
 
 # The lease schedules run in one goroutine, where -race finds nothing and costs
 # tenfold: all of them run without it, and some with it. Of the agreement of whole
@@ -312,19 +312,19 @@ check-tests: $(GOTEST)
 	$(call tests-of,tests-5) -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$')
 
 # Modules of their own: what they need shall not become what the product needs. Their tests
-# read files outside of them, which Go's test cache ignores: hence -count 1. The module of
-# make kube-test has all of Kubernetes, and that of the site is in check-site.
-MODULES = $(filter-out . tools chaos/kube deploy/site,$(patsubst %/,%,$(dir $(shell git ls-files '*go.mod'))))
+# read files outside of them, which Go's test cache ignores: hence -count 1. Those of the site
+# are in check-site, and tools has no packages.
+MODULES = $(filter-out . tools,$(patsubst %/,%,$(dir $(shell git ls-files '*go.mod'))))
 check-modules: $(GOTEST)
 	@set -e; for m in $(MODULES); do \
 		echo "== $$m"; case $$m in chaos/real) race=-race;; *) race=;; esac; \
-		(cd $$m && $(GO) vet ./... && $(call tests-of,$$(echo $$m | tr / -)) $$race -count 1 -timeout $(TIMEOUT) ./...); \
+		(cd $$m && $(GO) vet ./... && $(call tests-of,$$(echo $$m | tr / -)) $$race -count 1 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v '/deploy/site$$')); \
 	done
 
 check-site: $(GOTEST)
 	@if ! command -v npm >/dev/null; then echo "npm is not installed" | tee $(SKIPPED); \
 	elif ! $(MAKE) --no-print-directory $(SITE)/installed; then echo "npm cannot get its packages" | tee $(SKIPPED); \
-	else $(MAKE) --no-print-directory docs && cd deploy/site && $(GO) vet ./... && $(call tests-of,site) -count 1 -timeout $(TIMEOUT) .; fi
+	else $(MAKE) --no-print-directory docs && cd deploy && $(call tests-of,site) -count 1 -timeout $(TIMEOUT) ./site; fi
 
 # Redocly is what editors and documentation sites read the contract with.
 REDOCLY := npm exec --yes --package @redocly/cli@1.34.5 -- redocly

@@ -2,16 +2,21 @@ module github.com/flakelease/allocator/examples
 
 go 1.26.0
 
-replace github.com/flakelease/allocator => ../
+replace (
+	github.com/flakelease/allocator => ../
+	github.com/flakelease/allocator/worker/legacy => ../worker/legacy
+)
 
 require (
 	github.com/flakelease/allocator v0.0.0-00010101000000-000000000000
+	github.com/flakelease/allocator/worker/legacy v0.0.0-00010101000000-000000000000
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/client_golang v1.25.0
 )
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
+	github.com/bwmarrin/snowflake v0.3.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
@@ -36,6 +41,7 @@ require (
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/sean-/seed v0.0.0-20170313163322-e2103e2c3529 // indirect
+	github.com/sony/sonyflake v1.2.0 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect

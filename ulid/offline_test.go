@@ -261,7 +261,7 @@ func TestOfflineBitsToggle(t *testing.T) {
 }
 
 // The time at the head of an ID can be written and read alone. TestULIDOffline in
-// chaos/interop reads whole IDs with other libraries.
+// chaos/real/interop reads whole IDs with other libraries.
 func TestOfflineTimeAlone(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	o := ulid.NewOffline(ulid.OfflineConfig{Entropy: seeded(5)})

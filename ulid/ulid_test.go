@@ -40,7 +40,7 @@ var someID = ulid.FromArray([16]byte{0x01, 0x56, 0x3e, 0x3a, 0xb5, 0xd3, 0xd6, 0
 
 var otherID = ulid.FromArray([16]byte{7})
 
-// Uint128 writes what package big does. TestULIDCodec in chaos/interop compares the
+// Uint128 writes what package big does. TestULIDCodec in chaos/real/interop compares the
 // other forms with other libraries.
 func TestUint128AgainstBig(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))

@@ -1,5 +1,5 @@
 // Package build makes the programs that the harness runs: the allocator exactly as
-// `make build` makes it, and the etcd server of module chaos/etcd.
+// `make build` makes it, and the etcd server of chaos/real/etcd.
 //
 // It runs the go command in the repository that the caller was started in; go's own
 // cache makes a second build take a second or less.
@@ -53,12 +53,12 @@ func Legacy(ctx context.Context, dir string) (string, error) {
 // Etcd builds the etcd server into dir and returns the program's path. Its first
 // argument may also be "snapshot", which does what etcdutl does.
 func Etcd(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "etcd", "chaos/etcd", ".")
+	return program(ctx, dir, "etcd", "chaos/real", "./etcd")
 }
 
 // Etcdctl builds etcd's own command line into dir and returns the program's path.
 func Etcdctl(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "etcdctl", "chaos/etcd", "go.etcd.io/etcd/etcdctl/v3")
+	return program(ctx, dir, "etcdctl", "chaos/real", "go.etcd.io/etcd/etcdctl/v3")
 }
 
 // Root returns the directory of this repository: the one that the working

@@ -82,7 +82,7 @@ func versions(t *testing.T, name string) map[string]string {
 // What other modules of ours run and show is what the product has.
 func TestVersionsAreTheRoots(t *testing.T) {
 	ours := versions(t, filepath.Join(root(t), "go.mod"))
-	for _, dir := range []string{"chaos/etcd", "examples"} {
+	for _, dir := range []string{"chaos/real", "examples"} {
 		theirs := versions(t, filepath.Join(root(t), dir, "go.mod"))
 		if ours["go.etcd.io/etcd/server/v3"] == "" || len(theirs) < 20 {
 			t.Fatalf("found %d modules, and %d in %s", len(ours), len(theirs), dir)

@@ -58,7 +58,7 @@ func buildAll(ctx context.Context, s settings) error {
 		}
 	}
 	// Our own are built each time: the go command knows whether they changed.
-	if err := build(ctx, s, "etcd", "", filepath.Join(s.root, "chaos/etcd"), "build", "-ldflags", "-s -w", "-o", filepath.Join(s.bin, "etcd"), "."); err != nil {
+	if err := build(ctx, s, "etcd", "", filepath.Join(s.root, "chaos/real"), "build", "-ldflags", "-s -w", "-o", filepath.Join(s.bin, "etcd"), "./etcd"); err != nil {
 		return err
 	}
 	if err := build(ctx, s, "kubeload", "", filepath.Join(s.root, "chaos/real"), "build", "-o", filepath.Join(s.bin, "kubeload"), "./kubeload"); err != nil {

@@ -1,6 +1,7 @@
 // A real Kubernetes to install the chart in: its programs and the test that runs
-// them. The modules of k8s.io/kubernetes require each other at v0.0.0, so that each
-// needs a replace; in a module of its own that does not affect the project.
+// them. A module of its own, so that Kubernetes is built with the versions that its
+// authors chose: with ours it would not be the release. The modules of k8s.io/kubernetes
+// require each other at v0.0.0, so that each needs a replace.
 module github.com/flakelease/allocator/chaos/kube
 
 go 1.26.0

@@ -183,7 +183,7 @@ func (e *Env) Client() pb.AllocatorServiceClient { return pb.NewAllocatorService
 func (e *Env) Admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(e.Dial()) }
 
 // Do sends a request to the HTTP handler. With the flag -exchanges the answer is recorded,
-// and chaos/interop compares it with openapi.yaml.
+// and chaos/real/interop compares it with openapi.yaml.
 func (e *Env) Do(method, target, body string, header ...string) *http.Response {
 	e.T.Helper()
 	req := httptest.NewRequest(method, target, strings.NewReader(body))

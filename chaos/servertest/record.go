@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// exchanges names a file. chaos/interop runs tests with it and compares the answers that
+// exchanges names a file. chaos/real/interop runs tests with it and compares the answers that
 // they received with openapi.yaml, with a library that this module does not require.
 var exchanges = flag.String("exchanges", "", "append every HTTP exchange to this file, as lines of JSON")
 

@@ -33,14 +33,14 @@ tool() {
 	echo "$dir/$1"
 }
 
-# helm-unittest needs a replace directive, so it has a module.
+# helm-unittest needs a replace directive, so it is a tool of module deploy.
 unittest() {
 	local sum dir
-	sum=$(cksum <deploy/helm/tools/go.sum | cut -d ' ' -f 1)
+	sum=$(cksum <deploy/go.sum | cut -d ' ' -f 1)
 	dir=$TOOLS/unittest-$sum
 	if ! [[ -x $dir/helm-unittest ]]; then
 		echo "building helm-unittest (once)" >&2
-		(cd deploy/helm/tools && GOFLAGS=-trimpath GOBIN=$dir nice $GO install tool >&2) || return 1
+		(cd deploy && GOFLAGS=-trimpath GOBIN=$dir nice $GO install tool >&2) || return 1
 	fi
 	echo "$dir/helm-unittest"
 }
@@ -129,7 +129,7 @@ else
 	if ! [[ -e $schemas/statefulset-apps-v1.json ]]; then
 		if module=$(cd / && $GO mod download -json "k8s.io/kubernetes@$KUBERNETES"); then
 			dir=$(sed -n 's/.*"Dir": "\(.*\)",*$/\1/p' <<<"$module")
-			$GO run -C deploy/helm/tools ./schemas "$dir/api/openapi-spec/swagger.json" "$schemas"
+			$GO run -C deploy ./helm/schemas "$dir/api/openapi-spec/swagger.json" "$schemas"
 		fi
 	fi
 	if [[ -e $schemas/statefulset-apps-v1.json ]]; then

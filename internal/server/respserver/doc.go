@@ -19,5 +19,5 @@
 //
 // There is no library of servers for it: reading a request safely is 250 lines, and
 // limits, back-pressure and draining have to be those of the other listeners. The cost is
-// a protocol to maintain: clients change their handshake, and chaos/interop has to follow.
+// a protocol to maintain: clients change their handshake, and chaos/real/interop has to follow.
 package respserver

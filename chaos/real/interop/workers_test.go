@@ -12,7 +12,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-const workersGuide = "../../docs/how-to/use-your-snowflake-library.md"
+const workersGuide = "../../../docs/how-to/use-your-snowflake-library.md"
 
 // TestWorkersGuide follows docs/how-to/use-your-snowflake-library.md: every command in
 // it, with each of examples/workers.
@@ -23,15 +23,15 @@ func TestWorkersGuide(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.CopyFS(filepath.Join(dir, "examples/workers"), os.DirFS("../../examples/workers")); err != nil {
+	if err := os.CopyFS(filepath.Join(dir, "examples/workers"), os.DirFS("../../../examples/workers")); err != nil {
 		t.Fatal(err)
 	}
-	root, err := filepath.Abs("../..")
+	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The modules that the Go example compiles against are three directories up.
-	for _, name := range []string{"go.mod", "go.sum", "api", "client", "flake", "ulid", "internal", "worker"} {
+	// The Go example is in the module of all examples, which compiles against the two above it.
+	for _, name := range []string{"examples/go.mod", "examples/go.sum", "go.mod", "go.sum", "api", "client", "flake", "ulid", "internal", "worker"} {
 		if err := os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestWorkersGuide(t *testing.T) {
 
 // The lock file of the example must install anywhere.
 func TestExampleLockFileNamesNoHost(t *testing.T) {
-	b, err := os.ReadFile("../../examples/workers/node/package-lock.json")
+	b, err := os.ReadFile("../../../examples/workers/node/package-lock.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,5 @@
 // libraries: ULID and UUID decoders read its IDs, an OpenAPI validator reads its HTTP
 // answers, OpenTelemetry traces its client, and nodes take over from other generators.
 //
-// It is a module of its own, so that none of these libraries is in the module graph of
-// programs that compile against the product. It tests, and gives nothing to import.
+// It tests, and gives nothing to import.
 package interop

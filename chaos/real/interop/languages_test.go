@@ -70,7 +70,7 @@ func TestCallFrom(t *testing.T) {
 			command := slices.Clone(l.print)
 			if l.name == "java" { // compiled once: each run of the source would do so
 				command[2] = t.TempDir()
-				if out, err := run(t, "", "javac", "-d", command[2], "../../examples/java/Ids.java"); err != nil {
+				if out, err := run(t, "", "javac", "-d", command[2], "../../../examples/java/Ids.java"); err != nil {
 					t.Fatalf("%v\n%s", err, out)
 				}
 			}
@@ -79,7 +79,7 @@ func TestCallFrom(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
 				cmd := exec.CommandContext(ctx, command[0], append(slices.Clone(command[1:]), strconv.Itoa(count))...)
-				cmd.Dir, cmd.Env = "../..", append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1"), env...)
+				cmd.Dir, cmd.Env = "../../..", append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1"), env...)
 				var problems strings.Builder
 				cmd.Stderr = &problems
 				began := time.Now()
@@ -249,7 +249,7 @@ func TestCallFromPages(t *testing.T) {
 	nodes := devNodes(t, 3)
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
-			page := pages.Open(t, fmt.Sprintf("../../docs/how-to/call-from-%s.md", l.name))
+			page := pages.Open(t, fmt.Sprintf("../../../docs/how-to/call-from-%s.md", l.name))
 			shown := 0
 			for _, b := range page.Blocks {
 				name, is := strings.CutPrefix(b.Mark, "file: ")
@@ -257,7 +257,7 @@ func TestCallFromPages(t *testing.T) {
 					continue
 				}
 				shown++
-				text, err := os.ReadFile(filepath.Join("../..", name))
+				text, err := os.ReadFile(filepath.Join("../../..", name))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -271,7 +271,7 @@ func TestCallFromPages(t *testing.T) {
 			for _, name := range l.needs {
 				tool(t, name)
 			}
-			examples, err := filepath.Abs("../../examples")
+			examples, err := filepath.Abs("../../../examples")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-const takeoverGuide = "../../docs/how-to/take-over-snowflakes.md"
+const takeoverGuide = "../../../docs/how-to/take-over-snowflakes.md"
 
 // takeover is a takeover in progress: a directory in which the guide's commands run.
 type takeover struct {
