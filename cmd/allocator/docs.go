@@ -2,9 +2,12 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
@@ -34,12 +37,23 @@ func docsCommand(a *cli.App) *cobra.Command {
 }
 
 // reference returns the page of all commands, as Markdown. Options of a node are
-// on a page of their own and not repeated under each command that takes them.
+// on a page of their own, and flags of several commands are described once.
 func reference(root *cobra.Command) string {
-	options := map[string]bool{}
-	for _, o := range config.Options() {
-		options[o.Key] = true
+	var commands []*cobra.Command
+	var collect func(cmd *cobra.Command)
+	collect = func(cmd *cobra.Command) {
+		if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" { // cobra adds these when it runs
+			return
+		}
+		if cmd.Runnable() && !cmd.HasSubCommands() {
+			commands = append(commands, cmd)
+		}
+		for _, sub := range cmd.Commands() {
+			collect(sub)
+		}
 	}
+	collect(root)
+	shared := sharedFlags(commands)
 	var b strings.Builder
 	b.WriteString(`# Command line
 
@@ -55,49 +69,97 @@ reader of stdout that leaves, such as ` + "`head`" + `, ends a command quietly a
 	}
 	b.WriteString(`
 Completion for bash, zsh, fish and PowerShell, of flags and of their values: ` + "`allocator completion --help`" + `.
+
+## Flags of several commands
+
+` + "```" + `
 `)
-	var page func(cmd *cobra.Command)
-	page = func(cmd *cobra.Command) {
-		if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" { // cobra adds these when it runs
-			return
-		}
-		if cmd.Runnable() && !cmd.HasSubCommands() {
-			commandPage(&b, cmd, options)
-		}
-		for _, sub := range cmd.Commands() {
-			page(sub)
-		}
+	b.WriteString(usages(shared))
+	b.WriteString("```\n\nCommands with `--config` have a flag for each [setting](config.md) besides, such as `--lease.window 1m`.\n")
+	for _, cmd := range commands {
+		commandPage(&b, cmd, shared)
 	}
-	page(root)
 	return b.String()
 }
 
-func commandPage(b *strings.Builder, cmd *cobra.Command, options map[string]bool) {
+// flagsOf returns the flags of a command, without help and without the settings of a node.
+func flagsOf(cmd *cobra.Command) (out []*pflag.Flag) {
+	node := cmd.NonInheritedFlags().Lookup("config") != nil
+	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+		setting := slices.ContainsFunc(config.Options(), func(o config.Option) bool { return o.Key == f.Name })
+		if !f.Hidden && f.Name != "help" && !(node && setting) {
+			out = append(out, f)
+		}
+	})
+	return out
+}
+
+// same reports whether two commands mean the same with a flag.
+func same(a, b *pflag.Flag) bool {
+	return a.Name == b.Name && a.Usage == b.Usage && a.DefValue == b.DefValue && a.Value.Type() == b.Value.Type()
+}
+
+// sharedFlags returns those that at least five commands have with the same meaning, by
+// name. Of two meanings of one name the one of most commands is shared.
+func sharedFlags(commands []*cobra.Command) (out []*pflag.Flag) {
+	var all []*pflag.Flag
+	for _, cmd := range commands {
+		all = append(all, flagsOf(cmd)...)
+	}
+	count := func(f *pflag.Flag) (n int) {
+		for _, other := range all {
+			if same(f, other) {
+				n++
+			}
+		}
+		return n
+	}
+	best := map[string]*pflag.Flag{}
+	for _, f := range all {
+		if n := count(f); n >= 5 && (best[f.Name] == nil || n > count(best[f.Name])) {
+			best[f.Name] = f
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(best)) {
+		out = append(out, best[name])
+	}
+	return out
+}
+
+// usages returns what help prints of flags.
+func usages(flags []*pflag.Flag) string {
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, f := range flags {
+		set.AddFlag(f)
+	}
+	return set.FlagUsages()
+}
+
+func commandPage(b *strings.Builder, cmd *cobra.Command, shared []*pflag.Flag) {
 	fmt.Fprintf(b, "\n## %s\n\n%s\n", cmd.CommandPath(), cmd.Short+".")
 	if cmd.Long != "" {
 		fmt.Fprintf(b, "\n%s\n", strings.TrimSpace(cmd.Long))
 	}
-	fmt.Fprintf(b, "\n```\n%s\n```\n", cmd.UseLine())
+	if use := strings.TrimSuffix(cmd.UseLine(), " [flags]"); use != cmd.CommandPath() {
+		fmt.Fprintf(b, "\n```\n%s\n```\n", cmd.UseLine())
+	}
 	if cmd.Example != "" {
 		fmt.Fprintf(b, "\n```sh\n%s\n```\n", dedent(cmd.Example))
 	}
-	flags := cmd.NonInheritedFlags()
-	node := flags.Lookup("config") != nil // it takes the settings of a node
-	var own []string
-	for line := range strings.SplitSeq(flags.FlagUsages(), "\n") {
-		name, _, _ := strings.Cut(strings.TrimSpace(line[strings.Index(line, "--")+1:]), " ")
-		name = strings.TrimLeft(name, "-")
-		name, _, _ = strings.Cut(name, "[") // a flag that needs no value
-		if name == "" || name == "help" || node && options[name] {
-			continue
+	var own []*pflag.Flag
+	var others []string
+	for _, f := range flagsOf(cmd) {
+		if slices.ContainsFunc(shared, func(other *pflag.Flag) bool { return same(f, other) }) {
+			others = append(others, "`--"+f.Name+"`")
+		} else {
+			own = append(own, f)
 		}
-		own = append(own, strings.TrimRight(line, " "))
 	}
 	if len(own) > 0 {
-		fmt.Fprintf(b, "\n```\n%s\n```\n", strings.Join(own, "\n"))
+		fmt.Fprintf(b, "\n```\n%s```\n", usages(own))
 	}
-	if node {
-		b.WriteString("\nBesides, a flag for each [setting](config.md), such as `--lease.window 1m`.\n")
+	if len(others) > 0 {
+		fmt.Fprintf(b, "\nAnd [of several commands](#flags-of-several-commands): %s.\n", strings.Join(others, ", "))
 	}
 }
 
