@@ -107,7 +107,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	if s, ok := c.cfg.Transport.(*socket); ok {
 		c.socket.Store(s)
-		s.open(&seal{label: c.cfg.Label, ring: c.ring})
+		s.serve(newFraming(c.cfg.Label, c.cfg.Keys))
 	}
 	conf, err := c.library()
 	if err == nil {

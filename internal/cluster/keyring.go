@@ -3,6 +3,8 @@ package cluster
 import (
 	"bufio"
 	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -11,6 +13,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/hashicorp/memberlist"
 
@@ -35,8 +38,9 @@ func ParseKeys(file []byte) ([][]byte, error) {
 			continue
 		}
 		key, err := base64.StdEncoding.DecodeString(line)
-		if err != nil { // which would quote a part of the key
-			return nil, fmt.Errorf("line %d is not base64: write keys made with \"allocator gossip keygen\", one a line", n)
+		if err != nil { // The error would quote a part of the key.
+			return nil, fmt.Errorf("line %d is not base64: "+
+				"write keys made with \"allocator gossip keygen\", one a line", n)
 		}
 		if err := memberlist.ValidateKey(key); err != nil {
 			return nil, fmt.Errorf("line %d has a key of %d bytes: use 16, 24 or 32", n, len(key))
@@ -68,7 +72,8 @@ func keyID(key []byte) string {
 // are safe for concurrent use.
 type Keys struct {
 	*reload.Value[[][]byte]
-	ring *memberlist.Keyring
+	ring    *memberlist.Keyring
+	ciphers atomic.Pointer[[]cipher.AEAD] // They cost more to make than to use.
 }
 
 // NewKeys reads the file, see [ParseKeys]. Its errors name the setting, and quote no key.
@@ -77,7 +82,9 @@ func NewKeys(path string, log *slog.Logger) (*Keys, error) {
 	k := &Keys{}
 	var err error
 	k.Value, err = reload.New(reload.Config[[][]byte]{
-		What: "gossip_keys", Files: []reload.File{{Name: setting, Path: path}}, Logger: log,
+		What:   "gossip_keys",
+		Files:  []reload.File{{Name: setting, Path: path}},
+		Logger: log,
 		Parse: func(contents [][]byte) ([][]byte, error) {
 			keys, err := ParseKeys(contents[0])
 			if err != nil {
@@ -86,7 +93,8 @@ func NewKeys(path string, log *slog.Logger) (*Keys, error) {
 			return keys, nil
 		},
 		Changed: func(keys [][]byte) {
-			_ = rotate(k.ring, keys) // never fails: the keys are valid
+			_ = rotate(k.ring, keys) // It never fails, since the keys are valid.
+			k.prepare(keys)
 			log.Info("gossip keys changed", "keys", len(keys), "primary", keyID(keys[0]))
 		},
 	})
@@ -94,7 +102,28 @@ func NewKeys(path string, log *slog.Logger) (*Keys, error) {
 		return nil, err
 	}
 	k.ring, err = memberlist.NewKeyring(k.Get(), k.Get()[0])
-	return k, err
+	if err != nil {
+		return nil, err
+	}
+	k.prepare(k.Get())
+	return k, nil
+}
+
+// prepare makes the ciphers of valid keys.
+func (k *Keys) prepare(keys [][]byte) {
+	var ciphers []cipher.AEAD
+	for _, key := range keys {
+		block, err := aes.NewCipher(key)
+		if err == nil {
+			var gcm cipher.AEAD
+			gcm, err = cipher.NewGCM(block)
+			ciphers = append(ciphers, gcm)
+		}
+		if err != nil {
+			panic(fmt.Sprintf("cluster: a valid key makes no cipher: %v", err))
+		}
+	}
+	k.ciphers.Store(&ciphers)
 }
 
 // rotate makes ring hold the keys, the first as primary: it installs what is

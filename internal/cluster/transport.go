@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -24,18 +25,17 @@ type (
 
 // socket is the UDP and TCP transport. memberlist has one, which reads each packet
 // into 64 KiB of its own, hands over whatever connects, and has no end for dials
-// under way. This one passes on what the bounds of [intake] let through, and drops
+// under way. This one passes on what [framing] and [intake] let through, and drops
 // packets after Shutdown: the library still sends while it leaves.
 type socket struct {
 	tcp       *net.TCPListener
 	udp       *net.UDPConn
 	advertise netip.AddrPort
-	running   context.Context // ends with Shutdown
+	running   context.Context // It ends with Shutdown.
 	end       context.CancelFunc
 	lines     *lineLog
 
-	of      *seal         // set before ready is closed
-	ready   chan struct{} // a Cluster takes the streams and packets
+	framing *framing // It is set by serve.
 	intake  intake
 	streams chan net.Conn
 	packets chan *Packet
@@ -64,7 +64,11 @@ func listen(cfg Config, lines *lineLog) (Transport, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("cluster: Bind: %w", err)
 	}
-	s := &socket{lines: lines, ready: make(chan struct{}), streams: make(chan net.Conn), packets: make(chan *Packet)}
+	s := &socket{
+		lines:   lines,
+		streams: make(chan net.Conn),
+		packets: make(chan *Packet),
+	}
 	// With port 0 the system gives a port for TCP, and UDP may find it taken.
 	for range 10 {
 		if err = s.bind(bind); err == nil || bind.Port() != 0 {
@@ -81,8 +85,6 @@ func listen(cfg Config, lines *lineLog) (Transport, string, error) {
 		return nil, "", fmt.Errorf("cluster: listen: %w", err)
 	}
 	s.running, s.end = context.WithCancel(context.Background())
-	s.working.Go(s.takeStreams)
-	s.working.Go(s.takePackets)
 	return s, s.advertise.String(), nil
 }
 
@@ -122,7 +124,8 @@ func (s *socket) setAdvertised(advertise string) error {
 	}
 	if advertise == "" {
 		if err != nil {
-			return fmt.Errorf("no address to advertise: the machine has no private address (%w); set advertise.gossip", err)
+			return fmt.Errorf("no address to advertise: the machine has no private address (%w); "+
+				"set advertise.gossip", err)
 		}
 		return nil
 	}
@@ -173,15 +176,28 @@ func (s *socket) DialAddressTimeout(a Address, timeout time.Duration) (net.Conn,
 		return nil, err
 	}
 	stop := context.AfterFunc(s.running, func() { _ = conn.Close() })
-	st := &stream{Conn: conn, left: maxStream, closed: func() { stop() }}
-	st.check = func() error { return st.examine(s.of) } // of the answer
-	return st, nil
+	return &dialed{Conn: conn, in: io.LimitReader(conn, maxStream), stop: stop}, nil
 }
 
-// open lets packets and streams of a space through.
-func (s *socket) open(of *seal) {
-	s.of = of
-	close(s.ready)
+// dialed is a connection to a peer. Its answer is bounded like a stream.
+type dialed struct {
+	net.Conn
+	in   io.Reader
+	stop func() bool
+}
+
+func (d *dialed) Read(b []byte) (int, error) { return d.in.Read(b) }
+
+func (d *dialed) Close() error {
+	d.stop()
+	return d.Conn.Close()
+}
+
+// serve passes packets and streams of a space on. Until then they wait in the system.
+func (s *socket) serve(f *framing) {
+	s.framing = f
+	s.working.Go(s.takeStreams)
+	s.working.Go(s.takePackets)
 }
 
 // StreamCh gives memberlist the streams that were let through.
@@ -195,7 +211,7 @@ func (s *socket) takeStreams() {
 	for pause := time.Duration(0); ; {
 		conn, err := s.tcp.Accept()
 		if err != nil {
-			// Without files to open, which may pass.
+			// The process may have no more files to open, which may pass.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			select {
 			case <-s.running.Done():
@@ -208,29 +224,25 @@ func (s *socket) takeStreams() {
 		st := s.intake.admit(conn)
 		s.working.Go(func() {
 			if err := s.let(st); err != nil {
-				st.end(err)
-				s.refused(st.from, st.why(err))
+				s.refused(st.from, err)
 			}
 		})
 	}
 }
 
-// let passes a stream on that proves to be a peer's in time.
+// let passes a stream on that proves to be a peer's in time. Else it closes it and
+// returns why.
 func (s *socket) let(st *stream) error {
 	late := time.AfterFunc(streamTime, func() { st.end(errTooSlow) })
 	defer late.Stop()
-	select {
-	case <-s.ready:
-	case <-st.gone:
-		return st.why(nil)
-	}
-	if err := st.examine(s.of); err != nil {
+	if err := st.examine(s.framing); err != nil {
 		return err
 	}
 	select {
 	case s.streams <- st:
 		return nil
 	case <-s.running.Done():
+		st.end(errShutdown)
 		return errShutdown
 	}
 }
@@ -252,26 +264,20 @@ func (s *socket) refused(from netip.Prefix, why error) {
 	s.lines.refused(faultNames[reason], from.Addr().String(), why)
 }
 
-// takePackets reads packets. Until somebody takes them, they wait in the system.
+// takePackets reads packets.
 func (s *socket) takePackets() {
-	select {
-	case <-s.ready:
-	case <-s.running.Done():
-		return
-	}
 	buf := make([]byte, 64<<10)
 	for s.running.Err() == nil {
 		n, from, err := s.udp.ReadFrom(buf)
 		if err != nil {
-			continue // that of an earlier packet, which reached nobody; or the socket is closed
+			continue // An earlier packet reached nobody, or the socket is closed.
 		}
-		b := buf[:n]
-		if n == 0 || n > maxPacket || !s.of.opens(b) {
+		if !s.framing.passes(buf[:n]) {
 			s.dropped[packetInvalid].Add(1)
 			continue
 		}
 		select {
-		case s.packets <- &Packet{Buf: slices.Clone(b), From: from}:
+		case s.packets <- &Packet{Buf: slices.Clone(buf[:n]), From: from}:
 		case <-s.running.Done():
 		}
 	}
@@ -280,7 +286,7 @@ func (s *socket) takePackets() {
 // Shutdown closes the sockets and breaks what was dialled.
 func (s *socket) Shutdown() error {
 	s.end()
-	_, _ = s.tcp.Close(), s.udp.Close() // a second call finds them closed
+	_, _ = s.tcp.Close(), s.udp.Close() // A second call finds them closed.
 	s.intake.endAll()
 	s.working.Wait()
 	return nil
