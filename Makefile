@@ -134,10 +134,10 @@ SIM_FOR ?= 1h# of `make sim-campaign`
 sim-campaign: ## clusters from new seeds for SIM_FOR, on from where the last one stopped; bin/sim-campaign.json keeps the failures
 	$(GO) test -timeout 0 -count 1 -v ./chaos/sim -run 'TestCampaign$$' -campaign $(CURDIR)/$(BIN)/sim-campaign.json -campaign-for $(SIM_FOR) -commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 
-scale: ## measure clusters of 3 to 128 nodes, and what 1,024 read, in virtual time and write docs/SCALE.md: 10 to 20 minutes
+scale: ## measure clusters of 3 to 128 nodes, and what 1,024 read, in virtual time, and compare with the calculation: 10 to 20 minutes
 	$(GO) test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m
 	$(GO) test ./chaos/virtual -run TestReads -reads 32,128,1024 -timeout 60m
-	$(GO) test ./chaos/scale -update
+	$(GO) test ./chaos/scale -run TestCalculation -v
 
 e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of 20 s and beyond the window
 	$(GO) -C chaos/real test -timeout 60m -count 1 -v . -run TestEndToEnd -ids $(E2E_IDS) -outage 20s -long
@@ -151,15 +151,15 @@ chaos-workers: ## real programs with worker numbers through faults, until they h
 chaos-soak: ## all faults in turn for SOAK
 	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) soak --for $(SOAK)
 
-abuse-test: ## attack a node in 256 MiB while honest callers use it, and write docs/ABUSE.md: 8 minutes; ABUSE='--only resets-8'
-	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/abuse ./abuse && $(BIN)/abuse $(if $(ABUSE),$(ABUSE),--write docs/ABUSE.md)
+abuse-test: ## attack a node in 256 MiB while honest callers use it, and write bin/abuse.md: 8 minutes; ABUSE='--only resets-8'
+	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/abuse ./abuse && $(BIN)/abuse $(if $(ABUSE),$(ABUSE),--write $(BIN)/abuse.md)
 
 .PHONY: console-test
 console-test: ## the pages for operators in Chromium, with 10 minutes of 1,024 sids: 12 minutes; bin/console has screenshots
 	cd chaos/real && $(GO) test -count 1 -timeout 60m -v ./console -long -shots $(CURDIR)/$(BIN)/console
 
-chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write docs/PLANTED-BUGS.md
-	$(GO) run ./chaos/planted -write docs/PLANTED-BUGS.md
+chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write bin/planted-bugs.md
+	$(GO) run ./chaos/planted -write $(BIN)/planted-bugs.md
 
 # The site has no text of its own: its pages are the Markdown files, in the order in which
 # docs/README.md links to them.
@@ -190,10 +190,10 @@ mutation: ## change one operator or statement at a time and run the package's te
 		$(BIN)/planted -mutate $$p -limit $(LIMIT) -seed $(MUTATION_SEED) || failed=1; \
 	done; exit $$failed
 
-bench: ## measure everything, peers beside us, and write docs/BENCHMARKS.md: some minutes; BENCH_ROUNDS=9 for more
+bench: ## measure everything, peers beside us, and write bin/benchmarks.md: some minutes; BENCH_ROUNDS=9 for more
 	CGO_ENABLED=0 $(GO) build -trimpath -tags nodev -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator
 	cd bench && CGO_ENABLED=0 $(GO) build -trimpath -o ../$(BIN)/bench-run ./run
-	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -o docs/BENCHMARKS.md
+	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -o $(BIN)/benchmarks.md
 
 bench-peers: ## our codecs and generators beside other libraries alone, in one run; fails where a goal is missed
 	cd bench && $(GO) run ./ratios

@@ -31,7 +31,7 @@ func run(ctx context.Context, args []string) int {
 	mutants := flags.String("mutate", "", "instead of the bugs, run the tests of this package with each of its mutants")
 	limit := flags.Int("limit", 0, "how many mutants to draw; 0: all")
 	seed := flags.Uint64("seed", 1, "for drawing mutants")
-	write := flags.String("write", "", "replace the table in this file; tier real has one of its own")
+	write := flags.String("write", "", "write a table of the results to this file")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string) int {
 	}
 	fmt.Printf("%s; %v\n", tally(results), took.Round(time.Second))
 	if *write != "" && ctx.Err() == nil {
-		if err := writeTable(*write, *tier, list, results, took); err != nil {
+		if err := writeTable(*write, list, results, took); err != nil {
 			fmt.Fprintln(os.Stderr, "planted:", err)
 			return 3
 		}

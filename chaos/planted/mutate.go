@@ -29,18 +29,14 @@ type mutant struct {
 	text   string // of the changed file
 }
 
-// key is what a row of the page shows, and what a known survivor is found by: line
-// numbers change with every edit.
+// key is what a known survivor is found by: line numbers change with every edit.
 func (m mutant) key() string {
 	after := m.After
 	if after == "" {
 		after = "(deleted)"
 	}
-	return fmt.Sprintf("| `%s` %s | `%s` | `%s` |", path.Base(m.File), m.Func, cell(m.Before), cell(after))
+	return fmt.Sprintf("%s %s\n- %s\n+ %s\n", m.File, m.Func, m.Before, after)
 }
-
-// cell makes a line of code fit into a cell of a table.
-func cell(code string) string { return strings.ReplaceAll(code, "|", "¦") }
 
 // swaps are the operators that are exchanged.
 var swaps = map[token.Token][]token.Token{
@@ -124,21 +120,21 @@ var testsOf = map[string][]string{
 const (
 	killed   = "killed"
 	survived = "SURVIVED"
-	known    = "known"        // a survivor that the page explains
+	known    = "known"        // a survivor that the list explains
 	notRun   = "not executed" // by any test
 	invalid  = "invalid"      // does not compile
 )
 
-// pageOfMutants explains the survivors.
-const pageOfMutants = "docs/MUTATION.md"
+// listOfMutants explains the survivors.
+const listOfMutants = "chaos/planted/mutants.txt"
 
 // mutate runs the tests of a package with each of its mutants, at most limit of them,
-// and prints the survivors that the page does not explain. A test that hangs with a
+// and prints the survivors that the list does not explain. A test that hangs with a
 // mutant has noticed it.
 func mutate(ctx context.Context, root, pkg string, limit, atOnce int, seed uint64) error {
 	pkg = strings.TrimSuffix(strings.TrimPrefix(filepath.ToSlash(pkg), "./"), "/")
-	page, err := os.ReadFile(filepath.Join(root, pageOfMutants))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	explained, err := os.ReadFile(filepath.Join(root, listOfMutants))
+	if err != nil {
 		return err
 	}
 	names, err := filepath.Glob(filepath.Join(root, pkg, "*.go"))
@@ -195,7 +191,7 @@ func mutate(ctx context.Context, root, pkg string, limit, atOnce int, seed uint6
 		switch {
 		case ctx.Err() != nil:
 			return
-		case bytes.Contains(page, []byte(m.key())):
+		case bytes.Contains(explained, []byte("\n"+m.key())):
 			result[i] = known
 			return
 		case !covered(m.File, m.Line):
@@ -204,7 +200,7 @@ func mutate(ctx context.Context, root, pkg string, limit, atOnce int, seed uint6
 			result[i] = m.try(ctx, root, filepath.Join(temp, strconv.Itoa(i)), allowed, args)
 		}
 		if result[i] == survived || result[i] == notRun {
-			fmt.Printf("%s:%d %s\n%s  |\n", m.File, m.Line, result[i], m.key())
+			fmt.Printf("%s:%d %s\n%s\n", m.File, m.Line, result[i], m.key())
 		}
 	})
 	if err := ctx.Err(); err != nil {
@@ -223,7 +219,7 @@ func mutate(ctx context.Context, root, pkg string, limit, atOnce int, seed uint6
 }
 
 // errMissed says that tests did not notice a change. What they missed was printed.
-var errMissed = errors.New("mutants survived: add tests that notice them, or rows to " + pageOfMutants)
+var errMissed = errors.New("mutants survived: add tests that notice them, or say why they do not matter in " + listOfMutants)
 
 // try runs the tests with m.
 func (m mutant) try(ctx context.Context, root, dir string, allowed time.Duration, args []string) string {

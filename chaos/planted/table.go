@@ -3,21 +3,12 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
 	"time"
 )
-
-// marks are around the generated part of the page: one for tier real, which takes
-// minutes for each bug, and one for all the others.
-func marks(tier string) (begins, ends string) {
-	by := "make chaos-bugs"
-	if tier == string(Real) {
-		by = "planted -tier real"
-	}
-	return "<!-- made by " + by + ": do not edit below -->\n", "<!-- made by " + by + ": do not edit above -->\n"
-}
 
 // transcript is the message of a transcript that differs, up to the difference. The
 // name of the test states which one.
@@ -34,10 +25,10 @@ func tally(results []Result) string {
 		len(bugs), len(results), n[Caught], n[Missed], n[Unknown])
 }
 
-// table returns the page's generated part.
+// table returns a page with a row for each test of each bug.
 func table(list []Bug, results []Result, took time.Duration) string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s. %d processors, %s, compiling included.\n\n", tally(results), runtime.NumCPU(), took.Round(time.Second))
+	fmt.Fprintf(&s, "# Planted bugs\n\n%s. %d processors, %s, compiling included.\n\n", tally(results), runtime.NumCPU(), took.Round(time.Second))
 	s.WriteString("| bug | breaks | incidents | tier | seconds | found by | message |\n")
 	s.WriteString("|-----|--------|-----------|------|--------:|----------|---------|\n")
 	for _, b := range list {
@@ -74,20 +65,12 @@ func table(list []Bug, results []Result, took time.Duration) string {
 	return s.String()
 }
 
-// writeTable replaces the table of a tier, or of all but real, in the page.
-func writeTable(file, tier string, list []Bug, results []Result, took time.Duration) error {
-	tableBegins, tableEnds := marks(tier)
-	raw, err := os.ReadFile(file)
-	if err != nil {
+// writeTable writes the table to a file, in a directory that is made for it.
+func writeTable(file string, list []Bug, results []Result, took time.Duration) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	before, rest, ok := strings.Cut(string(raw), tableBegins)
-	_, after, ends := strings.Cut(rest, tableEnds)
-	if !ok || !ends {
-		return fmt.Errorf("%s has no marks for the table", file)
-	}
-	text := before + tableBegins + "\n" + table(list, results, took) + "\n" + tableEnds + after
-	return os.WriteFile(file, []byte(text), 0o600)
+	return os.WriteFile(file, []byte(table(list, results, took)), 0o644)
 }
 
 // shorten cuts s to at most n characters, on one line.

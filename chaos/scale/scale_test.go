@@ -2,12 +2,9 @@ package scale
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"testing"
 )
-
-var update = flag.Bool("update", false, "write docs/SCALE.md")
 
 func measured(t *testing.T, file string, least int) (out []Measured) {
 	t.Helper()
@@ -55,22 +52,6 @@ func TestCalculation(t *testing.T) {
 		}
 		p := Default(m.Nodes)
 		t.Logf("%d nodes, measured   %+v %+v\n calculated %+v %+v", m.Nodes, m.Calm, m.Rolling, p.Calm(), p.Rolling(1/m.Pause))
-	}
-}
-
-// TestDocument holds docs/SCALE.md to what was measured and calculated.
-func TestDocument(t *testing.T) {
-	const name = "../../docs/SCALE.md"
-	want := Document(whole(t), keepers(t), realEtcd(t))
-	if *update {
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	got, err := os.ReadFile(name)
-	if err != nil || string(got) != want {
-		t.Errorf("docs/SCALE.md is out of date (%v): run go test ./chaos/scale -update", err)
 	}
 }
 

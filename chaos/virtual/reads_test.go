@@ -236,7 +236,7 @@ func (k keepers) run(t *testing.T, n int, calm time.Duration, restarts int, paus
 }
 
 // TestReads measures what keepers read from etcd. With -reads it measures the given
-// sizes and saves the results, from which docs/SCALE.md is made.
+// sizes and saves the results, to which chaos/scale holds its calculation.
 func TestReads(t *testing.T) {
 	if *readsSizes == "" {
 		slow(t)
@@ -272,7 +272,7 @@ func TestReads(t *testing.T) {
 }
 
 // TestReadsOfARealEtcd measures keepers in real time against the etcd of -reads-etcd,
-// and saves the results, which docs/SCALE.md has too. That etcd must have no space
+// and saves the results for chaos/scale. That etcd must have no space
 // allocator/default yet.
 func TestReadsOfARealEtcd(t *testing.T) {
 	if *readsEtcd == "" {

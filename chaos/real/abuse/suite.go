@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -211,12 +209,6 @@ func burn(ctx context.Context) {
 	all.Wait()
 }
 
-// Lines of a document between which the generated table is.
-const (
-	tableBegins = "<!-- abuse:begin -->"
-	tableEnds   = "<!-- abuse:end -->"
-)
-
 // table returns the results as Markdown.
 func (s *suite) table() string {
 	var b strings.Builder
@@ -233,18 +225,4 @@ func (s *suite) table() string {
 			r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, r.cpu, verdict)
 	}
 	return b.String()
-}
-
-// replace replaces the table in a document, and nothing else.
-func replace(name, text string) error {
-	old, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	before, rest, begun := bytes.Cut(old, []byte(tableBegins+"\n"))
-	_, after, ended := bytes.Cut(rest, []byte(tableEnds))
-	if !begun || !ended {
-		return fmt.Errorf("%s has no lines %s and %s", name, tableBegins, tableEnds)
-	}
-	return os.WriteFile(name, bytes.Join([][]byte{before, []byte(tableBegins + "\n" + text + tableEnds), after}, nil), 0o644)
 }
