@@ -38,6 +38,27 @@ func TestNextAfter(t *testing.T) {
 	}
 }
 
+// TestNextAfterOfAnother: an after that another client was given exceeds the IDs that this
+// one took, and need not exceed those that it holds (I6).
+func TestNextAfterOfAnother(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			f := newFake(t, 1)
+			c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, MaxAge: time.Hour})
+			for i := range 200 {
+				id, err := c.Next(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				after := id + (c.Last()-id)*flake.ID(i%5)/4
+				if id, err = c.NextAfter(t.Context(), after); err != nil || id <= after {
+					t.Fatalf("%v after %v: %v", id, after, err)
+				}
+			}
+		})
+	}
+}
+
 // TestOneCallsAfter: an after from the future is refused to the call that has it, once
 // every node has said so, and nodes are asked by other calls meanwhile.
 func TestOneCallsAfter(t *testing.T) {

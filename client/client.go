@@ -83,7 +83,11 @@ func (c *Client) Next(ctx context.Context) (flake.ID, error) {
 // been given. If after is too far ahead, this call alone fails with AFTER_TOO_FAR: unlike
 // for Observe, nobody has to have checked after.
 func (c *Client) NextAfter(ctx context.Context, after flake.ID) (flake.ID, error) {
+	order := c.order.Load()
 	if after <= c.after() {
+		if c.prefetch != nil { // a block was received as a whole, and its first IDs may be below after
+			c.prefetch.raiseFloor(int64(after), order)
+		}
 		return c.Next(ctx)
 	}
 	if err := ctx.Err(); err != nil {
@@ -93,7 +97,6 @@ func (c *Client) NextAfter(ctx context.Context, after flake.ID) (flake.ID, error
 		return 0, ErrClosed
 	}
 	defer c.calls.Done()
-	order := c.order.Load()
 	var b Block
 	err := c.ask(ctx, false, nil, func(e *endpoint) (err error) {
 		b, err = e.allocate(ctx, false, 1, after)
@@ -104,7 +107,7 @@ func (c *Client) NextAfter(ctx context.Context, after flake.ID) (flake.ID, error
 	}
 	c.raise(b.First, order)
 	if c.prefetch != nil {
-		c.prefetch.raiseFloor(int64(b.First))
+		c.prefetch.raiseFloor(int64(b.First), order)
 	}
 	c.stats.ids.Add(1)
 	return b.First, nil
@@ -222,9 +225,10 @@ func (c *Client) Last() flake.ID { return flake.ID(c.last.Load()) }
 // was given. An id that is not of this space can make all calls fail with
 // AFTER_TOO_FAR, until Reset.
 func (c *Client) Observe(id flake.ID) {
-	c.raise(id, c.order.Load())
+	order := c.order.Load()
+	c.raise(id, order)
 	if c.prefetch != nil {
-		c.prefetch.raiseFloor(int64(id))
+		c.prefetch.raiseFloor(int64(id), order)
 	}
 }
 

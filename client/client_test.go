@@ -349,6 +349,61 @@ func TestResetDropsBlocks(t *testing.T) {
 	}
 }
 
+// TestResetDuringACall: what a call that began before Reset gets does not count for the new
+// order, in which its ID may be far ahead.
+func TestResetDuringACall(t *testing.T) {
+	ahead := flake.ID(wordOf(time.Now().Add(time.Hour)) << 5)
+	for _, mode := range modes {
+		for name, call := range map[string]func(*client.Client) (flake.ID, error){
+			"Next":      func(c *client.Client) (flake.ID, error) { return c.Next(t.Context()) },
+			"NextAfter": func(c *client.Client) (flake.ID, error) { return c.NextAfter(t.Context(), ahead) },
+			"Block": func(c *client.Client) (flake.ID, error) {
+				b, err := c.Block(t.Context(), 1000)
+				return b.First, err
+			},
+		} {
+			if mode == client.Prefetch && name == "Next" {
+				continue // TestResetDropsBlocks has it
+			}
+			t.Run(mode.String()+"/"+name, func(t *testing.T) {
+				f := newFake(t, 1)
+				hold, held := make(chan struct{}), make(chan struct{})
+				f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+					if number > 1 {
+						return act{}
+					}
+					close(held)
+					<-hold
+					return act{mangle: func(r *pb.AllocateResponse) { r.First = int64(ahead) + 32 }}
+				})
+				c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, MaxPrefetch: 64, AttemptTimeout: time.Minute})
+				got := make(chan error, 1)
+				go func() {
+					id, err := call(c)
+					if err == nil && id <= ahead {
+						err = fmt.Errorf("got %v, which is not what the node sent", id)
+					}
+					got <- err
+				}()
+				<-held
+				c.Reset(0)
+				close(hold)
+				if err := <-got; err != nil {
+					t.Fatal(err)
+				}
+				f.mu.Lock()
+				f.word = 0 // the clock is right again
+				f.mu.Unlock()
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				if id, err := c.Next(ctx); err != nil || id >= ahead || c.Last() >= ahead {
+					t.Errorf("after Reset: %v, %v; the last is %v", id, err, c.Last())
+				}
+			})
+		}
+	}
+}
+
 // TestBlock: the ways to read a block agree.
 func TestBlock(t *testing.T) {
 	b := client.Block{First: 1<<40 | 7, Count: 5, Stride: 32, SID: 7, Node: "node-a"}

@@ -329,24 +329,29 @@ func limitOf(r *Refusal) int {
 // takeLarge requests a block that is larger than any segment. The IDs of existing
 // segments are below it, so they are dropped.
 func (p *prefetcher) takeLarge(ctx context.Context, n int) (Block, error) {
+	order := p.c.order.Load()
 	b, _, err := p.c.unary(ctx, n, nil)
 	if err != nil {
 		return Block{}, err
 	}
-	p.raiseFloor(int64(b.Last()))
+	p.raiseFloor(int64(b.Last()), order)
 	p.mu.Lock()
 	p.given += int64(n)
 	p.mu.Unlock()
 	return b, nil
 }
 
-// raiseFloor drops IDs that are not greater than id.
-func (p *prefetcher) raiseFloor(id int64) {
+// raiseFloor drops IDs that are not greater than id, unless the order that id was
+// requested in has ended: in the new one id may be far ahead of all that nodes give.
+func (p *prefetcher) raiseFloor(id, order int64) {
 	if p.c.o.Unordered {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.c.order.Load() != order {
+		return
+	}
 	p.floor = max(p.floor, id)
 	if s := p.cur.Load(); int64(s.block.First)+min(s.cursor.Load(), int64(s.block.Count))*s.block.Stride <= id {
 		p.seal()

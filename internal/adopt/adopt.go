@@ -80,7 +80,8 @@ type candidate struct {
 	future   int64
 	max      flake.ID // of all that it holds
 	from, to flake.ID // the least and greatest of the past; 0: none
-	sids     []uint32 // IDs of each, of the past
+	sids     []uint32 // how many IDs each sid has, whatever their times
+	begun    []bool   // whether a sid has an ID of the past
 	sidsSaid lease.SIDRange
 }
 
@@ -123,12 +124,15 @@ func newCandidate(f flake.Format, cfg Config) *candidate {
 	if holders := flake.SID(f.Layout.Holders()); cfg.SIDs.All() || cfg.SIDs.To > holders {
 		c.sidsSaid = lease.SIDRange{From: min(cfg.SIDs.From, holders), To: holders}
 	}
-	switch last, err := f.Max(int64(cfg.Now) + FutureAfter.Milliseconds()); {
-	case err == nil:
-		c.past, c.sids = last, make([]uint32, f.Layout.Holders())
-	case errors.Is(err, flake.ErrTimeOverflow):
+	last, err := f.Max(int64(cfg.Now) + FutureAfter.Milliseconds())
+	if errors.Is(err, flake.ErrTimeOverflow) {
 		c.ended = true
-	} // else its epoch is to come: every ID is of the future
+		return c
+	}
+	if err == nil { // else its epoch is to come: every ID is of the future
+		c.past = last
+	}
+	c.sids, c.begun = make([]uint32, f.Layout.Holders()), make([]bool, f.Layout.Holders())
 	return c
 }
 
@@ -214,15 +218,17 @@ func (c *candidate) add(id flake.ID) {
 		return
 	}
 	c.max = max(c.max, id)
+	sid := c.format.SID(id)
+	c.sids[sid]++ // also of the future: a generator whose clock is fast has its sid
 	if id > c.past {
 		c.future++
 		return
 	}
+	c.begun[sid] = true
 	if c.from == 0 || id < c.from {
 		c.from = id
 	}
 	c.to = max(c.to, id)
-	c.sids[c.format.SID(id)]++
 }
 
 // outside returns how many IDs have a sid that nobody is said to have.
@@ -327,7 +333,7 @@ func (s *Sample) Finish() (*Report, error) {
 func (c *candidate) plan() *Plan {
 	p := &Plan{
 		Layout: c.format.String(), Above: strconv.FormatInt(int64(c.to), 10), From: c.time(c.from), To: c.time(c.to),
-		Future: c.future, MoreBits: c.unheld, Outside: c.outside(), Holders: c.format.Layout.Holders(), SIDs: []SIDCount{},
+		Future: c.future, MoreBits: c.unheld, Outside: c.outside(), Holders: c.format.Layout.Holders(), SIDs: []SIDCount{}, Fast: []int{},
 	}
 	if c.future > 0 {
 		p.Last, p.LastAt = strconv.FormatInt(int64(c.max), 10), c.time(c.max)
@@ -337,6 +343,9 @@ func (c *candidate) plan() *Plan {
 		if ids > 0 {
 			used[flake.SID(sid)] = true
 			p.SIDs = append(p.SIDs, SIDCount{sid, int64(ids)})
+			if !c.begun[sid] {
+				p.Fast = append(p.Fast, sid)
+			}
 		}
 	}
 	p.SIDsSeen = len(p.SIDs)

@@ -196,6 +196,33 @@ func TestSuspicious(t *testing.T) {
 	}
 }
 
+// A generator whose clock is fast has its sid, though all its IDs are of the future: nodes
+// that had it too would meet these IDs one for one.
+func TestFastGenerator(t *testing.T) {
+	ids := sample(t, "twitter", 1, 2, 3)
+	f := format(t, "twitter")
+	for i := range 300 {
+		id, err := f.Make(now.Add(4*time.Minute+time.Duration(i)*time.Second).UnixMilli(), 0, 500)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, fmt.Sprint(int64(id)))
+	}
+	r, err := report(t, Config{}, ids...)
+	if err != nil || r.Plan == nil {
+		t.Fatalf("%v, %+v", err, r)
+	}
+	p := r.Plan
+	if p.NodeSIDs != "501-1023" || p.SIDsSeen != 4 || p.Highest != 500 || !slices.Equal(p.Fast, []int{500}) || p.Future != 300 || p.Outside != 0 {
+		t.Errorf("%+v", p)
+	}
+	// Nobody said that there is a sid 500.
+	r, err = report(t, Config{SIDs: lease.SIDRange{To: 4}}, ids...)
+	if err != nil || r.Plan == nil || r.Plan.Outside != 300 || r.Plan.NodeSIDs != "501-1023" {
+		t.Errorf("%v, %+v", err, r.Plan)
+	}
+}
+
 // A sample of a layout that is neither built in nor named, or that is old, may fit some
 // others: its newest ID is then not of today, and which it is has to be said.
 func TestStale(t *testing.T) {

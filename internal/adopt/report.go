@@ -44,6 +44,7 @@ type Plan struct {
 	Future   int64      `json:"future"`            // IDs more than a minute ahead of the clock
 	Last     string     `json:"last,omitempty"`    // the greatest of these
 	LastAt   string     `json:"last_at,omitempty"` // its time
+	Fast     []int      `json:"future_sids"`       // sids whose IDs are all of the future: the clock of their generator is fast, or they are no sids
 	MoreBits int64      `json:"more_bits"`         // IDs that the layout cannot have
 	Outside  int64      `json:"outside"`           // IDs of sids that nobody is said to have
 	Init     string     `json:"init,omitempty"`    // the commands

@@ -44,11 +44,14 @@ while [ "$count" -gt 0 ]; do
 			extend_at=$((ms + 1000))
 		fi
 	fi
-	if [ "$ms" -gt "$last" ]; then
-		sequence=0
-	else
-		ms=$last
+	if [ "$ms" -lt "$last" ]; then
+		echo "the clock went back by $((last - ms)) ms" >&2
+		exit 1
+	elif [ "$ms" -eq "$last" ]; then
 		sequence=$((sequence + 1))
+		[ "$sequence" -lt 4096 ] || exit 1 # the next ID would be another worker's
+	else
+		sequence=0
 	fi
 	last=$ms
 	new=$(((ms - epoch) << 22 | worker << 12 | sequence))

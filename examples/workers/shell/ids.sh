@@ -12,11 +12,14 @@ last=0
 sequence=0
 while [ "$count" -gt 0 ]; do
 	ms=$(date +%s%3N)
-	if [ "$ms" -gt "$last" ]; then
-		sequence=0
-	else # also if the clock went back
-		ms=$last
+	if [ "$ms" -lt "$last" ]; then
+		echo "the clock went back by $((last - ms)) ms" >&2
+		exit 1
+	elif [ "$ms" -eq "$last" ]; then
 		sequence=$((sequence + 1))
+		[ "$sequence" -lt 4096 ] || exit 1 # the next ID would be another worker's
+	else
+		sequence=0
 	fi
 	last=$ms
 	id=$(((ms - epoch) << 22 | ALLOCATOR_WORKER << 12 | sequence))

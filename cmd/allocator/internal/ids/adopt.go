@@ -160,6 +160,9 @@ func printAdoption(w io.Writer, r *adopt.Report) {
 	if p.Future > 0 {
 		line("odd", "%d IDs of the future, up to %s (%s): nodes may issue these when their time comes, so give those rows others", p.Future, p.Last, p.LastAt)
 	}
+	for _, sid := range p.Fast[:min(len(p.Fast), 10)] {
+		line("odd", "sid %d has IDs of the future alone: the clock of its generator is fast, or it is no sid", sid)
+	}
 	fmt.Fprintf(w, "\nCreate the space, with the greatest ID of the whole table if it is not in the sample:\n\n  %s\n", p.Init)
 	if p.Serve == "" {
 		fmt.Fprint(w, "\nEvery sid is in use: stop some old generators before nodes start.\n")
