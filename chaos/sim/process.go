@@ -366,7 +366,7 @@ func (p *process) do(a lease.Action) {
 		sim.points.hit(WatchGivenUp)
 		p.openWatch(sim.etcd.travel())
 	case lease.Fail:
-		if !errors.Is(a.Err, protocol.ErrOtherPool) {
+		if !errors.Is(a.Err, lease.ErrOtherPool) {
 			sim.violate("liveness", "%s failed: %v", p.name, a.Err)
 		}
 		p.end("fails")

@@ -50,6 +50,9 @@ func (e *FormatError) Error() string {
 		e.Space.Layout, at(e.Space.Epoch), e.Node.Layout, at(e.Node.Epoch))
 }
 
+// ErrOtherPool is returned when the space was created again under a running node.
+var ErrOtherPool = errors.New("the space was deleted and created again while this node ran: check what happened to etcd's data, then restart this node")
+
 // Era is the generation of the space's history. An operator bumps it after etcd
 // was restored from a backup; no window of the new era starts below its floor.
 type Era struct {

@@ -161,7 +161,8 @@ const retry = time.Second
 
 // onList chooses the sid to acquire.
 func (c *Call) onList(now clock.Reading, k Knowledge, v lease.View) Action {
-	if r := c.checkSpace(v); r != nil { // it may be older than what the node has read since
+	// The list may be older than what the node has read since: the space alone is compared.
+	if r := c.check(lease.Status{Space: c.known.Status.Space}, v); r != nil {
 		return c.refuse(r)
 	}
 	r := c.req.(Acquire)
@@ -198,7 +199,7 @@ func (c *Call) another(now clock.Reading, k Knowledge) Action {
 
 // onView takes what the store shows of the sid.
 func (c *Call) onView(now clock.Reading, k Knowledge, v lease.View) Action {
-	if r := c.checkHistory(v); r != nil {
+	if r := c.check(c.known.Status, v); r != nil {
 		return c.refuse(r)
 	}
 	c.rec = v.SIDs[c.sid]

@@ -81,7 +81,7 @@ func (m *Machine) recordedAt(elapsed time.Duration) clock.Millis {
 // accepted returns up to which time an operator accepted clocks; 0: none. What was
 // accepted in another era is void: its writes are compared with this one.
 func (m *Machine) accepted() clock.Millis {
-	if a := m.list.accepted; a.Err == nil && a.Value.Era == m.era.Value.Number {
+	if a := m.list.accepted; a.Err == nil && a.Value.Era == m.era().Number {
 		return a.Value.Until
 	}
 	return 0
@@ -118,7 +118,7 @@ func (m *Machine) farAhead(worker bool) clock.Millis {
 // soundBy returns the latest ceiling that a sound clock can have written into a record
 // of a node, or of a worker.
 func (m *Machine) soundBy(now clock.Reading, worker bool) clock.Millis {
-	return max(now.Wall, m.era.Value.Floor) + m.farAhead(worker)
+	return max(now.Wall, m.era().Floor) + m.farAhead(worker)
 }
 
 // Limit returns the limit as of now, which is the reading of the latest Step.

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/history"
+	"github.com/flakelease/allocator/internal/lease/session"
 )
 
 // Config configures a machine. All durations are required; package config has
@@ -41,6 +42,15 @@ type Config struct {
 	Jitter func(maximum time.Duration) time.Duration // random in [0, maximum)
 }
 
+// within returns the sids of a space that the node may take.
+func (c Config) within(s lease.Space) (lease.SIDRange, error) {
+	r, err := s.SIDsOf(c.SIDRange)
+	if err != nil {
+		return r, err
+	}
+	return s.Workers(c.Workers, r)
+}
+
 // Machine is one process's side of the lease and window protocol.
 //
 // It keeps these rules (docs/DESIGN.md proves I1 from them):
@@ -59,14 +69,11 @@ type Machine struct {
 	cfg Config
 
 	// What the store has answered.
-	config   lease.Entry[lease.Space]
-	within   lease.SIDRange // sids that this node may take; until config is read, as if the space had no part
-	era      lease.Entry[lease.Era]
-	cluster  uint64
-	revision int64      // highest ever seen; answers arrive in order, so it may never fall
-	readAt   clock.Mono // when revision was read
-	list     list
-	watch    watch
+	history history.History
+	readAt  clock.Mono     // when the history's revision was read
+	within  lease.SIDRange // sids that this node may take; until the history is known, as if the space had no part
+	list    list
+	watch   watch
 
 	// Requests about records, of which one at most is outstanding.
 	busy   bool
@@ -74,17 +81,15 @@ type Machine struct {
 	reload clock.Mono // list the space again at this time
 	try    *attempt   // a write not settled yet
 
-	lease    etcdLease
+	session  session.Session
 	life     life
 	state    state
 	everHeld bool
 	beaten   bool // another process was first when a free sid was last asked for
 
-	trusted        clock.Reference // of the first clock that a ceiling was written from
-	recorded       clock.Reference // of the latest time that a record showed before that: later ones may follow our step
-	gate           lease.Gate
-	reported       lease.ReportedRevision // the latest one
-	reportedAtLoad lease.ReportedRevision // that, when the outstanding request was sent
+	trusted  clock.Reference // of the first clock that a ceiling was written from
+	recorded clock.Reference // of the latest time that a record showed before that: later ones may follow our step
+	gate     lease.Gate
 
 	bad     map[flake.SID]string // why a sid is not used
 	problem string               // what the node waits for, for a person
@@ -101,17 +106,21 @@ type condition struct {
 // New returns a machine that has read nothing. It acts from the first Tick on.
 func New(cfg Config) *Machine {
 	layout := lease.Space{Layout: cfg.Format.Layout}
-	within := cmp.Or(cfg.SIDRange, layout.SIDs())
-	if left, err := layout.Workers(cfg.Workers, within); err == nil {
-		within = left
+	within, err := cfg.within(layout)
+	if err != nil { // the space may have other sids
+		within = cmp.Or(cfg.SIDRange, layout.SIDs())
 	}
 	return &Machine{
-		cfg:    cfg,
-		within: within,
-		state:  seeking{},
-		bad:    map[flake.SID]string{},
-		gate:   lease.Gate{Open: !cfg.Gated},
-		alarms: map[condition]string{},
+		cfg: cfg,
+		session: session.New(session.Config{
+			Registration: cfg.Registration, TTL: cfg.TTL, KeepAliveEvery: cfg.KeepAliveEvery, RetryAfter: cfg.RetryAfter, Jitter: cfg.Jitter,
+		}),
+		history: history.New(cfg.Format),
+		within:  within,
+		state:   seeking{},
+		bad:     map[flake.SID]string{},
+		gate:    lease.Gate{Open: !cfg.Gated},
+		alarms:  map[condition]string{},
 	}
 }
 
@@ -153,8 +162,11 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 		m.busy = false
 		m.onCommitted(now, ev)
 	case lease.Registered, lease.KeptAlive, lease.Revoked:
-		m.lease.busy = false
-		m.onLease(now, ev)
+		if err := m.session.Answered(now.Mono, ev, m.own() != nil); errors.Is(err, lease.ErrLeaseGone) {
+			m.leaseGone(now)
+		} else if err != nil {
+			m.problem = err.Error()
+		}
 	case lease.Sealed:
 		if h := m.hold(); h != nil && h.service == sealing {
 			h.service, h.issued = sealed, ev.Ceil
@@ -177,8 +189,7 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 			m.next = min(m.next, now.Mono)
 		}
 	case lease.ReportedRevision:
-		if ev.After(m.reported) {
-			m.reported = ev
+		if m.history.Reported(ev) {
 			m.reload = min(m.reload, now.Mono)
 		}
 	case lease.Stop:
@@ -213,13 +224,13 @@ func (m *Machine) onChanged(now clock.Reading) {
 
 // spread is the time over which holders spread their lists after a change.
 func (m *Machine) spread() time.Duration {
-	return maxJitter / 8 * time.Duration(m.config.Value.SIDs().Len())
+	return maxJitter / 8 * time.Duration(m.space().SIDs().Len())
 }
 
 // reloadAt returns when the space is listed next: when something asks for it, or for
 // what a watch missed.
 func (m *Machine) reloadAt() clock.Mono {
-	if !m.config.Exists() {
+	if !m.history.Known() {
 		return m.list.retry
 	}
 	again := m.list.again
@@ -243,62 +254,9 @@ func (m *Machine) reloadWithin(now clock.Reading, spread time.Duration) {
 // maxJitter spreads the nodes that wait for the same key.
 const maxJitter = 500 * time.Millisecond
 
-// onLease takes the answer to a request about the lease.
-func (m *Machine) onLease(now clock.Reading, ev lease.Event) {
-	switch ev := ev.(type) {
-	case lease.Registered:
-		switch again := m.lease.id != 0; {
-		case errors.Is(ev.Err, lease.ErrLeaseGone): // maybe the answer to a write showed it first
-			m.leaseGone(now)
-		case ev.Err != nil:
-			m.problem = fmt.Sprintf("registration in etcd failed: %v", ev.Err)
-			most := slowestRetry
-			if m.own() != nil {
-				most = slowRetry
-			}
-			m.lease.next = now.Mono.Add(m.pause(m.cfg.RetryAfter, most, &m.lease.failed))
-		case again: // on the lease that we have, which this did not renew
-			m.lease.unregistered, m.lease.next, m.lease.failed = false, now.Mono, 0
-		default:
-			m.lease.id, m.lease.failed = ev.Lease, 0
-			m.renewed(now)
-		}
-	case lease.KeptAlive:
-		switch {
-		case ev.Err == nil:
-			m.renewed(now)
-		case errors.Is(ev.Err, lease.ErrLeaseGone):
-			m.leaseGone(now)
-		default:
-			m.lease.next = now.Mono.Add(m.cfg.RetryAfter)
-		}
-	case lease.Revoked:
-		m.lease.id = 0 // a lease that could not be revoked expires by itself
-	}
-}
-
-// renewed notes that the lease was granted or renewed. Its end is counted from
-// when the request was sent, since the store may have acted at any time since.
-func (m *Machine) renewed(now clock.Reading) {
-	m.lease.until = m.lease.sent.Add(m.cfg.TTL)
-	m.lease.next = max(now.Mono, m.lease.sent.Add(m.cfg.KeepAliveEvery))
-}
-
-// checkRegistered has us registered again, if a list that was asked for after we
-// were registered does not have us: somebody deleted the key. Peers count who is
-// registered, and so must find us there.
-func (m *Machine) checkRegistered(now clock.Reading) {
-	if m.list.lease == 0 || m.list.lease != m.lease.id || slices.ContainsFunc(m.list.nodes, func(r lease.Registration) bool {
-		return r.Instance == m.cfg.Registration.Instance
-	}) {
-		return
-	}
-	m.lease.unregistered, m.lease.next = true, now.Mono
-}
-
-// leaseGone notes that our lease has ended, and every key on it: register anew.
+// leaseGone notes that our lease has ended, and every key on it.
 func (m *Machine) leaseGone(now clock.Reading) {
-	m.lease.id, m.lease.next, m.lease.unregistered = 0, now.Mono, false
+	m.session.Gone(now.Mono)
 	if h := m.own(); h != nil {
 		h.record = oursNoKey
 	}
@@ -331,15 +289,15 @@ func (m *Machine) Wake() clock.Mono {
 	if m.life == running {
 		wake = min(wake, m.watch.due(m.cfg))
 	}
-	if !m.lease.busy && m.life == running {
-		wake = min(wake, m.lease.next)
+	if !m.session.Busy() && m.life == running {
+		wake = min(wake, m.session.Wake())
 	}
-	if m.busy || m.life != running && m.lease.busy {
+	if m.busy || m.life != running && m.session.Busy() {
 		return wake
 	}
 	at := m.reloadAt()
 	h := m.hold()
-	unsettled := m.try != nil && (m.own() != nil || m.try.unknown || m.lease.id != 0)
+	unsettled := m.try != nil && (m.own() != nil || m.try.unknown || m.session.ID() != 0)
 	switch {
 	case m.isRewound():
 		at = m.list.retry
@@ -357,12 +315,12 @@ func (m *Machine) Status() lease.Status {
 	s := lease.Status{
 		Phase:       m.phase(),
 		EverHeld:    m.everHeld,
-		Lease:       m.lease.id,
-		LeaseUntil:  m.lease.until,
-		Space:       m.config.Value,
-		Era:         m.era.Value,
-		Cluster:     m.cluster,
-		Revision:    m.revision,
+		Lease:       m.session.ID(),
+		LeaseUntil:  m.session.Until(),
+		Space:       m.space(),
+		Era:         m.era(),
+		Cluster:     m.history.Cluster(),
+		Revision:    m.history.Revision(),
 		ReadAt:      m.readAt,
 		SIDs:        m.within,
 		PoolSize:    sum.size,
@@ -389,8 +347,8 @@ func (m *Machine) Status() lease.Status {
 		if st.service != sealed {
 			s.Held, s.Ceiling, s.Grant = true, max(s.Ceiling, st.ceil), st.grant()
 		}
-	case *rewound:
-		s.Problem = st.why
+	case rewound:
+		s.Problem = st.loss.Why
 	}
 	return s
 }
@@ -415,7 +373,7 @@ func (m *Machine) summarize() *summary {
 	if m.list.sids != nil {
 		s.holders = make([]lease.Held, 0, len(m.list.sids))
 	}
-	all := m.config.Value.SIDs()
+	all := m.space().SIDs()
 	for sid := all.From; sid < all.To; sid++ {
 		r := m.list.sids[sid]
 		w, held, bad := r.Window.Value, r.Holder.Exists(), m.bad[sid] != ""
@@ -451,7 +409,7 @@ func (m *Machine) phase() lease.Phase {
 		return lease.Releasing
 	}
 	switch st := m.state.(type) {
-	case *rewound:
+	case rewound:
 		return lease.Rewound
 	case *hold:
 		if st.record == lost {
@@ -460,9 +418,9 @@ func (m *Machine) phase() lease.Phase {
 		return lease.Holding
 	}
 	switch {
-	case m.revision == 0:
+	case m.history.Revision() == 0:
 		return lease.Connecting
-	case !m.config.Exists():
+	case !m.history.Known():
 		return lease.Uninitialized
 	case m.list.full:
 		return lease.Standby

@@ -15,7 +15,11 @@ import (
 // plan decides what to ask for. It depends on the machine's state alone, so that
 // a lost, a late and a slow reply all lead to the same next request.
 func (m *Machine) plan(now clock.Reading) {
-	m.planLease(now)
+	if m.life == running {
+		if a := m.session.Next(now.Mono, m.history.Known() && !m.isRewound()); a != nil {
+			m.do(a)
+		}
+	}
 	m.planWatch(now)
 	if m.busy || m.life == stopped {
 		return
@@ -53,49 +57,10 @@ func (m *Machine) plan(now clock.Reading) {
 	}
 }
 
-func (m *Machine) planLease(now clock.Reading) {
-	if m.lease.busy || m.life != running || now.Mono < m.lease.next {
-		return
-	}
-	switch {
-	case m.lease.id != 0 && m.lease.unregistered:
-		m.lease.busy = true
-		m.do(lease.Register{Lease: m.lease.id, TTL: m.cfg.TTL, Registration: m.cfg.Registration})
-	case m.lease.id != 0:
-		m.lease.busy, m.lease.sent = true, now.Mono
-		m.do(lease.KeepAlive{Lease: m.lease.id})
-	case m.config.Exists() && !m.isRewound():
-		m.lease.busy, m.lease.sent = true, now.Mono
-		m.do(lease.Register{TTL: m.cfg.TTL, Registration: m.cfg.Registration})
-	default: // whether this is the configured space is not known yet
-		m.lease.next = now.Mono.Add(slowRetry)
-	}
-}
-
-const (
-	// slowRetry is the pause before a retry where an operator has to act first, and
-	// the longest before a holder registers again: its window is used up meanwhile.
-	slowRetry = time.Second
-	// slowestRetry is the longest pause before a list, or before a node without a sid
-	// registers.
-	slowestRetry = 8 * time.Second
-)
-
-// pause returns how long to wait after one more failure in a row: about first after
-// the first one, then twice as long each time, up to most. Many nodes fail at one
-// moment; if all of them asked again at a constant rate, an etcd that is too slow for
-// them would stay so.
-func (m *Machine) pause(first, most time.Duration, failed *int) time.Duration {
-	d := min(first<<*failed, most)
-	if d < most {
-		*failed++
-	}
-	return d + m.cfg.Jitter(d/2)
-}
-
 func (m *Machine) load(now clock.Reading) {
-	m.busy, m.reportedAtLoad = true, m.reported
-	m.list.changed, m.list.spread, m.list.lease = false, 0, m.lease.id
+	m.busy = true
+	m.history.Listing()
+	m.list.changed, m.list.spread, m.list.lease = false, 0, m.session.ID()
 	if len(m.list.later) > 0 { // this list does not have these, if no other follows
 		m.list.number = 0
 	}
@@ -108,12 +73,11 @@ func (m *Machine) load(now clock.Reading) {
 
 // end revokes the lease and stops.
 func (m *Machine) end() {
+	a, done := m.session.End()
 	switch {
-	case m.lease.busy:
-	case m.lease.id != 0:
-		m.lease.busy = true
-		m.do(lease.Revoke{Lease: m.lease.id})
-	default:
+	case a != nil:
+		m.do(a)
+	case done:
 		m.life = stopped
 		m.do(lease.Done{})
 	}
@@ -160,13 +124,13 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 		return
 	}
-	if m.lease.id == 0 {
+	if m.session.ID() == 0 {
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 		return // register first: the old holder key may be gone too
 	}
 	if m.poisoned(now, false) {
 		// A machine that was paused without noticing finds the time of the others.
-		m.reload = min(m.reload, max(now.Mono, m.list.at.Add(5*slowRetry)))
+		m.reload = min(m.reload, max(now.Mono, m.list.at.Add(5*lease.SlowRetry)))
 		return
 	}
 	op := lease.Extend
@@ -182,11 +146,11 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 // seek acquires a sid, or waits for one.
 func (m *Machine) seek(now clock.Reading) {
 	switch {
-	case m.lease.id == 0: // register first
+	case m.session.ID() == 0: // register first
 	case !m.gate.Open:
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	case m.poisoned(now, true):
-		m.list.fresh, m.reload = false, min(m.reload, now.Mono.Add(slowRetry))
+		m.list.fresh, m.reload = false, min(m.reload, now.Mono.Add(lease.SlowRetry))
 	case m.try != nil:
 		// An attempt was not applied yet and still may be. The same record is
 		// asked for again, so that this process cannot get a second sid.
@@ -213,7 +177,7 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen lease.SIDRecord
 		op = lease.Reclaim
 	}
 	old := seen.Window.Value
-	base := max(old.Ceil, m.era.Value.Floor, now.Wall)
+	base := max(old.Ceil, m.era().Floor, now.Wall)
 	m.commit(now, op, sid, seen, lease.Window{
 		Term:     old.Term + 1,
 		Instance: m.cfg.Registration.Instance,
@@ -227,7 +191,7 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen lease.SIDRecord
 }
 
 func (m *Machine) commit(now clock.Reading, op lease.Op, sid flake.SID, seen lease.SIDRecords, w lease.Window) {
-	w.Era, w.Nonce, w.Wall = m.era.Value.Number, m.cfg.Nonce(), now.Wall
+	w.Era, w.Nonce, w.Wall = m.era().Number, m.cfg.Nonce(), now.Wall
 	w.Gossip = m.cfg.Registration.Gossip != ""
 	if m.try != nil && m.try.sid != sid {
 		panic(fmt.Sprintf("lease: a write of sid %d while one of sid %d is not settled", sid, m.try.sid))
@@ -236,10 +200,10 @@ func (m *Machine) commit(now clock.Reading, op lease.Op, sid flake.SID, seen lea
 		m.try = &attempt{sid: sid, seen: seen, nonces: map[string]write{}}
 	}
 	m.try.nonces[w.Nonce] = write{op, now.Elapsed()}
-	m.try.op, m.try.lease = op, m.lease.id
+	m.try.op, m.try.lease = op, m.session.ID()
 	m.busy = true
 	m.do(lease.Commit{Txn: lease.Txn{
-		Op: op, SID: sid, Seen: seen, Config: m.config, Era: m.era, Lease: m.lease.id,
+		Op: op, SID: sid, Seen: seen, Config: m.history.Config(), Era: m.history.Era(), Lease: m.session.ID(),
 		Holder: lease.Holder{Instance: m.cfg.Registration.Instance, Node: m.cfg.Registration.Node},
 		Window: w,
 	}})
@@ -316,7 +280,7 @@ func (m *Machine) noneFree() string {
 		of = fmt.Sprintf(" in %s (sid-range)", within)
 	case !m.cfg.Workers.All():
 		of = fmt.Sprintf(" in %s (the sids that are not for workers)", within)
-	case !m.config.Value.Part.All():
+	case !m.space().Part.All():
 		of = fmt.Sprintf(" in %s (the sids of the space)", within)
 	}
 	type holder struct {

@@ -10,12 +10,13 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/history"
 )
 
 // onCommitted handles the answer to a write.
 func (m *Machine) onCommitted(now clock.Reading, ev lease.Committed) {
 	if ev.Err != nil {
-		if errors.Is(ev.Err, lease.ErrLeaseGone) && m.try != nil && m.try.lease == m.lease.id {
+		if errors.Is(ev.Err, lease.ErrLeaseGone) && m.try != nil && m.try.lease == m.session.ID() {
 			m.leaseGone(now) // a keepalive might report it much later, or never
 		}
 		m.unknownOutcome(now, ev.Err)
@@ -52,14 +53,14 @@ func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 			// extended between the retries.
 			first := m.cfg.RetryAfter
 			if m.hold() != nil {
-				first = slowRetry
+				first = lease.SlowRetry
 			}
-			m.reload, m.list.retry = now.Mono, now.Mono.Add(m.pause(first, slowestRetry, &m.list.failed))
+			m.reload, m.list.retry = now.Mono, now.Mono.Add(m.list.failed.Pause(first, lease.SlowestRetry, m.cfg.Jitter))
 		}
 		return
 	}
 	if listed {
-		m.list.failed = 0
+		m.list.failed = lease.Retries{}
 	}
 	if m.try != nil && m.try.unknown {
 		if m.checkHistory(now, ev.View) {
@@ -70,16 +71,17 @@ func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 	if !m.checkHistory(now, ev.View) {
 		return
 	}
-	if read := (lease.ReportedRevision{Era: m.era.Value.Number, Revision: ev.View.Revision}); m.reportedAtLoad.After(read) {
-		m.rewind(now, max(m.era.Value.Number, m.reportedAtLoad.Era), "peers reported era %d at revision %d, but a later read shows era %d at revision %d",
-			m.reportedAtLoad.Era, m.reportedAtLoad.Revision, read.Era, read.Revision)
+	if loss, ok := m.history.Listed(ev.View); ok {
+		m.rewind(now, loss)
 		return
 	}
 	m.list.sids, m.list.nodes, m.list.fresh, m.list.at = ev.View.SIDs, ev.View.Nodes, true, now.Mono
 	m.list.revision, m.list.number = ev.View.Revision, m.list.asked
 	m.list.accepted, m.list.elapsed = ev.View.Accepted, now.Elapsed()
 	m.problem = ""
-	m.checkRegistered(now)
+	m.session.Listed(now.Mono, m.list.lease, !slices.ContainsFunc(m.list.nodes, func(r lease.Registration) bool {
+		return r.Instance == m.cfg.Registration.Instance
+	}))
 	m.inspect(now)
 	if h := m.own(); h != nil && m.try == nil {
 		m.compareOwn(now, h, m.list.sids[h.sid])
@@ -87,117 +89,74 @@ func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 }
 
 // checkHistory checks for evidence that this is another store, or the same one at
-// an earlier point in history. It takes over config and era, and reports whether
-// the rest of the view can be used.
+// an earlier point in history. It reports whether the rest of the view can be used.
 func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
-	if st, ok := m.state.(*rewound); ok {
-		if v.Era.Err != nil || v.Era.Value.Number <= st.lastEra {
-			m.next = now.Mono.Add(slowRetry)
+	if st, ok := m.state.(rewound); ok {
+		if !st.loss.Over(v) {
+			m.next = now.Mono.Add(lease.SlowRetry)
 			return false
 		}
-		if m.config.Exists() && v.Config.Err == nil && v.Config.Value.Pool != m.config.Value.Pool {
-			// Gossip and everything else of this process belong to the old pool.
-			m.life = stopped
-			m.do(lease.Fail{Err: ErrOtherPool})
-			return false
+		if err := m.history.Resume(v); err != nil {
+			return m.fail(err)
 		}
-		// A new era: its floor is above everything that was ever issued.
 		m.alarm(lease.AlarmEra, -1, "era %d began; etcd's history is trusted again", v.Era.Value.Number)
-		m.state, m.revision, m.cluster = seeking{}, 0, 0
-		m.reported, m.reportedAtLoad = lease.ReportedRevision{}, lease.ReportedRevision{}
-		m.config, m.era = lease.Entry[lease.Space]{}, lease.Entry[lease.Era]{}
+		m.state = seeking{}
 		m.bad, m.list.summary = map[flake.SID]string{}, nil
 	}
-	known := m.config.Exists()
-	rewind := func(format string, args ...any) bool {
-		last := m.era.Value.Number
-		if v.Era.Exists() && v.Era.Err == nil {
-			// A backup can be older than the last era: then the operator's next
-			// one has a number that we have seen.
-			last = min(last, v.Era.Value.Number)
+	known := m.history.Known()
+	found := m.history.Check(v)
+	if m.history.Has(v) {
+		m.readAt = now.Mono
+		m.checkWatch(now, v.Revision)
+	}
+	if m.history.Known() && !known {
+		var err error
+		if m.within, err = m.cfg.within(m.space()); err != nil {
+			return m.fail(err)
 		}
-		m.rewind(now, last, format, args...)
+	}
+	switch found := found.(type) {
+	case history.Loss:
+		m.rewind(now, found)
 		return false
-	}
-	switch {
-	case v.Revision < m.revision:
-		return rewind("etcd's revision went back from %d to %d", m.revision, v.Revision)
-	case m.cluster != 0 && v.Cluster != m.cluster:
-		return rewind("etcd's cluster changed from %x to %x", m.cluster, v.Cluster)
-	}
-	m.revision, m.readAt, m.cluster = v.Revision, now.Mono, v.Cluster
-	m.checkWatch(now, v.Revision)
-	switch {
-	case !v.Config.Exists() && known:
-		return rewind("the space's config is gone")
-	case !v.Config.Exists():
-		return m.wait(now, "the space is not initialized: run \"allocator init\" once")
-	case v.Config.Err != nil:
-		return m.wait(now, "the space's config is unreadable: %v", v.Config.Err)
-	case known && v.Config.Value.Pool != m.config.Value.Pool:
-		return rewind("the space is another one: pool %s, was %s", v.Config.Value.Pool, m.config.Value.Pool)
-	case v.Config.Value.Format() != m.cfg.Format:
-		m.life = stopped
-		m.do(lease.Fail{Err: &lease.FormatError{Space: v.Config.Value.Format(), Node: m.cfg.Format}})
+	case history.Unready:
+		m.problem = found.Why
+		m.next = now.Mono.Add(lease.SlowRetry)
+		m.reload = m.next
 		return false
-	case known && v.Config.Value != m.config.Value:
-		return rewind("the space's config was rewritten: its sids are %v, were %v", v.Config.Value.SIDs(), m.config.Value.SIDs())
-	}
-	within, err := v.Config.Value.SIDsOf(m.cfg.SIDRange)
-	if err == nil {
-		within, err = v.Config.Value.Workers(m.cfg.Workers, within)
-	}
-	switch {
-	case err != nil:
-		m.life = stopped
-		m.do(lease.Fail{Err: err})
-		return false
-	case !v.Era.Exists() && known:
-		return rewind("the space's era is gone")
-	case !v.Era.Exists():
-		return m.wait(now, "the space has a config but no era: etcd's data is incomplete")
-	case v.Era.Err != nil:
-		return m.wait(now, "the space's era is unreadable: %v", v.Era.Err)
-	case known && v.Era.Value.Number < m.era.Value.Number:
-		return rewind("the era went back from %d to %d", m.era.Value.Number, v.Era.Value.Number)
-	case known && v.Era.Value.Number == m.era.Value.Number && v.Era.Value != m.era.Value:
-		return rewind("era %d was rewritten", v.Era.Value.Number)
-	case v.Era.Value.Cluster != v.Cluster:
-		m.config, m.within, m.era = v.Config, within, v.Era // only a later era clears this
-		return rewind("etcd's cluster is %x, but era %d began on %x: etcd was restored from a backup, or this is another etcd",
-			v.Cluster, v.Era.Value.Number, v.Era.Value.Cluster)
-	}
-	if known && v.Era.Value.Number > m.era.Value.Number {
-		m.alarm(lease.AlarmEra, -1, "era %d began", v.Era.Value.Number)
-		if h := m.hold(); h != nil {
-			h.leave()
+	case history.Unusable:
+		return m.fail(found.Err)
+	case history.Sound:
+		if found.NewEra {
+			m.alarm(lease.AlarmEra, -1, "era %d began", m.era().Number)
+			if h := m.hold(); h != nil {
+				h.leave()
+			}
+			m.list.fresh = false
 		}
-		m.list.fresh = false
+		if found.First {
+			m.session.Hurry(now.Mono)
+		}
 	}
-	if !known {
-		m.lease.next = now.Mono // the space is the configured one: register at once
-	}
-	m.config, m.within, m.era = v.Config, within, v.Era
 	return true
 }
 
-func (m *Machine) wait(now clock.Reading, format string, args ...any) bool {
-	m.problem = fmt.Sprintf(format, args...)
-	m.next = now.Mono.Add(slowRetry)
-	m.reload = m.next
+// fail ends the machine: no retry can help.
+func (m *Machine) fail(err error) bool {
+	m.life = stopped
+	m.do(lease.Fail{Err: err})
 	return false
 }
 
-// rewind stops all issuing until an operator begins an era after lastEra.
-func (m *Machine) rewind(now clock.Reading, lastEra int64, format string, args ...any) {
-	st := &rewound{why: "etcd's history cannot be trusted: " + fmt.Sprintf(format, args...), lastEra: lastEra}
-	m.alarm(lease.AlarmRewound, -1, "%s", st.why)
+// rewind stops all issuing until an operator begins an era after the loss.
+func (m *Machine) rewind(now clock.Reading, loss history.Loss) {
+	m.alarm(lease.AlarmRewound, -1, "%s", loss.Why)
 	if h := m.hold(); h != nil && h.service != sealed {
 		m.do(lease.Seal{})
 	}
-	m.state, m.try = st, nil
+	m.state, m.try = rewound{loss}, nil
 	m.list.fresh, m.list.full = false, false
-	m.next = now.Mono.Add(slowRetry)
+	m.next = now.Mono.Add(lease.SlowRetry)
 }
 
 // settle learns from a view of the attempt's sid what became of the attempt.
@@ -297,7 +256,7 @@ func (m *Machine) begin(now clock.Reading, sid flake.SID, got lease.SIDRecords) 
 		extendAt: now.Mono.Add(m.cfg.ExtendEvery),
 		record:   m.ownership(got),
 	}
-	if m.life == stopping || w.Era != m.era.Value.Number {
+	if m.life == stopping || w.Era != m.era().Number {
 		if old != nil && old.service != sealed {
 			m.do(lease.Seal{})
 		}
@@ -317,7 +276,7 @@ func (m *Machine) begin(now clock.Reading, sid flake.SID, got lease.SIDRecords) 
 // ownership returns whether the holder key of a window of ours is there, under our
 // present lease.
 func (m *Machine) ownership(s lease.SIDRecords) ownership {
-	if s.Holder.Exists() && s.Holder.Lease == m.lease.id && s.Holder.Value.Instance == m.cfg.Registration.Instance {
+	if s.Holder.Exists() && s.Holder.Lease == m.session.ID() && s.Holder.Value.Instance == m.cfg.Registration.Instance {
 		return ours
 	}
 	return oursNoKey
@@ -331,7 +290,7 @@ func (m *Machine) checkHolder(now clock.Reading, h *hold, got lease.SIDRecords) 
 		h.record = oursNoKey
 	case got.Holder.Value.Instance != m.cfg.Registration.Instance:
 		m.lose(now, h, got, "its holder key belongs to another process, but its window record to this one: etcd's data was edited")
-	case got.Holder.Lease != m.lease.id:
+	case got.Holder.Lease != m.session.ID():
 		// Ours, on an older lease: it expires with that lease.
 		h.record = oursNoKey
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
@@ -341,14 +300,14 @@ func (m *Machine) checkHolder(now clock.Reading, h *hold, got lease.SIDRecords) 
 // compareOwn compares our sid's records, as the store has them, with those that
 // we had confirmed.
 func (m *Machine) compareOwn(now clock.Reading, h *hold, got lease.SIDRecords) {
-	w, era := got.Window.Value, m.era.Value.Number
+	w := got.Window.Value
 	switch {
 	case got.Window.Same(h.seen.Window):
-		if !got.Holder.Exists() && m.lease.id != 0 {
+		if !got.Holder.Exists() && m.session.ID() != 0 {
 			h.record, h.extendAt = oursNoKey, now.Mono
 		}
 	case !got.Window.Exists():
-		m.rewind(now, era, "the window record of sid %d is gone", h.sid)
+		m.rewind(now, m.history.Lost("the window record of sid %d is gone", h.sid))
 	case got.Window.Err != nil:
 		m.quarantine(h.sid, got.Window.Err.Error())
 		m.lose(now, h, got, "its window record is unreadable")
@@ -358,11 +317,11 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got lease.SIDRecords) {
 		m.abandon(now.Mono)
 		m.problem = fmt.Sprintf("sid %d is given up: %s", h.sid, byOperator(w))
 	case w.Term < h.term:
-		m.rewind(now, era, "sid %d is at term %d, and we held term %d", h.sid, w.Term, h.term)
+		m.rewind(now, m.history.Lost("sid %d is at term %d, and we held term %d", h.sid, w.Term, h.term))
 	case w.Term == h.term && w.Instance != m.cfg.Registration.Instance:
-		m.rewind(now, era, "term %d of sid %d, ours, belongs to another instance", h.term, h.sid)
+		m.rewind(now, m.history.Lost("term %d of sid %d, ours, belongs to another instance", h.term, h.sid))
 	case w.Term == h.term && w.Ceil < h.ceil:
-		m.rewind(now, era, "the ceiling of sid %d went back from %d to %d", h.sid, h.ceil, w.Ceil)
+		m.rewind(now, m.history.Lost("the ceiling of sid %d went back from %d to %d", h.sid, h.ceil, w.Ceil))
 	default:
 		m.lose(now, h, got, "another process took it")
 	}
@@ -391,14 +350,14 @@ func (m *Machine) inspect(now clock.Reading) {
 		w := s.Window.Value
 		m.list.latestWall = max(m.list.latestWall, w.Wall) // 0 without a readable record
 		switch {
-		case !m.config.Value.SIDs().Has(sid):
+		case !m.space().SIDs().Has(sid):
 			delete(m.list.sids, sid) // not of this space: no node takes it
 		case s.Window.Err != nil:
 			m.quarantine(sid, s.Window.Err.Error())
 		case s.Holder.Err != nil:
 			m.quarantine(sid, s.Holder.Err.Error())
-		case s.Window.Exists() && w.Era > m.era.Value.Number:
-			m.quarantine(sid, fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, m.era.Value.Number))
+		case s.Window.Exists() && w.Era > m.era().Number:
+			m.quarantine(sid, fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, m.era().Number))
 		case w.State == lease.Quarantined:
 			m.bad[sid] = byOperator(w)
 		case s.Holder.Exists() && !s.Window.Exists():
@@ -421,7 +380,7 @@ func (m *Machine) inspect(now clock.Reading) {
 	}
 	// The era began no earlier than its floor says, give or take its slack: the only
 	// record may be that of a clock which is years behind.
-	recorded := max(m.list.latestWall, m.era.Value.Floor)
+	recorded := max(m.list.latestWall, m.era().Floor)
 	if m.list.latestWall != 0 {
 		m.list.latestWall = recorded
 	}
@@ -475,6 +434,3 @@ func (m *Machine) quarantine(sid flake.SID, why string) {
 	m.bad[sid], m.list.summary = why, nil
 	m.alarmOnce(lease.AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))
 }
-
-// ErrOtherPool is returned when the space was created again under a running node.
-var ErrOtherPool = errors.New("the space was deleted and created again while this node ran: check what happened to etcd's data, then restart this node")

@@ -6,14 +6,15 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/history"
 )
 
-// state is what a machine has of a sid: it is one of seeking, *hold and *rewound.
+// state is what a machine has of a sid: it is one of seeking, *hold and rewound.
 type state interface{ state() }
 
-func (seeking) state()  {}
-func (*hold) state()    {}
-func (*rewound) state() {}
+func (seeking) state() {}
+func (*hold) state()   {}
+func (rewound) state() {}
 
 // seeking has no sid.
 type seeking struct{}
@@ -52,10 +53,7 @@ const (
 
 // rewound issues nothing: the store lost something that it had confirmed, and a
 // node that reads the older history may be granted what we hold.
-type rewound struct {
-	why     string
-	lastEra int64 // only an era after this one ends it
-}
+type rewound struct{ loss history.Loss }
 
 // life is how far the machine is from its end. It only grows.
 type life uint8
@@ -82,9 +80,12 @@ func (m *Machine) own() *hold {
 
 // isRewound reports whether the store lost something that it had confirmed.
 func (m *Machine) isRewound() bool {
-	_, ok := m.state.(*rewound)
+	_, ok := m.state.(rewound)
 	return ok
 }
+
+func (m *Machine) space() lease.Space { return m.history.Config().Value }
+func (m *Machine) era() lease.Era     { return m.history.Era().Value }
 
 // leave has the sid given back.
 func (h *hold) leave() { h.service = max(h.service, leaving) }
@@ -108,7 +109,7 @@ type list struct {
 	changed    bool          // a change was reported after it was asked for
 	full       bool          // it had no sid to choose
 	spread     time.Duration // within which changes since have the next one asked for; 0: there was none
-	failed     int           // lists in a row that failed, up to where the pause grows no more
+	failed     lease.Retries
 	retry      clock.Mono    // none is asked for before this
 	lease      lease.LeaseID // that our registration was on when the list was asked for; 0: none
 
@@ -120,19 +121,6 @@ type list struct {
 	later    []lease.Change // reported since one was last asked for, and not applied to one
 	number   int            // of asked, when this one was on its way
 	revision int64          // that it is of
-}
-
-// etcdLease is the lease that the registration and the holder key are on.
-type etcdLease struct {
-	id    lease.LeaseID // 0: none
-	until clock.Mono    // its end if it is never renewed
-	sent  clock.Mono    // when the latest request about it was sent
-	next  clock.Mono    // no request about it before this
-	busy  bool          // a request about it is outstanding
-
-	failed int // registrations in a row that failed, up to where the pause grows no more
-
-	unregistered bool // the registration was on it and is not any more
 }
 
 // attempt is a write against one version of a sid's records. Several writes of

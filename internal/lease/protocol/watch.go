@@ -135,7 +135,7 @@ func (m *Machine) apply(now clock.Reading, changes []lease.Change) {
 				m.reload = now.Mono // to register again
 			}
 			m.list.setNode(c)
-		case c.SID == sid, !m.config.Value.SIDs().Has(c.SID), c.Revision <= m.list.sids[c.SID].Holder.Rev:
+		case c.SID == sid, !m.space().SIDs().Has(c.SID), c.Revision <= m.list.sids[c.SID].Holder.Rev:
 			// A change of our own sid is in the answer to the next extension.
 		default:
 			// Its window changed as well, and is not known any more.
