@@ -240,25 +240,25 @@ func (d *Daemon) runLease(ctx context.Context) error {
 // build makes the parts that depend on the addresses.
 func (d *Daemon) build() error {
 	l := d.cfg.Lease
-	d.keeper = keeper.New(keeper.Config{
-		Machine: protocol.Config{
-			Registration: lease.Registration{
-				Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
-				GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip, Console: d.addrs.AdvertisedConsole,
-				SIDRange: d.cfg.SIDRange.String(),
-			},
-			Gated:    true,
-			Format:   d.cfg.Format(),
-			SIDRange: d.cfg.SIDRange,
-			Workers:  d.cfg.Worker.SIDRange, WorkerWindow: d.cfg.Worker.Window,
-			Window: l.Window, ExtendEvery: l.ExtendEvery, TTL: l.TTL, KeepAliveEvery: l.KeepAlive,
-			ReloadEvery: l.ReloadEvery, RetryAfter: retryAfter,
-			MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,
-			StepLimit: d.cfg.Clock.StepLimit, DowntimeLimit: d.cfg.Clock.DowntimeLimit,
-			Nonce:  rand.Text,
-			Jitter: jitter,
+	machine := protocol.Config{
+		Registration: lease.Registration{
+			Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
+			GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip, Console: d.addrs.AdvertisedConsole,
+			SIDRange: d.cfg.SIDRange.String(),
 		},
-		Store: d.etcd.store, Generator: d.node, Clock: d.clock, Logger: d.log,
+		Gated:    true,
+		Format:   d.cfg.Format(),
+		SIDRange: d.cfg.SIDRange,
+		Workers:  d.cfg.Worker.SIDRange, WorkerWindow: d.cfg.Worker.Window,
+		Window: l.Window, ExtendEvery: l.ExtendEvery, TTL: l.TTL, KeepAliveEvery: l.KeepAlive,
+		ReloadEvery: l.ReloadEvery, RetryAfter: retryAfter,
+		MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,
+		StepLimit: d.cfg.Clock.StepLimit, DowntimeLimit: d.cfg.Clock.DowntimeLimit,
+		Nonce:  rand.Text,
+		Jitter: jitter,
+	}
+	d.keeper = keeper.New(keeper.Config{
+		Machine: machine, Store: d.etcd.store, Generator: d.node, Clock: d.clock, Logger: d.log,
 		CallTimeout: l.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
 	})
 	policy := clock.GateConfig{MaxSkew: d.cfg.Issue.MaxSkew, Grace: d.cfg.Clock.Grace, Strict: d.cfg.Clock.Policy == "refuse"}
@@ -270,7 +270,7 @@ func (d *Daemon) build() error {
 	d.service, err = server.New(server.Config{
 		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.PerClient,
 		Broker: broker.New(broker.Config{
-			SIDs: d.cfg.Worker.SIDRange, Window: d.cfg.Worker.Window, MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,
+			SIDs: d.cfg.Worker.SIDRange, Bounds: machine.Bounds(),
 			CallTimeout: l.CallTimeout, Node: d.node, Keeper: d.keeper, Store: d.etcd.store, Logger: d.log,
 		}),
 		Observe: func(surface string, took time.Duration) { d.metrics.Observe(surface, took) },

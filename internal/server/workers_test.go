@@ -45,7 +45,7 @@ func withWorkers(t *testing.T, mem *storetest.Memory) func(*servertest.Config) {
 		c.Workers = func(n *node.Node) *broker.Broker {
 			n.Report(knows{mem}.Status())
 			return broker.New(broker.Config{
-				SIDs: lease.SIDRange{From: 16, To: 20}, Window: time.Minute, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond,
+				SIDs: lease.SIDRange{From: 16, To: 20}, Bounds: lease.Bounds{WorkerWindow: time.Minute, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond},
 				CallTimeout: time.Second, Node: n, Keeper: knows{mem}, Store: mem, Logger: slog.New(slog.DiscardHandler),
 			})
 		}

@@ -133,11 +133,11 @@ func (c *Call) start(now clock.Reading, k Knowledge) Action {
 	if !acquire {
 		return Read{c.sid}
 	}
-	if off := r.Clock - now.Wall; r.Clock != 0 && max(off, -off) > clock.MillisOf(c.cfg.MaxSkew) {
+	if off := r.Clock - now.Wall; r.Clock != 0 && max(off, -off) > clock.MillisOf(c.cfg.Bounds.MaxSkew) {
 		return c.refuse(&node.Refusal{Reason: node.CallerClock,
 			Message: fmt.Sprintf("the caller's clock is off by %v, at most %v is allowed: synchronize the clock of its machine",
-				off.Duration(), c.cfg.MaxSkew),
-			Metadata: map[string]string{"offset_ms": strconv.FormatInt(int64(off), 10), "limit_ms": strconv.FormatInt(c.cfg.MaxSkew.Milliseconds(), 10)}})
+				off.Duration(), c.cfg.Bounds.MaxSkew),
+			Metadata: map[string]string{"offset_ms": strconv.FormatInt(int64(off), 10), "limit_ms": strconv.FormatInt(c.cfg.Bounds.MaxSkew.Milliseconds(), 10)}})
 	}
 	return List{Fresh: r.Given}
 }
@@ -191,7 +191,7 @@ func (c *Call) onList(now clock.Reading, k Knowledge, v lease.View) Action {
 func (c *Call) another(now clock.Reading, k Knowledge) Action {
 	sid, ok := c.choose(now, c.req.(Acquire).Name)
 	if !ok {
-		return c.refuse(&node.Refusal{Reason: node.NoWorker, RetryAfter: c.cfg.Window / 4, Message: c.noneFree()})
+		return c.refuse(&node.Refusal{Reason: node.NoWorker, RetryAfter: c.cfg.Bounds.WorkerWindow / 4, Message: c.noneFree(now)})
 	}
 	c.sid, c.rec, c.unknown = sid, c.sids[sid], false
 	return c.write(now, k)
@@ -302,10 +302,8 @@ func (c *Call) notHeld(term int64) *node.Refusal {
 		return c.gone("its record is unreadable")
 	case v.Instance != c.instance, term != 0 && v.Term != term:
 		return c.gone("somebody else acquired it since, or the handle is wrong")
-	case v.State == lease.Quarantined && v.Reason != "":
-		return c.gone("an operator quarantined it: " + lease.Printable(v.Reason))
 	case v.State == lease.Quarantined:
-		return c.gone("an operator quarantined it")
+		return c.gone(v.ByOperator())
 	case v.State != lease.Active:
 		return c.gone("it was released")
 	case v.Era != c.era.Value.Number:
@@ -357,7 +355,7 @@ func (c *Call) write(now clock.Reading, k Knowledge) Action {
 		}
 		switch {
 		case t.Lease == 0:
-			return TakeLease{c.cfg.Window}
+			return TakeLease{c.cfg.Bounds.WorkerWindow}
 		case t.Op == lease.Extend && c.renewed != t.Lease:
 			return KeepAlive{t.Lease}
 		}

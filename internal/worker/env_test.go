@@ -63,7 +63,7 @@ func newEnv(t testing.TB, seed uint64) *env {
 func config(seed uint64) worker.Config {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	return worker.Config{
-		SIDs: lease.SIDRange{From: 16, To: 20}, Window: window, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond,
+		SIDs: lease.SIDRange{From: 16, To: 20}, Bounds: lease.Bounds{Window: window, WorkerWindow: window, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond},
 		Nonce: func() string { return fmt.Sprintf("%x", rnd.Uint64()) }, Random: rnd.IntN,
 	}
 }

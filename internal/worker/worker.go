@@ -32,10 +32,10 @@ import (
 
 // Config is what all calls of a node have in common. All fields are required.
 type Config struct {
-	SIDs    lease.SIDRange // for workers
-	Window  time.Duration  // how far beyond the clock an interval reaches; also the TTL of the worker's etcd lease
-	MaxSkew time.Duration  // how far a caller's clock may be off
-	MaxLead time.Duration  // with MaxSkew: how far ahead a sound ceiling may be
+	SIDs lease.SIDRange // for workers
+	// Bounds has the worker's window: how far beyond the clock an interval reaches, and
+	// the TTL of the worker's etcd lease. A caller's clock may be off by MaxSkew.
+	Bounds lease.Bounds
 
 	Nonce  func() string   // unique at every call, across all processes
 	Random func(n int) int // in [0, n)
@@ -137,7 +137,7 @@ func (c Config) worker(now clock.Reading, secret string, sid flake.SID, w lease.
 	return Worker{
 		Handle: Handle{SID: sid, Term: w.Term, Secret: secret}, Name: w.Node,
 		NotBefore: w.Since, NotAfter: w.Ceil,
-		ExtendAt: max(now.Wall, w.Ceil-clock.MillisOf(c.Window-c.Window/3)),
+		ExtendAt: max(now.Wall, w.Ceil-clock.MillisOf(c.Bounds.WorkerWindow-c.Bounds.WorkerWindow/3)),
 		Now:      now.Wall,
 	}
 }
@@ -146,10 +146,10 @@ func (c Config) worker(now clock.Reading, secret string, sid flake.SID, w lease.
 // not at ExtendAt, by the clock of any node: that is a third of a window after a write,
 // and this a quarter.
 func (c Config) enough(now clock.Reading, ceil clock.Millis) bool {
-	return ceil > now.Wall+clock.MillisOf(c.Window-c.Window/4)
+	return ceil > now.Wall+clock.MillisOf(c.Bounds.WorkerWindow-c.Bounds.WorkerWindow/4)
 }
 
 // ceiling returns the ceiling that a write asks for.
 func (c Config) ceiling(now clock.Reading, atLeast clock.Millis) clock.Millis {
-	return max(atLeast, now.Wall+clock.MillisOf(c.Window))
+	return max(atLeast, now.Wall+clock.MillisOf(c.Bounds.WorkerWindow))
 }

@@ -4,6 +4,6 @@ import "github.com/flakelease/allocator/internal/lease"
 
 // FreshStatus returns the status without what earlier ones computed.
 func (m *Machine) FreshStatus() lease.Status {
-	m.list.summary = nil
+	m.sum = nil
 	return m.Status()
 }

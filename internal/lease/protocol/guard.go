@@ -48,10 +48,11 @@ func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
 //     shows the time.
 //   - An operator may have accepted a later time, in this era.
 func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Millis, of string) {
-	listed := now.Mono.Sub(m.list.at)
+	seen := m.catalog.Evidence()
+	listed := now.Mono.Sub(seen.At.Mono)
 	holders := clock.Millis(0)
-	if m.list.holderWall != 0 {
-		holders = m.list.holderWall + clock.MillisOf(listed+holderSlack+m.cfg.MaxSkew)
+	if seen.HolderWall != 0 {
+		holders = seen.HolderWall + clock.MillisOf(listed+holderSlack+m.cfg.MaxSkew)
 	}
 	switch {
 	case acquiring && holders != 0 && !m.gate.Confirmed:
@@ -61,12 +62,20 @@ func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Mil
 		until, of = max(own, holders, m.recordedAt(now.Elapsed())+clock.MillisOf(limitSlack)), "its own time before it was set"
 	case holders != 0:
 		until, of = holders+clock.MillisOf(m.cfg.StepLimit), "every live holder's"
-	case m.list.latestWall != 0:
-		until, of = m.list.latestWall+clock.MillisOf(listed+m.cfg.DowntimeLimit), "the latest record in etcd"
+	case seen.LatestWall != 0:
+		until, of = seen.LatestWall+clock.MillisOf(listed+m.cfg.DowntimeLimit), "the latest record in etcd"
 	default:
 		return math.MaxInt64, ""
 	}
 	return max(until, m.accepted()), of
+}
+
+// record notes the time that the first list with a record shows.
+func (m *Machine) record(now clock.Reading) {
+	at := max(m.catalog.Evidence().LatestWall, m.era().Floor)
+	if at != 0 && !m.recorded.Exists() && !m.trusted.Exists() {
+		m.recorded.Set(int64(at)*int64(time.Millisecond), now.Elapsed())
+	}
 }
 
 // recordedAt returns the time that records showed before this process wrote its first,
@@ -81,7 +90,7 @@ func (m *Machine) recordedAt(elapsed time.Duration) clock.Millis {
 // accepted returns up to which time an operator accepted clocks; 0: none. What was
 // accepted in another era is void: its writes are compared with this one.
 func (m *Machine) accepted() clock.Millis {
-	if a := m.list.accepted; a.Err == nil && a.Value.Era == m.era().Number {
+	if a := m.catalog.Evidence().Accepted; a.Err == nil && a.Value.Era == m.era().Number {
 		return a.Value.Until
 	}
 	return 0
@@ -103,22 +112,6 @@ func (m *Machine) trust(at clock.Millis, sent time.Duration) {
 		return
 	}
 	m.trusted.Follow(wall, sent)
-}
-
-// farAhead is how far beyond the clock a sound ceiling can lie: W by the rules,
-// the writer's skew and ours, and the lead of the last ID.
-func (m *Machine) farAhead(worker bool) clock.Millis {
-	window := m.cfg.Window
-	if worker {
-		window = max(window, m.cfg.WorkerWindow)
-	}
-	return clock.MillisOf(window + 2*m.cfg.MaxSkew + m.cfg.MaxLead)
-}
-
-// soundBy returns the latest ceiling that a sound clock can have written into a record
-// of a node, or of a worker.
-func (m *Machine) soundBy(now clock.Reading, worker bool) clock.Millis {
-	return max(now.Wall, m.era().Floor) + m.farAhead(worker)
 }
 
 // Limit returns the limit as of now, which is the reading of the latest Step.

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/catalog"
 	"github.com/flakelease/allocator/internal/lease/history"
 	"github.com/flakelease/allocator/internal/lease/session"
 )
@@ -42,6 +42,14 @@ type Config struct {
 	Jitter func(maximum time.Duration) time.Duration // random in [0, maximum)
 }
 
+// Bounds returns what bounds a sound ceiling.
+func (c Config) Bounds() lease.Bounds {
+	return lease.Bounds{Window: c.Window, WorkerWindow: c.WorkerWindow, MaxSkew: c.MaxSkew, MaxLead: c.MaxLead}
+}
+
+// ProgressEvery is how often a watch in which nothing changes reports its revision.
+func (c Config) ProgressEvery() time.Duration { return c.ReloadEvery / 3 }
+
 // within returns the sids of a space that the node may take.
 func (c Config) within(s lease.Space) (lease.SIDRange, error) {
 	r, err := s.SIDsOf(c.SIDRange)
@@ -72,26 +80,25 @@ type Machine struct {
 	history history.History
 	readAt  clock.Mono     // when the history's revision was read
 	within  lease.SIDRange // sids that this node may take; until the history is known, as if the space had no part
-	list    list
-	watch   watch
+	catalog catalog.Catalog
+	sum     *catalog.Summary // of a version of the catalog; nil: none was made
 
 	// Requests about records, of which one at most is outstanding.
-	busy   bool
-	next   clock.Mono // none before this
-	reload clock.Mono // list the space again at this time
-	try    *attempt   // a write not settled yet
+	busy bool
+	next clock.Mono // none before this
+	try  *attempt   // a write not settled yet
 
 	session  session.Session
 	life     life
 	state    state
 	everHeld bool
+	standby  bool // there was no sid to choose when one was last looked for
 	beaten   bool // another process was first when a free sid was last asked for
 
 	trusted  clock.Reference // of the first clock that a ceiling was written from
 	recorded clock.Reference // of the latest time that a record showed before that: later ones may follow our step
 	gate     lease.Gate
 
-	bad     map[flake.SID]string // why a sid is not used
 	problem string               // what the node waits for, for a person
 	alarms  map[condition]string // raised and not over
 	actions []lease.Action       // of the step under way
@@ -116,11 +123,14 @@ func New(cfg Config) *Machine {
 			Registration: cfg.Registration, TTL: cfg.TTL, KeepAliveEvery: cfg.KeepAliveEvery, RetryAfter: cfg.RetryAfter, Jitter: cfg.Jitter,
 		}),
 		history: history.New(cfg.Format),
-		within:  within,
-		state:   seeking{},
-		bad:     map[flake.SID]string{},
-		gate:    lease.Gate{Open: !cfg.Gated},
-		alarms:  map[condition]string{},
+		catalog: catalog.New(catalog.Config{
+			Instance: cfg.Registration.Instance, Workers: cfg.Workers, Bounds: cfg.Bounds(),
+			ReloadEvery: cfg.ReloadEvery, RetryAfter: cfg.RetryAfter, Jitter: cfg.Jitter,
+		}),
+		within: within,
+		state:  seeking{},
+		gate:   lease.Gate{Open: !cfg.Gated},
+		alarms: map[condition]string{},
 	}
 }
 
@@ -146,7 +156,7 @@ func (m *Machine) Step(now clock.Reading, ev lease.Event) []lease.Action {
 		return nil
 	}
 	m.take(now, ev)
-	m.catchUp(now)
+	m.catalog.CatchUp(now.Mono, m.need())
 	m.plan(now)
 	return m.actions
 }
@@ -172,14 +182,14 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 			h.service, h.issued = sealed, ev.Ceil
 		}
 	case lease.Changed:
-		m.onChanged(now)
+		m.catalog.Hint(now.Mono, m.need())
 	case lease.Watched:
-		m.onWatched(now, ev)
+		m.catalog.Watched(now.Mono, ev, m.need())
 	case lease.Gate:
 		if ev.Open && !m.gate.Open {
 			m.next = min(m.next, now.Mono)
 			if m.hold() == nil { // what was listed while it was shut may be old
-				m.list.fresh, m.reload = false, now.Mono
+				m.catalog.Replace(now.Mono)
 			}
 		}
 		m.gate = ev
@@ -190,7 +200,7 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 		}
 	case lease.ReportedRevision:
 		if m.history.Reported(ev) {
-			m.reload = min(m.reload, now.Mono)
+			m.catalog.AskBy(now.Mono)
 		}
 	case lease.Stop:
 		m.life = stopping
@@ -203,56 +213,25 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 	}
 }
 
-// onChanged takes a hint that the store changed.
+// need returns what the catalog is used for now.
 //
 // A node that is about to acquire needs no new list: the answer to its write
 // shows a change, and it lists again if there is nothing to choose. A node that
 // the gate keeps from acquiring lists again, to know whose clocks to compare, and so
-// does one whose clock is too far ahead: an operator may have accepted the time.
-func (m *Machine) onChanged(now clock.Reading) {
-	m.list.changed = true
+// does one whose clock is too far ahead: an operator may have accepted the time. A
+// change of a holder's own sid is in the answer to its next extension.
+func (m *Machine) need() (n catalog.Need) {
 	switch {
-	case m.list.full, !m.gate.Open, m.alarms[condition{lease.AlarmClock, -1}] != "":
-		m.reloadWithin(now, maxJitter)
+	case m.standby, !m.gate.Open, m.alarms[condition{lease.AlarmClock, -1}] != "":
+		n.Haste = catalog.Soon
 	case m.hold() != nil:
-		// Every holder gets every hint and lists all holders: the more there are,
-		// the wider their reads are spread. A change of our own sid is in the answer
-		// to the next extension.
-		m.reloadWithin(now, m.spread())
+		n.Haste = catalog.Spread
 	}
-}
-
-// spread is the time over which holders spread their lists after a change.
-func (m *Machine) spread() time.Duration {
-	return maxJitter / 8 * time.Duration(m.space().SIDs().Len())
-}
-
-// reloadAt returns when the space is listed next: when something asks for it, or for
-// what a watch missed.
-func (m *Machine) reloadAt() clock.Mono {
-	if !m.history.Known() {
-		return m.list.retry
+	if h := m.own(); h != nil {
+		n.Keep, n.SID = true, h.sid
 	}
-	again := m.list.again
-	if m.kept() {
-		again = again.Add(m.list.kept)
-	}
-	return max(min(m.reload, again), m.list.retry)
+	return n
 }
-
-// reloadWithin has the space listed at a random moment within spread. It is drawn
-// at the first change after a list: the earliest of moments drawn at every change
-// would come at once while nodes come and go.
-func (m *Machine) reloadWithin(now clock.Reading, spread time.Duration) {
-	if m.list.spread != 0 && m.list.spread <= spread {
-		return
-	}
-	m.list.spread = spread
-	m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(spread)))
-}
-
-// maxJitter spreads the nodes that wait for the same key.
-const maxJitter = 500 * time.Millisecond
 
 // leaseGone notes that our lease has ended, and every key on it.
 func (m *Machine) leaseGone(now clock.Reading) {
@@ -285,9 +264,9 @@ func (m *Machine) over(kind lease.AlarmKind, sid int) { delete(m.alarms, conditi
 
 // Wake returns when the machine next wants a Tick, if nothing happens before.
 func (m *Machine) Wake() clock.Mono {
-	wake := m.list.at.Add(time.Hour)
+	wake := m.catalog.Evidence().At.Mono.Add(time.Hour)
 	if m.life == running {
-		wake = min(wake, m.watch.due(m.cfg))
+		wake = min(wake, m.catalog.WatchDue())
 	}
 	if !m.session.Busy() && m.life == running {
 		wake = min(wake, m.session.Wake())
@@ -295,12 +274,12 @@ func (m *Machine) Wake() clock.Mono {
 	if m.busy || m.life != running && m.session.Busy() {
 		return wake
 	}
-	at := m.reloadAt()
+	at := m.catalog.Due(m.need())
 	h := m.hold()
 	unsettled := m.try != nil && (m.own() != nil || m.try.unknown || m.session.ID() != 0)
 	switch {
 	case m.isRewound():
-		at = m.list.retry
+		at = m.catalog.Retry()
 	case m.life != running, h != nil && h.service != serving, unsettled:
 		at = m.next
 	case m.own() != nil:
@@ -311,7 +290,7 @@ func (m *Machine) Wake() clock.Mono {
 
 // Status returns a copy of what m knows.
 func (m *Machine) Status() lease.Status {
-	sum := m.summarize()
+	sum, seen := m.summary(), m.catalog.Evidence()
 	s := lease.Status{
 		Phase:       m.phase(),
 		EverHeld:    m.everHeld,
@@ -323,23 +302,23 @@ func (m *Machine) Status() lease.Status {
 		Revision:    m.history.Revision(),
 		ReadAt:      m.readAt,
 		SIDs:        m.within,
-		PoolSize:    sum.size,
-		PoolHeld:    sum.held,
-		PoolBad:     sum.bad,
+		PoolSize:    sum.Size,
+		PoolHeld:    sum.Held,
+		PoolBad:     sum.Bad,
 		Workers:     m.cfg.Workers,
-		WorkersHeld: sum.workersHeld,
-		WorkersBad:  sum.workersBad,
-		Quarantined: sum.quarantined,
-		Nodes:       m.list.nodes,
-		Holders:     sum.holders,
-		Lapsed:      sum.lapsed,
-		Listed:      m.list.sids != nil,
+		WorkersHeld: sum.WorkersHeld,
+		WorkersBad:  sum.WorkersBad,
+		Quarantined: sum.Quarantined,
+		Nodes:       m.catalog.Nodes(),
+		Holders:     sum.Holders,
+		Lapsed:      sum.Lapsed,
+		Listed:      m.catalog.Listed(),
 		Idle:        m.hold() == nil && m.try == nil,
 		GateOpen:    m.gate.Open,
-		Ceiling:     sum.ceiling,
+		Ceiling:     sum.Ceiling,
 		Accepted:    m.accepted(),
-		Recorded:    m.recordedAt(m.list.elapsed),
-		RecordedAt:  m.list.at,
+		Recorded:    m.recordedAt(seen.At.Elapsed()),
+		RecordedAt:  seen.At.Mono,
 		Problem:     m.problem,
 	}
 	switch st := m.state.(type) {
@@ -353,52 +332,12 @@ func (m *Machine) Status() lease.Status {
 	return s
 }
 
-// summary is what the status says of all sids. It is made once for each change of them,
-// not for each status: a space has up to 1,024. Statuses share it.
-type summary struct {
-	within                  lease.SIDRange // that size, held and bad are of
-	size, held, bad         int            // bad: quarantined, and without a holder
-	workersHeld, workersBad int
-	quarantined             map[flake.SID]string
-	holders                 []lease.Held // by sid; nil: the space was never listed
-	lapsed                  []lease.Lapsed
-	ceiling                 clock.Millis // the highest
-}
-
-func (m *Machine) summarize() *summary {
-	if s := m.list.summary; s != nil && s.within == m.within {
-		return s
+// summary returns the summary of the catalog.
+func (m *Machine) summary() *catalog.Summary {
+	if s := m.sum; s == nil || s.Version != m.catalog.Version() || s.Within != m.within {
+		m.sum = m.catalog.Summarize(m.within)
 	}
-	s := &summary{within: m.within, size: m.within.Len(), quarantined: maps.Clone(m.bad)}
-	if m.list.sids != nil {
-		s.holders = make([]lease.Held, 0, len(m.list.sids))
-	}
-	all := m.space().SIDs()
-	for sid := all.From; sid < all.To; sid++ {
-		r := m.list.sids[sid]
-		w, held, bad := r.Window.Value, r.Holder.Exists(), m.bad[sid] != ""
-		count := func(within lease.SIDRange, withHolder, quarantined *int) {
-			switch {
-			case !within.Has(sid):
-			case held:
-				*withHolder++
-			case bad:
-				*quarantined++
-			}
-		}
-		count(m.within, &s.held, &s.bad)
-		count(m.cfg.Workers, &s.workersHeld, &s.workersBad)
-		s.ceiling = max(s.ceiling, w.Ceil)
-		switch {
-		case held && r.Holder.Err == nil:
-			h := r.Holder.Value
-			s.holders = append(s.holders, lease.Held{SID: sid, Instance: h.Instance, Node: lease.Printable(h.Node), Worker: h.Worker})
-		case !held && !bad && w.State == lease.Active && w.Gossip: // those of a quarantined sid are wrong
-			s.lapsed = append(s.lapsed, lease.Lapsed{Node: w.Node, Instance: w.Instance, Wall: w.Wall, Rev: r.Window.Rev})
-		}
-	}
-	m.list.summary = s
-	return s
+	return m.sum
 }
 
 func (m *Machine) phase() lease.Phase {
@@ -422,7 +361,7 @@ func (m *Machine) phase() lease.Phase {
 		return lease.Connecting
 	case !m.history.Known():
 		return lease.Uninitialized
-	case m.list.full:
+	case m.standby:
 		return lease.Standby
 	default:
 		return lease.Seeking

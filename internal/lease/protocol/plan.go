@@ -1,15 +1,13 @@
 package protocol
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/catalog"
 )
 
 // plan decides what to ask for. It depends on the machine's state alone, so that
@@ -19,8 +17,10 @@ func (m *Machine) plan(now clock.Reading) {
 		if a := m.session.Next(now.Mono, m.history.Known() && !m.isRewound()); a != nil {
 			m.do(a)
 		}
+		if m.catalog.GiveUp(now.Mono, m.need()) {
+			m.do(lease.Rewatch{})
+		}
 	}
-	m.planWatch(now)
 	if m.busy || m.life == stopped {
 		return
 	}
@@ -35,7 +35,7 @@ func (m *Machine) plan(now clock.Reading) {
 	case m.isRewound():
 		if m.life == stopping {
 			m.end()
-		} else if now.Mono >= max(m.next, m.list.retry) {
+		} else if now.Mono >= max(m.next, m.catalog.Retry()) {
 			m.load(now) // an operator may have begun a new era
 		}
 	case m.try != nil && m.try.unknown:
@@ -48,7 +48,7 @@ func (m *Machine) plan(now clock.Reading) {
 	case m.life == stopping:
 		m.end()
 	case now.Mono < m.next:
-	case now.Mono >= m.reloadAt():
+	case now.Mono >= m.catalog.Due(m.need()):
 		m.load(now)
 	case h != nil && h.record != lost:
 		m.keep(now, h)
@@ -57,17 +57,11 @@ func (m *Machine) plan(now clock.Reading) {
 	}
 }
 
+// load lists the space.
 func (m *Machine) load(now clock.Reading) {
 	m.busy = true
 	m.history.Listing()
-	m.list.changed, m.list.spread, m.list.lease = false, 0, m.session.ID()
-	if len(m.list.later) > 0 { // this list does not have these, if no other follows
-		m.list.number = 0
-	}
-	m.list.loading, m.list.asked, m.list.later = true, m.watch.number, nil
-	m.list.again = now.Mono.Add(m.cfg.ReloadEvery + m.cfg.Jitter(m.cfg.ReloadEvery/5))
-	m.list.kept = keptFor/2*m.cfg.ReloadEvery + m.cfg.Jitter(keptFor*m.cfg.ReloadEvery) // nodes that started together do not list together
-	m.reload = never
+	m.catalog.Ask(now.Mono, m.session.ID())
 	m.do(lease.Load{})
 }
 
@@ -108,9 +102,9 @@ func (m *Machine) giveBack(now clock.Reading, h *hold) {
 
 // dropHold forgets a hold that is sealed, and what was being written.
 func (m *Machine) dropHold(now clock.Reading) {
-	m.state, m.try = seeking{}, nil
-	m.list.fresh, m.list.full = false, false
-	m.reload, m.next = now.Mono, now.Mono
+	m.state, m.try, m.standby = seeking{}, nil, false
+	m.catalog.Replace(now.Mono)
+	m.next = now.Mono
 }
 
 // keep extends the window of a hold that is ours.
@@ -130,7 +124,7 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 	}
 	if m.poisoned(now, false) {
 		// A machine that was paused without noticing finds the time of the others.
-		m.reload = min(m.reload, max(now.Mono, m.list.at.Add(5*lease.SlowRetry)))
+		m.catalog.AskBy(max(now.Mono, m.catalog.Evidence().At.Mono.Add(5*lease.SlowRetry)))
 		return
 	}
 	op := lease.Extend
@@ -150,22 +144,23 @@ func (m *Machine) seek(now clock.Reading) {
 	case !m.gate.Open:
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	case m.poisoned(now, true):
-		m.list.fresh, m.reload = false, min(m.reload, now.Mono.Add(lease.SlowRetry))
+		m.catalog.Stale()
+		m.catalog.AskBy(now.Mono.Add(lease.SlowRetry))
 	case m.try != nil:
 		// An attempt was not applied yet and still may be. The same record is
 		// asked for again, so that this process cannot get a second sid.
 		m.acquire(now, m.try.sid, m.try.seen)
-	case !m.list.fresh:
-		m.reload = min(m.reload, now.Mono.Add(maxJitter))
+	case !m.catalog.Fresh():
+		m.catalog.AskBy(now.Mono.Add(catalog.MaxJitter))
 	default:
 		sid, ok := m.choose(now)
-		m.list.full = !ok
+		m.standby = !ok
 		if ok {
-			m.acquire(now, sid, m.list.sids[sid])
+			m.acquire(now, sid, m.catalog.SIDs()[sid])
 			return
 		}
-		if m.list.changed { // while we registered, or while the list was on its way
-			m.reload = min(m.reload, now.Mono.Add(m.cfg.Jitter(maxJitter)))
+		if m.catalog.Changed() { // while we registered, or while the list was on its way
+			m.catalog.AskBy(now.Mono.Add(m.cfg.Jitter(catalog.MaxJitter)))
 		}
 		m.problem = m.noneFree()
 	}
@@ -212,109 +207,51 @@ func (m *Machine) commit(now clock.Reading, op lease.Op, sid flake.SID, seen lea
 // choose picks the sid to acquire, among those that this node may take. In order:
 //
 //   - a free one whose ceiling has passed: the one that this node's name had
-//     last, else the one with the lowest ceiling;
+//     last, else the one with the lowest ceiling, or any if another process was
+//     first to take that: nodes that start together see the same list, and must not
+//     all ask for one sid again;
 //   - once in a process's life, one held by an earlier process of this node's name;
 //   - any other free one, in the same order: it is acquired now, and issues once
 //     the clock has reached its ceiling.
 func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
-	best, found, bestRank := flake.SID(0), false, 0
-	reclaim, mayReclaim := flake.SID(0), false
-	for sid := m.within.From; sid < m.within.To; sid++ {
-		s := m.list.sids[sid] // absent: never used
-		if m.bad[sid] != "" {
-			continue
-		}
-		own := s.Window.Exists() && !s.Window.Value.Worker && s.Window.Value.Node == m.cfg.Registration.Node
-		if s.Holder.Exists() {
-			if !m.everHeld && !mayReclaim && s.Holder.Err == nil && !s.Holder.Value.Worker &&
-				s.Holder.Value.Node == m.cfg.Registration.Node &&
-				s.Holder.Value.Instance != m.cfg.Registration.Instance &&
-				s.Window.Value.Ceil <= m.soundBy(now, false) { // else we would wait for a ceiling that a wrong clock wrote
-				reclaim, mayReclaim = sid, true
-			}
-			continue
-		}
-		rank := 0
-		if s.Window.Value.Ceil <= now.Wall {
-			rank = 2
-		}
-		if own {
-			rank++
-		}
-		if !found || rank > bestRank ||
-			rank == bestRank && s.Window.Value.Ceil < m.list.sids[best].Window.Value.Ceil {
-			best, found, bestRank = sid, true, rank
+	sids, name := m.catalog.SIDs(), m.cfg.Registration.Node
+	past, later := lease.Free(sids, m.within, now.Wall, func(sid flake.SID) bool { return m.catalog.Bad(sid) != "" })
+	own := lease.LastOf(name, false, past, sids)
+	switch {
+	case len(own) > 0:
+		return lease.Lowest(own, sids), true
+	case len(past) > 0 && m.beaten:
+		return past[m.cfg.Jitter(time.Duration(len(past)))], true // a random index
+	case len(past) > 0:
+		return lease.Lowest(past, sids), true
+	}
+	for sid := m.within.From; sid < m.within.To && !m.everHeld; sid++ {
+		s := sids[sid]
+		if h := s.Holder; h.Exists() && h.Err == nil && m.catalog.Bad(sid) == "" &&
+			h.Value.Node == name && !h.Value.Worker && h.Value.Instance != m.cfg.Registration.Instance &&
+			s.Window.Value.Ceil <= m.cfg.Bounds().SoundBy(now.Wall, m.era(), false) { // else we would wait for a ceiling that a wrong clock wrote
+			return sid, true
 		}
 	}
-	if mayReclaim && bestRank < 2 {
-		return reclaim, true
+	if own = lease.LastOf(name, false, later, sids); len(own) > 0 {
+		later = own
 	}
-	if m.beaten && bestRank == 2 {
-		return m.anyPast(now), true
+	if len(later) == 0 {
+		return 0, false
 	}
-	return best, found
+	return lease.Lowest(later, sids), true
 }
-
-// anyPast picks at random among the free sids whose ceilings have passed, of which
-// there is at least one. Nodes that start together see the same list and would all
-// ask for the same sid; one gets it, and the others must not ask for one sid again.
-func (m *Machine) anyPast(now clock.Reading) flake.SID {
-	var past []flake.SID
-	for sid := m.within.From; sid < m.within.To; sid++ {
-		if s := m.list.sids[sid]; m.bad[sid] == "" && !s.Holder.Exists() && s.Window.Value.Ceil <= now.Wall {
-			past = append(past, sid)
-		}
-	}
-	return past[m.cfg.Jitter(time.Duration(len(past)))] // a random index
-}
-
-// holdersNamed is how many holders the message about a full pool names.
-const holdersNamed = 8
 
 // noneFree returns a message for people: no sid can be taken, and who has them.
 func (m *Machine) noneFree() string {
-	within := m.within
-	of, sum := "", m.summarize()
+	of := ""
 	switch {
 	case !m.cfg.SIDRange.All():
-		of = fmt.Sprintf(" in %s (sid-range)", within)
+		of = fmt.Sprintf(" in %s (sid-range)", m.within)
 	case !m.cfg.Workers.All():
-		of = fmt.Sprintf(" in %s (the sids that are not for workers)", within)
+		of = fmt.Sprintf(" in %s (the sids that are not for workers)", m.within)
 	case !m.space().Part.All():
-		of = fmt.Sprintf(" in %s (the sids of the space)", within)
+		of = fmt.Sprintf(" in %s (the sids of the space)", m.within)
 	}
-	type holder struct {
-		node string
-		sids int
-	}
-	var holders []holder // each name once, in the order of sids
-	for sid := within.From; sid < within.To; sid++ {
-		h := m.list.sids[sid].Holder
-		if !h.Exists() {
-			continue
-		}
-		name := cmp.Or(h.Value.Node, "unknown")
-		i := slices.IndexFunc(holders, func(o holder) bool { return o.node == name })
-		if i < 0 {
-			i, holders = len(holders), append(holders, holder{node: name})
-		}
-		holders[i].sids++
-	}
-	var names []string
-	for i, h := range holders {
-		switch {
-		case i == holdersNamed:
-			names = append(names, fmt.Sprintf("and %d more", len(holders)-i))
-		case i > holdersNamed:
-		case h.sids > 1:
-			names = append(names, fmt.Sprintf("%s (%d)", h.node, h.sids))
-		default:
-			names = append(names, h.node)
-		}
-	}
-	by := ""
-	if len(names) > 0 {
-		by = " by " + strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("no sid%s is free: %d of %d are held%s, %d quarantined", of, sum.held, sum.size, by, sum.bad)
+	return fmt.Sprintf("no sid%s %s", of, lease.Taken(m.catalog.SIDs(), m.within, m.summary().Bad))
 }

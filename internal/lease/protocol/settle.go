@@ -3,13 +3,11 @@ package protocol
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/catalog"
 	"github.com/flakelease/allocator/internal/lease/history"
 )
 
@@ -44,23 +42,10 @@ func (m *Machine) unknownOutcome(now clock.Reading, err error) {
 
 // onLoaded handles a view of the whole space, or of the sid of an unsettled write.
 func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
-	listed := m.list.loading
-	m.list.loading = false
+	m.catalog.Answered(now.Mono, ev.Err, m.hold() != nil)
 	if ev.Err != nil {
 		m.unknownOutcome(now, ev.Err)
-		if listed {
-			// If lists fail and small writes succeed, a window must still be
-			// extended between the retries.
-			first := m.cfg.RetryAfter
-			if m.hold() != nil {
-				first = lease.SlowRetry
-			}
-			m.reload, m.list.retry = now.Mono, now.Mono.Add(m.list.failed.Pause(first, lease.SlowestRetry, m.cfg.Jitter))
-		}
 		return
-	}
-	if listed {
-		m.list.failed = lease.Retries{}
 	}
 	if m.try != nil && m.try.unknown {
 		if m.checkHistory(now, ev.View) {
@@ -75,16 +60,25 @@ func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 		m.rewind(now, loss)
 		return
 	}
-	m.list.sids, m.list.nodes, m.list.fresh, m.list.at = ev.View.SIDs, ev.View.Nodes, true, now.Mono
-	m.list.revision, m.list.number = ev.View.Revision, m.list.asked
-	m.list.accepted, m.list.elapsed = ev.View.Accepted, now.Elapsed()
 	m.problem = ""
-	m.session.Listed(now.Mono, m.list.lease, !slices.ContainsFunc(m.list.nodes, func(r lease.Registration) bool {
-		return r.Instance == m.cfg.Registration.Instance
-	}))
-	m.inspect(now)
+	found := m.catalog.Loaded(now, ev.View)
+	asked, missing := m.catalog.Lease()
+	m.session.Listed(now.Mono, asked, missing)
+	for _, sid := range found {
+		if why := m.catalog.Bad(sid); why != "" {
+			m.distrusted(sid, why)
+		} else if h := m.hold(); h == nil || h.sid != sid {
+			m.releaseStray(now, sid, ev.View.SIDs[sid])
+		}
+	}
+	m.record(now)
+	for c := range m.alarms {
+		if c.kind == lease.AlarmQuarantined && m.catalog.Bad(flake.SID(c.sid)) == "" {
+			m.over(c.kind, c.sid)
+		}
+	}
 	if h := m.own(); h != nil && m.try == nil {
-		m.compareOwn(now, h, m.list.sids[h.sid])
+		m.compareOwn(now, h, ev.View.SIDs[h.sid])
 	}
 }
 
@@ -101,13 +95,13 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 		}
 		m.alarm(lease.AlarmEra, -1, "era %d began; etcd's history is trusted again", v.Era.Value.Number)
 		m.state = seeking{}
-		m.bad, m.list.summary = map[flake.SID]string{}, nil
+		m.catalog.TrustAll()
 	}
 	known := m.history.Known()
 	found := m.history.Check(v)
 	if m.history.Has(v) {
 		m.readAt = now.Mono
-		m.checkWatch(now, v.Revision)
+		m.catalog.Shown(now.Mono, v.Revision)
 	}
 	if m.history.Known() && !known {
 		var err error
@@ -122,7 +116,7 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 	case history.Unready:
 		m.problem = found.Why
 		m.next = now.Mono.Add(lease.SlowRetry)
-		m.reload = m.next
+		m.catalog.AskBy(m.next)
 		return false
 	case history.Unusable:
 		return m.fail(found.Err)
@@ -132,7 +126,7 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 			if h := m.hold(); h != nil {
 				h.leave()
 			}
-			m.list.fresh = false
+			m.catalog.Stale()
 		}
 		if found.First {
 			m.session.Hurry(now.Mono)
@@ -154,8 +148,8 @@ func (m *Machine) rewind(now clock.Reading, loss history.Loss) {
 	if h := m.hold(); h != nil && h.service != sealed {
 		m.do(lease.Seal{})
 	}
-	m.state, m.try = rewound{loss}, nil
-	m.list.fresh, m.list.full = false, false
+	m.state, m.try, m.standby = rewound{loss}, nil, false
+	m.catalog.Stale()
 	m.next = now.Mono.Add(lease.SlowRetry)
 }
 
@@ -184,7 +178,7 @@ func (m *Machine) settle(now clock.Reading, v lease.View) {
 		try.unknown = false
 		switch {
 		case got.Past && !got.Window.Exists():
-			m.quarantine(try.sid, pastWithoutWindow)
+			m.quarantine(try.sid, lease.PastWithoutWindow)
 			m.abandon(now.Mono)
 		case h != nil:
 			m.checkHolder(now, h, got)
@@ -205,14 +199,14 @@ func (m *Machine) settle(now clock.Reading, v lease.View) {
 		return
 	}
 	m.beaten = true
-	m.abandon(now.Mono.Add(m.cfg.Jitter(maxJitter / 10)))
+	m.abandon(now.Mono.Add(m.cfg.Jitter(catalog.MaxJitter / 10)))
 }
 
 // abandon forgets the attempt, and has the space listed at time reload before
 // another sid is chosen.
 func (m *Machine) abandon(reload clock.Mono) {
 	m.try = nil
-	m.list.fresh, m.reload = false, reload
+	m.catalog.Replace(reload)
 }
 
 // adopt takes over a record that this process wrote. Its values count, not
@@ -242,9 +236,7 @@ func (m *Machine) adopt(now clock.Reading, wrote write, got lease.SIDRecords) {
 			m.abandon(now.Mono)
 		}
 	}
-	if m.list.sids != nil {
-		m.list.sids[sid], m.list.summary = got, nil
-	}
+	m.catalog.Put(sid, got)
 }
 
 // begin starts a hold of a sid that was acquired. The old one, if any, was lost.
@@ -268,9 +260,7 @@ func (m *Machine) begin(now clock.Reading, sid flake.SID, got lease.SIDRecords) 
 		m.do(lease.Begin{Grant: h.grant()})
 	}
 	m.state = h
-	if m.watch.open && !m.kept() { // what changed since the list is not known
-		m.onChanged(now)
-	}
+	m.catalog.Acquired(now.Mono, m.need())
 }
 
 // ownership returns whether the holder key of a window of ours is there, under our
@@ -312,10 +302,10 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got lease.SIDRecords) {
 		m.quarantine(h.sid, got.Window.Err.Error())
 		m.lose(now, h, got, "its window record is unreadable")
 	case w.State == lease.Quarantined: // an operator's decision, and no alarm
-		m.bad[h.sid], m.list.summary = byOperator(w), nil
+		m.catalog.Distrust(h.sid, w.ByOperator())
 		h.record = lost
 		m.abandon(now.Mono)
-		m.problem = fmt.Sprintf("sid %d is given up: %s", h.sid, byOperator(w))
+		m.problem = fmt.Sprintf("sid %d is given up: %s", h.sid, w.ByOperator())
 	case w.Term < h.term:
 		m.rewind(now, m.history.Lost("sid %d is at term %d, and we held term %d", h.sid, w.Term, h.term))
 	case w.Term == h.term && w.Instance != m.cfg.Registration.Instance:
@@ -341,74 +331,6 @@ func (m *Machine) lose(now clock.Reading, h *hold, got lease.SIDRecords, why str
 	m.alarm(lease.AlarmLost, int(h.sid), "sid %d was lost: %s", h.sid, why)
 }
 
-// inspect goes through a fresh list: it finds the sids that cannot be used, and
-// the latest time that a live holder's clock wrote.
-func (m *Machine) inspect(now clock.Reading) {
-	m.bad, m.list.summary, m.list.holderWall, m.list.latestWall = m.keepPasts(), nil, 0, 0
-	for _, sid := range slices.Sorted(maps.Keys(m.list.sids)) { // in order, so that runs can be repeated
-		s := m.list.sids[sid]
-		w := s.Window.Value
-		m.list.latestWall = max(m.list.latestWall, w.Wall) // 0 without a readable record
-		switch {
-		case !m.space().SIDs().Has(sid):
-			delete(m.list.sids, sid) // not of this space: no node takes it
-		case s.Window.Err != nil:
-			m.quarantine(sid, s.Window.Err.Error())
-		case s.Holder.Err != nil:
-			m.quarantine(sid, s.Holder.Err.Error())
-		case s.Window.Exists() && w.Era > m.era().Number:
-			m.quarantine(sid, fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, m.era().Number))
-		case w.State == lease.Quarantined:
-			m.bad[sid] = byOperator(w)
-		case s.Holder.Exists() && !s.Window.Exists():
-			m.quarantine(sid, "it has a holder but no window record")
-		case s.Holder.Exists():
-			if s.Holder.Value.Instance != m.cfg.Registration.Instance {
-				// Nobody compares the clock of a holder without gossip, and it never
-				// refuses: it may have been wrong for months. A sound node must not be
-				// kept from starting by it.
-				if w.Gossip {
-					m.list.holderWall = max(m.list.holderWall, w.Wall)
-				}
-			} else if h := m.hold(); h == nil || h.sid != sid {
-				m.releaseStray(now, sid, s)
-			}
-		case w.Ceil > m.soundBy(now, w.Worker):
-			m.quarantine(sid, fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or this node's clock is far behind",
-				w.Ceil.Time().Format(time.RFC3339)))
-		}
-	}
-	// The era began no earlier than its floor says, give or take its slack: the only
-	// record may be that of a clock which is years behind.
-	recorded := max(m.list.latestWall, m.era().Floor)
-	if m.list.latestWall != 0 {
-		m.list.latestWall = recorded
-	}
-	if recorded != 0 && !m.recorded.Exists() && !m.trusted.Exists() {
-		m.recorded.Set(int64(recorded)*int64(time.Millisecond), now.Elapsed())
-	}
-	for c := range m.alarms {
-		if c.kind == lease.AlarmQuarantined && m.bad[flake.SID(c.sid)] == "" {
-			m.over(c.kind, c.sid)
-		}
-	}
-}
-
-// pastWithoutWindow is a reason that only an attempt to acquire can find.
-const pastWithoutWindow = "it has ledger lines but no window record"
-
-// keepPasts keeps what a list of the space cannot show again, as long as the
-// list does not show it repaired.
-func (m *Machine) keepPasts() map[flake.SID]string {
-	kept := map[flake.SID]string{}
-	for sid, why := range m.bad {
-		if why == pastWithoutWindow && !m.list.sids[sid].Window.Exists() {
-			kept[sid] = why
-		}
-	}
-	return kept
-}
-
 // releaseStray gives back a sid that a late write acquired for us after we had
 // given the attempt up. Nothing was issued from this term, but there may be IDs of
 // an earlier one: the ceiling stays.
@@ -421,16 +343,12 @@ func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s lease.SIDReco
 	m.commit(now, lease.Release, sid, s, w)
 }
 
-// byOperator says that an operator quarantined a sid, with the reason that was given.
-func byOperator(w lease.Window) string {
-	if w.Reason == "" {
-		return "an operator quarantined it"
-	}
-	return "an operator quarantined it: " + w.Reason
-}
-
 // quarantine notes that a sid is not used because its records cannot be trusted.
 func (m *Machine) quarantine(sid flake.SID, why string) {
-	m.bad[sid], m.list.summary = why, nil
+	m.catalog.Distrust(sid, why)
+	m.distrusted(sid, why)
+}
+
+func (m *Machine) distrusted(sid flake.SID, why string) {
 	m.alarmOnce(lease.AlarmQuarantined, int(sid), fmt.Sprintf("sid %d is not used: %s", sid, why))
 }

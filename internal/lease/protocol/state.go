@@ -95,34 +95,6 @@ func (h *hold) grant() lease.Grant {
 	return lease.Grant{SID: h.sid, Term: h.term, Base: h.base, Ceil: h.ceil}
 }
 
-// list is the space as it was last listed.
-type list struct {
-	sids       map[flake.SID]lease.SIDRecords // nil: it was never listed
-	nodes      []lease.Registration
-	summary    *summary // of sids and of those quarantined; nil: to be made again
-	at         clock.Mono
-	holderWall clock.Millis // latest wall time in the records of live holders with gossip; 0: none
-	latestWall clock.Millis // the same of all records
-	accepted   lease.Entry[lease.AcceptedTime]
-	elapsed    time.Duration // as of at, suspends included
-	fresh      bool          // a sid may be chosen from it
-	changed    bool          // a change was reported after it was asked for
-	full       bool          // it had no sid to choose
-	spread     time.Duration // within which changes since have the next one asked for; 0: there was none
-	failed     lease.Retries
-	retry      clock.Mono    // none is asked for before this
-	lease      lease.LeaseID // that our registration was on when the list was asked for; 0: none
-
-	// For keeping it up to date; see watch.go.
-	again    clock.Mono     // when it is asked for again if it is not kept
-	kept     time.Duration  // for how much longer it lasts if it is kept
-	loading  bool           // the next one is on its way
-	asked    int            // the watch that was open when that was asked for; 0: changes since are missing
-	later    []lease.Change // reported since one was last asked for, and not applied to one
-	number   int            // of asked, when this one was on its way
-	revision int64          // that it is of
-}
-
 // attempt is a write against one version of a sid's records. Several writes of
 // it may be on their way at once, since one whose reply was lost can still be
 // applied: whichever is first changes the record, and no other can follow.

@@ -43,10 +43,9 @@ type Keeper interface {
 
 // Config is what a Broker needs. All fields are required.
 type Config struct {
-	SIDs             lease.SIDRange // for workers; zero: there are none
-	Window           time.Duration
-	MaxSkew, MaxLead time.Duration
-	CallTimeout      time.Duration // of one call to the store
+	SIDs        lease.SIDRange // for workers; zero: there are none
+	Bounds      lease.Bounds
+	CallTimeout time.Duration // of one call to the store
 
 	Node   *node.Node
 	Keeper Keeper
@@ -77,11 +76,8 @@ type Broker struct {
 // New returns a Broker. It asks the store for nothing until it is called.
 func New(cfg Config) *Broker {
 	b := &Broker{
-		cfg: cfg,
-		core: worker.Config{
-			SIDs: cfg.SIDs, Window: cfg.Window, MaxSkew: cfg.MaxSkew, MaxLead: cfg.MaxLead,
-			Nonce: rand.Text, Random: mathrand.IntN,
-		},
+		cfg:   cfg,
+		core:  worker.Config{SIDs: cfg.SIDs, Bounds: cfg.Bounds, Nonce: rand.Text, Random: mathrand.IntN},
 		slots: make(chan struct{}, atOnce),
 	}
 	b.list.load = func() (lease.View, error) {
@@ -90,7 +86,7 @@ func New(cfg Config) *Broker {
 		return cfg.Store.Load(ctx)
 	}
 	b.list.now = func() clock.Mono { return cfg.Node.Clock().Now().Mono }
-	b.owners = owners{window: cfg.Window, of: map[string]*owner{}}
+	b.owners = owners{window: cfg.Bounds.WorkerWindow, of: map[string]*owner{}}
 	return b
 }
 

@@ -72,7 +72,7 @@ func (c *cell) node(sids lease.SIDRange) (*broker.Broker, *node.Node) {
 	n := node.New(node.Config{Name: "n", Gen: gen.Config{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250}}, c, gen.Random())
 	n.Report(c.Status())
 	return broker.New(broker.Config{
-		SIDs: sids, Window: window, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond, CallTimeout: 2 * time.Second,
+		SIDs: sids, Bounds: lease.Bounds{WorkerWindow: window, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}, CallTimeout: 2 * time.Second,
 		Node: n, Keeper: c, Store: c.faulty, Logger: c.logger,
 	}), n
 }

@@ -109,7 +109,7 @@ func BenchmarkAcquireOnEtcd(b *testing.B) {
 	n := node.New(node.Config{Name: "n", Gen: gen.Config{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250}}, src, gen.Random())
 	n.Report(status)
 	broker := broker.New(broker.Config{
-		SIDs: lease.SIDRange{From: 24, To: 1024}, Window: window, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond, CallTimeout: 2 * time.Second,
+		SIDs: lease.SIDRange{From: 24, To: 1024}, Bounds: lease.Bounds{WorkerWindow: window, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}, CallTimeout: 2 * time.Second,
 		Node: n, Keeper: fixed{status}, Store: store, Logger: slog.New(slog.DiscardHandler),
 	})
 	many := benchClient

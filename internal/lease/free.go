@@ -1,0 +1,140 @@
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// Bounds is what bounds how far ahead of a clock a sound ceiling lies.
+type Bounds struct {
+	Window       time.Duration // W of nodes: how far ahead of the clock a ceiling is reserved
+	WorkerWindow time.Duration // W of workers
+	MaxSkew      time.Duration // how far a clock may be off
+	MaxLead      time.Duration // how far IDs may run ahead of the clock
+}
+
+// SoundBy returns the latest ceiling that a sound clock can have written by now into a
+// record of a node, or of a worker: W by the rules, the writer's skew and ours, and the
+// lead of the last ID.
+func (b Bounds) SoundBy(now clock.Millis, era Era, worker bool) clock.Millis {
+	window := b.Window
+	if worker {
+		window = max(window, b.WorkerWindow)
+	}
+	return max(now, era.Floor) + clock.MillisOf(window+2*b.MaxSkew+b.MaxLead)
+}
+
+// PastWithoutWindow is a reason to distrust a sid that only an attempt to acquire it can
+// find: a list does not show the ledger.
+const PastWithoutWindow = "it has ledger lines but no window record"
+
+// Distrust returns why nobody acquires the sid in an era, or "". sound is the latest
+// ceiling that a sound clock can have written.
+func (s SIDRecords) Distrust(era Era, sound clock.Millis) string {
+	w := s.Window.Value
+	switch {
+	case s.Window.Err != nil:
+		return s.Window.Err.Error()
+	case s.Holder.Err != nil:
+		return s.Holder.Err.Error()
+	case w.Era > era.Number:
+		return fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, era.Number)
+	case w.State == Quarantined:
+		return w.ByOperator()
+	case s.Holder.Exists() && !s.Window.Exists():
+		return "it has a holder but no window record"
+	case !s.Holder.Exists() && w.Ceil > sound:
+		return fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or this node's clock is far behind", w.Ceil.Time().Format(time.RFC3339))
+	}
+	return ""
+}
+
+// ByOperator says that an operator quarantined the sid, with the reason that was given.
+func (w Window) ByOperator() string {
+	if w.Reason == "" {
+		return "an operator quarantined it"
+	}
+	return "an operator quarantined it: " + Printable(w.Reason)
+}
+
+// Free returns the sids of r that have no holder and are not distrusted, in order: past
+// are those whose ceilings have passed, and later those that can be acquired now and used
+// once the clock has reached the ceiling.
+func Free(sids map[flake.SID]SIDRecords, r SIDRange, now clock.Millis, distrusted func(flake.SID) bool) (past, later []flake.SID) {
+	for sid := r.From; sid < r.To; sid++ {
+		s := sids[sid] // zero: never used
+		switch {
+		case s.Holder.Exists() || distrusted(sid):
+		case s.Window.Value.Ceil <= now:
+			past = append(past, sid)
+		default:
+			later = append(later, sid)
+		}
+	}
+	return past, later
+}
+
+// LastOf returns those of some sids that a node had last, or a worker, of that name.
+func LastOf(name string, worker bool, among []flake.SID, sids map[flake.SID]SIDRecords) []flake.SID {
+	return slices.DeleteFunc(slices.Clone(among), func(sid flake.SID) bool {
+		w := sids[sid].Window
+		return !w.Exists() || w.Value.Worker != worker || w.Value.Node != name
+	})
+}
+
+// Lowest returns the one of some sids that has the lowest ceiling: the first of equal ones.
+func Lowest(among []flake.SID, sids map[flake.SID]SIDRecords) flake.SID {
+	return slices.MinFunc(among, func(a, b flake.SID) int {
+		return cmp.Compare(sids[a].Window.Value.Ceil, sids[b].Window.Value.Ceil)
+	})
+}
+
+// holdersNamed is how many holders are named to people.
+const holdersNamed = 8
+
+// Taken says for people that no sid of r is free, and who has them. bad is how many are
+// quarantined and without a holder.
+func Taken(sids map[flake.SID]SIDRecords, r SIDRange, bad int) string {
+	type holder struct {
+		node string
+		sids int
+	}
+	var holders []holder // each name once, in the order of sids
+	held := 0
+	for sid := r.From; sid < r.To; sid++ {
+		h := sids[sid].Holder
+		if !h.Exists() {
+			continue
+		}
+		held++
+		name := cmp.Or(Printable(h.Value.Node), "unknown")
+		i := slices.IndexFunc(holders, func(o holder) bool { return o.node == name })
+		if i < 0 {
+			i, holders = len(holders), append(holders, holder{node: name})
+		}
+		holders[i].sids++
+	}
+	var names []string
+	for i, h := range holders {
+		switch {
+		case i == holdersNamed:
+			names = append(names, fmt.Sprintf("and %d more", len(holders)-i))
+		case i > holdersNamed:
+		case h.sids > 1:
+			names = append(names, fmt.Sprintf("%s (%d)", h.node, h.sids))
+		default:
+			names = append(names, h.node)
+		}
+	}
+	by := ""
+	if len(names) > 0 {
+		by = " by " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("is free: %d of %d are held%s, %d quarantined", held, r.Len(), by, bad)
+}
