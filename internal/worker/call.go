@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -168,7 +169,8 @@ func (c *Call) onList(now clock.Reading, k Knowledge, v lease.View) Action {
 	r := c.req.(Acquire)
 	c.sids = maps.Clone(v.SIDs)
 	held := 0
-	for sid, s := range c.sids {
+	for _, sid := range slices.Sorted(maps.Keys(c.sids)) { // in order, so that the same call finds the same sid
+		s := c.sids[sid]
 		w := s.Window.Value
 		if r.Given && c.holds(w) {
 			c.sid = sid

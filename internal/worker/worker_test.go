@@ -218,3 +218,24 @@ func TestEtcdIsAway(t *testing.T) {
 		t.Errorf("a late write acquired a sid for nobody: %+v", v.SIDs)
 	}
 }
+
+// TestTwoOfOneSecret: two calls with one secret, by two nodes at once, may each acquire a
+// sid. Every later call finds the same one of them; the other ends with its interval.
+func TestTwoOfOneSecret(t *testing.T) {
+	e := newEnv(t, 1)
+	again := acquire("a")
+	again.Given = true
+	record := lease.Window{
+		Era: 1, Term: 1, Instance: worker.Instance(again.Secret), Node: again.Name, Nonce: "x", State: lease.Active, Worker: true,
+		Base: start, Since: start, Ceil: start + clock.MillisOf(window),
+	}
+	for _, sid := range []string{"19", "17", "18"} {
+		e.mem.Put("window/"+sid, lease.Encode(record))
+		e.mem.Put("holder/"+sid, lease.Encode(lease.Holder{Instance: record.Instance, Node: again.Name, Worker: true, Owner: again.Owner}))
+	}
+	for range 20 {
+		if w := e.done(again).Worker; w.Handle.SID != 17 {
+			t.Fatalf("found %s", w.Handle.ID())
+		}
+	}
+}
