@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -60,34 +61,45 @@ func everyModule(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// listModules asks the go command for the packages of the modules that have rules.
+// listModules returns the packages of the modules that have rules.
 func listModules(t *testing.T) graph {
 	t.Helper()
-	g := graph{}
-	for _, dir := range ruled {
-		listModule(t, dir, g)
+	g, err := listOnce()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return g
 }
 
-func listModule(t *testing.T, dir string, g graph) {
-	t.Helper()
+// listOnce asks the go command, which takes a second for each module.
+var listOnce = sync.OnceValues(func() (graph, error) {
+	g := graph{}
+	for _, dir := range ruled {
+		if err := g.list(dir); err != nil {
+			return nil, fmt.Errorf("go list in %s: %w", dir, err)
+		}
+	}
+	return g, nil
+})
+
+// list adds the packages of the module in dir.
+func (g graph) list(dir string) error {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports", "./...")
-	cmd.Dir = filepath.Join(root(t), dir)
+	cmd.Dir = filepath.Join("../..", dir)
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+			return fmt.Errorf("%w\n%s", err, exit.Stderr)
 		}
-		t.Fatalf("go list: %v", err)
+		return err
 	}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			break
+			return nil
 		} else if err != nil {
-			t.Fatalf("go list: %v", err)
+			return err
 		}
 		g.add(p)
 	}

@@ -7,13 +7,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"regexp/syntax"
+	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // wordRule is a line of words.txt.
 type wordRule struct {
 	word    *regexp.Regexp
+	firsts  []string // the first word of each text that word finds, in lower case
 	instead string
 	except  *regexp.Regexp // nil: the word is never right
 }
@@ -41,10 +45,73 @@ func wordRules(t *testing.T) (out []wordRule) {
 			t.Fatalf("words.txt: %q has %d fields", line, len(f))
 		}
 		r := wordRule{word: regexp.MustCompile(`(?i)\b(` + f[0] + `)\b`), instead: f[1]}
+		parsed, err := syntax.Parse(f[0], syntax.Perl)
+		if err != nil {
+			t.Fatalf("words.txt: %v", err)
+		}
+		for _, found := range expand(t, parsed) {
+			r.firsts = append(r.firsts, strings.FieldsFunc(found, notInWord)[0])
+		}
 		if len(f) == 3 {
 			r.except = regexp.MustCompile(f[2])
 		}
 		out = append(out, r)
+	}
+	return out
+}
+
+// expand returns all texts that an expression without repetition matches.
+func expand(t *testing.T, e *syntax.Regexp) (out []string) {
+	t.Helper()
+	switch e.Op {
+	case syntax.OpLiteral:
+		return []string{string(e.Rune)}
+	case syntax.OpCharClass:
+		for i := 0; i < len(e.Rune); i += 2 {
+			for r := e.Rune[i]; r <= e.Rune[i+1]; r++ {
+				out = append(out, string(r))
+			}
+		}
+	case syntax.OpEmptyMatch:
+		return []string{""}
+	case syntax.OpQuest:
+		return append(expand(t, e.Sub[0]), "")
+	case syntax.OpCapture:
+		return expand(t, e.Sub[0])
+	case syntax.OpAlternate:
+		for _, sub := range e.Sub {
+			out = append(out, expand(t, sub)...)
+		}
+	case syntax.OpConcat:
+		out = []string{""}
+		for _, sub := range e.Sub {
+			var longer []string
+			for _, begin := range out {
+				for _, end := range expand(t, sub) {
+					longer = append(longer, begin+end)
+				}
+			}
+			out = longer
+		}
+	default:
+		t.Fatalf("words.txt: %v repeats something: a rule lists words", e)
+	}
+	return out
+}
+
+func notInWord(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+
+// among returns the rules that may find something in a text: most files have none of the
+// words, and there are megabytes of them.
+func among(rules []wordRule, text string) (out []wordRule) {
+	words := map[string]bool{}
+	for word := range strings.FieldsFuncSeq(hump.ReplaceAllString(text, "$1 $2"), notInWord) {
+		words[strings.ToLower(word)] = true
+	}
+	for _, r := range rules {
+		if slices.ContainsFunc(r.firsts, func(first string) bool { return words[first] }) {
+			out = append(out, r)
+		}
 	}
 	return out
 }
@@ -88,10 +155,14 @@ func TestWords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		few := among(rules, string(data))
+		if len(few) == 0 && !quotes.Match(data) {
+			continue
+		}
 		number := 0
 		for line := range strings.Lines(string(data)) {
 			number++
-			for _, bad := range unwanted(rules, line) {
+			for _, bad := range unwanted(few, line) {
 				if shown++; shown <= 50 || *allWords {
 					t.Errorf("%s:%d: %s", name, number, bad)
 				}
@@ -120,7 +191,7 @@ func TestUnwantedFindsPlantedWords(t *testing.T) {
 		"the neighbour's behaviour":     2,
 		"a neighbor":                    0,
 	} {
-		if got := unwanted(rules, line); len(got) != want {
+		if got := unwanted(among(rules, line), line); len(got) != want {
 			t.Errorf("%q: %q, want %d", line, got, want)
 		}
 	}
