@@ -1,10 +1,12 @@
 package agreement_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
@@ -22,8 +24,11 @@ func (env *testEnv) setTogether(step time.Duration) {
 func TestFleetStepsTooFar(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, 10 * year} {
 		for _, size := range []int{1, 3, 32} {
-			t.Run(step.String(), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d by %v", size, step), func(t *testing.T) {
 				t.Parallel()
+				if size == 32 {
+					tier.Check(t, "32 whole nodes")
+				}
 				runScenario(t, func(env *testEnv) {
 					env.startAll(size)
 					time.Sleep(10 * time.Second)

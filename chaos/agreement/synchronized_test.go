@@ -1,26 +1,28 @@
 package agreement_test
 
 import (
-	"flag"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
 )
-
-var day = flag.Bool("day", false, "let the calm of three nodes last a day, and that of 32 an hour")
 
 // TestCalm: whole clusters whose clocks are as good as NTP keeps them refuse
 // nobody for hours, and every ID is true to 20 ms.
 func TestCalm(t *testing.T) {
-	long := map[int]time.Duration{3: time.Hour, 5: 20 * time.Minute, 32: time.Minute}
-	if *day {
-		long = map[int]time.Duration{3: 24 * time.Hour, 5: 4 * time.Hour, 32: time.Hour}
-	}
-	for n, d := range long {
+	for n, minutes := range map[int]int{
+		3:  tier.Of(t, "minutes of 3 nodes", 10, 60, 24*60),
+		5:  tier.Of(t, "minutes of 5 nodes", 5, 20, 4*60),
+		32: tier.Of(t, "minutes of 32 nodes", 0, 1, 60),
+	} {
+		d := time.Duration(minutes) * time.Minute
 		t.Run(fmt.Sprintf("%d for %v", n, d), func(t *testing.T) {
 			t.Parallel()
+			if minutes == 0 {
+				tier.Check(t, "32 whole nodes")
+			}
 			runScenario(t, func(env *testEnv) {
 				for i := range n {
 					m := env.start(options{off: time.Duration(i%5-2) * 3 * time.Millisecond, pace: time.Second, kernel: "good"})

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 func root(t *testing.T) string {
@@ -41,6 +43,7 @@ func TestFlagsAreTheReleases(t *testing.T) {
 
 // The release leaves out dev and the etcd server that it starts, and its answer states that.
 func TestAllocatorHasNoDev(t *testing.T) {
+	tier.Check(t, "builds the release")
 	path, err := Allocator(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -96,6 +99,7 @@ func TestVersionsAreTheRoots(t *testing.T) {
 }
 
 func TestEtcd(t *testing.T) {
+	tier.Check(t, "builds etcd's own programs")
 	dir := t.TempDir()
 	path, err := Etcd(t.Context(), dir)
 	if err != nil {

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 // goPackage is a package as the go command lists it.
@@ -82,7 +84,7 @@ func compiles(p goPackage, packages map[string]goPackage, changed map[string]str
 const module = "github.com/flakelease/allocator/"
 
 // TestBugsApply: the code goes on, and the bugs have to follow it. Every bug finds
-// its place, once, and what comes out compiles.
+// its place, once, and names tests that exist.
 func TestBugsApply(t *testing.T) {
 	root, err := rootOf(".")
 	if err != nil {
@@ -95,31 +97,10 @@ func TestBugsApply(t *testing.T) {
 	if len(bugs) < 60 {
 		t.Errorf("%d bugs: where are the others?", len(bugs))
 	}
-	var dirs []string
-	for _, b := range bugs {
-		for _, e := range b.Edits {
-			dirs = append(dirs, module+path.Dir(e.File))
-		}
-	}
-	slices.Sort(dirs)
-	packages := list(t, root, slices.Compact(dirs))
 	for _, b := range bugs {
 		t.Run(b.Name, func(t *testing.T) {
-			changed, err := b.apply(root)
-			if err != nil {
+			if _, err := b.apply(root); err != nil {
 				t.Fatal(err)
-			}
-			absolute := map[string]string{}
-			var touched []string
-			for file, text := range changed {
-				absolute[filepath.Join(root, filepath.FromSlash(file))] = text
-				touched = append(touched, module+path.Dir(file))
-			}
-			slices.Sort(touched)
-			for _, name := range slices.Compact(touched) {
-				if err := compiles(packages[name], packages, absolute); err != nil {
-					t.Errorf("with the bug in, %s does not compile: %v", name, err)
-				}
 			}
 			for _, c := range b.Catches {
 				if dir, ok := strings.CutPrefix(c.Args[0], "./"); !ok {
@@ -167,6 +148,46 @@ func TestMutantsApply(t *testing.T) {
 	}
 }
 
+// TestBugsCompile: what a bug makes of the code compiles.
+func TestBugsCompile(t *testing.T) {
+	tier.Check(t, "compiles what each bug changes")
+	root, err := rootOf(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bugs, err := all()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dirs []string
+	for _, b := range bugs {
+		for _, e := range b.Edits {
+			dirs = append(dirs, module+path.Dir(e.File))
+		}
+	}
+	slices.Sort(dirs)
+	packages := list(t, root, slices.Compact(dirs))
+	for _, b := range bugs {
+		changed, err := b.apply(root)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		absolute := map[string]string{}
+		var touched []string
+		for file, text := range changed {
+			absolute[filepath.Join(root, filepath.FromSlash(file))] = text
+			touched = append(touched, module+path.Dir(file))
+		}
+		slices.Sort(touched)
+		for _, name := range slices.Compact(touched) {
+			if err := compiles(packages[name], packages, absolute); err != nil {
+				t.Errorf("%s: with the bug in, %s does not compile: %v", b.Name, name, err)
+			}
+		}
+	}
+}
+
 // testsExist checks that each test named in a -run is one of the package's: one
 // that was renamed would otherwise be missed in silence, with the others.
 func testsExist(t *testing.T, root string, c Catch) {
@@ -198,6 +219,7 @@ func testsExist(t *testing.T, root string, c Catch) {
 
 // TestCompilesNotices: the check above would be worth nothing if it passed all.
 func TestCompilesNotices(t *testing.T) {
+	tier.Check(t, "compiles a package")
 	root, err := rootOf(".")
 	if err != nil {
 		t.Fatal(err)
@@ -337,6 +359,7 @@ func TestReadReal(t *testing.T) {
 // TestPlantedNotIn: a bug that never gets into the program is not taken for one that
 // nothing catches.
 func TestPlantedNotIn(t *testing.T) {
+	tier.Check(t, "builds the release twice")
 	root, err := rootOf(".")
 	if err != nil {
 		t.Fatal(err)

@@ -18,11 +18,12 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/sim"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 var (
-	campaignFile = flag.String("campaign", "", "file with the state of a campaign, which runs seeds where it stopped")
-	campaignFor  = flag.Duration("campaign-for", 0, "how long to run it; 0: until -campaign-seeds")
+	campaignFile = flag.String("campaign", "", "file with the state of a campaign, which runs seeds where it stopped; empty: one in bin, in the nightly tier alone")
+	campaignFor  = flag.Duration("campaign-for", time.Hour, "how long to run it; 0: until -campaign-seeds")
 	campaignMost = flag.Uint64("campaign-seeds", 0, "seeds of the whole campaign; 0: until -campaign-for")
 	commit       = flag.String("commit", "", "what is tested, for the failures of a campaign")
 )
@@ -135,7 +136,8 @@ func (c *campaign) play() {
 // was stopped. It plays all seeds, keeps those that failed, and fails if there are any.
 func TestCampaign(t *testing.T) {
 	if *campaignFile == "" {
-		t.Skip("runs with -campaign: see make sim-campaign")
+		tier.Nightly(t, "new seeds for an hour")
+		*campaignFile = "../../bin/sim-campaign.json"
 	}
 	c, err := loadCampaign(*campaignFile)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -49,8 +50,8 @@ func TestClocksSetTogether(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, 10 * 365 * 24 * time.Hour, -time.Hour} {
 		for _, restarts := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v, restarts=%v", step, restarts), func(t *testing.T) {
-				for seed := range uint64(3) {
-					sim := calmCluster(seed)
+				for seed := range tier.Of(t, "seeds", 1, 3, 20) {
+					sim := calmCluster(uint64(seed))
 					issued := sim.before.IDs()
 					limit := sim.plan.window + sim.plan.maxSkew + time.Second
 					if restarts {

@@ -13,10 +13,11 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/sim"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 var (
-	seeds   = flag.Uint64("seeds", defaultSeeds, "how many seeds to run")
+	seeds   = flag.Uint64("seeds", 0, "how many seeds to run; 0: as many as the tier has time for")
 	first   = flag.Uint64("first", 1, "seed of the first; 0 draws one and prints it")
 	single  = flag.Uint64("seed", 0, "run this one alone; with -v, trace all of it")
 	minutes = flag.Float64("minutes", 0, "simulated minutes of faults in each; 0: one and a half to six and a half, as drawn")
@@ -98,6 +99,9 @@ func TestSim(t *testing.T) {
 	if from == 0 {
 		from = rand.Uint64N(1 << 40)
 	}
+	if *seeds == 0 {
+		*seeds = uint64(tier.Of(t, "seeds", 16, 260, 2000))
+	}
 	t.Logf("seeds %d to %d", from, from+*seeds-1)
 	c := &tally{played: map[sim.Mode]int{}, points: map[sim.Mode]*sim.Points{}, seeds: map[sim.Mode]*sim.Points{}}
 	began := time.Now()
@@ -146,7 +150,8 @@ func TestSim(t *testing.T) {
 // TestSameSeedSameRun plays seeds twice: all that happens is the seed's.
 func TestSameSeedSameRun(t *testing.T) {
 	hashes := map[uint64]bool{}
-	for seed := range uint64(16) {
+	n := tier.Of(t, "seeds", 3, 16, 16)
+	for seed := range uint64(n) {
 		o := sim.Options{Virtual: time.Minute}
 		a := sim.Run(seed, o)
 		o.Trace = io.Discard // to trace a run must not change it
@@ -156,7 +161,7 @@ func TestSameSeedSameRun(t *testing.T) {
 		}
 		hashes[a.Hash] = true
 	}
-	if len(hashes) != 16 {
-		t.Errorf("16 seeds have %d hashes", len(hashes))
+	if len(hashes) != n {
+		t.Errorf("%d seeds have %d hashes", n, len(hashes))
 	}
 }

@@ -2,7 +2,6 @@ package virtual
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,11 +11,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
 )
-
-var every = flag.Bool("every", false, "fail each call in every way, not only in the three most important ones and one more in turn")
 
 // soon is within what a node issues after a single call has failed: call timeouts,
 // and pauses between attempts.
@@ -124,14 +122,19 @@ func TestEveryEtcdCallFails(t *testing.T) {
 			t.Errorf("the scenario has no %s: %v", m, count)
 		}
 	}
+	// Seven ways are all. Four are the three most important ones and one more in turn.
+	most := tier.Of(t, "ways to fail each call, or 1 for one call in eight", 1, 4, 7)
+	if raced {
+		most = 1
+	}
 	began, runs := time.Now(), 0
 	for k := 1; k <= len(healthy.calls); k++ {
 		ways := []etcdsim.Fault{etcdsim.Refused, etcdsim.Failed, etcdsim.Unanswered}
 		others := []etcdsim.Fault{etcdsim.Hung, etcdsim.Late, etcdsim.BrokenBefore, etcdsim.BrokenAfter}
 		switch {
-		case *every:
+		case most == 7:
 			ways = etcdsim.Faults
-		case raced:
+		case most == 1:
 			ways = nil
 			if k%8 == 0 {
 				ways = etcdsim.Faults[k/8%len(etcdsim.Faults):][:1]

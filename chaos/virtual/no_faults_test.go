@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -12,8 +13,11 @@ import (
 // real stack.
 func TestNoFaults(t *testing.T) {
 	slow(t)
-	long := map[int]time.Duration{3: time.Hour, 5: 10 * time.Minute}
-	for n, long := range long {
+	for n, minutes := range map[int]int{
+		3: tier.Of(t, "minutes of three nodes", 3, 60, 600),
+		5: tier.Of(t, "minutes of five nodes", 1, 10, 100),
+	} {
+		long := time.Duration(minutes) * time.Minute
 		t.Run(fmt.Sprintf("%d for %v", n, long), func(t *testing.T) {
 			began := time.Now()
 			run(t, func(e *env) {

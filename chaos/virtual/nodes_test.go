@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -195,6 +196,7 @@ func TestClocks(t *testing.T) {
 //
 // Incident T20 (the index of the 33rd wrapped onto a live one), docs/INCIDENTS.md.
 func TestMoreNodesThanSIDs(t *testing.T) {
+	tier.Check(t, "33 whole nodes")
 	slow(t)
 	run(t, func(e *env) {
 		nodes := make([]*member, 0, 33)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 // outages are the ways in which etcd can be away from all nodes, and come back.
@@ -103,6 +104,7 @@ func (m *member) toldOnce() {
 //
 // Incident T35 (no quorum), docs/INCIDENTS.md.
 func TestLongOutage(t *testing.T) {
+	tier.Check(t, "minutes without etcd in every way")
 	slow(t)
 	for name, o := range outages {
 		t.Run(name, func(t *testing.T) {

@@ -10,10 +10,11 @@ import (
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/gossiptest"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 var (
-	runs  = flag.Int("runs", 0, "how many runs with random faults; 0: 4, or 1 with -race")
+	runs  = flag.Int("runs", 0, "how many runs with random faults; 0: as many as the tier has time for")
 	first = flag.Uint64("first", 0, "the seed of the first run; 0: 1")
 )
 
@@ -162,7 +163,10 @@ func (m *machine) off() time.Duration {
 func TestRandomFaults(t *testing.T) {
 	many := *runs
 	if many == 0 {
-		many = map[bool]int{false: 4, true: 1}[raced]
+		many = tier.Of(t, "seeds", 1, 4, 40)
+	}
+	if raced {
+		many = 1
 	}
 	for n := range uint64(many) {
 		seed := max(*first, 1) + n

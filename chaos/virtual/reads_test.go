@@ -27,9 +27,11 @@ import (
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/netsim"
 	"github.com/flakelease/allocator/chaos/scale"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/lease/keeper"
@@ -240,6 +242,7 @@ func (k keepers) run(t *testing.T, n int, calm time.Duration, restarts int, paus
 func TestReads(t *testing.T) {
 	if *readsSizes == "" {
 		slow(t)
+		tier.Check(t, "22 minutes of 32 keepers")
 		m := readsOf(t, 32, 22*time.Minute, 32, 2*time.Second)
 		for _, d := range scale.ReadDifferences(m) {
 			t.Error(d)
@@ -273,10 +276,17 @@ func TestReads(t *testing.T) {
 
 // TestReadsOfARealEtcd measures keepers in real time against the etcd of -reads-etcd,
 // and saves the results for chaos/scale. That etcd must have no space
-// allocator/default yet.
+// allocator/default yet. Without it the test has an etcd of its own and saves nothing.
 func TestReadsOfARealEtcd(t *testing.T) {
-	if *readsEtcd == "" {
-		t.Skip("not run: it takes minutes and an empty etcd; see -reads-etcd")
+	keep := *readsEtcd != ""
+	if !keep {
+		tier.Nightly(t, "1,024 keepers on a real etcd, in real time")
+		etcd, err := devetcd.Start(t.Context(), devetcd.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer etcd.Close()
+		*readsEtcd = etcd.Endpoint()
 	}
 	const calm, restarts, pause = 2 * time.Minute, 32, 2 * time.Second
 	var mu sync.Mutex // guards took
@@ -330,7 +340,7 @@ func TestReadsOfARealEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%s", b)
-	if t.Failed() {
+	if t.Failed() || !keep {
 		return
 	}
 	if err := os.WriteFile("../scale/testdata/real.json", append(b, '\n'), 0o644); err != nil {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/flake"
@@ -227,6 +228,7 @@ func TestQuarantineAndRelease(t *testing.T) {
 // The record of a live holder is damaged: the node moves on, and the repair's
 // bound lies above all that it was granted.
 func TestReleaseOfACorruptRecord(t *testing.T) {
+	tier.Check(t, "waits for the floor of an era")
 	t.Parallel()
 	d := deploy(t)
 	a := d.node("a")
@@ -290,6 +292,7 @@ func TestReleaseOfAPoisonedRecord(t *testing.T) {
 //
 // Incident T34 (somebody deleted the record of what was used), docs/INCIDENTS.md.
 func TestReleaseOfADeletedRecord(t *testing.T) {
+	tier.Check(t, "waits for the floor of an era")
 	t.Parallel()
 	d := deploy(t)
 	a := d.node("a")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 )
@@ -111,6 +112,7 @@ func environment(text, ip string) (out []string) {
 // three machines that are three addresses, and then the pages about their later life.
 // What is left out: systemd, whose unit is taken for its command, and users.
 func TestGuide(t *testing.T) {
+	tier.Check(t, "builds the release and etcd's programs, and runs three machines")
 	t.Parallel() // it waits for windows and eras
 	bin, ok := pages.OwnNetwork(t, func() string { return programs(t) })
 	if !ok {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
@@ -96,6 +97,7 @@ func (d *testCluster) eventually(code int, args []string, patterns ...string) {
 // What operators look at shows two nodes of one name, a node that is paused, and an outage
 // of etcd. All nodes are processes of their own.
 func TestWhatOperatorsSee(t *testing.T) {
+	tier.Check(t, "waits until leases lapse")
 	t.Parallel()
 	d := deploy(t)
 	one, two := d.serve("one"), d.serve("two")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 // follow carries out a page in a directory that looks like a clone of this repository,
@@ -68,10 +69,19 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 	}}))
 }
 
-func TestFiveMinutes(t *testing.T) { follow(t, "docs/tutorial/five-minutes.md", true) }
+func TestFiveMinutes(t *testing.T) {
+	tier.Check(t, "follows the tutorial")
+	follow(t, "docs/tutorial/five-minutes.md", true)
+}
 
 func TestReadme(t *testing.T) { follow(t, "README.md", true, "make", "redis-cli") }
 
-func TestCallIt(t *testing.T) { follow(t, "docs/how-to/call-it.md", true, "make", "redis-cli") }
+func TestCallIt(t *testing.T) {
+	tier.Check(t, "follows the page about calls")
+	follow(t, "docs/how-to/call-it.md", true, "make", "redis-cli")
+}
 
-func TestBreakIt(t *testing.T) { follow(t, "docs/tutorial/break-it.md", false) }
+func TestBreakIt(t *testing.T) {
+	tier.Check(t, "follows the page that breaks a cluster")
+	follow(t, "docs/tutorial/break-it.md", false)
+}

@@ -27,6 +27,7 @@ import (
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -325,6 +326,7 @@ func processes(issues []history.Issue) int {
 //
 // Incident T33 (restored from an old snapshot), docs/INCIDENTS.md.
 func TestRecoverUnderANewToken(t *testing.T) {
+	tier.Check(t, "restores etcd from a snapshot with etcd's own program")
 	t.Parallel()
 	d := deploy(t)
 	a, b := d.node("a"), d.node("b")
@@ -365,6 +367,7 @@ func TestRecoverUnderANewToken(t *testing.T) {
 //
 // Incident T33 (restored from an old snapshot), docs/INCIDENTS.md.
 func TestRecoverUnderTheSameToken(t *testing.T) {
+	tier.Check(t, "restores etcd from a snapshot with etcd's own program")
 	t.Parallel()
 	d := deploy(t)
 	a := d.node("a")
@@ -397,6 +400,7 @@ func TestRecoverUnderTheSameToken(t *testing.T) {
 
 // TestRecoverWithoutNodes: all were stopped, as where a node cannot be reached.
 func TestRecoverWithoutNodes(t *testing.T) {
+	tier.Check(t, "restores etcd from a snapshot with etcd's own program")
 	t.Parallel()
 	d := deploy(t)
 	a := d.node("a")
@@ -470,6 +474,7 @@ func (m *member) planned(want ...string) (plan recovered, key string, asked map[
 //
 // Incident T33 (restored from an old snapshot), docs/INCIDENTS.md.
 func TestRecoverOnThePage(t *testing.T) {
+	tier.Check(t, "restores etcd from a snapshot with etcd's own program")
 	t.Parallel()
 	d := deploy(t)
 	a, b := d.node("a"), d.node("b")
@@ -521,6 +526,7 @@ func TestRecoverOnThePage(t *testing.T) {
 // A node that registered after the backup, and is not in gossip, is known to those that
 // listed it before: the page does not begin an era without its answer.
 func TestPageKnowsWhoRegisteredAfterTheBackup(t *testing.T) {
+	tier.Check(t, "restores etcd from a snapshot with etcd's own program")
 	t.Parallel()
 	d := deploy(t)
 	a, b := d.node("a"), d.node("b")

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/devetcd"
 )
@@ -50,6 +51,7 @@ func (s *tools) must(command string) string {
 // The role that deploy/etcd/role.sh makes is enough for all that nodes and
 // operators do with a space, and for nothing outside it.
 func TestRole(t *testing.T) {
+	tier.Check(t, "builds etcdctl")
 	t.Parallel() // most of the time it waits
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip("not run: there is no sh")

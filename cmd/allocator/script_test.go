@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 var update = flag.Bool("update", false, "rewrite transcripts and the reference page")
@@ -62,9 +65,34 @@ func (c cleaning) Run() int {
 //	                       can be inspected as stdout and stderr
 //	http METHOD URL [type [body]]
 //	                       prints the status and the body
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { scripts(t, quickScripts) }
+
+// quickScripts are those that show most for their time.
+var quickScripts = []string{"admin", "config", "dev", "interrupt", "parse", "serve", "usage"}
+
+func TestMoreScripts(t *testing.T) {
+	tier.Check(t, "hundreds of processes")
+	files, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var more []string
+	for _, f := range files {
+		if name := strings.TrimSuffix(filepath.Base(f), ".txtar"); !slices.Contains(quickScripts, name) {
+			more = append(more, name)
+		}
+	}
+	scripts(t, more)
+}
+
+func scripts(t *testing.T, names []string) {
+	t.Helper()
+	var files []string
+	for _, name := range names {
+		files = append(files, "testdata/script/"+name+".txtar")
+	}
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Files:               files,
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {

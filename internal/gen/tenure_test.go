@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -551,9 +552,7 @@ func TestBetweenReadAndCommit(t *testing.T) {
 //
 // Incident T38 (two generators in one process), docs/INCIDENTS.md.
 func TestVetForbidsCopies(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs go vet")
-	}
+	tier.Check(t, "runs go vet")
 	out, err := exec.Command("go", "vet", "-copylocks", "./testdata/copies").CombinedOutput()
 	if err == nil || strings.Count(string(out), "gen.Tenure contains") < 2 {
 		t.Errorf("go vet did not forbid both copies: %v\n%s", err, out)

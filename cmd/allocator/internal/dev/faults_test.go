@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/server/console"
 )
@@ -123,6 +124,7 @@ func answers(want ...string) func(console.Broken) bool {
 // TestBreak presses every button. Whatever is broken, the others serve, no ID comes
 // twice, and repairing heals.
 func TestBreak(t *testing.T) {
+	tier.Check(t, "each fault of the page, in a minute of real time")
 	p := page{t, startDev(t)}
 	const slow = 40 * time.Second // heals take some 20 s: a clock has to be right for 10 s
 	p.until("all serve", slow, answers("OK", "OK", "OK"))
@@ -159,9 +161,6 @@ func TestBreak(t *testing.T) {
 	p.until("etcd is stopped", slow, func(b console.Broken) bool { return b.Etcd == "stopped" && answers("OK", "OK", "OK")(b) })
 	p.press("repair", "etcd")
 	p.until("etcd runs", slow, func(b console.Broken) bool { return b.Etcd == "running" })
-	if testing.Short() {
-		return
-	}
 	p.press("cut", "node-3")
 	p.until("a node without etcd ends with its window", slow, answers("OK", "OK", "WINDOW_EXHAUSTED"))
 	p.press("repair", "node-3")
