@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -58,34 +56,5 @@ func TestTableOfRuns(t *testing.T) {
 	broken := table([]*Results{runOf(history.Broken, faultOf("kill", "fail", true)), one})
 	if !strings.Contains(broken, "| 3/3 | 14,000 | fail: why \\| fail |") {
 		t.Errorf("a pass replaces a failure:\n%s", broken)
-	}
-}
-
-func TestReplaceTable(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "x.md")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("a\n" + tableBegins + "\nold\n" + tableEnds + "\nz\n")
-	for range 2 {
-		if err := replaceTable(name, "new\n"); err != nil {
-			t.Fatal(err)
-		}
-		got, _ := os.ReadFile(name)
-		if want := "a\n" + tableBegins + "\nnew\n" + tableEnds + "\nz\n"; string(got) != want {
-			t.Errorf("got %q", got)
-		}
-	}
-	for _, text := range []string{"", tableBegins + "\n", tableEnds, tableEnds + "\n" + tableBegins + "\n"} {
-		write(text)
-		if err := replaceTable(name, "new\n"); err == nil {
-			t.Errorf("%q has no place for a table, and replaceTable returned no error", text)
-		}
-		if got, _ := os.ReadFile(name); string(got) != text {
-			t.Errorf("%q became %q", text, got)
-		}
 	}
 }
