@@ -11,7 +11,7 @@ func Reference() string {
 	b.WriteString(`# Configuration
 
 A value comes from the first of these that gives one: a flag (` + "`--lease.window 1m`" + `), a variable
-(` + "`ALLOCATOR_LEASE_WINDOW=1m`" + `), the YAML file named by ` + "`--config`" + ` or ` + "`ALLOCATOR_CONFIG`" + `, the default.
+(` + "`ALLOCATOR_LEASE_WINDOW=1m`" + `: the key in capitals, with ` + "`_`" + ` in place of dots and dashes), the YAML file named by ` + "`--config`" + ` or ` + "`ALLOCATOR_CONFIG`" + `, the default.
 In the file a dot is a level:
 
 ` + "```yaml\nlease:\n  window: 1m\n```" + `
@@ -20,12 +20,12 @@ Unknown keys are errors, in the file as in the environment. An empty variable co
 Kubernetes injects for a Service named allocator (` + "`ALLOCATOR_PORT…`, `ALLOCATOR_SERVICE_…`, `ALLOCATOR_…_TCP…`" + `) are
 ignored. ` + "`allocator config print`" + ` shows every value and where it came from.
 
-| key | variable | default | what it is |
-|---|---|---|---|
+| key | default | what it is |
+|---|---|---|
 `)
 	options := Options()
 	for _, o := range options {
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", o.Key, o.Env(), o.defaultText(), o.Usage)
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", o.Key, o.defaultText(), o.Usage)
 	}
 	b.WriteString("\n## Why these defaults\n\n")
 	for _, o := range options {
