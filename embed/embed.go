@@ -164,7 +164,7 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 		look, cancel := context.WithTimeout(ctx, lookTimeout)
 		v, err := daemon.FindSpace(look, c, daemon.Beginning{}, log)
 		cancel()
-		var other *daemon.SpaceError
+		var other *lease.FormatError
 		var outside *lease.RangeError
 		if errors.As(err, &other) || errors.As(err, &outside) {
 			return fmt.Errorf("embed: %w", err)

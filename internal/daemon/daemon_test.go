@@ -397,8 +397,8 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 			if !errors.As(err, &format) || format.Space != have.Format() || format.Node != c.Format() {
 				t.Errorf("got %v, want both formats", err)
 			}
-			var space *daemon.SpaceError
-			if _, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, log); !errors.As(err, &space) || space.Have != have.Format() {
+			_, _, err = daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, log)
+			if !errors.As(err, &format) || format.Space != have.Format() || format.Node != c.Format() {
 				t.Errorf("init: got %v, want both formats", err)
 			}
 		})

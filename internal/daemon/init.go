@@ -16,20 +16,6 @@ import (
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
-// SpaceError says that a space exists with another layout or epoch than configured.
-type SpaceError struct {
-	Name        string
-	Have, Asked flake.Format
-}
-
-// Error prints both.
-func (e *SpaceError) Error() string {
-	show := func(f flake.Format) string {
-		return fmt.Sprintf("layout %s and epoch %s", f.Layout, at(clock.Millis(f.Epoch)))
-	}
-	return fmt.Sprintf("space %q has %s, but the configuration has %s: configure the layout and epoch of the space, or another space", e.Name, show(e.Have), show(e.Asked))
-}
-
 // PartError says that a space exists with other sids than asked for.
 type PartError struct {
 	Name  string
@@ -111,7 +97,7 @@ func at(t clock.Millis) string { return t.Time().Format(time.RFC3339Nano) }
 // that are all above begin.Above. It reports which, and returns the records of the space.
 //
 // It returns ErrClock, ErrAbove and *lease.RangeError before it connects, these or a
-// *SpaceError, *PartError or *FloorError for a space that differs, and the store's errors.
+// *lease.FormatError, *PartError or *FloorError for a space that differs, and the store's errors.
 func Init(ctx context.Context, cfg config.Config, begin Beginning, log *slog.Logger) (created bool, now lease.View, err error) {
 	src := clock.NewSystem(clock.SystemConfig{})
 	if err := checkClock(src.Read().WallMillis(), cfg.Epoch, cfg.Layout, buildTime()); err != nil {
@@ -182,7 +168,7 @@ func sameSpace(cfg config.Config, begin Beginning, now lease.View) error {
 	}
 	asked := flake.Format{Layout: cfg.Layout, Epoch: int64(cfg.Epoch)}
 	if have := now.Config.Value.Format(); have != asked {
-		return &SpaceError{Name: cfg.Space, Have: have, Asked: asked}
+		return fmt.Errorf("space %q: %w", cfg.Space, &lease.FormatError{Space: have, Node: asked})
 	}
 	if have := now.Config.Value; !begin.SIDs.All() && have.SIDs() != begin.SIDs {
 		return &PartError{Name: cfg.Space, Have: have, Asked: begin.SIDs}

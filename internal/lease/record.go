@@ -45,7 +45,7 @@ type FormatError struct {
 // Error names both formats.
 func (e *FormatError) Error() string {
 	at := func(epoch int64) string { return clock.Millis(epoch).Time().Format(time.RFC3339Nano) }
-	return fmt.Sprintf("the space has layout %s and epoch %s, but this node is configured with layout %s and epoch %s: "+
+	return fmt.Sprintf("the space has layout %s and epoch %s, but the configuration has layout %s and epoch %s: "+
 		"configure those of the space, or another space",
 		e.Space.Layout, at(e.Space.Epoch), e.Node.Layout, at(e.Node.Epoch))
 }

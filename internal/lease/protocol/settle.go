@@ -47,13 +47,11 @@ func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 		m.unknownOutcome(now, ev.Err)
 		return
 	}
-	if m.try != nil && m.try.unknown {
-		if m.checkHistory(now, ev.View) {
-			m.settle(now, ev.View)
-		}
+	if !m.checkHistory(now, ev.View) {
 		return
 	}
-	if !m.checkHistory(now, ev.View) {
+	if m.try != nil && m.try.unknown {
+		m.settle(now, ev.View)
 		return
 	}
 	if loss, ok := m.history.Listed(ev.View); ok {

@@ -91,7 +91,7 @@ give each region's as --sids. They never change, and nodes learn them from etcd.
 		} else {
 			now, err = daemon.FindSpace(ctx, c, begin, cli.Logger(c.Log, a.Err))
 		}
-		var differs *daemon.SpaceError
+		var differs *lease.FormatError
 		var lower *daemon.FloorError
 		var others *daemon.PartError
 		var outside *lease.RangeError
