@@ -17,7 +17,7 @@ import (
 
 // A Case is one operation of one library.
 type Case struct {
-	Group   string // what it does: cases of a group are compared
+	Group   string // cases of a group are compared
 	Library string
 	Run     func(n int) // does it n times
 
@@ -266,7 +266,7 @@ func Cases() []Case {
 			}
 			sink = int(sum)
 		}, func() string { id, _ := flake.ParseInt(in.intText[0]); return id.String() }, 0},
-		{Groups[6], "strconv", func(n int) { // of any sign
+		{Groups[6], "strconv", func(n int) { // positive and negative numbers
 			sum := int64(0)
 			for i := range n {
 				v, _ := strconv.ParseInt(in.intText[i%few], 10, 64)

@@ -175,7 +175,8 @@ func newTenure(src clock.Source, cfg gen.Config) *gen.Tenure {
 }
 
 func newNode(src clock.Source) *node.Node {
-	n := node.New(node.Config{Name: "bench", Instance: "bench-1", Gen: genConfig(flake.Scalable), MaxWait: time.Second}, src, gen.Random())
+	n := node.New(node.Config{Name: "bench", Instance: "bench-1", Gen: genConfig(flake.Scalable), MaxWait: time.Second},
+		src, gen.Random())
 	n.Begin(lease.Grant{SID: 7, Term: 1, Base: src.Now().Wall, Ceil: clock.Millis(flake.DefaultEpoch) + 1<<43})
 	return n
 }

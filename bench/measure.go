@@ -83,8 +83,8 @@ func nanos(v float64) string {
 type Verdict struct {
 	Goal
 	Measured bool
-	Got      float64 // by the minimum times
-	Median   float64 // by the median of the rounds
+	Got      float64 // ratio of the minimum times
+	Median   float64 // median of the rounds' ratios
 	Met      bool
 }
 
@@ -116,9 +116,11 @@ func (t Times) Judge() []Verdict {
 // GoalRows writes a row of a Markdown table for each goal.
 func (t Times) GoalRows(w io.Writer) {
 	for _, v := range t.Judge() {
-		goal, got, mid := fmt.Sprintf("≤ %.2f × %s", v.Max, v.Peer), fmt.Sprintf("%.2f ×", v.Got), fmt.Sprintf("%.2f × in the median", v.Median)
+		goal, got, mid := fmt.Sprintf("≤ %.2f × %s", v.Max, v.Peer), fmt.Sprintf("%.2f ×", v.Got),
+			fmt.Sprintf("%.2f × in the median", v.Median)
 		if v.Peer == "" {
-			goal, got, mid = fmt.Sprintf("≤ %.0f ns", v.Max), fmt.Sprintf("%.0f ns", v.Got), fmt.Sprintf("%.0f ns in the median", v.Median)
+			goal, got, mid = fmt.Sprintf("≤ %.0f ns", v.Max), fmt.Sprintf("%.0f ns", v.Got),
+				fmt.Sprintf("%.0f ns in the median", v.Median)
 		}
 		name, verdict := v.Group, "met"
 		if v.Case != "" {

@@ -42,7 +42,8 @@ func run(rounds int, slice time.Duration, only string) bool {
 		}
 	}
 	times := bench.Measure(cases, rounds, slice)
-	fmt.Printf("%s, %s/%s, GOMAXPROCS %d, %d rounds\n\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0), rounds)
+	fmt.Printf("%s, %s/%s, GOMAXPROCS %d, %d rounds\n\n", runtime.Version(), runtime.GOOS, runtime.GOARCH,
+		runtime.GOMAXPROCS(0), rounds)
 	times.Tables(os.Stdout)
 	fmt.Println("| | goal | got | | |\n|---|---|--:|--:|---|")
 	times.GoalRows(os.Stdout)

@@ -85,7 +85,7 @@ type report struct {
 	began    time.Time
 	rounds   int
 	slice    time.Duration
-	load     string // of the machine before
+	load     string // load average before the run
 	results  []services.Result
 	versions map[string]string
 	missing  []string
@@ -116,7 +116,10 @@ func (r *report) services(ctx context.Context, binary string, only *regexp.Regex
 	}
 	r.versions, r.missing = w.Versions, w.Missing
 	r.results, err = services.Run(ctx, w, cases, services.Plan{
-		Rounds: r.rounds, Warm: r.slice / 4, Slice: r.slice, Seed: uint64(r.began.UnixNano()),
+		Rounds: r.rounds,
+		Warm:   r.slice / 4,
+		Slice:  r.slice,
+		Seed:   uint64(r.began.UnixNano()),
 		Notify: func(line string) { fmt.Fprintln(os.Stderr, line) },
 	})
 	return err
@@ -199,7 +202,8 @@ func (r *report) builtWith() string {
 	list := []string{runtime.Version()}
 	info, _ := debug.ReadBuildInfo()
 	names := []string{
-		"google.golang.org/grpc", "go.etcd.io/etcd/server/v3", "github.com/oklog/ulid/v2", "github.com/google/uuid", "github.com/rs/xid",
+		"google.golang.org/grpc", "go.etcd.io/etcd/server/v3", "github.com/oklog/ulid/v2", "github.com/google/uuid",
+		"github.com/rs/xid",
 		"github.com/segmentio/ksuid", "github.com/bwmarrin/snowflake", "github.com/sony/sonyflake",
 	}
 	for _, name := range names {

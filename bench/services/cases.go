@@ -13,11 +13,11 @@ type Case struct {
 	Group   string // cases of a group do the same work
 	Name    string
 	Ours    bool
-	Mode    string // of our steps within a millisecond: draw, or sustained (+1 ahead of the clock)
+	Mode    string // steps within a millisecond: draw, or sustained (+1 ahead of the clock)
 	Callers int
 	PerOp   int           // requests sent together; 0 is 1
 	Every   int           // one Op in so many is timed; 0 is 1
-	Warm    time.Duration // at least, before it is measured
+	Warm    time.Duration // shortest warm-up
 
 	// Servers returns the addresses whose processor time counts, none if e cannot
 	// run the case.
@@ -62,7 +62,12 @@ var Goals = []Goal{
 	{Case: Pipelined + ": this, RESP", Peer: Pipelined + ": Redis INCR", AtLeast: 1.4},
 	{Case: RedisBenchmark + ": this, RESP", Peer: RedisBenchmark + ": Redis INCR", AtLeast: 1.05},
 	{Case: RedisBenchmark + ": this, RESP", Peer: RedisBenchmark + ": Redis INCR", AtLeast: 1.2, CPU: true},
-	{Case: RedisBenchmarkPipelined + ": this, RESP", Peer: RedisBenchmarkPipelined + ": Redis INCR", AtLeast: 1.2, CPU: true},
+	{
+		Case:    RedisBenchmarkPipelined + ": this, RESP",
+		Peer:    RedisBenchmarkPipelined + ": Redis INCR",
+		AtLeast: 1.2,
+		CPU:     true,
+	},
 	{Case: Wrk + ": this, HTTP", Peer: Wrk + ": an empty handler, net/http", AtLeast: 0.92},
 	{Case: SDK + ": this, coalesced, 64", Peer: Single + ": Redis INCR", AtLeast: 4, P99: true},
 	{Case: SDK + ": this, coalesced, 1,000", AtLeast: 1_300_000},
@@ -138,70 +143,240 @@ const (
 func Cases() []Case {
 	const conns, pipe = 64, 16
 	list := []Case{
-		{Group: Single, Name: "an echo by epoll, one thread (floor)", Callers: conns, Servers: epoll,
-			Open: each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["epoll"], 1) })},
-		{Group: Single, Name: "an echo over TCP, Go (floor)", Callers: conns, Servers: peer("tcp"),
-			Open: each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["tcp"], 1) })},
-		{Group: Single, Name: "this, RESP", Ours: true, Mode: draw, Callers: conns, Servers: respNode,
-			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Node[0].RESP, 1, 1, "ID.NEXT") })},
-		{Group: Single, Name: "Redis INCR", Callers: conns, Servers: redis,
-			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, 1, 1, "INCR", "id") })},
-		{Group: Single, Name: "an empty handler, net/http", Callers: conns, Servers: peer("http"),
-			Open: each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Peer["http"], 1) })},
-		{Group: Single, Name: "an empty handler, net/http, with our limits on time", Callers: conns, Servers: peer("http-limits"),
-			Open: each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Peer["http-limits"], 1) })},
-		{Group: Single, Name: "this, HTTP", Ours: true, Mode: draw, Callers: conns, Servers: grpcNodes(1),
-			Open: each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Node[0].HTTP, 1) })},
-		{Group: Single, Name: "an empty handler, grpc-go stream", Callers: conns, Servers: peer("grpc"),
-			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Peer["grpc"], 1, 1) })},
-		{Group: Single, Name: "this, gRPC stream", Ours: true, Mode: draw, Callers: conns, Servers: grpcNodes(1),
-			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, 1, 1) })},
-		{Group: Single, Name: "an empty handler, grpc-go unary", Callers: conns, Servers: peer("grpc"),
-			Open: each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Peer["grpc"], 1) })},
-		{Group: Single, Name: "this, gRPC unary", Ours: true, Mode: draw, Callers: conns, Servers: grpcNodes(1),
-			Open: each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 1) })},
-		{Group: Single, Name: "PostgreSQL nextval", Callers: conns, Servers: postgres,
+		{
+			Group:   Single,
+			Name:    "an echo by epoll, one thread (floor)",
+			Callers: conns,
+			Servers: epoll,
+			Open:    each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["epoll"], 1) }),
+		},
+		{
+			Group:   Single,
+			Name:    "an echo over TCP, Go (floor)",
+			Callers: conns,
+			Servers: peer("tcp"),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["tcp"], 1) }),
+		},
+		{
+			Group:   Single,
+			Name:    "this, RESP",
+			Ours:    true,
+			Mode:    draw,
+			Callers: conns,
+			Servers: respNode,
+			Open:    each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Node[0].RESP, 1, 1, "ID.NEXT") }),
+		},
+		{
+			Group:   Single,
+			Name:    "Redis INCR",
+			Callers: conns,
+			Servers: redis,
+			Open:    each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, 1, 1, "INCR", "id") }),
+		},
+		{
+			Group:   Single,
+			Name:    "an empty handler, net/http",
+			Callers: conns,
+			Servers: peer("http"),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Peer["http"], 1) }),
+		},
+		{
+			Group:   Single,
+			Name:    "an empty handler, net/http, with our limits on time",
+			Callers: conns,
+			Servers: peer("http-limits"),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Peer["http-limits"], 1) }),
+		},
+		{
+			Group:   Single,
+			Name:    "this, HTTP",
+			Ours:    true,
+			Mode:    draw,
+			Callers: conns,
+			Servers: grpcNodes(1),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Node[0].HTTP, 1) }),
+		},
+		{
+			Group:   Single,
+			Name:    "an empty handler, grpc-go stream",
+			Callers: conns,
+			Servers: peer("grpc"),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Peer["grpc"], 1, 1) }),
+		},
+		{
+			Group:   Single,
+			Name:    "this, gRPC stream",
+			Ours:    true,
+			Mode:    draw,
+			Callers: conns,
+			Servers: grpcNodes(1),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, 1, 1) }),
+		},
+		{
+			Group:   Single,
+			Name:    "an empty handler, grpc-go unary",
+			Callers: conns,
+			Servers: peer("grpc"),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Peer["grpc"], 1) }),
+		},
+		{
+			Group:   Single,
+			Name:    "this, gRPC unary",
+			Ours:    true,
+			Mode:    draw,
+			Callers: conns,
+			Servers: grpcNodes(1),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 1) }),
+		},
+		{
+			Group:   Single,
+			Name:    "PostgreSQL nextval",
+			Callers: conns,
+			Servers: postgres,
 			Open: each(func(e *Env, _ int) (Caller, error) {
 				return pgCaller(e.Postgres, "", "select nextval('ids')")
-			})},
-		{Group: Single, Name: "etcd put, its revision", Callers: conns, Servers: func(e *Env) []string { return []string{e.Etcd} },
-			Open: openEtcd(etcdPut)},
-		{Group: Single, Name: "etcd transaction, a counter each", Callers: conns, Servers: func(e *Env) []string { return []string{e.Etcd} },
-			Open: openEtcd(etcdOwnCounter)},
-		{Group: Single, Name: "etcd transaction, one counter", Callers: conns, Servers: func(e *Env) []string { return []string{e.Etcd} },
-			Open: openEtcd(etcdSharedCounter)},
+			}),
+		},
+		{
+			Group:   Single,
+			Name:    "etcd put, its revision",
+			Callers: conns,
+			Servers: func(e *Env) []string { return []string{e.Etcd} },
+			Open:    openEtcd(etcdPut),
+		},
+		{
+			Group:   Single,
+			Name:    "etcd transaction, a counter each",
+			Callers: conns,
+			Servers: func(e *Env) []string { return []string{e.Etcd} },
+			Open:    openEtcd(etcdOwnCounter),
+		},
+		{
+			Group:   Single,
+			Name:    "etcd transaction, one counter",
+			Callers: conns,
+			Servers: func(e *Env) []string { return []string{e.Etcd} },
+			Open:    openEtcd(etcdSharedCounter),
+		},
 
-		{Group: Pipelined, Name: "an echo by epoll, one thread (floor)", Callers: conns, PerOp: pipe, Servers: epoll,
-			Open: each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["epoll"], pipe) })},
-		{Group: Pipelined, Name: "an echo over TCP, Go (floor)", Callers: conns, PerOp: pipe, Servers: peer("tcp"),
-			Open: each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["tcp"], pipe) })},
-		{Group: Pipelined, Name: "this, RESP", Ours: true, Mode: sustained, Callers: conns, PerOp: pipe, Servers: respNode,
-			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Node[0].RESP, pipe, 1, "ID.NEXT") })},
-		{Group: Pipelined, Name: "Redis INCR", Callers: conns, PerOp: pipe, Servers: redis,
-			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, pipe, 1, "INCR", "id") })},
-		{Group: Pipelined, Name: "an empty handler, grpc-go stream", Callers: conns, PerOp: pipe, Servers: peer("grpc"),
-			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Peer["grpc"], pipe, 1) })},
-		{Group: Pipelined, Name: "this, gRPC stream", Ours: true, Mode: sustained, Callers: conns, PerOp: pipe, Servers: grpcNodes(1),
-			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, pipe, 1) })},
-
-		{Group: Blocks, Name: "this, blocks of 1,000, one node", Ours: true, Mode: sustained, Callers: conns, Warm: untilAhead, Servers: grpcNodes(1),
-			Open: each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 1000) })},
-		{Group: Blocks, Name: "this, blocks of 1,000 by stream, one node", Ours: true, Mode: sustained, Callers: conns, Warm: untilAhead, Servers: grpcNodes(1),
-			Open: each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, 1, 1000) })},
-		{Group: Blocks, Name: "this, blocks of 100,000, one node", Ours: true, Mode: sustained, Callers: blockCallers, Warm: untilAhead, Servers: grpcNodes(1),
-			Open: each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 100_000) })},
-		{Group: Blocks, Name: "this, blocks of 100,000, three nodes", Ours: true, Mode: sustained, Callers: Nodes * blockCallers, Warm: untilAhead, Servers: grpcNodes(Nodes),
-			Open: each(func(e *Env, i int) (Caller, error) { return unaryCaller(e.Node[i%Nodes].GRPC, 100_000) })},
-		{Group: Blocks, Name: "Redis INCRBY 1,000", Callers: conns, Servers: redis,
-			Open: each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, 1, 1000, "INCRBY", "id", "1000") })},
-		{Group: Blocks, Name: "PostgreSQL, 1,000 by one update", Callers: conns, Servers: postgres,
+		{
+			Group:   Pipelined,
+			Name:    "an echo by epoll, one thread (floor)",
+			Callers: conns,
+			PerOp:   pipe,
+			Servers: epoll,
+			Open:    each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["epoll"], pipe) }),
+		},
+		{
+			Group:   Pipelined,
+			Name:    "an echo over TCP, Go (floor)",
+			Callers: conns,
+			PerOp:   pipe,
+			Servers: peer("tcp"),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["tcp"], pipe) }),
+		},
+		{
+			Group:   Pipelined,
+			Name:    "this, RESP",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: conns,
+			PerOp:   pipe,
+			Servers: respNode,
 			Open: each(func(e *Env, _ int) (Caller, error) {
-				c, err := pgCaller(e.Postgres, "create table if not exists segment (top bigint); insert into segment select 0 where not exists (select from segment)",
+				return respCaller(e.Node[0].RESP, pipe, 1, "ID.NEXT")
+			}),
+		},
+		{
+			Group:   Pipelined,
+			Name:    "Redis INCR",
+			Callers: conns,
+			PerOp:   pipe,
+			Servers: redis,
+			Open:    each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, pipe, 1, "INCR", "id") }),
+		},
+		{
+			Group:   Pipelined,
+			Name:    "an empty handler, grpc-go stream",
+			Callers: conns,
+			PerOp:   pipe,
+			Servers: peer("grpc"),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Peer["grpc"], pipe, 1) }),
+		},
+		{
+			Group:   Pipelined,
+			Name:    "this, gRPC stream",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: conns,
+			PerOp:   pipe,
+			Servers: grpcNodes(1),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, pipe, 1) }),
+		},
+
+		{
+			Group:   Blocks,
+			Name:    "this, blocks of 1,000, one node",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: conns,
+			Warm:    untilAhead,
+			Servers: grpcNodes(1),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 1000) }),
+		},
+		{
+			Group:   Blocks,
+			Name:    "this, blocks of 1,000 by stream, one node",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: conns,
+			Warm:    untilAhead,
+			Servers: grpcNodes(1),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, 1, 1000) }),
+		},
+		{
+			Group:   Blocks,
+			Name:    "this, blocks of 100,000, one node",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: blockCallers,
+			Warm:    untilAhead,
+			Servers: grpcNodes(1),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 100_000) }),
+		},
+		{
+			Group:   Blocks,
+			Name:    "this, blocks of 100,000, three nodes",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: Nodes * blockCallers,
+			Warm:    untilAhead,
+			Servers: grpcNodes(Nodes),
+			Open:    each(func(e *Env, i int) (Caller, error) { return unaryCaller(e.Node[i%Nodes].GRPC, 100_000) }),
+		},
+		{
+			Group:   Blocks,
+			Name:    "Redis INCRBY 1,000",
+			Callers: conns,
+			Servers: redis,
+			Open: each(func(e *Env, _ int) (Caller, error) {
+				return respCaller(e.Redis, 1, 1000, "INCRBY", "id", "1000")
+			}),
+		},
+		{
+			Group:   Blocks,
+			Name:    "PostgreSQL, 1,000 by one update",
+			Callers: conns,
+			Servers: postgres,
+			Open: each(func(e *Env, _ int) (Caller, error) {
+				c, err := pgCaller(e.Postgres, "create table if not exists segment (top bigint); insert into "+
+					"segment select 0 where not exists (select from segment)",
 					"update segment set top = top + 1000 returning top")
 				one := c.Do
 				c.Do = func() (int, error) { n, err := one(); return 1000 * n, err }
 				return c, err
-			})},
+			}),
+		},
 	}
 	return append(append(list, externalCases()...), sdkCases()...)
 }
@@ -229,7 +404,10 @@ func openEtcd(op etcdOp) func(context.Context, *Env, int) ([]Caller, func(), err
 			}
 		}
 		for i := range clients {
-			c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + e.Etcd}, DialTimeout: 5 * time.Second})
+			c, err := clientv3.New(clientv3.Config{
+				Endpoints:   []string{"http://" + e.Etcd},
+				DialTimeout: 5 * time.Second,
+			})
 			if err != nil {
 				closeAll()
 				return nil, nil, err

@@ -234,7 +234,8 @@ func streamCaller(addr string, pipe, count int) (Caller, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	stop := func() { cancel(); _ = conn.Close() }
-	stream, err := conn.NewStream(ctx, &pb.AllocatorService_ServiceDesc.Streams[0], pb.AllocatorService_AllocateStream_FullMethodName)
+	stream, err := conn.NewStream(ctx, &pb.AllocatorService_ServiceDesc.Streams[0],
+		pb.AllocatorService_AllocateStream_FullMethodName)
 	if err != nil {
 		stop()
 		return Caller{}, err
@@ -299,7 +300,8 @@ func pgCaller(addr, setup, statement string) (Caller, error) {
 	if _, err := ask(message(message(nil, 'P', "next\x00"+statement+"\x00\x00\x00"), 'S', "")); err != nil {
 		return fail(err)
 	}
-	run := message(message(message(nil, 'B', "\x00next\x00\x00\x00\x00\x00\x00\x00"), 'E', "\x00\x00\x00\x00\x00"), 'S', "")
+	run := message(message(message(nil, 'B', "\x00next\x00\x00\x00\x00\x00\x00\x00"), 'E', "\x00\x00\x00\x00\x00"),
+		'S', "")
 	return Caller{func() (int, error) { return ask(run) }, l.close}, nil
 }
 

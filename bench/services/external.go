@@ -32,7 +32,8 @@ type external struct {
 }
 
 // measureExternal runs l, and adds the processor time of the servers.
-func measureExternal(ctx context.Context, e *Env, l Load, warm, slice time.Duration, cpu func() time.Duration) (Sample, error) {
+func measureExternal(ctx context.Context, e *Env, l Load, warm, slice time.Duration,
+	cpu func() time.Duration) (Sample, error) {
 	if _, err := l(ctx, e, warm); err != nil {
 		return Sample{}, err
 	}
@@ -42,7 +43,13 @@ func measureExternal(ctx context.Context, e *Env, l Load, warm, slice time.Durat
 		return Sample{}, err
 	}
 	used = cpu() - used
-	return Sample{IDs: x.rate, Requests: x.rate, P50: x.p50, P99: x.p99, CPU: time.Duration(float64(used) / x.requests)}, nil
+	return Sample{
+		IDs:      x.rate,
+		Requests: x.rate,
+		P50:      x.p50,
+		P99:      x.p99,
+		CPU:      time.Duration(float64(used) / x.requests),
+	}, nil
 }
 
 // externalCases returns the cases of redis-benchmark and wrk.
@@ -63,20 +70,58 @@ func externalCases() (list []Case) {
 	}{{RedisBenchmark, draw, 1}, {RedisBenchmarkPipelined, sustained, pipe}} {
 		// The echo of a command is a valid answer: an array of its words.
 		list = append(list,
-			Case{Group: c.group, Name: "an echo by epoll, one thread (floor)", Callers: conns, PerOp: c.depth, Servers: with("redis-benchmark", epoll),
-				Load: redisBenchmark(func(e *Env) string { return e.Peer["epoll"] }, conns, c.depth, "ID.NEXT")},
-			Case{Group: c.group, Name: "an echo over TCP, Go (floor)", Callers: conns, PerOp: c.depth, Servers: with("redis-benchmark", peer("tcp")),
-				Load: redisBenchmark(func(e *Env) string { return e.Peer["tcp"] }, conns, c.depth, "ID.NEXT")},
-			Case{Group: c.group, Name: "Redis INCR", Callers: conns, PerOp: c.depth, Servers: with("redis-benchmark", redis),
-				Load: redisBenchmark(func(e *Env) string { return e.Redis }, conns, c.depth, "INCR", "id")},
-			Case{Group: c.group, Name: "this, RESP", Ours: true, Mode: c.mode, Callers: conns, PerOp: c.depth, Servers: with("redis-benchmark", respNode),
-				Load: redisBenchmark(nodeRESP, conns, c.depth, "ID.NEXT")})
+			Case{
+				Group:   c.group,
+				Name:    "an echo by epoll, one thread (floor)",
+				Callers: conns,
+				PerOp:   c.depth,
+				Servers: with("redis-benchmark", epoll),
+				Load:    redisBenchmark(func(e *Env) string { return e.Peer["epoll"] }, conns, c.depth, "ID.NEXT"),
+			},
+			Case{
+				Group:   c.group,
+				Name:    "an echo over TCP, Go (floor)",
+				Callers: conns,
+				PerOp:   c.depth,
+				Servers: with("redis-benchmark", peer("tcp")),
+				Load:    redisBenchmark(func(e *Env) string { return e.Peer["tcp"] }, conns, c.depth, "ID.NEXT"),
+			},
+			Case{
+				Group:   c.group,
+				Name:    "Redis INCR",
+				Callers: conns,
+				PerOp:   c.depth,
+				Servers: with("redis-benchmark", redis),
+				Load:    redisBenchmark(func(e *Env) string { return e.Redis }, conns, c.depth, "INCR", "id"),
+			},
+			Case{
+				Group:   c.group,
+				Name:    "this, RESP",
+				Ours:    true,
+				Mode:    c.mode,
+				Callers: conns,
+				PerOp:   c.depth,
+				Servers: with("redis-benchmark", respNode),
+				Load:    redisBenchmark(nodeRESP, conns, c.depth, "ID.NEXT"),
+			})
 	}
 	return append(list,
-		Case{Group: Wrk, Name: "an empty handler, net/http", Callers: conns, Servers: with("wrk", peer("http")),
-			Load: wrk(func(e *Env) string { return e.Peer["http"] }, conns)},
-		Case{Group: Wrk, Name: "this, HTTP", Ours: true, Mode: draw, Callers: conns, Servers: with("wrk", grpcNodes(1)),
-			Load: wrk(func(e *Env) string { return e.Node[0].HTTP }, conns)})
+		Case{
+			Group:   Wrk,
+			Name:    "an empty handler, net/http",
+			Callers: conns,
+			Servers: with("wrk", peer("http")),
+			Load:    wrk(func(e *Env) string { return e.Peer["http"] }, conns),
+		},
+		Case{
+			Group:   Wrk,
+			Name:    "this, HTTP",
+			Ours:    true,
+			Mode:    draw,
+			Callers: conns,
+			Servers: with("wrk", grpcNodes(1)),
+			Load:    wrk(func(e *Env) string { return e.Node[0].HTTP }, conns),
+		})
 }
 
 // findTools looks for the programs that externalCases run.
@@ -85,7 +130,8 @@ func (e *Env) findTools() {
 	for tool, from := range map[string]string{"redis-benchmark": "redis-tools", "wrk": "wrk"} {
 		path, err := exec.LookPath(tool)
 		if err != nil {
-			e.Missing = append(e.Missing, fmt.Sprintf("what %s measures: it is not installed (Debian: apt-get install %s)", tool, from))
+			e.Missing = append(e.Missing,
+				fmt.Sprintf("what %s measures: it is not installed (Debian: apt-get install %s)", tool, from))
 			continue
 		}
 		e.Tool[tool] = path
@@ -97,7 +143,8 @@ func (e *Env) findTools() {
 func redisBenchmark(addr func(*Env) string, conns, depth int, command ...string) Load {
 	once := func(ctx context.Context, e *Env, requests int) (external, error) {
 		host, port, _ := net.SplitHostPort(addr(e))
-		args := append([]string{"-h", host, "-p", port, "-c", strconv.Itoa(conns), "-P", strconv.Itoa(depth), "-n", strconv.Itoa(requests), "--csv"}, command...)
+		args := append([]string{"-h", host, "-p", port, "-c", strconv.Itoa(conns), "-P", strconv.Itoa(depth),
+			"-n", strconv.Itoa(requests), "--csv"}, command...)
 		out, err := exec.CommandContext(ctx, e.Tool["redis-benchmark"], args...).Output()
 		if err != nil {
 			return external{}, fmt.Errorf("redis-benchmark: %w: %s", err, stderrOf(err))
@@ -114,7 +161,7 @@ func redisBenchmark(addr func(*Env) string, conns, depth int, command ...string)
 		if took := time.Since(before); err == nil && took > 20*length+10*time.Second {
 			return x, fmt.Errorf("redis-benchmark took %v for %v", took, length)
 		}
-		x.requests += first.requests // whose processor time counts too
+		x.requests += first.requests // their processor time counts too
 		return x, err
 	}
 }
@@ -154,7 +201,8 @@ func wrk(addr func(*Env) string, conns int) Load {
 			return external{}, err
 		}
 		seconds := max(1, int(length.Round(time.Second)/time.Second)) // it knows no shorter time
-		out, err := exec.CommandContext(ctx, e.Tool["wrk"], "-t", "1", "-c", strconv.Itoa(conns), "-d", strconv.Itoa(seconds), "-s", script,
+		out, err := exec.CommandContext(ctx, e.Tool["wrk"], "-t", "1", "-c", strconv.Itoa(conns),
+			"-d", strconv.Itoa(seconds), "-s", script,
 			"http://"+addr(e)+"/v1/ids").Output()
 		if err != nil {
 			return external{}, fmt.Errorf("wrk: %w: %s", err, stderrOf(err))

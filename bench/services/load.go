@@ -28,20 +28,26 @@ type Caller struct {
 type Sample struct {
 	IDs      float64       // a second
 	Requests float64       // a second
-	P50, P99 time.Duration // of one Op
+	P50, P99 time.Duration // time of one Op
 	Refused  float64       // share of Ops
-	CPU      time.Duration // of the servers, for each request
+	CPU      time.Duration // processor time that the servers used for each request
 }
 
 // measure runs all callers for warm and then for slice. One of every so many Ops
 // is timed. cpu returns the processor time the servers have used.
-func measure(ctx context.Context, callers []Caller, perOp, every int, warm, slice time.Duration, cpu func() time.Duration) (Sample, error) {
+func measure(ctx context.Context, callers []Caller, perOp, every int, warm, slice time.Duration,
+	cpu func() time.Duration) (Sample, error) {
 	p := load.Plan{WarmUp: warm, Length: slice, Sample: every}
 	for _, c := range callers {
-		p.Workers = append(p.Workers, load.Worker{Counts: []int{1}, Targets: []load.Target{{Client: load.Func(func(context.Context, load.Request) (client.Block, error) {
-			ids, err := c.Do()
-			return client.Block{Count: ids}, err
-		})}}})
+		p.Workers = append(p.Workers, load.Worker{
+			Counts: []int{1},
+			Targets: []load.Target{{
+				Client: load.Func(func(context.Context, load.Request) (client.Block, error) {
+					ids, err := c.Do()
+					return client.Block{Count: ids}, err
+				}),
+			}},
+		})
 	}
 	ended := make(chan *load.Result, 1)
 	run := load.New(p)

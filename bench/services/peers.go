@@ -32,7 +32,7 @@ func Serve(kind, addr string) error {
 	}
 	context.AfterFunc(ctx, func() {
 		_ = l.Close()
-		if kind == "epoll" { // which does not wait for l
+		if kind == "epoll" { // its loop does not wait for l
 			os.Exit(0)
 		}
 	})
@@ -117,10 +117,22 @@ type idle struct {
 }
 
 func newIdle() *idle {
-	res := &pb.AllocateResponse{First: 1 << 60, Count: 1, Stride: 32, Node: "node-1", Sid: 7, Layout: 1, EpochUnixMs: 1_704_067_200_000}
-	return &idle{response: res, streamed: &pb.AllocateStreamResponse{
-		Sequence: 1, Result: &pb.AllocateStreamResponse_Response{Response: res},
-	}}
+	res := &pb.AllocateResponse{
+		First:       1 << 60,
+		Count:       1,
+		Stride:      32,
+		Node:        "node-1",
+		Sid:         7,
+		Layout:      1,
+		EpochUnixMs: 1_704_067_200_000,
+	}
+	return &idle{
+		response: res,
+		streamed: &pb.AllocateStreamResponse{
+			Sequence: 1,
+			Result:   &pb.AllocateStreamResponse_Response{Response: res},
+		},
+	}
 }
 
 func (i *idle) Allocate(context.Context, *pb.AllocateRequest) (*pb.AllocateResponse, error) {

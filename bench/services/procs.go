@@ -29,12 +29,12 @@ type Env struct {
 	Postgres string // address; "": not installed
 	Etcd     string // address of the one member that our nodes use, too
 	Peer     map[string]string
-	Versions map[string]string // of what is not in go.mod
+	Versions map[string]string // programs that no go.mod has, to their versions
 	Tool     map[string]string // paths of other people's clients that are installed
-	Missing  []string          // what is not measured, with the reason
+	Missing  []string          // cases that are not measured, each with the reason
 
 	dir   string
-	procs map[string]*proc // by address
+	procs map[string]*proc // address to process
 }
 
 // Node is where one of our nodes answers.
@@ -91,7 +91,8 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 	if err := e.start(ctx, e.Etcd, nil, self, "-serve", "etcd", "-addr", e.Etcd); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, binary, "init", "--fresh", "--etcd.endpoints", "http://"+e.Etcd).CombinedOutput()
+	out, err := exec.CommandContext(ctx, binary, "init",
+		"--fresh", "--etcd.endpoints", "http://"+e.Etcd).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("allocator init: %e: %s", err, out)
 	}
@@ -107,7 +108,8 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 		n := Node{GRPC: freeAddr(), HTTP: freeAddr()}
 		admin, gossip := freeAddr(), freeAddr()
 		args := []string{
-			"serve", "--etcd.endpoints", "http://" + e.Etcd, "--node.name", fmt.Sprintf("node-%d", i+1), "--log.level", "warn",
+			"serve", "--etcd.endpoints", "http://" + e.Etcd, "--node.name", fmt.Sprintf("node-%d", i+1),
+			"--log.level", "warn",
 			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.admin", admin, "--listen.gossip", gossip,
 		}
 		if resp {
@@ -153,7 +155,8 @@ func (e *Env) startRedis(ctx context.Context) {
 	}
 	addr := freeAddr()
 	_, port, _ := net.SplitHostPort(addr)
-	err = e.start(ctx, addr, nil, path, "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", e.dir)
+	err = e.start(ctx, addr, nil, path, "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no",
+		"--dir", e.dir)
 	if err != nil {
 		e.Missing = append(e.Missing, fmt.Sprintf("Redis: %v", err))
 		return
@@ -185,7 +188,8 @@ func (e *Env) startPostgres(ctx context.Context) {
 		}
 	}
 	data := filepath.Join(dir, "data")
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust",
+		"--no-sync", "-E", "UTF8", "--locale=C")
 	initdb.SysProcAttr, initdb.Dir = as, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		missing(fmt.Errorf("initdb: %e: %s", err, bytes.TrimSpace(out)))
@@ -193,7 +197,8 @@ func (e *Env) startPostgres(ctx context.Context) {
 	}
 	addr := freeAddr()
 	_, port, _ := net.SplitHostPort(addr)
-	err = e.start(ctx, addr, as, filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
+	err = e.start(ctx, addr, as, filepath.Join(bin, "postgres"), "-D", data, "-p", port,
+		"-c", "listen_addresses=127.0.0.1",
 		"-c", "unix_socket_directories="+dir, "-c", "max_connections=120")
 	if err != nil {
 		missing(err)
@@ -298,7 +303,7 @@ func (e *Env) CPU(addrs ...string) time.Duration {
 func cpuOf(pid int) (sum time.Duration) {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	for _, path := range threads {
-		b, err := os.ReadFile(path) // which fails where the thread has just ended
+		b, err := os.ReadFile(path) // fails if the thread has just ended
 		if f := strings.Fields(string(b)); err == nil && len(f) > 0 {
 			ns, _ := strconv.ParseInt(f[0], 10, 64)
 			sum += time.Duration(ns)

@@ -20,7 +20,8 @@ func Tables(w io.Writer, results []Result) {
 			if first == nil {
 				first = r
 				fmt.Fprintf(w, "### %s\n\n", sentence(group))
-				fmt.Fprintln(w, "| | IDs/s, median | min | max | × the first row | p50 µs | p99 µs | server CPU µs a request | refused | steps |")
+				fmt.Fprintln(w, "| | IDs/s, median | min | max | × the first row | p50 µs | p99 µs | server CPU µs "+
+					"a request | refused | steps |")
 				fmt.Fprintln(w, "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|")
 			}
 			if mode == "" {
@@ -32,7 +33,8 @@ func Tables(w io.Writer, results []Result) {
 			}
 			fmt.Fprintf(w, "| %s | %s | %s | %s | %.2f | %s | %s | %s | %s | %s |\n", r.Name,
 				Count(ids.Median), Count(ids.Min), Count(ids.Max), ids.Median/first.spread(Sample.ids).Median,
-				micros(r.spread(Sample.p50).Median), micros(r.spread(Sample.p99).Median), micros(r.spread(Sample.cpu).Median),
+				micros(r.spread(Sample.p50).Median), micros(r.spread(Sample.p99).Median),
+				micros(r.spread(Sample.cpu).Median),
 				share(refused), mode)
 		}
 		if first != nil {

@@ -12,9 +12,9 @@ import (
 // Plan holds the parameters of a run.
 type Plan struct {
 	Rounds int
-	Warm   time.Duration // before each slice
-	Slice  time.Duration // of one case in one round
-	Seed   uint64        // of the order of cases
+	Warm   time.Duration // warm-up before each slice
+	Slice  time.Duration // how long a case is measured in a round
+	Seed   uint64        // draws the order of the cases
 	Notify func(string)  // progress
 }
 
@@ -72,7 +72,7 @@ type Verdict struct {
 	Met      bool
 	Ours     time.Duration // 99th percentile, where the goal bounds that
 	Theirs   time.Duration
-	Measured bool // both cases were
+	Measured bool // both cases were measured
 }
 
 // Judge compares results with a goal.

@@ -14,11 +14,54 @@ const atOnce = 64
 
 func sdkCases() []Case {
 	return []Case{
-		{Group: SDK, Name: "this, direct, 64", Ours: true, Mode: draw, Callers: 64, Servers: grpcNodes(1), Open: openSDK(client.Direct)},
-		{Group: SDK, Name: "this, coalesced, 64", Ours: true, Mode: sustained, Callers: 64, Servers: grpcNodes(1), Open: openSDK(client.Coalesce)},
-		{Group: SDK, Name: "this, coalesced, 1,000", Ours: true, Mode: sustained, Callers: 1000, Every: 8, Servers: grpcNodes(1), Open: openSDK(client.Coalesce)},
-		{Group: SDK, Name: "this, prefetched, 1", Ours: true, Mode: sustained, Callers: 1, PerOp: atOnce, Servers: grpcNodes(1), Open: openSDK(client.Prefetch)},
-		{Group: SDK, Name: "this, prefetched, 2", Ours: true, Mode: sustained, Callers: 2, PerOp: atOnce, Servers: grpcNodes(1), Open: openSDK(client.Prefetch)},
+		{
+			Group:   SDK,
+			Name:    "this, direct, 64",
+			Ours:    true,
+			Mode:    draw,
+			Callers: 64,
+			Servers: grpcNodes(1),
+			Open:    openSDK(client.Direct),
+		},
+		{
+			Group:   SDK,
+			Name:    "this, coalesced, 64",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: 64,
+			Servers: grpcNodes(1),
+			Open:    openSDK(client.Coalesce),
+		},
+		{
+			Group:   SDK,
+			Name:    "this, coalesced, 1,000",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: 1000,
+			Every:   8,
+			Servers: grpcNodes(1),
+			Open:    openSDK(client.Coalesce),
+		},
+		{
+			Group:   SDK,
+			Name:    "this, prefetched, 1",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: 1,
+			PerOp:   atOnce,
+			Servers: grpcNodes(1),
+			Open:    openSDK(client.Prefetch),
+		},
+		{
+			Group:   SDK,
+			Name:    "this, prefetched, 2",
+			Ours:    true,
+			Mode:    sustained,
+			Callers: 2,
+			PerOp:   atOnce,
+			Servers: grpcNodes(1),
+			Open:    openSDK(client.Prefetch),
+		},
 	}
 }
 
@@ -36,19 +79,21 @@ func openSDK(mode client.Mode) func(context.Context, *Env, int) ([]Caller, func(
 		callers := make([]Caller, n)
 		for i := range callers {
 			var last flake.ID
-			callers[i] = Caller{Do: func() (int, error) {
-				for range times {
-					id, err := c.Next(ctx)
-					if err != nil {
-						return 0, err
+			callers[i] = Caller{
+				Do: func() (int, error) {
+					for range times {
+						id, err := c.Next(ctx)
+						if err != nil {
+							return 0, err
+						}
+						if id <= last {
+							return 0, fmt.Errorf("services: %v came after %v", id, last)
+						}
+						last = id
 					}
-					if id <= last {
-						return 0, fmt.Errorf("services: %v came after %v", id, last)
-					}
-					last = id
-				}
-				return times, nil
-			}}
+					return times, nil
+				},
+			}
 		}
 		return callers, func() { _ = c.Close() }, nil
 	}

@@ -36,7 +36,8 @@ func buildAll(ctx context.Context, s settings) error {
 	}
 	number := strings.Split(strings.TrimPrefix(version, "v"), ".")
 	flags := "-s -w"
-	for _, v := range []string{"gitVersion=" + version, "gitMajor=" + number[0], "gitMinor=" + number[1], "gitTreeState=clean"} {
+	for _, v := range []string{"gitVersion=" + version, "gitMajor=" + number[0], "gitMinor=" + number[1],
+		"gitTreeState=clean"} {
 		flags += " -X k8s.io/component-base/version." + v
 	}
 	var made string
@@ -48,7 +49,8 @@ func buildAll(ctx context.Context, s settings) error {
 		made += string(b)
 	}
 	for _, p := range kubePrograms {
-		if err := build(ctx, s, p, made+flags, here, "build", "-ldflags", flags, "-o", filepath.Join(s.bin, p), "k8s.io/kubernetes/cmd/"+p); err != nil {
+		if err := build(ctx, s, p, made+flags, here, "build", "-ldflags", flags, "-o", filepath.Join(s.bin, p),
+			"k8s.io/kubernetes/cmd/"+p); err != nil {
 			return err
 		}
 	}
@@ -58,10 +60,12 @@ func buildAll(ctx context.Context, s settings) error {
 		}
 	}
 	// Our own are built each time: the go command knows whether they changed.
-	if err := build(ctx, s, "etcd", "", filepath.Join(s.root, "chaos/real"), "build", "-ldflags", "-s -w", "-o", filepath.Join(s.bin, "etcd"), "./etcd"); err != nil {
+	if err := build(ctx, s, "etcd", "", filepath.Join(s.root, "chaos/real"), "build",
+		"-ldflags", "-s -w", "-o", filepath.Join(s.bin, "etcd"), "./etcd"); err != nil {
 		return err
 	}
-	if err := build(ctx, s, "kubeload", "", filepath.Join(s.root, "chaos/real"), "build", "-o", filepath.Join(s.bin, "kubeload"), "./kubeload"); err != nil {
+	if err := build(ctx, s, "kubeload", "", filepath.Join(s.root, "chaos/real"), "build",
+		"-o", filepath.Join(s.bin, "kubeload"), "./kubeload"); err != nil {
 		return err
 	}
 	return build(ctx, s, "pause", "", filepath.Join(here, "pause"), "build", "-o", filepath.Join(s.bin, "pause"), ".")
@@ -83,7 +87,8 @@ func build(ctx context.Context, s settings, name, made, dir string, args ...stri
 	args = append([]string{args[0], "-trimpath", "-p", "2"}, args[1:]...)
 	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", "10", "go"}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+filepath.Join(s.bin, name+".d"), "GOMAXPROCS=2", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+filepath.Join(s.bin, name+".d"),
+		"GOMAXPROCS=2", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
@@ -126,7 +131,8 @@ func kubeVersion(ctx context.Context, here string) (string, error) {
 
 // images are the archives of the images that pods run.
 func (s settings) images() []string {
-	return []string{filepath.Join(s.root, "bin/image/allocator.tar"), filepath.Join(s.root, "bin/image/etcd.tar"), filepath.Join(s.bin, "pause.tar")}
+	return []string{filepath.Join(s.root, "bin/image/allocator.tar"), filepath.Join(s.root, "bin/image/etcd.tar"),
+		filepath.Join(s.bin, "pause.tar")}
 }
 
 // buildImages builds them: those of the project as users build them, and that of the
@@ -152,12 +158,15 @@ func buildImages(ctx context.Context, s settings) error {
 	}
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(dir, "pause"), b, 0o755),
-		os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT [\"/pause\"]\n"), 0o644),
+		os.WriteFile(filepath.Join(dir, "Dockerfile"),
+			[]byte("FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT [\"/pause\"]\n"), 0o644),
 	); err != nil {
 		return err
 	}
-	if _, err := output(ctx, filepath.Join(s.root, "bin/pack"), "pack", "--file", filepath.Join(dir, "Dockerfile"), "--context", dir,
-		"--binary", filepath.Join(dir, "pause"), "--tag", pauseImage, "-o", filepath.Join(s.bin, "pause.tar")); err != nil {
+	if _, err := output(ctx, filepath.Join(s.root, "bin/pack"), "pack", "--file", filepath.Join(dir, "Dockerfile"),
+		"--context", dir,
+		"--binary", filepath.Join(dir, "pause"), "--tag", pauseImage,
+		"-o", filepath.Join(s.bin, "pause.tar")); err != nil {
 		return err
 	}
 	for _, f := range s.images() {

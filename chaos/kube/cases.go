@@ -46,7 +46,8 @@ func simulatedPart(ctx context.Context, c *cluster, r *report) error {
 	}
 	t := &cases{c: c, r: r, p: p}
 	r.run(ctx, "unknown and repeated fields, and pods that are not restricted, are refused", caseLimit, t.refusals)
-	r.run(ctx, "the objects of every values file are accepted, created (Helm 3) and applied (Helm 4), strictly, without a warning", caseLimit, t.accepted)
+	r.run(ctx, "the objects of every values file are accepted, created (Helm 3) and applied (Helm 4), strictly, "+
+		"without a warning", caseLimit, t.accepted)
 	for _, h := range helms {
 		t.helm = h.name
 		t.lifecycle(ctx)
@@ -60,11 +61,18 @@ func simulatedPart(ctx context.Context, c *cluster, r *report) error {
 
 // volume creates a volume for a claim.
 func (c *cluster) volume(ctx context.Context, name, path string) error {
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("4Gi")}, StorageClassName: "local",
-		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}},
-	}}
+	v := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("4Gi")},
+			StorageClassName:              "local",
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: path},
+			},
+		},
+	}
 	_, err := c.kube.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
 	return err
 }
@@ -171,16 +179,19 @@ func (t *cases) accepted(ctx context.Context) error {
 					known[n] = true
 				}
 				// A pod, unlike objects that create pods, is refused without its service account.
-				if account, _, _ := unstructured.NestedString(o.Object, "spec", "serviceAccountName"); o.GetKind() == "Pod" && account != "" {
+				if account, _, _ := unstructured.NestedString(o.Object, "spec",
+					"serviceAccountName"); o.GetKind() == "Pod" && account != "" {
 					a := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
-					if _, err := t.c.kube.CoreV1().ServiceAccounts(cmp.Or(o.GetNamespace(), namespace)).Create(ctx, a, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+					if _, err := t.c.kube.CoreV1().ServiceAccounts(cmp.Or(o.GetNamespace(), namespace)).Create(ctx, a,
+						metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 						return err
 					}
 				}
 				if err := until(ctx, 20*time.Second, func(ctx context.Context) error {
 					err := t.c.accept(ctx, o, namespace)
 					// A new definition takes a moment to be served.
-					if err != nil && !strings.Contains(err.Error(), "could not find the requested resource") && !strings.Contains(err.Error(), "no matches for kind") {
+					if err != nil && !strings.Contains(err.Error(), "could not find the requested resource") &&
+						!strings.Contains(err.Error(), "no matches for kind") {
 						errs = append(errs, fmt.Errorf("%s: %w", filepath.Base(f), err))
 						return nil
 					}
@@ -196,7 +207,8 @@ func (t *cases) accepted(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.r.out, "           %d values files, two majors of Helm, %d objects of %d kinds: %s\n", len(files), objects, len(kinds), strings.Join(slices.Sorted(maps.Keys(kinds)), " "))
+	fmt.Fprintf(t.r.out, "           %d values files, two majors of Helm, %d objects of %d kinds: %s\n", len(files),
+		objects, len(kinds), strings.Join(slices.Sorted(maps.Keys(kinds)), " "))
 	return nil
 }
 
@@ -207,20 +219,29 @@ func (t *cases) lifecycle(ctx context.Context) {
 	}
 	var external, bundled release
 	var err error
-	if !run("external etcd: the space is initialized before any other object of the chart exists", func(ctx context.Context) error {
-		if external, err = t.release(ctx, "external"); err != nil {
-			return err
-		}
-		return t.installExternal(ctx, external)
-	}) {
+	if !run("external etcd: the space is initialized before any other object of the chart exists",
+		func(ctx context.Context) error {
+			if external, err = t.release(ctx, "external"); err != nil {
+				return err
+			}
+			return t.installExternal(ctx, external)
+		}) {
 		return
 	}
 	run("an init that does not end: the install fails, and leaves no nodes", t.initFails)
-	run("Services have ready nodes only, the nodes' own Service has all", func(ctx context.Context) error { return t.endpoints(ctx, external) })
-	run("three pods are created at once, on different machines; one may be evicted, a second may not, one that is not ready may", func(ctx context.Context) error { return t.evictions(ctx, external) })
-	run("helm test passes if its pod does, and fails if its pod fails", func(ctx context.Context) error { return t.test(ctx, external) })
-	run("an upgrade that changes nothing restarts nothing", func(ctx context.Context) error { return t.sameUpgrade(ctx, external) })
-	run("an upgrade with another setting replaces pods one by one, each when the one before is ready, and runs no init", func(ctx context.Context) error { return t.rolling(ctx, external) })
+	run("Services have ready nodes only, the nodes' own Service has all", func(ctx context.Context) error {
+		return t.endpoints(ctx, external)
+	})
+	run("three pods are created at once, on different machines; one may be evicted, a second may not, one that is "+
+		"not ready may", func(ctx context.Context) error { return t.evictions(ctx, external) })
+	run("helm test passes if its pod does, and fails if its pod fails", func(ctx context.Context) error {
+		return t.test(ctx, external)
+	})
+	run("an upgrade that changes nothing restarts nothing", func(ctx context.Context) error {
+		return t.sameUpgrade(ctx, external)
+	})
+	run("an upgrade with another setting replaces pods one by one, each when the one before is ready, and runs no init",
+		func(ctx context.Context) error { return t.rolling(ctx, external) })
 	run("a rollback does the same", func(ctx context.Context) error { return t.rollback(ctx, external) })
 	run("added nodes start at once", func(ctx context.Context) error { return t.scale(ctx, external) })
 	run("external etcd: uninstall leaves nothing but the pod of helm test", func(ctx context.Context) error {
@@ -234,8 +255,11 @@ func (t *cases) lifecycle(ctx context.Context) {
 	}) {
 		return
 	}
-	run("bundled etcd: an upgrade removes the Job and creates no other; etcd stays", func(ctx context.Context) error { return t.upgradeBundled(ctx, bundled) })
-	run("bundled etcd: a rollback to the first revision creates the Job again, with the --fresh-until of the install", func(ctx context.Context) error { return t.rollbackBundled(ctx, bundled) })
+	run("bundled etcd: an upgrade removes the Job and creates no other; etcd stays", func(ctx context.Context) error {
+		return t.upgradeBundled(ctx, bundled)
+	})
+	run("bundled etcd: a rollback to the first revision creates the Job again, with the --fresh-until of the install",
+		func(ctx context.Context) error { return t.rollbackBundled(ctx, bundled) })
 	run("bundled etcd: uninstall leaves the volume claim of etcd, and nothing else", func(ctx context.Context) error {
 		return t.uninstall(ctx, bundled, "PersistentVolumeClaim/data-allocator-etcd-0")
 	})
@@ -272,7 +296,8 @@ func (t *cases) installExternal(ctx context.Context, rel release) error {
 	var odd []string
 	for _, o := range early {
 		kind, name, _ := strings.Cut(o, "/")
-		if kind == "StatefulSet" || kind == "Service" || kind == "PodDisruptionBudget" || kind == "ConfigMap" && name == full {
+		if kind == "StatefulSet" || kind == "Service" || kind == "PodDisruptionBudget" ||
+			kind == "ConfigMap" && name == full {
 			odd = append(odd, o)
 		}
 	}
@@ -281,7 +306,8 @@ func (t *cases) installExternal(ctx context.Context, rel release) error {
 	}
 	list, _ := t.p.events(rel.namespace, mark)
 	if len(list) < 2 || !strings.HasPrefix(list[1], "succeeded allocator-init-") {
-		return fmt.Errorf("the first events were %v: want a pod of the Job running and succeeding", list[:min(2, len(list))])
+		return fmt.Errorf("the first events were %v: want a pod of the Job running and succeeding",
+			list[:min(2, len(list))])
 	}
 	if n := count(list, "ready allocator-"); n != 3 {
 		return fmt.Errorf("%d nodes became ready: want 3: %v", n, list)
@@ -361,7 +387,8 @@ func (t *cases) holdAll(ctx context.Context, namespace string) func() {
 
 // addresses counts the addresses of a Service, ready and not.
 func (t *cases) addresses(ctx context.Context, rel release, service string) (ready, other int, err error) {
-	list, err := t.c.kube.DiscoveryV1().EndpointSlices(rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
+	list, err := t.c.kube.DiscoveryV1().EndpointSlices(rel.namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
 	if err != nil {
 		return 0, 0, err
 	}
@@ -388,7 +415,9 @@ func (t *cases) endpoints(ctx context.Context, rel release) error {
 				return err
 			}
 			if ready != want || ready+other != 3 {
-				errs = append(errs, fmt.Errorf("service %s has %d ready addresses and %d others: want %d of 3", service, ready, other, want))
+				errs = append(errs,
+					fmt.Errorf("service %s has %d ready addresses and %d others: want %d of 3", service,
+						ready, other, want))
 			}
 		}
 		return errors.Join(errs...)
@@ -407,15 +436,18 @@ func (t *cases) allReady(ctx context.Context, rel release, want int32) error {
 		if err != nil {
 			return err
 		}
-		if s.Status.AvailableReplicas != want || s.Status.Replicas != want || s.Status.ObservedGeneration != s.Generation || s.Status.UpdateRevision != s.Status.CurrentRevision {
-			return fmt.Errorf("%d of %d nodes are available: want %d of one revision", s.Status.AvailableReplicas, s.Status.Replicas, want)
+		if s.Status.AvailableReplicas != want || s.Status.Replicas != want ||
+			s.Status.ObservedGeneration != s.Generation || s.Status.UpdateRevision != s.Status.CurrentRevision {
+			return fmt.Errorf("%d of %d nodes are available: want %d of one revision", s.Status.AvailableReplicas,
+				s.Status.Replicas, want)
 		}
 		return nil
 	})
 }
 
 func (t *cases) evictions(ctx context.Context, rel release) error {
-	pods, err := t.c.kube.CoreV1().Pods(rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=node"})
+	pods, err := t.c.kube.CoreV1().Pods(rel.namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=node"})
 	if err != nil {
 		return err
 	}
@@ -427,7 +459,8 @@ func (t *cases) evictions(ctx context.Context, rel release) error {
 		return fmt.Errorf("%d pods are on %d machines: want each on its own", len(pods.Items), len(machines))
 	}
 	evict := func(pod string) error {
-		return t.c.kube.PolicyV1().Evictions(rel.namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: rel.namespace}})
+		return t.c.kube.PolicyV1().Evictions(rel.namespace).Evict(ctx,
+			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: rel.namespace}})
 	}
 	// A controller counts the budget, in its own time.
 	if err := until(ctx, time.Minute, func(ctx context.Context) error {
@@ -537,7 +570,7 @@ func (t *cases) rolling(ctx context.Context, rel release) error {
 		return err
 	}
 	t.p.hold(rel.namespace, "allocator-2", true)
-	time.Sleep(3 * time.Second) // in which no other pod may be replaced
+	time.Sleep(3 * time.Second) // no other pod may be replaced meanwhile
 	list, _ := t.p.events(rel.namespace, mark)
 	for _, s := range list {
 		if strings.HasSuffix(s, "allocator-0") || strings.HasSuffix(s, "allocator-1") {
@@ -655,7 +688,8 @@ func (t *cases) installBundled(ctx context.Context, rel release) error {
 	if count(list, "succeeded allocator-init-") != 1 || count(list, "ready allocator-etcd-0") != 1 {
 		return fmt.Errorf("the events were %v: want one end of the Job, and etcd ready", list)
 	}
-	claim, err := t.c.kube.CoreV1().PersistentVolumeClaims(rel.namespace).Get(ctx, "data-allocator-etcd-0", metav1.GetOptions{})
+	claim, err := t.c.kube.CoreV1().PersistentVolumeClaims(rel.namespace).Get(ctx, "data-allocator-etcd-0",
+		metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -703,7 +737,8 @@ func (t *cases) rollbackBundled(ctx context.Context, rel release) error {
 			return nil
 		}
 		if a == "--fresh" {
-			return errors.New("the Job has --fresh without an end: a rollback after etcd was wiped would issue IDs twice")
+			return errors.New(
+				"the Job has --fresh without an end: a rollback after etcd was wiped would issue IDs twice")
 		}
 	}
 	return errors.New("the Job has no --fresh-until")

@@ -24,7 +24,7 @@ import (
 // Addresses of the cluster, inside its network namespace. Without a namespace only
 // the API server's loopback port is used.
 const (
-	hostIP     = "192.0.2.1" // of the machine; reserved for documentation
+	hostIP     = "192.0.2.1" // the machine's address; reserved for documentation
 	peerIP     = "192.0.2.2" // the other end of its link
 	serviceNet = "10.96.0.0/16"
 	apiService = "10.96.0.1"
@@ -49,7 +49,8 @@ type cluster struct {
 func startCluster(ctx context.Context, s settings, r *report) (*cluster, error) {
 	r.part("control plane")
 	c := &cluster{s: s, ps: &processes{dir: s.dir}, warnings: &warnings{}}
-	ok := r.run(ctx, "etcd, kube-apiserver, kube-controller-manager and kube-scheduler start and are healthy", 3*time.Minute, c.start)
+	ok := r.run(ctx, "etcd, kube-apiserver, kube-controller-manager and kube-scheduler start and are healthy",
+		3*time.Minute, c.start)
 	if !ok {
 		return c, errors.New("there is no control plane to test with")
 	}
@@ -74,7 +75,8 @@ func (c *cluster) start(ctx context.Context) error {
 		return err
 	}
 	err = errors.Join(
-		c.ca.issue("server", "kube-apiserver", nil, []string{"127.0.0.1", hostIP, apiService, "localhost", "kubernetes.default.svc"}),
+		c.ca.issue("server", "kube-apiserver", nil,
+			[]string{"127.0.0.1", hostIP, apiService, "localhost", "kubernetes.default.svc"}),
 		c.ca.issue("calls", "kube-apiserver", []string{"system:masters"}, nil),
 		c.ca.accountKey(),
 		c.ca.kubeconfig("admin", c.server, "admin", "system:masters"),
@@ -95,13 +97,17 @@ func (c *cluster) start(ctx context.Context) error {
 		return err
 	}
 	if _, err := c.ps.start("kube-apiserver", bin("kube-apiserver"), "--etcd-servers="+etcd,
-		"--bind-address=127.0.0.1", "--secure-port="+ports[2], "--advertise-address="+hostIP, "--endpoint-reconciler-type=none",
-		"--tls-cert-file="+c.ca.path("server.crt"), "--tls-private-key-file="+c.ca.path("server.key"), "--client-ca-file="+c.ca.path("ca.crt"),
+		"--bind-address=127.0.0.1", "--secure-port="+ports[2], "--advertise-address="+hostIP,
+		"--endpoint-reconciler-type=none",
+		"--tls-cert-file="+c.ca.path("server.crt"), "--tls-private-key-file="+c.ca.path("server.key"),
+		"--client-ca-file="+c.ca.path("ca.crt"),
 		"--kubelet-client-certificate="+c.ca.path("calls.crt"), "--kubelet-client-key="+c.ca.path("calls.key"),
 		"--kubelet-certificate-authority="+c.ca.path("ca.crt"), "--kubelet-preferred-address-types=InternalIP",
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.ca.path("accounts.key"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+
+			c.ca.path("accounts.key"),
 		"--service-account-signing-key-file="+c.ca.path("accounts.key"), "--service-cluster-ip-range="+serviceNet,
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--profiling=false"); err != nil {
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--profiling=false"); err != nil {
 		return err
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", c.ca.path("admin.kubeconfig"))
@@ -125,19 +131,27 @@ func (c *cluster) start(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
-	if _, err := c.ps.start("kube-controller-manager", bin("kube-controller-manager"), "--kubeconfig="+c.ca.path("controllers.kubeconfig"),
-		"--authentication-kubeconfig="+c.ca.path("controllers.kubeconfig"), "--authorization-kubeconfig="+c.ca.path("controllers.kubeconfig"),
-		"--bind-address=127.0.0.1", "--secure-port="+ports[3], "--leader-elect=false", "--use-service-account-credentials=true",
+	if _, err := c.ps.start("kube-controller-manager", bin("kube-controller-manager"),
+		"--kubeconfig="+c.ca.path("controllers.kubeconfig"),
+		"--authentication-kubeconfig="+c.ca.path("controllers.kubeconfig"),
+		"--authorization-kubeconfig="+c.ca.path("controllers.kubeconfig"),
+		"--bind-address=127.0.0.1", "--secure-port="+ports[3],
+		"--leader-elect=false", "--use-service-account-credentials=true",
 		"--service-account-private-key-file="+c.ca.path("accounts.key"), "--root-ca-file="+c.ca.path("ca.crt"),
 		"--cert-dir="+c.ca.path("controllers"), "--profiling=false"); err != nil {
 		return err
 	}
 	if _, err := c.ps.start("kube-scheduler", bin("kube-scheduler"), "--kubeconfig="+c.ca.path("scheduler.kubeconfig"),
-		"--authentication-kubeconfig="+c.ca.path("scheduler.kubeconfig"), "--authorization-kubeconfig="+c.ca.path("scheduler.kubeconfig"),
-		"--bind-address=127.0.0.1", "--secure-port="+ports[4], "--leader-elect=false", "--cert-dir="+c.ca.path("scheduler"), "--profiling=false"); err != nil {
+		"--authentication-kubeconfig="+c.ca.path("scheduler.kubeconfig"),
+		"--authorization-kubeconfig="+c.ca.path("scheduler.kubeconfig"),
+		"--bind-address=127.0.0.1", "--secure-port="+ports[4],
+		"--leader-elect=false", "--cert-dir="+c.ca.path("scheduler"), "--profiling=false"); err != nil {
 		return err
 	}
-	plain, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Timeout: 5 * time.Second})
+	plain, err := rest.HTTPClientFor(&rest.Config{
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+		Timeout:         5 * time.Second,
+	})
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,13 @@ func (n *names) answer(query []byte) []byte {
 	defer cancel()
 	ips, known, err := n.lookup(ctx, strings.ToLower(q.Name.String()))
 	m := dnsmessage.Message{
-		Header:    dnsmessage.Header{ID: head.ID, Response: true, Authoritative: true, RecursionDesired: head.RecursionDesired, RecursionAvailable: true},
+		Header: dnsmessage.Header{
+			ID:                 head.ID,
+			Response:           true,
+			Authoritative:      true,
+			RecursionDesired:   head.RecursionDesired,
+			RecursionAvailable: true,
+		},
 		Questions: []dnsmessage.Question{q},
 	}
 	switch {
@@ -63,7 +69,8 @@ func (n *names) answer(query []byte) []byte {
 		for _, ip := range ips {
 			a := dnsmessage.AResource{}
 			copy(a.A[:], net.ParseIP(ip).To4())
-			m.Answers = append(m.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1}, Body: &a})
+			m.Answers = append(m.Answers,
+				dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1}, Body: &a})
 		}
 	}
 	out, err := m.Pack()
@@ -84,7 +91,8 @@ func (n *names) lookup(ctx context.Context, name string) ([]string, bool, error)
 		return nil, false, nil
 	}
 	namespace, service := part[len(part)-1], part[len(part)-2]
-	list, err := n.kube.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + service})
+	list, err := n.kube.CoreV1().Services(namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=" + service})
 	if err != nil || len(list.Items) == 0 {
 		return nil, false, err
 	}
@@ -92,7 +100,8 @@ func (n *names) lookup(ctx context.Context, name string) ([]string, bool, error)
 	if s.Spec.ClusterIP != "None" {
 		return []string{s.Spec.ClusterIP}, len(part) == 2, nil
 	}
-	slices, err := n.kube.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
+	slices, err := n.kube.DiscoveryV1().EndpointSlices(namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
 	if err != nil {
 		return nil, false, err
 	}

@@ -40,7 +40,8 @@ func (c *cluster) namespace(ctx context.Context, name string) error {
 		labels["pod-security.kubernetes.io/"+mode] = "restricted"
 		labels["pod-security.kubernetes.io/"+mode+"-version"] = "latest"
 	}
-	_, err := c.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+	_, err := c.kube.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -55,7 +56,8 @@ func (c *cluster) namespace(ctx context.Context, name string) error {
 func (r release) run(ctx context.Context, args ...string) (string, error) {
 	home := r.c.ca.path(r.helm)
 	return output(ctx, "env", append([]string{
-		"HOME=" + home, "KUBECONFIG=" + r.c.ca.path("admin.kubeconfig"), "HELM_NAMESPACE=" + r.namespace, "HELM_NO_PLUGINS=1",
+		"HOME=" + home, "KUBECONFIG=" + r.c.ca.path("admin.kubeconfig"), "HELM_NAMESPACE=" + r.namespace,
+		"HELM_NO_PLUGINS=1",
 		filepath.Join(r.c.s.bin, r.helm),
 	}, args...)...)
 }
@@ -75,7 +77,8 @@ func (r release) render(ctx context.Context, args ...string) ([]*unstructured.Un
 	if err != nil {
 		return nil, err
 	}
-	out, err := r.run(ctx, append([]string{"template", r.name, r.c.chart(), "--kube-version=" + v.GitVersion}, args...)...)
+	out, err := r.run(ctx,
+		append([]string{"template", r.name, r.c.chart(), "--kube-version=" + v.GitVersion}, args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +142,13 @@ func (c *cluster) accept(ctx context.Context, o *unstructured.Unstructured, name
 		return err
 	}
 	force := true
-	if _, err := client.Patch(ctx, o.GetName(), types.ApplyPatchType, b, metav1.PatchOptions{DryRun: dry, FieldValidation: metav1.FieldValidationStrict, FieldManager: "kubetest", Force: &force}); err != nil {
+	if _, err := client.Patch(ctx, o.GetName(), types.ApplyPatchType, b,
+		metav1.PatchOptions{
+			DryRun:          dry,
+			FieldValidation: metav1.FieldValidationStrict,
+			FieldManager:    "kubetest",
+			Force:           &force,
+		}); err != nil {
 		return fmt.Errorf("apply %s: %w", name, err)
 	}
 	// Servers before 1.34 have no other name for it.
@@ -165,7 +174,8 @@ func (c *cluster) create(ctx context.Context, file, namespace string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := client.Create(ctx, o, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
+		if _, err := client.Create(ctx, o,
+			metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
 			return fmt.Errorf("%s: %s %s: %w", file, o.GetKind(), o.GetName(), err)
 		}
 	}
@@ -200,8 +210,10 @@ func remains(ctx context.Context, kube kubernetes.Interface, namespace string) (
 	add("Service", metas(services.Items, func(x corev1.Service) metav1.ObjectMeta { return x.ObjectMeta }))
 	add("ConfigMap", metas(configs.Items, func(x corev1.ConfigMap) metav1.ObjectMeta { return x.ObjectMeta }))
 	add("Secret", metas(secrets.Items, func(x corev1.Secret) metav1.ObjectMeta { return x.ObjectMeta }))
-	add("PersistentVolumeClaim", metas(claims.Items, func(x corev1.PersistentVolumeClaim) metav1.ObjectMeta { return x.ObjectMeta }))
-	add("ServiceAccount", metas(accounts.Items, func(x corev1.ServiceAccount) metav1.ObjectMeta { return x.ObjectMeta }))
+	add("PersistentVolumeClaim",
+		metas(claims.Items, func(x corev1.PersistentVolumeClaim) metav1.ObjectMeta { return x.ObjectMeta }))
+	add("ServiceAccount",
+		metas(accounts.Items, func(x corev1.ServiceAccount) metav1.ObjectMeta { return x.ObjectMeta }))
 	for _, x := range sets.Items {
 		list = append(list, "StatefulSet/"+x.Name)
 	}

@@ -31,9 +31,9 @@ const runTimeout = 25 * time.Minute
 
 // settings are those of one run.
 type settings struct {
-	root string // of the project
-	bin  string // where programs are built and kept
-	dir  string // of this run: logs, data, certificates
+	root string // directory of the repository
+	bin  string // directory of the programs built
+	dir  string // directory for logs, data and certificates
 	only string // "simulated", "real" or ""
 	keep bool   // leave dir
 
@@ -106,7 +106,8 @@ func outside(ctx context.Context, s settings) error {
 		s.cgroup = fmt.Sprintf("kubetest-%d", os.Getpid())
 		args = append(args, "--cgroup", s.cgroup)
 		// All processes of a PID namespace end with its first.
-		attr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
+		attr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC |
+			syscall.CLONE_NEWUTS
 	}
 	// Pdeathsig is sent when the thread ends that started the process: keep it.
 	runtime.LockOSThread()
@@ -123,7 +124,8 @@ func outside(ctx context.Context, s settings) error {
 	}()
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, syscall.EPERM) {
-			return fmt.Errorf("create namespaces: %w; run as a user that may, or without root for the part that needs none", err)
+			return fmt.Errorf(
+				"create namespaces: %w; run as a user that may, or without root for the part that needs none", err)
 		}
 		return err
 	}
@@ -176,7 +178,9 @@ func inside(ctx context.Context, s settings) error {
 		return err
 	}
 	r.part("end")
-	r.run(ctx, "the processes of the cluster ran until the end", time.Second, func(context.Context) error { return c.ps.ended() })
+	r.run(ctx, "the processes of the cluster ran until the end", time.Second, func(context.Context) error {
+		return c.ps.ended()
+	})
 	c.stop()
 	return r.end()
 }

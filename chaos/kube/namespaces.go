@@ -38,14 +38,16 @@ func setUpNamespaces(s settings) error {
 	if err := mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return err
 	}
-	if err := errors.Join(mount("tmpfs", "/run", "tmpfs", 0, "mode=755"), mount("tmpfs", "/var/log", "tmpfs", 0, "mode=755")); err != nil {
+	if err := errors.Join(mount("tmpfs", "/run", "tmpfs", 0, "mode=755"),
+		mount("tmpfs", "/var/log", "tmpfs", 0, "mode=755")); err != nil {
 		return err
 	}
 	// Some paths are constants in the kubelet and containerd's shim.
 	if err := errors.Join(os.MkdirAll("/run/lib/upper", 0o755), os.MkdirAll("/run/lib/work", 0o755)); err != nil {
 		return err
 	}
-	if err := mount("overlay", "/var/lib", "overlay", 0, "lowerdir=/var/lib,upperdir=/run/lib/upper,workdir=/run/lib/work"); err != nil {
+	if err := mount("overlay", "/var/lib", "overlay", 0,
+		"lowerdir=/var/lib,upperdir=/run/lib/upper,workdir=/run/lib/work"); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(realNode)); err != nil {
@@ -64,7 +66,10 @@ func network() error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return err
 	}
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "machine0"}, PeerName: "nowhere0"}); err != nil {
+	if err := netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: "machine0"},
+		PeerName:  "nowhere0",
+	}); err != nil {
 		return fmt.Errorf("create a link: %w", err)
 	}
 	for _, name := range []string{"machine0", "nowhere0"} {
@@ -73,7 +78,8 @@ func network() error {
 			return err
 		}
 		if name == "machine0" {
-			if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(hostIP), Mask: net.CIDRMask(24, 32)}}); err != nil {
+			if err := netlink.AddrAdd(l,
+				&netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(hostIP), Mask: net.CIDRMask(24, 32)}}); err != nil {
 				return err
 			}
 		}
@@ -99,7 +105,8 @@ func trees() []string {
 		return nil
 	}
 	for _, e := range entries {
-		if _, err := os.Stat(filepath.Join(groups, e.Name(), "cgroup.procs")); err == nil && isMount(filepath.Join(groups, e.Name())) {
+		if _, err := os.Stat(filepath.Join(groups, e.Name(), "cgroup.procs")); err == nil &&
+			isMount(filepath.Join(groups, e.Name())) {
 			list = append(list, filepath.Join(groups, e.Name()))
 		}
 	}

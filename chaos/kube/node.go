@@ -46,7 +46,8 @@ func canRun(s settings) (plugins string, err error) {
 		missing = append(missing, "network plugins")
 	}
 	if len(missing) > 0 {
-		return "", skip("not installed: " + strings.Join(missing, ", ") + " (Debian: apt-get install --no-install-recommends containerd runc containernetworking-plugins iptables)")
+		return "", skip("not installed: " + strings.Join(missing, ", ") +
+			" (Debian: apt-get install --no-install-recommends containerd runc containernetworking-plugins iptables)")
 	}
 	return plugins, nil
 }
@@ -92,15 +93,23 @@ resolvConf: ""
 podLogsDir: /var/log/pods
 volumePluginDir: /run/kubelet-plugins
 # A full disk of the test machine should not evict pods.
-evictionHard: {memory.available: 10Mi, nodefs.available: 100Mi, imagefs.available: 100Mi, nodefs.inodesFree: "1%%", imagefs.inodesFree: "1%%"}
+evictionHard:
+  memory.available: 10Mi
+  nodefs.available: 100Mi
+  imagefs.available: 100Mi
+  nodefs.inodesFree: "1%%"
+  imagefs.inodesFree: "1%%"
 imageGCHighThresholdPercent: 100
 serializeImagePulls: false
-`, hostIP, c.ca.path("ca.crt"), c.ca.path("kubelet-server.crt"), c.ca.path("kubelet-server.key"), containers, c.s.cgroup))
+`, hostIP, c.ca.path("ca.crt"), c.ca.path("kubelet-server.crt"), c.ca.path("kubelet-server.key"),
+		containers, c.s.cgroup))
 	if err != nil {
 		return err
 	}
-	if _, err := c.ps.start("kubelet", filepath.Join(c.s.bin, "kubelet"), "--config="+config, "--kubeconfig="+c.ca.path("kubelet.kubeconfig"),
-		"--root-dir=/run/kubelet", "--hostname-override="+realNode, "--node-ip="+hostIP, "--cert-dir=/run/kubelet-certs",
+	if _, err := c.ps.start("kubelet", filepath.Join(c.s.bin, "kubelet"), "--config="+config,
+		"--kubeconfig="+c.ca.path("kubelet.kubeconfig"),
+		"--root-dir=/run/kubelet", "--hostname-override="+realNode, "--node-ip="+hostIP,
+		"--cert-dir=/run/kubelet-certs",
 		"--node-labels=topology.kubernetes.io/zone=zone-0"); err != nil {
 		return err
 	}
@@ -153,8 +162,10 @@ func (c *cluster) startContainerd(ctx context.Context, plugins string) error {
 		return err
 	}
 	// A link for each pod, without a bridge, whose traffic kube-proxy would not see.
-	if _, err := c.write("cni/10-kubetest.conflist", fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "kubetest", "plugins": [
-	{"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "subnet": %q, "dataDir": "/run/cni", "routes": [{"dst": "0.0.0.0/0"}]}}
+	if _, err := c.write("cni/10-kubetest.conflist",
+		fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "kubetest", "plugins": [
+	{"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "subnet": %q, "dataDir": "/run/cni",
+		"routes": [{"dst": "0.0.0.0/0"}]}}
 ]}
 `, podNet)); err != nil {
 		return err

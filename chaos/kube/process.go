@@ -22,13 +22,13 @@ type process struct {
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{} // closed when it has ended
-	err  error         // of its end; to be read after done
+	err  error         // how the process ended; may be read after done
 }
 
 // processes starts processes and stops them, the last one first. One goroutine may
 // use it at a time, except for ended.
 type processes struct {
-	dir  string // of their logs
+	dir  string // directory of the logs
 	list []*process
 }
 
@@ -99,7 +99,9 @@ func output(ctx context.Context, program string, args ...string) (string, error)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(out.String()))
+		return out.String(),
+			fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err,
+				strings.TrimSpace(out.String()))
 	}
 	return out.String(), nil
 }

@@ -29,7 +29,8 @@ func realPart(ctx context.Context, c *cluster, r *report) error {
 		r.skip("real pods", err.Error())
 		return nil
 	}
-	if !r.run(ctx, "containerd has the images; kubelet and kube-proxy start, the machine is ready", 4*time.Minute, func(ctx context.Context) error { return c.startNode(ctx, plugins) }) {
+	if !r.run(ctx, "containerd has the images; kubelet and kube-proxy start, the machine is ready", 4*time.Minute,
+		func(ctx context.Context) error { return c.startNode(ctx, plugins) }) {
 		return nil
 	}
 	t := &realCases{c: c, r: r, rel: release{c: c, helm: "helm4", namespace: "real", name: full}}
@@ -41,14 +42,18 @@ func realPart(ctx context.Context, c *cluster, r *report) error {
 			return nil
 		})
 	}
-	if !run("helm install --wait with the bundled etcd: all pods start under the restricted policy, the space is initialized", t.install) {
+	if !run("helm install --wait with the bundled etcd: all pods start under the restricted policy, the space is "+
+		"initialized", t.install) {
 		return nil
 	}
 	run("helm test: the image requests IDs from every node by its name, and checks them", t.helmTest)
-	run("the SDK gets IDs from every node by its name, by the headless Service, and by the other Service and kube-proxy", t.draw)
+	run(
+		"the SDK gets IDs from every node by its name, by the headless Service, and by the other "+
+			"Service and kube-proxy", t.draw)
 	run("a rolling upgrade under load: no call of the SDK fails, no ID is returned twice or out of order", t.upgrade)
 	run("a node's process is killed under load: the kubelet starts it again, no call of the SDK fails", t.killNode)
-	run("etcd's pod is deleted under load: nodes go on issuing, etcd is back with its volume, nothing is initialized", t.killEtcd)
+	run("etcd's pod is deleted under load: nodes go on issuing, etcd is back with its volume, nothing is initialized",
+		t.killEtcd)
 	run("a rollback under load: the Job of the first revision runs again without effect", t.rollback)
 	run("etcd's volume was wiped: an upgrade initializes nothing, and nodes stop issuing", t.wipe)
 	run("uninstall: nothing is left but the volume claim and the test's pod", t.uninstall)
@@ -66,7 +71,8 @@ func (t *realCases) values(more ...string) []string {
 	args := []string{"-f", filepath.Join(t.c.s.root, "chaos/kube/testdata/evaluation.yaml")}
 	for _, v := range append([]string{
 		"image.registry=docker.io", "image.repository=library/allocator", "image.tag=latest", "image.pullPolicy=Never",
-		"etcd.bundled.image.registry=docker.io", "etcd.bundled.image.repository=library/allocator-etcd", "etcd.bundled.image.tag=latest", "etcd.bundled.image.pullPolicy=Never",
+		"etcd.bundled.image.registry=docker.io", "etcd.bundled.image.repository=library/allocator-etcd",
+		"etcd.bundled.image.tag=latest", "etcd.bundled.image.pullPolicy=Never",
 	}, more...) {
 		args = append(args, "--set", v)
 	}
@@ -90,13 +96,15 @@ func (t *realCases) state() string {
 			}
 		}
 		lines := int64(8)
-		log, err := t.c.kube.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
+		log, err := t.c.kube.CoreV1().Pods(p.Namespace).GetLogs(p.Name,
+			&corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
 		if err != nil {
 			log = []byte(err.Error())
 		}
 		fmt.Fprintf(&b, "  %s\n", strings.ReplaceAll(strings.TrimSpace(string(log)), "\n", "\n  "))
 	}
-	events, err := t.c.kube.CoreV1().Events(t.rel.namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
+	events, err := t.c.kube.CoreV1().Events(t.rel.namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: "type=Warning"})
 	if err == nil {
 		for _, e := range events.Items[max(0, len(events.Items)-8):] {
 			fmt.Fprintf(&b, "event: %s %s: %s\n", e.InvolvedObject.Name, e.Reason, e.Message)
@@ -120,7 +128,8 @@ func (t *realCases) install(ctx context.Context) error {
 		}
 	}
 	// Claims of the simulated part have the other volumes, and must not get this one.
-	if err := t.c.kube.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := t.c.kube.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		return err
 	}
 	if err := t.c.volume(ctx, "volume-real", t.volume()); err != nil {
@@ -138,7 +147,8 @@ func (t *realCases) helmTest(ctx context.Context) error {
 	if _, err := t.rel.run(ctx, "test", t.rel.name, "--timeout=2m"); err != nil {
 		return err
 	}
-	log, err := t.c.kube.CoreV1().Pods(t.rel.namespace).GetLogs("allocator-test-draw", &corev1.PodLogOptions{}).DoRaw(ctx)
+	log, err := t.c.kube.CoreV1().Pods(t.rel.namespace).GetLogs("allocator-test-draw",
+		&corev1.PodLogOptions{}).DoRaw(ctx)
 	if err != nil {
 		return err
 	}
@@ -157,7 +167,8 @@ type drawn struct {
 func (t *realCases) underLoad(ctx context.Context, service string, f func(context.Context) error) (drawn, error) {
 	var d drawn
 	var out lockedBuffer
-	cmd := exec.CommandContext(ctx, filepath.Join(t.c.s.bin, "kubeload"), "--dns", hostIP+":53", "--target", service+"."+t.rel.namespace+".svc.cluster.local:9000")
+	cmd := exec.CommandContext(ctx, filepath.Join(t.c.s.bin, "kubeload"), "--dns", hostIP+":53",
+		"--target", service+"."+t.rel.namespace+".svc.cluster.local:9000")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second
@@ -175,9 +186,13 @@ func (t *realCases) underLoad(ctx context.Context, service string, f func(contex
 	if end := json.Unmarshal([]byte(out.String()), &d); end != nil {
 		return d, errors.Join(err, fmt.Errorf("kubeload: %w: %s", end, out.String()))
 	}
-	fmt.Fprintf(t.r.out, "           %d IDs in %d calls, %d failed, %d duplicates, %d out of order, slowest %s, by sid %v\n", d.IDs, d.Calls, d.Failed, d.Duplicates, d.Disorder, d.Slowest, d.BySID)
+	fmt.Fprintf(t.r.out,
+		"           %d IDs in %d calls, %d failed, %d duplicates, %d out of order, slowest %s, by sid %v\n", d.IDs,
+		d.Calls, d.Failed, d.Duplicates, d.Disorder, d.Slowest, d.BySID)
 	if d.Failed > 0 || d.Duplicates > 0 || d.Unchecked > 0 || d.Disorder > 0 || d.IDs == 0 {
-		err = errors.Join(err, fmt.Errorf("%d of %d calls failed (the first: %s), %d duplicates, %d not compared, %d out of order", d.Failed, d.Calls, d.Failure, d.Duplicates, d.Unchecked, d.Disorder))
+		err = errors.Join(err,
+			fmt.Errorf("%d of %d calls failed (the first: %s), %d duplicates, %d not compared, %d out of order",
+				d.Failed, d.Calls, d.Failure, d.Duplicates, d.Unchecked, d.Disorder))
 	}
 	return d, err
 }
@@ -216,7 +231,8 @@ func (t *realCases) draw(ctx context.Context) error {
 
 // pods returns the nodes' pods by name.
 func (t *realCases) pods(ctx context.Context) (map[string]*corev1.Pod, error) {
-	list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=node"})
+	list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=node"})
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +246,8 @@ func (t *realCases) pods(ctx context.Context) (map[string]*corev1.Pod, error) {
 // ready waits until every node and etcd are ready.
 func (t *realCases) ready(ctx context.Context) error {
 	return until(ctx, 2*time.Minute, func(ctx context.Context) error {
-		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component in (node,etcd)"})
+		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx,
+			metav1.ListOptions{LabelSelector: "app.kubernetes.io/component in (node,etcd)"})
 		if err != nil {
 			return err
 		}
@@ -290,7 +307,8 @@ func (t *realCases) killNode(ctx context.Context) error {
 			return err
 		}
 		before := old[name].Status.ContainerStatuses[0]
-		if _, err := output(ctx, "ctr", "--address", containers, "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", strings.TrimPrefix(before.ContainerID, "containerd://")); err != nil {
+		if _, err := output(ctx, "ctr", "--address", containers, "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL",
+			strings.TrimPrefix(before.ContainerID, "containerd://")); err != nil {
 			return err
 		}
 		if err := until(ctx, 2*time.Minute, func(ctx context.Context) error {
@@ -319,7 +337,8 @@ func (t *realCases) killEtcd(ctx context.Context) error {
 		if err := wait(ctx, 2*time.Second); err != nil {
 			return err
 		}
-		if err := t.c.kube.CoreV1().Pods(t.rel.namespace).Delete(ctx, "allocator-etcd-0", metav1.DeleteOptions{}); err != nil {
+		if err := t.c.kube.CoreV1().Pods(t.rel.namespace).Delete(ctx, "allocator-etcd-0",
+			metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 		if err := wait(ctx, 2*time.Second); err != nil {
@@ -379,7 +398,8 @@ func (t *realCases) wipe(ctx context.Context) error {
 		return err
 	}
 	if err := until(ctx, time.Minute, func(ctx context.Context) error {
-		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=etcd"})
+		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx,
+			metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=etcd"})
 		if err == nil && len(list.Items) > 0 {
 			err = errors.New("etcd's pod still exists")
 		}
@@ -394,7 +414,9 @@ func (t *realCases) wipe(ctx context.Context) error {
 		return err
 	}
 	// Without --wait, since nodes must not become ready.
-	if _, err := t.rel.run(ctx, append([]string{"upgrade", t.rel.name, t.c.chart(), "--timeout=2m"}, t.values("log.level=info", "podAnnotations.wiped=yes")...)...); err != nil {
+	if _, err := t.rel.run(ctx,
+		append([]string{"upgrade", t.rel.name, t.c.chart(), "--timeout=2m"},
+			t.values("log.level=info", "podAnnotations.wiped=yes")...)...); err != nil {
 		return err
 	}
 	// The last pod is of the upgrade and finds no space. The others ran before.
@@ -409,7 +431,8 @@ func (t *realCases) wipe(ctx context.Context) error {
 				return fmt.Errorf("%s is %s, ready %t", name, p.Status.Phase, isReady(p))
 			}
 			lines := int64(20)
-			log, err := t.c.kube.CoreV1().Pods(t.rel.namespace).GetLogs(name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
+			log, err := t.c.kube.CoreV1().Pods(t.rel.namespace).GetLogs(name,
+				&corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
 			if err != nil {
 				return fmt.Errorf("log of %s: %w", name, err)
 			}
@@ -437,5 +460,6 @@ func (t *realCases) wipe(ctx context.Context) error {
 }
 
 func (t *realCases) uninstall(ctx context.Context) error {
-	return (&cases{c: t.c, r: t.r}).uninstall(ctx, t.rel, "PersistentVolumeClaim/data-allocator-etcd-0", "Pod/allocator-test-draw")
+	return (&cases{c: t.c, r: t.r}).uninstall(ctx, t.rel, "PersistentVolumeClaim/data-allocator-etcd-0",
+		"Pod/allocator-test-draw")
 }

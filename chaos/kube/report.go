@@ -46,7 +46,8 @@ func (r *report) run(ctx context.Context, name string, limit time.Duration, step
 		r.skip(name, string(why))
 	default:
 		r.failed = append(r.failed, name)
-		fmt.Fprintf(r.out, "  FAILED   %-7s %s\n      %s\n", took, name, strings.ReplaceAll(err.Error(), "\n", "\n      "))
+		fmt.Fprintf(r.out, "  FAILED   %-7s %s\n      %s\n", took, name,
+			strings.ReplaceAll(err.Error(), "\n", "\n      "))
 	}
 	return false
 }
@@ -59,7 +60,8 @@ func (r *report) skip(name, why string) {
 
 // end prints the totals and returns an error if anything failed.
 func (r *report) end() error {
-	fmt.Fprintf(r.out, "\nkube-test: %d passed, %d failed, %d not run, in %s\n", r.passed, len(r.failed), len(r.skipped), time.Since(r.started).Round(time.Second))
+	fmt.Fprintf(r.out, "\nkube-test: %d passed, %d failed, %d not run, in %s\n", r.passed, len(r.failed),
+		len(r.skipped), time.Since(r.started).Round(time.Second))
 	if len(r.failed) > 0 {
 		return fmt.Errorf("failed: %s", strings.Join(r.failed, "; "))
 	}

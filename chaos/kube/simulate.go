@@ -22,7 +22,7 @@ import (
 const (
 	simulatedNodes = 3
 	stepEvery      = 100 * time.Millisecond
-	startTakes     = 300 * time.Millisecond // from the first sight of a pod until it is ready or, of a Job, has ended
+	startTakes     = 300 * time.Millisecond // until a new pod is ready, or a Job's has ended
 )
 
 // A simulator updates the status of pods as a kubelet would, and runs none: a pod gets
@@ -36,7 +36,7 @@ type simulator struct {
 	mu     sync.Mutex // guards what follows
 	seen   map[types.UID]time.Time
 	held   map[string]bool       // namespace/name of pods that must not become ready
-	failed map[string]bool       // of pods that have to fail
+	failed map[string]bool       // pods that have to fail
 	then   func(pod *corev1.Pod) // called before a pod succeeds
 	log    []string              // events, in order: "ready ns/name"
 	nextIP int
@@ -53,15 +53,31 @@ func nodeName(i int) string { return fmt.Sprintf("simulated-%d", i) }
 func (p *simulator) addNodes(ctx context.Context) error {
 	for i := range simulatedNodes {
 		name := nodeName(i)
-		room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("100")}
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": fmt.Sprintf("zone-%d", i)}}}
+		room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("16"),
+			corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("100")}
+		n := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name,
+				Labels: map[string]string{"kubernetes.io/hostname": name,
+					"topology.kubernetes.io/zone": fmt.Sprintf("zone-%d", i)},
+			},
+		}
 		n, err := p.kube.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
 		n.Status.Capacity, n.Status.Allocatable = room, room
-		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("198.51.100.%d", i+1)}}
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
+		n.Status.Addresses = []corev1.NodeAddress{{
+			Type:    corev1.NodeInternalIP,
+			Address: fmt.Sprintf("198.51.100.%d", i+1),
+		}}
+		n.Status.Conditions = []corev1.NodeCondition{{
+			Type:               corev1.NodeReady,
+			Status:             corev1.ConditionTrue,
+			Reason:             "Simulated",
+			LastHeartbeatTime:  metav1.Now(),
+			LastTransitionTime: metav1.Now(),
+		}}
 		if _, err := p.kube.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
 			return err
 		}
@@ -82,7 +98,14 @@ func (p *simulator) removeNodes(ctx context.Context) error {
 func (p *simulator) beat(ctx context.Context) error {
 	for i := range simulatedNodes {
 		name, seconds, now := nodeName(i), int32(40), metav1.NowMicro()
-		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: corev1.NamespaceNodeLease}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &now}}
+		l := &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: corev1.NamespaceNodeLease},
+			Spec: coordinationv1.LeaseSpec{
+				HolderIdentity:       &name,
+				LeaseDurationSeconds: &seconds,
+				RenewTime:            &now,
+			},
+		}
 		leases := p.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 		old, err := leases.Get(ctx, name, metav1.GetOptions{})
 		switch {
@@ -143,7 +166,8 @@ func (p *simulator) advance(ctx context.Context, pod *corev1.Pod) error {
 	name := pod.Namespace + "/" + pod.Name
 	if pod.DeletionTimestamp != nil {
 		zero := int64(0)
-		err := p.kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+		err := p.kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+			metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 		if err == nil {
 			p.note("gone " + name)
 		}
@@ -196,11 +220,21 @@ func (p *simulator) status(ctx context.Context, pod *corev1.Pod, phase corev1.Po
 	now := metav1.Now()
 	truth := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}
 	condition := func(kind corev1.PodConditionType, is bool) corev1.PodCondition {
-		return corev1.PodCondition{Type: kind, Status: truth[is], LastTransitionTime: now, ObservedGeneration: pod.Generation}
+		return corev1.PodCondition{
+			Type:               kind,
+			Status:             truth[is],
+			LastTransitionTime: now,
+			ObservedGeneration: pod.Generation,
+		}
 	}
-	s := corev1.PodStatus{Phase: phase, ObservedGeneration: pod.Generation, Conditions: []corev1.PodCondition{
-		condition(corev1.PodInitialized, true), condition(corev1.PodReady, ready), condition(corev1.ContainersReady, ready),
-	}}
+	s := corev1.PodStatus{
+		Phase:              phase,
+		ObservedGeneration: pod.Generation,
+		Conditions: []corev1.PodCondition{
+			condition(corev1.PodInitialized, true), condition(corev1.PodReady, ready),
+			condition(corev1.ContainersReady, ready),
+		},
+	}
 	if ip != "" {
 		s.PodIP, s.PodIPs, s.HostIP, s.StartTime = ip, []corev1.PodIP{{IP: ip}}, "198.51.100.1", &now
 	}
@@ -208,18 +242,24 @@ func (p *simulator) status(ctx context.Context, pod *corev1.Pod, phase corev1.Po
 		state := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}
 		switch phase {
 		case corev1.PodSucceeded:
-			state = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: now}}
+			state = corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: now},
+			}
 		case corev1.PodFailed:
-			state = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, FinishedAt: now}}
+			state = corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, FinishedAt: now},
+			}
 		}
 		started := state.Running != nil
-		s.ContainerStatuses = append(s.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: ready, Started: &started, State: state})
+		s.ContainerStatuses = append(s.ContainerStatuses,
+			corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: ready, Started: &started, State: state})
 	}
 	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": s})
 	if err != nil {
 		return err
 	}
-	_, err = p.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, b, metav1.PatchOptions{}, "status")
+	_, err = p.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, b,
+		metav1.PatchOptions{}, "status")
 	return err
 }
 

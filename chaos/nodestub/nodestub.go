@@ -36,7 +36,14 @@ func (s *Node) Allocate(ctx context.Context, r *pb.AllocateRequest) (*pb.Allocat
 	if err := s.allocate(ctx); err != nil {
 		return nil, err
 	}
-	return &pb.AllocateResponse{First: r.GetAfter() + 32, Count: r.GetCount(), Stride: 32, Node: "stub", Layout: pb.Layout_LAYOUT_SCALABLE, EpochUnixMs: 1_704_067_200_000}, nil
+	return &pb.AllocateResponse{
+		First:       r.GetAfter() + 32,
+		Count:       r.GetCount(),
+		Stride:      32,
+		Node:        "stub",
+		Layout:      pb.Layout_LAYOUT_SCALABLE,
+		EpochUnixMs: 1_704_067_200_000,
+	}, nil
 }
 
 // Start starts a node and returns its address.
@@ -80,15 +87,19 @@ func StartSecure(t *testing.T, ca *certstest.Authority, token string) string {
 	}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{ca.Issue(t, "node", -time.Hour, time.Hour).TLS(t)},
-		ClientCAs:    ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+		ClientCAs:    ca.Pool(),
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		MinVersion:   tls.VersionTLS13,
 	})))
 	refuse := Refusing(t, codes.Unauthenticated, "UNAUTHENTICATED", 0)
-	pb.RegisterAllocatorServiceServer(server, &Node{allocate: func(ctx context.Context) error {
-		if v := metadata.ValueFromIncomingContext(ctx, "authorization"); len(v) != 1 || v[0] != "Bearer "+token {
-			return refuse(ctx)
-		}
-		return nil
-	}})
+	pb.RegisterAllocatorServiceServer(server, &Node{
+		allocate: func(ctx context.Context) error {
+			if v := metadata.ValueFromIncomingContext(ctx, "authorization"); len(v) != 1 || v[0] != "Bearer "+token {
+				return refuse(ctx)
+			}
+			return nil
+		},
+	})
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
 	return l.Addr().String()

@@ -18,7 +18,7 @@ import (
 // Server is a server that listens on a socket alone. Its superuser is "test", without a
 // password.
 type Server struct {
-	Dir string // of the socket
+	Dir string // directory of the socket
 	Bin string // directory of PostgreSQL's programs
 }
 
@@ -46,7 +46,8 @@ func Start(t *testing.T) *Server {
 	}
 	run := func(name string, args ...string) {
 		t.Helper()
-		cmd := exec.Command(filepath.Join(bin, name), args...) // not ended with the test's context: it also stops the server
+		// The test's context does not end it, since it also stops the server.
+		cmd := exec.Command(filepath.Join(bin, name), args...)
 		cmd.SysProcAttr, cmd.Dir = as, os.TempDir()
 		var problems bytes.Buffer
 		cmd.Stderr = &problems
@@ -68,7 +69,8 @@ func (s *Server) URL() string { return "postgres://test@/postgres?host=" + s.Dir
 // Psql runs SQL and returns what it prints.
 func (s *Server) Psql(t *testing.T, sql string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(s.Bin, "psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align",
+	cmd := exec.CommandContext(t.Context(), filepath.Join(s.Bin, "psql"),
+		"--no-psqlrc", "--quiet", "--tuples-only", "--no-align",
 		"--variable=ON_ERROR_STOP=1", s.URL())
 	var out, problems bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(sql), &out, &problems

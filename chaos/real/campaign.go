@@ -30,8 +30,8 @@ import (
 type runner struct {
 	opts     *options
 	profile  string
-	root     string // of the repository
-	dir      string // of the results
+	root     string // directory of the repository
+	dir      string // directory of the results
 	rig      *rig.Rig
 	nemesis  *nemesis.Runner
 	schedule nemesis.Schedule
@@ -52,7 +52,8 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 		if old, err = readSchedule(o.schedule); err != nil {
 			return err
 		}
-		o.nodes, o.lasts, o.format = old.Nodes, time.Duration(old.ForMs)*time.Millisecond, cmp.Or(old.Format, flake.Default)
+		o.nodes, o.lasts, o.format = old.Nodes, time.Duration(old.ForMs)*time.Millisecond,
+			cmp.Or(old.Format, flake.Default)
 	}
 	seed := rand.Uint64() >> 11 // exact in JSON too
 	switch {
@@ -99,9 +100,18 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 // programs builds what the run needs.
 func (r *runner) programs(ctx context.Context, seed uint64) (cfg rig.Config, err error) {
 	o := r.opts
-	cfg = rig.Config{Dir: r.dir, Nodes: o.nodes, Format: o.format, Timing: o.timing(), Clocks: true, Network: !o.loopback, Seed: seed, Limit: o.limit << 20}
+	cfg = rig.Config{
+		Dir:     r.dir,
+		Nodes:   o.nodes,
+		Format:  o.format,
+		Timing:  o.timing(),
+		Clocks:  true,
+		Network: !o.loopback,
+		Seed:    seed,
+		Limit:   o.limit << 20,
+	}
 	if o.lasts > time.Hour {
-		cfg.Retention = time.Hour // of etcd's history, which is followed as it grows
+		cfg.Retention = time.Hour // etcd's history is followed as it grows
 	}
 	bin := filepath.Join(r.dir, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
@@ -150,7 +160,16 @@ func (r *runner) plan(seed uint64, faults []nemesis.Fault, repeat bool, old *nem
 			r.notRun = append(r.notRun, why(&f))
 		}
 	}
-	r.schedule = nemesis.Plan(nemesis.PlanConfig{Seed: seed, For: r.opts.lasts, Faults: possible, Format: r.rig.Format, Nodes: r.rig.Names(), Embedded: r.rig.EmbeddedNode().Name, Timing: r.rig.Timing, Repeat: repeat})
+	r.schedule = nemesis.Plan(nemesis.PlanConfig{
+		Seed:     seed,
+		For:      r.opts.lasts,
+		Faults:   possible,
+		Format:   r.rig.Format,
+		Nodes:    r.rig.Names(),
+		Embedded: r.rig.EmbeddedNode().Name,
+		Timing:   r.rig.Timing,
+		Repeat:   repeat,
+	})
 	for _, name := range r.schedule.LeftOut {
 		r.notRun = append(r.notRun, fmt.Sprintf("%s: does not fit into %v", name, r.opts.lasts))
 	}
@@ -159,7 +178,12 @@ func (r *runner) plan(seed uint64, faults []nemesis.Fault, repeat bool, old *nem
 // inject starts the cluster and the clients, carries out the schedule, and stops
 // the clients when every node issues again.
 func (r *runner) inject(ctx context.Context) error {
-	if _, err := r.rig.History.Write(history.Op{Process: history.Harness, Type: history.Info, F: history.FSetup, Setup: r.setup()}); err != nil {
+	if _, err := r.rig.History.Write(history.Op{
+		Process: history.Harness,
+		Type:    history.Info,
+		F:       history.FSetup,
+		Setup:   r.setup(),
+	}); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -170,8 +194,15 @@ func (r *runner) inject(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.log.line("%d etcd members and %d nodes are up after %v", rig.Members, len(r.rig.Nodes), time.Since(began).Round(100*time.Millisecond))
-	r.nemesis = &nemesis.Runner{Rig: r.rig, Table: nemesis.Table(), Snapshot: snapshot, Seed: r.schedule.Seed, Progress: func(text string) { r.log.line("  %s", text) }}
+	r.log.line("%d etcd members and %d nodes are up after %v", rig.Members, len(r.rig.Nodes),
+		time.Since(began).Round(100*time.Millisecond))
+	r.nemesis = &nemesis.Runner{
+		Rig:      r.rig,
+		Table:    nemesis.Table(),
+		Snapshot: snapshot,
+		Seed:     r.schedule.Seed,
+		Progress: func(text string) { r.log.line("  %s", text) },
+	}
 
 	loading, stopLoad := context.WithCancel(context.WithoutCancel(ctx))
 	var clients sync.WaitGroup
@@ -242,40 +273,83 @@ func (r *runner) foundBroken(err error) {
 func (r *runner) clients() (out []record.Client) {
 	scale := time.Duration(1)
 	if r.opts.lasts > 10*time.Minute {
-		scale = 10 // or the history of hours would not fit on a disk
+		scale = 10 // else the history of hours would not fit on a disk
 	}
 	var nodes []*record.Node
 	for _, n := range r.rig.Servers() {
-		nodes = append(nodes, &record.Node{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, RESP: n.RESP, MayAnswer: n.MayAnswer})
+		nodes = append(nodes,
+			&record.Node{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, RESP: n.RESP, MayAnswer: n.MayAnswer})
 	}
 	e := r.rig.EmbeddedNode()
 	embedded := []*record.Node{{Name: e.Name, HTTP: e.HTTP, MayAnswer: e.MayAnswer}}
 	ms := func(n int) time.Duration { return scale * time.Duration(n) * time.Millisecond }
 	for _, n := range nodes {
 		only := []*record.Node{n}
-		if len(nodes) > 9 { // or the clients would take the machine
-			out = append(out, record.Client{Via: load.GRPC, Counts: []int{1, 10_000, 100}, Nodes: only, Every: ms(100), Session: "s-" + n.Name},
+		if len(nodes) > 9 { // else the clients would take the machine
+			out = append(out, record.Client{
+				Via:     load.GRPC,
+				Counts:  []int{1, 10_000, 100},
+				Nodes:   only,
+				Every:   ms(100),
+				Session: "s-" + n.Name,
+			},
 				record.Client{Via: load.HTTP, Counts: []int{1, 100}, Nodes: only, Every: ms(200)})
 			continue
 		}
 		out = append(out,
 			record.Client{Via: load.GRPC, Counts: []int{1}, Nodes: only, Every: ms(25)},
-			record.Client{Via: load.GRPC, Counts: []int{1, 10, 100, 1000, 10_000}, Nodes: only, Every: ms(40), Session: "s-" + n.Name},
+			record.Client{
+				Via:     load.GRPC,
+				Counts:  []int{1, 10, 100, 1000, 10_000},
+				Nodes:   only,
+				Every:   ms(40),
+				Session: "s-" + n.Name,
+			},
 			record.Client{Via: load.Stream, Counts: []int{10_000, 10_000, 7}, Nodes: only, Every: ms(40)},
 			record.Client{Via: load.HTTP, Counts: []int{1, 1, 1, 100}, Nodes: only, Every: ms(50)},
 			record.Client{Via: load.HTTP, Counts: []int{1000, 10_000, 2}, Nodes: only, Every: ms(400)},
-			record.Client{Via: load.RESP, Counts: []int{1, 1, 100}, Nodes: only, Every: ms(50), Session: "resp-" + n.Name},
+			record.Client{
+				Via:     load.RESP,
+				Counts:  []int{1, 1, 100},
+				Nodes:   only,
+				Every:   ms(50),
+				Session: "resp-" + n.Name,
+			},
 		)
 	}
 	for i, counts := range [][]int{{1}, {1, 10, 1000, 10_000}, {10_000, 7}, {1, 100}} {
-		out = append(out, record.Client{Via: record.Embedded, Counts: counts, Nodes: embedded, Every: ms(30 + 10*i), Session: []string{"", "s-" + e.Name}[i%2]})
+		out = append(out, record.Client{
+			Via:     record.Embedded,
+			Counts:  counts,
+			Nodes:   embedded,
+			Every:   ms(30 + 10*i),
+			Session: []string{"", "s-" + e.Name}[i%2],
+		})
 	}
 	for i := range 2 {
 		out = append(out,
-			record.Client{Via: load.GRPC, Counts: []int{1, 50, 10_000}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("grpc-%d", i)},
-			record.Client{Via: load.HTTP, Counts: []int{1, 20}, Nodes: nodes, Every: ms(60), Session: fmt.Sprintf("http-%d", i)},
+			record.Client{
+				Via:     load.GRPC,
+				Counts:  []int{1, 50, 10_000},
+				Nodes:   nodes,
+				Every:   ms(30),
+				Session: fmt.Sprintf("grpc-%d", i),
+			},
+			record.Client{
+				Via:     load.HTTP,
+				Counts:  []int{1, 20},
+				Nodes:   nodes,
+				Every:   ms(60),
+				Session: fmt.Sprintf("http-%d", i),
+			},
 			record.Client{Via: load.Stream, Counts: []int{1, 5000}, Nodes: nodes, Every: ms(50)},
-			record.Client{Via: load.SDK, Counts: []int{1, 1, 1, 500}, Nodes: nodes, Every: ms(30), Session: fmt.Sprintf("sdk-%d", i)},
+			record.Client{
+				Via:     load.SDK,
+				Counts:  []int{1, 1, 1, 500},
+				Nodes:   nodes,
+				Every:   ms(30),
+				Session: fmt.Sprintf("sdk-%d", i),
+			},
 			record.Client{Via: record.Prefetch, Counts: []int{1}, Nodes: nodes, Every: ms(10)},
 		)
 	}
@@ -291,8 +365,19 @@ func (r *runner) clients() (out []record.Client) {
 // setup describes the run for its history.
 func (r *runner) setup() *history.Setup {
 	t := r.rig.Timing
-	s := &history.Setup{Layout: r.rig.Format.Layout.String(), EpochMs: r.rig.Format.Epoch, StartMs: r.rig.StartWall(), MaxSkewMs: rig.MaxSkew.Milliseconds(), MaxLeadMs: rig.MaxLead.Milliseconds(),
-		WindowMs: t.Window.Milliseconds(), Profile: r.profile, Seed: strconv.FormatUint(r.schedule.Seed, 10), Nodes: r.rig.Names(), NotRun: r.notRun, Versions: versions(r.root)}
+	s := &history.Setup{
+		Layout:    r.rig.Format.Layout.String(),
+		EpochMs:   r.rig.Format.Epoch,
+		StartMs:   r.rig.StartWall(),
+		MaxSkewMs: rig.MaxSkew.Milliseconds(),
+		MaxLeadMs: rig.MaxLead.Milliseconds(),
+		WindowMs:  t.Window.Milliseconds(),
+		Profile:   r.profile,
+		Seed:      strconv.FormatUint(r.schedule.Seed, 10),
+		Nodes:     r.rig.Names(),
+		NotRun:    r.notRun,
+		Versions:  versions(r.root),
+	}
 	for _, a := range r.schedule.Actions {
 		if !slices.Contains(s.Faults, a.Fault) {
 			s.Faults = append(s.Faults, a.Fault)
@@ -316,7 +401,8 @@ func versions(root string) []string {
 	if first("git", "status", "--porcelain", "--untracked-files=no") != "" {
 		commit += " with changes"
 	}
-	return []string{"commit " + commit, runtime.Version(), first("uname", "-sr"), fmt.Sprintf("%s/%s, %d cores", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()),
+	return []string{"commit " + commit, runtime.Version(), first("uname", "-sr"),
+		fmt.Sprintf("%s/%s, %d cores", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()),
 		fmt.Sprintf("uid %d", os.Getuid())}
 }
 

@@ -12,7 +12,7 @@ import (
 // Delay is a time in which this machine was overloaded: the harness, and with it
 // the network that it forwards, was not scheduled in time.
 type Delay struct {
-	FromMs int64 `json:"from_ms"` // on the history's clock
+	FromMs int64 `json:"from_ms"` // by the history's clock
 	ToMs   int64 `json:"to_ms"`
 }
 

@@ -67,12 +67,18 @@ func run(args []string) int {
 }
 
 func command() *cobra.Command {
-	root := &cobra.Command{Use: "chaos", Short: "Inject faults into a cluster of allocators, and check its claims",
-		SilenceUsage: true, SilenceErrors: true, CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	root := &cobra.Command{
+		Use:               "chaos",
+		Short:             "Inject faults into a cluster of allocators, and check its claims",
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_ = cmd.Help()
 			return usageError{errors.New("no command given")}
-		}, Args: cobra.ArbitraryArgs}
+		},
+		Args: cobra.ArbitraryArgs,
+	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(runCommand(), soakCommand(), verifyCommand(), tableCommand(), listCommand())
 	return root
@@ -91,13 +97,13 @@ type options struct {
 	faults   []string
 	seed     string
 	layout   string
-	format   flake.Format // of layout
+	format   flake.Format // parsed from layout
 	nodes    int
 	dir      string
 	schedule string
 	loopback bool
 	real     bool
-	limit    int64 // of the history, in MiB
+	limit    int64 // largest size of the history, in MiB
 }
 
 func (o *options) flags(cmd *cobra.Command, lasts time.Duration, limit int64) {
@@ -110,7 +116,8 @@ func (o *options) flags(cmd *cobra.Command, lasts time.Duration, limit int64) {
 	f.StringVar(&o.dir, "dir", "", "directory of the results; a new one bin/chaos-… of the repository if not given")
 	f.StringVar(&o.schedule, "schedule", "", "repeat this schedule.json")
 	f.BoolVar(&o.loopback, "loopback", false, "use loopback only: no network faults")
-	f.BoolVar(&o.real, "default-timing", false, "leases and windows of the default length (15 s, 30 s), not short ones (3 s, 5 s)")
+	f.BoolVar(&o.real, "default-timing", false,
+		"leases and windows of the default length (15 s, 30 s), not short ones (3 s, 5 s)")
 	f.Int64Var(&o.limit, "limit", limit, "maximum size of the history, in MiB")
 }
 
@@ -121,7 +128,8 @@ func (o *options) check() (err error) {
 	case o.lasts < 5*time.Second:
 		return usageError{fmt.Errorf("--for %v: must be at least 5s", o.lasts)}
 	case o.schedule != "" && (len(o.faults) > 0 || o.seed != "" || o.layout != flake.Default.String()):
-		return usageError{errors.New("--schedule cannot be combined with --fault, --seed or --layout: it determines them")}
+		return usageError{
+			errors.New("--schedule cannot be combined with --fault, --seed or --layout: it determines them")}
 	}
 	if o.format, err = flake.ParseFormat(o.layout); err != nil {
 		return usageError{fmt.Errorf("--layout: %w", err)}
@@ -187,12 +195,16 @@ func choose(table []nemesis.Fault, names []string) ([]nemesis.Fault, error) {
 
 func runCommand() *cobra.Command {
 	var o options
-	cmd := &cobra.Command{Use: "run", Short: "One run: load, faults, checks", Args: noArgs,
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "One run: load, faults, checks",
+		Args:  noArgs,
 		Long: `Run starts three etcd members, the nodes and their clients, injects faults by a
 schedule that the seed determines, heals all of them, and checks the claims.
 
 Without --fault it is the profile of CI: at least one fault of every class. Report,
-results, history, schedule and logs are in the directory of the run.`}
+results, history, schedule and logs are in the directory of the run.`,
+	}
 	o.flags(cmd, time.Minute, 1024)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.check(); err != nil {
@@ -246,18 +258,24 @@ func soakCommand() *cobra.Command {
 }
 
 func verifyCommand() *cobra.Command {
-	return &cobra.Command{Use: "verify DIR", Short: "Check the history of a run again",
+	return &cobra.Command{
+		Use:   "verify DIR",
+		Short: "Check the history of a run again",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError{errors.New("expected the directory of one run")}
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return verify(args[0]) }}
+		RunE: func(cmd *cobra.Command, args []string) error { return verify(args[0]) },
+	}
 }
 
 func listCommand() *cobra.Command {
-	return &cobra.Command{Use: "list", Short: "List the faults, what they need, and the expected effect", Args: noArgs,
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the faults, what they need, and the expected effect",
+		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 			fmt.Fprintln(w, "FAULT\tCLASS\tCI\tNEEDS\tDOES\tEXPECTED")
@@ -266,8 +284,10 @@ func listCommand() *cobra.Command {
 				if f.Smoke {
 					ci = "yes"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, f.Class, ci, f.Needs, f.About, f.Expect(rig.Brisk).Text)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, f.Class, ci, f.Needs, f.About,
+					f.Expect(rig.Brisk).Text)
 			}
 			return w.Flush()
-		}}
+		},
+	}
 }

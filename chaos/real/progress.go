@@ -50,7 +50,8 @@ func (r *runner) progress(ctx context.Context) {
 			phase = strings.Join(active, " ")
 		}
 		_, bytes := r.rig.History.Size()
-		r.log.line("%s IDs, %s/s; nodes %s; etcd leader %s; history %d MiB; %s", count(ids), count(int64(float64(ids-before)/progressEvery.Seconds())),
+		r.log.line("%s IDs, %s/s; nodes %s; etcd leader %s; history %d MiB; %s", count(ids),
+			count(int64(float64(ids-before)/progressEvery.Seconds())),
 			r.states(), r.leader(), bytes>>20, phase)
 		before = ids
 		for _, n := range r.rig.Nodes {

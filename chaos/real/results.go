@@ -25,7 +25,7 @@ type Results struct {
 	Why     []string         `json:"why,omitempty"` // reasons for any other verdict than a pass
 	Profile string           `json:"profile"`
 	Command string           `json:"command"`
-	Level   string           `json:"level"` // what the machine supports
+	Level   string           `json:"level"` // level of faults that the machine supports
 	Seed    uint64           `json:"seed"`
 	Began   time.Time        `json:"began"`
 	TookMs  int64            `json:"took_ms"`
@@ -71,8 +71,18 @@ const (
 // results checks the history and puts everything together.
 func (r *runner) results(began time.Time, took time.Duration, runErr error, cut bool) *Results {
 	checks, err := check(r.dir)
-	res := &Results{Profile: r.profile, Seed: r.schedule.Seed, Began: began.UTC(), TookMs: took.Milliseconds(), Setup: r.setup(), IDs: r.rig.IDs(), Checks: checks, Broken: r.broken, Cut: cut,
-		Replay: "bin/chaos run --schedule " + filepath.Join(r.dir, "schedule.json")}
+	res := &Results{
+		Profile: r.profile,
+		Seed:    r.schedule.Seed,
+		Began:   began.UTC(),
+		TookMs:  took.Milliseconds(),
+		Setup:   r.setup(),
+		IDs:     r.rig.IDs(),
+		Checks:  checks,
+		Broken:  r.broken,
+		Cut:     cut,
+		Replay:  "bin/chaos run --schedule " + filepath.Join(r.dir, "schedule.json"),
+	}
 	res.Command, res.Level = "bin/chaos "+strings.Join(os.Args[1:], " "), r.level()
 	var outcomes []nemesis.Outcome
 	if r.nemesis != nil {
@@ -119,9 +129,17 @@ func check(dir string) ([]history.Result, error) {
 	return append(history.NewSuite(64<<20, files), linear.New(linear.Config{})).Check(f)
 }
 
-func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, delays []Delay, t rig.Timing) (out []FaultResult) {
+func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, delays []Delay,
+	t rig.Timing) (out []FaultResult) {
 	for _, f := range nemesis.Table() {
-		r := FaultResult{Fault: f.Name, Class: string(f.Class), Expected: f.Expect(t).Text, Must: f.Expect(t).Must, Verdict: notRun, Reason: notInProfile}
+		r := FaultResult{
+			Fault:    f.Name,
+			Class:    string(f.Class),
+			Expected: f.Expect(t).Text,
+			Must:     f.Expect(t).Must,
+			Verdict:  notRun,
+			Reason:   notInProfile,
+		}
 		for _, why := range not {
 			if name, reason, _ := strings.Cut(why, ": "); name == f.Name {
 				r.Reason = reason
@@ -171,7 +189,7 @@ func (r *FaultResult) judge(checks []history.Result, delays []Delay) {
 		}
 		for _, v := range c.Violations {
 			at := int64(v.At) / 1e6
-			if c.Check == "suspicion" { // of this fault, or of the whole run
+			if c.Check == "suspicion" { // about this fault, or about the whole run
 				for _, o := range r.Injections {
 					if at > 0 && o.Start <= at && at <= o.Stop {
 						worsen(history.Unknown, "%s", v.Detail)
@@ -303,7 +321,8 @@ func (res *Results) print() {
 			fmt.Printf("%s: %s\n", c.Check, v.Detail)
 		}
 	}
-	fmt.Printf("\n%s: %d IDs of layout %s, seed %d, %v\n", strings.ToUpper(string(res.Verdict)), res.IDs, res.Setup.Layout, res.Seed, (time.Duration(res.TookMs) * time.Millisecond).Round(time.Second))
+	fmt.Printf("\n%s: %d IDs of layout %s, seed %d, %v\n", strings.ToUpper(string(res.Verdict)), res.IDs,
+		res.Setup.Layout, res.Seed, (time.Duration(res.TookMs) * time.Millisecond).Round(time.Second))
 	for _, why := range res.Why {
 		fmt.Println("  " + clip(why, 200))
 	}

@@ -17,7 +17,9 @@ import (
 )
 
 func tableCommand() *cobra.Command {
-	return &cobra.Command{Use: "table DIR…", Short: "Print a Markdown table of the faults of one or several runs",
+	return &cobra.Command{
+		Use:   "table DIR…",
+		Short: "Print a Markdown table of the faults of one or several runs",
 		Long: `Table prints a table of faults and verdicts from the results.json of runs. A fault
 of several runs has the worst of its verdicts.`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -37,7 +39,8 @@ of several runs has the worst of its verdicts.`,
 			}
 			_, err := os.Stdout.WriteString(table(runs))
 			return err
-		}}
+		},
+	}
 }
 
 func readResults(dir string) (*Results, error) {
@@ -57,7 +60,7 @@ type row struct {
 	injections, fired int
 	ids               int64
 	verdict           history.Verdict // "" if no run had it
-	why               string          // of any verdict but a pass, or of not running it
+	why               string          // reason of any verdict but a pass, or of not running it
 	refused, returned int64           // the slowest, in ms; -1: none
 }
 
@@ -69,10 +72,12 @@ func table(runs []*Results) string {
 		if len(r.Why) > 0 {
 			why = " (" + cell(r.Why[0], 160) + ")"
 		}
-		fmt.Fprintf(&b, "- %s, **%s**%s: %s IDs in %v, seed %d; `%s`; %s\n", r.Began.UTC().Format("2006-01-02 15:04 MST"), r.Verdict, why, grouped(r.IDs),
+		fmt.Fprintf(&b, "- %s, **%s**%s: %s IDs in %v, seed %d; `%s`; %s\n", r.Began.UTC().Format(
+			"2006-01-02 15:04 MST"), r.Verdict, why, grouped(r.IDs),
 			(time.Duration(r.TookMs) * time.Millisecond).Round(time.Second), r.Seed, r.command(), r.machine())
 	}
-	fmt.Fprintln(&b, "\n| fault | what it does | injected | IDs meanwhile | verdict | slowest refusal | recovered after |\n|---|---|--:|--:|---|--:|--:|")
+	fmt.Fprintln(&b, "\n| fault | what it does | injected | IDs meanwhile | verdict | slowest refusal | recovered "+
+		"after |\n|---|---|--:|--:|---|--:|--:|")
 	absent := map[string][]string{}
 	var reasons []string
 	for _, f := range nemesis.Table() {
@@ -91,7 +96,8 @@ func table(runs []*Results) string {
 		if w.verdict != history.Pass {
 			verdict += ": " + cell(w.why, 160)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %d/%d | %s | %s | %s | %s |\n", f.Name, cell(f.About, 200), w.fired, w.injections, grouped(w.ids), verdict, inSeconds(w.refused), inSeconds(w.returned))
+		fmt.Fprintf(&b, "| `%s` | %s | %d/%d | %s | %s | %s | %s |\n", f.Name, cell(f.About, 200), w.fired,
+			w.injections, grouped(w.ids), verdict, inSeconds(w.refused), inSeconds(w.returned))
 	}
 	for _, why := range reasons {
 		if why == notInProfile {

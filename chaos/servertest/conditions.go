@@ -42,9 +42,13 @@ var (
 			begin(e)
 		},
 	}
-	Skewed     = Condition{"skewed", func(e *Env) { e.SetVerdict(clock.Skewed) }, func(e *Env) { e.SetVerdict(clock.Open) }}
-	Unverified = Condition{"unverified", func(e *Env) { e.SetVerdict(clock.Unverified) }, func(e *Env) { e.SetVerdict(clock.Open) }}
-	Starting   = Condition{
+	Skewed = Condition{"skewed", func(e *Env) { e.SetVerdict(clock.Skewed) }, func(e *Env) {
+		e.SetVerdict(clock.Open)
+	}}
+	Unverified = Condition{"unverified", func(e *Env) { e.SetVerdict(clock.Unverified) }, func(e *Env) {
+		e.SetVerdict(clock.Open)
+	}}
+	Starting = Condition{
 		"starting",
 		func(e *Env) {
 			e.Node.Seal()

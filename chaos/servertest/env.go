@@ -59,9 +59,9 @@ type Config struct {
 	Clocks       func() clock.Report
 	Drain        func(ctx context.Context) error
 	Undrain      func()
-	From         netip.Addr // of all clients; invalid: this machine
+	From         netip.Addr // address of all clients; invalid: this machine
 	Hosts        *httpserver.Hosts
-	Log          io.Writer // of the gRPC server, as text; nil: nowhere
+	Log          io.Writer // the gRPC server's log, as text; nil: none
 }
 
 // Env is a node that holds sid 7, and its listeners.
@@ -83,14 +83,23 @@ func New(t testing.TB, change ...func(*Config)) *Env {
 	t.Helper()
 	src := clocktest.NewManual(Start)
 	n := node.New(node.Config{
-		Name: "node-a", Instance: "a-1",
-		Gen:     gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: MaxLead},
-		MaxSkew: 250 * time.Millisecond,
+		Name:     "node-a",
+		Instance: "a-1",
+		Gen:      gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: MaxLead},
+		MaxSkew:  250 * time.Millisecond,
 	}, src, zeros{})
 	n.Begin(lease.Grant{SID: 7, Term: 1, Base: Start, Ceil: Start + 30_000})
-	n.Report(lease.Status{Phase: lease.Holding, Held: true, EverHeld: true, SIDs: lease.SIDRange{To: 32}, PoolSize: 32, PoolHeld: 3,
-		Grant: lease.Grant{SID: 7, Term: 1, Base: Start, Ceil: Start + 30_000},
-		Space: lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1"}, Era: lease.Era{Number: 1}})
+	n.Report(lease.Status{
+		Phase:    lease.Holding,
+		Held:     true,
+		EverHeld: true,
+		SIDs:     lease.SIDRange{To: 32},
+		PoolSize: 32,
+		PoolHeld: 3,
+		Grant:    lease.Grant{SID: 7, Term: 1, Base: Start, Ceil: Start + 30_000},
+		Space:    lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1"},
+		Era:      lease.Era{Number: 1},
+	})
 	e := NewOn(t, n, change...)
 	e.Clock = src
 	return e
@@ -112,12 +121,37 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 	if cfg.Workers != nil {
 		workers = cfg.Workers(n)
 	}
-	e.Service = must(server.New(server.Config{Node: n, Guard: cfg.Guard, MaxTextCount: cfg.MaxTextCount, Observe: cfg.Observe, Broker: workers, WorkersPerClient: 2}))
-	e.Reader = must(status.New(status.Config{
-		Node: n, Directory: e.Dir, Space: "test", Version: "v0", Logger: log, Clocks: cfg.Clocks, Feed: e.Feed,
+	e.Service = must(server.New(server.Config{
+		Node:             n,
+		Guard:            cfg.Guard,
+		MaxTextCount:     cfg.MaxTextCount,
+		Observe:          cfg.Observe,
+		Broker:           workers,
+		WorkersPerClient: 2,
 	}))
-	e.GRPC = must(grpcserver.New(grpcserver.Config{Service: e.Service, Reader: e.Reader, Logger: grpcLog, Drain: cfg.Drain, Undrain: cfg.Undrain, Feed: e.Feed}))
-	e.HTTP = must(httpserver.New(httpserver.Config{Service: e.Service, Reader: e.Reader, Hosts: cfg.Hosts, Feed: e.Feed}))
+	e.Reader = must(status.New(status.Config{
+		Node:      n,
+		Directory: e.Dir,
+		Space:     "test",
+		Version:   "v0",
+		Logger:    log,
+		Clocks:    cfg.Clocks,
+		Feed:      e.Feed,
+	}))
+	e.GRPC = must(grpcserver.New(grpcserver.Config{
+		Service: e.Service,
+		Reader:  e.Reader,
+		Logger:  grpcLog,
+		Drain:   cfg.Drain,
+		Undrain: cfg.Undrain,
+		Feed:    e.Feed,
+	}))
+	e.HTTP = must(httpserver.New(httpserver.Config{
+		Service: e.Service,
+		Reader:  e.Reader,
+		Hosts:   cfg.Hosts,
+		Feed:    e.Feed,
+	}))
 	if !cfg.From.IsValid() {
 		cfg.From = netip.MustParseAddr("127.0.0.1")
 	}
@@ -256,7 +290,7 @@ type Directory struct {
 	View   lease.View
 	Tenure *lease.LedgerLine
 	Err    error
-	Hang   bool          // until the caller's deadline
+	Hang   bool          // hang until the caller's deadline
 	Gate   chan struct{} // if set, Load waits until it is closed
 	Loads  int
 	Asked  []flake.SID

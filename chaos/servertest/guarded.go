@@ -9,7 +9,8 @@ import (
 )
 
 // NewGuarded returns an Env that requires tokens, and a token of each scope.
-func NewGuarded(t testing.TB, cfg access.Config, change ...func(*Config)) (e *Env, tokens map[string]string, guard *access.Guard) {
+func NewGuarded(t testing.TB, cfg access.Config,
+	change ...func(*Config)) (e *Env, tokens map[string]string, guard *access.Guard) {
 	t.Helper()
 	tokens = map[string]string{}
 	var file strings.Builder

@@ -57,7 +57,8 @@ func readDockerfile(file string, args map[string]string) (c v1.Config, copies []
 			}
 		case *instructions.CopyCommand:
 			copies = append(copies, i)
-			supported = i.From == "" && i.Chmod == "" && !i.Parents && len(i.SourceContents) == 0 && len(i.ExcludePatterns) == 0 &&
+			supported = i.From == "" && i.Chmod == "" && !i.Parents && len(i.SourceContents) == 0 &&
+				len(i.ExcludePatterns) == 0 &&
 				path.IsAbs(i.DestPath) && (len(i.SourcePaths) == 1 || strings.HasSuffix(i.DestPath, "/"))
 		case *instructions.UserCommand:
 			c.User = i.User
@@ -68,7 +69,13 @@ func readDockerfile(file string, args map[string]string) (c v1.Config, copies []
 			}
 		case *instructions.HealthCheckCommand:
 			h := i.Health
-			c.Healthcheck = &v1.HealthConfig{Test: h.Test, Interval: h.Interval, Timeout: h.Timeout, StartPeriod: h.StartPeriod, Retries: h.Retries}
+			c.Healthcheck = &v1.HealthConfig{
+				Test:        h.Test,
+				Interval:    h.Interval,
+				Timeout:     h.Timeout,
+				StartPeriod: h.StartPeriod,
+				Retries:     h.Retries,
+			}
 			supported = h.StartInterval == 0 && h.Test[0] == "CMD" // not CMD-SHELL: there is no shell
 		case *instructions.StopSignalCommand:
 			c.StopSignal = i.Signal
@@ -78,7 +85,8 @@ func readDockerfile(file string, args map[string]string) (c v1.Config, copies []
 			supported = false
 		}
 		if !supported {
-			return c, nil, fmt.Errorf("line %d: unsupported instruction or form: %s", command.Location()[0].Start.Line, command)
+			return c, nil, fmt.Errorf("line %d: unsupported instruction or form: %s",
+				command.Location()[0].Start.Line, command)
 		}
 	}
 	return c, copies, nil

@@ -99,7 +99,7 @@ func writeNotice(w io.Writer, programs []program) error {
 	if err != nil {
 		return err
 	}
-	found := map[string]terms{}       // by name and version of the module
+	found := map[string]terms{}       // keyed by name and version of the module
 	users := map[string][]string{}    // modules by text
 	var names, modules, open []string // programs; modules in order; those whose source must be offered
 	for _, p := range programs {
@@ -132,7 +132,8 @@ func writeNotice(w io.Writer, programs []program) error {
 	}
 	_ = table.Flush() // never fails on a strings.Builder
 	if len(open) > 0 {
-		b.WriteString("\nThe modules under MPL-2.0 are used unchanged. Their source code is at https:// and the\nmodule's name, under the tag of the version, and these commands fetch it:\n\n")
+		b.WriteString("\nThe modules under MPL-2.0 are used unchanged. Their source code is at https:// and " +
+			"the\nmodule's name, under the tag of the version, and these commands fetch it:\n\n")
 		for _, name := range open {
 			fmt.Fprintf(&b, "go mod download -json %s\n", name)
 		}

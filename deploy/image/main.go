@@ -49,7 +49,8 @@ func run(args []string, out io.Writer) error {
 	if err := fs.Parse(args[1:]); err != nil {
 		return err
 	}
-	complete := args[0] == "sbom" && fs.NArg() == 1 || args[0] == "notice" && fs.NArg() > 0 || args[0] == "pack" && fs.NArg() == 0 && *file != "" && *context != "" && *binary != "" && *tag != "" && *to != ""
+	complete := args[0] == "sbom" && fs.NArg() == 1 || args[0] == "notice" && fs.NArg() > 0 ||
+		args[0] == "pack" && fs.NArg() == 0 && *file != "" && *context != "" && *binary != "" && *tag != "" && *to != ""
 	if !complete {
 		return fmt.Errorf("%s: unknown command, or a flag or argument is missing or too many\n%s", args[0], usage)
 	}
@@ -80,7 +81,7 @@ type program struct {
 	info     *debug.BuildInfo
 	version  string
 	revision string    // commit; "unknown" if it was built outside a repository
-	created  time.Time // of the commit; 1970 if it was built outside a repository
+	created  time.Time // time of the commit; 1970 if it was built outside a repository
 	arch     string
 }
 
@@ -93,12 +94,19 @@ func readProgram(path, version string) (program, error) {
 	for _, s := range info.Settings {
 		set[s.Key] = s.Value
 	}
-	p := program{path: path, info: info, version: cmp.Or(version, info.Main.Version, "(devel)"), revision: cmp.Or(set["vcs.revision"], "unknown"), arch: set["GOARCH"]}
+	p := program{
+		path:     path,
+		info:     info,
+		version:  cmp.Or(version, info.Main.Version, "(devel)"),
+		revision: cmp.Or(set["vcs.revision"], "unknown"),
+		arch:     set["GOARCH"],
+	}
 	if set["vcs.modified"] == "true" {
 		p.revision += "-dirty"
 	}
 	if set["GOOS"] != "linux" || set["CGO_ENABLED"] != "0" {
-		return p, fmt.Errorf("%s needs %s and CGO_ENABLED=%s: an image from scratch has no C library; build it with GOOS=linux CGO_ENABLED=0", path, set["GOOS"], set["CGO_ENABLED"])
+		return p, fmt.Errorf("%s needs %s and CGO_ENABLED=%s: an image from scratch has no C library; build it with "+
+			"GOOS=linux CGO_ENABLED=0", path, set["GOOS"], set["CGO_ENABLED"])
 	}
 	p.created, err = time.Parse(time.RFC3339, cmp.Or(set["vcs.time"], "1970-01-01T00:00:00Z"))
 	return p, err

@@ -28,7 +28,8 @@ func pack(file, context string, p program, tag, to string, out io.Writer) error 
 	if err != nil {
 		return err
 	}
-	config, copies, err := readDockerfile(file, map[string]string{"VERSION": p.version, "REVISION": p.revision, "CREATED": p.created.Format(time.RFC3339)})
+	config, copies, err := readDockerfile(file,
+		map[string]string{"VERSION": p.version, "REVISION": p.revision, "CREATED": p.created.Format(time.RFC3339)})
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
@@ -43,11 +44,19 @@ func pack(file, context string, p program, tag, to string, out io.Writer) error 
 		return err
 	}
 	created := v1.Time{Time: p.created}
-	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{Architecture: p.arch, OS: "linux", Created: created, Config: config, RootFS: v1.RootFS{Type: "layers"}})
+	image, err := mutate.ConfigFile(empty.Image,
+		&v1.ConfigFile{
+			Architecture: p.arch,
+			OS:           "linux",
+			Created:      created,
+			Config:       config,
+			RootFS:       v1.RootFS{Type: "layers"},
+		})
 	if err != nil {
 		return err
 	}
-	image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: created, CreatedBy: "deploy/image"}})
+	image, err = mutate.Append(image,
+		mutate.Addendum{Layer: layer, History: v1.History{Created: created, CreatedBy: "deploy/image"}})
 	if err != nil {
 		return err
 	}
@@ -141,5 +150,6 @@ func (t tree) layer(at time.Time) (v1.Layer, error) {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil }
-	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithCompressedCaching)
+	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestCompression),
+		tarball.WithCompressedCaching)
 }

@@ -40,9 +40,15 @@ func writeSBOM(w io.Writer, p program) error {
 	main.PackageName, main.PackageSourceInfo = name, "commit "+p.revision
 	main.PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: sum}}
 	doc := &spdx.Document{
-		SPDXVersion: spdx.Version, DataLicense: spdx.DataLicense, SPDXIdentifier: documentID,
-		DocumentName: name + " " + p.version, DocumentNamespace: "https://github.com/flakelease/allocator/sbom/" + name + "/" + sum,
-		CreationInfo:  &spdx.CreationInfo{Created: p.created.Format(time.RFC3339), Creators: []common.Creator{{CreatorType: "Tool", Creator: "allocator-deploy-image"}}},
+		SPDXVersion:       spdx.Version,
+		DataLicense:       spdx.DataLicense,
+		SPDXIdentifier:    documentID,
+		DocumentName:      name + " " + p.version,
+		DocumentNamespace: "https://github.com/flakelease/allocator/sbom/" + name + "/" + sum,
+		CreationInfo: &spdx.CreationInfo{
+			Created:  p.created.Format(time.RFC3339),
+			Creators: []common.Creator{{CreatorType: "Tool", Creator: "allocator-deploy-image"}},
+		},
 		Packages:      []*spdx.Package{main},
 		Relationships: []*spdx.Relationship{relationship(documentID, common.TypeRelationshipDescribe, programID)},
 	}
@@ -64,7 +70,8 @@ func writeSBOM(w io.Writer, p program) error {
 		script.PackageLicenseDeclared = "MIT"
 		script.PackageExternalReferences[0].Locator = "pkg:npm/uplot@" + version
 		doc.Packages = append(doc.Packages, script)
-		doc.Relationships = append(doc.Relationships, relationship(programID, common.TypeRelationshipContains, script.PackageSPDXIdentifier))
+		doc.Relationships = append(doc.Relationships,
+			relationship(programID, common.TypeRelationshipContains, script.PackageSPDXIdentifier))
 	}
 	return spdxjson.Write(doc, w, spdxjson.Indent(" "))
 }
@@ -75,7 +82,8 @@ var uPlot = regexp.MustCompile(`/\*! https://github\.com/leeoniya/uPlot \(v([0-9
 
 // modules returns the modules that the program was linked from, and Go's own, sorted.
 func (p program) modules() []*debug.Module {
-	modules := append(slices.Clone(p.info.Deps), &debug.Module{Path: stdlib, Version: strings.TrimPrefix(p.info.GoVersion, "go")})
+	modules := append(slices.Clone(p.info.Deps),
+		&debug.Module{Path: stdlib, Version: strings.TrimPrefix(p.info.GoVersion, "go")})
 	slices.SortFunc(modules, func(a, b *debug.Module) int { return strings.Compare(a.Path, b.Path) })
 	return modules
 }
@@ -92,12 +100,19 @@ var notID = regexp.MustCompile(`[^a-zA-Z0-9.-]+`)
 
 func modulePackage(id common.ElementID, purpose string, m *debug.Module) *spdx.Package {
 	p := &spdx.Package{
-		PackageSPDXIdentifier: id, PackageName: m.Path, PackageVersion: m.Version, PrimaryPackagePurpose: purpose,
-		PackageDownloadLocation: noAssertion, PackageLicenseConcluded: noAssertion, PackageLicenseDeclared: noAssertion, PackageCopyrightText: noAssertion,
+		PackageSPDXIdentifier:   id,
+		PackageName:             m.Path,
+		PackageVersion:          m.Version,
+		PrimaryPackagePurpose:   purpose,
+		PackageDownloadLocation: noAssertion,
+		PackageLicenseConcluded: noAssertion,
+		PackageLicenseDeclared:  noAssertion,
+		PackageCopyrightText:    noAssertion,
 		// A package URL of type golang: namespace and name in lower case.
 		PackageExternalReferences: []*spdx.PackageExternalReference{{
-			Category: common.CategoryPackageManager, RefType: common.TypePackageManagerPURL,
-			Locator: "pkg:golang/" + strings.ToLower(m.Path) + "@" + strings.ReplaceAll(m.Version, "+", "%2B"),
+			Category: common.CategoryPackageManager,
+			RefType:  common.TypePackageManagerPURL,
+			Locator:  "pkg:golang/" + strings.ToLower(m.Path) + "@" + strings.ReplaceAll(m.Version, "+", "%2B"),
 		}},
 	}
 	if m.Sum != "" {
@@ -107,5 +122,9 @@ func modulePackage(id common.ElementID, purpose string, m *debug.Module) *spdx.P
 }
 
 func relationship(from common.ElementID, kind string, to common.ElementID) *spdx.Relationship {
-	return &spdx.Relationship{RefA: common.DocElementID{ElementRefID: from}, Relationship: kind, RefB: common.DocElementID{ElementRefID: to}}
+	return &spdx.Relationship{
+		RefA:         common.DocElementID{ElementRefID: from},
+		Relationship: kind,
+		RefB:         common.DocElementID{ElementRefID: to},
+	}
 }

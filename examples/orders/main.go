@@ -68,8 +68,11 @@ func run(ctx context.Context) error {
 		}
 	})
 	server := &http.Server{
-		Addr: cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:8082"), Handler: mux,
-		ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		Addr:         cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:8082"),
+		Handler:      mux,
+		ReadTimeout:  5 * time.Second,
+		WriteTimeout: 10 * time.Second,
+		IdleTimeout:  time.Minute,
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.ListenAndServe() }()

@@ -70,8 +70,11 @@ func serve(ctx context.Context, db *pgxpool.Pool) error {
 	}
 	defer ids.Close()
 	server := &http.Server{
-		Addr: cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:8084"), Handler: (&orders{db: db, ids: ids}).handler(),
-		ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		Addr:         cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:8084"),
+		Handler:      (&orders{db: db, ids: ids}).handler(),
+		ReadTimeout:  5 * time.Second,
+		WriteTimeout: 10 * time.Second,
+		IdleTimeout:  time.Minute,
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.ListenAndServe() }()

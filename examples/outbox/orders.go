@@ -69,7 +69,8 @@ func (o *orders) change(ctx context.Context, order flake.ID, state string) error
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE orders SET state = $2, event = $3 WHERE id = $1`, order, state, id); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE orders SET state = $2, event = $3 WHERE id = $1`, order, state,
+			id); err != nil {
 			return err
 		}
 		return announce(ctx, tx, event{id, order, state})

@@ -11,7 +11,7 @@ import (
 
 const (
 	batch = 100
-	pause = 100 * time.Millisecond // where there is nothing to do, or something failed
+	pause = 100 * time.Millisecond // wait when there is nothing to do, and after a failure
 )
 
 // relay publishes events until ctx ends. Several may run: one at a time does something,
@@ -45,7 +45,7 @@ func relayOnce(ctx context.Context, db *pgxpool.Pool, publish func(context.Conte
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		var mine bool // until the transaction ends
+		var mine bool // the lock is ours until the transaction ends
 		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(7002)`).Scan(&mine); err != nil || !mine {
 			return err
 		}

@@ -47,7 +47,7 @@ func run(ctx context.Context) error {
 		Targets:   strings.Split(cmp.Or(os.Getenv("NODES"), "127.0.0.1:9000"), ","),
 		TLS:       secure,
 		TokenFile: os.Getenv("TOKEN_FILE"), // "" where nodes require none
-		Timeout:   2 * time.Second,         // for all attempts, at all nodes
+		Timeout:   2 * time.Second,         // all attempts at all nodes together
 	})
 	if err != nil {
 		return err
@@ -66,8 +66,11 @@ func run(ctx context.Context) error {
 		}
 	})
 	server := &http.Server{
-		Addr: cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:8081"), Handler: mux,
-		ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		Addr:         cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:8081"),
+		Handler:      mux,
+		ReadTimeout:  5 * time.Second,
+		WriteTimeout: 10 * time.Second,
+		IdleTimeout:  time.Minute,
 	}
 
 	failed := make(chan error, 1)

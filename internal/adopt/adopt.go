@@ -32,7 +32,7 @@ import (
 type Config struct {
 	Format flake.Format   // the one that the IDs are said to have; zero: find out
 	More   []flake.Format // others to compare, besides the built-in ones
-	SIDs   lease.SIDRange // that the IDs may have; zero: any
+	SIDs   lease.SIDRange // sids that the IDs may have; zero: any
 	Now    clock.Millis   // the clock
 	Memory int64          // about how much to use for duplicates, in bytes
 	Spool  audit.Spool    // takes what does not fit in Memory
@@ -73,12 +73,12 @@ type Sample struct {
 type candidate struct {
 	format   flake.Format
 	same     []string // others with which an ID looks the same
-	ended    bool     // before now: no ID is counted
+	ended    bool     // the layout ended before now, and no ID is counted
 	past     flake.ID // the greatest ID that is not of the future
 	greatest flake.ID // the greatest of the layout
 	unheld   int64    // IDs of more bits
 	future   int64
-	max      flake.ID // of all that it holds
+	max      flake.ID // greatest ID of all
 	from, to flake.ID // the least and greatest of the past; 0: none
 	sids     []uint32 // how many IDs each sid has, whatever their times
 	begun    []bool   // whether a sid has an ID of the past
@@ -87,9 +87,15 @@ type candidate struct {
 
 // New returns a Sample that has read nothing.
 func New(cfg Config) *Sample {
-	s := &Sample{cfg: cfg, finder: audit.NewFinder(cfg.Memory/3, cfg.Spool), report: Report{
-		Layouts: []Verdict{}, ShownInvalid: []audit.InvalidLine{}, ShownDuplicates: []audit.DuplicateID{},
-	}}
+	s := &Sample{
+		cfg:    cfg,
+		finder: audit.NewFinder(cfg.Memory/3, cfg.Spool),
+		report: Report{
+			Layouts:         []Verdict{},
+			ShownInvalid:    []audit.InvalidLine{},
+			ShownDuplicates: []audit.DuplicateID{},
+		},
+	}
 	formats := slices.Clone(cfg.More)
 	if cfg.Format != (flake.Format{}) {
 		formats = slices.Insert(formats, 0, cfg.Format)
@@ -192,7 +198,9 @@ func (s *Sample) invalid(line int64, text []byte, err error) {
 	s.report.Invalid++
 	if len(s.report.ShownInvalid) < maxShown {
 		s.report.ShownInvalid = append(s.report.ShownInvalid, audit.InvalidLine{
-			At: strconv.FormatInt(line, 10), Error: audit.LineError{Class: describe.Class(err), Message: fmt.Sprintf("%.60q: %v", text, err)}})
+			At:    strconv.FormatInt(line, 10),
+			Error: audit.LineError{Class: describe.Class(err), Message: fmt.Sprintf("%.60q: %v", text, err)},
+		})
 	}
 }
 
@@ -257,15 +265,19 @@ func (c *candidate) verdict(ids int64) (v Verdict) {
 	end := clock.Millis(c.format.Epoch + c.format.Layout.End() - 1)
 	switch outside := c.outside(); {
 	case c.ended:
-		v.Why = fmt.Sprintf("it ended at %s: its users have a later epoch, to be given as --layout %v,epoch=TIME", end.Time().Format(time.RFC3339), c.format.Layout)
+		v.Why = fmt.Sprintf("it ended at %s: its users have a later epoch, to be given as --layout %v,epoch=TIME",
+			end.Time().Format(time.RFC3339), c.format.Layout)
 	case many(c.unheld):
-		v.Why = fmt.Sprintf("%s of the IDs have more than its %d bits", percent(c.unheld), c.format.Layout.TimeBits()+c.format.Layout.LowBits())
+		v.Why = fmt.Sprintf("%s of the IDs have more than its %d bits", percent(c.unheld),
+			c.format.Layout.TimeBits()+c.format.Layout.LowBits())
 	case many(c.unheld + c.future):
 		v.Why = fmt.Sprintf("%s of the IDs would be in the future, up to %s", percent(c.future), c.time(c.max))
 	case many(outside):
 		v.Why = fmt.Sprintf("%s of the IDs would have sids outside %v", percent(outside), c.sidsSaid)
 	case c.format.UnixMilli(c.to)-c.format.Epoch < smallWithin.Milliseconds():
-		v.Why = fmt.Sprintf("all IDs would be of the first hour after its epoch, %s: numbers this small are counters, not times", c.time(0))
+		v.Why = fmt.Sprintf(
+			"all IDs would be of the first hour after its epoch, %s: numbers this small are counters, not times",
+			c.time(0))
 	default:
 		v.Fits, v.From, v.To = true, c.time(c.from), c.time(c.to)
 	}
@@ -288,7 +300,10 @@ func (s *Sample) Finish() (*Report, error) {
 		if len(r.ShownDuplicates) < maxShown {
 			line := func(pos uint64) string { return strconv.FormatUint(pos, 10) }
 			r.ShownDuplicates = append(r.ShownDuplicates, audit.DuplicateID{
-				ID: strconv.FormatUint(d.First.Lo, 10), At: line(min(d.A, d.B)), And: line(max(d.A, d.B))})
+				ID:  strconv.FormatUint(d.First.Lo, 10),
+				At:  line(min(d.A, d.B)),
+				And: line(max(d.A, d.B)),
+			})
 		}
 	})
 	if err != nil {
@@ -324,7 +339,8 @@ func (s *Sample) Finish() (*Report, error) {
 	if best.verdict.Fits && (fit == 1 || !stale || best.format == s.cfg.Format) {
 		r.Plan = best.plan()
 		r.Plan.Stale = stale
-		r.Clean = r.Invalid == 0 && r.Duplicates == 0 && r.Plan.Future == 0 && r.Plan.MoreBits == 0 && r.Plan.Outside == 0
+		r.Clean = r.Invalid == 0 && r.Duplicates == 0 && r.Plan.Future == 0 && r.Plan.MoreBits == 0 &&
+			r.Plan.Outside == 0
 	}
 	return r, nil
 }
@@ -332,8 +348,16 @@ func (s *Sample) Finish() (*Report, error) {
 // plan returns how a space goes on from the IDs.
 func (c *candidate) plan() *Plan {
 	p := &Plan{
-		Layout: c.format.String(), Above: strconv.FormatInt(int64(c.to), 10), From: c.time(c.from), To: c.time(c.to),
-		Future: c.future, MoreBits: c.unheld, Outside: c.outside(), Holders: c.format.Layout.Holders(), SIDs: []SIDCount{}, Fast: []int{},
+		Layout:   c.format.String(),
+		Above:    strconv.FormatInt(int64(c.to), 10),
+		From:     c.time(c.from),
+		To:       c.time(c.to),
+		Future:   c.future,
+		MoreBits: c.unheld,
+		Outside:  c.outside(),
+		Holders:  c.format.Layout.Holders(),
+		SIDs:     []SIDCount{},
+		Fast:     []int{},
 	}
 	if c.future > 0 {
 		p.Last, p.LastAt = strconv.FormatInt(int64(c.max), 10), c.time(c.max)

@@ -10,7 +10,7 @@ type Report struct {
 	Duplicates uint64    `json:"duplicates"` // surplus: an ID that is there three times counts two
 	Disorder   int64     `json:"disorder"`   // IDs below the one of the line before
 	Layouts    []Verdict `json:"layouts"`    // the named one, then those that fit, that with the youngest IDs first
-	Plan       *Plan     `json:"plan"`       // for the first of Layouts; nil: it does not fit, or several do and none has IDs of today
+	Plan       *Plan     `json:"plan"`       // nil: no layout fits, or several do and none has IDs of today
 
 	ShownInvalid    []audit.InvalidLine `json:"invalid_shown"` // the first ten
 	ShownDuplicates []audit.DuplicateID `json:"duplicates_shown"`
@@ -20,10 +20,10 @@ type Report struct {
 
 // Verdict says whether a layout and epoch fit.
 type Verdict struct {
-	Layout string   `json:"layout"`         // as --layout takes it
+	Layout string   `json:"layout"`         // a value of --layout
 	Same   []string `json:"same,omitempty"` // layouts of the same bits and epoch: IDs do not tell them apart
 	Fits   bool     `json:"fits"`
-	Why    string   `json:"why,omitempty"` // it does not
+	Why    string   `json:"why,omitempty"` // why it does not fit
 	From   string   `json:"from,omitempty"`
 	To     string   `json:"to,omitempty"`
 }
@@ -34,7 +34,7 @@ type Plan struct {
 	From     string     `json:"from"` // times of the least and the greatest ID of the past
 	To       string     `json:"to"`
 	Above    string     `json:"above"` // the greatest ID of the past
-	Stale    bool       `json:"stale"` // it is older than a day
+	Stale    bool       `json:"stale"` // the last ID is older than a day
 	Holders  int        `json:"holders"`
 	SIDsSeen int        `json:"sids_seen"`
 	Lowest   int        `json:"lowest_sid"`
@@ -43,12 +43,12 @@ type Plan struct {
 	NodeSIDs string     `json:"node_sids"`         // unused, for nodes beside the old generators; "": none
 	Future   int64      `json:"future"`            // IDs more than a minute ahead of the clock
 	Last     string     `json:"last,omitempty"`    // the greatest of these
-	LastAt   string     `json:"last_at,omitempty"` // its time
-	Fast     []int      `json:"future_sids"`       // sids whose IDs are all of the future: the clock of their generator is fast, or they are no sids
+	LastAt   string     `json:"last_at,omitempty"` // time of Last
+	Fast     []int      `json:"future_sids"`       // sids that have IDs of the future alone: a fast clock, or no sids
 	MoreBits int64      `json:"more_bits"`         // IDs that the layout cannot have
 	Outside  int64      `json:"outside"`           // IDs of sids that nobody is said to have
 	Init     string     `json:"init,omitempty"`    // the commands
-	Serve    string     `json:"serve,omitempty"`   // of a node beside the old generators
+	Serve    string     `json:"serve,omitempty"`   // settings of a node beside the old generators
 }
 
 // SIDCount is how many IDs a sid has.

@@ -35,7 +35,7 @@ const (
 // Config is what an Auditor reads, and how.
 type Config struct {
 	Kind    describe.Kind // form of the IDs
-	Space   flake.Format  // whose flakes they are
+	Space   flake.Format  // space whose flakes are read
 	Order   Order
 	ByFlake bool  // flakes must be unique, whatever form they have
 	Memory  int64 // about how much to use, in bytes
@@ -50,7 +50,7 @@ type Auditor struct {
 	cfg  Config
 	logs []string
 
-	narrow, wide *Finder // of 64 and of 128 bits: no two of different widths are one
+	narrow, wide *Finder // IDs of 64 bits and of 128: no two of different widths are equal
 	report       Report
 	sids         []int64 // IDs of each sid
 	from, to     int64   // Unix ms, once there is an ID
@@ -70,10 +70,12 @@ func New(cfg Config) *Auditor {
 	return &Auditor{
 		cfg: cfg,
 		// The garbage collector lets the heap double, and two widths may be mixed.
-		narrow: NewFinder(cfg.Memory/6, cfg.Spool), wide: NewFinder(cfg.Memory/6, cfg.Spool),
-		report: Report{ShownDuplicates: []DuplicateID{}, ShownDisorder: []Disorder{}, ShownInvalid: []InvalidLine{}}, // lists in JSON, also when empty
+		narrow: NewFinder(cfg.Memory/6, cfg.Spool),
+		wide:   NewFinder(cfg.Memory/6, cfg.Spool),
+		report: Report{ShownDuplicates: []DuplicateID{}, ShownDisorder: []Disorder{}, ShownInvalid: []InvalidLine{}},
 		sids:   make([]int64, max(cfg.Space.Layout.Holders(), 1)),
-		from:   math.MaxInt64, to: math.MinInt64,
+		from:   math.MaxInt64,
+		to:     math.MinInt64,
 	}
 }
 
@@ -292,8 +294,9 @@ type Report struct {
 	From       *string       `json:"from"`       // times of the smallest and the greatest ID; nil: there is none
 	To         *string       `json:"to"`
 	SIDs       map[int]int64 `json:"sids"`
-	WideSID    int64         `json:"wide_sid"` // those of SIDs that have 128 bits: theirs only if they were issued in this space
-	NoSID      int64         `json:"no_sid"`   // IDs that come from no flake
+	// WideSID counts the IDs of 128 bits in SIDs. Their sid is right only if this space issued them.
+	WideSID int64 `json:"wide_sid"`
+	NoSID   int64 `json:"no_sid"` // IDs that come from no flake
 
 	ShownDuplicates []DuplicateID `json:"duplicates_shown"` // the first ten of each
 	ShownDisorder   []Disorder    `json:"disorder_shown"`
@@ -321,6 +324,6 @@ type InvalidLine struct {
 
 // LineError is what is wrong with a line.
 type LineError struct {
-	Class   string `json:"class"` // as describe.Class returns it
+	Class   string `json:"class"` // a class of describe.Class
 	Message string `json:"message"`
 }

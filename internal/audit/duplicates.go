@@ -47,8 +47,8 @@ func (f *Finder) Keys() uint64 { return f.keys }
 
 // Duplicate is a run of keys that two places have in common.
 type Duplicate struct {
-	First Key    // the first that both have
-	Count uint64 // how many
+	First Key // the first that both have
+	Count uint64
 	A, B  uint64 // the positions given to Add
 }
 
@@ -58,10 +58,13 @@ type Duplicate struct {
 // counts pairs.) The Finder is empty afterwards. Errors are the spool's; nothing
 // is then proven.
 func (f *Finder) Duplicates(found func(Duplicate)) (surplus uint64, err error) {
-	w := sweep{found: func(d Duplicate) {
-		surplus += d.Count
-		found(d)
-	}, blocks: map[class]reach{}}
+	w := sweep{
+		found: func(d Duplicate) {
+			surplus += d.Count
+			found(d)
+		},
+		blocks: map[class]reach{},
+	}
 	err = f.sorter.each(w.take)
 	return surplus, err
 }
@@ -74,7 +77,7 @@ type sweep struct {
 	any     bool
 	last    item // single key before
 	blocks  map[class]reach
-	strides []uint64 // of blocks
+	strides []uint64
 }
 
 type class struct{ stride, remainder uint64 }

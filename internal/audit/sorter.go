@@ -194,7 +194,7 @@ func merge(runs []Spooled, f func(item)) (err error) {
 		r := &runReader{in: bufio.NewReaderSize(in, buffer), close: in.Close}
 		heap = append(heap, r)
 		if err := r.next(); err != nil {
-			return fmt.Errorf("spool: %w", err) // no run is empty
+			return fmt.Errorf("spool: %w", err) // a run has at least one item, so io.EOF is an error too
 		}
 	}
 	less := func(a, b int) bool { return compareItems(heap[a].item, heap[b].item) < 0 }
@@ -312,7 +312,7 @@ func (r *runReader) next() error {
 	if flags&flagBlock != 0 {
 		r.count, r.stride = number(), number()
 	}
-	if failed != nil { // not io.EOF, which is the end between two items
+	if failed != nil { // an io.EOF between two items is no failure
 		return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, failed)
 	}
 	return nil

@@ -43,7 +43,7 @@ type Config struct {
 	PeerPort     int           // on 127.0.0.1; 0: any that is free
 	StartTimeout time.Duration // 0: 30 s; a start takes about 1 s on an idle machine
 	Log          io.Writer     // etcd's errors, as lines of text; nil: nowhere
-	NoSync       bool          // for tests: skip fsync, which loses data when the machine stops, and hash passwords cheaply
+	NoSync       bool          // for tests: skip fsync, and hash passwords cheaply
 
 	// Cert and Key are PEM files of the server's certificate, and ClientCA those of
 	// the authorities that clients' must have; "": clients connect in clear. etcd
@@ -205,7 +205,7 @@ func (s *Server) start(ctx context.Context) error {
 func free(dir string) error {
 	path := filepath.Join(dir, "member", "snap", "db")
 	if _, err := os.Stat(path); err != nil {
-		return nil // to be made
+		return nil // it will be made
 	}
 	// A lock that is taken is an error at once; any other error etcd reports better.
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Nanosecond})

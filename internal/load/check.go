@@ -55,13 +55,13 @@ type Checks struct {
 // is bounded by the rate.
 type Checker struct {
 	mu     sync.Mutex // guards fresh, newest and found
-	fresh  []span     // in order of arrival
+	fresh  []span     // spans in order of arrival
 	newest flake.ID
 	found  Checks
 	keep   flake.ID // checkKeep in IDs
 
 	pending []span            // sorted; only settle's
-	done    map[flake.ID]span // by sid: of what was compared and forgotten, the span that goes furthest
+	done    map[flake.ID]span // sid to the furthest span that was compared and forgotten
 }
 
 // checkKeep is how long spans are kept, in ms of their IDs' time: longer than the

@@ -41,7 +41,7 @@ type Config struct {
 	// and the token; nil: plaintext.
 	GRPC   []grpc.DialOption
 	Dial   func(ctx context.Context, network, addr string) (net.Conn, error) // nil: net.Dialer's
-	Stride int64                                                             // of all blocks; 0: any, and found in an answer that lists IDs
+	Stride int64                                                             // stride of all blocks; 0: found in an answer that lists IDs
 }
 
 // Open returns a client with a connection of its own to the node at addr, of any
@@ -50,12 +50,21 @@ type Config struct {
 func (c Config) Open(kind, addr string) (Client, error) {
 	switch kind {
 	case HTTP:
-		t := &http.Transport{DialContext: c.Dial, TLSClientConfig: c.tls(addr), MaxIdleConnsPerHost: 1, DisableCompression: true}
+		t := &http.Transport{
+			DialContext:         c.Dial,
+			TLSClientConfig:     c.tls(addr),
+			MaxIdleConnsPerHost: 1,
+			DisableCompression:  true,
+		}
 		scheme := "http"
 		if t.TLSClientConfig != nil {
 			scheme = "https"
 		}
-		return &httpClient{config: c, client: &http.Client{Transport: t}, url: scheme + "://" + addr + "/v1/ids?count="}, nil
+		return &httpClient{
+			config: c,
+			client: &http.Client{Transport: t},
+			url:    scheme + "://" + addr + "/v1/ids?count=",
+		}, nil
 	case RESP:
 		return &respClient{config: c, addr: addr}, nil
 	case GRPC, Stream:
@@ -98,7 +107,9 @@ func (c Config) dialer() []grpc.DialOption {
 	if c.Dial == nil {
 		return nil
 	}
-	return []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return c.Dial(ctx, "tcp", addr) })}
+	return []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		return c.Dial(ctx, "tcp", addr)
+	})}
 }
 
 // tls returns how to speak TLS to addr; nil: plaintext.
@@ -168,7 +179,13 @@ func (g *grpcClient) Allocate(ctx context.Context, r Request) (client.Block, err
 }
 
 func blockOf(r *pb.AllocateResponse) client.Block {
-	return client.Block{First: flake.ID(r.GetFirst()), Count: int(r.GetCount()), Stride: r.GetStride(), SID: flake.SID(r.GetSid()), Node: r.GetNode()}
+	return client.Block{
+		First:  flake.ID(r.GetFirst()),
+		Count:  int(r.GetCount()),
+		Stride: r.GetStride(),
+		SID:    flake.SID(r.GetSid()),
+		Node:   r.GetNode(),
+	}
 }
 
 // refusalOr returns the refusal in an error of gRPC, or the error if it is none.
@@ -233,8 +250,11 @@ func (s *streamClient) exchange(ctx context.Context, r Request) (client.Block, e
 		return client.Block{}, fmt.Errorf("%w: answer %d to request %d", ErrContract, res.GetSequence(), s.sequence)
 	case res.GetRefusal() != nil:
 		refusal := res.GetRefusal()
-		return client.Block{}, &client.Refusal{Reason: client.Reason(node.Reason(refusal.GetReason()).String()),
-			Message: refusal.GetMessage(), RetryAfter: time.Duration(refusal.GetRetryAfterMs()) * time.Millisecond}
+		return client.Block{}, &client.Refusal{
+			Reason:     client.Reason(node.Reason(refusal.GetReason()).String()),
+			Message:    refusal.GetMessage(),
+			RetryAfter: time.Duration(refusal.GetRetryAfterMs()) * time.Millisecond,
+		}
 	}
 	return s.config.checked(blockOf(res.GetResponse()), r)
 }
@@ -251,7 +271,10 @@ func (s *streamClient) send(ctx context.Context, r Request) (stop func() bool, e
 	}
 	stop = context.AfterFunc(ctx, s.cancel)
 	s.sequence++
-	if err := s.stream.Send(&pb.AllocateStreamRequest{Sequence: s.sequence, Request: &pb.AllocateRequest{Count: int32(r.Count), After: int64(r.After)}}); err != nil {
+	if err := s.stream.Send(&pb.AllocateStreamRequest{
+		Sequence: s.sequence,
+		Request:  &pb.AllocateRequest{Count: int32(r.Count), After: int64(r.After)},
+	}); err != nil {
 		stop()
 		_, err = s.stream.Recv() // Send says only that the stream has ended; Recv says why
 		return nil, err
@@ -269,7 +292,7 @@ type sdkClient struct {
 func (s sdkClient) Close() { _ = s.Client.Close() }
 
 func (s sdkClient) Allocate(ctx context.Context, r Request) (client.Block, error) {
-	if r.Count == 1 && s.mode == client.Prefetch { // what was fetched before needs no block
+	if r.Count == 1 && s.mode == client.Prefetch { // IDs fetched before need no block
 		id, err := s.Next(ctx)
 		return client.Block{First: id, Count: 1}, err
 	}
@@ -335,7 +358,11 @@ func problem(res *http.Response) error {
 		return err
 	}
 	seconds, _ := strconv.Atoi(res.Header.Get("Retry-After"))
-	return &client.Refusal{Reason: client.Reason(p.Reason), Message: p.Detail, RetryAfter: time.Duration(seconds) * time.Second}
+	return &client.Refusal{
+		Reason:     client.Reason(p.Reason),
+		Message:    p.Detail,
+		RetryAfter: time.Duration(seconds) * time.Second,
+	}
 }
 
 // respClient speaks the Redis protocol on one connection.

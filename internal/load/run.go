@@ -33,8 +33,8 @@ type Worker struct {
 	Counts  []int // IDs to request, in turn
 	// Ordered makes each request ask for IDs above all that the worker had before.
 	Ordered bool
-	Pause   time.Duration // from an answer to the next request
-	Backoff time.Duration // after each target in turn has refused
+	Pause   time.Duration // pause between an answer and the next request
+	Backoff time.Duration // pause after each target in turn has refused
 
 	// Observe, if set, is called before each request; what it returns is called
 	// with the outcome. An error of either ends the worker.
@@ -45,9 +45,9 @@ type Worker struct {
 type Plan struct {
 	Workers []Worker
 	Rate    float64       // requests a second of all workers together; 0: closed loop
-	WarmUp  time.Duration // not measured
+	WarmUp  time.Duration // time that is not measured
 	Length  time.Duration // measured; 0: until the context ends
-	Timeout time.Duration // of one request; 0: none
+	Timeout time.Duration // for one request; 0: none
 	Check   bool          // check the IDs
 	// Finish lets requests finish that are under way when the context ends. Else
 	// they are cut off and not counted.
@@ -63,7 +63,7 @@ type Run struct {
 	plan Plan
 
 	measured   time.Time // requests that begin from then on count
-	end        time.Time // those that begin from then on do not; zero: there is no end
+	end        time.Time // no request begins at or after it; zero: there is no end
 	due        chan time.Time
 	shards     []*shard
 	checker    *Checker
@@ -125,7 +125,7 @@ func (r *Run) Run(ctx context.Context) *Result {
 	if r.due != nil {
 		others.Go(func() { r.pace(working) })
 	}
-	checking, checked := context.WithCancel(context.WithoutCancel(ctx)) // to the last answer
+	checking, checked := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last answer
 	if r.checker != nil {
 		others.Go(func() { r.checker.run(checking) })
 	}
@@ -204,7 +204,8 @@ func (r *Run) work(working, requests context.Context, w *Worker, s *shard) {
 
 // request sends one request of a worker whose IDs so far go up to last, checks the
 // answer and has it observed. ended means that the observer wants no more.
-func (r *Run) request(ctx context.Context, w *Worker, t Target, req Request, last flake.ID) (b client.Block, err error, ended bool) {
+func (r *Run) request(ctx context.Context, w *Worker, t Target, req Request,
+	last flake.ID) (b client.Block, err error, ended bool) {
 	var done func(client.Block, error) error
 	if w.Observe != nil {
 		if done, err = w.Observe(t, req); err != nil {
@@ -306,7 +307,7 @@ func (s *shard) add(b client.Block, err error, took time.Duration, sampled, coun
 // Result is what a run has measured. Drawn, Failure and Check are of the whole run;
 // all else is of requests that were due in the measured time.
 type Result struct {
-	Took       time.Duration // of the measured time; 0: still warming up
+	Took       time.Duration // measured time so far; 0: still warming up
 	Requests   int64         // answered with IDs
 	IDs        int64
 	Drawn      int64 // IDs of the whole run
@@ -333,7 +334,8 @@ func (r *Run) Result() *Result {
 	out := &Result{Took: r.took(), Refused: map[string]int64{}, Latency: newHistogram()}
 	for _, s := range r.shards {
 		s.mu.Lock()
-		out.Requests, out.IDs, out.Drawn, out.Failed = out.Requests+s.requests, out.IDs+s.ids, out.Drawn+s.ids+s.warm, out.Failed+s.failed
+		out.Requests, out.IDs, out.Drawn, out.Failed = out.Requests+s.requests, out.IDs+s.ids, out.Drawn+s.ids+s.warm,
+			out.Failed+s.failed
 		for reason, n := range s.refused {
 			out.Refused[reason] += n
 		}

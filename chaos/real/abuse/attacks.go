@@ -19,11 +19,11 @@ import (
 // attack is one entry of the suite.
 type attack struct {
 	name    string
-	sends   string // for the table
+	sends   string // what the table says
 	sources int    // addresses it comes from; 0 is one
 	args    []string
 	short   bool   // part of the short profile
-	known   string // what is not fixed yet: its failure is reported and does not fail the run
+	known   string // a weakness not fixed yet: a failure is reported and does not fail the run
 	run     func(context.Context, *attacker)
 }
 
@@ -36,50 +36,165 @@ func conns(n int, f func(*attacker, context.Context) error) func(context.Context
 
 // attacks are all there are, in the order of the table.
 var attacks = []attack{
-	{name: "gossip-sealed", short: true, sends: "64 connections to the gossip port, each a sealed stream that announces 20 MiB and sends zeros",
-		run: conns(64, gossip(10, binary.BigEndian.AppendUint32(nil, 20<<20), 20<<20))},
-	{name: "gossip-clear", sends: "64 connections to the gossip port of a node without a key, each a list of a million members in 49 bytes", args: []string{"--gossip.key-file", ""},
-		run: conns(64, gossip(6, []byte("\x83\xa5Nodes\xd2\x00\x0f\xff\xff\xacUserStateLen\x00\xa4Join\xc3"), 0))},
-	{name: "gossip-idle", sends: "400 connections to the gossip port that send a label and nothing else", run: conns(400, gossip(-1, nil, 0))},
-	{name: "gossip-packets", sends: "forged packets to the gossip port as fast as they go", run: conns(2, gossipPackets)},
+	{
+		name:  "gossip-sealed",
+		short: true,
+		sends: "64 connections to the gossip port, each a sealed stream that announces 20 MiB and sends zeros",
+		run:   conns(64, gossip(10, binary.BigEndian.AppendUint32(nil, 20<<20), 20<<20)),
+	},
+	{
+		name: "gossip-clear",
+		sends: "64 connections to the gossip port of a node without a key, each a list of a million members in " +
+			"49 bytes",
+		args: []string{"--gossip.key-file", ""},
+		run:  conns(64, gossip(6, []byte("\x83\xa5Nodes\xd2\x00\x0f\xff\xff\xacUserStateLen\x00\xa4Join\xc3"), 0)),
+	},
+	{
+		name:  "gossip-idle",
+		sends: "400 connections to the gossip port that send a label and nothing else",
+		run:   conns(400, gossip(-1, nil, 0)),
+	},
+	{
+		name:  "gossip-packets",
+		sends: "forged packets to the gossip port as fast as they go",
+		run:   conns(2, gossipPackets),
+	},
 
-	{name: "grpc-unfinished", short: true, sends: "30 gRPC connections, each with 100 messages of 4 MiB begun and not ended, without a token", run: conns(30, grpcUnfinished)},
-	{name: "stream-unread", known: "answers that are not read are held for as long as the connection lasts", short: true, sends: "30 connections of a caller with a token, each with 100 ID streams of requests whose answers are not read", run: conns(30, streamUnread)},
-	{name: "http2-bodies", short: true, sends: "200 HTTP/2 connections, each with 250 bodies begun and not ended, without a token", run: conns(200, http2Bodies)},
-	{name: "resp-unfinished", sends: "3,000 RESP connections, each with 64 KiB of a command that does not end", run: conns(3000, respUnfinished)},
+	{
+		name:  "grpc-unfinished",
+		short: true,
+		sends: "30 gRPC connections, each with 100 messages of 4 MiB begun and not ended, without a token",
+		run:   conns(30, grpcUnfinished),
+	},
+	{
+		name:  "stream-unread",
+		known: "answers that are not read are held for as long as the connection lasts",
+		short: true,
+		sends: "30 connections of a caller with a token, each with 100 ID streams of requests whose answers are " +
+			"not read",
+		run: conns(30, streamUnread),
+	},
+	{
+		name:  "http2-bodies",
+		short: true,
+		sends: "200 HTTP/2 connections, each with 250 bodies begun and not ended, without a token",
+		run:   conns(200, http2Bodies),
+	},
+	{
+		name:  "resp-unfinished",
+		sends: "3,000 RESP connections, each with 64 KiB of a command that does not end",
+		run:   conns(3000, respUnfinished),
+	},
 
-	{name: "resets-1", sends: "HTTP/2 requests without a token, each reset at once, on 1 gRPC connection", run: conns(1, resets)},
+	{
+		name:  "resets-1",
+		sends: "HTTP/2 requests without a token, each reset at once, on 1 gRPC connection",
+		run:   conns(1, resets),
+	},
 	{name: "resets-2", sends: "the same on 2 connections", run: conns(2, resets)},
 	{name: "resets-4", sends: "the same on 4 connections", run: conns(4, resets)},
 	{name: "resets-8", short: true, sends: "the same on 8 connections", run: conns(8, resets)},
 	{name: "resets-http", sends: "the same on 8 connections to the HTTP port", run: conns(8, resetsHTTP)},
-	{name: "settings", short: true, sends: "SETTINGS frames on 8 gRPC connections, whose acks are not read", run: conns(8, settings)},
+	{
+		name:  "settings",
+		short: true,
+		sends: "SETTINGS frames on 8 gRPC connections, whose acks are not read",
+		run:   conns(8, settings),
+	},
 	{name: "pings", sends: "PING frames on 8 gRPC connections, whose acks are not read", run: conns(8, pings)},
-	{name: "settings-http", sends: "SETTINGS frames on 8 connections to the HTTP port, whose acks are not read", run: conns(8, settingsHTTP)},
-	{name: "malformed-headers", sends: "requests with malformed header fields on 8 gRPC connections", run: conns(8, malformedHeaders)},
-	{name: "continuation", sends: "header blocks of endless CONTINUATION frames on 8 gRPC connections", run: conns(8, continuation)},
-	{name: "header-bombs", sends: "header fields of 1 MiB, and HPACK references to them, on 8 gRPC connections", run: conns(8, headerBombs)},
+	{
+		name:  "settings-http",
+		sends: "SETTINGS frames on 8 connections to the HTTP port, whose acks are not read",
+		run:   conns(8, settingsHTTP),
+	},
+	{
+		name:  "malformed-headers",
+		sends: "requests with malformed header fields on 8 gRPC connections",
+		run:   conns(8, malformedHeaders),
+	},
+	{
+		name:  "continuation",
+		sends: "header blocks of endless CONTINUATION frames on 8 gRPC connections",
+		run:   conns(8, continuation),
+	},
+	{
+		name:  "header-bombs",
+		sends: "header fields of 1 MiB, and HPACK references to them, on 8 gRPC connections",
+		run:   conns(8, headerBombs),
+	},
 
-	{name: "wrong-auth", short: true, sends: "pipelined AUTH with a wrong token on 8 RESP connections", run: conns(8, secure(toRESP, repeat("AUTH wrong-token-wrong-token\r\n", 512)))},
-	{name: "malformed-next", sends: "pipelined ID.NEXT of a caller with a token, with arguments that are none, on 8 RESP connections", run: conns(8, secure(toRESP, malformedNext))},
+	{
+		name:  "wrong-auth",
+		short: true,
+		sends: "pipelined AUTH with a wrong token on 8 RESP connections",
+		run:   conns(8, secure(toRESP, repeat("AUTH wrong-token-wrong-token\r\n", 512))),
+	},
+	{
+		name:  "malformed-next",
+		sends: "pipelined ID.NEXT of a caller with a token, with arguments that are none, on 8 RESP connections",
+		run:   conns(8, secure(toRESP, malformedNext)),
+	},
 	{name: "wrong-token", sends: "gRPC calls with a wrong token on 8 connections", run: conns(8, wrongToken)},
-	{name: "wrong-token-http", sends: "HTTP/1.1 requests with a wrong token, pipelined, on 8 connections",
-		run: conns(8, secure(toHTTP, repeat("POST /v1/ids?count=1 HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer wrong\r\nContent-Length: 0\r\n\r\n", 16), "http/1.1"))},
-	{name: "metrics", short: true, sends: "pipelined GET /metrics on 16 connections to the admin port",
-		run: conns(16, plain(toAdmin, repeat("GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n", 16)))},
+	{
+		name:  "wrong-token-http",
+		sends: "HTTP/1.1 requests with a wrong token, pipelined, on 8 connections",
+		run: conns(8, secure(toHTTP,
+			repeat("POST /v1/ids?count=1 HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer wrong\r\nContent-Length: "+
+				"0\r\n\r\n", 16), "http/1.1")),
+	},
+	{
+		name:  "metrics",
+		short: true,
+		sends: "pipelined GET /metrics on 16 connections to the admin port",
+		run:   conns(16, plain(toAdmin, repeat("GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n", 16))),
+	},
 	{name: "handshakes", sends: "TLS handshakes, each on a new connection, 8 at a time", run: conns(8, handshakes)},
 
-	{name: "slots-grpc", short: true, sends: "5,000 TLS connections to the gRPC port that answer pings and call nothing", run: conns(5000, slots(toGRPC))},
-	{name: "slots-http", sends: "5,000 TLS connections to the HTTP port that answer pings and request nothing", run: conns(5000, slots(toHTTP))},
-	{name: "slots-resp", sends: "5,000 TLS connections to the RESP port that send nothing", run: conns(5000, secure(toRESP, begin(nil)))},
-	{name: "slots-admin", short: true, sends: "5,000 connections to the admin port that send a request line every second and end none", run: conns(5000, plain(toAdmin, slowly("GET /livez HTTP/1.1\r\nHost: node\r\n")))},
-	{name: "slots-sources", sends: "5,000 connections to the gRPC port as above, from 200 addresses", sources: 200, run: conns(5000, slots(toGRPC))},
-	{name: "half-open", sends: "5,000 connections to the HTTP port that begin a TLS handshake and stop",
+	{
+		name:  "slots-grpc",
+		short: true,
+		sends: "5,000 TLS connections to the gRPC port that answer pings and call nothing",
+		run:   conns(5000, slots(toGRPC)),
+	},
+	{
+		name:  "slots-http",
+		sends: "5,000 TLS connections to the HTTP port that answer pings and request nothing",
+		run:   conns(5000, slots(toHTTP)),
+	},
+	{
+		name:  "slots-resp",
+		sends: "5,000 TLS connections to the RESP port that send nothing",
+		run:   conns(5000, secure(toRESP, begin(nil))),
+	},
+	{
+		name:  "slots-admin",
+		short: true,
+		sends: "5,000 connections to the admin port that send a request line every second and end none",
+		run:   conns(5000, plain(toAdmin, slowly("GET /livez HTTP/1.1\r\nHost: node\r\n"))),
+	},
+	{
+		name:    "slots-sources",
+		sends:   "5,000 connections to the gRPC port as above, from 200 addresses",
+		sources: 200,
+		run:     conns(5000, slots(toGRPC)),
+	},
+	{
+		name:  "half-open",
+		sends: "5,000 connections to the HTTP port that begin a TLS handshake and stop",
 		// A ClientHello of 508 bytes that ends early.
-		run: conns(5000, plain(toHTTP, begin([]byte{22, 3, 1, 2, 0, 1, 0, 1, 0xfc})))},
-	{name: "slowloris", sends: "2,000 HTTP/1.1 requests that get a header field a second", run: conns(2000, secure(toHTTP, slowly("POST /v1/ids HTTP/1.1\r\nHost: node\r\n"), "http/1.1"))},
+		run: conns(5000, plain(toHTTP, begin([]byte{22, 3, 1, 2, 0, 1, 0, 1, 0xfc}))),
+	},
+	{
+		name:  "slowloris",
+		sends: "2,000 HTTP/1.1 requests that get a header field a second",
+		run:   conns(2000, secure(toHTTP, slowly("POST /v1/ids HTTP/1.1\r\nHost: node\r\n"), "http/1.1")),
+	},
 	{name: "registrations", sends: "20,000 registrations in etcd without a process", run: registrations},
-	{name: "json-bombs", sends: "HTTP/1.1 requests with bodies of nested JSON and of gzip, on 16 connections", run: conns(16, secure(toHTTP, jsonBombs, "http/1.1"))},
+	{
+		name:  "json-bombs",
+		sends: "HTTP/1.1 requests with bodies of nested JSON and of gzip, on 16 connections",
+		run:   conns(16, secure(toHTTP, jsonBombs, "http/1.1")),
+	},
 }
 
 // Ports of the node.
@@ -90,7 +205,8 @@ func toAdmin(a *attacker) string  { return a.Admin }
 func toGossip(a *attacker) string { return a.Gossip }
 
 // plain opens a connection without TLS and does f with it.
-func plain(port func(*attacker) string, f func(context.Context, *attacker, net.Conn) error) func(*attacker, context.Context) error {
+func plain(port func(*attacker) string,
+	f func(context.Context, *attacker, net.Conn) error) func(*attacker, context.Context) error {
 	return func(a *attacker, ctx context.Context) error {
 		conn, err := a.dial(ctx, port(a))
 		if err != nil {
@@ -102,7 +218,8 @@ func plain(port func(*attacker) string, f func(context.Context, *attacker, net.C
 }
 
 // secure opens a connection with TLS and does f with it.
-func secure(port func(*attacker) string, f func(context.Context, *attacker, net.Conn) error, protocols ...string) func(*attacker, context.Context) error {
+func secure(port func(*attacker) string, f func(context.Context, *attacker, net.Conn) error,
+	protocols ...string) func(*attacker, context.Context) error {
 	return func(a *attacker, ctx context.Context) error {
 		conn, err := a.dialTLS(ctx, port(a), protocols...)
 		if err != nil {
@@ -243,7 +360,8 @@ var streamUnread = onH2(toGRPC, true, func(c *h2) error {
 var http2Bodies = onH2(toHTTP, true, func(c *h2) error {
 	var streams []uint32
 	for range 250 {
-		id, err := c.open(false, ":method", "POST", ":scheme", "https", ":path", "/v1/ids", ":authority", "node", "content-type", "application/json")
+		id, err := c.open(false, ":method", "POST", ":scheme", "https", ":path", "/v1/ids", ":authority", "node",
+			"content-type", "application/json")
 		if err != nil {
 			return err
 		}
@@ -278,11 +396,17 @@ func reset(c *h2) error {
 }
 
 var (
-	resets       = flood(toGRPC, true, reset)
-	resetsHTTP   = flood(toHTTP, true, reset)
-	settings     = flood(toGRPC, false, func(c *h2) error { return c.do(func(fr *http2.Framer) error { return fr.WriteSettings() }) })
-	settingsHTTP = flood(toHTTP, false, func(c *h2) error { return c.do(func(fr *http2.Framer) error { return fr.WriteSettings() }) })
-	pings        = flood(toGRPC, false, func(c *h2) error { return c.do(func(fr *http2.Framer) error { return fr.WritePing(false, [8]byte{}) }) })
+	resets     = flood(toGRPC, true, reset)
+	resetsHTTP = flood(toHTTP, true, reset)
+	settings   = flood(toGRPC, false, func(c *h2) error {
+		return c.do(func(fr *http2.Framer) error { return fr.WriteSettings() })
+	})
+	settingsHTTP = flood(toHTTP, false, func(c *h2) error {
+		return c.do(func(fr *http2.Framer) error { return fr.WriteSettings() })
+	})
+	pings = flood(toGRPC, false, func(c *h2) error {
+		return c.do(func(fr *http2.Framer) error { return fr.WritePing(false, [8]byte{}) })
+	})
 
 	malformedHeaders = flood(toGRPC, true, func(c *h2) error {
 		_, err := c.open(true, ":method", "POST", "UPPER", "case", ":path", "after", "connection", "close")
@@ -301,7 +425,7 @@ var (
 	headerBombs = flood(toGRPC, true, func(c *h2) error {
 		fields := []string{":method", "POST", ":scheme", "https", ":path", "/", ":authority", "node"}
 		big := strings.Repeat("x", 4000)
-		for range 2000 { // of one byte each, once it is in the table
+		for range 2000 { // a header takes one byte once it is in the table
 			fields = append(fields, "x-bomb", big)
 		}
 		_, err := c.open(true, fields...)
@@ -350,7 +474,7 @@ func handshakes(a *attacker, ctx context.Context) error {
 func slots(port func(*attacker) string) func(*attacker, context.Context) error {
 	return onH2(port, false, func(c *h2) error {
 		c.a.units.Add(1)
-		c.read() // until it ends
+		c.read()
 		return errors.New("closed")
 	})
 }
@@ -389,8 +513,11 @@ func registrations(ctx context.Context, a *attacker) {
 		var ops []clientv3.Op
 		for j := i; j < i+perTxn; j++ {
 			instance := fmt.Sprintf("fa4e%04x-0000-4000-8000-%012x", j>>16, j)
-			ops = append(ops, clientv3.OpPut(prefix+instance, lease.Encode(lease.Registration{Instance: lease.Instance(instance),
-				Node: fmt.Sprint("fake-", j), Gossip: fmt.Sprintf("127.1.%d.%d:1", j>>8, j&255)})))
+			ops = append(ops, clientv3.OpPut(prefix+instance, lease.Encode(lease.Registration{
+				Instance: lease.Instance(instance),
+				Node:     fmt.Sprint("fake-", j),
+				Gossip:   fmt.Sprintf("127.1.%d.%d:1", j>>8, j&255),
+			})))
 		}
 		if _, err := client.Txn(ctx).Then(ops...).Commit(); err != nil {
 			return
@@ -404,7 +531,8 @@ func jsonBombs(ctx context.Context, a *attacker, conn net.Conn) error {
 	body := strings.Repeat(`{"a":[`, 100_000)
 	var b bytes.Buffer
 	for _, encoding := range []string{"identity", "gzip"} {
-		fmt.Fprintf(&b, "POST /v1/ids HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s",
+		fmt.Fprintf(&b, "POST /v1/ids HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\nContent-Type: "+
+			"application/json\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s",
 			a.Token, encoding, len(body), body)
 	}
 	return a.repeat(ctx, conn, b.Bytes(), 2, true)

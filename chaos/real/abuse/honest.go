@@ -19,9 +19,9 @@ import (
 // callers are honest: they have a token, and send requests at a fixed rate, whether
 // the node is quick or not.
 type callers struct {
-	steady []load.Worker // on connections that stay
-	fresh  []load.Worker // on a new connection each time
-	probes []load.Worker // of /livez, on a new connection each time
+	steady []load.Worker // call on connections that stay
+	fresh  []load.Worker // call on a new connection each time
+	probes []load.Worker // ask for /livez, on a new connection each time
 }
 
 // Rates in calls a second, and how long one may take.
@@ -43,8 +43,12 @@ func (token) RequireTransportSecurity() bool { return true }
 // newCallers opens 32 gRPC connections, 8 of HTTP and 8 of RESP.
 func newCallers(n *node) (*callers, error) {
 	secure := &tls.Config{RootCAs: n.ca}
-	cfg := load.Config{TLS: secure, Token: n.honest,
-		GRPC: []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(secure)), grpc.WithPerRPCCredentials(token(n.honest))}}
+	cfg := load.Config{
+		TLS:   secure,
+		Token: n.honest,
+		GRPC: []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(secure)),
+			grpc.WithPerRPCCredentials(token(n.honest))},
+	}
 	c := &callers{}
 	worker := func(name string, cl load.Client) load.Worker {
 		return load.Worker{Targets: []load.Target{{Name: name, Client: cl}}, Counts: []int{1}}
@@ -64,26 +68,28 @@ func newCallers(n *node) (*callers, error) {
 		c.steady = append(c.steady, worker(kind, cl))
 	}
 	for range 100 {
-		c.fresh = append(c.fresh, worker("fresh", load.Func(func(ctx context.Context, r load.Request) (client.Block, error) {
-			t := &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}
-			req, err := http.NewRequestWithContext(ctx, "POST", "https://"+n.HTTP+"/v1/ids?count=1", nil)
-			if err != nil {
-				return client.Block{}, err
-			}
-			req.Header.Set("Authorization", "Bearer "+n.honest)
-			res, err := t.RoundTrip(req)
-			if err != nil {
-				return client.Block{}, err
-			}
-			defer res.Body.Close()
-			if res.StatusCode != 200 {
-				return client.Block{}, fmt.Errorf("fresh: %s", res.Status)
-			}
-			return client.Block{Count: r.Count}, nil
-		})))
-		c.probes = append(c.probes, worker("livez", load.Func(func(ctx context.Context, r load.Request) (client.Block, error) {
-			return client.Block{Count: r.Count}, get(ctx, "http://"+n.Admin+"/livez", "")
-		})))
+		c.fresh = append(c.fresh,
+			worker("fresh", load.Func(func(ctx context.Context, r load.Request) (client.Block, error) {
+				t := &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}
+				req, err := http.NewRequestWithContext(ctx, "POST", "https://"+n.HTTP+"/v1/ids?count=1", nil)
+				if err != nil {
+					return client.Block{}, err
+				}
+				req.Header.Set("Authorization", "Bearer "+n.honest)
+				res, err := t.RoundTrip(req)
+				if err != nil {
+					return client.Block{}, err
+				}
+				defer res.Body.Close()
+				if res.StatusCode != 200 {
+					return client.Block{}, fmt.Errorf("fresh: %s", res.Status)
+				}
+				return client.Block{Count: r.Count}, nil
+			})))
+		c.probes = append(c.probes,
+			worker("livez", load.Func(func(ctx context.Context, r load.Request) (client.Block, error) {
+				return client.Block{Count: r.Count}, get(ctx, "http://"+n.Admin+"/livez", "")
+			})))
 	}
 	return c, nil
 }
@@ -91,9 +97,9 @@ func newCallers(n *node) (*callers, error) {
 // seen is what the honest callers saw for a time.
 type seen struct {
 	Steady, Fresh, Probes count
-	Latency               *hdrhistogram.Histogram // of Steady, in ns
-	Failure               error                   // one of them
-	Delay                 time.Duration           // by which this process was late itself, 99 times of 100 at most
+	Latency               *hdrhistogram.Histogram // Steady's, in ns
+	Failure               error                   // one of the failures
+	Delay                 time.Duration           // 99th percentile of how late this process itself sent requests
 }
 
 // count is of calls that were due. Late ones were not sent, since all callers waited.

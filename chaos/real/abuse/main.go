@@ -44,7 +44,8 @@ func main() {
 
 func run(ctx context.Context, args []string) (int, error) {
 	flags := flag.NewFlagSet("abuse", flag.ContinueOnError)
-	short := flags.Bool("short", false, "only the attacks that were worst once, and the median of latency instead of p99")
+	short := flags.Bool("short", false,
+		"only the attacks that were worst once, and the median of latency instead of p99")
 	only := flags.String("only", "", "only these attacks, comma-separated")
 	length := flags.Duration("for", 8*time.Second, "how long each attack lasts; 5s is the least that shows slow ones")
 	write := flags.String("write", "", "write a table of the results to this file")
@@ -88,7 +89,8 @@ func run(ctx context.Context, args []string) (int, error) {
 		}
 	}
 	if failed > 0 {
-		return exitFail, fmt.Errorf("%d of %d attacks were not within their budget; logs are in %s", failed, len(s.results), *dir)
+		return exitFail, fmt.Errorf("%d of %d attacks were not within their budget; logs are in %s", failed,
+			len(s.results), *dir)
 	}
 	return exitPass, os.RemoveAll(*dir)
 }
@@ -183,7 +185,8 @@ func attackMain(ctx context.Context, args []string) int {
 	began := time.Now()
 	attacks[i].run(ctx, a)
 	seconds := max(time.Since(began).Seconds(), 0.001)
-	fmt.Printf("%d connections, %.1f MiB/s, %.0f units/s\n", a.opened.Load(), float64(a.bytes.Load())/(1<<20)/seconds, float64(a.units.Load())/seconds)
+	fmt.Printf("%d connections, %.1f MiB/s, %.0f units/s\n", a.opened.Load(), float64(a.bytes.Load())/(1<<20)/seconds,
+		float64(a.units.Load())/seconds)
 	return exitPass
 }
 

@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	memory = 256 << 20 // of the control group, in bytes
+	memory = 256 << 20 // limit of the control group, in bytes
 	space  = "abuse"
 )
 
@@ -36,8 +36,8 @@ const (
 type target struct {
 	GRPC, HTTP, RESP, Admin, Gossip string // host:port
 	Etcd                            string // URL
-	Token                           string // of a caller who may issue
-	Label                           string // of gossip
+	Token                           string // lets a caller issue
+	Label                           string // gossip.label
 }
 
 // node is the allocator under attack, and its etcd.
@@ -50,7 +50,7 @@ type node struct {
 	group    *group
 	etcd     *rig.Process
 	process  *rig.Process
-	args     []string // of the present run, besides those of every run
+	args     []string // for the present run, besides those for every run
 }
 
 // newNode starts etcd, and makes all that a node needs.
@@ -72,16 +72,30 @@ func newNode(ctx context.Context, dir, allocator, etcd string) (_ *node, err err
 	}
 	client, peer := "http://"+ports[5], "http://"+ports[6]
 	n.Etcd = client
-	n.etcd = &rig.Process{Name: "etcd", Path: etcd, Place: rig.Loopback{}, Dir: dir, Args: []string{"--name", "etcd", "--data-dir", filepath.Join(dir, "data"),
-		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-		"--initial-cluster", "etcd=" + peer, "--log-level", "error"}}
+	n.etcd = &rig.Process{
+		Name:  "etcd",
+		Path:  etcd,
+		Place: rig.Loopback{},
+		Dir:   dir,
+		Args: []string{"--name", "etcd", "--data-dir", filepath.Join(dir, "data"),
+			"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
+			"--initial-advertise-peer-urls", peer,
+			"--initial-cluster", "etcd=" + peer, "--log-level", "error"},
+	}
 	file := func(name string) string { return filepath.Join(dir, name) }
-	n.process = &rig.Process{Name: "node", Path: allocator, Place: rig.Loopback{}, Dir: dir,
-		Env: []string{fmt.Sprintf("GOMEMLIMIT=%d", int64(memory)*9/10)},
+	n.process = &rig.Process{
+		Name:  "node",
+		Path:  allocator,
+		Place: rig.Loopback{},
+		Dir:   dir,
+		Env:   []string{fmt.Sprintf("GOMEMLIMIT=%d", int64(memory)*9/10)},
 		Args: []string{"serve", "--node.name", "node", "--space", space, "--etcd.endpoints", client,
-			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.resp", n.RESP, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip,
-			"--gossip.key-file", file("gossip.key"), "--tls.cert", file("cert.pem"), "--tls.key", file("key.pem"), "--auth.token-file", file("tokens"), "--pprof",
-			"--log.format", "json"}}
+			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.resp", n.RESP, "--listen.admin", n.Admin,
+			"--listen.gossip", n.Gossip,
+			"--gossip.key-file", file("gossip.key"), "--tls.cert", file("cert.pem"), "--tls.key", file("key.pem"),
+			"--auth.token-file", file("tokens"), "--pprof",
+			"--log.format", "json"},
+	}
 	return n, nil
 }
 
@@ -91,7 +105,8 @@ func (n *node) start(ctx context.Context) error {
 		return err
 	}
 	if err := rig.Until(ctx, 30*time.Second, "etcd answers", func(ctx context.Context) error {
-		out, err := exec.CommandContext(ctx, n.process.Path, "init", "--fresh", "--space", space, "--etcd.endpoints", n.Etcd).CombinedOutput()
+		out, err := exec.CommandContext(ctx, n.process.Path, "init", "--fresh", "--space", space,
+			"--etcd.endpoints", n.Etcd).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -230,10 +245,18 @@ func (n *node) credentials() error {
 	if err != nil {
 		return err
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(240 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	tmpl := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "node"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(240 * time.Hour),
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames:              []string{"localhost"},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
 	if err != nil {
 		return err
@@ -255,7 +278,8 @@ func (n *node) credentials() error {
 	_, _ = rand.Read(secret)
 	for name, content := range map[string][]byte{
 		"cert.pem": cert, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-		"tokens": []byte(line1 + "\n" + line2 + "\n" + line3 + "\n"), "gossip.key": []byte(base64.StdEncoding.EncodeToString(secret) + "\n"),
+		"tokens":     []byte(line1 + "\n" + line2 + "\n" + line3 + "\n"),
+		"gossip.key": []byte(base64.StdEncoding.EncodeToString(secret) + "\n"),
 	} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), content, 0o600); err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 
 // Budgets of an attack.
 const (
-	maxLate = 50 * time.Millisecond // of a quantile, above the higher baseline
+	maxLate = 50 * time.Millisecond // how far a quantile may be above the higher baseline
 	maxKept = 32 << 20              // bytes of the heap in use more than before, maxWait after its end
 	maxMore = 64                    // goroutines and open files more than before, the same
 	maxWait = 20 * time.Second
@@ -36,7 +36,7 @@ type suite struct {
 	// the median shows what the node does, and the 99th what the machine does.
 	quantile float64
 	out      io.Writer
-	limit    string // how the node's memory is bounded
+	limit    string // what bounds the node's memory
 	node     *node
 	callers  *callers
 
@@ -47,12 +47,12 @@ type suite struct {
 // result is what an attack did.
 type result struct {
 	attack  attack
-	sent    string // what the attack says of itself
+	sent    string // the attack's own summary
 	seen    seen
 	before  usage
 	after   usage
 	cpu     float64  // processors that the node used
-	exit    string   // how the node ended; empty: it did not
+	exit    string   // empty while the node runs
 	broken  []string // budgets
 	unknown string   // why its latency could not be judged
 }
@@ -69,7 +69,8 @@ func (s *suite) run(ctx context.Context, attacks []attack) error {
 	}
 	s.busy = s.callers.call(ctx, s.length/2)
 	stop()
-	fmt.Fprintf(s.out, "a node %s; honest p99 %.1f ms at rest, %.1f ms on the busy machine\n", s.limit, ms(s.quiet.at(99)), ms(s.busy.at(99)))
+	fmt.Fprintf(s.out, "a node %s; honest p99 %.1f ms at rest, %.1f ms on the busy machine\n", s.limit,
+		ms(s.quiet.at(99)), ms(s.busy.at(99)))
 	for _, a := range attacks {
 		r, err := s.attack(ctx, a)
 		for try := 1; try < tries && err == nil && r.slow() && ctx.Err() == nil; try++ {
@@ -79,9 +80,12 @@ func (s *suite) run(ctx context.Context, attacks []attack) error {
 			return fmt.Errorf("%s: %w", a.name, err)
 		}
 		s.results = append(s.results, r)
-		fmt.Fprintf(s.out, "%-18s %-22s failed %d (late %d) of %d, p50 %.1f p99 %.1f ms, new connections %d/%d, /livez %d/%d, memory %d, at most %d, heap %d then %d MiB, CPU %.2f; %s\n", a.name, r.verdict(),
-			r.seen.Steady.Failed, r.seen.Steady.Late, r.seen.Steady.Calls, ms(r.seen.at(50)), ms(r.seen.at(99)), r.seen.Fresh.Failed, r.seen.Fresh.Calls,
-			r.seen.Probes.Failed, r.seen.Probes.Calls, r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, r.cpu, r.sent)
+		fmt.Fprintf(s.out, "%-18s %-22s failed %d (late %d) of %d, p50 %.1f p99 %.1f ms, new connections %d/%d, "+
+			"/livez %d/%d, memory %d, at most %d, heap %d then %d MiB, CPU %.2f; %s\n", a.name, r.verdict(),
+			r.seen.Steady.Failed, r.seen.Steady.Late, r.seen.Steady.Calls, ms(r.seen.at(50)), ms(r.seen.at(99)),
+			r.seen.Fresh.Failed, r.seen.Fresh.Calls,
+			r.seen.Probes.Failed, r.seen.Probes.Calls, r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20,
+			r.after.Heap>>20, r.cpu, r.sent)
 		if r.unknown != "" {
 			fmt.Fprintf(s.out, "%-18s   %s\n", "", r.unknown)
 		}
@@ -175,7 +179,8 @@ func (r *result) judge(quantile float64, busy time.Duration) {
 	if at := r.seen.at(quantile); at <= maxLate+busy {
 		return
 	} else if r.seen.Delay > maxDelay {
-		r.unknown = fmt.Sprintf("p%.0f is not judged: the callers themselves were %.0f ms late", quantile, ms(r.seen.Delay))
+		r.unknown = fmt.Sprintf("p%.0f is not judged: the callers themselves were %.0f ms late", quantile,
+			ms(r.seen.Delay))
 	} else {
 		add("p%.0f %.0f ms", quantile, ms(at))
 	}
@@ -212,16 +217,22 @@ func burn(ctx context.Context) {
 // table returns the results as Markdown.
 func (s *suite) table() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "A node %s, %d processors, %s for each attack. Honest p50 and p99: %.1f and %.1f ms at rest, %.1f and %.1f ms on the busy machine.\n\n",
-		s.limit, runtime.NumCPU(), s.length, ms(s.quiet.at(50)), ms(s.quiet.at(99)), ms(s.busy.at(50)), ms(s.busy.at(99)))
-	b.WriteString("| attack | what it sends | failed | p50 | p99 | new connections failed | memory before, highest | heap before, after | CPUs | verdict |\n|---|---|--:|--:|--:|--:|--:|--:|--:|---|\n")
+	fmt.Fprintf(&b, "A node %s, %d processors, %s for each attack. Honest p50 and p99: %.1f and %.1f ms at rest, "+
+		"%.1f and %.1f ms on the busy machine.\n\n",
+		s.limit, runtime.NumCPU(), s.length, ms(s.quiet.at(50)), ms(s.quiet.at(99)), ms(s.busy.at(50)),
+		ms(s.busy.at(99)))
+	b.WriteString("| attack | what it sends | failed | p50 | p99 | new connections failed | memory before, highest " +
+		"| heap before, after | CPUs | verdict |\n|---|---|--:|--:|--:|--:|--:|--:|--:|---|\n")
 	for _, r := range s.results {
 		verdict := r.verdict()
 		if why := append(slices.Clone(r.broken), r.unknown); strings.Join(why, "") != "" {
 			verdict += ": " + strings.Trim(strings.Join(why, "; "), "; ")
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %d of %d | %.1f ms | %.1f ms | %d of %d | %d, %d MiB | %d, %d MiB | %.2f | %s |\n", r.attack.name, r.attack.sends,
-			r.seen.Steady.Failed, r.seen.Steady.Calls, ms(r.seen.at(50)), ms(r.seen.at(99)), r.seen.Fresh.Failed, r.seen.Fresh.Calls,
+		fmt.Fprintf(&b,
+			"| `%s` | %s | %d of %d | %.1f ms | %.1f ms | %d of %d | %d, %d MiB | %d, %d MiB | %.2f | %s |\n",
+			r.attack.name, r.attack.sends,
+			r.seen.Steady.Failed, r.seen.Steady.Calls, ms(r.seen.at(50)), ms(r.seen.at(99)), r.seen.Fresh.Failed,
+			r.seen.Fresh.Calls,
 			r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, r.cpu, verdict)
 	}
 	return b.String()

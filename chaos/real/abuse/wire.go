@@ -128,8 +128,17 @@ func (a *attacker) h2To(ctx context.Context, addr string, read bool, settings ..
 	if err != nil {
 		return nil, err
 	}
-	c := &h2{a: a, conn: conn, ctx: ctx, w: bufio.NewWriterSize(conn, 32<<10), next: 1, conWin: 65535, initial: 65535,
-		windows: map[uint32]int64{}, changed: make(chan struct{})}
+	c := &h2{
+		a:       a,
+		conn:    conn,
+		ctx:     ctx,
+		w:       bufio.NewWriterSize(conn, 32<<10),
+		next:    1,
+		conWin:  65535,
+		initial: 65535,
+		windows: map[uint32]int64{},
+		changed: make(chan struct{}),
+	}
 	c.fr = http2.NewFramer(c.w, conn)
 	c.fr.AllowIllegalWrites = true
 	c.enc = hpack.NewEncoder(&c.block)
@@ -237,14 +246,20 @@ func (c *h2) open(end bool, fields ...string) (id uint32, err error) {
 		for i := 0; i+1 < len(fields); i += 2 {
 			_ = c.enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
 		}
-		return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.block.Bytes(), EndStream: end, EndHeaders: true})
+		return fr.WriteHeaders(http2.HeadersFrameParam{
+			StreamID:      id,
+			BlockFragment: c.block.Bytes(),
+			EndStream:     end,
+			EndHeaders:    true,
+		})
 	})
 	return id, err
 }
 
 // call begins a gRPC call.
 func (c *h2) call(method, token string) (uint32, error) {
-	fields := []string{":method", "POST", ":scheme", "https", ":path", "/allocator.v1.AllocatorService/" + method, ":authority", "node",
+	fields := []string{":method", "POST", ":scheme", "https", ":path", "/allocator.v1.AllocatorService/" + method,
+		":authority", "node",
 		"content-type", "application/grpc", "te", "trailers"}
 	if token != "" {
 		fields = append(fields, "authorization", "Bearer "+token)

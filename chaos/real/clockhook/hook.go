@@ -79,7 +79,7 @@ func (c Clocks) back(d time.Duration) (o Offsets) {
 type Discipline struct {
 	State    int           // the return value: 0 TIME_OK … 5 TIME_ERROR
 	Status   int           // STA_ bits
-	MaxError time.Duration // in steps of a microsecond
+	MaxError time.Duration // a multiple of a microsecond
 	EstError time.Duration
 }
 
@@ -90,8 +90,8 @@ type Counts struct {
 	Plain   uint64 // clock readings by system call
 	Adjtime uint64 // answers of adjtimex that were replaced
 	Syncs   uint64 // fsync and fdatasync
-	Slowed  uint64 // of these, those that were delayed
-	Failed  uint64 // and those that were answered with an error
+	Slowed  uint64 // Syncs that were delayed
+	Failed  uint64 // Syncs that were answered with an error
 }
 
 // A Hook changes what one process sees. It is safe for concurrent use.
@@ -102,7 +102,7 @@ type Hook struct {
 	suspend sync.Mutex // held while the process is stopped; taken before mu
 
 	mu      sync.Mutex // guards the fields below, and is held for each change of the page
-	offsets Offsets    // as of since, drift until then included
+	offsets Offsets    // at since; they include the drift before it
 	rates   Rates
 	since   readings
 	closed  bool
@@ -226,8 +226,14 @@ func (h *Hook) Counts() Counts {
 		return Counts{}
 	}
 	count := func(w int) uint64 { return uint64(h.page.word(w).Load()) }
-	return Counts{VDSO: count(wordVDSO), Plain: count(wordPlain), Adjtime: count(wordAdjtime),
-		Syncs: count(wordSyncs), Slowed: count(wordSlowed), Failed: count(wordFailed)}
+	return Counts{
+		VDSO:    count(wordVDSO),
+		Plain:   count(wordPlain),
+		Adjtime: count(wordAdjtime),
+		Syncs:   count(wordSyncs),
+		Slowed:  count(wordSlowed),
+		Failed:  count(wordFailed),
+	}
 }
 
 // Close lets go of the shared page. The process, should it still run, goes on

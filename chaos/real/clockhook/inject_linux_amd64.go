@@ -70,8 +70,8 @@ var entry = []byte{
 }
 
 const (
-	atSyscall = 12 // of the SYSCALL in entry
-	behind    = 14 // of what follows it
+	atSyscall = 12 // offset of SYSCALL in entry
+	behind    = 14 // offset of the next instruction
 )
 
 // jump returns the code of a jump through R11, which SYSCALL would overwrite.
@@ -83,12 +83,12 @@ func jump(to uint64) []byte {
 // target says where the symbols of a program lie, before it is loaded.
 type target struct {
 	main, clock, call uint64
-	entry             uint64 // of the file
+	entry             uint64 // the file's entry point
 }
 
 // targets remembers programs that were looked through: a symbol table of ours has
 // tens of thousands of entries.
-var targets sync.Map // of targetKey to target
+var targets sync.Map // targetKey to target
 
 type targetKey struct {
 	path string
@@ -194,14 +194,16 @@ func (t tracee) inject(at target, inherited int) error {
 	}
 
 	gate := call + atSyscall
-	data, err := t.call(gate, unix.SYS_MMAP, 0, pageWords*8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, uint64(inherited), 0)
+	data, err := t.call(gate, unix.SYS_MMAP, 0, pageWords*8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED,
+		uint64(inherited), 0)
 	if err != nil {
 		return fmt.Errorf("mmap of data: %w", err)
 	}
 	if _, err := t.call(gate, unix.SYS_CLOSE, uint64(inherited), 0, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
-	code, err := t.call(gate, unix.SYS_MMAP, 0, 2*maxStub, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, ^uint64(0), 0)
+	code, err := t.call(gate, unix.SYS_MMAP, 0, 2*maxStub, unix.PROT_READ|unix.PROT_EXEC,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, ^uint64(0), 0)
 	if err != nil {
 		return fmt.Errorf("mmap of code: %w", err)
 	}

@@ -119,7 +119,8 @@ func readClocks() (r readings) {
 	for _, c := range []struct {
 		id  int32
 		out *int64
-	}{{unix.CLOCK_REALTIME, &r.wall}, {unix.CLOCK_MONOTONIC, &r.mono}, {unix.CLOCK_MONOTONIC_RAW, &r.raw}, {unix.CLOCK_BOOTTIME, &r.boot}} {
+	}{{unix.CLOCK_REALTIME, &r.wall}, {unix.CLOCK_MONOTONIC, &r.mono}, {unix.CLOCK_MONOTONIC_RAW, &r.raw},
+		{unix.CLOCK_BOOTTIME, &r.boot}} {
 		var ts unix.Timespec
 		// Raw, so that no scheduler of ours takes the processor away meanwhile: the
 		// hooked process may be waiting for us. It fails on no Linux that runs Go.

@@ -16,10 +16,10 @@ import (
 // docker is a daemon and the commands that reach it. One goroutine may use it at a
 // time, except for methods that only run a command.
 type docker struct {
-	compose []string // its command: docker compose, or docker-compose
+	compose []string // docker compose, or docker-compose
 	env     []string
 	daemon  *exec.Cmd // started by us; nil if one was running
-	dir     string    // of that daemon
+	dir     string    // directory of the daemon's files
 }
 
 // errMissing is wrapped by errors about why this machine cannot run containers.
@@ -31,7 +31,8 @@ const startTimeout = 60 * time.Second
 // openDocker returns a way to a daemon: the one that answers, or one of our own.
 func openDocker(ctx context.Context, dir string) (*docker, error) {
 	if _, err := exec.LookPath("docker"); err != nil {
-		return nil, fmt.Errorf("%w: docker is not installed (Debian: apt-get install docker.io docker-compose)", errMissing)
+		return nil, fmt.Errorf("%w: docker is not installed (Debian: apt-get install docker.io docker-compose)",
+			errMissing)
 	}
 	d := &docker{env: os.Environ(), dir: dir}
 	switch {
@@ -47,7 +48,8 @@ func openDocker(ctx context.Context, dir string) (*docker, error) {
 	}
 	for _, tool := range []string{"dockerd", "containerd", "iptables", "unshare", "ip"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return nil, fmt.Errorf("%w: no Docker daemon answers, and %s to start one is not installed (Debian: apt-get install docker.io iptables iproute2)", errMissing, tool)
+			return nil, fmt.Errorf("%w: no Docker daemon answers, and %s to start one is not installed (Debian: "+
+				"apt-get install docker.io iptables iproute2)", errMissing, tool)
 		}
 	}
 	if os.Getuid() != 0 {
@@ -65,8 +67,10 @@ func (d *docker) start(ctx context.Context) error {
 	}
 	defer log.Close()
 	// exec, twice: the process started here becomes the daemon.
-	d.daemon = exec.Command("unshare", "--net", "--mount", "--", "sh", "-c", `ip link set lo up && exec dockerd "$@"`, "dockerd",
-		"--host", "unix://"+at("docker.sock"), "--data-root", at("data"), "--exec-root", at("exec"), "--pidfile", at("dockerd.pid"))
+	d.daemon = exec.Command("unshare", "--net", "--mount", "--", "sh",
+		"-c", `ip link set lo up && exec dockerd "$@"`, "dockerd",
+		"--host", "unix://"+at("docker.sock"), "--data-root", at("data"), "--exec-root", at("exec"),
+		"--pidfile", at("dockerd.pid"))
 	d.daemon.Stdout, d.daemon.Stderr = log, log
 	d.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // on Ctrl-C we stop the containers first
 	if err := d.daemon.Start(); err != nil {

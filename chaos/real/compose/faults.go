@@ -38,11 +38,13 @@ func (t *test) faults(ctx context.Context) error {
 	}
 	list := []fault{
 		{"kill -9 allocator-1", on("kill", "allocator-1"), on("start", "allocator-1"), 2 * time.Second},
-		{"pause allocator-2 for longer than its lease", on("pause", "allocator-2"), on("unpause", "allocator-2"), 18 * time.Second},
+		{"pause allocator-2 for longer than its lease", on("pause", "allocator-2"), on("unpause", "allocator-2"),
+			18 * time.Second},
 		t.disconnected("allocator-3", 8*time.Second),
 		{"kill -9 etcd-1", on("kill", "etcd-1"), on("start", "etcd-1"), 5 * time.Second},
 		t.disconnected("etcd-2", 8*time.Second),
-		{"pause two of three etcd members: no writes", on("pause", "etcd-2", "etcd-3"), on("unpause", "etcd-2", "etcd-3"), 10 * time.Second},
+		{"pause two of three etcd members: no writes", on("pause", "etcd-2", "etcd-3"),
+			on("unpause", "etcd-2", "etcd-3"), 10 * time.Second},
 		{"kill -9 all three etcd members", on("kill", members...), on("start", members...), 5 * time.Second},
 	}
 	longest := time.Duration(0)
@@ -73,7 +75,8 @@ func (t *test) faults(ctx context.Context) error {
 	}
 	for _, n := range allocators {
 		if last := seen.lastOK[n]; last.Before(end) {
-			return fmt.Errorf("%s did not answer again: its last answer came %v before all containers were healthy", n, end.Sub(last))
+			return fmt.Errorf("%s did not answer again: its last answer came %v before all containers were healthy",
+				n, end.Sub(last))
 		}
 	}
 	// At least 25 s of the window are left when etcd goes away.
@@ -81,7 +84,9 @@ func (t *test) faults(ctx context.Context) error {
 	case n > 0 && longest < 25*time.Second:
 		return fmt.Errorf("%d calls were refused with WINDOW_EXHAUSTED, but etcd was away for less than 25 s", n)
 	case n > 0:
-		t.skipped = append(t.skipped, fmt.Sprintf("that no window runs out: on this machine a fault and its end took %v", longest.Round(time.Second)))
+		t.skipped = append(t.skipped,
+			fmt.Sprintf("that no window runs out: on this machine a fault and its end took %v",
+				longest.Round(time.Second)))
 	}
 	// The SDK goes to another node, whatever happens to one.
 	return seen.noRefusalBySDK()
@@ -91,9 +96,11 @@ func (t *test) faults(ctx context.Context) error {
 func (t *test) disconnected(service string, d time.Duration) fault {
 	var network string
 	return fault{
-		name: "disconnect " + service, lasts: d,
+		name:  "disconnect " + service,
+		lasts: d,
 		begin: func(ctx context.Context) (err error) {
-			network, err = t.inspect(ctx, "{{range $name, $n := .NetworkSettings.Networks}}{{$name}}{{end}}", t.name(service))
+			network, err = t.inspect(ctx, "{{range $name, $n := .NetworkSettings.Networks}}{{$name}}{{end}}",
+				t.name(service))
 			if err != nil {
 				return err
 			}
@@ -192,7 +199,8 @@ type loadRun struct {
 
 // startLoad starts clients, and returns when they have written something.
 func (t *test) startLoad(ctx context.Context, name, clients string) (*loadRun, error) {
-	network, err := t.inspect(ctx, "{{range $name, $n := .NetworkSettings.Networks}}{{$name}}{{end}}", t.name(allocators[0]))
+	network, err := t.inspect(ctx, "{{range $name, $n := .NetworkSettings.Networks}}{{$name}}{{end}}",
+		t.name(allocators[0]))
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +213,8 @@ func (t *test) startLoad(ctx context.Context, name, clients string) (*loadRun, e
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	l.cmd = exec.CommandContext(ctx, "docker", "run", "--rm", "--name", t.project+"-load", "--network", network, imageLoad,
+	l.cmd = exec.CommandContext(ctx, "docker", "run", "--rm", "--name", t.project+"-load",
+		"--network", network, imageLoad,
 		"load", "--addr", strings.Join(allocators, ","), "--clients", clients)
 	l.cmd.Env, l.cmd.Stdout, l.cmd.Stderr = t.docker.env, out, stderr
 	if err := l.cmd.Start(); err != nil {
@@ -229,7 +238,7 @@ func (l *loadRun) stop(ctx context.Context) (*summary, error) {
 	}
 	select {
 	case err := <-l.done:
-		l.done <- nil // for abandon
+		l.done <- nil // abandon waits for it
 		if err != nil {
 			text, _ := os.ReadFile(l.file + ".stderr")
 			return nil, fmt.Errorf("clients: %w: %s", err, tail(text, 5))

@@ -39,36 +39,63 @@ func runLoad(ctx context.Context, args []string, out io.Writer) error {
 		return errors.New("load: --addr names no node")
 	}
 	began := time.Now()
-	w := history.NewWriter(out, history.WriterConfig{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }, Limit: 2 << 30})
+	w := history.NewWriter(out,
+		history.WriterConfig{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }, Limit: 2 << 30})
 	names := strings.Split(*addr, ",")
-	if _, err := w.Write(history.Op{Process: history.Harness, Type: history.Info, F: history.FSetup, Setup: &history.Setup{
-		Layout: flake.Default.Layout.String(), EpochMs: flake.Default.Epoch, StartMs: began.UnixMilli(), Nodes: names}}); err != nil {
+	if _, err := w.Write(history.Op{
+		Process: history.Harness,
+		Type:    history.Info,
+		F:       history.FSetup,
+		Setup: &history.Setup{
+			Layout:  flake.Default.Layout.String(),
+			EpochMs: flake.Default.Epoch,
+			StartMs: began.UnixMilli(),
+			Nodes:   names,
+		},
+	}); err != nil {
 		return err
 	}
 	var mu sync.Mutex // guards broken
 	var broken []error
-	r := &record.Recorder{History: w, Format: flake.Default, Dial: (&net.Dialer{Timeout: time.Second}).DialContext,
-		Broken: func(err error) { mu.Lock(); defer mu.Unlock(); broken = append(broken, err) }}
+	r := &record.Recorder{
+		History: w,
+		Format:  flake.Default,
+		Dial:    (&net.Dialer{Timeout: time.Second}).DialContext,
+		Broken:  func(err error) { mu.Lock(); defer mu.Unlock(); broken = append(broken, err) },
+	}
 
 	var nodes []*record.Node
 	for _, name := range names {
 		// A container keeps its name when it is started again. Its IDs rise from one
 		// process to the next, since all containers of a machine share its clock.
-		nodes = append(nodes, &record.Node{Name: name, GRPC: name + ":9000", HTTP: name + ":8080",
-			MayAnswer: func() func() string { return func() string { return name } }})
+		nodes = append(nodes, &record.Node{
+			Name:      name,
+			GRPC:      name + ":9000",
+			HTTP:      name + ":8080",
+			MayAnswer: func() func() string { return func() string { return name } },
+		})
 	}
 	var clients []record.Client
 	if *kind == "all" {
 		for _, n := range nodes {
 			for _, via := range []string{load.GRPC, load.Stream, load.HTTP} {
-				clients = append(clients, record.Client{Via: via, Counts: []int{1, 7, 100}, Nodes: []*record.Node{n}, Every: pause})
+				clients = append(clients,
+					record.Client{Via: via, Counts: []int{1, 7, 100}, Nodes: []*record.Node{n}, Every: pause})
 			}
 		}
 	}
 	for _, mode := range []client.Mode{client.Coalesce, client.Direct} {
 		// The SDK ends a request by itself when no node serves it in time.
-		clients = append(clients, record.Client{Via: load.SDK, Mode: mode, Callers: callers, Counts: []int{1, 100}, Nodes: nodes, Every: pause,
-			Session: fmt.Sprintf("sdk-%v", mode), Timeout: 3 * client.DefaultTimeout})
+		clients = append(clients, record.Client{
+			Via:     load.SDK,
+			Mode:    mode,
+			Callers: callers,
+			Counts:  []int{1, 100},
+			Nodes:   nodes,
+			Every:   pause,
+			Session: fmt.Sprintf("sdk-%v", mode),
+			Timeout: 3 * client.DefaultTimeout,
+		})
 	}
 	var all sync.WaitGroup
 	for i, c := range clients {

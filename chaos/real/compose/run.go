@@ -26,7 +26,7 @@ const (
 	imageNew   = "allocator:compose-test-upgrade"
 	imageEtcd  = "allocator-etcd:compose-test"
 	imageLoad  = "allocator-composetest:compose-test"
-	newVersion = "compose-test-upgrade" // of the program in imageNew
+	newVersion = "compose-test-upgrade" // version of the program in imageNew
 )
 
 // bound is how long a whole run may take: about five times what it takes on two
@@ -37,8 +37,8 @@ const bound = 15 * time.Minute
 type test struct {
 	*docker
 	out      io.Writer
-	root     string // of the repository
-	dir      string // of what is written
+	root     string // directory of the repository
+	dir      string // directory of the history and the logs
 	project  string
 	began    time.Time
 	settings []string // variables of compose.yaml
@@ -137,12 +137,14 @@ func (t *test) load(ctx context.Context, images string) error {
 
 // sameByDocker compares what Docker builds from the Dockerfile with the archive.
 func (t *test) sameByDocker(ctx context.Context, images string) error {
-	const format = `{{json .Config.User}} {{json .Config.ExposedPorts}} {{json .Config.Entrypoint}} {{json .Config.Cmd}} {{json .Config.Healthcheck}} {{json .Config.StopSignal}} {{.Config.Labels}}`
+	const format = `{{json .Config.User}} {{json .Config.ExposedPorts}} {{json .Config.Entrypoint}} ` +
+		`{{json .Config.Cmd}} {{json .Config.Healthcheck}} {{json .Config.StopSignal}} {{.Config.Labels}}`
 	labels, err := t.inspect(ctx, `{{range $k, $v := .Config.Labels}}{{$k}}={{$v}}{{"\n"}}{{end}}`, imageOld)
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "--quiet", "--file", filepath.Join(t.root, "deploy/Dockerfile"), "--tag", imageOld + "-docker"}
+	args := []string{"build", "--quiet", "--file", filepath.Join(t.root, "deploy/Dockerfile"),
+		"--tag", imageOld + "-docker"}
 	for arg, label := range map[string]string{"VERSION": "version", "REVISION": "revision", "CREATED": "created"} {
 		for _, l := range strings.Split(labels, "\n") {
 			if v, ok := strings.CutPrefix(l, "org.opencontainers.image."+label+"="); ok {
@@ -174,7 +176,8 @@ func (t *test) withCompose(ctx context.Context, args ...string) (string, error) 
 	saved := t.docker.env
 	defer func() { t.docker.env = saved }()
 	t.docker.env = slices.Concat(saved, t.settings)
-	all := slices.Concat(t.compose, []string{"--project-name", t.project, "--file", filepath.Join(t.root, "deploy/compose.yaml")}, args)
+	all := slices.Concat(t.compose,
+		[]string{"--project-name", t.project, "--file", filepath.Join(t.root, "deploy/compose.yaml")}, args)
 	return t.run(ctx, all[0], all[1:]...)
 }
 
@@ -187,7 +190,8 @@ func (t *test) up(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(t.dir, "gossip.keys"), []byte(key+"\n"), 0o644); err != nil {
 		return err
 	}
-	t.settings = []string{"ALLOCATOR_IMAGE=" + imageOld, "ALLOCATOR_ETCD_IMAGE=" + imageEtcd, "ALLOCATOR_SECRETS=" + t.dir}
+	t.settings = []string{"ALLOCATOR_IMAGE=" + imageOld, "ALLOCATOR_ETCD_IMAGE=" + imageEtcd,
+		"ALLOCATOR_SECRETS=" + t.dir}
 	for i := range allocators {
 		for _, listener := range []string{"GRPC", "HTTP", "ADMIN"} {
 			t.settings = append(t.settings, fmt.Sprintf("%s_%d=", listener, i+1)) // any free port

@@ -18,17 +18,22 @@ type summary struct {
 	checks  []history.Result
 	calls   int64
 	ids     int64
-	answers map[string]int64     // by node
-	start   time.Time            // of the clients, by the clock that all containers share with us
-	lastOK  map[string]time.Time // by node, of clients pinned to it
-	refused map[string]int64     // by reason, or failed
-	bySDK   map[string]int64     // the same of the SDK's callers alone
-	slowest time.Duration        // of the SDK's requests
+	answers map[string]int64     // node to answers
+	start   time.Time            // when the clients began, by the clock that all containers share with us
+	lastOK  map[string]time.Time // last answer of each node to clients pinned to it
+	refused map[string]int64     // reason to calls; failed: lost
+	bySDK   map[string]int64     // refused or lost, by cause, for callers of the SDK alone
+	slowest time.Duration        // slowest request of the SDK
 }
 
 // summarize reads a history.
 func summarize(r io.Reader) (*summary, error) {
-	s := &summary{answers: map[string]int64{}, lastOK: map[string]time.Time{}, refused: map[string]int64{}, bySDK: map[string]int64{}}
+	s := &summary{
+		answers: map[string]int64{},
+		lastOK:  map[string]time.Time{},
+		refused: map[string]int64{},
+		bySDK:   map[string]int64{},
+	}
 	suite := history.Suite{history.NewUnique(256<<20, nil), history.NewOrder(), history.NewCausal()}
 	asked := map[string]time.Duration{}
 	for in := history.NewReader(r); ; {
@@ -79,8 +84,10 @@ func (s *summary) add(op *history.Op, asked map[string]time.Duration) {
 // judge prints the summary, and returns what is wrong with it. A history of few
 // calls shows nothing.
 func (s *summary) judge(t *test, minimum int64) error {
-	t.logf("%d calls, %d IDs; answers by node: %s; refused or lost: %s", s.calls, s.ids, table(s.answers), table(s.refused))
-	t.logf("callers of the SDK: refused or lost: %s; slowest call %v", table(s.bySDK), s.slowest.Round(time.Millisecond))
+	t.logf("%d calls, %d IDs; answers by node: %s; refused or lost: %s", s.calls, s.ids, table(s.answers),
+		table(s.refused))
+	t.logf("callers of the SDK: refused or lost: %s; slowest call %v", table(s.bySDK),
+		s.slowest.Round(time.Millisecond))
 	var errs []error
 	if s.calls < minimum {
 		errs = append(errs, fmt.Errorf("%d calls show nothing: want %d", s.calls, minimum))
@@ -88,7 +95,8 @@ func (s *summary) judge(t *test, minimum int64) error {
 	for _, c := range s.checks {
 		t.logf("%s %s: %s: %s", c.Claim, c.Check, c.Verdict, c.Reason)
 		if c.Verdict != history.Pass {
-			errs = append(errs, fmt.Errorf("%s: %s: %d violations, first %+v", c.Check, c.Verdict, c.Count, c.Violations))
+			errs = append(errs,
+				fmt.Errorf("%s: %s: %d violations, first %+v", c.Check, c.Verdict, c.Count, c.Violations))
 		}
 	}
 	return errors.Join(errs...)

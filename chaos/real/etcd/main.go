@@ -25,7 +25,8 @@ func main() {
 	}
 	root := &cobra.Command{Use: "etcd", SilenceUsage: true}
 	// The printer of etcdutl's commands asks for this flag of its own root.
-	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "fields, json, protobuf, simple or table")
+	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple",
+		"fields, json, protobuf, simple or table")
 	root.AddCommand(etcdutl.NewSnapshotCommand())
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

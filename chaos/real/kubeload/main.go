@@ -53,10 +53,13 @@ func run() error {
 	defer cancel()
 	o := client.Options{Targets: []string{*target}}
 	if *dns != "" {
-		o.Resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, network, *dns)
-		}}
+		o.Resolver = &net.Resolver{
+			PreferGo: true,
+			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				var d net.Dialer
+				return d.DialContext(ctx, network, *dns)
+			},
+		}
 	}
 	var mu sync.Mutex // guards out
 	out := summary{BySID: map[int]int64{}}
@@ -83,11 +86,18 @@ func run() error {
 			return err
 		}
 		defer c.Close()
-		w := load.Worker{Targets: []load.Target{{Client: c}}, Counts: []int{10}, Pause: 10 * time.Millisecond, Ordered: true, Observe: observe}
+		w := load.Worker{
+			Targets: []load.Target{{Client: c}},
+			Counts:  []int{10},
+			Pause:   10 * time.Millisecond,
+			Ordered: true,
+			Observe: observe,
+		}
 		p.Workers = append(p.Workers, w, w)
 	}
 	r := load.New(p).Run(ctx)
-	out.IDs, out.Duplicates, out.Unchecked, out.Disorder = r.IDs, r.Check.Duplicates, r.Check.Unchecked, r.Check.OutOfOrder
+	out.IDs, out.Duplicates, out.Unchecked, out.Disorder = r.IDs, r.Check.Duplicates, r.Check.Unchecked,
+		r.Check.OutOfOrder
 	out.Slowest = time.Duration(r.Latency.Max()).Round(time.Microsecond).String()
 	if err := json.NewEncoder(os.Stdout).Encode(out); err != nil {
 		return err

@@ -66,7 +66,7 @@ type Ownership struct {
 type sid struct {
 	answers []answer
 	seen    int // answers, those left out included
-	stride  int // every so many is kept
+	stride  int // one answer in so many is kept
 	writes  []write
 }
 
@@ -133,7 +133,7 @@ func (o *Ownership) Add(op *history.Op) {
 
 // step is one operation of the model: a version, or an answer.
 type step struct {
-	version int // of a write; −1: an answer
+	version int // the version that a write made; −1: an answer
 	run     int
 	block   history.Block
 	from    int // versions that must have been written for the answer …
@@ -143,7 +143,7 @@ type step struct {
 // state is how far a sid is. It is never changed.
 type state struct {
 	versions int
-	issued   []flake.ID // by process; −1: nothing
+	issued   []flake.ID // the last ID that each process issued; −1: none
 }
 
 func (s state) next(v step) (bool, state) {
@@ -175,7 +175,8 @@ func model(processes int) porcupine.Model {
 			if v.version >= 0 {
 				return fmt.Sprintf("version %d", v.version+1)
 			}
-			return fmt.Sprintf("process %d: %d from %v (versions %d to %d)", v.run, v.block.Count, v.block.First, v.from, v.until-1)
+			return fmt.Sprintf("process %d: %d from %v (versions %d to %d)", v.run, v.block.Count, v.block.First,
+				v.from, v.until-1)
 		},
 		DescribeState: func(s any) string {
 			return fmt.Sprintf("%d versions, issued %v", s.(state).versions, s.(state).issued)
@@ -230,7 +231,8 @@ func (o *Ownership) operations(s *sid) (ops []porcupine.Operation, processes int
 		}
 		v := step{version: -1, run: n, block: a.block, until: never}
 		if len(s.writes) > 0 {
-			v.from, v.until = s.reserved(a.run, o.format.UnixMilli(a.block.First), o.format.UnixMilli(a.block.Last())+o.format.Layout.Unit()-1)
+			v.from, v.until = s.reserved(a.run, o.format.UnixMilli(a.block.First),
+				o.format.UnixMilli(a.block.Last())+o.format.Layout.Unit()-1)
 		}
 		ops = append(ops, porcupine.Operation{ClientId: n + 1, Input: v, Call: int64(a.begin), Return: int64(a.end)})
 	}
@@ -254,8 +256,11 @@ func (o *Ownership) Finish() history.Result {
 			if !o.any {
 				o.broken, o.shape, o.any = info, processes, true
 			}
-			r.Violations = append(r.Violations, history.Violation{Claim: r.Claim,
-				Detail: fmt.Sprintf("sid %d: no order of %d answers and %d versions of its window is legal", n, len(s.answers), len(s.writes))})
+			r.Violations = append(r.Violations, history.Violation{
+				Claim: r.Claim,
+				Detail: fmt.Sprintf("sid %d: no order of %d answers and %d versions of its window is legal", n,
+					len(s.answers), len(s.writes)),
+			})
 		case porcupine.Unknown:
 			if r.Verdict == history.Pass {
 				r.Verdict, r.Reason = history.Unknown, fmt.Sprintf("sid %d: no answer within %v", n, o.cfg.Timeout)

@@ -14,8 +14,8 @@ import (
 
 // Times of the gate, from docs/DESIGN.md.
 const (
-	notice = 4 * time.Second  // from a clock out of bounds to the refusal
-	agreed = 10 * time.Second // of agreement, until a node that refused issues again
+	notice = 4 * time.Second  // longest time from a clock out of bounds to the refusal
+	agreed = 10 * time.Second // clocks have to agree that long before a node that refused issues again
 )
 
 // backAfterSkew is how long a node may take to issue again once its clock is right:
@@ -31,23 +31,39 @@ func clockFaults() []Fault {
 	paused := append([]string{connection, timeout, noSID, exhausted, starting}, clockReasons...)
 	return []Fault{
 		{
-			Name: "clock-forward", Class: Clocks, Scope: OneNode, Needs: ClockHook, Smoke: true,
+			Name:   "clock-forward",
+			Class:  Clocks,
+			Scope:  OneNode,
+			Needs:  ClockHook,
+			Smoke:  true,
 			About:  "set a node's wall clock forward by 5 min to 1 h",
 			Hold:   between(2*time.Second, 3*time.Second),
-			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, 5*time.Minute, time.Hour)) }, Unit: "ns",
-			Begin: stepWall, Fired: wallHeld, End: wallBack,
+			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, 5*time.Minute, time.Hour)) },
+			Unit:   "ns",
+			Begin:  stepWall,
+			Fired:  wallHeld,
+			End:    wallBack,
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "clock-back", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			Name:   "clock-back",
+			Class:  Clocks,
+			Scope:  OneNode,
+			Needs:  ClockHook,
 			About:  "set a node's wall clock back by 1 s to 1 h",
 			Hold:   between(2*time.Second, 3*time.Second),
-			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Hour)) }, Unit: "ns",
-			Begin: stepWall, Fired: wallHeld, End: wallBack,
+			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Hour)) },
+			Unit:   "ns",
+			Begin:  stepWall,
+			Fired:  wallHeld,
+			End:    wallBack,
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "clock-small-step", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			Name:  "clock-small-step",
+			Class: Clocks,
+			Scope: OneNode,
+			Needs: ClockHook,
 			About: "set a node's wall clock by 30 to 150 ms either way, below the limit",
 			Hold:  between(2*time.Second, 3*time.Second),
 			Amount: func(r *rand.Rand) int64 {
@@ -56,51 +72,86 @@ func clockFaults() []Fault {
 					return -d
 				}
 				return d
-			}, Unit: "ns",
-			Begin: stepWall, Fired: stepCounted, End: wallBack,
+			},
+			Unit:   "ns",
+			Begin:  stepWall,
+			Fired:  stepCounted,
+			End:    wallBack,
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "clock-strobe", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			Name:   "clock-strobe",
+			Class:  Clocks,
+			Scope:  OneNode,
+			Needs:  ClockHook,
 			About:  "set a node's wall clock forward and back several times a second",
 			Hold:   between(3*time.Second, 4*time.Second),
-			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, time.Second, 10*time.Minute)) }, Unit: "ns",
-			Begin: strobe, Fired: stepCounted, End: wallBack,
+			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, time.Second, 10*time.Minute)) },
+			Unit:   "ns",
+			Begin:  strobe,
+			Fired:  stepCounted,
+			End:    wallBack,
 			Expect: unaffected(3 * time.Second),
 		},
 		{
-			Name: "clock-slow", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			Name:   "clock-slow",
+			Class:  Clocks,
+			Scope:  OneNode,
+			Needs:  ClockHook,
 			About:  "a node's time daemon slows its clocks by 20 %, then corrects the wall clock",
 			Hold:   between(9*time.Second, 10*time.Second),
-			Amount: func(*rand.Rand) int64 { return -200_000 }, Unit: "ppm",
-			Begin: drift, Fired: offsetSeen, End: driftEnds,
+			Amount: func(*rand.Rand) int64 { return -200_000 },
+			Unit:   "ppm",
+			Begin:  drift,
+			Fired:  offsetSeen,
+			End:    driftEnds,
 			// 250 ms are lost within 1.25 s.
 			Expect: mustSkew(1250*time.Millisecond+notice+time.Second, backAfterSkew),
 		},
 		{
-			Name: "clock-fast", Class: Clocks, Scope: OneNode, Needs: ClockHook,
+			Name:   "clock-fast",
+			Class:  Clocks,
+			Scope:  OneNode,
+			Needs:  ClockHook,
 			About:  "a node's time daemon speeds its clocks up by 10 %, then corrects the wall clock",
 			Hold:   between(9*time.Second, 10*time.Second),
-			Amount: func(*rand.Rand) int64 { return 100_000 }, Unit: "ppm",
-			Begin: drift, Fired: offsetSeen, End: driftEnds,
+			Amount: func(*rand.Rand) int64 { return 100_000 },
+			Unit:   "ppm",
+			Begin:  drift,
+			Fired:  offsetSeen,
+			End:    driftEnds,
 			// 250 ms are gained within 2.5 s; a second too much is slewed away at a tenth.
 			Expect: mustSkew(2500*time.Millisecond+notice+time.Second, backAfterSkew+10*time.Second),
 		},
 		{
-			Name: "clock-oscillator", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About:  "a node's oscillator is 20 % too slow or fast: all its clocks, the raw one too; then the wall clock is corrected",
+			Name:  "clock-oscillator",
+			Class: Clocks,
+			Scope: OneNode,
+			Needs: ClockHook,
+			About: "a node's oscillator is 20 % too slow or fast: all its clocks, the raw one too; then the wall " +
+				"clock is corrected",
 			Hold:   between(9*time.Second, 10*time.Second),
-			Amount: func(r *rand.Rand) int64 { return 200_000 - 400_000*r.Int64N(2) }, Unit: "ppm",
-			Begin: oscillate, Fired: offsetSeen, End: driftEnds,
+			Amount: func(r *rand.Rand) int64 { return 200_000 - 400_000*r.Int64N(2) },
+			Unit:   "ppm",
+			Begin:  oscillate,
+			Fired:  offsetSeen,
+			End:    driftEnds,
 			// 250 ms are lost within 1.25 s; up to 2 s too much are slewed away at a tenth.
 			Expect: mustSkew(1250*time.Millisecond+notice+time.Second, backAfterSkew+20*time.Second),
 		},
 		{
-			Name: "vm-pause", Class: Clocks, Scope: OneNode, Needs: ClockHook, Smoke: true,
+			Name:   "vm-pause",
+			Class:  Clocks,
+			Scope:  OneNode,
+			Needs:  ClockHook,
+			Smoke:  true,
 			About:  "a node's machine and all its clocks are paused for 2 to 3 s",
 			Hold:   between(9*time.Second, 9500*time.Millisecond),
-			Amount: func(r *rand.Rand) int64 { return int64(2*time.Second) + r.Int64N(int64(time.Second)) }, Unit: "ns",
-			Begin: suspend(clockhook.Paused), Fired: offsetSeen, End: wallBack,
+			Amount: func(r *rand.Rand) int64 { return int64(2*time.Second) + r.Int64N(int64(time.Second)) },
+			Unit:   "ns",
+			Begin:  suspend(clockhook.Paused),
+			Fired:  offsetSeen,
+			End:    wallBack,
 			Expect: func(t rig.Timing) Expect {
 				e := mustSkew(3*time.Second+notice+time.Second, backAfterSkew)(t)
 				e.May = paused
@@ -108,23 +159,41 @@ func clockFaults() []Fault {
 			},
 		},
 		{
-			Name: "suspend", Class: Clocks, Scope: OneNode, Needs: ClockHook,
-			About: "a node's machine is suspended until its lease has expired: the wall and boot clocks go on, the others stop",
+			Name:  "suspend",
+			Class: Clocks,
+			Scope: OneNode,
+			Needs: ClockHook,
+			About: "a node's machine is suspended until its lease has expired: the wall and boot clocks go on, the " +
+				"others stop",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.TTL + 3*time.Second, t.TTL + 4*time.Second
 			},
-			Amount: func(r *rand.Rand) int64 { return 0 }, Unit: "ns",
-			Begin: suspend(clockhook.Asleep), Fired: suspendCounted, End: func(context.Context, *Injection) error { return nil },
+			Amount: func(r *rand.Rand) int64 { return 0 },
+			Unit:   "ns",
+			Begin:  suspend(clockhook.Asleep),
+			Fired:  suspendCounted,
+			End:    func(context.Context, *Injection) error { return nil },
 			Expect: func(rig.Timing) Expect {
-				return Expect{May: paused, Settle: backAfterSkew, Text: "the suspend is detected; late IDs are inside its own window"}
+				return Expect{
+					May:    paused,
+					Settle: backAfterSkew,
+					Text:   "the suspend is detected; late IDs are inside its own window",
+				}
 			},
 		},
 		{
-			Name: "clock-wrong-at-start", Class: Clocks, Scope: OneNode, Needs: ClockHook, Server: true,
+			Name:   "clock-wrong-at-start",
+			Class:  Clocks,
+			Scope:  OneNode,
+			Needs:  ClockHook,
+			Server: true,
 			About:  "start a node whose clock is 1 to 60 s behind",
 			Hold:   between(9*time.Second, 10*time.Second),
-			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Minute)) }, Unit: "ns",
-			Begin: restartLate, Fired: offsetSeen, End: wallBack,
+			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Minute)) },
+			Unit:   "ns",
+			Begin:  restartLate,
+			Fired:  offsetSeen,
+			End:    wallBack,
 			Expect: func(t rig.Timing) Expect {
 				e := mustSkew(restartSettle+notice, backAfterSkew)(t)
 				e.May = paused
@@ -136,8 +205,13 @@ func clockFaults() []Fault {
 
 func mustSkew(within, settle time.Duration) func(rig.Timing) Expect {
 	return func(rig.Timing) Expect {
-		return Expect{Must: skew, Within: within, May: clockReasons, Settle: settle,
-			Text: "refuses with CLOCK_SKEW in time; issues again once its clock is right"}
+		return Expect{
+			Must:   skew,
+			Within: within,
+			May:    clockReasons,
+			Settle: settle,
+			Text:   "refuses with CLOCK_SKEW in time; issues again once its clock is right",
+		}
 	}
 }
 

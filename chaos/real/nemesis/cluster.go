@@ -19,42 +19,68 @@ import (
 func clusterFaults() []Fault {
 	return []Fault{
 		{
-			Name: "layout-mismatch", Class: Cluster, Scope: Extra, Smoke: true,
-			About: "start a node configured with another layout",
-			Hold:  between(time.Second, time.Second),
-			Begin: misconfigured("--layout", "fleet"), Fired: seen, End: stopSpare,
+			Name:   "layout-mismatch",
+			Class:  Cluster,
+			Scope:  Extra,
+			Smoke:  true,
+			About:  "start a node configured with another layout",
+			Hold:   between(time.Second, time.Second),
+			Begin:  misconfigured("--layout", "fleet"),
+			Fired:  seen,
+			End:    stopSpare,
 			Expect: refusedToJoin,
 		},
 		{
-			Name: "epoch-mismatch", Class: Cluster, Scope: Extra,
-			About: "start a node configured with another epoch",
-			Hold:  between(time.Second, time.Second),
-			Begin: misconfigured("--epoch", "2020-01-01T00:00:00Z"), Fired: seen, End: stopSpare,
+			Name:   "epoch-mismatch",
+			Class:  Cluster,
+			Scope:  Extra,
+			About:  "start a node configured with another epoch",
+			Hold:   between(time.Second, time.Second),
+			Begin:  misconfigured("--epoch", "2020-01-01T00:00:00Z"),
+			Fired:  seen,
+			End:    stopSpare,
 			Expect: refusedToJoin,
 		},
 		{
-			Name: "byzantine-peer", Class: Cluster, Scope: Whole, Smoke: true,
+			Name:  "byzantine-peer",
+			Class: Cluster,
+			Scope: Whole,
+			Smoke: true,
 			About: "a registered member of gossip, with the key, reports false clocks and a false history",
 			Hold:  between(6*time.Second, 7*time.Second),
 			// 0 an hour behind, 1 an hour ahead, 2 oscillating, 3 at random.
-			Amount: func(r *rand.Rand) int64 { return r.Int64N(4) }, Unit: "kind",
-			Begin: startByzantinePeer, Fired: falseReportsAnswered, End: func(_ context.Context, s *Injection) error { return s.undo() },
+			Amount: func(r *rand.Rand) int64 { return r.Int64N(4) },
+			Unit:   "kind",
+			Begin:  startByzantinePeer,
+			Fired:  falseReportsAnswered,
+			End:    func(_ context.Context, s *Injection) error { return s.undo() },
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "pool-full", Class: Cluster, Scope: Whole,
-			About: "every sid is held (what the nodes leave, by the harness), and one node more starts, the 33rd of layout scalable",
+			Name:  "pool-full",
+			Class: Cluster,
+			Scope: Whole,
+			About: "every sid is held (what the nodes leave, by the harness), and one node more starts, the 33rd of " +
+				"layout scalable",
 			Hold:  between(5*time.Second, 6*time.Second),
-			Begin: fillPool, Fired: onStandby, End: emptyPool,
+			Begin: fillPool,
+			Fired: onStandby,
+			End:   emptyPool,
 			Expect: func(rig.Timing) Expect {
-				return Expect{Settle: 2 * time.Second, Text: "it stays not ready and answers NO_SID; it issues once a sid is free; others issue"}
+				return Expect{
+					Settle: 2 * time.Second,
+					Text:   "it stays not ready and answers NO_SID; it issues once a sid is free; others issue",
+				}
 			},
 		},
 	}
 }
 
 func refusedToJoin(rig.Timing) Expect {
-	return Expect{Settle: time.Second, Text: "it exits with an error that names the difference, and has issued nothing; others issue"}
+	return Expect{
+		Settle: time.Second,
+		Text:   "it exits with an error that names the difference, and has issued nothing; others issue",
+	}
 }
 
 func misconfigured(flag, value string) func(context.Context, *Injection) error {
@@ -131,7 +157,8 @@ func falseReportsAnswered(_ context.Context, s *Injection) (string, error) {
 
 // fillPool takes every free sid and starts the extra node.
 func fillPool(ctx context.Context, s *Injection) error {
-	taken, free, err := s.Op.Occupy(ctx, lease.Space{Layout: s.Format.Layout}.SIDs().Len(), lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
+	taken, free, err := s.Op.Occupy(ctx, lease.Space{Layout: s.Format.Layout}.SIDs().Len(),
+		lease.Holder{Instance: lease.Instance(uuid.NewString()), Node: "harness"})
 	s.Undo = func() error {
 		if free == nil {
 			return nil
@@ -244,6 +271,7 @@ func (s *Injection) handOver(ctx context.Context) error {
 		if err := last.Start(); err != nil {
 			return "", err
 		}
-		return last.Name + " gave its sid to the extra node, and got it back", rig.Until(ctx, within, last.Name+" issues again", last.Ready)
+		return last.Name + " gave its sid to the extra node, and got it back",
+			rig.Until(ctx, within, last.Name+" issues again", last.Ready)
 	})
 }

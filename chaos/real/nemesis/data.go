@@ -18,7 +18,10 @@ import (
 func dataFaults() []Fault {
 	return []Fault{
 		{
-			Name: "lease-revoked", Class: Data, Scope: OneNode, Smoke: true,
+			Name:   "lease-revoked",
+			Class:  Data,
+			Scope:  OneNode,
+			Smoke:  true,
 			About:  "revoke a node's lease",
 			Hold:   between(time.Second, 2*time.Second),
 			Begin:  revoke,
@@ -27,7 +30,9 @@ func dataFaults() []Fault {
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "holder-deleted", Class: Data, Scope: OneNode,
+			Name:   "holder-deleted",
+			Class:  Data,
+			Scope:  OneNode,
 			About:  "delete the holder record of a node's sid",
 			Hold:   between(time.Second, 2*time.Second),
 			Begin:  deleteHolder,
@@ -36,8 +41,11 @@ func dataFaults() []Fault {
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "window-corrupted", Class: Data, Scope: OneNode, EditsHistory: true,
-			About: "corrupt a node's window record; `admin release-sid` repairs it",
+			Name:         "window-corrupted",
+			Class:        Data,
+			Scope:        OneNode,
+			EditsHistory: true,
+			About:        "corrupt a node's window record; `admin release-sid` repairs it",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.Window + 2*time.Second, t.Window + 3*time.Second
 			},
@@ -45,13 +53,20 @@ func dataFaults() []Fault {
 			Fired: alarmRaised("sid_lost"),
 			End:   releaseSID,
 			Expect: func(rig.Timing) Expect {
-				return Expect{May: []string{noSID, starting, exhausted}, Settle: 3 * time.Second,
-					Text: "alarm sid_lost; the sid is not used until repaired, and the node acquires another"}
+				return Expect{
+					May:    []string{noSID, starting, exhausted},
+					Settle: 3 * time.Second,
+					Text:   "alarm sid_lost; the sid is not used until repaired, and the node acquires another",
+				}
 			},
 		},
 		{
-			Name: "window-deleted", Class: Data, Scope: OneNode, Exclusive: true, EditsHistory: true,
-			About: "delete a node's window record; `admin recover` begins a new era",
+			Name:         "window-deleted",
+			Class:        Data,
+			Scope:        OneNode,
+			Exclusive:    true,
+			EditsHistory: true,
+			About:        "delete a node's window record; `admin recover` begins a new era",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return detection(t) + 2*time.Second, detection(t) + 3*time.Second
 			},
@@ -59,23 +74,38 @@ func dataFaults() []Fault {
 			Fired: alarmRaised("history_rewound"),
 			End:   recovered,
 			Expect: func(t rig.Timing) Expect {
-				return Expect{Must: rewound, Within: detection(t), May: []string{rewound}, Settle: newEra(t),
-					Text: "HISTORY_REWOUND, no ID until \"admin recover\""}
+				return Expect{
+					Must:   rewound,
+					Within: detection(t),
+					May:    []string{rewound},
+					Settle: newEra(t),
+					Text:   "HISTORY_REWOUND, no ID until \"admin recover\"",
+				}
 			},
 		},
 		{
-			Name: "etcd-restored", Class: Data, Scope: Whole, EditsHistory: true, Smoke: true,
-			About: "restore etcd from an older snapshot; `admin recover` begins a new era",
+			Name:         "etcd-restored",
+			Class:        Data,
+			Scope:        Whole,
+			EditsHistory: true,
+			Smoke:        true,
+			About:        "restore etcd from an older snapshot; `admin recover` begins a new era",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return 4*time.Second + detection(t), 5*time.Second + detection(t)
 			},
-			Amount: func(r *rand.Rand) int64 { return r.Int64N(2) }, Unit: "tokens",
-			Begin: restoreEtcd,
-			Fired: alarmEverywhere("history_rewound"),
-			End:   recovered,
+			Amount: func(r *rand.Rand) int64 { return r.Int64N(2) },
+			Unit:   "tokens",
+			Begin:  restoreEtcd,
+			Fired:  alarmEverywhere("history_rewound"),
+			End:    recovered,
 			Expect: func(t rig.Timing) Expect {
-				return Expect{Must: rewound, Within: 3*time.Second + detection(t), May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(t),
-					Text: "HISTORY_REWOUND from every node, no ID until \"admin recover\""}
+				return Expect{
+					Must:   rewound,
+					Within: 3*time.Second + detection(t),
+					May:    []string{rewound, exhausted, noSID, starting},
+					Settle: newEra(t),
+					Text:   "HISTORY_REWOUND from every node, no ID until \"admin recover\"",
+				}
 			},
 		},
 	}
@@ -190,11 +220,13 @@ func recovered(ctx context.Context, s *Injection) error {
 		_, err := do()
 		return err
 	}
-	return s.AlsoInject("recover", history.ClassData, s.Names(), Expect{May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(s.Timing)}, do)
+	return s.AlsoInject("recover", history.ClassData, s.Names(),
+		Expect{May: []string{rewound, exhausted, noSID, starting}, Settle: newEra(s.Timing)}, do)
 }
 
 func (s *Injection) admin(args ...string) []string {
-	return append(append([]string{"admin"}, args...), "--root", rig.Root, "--space", rig.Space, "--etcd.endpoints", s.Endpoints(), "--lease.window", s.Timing.Window.String(),
+	return append(append([]string{"admin"}, args...), "--root", rig.Root, "--space", rig.Space,
+		"--etcd.endpoints", s.Endpoints(), "--lease.window", s.Timing.Window.String(),
 		"--lease.extend-every", s.Timing.ExtendEvery.String(), "--lease.call-timeout", s.Timing.CallTimeout.String())
 }
 

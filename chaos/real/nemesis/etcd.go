@@ -22,7 +22,9 @@ const election = 2 * time.Second
 func etcdFaults() []Fault {
 	return []Fault{
 		{
-			Name: "etcd-member-kill", Class: Etcd, Scope: Member,
+			Name:   "etcd-member-kill",
+			Class:  Etcd,
+			Scope:  Member,
 			About:  "kill -9 an etcd member that does not lead",
 			Hold:   between(time.Second, 3*time.Second),
 			Begin:  killMembers,
@@ -31,7 +33,10 @@ func etcdFaults() []Fault {
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "etcd-leader-kill", Class: Etcd, Scope: Leader, Smoke: true,
+			Name:   "etcd-leader-kill",
+			Class:  Etcd,
+			Scope:  Leader,
+			Smoke:  true,
 			About:  "kill -9 etcd's leader",
 			Hold:   between(1500*time.Millisecond, 2*time.Second),
 			Begin:  killMembers,
@@ -40,7 +45,9 @@ func etcdFaults() []Fault {
 			Expect: unaffected(1500 * time.Millisecond),
 		},
 		{
-			Name: "etcd-leader-pause", Class: Etcd, Scope: Leader,
+			Name:   "etcd-leader-pause",
+			Class:  Etcd,
+			Scope:  Leader,
 			About:  "SIGSTOP etcd's leader",
 			Hold:   between(2*time.Second, 3*time.Second),
 			Begin:  pauseMembers,
@@ -49,7 +56,9 @@ func etcdFaults() []Fault {
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "etcd-quorum-short", Class: Etcd, Scope: Quorum,
+			Name:  "etcd-quorum-short",
+			Class: Etcd,
+			Scope: Quorum,
 			About: "kill -9 two of three etcd members, for less than the windows last",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				d := windowLeft(t) - election
@@ -61,7 +70,10 @@ func etcdFaults() []Fault {
 			Expect: unaffected(4 * time.Second),
 		},
 		{
-			Name: "etcd-quorum-long", Class: Etcd, Scope: Quorum, Smoke: true,
+			Name:  "etcd-quorum-long",
+			Class: Etcd,
+			Scope: Quorum,
+			Smoke: true,
 			About: "kill -9 two of three etcd members, until every window is exhausted",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.Window + 2*time.Second, t.Window + 3*time.Second
@@ -70,13 +82,22 @@ func etcdFaults() []Fault {
 			Fired: membersKilled,
 			End:   startMembers,
 			Expect: func(t rig.Timing) Expect {
-				return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 4 * time.Second,
-					Text: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after etcd"}
+				return Expect{
+					Must:   exhausted,
+					Within: t.Window + time.Second,
+					May:    []string{exhausted, noSID, starting},
+					Settle: 4 * time.Second,
+					Text:   "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after etcd",
+				}
 			},
 		},
 		{
-			Name: "etcd-disk-error", Class: Etcd, Scope: Leader, Needs: ClockHook,
-			About:  "every fsync of etcd's leader fails with EIO: it must exit, and is started again with a working disk",
+			Name:  "etcd-disk-error",
+			Class: Etcd,
+			Scope: Leader,
+			Needs: ClockHook,
+			About: "every fsync of etcd's leader fails with EIO: it must exit, and is started again with a working " +
+				"disk",
 			Hold:   between(2*time.Second, 3*time.Second),
 			Begin:  breakDisk,
 			Fired:  diedOfDisk,
@@ -84,10 +105,14 @@ func etcdFaults() []Fault {
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "etcd-slow-fsync", Class: Etcd, Scope: Whole, Needs: ClockHook,
+			Name:   "etcd-slow-fsync",
+			Class:  Etcd,
+			Scope:  Whole,
+			Needs:  ClockHook,
 			About:  "every fsync of every etcd member takes longer",
 			Hold:   between(4*time.Second, 6*time.Second),
-			Amount: func(r *rand.Rand) int64 { return int64(100+r.IntN(300)) * int64(time.Millisecond) }, Unit: "ns",
+			Amount: func(r *rand.Rand) int64 { return int64(100+r.IntN(300)) * int64(time.Millisecond) },
+			Unit:   "ns",
 			Begin:  slowSync,
 			Fired:  syncsSlowed,
 			End:    quickSync,

@@ -116,8 +116,8 @@ type Fault struct {
 type Action struct {
 	ID      int64    `json:"id"`
 	Fault   string   `json:"fault"`
-	Targets []string `json:"targets,omitempty"` // of Leader and Member faults: known when it begins
-	AtMs    int64    `json:"at_ms"`             // since the load began
+	Targets []string `json:"targets,omitempty"` // known only from the beginning for Leader and Member faults
+	AtMs    int64    `json:"at_ms"`             // milliseconds since the load began
 	ForMs   int64    `json:"for_ms"`
 	Amount  int64    `json:"amount,omitempty"`
 	Unit    string   `json:"unit,omitempty"`
@@ -128,7 +128,7 @@ type Injection struct {
 	*rig.Rig
 	Action
 	Fault *Fault
-	Node  *rig.Node // of OneNode
+	Node  *rig.Node // the target if the scope is OneNode
 	// Before are the metrics of the node before.
 	Before *rig.Sample
 	// Members are the targeted etcd members, by number.
@@ -142,7 +142,7 @@ type Injection struct {
 	base        uint64           // a counter before, or the targeted sid
 	taken       []flake.SID      // sids that the harness holds
 	replies     func() uint64    // counts false reports
-	packets     *netswitch.Fault // in the network
+	packets     *netswitch.Fault // nil: none in the network
 	resume      func() error     // resumes a paused node
 	stopClients func() error     // stops clients that the fault started
 	// Snapshot is a copy of etcd from the beginning of the run.
@@ -180,7 +180,8 @@ var errNoTarget = errors.New("no target")
 // Table returns every fault, by class.
 func Table() []Fault {
 	var out []Fault
-	for _, part := range [][]Fault{processFaults(), clockFaults(), etcdFaults(), networkFaults(), dataFaults(), clusterFaults(), takeoverFaults()} {
+	for _, part := range [][]Fault{processFaults(), clockFaults(), etcdFaults(), networkFaults(), dataFaults(),
+		clusterFaults(), takeoverFaults()} {
 		out = append(out, part...)
 	}
 	return out

@@ -60,7 +60,8 @@ func networkFaults() []Fault {
 	leader := func(s *Injection) []netswitch.Pair {
 		_, o, e := sides(s)
 		hit := s.Net.Hosts(s.Etcds[s.Members[0]].Name)
-		return netswitch.Between(hit, slices.Concat(o, slices.DeleteFunc(e, func(h *netswitch.Host) bool { return h == hit[0] })))
+		return netswitch.Between(hit,
+			slices.Concat(o, slices.DeleteFunc(e, func(h *netswitch.Host) bool { return h == hit[0] })))
 	}
 	gossip := netswitch.Match{Ports: []uint16{rig.GossipPort}}
 	any := netswitch.Match{}
@@ -73,29 +74,65 @@ func networkFaults() []Fault {
 	}
 	several := between(6*time.Second, 7*time.Second)
 	windowExhausted := func(t rig.Timing) Expect {
-		return Expect{Must: exhausted, Within: t.Window + time.Second, May: []string{exhausted, noSID, starting}, Settle: 4 * time.Second,
-			Text: "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after"}
+		return Expect{
+			Must:   exhausted,
+			Within: t.Window + time.Second,
+			May:    []string{exhausted, noSID, starting},
+			Settle: 4 * time.Second,
+			Text:   "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after",
+		}
 	}
-	fault := func(name, about string, scope Scope, hold func(rig.Timing) (time.Duration, time.Duration), e netswitch.Effect,
+	fault := func(name, about string, scope Scope, hold func(rig.Timing) (time.Duration, time.Duration),
+		e netswitch.Effect,
 		m netswitch.Match, w links, expect func(rig.Timing) Expect) Fault {
-		return Fault{Name: name, About: about, Class: Network, Scope: scope, Needs: OwnNetworks, Hold: hold, Expect: expect,
-			Begin: apply(e, m, w), Fired: packetsCounted, End: func(_ context.Context, s *Injection) error { return s.undo() }}
+		return Fault{
+			Name:   name,
+			About:  about,
+			Class:  Network,
+			Scope:  scope,
+			Needs:  OwnNetworks,
+			Hold:   hold,
+			Expect: expect,
+			Begin:  apply(e, m, w),
+			Fired:  packetsCounted,
+			End:    func(_ context.Context, s *Injection) error { return s.undo() },
+		}
 	}
-	impairment := netswitch.Effect{Drop: .02, Duplicate: .05, Reorder: .05, Corrupt: .02, Delay: 2 * time.Millisecond, Jitter: 2 * time.Millisecond}
+	impairment := netswitch.Effect{
+		Drop:      .02,
+		Duplicate: .05,
+		Reorder:   .05,
+		Corrupt:   .02,
+		Delay:     2 * time.Millisecond,
+		Jitter:    2 * time.Millisecond,
+	}
 	out := []Fault{
-		fault("net-etcd-partition", "a node and etcd are partitioned until its window is exhausted", OneNode, beyond, netswitch.Cut, any, both(toEtcd, fromEtcd), windowExhausted),
-		fault("net-etcd-drop-inbound", "packets from etcd to a node are lost: writes are applied, replies are lost", OneNode, beyond, netswitch.Cut, any, fromEtcd, windowExhausted),
-		fault("net-etcd-drop-outbound", "packets from a node to etcd are lost", OneNode, beyond, netswitch.Cut, any, toEtcd, windowExhausted),
-		fault("net-etcd-short-partition", "a node and etcd are partitioned for less than its window lasts", OneNode, within, netswitch.Cut, any, both(toEtcd, fromEtcd), unaffected(4*time.Second)),
-		fault("net-leader-partition", "etcd's leader is partitioned from everything else", Leader, between(2*time.Second, 3*time.Second), netswitch.Cut, any, leader, unaffected(3*time.Second)),
-		fault("net-peers-partition", "a node is partitioned from all other nodes", OneNode, several, netswitch.Cut, any, both(toPeers, fromPeers), unaffected(3*time.Second)),
-		fault("net-peers-drop-inbound", "packets from other nodes to a node are lost", OneNode, several, netswitch.Cut, any, fromPeers, unaffected(3*time.Second)),
-		fault("net-peers-drop-outbound", "packets from a node to other nodes are lost", OneNode, several, netswitch.Cut, any, toPeers, unaffected(3*time.Second)),
-		fault("net-pair-partition", "two nodes are partitioned from each other", OneNode, several, netswitch.Cut, any, pair(true), unaffected(3*time.Second)),
-		fault("net-pair-drop-inbound", "packets between two nodes are lost in one direction", OneNode, several, netswitch.Cut, any, pair(false), unaffected(3*time.Second)),
-		fault("net-gossip-block", "all gossip is lost", Whole, several, netswitch.Cut, gossip, amongNodes, unaffected(3*time.Second)),
-		fault("net-impairment", "2 % of all packets lost, 2 % corrupted, 5 % duplicated, 5 % reordered, all delayed", Whole, several, impairment, any, everywhere, unaffected(3*time.Second)),
-		fault("net-gossip-forged", "a third of all gossip packets is modified, with valid checksums", Whole, several, netswitch.Effect{Forge: .3}, gossip, amongNodes, unaffected(3*time.Second)),
+		fault("net-etcd-partition", "a node and etcd are partitioned until its window is exhausted", OneNode, beyond,
+			netswitch.Cut, any, both(toEtcd, fromEtcd), windowExhausted),
+		fault("net-etcd-drop-inbound", "packets from etcd to a node are lost: writes are applied, replies are lost",
+			OneNode, beyond, netswitch.Cut, any, fromEtcd, windowExhausted),
+		fault("net-etcd-drop-outbound", "packets from a node to etcd are lost", OneNode, beyond, netswitch.Cut, any,
+			toEtcd, windowExhausted),
+		fault("net-etcd-short-partition", "a node and etcd are partitioned for less than its window lasts", OneNode,
+			within, netswitch.Cut, any, both(toEtcd, fromEtcd), unaffected(4*time.Second)),
+		fault("net-leader-partition", "etcd's leader is partitioned from everything else", Leader,
+			between(2*time.Second, 3*time.Second), netswitch.Cut, any, leader, unaffected(3*time.Second)),
+		fault("net-peers-partition", "a node is partitioned from all other nodes", OneNode, several, netswitch.Cut, any,
+			both(toPeers, fromPeers), unaffected(3*time.Second)),
+		fault("net-peers-drop-inbound", "packets from other nodes to a node are lost", OneNode, several, netswitch.Cut,
+			any, fromPeers, unaffected(3*time.Second)),
+		fault("net-peers-drop-outbound", "packets from a node to other nodes are lost", OneNode, several, netswitch.Cut,
+			any, toPeers, unaffected(3*time.Second)),
+		fault("net-pair-partition", "two nodes are partitioned from each other", OneNode, several, netswitch.Cut, any,
+			pair(true), unaffected(3*time.Second)),
+		fault("net-pair-drop-inbound", "packets between two nodes are lost in one direction", OneNode, several,
+			netswitch.Cut, any, pair(false), unaffected(3*time.Second)),
+		fault("net-gossip-block", "all gossip is lost", Whole, several, netswitch.Cut, gossip, amongNodes,
+			unaffected(3*time.Second)),
+		fault("net-impairment", "2 % of all packets lost, 2 % corrupted, 5 % duplicated, 5 % reordered, all delayed",
+			Whole, several, impairment, any, everywhere, unaffected(3*time.Second)),
+		fault("net-gossip-forged", "a third of all gossip packets is modified, with valid checksums", Whole, several,
+			netswitch.Effect{Forge: .3}, gossip, amongNodes, unaffected(3*time.Second)),
 	}
 	for i := range out {
 		out[i].Smoke = out[i].Name == "net-etcd-partition"
@@ -126,7 +163,8 @@ func packetsCounted(_ context.Context, s *Injection) (string, error) {
 	for _, c := range []struct {
 		what  string
 		count uint64
-	}{{"lost", d.Dropped}, {"delayed", d.Delayed}, {"reordered", d.Reordered}, {"duplicated", d.Duplicated}, {"corrupted", d.Corrupted}, {"modified", d.Forged}} {
+	}{{"lost", d.Dropped}, {"delayed", d.Delayed}, {"reordered", d.Reordered}, {"duplicated", d.Duplicated},
+		{"corrupted", d.Corrupted}, {"modified", d.Forged}} {
 		if c.count > 0 {
 			seen = append(seen, fmt.Sprintf("%d %s", c.count, c.what))
 			n += c.count

@@ -36,18 +36,18 @@ type PlanConfig struct {
 
 // Parts of a schedule.
 const (
-	opening   = 4 * time.Second         // before the first fault
-	closing   = 3 * time.Second         // after the last one
-	minPause  = 1500 * time.Millisecond // between groups
-	calmShare = 0.25                    // of the run has no fault
+	opening   = 4 * time.Second         // time before the first fault
+	closing   = 3 * time.Second         // time after the last fault
+	minPause  = 1500 * time.Millisecond // shortest pause between groups
+	calmShare = 0.25                    // share of the run without a fault
 	atOnce    = 2                       // nodes that are targets at a time
-	longest   = 32 * time.Second        // of a group, so that times without a fault are frequent
+	longest   = 32 * time.Second        // longest group, so that times without a fault are frequent
 )
 
 // group is faults that run in parallel.
 type group struct {
 	number  int64
-	lanes   int      // of single nodes; 0: one exclusive fault
+	lanes   int      // faults of single nodes at a time; 0: one exclusive fault
 	actions []Action // times count from the group's start
 	lasts   time.Duration
 }
@@ -61,8 +61,8 @@ type group struct {
 func Plan(c PlanConfig) Schedule {
 	random := rand.New(rand.NewPCG(c.Seed, 0x5eed))
 	out := Schedule{Seed: c.Seed, Nodes: len(c.Nodes), Format: c.Format, ForMs: c.For.Milliseconds()}
-	room := c.For - opening - closing                      // for faults and pauses between them
-	may := time.Duration(float64(c.For) * (1 - calmShare)) // for faults
+	room := c.For - opening - closing                      // faults and the pauses between them
+	may := time.Duration(float64(c.For) * (1 - calmShare)) // faults alone
 	var groups []group
 	for {
 		more := fitting(draw(random, c), room, may)

@@ -18,7 +18,10 @@ func processFaults() []Fault {
 	gone := []string{connection, timeout, starting, noSID}
 	return []Fault{
 		{
-			Name: "kill", Class: Processes, Scope: OneNode, Smoke: true,
+			Name:   "kill",
+			Class:  Processes,
+			Scope:  OneNode,
+			Smoke:  true,
 			About:  "kill -9 a node, start it again at once",
 			Hold:   between(100*time.Millisecond, 600*time.Millisecond),
 			Begin:  kill,
@@ -27,16 +30,22 @@ func processFaults() []Fault {
 			Expect: backWith(gone, restartSettle, "others issue; it issues again at once with another sid"),
 		},
 		{
-			Name: "kill-ttl", Class: Processes, Scope: OneNode,
-			About:  "kill -9 a node, start it again after its lease expired",
-			Hold:   func(t rig.Timing) (time.Duration, time.Duration) { return t.TTL + time.Second, t.TTL + 2*time.Second },
+			Name:  "kill-ttl",
+			Class: Processes,
+			Scope: OneNode,
+			About: "kill -9 a node, start it again after its lease expired",
+			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
+				return t.TTL + time.Second, t.TTL + 2*time.Second
+			},
 			Begin:  kill,
 			Fired:  killed,
 			End:    restart,
 			Expect: backWith(gone, restartSettle, "others issue; it issues again at once"),
 		},
 		{
-			Name: "stop-brief", Class: Processes, Scope: OneNode,
+			Name:   "stop-brief",
+			Class:  Processes,
+			Scope:  OneNode,
 			About:  "SIGSTOP a node for less than a second",
 			Hold:   between(300*time.Millisecond, 900*time.Millisecond),
 			Begin:  pause,
@@ -45,29 +54,38 @@ func processFaults() []Fault {
 			Expect: unaffected(2 * time.Second),
 		},
 		{
-			Name: "stop-ttl", Class: Processes, Scope: OneNode, Smoke: true,
+			Name:  "stop-ttl",
+			Class: Processes,
+			Scope: OneNode,
+			Smoke: true,
 			About: "SIGSTOP a node until its lease expired",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.TTL + time.Second, t.TTL + 1500*time.Millisecond
 			},
-			Begin:  pause,
-			Fired:  stopped,
-			End:    resume,
-			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "late IDs are inside its own window; then a new tenure"),
+			Begin: pause,
+			Fired: stopped,
+			End:   resume,
+			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond,
+				"late IDs are inside its own window; then a new tenure"),
 		},
 		{
-			Name: "stop-window", Class: Processes, Scope: OneNode,
+			Name:  "stop-window",
+			Class: Processes,
+			Scope: OneNode,
 			About: "SIGSTOP a node until its window has passed",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.Window + time.Second, t.Window + 3*time.Second
 			},
-			Begin:  pause,
-			Fired:  stopped,
-			End:    resume,
-			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond, "no ID under the old window; then a new tenure"),
+			Begin: pause,
+			Fired: stopped,
+			End:   resume,
+			Expect: backWith([]string{connection, timeout, noSID, exhausted, starting}, 3500*time.Millisecond,
+				"no ID under the old window; then a new tenure"),
 		},
 		{
-			Name: "rolling-restart", Class: Processes, Scope: Whole,
+			Name:  "rolling-restart",
+			Class: Processes,
+			Scope: Whole,
 			About: "SIGTERM and start every node, one after the other",
 			Hold:  between(time.Second, time.Second),
 			Begin: rollingRestart,

@@ -19,8 +19,8 @@ type Outcome struct {
 	Action
 	Fired  bool   `json:"fired"`
 	Effect string `json:"effect,omitempty"`
-	Error  string `json:"error,omitempty"` // of beginning or healing
-	Start  int64  `json:"start_ms"`        // on the history's clock
+	Error  string `json:"error,omitempty"` // what failed while it began or was healed
+	Start  int64  `json:"start_ms"`        // by the history's clock
 	Stop   int64  `json:"stop_ms"`
 	Over   int64  `json:"over_ms"`       // when its effects had to end
 	Cut    bool   `json:"cut,omitempty"` // the run was interrupted
@@ -80,7 +80,7 @@ func (r *Runner) Run(ctx context.Context, s Schedule) {
 	defer all.Wait()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	var ran time.Duration // in the time of the schedule
+	var ran time.Duration // position in the schedule
 	last := time.Now()
 	for next := 0; next < len(s.Actions); {
 		select {
@@ -119,7 +119,8 @@ func (r *Runner) begin(a Action) bool {
 	defer r.mu.Unlock()
 	r.running = slices.DeleteFunc(r.running, func(u active) bool { return !u.until.IsZero() && !now.Before(u.until) })
 	for _, u := range r.running {
-		if u.exclusive || me.exclusive || slices.ContainsFunc(u.targets, func(t string) bool { return slices.Contains(a.Targets, t) }) {
+		if u.exclusive || me.exclusive ||
+			slices.ContainsFunc(u.targets, func(t string) bool { return slices.Contains(a.Targets, t) }) {
 			return false
 		}
 	}
@@ -143,7 +144,8 @@ func (r *Runner) endAt(id int64, at time.Time) {
 const stall = 2 * time.Second
 
 func (r *Runner) paused(d time.Duration) {
-	text := fmt.Sprintf("%v until %v", d.Round(100*time.Millisecond), time.Duration(r.Rig.Now()).Round(100*time.Millisecond))
+	text := fmt.Sprintf("%v until %v", d.Round(100*time.Millisecond),
+		time.Duration(r.Rig.Now()).Round(100*time.Millisecond))
 	r.Progress("this machine was paused for " + text)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +163,7 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 	f := Find(r.Table, a.Fault)
 	s := &Injection{Rig: r.Rig, Action: a, Fault: f, Snapshot: r.Snapshot, AlsoInject: r.alsoInject}
 	out := Outcome{Action: a}
-	over := time.Now() // if it never begins
+	over := time.Now() // stands if the fault never begins
 	defer func() { r.endAt(a.ID, over) }()
 	if err := r.selectTargets(ctx, s); err != nil {
 		out.Error = err.Error()
@@ -174,13 +176,23 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 	r.mu.Lock()
 	r.names = append(r.names, name)
 	r.mu.Unlock()
-	out.Start = r.write(f.Name, history.Fault{Phase: history.FaultStart, ID: a.ID, Class: class, Targets: s.Targets, Amount: a.Amount, Unit: a.Unit,
-		Must: e.Must, DeadlineMs: e.Within.Milliseconds(), May: e.May, SettleMs: e.Settle.Milliseconds()})
+	out.Start = r.write(f.Name, history.Fault{
+		Phase:      history.FaultStart,
+		ID:         a.ID,
+		Class:      class,
+		Targets:    s.Targets,
+		Amount:     a.Amount,
+		Unit:       a.Unit,
+		Must:       e.Must,
+		DeadlineMs: e.Within.Milliseconds(),
+		May:        e.May,
+		SettleMs:   e.Settle.Milliseconds(),
+	})
 	r.Progress(fmt.Sprintf("%s begins: %s %v%s", f.Name, f.About, s.Targets, amountText(a)))
 
 	until := time.Now().Add(s.hold())
 	err := f.Begin(ctx, s)
-	deadline := until.Add(2 * time.Second) // for the effect to be seen
+	deadline := until.Add(2 * time.Second) // the effect has to be seen by then
 	if now := time.Now(); now.After(until) {
 		deadline = now.Add(5 * time.Second) // Begin took long
 	}
@@ -189,7 +201,13 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 			var effect string
 			if effect, err = f.Fired(ctx, s); err == nil {
 				out.Fired, out.Effect = true, effect
-				r.write(f.Name, history.Fault{Phase: history.FaultFired, ID: a.ID, Class: class, Targets: s.Targets, Effect: effect})
+				r.write(f.Name, history.Fault{
+					Phase:   history.FaultFired,
+					ID:      a.ID,
+					Class:   class,
+					Targets: s.Targets,
+					Effect:  effect,
+				})
 				r.Progress(f.Name + ": " + effect)
 			} else if errors.Is(err, errNotYet) {
 				out.Error, err = err.Error(), nil // kept unless another follows
@@ -215,7 +233,14 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 		out.Effect += "; " + s.Healed
 		r.Progress(f.Name + ": " + s.Healed)
 	}
-	out.Stop = r.write(f.Name, history.Fault{Phase: history.FaultStop, ID: a.ID, Class: class, Targets: s.Targets, SettleMs: e.Settle.Milliseconds()})
+	out.Stop = r.write(f.Name,
+		history.Fault{
+			Phase:    history.FaultStop,
+			ID:       a.ID,
+			Class:    class,
+			Targets:  s.Targets,
+			SettleMs: e.Settle.Milliseconds(),
+		})
 	out.Over = out.Stop + e.Settle.Milliseconds()
 	over = time.Now().Add(e.Settle)
 	r.Progress(f.Name + " is healed")
@@ -259,13 +284,26 @@ func (r *Runner) write(name string, f history.Fault) int64 {
 // alsoInject is Injection.AlsoInject.
 func (r *Runner) alsoInject(name, class string, targets []string, e Expect, do func() (string, error)) error {
 	id := 1_000_000 + r.extra.Add(1)
-	r.write(name, history.Fault{Phase: history.FaultStart, ID: id, Class: class, Targets: targets, May: e.May, SettleMs: e.Settle.Milliseconds()})
+	r.write(name, history.Fault{
+		Phase:    history.FaultStart,
+		ID:       id,
+		Class:    class,
+		Targets:  targets,
+		May:      e.May,
+		SettleMs: e.Settle.Milliseconds(),
+	})
 	effect, err := do()
 	if err == nil {
 		r.write(name, history.Fault{Phase: history.FaultFired, ID: id, Class: class, Targets: targets, Effect: effect})
 		r.Progress(name + ": " + effect)
 	}
-	r.write(name, history.Fault{Phase: history.FaultStop, ID: id, Class: class, Targets: targets, SettleMs: e.Settle.Milliseconds()})
+	r.write(name, history.Fault{
+		Phase:    history.FaultStop,
+		ID:       id,
+		Class:    class,
+		Targets:  targets,
+		SettleMs: e.Settle.Milliseconds(),
+	})
 	return err
 }
 
@@ -303,7 +341,7 @@ func (r *Runner) selectTargets(ctx context.Context, s *Injection) error {
 		first := random.IntN(rig.Members)
 		members(first, (first+1)%rig.Members)
 		if f.Expect(s.Timing).Must != "" {
-			s.Targets = s.Names() // they have to refuse
+			s.Targets = s.Names() // every node has to refuse
 		}
 	case Whole:
 		if e := f.Expect(s.Timing); len(e.May) > 0 || e.Must != "" {

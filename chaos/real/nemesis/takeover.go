@@ -25,22 +25,35 @@ func takeoverFaults() []Fault {
 	gone := []string{connection, timeout, noSID, exhausted, starting}
 	return []Fault{
 		{
-			Name: "stop-takeover", Class: Processes, Scope: OneNode, Exclusive: true,
-			About:  "the pool is full: SIGSTOP a node until another process has its sid and issues from it, then SIGCONT",
-			Hold:   hold,
-			Begin:  takeSID(func(_ context.Context, s *Injection) (func() error, error) { return s.Node.Resume, s.Node.Pause() }),
-			Fired:  sidTakenOver,
-			End:    resumeHolder,
-			Expect: backWith(gone, 5*time.Second, "no ID above its old ceiling: NO_SID until a sid is free; the other issues from the sid"),
+			Name:      "stop-takeover",
+			Class:     Processes,
+			Scope:     OneNode,
+			Exclusive: true,
+			About: "the pool is full: SIGSTOP a node until another process has its sid and issues from it, then " +
+				"SIGCONT",
+			Hold: hold,
+			Begin: takeSID(func(_ context.Context, s *Injection) (func() error, error) {
+				return s.Node.Resume, s.Node.Pause()
+			}),
+			Fired: sidTakenOver,
+			End:   resumeHolder,
+			Expect: backWith(gone, 5*time.Second,
+				"no ID above its old ceiling: NO_SID until a sid is free; the other issues from the sid"),
 		},
 		{
-			Name: "suspend-takeover", Class: Clocks, Scope: OneNode, Exclusive: true, Needs: ClockHook,
-			About:  "the same, but the machine is suspended: its monotonic clock does not count the time in which its lease expired",
-			Hold:   hold,
-			Begin:  takeSID(suspendUntil),
-			Fired:  sidTakenOver,
-			End:    resumeHolder,
-			Expect: backWith(append(gone, clockReasons...), backAfterSkew, "no ID above its old ceiling, even if its lease seems valid; NO_SID until a sid is free"),
+			Name:      "suspend-takeover",
+			Class:     Clocks,
+			Scope:     OneNode,
+			Exclusive: true,
+			Needs:     ClockHook,
+			About: "the same, but the machine is suspended: its monotonic clock does not count the time in " +
+				"which its lease expired",
+			Hold:  hold,
+			Begin: takeSID(suspendUntil),
+			Fired: sidTakenOver,
+			End:   resumeHolder,
+			Expect: backWith(append(gone, clockReasons...), backAfterSkew,
+				"no ID above its old ceiling, even if its lease seems valid; NO_SID until a sid is free"),
 		},
 	}
 }
@@ -65,7 +78,8 @@ func suspendUntil(ctx context.Context, s *Injection) (resume func() error, err e
 
 // takeSID pauses the node until the extra node has its sid and clients are answered
 // from it.
-func takeSID(pause func(context.Context, *Injection) (resume func() error, err error)) func(context.Context, *Injection) error {
+func takeSID(pause func(context.Context, *Injection) (resume func() error, err error)) func(context.Context,
+	*Injection) error {
 	return func(ctx context.Context, s *Injection) error {
 		sid, err := sidOf(s)
 		if err != nil {
@@ -76,14 +90,17 @@ func takeSID(pause func(context.Context, *Injection) (resume func() error, err e
 			return err
 		}
 		extra := s.Spare()
-		if err := rig.Until(ctx, 10*time.Second, extra.Name+" answers NO_SID", func(ctx context.Context) error { return hasNoSID(ctx, s) }); err != nil {
+		if err := rig.Until(ctx, 10*time.Second, extra.Name+" answers NO_SID", func(ctx context.Context) error {
+			return hasNoSID(ctx, s)
+		}); err != nil {
 			return err
 		}
 		if s.resume, err = pause(ctx, s); err != nil {
 			return err
 		}
 		within := s.Timing.TTL + s.Timing.Window + 10*time.Second
-		if err := rig.Until(ctx, within, fmt.Sprintf("%s has sid %d", extra.Name, sid), func(ctx context.Context) error { return hasSID(ctx, extra, sid) }); err != nil {
+		if err := rig.Until(ctx, within, fmt.Sprintf("%s has sid %d", extra.Name, sid),
+			func(ctx context.Context) error { return hasSID(ctx, extra, sid) }); err != nil {
 			return err
 		}
 		s.stopClients = s.startClients(extra)
@@ -110,11 +127,16 @@ func (s *Injection) startClients(n *rig.Node) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var mu sync.Mutex // guards broken
 	var broken []error
-	l := &record.Recorder{History: s.History, Format: s.Format, Dial: s.Dial, Broken: func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		broken = append(broken, err)
-	}}
+	l := &record.Recorder{
+		History: s.History,
+		Format:  s.Format,
+		Dial:    s.Dial,
+		Broken: func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			broken = append(broken, err)
+		},
+	}
 	only := []*record.Node{{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer}}
 	var all sync.WaitGroup
 	for i, c := range []record.Client{
@@ -181,7 +203,9 @@ func resumeHolder(ctx context.Context, s *Injection) error {
 	if err := rig.Until(ctx, 30*time.Second, n.Name+" has a sid again", n.Ready); err != nil {
 		errs = append(errs, err)
 	} else {
-		s.Healed = fmt.Sprintf("%s gave the sid up after it resumed, and was ready %d ms after the other was terminated", n.Name, time.Since(from).Milliseconds())
+		s.Healed = fmt.Sprintf(
+			"%s gave the sid up after it resumed, and was ready %d ms after the other was terminated", n.Name,
+			time.Since(from).Milliseconds())
 	}
 	return errors.Join(errs...)
 }

@@ -21,7 +21,7 @@ var (
 // 0 to 1, and are drawn for each packet anew.
 type Effect struct {
 	Drop      float64       // share that is lost; 1: a cut wire
-	Delay     time.Duration // of each packet
+	Delay     time.Duration // added to each packet
 	Jitter    time.Duration // Delay is longer or shorter by up to this, so that packets overtake one another
 	Reorder   float64       // share that is held back 5 ms longer than the others
 	Duplicate float64       // share that arrives twice
@@ -36,7 +36,8 @@ const heldBack = 5 * time.Millisecond
 
 // Validate returns an error that names a field outside its range.
 func (e Effect) Validate() error {
-	for name, share := range map[string]float64{"Drop": e.Drop, "Reorder": e.Reorder, "Duplicate": e.Duplicate, "Corrupt": e.Corrupt, "Forge": e.Forge} {
+	for name, share := range map[string]float64{"Drop": e.Drop, "Reorder": e.Reorder, "Duplicate": e.Duplicate,
+		"Corrupt": e.Corrupt, "Forge": e.Forge} {
 		if !(share >= 0 && share <= 1) {
 			return fmt.Errorf("netswitch: %s is %v, not from 0 to 1", name, share)
 		}
@@ -72,7 +73,7 @@ func Between(some, others []*Host) []Pair {
 
 // Done counts packets.
 type Done struct {
-	Matched    uint64 // that the fault was about
+	Matched    uint64 // packets that Match selects
 	Dropped    uint64
 	Delayed    uint64
 	Reordered  uint64
@@ -98,8 +99,15 @@ type Fault struct {
 
 // Done returns what the fault has done so far.
 func (f *Fault) Done() Done {
-	return Done{Matched: f.matched.Load(), Dropped: f.dropped.Load(), Delayed: f.delayed.Load(), Reordered: f.reordered.Load(),
-		Duplicated: f.duplicated.Load(), Corrupted: f.corrupted.Load(), Forged: f.forged.Load()}
+	return Done{
+		Matched:    f.matched.Load(),
+		Dropped:    f.dropped.Load(),
+		Delayed:    f.delayed.Load(),
+		Reordered:  f.reordered.Load(),
+		Duplicated: f.duplicated.Load(),
+		Corrupted:  f.corrupted.Load(),
+		Forged:     f.forged.Load(),
+	}
 }
 
 // Lift ends the fault. Packets that it delays already arrive when they are due.
@@ -112,7 +120,7 @@ type wire struct {
 	rand   *rand.Rand
 	faults atomic.Pointer[[]*Fault]
 
-	packets, bytes atomic.Uint64 // that came to be sent
+	packets, bytes atomic.Uint64 // all that hosts sent
 }
 
 func newWire(seed uint64, from, to int) *wire {

@@ -18,7 +18,7 @@ const (
 // Match selects the packets of a fault. The zero value selects all.
 type Match struct {
 	Proto Proto    // 0: any
-	Ports []uint16 // of either end; none: any. Later fragments of a packet have no ports
+	Ports []uint16 // one of them is at either end; none: any. Later fragments of a packet have no ports
 }
 
 // packet is an IPv4 packet as far as the switch reads it.
@@ -29,7 +29,7 @@ type packet struct {
 	header   int // bytes of the IP header
 	whole    bool
 	from, to uint16 // ports; 0 where there are none
-	payload  int    // where what a program sent begins; len(data) if nothing does
+	payload  int    // offset of what a program sent; len(data): nothing
 }
 
 // parse reads a packet; ok is false for what is no whole IPv4 packet.
@@ -47,7 +47,7 @@ func parse(data []byte) (p packet, ok bool) {
 	fragment := binary.BigEndian.Uint16(data[6:]) & offsetAndMore
 	p.whole = fragment == 0
 	if fragment&0x1fff != 0 {
-		return p, true // no ports in this one
+		return p, true // this fragment has no ports
 	}
 	switch body := data[p.header:]; {
 	case p.proto == TCP && len(body) >= 20:

@@ -40,8 +40,8 @@ type Host struct {
 	index  int
 	addr   [4]byte
 	device io.ReadWriteCloser
-	wires  atomic.Pointer[[]*wire] // to each host, by its index
-	place                          // what the platform needs
+	wires  atomic.Pointer[[]*wire] // indexed by host
+	place
 }
 
 // New returns a switch without hosts. It costs nothing until one is added.

@@ -42,11 +42,18 @@ type Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // New returns an operator of the space under root. Nobody is contacted yet.
 func New(endpoints []string, root, space string, dial Dialer) (*Operator, error) {
-	cfg := clientv3.Config{Logger: zap.NewNop(), Endpoints: endpoints, DialTimeout: time.Second, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 2 * time.Second}
+	cfg := clientv3.Config{
+		Logger:               zap.NewNop(),
+		Endpoints:            endpoints,
+		DialTimeout:          time.Second,
+		DialKeepAliveTime:    5 * time.Second,
+		DialKeepAliveTimeout: 2 * time.Second,
+	}
 	if dial != nil {
-		cfg.DialOptions = append(cfg.DialOptions, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return dial(ctx, "tcp", addr)
-		}))
+		cfg.DialOptions = append(cfg.DialOptions,
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+				return dial(ctx, "tcp", addr)
+			}))
 	}
 	client, err := clientv3.New(cfg)
 	if err != nil {
@@ -159,9 +166,9 @@ func (o *Operator) Snapshot(ctx context.Context, path string) error {
 type Write struct {
 	SID      flake.SID
 	Revision int64
-	Window   *lease.Window // of a window that can be read
-	Holder   *lease.Holder // of a holder that can be read
-	OnLease  int64         // of a holder
+	Window   *lease.Window // nil: not a window, or it cannot be read
+	Holder   *lease.Holder // nil: not a holder, or it cannot be read
+	OnLease  int64         // etcd's lease that a holder is attached to
 	IsHolder bool
 	Deleted  bool
 	Err      error // unreadable
@@ -173,7 +180,8 @@ type Write struct {
 func (o *Operator) Watch(ctx context.Context, from int64, written func(Write), seen func(revision int64)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for r := range o.client.Watch(ctx, o.prefix, clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithProgressNotify()) {
+	for r := range o.client.Watch(ctx, o.prefix, clientv3.WithPrefix(), clientv3.WithRev(from),
+		clientv3.WithProgressNotify()) {
 		if err := r.Err(); err != nil {
 			return err
 		}
@@ -193,7 +201,12 @@ func (o *Operator) write(ev *clientv3.Event) (Write, bool) {
 	if err != nil || kind != "window" && kind != "holder" {
 		return Write{}, false
 	}
-	w := Write{SID: flake.SID(n), Revision: ev.Kv.ModRevision, IsHolder: kind == "holder", Deleted: ev.Type == clientv3.EventTypeDelete}
+	w := Write{
+		SID:      flake.SID(n),
+		Revision: ev.Kv.ModRevision,
+		IsHolder: kind == "holder",
+		Deleted:  ev.Type == clientv3.EventTypeDelete,
+	}
 	switch {
 	case w.Deleted:
 	case w.IsHolder:
@@ -211,7 +224,8 @@ func (o *Operator) Progress(ctx context.Context) error { return o.client.Request
 
 // Occupy takes every free sid below size, under a lease of its own,
 // and returns which those are and how to give them back, all at once.
-func (o *Operator) Occupy(ctx context.Context, size int, h lease.Holder) (taken []flake.SID, free func(context.Context) error, err error) {
+func (o *Operator) Occupy(ctx context.Context, size int,
+	h lease.Holder) (taken []flake.SID, free func(context.Context) error, err error) {
 	grant, err := o.client.Grant(ctx, 120)
 	if err != nil {
 		return nil, nil, err
@@ -224,7 +238,7 @@ func (o *Operator) Occupy(ctx context.Context, size int, h lease.Holder) (taken 
 	var all errgroup.Group
 	for sid := range size {
 		key := o.Holder(flake.SID(sid))
-		all.Go(func() error { // at once, or a slow disk would make it take seconds
+		all.Go(func() error { // all at once: one by one they take seconds on a slow disk
 			r, err := o.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 				Then(clientv3.OpPut(key, lease.Encode(h), clientv3.WithLease(grant.ID))).Commit()
 			if err == nil && r.Succeeded {
@@ -249,7 +263,8 @@ func (o *Operator) Register(ctx context.Context, r lease.Registration) (end func
 	if err != nil {
 		return nil, err
 	}
-	if _, err := o.client.Put(ctx, o.prefix+"node/"+string(r.Instance), lease.Encode(r), clientv3.WithLease(grant.ID)); err != nil {
+	if _, err := o.client.Put(ctx, o.prefix+"node/"+string(r.Instance), lease.Encode(r),
+		clientv3.WithLease(grant.ID)); err != nil {
 		return nil, err
 	}
 	alive, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -261,7 +276,7 @@ func (o *Operator) Register(ctx context.Context, r lease.Registration) (end func
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for range replies { // they only need to be taken
+		for range replies { // the channel has to be drained
 		}
 	}()
 	return func(ctx context.Context) error {

@@ -38,8 +38,8 @@ type Node struct {
 
 // Kinds of clients besides those of internal/load.
 const (
-	Prefetch = "prefetch" // of the Go SDK, for one ID a call
-	Embedded = "embedded" // by HTTP to a program that embeds an allocator
+	Prefetch = "prefetch" // the Go SDK with prefetching, one ID a call
+	Embedded = "embedded" // HTTP to a program that embeds an allocator
 )
 
 // maxAge is how old an ID may be that a prefetching client is given.
@@ -51,12 +51,12 @@ type Client struct {
 	Counts  []int  // IDs to request, in turn
 	Nodes   []*Node
 	Session string        // not empty: each request names the last ID of the one before
-	Every   time.Duration // from one answer to the next request
-	Timeout time.Duration // of one request; 0: 2 s
+	Every   time.Duration // pause between an answer and the next request
+	Timeout time.Duration // for one request; 0: 2 s
 
 	// Of a client of the SDK, which is given all nodes and always keeps order:
 	Mode    client.Mode
-	Callers int // how many share it; 0: one
+	Callers int // callers that share the client; 0: one
 }
 
 // Recorder is where clients write. Its methods are safe for concurrent use.
@@ -85,7 +85,12 @@ func (r *Recorder) Run(ctx context.Context, number int, c Client) {
 	}
 	for i := range max(c.Callers, 1) {
 		p.Workers = append(p.Workers, load.Worker{
-			Targets: targets, First: number, Counts: c.Counts, Ordered: c.Session != "", Pause: c.Every, Backoff: 50 * time.Millisecond,
+			Targets: targets,
+			First:   number,
+			Counts:  c.Counts,
+			Ordered: c.Session != "",
+			Pause:   c.Every,
+			Backoff: 50 * time.Millisecond,
 			Observe: func(t load.Target, req load.Request) (func(client.Block, error) error, error) {
 				return r.observe(number+i, c, t.Name, req)
 			},
@@ -97,10 +102,20 @@ func (r *Recorder) Run(ctx context.Context, number int, c Client) {
 // targets opens a connection to each node, or one client of the SDK for all. The
 // error comes with the targets to close.
 func (r *Recorder) targets(c Client) (targets []load.Target, err error) {
-	config := load.Config{Dial: r.Dial, Stride: r.Format.Layout.Stride(), GRPC: []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
-			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, MaxDelay: 300 * time.Millisecond}})}}
+	config := load.Config{
+		Dial:   r.Dial,
+		Stride: r.Format.Layout.Stride(),
+		GRPC: []grpc.DialOption{
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				MinConnectTimeout: time.Second,
+				Backoff: backoff.Config{
+					BaseDelay:  50 * time.Millisecond,
+					Multiplier: 1.5,
+					MaxDelay:   300 * time.Millisecond,
+				},
+			})},
+	}
 	if c.Via == load.SDK || c.Via == Prefetch {
 		o := client.Options{Mode: c.Mode}
 		if c.Via == Prefetch {
@@ -136,9 +151,18 @@ func (r *Recorder) targets(c Client) (targets []load.Target, err error) {
 
 // observe writes a request to the history, and returns what writes its outcome.
 // The error is the history's: it is full, or its disk is.
-func (r *Recorder) observe(number int, c Client, node string, req load.Request) (func(client.Block, error) error, error) {
-	op := history.Op{Process: strconv.Itoa(number), Type: history.Invoke, F: history.FAllocate, Node: node, Session: c.Session, Via: c.Via,
-		Block: history.Block{Count: int64(req.Count)}, After: req.After}
+func (r *Recorder) observe(number int, c Client, node string,
+	req load.Request) (func(client.Block, error) error, error) {
+	op := history.Op{
+		Process: strconv.Itoa(number),
+		Type:    history.Invoke,
+		F:       history.FAllocate,
+		Node:    node,
+		Session: c.Session,
+		Via:     c.Via,
+		Block:   history.Block{Count: int64(req.Count)},
+		After:   req.After,
+	}
 	answered := make(map[string]func() string, len(c.Nodes))
 	for _, n := range c.Nodes {
 		if node == "" || node == n.Name { // the SDK may ask any
@@ -157,7 +181,8 @@ func (r *Recorder) observe(number int, c Client, node string, req load.Request) 
 		refusal, refused := errors.AsType[*client.Refusal](failure)
 		switch {
 		case outcome == load.OK:
-			op.Type, op.Block = history.OK, history.Block{First: b.First, Count: int64(b.Count), Stride: max(b.Stride, 1)}
+			op.Type, op.Block = history.OK,
+				history.Block{First: b.First, Count: int64(b.Count), Stride: max(b.Stride, 1)}
 			if node == "" {
 				op.Node = b.Node
 			}

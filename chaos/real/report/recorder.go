@@ -15,7 +15,7 @@ import (
 
 // Bounds of what is kept, whatever the length of the run.
 const (
-	maxSlots   = 400 // of a chart
+	maxSlots   = 400 // slots of time in a chart
 	minSlot    = clock.Mono(250 * time.Millisecond)
 	maxNodes   = 40
 	maxReasons = 12
@@ -58,11 +58,16 @@ type Gauge struct {
 	slots   []float64 // NaN: none
 	ended   []bool    // there was none at the end of the slot
 	minimum bool      // the smallest value is the worst, not the one farthest from 0
-	worst   float64   // of all; NaN: none
+	worst   float64   // the worst of all values; NaN: none
 }
 
 func newGauge(n int, minimum bool) *Gauge {
-	return &Gauge{slots: slices.Repeat([]float64{math.NaN()}, n), ended: make([]bool, n), minimum: minimum, worst: math.NaN()}
+	return &Gauge{
+		slots:   slices.Repeat([]float64{math.NaN()}, n),
+		ended:   make([]bool, n),
+		minimum: minimum,
+		worst:   math.NaN(),
+	}
 }
 
 // Worst returns the worst value as text.
@@ -179,7 +184,7 @@ type Node struct {
 	Offset, Uncertainty, Wall *Gauge // ms
 
 	states   track
-	rate     counts    // of IDs
+	rate     counts    // IDs
 	inFlight []segment // calls of a close-up
 }
 
@@ -204,15 +209,20 @@ type recorder struct {
 	faults    []*band
 	outcomes  [len(outcomeNames)]counts
 	latency   []histogram
-	near      *near // of a close-up
+	near      *near // set in a close-up
 
 	open    map[int64]*band // faults that are not healed
-	pending map[string]call // by client
+	pending map[string]call // client to the call without an answer
 }
 
 func newRecorder(from, to clock.Mono) *recorder {
 	n := int(max(1, min(maxSlots, (to-from)/minSlot)))
-	return &recorder{grid: grid{from, to, n}, latency: make([]histogram, n), open: map[int64]*band{}, pending: map[string]call{}}
+	return &recorder{
+		grid:    grid{from, to, n},
+		latency: make([]histogram, n),
+		open:    map[int64]*band{},
+		pending: map[string]call{},
+	}
 }
 
 // node returns the record of a node; nil if there are too many.
@@ -228,7 +238,14 @@ func (r *recorder) node(name string) *Node {
 		r.nodesLeft = true
 		return nil
 	}
-	n := &Node{Name: name, Window: newGauge(r.n, true), Lease: newGauge(r.n, true), Offset: newGauge(r.n, false), Uncertainty: newGauge(r.n, false), Wall: newGauge(r.n, false)}
+	n := &Node{
+		Name:        name,
+		Window:      newGauge(r.n, true),
+		Lease:       newGauge(r.n, true),
+		Offset:      newGauge(r.n, false),
+		Uncertainty: newGauge(r.n, false),
+		Wall:        newGauge(r.n, false),
+	}
 	r.Nodes = append(r.Nodes, n)
 	return n
 }
@@ -365,8 +382,10 @@ func (r *recorder) charts(bands []*band) *charts {
 		c.Reasons = append(c.Reasons, map[string]any{"name": w.Name, "rate": w.rate.perSecond(r.grid)})
 	}
 	for _, n := range r.Nodes {
-		c.Nodes = append(c.Nodes, map[string]any{"name": n.Name, "ids": n.rate.perSecond(r.grid), "window": n.Window.values(), "lease": n.Lease.values(),
-			"offset": n.Offset.values(), "uncertainty": n.Uncertainty.values(), "wall": n.Wall.values()})
+		c.Nodes = append(c.Nodes,
+			map[string]any{"name": n.Name, "ids": n.rate.perSecond(r.grid), "window": n.Window.values(),
+				"lease":  n.Lease.values(),
+				"offset": n.Offset.values(), "uncertainty": n.Uncertainty.values(), "wall": n.Wall.values()})
 	}
 	return c
 }

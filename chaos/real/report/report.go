@@ -35,7 +35,8 @@ var files embed.FS
 var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMap{
 	"css":  func(name string) (template.CSS, error) { b, err := files.ReadFile(name); return template.CSS(b), err },
 	"js":   func(name string) (template.JS, error) { b, err := files.ReadFile(name); return template.JS(b), err },
-	"join": strings.Join, "outcome": outcomeOf, "grouped": grouped, "measured": measured, "targets": targetNames, "share": shareOf, "class": className, "seconds": seconds,
+	"join": strings.Join, "outcome": outcomeOf, "grouped": grouped, "measured": measured, "targets": targetNames,
+	"share": shareOf, "class": className, "seconds": seconds,
 	"ms":  func(ms int64) string { return unlessNegative(ms, float64(ms)/1e3, "%.2f") },
 	"sec": func(t clock.Mono) string { return unlessNegative(int64(t), seconds(t), "%.1f") },
 	"sub": func(a, b clock.Mono) clock.Mono { return a - b },
@@ -47,8 +48,8 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 // page is what the template shows.
 type page struct {
 	results
-	Notes    []string // what is missing or left out
-	Lines    int64    // of the history
+	Notes    []string // parts that are missing or left out
+	Lines    int64    // lines of the history
 	First    *violation
 	Near     *near
 	Closeup  *timeline
@@ -169,7 +170,8 @@ func (p *page) read(r io.Reader, recorders []*recorder) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.As(err, &line):
-			p.note("history.jsonl can be read up to line %d only (%s): what follows is not shown.", line.Line, clip(line.Err.Error(), 120))
+			p.note("history.jsonl can be read up to line %d only (%s): what follows is not shown.", line.Line,
+				clip(line.Err.Error(), 120))
 			return nil
 		case err != nil:
 			return err

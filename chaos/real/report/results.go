@@ -17,7 +17,7 @@ import (
 
 // Bounds of what is shown.
 const (
-	maxRows = 400 // of a table
+	maxRows = 400 // rows of a table
 	maxText = 500 // characters of a text
 )
 
@@ -41,7 +41,7 @@ type faultResult struct {
 	Fault, Class, Expected, Must, Verdict, Reason string
 
 	Injections []injection
-	Claims     map[string]string // by check
+	Claims     map[string]string // check to claims
 }
 
 type injection struct {
@@ -122,7 +122,9 @@ func (r *results) firstViolation() *violation {
 		}
 		return n
 	}
-	slices.SortStableFunc(all, func(a, b violation) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.At, b.At)) })
+	slices.SortStableFunc(all, func(a, b violation) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.At, b.At))
+	})
 	return &all[0]
 }
 
@@ -155,13 +157,16 @@ func (r *results) CheckRows() (out []checkRow) {
 			row := checkRow{p.id, p.text, outcomeOf(c.Verdict), c}
 			// All violations are listed, and all are of other claims of this check.
 			if c.Verdict == history.Broken && c.Count == int64(len(c.Violations)) && c.Claim != p.id &&
-				!slices.ContainsFunc(c.Violations, func(v history.Violation) bool { return v.Claim == p.id || !strings.Contains(c.Claim, v.Claim) }) {
+				!slices.ContainsFunc(c.Violations, func(v history.Violation) bool {
+					return v.Claim == p.id || !strings.Contains(c.Claim, v.Claim)
+				}) {
 				row.Outcome = outcomeOf(history.Pass)
 			}
 			out = append(out, row)
 		}
 		if len(out) == before {
-			out = append(out, checkRow{p.id, p.text, outcomeOf(notRun), history.Result{Check: "–", Reason: cmp.Or(p.elsewhere, "no check of it in these results")}})
+			out = append(out, checkRow{p.id, p.text, outcomeOf(notRun),
+				history.Result{Check: "–", Reason: cmp.Or(p.elsewhere, "no check of it in these results")}})
 		}
 	}
 	for _, c := range r.Checks {

@@ -17,7 +17,7 @@ type band struct {
 	Class   string `json:"class"`
 	Targets string `json:"targets"`
 	From    number `json:"from"`  // s
-	To      number `json:"to"`    // until it was healed
+	To      number `json:"to"`    // when the fault was healed
 	Until   number `json:"until"` // effects may last
 
 	id              int64
@@ -44,7 +44,16 @@ func (r *recorder) fault(op *history.Op) {
 	b := r.open[f.ID]
 	switch {
 	case f.Phase == history.FaultStart && op.Time <= r.to:
-		b = &band{Name: clip(op.F, 40), Class: className(f.Class), Targets: targetNames(f.Targets), id: f.ID, from: op.Time, fired: -1, to: -1, settle: clock.Mono(max(0, min(f.SettleMs, 1e9)) * 1e6)}
+		b = &band{
+			Name:    clip(op.F, 40),
+			Class:   className(f.Class),
+			Targets: targetNames(f.Targets),
+			id:      f.ID,
+			from:    op.Time,
+			fired:   -1,
+			to:      -1,
+			settle:  clock.Mono(max(0, min(f.SettleMs, 1e9)) * 1e6),
+		}
 		for _, t := range f.Targets[:min(len(f.Targets), 64)] {
 			b.targets = append(b.targets, clip(t, 40))
 		}
@@ -94,7 +103,8 @@ func (b *band) title() string {
 	if b.fired >= 0 {
 		seen = fmt.Sprintf("effect seen at %.2f s: %s", seconds(b.fired), b.effect)
 	}
-	return fmt.Sprintf("#%d %s %s %s: %.2f to %.2f s, effects may last until %.2f s; %s; %s", b.id, b.Name, b.Targets, b.amount, b.From, b.To, b.Until, seen, b.verdict.Text)
+	return fmt.Sprintf("#%d %s %s %s: %.2f to %.2f s, effects may last until %.2f s; %s; %s", b.id, b.Name, b.Targets,
+		b.amount, b.From, b.To, b.Until, seen, b.verdict.Text)
 }
 
 // state is the state of a node, from the best to the worst.
@@ -186,7 +196,8 @@ func (k *track) segments(g grid) (out []segment) {
 		if !m.known {
 			continue
 		}
-		s := newSegment(g, g.start(i), g.start(j), stateClasses[m.state], m.text, fmt.Sprintf("%s: %.2f to %.2f s", m.text, seconds(g.start(i)), seconds(g.start(j))))
+		s := newSegment(g, g.start(i), g.start(j), stateClasses[m.state], m.text,
+			fmt.Sprintf("%s: %.2f to %.2f s", m.text, seconds(g.start(i)), seconds(g.start(j))))
 		if s.size < characters*float64(len(m.text)) {
 			s.Text = ""
 		}
@@ -221,7 +232,15 @@ func newSegment(g grid, from, to clock.Mono, class, text, title string) segment 
 	percent := func(t clock.Mono) float64 { return min(100, max(0, float64(t-g.from)/float64(g.to-g.from)*100)) }
 	left := percent(from)
 	size := percent(to) - left
-	return segment{Left: fmt.Sprintf("%.3f", left), Width: fmt.Sprintf("%.3f", size), Class: class, Text: text, Title: title, from: left, size: size}
+	return segment{
+		Left:  fmt.Sprintf("%.3f", left),
+		Width: fmt.Sprintf("%.3f", size),
+		Class: class,
+		Text:  text,
+		Title: title,
+		from:  left,
+		size:  size,
+	}
 }
 
 func (t *timeline) mark(at clock.Mono) {
@@ -264,7 +283,8 @@ func (r *recorder) timeline(bands []*band) *timeline {
 	t := &timeline{grid: r.grid}
 	for i := range 6 {
 		at := r.from + (r.to-r.from)*clock.Mono(i)/5
-		t.Ticks = append(t.Ticks, newSegment(r.grid, at, at, "", time.Duration(at).Round(10*time.Millisecond).String(), ""))
+		t.Ticks = append(t.Ticks,
+			newSegment(r.grid, at, at, "", time.Duration(at).Round(10*time.Millisecond).String(), ""))
 	}
 	var faults []segment
 	for _, b := range bands {

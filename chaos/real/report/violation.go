@@ -16,7 +16,7 @@ import (
 // near keeps the ops around a violation: the last ones before it and the first
 // ones after it.
 type near struct {
-	Left int // not shown
+	Left int // operations not shown
 
 	at     clock.Mono
 	detail string
@@ -61,8 +61,14 @@ func (n *near) add(op *history.Op) {
 	if op.Time < n.at-around || op.Time > n.at+around {
 		return
 	}
-	row := opRow{Ms: fmt.Sprintf("%+.3f", float64(op.Time-n.at)/1e6), At: fmt.Sprintf("%.6f", seconds(op.Time)), What: n.text(op, began), Named: n.names(op),
-		Class: "seen", Who: clip(cmp.Or(op.Run, op.Node, op.Process), 40)}
+	row := opRow{
+		Ms:    fmt.Sprintf("%+.3f", float64(op.Time-n.at)/1e6),
+		At:    fmt.Sprintf("%.6f", seconds(op.Time)),
+		What:  n.text(op, began),
+		Named: n.names(op),
+		Class: "seen",
+		Who:   clip(cmp.Or(op.Run, op.Node, op.Process), 40),
+	}
 	switch {
 	case op.F == history.FAllocate:
 		row.Class = op.Type.String()
@@ -87,7 +93,12 @@ func (n *near) add(op *history.Op) {
 // Rows returns the ops in order, with the violation between them.
 func (n *near) Rows() []opRow {
 	out := slices.Concat(n.before[n.next:], n.before[:n.next])
-	out = append(out, opRow{Ms: "0", At: fmt.Sprintf("%.6f", seconds(n.at)), Class: "here", What: "the violation was found"})
+	out = append(out, opRow{
+		Ms:    "0",
+		At:    fmt.Sprintf("%.6f", seconds(n.at)),
+		Class: "here",
+		What:  "the violation was found",
+	})
 	return append(out, n.after...)
 }
 
@@ -128,7 +139,8 @@ func (n *near) callText(op *history.Op, began *call) (text string) {
 		first, last := op.Block.First, op.Block.Last()
 		text = fmt.Sprintf("%d IDs %v … %v", op.Block.Count, first, last)
 		if n.format.Layout.SIDBits() > 0 {
-			text += fmt.Sprintf(" (sid %d, ms %d … %d)", n.format.SID(first), n.format.UnixMilli(first), n.format.UnixMilli(last))
+			text += fmt.Sprintf(" (sid %d, ms %d … %d)", n.format.SID(first), n.format.UnixMilli(first),
+				n.format.UnixMilli(last))
 		}
 	case history.Fail:
 		text = "refused: " + clip(op.Reason, 40)

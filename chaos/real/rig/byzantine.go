@@ -29,7 +29,8 @@ type ByzantinePeer struct {
 }
 
 // StartByzantinePeer starts one. offset is the error of its clocks.
-func (r *Rig) StartByzantinePeer(ctx context.Context, offset func(since time.Duration) time.Duration) (*ByzantinePeer, error) {
+func (r *Rig) StartByzantinePeer(ctx context.Context,
+	offset func(since time.Duration) time.Duration) (*ByzantinePeer, error) {
 	space, err := r.Op.Space(ctx)
 	if err != nil {
 		return nil, err
@@ -39,8 +40,16 @@ func (r *Rig) StartByzantinePeer(ctx context.Context, offset func(since time.Dur
 	if err != nil {
 		return nil, err
 	}
-	cfg := cluster.Config{Node: "byzantine-peer", Instance: uuid.NewString(), Label: Root + "/" + Space, Pool: space.Pool,
-		Bind: r.spare.Gossip, Keys: keys, Local: l, OnExchange: func(agreement.Exchange) {}}
+	cfg := cluster.Config{
+		Node:       "byzantine-peer",
+		Instance:   uuid.NewString(),
+		Label:      Root + "/" + Space,
+		Pool:       space.Pool,
+		Bind:       r.spare.Gossip,
+		Keys:       keys,
+		Local:      l,
+		OnExchange: func(agreement.Exchange) {},
+	}
 	var addr string
 	if err := r.spare.Place.Do(func() (err error) {
 		cfg.Transport, addr, err = cluster.Listen(cfg)
@@ -55,7 +64,13 @@ func (r *Rig) StartByzantinePeer(ctx context.Context, offset func(since time.Dur
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
 	go func() { l.done <- l.c.Run(run) }()
-	l.end, err = r.Op.Register(ctx, lease.Registration{Instance: lease.Instance(cfg.Instance), Node: cfg.Node, Version: "byzantine-peer", Gossip: addr})
+	l.end, err = r.Op.Register(ctx,
+		lease.Registration{
+			Instance: lease.Instance(cfg.Instance),
+			Node:     cfg.Node,
+			Version:  "byzantine-peer",
+			Gossip:   addr,
+		})
 	if err != nil {
 		return nil, errors.Join(err, l.Stop(ctx))
 	}
@@ -89,6 +104,12 @@ func (l *ByzantinePeer) Clocks() clock.Snapshot {
 
 // Status reports healthy clocks, and a revision that etcd never had.
 func (l *ByzantinePeer) Status() agreement.Status {
-	return agreement.Status{Verdict: clock.Open, SID: -1,
-		Era: 1 << 20, Cluster: 1, Revision: 1 << 40, Ceiling: clock.Millis(1 << 42)}
+	return agreement.Status{
+		Verdict:  clock.Open,
+		SID:      -1,
+		Era:      1 << 20,
+		Cluster:  1,
+		Revision: 1 << 40,
+		Ceiling:  clock.Millis(1 << 42),
+	}
 }

@@ -40,14 +40,14 @@ type Process struct {
 	Path   string
 	Args   []string
 	Env    []string // besides the harness's own
-	Dir    string   // of its logs: <name>.<run>.log
+	Dir    string   // directory of its logs: <name>.<run>.log
 	Hooked bool     // started behind the clock hook
 
 	mu     sync.Mutex // guards all below
 	cmd    *exec.Cmd
 	hook   *clockhook.Hook
 	done   chan struct{} // closed when the present run has ended
-	run    int           // how many runs have begun
+	run    int           // runs begun so far
 	paused bool
 	began  time.Time
 }

@@ -14,7 +14,7 @@ import (
 // Snapshot is a copy of etcd's database.
 type Snapshot struct {
 	Path     string
-	Revision int64 // of the last write in it
+	Revision int64 // revision of the last write in the snapshot
 }
 
 // TakeSnapshot copies etcd's database at a moment without writes, so that its

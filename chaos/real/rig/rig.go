@@ -36,8 +36,20 @@ type Timing struct {
 // minute: its lead in hand, 4.5 s to 5 s, is still three times etcd's usual
 // change of leader.
 var (
-	Brisk   = Timing{Window: 5 * time.Second, ExtendEvery: 500 * time.Millisecond, CallTimeout: time.Second, TTL: 3 * time.Second, KeepAlive: 600 * time.Millisecond}
-	Default = Timing{Window: 30 * time.Second, ExtendEvery: 5 * time.Second, CallTimeout: 2 * time.Second, TTL: 15 * time.Second, KeepAlive: 3 * time.Second}
+	Brisk = Timing{
+		Window:      5 * time.Second,
+		ExtendEvery: 500 * time.Millisecond,
+		CallTimeout: time.Second,
+		TTL:         3 * time.Second,
+		KeepAlive:   600 * time.Millisecond,
+	}
+	Default = Timing{
+		Window:      30 * time.Second,
+		ExtendEvery: 5 * time.Second,
+		CallTimeout: 2 * time.Second,
+		TTL:         15 * time.Second,
+		KeepAlive:   3 * time.Second,
+	}
 )
 
 // MaxSkew and MaxLead are the nodes' defaults for how far apart clocks may stand
@@ -68,8 +80,8 @@ type Config struct {
 	Clocks    bool // start nodes behind the clock hook
 	Network   bool // put every process in a network of its own
 	Seed      uint64
-	Limit     int64         // of the history, in bytes
-	Retention time.Duration // of etcd's history; 0: all of it
+	Limit     int64         // largest size of the history, in bytes
+	Retention time.Duration // age at which etcd's history is compacted; 0: never
 }
 
 // Rig is the cluster under test. It is safe for concurrent use.
@@ -80,7 +92,7 @@ type Rig struct {
 	Op      *operator.Operator
 	History *history.Writer
 	Net     *Network // nil on loopback
-	Cannot  []string // what this machine does not allow, and why
+	Cannot  []string // faults that this machine does not allow, and why
 
 	began   time.Time
 	file    *os.File
@@ -93,8 +105,8 @@ type Rig struct {
 	grants  grants
 
 	mu     sync.Mutex // guards all below
-	token  string     // of etcd's cluster
-	copies int        // how often it was restored
+	token  string     // token of etcd's cluster
+	copies int        // restores of etcd so far
 	shared *http.Transport
 }
 
@@ -117,11 +129,15 @@ func New(cfg Config) (r *Rig, err error) {
 	if r.file, err = os.Create(filepath.Join(cfg.Dir, "history.jsonl")); err != nil {
 		return nil, err
 	}
-	r.History = history.NewWriter(r.file, history.WriterConfig{Now: r.Now, Limit: cfg.Limit, Each: func(op *history.Op) {
-		if op.F == history.FAllocate && op.Type == history.OK {
-			r.ids.Add(op.Block.Count)
-		}
-	}})
+	r.History = history.NewWriter(r.file, history.WriterConfig{
+		Now:   r.Now,
+		Limit: cfg.Limit,
+		Each: func(op *history.Op) {
+			if op.F == history.FAllocate && op.Type == history.OK {
+				r.ids.Add(op.Block.Count)
+			}
+		},
+	})
 	if err := r.places(); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -184,12 +200,21 @@ func (r *Rig) places() error {
 			return err
 		}
 		urls, peers = append(urls, "http://"+client), append(peers, name+"=http://"+peer)
-		r.Etcds = append(r.Etcds, &Process{Name: name, Place: p, Path: r.Etcd, Dir: filepath.Join(r.Dir, "logs"), Hooked: r.Clocks,
-			Args: []string{"--name", name, "--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
-				"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer, "--log-level", "warn"}})
+		r.Etcds = append(r.Etcds, &Process{
+			Name:   name,
+			Place:  p,
+			Path:   r.Etcd,
+			Dir:    filepath.Join(r.Dir, "logs"),
+			Hooked: r.Clocks,
+			Args: []string{"--name", name, "--listen-client-urls", "http://" + client,
+				"--advertise-client-urls", "http://" + client,
+				"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer,
+				"--log-level", "warn"},
+		})
 		if r.Retention > 0 {
 			p := r.Etcds[i]
-			p.Args = append(p.Args, "--auto-compaction-mode", "periodic", "--auto-compaction-retention", r.Retention.String())
+			p.Args = append(p.Args, "--auto-compaction-mode", "periodic",
+				"--auto-compaction-retention", r.Retention.String())
 		}
 	}
 	for _, p := range r.Etcds {
@@ -231,10 +256,19 @@ func (r *Rig) newNode(name string, urls []string, place func(string) (Place, err
 		}
 	}
 	t := r.Timing
-	n.Process = &Process{Name: name, Place: p, Path: r.Allocator, Dir: filepath.Join(r.Dir, "logs"), Hooked: r.Clocks, Args: append([]string{"serve",
-		"--node.name", name, "--root", Root, "--space", Space, "--etcd.endpoints", strings.Join(urls, ","),
-		"--listen.http", n.HTTP, "--listen.grpc", n.GRPC, "--listen.resp", n.RESP, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip,
-		"--listen.insecure=true", "--gossip.key-file", r.keyFile, "--log.format", "json", "--layout", r.Format.String()}, t.flags()...)}
+	n.Process = &Process{
+		Name:   name,
+		Place:  p,
+		Path:   r.Allocator,
+		Dir:    filepath.Join(r.Dir, "logs"),
+		Hooked: r.Clocks,
+		Args: append([]string{"serve",
+			"--node.name", name, "--root", Root, "--space", Space, "--etcd.endpoints", strings.Join(urls, ","),
+			"--listen.http", n.HTTP, "--listen.grpc", n.GRPC, "--listen.resp", n.RESP, "--listen.admin", n.Admin,
+			"--listen.gossip", n.Gossip,
+			"--listen.insecure=true", "--gossip.key-file", r.keyFile, "--log.format", "json",
+			"--layout", r.Format.String()}, t.flags()...),
+	}
 	return n, nil
 }
 
@@ -242,7 +276,8 @@ func (r *Rig) newNode(name string, urls []string, place func(string) (Place, err
 func (n *Node) embed(r *Rig, urls []string) {
 	args := []string{"--node.name", n.Name, "--space", Space, "--etcd.endpoints", strings.Join(urls, ","),
 		"--listen.http", n.HTTP, "--listen.admin", n.Admin, "--listen.gossip", n.Gossip}
-	settings := append([]string{"--root", Root, "--gossip.key-file", r.keyFile, "--layout", r.Format.String()}, r.Timing.flags()...)
+	settings := append([]string{"--root", Root, "--gossip.key-file", r.keyFile, "--layout", r.Format.String()},
+		r.Timing.flags()...)
 	for i := 0; i < len(settings); i += 2 {
 		args = append(args, "--set", strings.TrimPrefix(settings[i], "--")+"="+settings[i+1])
 	}
@@ -256,7 +291,8 @@ func (r *Rig) Servers() []*Node { return r.Nodes[:len(r.Nodes)-1] }
 func (r *Rig) EmbeddedNode() *Node { return r.Nodes[len(r.Nodes)-1] }
 
 func (t Timing) flags() []string {
-	return []string{"--lease.window", t.Window.String(), "--lease.extend-every", t.ExtendEvery.String(), "--lease.call-timeout", t.CallTimeout.String(),
+	return []string{"--lease.window", t.Window.String(), "--lease.extend-every", t.ExtendEvery.String(),
+		"--lease.call-timeout", t.CallTimeout.String(),
 		"--lease.ttl", t.TTL.String(), "--lease.keepalive", t.KeepAlive.String()}
 }
 
@@ -314,7 +350,8 @@ func (r *Rig) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	init := []string{"init", "--fresh", "--layout", r.Format.String(), "--root", Root, "--space", Space, "--etcd.endpoints", r.Endpoints()}
+	init := []string{"init", "--fresh", "--layout", r.Format.String(), "--root", Root, "--space", Space,
+		"--etcd.endpoints", r.Endpoints()}
 	if err := until(ctx, 30*time.Second, "etcd answers", func(ctx context.Context) error {
 		_, err := r.Allocate(ctx, init...)
 		return err

@@ -18,7 +18,7 @@ type Sample struct {
 	At      clock.Mono
 	Run     int
 	Up      bool               // the node answered
-	Metrics map[string]float64 // by name and labels: `allocator_clock_verdict{state="open"}`
+	Metrics map[string]float64 // keyed by name and labels: `allocator_clock_verdict{state="open"}`
 	Reason  string             // why it is not ready
 }
 
@@ -142,7 +142,12 @@ func (r *Rig) observe(ctx context.Context) {
 			r.leader.Store(int32(leader))
 			if name != last {
 				last = name
-				_, _ = r.History.Write(history.Op{Process: history.Etcd, Type: history.Info, F: history.FLeader, Node: name})
+				_, _ = r.History.Write(history.Op{
+					Process: history.Etcd,
+					Type:    history.Info,
+					F:       history.FLeader,
+					Node:    name,
+				})
 			}
 		})
 	})
@@ -170,11 +175,20 @@ func (r *Rig) record(n *Node, s *Sample) {
 	if s.Up {
 		ms := func(name string) float64 { return s.Value(name) * 1000 }
 		out = &history.Sample{
-			Instance: n.instances.of(n, s.Run), State: s.Label("lease_phase"), Reason: s.Reason, Term: int64(s.Value("term")),
-			LeadMs: int64(ms("window_remaining_seconds")), TTLMs: int64(ms("lease_ttl_remaining_seconds")),
-			OffsetMs: ms("clock_cluster_offset_seconds"), ErrorMs: ms("clock_cluster_uncertainty_seconds"), SelfMs: ms("clock_held_seconds"),
-			Verdict: s.Label("clock_verdict"), Issued: int64(s.Value("ids_issued_total")), Refused: int64(s.Sum("refusals_total")),
-			Members: int64(s.Sum("clock_nodes")), Tick: ms("clock_tick_delay_seconds"),
+			Instance: n.instances.of(n, s.Run),
+			State:    s.Label("lease_phase"),
+			Reason:   s.Reason,
+			Term:     int64(s.Value("term")),
+			LeadMs:   int64(ms("window_remaining_seconds")),
+			TTLMs:    int64(ms("lease_ttl_remaining_seconds")),
+			OffsetMs: ms("clock_cluster_offset_seconds"),
+			ErrorMs:  ms("clock_cluster_uncertainty_seconds"),
+			SelfMs:   ms("clock_held_seconds"),
+			Verdict:  s.Label("clock_verdict"),
+			Issued:   int64(s.Value("ids_issued_total")),
+			Refused:  int64(s.Sum("refusals_total")),
+			Members:  int64(s.Sum("clock_nodes")),
+			Tick:     ms("clock_tick_delay_seconds"),
 		}
 		if sid := int64(s.Value("sid")); sid >= 0 {
 			out.SID = &sid
@@ -182,5 +196,12 @@ func (r *Rig) record(n *Node, s *Sample) {
 	} else if n.Running() {
 		out.State = "silent"
 	}
-	_, _ = r.History.Write(history.Op{Process: history.Sampler, Type: history.Info, F: history.FSample, Node: n.Name, Run: n.RunName(), Sample: out})
+	_, _ = r.History.Write(history.Op{
+		Process: history.Sampler,
+		Type:    history.Info,
+		F:       history.FSample,
+		Node:    n.Name,
+		Run:     n.RunName(),
+		Sample:  out,
+	})
 }

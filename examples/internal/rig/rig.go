@@ -85,7 +85,8 @@ func (p *Process) Log() string {
 func Build(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/flakelease/allocator/examples/"+name).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path,
+		"github.com/flakelease/allocator/examples/"+name).CombinedOutput()
 	if err != nil {
 		t.Fatalf("build %s: %v\n%s", name, err, out)
 	}
@@ -120,7 +121,8 @@ func NewCluster(t *testing.T) *Cluster {
 	c := &Cluster{Etcd: first.Etcd, GRPC: []string{first.GRPC}}
 	for _, name := range []string{"node-2", "node-3"} {
 		grpc, admin := FreePort(t), FreePort(t)
-		p := Start(t, nil, program, "serve", "--node.name", name, "--etcd.endpoints", c.Etcd, "--worker.sid-range", "16-31",
+		p := Start(t, nil, program, "serve", "--node.name", name, "--etcd.endpoints", c.Etcd,
+			"--worker.sid-range", "16-31",
 			"--listen.grpc", grpc, "--listen.admin", admin, "--listen.http", "", "--listen.gossip", "127.0.0.1:0")
 		c.GRPC, c.Nodes = append(c.GRPC, grpc), append(c.Nodes, p)
 		p.Until(t, http.StatusOK, "http://"+admin+"/readyz")

@@ -54,7 +54,8 @@ func run(dir, name, addr string, permit bool) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("%s-%d.ids", name, os.Getpid())), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("%s-%d.ids", name, os.Getpid())),
+		os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -83,12 +84,14 @@ func run(dir, name, addr string, permit bool) error {
 }
 
 // open returns what makes IDs, and what ends it.
-func open(ctx context.Context, name, addr string, permit bool) (next func() (snowflake.ID, error), end func() error, err error) {
+func open(ctx context.Context, name, addr string,
+	permit bool) (next func() (snowflake.ID, error), end func() error, err error) {
 	if addr == "" {
 		next, err := underAgent(permit)
 		return next, func() error { return nil }, err
 	}
-	s, err := legacy.OpenSnowflake(ctx, worker.Config{Name: name, Client: client.Options{Targets: strings.Split(addr, ",")}})
+	s, err := legacy.OpenSnowflake(ctx,
+		worker.Config{Name: name, Client: client.Options{Targets: strings.Split(addr, ",")}})
 	if err != nil {
 		return nil, nil, err
 	}

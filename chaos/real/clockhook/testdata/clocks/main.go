@@ -22,9 +22,9 @@ type answer struct {
 	Since time.Duration // time.Since the start
 	Plain [16]int64     // seconds of each clock by system call; 0 where there is none
 	Rest  [16]int64     // and nanoseconds
-	Sync  time.Duration // how long an fsync took
-	Error string        // and what it said
-	State int           // of adjtimex
+	Sync  time.Duration // time of an fsync
+	Error string        // empty: it succeeded
+	State int           // what adjtimex returned
 	Timex unix.Timex
 	Back  time.Duration // the furthest that a clock was seen to go back
 	Files []string      // open descriptors
