@@ -13,7 +13,7 @@ import (
 type Plan struct {
 	Rounds int
 	Warm   time.Duration // warm-up before each slice
-	Slice  time.Duration // how long a case is measured in a round
+	Slice  time.Duration // time that a case is measured in a round
 	Seed   uint64        // draws the order of the cases
 	Notify func(string)  // progress
 }

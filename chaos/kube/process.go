@@ -22,7 +22,7 @@ type process struct {
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{} // closed when it has ended
-	err  error         // how the process ended; may be read after done
+	err  error         // set before done is closed
 }
 
 // processes starts processes and stops them, the last one first. One goroutine may

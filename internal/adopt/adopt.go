@@ -80,7 +80,7 @@ type candidate struct {
 	future   int64
 	max      flake.ID // greatest ID of all
 	from, to flake.ID // the least and greatest of the past; 0: none
-	sids     []uint32 // how many IDs each sid has, whatever their times
+	sids     []uint32 // number of IDs of each sid, whatever their times
 	begun    []bool   // whether a sid has an ID of the past
 	sidsSaid lease.SIDRange
 }

@@ -39,9 +39,10 @@ type Config struct {
 	Token string      // not used by gRPC
 	// GRPC are the options of gRPC connections, with the transport's credentials
 	// and the token; nil: plaintext.
-	GRPC   []grpc.DialOption
-	Dial   func(ctx context.Context, network, addr string) (net.Conn, error) // nil: net.Dialer's
-	Stride int64                                                             // stride of all blocks; 0: found in an answer that lists IDs
+	GRPC []grpc.DialOption
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error) // nil: net.Dialer's
+	// Stride is that of all blocks. Where it is 0, an answer that lists IDs shows it.
+	Stride int64
 }
 
 // Open returns a client with a connection of its own to the node at addr, of any

@@ -2,7 +2,6 @@ package status_test
 
 import (
 	"encoding/json"
-	"github.com/flakelease/allocator/chaos/servertest"
 	"io"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )

@@ -13,7 +13,7 @@ import (
 
 // Budgets of an attack.
 const (
-	maxLate = 50 * time.Millisecond // how far a quantile may be above the higher baseline
+	maxLate = 50 * time.Millisecond // largest excess of a quantile over the higher baseline
 	maxKept = 32 << 20              // bytes of the heap in use more than before, maxWait after its end
 	maxMore = 64                    // goroutines and open files more than before, the same
 	maxWait = 20 * time.Second

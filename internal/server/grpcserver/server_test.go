@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/flakelease/allocator/chaos/servertest"
-	"github.com/flakelease/allocator/internal/server/grpcserver"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"io"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -19,9 +17,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/server/grpcserver"
 )
 
 func contextCanceled(t testing.TB) (context.Context, context.CancelFunc) {

@@ -3,13 +3,13 @@ package grpcserver_test
 import (
 	"bufio"
 	"encoding/binary"
-	"github.com/flakelease/allocator/chaos/servertest"
 	"io"
 	"net"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/access"
 )
 

@@ -3,8 +3,6 @@ package httpserver_test
 import (
 	"context"
 	"fmt"
-	"github.com/flakelease/allocator/chaos/clocktest"
-	"github.com/flakelease/allocator/chaos/servertest"
 	"io"
 	"log/slog"
 	"net/http"
@@ -13,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"

@@ -1,7 +1,6 @@
 package httpserver_test
 
 import (
-	"github.com/flakelease/allocator/chaos/servertest"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -9,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/servertest"
 )
 
 // TestPanicEndsTheProcess: package net/http would go on behind one.
