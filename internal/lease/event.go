@@ -84,26 +84,28 @@ func (r ReportedRevision) After(o ReportedRevision) bool {
 	return r.Era > o.Era || r.Era == o.Era && r.Revision > o.Revision
 }
 
-// Watched is what a watch of the keys beside windows reports. Opened: the watch was
-// opened at Revision, and changes before that may have been missed. Else: Changes are
+// Watched is what a watch of the keys beside windows reports. With Opened, the watch was
+// opened at Revision, and changes before that may have been missed. Otherwise Changes are
 // all since the report before, and the watch has reached Revision.
 type Watched struct {
 	Opened   bool
 	Revision int64
-	Changes  []Change // in the order of revisions, each revision whole
+	// Changes are in the order of revisions, and each revision is whole.
+	Changes []Change
 }
 
-// Change is a key that was put or deleted.
+// Change is a key that was put or deleted. A ChangedHolder has SID and Holder, and a
+// ChangedNode has Instance and Node. A value that is zero was deleted.
 type Change struct {
 	Revision int64
 	Key      ChangedKey
-	SID      flake.SID     // of ChangedHolder
-	Holder   Entry[Holder] // of ChangedHolder; absent: it was deleted
-	Instance Instance      // of ChangedNode
-	Node     Registration  // of ChangedNode; zero: it was deleted
+	SID      flake.SID
+	Holder   Entry[Holder]
+	Instance Instance
+	Node     Registration
 }
 
-// ChangedKey says what a Change is of.
+// ChangedKey is a kind of key.
 type ChangedKey uint8
 
 // The keys. A change of anything that is not kept has the list read again.
@@ -147,7 +149,7 @@ type (
 	// Alarm reports to an operator something that should not have happened.
 	Alarm struct {
 		Kind    AlarmKind
-		SID     int // -1: concerns no sid
+		SID     int // It is -1 where the alarm is not about a sid.
 		Message string
 	}
 	// Rewatch has the watch opened again: it has not reached what the store showed.
@@ -176,7 +178,7 @@ func (Done) action()      {}
 type Grant struct {
 	SID        flake.SID
 	Term       int64
-	Base, Ceil clock.Millis // Unix ms
+	Base, Ceil clock.Millis
 }
 
 // String returns the grant as transcripts and logs show it.
@@ -189,12 +191,18 @@ type AlarmKind string
 
 // The alarms.
 const (
-	AlarmRewound     AlarmKind = "history_rewound"  // the store forgot something it had confirmed
-	AlarmLost        AlarmKind = "sid_lost"         // another process took our sid
-	AlarmOwnName     AlarmKind = "sid_lost_to_name" // … one that bears our node name
-	AlarmQuarantined AlarmKind = "sid_quarantined"  // a sid's records cannot be trusted
-	AlarmClock       AlarmKind = "clock_ahead"      // our clock is further ahead than is followed
-	AlarmEra         AlarmKind = "era_changed"      // an operator began a new era
+	// AlarmRewound: the store forgot something that it had confirmed.
+	AlarmRewound AlarmKind = "history_rewound"
+	// AlarmLost: another process took our sid.
+	AlarmLost AlarmKind = "sid_lost"
+	// AlarmOwnName: another process with our node's name took our sid.
+	AlarmOwnName AlarmKind = "sid_lost_to_name"
+	// AlarmQuarantined: the records of a sid cannot be trusted.
+	AlarmQuarantined AlarmKind = "sid_quarantined"
+	// AlarmClock: our clock is further ahead than is followed.
+	AlarmClock AlarmKind = "clock_ahead"
+	// AlarmEra: an operator began a new era.
+	AlarmEra AlarmKind = "era_changed"
 )
 
 // Phase is what a node does about its sid.
@@ -206,14 +214,14 @@ type Phase uint8
 //	                                  ▲   ▼         │
 //	                                Standby ◀── Lost┘        Rewound: until a new era
 const (
-	Connecting    Phase = iota // the store has not answered yet
-	Uninitialized              // the space has no config: an operator must run init
-	Seeking                    // about to acquire, or acquiring
-	Standby                    // every sid is taken or unusable
-	Holding                    // issuing, and extending
-	Lost                       // another node has the sid; issuing up to the confirmed ceiling
-	Rewound                    // history went back: nothing is issued
-	Releasing                  // stopping
+	Connecting    Phase = iota // The store has not answered yet.
+	Uninitialized              // The space has no config: an operator must run init.
+	Seeking                    // The node acquires a sid, or is about to.
+	Standby                    // Every sid is taken or unusable.
+	Holding                    // The node issues and extends.
+	Lost                       // Another node has the sid; this one issues up to the confirmed ceiling.
+	Rewound                    // History went back: nothing is issued.
+	Releasing                  // The node stops.
 	Stopped
 )
 
@@ -230,54 +238,75 @@ func (p Phase) String() string {
 }
 
 // Lapsed is a node that had gossip, held a sid, and neither renewed its lease nor gave
-// the sid back: it crashed, or is cut off from the store.
+// the sid back: it crashed, or is cut off from the store. Wall is what its clock read at
+// its last write, which has revision Rev.
 type Lapsed struct {
 	Node     string
 	Instance Instance
-	Wall     clock.Millis // its clock at its last write
-	Rev      int64        // of that write
+	Wall     clock.Millis
+	Rev      int64
 }
 
-// Held is a sid with a holder.
+// Held is a sid with a holder, which is a node or a worker.
 type Held struct {
 	SID      flake.SID
 	Instance Instance
 	Node     string
-	Worker   bool // the holder is a worker, not a node
+	Worker   bool
 }
 
-// Status is a copy of what the machine knows, for people and for refusals.
+// Status is a copy of what the machine knows, for people and for refusals. Slices and
+// maps in it are shared: do not write to them.
 type Status struct {
-	Phase    Phase
-	Held     bool  // the generator issues from Grant, or may until it is sealed
-	EverHeld bool  // this process has had a window
-	Grant    Grant // the first base and the confirmed ceiling
-	Lease    LeaseID
+	Phase Phase
+	// Problem is what the node waits for, for people. It is empty if it waits for nothing.
+	Problem string
+
+	// Held: the generator issues from Grant, or may until it is sealed. EverHeld: this
+	// process has had a window. Idle: it holds no sid, and no write is in flight that could
+	// acquire one.
+	Held, EverHeld, Idle bool
+	// Grant has the first base and the confirmed ceiling.
+	Grant Grant
+	Lease LeaseID
 	// LeaseUntil is when the lease ends if it is never renewed, counted from
 	// when the last renewal was sent. Nothing depends on it.
-	LeaseUntil  clock.Mono
-	Space       Space
-	Era         Era
-	Cluster     uint64
-	Revision    int64
-	ReadAt      clock.Mono           // when Revision was read
-	SIDs        SIDRange             // that this node may take; until Space is known, as if that had no part
-	PoolSize    int                  // how many these are
-	PoolHeld    int                  // of these, with a holder, when last listed
-	PoolBad     int                  // of these, quarantined and without a holder
-	Workers     SIDRange             // sids that are for workers alone; zero: none
-	WorkersHeld int                  // of these, with a holder, when last listed
-	WorkersBad  int                  // of these, quarantined and without a holder
-	Quarantined map[flake.SID]string // why a sid is not used
-	Nodes       []Registration       // who is registered, when last listed; do not write
-	Holders     []Held               // who has which sid, when last listed, in the order of sids; do not write
-	Lapsed      []Lapsed             // nodes with gossip that left without giving their sid back, in the order of sids
-	Listed      bool                 // the space has been listed
-	Idle        bool                 // no sid held, and no write in flight that could acquire one
-	GateOpen    bool                 // ceilings may be written
-	Ceiling     clock.Millis         // the highest of any window, when last listed; 0: none
-	Accepted    clock.Millis         // up to which time an operator accepted clocks, when last listed; 0: none
-	Recorded    clock.Millis         // up to which time clocks may be followed, as records showed when the process started, at RecordedAt; 0: there was none
-	RecordedAt  clock.Mono           // when the space was last listed
-	Problem     string               // what the node waits for, for people; empty if nothing
+	LeaseUntil clock.Mono
+	// GateOpen: ceilings may be written.
+	GateOpen bool
+
+	// What the store showed last. Revision was read at ReadAt.
+	Space    Space
+	Era      Era
+	Cluster  uint64
+	Revision int64
+	ReadAt   clock.Mono
+
+	// SIDs are those that this node may take. Until Space is known they are given as if
+	// the space had no part. PoolSize is how many they are.
+	SIDs     SIDRange
+	PoolSize int
+	// Workers are the sids that are for workers alone; the zero value is none.
+	Workers SIDRange
+
+	// Listed: the space was listed, the last time at RecordedAt. All below is of that list,
+	// and of what the node has learned since. PoolBad and WorkersBad count the sids that are
+	// quarantined and have no holder; Quarantined has the reason of each.
+	Listed                  bool
+	RecordedAt              clock.Mono
+	PoolHeld, PoolBad       int
+	WorkersHeld, WorkersBad int
+	Quarantined             map[flake.SID]string
+	// Nodes are registered. Holders have a sid, and Lapsed left theirs without giving it
+	// back; both are in the order of sids.
+	Nodes   []Registration
+	Holders []Held
+	Lapsed  []Lapsed
+	// Ceiling is the highest of any window; 0 is none.
+	Ceiling clock.Millis
+	// Accepted is up to which time an operator accepted clocks; 0 is none.
+	Accepted clock.Millis
+	// Recorded is up to which time clocks may be followed at RecordedAt, by the records that
+	// there were when the process started; 0 is none.
+	Recorded clock.Millis
 }

@@ -12,11 +12,14 @@ import (
 )
 
 // Bounds is what bounds how far ahead of a clock a sound ceiling lies.
+//
+// Window is W of nodes: how far ahead of the clock a ceiling is reserved. WorkerWindow is
+// W of workers. A clock may be off by MaxSkew, and IDs may run ahead of it by MaxLead.
 type Bounds struct {
-	Window       time.Duration // W of nodes: how far ahead of the clock a ceiling is reserved
-	WorkerWindow time.Duration // W of workers
-	MaxSkew      time.Duration // how far a clock may be off
-	MaxLead      time.Duration // how far IDs may run ahead of the clock
+	Window       time.Duration
+	WorkerWindow time.Duration
+	MaxSkew      time.Duration
+	MaxLead      time.Duration
 }
 
 // SoundBy returns the latest ceiling that a sound clock can have written by now into a
@@ -50,7 +53,8 @@ func (s SIDRecords) Distrust(era Era, sound clock.Millis) string {
 	case s.Holder.Exists() && !s.Window.Exists():
 		return "it has a holder but no window record"
 	case !s.Holder.Exists() && w.Ceil > sound:
-		return fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or this node's clock is far behind", w.Ceil.Time().Format(time.RFC3339))
+		return fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or this node's clock is far behind",
+			w.Ceil.Time().Format(time.RFC3339))
 	}
 	return ""
 }
@@ -66,9 +70,11 @@ func (w Window) ByOperator() string {
 // Free returns the sids of r that have no holder and are not distrusted, in order: past
 // are those whose ceilings have passed, and later those that can be acquired now and used
 // once the clock has reached the ceiling.
-func Free(sids map[flake.SID]SIDRecords, r SIDRange, now clock.Millis, distrusted func(flake.SID) bool) (past, later []flake.SID) {
+func Free(
+	sids map[flake.SID]SIDRecords, r SIDRange, now clock.Millis, distrusted func(flake.SID) bool,
+) (past, later []flake.SID) {
 	for sid := r.From; sid < r.To; sid++ {
-		s := sids[sid] // zero: never used
+		s := sids[sid] // A sid that was never used has no records, and so the ceiling 0.
 		switch {
 		case s.Holder.Exists() || distrusted(sid):
 		case s.Window.Value.Ceil <= now:
@@ -105,7 +111,7 @@ func Taken(sids map[flake.SID]SIDRecords, r SIDRange, bad int) string {
 		node string
 		sids int
 	}
-	var holders []holder // each name once, in the order of sids
+	var holders []holder // Each name is there once, in the order of sids.
 	held := 0
 	for sid := r.From; sid < r.To; sid++ {
 		h := sids[sid].Holder

@@ -3,10 +3,11 @@ package lease
 import "github.com/flakelease/allocator/internal/clock"
 
 // Limit is up to which wall time this process may write ceilings, for itself and for
-// workers: a copy of what the poison guard knows. The zero value permits nothing.
+// workers: a copy of what the poison guard knew at monotonic time At. The zero value
+// permits nothing.
 type Limit struct {
 	At              clock.Mono
-	Extend, Acquire clock.Millis // at that time
+	Extend, Acquire clock.Millis
 }
 
 // Permits reports whether a ceiling may be written at a later reading of the clock.

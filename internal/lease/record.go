@@ -25,8 +25,10 @@ type LeaseID int64
 // it means. Nodes with another fingerprint are refused.
 type Space struct {
 	Layout flake.Layout `json:"layout"`
-	Epoch  clock.Millis `json:"epoch"` // Unix ms that flakes count from
-	Pool   string       `json:"pool"`  // UUID of the space
+	// Epoch is the Unix time that flakes count from.
+	Epoch clock.Millis `json:"epoch"`
+	// Pool is the UUID of the space.
+	Pool string `json:"pool"`
 	// Part is the sids that the space was created for, where others belong to
 	// spaces in other places; zero: the first MaxSIDs of the layout.
 	Part SIDRange `json:"sids,omitzero"`
@@ -51,35 +53,41 @@ func (e *FormatError) Error() string {
 }
 
 // ErrOtherPool is returned when the space was created again under a running node.
-var ErrOtherPool = errors.New("the space was deleted and created again while this node ran: check what happened to etcd's data, then restart this node")
+var ErrOtherPool = errors.New("the space was deleted and created again while this node ran: " +
+	"check what happened to etcd's data, then restart this node")
 
-// Era is the generation of the space's history. An operator bumps it after etcd
-// was restored from a backup; no window of the new era starts below its floor.
+// Era is the generation of the space's history, counted from 1. An operator bumps it
+// after etcd was restored from a backup; no window of the new era starts below its floor.
+// Cluster is etcd's cluster ID when the era began.
 type Era struct {
-	Number  int64        `json:"number"` // 1, 2, …
+	Number  int64        `json:"number"`
 	Floor   clock.Millis `json:"floor"`
-	Cluster uint64       `json:"cluster,string"` // etcd's cluster ID when the era began
+	Cluster uint64       `json:"cluster,string"`
 }
 
 // AcceptedTime is an operator's statement that clocks which read up to Until are
 // right, though they are further ahead of what nodes know than they follow by
 // themselves. It counts in its era alone, and within an era only a later one
 // replaces it: so a node that has read it may rely on it.
+//
+// Nonce is unique to the run of the command, By says who ran it and where, and At is what
+// the operator's clock read.
 type AcceptedTime struct {
 	Era   int64        `json:"era"`
 	Until clock.Millis `json:"until"`
-	Nonce string       `json:"nonce"` // unique to the run of the command
-	By    string       `json:"by"`    // who ran it, and where
-	At    clock.Millis `json:"at"`    // the operator's clock
+	Nonce string       `json:"nonce"`
+	By    string       `json:"by"`
+	At    clock.Millis `json:"at"`
 }
 
 // Holder is the leased record that marks a sid as taken. A worker's is on a lease of
-// its own.
+// its own; Node is then the worker's name, and Owner the client that acquired it, in at
+// most MaxOwner bytes.
 type Holder struct {
 	Instance Instance `json:"instance"`
-	Node     string   `json:"node"` // of a worker: its name
+	Node     string   `json:"node"`
 	Worker   bool     `json:"worker,omitempty"`
-	Owner    string   `json:"owner,omitempty"` // of a worker: the client that acquired it; at most MaxOwner bytes
+	Owner    string   `json:"owner,omitempty"`
 }
 
 // WindowState distinguishes a window in use from one that its owner gave back
@@ -99,26 +107,30 @@ const (
 // Window is the durable record of one sid: the milliseconds [Base, Ceil) that
 // its owner may use. Every millisecond that any process ever used lies below
 // Ceil. It is never deleted.
+//
+// Term grows by one with every acquisition of the sid. Nonce is unique to the attempt that
+// wrote the record, and Wall is what the writer's clock read just before it sent the write.
 type Window struct {
 	Era      int64        `json:"era"`
-	Term     int64        `json:"term"` // grows by one with every acquisition of the sid
+	Term     int64        `json:"term"`
 	Instance Instance     `json:"instance"`
 	Node     string       `json:"node"`
-	Nonce    string       `json:"nonce"` // unique to the attempt that wrote it
+	Nonce    string       `json:"nonce"`
 	Base     clock.Millis `json:"base"`
-	Ceil     clock.Millis `json:"ceil"` // exclusive
+	Ceil     clock.Millis `json:"ceil"`
 	State    WindowState  `json:"state"`
-	Wall     clock.Millis `json:"wall"` // the writer's clock just before it sent the write
+	Wall     clock.Millis `json:"wall"`
 	// Gossip: the writer compares its clock with others. The clock of one that does not
 	// is known to nobody, and its Wall shows the time to nobody.
 	Gossip bool `json:"gossip,omitempty"`
 	// Reason is an operator's, for a quarantined window; at most MaxReason bytes.
 	Reason string `json:"reason,omitempty"`
 
-	// Worker: the owner is a generator outside of the nodes, see package worker. Since is
-	// the first base of the term, so that any node can release it; of nodes it is 0.
+	// Worker: the owner is a generator outside of the nodes, see package worker. Owner is
+	// the client that acquired it, in at most MaxOwner bytes. Since is the first base of the
+	// term, so that any node can release it. For nodes these are zero.
 	Worker bool         `json:"worker,omitempty"`
-	Owner  string       `json:"owner,omitempty"` // the client that acquired it; at most MaxOwner bytes
+	Owner  string       `json:"owner,omitempty"`
 	Since  clock.Millis `json:"since,omitempty"`
 }
 
@@ -141,17 +153,22 @@ type LedgerLine struct {
 	Worker   bool         `json:"worker,omitempty"`
 }
 
-// Registration is a running process, under its lease: a standby has one too.
+// Registration is a running process, under its lease: a standby has one too. GRPC, HTTP
+// and Gossip are addresses of the form host:port.
 type Registration struct {
 	Instance Instance `json:"instance"`
 	Node     string   `json:"node"`
 	Version  string   `json:"version"`
-	GRPC     string   `json:"grpc,omitempty"`    // host:port
-	HTTP     string   `json:"http,omitempty"`    // host:port
-	Gossip   string   `json:"gossip,omitempty"`  // host:port
-	Console  string   `json:"console,omitempty"` // of its pages: http or https, and host:port; not checked
-	SIDRange string   `json:"sids,omitempty"`    // the sids it may take, as first-last; "": all
-	Rev      int64    `json:"-"`                 // revision that the store wrote it at; of two with one name the higher is the newer
+	GRPC     string   `json:"grpc,omitempty"`
+	HTTP     string   `json:"http,omitempty"`
+	Gossip   string   `json:"gossip,omitempty"`
+	// Console is the URL of the node's pages, with scheme, host and port. Nobody has checked it.
+	Console string `json:"console,omitempty"`
+	// SIDRange is the sids that the node may take, as first-last; empty for all.
+	SIDRange string `json:"sids,omitempty"`
+	// Rev is the revision at which the store wrote the registration. Of two with one name
+	// the higher one is the newer.
+	Rev int64 `json:"-"`
 }
 
 // Errors of [Decode]. The record must then be left alone and shown to an

@@ -65,7 +65,8 @@ func (r SIDRange) checkPart(l flake.Layout) error {
 	case int(r.To) > l.Holders():
 		return fmt.Errorf("%v goes beyond sid %d, the last of layout %v: use lower ones", r, l.Holders()-1, l)
 	case r.Len() > MaxSIDs:
-		return fmt.Errorf("%v is %d sids, and a space has at most %d, since every node keeps the records of all: use fewer", r, r.Len(), MaxSIDs)
+		return fmt.Errorf("%v is %d sids, and a space has at most %d, since every node keeps the records of all: "+
+			"use fewer", r, r.Len(), MaxSIDs)
 	}
 	return nil
 }
@@ -93,17 +94,19 @@ func (s Space) SIDsOf(r SIDRange) (SIDRange, error) {
 	return r, nil
 }
 
-// RangeError reports that a range of the settings has sids that the space does not have.
+// RangeError reports that the range of a setting has sids that the space does not have.
+// SIDs are those of the space.
 type RangeError struct {
-	Setting string // the range's name
+	Setting string
 	Range   SIDRange
-	SIDs    SIDRange // of the space
+	SIDs    SIDRange
 	Layout  flake.Layout
 }
 
 // Error names both ranges.
 func (e *RangeError) Error() string {
-	return fmt.Sprintf("%s %v is not within the sids of the space, %v: configure a range within these, or another space", e.Setting, e.Range, e.SIDs.Of(e.Layout))
+	return fmt.Sprintf("%s %v is not within the sids of the space, %v: "+
+		"configure a range within these, or another space", e.Setting, e.Range, e.SIDs.Of(e.Layout))
 }
 
 // Workers returns the sids of the space that are for workers, where r is set aside for
@@ -131,7 +134,8 @@ func (s Space) Workers(r, within SIDRange) (left SIDRange, err error) {
 }
 
 // ErrWorkers says that the sids for workers leave a node none, or two ranges.
-var ErrWorkers = errors.New("no one range of sids is left for the node: move worker.sid-range to an end of the sids, or give the node a sid-range beside it")
+var ErrWorkers = errors.New("no one range of sids is left for the node: move worker.sid-range to an end of the sids, " +
+	"or give the node a sid-range beside it")
 
 // Of returns r as people are shown the sids of a space, such as "0-255 of 1024".
 func (r SIDRange) Of(l flake.Layout) string { return fmt.Sprintf("%v of %d", r, l.Holders()) }

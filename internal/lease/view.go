@@ -12,11 +12,16 @@ import (
 
 // Entry is a key of the store as it was read.
 type Entry[T any] struct {
-	Rev   int64   // revision of its last write; 0: there is no such key
-	Lease LeaseID // the lease it is attached to; 0: none
-	Raw   string  // the bytes stored, which later compares quote
-	Value T       // decoded from Raw; zero when Err is set
-	Err   error   // ErrMalformed, ErrVersion or ErrChecksum
+	// Rev is the revision of its last write. It is 0 if there is no such key.
+	Rev int64
+	// Lease is the lease that the key is on, or 0.
+	Lease LeaseID
+	// Raw is what is stored, which later compares quote.
+	Raw string
+	// Value is decoded from Raw. It is zero if Err is set: ErrMalformed, ErrVersion or
+	// ErrChecksum.
+	Value T
+	Err   error
 }
 
 // Exists reports whether the key was there.
@@ -45,26 +50,35 @@ type SIDRecords struct {
 // View is one linearizable read of the store: everything in it was true at
 // Revision. A view of the whole space has all sids that have a key; a view of a
 // single sid has just that one (present even where both its keys are absent).
+// Cluster is etcd's cluster ID.
 type View struct {
-	Cluster  uint64 // etcd's cluster ID
+	Cluster  uint64
 	Revision int64
 	Config   Entry[Space]
 	Era      Entry[Era]
 	SIDs     map[flake.SID]SIDRecords
-	Nodes    []Registration      // views of the whole space only
-	Accepted Entry[AcceptedTime] // views of the whole space only
+
+	// Only views of the whole space have these.
+	Nodes    []Registration
+	Accepted Entry[AcceptedTime]
 }
 
 // Op names the transaction that a Txn asks for.
 type Op uint8
 
-// The transactions. What each compares, besides the window record itself:
+// The transactions, and what each compares besides the window record.
 const (
-	Acquire Op = iota // config and era as seen, holder absent; puts holder, window, ledger
-	Reclaim           // config and era as seen, holder as seen; puts holder, window, ledger
-	Extend            // config and era as seen, holder on our lease; puts window
-	Rehold            // config and era as seen, holder absent; puts holder, window
-	Release           // nothing else; puts window, deletes holder
+	// Acquire compares config and era, and that there is no holder. It puts holder, window
+	// and a line of the ledger.
+	Acquire Op = iota
+	// Reclaim is Acquire over a holder, which it compares.
+	Reclaim
+	// Extend compares config and era, and that the holder is on our lease. It puts the window.
+	Extend
+	// Rehold compares config and era, and that there is no holder. It puts holder and window.
+	Rehold
+	// Release compares nothing else. It puts the window and deletes the holder.
+	Release
 )
 
 var opNames = [...]string{"acquire", "reclaim", "extend", "rehold", "release"}
@@ -82,14 +96,19 @@ func (o Op) String() string {
 // with Seen.Window, by revision and by value; where that is absent, the window
 // and every ledger line of the sid must be absent.
 type Txn struct {
-	Op     Op
-	SID    flake.SID
-	Seen   SIDRecords   // the sid as last read; its window, and for Reclaim its holder, are compared
-	Config Entry[Space] // as last read
-	Era    Entry[Era]   // as last read
-	Lease  LeaseID      // Acquire, Reclaim, Rehold: the holder's lease; Extend: compared
-	Holder Holder       // Acquire, Reclaim, Rehold: put
-	Window Window       // put; Acquire and Reclaim derive the ledger line from it
+	Op  Op
+	SID flake.SID
+	// Seen, Config and Era are as last read. Of Seen the window is compared, and by Reclaim
+	// the holder too.
+	Seen   SIDRecords
+	Config Entry[Space]
+	Era    Entry[Era]
+	// Acquire, Reclaim and Rehold put Holder on Lease. Extend compares the holder's lease
+	// with it.
+	Lease  LeaseID
+	Holder Holder
+	// Window is put. Acquire and Reclaim derive a line of the ledger from it.
+	Window Window
 }
 
 // LedgerKept is how many terms of a sid the ledger keeps.
@@ -134,7 +153,7 @@ func NewRegistration(i Instance, rev int64, raw string) Registration {
 		r = Registration{}
 	}
 	if len(r.Console) > maxShown {
-		r.Console = "" // cut, it would be another address
+		r.Console = "" // A part of it would be another address.
 	}
 	for _, s := range []*string{&r.Node, &r.Version, &r.GRPC, &r.HTTP, &r.Gossip, &r.Console, &r.SIDRange} {
 		*s = Printable(*s)
@@ -157,7 +176,12 @@ func Members(registered []Registration, lapsed []Lapsed) []clock.Member {
 		}
 	}
 	for _, r := range registered {
-		out = append(out, clock.Member{Name: r.Node, Instance: string(r.Instance), Since: r.Rev, NoGossip: r.Node != "" && r.Gossip == ""})
+		out = append(out, clock.Member{
+			Name:     r.Node,
+			Instance: string(r.Instance),
+			Since:    r.Rev,
+			NoGossip: r.Node != "" && r.Gossip == "",
+		})
 	}
 	return out
 }

@@ -29,19 +29,25 @@ import (
 
 // Config configures a catalog. Workers may be zero.
 type Config struct {
-	Instance    lease.Instance // of this process
-	Workers     lease.SIDRange // the sids that are for workers alone
-	Bounds      lease.Bounds
-	ReloadEvery time.Duration // how often a catalog that is not kept is listed again
-	RetryAfter  time.Duration // pause after a list failed; lists that go on failing wait longer
-	Jitter      func(maximum time.Duration) time.Duration
+	// Instance is that of this process.
+	Instance lease.Instance
+	// Workers are the sids that are for workers alone.
+	Workers lease.SIDRange
+	Bounds  lease.Bounds
+	// ReloadEvery is how often a catalog that is not kept is listed again. After a list
+	// that failed it is RetryAfter, and longer if lists go on failing.
+	ReloadEvery time.Duration
+	RetryAfter  time.Duration
+	// Jitter returns a random duration in [0, maximum).
+	Jitter func(maximum time.Duration) time.Duration
 }
 
-// Need is what the process uses the catalog for at a moment.
+// Need is what the process uses the catalog for at a moment. With Keep it holds SID, and
+// the record there is its own.
 type Need struct {
 	Haste Haste
-	Keep  bool      // the process holds a sid, and its record there
-	SID   flake.SID // the sid, with Keep
+	Keep  bool
+	SID   flake.SID
 }
 
 // Haste is how soon a list is needed once something changed.
@@ -49,26 +55,35 @@ type Haste uint8
 
 // The hastes.
 const (
-	None   Haste = iota // not at all: the answer to the process's next write shows a change
-	Spread              // every holder gets every hint: the more sids, the wider their lists are spread
-	Soon                // the process waits for a change
+	// None: no list is needed, since the answer to the process's next write shows a change.
+	None Haste = iota
+	// Spread: every holder gets every hint. The more sids, the wider their lists are spread.
+	Spread
+	// Soon: the process waits for a change.
+	Soon
 )
 
 // Catalog is what one process knows of the space. It is owned by one goroutine.
 type Catalog struct {
-	cfg      Config
-	state    state // but for kept, which depends on the need
-	space    lease.SIDRange
-	sids     map[flake.SID]lease.SIDRecords
-	nodes    []lease.Registration // in the order of instances; statuses share it, so it is never written
-	bad      map[flake.SID]string // why a sid is not used
-	version  int                  // grows with every change of sids and bad
-	revision int64                // the revision of the list
+	cfg   Config
+	state state // It is never kept: that depends on the need, see in.
+	space lease.SIDRange
+	sids  map[flake.SID]lease.SIDRecords
+	// nodes are in the order of instances. Statuses share the slice, so nothing writes to it.
+	nodes []lease.Registration
+	// bad is why sids are not used.
+	bad map[flake.SID]string
+	// version grows with every change of sids and bad.
+	version int
+	// The list that arrived last was of revision, and showed evidence.
+	revision int64
 	evidence Evidence
 
-	loading bool          // a list is on its way
-	lease   lease.LeaseID // this process's lease when the latest list was asked for
-	changed bool          // a change was reported since then
+	// loading: a list is on its way. When the latest one was asked for, this process had
+	// lease; changed says that a change was reported since then.
+	loading bool
+	lease   lease.LeaseID
+	changed bool
 	plan    schedule
 	watch   watch
 }
@@ -84,9 +99,13 @@ const (
 
 // Evidence is what a list shows about clocks.
 type Evidence struct {
-	At         clock.Reading // when the list arrived
-	HolderWall clock.Millis  // the latest wall time in records of live holders with gossip; 0: none
-	LatestWall clock.Millis  // the latest in any record, and the floor of the era; 0: no record
+	// At is when the list arrived.
+	At clock.Reading
+	// HolderWall is the latest wall time in records of live holders with gossip, or 0.
+	HolderWall clock.Millis
+	// LatestWall is the latest wall time in any record, or the floor of the era if that is
+	// later. It is 0 without a record.
+	LatestWall clock.Millis
 	Accepted   lease.Entry[lease.AcceptedTime]
 }
 
@@ -125,7 +144,9 @@ func (c *Catalog) Evidence() Evidence { return c.evidence }
 // Lease returns this process's lease when the latest list was asked for, and whether its
 // registration is missing from the catalog.
 func (c *Catalog) Lease() (asked lease.LeaseID, missing bool) {
-	return c.lease, !slices.ContainsFunc(c.nodes, func(r lease.Registration) bool { return r.Instance == c.cfg.Instance })
+	return c.lease, !slices.ContainsFunc(c.nodes, func(r lease.Registration) bool {
+		return r.Instance == c.cfg.Instance
+	})
 }
 
 // Ask notes that the space is listed from now on, while the process has a lease.
@@ -164,12 +185,12 @@ func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 	maps.DeleteFunc(c.bad, func(sid flake.SID, why string) bool {
 		return why != lease.PastWithoutWindow || c.sids[sid].Window.Exists()
 	})
-	for _, sid := range slices.Sorted(maps.Keys(c.sids)) { // in order, so that runs can be repeated
+	for _, sid := range slices.Sorted(maps.Keys(c.sids)) {
 		s := c.sids[sid]
-		w := s.Window.Value // zero without a readable record
+		w := s.Window.Value // It is zero without a readable record.
 		c.evidence.LatestWall = max(c.evidence.LatestWall, w.Wall)
-		if !c.space.Has(sid) { // no node takes it
-			delete(c.sids, sid)
+		if !c.space.Has(sid) {
+			delete(c.sids, sid) // No node takes it.
 			continue
 		}
 		why := s.Distrust(era, c.cfg.Bounds.SoundBy(now.Wall, era, w.Worker))

@@ -18,12 +18,13 @@ const (
 	never = clock.Mono(math.MaxInt64)
 )
 
-// schedule says when the space is listed next. It asks for a list of its own accord at
-// again, or at keptUntil while the catalog is kept; something else asks for it at. None
-// is asked for before retry.
+// schedule says when the space is listed next. A list is due at again, or at keptUntil
+// while the catalog is kept, and earlier if something asked for it at. None is asked for
+// before retry. spread is the time within which changes had the next list asked for, or 0
+// if none did.
 type schedule struct {
 	at        clock.Mono
-	spread    time.Duration // within which changes have asked for the next list; 0: none has
+	spread    time.Duration
 	again     clock.Mono
 	keptUntil clock.Mono
 	retry     clock.Mono

@@ -12,17 +12,19 @@ import (
 // for each version of the catalog, not for each status; statuses share it.
 type Summary struct {
 	Version int
-	Within  lease.SIDRange // the sids that Size, Held and Bad count
-	Size    int
-	Held    int
-	Bad     int // sids that are quarantined, and without a holder
 
-	WorkersHeld, WorkersBad int // the same of the sids for workers
+	// Size, Held and Bad count the sids within a range, and WorkersHeld and WorkersBad
+	// those for workers. Bad sids are quarantined and have no holder.
+	Within                  lease.SIDRange
+	Size, Held, Bad         int
+	WorkersHeld, WorkersBad int
 
 	Quarantined map[flake.SID]string
-	Holders     []lease.Held // in the order of sids; nil while the catalog is unknown
-	Lapsed      []lease.Lapsed
-	Ceiling     clock.Millis // the highest
+	// Holders and Lapsed are in the order of sids. Holders is nil while the catalog is unknown.
+	Holders []lease.Held
+	Lapsed  []lease.Lapsed
+	// Ceiling is the highest of any sid.
+	Ceiling clock.Millis
 }
 
 // Version is a number that differs whenever the summary may.
@@ -52,9 +54,19 @@ func (c *Catalog) Summarize(within lease.SIDRange) *Summary {
 		switch {
 		case held && r.Holder.Err == nil:
 			h := r.Holder.Value
-			s.Holders = append(s.Holders, lease.Held{SID: sid, Instance: h.Instance, Node: lease.Printable(h.Node), Worker: h.Worker})
-		case !held && !bad && w.State == lease.Active && w.Gossip: // what a quarantined sid says is wrong
-			s.Lapsed = append(s.Lapsed, lease.Lapsed{Node: w.Node, Instance: w.Instance, Wall: w.Wall, Rev: r.Window.Rev})
+			s.Holders = append(s.Holders, lease.Held{
+				SID:      sid,
+				Instance: h.Instance,
+				Node:     lease.Printable(h.Node),
+				Worker:   h.Worker,
+			})
+		case !held && !bad && w.State == lease.Active && w.Gossip:
+			s.Lapsed = append(s.Lapsed, lease.Lapsed{
+				Node:     w.Node,
+				Instance: w.Instance,
+				Wall:     w.Wall,
+				Rev:      r.Window.Rev,
+			})
 		}
 	}
 	return s

@@ -12,19 +12,24 @@ import (
 // maxLater is how many changes are remembered while a list is on its way.
 const maxLater = 4096
 
-// watch is what is known of the watch. Each one that is opened has a number, from 1: a
-// list has every change before it, and the watch that was open when it was asked for
-// reports every change after it.
+// watch is what is known of the watch. Each one that is opened has a number, from 1. A list
+// has every change before it was asked for, and the watch that was open then reports every
+// change after it.
 type watch struct {
-	number   int            // of the latest watch
-	open     bool           // the watch was not given up
-	from     int64          // the revision at which it was opened
-	revision int64          // the revision that it has reached
-	owes     int64          // a revision that a transaction showed and the watch has not reached; 0: none
-	since    clock.Mono     // when the transaction showed it
-	asked    int            // the watch when the latest list was asked for; 0: changes since are missing
-	listed   int            // the same of the list that arrived
-	later    []lease.Change // reported since the latest list was asked for, and not applied
+	number int
+	open   bool
+	// The watch was opened at revision from, and has reached revision. It owes another one
+	// since a transaction showed that; owes is 0 if it is not behind.
+	from     int64
+	revision int64
+	owes     int64
+	since    clock.Mono
+	// asked and listed are the numbers of the watches when the latest list was asked for,
+	// and when the list that arrived was. They are 0 if changes since then are missing.
+	asked  int
+	listed int
+	// later are the changes since the latest list was asked for that are not applied yet.
+	later []lease.Change
 }
 
 // covers reports whether the watch has reported every change since a list of a revision
@@ -34,8 +39,8 @@ func (w *watch) covers(revision int64) bool {
 }
 
 func (w *watch) ask() {
-	if len(w.later) > 0 { // the list that the catalog has lacks these, if no other follows
-		w.listed = 0
+	if len(w.later) > 0 {
+		w.listed = 0 // If no other list follows, the catalog lacks these changes.
 	}
 	w.asked, w.later = w.number, nil
 }
@@ -53,10 +58,14 @@ func (c *Catalog) Watched(now clock.Mono, ev lease.Watched, need Need) {
 	w := &c.watch
 	switch {
 	case ev.Opened:
-		*w = watch{number: w.number + 1, open: true, from: ev.Revision, revision: ev.Revision, asked: w.asked, listed: w.listed}
+		*w = watch{
+			number: w.number + 1, open: true,
+			from: ev.Revision, revision: ev.Revision,
+			asked: w.asked, listed: w.listed,
+		}
 		c.gap(now, need)
 		return
-	case !w.open: // given up
+	case !w.open: // It was given up.
 		return
 	}
 	w.revision = ev.Revision
@@ -73,7 +82,7 @@ func (c *Catalog) Watched(now clock.Mono, ev lease.Watched, need Need) {
 	switch {
 	case c.in(need) != kept:
 		c.Hint(now, need)
-	case c.loading: // that list may be too old to have them, or never come
+	case c.loading: // The list may be too old to have them, or never come.
 		c.apply(now, ev.Changes, need)
 	}
 }
@@ -132,12 +141,12 @@ func (c *Catalog) apply(now clock.Mono, changes []lease.Change, need Need) {
 	c.nodes = slices.Clone(c.nodes)
 	for _, ch := range changes {
 		switch {
-		case ch.Revision <= c.revision: // the list has it
+		case ch.Revision <= c.revision: // The list has it.
 		case ch.Key == lease.ChangedOther, ch.Holder.Err != nil, endsLease(changes, ch):
 			c.Hint(now, need)
 		case ch.Key == lease.ChangedNode:
 			if ch.Node == (lease.Registration{}) && ch.Instance == c.cfg.Instance {
-				c.plan.at = now // to register again
+				c.plan.at = now // It registers again once a list shows that.
 			}
 			c.setNode(ch)
 		case ch.SID == need.SID, !c.space.Has(ch.SID), ch.Revision <= c.sids[ch.SID].Holder.Rev:
@@ -147,7 +156,7 @@ func (c *Catalog) apply(now clock.Mono, changes []lease.Change, need Need) {
 			c.Put(ch.SID, lease.SIDRecords{Holder: ch.Holder})
 			c.Stale()
 			if ch.Holder.Value.Instance == c.cfg.Instance {
-				c.plan.at = now // a late write acquired it for this process: give it back
+				c.plan.at = now // A late write acquired it for this process, which gives it back.
 			}
 		}
 	}
@@ -164,9 +173,12 @@ func deletes(c lease.Change, key lease.ChangedKey) bool {
 // active, and whoever counts its node needs the window. So this waits for a list.
 func endsLease(changes []lease.Change, c lease.Change) bool {
 	with := func(key lease.ChangedKey) bool {
-		return slices.ContainsFunc(changes, func(o lease.Change) bool { return o.Revision == c.Revision && deletes(o, key) })
+		return slices.ContainsFunc(changes, func(o lease.Change) bool {
+			return o.Revision == c.Revision && deletes(o, key)
+		})
 	}
-	return deletes(c, lease.ChangedHolder) && with(lease.ChangedNode) || deletes(c, lease.ChangedNode) && with(lease.ChangedHolder)
+	return deletes(c, lease.ChangedHolder) && with(lease.ChangedNode) ||
+		deletes(c, lease.ChangedNode) && with(lease.ChangedHolder)
 }
 
 // setNode puts or deletes a registration.

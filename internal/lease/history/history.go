@@ -23,14 +23,19 @@ import (
 // History is what one reader has read of a store, as far as later views are compared
 // with it. It is owned by one goroutine.
 type History struct {
-	format   flake.Format
-	known    bool // config and era are set
-	config   lease.Entry[lease.Space]
-	era      lease.Entry[lease.Era]
-	cluster  uint64                 // 0: no view yet
-	revision int64                  // the highest; answers arrive in order, so it may never fall
-	reported lease.ReportedRevision // the latest that peers reported
-	expected lease.ReportedRevision // the reports before the outstanding list was asked for
+	format flake.Format
+	// known: config and era are set.
+	known  bool
+	config lease.Entry[lease.Space]
+	era    lease.Entry[lease.Era]
+	// cluster is 0 before the first view. revision is the highest; answers arrive in order,
+	// so it may never fall.
+	cluster  uint64
+	revision int64
+	// reported is the latest that peers reported, and expected what they had reported
+	// before the outstanding list was asked for.
+	reported lease.ReportedRevision
+	expected lease.ReportedRevision
 }
 
 // New returns the history of a node that is configured for IDs of format.
@@ -53,15 +58,14 @@ type Finding interface{ finding() }
 
 // The findings. Only a view that is Sound may be used for anything else.
 type (
-	// Sound: the view continues the history.
-	Sound struct {
-		First  bool // the history was unknown
-		NewEra bool // an operator began another era since the view before
-	}
-	// Loss: the store lost something that it had confirmed.
+	// Sound: the view continues the history. It is the First one if the history was
+	// unknown, and has a NewEra if an operator began another since the view before.
+	Sound struct{ First, NewEra bool }
+	// Loss: the store lost something that it had confirmed. Only an era after LastEra
+	// ends that.
 	Loss struct {
-		Why     string // for people
-		LastEra int64  // only an era after this one ends it
+		Why     string
+		LastEra int64
 	}
 	// Unready: the store has no space, or one that cannot be read.
 	Unready struct{ Why string }
@@ -117,8 +121,8 @@ func (h *History) Check(v lease.View) Finding {
 	found := Sound{First: !h.known, NewEra: h.known && era.Number > last.Number}
 	h.known, h.config, h.era = true, v.Config, v.Era
 	if era.Cluster != v.Cluster {
-		return h.lost(v, "etcd's cluster is %x, but era %d began on %x: etcd was restored from a backup, or this is another etcd",
-			v.Cluster, era.Number, era.Cluster)
+		return h.lost(v, "etcd's cluster is %x, but era %d began on %x: "+
+			"etcd was restored from a backup, or this is another etcd", v.Cluster, era.Number, era.Cluster)
 	}
 	return found
 }

@@ -28,7 +28,8 @@ func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
 		m.over(lease.AlarmClock, -1)
 		return false
 	}
-	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of %s: correct it; if it is right, run \"allocator admin accept-time\"",
+	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of %s: correct it; "+
+		"if it is right, run \"allocator admin accept-time\"",
 		now.Wall.Time().Format(time.RFC3339), (now.Wall - until).Duration().Round(time.Second), of)
 	m.alarmOnce(lease.AlarmClock, -1, "this clock is too far ahead of "+of+"; no ceiling is written")
 	m.next = now.Mono.Add(m.cfg.RetryAfter)
@@ -43,9 +44,9 @@ func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
 //   - Once a process has reserved, its own elapsed time shows how far its clock was set.
 //     So do records and the floor of the era: a clock that was behind when the process
 //     started may be set right.
-//   - To a new process records do, with the floor of the era. Where no holder lives, the space may have been
-//     switched off: the downtime may be that long. Where there is no record, nothing
-//     shows the time.
+//   - To a new process records do, with the floor of the era. Where no holder lives, the
+//     space may have been switched off: the downtime may be that long. Where there is no
+//     record, nothing shows the time.
 //   - An operator may have accepted a later time, in this era.
 func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Millis, of string) {
 	seen := m.catalog.Evidence()
@@ -59,7 +60,8 @@ func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Mil
 		until, of = holders, "every live holder's"
 	case m.trusted.Exists():
 		own := now.Wall - clock.MillisOf(m.ahead(now)) + clock.MillisOf(m.cfg.StepLimit+limitSlack)
-		until, of = max(own, holders, m.recordedAt(now.Elapsed())+clock.MillisOf(limitSlack)), "its own time before it was set"
+		until = max(own, holders, m.recordedAt(now.Elapsed())+clock.MillisOf(limitSlack))
+		of = "its own time before it was set"
 	case holders != 0:
 		until, of = holders+clock.MillisOf(m.cfg.StepLimit), "every live holder's"
 	case seen.LatestWall != 0:

@@ -17,29 +17,44 @@ import (
 // Config configures a machine. All durations are required; package config has
 // the defaults and the reasons for them.
 type Config struct {
-	Registration lease.Registration // instance, node name and addresses of this process
-	Format       flake.Format       // the layout and epoch this node was configured for
-	SIDRange     lease.SIDRange     // sids that this node may take; zero: all of the space
-	Workers      lease.SIDRange     // of these, the ones that are for workers alone; zero: none
+	// Registration has the instance, the node's name and the addresses of this process.
+	Registration lease.Registration
+	// Format is what the node is configured for. A space of another one is refused.
+	Format flake.Format
+	// SIDRange is the sids that the node may take; the zero value is all of the space.
+	// Workers are those of them that are for workers alone; the zero value is none.
+	SIDRange lease.SIDRange
+	Workers  lease.SIDRange
 
-	Window         time.Duration // W: how far ahead of the clock a ceiling is reserved
-	ExtendEvery    time.Duration // how often a ceiling is raised
-	TTL            time.Duration // of the lease
+	// Window is W: how far ahead of the clock a ceiling is reserved. It is raised each
+	// ExtendEvery. WorkerWindow is W of workers.
+	Window       time.Duration
+	ExtendEvery  time.Duration
+	WorkerWindow time.Duration
+	// TTL is how long the lease lives without being renewed.
+	TTL            time.Duration
 	KeepAliveEvery time.Duration
-	ReloadEvery    time.Duration // how often the whole space is listed again
-	RetryAfter     time.Duration // pause after a store call failed; lists and registrations that go on failing wait longer
-	MaxSkew        time.Duration // see the poison guard, guard.go
-	StepLimit      time.Duration // how far a clock may be set ahead and write ceilings
-	DowntimeLimit  time.Duration // how much later than all records a first ceiling may be written
-	MaxLead        time.Duration // how far IDs may run ahead of the clock
-	WorkerWindow   time.Duration // W of workers
+	// ReloadEvery is how often the whole space is listed again.
+	ReloadEvery time.Duration
+	// RetryAfter is the pause after a call of the store failed. Lists and registrations
+	// that go on failing wait longer.
+	RetryAfter time.Duration
+	// MaxSkew is how far a clock may be off, StepLimit how far it may be set ahead and
+	// write ceilings, and DowntimeLimit how much later than all records a first ceiling may
+	// be written; see the poison guard, guard.go. IDs may run ahead of the clock by MaxLead.
+	MaxSkew       time.Duration
+	StepLimit     time.Duration
+	DowntimeLimit time.Duration
+	MaxLead       time.Duration
 
 	// Gated is set if the shell sends Gate events: no ceiling is written before
 	// the first one that is open.
 	Gated bool
 
-	Nonce  func() string                             // unique at every call, across all processes
-	Jitter func(maximum time.Duration) time.Duration // random in [0, maximum)
+	// Nonce returns a text that is unique at every call, across all processes.
+	Nonce func() string
+	// Jitter returns a random duration in [0, maximum).
+	Jitter func(maximum time.Duration) time.Duration
 }
 
 // Bounds returns what bounds a sound ceiling.
@@ -76,32 +91,38 @@ func (c Config) within(s lease.Space) (lease.SIDRange, error) {
 type Machine struct {
 	cfg Config
 
-	// What the store has answered.
 	history history.History
-	readAt  clock.Mono     // when the history's revision was read
-	within  lease.SIDRange // sids that this node may take; until the history is known, as if the space had no part
 	catalog catalog.Catalog
-	sum     *catalog.Summary // of a version of the catalog; nil: none was made
+	session session.Session
+	readAt  clock.Mono // The history's revision was read then.
+	// within are the sids that this node may take. Until the history is known they are
+	// given as if the space had no part.
+	within lease.SIDRange
+	sum    *catalog.Summary // It may be of an older version of the catalog, or nil.
 
-	// Requests about records, of which one at most is outstanding.
+	// busy: the one request about records is outstanding. None is sent before next. try is
+	// a write that is not settled yet.
 	busy bool
-	next clock.Mono // none before this
-	try  *attempt   // a write not settled yet
+	next clock.Mono
+	try  *attempt
 
-	session  session.Session
-	life     life
-	state    state
+	life  life
+	state state
+	// standby: there was no sid to choose when one was last looked for. beaten: another
+	// process was first when a free one was last asked for.
 	everHeld bool
-	standby  bool // there was no sid to choose when one was last looked for
-	beaten   bool // another process was first when a free sid was last asked for
+	standby  bool
+	beaten   bool
 
-	trusted  clock.Reference // of the first clock that a ceiling was written from
-	recorded clock.Reference // of the latest time that a record showed before that: later ones may follow our step
+	// trusted follows the clock since the first ceiling was written from it. recorded is of
+	// the latest time that records showed before that: later ones may follow our own step.
+	trusted  clock.Reference
+	recorded clock.Reference
 	gate     lease.Gate
 
-	problem string               // what the node waits for, for a person
-	alarms  map[condition]string // raised and not over
-	actions []lease.Action       // of the step under way
+	problem string               // What the node waits for, for people.
+	alarms  map[condition]string // The conditions that were raised and are not over.
+	actions []lease.Action       // What the step under way has asked for.
 }
 
 // condition is something that lasts, and that one alarm is raised for.
@@ -114,18 +135,26 @@ type condition struct {
 func New(cfg Config) *Machine {
 	layout := lease.Space{Layout: cfg.Format.Layout}
 	within, err := cfg.within(layout)
-	if err != nil { // the space may have other sids
+	if err != nil { // The space may have other sids than its layout's first.
 		within = cmp.Or(cfg.SIDRange, layout.SIDs())
 	}
 	return &Machine{
 		cfg: cfg,
 		session: session.New(session.Config{
-			Registration: cfg.Registration, TTL: cfg.TTL, KeepAliveEvery: cfg.KeepAliveEvery, RetryAfter: cfg.RetryAfter, Jitter: cfg.Jitter,
+			Registration:   cfg.Registration,
+			TTL:            cfg.TTL,
+			KeepAliveEvery: cfg.KeepAliveEvery,
+			RetryAfter:     cfg.RetryAfter,
+			Jitter:         cfg.Jitter,
 		}),
 		history: history.New(cfg.Format),
 		catalog: catalog.New(catalog.Config{
-			Instance: cfg.Registration.Instance, Workers: cfg.Workers, Bounds: cfg.Bounds(),
-			ReloadEvery: cfg.ReloadEvery, RetryAfter: cfg.RetryAfter, Jitter: cfg.Jitter,
+			Instance:    cfg.Registration.Instance,
+			Workers:     cfg.Workers,
+			Bounds:      cfg.Bounds(),
+			ReloadEvery: cfg.ReloadEvery,
+			RetryAfter:  cfg.RetryAfter,
+			Jitter:      cfg.Jitter,
 		}),
 		within: within,
 		state:  seeking{},
@@ -188,7 +217,7 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 	case lease.Gate:
 		if ev.Open && !m.gate.Open {
 			m.next = min(m.next, now.Mono)
-			if m.hold() == nil { // what was listed while it was shut may be old
+			if m.hold() == nil { // What was listed while it was shut may be old.
 				m.catalog.Replace(now.Mono)
 			}
 		}
@@ -207,7 +236,7 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 		if h := m.hold(); h != nil {
 			h.leave()
 		}
-		m.next = now.Mono // give back at once, even during the pause before a retry
+		m.next = now.Mono // It gives back at once, even during the pause before a retry.
 	default:
 		panic(fmt.Sprintf("lease: unknown event %T", ev))
 	}

@@ -36,7 +36,7 @@ func (m *Machine) plan(now clock.Reading) {
 		if m.life == stopping {
 			m.end()
 		} else if now.Mono >= max(m.next, m.catalog.Retry()) {
-			m.load(now) // an operator may have begun a new era
+			m.load(now) // An operator may have begun a new era.
 		}
 	case m.try != nil && m.try.unknown:
 		if now.Mono >= m.next {
@@ -84,7 +84,7 @@ func (m *Machine) giveBack(now clock.Reading, h *hold) {
 		h.service = sealing
 		m.do(lease.Seal{})
 	case h.service == sealing:
-	case h.record == lost: // the record is another process's
+	case h.record == lost: // There is nothing to release: the record is another process's.
 		m.dropHold(now)
 		m.plan(now)
 	case now.Mono >= m.next:
@@ -114,13 +114,10 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 	if m.try == nil && now.Mono < h.extendAt && now.Wall < h.ceil {
 		return
 	}
-	if !m.gate.Open {
+	// Without a lease it registers first: the old holder key may be gone too.
+	if !m.gate.Open || m.session.ID() == 0 {
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 		return
-	}
-	if m.session.ID() == 0 {
-		m.next = now.Mono.Add(m.cfg.RetryAfter)
-		return // register first: the old holder key may be gone too
 	}
 	if m.poisoned(now, false) {
 		// A machine that was paused without noticing finds the time of the others.
@@ -140,7 +137,7 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 // seek acquires a sid, or waits for one.
 func (m *Machine) seek(now clock.Reading) {
 	switch {
-	case m.session.ID() == 0: // register first
+	case m.session.ID() == 0: // It registers first.
 	case !m.gate.Open:
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	case m.poisoned(now, true):
@@ -159,7 +156,7 @@ func (m *Machine) seek(now clock.Reading) {
 			m.acquire(now, sid, m.catalog.SIDs()[sid])
 			return
 		}
-		if m.catalog.Changed() { // while we registered, or while the list was on its way
+		if m.catalog.Changed() { // It did while we registered, or while the list was on its way.
 			m.catalog.AskBy(now.Mono.Add(m.cfg.Jitter(catalog.MaxJitter)))
 		}
 		m.problem = m.noneFree()
@@ -221,15 +218,16 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 	case len(own) > 0:
 		return lease.Lowest(own, sids), true
 	case len(past) > 0 && m.beaten:
-		return past[m.cfg.Jitter(time.Duration(len(past)))], true // a random index
+		return past[m.cfg.Jitter(time.Duration(len(past)))], true
 	case len(past) > 0:
 		return lease.Lowest(past, sids), true
 	}
+	// Of a sid with a later ceiling we would wait for a time that a wrong clock wrote.
+	sound := m.cfg.Bounds().SoundBy(now.Wall, m.era(), false)
 	for sid := m.within.From; sid < m.within.To && !m.everHeld; sid++ {
 		s := sids[sid]
-		if h := s.Holder; h.Exists() && h.Err == nil && m.catalog.Bad(sid) == "" &&
-			h.Value.Node == name && !h.Value.Worker && h.Value.Instance != m.cfg.Registration.Instance &&
-			s.Window.Value.Ceil <= m.cfg.Bounds().SoundBy(now.Wall, m.era(), false) { // else we would wait for a ceiling that a wrong clock wrote
+		if h := s.Holder; h.Exists() && h.Err == nil && m.catalog.Bad(sid) == "" && s.Window.Value.Ceil <= sound &&
+			h.Value.Node == name && !h.Value.Worker && h.Value.Instance != m.cfg.Registration.Instance {
 			return sid, true
 		}
 	}

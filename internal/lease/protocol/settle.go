@@ -15,7 +15,7 @@ import (
 func (m *Machine) onCommitted(now clock.Reading, ev lease.Committed) {
 	if ev.Err != nil {
 		if errors.Is(ev.Err, lease.ErrLeaseGone) && m.try != nil && m.try.lease == m.session.ID() {
-			m.leaseGone(now) // a keepalive might report it much later, or never
+			m.leaseGone(now) // A keepalive might report it much later, or never.
 		}
 		m.unknownOutcome(now, ev.Err)
 		return
@@ -24,14 +24,14 @@ func (m *Machine) onCommitted(now clock.Reading, ev lease.Committed) {
 		m.settle(now, ev.View)
 	}
 	if m.try != nil {
-		m.next = max(m.next, now.Mono.Add(m.cfg.RetryAfter/5)) // not applied: retry after a pause
+		m.next = max(m.next, now.Mono.Add(m.cfg.RetryAfter/5)) // It was not applied, and is sent again.
 	}
 }
 
 // unknownOutcome notes that a request got no answer. A write may have been
 // applied, or may still be.
 func (m *Machine) unknownOutcome(now clock.Reading, err error) {
-	if !errors.Is(err, lease.ErrLeaseGone) { // that is an answer, and we register again
+	if !errors.Is(err, lease.ErrLeaseGone) { // That is an answer, and we register again.
 		m.problem = fmt.Sprintf("etcd does not answer: %v", err)
 	}
 	m.next = now.Mono.Add(m.cfg.RetryAfter)
@@ -162,7 +162,7 @@ func (m *Machine) settle(now clock.Reading, v lease.View) {
 	}
 	h := m.own()
 	if h != nil && h.sid != try.sid {
-		h = nil // the attempt is not about the sid that we hold
+		h = nil // The attempt is about another sid than the one that we hold.
 	}
 	if h == nil && try.op == lease.Release {
 		// A stray sid: the next list shows whether it is still to be released. An
@@ -250,7 +250,7 @@ func (m *Machine) begin(now clock.Reading, sid flake.SID, got lease.SIDRecords) 
 		if old != nil && old.service != sealed {
 			m.do(lease.Seal{})
 		}
-		h.service, h.issued = sealed, w.Base // nothing of it is ever issued
+		h.service, h.issued = sealed, w.Base // Nothing of it is ever issued.
 	} else {
 		if old != nil && old.service != serving {
 			h.leave()
@@ -277,7 +277,8 @@ func (m *Machine) checkHolder(now clock.Reading, h *hold, got lease.SIDRecords) 
 	case !got.Holder.Exists():
 		h.record = oursNoKey
 	case got.Holder.Value.Instance != m.cfg.Registration.Instance:
-		m.lose(now, h, got, "its holder key belongs to another process, but its window record to this one: etcd's data was edited")
+		m.lose(now, h, got, "its holder key belongs to another process, but its window record to this one: "+
+			"etcd's data was edited")
 	case got.Holder.Lease != m.session.ID():
 		// Ours, on an older lease: it expires with that lease.
 		h.record = oursNoKey
@@ -299,7 +300,7 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got lease.SIDRecords) {
 	case got.Window.Err != nil:
 		m.quarantine(h.sid, got.Window.Err.Error())
 		m.lose(now, h, got, "its window record is unreadable")
-	case w.State == lease.Quarantined: // an operator's decision, and no alarm
+	case w.State == lease.Quarantined: // An operator decided so, which is no reason for an alarm.
 		m.catalog.Distrust(h.sid, w.ByOperator())
 		h.record = lost
 		m.abandon(now.Mono)
@@ -322,8 +323,8 @@ func (m *Machine) lose(now clock.Reading, h *hold, got lease.SIDRecords, why str
 	m.abandon(now.Mono)
 	if got.Window.Err == nil && got.Window.Value.Node == m.cfg.Registration.Node &&
 		got.Window.Value.Instance != m.cfg.Registration.Instance {
-		m.alarm(lease.AlarmOwnName, int(h.sid), "sid %d was taken by another process with the name %q: give each node its own node.name",
-			h.sid, m.cfg.Registration.Node)
+		m.alarm(lease.AlarmOwnName, int(h.sid), "sid %d was taken by another process with the name %q: "+
+			"give each node its own node.name", h.sid, m.cfg.Registration.Node)
 		return
 	}
 	m.alarm(lease.AlarmLost, int(h.sid), "sid %d was lost: %s", h.sid, why)

@@ -21,34 +21,36 @@ type seeking struct{}
 
 // hold is a sid that this process acquired and has not given back.
 type hold struct {
-	sid      flake.SID
-	term     int64
-	base     clock.Millis
-	ceil     clock.Millis     // confirmed
-	seen     lease.SIDRecords // our records as last confirmed
+	sid  flake.SID
+	term int64
+	base clock.Millis
+	// ceil is confirmed, and seen are our records as last confirmed.
+	ceil     clock.Millis
+	seen     lease.SIDRecords
 	extendAt clock.Mono
 	record   ownership
 	service  service
-	issued   clock.Millis // exclusive; set once service is sealed
+	// issued lies above everything that was issued. It is set once service is sealed.
+	issued clock.Millis
 }
 
 // ownership is whose the records of a held sid are.
 type ownership uint8
 
 const (
-	ours      ownership = iota // extend
-	oursNoKey                  // the window is ours and the holder key is gone: rehold
-	lost                       // another process's: what was confirmed to us can still be used
+	ours      ownership = iota // The window is extended.
+	oursNoKey                  // The window is ours and the holder key is gone: it is put again.
+	lost                       // They are another process's, and what was confirmed to us can still be used.
 )
 
 // service is how far a held sid is from being given back. It only grows.
 type service uint8
 
 const (
-	serving service = iota // the generator issues, and the window is extended
-	leaving                // as serving, but to be sealed next
-	sealing                // Seal was asked for and not answered
-	sealed                 // nothing is issued any more
+	serving service = iota // The generator issues, and the window is extended.
+	leaving                // The generator issues, and is sealed next.
+	sealing                // Seal was asked for and not answered.
+	sealed                 // Nothing is issued any more.
 )
 
 // rewound issues nothing: the store lost something that it had confirmed, and a
@@ -61,7 +63,7 @@ type life uint8
 const (
 	running life = iota
 	stopping
-	stopped // no event has an effect any more
+	stopped // No event has an effect any more.
 )
 
 // hold returns the hold, or nil without one.
@@ -98,17 +100,21 @@ func (h *hold) grant() lease.Grant {
 // attempt is a write against one version of a sid's records. Several writes of
 // it may be on their way at once, since one whose reply was lost can still be
 // applied: whichever is first changes the record, and no other can follow.
+//
+// op and lease are of the latest write. While unknown is set, the sid is read back before
+// anything else is done.
 type attempt struct {
 	sid     flake.SID
 	seen    lease.SIDRecords
 	nonces  map[string]write
-	op      lease.Op      // of the latest write
-	lease   lease.LeaseID // that it was to be put on
-	unknown bool          // read back before doing anything else
+	op      lease.Op
+	lease   lease.LeaseID
+	unknown bool
 }
 
-// write is one write of an attempt.
+// write is one write of an attempt. It was sent at an elapsed time, when the clock read the
+// wall time that its record has.
 type write struct {
 	op   lease.Op
-	sent time.Duration // in elapsed time, at the wall time that its record has
+	sent time.Duration
 }

@@ -26,11 +26,14 @@ import (
 
 // Config configures a session. All fields are required.
 type Config struct {
-	Registration   lease.Registration
-	TTL            time.Duration // of the lease
+	Registration lease.Registration
+	// TTL is how long the lease lives without being renewed, which it is each KeepAliveEvery.
+	TTL            time.Duration
 	KeepAliveEvery time.Duration
-	RetryAfter     time.Duration // pause after a failure; registrations that go on failing wait longer
-	Jitter         func(maximum time.Duration) time.Duration
+	// RetryAfter is the pause after a failure. Registrations that go on failing wait longer.
+	RetryAfter time.Duration
+	// Jitter returns a random duration in [0, maximum).
+	Jitter func(maximum time.Duration) time.Duration
 }
 
 type state uint8
@@ -43,13 +46,16 @@ const (
 
 // Session is the lease of one process. It is owned by one goroutine.
 type Session struct {
-	cfg     Config
-	state   state
-	id      lease.LeaseID // 0 in none
-	until   clock.Mono    // the end of the lease if it is never renewed
-	sent    clock.Mono    // when a lease or a renewal was last asked for
-	next    clock.Mono    // no request is sent before
-	busy    bool          // a request is outstanding
+	cfg   Config
+	state state
+	id    lease.LeaseID // It is 0 in none.
+	// until is the end of the lease if it is never renewed.
+	until clock.Mono
+	// sent is when a lease or a renewal was last asked for. No request is sent before next,
+	// or while one is outstanding, when busy is set.
+	sent    clock.Mono
+	next    clock.Mono
+	busy    bool
 	retries lease.Retries
 }
 
@@ -107,7 +113,7 @@ func (s *Session) Answered(now clock.Mono, ev lease.Event, holds bool) error {
 	switch ev := ev.(type) {
 	case lease.Registered:
 		switch {
-		case errors.Is(ev.Err, lease.ErrLeaseGone): // maybe the answer to a write showed it first
+		case errors.Is(ev.Err, lease.ErrLeaseGone): // The answer to a write may have shown it before.
 			s.Gone(now)
 			return lease.ErrLeaseGone
 		case ev.Err != nil:
@@ -120,7 +126,7 @@ func (s *Session) Answered(now clock.Mono, ev lease.Event, holds bool) error {
 		case s.state == none:
 			s.id = ev.Lease
 			s.renewed(now)
-		default: // the lease that the session has, which this did not renew
+		default: // It was put on the lease that there is, which is not renewed by that.
 			s.next = now
 		}
 		s.state, s.retries = registered, lease.Retries{}
@@ -134,7 +140,7 @@ func (s *Session) Answered(now clock.Mono, ev lease.Event, holds bool) error {
 		default:
 			s.renewed(now)
 		}
-	case lease.Revoked: // a lease that could not be revoked expires by itself
+	case lease.Revoked: // A lease that could not be revoked expires by itself.
 		s.state, s.id = none, 0
 	}
 	return nil
