@@ -499,13 +499,11 @@ func TestLostAnswers(t *testing.T) {
 			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 8, Timeout: time.Minute})
 			w, stop := &callLog{}, make(chan struct{})
 			wg := w.load(t, c, 8, stop)
-			time.Sleep(time.Second)
+			w.served(t, 500)
+			until(t, "an answer is lost", func() bool { return c.Stats().Retries > 0 })
 			close(stop)
 			wg.Wait()
-			w.finish(t, true, 20)
-			if c.Stats().Retries == 0 {
-				t.Error("no answer was lost")
-			}
+			w.finish(t, true, 500)
 		})
 	}
 }
@@ -522,14 +520,15 @@ func TestSilentNode(t *testing.T) {
 				AttemptTimeout: 300 * time.Millisecond, Timeout: time.Minute})
 			w, stop := &callLog{}, make(chan struct{})
 			wg := w.load(t, c, 8, stop)
-			time.Sleep(100 * time.Millisecond)
+			w.served(t, 20)
 			before, from := f.asked.Load(), time.Now()
 			f.always(act{hang: true})
 			g.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act { return act{hang: number%500 == 0} })
-			time.Sleep(1500 * time.Millisecond)
+			time.Sleep(time.Second) // for which the client leaves a silent node alone
+			w.served(t, 100)
 			close(stop)
 			wg.Wait()
-			w.finish(t, true, 50)
+			w.finish(t, true, 100)
 			// Each caller may meet it once, and again each second.
 			if n, most := f.asked.Load()-before, 8*(2+int64(time.Since(from)/time.Second)); n > most {
 				t.Errorf("the silent node was asked %d times, more than %d", n, most)
@@ -755,10 +754,11 @@ func TestMaxConnectionAge(t *testing.T) {
 			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 16})
 			w, stop := &callLog{}, make(chan struct{})
 			wg := w.load(t, c, 8, stop)
-			time.Sleep(1500 * time.Millisecond)
+			time.Sleep(time.Second) // of connections that live for 200 ms
+			w.served(t, 200)
 			close(stop)
 			wg.Wait()
-			w.finish(t, true, 100)
+			w.finish(t, true, 200)
 		})
 	}
 }

@@ -3,9 +3,11 @@ package client_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +30,7 @@ var etcd = sync.OnceValues(func() (*devetcd.Server, error) {
 var started bool // etcd was
 
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // most of those that run in parallel wait
 	code := m.Run()
 	if started {
 		if e, err := etcd(); err == nil {
@@ -158,4 +161,17 @@ func until(t testing.TB, what string, ok func() bool) {
 			t.Fatalf("not within 30 s: %s", what)
 		}
 	}
+}
+
+// waiting returns how many goroutines wait for a channel in a function, or in what it
+// called. Tests that use it do not run in parallel with others.
+func waiting(function string) (n int) {
+	stacks := make([]byte, 32<<20)
+	for g := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+		state, _, _ := strings.Cut(g, "\n")
+		if strings.Contains(g, function) && (strings.Contains(state, "[select") || strings.Contains(state, "[chan receive")) {
+			n++
+		}
+	}
+	return n
 }

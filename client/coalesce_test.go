@@ -38,8 +38,7 @@ func TestWaitingCallersShare(t *testing.T) {
 			}
 		})
 	}
-	until(t, "all ask", func() bool { return w.ticks.Load() == callers })
-	time.Sleep(50 * time.Millisecond) // after its tick, each has a few instructions to go
+	until(t, "all wait", func() bool { return waiting("client.(*coalescer).take(") == callers })
 	close(release)
 	wg.Wait()
 	w.finish(t, true, callers)
@@ -119,7 +118,7 @@ func TestLostAfterReplaced(t *testing.T) {
 			before := nodeStats(c, b.addr).Requests
 			go call() // finds that, and has the stream replaced
 			until(t, "b gets the stream", func() bool { return nodeStats(c, b.addr).Requests > before })
-			time.Sleep(100 * time.Millisecond) // until the new stream is in use
+			until(t, "it is in use", func() bool { return client.StreamTo(c) == b.addr })
 			// Of refused batches, the second finds the new stream idle again.
 			for range 2 {
 				release <- struct{}{}

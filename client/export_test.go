@@ -6,6 +6,16 @@ import "time"
 // It is called before the first call of c.
 func SetBootClock(c *Client, boot func() time.Duration) { c.uptime = newUptime(boot) }
 
+// StreamTo returns the address of the node that c's stream is to; "": there is none.
+func StreamTo(c *Client) string {
+	c.coalesce.mu.Lock()
+	defer c.coalesce.mu.Unlock()
+	if c.coalesce.cur == nil {
+		return ""
+	}
+	return c.coalesce.cur.e.addr
+}
+
 // UnderWay returns how many requests of c's stream have no answer yet.
 func UnderWay(c *Client) int {
 	c.coalesce.mu.Lock()

@@ -202,6 +202,16 @@ func (w *callLog) call(do func() (client.Block, error)) error {
 	return nil
 }
 
+// served waits until n calls have returned.
+func (w *callLog) served(t testing.TB, n int) {
+	t.Helper()
+	until(t, fmt.Sprintf("%d calls are served", n), func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.given) >= n
+	})
+}
+
 // check returns an error if an ID was returned twice (I1), or if a call that began
 // after another had returned got a smaller ID.
 func (w *callLog) check(ordered bool) error {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -229,6 +230,7 @@ func freePort(t *testing.T) string {
 
 // TestKill: each of three nodes is killed with SIGKILL while it serves, and restarted.
 func TestKill(t *testing.T) {
+	tier.Check(t, "builds the release")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	bin, err := build.Allocator(ctx, t.TempDir())

@@ -134,8 +134,7 @@ func TestTrialThatIsGivenUp(t *testing.T) {
 // TestTrialThatIsRefusedForGood: calls that wait for another call's trial end with its
 // refusal if retrying does not help, and do not ask the node again, one after the other.
 func TestTrialThatIsRefusedForGood(t *testing.T) {
-	t.Parallel()
-	const waiting = 10
+	const callers = 10
 	f := newFake(t, 1)
 	release := make(chan struct{})
 	f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
@@ -148,23 +147,20 @@ func TestTrialThatIsRefusedForGood(t *testing.T) {
 	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Direct, AttemptTimeout: time.Minute, Timeout: time.Minute})
 	connected(t, c, 1)
 	var wg sync.WaitGroup
-	var began atomic.Int64
 	ask := func() {
-		began.Add(1)
 		if _, err := c.Next(t.Context()); !errors.Is(err, &client.Refusal{Reason: client.AfterTooFar}) {
 			t.Errorf("got %v", err)
 		}
 	}
 	wg.Go(ask)
 	until(t, "the trial", func() bool { return f.asked.Load() == 2 })
-	for range waiting {
+	for range callers {
 		wg.Go(ask)
 	}
-	until(t, "all ask", func() bool { return began.Load() == 1+waiting })
-	time.Sleep(100 * time.Millisecond) // each has a few instructions to go until it waits
+	until(t, "all wait", func() bool { return waiting("client.(*Client).pause(") == callers })
 	close(release)
 	wg.Wait()
-	if n := f.asked.Load(); n > 2+waiting/2 { // a straggler asks for itself
+	if n := f.asked.Load(); n != 2 {
 		t.Errorf("%d requests", n)
 	}
 }
@@ -214,13 +210,12 @@ func TestPrefetchServesManyCallers(t *testing.T) {
 			}
 		})
 	}
-	until(t, "all ask", func() bool { return w.ticks.Load() == callers })
-	time.Sleep(100 * time.Millisecond) // after its tick, each has a few instructions to go
+	until(t, "all wait", func() bool { return waiting("client.(*prefetcher).takeSlow(") == callers })
 	close(release)
 	wg.Wait()
 	w.finish(t, true, callers)
-	// One for who came first, one for all who waited, one ahead; stragglers may add one.
-	if n := f.asked.Load(); n > 5 {
+	// One for who came first, one for all who waited, one ahead.
+	if n := f.asked.Load(); n > 4 {
 		t.Errorf("%d requests", n)
 	}
 }

@@ -373,7 +373,7 @@ func TestOfflineBitsToggle(t *testing.T) {
 func TestOfflineStepsAreUniform(t *testing.T) {
 	everyOffline(t, func(t *testing.T, c flake.OfflineConfig) {
 		if c.EntropySize == 0 {
-			t.Skip("the step is always 1")
+			return // the step is always 1
 		}
 		most := uint32(1)<<(8*c.EntropySize) - 1
 		if c.Format.Layout == flake.Fleet {
