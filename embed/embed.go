@@ -47,7 +47,6 @@ type Allocator struct {
 
 // Pauses of Open.
 const (
-	readyPoll   = 2 * time.Millisecond
 	reservePoll = 500 * time.Millisecond
 	lookTimeout = 2 * time.Second // to read the holders for a PoolError
 )
@@ -116,10 +115,8 @@ func Open(ctx context.Context, cfg Config) (_ *Allocator, err error) {
 
 // untilReady waits for the first window.
 func (a *Allocator) untilReady(ctx context.Context, c config.Config) error {
-	tick := time.NewTicker(readyPoll)
-	defer tick.Stop()
 	for {
-		r := a.node.Ready()
+		r, changed := a.node.Watch()
 		if r == nil {
 			return nil
 		}
@@ -131,7 +128,7 @@ func (a *Allocator) untilReady(ctx context.Context, c config.Config) error {
 			return errors.New("embed: the node ended by itself")
 		case <-ctx.Done():
 			return a.notReady(ctx, c, r)
-		case <-tick.C:
+		case <-changed:
 		}
 	}
 }

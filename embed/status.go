@@ -45,7 +45,7 @@ func (a *Allocator) Status() Status {
 		s.Refusing, s.Message = client.Reason(r.Reason.String()), r.Message
 	}
 	if st.Holding {
-		s.SID, s.Term = int(st.SID), st.Lease.Grant.Term
+		s.SID, s.Term = int(st.SID), st.Term
 		s.WindowLeft, s.Lead = st.WindowLeft().Duration(), st.Lead.Duration()
 	}
 	return s

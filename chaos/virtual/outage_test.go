@@ -230,3 +230,35 @@ func TestRewound(t *testing.T) {
 		}
 	})
 }
+
+// TestHealthAtTheEndOfAWindow: while etcd is away nothing happens in a node but that time
+// passes, or that its clock is set. The health service follows at once when that ends the
+// window.
+func TestHealthAtTheEndOfAWindow(t *testing.T) {
+	for name, step := range map[string]time.Duration{"time passes": 0, "the clock is set": 9 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(e *env) {
+				m := e.startAll(1)[0]
+				e.etcd.Stop()
+				time.Sleep(5 * time.Second)
+				m.clocks.Step(step)
+				n := m.d.Node()
+				for st := n.Stats(); st.Now < st.Ceil; st = n.Stats() {
+					time.Sleep(time.Millisecond)
+				}
+				if n.Stats().Ceil-trueMillis(e.now()) > 1000 == (step == 0) {
+					t.Fatalf("the window ended at %v, of %+v", e.now(), n.Stats())
+				}
+				time.Sleep(10 * time.Millisecond)
+				lines := m.log.String()
+				if last := lines[strings.LastIndex(lines, "ready"):]; !strings.Contains(last, "reason=WINDOW_EXHAUSTED") {
+					t.Errorf("10 ms after the end of the window: %s", last)
+				}
+				if err := e.etcd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				m.untilReady(20 * time.Second)
+			})
+		})
+	}
+}

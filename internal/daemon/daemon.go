@@ -157,6 +157,10 @@ func (d *Daemon) Addresses() Addresses { return d.addrs }
 // when Listening is closed.
 func (d *Daemon) Clocks() clock.Report { return d.watch.Report() }
 
+// WatchClocks returns a channel that is closed when Clocks has something new. It may be
+// called when Listening is closed.
+func (d *Daemon) WatchClocks() <-chan struct{} { return d.watch.Watch() }
+
 // Node returns the part that issues IDs.
 func (d *Daemon) Node() *node.Node { return d.node }
 
@@ -186,7 +190,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.start("etcd connection", stepTimeout, d.etcd.connect)
 	l.start("certificates and tokens", stepTimeout, d.security.run)
 	l.start("log of what the node waits for", stepTimeout, d.logWaiting)
-	l.start("clock", stepTimeout, func(ctx context.Context) error { return d.clock.Run(ctx, d.watch.PeerVote, d.logClockEvent) })
+	l.start("clock", stepTimeout, func(ctx context.Context) error { return d.clock.Run(ctx, d.watch.PeerVote, d.onClockEvent) })
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)
 	l.start("events", stepTimeout, d.runFeed)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
@@ -9,9 +10,12 @@ import (
 )
 
 const (
-	// observeEvery is how often the feed observes what nothing reports, such as the end
-	// of a window. The clock gate is evaluated as often.
-	observeEvery = 250 * time.Millisecond
+	// observeEvery is how often the feed observes what nobody reports: how many IDs were
+	// issued, what peers answer, files that were read again, and calls to etcd that fail.
+	observeEvery = time.Second
+	// settle is the time in which what follows from one cause happens, such as a grant
+	// and the status with it. It is observed together, so that the cause comes first.
+	settle = 5 * time.Millisecond
 	// snapshotEvery is the time between two snapshots of streams, without events.
 	snapshotEvery = time.Second
 	// snapshotSoon is the same after an event.
@@ -28,13 +32,13 @@ const (
 // runFeed observes the node until ctx ends, and ends all streams of events then.
 func (d *Daemon) runFeed(ctx context.Context) error {
 	defer d.feed.End()
-	tick := time.NewTicker(observeEvery)
-	defer tick.Stop()
+	timer := time.NewTimer(observeEvery)
+	defer timer.Stop()
 	var pace pace
 	var asked clock.Mono // when the reports of nodes were; 0: not yet
 	_, wanted := d.feed.Watching()
 	for {
-		_, changed := d.keeper.Watch()
+		_, changed := d.node.Watch()
 		now := d.clock.Now().Mono
 		happened := d.feed.Observe(now, d.state())
 		streams, _ := d.feed.Watching()
@@ -42,18 +46,22 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 			asked = now
 			d.askReports(now)
 		}
-		if pace.due(now, streams, happened) {
+		wait := pace.wait(now, streams, happened)
+		if wait <= 0 {
 			json := feed.JSON(d.console.Complete(d.reader.Snapshot(ctx)))
 			d.feed.SetSnapshot(json)
 			pace.made(now, len(json))
+			wait = pace.wait(now, streams, false)
 		}
+		timer.Reset(min(wait, observeEvery))
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+			time.Sleep(settle)
 		case <-wanted:
 			pace.asked = true
-		case <-tick.C:
+		case <-timer.C:
 		}
 	}
 }
@@ -87,18 +95,22 @@ type pace struct {
 	event bool       // something happened since
 }
 
-// due reports whether one is to be made now, for so many streams.
-func (p *pace) due(now clock.Mono, streams int, happened bool) bool {
+// wait returns the time until one is to be made for so many streams, 0 or less if that is
+// now. Without streams none is.
+func (p *pace) wait(now clock.Mono, streams int, happened bool) time.Duration {
 	p.event = p.event || happened
-	if streams == 0 {
-		return false
+	switch {
+	case streams == 0:
+		return math.MaxInt64
+	case p.size == 0:
+		return 0
 	}
 	after := snapshotEvery
 	if p.asked || p.event {
 		after = snapshotSoon
 	}
 	after = max(after, time.Duration(float64(streams)*float64(p.size)/snapshotBytes*float64(time.Second)))
-	return p.size == 0 || now.Sub(p.at) >= after
+	return after - now.Sub(p.at)
 }
 
 func (p *pace) made(now clock.Mono, size int) { *p = pace{at: now, size: size} }

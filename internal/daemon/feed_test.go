@@ -28,7 +28,7 @@ func TestPace(t *testing.T) {
 		p := pace{size: tc.size}
 		got := time.Duration(0)
 		for now := clock.Mono(1); now < 10*second && got == 0; now += second / 1000 {
-			if p.due(now, tc.streams, tc.happened && now == 1) {
+			if p.wait(now, tc.streams, tc.happened && now == 1) <= 0 {
 				got = max(now.Sub(0).Truncate(time.Millisecond), 1)
 			}
 		}

@@ -134,8 +134,9 @@ func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
 	}
 }
 
-// logClockEvent logs an event of the machine's clock.
-func (d *Daemon) logClockEvent(e clock.AnchorEvent) {
+// onClockEvent passes an event of the machine's clock on, and logs it.
+func (d *Daemon) onClockEvent(e clock.AnchorEvent) {
+	d.node.Reconsider()
 	log := d.log.With("step", e.Step.String(), "held", e.Held.String())
 	switch e.Kind {
 	case clock.Stepped:

@@ -65,7 +65,6 @@ func (d *Daemon) serveRESP(l net.Listener) error {
 func (d *Daemon) endReadiness() {
 	if d.cfg.Drain.Delay > 0 {
 		d.node.Leave()
-		d.grpc.CheckHealth()
 		time.Sleep(d.cfg.Drain.Delay)
 	}
 }

@@ -9,15 +9,6 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// change replaces the state by what f makes of it.
-func (n *Node) change(f func(*state)) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	next := *n.state.Load()
-	f(&next)
-	n.state.Store(&next)
-}
-
 // Begin starts issuing from a confirmed grant. A tenure still issuing is sealed
 // first; the new one starts above everything this process issued (I2).
 //
@@ -33,16 +24,18 @@ func (n *Node) Begin(g lease.Grant) {
 		if err != nil {
 			panic(fmt.Sprintf("node: grant %v: %v", g, err))
 		}
-		s.tenure = t
+		s.tenure, s.term = t, g.Term
 	})
 	n.NoteReserved(g.Ceil)
 }
 
 // Raise lets the present tenure issue up to ceil, which etcd has confirmed.
 func (n *Node) Raise(ceil clock.Millis) {
-	if t := n.state.Load().tenure; t != nil {
-		t.Raise(ceil)
-	}
+	n.change(func(s *state) {
+		if s.tenure != nil {
+			s.tenure.Raise(ceil)
+		}
+	})
 	n.NoteReserved(ceil)
 }
 
@@ -98,8 +91,9 @@ func (n *Node) Leave() { n.change(func(s *state) { s.leaving = true }) }
 
 // Ready returns nil if a request for one ID would not be refused now, and else
 // why it would be.
-func (n *Node) Ready() *Refusal {
-	s, now := n.state.Load(), n.clock.Now().Wall
+func (n *Node) Ready() *Refusal { return n.ready(n.state.Load(), n.clock.Now().Wall) }
+
+func (n *Node) ready(s *state, now clock.Millis) *Refusal {
 	if r := n.closed(s); r != nil {
 		return r
 	}
@@ -136,6 +130,7 @@ type Stats struct {
 	Lead       clock.Millis      // how far the last ID lies ahead of the clock; negative: behind
 	Holding    bool
 	SID        flake.SID // of the present tenure; 0 without one
+	Term       int64     // of the present tenure; 0 without one
 	Draining   bool
 	Verdict    clock.Verdict
 	Lease      lease.Status
@@ -155,7 +150,7 @@ func (n *Node) Stats() Stats {
 		st.Refused[r] = n.refused[r].Load()
 	}
 	if t := s.tenure; t != nil {
-		st.Holding, st.SID, st.Lead = true, t.SID(), t.Ahead(st.Now)
+		st.Holding, st.SID, st.Term, st.Lead = true, t.SID(), s.term, t.Ahead(st.Now)
 		st.Base, st.Ceil = t.Base(), t.Ceil()
 	}
 	return st

@@ -43,24 +43,16 @@ type Node struct {
 
 	reserved atomic.Int64 // highest ceiling ever confirmed to this process, Unix ms
 
-	mu   sync.Mutex   // guards changes of state, and high
-	high clock.Millis // exclusive: everything issued by sealed tenures lies below
-}
-
-// state is all that a request consults. It is never changed, only replaced.
-type state struct {
-	tenure   *gen.Tenure // nil: none, or sealed for good
-	verdict  clock.Verdict
-	leaving  bool // not ready, and still serving
-	draining bool
-	lease    lease.Status // as last reported; for refusals, never for permission
+	mu    sync.Mutex   // guards changes of state, and the rest
+	high  clock.Millis // exclusive: everything issued by sealed tenures lies below
+	timer *time.Timer  // closes state.changed when time alone changes readiness; nil: nobody watches, or none is needed
 }
 
 // New returns a node without a tenure: it refuses with STARTING. rnd must be
 // safe for concurrent use; see gen.Random.
 func New(cfg Config, src clock.Source, rnd rand.Source) *Node {
 	n := &Node{cfg: cfg, clock: src, rnd: rnd}
-	n.state.Store(&state{})
+	n.state.Store(&state{changed: make(chan struct{})})
 	return n
 }
 

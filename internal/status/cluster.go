@@ -211,7 +211,7 @@ func (r *Reader) self(st node.Stats) Self {
 		self.Ready, self.Refusing, self.Message = false, refusal.Reason, refusal.Message
 	}
 	if st.Holding {
-		self.SID, self.Term, self.Base, self.Ceil = int(st.SID), st.Lease.Grant.Term, int64(st.Base), int64(st.Ceil)
+		self.SID, self.Term, self.Base, self.Ceil = int(st.SID), st.Term, int64(st.Base), int64(st.Ceil)
 	}
 	if r.cfg.Feed != nil {
 		self.Rate = r.cfg.Feed.Rate()

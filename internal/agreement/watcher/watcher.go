@@ -62,8 +62,9 @@ type Watcher struct {
 
 	mu      sync.Mutex // guards the rest
 	machine *agreement.Machine
-	gossip  Gossip   // nil before gossip runs
-	voters  []string // as gossip is to know them
+	gossip  Gossip        // nil before gossip runs
+	voters  []string      // as gossip is to know them
+	stepped chan struct{} // closed after the machine's next step; nil: nobody watches
 }
 
 // eventQueue holds the answers of a burst, in which every peer replies at once.
@@ -132,6 +133,10 @@ func (w *Watcher) step(ev agreement.Event, timer *time.Timer) {
 	r := w.read()
 	actions := w.machine.Step(r, ev)
 	wait := w.machine.Wake().Sub(r.Mono)
+	if w.stepped != nil {
+		close(w.stepped)
+		w.stepped = nil
+	}
 	gossip := w.gossip
 	w.mu.Unlock()
 	timer.Reset(wait)
@@ -215,6 +220,16 @@ func (w *Watcher) Status() agreement.Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.machine.Status()
+}
+
+// Watch returns a channel that is closed when Report next has something new.
+func (w *Watcher) Watch() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stepped == nil {
+		w.stepped = make(chan struct{})
+	}
+	return w.stepped
 }
 
 // Report returns what is known, for people and metrics.

@@ -54,9 +54,6 @@ const (
 	connWindow   = 256 << 10
 )
 
-// healthEvery is the interval at which the health service follows readiness.
-const healthEvery = 250 * time.Millisecond
-
 // Config is what a Server needs. Service and Reader are required.
 type Config struct {
 	Service *server.Service
@@ -156,12 +153,11 @@ func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
 // Run makes the health service follow the node's readiness until ctx ends, and
 // returns nil then.
 func (s *Server) Run(ctx context.Context) error {
-	tick := time.NewTicker(healthEvery)
-	defer tick.Stop()
 	for {
+		_, changed := s.node.Watch()
 		s.CheckHealth()
 		select {
-		case <-tick.C:
+		case <-changed:
 		case <-ctx.Done():
 			return nil
 		}

@@ -186,7 +186,7 @@ func TestHealthFollowsReadiness(t *testing.T) {
 	expect(healthpb.HealthCheckResponse_NOT_SERVING)
 }
 
-// TestRun: the poller finds out by itself, and ends with its context.
+// TestRun: the health service follows readiness at once, and ends with its context.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := servertest.New(t)
@@ -194,7 +194,6 @@ func TestRun(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- env.GRPC.Run(ctx) }()
 		serving := func() bool {
-			time.Sleep(250 * time.Millisecond) // of the bubble's clock
 			synctest.Wait()
 			return grpcserver.Serving(env.GRPC)
 		}
@@ -204,6 +203,10 @@ func TestRun(t *testing.T) {
 		servertest.Standby.Set(env)
 		if serving() {
 			t.Error("serving on standby")
+		}
+		servertest.Standby.Cure(env)
+		if !serving() {
+			t.Error("not serving although ready again")
 		}
 		cancel()
 		if err := <-ended; err != nil {

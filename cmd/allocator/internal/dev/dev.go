@@ -294,14 +294,18 @@ func (d *dev) announce(ctx context.Context, startSkewed func()) error {
 			startSkewed()
 		}
 		for i, one := range d.daemons {
-			for (d.skews[i] != 0) == skewed && !settled(one) {
+			if (d.skews[i] != 0) != skewed {
+				continue
+			}
+			for wake := one.Listening(); !settled(one); {
 				select {
 				case <-ctx.Done():
 					return nil
 				case <-deadline:
 					return fmt.Errorf("%s is not ready within %v: %w", one.Node().Config().Name, within, one.Node().Ready())
-				case <-time.After(5 * time.Millisecond):
+				case <-wake:
 				}
+				_, wake = one.Node().Watch()
 			}
 		}
 	}
@@ -328,13 +332,17 @@ func (d *dev) untilCompared(ctx context.Context) bool {
 	}
 	deadline := time.After(within)
 	for _, one := range d.daemons {
-		for !compared(one, len(d.daemons), len(d.skews) > 0) {
+		for {
+			changed := one.WatchClocks()
+			if compared(one, len(d.daemons), len(d.skews) > 0) {
+				break
+			}
 			select {
 			case <-ctx.Done():
 				return false
 			case <-deadline:
 				return true
-			case <-time.After(5 * time.Millisecond):
+			case <-changed:
 			}
 		}
 	}

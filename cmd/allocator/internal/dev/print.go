@@ -37,8 +37,8 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		Offset      *int64 `json:"offset_us,omitempty"`
 		Uncertainty *int64 `json:"uncertainty_us,omitempty"`
 	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, RESP: at.RESP, Etcd: d.etcd.Endpoint(), Console: d.console}
-	if st.Lease.Held {
-		line.SID = int(st.Lease.Grant.SID)
+	if st.Holding {
+		line.SID = int(st.SID)
 	}
 	about := fmt.Sprintf("sid %-3d", line.SID)
 	if refusal := one.Node().Ready(); refusal != nil {
