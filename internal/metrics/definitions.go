@@ -228,30 +228,20 @@ func Reference() string {
 Served on the admin port at ` + "`/metrics`" + `. All labels are from closed sets, or (those of the _info series) constants of the process. Every counter exists from the start, with 0.
 The Go runtime's series (` + "`go_…`" + `) and those of the process (` + "`process_…`" + `) are served too.
 
-| name | type | labels | meaning |
+A name that ends in ` + "`_total`" + ` is a counter, in ` + "`_duration_seconds`" + ` a histogram; all others are gauges. [Alerts](alerts.md) watch most of these.
+
+| name and labels | meaning | read it when | not normal |
 |---|---|---|---|
 `)
 	for _, d := range definitions {
-		labels := "–"
+		name, alert := d.Name, d.Alert
 		if len(d.Labels) > 0 {
-			labels = "`" + strings.Join(d.Labels, "`, `") + "`"
+			name += "{" + strings.Join(d.Labels, ",") + "}"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, d.Kind, labels, d.Help)
-	}
-	b.WriteString(`
-## Which to look at
-
-[Alerts](alerts.md) watch most of these.
-
-| name | read it when | not normal |
-|---|---|---|
-`)
-	for _, d := range definitions {
-		alert := d.Alert
 		if alert == "" {
 			alert = "–"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name, d.When, alert)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, d.Help, d.When, alert)
 	}
 	fmt.Fprintf(&b, "\n## Values of labels\n\n")
 	for _, l := range []struct {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -331,6 +332,22 @@ func TestLint(t *testing.T) {
 	}
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// The reference says which series are counters and histograms by their names.
+func TestNamesShowKinds(t *testing.T) {
+	for _, d := range metrics.Definitions() {
+		want := "gauge"
+		switch {
+		case strings.HasSuffix(d.Name, "_total"):
+			want = "counter"
+		case strings.HasSuffix(d.Name, "_duration_seconds"):
+			want = "histogram"
+		}
+		if d.Kind != want {
+			t.Errorf("%s is a %s, and its name says %s", d.Name, d.Kind, want)
+		}
 	}
 }
 

@@ -155,11 +155,11 @@ func TestAlertsHaveTests(t *testing.T) {
 func reference(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
-	row := regexp.MustCompile("(?m)^\\| `(allocator_\\w+)` \\| \\w+ \\| (.*?) \\| .*absent if the kernel cannot be asked\\.")
+	row := regexp.MustCompile("(?m)^\\| `(allocator_\\w+)(?:{(.*?)})?` \\| .*absent if the kernel cannot be asked\\.")
 	for _, m := range row.FindAllStringSubmatch(readFile(t, filepath.Join(top, "docs/reference/metrics.md")), -1) {
 		out[m[1]] = nil
-		for _, l := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(m[2], -1) {
-			out[m[1]] = append(out[m[1]], l[1])
+		if m[2] != "" {
+			out[m[1]] = strings.Split(m[2], ",")
 		}
 	}
 	return out
