@@ -14,7 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/reference/clock-steps.md with what happens now; read the diff")
+var update = flag.Bool("update", false, "rewrite testdata/steps.txt with what happens now; read the diff")
 
 const year = 365 * 24 * time.Hour
 
@@ -43,8 +43,8 @@ var moments = []string{"before the start", "while serving", "in an etcd outage"}
 type outcome struct{ issued, refused, ceilings, shown string }
 
 // TestStepMatrix plays every fault at every place and moment. The outcomes are a
-// table in docs/reference/clock-steps.md; what must never be, whatever the table has, is
-// checked by mustNot.
+// table in testdata/steps.txt, which docs/reference/clocks.md sums up; what must never be,
+// whatever the table has, is checked by mustNot.
 func TestStepMatrix(t *testing.T) {
 	type at struct{ fault, place, moment int }
 	var mu sync.Mutex // guards outcomes
@@ -103,33 +103,29 @@ func TestStepMatrix(t *testing.T) {
 	compareTable(t, b.String())
 }
 
-// compareTable holds the table against the one in the page, or puts it there.
+// compareTable holds the table against the one of testdata, or puts it there.
 func compareTable(t *testing.T, table string) {
 	t.Helper()
-	const page, marker = "../../docs/reference/clock-steps.md", "<!-- step matrix -->\n"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts := strings.Split(string(text), marker)
-	if len(parts) != 3 {
-		t.Fatalf("%s has %d markers %q, want 2", page, len(parts)-1, marker)
-	}
+	const file = "testdata/steps.txt"
 	if *update {
-		if err := os.WriteFile(page, []byte(parts[0]+marker+table+marker+parts[2]), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(table), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	old, now := strings.Split(parts[1], "\n"), strings.Split(table, "\n")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, now := strings.Split(string(text), "\n"), strings.Split(table, "\n")
 	for _, line := range now {
 		if !slices.Contains(old, line) {
-			t.Errorf("%s does not say, run with -update:\n%s", page, line)
+			t.Errorf("%s does not say, run with -update:\n%s", file, line)
 		}
 	}
 	for _, line := range old {
 		if !slices.Contains(now, line) {
-			t.Errorf("%s has a line that is not so:\n%s", page, line)
+			t.Errorf("%s has a line that is not so:\n%s", file, line)
 		}
 	}
 }
