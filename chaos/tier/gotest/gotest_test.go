@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 
-	out := gotest(1, "-o", "new/out", "./...")
+	out := gotest(1, "-o", "new/out", "-count", "1", "./...")
 	contains(out, "ok TIME  good\n", "FAIL TIME  bad\n", "it is wrong", "undefined: testing", "FAIL TIME  broken\n")
 	if strings.Contains(out, "noise") || strings.Contains(out, "empty") {
 		t.Errorf("what passes is printed:\n%s", out)

@@ -21,6 +21,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/quota"
@@ -216,6 +217,7 @@ func TestUnreadStreams(t *testing.T) {
 // frames that want an answer, are read at the rate of their source, and the honest
 // caller beside them on the same address is served.
 func TestJunkFramesAreSlowed(t *testing.T) {
+	tier.Check(t, "the latency of honest callers is measured")
 	for name, junk := range map[string]func(stream uint32) []byte{
 		"resets": func(stream uint32) []byte {
 			return append(halfCall(stream), frame(3, 0, stream, []byte{0, 0, 0, 8})...)
