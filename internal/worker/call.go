@@ -25,28 +25,36 @@ type Call struct {
 	cfg Config
 	req Request
 
-	known Knowledge // when the outstanding request was sent
-	asked Action    // the outstanding request; nil: none yet
-	count int       // requests sent
-	races int       // sids that another write took while this call asked for them
+	// known is what the node knew when it sent asked, the outstanding request. So many were
+	// sent, and so many sids did another write take while this call asked for them.
+	known Knowledge
+	asked Action
+	count int
+	races int
 
 	sid      flake.SID
 	secret   string
 	instance lease.Instance
 
-	// What the store has answered.
+	// What the store has answered. rec are the records of sid. bad are the sids that have a
+	// ledger and no window.
 	config lease.Entry[lease.Space]
 	era    lease.Entry[lease.Era]
-	rec    lease.SIDRecords // of sid
+	rec    lease.SIDRecords
 	sids   map[flake.SID]lease.SIDRecords
-	bad    map[flake.SID]bool // sids that have a ledger and no window
+	bad    map[flake.SID]bool
 
-	lease   lease.LeaseID // that this call took; 0: none
-	renewed lease.LeaseID // the holder's lease, once it was renewed or found gone
-	old     lease.LeaseID // the holder's lease, once a release was sent
-	want    clock.Millis  // the ceiling last asked for
-	unknown bool          // a write of sid was sent whose outcome is not known
-	extend  bool          // an extension, or an acquisition that found its own record
+	// lease was taken by this call; 0 is none. renewed is the holder's, once it was renewed
+	// or found gone, and old is the holder's once a release was sent.
+	lease   lease.LeaseID
+	renewed lease.LeaseID
+	old     lease.LeaseID
+	// want is the ceiling last asked for.
+	want clock.Millis
+	// unknown: a write of sid was sent whose outcome is not known.
+	unknown bool
+	// extend: this is an extension, or an acquisition that found its own record.
+	extend bool
 }
 
 // NewCall returns a call that has asked for nothing.
@@ -100,12 +108,12 @@ func (c *Call) next(now clock.Reading, k Knowledge, a Answer) Action {
 	case KeepAlive:
 		c.renewed = asked.Lease
 		if errors.Is(a.Err, lease.ErrLeaseGone) {
-			return Read{c.sid} // the holder's key goes with it
+			return Read{c.sid} // The holder's key goes with it.
 		}
-		return c.write(now, k) // after another error too: the interval counts, not the lease
+		return c.write(now, k) // After another error it does so too: the interval counts, not the lease.
 	case Commit:
 		if errors.Is(a.Err, lease.ErrLeaseGone) {
-			c.lease = 0 // nothing was written
+			c.lease = 0 // Nothing was written.
 			return Read{c.sid}
 		}
 		if a.Err != nil {
@@ -134,11 +142,17 @@ func (c *Call) start(now clock.Reading, k Knowledge) Action {
 	if !acquire {
 		return Read{c.sid}
 	}
-	if off := r.Clock - now.Wall; r.Clock != 0 && max(off, -off) > clock.MillisOf(c.cfg.Bounds.MaxSkew) {
-		return c.refuse(&node.Refusal{Reason: node.CallerClock,
-			Message: fmt.Sprintf("the caller's clock is off by %v, at most %v is allowed: synchronize the clock of its machine",
-				off.Duration(), c.cfg.Bounds.MaxSkew),
-			Metadata: map[string]string{"offset_ms": strconv.FormatInt(int64(off), 10), "limit_ms": strconv.FormatInt(c.cfg.Bounds.MaxSkew.Milliseconds(), 10)}})
+	limit := c.cfg.Bounds.MaxSkew
+	if off := r.Clock - now.Wall; r.Clock != 0 && max(off, -off) > clock.MillisOf(limit) {
+		return c.refuse(&node.Refusal{
+			Reason: node.CallerClock,
+			Message: fmt.Sprintf("the caller's clock is off by %v, at most %v is allowed: "+
+				"synchronize the clock of its machine", off.Duration(), limit),
+			Metadata: map[string]string{
+				"offset_ms": strconv.FormatInt(int64(off), 10),
+				"limit_ms":  strconv.FormatInt(limit.Milliseconds(), 10),
+			},
+		})
 	}
 	return List{Fresh: r.Given}
 }
@@ -150,15 +164,17 @@ func (c *Call) barred(now clock.Reading, k Knowledge) *node.Refusal {
 	case k.Closed != nil:
 		return k.Closed
 	case !k.Limit.Permits(now, acquire && !c.extend):
-		return &node.Refusal{Reason: node.ClockSkew, RetryAfter: retry,
-			Message: fmt.Sprintf("this node's clock reads %s, further ahead of what records show than is followed: try another node",
-				now.Wall.Time().UTC().Format(time.RFC3339))}
+		return again(node.ClockSkew,
+			"this node's clock reads %s, further ahead of what records show than is followed: "+
+				"try another node", now.Wall.Time().UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// retry is the pause suggested to callers.
-const retry = time.Second
+// again refuses for a reason that may be over in a second.
+func again(reason node.Reason, format string, args ...any) *node.Refusal {
+	return &node.Refusal{Reason: reason, RetryAfter: time.Second, Message: fmt.Sprintf(format, args...)}
+}
 
 // onList chooses the sid to acquire.
 func (c *Call) onList(now clock.Reading, k Knowledge, v lease.View) Action {
@@ -169,21 +185,24 @@ func (c *Call) onList(now clock.Reading, k Knowledge, v lease.View) Action {
 	r := c.req.(Acquire)
 	c.sids = maps.Clone(v.SIDs)
 	held := 0
-	for _, sid := range slices.Sorted(maps.Keys(c.sids)) { // in order, so that the same call finds the same sid
+	for _, sid := range slices.Sorted(maps.Keys(c.sids)) { // In order the same call finds the same sid.
 		s := c.sids[sid]
 		w := s.Window.Value
 		if r.Given && c.holds(w) {
 			c.sid = sid
-			return Read{sid} // an earlier call acquired it
+			return Read{sid} // An earlier call acquired it.
 		}
 		if s.Holder.Value.Worker && s.Holder.Value.Owner == r.Owner {
 			held++
 		}
 	}
 	if held >= r.Quota {
-		return c.refuse(&node.Refusal{Reason: node.WorkerQuota,
-			Message:  fmt.Sprintf("%s holds %d workers, and may hold %d: release some", lease.Printable(r.Owner), held, r.Quota),
-			Metadata: map[string]string{"held": strconv.Itoa(held), "limit": strconv.Itoa(r.Quota)}})
+		return c.refuse(&node.Refusal{
+			Reason: node.WorkerQuota,
+			Message: fmt.Sprintf("%s holds %d workers, and may hold %d: release some",
+				lease.Printable(r.Owner), held, r.Quota),
+			Metadata: map[string]string{"held": strconv.Itoa(held), "limit": strconv.Itoa(r.Quota)},
+		})
 	}
 	return c.another(now, k)
 }
@@ -193,7 +212,11 @@ func (c *Call) onList(now clock.Reading, k Knowledge, v lease.View) Action {
 func (c *Call) another(now clock.Reading, k Knowledge) Action {
 	sid, ok := c.choose(now, c.req.(Acquire).Name)
 	if !ok {
-		return c.refuse(&node.Refusal{Reason: node.NoWorker, RetryAfter: c.cfg.Bounds.WorkerWindow / 4, Message: c.noneFree(now)})
+		return c.refuse(&node.Refusal{
+			Reason:     node.NoWorker,
+			RetryAfter: c.cfg.Bounds.WorkerWindow / 4,
+			Message:    c.noneFree(now),
+		})
 	}
 	c.sid, c.rec, c.unknown = sid, c.sids[sid], false
 	return c.write(now, k)
@@ -237,30 +260,34 @@ func (c *Call) acquired(now clock.Reading, k Knowledge) Action {
 	switch {
 	case w.Err == nil && c.holds(w.Value):
 		if !answer && c.ours() && w.Value.Base != w.Value.Since {
-			return c.refuse(&node.Refusal{Reason: node.InvalidFormat,
-				Message: "the secret is that of a worker which was extended since: draw another one at random for each worker"})
+			return c.refuse(&node.Refusal{
+				Reason: node.InvalidFormat,
+				Message: "the secret is that of a worker which was extended since: " +
+					"draw another one at random for each worker",
+			})
 		}
 		if answer || c.ours() && c.cfg.enough(now, w.Value.Ceil) {
 			return c.done(now)
 		}
-		c.extend = true // of an earlier call, or long ago
+		c.extend = true // An earlier call acquired it, or this one did long ago.
 		return c.extended(now, k, 0, 0)
 	case !w.Same(c.sids[c.sid].Window):
 		// Another write came first: no write of ours can be applied any more.
 		c.sids[c.sid] = c.rec
 		if c.races++; c.races%racesByList == 0 {
 			c.unknown = false
-			return List{Fresh: true} // many acquire, on other nodes
+			return List{Fresh: true} // Many acquire, on other nodes.
 		}
 		return c.another(now, k)
 	case c.rec.Past && !w.Exists():
-		c.bad[c.sid] = true // the same
+		c.bad[c.sid] = true // No write of ours can be applied here either.
 		return c.another(now, k)
 	case c.rec.Holder.Exists():
-		return c.refuse(&node.Refusal{Reason: node.NoWorker, RetryAfter: retry,
-			Message: fmt.Sprintf("sid %d has a holder that does not belong to its window: etcd's data was edited", c.sid)})
+		return c.refuse(again(node.NoWorker,
+			"sid %d has a holder that does not belong to its window: etcd's data was edited", c.sid))
 	}
-	return c.write(now, k) // not applied, and it still may be: the same record is asked for again
+	// It was not applied, and still may be: the same record is asked for again.
+	return c.write(now, k)
 }
 
 // extended finds out whether the worker still has the sid, and for how long. term 0 is
@@ -272,8 +299,8 @@ func (c *Call) extended(now clock.Reading, k Knowledge, term int64, told clock.M
 	w := c.rec.Window.Value
 	switch {
 	case w.Ceil < told:
-		return c.refuse(&node.Refusal{Reason: node.HistoryRewound, RetryAfter: retry,
-			Message: fmt.Sprintf("etcd's history cannot be trusted: its record of sid %d ends at %d, and the worker was told %d", c.sid, w.Ceil, told)})
+		return c.refuse(again(node.HistoryRewound, "etcd's history cannot be trusted: "+
+			"its record of sid %d ends at %d, and the worker was told %d", c.sid, w.Ceil, told))
 	case c.rec.Holder.Exists() && !c.ours():
 		return c.refuse(c.gone("its holder is another one, and its window is not: etcd's data was edited"))
 	case c.ours() && (c.cfg.enough(now, w.Ceil) || c.want != 0 && w.Ceil >= c.want):
@@ -284,9 +311,9 @@ func (c *Call) extended(now clock.Reading, k Knowledge, term int64, told clock.M
 
 // released finds out whether the sid is given back.
 func (c *Call) released(now clock.Reading, k Knowledge, r Release) Action {
-	w := c.rec.Window
-	if w.Err == nil && w.Value.Instance == c.instance && w.Value.Term == r.Handle.Term && w.Value.State == lease.Released {
-		return Done{Reusable: w.Value.Ceil, Revoke: c.old}
+	w := c.rec.Window.Value
+	if w.Instance == c.instance && w.Term == r.Handle.Term && w.State == lease.Released {
+		return Done{Reusable: w.Ceil, Revoke: c.old}
 	}
 	if r := c.notHeld(r.Handle.Term); r != nil {
 		return c.refuse(r)
@@ -317,8 +344,11 @@ func (c *Call) notHeld(term int64) *node.Refusal {
 }
 
 func (c *Call) gone(why string) *node.Refusal {
-	return &node.Refusal{Reason: node.UnknownWorker,
-		Message: fmt.Sprintf("sid %d is not this worker's: %s: stop at not_after, and acquire another worker", c.sid, why)}
+	return &node.Refusal{
+		Reason: node.UnknownWorker,
+		Message: fmt.Sprintf("sid %d is not this worker's: %s: stop at not_after, and acquire another worker",
+			c.sid, why),
+	}
 }
 
 // write sends the next write of the sid, or what has to come before it.
@@ -373,7 +403,7 @@ func (c *Call) write(now clock.Reading, k Knowledge) Action {
 func (c *Call) done(now clock.Reading) Action {
 	d := Done{Worker: c.cfg.worker(now, c.secret, c.sid, c.rec.Window.Value)}
 	if c.lease != c.rec.Holder.Lease {
-		d.Revoke = c.lease // taken for nothing
+		d.Revoke = c.lease // It was taken for nothing.
 	}
 	return d
 }
@@ -391,13 +421,13 @@ func (c *Call) refuse(r *node.Refusal) Action {
 // gaveUp returns why a call that sent maxAsked requests is ended.
 func (c *Call) gaveUp() *node.Refusal {
 	if c.races > 0 && !c.unknown {
-		return &node.Refusal{Reason: node.NoWorker, RetryAfter: retry,
-			Message: fmt.Sprintf("others took %d sids of worker.sid-range %v while this call asked for them: retry", c.races, c.cfg.SIDs)}
+		return again(node.NoWorker, "others took %d sids of worker.sid-range %v while this call asked for them: retry",
+			c.races, c.cfg.SIDs)
 	}
 	return c.unavailable(errors.New("too many attempts"))
 }
 
 func (c *Call) unavailable(err error) *node.Refusal {
-	return &node.Refusal{Reason: node.EtcdUnavailable, RetryAfter: retry,
-		Message: fmt.Sprintf("etcd did not confirm the call: %v: send the same call again, to any node", err)}
+	return again(node.EtcdUnavailable,
+		"etcd did not confirm the call: %v: send the same call again, to any node", err)
 }

@@ -13,7 +13,9 @@ import (
 // for different ones. Where none has passed, the one with the lowest ceiling: its
 // interval begins in the future.
 func (c *Call) choose(now clock.Reading, name string) (sid flake.SID, ok bool) {
-	past, later := lease.Free(c.sids, c.cfg.SIDs, now.Wall, func(sid flake.SID) bool { return c.distrusted(now, sid) })
+	past, later := lease.Free(c.sids, c.cfg.SIDs, now.Wall, func(sid flake.SID) bool {
+		return c.distrusted(now, sid)
+	})
 	own := lease.LastOf(name, true, past, c.sids)
 	switch {
 	case len(own) > 0:
@@ -41,5 +43,6 @@ func (c *Call) noneFree(now clock.Reading) string {
 			bad++
 		}
 	}
-	return fmt.Sprintf("no sid of worker.sid-range %v %s: stop some workers, or widen the range", c.cfg.SIDs, lease.Taken(c.sids, c.cfg.SIDs, bad))
+	return fmt.Sprintf("no sid of worker.sid-range %v %s: stop some workers, or widen the range",
+		c.cfg.SIDs, lease.Taken(c.sids, c.cfg.SIDs, bad))
 }

@@ -33,9 +33,10 @@ const (
 // Errors of what callers send. None of them shows a secret.
 var (
 	ErrHandle = errors.New("the handle is malformed: send the whole of it, as AcquireWorker returned it")
-	ErrSecret = fmt.Errorf("the secret is malformed: use %d to %d letters and digits, drawn at random for each worker", MinSecret, MaxSecret)
-	ErrName   = fmt.Errorf("the name is malformed: use 1 to %d bytes of printable text", MaxName)
-	ErrID     = errors.New("the ID does not belong to the handle: use the one that was returned with it")
+	ErrSecret = fmt.Errorf("the secret is malformed: use %d to %d letters and digits, "+
+		"drawn at random for each worker", MinSecret, MaxSecret)
+	ErrName = fmt.Errorf("the name is malformed: use 1 to %d bytes of printable text", MaxName)
+	ErrID   = errors.New("the ID does not belong to the handle: use the one that was returned with it")
 )
 
 // ParseHandle reads what String returns, and nothing else: a handle has one text.
@@ -49,7 +50,7 @@ func ParseHandle(s string) (Handle, error) {
 	sid, err1 := strconv.ParseUint(parts[1], 10, 22)
 	term, err2 := strconv.ParseInt(parts[2], 10, 64)
 	h := Handle{SID: flake.SID(sid), Term: term, Secret: parts[3]}
-	if err1 != nil || err2 != nil || term < 1 || h.String() != s { // such as 007 or +7
+	if err1 != nil || err2 != nil || term < 1 || h.String() != s { // A number may be 007 or +7.
 		return Handle{}, ErrHandle
 	}
 	return h, nil

@@ -11,18 +11,18 @@ import (
 // node finds that out for itself, and stops.
 func (c *Call) check(known lease.Status, v lease.View) *node.Refusal {
 	h := history.Of(known)
-	if (history.Loss{LastEra: known.Era.Number}).Over(v) { // an era that the node has not read yet
+	if (history.Loss{LastEra: known.Era.Number}).Over(v) { // The node has not read that era yet.
 		if err := h.Resume(v); err != nil {
-			return &node.Refusal{Reason: node.HistoryRewound, RetryAfter: retry, Message: err.Error()}
+			return again(node.HistoryRewound, "%v", err)
 		}
 	}
 	switch found := h.Check(v).(type) {
 	case history.Loss:
-		return &node.Refusal{Reason: node.HistoryRewound, RetryAfter: retry, Message: found.Why}
+		return again(node.HistoryRewound, "%s", found.Why)
 	case history.Unready:
-		return &node.Refusal{Reason: node.Starting, RetryAfter: retry, Message: found.Why + ": ask the space's operator"}
+		return again(node.Starting, "%s: ask the space's operator", found.Why)
 	case history.Unusable:
-		return &node.Refusal{Reason: node.HistoryRewound, RetryAfter: retry, Message: found.Err.Error()}
+		return again(node.HistoryRewound, "%v", found.Err)
 	}
 	c.config, c.era = v.Config, v.Era
 	return nil

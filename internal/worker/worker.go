@@ -32,44 +32,54 @@ import (
 
 // Config is what all calls of a node have in common. All fields are required.
 type Config struct {
-	SIDs lease.SIDRange // for workers
+	// SIDs are the ones for workers.
+	SIDs lease.SIDRange
 	// Bounds has the worker's window: how far beyond the clock an interval reaches, and
 	// the TTL of the worker's etcd lease. A caller's clock may be off by MaxSkew.
 	Bounds lease.Bounds
 
-	Nonce  func() string   // unique at every call, across all processes
-	Random func(n int) int // in [0, n)
+	// Nonce returns a text that is unique at every call, across all processes.
+	Nonce func() string
+	// Random returns a number in [0, n).
+	Random func(n int) int
 }
 
-// Knowledge is what the node that serves a call knows by itself at one moment.
+// Knowledge is what the node that serves a call knows by itself at one moment: the status
+// of its lease machine, up to which time that may write ceilings, and, unless it is nil, why
+// the node writes none.
 type Knowledge struct {
-	Status lease.Status  // of its lease machine
-	Limit  lease.Limit   // the same machine's: up to which time ceilings may be written
-	Closed *node.Refusal // why the node writes no ceilings; nil: it does
+	Status lease.Status
+	Limit  lease.Limit
+	Closed *node.Refusal
 }
 
-// Request is what a caller asks for: Acquire, Extend or Release.
+// Request is what a caller asks for: Acquire, Extend or Release. A time of 0 was not said.
 type Request interface{ request() }
 
 type (
 	// Acquire asks for a free sid.
 	Acquire struct {
-		Name   string
-		Secret string       // of the new worker
-		Given  bool         // the caller chose the secret: an earlier call may have acquired with it
-		Clock  clock.Millis // the caller's; 0: not said
-		Owner  string       // who pays: at most lease.MaxOwner bytes
-		Quota  int          // how many workers the owner may hold, this one included
+		Name string
+		// Secret is the new worker's. If it was Given, the caller chose it, and an earlier
+		// call may have acquired with it.
+		Secret string
+		Given  bool
+		// Clock is what the caller's clock reads.
+		Clock clock.Millis
+		// Owner pays; it has at most lease.MaxOwner bytes. Quota is how many workers it may
+		// hold, this one included.
+		Owner string
+		Quota int
 	}
-	// Extend asks for a later NotAfter.
+	// Extend asks for a later end than NotAfter, which is the one that the caller knows.
 	Extend struct {
 		Handle   Handle
-		NotAfter clock.Millis // that the caller knows; 0: not said
+		NotAfter clock.Millis
 	}
-	// Release gives the sid back.
+	// Release gives the sid back. The worker made no ID at or after UsedUntil, and makes none.
 	Release struct {
 		Handle    Handle
-		UsedUntil clock.Millis // the worker made no ID at or after it, and makes none; 0: not said
+		UsedUntil clock.Millis
 	}
 )
 
@@ -94,10 +104,11 @@ type (
 	KeepAlive struct{ Lease lease.LeaseID }
 	// Commit asks for a guarded write.
 	Commit struct{ Txn lease.Txn }
-	// Done is the answer to the caller. Revoke, if not 0, is a lease with no key on it.
+	// Done is the answer to the caller: to Acquire and Extend a Worker, and to Release the
+	// time before which no other holder begins. Revoke, if not 0, is a lease with no key on it.
 	Done struct {
-		Worker   Worker       // of Acquire and Extend
-		Reusable clock.Millis // of Release: the next holder begins no earlier
+		Worker   Worker
+		Reusable clock.Millis
 		Revoke   lease.LeaseID
 	}
 	// Refused is the same where the call changed nothing.
@@ -115,21 +126,24 @@ func (Commit) action()    {}
 func (Done) action()      {}
 func (Refused) action()   {}
 
-// Answer is what the store answered to the latest action.
+// Answer is what the store answered to the latest action: a View to List, Read and Commit,
+// a Lease to TakeLease. If Err is lease.ErrLeaseGone nothing was written, and with any other
+// the outcome is unknown.
 type Answer struct {
-	View  lease.View    // of List, Read and Commit
-	Lease lease.LeaseID // of TakeLease
-	Err   error         // the outcome is unknown; or lease.ErrLeaseGone: nothing was written
+	View  lease.View
+	Lease lease.LeaseID
+	Err   error
 }
 
-// Worker is what a caller has acquired or extended.
+// Worker is what a caller has acquired or extended: the interval [NotBefore, NotAfter),
+// which may begin in the future. Now is what the node's clock reads.
 type Worker struct {
 	Handle    Handle
 	Name      string
-	NotBefore clock.Millis // may be in the future
-	NotAfter  clock.Millis // exclusive
+	NotBefore clock.Millis
+	NotAfter  clock.Millis
 	ExtendAt  clock.Millis
-	Now       clock.Millis // the node's clock
+	Now       clock.Millis
 }
 
 // worker returns what a record, which is the caller's, gives it.

@@ -31,7 +31,7 @@ func (s *Store) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair
 	var lines []repair.Line
 	for _, kv := range r.Responses[len(r.Responses)-1].GetResponseRange().Kvs {
 		name, _ := strings.CutPrefix(string(kv.Key), s.keys.ledgerOf(sid))
-		term, _ := strconv.ParseInt(name, 10, 64) // 0 for a malformed key, which still shows that the sid was used
+		term, _ := strconv.ParseInt(name, 10, 64) // A malformed key has term 0; it shows that the sid was used.
 		lines = append(lines, repair.Line{Term: term, Entry: entry[lease.LedgerLine](kv)})
 	}
 	seen := v.SIDs[sid]
@@ -74,7 +74,9 @@ func (s *Store) write(ctx context.Context, cmps []clientv3.Cmp, key, raw string,
 //
 // It returns the errors of Load and of next, with nothing written, and those of BeginEra.
 // wrote says that BeginEra was called.
-func (s *Store) Recover(ctx context.Context, shown lease.View, next func(now lease.View) (repair.Era, error)) (e repair.Era, wrote bool, err error) {
+func (s *Store) Recover(
+	ctx context.Context, shown lease.View, next func(now lease.View) (repair.Era, error),
+) (e repair.Era, wrote bool, err error) {
 	now, err := s.Load(ctx)
 	if err != nil {
 		return e, false, err
@@ -122,17 +124,20 @@ func (s *Store) Repair(ctx context.Context, w repair.Write) error {
 	return nil
 }
 
-// Member is the status of one endpoint of etcd.
+// Member is the status of one endpoint of etcd. If Err is set, it did not answer or
+// refused, and what follows is zero.
 type Member struct {
 	Endpoint string
-	Took     time.Duration // of the answer
-	Err      error         // no answer, or a refusal; the rest is then zero
+	Took     time.Duration
+	Err      error
 	Cluster  uint64
 	Version  string
-	Leader   bool // it has a leader
+	Leader   bool
 	Revision int64
-	Size     int64 // bytes of the database on disk
-	Quota    int64 // maximum size in bytes; 0: this version of etcd does not report it
+	// Size is that of the database on disk in bytes, and Quota its maximum. Old versions of
+	// etcd do not report that, and it is 0.
+	Size     int64
+	Quota    int64
 	Problems []string
 }
 
@@ -202,10 +207,11 @@ func (s *Store) Compacted(ctx context.Context, revision int64) (bool, error) {
 	return false, nil
 }
 
-// Role is what etcd permits us to do.
+// Role is what etcd permits us to do. With Auth it has authentication enabled, and with
+// Outside we may write outside the prefix of the space.
 type Role struct {
-	Auth    bool // etcd has authentication enabled
-	Outside bool // we may write outside the prefix of the space
+	Auth    bool
+	Outside bool
 }
 
 // Role finds out whether we may write a key next to the space. Nothing is written:

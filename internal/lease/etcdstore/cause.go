@@ -14,7 +14,7 @@ import (
 // for a connection until the context ends, and then returns the error of the context
 // alone: without the attempts nobody learns that the port is closed or uses TLS.
 type attempts struct {
-	mu   sync.Mutex // guards last
+	mu   sync.Mutex // It guards last.
 	last string
 }
 
@@ -30,7 +30,10 @@ func withAttempts(ctx context.Context) context.Context {
 
 // keepAttempt is the interceptor of each attempt. It runs within that of etcd's
 // client, which repeats attempts.
-func keepAttempt(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func keepAttempt(
+	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+	call grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	err := call(ctx, method, req, reply, conn, opts...)
 	if a, ok := ctx.Value(attemptsKey{}).(*attempts); ok && err != nil {
 		if _, desc, ok := strings.Cut(status.Convert(err).Message(), "connection error: desc = "); ok {
@@ -66,7 +69,8 @@ func connectError(message string) string {
 	case strings.Contains(message, "first record does not look like a TLS handshake"):
 		return message + ": the endpoint does not use TLS, or is not etcd's: check the scheme"
 	case strings.HasSuffix(message, "authentication handshake failed: EOF"):
-		return message + ": the endpoint ended the connection at the first message of TLS, as servers without TLS do: check the scheme"
+		return message + ": the endpoint ended the connection at the first message of TLS, " +
+			"as servers without TLS do: check the scheme"
 	case strings.Contains(message, "looked like an HTTP/1.1 header"):
 		return "an HTTP/1.1 server answers: this is no client port of etcd"
 	case strings.Contains(message, "error reading server preface"):

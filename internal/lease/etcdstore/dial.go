@@ -17,10 +17,13 @@ import (
 
 // Config is how to connect to etcd.
 type Config struct {
-	Endpoints []string    // URLs, at least one
-	TLS       *tls.Config // nil: by the scheme of the endpoints, with the system's roots
-	Username  string      // "": no password authentication
-	Password  string
+	// Endpoints are URLs, at least one.
+	Endpoints []string
+	// TLS is nil for what the scheme of the endpoints says, with the system's roots.
+	TLS *tls.Config
+	// Without a Username there is no password authentication.
+	Username string
+	Password string
 
 	// DialTimeout bounds the authentication in Dial, and each attempt to connect.
 	// 0: 3 s; after that time without an answer the next endpoint is tried.
@@ -30,7 +33,8 @@ type Config struct {
 	// 0: 10 s, the minimum of gRPC's client. Below 5 s etcd closes the connection.
 	KeepAliveTime time.Duration
 
-	Log slog.Handler // of the client's own log; nil: none
+	// Log takes what etcd's client logs. It may be nil.
+	Log slog.Handler
 
 	// Options are added to our gRPC options, such as a dialer or an interceptor.
 	Options []grpc.DialOption
@@ -107,8 +111,8 @@ func Dial(c Config) (*clientv3.Client, error) {
 }
 
 // maxReconnect is the longest pause between two attempts to connect, less than
-// the time between two extensions of a window.
-const maxReconnect = time.Second * 4 / 5 // ·(1 + jitter) stays under 1 s
+// the time between two extensions of a window: with its jitter it stays under 1 s.
+const maxReconnect = time.Second * 4 / 5
 
 // logCore hands what etcd's client logs through zap to a slog handler.
 type logCore struct{ h slog.Handler }
@@ -152,7 +156,7 @@ func (logCore) Sync() error { return nil }
 func attrs(fields []zapcore.Field) []slog.Attr {
 	out := make([]slog.Attr, 0, len(fields))
 	for _, f := range fields {
-		enc := zapcore.NewMapObjectEncoder() // one each: a map would lose the order
+		enc := zapcore.NewMapObjectEncoder() // One for all fields would lose their order.
 		f.AddTo(enc)
 		for k, v := range enc.Fields {
 			out = append(out, slog.Any(k, v))

@@ -18,7 +18,9 @@ import (
 // to whole seconds. After an error a new lease may exist; it is not renewed, and
 // expires by itself. etcd grants no lease shorter than 1.5 election timeouts (2 s).
 // It returns lease.ErrLeaseGone if the lease has expired or was revoked.
-func (s *Store) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
+func (s *Store) Register(
+	ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration,
+) (lease.LeaseID, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	granted := id == 0
@@ -33,7 +35,7 @@ func (s *Store) Register(ctx context.Context, id lease.LeaseID, ttl time.Duratio
 		err = put(ctx)
 	}
 	if err != nil {
-		if granted { // to clean up: only the registration can be on this lease
+		if granted { // Only the registration can be on this lease.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			_ = s.Revoke(ctx, id)
@@ -63,7 +65,9 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, er
 // key is still the same: otherwise a late request of an earlier registration would
 // move the key to a lease that is not renewed, and the node would disappear from the
 // registry.
-func (s *Store) readNode(ctx context.Context, id lease.LeaseID, r lease.Registration) (put func(context.Context) error, err error) {
+func (s *Store) readNode(
+	ctx context.Context, id lease.LeaseID, r lease.Registration,
+) (put func(context.Context) error, err error) {
 	key := s.keys.node(r.Instance)
 	seen, err := s.get(ctx, key)
 	if err != nil {

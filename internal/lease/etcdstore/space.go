@@ -17,7 +17,8 @@ import (
 // ErrRemains is returned for a space that has no config but has an era, windows or
 // a ledger: part of it was lost. To initialize it again would lose what its IDs mean
 // and which were issued.
-var ErrRemains = errors.New("the space has records but no config, so its data in etcd is incomplete: restore etcd from a backup")
+var ErrRemains = errors.New("the space has records but no config, so its data in etcd is incomplete: " +
+	"restore etcd from a backup")
 
 // Init creates the space: config, and era 1 with that floor, in Unix ms. It reports
 // whether it did, with a view of the whole space as it is then. A space that has a
@@ -25,10 +26,12 @@ var ErrRemains = errors.New("the space has records but no config, so its data in
 //
 // It returns ErrRemains, with nothing changed. After any other error the space
 // may have been created.
-func (s *Store) Init(ctx context.Context, space lease.Space, floor clock.Millis) (created bool, now lease.View, err error) {
+func (s *Store) Init(
+	ctx context.Context, space lease.Space, floor clock.Millis,
+) (created bool, now lease.View, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	before, err := s.Load(ctx) // has the cluster ID, which the era records
+	before, err := s.Load(ctx) // It has the cluster ID, which the era records.
 	if err != nil || before.Config.Exists() {
 		return false, before, err
 	}
@@ -63,13 +66,13 @@ func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lea
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	end := clientv3.GetPrefixRangeEnd(s.keys.ledgerOf(sid))
-	for _, limit := range []int64{1, lease.LedgerKept - 1} { // most IDs that are asked for are recent
+	for _, limit := range []int64{1, lease.LedgerKept - 1} { // Most IDs that are asked for are recent.
 		r, err := s.get(ctx, s.keys.ledgerOf(sid), clientv3.WithRange(end), clientv3.WithLimit(limit),
 			clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 		if err != nil {
 			return lease.LedgerLine{}, false, fmt.Errorf("read ledger of sid %d of %s: %w", sid, s.keys, err)
 		}
-		for _, kv := range r.Kvs { // latest first; a later term never began earlier
+		for _, kv := range r.Kvs { // The latest is first, and a later term never began earlier.
 			t, err := lease.Decode[lease.LedgerLine](string(kv.Value))
 			if err != nil {
 				return lease.LedgerLine{}, false, fmt.Errorf("read %s: %w", kv.Key, err)

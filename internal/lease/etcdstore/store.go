@@ -21,7 +21,7 @@ import (
 type Store struct {
 	keys      keys
 	connected atomic.Pointer[clientv3.Client]
-	problem   atomic.Pointer[error] // Connect's latest, while there is no client.
+	problem   atomic.Pointer[error] // It is Connect's latest, while there is no client.
 }
 
 // New returns the space of that name under root. It sends nothing; the caller
@@ -68,7 +68,9 @@ func (s *Store) client() (*clientv3.Client, error) {
 }
 
 // txn carries out then if all of cmps hold, and else otherwise.
-func (s *Store) txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+func (s *Store) txn(
+	ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op,
+) (*clientv3.TxnResponse, error) {
 	client, err := s.client()
 	if err != nil {
 		return nil, err
@@ -172,7 +174,7 @@ func (s *Store) compares(txn lease.Txn) []clientv3.Cmp {
 // since an etcd restored from a backup uses its revisions a second time.
 func unchanged[T any](key string, seen lease.Entry[T]) []clientv3.Cmp {
 	if !seen.Exists() {
-		return []clientv3.Cmp{absent(key)} // a value compare never holds for an absent key
+		return []clientv3.Cmp{absent(key)} // A value compare never holds for an absent key.
 	}
 	return []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(key), "=", seen.Rev),
@@ -205,14 +207,15 @@ func (s *Store) writes(txn lease.Txn) []clientv3.Op {
 	return ops
 }
 
-// reads returns the gets that viewOf takes a view of one sid from.
+// reads returns the gets that viewOf takes a view of one sid from. The last one is of the
+// ledger.
 func (s *Store) reads(sid flake.SID) []clientv3.Op {
 	return []clientv3.Op{
 		clientv3.OpGet(s.keys.config()),
 		clientv3.OpGet(s.keys.era()),
 		clientv3.OpGet(s.keys.holder(sid)),
 		clientv3.OpGet(s.keys.window(sid)),
-		clientv3.OpGet(s.keys.ledgerOf(sid), clientv3.WithPrefix(), clientv3.WithCountOnly()), // viewOf: the last
+		clientv3.OpGet(s.keys.ledgerOf(sid), clientv3.WithPrefix(), clientv3.WithCountOnly()),
 	}
 }
 

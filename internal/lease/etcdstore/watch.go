@@ -57,8 +57,10 @@ func (s *Store) watchUntilBroken(ctx context.Context, progress time.Duration, re
 		return
 	}
 	first, end := s.keys.watched()
-	create := &etcdserverpb.WatchCreateRequest{Key: []byte(first), RangeEnd: []byte(end)}
-	if err := stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}); err != nil {
+	create := &etcdserverpb.WatchRequest_CreateRequest{
+		CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte(first), RangeEnd: []byte(end)},
+	}
+	if stream.Send(&etcdserverpb.WatchRequest{RequestUnion: create}) != nil {
 		return
 	}
 	for {
@@ -95,9 +97,9 @@ func askProgress(ctx context.Context, stream etcdserverpb.Watch_WatchClient, eve
 			return
 		case <-tick.C:
 		}
-		ask := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{ProgressRequest: &etcdserverpb.WatchProgressRequest{}}}
-		if stream.Send(ask) != nil {
-			return // Recv has the reason
+		ask := &etcdserverpb.WatchRequest_ProgressRequest{ProgressRequest: &etcdserverpb.WatchProgressRequest{}}
+		if stream.Send(&etcdserverpb.WatchRequest{RequestUnion: ask}) != nil {
+			return // Recv has the reason.
 		}
 	}
 }

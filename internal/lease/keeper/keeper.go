@@ -45,8 +45,12 @@ type Config struct {
 
 // Keeper runs one protocol.Machine against a store and a generator.
 type Keeper struct {
-	cfg     Config
-	machine *protocol.Machine // owned by Run's goroutine
+	cfg Config
+
+	// Run's goroutine owns these.
+	machine *protocol.Machine
+	outage  outage
+	failed  error
 
 	// Answers to requests of the machine. At most one about records and one about
 	// the lease are outstanding, and there is room for both, so that no answer waits.
@@ -56,19 +60,20 @@ type Keeper struct {
 	calls   sync.WaitGroup
 	watched watched
 
-	status  atomic.Pointer[published]   // stored by Run's goroutine alone, once Run is called
-	limit   atomic.Pointer[lease.Limit] // likewise; nil: nothing was read yet
-	ticked  atomic.Int64                // clock.Mono of the last pass of the loop
+	// Once Run is called, its goroutine alone stores these. limit is nil until the first
+	// pass of the loop, and ticked is the clock.Mono of the last one. failing says that the
+	// outage is logged.
+	status  atomic.Pointer[published]
+	limit   atomic.Pointer[lease.Limit]
+	ticked  atomic.Int64
+	failing atomic.Bool
 	stats   stats
-	failed  error
-	outage  outage      // owned by Run's goroutine
-	failing atomic.Bool // the outage is logged
 }
 
-// published is a status with what reports the next one.
+// published is a status. changed is closed once one that differs is stored.
 type published struct {
 	status  lease.Status
-	changed chan struct{} // closed once a status that differs is stored
+	changed chan struct{}
 }
 
 // New returns a keeper; Run starts it.
@@ -153,7 +158,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	watching.Go(func() { k.watch(watchCtx) })
 	defer func() {
-		k.cfg.Generator.Seal() // whatever ended the loop, the sid is not kept any more
+		k.cfg.Generator.Seal() // Whatever ended the loop, the sid is not kept any more.
 		stopWatch()
 		stopCalls()
 		k.calls.Wait()
@@ -218,7 +223,7 @@ func (k *Keeper) step(ctx context.Context, queue []lease.Event) (done bool) {
 			case lease.Alarm:
 				k.stats.alarm(a.Kind)
 				level := slog.LevelError
-				if a.Kind == lease.AlarmEra { // an operator's act
+				if a.Kind == lease.AlarmEra { // An operator meant that.
 					level = slog.LevelWarn
 				}
 				k.cfg.Logger.Log(ctx, level, "alarm", "kind", a.Kind, "sid", a.SID, "message", a.Message)
@@ -291,7 +296,7 @@ func (k *Keeper) publish() {
 		return
 	case old.status.Phase != s.Phase:
 		k.cfg.Logger.Info("lease phase changed", "phase", s.Phase.String(), "problem", s.Problem)
-	case old.status.Problem != s.Problem && s.Problem != "" && k.outage.failed == 0: // an outage is logged once
+	case old.status.Problem != s.Problem && s.Problem != "" && k.outage.failed == 0:
 		k.cfg.Logger.Warn("lease problem changed", "phase", s.Phase.String(), "problem", s.Problem)
 	}
 	close(old.changed)

@@ -8,10 +8,10 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// outage is a time in which every call to etcd fails.
+// outage is a time in which every call to etcd fails: so many in a row, the first one at since.
 type outage struct {
-	since  clock.Mono // the first failure
-	failed int        // calls in a row
+	since  clock.Mono
+	failed int
 }
 
 // outageAfter is how many calls in a row fail before an outage is logged. One alone
@@ -37,7 +37,8 @@ func (k *Keeper) logOutage(now clock.Reading, ev lease.Event) {
 	o := &k.outage
 	if err == nil || errors.Is(err, lease.ErrLeaseGone) {
 		if o.failed >= outageAfter {
-			k.cfg.Logger.Info("calls to etcd succeed again", "after", now.Mono.Sub(o.since).Round(time.Millisecond).String(), "window_left", k.left(now))
+			k.cfg.Logger.Info("calls to etcd succeed again",
+				"after", now.Mono.Sub(o.since).Round(time.Millisecond).String(), "window_left", k.left(now))
 		}
 		*o = outage{}
 		k.failing.Store(false)
@@ -48,7 +49,8 @@ func (k *Keeper) logOutage(now clock.Reading, ev lease.Event) {
 	}
 	if o.failed++; o.failed == outageAfter {
 		k.failing.Store(true)
-		k.cfg.Logger.Warn("calls to etcd fail: IDs are issued until the window ends", "window_left", k.left(now), "error", err)
+		k.cfg.Logger.Warn("calls to etcd fail: IDs are issued until the window ends",
+			"window_left", k.left(now), "error", err)
 	}
 }
 

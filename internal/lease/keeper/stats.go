@@ -25,23 +25,25 @@ const (
 // Buckets are the upper bounds of the latency histogram, in seconds.
 var Buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}
 
-// CallStats counts the calls of one kind.
+// CallStats counts the calls of one kind. Seconds is the sum of their latencies, and
+// Buckets has cumulative counts for the bounds in the variable of that name.
 type CallStats struct {
 	Calls, Errors uint64
-	Seconds       float64  // sum of their latencies
-	Buckets       []uint64 // cumulative counts, by Buckets
+	Seconds       float64
+	Buckets       []uint64
 }
 
-// Stats is a copy of the keeper's counters and the latest status.
+// Stats is a copy of the keeper's counters and the latest status. In an Outage several
+// calls in a row have failed.
 type Stats struct {
 	Calls  map[Op]CallStats
 	Alarms map[lease.AlarmKind]uint64
 	Lease  lease.Status
-	Outage bool // calls fail, several in a row
+	Outage bool
 }
 
 type stats struct {
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // It guards all below.
 	calls  map[Op]*CallStats
 	alarms map[lease.AlarmKind]uint64
 }
@@ -82,7 +84,12 @@ func (s *stats) alarm(kind lease.AlarmKind) {
 func (k *Keeper) Stats() Stats {
 	k.stats.mu.Lock()
 	defer k.stats.mu.Unlock()
-	out := Stats{Calls: make(map[Op]CallStats, len(k.stats.calls)), Alarms: maps.Clone(k.stats.alarms), Lease: k.Status(), Outage: k.failing.Load()}
+	out := Stats{
+		Calls:  make(map[Op]CallStats, len(k.stats.calls)),
+		Alarms: maps.Clone(k.stats.alarms),
+		Lease:  k.Status(),
+		Outage: k.failing.Load(),
+	}
 	for op, c := range k.stats.calls {
 		copied := *c
 		copied.Buckets = append([]uint64(nil), c.Buckets...)

@@ -11,14 +11,17 @@ import (
 // waits is dropped, and the machine reads everything again.
 const mostWatched = 4096
 
-// watched has the reports of the watch that the loop has not taken yet.
+// watched has the reports of the watch that the loop has not taken yet. signal has room
+// for one element, which is there while there is something to take.
 type watched struct {
-	signal chan struct{} // has room for one: there is something to take
+	signal chan struct{}
 
-	mu      sync.Mutex         // guards all below
-	waiting []lease.Event      // all are lease.Watched
-	size    int                // reports and changes in it
-	stop    context.CancelFunc // of the watch under way; nil: there is none
+	mu sync.Mutex // It guards all below.
+	// waiting has lease.Watched alone: as many reports and changes in them as size says.
+	waiting []lease.Event
+	size    int
+	// stop ends the watch under way. It is nil without one.
+	stop context.CancelFunc
 }
 
 // watch keeps a watch open until ctx ends.

@@ -19,11 +19,15 @@ const (
 
 // Acceptance is a time to accept, and what it was derived from.
 type Acceptance struct {
-	Accepted lease.AcceptedTime // to be written over the one in the view
-	Before   lease.AcceptedTime // that counts now; zero: none
-	Latest   clock.Millis       // the latest time that a record shows
-	LatestOf string             // whose
-	Done     bool               // Before is enough: there is nothing to write
+	// Accepted is to be written over the one in the view.
+	Accepted lease.AcceptedTime
+	// Before counts now; it is zero if none does. Done says that it is enough, and that
+	// there is nothing to write.
+	Before lease.AcceptedTime
+	Done   bool
+	// Latest is the latest time that a record shows, and LatestOf says whose that is.
+	Latest   clock.Millis
+	LatestOf string
 	Warnings []string
 }
 
@@ -53,7 +57,7 @@ func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who s
 	case a.Value.Era == era:
 		out.Before = a.Value
 	}
-	reads, enough := until, until // the clocks to be followed; what must be accepted for that
+	reads, enough := until, until // Clocks that read so are to be followed once so much is accepted.
 	if until == 0 {
 		reads, enough = by.Now, by.Now+clock.MillisOf(AcceptFor/2)
 		out.Accepted.Until = by.Now + clock.MillisOf(AcceptFor)
@@ -64,14 +68,18 @@ func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who s
 	case out.Latest == 0:
 		return out, refuse("there is nothing to accept: no record shows a time, so nodes start from any clock")
 	case reads <= out.Latest:
-		return out, refuse("there is nothing to accept: %s recorded %s already, and %s is not later. If that record is of a wrong clock, see \"Windows and sids of a bad clock\" in docs/how-to/repair-clocks.md; "+
+		return out, refuse("there is nothing to accept: %s recorded %s already, and %s is not later. "+
+			"If that record is of a wrong clock, see \"Windows and sids of a bad clock\" in "+
+			"docs/how-to/repair-clocks.md; "+
 			"if this machine's clock is wrong, set it right", out.LatestOf, At(out.Latest), At(reads))
 	case reads <= out.Latest+clock.MillisOf(stepLimit):
-		return out, refuse("there is nothing to accept: %s recorded %s, and nodes follow a clock that reads %s by themselves (clock.step-limit is %v)",
+		return out, refuse("there is nothing to accept: %s recorded %s, "+
+			"and nodes follow a clock that reads %s by themselves (clock.step-limit is %v)",
 			out.LatestOf, At(out.Latest), At(reads), stepLimit)
 	}
 	if ahead := (out.Accepted.Until - by.Now).Duration(); !out.Done && ahead > 24*time.Hour {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("the time is %v ahead of this machine's clock: until then nodes follow clocks that are wrong by as much, and sids they reserve cannot be used before",
+		out.Warnings = append(out.Warnings, fmt.Sprintf("the time is %v ahead of this machine's clock: "+
+			"until then nodes follow clocks that are wrong by as much, and sids they reserve cannot be used before",
 			ahead.Round(time.Minute)))
 	}
 	return out, nil

@@ -9,19 +9,21 @@ import (
 )
 
 // NodeReport is the answer of a running node that was asked what etcd has
-// confirmed to it, whatever etcd has now.
+// confirmed to it, whatever etcd has now. Highest is the highest ceiling ever, or 0.
 type NodeReport struct {
 	Name    string
 	Era     int64
-	Highest clock.Millis // highest ceiling ever confirmed to it; 0: none
+	Highest clock.Millis
 }
 
-// Era is the era that an operator begins, and what it was derived from.
+// Era is the era that an operator begins, and what it was derived from. Slack has the
+// window that the records show. Highest is the highest ceiling in a record or report, or
+// 0, and HighestOf the record or node that has it.
 type Era struct {
 	Era       lease.Era
-	Slack     Slack        // with the window that the records show
-	Highest   clock.Millis // highest ceiling in a record or report; 0: none
-	HighestOf string       // the record or node that has it
+	Slack     Slack
+	Highest   clock.Millis
+	HighestOf string
 	Warnings  []string
 }
 
@@ -38,21 +40,27 @@ type Era struct {
 // It returns ErrNotInitialized or ErrRefused.
 func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack, now clock.Millis) (Era, error) {
 	if !v.Config.Exists() {
-		return Era{}, fmt.Errorf("%w: it has no config, so there is no era to follow; run \"allocator init\" without --fresh: its floor does the same. "+
-			"If etcd lost all its data, or this is another etcd, also restart the nodes that ran before", ErrNotInitialized)
+		return Era{}, fmt.Errorf("%w: it has no config, so there is no era to follow; "+
+			"run \"allocator init\" without --fresh: its floor does the same. "+
+			"If etcd lost all its data, or this is another etcd, also restart the nodes that ran before",
+			ErrNotInitialized)
 	}
 	e := Era{}
 	e.Slack, e.Warnings = slack.widened(v.SIDs)
-	number := v.Era.Value.Number // 0 where it is missing or unreadable
+	number := v.Era.Value.Number // It is 0 if the era is missing or unreadable.
 	if !v.Era.Exists() || v.Era.Err != nil {
-		e.Warnings = append(e.Warnings, "the era is missing or unreadable: its number is taken from window records and nodes")
+		e.Warnings = append(e.Warnings, "the era is missing or unreadable: "+
+			"its number is taken from window records and nodes")
 	}
 	if e.Slack.Window > slack.Window {
-		e.Warnings = append(e.Warnings, fmt.Sprintf("records have windows of %v, and lease.window is %v here: the larger one is used", e.Slack.Window, slack.Window))
+		e.Warnings = append(e.Warnings, fmt.Sprintf("records have windows of %v, and lease.window is %v here: "+
+			"the larger one is used", e.Slack.Window, slack.Window))
 	}
 	minimum := now + e.Slack.Total()
-	far := max(now, v.Era.Value.Floor) + e.Slack.Total() // sids are acquired before the floor is reached
-	var sound clock.Millis                               // highest ceiling that is not beyond far
+	// Sids are acquired before the floor is reached. sound is the highest ceiling that is not
+	// beyond far.
+	far := max(now, v.Era.Value.Floor) + e.Slack.Total()
+	var sound clock.Millis
 	var distant []string
 	see := func(ceil clock.Millis, who string) {
 		if ceil > e.Highest {
@@ -67,7 +75,8 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 	for _, sid := range ordered(v.SIDs) {
 		s := v.SIDs[sid]
 		if s.Window.Err != nil {
-			e.Warnings = append(e.Warnings, fmt.Sprintf("the record of sid %d is unreadable: it stays quarantined (release-sid)", sid))
+			e.Warnings = append(e.Warnings, fmt.Sprintf("the record of sid %d is unreadable: "+
+				"it stays quarantined (release-sid)", sid))
 			continue
 		}
 		number = max(number, s.Window.Value.Era)
@@ -78,15 +87,23 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 		see(w.Highest, "node "+w.Name)
 	}
 	// Windows of the present era begin at its floor or later, so floors never fall.
-	e.Era = lease.Era{Number: number + 1, Floor: max(sound, now, v.Era.Value.Floor) + e.Slack.Total(), Cluster: v.Cluster}
+	e.Era = lease.Era{
+		Number:  number + 1,
+		Floor:   max(sound, now, v.Era.Value.Floor) + e.Slack.Total(),
+		Cluster: v.Cluster,
+	}
 	switch {
 	case floor == 0 && len(distant) > 0:
-		return e, refuse("ceilings are far in the future by this machine's clock, which reads %s: %s. Check that clock. If it is correct, a wrong clock wrote the ceilings, "+
-			"and every node would wait until then. Stop the node with the wrong clock, run \"allocator admin quarantine\" for its sid, "+
+		return e, refuse("ceilings are far in the future by this machine's clock, which reads %s: %s. "+
+			"Check that clock. If it is correct, a wrong clock wrote the ceilings, "+
+			"and every node would wait until then. Stop the node with the wrong clock, "+
+			"run \"allocator admin quarantine\" for its sid, "+
 			"and set the floor yourself, at least --floor %s", At(now), strings.Join(distant, "; "), At(e.Era.Floor))
 	case floor == 0 && v.Era.Value.Floor > minimum:
-		e.Warnings = append(e.Warnings, fmt.Sprintf("the floor of era %d is %s, and the new one is above it: nothing is issued before that. "+
-			"If a wrong clock made the old floor, set the new one yourself, at least --floor %s", v.Era.Value.Number, At(v.Era.Value.Floor), At(minimum)))
+		e.Warnings = append(e.Warnings, fmt.Sprintf("the floor of era %d is %s, and the new one is above it: "+
+			"nothing is issued before that. "+
+			"If a wrong clock made the old floor, set the new one yourself, at least --floor %s", v.Era.Value.Number,
+			At(v.Era.Value.Floor), At(minimum)))
 		return e, nil
 	case floor == 0:
 		return e, nil
@@ -97,11 +114,13 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 		e.Warnings = append(e.Warnings, d+", and the given floor may be below that: quarantine the sid until then")
 	}
 	if floor < v.Era.Value.Floor {
-		e.Warnings = append(e.Warnings, fmt.Sprintf("the given floor is below %s, that of era %d: a node that was granted a window above the given floor may issue the same IDs",
+		e.Warnings = append(e.Warnings, fmt.Sprintf("the given floor is below %s, that of era %d: "+
+			"a node that was granted a window above the given floor may issue the same IDs",
 			At(v.Era.Value.Floor), v.Era.Value.Number))
 	}
 	if floor < e.Era.Floor {
-		e.Warnings = append(e.Warnings, fmt.Sprintf("the given floor is below %s, the one computed from records and nodes", At(e.Era.Floor)))
+		e.Warnings = append(e.Warnings, fmt.Sprintf("the given floor is below %s, "+
+			"the one computed from records and nodes", At(e.Era.Floor)))
 	}
 	e.Era.Floor = floor
 	return e, nil
@@ -109,23 +128,30 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 
 // Answers are what a node knows that is to begin an era for an operator.
 type Answers struct {
-	Reports   []NodeReport // of itself and of those that answered
-	Silent    []string     // nodes that are registered or known, and did not answer
-	Rewound   bool         // one of them has noticed that etcd's history went back
-	Confirmed bool         // a majority confirms the node's clock
+	// Reports are its own and those of the nodes that answered. Silent nodes are registered
+	// or known, and did not answer.
+	Reports []NodeReport
+	Silent  []string
+	// Rewound: one of them has noticed that etcd's history went back.
+	Rewound bool
+	// Confirmed: a majority confirms the node's clock.
+	Confirmed bool
 }
 
 // Obstacles returns why a node must not begin an era by itself, with what to do: somebody
 // who runs the command can know more than the node does. None: it may.
 func Obstacles(v lease.View, a Answers) (why []string) {
 	if !a.Rewound && v.Era.Exists() && v.Era.Err == nil && v.Era.Value.Cluster == v.Cluster {
-		why = append(why, "no node that answers reports HISTORY_REWOUND, and the era was begun on this etcd: a new one may not be needed, and no node issues until it begins")
+		why = append(why, "no node that answers reports HISTORY_REWOUND, and the era was begun on this etcd: "+
+			"a new one may not be needed, and no node issues until it begins")
 	}
 	if len(a.Silent) > 0 {
-		why = append(why, fmt.Sprintf("%s did not answer: without its answer the floor is right only if its clock was right; reach it, or stop it and use the command", strings.Join(a.Silent, ", ")))
+		why = append(why, fmt.Sprintf("%s did not answer: without its answer the floor is right only if its clock "+
+			"was right; reach it, or stop it and use the command", strings.Join(a.Silent, ", ")))
 	}
 	if !a.Confirmed {
-		why = append(why, "no majority confirms this node's clock, and the floor rests on it: use the page of another node, or the command on a machine whose clock is right")
+		why = append(why, "no majority confirms this node's clock, and the floor rests on it: "+
+			"use the page of another node, or the command on a machine whose clock is right")
 	}
 	return why
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// Release is a sid's new record, and where its ceiling comes from.
+// Release is a sid's new record. Problem is what is wrong with the one that it replaces,
+// Bound is where the new ceiling comes from, and Warnings are for the operator to confirm.
 type Release struct {
 	Write    Write
-	Problem  string   // what is wrong with the record that is replaced
-	Bound    string   // where the new ceiling comes from
-	Warnings []string // for the operator, before confirming
+	Problem  string
+	Bound    string
+	Warnings []string
 }
 
 // ReleaseSID returns the write of a new, released record for a sid that an operator
@@ -31,7 +32,9 @@ type Release struct {
 // and only if the process that it was granted to is gone.
 //
 // It returns ErrNotInitialized or ErrRefused.
-func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, slack Slack, by Author) (Release, error) {
+func ReleaseSID(
+	v lease.View, ledger []Line, sid flake.SID, above clock.Millis, slack Slack, by Author,
+) (Release, error) {
 	if err := usable(v, sid); err != nil {
 		return Release{}, err
 	}
@@ -48,7 +51,8 @@ func ReleaseSID(v lease.View, ledger []Line, sid flake.SID, above clock.Millis, 
 	case !s.Window.Exists() && len(ledger) == 0 && !s.Holder.Exists():
 		return r, refuse("sid %d was never used: there is nothing to repair", sid)
 	case readable && s.Holder.Exists() && w.State != lease.Quarantined:
-		return r, refuse("sid %d is held by %s: stop that node first, or run \"allocator admin quarantine %d --force\"", sid, holderName(s), sid)
+		return r, refuse("sid %d is held by %s: stop that node first, "+
+			"or run \"allocator admin quarantine %d --force\"", sid, holderName(s), sid)
 	case readable:
 		r.Problem = problemOf(s, v.Era.Value, far)
 		ceil, gone, err = r.fromRecord(v, sid, above, far)
@@ -88,15 +92,20 @@ func problemOf(s lease.SIDRecords, era lease.Era, far clock.Millis) string {
 
 // fromRecord returns the ceiling of a sid whose record can be read, and which
 // instance must be gone.
-func (r *Release) fromRecord(v lease.View, sid flake.SID, above, far clock.Millis) (clock.Millis, lease.Instance, error) {
+func (r *Release) fromRecord(
+	v lease.View, sid flake.SID, above, far clock.Millis,
+) (clock.Millis, lease.Instance, error) {
 	w := v.SIDs[sid].Window.Value
 	switch {
 	case above == 0 && w.Ceil > far:
-		return 0, "", refuse("the ceiling of sid %d is %s; %q wrote it at %s by its clock. Nothing was issued above the ceiling, and nothing more is known. "+
+		return 0, "", refuse("the ceiling of sid %d is %s; %q wrote it at %s by its clock. "+
+			"Nothing was issued above the ceiling, and nothing more is known. "+
 			"If you know a time after the sid's last ID, pass it as --above TIME. "+
-			"To find it, search for the latest ID with sid %d, and check that node's clock", sid, At(w.Ceil), w.Node, At(w.Wall), sid)
+			"To find it, search for the latest ID with sid %d, and check that node's clock", sid, At(w.Ceil), w.Node,
+			At(w.Wall), sid)
 	case above == 0 && r.Problem == "":
-		return 0, "", refuse("sid %d needs no repair: its record is readable, it is not quarantined, and it can be used from %s on", sid, At(w.Ceil))
+		return 0, "", refuse("sid %d needs no repair: its record is readable, it is not quarantined, "+
+			"and it can be used from %s on", sid, At(w.Ceil))
 	case above == 0:
 		r.Bound = "the ceiling of the record itself"
 		return w.Ceil, "", nil
@@ -105,22 +114,28 @@ func (r *Release) fromRecord(v lease.View, sid flake.SID, above, far clock.Milli
 		return above, "", nil
 	case w.Ceil <= far:
 		// Lowering it has no use, and could cause duplicates.
-		return 0, "", refuse("the record's ceiling %s is above --above and is not far in the future, so it is kept; omit --above", At(w.Ceil))
+		return 0, "", refuse("the record's ceiling %s is above --above and is not far in the future, so it is kept; "+
+			"omit --above", At(w.Ceil))
 	case registered(v, w.Instance):
-		return 0, "", refuse("the ceiling %s was granted to %q (%s), which is running and may issue up to it: stop that process first", At(w.Ceil), w.Node, w.Instance)
+		return 0, "", refuse("the ceiling %s was granted to %q (%s), which is running and may issue up to it: "+
+			"stop that process first", At(w.Ceil), w.Node, w.Instance)
 	}
 	r.Bound = "--above, below the record's ceiling of " + At(w.Ceil)
 	if w.Worker {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling was granted to the worker %q, and workers are not registered: make sure that it has stopped", w.Node))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling was granted to the worker %q, "+
+			"and workers are not registered: make sure that it has stopped", w.Node))
 	}
-	r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling is lowered from %s because of --above: if an ID of sid %d has the time %s or a later one, or a process with instance %s still runs, "+
+	r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling is lowered from %s because of --above: "+
+		"if an ID of sid %d has the time %s or a later one, or a process with instance %s still runs, "+
 		"IDs will be issued twice", At(w.Ceil), sid, At(above), w.Instance))
 	return above, w.Instance, nil
 }
 
 // fromTraces returns the ceiling of a sid whose record is lost: a bound on what
 // can have been granted.
-func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, far clock.Millis, slack Slack) (clock.Millis, lease.Instance, error) {
+func (r *Release) fromTraces(
+	v lease.View, ledger []Line, sid flake.SID, above, far clock.Millis, slack Slack,
+) (clock.Millis, lease.Instance, error) {
 	s := v.SIDs[sid]
 	latest, from := far-slack.Total(), "the clock"
 	see := func(at clock.Millis, who string) {
@@ -130,7 +145,8 @@ func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, 
 	}
 	for _, l := range ledger {
 		if l.Entry.Err != nil {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("line %d of its ledger is unreadable and was ignored: %v", l.Term, l.Entry.Err))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("line %d of its ledger is unreadable and was ignored: %v",
+				l.Term, l.Entry.Err))
 			continue
 		}
 		see(l.Entry.Value.Since, fmt.Sprintf("line %d of its ledger", l.Term))
@@ -144,9 +160,11 @@ func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, 
 		switch c := o.Window.Value.Ceil; {
 		case other == sid || !o.Window.Exists() || o.Window.Err != nil:
 		case c > far && o.Holder.Exists() && above == 0:
-			return 0, "", refuse("sid %d, which is held, has a ceiling of %s: this machine's clock seems to be far behind; correct it", other, At(c))
+			return 0, "", refuse("sid %d, which is held, has a ceiling of %s: "+
+				"this machine's clock seems to be far behind; correct it", other, At(c))
 		case c > far:
-			r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling of sid %d was ignored: it is far in the future: %s", other, At(c)))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("the ceiling of sid %d was ignored: "+
+				"it is far in the future: %s", other, At(c)))
 		default:
 			see(c, fmt.Sprintf("the ceiling of sid %d", other))
 		}
@@ -155,17 +173,21 @@ func (r *Release) fromTraces(v lease.View, ledger []Line, sid flake.SID, above, 
 	var gone lease.Instance
 	switch {
 	case above == 0 && latest > far:
-		return 0, "", refuse("%s has %s, far in the future: a wrong clock wrote it; if you know a time after the last ID of sid %d, pass it as --above TIME", from, At(latest), sid)
+		return 0, "", refuse("%s has %s, far in the future: a wrong clock wrote it; "+
+			"if you know a time after the last ID of sid %d, pass it as --above TIME", from, At(latest), sid)
 	case above == 0:
-		r.Bound = fmt.Sprintf("%s, %s, plus %v that a node can have been granted", from, At(latest), slack.Total().Duration())
+		r.Bound = fmt.Sprintf("%s, %s, plus %v that a node can have been granted", from, At(latest),
+			slack.Total().Duration())
 		return bound, "", nil
 	case above < bound:
 		// As for a readable record: a process that was granted more must be gone.
 		gone = lastOwner(s, ledger)
 		if registered(v, gone) {
-			return 0, "", refuse("sid %d was granted to %s, which is running and may issue up to %s: stop that process first, or omit --above", sid, gone, At(bound))
+			return 0, "", refuse("sid %d was granted to %s, which is running and may issue up to %s: "+
+				"stop that process first, or omit --above", sid, gone, At(bound))
 		}
-		r.Warnings = append(r.Warnings, fmt.Sprintf("--above is below %s, a bound on what can have been granted: if an ID of sid %d has the time %s or a later one, it will be issued twice", At(bound), sid, At(above)))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("--above is below %s, a bound on what can have been granted: "+
+			"if an ID of sid %d has the time %s or a later one, it will be issued twice", At(bound), sid, At(above)))
 	}
 	r.Bound = "--above"
 	return above, gone, nil

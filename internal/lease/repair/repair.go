@@ -56,7 +56,8 @@ func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) (Slack, []string) {
 			continue
 		}
 		if w.Ceil-w.Wall > clock.MillisOf(lease.MaxWindow) {
-			warnings = append(warnings, fmt.Sprintf("sid %d has a ceiling of %s, and its writer's clock read %s: a window has at most %v, so this was not taken for one",
+			warnings = append(warnings, fmt.Sprintf("sid %d has a ceiling of %s, and its writer's clock read %s: "+
+				"a window has at most %v, so this was not taken for one",
 				sid, At(w.Ceil), At(w.Wall), lease.MaxWindow))
 			continue
 		}
@@ -65,17 +66,19 @@ func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) (Slack, []string) {
 	return s, warnings
 }
 
-// Line is a line of a sid's ledger.
+// Line is a line of a sid's ledger. Term is that of its key, so it is known even if the
+// line is unreadable.
 type Line struct {
-	Term  int64 // from its key, so that it is known even if the line is unreadable
+	Term  int64
 	Entry lease.Entry[lease.LedgerLine]
 }
 
-// Author signs what an operator writes.
+// Author signs what an operator writes at Now by the operator's clock. Instance is unique
+// to the run of the command, and Nonce to the write.
 type Author struct {
-	Instance lease.Instance // unique to the run of the command
-	Nonce    string         // unique to the write
-	Now      clock.Millis   // the operator's clock
+	Instance lease.Instance
+	Nonce    string
+	Now      clock.Millis
 }
 
 // Name is the node name in records that an operator wrote.
@@ -83,15 +86,16 @@ const Name = "operator"
 
 // Write is a guarded write of one sid's records. It is applied whole, and only
 // if config, era, window and holder are as read, by revision and by value, and
-// no process of the instance Gone is registered. The holder is deleted.
+// no process of the instance Gone, if there is one, is registered. The holder is deleted.
+// With Ledger a line for the window's term is added.
 type Write struct {
 	SID    flake.SID
 	Seen   lease.SIDRecords
 	Config lease.Entry[lease.Space]
 	Era    lease.Entry[lease.Era]
 	Window lease.Window
-	Ledger bool           // add a line for the window's term
-	Gone   lease.Instance // "": not compared
+	Ledger bool
+	Gone   lease.Instance
 }
 
 // At returns a time as messages show it: UTC, to the millisecond.
@@ -127,15 +131,18 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 	case len(reason) > lease.MaxReason:
 		return Write{}, refuse("the reason has %d bytes, at most %d", len(reason), lease.MaxReason)
 	case s.Window.Err != nil:
-		return Write{}, refuse("sid %d is quarantined already: its record is unreadable (%w); to repair it run \"allocator admin release-sid %d\"", sid, s.Window.Err, sid)
+		return Write{}, refuse("sid %d is quarantined already: its record is unreadable (%w); "+
+			"to repair it run \"allocator admin release-sid %d\"", sid, s.Window.Err, sid)
 	case !s.Window.Exists() && past:
-		return Write{}, refuse("sid %d is quarantined already: it has ledger lines but no window record; to repair it run \"allocator admin release-sid %d\"", sid, sid)
+		return Write{}, refuse("sid %d is quarantined already: it has ledger lines but no window record; "+
+			"to repair it run \"allocator admin release-sid %d\"", sid, sid)
 	case w.State == lease.Quarantined:
 		return Write{}, refuse("sid %d is quarantined already: %s", sid, orNone(w.Reason))
 	case s.Holder.Exists() && !force:
-		return Write{}, refuse("sid %d is held by %s: drain that node first, or use --force: the node then loses the sid at its next extension, "+
+		return Write{}, refuse("sid %d is held by %s: drain that node first, or use --force: "+
+			"the node then loses the sid at its next extension, "+
 			"uses its confirmed window, and acquires another sid; a worker does the same", sid, holderName(s))
-	case !s.Window.Exists(): // never used: nothing was issued
+	case !s.Window.Exists(): // It was never used, and nothing was issued.
 		w = lease.Window{Term: 1, Instance: by.Instance, Node: Name, Base: v.Era.Value.Floor, Ceil: v.Era.Value.Floor}
 	}
 	w.Era, w.State, w.Reason = v.Era.Value.Number, lease.Quarantined, reason

@@ -41,11 +41,12 @@ type Keeper interface {
 	Limit() lease.Limit
 }
 
-// Config is what a Broker needs. All fields are required.
+// Config is what a Broker needs. All fields are required, but there may be no SIDs for
+// workers. CallTimeout bounds one call to the store.
 type Config struct {
-	SIDs        lease.SIDRange // for workers; zero: there are none
+	SIDs        lease.SIDRange
 	Bounds      lease.Bounds
-	CallTimeout time.Duration // of one call to the store
+	CallTimeout time.Duration
 
 	Node   *node.Node
 	Keeper Keeper
@@ -68,7 +69,7 @@ const (
 type Broker struct {
 	cfg   Config
 	core  worker.Config
-	slots chan struct{} // one for each call under way
+	slots chan struct{} // Each call under way has one.
 	list  list
 	owners
 }
@@ -90,13 +91,14 @@ func New(cfg Config) *Broker {
 	return b
 }
 
-// Client is who calls.
+// Client is who calls: Owner is what access.Caller.Owner returns, and may hold as many
+// workers as Quota says.
 type Client struct {
-	Owner string // as access.Caller.Owner returns it
-	Quota int    // how many workers it may hold
+	Owner string
+	Quota int
 }
 
-// Acquire takes a sid for a worker. secret is the caller's; empty: it is drawn here.
+// Acquire takes a sid for a worker. secret is the caller's, or empty to be drawn here.
 //
 // The errors of Acquire, Extend and Release are *node.Refusals, which are not counted
 // yet, or ctx's: then the call goes on without its caller.
@@ -111,9 +113,13 @@ func (b *Broker) Acquire(ctx context.Context, c Client, name, secret string, at 
 	now := b.list.now()
 	unsettled, ok := b.owners.begin(c, now)
 	if !ok {
-		return worker.Worker{}, &node.Refusal{Reason: node.WorkerQuota, RetryAfter: time.Second,
-			Message:  fmt.Sprintf("%s has %d acquisitions whose outcome is not known yet, and may hold %d workers", lease.Printable(c.Owner), unsettled, c.Quota),
-			Metadata: map[string]string{"unsettled": fmt.Sprint(unsettled), "limit": fmt.Sprint(c.Quota)}}
+		return worker.Worker{}, &node.Refusal{
+			Reason:     node.WorkerQuota,
+			RetryAfter: time.Second,
+			Message: fmt.Sprintf("%s has %d acquisitions whose outcome is not known yet, and may hold %d workers",
+				lease.Printable(c.Owner), unsettled, c.Quota),
+			Metadata: map[string]string{"unsettled": fmt.Sprint(unsettled), "limit": fmt.Sprint(c.Quota)},
+		}
 	}
 	req.Quota -= unsettled
 	d, err := b.detach(ctx, func(ctx context.Context) (worker.Done, error) {
@@ -129,7 +135,7 @@ func (b *Broker) Acquire(ctx context.Context, c Client, name, secret string, at 
 }
 
 // Extend moves the end of a worker's interval further, and returns all of it. told is the
-// end that the caller knows; 0: it does not say.
+// end that the caller knows, or 0 if it does not say.
 func (b *Broker) Extend(ctx context.Context, c Client, h worker.Handle, told clock.Millis) (worker.Worker, error) {
 	if err := b.admit(c); err != nil {
 		return worker.Worker{}, err
@@ -159,11 +165,17 @@ func (b *Broker) Release(ctx context.Context, c Client, h worker.Handle, usedUnt
 // admit refuses a call for which the store need not be asked.
 func (b *Broker) admit(c Client) error {
 	if b == nil || b.cfg.SIDs.All() {
-		return &node.Refusal{Reason: node.WorkersOff, Message: "no sids are set aside for workers: set worker.sid-range on all nodes"}
+		return &node.Refusal{
+			Reason:  node.WorkersOff,
+			Message: "no sids are set aside for workers: set worker.sid-range on all nodes",
+		}
 	}
 	if wait := b.owners.take(c, b.list.now()); wait > 0 {
-		return &node.Refusal{Reason: node.RateLimited, RetryAfter: wait,
-			Message: "this client calls for workers too often: extend each at the time that its answer gives"}
+		return &node.Refusal{
+			Reason:     node.RateLimited,
+			RetryAfter: wait,
+			Message:    "this client calls for workers too often: extend each at the time that its answer gives",
+		}
 	}
 	return nil
 }
@@ -189,14 +201,17 @@ func (b *Broker) detach(ctx context.Context, f func(context.Context) (worker.Don
 	}
 }
 
-// run carries out one call. left: it was refused, and may have left a lease behind.
+// run carries out one call. left says that it was refused, and may have left a lease behind.
 func (b *Broker) run(ctx context.Context, req worker.Request) (d worker.Done, left bool, err error) {
 	select {
 	case b.slots <- struct{}{}:
 		defer func() { <-b.slots }()
 	case <-ctx.Done():
-		return worker.Done{}, false, &node.Refusal{Reason: node.EtcdUnavailable, RetryAfter: time.Second,
-			Message: "too many calls of workers wait for etcd: send the same call again, to any node"}
+		return worker.Done{}, false, &node.Refusal{
+			Reason:     node.EtcdUnavailable,
+			RetryAfter: time.Second,
+			Message:    "too many calls of workers wait for etcd: send the same call again, to any node",
+		}
 	}
 	c, a := worker.NewCall(b.core, req), worker.Answer{}
 	for {
@@ -240,7 +255,8 @@ func (b *Broker) ask(ctx context.Context, act worker.Action) (a worker.Answer) {
 	case worker.KeepAlive:
 		a.Err = b.cfg.Store.KeepAlive(ctx, act.Lease)
 	case worker.Commit:
-		if _, a.View, a.Err = b.cfg.Store.Commit(ctx, act.Txn); a.Err == nil && act.Txn.Op != lease.Extend { // which changes no holder
+		_, a.View, a.Err = b.cfg.Store.Commit(ctx, act.Txn)
+		if a.Err == nil && act.Txn.Op != lease.Extend { // An extension changes no holder.
 			b.list.note(act.Txn.SID, a.View)
 		}
 	default:

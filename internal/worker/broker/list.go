@@ -21,17 +21,21 @@ type list struct {
 	load func() (lease.View, error)
 	now  func() clock.Mono
 
-	mu    sync.Mutex // guards the rest
-	view  lease.View // shared with calls: its map is replaced, never written
-	at    clock.Mono // when the read of view began
-	read  bool       // there is a view
-	under *reading   // the read under way; nil: none
-	next  *reading   // that begins when that ends; nil: nobody waits for one
+	mu sync.Mutex // It guards the rest.
+	// If read is set there is a view, of which the read began at that time. Calls share it:
+	// its map is replaced, never written.
+	view lease.View
+	at   clock.Mono
+	read bool
+	// under is the read under way, and next the one that begins when that ends. They are
+	// nil if there is none, and if nobody waits for one.
+	under *reading
+	next  *reading
 }
 
-// reading is one read of the space.
+// reading is one read of the space. done is closed when view and err are set.
 type reading struct {
-	done chan struct{} // closed when view and err are set
+	done chan struct{}
 	view lease.View
 	err  error
 }

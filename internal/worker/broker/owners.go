@@ -15,19 +15,20 @@ import (
 const maxOwners = 4096
 
 // owners bounds what each client costs: its calls, and the leases of acquisitions whose
-// outcome nobody knows.
+// outcome nobody knows. A lease of a worker lasts for window.
 type owners struct {
-	window time.Duration // of workers: what a lease lasts
+	window time.Duration
 
-	mu sync.Mutex // guards of
+	mu sync.Mutex // It guards of.
 	of map[string]*owner
 }
 
-// owner is what one client costs.
+// owner is what one client costs: calls at a rate, and acquisitions. So many are under way,
+// and lost are the ends of those without an answer of the store: each may have left a lease.
 type owner struct {
 	calls *rate.Limiter
-	under int          // acquisitions under way
-	lost  []clock.Mono // ends of those without an answer of the store: each may have left a lease
+	under int
+	lost  []clock.Mono
 }
 
 // rateOf returns how many calls a client may make: each worker that it may hold is
@@ -43,7 +44,7 @@ func (o *owners) get(c Client, now clock.Mono) *owner {
 		o.forget(now)
 	}
 	if w == nil && len(o.of) >= maxOwners {
-		c.Owner = "" // no client's name
+		c.Owner = "" // This is no client's name.
 		w = o.of[""]
 	}
 	limit, burst := o.rateOf(c.Quota)
@@ -51,7 +52,7 @@ func (o *owners) get(c Client, now clock.Mono) *owner {
 		w = &owner{calls: rate.NewLimiter(limit, burst)}
 		o.of[c.Owner] = w
 	}
-	if w.calls.Burst() != burst { // the quota was changed
+	if w.calls.Burst() != burst { // The quota was changed.
 		w.calls.SetLimitAt(at(now), limit)
 		w.calls.SetBurstAt(at(now), burst)
 	}
@@ -98,7 +99,7 @@ func (o *owners) begin(c Client, now clock.Mono) (unsettled int, ok bool) {
 	return unsettled, true
 }
 
-// end ends one; lost: its outcome is not known.
+// end ends one. lost says that its outcome is not known.
 func (o *owners) end(c Client, now clock.Mono, lost bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
