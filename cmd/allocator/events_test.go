@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // serveAt serves env at an address; "": a free one. stop ends it at once.
@@ -128,11 +129,10 @@ func TestTopOnce(t *testing.T) {
 	env.Observe()
 	code, out, errs := allocator("top", "--once", "--format", "json", "--addr", addr)
 	var v struct {
-		Asked, Summary string
-		Nodes          []struct{ Name string }
-		Events         []struct{ Kind string }
+		status.Cluster
+		Events []struct{ Kind string }
 	}
-	if err := json.Unmarshal([]byte(out), &v); err != nil || code != cli.ExitOK || errs != "" || v.Asked != "node-a" || len(v.Events) != 3 {
+	if err := json.Unmarshal([]byte(out), &v); err != nil || code != cli.ExitOK || errs != "" || v.Self.Name != "node-a" || v.Summary.Text == "" || len(v.Events) != 3 {
 		t.Errorf("%d, %q, %q, %v", code, out, errs, err)
 	}
 	for _, args := range [][]string{{"top"}, {"top", "--format", "json"}} {

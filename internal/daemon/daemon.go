@@ -284,7 +284,7 @@ func (d *Daemon) build() error {
 	}
 	d.reader, err = status.New(status.Config{
 		Node: d.node, Directory: d.etcd.store, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report, Reports: d.reports,
-		Feed: d.feed, Settings: d.settings(),
+		Feed: d.feed, Settings: d.settings(), Window: l.Window, Expected: d.cfg.Cluster.Expect,
 	})
 	if err != nil {
 		return err

@@ -56,9 +56,13 @@ func (d *Daemon) reports() map[string]status.Report {
 		if !r.Sent {
 			continue
 		}
-		v := status.Report{Rate: r.PerSecond, Lead: int64(r.Lead), Ceil: int64(r.Ceil), Age: r.Age.Milliseconds()}
-		v.Refusing = node.Reason(r.Reason)
-		out[instance] = v
+		out[instance] = status.Report{
+			Rate:     r.PerSecond,
+			Lead:     int64(r.Lead),
+			Ceil:     int64(r.Ceil),
+			Refusing: node.Reason(r.Reason),
+			Age:      r.Age.Milliseconds(),
+		}
 	}
 	return out
 }

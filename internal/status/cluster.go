@@ -34,133 +34,84 @@ const (
 	viewRetry = time.Second
 )
 
-// Cluster is the space as it is in etcd, and the node as it sees itself. IDs of etcd
-// and of instances are strings; times are Unix ms.
-type Cluster struct {
-	Space          string       `json:"space"`
-	Pool           string       `json:"pool"` // UUID; empty while unknown
-	Layout         string       `json:"layout"`
-	EpochUnixMs    int64        `json:"epoch_unix_ms"`
-	Era            int64        `json:"era"` // 0 while unknown
-	EraFloorUnixMs int64        `json:"era_floor_unix_ms"`
-	Revision       int64        `json:"revision"`
-	PoolSize       int          `json:"pool_size"`             // how many sids the space has
-	PoolSIDs       string       `json:"pool_sids"`             // which, as first-last; empty while unknown
-	WorkerSIDs     string       `json:"worker_sids,omitempty"` // which of them are for workers alone; empty: none
-	Nodes          []Node       `json:"nodes"`                 // with Problem as this node last listed them; null while unknown
-	SIDs           []SID        `json:"sids"`                  // those ever used; null while unknown
-	Problem        string       `json:"problem,omitempty"`
-	Self           Self         `json:"self"`
-	LayoutValue    flake.Layout `json:"-"` // Layout as a value
-}
-
-// Node is a registered process.
-type Node struct {
-	Instance string `json:"instance"`
-	Name     string `json:"name"`
-	Version  string `json:"version"`
-	GRPC     string `json:"grpc_address"`
-	HTTP     string `json:"http_address"`
-	Console  string `json:"console_url,omitempty"` // of its pages, as consoleURL returns it
-	SID      int    `json:"sid"`                   // -1: none, or not known
-	SIDRange string `json:"sid_range,omitempty"`   // that it may take; empty: all
-	// Clock is nil if it was never measured.
-	Clock *PeerClock `json:"clock,omitempty"`
-	// Report is nil if the node never sent one: reports are asked for while somebody looks.
-	Report *Report `json:"report,omitempty"`
-}
-
-// Report is what a node says of its work.
-type Report struct {
-	Rate     int64       `json:"ids_per_second"`
-	Lead     int64       `json:"lead_ms"`
-	Ceil     int64       `json:"ceil_unix_ms"` // of its window; 0: it holds no sid
-	Refusing node.Reason `json:"refusing,omitempty"`
-	Age      int64       `json:"age_ms"` // since the report came
-}
-
-// SID is one sid with its window record.
-type SID struct {
-	SID      int    `json:"sid"`
-	State    string `json:"state"` // free, held, waiting or quarantined
-	Term     int64  `json:"term"`
-	Node     string `json:"node"`
-	Instance string `json:"instance"`
-	Base     int64  `json:"base_unix_ms"`
-	Ceil     int64  `json:"ceil_unix_ms"`
-	Problem  string `json:"problem,omitempty"`
-	Written  int64  `json:"written_unix_ms"` // by the clock of the node that wrote the record; 0: nobody did
-	// Unreleased: it has no holder, and the last one did not release it.
-	Unreleased bool `json:"unreleased"`
-	// Worker: the holder is or was a generator outside of the nodes, acquired by Owner.
-	Worker bool   `json:"worker,omitempty"`
-	Owner  string `json:"owner,omitempty"`
-}
-
-// Self is the node that answers, as it sees itself.
-type Self struct {
-	Name     string      `json:"name"`
-	Instance string      `json:"instance"`
-	Version  string      `json:"version"`
-	Ready    bool        `json:"ready"`
-	Refusing node.Reason `json:"refusing,omitempty"`
-	Message  string      `json:"message,omitempty"`
-	Draining bool        `json:"draining"`
-	SID      int         `json:"sid"` // -1: none
-	Term     int64       `json:"term"`
-	Base     int64       `json:"base_unix_ms"` // of the window; 0 without one
-	Ceil     int64       `json:"ceil_unix_ms"`
-	Lead     int64       `json:"lead_ms"` // how far the last ID lies ahead of the clock
-	Now      int64       `json:"now_unix_ms"`
-	Verdict  string      `json:"verdict"`
-	Issued   int64       `json:"ids_issued"`
-	Rate     int64       `json:"ids_per_second"` // lately
-	// Unverified is how many of the IDs were issued while no majority confirmed the clock.
-	Unverified int64 `json:"ids_unverified"`
-	// Refused has the requests that were refused, by reason; every reason is present.
-	Refused  map[string]int64 `json:"refused"`
-	Era      int64            `json:"era"`                  // last read by the process; 0: none yet
-	Revision int64            `json:"revision"`             // of etcd, last read by the process; 0: none yet
-	Cluster  uint64           `json:"cluster_id,string"`    // etcd's, last read by the process; 0: none yet
-	Highest  int64            `json:"highest_ceil_unix_ms"` // ever confirmed to the process; 0: none
-	Clock    *Clock           `json:"clock,omitempty"`      // nil: the node does not judge its clock
-}
-
-// Cluster returns the view, at most viewFresh old. If etcd does not answer, the view
-// has only what the node itself knows, and Problem is set: the nodes that it last
-// listed, with the sids that they report by gossip. The error is ctx's.
+// Cluster returns the picture of now: what it has of etcd was read at most viewFresh ago. If
+// etcd does not answer, Problem says so: there are no sids, and the nodes are those that this
+// one last listed, with the sids that they report by gossip. The error is ctx's.
 func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
-	st := r.node.Stats()
-	c, clocks := r.base(st), r.clocks()
-	v, err := r.load(ctx, viewFresh)
-	switch {
-	case ctx.Err() != nil:
+	err := r.load(ctx, viewFresh)
+	if ctx.Err() != nil {
 		return Cluster{}, ctx.Err()
-	case err != nil:
-		c.Problem = "etcd cannot be read: the nodes are those of an earlier list, and the state of sids is unknown"
-		c.fillNodes(st.Lease.Nodes, reportedSIDs(c.Self, clocks.Peers))
+	}
+	if err != nil {
+		return r.picture(reading{}, "etcd cannot be read: the nodes are those of an earlier list, and the state of sids is unknown"), nil
+	}
+	return r.picture(r.latest(), ""), nil
+}
+
+const (
+	// snapshotFresh is for how long a view of the space does for snapshots.
+	snapshotFresh = 2 * time.Second
+	// wideFresh is the same of a space with more than wideSIDs: a read has some 500 kB.
+	wideFresh = 5 * time.Second
+	wideSIDs  = 256
+	// snapshotWait is how long a snapshot waits for a read; it shows the last one then.
+	snapshotWait = 300 * time.Millisecond
+)
+
+// Snapshot returns the picture for a page that stays open. It reads etcd at most every
+// snapshotFresh, waits for it no longer than snapshotWait, and shows what was last read if
+// etcd does not answer. Read says of when that is.
+func (r *Reader) Snapshot(ctx context.Context) Cluster {
+	fresh := snapshotFresh
+	if len(r.latest().view.SIDs) > wideSIDs {
+		fresh = wideFresh
+	}
+	wait, cancel := context.WithTimeout(ctx, snapshotWait)
+	defer cancel()
+	err := r.load(wait, fresh)
+	switch latest := r.latest(); {
+	case !latest.ok:
+		return r.picture(latest, "etcd has not been read yet: the nodes are those of an earlier list, and the state of sids is unknown")
+	case err != nil && wait.Err() == nil:
+		return r.picture(latest, "etcd cannot be read: nodes and sids are as they were last read")
 	default:
-		c.fill(v, st)
+		return r.picture(latest, "")
+	}
+}
+
+// picture returns what the node knows: of etcd what was read, and of its peers what they
+// report. problem is why etcd was not read now.
+func (r *Reader) picture(from reading, problem string) Cluster {
+	st, clocks, now := r.node.Stats(), r.clocks(), r.clock.Now()
+	c := r.base(st)
+	c.Problem = problem
+	if from.ok {
+		c.Read = int64(now.Wall - clock.MillisOf(now.Mono.Sub(from.at)))
+		c.fill(from.view, st)
+	} else {
+		c.fillNodes(st.Lease.Nodes, reportedSIDs(c.Self, clocks.Peers))
 	}
 	r.fillLive(&c, clocks)
-	return c, nil
+	c.Judge()
+	return c
 }
 
-// fillLive adds what does not come from etcd: clocks and reports.
+// reportFresh is the age up to which a report tells what a node does now.
+const reportFresh = 5 * time.Second
+
+// fillLive adds what does not come from etcd: clocks, and reports that are not old.
 func (r *Reader) fillLive(c *Cluster, clocks clock.Report) {
 	if r.cfg.Clocks != nil {
 		c.fillClocks(clocks)
 	}
-	var reports map[string]Report
-	if r.cfg.Reports != nil {
-		reports = r.cfg.Reports()
+	if r.cfg.Reports == nil {
+		return
 	}
+	reports := r.cfg.Reports()
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
-		if r, ok := reports[n.Instance]; ok {
-			n.Report = &r
-		} else if n.Instance == c.Self.Instance {
-			n.Report = &Report{Rate: c.Self.Rate, Lead: c.Self.Lead, Ceil: c.Self.Ceil, Refusing: c.Self.Refusing}
+		if report, ok := reports[n.Instance]; ok && report.Age <= reportFresh.Milliseconds() {
+			n.Report = &report
 		}
 	}
 }
@@ -176,6 +127,8 @@ func (r *Reader) clocks() clock.Report {
 // base returns what the node itself knows of the space.
 func (r *Reader) base(st node.Stats) Cluster {
 	c := Cluster{
+		Nodes:          []Node{},
+		SIDs:           []SID{},
 		Space:          r.cfg.Space,
 		Pool:           st.Lease.Space.Pool,
 		Layout:         r.format.Layout.String(),
@@ -185,7 +138,7 @@ func (r *Reader) base(st node.Stats) Cluster {
 		Revision:       st.Lease.Revision,
 		PoolSize:       lease.Space{Layout: r.format.Layout, Part: st.Lease.Space.Part}.SIDs().Len(),
 		Self:           r.self(st),
-		LayoutValue:    r.format.Layout,
+		Expected:       r.cfg.Expected,
 	}
 	c.WorkerSIDs = st.Lease.Workers.String()
 	if c.Pool != "" {
@@ -200,6 +153,7 @@ func (r *Reader) Self() Self { return r.self(r.node.Stats()) }
 func (r *Reader) self(st node.Stats) Self {
 	self := Self{
 		Name: st.Name, Instance: string(st.Instance), Version: r.cfg.Version, Ready: true, SID: -1,
+		Phase: st.Lease.Phase.String(), Window: r.cfg.Window.Milliseconds(),
 		Now: int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued, Unverified: st.Unverified,
 		Draining: st.Draining, Lead: int64(st.Lead), Refused: make(map[string]int64, len(node.Reasons)),
 		Era: st.Lease.Era.Number, Revision: st.Lease.Revision, Cluster: st.Lease.Cluster, Highest: int64(st.Reserved),
@@ -219,16 +173,30 @@ func (r *Reader) self(st node.Stats) Self {
 	return self
 }
 
-// load returns the space as last read, if that was less than fresh ago, or reads it. Concurrent requests share one
-// read, which goes on if a caller leaves.
-func (r *Reader) load(ctx context.Context, fresh time.Duration) (lease.View, error) {
+// reading is the space as it was read, if it was.
+type reading struct {
+	ok   bool
+	view lease.View
+	at   clock.Mono // when the read began
+}
+
+// latest returns the space as last read.
+func (r *Reader) latest() reading {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.read
+}
+
+// load reads the space if that did not happen less than fresh ago. Concurrent requests share
+// one read, which goes on if a caller leaves.
+func (r *Reader) load(ctx context.Context, fresh time.Duration) error {
 	now := r.clock.Now().Mono
 	r.mu.Lock()
-	view, err := r.view, r.viewErr
-	done := r.read && err == nil && now.Sub(r.readAt) < fresh || err != nil && now.Sub(r.failedAt) < viewRetry
+	err := r.readErr
+	done := err == nil && r.read.ok && now.Sub(r.read.at) < fresh || err != nil && now.Sub(r.failedAt) < viewRetry
 	r.mu.Unlock()
 	if done {
-		return view, err
+		return err
 	}
 	result := r.loads.DoChan("", func() (any, error) {
 		began := r.clock.Now().Mono
@@ -238,18 +206,18 @@ func (r *Reader) load(ctx context.Context, fresh time.Duration) (lease.View, err
 		r.logRead("space", err)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.viewErr = err; err != nil {
+		if r.readErr = err; err != nil {
 			r.failedAt = r.clock.Now().Mono
-			return lease.View{}, err
+			return nil, err
 		}
-		r.view, r.readAt, r.read = v, began, true
-		return v, nil
+		r.read = reading{true, v, began}
+		return nil, nil
 	})
 	select {
-	case r := <-result:
-		return r.Val.(lease.View), r.Err
+	case res := <-result:
+		return res.Err
 	case <-ctx.Done():
-		return lease.View{}, ctx.Err()
+		return ctx.Err()
 	}
 }
 
@@ -258,7 +226,7 @@ func (c *Cluster) fill(v lease.View, st node.Stats) {
 	c.Revision = v.Revision
 	if v.Config.Exists() && v.Config.Err == nil {
 		c.Pool = v.Config.Value.Pool
-		c.LayoutValue, c.Layout = v.Config.Value.Layout, v.Config.Value.Layout.String()
+		c.Layout = v.Config.Value.Layout.String()
 		c.EpochUnixMs = int64(v.Config.Value.Epoch)
 		c.PoolSize, c.PoolSIDs = v.Config.Value.SIDs().Len(), v.Config.Value.SIDs().String()
 	}
@@ -269,7 +237,6 @@ func (c *Cluster) fill(v lease.View, st node.Stats) {
 		c.Problem = err.Error()
 	}
 	held := make(map[lease.Instance]int)
-	c.SIDs = make([]SID, 0, len(v.SIDs))
 	for sid, rec := range v.SIDs {
 		if rec.Holder.Exists() && rec.Holder.Err == nil {
 			held[rec.Holder.Value.Instance] = int(sid)
@@ -277,7 +244,6 @@ func (c *Cluster) fill(v lease.View, st node.Stats) {
 		c.SIDs = append(c.SIDs, viewSID(sid, rec, st))
 	}
 	slices.SortFunc(c.SIDs, func(a, b SID) int { return cmp.Compare(a.SID, b.SID) })
-	c.Nodes = []Node{}
 	c.fillNodes(v.Nodes, held)
 }
 
@@ -352,20 +318,20 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 	problem, quarantined := st.Lease.Quarantined[sid]
 	switch err := errors.Join(rec.Window.Err, rec.Holder.Err); {
 	case err != nil:
-		v.State, v.Problem = "quarantined", err.Error()
+		v.State, v.Problem = Quarantined, err.Error()
 	case quarantined:
-		v.State, v.Problem = "quarantined", problem
+		v.State, v.Problem = Quarantined, problem
 	case rec.Holder.Exists():
-		v.State = "held"
+		v.State = Held
 		v.Node, v.Instance = rec.Holder.Value.Node, string(rec.Holder.Value.Instance)
 		if rec.Holder.Value.Instance != w.Instance {
 			v.Problem = fmt.Sprintf("the window was written by %s", cmp.Or(string(w.Instance), "nobody"))
 		}
 	case w.Ceil > st.Now:
-		v.State = "waiting"
+		v.State = Waiting
 		v.Problem = fmt.Sprintf("usable in %v", clock.Millis(w.Ceil-st.Now).Duration())
 	default:
-		v.State = "free"
+		v.State = Free
 	}
 	for _, s := range []*string{&v.Node, &v.Instance, &v.Problem, &v.Owner} {
 		*s = lease.Printable(*s)

@@ -1,9 +1,3 @@
-// Package status answers what a node shows besides IDs: a decoded ID with the holder
-// of its sid, the cluster, and the node itself. The values are in the form of the
-// HTTP API; package grpcserver converts them to protocol buffers.
-//
-// It reads etcd through a Directory, within deadlines. If etcd does not answer, the
-// answers contain what the node itself knows and name what is missing.
 package status
 
 import (
@@ -45,6 +39,10 @@ type Config struct {
 	// has them asked again for some seconds. It must be safe for concurrent use.
 	Reports func() map[string]Report
 	Feed    *feed.Feed // has the rate and the latest event; nil: none
+	// Window is the length of the node's windows, and Expected how many nodes there should be.
+	// 0: not known.
+	Window   time.Duration
+	Expected int
 	// Settings of the node and their sources, for pages; nil: not known.
 	Settings []Setting
 }
@@ -69,10 +67,8 @@ type Reader struct {
 	lookups chan struct{}      // a slot for each read of the ledger that is under way
 
 	mu       sync.Mutex // guards the rest; never held during a read
-	view     lease.View // as last read
-	readAt   clock.Mono // when that read began
-	read     bool       // view was ever read
-	viewErr  error      // of the latest read of the view
+	read     reading
+	readErr  error      // result of the latest read of the space
 	failedAt clock.Mono // when that was returned
 	logged   bool       // a failed read was logged
 	loggedAt clock.Mono // when

@@ -195,7 +195,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	if res.Era != 3 || res.Revision != 77 || len(res.Nodes) != 2 || len(res.Sids) != 5 || !res.Sids[2].Unreleased || res.Sids[2].WrittenUnixMs != 1769903999950 || res.Self.Sid != 7 || !res.Self.Ready ||
-		res.PoolSize != 32 || res.Nodes[0].Sid != 3 || res.Sids[0].State != "held" || res.Layout != pb.Layout_LAYOUT_SCALABLE {
+		res.PoolSize != 32 || res.Nodes[0].Sid != 3 || res.Sids[0].State != "held" || res.Layout != "scalable" {
 		t.Errorf("%v", res)
 	}
 }
@@ -233,7 +233,7 @@ func TestClusterWithoutEtcd(t *testing.T) {
 			res := env.Do("GET", "/v1/cluster", "")
 			b, _ := io.ReadAll(res.Body)
 			for _, want := range []string{
-				`"pool":"pool-1"`, `"nodes":null,"sids":null`, `"problem":"etcd cannot be read`, `"refusing":"CLOCK_SKEW"`, `"sid":7`,
+				`"pool":"pool-1"`, `"read_unix_ms":0,`, `"nodes":[],"sids":[]`, `"problem":"etcd cannot be read`, `"refusing":"CLOCK_SKEW"`, `"sid":7`,
 			} {
 				if !strings.Contains(string(b), want) {
 					t.Errorf("%s: no %s in %s", name, want, b)
@@ -251,7 +251,7 @@ func TestClusterWithoutEtcd(t *testing.T) {
 		env.Report(func(s *lease.Status) {
 			s.Nodes = []lease.Registration{{Instance: "c-1", Node: "node-c", GRPC: "c:9000"}, {Instance: "a-1", Node: "node-a", GRPC: "a:9000"}}
 		})
-		if b, _ := io.ReadAll(env.Do("GET", "/v1/cluster", "").Body); !strings.Contains(string(b), `"name":"node-c","version":"","grpc_address":"c:9000"`) || !strings.Contains(string(b), `"sids":null`) {
+		if b, _ := io.ReadAll(env.Do("GET", "/v1/cluster", "").Body); !strings.Contains(string(b), `"name":"node-c","version":"","grpc_address":"c:9000"`) || !strings.Contains(string(b), `"sids":[]`) {
 			t.Errorf("after a list: %s", b)
 		}
 		env.Clock.Advance(time.Second)

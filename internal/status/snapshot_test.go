@@ -16,14 +16,13 @@ func TestSnapshot(t *testing.T) {
 	env := servertest.New(t)
 	view := lease.View{Revision: 9, SIDs: map[flake.SID]lease.SIDRecords{3: {}}, Nodes: []lease.Registration{{Instance: "b", Node: "node-b"}}}
 	env.Dir.Set(func(d *servertest.Directory) { d.Hang = true })
-	if s := env.Reader.Snapshot(t.Context()); s.Read != 0 || s.SIDs != nil || s.Self.SID != 7 || s.At != int64(servertest.Start) {
+	if s := env.Reader.Snapshot(t.Context()); s.Read != 0 || len(s.SIDs) != 0 || s.Self.SID != 7 || s.Self.Now != int64(servertest.Start) || !s.Stale() {
 		t.Errorf("before the first read: %+v", s)
 	}
 	env = servertest.New(t)
 	env.Dir.Set(func(d *servertest.Directory) { d.View = view })
-	env.Observe()
 	for range 5 {
-		if s := env.Reader.Snapshot(t.Context()); s.Read != int64(servertest.Start) || len(s.SIDs) != 1 || len(s.Nodes) != 1 || s.Problem != "" || s.After != "boot-3" {
+		if s := env.Reader.Snapshot(t.Context()); s.Read != int64(servertest.Start) || len(s.SIDs) != 1 || len(s.Nodes) != 1 || s.Problem != "" || s.Stale() {
 			t.Fatalf("%+v", s)
 		}
 	}
@@ -35,7 +34,7 @@ func TestSnapshot(t *testing.T) {
 	})
 	env.Clock.Advance(10 * time.Second)
 	s := env.Reader.Snapshot(t.Context())
-	if s.Read != int64(servertest.Start) || s.At != s.Read+10_000 || len(s.SIDs) != 1 || s.Problem == "" {
+	if s.Read != int64(servertest.Start) || s.Self.Now != s.Read+10_000 || len(s.SIDs) != 1 || s.Problem == "" || !s.Stale() {
 		t.Errorf("etcd is away: %+v", s)
 	}
 }

@@ -1371,11 +1371,12 @@ func (*GetClusterRequest) Descriptor() ([]byte, []int) {
 	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
 }
 
+// GetClusterResponse is the object that GET /v1/cluster answers: fields have the same names
+// and meanings.
 type GetClusterResponse struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Space          string                 `protobuf:"bytes,1,opt,name=space,proto3" json:"space,omitempty"`
 	Pool           string                 `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
-	Layout         Layout                 `protobuf:"varint,3,opt,name=layout,proto3,enum=allocator.v1.Layout" json:"layout,omitempty"`
 	EpochUnixMs    int64                  `protobuf:"varint,4,opt,name=epoch_unix_ms,json=epochUnixMs,proto3" json:"epoch_unix_ms,omitempty"`
 	Era            int64                  `protobuf:"varint,5,opt,name=era,proto3" json:"era,omitempty"`
 	EraFloorUnixMs int64                  `protobuf:"varint,6,opt,name=era_floor_unix_ms,json=eraFloorUnixMs,proto3" json:"era_floor_unix_ms,omitempty"`
@@ -1392,12 +1393,19 @@ type GetClusterResponse struct {
 	// How many sids the space has. `sids` lists those that were ever used.
 	PoolSize int32 `protobuf:"varint,12,opt,name=pool_size,json=poolSize,proto3" json:"pool_size,omitempty"`
 	// The layout's name, or the bits of a custom one.
-	LayoutBits string `protobuf:"bytes,13,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`
+	Layout string `protobuf:"bytes,13,opt,name=layout,proto3" json:"layout,omitempty"`
 	// Which sids the space has, as first-last; empty while the node does not know it.
 	PoolSids string `protobuf:"bytes,14,opt,name=pool_sids,json=poolSids,proto3" json:"pool_sids,omitempty"`
 	// Which of them are for workers alone, by the settings of the node that answered;
 	// empty: none.
-	WorkerSids    string `protobuf:"bytes,15,opt,name=worker_sids,json=workerSids,proto3" json:"worker_sids,omitempty"`
+	WorkerSids string `protobuf:"bytes,15,opt,name=worker_sids,json=workerSids,proto3" json:"worker_sids,omitempty"`
+	// When nodes and sids were read from etcd, by the clock of the node that answered. 0: never.
+	ReadUnixMs int64 `protobuf:"varint,16,opt,name=read_unix_ms,json=readUnixMs,proto3" json:"read_unix_ms,omitempty"`
+	// How many nodes there should be, by the settings of the node that answered; 0: any number.
+	ExpectedNodes int32 `protobuf:"varint,17,opt,name=expected_nodes,json=expectedNodes,proto3" json:"expected_nodes,omitempty"`
+	// What is wrong, the worst first, and one sentence about the cluster.
+	Problems      []*ClusterProblem `protobuf:"bytes,18,rep,name=problems,proto3" json:"problems,omitempty"`
+	Summary       *ClusterProblem   `protobuf:"bytes,19,opt,name=summary,proto3" json:"summary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1444,13 +1452,6 @@ func (x *GetClusterResponse) GetPool() string {
 		return x.Pool
 	}
 	return ""
-}
-
-func (x *GetClusterResponse) GetLayout() Layout {
-	if x != nil {
-		return x.Layout
-	}
-	return Layout_LAYOUT_UNSPECIFIED
 }
 
 func (x *GetClusterResponse) GetEpochUnixMs() int64 {
@@ -1516,9 +1517,9 @@ func (x *GetClusterResponse) GetPoolSize() int32 {
 	return 0
 }
 
-func (x *GetClusterResponse) GetLayoutBits() string {
+func (x *GetClusterResponse) GetLayout() string {
 	if x != nil {
-		return x.LayoutBits
+		return x.Layout
 	}
 	return ""
 }
@@ -1537,6 +1538,106 @@ func (x *GetClusterResponse) GetWorkerSids() string {
 	return ""
 }
 
+func (x *GetClusterResponse) GetReadUnixMs() int64 {
+	if x != nil {
+		return x.ReadUnixMs
+	}
+	return 0
+}
+
+func (x *GetClusterResponse) GetExpectedNodes() int32 {
+	if x != nil {
+		return x.ExpectedNodes
+	}
+	return 0
+}
+
+func (x *GetClusterResponse) GetProblems() []*ClusterProblem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *GetClusterResponse) GetSummary() *ClusterProblem {
+	if x != nil {
+		return x.Summary
+	}
+	return nil
+}
+
+// ClusterProblem is something that an operator should know.
+type ClusterProblem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A name for programs; empty if all is well.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// ok, warn or bad.
+	Level string `protobuf:"bytes,2,opt,name=level,proto3" json:"level,omitempty"`
+	Text  string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	// What to do about it: a page below docs. Empty if all is well.
+	Page          string `protobuf:"bytes,4,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterProblem) Reset() {
+	*x = ClusterProblem{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterProblem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterProblem) ProtoMessage() {}
+
+func (x *ClusterProblem) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterProblem.ProtoReflect.Descriptor instead.
+func (*ClusterProblem) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ClusterProblem) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ClusterProblem) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *ClusterProblem) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ClusterProblem) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
 type DrainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1545,7 +1646,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1658,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1671,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{15}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{16}
 }
 
 type DrainResponse struct {
@@ -1594,7 +1695,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1707,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1720,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{16}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DrainResponse) GetNode() string {
@@ -1679,7 +1780,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1792,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1805,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{17}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{18}
 }
 
 type UndrainResponse struct {
@@ -1720,7 +1821,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1833,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1846,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{18}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UndrainResponse) GetNode() string {
@@ -1782,7 +1883,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +1895,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +1908,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{19}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchEventsRequest) GetAfter() string {
@@ -1838,7 +1939,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1951,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1964,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchEventsResponse) GetNowUnixMs() int64 {
@@ -1907,7 +2008,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1919,7 +2020,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1932,7 +2033,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Event) GetId() string {
@@ -1996,7 +2097,7 @@ type MissedEvents struct {
 
 func (x *MissedEvents) Reset() {
 	*x = MissedEvents{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2109,7 @@ func (x *MissedEvents) String() string {
 func (*MissedEvents) ProtoMessage() {}
 
 func (x *MissedEvents) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2122,7 @@ func (x *MissedEvents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissedEvents.ProtoReflect.Descriptor instead.
 func (*MissedEvents) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MissedEvents) GetCount() int64 {
@@ -2053,19 +2154,25 @@ type Node struct {
 	Clock *PeerClock `protobuf:"bytes,7,opt,name=clock,proto3" json:"clock,omitempty"`
 	// The sids that it may take, as first-last; empty: all of the layout.
 	SidRange string `protobuf:"bytes,8,opt,name=sid_range,json=sidRange,proto3" json:"sid_range,omitempty"`
-	// Absent if it never sent one to the node that answered. Reports are asked for while
-	// somebody calls GetCluster.
+	// Absent if it sent none to the node that answered in the last 5 s. Reports are asked for
+	// while somebody calls GetCluster.
 	Report *NodeReport `protobuf:"bytes,9,opt,name=report,proto3" json:"report,omitempty"`
 	// Of its pages for operators: http or https, host and port, and /console/. Empty: none
 	// that others can reach. It is what the node registered, not checked to be its own.
-	ConsoleUrl    string `protobuf:"bytes,10,opt,name=console_url,json=consoleUrl,proto3" json:"console_url,omitempty"`
+	ConsoleUrl string `protobuf:"bytes,10,opt,name=console_url,json=consoleUrl,proto3" json:"console_url,omitempty"`
+	// serving, refusing, standby, silent (it answered by gossip once, and does not lately) or
+	// unknown (it was never heard); and why it refuses.
+	State    string `protobuf:"bytes,11,opt,name=state,proto3" json:"state,omitempty"`
+	Refusing Reason `protobuf:"varint,12,opt,name=refusing,proto3,enum=allocator.v1.Reason" json:"refusing,omitempty"`
+	// The end of its window as far as it is known, Unix time; 0: not known, or it holds no sid.
+	CeilUnixMs    int64 `protobuf:"varint,13,opt,name=ceil_unix_ms,json=ceilUnixMs,proto3" json:"ceil_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2184,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2197,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Node) GetInstance() string {
@@ -2163,6 +2270,27 @@ func (x *Node) GetConsoleUrl() string {
 	return ""
 }
 
+func (x *Node) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Node) GetRefusing() Reason {
+	if x != nil {
+		return x.Refusing
+	}
+	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *Node) GetCeilUnixMs() int64 {
+	if x != nil {
+		return x.CeilUnixMs
+	}
+	return 0
+}
+
 // NodeReport is what a node says of its work.
 type NodeReport struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -2181,7 +2309,7 @@ type NodeReport struct {
 
 func (x *NodeReport) Reset() {
 	*x = NodeReport{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2193,7 +2321,7 @@ func (x *NodeReport) String() string {
 func (*NodeReport) ProtoMessage() {}
 
 func (x *NodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2206,7 +2334,7 @@ func (x *NodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
 func (*NodeReport) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeReport) GetIdsPerSecond() int64 {
@@ -2272,7 +2400,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2412,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2425,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -2425,7 +2553,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +2565,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +2578,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Clock) GetState() string {
@@ -2650,7 +2778,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2662,7 +2790,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2675,7 +2803,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -2729,7 +2857,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +2869,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +2882,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -2874,14 +3002,19 @@ type NodeStatus struct {
 	// How many of the IDs were issued while no majority confirmed its clock.
 	IdsUnverified int64 `protobuf:"varint,21,opt,name=ids_unverified,json=idsUnverified,proto3" json:"ids_unverified,omitempty"`
 	// Requests that were refused, by reason, such as CLOCK_SKEW.
-	Refused       map[string]int64 `protobuf:"bytes,22,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Refused map[string]int64 `protobuf:"bytes,22,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Version string           `protobuf:"bytes,23,opt,name=version,proto3" json:"version,omitempty"`
+	// Of its lease, such as holding, standby or rewound.
+	Phase string `protobuf:"bytes,24,opt,name=phase,proto3" json:"phase,omitempty"`
+	// How long its windows are; 0: not known.
+	WindowMs      int64 `protobuf:"varint,25,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2893,7 +3026,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2906,7 +3039,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -3063,6 +3196,27 @@ func (x *NodeStatus) GetRefused() map[string]int64 {
 	return nil
 }
 
+func (x *NodeStatus) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *NodeStatus) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *NodeStatus) GetWindowMs() int64 {
+	if x != nil {
+		return x.WindowMs
+	}
+	return 0
+}
+
 var File_api_allocator_v1_allocator_proto protoreflect.FileDescriptor
 
 const file_api_allocator_v1_allocator_proto_rawDesc = "" +
@@ -3150,11 +3304,10 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x11extend_at_unix_ms\x18\a \x01(\x03R\x0eextendAtUnixMs\x12\x1e\n" +
 	"\vnow_unix_ms\x18\b \x01(\x03R\tnowUnixMs\x12\x16\n" +
 	"\x06handle\x18\t \x01(\tR\x06handle\"\x13\n" +
-	"\x11GetClusterRequest\"\xfe\x03\n" +
+	"\x11GetClusterRequest\"\x88\x05\n" +
 	"\x12GetClusterResponse\x12\x14\n" +
 	"\x05space\x18\x01 \x01(\tR\x05space\x12\x12\n" +
-	"\x04pool\x18\x02 \x01(\tR\x04pool\x12,\n" +
-	"\x06layout\x18\x03 \x01(\x0e2\x14.allocator.v1.LayoutR\x06layout\x12\"\n" +
+	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\"\n" +
 	"\repoch_unix_ms\x18\x04 \x01(\x03R\vepochUnixMs\x12\x10\n" +
 	"\x03era\x18\x05 \x01(\x03R\x03era\x12)\n" +
 	"\x11era_floor_unix_ms\x18\x06 \x01(\x03R\x0eeraFloorUnixMs\x12\x1a\n" +
@@ -3164,12 +3317,21 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x04self\x18\n" +
 	" \x01(\v2\x18.allocator.v1.NodeStatusR\x04self\x12\x18\n" +
 	"\aproblem\x18\v \x01(\tR\aproblem\x12\x1b\n" +
-	"\tpool_size\x18\f \x01(\x05R\bpoolSize\x12\x1f\n" +
-	"\vlayout_bits\x18\r \x01(\tR\n" +
-	"layoutBits\x12\x1b\n" +
+	"\tpool_size\x18\f \x01(\x05R\bpoolSize\x12\x16\n" +
+	"\x06layout\x18\r \x01(\tR\x06layout\x12\x1b\n" +
 	"\tpool_sids\x18\x0e \x01(\tR\bpoolSids\x12\x1f\n" +
 	"\vworker_sids\x18\x0f \x01(\tR\n" +
-	"workerSids\"\x0e\n" +
+	"workerSids\x12 \n" +
+	"\fread_unix_ms\x18\x10 \x01(\x03R\n" +
+	"readUnixMs\x12%\n" +
+	"\x0eexpected_nodes\x18\x11 \x01(\x05R\rexpectedNodes\x128\n" +
+	"\bproblems\x18\x12 \x03(\v2\x1c.allocator.v1.ClusterProblemR\bproblems\x126\n" +
+	"\asummary\x18\x13 \x01(\v2\x1c.allocator.v1.ClusterProblemR\asummaryJ\x04\b\x03\x10\x04\"b\n" +
+	"\x0eClusterProblem\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05level\x18\x02 \x01(\tR\x05level\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12\x12\n" +
+	"\x04page\x18\x04 \x01(\tR\x04page\"\x0e\n" +
 	"\fDrainRequest\"\xc2\x01\n" +
 	"\rDrainResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
@@ -3210,7 +3372,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"6\n" +
 	"\fMissedEvents\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why\"\xc7\x02\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\xb1\x03\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -3223,7 +3385,11 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x06report\x18\t \x01(\v2\x18.allocator.v1.NodeReportR\x06report\x12\x1f\n" +
 	"\vconsole_url\x18\n" +
 	" \x01(\tR\n" +
-	"consoleUrl\"\xb6\x01\n" +
+	"consoleUrl\x12\x14\n" +
+	"\x05state\x18\v \x01(\tR\x05state\x120\n" +
+	"\brefusing\x18\f \x01(\x0e2\x14.allocator.v1.ReasonR\brefusing\x12 \n" +
+	"\fceil_unix_ms\x18\r \x01(\x03R\n" +
+	"ceilUnixMs\"\xb6\x01\n" +
 	"\n" +
 	"NodeReport\x12$\n" +
 	"\x0eids_per_second\x18\x01 \x01(\x03R\fidsPerSecond\x12\x17\n" +
@@ -3297,7 +3463,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	" \x01(\bR\n" +
 	"unreleased\x12\x16\n" +
 	"\x06worker\x18\v \x01(\bR\x06worker\x12\x14\n" +
-	"\x05owner\x18\f \x01(\tR\x05owner\"\x89\x06\n" +
+	"\x05owner\x18\f \x01(\tR\x05owner\"\xd6\x06\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -3326,7 +3492,10 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\alead_ms\x18\x13 \x01(\x03R\x06leadMs\x12$\n" +
 	"\x0eids_per_second\x18\x14 \x01(\x03R\fidsPerSecond\x12%\n" +
 	"\x0eids_unverified\x18\x15 \x01(\x03R\ridsUnverified\x12?\n" +
-	"\arefused\x18\x16 \x03(\v2%.allocator.v1.NodeStatus.RefusedEntryR\arefused\x1a:\n" +
+	"\arefused\x18\x16 \x03(\v2%.allocator.v1.NodeStatus.RefusedEntryR\arefused\x12\x18\n" +
+	"\aversion\x18\x17 \x01(\tR\aversion\x12\x14\n" +
+	"\x05phase\x18\x18 \x01(\tR\x05phase\x12\x1b\n" +
+	"\twindow_ms\x18\x19 \x01(\x03R\bwindowMs\x1a:\n" +
 	"\fRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01*\xd5\x04\n" +
@@ -3404,7 +3573,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -3424,24 +3593,25 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*Worker)(nil),                 // 15: allocator.v1.Worker
 	(*GetClusterRequest)(nil),      // 16: allocator.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),     // 17: allocator.v1.GetClusterResponse
-	(*DrainRequest)(nil),           // 18: allocator.v1.DrainRequest
-	(*DrainResponse)(nil),          // 19: allocator.v1.DrainResponse
-	(*UndrainRequest)(nil),         // 20: allocator.v1.UndrainRequest
-	(*UndrainResponse)(nil),        // 21: allocator.v1.UndrainResponse
-	(*WatchEventsRequest)(nil),     // 22: allocator.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),    // 23: allocator.v1.WatchEventsResponse
-	(*Event)(nil),                  // 24: allocator.v1.Event
-	(*MissedEvents)(nil),           // 25: allocator.v1.MissedEvents
-	(*Node)(nil),                   // 26: allocator.v1.Node
-	(*NodeReport)(nil),             // 27: allocator.v1.NodeReport
-	(*PeerClock)(nil),              // 28: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 29: allocator.v1.Clock
-	(*KernelClock)(nil),            // 30: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 31: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 32: allocator.v1.NodeStatus
-	nil,                            // 33: allocator.v1.Refusal.MetadataEntry
-	nil,                            // 34: allocator.v1.Event.AttributesEntry
-	nil,                            // 35: allocator.v1.NodeStatus.RefusedEntry
+	(*ClusterProblem)(nil),         // 18: allocator.v1.ClusterProblem
+	(*DrainRequest)(nil),           // 19: allocator.v1.DrainRequest
+	(*DrainResponse)(nil),          // 20: allocator.v1.DrainResponse
+	(*UndrainRequest)(nil),         // 21: allocator.v1.UndrainRequest
+	(*UndrainResponse)(nil),        // 22: allocator.v1.UndrainResponse
+	(*WatchEventsRequest)(nil),     // 23: allocator.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),    // 24: allocator.v1.WatchEventsResponse
+	(*Event)(nil),                  // 25: allocator.v1.Event
+	(*MissedEvents)(nil),           // 26: allocator.v1.MissedEvents
+	(*Node)(nil),                   // 27: allocator.v1.Node
+	(*NodeReport)(nil),             // 28: allocator.v1.NodeReport
+	(*PeerClock)(nil),              // 29: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 30: allocator.v1.Clock
+	(*KernelClock)(nil),            // 31: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 32: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 33: allocator.v1.NodeStatus
+	nil,                            // 34: allocator.v1.Refusal.MetadataEntry
+	nil,                            // 35: allocator.v1.Event.AttributesEntry
+	nil,                            // 36: allocator.v1.NodeStatus.RefusedEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
@@ -3450,48 +3620,50 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	33, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	34, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
-	1,  // 9: allocator.v1.GetClusterResponse.layout:type_name -> allocator.v1.Layout
-	26, // 10: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	31, // 11: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	32, // 12: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	24, // 13: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
-	25, // 14: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
-	34, // 15: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
-	28, // 16: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	27, // 17: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
-	0,  // 18: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
-	30, // 19: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
-	0,  // 20: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	29, // 21: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
-	35, // 22: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
-	3,  // 23: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
-	5,  // 24: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
-	8,  // 25: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	16, // 26: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	18, // 27: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	20, // 28: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
-	22, // 29: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
-	11, // 30: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
-	12, // 31: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
-	13, // 32: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
-	4,  // 33: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	6,  // 34: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	9,  // 35: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	17, // 36: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	19, // 37: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	21, // 38: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	23, // 39: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
-	15, // 40: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
-	15, // 41: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
-	14, // 42: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
-	33, // [33:43] is the sub-list for method output_type
-	23, // [23:33] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	27, // 9: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	32, // 10: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	33, // 11: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	18, // 12: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
+	18, // 13: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
+	25, // 14: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
+	26, // 15: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
+	35, // 16: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
+	29, // 17: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	28, // 18: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
+	0,  // 19: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
+	0,  // 20: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
+	31, // 21: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	0,  // 22: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
+	30, // 23: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	36, // 24: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
+	3,  // 25: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
+	5,  // 26: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
+	8,  // 27: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
+	16, // 28: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	19, // 29: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	21, // 30: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	23, // 31: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
+	11, // 32: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
+	12, // 33: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
+	13, // 34: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
+	4,  // 35: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 36: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 37: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	17, // 38: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	20, // 39: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	22, // 40: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	24, // 41: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
+	15, // 42: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
+	15, // 43: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
+	14, // 44: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
+	35, // [35:45] is the sub-list for method output_type
+	25, // [25:35] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_api_allocator_v1_allocator_proto_init() }
@@ -3510,7 +3682,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

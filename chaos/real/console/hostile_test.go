@@ -73,21 +73,22 @@ type served struct {
 	console *console.Console
 
 	mu       sync.Mutex
-	snapshot status.Snapshot
+	snapshot status.Cluster
 }
 
 // serve serves a console of a snapshot, with streams and clocks.
-func serve(t *testing.T, s status.Snapshot, change ...func(*console.Config)) *served {
+func serve(t *testing.T, s status.Cluster, change ...func(*console.Config)) *served {
 	t.Helper()
 	out := &served{feed: feed.New(feed.Config{Boot: "boot"}), snapshot: s}
 	src := clock.NewSystem(clock.SystemConfig{})
 	cfg := console.Config{
-		Snapshot: func(context.Context) status.Snapshot {
+		Snapshot: func(context.Context) status.Cluster {
 			out.mu.Lock()
 			defer out.mu.Unlock()
 			now := out.snapshot
-			now.At = int64(src.Now().Wall)
-			now.Read, now.Self.Now = now.At, now.At
+			now.Self.Now = int64(src.Now().Wall)
+			now.Read = now.Self.Now
+			now.Judge()
 			return now
 		},
 		Describe: func(_ context.Context, text, _ string) (status.Decoded, error) {
@@ -135,21 +136,22 @@ func (s *served) send(t *testing.T) {
 	s.mu.Lock()
 	now := s.snapshot
 	s.mu.Unlock()
-	now.At = time.Now().UnixMilli()
-	now.Read, now.Self.Now = now.At, now.At
+	now.Self.Now = time.Now().UnixMilli()
+	now.Read = now.Self.Now
+	now.Judge()
 	s.feed.SetSnapshot(feed.JSON(s.console.Complete(now)))
 }
 
 // size returns the snapshot of a cluster with as many sids, each held by a node of its own.
-func size(sids int) status.Snapshot {
+func size(sids int) status.Cluster {
 	layout := "scalable"
 	if sids > 32 {
 		layout = "fleet"
 	}
 	now := time.Now().UnixMilli()
-	s := status.Snapshot{Cluster: status.Cluster{Space: "default", Layout: layout, PoolSize: sids, PoolSIDs: fmt.Sprintf("0-%d", sids-1), Era: 1,
+	s := status.Cluster{Space: "default", Layout: layout, PoolSize: sids, PoolSIDs: fmt.Sprintf("0-%d", sids-1), Era: 1,
 		Self: status.Self{Name: "node-0", Instance: "i-0", Version: "v1.2.3", Ready: true, Term: 1, Ceil: now + 3_600_000, Verdict: "open",
-			Clock: &status.Clock{State: "open", Finding: "agreed", Known: true, Uncertainty: 200, Limit: 250_000}}}}
+			Clock: &status.Clock{State: "open", Finding: "agreed", Known: true, Uncertainty: 200, Limit: 250_000}}}
 	for i := range sids {
 		name, instance := fmt.Sprintf("node-%d", i), fmt.Sprintf("i-%d", i)
 		s.Nodes = append(s.Nodes, status.Node{Instance: instance, Name: name, SID: i, Version: "v1.2.3", HTTP: "192.0.2.1:8080",
@@ -169,7 +171,7 @@ func TestNamesAreText(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UnixMilli()
 	peer := status.PeerClock{Verdict: "skewed", SID: 7, Fresh: true, Offset: 1500, Error: 300, Falseticker: true}
-	cluster := status.Snapshot{Cluster: status.Cluster{
+	cluster := status.Cluster{
 		Space: hostile, Layout: "scalable", PoolSize: 32, PoolSIDs: "0-31", Era: 1,
 		Self: status.Self{Name: hostile, Instance: "a", Version: hostile, Ready: true, SID: 3, Term: 1, Ceil: now + 290_000, Verdict: "open",
 			Refused: map[string]int64{hostile: 3},
@@ -183,7 +185,7 @@ func TestNamesAreText(t *testing.T) {
 			{SID: 3, State: "held", Term: 1, Node: hostile, Instance: "a", Ceil: now + 250_000},
 			{SID: 7, State: "held", Term: 2, Node: hostile, Instance: "b", Ceil: now + 200_000, Problem: hostile},
 		},
-	}}
+	}
 	breaker := &broken{console.Broken{Etcd: "running", Nodes: []console.BrokenNode{{Name: hostile, Message: hostile, Faults: hostile, Answer: hostile}}}}
 	s := serve(t, cluster, func(c *console.Config) {
 		c.Break = breaker

@@ -101,13 +101,13 @@ func (m *moment) differs(page string) (wrong []string) {
 		}
 	}
 	left := func(what, got string, ceil int64) {
-		seconds, err := strconv.ParseFloat(strings.TrimSuffix(got, " s"), 64)
-		if want := float64(max(0, ceil-s.At)) / 1e3; err != nil || seconds > want || seconds < want-0.1-m.Took/1e3-0.05 {
+		seconds, err := strconv.ParseFloat(strings.TrimSuffix(got, "s"), 64)
+		if want := float64(max(0, ceil-s.Self.Now)) / 1e3; err != nil || seconds > want || seconds < want-0.1-m.Took/1e3-0.05 {
 			wrong = append(wrong, fmt.Sprintf("%s: %q, want %.1f s", what, got, want))
 		}
 	}
 	same("the summary", m.Shown.Summary, s.Summary.Text)
-	same("its level", m.Shown.Level, s.Summary.Level)
+	same("its level", m.Shown.Level, string(s.Summary.Level))
 	tile := func(name, want string) { same(name, m.Shown.Tiles[name], want) }
 	switch page {
 	case "":
@@ -126,11 +126,11 @@ func (m *moment) differs(page string) (wrong []string) {
 				held++
 			}
 			rate, ceil := "–", sid.Ceil
-			if r := byName[sid.Instance].Report; r != nil && r.Age <= 4500 {
+			if r := byName[sid.Instance].Report; r != nil {
 				rate = commas(r.Rate)
 			}
-			if sid.Instance == s.Self.Instance {
-				ceil = max(ceil, s.Self.Ceil)
+			if holder, ok := byName[sid.Instance]; ok {
+				ceil = sid.End(&holder)
 			}
 			name := fmt.Sprintf("sid %d: ", sid.SID)
 			same(name+"number", cells[0], strconv.Itoa(sid.SID))
@@ -175,7 +175,7 @@ func (m *moment) differs(page string) (wrong []string) {
 				same(n.Name+" last reply", cells[3], "this node")
 				continue
 			}
-			ago, err := strconv.ParseFloat(strings.TrimSuffix(cells[3], " s ago"), 64)
+			ago, err := strconv.ParseFloat(strings.TrimSuffix(cells[3], "s ago"), 64)
 			if want := float64(n.Clock.Age) / 1e6; err != nil || ago < want-0.1 || ago > want+0.05+m.Took/1e3 {
 				wrong = append(wrong, fmt.Sprintf("%s last reply: %q, want %.1f s", n.Name, cells[3], want))
 			}
@@ -207,7 +207,7 @@ func (m *moment) differs(page string) (wrong []string) {
 			wrong = append(wrong, "no request was refused")
 		}
 		for i, r := range m.Shown.Tables["conditions"] {
-			same("condition", r.Cells[1], s.Detail.Conditions[i].Text)
+			same("condition", r.Cells[1], s.Conditions[i].Text)
 		}
 	}
 	return wrong

@@ -31,7 +31,7 @@ const Path = "/console/"
 
 // Config is what the console shows. Functions are safe for concurrent use.
 type Config struct {
-	Snapshot func(context.Context) status.Snapshot // nil: there is no node, and nothing below but Format and Break
+	Snapshot func(context.Context) status.Cluster // nil: there is no node, and nothing below but Format and Break
 	Describe func(ctx context.Context, text, kind string) (status.Decoded, error)
 	Node     *node.Node
 	Feed     *feed.Feed

@@ -138,7 +138,7 @@ func (d *idsData) read(text string, f flake.Format) {
 func take(id describe.ID, f flake.Format) oneID {
 	p := describe.Describe(id, f)
 	if w := p.Wide; w != nil {
-		one := oneID{Kind: string(w.Kind), Time: text(w.Time), wide: w.BytesHex, SID: "–",
+		one := oneID{Kind: string(w.Kind), Time: timeOf(w.Time), wide: w.BytesHex, SID: "–",
 			Forms: []form{{"ULID", w.ULID}, {"UUID", w.UUID}, {"128-bit integer", w.U128}, {"hex", w.BytesHex}}}
 		if w.Flake != nil {
 			one.Forms = append(one.Forms, form{"flake", w.Flake.Base32}, form{"flake, integer", w.Flake.Int})
@@ -151,7 +151,7 @@ func take(id describe.ID, f flake.Format) oneID {
 		return one
 	}
 	k := p.Flake
-	one := oneID{Kind: string(k.Kind), Time: text(k.Time), flake: id.Flake, SID: "–",
+	one := oneID{Kind: string(k.Kind), Time: timeOf(k.Time), flake: id.Flake, SID: "–",
 		Forms: []form{{"flake", k.Base32}, {"integer", k.Int}, {"hex", k.Hex}, {"bytes", k.BytesHex}}}
 	if k.SID != nil {
 		one.SID = fmt.Sprint(*k.SID)
@@ -170,7 +170,7 @@ func fields(bits string, k *describe.FlakeParts, l flake.Layout) []field {
 	if !l.Random() {
 		sequence = "sequence"
 	}
-	parts := []part{{"sid", text2(k.SID), l.SIDBits()}, {sequence, fmt.Sprint(k.Randomness), l.SequenceBits()}}
+	parts := []part{{"sid", sidOf(k.SID), l.SIDBits()}, {sequence, fmt.Sprint(k.Randomness), l.SequenceBits()}}
 	if l.SIDFirst() {
 		slices.Reverse(parts)
 	}
@@ -185,14 +185,14 @@ func fields(bits string, k *describe.FlakeParts, l flake.Layout) []field {
 	return append([]field{{"sign", bits[:1], ""}, {"time", bits[1:end], fmt.Sprint(k.TimestampMs, " ms since the epoch")}}, out...)
 }
 
-func text2(sid *int) string {
+func sidOf(sid *int) string {
 	if sid == nil {
 		return ""
 	}
 	return fmt.Sprint(*sid)
 }
 
-func text(s *string) string {
+func timeOf(s *string) string {
 	if s == nil {
 		return "outside the years 0 to 9999"
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Operator does what the page Operate asks for.
@@ -278,7 +279,7 @@ func (c *Console) planRecovery(ctx context.Context) (*plan, error) {
 	e := r.Era.Era
 	p.Title, p.Do = fmt.Sprintf("begin era %d", e.Number), "No other node runs: begin the era"
 	p.Writes = append(p.Writes, "era: "+lease.Encode(e), fmt.Sprintf("nodes give up what they hold, and nothing is issued before the floor, %s, in %s; it is computed again when you confirm",
-		repair.At(e.Floor), seconds(int64(e.Floor)-r.Now)))
+		repair.At(e.Floor), text.Seconds(int64(e.Floor)-r.Now)))
 	p.run = func(ctx context.Context) error { _, err := o.Recover(ctx, r.View); return err }
 	return p, nil
 }

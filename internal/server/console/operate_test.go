@@ -126,7 +126,7 @@ func TestRecoveryPlan(t *testing.T) {
 		}
 	}
 	o.plan = whole
-	key := planOf(t, c, form, "begin era 5?", "config: unchanged since revision 3", "era: unchanged since revision 4", "&#34;number&#34;:5", "in 61.5 s", "HISTORY_REWOUND",
+	key := planOf(t, c, form, "begin era 5?", "config: unchanged since revision 3", "era: unchanged since revision 4", "&#34;number&#34;:5", "in 61.5s", "HISTORY_REWOUND",
 		"allocator admin recover --etcd.endpoints http://10.0.0.1:2379 --addr &#39;10.0.0.9:9000&#39;\\&#39;&#39;;reboot&#39;", "&lt;script&gt;alert(1)")
 	if key == "" || len(o.begun) != 0 {
 		t.Fatalf("key %q, %d begun before it was confirmed", key, len(o.begun))

@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/status"
 
-	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/node"
 )
 
 // recoverCommand returns "allocator admin recover".
@@ -71,11 +71,11 @@ that run and are not in the backup's registry with --addr.`,
 				nodes[i].Name = named[n.Addr]
 				continue
 			}
-			if pool := n.Cluster.GetPool(); pool != "" && v.Config.Err == nil && v.Config.Exists() && pool != v.Config.Value.Pool {
+			if pool := n.Cluster.Pool; pool != "" && v.Config.Err == nil && v.Config.Exists() && pool != v.Config.Value.Pool {
 				return cli.UsageError("the node at %s is of another space (pool %s, and etcd has %s)", n.Addr, pool, v.Config.Value.Pool)
 			}
-			self := n.Cluster.GetSelf()
-			asked = append(asked, repair.NodeReport{Name: n.Name, Era: self.GetEra(), Highest: clock.Millis(self.GetHighestCeilUnixMs())})
+			self := n.Cluster.Self
+			asked = append(asked, repair.NodeReport{Name: n.Name, Era: self.Era, Highest: clock.Millis(self.Highest)})
 		}
 		plan, err := repair.NextEra(v, asked, clock.Millis(floor), s.Cfg.Slack(), deployment.WallNow())
 		if v.Config.Exists() {
@@ -123,7 +123,7 @@ func showRecovery(a *cli.App, v lease.View, nodes []deployment.NodeReport, plan 
 	default:
 		fmt.Fprintf(a.Err, "era: %d, begun on this cluster\n", era.Number)
 		if !slices.ContainsFunc(nodes, func(w deployment.NodeReport) bool {
-			return w.Cluster.GetSelf().GetRefusing() == pb.Reason_REASON_HISTORY_REWOUND
+			return w.Cluster.Self.Refusing == node.HistoryRewound
 		}) {
 			fmt.Fprintln(a.Err, "no node that answers reports HISTORY_REWOUND: a new era may not be needed, and nodes issue no IDs until it begins")
 		}
@@ -135,19 +135,19 @@ func showRecovery(a *cli.App, v lease.View, nodes []deployment.NodeReport, plan 
 		t := tabwriter.NewWriter(a.Err, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(t, "\nNODE\tGRPC\tERA SEEN\tREVISION SEEN\tHIGHEST CEILING\tSTATE")
 		for _, n := range nodes {
-			self := n.Cluster.GetSelf()
+			self := n.Cluster.Self
 			if n.Err != nil {
 				fmt.Fprintf(t, "%s\t%s\t?\t?\t?\tnot reached: %s\n", cli.OrDash(n.Name), n.Addr, status.Convert(n.Err).Message())
 				continue
 			}
 			state, ceil := "ready", "-"
-			if !self.GetReady() {
-				state = self.GetMessage()
+			if !self.Ready {
+				state = self.Message
 			}
-			if c := self.GetHighestCeilUnixMs(); c > 0 {
+			if c := self.Highest; c > 0 {
 				ceil = repair.At(clock.Millis(c))
 			}
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\n", n.Name, n.Addr, self.GetEra(), self.GetRevision(), ceil, state)
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\n", n.Name, n.Addr, self.Era, self.Revision, ceil, state)
 		}
 		_ = t.Flush()
 	}

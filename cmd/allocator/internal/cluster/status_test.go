@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // TestWorkersAreListed: status lists the workers that hold sids by name, and one that
@@ -13,15 +14,15 @@ import (
 func TestWorkersAreListed(t *testing.T) {
 	const now = 1_800_000_000_000
 	var out strings.Builder
-	err := newClusterView(&pb.GetClusterResponse{
-		Space: "default", Layout: pb.Layout_LAYOUT_SCALABLE, PoolSize: 32, PoolSids: "0-31", WorkerSids: "16-31", Era: 1,
+	err := view{status.FromProto(&pb.GetClusterResponse{
+		Space: "default", Layout: "scalable", ReadUnixMs: now, PoolSize: 32, PoolSids: "0-31", WorkerSids: "16-31", Era: 1,
 		Nodes: []*pb.Node{{Name: "n1", Sid: -1}},
 		Sids: []*pb.Sid{
 			{Sid: 20, State: "held", Term: 3, Node: "import-1", Worker: true, Owner: "shop", CeilUnixMs: now + 41_000, WrittenUnixMs: now - 19_000},
 			{Sid: 21, State: "waiting", Term: 1, Node: "import-2", Worker: true, CeilUnixMs: now + 7_000, WrittenUnixMs: now - 53_000, Unreleased: true},
 		},
 		Self: &pb.NodeStatus{Name: "n1", Ready: true, Sid: -1, NowUnixMs: now},
-	}).print(&out)
+	})}.print(&out)
 	if err != nil {
 		t.Fatal(err)
 	}

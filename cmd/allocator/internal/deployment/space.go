@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
@@ -16,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // Space is the connection of a command that works on etcd itself.
@@ -62,7 +62,7 @@ type NodeReport struct {
 	Addr, Name string // name: as registered or as it says; "" unknown
 	Took       time.Duration
 	At         time.Time // when it was asked, by this machine
-	Cluster    *pb.GetClusterResponse
+	Cluster    status.Cluster
 	Err        error
 }
 
@@ -96,15 +96,14 @@ func askNode(ctx context.Context, d remote.Dialer, addr string) NodeReport {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
-	admin := pb.NewAdminServiceClient(conn)
 	// The first call opens the connection; the second tells the clock without it.
-	if _, w.Err = admin.GetCluster(ctx, &pb.GetClusterRequest{}); w.Err != nil {
+	if _, w.Err = status.Ask(ctx, conn); w.Err != nil {
 		return w
 	}
 	w.At = time.Now()
-	w.Cluster, w.Err = admin.GetCluster(ctx, &pb.GetClusterRequest{})
+	w.Cluster, w.Err = status.Ask(ctx, conn)
 	w.Took = time.Since(w.At)
-	w.Name = w.Cluster.GetSelf().GetName()
+	w.Name = w.Cluster.Self.Name
 	return w
 }
 
@@ -139,15 +138,8 @@ func NamesOf(nodes []lease.Registration) map[string]string {
 
 // Offset returns the interval that a node's clock less this machine's lies in.
 func (w NodeReport) Offset() (lo, hi time.Duration) {
-	at := time.UnixMilli(w.Cluster.GetSelf().GetNowUnixMs())
+	at := time.UnixMilli(w.Cluster.Self.Now)
 	return at.Sub(w.At.Add(w.Took)), at.Sub(w.At) + time.Millisecond // it was cut to milliseconds
-}
-
-// WindowLeft returns for how long the node can issue without etcd, by its own clock; 0 if
-// it holds no sid.
-func (w NodeReport) WindowLeft() time.Duration {
-	self := w.Cluster.GetSelf()
-	return max(0, clock.Millis(self.GetCeilUnixMs()-self.GetNowUnixMs()).Duration())
 }
 
 // Label names the node as well as it is known.

@@ -11,12 +11,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
+	grpcstatus "google.golang.org/grpc/status"
 
-	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // access is what an unauthenticated client finds at a node's gRPC address.
@@ -76,8 +76,8 @@ func codeOf(ctx context.Context, d remote.Dialer, addr string) codes.Code {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, deployment.AskTimeout)
 	defer cancel()
-	_, err = pb.NewAdminServiceClient(conn).GetCluster(ctx, &pb.GetClusterRequest{})
-	return status.Code(err)
+	_, err = status.Ask(ctx, conn)
+	return grpcstatus.Code(err)
 }
 
 // access reports what unauthenticated clients may do.

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
@@ -15,6 +14,8 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // at is when the facts below were gathered.
@@ -30,7 +31,7 @@ func well() facts {
 		want: space, space: "default", slack: 30_750, maxSkew: 250 * time.Millisecond, extend: 5 * time.Second,
 		members:   []etcdstore.Member{{Endpoint: "http://e1:2379", Took: time.Millisecond, Cluster: 0xc1, Version: "3.6.5", Leader: true, Revision: 9, Size: 1 << 20, Quota: 2 << 30}},
 		compacted: true, role: etcdstore.Role{Auth: true}, now: at, kernel: clock.Kernel{Known: true, Synchronized: true},
-		window: 30 * time.Second, gossip: map[string]error{"10.0.0.1:7946": nil},
+		gossip: map[string]error{"10.0.0.1:7946": nil},
 		view: lease.View{
 			Cluster: 0xc1, Revision: 9, Config: record(space), Era: record(lease.Era{Number: 1, Floor: at - 60_000, Cluster: 0xc1}),
 			SIDs: map[flake.SID]lease.SIDRecords{3: {Holder: record(lease.Holder{Instance: "i1", Node: "n1"}), Window: record(granted())}},
@@ -45,9 +46,26 @@ func granted() lease.Window {
 }
 
 // answer is what a ready node says whose clock is off by that much.
-func answer(off clock.Millis) *pb.GetClusterResponse {
-	return &pb.GetClusterResponse{Pool: "p", Self: &pb.NodeStatus{
-		Name: "n1", Instance: "i1", Ready: true, Sid: 3, NowUnixMs: int64(at+off) + 1, CeilUnixMs: int64(at+off) + 28_001}}
+func answer(off clock.Millis) status.Cluster {
+	c := status.Cluster{
+		Pool: "p",
+		Read: int64(at + off),
+		Nodes: []status.Node{{
+			Name: "n1", Instance: "i1", SID: 3, Clock: &status.PeerClock{Verdict: "open", Fresh: true, Self: true},
+		}},
+		Self: status.Self{
+			Name: "n1", Instance: "i1", Ready: true, SID: 3, Now: int64(at+off) + 1, Ceil: int64(at+off) + 28_001, Window: 30_000,
+		},
+	}
+	c.Judge()
+	return c
+}
+
+// sees changes what the first node that was asked answers.
+func (f *facts) sees(change func(*status.Cluster)) {
+	c := &f.nodes[0].Cluster
+	change(c)
+	c.Judge()
 }
 
 func (f *facts) sid(n flake.SID, change func(*lease.SIDRecords, *lease.Window)) {
@@ -66,6 +84,7 @@ func (f *facts) second(addr, instance, name string) {
 	f.registered = append(f.registered, lease.Registration{Instance: lease.Instance(instance), Node: name, GRPC: addr})
 	c := answer(0)
 	c.Self.Name, c.Self.Instance = name, instance
+	c.Nodes[0].Name, c.Nodes[0].Instance = name, instance
 	f.nodes = append(f.nodes, deployment.NodeReport{Addr: addr, Name: name, Took: time.Millisecond, At: at.Time(), Cluster: c})
 }
 
@@ -145,9 +164,9 @@ func TestExamine(t *testing.T) {
 		{"nobody", func(f *facts) { f.nodes, f.registered = nil, nil }, []string{"warn nodes | no node is registered | allocator serve", "skipped access | no node |"}},
 		{"no address", func(f *facts) { f.registered[0].GRPC = "" }, []string{"skipped node | n1 has no gRPC listener |"}},
 		{"a node with TLS", func(f *facts) {
-			f.nodes[0].Cluster, f.nodes[0].Err = nil, errors.New("error reading server preface: EOF")
+			f.nodes[0].Cluster, f.nodes[0].Err = status.Cluster{}, errors.New("error reading server preface: EOF")
 		}, []string{"fail node | n1 at 10.0.0.1:9000 does not answer: error reading server preface: EOF | give --ca"}},
-		{"a node away", func(f *facts) { f.nodes[0].Cluster, f.nodes[0].Err = nil, away },
+		{"a node away", func(f *facts) { f.nodes[0].Cluster, f.nodes[0].Err = status.Cluster{}, away },
 			[]string{"fail node | n1 at 10.0.0.1:9000 does not answer: away | advertise.grpc is reachable"}},
 		{"two processes of one name", func(f *facts) { f.second("10.0.0.2:9000", "i2", "n1") }, []string{"fail name | 2 processes have the name n1: at 10.0.0.1:9000, 10.0.0.2:9000 | node.name"}},
 		{"one of them cannot be asked", func(f *facts) { f.registered = append(f.registered, lease.Registration{Instance: "i2", Node: "n1"}) },
@@ -160,13 +179,13 @@ func TestExamine(t *testing.T) {
 		{"fewer than expected", func(f *facts) { f.expect = 3 }, []string{"fail node-count | 1 node, and 3 are expected | status"}},
 		{"one that is away counts as missing", func(f *facts) {
 			f.expect = 1
-			f.nodes[0].Cluster, f.nodes[0].Err = nil, away
+			f.nodes[0].Cluster, f.nodes[0].Err = status.Cluster{}, away
 		}, []string{"fail node | does not answer |", "fail node-count | 0 nodes, and 1 is expected |"}},
 		{"more than expected", func(f *facts) {
 			f.expect = 1
 			f.second("10.0.0.2:9000", "i2", "n2")
 		}, []string{"warn node-count | 2 nodes, and 1 is expected |"}},
-		{"a node that extends no window", func(f *facts) { f.nodes[0].Cluster.Self.CeilUnixMs -= 14_000 }, []string{"warn node | n1 at 10.0.0.1:9000 is ready, with sid 3, but has 14.0s of its window left | reach etcd"}},
+		{"a node that extends no window", func(f *facts) { f.sees(func(c *status.Cluster) { c.Self.Ceil -= 14_000 }) }, []string{"warn node | n1 at 10.0.0.1:9000 is ready, with sid 3, but has 14.0s of its window left | reach etcd"}},
 		{"vanished", func(f *facts) { f.vanished(at - 21_000) }, []string{"warn unreleased | n2 has not released sid 5: it last wrote 21s ago | paused"}},
 		{"vanished long ago", func(f *facts) { f.vanished(at - 2*3600*1000) }, nil},
 		{"killed, and back", func(f *facts) {
@@ -179,9 +198,21 @@ func TestExamine(t *testing.T) {
 		}, nil},
 		{"another space", func(f *facts) { f.nodes[0].Cluster.Pool = "q" }, []string{"fail node | of another space: pool q |"}},
 		{"not ready", func(f *facts) {
-			s := f.nodes[0].Cluster.Self
-			s.Ready, s.Refusing, s.Message = false, pb.Reason_REASON_NO_SID, "none is free"
-		}, []string{"warn node | would refuse: NO_SID: none is free | refusals.md"}},
+			f.sees(func(c *status.Cluster) {
+				c.Self.Ready, c.Self.Refusing, c.Self.Message = false, node.NoSID, "none is free"
+			})
+		}, []string{"warn node | would refuse: NO_SID: none is free | docs/reference/refusals.md, and see docs/how-to/repair-sids.md#the-pool-is-exhausted"}},
+		{"drained", func(f *facts) {
+			f.sees(func(c *status.Cluster) {
+				c.Self.Ready, c.Self.Refusing, c.Self.Message = false, node.Draining, "drained"
+			})
+		}, []string{"warn node | would refuse: DRAINING: drained | docs/how-to/upgrade.md"}},
+		{"a node that another one does not hear", func(f *facts) {
+			f.second("10.0.0.2:9000", "i2", "n2")
+			f.sees(func(c *status.Cluster) {
+				c.Nodes = append(c.Nodes, status.Node{Name: "n2", Instance: "i2", SID: 4, Clock: &status.PeerClock{}})
+			})
+		}, []string{"warn cluster | n1 at 10.0.0.1:9000 sees: No reply from n2. | docs/how-to/repair-clocks.md#peers-do-not-answer"}},
 		{"we are behind", func(f *facts) { f.nodes[0].Cluster = answer(300) }, []string{"fail clock | at least 299ms behind the one of n1 | NTP"}},
 		{"we are ahead", func(f *facts) { f.nodes[0].Cluster = answer(-300) }, []string{"fail clock | at least 298ms ahead |"}},
 		{"just within", func(f *facts) { f.nodes[0].Cluster = answer(250) }, nil},

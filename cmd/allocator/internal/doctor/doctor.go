@@ -158,7 +158,6 @@ type facts struct {
 	slack    clock.Millis
 	maxSkew  time.Duration
 	extend   time.Duration
-	window   time.Duration
 	expect   int // nodes; 0: any number
 
 	members []etcdstore.Member
@@ -190,7 +189,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 	f := facts{
 		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
 		sids: s.Cfg.SIDRange, space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Endpoints, ","),
-		slack: s.Cfg.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.Lease.ExtendEvery, window: s.Cfg.Lease.Window,
+		slack: s.Cfg.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.Lease.ExtendEvery,
 		kernel: sys.Kernel(), hint: d.Hint,
 	}
 	progress.Set("asking the members of etcd")
@@ -235,12 +234,16 @@ func (f *facts) askAround(ctx context.Context, d remote.Dialer, own string) {
 	known := map[string]bool{}
 	for _, n := range f.nodes {
 		asked[n.Addr] = true
-		for _, other := range n.Cluster.GetNodes() {
-			if !known[other.GetInstance()] {
-				known[other.GetInstance()] = true
-				f.registered = append(f.registered, lease.Registration{Instance: lease.Instance(other.GetInstance()), Node: other.GetName(), GRPC: other.GetGrpcAddress()})
+		for _, other := range n.Cluster.Nodes {
+			if !known[other.Instance] {
+				known[other.Instance] = true
+				f.registered = append(f.registered, lease.Registration{
+					Instance: lease.Instance(other.Instance),
+					Node:     other.Name,
+					GRPC:     other.GRPC,
+				})
 			}
-			asked[other.GetGrpcAddress()] = asked[other.GetGrpcAddress()] || other.GetInstance() == n.Cluster.GetSelf().GetInstance()
+			asked[other.GRPC] = asked[other.GRPC] || other.Instance == n.Cluster.Self.Instance
 		}
 	}
 	others := slices.DeleteFunc(deployment.NodeAddrs(f.registered, ""), func(addr string) bool { return asked[addr] })

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/status"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -34,28 +34,52 @@ func (r *findings) nodes(f facts) {
 	}
 	pool := f.view.Config.Value.Pool // "" where etcd cannot be read
 	for _, n := range f.nodes {
-		self := n.Cluster.GetSelf()
-		left := n.WindowLeft()
+		self, own := n.Cluster.Self, n.Cluster.OwnProblem()
 		switch {
 		case n.Err != nil:
-			message := status.Convert(n.Err).Message()
+			message := grpcstatus.Convert(n.Err).Message()
 			do := "Check that it runs, and that advertise.grpc is reachable from here. A node that was killed is unregistered when its lease expires"
 			if hint := f.hint(message); hint != "" { // it runs and was reached
 				do = strings.TrimSpace(hint)
 			}
 			r.Add("node", report.Fail, do, "%s does not answer: %s", n.Label(), message)
-		case pool != "" && n.Cluster.GetPool() != "" && n.Cluster.GetPool() != pool:
-			r.Add("node", report.Fail, "Nodes use different etcd clusters, or --addr names a node of another space: correct etcd.endpoints or --addr", "%s is of another space: pool %s", n.Label(), n.Cluster.GetPool())
-		case !self.GetReady():
-			r.Add("node", report.Warn, "Look up the reason in docs/reference/refusals.md", "%s would refuse: %s: %s", n.Label(), node.Reason(self.GetRefusing()), self.GetMessage())
-		case f.reached() && left < f.window/2:
-			r.Add("node", report.Warn, "Can that node reach etcd? Its log says why it extends no window; at the end of the window it refuses", "%s is ready, with sid %d, but has %.1fs of its window left", n.Label(), self.GetSid(), left.Seconds())
+		case pool != "" && n.Cluster.Pool != "" && n.Cluster.Pool != pool:
+			r.Add("node", report.Fail,
+				"Nodes use different etcd clusters, or --addr names a node of another space: correct etcd.endpoints or --addr",
+				"%s is of another space: pool %s", n.Label(), n.Cluster.Pool)
+		case !self.Ready:
+			r.Add("node", report.Warn, "Look up the reason in docs/reference/refusals.md, and see docs/"+own.Page,
+				"%s would refuse: %s: %s", n.Label(), self.Refusing, self.Message)
+		case f.reached() && own.Kind == status.WindowShort:
+			r.Add("node", report.Warn,
+				"Can that node reach etcd? Its log says why it extends no window; at the end of the window it refuses",
+				"%s is ready, with sid %d, but has %s of its window left", n.Label(), self.SID, text.Seconds(self.Left()))
 		default:
-			r.Add("node", report.OK, "", "%s is ready, with sid %d and %.1fs of its window left", n.Label(), self.GetSid(), left.Seconds())
+			r.Add("node", report.OK, "", "%s is ready, with sid %d and %s of its window left", n.Label(), self.SID, text.Seconds(self.Left()))
 		}
 	}
+	r.cluster(f)
 	r.names(f)
 	r.count(f)
+}
+
+// seenByNodes are the problems that nodes see in each other and that no other check finds.
+var seenByNodes = []string{status.ClockFalse, status.NodesSilent, status.NodesUnknown, status.Records}
+
+// cluster adds what the nodes that were asked see in each other.
+func (r *findings) cluster(f facts) {
+	seen := map[string]bool{}
+	for _, n := range f.nodes {
+		for _, p := range n.Cluster.Problems {
+			if slices.Contains(seenByNodes, p.Kind) && !seen[p.Text] {
+				seen[p.Text] = true
+				r.Add("cluster", report.Warn, "See docs/"+p.Page, "%s sees: %s", n.Label(), p.Text)
+			}
+		}
+	}
+	if len(seen) == 0 && slices.ContainsFunc(f.nodes, func(n deployment.NodeReport) bool { return n.Err == nil }) {
+		r.Add("cluster", report.OK, "", "the nodes see and hear each other")
+	}
 }
 
 // names checks that no two processes have one name.
@@ -100,7 +124,7 @@ func answering(n int) string {
 // lives reports whether that very process answered, or cannot be asked.
 func (f facts) lives(reg lease.Registration) bool {
 	return reg.GRPC == "" || slices.ContainsFunc(f.nodes, func(n deployment.NodeReport) bool {
-		return n.Err == nil && n.Cluster.GetSelf().GetInstance() == string(reg.Instance)
+		return n.Err == nil && n.Cluster.Self.Instance == string(reg.Instance)
 	})
 }
 
@@ -112,7 +136,7 @@ func (r *findings) count(f facts) {
 	live := map[string]bool{}
 	for _, n := range f.nodes {
 		if n.Err == nil {
-			live[n.Cluster.GetSelf().GetInstance()] = true
+			live[n.Cluster.Self.Instance] = true
 		}
 	}
 	for _, reg := range f.registered {

@@ -17,6 +17,8 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -30,11 +32,13 @@ func Command(a *cli.App) *cobra.Command {
 		Short: "Watch the cluster: windows, clocks, rates, refusals",
 		Long: `Top shows the cluster as one node sees it, again each second: who holds which sid, how
 long each could issue without etcd, what the nodes say of their clocks and their work, and
-what happened last. A value that is older than 5 s is not shown.
+what happened last. A value that is older than 5 s is not shown. The second line says
+whether all is well, or what is wrong most; other problems follow.
 
 WINDOW is relative to the longest one. CLOCK and OFFSET are as in "allocator status".
-IDS/S, LEAD and STATE are what each node reports by gossip; "no report" is a node without
-gossip, or one that does not answer.
+IDS/S and LEAD are what each node reports by gossip. STATE is serving, standby, the reason
+why the node refuses, silent if it does not answer by gossip any more, or unknown if it
+never did.
 
 Keys: arrows scroll, q quits. With --once it prints one view, which takes a second, and
 ends; that needs no terminal.`,
@@ -58,7 +62,7 @@ ends; that needs no terminal.`,
 			return err
 		}
 		defer nodes.Close()
-		l := &looker{nodes: nodes}
+		l := &looker{nodes: nodes, events: []feed.Event{}}
 		if *once {
 			return printOnce(cmd.Context(), a.Out, l, format.Value == "json")
 		}
@@ -99,9 +103,9 @@ func printOnce(ctx context.Context, out io.Writer, l *looker, asJSON bool) error
 // looker asks nodes.
 type looker struct {
 	nodes  *remote.Nodes
-	before *pb.GetClusterResponse // the answer before; nil: none
-	events []*pb.Event            // the latest
-	after  string                 // ID of the last of them
+	before status.Cluster // the answer before
+	events []feed.Event   // the latest
+	after  string         // ID of the last event
 }
 
 // eventsShown is how many events a view has.
@@ -109,11 +113,10 @@ const eventsShown = 8
 
 // look returns the view of now.
 func (l *looker) look(ctx context.Context) (v view, err error) {
-	var c *pb.GetClusterResponse
+	var c status.Cluster
 	err = l.nodes.Ask(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-		admin := pb.NewAdminServiceClient(conn)
-		if c, err = admin.GetCluster(ctx, &pb.GetClusterRequest{}); err == nil {
-			l.follow(ctx, admin)
+		if c, err = status.Ask(ctx, conn); err == nil {
+			l.follow(ctx, pb.NewAdminServiceClient(conn))
 		}
 		return err
 	})
@@ -137,11 +140,11 @@ func (l *looker) follow(ctx context.Context, admin pb.AdminServiceClient) {
 		switch {
 		case err != nil:
 		case m.GetMissed() != nil:
-			l.events = nil // of another node
+			l.events = []feed.Event{} // those before are of another node
 		case m.GetEvent() == nil:
 			return
 		default:
-			l.events = append(l.events, m.GetEvent())
+			l.events = append(l.events, eventOf(m.GetEvent()))
 			l.after = m.GetEvent().GetId()
 		}
 	}

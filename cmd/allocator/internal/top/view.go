@@ -3,6 +3,7 @@ package top
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,187 +12,95 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/text"
 )
 
-// view is the cluster at one moment.
+// view is the cluster at one moment, and what two answers of a node show that one does not.
 type view struct {
-	Space    string     `json:"space"`
-	At       int64      `json:"at_unix_ms"` // by the clock of the node asked
-	Asked    string     `json:"asked"`      // that node
-	Summary  string     `json:"summary"`
-	Problems []string   `json:"problems"`
-	Nodes    []nodeRow  `json:"nodes"`
-	SIDs     []sidRow   `json:"sids"` // those that no registered node holds
-	Refused  []refusals `json:"refused"`
-	Events   []event    `json:"events"` // the latest, the oldest first
+	status.Cluster
+	// RefusedRate has how many requests a second the node asked refused since the answer
+	// before, by reason.
+	RefusedRate map[string]int64 `json:"refused_per_second"`
+	// Events are the latest, the oldest first.
+	Events []feed.Event `json:"events"`
 }
 
-type nodeRow struct {
-	Name      string `json:"name"`
-	SID       int32  `json:"sid"` // -1: none
-	Term      int64  `json:"term"`
-	WindowMs  int64  `json:"window_remaining_ms"`
-	Verdict   string `json:"verdict"`
-	Offset    int64  `json:"offset_us"`
-	Error     int64  `json:"error_us"`
-	False     bool   `json:"falseticker"`
-	Fresh     bool   `json:"fresh"` // its clock was measured lately
-	Reported  bool   `json:"reported"`
-	PerSecond int64  `json:"ids_per_second"` // the rest is as it reported, AgeMs ago
-	LeadMs    int64  `json:"lead_ms"`
-	Refusing  string `json:"refusing,omitempty"`
-	AgeMs     int64  `json:"age_ms"`
-	Self      bool   `json:"self"` // it is the node asked
-}
-
-type sidRow struct {
-	SID      int32  `json:"sid"`
-	State    string `json:"state"`
-	Holder   string `json:"holder"`
-	WindowMs int64  `json:"window_remaining_ms"`
-	Problem  string `json:"problem,omitempty"`
-}
-
-// refusals are those of the node asked, by reason.
-type refusals struct {
-	Reason    string `json:"reason"`
-	Count     int64  `json:"count"`
-	PerSecond int64  `json:"per_second"`
-}
-
-type event struct {
-	ID      string `json:"id"`
-	At      int64  `json:"at_unix_ms"`
-	Node    string `json:"node"`
-	Kind    string `json:"kind"`
-	Message string `json:"message"`
-}
-
-// staleAfter is the age from which on a report is not shown as of now.
-const staleAfter = 5 * time.Second
-
-// newView returns the view of c. before is the answer of the same node before it, nil
-// without one; rates are counted from it.
-func newView(c, before *pb.GetClusterResponse, events []*pb.Event) view {
-	self := c.GetSelf()
-	v := view{Space: c.GetSpace(), At: self.GetNowUnixMs(), Asked: text.Printable(self.GetName()), Nodes: []nodeRow{}, SIDs: []sidRow{}, Refused: []refusals{}, Events: []event{}, Problems: []string{}}
-	sids := map[int32]*pb.Sid{}
-	for _, s := range c.GetSids() {
-		sids[s.GetSid()] = s
-	}
-	held := map[int32]bool{}
-	for _, n := range c.GetNodes() {
-		row := nodeRow{Name: text.Printable(n.GetName()), SID: n.GetSid(), Self: n.GetInstance() == self.GetInstance(), Verdict: "unknown"}
-		ceil := int64(0)
-		if s := sids[n.GetSid()]; s != nil {
-			ceil, row.Term = s.GetCeilUnixMs(), s.GetTerm()
-		}
-		if p := n.GetClock(); p != nil {
-			row.Verdict, row.Offset, row.Error, row.False, row.Fresh = p.GetVerdict(), p.GetOffsetUs(), p.GetErrorUs(), p.GetFalseticker(), p.GetFresh()
-		}
-		if r := n.GetReport(); r != nil && r.GetAgeMs() < staleAfter.Milliseconds() {
-			row.Reported, row.PerSecond, row.LeadMs, row.AgeMs = true, r.GetIdsPerSecond(), r.GetLeadMs(), r.GetAgeMs()
-			if reason := r.GetRefusing(); reason != pb.Reason_REASON_UNSPECIFIED {
-				row.Refusing = node.Reason(reason).String()
+// newView returns the view of c. before is the answer before it, empty without one.
+func newView(c, before status.Cluster, events []feed.Event) view {
+	v := view{Cluster: c, RefusedRate: map[string]int64{}, Events: events}
+	slices.SortFunc(v.Nodes, func(a, b status.Node) int { return strings.Compare(a.Label(), b.Label()) })
+	if took := c.Self.Now - before.Self.Now; before.Self.Instance == c.Self.Instance && took > 0 {
+		for reason, n := range c.Self.Refused {
+			if more := n - before.Self.Refused[reason]; more > 0 {
+				v.RefusedRate[reason] = more * 1000 / took
 			}
-			ceil = max(ceil, r.GetCeilUnixMs())
-		}
-		if row.SID >= 0 {
-			held[row.SID] = true
-			row.WindowMs = max(ceil-v.At, 0)
-		}
-		v.Nodes = append(v.Nodes, row)
-	}
-	slices.SortFunc(v.Nodes, func(a, b nodeRow) int { return strings.Compare(a.Name, b.Name) })
-	for _, s := range c.GetSids() {
-		if !held[s.GetSid()] {
-			v.SIDs = append(v.SIDs, sidRow{s.GetSid(), s.GetState(), text.Printable(s.GetNode()), max(s.GetCeilUnixMs()-v.At, 0), text.Printable(s.GetProblem())})
 		}
 	}
-	v.refused(self, before)
-	for _, e := range events {
-		v.Events = append(v.Events, event{text.Printable(e.GetId()), e.GetAtUnixMs(), text.Printable(e.GetNode()), text.Printable(e.GetKind()), text.Printable(e.GetMessage())})
-	}
-	v.summarize(c)
 	return v
 }
 
-// refused adds the refusals of the node asked, the most frequent first.
-func (v *view) refused(self *pb.NodeStatus, before *pb.GetClusterResponse) {
-	was := before.GetSelf()
-	took := self.GetNowUnixMs() - was.GetNowUnixMs()
-	for reason, n := range self.GetRefused() {
-		r := refusals{Reason: text.Printable(reason), Count: n}
-		if was.GetInstance() == self.GetInstance() && took > 0 {
-			r.PerSecond = (n - was.GetRefused()[reason]) * 1000 / took
-		}
-		if n > 0 {
-			v.Refused = append(v.Refused, r)
-		}
+// eventOf returns an event as the feed of the node has it, with printable texts.
+func eventOf(e *pb.Event) feed.Event {
+	return feed.Event{
+		ID:      text.Printable(e.GetId()),
+		At:      e.GetAtUnixMs(),
+		Node:    text.Printable(e.GetNode()),
+		Kind:    feed.Kind(text.Printable(e.GetKind())),
+		SID:     int(e.GetSid()),
+		Message: text.Printable(e.GetMessage()),
 	}
-	slices.SortFunc(v.Refused, func(a, b refusals) int {
-		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.Count, a.Count), strings.Compare(a.Reason, b.Reason))
-	})
 }
 
-// summarize finds what is wrong, and says so in one sentence.
-func (v *view) summarize(c *pb.GetClusterResponse) {
-	wrong := func(format string, args ...any) { v.Problems = append(v.Problems, fmt.Sprintf(format, args...)) }
-	if p := c.GetProblem(); p != "" {
-		wrong("%s", text.Printable(p))
-	}
-	serving, standby := 0, 0
-	for _, n := range v.Nodes {
-		switch {
-		case n.Refusing == "NO_SID":
-			standby++ // a standby is there to wait
-		case n.Refusing != "":
-			wrong("%s refuses: %s", n.Name, n.Refusing)
-		case n.False:
-			wrong("%s has a wrong clock", n.Name)
-		case n.Verdict != "unknown" && !n.Fresh:
-			wrong("%s does not answer by gossip", n.Name)
-		case n.SID < 0:
-			standby++
-		default:
-			serving++
-		}
-	}
-	quarantined := 0
-	for _, s := range v.SIDs {
-		if s.State == "quarantined" {
-			quarantined++
-		}
-	}
-	if quarantined > 0 {
-		wrong("%s quarantined", text.Count(quarantined, "sid"))
-	}
-	switch {
-	case len(v.Nodes) == 0 && len(v.Problems) == 0:
-		v.Summary = "no node is registered"
-	case len(v.Problems) == 0:
-		v.Summary = fmt.Sprintf("all is well: %s with a sid", text.Count(serving, "node"))
-	default:
-		v.Summary = strings.Join(v.Problems[:min(len(v.Problems), 4)], "; ")
-		if more := len(v.Problems) - 4; more > 0 {
-			v.Summary += fmt.Sprintf("; and %d more", more)
-		}
-	}
-	if standby > 0 {
-		v.Summary += fmt.Sprintf("; %s without one", text.Count(standby, "node"))
-	}
-}
+// left returns what remains of a window that ends at t, in ms.
+func (v view) left(t int64) int64 { return max(t-v.Self.Now, 0) }
+
+const (
+	// problemsShown is how many problems are shown besides the worst.
+	problemsShown = 3
+	// sidsShown is how many sids are shown that no registered node holds.
+	sidsShown = 8
+	// reasonsShown is how many reasons of refusals are shown.
+	reasonsShown = 4
+)
 
 // lines returns the view as text: the table of nodes from row skip on, at most room of
 // them, and the latest events. room 0: all.
 func (v view) lines(skip, room int) []string {
-	out := []string{fmt.Sprintf("space %s as %s sees it at %s", v.Space, v.Asked, time.UnixMilli(v.At).UTC().Format("15:04:05")), v.Summary, ""}
+	out := []string{
+		fmt.Sprintf("space %s as %s sees it at %s", v.Space, v.Self.Name, timeOfDay(v.Self.Now)),
+		v.Summary.Text,
+	}
+	for _, p := range v.Problems[min(len(v.Problems), 1):min(len(v.Problems), 1+problemsShown)] {
+		out = append(out, p.Text)
+	}
+	out = append(out, "")
+	out = append(out, v.nodes(skip, room)...)
+	out = append(out, v.sids()...)
+	if refused := v.refused(); refused != "" {
+		out = append(out, "", refused)
+	}
+	if len(v.Events) > 0 {
+		out = append(out, "")
+	}
+	for _, e := range v.Events {
+		out = append(out, fmt.Sprintf("%s  %s  %s  %s", timeOfDay(e.At), e.Node, e.Kind, e.Message))
+	}
+	return out
+}
+
+func timeOfDay(unixMs int64) string { return time.UnixMilli(unixMs).UTC().Format("15:04:05") }
+
+func (v view) nodes(skip, room int) []string {
 	rows := [][]string{{"NODE", "SID", "TERM", "WINDOW", "", "CLOCK", "OFFSET", "IDS/S", "LEAD", "STATE"}}
+	terms := map[int]int64{}
+	for _, s := range v.SIDs {
+		terms[s.SID] = s.Term
+	}
 	longest := int64(1)
 	for _, n := range v.Nodes {
-		longest = max(longest, n.WindowMs)
+		longest = max(longest, v.left(n.Ceil))
 	}
 	nodes := v.Nodes[min(skip, len(v.Nodes)):]
 	hidden := 0
@@ -199,68 +108,88 @@ func (v view) lines(skip, room int) []string {
 		hidden, nodes = len(nodes)-room, nodes[:room]
 	}
 	for _, n := range nodes {
-		rows = append(rows, n.cells(longest))
+		rows = append(rows, v.cells(n, terms[n.SID], longest))
 	}
-	out = append(out, table(rows)...)
+	out := table(rows)
 	if hidden > 0 {
 		out = append(out, fmt.Sprintf("… %d more (arrow keys)", hidden))
-	}
-	if len(v.SIDs) > 0 {
-		out = append(out, "")
-		rows = [][]string{{"SID", "STATE", "HOLDER", "USABLE IN", "PROBLEM"}}
-		for _, s := range v.SIDs[:min(len(v.SIDs), 8)] {
-			rows = append(rows, []string{strconv.Itoa(int(s.SID)), s.State, cli.OrDash(s.Holder), seconds(s.WindowMs), cli.OrDash(s.Problem)})
-		}
-		out = append(out, table(rows)...)
-		if more := len(v.SIDs) - 8; more > 0 {
-			out = append(out, fmt.Sprintf("… %d more: allocator status", more))
-		}
-	}
-	if len(v.Refused) > 0 {
-		var parts []string
-		for _, r := range v.Refused[:min(len(v.Refused), 4)] {
-			parts = append(parts, fmt.Sprintf("%s %d (%d/s)", r.Reason, r.Count, r.PerSecond))
-		}
-		out = append(out, "", "refused by "+v.Asked+": "+strings.Join(parts, ", "))
-	}
-	if len(v.Events) > 0 {
-		out = append(out, "")
-	}
-	for _, e := range v.Events {
-		out = append(out, fmt.Sprintf("%s  %s  %s  %s", time.UnixMilli(e.At).UTC().Format("15:04:05"), e.Node, e.Kind, e.Message))
 	}
 	return out
 }
 
-func (n nodeRow) cells(longest int64) []string {
-	sid, term, bar, left := "-", "-", "", "-"
+func (v view) cells(n status.Node, term, longest int64) []string {
+	sid, terms, bar, left := "-", "-", "", "-"
 	if n.SID >= 0 {
-		sid, term, left = strconv.Itoa(int(n.SID)), strconv.FormatInt(n.Term, 10), seconds(n.WindowMs)
-		full := int((n.WindowMs*barWidth + longest - 1) / longest)
+		ms := v.left(n.Ceil)
+		sid, terms, left = strconv.Itoa(n.SID), strconv.FormatInt(term, 10), text.Seconds(ms)
+		full := int((ms*barWidth + longest - 1) / longest)
 		bar = strings.Repeat("█", full) + strings.Repeat("░", barWidth-full)
 	}
-	verdict, offset := n.Verdict, "-"
-	switch {
-	case n.Self:
-	case !n.Fresh && n.Verdict != "unknown":
-		verdict = "silent"
-	case n.Fresh:
-		offset = clock.FormatOffset(time.Duration(n.Offset)*time.Microsecond, time.Duration(n.Error)*time.Microsecond)
+	verdict, offset := "-", "-"
+	if k := n.Clock; k != nil {
+		verdict = k.Verdict
+		switch {
+		case k.Self:
+		case !k.Fresh:
+			verdict = "silent"
+		default:
+			offset = clock.FormatOffset(time.Duration(k.Offset)*time.Microsecond, time.Duration(k.Error)*time.Microsecond)
+		}
+		if k.Falseticker {
+			offset += " FALSE"
+		}
 	}
-	if n.False {
-		offset += " FALSE"
+	rate, lead := "-", "-"
+	if r := n.Report; r != nil {
+		rate, lead = strconv.FormatInt(r.Rate, 10), fmt.Sprintf("%dms", r.Lead)
 	}
-	rate, lead, state := "-", "-", "no report"
-	if n.Reported {
-		rate, lead, state = strconv.FormatInt(n.PerSecond, 10), fmt.Sprintf("%dms", n.LeadMs), "serves"
-	}
-	if n.Refusing != "" {
-		state = n.Refusing
-	}
-	return []string{n.Name, sid, term, bar, left, verdict, offset, rate, lead, state}
+	state := cmp.Or(n.Refusing.String(), string(n.State))
+	return []string{n.Label(), sid, terms, bar, left, verdict, offset, rate, lead, state}
 }
 
 const barWidth = 10
+
+// sids returns the sids that no registered node holds.
+func (v view) sids() []string {
+	held := map[int]bool{}
+	for _, n := range v.Nodes {
+		held[n.SID] = true
+	}
+	rows := [][]string{{"SID", "STATE", "HOLDER", "USABLE IN", "PROBLEM"}}
+	for _, s := range v.SIDs {
+		if !held[s.SID] {
+			rows = append(rows, []string{
+				strconv.Itoa(s.SID), s.State, cli.OrDash(s.Node), text.Seconds(v.left(s.Ceil)), cli.OrDash(s.Problem),
+			})
+		}
+	}
+	if len(rows) == 1 {
+		return nil
+	}
+	shown := min(len(rows), 1+sidsShown)
+	out := append([]string{""}, table(rows[:shown])...)
+	if more := len(rows) - shown; more > 0 {
+		out = append(out, fmt.Sprintf("… %d more: allocator status", more))
+	}
+	return out
+}
+
+// refused returns a line of what the node asked refused, the most frequent reason first.
+func (v view) refused() string {
+	count, rate := v.Self.Refused, v.RefusedRate
+	reasons := slices.DeleteFunc(slices.Collect(maps.Keys(count)), func(r string) bool { return count[r] == 0 })
+	if len(reasons) == 0 {
+		return ""
+	}
+	slices.SortFunc(reasons, func(a, b string) int {
+		return cmp.Or(cmp.Compare(rate[b], rate[a]), cmp.Compare(count[b], count[a]), cmp.Compare(a, b))
+	})
+	var parts []string
+	for _, r := range reasons[:min(len(reasons), reasonsShown)] {
+		parts = append(parts, fmt.Sprintf("%s %d (%d/s)", r, count[r], rate[r]))
+	}
+	return "refused by " + v.Self.Name + ": " + strings.Join(parts, ", ")
+}
 
 // table returns rows with their columns aligned. Widths are in characters.
 func table(rows [][]string) []string {
@@ -283,5 +212,3 @@ func table(rows [][]string) []string {
 	}
 	return out
 }
-
-func seconds(ms int64) string { return fmt.Sprintf("%.1fs", float64(ms)/1000) }

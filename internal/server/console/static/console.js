@@ -7,14 +7,14 @@ const heardWithin = 3500; // ms
 
 let snap = null; // the last snapshot
 let at = 0;      // when it came, by performance.now()
-let members = new Map(); // of the snapshot, by instance
+let nodes = new Map(); // those of the snapshot, by instance
 
 // now is the node's time: that of the snapshot, and what has passed since.
-const now = () => snap.at_unix_ms + (performance.now() - at);
+const now = () => snap.self.now_unix_ms + (performance.now() - at);
 
 // ---- texts
 
-const seconds = (ms) => (Math.floor(Math.max(0, ms) / 100) / 10).toFixed(1) + " s";
+const seconds = (ms) => (Math.floor(Math.max(0, ms) / 100) / 10).toFixed(1) + "s";
 const count = (n) => (n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en-US"));
 const clockTime = (ms) => (ms ? new Date(ms).toISOString().slice(11, 23) : "–");
 const dateTime = (ms) => (ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 23) : "–");
@@ -137,15 +137,23 @@ function summary(s) {
   if (el.className !== name) el.className = name;
   text($(".text", el), s.text);
   const help = $(".help", el);
-  help.hidden = !s.help;
-  if (s.help) attr(help, "href", help.dataset.base + s.help);
+  help.hidden = !s.page;
+  if (s.page) attr(help, "href", help.dataset.base + s.page);
 }
+
+// holder is the node that holds a sid, if it is registered.
+const holder = (r) => (r.state === "held" ? nodes.get(r.instance) : undefined);
+
+// nameOf, urlOf and stateTag are what tables show of a node. A node does not link to itself.
+const nameOf = (n) => n.name || n.instance;
+const urlOf = (n) => (n && n.instance !== snap.self.instance && n.console_url) || "";
+const stateTag = (n) => n.refusing || n.state;
 
 // stateOf is the state of a sid by now: a window ends between two snapshots too.
 function stateOf(r) {
   if (r.state === "held") {
-    const m = members.get(r.instance);
-    if (m && m.reason && m.reason !== "WINDOW_EXHAUSTED") return "refusing";
+    const n = holder(r);
+    if (n && n.state === "refusing" && n.refusing !== "WINDOW_EXHAUSTED") return "refusing";
     return left(r) === 0 ? "exhausted" : "held";
   }
   return r.state === "waiting" && left(r) === 0 ? "free" : r.state;
@@ -153,25 +161,39 @@ function stateOf(r) {
 
 function verdictOf(r, state) {
   if (state === "exhausted") return "WINDOW_EXHAUSTED";
-  const m = r.state === "held" && members.get(r.instance);
-  return m ? m.reason || m.state : "";
+  const n = holder(r);
+  return n ? stateTag(n) : "";
 }
 
 function rateOf(r) {
-  const m = r.state === "held" && members.get(r.instance);
-  return m && m.reported ? count(m.ids_per_second) : "–";
-}
-
-function urlOf(r) {
-  const m = r.state === "held" && members.get(r.instance);
-  return m ? m.console : "";
+  const n = holder(r);
+  return n && n.report ? count(n.report.ids_per_second) : "–";
 }
 
 // left is what remains of a window by now. A node reports more than what was last read
 // from etcd.
 function left(r) {
-  const m = r.state === "held" && members.get(r.instance);
-  return Math.max(0, (m && m.sid === r.sid ? Math.max(m.ceil_unix_ms, r.ceil_unix_ms) : r.ceil_unix_ms) - now());
+  const n = holder(r);
+  return Math.max(0, (n && n.sid === r.sid ? Math.max(n.ceil_unix_ms, r.ceil_unix_ms) : r.ceil_unix_ms) - now());
+}
+
+// counted is how many sids are in which state. A sid whose holder refuses is held too.
+function counted() {
+  const out = { held: 0, waiting: 0, quarantined: 0, exhausted: 0 };
+  for (const r of snap.sids) {
+    const state = stateOf(r);
+    if (r.state === "held") out.held++;
+    if (state !== "held") out[state] = (out[state] || 0) + 1;
+  }
+  return out;
+}
+
+// clockOf is the clock of a node as the page shows it: from the cluster's time, or from
+// this node's while that is not known.
+function clockOf(n) {
+  const k = snap.self.clock, c = n.clock, self = n.instance === snap.self.instance;
+  return { node: n, self, measured: Boolean(c), fresh: c && c.fresh, false: c && c.falseticker, age: c && c.age_us, rtt: c && c.rtt_us,
+    offset: c && c.offset_us - (k.known ? k.offset_us : 0), give: c && (self && k.known ? k.uncertainty_us : c.error_us) };
 }
 
 const sidColumns = [{ class: "n" }, { tag: true }, { link: true }, { class: "n" }, { class: "n left" }, { bar: true, class: "barcell" }, {}, { class: "n" }, { class: "note" }];
@@ -188,7 +210,7 @@ function sids() {
   }
   rows(table, list.map(([r, state]) => {
     const l = left(r);
-    return { key: String(r.sid), state, url: urlOf(r), values: [r.sid, state, r.node, r.term, seconds(l), Math.min(100, (l * 100) / longest),
+    return { key: String(r.sid), state, url: urlOf(holder(r)), values: [r.sid, state, r.node, r.term, seconds(l), Math.min(100, (l * 100) / longest),
       verdictOf(r, state), rateOf(r), r.problem || (r.worker ? `worker of ${r.owner}` : "")] };
   }), sidColumns);
 }
@@ -235,9 +257,9 @@ function grid() {
 }
 
 function standbys() {
-  const waiting = snap.members.filter((m) => m.sid < 0 && (m.state === "standby" || m.reason === "NO_SID"));
+  const waiting = snap.nodes.filter((n) => n.state === "standby");
   text($("#standby-count"), waiting.length);
-  rows($("#standbys"), waiting.map((m) => ({ key: m.instance, state: m.state, url: m.console, values: [m.name, `${m.state} ${m.reason || ""}`, m.http, m.version] })), [{ link: true }, {}, {}, {}]);
+  rows($("#standbys"), waiting.map((n) => ({ key: n.instance, state: n.state, url: urlOf(n), values: [nameOf(n), n.state, n.http_address, n.version] })), [{ link: true }, {}, {}, {}]);
 }
 
 function clocks() {
@@ -246,23 +268,23 @@ function clocks() {
   text($("#majority"), k.known ? offset(k.offset_us, k.uncertainty_us) : "not known");
   text($("#limit"), span(k.limit_us));
   text($("#kernel"), !k.kernel.known ? "not known" : k.kernel.synchronized ? "synchronized" : "not synchronized");
-  const age = performance.now() - at;
-  rows($("#clocks"), snap.members.map((m) => ({ key: m.instance, state: m.state, url: m.console && m.console + "clocks", values: [
-    m.name, m.reason || m.state, m.measured ? offset(m.offset_us, m.uncertainty_us) : "–",
-    m.self ? "this node" : m.measured ? seconds(m.age_us / 1e3 + age) + " ago" : "never",
-    m.self || !m.measured ? "–" : span(m.rtt_us), m.false ? dateTime(m.since_unix_ms) : "–"] })),
+  const age = performance.now() - at, list = snap.nodes.map(clockOf);
+  rows($("#clocks"), list.map((c) => ({ key: c.node.instance, state: c.node.state, url: urlOf(c.node) && urlOf(c.node) + "clocks", values: [
+    nameOf(c.node), stateTag(c.node), c.measured ? offset(c.offset, c.give) : "–",
+    c.self ? "this node" : c.measured ? seconds(c.age / 1e3 + age) + " ago" : "never",
+    c.self || !c.measured ? "–" : span(c.rtt), c.false ? dateTime(snap.false_since_unix_ms[c.node.instance]) : "–"] })),
   [{ link: true }, { tag: true }, { class: "n" }, { class: "n" }, { class: "n" }, {}]);
-  intervals(k);
+  intervals(k, list);
 }
 
 // intervals draws each clock as an interval on a scale that is linear below 1 ms and
 // logarithmic above.
-function intervals(k) {
+function intervals(k, list) {
   const figure = $("#intervals");
-  const members = snap.members.filter((m) => m.measured).slice(0, 64);
-  figure.hidden = members.length === 0;
-  const step = 24, label = 150, width = Math.max(480, figure.clientWidth - 30), height = members.length * step + 40;
-  const wide = Math.max(k.limit_us * 2, ...members.map((m) => Math.abs(m.offset_us) + m.uncertainty_us), 1e4);
+  const shown = list.filter((c) => c.measured).slice(0, 64);
+  figure.hidden = shown.length === 0;
+  const step = 24, label = 150, width = Math.max(480, figure.clientWidth - 30), height = shown.length * step + 40;
+  const wide = Math.max(k.limit_us * 2, ...shown.map((c) => Math.abs(c.offset) + c.give), 1e4);
   const half = (width - label - 30) / 2, middle = label + half;
   const x = (us) => middle + (Math.asinh(us / 1e3) / Math.asinh(wide / 1e3)) * half;
   const plot = svg("svg", { class: "intervals", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Offsets of all clocks; the table below has the numbers" });
@@ -282,11 +304,11 @@ function intervals(k) {
   for (const us of [-k.limit_us, k.limit_us]) {
     if (k.limit_us) plot.append(svg("line", { class: "limit", x1: x(us), x2: x(us), y1: 4, y2: height - 26 }));
   }
-  members.forEach((m, i) => {
-    const y = i * step + 18, g = svg("g", { class: (m.state === "refusing" && m.reason === "CLOCK_SKEW") || m.false ? "off" : m.fresh ? "" : "old" });
-    g.append(svg("text", { class: "name", x: label - 10, y: y + 4, "text-anchor": "end" }, m.name.slice(0, 20) + (m.self ? " (this)" : "")));
-    g.append(svg("line", { class: "range", x1: x(m.offset_us - m.uncertainty_us), x2: x(m.offset_us + m.uncertainty_us), y1: y, y2: y }));
-    g.append(svg("circle", { class: "dot", cx: x(m.offset_us), cy: y, r: 4 }));
+  shown.forEach((c, i) => {
+    const y = i * step + 18, g = svg("g", { class: c.node.refusing === "CLOCK_SKEW" || c.false ? "off" : c.fresh ? "" : "old" });
+    g.append(svg("text", { class: "name", x: label - 10, y: y + 4, "text-anchor": "end" }, nameOf(c.node).slice(0, 20) + (c.self ? " (this)" : "")));
+    g.append(svg("line", { class: "range", x1: x(c.offset - c.give), x2: x(c.offset + c.give), y1: y, y2: y }));
+    g.append(svg("circle", { class: "dot", cx: x(c.offset), cy: y, r: 4 }));
     plot.append(g);
   });
   $(".plot", figure).replaceChildren(plot);
@@ -331,7 +353,7 @@ function conditions() {
   if (page !== "node") return;
   const self = snap.self;
   text($("#left"), self.sid < 0 ? "–" : seconds(self.ceil_unix_ms - now()));
-  rows($("#conditions"), (snap.detail.conditions || []).map((c, i) => ({ key: String(i), state: c.ok ? "serving" : "refusing", values: [c.ok ? "yes" : "no", c.text] })), [{ tag: true }, {}]);
+  rows($("#conditions"), (snap.conditions || []).map((c, i) => ({ key: String(i), state: c.ok ? "serving" : "refusing", values: [c.ok ? "yes" : "no", c.text] })), [{ tag: true }, {}]);
   rows($("#refused"), Object.keys(snap.self.refused).filter((k) => snap.self.refused[k]).sort().map((k) => ({ key: k, values: [k, count(snap.self.refused[k])] })), [{}, { class: "n" }]);
 }
 
@@ -342,8 +364,8 @@ const points = [[], []];
 function windows() {
   const figure = $("#windows");
   if (!figure || !window.uPlot) return;
-  points[0].push(snap.at_unix_ms / 1000);
-  points[1].push(snap.self.sid < 0 ? null : Math.max(0, snap.self.ceil_unix_ms - snap.at_unix_ms) / 1000);
+  points[0].push(snap.self.now_unix_ms / 1000);
+  points[1].push(snap.self.sid < 0 ? null : Math.max(0, snap.self.ceil_unix_ms - snap.self.now_unix_ms) / 1000);
   if (points[0].length > 900) for (const p of points) p.shift();
   figure.hidden = false;
   course = chart(figure, course, ["window left"], points.map((p) => [...p]), " s", { range: (_, min, max) => [0, Math.max(max, 1)] });
@@ -425,10 +447,9 @@ async function json(name) {
 
 function take(s) {
   snap = s;
-  snap.sids ||= [];
-  snap.members ||= [];
-  members = new Map(snap.members.map((m) => [m.instance, m]));
+  nodes = new Map(snap.nodes.map((n) => [n.instance, n]));
   at = performance.now();
+  snap.counts = counted();
   ended = exhausted();
   for (const r of snap.sids) longest = Math.max(longest, left(r));
   summary(snap.summary);
@@ -450,7 +471,7 @@ function tick() {
   if (snap) {
     if (exhausted() > ended) {
       ended = exhausted();
-      json("snapshot").then((s) => s && s.at_unix_ms >= snap.at_unix_ms && take(s));
+      json("snapshot").then((s) => s && s.self.now_unix_ms >= snap.self.now_unix_ms && take(s));
     }
     if (snap.sids.length <= many) {
       sids();

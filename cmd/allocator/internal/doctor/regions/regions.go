@@ -224,12 +224,12 @@ func (f found) check(r *report.Report) (s space, answered, known bool) {
 // spaceOf returns the space that a node says it is of.
 func spaceOf(n deployment.NodeReport) (s space, err error) {
 	c := n.Cluster
-	if c.GetPool() == "" || c.GetPoolSids() == "" {
+	if c.Pool == "" || c.PoolSIDs == "" {
 		return s, errors.New("the node has not read its space from etcd yet")
 	}
-	s.Pool, s.Epoch = lease.Printable(c.GetPool()), clock.Millis(c.GetEpochUnixMs())
-	if s.Layout, err = remote.LayoutOf(c.GetLayout(), c.GetLayoutBits()); err == nil {
-		s.Part, err = lease.ParsePart(c.GetPoolSids(), s.Layout)
+	s.Pool, s.Epoch = c.Pool, clock.Millis(c.EpochUnixMs)
+	if s.Layout, err = flake.ParseLayout(c.Layout); err == nil {
+		s.Part, err = lease.ParsePart(c.PoolSIDs, s.Layout)
 	}
 	return s, err
 }

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 func TestParse(t *testing.T) {
@@ -33,9 +33,9 @@ func TestParse(t *testing.T) {
 
 // region is one whose node answers with that.
 func region(name string, l flake.Layout, pool, sids string) found {
-	return found{name: name, hint: func(string) string { return "" }, nodes: []deployment.NodeReport{{Addr: name + ":1", Name: name + "-1", Cluster: &pb.GetClusterResponse{
-		Pool: pool, Layout: pb.Layout(l.Number()), LayoutBits: l.String(), EpochUnixMs: l.Epoch(), PoolSids: sids,
-	}}}}
+	c := status.Cluster{Pool: pool, Layout: l.String(), EpochUnixMs: l.Epoch(), PoolSIDs: sids}
+	nodes := []deployment.NodeReport{{Addr: name + ":1", Name: name + "-1", Cluster: c}}
+	return found{name: name, hint: func(string) string { return "" }, nodes: nodes}
 }
 
 func TestExamine(t *testing.T) {
@@ -50,11 +50,7 @@ func TestExamine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bits := func(name, pool, sids string) found {
-		f := region(name, custom, pool, sids)
-		f.nodes[0].Cluster.Layout = pb.Layout_LAYOUT_CUSTOM
-		return f
-	}
+	bits := func(name, pool, sids string) found { return region(name, custom, pool, sids) }
 	for name, tc := range map[string]struct {
 		all  []found
 		want []string // lines in their order, without the ok ones of regions

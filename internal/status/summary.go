@@ -1,0 +1,318 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/text"
+)
+
+// Level is how bad something is.
+type Level string
+
+// The levels.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn" // nothing is lost yet, and somebody should look
+	Bad  Level = "bad"  // nodes refuse that should serve, or soon will
+)
+
+// Problem is something that an operator should know, in the words that the console, top,
+// status and doctor show.
+type Problem struct {
+	// Kind is a name for programs; empty if all is well.
+	Kind  string `json:"kind,omitempty"`
+	Level Level  `json:"level"`
+	Text  string `json:"text"`
+	// Page says what to do about it, below docs; empty if all is well.
+	Page string `json:"page,omitempty"`
+}
+
+// The kinds of problems. Each of a node's own has an entry in ofNodes.
+const (
+	Rewound          = "history_rewound"
+	EtcdAway         = "etcd_away"
+	Unread           = "not_read"
+	Records          = "records"
+	ClockSkewed      = "clock_skewed"
+	ClockUnconfirmed = "clock_unconfirmed"
+	ClockFalse       = "clock_false"
+	WindowEnded      = "window_ended"
+	WindowShort      = "window_short"
+	Drained          = "drained"
+	NodesRefuse      = "refusing"
+	NodesSilent      = "silent"
+	NodesUnknown     = "unknown"
+	NodesMissing     = "nodes_missing"
+	Vanished         = "vanished"
+	NameShared       = "name_shared"
+	SIDsQuarantined  = "sids_quarantined"
+	NoSIDLeft        = "no_sid_left"
+)
+
+const (
+	pageEtcd   = "how-to/restore-etcd.md#etcd-does-not-answer"
+	pagePeers  = "how-to/repair-clocks.md#peers-do-not-answer"
+	pageFalse  = "how-to/repair-clocks.md#one-clock-is-wrong"
+	pageDoctor = "reference/doctor.md"
+)
+
+// nodesProblem is a problem that nodes can have. Its text has {names} for the nodes, and
+// {they refuse} for what they do.
+type nodesProblem struct {
+	kind  string
+	level Level
+	page  string
+	text  string
+}
+
+func (k nodesProblem) problem(names []string) Problem {
+	they := "they refuse"
+	if len(names) == 1 {
+		they = "it refuses"
+	}
+	sentence := strings.NewReplacer("{names}", text.List(names), "{they refuse}", they).Replace(k.text)
+	return Problem{k.kind, k.level, sentence, k.page}
+}
+
+// ofNodes are the problems that a node can have, the worst first.
+var ofNodes = []nodesProblem{
+	{Rewound, Bad, "how-to/restore-etcd.md#etcd-was-restored-from-a-backup",
+		"etcd's history went back: nodes refuse until an operator begins a new era."},
+	{ClockSkewed, Bad, pageFalse, "{names}: the clock is wrong, so {they refuse}."},
+	{WindowEnded, Bad, pageEtcd, "{names}: the window has ended, so {they refuse}."},
+	{ClockUnconfirmed, Bad, pagePeers, "{names}: no majority confirms the clock, so {they refuse}."},
+	{ClockFalse, Bad, pageFalse, "{names}: a majority disagrees with the clock."},
+	{NodesRefuse, Warn, "reference/refusals.md", "Refusing: {names}."},
+	{Drained, Warn, "how-to/upgrade.md#take-a-node-out-of-service-and-keep-the-process",
+		"{names}: drained or stopping, so {they refuse}."},
+	{NodesSilent, Warn, pagePeers, "No reply from {names}."},
+	{WindowShort, Warn, "reference/alerts.md#allocatorwindowlow", "{names}: etcd does not extend the window."},
+	{NodesUnknown, Warn, pagePeers, "Nothing is known of {names}: no gossip came."},
+	{NoSIDLeft, Warn, "how-to/repair-sids.md#the-pool-is-exhausted", "No sid is left for {names}."},
+}
+
+// problemOf returns the worst problem that a node has; "" if it has none.
+func problemOf(c Cluster, n Node) string {
+	switch {
+	case n.Refusing == node.ClockSkew:
+		return ClockSkewed
+	case n.Refusing == node.WindowExhausted:
+		return WindowEnded
+	case n.Refusing == node.ClockUnverified:
+		return ClockUnconfirmed
+	case n.Refusing == node.HistoryRewound:
+		return Rewound
+	case n.Refusing == node.Draining:
+		return Drained
+	case n.Refusing != 0:
+		return NodesRefuse
+	case n.State == Silent:
+		return NodesSilent
+	case n.State == Unknown:
+		return NodesUnknown
+	case n.Clock != nil && n.Clock.Falseticker:
+		return ClockFalse
+	case n.State == Standby:
+		return NoSIDLeft
+	case c.short(n):
+		return WindowShort
+	}
+	return ""
+}
+
+// short reports whether the window of a node that serves is shorter than a third of it ever
+// is while etcd confirms extensions. It is judged as of when it was known: a report or a
+// record may be some seconds old.
+func (c Cluster) short(n Node) bool {
+	if n.SID < 0 || n.Ceil == 0 || c.Self.Window == 0 {
+		return false
+	}
+	known := c.Read
+	if n.Report != nil && n.Report.Ceil == n.Ceil {
+		known = c.Self.Now - n.Report.Age
+	}
+	return (n.Ceil-known)*3 < c.Self.Window*2
+}
+
+// For how long what was read of etcd counts as current. Readers read it every two seconds
+// while somebody looks, and every five in a space with many sids.
+const (
+	staleAfter     = 4500 * time.Millisecond
+	wideStaleAfter = 8 * time.Second
+)
+
+// Stale reports whether etcd was not read lately: its nodes and sids are as they were at Read.
+func (c Cluster) Stale() bool {
+	after := staleAfter
+	if len(c.SIDs) > wideSIDs {
+		after = wideStaleAfter
+	}
+	return c.Read == 0 || c.Self.Now-c.Read > after.Milliseconds()
+}
+
+// vanishedFor is how long a node that vanished with its sid is a problem.
+const vanishedFor = time.Hour
+
+// Problems returns what is wrong in a cluster whose nodes were judged, the worst first. It
+// is never nil.
+func Problems(c Cluster) []Problem {
+	p := problems{c: c, list: []Problem{}}
+	p.etcd()
+	p.nodes()
+	p.names()
+	p.missing()
+	p.quarantined()
+	slices.SortStableFunc(p.list, func(a, b Problem) int { return cmp.Compare(a.Level, b.Level) }) // bad, then warn
+	return p.list
+}
+
+// problems collects those of c.
+type problems struct {
+	c    Cluster
+	list []Problem
+}
+
+func (p *problems) add(kind string, level Level, page, format string, args ...any) {
+	p.list = append(p.list, Problem{kind, level, fmt.Sprintf(format, args...), page})
+}
+
+func (p *problems) etcd() {
+	c := p.c
+	serving, shortest := c.serving()
+	switch {
+	case !c.Stale() && c.Problem == "":
+	case !c.Stale():
+		p.add(Records, Warn, pageDoctor, "%s.", c.Problem)
+	case len(c.Nodes) == 0:
+		p.add(Unread, Warn, pageEtcd, "No node is known yet: etcd has not been read.")
+	case serving == 0:
+		p.add(EtcdAway, Bad, pageEtcd, "etcd does not answer, and the windows have ended: nobody issues.")
+	case shortest >= 0:
+		p.add(EtcdAway, Bad, pageEtcd,
+			"etcd does not answer. Nodes issue until their windows end, the first in %s.", text.Seconds(shortest))
+	default:
+		p.add(EtcdAway, Bad, pageEtcd, "etcd does not answer, and the state of sids is not known.")
+	}
+}
+
+func (p *problems) nodes() {
+	names := map[string][]string{}
+	for _, n := range p.c.Nodes {
+		kind, name := problemOf(p.c, n), n.Label()
+		if kind == NodesRefuse {
+			name += " with " + n.Refusing.String()
+		}
+		names[kind] = append(names[kind], name)
+	}
+	if p.c.Self.Phase == lease.Rewound.String() {
+		names[Rewound] = append(names[Rewound], p.c.Self.Name)
+	}
+	serving, _ := p.c.serving()
+	for _, k := range ofNodes {
+		if k.kind == ClockSkewed && serving == 0 {
+			k.page, k.text = "how-to/repair-clocks.md#no-majority-agrees", "The clocks disagree, and nobody issues: {names}."
+		}
+		if len(names[k.kind]) > 0 {
+			p.list = append(p.list, k.problem(names[k.kind]))
+		}
+	}
+}
+
+// names finds names that several processes have.
+func (p *problems) names() {
+	count := map[string]int{}
+	for _, n := range p.c.Nodes {
+		if count[n.Name]++; count[n.Name] == 2 {
+			p.add(NameShared, Warn, "reference/alerts.md#allocatornameshared",
+				"Several processes are registered as %s: if that lasts for longer than a lease, set node.name on each.", n.Label())
+		}
+	}
+}
+
+// missing finds nodes that are not registered and should be: by the number that is expected,
+// and by sids whose holders vanished.
+func (p *problems) missing() {
+	c := p.c
+	if n := len(c.Nodes); n > 0 && n < c.Expected {
+		p.add(NodesMissing, Warn, pageDoctor, "%d of %s expected are registered.", n, text.Count(c.Expected, "node"))
+	}
+	for _, s := range c.SIDs {
+		registered := func(n Node) bool { return n.Name == s.Node }
+		lately := c.Self.Now-s.Written < vanishedFor.Milliseconds()
+		if s.Unreleased && !s.Worker && lately && !slices.ContainsFunc(c.Nodes, registered) {
+			p.add(Vanished, Warn, pageDoctor, "%s vanished, and has not released sid %d.", cmp.Or(s.Node, s.Instance), s.SID)
+		}
+	}
+}
+
+func (p *problems) quarantined() {
+	n := 0
+	for _, s := range p.c.SIDs {
+		if s.State == Quarantined {
+			n++
+		}
+	}
+	if n > 0 {
+		p.add(SIDsQuarantined, Warn, "how-to/repair-sids.md#a-record-is-corrupt-or-a-sid-quarantined",
+			"%s quarantined.", text.Count(n, "sid"))
+	}
+}
+
+// OwnProblem returns the worst problem of the node that answers, by what it knows of itself;
+// of level OK if it has none.
+func (c Cluster) OwnProblem() Problem {
+	n := Node{Name: c.Self.Name, Instance: c.Self.Instance}
+	n.judgeSelf(c.Self)
+	kind := problemOf(c, n)
+	for _, k := range ofNodes {
+		if k.kind == kind {
+			return k.problem([]string{n.Label()})
+		}
+	}
+	return Problem{Level: OK}
+}
+
+// serving returns how many nodes serve, and the shortest time that is left of a node's
+// window, in ms; -1: none is known.
+func (c Cluster) serving() (nodes int, shortest int64) {
+	shortest = -1
+	for _, n := range c.Nodes {
+		if n.State == Serving {
+			nodes++
+		}
+		if left := n.Ceil - c.Self.Now; n.SID >= 0 && n.Ceil != 0 && (shortest < 0 || left < shortest) {
+			shortest = max(0, left)
+		}
+	}
+	return nodes, shortest
+}
+
+// Summarize returns the one sentence about a cluster: its worst problem, or that all is well.
+func Summarize(c Cluster) Problem {
+	serving, shortest := c.serving()
+	if len(c.Problems) == 0 {
+		sentence := fmt.Sprintf("All is well: %s serve", text.Count(serving, "node"))
+		if serving == 1 {
+			sentence += "s"
+		}
+		if shortest >= 0 {
+			sentence += fmt.Sprintf(", every window lasts %s or longer", text.Seconds(shortest))
+		}
+		return Problem{Level: OK, Text: sentence + "."}
+	}
+	worst := c.Problems[0]
+	if len(c.Nodes) > 0 {
+		worst.Text += fmt.Sprintf(" %d of %s serve", serving, text.Count(len(c.Nodes), "node"))
+		if more := len(c.Problems) - 1; more > 0 {
+			worst.Text += fmt.Sprintf("; %s more", text.Count(more, "problem"))
+		}
+		worst.Text += "."
+	}
+	return worst
+}
