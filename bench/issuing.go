@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
+//lint:ignore U1000 it is written so that the compiler keeps the calls
 var sinkWord uint64
 
 // issuing returns the cases of what a node does for a request, beside libraries

@@ -44,6 +44,7 @@ var mayRead = map[string]string{
 var mayWait = map[string]string{
 	"internal/clock/system.go": "Run is the clock's own shell: it ticks, and Anchor decides",
 	"internal/node/node.go":    "Next adds the wait for lead to shrink to Try, which never waits",
+	"internal/node/watch.go":   "Watch closes a channel when time alone changes the answer of Ready",
 }
 
 // use is a function of package time that a file names.

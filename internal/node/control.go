@@ -122,12 +122,12 @@ type Stats struct {
 	Name       string
 	Instance   lease.Instance
 	Issued     int64             // IDs
-	Unverified int64             // of these, while no majority confirmed the clock
+	Unverified int64             // IDs issued while no majority confirmed the clock
 	Refused    [NumReasons]int64 // requests, by reason
 	Now        clock.Millis      // issuing clock, Unix ms
 	Base       clock.Millis      // first ms of the present tenure; 0 without one
-	Ceil       clock.Millis      // of the present tenure; 0 without one
-	Lead       clock.Millis      // how far the last ID lies ahead of the clock; negative: behind
+	Ceil       clock.Millis      // end of the present tenure's window; 0 without one
+	Lead       clock.Millis      // the last ID's time minus the clock; negative: behind
 	Holding    bool
 	SID        flake.SID // of the present tenure; 0 without one
 	Term       int64     // of the present tenure; 0 without one

@@ -43,7 +43,8 @@ func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
 		return Cluster{}, ctx.Err()
 	}
 	if err != nil {
-		return r.picture(reading{}, "etcd cannot be read: the nodes are those of an earlier list, and the state of sids is unknown"), nil
+		return r.picture(reading{}, "etcd cannot be read: the nodes are those of an earlier list, "+
+			"and the state of sids is unknown"), nil
 	}
 	return r.picture(r.latest(), ""), nil
 }
@@ -71,7 +72,8 @@ func (r *Reader) Snapshot(ctx context.Context) Cluster {
 	err := r.load(wait, fresh)
 	switch latest := r.latest(); {
 	case !latest.ok:
-		return r.picture(latest, "etcd has not been read yet: the nodes are those of an earlier list, and the state of sids is unknown")
+		return r.picture(latest, "etcd has not been read yet: the nodes are those of an earlier list, "+
+			"and the state of sids is unknown")
 	case err != nil && wait.Err() == nil:
 		return r.picture(latest, "etcd cannot be read: nodes and sids are as they were last read")
 	default:
@@ -265,7 +267,14 @@ func (c *Cluster) fillNodes(registered []lease.Registration, held map[lease.Inst
 			sid = -1
 		}
 		c.Nodes = append(c.Nodes, Node{
-			Instance: lease.Printable(string(r.Instance)), Name: r.Node, Version: r.Version, GRPC: r.GRPC, HTTP: r.HTTP, Console: consoleURL(r.Console), SID: sid, SIDRange: r.SIDRange,
+			Instance: lease.Printable(string(r.Instance)),
+			Name:     r.Node,
+			Version:  r.Version,
+			GRPC:     r.GRPC,
+			HTTP:     r.HTTP,
+			Console:  consoleURL(r.Console),
+			SID:      sid,
+			SIDRange: r.SIDRange,
 		})
 	}
 	byName := func(a, b Node) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Instance, b.Instance)) }
@@ -274,7 +283,8 @@ func (c *Cluster) fillNodes(registered []lease.Registration, held map[lease.Inst
 			return cmp.Or(cmp.Compare(min(b.SID, 0), min(a.SID, 0)), byName(a, b)) // holders first
 		})
 		c.Nodes = slices.Clone(c.Nodes[:maxNodes])
-		c.Problem = strings.TrimPrefix(fmt.Sprintf("%s; %d more nodes are registered: this list has %d, and all that hold a sid", c.Problem, more, maxNodes), "; ")
+		c.Problem = strings.TrimPrefix(fmt.Sprintf("%s; %d more nodes are registered: this list has %d, and all that hold a sid",
+			c.Problem, more, maxNodes), "; ")
 	}
 	slices.SortFunc(c.Nodes, byName)
 }

@@ -57,7 +57,11 @@ func (r *Reader) Describe(ctx context.Context, text, kind string) (Decoded, erro
 }
 
 func (r *Reader) refused(reason node.Reason, err error) *node.Refusal {
-	return r.node.Refused(&node.Refusal{Reason: reason, Message: err.Error(), Metadata: map[string]string{"class": describe.Class(err)}})
+	return r.node.Refused(&node.Refusal{
+		Reason:   reason,
+		Message:  err.Error(),
+		Metadata: map[string]string{"class": describe.Class(err)},
+	})
 }
 
 // holder returns the entry of the ledger that covers id; nil if there is none, or

@@ -91,7 +91,8 @@ func (s shape) encode(v reflect.Value, m protoreflect.Message) {
 		case from.IsZero():
 		case p.field.IsMap():
 			for key, count := range from.Seq2() {
-				m.Mutable(p.field).Map().Set(protoreflect.ValueOfString(key.String()).MapKey(), protoreflect.ValueOfInt64(count.Int()))
+				name := protoreflect.ValueOfString(key.String()).MapKey()
+				m.Mutable(p.field).Map().Set(name, protoreflect.ValueOfInt64(count.Int()))
 			}
 		case p.field.IsList():
 			list := m.Mutable(p.field).List()

@@ -216,7 +216,8 @@ func (p *problems) nodes() {
 	serving, _ := p.c.serving()
 	for _, k := range ofNodes {
 		if k.kind == ClockSkewed && serving == 0 {
-			k.page, k.text = "how-to/repair-clocks.md#no-majority-agrees", "The clocks disagree, and nobody issues: {names}."
+			k.page = "how-to/repair-clocks.md#no-majority-agrees"
+			k.text = "The clocks disagree, and nobody issues: {names}."
 		}
 		if len(names[k.kind]) > 0 {
 			p.list = append(p.list, k.problem(names[k.kind]))

@@ -84,7 +84,7 @@ func (c catalog) selector(e *parser.VectorSelector) (set, error) {
 		return nil, fmt.Errorf("no node exposes %s", e.Name)
 	}
 	for _, m := range e.LabelMatchers {
-		if m.Name == labels.MetricName {
+		if m.Name == "__name__" {
 			continue
 		}
 		values, ok := f[m.Name]
