@@ -10,7 +10,7 @@ import (
 // arguments. node joins them for requests and is held to the same.
 var core = []string{
 	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe", "internal/audit", "internal/adopt",
-	"internal/lease/protocol", "internal/lease/history", "internal/lease/catalog", "internal/lease/session", "internal/lease/repair",
+	"internal/lease/protocol", "internal/lease/history", "internal/lease/catalog", "internal/lease/session", "internal/lease/repair", "internal/operate",
 	"internal/node", "internal/agreement", "internal/worker", "internal/text",
 }
 

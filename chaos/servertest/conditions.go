@@ -30,7 +30,7 @@ func (e *Env) SetVerdict(s clock.State) {
 // The conditions.
 var (
 	Healthy  = Condition{"healthy", func(*Env) {}, func(*Env) {}}
-	Draining = Condition{"draining", func(e *Env) { e.GRPC.Drain() }, nil}
+	Draining = Condition{"draining", func(e *Env) { e.Drainer.Stop() }, nil}
 	Rewound  = Condition{
 		"rewound",
 		func(e *Env) {

@@ -31,6 +31,7 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
@@ -57,11 +58,12 @@ type Config struct {
 	Workers      func(*node.Node) *broker.Broker // serves workers, each client 2; nil: none
 	Observe      func(surface string, took time.Duration)
 	Clocks       func() clock.Report
-	Drain        func(ctx context.Context) error
-	Undrain      func()
-	From         netip.Addr // address of all clients; invalid: this machine
-	Hosts        *httpserver.Hosts
-	Log          io.Writer // the gRPC server's log, as text; nil: none
+	// Drain releases the sid, and Undrain lets the node acquire one; nil: nothing.
+	Drain   func(ctx context.Context) error
+	Undrain func()
+	From    netip.Addr // address of all clients; invalid: this machine
+	Hosts   *httpserver.Hosts
+	Log     io.Writer // the gRPC server's log, as text; nil: none
 }
 
 // Env is a node that holds sid 7, and its listeners.
@@ -73,6 +75,7 @@ type Env struct {
 	Service *server.Service
 	Reader  *status.Reader
 	Feed    *feed.Feed
+	Drainer *operate.Drainer
 	GRPC    *grpcserver.Server
 	HTTP    http.Handler
 	Dial    func() *grpc.ClientConn // the connection to GRPC, which is served from the first call on
@@ -117,6 +120,12 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 	if cfg.Log != nil {
 		grpcLog = slog.New(slog.NewTextHandler(cfg.Log, nil))
 	}
+	if cfg.Drain == nil {
+		cfg.Drain = func(context.Context) error { return nil }
+	}
+	if cfg.Undrain == nil {
+		cfg.Undrain = func() {}
+	}
 	var workers *broker.Broker
 	if cfg.Workers != nil {
 		workers = cfg.Workers(n)
@@ -138,12 +147,17 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Clocks:    cfg.Clocks,
 		Feed:      e.Feed,
 	}))
+	e.Drainer = operate.NewDrainer(operate.DrainConfig{
+		Node:    n,
+		Release: cfg.Drain,
+		Resume:  cfg.Undrain,
+		Window:  e.Reader.Window,
+	})
 	e.GRPC = must(grpcserver.New(grpcserver.Config{
 		Service: e.Service,
 		Reader:  e.Reader,
+		Drainer: e.Drainer,
 		Logger:  grpcLog,
-		Drain:   cfg.Drain,
-		Undrain: cfg.Undrain,
 		Feed:    e.Feed,
 	}))
 	e.HTTP = must(httpserver.New(httpserver.Config{

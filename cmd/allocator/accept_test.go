@@ -31,7 +31,10 @@ func TestAcceptTime(t *testing.T) {
 		return strings.Contains(a.Node().Ready().Error(), `ahead of the latest record in etcd: correct it; if it is right, run "allocator admin accept-time"`)
 	})
 
-	d.says(cli.ExitOK, "accepted-time  absent\nthen put:\n  accepted-time  a1 ", "admin", "accept-time", "--dry-run")
+	d.says(cli.ExitOK, "  accepted time: is absent\nthen:\n  accepted time: a1 ", "admin", "accept-time", "--dry-run")
+	if out := d.says(cli.ExitOK, `"writes":["accepted time: a1 `, "admin", "accept-time", "--dry-run", "--format", "json"); strings.Contains(out, "written") {
+		t.Errorf("a dry run: %s", out)
+	}
 	d.says(cli.ExitUsage, "nobody can confirm", "admin", "accept-time")
 	if got := a.reason(); got != node.Starting {
 		t.Fatalf("a answers %q, and nothing was accepted", got)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,7 +11,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
+	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -181,6 +185,77 @@ func TestDrain(t *testing.T) {
 	}
 	a.stop()
 	b.stop()
+	d.unique()
+}
+
+// A drain is one state, whoever asks for it: the node refuses, etcd has the sid released to
+// its last ID, another call says the same, and an undrain by the same way ends it.
+func TestDrainEachWay(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	command := func(name string) func(*member) error {
+		return func(m *member) error {
+			var out bytes.Buffer
+			if code := run(t.Context(), []string{"admin", name, "--addr", m.Addresses().GRPC}, strings.NewReader(""), &out, &out, nil); code != 0 {
+				return fmt.Errorf("%d: %s", code, &out)
+			}
+			return nil
+		}
+	}
+	page := func(name string) func(*member) error {
+		return func(m *member) error {
+			key := confirmKey.FindStringSubmatch(m.operate("action", name))
+			if key == nil {
+				return errors.New("no plan to confirm")
+			}
+			if page := m.operate("confirm", key[1]); !strings.Contains(page, name+" "+m.name+": done.") {
+				return errors.New(page)
+			}
+			return nil
+		}
+	}
+	admin := func(m *member) (pb.AdminServiceClient, func() error) {
+		conn, err := grpc.NewClient(m.Addresses().GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pb.NewAdminServiceClient(conn), conn.Close
+	}
+	for way, call := range map[string]struct{ drain, undrain func(*member) error }{
+		"command": {command("drain"), command("undrain")},
+		"page":    {page("drain"), page("undrain")},
+		"grpc": {func(m *member) error {
+			a, closed := admin(m)
+			_, err := a.Drain(t.Context(), &pb.DrainRequest{})
+			return errors.Join(err, closed())
+		}, func(m *member) error {
+			a, closed := admin(m)
+			_, err := a.Undrain(t.Context(), &pb.UndrainRequest{})
+			return errors.Join(err, closed())
+		}},
+	} {
+		m := d.node(way)
+		m.serves(-1)
+		sid, term := m.sid(), m.Node().Stats().Lease.Grant.Term
+		if err := call.drain(m); err != nil {
+			t.Errorf("%s: %v", way, err)
+		}
+		st, w := m.Node().Stats(), d.record(sid).Value
+		if m.reason() != node.Draining || st.Holding || !st.Lease.Idle || w.State != lease.Released || w.Term != term {
+			t.Errorf("%s: refuses with %q, holds %t, and etcd has %+v", way, m.reason(), st.Holding, w)
+		}
+		a, closed := admin(m)
+		again, err := a.Drain(t.Context(), &pb.DrainRequest{})
+		if err != nil || !again.GetReleased() || again.GetSid() != int32(sid) || again.GetTerm() != term || clock.Millis(again.GetCeilUnixMs()) != w.Ceil {
+			t.Errorf("%s: a call afterwards: %v, %v; etcd has %+v", way, again, err, w)
+		}
+		_ = closed()
+		if err := call.undrain(m); err != nil {
+			t.Errorf("%s: %v", way, err)
+		}
+		m.serves(-1)
+		m.stop()
+	}
 	d.unique()
 }
 

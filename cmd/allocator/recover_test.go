@@ -484,7 +484,7 @@ func TestRecoverOnThePage(t *testing.T) {
 	}
 	confirmed := func() bool { return a.Clocks().Gate.Verdict.Confirmed() }
 	d.await("a and b agree on the time", confirmed)
-	_, key, asked := a.planned("a new one may not be needed", "silent did not answer", "allocator admin recover --etcd.endpoints "+d.etcd.Endpoint())
+	_, key, asked := a.planned("a new one may not be needed", "silent at "+silent.Addresses().GRPC+" did not answer", "allocator admin recover --etcd.endpoints "+d.etcd.Endpoint())
 	if key != "" || !maps.Equal(asked, map[string]string{"a": "", "b": "", "silent": "silent"}) {
 		t.Fatalf("key %q, asked %v", key, asked)
 	}
@@ -540,7 +540,7 @@ func TestPageKnowsWhoRegisteredAfterTheBackup(t *testing.T) {
 	late.stop() // or it might register in the restored etcd, before it sees what that is
 	d.restore(backup, "restored")
 	a.awaitReason(node.HistoryRewound)
-	plan, key, asked := a.planned("late did not answer", "--addr &#39;"+late.Addresses().GRPC)
+	plan, key, asked := a.planned("late at "+late.Addresses().GRPC+" did not answer", "--addr &#39;"+late.Addresses().GRPC)
 	if plan.Era != 2 || key != "" || asked["late"] != "silent" {
 		t.Errorf("%+v, key %q, asked %v", plan, key, asked)
 	}

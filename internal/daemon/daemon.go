@@ -26,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
@@ -58,6 +59,7 @@ type Daemon struct {
 	keeper    *keeper.Keeper
 	service   *server.Service
 	reader    *status.Reader
+	drainer   *operate.Drainer
 	grpc      *grpcserver.Server
 	http      http.Handler
 	resp      *respserver.Server // nil: no RESP listener
@@ -203,7 +205,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.serve(l, "gRPC listener", d.listeners.grpc, grpcServer.Serve)
 	d.serve(l, "HTTP listener", d.listeners.http, serveHTTP(httpServer))
 	d.serve(l, "RESP listener", d.listeners.resp, d.serveRESP)
-	l.onStop("new requests", stepTimeout, func(context.Context) error { d.grpc.Drain(); d.feed.End(); return nil })
+	l.onStop("new requests", stepTimeout, func(context.Context) error { d.drainer.Stop(); d.feed.End(); return nil })
 	l.onStop("readiness", d.cfg.Drain.Delay+stepTimeout, func(context.Context) error { d.endReadiness(); return nil })
 
 	for _, problem := range d.cfg.Exposed() {
@@ -289,7 +291,19 @@ func (d *Daemon) build() error {
 	if err != nil {
 		return err
 	}
-	d.grpc, err = grpcserver.New(grpcserver.Config{Service: d.service, Reader: d.reader, Logger: d.log, Drain: d.release, Undrain: d.watch.Undrain, Feed: d.feed})
+	d.drainer = operate.NewDrainer(operate.DrainConfig{
+		Node:    d.node,
+		Release: d.release,
+		Resume:  d.resume,
+		Window:  d.reader.Window,
+	})
+	d.grpc, err = grpcserver.New(grpcserver.Config{
+		Service: d.service,
+		Reader:  d.reader,
+		Drainer: d.drainer,
+		Logger:  d.log,
+		Feed:    d.feed,
+	})
 	if err != nil {
 		return err
 	}

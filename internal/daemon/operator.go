@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"net/http"
@@ -9,9 +11,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server/adminserver"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/httpserver"
@@ -47,13 +52,17 @@ func (d *Daemon) newConsole() *console.Console {
 		API: d.addrs.AdvertisedHTTP, GRPC: d.addrs.AdvertisedGRPC, Guard: d.security.guard, Break: d.host.Break, Log: d.log,
 	}
 	if d.cfg.Console.Operate {
-		cfg.Operate = &console.Operator{
-			Drain:   func(ctx context.Context) error { _, err := d.grpc.DrainNode(ctx); return err },
-			Undrain: func() error { _, err := d.grpc.UndrainNode(); return err },
-			Survey:  d.etcd.store.Survey, Repair: d.etcd.store.Repair, Recovery: d.recovery, Recover: d.recover,
-			Slack: d.cfg.Slack(),
-			Etcd:  strings.Join(d.cfg.Etcd.Endpoints, ","),
-		}
+		cfg.Operate = operate.New(operate.Config{
+			Store: d.etcd.store,
+			Ask:   d.askNodes,
+			Author: func() repair.Author {
+				return repair.Author{Instance: lease.Instance(uuid.NewString()), Nonce: rand.Text(), Now: d.clock.Now().Wall}
+			},
+			Slack:   d.cfg.Slack(),
+			Drainer: d.drainer,
+			Etcd:    strings.Join(d.cfg.Etcd.Endpoints, ","),
+			GRPC:    cmp.Or(d.addrs.AdvertisedGRPC, "HOST:PORT"),
+		})
 	}
 	return console.New(cfg)
 }
@@ -90,6 +99,7 @@ const maxScrapes = 4
 // etcd has confirmed it. The node refuses requests before the call. The process keeps
 // running, and its clock still counts for the other nodes.
 func (d *Daemon) release(ctx context.Context) error {
+	d.log.Info("drain requested by an operator", "node", d.cfg.Node.Name)
 	d.watch.Drain()
 	for {
 		s, changed := d.keeper.Watch()
@@ -98,8 +108,17 @@ func (d *Daemon) release(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("sid %d is not released yet: %w: %s; its lease is kept until the process stops", s.Grant.SID, ctx.Err(), s.Problem)
+			err := fmt.Errorf("sid %d is not released yet: %w: %s; its lease is kept until the process stops",
+				s.Grant.SID, ctx.Err(), s.Problem)
+			d.log.Warn("release of the sid failed", "error", err)
+			return err
 		case <-changed:
 		}
 	}
+}
+
+// resume lets the node acquire a sid again.
+func (d *Daemon) resume() {
+	d.watch.Undrain()
+	d.log.Info("drain undone by an operator", "node", d.cfg.Node.Name)
 }

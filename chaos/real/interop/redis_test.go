@@ -200,7 +200,7 @@ func TestGoRedis(t *testing.T) {
 			rising(t, &last, one)
 
 			before := refused(w)
-			w.env.GRPC.Drain()
+			w.env.Drainer.Stop()
 			if err := c.Do(ctx, "ID.NEXT").Err(); err == nil || !strings.HasPrefix(err.Error(), "TRYAGAIN DRAINING ") {
 				t.Errorf("from a node that drains: %v", err)
 			}

@@ -68,25 +68,6 @@ func (s *Store) write(ctx context.Context, cmps []clientv3.Cmp, key, raw string,
 	return repair.ErrChanged
 }
 
-// Recover reads the space again and begins the era that next returns for it, if config
-// and era are still as in shown, which an operator has confirmed: a person may have
-// thought for minutes, and a floor is worth nothing once it has passed.
-//
-// It returns the errors of Load and of next, with nothing written, and those of BeginEra.
-// wrote says that BeginEra was called.
-func (s *Store) Recover(
-	ctx context.Context, shown lease.View, next func(now lease.View) (repair.Era, error),
-) (e repair.Era, wrote bool, err error) {
-	now, err := s.Load(ctx)
-	if err != nil {
-		return e, false, err
-	}
-	if e, err = next(now); err != nil {
-		return e, false, err
-	}
-	return e, true, s.BeginEra(ctx, shown, e.Era)
-}
-
 // AcceptTime puts a, if config, era and the accepted time are as in seen, by revision
 // and by value: of two commands that run at once, one writes.
 //
@@ -181,7 +162,7 @@ func (s *Store) NoSpace(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	r, err := client.AlarmList(ctx)
 	if err != nil {
@@ -222,7 +203,7 @@ func (s *Store) Role(ctx context.Context) (Role, error) {
 	if err != nil {
 		return Role{}, err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	auth := true
 	if st, err := client.AuthStatus(ctx); err == nil {

@@ -258,7 +258,7 @@ func TestRole(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		s := &Store{keys: root.keys}
+		s := &Store{keys: root.keys, Timeout: callTimeout}
 		s.connected.Store(client)
 		return s.Role(ctx)
 	}

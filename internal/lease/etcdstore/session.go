@@ -21,7 +21,7 @@ import (
 func (s *Store) Register(
 	ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration,
 ) (lease.LeaseID, error) {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	granted := id == 0
 	if granted {
@@ -52,7 +52,7 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, er
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	r, err := client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.LeaseID) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	ctx, end := context.WithCancel(ctx) // A stream lives until its context ends.
 	defer end()
@@ -129,7 +129,7 @@ func (s *Store) Revoke(ctx context.Context, id lease.LeaseID) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	_, err = client.Revoke(ctx, clientv3.LeaseID(id))
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {

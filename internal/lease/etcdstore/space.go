@@ -29,7 +29,7 @@ var ErrRemains = errors.New("the space has records but no config, so its data in
 func (s *Store) Init(
 	ctx context.Context, space lease.Space, floor clock.Millis,
 ) (created bool, now lease.View, err error) {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	before, err := s.Load(ctx) // It has the cluster ID, which the era records.
 	if err != nil || before.Config.Exists() {
@@ -63,7 +63,7 @@ func (s *Store) Init(
 //
 // It returns an error if a line that may be the answer cannot be read.
 func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lease.LedgerLine, bool, error) {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	end := clientv3.GetPrefixRangeEnd(s.keys.ledgerOf(sid))
 	for _, limit := range []int64{1, lease.LedgerKept - 1} { // Most IDs that are asked for are recent.

@@ -19,6 +19,10 @@ import (
 // Store is one space in etcd. It implements keeper.Store and has no state of its
 // own but the client; it is safe for concurrent use.
 type Store struct {
+	// Timeout bounds each call whose context has no deadline. New sets 5 s: etcd itself times
+	// a request out after 7 s. It is not changed while calls are under way.
+	Timeout time.Duration
+
 	keys      keys
 	connected atomic.Pointer[clientv3.Client]
 	problem   atomic.Pointer[error] // It is Connect's latest, while there is no client.
@@ -32,7 +36,7 @@ func New(client *clientv3.Client, root, space string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{keys: k}
+	s := &Store{keys: k, Timeout: callTimeout}
 	s.connected.Store(client)
 	s.problem.Store(&ErrNotConnected)
 	return s, nil
@@ -75,7 +79,7 @@ func (s *Store) txn(
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	r, err := client.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
 	return r, because(ctx, err)
@@ -87,24 +91,23 @@ func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	r, err := client.Get(ctx, key, opts...)
 	return r, because(ctx, err)
 }
 
-// callTimeout bounds a call whose context has no deadline. etcd itself times a
-// request out after 7 s.
+// callTimeout bounds the opening of a watch, and by default each call.
 const callTimeout = 5 * time.Second
 
 // bounded returns ctx with a deadline: etcd's client would wait for a
 // connection without end. An error of a call goes through because.
-func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx = withAttempts(ctx)
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, callTimeout)
+	return context.WithTimeout(ctx, s.Timeout)
 }
 
 // Load reads the whole space, linearizably and at one revision.

@@ -125,33 +125,3 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 	e.Era.Floor = floor
 	return e, nil
 }
-
-// Answers are what a node knows that is to begin an era for an operator.
-type Answers struct {
-	// Reports are its own and those of the nodes that answered. Silent nodes are registered
-	// or known, and did not answer.
-	Reports []NodeReport
-	Silent  []string
-	// Rewound: one of them has noticed that etcd's history went back.
-	Rewound bool
-	// Confirmed: a majority confirms the node's clock.
-	Confirmed bool
-}
-
-// Obstacles returns why a node must not begin an era by itself, with what to do: somebody
-// who runs the command can know more than the node does. None: it may.
-func Obstacles(v lease.View, a Answers) (why []string) {
-	if !a.Rewound && v.Era.Exists() && v.Era.Err == nil && v.Era.Value.Cluster == v.Cluster {
-		why = append(why, "no node that answers reports HISTORY_REWOUND, and the era was begun on this etcd: "+
-			"a new one may not be needed, and no node issues until it begins")
-	}
-	if len(a.Silent) > 0 {
-		why = append(why, fmt.Sprintf("%s did not answer: without its answer the floor is right only if its clock "+
-			"was right; reach it, or stop it and use the command", strings.Join(a.Silent, ", ")))
-	}
-	if !a.Confirmed {
-		why = append(why, "no majority confirms this node's clock, and the floor rests on it: "+
-			"use the page of another node, or the command on a machine whose clock is right")
-	}
-	return why
-}

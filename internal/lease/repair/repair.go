@@ -12,6 +12,7 @@ package repair
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -128,6 +129,8 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 	s := v.SIDs[sid]
 	w := s.Window.Value
 	switch {
+	case strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }):
+		return Write{}, refuse("the reason has a line break or another control character")
 	case len(reason) > lease.MaxReason:
 		return Write{}, refuse("the reason has %d bytes, at most %d", len(reason), lease.MaxReason)
 	case s.Window.Err != nil:

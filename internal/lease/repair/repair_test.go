@@ -187,34 +187,6 @@ func TestNextEraRefuses(t *testing.T) {
 	}
 }
 
-// TestObstacles: a node begins an era only if it is needed, all nodes have answered, and
-// its clock is confirmed.
-func TestObstacles(t *testing.T) {
-	all := Answers{Rewound: true, Confirmed: true}
-	other := space(func(v *lease.View) { v.Cluster++ })
-	lost := space(func(v *lease.View) { v.Era = corrupt(v.Era.Value) })
-	for _, tc := range []struct {
-		view   lease.View
-		change func(*Answers)
-		want   string // "": none
-	}{
-		{space(), func(*Answers) {}, ""},
-		{other, func(a *Answers) { a.Rewound = false }, ""},
-		{lost, func(a *Answers) { a.Rewound = false }, ""},
-		{space(), func(a *Answers) { a.Rewound = false }, "may not be needed"},
-		{space(), func(a *Answers) { a.Silent = []string{"b", "c"} }, "b, c did not answer"},
-		{other, func(a *Answers) { a.Silent = []string{"b"} }, "b did not answer"},
-		{other, func(a *Answers) { a.Confirmed = false }, "no majority confirms"},
-	} {
-		a := all
-		tc.change(&a)
-		got := Obstacles(tc.view, a)
-		if (tc.want == "") != (len(got) == 0) || len(got) > 1 || tc.want != "" && !strings.Contains(got[0], tc.want) {
-			t.Errorf("%+v: %q, want %q", a, got, tc.want)
-		}
-	}
-}
-
 func TestQuarantine(t *testing.T) {
 	v := space(sid(1, entry(window(released)), false), sid(2, entry(window()), true))
 	for _, tc := range []struct {
@@ -256,6 +228,7 @@ func TestQuarantineRefuses(t *testing.T) {
 		{"missing", space(), true, 1, "", true, "has ledger lines but no window record"},
 		{"quarantined", space(sid(1, entry(window(quarantined)), false)), true, 1, "", true, "already: why not"},
 		{"a long reason", space(), false, 1, strings.Repeat("x", lease.MaxReason+1), false, "201 bytes"},
+		{"a line break", space(), false, 1, "a\nb", false, "control character"},
 		{"not of the layout", space(), false, 32, "", false, "sids 0-31 of 32"},
 		{"of another region", space(part(8, 16)), false, 1, "", false, "the space has sids 8-15 of 32"},
 		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), false, 1, "", false, "not initialized"},

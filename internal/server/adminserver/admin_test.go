@@ -49,7 +49,7 @@ func TestEndpoints(t *testing.T) {
 	expect("/livez", 200, "ok") // liveness has nothing to do with skew
 	servertest.Standby.Set(env)
 	expect("/readyz?verbose", 503, "[-] sid: none held of 0-31, lease standby")
-	env.GRPC.Drain()
+	env.Drainer.Stop()
 	expect("/readyz", 503, "DRAINING")
 	alive = servertest.ErrAway
 	expect("/livez", 503, servertest.ErrAway.Error())

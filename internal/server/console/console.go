@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/httpserver"
@@ -47,7 +48,7 @@ type Config struct {
 	Break Breaker       // nil: nothing can be broken
 	Log   *slog.Logger  // of what operators did; required with Operate
 
-	Operate *Operator // nil: nothing can be changed
+	Operate *operate.Operator // nil: nothing can be changed
 }
 
 // Condition is a condition of readiness.

@@ -9,41 +9,78 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/operate"
 )
 
-// operator notes what it is asked for.
+// operator is a store, nodes and a lease that note what they are asked for.
 type operator struct {
-	done   []string
-	writes []repair.Write
-	err    error
-	plan   Recovery // of a new era
-	begun  []lease.View
+	view    lease.View
+	answers operate.Answers
+	err     error // of all calls to the store but reads
+	readErr error
+	done    []string
+	writes  []repair.Write
+	begun   []lease.Era
 }
 
-func (o *operator) config() *Operator {
-	return &Operator{
-		Drain:   func(context.Context) error { o.done = append(o.done, "drain"); return o.err },
-		Undrain: func() error { o.done = append(o.done, "undrain"); return o.err },
-		Survey: func(context.Context, flake.SID) (lease.View, []repair.Line, error) {
-			return lease.View{
-				Config: lease.Entry[lease.Space]{Rev: 3, Raw: "c", Value: lease.Space{Layout: flake.Scalable}},
-				Era:    lease.Entry[lease.Era]{Rev: 4, Raw: "e", Value: lease.Era{Number: 1}}, SIDs: map[flake.SID]lease.SIDRecords{},
-			}, nil, nil
+func (o *operator) Load(context.Context) (lease.View, error) { return o.view, o.readErr }
+
+func (o *operator) Survey(context.Context, flake.SID) (lease.View, []repair.Line, error) {
+	return o.view, nil, o.readErr
+}
+
+func (o *operator) Repair(_ context.Context, w repair.Write) error {
+	o.writes = append(o.writes, w)
+	return o.err
+}
+
+func (o *operator) AcceptTime(context.Context, lease.View, lease.AcceptedTime) error {
+	return errors.New("the page has no such action")
+}
+
+func (o *operator) BeginEra(_ context.Context, _ lease.View, e lease.Era) error {
+	o.begun = append(o.begun, e)
+	return o.err
+}
+
+// newOperator returns the operator of a space of one era, which began on this etcd.
+func newOperator() *operator {
+	return &operator{view: lease.View{
+		Cluster: 7,
+		Config:  lease.Entry[lease.Space]{Rev: 3, Raw: "c", Value: lease.Space{Layout: flake.Scalable}},
+		Era:     lease.Entry[lease.Era]{Rev: 4, Raw: "e", Value: lease.Era{Number: 4, Cluster: 7}},
+		SIDs:    map[flake.SID]lease.SIDRecords{},
+	}}
+}
+
+// serve has a console operate by o.
+func (o *operator) serve(c *Config) {
+	c.Log = slog.New(slog.DiscardHandler)
+	drainer := operate.NewDrainer(operate.DrainConfig{
+		Node:    c.Node,
+		Release: func(context.Context) error { o.done = append(o.done, "drain"); return o.err },
+		Resume:  func() { o.done = append(o.done, "undrain") },
+		Window: func(context.Context, flake.SID) (lease.Entry[lease.Window], error) {
+			return lease.Entry[lease.Window]{}, nil
 		},
-		Repair:   func(_ context.Context, w repair.Write) error { o.writes = append(o.writes, w); return o.err },
-		Recovery: func(context.Context) (Recovery, error) { return o.plan, o.err },
-		Recover: func(_ context.Context, shown lease.View) (repair.Era, error) {
-			o.begun = append(o.begun, shown)
-			return o.plan.Era, o.err
-		},
-		Etcd: "http://10.0.0.1:2379",
-	}
+	})
+	c.Operate = operate.New(operate.Config{
+		Store:   o,
+		Ask:     func(context.Context, lease.View) operate.Answers { return o.answers },
+		Author:  func() repair.Author { return repair.Author{Instance: "op", Nonce: "n", Now: start} },
+		Slack:   repair.Slack{Window: time.Minute},
+		Drainer: drainer,
+		Etcd:    "http://10.0.0.1:2379",
+		GRPC:    "10.0.0.5:9000",
+	})
 }
 
 var confirmKey = regexp.MustCompile(`name="confirm" value="([A-Z0-9]+)"`)
@@ -66,8 +103,8 @@ func planOf(t *testing.T, c *Console, form url.Values, want ...string) string {
 // TestOperate: nothing is written before it was shown and confirmed, and then that is
 // written which was shown, once.
 func TestOperate(t *testing.T) {
-	cluster, o := two(), new(operator)
-	c := fixture(&cluster, func(c *Config) { c.Operate, c.Log = o.config(), slog.New(slog.DiscardHandler) })
+	cluster, o := two(), newOperator()
+	c := fixture(&cluster, o.serve)
 	key := planOf(t, c, url.Values{"action": {"quarantine"}, "sid": {"9"}, "reason": {hostile}},
 		"config: unchanged since revision 3", "era: unchanged since revision 4", "window of the sid: is absent", "&#34;state&#34;", "allocator admin quarantine 9 --reason", "--etcd.endpoints http://10.0.0.1:2379")
 	if key == "" || len(o.writes) != 0 {
@@ -91,7 +128,7 @@ func TestOperate(t *testing.T) {
 		}
 	}
 	for _, action := range []string{"drain", "undrain"} {
-		do(c, "POST", Path+"operate", "confirm="+planOf(t, c, url.Values{"action": {action}}, "allocator admin "+action))
+		do(c, "POST", Path+"operate", "confirm="+planOf(t, c, url.Values{"action": {action}}, "allocator admin "+action+" --addr 10.0.0.5:9000"))
 	}
 	if !slices.Equal(o.done, []string{"drain", "undrain"}) {
 		t.Errorf("%q", o.done)
@@ -105,39 +142,50 @@ func TestOperate(t *testing.T) {
 // TestRecoveryPlan: the page shows what a new era rests on, and begins it only if nothing
 // is missing, over what was shown.
 func TestRecoveryPlan(t *testing.T) {
-	cluster, o := two(), new(operator)
-	c := fixture(&cluster, func(c *Config) { c.Operate, c.Log = o.config(), slog.New(slog.DiscardHandler) })
-	view := lease.View{Cluster: 7, Config: lease.Entry[lease.Space]{Rev: 3, Raw: "c"}, Era: lease.Entry[lease.Era]{Rev: 4, Raw: "e"}}
-	whole := Recovery{
-		View: view, Now: start, Era: repair.Era{Era: lease.Era{Number: 5, Floor: start + 61_500, Cluster: 7}, Highest: start + 900, HighestOf: "node " + hostile, Warnings: []string{hostile}},
-		Nodes: []Asked{{Name: "node-1", Registered: true, Answered: true, Era: 4, Highest: start, Refusing: "HISTORY_REWOUND"},
-			{Name: hostile, GRPC: "10.0.0.9:9000';reboot", Answered: true, Era: 4, Highest: start + 900}},
-	}
+	cluster, o := two(), newOperator()
+	c := fixture(&cluster, o.serve)
+	whole := operate.Answers{Confirmed: true, Nodes: []operate.Node{
+		{Name: "node-1", Registered: true, Answered: true, Era: 4, Highest: start, Refusing: node.HistoryRewound},
+		{Name: hostile, GRPC: "10.0.0.9:9000';reboot", Answered: true, Era: 4, Highest: start + 900},
+	}}
 	form := url.Values{"action": {"recover"}}
-	for what, change := range map[string]func(*Recovery){
-		"a node did not answer": func(r *Recovery) { r.Obstacles, r.Nodes[1].Answered = []string{hostile + " did not answer"}, false },
-		"there is no such era":  func(r *Recovery) { r.Refused, r.Era.Era = errors.New("ceilings are far in the future"), lease.Era{} },
+	for _, tc := range []struct {
+		what   string
+		change func(*operate.Answers)
+		want   string
+	}{
+		{"a node did not answer", func(a *operate.Answers) { a.Nodes[1].Answered = false }, "did not answer"},
+		{"a clock of the future", func(a *operate.Answers) { a.Nodes[1].Highest = start * 2 }, "far in the future"},
+		{"no node sees a need", func(a *operate.Answers) { a.Nodes[0].Refusing = 0 }, "may not be needed"},
+		{"the clock is not confirmed", func(a *operate.Answers) { a.Confirmed = false }, "no majority confirms"},
 	} {
-		o.plan = whole
-		o.plan.Nodes = slices.Clone(whole.Nodes)
-		change(&o.plan)
-		if key := planOf(t, c, form, "This page does not do it", "allocator admin recover --etcd.endpoints", map[bool]string{true: "did not answer", false: "far in the future"}[o.plan.Refused == nil]); key != "" {
-			t.Errorf("%s: it can be confirmed", what)
+		o.answers = operate.Answers{Confirmed: whole.Confirmed, Nodes: slices.Clone(whole.Nodes)}
+		tc.change(&o.answers)
+		if key := planOf(t, c, form, "This page does not do it", "allocator admin recover --addr", tc.want); key != "" {
+			t.Errorf("%s: it can be confirmed", tc.what)
 		}
 	}
-	o.plan = whole
-	key := planOf(t, c, form, "begin era 5?", "config: unchanged since revision 3", "era: unchanged since revision 4", "&#34;number&#34;:5", "in 61.5s", "HISTORY_REWOUND",
-		"allocator admin recover --etcd.endpoints http://10.0.0.1:2379 --addr &#39;10.0.0.9:9000&#39;\\&#39;&#39;;reboot&#39;", "&lt;script&gt;alert(1)")
+	o.answers = whole
+	shown := []string{
+		"begin era 5?", "config: unchanged since revision 3", "era: unchanged since revision 4", "&#34;number&#34;:5", "in 1m0.9s", "HISTORY_REWOUND",
+		"--addr &#39;10.0.0.9:9000&#39;\\&#39;&#39;;reboot&#39; --etcd.endpoints http://10.0.0.1:2379", "&lt;script&gt;alert(1)",
+	}
+	key := planOf(t, c, form, shown...)
 	if key == "" || len(o.begun) != 0 {
 		t.Fatalf("key %q, %d begun before it was confirmed", key, len(o.begun))
 	}
-	if w := do(c, "POST", Path+"operate", "confirm="+key); w.Code != 200 || len(o.begun) != 1 || o.begun[0].Era.Rev != 4 {
-		t.Errorf("HTTP %d, begun over %+v", w.Code, o.begun)
+	if w := do(c, "POST", Path+"operate", "confirm="+key); w.Code != 200 || len(o.begun) != 1 || o.begun[0].Number != 5 {
+		t.Errorf("HTTP %d, begun %+v", w.Code, o.begun)
 	}
 	if strings.Contains(do(c, "POST", Path+"operate", form.Encode()).Body.String(), "<script>alert") {
 		t.Error("a name is HTML")
 	}
-	o.err = errors.New("no answer")
+	key = planOf(t, c, form)
+	o.answers.Nodes = append(slices.Clone(whole.Nodes), operate.Node{Name: "late"})
+	if w := do(c, "POST", Path+"operate", "confirm="+key); w.Code != 409 || len(o.begun) != 1 || !strings.Contains(w.Body.String(), "late did not answer") {
+		t.Errorf("an obstacle came up since: HTTP %d, begun %+v", w.Code, o.begun)
+	}
+	o.readErr = errors.New("no answer")
 	if key := planOf(t, c, form, "no answer"); key != "" {
 		t.Error("without etcd it can be confirmed")
 	}
@@ -162,15 +210,15 @@ func TestWhoMayOperate(t *testing.T) {
 		t.Errorf("where it is off: HTTP %d", w.Code)
 	}
 	_, tokens, guard := guarded(t, &cluster)
-	o := new(operator)
-	on := fixture(&cluster, func(c *Config) { c.Operate, c.Guard, c.Log = o.config(), guard, slog.New(slog.DiscardHandler) })
+	o := newOperator()
+	on := fixture(&cluster, o.serve, func(c *Config) { c.Guard = guard })
 	for scope, want := range map[string]int{"read": 403, "issue": 403, "admin": 200} {
 		if w := do(on, "POST", Path+"operate", "action=drain", "Cookie", cookie+"="+tokens[scope]); w.Code != want {
 			t.Errorf("scope %s: HTTP %d, want %d", scope, w.Code, want)
 		}
 	}
-	nobody := fixture(&cluster, func(c *Config) {
-		c.Operate, c.Guard, c.Log = o.config(), access.New(access.Config{OpenAdmin: access.OpenToNobody}), slog.New(slog.DiscardHandler)
+	nobody := fixture(&cluster, o.serve, func(c *Config) {
+		c.Guard = access.New(access.Config{OpenAdmin: access.OpenToNobody})
 	})
 	if w := do(nobody, "POST", Path+"operate", "action=drain"); w.Code != 403 {
 		t.Errorf("with auth.open-admin none: HTTP %d", w.Code)

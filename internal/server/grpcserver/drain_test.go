@@ -35,17 +35,6 @@ func record(env *servertest.Env, change func(*lease.Window)) {
 	})
 }
 
-func TestDrainWithoutHook(t *testing.T) {
-	env := servertest.New(t)
-	_, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
-	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "SIGTERM") {
-		t.Errorf("got %v", err)
-	}
-	if r := env.Node.Ready(); r != nil {
-		t.Errorf("the node was changed all the same: %v", r)
-	}
-}
-
 // The node refuses before its sid is given back, and stays.
 func TestDrain(t *testing.T) {
 	var env *servertest.Env
@@ -163,7 +152,7 @@ func TestUndrain(t *testing.T) {
 	if _, err := stream.Recv(); err != nil {
 		t.Errorf("a stream afterwards: %v", err)
 	}
-	env.GRPC.Drain()
+	env.Drainer.Stop()
 	if _, err := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("of a node that stops: %v", err)
 	}

@@ -15,6 +15,9 @@ func Serving(s *Server) bool {
 	return s.serving
 }
 
+// CheckHealth is a turn of Run.
+func CheckHealth(s *Server) { s.checkHealth() }
+
 var codec = wire.NewCodec()
 
 // ServeAllocate serves a unary request without a connection, and returns the bytes of

@@ -133,7 +133,7 @@ func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStre
 	select {
 	case err := <-ended:
 		return err
-	case <-a.s.drainBegins():
+	case <-a.s.drainer.Draining():
 		r.end() // waits for the answer that is being sent
 		return statusOf(&node.Refusal{
 			Reason: node.Draining, Message: "the node is draining: requests without an answer issued nothing; try another node",

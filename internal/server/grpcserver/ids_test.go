@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/status"
 )
@@ -43,7 +44,8 @@ func TestEndedStreamIssuesNothing(t *testing.T) {
 	n.Begin(lease.Grant{SID: 1, Term: 1, Base: now, Ceil: now + 1000})
 	service, err1 := server.New(server.Config{Node: n})
 	reader, err2 := status.New(status.Config{Node: n, Directory: noDirectory{}, Space: "s"})
-	s, err := New(Config{Service: service, Reader: reader, Logger: slog.New(slog.DiscardHandler)})
+	drainer := operate.NewDrainer(operate.DrainConfig{Node: n})
+	s, err := New(Config{Service: service, Reader: reader, Drainer: drainer, Logger: slog.New(slog.DiscardHandler)})
 	if err := errors.Join(err1, err2, err); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -30,6 +29,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
 	"github.com/flakelease/allocator/internal/status"
@@ -54,18 +54,12 @@ const (
 	connWindow   = 256 << 10
 )
 
-// Config is what a Server needs. Service and Reader are required.
+// Config is what a Server needs. Service, Reader and Drainer are required.
 type Config struct {
 	Service *server.Service
 	Reader  *status.Reader
 	Logger  *slog.Logger // nil: slog.Default
-	// Drain releases the node's sid when an operator calls Drain; the node refuses
-	// requests by then. It returns when etcd has confirmed the release, or at once if
-	// the node holds no sid, and may be called again. nil: nodes cannot be drained by
-	// a call.
-	Drain func(ctx context.Context) error
-	// Undrain lets the node acquire a sid again. Required with Drain.
-	Undrain func()
+	Drainer *operate.Drainer
 	Feed    *feed.Feed // of events; nil: nobody can watch them
 }
 
@@ -74,8 +68,7 @@ type Server struct {
 	service  *server.Service
 	reader   *status.Reader
 	node     *node.Node
-	drain    func(ctx context.Context) error
-	undrain  func()
+	drainer  *operate.Drainer
 	feed     *feed.Feed
 	log      *slog.Logger
 	health   *health.Server
@@ -83,16 +76,10 @@ type Server struct {
 
 	unauthenticated unauthenticated
 
-	denied rate.Sometimes     // logs rejected calls with scope Admin
-	drains singleflight.Group // drains by a call
-	change sync.Mutex         // held by a drain and by an undrain by a call, which are one after the other
+	denied rate.Sometimes // It logs rejected calls with scope Admin.
 
-	mu       sync.Mutex         // guards the rest
-	draining chan struct{}      // closed while the node drains
-	stopping bool               // the node drains for good
-	released *release           // set by the first drain by a call
-	giveUp   context.CancelFunc // ends the latest drain by a call, if it has not ended
-	serving  bool               // what the health service reports
+	mu      sync.Mutex // guards serving
+	serving bool       // What the health service reports.
 }
 
 // New returns a Server. The error names the field of cfg that is missing.
@@ -102,16 +89,22 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("grpcserver: config service: is required")
 	case cfg.Reader == nil:
 		return nil, errors.New("grpcserver: config reader: is required")
+	case cfg.Drainer == nil:
+		return nil, errors.New("grpcserver: config drainer: is required")
 	case cfg.Logger == nil:
 		cfg.Logger = slog.Default()
 	}
 	n := cfg.Service.Node()
 	s := &Server{
-		service: cfg.Service, reader: cfg.Reader, node: n, drain: cfg.Drain, undrain: cfg.Undrain, feed: cfg.Feed, log: cfg.Logger,
+		service:  cfg.Service,
+		reader:   cfg.Reader,
+		node:     n,
+		drainer:  cfg.Drainer,
+		feed:     cfg.Feed,
+		log:      cfg.Logger,
 		health:   health.NewServer(),
 		constant: wire.NewConstantFields(n.Config().Name, cfg.Service.Limits().Format),
 		denied:   rate.Sometimes{First: 1, Interval: time.Second},
-		draining: make(chan struct{}),
 	}
 	s.setHealth(false)
 	return s, nil
@@ -155,7 +148,7 @@ func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
 func (s *Server) Run(ctx context.Context) error {
 	for {
 		_, changed := s.node.Watch()
-		s.CheckHealth()
+		s.checkHealth()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -164,11 +157,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// CheckHealth sets the health service to the node's readiness now. Run calls it, and
-// so does a caller that has just changed the readiness.
-func (s *Server) CheckHealth() {
+// checkHealth sets the health service to the node's readiness now.
+func (s *Server) checkHealth() {
 	s.mu.Lock()
-	// Read with mu held: a result from before Drain must not be set after it.
 	refusal := s.node.Ready()
 	changed := s.serving != (refusal == nil)
 	s.serving = refusal == nil
@@ -192,51 +183,4 @@ func (s *Server) setHealth(serving bool) {
 	}
 	s.health.SetServingStatus("", status)
 	s.health.SetServingStatus(pb.AllocatorService_ServiceDesc.ServiceName, status)
-}
-
-// Drain makes the node refuse every later request for good, on every listener. It sets
-// the health service at once, and ends each stream after the answer that is being sent.
-// Requests accepted before are finished; the caller stops the servers.
-func (s *Server) Drain() {
-	s.mu.Lock()
-	s.stopping = true
-	s.mu.Unlock()
-	s.refuse()
-}
-
-// refuse is Drain, until readmit.
-func (s *Server) refuse() {
-	s.node.Drain()
-	s.CheckHealth()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case <-s.draining:
-	default:
-		close(s.draining)
-	}
-}
-
-// readmit undoes refuse, unless the node stops.
-func (s *Server) readmit() (ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopping {
-		return false
-	}
-	select {
-	case <-s.draining:
-		s.draining = make(chan struct{})
-	default:
-	}
-	s.released = nil
-	s.node.Undrain()
-	return true
-}
-
-// drainBegins returns the channel that is closed when the node begins to drain.
-func (s *Server) drainBegins() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.draining
 }

@@ -151,7 +151,7 @@ func TestStreamDrains(t *testing.T) {
 	if res, err := s.Recv(); err != nil || res.GetResponse() == nil {
 		t.Fatal(res, err)
 	}
-	env.GRPC.Drain()
+	env.Drainer.Stop()
 	_, err = s.Recv()
 	if status.Code(err) != codes.Unavailable || errorInfo(t, err).GetReason() != "DRAINING" {
 		t.Errorf("ended with %v", err)
@@ -174,15 +174,16 @@ func TestHealthFollowsReadiness(t *testing.T) {
 		}
 	}
 	expect(healthpb.HealthCheckResponse_NOT_SERVING) // nobody has looked yet
-	env.GRPC.CheckHealth()
+	grpcserver.CheckHealth(env.GRPC)
 	expect(healthpb.HealthCheckResponse_SERVING)
 	servertest.Skewed.Set(env)
-	env.GRPC.CheckHealth()
+	grpcserver.CheckHealth(env.GRPC)
 	expect(healthpb.HealthCheckResponse_NOT_SERVING)
 	servertest.Skewed.Cure(env)
-	env.GRPC.CheckHealth()
+	grpcserver.CheckHealth(env.GRPC)
 	expect(healthpb.HealthCheckResponse_SERVING)
-	env.GRPC.Drain() // at once, without Run
+	env.Drainer.Stop()
+	grpcserver.CheckHealth(env.GRPC)
 	expect(healthpb.HealthCheckResponse_NOT_SERVING)
 }
 

@@ -3,25 +3,17 @@
 package admin
 
 import (
-	"bufio"
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/text"
 )
@@ -157,76 +149,4 @@ func printDrained(a *cli.App, r *pb.DrainResponse, asJSON bool) error {
 	_, err := fmt.Fprintf(a.Out, "%s is drained: %s; %s issued.\nIt refuses with DRAINING until it is restarted, or `allocator admin undrain` puts it back into service.\n",
 		r.GetNode(), what, text.Count(int(r.GetIdsIssued()), "ID"))
 	return err
-}
-
-// author signs one write of this run.
-func author() repair.Author {
-	return repair.Author{Instance: lease.Instance(uuid.NewString()), Nonce: rand.Text(), Now: deployment.WallNow()}
-}
-
-// repairError gives an error of a repair its exit code and, for a write whose
-// unknown outcome, adds how to learn it.
-func repairError(err error, wrote bool) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, repair.ErrRefused), errors.Is(err, repair.ErrNotInitialized):
-		return cli.Exit(cli.ExitInvalid, err)
-	case errors.Is(err, repair.ErrChanged):
-		return cli.Exit(cli.ExitInvalid, fmt.Errorf("%w: nothing was written; run the command again", err))
-	case wrote:
-		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nWhether it was written is unknown: run the command again; it shows the current state", err))
-	}
-	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nCheck that etcd runs and that --etcd.endpoints is right; \"allocator doctor\" shows more", err))
-}
-
-// confirm asks a person. Without a terminal, and without --yes, it fails.
-func confirm(a *cli.App, yes bool, question string) error {
-	if yes {
-		return nil
-	}
-	if f, ok := a.In.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return ask(a, question)
-		}
-	}
-	return cli.UsageError("nothing was written: stdin is not a terminal, so nobody can confirm; give --yes to skip the confirmation")
-}
-
-func ask(a *cli.App, question string) error {
-	fmt.Fprintf(a.Err, "%s Type yes: ", question)
-	answer, err := bufio.NewReader(a.In).ReadString('\n')
-	if err != nil {
-		fmt.Fprintln(a.Err)
-		return cli.UsageError("nothing was written: no answer was given; give --yes to skip the confirmation")
-	}
-	if strings.TrimSpace(answer) != "yes" {
-		return cli.Exit(cli.ExitInvalid, errors.New("nothing was written"))
-	}
-	return nil
-}
-
-// timeFlag is a flag whose value is a point in time; 0: not given.
-type timeFlag clock.Millis
-
-func (f *timeFlag) Type() string { return "TIME" }
-func (f *timeFlag) String() string {
-	if *f == 0 {
-		return ""
-	}
-	return repair.At(clock.Millis(*f))
-}
-
-func (f *timeFlag) Set(s string) error {
-	for _, form := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02"} {
-		if t, err := time.Parse(form, s); err == nil {
-			if t.UnixMilli() <= 0 {
-				return errors.New("the time must be after 1970")
-			}
-			// Up: a bound that loses its microseconds is no bound.
-			*f = timeFlag(t.Add(time.Millisecond - 1).UnixMilli())
-			return nil
-		}
-	}
-	return fmt.Errorf("%q is not a time such as 2026-02-01T12:00:00Z", s)
 }

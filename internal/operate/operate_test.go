@@ -1,0 +1,427 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+var (
+	etcd   *devetcd.Server
+	spaces atomic.Int32
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	if etcd, err = devetcd.Start(context.Background(), devetcd.Config{NoSync: true}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = etcd.Close()
+	os.Exit(code)
+}
+
+const now clock.Millis = 1_800_000_000_000
+
+// slack is what two nodes with windows of 30 s and workers with a minute have.
+var slack = repair.Slack{Window: time.Minute, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
+
+// counted is a store that notes its writes.
+type counted struct {
+	*etcdstore.Store
+	writes int
+	err    error // of each write, which is then not made
+}
+
+func (c *counted) write(f func() error) error {
+	c.writes++
+	if c.err != nil {
+		return c.err
+	}
+	return f()
+}
+
+func (c *counted) Repair(ctx context.Context, w repair.Write) error {
+	return c.write(func() error { return c.Store.Repair(ctx, w) })
+}
+
+func (c *counted) AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime) error {
+	return c.write(func() error { return c.Store.AcceptTime(ctx, seen, a) })
+}
+
+func (c *counted) BeginEra(ctx context.Context, seen lease.View, e lease.Era) error {
+	return c.write(func() error { return c.Store.BeginEra(ctx, seen, e) })
+}
+
+// env is a space in etcd with one released sid, 3, and an operator.
+type env struct {
+	*testing.T
+	store   *counted
+	answers Answers
+	now     clock.Millis
+	nonce   int
+	*Operator
+}
+
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	s, err := etcdstore.New(nil, "test", fmt.Sprintf("space-%d", spaces.Add(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	disconnect, err := s.Connect(func() (etcdstore.Config, error) {
+		return etcdstore.Config{Endpoints: []string{etcd.Endpoint()}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(disconnect)
+	space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool"}
+	_, v, err := s.Init(t.Context(), space, now-3_600_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := s.Grant(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := lease.Window{Era: 1, Term: 1, Instance: "i", Node: "n", Nonce: "1", Base: now - 7_200_000, Ceil: now - 7_100_000,
+		State: lease.Active, Wall: now - 7_130_000}
+	acquired, v, err := s.Commit(t.Context(), lease.Txn{Op: lease.Acquire, SID: 3, Seen: v.SIDs[3], Config: v.Config, Era: v.Era,
+		Lease: id, Holder: lease.Holder{Instance: "i", Node: "n"}, Window: w})
+	if err != nil || !acquired {
+		t.Fatal(acquired, err)
+	}
+	w.State, w.Nonce, w.Base = lease.Released, "2", w.Ceil
+	if released, _, err := s.Commit(t.Context(), lease.Txn{Op: lease.Release, SID: 3, Seen: v.SIDs[3], Window: w}); err != nil || !released {
+		t.Fatal(released, err)
+	}
+	e := &env{T: t, store: &counted{Store: s}, now: now, answers: fine()}
+	e.Operator = New(Config{
+		Store: e.store,
+		Ask: func(context.Context, lease.View) Answers {
+			return Answers{Nodes: slices.Clone(e.answers.Nodes), Confirmed: e.answers.Confirmed}
+		},
+		Author: func() repair.Author {
+			e.nonce++
+			return repair.Author{Instance: "op", Nonce: fmt.Sprint("op-", e.nonce), Now: e.now}
+		},
+		Who: "ann", Slack: slack, StepLimit: 10 * time.Minute, Etcd: "http://10.0.0.1:2379", GRPC: "10.0.0.5:9000",
+	})
+	return e
+}
+
+// fine are answers after which nothing keeps an era from beginning.
+func fine() Answers {
+	return Answers{Confirmed: true, Nodes: []Node{
+		{Name: "a", Registered: true, Answered: true, Pool: "pool", Era: 1, Highest: now - 1000, Refusing: node.HistoryRewound},
+		{Name: "b", GRPC: "10.0.0.6:9000", Answered: true, Era: 1, Highest: now - 500},
+	}}
+}
+
+func (e *env) load() lease.View {
+	e.Helper()
+	v, err := e.store.Load(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+	return v
+}
+
+func (e *env) plan(action Action) Plan {
+	e.Helper()
+	var p Plan
+	var err error
+	switch action {
+	case Quarantine:
+		p, err = e.Quarantine(e.Context(), 3, "why", false)
+	case ReleaseSID:
+		p, err = e.ReleaseSID(e.Context(), 3, 0)
+	case AcceptTime:
+		p, err = e.AcceptTime(e.Context(), 0)
+	case Recover:
+		p, err = e.Recover(e.Context(), 0)
+	}
+	if err != nil {
+		e.Fatalf("%s: %v", action, err)
+	}
+	return p
+}
+
+// changes are the plans of all actions that write to etcd; prepare makes them possible.
+var changes = []struct {
+	action  Action
+	prepare func(*env)
+	command string
+}{
+	{Quarantine, func(*env) {}, "allocator admin quarantine 3 --reason 'why' --etcd.endpoints http://10.0.0.1:2379"},
+	{ReleaseSID, func(e *env) { e.done(Quarantine) }, "allocator admin release-sid 3 --etcd.endpoints http://10.0.0.1:2379"},
+	{AcceptTime, func(*env) {}, "allocator admin accept-time --etcd.endpoints http://10.0.0.1:2379"},
+	{Recover, func(*env) {}, "allocator admin recover --addr '10.0.0.6:9000' --etcd.endpoints http://10.0.0.1:2379"},
+}
+
+func (e *env) done(action Action) Plan {
+	e.Helper()
+	p, err := e.Do(e.Context(), e.plan(action))
+	if err != nil {
+		e.Fatalf("%s: %v", action, err)
+	}
+	return p
+}
+
+// A plan writes nothing. Done, it writes what it showed, once: a second time, or after any
+// other write to a record that it compares, nothing is written.
+func TestPlansAreDoneAsShown(t *testing.T) {
+	for _, c := range changes {
+		t.Run(string(c.action), func(t *testing.T) {
+			e := newEnv(t)
+			c.prepare(e)
+			before := e.load()
+			e.store.writes = 0
+			p := e.plan(c.action)
+			if p.Command != c.command || len(p.Compares) < 2 || p.Action != c.action || p.Title == "" {
+				t.Errorf("%+v", p)
+			}
+			if e.store.writes != 0 || e.load().Revision != before.Revision {
+				t.Error("the plan wrote")
+			}
+			if _, err := e.Do(t.Context(), p); err != nil || e.store.writes != 1 {
+				t.Fatalf("%d writes, %v", e.store.writes, err)
+			}
+			after := e.load()
+			wrote := map[Action]string{
+				Quarantine: "window: " + after.SIDs[3].Window.Raw,
+				ReleaseSID: "window: " + after.SIDs[3].Window.Raw,
+				AcceptTime: "accepted time: " + after.Accepted.Raw,
+				Recover:    "era: " + after.Era.Raw,
+			}
+			if p.Writes[0] != wrote[c.action] {
+				t.Errorf("shown %s, and etcd has %s", p.Writes[0], wrote[c.action])
+			}
+			again := p
+			again.Write.Window.Nonce, again.Acceptance.Accepted.Nonce = "another", "another"
+			if _, err := e.Do(t.Context(), again); !errors.Is(err, repair.ErrChanged) || e.load().Revision != after.Revision {
+				t.Errorf("done twice: %v", err)
+			}
+		})
+	}
+}
+
+func TestOvertaken(t *testing.T) {
+	for _, c := range changes {
+		for _, other := range []Action{Quarantine, AcceptTime, Recover} {
+			compared := other == c.action || other == Recover || other == Quarantine && c.action == ReleaseSID
+			t.Run(string(c.action+" after "+other), func(t *testing.T) {
+				e := newEnv(t)
+				c.prepare(e)
+				p := e.plan(c.action)
+				if other == Quarantine && c.action == ReleaseSID {
+					e.done(ReleaseSID) // It is quarantined already.
+				}
+				e.now += 3_600_000 // The quarantine recorded the time before.
+				e.done(other)
+				before := e.load().Revision
+				_, err := e.Do(t.Context(), p)
+				if compared != errors.Is(err, repair.ErrChanged) || compared && e.load().Revision != before || !compared && err != nil {
+					t.Errorf("compared %t: %v, revision %d before and %d after", compared, err, before, e.load().Revision)
+				}
+				if other == AcceptTime && compared && !strings.Contains(err.Error(), `"ann" accepted times up to `) {
+					t.Errorf("who was first: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// After an error of a write nobody knows whether it was made, and the error says so.
+func TestUnknownOutcome(t *testing.T) {
+	for _, c := range changes {
+		e := newEnv(t)
+		c.prepare(e)
+		p := e.plan(c.action)
+		e.store.err = errors.New("the connection broke")
+		if _, err := e.Do(t.Context(), p); !errors.Is(err, ErrUnknown) || !errors.Is(err, e.store.err) {
+			t.Errorf("%s: %v", c.action, err)
+		}
+	}
+}
+
+// obstaclesTable has each reason alone that keeps an era from beginning.
+var obstaclesTable = []struct {
+	name string
+	set  func(*Answers)
+	text string
+}{
+	{"nothing shows a need", func(a *Answers) { a.Nodes[0].Refusing = 0 }, "may not be needed"},
+	{"a registered node is silent", func(a *Answers) {
+		a.Nodes = append(a.Nodes, Node{Name: "c", GRPC: "10.0.0.7:9000", Registered: true})
+	}, "c at 10.0.0.7:9000 did not answer"},
+	{"a member of gossip is silent", func(a *Answers) { a.Nodes[1].Answered = false }, "b at 10.0.0.6:9000 did not answer"},
+	{"a node without a name", func(a *Answers) { a.Nodes = append(a.Nodes, Node{GRPC: "10.0.0.7:9000"}) }, "10.0.0.7:9000 did not answer"},
+	{"no majority confirms the clock", func(a *Answers) { a.Confirmed = false }, "no majority confirms"},
+}
+
+// TestObstacles: each obstacle alone refuses an era that accepts none, and not one whose
+// operator has seen it.
+func TestObstacles(t *testing.T) {
+	for _, tc := range obstaclesTable {
+		t.Run(tc.name, func(t *testing.T) {
+			e := newEnv(t)
+			tc.set(&e.answers)
+			p := e.plan(Recover)
+			if len(p.Obstacles) != 1 || !strings.Contains(p.Obstacles[0], tc.text) {
+				t.Fatalf("%q", p.Obstacles)
+			}
+			if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrRefused) || !strings.Contains(err.Error(), tc.text) || e.store.writes != 0 {
+				t.Errorf("%d writes, %v", e.store.writes, err)
+			}
+			p.Accepted = p.Obstacles
+			if _, err := e.Do(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	other, lost := lease.View{Cluster: 8}, lease.View{Cluster: 7}
+	other.Era = lease.NewEntry[lease.Era](1, 0, lease.Encode(lease.Era{Number: 1, Cluster: 7}))
+	lost.Era = lease.NewEntry[lease.Era](1, 0, "rubbish")
+	for _, v := range []lease.View{other, lost, {Cluster: 7}} {
+		if got := obstacles(v, Answers{Confirmed: true}); got != nil {
+			t.Errorf("an era that is of another etcd, unreadable or gone: %v", got)
+		}
+	}
+}
+
+// TestEraIsDecidedAgain: what came up since a plan was shown refuses it, also for an operator
+// who accepted other obstacles. Nothing is written then.
+func TestEraIsDecidedAgain(t *testing.T) {
+	type since struct {
+		name string
+		set  func(*env)
+		text string
+	}
+	var all []since
+	for _, tc := range obstaclesTable {
+		all = append(all, since{tc.name, func(e *env) { tc.set(&e.answers) }, tc.text})
+	}
+	all = append(all,
+		since{"a ceiling far in the future", func(e *env) { e.answers.Nodes[1].Highest = now + 86_400_000 }, "far in the future"},
+		since{"a node of a later era", func(e *env) { e.answers.Nodes[1].Era = 9 }, "begin era 10"},
+		since{"a node of another space", func(e *env) { e.answers.Nodes[1].Pool = "other" }, "another space"},
+		since{"another operator began one", func(e *env) { e.done(Recover) }, "records have changed"},
+	)
+	for _, accepted := range [][]string{nil, {"z did not answer"}} {
+		for _, tc := range all {
+			t.Run(tc.name, func(t *testing.T) {
+				e := newEnv(t)
+				p := e.plan(Recover)
+				if p.Refused != nil || len(p.Obstacles) > 0 {
+					t.Fatal(p.Refused, p.Obstacles)
+				}
+				p.Accepted = accepted
+				tc.set(e)
+				e.store.writes = 0
+				if _, err := e.Do(t.Context(), p); err == nil || !strings.Contains(err.Error(), tc.text) || e.store.writes != 0 {
+					t.Errorf("%d writes, %v", e.store.writes, err)
+				}
+			})
+		}
+	}
+}
+
+// The floor lies above all that nodes and workers can have been granted, by what nodes say and
+// by the clock at the confirmation. The number is above each that a node or etcd has seen.
+func TestFloorOfAnEra(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		o := New(Config{Slack: slack, Author: func() repair.Author { return repair.Author{Now: now} }})
+		v := lease.View{Cluster: 7, SIDs: map[flake.SID]lease.SIDRecords{}}
+		v.Config = lease.NewEntry[lease.Space](1, 0, lease.Encode(lease.Space{Layout: flake.Scalable, Epoch: 1, Pool: "pool"}))
+		v.Era = lease.NewEntry[lease.Era](2, 0, lease.Encode(lease.Era{Number: 1 + r.Int64N(5), Floor: 1, Cluster: 7}))
+		var a Answers
+		highest, era := now, v.Era.Value.Number
+		for range r.IntN(6) {
+			n := Node{Answered: r.IntN(4) > 0, Era: r.Int64N(8), Highest: now + clock.Millis(r.Int64N(120_000)-60_000)}
+			if n.Answered {
+				highest, era = max(highest, n.Highest), max(era, n.Era)
+			}
+			a.Nodes = append(a.Nodes, n)
+		}
+		p, err := o.era(v, a, 0)
+		if err != nil || p.Refused != nil {
+			t.Fatal(err, p.Refused)
+		}
+		if p.Era.Era.Floor < highest+60_750 || p.Era.Era.Number != era+1 {
+			t.Fatalf("%+v: era %+v; the highest is %d, the latest era %d", a, p.Era.Era, highest, era)
+		}
+	}
+	e := newEnv(t)
+	p := e.plan(Recover)
+	e.now += 300_000
+	e.answers.Nodes[1].Highest = e.now + 20_000
+	if _, err := e.Do(t.Context(), p); err != nil || e.load().Era.Value.Floor != e.now+20_000+60_750 {
+		t.Errorf("after five minutes: %v, floor %d, now %d", err, e.load().Era.Value.Floor, e.now)
+	}
+}
+
+// A plan that cannot be says why, and shows what it found.
+func TestRefusedPlans(t *testing.T) {
+	e := newEnv(t)
+	e.answers.Nodes[0].Highest = now + 86_400_000
+	p := e.plan(Recover)
+	if p.Refused == nil || len(p.Nodes) != 2 || len(p.Writes) != 0 || !strings.Contains(p.Refused.Error(), "far in the future") {
+		t.Errorf("%+v", p)
+	}
+	p.Accepted = p.Obstacles
+	if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrRefused) {
+		t.Errorf("done: %v", err)
+	}
+	e.done(AcceptTime)
+	if p := e.plan(AcceptTime); !p.Acceptance.Done || len(p.Writes) != 0 || len(p.Found) != 3 {
+		t.Errorf("accepted again: %+v", p)
+	}
+	if _, err := e.ReleaseSID(t.Context(), 9, 0); !errors.Is(err, repair.ErrRefused) {
+		t.Errorf("a sid that was never used: %v", err)
+	}
+	if _, err := e.Quarantine(t.Context(), 3, "a\nb", false); !errors.Is(err, repair.ErrRefused) {
+		t.Errorf("a reason of two lines: %v", err)
+	}
+}
+
+// Asked are this node first, those in etcd, those that were there before, and those of gossip.
+func TestAsked(t *testing.T) {
+	self := Node{Name: "a", Answered: true}
+	reg := func(i lease.Instance, name, grpc string) lease.Registration {
+		return lease.Registration{Instance: i, Node: name, GRPC: grpc}
+	}
+	got := Asked(self, "1", []lease.Registration{reg("1", "a", ""), reg("2", "b", "h:2")},
+		[]lease.Registration{reg("2", "b", "h:2"), reg("3", "c", "h:3")},
+		map[lease.Instance]Node{
+			"2": {Name: "liar", GRPC: "h:9", Answered: true, Era: 4},
+			"4": {Name: "d", GRPC: "h:4"},
+		})
+	want := []Node{
+		{Name: "a", Registered: true, Answered: true},
+		{Name: "b", GRPC: "h:2", Registered: true, Answered: true, Era: 4},
+		{Name: "c", GRPC: "h:3"},
+		{Name: "d", GRPC: "h:4"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

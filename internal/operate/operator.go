@@ -1,0 +1,204 @@
+// Package operate decides what an operator does to a node and to a space: drain and undrain,
+// quarantine and release a sid, accept a time, begin an era. The page for operators, the
+// commands and gRPC all use it; they differ in how they ask nodes and in how they show a plan.
+//
+// An action is a [Plan] first: what was seen, what is compared, what is written, the command
+// that does the same, and what an operator has to judge. [Operator.Do] carries a plan out as
+// it was shown, or not at all. Records are compared by revision and by value. An era is
+// decided again from answers that nodes give after the confirmation: an obstacle that nobody
+// was shown refuses it.
+//
+// Package repair computes the records. Stores, nodes, times and random texts arrive as
+// arguments, and nothing here waits on its own.
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
+)
+
+// Store reads a space and carries out repairs. A write compares what its plan has read, by
+// revision and by value, and returns repair.ErrChanged with nothing written. After any
+// other error of a write its outcome is unknown.
+type Store interface {
+	Load(context.Context) (lease.View, error)
+	Survey(context.Context, flake.SID) (lease.View, []repair.Line, error)
+	Repair(context.Context, repair.Write) error
+	AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime) error
+	BeginEra(ctx context.Context, seen lease.View, e lease.Era) error
+}
+
+// Config is what an Operator works with. Store and Author are required.
+type Config struct {
+	Store Store
+	// Ask asks the nodes that v has and all others that are known what they have seen.
+	// Recover requires it.
+	Ask       func(ctx context.Context, v lease.View) Answers
+	Author    func() repair.Author // It signs a write, and reads the clock.
+	Who       string               // It is recorded with an accepted time.
+	Slack     repair.Slack
+	StepLimit time.Duration // Nodes follow a clock by themselves that is ahead by as much.
+	Drainer   *Drainer      // Drain and Undrain require it.
+	Etcd      string        // The endpoints of etcd, for command lines.
+	GRPC      string        // The address of the Drainer's node, for command lines.
+}
+
+// Operator makes plans and carries them out. It is safe for concurrent use.
+type Operator struct{ cfg Config }
+
+// New returns an Operator.
+func New(cfg Config) *Operator { return &Operator{cfg: cfg} }
+
+// ErrUnknown says that a write may have been carried out.
+var ErrUnknown = errors.New("whether it was written is unknown")
+
+// Do carries p out, and returns it as it was done: an era has the floor of this moment.
+//
+// It returns ErrUnknown after a write without an answer, or the errors of Drainer. After every
+// other error nothing was written: repair.ErrChanged if a record is not as it was shown,
+// repair.ErrRefused for an obstacle that is not in p.Accepted, or what kept it from reading.
+func (o *Operator) Do(ctx context.Context, p Plan) (Plan, error) {
+	if p.Refused != nil {
+		return p, p.Refused
+	}
+	var err error
+	switch p.Action {
+	case Drain:
+		_, err = o.cfg.Drainer.Drain(ctx)
+		return p, err
+	case Undrain:
+		_, err = o.cfg.Drainer.Undrain()
+		return p, err
+	case Quarantine, ReleaseSID:
+		err = o.cfg.Store.Repair(ctx, p.Write)
+	case AcceptTime:
+		err = o.cfg.Store.AcceptTime(ctx, p.View, p.Acceptance.Accepted)
+	case Recover:
+		if p, err = o.again(ctx, p); err != nil {
+			return p, err
+		}
+		err = o.cfg.Store.BeginEra(ctx, p.View, p.Era.Era)
+	}
+	if err != nil && !errors.Is(err, repair.ErrChanged) {
+		return p, fmt.Errorf("%w: %w", err, ErrUnknown)
+	}
+	if err == nil || p.Action != AcceptTime {
+		return p, err
+	}
+	if now, failed := o.cfg.Store.Load(ctx); failed == nil && !now.Accepted.Same(p.View.Accepted) {
+		other := now.Accepted.Value
+		err = fmt.Errorf("%q accepted times up to %s meanwhile: %w", other.By, repair.At(other.Until), err)
+	}
+	return p, err
+}
+
+// Drain returns the plan to take the node out of service.
+func (o *Operator) Drain() Plan {
+	return o.ofNode(Drain, "the node refuses with DRAINING", "its sid is released in etcd")
+}
+
+// Undrain returns the plan to put the node back into service.
+func (o *Operator) Undrain() Plan { return o.ofNode(Undrain, "the node acquires a sid, and serves") }
+
+func (o *Operator) ofNode(a Action, writes ...string) Plan {
+	name := o.cfg.Drainer.cfg.Node.Config().Name
+	return Plan{Action: a, Title: string(a) + " " + name, Writes: writes, Command: o.Command(a)}
+}
+
+// Quarantine returns the plan to take a sid out of use, with force also from its holder.
+//
+// It returns the errors of repair.Quarantine and of the store.
+func (o *Operator) Quarantine(ctx context.Context, sid flake.SID, reason string, force bool) (Plan, error) {
+	v, ledger, err := o.cfg.Store.Survey(ctx, sid)
+	if err != nil {
+		return Plan{}, err
+	}
+	w, err := repair.Quarantine(v, len(ledger) > 0, sid, reason, force, o.cfg.Author())
+	if err != nil {
+		return Plan{}, err
+	}
+	p := ofSID(Quarantine, v, w)
+	p.Title, p.Command = fmt.Sprintf("quarantine sid %d", sid), o.Command(Quarantine, fmt.Sprint(sid), textFlag("reason", reason))
+	if force {
+		p.Command += " --force"
+	}
+	if w.Seen.Holder.Exists() {
+		p.Found = append(p.Found, fmt.Sprintf("sid %d is held by %q, which loses it", sid, w.Seen.Holder.Value.Node))
+	}
+	return p, nil
+}
+
+// ReleaseSID returns the plan to repair a sid's record and give it back to the pool. above,
+// if not 0, is a time that no ID of the sid has or will have.
+//
+// It returns the errors of repair.ReleaseSID and of the store.
+func (o *Operator) ReleaseSID(ctx context.Context, sid flake.SID, above clock.Millis) (Plan, error) {
+	v, ledger, err := o.cfg.Store.Survey(ctx, sid)
+	if err != nil {
+		return Plan{}, err
+	}
+	r, err := repair.ReleaseSID(v, ledger, sid, above, o.cfg.Slack, o.cfg.Author())
+	if err != nil {
+		return Plan{}, err
+	}
+	p := ofSID(ReleaseSID, v, r.Write)
+	p.Title, p.Command = fmt.Sprintf("release sid %d", sid), o.Command(ReleaseSID, fmt.Sprint(sid), timeFlag("above", above))
+	if r.Problem != "" {
+		p.Found = append(p.Found, fmt.Sprintf("sid %d: %s", sid, r.Problem))
+	}
+	p.Found, p.Warnings = append(p.Found, "the ceiling comes from "+r.Bound), r.Warnings
+	return p, nil
+}
+
+// AcceptTime returns the plan to let nodes follow clocks up to a time; 0: an hour from now.
+//
+// It returns the errors of repair.AcceptTime and of the store.
+func (o *Operator) AcceptTime(ctx context.Context, until clock.Millis) (Plan, error) {
+	v, err := o.cfg.Store.Load(ctx)
+	if err != nil {
+		return Plan{}, err
+	}
+	a, err := repair.AcceptTime(v, until, o.cfg.StepLimit, o.cfg.Who, o.cfg.Author())
+	if err != nil {
+		return Plan{}, err
+	}
+	later := (a.Accepted.At - a.Latest).Duration().Round(time.Second)
+	p := Plan{
+		Action: AcceptTime,
+		Title:  "accept clocks up to " + repair.At(a.Accepted.Until),
+		Found: []string{
+			fmt.Sprintf("latest record: %s, of %s", repair.At(a.Latest), a.LatestOf),
+			fmt.Sprintf("this machine's clock: %s, %v later", repair.At(a.Accepted.At), later),
+		},
+		Warnings:   a.Warnings,
+		Compares:   append(compares(v), compared("accepted time", v.Accepted)),
+		Command:    o.Command(AcceptTime, timeFlag("until", until)),
+		View:       v,
+		Acceptance: a,
+	}
+	if b := a.Before; b.Until != 0 {
+		p.Found = append(p.Found, fmt.Sprintf("accepted before: up to %s, by %q at %s", repair.At(b.Until), b.By, repair.At(b.At)))
+	}
+	if !a.Done {
+		p.Writes = []string{"accepted time: " + lease.Encode(a.Accepted)}
+	}
+	return p, nil
+}
+
+// Recover returns the plan of a new era, with the floor that an operator gives; 0: computed.
+//
+// It returns repair.ErrNotInitialized, ErrOtherSpace, or an error of the store.
+func (o *Operator) Recover(ctx context.Context, floor clock.Millis) (Plan, error) {
+	v, err := o.cfg.Store.Load(ctx)
+	if err != nil {
+		return Plan{}, err
+	}
+	return o.era(v, o.cfg.Ask(ctx, v), floor)
+}
