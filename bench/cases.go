@@ -73,22 +73,6 @@ var Goals = []Goal{
 // ourTwitter is our case in the layout of bwmarrin/snowflake.
 const ourTwitter = Ours + ", layout twitter"
 
-// Sinks keep the compiler from dropping what is measured.
-var (
-	sinkBytes []byte
-	sink      int
-	sinkText  string
-	sinkErr   error
-	sinkFlake flake.ID
-	sinkID    ulid.ID
-	sinkOklog oklog.ULID
-	sinkUUID  uuid.UUID
-	sinkXID   xid.ID
-	sinkKSUID ksuid.KSUID
-	//lint:ignore U1000 it is written so that the compiler keeps the calls
-	sinkSnow snowflake.ID
-)
-
 // few is the number of different inputs of each case: enough that the branch
 // predictor does not learn them, and few enough for the L1 cache.
 const few = 64

@@ -19,9 +19,6 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-//lint:ignore U1000 it is written so that the compiler keeps the calls
-var sinkWord uint64
-
 // issuing returns the cases of what a node does for a request, beside libraries
 // that make an ID without being asked over a network. None of these knows of its
 // like on another machine; ours holds a sid, and a window it may use.
