@@ -104,9 +104,12 @@ func (o *Operator) era(v lease.View, a Answers, floor clock.Millis) (Plan, error
 	if errors.Is(err, repair.ErrNotInitialized) {
 		return Plan{}, err
 	}
-	begun := fmt.Sprintf("era: %d, begun on cluster %x", v.Era.Value.Number, v.Era.Value.Cluster)
-	if !v.Era.Exists() || v.Era.Err != nil {
+	begun := fmt.Sprintf("era: %d, begun on this cluster", v.Era.Value.Number)
+	switch {
+	case !v.Era.Exists() || v.Era.Err != nil:
 		begun = "era: missing or unreadable"
+	case v.Era.Value.Cluster != v.Cluster:
+		begun = fmt.Sprintf("era: %d, begun on another cluster, %x: every node refuses", v.Era.Value.Number, v.Era.Value.Cluster)
 	}
 	p := Plan{
 		Action:    Recover,
