@@ -109,7 +109,8 @@ func (o *Operator) era(v lease.View, a Answers, floor clock.Millis) (Plan, error
 	case !v.Era.Exists() || v.Era.Err != nil:
 		begun = "era: missing or unreadable"
 	case v.Era.Value.Cluster != v.Cluster:
-		begun = fmt.Sprintf("era: %d, begun on another cluster, %x: every node refuses", v.Era.Value.Number, v.Era.Value.Cluster)
+		begun = fmt.Sprintf("era: %d, begun on another cluster, %x: every node refuses",
+			v.Era.Value.Number, v.Era.Value.Cluster)
 	}
 	p := Plan{
 		Action:    Recover,
