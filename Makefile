@@ -294,7 +294,7 @@ check-vet:
 	$(GO) vet ./...
 
 check-static: tools
-	@set -e; for m in . $(MODULES); do echo "== staticcheck $$m"; (cd $$m && $(TOOLS)/staticcheck ./...); done
+	@failed=0; for m in . $(MODULES); do echo "== staticcheck $$m"; (cd $$m && $(TOOLS)/staticcheck ./...) || failed=1; done; exit $$failed
 
 # The lease schedules run in one goroutine, where -race finds nothing and costs
 # tenfold: all of them run without it, and some with it. Of the agreement of whole
@@ -305,21 +305,23 @@ check-static: tools
 # two at a time. What reads the source and the documents has no goroutines of its own.
 check-tests: $(GOTEST)
 	@echo "== go test -race"
-	$(call tests-of,tests-1) -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol ./chaos/agreement ./chaos/sim ./chaos/virtual ./chaos/archtest ./chaos/planted
-	$(call tests-of,tests-2) -race -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol -seeds $(SEEDS) -skip TestEveryCallFails
-	$(call tests-of,tests-3) -race -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)'
-	$(call tests-of,tests-4) -race -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual
-	$(call tests-of,tests-5) -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$')
+	@failed=0; \
+	$(call tests-of,tests-1) -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol ./chaos/agreement ./chaos/sim ./chaos/virtual ./chaos/archtest ./chaos/planted || failed=1; \
+	$(call tests-of,tests-2) -race -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol -seeds $(SEEDS) -skip TestEveryCallFails || failed=1; \
+	$(call tests-of,tests-3) -race -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)' || failed=1; \
+	$(call tests-of,tests-4) -race -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual || failed=1; \
+	$(call tests-of,tests-5) -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$') || failed=1; \
+	exit $$failed
 
 # Modules of their own: what they need shall not become what the product needs. Their tests
 # read files outside of them, which Go's test cache ignores: hence -count 1. Those of the site
 # are in check-site, and tools has no packages.
 MODULES = $(filter-out . tools,$(patsubst %/,%,$(dir $(shell git ls-files '*go.mod'))))
 check-modules: $(GOTEST)
-	@set -e; for m in $(MODULES); do \
+	@failed=0; for m in $(MODULES); do \
 		echo "== $$m"; case $$m in chaos/real) race=-race;; *) race=;; esac; \
-		(cd $$m && $(GO) vet ./... && $(call tests-of,$$(echo $$m | tr / -)) $$race -count 1 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v '/deploy/site$$')); \
-	done
+		(cd $$m && $(GO) vet ./... && $(call tests-of,$$(echo $$m | tr / -)) $$race -count 1 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v '/deploy/site$$')) || failed=1; \
+	done; exit $$failed
 
 check-site: $(GOTEST)
 	@if ! command -v npm >/dev/null; then echo "npm is not installed" | tee $(SKIPPED); \

@@ -87,7 +87,13 @@ func making() []Case {
 				for sinkFlake, sinkErr = stepping.Next(); sinkErr != nil; sinkFlake, sinkErr = stepping.Next() {
 				}
 			}
-		}, func() string { id, _ := stepping.Next(); return id.String() }, 0},
+		}, func() string {
+			id, err := stepping.Next()
+			for err != nil {
+				id, err = stepping.Next()
+			}
+			return id.String()
+		}, 0},
 		{Groups[9], "oklog/ulid", func(n int) {
 			for range n {
 				sinkOklog, sinkErr = oklog.New(now(), series)

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,12 +28,12 @@ var etcd = sync.OnceValues(func() (*devetcd.Server, error) {
 	return devetcd.Start(context.Background(), devetcd.Config{NoSync: true})
 })
 
-var started bool // etcd was
+var started atomic.Bool // etcd was
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // most of those that run in parallel wait
 	code := m.Run()
-	if started {
+	if started.Load() {
 		if e, err := etcd(); err == nil {
 			_ = e.Close()
 		}
@@ -49,7 +50,7 @@ func TestMain(m *testing.M) {
 // settings is a configuration on free ports, for a space named after the test.
 func settings(t testing.TB, name string) config.Config {
 	t.Helper()
-	started = true
+	started.Store(true)
 	e, err := etcd()
 	if err != nil {
 		t.Fatal(err)

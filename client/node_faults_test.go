@@ -112,7 +112,6 @@ func TestNodesThatDoNotServe(t *testing.T) {
 
 // TestBlackHole: the network to a node that had worked drops everything.
 func TestBlackHole(t *testing.T) {
-	t.Parallel()
 	_, targets := cluster(t, 2)
 	a, b := newProxy(t, targets[0]), newProxy(t, targets[1])
 	l := load(t, []string{a.addr, b.addr})

@@ -39,14 +39,15 @@ func members(t *testing.T, n, state int) []byte {
 // sealed is the beginning of a sealed stream that announces size bytes.
 func sealed(size uint32) []byte { return binary.BigEndian.AppendUint32(append(label(), 10), size) }
 
-// peak returns by how much the heap of this process grew while f ran, in MiB.
+// peak returns by how much what this process holds grew while f ran, in MiB. Garbage does
+// not count: how much there is depends on what else the machine does.
 func peak(f func()) int {
 	heap := func() uint64 {
+		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return m.HeapInuse
 	}
-	runtime.GC()
 	before, highest := heap(), uint64(0)
 	done := make(chan struct{})
 	var watching sync.WaitGroup

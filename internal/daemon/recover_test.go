@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,12 +13,13 @@ import (
 // gossip is a cluster of one peer, whose latest report came at a time.
 type gossip struct {
 	began  time.Time
-	report cluster.Report
-	at     time.Time
-	sent   bool
 	delay  time.Duration // from a question to the answer
 	lose   int           // questions that are lost
 	asked  int
+	mu     sync.Mutex
+	report cluster.Report
+	at     time.Time
+	sent   bool
 }
 
 func (g *gossip) Now() clock.Reading { return clock.Reading{Mono: clock.Mono(time.Since(g.began))} }
@@ -25,11 +27,17 @@ func (g *gossip) Now() clock.Reading { return clock.Reading{Mono: clock.Mono(tim
 func (g *gossip) AskReports() {
 	g.asked++
 	if g.asked > g.lose {
-		time.AfterFunc(g.delay, func() { g.report.Highest, g.at, g.sent = 2, time.Now(), true })
+		time.AfterFunc(g.delay, func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.report.Highest, g.at, g.sent = 2, time.Now(), true
+		})
 	}
 }
 
 func (g *gossip) Reports() map[string]cluster.PeerReport {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	r := cluster.PeerReport{Member: cluster.Member{Node: "b"}, Sent: g.sent, Report: g.report, Age: time.Since(g.at)}
 	return map[string]cluster.PeerReport{"b-1": r}
 }
