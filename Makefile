@@ -27,6 +27,7 @@ IMAGE_ARCH ?= $(shell $(GO) env GOARCH)
 
 BIN   := bin
 TOOLS := $(CURDIR)/$(BIN)/tools
+WAITING ?= 4# packages tested at once where most of the time is spent waiting
 STEPS   ?= $(BIN)/steps# directory of what the steps print and find
 SKIPPED ?= $(STEPS)/skipped# the reason why a step did not run
 GOTEST := $(CURDIR)/$(BIN)/gotest
@@ -97,7 +98,7 @@ test: export TIER = test
 test: export CGO_ENABLED = 0
 test: check-format check-vet $(GOTEST) ## what to run after each change: format, vet, tests, README's commands; 2 minutes
 	@echo "== go test ./..."
-	@$(GOTEST) -o $(BIN)/$@/all.tests -timeout $(TIMEOUT) ./...
+	@$(GOTEST) -o $(BIN)/$@/all.tests -p $(WAITING) -timeout $(TIMEOUT) ./...
 	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
 	@echo "make test: passed. make check also runs all tests with -race, the other modules, staticcheck, real faults and attacks, and the model"
 

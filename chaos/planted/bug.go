@@ -35,24 +35,24 @@ type Edit struct {
 
 // A Catch is a test that must fail with the bug.
 type Catch struct {
-	Tier Tier
+	Kind Kind
 	Args []string // of go test: a package, and flags of its test
 }
 
 func (c Catch) String() string { return strings.Join(c.Args, " ") }
 
-// Tier is how much of the product a test runs, and on what.
-type Tier string
+// Kind is how much of the product a test runs, and on what.
+type Kind string
 
-// The tiers.
+// The kinds.
 const (
-	Unit    Tier = "unit"    // the tests of the package
-	Sim     Tier = "sim"     // whole clusters as state machines in one goroutine: chaos/sim
-	Virtual Tier = "virtual" // whole nodes in virtual time: chaos/virtual
-	Real    Tier = "real"    // real processes
+	Unit    Kind = "unit"    // the tests of the package
+	Sim     Kind = "sim"     // whole clusters as state machines in one goroutine: chaos/sim
+	Virtual Kind = "virtual" // whole nodes in virtual time: chaos/virtual
+	Real    Kind = "real"    // real processes
 )
 
-var tiers = []Tier{Unit, Sim, Virtual, Real}
+var kinds = []Kind{Unit, Sim, Virtual, Real}
 
 // all returns every bug, by name.
 func all() ([]Bug, error) {
@@ -97,11 +97,11 @@ func parse(name string, raw []byte) (Bug, error) {
 		case "incidents":
 			b.Incidents = value
 		default:
-			tier := Tier(key)
-			if !slices.Contains(tiers, tier) {
-				return b, fmt.Errorf("%q is no key and no tier", key)
+			kind := Kind(key)
+			if !slices.Contains(kinds, kind) {
+				return b, fmt.Errorf("%q is no key and no kind of test", key)
 			}
-			b.Catches = append(b.Catches, Catch{tier, strings.Fields(value)})
+			b.Catches = append(b.Catches, Catch{kind, strings.Fields(value)})
 		}
 	}
 	for i, f := range a.Files {

@@ -1,7 +1,7 @@
 // Command planted puts known bugs into copies of this project's files, one at a
 // time, and reports which tests find each.
 //
-//	planted [-bugs REGEXP] [-tier NAME] [-at-once N] [-write FILE]
+//	planted [-bugs REGEXP] [-kind NAME] [-at-once N] [-write FILE]
 //	planted -mutate PACKAGE [-limit N] [-seed N] [-at-once N]
 //
 // The product has no switch for a bug. Each is a text file in directory bugs: what is
@@ -9,7 +9,8 @@
 // exact text it replaces, and the tests that must fail. The go command's -overlay
 // compiles the changed copy in place of the file, so nothing in the tree changes.
 //
-// A bug is caught when one of the tests named for it fails and reports what is wrong.
+// A bug is caught when one of the tests named for it fails and reports what is wrong. Each
+// test runs as in `make test` first, and as in `make check` if it found nothing there.
 // A mutant that does not compile, a test that times out and a test that
 // fails without the bug are failures of this program, and reported as such.
 //

@@ -26,7 +26,7 @@ func main() {
 func run(ctx context.Context, args []string) int {
 	flags := flag.NewFlagSet("planted", flag.ContinueOnError)
 	which := flags.String("bugs", "", "only bugs whose name this regular expression finds")
-	tier := flags.String("tier", "", "only tests of this tier: unit, sim, virtual or real; empty: all but real")
+	kind := flags.String("kind", "", "only tests of this kind: unit, sim, virtual or real; empty: all but real")
 	atOnce := flags.Int("at-once", runtime.NumCPU(), "how many tests to run at once")
 	mutants := flags.String("mutate", "", "instead of the bugs, run the tests of this package with each of its mutants")
 	limit := flags.Int("limit", 0, "how many mutants to draw; 0: all")
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) int {
 	list = slices.DeleteFunc(list, func(b Bug) bool { return !wanted.MatchString(b.Name) })
 	for i := range list {
 		list[i].Catches = slices.DeleteFunc(list[i].Catches, func(c Catch) bool {
-			return *tier == "" && c.Tier == Real || *tier != "" && string(c.Tier) != *tier
+			return *kind == "" && c.Kind == Real || *kind != "" && string(c.Kind) != *kind
 		})
 	}
 	began := time.Now()
@@ -116,7 +116,7 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 		if ctx.Err() != nil {
 			return
 		}
-		f, err := try(ctx, root, nil, controls[i])
+		f, err := try(ctx, root, nil, controls[i], tiers[len(tiers)-1])
 		if err != nil {
 			f = Finding{Outcome: Unknown, Says: err.Error()}
 		}
@@ -125,7 +125,7 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 		if f.Outcome != Missed {
 			word = "FAILS: " + shorten(f.Says, 120)
 		}
-		fmt.Printf("%-12s without a bug %s: %s\n", controls[i].Tier, word, controls[i])
+		fmt.Printf("%-12s without a bug %s: %s\n", controls[i].Kind, word, controls[i])
 	})
 	for i, c := range controls {
 		healthy[c.String()] = checked[i]
@@ -140,10 +140,10 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 			r.Finding = Finding{Outcome: Unknown, Says: fmt.Sprintf("the test fails without the bug: %s%s", f.Says, f.Test)}
 		} else if changed, err := r.Bug.apply(root); err != nil {
 			r.Finding = Finding{Outcome: Unknown, Says: err.Error()}
-		} else if r.Finding, err = try(ctx, root, changed, r.Catch); err != nil {
+		} else if r.Finding, err = tryTiers(ctx, root, changed, r.Catch); err != nil {
 			r.Finding = Finding{Outcome: Unknown, Says: err.Error()}
 		}
-		fmt.Printf("%-28s %-8s %s\n", r.Bug.Name, r.Catch.Tier, shorten(r.Finding.String(), 160))
+		fmt.Printf("%-28s %-8s %s\n", r.Bug.Name, r.Catch.Kind, shorten(r.Finding.String(), 160))
 	})
 	return out
 }

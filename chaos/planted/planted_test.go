@@ -192,7 +192,7 @@ func TestBugsCompile(t *testing.T) {
 // that was renamed would otherwise be missed in silence, with the others.
 func testsExist(t *testing.T, root string, c Catch) {
 	t.Helper()
-	if c.Tier == Real { // the harness refuses a fault that it does not know
+	if c.Kind == Real { // the harness refuses a fault that it does not know
 		return
 	}
 	i := slices.Index(c.Args, "-run")
@@ -279,7 +279,7 @@ func TestParseRefuses(t *testing.T) {
 		head + "-- old f.go --\n" + edit: "pairs",
 		"breaks: I1\n" + edit:            "does not say",
 		"says: x.\nbreaks: I1\n" + edit:  "no test",
-		"nowhere: x\n" + head + edit:     "no tier",
+		"nowhere: x\n" + head + edit:     "no kind",
 		"says\n" + head + edit:           "not of the form key: value",
 	} {
 		if _, err := parse("b", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -311,13 +311,17 @@ func TestRead(t *testing.T) {
 	}{
 		"a violation": {
 			stream(line("TestA/b", "    a_test.go:7: seed 12: I1: twice"), line("TestA/b", "--- FAIL: TestA/b (0.1s)"), fail("TestA/b"), fail("TestA"), fail("")),
-			Finding{Caught, "TestA/b", "12", 1500 * time.Millisecond, "seed 12: I1: twice"},
+			Finding{Outcome: Caught, Test: "TestA/b", Seed: "12", After: 1500 * time.Millisecond, Says: "seed 12: I1: twice"},
 		},
-		"told by a helper":   {stream(line("TestA", "    contract.go:7: got 1, want 2"), fail("TestA"), fail("")), Finding{Caught, "TestA", "", 1500 * time.Millisecond, "got 1, want 2"}},
+		"told by a helper": {stream(line("TestA", "    contract.go:7: got 1, want 2"), fail("TestA"), fail("")), Finding{Outcome: Caught, Test: "TestA", After: 1500 * time.Millisecond, Says: "got 1, want 2"}},
+		"of fewer than in other tiers": {
+			stream(line("TestA", "    a_test.go:7: tier test: 60 schedules; in check 300, in nightly 3000"), line("TestA", "    a_test.go:9: I1: twice"), fail("TestA"), fail("")),
+			Finding{Outcome: Caught, Test: "TestA", After: 1500 * time.Millisecond, Says: "I1: twice"},
+		},
 		"nothing":            {stream(event{Action: "pass", Test: "TestA"}, event{Action: "pass"}), Finding{Outcome: Missed}},
 		"a thin run":         {stream(line("TestA", "    a_test.go:7: seeds 1 to 9"), line("TestA", "    a_test.go:8: unknown: 9 seeds never reached x"), fail("TestA"), fail("")), Finding{Outcome: Missed}},
 		"without a word":     {stream(line("TestA", "--- FAIL: TestA"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "it failed without a message"}},
-		"a claim by panic":   {stream(line("TestA", "panic: node: grant is none [recovered]"), fail("TestA"), fail("")), Finding{Caught, "TestA", "", 1500 * time.Millisecond, "node: grant is none [recovered]"}},
+		"a claim by panic":   {stream(line("TestA", "panic: node: grant is none [recovered]"), fail("TestA"), fail("")), Finding{Outcome: Caught, Test: "TestA", After: 1500 * time.Millisecond, Says: "node: grant is none [recovered]"}},
 		"any other panic":    {stream(line("TestA", "panic: runtime error: index out of range"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "it failed without a message"}},
 		"it hangs":           {stream(line("TestA", "panic: test timed out after 1m40s"), fail("TestA"), fail("")), Finding{Outcome: Unknown, Says: "panic: test timed out after 1m40s"}},
 		"it does not build":  {stream(event{Action: "build-output", Output: "# pkg\n"}, event{Action: "build-output", Output: "f.go:1: x declared and not used\n"}, event{Action: "fail", FailedBuild: "pkg"}), Finding{Outcome: Unknown, Says: "does not compile: f.go:1: x declared and not used"}},
@@ -336,11 +340,11 @@ func TestRead(t *testing.T) {
 // TestReadReal: a claim that broke counts, and nothing else that a run can end with.
 func TestReadReal(t *testing.T) {
 	for results, want := range map[string]Finding{
-		`{"verdict":"fail","seed":7,"checks":[{"check":"order","verdict":"pass"},{"check":"unique","verdict":"fail","violations":[{"claim":"I1","detail":"twice","at_ns":2000000000}]}]}`: {Caught, "unique", "7", 2 * time.Second, "I1: twice"},
+		`{"verdict":"fail","seed":7,"checks":[{"check":"order","verdict":"pass"},{"check":"unique","verdict":"fail","violations":[{"claim":"I1","detail":"twice","at_ns":2000000000}]}]}`: {Outcome: Caught, Test: "unique", Seed: "7", After: 2 * time.Second, Says: "I1: twice"},
 		// Violations found at the end have no time; of the others the earliest counts.
 		`{"verdict":"fail","seed":7,"checks":[{"check":"reserved","verdict":"fail","violations":[{"claim":"I3","detail":"at the end"}]},` +
 			`{"check":"intervals","verdict":"fail","violations":[{"claim":"I4","detail":"late","at_ns":9000000000}]},` +
-			`{"check":"confirmed","verdict":"fail","violations":[{"claim":"I3","detail":"soon","at_ns":3000000000}]}]}`: {Caught, "reserved, intervals, confirmed", "7", 3 * time.Second, "I3: soon"},
+			`{"check":"confirmed","verdict":"fail","violations":[{"claim":"I3","detail":"soon","at_ns":3000000000}]}]}`: {Outcome: Caught, Test: "reserved, intervals, confirmed", Seed: "7", After: 3 * time.Second, Says: "I3: soon"},
 		// What the machine's being late explains has found nothing.
 		`{"verdict":"unknown","why":["this machine was late"],"checks":[{"check":"refusals","verdict":"fail","violations":[{"claim":"no false refusal","detail":"late","at_ns":1}]}]}`: {Outcome: Unknown, Says: "unknown; this machine was late"},
 		`{"verdict":"pass","seed":7}`: {Outcome: Missed},
@@ -377,11 +381,11 @@ func TestPlantedNotIn(t *testing.T) {
 // TestTable: one line for each test of each bug.
 func TestTable(t *testing.T) {
 	b := Bug{Name: "off", Says: "It is off.", Breaks: "I1", Incidents: "T01"}
-	c := Catch{Tier: Unit, Args: []string{module + "flake"}}
+	c := Catch{Kind: Unit, Args: []string{module + "flake"}}
 	results := []Result{
-		{b, c, Finding{Caught, "TestA/x|y", "7", 1234 * time.Millisecond, "I1: twice"}},
-		{b, Catch{Tier: Sim}, Finding{Outcome: Missed}},
-		{b, Catch{Tier: Real, Args: []string{"./chaos/real", "--fault", "kill"}}, Finding{Outcome: Missed}},
+		{b, c, Finding{Caught, "TestA/x|y", "7", "check", 1234 * time.Millisecond, "I1: twice"}},
+		{b, Catch{Kind: Sim}, Finding{Outcome: Missed}},
+		{b, Catch{Kind: Real, Args: []string{"./chaos/real", "--fault", "kill"}}, Finding{Outcome: Missed}},
 	}
 	page := filepath.Join(t.TempDir(), "new", "page.md")
 	if err := writeTable(page, []Bug{b}, results, time.Minute); err != nil {
@@ -393,9 +397,9 @@ func TestTable(t *testing.T) {
 	}
 	for _, want := range []string{
 		"1 caught, 2 missed, 0 unknown",
-		"| **off**: It is off. | I1 | T01 | unit | 1.2 | `TestA/x\\|y`, seed 7 | I1: twice |\n",
-		"|  |  |  | sim |  | MISSED |  |\n",
-		"|  |  |  | real, `--fault kill` |  | MISSED |  |\n",
+		"| **off**: It is off. | I1 | T01 | unit | check | 1.2 | `TestA/x\\|y`, seed 7 | I1: twice |\n",
+		"|  |  |  | sim |  |  | MISSED |  |\n",
+		"|  |  |  | real, `--fault kill` |  |  | MISSED |  |\n",
 	} {
 		if !strings.Contains(string(raw), want) {
 			t.Errorf("no %q in\n%s", want, raw)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,6 +30,7 @@ type Finding struct {
 	Outcome Outcome
 	Test    string        // that failed first
 	Seed    string        // of the run that showed it, if there is one
+	Tier    string        // the first in which the test found it; empty: real processes
 	After   time.Duration // from the start of the test program to its failure
 	Says    string        // its first message
 }
@@ -61,10 +63,26 @@ func overlay(root, dir string, changed map[string]string) (string, error) {
 	return at, os.WriteFile(at, raw, 0o600)
 }
 
-// try runs the test of c with the changed files in place, none of them for a
+// tiers are those of package chaos/tier in which tests are tried. One that takes the hours
+// of make nightly to find a bug does not count.
+var tiers = []string{"test", "check"}
+
+// tryTiers tries one tier after the other until the test of c finds the changes.
+func tryTiers(ctx context.Context, root string, changed map[string]string, c Catch) (f Finding, err error) {
+	for _, tier := range tiers {
+		f, err = try(ctx, root, changed, c, tier)
+		if c.Kind == Real || err != nil || f.Outcome == Caught {
+			return f, err
+		}
+		f.Tier = ""
+	}
+	return f, nil
+}
+
+// try runs the test of c as in a tier with the changed files in place, none of them for a
 // control.
-func try(ctx context.Context, root string, changed map[string]string, c Catch) (Finding, error) {
-	if c.Tier == Real {
+func try(ctx context.Context, root string, changed map[string]string, c Catch, tier string) (Finding, error) {
+	if c.Kind == Real {
 		return tryReal(ctx, root, changed, c)
 	}
 	temp, err := os.MkdirTemp("", "planted-")
@@ -86,7 +104,7 @@ func try(ctx context.Context, root string, changed map[string]string, c Catch) (
 	cmd := exec.CommandContext(ctx, "go", append(args, what...)...)
 	cmd.Dir = dir
 	// With -json, transcripts would log each command that prints what it should.
-	cmd.Env = append(os.Environ(), "DATADRIVEN_QUIET_LOG=true")
+	cmd.Env = append(os.Environ(), "DATADRIVEN_QUIET_LOG=true", "TIER="+tier)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test then ends its tests
 	cmd.WaitDelay = 10 * time.Second
 	var out, errs bytes.Buffer
@@ -96,6 +114,7 @@ func try(ctx context.Context, root string, changed map[string]string, c Catch) (
 		return Finding{Outcome: Unknown, Says: "no result within " + runLimit.String()}, context.Cause(ctx)
 	}
 	f := read(&out)
+	f.Tier = tier
 	if f.Outcome == Missed && failed != nil && errs.Len() > 0 {
 		f = Finding{Outcome: Unknown, Says: firstLine(errs.String())}
 	}
@@ -196,8 +215,8 @@ func failureMessage(lines []string) (words string, lacks bool) {
 	return words, lacks
 }
 
-// note is how the logs of the simulation begin.
-var note = regexp.MustCompile(`^seeds \d+ to \d+$|^\d+ seeds, |^(everything|unclocked|tampered), \d+ seeds: |^\d+ schedules, |^\d+ served, `)
+// note is how the logs of the simulation and of package tier begin.
+var note = regexp.MustCompile(`^tier \w+: |^seeds \d+ to \d+$|^\d+ seeds, |^(everything|unclocked|tampered), \d+ seeds: |^\d+ schedules, |^\d+ served, `)
 
 func firstLine(s string) string {
 	for line := range strings.Lines(s) {
@@ -212,7 +231,7 @@ func firstLine(s string) string {
 func (f Finding) String() string {
 	switch f.Outcome {
 	case Caught:
-		return fmt.Sprintf("%s after %.1f s by %s: %s", f.Outcome, f.After.Seconds(), f.Test, f.Says)
+		return fmt.Sprintf("%s after %.1f s by %s in %s: %s", f.Outcome, f.After.Seconds(), f.Test, cmp.Or(f.Tier, "real processes"), f.Says)
 	case Missed:
 		return string(f.Outcome)
 	}

@@ -29,8 +29,8 @@ func tally(results []Result) string {
 func table(list []Bug, results []Result, took time.Duration) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "# Planted bugs\n\n%s. %d processors, %s, compiling included.\n\n", tally(results), runtime.NumCPU(), took.Round(time.Second))
-	s.WriteString("| bug | breaks | incidents | tier | seconds | found by | message |\n")
-	s.WriteString("|-----|--------|-----------|------|--------:|----------|---------|\n")
+	s.WriteString("| bug | breaks | incidents | kind | tier | seconds | found by | message |\n")
+	s.WriteString("|-----|--------|-----------|------|------|--------:|----------|---------|\n")
 	for _, b := range list {
 		said := b.Says
 		for _, r := range results {
@@ -48,11 +48,11 @@ func table(list []Bug, results []Result, took time.Duration) string {
 			if said != "" {
 				name, said = fmt.Sprintf("**%s**: %s", b.Name, said), ""
 			}
-			tier := string(r.Catch.Tier)
-			if r.Catch.Tier == Real && len(r.Catch.Args) > 1 { // the fault that it takes
-				tier += ", `" + strings.Join(r.Catch.Args[1:], " ") + "`"
+			kind := string(r.Catch.Kind)
+			if r.Catch.Kind == Real && len(r.Catch.Args) > 1 { // the fault that it takes
+				kind += ", `" + strings.Join(r.Catch.Args[1:], " ") + "`"
 			}
-			row := []string{name, b.Breaks, b.Incidents, tier, after, by, shorten(transcript.ReplaceAllString(says, "the transcript differs:"), 110)}
+			row := []string{name, b.Breaks, b.Incidents, kind, r.Tier, after, by, shorten(transcript.ReplaceAllString(says, "the transcript differs:"), 110)}
 			if name == "" {
 				row[1], row[2] = "", ""
 			}

@@ -293,7 +293,7 @@ func TestReportedRevisionOfALostEra(t *testing.T) {
 //
 // Incident T25 (an event of an old term arrives in a new one), docs/INCIDENTS.md.
 func TestRandomOrders(t *testing.T) {
-	first, n := uint64(1), uint64(*seeds)*3
+	first, n := uint64(1), schedules(t)*3
 	if *seed != 0 {
 		first, n = *seed, 1
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/storetest"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -192,15 +193,23 @@ func report(t *testing.T, name string, s *schedule) {
 }
 
 var (
-	seeds = flag.Int("seeds", 300, "how many random schedules to run")
+	seeds = flag.Int("seeds", 0, "how many random schedules to run; 0: as many as the tier has time for")
 	seed  = flag.Uint64("seed", 0, "run this schedule only")
 )
+
+// schedules returns how many random schedules to run.
+func schedules(t *testing.T) uint64 {
+	if *seeds != 0 {
+		return uint64(*seeds)
+	}
+	return uint64(tier.Of(t, "random schedules", 60, 300, 3000))
+}
 
 // TestRandomSchedules runs seeded schedules: any call may fail in any way, leases
 // expire early, processes pause and crash, and clocks jump. Claims I1 to I4 must
 // hold in all of them, although no clock is checked.
 func TestRandomSchedules(t *testing.T) {
-	n := uint64(*seeds)
+	n := schedules(t)
 	first := uint64(1)
 	if *seed != 0 {
 		first, n = *seed, 1
