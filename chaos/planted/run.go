@@ -231,7 +231,8 @@ func firstLine(s string) string {
 func (f Finding) String() string {
 	switch f.Outcome {
 	case Caught:
-		return fmt.Sprintf("%s after %.1f s by %s in %s: %s", f.Outcome, f.After.Seconds(), f.Test, cmp.Or(f.Tier, "real processes"), f.Says)
+		where := cmp.Or(f.Tier, "real processes")
+		return fmt.Sprintf("%s after %.1f s by %s in %s: %s", f.Outcome, f.After.Seconds(), f.Test, where, f.Says)
 	case Missed:
 		return string(f.Outcome)
 	}
