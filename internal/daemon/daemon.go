@@ -250,7 +250,7 @@ func (d *Daemon) build() error {
 		Registration: lease.Registration{
 			Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
 			GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip, Console: d.addrs.AdvertisedConsole,
-			SIDRange: d.cfg.SIDRange.String(),
+			SIDRange: d.cfg.SIDRange.String(), Started: d.clock.Read().WallMillis(),
 		},
 		Gated:    true,
 		Format:   d.cfg.Format(),

@@ -28,6 +28,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // shared is one etcd for all tests that do not stop it; each has its own space.
@@ -585,13 +586,18 @@ func TestSIDRange(t *testing.T) {
 	c := settings(t, shared.Endpoint())
 	initSpace(t, c)
 	c.SIDRange = lease.SIDRange{From: 24, To: 25}
+	began := time.Now()
 	one := start(t, c)
 	one.untilReady(t, 20*time.Second)
 	if sid := c.Format().SID(one.next(t)); sid != 24 {
 		t.Errorf("issues from sid %d, want 24", sid)
 	}
-	if _, body := get(t, "http://"+one.Addresses().HTTP+"/v1/cluster"); !strings.Contains(body, `"sid_range":"24"`) {
-		t.Errorf("the cluster's page does not show the range: %s", body)
+	var shown status.Cluster
+	_, body := get(t, "http://"+one.Addresses().HTTP+"/v1/cluster")
+	if err := json.Unmarshal([]byte(body), &shown); err != nil || len(shown.Nodes) != 1 || shown.Nodes[0].SIDRange != "24" {
+		t.Errorf("the cluster's page does not show the range: %v, %s", err, body)
+	} else if at := time.UnixMilli(shown.Nodes[0].Started); at.Before(began.Truncate(time.Millisecond)) || at.After(time.Now()) {
+		t.Errorf("a node that started at %v says %v", began, at)
 	}
 	until(t, 20*time.Second, "readyz shows the sid", func() bool {
 		code, body := get(t, "http://"+one.Addresses().Admin+"/readyz?verbose")

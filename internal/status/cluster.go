@@ -273,6 +273,7 @@ func (c *Cluster) fillNodes(registered []lease.Registration, held map[lease.Inst
 			GRPC:     r.GRPC,
 			HTTP:     r.HTTP,
 			Console:  consoleURL(r.Console),
+			Started:  max(int64(r.Started), 0),
 			SID:      sid,
 			SIDRange: r.SIDRange,
 		})

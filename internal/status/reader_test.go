@@ -343,13 +343,14 @@ func TestConsoleURLs(t *testing.T) {
 	}
 	env.Dir.View.Nodes = nil
 	for text := range registered {
-		r := lease.Registration{Instance: lease.Instance(text), Node: "n", Console: text}
+		r := lease.Registration{Instance: lease.Instance(text), Node: "n", Console: text, Started: -1}
 		env.Dir.View.Nodes = append(env.Dir.View.Nodes, lease.NewRegistration(r.Instance, 1, lease.Encode(r)))
 	}
 	var got struct {
 		Nodes []struct {
 			Instance string
 			Console  string `json:"console_url"`
+			Started  int64  `json:"started_unix_ms"`
 		}
 	}
 	if err := json.NewDecoder(env.Do("GET", "/v1/cluster", "").Body).Decode(&got); err != nil {
@@ -363,6 +364,9 @@ func TestConsoleURLs(t *testing.T) {
 		t.Fatalf("%d nodes, want %d", len(got.Nodes), len(registered))
 	}
 	for i, n := range got.Nodes {
+		if n.Started != 0 {
+			t.Errorf("%q: started at %d", n.Instance, n.Started)
+		}
 		for text, want := range registered {
 			if n.Instance == lease.Printable(text) && (n.Console != want || res.Nodes[i].ConsoleUrl != want) {
 				t.Errorf("%q: %q, over gRPC %q, want %q", text, n.Console, res.Nodes[i].ConsoleUrl, want)

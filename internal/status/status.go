@@ -64,6 +64,8 @@ type Node struct {
 	HTTP     string `json:"http_address"`
 	// Console is the URL of its pages, as consoleURL returns it.
 	Console string `json:"console_url,omitempty"`
+	// Started is when the process began, by its own clock; 0: not known.
+	Started int64 `json:"started_unix_ms"`
 	// SID is -1 if it holds none, or if that is not known.
 	SID int `json:"sid"`
 	// SIDRange has the sids that it may take; empty: all.

@@ -2165,7 +2165,9 @@ type Node struct {
 	State    string `protobuf:"bytes,11,opt,name=state,proto3" json:"state,omitempty"`
 	Refusing Reason `protobuf:"varint,12,opt,name=refusing,proto3,enum=allocator.v1.Reason" json:"refusing,omitempty"`
 	// The end of its window as far as it is known, Unix time; 0: not known, or it holds no sid.
-	CeilUnixMs    int64 `protobuf:"varint,13,opt,name=ceil_unix_ms,json=ceilUnixMs,proto3" json:"ceil_unix_ms,omitempty"`
+	CeilUnixMs int64 `protobuf:"varint,13,opt,name=ceil_unix_ms,json=ceilUnixMs,proto3" json:"ceil_unix_ms,omitempty"`
+	// When the process began by its own clock, Unix time; 0: not known.
+	StartedUnixMs int64 `protobuf:"varint,14,opt,name=started_unix_ms,json=startedUnixMs,proto3" json:"started_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2287,6 +2289,13 @@ func (x *Node) GetRefusing() Reason {
 func (x *Node) GetCeilUnixMs() int64 {
 	if x != nil {
 		return x.CeilUnixMs
+	}
+	return 0
+}
+
+func (x *Node) GetStartedUnixMs() int64 {
+	if x != nil {
+		return x.StartedUnixMs
 	}
 	return 0
 }
@@ -3372,7 +3381,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"6\n" +
 	"\fMissedEvents\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why\"\xb1\x03\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\xd9\x03\n" +
 	"\x04Node\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -3389,7 +3398,8 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x05state\x18\v \x01(\tR\x05state\x120\n" +
 	"\brefusing\x18\f \x01(\x0e2\x14.allocator.v1.ReasonR\brefusing\x12 \n" +
 	"\fceil_unix_ms\x18\r \x01(\x03R\n" +
-	"ceilUnixMs\"\xb6\x01\n" +
+	"ceilUnixMs\x12&\n" +
+	"\x0fstarted_unix_ms\x18\x0e \x01(\x03R\rstartedUnixMs\"\xb6\x01\n" +
 	"\n" +
 	"NodeReport\x12$\n" +
 	"\x0eids_per_second\x18\x01 \x01(\x03R\fidsPerSecond\x12\x17\n" +
