@@ -25,6 +25,8 @@ FUZZTIME ?= 10s# for each fuzz target
 IMAGE   ?= allocator# name of the image; IMAGE_ARCH=arm64 for another machine's
 IMAGE_ARCH ?= $(shell $(GO) env GOARCH)
 
+TRIM ?= -trimpath# empty: `make build` takes from Go's cache what tests have compiled
+
 BIN   := bin
 TOOLS := $(CURDIR)/$(BIN)/tools
 WAITING ?= 4# packages tested at once where most of the time is spent waiting
@@ -52,7 +54,7 @@ help: ## show this list
 # releases leave it out. `go run ./cmd/allocator dev` and `go install` have it.
 build: ## build bin/allocator as it is released: static, without the dev command
 	@echo "building $(BIN)/allocator; the first build downloads and compiles all modules: a few minutes without output"
-	CGO_ENABLED=0 $(GO) build -trimpath -tags nodev -o $(BIN)/allocator ./cmd/allocator
+	CGO_ENABLED=0 $(GO) build $(TRIM) -tags nodev -o $(BIN)/allocator ./cmd/allocator
 
 # No Docker is needed: deploy/image packs what Go builds, with the flags of `make
 # build`. The commit is stamped in, whatever GOFLAGS says, but not into etcd: its

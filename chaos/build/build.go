@@ -19,21 +19,23 @@ import (
 
 const module = "github.com/flakelease/allocator"
 
-// flags of the release, as in the Makefile; a test compares. The programs are
+// Flags of the release, as in the Makefile; a test compares. The programs are
 // static, not position-independent, and keep their symbols. The allocator of the
 // release has no dev command.
+const trim = "-trimpath"
+
 var (
-	flags       = []string{"build", "-trimpath"}
 	release     = []string{"-tags", "nodev"}
 	environment = []string{"CGO_ENABLED=0"}
 )
 
 // Allocator builds the allocator into dir and returns the program's path.
 func Allocator(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "allocator", ".", "./cmd/allocator", release...)
+	return program(ctx, dir, "allocator", ".", "./cmd/allocator", slices.Concat([]string{trim}, release)...)
 }
 
-// Dev builds the allocator with its dev command into dir and returns the program's path.
+// Dev builds the allocator with its dev command into dir and returns the program's path. It
+// is no release, and takes from Go's cache what tests have compiled.
 func Dev(ctx context.Context, dir string) (string, error) {
 	return program(ctx, dir, "allocator-dev", ".", "./cmd/allocator")
 }
@@ -41,24 +43,24 @@ func Dev(ctx context.Context, dir string) (string, error) {
 // Embedded builds the harness's program that embeds an allocator into dir and returns
 // the program's path.
 func Embedded(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "embedded", "chaos/real", "./embedded")
+	return program(ctx, dir, "embedded", "chaos/real", "./embedded", trim)
 }
 
 // Legacy builds the harness's program with a Snowflake library into dir and returns the
 // program's path.
 func Legacy(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "legacy", "chaos/real", "./workers/legacy")
+	return program(ctx, dir, "legacy", "chaos/real", "./workers/legacy", trim)
 }
 
 // Etcd builds the etcd server into dir and returns the program's path. Its first
 // argument may also be "snapshot", which does what etcdutl does.
 func Etcd(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "etcd", "chaos/real", "./etcd")
+	return program(ctx, dir, "etcd", "chaos/real", "./etcd", trim)
 }
 
 // Etcdctl builds etcd's own command line into dir and returns the program's path.
 func Etcdctl(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "etcdctl", "chaos/real", "go.etcd.io/etcd/etcdctl/v3")
+	return program(ctx, dir, "etcdctl", "chaos/real", "go.etcd.io/etcd/etcdctl/v3", trim)
 }
 
 // Root returns the directory of this repository: the one that the working
@@ -88,7 +90,7 @@ func program(ctx context.Context, dir, name, from, what string, more ...string) 
 	if err != nil {
 		return "", err
 	}
-	args := slices.Concat(flags, more, []string{"-o", path, what})
+	args := slices.Concat([]string{"build"}, more, []string{"-o", path, what})
 	if _, err := run(ctx, filepath.Join(root, from), args...); err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -35,7 +34,10 @@ func TestFlagsAreTheReleases(t *testing.T) {
 	if recipe == nil {
 		t.Fatal("the Makefile has no recipe build")
 	}
-	want := strings.Join(environment, " ") + " $(GO) " + strings.Join(slices.Concat(flags, release), " ") + " -o $(BIN)/allocator ./cmd/allocator"
+	if !strings.Contains(string(data), "\nTRIM ?= "+trim+"#") {
+		t.Errorf("the default of TRIM in the Makefile is not %s", trim)
+	}
+	want := strings.Join(environment, " ") + " $(GO) build $(TRIM) " + strings.Join(release, " ") + " -o $(BIN)/allocator ./cmd/allocator"
 	if got := string(recipe[1]); got != want {
 		t.Errorf("make build runs\n%s\nand the harness\n%s", got, want)
 	}
