@@ -34,6 +34,7 @@ STEPS   ?= $(BIN)/steps# directory of what the steps print and find
 SKIPPED ?= $(STEPS)/skipped# the reason why a step did not run
 GOTEST := $(CURDIR)/$(BIN)/gotest
 tests-of = $(GOTEST) -o $(CURDIR)/$(STEPS)/$(1).tests# go test, and what it did not run
+race-of = CGO_ENABLED=1 $(tests-of) -race# the detector is the only thing that needs a C compiler
 
 # run-steps makes each of $(1), $(2) beside each other. The output of a step is in bin, in a
 # directory with the name of the target, and is printed if it fails.
@@ -95,7 +96,8 @@ compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect an
 	$(IMAGES)/composetest/composetest run --images $(IMAGES)
 
 # Which tests run here and which in the others is said by package chaos/tier. Neither a C
-# compiler nor the network is needed, once Go has the modules.
+# compiler nor the network is needed, once Go has the modules. What make check does without
+# -race is compiled alike, so it takes that from Go's cache.
 test: export TIER = test
 test: export CGO_ENABLED = 0
 test: check-format check-vet $(GOTEST) ## what to run after each change: format, vet, tests, README's commands; 2 minutes
@@ -106,6 +108,7 @@ test: check-format check-vet $(GOTEST) ## what to run after each change: format,
 
 CHECKS := check-format check-vet check-static check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
 check: export TIER = check
+check: export CGO_ENABLED = 0
 check: tools $(GOTEST) ## what must hold before a merge, all of the above with it: 20 minutes
 	$(call run-steps,$(CHECKS),$(AT_ONCE))
 	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
@@ -310,10 +313,10 @@ check-tests: $(GOTEST)
 	@echo "== go test -race"
 	@failed=0; \
 	$(call tests-of,tests-1) -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol ./chaos/agreement ./chaos/sim ./chaos/virtual ./chaos/archtest ./chaos/planted || failed=1; \
-	$(call tests-of,tests-2) -race -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol -seeds $(SEEDS) -skip TestEveryCallFails || failed=1; \
-	$(call tests-of,tests-3) -race -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)' || failed=1; \
-	$(call tests-of,tests-4) -race -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual || failed=1; \
-	$(call tests-of,tests-5) -race -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$') || failed=1; \
+	$(call race-of,tests-2) -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol -seeds $(SEEDS) -skip TestEveryCallFails || failed=1; \
+	$(call race-of,tests-3) -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)' || failed=1; \
+	$(call race-of,tests-4) -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual || failed=1; \
+	$(call race-of,tests-5) -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$') || failed=1; \
 	exit $$failed
 
 # Modules of their own: what they need shall not become what the product needs. Their tests
@@ -322,8 +325,8 @@ check-tests: $(GOTEST)
 MODULES = $(filter-out . tools,$(patsubst %/,%,$(dir $(shell git ls-files '*go.mod'))))
 check-modules: $(GOTEST)
 	@failed=0; for m in $(MODULES); do \
-		echo "== $$m"; case $$m in chaos/real) race=-race;; *) race=;; esac; \
-		(cd $$m && $(GO) vet ./... && $(call tests-of,$$(echo $$m | tr / -)) $$race -count 1 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v '/deploy/site$$')) || failed=1; \
+		echo "== $$m"; case $$m in chaos/real) race=-race cgo=1;; *) race= cgo=$$CGO_ENABLED;; esac; \
+		(cd $$m && $(GO) vet ./... && CGO_ENABLED=$$cgo $(call tests-of,$$(echo $$m | tr / -)) $$race -count 1 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v '/deploy/site$$')) || failed=1; \
 	done; exit $$failed
 
 check-site: $(GOTEST)

@@ -81,6 +81,9 @@ func (p *process) checkIssued(b gen.Block, read time.Duration) {
 	if !p.trusted() || !p.judge.machine.Verdict().Confirmed() || !p.settled(read) {
 		return
 	}
+	if p.judge.weighed < 3 { // It has just heard from etcd that it is not alone, or with one other.
+		return
+	}
 	limit := millis(pl.maxSkew + pl.maxLead + slack)
 	truth := clock.Millis((startTime + int64(read)) / 1e6)
 	sim.points.hit(HeldAgainstTruth)

@@ -13,6 +13,7 @@ type judge struct {
 	machine *agreement.Machine // nil in mode Unclocked
 	changed bool               // a LeaseChanged is on its way
 	told    lease.View         // the last whole list when machine was told of the lease
+	weighed int                // registered nodes, this one with them, when the verdict was last formed
 	wakes   int                // number of the tick that counts
 }
 
@@ -101,6 +102,7 @@ func (p *process) agree(ev agreement.Event) {
 		}
 	}
 	if _, ok := ev.(agreement.Tick); ok {
+		p.judge.weighed = len(m.Voters()) + 1
 		p.checkMajority(r)
 	}
 	for _, a := range actions {
