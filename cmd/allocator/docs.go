@@ -99,7 +99,7 @@ func same(a, b *pflag.Flag) bool {
 	return a.Name == b.Name && a.Usage == b.Usage && a.DefValue == b.DefValue && a.Value.Type() == b.Value.Type()
 }
 
-// sharedFlags returns those that at least five commands have with the same meaning, by
+// sharedFlags returns those that at least three commands have with the same meaning, by
 // name. Of two meanings of one name the one of most commands is shared.
 func sharedFlags(commands []*cobra.Command) (out []*pflag.Flag) {
 	var all []*pflag.Flag
@@ -116,7 +116,7 @@ func sharedFlags(commands []*cobra.Command) (out []*pflag.Flag) {
 	}
 	best := map[string]*pflag.Flag{}
 	for _, f := range all {
-		if n := count(f); n >= 5 && (best[f.Name] == nil || n > count(best[f.Name])) {
+		if n := count(f); n >= 3 && (best[f.Name] == nil || n > count(best[f.Name])) {
 			best[f.Name] = f
 		}
 	}
@@ -159,7 +159,7 @@ func commandPage(b *strings.Builder, cmd *cobra.Command, shared []*pflag.Flag) {
 		fmt.Fprintf(b, "\n```\n%s```\n", usages(own))
 	}
 	if len(others) > 0 {
-		fmt.Fprintf(b, "\nAnd [of several commands](#flags-of-several-commands): %s.\n", strings.Join(others, ", "))
+		fmt.Fprintf(b, "\n[Shared](#flags-of-several-commands): %s.\n", strings.Join(others, ", "))
 	}
 }
 

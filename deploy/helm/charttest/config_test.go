@@ -196,7 +196,7 @@ func TestFlagsExist(t *testing.T) {
 		if m := regexp.MustCompile(`^\s+(?:-\w, )?--([a-z0-9.-]+)`).FindStringSubmatch(line); m != nil {
 			flags[command] = append(flags[command], m[1])
 		}
-		if strings.HasPrefix(line, "And [of several commands]") {
+		if strings.HasPrefix(line, "[Shared](#flags") {
 			for _, m := range regexp.MustCompile("`--([a-z0-9.-]+)`").FindAllStringSubmatch(line, -1) {
 				flags[command] = append(flags[command], m[1])
 			}

@@ -19,17 +19,14 @@ func acceptCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accept-time",
 		Short: "Let nodes follow clocks that are further ahead than they follow by themselves",
-		Long: `Accept-time states that clocks are right which nodes do not follow: every clock was set
+		Long: `Accept-time is for clocks that are right and that nodes do not follow: every clock was set
 ahead by more than clock.step-limit, or the space was switched off for longer than
-clock.downtime-limit. Nodes then follow, within a minute, clocks that read at most the
-accepted time: an hour from now by this machine's clock, or --until.
+clock.downtime-limit. Nodes then follow clocks up to the accepted time within a minute.
 
-Run it on a machine whose clock you trust. Time that was used in IDs cannot be taken
-back: if the clocks are wrong, repair the time source instead. Nodes keep their own time
-meanwhile and go on to serve.
+Run it on a machine whose clock you trust. If the clocks are wrong, repair the time source
+instead: time that was used in IDs cannot be taken back. Nodes serve meanwhile.
 
-The acceptance counts in the present era. Of several commands that run at once one
-writes; a second one finds the time accepted and writes nothing.`,
+The acceptance counts in the present era.`,
 		Example: "  allocator admin accept-time --etcd.endpoints http://10.0.0.1:2379 --dry-run\n" +
 			"  allocator admin accept-time --etcd.endpoints http://10.0.0.1:2379",
 		Args: cobra.NoArgs,

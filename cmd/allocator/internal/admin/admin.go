@@ -71,9 +71,8 @@ func undrainCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undrain",
 		Short: "Put a drained node back into service",
-		Long: `Undrain undoes ` + "`allocator admin drain`" + `: the node acquires a sid, not always the one it
-had, and is ready when it has one. A drain that is under way is ended. For a node that
-was not drained it changes nothing.`,
+		Long: `The node acquires a sid, not always the one it had, and is ready when it has one. A drain
+that is under way is ended. For a node that was not drained nothing changes.`,
 		Example: "  allocator admin undrain --addr 10.0.0.5:9000",
 		Args:    cobra.NoArgs,
 	}

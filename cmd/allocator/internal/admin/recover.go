@@ -24,13 +24,11 @@ func recoverCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
 		Short: "Begin a new era, after etcd was restored from a backup",
-		Long: `Recover begins a new era of a space whose etcd forgot what it had confirmed: it was
-restored from a backup, or lost a write. Nodes that noticed refuse with
-HISTORY_REWOUND until then. No window of the new era begins below its floor, which
-lies above everything that etcd, the nodes and the clock show to have been granted.
+		Long: `Recover begins a new era of a space whose etcd forgot what it had confirmed. Run it before
+any node can write to the restored etcd: the runbook is docs/how-to/restore-etcd.md.
 
-It must be run before any node can write to the restored etcd: see the runbook in
-docs/how-to/restore-etcd.md. Nodes in the registry are asked what they have seen; name those
+No window of the new era begins below its floor, which lies above everything that etcd, the
+nodes and the clock show to have been granted. Nodes in the registry are asked. Name those
 that run and are not in the backup's registry with --addr.`,
 		Example: "  allocator admin recover --etcd.endpoints http://10.0.0.1:2379 --addr 10.0.0.5:9000,10.0.0.6:9000",
 		Args:    cobra.NoArgs,

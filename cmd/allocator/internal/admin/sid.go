@@ -18,11 +18,9 @@ func quarantineCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quarantine SID",
 		Short: "Take a sid out of use",
-		Long: `Quarantine marks a sid's record so that no node takes it, until "allocator admin
-release-sid" gives it back. Its ceiling is kept.
-
-A sid that a node holds is refused. With --force its holder loses it: it uses what was
-confirmed to it, and then takes another sid.`,
+		Long: `No node takes the sid until "allocator admin release-sid" gives it back. Its ceiling is
+kept. A sid that a node holds needs --force: the node uses what was confirmed to it, and
+then takes another sid.`,
 		Example: "  allocator admin quarantine 7 --reason 'node-b had a bad clock' --etcd.endpoints http://10.0.0.1:2379",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -49,10 +47,9 @@ func releaseCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release-sid SID",
 		Short: "Repair a sid's record and give the sid back to the pool",
-		Long: `Release-sid writes a new record for a sid that is quarantined, whose record is
-unreadable or missing, or whose ceiling a wrong clock has set far in the future. The next
-holder begins at its ceiling: the old one where it can be read, else a bound on what
-can have been granted, computed from the ledger, other windows and the clock.
+		Long: `Release-sid writes a new record for a sid that is quarantined, whose record is unreadable
+or missing, or whose ceiling a wrong clock has set far in the future. The next holder begins
+at its ceiling: the old one, or if that cannot be read a bound on what was granted.
 
 --above asserts that no ID of this sid carries that time or a later one, and none will.
 Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issued twice.`,

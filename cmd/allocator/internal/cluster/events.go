@@ -22,14 +22,12 @@ func EventsCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened in the cluster, and follow what happens",
-		Long: `Events prints what one node has noticed, the oldest first: sids acquired, released and
-lost, clocks that disagree or were set, refusals that began and ended, failures of etcd,
-eras, drains, files that were reloaded, nodes that came and went. A node keeps about the
-latest 2,000 in memory.
+		Long: `Events prints what one node has noticed, the oldest first: of sids, clocks, refusals, etcd,
+files and nodes. A node keeps about the latest 2,000 in memory.
 
-With --follow it goes on until it is interrupted. If the connection breaks it connects
-again and goes on after the last event; what cannot be had any more is reported on stderr,
-and with --format json as a line with "missed".`,
+With --follow it goes on until it is interrupted, and connects again if the connection
+breaks. Events that were missed are reported on stderr, and with --format json as a line
+with "missed".`,
 		Example: `  allocator events
   allocator events --follow --new
   allocator events --follow --format json | jq 'select(.kind == "refusing")'`,

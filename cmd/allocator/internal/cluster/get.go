@@ -34,13 +34,10 @@ func GetCommand(a *cli.App) *cobra.Command {
 		Short: "Get N IDs from a node",
 		Long: `Get prints N new IDs, one a line, in rising order. N is 1 if not given.
 
-Of several nodes the first one that answers is used: one that is down or refuses is
-skipped at once. If all refuse and one names a time to retry at, they are asked again
-until --timeout. Then get prints each answer and exits with 1, or with 3 if no node
-answered. An error of the caller, such as an --after in the future, is not tried elsewhere.
-
-All N are greater than --after, and each is greater than the one before, from whichever
-node they come.`,
+A node that is down or refuses is skipped at once. If all refuse and one names a time to
+retry at, they are asked again until --timeout. Then get prints each answer and exits with
+1, or with 3 if no node answered. An error of the caller, such as an --after in the future,
+is not tried elsewhere.`,
 		Example: `  allocator get
   allocator get 3 --as ulid
   allocator get --after 02MVQDZ9NFSQ0 --addr 10.0.0.5:9000,10.0.0.6:9000

@@ -27,16 +27,16 @@ func StatusCommand(a *cli.App) *cobra.Command {
 		Long: `Status asks one node for the records of the space in etcd, its own state, and the clocks
 of the other nodes. It exits with 1 if the node asked would refuse a request now.
 
-The third line says whether all is well, or what is wrong most; other problems follow.
-WINDOW LEFT is for how long a node can issue without etcd. LAST HEARD is when the node
-asked last had an answer from it by gossip. CLOCK VERDICT is what each node says of its
-own clock, or "silent" if it has not answered for 10 s; CLOCK OFFSET is its clock minus
-that of the node asked, ± the error of that measurement, and FALSE marks a clock that a
-majority disagrees with. A sid that is "not released" was held by a process that was
-killed, is paused, or cannot reach etcd.
+The third line says whether all is well, or what is wrong most.
 
-If etcd does not answer, status shows the nodes as the one asked last listed them, with
-what they report by gossip.`,
+WINDOW LEFT     how long the node can issue without etcd
+LAST HEARD      when it last answered the node asked, by gossip
+CLOCK VERDICT   what it says of its own clock; "silent" if it has not answered for 10 s
+CLOCK OFFSET    its clock minus that of the node asked, ± the error of the measurement;
+                FALSE: a majority disagrees with it
+
+A sid that is "not released" was held by a process that was killed, is paused, or cannot
+reach etcd. If etcd does not answer, status shows the last list and what gossip reports.`,
 		Example: "  allocator status --addr 10.0.0.5:9000",
 		Args:    cobra.NoArgs,
 	}

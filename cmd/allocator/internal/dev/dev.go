@@ -65,14 +65,12 @@ func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a whole cluster on this machine: etcd and some nodes, in one process",
-		Long: `Dev starts an etcd and some nodes in this process, all on loopback, and prints how to
-call them. It is for trying allocator out and for tests of programs that use it.
-Interrupt it to stop; twice, to stop at once. Without --data-dir all data is lost then.
-The upper half of the sids is for workers: see "allocator worker run".
+		Long: `Dev starts an etcd and some nodes on loopback, and prints how to call them. It is for trying
+allocator out and for tests of programs that use it. Interrupt it to stop; twice, to stop
+at once. The upper half of the sids is for workers: see "allocator worker run".
 
-To see what a wrong clock does, "allocator dev --skew 2=1s" runs node 2 with a wall clock
-one second ahead: the others keep serving, and node 2 refuses. The console, whose link is
-printed, does the same to a running node, and stops, pauses and cuts off nodes and etcd.`,
+The console, whose link is printed, sets clocks, and stops, pauses and cuts off nodes and
+etcd. With --skew a node has a wrong clock from the start, and refuses.`,
 		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --layout twitter\n  allocator dev --skew 2=1s",
 		Args:    cobra.NoArgs,
 	}

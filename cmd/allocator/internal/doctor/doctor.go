@@ -31,19 +31,17 @@ func Command(a *cli.App) *cobra.Command {
 		Short: "Check a deployment: etcd, the space, its nodes and clocks",
 		Long: `Doctor checks what a deployment needs, and prints for each check its result and what to
 do about a failure. It changes nothing. It exits with 1 if something fails, and with 3
-if etcd cannot be reached.
+if etcd cannot be reached. docs/reference/doctor.md lists the checks.
 
-Run it on the machine of a node: it compares this machine's clock with the nodes'. If
-etcd does not answer, it asks the node of these settings, or those of --addr, for the
-others, and shows how much of its window each has left.
+Run it on the machine of a node: it compares this machine's clock with the nodes'. If etcd
+does not answer, it asks the node of these settings, or those of --addr, how much of its
+window each node has left.
 
-With --draw it draws IDs from every node, and every address of a name, and checks that
-they rise, carry the node's sid, decode to the present time, and are unique; then that each node
-issues an ID above all others when asked to. With --addr this needs no etcd.
+--draw checks IDs of every node, and of every address of a name. With --addr this needs no
+etcd.
 
-With --regions it asks a node of each region that the file lists, and nothing else: whether
-the regions have one layout and epoch, and no sid in common. It needs no etcd. The file is
-YAML or JSON; ca, cert, key and token-file are as the flags, which stand in for them:
+--regions only compares the spaces of regions, and needs no etcd. The file is YAML or JSON;
+ca, cert, key and token-file are as the flags, which stand in for them:
 
   regions:
     - name: eu

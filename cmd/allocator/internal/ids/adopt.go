@@ -23,20 +23,19 @@ func AdoptCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adopt --sample FILE",
 		Short: "Find the layout of existing IDs, and how a space goes on from them",
-		Long: `Adopt reads existing IDs and says which layouts and epochs they can have, from when to when
-they are, which sids (worker numbers) made them, and what is odd about them. Then it prints the
-init command of a space that goes on from there.
+		Long: `Adopt reads existing IDs and says which layouts and epochs they can have, from when they
+are, which sids (worker numbers) made them, and what is odd. Then it prints the init command
+of a space that goes on from there.
 
-A sample is a file, or - for stdin, with one ID a line in decimal, or CSV with the IDs in
-the first column; it may be gzipped and have any number of lines. Take recent rows of each
-generator, with the greatest ID.
+A sample has one ID a line in decimal, or is CSV with the IDs in the first column. It may be
+gzipped. Take recent rows of each generator, with the greatest ID.
 
-IDs do not name their layout. A layout is out where over a tenth of the IDs would have
-times in the future, bits that it does not have, or sids outside --sids. Of the others the one
-with the youngest IDs comes first: compare its times with those of rows that you know.
+A layout is out if a tenth of the IDs would have times in the future, bits that it does not
+have, or sids outside --sids. Of the others the one with the youngest IDs comes first:
+compare its times with those of rows that you know. If several fit and no ID is of today,
+adopt asks for --layout.
 
-It exits with 0 if a layout, or the one of --layout, fits and nothing is odd, and else with 1.
-Where several are possible and no ID is of today, it asks for --layout.`,
+It exits with 0 if a layout fits and nothing is odd, and else with 1.`,
 		Example: `  allocator adopt --sample ids.txt
   mysql -Ne 'SELECT id FROM orders' | allocator adopt --sample - --sids 0-31
   allocator adopt --layout baidu,epoch=2024-06-01 --sample ids.csv.gz`,

@@ -24,14 +24,12 @@ func AuditCommand(a *cli.App) *cobra.Command {
 		Use:   "audit [FILE…]",
 		Short: "Find duplicates and disorder in logs of IDs, exactly",
 		Long: `Audit reads logs with one ID a line, in any form, and reports which IDs are in them twice,
-where lines do not rise, how many IDs there are of which sid, and from when to when.
+where lines do not rise, how many IDs there are of which sid, and from when.
 Without a file, or for "-", it reads stdin. Files may be gzipped.
 
-It compares every ID with every other. What does not fit in --memory is sorted on disk,
-in the directory for temporary files ($TMPDIR): 3 to 7 bytes for an ID that is near its
-neighbors, 20 for a random one. IDs that differ only
-in form are equal; a flake and a ULID made from it are not, unless --by flake compares
-flakes only.
+What does not fit in --memory is sorted in the directory for temporary files ($TMPDIR): 3 to
+7 bytes for an ID near its neighbors, 20 for a random one. IDs that differ only in form are
+equal; a flake and a ULID made from it are not, unless --by flake is given.
 
 It exits with 0 if all is well, with 1 if an ID is there twice, out of order or malformed,
 or if there is none, and with 2 if a file cannot be read.`,

@@ -29,11 +29,8 @@ func ParseCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "parse [ID…]",
 		Short: "Decode IDs of any form",
-		Long: `Parse shows what is in each ID. It needs no node.
-
-Without an ID, or with "-" in place of one, it reads them from stdin, one a line.
---as prints each ID in another form and --only a single part of it, a line for
-each, for scripts.
+		Long: `Parse shows what is in each ID. It needs no node. Without an ID, or with "-" in place of
+one, it reads them from stdin, one a line.
 
 The length shows the form: 13 characters are a flake, 26 a ULID, 36 a UUID, and other
 digits alone an integer. A UUID may be written without hyphens or as urn:uuid:, and hex
@@ -282,10 +279,8 @@ func ValidateCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [ID…]",
 		Short: "Check which IDs are well-formed",
-		Long: `Validate prints a line for each ID: whether it is well-formed, and what is wrong if it is
-not. It exits with 1 if any ID is invalid. It needs no node, and does not know
-whether an ID was ever issued.
-
+		Long: `Validate prints for each ID whether it is well-formed, or what is wrong. It exits with 1 if
+any ID is invalid. It needs no node, and does not know whether an ID was ever issued.
 Without an ID, or with "-" in place of one, it reads them from stdin, one a line.`,
 		Example: `  allocator validate 02MVQDZ9NFSQ0 nonsense
   allocator validate < ids.txt > /dev/null && echo all are well-formed`,

@@ -20,15 +20,11 @@ func MonotonicCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "monotonic [N]",
 		Short: "Make N rising IDs here, without a node",
-		Long: `Monotonic prints N IDs, one a line, each greater than the one before, as the
-specifications of the formats define it. N is 1 if not given.
+		Long: `Monotonic prints N IDs, one a line, each greater than the one before. N is 1 if not given.
 
-A ULID is one more than the last of its millisecond, and when the clock goes back the
-series continues from its last ID. A flake is a random step more, of --entropy
-bytes. Where a millisecond has no room left, monotonic waits for the next; with --at it
-exits with 1.
-
---after continues a series: all IDs are greater than that one.
+In a millisecond a ULID is one more than the last, a flake a random step of --entropy bytes
+more. If the clock goes back the series continues from its last ID. If a millisecond has no
+room left, monotonic waits for the next; with --at it exits with 1.
 
 ` + notCoordinated,
 		Example: `  allocator monotonic 1000

@@ -20,9 +20,8 @@ import (
 )
 
 // notCoordinated is part of the help of every command that makes IDs here.
-const notCoordinated = `These IDs are NOT COORDINATED: no node is asked. Two ULIDs or UUIDs differ because of 80
-or 74 random bits; flakes of several processes can be equal. For IDs that are
-guaranteed to be unique, see "allocator get".`
+const notCoordinated = `These IDs are NOT COORDINATED: ULIDs and UUIDs differ by 80 or 74 random bits, and flakes of
+several processes can be equal. "allocator get" gives IDs that are guaranteed to be unique.`
 
 // making is how IDs are made here: the flags of new, monotonic and from-time.
 type making struct {
@@ -215,9 +214,8 @@ func NewCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new [N]",
 		Short: "Make N random IDs here, without a node",
-		Long: `New prints N random IDs of the present, one a line: ULIDs, or with --kind UUIDv7s or
-flakes. N is 1 if not given. IDs of one millisecond are in no order; none is printed
-twice.
+		Long: `New prints N random IDs of the present, one a line. N is 1 if not given. IDs of one
+millisecond are in no order; none is printed twice.
 
 ` + notCoordinated,
 		Example: `  allocator new
@@ -259,9 +257,8 @@ func FromTimeCommand(a *cli.App) *cobra.Command {
 		Use:   "from-time TIME [N]",
 		Short: "Make IDs of a given time here, or the bounds of one",
 		Long: `From-time prints N random IDs of a millisecond, all different, in no order; N is 1 if not
-given. --min and --max print the smallest and the greatest ID that the millisecond can have
-instead, for range queries: flakes of all sids lie between them, and UUIDv7s between
-those of --kind uuid.
+given. For range queries, --min and --max print the smallest and the greatest ID of the
+millisecond: flakes of all sids lie between them, and UUIDv7s between those of --kind uuid.
 
 TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix milliseconds, or
 @ and Unix seconds. Digits beyond milliseconds are dropped.

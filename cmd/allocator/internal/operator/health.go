@@ -24,11 +24,10 @@ func HealthCommand(a *cli.App) *cobra.Command {
 		Use:   "health",
 		Short: "Ask the node on this machine whether it is healthy",
 		Long: `Health asks the admin port of the node that runs here with the same settings whether it
-would serve a request now, and exits with 1 if not. With --live it asks only whether the
-process is alive, which never depends on etcd: use that where a failure restarts the
-process, since a node that is restarted loses its window.
+would serve a request now, and exits with 1 if not. It is for containers without curl.
 
-It is for containers and scripts without curl. It prints only the node's answer.`,
+With --live it asks only whether the process is alive. Use that where a failure restarts the
+process, since a node that is restarted loses its window.`,
 		Example: `  allocator health                        # would it serve?
   allocator health --live                 # is it alive?
   allocator health --verbose              # each condition of serving on a line`,

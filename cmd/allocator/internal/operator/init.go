@@ -23,20 +23,17 @@ func InitCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Initialize a space in etcd",
-		Long: `Init writes what every ID of a space means, its layout and epoch, to etcd. Nodes wait
-until that was done once. Running it again changes nothing.
+		Long: `Init writes the layout and epoch of a space to etcd. Nodes wait until that was done once.
+Running it again changes nothing.
 
 IDs begin about a minute later, when every window that nodes or workers of a lost etcd may
-still use has passed. Give --fresh for a space that never issued an ID.
+still use has passed. Give --fresh for a space that never issued an ID. A job that might run
+again gives --fresh-until, so that a wiped etcd is noticed.
 
-A job that might run again gives --fresh-until instead: after that time init creates no
-space and fails if there is none, so that a wiped etcd is noticed.
+"allocator adopt" finds the layout of existing IDs, and the greatest for --above.
 
-Where IDs exist already, give the greatest as --above: every ID of the space is greater.
-"allocator adopt" finds it, and the layout.
-
-Several regions with an etcd each issue IDs that never meet if each has sids of its own:
-give each region's as --sids. They never change, and nodes learn them from etcd.`,
+Regions with an etcd each issue IDs that never meet if each has --sids of its own. They never
+change, and nodes learn them from etcd.`,
 		Example: `  allocator init --etcd.endpoints http://10.0.0.1:2379
   allocator init --etcd.endpoints http://10.0.0.1:2379 --fresh --layout twitter --above 1541815603606036480
   allocator init --etcd.endpoints http://10.0.0.1:2379 --layout twitter --sids 0-255`,

@@ -33,9 +33,7 @@ func gossipKeygenCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "keygen",
 		Short: "Print a new random key for gossip.key-file",
-		Long: `Print a new random key, as a line of gossip.key-file.
-
-Every node has the same file. To change the key without losing a message, give
+		Long: `Every node has the same file. To change the key without losing a message, give
 all nodes the new one as the last line, then as the first, then alone: each
 step to every node before the next. Nodes read the file again every 5 s.`,
 		Example: "  allocator gossip keygen > gossip.keys && chmod 600 gossip.keys",
@@ -66,13 +64,13 @@ func tokenNewCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new NAME",
 		Short: "Make a token, and its line of auth.token-file",
-		Long: `New makes a random token. It prints the token's line of auth.token-file to stdout, and
-the token itself to stderr: once, since it cannot be recovered from the line. With --out
-the token goes into a file instead, which only its owner may read.
+		Long: `New prints the token's line of auth.token-file to stdout, and the token itself to stderr:
+once, since it cannot be recovered from the line. With --out the token goes into a file,
+which only its owner may read.
 
 Scopes are issue (draw IDs), read (decode IDs, see the cluster), worker (hold worker
-numbers) and admin (all, and drain a node). Nodes read the file again every 5 s. To change a token, keep its new
-line beside the old one, of the same name, until the caller has the new token.`,
+numbers) and admin (all, and drain a node). To change a token, keep its new line beside the
+old one, of the same name, until the caller has the new token.`,
 		Example: `  allocator token new checkout --scopes issue >> tokens
   allocator token new ops --scopes admin --out ops.token >> tokens`,
 		Args: cobra.ExactArgs(1),

@@ -45,11 +45,11 @@ func ServeCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run one node against etcd",
-		Long: `Serve runs one node until it is interrupted. It waits for etcd to answer and for the
-space to be initialized (see "allocator init"), and gives its sid back when it stops.
+		Long: `Serve waits for etcd to answer and for the space to be initialized (see "allocator init").
 
-SIGINT and SIGTERM stop it in order. SIGHUP makes it read certificates, tokens and
-gossip keys at once; without it they are read every 5 s. Settings need a restart.`,
+SIGINT and SIGTERM stop it in order, and it gives its sid back. SIGHUP makes it read
+certificates, tokens and gossip keys at once; without it they are read every 5 s. Settings
+need a restart.`,
 		Example: "  allocator serve --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379",
 		Args:    cobra.NoArgs,
 	}

@@ -30,18 +30,14 @@ func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch the cluster: windows, clocks, rates, refusals",
-		Long: `Top shows the cluster as one node sees it, again each second: who holds which sid, how
-long each could issue without etcd, what the nodes say of their clocks and their work, and
-what happened last. A value that is older than 5 s is not shown. The second line says
-whether all is well, or what is wrong most; other problems follow.
+		Long: `Top shows the cluster as one node sees it, again each second. A value that is older than 5 s
+is not shown. The second line says whether all is well, or what is wrong most.
 
 WINDOW is relative to the longest one. CLOCK and OFFSET are as in "allocator status".
-IDS/S and LEAD are what each node reports by gossip. STATE is serving, standby, the reason
-why the node refuses, silent if it does not answer by gossip any more, or unknown if it
-never did.
+STATE is serving, standby, the reason why the node refuses, silent if it does not answer by
+gossip any more, or unknown if it never did.
 
-Keys: arrows scroll, q quits. With --once it prints one view, which takes a second, and
-ends; that needs no terminal.`,
+Keys: arrows scroll, q quits. --once needs no terminal.`,
 		Example: `  allocator top --addr 10.0.0.5:9000
   allocator top --once --format json`,
 		Args: cobra.NoArgs,

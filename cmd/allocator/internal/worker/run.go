@@ -41,8 +41,8 @@ func runCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARG]…",
 		Short: "Run a program with a worker number that nobody else has",
-		Long: `Run takes a worker number, starts the command with it, and keeps the number extended
-for as long as the command runs. The command has in its environment
+		Long: `Run keeps a worker number extended for as long as the command runs, and then gives it back.
+The command has in its environment
 
   ALLOCATOR_WORKER         the number
   ALLOCATOR_DATACENTER_ID  its upper bits, and
@@ -58,9 +58,8 @@ If the command does not compare its IDs with the file, they are unique only as l
 stopped in time, and this machine's clock is right.
 
 Signals are forwarded. The exit code is the command's, 128 and the number of a signal that
-ended it, 3 if it was stopped since the number could not be extended, 126 or 127 if it
-could not be started, and 1 or 3 if no number was to be had. At the end the number is given
-back.`,
+ended it, 3 if the number could not be extended, 126 or 127 if the command could not be
+started, and 1 or 3 if there was no number.`,
 		Example: "  allocator worker run -- java -jar app.jar\n  allocator worker run --name orders --addr allocator-0:9000,allocator-1:9000 -- ./app --listen :8080",
 		Args:    cobra.MinimumNArgs(1),
 	}

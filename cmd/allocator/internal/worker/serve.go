@@ -28,14 +28,13 @@ func serveCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Hold a worker number for a program in another container",
-		Long: `Serve takes a worker number and keeps it extended until it is interrupted. It answers
-GET /v1/worker on a Unix socket, in JSON: the number, and the interval in which it may be
-used. With --file it also keeps the interval in a file, which a program can map into its
-memory and compare each ID with.
+		Long: `Serve keeps a worker number extended until it is interrupted. It answers GET /v1/worker on a
+Unix socket, in JSON: the number, and the interval in which it may be used. With --file a
+program can map the interval into its memory and compare each ID with it.
 
 The number is for one generator. Serve cannot stop a program: one that does not compare its
-IDs with the interval may make duplicates when the number cannot be extended. It ends with
-exit code 3 when the number is lost; the program then has to start again as well.`,
+IDs with the interval may make duplicates when the number cannot be extended. If the number
+is lost serve exits with 3, and the program has to start again as well.`,
 		Example: "  allocator worker serve --listen unix:/run/worker/socket --file /run/worker/worker",
 		Args:    cobra.NoArgs,
 	}
