@@ -112,7 +112,8 @@ func (c Config) node(number func() int) (config.Config, error) {
 		return fail(err)
 	}
 	said := func(key string) bool {
-		return slices.ContainsFunc(settings, func(s config.Setting) bool { return s.Key == key && s.Source != "default" })
+		return slices.ContainsFunc(settings,
+			func(s config.Setting) bool { return s.Key == key && s.Source != "default" })
 	}
 	if !said("node.name") {
 		n.Node.Name = ownName(host, number())
@@ -122,7 +123,8 @@ func (c Config) node(number func() int) (config.Config, error) {
 	}
 	if !said("sid-range") {
 		if n.Layout != flake.Scalable {
-			return fail(fmt.Errorf("option SIDs: layout %v has no default: name the range for programs, such as 768-1023, or All", n.Layout))
+			return fail(fmt.Errorf("option SIDs: layout %v has no default: name the range for programs, such as "+
+				"768-1023, or All", n.Layout))
 		}
 		if n.SIDRange, err = lease.ParseSIDRange(DefaultSIDs); err != nil {
 			return fail(err)
@@ -132,7 +134,8 @@ func (c Config) node(number func() int) (config.Config, error) {
 		if !slices.ContainsFunc(n.Etcd.Endpoints, remote) {
 			n.Listen.Gossip = "127.0.0.1:0"
 		} else {
-			return fail(errors.New("option Gossip: is empty: name the ip:port at which the other nodes reach this program, or NoGossip"))
+			return fail(errors.New("option Gossip: is empty: name the ip:port at which the other nodes reach this " +
+				"program, or NoGossip"))
 		}
 	}
 	// A file or environment shared with servers names their listeners, not ours.

@@ -202,7 +202,8 @@ func warnOfOverlaps(d *daemon.Daemon, log *slog.Logger) {
 	within := st.SIDs
 	for _, r := range st.Nodes {
 		theirs, err := lease.ParseSIDRange(r.SIDRange)
-		if theirs = cmp.Or(theirs, st.Space.SIDs()); r.GRPC != "" && err == nil && max(theirs.From, within.From) < min(theirs.To, within.To) {
+		if theirs = cmp.Or(theirs, st.Space.SIDs()); r.GRPC != "" && err == nil &&
+			max(theirs.From, within.From) < min(theirs.To, within.To) {
 			log.Warn("a server may take sids of this program's range: set sid-range on the server",
 				"server", r.Node, "its_range", theirs.String(), "range", within.String())
 			return
@@ -257,7 +258,8 @@ func (a *Allocator) BlockAfter(ctx context.Context, n int, after flake.ID) (clie
 	if err != nil {
 		return client.Block{}, a.refusal(err)
 	}
-	return client.Block{First: b.First, Count: b.Count, Stride: b.Stride, SID: b.SID, Format: a.format, Node: a.name}, nil
+	block := client.Block{First: b.First, Count: b.Count, Stride: b.Stride, SID: b.SID, Format: a.format, Node: a.name}
+	return block, nil
 }
 
 // NextULID returns one ID in its wide form: a ULID that is a UUIDv7 as well. Its

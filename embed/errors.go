@@ -21,7 +21,8 @@ type Holder struct {
 	Instance string    // of the process
 }
 
-// PoolError is the error of Open if no sid was free in time, or not more than the reserve. errors.Is(err, &client.Refusal{Reason: client.NoSID}) holds.
+// PoolError is the error of Open if no sid was free in time, or not more than the reserve.
+// errors.Is(err, &client.Refusal{Reason: client.NoSID}) holds.
 type PoolError struct {
 	SIDs        string // that the program may take, as first-last
 	Size        int    // number of these sids
@@ -48,7 +49,8 @@ func (e *PoolError) Error() string {
 	}
 	text := fmt.Sprintf("embed: no sid of %s is free", e.SIDs)
 	if e.Reserve > 0 {
-		text = fmt.Sprintf("embed: %d of the sids %s have to stay free (Reserve), and %d are free", e.Reserve, e.SIDs, e.Size-len(e.Holders)-e.Quarantined)
+		text = fmt.Sprintf("embed: %d of the sids %s have to stay free (Reserve), and %d are free", e.Reserve, e.SIDs,
+			e.Size-len(e.Holders)-e.Quarantined)
 	}
 	if e.Quarantined > 0 {
 		who = append(who, fmt.Sprintf("%d quarantined", e.Quarantined))
@@ -56,7 +58,8 @@ func (e *PoolError) Error() string {
 	if len(who) > 0 {
 		text += ": held: " + strings.Join(who, ", ")
 	}
-	return text + ". Stop one of them, wait up to a minute for the sid of a crashed one, use a wider range (SIDs), or use servers (package client)"
+	return text + ". Stop one of them, wait up to a minute for the sid of a crashed one, use a wider range (SIDs), " +
+		"or use servers (package client)"
 }
 
 // Unwrap returns the refusal NO_SID and the context's error.
@@ -70,7 +73,8 @@ func (e *PoolError) fill(v lease.View, within lease.SIDRange) {
 	for sid := within.From; sid < within.To; sid++ {
 		switch s := v.SIDs[sid]; {
 		case s.Holder.Exists():
-			e.Holders = append(e.Holders, Holder{SID: sid, Node: s.Holder.Value.Node, Instance: string(s.Holder.Value.Instance)})
+			e.Holders = append(e.Holders,
+				Holder{SID: sid, Node: s.Holder.Value.Node, Instance: string(s.Holder.Value.Instance)})
 		case s.Window.Err != nil, s.Window.Value.State == lease.Quarantined:
 			e.Quarantined++
 		}
@@ -89,5 +93,6 @@ func (a *Allocator) refusal(err error) error {
 	if r.Reason == node.Draining && a.closing.Load() {
 		return ErrClosed
 	}
-	return &client.Refusal{Reason: client.Reason(r.Reason.String()), Message: r.Message, RetryAfter: r.RetryAfter, Metadata: r.Metadata}
+	return &client.Refusal{Reason: client.Reason(r.Reason.String()), Message: r.Message, RetryAfter: r.RetryAfter,
+		Metadata: r.Metadata}
 }

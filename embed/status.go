@@ -38,7 +38,8 @@ func (a *Allocator) Status() Status {
 	s := Status{
 		Node: st.Name, Instance: string(st.Instance), SID: -1,
 		SIDs: st.Lease.SIDs.String(), PoolSize: st.Lease.PoolSize, PoolHeld: st.Lease.PoolHeld,
-		Verdict: st.Verdict.State.String(), Confirmed: st.Verdict.State == clock.Open && st.Verdict.Confirmed(), Offset: st.Verdict.Offset.Duration(),
+		Verdict: st.Verdict.State.String(), Confirmed: st.Verdict.State == clock.Open &&
+			st.Verdict.Confirmed(), Offset: st.Verdict.Offset.Duration(),
 		Issued: st.Issued, Unverified: st.Unverified,
 	}
 	if r := a.node.Ready(); r != nil {

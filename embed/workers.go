@@ -24,7 +24,8 @@ type workers struct{ a *Allocator }
 
 // AcquireWorker, ExtendWorker and ReleaseWorker take no options of gRPC.
 
-func (w workers) AcquireWorker(ctx context.Context, req *pb.AcquireWorkerRequest, _ ...grpc.CallOption) (*pb.Worker, error) {
+func (w workers) AcquireWorker(ctx context.Context, req *pb.AcquireWorkerRequest,
+	_ ...grpc.CallOption) (*pb.Worker, error) {
 	got, err := w.a.daemon.Workers().Acquire(ctx, access.Caller{}, req.GetName(), req.GetSecret(), req.GetClockUnixMs())
 	if err != nil {
 		return nil, w.a.refusal(err)
@@ -32,7 +33,8 @@ func (w workers) AcquireWorker(ctx context.Context, req *pb.AcquireWorkerRequest
 	return grpcserver.WorkerProto(got), nil
 }
 
-func (w workers) ExtendWorker(ctx context.Context, req *pb.ExtendWorkerRequest, _ ...grpc.CallOption) (*pb.Worker, error) {
+func (w workers) ExtendWorker(ctx context.Context, req *pb.ExtendWorkerRequest,
+	_ ...grpc.CallOption) (*pb.Worker, error) {
 	got, err := w.a.daemon.Workers().Extend(ctx, access.Caller{}, "", req.GetHandle(), req.GetNotAfterUnixMs())
 	if err != nil {
 		return nil, w.a.refusal(err)
@@ -40,7 +42,8 @@ func (w workers) ExtendWorker(ctx context.Context, req *pb.ExtendWorkerRequest, 
 	return grpcserver.WorkerProto(got), nil
 }
 
-func (w workers) ReleaseWorker(ctx context.Context, req *pb.ReleaseWorkerRequest, _ ...grpc.CallOption) (*pb.ReleaseWorkerResponse, error) {
+func (w workers) ReleaseWorker(ctx context.Context, req *pb.ReleaseWorkerRequest,
+	_ ...grpc.CallOption) (*pb.ReleaseWorkerResponse, error) {
 	at, err := w.a.daemon.Workers().Release(ctx, access.Caller{}, "", req.GetHandle(), req.GetUsedUntilUnixMs())
 	if err != nil {
 		return nil, w.a.refusal(err)

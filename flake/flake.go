@@ -166,7 +166,8 @@ func (f Format) Max(unixMilli int64) (ID, error) {
 // time. Else it returns ErrRange. In a layout of 63 bits every ID can be.
 func (f Format) Holds(id ID) error {
 	if f.Layout.Timestamp(id) > f.Layout.MaxTimestamp() || id < 0 {
-		return fmt.Errorf("%w: %d has more than the %d bits of layout %v", ErrRange, int64(id), int(f.Layout.TimeBits())+f.Layout.LowBits(), f.Layout)
+		return fmt.Errorf("%w: %d has more than the %d bits of layout %v", ErrRange, int64(id),
+			int(f.Layout.TimeBits())+f.Layout.LowBits(), f.Layout)
 	}
 	return nil
 }

@@ -138,19 +138,23 @@ func (l Layout) Validate() error {
 	case l == 0:
 		return fmt.Errorf("%w: none is given", ErrLayout)
 	case unit < 1 || unit > maxUnit || 1000%unit != 0 && unit%1000 != 0:
-		return fmt.Errorf("%w: a unit of %v: it must divide 1s, or be whole seconds up to 1m", ErrLayout, time.Duration(unit)*time.Millisecond)
+		return fmt.Errorf("%w: a unit of %v: it must divide 1s, or be whole seconds up to 1m", ErrLayout,
+			time.Duration(unit)*time.Millisecond)
 	case total > maxBits:
-		return fmt.Errorf("%w: %d + %d + %d = %d bits of time, sid and sequence: an ID has %d", ErrLayout, l.TimeBits(), l.SIDBits(), l.SequenceBits(), total, maxBits)
+		return fmt.Errorf("%w: %d + %d + %d = %d bits of time, sid and sequence: an ID has %d", ErrLayout,
+			l.TimeBits(), l.SIDBits(), l.SequenceBits(), total, maxBits)
 	case l.TimeBits() < 1:
 		return fmt.Errorf("%w: no bits of time", ErrLayout)
 	case l.TimeBits()+bits.Len64(uint64(unit-1)) > maxSpan:
-		return fmt.Errorf("%w: %d bits of time in units of %d ms are over a million years: use fewer", ErrLayout, l.TimeBits(), unit)
+		return fmt.Errorf("%w: %d bits of time in units of %d ms are over a million years: use fewer", ErrLayout,
+			l.TimeBits(), unit)
 	case l.SIDBits() > maxSIDBits:
 		return fmt.Errorf("%w: %d bits of sid: at most %d", ErrLayout, l.SIDBits(), maxSIDBits)
 	case l.SequenceBits() < 1 || l.SequenceBits() > maxSequenceBits:
 		return fmt.Errorf("%w: %d bits of sequence: use 1 to %d", ErrLayout, l.SequenceBits(), maxSequenceBits)
 	case l.Start() > 0 && (l.Random() || l.Start() > 1<<l.SequenceBits()):
-		return fmt.Errorf("%w: start %d: it is for sequences that count, and at most %d", ErrLayout, l.Start(), 1<<l.SequenceBits())
+		return fmt.Errorf("%w: start %d: it is for sequences that count, and at most %d", ErrLayout, l.Start(),
+			1<<l.SequenceBits())
 	}
 	return nil
 }
@@ -348,7 +352,8 @@ func layoutNamed(name string) (Layout, bool) {
 func parseBits(s string) (Layout, error) {
 	fields := strings.Split(s, "/")
 	if len(fields) != 3 {
-		return 0, fmt.Errorf("it is none of %s, and not three numbers of bits such as 41/10/12", strings.Join(Layouts(), ", "))
+		return 0, fmt.Errorf("it is none of %s, and not three numbers of bits such as 41/10/12",
+			strings.Join(Layouts(), ", "))
 	}
 	var n [3]Layout
 	for i, f := range fields {

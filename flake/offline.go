@@ -159,7 +159,8 @@ func (o *Offline) next(unixMilli int64) (ID, error) {
 	case o.last < 0 || ts > o.format.Layout.Timestamp(o.last):
 		id, err = o.begin(unixMilli)
 	case ts < o.format.Layout.Timestamp(o.last):
-		return 0, fmt.Errorf("%w: by %d ms", ErrRegression, (o.format.Layout.Timestamp(o.last)-ts)*int64(o.format.Layout.Unit()))
+		return 0, fmt.Errorf("%w: by %d ms", ErrRegression,
+			(o.format.Layout.Timestamp(o.last)-ts)*int64(o.format.Layout.Unit()))
 	default:
 		id, err = o.following()
 	}

@@ -190,7 +190,8 @@ func RandomBits(l flake.Layout) int { return highFree + lowFree - field(l) }
 // Source: RFC 9562, section 5.7.
 func FromFlake(f flake.Format, id flake.ID, random uint64) (ID, error) {
 	// The bound on the epoch comes first: without it the sum could wrap.
-	if ms := f.Epoch + int64(id)>>20; is20(f.Layout) && id >= 0 && f.Epoch <= MaxUnixMilli && uint64(ms) <= MaxUnixMilli {
+	if ms := f.Epoch + int64(id)>>20; is20(f.Layout) && id >= 0 && f.Epoch <= MaxUnixMilli &&
+		uint64(ms) <= MaxUnixMilli {
 		return ID{
 			uint64(ms)<<16 | version7 | uint64(id)>>8&maskHigh,
 			variant | uint64(id)<<54&maskLow | random&(1<<54-1),

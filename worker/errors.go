@@ -9,7 +9,8 @@ var (
 	ErrNotYet = errors.New("worker: not yet: the time is before the worker's interval; check this machine's clock")
 	// ErrExpired means that the time is not in the interval any more: it could not be
 	// extended, or the clock is ahead. A later call can succeed.
-	ErrExpired = errors.New("worker: expired: the time is after the worker's interval; check that nodes can be reached, and this machine's clock")
+	ErrExpired = errors.New("worker: expired: the time is after the worker's interval; check that nodes can be " +
+		"reached, and this machine's clock")
 	// ErrLost means that the worker is not held any more and never will be again.
 	ErrLost = errors.New("worker: lost: open another one")
 	// ErrClosed means that the worker was closed.
@@ -22,4 +23,5 @@ var ErrConfig = errors.New("worker")
 
 // ErrContract says that an answer breaks the contract of the API. It comes wrapped, and
 // the answer is not used.
-var ErrContract = errors.New("worker: a node broke the contract: check that all targets are nodes of one space, in compatible versions")
+var ErrContract = errors.New("worker: a node broke the contract: check that all targets are nodes of one space, in " +
+	"compatible versions")

@@ -100,7 +100,8 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 	secret := rand.Text()
 	for fails := 0; ; fails++ {
 		sent := time.Now()
-		res, err := w.service.AcquireWorker(ctx, &pb.AcquireWorkerRequest{Name: w.name, Secret: secret, ClockUnixMs: sent.UnixMilli()})
+		res, err := w.service.AcquireWorker(ctx,
+			&pb.AcquireWorkerRequest{Name: w.name, Secret: secret, ClockUnixMs: sent.UnixMilli()})
 		if err == nil {
 			k, err := newKeep(res, sent.Sub(began))
 			if err != nil {
@@ -130,7 +131,8 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 // untilBegun waits until a unit of the interval has begun by the wall clock.
 func (w *Worker) untilBegun(ctx context.Context) error {
 	for {
-		wait := w.notBefore + w.unit - 1 - time.Now().UnixMilli() // the unit that contains notBefore may have begun before it
+		// the unit that contains notBefore may have begun before it
+		wait := w.notBefore + w.unit - 1 - time.Now().UnixMilli()
 		if wait <= 0 {
 			return nil
 		}
@@ -139,7 +141,8 @@ func (w *Worker) untilBegun(ctx context.Context) error {
 		case <-w.lost:
 			return w.Err()
 		case <-ctx.Done():
-			return fmt.Errorf("%w: worker %s begins in %v: every number was used a short time ago: %w", ErrNotYet, w.id, ms(wait), ctx.Err())
+			return fmt.Errorf("%w: worker %s begins in %v: every number was used a short time ago: %w", ErrNotYet,
+				w.id, ms(wait), ctx.Err())
 		}
 	}
 }

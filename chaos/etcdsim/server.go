@@ -255,7 +255,8 @@ func readOnly(req any) bool {
 	return true
 }
 
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	return s.serve(ctx, info.FullMethod, readOnly(req), func() (any, error) { return handler(ctx, req) })
 }
 

@@ -167,7 +167,9 @@ func (s *Server) expire() {
 	}
 }
 
-func (l leases) LeaseKeepAlive(stream grpc.BidiStreamingServer[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]) error {
+func (l leases) LeaseKeepAlive(
+	stream grpc.BidiStreamingServer[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse],
+) error {
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -175,7 +177,8 @@ func (l leases) LeaseKeepAlive(stream grpc.BidiStreamingServer[pb.LeaseKeepAlive
 		} else if err != nil {
 			return err
 		}
-		out, err := l.s.serve(stream.Context(), pb.Lease_LeaseKeepAlive_FullMethodName, true, func() (any, error) { return l.renew(r.ID), nil })
+		out, err := l.s.serve(stream.Context(), pb.Lease_LeaseKeepAlive_FullMethodName, true,
+			func() (any, error) { return l.renew(r.ID), nil })
 		if err != nil {
 			return err
 		}
@@ -242,7 +245,8 @@ type maintenance struct {
 func (m maintenance) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
-	return &pb.StatusResponse{Header: m.s.header(), Version: version, Leader: 1, RaftTerm: m.s.term, DbSize: 1 << 16}, nil
+	return &pb.StatusResponse{Header: m.s.header(), Version: version, Leader: 1, RaftTerm: m.s.term, DbSize: 1 << 16},
+		nil
 }
 
 func (m maintenance) Alarm(_ context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {

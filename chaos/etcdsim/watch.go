@@ -86,7 +86,8 @@ func (w watches) Watch(stream watchStream) error {
 func (w *watcher) take(r *pb.WatchRequest) error {
 	switch r := r.RequestUnion.(type) {
 	case *pb.WatchRequest_CreateRequest:
-		_, err := w.s.serve(w.stream.Context(), pb.Watch_Watch_FullMethodName, true, func() (any, error) { return nil, nil })
+		_, err := w.s.serve(w.stream.Context(), pb.Watch_Watch_FullMethodName, true,
+			func() (any, error) { return nil, nil })
 		if err != nil {
 			return err
 		}
@@ -159,8 +160,9 @@ func (w *watcher) flush() error {
 		w.s.mu.Unlock()
 		if own.from < compacted {
 			delete(w.open, id)
-			err := w.stream.Send(&pb.WatchResponse{Header: header, WatchId: id, Canceled: true, CompactRevision: compacted,
-				CancelReason: rpctypes.ErrGRPCCompacted.Error()})
+			err := w.stream.Send(&pb.WatchResponse{Header: header, WatchId: id, Canceled: true,
+				CompactRevision: compacted,
+				CancelReason:    rpctypes.ErrGRPCCompacted.Error()})
 			if err != nil {
 				return err
 			}

@@ -116,7 +116,8 @@ func (c *Confirmed) blame(e early) {
 			have = max(have, (*s)[len(*s)-1].to+1)
 		}
 	}
-	c.add("I3", e.at, "%s answered %v of sid %d, up to millisecond %d, when the last ceiling that etcd had confirmed to it was %d, and none that covers it was seen in the %v after",
+	c.add("I3", e.at, "%s answered %v of sid %d, up to millisecond %d, when the last ceiling that etcd had "+
+		"confirmed to it was %d, and none that covers it was seen in the %v after",
 		e.run, e.first, e.sid, e.to, have, time.Duration(c.lag))
 }
 
@@ -131,7 +132,8 @@ func (c *Confirmed) Finish() Result {
 		missing = "etcd's record of windows is not in the history"
 		c.findings = findings{} // without windows nothing is held against IDs
 	}
-	r := c.result("confirmed", "I3", fmt.Sprintf("%d answers, their windows seen before or within %v", c.answers, time.Duration(c.lag)), missing)
+	r := c.result("confirmed", "I3", fmt.Sprintf("%d answers, their windows seen before or within %v", c.answers,
+		time.Duration(c.lag)), missing)
 	r.Measurements = []Measurement{{"latest record", float64(c.worst) / 1e6, "ms"}}
 	return r
 }

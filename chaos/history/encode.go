@@ -34,7 +34,8 @@ func (op *Op) AppendJSON(b []byte) ([]byte, error) {
 	b = append(b, `,"time":`...)
 	b = strconv.AppendInt(b, int64(op.Time), 10)
 	for _, f := range [...]struct{ name, value string }{
-		{`,"node":`, op.Node}, {`,"run":`, op.Run}, {`,"session":`, op.Session}, {`,"via":`, op.Via}, {`,"reason":`, op.Reason},
+		{`,"node":`, op.Node}, {`,"run":`, op.Run}, {`,"session":`, op.Session}, {`,"via":`, op.Via},
+		{`,"reason":`, op.Reason},
 	} {
 		if f.value != "" {
 			b = append(b, f.name...)

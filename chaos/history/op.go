@@ -17,7 +17,8 @@ import (
 // beside those five.
 //
 //	{"process":3,"type":"invoke","f":"allocate","value":{"count":100},"time":1200}
-//	{"process":3,"type":"ok","f":"allocate","value":{"first":"6…","count":100,"stride":32},"time":1900,"node":"n1","run":"n1#0"}
+//	{"process":3,"type":"ok","f":"allocate","value":{"first":"6…","count":100,"stride":32},"time":1900,
+//	  "node":"n1","run":"n1#0"}
 //
 // What F and Process say decides which of the fields below are meant:
 //

@@ -32,7 +32,8 @@ func (h *Holders) Add(op *Op) {
 		delete(h.now, v.SID)
 		return
 	}
-	if before, ok := h.now[v.SID]; ok && before.instance != v.Instance && (before.node == "" || before.node != op.Node) {
+	if before, ok := h.now[v.SID]; ok && before.instance != v.Instance &&
+		(before.node == "" || before.node != op.Node) {
 		h.add("one holder", op.Time, "sid %d: %s of %s became its holder at revision %d, and %s of %s was",
 			v.SID, v.Instance, op.Node, v.Rev, before.instance, before.node)
 	}

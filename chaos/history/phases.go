@@ -20,8 +20,10 @@ type FaultPhases struct {
 	During Served `json:"during"`
 	After  Served `json:"after"` // at most five seconds, up to the next fault
 
-	FirstMs int64 `json:"first_ms"` // from the stop until each target that is a node had answered a call made since; −1: not seen
-	BackMs  int64 `json:"back_ms"`  // from the stop until a second of 95 % of the rate before; −1: not before the next fault
+	// from the stop until each target that is a node had answered a call made since; −1: not seen
+	FirstMs int64 `json:"first_ms"`
+	// from the stop until a second of 95 % of the rate before; −1: not before the next fault
+	BackMs int64 `json:"back_ms"`
 }
 
 // Served counts calls that ended in a phase.
@@ -207,7 +209,8 @@ func (p *Phases) Finish() Result {
 	var rows []FaultPhases
 	var total Served
 	for n, h := range p.all {
-		row := FaultPhases{Fault: h.f, ID: h.fault.ID, Targets: h.fault.Targets, Start: h.at, Stop: h.stopped, Fired: h.fired, FirstMs: -1, BackMs: -1}
+		row := FaultPhases{Fault: h.f, ID: h.fault.ID, Targets: h.fault.Targets, Start: h.at, Stop: h.stopped,
+			Fired: h.fired, FirstMs: -1, BackMs: -1}
 		start, stop := int(h.at/slot), end
 		if h.stopped >= 0 {
 			stop = int(h.stopped/slot) + 1
@@ -246,7 +249,8 @@ func (p *Phases) Finish() Result {
 			if node == "" {
 				who = "no client had"
 			}
-			p.add("availability", h.stopped, "%s (%d) was healed at %.3f s, its effects were over at %.3f s, and %.3f s later %s answered",
+			p.add("availability", h.stopped,
+				"%s (%d) was healed at %.3f s, its effects were over at %.3f s, and %.3f s later %s answered",
 				h.f, h.fault.ID, seconds(h.stopped), seconds(h.end()), seconds(h.back[node].until-h.end()), who)
 		}
 		rows = append(rows, row)

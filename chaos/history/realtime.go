@@ -84,7 +84,8 @@ func (r *RealTime) Add(op *Op) {
 		late := f.UnixMilli(before) - f.UnixMilli(op.Block.First)
 		r.late.add(max(late, 0))
 		if bound := 2*r.setup.MaxSkewMs + r.setup.MaxLeadMs; late > bound {
-			r.add("I5", op.Time, "%s answered %v, whose time is %d ms before that of %v, which was answered before it was asked for: more than %d ms",
+			r.add("I5", op.Time, "%s answered %v, whose time is %d ms before that of %v, which was answered before "+
+				"it was asked for: more than %d ms",
 				op.who(), op.Block.First, late, before, bound)
 		}
 	}
@@ -100,7 +101,8 @@ func (r *RealTime) Finish() Result {
 	case r.late.n == 0:
 		missing = "no two answers in turn while verdicts were open"
 	}
-	res := r.result("real time", "I5", fmt.Sprintf("%d answers, at most %d ms behind one before", r.late.n, r.late.max), missing)
+	res := r.result("real time", "I5", fmt.Sprintf("%d answers, at most %d ms behind one before", r.late.n,
+		r.late.max), missing)
 	res.Measurements = r.late.measurements("inversion")
 	return res
 }

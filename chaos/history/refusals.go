@@ -40,7 +40,8 @@ func (d *Deadlines) Add(op *Op) {
 		case FaultStart:
 			d.due[i] = map[string]*duty{}
 			if len(i.fault.Targets) == 0 {
-				d.aimless = fmt.Sprintf("%s (%d) has to be refused with %s, and names no target", i.f, i.fault.ID, i.fault.Must)
+				d.aimless = fmt.Sprintf("%s (%d) has to be refused with %s, and names no target", i.f, i.fault.ID,
+					i.fault.Must)
 			}
 			for _, node := range i.fault.Targets {
 				d.due[i][node] = &duty{on: i, node: node}
@@ -74,10 +75,12 @@ func (d *Deadlines) Add(op *Op) {
 		}
 		switch {
 		case op.Type == OK:
-			d.add("refusal", op.Time, "%s (%d) began at %.3f s; %s still answered %v to a call of %.3f s, after its deadline of %d ms",
+			d.add("refusal", op.Time, "%s (%d) began at %.3f s; %s still answered %v to a call of %.3f s, after its "+
+				"deadline of %d ms",
 				i.f, i.fault.ID, seconds(i.at), op.who(), op.Block.First, seconds(a.at), i.fault.DeadlineMs)
 		case op.Type == Fail && op.Reason != i.fault.Must && !allows(i.fault.May, op.Reason):
-			d.add("refusal", op.Time, "%s (%d): %s refused with %s, not with %s", i.f, i.fault.ID, op.who(), op.Reason, i.fault.Must)
+			d.add("refusal", op.Time, "%s (%d): %s refused with %s, not with %s", i.f, i.fault.ID, op.who(),
+				op.Reason, i.fault.Must)
 		}
 	}
 }
@@ -93,10 +96,12 @@ func (d *Deadlines) Finish() Result {
 		case duty.refused > 0:
 			firsts = append(firsts, FirstRefusal{duty.on.f, duty.on.fault.ID, duty.node, int64(duty.worst) / 1e6})
 		case missing == "":
-			missing = fmt.Sprintf("%s (%d): no call was seen refused by %s with %s", duty.on.f, duty.on.fault.ID, duty.node, duty.on.fault.Must)
+			missing = fmt.Sprintf("%s (%d): no call was seen refused by %s with %s", duty.on.f, duty.on.fault.ID,
+				duty.node, duty.on.fault.Must)
 		}
 		if duty.late == 0 && missing == "" {
-			missing = fmt.Sprintf("%s (%d): no client asked %s after its deadline of %d ms", duty.on.f, duty.on.fault.ID, duty.node, duty.on.fault.DeadlineMs)
+			missing = fmt.Sprintf("%s (%d): no client asked %s after its deadline of %d ms", duty.on.f,
+				duty.on.fault.ID, duty.node, duty.on.fault.DeadlineMs)
 		}
 	}
 	if len(d.order) == 0 && missing == "" {
@@ -124,7 +129,8 @@ const ReasonStopped = "STOPPED"
 // demand above the cap, and calls that the harness ended.
 var never = []string{
 	"INVALID_COUNT", "INVALID_FORMAT", "INVALID_ID", "AFTER_TOO_FAR", "ENTROPY_OVERFLOW",
-	"UNAUTHENTICATED", "PERMISSION_DENIED", "RATE_LIMITED", "WORKERS_OFF", "CALLER_CLOCK", "UNKNOWN_WORKER", "WORKER_QUOTA", "NO_WORKER", ReasonStopped,
+	"UNAUTHENTICATED", "PERMISSION_DENIED", "RATE_LIMITED", "WORKERS_OFF", "CALLER_CLOCK", "UNKNOWN_WORKER",
+	"WORKER_QUOTA", "NO_WORKER", ReasonStopped,
 }
 
 // Refusals checks that no call is refused without cause: no call fails while no
@@ -168,11 +174,13 @@ func (r *Refusals) Add(op *Op) {
 	}
 	may, names := false, ""
 	r.during(a.at, op.Time, func(i *injection) {
-		may = may || i.targets(op.Node) && (allows(i.fault.May, op.Reason) || i.fault.Must != "" && i.fault.Must == op.Reason)
+		may = may || i.targets(op.Node) &&
+			(allows(i.fault.May, op.Reason) || i.fault.Must != "" && i.fault.Must == op.Reason)
 		names += " " + i.f
 	})
 	if !may {
-		r.add("no false refusal", op.Time, "%s failed a call with %s, which no fault of its own explains:%s", op.who(), op.Reason, names)
+		r.add("no false refusal", op.Time, "%s failed a call with %s, which no fault of its own explains:%s",
+			op.who(), op.Reason, names)
 	}
 }
 
@@ -182,10 +190,12 @@ func (r *Refusals) Finish() Result {
 	if r.inCalm == 0 {
 		missing = "no call was made in calm"
 	}
-	res := r.result("refusals", "no false refusal", fmt.Sprintf("%d calls in calm, %d failed during faults", r.inCalm, r.failed-r.count), missing)
+	res := r.result("refusals", "no false refusal",
+		fmt.Sprintf("%d calls in calm, %d failed during faults", r.inCalm, r.failed-r.count), missing)
 	res.Measurements = []Measurement{{"calm", seconds(r.quiet), "s"}}
 	if r.last > 0 {
-		res.Measurements = append(res.Measurements, Measurement{"calm share", 100 * float64(r.quiet) / float64(r.last), "%"})
+		res.Measurements = append(res.Measurements,
+			Measurement{"calm share", 100 * float64(r.quiet) / float64(r.last), "%"})
 	}
 	return res
 }

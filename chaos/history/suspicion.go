@@ -65,7 +65,8 @@ func (s *Suspicion) Finish() Result {
 			doubtAt(p.Start, "%s (%d) was never healed", p.Fault, p.ID)
 		}
 		if need := float64(s.want.PerSecond) * p.Before.Seconds; float64(p.Before.OK) < need {
-			doubtAt(p.Start, "%s (%d): %d answers in the %.1f s before it, fewer than %.0f", p.Fault, p.ID, p.Before.OK, p.Before.Seconds, need)
+			doubtAt(p.Start, "%s (%d): %d answers in the %.1f s before it, fewer than %.0f", p.Fault, p.ID,
+				p.Before.OK, p.Before.Seconds, need)
 		}
 	}
 	if s.setup == nil {

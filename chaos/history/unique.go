@@ -57,7 +57,8 @@ func (u *Unique) Finish() Result {
 	var surplus uint64
 	if u.err == nil {
 		surplus, u.err = u.ids.Duplicates(func(d audit.Duplicate) {
-			u.add("I1", clock.Mono(max(d.A, d.B)>>placeBits*1000), "%d IDs from %v (%d) were answered by %s and again by %s",
+			u.add("I1", clock.Mono(max(d.A, d.B)>>placeBits*1000),
+				"%d IDs from %v (%d) were answered by %s and again by %s",
 				d.Count, flake.ID(d.First.Lo), d.First.Lo, name(d.A), name(d.B))
 		})
 	}

@@ -79,7 +79,8 @@ type Suite []Checker
 // uniqueness puts what passes memory bytes; nil keeps it all in memory.
 func NewSuite(memory int64, spool audit.Spool) Suite {
 	return Suite{
-		NewUnique(memory, spool), NewIntervals(), NewOrder(), NewCausal(), NewReserved(), NewConfirmed(DefaultLag), NewHolders(),
+		NewUnique(memory, spool), NewIntervals(), NewOrder(), NewCausal(), NewReserved(), NewConfirmed(DefaultLag),
+		NewHolders(),
 		NewRealTime(), NewTruth(), NewDeadlines(), NewRefusals(), NewPhases(), NewSuspicion(DefaultTraffic),
 	}
 }

@@ -20,7 +20,8 @@ var shapes = []struct {
 	{regexp.MustCompile(`\b20[0-9]{2}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]+)?`), "<TIME>"},
 	{regexp.MustCompile(`[+-]?\b[0-9]+(\.[0-9]+)?(ns|µs|ms|s)\b`), "<DURATION>"},
 	{regexp.MustCompile(`(127\.0\.0\.1|localhost):[0-9]+`), "<ADDRESS>"},
-	{regexp.MustCompile(`(\b(?:sid|entropy)"? *[:=]? *|\bnode-[0-9]+ +)[0-9]+\b`), "$1<N>"}, // in words, JSON, and the table of status
+	// in words, JSON, and the table of status
+	{regexp.MustCompile(`(\b(?:sid|entropy)"? *[:=]? *|\bnode-[0-9]+ +)[0-9]+\b`), "$1<N>"},
 	{regexp.MustCompile(`\b([1-9][0-9]{0,2}(,[0-9]{3})+|[1-9][0-9]{3,})\b`), "<MANY>"},
 	{regexp.MustCompile(`[ \t]+`), " "}, // columns are as wide as their content
 }
@@ -49,7 +50,8 @@ func Compare(got, want string) error {
 		if n < len(w) {
 			first = fmt.Sprintf("%q", w[n])
 		}
-		return fmt.Errorf("printed\n%s\nand the page shows\n%s\n(compared by shape; the first difference is at %s)", got, want, first)
+		return fmt.Errorf("printed\n%s\nand the page shows\n%s\n(compared by shape; the first difference is at %s)",
+			got, want, first)
 	}
 	return nil
 }

@@ -130,7 +130,8 @@ func (s *Shell) Run(commands string) (out string, code int, err error) {
 		}
 	}
 	p, before := s.sh, len(s.sh.printed())
-	if _, err := fmt.Fprintf(s.in, "{\n%s\n} </dev/null\nprintf '%s'\n", s.c.Here.Replace(commands), strings.ReplaceAll(done, "\n", `\n`)); err != nil {
+	if _, err := fmt.Fprintf(s.in, "{\n%s\n} </dev/null\nprintf '%s'\n", s.c.Here.Replace(commands),
+		strings.ReplaceAll(done, "\n", `\n`)); err != nil {
 		return "", 0, err
 	}
 	err = p.await(s.c.Within, func() bool { return strings.HasSuffix(p.printed()[before:], done) })

@@ -144,7 +144,8 @@ func (b Bug) apply(root string) (map[string]string, error) {
 		case strings.TrimSpace(e.Old) == "" || e.Old == e.New:
 			return nil, fmt.Errorf("bug %s changes nothing in %s", b.Name, e.File)
 		case n != 1:
-			return nil, fmt.Errorf("bug %s: its old text occurs %d times in %s, not once: let the bug follow the code", b.Name, n, e.File)
+			return nil, fmt.Errorf("bug %s: its old text occurs %d times in %s, not once: let the bug follow the code",
+				b.Name, n, e.File)
 		}
 		out[e.File] = strings.Replace(text, old, "\n"+e.New, 1)
 	}

@@ -37,7 +37,8 @@ func run(ctx context.Context, args []string) int {
 	}
 	wanted, err := regexp.Compile(*which)
 	if err != nil || flags.NArg() > 0 || *atOnce < 1 {
-		fmt.Fprintln(os.Stderr, "planted: -bugs must be a regular expression, -at-once at least 1, and there are no arguments:", err)
+		fmt.Fprintln(os.Stderr, "planted: -bugs must be a regular expression, -at-once at least 1, and there are no "+
+			"arguments:", err)
 		return 2
 	}
 	root, err := rootOf(".")
@@ -137,7 +138,8 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 			return
 		}
 		if f := healthy[r.Catch.String()]; f.Outcome != Missed {
-			r.Finding = Finding{Outcome: Unknown, Says: fmt.Sprintf("the test fails without the bug: %s%s", f.Says, f.Test)}
+			r.Finding = Finding{Outcome: Unknown,
+				Says: fmt.Sprintf("the test fails without the bug: %s%s", f.Says, f.Test)}
 		} else if changed, err := r.Bug.apply(root); err != nil {
 			r.Finding = Finding{Outcome: Unknown, Says: err.Error()}
 		} else if r.Finding, err = tryTiers(ctx, root, changed, r.Catch); err != nil {

@@ -84,7 +84,8 @@ func mutantsOf(file string, source []byte) ([]mutant, error) {
 					edit(n.OpPos, n.OpPos+token.Pos(len(n.Op.String())), other.String())
 				}
 			case *ast.IfStmt:
-				edit(n.Cond.Pos(), n.Cond.End(), "false && ("+string(source[files.Position(n.Cond.Pos()).Offset:files.Position(n.Cond.End()).Offset])+")")
+				from, to := files.Position(n.Cond.Pos()).Offset, files.Position(n.Cond.End()).Offset
+				edit(n.Cond.Pos(), n.Cond.End(), "false && ("+string(source[from:to])+")")
 			case *ast.ExprStmt:
 				if call, ok := n.X.(*ast.CallExpr); ok && !panics(call) {
 					edit(n.Pos(), n.End(), "")
@@ -110,7 +111,9 @@ func panics(call *ast.CallExpr) bool {
 // testsOf are the arguments of go test for packages whose own tests are not enough, or too
 // slow to be run for each mutant: faults of whole nodes and processes are left out.
 var testsOf = map[string][]string{
-	"client":                  {"./client", "-skip=TestKill|TestRollingRestart|TestEtcdAway|TestBlackHole|TestNodesThatDoNotServe|TestManyAddresses|TestMaxConnectionAge|TestRandomFaults"},
+	"client": {"./client",
+		"-skip=TestKill|TestRollingRestart|TestEtcdAway|TestBlackHole|TestNodesThatDoNotServe|TestManyAddresses|" +
+			"TestMaxConnectionAge|TestRandomFaults"},
 	"internal/lease/protocol": {"./internal/lease/protocol", "-seeds=30", "-skip=TestEveryCallFails"},
 	// Its replies are checked where they are used.
 	"internal/server/resp": {"./internal/server/resp", "./internal/server/respserver"},
@@ -153,7 +156,8 @@ func mutate(ctx context.Context, root, pkg string, limit, atOnce int, seed uint6
 
 	profile := filepath.Join(temp, "cover")
 	began := time.Now()
-	if out, err := goTest(ctx, root, runLimit, append([]string{"-coverpkg=./" + pkg, "-coverprofile=" + profile}, args...)); err != nil {
+	if out, err := goTest(ctx, root, runLimit,
+		append([]string{"-coverpkg=./" + pkg, "-coverprofile=" + profile}, args...)); err != nil {
 		return fmt.Errorf("the tests of %s fail without a mutant: %w\n%s", pkg, err, out)
 	}
 	allowed := 3*time.Since(began) + 10*time.Second
@@ -210,8 +214,10 @@ func mutate(ctx context.Context, root, pkg string, limit, atOnce int, seed uint6
 	for _, r := range result {
 		count[r]++
 	}
-	fmt.Printf("%s: %d of %d mutants: %d killed, %d survived, %d known survivors, %d not executed, %d do not compile; seed %d, %v\n",
-		pkg, len(all), found, count[killed], count[survived], count[known], count[notRun], count[invalid], seed, time.Since(began).Round(time.Second))
+	fmt.Printf("%s: %d of %d mutants: %d killed, %d survived, %d known survivors, %d not executed, %d do not "+
+		"compile; seed %d, %v\n",
+		pkg, len(all), found, count[killed], count[survived], count[known], count[notRun], count[invalid], seed,
+		time.Since(began).Round(time.Second))
 	if count[survived]+count[notRun] > 0 {
 		return errMissed
 	}
@@ -219,7 +225,8 @@ func mutate(ctx context.Context, root, pkg string, limit, atOnce int, seed uint6
 }
 
 // errMissed says that tests did not notice a change. What they missed was printed.
-var errMissed = errors.New("mutants survived: add tests that notice them, or say why they do not matter in " + listOfMutants)
+var errMissed = errors.New("mutants survived: add tests that notice them, or say why they do not matter in " +
+	listOfMutants)
 
 // try runs the tests with m.
 func (m mutant) try(ctx context.Context, root, dir string, allowed time.Duration, args []string) string {
@@ -246,7 +253,8 @@ func (m mutant) try(ctx context.Context, root, dir string, allowed time.Duration
 func goTest(ctx context.Context, root string, allowed time.Duration, args []string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, allowed+runLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-vet=off", "-failfast", "-timeout=" + allowed.String()}, args...)...)
+	cmd := exec.CommandContext(ctx, "go",
+		append([]string{"test", "-count=1", "-vet=off", "-failfast", "-timeout=" + allowed.String()}, args...)...)
 	cmd.Dir = root
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test then ends its tests
 	cmd.WaitDelay = 10 * time.Second
@@ -269,7 +277,8 @@ func readProfile(name string) (func(file string, line int) bool, error) {
 		if !ok || file == "mode" {
 			continue
 		}
-		if _, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &s.from, &column, &s.to, &column, &statements, &count); err != nil {
+		if _, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &s.from, &column, &s.to, &column, &statements,
+			&count); err != nil {
 			return nil, fmt.Errorf("profile: %q: %w", line, err)
 		}
 		if count > 0 {
@@ -277,6 +286,7 @@ func readProfile(name string) (func(file string, line int) bool, error) {
 		}
 	}
 	return func(file string, line int) bool {
-		return slices.ContainsFunc(executed[path.Base(file)], func(s span) bool { return s.from <= line && line <= s.to })
+		return slices.ContainsFunc(executed[path.Base(file)],
+			func(s span) bool { return s.from <= line && line <= s.to })
 	}, nil
 }

@@ -96,7 +96,8 @@ func try(ctx context.Context, root string, changed map[string]string, c Catch, t
 	}
 	ctx, cancel := context.WithTimeout(ctx, runLimit)
 	defer cancel()
-	args := []string{"test", "-overlay=" + list, "-json", "-count=1", "-vet=off", "-failfast", "-timeout=" + testLimit.String()}
+	args := []string{"test", "-overlay=" + list, "-json", "-count=1", "-vet=off", "-failfast", "-timeout=" +
+		testLimit.String()}
 	dir, what := root, slices.Clone(c.Args)
 	if inside, ok := strings.CutPrefix(what[0], "./"+harnessDir+"/"); ok {
 		dir, what[0] = filepath.Join(root, harnessDir), "./"+inside
@@ -216,7 +217,8 @@ func failureMessage(lines []string) (words string, lacks bool) {
 }
 
 // note is how the logs of the simulation and of package tier begin.
-var note = regexp.MustCompile(`^tier \w+: |^seeds \d+ to \d+$|^\d+ seeds, |^(everything|unclocked|tampered), \d+ seeds: |^\d+ schedules, |^\d+ served, `)
+var note = regexp.MustCompile(`^tier \w+: |^seeds \d+ to \d+$|^\d+ seeds, |` +
+	`^(everything|unclocked|tampered), \d+ seeds: |^\d+ schedules, |^\d+ served, `)
 
 func firstLine(s string) string {
 	for line := range strings.Lines(s) {

@@ -28,7 +28,8 @@ func tally(results []Result) string {
 // table returns a page with a row for each test of each bug.
 func table(list []Bug, results []Result, took time.Duration) string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "# Planted bugs\n\n%s. %d processors, %s, compiling included.\n\n", tally(results), runtime.NumCPU(), took.Round(time.Second))
+	fmt.Fprintf(&s, "# Planted bugs\n\n%s. %d processors, %s, compiling included.\n\n", tally(results),
+		runtime.NumCPU(), took.Round(time.Second))
 	s.WriteString("| bug | breaks | incidents | kind | tier | seconds | found by | message |\n")
 	s.WriteString("|-----|--------|-----------|------|------|--------:|----------|---------|\n")
 	for _, b := range list {
@@ -52,7 +53,8 @@ func table(list []Bug, results []Result, took time.Duration) string {
 			if r.Catch.Kind == Real && len(r.Catch.Args) > 1 { // the fault that it takes
 				kind += ", `" + strings.Join(r.Catch.Args[1:], " ") + "`"
 			}
-			row := []string{name, b.Breaks, b.Incidents, kind, r.Tier, after, by, shorten(transcript.ReplaceAllString(says, "the transcript differs:"), 110)}
+			row := []string{name, b.Breaks, b.Incidents, kind, r.Tier, after, by,
+				shorten(transcript.ReplaceAllString(says, "the transcript differs:"), 110)}
 			if name == "" {
 				row[1], row[2] = "", ""
 			}

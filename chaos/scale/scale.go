@@ -73,7 +73,8 @@ type Plan struct {
 // Default returns the plan of n nodes with default settings in layout fleet.
 func Default(n int) Plan {
 	l := config.Default().Lease
-	return Plan{Nodes: n, Layout: flake.Fleet, ExtendEvery: l.ExtendEvery, KeepAlive: l.KeepAlive, ReloadEvery: l.ReloadEvery}
+	return Plan{Nodes: n, Layout: flake.Fleet, ExtendEvery: l.ExtendEvery, KeepAlive: l.KeepAlive,
+		ReloadEvery: l.ReloadEvery}
 }
 
 // Sizes on the wire, in bytes. Those of records follow from what is stored; the
@@ -99,11 +100,13 @@ var sample = struct{ space, era, holder, window, node, ledger int }{
 	space:  kv("config", lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: aUUID}),
 	era:    kv("era", lease.Era{Number: 1, Cluster: 1 << 63}),
 	holder: kv("holder/100", lease.Holder{Instance: aUUID, Node: aNode}),
-	window: kv("window/100", lease.Window{Era: 1, Term: 1, Instance: aUUID, Node: aNode, Nonce: "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
-		Base: aTime, Ceil: aTime, State: lease.Active, Wall: aTime}),
+	window: kv("window/100", lease.Window{Era: 1, Term: 1, Instance: aUUID, Node: aNode,
+		Nonce: "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+		Base:  aTime, Ceil: aTime, State: lease.Active, Wall: aTime}),
 	node: kv("node/"+aUUID, lease.Registration{Instance: aUUID, Node: aNode, Version: "v1.0.0",
 		GRPC: "host100:9000", HTTP: "host100:8080", Gossip: "10.0.0.100:7946"}),
-	ledger: kv("ledger/100/00000000000000000001", lease.LedgerLine{Term: 1, Instance: aUUID, Node: aNode, Era: 1, Since: aTime}),
+	ledger: kv("ledger/100/00000000000000000001",
+		lease.LedgerLine{Term: 1, Instance: aUUID, Node: aNode, Era: 1, Since: aTime}),
 }
 
 const (
@@ -147,8 +150,10 @@ func (p Plan) Calm() Rates { return p.at(1 / p.loadEvery()) }
 // at returns the traffic of a node that lists the space so many times a second.
 func (p Plan) at(loads float64) Rates {
 	r := Rates{Writes: 1 / p.ExtendEvery.Seconds(), KeepAlives: 1 / p.KeepAlive.Seconds(), Loads: loads}
-	all := sample.space + sample.era + sample.window // an extension compares these, and is answered with them and the holder
-	r.SentBytes = r.Writes*float64(request+all+sample.window+sample.window/2) + r.KeepAlives*keepAliveSent + loads*loadSent
+	// an extension compares these, and is answered with them and the holder
+	all := sample.space + sample.era + sample.window
+	r.SentBytes = r.Writes*float64(request+all+sample.window+sample.window/2) + r.KeepAlives*keepAliveSent +
+		loads*loadSent
 	r.ReadBytes = r.Writes*float64(answer+all+sample.holder) + r.KeepAlives*keepAliveRead + loads*p.load()
 	progress := 3 / p.ReloadEvery.Seconds()
 	r.SentBytes += progress * progressSent
@@ -197,13 +202,15 @@ func Differences(m Measured) (out []string) {
 	compare("packets of gossip", m.Calm.GossipPackets, c.GossipPackets, 0.05)
 	compare("bytes of gossip", m.Calm.GossipBytes, c.GossipBytes, 0.15)
 	if most := 3 / p.loadEvery(); m.CalmSeconds > 0 && m.Calm.Loads > most {
-		out = append(out, fmt.Sprintf("%d nodes: %.4f lists a second at rest, want %.4f at most", m.Nodes, m.Calm.Loads, most))
+		out = append(out, fmt.Sprintf("%d nodes: %.4f lists a second at rest, want %.4f at most", m.Nodes,
+			m.Calm.Loads, most))
 	}
 	if m.Confirmed != m.Nodes {
 		out = append(out, fmt.Sprintf("%d nodes: %d are confirmed", m.Nodes, m.Confirmed))
 	}
 	if m.Start.Loads > 4.5 || m.Start.Writes > 4.5 {
-		out = append(out, fmt.Sprintf("%d nodes start at once: %.1f lists and %.1f writes each: do they all ask for one sid?", m.Nodes, m.Start.Loads, m.Start.Writes))
+		out = append(out, fmt.Sprintf("%d nodes start at once: %.1f lists and %.1f writes each: do they all ask for "+
+			"one sid?", m.Nodes, m.Start.Loads, m.Start.Writes))
 	}
 	return out
 }
@@ -240,7 +247,8 @@ func RealDifferences(m Real) (out []string) {
 		{"in a rolling restart", m.Rolling.ReadBytes, p.at(m.Rolling.Loads).ReadBytes + p.watched()/m.Pause},
 	} {
 		if math.Abs(c.got-c.want) > 0.2*c.want {
-			out = append(out, fmt.Sprintf("%d keepers and a real etcd %s: %.0f bytes/s of each, calculated %.0f", m.Nodes, c.what, c.got, c.want))
+			out = append(out, fmt.Sprintf("%d keepers and a real etcd %s: %.0f bytes/s of each, calculated %.0f",
+				m.Nodes, c.what, c.got, c.want))
 		}
 	}
 	return out

@@ -13,8 +13,10 @@ import (
 // truth, and count for themselves who answered: they share nothing with the
 // machine that they check.
 type clockChecks struct {
-	shut          bool          // the gate is shut
-	findableSince time.Duration // since when, at each evaluation, enough sound peers had answered twice, to find a wrong clock; negative: it was not evaluated yet
+	shut bool // the gate is shut
+	// since when, at each evaluation, enough sound peers had answered twice, to find a wrong clock;
+	// negative: it was not evaluated yet
+	findableSince time.Duration
 	slept         time.Duration // of the host, as of the last tick
 	sets          int           // of the host's wall clock, as of the last tick
 }
@@ -55,7 +57,8 @@ func (p *process) settled(t time.Duration) bool {
 	if pl.gossipLost+pl.gossipSlow+pl.gossipCut > 0 || !p.answeredSince(p.host.wrong) {
 		notice = clock.Freshness + 5*time.Second
 	}
-	return t-p.host.wrong >= notice && p.host.wrong <= t && t-p.paused >= notice && (p.resumes <= 0 || t-p.resumes >= notice)
+	return t-p.host.wrong >= notice && p.host.wrong <= t && t-p.paused >= notice &&
+		(p.resumes <= 0 || t-p.resumes >= notice)
 }
 
 // answeredSince reports that so many peers have answered since true time t that without
@@ -88,7 +91,8 @@ func (p *process) checkIssued(b gen.Block, read time.Duration) {
 	truth := clock.Millis((startTime + int64(read)) / 1e6)
 	sim.points.hit(HeldAgainstTruth)
 	if off := clock.Millis(sim.plan.format.UnixMilli(b.Last())) - truth; off > limit || -off > limit+sim.plan.unit()-1 {
-		sim.violate("I5", "%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(), off)
+		sim.violate("I5", "%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(),
+			off)
 	}
 }
 
@@ -133,7 +137,8 @@ func (p *process) checkMajority(r agreement.Reading) {
 	if v := p.judge.machine.Verdict(); p.offTruth().Abs() > limit {
 		p.sim.points.hit(WrongAndFound)
 		if v.Phase != clock.Shut {
-			p.sim.violate("I5", "%s is in phase %v, its clock is %v from the truth, and %d sound peers have answered", p.name, v.Phase, p.offTruth(), sound)
+			p.sim.violate("I5", "%s is in phase %v, its clock is %v from the truth, and %d sound peers have answered",
+				p.name, v.Phase, p.offTruth(), sound)
 		}
 	}
 }
@@ -152,11 +157,13 @@ func (p *process) checkAlone() {
 		}
 		for sid, s := range p.judge.told.SIDs {
 			w := s.Window.Value
-			if w.Node != h.node || w.State != lease.Active || s.Holder.Exists() || !s.Window.Same(current.SIDs[sid].Window) || current.SIDs[sid].Holder.Exists() ||
+			if w.Node != h.node || w.State != lease.Active || s.Holder.Exists() ||
+				!s.Window.Same(current.SIDs[sid].Window) || current.SIDs[sid].Holder.Exists() ||
 				now-w.Wall > millis(9*time.Minute) || w.Ceil > now+millis(p.sim.plan.window) {
 				continue
 			}
-			p.sim.violate("I5", "%s takes itself for the only node, and %s has not given sid %d back", p.name, h.node, sid)
+			p.sim.violate("I5", "%s takes itself for the only node, and %s has not given sid %d back", p.name, h.node,
+				sid)
 		}
 	}
 }
@@ -195,7 +202,8 @@ func (p *process) checkEstimate(peer *process, a answer) {
 			continue
 		}
 		if o.RTT < 0 {
-			p.sim.violate("I5", "%s takes an answer of %s that was held for %v longer than the exchange took", p.name, o.Name, -o.RTT)
+			p.sim.violate("I5", "%s takes an answer of %s that was held for %v longer than the exchange took", p.name,
+				o.Name, -o.RTT)
 		}
 		rejected := o.Age > 0 // the estimate is of an earlier answer
 		if rejected || !o.Fresh || a.lie != 0 || p.host.leapt || peer.host.leapt {
@@ -203,7 +211,8 @@ func (p *process) checkEstimate(peer *process, a answer) {
 		}
 		truth := time.Duration(peer.readings().Raw + a.clocks.Issuing - r.Clocks.Raw - r.Clocks.Issuing)
 		if off := truth - o.Offset; off.Abs() > o.Error+time.Microsecond {
-			p.sim.violate("I5", "%s takes the clock of %s for %v ± %v from its own, and it is %v", p.name, o.Name, o.Offset, o.Error, truth)
+			p.sim.violate("I5", "%s takes the clock of %s for %v ± %v from its own, and it is %v", p.name, o.Name,
+				o.Offset, o.Error, truth)
 		}
 		return
 	}

@@ -39,9 +39,11 @@ func newEtcd(sim *simulation) *etcd {
 	}, sim.trueMillis()); err != nil {
 		panic(err)
 	}
-	for sid := sim.plan.spare; !sim.plan.ranges && sim.plan.part.All() && sid < sim.plan.format.Layout.Holders()-sim.plan.workers.sids.Len(); sid++ {
+	for sid := sim.plan.spare; !sim.plan.ranges && sim.plan.part.All() &&
+		sid < sim.plan.format.Layout.Holders()-sim.plan.workers.sids.Len(); sid++ {
 		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(lease.Window{
-			Era: 1, Term: 1, Instance: "operator", Nonce: "aside", Base: sim.trueMillis(), Ceil: sim.trueMillis(), State: lease.Quarantined,
+			Era: 1, Term: 1, Instance: "operator", Nonce: "aside", Base: sim.trueMillis(), Ceil: sim.trueMillis(),
+			State: lease.Quarantined,
 		}))
 	}
 	const scan = 500 * time.Millisecond
@@ -140,7 +142,8 @@ func (e *etcd) ask(p *process, a any, answer func(worker.Answer)) {
 
 // exchange sends a request and has it answered once: by etcd, or by its own deadline. sender
 // returns what sends it, when it has been drawn for how long it travels.
-func exchange[T any](e *etcd, p *process, failed T, hear func(T), sender func(up time.Duration) func(time.Duration, func(T))) {
+func exchange[T any](e *etcd, p *process, failed T, hear func(T),
+	sender func(up time.Duration) func(time.Duration, func(T))) {
 	sim, pl := e.sim, &e.sim.plan
 	noisy := sim.stage == trouble
 	answered := false
@@ -179,7 +182,8 @@ func exchange[T any](e *etcd, p *process, failed T, hear func(T), sender func(up
 // register starts a registration, which is several requests to etcd, after first. It
 // returns what sends the last one, which writes: that alone can be carried out after
 // the node has given the call up, or twice.
-func (e *etcd) register(p *process, r lease.Register, first time.Duration) (send func(time.Duration, func(lease.Event))) {
+func (e *etcd) register(p *process, r lease.Register,
+	first time.Duration) (send func(time.Duration, func(lease.Event))) {
 	var finish func() (lease.LeaseID, error)
 	arrive(e, first, p, func() lease.Event {
 		finish = e.mem.StartRegister(r.Lease, r.TTL, r.Registration)
@@ -319,7 +323,8 @@ func (e *etcd) notPoisoned(p *process, t lease.Txn) {
 		e.heldSince[t.SID] = sim.now
 	}
 	const most = 4 * time.Minute // what the guard allows, and what delays add
-	if sim.plan.mode != Everything || sim.plan.faulty != 1 || sim.plan.twin > 0 || p.host.sound || t.Window.Wall < sim.trueMillis()+millis(most) {
+	if sim.plan.mode != Everything || sim.plan.faulty != 1 || sim.plan.twin > 0 || p.host.sound ||
+		t.Window.Wall < sim.trueMillis()+millis(most) {
 		return
 	}
 	v := e.view()
@@ -327,7 +332,8 @@ func (e *etcd) notPoisoned(p *process, t lease.Txn) {
 		since, held := e.heldSince[sid]
 		if s := v.SIDs[sid]; held && sid != t.SID && sim.now-since > longHeld && s.Holder.Exists() &&
 			s.Holder.Value.Node != p.host.node && s.Window.Value.State == lease.Active {
-			sim.violate("poison", "%s acquired sid %d by a clock that reads %d ms ahead, while sid %d has long been held by another",
+			sim.violate("poison", "%s acquired sid %d by a clock that reads %d ms ahead, while sid %d has long been "+
+				"held by another",
 				p.name, t.SID, t.Window.Wall-sim.trueMillis(), sid)
 			return
 		}
@@ -451,7 +457,8 @@ func (e *etcd) quarantineSID() {
 	put := win.Value
 	put.Era, put.State = v.Era.Value.Number, lease.Quarantined
 	if win.Value.State == lease.Quarantined {
-		put.State, put.Term, put.Base, put.Instance, put.Node = lease.Released, put.Term+1, put.Ceil, "operator", repair.Name
+		put.State, put.Term, put.Base, put.Instance, put.Node = lease.Released, put.Term+1, put.Ceil, "operator",
+			repair.Name
 	}
 	sim.numbers++
 	put.Nonce = fmt.Sprintf("x%d", sim.numbers)

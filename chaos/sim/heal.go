@@ -64,7 +64,8 @@ func (sim *simulation) hostOf(node string) *host {
 // settling is how long a repaired cluster may take: leases run out, windows of ended
 // processes pass, gates see ten seconds of calm, steps of two seconds are slewed.
 func (sim *simulation) settling() time.Duration {
-	spread := time.Duration(min(sim.plan.format.Layout.Holders(), lease.MaxSIDs)) * 62500 * time.Microsecond // of lists after a change
+	// of lists after a change
+	spread := time.Duration(min(sim.plan.format.Layout.Holders(), lease.MaxSIDs)) * 62500 * time.Microsecond
 	return 60*time.Second + 2*max(sim.plan.window, sim.plan.workers.window) + 2*sim.plan.ttl + spread
 }
 
@@ -84,13 +85,16 @@ func (sim *simulation) expectAlive() {
 	}
 	for _, h := range sim.hosts {
 		if p := h.process; p != nil && !p.gone && !registered[p.name] {
-			sim.violate("liveness", "%s is not registered %v after all faults ended: %s", p.name, sim.settling(), sim.state(p))
+			sim.violate("liveness", "%s is not registered %v after all faults ended: %s", p.name, sim.settling(),
+				sim.state(p))
 		}
 		if m := h.process.judge.machine; m != nil && !h.process.gone && m.Verdict().Phase == clock.Shut {
-			sim.violate("liveness", "%s refuses for its clock %v after all faults ended: %s", h.process.name, sim.settling(), sim.state(h.process))
+			sim.violate("liveness", "%s refuses for its clock %v after all faults ended: %s", h.process.name,
+				sim.settling(), sim.state(h.process))
 		}
 		if why := sim.unable(h.process); why != nil && !sim.excused(h.process, why) {
-			sim.violate("liveness", "%s does not serve %v after all faults ended: %v; %s", h.process.name, sim.settling(), why, sim.state(h.process))
+			sim.violate("liveness", "%s does not serve %v after all faults ended: %v; %s", h.process.name,
+				sim.settling(), why, sim.state(h.process))
 		} else if why != nil {
 			again = true
 			h.process.die("is restarted, for it refuses: " + why.Error())
@@ -178,7 +182,8 @@ func (sim *simulation) free(p *process) int {
 	within := cmp.Or(p.host.sids, sim.plan.sids())
 	for sid := within.From; sid < within.To; sid++ {
 		s := v.SIDs[sid]
-		if s.Holder.Exists() || s.Window.Err != nil || s.Window.Value.State == lease.Quarantined || s.Window.Value.Ceil > soon {
+		if s.Holder.Exists() || s.Window.Err != nil || s.Window.Value.State == lease.Quarantined ||
+			s.Window.Value.Ceil > soon {
 			continue
 		}
 		return int(sid)
@@ -218,12 +223,14 @@ func (sim *simulation) tamper() {
 		do    func()
 	}{
 		{"etcd is rewound to a backup", true, false, func() { e.mem.Restore(backup) }},
-		{"etcd is rewound to a backup, as another cluster", true, false, func() { e.mem.Restore(backup); e.mem.SetCluster(2) }},
+		{"etcd is rewound to a backup, as another cluster", true, false,
+			func() { e.mem.Restore(backup); e.mem.SetCluster(2) }},
 		{"a window record is deleted", false, false, func() { e.mem.Delete(window) }},
 		{"a window record and its holder are deleted", false, false, func() { e.mem.Delete(window, holder) }},
 		{"a window record is damaged", false, true, func() { e.mem.Corrupt(window) }},
 		{"a ceiling is lowered by hand", false, false, edit(func(r *lease.Window) { r.Ceil = r.Base })},
-		{"a term is lowered by hand", false, false, edit(func(r *lease.Window) { r.Term = max(r.Term-1, 1); r.Nonce, r.Instance = "hand", "hand" })},
+		{"a term is lowered by hand", false, false,
+			edit(func(r *lease.Window) { r.Term = max(r.Term-1, 1); r.Nonce, r.Instance = "hand", "hand" })},
 		{"the config is deleted", true, false, func() { e.mem.Delete("config") }},
 		{"the era is deleted", true, false, func() { e.mem.Delete("era") }},
 		{"the era is lowered by hand", true, false, func() {
@@ -242,7 +249,8 @@ func (sim *simulation) tamper() {
 	sim.run(sim.plan.extendEvery + sim.plan.timeout + sim.plan.retry + 10*sim.plan.latency)
 	for _, h := range sim.hosts {
 		if p := h.process; (all || p == victim) && !(p.latched || how.reads && sim.stopped(p, sid)) {
-			sim.violate("detection", "%s did not notice within an extension that %s: %s", p.name, how.name, sim.state(p))
+			sim.violate("detection", "%s did not notice within an extension that %s: %s", p.name, how.name,
+				sim.state(p))
 		}
 	}
 	sim.run(sim.upTo(20 * time.Second)) // longer than it takes, or not
@@ -275,7 +283,8 @@ func (sim *simulation) repairSlack() repair.Slack {
 	if sim.plan.mode == Unclocked {
 		return repair.Slack{Window: max(sim.plan.window, sim.plan.workers.window)}
 	}
-	return repair.Slack{Window: max(sim.plan.window, sim.plan.workers.window), MaxSkew: sim.plan.maxSkew, MaxLead: sim.plan.maxLead}
+	return repair.Slack{Window: max(sim.plan.window, sim.plan.workers.window), MaxSkew: sim.plan.maxSkew,
+		MaxLead: sim.plan.maxLead}
 }
 
 // beginEra writes an era that the repair computed. Its floor must not be below that
@@ -307,11 +316,13 @@ func (sim *simulation) recover(config string) {
 	sim.beginEra(v.Era.Value, next.Era)
 	// A process that does not know yet issues from its old window: that ends with the next
 	// extension, and below the floor.
-	sim.stage, sim.floor, sim.knownBy = repaired, next.Era.Floor, sim.now+sim.plan.extendEvery+2*sim.plan.timeout+5*time.Second
+	sim.stage, sim.floor, sim.knownBy = repaired, next.Era.Floor,
+		sim.now+sim.plan.extendEvery+2*sim.plan.timeout+5*time.Second
 	sim.run(max(next.Era.Floor-sim.trueMillis(), clock.Millis(0)).Duration() + sim.settling())
 	for _, h := range sim.hosts {
 		if why := sim.unable(h.process); why != nil {
-			sim.violate("recover", "%s does not serve after the repair: %v; %s", h.process.name, why, sim.state(h.process))
+			sim.violate("recover", "%s does not serve after the repair: %v; %s", h.process.name, why,
+				sim.state(h.process))
 		} else {
 			sim.points.hit(Recovered)
 		}

@@ -96,7 +96,8 @@ func (p *process) agree(ev agreement.Event) {
 	}
 	if after := m.Verdict().Phase; after != before {
 		j := m.Report(r).Gate.Judgement
-		sim.note(p, "gate "+after.String()+" on "+j.Finding.String()+", offset %d us, %d registered", int64(j.Offset)/1000, int64(j.Registered))
+		sim.note(p, "gate "+after.String()+" on "+j.Finding.String()+", offset %d us, %d registered",
+			int64(j.Offset)/1000, int64(j.Registered))
 		if after == clock.Confirmed && sim.plan.withoutGossip*2 >= len(sim.hosts) && j.Registered > 1 {
 			sim.points.hit(MostWithoutGossip)
 		}

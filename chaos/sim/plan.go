@@ -29,13 +29,14 @@ type plan struct {
 	maxSkew, maxLead                                            time.Duration
 	strict                                                      bool
 	rawClock                                                    bool // IDs from the wall clock itself, unanchored
-	plainEntropy                                                bool // no random bits: windows that overlap give equal IDs
-	maxStep                                                     uint32
-	tickEvery                                                   time.Duration
-	pace                                                        time.Duration // mean between two requests to a node
-	greedy                                                      float64       // requests for very many IDs
-	follow                                                      float64       // requests with after
-	startWithin                                                 time.Duration
+	// no random bits: windows that overlap give equal IDs
+	plainEntropy bool
+	maxStep      uint32
+	tickEvery    time.Duration
+	pace         time.Duration // mean between two requests to a node
+	greedy       float64       // requests for very many IDs
+	follow       float64       // requests with after
+	startWithin  time.Duration
 
 	// Faults of processes.
 	crash, stop, pause, twin float64
@@ -87,7 +88,8 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	p.ttl = max(p.window/2, 2*time.Second)
 	p.keepAlive = p.ttl / 5
 	p.retry, p.timeout = 250*time.Millisecond, 2*time.Second
-	p.maxSkew, p.maxLead = 250*time.Millisecond, one(0, 250*time.Millisecond, 250*time.Millisecond, 250*time.Millisecond)
+	p.maxSkew, p.maxLead = 250*time.Millisecond,
+		one(0, 250*time.Millisecond, 250*time.Millisecond, 250*time.Millisecond)
 	p.maxStep = []uint32{0, 255, 255}[r.IntN(3)]
 	p.strict = r.IntN(3) == 0
 	p.tickEvery = one(50*time.Millisecond, 100*time.Millisecond)
@@ -193,7 +195,8 @@ func drawWithoutGossip(r *rand.Rand, p plan) int {
 // same, and all of them last beyond the times that wrong clocks show in mode Everything.
 var layouts = []string{
 	"twitter", "discord", "instagram", "sonyflake", "leaf", "js53", "baidu,epoch=2024-01-01",
-	"42/11/10,steps=random", "36/9/10,order=time-seq-sid,unit=20ms", "32/16/12,order=time-seq-sid,unit=500ms,steps=random",
+	"42/11/10,steps=random", "36/9/10,order=time-seq-sid,unit=20ms",
+	"32/16/12,order=time-seq-sid,unit=500ms,steps=random",
 	"40/5/8,unit=4ms,start=30", "41/6/7,epoch=2023-07-01T00:00:00.333Z",
 }
 
@@ -263,7 +266,10 @@ func (sim *simulation) planFaults() {
 		}
 	}))
 	sim.every(p.suspend, faultyHost(func(h *host) { sim.sleep(h, sim.logTime(time.Second, time.Minute), false) }))
-	sim.every(p.migrate, faultyHost(func(h *host) { sim.sleep(h, sim.logTime(100*time.Millisecond, time.Minute), true) }))
+	sim.every(p.migrate, faultyHost(func(h *host) {
+		sim.sleep(h, sim.logTime(100*time.Millisecond, time.Minute),
+			true)
+	}))
 	sim.every(p.fleetStep, func() {
 		if p.faulty < p.nodes {
 			return

@@ -87,13 +87,18 @@ const (
 
 var pointNames = [numPoints]string{
 	"took over", "adopted unknown", "reheld", "reclaimed", "released", "on standby", "lost sid", "two held one sid",
-	"issued after long pause", "interleaved", "crashed mid step", "applied for dead process", "sent twice", "refused by compare",
-	"leader changed", "expired early", "era began", "operator quarantined", "two of one name", "refused to start", "kept by watch", "watch given up", "held in fleet", "held sid first", "held within a unit", "held in range", "held in part", "false peer answered", "most without gossip",
-	"worker acquired", "worker extended", "worker adopted", "worker reheld", "worker released", "worker lost", "worker outside",
+	"issued after long pause", "interleaved", "crashed mid step", "applied for dead process", "sent twice",
+	"refused by compare",
+	"leader changed", "expired early", "era began", "operator quarantined", "two of one name", "refused to start",
+	"kept by watch", "watch given up", "held in fleet", "held sid first", "held within a unit", "held in range",
+	"held in part", "false peer answered", "most without gossip",
+	"worker acquired", "worker extended", "worker adopted", "worker reheld", "worker released", "worker lost",
+	"worker outside",
 	"worker asks twice", "worker used after loss", "worker closed meanwhile", "worker answer died",
 	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
 	"HISTORY_REWOUND", "NO_SID", "DRAINING",
-	"followed step", "refuted step", "slept through", "shut", "reopened", "unopposed", "grace over", "gave up", "poison guard",
+	"followed step", "refuted step", "slept through", "shut", "reopened", "unopposed", "grace over", "gave up",
+	"poison guard",
 	"discontinuous", "later revision reported", "duplicated", "held against truth", "wrong and found", "quarantined",
 	"tampering", "latched", "recovered",
 }
@@ -130,10 +135,12 @@ func (p Point) of(m Mode) bool {
 		return false
 	case Tampering, Latched, Recovered, HistoryRewound:
 		return m == Tampered
-	case FalsePeerAnswered, MostWithoutGossip, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, Unopposed, GraceOver, GaveUp, PoisonGuard, Discontinuous,
+	case FalsePeerAnswered, MostWithoutGossip, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, Unopposed,
+		GraceOver, GaveUp, PoisonGuard, Discontinuous,
 		LaterRevisionReported, HeldAgainstTruth, WrongAndFound, RefusedToStart:
 		return m == Everything
-	case FollowedStep, SleptThrough, EraBegan, OperatorQuarantined, TwoOfOneName, ClockRegression, Quarantined, Reclaimed, OnStandby, LostSID, TwoHeldOneSID:
+	case FollowedStep, SleptThrough, EraBegan, OperatorQuarantined, TwoOfOneName, ClockRegression, Quarantined,
+		Reclaimed, OnStandby, LostSID, TwoHeldOneSID:
 		return m != Tampered
 	}
 	return true
@@ -142,7 +149,8 @@ func (p Point) of(m Mode) bool {
 // Rare reports that only long runs can be expected to reach the point.
 func (p Point) Rare() bool {
 	switch p {
-	case Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep, LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
+	case Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep,
+		LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
 		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly,
 		WorkerAdopted, WorkerReheld, WorkerLost, WorkerUsedAfterLoss, WorkerClosedMeanwhile, WorkerAnswerDied:
 		return true

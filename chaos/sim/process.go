@@ -107,7 +107,8 @@ func (sim *simulation) start(h *host) {
 		sim.in(h.at-sim.now, func() { sim.start(h) })
 		return
 	}
-	if wall := clock.Millis(h.read(sim.now).Wall / 1e6); wall <= clock.Millis(sim.plan.format.Epoch) && sim.plan.mode != Unclocked {
+	if wall := clock.Millis(h.read(sim.now).Wall / 1e6); wall <= clock.Millis(sim.plan.format.Epoch) &&
+		sim.plan.mode != Unclocked {
 		sim.note(nil, h.node+" does not start with its clock at %d", int64(wall))
 		sim.points.hit(RefusedToStart)
 		sim.in(time.Second+sim.upTo(time.Second), func() { sim.start(h) })
@@ -124,10 +125,11 @@ func (sim *simulation) begin(h *host) *process {
 	sim.processes = append(sim.processes, p)
 	pl := &sim.plan
 	p.config = protocol.Config{
-		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim", Gossip: h.gossip()},
-		Format:       pl.format,
-		SIDRange:     h.sids,
-		Workers:      pl.workers.sids, WorkerWindow: pl.workers.window,
+		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim",
+			Gossip: h.gossip()},
+		Format:   pl.format,
+		SIDRange: h.sids,
+		Workers:  pl.workers.sids, WorkerWindow: pl.workers.window,
 		Window: pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
 		ReloadEvery: pl.reload, RetryAfter: pl.retry, MaxSkew: pl.maxSkew, MaxLead: pl.maxLead,
 		StepLimit: clock.DefaultStepLimit, DowntimeLimit: downtimeLimit,
@@ -142,7 +144,8 @@ func (sim *simulation) begin(h *host) *process {
 	}
 	p.node = node.New(node.Config{
 		Name: h.node, Instance: lease.Instance(p.name), MaxSkew: 250 * time.Millisecond,
-		Gen: gen.Config{Layout: pl.format.Layout, Epoch: clock.Millis(pl.format.Epoch), MaxLead: millis(pl.maxLead), MaxStep: pl.maxStep},
+		Gen: gen.Config{Layout: pl.format.Layout, Epoch: clock.Millis(pl.format.Epoch), MaxLead: millis(pl.maxLead),
+			MaxStep: pl.maxStep},
 	}, p, source)
 	p.beginJudging()
 	sim.note(p, "starts")
@@ -238,7 +241,8 @@ func (p *process) work() {
 		p.recordGrants(ev)
 		p.stepped = p.Now()
 		actions := p.machine.Step(p.stepped, ev)
-		if w, ok := ev.(lease.Watched); ok && len(w.Changes) > 0 && !slices.Equal(p.machine.Status().Nodes, p.status.Nodes) {
+		if w, ok := ev.(lease.Watched); ok && len(w.Changes) > 0 &&
+			!slices.Equal(p.machine.Status().Nodes, p.status.Nodes) {
 			p.sim.points.hit(KeptByWatch)
 		}
 		if _, read := ev.(lease.Loaded); read {
@@ -280,10 +284,12 @@ func (p *process) recordGrants(ev lease.Event) {
 	at := p.sim.moment()
 	for sid := p.sim.plan.sids().From; sid < p.sim.plan.sids().To; sid++ {
 		s, ok := v.SIDs[sid]
-		if !ok || s.Window.Err != nil || string(s.Window.Value.Instance) != p.name || s.Window.Value.State != lease.Active {
+		if !ok || s.Window.Err != nil || string(s.Window.Value.Instance) != p.name ||
+			s.Window.Value.State != lease.Active {
 			continue
 		}
-		h.Grants = append(h.Grants, history.Grant{Process: p.name, SID: sid, Base: s.Window.Value.Base, Ceil: s.Window.Value.Ceil, At: at})
+		h.Grants = append(h.Grants, history.Grant{Process: p.name, SID: sid, Base: s.Window.Value.Base,
+			Ceil: s.Window.Value.Ceil, At: at})
 	}
 }
 
@@ -325,7 +331,8 @@ func (p *process) do(a lease.Action) {
 	sim := p.sim
 	switch a := a.(type) {
 	case lease.Begin:
-		sim.note(p, "BEGIN sid=%d term=%d window=[%d,%d)", int64(a.Grant.SID), a.Grant.Term, sinceStart(a.Grant.Base), sinceStart(a.Grant.Ceil))
+		sim.note(p, "BEGIN sid=%d term=%d window=[%d,%d)", int64(a.Grant.SID), a.Grant.Term, sinceStart(a.Grant.Base),
+			sinceStart(a.Grant.Ceil))
 		p.meanwhile(func() {
 			p.node.Begin(a.Grant)
 			p.holds++

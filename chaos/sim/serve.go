@@ -46,7 +46,8 @@ func (p *process) wish() (n int, after flake.ID) {
 	if sim.chance(sim.plan.follow) {
 		after = sim.recent[sim.rng.IntN(len(sim.recent))]
 		if sim.rng.IntN(8) == 0 { // an ID of another space, or of none
-			ms, low := int64(sim.trueMillis())-sim.plan.format.Epoch+sim.rng.Int64N(2000), sim.plan.format.Layout.LowBits()
+			ms, low := int64(sim.trueMillis())-sim.plan.format.Epoch+sim.rng.Int64N(2000),
+				sim.plan.format.Layout.LowBits()
 			after = flake.ID(ms/int64(sim.plan.unit())<<low | sim.rng.Int64N(1<<low))
 		}
 	}
@@ -166,7 +167,8 @@ func (t *terms) add(sim *simulation, p *process, b gen.Block) {
 	}
 	t.list[i].last = max(t.list[i].last, b.Last())
 	if cut := t.list[i].cut; cut != 0 && sim.ends(b.Last()) > cut {
-		sim.violate("I4", "%s issued %v of sid %d, which it gave back with the ceiling %d", p.name, b.Last(), b.SID, cut)
+		sim.violate("I4", "%s issued %v of sid %d, which it gave back with the ceiling %d", p.name, b.Last(), b.SID,
+			cut)
 	}
 }
 
@@ -199,7 +201,8 @@ func (t *terms) check() (out []string) {
 	})
 	for i := 1; i < len(list); i++ {
 		if a, b := list[i-1], list[i]; a.sid == b.sid && b.first <= a.last && len(out) < 5 {
-			out = append(out, fmt.Sprintf("sid %d: %s issued %v to %v, and %s from %v", a.sid, a.process, a.first, a.last, b.process, b.first))
+			out = append(out, fmt.Sprintf("sid %d: %s issued %v to %v, and %s from %v", a.sid, a.process, a.first,
+				a.last, b.process, b.first))
 		}
 	}
 	return out

@@ -187,14 +187,16 @@ func Explain(r Result, o Options, around int) string {
 func locate(lines []string, v Violation) int {
 	if v.At >= 0 {
 		stamp := stampOf(v.At)
-		i, _ := slices.BinarySearchFunc(lines, stamp, func(l, s string) int { return strings.Compare(l[:min(len(l), len(s))], s) })
+		i, _ := slices.BinarySearchFunc(lines, stamp,
+			func(l, s string) int { return strings.Compare(l[:min(len(l), len(s))], s) })
 		for i+1 < len(lines) && strings.HasPrefix(lines[i+1], stamp) {
 			i++
 		}
 		return i
 	}
 	for i := len(lines) - 1; i >= 0; i-- {
-		for _, word := range strings.FieldsFunc(v.Detail, func(r rune) bool { return strings.ContainsRune(" ,:[)", r) }) {
+		for _, word := range strings.FieldsFunc(v.Detail,
+			func(r rune) bool { return strings.ContainsRune(" ,:[)", r) }) {
 			if len(word) == flake.TextLen && strings.Contains(lines[i], word) {
 				return i
 			}

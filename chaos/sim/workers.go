@@ -109,7 +109,8 @@ func (sim *simulation) addGenerators() {
 		sim.note(nil, g.name+" is paused until %d", int64(g.asleep))
 	}))
 	sim.every(w.setClock*n, any(func(g *generator) {
-		g.ahead = sim.logTime(11*time.Millisecond, time.Hour) * sim.sign() * time.Duration(sim.rng.IntN(3)/2+sim.rng.IntN(2))
+		g.ahead = sim.logTime(11*time.Millisecond,
+			time.Hour) * sim.sign() * time.Duration(sim.rng.IntN(3)/2+sim.rng.IntN(2))
 		sim.note(nil, "clock of "+g.name+" is off by %d us", int64(g.ahead)/1000)
 	}))
 	sim.every(w.give*n, any(func(g *generator) {
@@ -133,7 +134,8 @@ func (g *generator) manage() {
 		r.ask(r.release()) // again
 	case r.handle.Term == 0:
 		r.ask(worker.Acquire{
-			Name: g.name, Secret: r.secret, Given: true, Clock: clock.Millis(sim.rng.IntN(2)) * g.now(), Owner: "sim", Quota: sim.plan.workers.sids.Len() + 1,
+			Name: g.name, Secret: r.secret, Given: true, Clock: clock.Millis(sim.rng.IntN(2)) * g.now(), Owner: "sim",
+			Quota: sim.plan.workers.sids.Len() + 1,
 		})
 	case r.lost && (sim.rng.IntN(2) == 0 || sim.trueMillis() >= r.to):
 		r.gone = true
@@ -145,7 +147,8 @@ func (g *generator) manage() {
 func (g *generator) begin() {
 	sim := g.sim
 	g.runs++
-	g.run = &workerRun{generator: g, id: fmt.Sprintf("%s/%d", g.name, len(sim.runs)+1), secret: fmt.Sprintf("%016x%016x", sim.rng.Uint64(), sim.rng.Uint64())}
+	g.run = &workerRun{generator: g, id: fmt.Sprintf("%s/%d", g.name, len(sim.runs)+1),
+		secret: fmt.Sprintf("%016x%016x", sim.rng.Uint64(), sim.rng.Uint64())}
 	sim.runs[worker.Instance(g.run.secret)] = g.run
 }
 
@@ -209,7 +212,8 @@ func (r *workerRun) hear(a worker.Action, sent time.Duration) {
 		return
 	case r.handle.Term == 0:
 		r.handle, r.from, r.used, r.repaired = w.Handle, w.NotBefore, w.NotBefore, sim.stage == repaired
-		sim.note(nil, r.id+" acquires sid %d, term %d, window [%d,%d)", int64(w.Handle.SID), w.Handle.Term, sinceStart(w.NotBefore), sinceStart(w.NotAfter))
+		sim.note(nil, r.id+" acquires sid %d, term %d, window [%d,%d)", int64(w.Handle.SID), w.Handle.Term,
+			sinceStart(w.NotBefore), sinceStart(w.NotAfter))
 		sim.points.hit(WorkerAcquired)
 	case w.Handle != r.handle || w.NotBefore != r.from:
 		return
@@ -222,7 +226,8 @@ func (r *workerRun) hear(a worker.Action, sent time.Duration) {
 	}
 	r.to, r.extendAt = w.NotAfter, sent+(w.ExtendAt-w.Now).Duration()
 	if h := sim.record(); h != nil {
-		h.Grants = append(h.Grants, history.Grant{Process: r.id, SID: r.handle.SID, Base: r.from, Ceil: r.to, At: sim.moment()})
+		h.Grants = append(h.Grants, history.Grant{Process: r.id, SID: r.handle.SID, Base: r.from, Ceil: r.to,
+			At: sim.moment()})
 	}
 }
 
@@ -277,7 +282,8 @@ func (r *workerRun) use(id flake.ID, at clock.Millis, begin clock.Mono) {
 	sim := r.sim
 	r.end = max(r.end, at+sim.plan.unit())
 	if r.cut != 0 && r.end > r.cut {
-		sim.violate("I4", "%s is permitted %v of sid %d, which it gave back with the ceiling %d", r.id, id, r.handle.SID, r.cut)
+		sim.violate("I4", "%s is permitted %v of sid %d, which it gave back with the ceiling %d", r.id, id,
+			r.handle.SID, r.cut)
 	}
 	if sim.etcd.windowOf(r.handle.SID).Instance != worker.Instance(r.secret) {
 		sim.points.hit(WorkerUsedAfterLoss)
@@ -291,7 +297,8 @@ func (r *workerRun) use(id flake.ID, at clock.Millis, begin clock.Mono) {
 	}
 	sim.note(nil, r.id+" uses %d", int64(id))
 	if h := sim.record(); h != nil && !old {
-		h.Issues = append(h.Issues, history.Issue{Process: r.id, First: id, Count: 1, Stride: sim.plan.format.Layout.Stride(), Begin: begin, End: sim.moment()})
+		h.Issues = append(h.Issues, history.Issue{Process: r.id, First: id, Count: 1,
+			Stride: sim.plan.format.Layout.Stride(), Begin: begin, End: sim.moment()})
 	}
 }
 
@@ -345,11 +352,13 @@ func (sim *simulation) checkAnswer(p *process, w worker.Worker) {
 	}
 	for i := len(sim.written) - 1; i >= 0; i-- {
 		x := sim.written[i]
-		if x.Instance == worker.Instance(w.Handle.Secret) && x.Term == w.Handle.Term && x.Since == w.NotBefore && x.Ceil >= w.NotAfter {
+		if x.Instance == worker.Instance(w.Handle.Secret) && x.Term == w.Handle.Term && x.Since == w.NotBefore &&
+			x.Ceil >= w.NotAfter {
 			return
 		}
 	}
-	sim.violate("I3", "%s tells worker %s [%d,%d), which was not written for it", p.name, w.Handle.ID(), w.NotBefore, w.NotAfter)
+	sim.violate("I3", "%s tells worker %s [%d,%d), which was not written for it", p.name, w.Handle.ID(), w.NotBefore,
+		w.NotAfter)
 }
 
 // writtenFor notes a write of a worker's record, and checks what it gives back.
@@ -359,11 +368,13 @@ func (sim *simulation) writtenFor(t lease.Txn) {
 	switch {
 	case t.Op == lease.Rehold:
 		sim.points.hit(WorkerReheld)
-	case t.Op == lease.Release && sim.stage != tampered && r.handle.Term == t.Window.Term && r.repaired == (sim.stage == repaired):
+	case t.Op == lease.Release && sim.stage != tampered && r.handle.Term == t.Window.Term &&
+		r.repaired == (sim.stage == repaired):
 		sim.points.hit(WorkerReleased)
 		r.cut = t.Window.Ceil
 		if r.end > r.cut {
-			sim.violate("I4", "%s gave sid %d back with the ceiling %d, and was permitted IDs up to %d", r.id, t.SID, r.cut, r.end)
+			sim.violate("I4", "%s gave sid %d back with the ceiling %d, and was permitted IDs up to %d", r.id, t.SID,
+				r.cut, r.end)
 		}
 	}
 	if !sim.plan.workers.sids.Has(t.SID) {
@@ -382,7 +393,8 @@ func (sim *simulation) expectWorkers() {
 	free := 0
 	for sid := sim.plan.workers.sids.From; sid < sim.plan.workers.sids.To; sid++ {
 		s := v.SIDs[sid]
-		if !s.Holder.Exists() && s.Window.Value.State != lease.Quarantined && s.Window.Err == nil && s.Window.Value.Ceil < now-millis(5*time.Second) {
+		if !s.Holder.Exists() && s.Window.Value.State != lease.Quarantined && s.Window.Err == nil &&
+			s.Window.Value.Ceil < now-millis(5*time.Second) {
 			free++
 		}
 	}

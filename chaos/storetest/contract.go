@@ -107,9 +107,11 @@ type node struct {
 func (f *fixture) node() node {
 	f.Helper()
 	f.nodes++
-	n := node{Holder: lease.Holder{Instance: lease.Instance(fmt.Sprintf("instance-%d", f.nodes)), Node: fmt.Sprintf("node-%d", f.nodes)}}
+	n := node{Holder: lease.Holder{Instance: lease.Instance(fmt.Sprintf("instance-%d", f.nodes)),
+		Node: fmt.Sprintf("node-%d", f.nodes)}}
 	var err error
-	n.lease, err = f.Space.Register(f.ctx, 0, time.Minute, lease.Registration{Instance: n.Instance, Node: n.Node, Version: "v1"})
+	n.lease, err = f.Space.Register(f.ctx, 0, time.Minute,
+		lease.Registration{Instance: n.Instance, Node: n.Node, Version: "v1"})
 	if err != nil || n.lease == 0 {
 		f.Fatalf("register: got lease %d, %v", n.lease, err)
 	}
@@ -162,7 +164,8 @@ func (f *fixture) apply(txn lease.Txn) lease.View {
 	before := f.read(txn.SID)
 	applied, now, err := f.Space.Commit(f.ctx, txn)
 	if err != nil || !applied {
-		f.Fatalf("%v sid %d: got %v, %v, want it applied\nseen  %+v\nfound %+v", txn.Op, txn.SID, applied, err, txn.Seen, now.SIDs[txn.SID])
+		f.Fatalf("%v sid %d: got %v, %v, want it applied\nseen  %+v\nfound %+v", txn.Op, txn.SID, applied, err,
+			txn.Seen, now.SIDs[txn.SID])
 	}
 	f.sameView("view after the "+txn.Op.String(), now, f.read(txn.SID))
 	got := now.SIDs[txn.SID]
@@ -170,7 +173,8 @@ func (f *fixture) apply(txn lease.Txn) lease.View {
 		f.Errorf("%v: window is %+v, want %+v", txn.Op, got.Window, txn.Window)
 	}
 	if got.Window.Rev != now.Revision || now.Revision <= before.Revision {
-		f.Errorf("%v: window at revision %d of %d, and %d before", txn.Op, got.Window.Rev, now.Revision, before.Revision)
+		f.Errorf("%v: window at revision %d of %d, and %d before", txn.Op, got.Window.Rev, now.Revision,
+			before.Revision)
 	}
 	if got.Window.Lease != 0 {
 		f.Errorf("%v: window is on lease %d, and would go with it", txn.Op, got.Window.Lease)
@@ -261,7 +265,8 @@ func testInit(f *fixture) {
 		winners++
 		n := i.(int)
 		if now.Config.Value.Pool != fmt.Sprintf("pool-%d", n) || now.Era.Value.Floor != floor+clock.Millis(n) {
-			f.Errorf("init %d reports that it created the space, but config is %+v and era %+v", n, now.Config.Value, now.Era.Value)
+			f.Errorf("init %d reports that it created the space, but config is %+v and era %+v", n, now.Config.Value,
+				now.Era.Value)
 		}
 		f.sameView("view of the init that made the space", v.(lease.View), now)
 		return true
@@ -294,7 +299,8 @@ func testLife(f *fixture) {
 	const sid = 7
 	v := f.apply(f.txn(lease.Acquire, sid, a, f.read(sid)))
 	all := f.load()
-	if got := all.SIDs[sid]; len(all.SIDs) != 1 || !got.Window.Same(v.SIDs[sid].Window) || !got.Holder.Same(v.SIDs[sid].Holder) {
+	if got := all.SIDs[sid]; len(all.SIDs) != 1 || !got.Window.Same(v.SIDs[sid].Window) ||
+		!got.Holder.Same(v.SIDs[sid].Holder) {
 		f.Errorf("load has %+v, read %+v", all.SIDs, v.SIDs)
 	}
 	v = f.apply(f.txn(lease.Extend, sid, a, v))
@@ -422,7 +428,8 @@ func testLedger(f *fixture) {
 		if err != nil || ok != (tc.term != 0) || got.Term != tc.term {
 			f.Errorf("holder at %d: got %+v, %v, %v, want term %d", tc.at, got, ok, err, tc.term)
 		}
-		if ok && (got.Since != since[got.Term] || got.Instance != lease.Instance(fmt.Sprintf("i%d", got.Term)) || got.Node != "n" || got.Era != 1) {
+		if ok && (got.Since != since[got.Term] || got.Instance != lease.Instance(fmt.Sprintf("i%d", got.Term)) ||
+			got.Node != "n" || got.Era != 1) {
 			f.Errorf("holder at %d: got %+v, want that of term %d", tc.at, got, tc.term)
 		}
 	}
@@ -590,7 +597,8 @@ func testUnreadable(f *fixture) {
 					rev, raw, err, zero = w.Rev, w.Raw, w.Err, w.Value == lease.Window{}
 				}
 				if rev == 0 || raw != tc.raw || !zero || !errors.Is(err, tc.want) {
-					f.Errorf("%s of %s = %q: got revision %d, %q, %v, want %v", call, key, tc.raw, rev, raw, err, tc.want)
+					f.Errorf("%s of %s = %q: got revision %d, %q, %v, want %v", call, key, tc.raw, rev, raw, err,
+						tc.want)
 				}
 			}
 		}

@@ -132,15 +132,17 @@ var breakages = []breakage{
 	{"a holder on no lease", notRelease, none, func(f *fixture, txn *lease.Txn) {
 		f.Put(holderKey(txn.SID), lease.Encode(lease.Holder{Instance: "another"}))
 	}},
-	{"the same holder written again", ops(lease.Reclaim, lease.Extend), ops(lease.Acquire, lease.Rehold), func(f *fixture, txn *lease.Txn) {
-		f.Put(holderKey(txn.SID), txn.Seen.Holder.Raw) // for Extend: off its lease
-	}},
+	{"the same holder written again", ops(lease.Reclaim, lease.Extend), ops(lease.Acquire, lease.Rehold),
+		func(f *fixture, txn *lease.Txn) {
+			f.Put(holderKey(txn.SID), txn.Seen.Holder.Raw) // for Extend: off its lease
+		}},
 	{"another holder at the same revision", ops(lease.Reclaim), none, func(f *fixture, txn *lease.Txn) {
 		txn.Seen.Holder.Raw += " "
 	}},
-	{"the holder gone with its lease", ops(lease.Reclaim, lease.Extend), ops(lease.Acquire, lease.Rehold), func(f *fixture, txn *lease.Txn) {
-		f.Expire(txn.Seen.Holder.Lease)
-	}},
+	{"the holder gone with its lease", ops(lease.Reclaim, lease.Extend), ops(lease.Acquire, lease.Rehold),
+		func(f *fixture, txn *lease.Txn) {
+			f.Expire(txn.Seen.Holder.Lease)
+		}},
 	{"another lease", ops(lease.Extend), none, func(f *fixture, txn *lease.Txn) {
 		txn.Lease = f.node().lease
 	}},
@@ -337,7 +339,8 @@ func testWatch(f *fixture) {
 
 	a := f.node()
 	registered := f.load().Nodes[0]
-	expect("a node was registered", lease.Change{Key: lease.ChangedNode, Instance: registered.Instance, Node: registered})
+	expect("a node was registered", lease.Change{Key: lease.ChangedNode, Instance: registered.Instance,
+		Node: registered})
 	v := f.apply(f.txn(lease.Acquire, 2, a, f.read(2)))
 	expect("a holder was put", lease.Change{Key: lease.ChangedHolder, SID: 2, Holder: v.SIDs[2].Holder})
 	v = f.apply(f.txn(lease.Extend, 2, a, f.read(2)))
@@ -354,7 +357,8 @@ func testWatch(f *fixture) {
 	now := f.read(2)
 	expect("a holder was put again", lease.Change{Key: lease.ChangedHolder, SID: 2, Holder: now.SIDs[2].Holder})
 	f.Expire(a.lease)
-	expect("a lease ended", lease.Change{Key: lease.ChangedHolder, SID: 2}, lease.Change{Key: lease.ChangedNode, Instance: registered.Instance})
+	expect("a lease ended", lease.Change{Key: lease.ChangedHolder, SID: 2},
+		lease.Change{Key: lease.ChangedNode, Instance: registered.Instance})
 	if v = f.load(); reached != v.Revision {
 		f.Errorf("the watch has reached revision %d of %d", reached, v.Revision)
 	}

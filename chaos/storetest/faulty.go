@@ -182,7 +182,8 @@ func (f *Faulty) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, e
 }
 
 // Register passes the call on, or fails.
-func (f *Faulty) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
+func (f *Faulty) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration,
+	r lease.Registration) (lease.LeaseID, error) {
 	var err error
 	fault := f.do(ctx, Register, func(ctx context.Context) { id, err = f.inner.Register(ctx, id, ttl, r) })
 	if fault != nil {

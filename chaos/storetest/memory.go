@@ -170,7 +170,8 @@ var ErrOvertaken = errors.New("storetest: another registration of this instance 
 
 // Register puts r on the lease id, or if that is 0 on a new lease of ttl, rounded up
 // to whole seconds. It returns lease.ErrLeaseGone.
-func (m *Memory) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration) (lease.LeaseID, error) {
+func (m *Memory) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration,
+	r lease.Registration) (lease.LeaseID, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -180,7 +181,8 @@ func (m *Memory) Register(ctx context.Context, id lease.LeaseID, ttl time.Durati
 // StartRegister does what Register does before it writes: it takes the lease and
 // reads the node's key. finish writes, if the key is still the same and the lease is
 // still there. It may be called late, or twice.
-func (m *Memory) StartRegister(id lease.LeaseID, ttl time.Duration, r lease.Registration) (finish func() (lease.LeaseID, error)) {
+func (m *Memory) StartRegister(id lease.LeaseID, ttl time.Duration,
+	r lease.Registration) (finish func() (lease.LeaseID, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if id == 0 {

@@ -24,22 +24,26 @@ func New(c *client.Client, labels prometheus.Labels) *Collector {
 		return prometheus.NewDesc("allocator_client_"+name, help, variable, labels)
 	}
 	return &Collector{
-		c:        c,
-		ids:      desc("ids_total", "IDs that calls returned."),
-		batches:  desc("batches_total", "Requests that were answered with the IDs of coalesced calls."),
-		retries:  desc("retries_total", "Attempts that were followed by another."),
-		dropped:  desc("dropped_ids_total", "IDs that no call returned: their callers had gone (abandoned), or they were older than MaxAge (stale).", "reason"),
+		c:       c,
+		ids:     desc("ids_total", "IDs that calls returned."),
+		batches: desc("batches_total", "Requests that were answered with the IDs of coalesced calls."),
+		retries: desc("retries_total", "Attempts that were followed by another."),
+		dropped: desc("dropped_ids_total",
+			"IDs that no call returned: their callers had gone (abandoned), or they were older than MaxAge (stale).",
+			"reason"),
 		requests: desc("requests_total", "Requests and streams started, by the node's address.", "node"),
 		refusals: desc("refusals_total", "Answers without IDs, by the node's address.", "node"),
-		failures: desc("failures_total", "Requests without an answer, or with a wrong one, by the node's address.", "node"),
-		nodes:    desc("connected", "1 for nodes that are connected, 0 for others, by the node's address.", "node"),
-		backoff:  desc("backoff_seconds", "How long a node will not be asked, since it refused or failed.", "node"),
+		failures: desc("failures_total", "Requests without an answer, or with a wrong one, by the node's address.",
+			"node"),
+		nodes:   desc("connected", "1 for nodes that are connected, 0 for others, by the node's address.", "node"),
+		backoff: desc("backoff_seconds", "How long a node will not be asked, since it refused or failed.", "node"),
 	}
 }
 
 // Describe sends the descriptions of all metrics.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.ids, c.batches, c.retries, c.dropped, c.requests, c.refusals, c.failures, c.nodes, c.backoff} {
+	for _, d := range []*prometheus.Desc{c.ids, c.batches, c.retries, c.dropped, c.requests, c.refusals, c.failures,
+		c.nodes, c.backoff} {
 		out <- d
 	}
 }

@@ -62,14 +62,18 @@ type group struct {
 func groups(a *cli.App) []group {
 	return []group{
 		{"IDs, without a node", []*cobra.Command{
-			ids.ParseCommand(a), ids.ValidateCommand(a), offline.NewCommand(a), offline.MonotonicCommand(a), offline.FromTimeCommand(a),
+			ids.ParseCommand(a), ids.ValidateCommand(a), offline.NewCommand(a), offline.MonotonicCommand(a),
+			offline.FromTimeCommand(a),
 			ids.AuditCommand(a), ids.AdoptCommand(a),
 		}},
 		{"IDs from a cluster", []*cobra.Command{
-			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), cluster.EventsCommand(a), top.Command(a), worker.Command(a), bench.Command(a),
+			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), cluster.EventsCommand(a), top.Command(a),
+			worker.Command(a), bench.Command(a),
 		}},
 		{"For operators", []*cobra.Command{
-			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a), admin.Command(a), operator.GossipCommand(a), operator.TokenCommand(a), operator.ConfigCommand(a), docsCommand(a), operator.VersionCommand(a),
+			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a),
+			admin.Command(a), operator.GossipCommand(a), operator.TokenCommand(a), operator.ConfigCommand(a),
+			docsCommand(a), operator.VersionCommand(a),
 		}},
 	}
 }

@@ -16,16 +16,19 @@ import (
 
 // docsCommand prints the files of docs/reference.
 func docsCommand(a *cli.App) *cobra.Command {
-	docs := &cobra.Command{Use: "docs", Short: "Print the reference pages: commands, settings, metrics", Args: cobra.NoArgs,
+	docs := &cobra.Command{Use: "docs", Short: "Print the reference pages: commands, settings, metrics",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	for _, p := range []struct {
 		name, short string
 		page        func(root *cobra.Command) string
 	}{
 		{"cli", "Print the reference of all commands, as Markdown", reference},
-		{"config", "Print the reference of all settings, as Markdown", func(*cobra.Command) string { return config.Reference() }},
+		{"config", "Print the reference of all settings, as Markdown",
+			func(*cobra.Command) string { return config.Reference() }},
 		{"sample", "Print a commented file of all settings", func(*cobra.Command) string { return config.Sample() }},
-		{"metrics", "Print the reference of all metrics, as Markdown", func(*cobra.Command) string { return metrics.Reference() }},
+		{"metrics", "Print the reference of all metrics, as Markdown",
+			func(*cobra.Command) string { return metrics.Reference() }},
 	} {
 		docs.AddCommand(&cobra.Command{Use: p.name, Short: p.short, Args: cobra.NoArgs, DisableFlagsInUseLine: true,
 			RunE: func(cmd *cobra.Command, _ []string) error {
@@ -75,7 +78,8 @@ Completion for bash, zsh, fish and PowerShell, of flags and of their values: ` +
 ` + "```" + `
 `)
 	b.WriteString(usages(shared))
-	b.WriteString("```\n\nCommands with `--config` have a flag for each [setting](config.md) besides, such as `--lease.window 1m`.\n")
+	b.WriteString("```\n\nCommands with `--config` have a flag for each [setting](config.md) besides, " +
+		"such as `--lease.window 1m`.\n")
 	for _, cmd := range commands {
 		commandPage(&b, cmd, shared)
 	}

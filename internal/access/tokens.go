@@ -21,14 +21,19 @@ const (
 
 // Errors of ParseTokens and Tokens.Problem, in a *LineError where they are of one line.
 var (
-	ErrFields   = errors.New("access: wrong number of fields: write a name, scopes and sha256:HEX, separated by spaces, and workers=N if it may hold that many")
-	ErrName     = errors.New("access: wrong name: use up to 63 characters of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit")
-	ErrHash     = errors.New("access: the third field is not sha256: and 64 hex digits: make the line with \"allocator token new\"")
+	ErrFields = errors.New("access: wrong number of fields: write a name, scopes and sha256:HEX, separated by " +
+		"spaces, and workers=N if it may hold that many")
+	ErrName = errors.New("access: wrong name: use up to 63 characters of a-z, 0-9, '.', '_' and '-', and begin " +
+		"with a letter or digit")
+	ErrHash = errors.New("access: the third field is not sha256: and 64 hex digits: make the line with " +
+		"\"allocator token new\"")
 	ErrWorkers  = fmt.Errorf("access: wrong number of workers: write workers=1 to workers=%d", MaxWorkers)
 	ErrTwice    = errors.New("access: the token is also in an earlier line: remove one of them")
 	ErrTooMany  = fmt.Errorf("access: more than %d tokens: remove some", MaxTokens)
-	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes: check that it is the right file", MaxTokenFile)
-	ErrEmpty    = errors.New("access: the token file has no token, so every call is rejected: add one with `allocator token new`")
+	ErrTooLarge = fmt.Errorf("access: the token file has more than %d bytes: check that it is the right file",
+		MaxTokenFile)
+	ErrEmpty = errors.New("access: the token file has no token, so every call is rejected: add one with " +
+		"`allocator token new`")
 )
 
 // LineError is an error in a line of a token file. It quotes nothing of the line, which

@@ -47,7 +47,8 @@ const (
 // forgetPeers drops what nothing can use any more.
 func (m *Machine) forgetPeers(now clock.Mono) {
 	for id, p := range m.peers {
-		if now.Sub(p.at) > forgetAfter && !slices.ContainsFunc(m.members, func(r clock.Member) bool { return r.Instance == id }) {
+		if now.Sub(p.at) > forgetAfter &&
+			!slices.ContainsFunc(m.members, func(r clock.Member) bool { return r.Instance == id }) {
 			delete(m.peers, id)
 		}
 	}

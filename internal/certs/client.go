@@ -38,7 +38,8 @@ type calling struct {
 // NewClient reads the files. least is the minimum version of TLS. what
 // names the connection in logs. The error names the setting and the wrong file.
 func NewClient(what string, f ClientFiles, least uint16, log *slog.Logger) (*Client, error) {
-	ca, cert, key := reload.File{Name: f.Prefix + "ca", Path: f.CA}, reload.File{Name: f.Prefix + "cert", Path: f.Cert}, reload.File{Name: f.Prefix + "key", Path: f.Key}
+	ca, cert, key := reload.File{Name: f.Prefix + "ca", Path: f.CA},
+		reload.File{Name: f.Prefix + "cert", Path: f.Cert}, reload.File{Name: f.Prefix + "key", Path: f.Key}
 	v, err := reload.New(reload.Config[*calling]{
 		What:  what,
 		Files: []reload.File{ca, cert, key},
@@ -110,7 +111,8 @@ func (g grpcCredentials) now() credentials.TransportCredentials {
 	return credentials.NewTLS(g.c.Config())
 }
 
-func (g grpcCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (g grpcCredentials) ClientHandshake(ctx context.Context, authority string,
+	conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return g.now().ClientHandshake(ctx, authority, conn)
 }
 

@@ -36,7 +36,8 @@ type serving struct {
 // NewServer reads the files. It returns an error that names the setting and the file at
 // fault.
 func NewServer(f ServerFiles, log *slog.Logger) (*Server, error) {
-	cert, key, ca := reload.File{Name: "tls.cert", Path: f.Cert}, reload.File{Name: "tls.key", Path: f.Key}, reload.File{Name: "tls.client-ca", Path: f.ClientCA}
+	cert, key, ca := reload.File{Name: "tls.cert", Path: f.Cert}, reload.File{Name: "tls.key", Path: f.Key},
+		reload.File{Name: "tls.client-ca", Path: f.ClientCA}
 	v, err := reload.New(reload.Config[*serving]{
 		What:  "tls",
 		Files: []reload.File{cert, key, ca},
@@ -63,7 +64,8 @@ func NewServer(f ServerFiles, log *slog.Logger) (*Server, error) {
 func pair(certFile, keyFile reload.File, cert, key []byte, use x509.ExtKeyUsage) (tls.Certificate, error) {
 	p, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return p, fmt.Errorf("%s (%s) and %s (%s) are not a certificate and its private key: %w", certFile.Name, certFile.Path, keyFile.Name, keyFile.Path, err)
+		return p, fmt.Errorf("%s (%s) and %s (%s) are not a certificate and its private key: %w", certFile.Name,
+			certFile.Path, keyFile.Name, keyFile.Path, err)
 	}
 	if err := usable(p.Leaf, use, time.Now()); err != nil {
 		return p, fmt.Errorf("%s (%s): %w", certFile.Name, certFile.Path, err)
@@ -75,10 +77,12 @@ func pair(certFile, keyFile reload.File, cert, key []byte, use x509.ExtKeyUsage)
 func usable(c *x509.Certificate, use x509.ExtKeyUsage, now time.Time) error {
 	switch {
 	case now.Before(c.NotBefore):
-		return fmt.Errorf("the certificate is not valid before %s: check this machine's clock, or wait", c.NotBefore.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the certificate is not valid before %s: check this machine's clock, or wait",
+			c.NotBefore.UTC().Format(time.RFC3339))
 	case now.After(c.NotAfter):
 		return fmt.Errorf("the certificate expired at %s: renew it", c.NotAfter.UTC().Format(time.RFC3339))
-	case len(c.ExtKeyUsage) == 0 && len(c.UnknownExtKeyUsage) == 0, slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny), slices.Contains(c.ExtKeyUsage, use):
+	case len(c.ExtKeyUsage) == 0 && len(c.UnknownExtKeyUsage) == 0,
+		slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny), slices.Contains(c.ExtKeyUsage, use):
 		return nil
 	case use == x509.ExtKeyUsageServerAuth:
 		return errors.New("the certificate is not for servers: issue one with the extended key usage serverAuth")

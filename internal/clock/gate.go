@@ -17,8 +17,9 @@ const (
 	warnAt     = 50 * time.Millisecond // offset to warn at
 	warnOff    = 25 * time.Millisecond // offset at which the warning ends
 
-	defaultMaxSkew = 250 * time.Millisecond // timesyncd lets a clock be off by 0.2 s; smeared and unsmeared leaps differ by 0.5 s
-	defaultGrace   = 60 * time.Second       // good clocks drift by 12 ms apart in it
+	// timesyncd lets a clock be off by 0.2 s; smeared and unsmeared leaps differ by 0.5 s
+	defaultMaxSkew = 250 * time.Millisecond
+	defaultGrace   = 60 * time.Second // good clocks drift by 12 ms apart in it
 )
 
 // GateConfig sets when a [Gate] shuts.

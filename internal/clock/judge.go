@@ -64,7 +64,9 @@ type Judgement struct {
 	Disagree           int // surely further off
 	Ambiguous          int // the estimate is too wide to decide
 	Silent             int // did not answer lately
-	Dissent            int // those in Disagree, and the silent ones whose last answer, as old as it is, was surely further off
+	// those in Disagree, and the silent ones whose last answer, as old as it is, was surely further
+	// off
+	Dissent int
 
 	// Bound is the smallest distance within which a quorum, we included, surely
 	// is from us; the greatest duration if fewer answered.

@@ -98,7 +98,8 @@ type Sample struct {
 var (
 	ErrSampleOrder = errors.New("clock: the answer came before the question was sent")
 	ErrSampleSlow  = errors.New("clock: the exchange took longer than a second")
-	ErrSampleHold  = errors.New("clock: the peer held the question for less than no time or longer than the exchange took")
+	ErrSampleHold  = errors.New("clock: the peer held the question for less than no time or longer than the " +
+		"exchange took")
 )
 
 // Change is what a sample shows besides an estimate.
@@ -106,9 +107,11 @@ type Change uint8
 
 // The changes.
 const (
-	Steady        Change = iota // it fits what was known
-	Met                         // first sample of this peer, or of its new process: what was known of the old one is gone
-	Discontinuity               // it contradicts what was known: one of the two machines was paused, migrated or resumed
+	Steady Change = iota // it fits what was known
+	// first sample of this peer, or of its new process: what was known of the old one is gone
+	Met
+	// it contradicts what was known: one of the two machines was paused, migrated or resumed
+	Discontinuity
 )
 
 // String returns the change in lower case.
@@ -222,7 +225,9 @@ func (p *Peer) replace(seen Interval, s Sample) {
 // Estimate is where a peer's clocks are, relative to our issuing clock. The zero
 // value is that of a peer that never answered.
 type Estimate struct {
-	Fresh   bool          // it answered within [Freshness] and did not just contradict itself; else the rest counts for nothing
+	// it answered within [Freshness] and did not just contradict itself; else the rest counts for
+	// nothing
+	Fresh   bool
 	Issuing Interval      // the peer's issuing clock − our issuing clock, ns
 	Wall    Interval      // the peer's wall clock − our issuing clock, ns
 	Kernel  Sync          // what the peer's kernel reported
@@ -239,7 +244,8 @@ func (p *Peer) Estimate(raw, issuing int64) Estimate {
 	raws := p.delta.Widen(drift(minus(raw, p.at))).Shift(minus(0, issuing))
 	age := minus(raw, p.asked)
 	return Estimate{
-		Fresh:   p.doubts != 1 && age <= int64(Freshness) && age >= -int64(MaxRoundTrip), // asked in the future: our own raw clock went back
+		// asked in the future: our own raw clock went back
+		Fresh:   p.doubts != 1 && age <= int64(Freshness) && age >= -int64(MaxRoundTrip),
 		Issuing: raws.Shift(p.latest.Issuing),
 		Wall:    raws.Shift(p.latest.Wall),
 		Kernel:  p.latest.Kernel,
@@ -297,8 +303,9 @@ func (ps *Peers) Retain(members []Member) {
 }
 
 // Forget makes every peer one that never answered, but for its counts. Call it when
-// our own raw clock is known to have stopped or jumped while the issuing clock did not, as after a suspend: until its next answer each peer would seem to be
-// off by that much, and a good clock would refuse itself.
+// our own raw clock is known to have stopped or jumped while the issuing clock did not, as after a
+// suspend: until its next answer each peer would seem to be off by that much, and a good clock
+// would refuse itself.
 func (ps *Peers) Forget() {
 	for _, p := range ps.of {
 		*p = Peer{stats: p.stats}

@@ -156,7 +156,8 @@ func (c *Cluster) library() (*memberlist.Config, error) {
 	conf.Transport = c.cfg.Transport
 	conf.BindAddr, conf.BindPort = ip.String(), port
 	conf.AdvertiseAddr, conf.AdvertisePort = ip.String(), port
-	conf.DelegateProtocolMin, conf.DelegateProtocolMax, conf.DelegateProtocolVersion = echoVersion, echoVersion, echoVersion
+	conf.DelegateProtocolMin, conf.DelegateProtocolMax, conf.DelegateProtocolVersion = echoVersion, echoVersion,
+		echoVersion
 	d := delegate{c}
 	conf.Delegate, conf.Events, conf.Alive, conf.Merge, conf.Conflict = d, d, d, d, d
 	conf.Keyring, conf.GossipVerifyIncoming, conf.GossipVerifyOutgoing = c.ring, true, true
@@ -265,7 +266,8 @@ const (
 
 // joinMissing dials the seeds from the one at index first on that are not live, in
 // one round. It returns where the next round begins; 0: all were dialled.
-func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, first int, silent map[string]bool) (next int) {
+func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, first int,
+	silent map[string]bool) (next int) {
 	c.mu.Lock()
 	seeds := c.seeds // SetSeeds replaces it
 	c.mu.Unlock()
@@ -305,7 +307,8 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 		}
 	}
 	if len(fresh) > 0 {
-		c.log.Warn("gossip join failed: retrying; check that the address is reachable over TCP and UDP, and that its space and key are the same",
+		c.log.Warn("gossip join failed: retrying; check that the address is reachable over TCP and UDP, and that "+
+			"its space and key are the same",
 			"addr", fresh[0], "others", len(fresh)-1, "error", failed[fresh[0]])
 	}
 	if next == 0 {
@@ -427,7 +430,8 @@ func (c *Cluster) Stats() Stats {
 	s := Stats{
 		Pings: c.n.pings.Load(), Pongs: c.n.pongs.Load(), Exchanges: c.n.exchanges.Load(),
 		SendFailures: c.n.sendFailures.Load(), Dropped: map[string]uint64{},
-		Joins: c.n.joins.Load(), JoinFailures: c.n.joinFailures.Load(), Joined: c.n.joined.Load(), Left: c.n.left.Load(),
+		Joins: c.n.joins.Load(), JoinFailures: c.n.joinFailures.Load(), Joined: c.n.joined.Load(),
+		Left:        c.n.left.Load(),
 		RefusedPool: c.n.refusedPool.Load(), RefusedOther: c.n.refusedOther.Load(), Conflicts: c.n.conflicts.Load(),
 		LogDropped: c.lines.dropped.Load(),
 	}

@@ -44,14 +44,16 @@ type lineLog struct {
 }
 
 func newLineLog(to *slog.Logger, now func() int64) *lineLog {
-	return &lineLog{to: to, now: now, limit: rate.NewLimiter(linesPerSecond, linesBurst), refusedLimit: rate.NewLimiter(rate.Every(time.Minute), 1)}
+	return &lineLog{to: to, now: now, limit: rate.NewLimiter(linesPerSecond, linesBurst),
+		refusedLimit: rate.NewLimiter(rate.Every(time.Minute), 1)}
 }
 
 // refused logs a connection that was refused, at most one a minute.
 func (l *lineLog) refused(reason, from string, why error) {
 	l.refusedCount.Add(1)
 	if l.refusedLimit.AllowN(time.Unix(0, l.now()), 1) {
-		l.to.Warn("gossip connection closed: it is not of a node with the same root, space and key; check who can reach the port",
+		l.to.Warn("gossip connection closed: it is not of a node with the same root, space and key; check who can "+
+			"reach the port",
 			"reason", reason, "from", from, "count", l.refusedCount.Swap(0), "error", why)
 	}
 }

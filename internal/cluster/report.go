@@ -75,7 +75,8 @@ func decodeReport(b reader) (any, error) {
 		return nil, fmt.Errorf("%w: report of %d bytes", errMalformed, len(b)+2)
 	}
 	r := report{Instance: b.uuid(), Nonce: b.u64()}
-	r.Report = Report{PerSecond: b.i64(), Lead: clock.Millis(b.i64()), Ceil: clock.Millis(b.i64()), Era: b.i64(), Highest: clock.Millis(b.i64()), Reason: b.u8()}
+	r.Report = Report{PerSecond: b.i64(), Lead: clock.Millis(b.i64()), Ceil: clock.Millis(b.i64()), Era: b.i64(),
+		Highest: clock.Millis(b.i64()), Reason: b.u8()}
 	if err := r.check(); err != nil {
 		return nil, err
 	}
@@ -177,7 +178,8 @@ func (t *table) takeReport(r report, came int64) fault {
 
 // sendReport answers an ask.
 func (c *Cluster) sendReport(to *memberlist.Node, nonce uint64) error {
-	msg, err := appendReport(make([]byte, 0, reportSize), report{Instance: c.instance, Nonce: nonce, Report: c.cfg.Report()})
+	msg, err := appendReport(make([]byte, 0, reportSize),
+		report{Instance: c.instance, Nonce: nonce, Report: c.cfg.Report()})
 	if err != nil {
 		c.n.sendFailures.Add(1)
 		return err

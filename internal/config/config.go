@@ -143,7 +143,8 @@ type ServerTLS struct {
 type Auth struct {
 	TokenFile  string        // "": everybody who can connect
 	StaleAfter time.Duration // how long tokens are accepted while the file cannot be read
-	OpenAdmin  string        // who may make admin calls without a token or certificate of that scope: loopback, none or any
+	// who may make admin calls without a token or certificate of that scope: loopback, none or any
+	OpenAdmin string
 }
 
 // HTTP is what requests over HTTP must be like.
@@ -208,8 +209,10 @@ func Default() Config {
 			EntropyBytes: 1,
 			MaxSkew:      250 * time.Millisecond,
 		},
-		Clock:   Clock{StepHold: 10 * time.Second, StepLimit: clock.DefaultStepLimit, DowntimeLimit: 60 * 24 * time.Hour, Grace: 60 * time.Second, Policy: "allow"},
-		Listen:  Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:7947", Gossip: "127.0.0.1:7946"},
+		Clock: Clock{StepHold: 10 * time.Second, StepLimit: clock.DefaultStepLimit,
+			DowntimeLimit: 60 * 24 * time.Hour, Grace: 60 * time.Second, Policy: "allow"},
+		Listen: Listen{GRPC: "127.0.0.1:9000", HTTP: "127.0.0.1:8080", Admin: "127.0.0.1:7947",
+			Gossip: "127.0.0.1:7946"},
 		Auth:    Auth{StaleAfter: 5 * time.Minute, OpenAdmin: "loopback"},
 		Limit:   Limit{Connections: 4096, ConnectionsPerSource: 1024},
 		Log:     Log{Level: "info", Format: "text"},
@@ -250,7 +253,8 @@ func (c Config) StopWithin() time.Duration {
 	return c.Drain.Delay + c.Drain.Timeout + c.Stop.Timeout + closeSlack
 }
 
-// closeSlack is for what follows once the sid is given back: leaving gossip (1 s), and a scrape of the admin port under way (0.5 s).
+// closeSlack is for what follows once the sid is given back: leaving gossip (1 s), and a scrape of
+// the admin port under way (0.5 s).
 const closeSlack = 2 * time.Second
 
 var notInNames = regexp.MustCompile(`[^a-z0-9._-]+`)

@@ -176,7 +176,8 @@ func scalar(v any) string {
 
 // serviceLinks are the variables that Kubernetes and Docker set for a Service or
 // link named allocator, or allocator-something.
-var serviceLinks = regexp.MustCompile(`^ALLOCATOR_(PORT.*|SERVICE_.*|.*_TCP.*|.*_SERVICE_(HOST|PORT.*)|.*_PORT|.*_PORT_\d+_.*)$`)
+var serviceLinks = regexp.MustCompile(`^ALLOCATOR_(PORT.*|SERVICE_.*|.*_TCP.*|` +
+	`.*_SERVICE_(HOST|PORT.*)|.*_PORT|.*_PORT_\d+_.*)$`)
 
 func fromEnv(s Sources, known map[string]bool) (layer, error) {
 	keys := map[string]string{} // by variable

@@ -50,25 +50,32 @@ func (c Config) Validate() error {
 	for _, n := range []struct{ key, name string }{{"node.name", c.Node.Name}, {"space", c.Space}, {"root", c.Root}} {
 		rule(namePattern.MatchString(n.name), n.key, "%q is not a valid name: it must match %s", n.name, NamePattern)
 	}
-	rule(c.Layout.SIDBits() > 0, "layout", "%v has no sid, so two nodes could not share a space: use scalable or fleet", c.Layout)
+	rule(c.Layout.SIDBits() > 0, "layout",
+		"%v has no sid, so two nodes could not share a space: use scalable or fleet", c.Layout)
 	if c.Layout.SIDBits() > 0 {
 		if err := c.Gen().Validate(); err != nil {
 			rule(false, "epoch", "%v", err)
 		}
 	}
-	rule(c.Epoch >= 0, "epoch", "%v is before 1970: ULIDs and UUIDs cannot hold such times; set a later one", c.Epoch.Time().Format(time.RFC3339))
+	rule(c.Epoch >= 0, "epoch", "%v is before 1970: ULIDs and UUIDs cannot hold such times; set a later one",
+		c.Epoch.Time().Format(time.RFC3339))
 
 	if c.Layout.SIDBits() > 0 {
-		rule(c.SIDRange.All() || c.SIDRange.From < c.SIDRange.To, "sid-range", "the range is empty: write it as first-last, such as 0-23")
-		rule(int(c.SIDRange.To) <= c.Layout.Holders(), "sid-range", "%v goes beyond sid %d, the last of layout %v: use a lower range", c.SIDRange, c.Layout.Holders()-1, c.Layout)
+		rule(c.SIDRange.All() || c.SIDRange.From < c.SIDRange.To, "sid-range",
+			"the range is empty: write it as first-last, such as 0-23")
+		rule(int(c.SIDRange.To) <= c.Layout.Holders(), "sid-range",
+			"%v goes beyond sid %d, the last of layout %v: use a lower range", c.SIDRange, c.Layout.Holders()-1,
+			c.Layout)
 	}
 
 	if c.Layout.SIDBits() > 0 {
 		w := c.Worker.SIDRange
 		rule(w.All() || w.From < w.To, "worker.sid-range", "the range is empty: write it as first-last, such as 24-31")
-		rule(int(w.To) <= c.Layout.Holders(), "worker.sid-range", "%v goes beyond sid %d, the last of layout %v: use a lower range", w, c.Layout.Holders()-1, c.Layout)
+		rule(int(w.To) <= c.Layout.Holders(), "worker.sid-range",
+			"%v goes beyond sid %d, the last of layout %v: use a lower range", w, c.Layout.Holders()-1, c.Layout)
 		if within := c.SIDRange; !within.All() {
-			_, err := lease.Space{Layout: c.Layout, Part: lease.SIDRange{To: flake.SID(c.Layout.Holders())}}.Workers(w, within)
+			_, err := lease.Space{Layout: c.Layout,
+				Part: lease.SIDRange{To: flake.SID(c.Layout.Holders())}}.Workers(w, within)
 			rule(err == nil, "worker.sid-range", "%v", err)
 		}
 	}
@@ -77,18 +84,26 @@ func (c Config) Validate() error {
 	c.validateLease(rule)
 
 	i := c.Issue
-	rule(i.MaxLead >= 0 && i.MaxLead <= maxLead, "issue.max-lead", "%v is out of range: it must be 0 to %v", i.MaxLead, maxLead)
-	rule(i.MaxLead%time.Millisecond == 0, "issue.max-lead", "%v is not a whole number of milliseconds: round it", i.MaxLead)
-	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead", "%v is more than half of lease.window (%v), so IDs ahead of the clock would use up the window: lower it, or raise lease.window", i.MaxLead, c.Lease.Window)
-	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait", "%v is out of range: it must be 0 to 1m", i.MaxWait)
-	rule(i.MaxSkew > 0 && i.MaxSkew <= time.Minute, "issue.max-skew", "%v is out of range: it must be above 0 and at most 1m", i.MaxSkew)
+	rule(i.MaxLead >= 0 && i.MaxLead <= maxLead, "issue.max-lead", "%v is out of range: it must be 0 to %v",
+		i.MaxLead, maxLead)
+	rule(i.MaxLead%time.Millisecond == 0, "issue.max-lead", "%v is not a whole number of milliseconds: round it",
+		i.MaxLead)
+	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead",
+		"%v is more than half of lease.window (%v), so IDs ahead of the clock would use up the window: lower it, or "+
+			"raise lease.window", i.MaxLead, c.Lease.Window)
+	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait", "%v is out of range: it must be 0 to 1m",
+		i.MaxWait)
+	rule(i.MaxSkew > 0 && i.MaxSkew <= time.Minute, "issue.max-skew",
+		"%v is out of range: it must be above 0 and at most 1m", i.MaxSkew)
 	maxBytes := c.Layout.MaxEntropySize()
 	if !c.Layout.Random() {
 		maxBytes = 2 // without effect
 	}
-	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= maxBytes, "issue.entropy-bytes", "%d is out of range: it must be 0 to %d (layout %v)", i.EntropyBytes, maxBytes, c.Layout)
+	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= maxBytes, "issue.entropy-bytes",
+		"%d is out of range: it must be 0 to %d (layout %v)", i.EntropyBytes, maxBytes, c.Layout)
 
-	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.resp", c.Listen.RESP}, {"listen.admin", c.Listen.Admin}, {"listen.gossip", c.Listen.Gossip}} {
+	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP},
+		{"listen.resp", c.Listen.RESP}, {"listen.admin", c.Listen.Admin}, {"listen.gossip", c.Listen.Gossip}} {
 		if a.addr == "" {
 			continue
 		}
@@ -96,7 +111,8 @@ func (c Config) Validate() error {
 			rule(false, a.key, "%v", err)
 		}
 	}
-	for _, a := range []struct{ key, addr string }{{"advertise.grpc", c.Advertise.GRPC}, {"advertise.http", c.Advertise.HTTP}} {
+	for _, a := range []struct{ key, addr string }{{"advertise.grpc", c.Advertise.GRPC},
+		{"advertise.http", c.Advertise.HTTP}} {
 		if err := checkAddress(a.addr, false); a.addr != "" && err != nil {
 			rule(false, a.key, "%v", err)
 		}
@@ -107,16 +123,24 @@ func (c Config) Validate() error {
 	if err := checkConsole(c.Advertise.Console); err != nil {
 		rule(false, "advertise.console", "%v", err)
 	}
-	rule(c.Cluster.Expect >= 0 && c.Cluster.Expect <= maxExpect, "cluster.expect", "%d is out of range: it must be 0 to %d", c.Cluster.Expect, maxExpect)
+	rule(c.Cluster.Expect >= 0 && c.Cluster.Expect <= maxExpect, "cluster.expect",
+		"%d is out of range: it must be 0 to %d", c.Cluster.Expect, maxExpect)
 	c.validateAccess(rule)
 	rule(oneOf(c.Clock.Policy, "allow", "refuse"), "clock.policy", "%q is neither allow nor refuse", c.Clock.Policy)
-	rule(c.Clock.StepHold > 0 && c.Clock.StepHold <= time.Hour, "clock.step-hold", "%v is out of range: it must be above 0 and at most 1h", c.Clock.StepHold)
-	rule(c.Clock.StepLimit >= time.Minute && c.Clock.StepLimit <= 24*time.Hour, "clock.step-limit", "%v is out of range: it must be 1m to 24h", c.Clock.StepLimit)
-	rule(c.Clock.DowntimeLimit >= c.Clock.StepLimit && c.Clock.DowntimeLimit <= 366*24*time.Hour, "clock.downtime-limit",
+	rule(c.Clock.StepHold > 0 && c.Clock.StepHold <= time.Hour, "clock.step-hold",
+		"%v is out of range: it must be above 0 and at most 1h", c.Clock.StepHold)
+	rule(c.Clock.StepLimit >= time.Minute &&
+		c.Clock.StepLimit <= 24*time.Hour, "clock.step-limit", "%v is out of range: it must be 1m to 24h",
+		c.Clock.StepLimit)
+	rule(c.Clock.DowntimeLimit >= c.Clock.StepLimit &&
+		c.Clock.DowntimeLimit <= 366*24*time.Hour, "clock.downtime-limit",
 		"%v is out of range: it must be at least clock.step-limit, and at most 8784h", c.Clock.DowntimeLimit)
-	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace", "%v is out of range: it must be above 0 and at most 1h", c.Clock.Grace)
-	rule(oneOf(c.Console.Serve, "auto", "always", "never"), "console.serve", "%q is none of auto, always, never", c.Console.Serve)
-	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level", "%q is none of debug, info, warn, error", c.Log.Level)
+	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace",
+		"%v is out of range: it must be above 0 and at most 1h", c.Clock.Grace)
+	rule(oneOf(c.Console.Serve, "auto", "always", "never"), "console.serve", "%q is none of auto, always, never",
+		c.Console.Serve)
+	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level", "%q is none of debug, info, warn, error",
+		c.Log.Level)
 	rule(oneOf(c.Log.Format, "text", "json"), "log.format", "%q is neither text nor json", c.Log.Format)
 	for _, d := range []struct {
 		key string
@@ -141,16 +165,22 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 			rule(false, "etcd.endpoints", "%v", err)
 			continue
 		}
-		rule(u.User == nil, "etcd.endpoints", "%q contains credentials, which logs would show: use etcd.username and etcd.password-file", u.Redacted())
-		rule(oneOf(u.Scheme, "http", "https"), "etcd.endpoints", "%q has an unknown scheme: use http or https", u.Redacted())
+		rule(u.User == nil, "etcd.endpoints",
+			"%q contains credentials, which logs would show: use etcd.username and etcd.password-file", u.Redacted())
+		rule(oneOf(u.Scheme, "http", "https"), "etcd.endpoints", "%q has an unknown scheme: use http or https",
+			u.Redacted())
 		if err := checkAddress(u.Host, false); err != nil {
 			rule(false, "etcd.endpoints", "%v", err)
 		}
-		rule(u.Scheme != "http" || e.TLS == (TLS{}), "etcd.endpoints", "%q is http, but etcd.tls is set: use https, or remove etcd.tls", u.Redacted())
+		rule(u.Scheme != "http" || e.TLS == (TLS{}), "etcd.endpoints",
+			"%q is http, but etcd.tls is set: use https, or remove etcd.tls", u.Redacted())
 	}
-	rule((e.Username == "") == (e.PasswordFile == ""), "etcd.username", "only one of etcd.username and etcd.password-file is set: set both or neither")
-	rule((e.TLS.Cert == "") == (e.TLS.Key == ""), "etcd.tls.cert", "only one of etcd.tls.cert and etcd.tls.key is set: set both or neither")
-	rule(e.DialTimeout > 0 && e.DialTimeout <= time.Minute, "etcd.dial-timeout", "%v is out of range: it must be above 0 and at most 1m", e.DialTimeout)
+	rule((e.Username == "") == (e.PasswordFile == ""), "etcd.username",
+		"only one of etcd.username and etcd.password-file is set: set both or neither")
+	rule((e.TLS.Cert == "") == (e.TLS.Key == ""), "etcd.tls.cert",
+		"only one of etcd.tls.cert and etcd.tls.key is set: set both or neither")
+	rule(e.DialTimeout > 0 && e.DialTimeout <= time.Minute, "etcd.dial-timeout",
+		"%v is out of range: it must be above 0 and at most 1m", e.DialTimeout)
 }
 
 // Bounds of the limits. Beyond them a limit is a mistake, or none.
@@ -163,22 +193,34 @@ const (
 func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 	t, l := c.TLS, c.Limit
 	rule((t.Cert == "") == (t.Key == ""), "tls.cert", "only one of tls.cert and tls.key is set: set both or neither")
-	rule(t.ClientCA == "" || t.Cert != "", "tls.client-ca", "client certificates need TLS: set tls.cert and tls.key as well")
+	rule(t.ClientCA == "" || t.Cert != "", "tls.client-ca",
+		"client certificates need TLS: set tls.cert and tls.key as well")
 	rule(!t.Admin || t.Cert != "", "tls.admin", "the admin port has no certificate: set tls.cert and tls.key as well")
 	open := c.beyondLoopback()
 	rule(len(open) == 0 || c.Listen.Insecure || t.Cert != "" || c.Auth.TokenFile != "", "listen.insecure",
-		"everybody who reaches %s could issue IDs, without TLS and without a token: set auth.token-file and tls.cert, or listen on loopback, or set listen.insecure=true where only trusted programs reach the port", strings.Join(open, " and "))
-	rule(c.Auth.StaleAfter >= 10*time.Second && c.Auth.StaleAfter <= 7*24*time.Hour, "auth.stale-after", "%v is out of range: it must be 10s to 168h", c.Auth.StaleAfter)
-	rule(oneOf(c.Auth.OpenAdmin, "loopback", "none", "any"), "auth.open-admin", "%q is none of loopback, none, any", c.Auth.OpenAdmin)
+		"everybody who reaches %s could issue IDs, without TLS and without a token: set auth.token-file and "+
+			"tls.cert, or listen on loopback, or set listen.insecure=true where only trusted programs reach the port",
+		strings.Join(open, " and "))
+	rule(c.Auth.StaleAfter >= 10*time.Second &&
+		c.Auth.StaleAfter <= 7*24*time.Hour, "auth.stale-after", "%v is out of range: it must be 10s to 168h",
+		c.Auth.StaleAfter)
+	rule(oneOf(c.Auth.OpenAdmin, "loopback", "none", "any"), "auth.open-admin", "%q is none of loopback, none, any",
+		c.Auth.OpenAdmin)
 	for _, h := range c.HTTP.Hosts {
-		rule(hostPattern.MatchString(h), "http.hosts", "%q is not a host name: write names without scheme and port, .example.com for all names under it, or *", h)
+		rule(hostPattern.MatchString(h), "http.hosts",
+			"%q is not a host name: write names without scheme and port, .example.com for all names under it, or *", h)
 	}
-	rule(l.RequestsPerSecond >= 0 && l.RequestsPerSecond <= maxRate, "limit.requests-per-second", "%d is out of range: it must be 0 to %d", l.RequestsPerSecond, maxRate)
+	rule(l.RequestsPerSecond >= 0 && l.RequestsPerSecond <= maxRate, "limit.requests-per-second",
+		"%d is out of range: it must be 0 to %d", l.RequestsPerSecond, maxRate)
 	rule(l.Burst >= 0 && l.Burst <= maxRate, "limit.burst", "%d is out of range: it must be 0 to %d", l.Burst, maxRate)
-	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst", "it has no effect without a rate: set limit.requests-per-second as well")
-	rule(l.Connections >= 0 && l.Connections <= maxConnections, "limit.connections", "%d is out of range: it must be 0 to %d", l.Connections, maxConnections)
-	rule(l.ConnectionsPerSource >= 0 && l.ConnectionsPerSource <= maxConnections, "limit.connections-per-source", "%d is out of range: it must be 0 to %d", l.ConnectionsPerSource, maxConnections)
-	rule(l.Memory == 0 || l.Memory >= minMemory, "limit.memory", "%d is too little: it must be at least 16MiB, or 0", l.Memory)
+	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst",
+		"it has no effect without a rate: set limit.requests-per-second as well")
+	rule(l.Connections >= 0 && l.Connections <= maxConnections, "limit.connections",
+		"%d is out of range: it must be 0 to %d", l.Connections, maxConnections)
+	rule(l.ConnectionsPerSource >= 0 && l.ConnectionsPerSource <= maxConnections, "limit.connections-per-source",
+		"%d is out of range: it must be 0 to %d", l.ConnectionsPerSource, maxConnections)
+	rule(l.Memory == 0 || l.Memory >= minMemory, "limit.memory", "%d is too little: it must be at least 16MiB, or 0",
+		l.Memory)
 }
 
 var hostPattern = regexp.MustCompile(`^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$`)
@@ -195,7 +237,8 @@ func (c Config) ServesConsole() bool {
 	case "always":
 		return true
 	case "auto":
-		return c.Listen.Admin != "" && loopback(c.Listen.Admin) || c.TLS.Admin && (c.Auth.TokenFile != "" || c.TLS.ClientCA != "")
+		return c.Listen.Admin != "" && loopback(c.Listen.Admin) ||
+			c.TLS.Admin && (c.Auth.TokenFile != "" || c.TLS.ClientCA != "")
 	}
 	return false
 }
@@ -215,12 +258,15 @@ func (c Config) Exposed() (problems []string) {
 	plain := c.TLS.Cert == ""
 	switch {
 	case plain && c.Auth.TokenFile != "":
-		problems = append(problems, "tokens are sent unencrypted, and anyone who reads one can use it: set tls.cert and tls.key, or listen on loopback: "+where)
+		problems = append(problems, "tokens are sent unencrypted, and anyone who reads one can use it: set tls.cert "+
+			"and tls.key, or listen on loopback: "+where)
 	case plain:
-		problems = append(problems, "the API is open to the network without TLS: set tls.cert and tls.key, or listen on loopback: "+where)
+		problems = append(problems, "the API is open to the network without TLS: set tls.cert and tls.key, or "+
+			"listen on loopback: "+where)
 	}
 	if c.Auth.TokenFile == "" && c.TLS.ClientCA == "" {
-		problems = append(problems, "any client that can connect may issue IDs"+drain+": set auth.token-file or tls.client-ca, or listen on loopback: "+where)
+		problems = append(problems, "any client that can connect may issue IDs"+drain+": set auth.token-file or "+
+			"tls.client-ca, or listen on loopback: "+where)
 	}
 	return problems
 }
@@ -228,7 +274,8 @@ func (c Config) Exposed() (problems []string) {
 // beyondLoopback returns the API's listeners that other machines can reach, with their
 // addresses.
 func (c Config) beyondLoopback() (open []string) {
-	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP}, {"listen.resp", c.Listen.RESP}} {
+	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP},
+		{"listen.resp", c.Listen.RESP}} {
 		if a.addr != "" && !loopback(a.addr) {
 			open = append(open, a.key+" ("+a.addr+")")
 		}
@@ -251,24 +298,35 @@ func (c Config) validateLease(rule func(bool, string, string, ...any)) {
 	for _, d := range []struct {
 		key string
 		d   time.Duration
-	}{{"lease.extend-every", l.ExtendEvery}, {"lease.keepalive", l.KeepAlive}, {"lease.reload-every", l.ReloadEvery}, {"lease.call-timeout", l.CallTimeout}} {
+	}{{"lease.extend-every", l.ExtendEvery}, {"lease.keepalive", l.KeepAlive}, {"lease.reload-every", l.ReloadEvery},
+		{"lease.call-timeout", l.CallTimeout}} {
 		rule(d.d >= minInterval && d.d <= time.Hour, d.key, "%v is out of range: it must be %v to 1h", d.d, minInterval)
 	}
-	rule(l.Window > 0 && l.Window <= lease.MaxWindow, "lease.window", "%v is out of range: it must be above 0 and at most %v", l.Window, lease.MaxWindow)
+	rule(l.Window > 0 && l.Window <= lease.MaxWindow, "lease.window",
+		"%v is out of range: it must be above 0 and at most %v", l.Window, lease.MaxWindow)
 	unit := time.Duration(c.Layout.Unit()) * time.Millisecond
-	rule(2*unit <= l.Window, "lease.window", "%v is less than two units of time of layout %v, and only units that lie in a window as a whole are used: raise it to %v", l.Window, c.Layout, 2*unit)
+	rule(2*unit <= l.Window, "lease.window",
+		"%v is less than two units of time of layout %v, and only units that lie in a window as a whole are used: "+
+			"raise it to %v", l.Window, c.Layout, 2*unit)
 	// One attempt may be lost and read back, and the next must still be in time.
 	rule(l.Window > l.ExtendEvery+2*l.CallTimeout, "lease.window",
-		"%v is not more than lease.extend-every + 2 × lease.call-timeout (%v), so one lost call to etcd would make the node refuse requests: raise it, or lower those",
+		"%v is not more than lease.extend-every + 2 × lease.call-timeout (%v), so one lost call to etcd would make "+
+			"the node refuse requests: raise it, or lower those",
 		l.Window, l.ExtendEvery+2*l.CallTimeout)
 	w := c.Worker.Window
-	rule(w >= minTTL && w <= lease.MaxWindow, "worker.window", "%v is out of range: it must be %v to %v", w, minTTL, lease.MaxWindow)
-	rule(w%time.Second == 0, "worker.window", "%v is not a whole number of seconds, the unit of etcd leases: round it", w)
-	rule(c.Worker.PerClient >= 1 && c.Worker.PerClient <= lease.MaxSIDs, "worker.per-client", "%d is out of range: it must be 1 to %d", c.Worker.PerClient, lease.MaxSIDs)
-	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl", "%v is out of range: it must be %v to %v", l.TTL, minTTL, maxTTL)
-	rule(l.TTL%time.Second == 0, "lease.ttl", "%v is not a whole number of seconds, the unit of etcd leases: round it", l.TTL)
+	rule(w >= minTTL && w <= lease.MaxWindow, "worker.window", "%v is out of range: it must be %v to %v", w, minTTL,
+		lease.MaxWindow)
+	rule(w%time.Second == 0, "worker.window",
+		"%v is not a whole number of seconds, the unit of etcd leases: round it", w)
+	rule(c.Worker.PerClient >= 1 && c.Worker.PerClient <= lease.MaxSIDs, "worker.per-client",
+		"%d is out of range: it must be 1 to %d", c.Worker.PerClient, lease.MaxSIDs)
+	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl", "%v is out of range: it must be %v to %v", l.TTL, minTTL,
+		maxTTL)
+	rule(l.TTL%time.Second == 0, "lease.ttl",
+		"%v is not a whole number of seconds, the unit of etcd leases: round it", l.TTL)
 	rule(l.KeepAlive <= l.TTL/3, "lease.keepalive",
-		"%v is more than a third of lease.ttl (%v), so two failed renewals would lose the lease: lower it, or raise lease.ttl", l.KeepAlive, l.TTL)
+		"%v is more than a third of lease.ttl (%v), so two failed renewals would lose the lease: lower it, or raise "+
+			"lease.ttl", l.KeepAlive, l.TTL)
 }
 
 func oneOf(s string, of ...string) bool {
@@ -293,7 +351,8 @@ func checkConsole(text string) error {
 	}
 	u, err := url.Parse(text)
 	if err != nil || !oneOf(u.Scheme, "http", "https") || u.Host == "" || len(u.Scheme+"://"+u.Host) != len(text) {
-		return fmt.Errorf("%q is not a URL such as https://node-1.example.com:7947: it has no user, path or query", text)
+		return fmt.Errorf("%q is not a URL such as https://node-1.example.com:7947: it has no user, path or query",
+			text)
 	}
 	if u.Port() == "" {
 		return nil // that of the scheme

@@ -19,11 +19,14 @@ func checkClock(now, epoch clock.Millis, layout flake.Layout, built time.Time) e
 	at := now.Time().Format(time.RFC3339)
 	switch end := epoch + clock.Millis(layout.End()) - 1; {
 	case now <= epoch:
-		return fmt.Errorf("%w: the epoch %s is in the future, the clock reads %s: correct the clock of this machine, or set an epoch that has passed", ErrClock, epoch.Time().Format(time.RFC3339), at)
+		return fmt.Errorf("%w: the epoch %s is in the future, the clock reads %s: correct the clock of this "+
+			"machine, or set an epoch that has passed", ErrClock, epoch.Time().Format(time.RFC3339), at)
 	case now.Time().Before(built):
-		return fmt.Errorf("%w: the clock reads %s, before this program was built (%s): correct the clock of this machine", ErrClock, at, built.Format(time.RFC3339))
+		return fmt.Errorf("%w: the clock reads %s, before this program was built (%s): correct the clock of "+
+			"this machine", ErrClock, at, built.Format(time.RFC3339))
 	case now > end:
-		return fmt.Errorf("%w: the clock reads %s, after %s, the last time that an ID of layout %v with epoch %s can have: set a later epoch for a new space, or correct the clock of this machine",
+		return fmt.Errorf("%w: the clock reads %s, after %s, the last time that an ID of layout %v with epoch %s "+
+			"can have: set a later epoch for a new space, or correct the clock of this machine",
 			ErrClock, at, end.Time().Format(time.RFC3339), layout, epoch.Time().Format(time.RFC3339))
 	}
 	return nil

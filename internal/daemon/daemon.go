@@ -69,7 +69,8 @@ type Daemon struct {
 	gossip    cluster.Transport // nil: none
 
 	cluster atomic.Pointer[cluster.Cluster] // nil until gossip runs
-	looked  atomic.Int64                    // clock.Mono when somebody last asked for the reports of nodes; 0: nobody did
+	// clock.Mono when somebody last asked for the reports of nodes; 0: nobody did
+	looked atomic.Int64
 }
 
 // Config is what a Daemon needs. Logger is required.
@@ -95,7 +96,8 @@ type Host struct {
 // orMachine returns h with this machine's own in the fields that are not set.
 func (h Host) orMachine(cfg config.Config) Host {
 	if h.Clock == nil {
-		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold, StepLimit: cfg.Clock.StepLimit}})
+		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold,
+			StepLimit: cfg.Clock.StepLimit}})
 	}
 	if h.Listen == nil {
 		h.Listen = new(net.ListenConfig).Listen
@@ -192,7 +194,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.start("etcd connection", stepTimeout, d.etcd.connect)
 	l.start("certificates and tokens", stepTimeout, d.security.run)
 	l.start("log of what the node waits for", stepTimeout, d.logWaiting)
-	l.start("clock", stepTimeout, func(ctx context.Context) error { return d.clock.Run(ctx, d.watch.PeerVote, d.onClockEvent) })
+	l.start("clock", stepTimeout, func(ctx context.Context) error {
+		return d.clock.Run(ctx, d.watch.PeerVote,
+			d.onClockEvent)
+	})
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)
 	l.start("events", stepTimeout, d.runFeed)
@@ -201,7 +206,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	l.start("gossip", gossipTimeout, d.runGossip)
 	l.start("lease", d.cfg.Stop.Timeout+d.cfg.Lease.CallTimeout+stepTimeout, d.runLease) // seal, release, revoke
-	l.onStop("requests in flight", d.cfg.Drain.Timeout, func(ctx context.Context) error { return d.finishRequests(ctx, grpcServer, httpServer) })
+	l.onStop("requests in flight", d.cfg.Drain.Timeout,
+		func(ctx context.Context) error { return d.finishRequests(ctx, grpcServer, httpServer) })
 	d.serve(l, "gRPC listener", d.listeners.grpc, grpcServer.Serve)
 	d.serve(l, "HTTP listener", d.listeners.http, serveHTTP(httpServer))
 	d.serve(l, "RESP listener", d.listeners.resp, d.serveRESP)
@@ -249,7 +255,8 @@ func (d *Daemon) build() error {
 	machine := protocol.Config{
 		Registration: lease.Registration{
 			Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
-			GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip, Console: d.addrs.AdvertisedConsole,
+			GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip,
+			Console:  d.addrs.AdvertisedConsole,
 			SIDRange: d.cfg.SIDRange.String(), Started: d.clock.Read().WallMillis(),
 		},
 		Gated:    true,
@@ -267,7 +274,8 @@ func (d *Daemon) build() error {
 		Machine: machine, Store: d.etcd.store, Generator: d.node, Clock: d.clock, Logger: d.log,
 		CallTimeout: l.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
 	})
-	policy := clock.GateConfig{MaxSkew: d.cfg.Issue.MaxSkew, Grace: d.cfg.Clock.Grace, Strict: d.cfg.Clock.Policy == "refuse"}
+	policy := clock.GateConfig{MaxSkew: d.cfg.Issue.MaxSkew, Grace: d.cfg.Clock.Grace,
+		Strict: d.cfg.Clock.Policy == "refuse"}
 	d.watch = watcher.New(watcher.Config{
 		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Gate: policy, Expect: d.cfg.Cluster.Expect,
 		Keeper: d.keeper, Node: d.node, Logger: d.log,
@@ -285,7 +293,8 @@ func (d *Daemon) build() error {
 		return err
 	}
 	d.reader, err = status.New(status.Config{
-		Node: d.node, Directory: d.etcd.store, Space: d.cfg.Space, Version: d.version, Logger: d.log, Clocks: d.watch.Report, Reports: d.reports,
+		Node: d.node, Directory: d.etcd.store, Space: d.cfg.Space, Version: d.version, Logger: d.log,
+		Clocks: d.watch.Report, Reports: d.reports,
 		Feed: d.feed, Settings: d.settings(), Window: l.Window, Expected: d.cfg.Cluster.Expect,
 	})
 	if err != nil {
@@ -307,20 +316,23 @@ func (d *Daemon) build() error {
 	if err != nil {
 		return err
 	}
-	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Reader: d.reader, Hosts: d.hosts(), Feed: d.feed}); err != nil {
+	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Reader: d.reader, Hosts: d.hosts(),
+		Feed: d.feed}); err != nil {
 		return err
 	}
 	if d.listeners.resp != nil {
 		if d.resp, err = respserver.New(respserver.Config{
-			Service: d.service, Reader: d.reader, Version: d.version, Logger: d.log, MaxConnections: d.cfg.Limit.Connections,
+			Service: d.service, Reader: d.reader, Version: d.version, Logger: d.log,
+			MaxConnections: d.cfg.Limit.Connections,
 		}); err != nil {
 			return err
 		}
 	}
 	d.metrics = metrics.New(metrics.Config{
 		Node: d.node, Keeper: d.keeper, Clock: d.clock, Version: d.version, Space: d.cfg.Space,
-		Settings: metrics.Settings{Window: l.Window, TTL: l.TTL, MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead},
-		Clocks:   d.watch.Report, Gossip: d.gossipStats, Security: d.securityReport,
+		Settings: metrics.Settings{Window: l.Window, TTL: l.TTL, MaxSkew: d.cfg.Issue.MaxSkew,
+			MaxLead: d.cfg.Issue.MaxLead},
+		Clocks: d.watch.Report, Gossip: d.gossipStats, Security: d.securityReport,
 		Requests: func(yield func(string, string, int64)) {
 			for _, c := range d.service.Stats() {
 				yield(c.Surface, c.Outcome, c.Requests)

@@ -41,7 +41,9 @@ func DialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, *certs.Cli
 	var err error
 	if cfg.TLS != (config.TLS{}) {
 		// TLS 1.2 is etcd's own minimum.
-		if t, err = certs.NewClient("etcd_tls", certs.ClientFiles{CA: cfg.TLS.CA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, Prefix: "etcd.tls."}, tls.VersionTLS12, log); err != nil {
+		if t, err = certs.NewClient("etcd_tls",
+			certs.ClientFiles{CA: cfg.TLS.CA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, Prefix: "etcd.tls."},
+			tls.VersionTLS12, log); err != nil {
 			return c, nil, err
 		}
 		c.TLS = t.Config() // enables TLS; the option below has the certificates

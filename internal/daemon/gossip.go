@@ -37,7 +37,8 @@ func (l local) Status() agreement.Status { return l.d.watch.Status() }
 // report returns what this node says of its work.
 func (d *Daemon) report() cluster.Report {
 	st := d.node.Stats()
-	r := cluster.Report{PerSecond: d.feed.Rate(), Lead: st.Lead, Ceil: st.Ceil, Era: st.Lease.Era.Number, Highest: st.Reserved}
+	r := cluster.Report{PerSecond: d.feed.Rate(), Lead: st.Lead, Ceil: st.Ceil, Era: st.Lease.Era.Number,
+		Highest: st.Reserved}
 	if refusal := d.node.Ready(); refusal != nil {
 		r.Reason = uint8(refusal.Reason)
 	}
@@ -144,15 +145,18 @@ func (d *Daemon) onClockEvent(e clock.AnchorEvent) {
 	log := d.log.With("step", e.Step.String(), "held", e.Held.String())
 	switch e.Kind {
 	case clock.Stepped:
-		log.Warn("the wall clock was set: IDs keep their time until peers confirm the new one, or clock.step-hold has passed")
+		log.Warn("the wall clock was set: IDs keep their time until peers confirm the new one, or clock.step-hold " +
+			"has passed")
 	case clock.Followed:
-		log.Warn("IDs follow the wall clock", "by", e.By, "after", e.Lasted.String(), "jump", e.Jump.String(), "slew", e.Slew.String())
+		log.Warn("IDs follow the wall clock", "by", e.By, "after", e.Lasted.String(), "jump", e.Jump.String(), "slew",
+			e.Slew.String())
 	case clock.Refuted:
 		log.Warn("this machine's wall clock is wrong: its peers agree with the time before the step; check NTP")
 	case clock.Withdrawn:
 		log.Info("the step of the wall clock was reverted", "after", e.Lasted.String())
 	case clock.Blocked:
-		log.Error("IDs keep their time: the wall clock was set further ahead than clock.step-limit; set it back, or if it is right run \"allocator admin accept-time\"")
+		log.Error("IDs keep their time: the wall clock was set further ahead than clock.step-limit; set it back, or " +
+			"if it is right run \"allocator admin accept-time\"")
 	case clock.Nudged:
 		log.Info("the wall clock was set in small steps", "steps", e.Count)
 	case clock.Suspended:

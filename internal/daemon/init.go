@@ -25,7 +25,8 @@ type PartError struct {
 
 // Error names both.
 func (e *PartError) Error() string {
-	return fmt.Sprintf("space %q has the sids %v, and not %v: the sids of a space never change; ask for these, or create another space", e.Name, e.Have.SIDs().Of(e.Have.Layout), e.Asked)
+	return fmt.Sprintf("space %q has the sids %v, and not %v: the sids of a space never change; ask for these, or "+
+		"create another space", e.Name, e.Have.SIDs().Of(e.Have.Layout), e.Asked)
 }
 
 // Beginning says which IDs a new space starts with, and of which sids.
@@ -55,7 +56,8 @@ func (b Beginning) pastAbove(f flake.Format) (clock.Millis, error) {
 		return 0, fmt.Errorf("%w: %w; is it an ID of this layout?", ErrAbove, err)
 	}
 	if f.Layout.Timestamp(b.Above) == f.Layout.MaxTimestamp() {
-		return 0, fmt.Errorf("%w: %d has the last time of layout %v and epoch %s", ErrAbove, b.Above, f.Layout, at(clock.Millis(f.Epoch)))
+		return 0, fmt.Errorf("%w: %d has the last time of layout %v and epoch %s", ErrAbove, b.Above, f.Layout,
+			at(clock.Millis(f.Epoch)))
 	}
 	return clock.Millis(f.UnixMilli(b.Above) + f.Layout.Unit()), nil
 }
@@ -68,7 +70,8 @@ func (b Beginning) floor(f flake.Format, now, slack clock.Millis, limit time.Dur
 		return 0, err
 	}
 	if ahead := (past - now).Duration(); past > now && ahead > limit {
-		return 0, fmt.Errorf("%w: %d has the time %s, %v ahead of the clock, and at most %v is waited for: use the greatest ID of the past, check layout and epoch with \"allocator adopt\", or correct the clock",
+		return 0, fmt.Errorf("%w: %d has the time %s, %v ahead of the clock, and at most %v is waited for: use the "+
+			"greatest ID of the past, check layout and epoch with \"allocator adopt\", or correct the clock",
 			ErrAbove, b.Above, at(clock.Millis(f.UnixMilli(b.Above))), ahead.Round(time.Second), limit)
 	}
 	floor := now
@@ -87,8 +90,10 @@ type FloorError struct {
 
 // Error says what holds and what to do.
 func (e *FloorError) Error() string {
-	return fmt.Sprintf("space %q exists, and its IDs begin at %s, before %s, the end of the time of %d: nodes may have issued IDs at or below it. "+
-		"Look for duplicates with \"allocator audit\"; \"allocator admin recover\" begins a new era, above the clock", e.Name, at(e.Have), at(e.Asked), e.Above)
+	return fmt.Sprintf("space %q exists, and its IDs begin at %s, before %s, the end of the time of %d: nodes may "+
+		"have issued IDs at or below it. "+
+		"Look for duplicates with \"allocator audit\"; \"allocator admin recover\" begins a new era, above the clock",
+		e.Name, at(e.Have), at(e.Asked), e.Above)
 }
 
 func at(t clock.Millis) string { return t.Time().Format(time.RFC3339Nano) }
@@ -98,7 +103,8 @@ func at(t clock.Millis) string { return t.Time().Format(time.RFC3339Nano) }
 //
 // It returns ErrClock, ErrAbove and *lease.RangeError before it connects, these or a
 // *lease.FormatError, *PartError or *FloorError for a space that differs, and the store's errors.
-func Init(ctx context.Context, cfg config.Config, begin Beginning, log *slog.Logger) (created bool, now lease.View, err error) {
+func Init(ctx context.Context, cfg config.Config, begin Beginning,
+	log *slog.Logger) (created bool, now lease.View, err error) {
 	src := clock.NewSystem(clock.SystemConfig{})
 	if err := checkClock(src.Read().WallMillis(), cfg.Epoch, cfg.Layout, buildTime()); err != nil {
 		return false, lease.View{}, err

@@ -41,10 +41,12 @@ type PortError struct {
 // Error says what to change.
 func (e *PortError) Error() string {
 	if errors.Is(e.Err, syscall.EADDRINUSE) {
-		return fmt.Sprintf("daemon: %s is in use by another process: stop it, or set %s to another address", e.Addr, e.Key)
+		return fmt.Sprintf("daemon: %s is in use by another process: stop it, or set %s to another address", e.Addr,
+			e.Key)
 	}
 	if _, ok := errors.AsType[*net.OpError](e.Err); ok {
-		return fmt.Sprintf("daemon: cannot listen on %s: %v; set %s to an address of this machine", e.Addr, e.Err, e.Key)
+		return fmt.Sprintf("daemon: cannot listen on %s: %v; set %s to an address of this machine", e.Addr, e.Err,
+			e.Key)
 	}
 	return fmt.Sprintf("daemon: %s %s: %v", e.Key, e.Addr, e.Err)
 }
@@ -60,8 +62,10 @@ func (d *Daemon) listen(ctx context.Context) error {
 		to                   *net.Listener
 		bound, advertised    *string
 	}{
-		{"listen.grpc", d.cfg.Listen.GRPC, d.cfg.Advertise.GRPC, &d.listeners.grpc, &d.addrs.GRPC, &d.addrs.AdvertisedGRPC},
-		{"listen.http", d.cfg.Listen.HTTP, d.cfg.Advertise.HTTP, &d.listeners.http, &d.addrs.HTTP, &d.addrs.AdvertisedHTTP},
+		{"listen.grpc", d.cfg.Listen.GRPC, d.cfg.Advertise.GRPC, &d.listeners.grpc, &d.addrs.GRPC,
+			&d.addrs.AdvertisedGRPC},
+		{"listen.http", d.cfg.Listen.HTTP, d.cfg.Advertise.HTTP, &d.listeners.http, &d.addrs.HTTP,
+			&d.addrs.AdvertisedHTTP},
 		{"listen.resp", d.cfg.Listen.RESP, "", &d.listeners.resp, &d.addrs.RESP, &unused},
 		{"listen.admin", d.cfg.Listen.Admin, "", &d.listeners.admin, &d.addrs.Admin, &admin},
 	} {

@@ -56,7 +56,8 @@ func groupMemory(read func(string) ([]byte, error)) int64 {
 		}
 		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
 			text, err := read(path.Join(root, dir, file))
-			if n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && bad == nil && n < unlimited && (smallest == 0 || n < smallest) {
+			if n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && bad == nil &&
+				n < unlimited && (smallest == 0 || n < smallest) {
 				smallest = n
 			}
 			if dir == "/" {

@@ -54,8 +54,9 @@ func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*securi
 	}
 	limits := access.Config{
 		Certificates: cfg.TLS.ClientCA != "",
-		OpenAdmin:    map[string]access.OpenAdmin{"loopback": access.OpenToLoopback, "none": access.OpenToNobody, "any": access.OpenToAll}[cfg.Auth.OpenAdmin],
-		Rate:         cfg.Limit.RequestsPerSecond, Burst: cfg.Limit.Burst,
+		OpenAdmin: map[string]access.OpenAdmin{"loopback": access.OpenToLoopback, "none": access.OpenToNobody,
+			"any": access.OpenToAll}[cfg.Auth.OpenAdmin],
+		Rate: cfg.Limit.RequestsPerSecond, Burst: cfg.Limit.Burst,
 		Now: func() clock.Mono { return src.Now().Mono },
 	}
 	if path := cfg.Auth.TokenFile; path != "" {
@@ -196,7 +197,8 @@ func (d *Daemon) securityReport() metrics.Security {
 	for _, name := range metrics.ListenerNames {
 		if l := d.security.listeners[name]; l != nil {
 			st := l.Stats()
-			r.Listeners = append(r.Listeners, metrics.Listener{Name: name, Open: st.Open, Refused: st.Refused, Slowed: st.Slowed, Closed: st.Closed})
+			r.Listeners = append(r.Listeners,
+				metrics.Listener{Name: name, Open: st.Open, Refused: st.Refused, Slowed: st.Slowed, Closed: st.Closed})
 		}
 	}
 	r.Held, r.HeldLimit = d.security.quota.Held()

@@ -29,12 +29,15 @@ func (d *Daemon) logWaiting(ctx context.Context) error {
 		log := d.log.With("phase", s.Phase.String(), "problem", s.Problem)
 		switch s.Phase {
 		case lease.Connecting:
-			log.Warn("waiting for etcd: no reply; check that it runs and is reachable at these endpoints", "endpoints", strings.Join(d.cfg.Etcd.Endpoints, ","))
+			log.Warn("waiting for etcd: no reply; check that it runs and is reachable at these endpoints",
+				"endpoints", strings.Join(d.cfg.Etcd.Endpoints, ","))
 		case lease.Uninitialized:
-			log.Warn("waiting for the space to be initialized: run `allocator init` once with this node's etcd, root, space, layout and epoch",
+			log.Warn("waiting for the space to be initialized: run `allocator init` once with this node's etcd, "+
+				"root, space, layout and epoch",
 				"root", d.cfg.Root, "space", d.cfg.Space)
 		case lease.Standby:
-			log.Info("standby: all sids are held; the node acquires the next free one", "pool_size", s.PoolSize, "pool_held", s.PoolHeld,
+			log.Info("standby: all sids are held; the node acquires the next free one", "pool_size", s.PoolSize,
+				"pool_held", s.PoolHeld,
 				"quarantined", len(s.Quarantined))
 		case lease.Holding:
 		default:

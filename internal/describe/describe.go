@@ -27,18 +27,19 @@ type FlakeParts struct {
 
 // WideParts is what 128 bits hold, in the order in which JSON shows it.
 type WideParts struct {
-	Kind          Kind        `json:"kind"`
-	ULID          string      `json:"ulid"`
-	UUID          string      `json:"uuid"`
-	U128          string      `json:"u128"`
-	BytesHex      string      `json:"bytes_hex"`
-	UnixMs        int64       `json:"unix_ms"`
-	Time          *string     `json:"time"` // of a UUID of another version than 7: as if it were a ULID
-	RandomnessHex string      `json:"randomness_hex"`
-	UUIDVersion   *int        `json:"uuid_version,omitempty"` // of a UUID, not of a ULID; nil where the variant has none
-	UUIDVariant   string      `json:"uuid_variant,omitempty"` // of a UUID
-	IssuedHere    string      `json:"issued_here"`            // Possible or No
-	Flake         *FlakeParts `json:"flake"`                  // nil if the ID cannot come from a flake of the space
+	Kind          Kind    `json:"kind"`
+	ULID          string  `json:"ulid"`
+	UUID          string  `json:"uuid"`
+	U128          string  `json:"u128"`
+	BytesHex      string  `json:"bytes_hex"`
+	UnixMs        int64   `json:"unix_ms"`
+	Time          *string `json:"time"` // of a UUID of another version than 7: as if it were a ULID
+	RandomnessHex string  `json:"randomness_hex"`
+	// of a UUID, not of a ULID; nil where the variant has none
+	UUIDVersion *int        `json:"uuid_version,omitempty"`
+	UUIDVariant string      `json:"uuid_variant,omitempty"` // of a UUID
+	IssuedHere  string      `json:"issued_here"`            // Possible or No
+	Flake       *FlakeParts `json:"flake"`                  // nil if the ID cannot come from a flake of the space
 }
 
 // Whether an ID of 128 bits was issued in the space, as far as its bits show it.

@@ -175,7 +175,8 @@ func guess(s string, f flake.Format, lenient bool) (Kind, error) {
 		if f.Layout.TimeBits()+f.Layout.LowBits() <= flakeDigit {
 			return Int, nil
 		}
-		return "", fmt.Errorf("%w: write the integer with a leading 0, as 0%s, and a flake as its integer; or state the kind, int or flake", ErrAmbiguous, s)
+		return "", fmt.Errorf("%w: write the integer with a leading 0, as 0%s, and a flake as its integer; or state "+
+			"the kind, int or flake", ErrAmbiguous, s)
 	}
 	n := len(s)
 	if lenient && !uuidShape(s) {
@@ -198,7 +199,8 @@ func guess(s string, f flake.Format, lenient bool) (Kind, error) {
 	if digits := strings.TrimPrefix(s, "-"); digits != "" && strings.Trim(digits, "0123456789") == "" {
 		return Int, nil
 	}
-	return "", fmt.Errorf("%w: %d bytes; a flake has 13, a ULID 26, a UUID 36 or 32, an integer only digits, hex 0x in front; for other forms name the kind",
+	return "", fmt.Errorf("%w: %d bytes; a flake has 13, a ULID 26, a UUID 36 or 32, an integer only digits, hex 0x "+
+		"in front; for other forms name the kind",
 		flake.ErrLength, len(s))
 }
 

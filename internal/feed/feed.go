@@ -217,7 +217,8 @@ func (f *Feed) resume(id string) (next uint64, missed *Missed) {
 	number, ours := strings.CutPrefix(id, f.cfg.Boot+"-")
 	n, err := strconv.ParseUint(number, 10, 64)
 	if !ours || err != nil || n > f.last {
-		return f.first(), &Missed{-1, "the ID is of another process: the node was started again since, or it is another node"}
+		return f.first(), &Missed{-1,
+			"the ID is of another process: the node was started again since, or it is another node"}
 	}
 	return n + 1, nil
 }
@@ -231,7 +232,8 @@ func (s *Stream) Next() (b Batch, changed <-chan struct{}, err error) {
 	defer f.mu.Unlock()
 	b.Missed, s.missed = s.missed, nil
 	if first := f.first(); s.next < first {
-		b.Missed = &Missed{int64(first - s.next), "they are not kept any more: the stream was away for too long, or too slow"}
+		b.Missed = &Missed{int64(first - s.next),
+			"they are not kept any more: the stream was away for too long, or too slow"}
 		s.next = first
 	}
 	from := f.entries[s.next-f.first():]

@@ -56,7 +56,8 @@ func Transitions(old *State, now State) []Event {
 	c.holders()
 	if more := len(c.out) - maxEvents; more > 0 {
 		c.out = append(c.out[:maxEvents], at(c.at, c.self, EventsOmitted,
-			fmt.Sprintf("%d more events happened at the same time: the tables show their result", more), "count", strconv.Itoa(more)))
+			fmt.Sprintf("%d more events happened at the same time: the tables show their result", more), "count",
+			strconv.Itoa(more)))
 	}
 	return c.out
 }
@@ -87,7 +88,8 @@ func (c *change) files() {
 			c.add(Reload, "files were reloaded: "+name, "files", name)
 		}
 		if is.Failing && !was.Failing {
-			c.add(ReloadFailing, "files are not usable, or parts of them are ignored: "+name+"; the log has the reason", "files", name)
+			c.add(ReloadFailing, "files are not usable, or parts of them are ignored: "+name+
+				"; the log has the reason", "files", name)
 		}
 	}
 }
@@ -96,23 +98,27 @@ func (c *change) anchor() {
 	was, is := c.old.Clocks.Anchor, c.new.Clocks.Anchor
 	if is.Suspends > was.Suspends {
 		slept := is.Asleep - was.Asleep
-		c.add(ClockSuspend, "the machine was suspended for "+slept.Round(time.Millisecond).String(), "for", slept.String())
+		c.add(ClockSuspend, "the machine was suspended for "+slept.Round(time.Millisecond).String(), "for",
+			slept.String())
 	}
 	if is.Stalls > was.Stalls {
 		c.add(ClockStall, "the process did not run for a second or more")
 	}
 	if is.StepsForward > was.StepsForward || is.StepsBack > was.StepsBack {
 		c.add(ClockStep, "the wall clock was set: IDs keep their time until the new one is confirmed",
-			"step", is.LastStep.String(), "steps", strconv.FormatInt(is.StepsForward+is.StepsBack-was.StepsForward-was.StepsBack, 10))
+			"step", is.LastStep.String(), "steps",
+			strconv.FormatInt(is.StepsForward+is.StepsBack-was.StepsForward-was.StepsBack, 10))
 	}
 	if is.Followed > was.Followed {
 		c.add(ClockFollowed, "IDs follow the wall clock", "step", is.LastStep.String())
 	}
 	if is.Refuted > was.Refuted {
-		c.add(ClockRefuted, "this machine's wall clock is wrong: its peers agree with the time before the step; check NTP", "held", is.Held.String())
+		c.add(ClockRefuted, "this machine's wall clock is wrong: its peers agree with the time before the step; "+
+			"check NTP", "held", is.Held.String())
 	}
 	if is.Blocked && !was.Blocked {
-		c.add(ClockBlocked, "the wall clock was set further ahead than clock.step-limit: set it back, or if it is right run \"allocator admin accept-time\"", "held", is.Held.String())
+		c.add(ClockBlocked, "the wall clock was set further ahead than clock.step-limit: set it back, or if it is "+
+			"right run \"allocator admin accept-time\"", "held", is.Held.String())
 	}
 }
 
@@ -120,13 +126,15 @@ func (c *change) gate() {
 	was, is := c.old.Clocks.Gate, c.new.Clocks.Gate
 	from, to := was.Verdict.Phase, is.Verdict.Phase
 	j := is.Judgement
-	facts := []string{"phase", to.String(), "finding", j.Finding.String(), "offset", j.Offset.String(), "uncertainty", j.Uncertainty.String(),
+	facts := []string{"phase", to.String(), "finding", j.Finding.String(), "offset", j.Offset.String(), "uncertainty",
+		j.Uncertainty.String(),
 		"agree", strconv.Itoa(j.Agree), "registered", strconv.Itoa(j.Registered)}
 	switch wasOpen, isOpen := from.State() == clock.Open, to.State() == clock.Open; {
 	case wasOpen && !isOpen, from == clock.Starting && to != from && !isOpen:
 		message := "the clocks disagree: nothing is issued; check NTP"
 		if to == clock.Strict {
-			message = "too few peers confirm the clock, and clock.policy is refuse: nothing is issued; check gossip between the nodes"
+			message = "too few peers confirm the clock, and clock.policy is refuse: nothing is issued; check gossip " +
+				"between the nodes"
 		}
 		c.add(GateShut, message, facts...)
 	case !wasOpen && isOpen:
@@ -169,9 +177,11 @@ func (c *change) peers() {
 		}
 		switch wasOpen, isOpen := was.Verdict == clock.Open, p.Verdict == clock.Open; {
 		case wasOpen && !isOpen:
-			c.about(p.Name, GateShut, "it reports that clocks keep it from issuing", "verdict", p.Verdict.String(), "offset", p.Offset.String(), "reported_by", c.self)
+			c.about(p.Name, GateShut, "it reports that clocks keep it from issuing", "verdict", p.Verdict.String(),
+				"offset", p.Offset.String(), "reported_by", c.self)
 		case !wasOpen && isOpen:
-			c.about(p.Name, GateOpened, "it reports that clocks allow it to issue", "offset", p.Offset.String(), "reported_by", c.self)
+			c.about(p.Name, GateOpened, "it reports that clocks allow it to issue", "offset", p.Offset.String(),
+				"reported_by", c.self)
 		}
 	}
 }
@@ -208,19 +218,23 @@ func (c *change) ownSID() {
 	was, is := &c.old.Node.Lease, &c.new.Node.Lease
 	same := was.Held && is.Held && was.Grant.SID == is.Grant.SID && was.Grant.Term == is.Grant.Term
 	if is.Phase == lease.Lost && was.Phase != lease.Lost && was.Held {
-		c.add(SIDLost, fmt.Sprintf("sid %d was lost: IDs are issued up to the confirmed ceiling; %s", was.Grant.SID, is.Problem), grantFacts(was.Grant)...).SID = int(was.Grant.SID)
+		c.add(SIDLost, fmt.Sprintf("sid %d was lost: IDs are issued up to the confirmed ceiling; %s", was.Grant.SID,
+			is.Problem), grantFacts(was.Grant)...).SID = int(was.Grant.SID)
 	}
 	if was.Held && !same && was.Phase != lease.Lost {
 		switch {
 		case is.Phase == lease.Lost: // said above
 		case is.Phase == lease.Rewound, is.Held:
-			c.add(SIDLost, fmt.Sprintf("sid %d was lost", was.Grant.SID), grantFacts(was.Grant)...).SID = int(was.Grant.SID)
+			c.add(SIDLost, fmt.Sprintf("sid %d was lost", was.Grant.SID),
+				grantFacts(was.Grant)...).SID = int(was.Grant.SID)
 		default:
-			c.add(SIDReleased, fmt.Sprintf("nothing is issued from sid %d any more: it is given back", was.Grant.SID), grantFacts(was.Grant)...).SID = int(was.Grant.SID)
+			c.add(SIDReleased, fmt.Sprintf("nothing is issued from sid %d any more: it is given back", was.Grant.SID),
+				grantFacts(was.Grant)...).SID = int(was.Grant.SID)
 		}
 	}
 	if is.Held && !same {
-		c.add(SIDAcquired, fmt.Sprintf("sid %d was acquired", is.Grant.SID), grantFacts(is.Grant)...).SID = int(is.Grant.SID)
+		c.add(SIDAcquired, fmt.Sprintf("sid %d was acquired", is.Grant.SID),
+			grantFacts(is.Grant)...).SID = int(is.Grant.SID)
 	}
 	if is.Phase == lease.Standby && was.Phase != lease.Standby {
 		c.add(Standby, is.Problem, "pool_size", strconv.Itoa(is.PoolSize), "pool_held", strconv.Itoa(is.PoolHeld))
@@ -228,7 +242,8 @@ func (c *change) ownSID() {
 }
 
 func grantFacts(g lease.Grant) []string {
-	return []string{"term", strconv.FormatInt(g.Term, 10), "base_unix_ms", strconv.FormatInt(int64(g.Base), 10), "ceil_unix_ms", strconv.FormatInt(int64(g.Ceil), 10)}
+	return []string{"term", strconv.FormatInt(g.Term, 10), "base_unix_ms", strconv.FormatInt(int64(g.Base), 10),
+		"ceil_unix_ms", strconv.FormatInt(int64(g.Ceil), 10)}
 }
 
 func (c *change) drain() {

@@ -52,7 +52,8 @@ func (c Config) Lead() clock.Millis {
 //
 // A block of this size fits into every new unit of time, whatever is drawn.
 func (c Config) MaxBlock() int {
-	units := min(uint64(max(c.MaxLead/clock.Millis(c.Layout.Unit()), 1)), blockLimit) // so that the shift cannot overflow
+	// so that the shift cannot overflow
+	units := min(uint64(max(c.MaxLead/clock.Millis(c.Layout.Unit()), 1)), blockLimit)
 	if c.Layout.SIDFirst() {
 		units = 1
 	}

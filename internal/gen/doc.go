@@ -2,8 +2,9 @@
 //
 // A [Tenure] is one process's hold of one sid. Its whole state is one integer,
 // the word: time since the epoch in the layout's units, which are mostly
-// milliseconds, then the entropy bits of the last ID issued. [Tenure.Next] computes a block of IDs on local values and commits it with
-// one compare-and-swap: it needs no lock, never waits, and a refusal changes nothing.
+// milliseconds, then the entropy bits of the last ID issued. [Tenure.Next] computes a block of IDs
+// on local values and commits it with one compare-and-swap: it needs no lock, never waits, and a
+// refusal changes nothing.
 //
 //	 63   62                            k  k-1          0
 //	+---+---------------------------------+--------------+

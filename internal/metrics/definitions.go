@@ -94,31 +94,42 @@ const (
 var definitions = []Definition{
 	{idsIssued, "counter", nil, "IDs issued by this node.",
 		"you want to know the load", ""},
-	{requests, "counter", []string{"surface", "code"}, "Requests answered, by surface and by OK, CANCELED, NOT_FOUND or the reason of the refusal.",
+	{requests, "counter", []string{"surface", "code"},
+		"Requests answered, by surface and by OK, CANCELED, NOT_FOUND or the reason of the refusal.",
 		"errors by listener; `CANCELED` are callers that left", "rate of anything but `OK` above a few per cent"},
-	{refusals, "counter", []string{"reason"}, "Requests refused, by reason; a refused request issued nothing and changed nothing.",
+	{refusals, "counter", []string{"reason"},
+		"Requests refused, by reason; a refused request issued nothing and changed nothing.",
 		"something is refused: by reason", "`WINDOW_EXHAUSTED`, `HISTORY_REWOUND` above 0; others by rate"},
-	{issueLatency, "histogram", []string{"surface"}, "Time from reading a request to having its answer, including waits for the clock, in seconds; pipelined requests that share a block count once.",
+	{issueLatency, "histogram", []string{"surface"},
+		"Time from reading a request to having its answer, including waits for the clock, in seconds; pipelined " +
+			"requests that share a block count once.",
 		"callers are slow: waits of up to `issue.max-wait` are in it", "p99 above 50 ms"},
 	{ready, "gauge", nil, "1 if a request for an ID would be served now, else 0.",
 		"always", "0 for 2 min on a node that is no standby; sum over nodes below what you need"},
 	{lead, "gauge", nil, "How far the last ID is ahead of the node's clock, in seconds; 0 if it is not ahead.",
 		"`ENTROPY_OVERFLOW`: demand keeps it near 0.25", "above 0.2 for 1 min"},
-	{windowRemaining, "gauge", nil, "Time until the reserved window ends if etcd confirms no other, in seconds; 0 without a window.",
+	{windowRemaining, "gauge", nil, "Time until the reserved window ends if etcd confirms no other, in seconds; 0 " +
+		"without a window.",
 		"the first sign of a slow etcd: 25 to 30 normally", "**below 20 for 10 s: etcd does not confirm**"},
-	{leaseRemaining, "gauge", nil, "Time until the lease in etcd expires if it is not renewed, in seconds; 0 without a lease.",
+	{leaseRemaining, "gauge", nil, "Time until the lease in etcd expires if it is not renewed, in seconds; 0 " +
+		"without a lease.",
 		"holders vanish though they are alive", "below 6"},
 	{sid, "gauge", nil, "The sid held, or -1.",
 		"which node made this ID; -1 is a standby", ""},
-	{term, "gauge", nil, "Term of the sid held; it grows with every acquisition of that sid by any node; 0 without a sid.",
+	{term, "gauge", nil, "Term of the sid held; it grows with every acquisition of that sid by any node; 0 " +
+		"without a sid.",
 		"it jumps: the holder of the sid keeps changing", "more than 5 in an hour"},
 	{era, "gauge", nil, "Era of the space as last read; 0 before the first read.",
 		"it differs between nodes for more than a minute", ""},
 	{phase, "gauge", []string{"phase"}, "1 for the current phase of the lease, 0 for the others.",
 		"a node is not ready: which phase keeps it", "`rewound`"},
-	{poolSIDs, "gauge", []string{"state"}, "Sids that the node may take (sid-range) by state, as last listed: held, free or quarantined; absent before the first list.",
+	{poolSIDs, "gauge", []string{"state"},
+		"Sids that the node may take (sid-range) by state, as last listed: held, free or quarantined; absent before " +
+			"the first list.",
 		"`NO_SID`", "`free` at 0; `quarantined` above 0"},
-	{workerSIDs, "gauge", []string{"state"}, "Sids for workers (worker.sid-range) by state, as last listed: held, free or quarantined; absent before the first list.",
+	{workerSIDs, "gauge", []string{"state"},
+		"Sids for workers (worker.sid-range) by state, as last listed: held, free or quarantined; absent before the " +
+			"first list.",
 		"`NO_WORKER`", "`free` at 0; `quarantined` above 0"},
 	{historyRewound, "gauge", nil, "1 while the node issues nothing because etcd's history went back, else 0.",
 		"always", "1"},
@@ -128,7 +139,8 @@ var definitions = []Definition{
 		"window remaining falls; `extend` and `load` are the usual ones", "p99 of `extend` above 0.5 s"},
 	{etcdErrors, "counter", []string{"op"}, "Calls to etcd that failed or whose outcome is unknown.",
 		"the same: calls whose outcome is unknown", "rate above 0 for 1 min"},
-	{tickAge, "gauge", nil, "Time since the last iteration of the lease keeper's loop, in seconds; above 1 the process gets too little CPU or is blocked.",
+	{tickAge, "gauge", nil, "Time since the last iteration of the lease keeper's loop, in seconds; above 1 the " +
+		"process gets too little CPU or is blocked.",
 		"a node lost its sid for no reason: the process is starved", "above 2"},
 	{epochRemaining, "gauge", nil, "Time until the 43 bits of an ID's timestamp are used up, in seconds.",
 		"planning the 23rd century", "below ten years"},
@@ -140,25 +152,35 @@ var definitions = []Definition{
 		"the same, finer: see [phases](clocks.md)", "`unproven` or `grace` for 10 min"},
 	{clockFinding, "gauge", []string{"finding"}, "1 for the result of the last comparison of clocks, 0 for the others.",
 		"a refusal has just begun or ended: the latest finding", ""},
-	{clockNodes, "gauge", []string{"opinion"}, "Registered nodes with gossip, by the result of comparing their clock with this node's; this node counts as agree.",
+	{clockNodes, "gauge", []string{"opinion"},
+		"Registered nodes with gossip, by the result of comparing their clock with this node's; this node counts " +
+			"as agree.",
 		"*unconfirmed*: `silent` nodes are missing for a majority", "`silent` above 0 for 10 min"},
 	{clockQuorum, "gauge", nil, "Number of registered nodes with gossip that is a majority.",
 		"how many have to agree, to compare with `agree` above", ""},
-	{clockFalsetickers, "gauge", nil, "Other nodes whose clocks are certainly further than issue.max-skew from the cluster's time.",
+	{clockFalsetickers, "gauge", nil, "Other nodes whose clocks are certainly further than issue.max-skew from the " +
+		"cluster's time.",
 		"always: some other node's clock is wrong", "above 0 for 1 min"},
-	{clusterOffset, "gauge", nil, "The cluster's time minus this node's, in seconds; absent while no quorum agrees on it.",
+	{clusterOffset, "gauge", nil, "The cluster's time minus this node's, in seconds; absent while no quorum " +
+		"agrees on it.",
 		"NTP on this machine", "beyond ±0.05: the node warns there, and refuses at 0.25"},
-	{clusterUncertainty, "gauge", nil, "Uncertainty of the cluster's time: half of the interval that contains it, in seconds; absent while no quorum agrees on it.",
+	{clusterUncertainty, "gauge", nil, "Uncertainty of the cluster's time: half of the interval that contains it, " +
+		"in seconds; absent while no quorum agrees on it.",
 		"offsets seem too large", "above 0.1"},
-	{peerOffset, "gauge", []string{"sid"}, "The clock of the holder of a sid minus this node's, in seconds; absent without a recent measurement.",
+	{peerOffset, "gauge", []string{"sid"},
+		"The clock of the holder of a sid minus this node's, in seconds; absent without a recent measurement.",
 		"which of the others differs, by its sid", ""},
-	{peerUncertainty, "gauge", []string{"sid"}, "Uncertainty of that offset: half of the interval that contains it, in seconds; absent without a recent measurement.",
+	{peerUncertainty, "gauge", []string{"sid"},
+		"Uncertainty of that offset: half of the interval that contains it, in seconds; absent without a recent " +
+			"measurement.",
 		"slow networks show here", ""},
 	{clockShuts, "counter", nil, "Number of times that this node began to refuse because clocks disagree.",
 		"it flaps", "any increase"},
-	{clockUnverified, "counter", nil, "Time in which this node issued without confirmation of its clock by a majority, in seconds.",
+	{clockUnverified, "counter", nil, "Time in which this node issued without confirmation of its clock by a " +
+		"majority, in seconds.",
 		"how long I5 did not hold", ""},
-	{clockJumps, "counter", nil, "Measurements of peers that contradict earlier ones: one of the two machines was paused, migrated or resumed.",
+	{clockJumps, "counter", nil, "Measurements of peers that contradict earlier ones: one of the two machines was " +
+		"paused, migrated or resumed.",
 		"machines are overcommitted", "more than 5 in an hour"},
 	{clockSteps, "counter", []string{"direction"}, "Steps of this machine's wall clock by more than 20 ms.",
 		"something sets the clock by steps", "more than 2 in an hour"},
@@ -172,11 +194,14 @@ var definitions = []Definition{
 		"IDs are off the wall clock", "1 for 1 min"},
 	{clockHeld, "gauge", nil, "The wall clock minus the time used for IDs, in seconds.",
 		"by how much they are off", "beyond ±0.1 for 1 min"},
-	{tickDelay, "gauge", nil, "Time between the last two reads of this machine's clocks, in seconds; far above 0.05 the process gets too little CPU.",
+	{tickDelay, "gauge", nil, "Time between the last two reads of this machine's clocks, in seconds; far above 0.05 " +
+		"the process gets too little CPU.",
 		"stalls: 0.05 normally", "above 0.5"},
-	{kernelSynchronized, "gauge", nil, "1 if the kernel reports that the wall clock is synchronized, else 0; absent if the kernel cannot be asked.",
+	{kernelSynchronized, "gauge", nil, "1 if the kernel reports that the wall clock is synchronized, else 0; absent " +
+		"if the kernel cannot be asked.",
 		"NTP; a hint", "0 for 30 min"},
-	{kernelMaxError, "gauge", nil, "The kernel's bound of the wall clock's error, in seconds; absent if the kernel cannot be asked.",
+	{kernelMaxError, "gauge", nil, "The kernel's bound of the wall clock's error, in seconds; absent if the kernel " +
+		"cannot be asked.",
 		"NTP: it grows while the time server does not answer", "above 0.1"},
 	{gossipMembers, "gauge", nil, "Live members in gossip, this node included.",
 		"*unconfirmed*: which nodes gossip reaches at all", "below the number of nodes for 5 min"},
@@ -184,29 +209,39 @@ var definitions = []Definition{
 		"the same: each peer brings one each 2 s", "rate at 0 with more than one node"},
 	{gossipUnanswered, "counter", nil, "Clock requests to peers without an answer.",
 		"the same: UDP is lost, or a peer is starved", "above a tenth of the exchanges"},
-	{gossipDropped, "counter", []string{"reason"}, "Messages and connections between nodes that were dropped, by reason.",
+	{gossipDropped, "counter", []string{"reason"},
+		"Messages and connections between nodes that were dropped, by reason.",
 		"the same; `forged`, `replayed`, `stream_…` and `packet_invalid` are not from a node", "`forged` above 0"},
 	{connections, "gauge", []string{"listener"}, "Open connections, by listener.",
 		"clients are many, or do not close theirs", "above 3,000 of 4,096"},
-	{connectionsRefused, "counter", []string{"listener"}, "Connections closed at once because limit.connections or limit.connections-per-source were open, or limit.memory was used, by listener.",
+	{connectionsRefused, "counter", []string{"listener"},
+		"Connections closed at once because limit.connections or limit.connections-per-source were open, or " +
+			"limit.memory was used, by listener.",
 		"clients are cut off at once", "any increase"},
-	{connectionsClosed, "counter", []string{"listener", "cause"}, "Connections closed before their clients closed them, by listener and cause: room for others while no call on them was valid, silent for a minute, stalled calls, or limit.memory.",
+	{connectionsClosed, "counter", []string{"listener", "cause"},
+		"Connections closed before their clients closed them, by listener and cause: room for others while no call " +
+			"on them was valid, silent for a minute, stalled calls, or limit.memory.",
 		"the same, later: somebody holds connections or unfinished calls", "`memory` or `stalled` above 0"},
-	{connectionsSlowed, "counter", []string{"listener"}, "Times that a connection was not read for a while because its source sent more than valid calls, by listener.",
+	{connectionsSlowed, "counter", []string{"listener"},
+		"Times that a connection was not read for a while because its source sent more than valid calls, by listener.",
 		"a flood, or a client with a wrong token", ""},
 	{connectionMemory, "gauge", nil, "Bytes that connections and their unfinished calls are counted with.",
 		"how much of `limit.memory` connections use", "above four fifths of the limit"},
 	{connectionMemoryLimit, "gauge", nil, "The maximum of allocator_connection_memory_bytes: limit.memory; 0 is none.",
 		"the same", ""},
-	{certificateRemaining, "gauge", []string{"certificate"}, "Time until the certificate in use expires, in seconds; negative after that; absent without a certificate.",
+	{certificateRemaining, "gauge", []string{"certificate"},
+		"Time until the certificate in use expires, in seconds; negative after that; absent without a certificate.",
 		"handshakes fail", "below a week"},
-	{reloadFailing, "gauge", []string{"files"}, "1 while changed files cannot be used and the previous contents stay in use, else 0; absent without such files.",
+	{reloadFailing, "gauge", []string{"files"},
+		"1 while changed files cannot be used and the previous contents stay in use, else 0; absent without " +
+			"such files.",
 		"always", "1 for 1 min"},
 	{reloads, "counter", []string{"files"}, "Number of times that changed files were loaded.",
 		"whether a new file is in use", ""},
 	{settings, "gauge", []string{"setting"}, "Settings to compare other series with, in seconds.",
 		"writing a rule", ""},
-	{nodeInfo, "gauge", []string{"node", "space", "layout"}, "Always 1, with the node's name, the space that its IDs belong to, and their layout.",
+	{nodeInfo, "gauge", []string{"node", "space", "layout"},
+		"Always 1, with the node's name, the space that its IDs belong to, and their layout.",
 		"which pod is which node", ""},
 	{buildInfo, "gauge", []string{"version"}, "Always 1, with the version of the program.",
 		"a rollout: which version runs", ""},
@@ -263,6 +298,7 @@ gauges. [Alerts](alerts.md) watch most of these.
 		fmt.Fprintf(&b, "- `%s`%s: `%s`\n", l.name, of, strings.Join(l.values, "`, `"))
 	}
 	fmt.Fprintf(&b, "- `setting`: `%s`\n", strings.Join(settingNames(), "`, `"))
-	b.WriteString("- `sid`: the sids of the other nodes with a recent measurement; a node without a sid has no series\n")
+	b.WriteString("- `sid`: the sids of the other nodes with a recent measurement; a node without a sid has no " +
+		"series\n")
 	return b.String()
 }

@@ -194,7 +194,8 @@ func (n *Node) Barred() *Refusal {
 		return r
 	}
 	if !s.lease.Listed || !s.lease.GateOpen {
-		return refuse(Starting, retryStarting, "node %s does not know the space and the clocks of the others yet%s", n.cfg.Name, because(s.lease.Problem))
+		return refuse(Starting, retryStarting, "node %s does not know the space and the clocks of the others yet%s",
+			n.cfg.Name, because(s.lease.Problem))
 	}
 	return nil
 }
@@ -207,9 +208,12 @@ func (n *Node) barred(s *state) *Refusal {
 	case l.Phase == lease.Rewound:
 		return refuse(HistoryRewound, retryRewound, "%s", l.Problem)
 	case s.verdict.State == clock.Skewed:
-		return refuse(ClockSkew, retryClock, "clocks disagree: %s", disagreement(s.verdict)).with(skewMetadata(s.verdict)...)
+		return refuse(ClockSkew, retryClock, "clocks disagree: %s",
+			disagreement(s.verdict)).with(skewMetadata(s.verdict)...)
 	case s.verdict.State == clock.Unverified:
-		return refuse(ClockUnverified, retryClock, "too few peers confirm the clock of node %s: check gossip between the nodes", n.cfg.Name).with(skewMetadata(s.verdict)...)
+		return refuse(ClockUnverified, retryClock,
+			"too few peers confirm the clock of node %s: check gossip between the nodes",
+			n.cfg.Name).with(skewMetadata(s.verdict)...)
 	}
 	return nil
 }
@@ -226,7 +230,8 @@ func (n *Node) closed(s *state) *Refusal {
 		return refuse(Starting, retryStarting, "node %s has no window yet%s", n.cfg.Name, because(l.Problem))
 	default:
 		return refuse(NoSID, retryNoSID, "node %s holds no sid%s", n.cfg.Name, because(l.Problem)).
-			with("pool_size", strconv.Itoa(l.PoolSize), "pool_held", strconv.Itoa(l.PoolHeld), "sid_range", l.SIDs.String())
+			with("pool_size", strconv.Itoa(l.PoolSize), "pool_held", strconv.Itoa(l.PoolHeld), "sid_range",
+				l.SIDs.String())
 	}
 }
 
@@ -246,7 +251,8 @@ func disagreement(v clock.Verdict) string {
 		return fmt.Sprintf("the cluster's time minus this node's is %v, at most %v is allowed; check NTP on this node",
 			v.Offset.Duration(), v.Limit.Duration())
 	}
-	return fmt.Sprintf("the cluster's time minus this node's was %v, at most %v is allowed; the node issues again when a majority has agreed with its clock for some seconds",
+	return fmt.Sprintf("the cluster's time minus this node's was %v, at most %v is allowed; the node issues again "+
+		"when a majority has agreed with its clock for some seconds",
 		v.Offset.Duration(), v.Limit.Duration())
 }
 
@@ -295,7 +301,8 @@ func (n *Node) explain(s *state, count int, after flake.ID, err error) error {
 		}
 		return n.explainLead(s, lead)
 	case errors.Is(err, gen.ErrCeiling):
-		return refuse(WindowExhausted, retryWindow, "the window reserved in etcd is used up%s", because(s.lease.Problem)).
+		return refuse(WindowExhausted, retryWindow, "the window reserved in etcd is used up%s",
+			because(s.lease.Problem)).
 			with("ceil_unix_ms", fmt.Sprint(int64(s.tenure.Ceil())))
 	case errors.Is(err, gen.ErrSealed):
 		// Sealed after the state was loaded: another tenure, or the reason why there is
@@ -320,14 +327,16 @@ func (n *Node) explainLead(s *state, e *gen.LeadError) *waitable {
 		w.Refusal = refuse(AfterTooFar, retry, "after is %v ahead of this node's clock, at most %v is allowed",
 			e.Lead.Duration(), e.Limit.Duration())
 	case errors.Is(e, gen.ErrRegression):
-		w.Refusal = refuse(ClockRegression, retry, "the clock went back: new IDs would be %v ahead of it, at most %v is allowed",
+		w.Refusal = refuse(ClockRegression, retry,
+			"the clock went back: new IDs would be %v ahead of it, at most %v is allowed",
 			e.Lead.Duration(), e.Limit.Duration())
 	case errors.Is(e, gen.ErrNotBegun) && s.lease.Grant.Term > 0 && n.issued.Load() == 0:
 		w.Refusal = refuse(Starting, retry, "the first window of node %s begins in %v", n.cfg.Name, excess)
 	case errors.Is(e, gen.ErrNotBegun):
 		w.Refusal = refuse(NoSID, retry, "the window of the new sid of node %s begins in %v", n.cfg.Name, excess)
 	default:
-		w.Refusal = refuse(EntropyOverflow, retry, "more IDs were requested than the clock allows: new IDs would be %v ahead of it, at most %v is allowed",
+		w.Refusal = refuse(EntropyOverflow, retry,
+			"more IDs were requested than the clock allows: new IDs would be %v ahead of it, at most %v is allowed",
 			e.Lead.Duration(), e.Limit.Duration())
 	}
 	w.Refusal = w.with("lead_ms", fmt.Sprint(int64(e.Lead)), "limit_ms", fmt.Sprint(int64(e.Limit)),

@@ -104,7 +104,8 @@ func (d *Drainer) Drain(ctx context.Context) (Drained, error) {
 		case context.Cause(ctx) == context.Canceled:
 			return Drained{}, ErrUndone
 		case err != nil:
-			return Drained{}, fmt.Errorf("%w, but the release of its sid failed: %v; stop the process, or wait for its lease to expire", ErrNotReleased, err)
+			return Drained{}, fmt.Errorf("%w, but the release of its sid failed: %v; stop the process, or wait for "+
+				"its lease to expire", ErrNotReleased, err)
 		}
 		return d.after(ctx, before)
 	})
@@ -137,13 +138,15 @@ func (d *Drainer) after(ctx context.Context, before lease.Status) (Drained, erro
 	out.Held, out.SID, out.Term = true, before.Grant.SID, before.Grant.Term
 	w, err := d.cfg.Window(ctx, before.Grant.SID)
 	if err != nil {
-		return out, fmt.Errorf("%w, but whether its sid %d was released is unknown: the read from etcd failed: %v; drain it again", ErrNotReleased, before.Grant.SID, err)
+		return out, fmt.Errorf("%w, but whether its sid %d was released is unknown: the read from etcd failed: %v; "+
+			"drain it again", ErrNotReleased, before.Grant.SID, err)
 	}
 	switch {
 	case w.Err != nil || !w.Exists():
 	case w.Value.Term > before.Grant.Term: // Another holder has acquired it since.
 		out.Released = true
-	case w.Value.Term == before.Grant.Term && w.Value.Instance == d.cfg.Node.Config().Instance && w.Value.State == lease.Released:
+	case w.Value.Term == before.Grant.Term && w.Value.Instance == d.cfg.Node.Config().Instance &&
+		w.Value.State == lease.Released:
 		out.Released, out.Ceil = true, w.Value.Ceil
 	}
 	return out, nil

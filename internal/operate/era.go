@@ -66,7 +66,8 @@ func obstacles(v lease.View, a Answers) (out []string) {
 	}
 	for _, n := range a.Nodes {
 		if !n.Answered {
-			out = append(out, n.label()+" did not answer: without its answer the floor is right only if its clock was right; "+
+			out = append(out, n.label()+" did not answer: without its answer the floor is right only if its clock "+
+				"was right; "+
 				"reach it, or stop it and use the command")
 		}
 	}
@@ -127,13 +128,15 @@ func (o *Operator) era(v lease.View, a Answers, floor clock.Millis) (Plan, error
 		Nodes:     a.Nodes,
 	}
 	if e.Highest > 0 {
-		p.Found = append(p.Found, fmt.Sprintf("highest ceiling: %s, of %s", repair.At(e.Highest), lease.Printable(e.HighestOf)))
+		p.Found = append(p.Found, fmt.Sprintf("highest ceiling: %s, of %s", repair.At(e.Highest),
+			lease.Printable(e.HighestOf)))
 	}
 	if err == nil {
 		p.Title = fmt.Sprintf("begin era %d", e.Era.Number)
 		p.Writes = []string{
 			"era: " + lease.Encode(e.Era),
-			fmt.Sprintf("nodes give up what they hold, and nothing is issued before the floor, %s, in %v; it is computed again when you confirm",
+			fmt.Sprintf("nodes give up what they hold, and nothing is issued before the floor, %s, in %v; it is "+
+				"computed again when you confirm",
 				repair.At(e.Era.Floor), max(e.Era.Floor-now, 0).Duration().Round(time.Second/10)),
 		}
 	}
@@ -170,7 +173,8 @@ func (o *Operator) again(ctx context.Context, p Plan) (Plan, error) {
 // Asked returns the nodes that were asked by gossip: self, those that are registered, those
 // that were before, as a backup does not have who registered after it, and all that
 // answered. answers has the members of gossip, by instance.
-func Asked(self Node, instance lease.Instance, registered, before []lease.Registration, answers map[lease.Instance]Node) []Node {
+func Asked(self Node, instance lease.Instance, registered, before []lease.Registration,
+	answers map[lease.Instance]Node) []Node {
 	out := []Node{self}
 	known := map[lease.Instance]bool{instance: true}
 	add := func(r lease.Registration, now bool) {

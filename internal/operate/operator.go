@@ -125,7 +125,8 @@ func (o *Operator) Quarantine(ctx context.Context, sid flake.SID, reason string,
 		return Plan{}, err
 	}
 	p := ofSID(Quarantine, v, w)
-	p.Title, p.Command = fmt.Sprintf("quarantine sid %d", sid), o.Command(Quarantine, fmt.Sprint(sid), textFlag("reason", reason))
+	p.Title, p.Command = fmt.Sprintf("quarantine sid %d", sid),
+		o.Command(Quarantine, fmt.Sprint(sid), textFlag("reason", reason))
 	if force {
 		p.Command += " --force"
 	}
@@ -149,7 +150,8 @@ func (o *Operator) ReleaseSID(ctx context.Context, sid flake.SID, above clock.Mi
 		return Plan{}, err
 	}
 	p := ofSID(ReleaseSID, v, r.Write)
-	p.Title, p.Command = fmt.Sprintf("release sid %d", sid), o.Command(ReleaseSID, fmt.Sprint(sid), timeFlag("above", above))
+	p.Title, p.Command = fmt.Sprintf("release sid %d", sid),
+		o.Command(ReleaseSID, fmt.Sprint(sid), timeFlag("above", above))
 	if r.Problem != "" {
 		p.Found = append(p.Found, fmt.Sprintf("sid %d: %s", sid, r.Problem))
 	}
@@ -184,7 +186,8 @@ func (o *Operator) AcceptTime(ctx context.Context, until clock.Millis) (Plan, er
 		Acceptance: a,
 	}
 	if b := a.Before; b.Until != 0 {
-		p.Found = append(p.Found, fmt.Sprintf("accepted before: up to %s, by %q at %s", repair.At(b.Until), b.By, repair.At(b.At)))
+		p.Found = append(p.Found, fmt.Sprintf("accepted before: up to %s, by %q at %s", repair.At(b.Until), b.By,
+			repair.At(b.At)))
 	}
 	if !a.Done {
 		p.Writes = []string{"accepted time: " + lease.Encode(a.Accepted)}

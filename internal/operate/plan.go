@@ -64,7 +64,8 @@ func compared[T any](name string, e lease.Entry[T]) string {
 // ofSID returns what plans for one sid have in common.
 func ofSID(a Action, v lease.View, w repair.Write) Plan {
 	p := Plan{Action: a, View: v, Write: w}
-	p.Compares = append(compares(v), compared("window of the sid", w.Seen.Window), compared("holder of the sid", w.Seen.Holder))
+	p.Compares = append(compares(v), compared("window of the sid", w.Seen.Window),
+		compared("holder of the sid", w.Seen.Holder))
 	if w.Gone != "" {
 		p.Compares = append(p.Compares, "no process is registered with instance "+lease.Printable(string(w.Gone)))
 	}

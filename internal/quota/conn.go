@@ -99,7 +99,8 @@ func (c *Conn) Queue(n int64) {
 		now = 0
 		c.queued.Store(0)
 	}
-	if change := now - noticed; (change >= answerStep || change <= -answerStep) && c.noticed.CompareAndSwap(noticed, now) {
+	if change := now - noticed; (change >= answerStep || change <= -answerStep) &&
+		c.noticed.CompareAndSwap(noticed, now) {
 		c.Hold(change * answerBytes)
 	}
 }

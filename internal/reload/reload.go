@@ -151,7 +151,8 @@ func (v *Value[T]) unusable(err error) {
 	if v.cfg.Stale != nil && age > v.cfg.StaleAfter && !v.stale {
 		v.stale = true
 		v.cfg.Stale(err)
-		v.cfg.Logger.Error("previous contents of the files withdrawn: the files have not been usable for too long; correct the files",
+		v.cfg.Logger.Error("previous contents of the files withdrawn: the files have not been usable for too long; "+
+			"correct the files",
 			"what", v.cfg.What, "for", age.Round(time.Second), "limit", v.cfg.StaleAfter, "error", err)
 	}
 	switch {

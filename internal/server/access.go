@@ -64,17 +64,23 @@ func AccessRefusal(err error, caller access.Caller, scope access.Scope) *node.Re
 			Message: "too many wrong tokens came from this address: correct the token"}
 	} else if ok {
 		return &node.Refusal{Reason: node.RateLimited, RetryAfter: limited.RetryAfter,
-			Message: "this client exceeds its limit of requests per second: retry after the delay, or request more IDs at a time"}
+			Message: "this client exceeds its limit of requests per second: retry after the delay, or request more " +
+				"IDs at a time"}
 	}
 	switch {
 	case errors.Is(err, access.ErrPermissionDenied):
-		return &node.Refusal{Reason: node.PermissionDenied, Message: denied(caller, scope), Metadata: map[string]string{"scope": scope.String()}}
+		return &node.Refusal{Reason: node.PermissionDenied, Message: denied(caller, scope),
+			Metadata: map[string]string{"scope": scope.String()}}
 	case errors.Is(err, access.ErrNoToken):
-		return &node.Refusal{Reason: node.Unauthenticated, Message: `no token was sent: send "Authorization: Bearer TOKEN"`}
+		return &node.Refusal{Reason: node.Unauthenticated,
+			Message: `no token was sent: send "Authorization: Bearer TOKEN"`}
 	case errors.Is(err, access.ErrMalformed):
-		return &node.Refusal{Reason: node.Unauthenticated, Message: `the credentials are malformed: send one header "Authorization: Bearer TOKEN"`}
+		return &node.Refusal{Reason: node.Unauthenticated,
+			Message: `the credentials are malformed: send one header "Authorization: Bearer TOKEN"`}
 	case errors.Is(err, access.ErrStale):
-		return &node.Refusal{Reason: node.Unauthenticated, Message: "the node cannot verify tokens: its token file could not be read for too long; tell its operator, and use another node"}
+		return &node.Refusal{Reason: node.Unauthenticated,
+			Message: "the node cannot verify tokens: its token file could not be read for too long; tell its " +
+				"operator, and use another node"}
 	}
 	return &node.Refusal{Reason: node.Unauthenticated, Message: "the token is unknown: it is wrong, or it was revoked"}
 }
@@ -85,7 +91,10 @@ func denied(caller access.Caller, scope access.Scope) string {
 	case "token":
 		return "the token of " + caller.Name() + " does not have the scope " + scope.String()
 	case "certificate":
-		return "the certificate of " + caller.Name() + " does not have the scope " + scope.String() + ": use one with the URI " + access.ScopeURI + scope.String()
+		return "the certificate of " + caller.Name() + " does not have the scope " + scope.String() +
+			": use one with the URI " + access.ScopeURI + scope.String()
 	}
-	return "calls with scope " + scope.String() + " are for clients on the node's own machine, or with a token or certificate of this scope: see auth.token-file and auth.open-admin"
+	return "calls with scope " + scope.String() +
+		" are for clients on the node's own machine, or with a token or certificate of this scope: see " +
+		"auth.token-file and auth.open-admin"
 }

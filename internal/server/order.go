@@ -54,7 +54,8 @@ func ParseOrder(f Fields, l Limits) (Order, *node.Refusal) {
 		as, ok := ParseForm(f.As.Text)
 		switch number := f.As.Text == Number.String() && l.JSON; {
 		case number && !l.Format.Layout.Safe():
-			return Order{}, Malformed("as is number: IDs of layout %v have up to %d bits, and JavaScript's numbers 53; use int, which is a string", l.Format.Layout, l.Format.Layout.TimeBits()+l.Format.Layout.LowBits())
+			return Order{}, Malformed("as is number: IDs of layout %v have up to %d bits, and JavaScript's numbers "+
+				"53; use int, which is a string", l.Format.Layout, l.Format.Layout.TimeBits()+l.Format.Layout.LowBits())
 		case number:
 			as = Number
 		case !ok:
@@ -63,7 +64,8 @@ func ParseOrder(f Fields, l Limits) (Order, *node.Refusal) {
 		o.As = as
 	}
 	if o.As.Wide() && !l.Wide {
-		return Order{}, Malformed("as is %s: this space has no 128-bit forms, because of its epoch; use flake or int", o.As)
+		return Order{}, Malformed("as is %s: this space has no 128-bit forms, because of its epoch; use flake or int",
+			o.As)
 	}
 	if f.After.Given {
 		id, err := parseAfter(f.After.Text, l.Format)
@@ -102,7 +104,9 @@ func Malformed(format string, args ...any) *node.Refusal {
 // badCount returns the refusal INVALID_COUNT for a count as it was written, not
 // counted yet.
 func badCount(count string, l Limits) *node.Refusal {
-	return &node.Refusal{Reason: node.InvalidCount, Message: fmt.Sprintf("count is %q: ask for 1 to %d%s", count, l.Count, node.WhyLimit(l.Format.Layout, l.Count)),
+	return &node.Refusal{Reason: node.InvalidCount,
+		Message: fmt.Sprintf("count is %q: ask for 1 to %d%s", count, l.Count,
+			node.WhyLimit(l.Format.Layout, l.Count)),
 		Metadata: map[string]string{"count": count, "limit": strconv.Itoa(l.Count)}}
 }
 

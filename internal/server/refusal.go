@@ -36,7 +36,8 @@ func Valid(err error) bool {
 		return false
 	}
 	switch r.Reason {
-	case node.InvalidCount, node.InvalidFormat, node.InvalidID, node.Unauthenticated, node.PermissionDenied, node.RateLimited, node.WorkersOff, node.UnknownWorker:
+	case node.InvalidCount, node.InvalidFormat, node.InvalidID, node.Unauthenticated, node.PermissionDenied,
+		node.RateLimited, node.WorkersOff, node.UnknownWorker:
 		return false
 	}
 	return true
@@ -96,7 +97,8 @@ var wires = [node.NumReasons]Wire{
 		Code:   codes.FailedPrecondition,
 		Status: 409,
 		Title:  "The ID given as after is too far ahead",
-		Help:   "If the answer has a delay, retry after it. If not, the ID given as after is not of this space: correct it.",
+		Help: "If the answer has a delay, retry after it. If not, the ID given as after is not of this space: " +
+			"correct it.",
 	},
 	node.HistoryRewound: {
 		Code:   codes.Unavailable,

@@ -36,7 +36,8 @@ const (
 )
 
 var surfaceNames = [numSurfaces]string{
-	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_undrain", "grpc_worker", "grpc_events", "grpc_other",
+	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_undrain", "grpc_worker",
+	"grpc_events", "grpc_other",
 	"http_ids", "http_decode", "http_cluster", "http_events", "http_worker", "http_other",
 	"resp_ids", "resp_decode", "resp_other",
 }

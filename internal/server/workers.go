@@ -21,7 +21,8 @@ type Workers struct {
 }
 
 // Acquire takes a sid for a worker.
-func (w *Workers) Acquire(ctx context.Context, c access.Caller, name, secret string, clockMs int64) (worker.Worker, error) {
+func (w *Workers) Acquire(ctx context.Context, c access.Caller, name, secret string,
+	clockMs int64) (worker.Worker, error) {
 	switch err := worker.CheckName(name); {
 	case err != nil:
 		return worker.Worker{}, w.invalid(err)
@@ -38,7 +39,8 @@ func (w *Workers) Acquire(ctx context.Context, c access.Caller, name, secret str
 }
 
 // Extend extends a worker. id, unless it is empty, has to be that of the handle.
-func (w *Workers) Extend(ctx context.Context, c access.Caller, id, handle string, notAfterMs int64) (worker.Worker, error) {
+func (w *Workers) Extend(ctx context.Context, c access.Caller, id, handle string,
+	notAfterMs int64) (worker.Worker, error) {
 	h, err := w.handle(id, handle)
 	if err != nil {
 		return worker.Worker{}, err
@@ -51,7 +53,8 @@ func (w *Workers) Extend(ctx context.Context, c access.Caller, id, handle string
 }
 
 // Release gives a worker back, and returns from when on its number can be used again.
-func (w *Workers) Release(ctx context.Context, c access.Caller, id, handle string, usedUntilMs int64) (clock.Millis, error) {
+func (w *Workers) Release(ctx context.Context, c access.Caller, id, handle string,
+	usedUntilMs int64) (clock.Millis, error) {
 	h, err := w.handle(id, handle)
 	if err != nil {
 		return 0, err

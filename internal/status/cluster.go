@@ -284,7 +284,8 @@ func (c *Cluster) fillNodes(registered []lease.Registration, held map[lease.Inst
 			return cmp.Or(cmp.Compare(min(b.SID, 0), min(a.SID, 0)), byName(a, b)) // holders first
 		})
 		c.Nodes = slices.Clone(c.Nodes[:maxNodes])
-		c.Problem = strings.TrimPrefix(fmt.Sprintf("%s; %d more nodes are registered: this list has %d, and all that hold a sid",
+		c.Problem = strings.TrimPrefix(fmt.Sprintf("%s; %d more nodes are registered: this list has %d, and all "+
+			"that hold a sid",
 			c.Problem, more, maxNodes), "; ")
 	}
 	slices.SortFunc(c.Nodes, byName)

@@ -231,7 +231,8 @@ func (p *problems) names() {
 	for _, n := range p.c.Nodes {
 		if count[n.Name]++; count[n.Name] == 2 {
 			p.add(NameShared, Warn, "reference/alerts.md#allocatornameshared",
-				"Several processes are registered as %s: if that lasts for longer than a lease, set node.name on each.", n.Label())
+				"Several processes are registered as %s: if that lasts for longer than a lease, set node.name "+
+					"on each.", n.Label())
 		}
 	}
 }
@@ -247,7 +248,8 @@ func (p *problems) missing() {
 		registered := func(n Node) bool { return n.Name == s.Node }
 		lately := c.Self.Now-s.Written < vanishedFor.Milliseconds()
 		if s.Unreleased && !s.Worker && lately && !slices.ContainsFunc(c.Nodes, registered) {
-			p.add(Vanished, Warn, pageDoctor, "%s vanished, and has not released sid %d.", cmp.Or(s.Node, s.Instance), s.SID)
+			p.add(Vanished, Warn, pageDoctor, "%s vanished, and has not released sid %d.", cmp.Or(s.Node, s.Instance),
+				s.SID)
 		}
 	}
 }

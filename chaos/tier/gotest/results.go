@@ -122,7 +122,8 @@ func (p *pack) print(out io.Writer, r record) {
 	case r.Result == "skip": // it has no tests
 	case r.Result == "fail":
 		for _, l := range p.lines {
-			if (l.Test == "" || p.open[l.Test]) && !strings.HasPrefix(l.Output, "=== ") && !strings.HasPrefix(l.Output, "FAIL") {
+			if (l.Test == "" || p.open[l.Test]) && !strings.HasPrefix(l.Output, "=== ") &&
+				!strings.HasPrefix(l.Output, "FAIL") {
 				_, _ = io.WriteString(out, l.Output)
 			}
 		}

@@ -75,7 +75,8 @@ const eventQueue = 64
 func New(cfg Config) *Watcher {
 	return &Watcher{
 		cfg: cfg, events: make(chan agreement.Event, eventQueue), ended: make(chan struct{}),
-		machine: agreement.New(agreement.Config{Name: cfg.Name, Instance: cfg.Instance, Gate: cfg.Gate, Expect: cfg.Expect}),
+		machine: agreement.New(agreement.Config{Name: cfg.Name, Instance: cfg.Instance, Gate: cfg.Gate,
+			Expect: cfg.Expect}),
 	}
 }
 
@@ -191,9 +192,11 @@ func (w *Watcher) log(a agreement.Action) {
 	case agreement.GateTransition:
 		j := a.Judgement
 		warn := a.To == clock.Shut || a.To == clock.Strict || a.Kind == clock.Warned || a.Kind == clock.ReleaseDue
-		log.Log(context.Background(), at(warn), "clock gate changed", "change", a.Kind.String(), "from", a.From.String(), "to", a.To.String(),
+		log.Log(context.Background(), at(warn), "clock gate changed", "change", a.Kind.String(), "from",
+			a.From.String(), "to", a.To.String(),
 			"finding", j.Finding.String(), "offset", j.Offset.String(), "uncertainty", j.Uncertainty.String(),
-			"agree", j.Agree, "disagree", j.Disagree, "silent", j.Silent, "registered", j.Registered, "falsetickers", j.Falsetickers)
+			"agree", j.Agree, "disagree", j.Disagree, "silent", j.Silent, "registered", j.Registered, "falsetickers",
+			j.Falsetickers)
 	case agreement.PeerClockJumped:
 		log.Warn("a clock jumped: one of two machines was paused, migrated or resumed", "peer", a.Node)
 	case agreement.Duplicate:

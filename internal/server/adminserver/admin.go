@@ -162,9 +162,11 @@ func plain(w http.ResponseWriter, status int, text string) {
 // clockLine describes the state of the clock.
 func clockLine(r clock.Report) string {
 	g := r.Gate
-	text := "verdict " + g.Verdict.Phase.State().String() + " (" + g.Verdict.Phase.String() + ", " + g.Judgement.Finding.String() + ")"
+	text := "verdict " + g.Verdict.Phase.State().String() + " (" + g.Verdict.Phase.String() + ", " +
+		g.Judgement.Finding.String() + ")"
 	if g.Judgement.Known {
-		text += ", the cluster's time minus this node's is " + clock.FormatOffset(g.Judgement.Offset, g.Judgement.Uncertainty)
+		text += ", the cluster's time minus this node's is " +
+			clock.FormatOffset(g.Judgement.Offset, g.Judgement.Uncertainty)
 	}
 	if limit := g.Verdict.Limit.Duration(); limit > 0 {
 		text += ", limit " + limit.String()

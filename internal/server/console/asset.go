@@ -17,7 +17,8 @@ type asset struct {
 }
 
 var kinds = map[string]string{
-	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".LICENSE": "text/plain; charset=utf-8",
+	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
+	".LICENSE": "text/plain; charset=utf-8",
 }
 
 func (c *Console) loadAssets() {
@@ -31,7 +32,8 @@ func (c *Console) loadAssets() {
 			panic(err)
 		}
 		sum := sha256.Sum256(content)
-		c.assets[f.Name()] = asset{content, kinds[path.Ext(f.Name())], strconv.Quote(base64.RawURLEncoding.EncodeToString(sum[:12]))}
+		c.assets[f.Name()] = asset{content, kinds[path.Ext(f.Name())],
+			strconv.Quote(base64.RawURLEncoding.EncodeToString(sum[:12]))}
 	}
 }
 

@@ -41,7 +41,8 @@ type Fault struct{ Action, Label, Help string }
 
 // Faults are the actions on nodes, in the order of the buttons.
 var Faults = []Fault{
-	{"skew", "Skew by 1 s", "Its clocks jump ahead by 1 s, as on a machine that woke with a wrong time. It has to refuse."},
+	{"skew", "Skew by 1 s", "Its clocks jump ahead by 1 s, as on a machine that woke with a wrong time. It has " +
+		"to refuse."},
 	{"back", "Set back 1 h", "Its wall clock is set back by an hour. The others confirm its old time, and it goes on."},
 	{"pause", "Pause", "Its process does not run, as with SIGSTOP. Its lease runs out after 15 s."},
 	{"cut", "Cut off etcd", "It cannot reach etcd. It issues until its window ends."},

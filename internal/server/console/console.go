@@ -81,19 +81,24 @@ func (p page) Here() bool { return p.here }
 
 // New returns a console.
 func New(cfg Config) *Console {
-	c := &Console{cfg: cfg, pages: map[string]*template.Template{}, assets: map[string]asset{}, history: newHistory(), mux: http.NewServeMux()}
+	c := &Console{cfg: cfg, pages: map[string]*template.Template{}, assets: map[string]asset{}, history: newHistory(),
+		mux: http.NewServeMux()}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
 	list, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		panic(err) // the pattern is wrong
 	}
 	for _, name := range list {
-		c.pages[strings.TrimSuffix(path.Base(name), ".html")] = template.Must(template.Must(layout.Clone()).ParseFS(files, name))
+		c.pages[strings.TrimSuffix(path.Base(name),
+			".html")] = template.Must(template.Must(layout.Clone()).ParseFS(files, name))
 	}
 	c.loadAssets()
 	c.route("GET /console/{$}", c.shown("pool"))
 	c.route("GET /console/clocks", c.shown("clocks"))
-	c.route("GET /console/node", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, http.StatusOK, "node", cfg.Settings) })
+	c.route("GET /console/node", func(w http.ResponseWriter,
+		r *http.Request) {
+		c.show(w, r, http.StatusOK, "node", cfg.Settings)
+	})
 	c.route("GET /console/ids", c.serveIDs)
 	c.route("POST /console/ids", c.serveIDs)
 	c.route("GET /console/events", c.showEvents)
@@ -140,7 +145,8 @@ func (c *Console) routeAdmin(pattern string, h http.HandlerFunc) {
 
 // policy is what browsers may load for a page. Styles in attributes and scripts in a
 // page have no effect, so neither has a name that contains them.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // crossOrigin recognizes requests that a browser sends on behalf of another site's page.
 var crossOrigin http.CrossOriginProtection
@@ -174,7 +180,8 @@ type view struct {
 // names are the pages in the order of the navigation.
 var names = []page{
 	{Path: "", Name: "Pool"}, {Path: "clocks", Name: "Clocks"}, {Path: "node", Name: "Node"},
-	{Path: "ids", Name: "IDs"}, {Path: "events", Name: "Events"}, {Path: "operate", Name: "Operate"}, {Path: "break", Name: "Break it"},
+	{Path: "ids", Name: "IDs"}, {Path: "events", Name: "Events"}, {Path: "operate", Name: "Operate"},
+	{Path: "break", Name: "Break it"},
 }
 
 // shown returns the handler of a page that needs no more than a snapshot.

@@ -69,7 +69,8 @@ const (
 func (c *Console) serveIDs(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
-		c.fail(w, r, http.StatusRequestEntityTooLarge, fmt.Sprintf("the list exceeds %d bytes: use allocator audit", maxForm))
+		c.fail(w, r, http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("the list exceeds %d bytes: use allocator audit", maxForm))
 		return
 	}
 	d := idsData{Text: r.Form.Get("ids")}
@@ -147,7 +148,9 @@ func take(id describe.ID, f flake.Format) oneID {
 			}
 		}
 		bits := binary(w.BytesHex)
-		one.Bits = []field{{"time", bits[:48], fmt.Sprint(w.UnixMs, " ms")}, {"version", bits[48:52], hexOf(bits[48:52])}, {"random", bits[52:64], ""}, {"variant", bits[64:66], ""}, {"random", bits[66:], ""}}
+		one.Bits = []field{{"time", bits[:48], fmt.Sprint(w.UnixMs, " ms")},
+			{"version", bits[48:52], hexOf(bits[48:52])}, {"random", bits[52:64], ""}, {"variant", bits[64:66], ""},
+			{"random", bits[66:], ""}}
 		return one
 	}
 	k := p.Flake
@@ -182,7 +185,8 @@ func fields(bits string, k *describe.FlakeParts, l flake.Layout) []field {
 			end -= p.size
 		}
 	}
-	return append([]field{{"sign", bits[:1], ""}, {"time", bits[1:end], fmt.Sprint(k.TimestampMs, " ms since the epoch")}}, out...)
+	return append([]field{{"sign", bits[:1], ""},
+		{"time", bits[1:end], fmt.Sprint(k.TimestampMs, " ms since the epoch")}}, out...)
 }
 
 func sidOf(sid *int) string {
@@ -232,5 +236,6 @@ func (c *Console) holder(r *http.Request, id string) string {
 	case d.Holder == nil:
 		return "the ledger has no entry"
 	}
-	return fmt.Sprintf("node %s, term %d, instance %s", lease.Printable(d.Holder.Node), d.Holder.Term, lease.Printable(string(d.Holder.Instance)))
+	return fmt.Sprintf("node %s, term %d, instance %s", lease.Printable(d.Holder.Node), d.Holder.Term,
+		lease.Printable(string(d.Holder.Instance)))
 }

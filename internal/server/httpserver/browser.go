@@ -62,7 +62,8 @@ func (h *Hosts) Allow(header string) bool {
 		return host != ""
 	}
 	host = strings.ToLower(host)
-	return slices.Contains(h.names, host) || slices.ContainsFunc(h.suffixes, func(s string) bool { return strings.HasSuffix(host, s) })
+	return slices.Contains(h.names, host) ||
+		slices.ContainsFunc(h.suffixes, func(s string) bool { return strings.HasSuffix(host, s) })
 }
 
 // Handler returns next behind the check of Host, for handlers without the other checks of
@@ -78,7 +79,8 @@ func (h *Hosts) Handler(next http.Handler) http.Handler {
 }
 
 func otherHost(r *http.Request) *fault {
-	bad := malformed("the Host header %.80q is not a name of this node: call it by an address or one of its names, or add the name to http.hosts", r.Host)
+	bad := malformed("the Host header %.80q is not a name of this node: call it by an address or one of its names, "+
+		"or add the name to http.hosts", r.Host)
 	bad.status = http.StatusMisdirectedRequest
 	return bad
 }
@@ -94,7 +96,8 @@ func (h *handler) browser(r *http.Request) *fault {
 	}
 	if crossOrigin.Check(r) != nil {
 		return &fault{refusal: &node.Refusal{Reason: node.PermissionDenied,
-			Message: "the request was sent by a page of another site: IDs are for programs; call the node from your server"}}
+			Message: "the request was sent by a page of another site: IDs are for programs; call the node from " +
+				"your server"}}
 	}
 	return nil
 }

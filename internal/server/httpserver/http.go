@@ -96,7 +96,8 @@ func newHandler(cfg Config) (*handler, error) {
 	}
 	limits := cfg.Service.Limits()
 	limits.JSON = true
-	return &handler{service: cfg.Service, reader: cfg.Reader, hosts: cfg.Hosts, feed: cfg.Feed, limits: limits, nodeJSON: name}, nil
+	return &handler{service: cfg.Service, reader: cfg.Reader, hosts: cfg.Hosts, feed: cfg.Feed, limits: limits,
+		nodeJSON: name}, nil
 }
 
 // route is one pattern of the public API.
@@ -112,22 +113,31 @@ func (h *handler) routes() []route {
 	other := server.Need{Open: true, Surface: server.HTTPOther}
 	list := []route{
 		{http.MethodPost + " " + idsPath, server.Need{Scope: access.Issue, Surface: server.HTTPIDs}, h.serveIDs},
-		{"/v1/ids", other, h.notAllowed(http.MethodPost, "Request IDs with POST: the answer to a GET may come from a cache. curl -X POST '%s/v1/ids?count=1'")},
+		{"/v1/ids", other, h.notAllowed(http.MethodPost,
+			"Request IDs with POST: the answer to a GET may come from a cache. curl -X POST '%s/v1/ids?count=1'")},
 		{"GET /v1/ids/{id}", server.Need{Scope: access.Read, Surface: server.HTTPDecode}, h.serveDecode},
 		{"/v1/ids/{id}", other, h.notAllowed("GET, HEAD", "Decode an ID with GET: curl '%s/v1/ids/ID'")},
 		{"GET /v1/cluster", server.Need{Scope: access.Read, Surface: server.HTTPCluster}, h.serveCluster},
 		{"/v1/cluster", other, h.notAllowed("GET, HEAD", "curl '%s/v1/cluster'")},
-		{http.MethodPost + " " + workersPath, server.Need{Scope: access.Worker, Surface: server.HTTPWorker}, h.serveAcquire},
-		{workersPath, other, h.notAllowed(http.MethodPost, `curl -X POST -H 'Content-Type: application/json' -d '{"name":"NAME"}' '%s/v1/workers'`)},
-		{http.MethodPost + " " + workersPath + "/{worker}", server.Need{Scope: access.Worker, Surface: server.HTTPWorker}, h.serveExtend},
-		{http.MethodDelete + " " + workersPath + "/{worker}", server.Need{Scope: access.Worker, Surface: server.HTTPWorker}, h.serveRelease},
-		{workersPath + "/{worker}", other, h.notAllowed("POST, DELETE", "Extend a worker with POST '%s/v1/workers/ID:extend', and release it with DELETE of its path without :extend")},
+		{http.MethodPost + " " + workersPath, server.Need{Scope: access.Worker, Surface: server.HTTPWorker},
+			h.serveAcquire},
+		{workersPath, other, h.notAllowed(http.MethodPost,
+			`curl -X POST -H 'Content-Type: application/json' -d '{"name":"NAME"}' '%s/v1/workers'`)},
+		{http.MethodPost + " " + workersPath + "/{worker}",
+			server.Need{Scope: access.Worker, Surface: server.HTTPWorker}, h.serveExtend},
+		{http.MethodDelete + " " + workersPath + "/{worker}",
+			server.Need{Scope: access.Worker, Surface: server.HTTPWorker}, h.serveRelease},
+		{workersPath + "/{worker}", other,
+			h.notAllowed("POST, DELETE",
+				"Extend a worker with POST '%s/v1/workers/ID:extend', and release it with DELETE of its path "+
+					"without :extend")},
 		{"GET /openapi.yaml", other, h.serveOpenAPI},
 		{"/openapi.yaml", other, h.notAllowed("GET, HEAD", "curl '%s/openapi.yaml'")},
 		{"/", other, h.serveNotFound},
 	}
 	if h.feed != nil {
-		list = append(list, route{"GET /v1/events", server.Need{Scope: access.Read, Surface: server.HTTPEvents}, h.serveEvents},
+		list = append(list, route{"GET /v1/events", server.Need{Scope: access.Read, Surface: server.HTTPEvents},
+			h.serveEvents},
 			route{"/v1/events", other, h.notAllowed("GET, HEAD", "curl -N '%s/v1/events'")})
 	}
 	return list
@@ -312,7 +322,8 @@ func (h *handler) notAllowed(allow, hint string) http.HandlerFunc {
 		h.service.NotFound(server.HTTPOther, h.service.Begin())
 		w.Header().Set("Allow", allow)
 		problem{
-			Type: "about:blank", Title: http.StatusText(http.StatusMethodNotAllowed), Status: http.StatusMethodNotAllowed,
+			Type: "about:blank", Title: http.StatusText(http.StatusMethodNotAllowed),
+			Status: http.StatusMethodNotAllowed,
 			Detail: fmt.Sprintf("method %.20s is not allowed for %.60s: use %s", r.Method, r.URL.Path, allow),
 			Help:   fmt.Sprintf(hint, origin(r)),
 		}.write(w)
@@ -332,6 +343,7 @@ func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {
 	problem{
 		Type: "about:blank", Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
 		Detail: fmt.Sprintf("no route for %.60s", r.URL.Path),
-		Help:   "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/events, POST /v1/workers, or GET /openapi.yaml.",
+		Help: "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/events, POST /v1/workers, or GET " +
+			"/openapi.yaml.",
 	}.write(w)
 }

@@ -159,14 +159,16 @@ func fieldText(name string, value json.Token, safe bool) (string, *fault) {
 		case name == "count", name == "after" && safe:
 			return v.String(), nil
 		case name == "after":
-			return "", &fault{refusal: server.BadID("after is a number: send IDs as strings, since many JSON readers lose digits above 2^53", "bad_type")}
+			return "", &fault{refusal: server.BadID("after is a number: send IDs as strings, since many JSON "+
+				"readers lose digits above 2^53", "bad_type")}
 		}
 	case string:
 		switch name {
 		case "as", "after":
 			return v, nil
 		case "count":
-			return "", &fault{refusal: &node.Refusal{Reason: node.InvalidCount, Message: "count is a string: send a JSON number",
+			return "", &fault{refusal: &node.Refusal{Reason: node.InvalidCount,
+				Message:  "count is a string: send a JSON number",
 				Metadata: map[string]string{"count": fmt.Sprintf("%.40q", v)}}}
 		}
 	}

@@ -97,7 +97,8 @@ func (h *handler) serveRelease(w http.ResponseWriter, r *http.Request) {
 func (f *fault) Error() string { return f.refusal.Error() }
 
 // serveWorker makes a worker's call, which its connection pays for, and answers.
-func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int, call func(access.Caller) (any, error)) {
+func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int,
+	call func(access.Caller) (any, error)) {
 	began, conn := h.service.Begin(), connOf(r.Context())
 	conn.Charge(quota.CostWrite)
 	var caller access.Caller

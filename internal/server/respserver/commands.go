@@ -39,11 +39,14 @@ var listed []*command
 func init() {
 	listed = []*command{
 		{name: "ID.NEXT", min: 1, max: 7, surface: server.RESPIDs, run: (*conn).next, use: nextUse},
-		{name: "HGET", min: 3, max: 3, surface: server.RESPIDs, keyed: true, run: (*conn).hget, use: "HGET id next|flake|int|ulid|uuid"},
-		{name: "ID.DECODE", min: 2, max: 4, surface: server.RESPDecode, reads: true, run: (*conn).decode, use: "ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]"},
+		{name: "HGET", min: 3, max: 3, surface: server.RESPIDs, keyed: true, run: (*conn).hget,
+			use: "HGET id next|flake|int|ulid|uuid"},
+		{name: "ID.DECODE", min: 2, max: 4, surface: server.RESPDecode, reads: true, run: (*conn).decode,
+			use: "ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]"},
 		{name: "ID.STATUS", min: 1, max: 1, reads: true, run: (*conn).status, use: "ID.STATUS"},
 		{name: "AUTH", min: 2, max: 3, open: true, run: (*conn).auth, use: "AUTH [user] token"},
-		{name: "HELLO", min: 1, max: 7, open: true, run: (*conn).hello, use: "HELLO [2|3 [AUTH user token] [SETNAME name]]"},
+		{name: "HELLO", min: 1, max: 7, open: true, run: (*conn).hello,
+			use: "HELLO [2|3 [AUTH user token] [SETNAME name]]"},
 		{name: "CLIENT", min: 2, run: (*conn).client, use: "CLIENT ID|INFO|GETNAME|SETNAME|SETINFO|…"},
 		{name: "COMMAND", min: 1, run: (*conn).command, use: "COMMAND [COUNT|DOCS|INFO|LIST]"},
 		{name: "INFO", min: 1, run: (*conn).info, use: "INFO"},
@@ -80,18 +83,23 @@ func lookup(name []byte) *command {
 
 // multiHint names the option that most people meet: pipelines of redis-py are
 // transactions by default.
-const multiHint = "is not supported: an issued ID cannot be rolled back. Send the commands as a pipeline without MULTI; in redis-py, pipeline(transaction=False)"
+const multiHint = "is not supported: an issued ID cannot be rolled back. Send the commands as a pipeline without " +
+	"MULTI; in redis-py, pipeline(transaction=False)"
 
 // hints are the errors for commands of Redis that people try, or that clients send by
 // themselves.
 var hints = map[string]string{
-	"INCR":      "is not supported: its answer is an integer, and many clients lose digits of an ID in an integer. Use ID.NEXT, or HGET id next",
-	"INCRBY":    "is not supported: its answer is an integer, and many clients lose digits of an ID in an integer. Use ID.NEXT COUNT n",
-	"GET":       "is not supported: clients may answer it from a cache, and an ID from a cache is a duplicate. Use ID.NEXT, or HGET id next",
-	"MULTI":     multiHint,
-	"EXEC":      multiHint,
-	"DISCARD":   "without MULTI",
-	"CLUSTER":   "is not supported: cluster support is disabled. Connect to one node, or to a load balancer in front of several",
+	"INCR": "is not supported: its answer is an integer, and many clients lose digits of an ID in an integer. " +
+		"Use ID.NEXT, or HGET id next",
+	"INCRBY": "is not supported: its answer is an integer, and many clients lose digits of an ID in an integer. " +
+		"Use ID.NEXT COUNT n",
+	"GET": "is not supported: clients may answer it from a cache, and an ID from a cache is a duplicate. Use " +
+		"ID.NEXT, or HGET id next",
+	"MULTI":   multiHint,
+	"EXEC":    multiHint,
+	"DISCARD": "without MULTI",
+	"CLUSTER": "is not supported: cluster support is disabled. Connect to one node, or to a load balancer in " +
+		"front of several",
 	"SUBSCRIBE": "is not supported: there are no channels. Use ID.NEXT",
 	"MONITOR":   "is not supported: it would show the IDs of other clients. Use INFO",
 }
@@ -214,7 +222,10 @@ func (c *conn) hello(args [][]byte) {
 		return
 	}
 	if c.unauthenticated != nil {
-		c.out = resp.AppendError(c.out, "NOAUTH", "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <token> option can be used to authenticate the client and select the RESP protocol version at the same time")
+		c.out = resp.AppendError(c.out, "NOAUTH",
+			"HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> "+
+				"<token> option can be used to authenticate the client and select the RESP protocol version at the "+
+				"same time")
 		return
 	}
 	c.proto = proto
@@ -255,7 +266,8 @@ func (c *conn) client(args [][]byte) {
 		if len(rest) == n {
 			return true
 		}
-		c.out = resp.AppendError(c.out, "ERR", "wrong number of arguments for 'client|"+strings.ToLower(sub)+"' command")
+		c.out = resp.AppendError(c.out, "ERR",
+			"wrong number of arguments for 'client|"+strings.ToLower(sub)+"' command")
 		return false
 	}
 	switch sub {
@@ -306,7 +318,8 @@ func (c *conn) client(args [][]byte) {
 		}
 		c.out = resp.AppendError(c.out, "ERR", "CLIENT TRACKING is always OFF: no answer may be cached")
 	default:
-		c.out = resp.AppendError(c.out, "ERR", fmt.Sprintf("unknown subcommand '%.64s'. Try CLIENT ID, INFO, GETNAME, SETNAME, SETINFO.", args[1]))
+		c.out = resp.AppendError(c.out, "ERR",
+			fmt.Sprintf("unknown subcommand '%.64s'. Try CLIENT ID, INFO, GETNAME, SETNAME, SETINFO.", args[1]))
 	}
 }
 
@@ -358,7 +371,8 @@ func (c *conn) command(args [][]byte) {
 			}
 		}
 	default:
-		c.out = resp.AppendError(c.out, "ERR", fmt.Sprintf("unknown subcommand '%.64s'. Try COMMAND COUNT, DOCS, INFO, LIST.", args[1]))
+		c.out = resp.AppendError(c.out, "ERR",
+			fmt.Sprintf("unknown subcommand '%.64s'. Try COMMAND COUNT, DOCS, INFO, LIST.", args[1]))
 	}
 }
 

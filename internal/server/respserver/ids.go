@@ -158,7 +158,8 @@ func (c *conn) next(args [][]byte) {
 	o, ok := c.s.order(count, as, after)
 	if !ok {
 		var bad *node.Refusal
-		if o, bad = server.ParseOrder(server.Fields{Count: field(count), As: field(as), After: field(after)}, c.s.limits); bad != nil {
+		if o, bad = server.ParseOrder(server.Fields{Count: field(count), As: field(as), After: field(after)},
+			c.s.limits); bad != nil {
 			c.settle()
 			c.fail(server.RESPIDs, c.s.node.Refused(bad))
 			return
@@ -203,7 +204,8 @@ func (s *Server) order(count, as, after []byte) (o server.Order, ok bool) {
 			return o, false
 		}
 	}
-	if after != nil && (len(after) != flake.TextLen || describe.IsAmbiguous(after) || o.After.UnmarshalText(after) != nil || s.limits.Format.Holds(o.After) != nil) {
+	if after != nil && (len(after) != flake.TextLen || describe.IsAmbiguous(after) ||
+		o.After.UnmarshalText(after) != nil || s.limits.Format.Holds(o.After) != nil) {
 		return o, false
 	}
 	return o, true

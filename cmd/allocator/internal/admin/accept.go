@@ -80,7 +80,8 @@ func (c *change) printAccepted(a repair.Acceptance, written bool) error {
 		}{written, t.Era, repair.At(t.Until), int64(t.Until), t.By, int64(t.At), int64(a.Latest)})
 	}
 	if !written {
-		_, err := fmt.Fprintf(c.a.Out, "nothing was written: %q accepted clocks up to %s already, at %s\n", t.By, repair.At(t.Until), repair.At(t.At))
+		_, err := fmt.Fprintf(c.a.Out, "nothing was written: %q accepted clocks up to %s already, at %s\n", t.By,
+			repair.At(t.Until), repair.At(t.At))
 		return err
 	}
 	_, err := fmt.Fprintf(c.a.Out, `clocks up to %s are accepted, in era %d

@@ -26,7 +26,8 @@ func Command(a *cli.App) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(drainCommand(a), undrainCommand(a), recoverCommand(a), quarantineCommand(a), releaseCommand(a), acceptCommand(a))
+	cmd.AddCommand(drainCommand(a), undrainCommand(a), recoverCommand(a), quarantineCommand(a), releaseCommand(a),
+		acceptCommand(a))
 	return cmd
 }
 
@@ -139,13 +140,16 @@ func printDrained(a *cli.App, r *pb.DrainResponse, asJSON bool) error {
 	what := "it held no sid"
 	switch {
 	case r.GetReleased() && r.GetCeilUnixMs() > 0:
-		what = fmt.Sprintf("sid %d (term %d) was given back, usable from %s", r.GetSid(), r.GetTerm(), repair.At(clock.Millis(r.GetCeilUnixMs())))
+		what = fmt.Sprintf("sid %d (term %d) was given back, usable from %s", r.GetSid(), r.GetTerm(),
+			repair.At(clock.Millis(r.GetCeilUnixMs())))
 	case r.GetReleased():
 		what = fmt.Sprintf("sid %d (term %d) was given back, and another node has it now", r.GetSid(), r.GetTerm())
 	case r.GetSid() >= 0:
-		what = fmt.Sprintf("sid %d (term %d) was NOT given back: it is free when the node's lease ends, and usable when its window has passed", r.GetSid(), r.GetTerm())
+		what = fmt.Sprintf("sid %d (term %d) was NOT given back: it is free when the node's lease ends, and usable "+
+			"when its window has passed", r.GetSid(), r.GetTerm())
 	}
-	_, err := fmt.Fprintf(a.Out, "%s is drained: %s; %s issued.\nIt refuses with DRAINING until it is restarted, or `allocator admin undrain` puts it back into service.\n",
+	_, err := fmt.Fprintf(a.Out, "%s is drained: %s; %s issued.\nIt refuses with DRAINING until it is restarted, or "+
+		"`allocator admin undrain` puts it back into service.\n",
 		r.GetNode(), what, text.Count(int(r.GetIdsIssued()), "ID"))
 	return err
 }

@@ -58,7 +58,8 @@ func (c *change) open() (*deployment.Space, error) {
 }
 
 // operator returns what makes plans for s.
-func (c *change) operator(s *deployment.Space, ask func(context.Context, lease.View) operate.Answers) *operate.Operator {
+func (c *change) operator(s *deployment.Space,
+	ask func(context.Context, lease.View) operate.Answers) *operate.Operator {
 	return operate.New(operate.Config{
 		Store:     s.Store,
 		Ask:       ask,
@@ -122,7 +123,8 @@ func (c *change) show(p operate.Plan) {
 			if n.Answered {
 				era, revision = fmt.Sprint(n.Era), fmt.Sprint(n.Revision)
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cli.OrDash(n.Name), cli.OrDash(n.GRPC), era, revision, n.Ceiling(), n.State)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cli.OrDash(n.Name), cli.OrDash(n.GRPC), era, revision,
+				n.Ceiling(), n.State)
 		}
 		_ = t.Flush()
 	}
@@ -159,7 +161,8 @@ func failed(err error) error {
 	case errors.Is(err, operate.ErrUnknown):
 		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w: run the command again; it shows the current state", err))
 	}
-	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nCheck that etcd runs and that --etcd.endpoints is right; \"allocator doctor\" shows more", err))
+	return cli.Exit(cli.ExitUnavailable,
+		fmt.Errorf("%w\nCheck that etcd runs and that --etcd.endpoints is right; \"allocator doctor\" shows more", err))
 }
 
 // confirm asks a person. Without a terminal, and without --yes, it fails.
@@ -172,7 +175,8 @@ func confirm(a *cli.App, yes bool, question string) error {
 			return ask(a, question)
 		}
 	}
-	return cli.UsageError("nothing was written: stdin is not a terminal, so nobody can confirm; give --yes to skip the confirmation")
+	return cli.UsageError("nothing was written: stdin is not a terminal, so nobody can confirm; give --yes to skip " +
+		"the confirmation")
 }
 
 func ask(a *cli.App, question string) error {

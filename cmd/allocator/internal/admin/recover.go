@@ -35,7 +35,8 @@ that run and are not in the backup's registry with --addr.`,
 	}
 	var floor timeFlag
 	cmd.Flags().Var(&floor, "floor", "begin there, and not at the computed floor")
-	addr := cmd.Flags().String("addr", "", "gRPC addresses of running nodes, comma-separated, besides those in the registry")
+	addr := cmd.Flags().String("addr", "",
+		"gRPC addresses of running nodes, comma-separated, besides those in the registry")
 	c := changeFlags(a, cmd, true)
 	dialing := remote.DialFlags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -92,7 +93,8 @@ func answersOf(v lease.View, reports []deployment.NodeReport, maxSkew time.Durat
 	}
 	for _, r := range v.Nodes {
 		if r.GRPC == "" {
-			out.Nodes = append(out.Nodes, operate.Node{Name: r.Node, Registered: true, State: "it has no gRPC listener"})
+			out.Nodes = append(out.Nodes,
+				operate.Node{Name: r.Node, Registered: true, State: "it has no gRPC listener"})
 		}
 	}
 	out.Confirmed = 2*agree > len(out.Nodes)

@@ -21,8 +21,9 @@ func quarantineCommand(a *cli.App) *cobra.Command {
 		Long: `No node takes the sid until "allocator admin release-sid" gives it back. Its ceiling is
 kept. A sid that a node holds needs --force: the node uses what was confirmed to it, and
 then takes another sid.`,
-		Example: "  allocator admin quarantine 7 --reason 'node-b had a bad clock' --etcd.endpoints http://10.0.0.1:2379",
-		Args:    cobra.ExactArgs(1),
+		Example: "  allocator admin quarantine 7 --reason 'node-b had a bad clock' --etcd.endpoints " +
+			"http://10.0.0.1:2379",
+		Args: cobra.ExactArgs(1),
 	}
 	reason := cmd.Flags().String("reason", "", "why; shown by status and doctor")
 	force := cmd.Flags().Bool("force", false, "also if a node holds it")
@@ -33,7 +34,8 @@ then takes another sid.`,
 		}, func(w repair.Write) string {
 			text := fmt.Sprintf("sid %d is quarantined: no node acquires it.", w.SID)
 			if w.Seen.Holder.Exists() {
-				text += fmt.Sprintf(" %s loses it within lease.extend-every, and issues IDs only within its confirmed window, until %s.",
+				text += fmt.Sprintf(" %s loses it within lease.extend-every, and issues IDs only within its "+
+					"confirmed window, until %s.",
 					w.Seen.Holder.Value.Node, repair.At(w.Window.Ceil))
 			}
 			return text + fmt.Sprintf("\n\"allocator admin release-sid %d\" returns it to the pool.", w.SID)
@@ -64,7 +66,8 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 		return c.ofSID(args[0], func(o *operate.Operator, sid flake.SID) (operate.Plan, error) {
 			return o.ReleaseSID(cmd.Context(), sid, clock.Millis(above))
 		}, func(w repair.Write) string {
-			text := fmt.Sprintf("sid %d is free, with term %d and ceiling %s", w.SID, w.Window.Term, repair.At(w.Window.Ceil))
+			text := fmt.Sprintf("sid %d is free, with term %d and ceiling %s", w.SID, w.Window.Term,
+				repair.At(w.Window.Ceil))
 			if wait := w.Window.Ceil - w.Window.Wall; wait > 0 {
 				text += fmt.Sprintf(": it can be acquired in %v", wait.Duration().Round(time.Second))
 			}
@@ -75,7 +78,8 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 }
 
 // ofSID carries out the plan for the sid that arg names, and prints what was written.
-func (c *change) ofSID(arg string, plan func(*operate.Operator, flake.SID) (operate.Plan, error), text func(repair.Write) string) error {
+func (c *change) ofSID(arg string, plan func(*operate.Operator, flake.SID) (operate.Plan, error),
+	text func(repair.Write) string) error {
 	sid, err := operate.ParseSID(arg)
 	if err != nil {
 		return cli.UsageError("%w", err)
@@ -103,5 +107,6 @@ func (c *change) ofSID(arg string, plan func(*operate.Operator, flake.SID) (oper
 		Ceil   int64  `json:"ceil_unix_ms"`
 		Reason string `json:"reason,omitempty"`
 		Taken  string `json:"taken_from,omitempty"` // node that held it
-	}{int(w.SID), string(w.Window.State), w.Window.Term, int64(w.Window.Ceil), w.Window.Reason, w.Seen.Holder.Value.Node})
+	}{int(w.SID), string(w.Window.State), w.Window.Term, int64(w.Window.Ceil), w.Window.Reason,
+		w.Seen.Holder.Value.Node})
 }

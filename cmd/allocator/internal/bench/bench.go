@@ -60,7 +60,9 @@ code is 1 if an ID came twice, IDs of a caller did not rise, or all requests wer
 	}
 	p := plan{}
 	flags := cmd.Flags()
-	addrs := flags.StringSlice("addr", nil, "addresses of nodes, comma-separated or repeated (or $"+config.EnvAddr+" for gRPC; default the listener's port on this machine)")
+	addrs := flags.StringSlice("addr", nil,
+		"addresses of nodes, comma-separated or repeated (or $"+config.EnvAddr+" for gRPC; default the listener's "+
+			"port on this machine)")
 	via := cli.Choose(cmd, "via", "API to use", load.GRPC, load.Stream, load.HTTP, load.RESP, load.SDK)
 	flags.IntVar(&p.callers, "callers", 64, "number of concurrent callers")
 	flags.IntVar(&p.count, "count", 1, "IDs per request")
@@ -164,7 +166,8 @@ func (p plan) run(ctx context.Context, progress *cli.Progress) (*result, error) 
 	p.Timeout = timeout
 	for i := range p.callers {
 		addr := p.addrs[i%len(p.addrs)]
-		p.Workers = append(p.Workers, load.Worker{Targets: []load.Target{{Name: addr, Client: clients[i%len(clients)]}}, Counts: []int{p.count},
+		p.Workers = append(p.Workers, load.Worker{Targets: []load.Target{{Name: addr,
+			Client: clients[i%len(clients)]}}, Counts: []int{p.count},
 			Ordered: p.via == load.SDK}) // the SDK's order holds whichever node answers
 	}
 	run := load.New(p.Plan)
@@ -246,7 +249,8 @@ func (r *result) loop() string {
 func (r *result) print(w io.Writer) error {
 	var b strings.Builder
 	p := r.plan
-	fmt.Fprintf(&b, "%s by %s, %s each, %v after %v\n%s\n\n", text.Count(p.callers, "caller"), p.via, text.Count(p.count, "ID"), r.Took.Round(10*time.Millisecond), p.WarmUp, r.loop())
+	fmt.Fprintf(&b, "%s by %s, %s each, %v after %v\n%s\n\n", text.Count(p.callers, "caller"), p.via,
+		text.Count(p.count, "ID"), r.Took.Round(10*time.Millisecond), p.WarmUp, r.loop())
 	if r.interrupted {
 		fmt.Fprintf(&b, "interrupted; %v were requested\n", p.Length)
 	}
@@ -322,7 +326,8 @@ type checkView struct {
 
 func (r *result) json() view {
 	v := view{
-		Via: r.plan.via, Callers: r.plan.callers, Count: r.plan.count, Rate: r.plan.Rate, Seconds: r.Took.Seconds(), Early: r.interrupted,
+		Via: r.plan.via, Callers: r.plan.callers, Count: r.plan.count, Rate: r.plan.Rate, Seconds: r.Took.Seconds(),
+		Early:    r.interrupted,
 		Requests: r.Requests, PerSecond: r.rate(r.Requests), IDs: r.IDs, IDsPerSec: r.rate(r.IDs),
 		Refused: r.Refused, Failed: r.Failed, NotStarted: r.NotStarted, LatencyNs: map[string]int64{},
 	}
@@ -347,7 +352,9 @@ func (r *result) verdict() error {
 	refused, _ := r.Refusals()
 	switch c := r.Check; {
 	case c != nil && c.Duplicates+c.OutOfOrder > 0:
-		return cli.Exit(cli.ExitInvalid, fmt.Errorf("the IDs are not sound: %d duplicates, %d out of order; do not use them, and report it as SECURITY.md describes", c.Duplicates, c.OutOfOrder))
+		return cli.Exit(cli.ExitInvalid,
+			fmt.Errorf("the IDs are not sound: %d duplicates, %d out of order; do not use them, and report it as "+
+				"SECURITY.md describes", c.Duplicates, c.OutOfOrder))
 	case r.interrupted:
 		return cli.ErrInterrupted
 	case r.Requests > 0:
@@ -355,8 +362,9 @@ func (r *result) verdict() error {
 	case refused > 0:
 		return cli.Exit(cli.ExitInvalid, fmt.Errorf("all requests were refused: %w", r.Refusal))
 	case r.Failure != nil:
-		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no node answers: %w%s\nIs a node running at %s? --via %s uses that listener alone",
-			r.Failure, r.plan.dialer.Hint(r.Failure.Error()), strings.Join(r.plan.addrs, ", "), r.plan.via))
+		return cli.Exit(cli.ExitUnavailable,
+			fmt.Errorf("no node answers: %w%s\nIs a node running at %s? --via %s uses that listener alone",
+				r.Failure, r.plan.dialer.Hint(r.Failure.Error()), strings.Join(r.plan.addrs, ", "), r.plan.via))
 	}
 	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no answer came within %v", r.plan.Length))
 }

@@ -71,7 +71,8 @@ type App struct {
 }
 
 // Run carries out one command line and returns the exit code.
-func Run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer, env []string, version string, build func(*App) *cobra.Command) int {
+func Run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer, env []string, version string,
+	build func(*App) *cobra.Command) int {
 	stdout := &recorder{out: out}
 	a := &App{In: in, Out: stdout, Err: stderr, Env: env, version: version}
 	root := a.finish(build(a))

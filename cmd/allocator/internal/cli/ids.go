@@ -24,9 +24,14 @@ import (
 func SpaceFlags(cmd *cobra.Command) func() flake.Format {
 	f := flake.Default
 	layouts, own := clock.Millis(f.Epoch), clock.Millis(f.Epoch)
-	cmd.Flags().Var(config.LayoutValue(&f.Layout, &layouts), "layout", "layout of the flakes' space: "+strings.Join(flake.Layouts(), ", ")+", or bits such as 41/10/12,order=time-sid-seq,unit=1ms,epoch=2024-01-01")
-	cmd.Flags().Var(epochFlag{config.EpochValue(&own), &own}, "epoch", "epoch of the flakes' space, as RFC 3339 or Unix milliseconds; unless given, the layout's own")
-	_ = cmd.RegisterFlagCompletionFunc("layout", cobra.FixedCompletions(flake.Layouts(), cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	cmd.Flags().Var(config.LayoutValue(&f.Layout, &layouts), "layout",
+		"layout of the flakes' space: "+strings.Join(flake.Layouts(),
+			", ")+", or bits such as 41/10/12,order=time-sid-seq,unit=1ms,epoch=2024-01-01")
+	cmd.Flags().Var(epochFlag{config.EpochValue(&own), &own}, "epoch",
+		"epoch of the flakes' space, as RFC 3339 or Unix milliseconds; unless given, the layout's own")
+	// the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("layout",
+		cobra.FixedCompletions(flake.Layouts(), cobra.ShellCompDirectiveNoFileComp))
 	return func() flake.Format {
 		f.Epoch = int64(layouts)
 		if cmd.Flags().Changed("epoch") {

@@ -30,7 +30,8 @@ var units = []struct {
 	length time.Duration
 	name   string
 }{
-	{365 * 24 * time.Hour, "year"}, {24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"},
+	{365 * 24 * time.Hour, "year"}, {24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"},
+	{time.Second, "second"},
 }
 
 // AppendAge appends how far t lies from now, in the largest unit that fits, such

@@ -49,8 +49,10 @@ func ListSettings(cmd *cobra.Command, used ...string) {
 // words are the values of those settings that have few, for completion alone:
 // config decides what is valid.
 var words = map[string][]string{
-	"layout":       slices.DeleteFunc(flake.Layouts(), func(l string) bool { return l == flake.Standalone.String() }), // it has no sid
-	"clock.policy": {"allow", "refuse"}, "log.level": {"debug", "info", "warn", "error"}, "log.format": {"text", "json"},
+	// it has no sid
+	"layout":       slices.DeleteFunc(flake.Layouts(), func(l string) bool { return l == flake.Standalone.String() }),
+	"clock.policy": {"allow", "refuse"}, "log.level": {"debug", "info", "warn", "error"},
+	"log.format": {"text", "json"},
 }
 
 // Getenv returns a variable, or "".

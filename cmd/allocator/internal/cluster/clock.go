@@ -38,7 +38,8 @@ func printClock(w io.Writer, c *status.Clock) error {
 	fmt.Fprintf(&b, "clock: %s (%s, %s); %d of %s agree, %d are a majority", c.State, c.Phase, c.Finding,
 		c.Agree, text.Count(c.Registered, "node"), c.Quorum)
 	if c.Known {
-		fmt.Fprintf(&b, "; the cluster's time minus its own is %s", clock.FormatOffset(micros(c.Offset), micros(c.Uncertainty)))
+		fmt.Fprintf(&b, "; the cluster's time minus its own is %s",
+			clock.FormatOffset(micros(c.Offset), micros(c.Uncertainty)))
 	}
 	if len(c.Falsetickers) > 0 {
 		fmt.Fprintf(&b, "; wrong clocks: %s", strings.Join(c.Falsetickers, ", "))

@@ -89,12 +89,16 @@ func (w *eventWatch) run(ctx context.Context) error {
 			return cli.ErrInterrupted
 		case code == codes.Unknown: // of printing
 			return err
-		case code == codes.Unauthenticated, code == codes.PermissionDenied, code == codes.Unimplemented, code == codes.InvalidArgument:
-			return cli.Exit(cli.ExitInvalid, fmt.Errorf("node at %s: %s", w.nodes.Addrs[at], status.Convert(err).Message()))
-		case !w.begun && at == len(w.nodes.Conns)-1 && time.Since(began) > w.nodes.Timeout, !w.follow && at == len(w.nodes.Conns)-1:
+		case code == codes.Unauthenticated, code == codes.PermissionDenied, code == codes.Unimplemented,
+			code == codes.InvalidArgument:
+			return cli.Exit(cli.ExitInvalid,
+				fmt.Errorf("node at %s: %s", w.nodes.Addrs[at], status.Convert(err).Message()))
+		case !w.begun && at == len(w.nodes.Conns)-1 && time.Since(began) > w.nodes.Timeout, !w.follow &&
+			at == len(w.nodes.Conns)-1:
 			return w.nodes.Unavailable(at, err)
 		case w.follow && w.begun:
-			fmt.Fprintf(w.err, "allocator: the stream of the node at %s broke: %s; connecting again\n", w.nodes.Addrs[at], status.Convert(err).Message())
+			fmt.Fprintf(w.err, "allocator: the stream of the node at %s broke: %s; connecting again\n",
+				w.nodes.Addrs[at], status.Convert(err).Message())
 		}
 		select {
 		case <-time.After(againAfter):
@@ -165,7 +169,8 @@ func (w *eventWatch) printEvent(e *pb.Event) error {
 		if attributes == nil {
 			attributes = map[string]string{}
 		}
-		return cli.PrintLine(w.out, eventLine{e.GetId(), e.GetAtUnixMs(), e.GetNode(), e.GetKind(), e.GetSid(), e.GetMessage(), attributes})
+		return cli.PrintLine(w.out, eventLine{e.GetId(), e.GetAtUnixMs(), e.GetNode(), e.GetKind(), e.GetSid(),
+			e.GetMessage(), attributes})
 	}
 	_, err := fmt.Fprintln(w.out, eventText(e))
 	return err

@@ -111,7 +111,8 @@ func (g *getter) get(ctx context.Context, nodes *remote.Nodes, n int64, least de
 		err := nodes.Ask(ctx, func(ctx context.Context, c *grpc.ClientConn) (err error) {
 			for {
 				count := min(n-got, size)
-				block, err = pb.NewAllocatorServiceClient(c).Allocate(ctx, &pb.AllocateRequest{Count: int32(count), After: int64(after)})
+				block, err = pb.NewAllocatorServiceClient(c).Allocate(ctx,
+					&pb.AllocateRequest{Count: int32(count), After: int64(after)})
 				limit := granted(err)
 				if limit < 1 || limit >= count {
 					return err

@@ -175,7 +175,8 @@ func (v view) printWorkers(w io.Writer) {
 			fmt.Fprintln(w, "\nWORKER\tSID\tTERM\tINTERVAL LEFT\tLAST EXTENDED\tOWNER")
 			header = true
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", s.Node, s.SID, s.Term, text.Seconds(v.left(s.Ceil)), v.ago(s.Written), cli.OrDash(s.Owner))
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", s.Node, s.SID, s.Term, text.Seconds(v.left(s.Ceil)),
+			v.ago(s.Written), cli.OrDash(s.Owner))
 	}
 }
 
@@ -200,6 +201,7 @@ func (v view) printSIDs(w io.Writer) {
 		if s.Unreleased && problem == "" {
 			problem = "not released"
 		}
-		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%s\t%s\n", s.SID, s.State, s.Term, s.Node, v.ago(s.Written), usable, problem)
+		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%s\t%s\n", s.SID, s.State, s.Term, s.Node, v.ago(s.Written), usable,
+			problem)
 	}
 }

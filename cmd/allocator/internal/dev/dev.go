@@ -71,16 +71,24 @@ at once. The upper half of the sids is for workers: see "allocator worker run".
 
 The console, whose link is printed, sets clocks, and stops, pauses and cuts off nodes and
 etcd. With --skew a node has a wrong clock from the start, and refuses.`,
-		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --layout twitter\n  allocator dev --skew 2=1s",
-		Args:    cobra.NoArgs,
+		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --layout twitter\n  " +
+			"allocator dev --skew 2=1s",
+		Args: cobra.NoArgs,
 	}
 	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "how many nodes")
 	cmd.Flags().StringVar(&d.dir, "data-dir", "", "directory for etcd's data; without it, all data is lost at the end")
-	cmd.Flags().IntVar(&d.httpPort, "http-port", devHTTPPort, "HTTP port of the first node; each further one is 10 higher; 0 takes any that are free")
-	cmd.Flags().IntVar(&d.grpcPort, "grpc-port", devGRPCPort, "gRPC port of the first node, with its admin port next to it; each further one is 10 higher; 0 takes any that are free")
-	cmd.Flags().BoolVar(&d.resp, "resp", false, "answer Redis clients as well, on port 6380 and, for further nodes, 10 higher each; on any port that is free if --http-port is 0")
+	cmd.Flags().IntVar(&d.httpPort, "http-port", devHTTPPort,
+		"HTTP port of the first node; each further one is 10 higher; 0 takes any that are free")
+	cmd.Flags().IntVar(&d.grpcPort, "grpc-port", devGRPCPort,
+		"gRPC port of the first node, with its admin port next to it; each further one is 10 higher; 0 takes any "+
+			"that are free")
+	cmd.Flags().BoolVar(&d.resp, "resp", false,
+		"answer Redis clients as well, on port 6380 and, for further nodes, 10 higher each; on any port that is "+
+			"free if --http-port is 0")
 	cmd.Flags().BoolVar(&d.verbose, "verbose", false, "show the log of the nodes")
-	skews := cmd.Flags().StringArray("skew", nil, "for a demonstration: N=DURATION sets the wall clock of node N ahead by as much, or back; may be given several times")
+	skews := cmd.Flags().StringArray("skew", nil,
+		"for a demonstration: N=DURATION sets the wall clock of node N ahead by as much, or back; may be given "+
+			"several times")
 	_ = cmd.MarkFlagDirname("data-dir")
 	space := cli.SpaceFlags(cmd)
 	format := cli.FormatFlag(cmd)
@@ -154,9 +162,12 @@ func (d *dev) run(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return cli.Exit(cli.ExitInterrupted, nil)
 	case errors.Is(err, devetcd.ErrInUse):
-		return cli.Exit(cli.ExitInvalid, fmt.Errorf("--data-dir %s is in use by another process, such as another \"allocator dev\": stop that one, or choose another --data-dir", dir))
+		return cli.Exit(cli.ExitInvalid,
+			fmt.Errorf("--data-dir %s is in use by another process, such as another \"allocator dev\": stop that "+
+				"one, or choose another --data-dir", dir))
 	case err != nil && dir != "":
-		return fmt.Errorf("%w\nIs the data in %s that of an etcd of this version? Choose another --data-dir, or remove it to begin anew", err, dir)
+		return fmt.Errorf("%w\nIs the data in %s that of an etcd of this version? Choose another --data-dir, or "+
+			"remove it to begin anew", err, dir)
 	case err != nil:
 		return err
 	}
@@ -174,7 +185,8 @@ func (d *dev) run(ctx context.Context) error {
 		return err
 	}
 	// Fresh: this etcd is ours alone, and an old space in it is left as it is.
-	if _, _, err := daemon.Init(ctx, d.config(0), daemon.Beginning{Fresh: true}, cli.Logger(d.log(), d.Err)); err != nil {
+	if _, _, err := daemon.Init(ctx, d.config(0), daemon.Beginning{Fresh: true},
+		cli.Logger(d.log(), d.Err)); err != nil {
 		return err
 	}
 
@@ -223,7 +235,8 @@ func (d *dev) config(i int) config.Config {
 	c.Layout, c.Epoch = d.space.Layout, clock.Millis(d.space.Epoch)
 	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
 	if sids := (lease.Space{Layout: c.Layout}).SIDs(); d.nodes < sids.Len() {
-		c.Worker.SIDRange = lease.SIDRange{From: flake.SID(max(sids.Len()/2, d.nodes)), To: sids.To} // the upper half, or what is left
+		// the upper half, or what is left
+		c.Worker.SIDRange = lease.SIDRange{From: flake.SID(max(sids.Len()/2, d.nodes)), To: sids.To}
 	}
 	c.Console.Operate = true          // the listener is on loopback, and all is lost at the end
 	c.Drain.Timeout = 2 * time.Second // no client here waits for a stream to end
@@ -236,7 +249,8 @@ func (d *dev) config(i int) config.Config {
 		}
 		return fmt.Sprintf("127.0.0.1:%d", first+i*portStep+offset)
 	}
-	c.Listen = config.Listen{GRPC: port(d.grpcPort, 0), HTTP: port(d.httpPort, 0), Admin: port(d.grpcPort, 1), Gossip: "127.0.0.1:0"}
+	c.Listen = config.Listen{GRPC: port(d.grpcPort, 0), HTTP: port(d.httpPort, 0), Admin: port(d.grpcPort, 1),
+		Gossip: "127.0.0.1:0"}
 	if d.resp {
 		first := devRESPPort
 		if d.httpPort == 0 {
@@ -260,10 +274,12 @@ func (d *dev) explain(i int, err error) error {
 		case "listen.http":
 			flag = "--http-port"
 		case "listen.resp":
-			return fmt.Errorf("port %s, for Redis clients of node-%d, is not available (%w): stop the program that uses it, or leave --resp out",
+			return fmt.Errorf("port %s, for Redis clients of node-%d, is not available (%w): stop the program that "+
+				"uses it, or leave --resp out",
 				port, i+1, errors.Unwrap(busy.Err))
 		}
-		return fmt.Errorf("port %s, for node-%d, is not available (%w): stop the program that uses it, or choose another %s",
+		return fmt.Errorf("port %s, for node-%d, is not available (%w): stop the program that uses it, or choose "+
+			"another %s",
 			port, i+1, errors.Unwrap(busy.Err), flag)
 	}
 	return fmt.Errorf("node-%d: %w", i+1, err)
@@ -278,7 +294,8 @@ func (d *dev) node(m *member) (*daemon.Daemon, error) {
 	if at.Admin != "" {
 		c.Listen.GRPC, c.Listen.HTTP, c.Listen.RESP, c.Listen.Admin = at.GRPC, at.HTTP, at.RESP, at.Admin
 	}
-	return daemon.New(daemon.Config{Settings: c, Version: version, Logger: log.With("of", c.Node.Name), Host: m.host(d)})
+	return daemon.New(daemon.Config{Settings: c, Version: version, Logger: log.With("of", c.Node.Name),
+		Host: m.host(d)})
 }
 
 // announce waits until every node is ready, on standby or refused for its clock,
@@ -300,7 +317,8 @@ func (d *dev) announce(ctx context.Context, startSkewed func()) error {
 				case <-ctx.Done():
 					return nil
 				case <-deadline:
-					return fmt.Errorf("%s is not ready within %v: %w", one.Node().Config().Name, within, one.Node().Ready())
+					return fmt.Errorf("%s is not ready within %v: %w", one.Node().Config().Name, within,
+						one.Node().Ready())
 				case <-wake:
 				}
 				_, wake = one.Node().Watch()

@@ -36,7 +36,8 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		// absent without a measurement.
 		Offset      *int64 `json:"offset_us,omitempty"`
 		Uncertainty *int64 `json:"uncertainty_us,omitempty"`
-	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, RESP: at.RESP, Etcd: d.etcd.Endpoint(), Console: d.console}
+	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, RESP: at.RESP,
+		Etcd: d.etcd.Endpoint(), Console: d.console}
 	if st.Holding {
 		line.SID = int(st.SID)
 	}
@@ -92,7 +93,8 @@ func (d *dev) printExamples(ctx context.Context) error {
 		}
 	}
 	if first == nil {
-		_, err := fmt.Fprintf(d.Out, "\nNo node serves: their clocks disagree. To see how:\n\n  allocator status --addr %s\n  %sclocks\n\nCtrl-C stops everything.\n",
+		_, err := fmt.Fprintf(d.Out, "\nNo node serves: their clocks disagree. To see how:\n\n  allocator status "+
+			"--addr %s\n  %sclocks\n\nCtrl-C stops everything.\n",
 			d.daemons[0].Addresses().GRPC, d.console)
 		return err
 	}
@@ -131,12 +133,14 @@ or
   allocator status%[3]s
 `, at.HTTP, block.First, addr, at.GRPC, as, layout, d.console)
 	if host, port, err := net.SplitHostPort(at.RESP); err == nil {
-		fmt.Fprintf(&b, "\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT %s\n", host, port, as)
+		fmt.Fprintf(&b, "\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT %s\n", host, port,
+			as)
 	}
 	for i := range d.daemons {
 		if d.skews[i] != 0 {
 			admin := d.daemons[i].Addresses().Admin
-			fmt.Fprintf(&b, "\nWhat became of %s, whose clock is wrong:\n\n  curl 'http://%s/readyz?verbose'\n  curl -s http://%s/metrics | grep clock_\n",
+			fmt.Fprintf(&b, "\nWhat became of %s, whose clock is wrong:\n\n  curl 'http://%s/readyz?verbose'\n  "+
+				"curl -s http://%s/metrics | grep clock_\n",
 				d.daemons[i].Node().Config().Name, admin, admin)
 		}
 	}

@@ -57,7 +57,8 @@ func probe(ctx context.Context, d remote.Dialer, addr string) access {
 	if d.TLS == nil {
 		return access{unknown: true}
 	}
-	anonymous := remote.Dialer{TLS: d.TLS, Opts: []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.WithoutCertificate())}}
+	anonymous := remote.Dialer{TLS: d.TLS,
+		Opts: []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.WithoutCertificate())}}
 	switch codeOf(ctx, anonymous, addr) {
 	case codes.OK:
 		return access{}
@@ -94,10 +95,12 @@ func (r *findings) access(f facts) {
 		}
 	}
 	if len(clear) > 0 {
-		r.Add("access", report.Warn, "Set tls.cert and tls.key. "+do, "no TLS: requests and tokens are sent unencrypted: the API at %s", strings.Join(clear, ", "))
+		r.Add("access", report.Warn, "Set tls.cert and tls.key. "+do,
+			"no TLS: requests and tokens are sent unencrypted: the API at %s", strings.Join(clear, ", "))
 	}
 	if len(free) > 0 {
-		r.Add("access", report.Warn, "Set auth.token-file or tls.client-ca. "+do, "no authentication: any client that can connect may issue IDs: the API at %s", strings.Join(free, ", "))
+		r.Add("access", report.Warn, "Set auth.token-file or tls.client-ca. "+do,
+			"no authentication: any client that can connect may issue IDs: the API at %s", strings.Join(free, ", "))
 	}
 	switch {
 	case len(clear)+len(free) > 0:

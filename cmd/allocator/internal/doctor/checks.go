@@ -29,11 +29,13 @@ func examine(f facts) report.Report {
 	r.members(f)
 	switch {
 	case !f.reached():
-		r.Add("etcd", report.Fail, "Start etcd, or correct --etcd.endpoints. Nodes issue IDs until their windows end, so do not restart them", "no endpoint answers")
+		r.Add("etcd", report.Fail, "Start etcd, or correct --etcd.endpoints. Nodes issue IDs until their windows "+
+			"end, so do not restart them", "no endpoint answers")
 	default:
 		r.etcd(f)
 		if f.loadErr != nil {
-			r.Add("space", report.Fail, "Check that etcd has a leader and that this user may read the prefix", "the space cannot be read: %v", f.loadErr)
+			r.Add("space", report.Fail, "Check that etcd has a leader and that this user may read the prefix",
+				"the space cannot be read: %v", f.loadErr)
 		} else if !r.space(f) {
 			return r.Report
 		} else {
@@ -51,18 +53,23 @@ func (r *findings) members(f facts) {
 	clusters := map[uint64]bool{}
 	for _, m := range f.members {
 		if m.Err != nil {
-			r.Add("etcd-endpoint", report.Fail, "Check that etcd runs there, and that the scheme (http or https) is right", "%s: %s", m.Endpoint, reasonOf(m.Err))
+			r.Add("etcd-endpoint", report.Fail,
+				"Check that etcd runs there, and that the scheme (http or https) is right", "%s: %s", m.Endpoint,
+				reasonOf(m.Err))
 			continue
 		}
 		clusters[m.Cluster] = true
 		s, do := report.OK, ""
 		if m.Took > slowEtcd {
-			s, do = report.Warn, "Check etcd's disk and the network: extending a window takes one round trip and one sync of that disk"
+			s, do = report.Warn, "Check etcd's disk and the network: extending a window takes one round trip and "+
+				"one sync of that disk"
 		}
-		r.Add("etcd-endpoint", s, do, "%s: version %s, answered in %v", m.Endpoint, m.Version, m.Took.Round(time.Millisecond/10))
+		r.Add("etcd-endpoint", s, do, "%s: version %s, answered in %v", m.Endpoint, m.Version,
+			m.Took.Round(time.Millisecond/10))
 	}
 	if len(clusters) > 1 {
-		r.Add("etcd-cluster", report.Fail, "Correct etcd.endpoints on every node now: nodes that use different etcd clusters issue the same IDs",
+		r.Add("etcd-cluster", report.Fail,
+			"Correct etcd.endpoints on every node now: nodes that use different etcd clusters issue the same IDs",
 			"the endpoints belong to %d different clusters: %s", len(clusters), hexes(clusters))
 	} else if len(clusters) == 1 {
 		r.Add("etcd-cluster", report.OK, "", "all endpoints that answer belong to cluster %s", hexes(clusters))
@@ -105,7 +112,9 @@ func (r *findings) etcd(f facts) {
 		leader = leader && m.Leader
 		highest = max(highest, m.Revision)
 		if !sound(m.Version) {
-			r.Add("etcd-version", report.Fail, "Upgrade to 3.5.23, 3.6.5 or later: before that, renewing a lease could report success for one that was revoked", "%s runs %s", m.Endpoint, m.Version)
+			r.Add("etcd-version", report.Fail,
+				"Upgrade to 3.5.23, 3.6.5 or later: before that, renewing a lease could report success for one that "+
+					"was revoked", "%s runs %s", m.Endpoint, m.Version)
 		}
 		if m.Quota > 0 && m.Size*100 > m.Quota*nearlyFull {
 			full = fmt.Sprintf("%s uses %d of %d MiB", m.Endpoint, m.Size>>20, m.Quota>>20)
@@ -117,7 +126,8 @@ func (r *findings) etcd(f facts) {
 	if leader {
 		r.Add("etcd-leader", report.OK, "", "every member that answers knows a leader")
 	} else {
-		r.Add("etcd-leader", report.Fail, "A majority of members has to run and to reach each other", "a member knows no leader: nothing can be written")
+		r.Add("etcd-leader", report.Fail, "A majority of members has to run and to reach each other",
+			"a member knows no leader: nothing can be written")
 	}
 	const makeRoom = "Compact and defragment etcd, then \"etcdctl alarm disarm\"; turn auto-compaction on"
 	switch {
@@ -126,7 +136,8 @@ func (r *findings) etcd(f facts) {
 	case full != "":
 		r.Add("etcd-space", report.Warn, makeRoom, "%s", full)
 	case f.noSpaceErr != nil:
-		r.Add("etcd-space", report.Skipped, "", "alarms cannot be read with this role: %s", status.Convert(f.noSpaceErr).Message())
+		r.Add("etcd-space", report.Skipped, "", "alarms cannot be read with this role: %s",
+			status.Convert(f.noSpaceErr).Message())
 	default:
 		r.Add("etcd-space", report.OK, "", "no alarm, and room left")
 	}
@@ -137,18 +148,23 @@ func (r *findings) etcd(f facts) {
 	case f.compacted:
 		r.Add("etcd-compaction", report.OK, "", "old history is compacted")
 	case highest > manyRevisions:
-		r.Add("etcd-compaction", report.Warn, "Start etcd with --auto-compaction-mode=periodic --auto-compaction-retention=1h: each node writes every few seconds, and etcd keeps it all until its quota is full",
+		r.Add("etcd-compaction", report.Warn,
+			"Start etcd with --auto-compaction-mode=periodic --auto-compaction-retention=1h: each node writes every "+
+				"few seconds, and etcd keeps it all until its quota is full",
 			"history goes back to revision 1 of %d: auto-compaction is probably off", highest)
 	default:
 		r.Add("etcd-compaction", report.Skipped, "", "too early to decide, at revision %d", highest)
 	}
 	switch {
 	case f.roleErr != nil:
-		r.Add("etcd-role", report.Fail, "Give a user that may read and write the prefix of the space", "%s", status.Convert(f.roleErr).Message())
+		r.Add("etcd-role", report.Fail, "Give a user that may read and write the prefix of the space", "%s",
+			status.Convert(f.roleErr).Message())
 	case !f.role.Auth:
-		r.Add("etcd-role", report.Warn, "Any client that reaches etcd can change any record. Turn authentication on, with a role for the prefix alone", "etcd does not authenticate clients")
+		r.Add("etcd-role", report.Warn, "Any client that reaches etcd can change any record. Turn authentication "+
+			"on, with a role for the prefix alone", "etcd does not authenticate clients")
 	case f.role.Outside:
-		r.Add("etcd-role", report.Fail, "Give the nodes' role read and write on the prefix of the space, and nothing else", "this user may write outside the prefix")
+		r.Add("etcd-role", report.Fail, "Give the nodes' role read and write on the prefix of the space, and "+
+			"nothing else", "this user may write outside the prefix")
 	default:
 		r.Add("etcd-role", report.OK, "", "writing outside the prefix is denied")
 	}
@@ -179,14 +195,17 @@ func (r *findings) space(f facts) bool {
 	_, outside := v.Config.Value.SIDsOf(f.sids)
 	switch have := v.Config; {
 	case !have.Exists():
-		r.Add("space", report.Fail, "Run \"allocator init\" once; omit --fresh if IDs were ever issued in the space", "space %q is not initialized", f.space)
+		r.Add("space", report.Fail, "Run \"allocator init\" once; omit --fresh if IDs were ever issued in the space",
+			"space %q is not initialized", f.space)
 		return false
 	case have.Err != nil:
-		r.Add("space", report.Fail, "Restore etcd from a backup; see docs/how-to/restore-etcd.md", "its config is unreadable: %v", have.Err)
+		r.Add("space", report.Fail, "Restore etcd from a backup; see docs/how-to/restore-etcd.md",
+			"its config is unreadable: %v", have.Err)
 		return false
 	case have.Value.Format() != f.want.Format():
 		r.Add("space", report.Fail, "Start nodes with the space's values, or give another --space",
-			"it has layout %s and epoch %s, and layout %s and epoch %s are configured here", have.Value.Layout, day(have.Value.Epoch), f.want.Layout, day(f.want.Epoch))
+			"it has layout %s and epoch %s, and layout %s and epoch %s are configured here", have.Value.Layout,
+			day(have.Value.Epoch), f.want.Layout, day(f.want.Epoch))
 	case outside != nil:
 		r.Add("space", report.Fail, "Set sid-range to sids of the space, or give another --space", "%v", outside)
 	default:
@@ -194,16 +213,20 @@ func (r *findings) space(f facts) bool {
 		if s := have.Value.SIDs(); s.Len() < have.Value.Layout.Holders() {
 			sids = ", sids " + s.Of(have.Value.Layout)
 		}
-		r.Add("space", report.OK, "", "%q is initialized: layout %s%s, epoch %s, pool %s", f.space, have.Value.Layout, sids, day(have.Value.Epoch), have.Value.Pool)
+		r.Add("space", report.OK, "", "%q is initialized: layout %s%s, epoch %s, pool %s", f.space, have.Value.Layout,
+			sids, day(have.Value.Epoch), have.Value.Pool)
 	}
 	switch era := v.Era; {
 	case !era.Exists() || era.Err != nil:
 		r.Add("era", report.Fail, "Run \"allocator admin recover\"", "it is missing or unreadable")
 	case era.Value.Cluster != v.Cluster:
-		r.Add("era", report.Fail, "Nodes refuse with HISTORY_REWOUND. Follow docs/how-to/restore-etcd.md, then run \"allocator admin recover\"",
-			"etcd's cluster is %x, and era %d began on %x: it was restored from a backup, or is another etcd", v.Cluster, era.Value.Number, era.Value.Cluster)
+		r.Add("era", report.Fail, "Nodes refuse with HISTORY_REWOUND. Follow docs/how-to/restore-etcd.md, then run "+
+			"\"allocator admin recover\"",
+			"etcd's cluster is %x, and era %d began on %x: it was restored from a backup, or is another etcd",
+			v.Cluster, era.Value.Number, era.Value.Cluster)
 	case era.Value.Floor > f.now:
-		r.Add("era", report.Warn, "Wait", "era %d begins in %v: no IDs until then", era.Value.Number, (era.Value.Floor - f.now).Duration().Round(time.Second))
+		r.Add("era", report.Warn, "Wait", "era %d begins in %v: no IDs until then", era.Value.Number,
+			(era.Value.Floor - f.now).Duration().Round(time.Second))
 	default:
 		r.Add("era", report.OK, "", "era %d, begun on this cluster", era.Value.Number)
 	}
@@ -225,34 +248,48 @@ func (r *findings) records(f facts) {
 		switch {
 		case !v.Config.Value.SIDs().Has(sid):
 			bad++
-			r.Add("records", report.Fail, "etcd was edited, or the sids of the space were: look for IDs of that sid in other regions with \"allocator audit\"",
-				"sid %d has records, and the space has the sids %s", sid, v.Config.Value.SIDs().Of(v.Config.Value.Layout))
+			r.Add("records", report.Fail,
+				"etcd was edited, or the sids of the space were: look for IDs of that sid in other regions with "+
+					"\"allocator audit\"",
+				"sid %d has records, and the space has the sids %s", sid,
+				v.Config.Value.SIDs().Of(v.Config.Value.Layout))
 		case s.Window.Err != nil:
 			bad++
-			r.Add("records", report.Fail, "Find out who changed it. "+release, "the window of sid %d is unreadable: %v", sid, s.Window.Err)
+			r.Add("records", report.Fail, "Find out who changed it. "+release,
+				"the window of sid %d is unreadable: %v", sid, s.Window.Err)
 		case s.Holder.Err != nil:
 			bad++
-			r.Add("records", report.Fail, "Find out who changed it; etcd deletes it when its lease expires", "the holder of sid %d is unreadable: %v", sid, s.Holder.Err)
+			r.Add("records", report.Fail, "Find out who changed it; etcd deletes it when its lease expires",
+				"the holder of sid %d is unreadable: %v", sid, s.Holder.Err)
 		case s.Holder.Exists() && !s.Window.Exists():
 			bad++
-			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/how-to/repair-sids.md", "sid %d has a holder and no window", sid)
+			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/how-to/repair-sids.md",
+				"sid %d has a holder and no window", sid)
 		case v.Era.Exists() && v.Era.Err == nil && w.Era > v.Era.Value.Number:
 			bad++
-			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/how-to/repair-sids.md", "the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
+			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/how-to/repair-sids.md",
+				"the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
 		case w.State == lease.Quarantined:
 			quarantined++
-			r.Add("quarantine", report.Warn, fmt.Sprintf("\"allocator admin release-sid %d\" returns it to the pool", sid), "sid %d was quarantined by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))
+			r.Add("quarantine", report.Warn,
+				fmt.Sprintf("\"allocator admin release-sid %d\" returns it to the pool", sid),
+				"sid %d was quarantined by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))
 		case w.Ceil > far:
 			distant++
-			r.Add("ceilings", report.Fail, "Is this machine's clock right? If so, stop the node whose clock was wrong. "+release,
-				"the ceiling of sid %d is %s, %v ahead of this clock; %q wrote it", sid, repair.At(w.Ceil), ahead(w.Ceil-f.now), w.Node)
+			r.Add("ceilings", report.Fail,
+				"Is this machine's clock right? If so, stop the node whose clock was wrong. "+release,
+				"the ceiling of sid %d is %s, %v ahead of this clock; %q wrote it", sid, repair.At(w.Ceil),
+				ahead(w.Ceil-f.now), w.Node)
 		case w.Worker && s.Holder.Exists():
 			workers = append(workers, fmt.Sprintf("%s (sid %d)", lease.Printable(s.Holder.Value.Node), sid))
 		case w.Worker: // one that was killed is no fault of a node
 		case w.State == lease.Active && !s.Holder.Exists() && f.now-w.Wall < recently && !f.isRegistered(w.Node):
 			unreleased++
-			r.Add("unreleased", report.Warn, "Look at that node: it was killed, is paused, or cannot reach etcd. Another node may use the sid once its window has passed",
-				"%s has not released sid %d: it last wrote %v ago", cmp.Or(w.Node, string(w.Instance)), sid, (f.now - w.Wall).Duration().Round(time.Second))
+			r.Add("unreleased", report.Warn,
+				"Look at that node: it was killed, is paused, or cannot reach etcd. Another node may use the sid "+
+					"once its window has passed",
+				"%s has not released sid %d: it last wrote %v ago", cmp.Or(w.Node, string(w.Instance)), sid,
+				(f.now - w.Wall).Duration().Round(time.Second))
 		}
 	}
 	if bad == 0 {
@@ -265,7 +302,9 @@ func (r *findings) records(f facts) {
 		if n > workersNamed {
 			workers = append(workers[:workersNamed], fmt.Sprintf("and %d more", n-workersNamed))
 		}
-		r.Add("workers", report.OK, "", "%s sids: %s", text.Count(n, "worker")+map[bool]string{true: " holds", false: " hold"}[n == 1], strings.Join(workers, ", "))
+		r.Add("workers", report.OK, "", "%s sids: %s",
+			text.Count(n, "worker")+map[bool]string{true: " holds", false: " hold"}[n == 1],
+			strings.Join(workers, ", "))
 	}
 	if distant == 0 {
 		r.Add("ceilings", report.OK, "", "none is far ahead of the clock")

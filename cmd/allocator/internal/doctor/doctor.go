@@ -54,7 +54,8 @@ ca, cert, key and token-file are as the flags, which stand in for them:
   allocator doctor --regions regions.yaml`,
 		Args: cobra.NoArgs,
 	}
-	addrs := cmd.Flags().StringSlice("addr", nil, "gRPC addresses of nodes, comma-separated or given several times, besides those that are registered")
+	addrs := cmd.Flags().StringSlice("addr", nil,
+		"gRPC addresses of nodes, comma-separated or given several times, besides those that are registered")
 	expect := cmd.Flags().Int("expect-nodes", 0, "fail unless at least so many nodes answer; 0: any number")
 	count := cmd.Flags().Int("draw", 0, "IDs to draw from each node; 0 is none")
 	file := cmd.Flags().String("regions", "", "compare the spaces of the regions in this `file`")
@@ -134,7 +135,8 @@ func compare(cmd *cobra.Command, a *cli.App, file string, show func(report.Repor
 		return cli.UsageError("--regions: %w", err)
 	}
 	var def remote.Files
-	for name, to := range map[string]*string{"ca": &def.CA, "cert": &def.Cert, "key": &def.Key, "token-file": &def.TokenFile} {
+	for name, to := range map[string]*string{"ca": &def.CA, "cert": &def.Cert, "key": &def.Key,
+		"token-file": &def.TokenFile} {
 		*to = cmd.Flag(name).Value.String()
 	}
 	progress := a.Progress()

@@ -23,13 +23,15 @@ func (r *findings) nodes(f facts) {
 	switch {
 	case len(f.nodes) > 0:
 	case f.loadErr != nil || !f.reached():
-		r.Add("nodes", report.Skipped, "Give --addr: nodes know the others", "who is registered is not known, and no node answers")
+		r.Add("nodes", report.Skipped, "Give --addr: nodes know the others",
+			"who is registered is not known, and no node answers")
 	default:
 		r.Add("nodes", report.Warn, "Start some with \"allocator serve\"", "no node is registered")
 	}
 	for _, reg := range f.registered {
 		if reg.GRPC == "" {
-			r.Add("node", report.Skipped, "", "%s has no gRPC listener (listen.grpc): it cannot be asked from here", cmp.Or(reg.Node, string(reg.Instance)))
+			r.Add("node", report.Skipped, "", "%s has no gRPC listener (listen.grpc): it cannot be asked from here",
+				cmp.Or(reg.Node, string(reg.Instance)))
 		}
 	}
 	pool := f.view.Config.Value.Pool // "" where etcd cannot be read
@@ -38,14 +40,16 @@ func (r *findings) nodes(f facts) {
 		switch {
 		case n.Err != nil:
 			message := grpcstatus.Convert(n.Err).Message()
-			do := "Check that it runs, and that advertise.grpc is reachable from here. A node that was killed is unregistered when its lease expires"
+			do := "Check that it runs, and that advertise.grpc is reachable from here. A node that was killed is " +
+				"unregistered when its lease expires"
 			if hint := f.hint(message); hint != "" { // it runs and was reached
 				do = strings.TrimSpace(hint)
 			}
 			r.Add("node", report.Fail, do, "%s does not answer: %s", n.Label(), message)
 		case pool != "" && n.Cluster.Pool != "" && n.Cluster.Pool != pool:
 			r.Add("node", report.Fail,
-				"Nodes use different etcd clusters, or --addr names a node of another space: correct etcd.endpoints or --addr",
+				"Nodes use different etcd clusters, or --addr names a node of another space: correct etcd.endpoints "+
+					"or --addr",
 				"%s is of another space: pool %s", n.Label(), n.Cluster.Pool)
 		case !self.Ready:
 			r.Add("node", report.Warn, "Look up the reason in docs/reference/refusals.md, and see docs/"+own.Page,
@@ -53,9 +57,11 @@ func (r *findings) nodes(f facts) {
 		case f.reached() && own.Kind == status.WindowShort:
 			r.Add("node", report.Warn,
 				"Can that node reach etcd? Its log says why it extends no window; at the end of the window it refuses",
-				"%s is ready, with sid %d, but has %s of its window left", n.Label(), self.SID, text.Seconds(self.Left()))
+				"%s is ready, with sid %d, but has %s of its window left", n.Label(), self.SID,
+				text.Seconds(self.Left()))
 		default:
-			r.Add("node", report.OK, "", "%s is ready, with sid %d and %s of its window left", n.Label(), self.SID, text.Seconds(self.Left()))
+			r.Add("node", report.OK, "", "%s is ready, with sid %d and %s of its window left", n.Label(), self.SID,
+				text.Seconds(self.Left()))
 		}
 	}
 	r.cluster(f)
@@ -103,9 +109,11 @@ func (r *findings) names(f facts) {
 			}
 		}
 		if len(live) > 1 {
-			r.Add("name", report.Fail, do, "%d processes have the name %s: at %s", len(live), name, strings.Join(live, ", "))
+			r.Add("name", report.Fail, do, "%d processes have the name %s: at %s", len(live), name,
+				strings.Join(live, ", "))
 		} else {
-			r.Add("name", report.Warn, "A node that was killed is unregistered when its lease expires: run doctor again after lease.ttl. If it lasts: "+do,
+			r.Add("name", report.Warn, "A node that was killed is unregistered when its lease expires: run doctor "+
+				"again after lease.ttl. If it lasts: "+do,
 				"%d registrations have the name %s, and %s", len(of), name, answering(len(live)))
 		}
 	}
@@ -152,15 +160,18 @@ func (r *findings) count(f facts) {
 	case n == f.expect:
 		r.Add("node-count", report.OK, "", "%s, as expected", text.Count(n, "node"))
 	case n < f.expect:
-		r.Add("node-count", report.Fail, "\"allocator status\" shows who is there; start the others", "%s, and %d %s expected", text.Count(n, "node"), f.expect, are)
+		r.Add("node-count", report.Fail, "\"allocator status\" shows who is there; start the others",
+			"%s, and %d %s expected", text.Count(n, "node"), f.expect, are)
 	default:
-		r.Add("node-count", report.Warn, "\"allocator status\" shows who they are", "%s, and %d %s expected", text.Count(n, "node"), f.expect, are)
+		r.Add("node-count", report.Warn, "\"allocator status\" shows who they are", "%s, and %d %s expected",
+			text.Count(n, "node"), f.expect, are)
 	}
 }
 
 // clocks compares this machine's clock with those of nodes and of their records.
 func (r *findings) clocks(f facts) {
-	const setRight = "Correct the clock (NTP, chrony) here or there: \"allocator status\" shows which one the nodes agree on"
+	const setRight = "Correct the clock (NTP, chrony) here or there: \"allocator status\" shows which one the nodes " +
+		"agree on"
 	compared := 0
 	for _, n := range f.nodes {
 		if n.Err != nil {
@@ -169,16 +180,20 @@ func (r *findings) clocks(f facts) {
 		compared++
 		switch lo, hi := n.Offset(); {
 		case lo > f.maxSkew:
-			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %v behind the one of %s", lo.Round(time.Millisecond), n.Label())
+			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %v behind the one of %s",
+				lo.Round(time.Millisecond), n.Label())
 		case hi < -f.maxSkew:
-			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %v ahead of the one of %s", (-hi).Round(time.Millisecond), n.Label())
+			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %v ahead of the one of %s",
+				(-hi).Round(time.Millisecond), n.Label())
 		default:
-			r.Add("clock", report.OK, "", "the clock of %s minus this machine's is between %v and %v", n.Label(), lo.Round(time.Millisecond), hi.Round(time.Millisecond))
+			r.Add("clock", report.OK, "", "the clock of %s minus this machine's is between %v and %v", n.Label(),
+				lo.Round(time.Millisecond), hi.Round(time.Millisecond))
 		}
 	}
 	wall, who := clock.Millis(0), flake.SID(0)
 	for _, sid := range sorted(f.view.SIDs) {
-		if s := f.view.SIDs[sid]; s.Holder.Exists() && s.Window.Err == nil && !s.Window.Value.Worker && s.Window.Value.Wall > wall {
+		if s := f.view.SIDs[sid]; s.Holder.Exists() && s.Window.Err == nil && !s.Window.Value.Worker &&
+			s.Window.Value.Wall > wall {
 			wall, who = s.Window.Value.Wall, sid
 		}
 	}
@@ -187,11 +202,15 @@ func (r *findings) clocks(f facts) {
 		r.Add("clock", report.Skipped, "", "there is no node to compare this machine's clock with")
 	case wall == 0:
 	case age < -f.maxSkew:
-		r.Add("clock", report.Fail, setRight, "the holder of sid %d wrote its record %v in the future, by this machine's clock", who, (-age).Round(time.Millisecond))
+		r.Add("clock", report.Fail, setRight,
+			"the holder of sid %d wrote its record %v in the future, by this machine's clock", who,
+			(-age).Round(time.Millisecond))
 	case age > 3*f.extend:
-		r.Add("clock", report.Warn, setRight+". If the clocks are right, holders cannot write to etcd", "the latest record of a live holder is %v old", age.Round(time.Second))
+		r.Add("clock", report.Warn, setRight+". If the clocks are right, holders cannot write to etcd",
+			"the latest record of a live holder is %v old", age.Round(time.Second))
 	default:
-		r.Add("clock", report.OK, "", "the latest record of a live holder was written %v ago", age.Round(time.Millisecond))
+		r.Add("clock", report.OK, "", "the latest record of a live holder was written %v ago",
+			age.Round(time.Millisecond))
 	}
 	switch k := f.kernel; {
 	case !k.Known:
@@ -199,7 +218,9 @@ func (r *findings) clocks(f facts) {
 	case k.Synchronized:
 		r.Add("clock-kernel", report.OK, "", "the kernel's clock is synchronized")
 	default:
-		r.Add("clock-kernel", report.Warn, "Run chrony or another NTP client (chrony needs rtcsync to report to the kernel)", "the kernel's clock is not synchronized")
+		r.Add("clock-kernel", report.Warn,
+			"Run chrony or another NTP client (chrony needs rtcsync to report to the kernel)",
+			"the kernel's clock is not synchronized")
 	}
 }
 
@@ -209,7 +230,9 @@ func (r *findings) gossip(f facts) {
 	}
 	for _, addr := range slices.Sorted(maps.Keys(f.gossip)) {
 		if err := f.gossip[addr]; err != nil {
-			r.Add("gossip", report.Fail, "Open that port for TCP and UDP between all nodes, and check the advertised address", "%s cannot be reached: %v", addr, err)
+			r.Add("gossip", report.Fail,
+				"Open that port for TCP and UDP between all nodes, and check the advertised address",
+				"%s cannot be reached: %v", addr, err)
 			continue
 		}
 		r.Add("gossip", report.OK, "", "%s accepts connections", addr)

@@ -45,7 +45,8 @@ It exits with 0 if a layout fits and nothing is odd, and else with 1.`,
 	_ = cmd.MarkFlagFilename("sample")
 	space := cli.SpaceFlags(cmd)
 	var sids lease.SIDRange
-	cmd.Flags().Var(config.SIDsValue(&sids), "sids", "sids that generators of the sample have, as first-last: others are odd, and nodes get none of these")
+	cmd.Flags().Var(config.SIDsValue(&sids), "sids",
+		"sids that generators of the sample have, as first-last: others are odd, and nodes get none of these")
 	memory := memoryFlag(cmd)
 	format := cli.FormatFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
@@ -129,17 +130,20 @@ func printAdoption(w io.Writer, r *adopt.Report) {
 	p := r.Plan
 	if p == nil {
 		if fits > 0 && r.Layouts[0].Fits {
-			line("verdict", "several layouts are possible, and in none of them are the newest IDs of today: give --layout with the one whose times are right")
+			line("verdict", "several layouts are possible, and in none of them are the newest IDs of today: give "+
+				"--layout with the one whose times are right")
 		} else if fits > 0 {
 			line("verdict", "the IDs do not have layout %s: name one that is possible, or none", r.Layouts[0].Layout)
 		} else {
-			line("verdict", "the IDs have none of these layouts: give --layout with the bits, such as 41/10/12,epoch=2020-01-01, or --epoch")
+			line("verdict", "the IDs have none of these layouts: give --layout with the bits, such as "+
+				"41/10/12,epoch=2020-01-01, or --epoch")
 		}
 		return
 	}
 	line("layout", "%s", p.Layout)
 	if same := r.Layouts[0].Same; len(same) > 0 {
-		line("", "%s has the same bits and epoch: IDs do not tell them apart, and either will do", strings.Join(same, ", "))
+		line("", "%s has the same bits and epoch: IDs do not tell them apart, and either will do",
+			strings.Join(same, ", "))
 	}
 	if p.Stale {
 		line("", "its newest ID is of %s: if IDs were made since, this is not their layout and epoch", p.To)
@@ -157,15 +161,18 @@ func printAdoption(w io.Writer, r *adopt.Report) {
 		line("odd", "%d IDs of more bits than the layout has", p.MoreBits)
 	}
 	if p.Future > 0 {
-		line("odd", "%d IDs of the future, up to %s (%s): nodes may issue these when their time comes, so give those rows others", p.Future, p.Last, p.LastAt)
+		line("odd", "%d IDs of the future, up to %s (%s): nodes may issue these when their time comes, so give "+
+			"those rows others", p.Future, p.Last, p.LastAt)
 	}
 	for _, sid := range p.Fast[:min(len(p.Fast), 10)] {
 		line("odd", "sid %d has IDs of the future alone: the clock of its generator is fast, or it is no sid", sid)
 	}
-	fmt.Fprintf(w, "\nCreate the space, with the greatest ID of the whole table if it is not in the sample:\n\n  %s\n", p.Init)
+	fmt.Fprintf(w, "\nCreate the space, with the greatest ID of the whole table if it is not in the sample:\n\n"+
+		"  %s\n", p.Init)
 	if p.Serve == "" {
 		fmt.Fprint(w, "\nEvery sid is in use: stop some old generators before nodes start.\n")
 		return
 	}
-	fmt.Fprintf(w, "\nWhile old generators run, nodes take sids that none of them has, seen here or not:\n\n  %s\n", p.Serve)
+	fmt.Fprintf(w, "\nWhile old generators run, nodes take sids that none of them has, seen here or not:\n\n  %s\n",
+		p.Serve)
 }

@@ -53,10 +53,12 @@ the sid at the time: that node issued the ID if it was issued in this space.`,
 	cmd.MarkFlagsMutuallyExclusive("as", "only")
 	connect := remote.NodesFlags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		p := parser{reading: r, as: as.Value, only: only.Value, out: a.Output(cmd.Context()), err: a.Err, now: time.Now()}
+		p := parser{reading: r, as: as.Value, only: only.Value, out: a.Output(cmd.Context()), err: a.Err,
+			now: time.Now()}
 		if cmd.Flags().Changed("addr") {
 			if p.as+p.only != "" {
-				return cli.UsageError("--addr names the holder, and --as and --only leave it out: give one or the other")
+				return cli.UsageError("--addr names the holder, and --as and --only leave it out: give one or " +
+					"the other")
 			}
 			nodes, err := connect()
 			if err != nil {
@@ -120,7 +122,8 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 		var holder *holderLine
 		if p.nodes != nil {
 			if holder, err = p.holder(ctx, id); err != nil {
-				if exit := (*cli.ExitError)(nil); ctx.Err() != nil || errors.As(err, &exit) && exit.Code == cli.ExitUsage {
+				if exit := (*cli.ExitError)(nil); ctx.Err() != nil ||
+					errors.As(err, &exit) && exit.Code == cli.ExitUsage {
 					return err
 				}
 				// The IDs can be decoded all the same. No node is asked again: each
@@ -158,7 +161,8 @@ func (p *parser) invalid(input string, err error) error {
 	if err := p.out.Flush(); err != nil { // keep the order of the two streams
 		return err
 	}
-	if _, lost := fmt.Fprintf(p.err, "allocator: %s: %s: %v\n", cli.Show(input), describe.Class(err), err); lost != nil {
+	if _, lost := fmt.Fprintf(p.err, "allocator: %s: %s: %v\n", cli.Show(input), describe.Class(err),
+		err); lost != nil {
 		return cli.ErrInvalid // without stderr nothing more can be reported: an endless stream would be read forever
 	}
 	return nil
@@ -179,7 +183,8 @@ func (p *parser) holder(ctx context.Context, id describe.ID) (*holderLine, error
 	}
 	if layout, err := remote.LayoutOf(r.GetLayout(), r.GetLayoutBits()); err == nil {
 		if have, asked := (flake.Format{Layout: layout, Epoch: r.GetEpochUnixMs()}), p.space(); have != asked {
-			return nil, cli.Exit(cli.ExitUsage, fmt.Errorf("the node's space has layout %v: give --layout %v", have, have))
+			return nil, cli.Exit(cli.ExitUsage,
+				fmt.Errorf("the node's space has layout %v: give --layout %v", have, have))
 		}
 	}
 	h := r.GetHolder()
@@ -227,7 +232,8 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 		if !derived {
 			b = append(name(append(b, '\n'), "flake"), "none: not derived from one"...)
 		} else {
-			b = append(name(append(b, '\n'), "origin"), "unknown: any UUIDv7 looks like this; what follows holds if the ID was issued in this space"...)
+			b = append(name(append(b, '\n'), "origin"),
+				"unknown: any UUIDv7 looks like this; what follows holds if the ID was issued in this space"...)
 		}
 	} else {
 		b = cli.AppendTimes(name(b, "time"), f.UnixMilli(low), p.now)
@@ -259,7 +265,8 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 		if holder.Worker {
 			kind = "worker"
 		}
-		b = fmt.Appendf(name(b, "holder"), "%s %s, term %d (instance %s), if the ID was issued here\n", kind, holder.Node, holder.Term, holder.Instance)
+		b = fmt.Appendf(name(b, "holder"), "%s %s, term %d (instance %s), if the ID was issued here\n", kind,
+			holder.Node, holder.Term, holder.Instance)
 	}
 	return b
 }

@@ -26,9 +26,11 @@ type reading struct {
 
 func readingFlags(a *cli.App, cmd *cobra.Command) *reading {
 	r := &reading{err: a.Err}
-	r.kind = cli.Choose(cmd, "kind", "form of the input; auto detects it by length", "auto", "flake", "int", "hex", "ulid", "uuid", "u128")
+	r.kind = cli.Choose(cmd, "kind", "form of the input; auto detects it by length", "auto", "flake", "int", "hex",
+		"ulid", "uuid", "u128")
 	r.space = cli.SpaceFlags(cmd)
-	cmd.Flags().BoolVar(&r.lenient, "lenient", false, "read I and L as 1 and O as 0, skip hyphens, and report each on stderr")
+	cmd.Flags().BoolVar(&r.lenient, "lenient", false,
+		"read I and L as 1 and O as 0, skip hyphens, and report each on stderr")
 	r.format = cli.FormatFlag(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return r
@@ -69,7 +71,8 @@ func within(id describe.ID, f flake.Format) (flake.ID, bool) {
 
 // parts are what --only prints: the names of parse's JSON, the time in the other ways
 // that people write it, and the randomness by its name in layouts that count.
-var parts = []string{"time", "local", "ago", "unix_ms", "unix_s", "timestamp_ms", "kind", "sid", "sequence", "randomness", "randomness_hex"}
+var parts = []string{"time", "local", "ago", "unix_ms", "unix_s", "timestamp_ms", "kind", "sid", "sequence",
+	"randomness", "randomness_hex"}
 
 // appendAs appends a line with an ID in the form of --as.
 func (p *parser) appendAs(b []byte, id describe.ID) ([]byte, error) {
@@ -148,7 +151,8 @@ func (p *parser) appendPart(b []byte, id describe.ID) (_ []byte, quoted bool, er
 		return strconv.AppendInt(b, f.UnixMilli(low)-f.Epoch, 10), false, nil
 	case "sequence":
 		if f.Layout.Random() {
-			return b, false, fmt.Errorf("%w: layout %v draws its lowest bits at random: ask for randomness", describe.ErrForm, f.Layout)
+			return b, false, fmt.Errorf("%w: layout %v draws its lowest bits at random: ask for randomness",
+				describe.ErrForm, f.Layout)
 		}
 		fallthrough
 	case "randomness":

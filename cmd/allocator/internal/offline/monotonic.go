@@ -34,7 +34,8 @@ room left, monotonic waits for the next; with --at it exits with 1.
 		Args: cobra.MaximumNArgs(1),
 	}
 	m := makingFlags(cmd, "ulid", "flake")
-	cmd.Flags().IntVar(&m.size, "entropy", 1, "bytes of a flake's random steps: 1 to 3, 2 where there are sids; 0 is always +1")
+	cmd.Flags().IntVar(&m.size, "entropy", 1,
+		"bytes of a flake's random steps: 1 to 3, 2 where there are sids; 0 is always +1")
 	at := cmd.Flags().String("at", "", "a TIME as of from-time: all IDs are of this millisecond")
 	after := cmd.Flags().String("after", "", "an ID of the same kind, in any form: all IDs are greater")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

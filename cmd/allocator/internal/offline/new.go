@@ -81,7 +81,8 @@ func (m *making) check() error {
 
 // flakes returns the generator that the flags describe.
 func (m *making) flakes() (*flake.Offline, error) {
-	o, err := flake.NewOffline(flake.OfflineConfig{Format: m.space(), SID: flake.SID(m.sid), EntropySize: m.size, Entropy: cli.Random()})
+	o, err := flake.NewOffline(flake.OfflineConfig{Format: m.space(), SID: flake.SID(m.sid), EntropySize: m.size,
+		Entropy: cli.Random()})
 	if err != nil {
 		return nil, cli.UsageError("%s: %w", describe.Class(err), err)
 	}
@@ -134,11 +135,13 @@ const (
 func unitOf(f flake.Format) time.Duration { return time.Duration(f.Layout.Unit()) * time.Millisecond }
 
 // retrying returns next without those errors that pass within retryFor.
-func retrying[ID any](ctx context.Context, unit time.Duration, next func() (ID, error), passing ...error) func() (ID, error) {
+func retrying[ID any](ctx context.Context, unit time.Duration, next func() (ID, error),
+	passing ...error) func() (ID, error) {
 	return func() (ID, error) {
 		for waited := time.Duration(0); ; waited += retryEvery {
 			id, err := next()
-			if err == nil || waited > retryFor+unit || !slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
+			if err == nil || waited > retryFor+unit ||
+				!slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
 				return id, err
 			}
 			if ctx.Err() != nil {
@@ -240,7 +243,8 @@ millisecond are in no order; none is printed twice.
 				return err
 			}
 			d := &drawn{space: m.space(), at: -1, seen: map[flake.ID]bool{}}
-			next = asFlake(retrying(cmd.Context(), unitOf(d.space), func() (flake.ID, error) { return d.unique(o.New) }, errTaken))
+			next = asFlake(retrying(cmd.Context(), unitOf(d.space),
+				func() (flake.ID, error) { return d.unique(o.New) }, errTaken))
 		case "uuid":
 			next = asWide(v7(wide.New))
 		default:
@@ -294,7 +298,8 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 		}
 		m.input = args[0]
 		if looksLikeSeconds(args[0], ms) {
-			fmt.Fprintf(a.Err, "allocator: TIME %s is read as milliseconds, so in 1970; write @%s for seconds\n", args[0], args[0])
+			fmt.Fprintf(a.Err, "allocator: TIME %s is read as milliseconds, so in 1970; write @%s for seconds\n",
+				args[0], args[0])
 		}
 		next, err := m.at(ms, *smallest, *greatest, n)
 		if err != nil {
@@ -320,7 +325,8 @@ func (m *making) at(ms int64, smallest, greatest bool, n int64) (func() (describ
 		case greatest:
 			return asFlake(func() (flake.ID, error) { return f.Max(ms) }), nil
 		case n > 1<<f.Layout.SequenceBits():
-			return nil, cli.UsageError("N is %d: a sid has %d flakes in %v of layout %s", n, 1<<f.Layout.SequenceBits(), unitOf(f), f.Layout)
+			return nil, cli.UsageError("N is %d: a sid has %d flakes in %v of layout %s", n,
+				1<<f.Layout.SequenceBits(), unitOf(f), f.Layout)
 		}
 		return asFlake(func() (flake.ID, error) { return d.unique(func() (flake.ID, error) { return o.At(ms) }) }), nil
 	}

@@ -37,12 +37,14 @@ func parseTime(s string, now time.Time) (int64, error) {
 		}
 		return v, nil
 	}
-	for _, form := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05 -0700"} {
+	for _, form := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02 15:04:05Z07:00",
+		"2006-01-02 15:04:05 -0700"} {
 		if t, err := time.Parse(form, s); err == nil {
 			return t.UnixMilli(), nil
 		}
 	}
-	return 0, fmt.Errorf("%q is not a time: write now, 2026-11-20T16:36:28.444Z, 2026-11-20, Unix milliseconds, or @ and Unix seconds", s)
+	return 0, fmt.Errorf("%q is not a time: write now, 2026-11-20T16:36:28.444Z, 2026-11-20, Unix milliseconds, or "+
+		"@ and Unix seconds", s)
 }
 
 // looksLikeSeconds reports whether a time in ms was probably meant in seconds:

@@ -76,7 +76,8 @@ func newProbe(c config.Config) (probe, error) {
 	}
 	host, port, err := net.SplitHostPort(c.Listen.Admin)
 	if err != nil || port == "0" {
-		return probe{}, cli.UsageError("listen.admin is %q: health needs the port that the node listens on", c.Listen.Admin)
+		return probe{}, cli.UsageError("listen.admin is %q: health needs the port that the node listens on",
+			c.Listen.Admin)
 	}
 	// Who listens on every address is asked on loopback, by number: an image from
 	// scratch need not know any names.
@@ -127,7 +128,9 @@ func (p probe) ask(ctx context.Context, target string, w io.Writer) error {
 	}
 	resp, err := p.client.Do(req)
 	if err != nil {
-		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no answer from the admin port: %w; check that the node runs, with the same listen.admin", errors.Unwrap(err)))
+		return cli.Exit(cli.ExitUnavailable,
+			fmt.Errorf("no answer from the admin port: %w; check that the node runs, with the same listen.admin",
+				errors.Unwrap(err)))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -40,14 +39,19 @@ change, and nodes learn them from etcd.`,
 		Args: cobra.NoArgs,
 	}
 	fresh := cmd.Flags().Bool("fresh", false, "IDs may begin at once: none was ever issued for this space")
-	until := cmd.Flags().String("fresh-until", "", "as --fresh until this time, such as 2026-11-20T17:00:00Z, and after it create no space")
+	until := cmd.Flags().String("fresh-until", "",
+		"as --fresh until this time, such as 2026-11-20T17:00:00Z, and after it create no space")
 	cmd.MarkFlagsMutuallyExclusive("fresh", "fresh-until")
-	above := cmd.Flags().String("above", "", "the greatest ID that exists already, in decimal: no ID is issued at or below it")
-	sids := cmd.Flags().String("sids", "", "sids of this space, as first-last, where others belong to other regions; at most "+strconv.Itoa(lease.MaxSIDs)+". Default: all, or the first "+strconv.Itoa(lease.MaxSIDs))
+	above := cmd.Flags().String("above", "",
+		"the greatest ID that exists already, in decimal: no ID is issued at or below it")
+	sids := cmd.Flags().String("sids", "",
+		fmt.Sprintf("sids of this space, as first-last, where others belong to other regions; at most %d. "+
+			"Default: all, or the first %[1]d", lease.MaxSIDs))
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
-	cli.ListSettings(cmd, "etcd", "space", "root", "layout", "epoch", "log", "lease.window", "worker.window", "issue.max-skew", "issue.max-lead", "clock.step-limit")
+	cli.ListSettings(cmd, "etcd", "space", "root", "layout", "epoch", "log", "lease.window", "worker.window",
+		"issue.max-skew", "issue.max-lead", "clock.step-limit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, _, err := load()
 		if err != nil {
@@ -65,7 +69,8 @@ change, and nodes learn them from etcd.`,
 		if cmd.Flags().Changed("above") {
 			id, err := cli.ParseWhole(*above)
 			if err != nil || id < 0 {
-				return cli.UsageError("--above %s is not an ID: write it in decimal, as at most 63 bits", cli.Show(*above))
+				return cli.UsageError("--above %s is not an ID: write it in decimal, as at most 63 bits",
+					cli.Show(*above))
 			}
 			begin.Above = flake.ID(id)
 		}
@@ -77,7 +82,8 @@ change, and nodes learn them from etcd.`,
 		if cmd.Flags().Changed("fresh-until") {
 			t, err := time.Parse(time.RFC3339, *until)
 			if err != nil {
-				return cli.UsageError("--fresh-until %s is not a time: write it as 2026-11-20T17:00:00Z", cli.Show(*until))
+				return cli.UsageError("--fresh-until %s is not a time: write it as 2026-11-20T17:00:00Z",
+					cli.Show(*until))
 			}
 			begin.Fresh = deployment.WallNow().Time().Before(t)
 		}
@@ -94,14 +100,19 @@ change, and nodes learn them from etcd.`,
 		var outside *lease.RangeError
 		switch {
 		case errors.Is(err, daemon.ErrNoSpace):
-			return cli.Exit(cli.ExitInvalid, fmt.Errorf("space %q is not initialized, and --fresh-until %s has passed: was etcd wiped? "+
-				"If it never issued an ID, run \"allocator init --fresh\"; else see docs/how-to/restore-etcd.md", c.Space, *until))
-		case errors.As(err, &differs), errors.As(err, &lower), errors.As(err, &others), errors.As(err, &outside), errors.Is(err, etcdstore.ErrRemains):
+			return cli.Exit(cli.ExitInvalid,
+				fmt.Errorf("space %q is not initialized, and --fresh-until %s has passed: was etcd wiped? "+
+					"If it never issued an ID, run \"allocator init --fresh\"; else see docs/how-to/restore-etcd.md",
+					c.Space, *until))
+		case errors.As(err, &differs), errors.As(err, &lower), errors.As(err, &others), errors.As(err, &outside),
+			errors.Is(err, etcdstore.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
 		case errors.Is(err, daemon.ErrClock), errors.Is(err, daemon.ErrAbove):
 			return cli.Exit(cli.ExitUsage, err)
 		case err != nil:
-			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("etcd at %s does not answer: %w; check that it runs and that --etcd.endpoints is right", strings.Join(c.Etcd.Endpoints, ", "), err))
+			return cli.Exit(cli.ExitUnavailable,
+				fmt.Errorf("etcd at %s does not answer: %w; check that it runs and that --etcd.endpoints is right",
+					strings.Join(c.Etcd.Endpoints, ", "), err))
 		}
 		space, era := now.Config.Value, now.Era.Value
 		if format.Value == "json" {
@@ -114,7 +125,8 @@ change, and nodes learn them from etcd.`,
 				Pool    string `json:"pool"`
 				Era     int64  `json:"era"`
 				Floor   string `json:"floor"`
-			}{c.Space, created, space.Layout.String(), space.SIDs().String(), space.Epoch.Time().Format(time.RFC3339Nano), space.Pool, era.Number,
+			}{c.Space, created, space.Layout.String(), space.SIDs().String(),
+				space.Epoch.Time().Format(time.RFC3339Nano), space.Pool, era.Number,
 				era.Floor.Time().Format(time.RFC3339Nano)})
 		}
 		what := "initialized"

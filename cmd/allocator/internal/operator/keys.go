@@ -75,8 +75,10 @@ old one, of the same name, until the caller has the new token.`,
   allocator token new ops --scopes admin --out ops.token >> tokens`,
 		Args: cobra.ExactArgs(1),
 	}
-	scopes := cmd.Flags().String("scopes", "issue", "what the token allows, comma-separated: issue, read, worker, admin")
-	workers := cmd.Flags().Int("workers", 0, "how many workers the token may hold at once; 0: worker.per-client of the nodes")
+	scopes := cmd.Flags().String("scopes", "issue",
+		"what the token allows, comma-separated: issue, read, worker, admin")
+	workers := cmd.Flags().Int("workers", 0,
+		"how many workers the token may hold at once; 0: worker.per-client of the nodes")
 	out := cmd.Flags().String("out", "", "`file` to write the token to; it must not exist")
 	_ = cmd.MarkFlagFilename("out")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions

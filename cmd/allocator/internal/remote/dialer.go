@@ -44,10 +44,12 @@ func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
 
 // fileFlags adds the flags of Files.
 func fileFlags(cmd *cobra.Command) func() Files {
-	ca := cmd.Flags().String("ca", "", "use TLS: PEM `file` of the authorities that sign nodes' certificates, or system for this machine's")
+	ca := cmd.Flags().String("ca", "", "use TLS: PEM `file` of the authorities that sign nodes' certificates, or "+
+		"system for this machine's")
 	cert := cmd.Flags().String("cert", "", "PEM `file` of the certificate to show to nodes; with --ca and --key")
 	key := cmd.Flags().String("key", "", "PEM `file` of its key")
-	tokenFile := cmd.Flags().String("token-file", "", "`file` with the token to show to nodes (or $"+config.EnvToken+", the token itself)")
+	tokenFile := cmd.Flags().String("token-file", "",
+		"`file` with the token to show to nodes (or $"+config.EnvToken+", the token itself)")
 	for _, name := range []string{"ca", "cert", "key", "token-file"} {
 		_ = cmd.MarkFlagFilename(name)
 	}
@@ -151,7 +153,8 @@ func token(a *cli.App, file, prefix string) (string, error) {
 		return "", nil
 	}
 	if _, err := access.Bearer("Bearer " + token); err != nil {
-		return "", cli.UsageError("%s is not one token: it takes what \"allocator token new\" prints, and not the line of auth.token-file", from)
+		return "", cli.UsageError("%s is not one token: it takes what \"allocator token new\" prints, and not the "+
+			"line of auth.token-file", from)
 	}
 	return token, nil
 }
@@ -189,9 +192,12 @@ func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, er
 func (d Dialer) Hint(message string) string {
 	switch {
 	case strings.Contains(message, "looked like an HTTP/1.1 header"):
-		return "\nAn HTTP/1.1 server answers there. Give the gRPC port of the node (listen.grpc, 9000 by default), not its HTTP or admin port."
-	case d.TLS == nil && (strings.Contains(message, "error reading server preface") || strings.Contains(message, "connection reset")):
-		return "\nIf that is the gRPC port of the node (listen.grpc) and the node uses TLS, give --ca with the file of its authority, or --ca system."
+		return "\nAn HTTP/1.1 server answers there. Give the gRPC port of the node (listen.grpc, 9000 by default), " +
+			"not its HTTP or admin port."
+	case d.TLS == nil && (strings.Contains(message, "error reading server preface") ||
+		strings.Contains(message, "connection reset")):
+		return "\nIf that is the gRPC port of the node (listen.grpc) and the node uses TLS, give --ca with the file " +
+			"of its authority, or --ca system."
 	case d.TLS != nil && strings.Contains(message, "first record does not look like a TLS handshake"):
 		return "\nThe node does not use TLS: omit --ca."
 	case d.TLS == nil:
@@ -199,11 +205,13 @@ func (d Dialer) Hint(message string) string {
 	}
 	// In TLS 1.3 a client learns that its certificate does not do when it has begun
 	// to speak: as an alert, or as a connection that breaks under it.
-	for _, sign := range []string{"certificate required", "bad certificate", "unknown certificate authority", "broken pipe", "connection reset", "EOF"} {
+	for _, sign := range []string{"certificate required", "bad certificate", "unknown certificate authority",
+		"broken pipe", "connection reset", "EOF"} {
 		switch {
 		case !strings.Contains(message, sign):
 		case d.cert:
-			return "\nCheck that the node trusts the authority of the certificate in --cert, and that it has not expired."
+			return "\nCheck that the node trusts the authority of the certificate in --cert, and that it has not " +
+				"expired."
 		default:
 			return "\nIf the node asks for a certificate, give --cert and --key."
 		}

@@ -64,7 +64,8 @@ func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, e
 
 // addrFlag adds --addr.
 func addrFlag(cmd *cobra.Command, or string, def ...string) *[]string {
-	return cmd.Flags().StringSlice("addr", def, "gRPC addresses of nodes, comma-separated or given several times: the first that answers is used"+or)
+	return cmd.Flags().StringSlice("addr", def,
+		"gRPC addresses of nodes, comma-separated or given several times: the first that answers is used"+or)
 }
 
 // addressesOf returns the addresses in the flag or, where it is not given, the environment.
@@ -162,8 +163,9 @@ func (n *Nodes) failed(answers []string, refused bool) error {
 	if hint := n.dialer.Hint(text); hint != "" && len(answers) == 1 {
 		return cli.Exit(cli.ExitUnavailable, errors.New(text+hint)) // something answers
 	}
-	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%s%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or, to try it, %s",
-		text, n.dialer.Hint(text), strings.Join(n.Addrs, ", "), config.EnvAddr, cli.TryDev))
+	return cli.Exit(cli.ExitUnavailable,
+		fmt.Errorf("%s%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or, to try it, %s",
+			text, n.dialer.Hint(text), strings.Join(n.Addrs, ", "), config.EnvAddr, cli.TryDev))
 }
 
 // Unavailable is the error of a call that no node answered, the one at last.

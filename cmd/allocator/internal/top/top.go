@@ -65,7 +65,8 @@ Keys: arrows scroll, q quits. --once needs no terminal.`,
 		if _, err := l.look(cmd.Context()); err != nil { // an error is for the shell
 			return err
 		}
-		p := tea.NewProgram(model{ctx: cmd.Context(), looker: l}, tea.WithContext(cmd.Context()), tea.WithInput(a.In), tea.WithOutput(terminal), tea.WithoutSignalHandler(), tea.WithoutCatchPanics())
+		p := tea.NewProgram(model{ctx: cmd.Context(), looker: l}, tea.WithContext(cmd.Context()), tea.WithInput(a.In),
+			tea.WithOutput(terminal), tea.WithoutSignalHandler(), tea.WithoutCatchPanics())
 		_, err = p.Run()
 		if cmd.Context().Err() != nil {
 			return cli.ErrInterrupted
@@ -215,7 +216,8 @@ func (m model) screen() string {
 	var lines []string
 	if m.err != nil {
 		first, _, _ := strings.Cut(m.err.Error(), "\n")
-		lines = append(lines, fmt.Sprintf("NO ANSWER for %v, below is what was before: %s", m.failing.Round(time.Second), text.Printable(first)), "")
+		lines = append(lines, fmt.Sprintf("NO ANSWER for %v, below is what was before: %s",
+			m.failing.Round(time.Second), text.Printable(first)), "")
 	}
 	if m.shown {
 		room := 0

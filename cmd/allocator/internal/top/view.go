@@ -133,7 +133,8 @@ func (v view) cells(n status.Node, term, longest int64) []string {
 		case !k.Fresh:
 			verdict = "silent"
 		default:
-			offset = clock.FormatOffset(time.Duration(k.Offset)*time.Microsecond, time.Duration(k.Error)*time.Microsecond)
+			offset = clock.FormatOffset(time.Duration(k.Offset)*time.Microsecond,
+				time.Duration(k.Error)*time.Microsecond)
 		}
 		if k.Falseticker {
 			offset += " FALSE"

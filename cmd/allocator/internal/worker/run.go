@@ -60,18 +60,22 @@ stopped in time, and this machine's clock is right.
 Signals are forwarded. The exit code is the command's, 128 and the number of a signal that
 ended it, 3 if the number could not be extended, 126 or 127 if the command could not be
 started, and 1 or 3 if there was no number.`,
-		Example: "  allocator worker run -- java -jar app.jar\n  allocator worker run --name orders --addr allocator-0:9000,allocator-1:9000 -- ./app --listen :8080",
-		Args:    cobra.MinimumNArgs(1),
+		Example: "  allocator worker run -- java -jar app.jar\n  allocator worker run --name orders --addr " +
+			"allocator-0:9000,allocator-1:9000 -- ./app --listen :8080",
+		Args: cobra.MinimumNArgs(1),
 	}
 	cmd.Flags().SetInterspersed(false)
 	var r runner
 	configure := workerFlags(a, cmd)
-	margin := cmd.Flags().Duration("margin", 5*time.Second, "how long before the end of the interval all processes of the command are killed")
+	margin := cmd.Flags().Duration("margin", 5*time.Second,
+		"how long before the end of the interval all processes of the command are killed")
 	grace := cmd.Flags().Duration("grace", 10*time.Second, "how long they have to end after SIGTERM")
-	cmd.Flags().StringVar(&r.path, "file", "", "path of the file with the interval; unless given, one in a new temporary directory")
+	cmd.Flags().StringVar(&r.path, "file", "",
+		"path of the file with the interval; unless given, one in a new temporary directory")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *margin < 5*tick || *grace < 0 {
-			return cli.UsageError("--margin %v, --grace %v: a margin is at least %v, and no time is negative", *margin, *grace, 5*tick)
+			return cli.UsageError("--margin %v, --grace %v: a margin is at least %v, and no time is negative",
+				*margin, *grace, 5*tick)
 		}
 		program, err := exec.LookPath(args[0])
 		if err != nil {
@@ -141,12 +145,14 @@ func (r *runner) run(program string, args, env []string) (err error) {
 	until := to // of the release, if the command never ran: 0 is not said
 	defer func() {
 		if released := r.worker.Release(until); released != nil {
-			r.log.Warn("the worker number could not be given back: it is free when its interval has passed", "worker", r.worker.ID(), "err", released)
+			r.log.Warn("the worker number could not be given back: it is free when its interval has passed", "worker",
+				r.worker.ID(), "err", released)
 		}
 	}()
 	if length := to - r.guard.latest(); !r.guard.fits(length) {
 		until = from
-		return cli.UsageError("--margin and --grace are %d ms, and the interval of a worker lasts %d ms: give less than half of it, or raise worker.window of the nodes",
+		return cli.UsageError("--margin and --grace are %d ms, and the interval of a worker lasts %d ms: give less "+
+			"than half of it, or raise worker.window of the nodes",
 			r.guard.margin+r.guard.grace, length)
 	}
 	h := held{Worker: r.worker.Number(), Term: r.worker.Term(), NotBefore: from, NotAfter: to}.split()
@@ -184,7 +190,8 @@ func (r *runner) run(program string, args, env []string) (err error) {
 	}
 	r.child = p.Pid
 	_ = p.Release()
-	r.log.Info("worker acquired, command started", "worker", h.Worker, "term", h.Term, "name", r.worker.Name(), "pid", r.child, "file", r.file.path)
+	r.log.Info("worker acquired, command started", "worker", h.Worker, "term", h.Term, "name", r.worker.Name(), "pid",
+		r.child, "file", r.file.path)
 	status, all := r.watch(signals, from, to)
 	r.see()
 	until = 0
@@ -193,7 +200,8 @@ func (r *runner) run(program string, args, env []string) (err error) {
 	}
 	switch {
 	case r.stopped():
-		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("worker %s: the command was stopped: %s: %w", r.worker.ID(), r.guard.why, r.cause()))
+		return cli.Exit(cli.ExitUnavailable,
+			fmt.Errorf("worker %s: the command was stopped: %s: %w", r.worker.ID(), r.guard.why, r.cause()))
 	case status.Signaled():
 		return cli.Exit(exitSignal+int(status.Signal()), nil)
 	case status.ExitStatus() != 0:
@@ -327,7 +335,8 @@ func children() (pids []int) {
 
 // forwarded are the signals that go to the command.
 var forwarded = []os.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGALRM, syscall.SIGCONT,
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
+	syscall.SIGWINCH, syscall.SIGALRM, syscall.SIGCONT,
 }
 
 // Variables of a command's environment.

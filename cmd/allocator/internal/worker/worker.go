@@ -79,8 +79,10 @@ func install(from, to string) (err error) {
 // workerFlags adds the flags that say which worker is taken, and from whom, and returns
 // what reads them. The name of a worker is that of the program unless another is given.
 func workerFlags(a *cli.App, cmd *cobra.Command) func(program string) (worker.Config, error) {
-	name := cmd.Flags().String("name", "", "name of the worker for people, as in \"allocator status\"; unless given, the program's")
-	wait := cmd.Flags().Duration("wait", worker.DefaultOpenTimeout, "how long to wait for a number, as until that of a crashed predecessor is free")
+	name := cmd.Flags().String("name", "",
+		"name of the worker for people, as in \"allocator status\"; unless given, the program's")
+	wait := cmd.Flags().Duration("wait", worker.DefaultOpenTimeout,
+		"how long to wait for a number, as until that of a crashed predecessor is free")
 	connect := remote.ClientFlags(a, cmd)
 	return func(program string) (worker.Config, error) {
 		if *wait <= 0 {

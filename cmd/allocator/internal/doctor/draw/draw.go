@@ -111,7 +111,8 @@ func (d *drawing) take(ctx context.Context, node *remote.Nodes, n int) error {
 		}
 		format := flake.Format{Layout: layout, Epoch: r.GetEpochUnixMs()}
 		if r.GetCount() < 1 || d.node != "" && (format != d.format || r.GetNode() != d.node) {
-			return fmt.Errorf("got %d IDs of layout %s and epoch %d from node %q, after IDs of layout %s from node %q: several nodes answer at this address; give the address of one",
+			return fmt.Errorf("got %d IDs of layout %s and epoch %d from node %q, after IDs of layout %s from node "+
+				"%q: several nodes answer at this address; give the address of one",
 				r.GetCount(), layout, format.Epoch, r.GetNode(), d.format.Layout, d.node)
 		}
 		d.node, d.format = r.GetNode(), format
@@ -133,14 +134,16 @@ func (d *drawing) carry(ctx context.Context, node *remote.Nodes) error {
 	}
 	d.next = flake.ID(r.GetFirst())
 	return node.Ask(ctx, func(ctx context.Context, c *grpc.ClientConn) (err error) {
-		d.parsed, err = pb.NewAllocatorServiceClient(c).Describe(ctx, &pb.DescribeRequest{Id: d.ids[len(d.ids)-1].String()})
+		d.parsed, err = pb.NewAllocatorServiceClient(c).Describe(ctx,
+			&pb.DescribeRequest{Id: d.ids[len(d.ids)-1].String()})
 		return err
 	})
 }
 
 func allocate(ctx context.Context, node *remote.Nodes, n int, after flake.ID) (r *pb.AllocateResponse, err error) {
 	err = node.Ask(ctx, func(ctx context.Context, c *grpc.ClientConn) (err error) {
-		r, err = pb.NewAllocatorServiceClient(c).Allocate(ctx, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
+		r, err = pb.NewAllocatorServiceClient(c).Allocate(ctx,
+			&pb.AllocateRequest{Count: int32(n), After: int64(after)})
 		return err
 	})
 	return r, err
@@ -159,7 +162,8 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 	total, from, twice, carried := 0, 0, 0, 0
 	for i, d := range all {
 		if d.err != nil {
-			r.Add("draw", report.Fail, "Check that a node runs there and is ready; docs/reference/refusals.md explains each reason", "%s: %s", d.addr, firstLine(d.err))
+			r.Add("draw", report.Fail, "Check that a node runs there and is ready; docs/reference/refusals.md "+
+				"explains each reason", "%s: %s", d.addr, firstLine(d.err))
 			continue
 		}
 		total, from = total+len(d.ids), from+1
@@ -170,7 +174,8 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 		if wrong := d.wrong(limit, now); wrong != "" {
 			r.Add("draw", report.Fail, bug, "%s: %s", name, wrong)
 		} else {
-			r.Add("draw", report.OK, "", "%s: %s with sid %s, rising from %s to %s", name, text.Count(len(d.ids), "ID"), sidList(d.sids), d.ids[0], d.ids[len(d.ids)-1])
+			r.Add("draw", report.OK, "", "%s: %s with sid %s, rising from %s to %s", name,
+				text.Count(len(d.ids), "ID"), sidList(d.sids), d.ids[0], d.ids[len(d.ids)-1])
 		}
 		for _, id := range append(slices.Clone(d.ids), d.next) {
 			if id == 0 {
@@ -178,14 +183,17 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 			}
 			if other, ok := seen[id]; ok {
 				if twice++; twice == 1 {
-					r.Add("draw-unique", report.Fail, bug, "%s was issued twice: by %s and by %s", id, all[other].addr, d.addr)
+					r.Add("draw-unique", report.Fail, bug, "%s was issued twice: by %s and by %s", id,
+						all[other].addr, d.addr)
 				}
 			}
 			seen[id] = i
 		}
 		switch {
 		case d.carryErr != nil:
-			r.Add("draw-order", report.Fail, "Check that the node is ready, and that its clock and those of the other nodes are right", "%s, asked for an ID after %s: %v", name, d.above, d.carryErr)
+			r.Add("draw-order", report.Fail,
+				"Check that the node is ready, and that its clock and those of the other nodes are right",
+				"%s, asked for an ID after %s: %v", name, d.above, d.carryErr)
 		case d.next <= d.above:
 			r.Add("draw-order", report.Fail, bug, "%s gave %s when asked for one after %s", name, d.next, d.above)
 		default:
@@ -193,10 +201,12 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 		}
 	}
 	if len(formats) > 1 {
-		r.Add("draw-space", report.Fail, "Correct --addr, or the nodes' etcd.endpoints, space and root", "the addresses are of %d spaces with different layouts or epochs", len(formats))
+		r.Add("draw-space", report.Fail, "Correct --addr, or the nodes' etcd.endpoints, space and root",
+			"the addresses are of %d spaces with different layouts or epochs", len(formats))
 	}
 	if twice == 0 && total > 0 {
-		r.Add("draw-unique", report.OK, "", "%s from %s, no two equal", text.Count(total, "ID"), text.Count(from, "node"))
+		r.Add("draw-unique", report.OK, "", "%s from %s, no two equal", text.Count(total, "ID"),
+			text.Count(from, "node"))
 	} else if twice > 1 {
 		r.Add("draw-unique", report.Fail, bug, "%s issued twice in total", text.Count(twice, "ID"))
 	}
@@ -218,11 +228,14 @@ func (d drawing) wrong(limit time.Duration, now time.Time) string {
 	}
 	last := d.ids[len(d.ids)-1]
 	if off := d.format.Time(last).Sub(now).Abs(); off > limit {
-		return fmt.Sprintf("%s has the time %s, %v from this machine's clock", last, d.format.Time(last).Format(time.RFC3339), off.Round(time.Second))
+		return fmt.Sprintf("%s has the time %s, %v from this machine's clock", last,
+			d.format.Time(last).Format(time.RFC3339), off.Round(time.Second))
 	}
 	if p := d.parsed; p != nil {
-		if p.GetFlake() != int64(last) || p.GetUnixMs() != d.format.UnixMilli(last) || flake.SID(p.GetSid()) != d.format.SID(last) {
-			return fmt.Sprintf("the node decodes its own ID %s as flake %d of %d ms with sid %d", last, p.GetFlake(), p.GetUnixMs(), p.GetSid())
+		if p.GetFlake() != int64(last) || p.GetUnixMs() != d.format.UnixMilli(last) ||
+			flake.SID(p.GetSid()) != d.format.SID(last) {
+			return fmt.Sprintf("the node decodes its own ID %s as flake %d of %d ms with sid %d", last, p.GetFlake(),
+				p.GetUnixMs(), p.GetSid())
 		}
 	}
 	return ""

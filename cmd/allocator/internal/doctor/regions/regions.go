@@ -83,7 +83,8 @@ func parse(b []byte) ([]Region, error) {
 		case seen[r.Name]:
 			return nil, fmt.Errorf("two regions have the name %s", cli.Show(r.Name))
 		case len(addrs) == 0:
-			return nil, fmt.Errorf("region %s has no addr: give the host:port of a node's gRPC listener", cli.Show(r.Name))
+			return nil, fmt.Errorf("region %s has no addr: give the host:port of a node's gRPC listener",
+				cli.Show(r.Name))
 		}
 		seen[r.Name] = true
 		for _, addr := range addrs {
@@ -160,8 +161,11 @@ func examine(all []found) (r report.Report, reached bool) {
 			continue
 		}
 		other = true
-		r.Add("region-layout", report.Fail, "Create one of these spaces again with the layout and epoch of the other, before its IDs meet those of other regions",
-			"%s has layout %s and epoch %s, and %s has layout %s and epoch %s", s.region, s.Layout, day(s.Epoch), spaces[0].region, spaces[0].Layout, day(spaces[0].Epoch))
+		r.Add("region-layout", report.Fail,
+			"Create one of these spaces again with the layout and epoch of the other, before its IDs meet those of "+
+				"other regions",
+			"%s has layout %s and epoch %s, and %s has layout %s and epoch %s", s.region, s.Layout, day(s.Epoch),
+			spaces[0].region, spaces[0].Layout, day(spaces[0].Epoch))
 	}
 	if !other {
 		r.Add("region-layout", report.OK, "", "all have layout %s and epoch %s", spaces[0].Layout, day(spaces[0].Epoch))
@@ -172,10 +176,15 @@ func examine(all []found) (r report.Report, reached bool) {
 			both := lease.SIDRange{From: max(s.SIDs().From, o.SIDs().From), To: min(s.SIDs().To, o.SIDs().To)}
 			switch {
 			case s.Pool == o.Pool:
-				r.Add("region-sids", report.Fail, "Give each region the addr of its own nodes, and each of those the etcd of its region", "%s and %s are one space: pool %s", o.region, s.region, s.Pool)
+				r.Add("region-sids", report.Fail,
+					"Give each region the addr of its own nodes, and each of those the etcd of its region",
+					"%s and %s are one space: pool %s", o.region, s.region, s.Pool)
 			case both.From < both.To:
-				r.Add("region-sids", report.Fail, "Give the nodes of one of them a sid-range without these, look for duplicates with \"allocator audit\", and create that region's space again with other --sids",
-					"%s (%v) and %s (%v) both have the sids %v: they can issue the same IDs", o.region, o.SIDs(), s.region, s.SIDs(), both)
+				r.Add("region-sids", report.Fail,
+					"Give the nodes of one of them a sid-range without these, look for duplicates with \"allocator "+
+						"audit\", and create that region's space again with other --sids",
+					"%s (%v) and %s (%v) both have the sids %v: they can issue the same IDs", o.region, o.SIDs(),
+					s.region, s.SIDs(), both)
 			default:
 				continue
 			}
@@ -207,7 +216,8 @@ func (f found) check(r *report.Report) (s space, answered, known bool) {
 			do = "Look at its log, and run doctor again"
 			failed = append(failed, fmt.Sprintf("%s: %v", n.Label(), err))
 		case known && one.Pool != s.Pool:
-			r.Add("region", report.Fail, "Correct addr, or etcd.endpoints of these nodes", "%s has nodes of two spaces: pools %s and %s", f.name, s.Pool, one.Pool)
+			r.Add("region", report.Fail, "Correct addr, or etcd.endpoints of these nodes",
+				"%s has nodes of two spaces: pools %s and %s", f.name, s.Pool, one.Pool)
 			return s, true, false
 		default:
 			s, known = one, true
@@ -217,7 +227,8 @@ func (f found) check(r *report.Report) (s space, answered, known bool) {
 		r.Add("region", report.Fail, do, "%s: no node says what its space is: %s", f.name, strings.Join(failed, "; "))
 		return s, answered, false
 	}
-	r.Add("region", report.OK, "", "%s: layout %s, sids %s, epoch %s, pool %s", f.name, s.Layout, s.SIDs().Of(s.Layout), day(s.Epoch), s.Pool)
+	r.Add("region", report.OK, "", "%s: layout %s, sids %s, epoch %s, pool %s", f.name, s.Layout,
+		s.SIDs().Of(s.Layout), day(s.Epoch), s.Pool)
 	return s, true, true
 }
 
