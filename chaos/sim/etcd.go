@@ -11,6 +11,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/worker"
 )
@@ -110,7 +111,7 @@ func (e *etcd) request(p *process, a lease.Action) {
 	if e.sim.trace.out != nil {
 		e.sim.say(p, "asks: "+describe(a))
 	}
-	exchange(e, p, failed(a), p.notify, func(up time.Duration) func(time.Duration, func(lease.Event)) {
+	exchange(e, p, storetest.Failed(a, errLost), p.notify, func(up time.Duration) func(time.Duration, func(lease.Event)) {
 		if r, ok := a.(lease.Register); ok {
 			return e.register(p, r, min(up, e.travel()))
 		}
@@ -221,26 +222,17 @@ func arrive[T any](e *etcd, d time.Duration, p *process, carryOut func() T, done
 }
 
 // carryOut asks the store, and records what it wrote.
-func (e *etcd) carryOut(p *process, a lease.Action) lease.Event {
-	ctx := context.Background()
+func (e *etcd) carryOut(p *process, a lease.Action) (answer lease.Event) {
 	switch a := a.(type) {
-	case lease.Load:
-		v, err := e.mem.Load(ctx)
-		return lease.Loaded{View: v, Err: err}
-	case lease.Read:
-		v, err := e.mem.Read(ctx, a.SID)
-		return lease.Loaded{View: v, Err: err}
 	case lease.Commit:
 		applied, v, err := e.commit(p, a.Txn)
 		return lease.Committed{Applied: applied, View: v, Err: err}
-	case lease.KeepAlive:
-		return lease.KeptAlive{Err: e.mem.KeepAlive(ctx, a.Lease)}
 	case lease.Revoke:
-		var err error
-		e.change(func() { err = e.mem.Revoke(ctx, a.Lease) })
-		return lease.Revoked{Err: err}
+		e.change(func() { _, answer, _ = keeper.Ask(context.Background(), e.mem, a) })
+	default:
+		_, answer, _ = keeper.Ask(context.Background(), e.mem, a)
 	}
-	panic(fmt.Sprintf("sim: unknown request %T", a))
+	return answer
 }
 
 // carryOutForWorker is carryOut for a worker's call.
@@ -338,23 +330,6 @@ func (e *etcd) notPoisoned(p *process, t lease.Txn) {
 			return
 		}
 	}
-}
-
-// failed is the answer to a request that got none.
-func failed(a lease.Action) lease.Event {
-	switch a.(type) {
-	case lease.Load, lease.Read:
-		return lease.Loaded{Err: errLost}
-	case lease.Commit:
-		return lease.Committed{Err: errLost}
-	case lease.Register:
-		return lease.Registered{Err: errLost}
-	case lease.KeepAlive:
-		return lease.KeptAlive{Err: errLost}
-	case lease.Revoke:
-		return lease.Revoked{Err: errLost}
-	}
-	panic(fmt.Sprintf("sim: unknown request %T", a))
 }
 
 // describe prints a request.

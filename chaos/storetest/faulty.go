@@ -224,3 +224,20 @@ func (f *Faulty) Revoke(ctx context.Context, id lease.LeaseID) error {
 func (f *Faulty) Watch(ctx context.Context, progress time.Duration, report func(lease.Watched)) error {
 	return f.inner.Watch(ctx, progress, report)
 }
+
+// Failed returns the answer to a request that had none but err.
+func Failed(a lease.Action, err error) lease.Event {
+	switch a.(type) {
+	case lease.Load, lease.Read:
+		return lease.Loaded{Err: err}
+	case lease.Commit:
+		return lease.Committed{Err: err}
+	case lease.Register:
+		return lease.Registered{Err: err}
+	case lease.KeepAlive:
+		return lease.KeptAlive{Err: err}
+	case lease.Revoke:
+		return lease.Revoked{Err: err}
+	}
+	panic(fmt.Sprintf("storetest: unknown request %T", a))
+}

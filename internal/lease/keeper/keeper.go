@@ -249,32 +249,33 @@ func (k *Keeper) call(ctx context.Context, a lease.Action) {
 		ctx, cancel := context.WithTimeout(ctx, k.cfg.CallTimeout)
 		defer cancel()
 		from := k.cfg.Clock.Now().Mono
-		op, answer, err := k.ask(ctx, a)
+		op, answer, err := Ask(ctx, k.cfg.Store, a)
 		k.stats.observe(op, k.cfg.Clock.Now().Mono.Sub(from), err)
 		k.answers <- answer
 	})
 }
 
-// ask carries out a request to the store and returns its answer.
-func (k *Keeper) ask(ctx context.Context, a lease.Action) (op Op, answer lease.Event, err error) {
+// Ask carries out a request to a store and returns its answer, which has the error if there
+// was one. Tests that step machines without a keeper use it too.
+func Ask(ctx context.Context, s Store, a lease.Action) (op Op, answer lease.Event, err error) {
 	switch a := a.(type) {
 	case lease.Load:
-		v, err := k.cfg.Store.Load(ctx)
+		v, err := s.Load(ctx)
 		return OpLoad, lease.Loaded{View: v, Err: err}, err
 	case lease.Read:
-		v, err := k.cfg.Store.Read(ctx, a.SID)
+		v, err := s.Read(ctx, a.SID)
 		return OpRead, lease.Loaded{View: v, Err: err}, err
 	case lease.Commit:
-		applied, v, err := k.cfg.Store.Commit(ctx, a.Txn)
+		applied, v, err := s.Commit(ctx, a.Txn)
 		return Op(a.Txn.Op.String()), lease.Committed{Applied: applied, View: v, Err: err}, err
 	case lease.Register:
-		id, err := k.cfg.Store.Register(ctx, a.Lease, a.TTL, a.Registration)
+		id, err := s.Register(ctx, a.Lease, a.TTL, a.Registration)
 		return OpRegister, lease.Registered{Lease: id, Err: err}, err
 	case lease.KeepAlive:
-		err := k.cfg.Store.KeepAlive(ctx, a.Lease)
+		err := s.KeepAlive(ctx, a.Lease)
 		return OpKeepAlive, lease.KeptAlive{Err: err}, err
 	case lease.Revoke:
-		err := k.cfg.Store.Revoke(ctx, a.Lease)
+		err := s.Revoke(ctx, a.Lease)
 		return OpRevoke, lease.Revoked{Err: err}, err
 	}
 	panic(fmt.Sprintf("keeper: unknown action %T", a))

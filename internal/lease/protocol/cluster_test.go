@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -173,7 +174,7 @@ func (p *process) confirm(v lease.View) {
 
 // carryOut carries a request out with the given outcome and returns the answer.
 func (p *process) carryOut(a lease.Action, f outcome) lease.Event {
-	answer := failed(a)
+	answer := storetest.Failed(a, errLost)
 	switch f {
 	case late:
 		p.late = append(p.late, a)
@@ -202,50 +203,16 @@ func (p *process) deliver() {
 
 // ask carries a request out against the store.
 func (p *process) ask(a lease.Action) lease.Event {
-	ctx := context.Background()
-	switch a := a.(type) {
-	case lease.Load:
-		v, err := p.w.store.Load(ctx)
-		return lease.Loaded{View: v, Err: err}
-	case lease.Read:
-		v, err := p.w.store.Read(ctx, a.SID)
-		return lease.Loaded{View: v, Err: err}
-	case lease.Commit:
-		applied, v, err := p.w.store.Commit(ctx, a.Txn)
-		if applied {
-			w := v.SIDs[a.Txn.SID].Window
-			p.w.hist.Writes = append(p.w.hist.Writes, history.Write{
-				SID: a.Txn.SID, Rev: w.Rev, Term: w.Value.Term, Base: w.Value.Base, Ceil: w.Value.Ceil,
-				Released: w.Value.State == lease.Released,
-			})
-		}
-		return lease.Committed{Applied: applied, View: v, Err: err}
-	case lease.Register:
-		id, err := p.w.store.Register(ctx, a.Lease, a.TTL, a.Registration)
-		return lease.Registered{Lease: id, Err: err}
-	case lease.KeepAlive:
-		return lease.KeptAlive{Err: p.w.store.KeepAlive(ctx, a.Lease)}
-	case lease.Revoke:
-		return lease.Revoked{Err: p.w.store.Revoke(ctx, a.Lease)}
+	_, answer, _ := keeper.Ask(context.Background(), p.w.store, a)
+	if c, ok := answer.(lease.Committed); ok && c.Applied {
+		sid := a.(lease.Commit).Txn.SID
+		w := c.View.SIDs[sid].Window
+		p.w.hist.Writes = append(p.w.hist.Writes, history.Write{
+			SID: sid, Rev: w.Rev, Term: w.Value.Term, Base: w.Value.Base, Ceil: w.Value.Ceil,
+			Released: w.Value.State == lease.Released,
+		})
 	}
-	panic(fmt.Sprintf("unknown request %T", a))
-}
-
-// failed is the answer to a request that got none.
-func failed(a lease.Action) lease.Event {
-	switch a.(type) {
-	case lease.Load, lease.Read:
-		return lease.Loaded{Err: errLost}
-	case lease.Commit:
-		return lease.Committed{Err: errLost}
-	case lease.Register:
-		return lease.Registered{Err: errLost}
-	case lease.KeepAlive:
-		return lease.KeptAlive{Err: errLost}
-	case lease.Revoke:
-		return lease.Revoked{Err: errLost}
-	}
-	panic(fmt.Sprintf("unknown request %T", a))
+	return answer
 }
 
 // issue asks the process for n IDs and records them. It reports whether it got any.
