@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/wire"
 )
 
 // Times of an endpoint.
@@ -80,7 +81,7 @@ func (e *endpoint) dial() (*grpc.ClientConn, error) {
 	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec())),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.NewCodec())),
 		grpc.WithDisableServiceConfig(), // the pool chooses nodes and retries
 		grpc.WithIdleTimeout(0),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingTimeout}),

@@ -44,7 +44,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
+	"github.com/flakelease/allocator/internal/wire"
 )
 
 // Start is what the clock of a Node shows at first.

@@ -7,8 +7,8 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/wire"
 )
 
 func (a allocatorService) Describe(ctx context.Context, req *pb.DescribeRequest) (*pb.DescribeResponse, error) {

@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 
-	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
+	"github.com/flakelease/allocator/internal/wire"
 )
 
 // Serving is what the health service reports.

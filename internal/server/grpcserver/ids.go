@@ -22,7 +22,7 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
+	"github.com/flakelease/allocator/internal/wire"
 )
 
 type allocatorService struct {
@@ -31,7 +31,7 @@ type allocatorService struct {
 }
 
 // allocatorServiceDesc is the generated service, except for Allocate: its messages
-// are a request and a response of this package.
+// are a request and a response of package wire.
 func allocatorServiceDesc() *grpc.ServiceDesc {
 	desc := pb.AllocatorService_ServiceDesc
 	desc.Methods = slices.Clone(desc.Methods)
@@ -79,7 +79,7 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 		return nil, statusOf(err)
 	}
 	conn.Queue(1)
-	c.response.Block, c.response.Constant = b, &s.constant
+	c.response.Block, c.response.Constant = wire.Block(b), &s.constant
 	return &c.response, nil
 }
 
@@ -214,7 +214,7 @@ func (r *responder) answer(ctx context.Context) error {
 		}
 		return r.refuse(refusal)
 	}
-	r.response.Sequence, r.response.Block = r.request.Sequence, b
+	r.response.Sequence, r.response.Block = r.request.Sequence, wire.Block(b)
 	r.conn.Queue(1)
 	return r.stream.SendMsg(&r.response)
 }

@@ -31,8 +31,8 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/server/grpcserver/wire"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/wire"
 )
 
 // Limits of connections. A request for IDs has about 20 bytes.
