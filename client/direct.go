@@ -180,7 +180,8 @@ func (e *endpoint) allocate(ctx context.Context, own bool, n int, after flake.ID
 	var conn *grpc.ClientConn
 	err := e.call(ctx, own, func(ctx context.Context, over *grpc.ClientConn) (err error) {
 		conn = over
-		res, err = pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: int32(n), After: int64(after)})
+		res, err = pb.NewAllocatorServiceClient(conn).Allocate(ctx,
+			&pb.AllocateRequest{Count: int32(n), After: int64(after)})
 		return err
 	})
 	if err != nil {
@@ -224,7 +225,8 @@ func layoutOf(res *pb.AllocateResponse) (flake.Layout, error) {
 func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block, error) {
 	layout, known := layoutOf(res)
 	b := Block{
-		First: flake.ID(res.GetFirst()), Count: int(res.GetCount()), Stride: res.GetStride(), SID: flake.SID(res.GetSid()),
+		First: flake.ID(res.GetFirst()), Count: int(res.GetCount()), Stride: res.GetStride(),
+		SID:    flake.SID(res.GetSid()),
 		Format: flake.Format{Layout: layout, Epoch: res.GetEpochUnixMs()}, Node: res.GetNode(),
 	}
 	switch {

@@ -87,7 +87,8 @@ func (e *endpoint) dial() (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: 2 * o.AttemptTimeout,
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: time.Second},
 		}),
 	}
 	if o.TLS == nil || o.TLS.ServerName == "" { // a certificate is for the name, not the address
@@ -178,7 +179,8 @@ func (e *endpoint) callerTimedOut(conn *grpc.ClientConn) {
 	if e.unanswered.CompareAndSwap(0, now) {
 		return
 	}
-	if since := e.unanswered.Load(); since > 0 && now-since > int64(e.pool.o.AttemptTimeout) && e.unanswered.CompareAndSwap(since, 0) {
+	if since := e.unanswered.Load(); since > 0 && now-since > int64(e.pool.o.AttemptTimeout) &&
+		e.unanswered.CompareAndSwap(since, 0) {
 		e.failed(conn, true, e.named(errors.New("no answer within the deadlines of callers")))
 	}
 }

@@ -29,7 +29,8 @@ func reasonOf(r pb.Reason) Reason {
 // too.
 func (r Reason) callerError() bool {
 	switch r {
-	case InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied, UnknownWorker, WorkerQuota, CallerClock:
+	case InvalidCount, InvalidFormat, InvalidID, Unauthenticated, PermissionDenied, UnknownWorker, WorkerQuota,
+		CallerClock:
 		return true
 	}
 	return false
@@ -119,7 +120,8 @@ func refusalIn(p *pb.Refusal, node string) *Refusal {
 type contractError struct{ node, what string }
 
 func (e *contractError) Error() string {
-	return fmt.Sprintf("client: %s broke the contract: %s: check that all targets are nodes of one space, in compatible versions", e.node, e.what)
+	return fmt.Sprintf("client: %s broke the contract: %s: check that all targets are nodes of one space, in "+
+		"compatible versions", e.node, e.what)
 }
 
 // gaveUp returns the error of a call that failed after retries. cause is the
@@ -137,8 +139,10 @@ func gaveUp(cause, last error, after time.Duration) error {
 	case last != nil:
 		return fmt.Errorf("%w within %v: %w", ErrUnavailable, after, last)
 	case cause != nil:
-		return fmt.Errorf("%w: %w: none is connected yet: check the targets, TLS and the network", cause, ErrUnavailable)
+		return fmt.Errorf("%w: %w: none is connected yet: check the targets, TLS and the network", cause,
+			ErrUnavailable)
 	default:
-		return fmt.Errorf("%w within %v: none is connected: check the targets, TLS and the network", ErrUnavailable, after)
+		return fmt.Errorf("%w within %v: none is connected: check the targets, TLS and the network", ErrUnavailable,
+			after)
 	}
 }

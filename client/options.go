@@ -117,7 +117,8 @@ type Options struct {
 // withDefaults checks o and fills it in. The error names the field.
 func (o Options) withDefaults() (Options, error) {
 	if len(o.Targets) == 0 {
-		return o, errors.New("client: option Targets: is empty: name the gRPC address of a node, such as localhost:9000")
+		return o, errors.New("client: option Targets: is empty: name the gRPC address of a node, such as " +
+			"localhost:9000")
 	}
 	o.Targets = slices.Clone(o.Targets)
 	for _, t := range o.Targets {
@@ -145,7 +146,8 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Token != nil && o.TokenFile != "":
 		return o, errors.New("client: options Token and TokenFile: set one of them")
 	case (o.Token != nil || o.TokenFile != "") && o.TLS == nil && !o.PlaintextToken:
-		return o, errors.New("client: option TLS: is required with a token, since others could read it in plaintext; set PlaintextToken if the network encrypts")
+		return o, errors.New("client: option TLS: is required with a token, since others could read it in " +
+			"plaintext; set PlaintextToken if the network encrypts")
 	}
 	if o.TokenFile != "" {
 		if _, err := os.Stat(o.TokenFile); err != nil {

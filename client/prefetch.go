@@ -68,7 +68,8 @@ type prefetcher struct {
 }
 
 func newPrefetcher(c *Client) *prefetcher {
-	p := &prefetcher{c: c, size: min(firstPrefetch, c.o.MaxPrefetch), limit: c.o.MaxPrefetch, changed: make(chan struct{})}
+	p := &prefetcher{c: c, size: min(firstPrefetch, c.o.MaxPrefetch), limit: c.o.MaxPrefetch,
+		changed: make(chan struct{})}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	p.cur.Store(spent())
 	return p
@@ -217,7 +218,8 @@ func (p *prefetcher) fetchError() error {
 	return p.c.pool.lastError()
 }
 
-var errOld = errors.New("blocks arrive older than Options.MaxAge, or are used up before: allow a greater age or larger blocks")
+var errOld = errors.New("blocks arrive older than Options.MaxAge, or are used up before: allow a greater age or " +
+	"larger blocks")
 
 // next takes n IDs from cur or, where that has not as many, from the spare, which
 // then becomes cur. p.mu is held.

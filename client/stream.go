@@ -43,7 +43,8 @@ func (e *endpoint) stream(co *coalescer) (*stream, error) {
 	ctx, cancel := context.WithCancel(co.ctx)
 	s := &stream{co: co, e: e, conn: e.conn.Load(), end: cancel}
 	late := time.AfterFunc(co.c.o.AttemptTimeout, cancel)
-	g, err := s.conn.NewStream(ctx, &pb.AllocatorService_ServiceDesc.Streams[0], pb.AllocatorService_AllocateStream_FullMethodName)
+	g, err := s.conn.NewStream(ctx, &pb.AllocatorService_ServiceDesc.Streams[0],
+		pb.AllocatorService_AllocateStream_FullMethodName)
 	inTime := late.Stop()
 	if err == nil && !inTime {
 		err = context.DeadlineExceeded

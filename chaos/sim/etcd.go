@@ -111,14 +111,15 @@ func (e *etcd) request(p *process, a lease.Action) {
 	if e.sim.trace.out != nil {
 		e.sim.say(p, "asks: "+describe(a))
 	}
-	exchange(e, p, storetest.Failed(a, errLost), p.notify, func(up time.Duration) func(time.Duration, func(lease.Event)) {
-		if r, ok := a.(lease.Register); ok {
-			return e.register(p, r, min(up, e.travel()))
-		}
-		return func(d time.Duration, done func(lease.Event)) {
-			arrive(e, d, p, func() lease.Event { return e.carryOut(p, a) }, done)
-		}
-	})
+	exchange(e, p, storetest.Failed(a, errLost), p.notify,
+		func(up time.Duration) func(time.Duration, func(lease.Event)) {
+			if r, ok := a.(lease.Register); ok {
+				return e.register(p, r, min(up, e.travel()))
+			}
+			return func(d time.Duration, done func(lease.Event)) {
+				arrive(e, d, p, func() lease.Event { return e.carryOut(p, a) }, done)
+			}
+		})
 }
 
 // ask sends a request of a worker's call.

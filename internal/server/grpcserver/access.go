@@ -56,8 +56,10 @@ var methods = map[string]method{
 	healthpb.Health_List_FullMethodName:  {Need: server.Need{Open: true}},
 	healthpb.Health_Watch_FullMethodName: {Need: server.Need{Open: true}, stream: true},
 
-	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      {Need: require(access.Read, server.GRPCOther), stream: true},
-	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {Need: require(access.Read, server.GRPCOther), stream: true},
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": {Need: require(access.Read, server.GRPCOther),
+		stream: true},
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {Need: require(access.Read, server.GRPCOther),
+		stream: true},
 }
 
 func methodOf(name string) method {
@@ -74,7 +76,8 @@ func (s *Server) accessOptions() []grpc.ServerOption {
 		return nil
 	}
 	opts := []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+			next grpc.UnaryHandler) (any, error) {
 			if n := methodOf(info.FullMethod); !n.Open {
 				caller, r := s.authorize(ctx, n.Need)
 				if r != nil {
@@ -86,7 +89,8 @@ func (s *Server) accessOptions() []grpc.ServerOption {
 			}
 			return next(ctx, req)
 		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+			next grpc.StreamHandler) error {
 			n := methodOf(info.FullMethod)
 			if n.Open {
 				return s.unauthenticated.limitStreams(stream, func() error { return next(srv, stream) })
@@ -95,7 +99,8 @@ func (s *Server) accessOptions() []grpc.ServerOption {
 			if r != nil {
 				return statusOf(r)
 			}
-			return next(srv, &authenticatedStream{stream, context.WithValue(stream.Context(), callerKey{}, caller), s, caller, n})
+			return next(srv, &authenticatedStream{stream, context.WithValue(stream.Context(), callerKey{}, caller), s,
+				caller, n})
 		}),
 	}
 	if s.service.Guard().NeedsToken() {
@@ -171,7 +176,8 @@ func (u *unauthenticated) limitStreams(stream grpc.ServerStream, next func() err
 	}
 	u.mu.Unlock()
 	if full {
-		return status.Errorf(codes.ResourceExhausted, "too many health watches: the connection has %d already; close one of them", maxHealthWatches)
+		return status.Errorf(codes.ResourceExhausted,
+			"too many health watches: the connection has %d already; close one of them", maxHealthWatches)
 	}
 	defer func() {
 		u.mu.Lock()

@@ -24,7 +24,8 @@ const (
 
 var (
 	errNoFeed = status.Error(codes.Unimplemented, "this node has no stream of events")
-	errSlow   = status.Errorf(codes.ResourceExhausted, "the stream was not read for %v: call again with after, the id of the latest event", slowAfter)
+	errSlow   = status.Errorf(codes.ResourceExhausted,
+		"the stream was not read for %v: call again with after, the id of the latest event", slowAfter)
 )
 
 // WatchEvents sends events until the caller leaves, reads too slowly or may not read any
@@ -36,7 +37,8 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 	}
 	conn := connOf(stream.Context())
 	if !conn.OpenStream(maxEventStreams) {
-		return status.Errorf(codes.ResourceExhausted, "too many streams: the connection has %d already; close one of them", maxEventStreams)
+		return status.Errorf(codes.ResourceExhausted,
+			"too many streams: the connection has %d already; close one of them", maxEventStreams)
 	}
 	defer conn.CloseStream()
 	events, err := s.feed.Open(feed.From{After: req.GetAfter(), New: req.GetOnlyNew()})
@@ -64,7 +66,8 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 }
 
 // sendEvents sends what events has. It cancels ctx if a message waits too long.
-func (s *Server) sendEvents(ctx context.Context, cancel context.CancelCauseFunc, events *feed.Stream, stream pb.AdminService_WatchEventsServer) error {
+func (s *Server) sendEvents(ctx context.Context, cancel context.CancelCauseFunc, events *feed.Stream,
+	stream pb.AdminService_WatchEventsServer) error {
 	late := time.AfterFunc(slowAfter, func() { cancel(errSlow) })
 	defer late.Stop()
 	send := func(m *pb.WatchEventsResponse) error {
@@ -106,7 +109,8 @@ func (s *Server) sendEvents(ctx context.Context, cancel context.CancelCauseFunc,
 			return status.FromContextError(ctx.Err()).Err()
 		case <-tick.C:
 			if err := s.service.Guard().May(callerOf(ctx), access.Read); err != nil {
-				return statusOf(s.service.Reject(err, callerOf(ctx), methods[pb.AdminService_WatchEvents_FullMethodName].Need, s.service.Begin()))
+				return statusOf(s.service.Reject(err, callerOf(ctx),
+					methods[pb.AdminService_WatchEvents_FullMethodName].Need, s.service.Begin()))
 			}
 			if err := send(&pb.WatchEventsResponse{}); err != nil {
 				return err
@@ -116,5 +120,6 @@ func (s *Server) sendEvents(ctx context.Context, cancel context.CancelCauseFunc,
 }
 
 func eventProto(e feed.Event) *pb.Event {
-	return &pb.Event{Id: e.ID, AtUnixMs: e.At, Node: e.Node, Kind: string(e.Kind), Sid: int32(e.SID), Message: e.Message, Attributes: e.Attributes}
+	return &pb.Event{Id: e.ID, AtUnixMs: e.At, Node: e.Node, Kind: string(e.Kind), Sid: int32(e.SID),
+		Message: e.Message, Attributes: e.Attributes}
 }

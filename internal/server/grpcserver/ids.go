@@ -50,7 +50,8 @@ type call struct {
 }
 
 // serveAllocate is the handler of Allocate.
-func serveAllocate(srv any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+func serveAllocate(srv any, ctx context.Context, read func(any) error,
+	interceptor grpc.UnaryServerInterceptor) (any, error) {
 	c := new(call)
 	if err := read(&c.request); err != nil {
 		return nil, err
@@ -101,7 +102,8 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.Allocat
 	}
 	res := &pb.AllocateResponse{
 		First: b.First.Int64(), Count: int32(b.Count), Stride: b.Stride, Node: s.node.Config().Name, Sid: int32(b.SID),
-		Layout: wire.LayoutOf(limits.Format.Layout), LayoutBits: wire.LayoutBits(limits.Format.Layout), EpochUnixMs: limits.Format.Epoch, Ids: make([]string, b.Count),
+		Layout: wire.LayoutOf(limits.Format.Layout), LayoutBits: wire.LayoutBits(limits.Format.Layout),
+		EpochUnixMs: limits.Format.Epoch, Ids: make([]string, b.Count),
 	}
 	random := make([]byte, 8*b.Count)
 	if o.As.Wide() {
@@ -125,7 +127,9 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.Allocat
 func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
 	r := newResponder(a.s, stream)
 	if !r.conn.OpenStream(maxIDStreams) {
-		return status.Errorf(codes.ResourceExhausted, "too many streams of IDs: the connection has %d already; send more requests on each, or use another connection", maxIDStreams)
+		return status.Errorf(codes.ResourceExhausted,
+			"too many streams of IDs: the connection has %d already; send more requests on each, or use another "+
+				"connection", maxIDStreams)
 	}
 	defer r.conn.CloseStream()
 	ended := make(chan error, 1)
@@ -136,7 +140,8 @@ func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStre
 	case <-a.s.drainer.Draining():
 		r.end() // waits for the answer that is being sent
 		return statusOf(&node.Refusal{
-			Reason: node.Draining, Message: "the node is draining: requests without an answer issued nothing; try another node",
+			Reason: node.Draining, Message: "the node is draining: requests without an answer issued nothing; try " +
+				"another node",
 		})
 	}
 }

@@ -29,7 +29,8 @@ func (w workerService) ExtendWorker(ctx context.Context, req *pb.ExtendWorkerReq
 	})
 }
 
-func (w workerService) ReleaseWorker(ctx context.Context, req *pb.ReleaseWorkerRequest) (*pb.ReleaseWorkerResponse, error) {
+func (w workerService) ReleaseWorker(ctx context.Context,
+	req *pb.ReleaseWorkerRequest) (*pb.ReleaseWorkerResponse, error) {
 	return callWorker(ctx, w.s, func(c access.Caller) (*pb.ReleaseWorkerResponse, error) {
 		at, err := w.s.service.Workers().Release(ctx, c, "", req.GetHandle(), req.GetUsedUntilUnixMs())
 		return &pb.ReleaseWorkerResponse{ReusableFromUnixMs: int64(at)}, err
