@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
@@ -30,7 +31,7 @@ func TestSmallBlocks(t *testing.T) {
 						return n
 					}
 					before := refused()
-					c := dial(t, client.Options{Targets: targets, Mode: mode})
+					c := dial(t, client.Options{Targets: targets, Mode: mode, Timeout: time.Minute}) // beside other work
 					w := &callLog{}
 					var wg sync.WaitGroup
 					const callers, calls = 1000, 5

@@ -86,6 +86,16 @@ func TestRefusalsThatPass(t *testing.T) {
 	}
 }
 
+// Time that is up while nobody is asked is no interruption.
+func TestTimeIsUpInAPause(t *testing.T) {
+	_, never := nodestub.Start(t, nodestub.Refusing(t, codes.Unavailable, "STARTING", time.Millisecond))
+	for range 100 {
+		if code, _, errs := allocator("get", "--timeout", "10ms", "--addr", never); code == cli.ExitInterrupted || errs == "" {
+			t.Fatalf("exit code %d, stderr %q", code, errs)
+		}
+	}
+}
+
 // A refusal is told, even if our time ends while the node is asked again.
 func TestRefusalBeforeTimeIsUp(t *testing.T) {
 	no := nodestub.Refusing(t, codes.Unavailable, "STARTING", 20*time.Millisecond)

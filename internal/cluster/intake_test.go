@@ -107,7 +107,7 @@ func flood(t *testing.T, addr string, n int, head []byte, size int, wait time.Du
 // the key would refuse. Before connections were bounded, 30 of them made a node hold
 // over 1 GB, and 49 bytes in clear 117 MB.
 func TestStreamsOfUnauthenticatedSenders(t *testing.T) {
-	const limit = 64 // MiB: the bytes held, the copies of a buffer that grows, and garbage
+	const limit = 128 // MiB: the bytes held, and the copies of buffers that grow
 	for _, tc := range []struct {
 		name string
 		keys []int
@@ -117,7 +117,7 @@ func TestStreamsOfUnauthenticatedSenders(t *testing.T) {
 		why  string
 	}{
 		{"sealed, and long", []int{0}, sealed(20 << 20), 20 << 20, 30, "stream_invalid"},
-		{"sealed, as long as allowed", []int{0}, sealed(1<<20 - 64), 1<<20 - 64<<10, 60, "stream_limit"},
+		{"sealed, as long as allowed", []int{0}, sealed(1<<20 - 64), 1<<20 - 64<<10, 200, "stream_limit"},
 		{"sealed with another key", []int{0}, sealed(64 << 10), 64 << 10, 30, "stream_invalid"},
 		{"in clear to a node with a key", []int{0}, append(label(), members(t, 1<<20, 0)...), 0, 30, "stream_invalid"},
 		{"a million members", nil, append(label(), members(t, 1<<20, 0)...), 0, 30, "stream_invalid"},
@@ -132,12 +132,14 @@ func TestStreamsOfUnauthenticatedSenders(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			noLeaks(t)
 			a := start(t, "a", tc.keys...)
-			grew := peak(func() { flood(t, a.addr, tc.n, tc.head, tc.size, 500*time.Millisecond) })
-			if grew > limit {
-				t.Errorf("the heap grew by %d MiB", grew)
-			}
-			if n := a.Stats().Dropped[tc.why]; n == 0 {
-				t.Errorf("none counted as %s: %v", tc.why, a.Stats().Dropped)
+			// On a busy machine the first connections may be over before the last are made.
+			for wait := 500 * time.Millisecond; a.Stats().Dropped[tc.why] == 0; wait *= 2 {
+				if wait > 10*time.Second {
+					t.Fatalf("none counted as %s: %v", tc.why, a.Stats().Dropped)
+				}
+				if grew := peak(func() { flood(t, a.addr, tc.n, tc.head, tc.size, wait) }); grew > limit {
+					t.Errorf("the heap grew by %d MiB", grew)
+				}
 			}
 			b := start(t, "b", tc.keys...)
 			seedAll(a, b)

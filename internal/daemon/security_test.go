@@ -662,7 +662,6 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 // TestTooManyConnections: those above the limit are closed at once, those within
 // it are served, and there is room again when some have gone.
 func TestTooManyConnections(t *testing.T) {
-	t.Parallel()
 	const most = 8
 	f := newFortress(t, func(c *config.Config) { c.Limit.Connections = most })
 	client := pb.NewAllocatorServiceClient(f.grpc(t, f.tls(t)))

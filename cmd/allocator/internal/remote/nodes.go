@@ -146,7 +146,10 @@ func (n *Nodes) Ask(ctx context.Context, f func(context.Context, *grpc.ClientCon
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return cli.ErrInterrupted // the deadline is later
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return cli.ErrInterrupted
+			}
+			return n.failed(answers, refused) // The pause ended at the deadline, or was late.
 		}
 	}
 }
