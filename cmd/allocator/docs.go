@@ -60,9 +60,9 @@ func reference(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(`# Command line
 
-Results go to stdout, everything else to stderr. With ` + "`--format json`" + ` each result is one JSON object on a line,
-invalid inputs included, in the order of the inputs. A dash in place of an ID reads IDs from stdin, one a line. A
-reader of stdout that leaves, such as ` + "`head`" + `, ends a command quietly and with 0. Nothing is colored.
+Results go to stdout, everything else to stderr. With ` + "`--format json`" + ` each result is one JSON object on a
+line, invalid inputs included, in the order of the inputs. A dash in place of an ID reads IDs from stdin, one a line.
+A reader of stdout that leaves, such as ` + "`head`" + `, ends a command quietly and with 0. Nothing is colored.
 
 | exit code | meaning |
 |---|---|

@@ -260,8 +260,9 @@ func Reference() string {
 	var b strings.Builder
 	b.WriteString(`# Metrics
 
-Served on the admin port at ` + "`/metrics`" + `. All labels are from closed sets, or (those of the _info series) constants of the process. Every counter exists from the start, with 0.
-The Go runtime's series (` + "`go_…`" + `) and those of the process (` + "`process_…`" + `) are served too.
+Served on the admin port at ` + "`/metrics`" + `. All labels are from closed sets, or (those of the
+_info series) constants of the process. Every counter exists from the start, with 0. The Go runtime's series
+(` + "`go_…`" + `) and those of the process (` + "`process_…`" + `) are served too.
 
 A name that ends in ` + "`_total`" + ` is a counter, in ` + "`_duration_seconds`" + ` a histogram; all others are
 gauges. [Alerts](alerts.md) watch most of these.

@@ -19,8 +19,8 @@ func Command(a *cli.App) *cobra.Command {
 		DisableFlagParsing: true, // the answer is the same whatever flags are given
 		RunE: func(*cobra.Command, []string) error {
 			return cli.UsageError("this build has no dev command: release builds leave out the etcd server that it " +
-				`starts; run "go run ./cmd/allocator dev" in a checkout of the source, or install a build that has it ` +
-				`with "go install ./cmd/allocator"`)
+				`starts; run "go run ./cmd/allocator dev" in a checkout of the source, or install a build that has ` +
+				`it with "go install ./cmd/allocator"`)
 		},
 	}
 }
