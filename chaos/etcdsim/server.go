@@ -75,7 +75,7 @@ type Server struct {
 	mu      sync.Mutex // guards the rest
 	store   *store
 	cluster uint64
-	term    uint64 // of raft
+	term    uint64 // The term is Raft's: every change of leader raises it.
 	leader  bool
 	stuck   int // writes with an unknown outcome after a change of leader
 	grants  map[int64]*grant

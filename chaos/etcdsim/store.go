@@ -14,10 +14,10 @@ import (
 // store is the data of etcd: every version of every key, and which keys are on
 // which lease. It is not safe for concurrent use.
 type store struct {
-	revision  int64 // of the last write; 1 before the first
+	revision  int64 // The last write made it; a new store is at revision 1.
 	compacted int64 // history below it is gone
 	keys      []string
-	versions  map[string][]*mvccpb.KeyValue // of a key, oldest first; a deletion has Version 0
+	versions  map[string][]*mvccpb.KeyValue // The versions of a key are oldest first; a deletion has Version 0.
 	events    []*mvccpb.Event               // all, in order; those of one revision in the order of its operations
 	attached  map[int64]map[string]bool     // keys of a lease; an entry for every lease
 }

@@ -6,7 +6,7 @@ import "github.com/flakelease/allocator/internal/clock"
 type injection struct {
 	f       string
 	fault   Fault      // as it started
-	at      clock.Mono // of the start
+	at      clock.Mono // The fault started at this time.
 	stopped clock.Mono // -1: not yet
 	fired   bool
 }

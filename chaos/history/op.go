@@ -43,11 +43,11 @@ type Op struct {
 	Node    string        // the node that is meant, by name
 	Run     string        // one process of it from start to end; "" where it is not known
 	Session string        // calls of one session name the ID before as After; "" is none
-	Via     string        // how it was asked: grpc, stream, http, resp, sdk, prefetch, embedded
-	Reason  string        // of fail and info
-	Retry   time.Duration // of a refusal; whole milliseconds
-	Block   Block         // of an ok; of an invoke only Count
-	After   flake.ID      // of an invoke; 0 is none
+	Via     string        // Via names the API that was called: grpc, stream, http, resp, sdk, prefetch or embedded.
+	Reason  string        // Only fail and info have a reason.
+	Retry   time.Duration // Only a refusal has it, in whole milliseconds.
+	Block   Block         // An ok has all of it, an invoke only Count.
+	After   flake.ID      // Only an invoke has it; 0 sets no lower bound.
 
 	Setup  *Setup
 	Sample *Sample
@@ -124,13 +124,13 @@ func (b Block) valid() bool {
 // Setup describes a run, so that its history can be checked without anything else.
 type Setup struct {
 	Layout    string   `json:"layout"`             // as flake.ParseLayout takes it
-	EpochMs   int64    `json:"epoch_ms"`           // of the space, in Unix ms
+	EpochMs   int64    `json:"epoch_ms"`           // The space's epoch is in Unix ms.
 	StartMs   int64    `json:"start_ms"`           // the observer's wall clock at time 0, in Unix ms
 	MaxSkewMs int64    `json:"max_skew_ms"`        // as the nodes are configured
 	MaxLeadMs int64    `json:"max_lead_ms"`        // as the nodes are configured
 	WindowMs  int64    `json:"window_ms"`          // W, as the nodes are configured
 	Profile   string   `json:"profile,omitempty"`  // smoke, soak, …
-	Seed      string   `json:"seed,omitempty"`     // of the schedule
+	Seed      string   `json:"seed,omitempty"`     // The schedule was drawn from it.
 	Nodes     []string `json:"nodes,omitempty"`    // names
 	Faults    []string `json:"faults,omitempty"`   // those enabled: each must fire, or the run shows nothing about it
 	NotRun    []string `json:"not_run,omitempty"`  // "fault: why this machine cannot do it"
@@ -165,17 +165,17 @@ const ClassProcess = "process"
 // is in its start, so that a history can be checked without anything else.
 type Fault struct {
 	Phase   string   `json:"phase"`             // FaultStart, FaultFired or FaultStop
-	ID      int64    `json:"id"`                // of the injection: the same in all its phases
+	ID      int64    `json:"id"`                // All phases of an injection have the same ID.
 	Class   string   `json:"class,omitempty"`   // ClassClock, ClassProcess, ClassData, or another one of the harness
 	Targets []string `json:"targets,omitempty"` // nodes or members, by name
-	Amount  int64    `json:"amount,omitempty"`  // how much, in Unit: a clock step is in ns, forward positive
+	Amount  int64    `json:"amount,omitempty"`  // The amount is in Unit; a clock step is in ns, forward positive.
 	Unit    string   `json:"unit,omitempty"`    // ns, ppm, %
-	Effect  string   `json:"effect,omitempty"`  // of fired: what was read back
+	Effect  string   `json:"effect,omitempty"`  // Only FaultFired has it: it says what was read back.
 
 	Must       string   `json:"must,omitempty"`        // the reason that targets must refuse with …
 	DeadlineMs int64    `json:"deadline_ms,omitempty"` // … from this long after the start until the stop
 	May        []string `json:"may,omitempty"`         // reasons that answers may have meanwhile; "*" is any
-	SettleMs   int64    `json:"settle_ms,omitempty"`   // how long after the stop its effects may last
+	SettleMs   int64    `json:"settle_ms,omitempty"`   // The effects may last this long after the stop.
 }
 
 // Sample is what a node reported of itself, or that it did not answer.

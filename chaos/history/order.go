@@ -33,7 +33,7 @@ type sidOrder struct {
 
 type runOnSID struct {
 	highest
-	smallest flake.ID // that this process answered with
+	smallest flake.ID // This process answered with no smaller ID.
 }
 
 // NewOrder returns the check.

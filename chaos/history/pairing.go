@@ -9,7 +9,7 @@ import (
 
 // asked is what is kept of a call between its invoke and its completion.
 type asked struct {
-	seq     int64 // of the invoke among the ops seen
+	seq     int64 // The ops seen are numbered from 1; this is the number of the invoke.
 	at      clock.Mono
 	after   flake.ID
 	session string
@@ -17,7 +17,7 @@ type asked struct {
 
 // calls pairs completions with their invokes, by process.
 type calls struct {
-	seq  int64 // of the present op
+	seq  int64 // The present op has this number.
 	now  clock.Mono
 	open map[string]asked
 }

@@ -20,9 +20,10 @@ type FaultPhases struct {
 	During Served `json:"during"`
 	After  Served `json:"after"` // at most five seconds, up to the next fault
 
-	// from the stop until each target that is a node had answered a call made since; −1: not seen
+	// FirstMs is the time from the stop until each target that is a node had answered a call made since;
+	// −1: not seen.
 	FirstMs int64 `json:"first_ms"`
-	// from the stop until a second of 95 % of the rate before; −1: not before the next fault
+	// BackMs is the time from the stop until a second of 95 % of the rate before; −1: not before the next fault.
 	BackMs int64 `json:"back_ms"`
 }
 
@@ -46,7 +47,7 @@ const (
 	slot          = clock.Mono(100e6) // what rates are counted by
 	around        = 50                // slots considered before a start and after a stop
 	steady        = 10                // slots that a rate must hold for
-	backTo        = .95               // of the rate before
+	backTo        = .95               // A rate has recovered when it is this part of the rate before.
 	recoveryLimit = clock.Mono(15e9)  // from a stop: a cluster that serves no client by then has not recovered
 )
 
@@ -64,7 +65,7 @@ type Phases struct {
 	slots []tally
 	all   []*healing
 	open  []*healing      // those that later calls may still end
-	nodes map[string]bool // that clients ask
+	nodes map[string]bool // Clients call these nodes.
 	ended clock.Mono
 }
 

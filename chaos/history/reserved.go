@@ -14,7 +14,7 @@ import (
 type usage struct {
 	format flake.Format
 	used   map[usageKey]*spans
-	node   map[string]string // of a process
+	node   map[string]string // The key is a run, the value its node by name.
 }
 
 type usageKey struct {

@@ -25,7 +25,7 @@ type Suspicion struct {
 	setup  *Setup
 	phases *Phases
 	count  map[string]int // injections, by fault
-	fired  map[string]int // of them, with the effect read back
+	fired  map[string]int // It counts the injections whose effect was read back, by fault.
 }
 
 // NewSuspicion returns the check.

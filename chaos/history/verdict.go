@@ -43,11 +43,11 @@ type Result struct {
 	Claim        string         `json:"claim"` // I1 … I8, or what else is promised
 	Verdict      Verdict        `json:"verdict"`
 	Reason       string         `json:"reason"`               // what was checked; for unknown, what was missing
-	Count        int64          `json:"count"`                // of violations
+	Count        int64          `json:"count"`                // Count includes the violations that are not listed.
 	Violations   []Violation    `json:"violations,omitempty"` // the first ten
 	Measurements []Measurement  `json:"measurements,omitempty"`
-	Phases       []FaultPhases  `json:"phases,omitempty"`  // of availability
-	Refused      []FirstRefusal `json:"refused,omitempty"` // of deadlines
+	Phases       []FaultPhases  `json:"phases,omitempty"`  // Only the check of availability lists phases.
+	Refused      []FirstRefusal `json:"refused,omitempty"` // Only the check of deadlines lists first refusals.
 }
 
 // FirstRefusal is how soon a target of a fault refused as it had to.

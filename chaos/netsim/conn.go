@@ -62,7 +62,7 @@ type stream struct {
 	chunks  []chunk
 	stalled bool
 	ended   bool      // by the writer
-	err     error     // of the reader, from now on
+	err     error     // Reads fail with it once it is set.
 	broken  bool      // by the network: writes fail
 	until   time.Time // deadline of reads; zero: none
 	changed chan struct{}

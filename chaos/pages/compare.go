@@ -20,7 +20,7 @@ var shapes = []struct {
 	{regexp.MustCompile(`\b20[0-9]{2}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]+)?`), "<TIME>"},
 	{regexp.MustCompile(`[+-]?\b[0-9]+(\.[0-9]+)?(ns|µs|ms|s)\b`), "<DURATION>"},
 	{regexp.MustCompile(`(127\.0\.0\.1|localhost):[0-9]+`), "<ADDRESS>"},
-	// in words, JSON, and the table of status
+	// The number of a sid or of entropy may be in words, in JSON or in the table of status.
 	{regexp.MustCompile(`(\b(?:sid|entropy)"? *[:=]? *|\bnode-[0-9]+ +)[0-9]+\b`), "$1<N>"},
 	{regexp.MustCompile(`\b([1-9][0-9]{0,2}(,[0-9]{3})+|[1-9][0-9]{3,})\b`), "<MANY>"},
 	{regexp.MustCompile(`[ \t]+`), " "}, // columns are as wide as their content

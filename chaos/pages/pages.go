@@ -26,7 +26,7 @@ type Block struct {
 	Mark string // the comment on the line above, such as "run: create"; "" without one
 	Lang string // after the fence; "" without one
 	Text string
-	Line int // of its fence in the page
+	Line int // Line is where the opening fence is; the first line of the page is 1.
 }
 
 // A Page is the blocks of a page, in order.

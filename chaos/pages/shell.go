@@ -16,10 +16,10 @@ import (
 
 // A Config says where the commands of a page run.
 type Config struct {
-	Dir    string            // that commands and files begin in
+	Dir    string            // Commands run in it, and files are below it.
 	Env    []string          // in addition to the test's own
 	Here   *strings.Replacer // from what the page names to what is there; nil: nothing
-	Within time.Duration     // that a command may take; 0: a minute
+	Within time.Duration     // A command may take this long; 0 is a minute.
 }
 
 // A Shell runs commands in one sh after the other, so that variables and directories

@@ -36,7 +36,7 @@ type Edit struct {
 // A Catch is a test that must fail with the bug.
 type Catch struct {
 	Kind Kind
-	Args []string // of go test: a package, and flags of its test
+	Args []string // Args are for go test: a package, and flags of its test.
 }
 
 func (c Catch) String() string { return strings.Join(c.Args, " ") }

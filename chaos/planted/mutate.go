@@ -23,10 +23,10 @@ import (
 type mutant struct {
 	File   string // from the repository's root, with slashes
 	Line   int
-	Func   string // that it is in
+	Func   string // Func contains the changed line.
 	Before string // the changed line, without spaces around it
-	After  string // the same with the change; "": deleted
-	text   string // of the changed file
+	After  string // After replaces Before; "" deletes what was changed.
+	text   string // The text is that of the whole changed file.
 }
 
 // key is what a known survivor is found by: line numbers change with every edit.

@@ -28,8 +28,8 @@ const (
 // Finding is one test run with one bug.
 type Finding struct {
 	Outcome Outcome
-	Test    string        // that failed first
-	Seed    string        // of the run that showed it, if there is one
+	Test    string        // Test failed first.
+	Seed    string        // The run with this seed showed the bug; "" if no seed is known.
 	Tier    string        // the first in which the test found it; empty: real processes
 	After   time.Duration // from the start of the test program to its failure
 	Says    string        // its first message
@@ -144,7 +144,7 @@ func read(out *bytes.Buffer) Finding {
 	var began time.Time
 	var build, timedOut string
 	var ran, failed, lacking bool
-	lines := map[string][]string{} // of each test
+	lines := map[string][]string{} // The output of each test is kept, by its name.
 	f := Finding{Outcome: Missed}
 	for d := json.NewDecoder(out); ; {
 		var e event

@@ -45,7 +45,7 @@ type Measured struct {
 	Dropped     int   // packets of gossip dropped at a full queue
 	HeapKB      float64
 	Goroutines  float64
-	RealSeconds float64 // that it took to simulate
+	RealSeconds float64 // The simulation took this long in real time.
 }
 
 // Real is what keepers cost a real etcd, of one member.
@@ -57,7 +57,7 @@ type Real struct {
 // RealRates are of the etcd, a second, and how long its writes took.
 type RealRates struct {
 	Messages                       float64 // bytes of messages sent, as etcd counts them
-	Cores                          float64 // of processor time
+	Cores                          float64 // etcd used this many seconds of processor time a second.
 	WriteMedian, Write99, WriteMax float64 // ms, as the keepers see them
 }
 
@@ -80,19 +80,19 @@ func Default(n int) Plan {
 // Sizes on the wire, in bytes. Those of records follow from what is stored; the
 // rest was fitted to measured.json, and TestCalculation compares them.
 const (
-	kvExtra        = 22  // of a key and value in an answer: revisions, lease, lengths
-	answer         = 100 // of an answer beside its records: header, HTTP/2 frames
-	request        = 60  // of a request beside its records
+	kvExtra        = 22  // A key and value in an answer take these for revisions, lease and lengths.
+	answer         = 100 // An answer takes these for its header and HTTP/2 frames, besides its records.
+	request        = 60  // A request takes these besides its records.
 	keepAliveSent  = 320 // a stream of its own, opened and closed
 	keepAliveRead  = 85
 	loadSent       = 220
-	watchAnswer    = 50 // of a report of a watch beside its records
-	deletion       = 50 // of a deleted key in it
+	watchAnswer    = 50 // A report of a watch takes these besides its records.
+	deletion       = 50 // A deleted key takes these in such a report.
 	progressRead   = 45 // an answer to what a watch asks every 10 s
 	progressSent   = 20
 	echo           = 105.5 // a ping or a pong, on the average
 	probe          = 76    // a probe of memberlist's, or its answer
-	pushPullMember = 142   // of a member in memberlist's exchange of all state
+	pushPullMember = 142   // One member takes these in memberlist's exchange of all state.
 )
 
 // sample are typical records of a cluster of about a hundred nodes.
@@ -150,7 +150,7 @@ func (p Plan) Calm() Rates { return p.at(1 / p.loadEvery()) }
 // at returns the traffic of a node that lists the space so many times a second.
 func (p Plan) at(loads float64) Rates {
 	r := Rates{Writes: 1 / p.ExtendEvery.Seconds(), KeepAlives: 1 / p.KeepAlive.Seconds(), Loads: loads}
-	// an extension compares these, and is answered with them and the holder
+	// An extension compares these records, and is answered with them and the holder.
 	all := sample.space + sample.era + sample.window
 	r.SentBytes = r.Writes*float64(request+all+sample.window+sample.window/2) + r.KeepAlives*keepAliveSent +
 		loads*loadSent

@@ -14,19 +14,19 @@ import (
 // machine that they check.
 type clockChecks struct {
 	shut bool // the gate is shut
-	// since when, at each evaluation, enough sound peers had answered twice, to find a wrong clock;
-	// negative: it was not evaluated yet
+	// At each evaluation since then, enough sound peers had answered twice to find a wrong clock; negative: there
+	// was no evaluation yet.
 	findableSince time.Duration
-	slept         time.Duration // of the host, as of the last tick
-	sets          int           // of the host's wall clock, as of the last tick
+	slept         time.Duration // The host had slept this long at the last tick.
+	sets          int           // The host's wall clock had been set this often at the last tick.
 }
 
 // lastAnswer is when, by our raw clock, a process last answered.
 type lastAnswer struct {
 	at     int64
 	now    time.Duration // at true time
-	count  int           // of its answers since something befell our clock, up to 2
-	newest int64         // of all its answers, by its raw clock: one may overtake another
+	count  int           // It counts the answers since something befell our clock, up to 2.
+	newest int64         // No answer had a later raw clock; one answer may overtake another.
 	sound  bool          // its clocks never fail, and it is no false peer
 }
 

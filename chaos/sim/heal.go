@@ -64,7 +64,7 @@ func (sim *simulation) hostOf(node string) *host {
 // settling is how long a repaired cluster may take: leases run out, windows of ended
 // processes pass, gates see ten seconds of calm, steps of two seconds are slewed.
 func (sim *simulation) settling() time.Duration {
-	// of lists after a change
+	// Holders spread their lists over this time after a change.
 	spread := time.Duration(min(sim.plan.format.Layout.Holders(), lease.MaxSIDs)) * 62500 * time.Microsecond
 	return 60*time.Second + 2*max(sim.plan.window, sim.plan.workers.window) + 2*sim.plan.ttl + spread
 }

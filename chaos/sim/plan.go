@@ -29,7 +29,7 @@ type plan struct {
 	maxSkew, maxLead                                            time.Duration
 	strict                                                      bool
 	rawClock                                                    bool // IDs from the wall clock itself, unanchored
-	// no random bits: windows that overlap give equal IDs
+	// Without random bits, windows that overlap give equal IDs.
 	plainEntropy bool
 	maxStep      uint32
 	tickEvery    time.Duration

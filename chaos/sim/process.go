@@ -32,7 +32,7 @@ type process struct {
 	status  lease.Status // as last published
 	listed  lease.View   // the last of the whole space that it got
 	stepped clock.Reading
-	limit   lease.Limit // of the machine, then
+	limit   lease.Limit // The machine had this limit at stepped.
 	origin  clock.Mono  // its monotonic clock counts from here
 
 	gone     bool
@@ -46,7 +46,7 @@ type process struct {
 	follow   []lease.Event // what the machine is notified of before anything else
 	stopping bool
 	during   func() // happens in the middle of the request under way
-	holds    int    // how many times it began to issue
+	holds    int    // It counts how often the process began to issue.
 	latched  bool   // believes that history went back
 
 	judge      judge

@@ -10,11 +10,11 @@ import (
 // paused, and does not happen once it is gone.
 type event struct {
 	at   time.Duration
-	seq  uint64 // of two at one time, the one planned first is first
+	seq  uint64 // Of two events at one time the one with the lower seq happens first.
 	kind kind
 	p    *process // nil: of the simulation
-	run  func()   // of kind call
-	gen  int      // of kinds wake and evaluate: which one
+	run  func()   // Only events of kind call have it.
+	gen  int      // A wake or evaluate counts only while this is its latest number.
 }
 
 // kind saves a closure for the events that make up most of a run.

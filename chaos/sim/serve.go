@@ -80,7 +80,8 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 	if p.latched {
 		sim.violate("rewound", "%s issued %v while it believes that history went back", p.name, b.First)
 	}
-	late := sim.stage == repaired && sim.plan.format.UnixMilli(b.First) < int64(sim.floor) // of a window of before
+	// A process that does not know the era yet may issue from a window from before the repair.
+	late := sim.stage == repaired && sim.plan.format.UnixMilli(b.First) < int64(sim.floor)
 	if sim.stage != repaired || late {
 		sim.highest = max(sim.highest, b.Last())
 	} else if b.First <= sim.highest {
@@ -147,7 +148,7 @@ type hold struct {
 	process     string
 	cut         clock.Millis // it gave the sid back with this ceiling; 0: it did not
 	sid         flake.SID
-	number      int // of the process's holds
+	number      int // It is the value of process.holds during this hold.
 	repaired    bool
 	first, last flake.ID
 }

@@ -43,7 +43,7 @@ func ModeOf(seed uint64) Mode {
 // Options says how a seed is played. The zero value is the seed's own choice.
 type Options struct {
 	Mode    Mode          // "": ModeOf the seed
-	Virtual time.Duration // of faults, before all of them end; 0: 90 s to 6.5 minutes
+	Virtual time.Duration // Faults happen for this long, then all of them end; 0 draws 90 s to 6.5 minutes.
 	Trace   io.Writer     // gets a line for each event; nil: none
 }
 
@@ -92,7 +92,7 @@ type simulation struct {
 	net       network
 
 	generators []*generator
-	runs       map[lease.Instance]*workerRun // of generators; never iterated
+	runs       map[lease.Instance]*workerRun // It has the runs of all generators, and is never iterated.
 	written    []lease.Window                // records of workers
 
 	before, after history.History // up to a repair by an operator, and from it on
@@ -100,7 +100,7 @@ type simulation struct {
 	moments       clock.Mono
 	terms         terms
 	highest       flake.ID      // ever issued, up to a repair
-	floor         clock.Millis  // of the era that the repair began
+	floor         clock.Millis  // The era that the repair began has this floor.
 	knownBy       time.Duration // by when every process knows of it
 	recent        [16]flake.ID
 	stage         stage

@@ -10,10 +10,10 @@ import (
 // watch is a process's watch of etcd, as it is there: reports travel in order, and the
 // process takes all that have come when it finds the time.
 type watch struct {
-	number  int   // of this one: what happens to an earlier one is of no account
+	number  int   // Each watch of the process has a number; what happens to an earlier watch has no effect.
 	open    bool  // etcd has it
 	silent  bool  // and sends nothing any more, but for the progress of a member that is cut off
-	lags    bool  // that progress
+	lags    bool  // The watch is on a member that is cut off: it reports old progress and no changes.
 	reached int64 // revision that was sent
 	sent    []lease.Watched
 	coming  bool // a report is on its way

@@ -21,7 +21,7 @@ type workerPlan struct {
 	window                      time.Duration
 	kill, pause, setClock, give float64
 	lost, late, slow            float64 // chances: of a call twice, and of a pause within Permit
-	nodeCrash                   float64 // that a node ends between a transaction and its answer
+	nodeCrash                   float64 // It is the chance that a node ends between a transaction and its answer.
 }
 
 // drawWorkers returns the plan of workers, none in half of the seeds, and leaves nodes fewer
@@ -54,7 +54,7 @@ func drawWorkers(r *rand.Rand, p *plan) (w workerPlan) {
 type generator struct {
 	sim    *simulation
 	name   string
-	ahead  time.Duration // of its clock
+	ahead  time.Duration // Its clock is ahead of true time by this; negative is behind.
 	asleep time.Duration // until then
 	runs   int
 	run    *workerRun // the latest; nil: none yet

@@ -38,7 +38,7 @@ type Memory struct {
 	lastLease lease.LeaseID // not part of state: etcd's are random, never used twice
 	watchers  map[chan struct{}]bool
 	breaks    int            // times that all watches broke
-	changes   []lease.Change // of watched keys, since the first revision
+	changes   []lease.Change // It has every change of watched keys since the first revision.
 }
 
 // state is what a backup has.

@@ -17,7 +17,7 @@ type record struct {
 	Result  string  // pass, fail or skip
 	Seconds float64 `json:",omitempty"`
 	Cached  bool    `json:",omitempty"`
-	Tier    string  `json:",omitempty"` // of a test that was skipped, the first that runs it
+	Tier    string  `json:",omitempty"` // The first tier that runs a skipped test is named here.
 	Why     string  `json:",omitempty"` // it was skipped, or did less than it could
 }
 
