@@ -41,8 +41,8 @@ func (e *LimitedError) Error() string {
 type Credentials struct {
 	Token       string     // without the word Bearer; "": none
 	Certificate string     // name in the verified client certificate; "": none
-	URIs        []*url.URL // of that certificate, which may contain scopes
-	Address     netip.Addr // of the connection; may be invalid
+	URIs        []*url.URL // That certificate has these URIs, which may contain scopes.
+	Address     netip.Addr // The connection comes from it; it may be invalid.
 }
 
 // Caller is an identified client. It stays valid for as long as the connection or
@@ -52,7 +52,7 @@ type Caller struct {
 	client client
 	scopes scopes
 	tokens *Tokens           // with its token; nil: none was required
-	sum    [sha256.Size]byte // of its token
+	sum    [sha256.Size]byte // It is the SHA-256 of the token; zero without one.
 }
 
 // Name returns the caller's name for a log: of the token, else of the
@@ -84,7 +84,7 @@ func (c Caller) Owner() string {
 // client is the key of a rate limit.
 type client struct {
 	kind kind
-	name string       // of a token or a certificate
+	name string       // A token or a certificate has this name; "" for an address.
 	addr netip.Prefix // an IPv4 address, or the /64 of an IPv6 address
 }
 
@@ -139,7 +139,7 @@ type Guard struct {
 
 	tokens   atomic.Pointer[Tokens]
 	limit    *limiter // nil: none
-	failures *limiter // of wrong tokens, by address; nil: none
+	failures *limiter // It limits wrong tokens by address; nil: nothing does.
 }
 
 // New returns a Guard, or nil for a zero Config: then listeners need not ask for each

@@ -16,7 +16,7 @@ import (
 const (
 	MaxTokens    = 1024
 	MaxTokenFile = 256 << 10 // bytes
-	MaxWorkers   = 1024      // of a token: no space has more sids
+	MaxWorkers   = 1024      // A token may hold no more workers: no space has more sids.
 )
 
 // Errors of ParseTokens and Tokens.Problem, in a *LineError where they are of one line.
@@ -58,7 +58,7 @@ func (e *LineError) Unwrap() error { return e.Err }
 // Tokens are the accepted tokens. They do not change.
 type Tokens struct {
 	entries []entry
-	places  map[[sha256.Size]byte]int // of each hash in entries
+	places  map[[sha256.Size]byte]int // The value is the index in entries of the token with this hash.
 	problem error
 	stale   bool // by Stale
 }
@@ -68,7 +68,7 @@ type entry struct {
 	name   string
 	scopes scopes
 
-	workers int // that it may hold; 0: as many as others
+	workers int // The token may hold this many; 0: as many as other clients.
 }
 
 // Len returns how many there are.

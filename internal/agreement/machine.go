@@ -52,7 +52,7 @@ const (
 
 // Config is what a machine needs.
 type Config struct {
-	Name     string // of this node
+	Name     string
 	Instance lease.Instance
 	Gate     clock.GateConfig // MaxSkew is required
 
@@ -73,7 +73,7 @@ type Reading struct {
 type Status struct {
 	Verdict  clock.State
 	SID      int          // the sid it holds; -1: none
-	Term     int64        // of its hold of the sid; 0: none
+	Term     int64        // Each hold of the sid has a greater term; 0: none is held.
 	Era      int64        // the newest it has read; 0: none
 	Cluster  uint64       // etcd's cluster ID; 0: not known yet
 	Revision int64        // the highest it ever read from etcd; 0: none
@@ -190,7 +190,7 @@ type Machine struct {
 	estimates  clock.Peers
 	peers      map[string]*peer // by instance
 	duplicates map[Duplicate]clock.Mono
-	suspends   int64  // of this machine, that estimates know of
+	suspends   int64  // Estimates were last forgotten at this number of suspends of this machine.
 	jumps      uint64 // discontinuities of all peers, of forgotten ones too
 
 	wake    clock.Mono

@@ -122,14 +122,14 @@ type AnchorEvent struct {
 	// Jump is how far issuing time moved at once: forward, or back and beyond
 	// slewing. Slew is how much of it is to be given back slowly.
 	Jump, Slew time.Duration
-	By         Confirmer // of Followed
-	Count      int64     // of Nudged: how many since the last report
+	By         Confirmer // Only Followed has it.
+	Count      int64     // Only Nudged has it: the nudges since the last report.
 }
 
 // AnchorStats are measurements for metrics. Counters only rise.
 type AnchorStats struct {
-	StepsForward, StepsBack   int64 // of the wall clock, by more than 20 ms
-	NudgesForward, NudgesBack int64 // of the wall clock, 2 to 20 ms
+	StepsForward, StepsBack   int64 // These steps of the wall clock were of more than 20 ms.
+	NudgesForward, NudgesBack int64 // These changes of the wall clock were of 2 to 20 ms.
 	Followed, Refuted         int64 // steps
 	Suspends, Stalls          int64
 	Asleep                    time.Duration // sum of all suspends
@@ -137,7 +137,7 @@ type AnchorStats struct {
 	LastStepAt                Mono
 	Pending                   bool          // a step is held
 	Blocked                   bool          // and is further ahead than is followed
-	Since                     Mono          // of the step, while pending
+	Since                     Mono          // The pending step was noticed then; 0 without one.
 	Held                      time.Duration // wall clock minus anchored time
 	Slewing                   time.Duration // issuing time minus anchored time: still to be given back
 	TickDelay                 time.Duration // from the tick before to the last one
@@ -179,7 +179,7 @@ type Anchor struct {
 	ticked bool          // last is of a tick
 	walked time.Duration // followed without asking, less what was forgotten
 	stats  AnchorStats
-	ref    Reference // of anchored time
+	ref    Reference // It follows anchored time slowly, to show how far the wall clock was set in all.
 
 	unreported int64 // nudges
 	reportedAt Mono  // when a nudge was last reported; before the first: long ago

@@ -7,17 +7,18 @@ import (
 
 // Times and limits of the gate.
 const (
-	firstRound = time.Second           // a round of echoes; a start without a quorum by then is unverified
-	secondLook = time.Second           // between the two findings that shut the gate: one may be an outlier
-	lapse      = Freshness             // after the first, without a second, it is forgotten
-	calmFor    = 10 * time.Second      // of agreement at half of max_skew, to open it again
-	quietFor   = 30 * time.Second      // of too little disagreement to shut it, to open it again without a majority
-	maxGap     = 3 * time.Second       // between evaluations, or the time in between does not count as calm
-	releaseIn  = 60 * time.Second      // of refusing, until the sid is given to a standby
-	warnAt     = 50 * time.Millisecond // offset to warn at
-	warnOff    = 25 * time.Millisecond // offset at which the warning ends
+	firstRound = time.Second      // a round of echoes; a start without a quorum by then is unverified
+	secondLook = time.Second      // between the two findings that shut the gate: one may be an outlier
+	lapse      = Freshness        // after the first, without a second, it is forgotten
+	calmFor    = 10 * time.Second // Agreement at half of max_skew opens the gate again after this time.
+	// The gate opens again without a majority after this time without enough dissent to shut it.
+	quietFor  = 30 * time.Second
+	maxGap    = 3 * time.Second       // between evaluations, or the time in between does not count as calm
+	releaseIn = 60 * time.Second      // The sid is given to a standby after this time of refusing.
+	warnAt    = 50 * time.Millisecond // offset to warn at
+	warnOff   = 25 * time.Millisecond // offset at which the warning ends
 
-	// timesyncd lets a clock be off by 0.2 s; smeared and unsmeared leaps differ by 0.5 s
+	// timesyncd lets a clock be off by 0.2 s; smeared and unsmeared leaps differ by 0.5 s.
 	defaultMaxSkew = 250 * time.Millisecond
 	defaultGrace   = 60 * time.Second // good clocks drift by 12 ms apart in it
 )
@@ -111,8 +112,8 @@ var phases = [...]struct {
 type Gate struct {
 	cfg    GateConfig
 	phase  Phase
-	began  Mono // of the first step
-	last   Mono // of the latest
+	began  Mono // The first step was made then.
+	last   Mono // The latest step was made then.
 	since  Mono // when phase was entered
 	refuse Mono // when the gate began to refuse, if it does
 

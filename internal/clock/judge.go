@@ -64,8 +64,8 @@ type Judgement struct {
 	Disagree           int // surely further off
 	Ambiguous          int // the estimate is too wide to decide
 	Silent             int // did not answer lately
-	// those in Disagree, and the silent ones whose last answer, as old as it is, was surely further
-	// off
+	// Dissent counts those in Disagree, and the silent ones whose last answer, as old as it is, was surely
+	// further off.
 	Dissent int
 
 	// Bound is the smallest distance within which a quorum, we included, surely
@@ -246,8 +246,8 @@ func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Vote 
 
 // Member is a process registered in the store.
 type Member struct {
-	Name     string // of the node: the same before and after its restart
-	Instance string // of the process
+	Name     string // A node keeps its name when it restarts.
+	Instance string // Each start of a node has a new instance.
 	Since    int64  // a number that grows from one registration to the next, as the store's create revision does
 	NoGossip bool   // it exchanges clocks with nobody
 }

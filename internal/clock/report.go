@@ -11,7 +11,7 @@ type Report struct {
 	Kernel  Kernel
 	Peers   []PeerReport // by name: whom the clock is judged by, whether they answered or not
 	Gossip  int          // live members in gossip, this node included
-	Address string       // of this node in gossip; empty: it has none
+	Address string       // This node has this address in gossip; empty: it has none.
 
 	// Discontinuities counts samples that contradicted those before, of all
 	// peers, also of those that are gone.
@@ -26,9 +26,9 @@ type PeerReport struct {
 	Offset   time.Duration // the peer's issuing clock minus ours …
 	Error    time.Duration // … give or take this
 	Wall     time.Duration // its wall clock minus our issuing clock
-	RTT      time.Duration // of the last exchange
-	Age      time.Duration // of it
-	SID      int           // that it reports to hold; -1: none
+	RTT      time.Duration // The last exchange took this long, without the time the peer held it.
+	Age      time.Duration // The last exchange is this old.
+	SID      int           // The peer reports to hold this sid; -1: none.
 	Term     int64
 	Verdict  State // its own
 	Kernel   Sync

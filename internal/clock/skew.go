@@ -108,9 +108,9 @@ type Change uint8
 // The changes.
 const (
 	Steady Change = iota // it fits what was known
-	// first sample of this peer, or of its new process: what was known of the old one is gone
+	// Met is the first sample of this peer, or of its new process: what was known of the old one is gone.
 	Met
-	// it contradicts what was known: one of the two machines was paused, migrated or resumed
+	// Discontinuity contradicts what was known: one of the two machines was paused, migrated or resumed.
 	Discontinuity
 )
 
@@ -141,11 +141,11 @@ func (c Change) String() string {
 type Peer struct {
 	known    bool // the fields below are set
 	instance string
-	delta    Interval // of peer's raw − ours, at our raw time at
+	delta    Interval // The peer's raw clock minus ours was within it at our raw time at.
 	at       int64
-	latest   Snapshot // of the sample with the newest Raw: answers may overtake each other
+	latest   Snapshot // No sample has a later Raw; an older answer may arrive after it.
 	asked    int64    // our raw time when that sample's question was sent
-	doubts   int      // how many of the latest samples, in a row, contradicted the one before each
+	doubts   int      // This many of the latest samples, in a row, contradicted the one before each.
 	stats    PeerStats
 }
 
@@ -225,8 +225,8 @@ func (p *Peer) replace(seen Interval, s Sample) {
 // Estimate is where a peer's clocks are, relative to our issuing clock. The zero
 // value is that of a peer that never answered.
 type Estimate struct {
-	// it answered within [Freshness] and did not just contradict itself; else the rest counts for
-	// nothing
+	// Fresh says that the peer answered within [Freshness] and did not just contradict itself; else the rest
+	// counts for nothing.
 	Fresh   bool
 	Issuing Interval      // the peer's issuing clock − our issuing clock, ns
 	Wall    Interval      // the peer's wall clock − our issuing clock, ns
@@ -244,7 +244,7 @@ func (p *Peer) Estimate(raw, issuing int64) Estimate {
 	raws := p.delta.Widen(drift(minus(raw, p.at))).Shift(minus(0, issuing))
 	age := minus(raw, p.asked)
 	return Estimate{
-		// asked in the future: our own raw clock went back
+		// If the question was sent in the future, our own raw clock went back.
 		Fresh:   p.doubts != 1 && age <= int64(Freshness) && age >= -int64(MaxRoundTrip),
 		Issuing: raws.Shift(p.latest.Issuing),
 		Wall:    raws.Shift(p.latest.Wall),

@@ -82,7 +82,8 @@ func (t *tick) nudged(held time.Duration) {
 // that there are none remains so.
 func (t *tick) step(w PeerVote) {
 	a, held := t.a, t.held()
-	step := held // of many small ones, each too small by itself
+	// Many small steps, each too small by itself, add up to held.
+	step := held
 	if t.moved.Abs() > agreement {
 		step = t.moved
 	}

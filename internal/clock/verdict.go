@@ -30,7 +30,7 @@ type Verdict struct {
 	Offset      Millis  // peers' clock minus ours, as far as known
 	Limit       Millis  // the offset at which a node refuses
 	Uncertainty Millis  // the truth is within Offset ± Uncertainty, rounded up
-	Phase       Phase   // of the gate, finer than State
+	Phase       Phase   // The gate is in this phase, which is finer than State.
 	Finding     Finding // what was last found; SelfFalse and ClusterSplit are why a gate is skewed
 }
 

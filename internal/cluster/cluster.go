@@ -394,7 +394,7 @@ type Stats struct {
 	Joins, JoinFailures uint64 // addresses dialled
 	Joined, Left        uint64 // members that came, and that went or died
 	RefusedPool         uint64 // announcements of another pool
-	RefusedOther        uint64 // of another version, or malformed
+	RefusedOther        uint64 // These announcements were malformed or of another version.
 	Conflicts           uint64 // two addresses under one name: one process's memory, copied
 
 	Keys       int    // on the keyring; 0: not encrypted

@@ -52,7 +52,7 @@ const (
 
 	maxRaw     = 1 << 60                   // ns: 36 years of uptime
 	maxDelta   = math.MaxInt64 - maxRaw    // ns: the year 2225, and no sum with a raw clock overflows
-	maxSID     = 1<<22 - 1                 // of the widest layout
+	maxSID     = 1<<22 - 1                 // The widest layout has 22 bits of sid.
 	maxCeiling = clock.Millis(1) << 45     // ms: 1970 to beyond the last flake of any epoch
 	maxVerdict = clock.State(1<<4 - 1)     // room for states of later versions
 	maxRecord  = int64(math.MaxInt64) >> 8 // terms, eras, revisions: more than can be written in a lifetime

@@ -17,9 +17,9 @@ import (
 // for only while somebody looks.
 type Report struct {
 	PerSecond int64        // IDs, lately
-	Lead      clock.Millis // how far its last ID lies ahead of its clock
-	Ceil      clock.Millis // of its window, Unix ms; 0: it holds no sid
-	Era       int64        // that it has seen; 0: none
+	Lead      clock.Millis // The last ID lies ahead of the node's clock by this.
+	Ceil      clock.Millis // The node's window ends at this Unix ms; 0: it holds no sid.
+	Era       int64        // The node has seen no later era; 0: none.
 	Highest   clock.Millis // ceiling ever confirmed to it; 0: none
 	Reason    uint8        // why it refuses, as numbered in allocator.proto; 0: it does not
 }

@@ -21,8 +21,8 @@ type peer struct {
 	asked  int                 // pings sent since it joined
 	last   *agreement.Exchange // the newest; nil: it has not answered yet
 
-	reportNonce uint64  // of the report that was asked for; 0: none
-	reportAsked int64   // when
+	reportNonce uint64  // The outstanding request for a report has it; 0: there is none.
+	reportAsked int64   // raw ns when that request was sent
 	report      *Report // the newest; nil: none
 	reportAt    int64   // when it came
 }

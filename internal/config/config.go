@@ -31,7 +31,7 @@ type Config struct {
 	Root      string         // first part of every key in etcd
 	Layout    flake.Layout   // constant of the space
 	Epoch     clock.Millis   // constant of the space, Unix ms
-	SIDRange  lease.SIDRange // that this node may take; zero: all
+	SIDRange  lease.SIDRange // This node may take these sids; zero: all.
 	Etcd      Etcd
 	Lease     Lease
 	Worker    Worker
@@ -63,7 +63,7 @@ type Etcd struct {
 	Username     string
 	PasswordFile string // its content without a last line end is the password
 	TLS          TLS
-	DialTimeout  time.Duration // of one attempt to connect
+	DialTimeout  time.Duration // One attempt to connect may take this long.
 }
 
 // TLS are PEM files; "" is none.
@@ -74,26 +74,27 @@ type TLS struct {
 // Lease is the pace of the lease and window protocol.
 type Lease struct {
 	Window      time.Duration // W: how far ahead of the clock a ceiling is reserved
-	ExtendEvery time.Duration // how often it is raised
-	TTL         time.Duration // of etcd's lease, whole seconds
-	KeepAlive   time.Duration // how often that is renewed
-	ReloadEvery time.Duration // how often the whole space is listed again
-	CallTimeout time.Duration // of one call to etcd
+	ExtendEvery time.Duration // A ceiling is raised this often.
+	TTL         time.Duration // etcd's lease ends this long after its last renewal; whole seconds.
+	KeepAlive   time.Duration // etcd's lease is renewed this often.
+	// The whole space is listed again this often, and more rarely where a watch reports its changes.
+	ReloadEvery time.Duration
+	CallTimeout time.Duration // One call to etcd may take this long.
 }
 
 // Worker is what workers may have: generators outside of the nodes.
 type Worker struct {
-	SIDRange  lease.SIDRange // that nodes leave to them; zero: none, and there are no workers
+	SIDRange  lease.SIDRange // Nodes leave these sids to workers; zero: none, and there are no workers.
 	Window    time.Duration  // W of workers, whole seconds
 	PerClient int            // workers that one client may hold
 }
 
 // Issue bounds the IDs themselves.
 type Issue struct {
-	MaxLead      time.Duration // how far IDs may run ahead of the clock, whole ms
-	MaxWait      time.Duration // how long a request may wait for lead to shrink
+	MaxLead      time.Duration // IDs may run ahead of the clock by this; whole ms.
+	MaxWait      time.Duration // A request may wait this long for lead to shrink.
 	EntropyBytes int           // random bytes of a step within a unit of time: 0, 1 or 2; nothing in layouts that count
-	MaxSkew      time.Duration // how far clocks of the cluster may differ
+	MaxSkew      time.Duration // Clocks of the cluster may differ by this.
 }
 
 // Cluster is what is known of the other nodes in advance.
@@ -103,10 +104,10 @@ type Cluster struct {
 
 // Clock is what is done about clocks that are wrong or unconfirmed.
 type Clock struct {
-	StepHold      time.Duration // how long a lone node keeps its time after its wall clock was set
-	StepLimit     time.Duration // how far a running node follows a clock that is set ahead
-	DowntimeLimit time.Duration // how much later than all records a node may start
-	Grace         time.Duration // how long an unconfirmed clock may issue under either policy
+	StepHold      time.Duration // A lone node keeps its time this long after its wall clock was set.
+	StepLimit     time.Duration // A running node follows a clock that is set ahead by no more than this.
+	DowntimeLimit time.Duration // A node may start no later than this after all records.
+	Grace         time.Duration // An unconfirmed clock may issue this long under either policy.
 	Policy        string        // then: allow or refuse
 }
 
@@ -142,8 +143,8 @@ type ServerTLS struct {
 // Auth is who may call.
 type Auth struct {
 	TokenFile  string        // "": everybody who can connect
-	StaleAfter time.Duration // how long tokens are accepted while the file cannot be read
-	// who may make admin calls without a token or certificate of that scope: loopback, none or any
+	StaleAfter time.Duration // Tokens are accepted this long while the file cannot be read.
+	// OpenAdmin is who may make admin calls without a token or certificate of that scope: loopback, none or any.
 	OpenAdmin string
 }
 
@@ -154,9 +155,9 @@ type HTTP struct {
 
 // Limit is how much one client, or all of a port, may ask for; 0 is no limit.
 type Limit struct {
-	RequestsPerSecond int // of one client
-	Burst             int // of one client, at once; 0: RequestsPerSecond
-	Connections       int // of one port
+	RequestsPerSecond int // The limit is for each client.
+	Burst             int // One client may make this many at once; 0: RequestsPerSecond.
+	Connections       int // The limit is for each port.
 	// ConnectionsPerSource is of one address (of IPv6 a /64) at one port.
 	ConnectionsPerSource int
 	Memory               int64 // bytes of all connections; 0: a part of the process's limit

@@ -59,7 +59,7 @@ var (
 const (
 	EnvConfig = EnvPrefix + "CONFIG" // path of the file, where --config is not given
 	EnvAddr   = EnvPrefix + "ADDR"   // nodes that client commands ask
-	EnvToken  = EnvPrefix + "TOKEN"  // that they show
+	EnvToken  = EnvPrefix + "TOKEN"  // Client commands show the token in this variable.
 )
 
 // layer is one source of settings: raw values by key.
@@ -190,7 +190,7 @@ func fromEnv(s Sources, known map[string]bool) (layer, error) {
 		name, v, _ := strings.Cut(pair, "=")
 		key, ok := keys[name]
 		switch {
-		case v == "": // how charts and compose files leave a setting out
+		case v == "": // Charts and compose files leave a setting out like this.
 		case ok:
 			l.values[key] = v
 		case !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr, name == EnvToken:

@@ -355,7 +355,7 @@ func checkConsole(text string) error {
 			text)
 	}
 	if u.Port() == "" {
-		return nil // that of the scheme
+		return nil // The scheme has a default port.
 	}
 	return checkAddress(u.Host, false)
 }

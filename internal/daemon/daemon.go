@@ -69,17 +69,18 @@ type Daemon struct {
 	gossip    cluster.Transport // nil: none
 
 	cluster atomic.Pointer[cluster.Cluster] // nil until gossip runs
-	// clock.Mono when somebody last asked for the reports of nodes; 0: nobody did
+	// looked is the clock.Mono at which somebody last asked for the reports of nodes; 0: nobody did.
 	looked atomic.Int64
 }
 
 // Config is what a Daemon needs. Logger is required.
 type Config struct {
 	Settings config.Config
-	Sources  []config.Setting // of Settings, for pages; nil: those that are not the default are the program's
-	Version  string           // of the program, for registrations and metrics
-	Logger   *slog.Logger
-	Host     Host // the zero value: this machine
+	// Pages show them; nil: settings that differ from the default count as set by the program.
+	Sources []config.Setting
+	Version string // The program's version is in registrations and metrics.
+	Logger  *slog.Logger
+	Host    Host // the zero value: this machine
 }
 
 // Host is what a node takes from the machine that it runs on. Fields that are not set
@@ -89,8 +90,8 @@ type Host struct {
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
 	// Gossip opens the transport of gossip and returns the address for the other nodes.
 	Gossip func(cluster.Config) (cluster.Transport, string, error)
-	Etcd   []grpc.DialOption // of the connections to etcd, after those of the settings
-	Break  console.Breaker   // of the cluster that the node is in; nil: none
+	Etcd   []grpc.DialOption // Connections to etcd get these after the options from the settings.
+	Break  console.Breaker   // It breaks the cluster that the node is in; nil: nothing does.
 }
 
 // orMachine returns h with this machine's own in the fields that are not set.

@@ -90,7 +90,7 @@ func (d *Daemon) state() feed.State {
 // pace decides when a snapshot is made.
 type pace struct {
 	at    clock.Mono // when the latest was made
-	size  int        // of it, in bytes
+	size  int        // The latest snapshot has this many bytes; 0: none was made.
 	asked bool       // a stream has begun since
 	event bool       // something happened since
 }

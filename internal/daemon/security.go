@@ -29,9 +29,9 @@ import (
 type security struct {
 	tls       *certs.Server                 // nil: no TLS
 	tokens    *reload.Value[*access.Tokens] // nil: no token is required
-	keys      *cluster.Keys                 // of gossip; nil: it is not encrypted
+	keys      *cluster.Keys                 // They are the keys of gossip; nil: it is not encrypted.
 	guard     *access.Guard                 // nil: everybody is let through
-	quota     *quota.Quota                  // of all connections
+	quota     *quota.Quota                  // All connections of clients count against it.
 	limit     config.Limit
 	listeners map[string]*quota.Listener // by name; set by listen
 }

@@ -33,11 +33,11 @@ type WideParts struct {
 	U128          string  `json:"u128"`
 	BytesHex      string  `json:"bytes_hex"`
 	UnixMs        int64   `json:"unix_ms"`
-	Time          *string `json:"time"` // of a UUID of another version than 7: as if it were a ULID
+	Time          *string `json:"time"` // A UUID of another version than 7 is read as if it were a ULID.
 	RandomnessHex string  `json:"randomness_hex"`
-	// of a UUID, not of a ULID; nil where the variant has none
+	// Only a UUID has a version; nil where its variant has none.
 	UUIDVersion *int        `json:"uuid_version,omitempty"`
-	UUIDVariant string      `json:"uuid_variant,omitempty"` // of a UUID
+	UUIDVariant string      `json:"uuid_variant,omitempty"` // Only a UUID has a variant.
 	IssuedHere  string      `json:"issued_here"`            // Possible or No
 	Flake       *FlakeParts `json:"flake"`                  // nil if the ID cannot come from a flake of the space
 }

@@ -70,8 +70,8 @@ func ParseKind(s string) (Kind, error) {
 // An ID is a parsed ID of either width.
 type ID struct {
 	Kind  Kind     // Flake for 64 bits however they were written; ULID or UUID, as written, for 128
-	Flake flake.ID // of 64 bits
-	Wide  ulid.ID  // of 128 bits
+	Flake flake.ID // Only an ID of 64 bits has it.
+	Wide  ulid.ID  // Only an ID of 128 bits has it.
 }
 
 // IsWide reports whether the ID has 128 bits.

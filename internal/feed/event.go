@@ -40,7 +40,7 @@ const (
 	ClockStall     Kind = "clock_stall"
 	Confirmed      Kind = "clock_confirmed"
 	Unconfirmed    Kind = "clock_unconfirmed"
-	GateShut       Kind = "gate_shut" // of another node: as it says itself
+	GateShut       Kind = "gate_shut" // Another node's event is made from what it reports.
 	GateOpened     Kind = "gate_opened"
 	ClockFalse     Kind = "clock_false" // a majority disagrees with the node's clock
 	ClockTrue      Kind = "clock_true"
@@ -59,10 +59,10 @@ const (
 type Event struct {
 	ID         string            `json:"id"` // set by a Feed; it rises within one process
 	At         int64             `json:"at_unix_ms"`
-	Node       string            `json:"node"` // that it is about
+	Node       string            `json:"node"` // The event is about this node.
 	Kind       Kind              `json:"kind"`
 	SID        int               `json:"sid"`     // -1: none
-	Message    string            `json:"message"` // of Node, without its name
+	Message    string            `json:"message"` // The message is about Node and leaves its name out.
 	Attributes map[string]string `json:"attributes"`
 }
 

@@ -27,9 +27,9 @@ var ErrEnded = errors.New("feed: the node is stopping")
 
 // Config is what a Feed needs. Boot is required.
 type Config struct {
-	Boot    string // of this process, never that of another: IDs of events begin with it
-	Entries int    // that are kept; 0: 2,048
-	Bytes   int    // of their JSON; 0: 1 MiB
+	Boot    string // No two processes have the same; IDs of events begin with it.
+	Entries int    // At most this many are kept; 0: 2,048.
+	Bytes   int    // Their JSON has at most this many bytes; 0: 1 MiB.
 	Streams int    // at once; 0: 1,024
 }
 
@@ -39,14 +39,14 @@ type Feed struct {
 
 	mu       sync.Mutex // guards the rest
 	entries  []Entry    // the oldest first, numbered without gaps
-	bytes    int        // of their JSON
+	bytes    int        // The JSON of all entries has this many.
 	last     uint64     // number of the latest; 0: there was none
 	state    *State     // as last observed; nil: none
 	rate     meter
 	streams  int
 	watching int           // streams that take snapshots
 	snapshot []byte        // the latest
-	number   uint64        // of it
+	number   uint64        // The snapshot has this number; 0: there was none.
 	changed  chan struct{} // closed at the next change of anything a stream shows
 	wanted   chan struct{} // has room for one: a stream waits for a snapshot
 	ended    bool

@@ -20,7 +20,7 @@ type State struct {
 	Clocks    clock.Report
 	EtcdFails bool                       // calls to etcd fail, more than one in a row
 	Alarms    map[lease.AlarmKind]uint64 // counters
-	Files     map[string]Files           // that are read again, by name
+	Files     map[string]Files           // The node reads these again when they change; the key is their name.
 }
 
 // Files are files that are read again when they change.

@@ -52,7 +52,7 @@ func (c Config) Lead() clock.Millis {
 //
 // A block of this size fits into every new unit of time, whatever is drawn.
 func (c Config) MaxBlock() int {
-	// so that the shift cannot overflow
+	// The limit keeps the shift below from overflowing.
 	units := min(uint64(max(c.MaxLead/clock.Millis(c.Layout.Unit()), 1)), blockLimit)
 	if c.Layout.SIDFirst() {
 		units = 1

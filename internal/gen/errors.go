@@ -25,7 +25,7 @@ var (
 // Err is ErrOverflow, ErrRegression, ErrAfterTooFar or ErrNotBegun.
 type LeadError struct {
 	Err   error
-	Lead  clock.Millis // how far ahead of now the block's last unit of time begins
+	Lead  clock.Millis // The block's last unit of time begins this far ahead of now.
 	Limit clock.Millis // Config.Lead
 }
 

@@ -45,9 +45,9 @@ type Tenure struct {
 	below    uint64       // the bits of a word that are below the sid in an ID
 	sidAt    uint64       // the sid in its place in an ID
 	stride   int64        // between IDs whose words follow each other
-	begins   clock.Millis // of the window, in Unix ms
+	begins   clock.Millis // The window begins at this Unix ms.
 	rnd      rand.Source
-	bits     uint8 // of entropy
+	bits     uint8 // The entropy of an ID has this many bits.
 	sidBits  uint8
 	sid      flake.SID
 }

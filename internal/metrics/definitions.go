@@ -282,7 +282,7 @@ gauges. [Alerts](alerts.md) watch most of these.
 	}
 	fmt.Fprintf(&b, "\n## Values of labels\n\n")
 	for _, l := range []struct {
-		name, of string // of: the families whose label has these values; "": all
+		name, of string // The label has these values in the families named by of; "" stands for all.
 		values   []string
 	}{
 		{"reason", refusals, texts(node.Reasons)}, {"reason", gossipDropped, cluster.DropReasons()},

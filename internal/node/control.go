@@ -130,8 +130,8 @@ type Stats struct {
 	Ceil       clock.Millis      // end of the present tenure's window; 0 without one
 	Lead       clock.Millis      // the last ID's time minus the clock; negative: behind
 	Holding    bool
-	SID        flake.SID // of the present tenure; 0 without one
-	Term       int64     // of the present tenure; 0 without one
+	SID        flake.SID // The present tenure issues IDs of this sid; 0 without one.
+	Term       int64     // The present tenure has this term; 0 without one.
 	Draining   bool
 	Verdict    clock.Verdict
 	Lease      lease.Status

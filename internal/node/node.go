@@ -18,10 +18,10 @@ import (
 
 // Config is what a node needs to know; package config has the defaults.
 type Config struct {
-	Name     string // of the node, as people know it
+	Name     string // People know the node by this name.
 	Instance lease.Instance
 	Gen      gen.Config
-	MaxWait  time.Duration // how long a request may wait for lead to shrink
+	MaxWait  time.Duration // A request may wait this long for lead to shrink.
 	MaxSkew  time.Duration // an AFTER_TOO_FAR within twice of it is worth a retry
 }
 
@@ -38,7 +38,7 @@ type Node struct {
 	state      atomic.Pointer[state]
 	seen       atomic.Int64 // highest issuing clock ever read here, Unix ms
 	issued     atomic.Int64 // IDs
-	unverified atomic.Int64 // of these, while no majority confirmed the clock
+	unverified atomic.Int64 // This many of issued were issued while no majority confirmed the clock.
 	refused    [NumReasons]atomic.Int64
 
 	reserved atomic.Int64 // highest ceiling ever confirmed to this process, Unix ms

@@ -14,7 +14,7 @@ type state struct {
 	verdict  clock.Verdict
 	leaving  bool // not ready, and still serving
 	draining bool
-	term     int64         // of the tenure's grant
+	term     int64         // The tenure was granted with this term.
 	lease    lease.Status  // as last reported; for refusals, never for permission
 	changed  chan struct{} // closed once another state is stored
 }

@@ -19,10 +19,10 @@ type Conn struct {
 	opened   clock.Mono
 
 	tokens  atomic.Int64
-	calls   atomic.Int64 // that were valid
+	calls   atomic.Int64 // Only valid calls count.
 	held    atomic.Int64 // bytes
 	queued  atomic.Int64 // answers: see Queue
-	noticed atomic.Int64 // of queued, what is in held
+	noticed atomic.Int64 // This many of queued are accounted for in held.
 	streams atomic.Int64 // see OpenStream
 	wake    atomic.Bool  // a deadline was set: see wait
 	paid    atomic.Bool  // for itself

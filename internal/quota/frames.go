@@ -8,11 +8,11 @@ import (
 
 // Bytes that calls over HTTP/2 hold.
 const (
-	callBytes   = 4 << 10  // of an open call: its goroutine and contexts
-	fieldFactor = 16       // of each byte of a header block; an entry of one byte is a whole field
-	maxFields   = 16 << 10 // of all fields of a call
-	messageCost = 128      // of each part of a message, besides its bytes
-	maxHeld     = 4 << 20  // of the calls of a connection: beyond it the connection is closed
+	callBytes   = 4 << 10  // An open call holds these for its goroutine and contexts.
+	fieldFactor = 16       // Each byte of a header block counts this often: an entry of one byte is a whole field.
+	maxFields   = 16 << 10 // All fields of a call together count no more than this.
+	messageCost = 128      // Each part of a message holds these besides its bytes.
+	maxHeld     = 4 << 20  // A connection whose calls hold more is closed.
 )
 
 // Types and flags of frames.
@@ -45,17 +45,17 @@ type framed struct {
 	in       reader
 	out      reader
 	calls    map[uint32]*call // open
-	last     *call            // that a frame was for; nil: none
+	last     *call            // The last frame was for this call; nil: none is known.
 	free     []*call          // closed
 	held     int64            // by calls
-	reported int64            // of held, what c knows
+	reported int64            // c counts this many of the bytes held.
 }
 
 // call is what an open call holds.
 type call struct {
 	stream   uint32
 	fixed    int64 // the call and its fields
-	bytes    int64 // of messages that the handler has not read
+	bytes    int64 // The handler has not read these bytes of messages.
 	messages int64 // parts of them; an answer on the wire ends one
 }
 
@@ -214,14 +214,14 @@ type frame struct {
 	kind      byte
 	flags     byte
 	stream    uint32
-	increment uint32 // of a WINDOW_UPDATE
+	increment uint32 // Only a WINDOW_UPDATE has an increment.
 }
 
 // reader finds the headers of frames in a stream of bytes that arrives in parts.
 type reader struct {
 	skip int // bytes before the next header
 	head [frameHeader + 4]byte
-	have int // of head
+	have int // This many bytes of head are filled.
 }
 
 // next reads from b to the header of the next frame, and returns it with the rest of b;

@@ -25,10 +25,10 @@ const (
 	// CostScrape is of a request that takes milliseconds to answer.
 	CostScrape = 100
 
-	firstTokens = 16  // of a new connection: for its first call
+	firstTokens = 16  // A new connection has these for its first call.
 	worthCall   = 8   // what a valid call pays for
-	maxTokens   = 256 // of a connection
-	partTokens  = 64  // of a large debt are paid at a time, so that small ones get a turn
+	maxTokens   = 256 // A valid call adds nothing to a connection with this many.
+	partTokens  = 64  // A large debt is paid in such parts, so that small ones get a turn.
 
 	sourceRate  = 1_000 // tokens a second
 	sourceBurst = 2_000
@@ -95,7 +95,7 @@ type Quota struct {
 	mu      sync.Mutex // guards all below, and the places of connections
 	sources map[netip.Prefix]*source
 	conns   []*Conn // in the order in which they were opened
-	gone    int     // of conns, closed already
+	gone    int     // This many of conns are closed already.
 
 	unknownMu sync.Mutex // guards the next one; locked before that of a source
 	unknown   bucket     // connections of sources without a valid call

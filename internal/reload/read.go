@@ -33,7 +33,7 @@ var errChanging = errors.New("reload: the files change while they are read: wait
 
 // File is a file and what people call it.
 type File struct {
-	Name string // of the setting or flag with the path, such as tls.cert
+	Name string // The setting or flag with the path has this name, such as tls.cert.
 	Path string // "": no file, with nil as its contents
 }
 
@@ -102,7 +102,7 @@ func kindOf(m fs.FileMode) string {
 // It is for one goroutine.
 type reader struct {
 	files   []File
-	pending chan contents // of a read that timed out; nil: none
+	pending chan contents // A read that timed out sends its result here; nil: none is under way.
 }
 
 // read returns the contents of the files now, or ErrTimeout, or the error of ctx or of a

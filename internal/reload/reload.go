@@ -52,7 +52,7 @@ type Value[T any] struct {
 
 	mu      sync.Mutex // guards the rest; held while files are read, since only Check locks it
 	files   reader
-	sum     [sha256.Size]byte // of the contents in use
+	sum     [sha256.Size]byte // The contents in use have this hash.
 	usable  time.Time         // when the files were last usable
 	stale   bool              // Stale was called since
 	problem string            // last logged

@@ -16,8 +16,8 @@ const ErrorDomain = "github.com/flakelease/allocator"
 
 // Wire is the form of a reason in each protocol.
 type Wire struct {
-	Code   codes.Code // of gRPC
-	Status int        // of HTTP
+	Code   codes.Code
+	Status int // The status is HTTP's.
 	Title  string
 	Help   string // what the caller can do
 }

@@ -50,7 +50,7 @@ func (r *Reader) Describe(ctx context.Context, text, kind string) (Decoded, erro
 	d := Decoded{ID: id, parts: describe.Describe(id, r.format)}
 	d.Flake, err = id.AsFlake(r.format)
 	if d.HasFlake = err == nil; !d.HasFlake || r.format.Layout.SIDBits() == 0 {
-		return d, nil // of another origin, or of a layout without sids
+		return d, nil // The ID has another origin, or the layout has no sids.
 	}
 	d.Holder, d.Problem = r.holder(ctx, d.Flake)
 	return d, ctx.Err()

@@ -45,9 +45,9 @@ func FromProto(res *pb.GetClusterResponse) Cluster {
 type shape []pair
 
 type pair struct {
-	index int                          // of the field in the struct
-	field protoreflect.FieldDescriptor // of the message
-	of    shape                        // of the struct in the field; nil if it is none
+	index int                          // The struct has the field at this index.
+	field protoreflect.FieldDescriptor // The field of the message has this descriptor.
+	of    shape                        // The struct in the field has this shape; nil if it is none.
 }
 
 var clusterShape = shapeOf(reflect.TypeFor[Cluster](), (*pb.GetClusterResponse)(nil).ProtoReflect().Descriptor())

@@ -30,7 +30,7 @@ type Config struct {
 	Node      *node.Node
 	Directory Directory
 	Space     string       // its name in the configuration
-	Version   string       // of this program
+	Version   string       // Answers show it as this node's version.
 	Logger    *slog.Logger // nil: slog.Default
 	// Clocks, if set, returns the measurements of this node's clock and its peers'.
 	// It must be safe for concurrent use.

@@ -27,7 +27,7 @@ type Config struct {
 	Alive func() error
 	// Clocks, if set, returns the measurements of this node's clock and its peers'.
 	Clocks  func() clock.Report
-	Metrics http.Handler // of /metrics; nil: none
+	Metrics http.Handler // Metrics serves /metrics; nil: nothing does.
 	Profile bool         // serve /debug/pprof/
 	// Guard decides who may read profiles, for which the scope Admin is needed. Everything
 	// else is open: probes and scrapers have no credentials.

@@ -18,7 +18,7 @@ type Breaker interface {
 // Broken is what a Breaker did, and what its client sees.
 type Broken struct {
 	IDs        int64        `json:"ids"`        // issued to the client
-	Duplicates int64        `json:"duplicates"` // of these
+	Duplicates int64        `json:"duplicates"` // This many of IDs had been issued to the client before.
 	Rate       int64        `json:"rate"`       // IDs a second
 	Etcd       string       `json:"etcd"`       // running, stopped, …
 	Nodes      []BrokenNode `json:"nodes"`
@@ -27,9 +27,9 @@ type Broken struct {
 // BrokenNode is a node of the demonstration.
 type BrokenNode struct {
 	Name    string `json:"name"`
-	State   string `json:"state"`  // of its process: running, paused, stopping, stopped, starting
+	State   string `json:"state"`  // The node's process is running, paused, stopping, stopped or starting.
 	Faults  string `json:"faults"` // in words; "": none
-	Answer  string `json:"answer"` // of its last request: OK, a reason, or "no answer"
+	Answer  string `json:"answer"` // The node's last answer was OK, a reason, or "no answer".
 	Message string `json:"message"`
 	IDs     int64  `json:"ids"`
 	Rate    int64  `json:"rate"`

@@ -38,15 +38,15 @@ type Config struct {
 	Feed     *feed.Feed
 	Clocks   func() clock.Report
 
-	Conditions func() []Condition // of readiness
+	Conditions func() []Condition // Conditions are those of readiness.
 	Format     flake.Format
 	Settings   []status.Setting
 	API        string // host:port of the HTTP API, for examples; "": none
-	GRPC       string // the same of gRPC
+	GRPC       string // GRPC is the host:port of the gRPC API, for examples; "": none.
 
 	Guard *access.Guard // who may see it; nil: everybody
 	Break Breaker       // nil: nothing can be broken
-	Log   *slog.Logger  // of what operators did; required with Operate
+	Log   *slog.Logger  // What operators did is logged here; required with Operate.
 
 	Operate *operate.Operator // nil: nothing can be changed
 }
@@ -174,7 +174,7 @@ type view struct {
 	Snapshot Snapshot
 	Problem  string // why there is no snapshot
 	Login    bool   // the caller has shown a token
-	Data     any    // of the page
+	Data     any    // Each page has a type of its own.
 }
 
 // names are the pages in the order of the navigation.

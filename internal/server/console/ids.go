@@ -18,9 +18,9 @@ import (
 type idsData struct {
 	Text    string // as it was sent
 	Count   int
-	Wrong   []wrong // of these, the first 20
+	Wrong   []wrong // Wrong lists the first 20; Wrongs counts all.
 	Wrongs  int
-	One     *oneID // of a single ID
+	One     *oneID // It is nil unless one ID was sent and is valid.
 	Many    []oneID
 	Cut     bool // Many has the first 200
 	Doubles []double

@@ -36,7 +36,7 @@ func (c *Console) Complete(from status.Cluster) Snapshot {
 type row struct {
 	status.SID
 	State  string       // as status.SIDState has it
-	Left   int64        // of the window, in ms
+	Left   int64        // The window lasts this many ms more.
 	Holder *status.Node // nil if no registered node holds it
 }
 

@@ -69,7 +69,7 @@ func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refus
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h["Cache-Control"] = noStore
-	h.Set("X-Accel-Buffering", "no") // of a proxy that would hold events back
+	h.Set("X-Accel-Buffering", "no") // A proxy such as nginx would hold events back without it.
 	out := &eventWriter{w: w, control: control}
 	out.begin().WriteString("retry: 1000\n\n")
 
@@ -185,7 +185,8 @@ func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 		problemOf(refusal).write(w)
 		return
 	}
-	h.service.Done(server.HTTPEvents, nil, h.service.Begin()) // how long it lasted says nothing
+	// How long a stream lasted says nothing, so no time is measured.
+	h.service.Done(server.HTTPEvents, nil, h.service.Begin())
 }
 
 // withCaller passes the caller of a request on.

@@ -60,7 +60,7 @@ type Config struct {
 	Service *server.Service
 	Reader  *status.Reader
 	Hosts   *Hosts
-	Feed    *feed.Feed // of events; nil: none
+	Feed    *feed.Feed // Feed serves the streams of events; nil: there are none.
 }
 
 // handler answers requests of the public API.

@@ -18,7 +18,7 @@ import (
 // fault is a refusal of a request before the node is called. It is not counted yet.
 type fault struct {
 	refusal *node.Refusal
-	status  int // of HTTP; 0: that of the reason
+	status  int // This HTTP status replaces that of the reason; 0: nothing does.
 }
 
 // write answers with the problem.

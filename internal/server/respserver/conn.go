@@ -51,7 +51,7 @@ type conn struct {
 	unauthenticated *node.Refusal      // why the caller is not identified
 
 	pending     int         // requests for one ID that are not answered yet
-	pendingForm server.Form // of all of them
+	pendingForm server.Form // All pending requests ask for this form.
 	refused     bool        // the node refused a request of this pipeline: the rest does not wait
 	random      [512]byte   // for wide IDs; random[:unused] is not used yet
 	unused      int

@@ -39,10 +39,10 @@ const (
 type Config struct {
 	Service *server.Service
 	Reader  *status.Reader
-	Version string       // of this program
+	Version string       // INFO shows the program's version.
 	Logger  *slog.Logger // nil: slog.Default
 
-	MaxConnections int           // of the listener, for INFO; 0: no limit
+	MaxConnections int           // INFO shows the listener's limit; 0: no limit.
 	IdleTimeout    time.Duration // 0: DefaultIdleTimeout
 	WriteTimeout   time.Duration // 0: DefaultWriteTimeout
 }
@@ -59,7 +59,7 @@ type Server struct {
 	every    time.Duration // between sweeps
 	logHTTP  rate.Sometimes
 
-	ctx  context.Context // of every connection
+	ctx  context.Context // Every connection's context is derived from it.
 	stop context.CancelFunc
 
 	leaving  atomic.Bool // Shutdown was called
