@@ -26,7 +26,7 @@ import (
 // Settings, File or Env, by the keys of docs/reference/config.md. The named fields
 // come before Settings, these before Env, and that before File.
 type Config struct {
-	Endpoints []string // of etcd, as URLs or host:port
+	Endpoints []string // Endpoints are etcd's, as URLs or host:port.
 	Space     string   // "" is "default"
 
 	// Name is the program's as a node, for people. A program that starts under the

@@ -16,17 +16,17 @@ var ErrClosed = errors.New("embed: closed")
 
 // Holder is who holds a sid.
 type Holder struct {
-	SID      flake.SID // that is held
+	SID      flake.SID // Node holds this sid.
 	Node     string    // its name
-	Instance string    // of the process
+	Instance string    // Instance identifies the process in etcd.
 }
 
 // PoolError is the error of Open if no sid was free in time, or not more than the reserve.
 // errors.Is(err, &client.Refusal{Reason: client.NoSID}) holds.
 type PoolError struct {
-	SIDs        string // that the program may take, as first-last
+	SIDs        string // The program may take these sids, as first-last.
 	Size        int    // number of these sids
-	Quarantined int    // of these, quarantined and without a holder
+	Quarantined int    // This many of these sids are quarantined and have no holder.
 	Reserve     int    // number of sids to leave free
 	// Holders are the holders of the range, in the order of sids; nil if etcd did not
 	// answer.

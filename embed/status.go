@@ -10,26 +10,26 @@ import (
 // Status is a copy of the allocator's state.
 type Status struct {
 	Node     string // the program's name as a node
-	Instance string // of this process, in etcd
+	Instance string // Instance identifies this process in etcd.
 
 	Refusing client.Reason // why a call would be refused now; "": it would be served
-	Message  string        // the same for people
+	Message  string        // Message explains Refusing to people.
 
 	SID        int           // -1: none
-	Term       int64         // of the sid; 0: none
+	Term       int64         // Each holder of the sid has a greater term; 0 without a sid.
 	WindowLeft time.Duration // for which IDs can be issued without etcd
-	Lead       time.Duration // of the last ID over the clock; negative: behind it
+	Lead       time.Duration // The last ID is ahead of the clock by this; negative is behind.
 
-	SIDs     string // that the program may take, as first-last
+	SIDs     string // The program may take these sids, as first-last.
 	PoolSize int    // number of these sids
-	PoolHeld int    // of these, held when last listed
+	PoolHeld int    // This many of these sids were held when last listed.
 
 	Verdict   string // about this clock: open, skewed or unverified
 	Confirmed bool   // a majority of the cluster confirms this clock
 	// Offset is the cluster's time minus this clock; 0 while unknown.
 	Offset     time.Duration
 	Issued     int64 // IDs
-	Unverified int64 // of these, issued while no majority confirmed the clock
+	Unverified int64 // This many of Issued were issued while no majority confirmed the clock.
 }
 
 // Status returns the allocator's state.

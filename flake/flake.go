@@ -55,7 +55,7 @@ type SID uint32
 // A Format is the meaning of the bits of a space's IDs. It never changes while
 // the space lives.
 type Format struct {
-	Layout Layout // which bits are what
+	Layout Layout // Layout says which bits are the time, the sid and the sequence.
 	Epoch  int64  // timestamp 0, in Unix milliseconds
 }
 

@@ -56,7 +56,7 @@ type Offline struct {
 
 	mu      sync.Mutex // guards step, first, entropy and last, and covers the reading of the clock
 	entropy io.Reader
-	last    ID // of the series; −1 before its first
+	last    ID // A series without an ID yet has −1.
 }
 
 // NewOffline returns a generator that made no ID yet. It returns ErrLayout,

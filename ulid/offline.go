@@ -38,8 +38,8 @@ type Offline struct {
 	mu      sync.Mutex // guards what follows, and covers the reading of the clock
 	entropy io.Reader
 	random  [RandomLen]byte // scratch
-	last    ID              // of the series
-	started bool            // whether last is one: the zero ID is a legal first
+	last    ID
+	started bool // The zero ID is a legal first, so last cannot say whether there is one.
 }
 
 // NewOffline returns a generator that made no ID yet.

@@ -44,13 +44,13 @@ type keep struct {
 	notBefore, notAfter int64 // Unix ms
 
 	phase   phase
-	cause   error         // of lost
+	cause   error         // The worker is lost because of it.
 	due     time.Duration // when to extend next
-	timeout time.Duration // of a call
+	timeout time.Duration // A call to extend may take this long.
 	fails   int           // calls in a row
-	began   time.Duration // of the last call
+	began   time.Duration // The last call began then.
 	demand  bool          // a Permit was refused since the last call began
-	refusal error         // of the last call; nil: it succeeded
+	refusal error         // The last call failed with it; nil: it succeeded.
 }
 
 // newKeep returns the keep of a worker that was acquired by a call begun at sent. An

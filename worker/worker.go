@@ -32,7 +32,7 @@ type Worker struct {
 	term     int64
 	handle   string
 	service  pb.WorkerServiceClient
-	client   *client.Client // that service belongs to; nil: it is the caller's
+	client   *client.Client // The service uses it; nil: the connection is the caller's.
 
 	demand chan struct{} // has one element since a Permit was refused as expired
 	lost   chan struct{}
@@ -131,7 +131,7 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 // untilBegun waits until a unit of the interval has begun by the wall clock.
 func (w *Worker) untilBegun(ctx context.Context) error {
 	for {
-		// the unit that contains notBefore may have begun before it
+		// The unit that contains notBefore may have begun before it.
 		wait := w.notBefore + w.unit - 1 - time.Now().UnixMilli()
 		if wait <= 0 {
 			return nil

@@ -61,7 +61,7 @@ const (
 type Options struct {
 	Name   string       // ""; "node-" and the SID
 	SID    flake.SID    // in every ID
-	Layout flake.Layout // of the space, with its own epoch; zero: flake.Scalable
+	Layout flake.Layout // The epoch is the layout's own; zero is flake.Scalable.
 }
 
 // Node is a node in memory. All methods are safe for concurrent use.
@@ -77,9 +77,9 @@ type Node struct {
 
 // Request is a request for IDs.
 type Request struct {
-	Number int      // of the requests to this node, from 1 on
-	Count  int      // of IDs
-	After  flake.ID // which they have to be greater than; 0: none
+	Number int      // The first request to this node has number 1.
+	Count  int      // The request is for this many IDs.
+	After  flake.ID // All IDs must be greater; 0 sets no bound.
 }
 
 // Act is what becomes of a request. The zero Act is that it is served.

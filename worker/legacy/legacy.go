@@ -32,7 +32,7 @@ type Snowflake struct {
 	worker *worker.Worker
 	node   *snowflake.Node
 	epoch  int64 // Unix ms
-	shift  uint8 // of the time in an ID
+	shift  uint8 // The time in an ID begins at this bit.
 }
 
 // OpenSnowflake opens a worker, and a node of the library with its number. Set

@@ -130,7 +130,7 @@ func printDrained(a *cli.App, r *pb.DrainResponse, asJSON bool) error {
 		return cli.PrintLine(a.Out, struct {
 			Node       string `json:"node"`
 			Instance   string `json:"instance"`
-			SID        int32  `json:"sid"` // that it held; -1: none
+			SID        int32  `json:"sid"` // The node held this sid; -1 is none.
 			Term       int64  `json:"term"`
 			Released   bool   `json:"released"`
 			CeilUnixMs int64  `json:"ceil_unix_ms"`

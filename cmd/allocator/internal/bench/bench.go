@@ -22,7 +22,7 @@ import (
 // Bounds of a bench.
 const (
 	maxCallers = 10_000
-	timeout    = 10 * time.Second // of one request
+	timeout    = 10 * time.Second // A request may take this long.
 )
 
 // plan holds the flags of bench.

@@ -32,7 +32,7 @@ const (
 // ExitError is an error with the exit code it stands for. Without a
 // cause the program ends silently.
 type ExitError struct {
-	Code int // of the process
+	Code int
 	err  error
 }
 
@@ -66,7 +66,7 @@ type App struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Env      []string
-	version  string // of a release; "": what the build info has
+	version  string // It is "" if this is no release: then the build info has the version.
 	started  bool   // a command's own code ran: its errors are not cobra's
 }
 
@@ -80,7 +80,7 @@ func Run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer
 	root.SetIn(in)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
-	stderr = a.Err // that of DetachErr, if the command called it
+	stderr = a.Err // The command may have called DetachErr.
 	if d, ok := stderr.(*detached); ok {
 		defer d.flush()
 	}

@@ -29,7 +29,7 @@ func SpaceFlags(cmd *cobra.Command) func() flake.Format {
 			", ")+", or bits such as 41/10/12,order=time-sid-seq,unit=1ms,epoch=2024-01-01")
 	cmd.Flags().Var(epochFlag{config.EpochValue(&own), &own}, "epoch",
 		"epoch of the flakes' space, as RFC 3339 or Unix milliseconds; unless given, the layout's own")
-	// the flag exists
+	// The flag exists and has no completion yet, so this cannot fail.
 	_ = cmd.RegisterFlagCompletionFunc("layout",
 		cobra.FixedCompletions(flake.Layouts(), cobra.ShellCompDirectiveNoFileComp))
 	return func() flake.Format {

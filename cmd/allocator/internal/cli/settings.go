@@ -49,7 +49,7 @@ func ListSettings(cmd *cobra.Command, used ...string) {
 // words are the values of those settings that have few, for completion alone:
 // config decides what is valid.
 var words = map[string][]string{
-	// it has no sid
+	// The standalone layout has no sid, so no node can use it.
 	"layout":       slices.DeleteFunc(flake.Layouts(), func(l string) bool { return l == flake.Standalone.String() }),
 	"clock.policy": {"allow", "refuse"}, "log.level": {"debug", "info", "warn", "error"},
 	"log.format": {"text", "json"},

@@ -87,7 +87,7 @@ func (w *eventWatch) run(ctx context.Context) error {
 			return nil
 		case ctx.Err() != nil:
 			return cli.ErrInterrupted
-		case code == codes.Unknown: // of printing
+		case code == codes.Unknown: // An error without a gRPC status comes from printing.
 			return err
 		case code == codes.Unauthenticated, code == codes.PermissionDenied, code == codes.Unimplemented,
 			code == codes.InvalidArgument:

@@ -93,7 +93,7 @@ type getter struct {
 	json   bool
 	out    *bufio.Writer
 	random io.Reader
-	space  flake.Format // of what is printed
+	space  flake.Format // The node's latest answer named this format.
 	line   []byte
 }
 

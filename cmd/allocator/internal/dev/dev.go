@@ -133,7 +133,7 @@ type dev struct {
 	nodes, httpPort, grpcPort int
 	dir                       string
 	verbose, json, resp       bool
-	skews                     map[int]time.Duration // of node i's wall clock
+	skews                     map[int]time.Duration // Node i starts with its wall clock ahead by skews[i].
 	space                     flake.Format
 
 	etcd    *devetcd.Server
@@ -235,7 +235,7 @@ func (d *dev) config(i int) config.Config {
 	c.Layout, c.Epoch = d.space.Layout, clock.Millis(d.space.Epoch)
 	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
 	if sids := (lease.Space{Layout: c.Layout}).SIDs(); d.nodes < sids.Len() {
-		// the upper half, or what is left
+		// Workers get the upper half of the sids, or what the nodes leave.
 		c.Worker.SIDRange = lease.SIDRange{From: flake.SID(max(sids.Len()/2, d.nodes)), To: sids.To}
 	}
 	c.Console.Operate = true          // the listener is on loopback, and all is lost at the end

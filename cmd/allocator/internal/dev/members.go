@@ -41,15 +41,15 @@ type member struct {
 	state  process
 	paused bool
 	cut    bool
-	skew   time.Duration // of its clocks
+	skew   time.Duration // Its clocks are ahead by this; negative: its wall clock is behind.
 	kill   func()
 	daemon *daemon.Daemon
-	addrs  daemon.Addresses // of its first start; later ones take the same
+	addrs  daemon.Addresses // The first start chose them; later ones take the same.
 
 	// What the client of the console sees.
 	answer, message string
 	ids, refused    int64
-	counted         int64 // of ids, at the last count
+	counted         int64 // ids had this value when rate was last computed.
 	rate            int64
 }
 

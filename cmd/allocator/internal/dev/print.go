@@ -30,7 +30,7 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		RESP    string `json:"resp,omitempty"`
 		Etcd    string `json:"etcd"`
 		Console string `json:"console"`
-		Reason  string `json:"reason,omitempty"` // of a node refused
+		Reason  string `json:"reason,omitempty"` // Only a node in state refused has a reason.
 		Message string `json:"message,omitempty"`
 		// Offset of the others' clocks from the node's, and its uncertainty, in µs;
 		// absent without a measurement.

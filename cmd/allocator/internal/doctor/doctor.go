@@ -154,7 +154,7 @@ type facts struct {
 	want     lease.Space    // layout and epoch as configured here
 	sids     lease.SIDRange // sid-range as configured here
 	space    string
-	endpoint string // of etcd, for advice
+	endpoint string // Advice names etcd's endpoints like this.
 	slack    clock.Millis
 	maxSkew  time.Duration
 	extend   time.Duration

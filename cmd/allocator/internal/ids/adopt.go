@@ -70,7 +70,8 @@ It exits with 0 if a layout fits and nothing is odd, and else with 1.`,
 		switch named, epoch := cmd.Flags().Changed("layout"), cmd.Flags().Changed("epoch"); {
 		case named:
 			c.Format = space()
-		case epoch: // of an unknown layout
+		// The layout is not known: every one with sids is tried with this epoch.
+		case epoch:
 			for _, name := range flake.Layouts() {
 				if f, err := flake.ParseFormat(name); err == nil && f.Layout.SIDBits() > 0 {
 					c.More = append(c.More, flake.Format{Layout: f.Layout, Epoch: space().Epoch})

@@ -21,7 +21,7 @@ type reading struct {
 	space     func() flake.Format
 	lenient   bool
 	err       io.Writer
-	errOutErr error // of writing to err
+	errOutErr error // A write to err failed with it.
 }
 
 func readingFlags(a *cli.App, cmd *cobra.Command) *reading {

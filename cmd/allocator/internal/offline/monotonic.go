@@ -79,8 +79,8 @@ type series struct {
 	ctx       context.Context
 	now       func() int64
 	fixed     bool        // now never changes: waiting helps nothing
-	last      describe.ID // of --after
-	continued bool        // whether there is one
+	last      describe.ID // --after gave it if continued is true; else it is zero.
+	continued bool
 }
 
 func (s *series) next(m *making) (func() (describe.ID, error), error) {

@@ -32,7 +32,7 @@ type making struct {
 	space  func() flake.Format
 	count  *pflag.Flag
 	sid    uint32
-	size   int    // of a flake's steps, in bytes
+	size   int    // The random part of a flake's step has this many bytes.
 	input  string // the time asked for, which an error is about; "" if none was
 }
 

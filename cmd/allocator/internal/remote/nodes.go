@@ -24,7 +24,7 @@ type Nodes struct {
 	Addrs   []string
 	Conns   []*grpc.ClientConn
 	first   int           // whom to ask first: whoever answered last, so that a dead one costs its delay once
-	Timeout time.Duration // of one command's request, retries included
+	Timeout time.Duration // A command's request may take this long, retries included.
 	dialer  Dialer
 }
 

@@ -21,7 +21,7 @@ const (
 	fileMagic  = "ALLOCWK1"
 	fileSize   = 64
 	notAfterAt = 32
-	splitBits  = 5 // of worker_id in Twitter's layout; the rest is datacenter_id
+	splitBits  = 5 // worker_id has this many bits in Twitter's layout; the rest is datacenter_id.
 	splitMask  = 1<<splitBits - 1
 )
 
@@ -76,7 +76,7 @@ func readFile(path string) ([]byte, error) {
 type file struct {
 	path string
 	own  string // a directory that was made for it; "": none
-	mem  []byte // of the file
+	mem  []byte // The file is mapped here; nil after remove.
 }
 
 // createFile writes the file. path "" is one in a new directory. A file that is there is
@@ -102,7 +102,7 @@ func (f *file) create(h held) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // of no effect after the rename
+	defer func() { _ = os.Remove(tmp.Name()) }() // After the rename there is nothing left to remove.
 	defer func() { _ = tmp.Close() }()           // the mapping stays
 	if _, err := tmp.Write(h.encode()); err != nil {
 		return err

@@ -23,7 +23,7 @@ type guard struct {
 	margin int64 // all processes are killed so long before the interval ends
 	grace  int64 // and asked to end so long before that
 
-	low, high int64 // of the wall clock minus the monotonic clock, since the command began
+	low, high int64 // The wall clock minus the monotonic clock stayed in [low, high] since the command began.
 	seen      bool
 	mono      int64 // when the clocks were last read
 	asked     bool  // to end

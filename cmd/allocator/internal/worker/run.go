@@ -142,7 +142,8 @@ func (r *runner) run(program string, args, env []string) (err error) {
 	r.began = time.Now()
 	r.see()
 	from, to := r.worker.Interval()
-	until := to // of the release, if the command never ran: 0 is not said
+	// The release states that no ID is of until or later; 0 states nothing.
+	until := to
 	defer func() {
 		if released := r.worker.Release(until); released != nil {
 			r.log.Warn("the worker number could not be given back: it is free when its interval has passed", "worker",
@@ -181,7 +182,7 @@ func (r *runner) run(program string, args, env []string) (err error) {
 		Sys:   &syscall.SysProcAttr{Setpgid: true, Foreground: terminal, Ctty: stdin, Pdeathsig: syscall.SIGKILL},
 	})
 	if terminal {
-		signal.Ignore(syscall.SIGTTOU) // of the call that takes the terminal back
+		signal.Ignore(syscall.SIGTTOU) // The call that takes the terminal back raises it.
 		defer func() { _ = unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, ours) }()
 	}
 	if err != nil {

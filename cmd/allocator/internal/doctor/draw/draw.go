@@ -48,9 +48,9 @@ type drawing struct {
 	ids    []flake.ID // in the order they came
 
 	next     flake.ID // one more, asked to lie above all that came before it from anyone
-	above    flake.ID // that bound
+	above    flake.ID // The request for next asked for an ID above this.
 	parsed   *pb.DescribeResponse
-	carryErr error // of the last two calls
+	carryErr error // The request for next or for parsed failed with it.
 }
 
 // drawFrom draws n IDs from every address, at the same time. Then it carries the
@@ -158,7 +158,7 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 		return r
 	}
 	var formats []flake.Format
-	seen := map[flake.ID]int{} // which of all gave it
+	seen := map[flake.ID]int{} // The value is the index in all of the drawing that has the ID.
 	total, from, twice, carried := 0, 0, 0, 0
 	for i, d := range all {
 		if d.err != nil {

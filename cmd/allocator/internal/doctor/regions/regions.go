@@ -38,7 +38,7 @@ type Region struct {
 // Bounds of the file.
 const (
 	maxFile    = 1 << 20 // bytes
-	maxRegions = 1024    // of one sid each
+	maxRegions = 1024    // This many regions of one sid each share a layout of 1,024 sids.
 )
 
 // Read reads a file of regions, in YAML or JSON. Its error says what to change.
