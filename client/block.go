@@ -15,10 +15,10 @@ import (
 // memory does not depend on Count. The zero Block has none.
 type Block struct {
 	First  flake.ID     // the smallest
-	Count  int          // of IDs
+	Count  int          // at least 1, unless the block is the zero value
 	Stride int64        // from one ID to the next
 	SID    flake.SID    // in every ID
-	Format flake.Format // of the space
+	Format flake.Format // every ID of the space has it
 	Node   string       // the name of the node that issued it
 }
 

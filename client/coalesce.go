@@ -35,13 +35,13 @@ type batch struct {
 	want      int           // IDs
 	live      int           // callers that wait
 	abandoned int           // IDs of callers that have gone since it was sealed
-	callers   int           // that ever waited
+	callers   int           // all who ever waited, also those who have gone
 	sealed    bool          // want does not change any more
 	begun     time.Duration // since the client's start
-	sent      time.Duration // the same, of the last attempt
-	last      error         // of the last attempt
-	after     flake.ID      // what that had to exceed
-	order     int64         // Client.order then
+	sent      time.Duration // when the last attempt was sent, since the client's start
+	last      error         // why the last attempt failed
+	after     flake.ID      // what the last attempt had to exceed
+	order     int64         // Client.order when it was sent
 }
 
 // errRejoin makes callers of a batch that was too large join another one.

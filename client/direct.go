@@ -68,7 +68,7 @@ func (c *Client) ask(ctx context.Context, own bool, note func(error), try func(*
 		if e == nil {
 			r := (*Refusal)(nil)
 			if !errors.As(last, &r) && last == nil && waited {
-				r = c.pool.refusal() // that ended another call's trial
+				r = c.pool.refusal() // It ended another call's trial.
 			}
 			if r != nil && r.permanent() {
 				return r

@@ -91,7 +91,7 @@ func RefusalOf(err error, node string) *Refusal {
 			r.RetryAfter = d.GetRetryDelay().AsDuration()
 		}
 	}
-	if r.Reason == "" { // of a proxy, which knows no reasons
+	if r.Reason == "" { // A proxy refused, which knows no reasons.
 		switch s.Code() {
 		case codes.Unauthenticated:
 			r.Reason = Unauthenticated

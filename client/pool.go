@@ -42,7 +42,7 @@ type pool struct {
 	lookups chan struct{} // has one element while a lookup is requested
 
 	mu        sync.Mutex // guards changes of list, and lookupErr
-	lookupErr error      // of the last lookup, if it failed
+	lookupErr error      // nil if the last lookup did not fail
 }
 
 func newPool(o Options, since func() time.Duration) *pool {
@@ -76,7 +76,7 @@ func (p *pool) start() error {
 		p.close()
 		return err
 	}
-	if names || len(known) > maxEndpoints { // which of them are used changes
+	if names || len(known) > maxEndpoints { // The set in use changes.
 		p.work.Go(p.resolve)
 	}
 	return nil

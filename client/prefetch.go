@@ -54,17 +54,17 @@ type prefetcher struct {
 	waiting  sync.WaitGroup // calls in takeSlow; Add only with mu held and closed false
 	spare    *segment       // follows cur; nil: not there yet
 	fetching bool
-	size     int           // of the next block, if callers that wait need no more
-	wanted   int           // IDs that those need
+	size     int           // the next block's, if callers that wait need no more
+	wanted   int           // IDs that callers who wait need
 	limit    int           // largest block
 	floor    int64         // IDs up to here are not given
 	changed  chan struct{} // closed when a fetch ends
 	fetches  int           // begun
 	failed   int           // the number of the last that failed
-	err      error         // of that one
+	err      error         // why fetch number failed did
 	given    int64         // IDs of sealed segments that calls took
 
-	last atomic.Pointer[error] // of the last attempt to fetch, if it failed
+	last atomic.Pointer[error] // nil if the last attempt to fetch did not fail
 }
 
 func newPrefetcher(c *Client) *prefetcher {

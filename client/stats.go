@@ -35,7 +35,7 @@ type Stats struct {
 type NodeStats struct {
 	Target  string // as in Options
 	Address string // host:port
-	State   string // of the connection: idle, connecting, ready, failing or closed
+	State   string // its connection is idle, connecting, ready, failing or closed
 	// Backoff is how long the node will not be asked, since it refused or failed.
 	Backoff time.Duration
 

@@ -21,12 +21,12 @@ type stream struct {
 	grpc grpc.ClientStream
 	end  context.CancelFunc
 
-	req pb.AllocateStreamRequest  // of coalescer.sending
-	res pb.AllocateStreamResponse // of the receiver
+	req pb.AllocateStreamRequest  // used by whoever holds coalescer.sending
+	res pb.AllocateStreamResponse // used by the receiver alone
 
 	// Guarded by coalescer.mu.
 	sent     []*batch // without an answer, the oldest first
-	seq      int64    // of the last request
+	seq      int64    // the last request's
 	answers  int64
 	high     flake.ID // the last ID it gave
 	retired  bool     // nothing more is sent

@@ -32,7 +32,7 @@ type tokenFile struct {
 	path string
 
 	mu      sync.Mutex // guards the rest
-	changed time.Time  // of the file, when it was read
+	changed time.Time  // the file's time of change when it was read
 	size    int64
 	token   string
 }

@@ -16,7 +16,7 @@ const suspendCheck = time.Millisecond
 type uptime struct {
 	begun   time.Time
 	boot    func() time.Duration // a clock that goes on in suspend; 0: there is none
-	origin  time.Duration        // of boot, when begun was read
+	origin  time.Duration        // what boot showed when begun was read
 	checked atomic.Int64         // when boot was last read, ns of the monotonic clock since begun
 	asleep  atomic.Int64         // ns by which boot went further than the monotonic clock
 }

@@ -1,25 +1,19 @@
 package archtest
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
 )
-
-var lower = flag.Bool("lower", false, "write the present numbers into style.txt where they are lower than its limits")
 
 // widest is the last column of a line that is not a test's. A tab has four columns.
 const widest = 120
@@ -84,41 +78,12 @@ func isStandard(spec *ast.ImportSpec) bool {
 	return !strings.Contains(first, ".")
 }
 
-// limit is how many lines and comments of a directory still break the rules.
-type limit struct{ wide, fragments int }
-
-const limitsFile = "chaos/archtest/style.txt"
-
-func limits(t *testing.T) map[string]limit {
-	t.Helper()
-	out := map[string]limit{}
-	for line := range strings.Lines(read(t, limitsFile)) {
-		var dir string
-		var l limit
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		if _, err := fmt.Sscan(line, &dir, &l.wide, &l.fragments); err != nil {
-			t.Fatalf("%s: %q: %v", limitsFile, line, err)
-		}
-		out[dir] = l
-	}
-	return out
-}
-
-const limitsHead = `# Directory, lines beyond column 120 outside of tests, comments behind code that are fragments.
-# TestStyle fails for more, and for fewer until the number here is lowered (-lower does it).
-# No directory is added but for code that moves there; with the last one this file goes.
-`
-
 // Lines end by column 120, a comment behind code is no fragment, and imports are in two groups.
-// Directories with old faults have limits, which only go down.
 func TestStyle(t *testing.T) {
 	out, err := exec.Command("git", "-C", root(t), "ls-files", "*.go", ":!*.pb.go").Output()
 	if err != nil {
 		t.Skipf("not run: git ls-files: %v", err)
 	}
-	found := map[string]*faults{}
 	for _, name := range strings.Fields(string(out)) {
 		src, err := os.ReadFile(filepath.Join(root(t), name))
 		if os.IsNotExist(err) {
@@ -127,48 +92,15 @@ func TestStyle(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := faultsOf(t, name, src)
+		for _, place := range in.wide {
+			t.Errorf("%s: end the line by column %d", place, widest)
+		}
+		for _, place := range in.fragments {
+			t.Errorf("%s: the comment begins with of, that, which, how or the same: write a sentence about what the reader "+
+				"cannot see, or nothing", place)
+		}
 		for _, place := range in.mixed {
 			t.Errorf("%s: put imports of the standard library first, then a blank line and the others, as goimports does", place)
-		}
-		all := found[path.Dir(name)]
-		if all == nil {
-			all = &faults{}
-			found[path.Dir(name)] = all
-		}
-		all.wide, all.fragments = append(all.wide, in.wide...), append(all.fragments, in.fragments...)
-	}
-	allowed := limits(t)
-	for _, dir := range slices.Sorted(maps.Keys(allowed)) {
-		if found[dir] == nil {
-			found[dir] = &faults{}
-		}
-	}
-	for _, dir := range slices.Sorted(maps.Keys(found)) {
-		was, is := allowed[dir], limit{len(found[dir].wide), len(found[dir].fragments)}
-		if is.wide > was.wide {
-			t.Errorf("%s has %d lines beyond column %d, and may have %d: %s", dir, is.wide, widest, was.wide,
-				strings.Join(found[dir].wide, " "))
-		}
-		if is.fragments > was.fragments {
-			t.Errorf("%s has %d comments behind code that begin with of, that, which, how or the same, and may have %d: "+
-				"write a sentence about what the reader cannot see, or nothing: %s", dir, is.fragments, was.fragments,
-				strings.Join(found[dir].fragments, " "))
-		}
-		if (is.wide < was.wide || is.fragments < was.fragments) && !*lower {
-			t.Errorf("%s has %d lines that are too long and %d fragments: lower its limits in %s, or run "+
-				"\"go test ./chaos/archtest -run TestStyle -lower\"", dir, is.wide, is.fragments, limitsFile)
-		}
-		allowed[dir] = limit{min(is.wide, was.wide), min(is.fragments, was.fragments)}
-	}
-	if *lower {
-		text := limitsHead
-		for _, dir := range slices.Sorted(maps.Keys(allowed)) {
-			if l := allowed[dir]; l != (limit{}) {
-				text += fmt.Sprintln(dir, l.wide, l.fragments)
-			}
-		}
-		if err := os.WriteFile(filepath.Join(root(t), limitsFile), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func (s *Server) accessOptions() []grpc.ServerOption {
 				if r != nil {
 					return nil, statusOf(r)
 				}
-				if n.Scope == access.Worker { // which has a quota
+				if n.Scope == access.Worker { // The handler charges the caller's quota.
 					ctx = context.WithValue(ctx, callerKey{}, caller)
 				}
 			}
@@ -136,9 +136,9 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 // Limits of what unauthenticated clients can make a node hold.
 const (
 	messageTime      = 5 * time.Second        // to send a message
-	messageTimeBusy  = 100 * time.Millisecond // the same, above busyCalls
+	messageTimeBusy  = 100 * time.Millisecond // instead of messageTime, above busyCalls
 	busyCalls        = 64                     // unauthenticated calls at once
-	maxHealthWatches = 8                      // of one connection
+	maxHealthWatches = 8                      // on one connection
 )
 
 // unauthenticated has the calls of unauthenticated clients. The zero value has none.

@@ -40,7 +40,7 @@ const (
 	maxMessage     = 4 << 10
 	maxHeaders     = 8 << 10
 	maxStreams     = 100 // calls at once; RFC 9113 advises against less
-	maxIDStreams   = 16  // of those: each may hold a window of requests and one of answers
+	maxIDStreams   = 16  // calls at once that are streams of IDs: each may hold a window of requests and one of answers
 	readBuffer     = 8 << 10
 	connectTimeout = 5 * time.Second
 	minPing        = 5 * time.Second // a client that pings more often is disconnected
@@ -60,7 +60,7 @@ type Config struct {
 	Reader  *status.Reader
 	Logger  *slog.Logger // nil: slog.Default
 	Drainer *operate.Drainer
-	Feed    *feed.Feed // of events; nil: nobody can watch them
+	Feed    *feed.Feed // nil: nobody can watch events
 }
 
 // Server has the gRPC services of one node. All methods are safe for concurrent use.
