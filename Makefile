@@ -272,6 +272,7 @@ nightly-check: $(GOTEST)
 
 nightly-tests: $(GOTEST)
 	$(call tests-of,nightly) -count 1 -timeout 3h ./...
+	$(call race-of,nightly-race) -timeout $(TIMEOUT) ./internal/lease/protocol -seeds $(SEEDS) -skip TestEveryCallFails
 
 nightly-soak:
 	$(MAKE) --no-print-directory chaos-soak SOAK=2h
@@ -303,8 +304,8 @@ check-static: tools
 	@failed=0; for m in . $(MODULES); do echo "== staticcheck $$m"; (cd $$m && $(TOOLS)/staticcheck ./...) || failed=1; done; exit $$failed
 
 # The lease schedules run in one goroutine, where -race finds nothing and costs
-# tenfold: all of them run without it, and some with it. Of the agreement of whole
-# nodes in simulated time, hours of it, the same. Whole nodes in testing/synctest run
+# tenfold: they run without it here, and some with it every night. Of the agreement of
+# whole nodes in simulated time, hours of it, some run with it. Whole nodes in testing/synctest run
 # on one processor with -race (-cpu 1): the timers of a bubble share one context of the
 # race detector, and two threads that look at their channels at once corrupt it (Go 1.26;
 # a SIGSEGV outside Go code). Timed tests share the machine badly, so packages run
@@ -312,11 +313,10 @@ check-static: tools
 check-tests: $(GOTEST)
 	@echo "== go test -race"
 	@failed=0; \
-	$(call tests-of,tests-1) -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol ./chaos/agreement ./chaos/sim ./chaos/virtual ./chaos/archtest ./chaos/planted || failed=1; \
-	$(call race-of,tests-2) -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol -seeds $(SEEDS) -skip TestEveryCallFails || failed=1; \
-	$(call race-of,tests-3) -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)' || failed=1; \
-	$(call race-of,tests-4) -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual || failed=1; \
-	$(call race-of,tests-5) -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$') || failed=1; \
+	$(call tests-of,tests-1) -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol ./chaos/agreement ./chaos/sim ./chaos/archtest ./chaos/planted || failed=1; \
+	$(call race-of,tests-2) -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)' || failed=1; \
+	$(call race-of,tests-3) -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual || failed=1; \
+	$(call race-of,tests-4) -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$') || failed=1; \
 	exit $$failed
 
 # Modules of their own: what they need shall not become what the product needs. Their tests
