@@ -11,6 +11,7 @@ SOAK    ?= 8h# of `make chaos-soak`
 WORKER_IDS ?= 10000000# of `make chaos-workers`
 SEEDS   ?= 60# random lease schedules under -race; 300 without
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree# agreement tests run with -race too
+UNRACED ?= TestMoreScripts|TestReadme|TestFiveMinutes|TestCallIt|TestBreakIt|TestGuide|TestRole# tests of processes that are built without -race, or of hundreds of short ones
 E2E_IDS ?= 10000000# of the end-to-end run by itself
 MUTATED ?= gen lease lease/repair clock node server/resp server/respserver wire client embed# packages of `make mutation` without PKG
 AT_ONCE ?= 2# steps of `make check` beside each other
@@ -265,10 +266,10 @@ $(GOTEST): $(wildcard chaos/tier/*.go chaos/tier/gotest/*.go)
 within = began=$$(date +%s); GOFLAGS="$(GOFLAGS) -count=1" $(MAKE) --no-print-directory $(1) && \
 	$(GOTEST) -report -each $(2) -all $(3) -took $$(( $$(date +%s) - began ))s $(BIN)/$(1)/*.tests
 nightly-test: $(GOTEST)
-	$(call within,test,30s,2m)
+	$(call within,test,60s,2m)
 
 nightly-check: $(GOTEST)
-	$(call within,check,5m,20m)
+	$(call within,check,10m,20m)
 
 nightly-tests: $(GOTEST)
 	$(call tests-of,nightly) -count 1 -timeout 3h ./...
@@ -316,7 +317,8 @@ check-tests: $(GOTEST)
 	$(call tests-of,tests-1) -p 2 -timeout $(TIMEOUT) ./internal/lease/protocol ./chaos/agreement ./chaos/sim ./chaos/archtest ./chaos/planted || failed=1; \
 	$(call race-of,tests-2) -cpu 1 -timeout $(TIMEOUT) ./chaos/agreement -run '$(RACED)' || failed=1; \
 	$(call race-of,tests-3) -cpu 1 -timeout $(TIMEOUT) ./chaos/virtual || failed=1; \
-	$(call race-of,tests-4) -p 2 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$') || failed=1; \
+	$(call tests-of,tests-4) -timeout $(TIMEOUT) ./cmd/allocator -run '$(UNRACED)' || failed=1; \
+	$(call race-of,tests-5) -p 2 -timeout $(TIMEOUT) -skip '$(UNRACED)' $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$') || failed=1; \
 	exit $$failed
 
 # Modules of their own: what they need shall not become what the product needs. Their tests
