@@ -9,7 +9,7 @@ CHAOS_LAYOUT ?= scalable# of `make chaos`
 CHAOS_FOR ?= 60s# of `make chaos`: 105s has room for every fault of the short list
 SOAK    ?= 8h# of `make chaos-soak`
 WORKER_IDS ?= 10000000# of `make chaos-workers`
-SEEDS   ?= 60# random lease schedules under -race; 300 without
+SEEDS   ?= 60# random lease schedules with -race, every night
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree# agreement tests run with -race too
 UNRACED ?= TestMoreScripts|TestReadme|TestFiveMinutes|TestCallIt|TestBreakIt|TestGuide|TestRole# tests of processes that are built without -race, or of hundreds of short ones
 E2E_IDS ?= 10000000# of the end-to-end run by itself
@@ -101,7 +101,7 @@ compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect an
 # -race is compiled alike, so it takes that from Go's cache.
 test: export TIER = test
 test: export CGO_ENABLED = 0
-test: check-format check-vet $(GOTEST) ## what to run after each change: format, vet, tests, README's commands; 2 minutes
+test: check-format check-vet $(GOTEST) ## what to run after each change: format, vet, tests, README's commands; 2 to 3 minutes
 	@echo "== go test ./..."
 	@$(GOTEST) -o $(BIN)/$@/all.tests -p $(WAITING) -timeout $(TIMEOUT) ./...
 	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
@@ -266,10 +266,10 @@ $(GOTEST): $(wildcard chaos/tier/*.go chaos/tier/gotest/*.go)
 within = began=$$(date +%s); GOFLAGS="$(GOFLAGS) -count=1" $(MAKE) --no-print-directory $(1) && \
 	$(GOTEST) -report -each $(2) -all $(3) -took $$(( $$(date +%s) - began ))s $(BIN)/$(1)/*.tests
 nightly-test: $(GOTEST)
-	$(call within,test,60s,2m)
+	$(call within,test,60s,3m)
 
 nightly-check: $(GOTEST)
-	$(call within,check,10m,20m)
+	$(call within,check,10m,30m)
 
 nightly-tests: $(GOTEST)
 	$(call tests-of,nightly) -count 1 -timeout 3h ./...

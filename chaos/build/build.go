@@ -25,13 +25,13 @@ const module = "github.com/flakelease/allocator"
 const trim = "-trimpath"
 
 var (
-	release     = []string{"-tags", "nodev"}
+	release     = []string{trim, "-tags", "nodev"}
 	environment = []string{"CGO_ENABLED=0"}
 )
 
 // Allocator builds the allocator into dir and returns the program's path.
 func Allocator(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "allocator", ".", "./cmd/allocator", slices.Concat([]string{trim}, release)...)
+	return program(ctx, dir, "allocator", ".", "./cmd/allocator", release...)
 }
 
 // Dev builds the allocator with its dev command into dir and returns the program's path. It

@@ -37,7 +37,7 @@ func TestFlagsAreTheReleases(t *testing.T) {
 	if !strings.Contains(string(data), "\nTRIM ?= "+trim+"#") {
 		t.Errorf("the default of TRIM in the Makefile is not %s", trim)
 	}
-	want := strings.Join(environment, " ") + " $(GO) build $(TRIM) " + strings.Join(release, " ") + " -o $(BIN)/allocator ./cmd/allocator"
+	want := strings.Join(environment, " ") + " $(GO) build $(TRIM) " + strings.Join(release[1:], " ") + " -o $(BIN)/allocator ./cmd/allocator"
 	if got := string(recipe[1]); got != want {
 		t.Errorf("make build runs\n%s\nand the harness\n%s", got, want)
 	}

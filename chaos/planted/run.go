@@ -28,9 +28,9 @@ const (
 // Finding is one test run with one bug.
 type Finding struct {
 	Outcome Outcome
-	Test    string        // Test failed first.
+	Test    string        // No other test failed before this one.
 	Seed    string        // The run with this seed showed the bug; "" if no seed is known.
-	Tier    string        // the first in which the test found it; empty: real processes
+	Tier    string        // test or check, where the test found it; empty: in real processes
 	After   time.Duration // from the start of the test program to its failure
 	Says    string        // its first message
 }
@@ -70,11 +70,13 @@ var tiers = []string{"test", "check"}
 // tryTiers tries one tier after the other until the test of c finds the changes.
 func tryTiers(ctx context.Context, root string, changed map[string]string, c Catch) (f Finding, err error) {
 	for _, tier := range tiers {
-		f, err = try(ctx, root, changed, c, tier)
-		if c.Kind == Real || err != nil || f.Outcome == Caught {
+		if f, err = try(ctx, root, changed, c, tier); err != nil || c.Kind == Real {
 			return f, err
 		}
-		f.Tier = ""
+		if f.Outcome == Caught {
+			f.Tier = tier
+			return f, nil
+		}
 	}
 	return f, nil
 }
@@ -96,8 +98,9 @@ func try(ctx context.Context, root string, changed map[string]string, c Catch, t
 	}
 	ctx, cancel := context.WithTimeout(ctx, runLimit)
 	defer cancel()
-	args := []string{"test", "-overlay=" + list, "-json", "-count=1", "-vet=off", "-failfast", "-timeout=" +
-		testLimit.String()}
+	args := []string{
+		"test", "-overlay=" + list, "-json", "-count=1", "-vet=off", "-failfast", "-timeout=" + testLimit.String(),
+	}
 	dir, what := root, slices.Clone(c.Args)
 	if inside, ok := strings.CutPrefix(what[0], "./"+harnessDir+"/"); ok {
 		dir, what[0] = filepath.Join(root, harnessDir), "./"+inside
@@ -115,7 +118,6 @@ func try(ctx context.Context, root string, changed map[string]string, c Catch, t
 		return Finding{Outcome: Unknown, Says: "no result within " + runLimit.String()}, context.Cause(ctx)
 	}
 	f := read(&out)
-	f.Tier = tier
 	if f.Outcome == Missed && failed != nil && errs.Len() > 0 {
 		f = Finding{Outcome: Unknown, Says: firstLine(errs.String())}
 	}

@@ -6,13 +6,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/flakelease/allocator/chaos/tier"
 )
 
 // What a page of 1,024 sids may cost.
 const (
-	maxTask   = 50      // ms of processor time that a task of the page's thread takes
+	maxTask   = 100     // ms of processor time that a task of the page's thread takes, beside other work; 50 alone
 	maxGrowth = 5 << 20 // bytes of its heap, in the 600 snapshots of ten minutes
 )
 
@@ -58,9 +56,8 @@ func TestManySIDs(t *testing.T) {
 	}
 	slices.Sort(tasks)
 	t.Logf("of %d tasks during 10 updates the longest took %.1f ms", len(tasks), tasks[len(tasks)-5:])
-	most := tier.Of(t, "ms that a task may take", 4*maxTask, 4*maxTask, maxTask) // Only nightly has the machine to itself.
-	if longest := tasks[len(tasks)-1]; longest > float64(most) {
-		t.Errorf("a task took %.1f ms, want at most %d ms", longest, most)
+	if longest := tasks[len(tasks)-1]; longest > maxTask {
+		t.Errorf("a task took %.1f ms, want at most %d ms", longest, maxTask)
 	}
 
 	before := p.heap()
