@@ -132,8 +132,10 @@ func (c *Client) NextN(ctx context.Context, dst []flake.ID) error {
 // that, and below 1, the error is a *Refusal with InvalidCount.
 func (c *Client) Block(ctx context.Context, n int) (Block, error) {
 	if n < 1 || n > maxBlock {
-		return Block{}, &Refusal{Reason: InvalidCount,
-			Message: fmt.Sprintf("count is %d: ask for 1 to %d", n, maxBlock)}
+		return Block{}, &Refusal{
+			Reason:  InvalidCount,
+			Message: fmt.Sprintf("count is %d: ask for 1 to %d", n, maxBlock),
+		}
 	}
 	return c.take(ctx, n)
 }

@@ -225,9 +225,12 @@ func layoutOf(res *pb.AllocateResponse) (flake.Layout, error) {
 func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block, error) {
 	layout, known := layoutOf(res)
 	b := Block{
-		First: flake.ID(res.GetFirst()), Count: int(res.GetCount()), Stride: res.GetStride(),
+		First:  flake.ID(res.GetFirst()),
+		Count:  int(res.GetCount()),
+		Stride: res.GetStride(),
 		SID:    flake.SID(res.GetSid()),
-		Format: flake.Format{Layout: layout, Epoch: res.GetEpochUnixMs()}, Node: res.GetNode(),
+		Format: flake.Format{Layout: layout, Epoch: res.GetEpochUnixMs()},
+		Node:   res.GetNode(),
 	}
 	switch {
 	case known != nil:

@@ -87,8 +87,12 @@ func (e *endpoint) dial() (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: 2 * o.AttemptTimeout,
-			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
-				MaxDelay: time.Second},
+			Backoff: backoff.Config{
+				BaseDelay:  50 * time.Millisecond,
+				Multiplier: 1.6,
+				Jitter:     0.2,
+				MaxDelay:   time.Second,
+			},
 		}),
 	}
 	if o.TLS == nil || o.TLS.ServerName == "" { // a certificate is for the name, not the address

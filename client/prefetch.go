@@ -54,22 +54,26 @@ type prefetcher struct {
 	waiting  sync.WaitGroup // calls in takeSlow; Add only with mu held and closed false
 	spare    *segment       // follows cur; nil: not there yet
 	fetching bool
-	size     int           // the next block's, if callers that wait need no more
+	size     int           // IDs of the next block, if callers that wait need no more
 	wanted   int           // IDs that callers who wait need
 	limit    int           // largest block
 	floor    int64         // IDs up to here are not given
 	changed  chan struct{} // closed when a fetch ends
 	fetches  int           // begun
 	failed   int           // the number of the last that failed
-	err      error         // why fetch number failed did
+	err      error         // why that fetch failed
 	given    int64         // IDs of sealed segments that calls took
 
 	last atomic.Pointer[error] // nil if the last attempt to fetch did not fail
 }
 
 func newPrefetcher(c *Client) *prefetcher {
-	p := &prefetcher{c: c, size: min(firstPrefetch, c.o.MaxPrefetch), limit: c.o.MaxPrefetch,
-		changed: make(chan struct{})}
+	p := &prefetcher{
+		c:       c,
+		size:    min(firstPrefetch, c.o.MaxPrefetch),
+		limit:   c.o.MaxPrefetch,
+		changed: make(chan struct{}),
+	}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	p.cur.Store(spent())
 	return p

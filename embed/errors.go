@@ -93,6 +93,10 @@ func (a *Allocator) refusal(err error) error {
 	if r.Reason == node.Draining && a.closing.Load() {
 		return ErrClosed
 	}
-	return &client.Refusal{Reason: client.Reason(r.Reason.String()), Message: r.Message, RetryAfter: r.RetryAfter,
-		Metadata: r.Metadata}
+	return &client.Refusal{
+		Reason:     client.Reason(r.Reason.String()),
+		Message:    r.Message,
+		RetryAfter: r.RetryAfter,
+		Metadata:   r.Metadata,
+	}
 }

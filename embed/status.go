@@ -36,11 +36,18 @@ type Status struct {
 func (a *Allocator) Status() Status {
 	st := a.node.Stats()
 	s := Status{
-		Node: st.Name, Instance: string(st.Instance), SID: -1,
-		SIDs: st.Lease.SIDs.String(), PoolSize: st.Lease.PoolSize, PoolHeld: st.Lease.PoolHeld,
-		Verdict: st.Verdict.State.String(), Confirmed: st.Verdict.State == clock.Open &&
-			st.Verdict.Confirmed(), Offset: st.Verdict.Offset.Duration(),
-		Issued: st.Issued, Unverified: st.Unverified,
+		Node:     st.Name,
+		Instance: string(st.Instance),
+		SID:      -1,
+		SIDs:     st.Lease.SIDs.String(),
+		PoolSize: st.Lease.PoolSize,
+		PoolHeld: st.Lease.PoolHeld,
+		Verdict:  st.Verdict.State.String(),
+		Confirmed: st.Verdict.State == clock.Open &&
+			st.Verdict.Confirmed(),
+		Offset:     st.Verdict.Offset.Duration(),
+		Issued:     st.Issued,
+		Unverified: st.Unverified,
 	}
 	if r := a.node.Ready(); r != nil {
 		s.Refusing, s.Message = client.Reason(r.Reason.String()), r.Message

@@ -56,8 +56,8 @@ func (f Format) InitialEntropy(random []byte) (uint32, error) {
 		return 0, err
 	}
 	if len(random) != f.Layout.InitialSize() {
-		return 0, fmt.Errorf("%w: %d bytes, layout %v takes %d", ErrEntropySize, len(random), f.Layout,
-			f.Layout.InitialSize())
+		return 0, fmt.Errorf("%w: %d bytes, layout %v takes %d",
+			ErrEntropySize, len(random), f.Layout, f.Layout.InitialSize())
 	}
 	return f.initialEntropy(random), nil
 }

@@ -153,8 +153,8 @@ func (l Layout) Validate() error {
 	case l.SequenceBits() < 1 || l.SequenceBits() > maxSequenceBits:
 		return fmt.Errorf("%w: %d bits of sequence: use 1 to %d", ErrLayout, l.SequenceBits(), maxSequenceBits)
 	case l.Start() > 0 && (l.Random() || l.Start() > 1<<l.SequenceBits()):
-		return fmt.Errorf("%w: start %d: it is for sequences that count, and at most %d", ErrLayout, l.Start(),
-			1<<l.SequenceBits())
+		return fmt.Errorf("%w: start %d: it is for sequences that count, and at most %d",
+			ErrLayout, l.Start(), 1<<l.SequenceBits())
 	}
 	return nil
 }

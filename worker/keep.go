@@ -84,11 +84,11 @@ func (k *keep) wanted() { k.demand = true }
 func (k *keep) answered(w *pb.Worker, sent time.Duration) error {
 	switch {
 	case w.GetId() != k.id || w.GetHandle() != k.handle || w.GetNotBeforeUnixMs() != k.notBefore:
-		return fmt.Errorf("%w: it answered for worker %.40q of term %d instead of %s", ErrContract, w.GetId(),
-			w.GetTerm(), k.id)
+		return fmt.Errorf("%w: it answered for worker %.40q of term %d instead of %s",
+			ErrContract, w.GetId(), w.GetTerm(), k.id)
 	case w.GetNotAfterUnixMs() < k.notAfter:
-		return fmt.Errorf("%w: not_after of worker %s went back from %d to %d", ErrContract, k.id, k.notAfter,
-			w.GetNotAfterUnixMs())
+		return fmt.Errorf("%w: not_after of worker %s went back from %d to %d",
+			ErrContract, k.id, k.notAfter, w.GetNotAfterUnixMs())
 	}
 	k.notAfter, k.fails, k.refusal, k.began = w.GetNotAfterUnixMs(), 0, nil, sent
 	// By the node's clock alone: this machine's may be wrong. The answer took some time,

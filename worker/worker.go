@@ -141,8 +141,8 @@ func (w *Worker) untilBegun(ctx context.Context) error {
 		case <-w.lost:
 			return w.Err()
 		case <-ctx.Done():
-			return fmt.Errorf("%w: worker %s begins in %v: every number was used a short time ago: %w", ErrNotYet,
-				w.id, ms(wait), ctx.Err())
+			return fmt.Errorf("%w: worker %s begins in %v: every number was used a short time ago: %w",
+				ErrNotYet, w.id, ms(wait), ctx.Err())
 		}
 	}
 }

@@ -66,8 +66,8 @@ func TestFleetStepsTooFar(t *testing.T) {
 }
 
 // TestFleetIsAccepted: clocks that were an hour behind when their nodes started are all
-// set right. Nobody follows until an operator accepts the time; then all do, and at most
-// the rest of an extension is refused.
+// set right. Nobody follows until an operator accepts the time; then all do. At most the
+// rest of an extension is refused, and some seconds by a node that reads of it last.
 func TestFleetIsAccepted(t *testing.T) {
 	for _, size := range []int{1, 3} {
 		t.Run(map[int]string{1: "alone", 3: "three"}[size], func(t *testing.T) {

@@ -28,9 +28,14 @@ func newStore() *store {
 
 // clone returns a copy that shares nothing that changes.
 func (s *store) clone() *store {
-	c := &store{revision: s.revision, compacted: s.compacted, keys: slices.Clone(s.keys),
-		events:   slices.Clone(s.events),
-		versions: maps.Clone(s.versions), attached: map[int64]map[string]bool{}}
+	c := &store{
+		revision:  s.revision,
+		compacted: s.compacted,
+		keys:      slices.Clone(s.keys),
+		events:    slices.Clone(s.events),
+		versions:  maps.Clone(s.versions),
+		attached:  map[int64]map[string]bool{},
+	}
 	for k, v := range c.versions {
 		c.versions[k] = slices.Clone(v)
 	}
@@ -89,8 +94,14 @@ func (t *txn) end() {
 
 func (t *txn) put(key string, value []byte, lease int64) (prev *mvccpb.KeyValue) {
 	prev = t.get(key, t.at)
-	kv := &mvccpb.KeyValue{Key: []byte(key), Value: bytes.Clone(value), CreateRevision: t.at, ModRevision: t.at,
-		Version: 1, Lease: lease}
+	kv := &mvccpb.KeyValue{
+		Key:            []byte(key),
+		Value:          bytes.Clone(value),
+		CreateRevision: t.at,
+		ModRevision:    t.at,
+		Version:        1,
+		Lease:          lease,
+	}
 	if prev != nil {
 		kv.CreateRevision, kv.Version = prev.CreateRevision, prev.Version+1
 		delete(t.attached[prev.Lease], key)

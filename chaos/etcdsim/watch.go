@@ -160,9 +160,13 @@ func (w *watcher) flush() error {
 		w.s.mu.Unlock()
 		if own.from < compacted {
 			delete(w.open, id)
-			err := w.stream.Send(&pb.WatchResponse{Header: header, WatchId: id, Canceled: true,
+			err := w.stream.Send(&pb.WatchResponse{
+				Header:          header,
+				WatchId:         id,
+				Canceled:        true,
 				CompactRevision: compacted,
-				CancelReason:    rpctypes.ErrGRPCCompacted.Error()})
+				CancelReason:    rpctypes.ErrGRPCCompacted.Error(),
+			})
 			if err != nil {
 				return err
 			}

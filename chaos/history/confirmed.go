@@ -132,8 +132,8 @@ func (c *Confirmed) Finish() Result {
 		missing = "etcd's record of windows is not in the history"
 		c.findings = findings{} // without windows nothing is held against IDs
 	}
-	r := c.result("confirmed", "I3", fmt.Sprintf("%d answers, their windows seen before or within %v", c.answers,
-		time.Duration(c.lag)), missing)
+	r := c.result("confirmed", "I3",
+		fmt.Sprintf("%d answers, their windows seen before or within %v", c.answers, time.Duration(c.lag)), missing)
 	r.Measurements = []Measurement{{"latest record", float64(c.worst) / 1e6, "ms"}}
 	return r
 }

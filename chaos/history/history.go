@@ -101,9 +101,11 @@ func (h *History) unique() []Violation {
 	var out []Violation
 	for _, i := range issues {
 		if from, to := h.Format.SID(i.First), h.Format.SID(i.Last()); from != to {
-			out = append(out, Violation{Claim: "I1",
+			out = append(out, Violation{
+				Claim: "I1",
 				Detail: fmt.Sprintf("%s issued %d from %v: they run from sid %d into sid %d",
-					i.Process, i.Count, i.First, from, to)})
+					i.Process, i.Count, i.First, from, to),
+			})
 		}
 	}
 	for i := 1; i < len(issues); i++ {
@@ -112,9 +114,11 @@ func (h *History) unique() []Violation {
 			continue
 		}
 		if b.First <= a.Last() {
-			out = append(out, Violation{Claim: "I1",
+			out = append(out, Violation{
+				Claim: "I1",
 				Detail: fmt.Sprintf("%s issued %d from %v, and %s issued %d from %v",
-					a.Process, a.Count, a.First, b.Process, b.Count, b.First)})
+					a.Process, a.Count, a.First, b.Process, b.Count, b.First),
+			})
 		}
 		if b.Last() < a.Last() {
 			issues[i] = a // a reaches further: the next block is held against it
@@ -141,9 +145,11 @@ func (h *History) perProcess() []Violation {
 				highest = max(highest, ended[next].Last())
 			}
 			if i.First <= highest {
-				out = append(out, Violation{Claim: "I2",
+				out = append(out, Violation{
+					Claim: "I2",
 					Detail: fmt.Sprintf("%s had answered %v before the call that got %v",
-						process, highest, i.First)})
+						process, highest, i.First),
+				})
 			}
 		}
 	}
@@ -177,9 +183,11 @@ func (h *History) reserved() []Violation {
 			}
 		}
 		if need <= to {
-			out = append(out, Violation{Claim: "I3",
+			out = append(out, Violation{
+				Claim: "I3",
 				Detail: fmt.Sprintf("%s issued %v, and millisecond %d of sid %d was not confirmed to it",
-					i.Process, i.First, need, sid)})
+					i.Process, i.First, need, sid),
+			})
 		}
 	}
 	return out
@@ -199,13 +207,17 @@ func (h *History) disjoint() []Violation {
 		case a.SID != b.SID:
 		case b.Released && b.Term == a.Term && b.Ceil <= a.Ceil:
 		case b.Base < a.Ceil:
-			out = append(out, Violation{Claim: "I4",
+			out = append(out, Violation{
+				Claim: "I4",
 				Detail: fmt.Sprintf("sid %d: window [%d,%d) at revision %d follows a ceiling of %d",
-					b.SID, b.Base, b.Ceil, b.Rev, a.Ceil)})
+					b.SID, b.Base, b.Ceil, b.Rev, a.Ceil),
+			})
 		case b.Term < a.Term:
-			out = append(out, Violation{Claim: "I4",
+			out = append(out, Violation{
+				Claim: "I4",
 				Detail: fmt.Sprintf("sid %d: term %d at revision %d follows term %d",
-					b.SID, b.Term, b.Rev, a.Term)})
+					b.SID, b.Term, b.Rev, a.Term),
+			})
 		}
 	}
 	return out

@@ -38,8 +38,12 @@ type runOnSID struct {
 
 // NewOrder returns the check.
 func NewOrder() *Order {
-	return &Order{format: flake.Default, runs: map[string]*highest{}, sessions: map[string]*highest{},
-		sids: map[flake.SID]*sidOrder{}}
+	return &Order{
+		format:   flake.Default,
+		runs:     map[string]*highest{},
+		sessions: map[string]*highest{},
+		sids:     map[flake.SID]*sidOrder{},
+	}
 }
 
 // Add takes calls, and the layout from the setup.
@@ -66,8 +70,8 @@ func (o *Order) Add(op *Op) {
 	if a.session != "" && a.after != 0 {
 		h := marks(o.sessions, a.session)
 		if id, ok := h.before(a.seq); ok && first <= id {
-			o.add("I2", op.Time, "session %s had %v before it asked, after %v, and got %v of %s", a.session, id,
-				a.after, first, op.who())
+			o.add("I2", op.Time, "session %s had %v before it asked, after %v, and got %v of %s",
+				a.session, id, a.after, first, op.who())
 		}
 		h.add(o.seq, last)
 	}
@@ -88,14 +92,14 @@ func (o *Order) sid(op *Op, a asked) {
 		for _, other := range slices.Sorted(maps.Keys(s.runs)) {
 			r := s.runs[other]
 			if id, ok := r.before(a.seq); ok && other != who && first <= id && last >= r.smallest {
-				o.add("I2", op.Time, "sid %d: %s had answered %v before the call began that got %v of %s", sid, other,
-					id, first, who)
+				o.add("I2", op.Time,
+					"sid %d: %s had answered %v before the call began that got %v of %s", sid, other, id, first, who)
 			}
 		}
 		if r := s.runs[who]; r != nil && op.Run == "" {
 			if id, ok := r.before(a.seq); ok && first <= id {
-				o.add("I2", op.Time, "sid %d: %s had answered %v before the call began that got %v", sid, who, id,
-					first)
+				o.add("I2", op.Time, "sid %d: %s had answered %v before the call began that got %v",
+					sid, who, id, first)
 			}
 		}
 	}

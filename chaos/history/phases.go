@@ -210,8 +210,16 @@ func (p *Phases) Finish() Result {
 	var rows []FaultPhases
 	var total Served
 	for n, h := range p.all {
-		row := FaultPhases{Fault: h.f, ID: h.fault.ID, Targets: h.fault.Targets, Start: h.at, Stop: h.stopped,
-			Fired: h.fired, FirstMs: -1, BackMs: -1}
+		row := FaultPhases{
+			Fault:   h.f,
+			ID:      h.fault.ID,
+			Targets: h.fault.Targets,
+			Start:   h.at,
+			Stop:    h.stopped,
+			Fired:   h.fired,
+			FirstMs: -1,
+			BackMs:  -1,
+		}
 		start, stop := int(h.at/slot), end
 		if h.stopped >= 0 {
 			stop = int(h.stopped/slot) + 1

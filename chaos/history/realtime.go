@@ -101,8 +101,8 @@ func (r *RealTime) Finish() Result {
 	case r.late.n == 0:
 		missing = "no two answers in turn while verdicts were open"
 	}
-	res := r.result("real time", "I5", fmt.Sprintf("%d answers, at most %d ms behind one before", r.late.n,
-		r.late.max), missing)
+	res := r.result("real time", "I5",
+		fmt.Sprintf("%d answers, at most %d ms behind one before", r.late.n, r.late.max), missing)
 	res.Measurements = r.late.measurements("inversion")
 	return res
 }

@@ -79,8 +79,8 @@ func (d *Deadlines) Add(op *Op) {
 				"deadline of %d ms",
 				i.f, i.fault.ID, seconds(i.at), op.who(), op.Block.First, seconds(a.at), i.fault.DeadlineMs)
 		case op.Type == Fail && op.Reason != i.fault.Must && !allows(i.fault.May, op.Reason):
-			d.add("refusal", op.Time, "%s (%d): %s refused with %s, not with %s", i.f, i.fault.ID, op.who(),
-				op.Reason, i.fault.Must)
+			d.add("refusal", op.Time, "%s (%d): %s refused with %s, not with %s",
+				i.f, i.fault.ID, op.who(), op.Reason, i.fault.Must)
 		}
 	}
 }
@@ -96,8 +96,8 @@ func (d *Deadlines) Finish() Result {
 		case duty.refused > 0:
 			firsts = append(firsts, FirstRefusal{duty.on.f, duty.on.fault.ID, duty.node, int64(duty.worst) / 1e6})
 		case missing == "":
-			missing = fmt.Sprintf("%s (%d): no call was seen refused by %s with %s", duty.on.f, duty.on.fault.ID,
-				duty.node, duty.on.fault.Must)
+			missing = fmt.Sprintf("%s (%d): no call was seen refused by %s with %s",
+				duty.on.f, duty.on.fault.ID, duty.node, duty.on.fault.Must)
 		}
 		if duty.late == 0 && missing == "" {
 			missing = fmt.Sprintf("%s (%d): no client asked %s after its deadline of %d ms", duty.on.f,

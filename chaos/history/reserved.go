@@ -166,11 +166,11 @@ func (r *Reserved) follows(op *Op, a, b Window) {
 		r.add("I4", op.Time, "sid %d: window [%d,%d) of %s at revision %d follows a ceiling of %d", b.SID, b.Base,
 			b.Ceil, op.who(), b.Rev, a.Ceil)
 	case b.Ceil < b.Base:
-		r.add("I4", op.Time, "sid %d: window [%d,%d) of %s at revision %d ends before it begins", b.SID, b.Base,
-			b.Ceil, op.who(), b.Rev)
+		r.add("I4", op.Time, "sid %d: window [%d,%d) of %s at revision %d ends before it begins",
+			b.SID, b.Base, b.Ceil, op.who(), b.Rev)
 	case b.Term == a.Term && b.Instance != a.Instance:
-		r.add("I4", op.Time, "sid %d: term %d was %s's and is %s's at revision %d", b.SID, b.Term, a.Instance,
-			b.Instance, b.Rev)
+		r.add("I4", op.Time, "sid %d: term %d was %s's and is %s's at revision %d",
+			b.SID, b.Term, a.Instance, b.Instance, b.Rev)
 	}
 }
 
@@ -192,8 +192,8 @@ func (r *Reserved) Finish() Result {
 			have = *granted
 		}
 		if ms, ok := r.used[k].without(have); ok {
-			r.add("I3", 0, "%s answered IDs of millisecond %d of sid %d, which no window of its own holds", k.run, ms,
-				k.sid)
+			r.add("I3", 0, "%s answered IDs of millisecond %d of sid %d, which no window of its own holds",
+				k.run, ms, k.sid)
 		}
 	}
 	missing := ""

@@ -27,8 +27,8 @@ func OwnNetwork(t *testing.T, prepare func() string) (prepared string, ok bool) 
 		}
 		return prepared, true
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.timeout",
-		"10m")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run",
+		"^"+t.Name()+"$", "-test.v", "-test.timeout", "10m")
 	cmd.Env = append(os.Environ(), inside+"="+t.Name()+" "+prepare())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if uid, gid := os.Getuid(), os.Getgid(); uid != 0 {

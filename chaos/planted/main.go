@@ -138,8 +138,10 @@ func plantAll(ctx context.Context, root string, list []Bug, atOnce int) []Result
 			return
 		}
 		if f := healthy[r.Catch.String()]; f.Outcome != Missed {
-			r.Finding = Finding{Outcome: Unknown,
-				Says: fmt.Sprintf("the test fails without the bug: %s%s", f.Says, f.Test)}
+			r.Finding = Finding{
+				Outcome: Unknown,
+				Says:    fmt.Sprintf("the test fails without the bug: %s%s", f.Says, f.Test),
+			}
 		} else if changed, err := r.Bug.apply(root); err != nil {
 			r.Finding = Finding{Outcome: Unknown, Says: err.Error()}
 		} else if r.Finding, err = tryTiers(ctx, root, changed, r.Catch); err != nil {

@@ -73,8 +73,13 @@ type Plan struct {
 // Default returns the plan of n nodes with default settings in layout fleet.
 func Default(n int) Plan {
 	l := config.Default().Lease
-	return Plan{Nodes: n, Layout: flake.Fleet, ExtendEvery: l.ExtendEvery, KeepAlive: l.KeepAlive,
-		ReloadEvery: l.ReloadEvery}
+	return Plan{
+		Nodes:       n,
+		Layout:      flake.Fleet,
+		ExtendEvery: l.ExtendEvery,
+		KeepAlive:   l.KeepAlive,
+		ReloadEvery: l.ReloadEvery,
+	}
 }
 
 // Sizes on the wire, in bytes. Those of records follow from what is stored; the
@@ -100,9 +105,17 @@ var sample = struct{ space, era, holder, window, node, ledger int }{
 	space:  kv("config", lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: aUUID}),
 	era:    kv("era", lease.Era{Number: 1, Cluster: 1 << 63}),
 	holder: kv("holder/100", lease.Holder{Instance: aUUID, Node: aNode}),
-	window: kv("window/100", lease.Window{Era: 1, Term: 1, Instance: aUUID, Node: aNode,
-		Nonce: "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
-		Base:  aTime, Ceil: aTime, State: lease.Active, Wall: aTime}),
+	window: kv("window/100", lease.Window{
+		Era:      1,
+		Term:     1,
+		Instance: aUUID,
+		Node:     aNode,
+		Nonce:    "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+		Base:     aTime,
+		Ceil:     aTime,
+		State:    lease.Active,
+		Wall:     aTime,
+	}),
 	node: kv("node/"+aUUID, lease.Registration{Instance: aUUID, Node: aNode, Version: "v1.0.0",
 		GRPC: "host100:9000", HTTP: "host100:8080", Gossip: "10.0.0.100:7946"}),
 	ledger: kv("ledger/100/00000000000000000001",
@@ -202,8 +215,8 @@ func Differences(m Measured) (out []string) {
 	compare("packets of gossip", m.Calm.GossipPackets, c.GossipPackets, 0.05)
 	compare("bytes of gossip", m.Calm.GossipBytes, c.GossipBytes, 0.15)
 	if most := 3 / p.loadEvery(); m.CalmSeconds > 0 && m.Calm.Loads > most {
-		out = append(out, fmt.Sprintf("%d nodes: %.4f lists a second at rest, want %.4f at most", m.Nodes,
-			m.Calm.Loads, most))
+		out = append(out,
+			fmt.Sprintf("%d nodes: %.4f lists a second at rest, want %.4f at most", m.Nodes, m.Calm.Loads, most))
 	}
 	if m.Confirmed != m.Nodes {
 		out = append(out, fmt.Sprintf("%d nodes: %d are confirmed", m.Nodes, m.Confirmed))

@@ -91,8 +91,8 @@ func (p *process) checkIssued(b gen.Block, read time.Duration) {
 	truth := clock.Millis((startTime + int64(read)) / 1e6)
 	sim.points.hit(HeldAgainstTruth)
 	if off := clock.Millis(sim.plan.format.UnixMilli(b.Last())) - truth; off > limit || -off > limit+sim.plan.unit()-1 {
-		sim.violate("I5", "%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(),
-			off)
+		sim.violate("I5",
+			"%s issued %v, %d ms from the cluster's time, with its clock confirmed", p.name, b.Last(), off)
 	}
 }
 
@@ -162,8 +162,8 @@ func (p *process) checkAlone() {
 				now-w.Wall > millis(9*time.Minute) || w.Ceil > now+millis(p.sim.plan.window) {
 				continue
 			}
-			p.sim.violate("I5", "%s takes itself for the only node, and %s has not given sid %d back", p.name, h.node,
-				sid)
+			p.sim.violate("I5",
+				"%s takes itself for the only node, and %s has not given sid %d back", p.name, h.node, sid)
 		}
 	}
 }
@@ -202,8 +202,8 @@ func (p *process) checkEstimate(peer *process, a answer) {
 			continue
 		}
 		if o.RTT < 0 {
-			p.sim.violate("I5", "%s takes an answer of %s that was held for %v longer than the exchange took", p.name,
-				o.Name, -o.RTT)
+			p.sim.violate("I5",
+				"%s takes an answer of %s that was held for %v longer than the exchange took", p.name, o.Name, -o.RTT)
 		}
 		rejected := o.Age > 0 // the estimate is of an earlier answer
 		if rejected || !o.Fresh || a.lie != 0 || p.host.leapt || peer.host.leapt {
@@ -211,8 +211,8 @@ func (p *process) checkEstimate(peer *process, a answer) {
 		}
 		truth := time.Duration(peer.readings().Raw + a.clocks.Issuing - r.Clocks.Raw - r.Clocks.Issuing)
 		if off := truth - o.Offset; off.Abs() > o.Error+time.Microsecond {
-			p.sim.violate("I5", "%s takes the clock of %s for %v ± %v from its own, and it is %v", p.name, o.Name,
-				o.Offset, o.Error, truth)
+			p.sim.violate("I5", "%s takes the clock of %s for %v ± %v from its own, and it is %v",
+				p.name, o.Name, o.Offset, o.Error, truth)
 		}
 		return
 	}

@@ -43,8 +43,13 @@ func newEtcd(sim *simulation) *etcd {
 	for sid := sim.plan.spare; !sim.plan.ranges && sim.plan.part.All() &&
 		sid < sim.plan.format.Layout.Holders()-sim.plan.workers.sids.Len(); sid++ {
 		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(lease.Window{
-			Era: 1, Term: 1, Instance: "operator", Nonce: "aside", Base: sim.trueMillis(), Ceil: sim.trueMillis(),
-			State: lease.Quarantined,
+			Era:      1,
+			Term:     1,
+			Instance: "operator",
+			Nonce:    "aside",
+			Base:     sim.trueMillis(),
+			Ceil:     sim.trueMillis(),
+			State:    lease.Quarantined,
 		}))
 	}
 	const scan = 500 * time.Millisecond

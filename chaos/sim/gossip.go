@@ -163,8 +163,14 @@ func (p *process) learn(peer *process, nonce int64, a answer) {
 	if time.Duration(t4-t1) <= clock.MaxRoundTrip { // else it is not taken
 		count = min(count+1, 2)
 	}
-	p.answered[peer.name] = lastAnswer{at: t4, now: p.sim.now, count: count, newest: newest, sound: peer.host.sound &&
-		!falsePeer}
+	p.answered[peer.name] = lastAnswer{
+		at:     t4,
+		now:    p.sim.now,
+		count:  count,
+		newest: newest,
+		sound: peer.host.sound &&
+			!falsePeer,
+	}
 	p.agree(agreement.Exchange{
 		Node:   peer.host.node,
 		Sample: clock.Sample{Instance: peer.name, T1: t1, T4: t4, Hold: a.hold, Peer: a.clocks},

@@ -85,8 +85,8 @@ func (sim *simulation) expectAlive() {
 	}
 	for _, h := range sim.hosts {
 		if p := h.process; p != nil && !p.gone && !registered[p.name] {
-			sim.violate("liveness", "%s is not registered %v after all faults ended: %s", p.name, sim.settling(),
-				sim.state(p))
+			sim.violate("liveness", "%s is not registered %v after all faults ended: %s",
+				p.name, sim.settling(), sim.state(p))
 		}
 		if m := h.process.judge.machine; m != nil && !h.process.gone && m.Verdict().Phase == clock.Shut {
 			sim.violate("liveness", "%s refuses for its clock %v after all faults ended: %s", h.process.name,
@@ -249,8 +249,8 @@ func (sim *simulation) tamper() {
 	sim.run(sim.plan.extendEvery + sim.plan.timeout + sim.plan.retry + 10*sim.plan.latency)
 	for _, h := range sim.hosts {
 		if p := h.process; (all || p == victim) && !(p.latched || how.reads && sim.stopped(p, sid)) {
-			sim.violate("detection", "%s did not notice within an extension that %s: %s", p.name, how.name,
-				sim.state(p))
+			sim.violate("detection",
+				"%s did not notice within an extension that %s: %s", p.name, how.name, sim.state(p))
 		}
 	}
 	sim.run(sim.upTo(20 * time.Second)) // longer than it takes, or not
@@ -283,8 +283,11 @@ func (sim *simulation) repairSlack() repair.Slack {
 	if sim.plan.mode == Unclocked {
 		return repair.Slack{Window: max(sim.plan.window, sim.plan.workers.window)}
 	}
-	return repair.Slack{Window: max(sim.plan.window, sim.plan.workers.window), MaxSkew: sim.plan.maxSkew,
-		MaxLead: sim.plan.maxLead}
+	return repair.Slack{
+		Window:  max(sim.plan.window, sim.plan.workers.window),
+		MaxSkew: sim.plan.maxSkew,
+		MaxLead: sim.plan.maxLead,
+	}
 }
 
 // beginEra writes an era that the repair computed. Its floor must not be below that
@@ -321,8 +324,8 @@ func (sim *simulation) recover(config string) {
 	sim.run(max(next.Era.Floor-sim.trueMillis(), clock.Millis(0)).Duration() + sim.settling())
 	for _, h := range sim.hosts {
 		if why := sim.unable(h.process); why != nil {
-			sim.violate("recover", "%s does not serve after the repair: %v; %s", h.process.name, why,
-				sim.state(h.process))
+			sim.violate("recover", "%s does not serve after the repair: %v; %s",
+				h.process.name, why, sim.state(h.process))
 		} else {
 			sim.points.hit(Recovered)
 		}

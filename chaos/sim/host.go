@@ -35,10 +35,21 @@ type host struct {
 }
 
 func (sim *simulation) addHost(node string) *host {
-	h := &host{node: node, sids: sim.plan.sidsOf(len(sim.hosts)), rate: sim.rng.Int64N(100) - 50, wrong: -time.Hour,
-		sound: len(sim.hosts) >= sim.plan.faulty, noGossip: len(sim.hosts) >= sim.plan.nodes-sim.plan.withoutGossip}
-	h.reading = clock.Readings{Wall: startTime + int64(sim.now) + sim.rng.Int64N(20e6) - 10e6, Mono: 1, Raw: 1 +
-		sim.rng.Int64N(1e15), Boot: 1}
+	h := &host{
+		node:     node,
+		sids:     sim.plan.sidsOf(len(sim.hosts)),
+		rate:     sim.rng.Int64N(100) - 50,
+		wrong:    -time.Hour,
+		sound:    len(sim.hosts) >= sim.plan.faulty,
+		noGossip: len(sim.hosts) >= sim.plan.nodes-sim.plan.withoutGossip,
+	}
+	h.reading = clock.Readings{
+		Wall: startTime + int64(sim.now) + sim.rng.Int64N(20e6) - 10e6,
+		Mono: 1,
+		Raw: 1 +
+			sim.rng.Int64N(1e15),
+		Boot: 1,
+	}
 	h.at = sim.now
 	sim.hosts = append(sim.hosts, h)
 	if !h.sound && sim.chance(sim.plan.wrongAtStart) {

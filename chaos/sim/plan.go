@@ -267,8 +267,8 @@ func (sim *simulation) planFaults() {
 	}))
 	sim.every(p.suspend, faultyHost(func(h *host) { sim.sleep(h, sim.logTime(time.Second, time.Minute), false) }))
 	sim.every(p.migrate, faultyHost(func(h *host) {
-		sim.sleep(h, sim.logTime(100*time.Millisecond, time.Minute),
-			true)
+		sim.sleep(h,
+			sim.logTime(100*time.Millisecond, time.Minute), true)
 	}))
 	sim.every(p.fleetStep, func() {
 		if p.faulty < p.nodes {

@@ -125,17 +125,29 @@ func (sim *simulation) begin(h *host) *process {
 	sim.processes = append(sim.processes, p)
 	pl := &sim.plan
 	p.config = protocol.Config{
-		Registration: lease.Registration{Instance: lease.Instance(p.name), Node: h.node, Version: "sim",
-			Gossip: h.gossip()},
-		Format:   pl.format,
-		SIDRange: h.sids,
-		Workers:  pl.workers.sids, WorkerWindow: pl.workers.window,
-		Window: pl.window, ExtendEvery: pl.extendEvery, TTL: pl.ttl, KeepAliveEvery: pl.keepAlive,
-		ReloadEvery: pl.reload, RetryAfter: pl.retry, MaxSkew: pl.maxSkew, MaxLead: pl.maxLead,
-		StepLimit: clock.DefaultStepLimit, DowntimeLimit: downtimeLimit,
-		Gated:  pl.mode != Unclocked,
-		Nonce:  func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
-		Jitter: sim.upTo,
+		Registration: lease.Registration{
+			Instance: lease.Instance(p.name),
+			Node:     h.node,
+			Version:  "sim",
+			Gossip:   h.gossip(),
+		},
+		Format:         pl.format,
+		SIDRange:       h.sids,
+		Workers:        pl.workers.sids,
+		WorkerWindow:   pl.workers.window,
+		Window:         pl.window,
+		ExtendEvery:    pl.extendEvery,
+		TTL:            pl.ttl,
+		KeepAliveEvery: pl.keepAlive,
+		ReloadEvery:    pl.reload,
+		RetryAfter:     pl.retry,
+		MaxSkew:        pl.maxSkew,
+		MaxLead:        pl.maxLead,
+		StepLimit:      clock.DefaultStepLimit,
+		DowntimeLimit:  downtimeLimit,
+		Gated:          pl.mode != Unclocked,
+		Nonce:          func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
+		Jitter:         sim.upTo,
 	}
 	p.machine = protocol.New(p.config)
 	source := &entropy{p: p}
@@ -143,9 +155,15 @@ func (sim *simulation) begin(h *host) *process {
 		source.random = rand.NewPCG(sim.rng.Uint64(), 1)
 	}
 	p.node = node.New(node.Config{
-		Name: h.node, Instance: lease.Instance(p.name), MaxSkew: 250 * time.Millisecond,
-		Gen: gen.Config{Layout: pl.format.Layout, Epoch: clock.Millis(pl.format.Epoch), MaxLead: millis(pl.maxLead),
-			MaxStep: pl.maxStep},
+		Name:     h.node,
+		Instance: lease.Instance(p.name),
+		MaxSkew:  250 * time.Millisecond,
+		Gen: gen.Config{
+			Layout:  pl.format.Layout,
+			Epoch:   clock.Millis(pl.format.Epoch),
+			MaxLead: millis(pl.maxLead),
+			MaxStep: pl.maxStep,
+		},
 	}, p, source)
 	p.beginJudging()
 	sim.note(p, "starts")
@@ -288,8 +306,13 @@ func (p *process) recordGrants(ev lease.Event) {
 			s.Window.Value.State != lease.Active {
 			continue
 		}
-		h.Grants = append(h.Grants, history.Grant{Process: p.name, SID: sid, Base: s.Window.Value.Base,
-			Ceil: s.Window.Value.Ceil, At: at})
+		h.Grants = append(h.Grants, history.Grant{
+			Process: p.name,
+			SID:     sid,
+			Base:    s.Window.Value.Base,
+			Ceil:    s.Window.Value.Ceil,
+			At:      at,
+		})
 	}
 }
 
@@ -331,8 +354,8 @@ func (p *process) do(a lease.Action) {
 	sim := p.sim
 	switch a := a.(type) {
 	case lease.Begin:
-		sim.note(p, "BEGIN sid=%d term=%d window=[%d,%d)", int64(a.Grant.SID), a.Grant.Term, sinceStart(a.Grant.Base),
-			sinceStart(a.Grant.Ceil))
+		sim.note(p, "BEGIN sid=%d term=%d window=[%d,%d)",
+			int64(a.Grant.SID), a.Grant.Term, sinceStart(a.Grant.Base), sinceStart(a.Grant.Ceil))
 		p.meanwhile(func() {
 			p.node.Begin(a.Grant)
 			p.holds++

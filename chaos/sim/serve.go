@@ -168,8 +168,8 @@ func (t *terms) add(sim *simulation, p *process, b gen.Block) {
 	}
 	t.list[i].last = max(t.list[i].last, b.Last())
 	if cut := t.list[i].cut; cut != 0 && sim.ends(b.Last()) > cut {
-		sim.violate("I4", "%s issued %v of sid %d, which it gave back with the ceiling %d", p.name, b.Last(), b.SID,
-			cut)
+		sim.violate("I4",
+			"%s issued %v of sid %d, which it gave back with the ceiling %d", p.name, b.Last(), b.SID, cut)
 	}
 }
 
@@ -202,8 +202,8 @@ func (t *terms) check() (out []string) {
 	})
 	for i := 1; i < len(list); i++ {
 		if a, b := list[i-1], list[i]; a.sid == b.sid && b.first <= a.last && len(out) < 5 {
-			out = append(out, fmt.Sprintf("sid %d: %s issued %v to %v, and %s from %v", a.sid, a.process, a.first,
-				a.last, b.process, b.first))
+			out = append(out, fmt.Sprintf("sid %d: %s issued %v to %v, and %s from %v",
+				a.sid, a.process, a.first, a.last, b.process, b.first))
 		}
 	}
 	return out

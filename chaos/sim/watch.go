@@ -125,8 +125,8 @@ func (sim *simulation) checkLists() {
 	want := sim.etcd.view().Nodes
 	for _, h := range sim.hosts {
 		if p := h.process; p != nil && !p.gone && !slices.Equal(p.status.Nodes, want) {
-			sim.violate("list", "%s has %d nodes in its list, and %d are registered: %s", p.name, len(p.status.Nodes),
-				len(want), sim.state(p))
+			sim.violate("list", "%s has %d nodes in its list, and %d are registered: %s",
+				p.name, len(p.status.Nodes), len(want), sim.state(p))
 		}
 	}
 }

@@ -134,8 +134,12 @@ func (g *generator) manage() {
 		r.ask(r.release()) // again
 	case r.handle.Term == 0:
 		r.ask(worker.Acquire{
-			Name: g.name, Secret: r.secret, Given: true, Clock: clock.Millis(sim.rng.IntN(2)) * g.now(), Owner: "sim",
-			Quota: sim.plan.workers.sids.Len() + 1,
+			Name:   g.name,
+			Secret: r.secret,
+			Given:  true,
+			Clock:  clock.Millis(sim.rng.IntN(2)) * g.now(),
+			Owner:  "sim",
+			Quota:  sim.plan.workers.sids.Len() + 1,
 		})
 	case r.lost && (sim.rng.IntN(2) == 0 || sim.trueMillis() >= r.to):
 		r.gone = true
@@ -147,8 +151,11 @@ func (g *generator) manage() {
 func (g *generator) begin() {
 	sim := g.sim
 	g.runs++
-	g.run = &workerRun{generator: g, id: fmt.Sprintf("%s/%d", g.name, len(sim.runs)+1),
-		secret: fmt.Sprintf("%016x%016x", sim.rng.Uint64(), sim.rng.Uint64())}
+	g.run = &workerRun{
+		generator: g,
+		id:        fmt.Sprintf("%s/%d", g.name, len(sim.runs)+1),
+		secret:    fmt.Sprintf("%016x%016x", sim.rng.Uint64(), sim.rng.Uint64()),
+	}
 	sim.runs[worker.Instance(g.run.secret)] = g.run
 }
 
@@ -226,8 +233,13 @@ func (r *workerRun) hear(a worker.Action, sent time.Duration) {
 	}
 	r.to, r.extendAt = w.NotAfter, sent+(w.ExtendAt-w.Now).Duration()
 	if h := sim.record(); h != nil {
-		h.Grants = append(h.Grants, history.Grant{Process: r.id, SID: r.handle.SID, Base: r.from, Ceil: r.to,
-			At: sim.moment()})
+		h.Grants = append(h.Grants, history.Grant{
+			Process: r.id,
+			SID:     r.handle.SID,
+			Base:    r.from,
+			Ceil:    r.to,
+			At:      sim.moment(),
+		})
 	}
 }
 
@@ -282,8 +294,8 @@ func (r *workerRun) use(id flake.ID, at clock.Millis, begin clock.Mono) {
 	sim := r.sim
 	r.end = max(r.end, at+sim.plan.unit())
 	if r.cut != 0 && r.end > r.cut {
-		sim.violate("I4", "%s is permitted %v of sid %d, which it gave back with the ceiling %d", r.id, id,
-			r.handle.SID, r.cut)
+		sim.violate("I4",
+			"%s is permitted %v of sid %d, which it gave back with the ceiling %d", r.id, id, r.handle.SID, r.cut)
 	}
 	if sim.etcd.windowOf(r.handle.SID).Instance != worker.Instance(r.secret) {
 		sim.points.hit(WorkerUsedAfterLoss)
@@ -297,8 +309,14 @@ func (r *workerRun) use(id flake.ID, at clock.Millis, begin clock.Mono) {
 	}
 	sim.note(nil, r.id+" uses %d", int64(id))
 	if h := sim.record(); h != nil && !old {
-		h.Issues = append(h.Issues, history.Issue{Process: r.id, First: id, Count: 1,
-			Stride: sim.plan.format.Layout.Stride(), Begin: begin, End: sim.moment()})
+		h.Issues = append(h.Issues, history.Issue{
+			Process: r.id,
+			First:   id,
+			Count:   1,
+			Stride:  sim.plan.format.Layout.Stride(),
+			Begin:   begin,
+			End:     sim.moment(),
+		})
 	}
 }
 
@@ -357,8 +375,8 @@ func (sim *simulation) checkAnswer(p *process, w worker.Worker) {
 			return
 		}
 	}
-	sim.violate("I3", "%s tells worker %s [%d,%d), which was not written for it", p.name, w.Handle.ID(), w.NotBefore,
-		w.NotAfter)
+	sim.violate("I3", "%s tells worker %s [%d,%d), which was not written for it",
+		p.name, w.Handle.ID(), w.NotBefore, w.NotAfter)
 }
 
 // writtenFor notes a write of a worker's record, and checks what it gives back.
@@ -373,8 +391,8 @@ func (sim *simulation) writtenFor(t lease.Txn) {
 		sim.points.hit(WorkerReleased)
 		r.cut = t.Window.Ceil
 		if r.end > r.cut {
-			sim.violate("I4", "%s gave sid %d back with the ceiling %d, and was permitted IDs up to %d", r.id, t.SID,
-				r.cut, r.end)
+			sim.violate("I4",
+				"%s gave sid %d back with the ceiling %d, and was permitted IDs up to %d", r.id, t.SID, r.cut, r.end)
 		}
 	}
 	if !sim.plan.workers.sids.Has(t.SID) {

@@ -107,8 +107,10 @@ type node struct {
 func (f *fixture) node() node {
 	f.Helper()
 	f.nodes++
-	n := node{Holder: lease.Holder{Instance: lease.Instance(fmt.Sprintf("instance-%d", f.nodes)),
-		Node: fmt.Sprintf("node-%d", f.nodes)}}
+	n := node{Holder: lease.Holder{
+		Instance: lease.Instance(fmt.Sprintf("instance-%d", f.nodes)),
+		Node:     fmt.Sprintf("node-%d", f.nodes),
+	}}
 	var err error
 	n.lease, err = f.Space.Register(f.ctx, 0, time.Minute,
 		lease.Registration{Instance: n.Instance, Node: n.Node, Version: "v1"})
@@ -164,8 +166,8 @@ func (f *fixture) apply(txn lease.Txn) lease.View {
 	before := f.read(txn.SID)
 	applied, now, err := f.Space.Commit(f.ctx, txn)
 	if err != nil || !applied {
-		f.Fatalf("%v sid %d: got %v, %v, want it applied\nseen  %+v\nfound %+v", txn.Op, txn.SID, applied, err,
-			txn.Seen, now.SIDs[txn.SID])
+		f.Fatalf("%v sid %d: got %v, %v, want it applied\nseen  %+v\nfound %+v",
+			txn.Op, txn.SID, applied, err, txn.Seen, now.SIDs[txn.SID])
 	}
 	f.sameView("view after the "+txn.Op.String(), now, f.read(txn.SID))
 	got := now.SIDs[txn.SID]
@@ -173,8 +175,8 @@ func (f *fixture) apply(txn lease.Txn) lease.View {
 		f.Errorf("%v: window is %+v, want %+v", txn.Op, got.Window, txn.Window)
 	}
 	if got.Window.Rev != now.Revision || now.Revision <= before.Revision {
-		f.Errorf("%v: window at revision %d of %d, and %d before", txn.Op, got.Window.Rev, now.Revision,
-			before.Revision)
+		f.Errorf("%v: window at revision %d of %d, and %d before",
+			txn.Op, got.Window.Rev, now.Revision, before.Revision)
 	}
 	if got.Window.Lease != 0 {
 		f.Errorf("%v: window is on lease %d, and would go with it", txn.Op, got.Window.Lease)
@@ -265,8 +267,8 @@ func testInit(f *fixture) {
 		winners++
 		n := i.(int)
 		if now.Config.Value.Pool != fmt.Sprintf("pool-%d", n) || now.Era.Value.Floor != floor+clock.Millis(n) {
-			f.Errorf("init %d reports that it created the space, but config is %+v and era %+v", n, now.Config.Value,
-				now.Era.Value)
+			f.Errorf("init %d reports that it created the space, but config is %+v and era %+v",
+				n, now.Config.Value, now.Era.Value)
 		}
 		f.sameView("view of the init that made the space", v.(lease.View), now)
 		return true
@@ -597,8 +599,8 @@ func testUnreadable(f *fixture) {
 					rev, raw, err, zero = w.Rev, w.Raw, w.Err, w.Value == lease.Window{}
 				}
 				if rev == 0 || raw != tc.raw || !zero || !errors.Is(err, tc.want) {
-					f.Errorf("%s of %s = %q: got revision %d, %q, %v, want %v", call, key, tc.raw, rev, raw, err,
-						tc.want)
+					f.Errorf("%s of %s = %q: got revision %d, %q, %v, want %v",
+						call, key, tc.raw, rev, raw, err, tc.want)
 				}
 			}
 		}

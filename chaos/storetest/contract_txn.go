@@ -339,8 +339,11 @@ func testWatch(f *fixture) {
 
 	a := f.node()
 	registered := f.load().Nodes[0]
-	expect("a node was registered", lease.Change{Key: lease.ChangedNode, Instance: registered.Instance,
-		Node: registered})
+	expect("a node was registered", lease.Change{
+		Key:      lease.ChangedNode,
+		Instance: registered.Instance,
+		Node:     registered,
+	})
 	v := f.apply(f.txn(lease.Acquire, 2, a, f.read(2)))
 	expect("a holder was put", lease.Change{Key: lease.ChangedHolder, SID: 2, Holder: v.SIDs[2].Holder})
 	v = f.apply(f.txn(lease.Extend, 2, a, f.read(2)))

@@ -229,14 +229,23 @@ func (n *Node) serve(req *pb.AllocateRequest) (*pb.AllocateResponse, Act) {
 	n.clock.Advance(unit)
 	b, err := n.node.Try(n.clock.Now(), count, after)
 	if r := (*node.Refusal)(nil); errors.As(err, &r) {
-		act.Refuse = &client.Refusal{Reason: client.Reason(r.Reason.String()), Message: r.Message,
-			RetryAfter: r.RetryAfter, Metadata: r.Metadata}
+		act.Refuse = &client.Refusal{
+			Reason:     client.Reason(r.Reason.String()),
+			Message:    r.Message,
+			RetryAfter: r.RetryAfter,
+			Metadata:   r.Metadata,
+		}
 		return nil, act
 	}
 	n.clock.Advance(time.Duration(count>>n.format.Layout.SequenceBits()) * unit)
 	return &pb.AllocateResponse{
-		First: b.First.Int64(), Count: int32(b.Count), Stride: b.Stride, Node: n.node.Config().Name,
-		Sid: int32(b.SID), Layout: wire.LayoutOf(n.format.Layout), LayoutBits: wire.LayoutBits(n.format.Layout),
+		First:       b.First.Int64(),
+		Count:       int32(b.Count),
+		Stride:      b.Stride,
+		Node:        n.node.Config().Name,
+		Sid:         int32(b.SID),
+		Layout:      wire.LayoutOf(n.format.Layout),
+		LayoutBits:  wire.LayoutBits(n.format.Layout),
 		EpochUnixMs: n.format.Epoch,
 	}, act
 }
@@ -295,8 +304,11 @@ func wireOf(r *client.Refusal) server.Wire { return server.WireOf(node.ReasonOf(
 
 // statusOf returns a refusal as the error of a unary call.
 func statusOf(r *client.Refusal) error {
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: string(r.Reason), Domain: server.ErrorDomain,
-		Metadata: r.Metadata}}
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
+		Reason:   string(r.Reason),
+		Domain:   server.ErrorDomain,
+		Metadata: r.Metadata,
+	}}
 	if r.RetryAfter > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
 	}

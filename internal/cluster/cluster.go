@@ -428,12 +428,19 @@ func (c *Cluster) Members() (live int, addr string) {
 func (c *Cluster) Stats() Stats {
 	now := c.cfg.Local.Clocks().Raw
 	s := Stats{
-		Pings: c.n.pings.Load(), Pongs: c.n.pongs.Load(), Exchanges: c.n.exchanges.Load(),
-		SendFailures: c.n.sendFailures.Load(), Dropped: map[string]uint64{},
-		Joins: c.n.joins.Load(), JoinFailures: c.n.joinFailures.Load(), Joined: c.n.joined.Load(),
-		Left:        c.n.left.Load(),
-		RefusedPool: c.n.refusedPool.Load(), RefusedOther: c.n.refusedOther.Load(), Conflicts: c.n.conflicts.Load(),
-		LogDropped: c.lines.dropped.Load(),
+		Pings:        c.n.pings.Load(),
+		Pongs:        c.n.pongs.Load(),
+		Exchanges:    c.n.exchanges.Load(),
+		SendFailures: c.n.sendFailures.Load(),
+		Dropped:      map[string]uint64{},
+		Joins:        c.n.joins.Load(),
+		JoinFailures: c.n.joinFailures.Load(),
+		Joined:       c.n.joined.Load(),
+		Left:         c.n.left.Load(),
+		RefusedPool:  c.n.refusedPool.Load(),
+		RefusedOther: c.n.refusedOther.Load(),
+		Conflicts:    c.n.conflicts.Load(),
+		LogDropped:   c.lines.dropped.Load(),
 	}
 	for f := none + 1; f < faults; f++ {
 		s.Dropped[faultNames[f]] = c.n.dropped[f].Load()

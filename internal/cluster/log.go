@@ -44,8 +44,12 @@ type lineLog struct {
 }
 
 func newLineLog(to *slog.Logger, now func() int64) *lineLog {
-	return &lineLog{to: to, now: now, limit: rate.NewLimiter(linesPerSecond, linesBurst),
-		refusedLimit: rate.NewLimiter(rate.Every(time.Minute), 1)}
+	return &lineLog{
+		to:           to,
+		now:          now,
+		limit:        rate.NewLimiter(linesPerSecond, linesBurst),
+		refusedLimit: rate.NewLimiter(rate.Every(time.Minute), 1),
+	}
 }
 
 // refused logs a connection that was refused, at most one a minute.

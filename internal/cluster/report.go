@@ -75,8 +75,14 @@ func decodeReport(b reader) (any, error) {
 		return nil, fmt.Errorf("%w: report of %d bytes", errMalformed, len(b)+2)
 	}
 	r := report{Instance: b.uuid(), Nonce: b.u64()}
-	r.Report = Report{PerSecond: b.i64(), Lead: clock.Millis(b.i64()), Ceil: clock.Millis(b.i64()), Era: b.i64(),
-		Highest: clock.Millis(b.i64()), Reason: b.u8()}
+	r.Report = Report{
+		PerSecond: b.i64(),
+		Lead:      clock.Millis(b.i64()),
+		Ceil:      clock.Millis(b.i64()),
+		Era:       b.i64(),
+		Highest:   clock.Millis(b.i64()),
+		Reason:    b.u8(),
+	}
 	if err := r.check(); err != nil {
 		return nil, err
 	}

@@ -74,8 +74,10 @@ func (c Config) Validate() error {
 		rule(int(w.To) <= c.Layout.Holders(), "worker.sid-range",
 			"%v goes beyond sid %d, the last of layout %v: use a lower range", w, c.Layout.Holders()-1, c.Layout)
 		if within := c.SIDRange; !within.All() {
-			_, err := lease.Space{Layout: c.Layout,
-				Part: lease.SIDRange{To: flake.SID(c.Layout.Holders())}}.Workers(w, within)
+			_, err := lease.Space{
+				Layout: c.Layout,
+				Part:   lease.SIDRange{To: flake.SID(c.Layout.Holders())},
+			}.Workers(w, within)
 			rule(err == nil, "worker.sid-range", "%v", err)
 		}
 	}
@@ -84,15 +86,15 @@ func (c Config) Validate() error {
 	c.validateLease(rule)
 
 	i := c.Issue
-	rule(i.MaxLead >= 0 && i.MaxLead <= maxLead, "issue.max-lead", "%v is out of range: it must be 0 to %v",
-		i.MaxLead, maxLead)
-	rule(i.MaxLead%time.Millisecond == 0, "issue.max-lead", "%v is not a whole number of milliseconds: round it",
-		i.MaxLead)
+	rule(i.MaxLead >= 0 && i.MaxLead <= maxLead, "issue.max-lead",
+		"%v is out of range: it must be 0 to %v", i.MaxLead, maxLead)
+	rule(i.MaxLead%time.Millisecond == 0, "issue.max-lead",
+		"%v is not a whole number of milliseconds: round it", i.MaxLead)
 	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead",
 		"%v is more than half of lease.window (%v), so IDs ahead of the clock would use up the window: lower it, or "+
 			"raise lease.window", i.MaxLead, c.Lease.Window)
-	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait", "%v is out of range: it must be 0 to 1m",
-		i.MaxWait)
+	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait",
+		"%v is out of range: it must be 0 to 1m", i.MaxWait)
 	rule(i.MaxSkew > 0 && i.MaxSkew <= time.Minute, "issue.max-skew",
 		"%v is out of range: it must be above 0 and at most 1m", i.MaxSkew)
 	maxBytes := c.Layout.MaxEntropySize()
@@ -137,10 +139,10 @@ func (c Config) Validate() error {
 		"%v is out of range: it must be at least clock.step-limit, and at most 8784h", c.Clock.DowntimeLimit)
 	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace",
 		"%v is out of range: it must be above 0 and at most 1h", c.Clock.Grace)
-	rule(oneOf(c.Console.Serve, "auto", "always", "never"), "console.serve", "%q is none of auto, always, never",
-		c.Console.Serve)
-	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level", "%q is none of debug, info, warn, error",
-		c.Log.Level)
+	rule(oneOf(c.Console.Serve, "auto", "always", "never"), "console.serve",
+		"%q is none of auto, always, never", c.Console.Serve)
+	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level",
+		"%q is none of debug, info, warn, error", c.Log.Level)
 	rule(oneOf(c.Log.Format, "text", "json"), "log.format", "%q is neither text nor json", c.Log.Format)
 	for _, d := range []struct {
 		key string
@@ -167,8 +169,8 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 		}
 		rule(u.User == nil, "etcd.endpoints",
 			"%q contains credentials, which logs would show: use etcd.username and etcd.password-file", u.Redacted())
-		rule(oneOf(u.Scheme, "http", "https"), "etcd.endpoints", "%q has an unknown scheme: use http or https",
-			u.Redacted())
+		rule(oneOf(u.Scheme, "http", "https"), "etcd.endpoints",
+			"%q has an unknown scheme: use http or https", u.Redacted())
 		if err := checkAddress(u.Host, false); err != nil {
 			rule(false, "etcd.endpoints", "%v", err)
 		}
@@ -204,8 +206,8 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 	rule(c.Auth.StaleAfter >= 10*time.Second &&
 		c.Auth.StaleAfter <= 7*24*time.Hour, "auth.stale-after", "%v is out of range: it must be 10s to 168h",
 		c.Auth.StaleAfter)
-	rule(oneOf(c.Auth.OpenAdmin, "loopback", "none", "any"), "auth.open-admin", "%q is none of loopback, none, any",
-		c.Auth.OpenAdmin)
+	rule(oneOf(c.Auth.OpenAdmin, "loopback", "none", "any"), "auth.open-admin",
+		"%q is none of loopback, none, any", c.Auth.OpenAdmin)
 	for _, h := range c.HTTP.Hosts {
 		rule(hostPattern.MatchString(h), "http.hosts",
 			"%q is not a host name: write names without scheme and port, .example.com for all names under it, or *", h)
@@ -219,8 +221,8 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 		"%d is out of range: it must be 0 to %d", l.Connections, maxConnections)
 	rule(l.ConnectionsPerSource >= 0 && l.ConnectionsPerSource <= maxConnections, "limit.connections-per-source",
 		"%d is out of range: it must be 0 to %d", l.ConnectionsPerSource, maxConnections)
-	rule(l.Memory == 0 || l.Memory >= minMemory, "limit.memory", "%d is too little: it must be at least 16MiB, or 0",
-		l.Memory)
+	rule(l.Memory == 0 || l.Memory >= minMemory, "limit.memory",
+		"%d is too little: it must be at least 16MiB, or 0", l.Memory)
 }
 
 var hostPattern = regexp.MustCompile(`^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$`)
@@ -314,14 +316,14 @@ func (c Config) validateLease(rule func(bool, string, string, ...any)) {
 			"the node refuse requests: raise it, or lower those",
 		l.Window, l.ExtendEvery+2*l.CallTimeout)
 	w := c.Worker.Window
-	rule(w >= minTTL && w <= lease.MaxWindow, "worker.window", "%v is out of range: it must be %v to %v", w, minTTL,
-		lease.MaxWindow)
+	rule(w >= minTTL && w <= lease.MaxWindow, "worker.window",
+		"%v is out of range: it must be %v to %v", w, minTTL, lease.MaxWindow)
 	rule(w%time.Second == 0, "worker.window",
 		"%v is not a whole number of seconds, the unit of etcd leases: round it", w)
 	rule(c.Worker.PerClient >= 1 && c.Worker.PerClient <= lease.MaxSIDs, "worker.per-client",
 		"%d is out of range: it must be 1 to %d", c.Worker.PerClient, lease.MaxSIDs)
-	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl", "%v is out of range: it must be %v to %v", l.TTL, minTTL,
-		maxTTL)
+	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl",
+		"%v is out of range: it must be %v to %v", l.TTL, minTTL, maxTTL)
 	rule(l.TTL%time.Second == 0, "lease.ttl",
 		"%v is not a whole number of seconds, the unit of etcd leases: round it", l.TTL)
 	rule(l.KeepAlive <= l.TTL/3, "lease.keepalive",

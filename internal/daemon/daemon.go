@@ -97,8 +97,10 @@ type Host struct {
 // orMachine returns h with this machine's own in the fields that are not set.
 func (h Host) orMachine(cfg config.Config) Host {
 	if h.Clock == nil {
-		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold,
-			StepLimit: cfg.Clock.StepLimit}})
+		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{
+			StepHold:  cfg.Clock.StepHold,
+			StepLimit: cfg.Clock.StepLimit,
+		}})
 	}
 	if h.Listen == nil {
 		h.Listen = new(net.ListenConfig).Listen
@@ -196,8 +198,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.start("certificates and tokens", stepTimeout, d.security.run)
 	l.start("log of what the node waits for", stepTimeout, d.logWaiting)
 	l.start("clock", stepTimeout, func(ctx context.Context) error {
-		return d.clock.Run(ctx, d.watch.PeerVote,
-			d.onClockEvent)
+		return d.clock.Run(ctx,
+			d.watch.PeerVote, d.onClockEvent)
 	})
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)
@@ -255,28 +257,43 @@ func (d *Daemon) build() error {
 	l := d.cfg.Lease
 	machine := protocol.Config{
 		Registration: lease.Registration{
-			Instance: d.instance, Node: d.cfg.Node.Name, Version: d.version,
-			GRPC: d.addrs.AdvertisedGRPC, HTTP: d.addrs.AdvertisedHTTP, Gossip: d.addrs.Gossip,
+			Instance: d.instance,
+			Node:     d.cfg.Node.Name,
+			Version:  d.version,
+			GRPC:     d.addrs.AdvertisedGRPC,
+			HTTP:     d.addrs.AdvertisedHTTP,
+			Gossip:   d.addrs.Gossip,
 			Console:  d.addrs.AdvertisedConsole,
-			SIDRange: d.cfg.SIDRange.String(), Started: d.clock.Read().WallMillis(),
+			SIDRange: d.cfg.SIDRange.String(),
+			Started:  d.clock.Read().WallMillis(),
 		},
-		Gated:    true,
-		Format:   d.cfg.Format(),
-		SIDRange: d.cfg.SIDRange,
-		Workers:  d.cfg.Worker.SIDRange, WorkerWindow: d.cfg.Worker.Window,
-		Window: l.Window, ExtendEvery: l.ExtendEvery, TTL: l.TTL, KeepAliveEvery: l.KeepAlive,
-		ReloadEvery: l.ReloadEvery, RetryAfter: retryAfter,
-		MaxSkew: d.cfg.Issue.MaxSkew, MaxLead: d.cfg.Issue.MaxLead,
-		StepLimit: d.cfg.Clock.StepLimit, DowntimeLimit: d.cfg.Clock.DowntimeLimit,
-		Nonce:  rand.Text,
-		Jitter: jitter,
+		Gated:          true,
+		Format:         d.cfg.Format(),
+		SIDRange:       d.cfg.SIDRange,
+		Workers:        d.cfg.Worker.SIDRange,
+		WorkerWindow:   d.cfg.Worker.Window,
+		Window:         l.Window,
+		ExtendEvery:    l.ExtendEvery,
+		TTL:            l.TTL,
+		KeepAliveEvery: l.KeepAlive,
+		ReloadEvery:    l.ReloadEvery,
+		RetryAfter:     retryAfter,
+		MaxSkew:        d.cfg.Issue.MaxSkew,
+		MaxLead:        d.cfg.Issue.MaxLead,
+		StepLimit:      d.cfg.Clock.StepLimit,
+		DowntimeLimit:  d.cfg.Clock.DowntimeLimit,
+		Nonce:          rand.Text,
+		Jitter:         jitter,
 	}
 	d.keeper = keeper.New(keeper.Config{
 		Machine: machine, Store: d.etcd.store, Generator: d.node, Clock: d.clock, Logger: d.log,
 		CallTimeout: l.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
 	})
-	policy := clock.GateConfig{MaxSkew: d.cfg.Issue.MaxSkew, Grace: d.cfg.Clock.Grace,
-		Strict: d.cfg.Clock.Policy == "refuse"}
+	policy := clock.GateConfig{
+		MaxSkew: d.cfg.Issue.MaxSkew,
+		Grace:   d.cfg.Clock.Grace,
+		Strict:  d.cfg.Clock.Policy == "refuse",
+	}
 	d.watch = watcher.New(watcher.Config{
 		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Gate: policy, Expect: d.cfg.Cluster.Expect,
 		Keeper: d.keeper, Node: d.node, Logger: d.log,
@@ -294,9 +311,17 @@ func (d *Daemon) build() error {
 		return err
 	}
 	d.reader, err = status.New(status.Config{
-		Node: d.node, Directory: d.etcd.store, Space: d.cfg.Space, Version: d.version, Logger: d.log,
-		Clocks: d.watch.Report, Reports: d.reports,
-		Feed: d.feed, Settings: d.settings(), Window: l.Window, Expected: d.cfg.Cluster.Expect,
+		Node:      d.node,
+		Directory: d.etcd.store,
+		Space:     d.cfg.Space,
+		Version:   d.version,
+		Logger:    d.log,
+		Clocks:    d.watch.Report,
+		Reports:   d.reports,
+		Feed:      d.feed,
+		Settings:  d.settings(),
+		Window:    l.Window,
+		Expected:  d.cfg.Cluster.Expect,
 	})
 	if err != nil {
 		return err
@@ -317,23 +342,40 @@ func (d *Daemon) build() error {
 	if err != nil {
 		return err
 	}
-	if d.http, err = httpserver.New(httpserver.Config{Service: d.service, Reader: d.reader, Hosts: d.hosts(),
-		Feed: d.feed}); err != nil {
+	if d.http, err = httpserver.New(httpserver.Config{
+		Service: d.service,
+		Reader:  d.reader,
+		Hosts:   d.hosts(),
+		Feed:    d.feed,
+	}); err != nil {
 		return err
 	}
 	if d.listeners.resp != nil {
 		if d.resp, err = respserver.New(respserver.Config{
-			Service: d.service, Reader: d.reader, Version: d.version, Logger: d.log,
+			Service:        d.service,
+			Reader:         d.reader,
+			Version:        d.version,
+			Logger:         d.log,
 			MaxConnections: d.cfg.Limit.Connections,
 		}); err != nil {
 			return err
 		}
 	}
 	d.metrics = metrics.New(metrics.Config{
-		Node: d.node, Keeper: d.keeper, Clock: d.clock, Version: d.version, Space: d.cfg.Space,
-		Settings: metrics.Settings{Window: l.Window, TTL: l.TTL, MaxSkew: d.cfg.Issue.MaxSkew,
-			MaxLead: d.cfg.Issue.MaxLead},
-		Clocks: d.watch.Report, Gossip: d.gossipStats, Security: d.securityReport,
+		Node:    d.node,
+		Keeper:  d.keeper,
+		Clock:   d.clock,
+		Version: d.version,
+		Space:   d.cfg.Space,
+		Settings: metrics.Settings{
+			Window:  l.Window,
+			TTL:     l.TTL,
+			MaxSkew: d.cfg.Issue.MaxSkew,
+			MaxLead: d.cfg.Issue.MaxLead,
+		},
+		Clocks:   d.watch.Report,
+		Gossip:   d.gossipStats,
+		Security: d.securityReport,
 		Requests: func(yield func(string, string, int64)) {
 			for _, c := range d.service.Stats() {
 				yield(c.Surface, c.Outcome, c.Requests)

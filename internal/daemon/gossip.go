@@ -37,8 +37,13 @@ func (l local) Status() agreement.Status { return l.d.watch.Status() }
 // report returns what this node says of its work.
 func (d *Daemon) report() cluster.Report {
 	st := d.node.Stats()
-	r := cluster.Report{PerSecond: d.feed.Rate(), Lead: st.Lead, Ceil: st.Ceil, Era: st.Lease.Era.Number,
-		Highest: st.Reserved}
+	r := cluster.Report{
+		PerSecond: d.feed.Rate(),
+		Lead:      st.Lead,
+		Ceil:      st.Ceil,
+		Era:       st.Lease.Era.Number,
+		Highest:   st.Reserved,
+	}
 	if refusal := d.node.Ready(); refusal != nil {
 		r.Reason = uint8(refusal.Reason)
 	}
@@ -148,8 +153,8 @@ func (d *Daemon) onClockEvent(e clock.AnchorEvent) {
 		log.Warn("the wall clock was set: IDs keep their time until peers confirm the new one, or clock.step-hold " +
 			"has passed")
 	case clock.Followed:
-		log.Warn("IDs follow the wall clock", "by", e.By, "after", e.Lasted.String(), "jump", e.Jump.String(), "slew",
-			e.Slew.String())
+		log.Warn("IDs follow the wall clock", "by", e.By, "after",
+			e.Lasted.String(), "jump", e.Jump.String(), "slew", e.Slew.String())
 	case clock.Refuted:
 		log.Warn("this machine's wall clock is wrong: its peers agree with the time before the step; check NTP")
 	case clock.Withdrawn:

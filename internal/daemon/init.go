@@ -56,8 +56,8 @@ func (b Beginning) pastAbove(f flake.Format) (clock.Millis, error) {
 		return 0, fmt.Errorf("%w: %w; is it an ID of this layout?", ErrAbove, err)
 	}
 	if f.Layout.Timestamp(b.Above) == f.Layout.MaxTimestamp() {
-		return 0, fmt.Errorf("%w: %d has the last time of layout %v and epoch %s", ErrAbove, b.Above, f.Layout,
-			at(clock.Millis(f.Epoch)))
+		return 0, fmt.Errorf("%w: %d has the last time of layout %v and epoch %s",
+			ErrAbove, b.Above, f.Layout, at(clock.Millis(f.Epoch)))
 	}
 	return clock.Millis(f.UnixMilli(b.Above) + f.Layout.Unit()), nil
 }

@@ -38,8 +38,13 @@ func (d *Daemon) AdminHandler() http.Handler {
 }
 
 func (d *Daemon) adminConfig() adminserver.Config {
-	return adminserver.Config{Node: d.node, Alive: d.alive, Clocks: d.watch.Report, Profile: d.cfg.PProf,
-		Guard: d.security.guard}
+	return adminserver.Config{
+		Node:    d.node,
+		Alive:   d.alive,
+		Clocks:  d.watch.Report,
+		Profile: d.cfg.PProf,
+		Guard:   d.security.guard,
+	}
 }
 
 // Console returns the pages for operators, without the check of Host. It may be called
@@ -48,18 +53,30 @@ func (d *Daemon) Console() http.Handler { return d.console }
 
 func (d *Daemon) newConsole() *console.Console {
 	cfg := console.Config{
-		Snapshot: d.reader.Snapshot, Describe: d.reader.Describe, Node: d.node, Feed: d.feed, Clocks: d.watch.Report,
-		Conditions: d.adminConfig().Conditions, Format: d.cfg.Format(), Settings: d.reader.Settings(),
-		API: d.addrs.AdvertisedHTTP, GRPC: d.addrs.AdvertisedGRPC, Guard: d.security.guard, Break: d.host.Break,
-		Log: d.log,
+		Snapshot:   d.reader.Snapshot,
+		Describe:   d.reader.Describe,
+		Node:       d.node,
+		Feed:       d.feed,
+		Clocks:     d.watch.Report,
+		Conditions: d.adminConfig().Conditions,
+		Format:     d.cfg.Format(),
+		Settings:   d.reader.Settings(),
+		API:        d.addrs.AdvertisedHTTP,
+		GRPC:       d.addrs.AdvertisedGRPC,
+		Guard:      d.security.guard,
+		Break:      d.host.Break,
+		Log:        d.log,
 	}
 	if d.cfg.Console.Operate {
 		cfg.Operate = operate.New(operate.Config{
 			Store: d.etcd.store,
 			Ask:   d.askNodes,
 			Author: func() repair.Author {
-				return repair.Author{Instance: lease.Instance(uuid.NewString()), Nonce: rand.Text(),
-					Now: d.clock.Now().Wall}
+				return repair.Author{
+					Instance: lease.Instance(uuid.NewString()),
+					Nonce:    rand.Text(),
+					Now:      d.clock.Now().Wall,
+				}
 			},
 			Slack:   d.cfg.Slack(),
 			Drainer: d.drainer,

@@ -56,8 +56,9 @@ func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*securi
 		Certificates: cfg.TLS.ClientCA != "",
 		OpenAdmin: map[string]access.OpenAdmin{"loopback": access.OpenToLoopback, "none": access.OpenToNobody,
 			"any": access.OpenToAll}[cfg.Auth.OpenAdmin],
-		Rate: cfg.Limit.RequestsPerSecond, Burst: cfg.Limit.Burst,
-		Now: func() clock.Mono { return src.Now().Mono },
+		Rate:  cfg.Limit.RequestsPerSecond,
+		Burst: cfg.Limit.Burst,
+		Now:   func() clock.Mono { return src.Now().Mono },
 	}
 	if path := cfg.Auth.TokenFile; path != "" {
 		const setting = "auth.token-file"

@@ -71,8 +71,14 @@ const maxText = 512
 
 // at returns an event without a sid. pairs are attributes: key, value, key, value.
 func at(now clock.Millis, node string, kind Kind, message string, pairs ...string) Event {
-	e := Event{At: int64(now), Node: printable(node), Kind: kind, SID: -1, Message: printable(message),
-		Attributes: map[string]string{}}
+	e := Event{
+		At:         int64(now),
+		Node:       printable(node),
+		Kind:       kind,
+		SID:        -1,
+		Message:    printable(message),
+		Attributes: map[string]string{},
+	}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		e.Attributes[pairs[i]] = printable(pairs[i+1])
 	}

@@ -98,8 +98,8 @@ func (c *change) anchor() {
 	was, is := c.old.Clocks.Anchor, c.new.Clocks.Anchor
 	if is.Suspends > was.Suspends {
 		slept := is.Asleep - was.Asleep
-		c.add(ClockSuspend, "the machine was suspended for "+slept.Round(time.Millisecond).String(), "for",
-			slept.String())
+		c.add(ClockSuspend,
+			"the machine was suspended for "+slept.Round(time.Millisecond).String(), "for", slept.String())
 	}
 	if is.Stalls > was.Stalls {
 		c.add(ClockStall, "the process did not run for a second or more")
@@ -180,8 +180,8 @@ func (c *change) peers() {
 			c.about(p.Name, GateShut, "it reports that clocks keep it from issuing", "verdict", p.Verdict.String(),
 				"offset", p.Offset.String(), "reported_by", c.self)
 		case !wasOpen && isOpen:
-			c.about(p.Name, GateOpened, "it reports that clocks allow it to issue", "offset", p.Offset.String(),
-				"reported_by", c.self)
+			c.about(p.Name, GateOpened, "it reports that clocks allow it to issue",
+				"offset", p.Offset.String(), "reported_by", c.self)
 		}
 	}
 }

@@ -226,8 +226,11 @@ func (t *Tenure) tooFar(last, first uint64, bound bool, end uint64, now, seen cl
 	case last < t.begin() && t.base-at > t.maxLead:
 		err = ErrNotBegun
 	}
-	return &LeadError{Err: err, Lead: clock.Millis(t.time(end)*t.unit - t.millis(now)),
-		Limit: clock.Millis(t.maxLead * t.unit)}
+	return &LeadError{
+		Err:   err,
+		Lead:  clock.Millis(t.time(end)*t.unit - t.millis(now)),
+		Limit: clock.Millis(t.maxLead * t.unit),
+	}
 }
 
 // Raise moves the ceiling up to ceil, in Unix ms, which etcd must have confirmed

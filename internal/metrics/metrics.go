@@ -208,8 +208,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(nodeInfo, 1, c.cfg.Node.Config().Name, c.cfg.Space, fmt.Sprint(c.cfg.Node.Config().Gen.Layout))
 	gauge(buildInfo, 1, c.cfg.Version)
 	if c.cfg.Clocks != nil {
-		collectClocks(c.cfg.Clocks(), lease.Space{Layout: c.cfg.Node.Config().Gen.Layout, Part: l.Space.Part}.SIDs(),
-			gauge, counter)
+		collectClocks(c.cfg.Clocks(),
+			lease.Space{Layout: c.cfg.Node.Config().Gen.Layout, Part: l.Space.Part}.SIDs(), gauge, counter)
 	}
 	if c.cfg.Security != nil {
 		collectSecurity(c.cfg.Security(), now.Wall, gauge, counter)

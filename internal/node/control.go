@@ -112,8 +112,8 @@ func (n *Node) ready(s *state, now clock.Millis) *Refusal {
 		return n.explainLead(s, &gen.LeadError{Err: cause, Lead: lead, Limit: limit}).Refusal
 	}
 	if now >= s.tenure.Ceil() {
-		return refuse(WindowExhausted, retryWindow, "the window reserved in etcd is used up%s",
-			because(s.lease.Problem))
+		return refuse(WindowExhausted, retryWindow,
+			"the window reserved in etcd is used up%s", because(s.lease.Problem))
 	}
 	return nil
 }

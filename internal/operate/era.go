@@ -128,8 +128,8 @@ func (o *Operator) era(v lease.View, a Answers, floor clock.Millis) (Plan, error
 		Nodes:     a.Nodes,
 	}
 	if e.Highest > 0 {
-		p.Found = append(p.Found, fmt.Sprintf("highest ceiling: %s, of %s", repair.At(e.Highest),
-			lease.Printable(e.HighestOf)))
+		p.Found = append(p.Found,
+			fmt.Sprintf("highest ceiling: %s, of %s", repair.At(e.Highest), lease.Printable(e.HighestOf)))
 	}
 	if err == nil {
 		p.Title = fmt.Sprintf("begin era %d", e.Era.Number)

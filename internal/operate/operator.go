@@ -186,8 +186,8 @@ func (o *Operator) AcceptTime(ctx context.Context, until clock.Millis) (Plan, er
 		Acceptance: a,
 	}
 	if b := a.Before; b.Until != 0 {
-		p.Found = append(p.Found, fmt.Sprintf("accepted before: up to %s, by %q at %s", repair.At(b.Until), b.By,
-			repair.At(b.At)))
+		p.Found = append(p.Found,
+			fmt.Sprintf("accepted before: up to %s, by %q at %s", repair.At(b.Until), b.By, repair.At(b.At)))
 	}
 	if !a.Done {
 		p.Writes = []string{"accepted time: " + lease.Encode(a.Accepted)}

@@ -103,8 +103,11 @@ type Quota struct {
 
 // New returns a Quota.
 func New(cfg Config) *Quota {
-	return &Quota{cfg: cfg, sources: map[netip.Prefix]*source{},
-		unknown: bucket{unknownRate, unknownBurst, unknownBurst, cfg.Now()}}
+	return &Quota{
+		cfg:     cfg,
+		sources: map[netip.Prefix]*source{},
+		unknown: bucket{unknownRate, unknownBurst, unknownBurst, cfg.Now()},
+	}
 }
 
 // Held returns the bytes that connections hold, and the limit; 0: none.
@@ -196,9 +199,12 @@ func (q *Quota) sourceOf(a net.Addr) *source {
 	}
 	s := q.sources[key]
 	if s == nil {
-		s = &source{conns: map[*Listener]int{}, local: key.IsValid() && key.Addr().IsLoopback(),
+		s = &source{
+			conns:   map[*Listener]int{},
+			local:   key.IsValid() && key.Addr().IsLoopback(),
 			tokens:  bucket{sourceRate, sourceBurst, sourceBurst, q.cfg.Now()},
-			opening: bucket{connRate, connBurst, connBurst, q.cfg.Now()}}
+			opening: bucket{connRate, connBurst, connBurst, q.cfg.Now()},
+		}
 		q.sources[key] = s
 	}
 	return s

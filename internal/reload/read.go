@@ -76,8 +76,11 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path,
-			Err: errors.New("it is not a regular file: " + kindOf(info.Mode()))}
+		return nil, &fs.PathError{
+			Op:   "read",
+			Path: path,
+			Err:  errors.New("it is not a regular file: " + kindOf(info.Mode())),
+		}
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(b) > maxFile {

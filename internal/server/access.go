@@ -63,24 +63,36 @@ func AccessRefusal(err error, caller access.Caller, scope access.Scope) *node.Re
 		return &node.Refusal{Reason: node.RateLimited, RetryAfter: limited.RetryAfter,
 			Message: "too many wrong tokens came from this address: correct the token"}
 	} else if ok {
-		return &node.Refusal{Reason: node.RateLimited, RetryAfter: limited.RetryAfter,
+		return &node.Refusal{
+			Reason:     node.RateLimited,
+			RetryAfter: limited.RetryAfter,
 			Message: "this client exceeds its limit of requests per second: retry after the delay, or request more " +
-				"IDs at a time"}
+				"IDs at a time",
+		}
 	}
 	switch {
 	case errors.Is(err, access.ErrPermissionDenied):
-		return &node.Refusal{Reason: node.PermissionDenied, Message: denied(caller, scope),
-			Metadata: map[string]string{"scope": scope.String()}}
+		return &node.Refusal{
+			Reason:   node.PermissionDenied,
+			Message:  denied(caller, scope),
+			Metadata: map[string]string{"scope": scope.String()},
+		}
 	case errors.Is(err, access.ErrNoToken):
-		return &node.Refusal{Reason: node.Unauthenticated,
-			Message: `no token was sent: send "Authorization: Bearer TOKEN"`}
+		return &node.Refusal{
+			Reason:  node.Unauthenticated,
+			Message: `no token was sent: send "Authorization: Bearer TOKEN"`,
+		}
 	case errors.Is(err, access.ErrMalformed):
-		return &node.Refusal{Reason: node.Unauthenticated,
-			Message: `the credentials are malformed: send one header "Authorization: Bearer TOKEN"`}
+		return &node.Refusal{
+			Reason:  node.Unauthenticated,
+			Message: `the credentials are malformed: send one header "Authorization: Bearer TOKEN"`,
+		}
 	case errors.Is(err, access.ErrStale):
-		return &node.Refusal{Reason: node.Unauthenticated,
+		return &node.Refusal{
+			Reason: node.Unauthenticated,
 			Message: "the node cannot verify tokens: its token file could not be read for too long; tell its " +
-				"operator, and use another node"}
+				"operator, and use another node",
+		}
 	}
 	return &node.Refusal{Reason: node.Unauthenticated, Message: "the token is unknown: it is wrong, or it was revoked"}
 }

@@ -64,8 +64,8 @@ func ParseOrder(f Fields, l Limits) (Order, *node.Refusal) {
 		o.As = as
 	}
 	if o.As.Wide() && !l.Wide {
-		return Order{}, Malformed("as is %s: this space has no 128-bit forms, because of its epoch; use flake or int",
-			o.As)
+		return Order{},
+			Malformed("as is %s: this space has no 128-bit forms, because of its epoch; use flake or int", o.As)
 	}
 	if f.After.Given {
 		id, err := parseAfter(f.After.Text, l.Format)
@@ -104,10 +104,12 @@ func Malformed(format string, args ...any) *node.Refusal {
 // badCount returns the refusal INVALID_COUNT for a count as it was written, not
 // counted yet.
 func badCount(count string, l Limits) *node.Refusal {
-	return &node.Refusal{Reason: node.InvalidCount,
+	return &node.Refusal{
+		Reason: node.InvalidCount,
 		Message: fmt.Sprintf("count is %q: ask for 1 to %d%s", count, l.Count,
 			node.WhyLimit(l.Format.Layout, l.Count)),
-		Metadata: map[string]string{"count": count, "limit": strconv.Itoa(l.Count)}}
+		Metadata: map[string]string{"count": count, "limit": strconv.Itoa(l.Count)},
+	}
 }
 
 // BadID returns the refusal INVALID_ID with the class of the error, not counted

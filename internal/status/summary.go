@@ -248,8 +248,8 @@ func (p *problems) missing() {
 		registered := func(n Node) bool { return n.Name == s.Node }
 		lately := c.Self.Now-s.Written < vanishedFor.Milliseconds()
 		if s.Unreleased && !s.Worker && lately && !slices.ContainsFunc(c.Nodes, registered) {
-			p.add(Vanished, Warn, pageDoctor, "%s vanished, and has not released sid %d.", cmp.Or(s.Node, s.Instance),
-				s.SID)
+			p.add(Vanished, Warn, pageDoctor, "%s vanished, and has not released sid %d.",
+				cmp.Or(s.Node, s.Instance), s.SID)
 		}
 	}
 }

@@ -224,7 +224,8 @@ type Response struct {
 	Constant *ConstantFields
 }
 
-// Block is what a response says of its IDs: a gen.Block.
+// Block is what a response says of its IDs. It has the fields of gen.Block, so that the one
+// can be converted to the other.
 type Block struct {
 	First  flake.ID
 	Count  int

@@ -48,8 +48,8 @@ func report(out io.Writer, records []record, l limits) error {
 	var errs []error
 	for _, p := range packages {
 		if l.each > 0 && p.Seconds > l.each.Seconds() {
-			errs = append(errs, fmt.Errorf("%s took %s; the limit of a package is %v", p.Package, seconds(p.Seconds),
-				l.each))
+			errs = append(errs,
+				fmt.Errorf("%s took %s; the limit of a package is %v", p.Package, seconds(p.Seconds), l.each))
 		}
 	}
 	if l.all > 0 && l.took > l.all {

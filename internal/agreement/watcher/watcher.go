@@ -74,9 +74,15 @@ const eventQueue = 64
 // New returns a watcher; Run starts it.
 func New(cfg Config) *Watcher {
 	return &Watcher{
-		cfg: cfg, events: make(chan agreement.Event, eventQueue), ended: make(chan struct{}),
-		machine: agreement.New(agreement.Config{Name: cfg.Name, Instance: cfg.Instance, Gate: cfg.Gate,
-			Expect: cfg.Expect}),
+		cfg:    cfg,
+		events: make(chan agreement.Event, eventQueue),
+		ended:  make(chan struct{}),
+		machine: agreement.New(agreement.Config{
+			Name:     cfg.Name,
+			Instance: cfg.Instance,
+			Gate:     cfg.Gate,
+			Expect:   cfg.Expect,
+		}),
 	}
 }
 

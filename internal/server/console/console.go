@@ -81,8 +81,13 @@ func (p page) Here() bool { return p.here }
 
 // New returns a console.
 func New(cfg Config) *Console {
-	c := &Console{cfg: cfg, pages: map[string]*template.Template{}, assets: map[string]asset{}, history: newHistory(),
-		mux: http.NewServeMux()}
+	c := &Console{
+		cfg:     cfg,
+		pages:   map[string]*template.Template{},
+		assets:  map[string]asset{},
+		history: newHistory(),
+		mux:     http.NewServeMux(),
+	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
 	list, err := fs.Glob(files, "templates/*.html")
 	if err != nil {

@@ -56,10 +56,14 @@ var methods = map[string]method{
 	healthpb.Health_List_FullMethodName:  {Need: server.Need{Open: true}},
 	healthpb.Health_Watch_FullMethodName: {Need: server.Need{Open: true}, stream: true},
 
-	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": {Need: require(access.Read, server.GRPCOther),
-		stream: true},
-	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {Need: require(access.Read, server.GRPCOther),
-		stream: true},
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": {
+		Need:   require(access.Read, server.GRPCOther),
+		stream: true,
+	},
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {
+		Need:   require(access.Read, server.GRPCOther),
+		stream: true,
+	},
 }
 
 func methodOf(name string) method {
@@ -99,8 +103,8 @@ func (s *Server) accessOptions() []grpc.ServerOption {
 			if r != nil {
 				return statusOf(r)
 			}
-			return next(srv, &authenticatedStream{stream, context.WithValue(stream.Context(), callerKey{}, caller), s,
-				caller, n})
+			return next(srv,
+				&authenticatedStream{stream, context.WithValue(stream.Context(), callerKey{}, caller), s, caller, n})
 		}),
 	}
 	if s.service.Guard().NeedsToken() {

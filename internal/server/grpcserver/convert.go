@@ -44,8 +44,13 @@ func describeProto(d status.Decoded, f flake.Format) *pb.DescribeResponse {
 		res.Sid = int32(f.SID(d.Flake))
 	}
 	if h := d.Holder; h != nil {
-		res.Holder = &pb.Holder{Node: h.Node, Instance: string(h.Instance), Term: h.Term, SinceUnixMs: int64(h.Since),
-			Worker: h.Worker}
+		res.Holder = &pb.Holder{
+			Node:        h.Node,
+			Instance:    string(h.Instance),
+			Term:        h.Term,
+			SinceUnixMs: int64(h.Since),
+			Worker:      h.Worker,
+		}
 	}
 	return res
 }

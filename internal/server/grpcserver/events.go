@@ -120,6 +120,13 @@ func (s *Server) sendEvents(ctx context.Context, cancel context.CancelCauseFunc,
 }
 
 func eventProto(e feed.Event) *pb.Event {
-	return &pb.Event{Id: e.ID, AtUnixMs: e.At, Node: e.Node, Kind: string(e.Kind), Sid: int32(e.SID),
-		Message: e.Message, Attributes: e.Attributes}
+	return &pb.Event{
+		Id:         e.ID,
+		AtUnixMs:   e.At,
+		Node:       e.Node,
+		Kind:       string(e.Kind),
+		Sid:        int32(e.SID),
+		Message:    e.Message,
+		Attributes: e.Attributes,
+	}
 }

@@ -101,9 +101,15 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.Allocat
 		return nil, statusOf(err)
 	}
 	res := &pb.AllocateResponse{
-		First: b.First.Int64(), Count: int32(b.Count), Stride: b.Stride, Node: s.node.Config().Name, Sid: int32(b.SID),
-		Layout: wire.LayoutOf(limits.Format.Layout), LayoutBits: wire.LayoutBits(limits.Format.Layout),
-		EpochUnixMs: limits.Format.Epoch, Ids: make([]string, b.Count),
+		First:       b.First.Int64(),
+		Count:       int32(b.Count),
+		Stride:      b.Stride,
+		Node:        s.node.Config().Name,
+		Sid:         int32(b.SID),
+		Layout:      wire.LayoutOf(limits.Format.Layout),
+		LayoutBits:  wire.LayoutBits(limits.Format.Layout),
+		EpochUnixMs: limits.Format.Epoch,
+		Ids:         make([]string, b.Count),
 	}
 	random := make([]byte, 8*b.Count)
 	if o.As.Wide() {
@@ -140,7 +146,8 @@ func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStre
 	case <-a.s.drainer.Draining():
 		r.end() // waits for the answer that is being sent
 		return statusOf(&node.Refusal{
-			Reason: node.Draining, Message: "the node is draining: requests without an answer issued nothing; try " +
+			Reason: node.Draining,
+			Message: "the node is draining: requests without an answer issued nothing; try " +
 				"another node",
 		})
 	}

@@ -132,8 +132,11 @@ func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
 		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))),
 		// A connection whose client answers no ping, or makes no call, takes a place from
 		// others. Clients connect again when they need to.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout,
-			MaxConnectionIdle: idleTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time:              pingAfter,
+			Timeout:           pingTimeout,
+			MaxConnectionIdle: idleTimeout,
+		}),
 	}, append(s.accessOptions(), opts...)...)
 	g := grpc.NewServer(opts...)
 	g.RegisterService(allocatorServiceDesc(), allocatorService{s: s})

@@ -95,9 +95,11 @@ func (h *handler) browser(r *http.Request) *fault {
 		return otherHost(r)
 	}
 	if crossOrigin.Check(r) != nil {
-		return &fault{refusal: &node.Refusal{Reason: node.PermissionDenied,
+		return &fault{refusal: &node.Refusal{
+			Reason: node.PermissionDenied,
 			Message: "the request was sent by a page of another site: IDs are for programs; call the node from " +
-				"your server"}}
+				"your server",
+		}}
 	}
 	return nil
 }

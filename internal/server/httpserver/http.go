@@ -96,8 +96,14 @@ func newHandler(cfg Config) (*handler, error) {
 	}
 	limits := cfg.Service.Limits()
 	limits.JSON = true
-	return &handler{service: cfg.Service, reader: cfg.Reader, hosts: cfg.Hosts, feed: cfg.Feed, limits: limits,
-		nodeJSON: name}, nil
+	return &handler{
+		service:  cfg.Service,
+		reader:   cfg.Reader,
+		hosts:    cfg.Hosts,
+		feed:     cfg.Feed,
+		limits:   limits,
+		nodeJSON: name,
+	}, nil
 }
 
 // route is one pattern of the public API.
@@ -322,7 +328,8 @@ func (h *handler) notAllowed(allow, hint string) http.HandlerFunc {
 		h.service.NotFound(server.HTTPOther, h.service.Begin())
 		w.Header().Set("Allow", allow)
 		problem{
-			Type: "about:blank", Title: http.StatusText(http.StatusMethodNotAllowed),
+			Type:   "about:blank",
+			Title:  http.StatusText(http.StatusMethodNotAllowed),
 			Status: http.StatusMethodNotAllowed,
 			Detail: fmt.Sprintf("method %.20s is not allowed for %.60s: use %s", r.Method, r.URL.Path, allow),
 			Help:   fmt.Sprintf(hint, origin(r)),
@@ -341,7 +348,9 @@ func origin(r *http.Request) string {
 func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {
 	h.service.NotFound(server.HTTPOther, h.service.Begin())
 	problem{
-		Type: "about:blank", Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
+		Type:   "about:blank",
+		Title:  http.StatusText(http.StatusNotFound),
+		Status: http.StatusNotFound,
 		Detail: fmt.Sprintf("no route for %.60s", r.URL.Path),
 		Help: "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/events, POST /v1/workers, or GET " +
 			"/openapi.yaml.",

@@ -167,9 +167,11 @@ func fieldText(name string, value json.Token, safe bool) (string, *fault) {
 		case "as", "after":
 			return v, nil
 		case "count":
-			return "", &fault{refusal: &node.Refusal{Reason: node.InvalidCount,
+			return "", &fault{refusal: &node.Refusal{
+				Reason:   node.InvalidCount,
 				Message:  "count is a string: send a JSON number",
-				Metadata: map[string]string{"count": fmt.Sprintf("%.40q", v)}}}
+				Metadata: map[string]string{"count": fmt.Sprintf("%.40q", v)},
+			}}
 		}
 	}
 	reasons := map[string]node.Reason{"count": node.InvalidCount, "as": node.InvalidFormat, "after": node.InvalidID}

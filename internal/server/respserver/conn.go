@@ -205,8 +205,8 @@ func (c *conn) do(args [][]byte) {
 	if cmd == nil && fromBrowser(args[0]) {
 		c.settle()
 		c.s.logHTTP.Do(func() {
-			c.s.log.Warn("RESP connection closed: it sent an HTTP request, possibly a web page's", "source",
-				c.nc.RemoteAddr().String())
+			c.s.log.Warn("RESP connection closed: it sent an HTTP request, possibly a web page's",
+				"source", c.nc.RemoteAddr().String())
 		})
 		c.s.service.NotFound(server.RESPOther, c.s.service.Begin())
 		c.quit = true

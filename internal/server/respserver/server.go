@@ -96,7 +96,11 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.Default()
 	}
 	s := &Server{
-		cfg: cfg, service: cfg.Service, reader: cfg.Reader, node: cfg.Service.Node(), limits: cfg.Service.Limits(),
+		cfg:      cfg,
+		service:  cfg.Service,
+		reader:   cfg.Reader,
+		node:     cfg.Service.Node(),
+		limits:   cfg.Service.Limits(),
 		log:      cfg.Logger,
 		maxBlock: cfg.Service.Node().Config().Gen.MaxBlock(),
 		every:    min(cfg.IdleTimeout, cfg.WriteTimeout) / sweeps,

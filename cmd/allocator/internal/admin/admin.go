@@ -26,8 +26,8 @@ func Command(a *cli.App) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(drainCommand(a), undrainCommand(a), recoverCommand(a), quarantineCommand(a), releaseCommand(a),
-		acceptCommand(a))
+	cmd.AddCommand(drainCommand(a), undrainCommand(a), recoverCommand(a),
+		quarantineCommand(a), releaseCommand(a), acceptCommand(a))
 	return cmd
 }
 

@@ -123,8 +123,8 @@ func (c *change) show(p operate.Plan) {
 			if n.Answered {
 				era, revision = fmt.Sprint(n.Era), fmt.Sprint(n.Revision)
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cli.OrDash(n.Name), cli.OrDash(n.GRPC), era, revision,
-				n.Ceiling(), n.State)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n",
+				cli.OrDash(n.Name), cli.OrDash(n.GRPC), era, revision, n.Ceiling(), n.State)
 		}
 		_ = t.Flush()
 	}

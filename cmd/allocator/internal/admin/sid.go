@@ -66,8 +66,8 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 		return c.ofSID(args[0], func(o *operate.Operator, sid flake.SID) (operate.Plan, error) {
 			return o.ReleaseSID(cmd.Context(), sid, clock.Millis(above))
 		}, func(w repair.Write) string {
-			text := fmt.Sprintf("sid %d is free, with term %d and ceiling %s", w.SID, w.Window.Term,
-				repair.At(w.Window.Ceil))
+			text := fmt.Sprintf("sid %d is free, with term %d and ceiling %s",
+				w.SID, w.Window.Term, repair.At(w.Window.Ceil))
 			if wait := w.Window.Ceil - w.Window.Wall; wait > 0 {
 				text += fmt.Sprintf(": it can be acquired in %v", wait.Duration().Round(time.Second))
 			}

@@ -166,9 +166,14 @@ func (p plan) run(ctx context.Context, progress *cli.Progress) (*result, error) 
 	p.Timeout = timeout
 	for i := range p.callers {
 		addr := p.addrs[i%len(p.addrs)]
-		p.Workers = append(p.Workers, load.Worker{Targets: []load.Target{{Name: addr,
-			Client: clients[i%len(clients)]}}, Counts: []int{p.count},
-			Ordered: p.via == load.SDK}) // the SDK's order holds whichever node answers
+		p.Workers = append(p.Workers, load.Worker{
+			Targets: []load.Target{{
+				Name:   addr,
+				Client: clients[i%len(clients)],
+			}},
+			Counts:  []int{p.count},
+			Ordered: p.via == load.SDK,
+		}) // the SDK's order holds whichever node answers
 	}
 	run := load.New(p.Plan)
 	progress.Set("%v", stringer(func() string { return p.progress(run.Result()) }))
@@ -326,10 +331,20 @@ type checkView struct {
 
 func (r *result) json() view {
 	v := view{
-		Via: r.plan.via, Callers: r.plan.callers, Count: r.plan.count, Rate: r.plan.Rate, Seconds: r.Took.Seconds(),
-		Early:    r.interrupted,
-		Requests: r.Requests, PerSecond: r.rate(r.Requests), IDs: r.IDs, IDsPerSec: r.rate(r.IDs),
-		Refused: r.Refused, Failed: r.Failed, NotStarted: r.NotStarted, LatencyNs: map[string]int64{},
+		Via:        r.plan.via,
+		Callers:    r.plan.callers,
+		Count:      r.plan.count,
+		Rate:       r.plan.Rate,
+		Seconds:    r.Took.Seconds(),
+		Early:      r.interrupted,
+		Requests:   r.Requests,
+		PerSecond:  r.rate(r.Requests),
+		IDs:        r.IDs,
+		IDsPerSec:  r.rate(r.IDs),
+		Refused:    r.Refused,
+		Failed:     r.Failed,
+		NotStarted: r.NotStarted,
+		LatencyNs:  map[string]int64{},
 	}
 	if r.Failed > 0 {
 		v.Failure = r.Failure.Error()

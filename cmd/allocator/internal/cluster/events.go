@@ -93,8 +93,8 @@ func (w *eventWatch) run(ctx context.Context) error {
 			code == codes.InvalidArgument:
 			return cli.Exit(cli.ExitInvalid,
 				fmt.Errorf("node at %s: %s", w.nodes.Addrs[at], status.Convert(err).Message()))
-		case !w.begun && at == len(w.nodes.Conns)-1 && time.Since(began) > w.nodes.Timeout, !w.follow &&
-			at == len(w.nodes.Conns)-1:
+		case !w.begun && at == len(w.nodes.Conns)-1 && time.Since(began) > w.nodes.Timeout,
+			!w.follow && at == len(w.nodes.Conns)-1:
 			return w.nodes.Unavailable(at, err)
 		case w.follow && w.begun:
 			fmt.Fprintf(w.err, "allocator: the stream of the node at %s broke: %s; connecting again\n",
@@ -169,8 +169,8 @@ func (w *eventWatch) printEvent(e *pb.Event) error {
 		if attributes == nil {
 			attributes = map[string]string{}
 		}
-		return cli.PrintLine(w.out, eventLine{e.GetId(), e.GetAtUnixMs(), e.GetNode(), e.GetKind(), e.GetSid(),
-			e.GetMessage(), attributes})
+		return cli.PrintLine(w.out,
+			eventLine{e.GetId(), e.GetAtUnixMs(), e.GetNode(), e.GetKind(), e.GetSid(), e.GetMessage(), attributes})
 	}
 	_, err := fmt.Fprintln(w.out, eventText(e))
 	return err

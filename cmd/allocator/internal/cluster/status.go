@@ -201,7 +201,7 @@ func (v view) printSIDs(w io.Writer) {
 		if s.Unreleased && problem == "" {
 			problem = "not released"
 		}
-		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%s\t%s\n", s.SID, s.State, s.Term, s.Node, v.ago(s.Written), usable,
-			problem)
+		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%s\t%s\n",
+			s.SID, s.State, s.Term, s.Node, v.ago(s.Written), usable, problem)
 	}
 }

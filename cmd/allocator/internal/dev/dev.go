@@ -249,8 +249,12 @@ func (d *dev) config(i int) config.Config {
 		}
 		return fmt.Sprintf("127.0.0.1:%d", first+i*portStep+offset)
 	}
-	c.Listen = config.Listen{GRPC: port(d.grpcPort, 0), HTTP: port(d.httpPort, 0), Admin: port(d.grpcPort, 1),
-		Gossip: "127.0.0.1:0"}
+	c.Listen = config.Listen{
+		GRPC:   port(d.grpcPort, 0),
+		HTTP:   port(d.httpPort, 0),
+		Admin:  port(d.grpcPort, 1),
+		Gossip: "127.0.0.1:0",
+	}
 	if d.resp {
 		first := devRESPPort
 		if d.httpPort == 0 {
@@ -294,8 +298,12 @@ func (d *dev) node(m *member) (*daemon.Daemon, error) {
 	if at.Admin != "" {
 		c.Listen.GRPC, c.Listen.HTTP, c.Listen.RESP, c.Listen.Admin = at.GRPC, at.HTTP, at.RESP, at.Admin
 	}
-	return daemon.New(daemon.Config{Settings: c, Version: version, Logger: log.With("of", c.Node.Name),
-		Host: m.host(d)})
+	return daemon.New(daemon.Config{
+		Settings: c,
+		Version:  version,
+		Logger:   log.With("of", c.Node.Name),
+		Host:     m.host(d),
+	})
 }
 
 // announce waits until every node is ready, on standby or refused for its clock,
@@ -317,8 +325,8 @@ func (d *dev) announce(ctx context.Context, startSkewed func()) error {
 				case <-ctx.Done():
 					return nil
 				case <-deadline:
-					return fmt.Errorf("%s is not ready within %v: %w", one.Node().Config().Name, within,
-						one.Node().Ready())
+					return fmt.Errorf("%s is not ready within %v: %w",
+						one.Node().Config().Name, within, one.Node().Ready())
 				case <-wake:
 				}
 				_, wake = one.Node().Watch()

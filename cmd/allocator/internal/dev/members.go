@@ -55,9 +55,14 @@ type member struct {
 
 func newMember(i int, name string, ahead time.Duration) *member {
 	return &member{
-		name: name, index: i, clocks: newClocks(ahead), link: &link{conns: map[net.Conn]struct{}{}},
-		start: make(chan struct{}, 1),
-		state: starting, skew: ahead, answer: "not asked",
+		name:   name,
+		index:  i,
+		clocks: newClocks(ahead),
+		link:   &link{conns: map[net.Conn]struct{}{}},
+		start:  make(chan struct{}, 1),
+		state:  starting,
+		skew:   ahead,
+		answer: "not asked",
 	}
 }
 
@@ -193,8 +198,12 @@ func (d *dev) check(ctx context.Context) error {
 		c := &nodeClient{m: m, config: load.Config{Stride: d.space.Layout.Stride()}}
 		defer c.Close()
 		plan.Workers = append(plan.Workers,
-			load.Worker{Targets: []load.Target{{Name: m.name, Client: c}},
-				Counts: []int{min(askCount, d.config(0).Gen().MaxBlock())}, Pause: askPause, Backoff: askPause})
+			load.Worker{
+				Targets: []load.Target{{Name: m.name, Client: c}},
+				Counts:  []int{min(askCount, d.config(0).Gen().MaxBlock())},
+				Pause:   askPause,
+				Backoff: askPause,
+			})
 	}
 	r := load.New(plan)
 	d.checking.Store(r)

@@ -36,8 +36,17 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		// absent without a measurement.
 		Offset      *int64 `json:"offset_us,omitempty"`
 		Uncertainty *int64 `json:"uncertainty_us,omitempty"`
-	}{Node: st.Name, State: "ready", SID: -1, HTTP: at.HTTP, GRPC: at.GRPC, Admin: at.Admin, RESP: at.RESP,
-		Etcd: d.etcd.Endpoint(), Console: d.console}
+	}{
+		Node:    st.Name,
+		State:   "ready",
+		SID:     -1,
+		HTTP:    at.HTTP,
+		GRPC:    at.GRPC,
+		Admin:   at.Admin,
+		RESP:    at.RESP,
+		Etcd:    d.etcd.Endpoint(),
+		Console: d.console,
+	}
 	if st.Holding {
 		line.SID = int(st.SID)
 	}
@@ -133,8 +142,8 @@ or
   allocator status%[3]s
 `, at.HTTP, block.First, addr, at.GRPC, as, layout, d.console)
 	if host, port, err := net.SplitHostPort(at.RESP); err == nil {
-		fmt.Fprintf(&b, "\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT %s\n", host, port,
-			as)
+		fmt.Fprintf(&b,
+			"\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT %s\n", host, port, as)
 	}
 	for i := range d.daemons {
 		if d.skews[i] != 0 {

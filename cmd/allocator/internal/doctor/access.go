@@ -57,8 +57,10 @@ func probe(ctx context.Context, d remote.Dialer, addr string) access {
 	if d.TLS == nil {
 		return access{unknown: true}
 	}
-	anonymous := remote.Dialer{TLS: d.TLS,
-		Opts: []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.WithoutCertificate())}}
+	anonymous := remote.Dialer{
+		TLS:  d.TLS,
+		Opts: []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.WithoutCertificate())},
+	}
 	switch codeOf(ctx, anonymous, addr) {
 	case codes.OK:
 		return access{}

@@ -60,8 +60,8 @@ func (r *findings) nodes(f facts) {
 				"%s is ready, with sid %d, but has %s of its window left", n.Label(), self.SID,
 				text.Seconds(self.Left()))
 		default:
-			r.Add("node", report.OK, "", "%s is ready, with sid %d and %s of its window left", n.Label(), self.SID,
-				text.Seconds(self.Left()))
+			r.Add("node", report.OK, "", "%s is ready, with sid %d and %s of its window left",
+				n.Label(), self.SID, text.Seconds(self.Left()))
 		}
 	}
 	r.cluster(f)
@@ -109,8 +109,8 @@ func (r *findings) names(f facts) {
 			}
 		}
 		if len(live) > 1 {
-			r.Add("name", report.Fail, do, "%d processes have the name %s: at %s", len(live), name,
-				strings.Join(live, ", "))
+			r.Add("name", report.Fail, do, "%d processes have the name %s: at %s",
+				len(live), name, strings.Join(live, ", "))
 		} else {
 			r.Add("name", report.Warn, "A node that was killed is unregistered when its lease expires: run doctor "+
 				"again after lease.ttl. If it lasts: "+do,
@@ -209,8 +209,8 @@ func (r *findings) clocks(f facts) {
 		r.Add("clock", report.Warn, setRight+". If the clocks are right, holders cannot write to etcd",
 			"the latest record of a live holder is %v old", age.Round(time.Second))
 	default:
-		r.Add("clock", report.OK, "", "the latest record of a live holder was written %v ago",
-			age.Round(time.Millisecond))
+		r.Add("clock", report.OK, "",
+			"the latest record of a live holder was written %v ago", age.Round(time.Millisecond))
 	}
 	switch k := f.kernel; {
 	case !k.Known:

@@ -143,8 +143,8 @@ func printAdoption(w io.Writer, r *adopt.Report) {
 	}
 	line("layout", "%s", p.Layout)
 	if same := r.Layouts[0].Same; len(same) > 0 {
-		line("", "%s has the same bits and epoch: IDs do not tell them apart, and either will do",
-			strings.Join(same, ", "))
+		line("",
+			"%s has the same bits and epoch: IDs do not tell them apart, and either will do", strings.Join(same, ", "))
 	}
 	if p.Stale {
 		line("", "its newest ID is of %s: if IDs were made since, this is not their layout and epoch", p.To)
@@ -174,6 +174,6 @@ func printAdoption(w io.Writer, r *adopt.Report) {
 		fmt.Fprint(w, "\nEvery sid is in use: stop some old generators before nodes start.\n")
 		return
 	}
-	fmt.Fprintf(w, "\nWhile old generators run, nodes take sids that none of them has, seen here or not:\n\n  %s\n",
-		p.Serve)
+	fmt.Fprintf(w,
+		"\nWhile old generators run, nodes take sids that none of them has, seen here or not:\n\n  %s\n", p.Serve)
 }

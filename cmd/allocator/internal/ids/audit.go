@@ -39,8 +39,8 @@ or if there is none, and with 2 if a file cannot be read.`,
   allocator audit --format json orders.log`,
 		Args: cobra.ArbitraryArgs,
 	}
-	kind := cli.Choose(cmd, "kind", "form of the IDs; auto detects it by length", "auto", "flake", "int", "hex",
-		"ulid", "uuid", "u128")
+	kind := cli.Choose(cmd, "kind", "form of the IDs; auto detects it by length",
+		"auto", "flake", "int", "hex", "ulid", "uuid", "u128")
 	space := cli.SpaceFlags(cmd)
 	order := cli.Choose(cmd, "order", "what has to rise: nothing, the lines of each file, or all lines in the order "+
 		"of the files", "none", "file", "global")
@@ -65,9 +65,13 @@ or if there is none, and with 2 if a file cannot be read.`,
 		run := &reader{ctx: cmd.Context(), in: a.In, show: a.Progress()}
 		defer run.show.End()
 		auditor := audit.New(audit.Config{
-			Kind: describe.Kind(kind.Value), Space: space(), Order: audit.Order(order.Value),
-			ByFlake: by.Value == "flake",
-			Memory:  int64(*memory), Spool: watchedSpool{dir, run}, Progress: run.reading,
+			Kind:     describe.Kind(kind.Value),
+			Space:    space(),
+			Order:    audit.Order(order.Value),
+			ByFlake:  by.Value == "flake",
+			Memory:   int64(*memory),
+			Spool:    watchedSpool{dir, run},
+			Progress: run.reading,
 		})
 		for _, path := range args {
 			if err := run.file(path, auditor.Read); err != nil {

@@ -53,8 +53,14 @@ the sid at the time: that node issued the ID if it was issued in this space.`,
 	cmd.MarkFlagsMutuallyExclusive("as", "only")
 	connect := remote.NodesFlags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		p := parser{reading: r, as: as.Value, only: only.Value, out: a.Output(cmd.Context()), err: a.Err,
-			now: time.Now()}
+		p := parser{
+			reading: r,
+			as:      as.Value,
+			only:    only.Value,
+			out:     a.Output(cmd.Context()),
+			err:     a.Err,
+			now:     time.Now(),
+		}
 		if cmd.Flags().Changed("addr") {
 			if p.as+p.only != "" {
 				return cli.UsageError("--addr names the holder, and --as and --only leave it out: give one or " +

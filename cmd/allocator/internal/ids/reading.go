@@ -26,8 +26,8 @@ type reading struct {
 
 func readingFlags(a *cli.App, cmd *cobra.Command) *reading {
 	r := &reading{err: a.Err}
-	r.kind = cli.Choose(cmd, "kind", "form of the input; auto detects it by length", "auto", "flake", "int", "hex",
-		"ulid", "uuid", "u128")
+	r.kind = cli.Choose(cmd, "kind", "form of the input; auto detects it by length",
+		"auto", "flake", "int", "hex", "ulid", "uuid", "u128")
 	r.space = cli.SpaceFlags(cmd)
 	cmd.Flags().BoolVar(&r.lenient, "lenient", false,
 		"read I and L as 1 and O as 0, skip hyphens, and report each on stderr")

@@ -81,8 +81,12 @@ func (m *making) check() error {
 
 // flakes returns the generator that the flags describe.
 func (m *making) flakes() (*flake.Offline, error) {
-	o, err := flake.NewOffline(flake.OfflineConfig{Format: m.space(), SID: flake.SID(m.sid), EntropySize: m.size,
-		Entropy: cli.Random()})
+	o, err := flake.NewOffline(flake.OfflineConfig{
+		Format:      m.space(),
+		SID:         flake.SID(m.sid),
+		EntropySize: m.size,
+		Entropy:     cli.Random(),
+	})
 	if err != nil {
 		return nil, cli.UsageError("%s: %w", describe.Class(err), err)
 	}
@@ -298,8 +302,8 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 		}
 		m.input = args[0]
 		if looksLikeSeconds(args[0], ms) {
-			fmt.Fprintf(a.Err, "allocator: TIME %s is read as milliseconds, so in 1970; write @%s for seconds\n",
-				args[0], args[0])
+			fmt.Fprintf(a.Err,
+				"allocator: TIME %s is read as milliseconds, so in 1970; write @%s for seconds\n", args[0], args[0])
 		}
 		next, err := m.at(ms, *smallest, *greatest, n)
 		if err != nil {

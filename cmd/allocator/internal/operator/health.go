@@ -76,8 +76,8 @@ func newProbe(c config.Config) (probe, error) {
 	}
 	host, port, err := net.SplitHostPort(c.Listen.Admin)
 	if err != nil || port == "0" {
-		return probe{}, cli.UsageError("listen.admin is %q: health needs the port that the node listens on",
-			c.Listen.Admin)
+		return probe{},
+			cli.UsageError("listen.admin is %q: health needs the port that the node listens on", c.Listen.Admin)
 	}
 	// Who listens on every address is asked on loopback, by number: an image from
 	// scratch need not know any names.

@@ -28,8 +28,8 @@ and file. With --format yaml it prints them as such a file. It exits with 1 if a
 breaks a rule. For a file to begin with, see "allocator docs sample".`,
 		Args: cobra.NoArgs,
 	}
-	format := cli.Choose(cmd, "format", "output format; json is one object a line, yaml a file for --config", "text",
-		"json", "yaml")
+	format := cli.Choose(cmd, "format",
+		"output format; json is one object a line, yaml a file for --config", "text", "json", "yaml")
 	load := a.Settings(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		c, list, err := load()

@@ -58,8 +58,14 @@ func decode(b []byte) (held, error) {
 		return held{}, errFile
 	}
 	field := func(at int) int64 { return int64(binary.LittleEndian.Uint64(b[at:])) }
-	return held{Worker: field(8), Term: field(16), NotBefore: field(24), NotAfter: field(notAfterAt),
-		DatacenterID: field(48), WorkerID: field(56)}, nil
+	return held{
+		Worker:       field(8),
+		Term:         field(16),
+		NotBefore:    field(24),
+		NotAfter:     field(notAfterAt),
+		DatacenterID: field(48),
+		WorkerID:     field(56),
+	}, nil
 }
 
 // readFile reads the file of a worker, or enough of another one to see that it is none.

@@ -12,7 +12,9 @@ import (
 // processes of which none is missed.
 func linuxOnly(use string) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: "Needs Linux", DisableFlagParsing: true,
+		Use:                use,
+		Short:              "Needs Linux",
+		DisableFlagParsing: true,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.UsageError("allocator worker %s needs Linux; on other systems use package worker or the API",
 				use)

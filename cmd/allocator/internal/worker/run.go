@@ -146,8 +146,8 @@ func (r *runner) run(program string, args, env []string) (err error) {
 	until := to
 	defer func() {
 		if released := r.worker.Release(until); released != nil {
-			r.log.Warn("the worker number could not be given back: it is free when its interval has passed", "worker",
-				r.worker.ID(), "err", released)
+			r.log.Warn("the worker number could not be given back: it is free when its interval has passed",
+				"worker", r.worker.ID(), "err", released)
 		}
 	}()
 	if length := to - r.guard.latest(); !r.guard.fits(length) {
@@ -191,8 +191,8 @@ func (r *runner) run(program string, args, env []string) (err error) {
 	}
 	r.child = p.Pid
 	_ = p.Release()
-	r.log.Info("worker acquired, command started", "worker", h.Worker, "term", h.Term, "name", r.worker.Name(), "pid",
-		r.child, "file", r.file.path)
+	r.log.Info("worker acquired, command started", "worker", h.Worker, "term",
+		h.Term, "name", r.worker.Name(), "pid", r.child, "file", r.file.path)
 	status, all := r.watch(signals, from, to)
 	r.see()
 	until = 0

@@ -71,8 +71,8 @@ func serve(ctx context.Context, log *slog.Logger, cfg worker.Config, socket, pat
 	defer func() {
 		// What the program has made is not known here, so the interval stays reserved.
 		if released := w.Release(0); released != nil {
-			log.Warn("the worker number could not be given back: it is free when its interval has passed", "worker",
-				w.ID(), "err", released)
+			log.Warn("the worker number could not be given back: it is free when its interval has passed",
+				"worker", w.ID(), "err", released)
 		}
 	}()
 	from, to := w.Interval()
@@ -84,13 +84,17 @@ func serve(ctx context.Context, log *slog.Logger, cfg worker.Config, socket, pat
 		}
 		defer f.remove()
 	}
-	server := &http.Server{Handler: handler(w, now), ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
-		MaxHeaderBytes: 8 << 10}
+	server := &http.Server{
+		Handler:        handler(w, now),
+		ReadTimeout:    requestTimeout,
+		WriteTimeout:   requestTimeout,
+		MaxHeaderBytes: 8 << 10,
+	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }()
 	defer func() { _ = server.Close() }()
-	log.Info("worker acquired", "worker", now.Worker, "term", now.Term, "name", w.Name(), "listen", socket, "file",
-		path)
+	log.Info("worker acquired", "worker", now.Worker, "term",
+		now.Term, "name", w.Name(), "listen", socket, "file", path)
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {

@@ -183,8 +183,8 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 			}
 			if other, ok := seen[id]; ok {
 				if twice++; twice == 1 {
-					r.Add("draw-unique", report.Fail, bug, "%s was issued twice: by %s and by %s", id,
-						all[other].addr, d.addr)
+					r.Add("draw-unique",
+						report.Fail, bug, "%s was issued twice: by %s and by %s", id, all[other].addr, d.addr)
 				}
 			}
 			seen[id] = i
@@ -205,8 +205,8 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 			"the addresses are of %d spaces with different layouts or epochs", len(formats))
 	}
 	if twice == 0 && total > 0 {
-		r.Add("draw-unique", report.OK, "", "%s from %s, no two equal", text.Count(total, "ID"),
-			text.Count(from, "node"))
+		r.Add("draw-unique", report.OK, "", "%s from %s, no two equal",
+			text.Count(total, "ID"), text.Count(from, "node"))
 	} else if twice > 1 {
 		r.Add("draw-unique", report.Fail, bug, "%s issued twice in total", text.Count(twice, "ID"))
 	}
@@ -234,8 +234,8 @@ func (d drawing) wrong(limit time.Duration, now time.Time) string {
 	if p := d.parsed; p != nil {
 		if p.GetFlake() != int64(last) || p.GetUnixMs() != d.format.UnixMilli(last) ||
 			flake.SID(p.GetSid()) != d.format.SID(last) {
-			return fmt.Sprintf("the node decodes its own ID %s as flake %d of %d ms with sid %d", last, p.GetFlake(),
-				p.GetUnixMs(), p.GetSid())
+			return fmt.Sprintf("the node decodes its own ID %s as flake %d of %d ms with sid %d",
+				last, p.GetFlake(), p.GetUnixMs(), p.GetSid())
 		}
 	}
 	return ""

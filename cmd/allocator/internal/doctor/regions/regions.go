@@ -83,8 +83,8 @@ func parse(b []byte) ([]Region, error) {
 		case seen[r.Name]:
 			return nil, fmt.Errorf("two regions have the name %s", cli.Show(r.Name))
 		case len(addrs) == 0:
-			return nil, fmt.Errorf("region %s has no addr: give the host:port of a node's gRPC listener",
-				cli.Show(r.Name))
+			return nil,
+				fmt.Errorf("region %s has no addr: give the host:port of a node's gRPC listener", cli.Show(r.Name))
 		}
 		seen[r.Name] = true
 		for _, addr := range addrs {
