@@ -139,7 +139,13 @@ func (a *Allocator) notReady(ctx context.Context, c config.Config, r *node.Refus
 	if st.Phase != lease.Standby {
 		return fmt.Errorf("embed: not ready in time: %w: %w", ctx.Err(), a.refusal(r))
 	}
-	e := &PoolError{SIDs: st.SIDs.String(), Size: st.PoolSize, Quarantined: st.PoolBad, cause: ctx.Err()}
+	e := &PoolError{
+		SIDs:        st.SIDs.String(),
+		Size:        st.Pool.Size,
+		Quarantined: st.Pool.Quarantined,
+		Reserved:    st.Pool.Reserved,
+		cause:       ctx.Err(),
+	}
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	if v, err := a.daemon.Space(look); err == nil {

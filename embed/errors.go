@@ -27,6 +27,7 @@ type PoolError struct {
 	SIDs        string // The program may take these sids, as first-last.
 	Size        int    // number of these sids
 	Quarantined int    // This many of these sids are quarantined and have no holder.
+	Reserved    int    // This many are reserved for generators outside of the cluster.
 	Reserve     int    // number of sids to leave free
 	// Holders are the holders of the range, in the order of sids; nil if etcd did not
 	// answer.
@@ -50,10 +51,13 @@ func (e *PoolError) Error() string {
 	text := fmt.Sprintf("embed: no sid of %s is free", e.SIDs)
 	if e.Reserve > 0 {
 		text = fmt.Sprintf("embed: %d of the sids %s have to stay free (Reserve), and %d are free", e.Reserve, e.SIDs,
-			e.Size-len(e.Holders)-e.Quarantined)
+			e.free())
 	}
 	if e.Quarantined > 0 {
 		who = append(who, fmt.Sprintf("%d quarantined", e.Quarantined))
+	}
+	if e.Reserved > 0 {
+		who = append(who, fmt.Sprintf("%d reserved", e.Reserved))
 	}
 	if len(who) > 0 {
 		text += ": held: " + strings.Join(who, ", ")
@@ -67,9 +71,9 @@ func (e *PoolError) Unwrap() []error {
 	return []error{&client.Refusal{Reason: client.NoSID, Message: "no sid is free"}, e.cause}
 }
 
-// fill sets the holders and the quarantined sids from a view of the space.
+// fill sets the holders and counts the other sids that nobody can take, from a view of the space.
 func (e *PoolError) fill(v lease.View, within lease.SIDRange) {
-	e.Holders, e.Quarantined = []Holder{}, 0
+	e.Holders, e.Quarantined, e.Reserved = []Holder{}, 0, 0
 	for sid := within.From; sid < within.To; sid++ {
 		switch s := v.SIDs[sid]; {
 		case s.Holder.Exists():
@@ -77,12 +81,14 @@ func (e *PoolError) fill(v lease.View, within lease.SIDRange) {
 				Holder{SID: sid, Node: s.Holder.Value.Node, Instance: string(s.Holder.Value.Instance)})
 		case s.Window.Err != nil, s.Window.Value.State == lease.Quarantined:
 			e.Quarantined++
+		case s.Window.Value.State == lease.Reserved:
+			e.Reserved++
 		}
 	}
 }
 
 // free returns the number of free sids.
-func (e *PoolError) free() int { return e.Size - len(e.Holders) - e.Quarantined }
+func (e *PoolError) free() int { return e.Size - len(e.Holders) - e.Quarantined - e.Reserved }
 
 // refusal returns a node's refusal as callers see it, or ErrClosed.
 func (a *Allocator) refusal(err error) error {

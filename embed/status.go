@@ -40,8 +40,8 @@ func (a *Allocator) Status() Status {
 		Instance: string(st.Instance),
 		SID:      -1,
 		SIDs:     st.Lease.SIDs.String(),
-		PoolSize: st.Lease.PoolSize,
-		PoolHeld: st.Lease.PoolHeld,
+		PoolSize: st.Lease.Pool.Size,
+		PoolHeld: st.Lease.Pool.Held,
 		Verdict:  st.Verdict.State.String(),
 		Confirmed: st.Verdict.State == clock.Open &&
 			st.Verdict.Confirmed(),

@@ -29,6 +29,9 @@
 #ifndef RESTORES
 #define RESTORES 0              /* times the store goes back to its backup */
 #endif
+#ifndef RESERVES
+#define RESERVES 0              /* times an operator reserves the sid for a generator outside of the nodes */
+#endif
 #ifndef PROBE
 #define PROBE 0                 /* reached(n) with this n is the error: shows that n can happen */
 #endif
@@ -96,6 +99,19 @@ byte eras = 1;                  /* eras ever made */
 byte bumps, restores;
 bit exposed;                    /* restored, the era not yet bumped (LATE_BUMP) */
 bit late;                       /* every clock within max_skew of true time has passed X (WAITED) */
+
+#if RESERVES > 0
+bit reserved;                   /* window/s is the record of a reservation; restores are not combined with it */
+byte reserves;
+bit outside;                    /* the generator outside has issued X */
+#ifdef MUT_RESERVED_IGNORED
+#define FREE true
+#else
+#define FREE !reserved
+#endif
+#else
+#define FREE true
+#endif
 
 /* ---- compares ------------------------------------------------------------ */
 
@@ -187,6 +203,9 @@ inline apply(q)
 		window.base = q.base;
 		window.ceil = q.ceil;
 		holder = (q.kind == RELEASE -> 0 : q.who);
+#if RESERVES > 0
+		reserved = 0;
+#endif
 		granted = granted || q.ceil;
 		q.state = APPLIED
 	:: else ->
@@ -228,6 +247,20 @@ inline purge()
 }
 #else
 #define purge() skip
+#endif
+
+#if RESERVES > 0
+/* operate writes a record of an operator, whose transaction compares record and holder. */
+inline operate(taken, above)
+{
+	reserved = taken;
+	window.rev++;
+	window.nonce = 100 + 2 * reserves + taken;          /* no attempt has it */
+	window.ceil = above;
+	window.base = window.ceil;
+	TRACE("admin    writes record %d, reserved: %d\n", window.nonce, reserved)
+	purge()
+}
 #endif
 
 #define DELIVER(k) :: d_step { req[k].state == SENT -> apply(req[k]); purge() }
@@ -325,6 +358,21 @@ end:
 #if BUMPS > 0
 	/* An ordinary bump may leave the floor anywhere: no record was lost. */
 	:: atomic { bumps < BUMPS -> bumps++; if :: bump(0) :: bump(1) fi; purge() }
+#endif
+#if RESERVES > 0
+	:: d_step { !reserved && holder == 0 && reserves < RESERVES -> reserves++; operate(1, window.ceil) }
+	/* The generator outside issues at or above the ceiling that it was told. */
+#ifdef MUT_OUTSIDE_EARLY
+	:: d_step { reserved && !outside -> assert(!issued); issued = 1; outside = 1 }
+#else
+	:: d_step { reserved && !outside && !window.ceil -> assert(!issued); issued = 1; outside = 1; reached(10) }
+#endif
+	/* It has stopped when its sid is given back, above all of its IDs. */
+#ifdef MUT_UNRESERVE_LOW
+	:: d_step { reserved -> operate(0, window.ceil) }
+#else
+	:: d_step { reserved -> operate(0, window.ceil || outside); reached(11) }
+#endif
 #endif
 #if RESTORES > 0
 	:: d_step { !backup.taken && restores == 0 -> take_backup() }
@@ -462,7 +510,7 @@ proctype Node(byte i)
 
 start:	/* no memory: a first start, a restart, or a tenure dropped */
 	atomic { forget() };
-	atomic { sent < MAXREQ ->
+	atomic { sent < MAXREQ && FREE ->
 		rev = window.rev; nonce = window.nonce; myera = era;
 #ifdef MUT_NO_FLOOR
 		low = window.ceil

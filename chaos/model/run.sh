@@ -28,6 +28,8 @@ base    rehold                  -DMAXREQ=4 -DPURGE -DREHOLDS
 base    reclaim-rehold-unpurged -DMAXREQ=3 -DRECLAIMS -DREHOLDS
 base    shared-identity         -DMAXREQ=3 -DSHARED_IDENTITY -DRECLAIMS
 base    era                     -DMAXREQ=3 -DBUMPS=1 -DRECLAIMS -DREHOLDS -DPURGE
+base    reserve                 -DMAXREQ=3 -DRESERVES=1 -DPURGE
+base    reserve-unpurged        -DMAXREQ=2 -DRESERVES=2 -DRECLAIMS -DREHOLDS
 base    restore                 -DMAXREQ=3 -DRESTORES=1
 base    restore-all             -DMAXREQ=3 -DRESTORES=1 -DRECLAIMS -DREHOLDS -DPURGE
 base    restore-waited          -DMAXREQ=3 -DRESTORES=1 -DWAITED -DPURGE
@@ -52,6 +54,11 @@ mutant  reclaim-holder-only     -DMAXREQ=3 -DMUT_RECLAIM_NO_RECORD -DRECLAIMS
 mutant  release-unguarded       -DMAXREQ=4 -DMUT_RELEASE_NO_RECORD
 mutant  shared-nonce            -DMAXREQ=3 -DSHARED_NONCE
 mutant  window-on-lease         -DMAXREQ=3 -DMUT_WINDOW_ON_LEASE
+mutant  reserve-not-looked-at   -DMAXREQ=2 -DRESERVES=1 -DMUT_RESERVED_IGNORED
+mutant  reserve-acquire-late    -DMAXREQ=2 -DRESERVES=1 -DMUT_ACQUIRE_NO_RECORD
+mutant  reserve-rehold-late     -DMAXREQ=2 -DRESERVES=1 -DMUT_REHOLD_NO_RECORD -DREHOLDS
+mutant  reserve-used-early      -DMAXREQ=2 -DRESERVES=1 -DMUT_OUTSIDE_EARLY
+mutant  reserve-given-back-low  -DMAXREQ=2 -DRESERVES=1 -DMUT_UNRESERVE_LOW
 mutant  restore-no-bump         -DMAXREQ=3 -DRESTORES=1 -DMUT_RESTORE_NO_BUMP
 mutant  restore-late-bump       -DMAXREQ=3 -DRESTORES=1 -DMUT_LATE_BUMP
 mutant  restore-floor-low       -DMAXREQ=3 -DRESTORES=1 -DMUT_FLOOR_LOW
@@ -100,6 +107,8 @@ probe   reheld                  -DMAXREQ=3 -DPROBE=5 -DREHOLDS
 probe   time-given-back         -DMAXREQ=3 -DPROBE=6
 probe   issued-after-restore    -DMAXREQ=3 -DPROBE=7 -DRESTORES=1
 probe   issued-after-bump       -DMAXREQ=3 -DPROBE=8 -DBUMPS=1
+probe   reserve-issued-outside  -DMAXREQ=2 -DPROBE=10 -DRESERVES=1
+probe   reserve-given-back      -DMAXREQ=2 -DPROBE=11 -DRESERVES=1
 probe   issued-though-replaced  -DMAXREQ=3 -DPROBE=9
 TABLE
 	if [ "$mode" = full ]; then cat <<'TABLE'

@@ -53,7 +53,7 @@ var (
 		func(e *Env) {
 			e.Node.Seal()
 			e.Report(func(s *lease.Status) {
-				*s = lease.Status{Phase: lease.Seeking, SIDs: lease.SIDRange{To: 32}, PoolSize: 32}
+				*s = lease.Status{Phase: lease.Seeking, SIDs: lease.SIDRange{To: 32}, Pool: lease.Pool{Size: 32}}
 			})
 		},
 		begin,
@@ -63,7 +63,8 @@ var (
 		func(e *Env) {
 			e.Node.Seal()
 			e.Report(func(s *lease.Status) {
-				*s = lease.Status{Phase: lease.Standby, SIDs: lease.SIDRange{To: 32}, PoolSize: 32, PoolHeld: 32}
+				pool := lease.Pool{Size: 32, Held: 32}
+				*s = lease.Status{Phase: lease.Standby, SIDs: lease.SIDRange{To: 32}, Pool: pool}
 			})
 		},
 		begin,

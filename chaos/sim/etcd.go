@@ -432,7 +432,7 @@ func (e *etcd) quarantineSID() {
 	sid := sim.anySID()
 	v := e.view()
 	win := v.SIDs[sid].Window
-	if !win.Exists() || win.Err != nil {
+	if !win.Exists() || win.Err != nil || win.Value.State == lease.Reserved {
 		return
 	}
 	put := win.Value

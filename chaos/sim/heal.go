@@ -182,8 +182,7 @@ func (sim *simulation) free(p *process) int {
 	within := cmp.Or(p.host.sids, sim.plan.sids())
 	for sid := within.From; sid < within.To; sid++ {
 		s := v.SIDs[sid]
-		if s.Holder.Exists() || s.Window.Err != nil || s.Window.Value.State == lease.Quarantined ||
-			s.Window.Value.Ceil > soon {
+		if s.Holder.Exists() || s.Window.Err != nil || s.Window.Value.TakenByOperator() || s.Window.Value.Ceil > soon {
 			continue
 		}
 		return int(sid)

@@ -298,6 +298,7 @@ func (sim *simulation) planFaults() {
 	sim.every(p.keyDeleted, func() { sim.etcd.deleteKey() })
 	sim.every(p.era, func() { sim.etcd.bumpEra() })
 	sim.every(p.quarantine, func() { sim.etcd.quarantineSID() })
+	sim.every(p.quarantine, func() { sim.etcd.reserveSID() })
 	sim.every(p.gossipCut, sim.cutGossip)
 	sim.now -= time.Second
 }

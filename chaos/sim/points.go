@@ -28,6 +28,9 @@ const (
 	ExpiredEarly
 	EraBegan
 	OperatorQuarantined // an operator quarantined a sid, or gave one back
+	Reserved            // an operator reserved one for a generator outside of the cluster
+	Unreserved          // and gave it back
+	IssuedOutside       // its generator issued
 	TwoOfOneName        // two live processes bore one name
 	RefusedToStart
 	KeptByWatch       // a list was brought up to date by a watch
@@ -89,7 +92,8 @@ var pointNames = [numPoints]string{
 	"took over", "adopted unknown", "reheld", "reclaimed", "released", "on standby", "lost sid", "two held one sid",
 	"issued after long pause", "interleaved", "crashed mid step", "applied for dead process", "sent twice",
 	"refused by compare",
-	"leader changed", "expired early", "era began", "operator quarantined", "two of one name", "refused to start",
+	"leader changed", "expired early", "era began", "operator quarantined", "reserved", "unreserved",
+	"issued outside", "two of one name", "refused to start",
 	"kept by watch", "watch given up", "held in fleet", "held sid first", "held within a unit", "held in range",
 	"held in part", "false peer answered", "most without gossip",
 	"worker acquired", "worker extended", "worker adopted", "worker reheld", "worker released", "worker lost",
@@ -139,7 +143,8 @@ func (p Point) of(m Mode) bool {
 		GraceOver, GaveUp, PoisonGuard, Discontinuous,
 		LaterRevisionReported, HeldAgainstTruth, WrongAndFound, RefusedToStart:
 		return m == Everything
-	case FollowedStep, SleptThrough, EraBegan, OperatorQuarantined, TwoOfOneName, ClockRegression, Quarantined,
+	case FollowedStep, SleptThrough, EraBegan, OperatorQuarantined, Reserved, Unreserved, IssuedOutside,
+		TwoOfOneName, ClockRegression, Quarantined,
 		Reclaimed, OnStandby, LostSID, TwoHeldOneSID:
 		return m != Tampered
 	}
@@ -151,7 +156,7 @@ func (p Point) Rare() bool {
 	switch p {
 	case Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep,
 		LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
-		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly,
+		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly, Reserved, Unreserved, IssuedOutside,
 		WorkerAdopted, WorkerReheld, WorkerLost, WorkerUsedAfterLoss, WorkerClosedMeanwhile, WorkerAnswerDied:
 		return true
 	}

@@ -91,6 +91,7 @@ type simulation struct {
 	numbers   int        // makes nonces
 	net       network
 
+	outsiders  map[flake.SID]*outsider // It is never iterated.
 	generators []*generator
 	runs       map[lease.Instance]*workerRun // It has the runs of all generators, and is never iterated.
 	written    []lease.Window                // records of workers
@@ -123,7 +124,7 @@ func Run(seed uint64, o Options) (r Result) {
 	if o.Mode == "" {
 		o.Mode = ModeOf(seed)
 	}
-	sim := &simulation{rng: rand.New(rand.NewPCG(seed, 0x5eed))}
+	sim := &simulation{rng: rand.New(rand.NewPCG(seed, 0x5eed)), outsiders: map[flake.SID]*outsider{}}
 	sim.trace = newTrace(o.Trace)
 	defer func() {
 		if broken := recover(); broken != nil { // the core panics where a claim does not hold

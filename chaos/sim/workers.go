@@ -411,7 +411,7 @@ func (sim *simulation) expectWorkers() {
 	free := 0
 	for sid := sim.plan.workers.sids.From; sid < sim.plan.workers.sids.To; sid++ {
 		s := v.SIDs[sid]
-		if !s.Holder.Exists() && s.Window.Value.State != lease.Quarantined && s.Window.Err == nil &&
+		if !s.Holder.Exists() && !s.Window.Value.TakenByOperator() && s.Window.Err == nil &&
 			s.Window.Value.Ceil < now-millis(5*time.Second) {
 			free++
 		}

@@ -18,7 +18,7 @@ import (
 // Space is a Store with the calls of init, decode and accept-time.
 type Space interface {
 	Store
-	Init(context.Context, lease.Space, clock.Millis) (bool, lease.View, error)
+	Init(context.Context, lease.Space, clock.Millis, ...lease.Reservation) (bool, lease.View, error)
 	Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error)
 	AcceptTime(context.Context, lease.View, lease.AcceptedTime) error
 }
@@ -48,6 +48,7 @@ func Contract(t *testing.T, fresh func(*testing.T) Harness) {
 		{"uninitialized", testUninitialized, true},
 		{"init", testInit, true},
 		{"init refuses remains", testInitRemains, true},
+		{"init reserves", testInitReserves, true},
 		{"life of a sid", testLife, false},
 		{"compares", testCompares, false},
 		{"refused transactions", testRefusedTxns, false},
@@ -281,6 +282,29 @@ func testInit(f *fixture) {
 	}
 	if now.Config.Value.Layout != ours.Layout || now.Config.Value.Epoch != ours.Epoch {
 		f.Errorf("config is %+v, want %+v", now.Config.Value, ours)
+	}
+}
+
+func testInitReserves(f *fixture) {
+	wide := ours
+	wide.Layout = flake.Fleet
+	var reserved []lease.Reservation
+	for sid := range flake.SID(lease.MaxSIDs) {
+		reserved = append(reserved, lease.Reservation{SID: sid, Window: lease.Window{
+			Era: 1, Term: 1, Instance: "op", Node: "operator", Nonce: fmt.Sprint("op-", sid), Base: floor, Ceil: floor,
+			State: lease.Reserved, Reason: strings.Repeat("r", lease.MaxReason),
+		}})
+	}
+	created, v, err := f.Space.Init(f.ctx, wide, floor, reserved...)
+	if err != nil || !created || len(v.SIDs) != lease.MaxSIDs {
+		f.Fatalf("init: %v with %d sids, %v", created, len(v.SIDs), err)
+	}
+	f.sameView("view of the init", v, f.load())
+	for _, r := range reserved {
+		got := f.read(r.SID).SIDs[r.SID]
+		if got.Window.Value != r.Window || got.Window.Lease != 0 || !got.Past || got.Holder.Exists() {
+			f.Fatalf("sid %d: %+v, want %+v and a line of the ledger", r.SID, got, r.Window)
+		}
 	}
 }
 

@@ -324,7 +324,9 @@ func watched(key string, rev int64, r *record) (c lease.Change, ok bool) {
 }
 
 // Init makes the space if it has no config. It returns ErrRemains.
-func (m *Memory) Init(ctx context.Context, space lease.Space, floor clock.Millis) (bool, lease.View, error) {
+func (m *Memory) Init(
+	ctx context.Context, space lease.Space, floor clock.Millis, reserved ...lease.Reservation,
+) (bool, lease.View, error) {
 	if err := ctx.Err(); err != nil {
 		return false, lease.View{}, err
 	}
@@ -341,6 +343,11 @@ func (m *Memory) Init(ctx context.Context, space lease.Space, floor clock.Millis
 	m.write(func(put func(key, raw string, id lease.LeaseID), _ func(string)) {
 		put("config", lease.Encode(space), 0)
 		put("era", lease.Encode(lease.Era{Number: 1, Floor: floor, Cluster: m.state.cluster}), 0)
+		for _, r := range reserved {
+			line := lease.Txn{Window: r.Window}.LedgerLine()
+			put(fmt.Sprintf("window/%d", r.SID), lease.Encode(r.Window), 0)
+			put(fmt.Sprintf("ledger/%d/%020d", r.SID, line.Term), lease.Encode(line), 0)
+		}
 	})
 	return true, m.viewAll(), nil
 }

@@ -25,8 +25,8 @@ func TestCrash(t *testing.T) {
 			m.served(span{from, e.now()}, 2*time.Millisecond)
 		}
 		time.Sleep(20 * time.Second)
-		if st := nodes[0].d.Node().Stats().Lease; st.PoolHeld != 3 {
-			t.Errorf("%d sids are held, want 3", st.PoolHeld)
+		if st := nodes[0].d.Node().Stats().Lease; st.Pool.Held != 3 {
+			t.Errorf("%d sids are held, want 3", st.Pool.Held)
 		}
 	})
 }
@@ -91,8 +91,8 @@ func TestRollingRestart(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Second) // until all nodes have listed
-		if st := nodes[0].d.Node().Stats().Lease; st.PoolHeld != 3 {
-			t.Errorf("%d sids are held, want 3", st.PoolHeld)
+		if st := nodes[0].d.Node().Stats().Lease; st.Pool.Held != 3 {
+			t.Errorf("%d sids are held, want 3", st.Pool.Held)
 		}
 	})
 }

@@ -154,8 +154,8 @@ func TestLeaderChanges(t *testing.T) {
 		for _, m := range nodes[:3] {
 			m.served(span{from, e.now()}, 2*time.Millisecond)
 		}
-		if st := nodes[0].d.Node().Stats().Lease; st.PoolHeld != 3 {
-			t.Errorf("%d sids are held, want 3: that of the crashed node is free", st.PoolHeld)
+		if st := nodes[0].d.Node().Stats().Lease; st.Pool.Held != 3 {
+			t.Errorf("%d sids are held, want 3: that of the crashed node is free", st.Pool.Held)
 		}
 	})
 }

@@ -197,8 +197,8 @@ func (k keepers) run(t *testing.T, n int, calm time.Duration, restarts int, paus
 	out.Start.Loads, out.Start.Writes, out.Start.ReadBytes = float64(s.loads+s.reads)/float64(n), float64(s.writes)/float64(n), float64(s.received)/float64(n)
 	check := func(when string) {
 		for _, m := range members {
-			if st := m.Status(); !st.Held || len(st.Nodes) != n || st.PoolHeld != n {
-				t.Errorf("%s: a node has %d nodes and %d held sids in its list, want %d; phase %v", when, len(st.Nodes), st.PoolHeld, n, st.Phase)
+			if st := m.Status(); !st.Held || len(st.Nodes) != n || st.Pool.Held != n {
+				t.Errorf("%s: a node has %d nodes and %d held sids in its list, want %d; phase %v", when, len(st.Nodes), st.Pool.Held, n, st.Phase)
 				return
 			}
 		}

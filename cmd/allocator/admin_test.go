@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/node"
@@ -297,6 +298,35 @@ func TestQuarantineAndRelease(t *testing.T) {
 	d.says(cli.ExitInvalid, "needs no repair", "admin", "release-sid", name, "--yes")
 	d.says(cli.ExitUsage, "is not a sid", "admin", "quarantine", "x1")
 	d.says(cli.ExitInvalid, "sids 0-31 of 32", "admin", "quarantine", "32")
+	d.unique()
+}
+
+// TestReservedSIDs: a space begins with sids for generators outside, which no node takes until
+// they are given back. Init changes nothing of a space that exists, and says what is missing.
+func TestReservedSIDs(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	in := func(args ...string) []string { return append(args, "--space", "beside") }
+	d.says(cli.ExitInvalid, "--reserve 30-32 is not within the sids of the space, 0-31 of 32", in("init", "--fresh", "--reserve", "30-32")...)
+	d.says(cli.ExitUsage, "write sids such as", in("init", "--fresh", "--reserve", "1,,2")...)
+	d.says(cli.ExitOK, "sids 0-29,31 are reserved: no node takes them", in("init", "--fresh", "--reserve", "31,0-29")...)
+	d.says(cli.ExitOK, "already initialized", in("init", "--reserve", "5-7")...)
+	d.says(cli.ExitInvalid, "its sids 30 are not reserved: nodes may have issued IDs with them", in("init", "--reserve", "28-31")...)
+
+	beside := func(c *config.Config) { c.Space = "beside" }
+	a := d.node("a", beside)
+	a.serves(30)
+	b := d.node("b", beside)
+	b.awaitReason(node.NoSID)
+	if says := b.Node().Stats().Lease.Problem; !strings.Contains(says, "1 of 32 are held by a, 0 quarantined, 31 reserved") {
+		t.Errorf("b says %q", says)
+	}
+	d.says(cli.ExitOK, "Given to the cluster: sids 3-4.", in("admin", "unreserve", "3-4", "--yes")...)
+	b.serves(-1)
+	if sid := b.sid(); sid != 3 && sid != 4 {
+		t.Errorf("b has sid %d", sid)
+	}
+	d.says(cli.ExitInvalid, "is held by", in("admin", "reserve", "3-4")...)
 	d.unique()
 }
 

@@ -392,10 +392,22 @@ func (c *candidate) plan() *Plan {
 		p.NodeSIDs = free.String()
 		if free.To > lease.MaxSIDs { // beyond those that a space has by default
 			p.Init += " --sids " + p.NodeSIDs
+		} else if reserved := around(free, min(p.Holders, lease.MaxSIDs)); reserved.Len() > 0 {
+			p.Init += " --reserve " + reserved.String()
 		}
-		p.Serve = fmt.Sprintf("allocator serve --etcd.endpoints URL --layout %s --sid-range %s", p.Layout, p.NodeSIDs)
+		p.Serve = fmt.Sprintf("allocator serve --etcd.endpoints URL --layout %s", p.Layout)
 	}
 	return p
+}
+
+// around returns the sids below n that r does not have.
+func around(r lease.SIDRange, n int) (out lease.SIDSet) {
+	for _, other := range []lease.SIDRange{{To: r.From}, {From: r.To, To: flake.SID(n)}} {
+		if other.Len() > 0 {
+			out = append(out, other)
+		}
+	}
+	return out
 }
 
 // widest returns the longest run of sids that are not used, the first lease.MaxSIDs of it.

@@ -78,7 +78,7 @@ func TestFindsTheLayout(t *testing.T) {
 			if want := now.Add(-time.Second).UTC().Format("2006-01-02T15:04"); !strings.HasPrefix(p.To, want[:len(want)-3]) {
 				t.Errorf("to %s", p.To)
 			}
-			if !strings.HasSuffix(p.Init, " --layout "+name+" --above "+greatest+" --fresh") || !strings.HasSuffix(p.Serve, " --layout "+name+" --sid-range "+p.NodeSIDs) {
+			if !strings.HasSuffix(p.Init, " --layout "+name+" --above "+greatest+" --fresh --reserve 0-9") || !strings.HasSuffix(p.Serve, " --layout "+name) {
 				t.Errorf("%s\n%s", p.Init, p.Serve)
 			}
 			for _, v := range r.Layouts {

@@ -40,7 +40,7 @@ type Plan struct {
 	Lowest   int        `json:"lowest_sid"`
 	Highest  int        `json:"highest_sid"`
 	SIDs     []SIDCount `json:"sids"`              // the ten with most IDs
-	NodeSIDs string     `json:"node_sids"`         // unused, for nodes beside the old generators; "": none
+	NodeSIDs string     `json:"node_sids"`         // for nodes; Init keeps the others for the old generators; "": none
 	Future   int64      `json:"future"`            // IDs more than a minute ahead of the clock
 	Last     string     `json:"last,omitempty"`    // the greatest of these
 	LastAt   string     `json:"last_at,omitempty"` // time of Last
@@ -48,7 +48,7 @@ type Plan struct {
 	MoreBits int64      `json:"more_bits"`         // IDs that the layout cannot have
 	Outside  int64      `json:"outside"`           // IDs of sids that nobody is said to have
 	Init     string     `json:"init,omitempty"`    // the commands
-	Serve    string     `json:"serve,omitempty"`   // settings of a node beside the old generators
+	Serve    string     `json:"serve,omitempty"`   // a node beside the old generators
 }
 
 // SIDCount is how many IDs a sid has.

@@ -503,7 +503,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	r := start(t, c)
 	until(t, 5*time.Second, "standby", func() bool {
 		st := r.Node().Stats().Lease
-		return st.Phase == lease.Standby && st.PoolHeld == c.Layout.Holders()
+		return st.Phase == lease.Standby && st.Pool.Held == c.Layout.Holders()
 	})
 	_, err = r.Node().Next(t.Context(), 1, 0)
 	if !errors.Is(err, &node.Refusal{Reason: node.NoSID}) {

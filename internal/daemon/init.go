@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
 // PartError says that a space exists with other sids than asked for.
@@ -29,11 +31,25 @@ func (e *PartError) Error() string {
 		"create another space", e.Name, e.Have.SIDs().Of(e.Have.Layout), e.Asked)
 }
 
+// ReservedError says that a space exists in which sids are not reserved that should be.
+type ReservedError struct {
+	Name string
+	Not  lease.SIDSet
+}
+
+// Error names the sids and the command.
+func (e *ReservedError) Error() string {
+	return fmt.Sprintf("space %q exists, and its sids %v are not reserved: nodes may have issued IDs with them; run "+
+		"\"allocator admin reserve %v\"", e.Name, e.Not, e.Not)
+}
+
 // Beginning says which IDs a new space starts with, and of which sids.
 type Beginning struct {
 	// SIDs is the part of the sids that the space is created for; zero: all, and a space
 	// that exists may have any.
 	SIDs lease.SIDRange
+	// Reserved are the sids that generators outside of the cluster have: nodes never take them.
+	Reserved lease.SIDSet
 	// Fresh says that no allocator ever issued IDs for the space: then IDs may begin at
 	// once. Otherwise they begin after all IDs that nodes may still issue whose etcd was
 	// lost, and that workers may make with numbers from them: config.Config.Slack, which
@@ -102,7 +118,8 @@ func at(t clock.Millis) string { return t.Time().Format(time.RFC3339Nano) }
 // that are all above begin.Above. It reports which, and returns the records of the space.
 //
 // It returns ErrClock, ErrAbove and *lease.RangeError before it connects, these or a
-// *lease.FormatError, *PartError or *FloorError for a space that differs, and the store's errors.
+// *lease.FormatError, *PartError, *ReservedError or *FloorError for a space that differs, and the
+// store's errors.
 func Init(ctx context.Context, cfg config.Config, begin Beginning,
 	log *slog.Logger) (created bool, now lease.View, err error) {
 	src := clock.NewSystem(clock.SystemConfig{})
@@ -118,14 +135,36 @@ func Init(ctx context.Context, cfg config.Config, begin Beginning,
 	if _, err := space.SIDsOf(cfg.SIDRange); err != nil {
 		return false, lease.View{}, err
 	}
+	reserved, err := begin.reservations(space, floor, src.Now().Wall)
+	if err != nil {
+		return false, lease.View{}, err
+	}
 	err = onSpace(cfg, log, func(store *etcdstore.Store) error {
-		created, now, err = store.Init(ctx, space, floor)
+		created, now, err = store.Init(ctx, space, floor, reserved...)
 		return err
 	})
 	if err == nil {
 		err = sameSpace(cfg, begin, now)
 	}
 	return created && err == nil, now, err
+}
+
+// reservations returns the records of b.Reserved in a new space.
+//
+// It returns a *lease.RangeError for a sid that the space does not have.
+func (b Beginning) reservations(space lease.Space, floor, now clock.Millis) (out []lease.Reservation, err error) {
+	for _, r := range b.Reserved {
+		if of := space.SIDs(); r.From < of.From || r.To > of.To {
+			return nil, &lease.RangeError{Setting: "--reserve", Range: r, SIDs: of, Layout: space.Layout}
+		}
+	}
+	by := repair.Author{Instance: lease.Instance(uuid.NewString()), Now: now}
+	for sid := range b.Reserved.Each {
+		by.Nonce = rand.Text()
+		w := repair.Reserved(lease.Era{Number: 1, Floor: floor}, "", by)
+		out = append(out, lease.Reservation{SID: sid, Window: w})
+	}
+	return out, nil
 }
 
 // ErrNoSpace says that a space is not initialized.
@@ -181,6 +220,15 @@ func sameSpace(cfg config.Config, begin Beginning, now lease.View) error {
 	}
 	if _, err := now.Config.Value.SIDsOf(cfg.SIDRange); err != nil {
 		return err
+	}
+	var not lease.SIDSet
+	for sid := range begin.Reserved.Each {
+		if now.SIDs[sid].Window.Value.State != lease.Reserved {
+			not.Add(sid)
+		}
+	}
+	if not.Len() > 0 {
+		return &ReservedError{Name: cfg.Space, Not: not}
 	}
 	past, err := begin.pastAbove(asked)
 	if err == nil && now.Era.Value.Floor < past {

@@ -36,8 +36,8 @@ func (d *Daemon) logWaiting(ctx context.Context) error {
 				"root, space, layout and epoch",
 				"root", d.cfg.Root, "space", d.cfg.Space)
 		case lease.Standby:
-			log.Info("standby: all sids are held; the node acquires the next free one", "pool_size", s.PoolSize,
-				"pool_held", s.PoolHeld,
+			log.Info("standby: all sids are held; the node acquires the next free one", "pool_size", s.Pool.Size,
+				"pool_held", s.Pool.Held,
 				"quarantined", len(s.Quarantined))
 		case lease.Holding:
 		default:

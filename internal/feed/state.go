@@ -237,7 +237,7 @@ func (c *change) ownSID() {
 			grantFacts(is.Grant)...).SID = int(is.Grant.SID)
 	}
 	if is.Phase == lease.Standby && was.Phase != lease.Standby {
-		c.add(Standby, is.Problem, "pool_size", strconv.Itoa(is.PoolSize), "pool_held", strconv.Itoa(is.PoolHeld))
+		c.add(Standby, is.Problem, "pool_size", strconv.Itoa(is.Pool.Size), "pool_held", strconv.Itoa(is.Pool.Held))
 	}
 }
 

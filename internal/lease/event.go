@@ -247,6 +247,13 @@ type Lapsed struct {
 	Rev      int64
 }
 
+// Pool counts the sids of a range by what keeps them from being acquired. Only those that
+// are Held have a holder.
+type Pool struct{ Size, Held, Quarantined, Reserved int }
+
+// Free returns how many can be acquired, now or once the clock has reached their ceilings.
+func (p Pool) Free() int { return max(p.Size-p.Held-p.Quarantined-p.Reserved, 0) }
+
 // Held is a sid with a holder, which is a node or a worker.
 type Held struct {
 	SID      flake.SID
@@ -283,20 +290,18 @@ type Status struct {
 	ReadAt   clock.Mono
 
 	// SIDs are those that this node may take. Until Space is known they are given as if
-	// the space had no part. PoolSize is how many they are.
-	SIDs     SIDRange
-	PoolSize int
+	// the space had no part.
+	SIDs SIDRange
 	// Workers are the sids that are for workers alone; the zero value is none.
 	Workers SIDRange
 
 	// Listed: the space was listed, the last time at RecordedAt. All below is of that list,
-	// and of what the node has learned since. PoolBad and WorkersBad count the sids that are
-	// quarantined and have no holder; Quarantined has the reason of each.
-	Listed                  bool
-	RecordedAt              clock.Mono
-	PoolHeld, PoolBad       int
-	WorkersHeld, WorkersBad int
-	Quarantined             map[flake.SID]string
+	// and of what the node has learned since, but the sizes: Pool counts SIDs, and WorkerPool
+	// Workers. Quarantined has the reason of each such sid.
+	Listed           bool
+	RecordedAt       clock.Mono
+	Pool, WorkerPool Pool
+	Quarantined      map[flake.SID]string
 	// Nodes are registered. Holders have a sid, and Lapsed left theirs without giving it
 	// back; both are in the order of sids.
 	Nodes   []Registration

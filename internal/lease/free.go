@@ -50,6 +50,8 @@ func (s SIDRecords) Distrust(era Era, sound clock.Millis) string {
 		return fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, era.Number)
 	case w.State == Quarantined:
 		return w.ByOperator()
+	case w.State == Reserved && s.Holder.Exists():
+		return "it is reserved, and it has a holder: etcd's data was edited"
 	case s.Holder.Exists() && !s.Window.Exists():
 		return "it has a holder but no window record"
 	case !s.Holder.Exists() && w.Ceil > sound:
@@ -59,15 +61,23 @@ func (s SIDRecords) Distrust(era Era, sound clock.Millis) string {
 	return ""
 }
 
-// ByOperator says that an operator quarantined the sid, with the reason that was given.
+// TakenByOperator reports whether no node has the sid because an operator decided so.
+func (w Window) TakenByOperator() bool { return w.State == Quarantined || w.State == Reserved }
+
+// ByOperator says that an operator quarantined or reserved the sid, with the reason that was
+// given.
 func (w Window) ByOperator() string {
-	if w.Reason == "" {
-		return "an operator quarantined it"
+	did := "an operator quarantined it"
+	if w.State == Reserved {
+		did = "an operator reserved it for a generator outside of the cluster"
 	}
-	return "an operator quarantined it: " + Printable(w.Reason)
+	if w.Reason == "" {
+		return did
+	}
+	return did + ": " + Printable(w.Reason)
 }
 
-// Free returns the sids of r that have no holder and are not distrusted, in order: past
+// Free returns the sids of r that have no holder, are not reserved and not distrusted, in order: past
 // are those whose ceilings have passed, and later those that can be acquired now and used
 // once the clock has reached the ceiling.
 func Free(
@@ -76,7 +86,7 @@ func Free(
 	for sid := r.From; sid < r.To; sid++ {
 		s := sids[sid] // A sid that was never used has no records, and so the ceiling 0.
 		switch {
-		case s.Holder.Exists() || distrusted(sid):
+		case s.Holder.Exists() || s.Window.Value.State == Reserved || distrusted(sid):
 		case s.Window.Value.Ceil <= now:
 			past = append(past, sid)
 		default:
@@ -112,10 +122,13 @@ func Taken(sids map[flake.SID]SIDRecords, r SIDRange, bad int) string {
 		sids int
 	}
 	var holders []holder // Each name is there once, in the order of sids.
-	held := 0
+	held, reserved := 0, 0
 	for sid := r.From; sid < r.To; sid++ {
 		h := sids[sid].Holder
 		if !h.Exists() {
+			if sids[sid].Window.Value.State == Reserved {
+				reserved++
+			}
 			continue
 		}
 		held++
@@ -142,5 +155,9 @@ func Taken(sids map[flake.SID]SIDRecords, r SIDRange, bad int) string {
 	if len(names) > 0 {
 		by = " by " + strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("is free: %d of %d are held%s, %d quarantined", held, r.Len(), by, bad)
+	said := fmt.Sprintf("is free: %d of %d are held%s, %d quarantined", held, r.Len(), by, bad)
+	if reserved > 0 {
+		said += fmt.Sprintf(", %d reserved", reserved)
+	}
+	return said
 }

@@ -44,6 +44,18 @@ func TestFree(t *testing.T) {
 	if got := lease.Taken(sids, lease.SIDRange{To: 8}, 1); got != "is free: 1 of 8 are held by c, 1 quarantined" {
 		t.Error(got)
 	}
+	for _, sid := range []flake.SID{1, 7} {
+		s := sids[sid]
+		s.Window.Value.State = lease.Reserved
+		sids[sid] = s
+	}
+	past, later = lease.Free(sids, lease.SIDRange{To: 8}, 10, func(flake.SID) bool { return false })
+	if fmt.Sprint(past, later) != "[0 2 4 6] [5]" {
+		t.Errorf("with reserved sids: past %v, later %v", past, later)
+	}
+	if got := lease.Taken(sids, lease.SIDRange{To: 8}, 0); got != "is free: 1 of 8 are held by c, 0 quarantined, 2 reserved" {
+		t.Error(got)
+	}
 }
 
 // TestTaken: people are told a few names, each once.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -102,6 +103,9 @@ const (
 	// operator releases it; a binary that does not know the state does not take
 	// it either, since it cannot read the record.
 	Quarantined WindowState = "quarantined"
+	// Reserved is written by operators only: a generator outside of the cluster has the sid,
+	// and issues at or above Ceil. No node takes it until an operator gives it back.
+	Reserved WindowState = "reserved"
 )
 
 // Window is the durable record of one sid: the milliseconds [Base, Ceil) that
@@ -123,7 +127,7 @@ type Window struct {
 	// Gossip: the writer compares its clock with others. The clock of one that does not
 	// is known to nobody, and its Wall shows the time to nobody.
 	Gossip bool `json:"gossip,omitempty"`
-	// Reason is an operator's, for a quarantined window; at most MaxReason bytes.
+	// Reason is an operator's, for a quarantined or reserved window; at most MaxReason bytes.
 	Reason string `json:"reason,omitempty"`
 
 	// Worker: the owner is a generator outside of the nodes, see package worker. Owner is
@@ -240,7 +244,7 @@ func (w Window) check() error {
 		return errors.New("no instance or nonce")
 	case w.Base < 0, w.Ceil < w.Base:
 		return fmt.Errorf("window [%d,%d)", w.Base, w.Ceil)
-	case w.State != Active && w.State != Released && w.State != Quarantined:
+	case !slices.Contains([]WindowState{Active, Released, Quarantined, Reserved}, w.State):
 		return fmt.Errorf("state %q", w.State)
 	case w.Worker && (w.Since < 0 || w.Since > w.Base):
 		return fmt.Errorf("a worker's window [%d,%d) since %d", w.Base, w.Ceil, w.Since)

@@ -3,6 +3,7 @@ package lease
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -139,6 +140,74 @@ var ErrWorkers = errors.New("no one range of sids is left for the node: move wor
 
 // Of returns r as people are shown the sids of a space, such as "0-255 of 1024".
 func (r SIDRange) Of(l flake.Layout) string { return fmt.Sprintf("%v of %d", r, l.Holders()) }
+
+// SIDSet is sids as ranges, in order: between two of them is a sid that it does not have.
+type SIDSet []SIDRange
+
+// ParseSIDSet reads ranges as ParseSIDRange does, separated by commas, in any order. It has
+// at least one sid, and at most MaxSIDs.
+func ParseSIDSet(s string) (set SIDSet, err error) {
+	var ranges []SIDRange
+	for part := range strings.SplitSeq(s, ",") {
+		r, err := ParseSIDRange(part)
+		if err == nil && r.All() {
+			err = fmt.Errorf("%q has an empty range: write sids such as 0-7,12", s)
+		}
+		if err != nil {
+			return nil, err
+		}
+		ranges = append(ranges, r)
+	}
+	slices.SortFunc(ranges, func(a, b SIDRange) int { return int(a.From) - int(b.From) })
+	for _, r := range ranges {
+		if last := len(set) - 1; last >= 0 && r.From <= set[last].To {
+			set[last].To = max(set[last].To, r.To)
+		} else {
+			set = append(set, r)
+		}
+	}
+	if n := set.Len(); n > MaxSIDs {
+		return nil, fmt.Errorf("%q is %d sids, and a space has at most %d", s, n, MaxSIDs)
+	}
+	return set, nil
+}
+
+// Add adds a sid that is above all others of s.
+func (s *SIDSet) Add(sid flake.SID) {
+	if last := len(*s) - 1; last >= 0 && (*s)[last].To == sid {
+		(*s)[last].To++
+		return
+	}
+	*s = append(*s, SIDRange{From: sid, To: sid + 1})
+}
+
+// Len returns how many sids s has.
+func (s SIDSet) Len() (n int) {
+	for _, r := range s {
+		n += r.Len()
+	}
+	return n
+}
+
+// Each yields the sids of s in order.
+func (s SIDSet) Each(yield func(flake.SID) bool) {
+	for _, r := range s {
+		for sid := r.From; sid < r.To; sid++ {
+			if !yield(sid) {
+				return
+			}
+		}
+	}
+}
+
+// String returns s as ParseSIDSet reads it; "" if it is empty.
+func (s SIDSet) String() string {
+	var ranges []string
+	for _, r := range s {
+		ranges = append(ranges, r.String())
+	}
+	return strings.Join(ranges, ",")
+}
 
 // parseSID reads a sid of any layout, in digits alone.
 func parseSID(s string) (flake.SID, error) {

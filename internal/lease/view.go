@@ -63,6 +63,12 @@ type View struct {
 	Accepted Entry[AcceptedTime]
 }
 
+// Reservation is the record of a sid that a new space begins with.
+type Reservation struct {
+	SID    flake.SID
+	Window Window
+}
+
 // Op names the transaction that a Txn asks for.
 type Op uint8
 

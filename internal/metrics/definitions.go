@@ -124,12 +124,12 @@ var definitions = []Definition{
 	{phase, "gauge", []string{"phase"}, "1 for the current phase of the lease, 0 for the others.",
 		"a node is not ready: which phase keeps it", "`rewound`"},
 	{poolSIDs, "gauge", []string{"state"},
-		"Sids that the node may take (sid-range) by state, as last listed: held, free or quarantined; absent before " +
-			"the first list.",
+		"Sids that the node may take (sid-range) by state, as last listed: held, free, quarantined or reserved; " +
+			"absent before the first list.",
 		"`NO_SID`", "`free` at 0; `quarantined` above 0"},
 	{workerSIDs, "gauge", []string{"state"},
-		"Sids for workers (worker.sid-range) by state, as last listed: held, free or quarantined; absent before the " +
-			"first list.",
+		"Sids for workers (worker.sid-range) by state, as last listed: held, free, quarantined or reserved; absent " +
+			"before the first list.",
 		"`NO_WORKER`", "`free` at 0; `quarantined` above 0"},
 	{historyRewound, "gauge", nil, "1 while the node issues nothing because etcd's history went back, else 0.",
 		"always", "1"},

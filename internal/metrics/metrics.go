@@ -133,7 +133,7 @@ var (
 		lease.Connecting, lease.Uninitialized, lease.Seeking, lease.Standby, lease.Holding, lease.Lost,
 		lease.Rewound, lease.Releasing, lease.Stopped,
 	}
-	poolStates = []string{"held", "free", "quarantined"}
+	poolStates = []string{"held", "free", "quarantined", "reserved"}
 )
 
 // texts returns the names of values as labels show them.
@@ -183,12 +183,14 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(phase, flag(p == l.Phase), p.String())
 	}
 	if l.Revision != 0 {
-		gauge(poolSIDs, float64(l.PoolHeld), "held")
-		gauge(poolSIDs, float64(l.PoolBad), "quarantined")
-		gauge(poolSIDs, float64(max(l.PoolSize-l.PoolHeld-l.PoolBad, 0)), "free")
-		gauge(workerSIDs, float64(l.WorkersHeld), "held")
-		gauge(workerSIDs, float64(l.WorkersBad), "quarantined")
-		gauge(workerSIDs, float64(max(l.Workers.Len()-l.WorkersHeld-l.WorkersBad, 0)), "free")
+		pool := func(name string, p lease.Pool) {
+			gauge(name, float64(p.Held), "held")
+			gauge(name, float64(p.Quarantined), "quarantined")
+			gauge(name, float64(p.Reserved), "reserved")
+			gauge(name, float64(p.Free()), "free")
+		}
+		pool(poolSIDs, l.Pool)
+		pool(workerSIDs, l.WorkerPool)
 	}
 	gauge(historyRewound, flag(l.Phase == lease.Rewound))
 	for _, kind := range alarmKinds {

@@ -230,8 +230,8 @@ func (n *Node) closed(s *state) *Refusal {
 		return refuse(Starting, retryStarting, "node %s has no window yet%s", n.cfg.Name, because(l.Problem))
 	default:
 		return refuse(NoSID, retryNoSID, "node %s holds no sid%s", n.cfg.Name, because(l.Problem)).
-			with("pool_size", strconv.Itoa(l.PoolSize), "pool_held",
-				strconv.Itoa(l.PoolHeld), "sid_range", l.SIDs.String())
+			with("pool_size", strconv.Itoa(l.Pool.Size), "pool_held",
+				strconv.Itoa(l.Pool.Held), "sid_range", l.SIDs.String())
 	}
 }
 

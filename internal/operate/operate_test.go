@@ -153,6 +153,10 @@ func (e *env) plan(action Action) Plan {
 		p, err = e.Quarantine(e.Context(), 3, "why", false)
 	case ReleaseSID:
 		p, err = e.ReleaseSID(e.Context(), 3, 0)
+	case Reserve:
+		p, err = e.Reserve(e.Context(), sidSet(e.T, "3"), "why")
+	case Unreserve:
+		p, err = e.Unreserve(e.Context(), sidSet(e.T, "3"), 0)
 	case AcceptTime:
 		p, err = e.AcceptTime(e.Context(), 0)
 	case Recover:
@@ -164,6 +168,15 @@ func (e *env) plan(action Action) Plan {
 	return p
 }
 
+func sidSet(t *testing.T, text string) lease.SIDSet {
+	t.Helper()
+	set, err := lease.ParseSIDSet(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
 // changes are the plans of all actions that write to etcd; prepare makes them possible.
 var changes = []struct {
 	action  Action
@@ -172,6 +185,8 @@ var changes = []struct {
 }{
 	{Quarantine, func(*env) {}, "allocator admin quarantine 3 --reason 'why' --etcd.endpoints http://10.0.0.1:2379"},
 	{ReleaseSID, func(e *env) { e.done(Quarantine) }, "allocator admin release-sid 3 --etcd.endpoints http://10.0.0.1:2379"},
+	{Reserve, func(*env) {}, "allocator admin reserve 3 --reason 'why' --etcd.endpoints http://10.0.0.1:2379"},
+	{Unreserve, func(e *env) { e.done(Reserve) }, "allocator admin unreserve 3 --etcd.endpoints http://10.0.0.1:2379"},
 	{AcceptTime, func(*env) {}, "allocator admin accept-time --etcd.endpoints http://10.0.0.1:2379"},
 	{Recover, func(*env) {}, "allocator admin recover --addr '10.0.0.6:9000' --etcd.endpoints http://10.0.0.1:2379"},
 }
@@ -208,6 +223,8 @@ func TestPlansAreDoneAsShown(t *testing.T) {
 			wrote := map[Action]string{
 				Quarantine: "window: " + after.SIDs[3].Window.Raw,
 				ReleaseSID: "window: " + after.SIDs[3].Window.Raw,
+				Reserve:    "window of sid 3: " + after.SIDs[3].Window.Raw,
+				Unreserve:  "window of sid 3: " + after.SIDs[3].Window.Raw,
 				AcceptTime: "accepted time: " + after.Accepted.Raw,
 				Recover:    "era: " + after.Era.Raw,
 			}
@@ -215,7 +232,11 @@ func TestPlansAreDoneAsShown(t *testing.T) {
 				t.Errorf("shown %s, and etcd has %s", p.Writes[0], wrote[c.action])
 			}
 			again := p
-			again.Write.Window.Nonce, again.Acceptance.Accepted.Nonce = "another", "another"
+			again.Acceptance.Accepted.Nonce = "another"
+			again.Repairs = slices.Clone(p.Repairs)
+			for i := range again.Repairs {
+				again.Repairs[i].Window.Nonce = "another"
+			}
 			if _, err := e.Do(t.Context(), again); !errors.Is(err, repair.ErrChanged) || e.load().Revision != after.Revision {
 				t.Errorf("done twice: %v", err)
 			}
@@ -226,13 +247,13 @@ func TestPlansAreDoneAsShown(t *testing.T) {
 func TestOvertaken(t *testing.T) {
 	for _, c := range changes {
 		for _, other := range []Action{Quarantine, AcceptTime, Recover} {
-			compared := other == c.action || other == Recover || other == Quarantine && c.action == ReleaseSID
+			compared := other == c.action || other == Recover || other == Quarantine && strings.Contains(c.command, " 3 ")
 			t.Run(string(c.action+" after "+other), func(t *testing.T) {
 				e := newEnv(t)
 				c.prepare(e)
 				p := e.plan(c.action)
-				if other == Quarantine && c.action == ReleaseSID {
-					e.done(ReleaseSID) // It is quarantined already.
+				if other == Quarantine && (c.action == ReleaseSID || c.action == Unreserve) {
+					e.done(c.action) // It is quarantined already, or cannot be.
 				}
 				e.now += 3_600_000 // The quarantine recorded the time before.
 				e.done(other)
@@ -246,6 +267,49 @@ func TestOvertaken(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestReserveSome: sids that are reserved already stay as they are, a plan is refused whole if
+// one of its sids cannot be reserved, and a write that fails says which sids were written.
+func TestReserveSome(t *testing.T) {
+	e := newEnv(t)
+	e.done(Reserve)
+	p, err := e.Reserve(t.Context(), sidSet(t, "2-5"), "")
+	if err != nil || len(p.Repairs) != 3 || len(p.Writes) != 3 || fmt.Sprint(p.Found) != "[sids 3 are reserved already]" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if _, err := e.Do(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	for sid := flake.SID(2); sid <= 5; sid++ {
+		if w := e.load().SIDs[sid].Window; w.Value.State != lease.Reserved || w.Err != nil {
+			t.Errorf("sid %d: %+v", sid, w)
+		}
+	}
+	if p, err := e.Reserve(t.Context(), sidSet(t, "2-5"), ""); err != nil || len(p.Repairs)+len(p.Writes) != 0 {
+		t.Errorf("a second time: %+v, %v", p, err)
+	}
+
+	p, err = e.Reserve(t.Context(), sidSet(t, "6-8"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	quarantine, err := e.Quarantine(t.Context(), 7, "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Do(t.Context(), quarantine); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrChanged) || !strings.HasSuffix(err.Error(), "; sids 6 were written") {
+		t.Errorf("overtaken at the second sid: %v", err)
+	}
+	if _, err := e.Reserve(t.Context(), sidSet(t, "8-9,7"), ""); !errors.Is(err, repair.ErrRefused) {
+		t.Errorf("with a quarantined sid: %v", err)
+	}
+	if w := e.load().SIDs[8].Window; w.Exists() {
+		t.Errorf("sid 8 was written: %+v", w)
 	}
 }
 

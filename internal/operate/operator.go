@@ -76,8 +76,8 @@ func (o *Operator) Do(ctx context.Context, p Plan) (Plan, error) {
 	case Undrain:
 		_, err = o.cfg.Drainer.Undrain()
 		return p, err
-	case Quarantine, ReleaseSID:
-		err = o.cfg.Store.Repair(ctx, p.Write)
+	case Quarantine, ReleaseSID, Reserve, Unreserve:
+		err = o.repair(ctx, p)
 	case AcceptTime:
 		err = o.cfg.Store.AcceptTime(ctx, p.View, p.Acceptance.Accepted)
 	case Recover:
@@ -86,7 +86,7 @@ func (o *Operator) Do(ctx context.Context, p Plan) (Plan, error) {
 		}
 		err = o.cfg.Store.BeginEra(ctx, p.View, p.Era.Era)
 	}
-	if err != nil && !errors.Is(err, repair.ErrChanged) {
+	if err != nil && !errors.Is(err, repair.ErrChanged) && !errors.Is(err, repair.ErrRefused) {
 		return p, fmt.Errorf("%w: %w", err, ErrUnknown)
 	}
 	if err == nil || p.Action != AcceptTime {
@@ -97,6 +97,30 @@ func (o *Operator) Do(ctx context.Context, p Plan) (Plan, error) {
 		err = fmt.Errorf("%q accepted times up to %s meanwhile: %w", other.By, repair.At(other.Until), err)
 	}
 	return p, err
+}
+
+// repair carries out the writes of p in order, up to the first that fails.
+func (o *Operator) repair(ctx context.Context, p Plan) error {
+	var done lease.SIDSet
+	for _, w := range p.Repairs {
+		err := o.cfg.Store.Repair(ctx, w)
+		if errors.Is(err, repair.ErrChanged) && w.Unused {
+			// A record that was lost does not come back by running the command again.
+			if v, ledger, failed := o.cfg.Store.Survey(ctx, w.SID); failed == nil && len(ledger) > 0 &&
+				!v.SIDs[w.SID].Window.Exists() {
+				err = fmt.Errorf("%w: sid %d: %s: run \"allocator admin release-sid %d\" first",
+					repair.ErrRefused, w.SID, lease.PastWithoutWindow, w.SID)
+			}
+		}
+		if err != nil && done.Len() > 0 {
+			err = fmt.Errorf("%w; sids %v were written", err, done)
+		}
+		if err != nil {
+			return err
+		}
+		done.Add(w.SID)
+	}
+	return nil
 }
 
 // Drain returns the plan to take the node out of service.
@@ -156,6 +180,63 @@ func (o *Operator) ReleaseSID(ctx context.Context, sid flake.SID, above clock.Mi
 		p.Found = append(p.Found, fmt.Sprintf("sid %d: %s", sid, r.Problem))
 	}
 	p.Found, p.Warnings = append(p.Found, "the ceiling comes from "+r.Bound), r.Warnings
+	return p, nil
+}
+
+// Reserve returns the plan to keep sids for generators outside of the cluster. Those that are
+// reserved already stay as they are.
+//
+// It returns the errors of repair.Reserve and of the store.
+func (o *Operator) Reserve(ctx context.Context, sids lease.SIDSet, reason string) (Plan, error) {
+	v, err := o.cfg.Store.Load(ctx)
+	if err != nil {
+		return Plan{}, err
+	}
+	var writes []repair.Write
+	var warnings []string
+	var already lease.SIDSet
+	for sid := range sids.Each {
+		if v.SIDs[sid].Window.Value.State == lease.Reserved {
+			already.Add(sid)
+			continue
+		}
+		w, warning, err := repair.Reserve(v, sid, reason, o.cfg.Author())
+		if err != nil {
+			return Plan{}, err
+		}
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
+		writes = append(writes, w)
+	}
+	p := ofSIDs(Reserve, v, sids, writes)
+	p.Warnings, p.Command = warnings, o.Command(Reserve, sids.String(), textFlag("reason", reason))
+	if already.Len() > 0 {
+		p.Found = []string{fmt.Sprintf("sids %v are reserved already", already)}
+	}
+	return p, nil
+}
+
+// Unreserve returns the plan to give reserved sids to the cluster. above, if not 0, is a time
+// that no ID of theirs has or will have.
+//
+// It returns the errors of repair.Unreserve and of the store.
+func (o *Operator) Unreserve(ctx context.Context, sids lease.SIDSet, above clock.Millis) (Plan, error) {
+	v, err := o.cfg.Store.Load(ctx)
+	if err != nil {
+		return Plan{}, err
+	}
+	var writes []repair.Write
+	for sid := range sids.Each {
+		w, err := repair.Unreserve(v, sid, above, o.cfg.Slack, o.cfg.Author())
+		if err != nil {
+			return Plan{}, err
+		}
+		writes = append(writes, w)
+	}
+	p := ofSIDs(Unreserve, v, sids, writes)
+	p.Command = o.Command(Unreserve, sids.String(), timeFlag("above", above))
+	p.Warnings = []string{"generators with these sids must have stopped: one that runs on issues what nodes issue"}
 	return p, nil
 }
 

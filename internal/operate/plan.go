@@ -22,6 +22,8 @@ const (
 	Undrain    Action = "undrain"
 	Quarantine Action = "quarantine"
 	ReleaseSID Action = "release-sid"
+	Reserve    Action = "reserve"
+	Unreserve  Action = "unreserve"
 	AcceptTime Action = "accept-time"
 	Recover    Action = "recover"
 )
@@ -42,7 +44,7 @@ type Plan struct {
 	// Refused is why there is no such plan, although Found is known. Do returns it.
 	Refused    error             `json:"-"`
 	View       lease.View        `json:"-"` // Do compares it.
-	Write      repair.Write      `json:"-"` // Quarantine and ReleaseSID write it.
+	Repairs    []repair.Write    `json:"-"` // Plans for sids write these in order, Quarantine and ReleaseSID one.
 	Acceptance repair.Acceptance `json:"-"` // AcceptTime writes it.
 	Era        repair.Era        `json:"-"` // Recover writes it.
 	Floor      clock.Millis      `json:"-"` // An operator gave it to Recover; 0: computed.
@@ -63,7 +65,7 @@ func compared[T any](name string, e lease.Entry[T]) string {
 
 // ofSID returns what plans for one sid have in common.
 func ofSID(a Action, v lease.View, w repair.Write) Plan {
-	p := Plan{Action: a, View: v, Write: w}
+	p := Plan{Action: a, View: v, Repairs: []repair.Write{w}}
 	p.Compares = append(compares(v), compared("window of the sid", w.Seen.Window),
 		compared("holder of the sid", w.Seen.Holder))
 	if w.Gone != "" {
@@ -75,6 +77,25 @@ func ofSID(a Action, v lease.View, w repair.Write) Plan {
 	}
 	return p
 }
+
+// ofSIDs returns what plans for several sids have in common.
+func ofSIDs(a Action, v lease.View, set lease.SIDSet, writes []repair.Write) Plan {
+	p := Plan{Action: a, Title: fmt.Sprintf("%s %v", a, set), View: v, Repairs: writes}
+	if len(writes) == 0 {
+		return p
+	}
+	p.Compares = append(compares(v), "window and holder of each sid: unchanged since revision "+fmt.Sprint(v.Revision))
+	for _, w := range writes[:min(len(writes), recordsShown)] {
+		p.Writes = append(p.Writes, fmt.Sprintf("window of sid %d: %s", w.SID, lease.Encode(w.Window)))
+	}
+	if more := len(writes) - recordsShown; more > 0 {
+		p.Writes = append(p.Writes, fmt.Sprintf("%d more", more))
+	}
+	return p
+}
+
+// recordsShown is how many records of one plan are shown.
+const recordsShown = 8
 
 // Command returns the line for a terminal of an action. Empty arguments are left out.
 func (o *Operator) Command(a Action, args ...string) string {

@@ -333,6 +333,8 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 		v.State, v.Problem = Quarantined, err.Error()
 	case quarantined:
 		v.State, v.Problem = Quarantined, problem
+	case w.State == lease.Reserved:
+		v.State, v.Problem = Reserved, w.ByOperator()
 	case rec.Holder.Exists():
 		v.State = Held
 		v.Node, v.Instance = rec.Holder.Value.Node, string(rec.Holder.Value.Instance)

@@ -53,13 +53,14 @@ func StateOf(n Node, now int64) (State, node.Reason) {
 	return Serving, 0
 }
 
-// The states of sids. The record of a sid has one of the first four. A sid that is held is
+// The states of sids. The record of a sid has one of the first five. A sid that is held is
 // shown as one of the others if nothing is issued from it.
 const (
 	Free        = "free"
 	Held        = "held"
 	Waiting     = "waiting" // its ceiling lies ahead of the clock, and nobody holds it
 	Quarantined = "quarantined"
+	Reserved    = "reserved"  // for a generator outside of the cluster
 	HeldRefused = "refusing"  // its holder refuses
 	HeldEnded   = "exhausted" // its window has ended
 )

@@ -97,7 +97,7 @@ type Report struct {
 // SID is one sid with its window record.
 type SID struct {
 	SID int `json:"sid"`
-	// State is free, held, waiting or quarantined.
+	// State is free, held, waiting, quarantined or reserved.
 	State    string `json:"state"`
 	Term     int64  `json:"term"`
 	Node     string `json:"node"`

@@ -331,7 +331,7 @@ func (c *Call) notHeld(term int64) *node.Refusal {
 		return c.gone("its record is unreadable")
 	case v.Instance != c.instance, term != 0 && v.Term != term:
 		return c.gone("somebody else acquired it since, or the handle is wrong")
-	case v.State == lease.Quarantined:
+	case v.TakenByOperator():
 		return c.gone(v.ByOperator())
 	case v.State != lease.Active:
 		return c.gone("it was released")

@@ -2840,7 +2840,7 @@ func (x *KernelClock) GetMaxErrorUs() int64 {
 type Sid struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Sid   int32                  `protobuf:"varint,1,opt,name=sid,proto3" json:"sid,omitempty"`
-	// free, held, waiting (ceiling ahead of the clock) or quarantined.
+	// free, held, waiting (ceiling ahead of the clock), quarantined or reserved.
 	State      string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	Term       int64  `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	Node       string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`

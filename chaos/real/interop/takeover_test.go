@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -201,11 +202,11 @@ func (k *takeover) follow(kind string) {
 	}
 	k.above = between(out, "--above ", " ")
 	above, err := strconv.ParseInt(k.above, 10, 64)
-	if err != nil || !strings.Contains(out, "--sid-range 8-") {
+	if err != nil || !strings.Contains(out, " --reserve 0-7\n") {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	out, code = k.run(k.commands("init"))
-	if code != 0 || !strings.Contains(out, "every ID is above "+k.above) {
+	if code != 0 || !strings.Contains(out, "every ID is above "+k.above) || !strings.Contains(out, "sids 0-7 are reserved") {
 		t.Fatalf("exit code %d:\n%s", code, out)
 	}
 
@@ -229,12 +230,19 @@ func (k *takeover) follow(kind string) {
 				t.Fatalf("%s issued %d, not above %d", node, id, above)
 			}
 		}
-		k.drop(node)
-		k.node(node, "widen")
 	}
-	k.node("node-3", "widen")
-	if _, sids := k.issued("node-3"); !sids[0] {
-		t.Errorf("a new node of the whole range took sids %v, not the first", sids)
+	if out, code = k.run(strings.TrimSpace(k.commands("unreserve")) + " --yes"); code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+	nodes := k.env
+	k.env = append(slices.Clone(nodes), "ALLOCATOR_SID_RANGE=0-7")
+	k.node("node-3", "beside")
+	k.env = nodes
+	_, given := k.issued("node-3")
+	for sid := range given {
+		if sid > 7 {
+			t.Errorf("a node of the sids that were given back issued as sid %d", sid)
+		}
 	}
 	for name := range k.stop {
 		k.drop(name)
@@ -262,7 +270,7 @@ func (k *takeover) follow(kind string) {
 	}
 	old := k.legacy(kind, 9)
 	k.env = append(k.env, "ALLOCATOR_SID_RANGE=9")
-	k.node("node-4", "widen")
+	k.node("node-4", "beside")
 	k.grows(kind + "-9")
 	k.drop("node-4")
 	old.stop()

@@ -48,7 +48,7 @@ var changes = []struct{ name, values string }{
 	{"image", "{image: {registry: r, repository: p, tag: t, pullPolicy: Never}, imagePullSecrets: [{name: s}]}"},
 	{"image-global", "global: {imageRegistry: g, imagePullSecrets: [q]}"},
 	{"ingress", "ingress: {enabled: true, className: c, hosts: [h], path: /ids, pathType: Exact, annotations: {a: b}, tls: [{secretName: s, hosts: [h]}]}"},
-	{"init", "init: {fresh: false, above: '1541815603606036480', sids: 4-15, timeoutSeconds: 60, podAnnotations: {a: b}, resources: {limits: {cpu: 1}}}"},
+	{"init", "init: {fresh: false, above: '1541815603606036480', reserve: '4-7,9', sids: 4-15, timeoutSeconds: 60, podAnnotations: {a: b}, resources: {limits: {cpu: 1}}}"},
 	{"init-disabled", "init: {enabled: false}"},
 	{"log", "log: {level: warn, format: text}"},
 	{"names", "{nameOverride: nom, namespaceOverride: elsewhere}"},

@@ -65,6 +65,9 @@ func TestInitBeforeTheRelease(t *testing.T) {
 	if args := jobArgs(t, mustRender(t, with(t, "init: {sids: 4-15}"), install).find(t, "Job/ids-allocator-init")); !slices.Contains(args, "--sids=4-15") {
 		t.Errorf("with init.sids, init runs with %q", args)
 	}
+	if args := jobArgs(t, mustRender(t, with(t, "init: {reserve: '0-7,12'}"), install).find(t, "Job/ids-allocator-init")); !slices.Contains(args, "--reserve=0-7,12") {
+		t.Errorf("with init.reserve, init runs with %q", args)
+	}
 	if mustRender(t, with(t, "init: {enabled: false}"), install).has("Job/ids-allocator-init") {
 		t.Error("init.enabled=false still renders the Job")
 	}

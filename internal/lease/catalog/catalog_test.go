@@ -290,7 +290,7 @@ func TestLoaded(t *testing.T) {
 	}
 	version := c.Version()
 	s := c.Summarize(lease.SIDRange{To: 6})
-	if s.Size != 6 || s.Held != 2 || s.Bad != 3 || s.WorkersHeld != 1 || s.WorkersBad != 0 || len(s.Holders) != 3 || len(s.Quarantined) != 3 {
+	if s.Pool != (lease.Pool{Size: 6, Held: 2, Quarantined: 3}) || s.Workers.Held != 1 || s.Workers.Quarantined != 0 || len(s.Holders) != 3 || len(s.Quarantined) != 3 {
 		t.Errorf("%+v", s)
 	}
 	if fmt.Sprint(s.Lapsed) != "[]" || s.Ceiling != start+9e9 {
@@ -298,7 +298,7 @@ func TestLoaded(t *testing.T) {
 	}
 	c.Put(1, lease.SIDRecords{Window: window(0, 7, nil)})
 	c.TrustAll()
-	if s := c.Summarize(lease.SIDRange{To: 6}); c.Version() == version || s.Bad != 0 || len(s.Lapsed) != 2 || s.Lapsed[0].Wall != start+7 {
+	if s := c.Summarize(lease.SIDRange{To: 6}); c.Version() == version || s.Pool.Quarantined != 0 || len(s.Lapsed) != 2 || s.Lapsed[0].Wall != start+7 {
 		t.Errorf("version %d after %d, %+v", c.Version(), version, s)
 	}
 }

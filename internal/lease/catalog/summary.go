@@ -13,11 +13,9 @@ import (
 type Summary struct {
 	Version int
 
-	// Size, Held and Bad count the sids within a range, and WorkersHeld and WorkersBad
-	// those for workers. Bad sids are quarantined and have no holder.
-	Within                  lease.SIDRange
-	Size, Held, Bad         int
-	WorkersHeld, WorkersBad int
+	// Pool counts the sids within a range, and Workers those for workers.
+	Within        lease.SIDRange
+	Pool, Workers lease.Pool
 
 	Quarantined map[flake.SID]string
 	// Holders and Lapsed are in the order of sids. Holders is nil while the catalog is unknown.
@@ -32,24 +30,32 @@ func (c *Catalog) Version() int { return c.version }
 
 // Summarize counts the sids of the space, and those within a range.
 func (c *Catalog) Summarize(within lease.SIDRange) *Summary {
-	s := &Summary{Version: c.version, Within: within, Size: within.Len(), Quarantined: maps.Clone(c.bad)}
+	s := &Summary{
+		Version:     c.version,
+		Within:      within,
+		Pool:        lease.Pool{Size: within.Len()},
+		Workers:     lease.Pool{Size: c.cfg.Workers.Len()},
+		Quarantined: maps.Clone(c.bad),
+	}
 	if c.Listed() {
 		s.Holders = make([]lease.Held, 0, len(c.sids))
 	}
 	for sid := c.space.From; sid < c.space.To; sid++ {
 		r := c.sids[sid]
 		w, held, bad := r.Window.Value, r.Holder.Exists(), c.bad[sid] != ""
-		count := func(within lease.SIDRange, withHolder, quarantined *int) {
+		count := func(within lease.SIDRange, pool *lease.Pool) {
 			switch {
 			case !within.Has(sid):
 			case held:
-				*withHolder++
+				pool.Held++
 			case bad:
-				*quarantined++
+				pool.Quarantined++
+			case w.State == lease.Reserved:
+				pool.Reserved++
 			}
 		}
-		count(within, &s.Held, &s.Bad)
-		count(c.cfg.Workers, &s.WorkersHeld, &s.WorkersBad)
+		count(within, &s.Pool)
+		count(c.cfg.Workers, &s.Workers)
 		s.Ceiling = max(s.Ceiling, w.Ceil)
 		switch {
 		case held && r.Holder.Err == nil:

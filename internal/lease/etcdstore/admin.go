@@ -91,6 +91,9 @@ func (s *Store) Repair(ctx context.Context, w repair.Write) error {
 	cmps := append(unchanged(s.keys.config(), w.Config), unchanged(s.keys.era(), w.Era)...)
 	cmps = append(cmps, unchanged(window, w.Seen.Window)...)
 	cmps = append(cmps, unchanged(holder, w.Seen.Holder)...)
+	if w.Unused {
+		cmps = append(cmps, absent(s.keys.ledgerOf(w.SID)).WithPrefix())
+	}
 	if w.Gone != "" {
 		cmps = append(cmps, absent(s.keys.node(w.Gone)))
 	}

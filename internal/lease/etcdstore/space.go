@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,14 +21,14 @@ import (
 var ErrRemains = errors.New("the space has records but no config, so its data in etcd is incomplete: " +
 	"restore etcd from a backup")
 
-// Init creates the space: config, and era 1 with that floor, in Unix ms. It reports
-// whether it did, with a view of the whole space as it is then. A space that has a
-// config stays as it is; the caller compares it.
+// Init creates the space: config, era 1 with that floor, in Unix ms, and the records of
+// reserved sids. It reports whether it did, with a view of the whole space as it is then. A
+// space that has a config stays as it is; the caller compares it.
 //
 // It returns ErrRemains, with nothing changed. After any other error the space
 // may have been created.
 func (s *Store) Init(
-	ctx context.Context, space lease.Space, floor clock.Millis,
+	ctx context.Context, space lease.Space, floor clock.Millis, reserved ...lease.Reservation,
 ) (created bool, now lease.View, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -46,6 +47,9 @@ func (s *Store) Init(
 		clientv3.OpPut(s.keys.config(), lease.Encode(space)),
 		clientv3.OpPut(s.keys.era(), lease.Encode(era)),
 	}
+	for some := range slices.Chunk(reserved, reservedAtOnce) {
+		puts = append(puts, s.reserve(some))
+	}
 	r, err := s.txn(ctx, nothing, append(puts, s.allReads()...), s.allReads())
 	if err != nil {
 		return false, lease.View{}, fmt.Errorf("initialize %s: %w", s.keys, err)
@@ -55,6 +59,22 @@ func (s *Store) Init(
 		return false, now, fmt.Errorf("initialize %s: %w", s.keys, ErrRemains)
 	}
 	return r.Succeeded, now, nil
+}
+
+// reservedAtOnce is how many sids reserve has in one of the nested transactions: etcd takes
+// 128 operations in a transaction and in each one within, less those of the outer one.
+const reservedAtOnce = 40
+
+// reserve returns the operation that writes the records of reserved sids.
+func (s *Store) reserve(some []lease.Reservation) clientv3.Op {
+	var puts []clientv3.Op
+	for _, r := range some {
+		line := lease.Txn{Window: r.Window}.LedgerLine()
+		puts = append(puts,
+			clientv3.OpPut(s.keys.window(r.SID), lease.Encode(r.Window)),
+			clientv3.OpPut(s.keys.ledger(r.SID, line.Term), lease.Encode(line)))
+	}
+	return clientv3.OpTxn(nil, puts, nil)
 }
 
 // Holder returns who held sid at that time, in Unix ms: the last line of its

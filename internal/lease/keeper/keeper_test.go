@@ -130,7 +130,7 @@ func TestLife(t *testing.T) {
 			if got := b.node.Stats().Ceil - first; got < 55_000 || got > 65_000 {
 				t.Errorf("the ceiling rose by %d ms in a minute", got)
 			}
-			if got := b.keeper.Status(); got.Phase != lease.Holding || got.PoolHeld != 1 {
+			if got := b.keeper.Status(); got.Phase != lease.Holding || got.Pool.Held != 1 {
 				t.Errorf("status %+v", got)
 			}
 			id, _ := b.node.Next(context.Background(), 1, 0)

@@ -2,6 +2,7 @@ package protocol_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
 // worldCommands are the commands of transcripts that name no process.
@@ -28,6 +30,8 @@ var worldCommands = map[string]func(*scenario, args){
 	"vacate":     (*scenario).vacate,     // vacate N
 	"ceiling":    (*scenario).ceiling,    // ceiling SID D
 	"quarantine": (*scenario).quarantine, // quarantine SID
+	"reserve":    (*scenario).reserve,    // reserve SID
+	"unreserve":  (*scenario).unreserve,  // unreserve SID
 	"replace":    (*scenario).replace,    // replace holder SID INSTANCE
 	"churn":      (*scenario).churn,      // churn N
 	"expire":     func(s *scenario, a args) { s.mem.Expire(s.procs[a.word(0)].machine.Status().Lease) },
@@ -262,6 +266,28 @@ func (s *scenario) quarantine(a args) {
 	w.State, w.Nonce, w.Term = lease.Quarantined, "operator", w.Term+1
 	s.mem.Put("window/"+a.word(0), lease.Encode(w))
 	s.mem.Delete("holder/" + a.word(0))
+}
+
+// reserve puts a sid aside as an operator does it, and unreserve gives it back.
+func (s *scenario) reserve(a args) {
+	w, _, err := repair.Reserve(s.load(), flake.SID(a.number(0)), "for java", s.operator())
+	s.operated(w, err)
+}
+
+func (s *scenario) unreserve(a args) {
+	slack := repair.Slack{MaxSkew: 250 * time.Millisecond}
+	s.operated(repair.Unreserve(s.load(), flake.SID(a.number(0)), 0, slack, s.operator()))
+}
+
+func (s *scenario) operator() repair.Author {
+	return repair.Author{Instance: "operator", Nonce: rand.Text(), Now: s.w.clock.Now().Wall}
+}
+
+func (s *scenario) operated(w repair.Write, err error) {
+	s.t.Helper()
+	s.check(err)
+	s.mem.Put(fmt.Sprintf("window/%d", w.SID), lease.Encode(w.Window))
+	s.mem.Delete(fmt.Sprintf("holder/%d", w.SID))
 }
 
 // replace writes another holder's key, on no lease.

@@ -251,5 +251,5 @@ func (m *Machine) noneFree() string {
 	case !m.space().Part.All():
 		of = fmt.Sprintf(" in %s (the sids of the space)", m.within)
 	}
-	return fmt.Sprintf("no sid%s %s", of, lease.Taken(m.catalog.SIDs(), m.within, m.summary().Bad))
+	return fmt.Sprintf("no sid%s %s", of, lease.Taken(m.catalog.SIDs(), m.within, m.summary().Pool.Quarantined))
 }

@@ -300,8 +300,10 @@ func (m *Machine) compareOwn(now clock.Reading, h *hold, got lease.SIDRecords) {
 	case got.Window.Err != nil:
 		m.quarantine(h.sid, got.Window.Err.Error())
 		m.lose(now, h, got, "its window record is unreadable")
-	case w.State == lease.Quarantined: // An operator decided so, which is no reason for an alarm.
-		m.catalog.Distrust(h.sid, w.ByOperator())
+	case w.TakenByOperator(): // That is no reason for an alarm.
+		if w.State == lease.Quarantined {
+			m.catalog.Distrust(h.sid, w.ByOperator())
+		}
 		h.record = lost
 		m.abandon(now.Mono)
 		m.problem = fmt.Sprintf("sid %d is given up: %s", h.sid, w.ByOperator())

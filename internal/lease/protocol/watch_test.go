@@ -124,8 +124,8 @@ func (w *watched) current(what string) {
 			held++
 		}
 	}
-	if st.PoolHeld != held {
-		w.t.Errorf("%s: %d sids are held, the list has %d", what, held, st.PoolHeld)
+	if st.Pool.Held != held {
+		w.t.Errorf("%s: %d sids are held, the list has %d", what, held, st.Pool.Held)
 	}
 }
 

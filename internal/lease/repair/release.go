@@ -50,6 +50,9 @@ func ReleaseSID(
 	switch {
 	case !s.Window.Exists() && len(ledger) == 0 && !s.Holder.Exists():
 		return r, refuse("sid %d was never used: there is nothing to repair", sid)
+	case readable && w.State == lease.Reserved:
+		return r, refuse("sid %d is reserved for a generator outside of the cluster: stop that generator, then run "+
+			"\"allocator admin unreserve %d\"", sid, sid)
 	case readable && s.Holder.Exists() && w.State != lease.Quarantined:
 		return r, refuse("sid %d is held by %s: stop that node first, "+
 			"or run \"allocator admin quarantine %d --force\"", sid, holderName(s), sid)

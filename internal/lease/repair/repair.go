@@ -12,7 +12,6 @@ package repair
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -87,8 +86,9 @@ const Name = "operator"
 
 // Write is a guarded write of one sid's records. It is applied whole, and only
 // if config, era, window and holder are as read, by revision and by value, and
-// no process of the instance Gone, if there is one, is registered. The holder is deleted.
-// With Ledger a line for the window's term is added.
+// no process of the instance Gone, if there is one, is registered. With Unused, the ledger
+// may have no line of the sid. The holder is deleted. With Ledger a line for the window's term
+// is added.
 type Write struct {
 	SID    flake.SID
 	Seen   lease.SIDRecords
@@ -96,6 +96,7 @@ type Write struct {
 	Era    lease.Entry[lease.Era]
 	Window lease.Window
 	Ledger bool
+	Unused bool
 	Gone   lease.Instance
 }
 
@@ -126,13 +127,12 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 	if err := usable(v, sid); err != nil {
 		return Write{}, err
 	}
+	if err := checkReason(reason); err != nil {
+		return Write{}, err
+	}
 	s := v.SIDs[sid]
 	w := s.Window.Value
 	switch {
-	case strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }):
-		return Write{}, refuse("the reason has a line break or another control character")
-	case len(reason) > lease.MaxReason:
-		return Write{}, refuse("the reason has %d bytes, at most %d", len(reason), lease.MaxReason)
 	case s.Window.Err != nil:
 		return Write{}, refuse("sid %d is quarantined already: its record is unreadable (%w); "+
 			"to repair it run \"allocator admin release-sid %d\"", sid, s.Window.Err, sid)
@@ -141,6 +141,9 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 			"to repair it run \"allocator admin release-sid %d\"", sid, sid)
 	case w.State == lease.Quarantined:
 		return Write{}, refuse("sid %d is quarantined already: %s", sid, orNone(w.Reason))
+	case w.State == lease.Reserved && !s.Holder.Exists():
+		return Write{}, refuse("sid %d is reserved for a generator outside of the cluster: %s; no node takes it",
+			sid, orNone(w.Reason))
 	case s.Holder.Exists() && !force:
 		return Write{}, refuse("sid %d is held by %s: drain that node first, or use --force: "+
 			"the node then loses the sid at its next extension, "+

@@ -49,6 +49,7 @@ func window(change ...func(*lease.Window)) lease.Window {
 
 func released(w *lease.Window)    { w.State = lease.Released }
 func quarantined(w *lease.Window) { w.State, w.Reason = lease.Quarantined, "why not" }
+func reserved(w *lease.Window)    { w.State, w.Reason = lease.Reserved, "java" }
 func ceil(at clock.Millis) func(*lease.Window) {
 	return func(w *lease.Window) { w.Ceil = at; w.Base = min(w.Base, at) }
 }

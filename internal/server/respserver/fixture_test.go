@@ -62,7 +62,7 @@ func newFixture(t testing.TB, change ...func(*respserver.Config)) *fixture {
 		MaxSkew: 250 * time.Millisecond,
 	}, x.clock, zeros{})
 	x.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
-	x.node.Report(lease.Status{Phase: lease.Holding, Held: true, EverHeld: true, PoolSize: 32, PoolHeld: 3,
+	x.node.Report(lease.Status{Phase: lease.Holding, Held: true, EverHeld: true, Pool: lease.Pool{Size: 32, Held: 3},
 		Grant: lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000}})
 	return x.listen(server.Config{}, change...)
 }

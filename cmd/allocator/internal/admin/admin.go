@@ -27,7 +27,7 @@ func Command(a *cli.App) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(drainCommand(a), undrainCommand(a), recoverCommand(a),
-		quarantineCommand(a), releaseCommand(a), acceptCommand(a))
+		quarantineCommand(a), releaseCommand(a), reserveCommand(a), unreserveCommand(a), acceptCommand(a))
 	return cmd
 }
 

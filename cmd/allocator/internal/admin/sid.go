@@ -95,7 +95,7 @@ func (c *change) ofSID(arg string, plan func(*operate.Operator, flake.SID) (oper
 	if !done {
 		return err
 	}
-	w := p.Write
+	w := p.Repairs[0]
 	if c.format.Value != "json" {
 		_, err := fmt.Fprintln(c.a.Out, text(w))
 		return err

@@ -195,7 +195,7 @@ func (v view) printSIDs(w io.Writer) {
 		if left := v.left(s.Ceil); left > 0 {
 			usable, problem = "in "+text.Seconds(left), ""
 		}
-		if s.State == "quarantined" {
+		if s.State == status.Quarantined || s.State == status.Reserved {
 			usable, problem = "no", s.Problem
 		}
 		if s.Unreleased && problem == "" {

@@ -412,7 +412,7 @@ func settled(one *daemon.Daemon) bool {
 
 func isStandby(one *daemon.Daemon) bool {
 	l := one.Node().Stats().Lease
-	return l.Phase == lease.Standby && l.PoolHeld == l.PoolSize
+	return l.Phase == lease.Standby && l.Pool.Held == l.Pool.Size
 }
 
 // summarize prints what became of the sids and the data.

@@ -54,7 +54,7 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 	if refusal := one.Node().Ready(); refusal != nil {
 		if isStandby(one) && refusal.Reason == node.NoSID {
 			line.State = "standby"
-			about = fmt.Sprintf("all %d sids are held: acquires the next free one ", st.Lease.PoolSize)
+			about = fmt.Sprintf("all %d sids are held: acquires the next free one ", st.Lease.Pool.Size)
 		} else {
 			line.State, line.Reason, line.Message = "refused", refusal.Reason.String(), refusal.Message
 			about = line.Reason + " " + line.Message + " "

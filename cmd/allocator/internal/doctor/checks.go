@@ -241,6 +241,7 @@ func (r *findings) records(f facts) {
 	far := max(f.now, v.Era.Value.Floor) + f.slack
 	bad, distant, quarantined, unreleased := 0, 0, 0, 0
 	var workers []string
+	var reserved lease.SIDSet
 	for _, sid := range sorted(v.SIDs) {
 		s := v.SIDs[sid]
 		w := s.Window.Value
@@ -274,6 +275,8 @@ func (r *findings) records(f facts) {
 			r.Add("quarantine", report.Warn,
 				fmt.Sprintf("\"allocator admin release-sid %d\" returns it to the pool", sid),
 				"sid %d was quarantined by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))
+		case w.State == lease.Reserved:
+			reserved.Add(sid)
 		case w.Ceil > far:
 			distant++
 			r.Add("ceilings", report.Fail,
@@ -305,6 +308,9 @@ func (r *findings) records(f facts) {
 		r.Add("workers", report.OK, "", "%s sids: %s",
 			text.Count(n, "worker")+map[bool]string{true: " holds", false: " hold"}[n == 1],
 			strings.Join(workers, ", "))
+	}
+	if text := reserved.String(); text != "" {
+		r.Add("reserved", report.OK, "", "generators outside of the cluster have the sids %s", text)
 	}
 	if distant == 0 {
 		r.Add("ceilings", report.OK, "", "none is far ahead of the clock")

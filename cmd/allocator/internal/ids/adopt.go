@@ -175,5 +175,6 @@ func printAdoption(w io.Writer, r *adopt.Report) {
 		return
 	}
 	fmt.Fprintf(w,
-		"\nWhile old generators run, nodes take sids that none of them has, seen here or not:\n\n  %s\n", p.Serve)
+		"\nNodes take the sids %s: no old generator may have one of these, seen here or not:\n\n  %s\n",
+		p.NodeSIDs, p.Serve)
 }

@@ -31,6 +31,8 @@ again gives --fresh-until, so that a wiped etcd is noticed.
 
 "allocator adopt" finds the layout of existing IDs, and the greatest for --above.
 
+Generators outside of the cluster keep their sids with --reserve: no node ever takes one.
+
 Regions with an etcd each issue IDs that never meet if each has --sids of its own. They never
 change, and nodes learn them from etcd.`,
 		Example: `  allocator init --etcd.endpoints http://10.0.0.1:2379
@@ -47,6 +49,8 @@ change, and nodes learn them from etcd.`,
 	sids := cmd.Flags().String("sids", "",
 		fmt.Sprintf("sids of this space, as first-last, where others belong to other regions; at most %d. "+
 			"Default: all, or the first %[1]d", lease.MaxSIDs))
+	reserve := cmd.Flags().String("reserve", "",
+		"sids that generators outside of the cluster have, such as 0-7,12: no node takes them")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
@@ -79,6 +83,11 @@ change, and nodes learn them from etcd.`,
 				return cli.UsageError("--sids %s: %w", cli.Show(*sids), err)
 			}
 		}
+		if cmd.Flags().Changed("reserve") {
+			if begin.Reserved, err = lease.ParseSIDSet(*reserve); err != nil {
+				return cli.UsageError("--reserve %s: %w", cli.Show(*reserve), err)
+			}
+		}
 		if cmd.Flags().Changed("fresh-until") {
 			t, err := time.Parse(time.RFC3339, *until)
 			if err != nil {
@@ -98,6 +107,7 @@ change, and nodes learn them from etcd.`,
 		var lower *daemon.FloorError
 		var others *daemon.PartError
 		var outside *lease.RangeError
+		var unreserved *daemon.ReservedError
 		switch {
 		case errors.Is(err, daemon.ErrNoSpace):
 			return cli.Exit(cli.ExitInvalid,
@@ -105,7 +115,7 @@ change, and nodes learn them from etcd.`,
 					"If it never issued an ID, run \"allocator init --fresh\"; else see docs/how-to/restore-etcd.md",
 					c.Space, *until))
 		case errors.As(err, &differs), errors.As(err, &lower), errors.As(err, &others), errors.As(err, &outside),
-			errors.Is(err, etcdstore.ErrRemains):
+			errors.As(err, &unreserved), errors.Is(err, etcdstore.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
 		case errors.Is(err, daemon.ErrClock), errors.Is(err, daemon.ErrAbove):
 			return cli.Exit(cli.ExitUsage, err)
@@ -141,6 +151,9 @@ change, and nodes learn them from etcd.`,
 			space.Layout, holders, space.Epoch.Time().Format(time.RFC3339Nano), space.Pool)
 		if err == nil && begin.Above > 0 {
 			_, err = fmt.Fprintf(a.Out, "every ID is above %d\n", begin.Above)
+		}
+		if err == nil && begin.Reserved.Len() > 0 {
+			_, err = fmt.Fprintf(a.Out, "sids %v are reserved: no node takes them\n", begin.Reserved)
 		}
 		if wait := time.Until(era.Floor.Time()); err == nil && wait > 0 {
 			_, err = fmt.Fprintf(a.Out, "IDs begin %s\n", cli.Relative(era.Floor.Time(), time.Now()))

@@ -179,7 +179,7 @@ function left(r) {
 
 // counted is how many sids are in which state. A sid whose holder refuses is held too.
 function counted() {
-  const out = { held: 0, waiting: 0, quarantined: 0, exhausted: 0 };
+  const out = { held: 0, waiting: 0, quarantined: 0, reserved: 0, exhausted: 0 };
   for (const r of snap.sids) {
     const state = stateOf(r);
     if (r.state === "held") out.held++;

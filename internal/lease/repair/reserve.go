@@ -1,0 +1,108 @@
+package repair
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Reserved returns the record of a sid that was never used, in an era, once an operator has
+// reserved it.
+func Reserved(era lease.Era, reason string, by Author) lease.Window {
+	return lease.Window{
+		Era:      era.Number,
+		Term:     1,
+		Instance: by.Instance,
+		Node:     Name,
+		Nonce:    by.Nonce,
+		Base:     era.Floor,
+		Ceil:     era.Floor,
+		State:    lease.Reserved,
+		Wall:     by.Now,
+		Reason:   reason,
+	}
+}
+
+// Reserve returns the write that reserves a sid for a generator outside of the cluster: no
+// node or worker acquires it. Its window keeps its ceiling, below which nodes may have issued
+// IDs; warning says so while that time has not come.
+//
+// It returns ErrNotInitialized, or ErrRefused for a sid that is held, quarantined or reserved.
+func Reserve(v lease.View, sid flake.SID, reason string, by Author) (w Write, warning string, err error) {
+	if err := usable(v, sid); err != nil {
+		return Write{}, "", err
+	}
+	if err := checkReason(reason); err != nil {
+		return Write{}, "", err
+	}
+	s := v.SIDs[sid]
+	old := s.Window.Value
+	switch {
+	case s.Window.Err != nil:
+		return Write{}, "", refuse("the record of sid %d is unreadable (%w): "+
+			"run \"allocator admin release-sid %d\" first", sid, s.Window.Err, sid)
+	case old.State == lease.Reserved:
+		return Write{}, "", refuse("sid %d is reserved already: %s", sid, orNone(old.Reason))
+	case old.State == lease.Quarantined:
+		return Write{}, "", refuse("sid %d is quarantined: %s; run \"allocator admin release-sid %d\" first",
+			sid, orNone(old.Reason), sid)
+	case s.Holder.Exists():
+		return Write{}, "", refuse("sid %d is held by %s: drain that node, or stop that worker, first", sid,
+			holderName(s))
+	}
+	record := Reserved(v.Era.Value, reason, by)
+	if s.Window.Exists() {
+		record.Term, record.Base, record.Ceil = old.Term+1, old.Ceil, old.Ceil
+	}
+	if old.Ceil > by.Now {
+		warning = fmt.Sprintf("IDs of sid %d may have been issued up to %s: let no other generator use it before",
+			sid, At(old.Ceil))
+	}
+	return Write{
+		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Window: record, Ledger: true, Unused: !s.Window.Exists(),
+	}, warning, nil
+}
+
+// Unreserve returns the write that gives a reserved sid to the cluster. The generator outside
+// has stopped: no ID of the sid was or will be issued at or after the time above; 0: it was
+// no further ahead of the clock than clocks may differ.
+//
+// It returns ErrNotInitialized, or ErrRefused for a sid that is not reserved.
+func Unreserve(v lease.View, sid flake.SID, above clock.Millis, slack Slack, by Author) (Write, error) {
+	if err := usable(v, sid); err != nil {
+		return Write{}, err
+	}
+	s := v.SIDs[sid]
+	w := s.Window.Value
+	switch {
+	case s.Window.Err != nil || w.State != lease.Reserved:
+		return Write{}, refuse("sid %d is not reserved", sid)
+	case s.Holder.Exists():
+		return Write{}, refuse("sid %d is reserved, and held by %s: etcd's data was edited; "+
+			"run \"allocator admin quarantine %d --force\" first", sid, holderName(s), sid)
+	case above == 0:
+		above = by.Now + clock.MillisOf(2*slack.MaxSkew)
+	}
+	ceil := max(w.Ceil, above)
+	return Write{
+		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Ledger: true,
+		Window: lease.Window{
+			Era: v.Era.Value.Number, Term: w.Term + 1, Instance: by.Instance, Node: Name, Nonce: by.Nonce,
+			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now,
+		},
+	}, nil
+}
+
+// checkReason refuses a reason that a record cannot have.
+func checkReason(reason string) error {
+	switch {
+	case strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }):
+		return refuse("the reason has a line break or another control character")
+	case len(reason) > lease.MaxReason:
+		return refuse("the reason has %d bytes, at most %d", len(reason), lease.MaxReason)
+	}
+	return nil
+}

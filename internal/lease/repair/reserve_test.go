@@ -1,0 +1,85 @@
+package repair
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// TestReserve: a sid that nobody has is reserved with its ceiling, and given back above all
+// that the generator outside can have issued.
+func TestReserve(t *testing.T) {
+	v := space(
+		sid(1, entry(window(ceil(now-5), released)), false),
+		sid(2, entry(window(ceil(now+5000))), false),
+		sid(3, entry(window(ceil(now))), true),
+		sid(4, entry(window(ceil(now), quarantined)), false),
+		sid(5, entry(window(ceil(now), reserved)), false),
+		sid(6, corrupt(window()), false),
+		sid(7, entry(window(ceil(now), reserved)), true),
+	)
+	term := v.SIDs[1].Window.Value.Term + 1
+	floor := v.Era.Value.Floor
+	for sid, want := range map[flake.SID]struct {
+		term     int64
+		ceil     clock.Millis
+		warns    bool
+		refusing string
+	}{
+		0:  {term: 1, ceil: floor},
+		1:  {term: term, ceil: now - 5},
+		2:  {term: term, ceil: now + 5000, warns: true},
+		3:  {refusing: "sid 3 is held by"},
+		4:  {refusing: "is quarantined: why not"},
+		5:  {refusing: "is reserved already: java"},
+		6:  {refusing: "unreadable"},
+		7:  {refusing: "is reserved already"},
+		99: {refusing: "there is no such sid"},
+	} {
+		w, warning, err := Reserve(v, sid, "mine", by)
+		if want.refusing != "" {
+			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), want.refusing) {
+				t.Errorf("sid %d: %v, want %q", sid, err, want.refusing)
+			}
+			continue
+		}
+		record := lease.Window{
+			Era: v.Era.Value.Number, Term: want.term, Instance: by.Instance, Node: Name, Nonce: by.Nonce, State: lease.Reserved,
+			Base: w.Window.Ceil, Ceil: w.Window.Ceil, Wall: by.Now, Reason: "mine",
+		}
+		if err != nil || w.Window != record || w.Window.Ceil != want.ceil || !w.Ledger ||
+			w.Unused != (want.term == 1) || (warning != "") != want.warns || !w.Seen.Window.Same(v.SIDs[sid].Window) {
+			t.Errorf("sid %d: %+v, %q, %v", sid, w, warning, err)
+		}
+		if _, err := lease.Decode[lease.Window](lease.Encode(w.Window)); err != nil {
+			t.Error(err)
+		}
+	}
+
+	for above, want := range map[clock.Millis]clock.Millis{
+		0:          by.Now + 500, // the clocks may differ by 250 ms each
+		now + 9000: now + 9000,
+		now - 9000: now, // never below the record's
+	} {
+		w, err := Unreserve(v, 5, above, slack, by)
+		if err != nil || w.Window.Ceil != want || w.Window.Base != want || w.Window.State != lease.Released ||
+			w.Window.Term != term || w.Window.Reason != "" || !w.Ledger {
+			t.Errorf("above %d: %+v, %v, want ceiling %d", above, w, err, want)
+		}
+	}
+	for _, sid := range []flake.SID{0, 1, 4, 6, 7} {
+		if _, err := Unreserve(v, sid, 0, slack, by); !errors.Is(err, ErrRefused) {
+			t.Errorf("sid %d: %v", sid, err)
+		}
+	}
+	if _, err := ReleaseSID(v, nil, 5, 0, slack, by); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "admin unreserve 5") {
+		t.Errorf("released: %v", err)
+	}
+	if _, err := Quarantine(v, false, 5, "", false, by); !errors.Is(err, ErrRefused) {
+		t.Errorf("quarantined: %v", err)
+	}
+}
