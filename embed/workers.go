@@ -22,11 +22,14 @@ func (a *Allocator) Workers() pb.WorkerServiceClient { return workers{a} }
 
 type workers struct{ a *Allocator }
 
+// caller is this program: each that embeds a node has a quota of its own.
+func (w workers) caller() access.Caller { return access.Program(w.a.node.Config().Name) }
+
 // AcquireWorker, ExtendWorker and ReleaseWorker take no options of gRPC.
 
 func (w workers) AcquireWorker(ctx context.Context, req *pb.AcquireWorkerRequest,
 	_ ...grpc.CallOption) (*pb.Worker, error) {
-	got, err := w.a.daemon.Workers().Acquire(ctx, access.Caller{}, req.GetName(), req.GetSecret(), req.GetClockUnixMs())
+	got, err := w.a.daemon.Workers().Acquire(ctx, w.caller(), req.GetName(), req.GetSecret(), req.GetClockUnixMs())
 	if err != nil {
 		return nil, w.a.refusal(err)
 	}
@@ -35,7 +38,7 @@ func (w workers) AcquireWorker(ctx context.Context, req *pb.AcquireWorkerRequest
 
 func (w workers) ExtendWorker(ctx context.Context, req *pb.ExtendWorkerRequest,
 	_ ...grpc.CallOption) (*pb.Worker, error) {
-	got, err := w.a.daemon.Workers().Extend(ctx, access.Caller{}, "", req.GetHandle(), req.GetNotAfterUnixMs())
+	got, err := w.a.daemon.Workers().Extend(ctx, w.caller(), "", req.GetHandle(), req.GetNotAfterUnixMs())
 	if err != nil {
 		return nil, w.a.refusal(err)
 	}
@@ -44,7 +47,7 @@ func (w workers) ExtendWorker(ctx context.Context, req *pb.ExtendWorkerRequest,
 
 func (w workers) ReleaseWorker(ctx context.Context, req *pb.ReleaseWorkerRequest,
 	_ ...grpc.CallOption) (*pb.ReleaseWorkerResponse, error) {
-	at, err := w.a.daemon.Workers().Release(ctx, access.Caller{}, "", req.GetHandle(), req.GetUsedUntilUnixMs())
+	at, err := w.a.daemon.Workers().Release(ctx, w.caller(), "", req.GetHandle(), req.GetUsedUntilUnixMs())
 	if err != nil {
 		return nil, w.a.refusal(err)
 	}

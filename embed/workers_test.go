@@ -29,7 +29,7 @@ func TestWorkers(t *testing.T) {
 			t.Errorf("worker %s: %v", w.ID(), err)
 		}
 		at := look(t, c).SIDs[flake.SID(w.Number())]
-		if !at.Holder.Exists() || at.Holder.Value.Node != "legacy" {
+		if !at.Holder.Exists() || at.Holder.Value.Node != "legacy" || at.Holder.Value.Owner != "embed:"+a.Status().Node {
 			t.Errorf("worker %s is held by %+v", w.ID(), at.Holder.Value)
 		}
 	}

@@ -24,6 +24,7 @@ type nodes struct {
 	ahead    time.Duration // of not_before, when the worker is acquired
 	refuse   error         // what calls end with; nil: they are served
 	lose     bool          // calls are served, and their answers are lost
+	aged     bool          // An acquisition that is repeated is refused: its worker was extended since.
 	acquired int
 	extended int
 	released []int64 // used_until of each release
@@ -55,6 +56,9 @@ func (n *nodes) AcquireWorker(_ context.Context, req *pb.AcquireWorkerRequest, _
 	switch {
 	case n.refuse != nil:
 		return nil, n.refuse
+	case n.worker != nil && n.secret == req.Secret && n.aged:
+		n.worker = nil // Its interval passes, once nobody extends it.
+		return nil, &client.Refusal{Reason: client.InvalidFormat, Message: "the secret is that of a worker which was extended since"}
 	case n.worker != nil && n.secret != req.Secret:
 		return nil, &client.Refusal{Reason: client.NoWorker, Message: "17 by another"}
 	case n.worker == nil:

@@ -95,11 +95,13 @@ func Open(ctx context.Context, cfg Config) (*Worker, error) {
 }
 
 // acquire calls until a worker is acquired, with one secret, so that an acquisition whose
-// answer was lost is found again.
+// answer was lost is found again. One whose worker was extended since is not given out a
+// second time: then it goes on with another secret, and that worker ends by itself.
 func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
-	secret := rand.Text()
+	secret, asked := rand.Text(), 0
 	for fails := 0; ; fails++ {
 		sent := time.Now()
+		asked++
 		res, err := w.service.AcquireWorker(ctx,
 			&pb.AcquireWorkerRequest{Name: w.name, Secret: secret, ClockUnixMs: sent.UnixMilli()})
 		if err == nil {
@@ -114,6 +116,10 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 			return k, nil
 		}
 		err = typed(err)
+		if asked > 1 && is(err, client.InvalidFormat) {
+			secret, asked = rand.Text(), 0
+			continue
+		}
 		if hopeless(err) && !wasSlow(err, time.Since(sent)) {
 			return nil, fmt.Errorf("worker: acquire: %w", err)
 		}

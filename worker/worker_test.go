@@ -184,6 +184,30 @@ func TestAcquireAgain(t *testing.T) {
 	})
 }
 
+// Once the acquisition whose answer was lost was extended by a repetition, whose answer was lost
+// too, its secret is of no use any more. Open draws another one.
+func TestOpenAfterLostAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{lose: true}
+		go func() {
+			time.Sleep(5 * time.Second)
+			n.set(func(n *nodes) { n.lose, n.aged = false, true })
+		}()
+		w := open(t, n, worker.Config{})
+		last := n.calls[len(n.calls)-1]
+		if n.acquired != 2 || w.ID() != "17-2" || last.Secret == n.calls[0].Secret {
+			t.Errorf("acquired %d workers by %d calls: %s", n.acquired, len(n.calls), w.ID())
+		}
+		closed(t, w)
+
+		// A refusal of the first call is not about an earlier one.
+		n = &nodes{refuse: &client.Refusal{Reason: client.InvalidFormat}}
+		if _, err := worker.Open(t.Context(), worker.Config{Service: n}); !errors.Is(err, n.refuse) || len(n.calls) != 1 {
+			t.Errorf("%v after %d calls", err, len(n.calls))
+		}
+	})
+}
+
 func TestOpenWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &nodes{ahead: 40 * time.Second}

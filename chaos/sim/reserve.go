@@ -66,7 +66,13 @@ func (e *etcd) reserveSID() {
 		}
 		sim.outsiders[sid] = o
 		h := sim.record()
-		h.Grants = append(h.Grants, history.Grant{Process: o.id, SID: sid, Base: o.from, Ceil: 1 << 62, At: sim.moment()})
+		h.Grants = append(h.Grants, history.Grant{
+			Process: o.id,
+			SID:     sid,
+			Base:    o.from,
+			Ceil:    1 << 62,
+			At:      sim.moment(),
+		})
 		sim.in(sim.upTo(2*sim.plan.pace), o.make)
 	}
 	sim.note(nil, "an operator makes sid %d "+string(w.Window.State), int64(sid))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Errors of Identify and Allow. Nothing has changed after one of them.
@@ -67,9 +68,14 @@ func (c Caller) Name() string {
 // Kind returns what identified the caller: token, certificate or address.
 func (c Caller) Kind() string { return kindNames[c.client.kind] }
 
+// Program returns the caller that is the program around a node, by the node's name. It calls
+// no listener.
+func Program(name string) Caller { return Caller{client: client{kind: byProgram, name: name}} }
+
 // Owner returns the caller as records name whoever acquired a worker: a token's name,
-// else "cert:" or "ip:" and the certificate's name or the address. It has at most 64
-// bytes; certificates whose names begin alike are then one owner.
+// else "cert:", "ip:" or "embed:" and the name of the certificate, the address or the name of
+// the program's node. It has at most 64 bytes, and whole characters; certificates whose names
+// begin alike are then one owner.
 func (c Caller) Owner() string {
 	owner := c.client.name
 	switch c.client.kind {
@@ -77,14 +83,16 @@ func (c Caller) Owner() string {
 		owner = "cert:" + owner
 	case byAddress:
 		owner = "ip:" + c.client.addr.String()
+	case byProgram:
+		owner = "embed:" + owner
 	}
-	return owner[:min(len(owner), 64)]
+	return text.Cut(owner, maxOwner)
 }
 
 // client is the key of a rate limit.
 type client struct {
 	kind kind
-	name string       // A token or a certificate has this name; "" for an address.
+	name string       // A token, a certificate or a program has this name; "" for an address.
 	addr netip.Prefix // an IPv4 address, or the /64 of an IPv6 address
 }
 
@@ -94,9 +102,13 @@ const (
 	byAddress kind = iota
 	byCertificate
 	byToken
+	byProgram
 )
 
-var kindNames = [...]string{"address", "certificate", "token"}
+var kindNames = [...]string{"address", "certificate", "token", "program"}
+
+// maxOwner is lease.MaxOwner.
+const maxOwner = 64
 
 // OpenAdmin is who has the scope Admin without a token or a certificate that grants it. It
 // has no effect where tokens are required.

@@ -430,3 +430,19 @@ func TestOwners(t *testing.T) {
 		}
 	}
 }
+
+// An owner is whole characters, and each program that embeds a node has its own.
+func TestOwner(t *testing.T) {
+	for want, c := range map[string]Caller{
+		"ip:10.0.0.7/32":                  open(Credentials{Address: netip.MustParseAddr("10.0.0.7")}, OpenToNobody),
+		"cert:shop":                       open(Credentials{Certificate: "shop"}, OpenToNobody),
+		"cert:a\ufffdb":                   open(Credentials{Certificate: "a\ufffdb"}, OpenToNobody),
+		"cert:ab":                         open(Credentials{Certificate: "a\xffb"}, OpenToNobody),
+		"embed:orders-1":                  Program("orders-1"),
+		"cert:" + strings.Repeat("é", 29): open(Credentials{Certificate: strings.Repeat("é", 40)}, OpenToNobody),
+	} {
+		if got := c.Owner(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

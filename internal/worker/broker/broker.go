@@ -111,7 +111,7 @@ func (b *Broker) Acquire(ctx context.Context, c Client, name, secret string, at 
 		return worker.Worker{}, err
 	}
 	now := b.list.now()
-	unsettled, ok := b.owners.begin(c, now)
+	begun, unsettled, ok := b.owners.begin(c, now)
 	if !ok {
 		return worker.Worker{}, &node.Refusal{
 			Reason:     node.WorkerQuota,
@@ -124,7 +124,7 @@ func (b *Broker) Acquire(ctx context.Context, c Client, name, secret string, at 
 	req.Quota -= unsettled
 	d, err := b.detach(ctx, func(ctx context.Context) (worker.Done, error) {
 		d, left, err := b.run(ctx, req)
-		b.owners.end(c, b.list.now(), left)
+		b.owners.end(begun, b.list.now(), left)
 		if err == nil {
 			b.cfg.Logger.Info("worker acquired", "worker", d.Worker.Handle.ID(), "name", name, "owner", c.Owner,
 				"not_before", int64(d.Worker.NotBefore), "not_after", int64(d.Worker.NotAfter))

@@ -86,25 +86,25 @@ func (o *owners) take(c Client, now clock.Mono) time.Duration {
 }
 
 // begin begins an acquisition, unless as many are unsettled as the client may have
-// workers. It returns how many these are.
-func (o *owners) begin(c Client, now clock.Mono) (unsettled int, ok bool) {
+// workers. It returns how many these are, and whom end is told about: the client may have
+// another place by then.
+func (o *owners) begin(c Client, now clock.Mono) (w *owner, unsettled int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	w := o.get(c, now)
+	w = o.get(c, now)
 	unsettled = w.under + len(w.lost)
 	if unsettled >= c.Quota {
-		return unsettled, false
+		return nil, unsettled, false
 	}
 	w.under++
-	return unsettled, true
+	return w, unsettled, true
 }
 
-// end ends one. lost says that its outcome is not known.
-func (o *owners) end(c Client, now clock.Mono, lost bool) {
+// end ends one that began. lost says that its outcome is not known.
+func (o *owners) end(w *owner, now clock.Mono, lost bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	w := o.get(c, now)
-	w.under = max(w.under-1, 0)
+	w.under--
 	if lost {
 		w.lost = append(w.lost, now)
 	}

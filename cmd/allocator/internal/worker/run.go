@@ -65,7 +65,7 @@ started, and 1 or 3 if there was no number.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	cmd.Flags().SetInterspersed(false)
-	var r runner
+	r := runner{kill: syscall.Kill}
 	configure := workerFlags(a, cmd)
 	margin := cmd.Flags().Duration("margin", 5*time.Second,
 		"how long before the end of the interval all processes of the command are killed")
@@ -117,9 +117,12 @@ type runner struct {
 	path   string
 	log    *slog.Logger
 
-	file  *file
-	began time.Time
-	child int // its pid, which is the number of its process group
+	kill   func(pid int, s syscall.Signal) error
+	file   *file
+	began  time.Time
+	child  int  // its pid, which is the number of its process group
+	empty  bool // The process group has ended.
+	denied bool // A process could not be signaled, and that was said.
 }
 
 // exit is a process that ended or was stopped.
@@ -308,11 +311,29 @@ func reap(exits chan<- exit) {
 
 // signal signals the command's process group, and children of this process outside of
 // it. Descendants of these follow when their parents have ended.
+//
+// A process that became another user cannot be signaled. The number stays reserved until all
+// have ended, and nothing else can be done.
 func (r *runner) signal(s syscall.Signal) {
-	_ = syscall.Kill(-r.child, s) // ESRCH: there is none left
+	send := func(pid int, s syscall.Signal) error {
+		err := r.kill(pid, s)
+		if errors.Is(err, syscall.EPERM) && !r.denied {
+			r.denied = true
+			r.log.Error("a process of the command runs as another user, so it cannot be stopped: stop it before "+
+				"its interval ends, and run the agent as that user",
+				"worker", r.worker.ID(), "signal", s.String(), "pid", max(pid, -pid))
+		}
+		return err
+	}
+	// The group's number may be that of other processes once the group is empty.
+	r.empty = r.empty || errors.Is(send(-r.child, s), syscall.ESRCH)
 	for _, pid := range children() {
-		if group, err := syscall.Getpgid(pid); err == nil && group != r.child {
-			_ = syscall.Kill(pid, s)
+		switch group, err := syscall.Getpgid(pid); {
+		case err != nil:
+		case group != r.child || r.empty:
+			_ = send(pid, s)
+		default: // It had the signal, or the group's call says nothing of it.
+			_ = send(pid, 0)
 		}
 	}
 }
