@@ -52,6 +52,10 @@ func (e *etcd) reserveSID() {
 		return
 	}
 	if o != nil {
+		if end := o.at + sim.plan.unit(); o.at != 0 && w.Window.Ceil < end {
+			sim.violate("I4", "sid %d is given back with the ceiling %d, and %s issued up to %d",
+				sid, w.Window.Ceil, o.id, end)
+		}
 		o.stopped = true
 		delete(sim.outsiders, sid)
 		sim.points.hit(Unreserved)
