@@ -210,3 +210,29 @@ func TestPeersAreForgotten(t *testing.T) {
 		t.Errorf("%d peers, %d duplicates are kept", len(d.m.peers), len(d.m.duplicates))
 	}
 }
+
+// TestClaimsEnd: a quorum is of peers that claim a later history now. One that claimed it and has
+// been silent since does not count.
+func TestClaimsEnd(t *testing.T) {
+	later := Status{SID: -1, Revision: 8, Era: 2, Cluster: 9}
+	for between, want := range map[time.Duration]int{claimFor - 1: 1, claimFor: 0} {
+		d := newDesk()
+		s := lease.Status{Listed: true, Cluster: 9, Revision: 5, Era: lease.Era{Number: 1}}
+		for _, n := range []string{"me", alice, bob} {
+			s.Nodes = append(s.Nodes, lease.Registration{Node: n, Instance: lease.Instance(n), Gossip: n})
+		}
+		d.m.Step(d.reading(), LeaseChanged{s})
+		got := d.hear(alice, later)
+		d.now = between
+		got = append(got, d.hear(bob, later)...)
+		reported := 0
+		for _, n := range of[Notify](append(got, d.tick(0)...)) {
+			if n.Event == (lease.ReportedRevision{Era: 2, Revision: 8}) {
+				reported++
+			}
+		}
+		if min(reported, 1) != want {
+			t.Errorf("claims %v apart are reported %d times, want %d", between, reported, want)
+		}
+	}
+}

@@ -575,3 +575,16 @@ func TestAllocations(t *testing.T) {
 		}
 	}
 }
+
+// TestLeadInUnits: what IDs may be ahead of the clock is whole units of time.
+func TestLeadInUnits(t *testing.T) {
+	sonyflake, err := flake.ParseLayout("sonyflake")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for layout, want := range map[flake.Layout]clock.Millis{flake.Scalable: 255, sonyflake: 250} {
+		if got := (Config{Layout: layout, MaxLead: 255}).Lead(); got != want {
+			t.Errorf("%v: %d ms, want %d", layout, got, want)
+		}
+	}
+}

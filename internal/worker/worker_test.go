@@ -117,6 +117,50 @@ func TestRefusals(t *testing.T) {
 }
 
 // TestQuota: how many workers an owner holds is counted from the records of all.
+// TestBarredMeanwhile: the node's gate, its drain and the guard against clocks ahead are looked at
+// before each write, not at the beginning of a call alone. The guard of acquisitions is another one
+// than that of extensions.
+func TestBarredMeanwhile(t *testing.T) {
+	for name, bar := range map[string]struct {
+		change  func(*worker.Knowledge)
+		extends bool // an extension is written all the same
+	}{
+		"closed":                    {func(k *worker.Knowledge) { k.Closed = &node.Refusal{Reason: node.Draining} }, false},
+		"clock far ahead":           {func(k *worker.Knowledge) { k.Limit = lease.Limit{} }, false},
+		"clock ahead of a holder's": {func(k *worker.Knowledge) { k.Limit.Acquire = 0 }, true},
+	} {
+		for kind := range 3 {
+			for after := range 6 { // requests before the node is barred
+				e := newEnv(t, 1)
+				var req worker.Request = acquire("b")
+				if kind > 0 {
+					h := e.acquired("a").Handle
+					e.pass(25 * time.Second)
+					req = []worker.Request{nil, worker.Extend{Handle: h}, worker.Release{Handle: h}}[kind]
+				}
+				c, a := worker.NewCall(e.cfg, req), worker.Answer{}
+				for step := range 20 {
+					k := e.known()
+					if step >= after {
+						bar.change(&k)
+					}
+					act := c.Step(e.clock.Now(), k, a)
+					if _, ok := act.(worker.Refused); ok {
+						break
+					}
+					if _, ok := act.(worker.Done); ok {
+						break
+					}
+					if _, ok := act.(worker.Commit); ok && step >= after && !(bar.extends && kind > 0) {
+						t.Errorf("%s after %d requests of %T: %s", name, after, req, show(act))
+					}
+					a = ask(e.mem, act)
+				}
+			}
+		}
+	}
+}
+
 func TestQuota(t *testing.T) {
 	e := newEnv(t, 1)
 	ask := func(name, owner string) worker.Acquire {
