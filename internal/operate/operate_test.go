@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -76,12 +79,14 @@ type env struct {
 	answers Answers
 	now     clock.Millis
 	nonce   int
+	root    string // of the space's keys
 	*Operator
 }
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	s, err := etcdstore.New(nil, "test", fmt.Sprintf("space-%d", spaces.Add(1)))
+	name := fmt.Sprintf("space-%d", spaces.Add(1))
+	s, err := etcdstore.New(nil, "test", name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +117,7 @@ func newEnv(t *testing.T) *env {
 	if released, _, err := s.Commit(t.Context(), lease.Txn{Op: lease.Release, SID: 3, Seen: v.SIDs[3], Window: w}); err != nil || !released {
 		t.Fatal(released, err)
 	}
-	e := &env{T: t, store: &counted{Store: s}, now: now, answers: fine()}
+	e := &env{T: t, store: &counted{Store: s}, now: now, answers: fine(), root: "/test/" + name + "/"}
 	e.Operator = New(Config{
 		Store: e.store,
 		Ask: func(context.Context, lease.View) Answers {
@@ -467,6 +472,67 @@ func TestRefusedPlans(t *testing.T) {
 	}
 }
 
+// TestWhatAnEraShows: what an operator reads before an era begins.
+func TestWhatAnEraShows(t *testing.T) {
+	o := New(Config{Slack: slack, Author: func() repair.Author { return repair.Author{Now: now} }})
+	v := lease.View{Cluster: 7, Revision: 40, SIDs: map[flake.SID]lease.SIDRecords{}}
+	if _, err := o.era(v, Answers{}, 0); !errors.Is(err, repair.ErrNotInitialized) {
+		t.Errorf("no space: %v", err)
+	}
+	v.Config = lease.NewEntry[lease.Space](1, 0, lease.Encode(lease.Space{Layout: flake.Scalable, Epoch: 1, Pool: "pool"}))
+	era := func(cluster uint64) lease.Entry[lease.Era] {
+		return lease.NewEntry[lease.Era](2, 0, lease.Encode(lease.Era{Number: 4, Floor: 1, Cluster: cluster}))
+	}
+	highest := Answers{Nodes: []Node{{Name: "a", Answered: true, Highest: now + 1000}}}
+	for _, c := range []struct {
+		era   lease.Entry[lease.Era]
+		a     Answers
+		found string
+	}{
+		{era(7), Answers{}, "etcd: cluster 7, revision 40; era: 4, begun on this cluster"},
+		{era(8), Answers{}, "etcd: cluster 7, revision 40; era: 4, begun on another cluster, 8: every node refuses"},
+		{lease.Entry[lease.Era]{}, Answers{}, "etcd: cluster 7, revision 40; era: missing or unreadable"},
+		{lease.NewEntry[lease.Era](2, 0, "junk"), Answers{}, "etcd: cluster 7, revision 40; era: missing or unreadable"},
+		{era(7), highest, "etcd: cluster 7, revision 40; era: 4, begun on this cluster; " +
+			"highest ceiling: 2027-01-15T08:00:01.000Z, of node a"},
+	} {
+		v.Era = c.era
+		p, err := o.era(v, c.a, 0)
+		if got := strings.Join(p.Found, "; "); err != nil || got != c.found {
+			t.Errorf("%v: found %s, want %s", err, got, c.found)
+		}
+	}
+	v.Era = era(7)
+	p, _ := o.era(v, highest, 0)
+	if len(p.Writes) != 2 || !strings.Contains(p.Writes[1], "before the floor, 2027-01-15T08:01:01.750Z, in 1m1.8s;") {
+		t.Errorf("%q", p.Writes)
+	}
+}
+
+// A sid whose record was lost is not reserved, and the operator is told what to do.
+func TestReserveWithAPast(t *testing.T) {
+	e := newEnv(t)
+	p, err := e.Reserve(t.Context(), sidSet(t, "5-6"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.Put(t.Context(), e.root+"ledger/5/00000000000000000001", "a line"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = e.Do(t.Context(), p)
+	if !errors.Is(err, repair.ErrRefused) || !strings.Contains(err.Error(), `run "allocator admin release-sid 5" first`) {
+		t.Errorf("%v", err)
+	}
+	if v := e.load(); v.SIDs[5].Window.Exists() || v.SIDs[6].Window.Exists() {
+		t.Errorf("written: %+v", v.SIDs)
+	}
+}
+
 // Asked are this node first, those in etcd, those that were there before, and those of gossip.
 func TestAsked(t *testing.T) {
 	self := Node{Name: "a", Answered: true}
@@ -487,5 +553,31 @@ func TestAsked(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := Asked(self, "9", []lease.Registration{reg("2", "b", "h:2")}, nil, nil); got[0].Registered {
+		t.Error("a node that is not registered counts as registered")
+	}
+}
+
+// TestQuarantineOfAHeldSID: a sid is taken from its holder only by force, and the plan says from whom.
+func TestQuarantineOfAHeldSID(t *testing.T) {
+	e := newEnv(t)
+	id, err := e.store.Grant(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := e.load()
+	w := lease.Window{Era: 1, Term: 1, Instance: "i", Node: "n", Nonce: "1", Base: now, Ceil: now + 1, State: lease.Active, Wall: now}
+	if ok, _, err := e.store.Commit(t.Context(), lease.Txn{Op: lease.Acquire, SID: 9, Config: v.Config, Era: v.Era,
+		Lease: id, Holder: lease.Holder{Instance: "i", Node: "n"}, Window: w}); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if _, err := e.Quarantine(t.Context(), 9, "", false); !errors.Is(err, repair.ErrRefused) {
+		t.Errorf("without force: %v", err)
+	}
+	p, err := e.Quarantine(t.Context(), 9, "it is odd", true)
+	if err != nil || strings.Join(p.Found, "; ") != `sid 9 is held by "n", which loses it` ||
+		p.Command != "allocator admin quarantine 9 --reason 'it is odd' --etcd.endpoints http://10.0.0.1:2379 --force" {
+		t.Errorf("%q, %s, %v", p.Found, p.Command, err)
 	}
 }
