@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -245,6 +246,77 @@ func TestBounds(t *testing.T) {
 		}
 		if got := b.Owners(); got > 4097 {
 			t.Errorf("%d clients are remembered", got)
+		}
+	})
+}
+
+// TestLeasesOfCallsThatFail: a refused acquisition gives its lease back, and counts until then; one
+// whose lease may be left counts for as long as that lasts.
+func TestLeasesOfCallsThatFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t)
+		b, _ := c.node(lease.SIDRange{From: 512, To: 1024})
+		one := broker.Client{Owner: "one", Quota: 1}
+		fails := func(kinds ...storetest.Kind) {
+			c.faulty.SetScript(func(k storetest.Kind, _ int) storetest.Outcome {
+				return map[bool]storetest.Outcome{true: storetest.NotApplied}[slices.Contains(kinds, k)]
+			})
+		}
+		acquire := storetest.KindOf(lease.Acquire)
+		fails(acquire)
+		began := time.Now()
+		if _, err := b.Acquire(t.Context(), one, "w", "", 0); reason(err) != node.EtcdUnavailable {
+			t.Errorf("not written: %v", err)
+		}
+		if took := time.Since(began); took == 0 {
+			t.Error("an etcd that fails is asked again at once")
+		}
+		if n := c.faulty.Calls(storetest.Revoke); n != 1 {
+			t.Errorf("%d leases were given back, want 1", n)
+		}
+		fails(acquire, storetest.Revoke)
+		if _, err := b.Acquire(t.Context(), one, "w", "", 0); reason(err) != node.EtcdUnavailable {
+			t.Errorf("the lease before was given back, and counts: %v", err)
+		}
+		fails()
+		if _, err := b.Acquire(t.Context(), one, "w", "", 0); reason(err) != node.WorkerQuota {
+			t.Errorf("a lease may be left, and does not count: %v", err)
+		}
+		c.pass(window + time.Second)
+		w, err := b.Acquire(t.Context(), one, "w", "0123456789ABCDEF", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		// An extension renews the lease. A repetition needs none of its own.
+		kept, revoked := c.faulty.Calls(storetest.KeepAlive), c.faulty.Calls(storetest.Revoke)
+		c.pass(20 * time.Second)
+		if _, err := b.Extend(t.Context(), one, w.Handle, 0); err != nil || c.faulty.Calls(storetest.KeepAlive) != kept+1 {
+			t.Errorf("%v, renewed %d times", err, c.faulty.Calls(storetest.KeepAlive)-kept)
+		}
+		if c.faulty.Calls(storetest.Revoke) != revoked {
+			t.Error("a lease was given back that nobody took")
+		}
+
+		// What is not settled counts beside what is held.
+		two := broker.Client{Owner: "one", Quota: 2}
+		fails(acquire, storetest.Revoke)
+		if _, err := b.Acquire(t.Context(), two, "w", "", 0); reason(err) != node.EtcdUnavailable {
+			t.Errorf("the second: %v", err)
+		}
+		fails()
+		if _, err := b.Acquire(t.Context(), two, "w", "", 0); reason(err) != node.WorkerQuota {
+			t.Errorf("one is held and one is not settled: %v", err)
+		}
+
+		if _, err := b.Release(t.Context(), one, w.Handle, 0); err != nil || !strings.Contains(c.log.String(), `msg="worker released" worker=`+w.Handle.ID()) {
+			t.Errorf("%v, log:\n%s", err, &c.log)
+		}
+		for range 100 {
+			_, err = b.Release(t.Context(), one, w.Handle, 0)
+		}
+		if reason(err) != node.RateLimited {
+			t.Errorf("released a hundred times: %v", err)
 		}
 	})
 }
