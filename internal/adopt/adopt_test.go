@@ -324,3 +324,37 @@ func TestWidest(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 }
+
+// TestReserve: the space keeps the sids of the old generators, those that are said and those that
+// are seen, and nodes have the longest run of the others, the lowest of equal ones.
+func TestReserve(t *testing.T) {
+	for _, c := range []struct {
+		said  lease.SIDRange
+		seen  []flake.SID
+		nodes string
+		init  string
+	}{
+		{lease.SIDRange{To: 8}, []flake.SID{1, 2}, "8-1023", " --fresh --reserve 0-7"},
+		{lease.SIDRange{}, []flake.SID{1, 2}, "3-1023", " --fresh --reserve 0-2"},
+		{lease.SIDRange{}, []flake.SID{3, 1000}, "4-999", " --fresh --reserve 0-3,1000-1023"},
+		{lease.SIDRange{From: 341, To: 683}, []flake.SID{341, 682}, "0-340", " --fresh --reserve 341-1023"},
+		{lease.SIDRange{}, []flake.SID{1023}, "0-1022", " --fresh --reserve 1023"},
+	} {
+		r, err := report(t, Config{SIDs: c.said}, sample(t, "twitter", c.seen...)...)
+		if err != nil || r.Plan == nil || r.Plan.NodeSIDs != c.nodes || !strings.HasSuffix(r.Plan.Init, c.init) {
+			t.Errorf("%v and %v: %v, %+v", c.said, c.seen, err, r.Plan)
+		}
+	}
+}
+
+// TestMostIDsFirst: the sids with most IDs are shown.
+func TestMostIDsFirst(t *testing.T) {
+	ids := append(sample(t, "twitter", 5, 6), sample(t, "twitter", 7)[:10]...)
+	r, err := report(t, Config{}, slices.Concat(ids, ids[:1])...)
+	if err != nil || r.Plan == nil {
+		t.Fatal(err, r)
+	}
+	if got := fmt.Sprint(r.Plan.SIDs); got != "[{5 2001} {6 2000} {7 10}]" && got != "[{6 2001} {5 2000} {7 10}]" {
+		t.Errorf("%s", got)
+	}
+}
