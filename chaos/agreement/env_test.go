@@ -271,7 +271,6 @@ func (m *member) run(gossip *cluster.Cluster) {
 	all.Go(func() { check(m.watch.Run(running)) })
 	if gossip != nil {
 		all.Go(func() { check(gossip.Run(running)) })
-		all.Go(func() { m.seed(running, gossip) })
 	}
 	kept.Go(func() { check(m.keeper.Run(keeping)) })
 	all.Go(func() { m.client(running) })
@@ -282,28 +281,6 @@ func (m *member) run(gossip *cluster.Cluster) {
 		stopAll()
 		all.Wait()
 	})
-}
-
-// seed gives gossip the registered nodes, as the daemon does.
-func (m *member) seed(ctx context.Context, gossip *cluster.Cluster) {
-	for ctx.Err() == nil {
-		st := m.keeper.Status()
-		var seeds []string
-		for _, r := range st.Nodes {
-			if r.Instance != m.instance && r.Gossip != "" {
-				seeds = append(seeds, r.Gossip)
-			}
-		}
-		gossip.SetSeeds(seeds)
-		pause := time.Second
-		if !st.Listed {
-			pause = 20 * time.Millisecond
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-	}
 }
 
 // client asks for an ID again and again, and writes down what it gets.

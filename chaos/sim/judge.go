@@ -124,7 +124,7 @@ func (p *process) agree(ev agreement.Event) {
 			p.notify(a.Event)
 		case agreement.Ask:
 			p.ask(a.Instance)
-		case agreement.SetVoters: // askPeers takes them as they are
+		case agreement.SetPeers: // askPeers takes the voters as they are
 		case agreement.GateTransition:
 			sim.points.gate(a.Transition)
 			if a.Kind == clock.PhaseChanged {

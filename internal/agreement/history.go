@@ -40,24 +40,7 @@ const (
 	revisionLag = 10 * time.Second
 	// claimFor is how long a peer's claim of a later history counts.
 	claimFor = 30 * time.Second
-	// forgetAfter is how long a silent peer that is not registered is remembered.
-	forgetAfter = 60 * time.Second
 )
-
-// forgetPeers drops what nothing can use any more.
-func (m *Machine) forgetPeers(now clock.Mono) {
-	for id, p := range m.peers {
-		if now.Sub(p.at) > forgetAfter &&
-			!slices.ContainsFunc(m.members, func(r clock.Member) bool { return r.Instance == id }) {
-			delete(m.peers, id)
-		}
-	}
-	for d, at := range m.duplicates {
-		if now.Sub(at) > repeatAfter {
-			delete(m.duplicates, d)
-		}
-	}
-}
 
 // findDuplicates compares p's claim of a sid with ours and those of other peers.
 func (m *Machine) findDuplicates(now clock.Mono, p *peer) {

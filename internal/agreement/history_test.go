@@ -31,6 +31,14 @@ func newDesk() *desk {
 	return &desk{m: New(Config{Name: "me", Instance: "z", Gate: clock.GateConfig{MaxSkew: 250 * time.Millisecond}})}
 }
 
+// acquainted returns a desk that has listed two peers before, and has no list now.
+func acquainted() *desk {
+	d := newDesk()
+	d.list(false, "me", alice, bob)
+	d.m.Step(d.reading(), LeaseChanged{})
+	return d
+}
+
 func (d *desk) reading() Reading {
 	return Reading{Mono: clock.Mono(d.now), Clocks: clock.Snapshot{Raw: int64(d.now)}}
 }
@@ -94,7 +102,7 @@ func TestDuplicates(t *testing.T) {
 		"the first moved on":  {idle, []report{{0, alice, holds(3, 7), nil}, {second, alice, holds(4, 1), nil}, {2 * second, bob, holds(3, 7), nil}}},
 		"repeated in a while": {idle, []report{{0, alice, holds(3, 7), nil}, {second, bob, holds(3, 7), []Duplicate{ab}}, {2 * second, alice, holds(3, 7), nil}, {10 * second, alice, holds(3, 7), nil}, {11*second + 1, bob, holds(3, 7), []Duplicate{ab}}}},
 	} {
-		d := newDesk()
+		d := acquainted()
 		self := tc.self
 		self.Era = 1
 		d.is(self)
@@ -152,7 +160,7 @@ func TestHistoryReports(t *testing.T) {
 		"we know nothing":    {{0, at(0, 0, 0), at(500, 2, 10), nil}, {20 * second, at(0, 0, 0), at(500, 2, 10), nil}},
 		"peer knows nothing": {{0, at(5, 1, 9), at(0, 0, 0), nil}, {20 * second, at(5, 1, 9), at(0, 0, 0), nil}},
 	} {
-		d := newDesk()
+		d := acquainted()
 		for i, r := range reports {
 			d.now = r.at
 			d.is(r.self)
@@ -181,7 +189,7 @@ func TestNoReportWhileEtcdIsAway(t *testing.T) {
 		revision int64 // that it reads then
 		want     int   // reports
 	}{{"nothing is lost", 8, 0}, {"what the peer had read is lost", 6, 1}} {
-		d := newDesk()
+		d := acquainted()
 		away := Status{SID: 3, Term: 1, Revision: 5, Era: 1, Cluster: 9}
 		later := Status{SID: -1, Revision: 8, Era: 1, Cluster: 9}
 		for d.now = 0; d.now < time.Minute; d.now += time.Second {
@@ -198,14 +206,16 @@ func TestNoReportWhileEtcdIsAway(t *testing.T) {
 	}
 }
 
-// TestPeersAreForgotten: who is silent and not registered leaves nothing behind.
+// TestPeersAreForgotten: who is not registered any more leaves nothing behind, and is not
+// listened to.
 func TestPeersAreForgotten(t *testing.T) {
-	d := newDesk()
+	d := acquainted()
 	d.hear(alice, holds(3, 7))
 	d.hear(bob, holds(3, 7))
-	d.now = forgetAfter + 1
-	d.m.Step(d.reading(), LeaseChanged{lease.Status{Listed: true, Nodes: []lease.Registration{{Node: alice, Instance: alice, Gossip: "a"}}}})
+	d.now = repeatAfter + 1
+	d.list(false, alice)
 	d.m.Step(d.reading(), Tick{})
+	d.hear(bob, holds(3, 7))
 	if len(d.m.peers) != 1 || d.m.peers[alice] == nil || len(d.m.duplicates) != 0 {
 		t.Errorf("%d peers, %d duplicates are kept", len(d.m.peers), len(d.m.duplicates))
 	}
@@ -233,6 +243,23 @@ func TestClaimsEnd(t *testing.T) {
 		}
 		if min(reported, 1) != want {
 			t.Errorf("claims %v apart are reported %d times, want %d", between, reported, want)
+		}
+	}
+}
+
+// TestUnregisteredClaimNothing: an answer of a process that is not registered, or is under
+// another name, is no claim of anything.
+func TestUnregisteredClaimNothing(t *testing.T) {
+	for name, e := range map[string]Exchange{
+		"not registered":     {Node: "mallory", Sample: clock.Sample{Instance: "mallory"}},
+		"under another name": {Node: "mallory", Sample: clock.Sample{Instance: alice}},
+		"a name taken":       {Node: alice, Sample: clock.Sample{Instance: "mallory"}},
+	} {
+		d := acquainted()
+		d.is(Status{SID: 3, Term: 7, Era: 1, Revision: 5, Cluster: 9})
+		e.Status = Status{SID: 3, Term: 7, Era: 1 << 30, Revision: 1 << 40, Cluster: 9}
+		if got := d.m.Step(d.reading(), e); got != nil || len(d.m.peers) != 0 {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

@@ -11,6 +11,7 @@
 package agreement
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -89,7 +90,8 @@ type (
 	Tick struct{}
 	// LeaseChanged reports the keeper's status, at the start and after each change.
 	LeaseChanged struct{ Status lease.Status }
-	// Exchange is a peer's answer to our question.
+	// Exchange is a peer's answer to our question. One of a process that is not counted
+	// under that name is ignored.
 	Exchange struct {
 		Node   string // the peer's name
 		Sample clock.Sample
@@ -113,6 +115,17 @@ func (e Exchange) RTT() time.Duration {
 	return time.Duration(e.Sample.T4-e.Sample.T1) - e.Sample.Hold
 }
 
+// Peer is another process of the space, as it registered in the store. Gossip is where it is
+// asked for its clocks, and where it is answered: only who can write to the store can change
+// that, while whoever has the key of gossip can announce any address.
+type Peer struct {
+	Node     string
+	Instance string
+	GRPC     string // host:port; may be empty
+	Gossip   string // host:port
+	Ask      bool   // It is asked for its clocks regularly.
+}
+
 // Action is something the shell must do, in the order returned by Step.
 type Action interface{ action() }
 
@@ -127,8 +140,9 @@ type (
 	Notify struct{ Event lease.Event }
 	// Ask has a peer asked for its clocks now, besides the regular exchanges.
 	Ask struct{ Instance string }
-	// SetVoters names the nodes to exchange clocks with; nil: all in gossip.
-	SetVoters struct{ Names []string }
+	// SetPeers lists the other processes with gossip that are counted. No answer of any
+	// other may be passed on.
+	SetPeers struct{ Peers []Peer }
 
 	// GateTransition is a change at the gate.
 	GateTransition struct{ clock.Transition }
@@ -158,7 +172,7 @@ func (SetVerdict) action()      {}
 func (SetGate) action()         {}
 func (Notify) action()          {}
 func (Ask) action()             {}
-func (SetVoters) action()       {}
+func (SetPeers) action()        {}
 func (GateTransition) action()  {}
 func (PeerClockJumped) action() {}
 func (Duplicate) action()       {}
@@ -182,9 +196,11 @@ type Machine struct {
 	gate *clock.Gate
 
 	lease    lease.Status
-	members  []clock.Member // all registered processes, and nodes that lapsed lately
-	voters   []clock.Member // those the clock is judged by
-	names    []string       // as last set by SetVoters
+	members  []clock.Member                        // all registered processes, and nodes that lapsed lately
+	voters   []clock.Member                        // those the clock is judged by
+	counted  map[string]string                     // the names of members, by instance
+	records  map[lease.Instance]lease.Registration // what each member registered last
+	setPeers []Peer                                // as last set
 	draining bool
 
 	estimates  clock.Peers
@@ -219,7 +235,8 @@ type peer struct {
 func New(cfg Config) *Machine {
 	m := &Machine{
 		cfg: cfg, gate: clock.NewGate(cfg.Gate), wake: math.MaxInt64,
-		peers: map[string]*peer{}, duplicates: map[Duplicate]clock.Mono{},
+		records: map[lease.Instance]lease.Registration{},
+		peers:   map[string]*peer{}, duplicates: map[Duplicate]clock.Mono{},
 	}
 	m.verdict = m.gate.Verdict()
 	return m
@@ -311,35 +328,51 @@ func (m *Machine) count(r Reading) {
 	members := lease.Members(m.lease.Nodes, slices.DeleteFunc(slices.Clone(m.lease.Lapsed), func(l lease.Lapsed) bool {
 		return now-l.Wall > clock.MillisOf(lapsedFor)
 	}))
-	if slices.Equal(members, m.members) {
-		return
+	for _, r := range m.lease.Nodes {
+		m.records[r.Instance] = r
 	}
-	m.members = members
-	m.voters = clock.Voters(m.cfg.Name, m.members)
-	m.estimates.Retain(m.members)
-	if names := m.partners(); !slices.Equal(names, m.names) {
-		m.names = names
-		m.do(SetVoters{names})
+	if !slices.Equal(members, m.members) {
+		m.members = members
+		m.voters = clock.Voters(m.cfg.Name, m.members)
+		m.estimates.Retain(m.members)
+		m.counted = make(map[string]string, len(members))
+		for _, c := range members {
+			m.counted[c.Instance] = c.Name
+		}
+		gone := func(instance string) bool { _, counts := m.counted[instance]; return !counts }
+		maps.DeleteFunc(m.peers, func(id string, _ *peer) bool { return gone(id) })
+		maps.DeleteFunc(m.records, func(id lease.Instance, _ lease.Registration) bool { return gone(string(id)) })
+	}
+	if partners := m.partners(); !slices.Equal(partners, m.setPeers) {
+		m.setPeers = partners
+		m.do(SetPeers{partners})
 	}
 }
 
-// partners returns the names of the nodes to exchange clocks with; nil: all in
-// gossip. Members without gossip need no choice: were they counted, a newcomer
-// would be asked only once the next list names it.
-func (m *Machine) partners() (names []string) {
+// partners returns the processes to exchange clocks with, at the addresses that they
+// registered. One that lapsed keeps its last: it may only be cut off from the store.
+func (m *Machine) partners() (out []Peer) {
 	withGossip := 0
-	for _, p := range m.members {
-		if !p.NoGossip {
+	for _, r := range m.members {
+		if !r.NoGossip {
 			withGossip++
 		}
 	}
-	if len(m.voters) >= withGossip-1 {
-		return nil
+	all := len(m.voters) >= withGossip-1
+	for _, r := range m.members {
+		known := m.records[lease.Instance(r.Instance)]
+		if known.Gossip == "" || r.Instance == string(m.cfg.Instance) {
+			continue
+		}
+		out = append(out, Peer{
+			Node:     r.Name,
+			Instance: r.Instance,
+			GRPC:     known.GRPC,
+			Gossip:   known.Gossip,
+			Ask:      all || slices.ContainsFunc(m.voters, func(v clock.Member) bool { return v.Name == r.Name }),
+		})
 	}
-	for _, v := range m.voters {
-		names = append(names, v.Name)
-	}
-	return names
+	return out
 }
 
 // evaluate judges the clock, and does what follows.
@@ -348,7 +381,7 @@ func (m *Machine) evaluate(r Reading) {
 	if len(m.lease.Lapsed) > 0 {
 		m.count(r) // one may count no more
 	}
-	m.forgetPeers(r.Mono)
+	maps.DeleteFunc(m.duplicates, func(_ Duplicate, at clock.Mono) bool { return r.Mono.Sub(at) > repeatAfter })
 	j := clock.Judge(clock.Input{Peers: m.opinions(r), Kernel: r.Clocks.Kernel, MaxSkew: m.cfg.Gate.MaxSkew})
 	v, transitions := m.gate.Step(r.Mono, j)
 	for _, t := range transitions {
@@ -422,6 +455,9 @@ func (m *Machine) PeerVote(r Reading) clock.PeerVote {
 // it. That one is asked for at once, or a fault would be noticed seconds later;
 // but only once of a peer whose every answer contradicts the one before.
 func (m *Machine) exchange(r Reading, e Exchange) {
+	if name, counts := m.counted[e.Sample.Instance]; !counts || name != e.Node {
+		return // Whoever has the key of gossip could say anything.
+	}
 	change, err := m.estimates.Add(e.Sample)
 	if err != nil {
 		return // counted by the estimator

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -41,13 +42,13 @@ type Cluster struct {
 	running atomic.Bool
 
 	wake      chan struct{} // somebody may be due
-	seedsNew  chan struct{} // an address came that was not there before
+	peersNew  chan struct{} // a peer was listed that was not there before
 	replies   chan reply
 	exchanges chan agreement.Exchange
 
-	mu    sync.Mutex // guards table and seeds; never held while calling memberlist
+	mu    sync.Mutex // guards the rest; never held while calling memberlist
 	table *table
-	seeds []string
+	addrs []string // The peers are dialled at them in this order.
 }
 
 // Queues. A burst is every peer asking at once; what does not fit is dropped,
@@ -72,12 +73,12 @@ func New(cfg Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		cfg: cfg, instance: uuid.MustParse(cfg.Instance), pool: poolHash(cfg.Pool), log: cfg.Logger,
-		wake: make(chan struct{}, 1), seedsNew: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), peersNew: make(chan struct{}, 1),
 		replies: make(chan reply, replyQueue), exchanges: make(chan agreement.Exchange, exchangeQueue),
 		table: newTable(cfg.Every, cfg.Random),
 	}
 	c.name = memberName(cfg.Node, c.instance)
-	c.announce = announcement{Pool: c.pool, Instance: c.instance, GRPC: cfg.GRPC, HTTP: cfg.HTTP}.encode()
+	c.announce = announcement{Pool: c.pool, Instance: c.instance}.encode()
 	if s, ok := cfg.Transport.(*socket); ok {
 		c.lines = s.lines
 	} else {
@@ -168,44 +169,26 @@ func (c *Cluster) library() (*memberlist.Config, error) {
 	return conf, nil
 }
 
-// SetSeeds names the gossip addresses (host:port) of all registered nodes. Those
-// that are not live members are dialled at once if they are new, and then every
-// Rejoin. Our own may be among them.
-func (c *Cluster) SetSeeds(addrs []string) {
+// SetPeers lists the other nodes that are registered. Only they are asked, at the addresses
+// that they registered, and only their answers count. Those that are no live members of
+// gossip are dialled, at once if they are new and then every Rejoin.
+func (c *Cluster) SetPeers(peers []agreement.Peer) {
+	now := c.cfg.Local.Clocks().Raw
 	c.mu.Lock()
-	known := set(c.seeds)
-	fresh := slices.ContainsFunc(addrs, func(a string) bool { return !known[a] })
-	c.seeds = slices.Clone(addrs)
+	fresh := c.table.list(peers, now)
+	c.addrs = nil
+	for _, p := range peers {
+		c.addrs = append(c.addrs, p.Gossip)
+	}
 	c.mu.Unlock()
 	if fresh {
-		wake(c.seedsNew)
+		wake(c.peersNew)
 	}
-}
-
-// set returns the elements of s.
-func set(s []string) map[string]bool {
-	m := make(map[string]bool, len(s))
-	for _, e := range s {
-		m[e] = true
-	}
-	return m
-}
-
-// SetVoters names the nodes to ask for their clocks; nil: every one. All are
-// answered.
-func (c *Cluster) SetVoters(nodes []string) {
-	var chosen map[string]bool
-	if nodes != nil {
-		chosen = set(nodes)
-	}
-	c.mu.Lock()
-	c.table.chosen = chosen
-	c.mu.Unlock()
 	wake(c.wake)
 }
 
-// Ask asks a peer for its clocks now, besides what is due. An instance that is no
-// live member is ignored.
+// Ask asks a peer for its clocks now, besides what is due. An instance that is not
+// registered is ignored.
 func (c *Cluster) Ask(instance string) {
 	id, err := uuid.Parse(instance)
 	if err != nil {
@@ -230,7 +213,7 @@ func wake(ch chan struct{}) {
 	}
 }
 
-// rejoin dials seeds that are not live members: the nodes registered before us,
+// rejoin dials peers that are no live members: the nodes registered before us,
 // at the start, and later those on the other side of a partition that healed.
 func (c *Cluster) rejoin(ctx context.Context, list *memberlist.Memberlist) {
 	timer := time.NewTimer(0)
@@ -241,7 +224,7 @@ func (c *Cluster) rejoin(ctx context.Context, list *memberlist.Memberlist) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-c.seedsNew:
+		case <-c.peersNew:
 			if next > 0 {
 				continue // its turn comes
 			}
@@ -264,12 +247,12 @@ const (
 	dialsInARound = 64
 )
 
-// joinMissing dials the seeds from the one at index first on that are not live, in
+// joinMissing dials the peers from the one at index first on that are not live, in
 // one round. It returns where the next round begins; 0: all were dialled.
 func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, first int,
 	silent map[string]bool) (next int) {
 	c.mu.Lock()
-	seeds := c.seeds // SetSeeds replaces it
+	addrs := c.addrs // SetPeers replaces it
 	c.mu.Unlock()
 	var (
 		mu      sync.Mutex // guards failed
@@ -277,18 +260,18 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 		wg      sync.WaitGroup
 		working = make(chan struct{}, dialsAtOnce)
 	)
-	if next = first + dialsInARound; next >= len(seeds) {
-		first, next = min(first, len(seeds)), 0
+	if next = first + dialsInARound; next >= len(addrs) {
+		first, next = min(first, len(addrs)), 0
 	}
-	round := seeds[first:cmp.Or(next, len(seeds))]
-	for _, seed := range round {
+	round := addrs[first:cmp.Or(next, len(addrs))]
+	for _, addr := range round {
 		working <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-working }()
-			if err := c.join(ctx, list, seed); err != nil {
+			if err := c.join(ctx, list, addr); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				failed[seed] = err
+				failed[addr] = err
 			}
 		})
 	}
@@ -297,13 +280,13 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 		return next
 	}
 	var fresh []string
-	for _, seed := range round {
+	for _, addr := range round {
 		switch {
-		case failed[seed] == nil:
-			delete(silent, seed)
-		case !silent[seed]:
-			silent[seed] = true
-			fresh = append(fresh, seed)
+		case failed[addr] == nil:
+			delete(silent, addr)
+		case !silent[addr]:
+			silent[addr] = true
+			fresh = append(fresh, addr)
 		}
 	}
 	if len(fresh) > 0 {
@@ -312,60 +295,43 @@ func (c *Cluster) joinMissing(ctx context.Context, list *memberlist.Memberlist, 
 			"addr", fresh[0], "others", len(fresh)-1, "error", failed[fresh[0]])
 	}
 	if next == 0 {
-		known := set(seeds)
-		maps.DeleteFunc(silent, func(seed string, _ bool) bool { return !known[seed] })
+		maps.DeleteFunc(silent, func(addr string, _ bool) bool { return !slices.Contains(addrs, addr) })
 	}
 	return next
 }
 
-// live reports whether addr is that of a live member, or our own. A node that is dialled
+// live reports whether a peer registered at addr is a live member. A node that is dialled
 // sends all members that it knows, so the answer changes from one dial to the next:
-// a node that dialled each of a thousand seeds would be sent the whole list a
+// a node that dialled each of a thousand peers would be sent the whole list a
 // thousand times.
 //
 // The library's own list of members is not read: what it hands out may change
 // while it is read.
 func (c *Cluster) live(addr string) bool {
 	if addr == *c.addr.Load() {
-		return true
+		return true // An earlier process of this node registered it.
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.table.peers {
-		if p.member.Gossip == addr {
+	for id, p := range c.table.peers {
+		if p.Gossip == addr && c.table.live(id) {
 			return true
 		}
 	}
 	return false
 }
 
-// join dials one seed unless it is live. Names are resolved here: the library
-// would ask the name server for every record it has, over TCP.
-func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, seed string) error {
-	host, port, err := net.SplitHostPort(seed)
+// join dials a peer unless it is live.
+func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, addr string) error {
+	if _, err := netip.ParseAddrPort(addr); err != nil {
+		return err // The library would ask the name server for a name.
+	}
+	if c.live(addr) || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	c.n.joins.Add(1)
+	_, err := list.Join([]string{addr})
 	if err != nil {
-		return err
-	}
-	ips := []string{host}
-	if net.ParseIP(host) == nil {
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-		defer cancel()
-		if ips, err = net.DefaultResolver.LookupHost(ctx, host); err != nil {
-			return err
-		}
-	}
-	for _, ip := range ips {
-		addr := net.JoinHostPort(ip, port)
-		if c.live(addr) {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		c.n.joins.Add(1)
-		if _, err = list.Join([]string{addr}); err == nil {
-			return nil
-		}
 		c.n.joinFailures.Add(1)
 	}
 	return err
@@ -382,7 +348,7 @@ type counters struct {
 // Stats is a copy of what a cluster counted and knows, for metrics and people.
 type Stats struct {
 	Addr  string // as peers know it; empty until Run listens
-	Peers []Peer // live members but this node, by name
+	Peers []Peer // registered nodes but this one, by name
 
 	Pings        uint64 // sent
 	Pongs        uint64 // sent in reply
@@ -392,7 +358,7 @@ type Stats struct {
 	Dropped      map[string]uint64 // messages and connections by why they were dropped; a closed set, zeros included
 
 	Joins, JoinFailures uint64 // addresses dialled
-	Joined, Left        uint64 // members that came, and that went or died
+	Joined, Left        uint64 // members of gossip that came, and that went or died
 	RefusedPool         uint64 // announcements of another pool
 	RefusedOther        uint64 // These announcements were malformed or of another version.
 	Conflicts           uint64 // two addresses under one name: one process's memory, copied
@@ -404,24 +370,31 @@ type Stats struct {
 	Health int // the library's own score; 0 is best, more means that this process is starved
 }
 
-// Peer is a live member.
+// Peer is another node that is registered.
 type Peer struct {
-	Member
+	agreement.Peer
+	Live     bool          // It is a live member of gossip.
 	Measured bool          // it has answered: the rest is of its last reply
 	Age      time.Duration // since then
 	RTT      time.Duration
 	Last     agreement.Exchange
 }
 
-// Members returns how many members are live, this node included, and our address
-// as peers know it, which is empty until Run listens.
+// Members returns how many registered nodes are live members of gossip, this one
+// included, and our address as peers know it, which is empty until Run listens.
 func (c *Cluster) Members() (live int, addr string) {
 	if a := c.addr.Load(); a != nil {
 		addr = *a
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.table.peers) + 1, addr
+	live = 1
+	for id := range c.table.peers {
+		if c.table.live(id) {
+			live++
+		}
+	}
+	return live, addr
 }
 
 // Stats returns what the cluster knows now.
@@ -460,8 +433,8 @@ func (c *Cluster) Stats() Stats {
 	}
 	c.mu.Lock()
 	s.Unanswered = c.table.expired
-	for _, p := range c.table.peers {
-		q := Peer{Member: p.member}
+	for id, p := range c.table.peers {
+		q := Peer{Peer: p.Peer, Live: c.table.live(id)}
 		if e := p.last; e != nil {
 			q.Measured, q.Age, q.RTT, q.Last = true, time.Duration(now-e.Sample.T4), e.RTT(), *e
 		}

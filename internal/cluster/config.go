@@ -35,8 +35,6 @@ type Config struct {
 	Instance string // UUID of this process: random, never that of another live one
 	Label    string // root and space: packets with another label are dropped unread
 	Pool     string // UUID of the space: nodes of another are kept out
-	GRPC     string // host:port to announce; may be empty
-	HTTP     string // host:port to announce; may be empty
 
 	// Bind is the ip:port to listen on, for UDP and TCP; port 0 takes a free one
 	// and no ip all interfaces. Advertise is the ip:port that peers use;
@@ -68,7 +66,7 @@ type Config struct {
 
 	// Every is how often each peer is asked. 0: [agreement.ExchangeEvery].
 	Every time.Duration
-	// Rejoin is how often seeds that are not members are dialled. 0: 15 s. The
+	// Rejoin is how often peers that are no live members are dialled. 0: 15 s. The
 	// library forgets a dead member after 30 s and would never find it again.
 	Rejoin time.Duration
 	// LeaveTimeout bounds leaving. 0: 1 s, five rounds of gossip.
@@ -109,10 +107,6 @@ func (c Config) Validate() error {
 		return bad("Label", fmt.Sprintf("must have 1 to %d bytes", memberlist.LabelMaxSize))
 	case c.Pool == "":
 		return bad("Pool", "is not given")
-	case c.GRPC != "" && !validAddress(c.GRPC):
-		return bad("GRPC", fmt.Sprintf("must be at most %d visible characters", maxAddress))
-	case c.HTTP != "" && !validAddress(c.HTTP):
-		return bad("HTTP", fmt.Sprintf("must be at most %d visible characters", maxAddress))
 	case c.Local == nil:
 		return bad("Local", "is not given")
 	case c.OnExchange == nil:

@@ -56,8 +56,6 @@ func TestValidate(t *testing.T) {
 		"no pool":                   {func(c *Config) { c.Pool = "" }, "Pool"},
 		"no instance":               {func(c *Config) { c.Instance = "" }, "Instance"},
 		"instance in capitals":      {func(c *Config) { c.Instance = strings.ToUpper(c.Instance) }, "Instance"},
-		"long address":              {func(c *Config) { c.GRPC = strings.Repeat("h", 201) }, "GRPC"},
-		"blank address":             {func(c *Config) { c.HTTP = "a b" }, "HTTP"},
 		"no clocks":                 {func(c *Config) { c.Local = nil }, "Local"},
 		"nobody listens":            {func(c *Config) { c.OnExchange = nil }, "OnExchange"},
 		"negative":                  {func(c *Config) { c.Every = -1 }, "Every"},
@@ -88,16 +86,25 @@ func TestListenNeedsAKey(t *testing.T) {
 // Only nodes of our pool and version, whose name goes with what they announce.
 func TestAdmit(t *testing.T) {
 	cfg := aConfig()
+	cfg.Instance = "00000000-0000-4000-8000-000000000002"
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := announcement{Pool: poolHash("p"), Instance: anInstance, GRPC: "g:1"}
+	ours := announcement{Pool: poolHash("p"), Instance: anInstance}
 	other := ours
 	other.Pool = poolHash("q")
 	someone := ours
 	someone.Instance = uuid.MustParse("00000000-0000-4000-8000-000000000001")
 	name := memberName("web.3", anInstance)
+	own, listed := ours, ours
+	own.Instance = c.instance
+	listed.Instance = uuid.MustParse("00000000-0000-4000-8000-000000000003")
+	c.SetPeers([]agreement.Peer{{Node: "web.4", Instance: listed.Instance.String(), Gossip: "10.0.0.1:7946"}, {
+		Node: "web.5", Instance: "00000000-0000-4000-8000-000000000004", Gossip: "10.0.0.2:7946",
+	}})
+	elsewhere := ours
+	elsewhere.Instance = uuid.MustParse("00000000-0000-4000-8000-000000000004")
 	for what, tc := range map[string]struct {
 		name string
 		meta []byte
@@ -112,30 +119,20 @@ func TestAdmit(t *testing.T) {
 		"control characters": {"a\nb-6f1c2e0a", ours.encode(), errAnnouncement},
 		"nothing announced":  {name, nil, errAnnouncement},
 		"cut":                {name, ours.encode()[:30], errAnnouncement},
-		"cut in an address":  {name, ours.encode()[:36], errAnnouncement},
 		"a tail":             {name, append(ours.encode(), 0), errAnnouncement},
+		"registered":         {memberName("web.4", listed.Instance), listed.encode(), nil},
+		"under another name": {memberName("web.3", listed.Instance), listed.encode(), errImpostor},
+		"elsewhere":          {memberName("web.5", elsewhere.Instance), elsewhere.encode(), errImpostor},
+		"ourselves":          {memberName(cfg.Node, c.instance), own.encode(), nil},
+		"our instance":       {memberName("web.3", c.instance), own.encode(), errImpostor},
 	} {
-		m, id, err := c.admit(&memberlist.Node{Name: tc.name, Meta: tc.meta, Addr: []byte{10, 0, 0, 1}, Port: 7946})
+		id, err := c.admit(&memberlist.Node{Name: tc.name, Meta: tc.meta, Addr: []byte{10, 0, 0, 1}, Port: 7946})
 		if !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", what, err, tc.want)
 		}
-		want := Member{Node: "web.3", Instance: anInstance.String(), GRPC: "g:1", Gossip: "10.0.0.1:7946"}
-		if err == nil && (m != want || id != anInstance) {
-			t.Errorf("%s: got %+v", what, m)
+		if a, _ := decodeAnnouncement(tc.meta); err == nil && id != a.Instance {
+			t.Errorf("%s: got %v", what, id)
 		}
-	}
-}
-
-// The longest announcement fits: the library panics on one that does not.
-func TestAnnouncementFits(t *testing.T) {
-	cfg := aConfig()
-	cfg.GRPC, cfg.HTTP = strings.Repeat("g", maxAddress), strings.Repeat("h", maxAddress)
-	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := len(c.announce); got > memberlist.MetaMaxSize {
-		t.Errorf("%d bytes, at most %d", got, memberlist.MetaMaxSize)
 	}
 }
 

@@ -231,7 +231,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func FuzzAnnouncement(f *testing.F) {
-	f.Add(announcement{Pool: poolHash("p"), Instance: anInstance, GRPC: "10.0.0.1:9090", HTTP: "10.0.0.1:8080"}.encode())
+	f.Add(announcement{Pool: poolHash("p"), Instance: anInstance}.encode())
 	f.Add(announcement{}.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a, err := decodeAnnouncement(b)

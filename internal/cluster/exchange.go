@@ -27,13 +27,14 @@ func (delegate) MergeRemoteState([]byte, bool)   {}
 // NotifyAlive keeps out every node that is not of our pool.
 func (d delegate) NotifyAlive(n *memberlist.Node) error { return d.c.check(n) }
 
-// NotifyMerge refuses a join that would bring in such a node.
+// NotifyMerge refuses a join that would bring in such a node. One under a wrong name is only
+// left out: somebody put it into the list of a peer that did not know better.
 func (d delegate) NotifyMerge(nodes []*memberlist.Node) error {
 	for _, n := range nodes {
 		if n.State != memberlist.StateAlive {
 			continue
 		}
-		if err := d.c.check(n); err != nil {
+		if err := d.c.check(n); err != nil && !errors.Is(err, errImpostor) {
 			return err
 		}
 	}
@@ -44,61 +45,58 @@ func (d delegate) NotifyMerge(nodes []*memberlist.Node) error {
 func (d delegate) NotifyConflict(*memberlist.Node, *memberlist.Node) { d.c.n.conflicts.Add(1) }
 
 func (c *Cluster) check(n *memberlist.Node) error {
-	_, _, err := c.admit(n)
+	id, err := c.admit(n)
 	switch {
 	case errors.Is(err, ErrOtherPool):
 		c.n.refusedPool.Add(1)
+	case errors.Is(err, errImpostor):
+		c.drop(impostor)
+		c.lines.impostor(n.Name, n.Address(), id.String())
 	case err != nil:
 		c.n.refusedOther.Add(1)
 	}
 	return err
 }
 
-// NotifyJoin has a new member asked at once.
+// NotifyJoin has a peer asked at once that gossip knows now.
 func (d delegate) NotifyJoin(n *memberlist.Node) {
-	c := d.c
-	m, id, err := c.admit(n)
-	if err != nil || n.Name == c.name {
-		return // NotifyAlive let nobody else in
+	if d.joined(n) {
+		d.c.n.joined.Add(1)
 	}
-	node := copyNode(n)
-	now := c.cfg.Local.Clocks().Raw
-	c.mu.Lock()
-	c.table.join(id, m, node, now)
-	c.mu.Unlock()
-	wake(c.wake)
-	c.n.joined.Add(1)
-	c.log.Info("peer joined", "peer", m.Node, "instance", m.Instance, "addr", m.Gossip)
 }
 
 // NotifyUpdate takes a member's new address or announcement.
-func (d delegate) NotifyUpdate(n *memberlist.Node) {
+func (d delegate) NotifyUpdate(n *memberlist.Node) { d.joined(n) }
+
+// joined notes that gossip has a member, and reports whether it is another node's.
+func (d delegate) joined(n *memberlist.Node) bool {
 	c := d.c
-	m, id, err := c.admit(n)
+	id, err := c.admit(n)
 	if err != nil || n.Name == c.name {
-		return
+		return false // NotifyAlive let nobody else in
 	}
 	node := copyNode(n)
 	now := c.cfg.Local.Clocks().Raw
 	c.mu.Lock()
-	c.table.join(id, m, node, now)
+	c.table.join(id, node, now)
 	c.mu.Unlock()
+	wake(c.wake)
+	c.log.Info("gossip member joined", "name", n.Name, "addr", n.Address())
+	return true
 }
 
 // NotifyLeave forgets a member that left or died.
 func (d delegate) NotifyLeave(n *memberlist.Node) {
 	c := d.c
-	m, id, err := c.admit(n)
+	a, err := decodeAnnouncement(n.Meta)
 	if err != nil || n.Name == c.name {
 		return
 	}
 	c.mu.Lock()
-	gone := c.table.leave(id, n.Name)
+	c.table.leave(a.Instance, n.Name)
 	c.mu.Unlock()
-	if gone {
-		c.n.left.Add(1)
-		c.log.Info("peer left", "peer", m.Node, "instance", m.Instance)
-	}
+	c.n.left.Add(1)
+	c.log.Info("gossip member left", "name", n.Name, "addr", n.Address())
 }
 
 // copyNode returns a copy that the library does not change.
@@ -163,7 +161,7 @@ func (c *Cluster) settle(p pong, t4 int64) {
 			Sample: clock.Sample{Instance: from.Instance, T1: p.T1, T4: t4, Hold: p.Hold, Peer: p.Clocks},
 			Status: p.Status,
 		}
-		c.table.answered(p.Instance, &e)
+		c.table.answered(from, &e)
 	}
 	c.mu.Unlock()
 	if fault != none {
@@ -238,11 +236,7 @@ func (c *Cluster) answer(ctx context.Context) {
 // nothing that a peer would take.
 func (c *Cluster) pong(r reply) error {
 	c.mu.Lock()
-	from := c.table.peers[r.ping.From]
-	var node *memberlist.Node
-	if from != nil {
-		node = from.node
-	}
+	node := c.table.address(r.ping.From)
 	c.mu.Unlock()
 	if node == nil {
 		c.drop(notMember)

@@ -22,6 +22,16 @@ const (
 	kindSealed = 10
 )
 
+// The kinds that have other messages inside, in packets.
+const (
+	kindCompound   = 7
+	kindCompressed = 9
+	kindChecksum   = 12
+
+	// checksumHeader is the length of what stands before a message with a checksum.
+	checksumHeader = 1 + 4
+)
+
 const (
 	// sealedHeader is the length of what stands before a sealed message on a stream:
 	// its kind and its size.
@@ -159,5 +169,35 @@ func (f *framing) passes(packet []byte) bool {
 	if !ok || len(msg) == 0 || len(packet) > maxPacket {
 		return false
 	}
-	return f.keys == nil || f.open(msg, []byte(f.label)) == nil
+	if f.keys == nil {
+		return !packed(msg)
+	}
+	return f.open(msg, []byte(f.label)) == nil
+}
+
+// packed reports whether the library would unpack a message of msg more than once, or
+// decompress one: the result may be thousands of times as long, and be packed again. Nodes
+// send at most one list of messages, with a checksum, and do not compress.
+func packed(msg []byte) bool {
+	if len(msg) >= checksumHeader && msg[0] == kindChecksum {
+		msg = msg[checksumHeader:]
+	}
+	if len(msg) == 0 || msg[0] != kindCompound {
+		return len(msg) > 0 && msg[0] == kindCompressed
+	}
+	if len(msg) < 2 || len(msg) < 2+2*int(msg[1]) {
+		return false // The library drops it.
+	}
+	lengths, rest := msg[2:2+2*int(msg[1])], msg[2+2*int(msg[1]):]
+	for ; len(lengths) > 0; lengths = lengths[2:] {
+		n := int(binary.BigEndian.Uint16(lengths))
+		if n > len(rest) {
+			return false
+		}
+		if n > 0 && (rest[0] == kindCompound || rest[0] == kindCompressed) {
+			return true
+		}
+		rest = rest[n:]
+	}
+	return false
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"io"
 	"log/slog"
 	"net"
@@ -321,6 +322,50 @@ func FuzzStream(f *testing.F) {
 		default:
 			t.Fatalf("kind %d passes", message[0])
 		}
+	})
+}
+
+// FuzzPacked: what the library finds in a packet in clear that passes is no list inside of
+// a list, and nothing to decompress.
+func FuzzPacked(f *testing.F) {
+	unsealed := newFraming(testLabel, nil)
+	for _, seed := range []string{
+		"\x07\x02\x00\x01\x00\x01\x09\x03", "\x0c\x00\x00\x00\x00\x09", "\x07\x01\x00\x05\x07\x01\x00\x01\x09", "\x07\x01\x00\x01\x08",
+		"\x0c\x00\x00\x00\x00\x07\x01\x00\x02\x07\x01", "\x09\x80", "\x07\x02\x00\x01\x00\xff\x08\x09",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if !unsealed.passes(append(bytes.Clone(unsealed.head), b...)) {
+			return
+		}
+		if len(b) >= 5 && b[0] == kindChecksum {
+			b = b[5:]
+		}
+		// found follows the library: it takes as many parts as came whole.
+		var found func(b []byte, depth int)
+		found = func(b []byte, depth int) {
+			switch {
+			case len(b) == 0:
+				return
+			case b[0] == kindCompressed:
+				t.Fatalf("something to decompress passes, in list %d", depth)
+			case b[0] == kindCompound && depth > 0:
+				t.Fatal("a list in a list passes")
+			case b[0] != kindCompound || len(b) < 2 || len(b) < 2+2*int(b[1]):
+				return
+			}
+			parts := b[2+2*int(b[1]):]
+			for i := range int(b[1]) {
+				n := int(binary.BigEndian.Uint16(b[2+2*i:]))
+				if n > len(parts) {
+					return
+				}
+				found(parts[:n], depth+1)
+				parts = parts[n:]
+			}
+		}
+		found(b, 0)
 	})
 }
 

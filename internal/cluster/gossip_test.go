@@ -67,11 +67,12 @@ func (s *scripted) when(raw int64) time.Duration {
 
 type node struct {
 	*cluster.Cluster
-	t     *gossiptest.Transport
-	local *scripted
-	name  string
-	stop  context.CancelFunc
-	done  chan error
+	t        *gossiptest.Transport
+	local    *scripted
+	name     string
+	instance string
+	stop     context.CancelFunc
+	done     chan error
 
 	mu  sync.Mutex // guards got
 	got []agreement.Exchange
@@ -137,7 +138,6 @@ func (s *scenario) start(edit func(*cluster.Config)) *node {
 	}
 	cfg := cluster.Config{
 		Node: n.name, Instance: uuid.UUID(id).String(), Label: "allocator/test", Pool: "pool-1",
-		GRPC: "g:1", HTTP: "h:1",
 		Transport: n.t, Local: n.local, Logger: slog.New(slog.DiscardHandler),
 		Random: rand.NewPCG(uint64(i), 11),
 		OnExchange: func(e agreement.Exchange) {
@@ -153,7 +153,7 @@ func (s *scenario) start(edit func(*cluster.Config)) *node {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	n.Cluster = c
+	n.Cluster, n.instance = c, cfg.Instance
 	s.nodes = append(s.nodes, n)
 	if !s.alone {
 		s.seed()
@@ -171,15 +171,31 @@ func (s *scenario) startAll(count int) {
 	}
 }
 
-// seed tells every node of all addresses, as the registry would.
+// registered is what the registry has of nodes.
+func registered(nodes ...*node) (peers []agreement.Peer) {
+	for _, n := range nodes {
+		peers = append(peers, agreement.Peer{
+			Node: n.name, Instance: n.instance, GRPC: "g:1", Gossip: n.t.Addr(), Ask: true,
+		})
+	}
+	return peers
+}
+
+// but returns nodes without n.
+func but(n *node, nodes []*node) []*node {
+	return slices.DeleteFunc(slices.Clone(nodes), func(o *node) bool { return o == n })
+}
+
+// seed tells every node of all others, as the registry would.
 func (s *scenario) seed() {
-	var addrs []string
 	for _, n := range s.nodes {
-		addrs = append(addrs, n.t.Addr())
+		n.SetPeers(registered(but(n, s.nodes)...))
 	}
-	for _, n := range s.nodes {
-		n.SetSeeds(addrs)
-	}
+}
+
+// live returns who is a live member of gossip for n.
+func (n *node) live() (peers []cluster.Peer) {
+	return slices.DeleteFunc(n.Stats().Peers, func(p cluster.Peer) bool { return !p.Live })
 }
 
 func addrs(nodes ...*node) (out []string) {
@@ -290,8 +306,8 @@ func TestEveryoneExchanges(t *testing.T) {
 						if !p.Measured || p.Age > 2010*time.Millisecond || p.RTT <= 0 || p.RTT > 10*time.Millisecond {
 							t.Errorf("%s on %s: %+v", n.name, p.Node, p)
 						}
-						if p.GRPC != "g:1" || p.HTTP != "h:1" || p.Gossip != s.byName(p.Node).t.Addr() {
-							t.Errorf("%s on %s: %+v", n.name, p.Node, p.Member)
+						if !p.Live || p.GRPC != "g:1" || p.Gossip != s.byName(p.Node).t.Addr() {
+							t.Errorf("%s on %s: %+v", n.name, p.Node, p)
 						}
 					}
 				}
@@ -344,7 +360,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// Reports come from every member that gives them, also from those whose clocks are not
+// Reports come from every peer that gives them, also from those whose clocks are not
 // asked for, and only when they are asked for. Their clocks are exchanged as before.
 func TestReports(t *testing.T) {
 	runScenario(t, func(s *scenario) {
@@ -353,12 +369,14 @@ func TestReports(t *testing.T) {
 		s.start(func(c *cluster.Config) { c.Report = func() cluster.Report { return says } })
 		s.start(nil) // as one of an older version does
 		a := s.nodes[0]
-		a.SetVoters([]string{"node-2"})
+		peers := registered(s.nodes[1:]...)
+		peers[0].Ask = false
+		a.SetPeers(peers)
 		time.Sleep(10 * time.Second)
 		sent := func() (list []cluster.PeerReport) {
 			all := a.Reports()
 			if len(all) != 2 {
-				t.Fatalf("%v, want both members", all)
+				t.Fatalf("%v, want both peers", all)
 			}
 			for _, r := range all {
 				if r.Sent {
@@ -379,7 +397,7 @@ func TestReports(t *testing.T) {
 			t.Fatalf("%v", got)
 		}
 		for _, r := range got {
-			if r.Member.Node != "node-1" || r.Report != says || r.Age <= 0 || r.Age > 1100*time.Millisecond {
+			if r.Peer.Node != "node-1" || r.Report != says || r.Age <= 0 || r.Age > 1100*time.Millisecond {
 				t.Errorf("%+v", r)
 			}
 		}
@@ -443,7 +461,7 @@ func TestPartitionHealsByRejoin(t *testing.T) {
 					if slices.Contains(a, n) {
 						want = len(a) - 1
 					}
-					if got := len(n.Stats().Peers); got != want {
+					if got := len(n.live()); got != want {
 						t.Errorf("parted, %s knows %d peers, want %d", n.name, got, want)
 					}
 				}
@@ -453,7 +471,7 @@ func TestPartitionHealsByRejoin(t *testing.T) {
 				time.Sleep(25 * time.Second)
 				if tc.heals {
 					s.even(s.nodes, time.Now().Add(-3*time.Second), 3*time.Second)
-				} else if got := len(s.nodes[0].Stats().Peers); got != 1 {
+				} else if got := len(s.nodes[0].live()); got != 1 {
 					t.Errorf("it knows %d peers without rejoining", got)
 				}
 				s.sound()
@@ -464,25 +482,32 @@ func TestPartitionHealsByRejoin(t *testing.T) {
 
 // A node that registers later is dialled when it is heard of, not at the next
 // round; and addresses that nobody answers at, or that are none, hold nothing up.
-func TestNewSeedsAreDialledAtOnce(t *testing.T) {
+func TestNewPeersAreDialledAtOnce(t *testing.T) {
 	runScenario(t, func(s *scenario) {
 		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
 		s.alone = true
 		s.startAll(3)
 		time.Sleep(20 * time.Second)
-		if st := s.nodes[0].Stats(); len(st.Peers) != 0 {
-			t.Fatalf("it found %v by itself", st.Peers)
+		if st := s.nodes[0].Stats(); len(st.Peers) != 0 || st.Joined != 0 {
+			t.Fatalf("it found %+v by itself", st)
 		}
 		silent := s.net.Listen()
 		s.net.Partition([]string{silent.Addr()}, addrs(s.nodes...))
-		told := append([]string{"nonsense", "10.9.9.9:7946", silent.Addr()}, addrs(s.nodes...)...)
-		s.nodes[0].SetSeeds(told)
+		told := registered(s.nodes[1:]...)
+		for i, addr := range []string{"nonsense", "10.9.9.9:7946", silent.Addr()} {
+			told = append(told, agreement.Peer{
+				Node: addr, Instance: uuid.NewMD5(uuid.Nil, []byte{byte(i)}).String(), Gossip: addr, Ask: true,
+			})
+		}
+		s.nodes[1].SetPeers(registered(s.nodes[0], s.nodes[2]))
+		s.nodes[2].SetPeers(registered(s.nodes[:2]...))
+		s.nodes[0].SetPeers(told)
 		time.Sleep(time.Second)
 		s.even(s.nodes, time.Now().Add(-time.Second), time.Second)
 		// What it heard before is no news, and waits for the next round.
 		time.Sleep(4 * time.Second)
 		tried := s.nodes[0].Stats().JoinFailures
-		s.nodes[0].SetSeeds(told)
+		s.nodes[0].SetPeers(told)
 		time.Sleep(time.Second)
 		if got := s.nodes[0].Stats().JoinFailures; got != tried || tried != 2 {
 			t.Errorf("%d dials failed, then %d", tried, got)
@@ -492,7 +517,7 @@ func TestNewSeedsAreDialledAtOnce(t *testing.T) {
 
 // Whoever is dialled tells of all members, so a node that starts dials a few of its
 // seeds and not each: the whole list would come as often.
-func TestFewSeedsAreDialled(t *testing.T) {
+func TestFewPeersAreDialled(t *testing.T) {
 	runScenario(t, func(s *scenario) {
 		const count = 40
 		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
@@ -501,8 +526,8 @@ func TestFewSeedsAreDialled(t *testing.T) {
 		n := s.start(nil)
 		time.Sleep(5 * time.Second)
 		st := n.Stats()
-		if len(st.Peers) != count {
-			t.Errorf("it knows %d of %d peers", len(st.Peers), count)
+		if got := len(n.live()); got != count {
+			t.Errorf("it knows %d of %d peers", got, count)
 		}
 		if st.Joins > 16 { // eight at once, and some that were begun before the first had answered
 			t.Errorf("it dialled %d of %d seeds", st.Joins, count)
@@ -527,8 +552,8 @@ func TestLossyNetwork(t *testing.T) {
 				t.Errorf("%s had %d exchanges, want about %d", n.name, got, want)
 			}
 			st := n.Stats()
-			if st.Unanswered == 0 || st.Left != 0 || len(st.Peers) != 4 {
-				t.Errorf("%s: %d unanswered, %d peers gone, %d there", n.name, st.Unanswered, st.Left, len(st.Peers))
+			if st.Unanswered == 0 || st.Left != 0 || len(n.live()) != 4 {
+				t.Errorf("%s: %d unanswered, %d peers gone, %d there", n.name, st.Unanswered, st.Left, len(n.live()))
 			}
 		}
 		s.sound()
@@ -606,8 +631,8 @@ func TestReplayedPackets(t *testing.T) {
 		if st.Dropped["unknown"] < 5 || st.Dropped["replayed"] == 0 {
 			t.Errorf("dropped %v of %d packets", st.Dropped, len(seen))
 		}
-		if len(st.Peers) != 1 {
-			t.Errorf("%d peers", len(st.Peers))
+		if len(a.live()) != 1 {
+			t.Errorf("%d peers", len(a.live()))
 		}
 	})
 }
@@ -621,15 +646,18 @@ func TestOtherPoolsAreKeptOut(t *testing.T) {
 			runScenario(t, func(s *scenario) {
 				s.startAll(3)
 				time.Sleep(time.Second)
+				s.alone = true
 				outsider := s.start(edit)
+				// Its store lists them, and theirs does not list it.
+				outsider.SetPeers(registered(s.nodes[:3]...))
 				time.Sleep(time.Minute)
-				if st := outsider.Stats(); len(st.Peers) != 0 || st.JoinFailures == 0 || st.Exchanges != 0 {
+				if st := outsider.Stats(); len(outsider.live()) != 0 || st.JoinFailures == 0 || st.Exchanges != 0 {
 					t.Errorf("the outsider got in: %+v", st)
 				}
 				for _, n := range s.nodes[:3] {
 					st := n.Stats()
-					if len(st.Peers) != 2 || st.Joined != 2 || st.Left != 0 {
-						t.Errorf("%s has peers %v", n.name, st.Peers)
+					if len(n.live()) != 2 || st.Joined != 2 || st.Left != 0 || st.Exchanges < 50 {
+						t.Errorf("%s: %+v", n.name, st)
 					}
 					if name == "another pool" && st.RefusedPool == 0 {
 						t.Errorf("%s refused nobody", n.name)
@@ -658,7 +686,7 @@ func TestStrayGossipIsRefused(t *testing.T) {
 		a, b := s.start(other), s.start(other)
 		time.Sleep(20 * time.Second)
 		s.net.Tap(nil)
-		if len(a.Stats().Peers) != 1 {
+		if !slices.ContainsFunc(a.live(), func(p cluster.Peer) bool { return p.Node == b.name }) {
 			t.Fatalf("they do not gossip with each other: %+v", a.Stats())
 		}
 		refused := us.Stats().RefusedPool
@@ -668,7 +696,7 @@ func TestStrayGossipIsRefused(t *testing.T) {
 		}
 		mu.Unlock()
 		synctest.Wait()
-		if st := us.Stats(); len(st.Peers) != 0 || st.Joined != 0 || st.RefusedPool == refused {
+		if st := us.Stats(); len(us.live()) != 0 || st.Joined != 0 || st.RefusedPool == refused {
 			t.Errorf("after %d packets of theirs: %+v", len(theirs), st)
 		}
 	})
@@ -691,8 +719,8 @@ func TestLeaving(t *testing.T) {
 		leaver.done <- nil
 		time.Sleep(time.Second) // a death would take four or more to be noticed
 		for _, n := range s.nodes[:3] {
-			if st := n.Stats(); len(st.Peers) != 2 || st.Left != 1 {
-				t.Errorf("%s has %d peers, %d left", n.name, len(st.Peers), st.Left)
+			if st := n.Stats(); len(n.live()) != 2 || st.Left != 1 {
+				t.Errorf("%s has %d peers, %d left", n.name, len(n.live()), st.Left)
 			}
 		}
 		time.Sleep(time.Minute)

@@ -14,7 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/go-msgpack/v2/codec"
+
+	"github.com/flakelease/allocator/internal/agreement"
 )
 
 // label is how streams and packets to live nodes begin.
@@ -167,15 +170,15 @@ func TestIdleStreams(t *testing.T) {
 	}
 }
 
-// TestAnswerOfASeed: a registered address may belong to anybody, and its answer is bounded, too.
-func TestAnswerOfASeed(t *testing.T) {
+// TestAnswerOfAPeer: a registered address may belong to anybody, and its answer is bounded, too.
+func TestAnswerOfAPeer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	a := start(t, "a", 0)
-	a.SetSeeds([]string{l.Addr().String()})
+	a.SetPeers([]agreement.Peer{{Node: "b", Instance: uuid.NewString(), Gossip: l.Addr().String(), Ask: true}})
 	conn, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -235,21 +238,25 @@ func TestPackets(t *testing.T) {
 	}
 }
 
-// TestManySeeds: registrations without a process behind them cost a node little.
-func TestManySeeds(t *testing.T) {
+// TestManyPeers: registrations without a process behind them cost a node little.
+func TestManyPeers(t *testing.T) {
 	noLeaks(t)
 	a, b := start(t, "a", 0), start(t, "b", 0)
-	var seeds []string
+	var peers []agreement.Peer
 	for i := range 6_000 {
-		seeds = append(seeds, fmt.Sprintf("127.1.%d.%d:1", i>>8, i&255)) // refused at once
+		peers = append(peers, agreement.Peer{
+			Node:     fmt.Sprint("n", i),
+			Instance: uuid.NewString(),
+			Gossip:   fmt.Sprintf("127.1.%d.%d:1", i>>8, i&255), // It refuses at once.
+		})
 	}
-	seeds = append(seeds, b.addr)
+	peers = append(peers, b.peer)
 	began := time.Now()
 	for range 20 {
-		a.SetSeeds(slices.Clone(seeds))
+		a.SetPeers(slices.Clone(peers))
 	}
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("6,000 addresses were compared in %v", took/20)
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("6,000 peers were compared in %v", took/20)
 	}
 	const within = time.Second
 	time.Sleep(within)

@@ -41,6 +41,9 @@ type lineLog struct {
 
 	refusedLimit *rate.Limiter
 	refusedCount atomic.Int64 // since the last line about connections
+
+	impostorLimit *rate.Limiter
+	impostors     atomic.Int64 // since the last line about them
 }
 
 func newLineLog(to *slog.Logger, now func() int64) *lineLog {
@@ -49,6 +52,8 @@ func newLineLog(to *slog.Logger, now func() int64) *lineLog {
 		now:          now,
 		limit:        rate.NewLimiter(linesPerSecond, linesBurst),
 		refusedLimit: rate.NewLimiter(rate.Every(time.Minute), 1),
+
+		impostorLimit: rate.NewLimiter(rate.Every(time.Minute), 1),
 	}
 }
 
@@ -59,6 +64,16 @@ func (l *lineLog) refused(reason, from string, why error) {
 		l.to.Warn("gossip connection closed: it is not of a node with the same root, space and key; check who can "+
 			"reach the port",
 			"reason", reason, "from", from, "count", l.refusedCount.Swap(0), "error", why)
+	}
+}
+
+// impostor logs that somebody announced another node's instance, at most once a minute.
+func (l *lineLog) impostor(name, addr, instance string) {
+	l.impostors.Add(1)
+	if l.impostorLimit.AllowN(time.Unix(0, l.now()), 1) {
+		l.to.Error("gossip member refused: it claims to be another node; whoever sent this has the gossip key: "+
+			"change the key",
+			"name", name, "addr", addr, "instance", instance, "count", l.impostors.Swap(0))
 	}
 }
 

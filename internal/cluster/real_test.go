@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,7 @@ import (
 // live is a node on real sockets.
 type live struct {
 	*cluster.Cluster
+	peer    agreement.Peer // as it registered
 	addr    string
 	keys    string // its key file
 	ring    *cluster.Keys
@@ -114,6 +116,7 @@ func start(t *testing.T, name string, keys ...int) *live {
 		t.Fatal(err)
 	}
 	cfg.Transport, l.addr = transport, addr
+	l.peer = agreement.Peer{Node: name, Instance: cfg.Instance, Gossip: addr, Ask: true}
 	if l.Cluster, err = cluster.New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +138,20 @@ func start(t *testing.T, name string, keys ...int) *live {
 }
 
 func seedAll(nodes ...*live) {
-	var addrs []string
-	for _, n := range nodes {
-		addrs = append(addrs, n.addr)
+	for i, n := range nodes {
+		var peers []agreement.Peer
+		for j, p := range nodes {
+			if j != i {
+				peers = append(peers, p.peer)
+			}
+		}
+		n.SetPeers(peers)
 	}
-	for _, n := range nodes {
-		n.SetSeeds(addrs)
-	}
+}
+
+// members returns who is a live member of gossip for l.
+func (l *live) members() (peers []cluster.Peer) {
+	return slices.DeleteFunc(l.Stats().Peers, func(p cluster.Peer) bool { return !p.Live })
 }
 
 // noLeaks fails the test if goroutines are left once everything was stopped and
@@ -180,7 +190,7 @@ func more(t *testing.T, nodes ...*live) {
 			peer := ""
 			n.until(t, "that "+name+" is a member", func() bool {
 				for _, q := range n.Stats().Peers {
-					if q.Gossip == name {
+					if q.Gossip == name && q.Live {
 						peer = q.Node
 					}
 				}
@@ -212,17 +222,17 @@ func TestRealWrongKeys(t *testing.T) {
 	nodes := trio(t, 0)
 	for name, keys := range map[string][]int{"nokey": nil, "otherkey": {1}} {
 		outsider := start(t, name, keys...)
-		outsider.SetSeeds([]string{nodes[0].addr, nodes[1].addr, nodes[2].addr})
-		nodes[0].SetSeeds([]string{outsider.addr}) // nor when it is invited
+		outsider.SetPeers([]agreement.Peer{nodes[0].peer, nodes[1].peer, nodes[2].peer})
+		nodes[0].SetPeers([]agreement.Peer{nodes[1].peer, nodes[2].peer, outsider.peer}) // nor when it is registered
 		nodes[0].until(t, "that the outsider tried", func() bool {
 			return outsider.Stats().JoinFailures >= 6 && nodes[0].Stats().JoinFailures >= 2
 		})
 		more(t, nodes...)
-		if st := outsider.Stats(); len(st.Peers) != 0 || st.Exchanges != 0 {
+		if st := outsider.Stats(); len(outsider.members()) != 0 || st.Exchanges != 0 {
 			t.Errorf("%s got in: %+v", name, st)
 		}
 		for _, n := range nodes {
-			if st := n.Stats(); len(st.Peers) != 2 || st.Joined != 2 || st.Left != 0 {
+			if st := n.Stats(); len(n.members()) != 2 || st.Joined != 2 || st.Left != 0 {
 				t.Errorf("%s: %s has %+v", name, n.addr, st)
 			}
 		}
@@ -251,9 +261,9 @@ func TestRealKeyRotation(t *testing.T) {
 		}
 	}
 	late := start(t, "late", 0)
-	late.SetSeeds([]string{nodes[0].addr})
+	late.SetPeers([]agreement.Peer{nodes[0].peer})
 	nodes[0].until(t, "that the old key was tried", func() bool { return late.Stats().JoinFailures >= 2 })
-	if st := late.Stats(); len(st.Peers) != 0 {
+	if st := late.Stats(); len(late.members()) != 0 || st.Exchanges != 0 {
 		t.Errorf("the old key still opens: %+v", st)
 	}
 }

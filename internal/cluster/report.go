@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/memberlist"
 
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -105,16 +106,16 @@ func (r report) check() error {
 	return nil
 }
 
-// PeerReport is a live member and its latest report.
+// PeerReport is a registered peer and its latest report.
 type PeerReport struct {
-	Member Member
-	Sent   bool // it sent one; else the rest is zero
+	Peer agreement.Peer
+	Sent bool // it sent one; else the rest is zero
 	Report
 	Age time.Duration // since it came
 }
 
-// AskReports asks live members for their reports: those asked longest ago, at most
-// AsksAtOnce. Members of older versions do not answer.
+// AskReports asks registered peers for their reports: those asked longest ago, at most
+// AsksAtOnce. Nodes of older versions do not answer.
 func (c *Cluster) AskReports() {
 	now := c.cfg.Local.Clocks().Raw
 	type asked struct {
@@ -142,14 +143,14 @@ func (c *Cluster) AskReports() {
 	}
 }
 
-// Reports returns each live member with its latest report, by instance.
+// Reports returns each registered peer with its latest report, by instance.
 func (c *Cluster) Reports() map[string]PeerReport {
 	now := c.cfg.Local.Clocks().Raw
 	out := map[string]PeerReport{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, p := range c.table.peers {
-		r := PeerReport{Member: p.member}
+		r := PeerReport{Peer: p.Peer}
 		if p.report != nil {
 			r.Sent, r.Report, r.Age = true, *p.report, time.Duration(now-p.reportAt)
 		}

@@ -2,9 +2,7 @@ package cluster
 
 import (
 	"errors"
-	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -54,11 +52,8 @@ func TestReportCodec(t *testing.T) {
 
 // A report counts once, if it was asked for, of whom it was asked, and in time.
 func TestTakeReport(t *testing.T) {
-	table := newTable(time.Second, rand.NewPCG(1, 2))
 	other := uuid.New()
-	for _, id := range []uuid.UUID{anInstance, other} {
-		table.join(id, Member{}, nil, 0)
-	}
+	table := aTable(anInstance, other)
 	table.peers[anInstance].reportNonce = 7
 	for _, tc := range []struct {
 		name string

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -12,14 +13,14 @@ import (
 	"github.com/flakelease/allocator/internal/agreement"
 )
 
-// peer is a live member other than this node.
+// peer is another node that is registered.
 type peer struct {
-	member Member
-	node   *memberlist.Node    // our copy, to send to
-	due    int64               // raw ns: when to ask next
-	again  bool                // ask now, besides what is due
-	asked  int                 // pings sent since it joined
-	last   *agreement.Exchange // the newest; nil: it has not answered yet
+	agreement.Peer
+	node  *memberlist.Node    // The address that it registered, to send to.
+	due   int64               // raw ns: when to ask next
+	again bool                // ask now, besides what is due
+	asked int                 // pings sent since it was listed or joined
+	last  *agreement.Exchange // the newest; nil: it has not answered yet
 
 	reportNonce uint64  // The outstanding request for a report has it; 0: there is none.
 	reportAsked int64   // raw ns when that request was sent
@@ -43,11 +44,16 @@ const (
 // table is what a Cluster knows of its peers and of the pings on their way. It
 // is not safe for concurrent use; the Cluster's lock guards it. Times are the
 // local raw clock, in ns.
+//
+// Its peers are those that are registered in the store, at the addresses that they
+// registered. Members are what gossip says, and a hint: whoever has the key can announce
+// and bury anybody. They say which peers need no dial, and where to answer one that is not
+// listed here yet.
 type table struct {
 	every   int64
 	rand    *rand.Rand
 	peers   map[uuid.UUID]*peer
-	chosen  map[string]bool // names of nodes to ask; nil: all
+	members map[uuid.UUID]*memberlist.Node // our copies, by the instance that they announce
 	nonces  map[uint64]*asked
 	order   []uint64 // nonces as they were sent
 	expired uint64   // pings that nobody answered in time
@@ -63,27 +69,82 @@ type asked struct {
 func newTable(every time.Duration, source rand.Source) *table {
 	return &table{
 		every: int64(every), rand: rand.New(source),
-		peers: map[uuid.UUID]*peer{}, nonces: map[uint64]*asked{},
+		peers: map[uuid.UUID]*peer{}, members: map[uuid.UUID]*memberlist.Node{}, nonces: map[uint64]*asked{},
 	}
 }
 
-// join adds a peer, to be asked at once.
-func (t *table) join(id uuid.UUID, m Member, n *memberlist.Node, now int64) {
-	if p := t.peers[id]; p != nil {
-		p.member, p.node = m, n
-		return
+// list takes the registered peers, and reports whether one of them is new. New ones are asked
+// at once. One whose address is no ip:port cannot be asked, and is left out.
+func (t *table) list(peers []agreement.Peer, now int64) (fresh bool) {
+	listed := make(map[uuid.UUID]*peer, len(peers))
+	for _, r := range peers {
+		id, err := uuid.Parse(r.Instance)
+		addr, err2 := netip.ParseAddrPort(r.Gossip)
+		if err != nil || err2 != nil {
+			continue
+		}
+		p := t.peers[id]
+		if p == nil || p.Node != r.Node || p.Gossip != r.Gossip {
+			fresh = true
+			p = &peer{
+				due: now,
+				node: &memberlist.Node{
+					Name: memberName(r.Node, id),
+					Addr: addr.Addr().AsSlice(),
+					Port: addr.Port(),
+					PMax: memberlist.ProtocolVersionMax,
+				},
+			}
+		}
+		p.Peer = r
+		listed[id] = p
 	}
-	t.peers[id] = &peer{member: m, node: n, due: now}
+	t.peers = listed
+	return fresh
 }
 
-// leave forgets a peer of that name, and reports whether there was one.
-func (t *table) leave(id uuid.UUID, name string) bool {
+// join notes that gossip has a member. A peer that has not answered yet is asked at once.
+func (t *table) join(id uuid.UUID, n *memberlist.Node, now int64) {
+	if len(t.members) < maxMembers || t.members[id] != nil {
+		t.members[id] = n
+	}
+	if p := t.peers[id]; p != nil && p.last == nil && t.live(id) {
+		p.due, p.asked = now, 0
+	}
+}
+
+// leave forgets a member of that name.
+func (t *table) leave(id uuid.UUID, name string) {
+	if n := t.members[id]; n != nil && n.Name == name {
+		delete(t.members, id)
+	}
+}
+
+// live reports whether a peer is a live member of gossip where it registered.
+func (t *table) live(id uuid.UUID) bool {
+	p, n := t.peers[id], t.members[id]
+	return p != nil && n != nil && sameNode(n, p.node)
+}
+
+// impostor reports whether a member of gossip that announces an instance is not the node
+// that registered it.
+func (t *table) impostor(id uuid.UUID, n *memberlist.Node) bool {
 	p := t.peers[id]
-	if p == nil || p.node.Name != name {
-		return false
+	return p != nil && !sameNode(n, p.node)
+}
+
+// sameNode reports whether a and b have one name and one address.
+func sameNode(a, b *memberlist.Node) bool {
+	return a.Name == b.Name && a.Port == b.Port && a.Addr.Equal(b.Addr)
+}
+
+// address returns where to answer an instance: where it registered, and if it is not listed
+// here yet, where gossip has it. It is nil if nobody knows. To answer a wrong one does no harm.
+func (t *table) address(id uuid.UUID) *memberlist.Node {
+	if p := t.peers[id]; p != nil {
+		return p.node
 	}
-	delete(t.peers, id)
-	return true
+	return t.members[id]
 }
 
 // target is a peer to be asked now.
@@ -97,7 +158,7 @@ func (t *table) due(now int64) (targets []target, wait time.Duration) {
 	t.expire(now)
 	next := now + t.every
 	for id, p := range t.peers {
-		if t.chosen != nil && !t.chosen[p.member.Node] {
+		if !p.Ask {
 			continue
 		}
 		if p.due <= now || p.again {
@@ -172,7 +233,7 @@ const (
 	none          fault = iota
 	version             // another version of the echo
 	malformed           // no message of ours
-	notMember           // from an instance that is no live member
+	notMember           // from an instance that is not registered, and no live member
 	unknown             // reply to a ping never sent, or long forgotten
 	stale               // reply after more than maxRoundTrip
 	replayed            // reply to a ping already answered
@@ -182,12 +243,13 @@ const (
 	streamTimeout       // a connection whose message did not come in time
 	streamInvalid       // a connection that proved to be no peer's
 	packetInvalid       // a datagram that no node sends
+	impostor            // an announcement of a registered instance with another name or address
 	faults
 )
 
 var faultNames = [faults]string{
 	"none", "version", "malformed", "not_member", "unknown", "stale", "replayed", "forged", "queue_full",
-	"stream_limit", "stream_timeout", "stream_invalid", "packet_invalid",
+	"stream_limit", "stream_timeout", "stream_invalid", "packet_invalid", "impostor",
 }
 
 // dropped counts messages by why they were dropped.
@@ -198,36 +260,32 @@ func DropReasons() []string { return slices.Clone(faultNames[none+1:]) }
 
 // receive settles a reply that came at time t4, and returns the peer that sent
 // it. A nonce counts once, whatever becomes of its reply.
-func (t *table) receive(p pong, t4 int64) (Member, fault) {
+func (t *table) receive(p pong, t4 int64) (from *peer, f fault) {
 	a := t.nonces[p.Nonce]
 	switch {
 	case a == nil:
-		return Member{}, unknown
+		return nil, unknown
 	case a.answered:
-		return Member{}, replayed
+		return nil, replayed
 	}
 	a.answered = true
 	rtt := t4 - a.t1
-	from := t.peers[p.Instance]
+	from = t.peers[p.Instance]
 	switch {
 	case a.of != p.Instance || a.t1 != p.T1 || rtt < 0 || int64(p.Hold) > rtt:
-		return Member{}, forged
+		return nil, forged
 	case rtt > int64(maxRoundTrip):
-		return Member{}, stale
+		return nil, stale
 	case from == nil:
-		return Member{}, notMember
-	case from.member.Node != p.Node:
-		return Member{}, forged
+		return nil, notMember
+	case from.Node != p.Node:
+		return nil, forged
 	}
-	return from.member, none
+	return from, none
 }
 
-// answered notes an exchange with its peer.
-func (t *table) answered(id uuid.UUID, e *agreement.Exchange) {
-	p := t.peers[id]
-	if p == nil {
-		return
-	}
+// answered notes an exchange with p.
+func (t *table) answered(p *peer, e *agreement.Exchange) {
 	if p.last == nil {
 		p.due = t.phase(e.Sample.T4)
 	}

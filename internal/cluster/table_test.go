@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"net"
 	"testing"
 	"time"
 
@@ -16,10 +18,23 @@ const second = int64(time.Second)
 
 func aTable(ids ...uuid.UUID) *table {
 	t := newTable(2*time.Second, rand.NewPCG(1, 2))
-	for _, id := range ids {
-		t.join(id, Member{Node: "n", Instance: id.String()}, &memberlist.Node{Name: memberName("n", id)}, 0)
-	}
+	t.list(listed(ids...), 0)
 	return t
+}
+
+// listed is what the store has of nodes called n, at addresses by their last byte.
+func listed(ids ...uuid.UUID) (peers []agreement.Peer) {
+	for _, id := range ids {
+		peers = append(peers, agreement.Peer{
+			Node: "n", Instance: id.String(), Gossip: fmt.Sprintf("10.0.0.%d:7946", id[15]), Ask: true,
+		})
+	}
+	return peers
+}
+
+// announced is a member of gossip.
+func announced(name string, id uuid.UUID, last byte) *memberlist.Node {
+	return &memberlist.Node{Name: memberName(name, id), Addr: net.IPv4(10, 0, 0, last), Port: 7946}
 }
 
 // A reply counts once, from whom was asked, with what was sent, and in time.
@@ -48,9 +63,9 @@ func TestReceive(t *testing.T) {
 		p := pong{Instance: anInstance, Node: "n", Nonce: tb.send(anInstance, t1), T1: t1, Hold: 1000}
 		tc.edit(&p)
 		tb.expire(t1 + tc.at)
-		m, got := tb.receive(p, t1+tc.at)
-		if got != tc.want || (got == none) != (m.Instance == anInstance.String()) {
-			t.Errorf("%s: got %v %+v, want %v", name, faultNames[got], m, faultNames[tc.want])
+		from, got := tb.receive(p, t1+tc.at)
+		if got != tc.want || (got == none) != (from == tb.peers[anInstance]) {
+			t.Errorf("%s: got %v %+v, want %v", name, faultNames[got], from, faultNames[tc.want])
 		}
 		// Whatever became of it, its nonce is used up.
 		if tc.want != unknown {
@@ -61,14 +76,87 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-func TestReceiveFromMemberThatLeft(t *testing.T) {
+// Answers count of those alone that the store lists when they come.
+func TestReceiveFromUnlisted(t *testing.T) {
 	tb := aTable(anInstance)
+	tb.join(anInstance, announced("n", anInstance, anInstance[15]), 0)
 	p := pong{Instance: anInstance, Node: "n", Nonce: tb.send(anInstance, 0)}
-	if tb.leave(anInstance, "another-name") || !tb.leave(anInstance, memberName("n", anInstance)) {
-		t.Error("a member leaves under its own name only")
-	}
+	tb.list(nil, 0)
 	if _, got := tb.receive(p, 1); got != notMember {
 		t.Errorf("got %v", faultNames[got])
+	}
+}
+
+// What gossip says changes neither who is asked nor where.
+func TestMembersAreHints(t *testing.T) {
+	id := uuid.MustParse("00000000-0000-4000-8000-000000000007")
+	tb := aTable(id)
+	at := func(want byte) {
+		t.Helper()
+		targets, _ := tb.due(0)
+		if len(targets) != 1 || targets[0].node.Addr[3] != want || tb.address(id).Addr[3] != want {
+			t.Errorf("asked %v, answered at %v", targets, tb.address(id).Addr)
+		}
+		tb.peers[id].again = true
+	}
+	at(7)
+	for _, n := range []*memberlist.Node{announced("evil", id, 66), announced("n", id, 66), announced("n", id, 7)} {
+		tb.join(id, n, 0)
+		at(7)
+		if live := n.Addr[15] == 7; tb.live(id) != live || tb.impostor(id, n) == live {
+			t.Errorf("%s at %v: live %v", n.Name, n.Addr, tb.live(id))
+		}
+	}
+	tb.leave(id, memberName("evil", id))
+	if !tb.live(id) {
+		t.Error("another name's leave counts")
+	}
+	tb.leave(id, memberName("n", id))
+	at(7)
+	if tb.live(id) {
+		t.Error("it is live after it left")
+	}
+	// One that is not listed here yet is answered where gossip has it, and not asked.
+	other := uuid.MustParse("00000000-0000-4000-8000-000000000008")
+	if tb.join(other, announced("m", other, 8), 0); tb.address(other).Addr[15] != 8 {
+		t.Errorf("answered at %v", tb.address(other))
+	}
+	at(7)
+	if tb.list(append(listed(id), agreement.Peer{Node: "m", Instance: other.String(), Gossip: "[::1]:7", Ask: true}), 0); tb.address(other).Port != 7 {
+		t.Errorf("answered at %v, and not where it registered", tb.address(other))
+	}
+	for i := range 2 * maxMembers {
+		id := uuid.NewMD5(id, []byte{byte(i), byte(i >> 8)})
+		tb.join(id, announced("x", id, 1), 0)
+	}
+	if len(tb.members) != maxMembers {
+		t.Errorf("%d members", len(tb.members))
+	}
+}
+
+// A peer that the store lists comes back by that alone, with its schedule and what it said.
+func TestListing(t *testing.T) {
+	a, b := uuid.MustParse("00000000-0000-4000-8000-00000000000a"), uuid.MustParse("00000000-0000-4000-8000-00000000000b")
+	tb := aTable(a)
+	p := tb.peers[a]
+	if !tb.list(listed(a, b), 5) || tb.peers[a] != p || tb.peers[b].due != 5 {
+		t.Error("a new peer is not asked at once, or an old one was forgotten")
+	}
+	if tb.list(listed(b, a), 6) {
+		t.Error("a peer is new that was there")
+	}
+	odd := listed(a, b)
+	odd[0].Instance, odd[1].Gossip = "nobody", "some.name:7946"
+	if tb.list(odd, 7) || len(tb.peers) != 0 {
+		t.Errorf("listed %v", tb.peers)
+	}
+	if !tb.list(listed(a), 8) || tb.peers[a].due != 8 {
+		t.Error("it did not come back")
+	}
+	moved := listed(a)
+	moved[0].Gossip = "10.0.0.99:7946"
+	if !tb.list(moved, 9) || tb.peers[a].node.Addr[3] != 99 {
+		t.Error("it is asked where it was")
 	}
 }
 
@@ -114,7 +202,7 @@ func TestSchedule(t *testing.T) {
 			break
 		}
 	}
-	tb.answered(anInstance, &agreement.Exchange{Sample: clock.Sample{T4: 8 * second}})
+	tb.answered(tb.peers[anInstance], &agreement.Exchange{Sample: clock.Sample{T4: 8 * second}})
 	asked = nil
 	for now := 8 * second; now < 30*second; now += 10 * ms {
 		step(now)
@@ -147,11 +235,12 @@ func TestSchedule(t *testing.T) {
 
 func TestOnlyVotersAreAsked(t *testing.T) {
 	tb := aTable(anInstance)
-	tb.chosen = map[string]bool{"m": true}
+	p := tb.peers[anInstance]
+	p.Ask = false
 	if targets, wait := tb.due(0); len(targets) != 0 || wait != 2*time.Second {
 		t.Errorf("asked %v, wait %v", targets, wait)
 	}
-	tb.chosen["n"] = true
+	p.Ask = true
 	if targets, _ := tb.due(0); len(targets) != 1 {
 		t.Errorf("asked %v", targets)
 	}
@@ -162,8 +251,8 @@ func TestAskAgain(t *testing.T) {
 	id := uuid.MustParse("00000000-0000-4000-8000-00000000000a")
 	tb := aTable(id)
 	tb.due(0)
-	tb.answered(id, &agreement.Exchange{})
 	p := tb.peers[id]
+	tb.answered(p, &agreement.Exchange{})
 	turn := p.due
 	p.again = true
 	if targets, _ := tb.due(1); len(targets) != 1 || p.due != turn {

@@ -2,12 +2,10 @@ package daemon
 
 import (
 	"context"
-	"slices"
 
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
-	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
 )
@@ -73,8 +71,7 @@ func (d *Daemon) reports() map[string]status.Report {
 	return out
 }
 
-// runGossip joins the cluster as soon as its pool is known, and passes it the registered
-// nodes until ctx ends.
+// runGossip runs gossip until ctx ends, from when the pool is known on.
 func (d *Daemon) runGossip(ctx context.Context) error {
 	if d.gossip == nil {
 		<-ctx.Done()
@@ -91,7 +88,6 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 	}
 	cfg := d.gossipConfig()
 	cfg.Pool = st.Space.Pool
-	cfg.GRPC, cfg.HTTP = d.addrs.AdvertisedGRPC, d.addrs.AdvertisedHTTP
 	cfg.Transport, cfg.Advertise = d.gossip, d.addrs.Gossip
 	cfg.OnExchange, cfg.Report = d.watch.OnExchange, d.report
 	c, err := cluster.New(cfg)
@@ -101,16 +97,7 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 	}
 	d.cluster.Store(c)
 	d.watch.SetGossip(c)
-	seeding, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		d.seed(seeding, c)
-	}()
-	err = c.Run(ctx)
-	stop()
-	<-done
-	return err
+	return c.Run(ctx)
 }
 
 // gossipStats returns the counters of gossip; ok is false until gossip runs.
@@ -119,29 +106,6 @@ func (d *Daemon) gossipStats() (s cluster.Stats, ok bool) {
 		return c.Stats(), true
 	}
 	return s, false
-}
-
-// seed passes the addresses of the registered nodes to gossip until ctx ends.
-func (d *Daemon) seed(ctx context.Context, c *cluster.Cluster) {
-	var known []lease.Registration
-	for {
-		st, changed := d.keeper.Watch()
-		if !slices.Equal(st.Nodes, known) {
-			known = st.Nodes
-			var seeds []string
-			for _, r := range known {
-				if r.Instance != d.instance && r.Gossip != "" {
-					seeds = append(seeds, r.Gossip)
-				}
-			}
-			c.SetSeeds(seeds)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-	}
 }
 
 // onClockEvent passes an event of the machine's clock on, and logs it.

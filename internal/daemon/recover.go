@@ -51,7 +51,7 @@ func (d *Daemon) askNodes(ctx context.Context, v lease.View) operate.Answers {
 	}
 }
 
-// peers are the other members of gossip.
+// peers are the other registered nodes with gossip.
 type peers interface {
 	AskReports()
 	Reports() map[string]cluster.PeerReport
@@ -76,7 +76,7 @@ func askPeers(ctx context.Context, c peers, src clock.Source) map[lease.Instance
 		}
 		answers, missing := map[lease.Instance]operate.Node{}, false
 		for instance, r := range c.Reports() {
-			n := operate.Node{Name: lease.Printable(r.Member.Node), GRPC: lease.Printable(r.Member.GRPC)}
+			n := operate.Node{Name: r.Peer.Node, GRPC: r.Peer.GRPC}
 			if n.Answered = r.Sent && r.Age < took; n.Answered {
 				n.Era, n.Highest, n.Refusing = r.Era, r.Highest, node.Reason(r.Reason)
 			}

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 )
@@ -38,7 +39,7 @@ func (g *gossip) AskReports() {
 func (g *gossip) Reports() map[string]cluster.PeerReport {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r := cluster.PeerReport{Member: cluster.Member{Node: "b"}, Sent: g.sent, Report: g.report, Age: time.Since(g.at)}
+	r := cluster.PeerReport{Peer: agreement.Peer{Node: "b"}, Sent: g.sent, Report: g.report, Age: time.Since(g.at)}
 	return map[string]cluster.PeerReport{"b-1": r}
 }
 

@@ -203,7 +203,7 @@ var definitions = []Definition{
 	{kernelMaxError, "gauge", nil, "The kernel's bound of the wall clock's error, in seconds; absent if the kernel " +
 		"cannot be asked.",
 		"NTP: it grows while the time server does not answer", "above 0.1"},
-	{gossipMembers, "gauge", nil, "Live members in gossip, this node included.",
+	{gossipMembers, "gauge", nil, "Registered nodes that are live members of gossip, this node included.",
 		"*unconfirmed*: which nodes gossip reaches at all", "below the number of nodes for 5 min"},
 	{gossipExchanges, "counter", nil, "Clock measurements of peers.",
 		"the same: each peer brings one each 2 s", "rate at 0 with more than one node"},

@@ -36,7 +36,7 @@ type Node interface {
 // Gossip exchanges clocks with peers. cluster.Cluster is one.
 type Gossip interface {
 	Ask(instance string)
-	SetVoters(names []string)
+	SetPeers(peers []agreement.Peer)
 	// Members returns how many are live, this node included, and our address.
 	Members() (int, string)
 }
@@ -62,9 +62,9 @@ type Watcher struct {
 
 	mu      sync.Mutex // guards the rest
 	machine *agreement.Machine
-	gossip  Gossip        // nil before gossip runs
-	voters  []string      // as gossip is to know them
-	stepped chan struct{} // closed after the machine's next step; nil: nobody watches
+	gossip  Gossip           // nil before gossip runs
+	peers   []agreement.Peer // as gossip is to know them
+	stepped chan struct{}    // closed after the machine's next step; nil: nobody watches
 }
 
 // eventQueue holds the answers of a burst, in which every peer replies at once.
@@ -90,9 +90,9 @@ func New(cfg Config) *Watcher {
 func (w *Watcher) SetGossip(g Gossip) {
 	w.mu.Lock()
 	w.gossip = g
-	voters := w.voters
+	peers := w.peers
 	w.mu.Unlock()
-	g.SetVoters(voters)
+	g.SetPeers(peers)
 }
 
 // OnExchange takes a peer's answer, for cluster.Config.
@@ -159,22 +159,22 @@ func (w *Watcher) step(ev agreement.Event, timer *time.Timer) {
 			if gossip != nil {
 				gossip.Ask(a.Instance)
 			}
-		case agreement.SetVoters:
-			w.setVoters(a.Names)
+		case agreement.SetPeers:
+			w.setPeers(a.Peers)
 		default:
 			w.log(a)
 		}
 	}
 }
 
-// setVoters passes the names on, now or when gossip comes.
-func (w *Watcher) setVoters(names []string) {
+// setPeers passes the peers on, now or when gossip comes.
+func (w *Watcher) setPeers(peers []agreement.Peer) {
 	w.mu.Lock()
-	w.voters = names
+	w.peers = peers
 	gossip := w.gossip
 	w.mu.Unlock()
 	if gossip != nil {
-		gossip.SetVoters(names)
+		gossip.SetPeers(peers)
 	}
 }
 
