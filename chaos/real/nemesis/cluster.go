@@ -46,14 +46,16 @@ func clusterFaults() []Fault {
 			Class: Cluster,
 			Scope: Whole,
 			Smoke: true,
-			About: "a registered member of gossip, with the key, reports false clocks and a false history",
-			Hold:  between(6*time.Second, 7*time.Second),
-			// 0 an hour behind, 1 an hour ahead, 2 oscillating, 3 at random.
-			Amount: func(r *rand.Rand) int64 { return r.Int64N(4) },
+			About: "a member of gossip, with the key, reports false clocks and a false history: as a registered node, " +
+				"or as each of the others",
+			Hold: between(6*time.Second, 7*time.Second),
+			// 0 an hour behind, 1 an hour ahead, 2 oscillating, 3 at random; 4 as the others under
+			// names of its own, 5 as the others when it has said that they left.
+			Amount: func(r *rand.Rand) int64 { return r.Int64N(6) },
 			Unit:   "kind",
 			Begin:  startByzantinePeer,
 			Fired:  falseReportsAnswered,
-			End:    func(_ context.Context, s *Injection) error { return s.undo() },
+			End:    stopByzantinePeer,
 			Expect: unaffected(2 * time.Second),
 		},
 		{
@@ -125,7 +127,19 @@ func startByzantinePeer(ctx context.Context, s *Injection) error {
 		},
 		func(since time.Duration) time.Duration { return jitter[int(since.Milliseconds())%len(jitter)] },
 	}
-	l, err := s.StartByzantinePeer(ctx, wrong[s.Amount%int64(len(wrong))])
+	wrongly, as := wrong[1], rig.Itself
+	switch s.Amount {
+	case 4:
+		as = rig.OthersRenamed
+	case 5:
+		as = rig.Others
+	default:
+		wrongly = wrong[s.Amount%int64(len(wrong))]
+	}
+	for _, n := range s.Nodes {
+		s.base += uint64(n.Sample().Value(impostors))
+	}
+	l, err := s.StartByzantinePeer(ctx, as, wrongly)
 	if err != nil {
 		return err
 	}
@@ -138,10 +152,49 @@ func startByzantinePeer(ctx context.Context, s *Injection) error {
 	return nil
 }
 
-// falseReportsAnswered waits until every node has had false replies.
+// impostors counts announcements that a node refused since another had registered the instance.
+const impostors = `gossip_dropped_total{reason="impostor"}`
+
+// stopByzantinePeer stops it, and waits until all nodes that are ready have each other as
+// members again.
+func stopByzantinePeer(ctx context.Context, s *Injection) error {
+	if err := s.undo(); err != nil || s.Amount < 4 {
+		return err
+	}
+	return rig.Until(ctx, 40*time.Second, "all nodes are members of gossip again", func(ctx context.Context) error {
+		up := 0
+		for _, n := range s.Nodes {
+			if n.Running() {
+				up++
+			}
+		}
+		for _, n := range s.Nodes {
+			if members := n.Scrape(ctx).Value("gossip_members"); n.Running() && members < float64(up) {
+				return fmt.Errorf("%w: %s has %.0f of %d members", errNotYet, n.Name, members, up)
+			}
+		}
+		return nil
+	})
+}
+
+// falseReportsAnswered waits until every node has had false replies. Where the peer is not
+// registered it is asked nothing, and is refused.
 func falseReportsAnswered(_ context.Context, s *Injection) (string, error) {
 	if s.replies == nil {
 		return "", errNotYet
+	}
+	if s.Amount >= 4 {
+		var refused uint64
+		for _, n := range s.Nodes {
+			refused += uint64(n.Sample().Value(impostors))
+		}
+		if refused < s.base+2*uint64(len(s.Nodes)) {
+			return "", errNotYet
+		}
+		if n := s.replies(); n > 0 {
+			return "", fmt.Errorf("%d questions for other nodes were sent to it", n)
+		}
+		return fmt.Sprintf("%d announcements of other nodes' instances were refused", refused-s.base), nil
 	}
 	replies, suspected := s.replies(), 0
 	for _, n := range s.Nodes {

@@ -287,6 +287,22 @@ func (o *Operator) Register(ctx context.Context, r lease.Registration) (end func
 	}, nil
 }
 
+// Registered returns the processes in the registry.
+func (o *Operator) Registered(ctx context.Context) (out []lease.Registration, err error) {
+	got, err := o.client.Get(ctx, o.prefix+"node/", clientv3.WithPrefix())
+	if err != nil {
+		return nil, err
+	}
+	for _, kv := range got.Kvs {
+		r, err := lease.Decode[lease.Registration](string(kv.Value))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
 // Space returns the fingerprint of the space.
 func (o *Operator) Space(ctx context.Context) (lease.Space, error) {
 	raw, err := o.Get(ctx, o.prefix+"config")
