@@ -65,6 +65,46 @@ func TestFleetStepsTooFar(t *testing.T) {
 	}
 }
 
+// TestOldPoison: a record that a clock a year ahead wrote, and that nobody holds any more, and
+// one that an operator wrote whose clock was, show nobody the time: nodes that start beside
+// them are held to the limit of steps as without them.
+func TestOldPoison(t *testing.T) {
+	for name, edit := range map[string]func(*lease.Window){
+		"of a wrong clock": func(w *lease.Window) { w.Base, w.Ceil = w.Wall, w.Wall+clock.MillisOf(window) },
+		"quarantined":      func(w *lease.Window) { w.State = lease.Quarantined },
+		"by an operator":   func(w *lease.Window) { w.Node, w.State = lease.Operator, lease.Released },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runScenario(t, func(env *testEnv) {
+				w := lease.Window{
+					Era:      1,
+					Term:     1,
+					Instance: "old",
+					Node:     "old",
+					Nonce:    "old",
+					State:    lease.Active,
+					Wall:     trueMillis(year),
+					Gossip:   true,
+				}
+				edit(&w)
+				env.store.Put("window/9", lease.Encode(w))
+				env.startAll(3)
+				time.Sleep(10 * time.Second)
+				from := env.now()
+				env.setTogether(time.Hour)
+				time.Sleep(time.Minute)
+				for _, m := range env.members {
+					if got, want := m.clockEvents(), "stepped, blocked"; got != want {
+						t.Errorf("%s: %q, want %q", m.name, got, want)
+					}
+					m.served(from, env.now(), sound)
+				}
+			})
+		})
+	}
+}
+
 // TestFleetIsAccepted: clocks that were an hour behind when their nodes started are all
 // set right. Nobody follows until an operator accepts the time; then all do. At most the
 // rest of an extension is refused, and some seconds by a node that reads of it last.

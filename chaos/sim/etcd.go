@@ -439,7 +439,7 @@ func (e *etcd) quarantineSID() {
 	put.Era, put.State = v.Era.Value.Number, lease.Quarantined
 	if win.Value.State == lease.Quarantined {
 		put.State, put.Term, put.Base, put.Instance, put.Node = lease.Released, put.Term+1, put.Ceil, "operator",
-			repair.Name
+			lease.Operator
 	}
 	sim.numbers++
 	put.Nonce = fmt.Sprintf("x%d", sim.numbers)

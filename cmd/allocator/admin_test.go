@@ -290,7 +290,7 @@ func TestQuarantineAndRelease(t *testing.T) {
 	}
 	d.says(cli.ExitUsage, "give --yes", "admin", "release-sid", name)
 	d.says(cli.ExitOK, "is free, with term 2", "admin", "release-sid", name, "--yes")
-	c := d.node(repair.Name)
+	c := d.node(lease.Operator)
 	c.serves(sid)
 	d.says(cli.ExitInvalid, "is held by", "admin", "release-sid", name, "--yes")
 	a.stop()
@@ -351,7 +351,7 @@ func TestReleaseOfACorruptRecord(t *testing.T) {
 		t.Errorf("got %+v, and %d was granted", w, granted)
 	}
 	d.passed(sid)
-	b := d.node(repair.Name)
+	b := d.node(lease.Operator)
 	b.serves(sid)
 	a.stop()
 	b.stop()
@@ -386,7 +386,7 @@ func TestReleaseOfAPoisonedRecord(t *testing.T) {
 	if got := d.record(sid).Value; got.Ceil != above || got.Term != w.Term+1 {
 		t.Errorf("got %+v, want ceiling %d", got, above)
 	}
-	c := d.node(repair.Name)
+	c := d.node(lease.Operator)
 	c.serves(sid)
 	b.stop()
 	c.stop()
@@ -419,7 +419,7 @@ func TestReleaseOfADeletedRecord(t *testing.T) {
 		t.Errorf("ceiling %d, and %d was granted", got.Ceil, granted)
 	}
 	d.passed(sid)
-	c := d.node(repair.Name)
+	c := d.node(lease.Operator)
 	c.serves(sid)
 	b.stop()
 	c.stop()

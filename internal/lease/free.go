@@ -64,6 +64,15 @@ func (s SIDRecords) Distrust(era Era, sound clock.Millis) string {
 // TakenByOperator reports whether no node has the sid because an operator decided so.
 func (w Window) TakenByOperator() bool { return w.State == Quarantined || w.State == Reserved }
 
+// ShowsTime reports whether the wall time in the window of a sid that is not distrusted is
+// evidence of the time. That of an operator is a clock which nobody compares, and a ceiling
+// that no sound clock can have written is of a wrong one. A live holder with gossip shows the
+// time all the same: it compares its clock, and ours may be the one that is behind.
+func (s SIDRecords) ShowsTime(sound clock.Millis) bool {
+	w := s.Window.Value
+	return w.Node != Operator && !w.TakenByOperator() && (w.Ceil <= sound || s.Holder.Exists() && w.Gossip)
+}
+
 // ByOperator says that an operator quarantined or reserved the sid, with the reason that was
 // given.
 func (w Window) ByOperator() string {

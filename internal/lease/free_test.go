@@ -109,3 +109,25 @@ func TestDistrust(t *testing.T) {
 		}
 	}
 }
+
+// TestShowsTime: which records that are not distrusted are evidence of the time.
+func TestShowsTime(t *testing.T) {
+	const sound = 1000
+	held := lease.Entry[lease.Holder]{Rev: 1, Value: lease.Holder{Instance: "i", Node: "n"}}
+	for name, tc := range map[string]struct {
+		s    lease.SIDRecords
+		want bool
+	}{
+		"nobody's":                           {lease.SIDRecords{Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: sound}}}, true},
+		"of a wrong clock":                   {lease.SIDRecords{Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: sound + 1, Gossip: true}}}, false},
+		"a live holder's":                    {lease.SIDRecords{Holder: held, Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: sound}}}, true},
+		"a live holder's, later":             {lease.SIDRecords{Holder: held, Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: sound + 1, Gossip: true}}}, true},
+		"the same that compares with nobody": {lease.SIDRecords{Holder: held, Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: sound + 1}}}, false},
+		"reserved by an operator":            {lease.SIDRecords{Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: 1, State: lease.Reserved}}}, false},
+		"an operator's":                      {lease.SIDRecords{Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: 1, Node: lease.Operator}}}, false},
+	} {
+		if got := tc.s.ShowsTime(sound); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -141,6 +141,9 @@ type Window struct {
 // MaxWindow is the longest window that package config allows.
 const MaxWindow = 24 * time.Hour
 
+// Operator is the node name in records that an operator wrote.
+const Operator = "operator"
+
 // MaxReason bounds the reason of a quarantine, in bytes.
 const MaxReason = 200
 

@@ -103,8 +103,8 @@ type Evidence struct {
 	At clock.Reading
 	// HolderWall is the latest wall time in records of live holders with gossip, or 0.
 	HolderWall clock.Millis
-	// LatestWall is the latest wall time in any record, or the floor of the era if that is
-	// later. It is 0 without a record.
+	// LatestWall is the latest wall time in any sound record, or the floor of the era if that
+	// is later. It is 0 without such a record.
 	LatestWall clock.Millis
 	Accepted   lease.Entry[lease.AcceptedTime]
 }
@@ -188,12 +188,15 @@ func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 	for _, sid := range slices.Sorted(maps.Keys(c.sids)) {
 		s := c.sids[sid]
 		w := s.Window.Value // It is zero without a readable record.
-		c.evidence.LatestWall = max(c.evidence.LatestWall, w.Wall)
 		if !c.space.Has(sid) {
 			delete(c.sids, sid) // No node takes it.
 			continue
 		}
-		why := s.Distrust(era, c.cfg.Bounds.SoundBy(now.Wall, era, w.Worker))
+		sound := c.cfg.Bounds.SoundBy(now.Wall, era, w.Worker)
+		why := s.Distrust(era, sound)
+		if why == "" && s.ShowsTime(sound) {
+			c.evidence.LatestWall = max(c.evidence.LatestWall, w.Wall)
+		}
 		switch {
 		case why != "":
 			c.bad[sid] = why

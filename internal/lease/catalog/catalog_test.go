@@ -260,14 +260,14 @@ func TestLoaded(t *testing.T) {
 	c.Distrust(2, lease.PastWithoutWindow)
 	c.Ask(0, 7)
 	found := c.Loaded(clock.Reading{Wall: start, Mono: 9}, view(5, map[flake.SID]lease.SIDRecords{
-		0: {Holder: holder(3, "b"), Window: window(9e9, 10, nil)},                                            // a holder may have any ceiling
-		2: {Window: window(sound, 5, func(w *lease.Window) { w.State = lease.Released })},                    // repaired, and sound
-		3: {Window: window(sound+1, 5, nil)},                                                                 // of a wrong clock
-		4: {Holder: holder(3, "me"), Window: window(0, 0, nil)},                                              // ours
-		5: {Window: window(0, 0, func(w *lease.Window) { w.State, w.Reason = lease.Quarantined, "a test" })}, // by an operator
-		6: {Window: window(61_000, 0, func(w *lease.Window) { w.Worker, w.State = true, lease.Released })},   // a worker's window is longer
-		7: {Holder: holder(3, "w"), Window: window(0, 90, func(w *lease.Window) { w.Gossip = false })},       // nobody compares its clock
-		8: {Window: window(0, 99, nil)},                                                                      // of another space
+		0: {Holder: holder(3, "b"), Window: window(9e9, 10, nil)},                                              // a holder may have any ceiling
+		2: {Window: window(sound, 5, func(w *lease.Window) { w.State = lease.Released })},                      // repaired, and sound
+		3: {Window: window(sound+1, 300, nil)},                                                                 // of a wrong clock
+		4: {Holder: holder(3, "me"), Window: window(0, 0, nil)},                                                // ours
+		5: {Window: window(0, 500, func(w *lease.Window) { w.State, w.Reason = lease.Quarantined, "a test" })}, // by an operator
+		6: {Window: window(61_000, 0, func(w *lease.Window) { w.Worker, w.State = true, lease.Released })},     // a worker's window is longer
+		7: {Holder: holder(3, "w"), Window: window(9e9, 90, func(w *lease.Window) { w.Gossip = false })},       // nobody compares its clock
+		8: {Window: window(0, 99, nil)},                                                                        // of another space
 	}))
 	if got := fmt.Sprint(found); got != "[3 4]" {
 		t.Errorf("found %s", got)
@@ -279,7 +279,7 @@ func TestLoaded(t *testing.T) {
 			t.Errorf("sid %d: %q, want %q", sid, got, want)
 		}
 	}
-	if e := c.Evidence(); e.HolderWall != start+10 || e.LatestWall != start+99 || e.At.Mono != 9 {
+	if e := c.Evidence(); e.HolderWall != start+10 || e.LatestWall != start+10 || e.At.Mono != 9 {
 		t.Errorf("%+v", e)
 	}
 	if asked, missing := c.Lease(); asked != 7 || missing {

@@ -25,7 +25,8 @@ type Acceptance struct {
 	// there is nothing to write.
 	Before lease.AcceptedTime
 	Done   bool
-	// Latest is the latest time that a record shows, and LatestOf says whose that is.
+	// Latest is the latest time that a node's record shows, and LatestOf says whose that is.
+	// Those of sids that an operator took show none.
 	Latest   clock.Millis
 	LatestOf string
 	Warnings []string
@@ -46,8 +47,12 @@ func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who s
 	}
 	era := v.Era.Value.Number
 	out := Acceptance{Accepted: lease.AcceptedTime{Era: era, Until: until, Nonce: by.Nonce, By: who, At: by.Now}}
+	recorded := false
 	for _, sid := range ordered(v.SIDs) {
-		if w := v.SIDs[sid].Window; w.Err == nil && w.Value.Wall > out.Latest {
+		w := v.SIDs[sid].Window
+		recorded = recorded || w.Exists() && w.Err == nil
+		byNode := w.Err == nil && !w.Value.TakenByOperator() && w.Value.Node != lease.Operator
+		if byNode && w.Value.Wall > out.Latest {
 			out.Latest, out.LatestOf = w.Value.Wall, fmt.Sprintf("node %q with sid %d", w.Value.Node, sid)
 		}
 	}
@@ -65,7 +70,7 @@ func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who s
 	switch {
 	case out.Before.Until >= enough:
 		out.Done = true
-	case out.Latest == 0:
+	case !recorded:
 		return out, refuse("there is nothing to accept: no record shows a time, so nodes start from any clock")
 	case reads <= out.Latest:
 		return out, refuse("there is nothing to accept: %s recorded %s already, and %s is not later. "+

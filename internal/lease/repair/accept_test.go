@@ -27,6 +27,8 @@ func TestAcceptTime(t *testing.T) {
 			v.SIDs[3] = lease.SIDRecords{Window: entry(window(wall(at)))}
 			v.SIDs[4] = lease.SIDRecords{Window: entry(window(wall(at - 1)))}
 			v.SIDs[5] = lease.SIDRecords{Window: corrupt(window(wall(at + year)))}
+			v.SIDs[6] = lease.SIDRecords{Window: entry(window(wall(at+year), func(w *lease.Window) { w.State = lease.Quarantined }))}
+			v.SIDs[7] = lease.SIDRecords{Window: entry(window(wall(at+year), func(w *lease.Window) { w.Node = lease.Operator }))}
 		}
 	}
 	const limit = 10 * time.Minute
@@ -46,6 +48,9 @@ func TestAcceptTime(t *testing.T) {
 		"given, within the limit":      {v: space(recorded(now)), until: now + clock.MillisOf(limit), refused: "by themselves"},
 		"the records are later":        {v: space(recorded(now + hour)), refused: "is not later"},
 		"given, the records are later": {v: space(recorded(now + 3*hour)), until: now + 2*hour, refused: "is not later"},
+		"of operators alone": {v: space(func(v *lease.View) {
+			v.SIDs[3] = lease.SIDRecords{Window: entry(window(wall(now+year), func(w *lease.Window) { w.State = lease.Quarantined }))}
+		}), want: now + hour},
 		"no records":                   {v: space(), refused: "no record shows a time"},
 		"accepted already":             {v: space(recorded(now-year), before(2, now+hour/2))},
 		"accepted, and nearly over":    {v: space(recorded(now-year), before(2, now+hour/2-1)), want: now + hour},

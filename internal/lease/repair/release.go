@@ -73,7 +73,7 @@ func ReleaseSID(
 		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Gone: gone, Ledger: true,
 		Window: lease.Window{
 			Era: v.Era.Value.Number, Term: lastTerm(s, ledger) + 1,
-			Instance: by.Instance, Node: Name, Nonce: by.Nonce,
+			Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce,
 			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now,
 		},
 	}

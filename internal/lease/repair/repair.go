@@ -81,9 +81,6 @@ type Author struct {
 	Now      clock.Millis
 }
 
-// Name is the node name in records that an operator wrote.
-const Name = "operator"
-
 // Write is a guarded write of one sid's records. It is applied whole, and only
 // if config, era, window and holder are as read, by revision and by value, and
 // no process of the instance Gone, if there is one, is registered. With Unused, the ledger
@@ -149,7 +146,7 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 			"the node then loses the sid at its next extension, "+
 			"uses its confirmed window, and acquires another sid; a worker does the same", sid, holderName(s))
 	case !s.Window.Exists(): // It was never used, and nothing was issued.
-		w = lease.Window{Term: 1, Instance: by.Instance, Node: Name, Base: v.Era.Value.Floor, Ceil: v.Era.Value.Floor}
+		w = lease.Window{Term: 1, Instance: by.Instance, Node: lease.Operator, Base: v.Era.Value.Floor, Ceil: v.Era.Value.Floor}
 	}
 	w.Era, w.State, w.Reason = v.Era.Value.Number, lease.Quarantined, reason
 	w.Nonce, w.Wall = by.Nonce, by.Now

@@ -280,7 +280,7 @@ func TestReleaseSID(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := lease.Window{Era: 2, Term: tc.term, Instance: "op-1", Node: Name, Nonce: "fresh", Base: tc.ceil, Ceil: tc.ceil, State: lease.Released, Wall: now}
+			want := lease.Window{Era: 2, Term: tc.term, Instance: "op-1", Node: lease.Operator, Nonce: "fresh", Base: tc.ceil, Ceil: tc.ceil, State: lease.Released, Wall: now}
 			if r.Write.Window != want {
 				t.Errorf("got  %+v\nwant %+v", r.Write.Window, want)
 			}

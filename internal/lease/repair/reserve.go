@@ -16,7 +16,7 @@ func Reserved(era lease.Era, reason string, by Author) lease.Window {
 		Era:      era.Number,
 		Term:     1,
 		Instance: by.Instance,
-		Node:     Name,
+		Node:     lease.Operator,
 		Nonce:    by.Nonce,
 		Base:     era.Floor,
 		Ceil:     era.Floor,
@@ -90,7 +90,7 @@ func Unreserve(v lease.View, sid flake.SID, above clock.Millis, slack Slack, by 
 	return Write{
 		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Ledger: true,
 		Window: lease.Window{
-			Era: v.Era.Value.Number, Term: w.Term + 1, Instance: by.Instance, Node: Name, Nonce: by.Nonce,
+			Era: v.Era.Value.Number, Term: w.Term + 1, Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce,
 			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now,
 		},
 	}, nil

@@ -48,7 +48,7 @@ func TestReserve(t *testing.T) {
 			continue
 		}
 		record := lease.Window{
-			Era: v.Era.Value.Number, Term: want.term, Instance: by.Instance, Node: Name, Nonce: by.Nonce, State: lease.Reserved,
+			Era: v.Era.Value.Number, Term: want.term, Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce, State: lease.Reserved,
 			Base: w.Window.Ceil, Ceil: w.Window.Ceil, Wall: by.Now, Reason: "mine",
 		}
 		if err != nil || w.Window != record || w.Window.Ceil != want.ceil || !w.Ledger ||
