@@ -183,6 +183,35 @@ func TestOthersCutOff(t *testing.T) {
 	})
 }
 
+// TestCrashesOfOthersNames: programs that crash one after the other, each under a name of its
+// own, keep no sound nodes from confirming each other, whose policy is to refuse without that.
+func TestCrashesOfOthersNames(t *testing.T) {
+	runScenario(t, func(env *testEnv) {
+		for range 3 {
+			env.start(options{strict: true})
+		}
+		time.Sleep(10 * time.Second)
+		nodes, from := env.members[:3], env.now()
+		for range 5 {
+			program := env.start(options{})
+			program.untilReady(2 * time.Second)
+			program.outage(true) // Its release reaches nobody.
+			program.stop()
+			time.Sleep(30 * time.Second)
+		}
+		time.Sleep(3 * time.Minute)
+		for _, m := range nodes {
+			if lapsed := m.keeper.Status().Lapsed; len(lapsed) < 4 {
+				t.Errorf("%s knows %d that lapsed", m.name, len(lapsed))
+			}
+			if v := m.verdict(); !v.Confirmed() {
+				t.Errorf("%s: %+v", m.name, v)
+			}
+			m.served(from, env.now(), sound)
+		}
+	})
+}
+
 // TestOthersStop: a node whose peers stopped and gave their sids back is alone, and
 // confirmed. One whose peers crashed is, ten minutes later.
 func TestOthersStop(t *testing.T) {

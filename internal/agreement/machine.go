@@ -11,6 +11,7 @@
 package agreement
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -201,6 +202,7 @@ type Machine struct {
 	counted  map[string]string                     // the names of members, by instance
 	records  map[lease.Instance]lease.Registration // what each member registered last
 	setPeers []Peer                                // as last set
+	most     most
 	draining bool
 
 	estimates  clock.Peers
@@ -324,10 +326,7 @@ func (m *Machine) count(r Reading) {
 	if !m.lease.Listed {
 		return
 	}
-	now := clock.Millis((r.Clocks.Raw + r.Clocks.Issuing) / int64(time.Millisecond))
-	members := lease.Members(m.lease.Nodes, slices.DeleteFunc(slices.Clone(m.lease.Lapsed), func(l lease.Lapsed) bool {
-		return now-l.Wall > clock.MillisOf(lapsedFor)
-	}))
+	members := lease.Members(m.lease.Nodes, m.lapsed(r))
 	for _, r := range m.lease.Nodes {
 		m.records[r.Instance] = r
 	}
@@ -347,6 +346,32 @@ func (m *Machine) count(r Reading) {
 		m.setPeers = partners
 		m.do(SetPeers{partners})
 	}
+}
+
+// lapsed returns the nodes that count though they lapsed: those of the last ten minutes,
+// newest first, but no more than make up for the registered nodes that are missing from the
+// most that there were at one time. So programs that crash one after the other, each under a
+// name of its own, do not take the majority from the nodes that live.
+func (m *Machine) lapsed(r Reading) []lease.Lapsed {
+	now := clock.Millis((r.Clocks.Raw + r.Clocks.Issuing) / int64(time.Millisecond))
+	names := map[string]bool{m.cfg.Name: true}
+	for _, n := range m.lease.Nodes {
+		if n.Node == "" || n.Gossip != "" {
+			names[n.Node] = true
+		}
+	}
+	most := m.most.registered(r.Mono, names, m.lease.Lapsed)
+	all := slices.Clone(m.lease.Lapsed)
+	slices.SortStableFunc(all, func(a, b lease.Lapsed) int { return cmp.Compare(b.Wall, a.Wall) })
+	counted := map[string]bool{}
+	return slices.DeleteFunc(all, func(l lease.Lapsed) bool {
+		if names[l.Node] || now-l.Wall > clock.MillisOf(lapsedFor) ||
+			!counted[l.Node] && len(names)+len(counted) >= most {
+			return true
+		}
+		counted[l.Node] = true
+		return false
+	})
 }
 
 // partners returns the processes to exchange clocks with, at the addresses that they

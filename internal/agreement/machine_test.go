@@ -375,4 +375,9 @@ func TestLapsedNodesCount(t *testing.T) {
 	if len(d.m.Voters()) != 0 {
 		t.Errorf("nobody lapsed: %v", d.m.Voters())
 	}
+	d = newDesk() // It starts when they lapsed ten minutes ago.
+	d.now = time.Hour + lapsedFor + time.Millisecond
+	if lapse(alice, bob); len(d.m.Voters()) != 0 {
+		t.Errorf("%v count", d.m.Voters())
+	}
 }

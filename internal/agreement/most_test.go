@@ -1,0 +1,84 @@
+package agreement
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// TestLapsedUpToMost: nodes that lapsed count up to the most that were registered at one
+// time, newest first. Each list is "registered / lapsed", a second after the one before.
+func TestLapsedUpToMost(t *testing.T) {
+	const minute = "+"
+	later := strings.Repeat(minute+" ", 11)
+	for name, tc := range map[string]struct {
+		lists string // separated by commas; minute lets one pass
+		want  string // the others that count, in the order of names
+	}{
+		"one after the other":      {"me a b, me a b p, me a b / p, me a b q / p, me a b / p q, me a b r / p q, me a b / p q r", "a b r"},
+		"at one time":              {"me a b, me a b p q r, me a b / p q r", "a b p q r"},
+		"two at a time":            {"me a b, me a b p q, me a b / p q, me a b r / p q, me a b / p q r", "a b p r"},
+		"others cut off":           {"me a b, me / a b", "a b"},
+		"one by one":               {"me a b, me a / b, me / a b", "a b"},
+		"one is back":              {"me a b, me / a b, me a / b", "a b"},
+		"given back":               {"me a b, me a, me", ""},
+		"in place of a given back": {"me a b, me a, me a c, me a / c", "a c"},
+		"before the first list":    {"me a / p q", "a p q"},
+		"between two lists":        {"me, me / p q", "p q"},
+		"from one list to another": {"me p, me q / p, me / p q", "p q"},
+		"most is long ago":         {"me a b p q, me a b, " + later + ", me a b r, me a b / r", "a b r"},
+		"most is very long ago":    {"me a b p q, me a b, " + later + ", me a b r, " + later + ", me a b / r s", "a b r s"},
+		"self is not registered":   {"a b, a / b", "a b"},
+		"two sids of one":          {"me a b, me a / b b", "a b"},
+	} {
+		d := newDesk()
+		wall := clock.Millis(0)
+		first := map[string]clock.Millis{}
+		for list := range strings.SplitSeq(tc.lists, ",") {
+			d.now += time.Second
+			d.now += time.Duration(strings.Count(list, minute)) * time.Minute
+			wall = clock.Millis(d.now / time.Millisecond)
+			if strings.Contains(list, minute) {
+				continue
+			}
+			registered, lapsed, _ := strings.Cut(list, "/")
+			s := lease.Status{Listed: true}
+			for _, n := range strings.Fields(registered) {
+				s.Nodes = append(s.Nodes, lease.Registration{Node: n, Instance: lease.Instance(n), Gossip: n})
+			}
+			for i, n := range strings.Fields(lapsed) {
+				if first[n] == 0 {
+					first[n] = wall
+				}
+				s.Lapsed = append(s.Lapsed, lease.Lapsed{Node: n, Instance: lease.Instance(n), Wall: first[n], Rev: int64(i)})
+			}
+			d.m.Step(d.reading(), LeaseChanged{s})
+		}
+		var got []string
+		for _, v := range d.m.Voters() {
+			got = append(got, v.Name)
+		}
+		if got := strings.Join(got, " "); got != tc.want {
+			t.Errorf("%s: %q count, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestMostForgets: what is remembered of numbers of names is bounded by the most.
+func TestMostForgets(t *testing.T) {
+	var m most
+	for i := range 1000 {
+		names := map[string]bool{}
+		for j := range 1 + i*7%50 {
+			names[fmt.Sprint(j)] = true
+		}
+		m.registered(clock.Mono(i)*clock.Mono(time.Second), names, nil)
+		if len(m.levels) > 51 {
+			t.Fatalf("%d levels", len(m.levels))
+		}
+	}
+}
