@@ -42,6 +42,9 @@ const (
 	HeldInPart        // one of a space that has a part of the sids
 	FalsePeerAnswered // a peer lied about its clock
 	MostWithoutGossip // a majority confirmed a clock, and at least half of the hosts have no gossip
+	// A process started while the wall clocks of all hosts were further ahead than is followed.
+	StartedUnderWrongSource
+	StartedBesidePoison // all processes started beside the record of a clock that was a year ahead
 
 	WorkerAcquired        // a generator of another system got a number
 	WorkerExtended        // and a longer interval
@@ -95,7 +98,8 @@ var pointNames = [numPoints]string{
 	"leader changed", "expired early", "era began", "operator quarantined", "reserved", "unreserved",
 	"issued outside", "two of one name", "refused to start",
 	"kept by watch", "watch given up", "held in fleet", "held sid first", "held within a unit", "held in range",
-	"held in part", "false peer answered", "most without gossip",
+	"held in part", "false peer answered", "most without gossip", "started under wrong source",
+	"started beside poison",
 	"worker acquired", "worker extended", "worker adopted", "worker reheld", "worker released", "worker lost",
 	"worker outside",
 	"worker asks twice", "worker used after loss", "worker closed meanwhile", "worker answer died",
@@ -139,8 +143,8 @@ func (p Point) of(m Mode) bool {
 		return false
 	case Tampering, Latched, Recovered, HistoryRewound:
 		return m == Tampered
-	case FalsePeerAnswered, MostWithoutGossip, ClockSkew, ClockUnverified, RefutedStep, Shut, Reopened, Unopposed,
-		GraceOver, GaveUp, PoisonGuard, Discontinuous,
+	case FalsePeerAnswered, MostWithoutGossip, StartedUnderWrongSource, StartedBesidePoison, ClockSkew,
+		ClockUnverified, RefutedStep, Shut, Reopened, Unopposed, GraceOver, GaveUp, PoisonGuard, Discontinuous,
 		LaterRevisionReported, HeldAgainstTruth, WrongAndFound, RefusedToStart:
 		return m == Everything
 	case FollowedStep, SleptThrough, EraBegan, OperatorQuarantined, Reserved, Unreserved, IssuedOutside,

@@ -152,6 +152,9 @@ func Run(seed uint64, o Options) (r Result) {
 	} else {
 		sim.expectAlive()
 	}
+	if o.Mode == Everything {
+		sim.wrongSource(rand.New(rand.NewPCG(seed, 0x50c)))
+	}
 	sim.judge()
 	return r
 }

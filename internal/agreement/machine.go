@@ -407,7 +407,11 @@ func (m *Machine) evaluate(r Reading) {
 		m.count(r) // one may count no more
 	}
 	maps.DeleteFunc(m.duplicates, func(_ Duplicate, at clock.Mono) bool { return r.Mono.Sub(at) > repeatAfter })
-	j := clock.Judge(clock.Input{Peers: m.opinions(r), Kernel: r.Clocks.Kernel, MaxSkew: m.cfg.Gate.MaxSkew})
+	in := clock.Input{Peers: m.opinions(r), Kernel: r.Clocks.Kernel, MaxSkew: m.cfg.Gate.MaxSkew}
+	if r.Anchor.Blocked {
+		in.Held = r.Anchor.Held - r.Anchor.Slewing
+	}
+	j := clock.Judge(in)
 	v, transitions := m.gate.Step(r.Mono, j)
 	for _, t := range transitions {
 		m.do(GateTransition{t})
@@ -446,7 +450,13 @@ func (m *Machine) stale(r Reading, j clock.Judgement) bool {
 }
 
 func (m *Machine) opinions(r Reading) []clock.Opinion {
-	return m.estimates.Opinions(m.voters, r.Clocks.Raw, r.Clocks.Issuing)
+	out := m.estimates.Opinions(m.voters, r.Clocks.Raw, r.Clocks.Issuing)
+	for i, v := range m.voters {
+		if p := m.peers[v.Instance]; p != nil {
+			out[i].Issues = p.last.Status.SID >= 0 && p.last.Status.Verdict == clock.Open
+		}
+	}
+	return out
 }
 
 // PeerVote returns which side of a pending step of the wall clock the peers agree

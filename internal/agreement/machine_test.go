@@ -221,8 +221,24 @@ func TestPeerVote(t *testing.T) {
 		t.Errorf("before all have answered: %v", got)
 	}
 	d.exchange(bob, time.Hour)
-	if got := vote(); got != clock.VoteIssued {
+	if got := vote(); got != clock.VoteNew {
 		t.Errorf("when all have answered: %v", got)
+	}
+	for i, c := range []struct {
+		status Status
+		want   clock.Vote
+	}{
+		{Status{SID: 4}, clock.VoteIssued},
+		{Status{SID: 4, Verdict: clock.Skewed}, clock.VoteNew},
+		{Status{SID: 4, Verdict: clock.Unverified}, clock.VoteNew},
+		{Status{SID: -1}, clock.VoteNew},
+	} {
+		for _, node := range []string{alice, bob} {
+			d.m.peers[node].last.Status = c.status
+		}
+		if got := vote(); got != c.want {
+			t.Errorf("status %d: %v, want %v", i, got, c.want)
+		}
 	}
 	if got := d.m.PeerVote(d.reading()); got != (clock.PeerVote{}) {
 		t.Errorf("without a step: %v", got)

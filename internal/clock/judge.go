@@ -39,6 +39,8 @@ func (f Finding) String() string {
 type Opinion struct {
 	Name string
 	Estimate
+	// Issues: by its newest answer it holds a sid, and its clock lets it issue.
+	Issues bool
 }
 
 // Input is what [Judge] judges by.
@@ -50,6 +52,10 @@ type Input struct {
 	Peers   []Opinion
 	Kernel  Sync          // what our kernel reports
 	MaxSkew time.Duration // T, the distance up to which clocks agree
+
+	// Held is how far our wall clock is ahead of our issuing clock, in a step that is not
+	// followed since it is beyond the limit of steps; 0: there is none.
+	Held time.Duration
 }
 
 // Judgement is a finding and the numbers behind it. The zero value is that of
@@ -102,6 +108,10 @@ type Judgement struct {
 // decide who is wrong: both are split, unless one kernel is synchronized and the other
 // is not, and then the latter's clock is the false one.
 //
+// A peer that issues nothing, and whose clock is where our own wall clock was set beyond the
+// limit of steps, has just started under the time source that we do not follow. It says no
+// more than our wall clock does, and neither agrees nor disagrees.
+//
 // Judge is pure and total: any input has a judgement.
 //
 // Source: docs/DESIGN.md, "Time". The tolerance halved as long as a quorum holds
@@ -116,6 +126,14 @@ func Judge(in Input) Judgement {
 	bounds := append(make([]time.Duration, 0, n), 0) // our own
 	for _, o := range in.Peers {
 		i := o.Issuing
+		if in.started(o) {
+			if o.Fresh {
+				j.Ambiguous++
+			} else {
+				j.Silent++
+			}
+			continue
+		}
 		if i.valid() && !i.Meets(limit) {
 			j.Dissent++
 		}
@@ -159,6 +177,12 @@ func Judge(in Input) Judgement {
 	slices.Sort(j.Disagreeing)
 	slices.Sort(j.Falsetickers)
 	return j
+}
+
+// started reports whether o is that of a process which started with the time that our wall
+// clock has and that we hold against.
+func (in *Input) started(o Opinion) bool {
+	return in.Held > 0 && !o.Issues && o.Issuing.valid() && o.Issuing.Inside(around(int64(in.Held), max(in.MaxSkew, 0)))
 }
 
 func (o *Opinion) usable() bool { return o.Fresh && o.Issuing.valid() }
@@ -208,7 +232,8 @@ func (j *Judgement) tieBreak(ours Sync, peer Opinion) {
 // maxSkew of it and wholly nearer to it than to the other. Our own vote goes with
 // either, as in [Judge]; a candidate is chosen if it alone reaches the quorum of
 // all names registered. If as many issue with the time of stepped, the vote is
-// VoteIssued: not the cluster was set, but our clock alone.
+// VoteIssued: not the cluster was set, but our clock alone. A process that was started
+// since has its clock there and issues nothing: it is no evidence of that.
 func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Vote {
 	if len(peers) == 0 {
 		return VoteAlone
@@ -228,7 +253,7 @@ func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Vote 
 		if o.Wall.Inside(high) {
 			forHigh++
 		}
-		if old < stepped && o.Wall.Inside(high) && o.Issuing.Inside(high) {
+		if old < stepped && o.Issues && o.Wall.Inside(high) && o.Issuing.Inside(high) {
 			issued++
 		}
 	}

@@ -29,13 +29,14 @@ func peers(text string) []clock.Opinion {
 			o.Kernel = clock.Synchronized
 		}
 		w, silent := strings.CutSuffix(strings.TrimRight(w, "!+"), "?")
+		w, idle := strings.CutSuffix(w, "i")
 		w, held := strings.CutSuffix(w, "h")
 		if w != "" {
 			var at, half int64
 			if n, _ := fmt.Sscanf(w, "%d~%d", &at, &half); n < 2 {
 				half = 1
 			}
-			o.Fresh = !silent
+			o.Fresh, o.Issues = !silent, !idle
 			o.Issuing = iv{(at - half) * ms, (at + half) * ms}
 			o.Wall = o.Issuing
 			if held {
@@ -180,6 +181,40 @@ func TestFalsePeerConfirmsNobody(t *testing.T) {
 	}
 }
 
+// TestStartedUnderWrongSource: while a step ahead is held, who issues nothing and has the time
+// of that step neither agrees nor disagrees. A node that issues with it does, and so do those
+// of another time, and all where nothing is held.
+func TestStartedUnderWrongSource(t *testing.T) {
+	const held = 3600000 * time.Millisecond
+	for _, c := range []struct {
+		name  string
+		peers string
+		held  time.Duration
+		want  clock.Finding
+	}{
+		{"1 of 2", "3600002i", held, clock.Unconfirmed},
+		{"1 of 2, which issues", "3600002", held, clock.ClusterSplit},
+		{"1 of 2, and nothing is held", "3600002i", 0, clock.ClusterSplit},
+		{"1 of 2, with another time", "3500000i", held, clock.ClusterSplit},
+		{"1 of 2, too vague to tell", "3600002~300i", held, clock.ClusterSplit},
+		{"1 of 3", "3600002i 3", held, clock.Agreed},
+		{"2 of 3", "3600002i 3600001i", held, clock.Unconfirmed},
+		{"2 of 3, one issues", "3600002i 3600001", held, clock.Unconfirmed},
+		{"2 of 5", "3600002i 3600001i 3 -3", held, clock.Agreed},
+		{"4 of 5", "3600002i 3600001i 3600000i 3600000i", held, clock.Unconfirmed},
+		{"4 of 5, three issue", "3600002i 3600001 3600000 3600000", held, clock.SelfFalse},
+		{"it went silent", "3600002i? 3", held, clock.Agreed},
+	} {
+		j := clock.Judge(clock.Input{Peers: peers(c.peers), MaxSkew: limit, Held: c.held})
+		if j.Finding != c.want || j.Agree+j.Disagree+j.Ambiguous+j.Silent != j.Registered {
+			t.Errorf("%s: %v, want %v: %+v", c.name, j.Finding, c.want, j)
+		}
+	}
+	if j := clock.Judge(clock.Input{Peers: peers("3600002i?"), MaxSkew: limit, Held: held}); j.Dissent != 0 {
+		t.Errorf("silent, it dissents: %+v", j)
+	}
+}
+
 func TestArbitrate(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -193,6 +228,12 @@ func TestArbitrate(t *testing.T) {
 		{"two, the other issues with it", "3600002", 0, 3600000, clock.VoteIssued},
 		{"five, two issue with it", "3600002h 3600001 3600003 3600000h", 0, 3600000, clock.VoteIssued},
 		{"five, one issues with it", "3600002h 3600001 3600003h 3600000h", 0, 3600000, clock.VoteNew},
+		{"1 of 2 restarted", "3600002i", 0, 3600000, clock.VoteNew},
+		{"1 of 3 restarted", "3600002i 3600000h", 0, 3600000, clock.VoteNew},
+		{"2 of 5 restarted", "3600002i 3600001i 3600003h 3600000h", 0, 3600000, clock.VoteNew},
+		{"all others restarted", "3600002i 3600001i 3600003i 3600000i", 0, 3600000, clock.VoteNew},
+		{"scaled from 2 to 3", "3600000h 3600001i", 0, 3600000, clock.VoteNew},
+		{"two of three issue with it, one started", "3600002 3600001 3600003i 3600000h", 0, 3600000, clock.VoteIssued},
 		{"two, for neither", "900000", 0, 3600000, clock.VoteNone},
 		{"two, silent", "?", 0, 3600000, clock.VoteNone},
 		{"three, for the old", "2 -3", 0, 3600000, clock.VoteOld},

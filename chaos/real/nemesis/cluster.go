@@ -46,8 +46,8 @@ func clusterFaults() []Fault {
 			Class: Cluster,
 			Scope: Whole,
 			Smoke: true,
-			About: "a member of gossip, with the key, reports false clocks and a false history: as a registered node, " +
-				"or as each of the others",
+			About: "a member of gossip, with the key, reports false clocks and a false history: " +
+				"as a registered node, or as each of the others",
 			Hold: between(6*time.Second, 7*time.Second),
 			// 0 an hour behind, 1 an hour ahead, 2 oscillating, 3 at random; 4 as the others under
 			// names of its own, 5 as the others when it has said that they left.

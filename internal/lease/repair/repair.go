@@ -146,7 +146,8 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 			"the node then loses the sid at its next extension, "+
 			"uses its confirmed window, and acquires another sid; a worker does the same", sid, holderName(s))
 	case !s.Window.Exists(): // It was never used, and nothing was issued.
-		w = lease.Window{Term: 1, Instance: by.Instance, Node: lease.Operator, Base: v.Era.Value.Floor, Ceil: v.Era.Value.Floor}
+		floor := v.Era.Value.Floor
+		w = lease.Window{Term: 1, Instance: by.Instance, Node: lease.Operator, Base: floor, Ceil: floor}
 	}
 	w.Era, w.State, w.Reason = v.Era.Value.Number, lease.Quarantined, reason
 	w.Nonce, w.Wall = by.Nonce, by.Now
