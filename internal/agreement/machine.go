@@ -375,13 +375,16 @@ func (m *Machine) lapsed(r Reading) []lease.Lapsed {
 }
 
 // partners returns the processes to exchange clocks with, at the addresses that they
-// registered. One that lapsed keeps its last: it may only be cut off from the store.
+// registered. One that lapsed keeps its last: it may only be cut off from the store. Of two
+// at one address only the newer can answer.
 func (m *Machine) partners() (out []Peer) {
-	withGossip := 0
+	withGossip, newest := 0, map[string]int64{}
 	for _, r := range m.members {
 		if !r.NoGossip {
 			withGossip++
 		}
+		addr := m.records[lease.Instance(r.Instance)].Gossip
+		newest[addr] = max(newest[addr], r.Since)
 	}
 	all := len(m.voters) >= withGossip-1
 	for _, r := range m.members {
@@ -394,7 +397,8 @@ func (m *Machine) partners() (out []Peer) {
 			Instance: r.Instance,
 			GRPC:     known.GRPC,
 			Gossip:   known.Gossip,
-			Ask:      all || slices.ContainsFunc(m.voters, func(v clock.Member) bool { return v.Name == r.Name }),
+			Ask: r.Since == newest[known.Gossip] &&
+				(all || slices.ContainsFunc(m.voters, func(v clock.Member) bool { return v.Name == r.Name })),
 		})
 	}
 	return out

@@ -52,6 +52,30 @@ func TestPartners(t *testing.T) {
 	}
 }
 
+// TestOneOfAnAddressIsAsked: a node that restarted at its address is asked, and not the
+// process before it, whose registration has not ended yet.
+func TestOneOfAnAddressIsAsked(t *testing.T) {
+	d := newDesk()
+	s := lease.Status{Listed: true}
+	for i, n := range []string{"z", "old", "new", "other"} {
+		r := lease.Registration{Node: "n", Instance: lease.Instance(n), Gossip: "here", Rev: int64(i)}
+		if n == "other" {
+			r.Gossip = "there"
+		}
+		s.Nodes = append(s.Nodes, r)
+	}
+	got := of[SetPeers](d.m.Step(d.reading(), LeaseChanged{s}))
+	asked := ""
+	for _, p := range got[0].Peers {
+		if p.Ask {
+			asked += p.Instance + " "
+		}
+	}
+	if len(got[0].Peers) != 3 || asked != "new other " {
+		t.Errorf("%s of %+v", asked, got)
+	}
+}
+
 // TestLapsedKeepAddress: a node that is cut off from the store, and whose registration ended,
 // is asked where it had registered as long as it counts, and then forgotten. One that this
 // process never saw registered has no address: it is silent.
