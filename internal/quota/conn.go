@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
 	"sync"
@@ -21,19 +22,26 @@ type Conn struct {
 	tokens  atomic.Int64
 	calls   atomic.Int64 // Only valid calls count.
 	held    atomic.Int64 // bytes
-	queued  atomic.Int64 // answers: see Queue
-	noticed atomic.Int64 // This many of queued are accounted for in held.
+	unread  atomic.Int64 // bytes of answers: see Answer
+	noticed atomic.Int64 // This many of unread are accounted for in held.
+	taken   atomic.Int64 // answers that are unread no more
 	streams atomic.Int64 // see OpenStream
+	waiting atomic.Bool  // A call waits for room.
 	wake    atomic.Bool  // a deadline was set: see wait
 	paid    atomic.Bool  // for itself
 	unknown atomic.Bool  // it paid as that of a source without a valid call
 
-	left  bool  // guarded by Quota.mu, as are the next two
+	left  bool  // guarded by Quota.mu, as are the next four
 	seen  int64 // calls at the last sweep
+	read  int64 // taken at the last sweep
 	still int   // sweeps since calls changed
+	stuck int   // sweeps since calls or taken changed
 
-	mu     sync.Mutex // guards the next one, and held once it is set
+	goAway func() // asks the client to leave; nil: its protocol cannot
+
+	mu     sync.Mutex // guards the next two, and held once closed is set
 	closed bool
+	room   chan struct{} // closed when there may be room for an answer; nil: nobody waits
 	done   chan struct{} // closed by Close
 }
 
@@ -85,23 +93,93 @@ func (c *Conn) Hold(n int64) {
 	open := !c.closed
 	c.mu.Unlock()
 	if open {
-		c.listener.quota.add(n)
+		c.listener.quota.add(c.source, n)
 	}
 }
 
-// Queue adds to the answers of streams that wait to be sent.
-func (c *Conn) Queue(n int64) {
+// maxUnread is how many bytes of answers a connection may hold that its client has not
+// read. One answer alone may be larger.
+const maxUnread = 2 << 20
+
+// Answer counts n bytes of an answer that the transport is to hold until the client reads
+// them. Took must follow with as many. It waits while the client has not read what it was
+// sent before, and counts nothing if ctx ends, whose error it returns then, or the connection.
+func (c *Conn) Answer(ctx context.Context, n int64) error {
+	if c == nil {
+		return nil
+	}
+	for {
+		switch now := c.unread.Load(); {
+		case now > 0 && now+n > maxUnread:
+			if err := c.waitForRoom(ctx, n); err != nil {
+				return err
+			}
+		case c.unread.CompareAndSwap(now, now+n):
+			c.notice()
+			return nil
+		}
+	}
+}
+
+// waitForRoom returns when there may be room for an answer of n bytes.
+func (c *Conn) waitForRoom(ctx context.Context, n int64) error {
+	c.mu.Lock()
+	if c.room == nil {
+		c.room = make(chan struct{})
+	}
+	room := c.room
+	c.waiting.Store(true)
+	c.mu.Unlock()
+	if now := c.unread.Load(); now == 0 || now+n <= maxUnread {
+		return nil
+	}
+	select {
+	case <-room:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.done:
+		return net.ErrClosed
+	}
+}
+
+// More adds n bytes to those of an answer, however many there are. Took must follow.
+func (c *Conn) More(n int64) {
+	if c != nil {
+		c.unread.Add(n)
+		c.notice()
+	}
+}
+
+// Took takes off n bytes of answers which the transport holds no longer.
+func (c *Conn) Took(n int64) {
 	if c == nil {
 		return
 	}
-	now, noticed := c.queued.Add(n), c.noticed.Load()
-	if now < 0 { // answers of other calls were sent
-		now = 0
-		c.queued.Store(0)
+	c.unread.Add(-n)
+	c.taken.Add(1)
+	c.notice()
+	if c.waiting.Load() {
+		c.mu.Lock()
+		c.waiting.Store(false)
+		if c.room != nil {
+			close(c.room)
+			c.room = nil
+		}
+		c.mu.Unlock()
 	}
-	if change := now - noticed; (change >= answerStep || change <= -answerStep) &&
-		c.noticed.CompareAndSwap(noticed, now) {
-		c.Hold(change * answerBytes)
+}
+
+// notice accounts for unread answers in what the connection holds, unless the change is
+// little.
+func (c *Conn) notice() {
+	for {
+		now, noticed := c.unread.Load(), c.noticed.Load()
+		if change := now - noticed; change < step && change > -step {
+			return
+		} else if c.noticed.CompareAndSwap(noticed, now) {
+			c.Hold(change)
+		}
 	}
 }
 
@@ -208,12 +286,27 @@ func (c *Conn) Close() error {
 	if first {
 		close(c.done)
 		q := c.listener.quota
-		q.add(-held)
+		q.add(c.source, -held)
 		q.mu.Lock()
 		q.leave(c)
 		q.mu.Unlock()
 	}
 	return c.Conn.Close()
+}
+
+// makeRoom ends the connection, since another one needs its place. A client whose protocol
+// can say so is asked to leave first, and has until the sweep after next.
+func (c *Conn) makeRoom() {
+	if c.calls.Load() == 0 || c.goAway == nil { // goAway is set before the first call
+		c.end(Room)
+		return
+	}
+	c.listener.closed[Room].Add(1)
+	q := c.listener.quota
+	q.mu.Lock()
+	q.leaving = append(q.leaving, c)
+	q.mu.Unlock()
+	go c.goAway() // Close ends it, if the client does not read.
 }
 
 // end closes the connection for a cause.

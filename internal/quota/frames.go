@@ -33,13 +33,32 @@ const (
 // HTTP/2 as a server. The frames that pass are counted: those of the client cost
 // tokens, and open calls hold memory until their last frame is written.
 func (c *Conn) Frames(nc net.Conn) net.Conn {
-	return &framed{Conn: nc, c: c, calls: map[uint32]*call{}, in: reader{skip: preface}}
+	f := &framed{Conn: nc, c: c, calls: map[uint32]*call{}, in: reader{skip: preface}}
+	c.goAway = f.goAway
+	return f
 }
+
+// goAway asks the client to open no further call on the connection, and to end it.
+func (f *framed) goAway() {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.mu.Lock()
+	between := f.out.skip == 0 && f.out.have == 0
+	f.mu.Unlock()
+	if between {
+		_, _ = f.Conn.Write(goAwayFrame)
+	}
+}
+
+// goAwayFrame is a GOAWAY frame without an error: all calls that were opened are served.
+var goAwayFrame = []byte{0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0}
 
 // framed is a connection whose frames are counted.
 type framed struct {
 	net.Conn
 	c *Conn
+
+	writing sync.Mutex // held for each write; locked before mu
 
 	mu       sync.Mutex // guards all below
 	in       reader
@@ -84,14 +103,15 @@ func (f *framed) Read(b []byte) (int, error) {
 
 // Write writes, and counts the frames of the server.
 func (f *framed) Write(b []byte) (int, error) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
 	n, err := f.Conn.Write(b)
 	if n > 0 {
 		f.mu.Lock()
-		answers := f.send(b[:n])
+		f.send(b[:n])
 		change := f.change()
 		f.mu.Unlock()
 		f.c.Hold(change)
-		f.c.Queue(-answers)
 	}
 	return n, err
 }
@@ -128,15 +148,12 @@ func (f *framed) receive(b []byte) (cost int64) {
 	}
 }
 
-// send counts what the server sent, and returns the number of answers; f.mu is held.
-func (f *framed) send(b []byte) (answers int64) {
+// send counts what the server sent; f.mu is held.
+func (f *framed) send(b []byte) {
 	for {
 		h, rest, ok := f.out.next(b)
 		if !ok {
-			return answers
-		}
-		if h.kind == typeData {
-			answers++
+			return
 		}
 		f.sent(h)
 		b = rest

@@ -37,10 +37,10 @@ type Cause uint8
 
 // The causes.
 const (
-	Room    Cause = iota // a new connection needed the place, and no call had been valid
+	Room    Cause = iota // a new connection needed the place, and this had no valid call, or was idle
 	Silent               // no call had been valid for a minute
-	Memory               // the limit of memory was exceeded, and this held unfinished calls
-	Stalled              // unfinished calls, and no valid one for 10 seconds
+	Memory               // a limit of memory was exceeded, and this held unfinished calls or unread answers
+	Stalled              // unfinished calls or unread answers, and no valid call or reader for 10 seconds
 	numCauses
 )
 
@@ -116,11 +116,13 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 	switch {
 	case l.cfg.Prompt && !s.open(now) && !s.local:
 	case l.cfg.PerSource > 0 && s.conns[l] >= l.cfg.PerSource:
-		victim = q.oldest(l, s, now)
+		victim = q.spare(l, s, s, now)
 	case l.cfg.Connections > 0 && l.open >= places:
-		victim = q.oldest(l, nil, now)
+		victim = q.spare(l, nil, s, now)
+	case q.cfg.Memory > 0 && s.held.Load()+connBytes > q.share() && !l.cfg.Prompt:
+		victim = q.spare(nil, s, s, now)
 	case q.cfg.Memory > 0 && q.held.Load()+connBytes > memory && !l.cfg.Prompt:
-		victim = q.oldest(nil, nil, now)
+		victim = q.spare(nil, nil, s, now)
 	default:
 		crowded = false
 	}
@@ -147,10 +149,23 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 	q.conns = append(q.conns, c)
 	q.mu.Unlock()
 	if victim != nil {
-		victim.end(Room)
+		victim.makeRoom()
 	}
-	q.add(connBytes)
+	q.add(s, connBytes)
 	return c
+}
+
+// spare returns the connection that makes room for one from a source, or nil: of a listener
+// and of a source, unless these are nil. It is the oldest without a valid call; else one that
+// is idle. q.mu is held.
+func (q *Quota) spare(l *Listener, of, forSource *source, now clock.Mono) *Conn {
+	if c := q.oldest(l, of, now); c != nil {
+		return c
+	}
+	if l != nil && l.cfg.Prompt {
+		return q.idlest(l, of, forSource, 0, 0)
+	}
+	return q.idlest(l, of, forSource, idleSweeps, streamSweeps)
 }
 
 // oldest returns the oldest connection on which no call was valid, or nil if it is within
@@ -166,4 +181,40 @@ func (q *Quota) oldest(l *Listener, s *source, now clock.Mono) *Conn {
 		return c
 	}
 	return nil
+}
+
+// idlest returns the connection with the longest time since a valid call, of the source that
+// has most of what is scarce and has one: places of l, or if that is nil memory. Those within idle sweeps
+// of a call are left alone, and with open streams those within streams sweeps. A source makes
+// no room for one that has more than it has. q.mu is held.
+func (q *Quota) idlest(l *Listener, of, forSource *source, idle, streams int) *Conn {
+	has := func(s *source) int64 {
+		if l != nil {
+			return int64(s.conns[l])
+		}
+		return s.held.Load()
+	}
+	best := map[*source]*Conn{}
+	for _, c := range q.conns {
+		least := idle
+		if c.streams.Load() > 0 {
+			least = streams
+		}
+		if c.left || l != nil && c.listener != l || of != nil && c.source != of || c.still < least {
+			continue
+		}
+		if b := best[c.source]; b == nil || c.still > b.still {
+			best[c.source] = c
+		}
+	}
+	var from *source
+	for s := range best {
+		if s != forSource && has(s) <= has(forSource) {
+			continue
+		}
+		if from == nil || has(s) > has(from) {
+			from = s
+		}
+	}
+	return best[from]
 }

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -15,8 +16,8 @@ import (
 
 // Costs in tokens, and what a source has.
 const (
-	// CostFrame is of each 512 bytes of a frame of HTTP/2, and of a request that is
-	// answered from memory.
+	// CostFrame is of each 512 bytes of a frame of HTTP/2, and of a Redis command and its
+	// answer.
 	CostFrame = 1
 	// CostFailure is of a login that failed.
 	CostFailure = 20
@@ -56,13 +57,13 @@ const (
 	connBytes = 48 << 10
 	// unfinished is the minimum that calls of a connection hold to be shed for.
 	unfinished = 16 << 10
-	// answerBytes is what an answer of a stream holds until it is sent.
-	answerBytes = 400
-	// answerStep is the change of the number of such answers that a connection notices.
-	answerStep = 32
 	// step is the change of the bytes of its calls that a connection notices.
 	step = 8 << 10
 )
+
+// shares is how many sources fill the memory: one source may hold one part, on all ports
+// together.
+const shares = 4
 
 // Times, in sweeps of a second.
 const (
@@ -70,6 +71,8 @@ const (
 	silentSweeps = 60 // until a connection without a valid call is closed
 	stallSweeps  = 10 // until one with unfinished calls and no valid one is closed
 	sourceSweeps = 60 // until a source without connections is forgotten
+	idleSweeps   = 10 // until a connection without a valid call may make room
+	streamSweeps = 60 // until such a one with open streams may
 )
 
 // How often a connection without tokens asks its source: less and less often, so that
@@ -96,6 +99,8 @@ type Quota struct {
 	sources map[netip.Prefix]*source
 	conns   []*Conn // in the order in which they were opened
 	gone    int     // This many of conns are closed already.
+	leaving []*Conn // They were asked to leave since the last sweep.
+	asked   []*Conn // They were asked before that.
 
 	unknownMu sync.Mutex // guards the next one; locked before that of a source
 	unknown   bucket     // connections of sources without a valid call
@@ -117,6 +122,7 @@ func (q *Quota) Held() (held, limit int64) { return q.held.Load(), q.cfg.Memory 
 type source struct {
 	conns  map[*Listener]int // open; guarded by Quota.mu
 	idle   int               // sweeps without a connection; guarded by Quota.mu
+	held   atomic.Int64      // bytes of all its connections
 	local  bool              // loopback
 	proven atomic.Bool       // a call was valid
 
@@ -210,32 +216,72 @@ func (q *Quota) sourceOf(a net.Addr) *source {
 	return s
 }
 
-// add adds to the bytes held, and sheds connections above the limit.
-func (q *Quota) add(n int64) {
-	if sum := q.held.Add(n); n > 0 && q.cfg.Memory > 0 && sum > q.cfg.Memory {
-		q.shed()
+// share returns the bytes that one source may hold.
+func (q *Quota) share() int64 { return q.cfg.Memory / shares }
+
+// add adds to the bytes that a source holds, and sheds connections above the limits.
+func (q *Quota) add(s *source, n int64) {
+	own, all := s.held.Add(n), q.held.Add(n)
+	if n > 0 && q.cfg.Memory > 0 && (own > q.share() || all > q.cfg.Memory) {
+		q.shed(s)
 	}
 }
 
-// shed closes the newest connections that hold unfinished calls until the rest is within
-// the limit.
-func (q *Quota) shed() {
-	over := q.held.Load() - q.cfg.Memory
+// shed closes connections with unfinished calls or unread answers, those that hold most
+// first: of s while it holds more than its share, and of the source that holds most while
+// all hold more than the limit.
+func (q *Quota) shed(s *source) {
 	var closing []*Conn
 	q.mu.Lock()
-	for _, c := range slices.Backward(q.conns) {
-		if over <= 0 {
-			break
+	own, all := s.held.Load()-q.share(), q.held.Load()-q.cfg.Memory
+	held, large := q.large()
+	for own > 0 || all > 0 {
+		from := s
+		if own <= 0 {
+			for other, of := range large {
+				if len(of) > 0 && (held[other] > held[from] || len(large[from]) == 0) {
+					from = other
+				}
+			}
 		}
-		if n := c.held.Load(); !c.left && n >= connBytes+unfinished {
-			over -= n
-			closing = append(closing, c)
+		if len(large[from]) == 0 {
+			if own <= 0 {
+				break
+			}
+			own = 0
+			continue
 		}
+		c := large[from][0]
+		large[from] = large[from][1:]
+		n := c.held.Load()
+		held[from], all = held[from]-n, all-n
+		if from == s {
+			own -= n
+		}
+		q.leave(c)
+		closing = append(closing, c)
 	}
 	q.mu.Unlock()
 	for _, c := range closing {
 		c.end(Memory)
 	}
+}
+
+// large returns what each source holds, and its connections with unfinished calls or unread
+// answers, those that hold most first; q.mu is held.
+func (q *Quota) large() (held map[*source]int64, conns map[*source][]*Conn) {
+	held, conns = map[*source]int64{}, map[*source][]*Conn{}
+	size := map[*Conn]int64{} // sorted by what does not change meanwhile
+	for _, c := range q.conns {
+		if n := c.held.Load(); !c.left && n >= connBytes+unfinished {
+			size[c], conns[c.source] = n, append(conns[c.source], c)
+		}
+	}
+	for s, of := range conns {
+		held[s] = s.held.Load()
+		slices.SortFunc(of, func(a, b *Conn) int { return cmp.Compare(size[b], size[a]) })
+	}
+	return held, conns
 }
 
 // Run closes connections that are silent or stalled, until ctx ends, and returns nil
@@ -257,17 +303,22 @@ func (q *Quota) Run(ctx context.Context) error {
 func (q *Quota) sweep() {
 	var silent, stalled []*Conn
 	q.mu.Lock()
+	asked := q.asked
+	q.asked, q.leaving = q.leaving, nil
 	for _, c := range q.conns {
 		if c.left {
 			continue
 		}
-		if calls := c.calls.Load(); calls != c.seen {
-			c.seen, c.still = calls, 0
-			continue
-		}
 		c.still++
+		c.stuck++
+		if taken := c.taken.Load(); taken != c.read {
+			c.read, c.stuck = taken, 0
+		}
+		if calls := c.calls.Load(); calls != c.seen {
+			c.seen, c.still, c.stuck = calls, 0, 0
+		}
 		switch {
-		case c.still > stallSweeps && c.held.Load() >= connBytes+unfinished:
+		case c.stuck > stallSweeps && c.held.Load() >= connBytes+unfinished:
 			stalled = append(stalled, c)
 		case c.still > silentSweeps && c.seen == 0 && c.listener.cfg.CloseSilent:
 			silent = append(silent, c)
@@ -281,6 +332,9 @@ func (q *Quota) sweep() {
 		}
 	}
 	q.mu.Unlock()
+	for _, c := range asked {
+		_ = c.Close()
+	}
 	for _, c := range silent {
 		c.end(Silent)
 	}

@@ -2,7 +2,9 @@ package quota
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -134,36 +136,227 @@ func TestClosedConnectionsGiveAllBack(t *testing.T) {
 	}
 }
 
-// TestNewestAreShed: above the limit the newest connections with unfinished calls are
-// closed, and those without any stay.
-func TestNewestAreShed(t *testing.T) {
-	r := newRig(Config{Memory: 4 << 20})
+// TestLargestAreShed: a source above its share loses the connections with the most unfinished
+// calls and unread answers, and those of others stay. Above the limit of all, the source that
+// holds most does.
+func TestLargestAreShed(t *testing.T) {
+	const mib = 1 << 20
+	r := newRig(Config{Memory: 16 * mib})
 	l := r.Listen(nil, ListenerConfig{})
-	quiet := dial(l, "10.0.0.1")
-	quiet.Valid()
-	old := dial(l, "10.0.0.2")
-	old.Hold(1 << 20)
+	honest := dial(l, "10.0.0.1")
+	honest.Valid()
+	honest.Hold(mib / 2)
+	small := dial(l, "10.0.0.3")
+	small.Valid()
+	small.Hold(unfinished)
 	var flood []*Conn
-	for range 10 {
+	for i := range 10 {
 		c := dial(l, "10.0.0.3")
-		c.Hold(1 << 20)
+		c.Valid()
+		c.More(int64(i+2) * mib / 4)
 		flood = append(flood, c)
 	}
-	if held, _ := r.Held(); held > 4<<20 {
+	if n := flood[0].source.held.Load(); n > 4*mib || n < 2*mib {
+		t.Errorf("a source holds %d of %d bytes", n, 4*mib)
+	}
+	if isClosed(honest) || isClosed(small) || isClosed(flood[0]) || !isClosed(flood[9]) {
+		t.Error("not the largest were closed")
+	}
+	for i := range 10 {
+		c := dial(l, fmt.Sprintf("10.0.1.%d", i))
+		c.More(7 * mib / 4)
+	}
+	if held, _ := r.Held(); held > 16*mib || held < 12*mib {
 		t.Errorf("%d bytes are held", held)
 	}
-	if isClosed(quiet) || isClosed(old) || isClosed(flood[0]) || !isClosed(flood[9]) {
-		t.Error("not the newest were closed")
+	if isClosed(honest) || isClosed(small) {
+		t.Error("a connection of a source that holds little was closed")
 	}
-	// Where all connections had valid calls and no unfinished ones, the newest is refused.
-	for range 100 {
-		if c := dial(l, "10.0.0.4"); c != nil {
+}
+
+// TestIdleMakeRoom: idle connections of a source make room for others of it at its share of
+// the memory, and for those of other sources at the limit; those that work do not.
+func TestIdleMakeRoom(t *testing.T) {
+	r := newRig(Config{Memory: 64 * connBytes})
+	grpc, http := r.Listen(nil, ListenerConfig{}), r.Listen(nil, ListenerConfig{})
+	called := func(l *Listener, from string) *Conn {
+		c := dial(l, from)
+		if c != nil {
 			c.Valid()
 		}
+		return c
 	}
-	if held, _ := r.Held(); held > 4<<20 || l.Stats().Refused == 0 || isClosed(quiet) {
-		t.Errorf("%d bytes, %d refused", held, l.Stats().Refused)
+	busy := called(grpc, "10.0.0.1")
+	var idle []*Conn
+	for i := range 15 {
+		idle = append(idle, called([]*Listener{grpc, http}[i%2], "10.0.0.1"))
 	}
+	if called(http, "10.0.0.1") != nil {
+		t.Error("a source got more than its share on two ports together")
+	}
+	for range idleSweeps {
+		r.sweep()
+		busy.Valid()
+	}
+	r.sweep()
+	if called(http, "10.0.0.1") == nil || isClosed(busy) || !isClosed(idle[0]) {
+		t.Error("the idlest connection of a source did not make room")
+	}
+	for i := range 3 {
+		for range 16 {
+			if called(grpc, fmt.Sprintf("10.0.0.%d", i+2)) == nil {
+				t.Fatal("refused within the share")
+			}
+		}
+	}
+	for range idleSweeps + 1 {
+		busy.Valid()
+		r.sweep()
+	}
+	for i := range 8 {
+		c := called(grpc, "10.0.0.9")
+		if c == nil {
+			t.Fatalf("connection %d of a source that holds little got no place", i)
+		}
+		r.sweep() // It stays within idleSweeps.
+	}
+	if held, _ := r.Held(); held > 64*connBytes || isClosed(busy) {
+		t.Errorf("%d bytes are held, closed %v", held, isClosed(busy))
+	}
+}
+
+// TestStreamsAreNoIdleConnections: a connection with an open stream makes room only after a
+// minute without a call.
+func TestStreamsAreNoIdleConnections(t *testing.T) {
+	r := newRig(Config{Memory: 64 * connBytes})
+	l := r.Listen(nil, ListenerConfig{})
+	for range 16 {
+		c := dial(l, "10.0.0.1")
+		c.Valid()
+		c.OpenStream(16)
+	}
+	for range streamSweeps - 1 {
+		r.sweep()
+	}
+	if dial(l, "10.0.0.1") != nil {
+		t.Error("a connection with a stream made room")
+	}
+	r.sweep()
+	r.sweep()
+	if dial(l, "10.0.0.1") == nil {
+		t.Error("a connection with a stream keeps its place forever")
+	}
+}
+
+// TestProbesHavePlaces: at a listener for probes, a source with few connections gets a place
+// from the one with most, which all work.
+func TestProbesHavePlaces(t *testing.T) {
+	r := newRig(Config{})
+	l := r.Listen(nil, ListenerConfig{Connections: 64, PerSource: 16, Prompt: true})
+	var all []*Conn
+	for i := range 64 {
+		c := dial(l, fmt.Sprintf("10.0.0.%d", i%4))
+		if c == nil {
+			continue // An eighth is kept for sources with valid calls.
+		}
+		c.Valid()
+		all = append(all, c)
+	}
+	for _, from := range []string{"127.0.0.1", "10.0.0.9"} {
+		for range 5 {
+			for _, c := range all {
+				c.Valid()
+			}
+			r.sweep()
+			c := dial(l, from)
+			if c == nil {
+				t.Fatalf("a probe from %s got no place", from)
+			}
+			c.Valid()
+			_ = c.Close()
+		}
+	}
+}
+
+// TestClientsAreAskedToLeave: a client of HTTP/2 whose idle connection makes room gets a
+// GOAWAY frame first.
+func TestClientsAreAskedToLeave(t *testing.T) {
+	r := newRig(Config{Memory: 64 * connBytes})
+	l := r.Listen(nil, ListenerConfig{})
+	wrote := make(chan []byte, 1)
+	for range 16 {
+		c := dial(l, "10.0.0.1")
+		c.Frames(written{c, wrote})
+		c.Valid()
+	}
+	for range idleSweeps + 1 {
+		r.sweep()
+	}
+	first := r.conns[0]
+	if dial(l, "10.0.0.1") == nil {
+		t.Fatal("no connection made room")
+	}
+	if b := <-wrote; !bytes.Equal(b, goAwayFrame) || isClosed(first) {
+		t.Errorf("%v was written, closed %v", b, isClosed(first))
+	}
+	r.sweep()
+	if r.sweep(); !isClosed(first) {
+		t.Error("it stays open")
+	}
+	if held, _ := r.Held(); held != 16*connBytes {
+		t.Errorf("%d bytes are held", held)
+	}
+}
+
+// written passes on what is written.
+type written struct {
+	net.Conn
+	to chan []byte
+}
+
+func (w written) Write(b []byte) (int, error) {
+	w.to <- bytes.Clone(b)
+	return len(b), nil
+}
+
+// TestAnswersWaitForRoom: an answer is made when the client has read enough of those before,
+// and a large one alone.
+func TestAnswersWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(Config{})
+		c := dial(r.Listen(nil, ListenerConfig{}), "10.0.0.1")
+		var made atomic.Int64
+		for range 5 {
+			go func() {
+				if c.Answer(t.Context(), maxUnread/2) == nil {
+					made.Add(1)
+				}
+			}()
+		}
+		for want := int64(2); want <= 5; want++ {
+			synctest.Wait()
+			if n := made.Load(); n != want || c.held.Load() > connBytes+maxUnread {
+				t.Fatalf("%d answers hold %d bytes", n, c.held.Load())
+			}
+			c.Took(maxUnread / 2)
+		}
+		c.Took(maxUnread / 2)
+		if err := c.Answer(t.Context(), 10*maxUnread); err != nil || c.held.Load() != connBytes+10*maxUnread {
+			t.Errorf("one large answer: %v, %d held", err, c.held.Load())
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := c.Answer(ended, 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("a call that was given up: %v", err)
+		}
+		go func() { _ = c.Close() }()
+		if err := c.Answer(t.Context(), 1); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("a closed connection: %v", err)
+		}
+		if held, _ := r.Held(); held != 0 {
+			t.Errorf("%d bytes are held", held)
+		}
+	})
 }
 
 func TestSweep(t *testing.T) {
@@ -174,15 +367,22 @@ func TestSweep(t *testing.T) {
 	used.Hold(2 * unfinished)
 	stalled.Valid()
 	stalled.Hold(2 * unfinished)
+	reading := dial(l, "10.0.0.1")
+	reading.Valid()
+	reading.More(100 * unfinished)
 	for i := range silentSweeps + 1 {
 		used.Valid()
+		if i%stallSweeps == 0 {
+			reading.Took(unfinished)
+		}
 		if isClosed(silent) || i < stallSweeps && isClosed(stalled) {
 			t.Fatalf("closed after %d sweeps", i)
 		}
 		r.sweep()
 	}
-	if !isClosed(silent) || !isClosed(stalled) || isClosed(used) {
-		t.Errorf("silent %v, stalled %v, used %v", isClosed(silent), isClosed(stalled), isClosed(used))
+	if !isClosed(silent) || !isClosed(stalled) || isClosed(used) || isClosed(reading) {
+		t.Errorf("silent %v, stalled %v, used %v, reading %v", isClosed(silent), isClosed(stalled), isClosed(used),
+			isClosed(reading))
 	}
 }
 
@@ -425,12 +625,10 @@ func BenchmarkFrames(b *testing.B) {
 				c.Hold(change)
 				c.Valid()
 				f.mu.Lock()
-				answers := f.send(out)
+				f.send(out)
 				change = f.change()
 				f.mu.Unlock()
 				c.Hold(change)
-				c.Queue(1)
-				c.Queue(-answers)
 			}
 		})
 	}

@@ -39,6 +39,9 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *Response:
 		b = m.append(make([]byte, 0, m.size()))
+		if m.Wrap != nil {
+			return mem.BufferSlice{m.Wrap(b)}, nil
+		}
 	case *pb.AllocateStreamRequest:
 		q := m.GetRequest() // The client's own: it has no unknown fields.
 		if q == nil || len(m.ProtoReflect().GetUnknown()) > 0 {
@@ -222,6 +225,7 @@ type Response struct {
 	Sequence int64
 	Block    Block
 	Constant *ConstantFields
+	Wrap     func(mem.SliceBuffer) mem.Buffer // makes what the transport holds; nil: the bytes
 }
 
 // Block is what a response says of its IDs. It has the fields of gen.Block, so that the one

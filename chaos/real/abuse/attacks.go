@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -75,6 +76,42 @@ var attacks = []attack{
 		run: conns(30, streamUnread),
 	},
 	{
+		name:  "streams-unread",
+		sends: "40 connections, each with 250 ID streams of which 16 are served, whose windows are ignored",
+		run:   conns(40, streamsUnread),
+	},
+	{
+		name:  "texts-unread",
+		short: true,
+		sends: "30 connections, each with 100 calls for 10,000 texts whose answers are not read",
+		run:   conns(30, textsUnread(0)),
+	},
+	{
+		name:  "texts-unread-paid",
+		sends: "the same, with 20 valid calls for each of them",
+		run:   conns(30, textsUnread(20)),
+	},
+	{
+		name:  "reflection-unread",
+		sends: "30 connections, each with 100 streams of reflection whose answers are not read",
+		run:   conns(30, reflectionUnread),
+	},
+	{
+		name:  "cluster-unread",
+		sends: "30 gRPC connections, each with 100 calls for the cluster of 2,040 nodes whose answers are not read",
+		run:   crowded(conns(30, clusterUnread)),
+	},
+	{
+		name:  "cluster-unread-http",
+		sends: "1,000 HTTP connections that ask for the cluster of 2,040 nodes and do not read the answer",
+		run:   crowded(conns(1000, clusterUnreadHTTP)),
+	},
+	{
+		name:  "watch-unread",
+		sends: "60 gRPC connections, each with 16 streams of events whose answers are not read, of 2,040 nodes",
+		run:   crowded(conns(60, watchUnread)),
+	},
+	{
 		name:  "http2-bodies",
 		short: true,
 		sends: "200 HTTP/2 connections, each with 250 bodies begun and not ended, without a token",
@@ -123,6 +160,22 @@ var attacks = []attack{
 		run:   conns(8, headerBombs),
 	},
 
+	{
+		name:  "right-auth",
+		short: true,
+		sends: "pipelined AUTH with a right token on 8 RESP connections, of a node with 1,000 tokens",
+		run:   conns(8, secure(toRESP, rightAuth)),
+	},
+	{
+		name:  "resp-pings",
+		sends: "pipelined PING of a caller with a token on 8 RESP connections",
+		run:   conns(8, secure(toRESP, afterAuth("PING\r\n"))),
+	},
+	{
+		name:  "resp-info",
+		sends: "pipelined INFO of a caller with a token on 8 RESP connections",
+		run:   conns(8, secure(toRESP, afterAuth("INFO\r\n"))),
+	},
 	{
 		name:  "wrong-auth",
 		short: true,
@@ -177,6 +230,25 @@ var attacks = []attack{
 		sends:   "5,000 connections to the gRPC port as above, from 200 addresses",
 		sources: 200,
 		run:     conns(5000, slots(toGRPC)),
+	},
+	{
+		name:    "slots-valid",
+		short:   true,
+		sends:   "4,096 connections to the gRPC and HTTP ports from 2 addresses, with one valid call on each",
+		sources: 2,
+		run:     conns(4096, slotsValid),
+	},
+	{
+		name:    "admin-pages",
+		short:   true,
+		sends:   "256 live pages on the admin port, from 4 addresses",
+		sources: 4,
+		run:     conns(256, plain(toAdmin, livePage("/console/feed"))),
+	},
+	{
+		name:  "events-all",
+		sends: "1,024 streams of events by HTTP of one caller",
+		run:   conns(1024, secure(toHTTP, livePage("/v1/events"), "http/1.1")),
 	},
 	{
 		name:  "half-open",
@@ -357,6 +429,171 @@ var streamUnread = onH2(toGRPC, true, func(c *h2) error {
 	})
 })
 
+// pressed is onH2 with windows of 0: no part of an answer is taken.
+func pressed(f func(*h2) error) func(*attacker, context.Context) error {
+	return func(a *attacker, ctx context.Context) error {
+		c, err := a.h2To(ctx, a.GRPC, true, http2.Setting{ID: http2.SettingInitialWindowSize})
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		if err := f(c); err != nil {
+			return err
+		}
+		for c.room() == nil {
+		}
+		return c.fail(ctx.Err())
+	}
+}
+
+// unary makes a call with a message, which is empty if it is nil.
+func (c *h2) unary(path, token string, message []byte) (id uint32, err error) {
+	if id, err = c.callPath(path, token); err != nil {
+		return 0, err
+	}
+	b := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	return id, c.do(func(fr *http2.Framer) error { return errors.Join(fr.WriteData(id, true, b), c.w.Flush()) })
+}
+
+// Paths of methods.
+const (
+	allocate = "/allocator.v1.AllocatorService/Allocate"
+	cluster  = "/allocator.v1.AdminService/GetCluster"
+	watch    = "/allocator.v1.AdminService/WatchEvents"
+	reflect  = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+)
+
+// textsUnread asks for texts, with valid calls for one ID before each.
+func textsUnread(paid int) func(*attacker, context.Context) error {
+	return pressed(func(c *h2) error {
+		for range 100 {
+			for range paid {
+				id, err := c.unary(allocate, c.a.Token, []byte{0x08, 1})
+				if err == nil {
+					err = c.do(func(fr *http2.Framer) error { return fr.WriteWindowUpdate(id, 1000) })
+				}
+				if err != nil {
+					return err
+				}
+			}
+			// count: 10,000, form: FORM_UUID
+			if _, err := c.unary(allocate, c.a.Token, []byte{0x08, 0x90, 0x4e, 0x18, 4}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+var clusterUnread = pressed(func(c *h2) error {
+	for range 100 {
+		if _, err := c.unary(cluster, c.a.Reader, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+})
+
+var watchUnread = pressed(func(c *h2) error {
+	for range 16 {
+		if _, err := c.unary(watch, c.a.Reader, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+})
+
+var reflectionUnread = pressed(func(c *h2) error {
+	symbol := "allocator.v1.AllocatorService"
+	m := append([]byte{0x22, byte(len(symbol))}, symbol...) // file_containing_symbol
+	one := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...)
+	for range 100 {
+		id, err := c.callPath(reflect, c.a.Reader)
+		if err != nil {
+			return err
+		}
+		if _, err := c.write(id, bytes.Repeat(one, 300)); err != nil {
+			return err
+		}
+	}
+	return c.flush()
+})
+
+// getRequest has a path and a token.
+const getRequest = "GET %s HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\n\r\n"
+
+func clusterUnreadHTTP(a *attacker, ctx context.Context) error {
+	return secure(toHTTP, func(ctx context.Context, a *attacker, conn net.Conn) error {
+		_, err := fmt.Fprintf(conn, getRequest, "/v1/cluster", a.Reader)
+		a.units.Add(1)
+		if err == nil {
+			<-ctx.Done()
+		}
+		return err
+	}, "http/1.1")(a, ctx)
+}
+
+// crowded is an attack on a node that sees 2,040 others.
+func crowded(f func(context.Context, *attacker)) func(context.Context, *attacker) {
+	return func(ctx context.Context, a *attacker) {
+		var both sync.WaitGroup
+		both.Go(func() { register(ctx, a, 2040) })
+		f(ctx, a)
+		both.Wait()
+	}
+}
+
+var streamsUnread = onH2(toGRPC, true, func(c *h2) error {
+	many := bytes.Repeat(request, 1024)
+	var streams []uint32
+	for range 250 {
+		id, err := c.call("AllocateStream", c.a.Token)
+		if err != nil {
+			return err
+		}
+		streams = append(streams, id)
+	}
+	return c.sendAll(streams, func(id uint32) (int, error) {
+		err := c.do(func(fr *http2.Framer) error { return fr.WriteData(id, false, many) })
+		return len(many), err
+	})
+})
+
+// livePage follows a stream of events and reads it.
+func livePage(path string) func(context.Context, *attacker, net.Conn) error {
+	return func(ctx context.Context, a *attacker, conn net.Conn) error {
+		_, err := fmt.Fprintf(conn, getRequest, path, a.Reader)
+		a.units.Add(1)
+		if err == nil {
+			err = hold(ctx, conn)
+		}
+		return err
+	}
+}
+
+// slotsValid makes one valid call on a connection, and keeps it.
+func slotsValid(a *attacker, ctx context.Context) error {
+	if a.next.Load()/int64(a.sources)%2 == 0 {
+		return onH2(toGRPC, true, func(c *h2) error {
+			if _, err := c.unary(allocate, c.a.Token, []byte{0x08, 1}); err != nil {
+				return err
+			}
+			for c.room() == nil {
+			}
+			return c.fail(ctx.Err())
+		})(a, ctx)
+	}
+	return secure(toHTTP, func(ctx context.Context, a *attacker, conn net.Conn) error {
+		_, err := fmt.Fprintf(conn, "POST /v1/ids HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\n"+
+			"Content-Length: 0\r\n\r\n", a.Token)
+		a.units.Add(1)
+		if err == nil {
+			err = hold(ctx, conn)
+		}
+		return err
+	}, "http/1.1")(a, ctx)
+}
+
 var http2Bodies = onH2(toHTTP, true, func(c *h2) error {
 	var streams []uint32
 	for range 250 {
@@ -455,6 +692,20 @@ func repeat(request string, n int) func(context.Context, *attacker, net.Conn) er
 	}
 }
 
+// afterAuth sends a command of a caller with a token again and again.
+func afterAuth(command string) func(context.Context, *attacker, net.Conn) error {
+	return func(ctx context.Context, a *attacker, conn net.Conn) error {
+		if _, err := fmt.Fprintf(conn, "AUTH %s\r\n", a.Token); err != nil {
+			return err
+		}
+		return repeat(command, 512)(ctx, a, conn)
+	}
+}
+
+func rightAuth(ctx context.Context, a *attacker, conn net.Conn) error {
+	return repeat("AUTH "+a.Token+"\r\n", 128)(ctx, a, conn)
+}
+
 func malformedNext(ctx context.Context, a *attacker, conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "AUTH %s\r\n", a.Token); err != nil {
 		return err
@@ -496,7 +747,9 @@ func slowly(first string) func(context.Context, *attacker, net.Conn) error {
 }
 
 // registrations needs what a node needs: the rights to write to etcd.
-func registrations(ctx context.Context, a *attacker) {
+func registrations(ctx context.Context, a *attacker) { register(ctx, a, 20_000) }
+
+func register(ctx context.Context, a *attacker, nodes int) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{a.Etcd}, DialTimeout: 5 * time.Second})
 	if err != nil {
 		return
@@ -509,9 +762,9 @@ func registrations(ctx context.Context, a *attacker) {
 		_, _ = client.Delete(ctx, prefix+"fa4e", clientv3.WithPrefix())
 	}()
 	const perTxn = 100
-	for i := 0; i < 20_000 && ctx.Err() == nil; i += perTxn {
+	for i := 0; i < nodes && ctx.Err() == nil; i += perTxn {
 		var ops []clientv3.Op
-		for j := i; j < i+perTxn; j++ {
+		for j := i; j < min(i+perTxn, nodes); j++ {
 			instance := fmt.Sprintf("fa4e%04x-0000-4000-8000-%012x", j>>16, j)
 			ops = append(ops, clientv3.OpPut(prefix+instance, lease.Encode(lease.Registration{
 				Instance: lease.Instance(instance),

@@ -36,7 +36,7 @@ const (
 type target struct {
 	GRPC, HTTP, RESP, Admin, Gossip string // host:port
 	Etcd                            string // URL
-	Token                           string // lets a caller issue
+	Token, Reader                   string // let a caller issue, and read
 	Label                           string // gossip.label
 }
 
@@ -270,15 +270,24 @@ func (n *node) credentials() error {
 	honest, line1, err1 := access.NewToken("honest", "issue")
 	token, line2, err2 := access.NewToken("attacker", "issue")
 	operator, line3, err3 := access.NewToken("operator", "admin")
-	if err := errors.Join(err1, err2, err3); err != nil {
+	reader, line4, err4 := access.NewToken("reader", "read")
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
-	n.honest, n.Token, n.operator = honest, token, operator
+	n.honest, n.Token, n.operator, n.Reader = honest, token, operator, reader
+	lines := []string{line1, line2, line3, line4}
+	for i := range 1000 { // so many programs that a comparison with each would cost
+		_, line, err := access.NewToken(fmt.Sprint("other-", i), "issue")
+		if err != nil {
+			return err
+		}
+		lines = append(lines, line)
+	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret)
 	for name, content := range map[string][]byte{
 		"cert.pem": cert, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-		"tokens":     []byte(line1 + "\n" + line2 + "\n" + line3 + "\n"),
+		"tokens":     []byte(strings.Join(lines, "\n") + "\n"),
 		"gossip.key": []byte(base64.StdEncoding.EncodeToString(secret) + "\n"),
 	} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), content, 0o600); err != nil {

@@ -256,10 +256,14 @@ func (c *h2) open(end bool, fields ...string) (id uint32, err error) {
 	return id, err
 }
 
-// call begins a gRPC call.
+// call begins a gRPC call of the service for IDs.
 func (c *h2) call(method, token string) (uint32, error) {
-	fields := []string{":method", "POST", ":scheme", "https", ":path", "/allocator.v1.AllocatorService/" + method,
-		":authority", "node",
+	return c.callPath("/allocator.v1.AllocatorService/"+method, token)
+}
+
+// callPath begins a gRPC call.
+func (c *h2) callPath(path, token string) (uint32, error) {
+	fields := []string{":method", "POST", ":scheme", "https", ":path", path, ":authority", "node",
 		"content-type", "application/grpc", "te", "trailers"}
 	if token != "" {
 		fields = append(fields, "authorization", "Bearer "+token)

@@ -75,7 +75,7 @@ func New(cfg Config) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		httpserver.Charge(r)
-		mux.ServeHTTP(w, r)
+		mux.ServeHTTP(httpserver.Counted(w, r), r)
 	})
 }
 

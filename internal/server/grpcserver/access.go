@@ -29,7 +29,8 @@ import (
 // method is what a gRPC method requires of its caller.
 type method struct {
 	server.Need
-	stream bool // the handler begins before the first message has arrived
+	stream bool  // the handler begins before the first message has arrived
+	holds  int64 // bytes that an answer may hold while it is made
 }
 
 func require(scope access.Scope, on server.Surface) server.Need {
@@ -42,7 +43,7 @@ var methods = map[string]method{
 	pb.AllocatorService_Allocate_FullMethodName:       {Need: require(access.Issue, server.GRPCAllocate)},
 	pb.AllocatorService_AllocateStream_FullMethodName: {Need: require(access.Issue, server.GRPCStream), stream: true},
 	pb.AllocatorService_Describe_FullMethodName:       {Need: require(access.Read, server.GRPCDescribe)},
-	pb.AdminService_GetCluster_FullMethodName:         {Need: require(access.Read, server.GRPCCluster)},
+	pb.AdminService_GetCluster_FullMethodName:         {Need: require(access.Read, server.GRPCCluster), holds: 2 << 20},
 	pb.AdminService_Drain_FullMethodName:              {Need: require(access.Admin, server.GRPCDrain)},
 	pb.AdminService_Undrain_FullMethodName:            {Need: require(access.Admin, server.GRPCUndrain)},
 	pb.AdminService_WatchEvents_FullMethodName:        {Need: require(access.Read, server.GRPCEvents), stream: true},
@@ -73,44 +74,61 @@ func methodOf(name string) method {
 	return method{Need: require(access.Admin, server.GRPCOther)}
 }
 
-// accessOptions returns the interceptors that reject callers; none without a guard: then
-// only methods with scope Admin ask who calls, by themselves.
+// accessOptions returns the interceptors that reject callers and count answers. Without a
+// guard none reject: then only methods with scope Admin ask who calls, by themselves.
 func (s *Server) accessOptions() []grpc.ServerOption {
-	if s.service.Guard() == nil {
-		return nil
-	}
-	opts := []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-			next grpc.UnaryHandler) (any, error) {
-			if n := methodOf(info.FullMethod); !n.Open {
-				caller, r := s.authorize(ctx, n.Need)
-				if r != nil {
-					return nil, statusOf(r)
-				}
-				if n.Scope == access.Worker { // The handler charges the caller's quota.
-					ctx = context.WithValue(ctx, callerKey{}, caller)
-				}
-			}
-			return next(ctx, req)
-		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
-			next grpc.StreamHandler) error {
-			n := methodOf(info.FullMethod)
-			if n.Open {
-				return s.unauthenticated.limitStreams(stream, func() error { return next(srv, stream) })
-			}
-			caller, r := s.authorize(stream.Context(), n.Need)
-			if r != nil {
-				return statusOf(r)
-			}
-			return next(srv,
-				&authenticatedStream{stream, context.WithValue(stream.Context(), callerKey{}, caller), s, caller, n})
-		}),
-	}
+	opts := []grpc.ServerOption{grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream)}
 	if s.service.Guard().NeedsToken() {
 		opts = append(opts, grpc.InTapHandle(s.tap))
 	}
 	return opts
+}
+
+// unary is the interceptor of unary calls.
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	m := methodOf(info.FullMethod)
+	if s.service.Guard() != nil && !m.Open {
+		caller, r := s.authorize(ctx, m.Need)
+		if r != nil {
+			return nil, statusOf(r)
+		}
+		if m.Scope == access.Worker { // The handler charges the caller's quota.
+			ctx = context.WithValue(ctx, callerKey{}, caller)
+		}
+	}
+	if m.Surface == server.GRPCAllocate { // It counts its answers by itself.
+		return next(ctx, req)
+	}
+	return countUnary(ctx, req, m, next)
+}
+
+// stream is the interceptor of streams. Those of IDs count their answers by themselves.
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	m := methodOf(info.FullMethod)
+	if m.Surface != server.GRPCStream {
+		stream = &countedStream{stream, connOf(stream.Context()), m}
+	}
+	switch {
+	case m.Open && s.service.Guard() != nil:
+		return s.unauthenticated.limitStreams(stream, func() error { return next(srv, stream) })
+	case s.service.Guard() != nil:
+		caller, r := s.authorize(stream.Context(), m.Need)
+		if r != nil {
+			return statusOf(r)
+		}
+		stream = &authenticatedStream{stream, context.WithValue(stream.Context(), callerKey{}, caller), s, caller, m}
+	}
+	if m.Open {
+		return next(srv, stream)
+	}
+	conn := connOf(stream.Context())
+	if !conn.OpenStream(maxOpenStreams) {
+		return status.Errorf(codes.ResourceExhausted,
+			"too many streams: the connection has %d already; send more requests on each, or use another connection",
+			maxOpenStreams)
+	}
+	defer conn.CloseStream()
+	return next(srv, stream)
 }
 
 // tap is called when the headers of a call have arrived, before its message. It

@@ -18,8 +18,6 @@ const (
 	heartbeatEvery = 2 * time.Second
 	// slowAfter is how long a message may wait for the client to read those before it.
 	slowAfter = 5 * time.Second
-	// maxEventStreams is of one connection; streams of IDs count too.
-	maxEventStreams = 16
 )
 
 var (
@@ -35,12 +33,6 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 	if s.feed == nil {
 		return errNoFeed
 	}
-	conn := connOf(stream.Context())
-	if !conn.OpenStream(maxEventStreams) {
-		return status.Errorf(codes.ResourceExhausted,
-			"too many streams: the connection has %d already; close one of them", maxEventStreams)
-	}
-	defer conn.CloseStream()
 	events, err := s.feed.Open(feed.From{After: req.GetAfter(), New: req.GetOnlyNew()})
 	if err != nil {
 		refusal := s.node.Refused(server.StreamRefusal(err))
@@ -48,7 +40,7 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 		return statusOf(refusal)
 	}
 	defer events.Close()
-	conn.Valid()
+	connOf(stream.Context()).Valid()
 	s.service.Done(server.GRPCEvents, nil, began)
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)

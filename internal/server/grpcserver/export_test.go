@@ -18,20 +18,31 @@ func Serving(s *Server) bool {
 // CheckHealth is a turn of Run.
 func CheckHealth(s *Server) { s.checkHealth() }
 
-var codec = wire.NewCodec()
+var testCodec = codec{wire.NewCodec()}
 
 // ServeAllocate serves a unary request without a connection, and returns the bytes of
 // the answer.
 func ServeAllocate(s *Server, ctx context.Context, request []byte) ([]byte, error) {
 	in := mem.BufferSlice{mem.SliceBuffer(request)}
-	read := func(m any) error { return codec.Unmarshal(in, m) }
+	read := func(m any) error { return testCodec.Unmarshal(in, m) }
 	res, err := serveAllocate(allocatorService{s: s}, ctx, read, nil)
 	if err != nil {
 		return nil, err
 	}
-	out, err := codec.Marshal(res)
+	out, err := testCodec.Marshal(res)
 	if err != nil {
 		return nil, err
 	}
 	return out[0].ReadOnlyData(), nil
+}
+
+// ScopedMethods returns the methods that require a scope.
+func ScopedMethods() map[string]bool {
+	all := map[string]bool{}
+	for name, m := range methods {
+		if !m.Open {
+			all[name] = true
+		}
+	}
+	return all
 }

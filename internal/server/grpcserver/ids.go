@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -57,7 +56,7 @@ func serveAllocate(srv any, ctx context.Context, read func(any) error,
 		return nil, err
 	}
 	s := srv.(allocatorService).s
-	if interceptor == nil {
+	if interceptor == nil || s.service.Guard() == nil { // Nobody else has to see the call.
 		return s.serve(ctx, c)
 	}
 	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: pb.AllocatorService_Allocate_FullMethodName}
@@ -79,13 +78,14 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	conn.Queue(1)
 	c.response.Block, c.response.Constant = wire.Block(b), &s.constant
 	return &c.response, nil
 }
 
 // serveTexts is serve for a request with a form.
-func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.AllocateResponse, error) {
+//
+// It issues nothing until there is room for the answer.
+func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (any, error) {
 	began, limits := s.service.Begin(), s.service.Limits()
 	form := strings.ToLower(strings.TrimPrefix(pb.Form(req.Form).String(), "FORM_"))
 	o, bad := server.ParseOrder(server.Fields{
@@ -95,9 +95,18 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.Allocat
 		s.service.Done(server.GRPCAllocate, s.node.Refused(bad), began)
 		return nil, statusOf(bad)
 	}
+	conn, counted := connOf(ctx), int64(o.Count)*textBytes+answerBytes
+	if err := conn.Answer(ctx, counted); err != nil {
+		s.service.Done(server.GRPCAllocate, err, began)
+		return nil, status.FromContextError(err).Err()
+	}
 	b, err := s.service.Issue(ctx, o.Count, flake.ID(req.After))
 	s.service.Done(server.GRPCAllocate, err, began)
+	if server.Valid(err) {
+		conn.Valid()
+	}
 	if err != nil {
+		conn.Took(counted)
 		return nil, statusOf(err)
 	}
 	res := &pb.AllocateResponse{
@@ -120,7 +129,10 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.Allocat
 		res.Ids[i] = string(o.As.Append(text, id, limits.Format, binary.NativeEndian.Uint64(random[8*i:])))
 		id += flake.ID(b.Stride)
 	}
-	return res, nil
+	if conn == nil {
+		return res, nil
+	}
+	return &answer{message: res, conn: conn, counted: counted}, nil
 }
 
 // AllocateStream answers until the client closes its side, the connection ends or
@@ -132,12 +144,6 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (*pb.Allocat
 // idle stream when the node drains.
 func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
 	r := newResponder(a.s, stream)
-	if !r.conn.OpenStream(maxIDStreams) {
-		return status.Errorf(codes.ResourceExhausted,
-			"too many streams of IDs: the connection has %d already; send more requests on each, or use another "+
-				"connection", maxIDStreams)
-	}
-	defer r.conn.CloseStream()
 	ended := make(chan error, 1)
 	go func() { ended <- r.run() }()
 	select {
@@ -162,15 +168,24 @@ type responder struct {
 	response wire.Response
 	caller   access.Caller
 	conn     *quota.Conn
+	ahead    *ahead
 
 	mu    sync.Mutex // guards ended; held from issuing until the answer is sent
 	ended bool       // the handler returns: nothing more is issued or sent
 }
 
 func newResponder(s *Server, stream grpc.ServerStream) *responder {
-	return &responder{s: s, stream: stream, request: wire.Request{Streamed: true},
-		response: wire.Response{Streamed: true, Constant: &s.constant},
-		caller:   callerOf(stream.Context()), conn: connOf(stream.Context())}
+	conn := connOf(stream.Context())
+	a := newAhead(conn)
+	return &responder{
+		s:        s,
+		stream:   stream,
+		request:  wire.Request{Streamed: true},
+		response: wire.Response{Streamed: true, Constant: &s.constant, Wrap: a.wrap},
+		caller:   callerOf(stream.Context()),
+		conn:     conn,
+		ahead:    a,
+	}
 }
 
 func (r *responder) end() {
@@ -181,7 +196,11 @@ func (r *responder) end() {
 
 func (r *responder) run() error {
 	ctx := r.stream.Context()
+	defer r.ahead.end(ctx)
 	for {
+		if err := r.ahead.wait(ctx); err != nil {
+			return status.FromContextError(err).Err()
+		}
 		err := r.stream.RecvMsg(&r.request)
 		if err == io.EOF {
 			return nil
@@ -227,7 +246,6 @@ func (r *responder) answer(ctx context.Context) error {
 		return r.refuse(refusal)
 	}
 	r.response.Sequence, r.response.Block = r.request.Sequence, wire.Block(b)
-	r.conn.Queue(1)
 	return r.stream.SendMsg(&r.response)
 }
 
@@ -242,8 +260,9 @@ func (r *responder) reject(err error, began clock.Mono) error {
 }
 
 func (r *responder) refuse(refusal *node.Refusal) error {
-	r.conn.Queue(1)
-	return r.stream.SendMsg(&pb.AllocateStreamResponse{
+	counted := int64(2 * answerBytes)
+	r.conn.More(counted)
+	return r.stream.SendMsg(&answer{message: &pb.AllocateStreamResponse{
 		Sequence: r.request.Sequence, Result: &pb.AllocateStreamResponse_Refusal{Refusal: refusalOf(refusal)},
-	})
+	}, conn: r.conn, counted: counted})
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/servertest"
@@ -34,11 +37,29 @@ type bounded struct {
 	quota  *quota.Quota
 	addr   string
 	tokens map[string]string
+	conns  chan *quota.Conn // accepted, as many as fit
+}
+
+// accepting passes on what it accepts.
+type accepting struct {
+	net.Listener
+	to chan *quota.Conn
+}
+
+func (a accepting) Accept() (net.Conn, error) {
+	c, err := a.Listener.Accept()
+	if err == nil {
+		select {
+		case a.to <- quota.Of(c):
+		default:
+		}
+	}
+	return c, err
 }
 
 func newBounded(t *testing.T, memory int64, guarded bool) *bounded {
 	t.Helper()
-	b := &bounded{}
+	b := &bounded{conns: make(chan *quota.Conn, 100)}
 	if guarded {
 		b.Env, b.tokens, _ = servertest.NewGuarded(t, access.Config{})
 	} else {
@@ -52,7 +73,8 @@ func newBounded(t *testing.T, memory int64, guarded bool) *bounded {
 	}
 	b.addr = raw.Addr().String()
 	g := b.GRPC.GRPC(grpc.Creds(grpcserver.WithQuota(insecure.NewCredentials())))
-	go func() { _ = g.Serve(b.quota.Listen(raw, quota.ListenerConfig{Connections: 1000})) }()
+	l := b.quota.Listen(raw, quota.ListenerConfig{Connections: 1000})
+	go func() { _ = g.Serve(accepting{l, b.conns}) }()
 	t.Cleanup(g.Stop)
 	return b
 }
@@ -213,6 +235,100 @@ func TestUnreadStreams(t *testing.T) {
 	}
 }
 
+// calls returns what makes n unary calls with a message.
+func calls(path string, n int, m []byte) (b []byte) {
+	m = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...)
+	for i := range n {
+		head := halfCalls(path, 1)
+		head = head[:9+int(head[0])<<16+int(head[1])<<8+int(head[2])]
+		binary.BigEndian.PutUint32(head[5:], uint32(2*i+1))
+		b = append(append(b, head...), frame(0, 1, uint32(2*i+1), m)...)
+	}
+	return b
+}
+
+// TestUnreadTexts: 30 connections that ask 100 times for 10,000 texts each and read none
+// would make the node hold 1.2 GB.
+func TestUnreadTexts(t *testing.T) {
+	const conns, count = 30, 10_000
+	b := newBounded(t, 64<<20, false)
+	// count: 10,000, form: FORM_UUID
+	texts := calls("/allocator.v1.AllocatorService/Allocate", 100, []byte{0x08, 0x90, 0x4e, 0x18, 4})
+	before, issued := heap(), b.Node.Stats().Issued
+	honest := b.honest(t)
+	for range conns {
+		c := b.dial(t, append(frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0}), texts...)) // SETTINGS_INITIAL_WINDOW_SIZE 0
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+	}
+	for made, more := int64(0), 0; more < 100; made = b.Node.Stats().Issued - issued {
+		b.Clock.Advance(10 * time.Millisecond) // IDs for all
+		if made > 10*conns*count {
+			t.Fatalf("%d texts were made for clients that read none", made)
+		}
+		if made > count {
+			more++
+		}
+		if held := heap() - before; held > 128<<20 {
+			t.Fatalf("%d MiB are in use", held>>20)
+		}
+	}
+	if held, limit := b.quota.Held(); held > limit {
+		t.Errorf("%d of %d bytes are counted", held, limit)
+	}
+	if p99, calls, failed := honest(); failed > 0 {
+		t.Errorf("%d of %d honest calls failed, p99 %v", failed, calls, p99)
+	}
+}
+
+// TestUnreadAnswersAreBounded: whatever a connection asks for and does not read, it holds a
+// few answers. Those are forgotten when it is reset, and it is served again.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	for name, path := range map[string]string{
+		"texts":   "/allocator.v1.AllocatorService/Allocate",
+		"cluster": "/allocator.v1.AdminService/GetCluster",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBounded(t, 0, false)
+			idle, _ := b.quota.Held()
+			m := []byte{0x08, 0x90, 0x4e, 0x18, 4} // count: 10,000, form: FORM_UUID; nothing to the other
+			c := b.dial(t, append(frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0}), calls(path, 20, m)...))
+			var headers atomic.Int64
+			go func() {
+				for r := bufio.NewReader(c); ; {
+					var head [9]byte
+					if _, err := io.ReadFull(r, head[:]); err != nil {
+						return
+					}
+					_, _ = r.Discard(int(head[0])<<16 | int(head[1])<<8 | int(head[2]))
+					if head[3] == 1 {
+						headers.Add(1)
+					}
+				}
+			}()
+			until := func(what string, done func() bool) {
+				for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
+					b.Clock.Advance(10 * time.Millisecond)
+					if held, _ := b.quota.Held(); held > idle+8<<20 {
+						t.Fatalf("%d bytes are held", held)
+					}
+					if time.Now().After(end) {
+						held, _ := b.quota.Held()
+						t.Fatalf("%s: %d answers began, %d bytes are held", what, headers.Load(), held)
+					}
+				}
+			}
+			until("answers", func() bool { return headers.Load() > 0 })
+			for stream := range uint32(20) {
+				_, _ = c.Write(frame(3, 0, 2*stream+1, []byte{0, 0, 0, 8}))
+			}
+			until("resets", func() bool { held, _ := b.quota.Held(); return held <= idle+64<<10 })
+			began := headers.Load()
+			_, _ = c.Write(calls(path, 21, m)[20*len(calls(path, 1, m)):])
+			until("one more", func() bool { return headers.Load() > began })
+		})
+	}
+}
+
 // TestJunkFramesAreSlowed: clients without a token that open and reset calls, or send
 // frames that want an answer, are read at the rate of their source, and the honest
 // caller beside them on the same address is served.
@@ -297,5 +413,66 @@ func TestIDStreamsOfAConnection(t *testing.T) {
 		if want := map[bool]codes.Code{true: codes.OK, false: codes.ResourceExhausted}[i < 16]; status.Code(err) != want {
 			t.Errorf("stream %d: %v", i, err)
 		}
+	}
+}
+
+// TestEveryMethodProvesItsConnection: a caller that uses one method alone is none that never
+// made a valid call.
+func TestEveryMethodProvesItsConnection(t *testing.T) {
+	b := newBounded(t, 0, true)
+	id := "0000000000001"
+	watch, ids, symbols := &pb.WatchEventsRequest{}, &pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}},
+		&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
+	type call struct {
+		method string
+		token  string
+		request,
+		response proto.Message
+		stream bool
+	}
+	calls := []call{
+		{pb.AllocatorService_Allocate_FullMethodName, "issue", &pb.AllocateRequest{Count: 1}, &pb.AllocateResponse{}, false},
+		{pb.AllocatorService_Allocate_FullMethodName, "issue", &pb.AllocateRequest{Count: 1, Form: pb.Form_FORM_UUID}, &pb.AllocateResponse{}, false},
+		{pb.AllocatorService_AllocateStream_FullMethodName, "issue", ids, &pb.AllocateStreamResponse{}, true},
+		{pb.AllocatorService_Describe_FullMethodName, "read", &pb.DescribeRequest{Id: id}, &pb.DescribeResponse{}, false},
+		{pb.AdminService_GetCluster_FullMethodName, "read", &pb.GetClusterRequest{}, &pb.GetClusterResponse{}, false},
+		{pb.AdminService_WatchEvents_FullMethodName, "read", watch, &pb.WatchEventsResponse{}, true},
+		{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "read", symbols, &reflectionpb.ServerReflectionResponse{}, true},
+		{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "read", symbols, &reflectionpb.ServerReflectionResponse{}, true},
+		{pb.AdminService_Drain_FullMethodName, "admin", &pb.DrainRequest{}, &pb.DrainResponse{}, false},
+		{pb.AdminService_Undrain_FullMethodName, "admin", &pb.UndrainRequest{}, &pb.UndrainResponse{}, false},
+	}
+	missing := grpcserver.ScopedMethods()
+	for _, c := range calls {
+		delete(missing, c.method)
+		conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+b.tokens[c.token])
+		if c.stream {
+			var s grpc.ClientStream
+			if s, err = conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, c.method); err == nil {
+				_ = s.SendMsg(c.request)
+				if _, watches := c.request.(*pb.WatchEventsRequest); watches {
+					_ = s.CloseSend()
+				}
+				err = s.RecvMsg(c.response)
+			}
+		} else {
+			err = conn.Invoke(ctx, c.method, c.request, c.response)
+		}
+		if accepted := <-b.conns; err != nil || !accepted.Proven() {
+			t.Errorf("%s: %v; the connection is not proven", c.method, err)
+		}
+		_ = conn.Close()
+		cancel()
+	}
+	for method := range missing {
+		if strings.Contains(method, "WorkerService") { // Its calls fail here: nothing serves workers.
+			continue
+		}
+		t.Errorf("%s: not called", method)
 	}
 }

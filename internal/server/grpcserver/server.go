@@ -40,7 +40,7 @@ const (
 	maxMessage     = 4 << 10
 	maxHeaders     = 8 << 10
 	maxStreams     = 100 // calls at once; RFC 9113 advises against less
-	maxIDStreams   = 16  // calls at once that are streams of IDs: each may hold a window of requests and one of answers
+	maxOpenStreams = 16  // calls at once that are streams: each may hold a window of requests and one of answers
 	readBuffer     = 8 << 10
 	connectTimeout = 5 * time.Second
 	minPing        = 5 * time.Second // a client that pings more often is disconnected
@@ -126,7 +126,7 @@ func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
-		grpc.ForceServerCodecV2(wire.NewCodec()),
+		grpc.ForceServerCodecV2(codec{wire.NewCodec()}),
 		// Goroutines that live on keep their grown stacks: 10 % more requests. A request
 		// gets its own goroutine while all of them are busy, for example with streams.
 		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))),

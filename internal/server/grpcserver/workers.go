@@ -39,8 +39,8 @@ func (w workerService) ReleaseWorker(ctx context.Context,
 
 // callWorker makes a worker's call, which its connection pays for.
 func callWorker[T any](ctx context.Context, s *Server, call func(access.Caller) (*T, error)) (*T, error) {
-	began, conn := s.service.Begin(), connOf(ctx)
-	conn.Charge(quota.CostWrite)
+	began := s.service.Begin()
+	connOf(ctx).Charge(quota.CostWrite)
 	caller := callerOf(ctx)
 	if s.service.Guard() == nil {
 		caller, _ = s.service.Guard().Identify(credentialsOf(ctx)) // never fails without a guard
@@ -50,7 +50,6 @@ func callWorker[T any](ctx context.Context, s *Server, call func(access.Caller) 
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	conn.Valid()
 	return res, nil
 }
 

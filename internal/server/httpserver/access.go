@@ -110,3 +110,27 @@ func connOf(ctx context.Context) *quota.Conn {
 	c, _ := ctx.Value(connKey{}).(*quota.Conn)
 	return c
 }
+
+// Counted returns w, whose connection holds what is written until the client has taken it.
+func Counted(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+	if c := connOf(r.Context()); c != nil && r.Method == http.MethodGet { // Nothing else has large answers.
+		return &countedWriter{w, c}
+	}
+	return w
+}
+
+type countedWriter struct {
+	http.ResponseWriter
+	conn *quota.Conn
+}
+
+// Write writes, and returns when the kernel has all bytes.
+func (c *countedWriter) Write(b []byte) (int, error) {
+	held := int64(cap(b))
+	c.conn.Hold(held)
+	defer c.conn.Hold(-held)
+	return c.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (c *countedWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }

@@ -189,7 +189,7 @@ func (h *handler) mux() http.Handler {
 			issue(w, r)
 			return
 		}
-		mux.ServeHTTP(w, r)
+		mux.ServeHTTP(Counted(w, r), r)
 	})
 }
 
