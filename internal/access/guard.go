@@ -183,8 +183,7 @@ func (g *Guard) NeedsToken() bool { return g != nil && g.tokens.Load() != nil }
 // proxy. Without tokens, a caller has the scopes in its certificate; one without a
 // certificate, or without scopes in it, has Issue, Read and Worker, and Admin as OpenAdmin allows.
 //
-// Identify costs a hash and a comparison with every token, and does not count for the rate
-// limit.
+// Identify costs a hash and a lookup, and does not count for the rate limit.
 //
 // It returns ErrNoToken, ErrMalformed, ErrUnknownToken or ErrStale. A token that is not
 // accepted counts for the address it came from, if that is known. Above the limit of wrong
@@ -280,7 +279,7 @@ func (g *Guard) Workers(c Caller, byDefault int) int {
 		return byDefault
 	}
 	if t := g.tokens.Load(); t != nil {
-		if e := t.again(&c.sum); e != nil && e.workers != 0 {
+		if e := t.find(&c.sum); e != nil && e.workers != 0 {
 			return e.workers
 		}
 	}
@@ -306,7 +305,7 @@ func (g *Guard) may(c Caller, s Scope) (client, error) {
 		if c.tokens == nil {
 			return client{}, ErrNoToken
 		}
-		e := t.again(&c.sum)
+		e := t.find(&c.sum)
 		switch {
 		case t.stale:
 			return client{}, ErrStale

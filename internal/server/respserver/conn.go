@@ -225,29 +225,25 @@ func (c *conn) do(args [][]byte) {
 	if !c.room(resp.MaxError + 2) {
 		return
 	}
-	began := c.s.service.Begin()
+	began, before := c.s.service.Begin(), len(c.out)
+	// The answer pays too. A refused command costs once more.
+	defer func() { c.quota.Charge(quota.CostFrame * int64(1+max(len(c.out)-before, 0)/512)) }()
 	if c.unauthenticated == nil && (cmd == nil || !cmd.open && !cmd.reads) {
 		c.recheckToken()
 	}
 	switch {
 	case c.unauthenticated != nil && (cmd == nil || !cmd.open):
-		c.quota.Charge(quota.CostFrame)
 		c.s.service.Done(server.RESPOther, c.s.node.Refused(c.unauthenticated), began)
 		c.out = appendRefusal(c.out, "NOAUTH", c.unauthenticated)
 	case cmd == nil:
-		c.quota.Charge(quota.CostFrame)
 		c.s.service.NotFound(server.RESPOther, began)
 		c.unknown(args)
 	case !cmd.accepts(len(args)):
-		c.quota.Charge(quota.CostFrame)
 		c.s.service.NotFound(server.RESPOther, began)
 		c.out = resp.AppendError(c.out, "ERR", "wrong number of arguments for '"+cmd.lower+"' command")
 	case cmd.reads && !c.allowed(cmd):
 		// allowed has answered.
 	default:
-		if c.unauthenticated != nil {
-			c.quota.Charge(quota.CostFrame)
-		}
 		cmd.run(c, args)
 		if cmd.surface == server.RESPOther {
 			c.s.service.Done(server.RESPOther, nil, began)

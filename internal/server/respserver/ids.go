@@ -283,11 +283,15 @@ func (c *conn) decode(args [][]byte) {
 		c.refuse(err)
 		return
 	}
+	c.quota.Valid()
 	c.appendJSON(d)
 }
 
 // status answers ID.STATUS with the member "self" of GET /v1/cluster.
-func (c *conn) status([][]byte) { c.appendJSON(c.s.reader.Self()) }
+func (c *conn) status([][]byte) {
+	c.quota.Valid()
+	c.appendJSON(c.s.reader.Self())
+}
 
 func (c *conn) appendJSON(v any) {
 	b, err := json.Marshal(v)

@@ -1,6 +1,7 @@
 package respserver_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/ulid"
@@ -810,4 +812,59 @@ func TestCutOff(t *testing.T) {
 		t.Errorf("%d connections are left", n)
 	}
 	<-w.ended
+}
+
+// TestEveryCommandCosts: commands that draw no ID are answered at the rate of their source,
+// and those that do beside them are not slowed.
+func TestEveryCommandCosts(t *testing.T) {
+	const sent, paid = 5000, 2000 + 500 // what a source has at once, and what is in a buffer
+	token, line, err := access.NewToken("shop", "issue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := access.ParseTokens([]byte(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for command, lines := range map[string]int{
+		"PING":          1,
+		"SELECT 0":      1,
+		"AUTH " + token: 1,
+		"ECHO x":        2,
+		"CLIENT ID":     1,
+		"COMMAND COUNT": 1,
+	} {
+		x := newGuardedFixture(t, access.New(access.Config{Tokens: tokens}))
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }}) // Nobody gets new tokens.
+		x.serve(q.Listen(l, quota.ListenerConfig{}))
+		replies := func(command string, lines int, patience time.Duration) int {
+			c, err := net.Dial("tcp", x.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			go func() {
+				_, _ = io.WriteString(c, "AUTH "+token+"\r\n"+strings.Repeat(command+"\r\n", sent))
+			}()
+			r, n := bufio.NewReader(c), 0
+			for n < sent*lines+1 {
+				_ = c.SetReadDeadline(time.Now().Add(patience))
+				if _, err := r.ReadString('\n'); err != nil {
+					break
+				}
+				n++
+			}
+			return n / lines
+		}
+		if n := replies(command, lines, 300*time.Millisecond); n > paid {
+			t.Errorf("%s: %d of %d were answered", command, n, sent)
+		}
+		if n := replies("ID.NEXT", 2, 20*time.Second); n != sent {
+			t.Errorf("after %s: %d of %d IDs were issued", command, n, sent)
+		}
+	}
 }
