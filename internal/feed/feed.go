@@ -2,6 +2,7 @@ package feed
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,7 +15,10 @@ import (
 const (
 	defaultEntries = 2048
 	defaultBytes   = 1 << 20
-	defaultStreams = 1024
+	defaultStreams = 960
+	// perClient bounds the streams of one client, and operators those of the admin port.
+	perClient = 64
+	operators = 128
 	// maxBatch is how many entries a stream gets at a time.
 	maxBatch = 64
 )
@@ -30,7 +34,7 @@ type Config struct {
 	Boot    string // No two processes have the same; IDs of events begin with it.
 	Entries int    // At most this many are kept; 0: 2,048.
 	Bytes   int    // Their JSON has at most this many bytes; 0: 1 MiB.
-	Streams int    // at once; 0: 1,024
+	Streams int    // at once, besides those of operators; 0: 960
 }
 
 // Feed has the latest events of a process. It is safe for concurrent use.
@@ -44,11 +48,13 @@ type Feed struct {
 	state    *State     // as last observed; nil: none
 	rate     meter
 	streams  int
-	watching int           // streams that take snapshots
-	snapshot []byte        // the latest
-	number   uint64        // The snapshot has this number; 0: there was none.
-	changed  chan struct{} // closed at the next change of anything a stream shows
-	wanted   chan struct{} // has room for one: a stream waits for a snapshot
+	clients  map[string]int // their streams, except for those of operators
+	pages    []*Stream      // streams of operators, the oldest first
+	watching int            // streams that take snapshots
+	snapshot []byte         // the latest
+	number   uint64         // The snapshot has this number; 0: there was none.
+	changed  chan struct{}  // closed at the next change of anything a stream shows
+	wanted   chan struct{}  // has room for one: a stream waits for a snapshot
 	ended    bool
 }
 
@@ -68,7 +74,7 @@ func New(cfg Config) *Feed {
 	def(&cfg.Entries, defaultEntries)
 	def(&cfg.Bytes, defaultBytes)
 	def(&cfg.Streams, defaultStreams)
-	return &Feed{cfg: cfg, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
+	return &Feed{cfg: cfg, clients: map[string]int{}, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
 
 // Observe takes the state of the node at mono, and adds what happened since the one
@@ -168,6 +174,9 @@ type Stream struct {
 	missed    *Missed
 	snapshots bool
 	shown     uint64 // number of the latest snapshot it had
+	client    string
+	operator  bool
+	replaced  bool
 }
 
 // From says where a stream begins.
@@ -175,6 +184,10 @@ type From struct {
 	After     string // ID of the latest event that the caller has; "": none
 	New       bool   // without After: only what happens from now on; else what is kept first
 	Snapshots bool
+	Client    string // Its streams count together.
+	// Operator is set for a page of the admin port. It has a stream in any case: above 128
+	// the oldest of them ends, which the page then opens again.
+	Operator bool
 }
 
 // Open begins a stream. It returns ErrFull or ErrEnded.
@@ -184,11 +197,27 @@ func (f *Feed) Open(from From) (*Stream, error) {
 	switch {
 	case f.ended:
 		return nil, ErrEnded
-	case f.streams >= f.cfg.Streams:
+	case !from.Operator && (f.streams >= f.cfg.Streams || f.clients[from.Client] >= perClient):
 		return nil, ErrFull
 	}
-	f.streams++
-	s := &Stream{feed: f, next: f.first(), snapshots: from.Snapshots}
+	s := &Stream{
+		feed:      f,
+		next:      f.first(),
+		snapshots: from.Snapshots,
+		client:    from.Client,
+		operator:  from.Operator,
+	}
+	if s.operator {
+		f.pages = append(f.pages, s)
+		if len(f.pages) > operators {
+			f.pages[0].replaced = true
+			f.pages = f.pages[1:]
+			f.wake()
+		}
+	} else {
+		f.streams++
+		f.clients[s.client]++
+	}
 	switch {
 	case from.After != "":
 		s.next, s.missed = f.resume(from.After)
@@ -225,7 +254,8 @@ func (f *Feed) resume(id string) (next uint64, missed *Missed) {
 
 // Next returns what the caller does not have yet: events and perhaps a snapshot, and
 // before them what it missed. If there is nothing, it is to wait for changed. It returns
-// ErrEnded when the process stops and all events were returned.
+// ErrEnded when the process stops and all events were returned, and ErrFull when another
+// page has its place.
 func (s *Stream) Next() (b Batch, changed <-chan struct{}, err error) {
 	f := s.feed
 	f.mu.Lock()
@@ -242,7 +272,10 @@ func (s *Stream) Next() (b Batch, changed <-chan struct{}, err error) {
 	if s.snapshots && s.shown < f.number {
 		b.Snapshot, s.shown = f.snapshot, f.number
 	}
-	if f.ended && b.Empty() {
+	switch {
+	case s.replaced:
+		err = ErrFull
+	case f.ended && b.Empty():
 		err = ErrEnded
 	}
 	return b, f.changed, err
@@ -263,7 +296,14 @@ func (s *Stream) Close() {
 	f := s.feed
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.streams--
+	if s.operator {
+		f.pages = slices.DeleteFunc(f.pages, func(p *Stream) bool { return p == s })
+	} else {
+		f.streams--
+		if f.clients[s.client]--; f.clients[s.client] == 0 {
+			delete(f.clients, s.client)
+		}
+	}
 	if s.snapshots {
 		f.watching--
 	}

@@ -3,6 +3,7 @@ package feed
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/flakelease/allocator/internal/clock"
@@ -149,6 +150,58 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 	if _, err := f.Open(From{}); !errors.Is(err, ErrEnded) {
 		t.Errorf("opened after the end: %v", err)
+	}
+}
+
+// TestStreamsOfAClient: one client has a part of the streams, and operators have theirs
+// besides: the oldest ends for a new one.
+func TestStreamsOfAClient(t *testing.T) {
+	f := New(Config{Boot: "b"})
+	var last *Stream
+	for i := range perClient + 1 {
+		s, err := f.Open(From{Client: "reader"})
+		if (err == nil) != (i < perClient) {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+		if err == nil {
+			last = s
+		}
+	}
+	for i := range 1000 {
+		if _, err := f.Open(From{Client: strconv.Itoa(i)}); (err == nil) != (i < defaultStreams-perClient) {
+			t.Fatalf("client %d: %v", i, err)
+		}
+	}
+	last.Close()
+	if _, err := f.Open(From{Client: "reader"}); err != nil {
+		t.Errorf("after one was closed: %v", err)
+	}
+	var pages []*Stream
+	for range operators {
+		s, err := f.Open(From{Client: "reader", Operator: true, Snapshots: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, s)
+	}
+	_, changed, _ := pages[0].Next()
+	if s, err := f.Open(From{Operator: true}); err != nil {
+		t.Errorf("one more page: %v", err)
+	} else {
+		defer s.Close()
+	}
+	<-changed
+	if _, _, err := pages[0].Next(); !errors.Is(err, ErrFull) {
+		t.Errorf("the oldest page: %v", err)
+	}
+	if _, _, err := pages[1].Next(); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+	for _, s := range pages {
+		s.Close()
+	}
+	if n, _ := f.Watching(); n != 0 || len(f.pages) != 1 {
+		t.Errorf("%d watch, %d pages are open", n, len(f.pages))
 	}
 }
 

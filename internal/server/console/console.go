@@ -282,8 +282,14 @@ func (c *Console) serveFeed(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, http.StatusUnauthorized, err.Error())
 		return
 	}
-	refusal := httpserver.ServeStream(w, r, httpserver.Stream{Feed: c.cfg.Feed, Node: c.cfg.Node, Snapshots: true,
-		Allowed: func() error { return c.cfg.Guard.May(caller, access.Read) }})
+	refusal := httpserver.ServeStream(w, r, httpserver.Stream{
+		Feed:      c.cfg.Feed,
+		Node:      c.cfg.Node,
+		Snapshots: true,
+		Caller:    caller,
+		Operator:  true,
+		Allowed:   func() error { return c.cfg.Guard.May(caller, access.Read) },
+	})
 	if refusal != nil {
 		c.fail(w, r, server.WireOf(refusal.Reason).Status, refusal.Error())
 	}

@@ -33,7 +33,11 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 	if s.feed == nil {
 		return errNoFeed
 	}
-	events, err := s.feed.Open(feed.From{After: req.GetAfter(), New: req.GetOnlyNew()})
+	caller := callerOf(stream.Context())
+	if s.service.Guard() == nil {
+		caller, _ = s.service.Guard().Identify(credentialsOf(stream.Context())) // never fails without a guard
+	}
+	events, err := s.feed.Open(feed.From{After: req.GetAfter(), New: req.GetOnlyNew(), Client: caller.Owner()})
 	if err != nil {
 		refusal := s.node.Refused(server.StreamRefusal(err))
 		s.service.Done(server.GRPCEvents, refusal, began)

@@ -32,7 +32,9 @@ const (
 type Stream struct {
 	Feed      *feed.Feed
 	Node      *node.Node
-	Snapshots bool         // besides events
+	Snapshots bool // besides events
+	Caller    access.Caller
+	Operator  bool         // on the admin port
 	Allowed   func() error // nil, or why the caller may not read any more; asked with each heartbeat
 }
 
@@ -50,7 +52,13 @@ type Stream struct {
 //	heartbeat  {"now_unix_ms": …}, after heartbeatEvery
 func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refusal {
 	query := r.URL.Query()
-	from := feed.From{After: r.Header.Get("Last-Event-ID"), New: query.Get("new") == "1", Snapshots: cfg.Snapshots}
+	from := feed.From{
+		After:     r.Header.Get("Last-Event-ID"),
+		New:       query.Get("new") == "1",
+		Snapshots: cfg.Snapshots,
+		Client:    cfg.Caller.Owner(),
+		Operator:  cfg.Operator,
+	}
 	if from.After == "" {
 		from.After = query.Get("after")
 	}
@@ -62,6 +70,8 @@ func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refus
 
 	conn := connOf(r.Context())
 	conn.Valid()
+	conn.OpenStream(1)
+	defer conn.CloseStream()
 	boundBuffer(conn)
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{})  // nothing more is read, and the client leaves when it likes
@@ -176,10 +186,16 @@ type callerKey struct{}
 func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
 	guard := h.service.Guard()
-	caller, _ := r.Context().Value(callerKey{}).(access.Caller)
-	refusal := ServeStream(w, r, Stream{Feed: h.feed, Node: h.service.Node(), Allowed: func() error {
-		return guard.May(caller, access.Read)
-	}})
+	caller, ok := r.Context().Value(callerKey{}).(access.Caller)
+	if !ok {
+		caller, _ = guard.Identify(credentialsOf(r)) // never fails without a guard
+	}
+	refusal := ServeStream(w, r, Stream{
+		Feed:    h.feed,
+		Node:    h.service.Node(),
+		Caller:  caller,
+		Allowed: func() error { return guard.May(caller, access.Read) },
+	})
 	if refusal != nil {
 		h.service.Done(server.HTTPEvents, h.service.Node().Refused(refusal), began)
 		problemOf(refusal).write(w)
