@@ -80,6 +80,9 @@ const (
 // the field or key.
 var ErrConfig = errors.New("embed")
 
+// maxWorkers is how many workers a program may hold, unless worker.per-client says it.
+const maxWorkers = 128
+
 // node returns the settings of the node that c asks for. number is asked for one
 // that tells apart the allocators of this process, if c has no name.
 func (c Config) node(number func() int) (config.Config, error) {
@@ -137,6 +140,9 @@ func (c Config) node(number func() int) (config.Config, error) {
 			return fail(errors.New("option Gossip: is empty: name the ip:port at which the other nodes reach this " +
 				"program, or NoGossip"))
 		}
+	}
+	if n.Worker.PerClient == 0 { // The program is the one client, and has no listener for others.
+		n.Worker.PerClient = maxWorkers
 	}
 	// A file or environment shared with servers names their listeners, not ours.
 	n.Listen = config.Listen{Gossip: n.Listen.Gossip}

@@ -86,7 +86,19 @@ type Lease struct {
 type Worker struct {
 	SIDRange  lease.SIDRange // Nodes leave these sids to workers; zero: none, and there are no workers.
 	Window    time.Duration  // W of workers, whole seconds
-	PerClient int            // workers that one client may hold
+	PerClient int            // workers that one client may hold; 0: as Quota says
+}
+
+// maxPerClient bounds the default of PerClient.
+const maxPerClient = 128
+
+// Quota returns how many workers one client may hold: by default half of the range, so that
+// one client leaves some to others.
+func (w Worker) Quota() int {
+	if w.PerClient > 0 {
+		return w.PerClient
+	}
+	return min(max(w.SIDRange.Len()/2, 1), maxPerClient)
 }
 
 // Issue bounds the IDs themselves.
@@ -203,7 +215,7 @@ func Default() Config {
 			ReloadEvery: 30 * time.Second,
 			CallTimeout: 2 * time.Second,
 		},
-		Worker: Worker{Window: time.Minute, PerClient: 128},
+		Worker: Worker{Window: time.Minute},
 		Issue: Issue{
 			MaxLead:      250 * time.Millisecond,
 			MaxWait:      100 * time.Millisecond,

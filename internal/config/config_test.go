@@ -183,7 +183,7 @@ func TestValidate(t *testing.T) {
 		}},
 		{"worker.window", func(c *Config) { c.Worker.Window = time.Second }},
 		{"worker.window", func(c *Config) { c.Worker.Window = 2500 * time.Millisecond }},
-		{"worker.per-client", func(c *Config) { c.Worker.PerClient = 0 }},
+		{"worker.per-client", func(c *Config) { c.Worker.PerClient = -1 }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"localhost"} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"ftp://a:1"} }},
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints = []string{"http://u:p@a:1"} }},
@@ -349,6 +349,18 @@ func TestEpochOfALayout(t *testing.T) {
 	} {
 		if c, _, err := Load(s); err != nil || c.Layout != flake.Baidu || c.Epoch.Time().Format(time.RFC3339) != want {
 			t.Errorf("%s: %v, epoch %v, %v", name, c.Layout, c.Epoch.Time(), err)
+		}
+	}
+}
+
+// TestWorkersOfAClient: by default one client leaves half of the workers to others.
+func TestWorkersOfAClient(t *testing.T) {
+	for _, tc := range []struct{ sids, set, want int }{
+		{8, 0, 4}, {9, 0, 4}, {1, 0, 1}, {0, 0, 1}, {32, 0, 16}, {1000, 0, 128}, {8, 8, 8}, {8, 1, 1},
+	} {
+		w := Worker{SIDRange: lease.SIDRange{From: 3, To: flake.SID(3 + tc.sids)}, PerClient: tc.set}
+		if got := w.Quota(); got != tc.want {
+			t.Errorf("%+v: %d", tc, got)
 		}
 	}
 }

@@ -169,7 +169,8 @@ func (c *Config) options() []Option {
 		{
 			Key:   "worker.per-client",
 			value: intValue(&c.Worker.PerClient),
-			Usage: "workers that one client may hold at once; workers=N in a token's line replaces it",
+			Usage: "workers that one client may hold at once; 0: half of worker.sid-range, at most 128; workers=N in " +
+				"a token's line replaces it",
 			Why: "A client is a token's name, else a certificate's, else an address (of IPv6 a /64). A program " +
 				"needs one worker per process.",
 		},

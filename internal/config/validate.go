@@ -320,8 +320,8 @@ func (c Config) validateLease(rule func(bool, string, string, ...any)) {
 		"%v is out of range: it must be %v to %v", w, minTTL, lease.MaxWindow)
 	rule(w%time.Second == 0, "worker.window",
 		"%v is not a whole number of seconds, the unit of etcd leases: round it", w)
-	rule(c.Worker.PerClient >= 1 && c.Worker.PerClient <= lease.MaxSIDs, "worker.per-client",
-		"%d is out of range: it must be 1 to %d", c.Worker.PerClient, lease.MaxSIDs)
+	rule(c.Worker.PerClient >= 0 && c.Worker.PerClient <= lease.MaxSIDs, "worker.per-client",
+		"%d is out of range: it must be 0 to %d", c.Worker.PerClient, lease.MaxSIDs)
 	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl",
 		"%v is out of range: it must be %v to %v", l.TTL, minTTL, maxTTL)
 	rule(l.TTL%time.Second == 0, "lease.ttl",

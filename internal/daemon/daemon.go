@@ -300,7 +300,7 @@ func (d *Daemon) build() error {
 	})
 	var err error
 	d.service, err = server.New(server.Config{
-		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.PerClient,
+		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.Quota(),
 		Broker: broker.New(broker.Config{
 			SIDs: d.cfg.Worker.SIDRange, Bounds: machine.Bounds(),
 			CallTimeout: l.CallTimeout, Node: d.node, Keeper: d.keeper, Store: d.etcd.store, Logger: d.log,

@@ -91,7 +91,8 @@ func newFleet(t *testing.T, bin binaries, etcd string, addrs []string, careful b
 		a := addrs[4*i:]
 		f.nodes[i] = process(fmt.Sprintf("node%d", i+1), bin.allocator, false, append([]string{"serve", "--node.name", fmt.Sprintf("node%d", i+1),
 			"--listen.grpc", a[0], "--listen.http", a[1], "--listen.admin", a[2], "--listen.gossip", a[3], "--layout", "twitter", "--sid-range", fmt.Sprintf("0-%d", firstSID-1),
-			"--worker.sid-range", fmt.Sprintf("%d-%d", firstSID, firstSID+numbers-1), "--worker.window", window.String()}, space...)...)
+			"--worker.sid-range", fmt.Sprintf("%d-%d", firstSID, firstSID+numbers-1), "--worker.window", window.String(),
+			"--worker.per-client", strconv.Itoa(numbers)}, space...)...)
 		f.proxies[i] = []*proxy{newProxy(t, a[0]), newProxy(t, a[0])}
 	}
 	add := func(name, worker string, agent, asks bool) *program {
