@@ -38,10 +38,7 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	var b []byte // The transport keeps the bytes, so they cannot come from a pool.
 	switch m := v.(type) {
 	case *Response:
-		b = m.append(make([]byte, 0, m.size()))
-		if m.Wrap != nil {
-			return mem.BufferSlice{m.Wrap(b)}, nil
-		}
+		b = m.Bytes()
 	case *pb.AllocateStreamRequest:
 		q := m.GetRequest() // The client's own: it has no unknown fields.
 		if q == nil || len(m.ProtoReflect().GetUnknown()) > 0 {
@@ -225,7 +222,6 @@ type Response struct {
 	Sequence int64
 	Block    Block
 	Constant *ConstantFields
-	Wrap     func(mem.SliceBuffer) mem.Buffer // makes what the transport holds; nil: the bytes
 }
 
 // Block is what a response says of its IDs. It has the fields of gen.Block, so that the one
@@ -262,6 +258,9 @@ func NewConstantFields(node string, f flake.Format) ConstantFields {
 func (r *Response) size() int {
 	return 2*maxField + maxFixed + 3*maxField + len(r.Constant.node) + len(r.Constant.format)
 }
+
+// Bytes returns the message.
+func (r *Response) Bytes() []byte { return r.append(make([]byte, 0, r.size())) }
 
 // append appends r.
 func (r *Response) append(b []byte) []byte {

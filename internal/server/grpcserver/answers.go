@@ -24,12 +24,15 @@ const (
 	maxAhead = 256
 )
 
-// codec is wire's, and counts the bytes of an *answer for as long as the transport holds
-// them: until they are written, or dropped with their stream.
+// codec is wire's, and counts the bytes of an *answer or a *response for as long as the
+// transport holds them: until they are written, or dropped with their stream.
 type codec struct{ wire.Codec }
 
 // Marshal returns the bytes of a message.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if m, ok := v.(*response); ok {
+		return mem.BufferSlice{m.ahead.wrap(m.Bytes())}, nil
+	}
 	a, ok := v.(*answer)
 	if !ok {
 		return c.Codec.Marshal(v)
@@ -130,6 +133,12 @@ func (c *countedStream) SendMsg(m any) error {
 		c.conn.Valid()
 	}
 	return c.ServerStream.SendMsg(&answer{message: message, conn: c.conn, counted: counted})
+}
+
+// response is an answer of a stream of IDs.
+type response struct {
+	wire.Response
+	ahead *ahead
 }
 
 // ahead counts the answers of a stream of IDs that the transport holds.

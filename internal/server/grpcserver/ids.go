@@ -165,7 +165,7 @@ type responder struct {
 	s        *Server
 	stream   grpc.ServerStream
 	request  wire.Request
-	response wire.Response
+	response response
 	caller   access.Caller
 	conn     *quota.Conn
 	ahead    *ahead
@@ -181,7 +181,7 @@ func newResponder(s *Server, stream grpc.ServerStream) *responder {
 		s:        s,
 		stream:   stream,
 		request:  wire.Request{Streamed: true},
-		response: wire.Response{Streamed: true, Constant: &s.constant, Wrap: a.wrap},
+		response: response{wire.Response{Streamed: true, Constant: &s.constant}, a},
 		caller:   callerOf(stream.Context()),
 		conn:     conn,
 		ahead:    a,
