@@ -329,6 +329,33 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// TestStreamIsNotFarAhead: a stream whose answers are not read issues a few IDs, and goes on
+// when they are.
+func TestStreamIsNotFarAhead(t *testing.T) {
+	const ahead, requests = 256, 3000
+	b := newBounded(t, 0, false)
+	c := b.dial(t, append(frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0}), streamed(1, requests)...)) // SETTINGS_INITIAL_WINDOW_SIZE 0
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	until := func(issued int64) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); b.Node.Stats().Issued < issued; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d of %d IDs were issued", b.Node.Stats().Issued, issued)
+			}
+		}
+	}
+	until(ahead)
+	honest := b.honest(t)
+	until(ahead + 50)
+	_, calls, failed := honest()
+	if n := b.Node.Stats().Issued; failed > 0 || n > int64(ahead+calls) {
+		t.Fatalf("%d IDs were issued for %d honest calls, %d failed, and a stream that is not read", n, calls, failed)
+	}
+	_, _ = c.Write(frame(8, 0, 1, []byte{0, 16, 0, 0})) // WINDOW_UPDATE of the stream by 1 MiB
+	_, _ = c.Write(frame(8, 0, 0, []byte{0, 16, 0, 0}))
+	until(int64(requests + calls))
+}
+
 // TestJunkFramesAreSlowed: clients without a token that open and reset calls, or send
 // frames that want an answer, are read at the rate of their source, and the honest
 // caller beside them on the same address is served.

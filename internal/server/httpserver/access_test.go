@@ -3,13 +3,18 @@ package httpserver_test
 import (
 	"encoding/json"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 
@@ -102,4 +107,43 @@ func problemIn(res *http.Response) (p servertest.Problem) {
 	body, _ := io.ReadAll(res.Body)
 	_ = json.Unmarshal(body, &p)
 	return p
+}
+
+// TestUnreadAnswersCount: an answer counts for its connection while the client does not read,
+// and no longer.
+func TestUnreadAnswersCount(t *testing.T) {
+	const requests = 800 // 28 MB of answers: more than the kernel keeps
+	q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }})
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httpserver.NewServer(servertest.New(t).HTTP, slog.New(slog.DiscardHandler))
+	go func() { _ = s.Serve(q.Listen(raw, quota.ListenerConfig{})) }()
+	t.Cleanup(func() { _ = s.Close() })
+	c, err := net.Dial("tcp", raw.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	go func() {
+		_, _ = io.WriteString(c, strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: node\r\n\r\n", requests))
+	}()
+	var before int64
+	until := func(what string, done func(held int64) bool) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			held, _ := q.Held()
+			if done(held) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %d bytes are held, before %d", what, held, before)
+			}
+		}
+	}
+	until("a connection", func(held int64) bool { before = held; return held > 0 })
+	until("an answer", func(held int64) bool { return held >= before+30_000 })
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	until("read", func(held int64) bool { return held <= before })
 }
