@@ -220,13 +220,13 @@ var definitions = []Definition{
 			"limit.memory was used, by listener.",
 		"clients are cut off at once", "any increase"},
 	{connectionsClosed, "counter", []string{"listener", "cause"},
-		"Connections closed before their clients closed them, by listener and cause: room for others while no call " +
-			"on them was valid, silent for a minute, stalled calls, or limit.memory.",
-		"the same, later: somebody holds connections or unfinished calls", "`memory` or `stalled` above 0"},
+		"Connections closed before their clients closed them, by listener and cause: room for others, while they " +
+			"were idle or had no valid call; silent for a minute; stalled calls or answers; or limit.memory.",
+		"the same, later: somebody holds connections, unfinished calls or unread answers", "`memory` or `stalled` above 0"},
 	{connectionsSlowed, "counter", []string{"listener"},
 		"Times that a connection was not read for a while because its source sent more than valid calls, by listener.",
 		"a flood, or a client with a wrong token", ""},
-	{connectionMemory, "gauge", nil, "Bytes that connections and their unfinished calls are counted with.",
+	{connectionMemory, "gauge", nil, "Bytes that connections, their unfinished calls and unread answers are counted with.",
 		"how much of `limit.memory` connections use", "above four fifths of the limit"},
 	{connectionMemoryLimit, "gauge", nil, "The maximum of allocator_connection_memory_bytes: limit.memory; 0 is none.",
 		"the same", ""},
