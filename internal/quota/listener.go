@@ -157,13 +157,21 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 
 // spare returns the connection that makes room for one from a source, or nil: of a listener
 // and of a source, unless these are nil. It is the oldest without a valid call; else one that
-// is idle. q.mu is held.
+// is idle. A listener for probes looks at the source with most connections first: a probe that
+// was just accepted has no valid call either. q.mu is held.
 func (q *Quota) spare(l *Listener, of, forSource *source, now clock.Mono) *Conn {
-	if c := q.oldest(l, of, now); c != nil {
+	if l != nil && l.cfg.Prompt {
+		c := q.idlest(l, of, forSource, 0, 0)
+		if c != nil {
+			of = c.source
+		}
+		if first := q.oldest(l, of, now); first != nil {
+			return first
+		}
 		return c
 	}
-	if l != nil && l.cfg.Prompt {
-		return q.idlest(l, of, forSource, 0, 0)
+	if c := q.oldest(l, of, now); c != nil {
+		return c
 	}
 	return q.idlest(l, of, forSource, idleSweeps, streamSweeps)
 }

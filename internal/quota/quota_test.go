@@ -272,6 +272,14 @@ func TestProbesHavePlaces(t *testing.T) {
 			if c == nil {
 				t.Fatalf("a probe from %s got no place", from)
 			}
+			for i := range 4 { // One of them has a place less than before.
+				if more := dial(l, fmt.Sprintf("10.0.0.%d", i)); more != nil {
+					more.Valid()
+				}
+			}
+			if isClosed(c) {
+				t.Errorf("a probe from %s was closed for a source with many connections", from)
+			}
 			c.Valid()
 			_ = c.Close()
 		}
