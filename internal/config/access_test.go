@@ -99,3 +99,25 @@ func TestNoOptionIsASecret(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckHost: each port decides by what protects that port.
+func TestCheckHost(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		change     func(*Config)
+		api, admin bool
+	}{
+		{"plain", func(*Config) {}, true, true},
+		{"TLS", func(c *Config) { c.TLS.Cert = "c" }, false, true},
+		{"TLS with client certificates", func(c *Config) { c.TLS.Cert, c.TLS.ClientCA = "c", "a" }, false, true},
+		{"TLS on the admin port too", func(c *Config) { c.TLS.Cert, c.TLS.Admin = "c", true }, false, false},
+		{"tokens", func(c *Config) { c.Auth.TokenFile = "t" }, false, false},
+		{"names", func(c *Config) { c.Auth.TokenFile, c.HTTP.Hosts = "t", []string{"a.example.com"} }, true, true},
+	} {
+		c := Default()
+		tt.change(&c)
+		if c.CheckHost() != tt.api || c.CheckAdminHost() != tt.admin {
+			t.Errorf("%s: the API checks %t, the admin port %t", tt.name, c.CheckHost(), c.CheckAdminHost())
+		}
+	}
+}

@@ -162,7 +162,7 @@ type Auth struct {
 
 // HTTP is what requests over HTTP must be like.
 type HTTP struct {
-	Hosts []string // names allowed in Host, besides those of the node; empty: see Config.CheckHost
+	Hosts []string // names allowed in Host, besides those of the node; empty: see CheckHost and CheckAdminHost
 }
 
 // Limit is how much one client, or all of a port, may ask for; 0 is no limit.

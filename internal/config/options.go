@@ -358,10 +358,10 @@ func (c *Config) options() []Option {
 			value: listValue(&c.HTTP.Hosts),
 			Usage: "names that HTTP requests may have in Host, besides the node's own, comma-separated; " +
 				".example.com is all names under it, * any",
-			Why: "Against DNS rebinding. Without TLS and tokens only the node's own names are allowed: addresses, " +
+			Why: "Against DNS rebinding. A port without TLS and tokens allows only the node's own names: addresses, " +
 				"names without a dot, advertised names, and those under .localhost, .svc, .cluster.local and " +
-				".internal. With TLS or tokens any name is allowed, unless this is set. Add the name of your " +
-				"ingress or proxy.",
+				".internal. One with TLS (the admin port: tls.admin) or tokens allows any, unless this is set. " +
+				"Add the name of your ingress or proxy.",
 		},
 		{
 			Key:   "limit.requests-per-second",

@@ -227,10 +227,15 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 
 var hostPattern = regexp.MustCompile(`^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$`)
 
-// CheckHost reports whether the Host header of HTTP requests is checked: where it is
-// configured, and where nothing else keeps a web page from reading the answers.
-func (c Config) CheckHost() bool {
-	return len(c.HTTP.Hosts) > 0 || c.TLS.Cert == "" && c.Auth.TokenFile == ""
+// CheckHost reports whether the Host header of requests to listen.http is checked: where it
+// is configured, and where nothing else keeps a web page from reading the answers.
+func (c Config) CheckHost() bool { return c.checkHost(c.TLS.Cert != "") }
+
+// CheckAdminHost reports the same of listen.admin, which has TLS only with tls.admin.
+func (c Config) CheckAdminHost() bool { return c.checkHost(c.TLS.Admin) }
+
+func (c Config) checkHost(encrypted bool) bool {
+	return len(c.HTTP.Hosts) > 0 || !encrypted && c.Auth.TokenFile == ""
 }
 
 // ServesConsole reports whether the admin port has the pages for operators.

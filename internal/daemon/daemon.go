@@ -345,7 +345,7 @@ func (d *Daemon) build() error {
 	if d.http, err = httpserver.New(httpserver.Config{
 		Service: d.service,
 		Reader:  d.reader,
-		Hosts:   d.hosts(),
+		Hosts:   d.hosts(d.cfg.CheckHost()),
 		Feed:    d.feed,
 	}); err != nil {
 		return err

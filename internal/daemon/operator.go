@@ -95,9 +95,10 @@ func (d *Daemon) settings() (list []status.Setting) {
 	return list
 }
 
-// hosts returns the names in the Host header by which HTTP clients may call; nil: any.
-func (d *Daemon) hosts() *httpserver.Hosts {
-	if !d.cfg.CheckHost() {
+// hosts returns the names in the Host header by which clients may call a port; nil: any.
+// check says whether the port checks them at all.
+func (d *Daemon) hosts(check bool) *httpserver.Hosts {
+	if !check {
 		return nil
 	}
 	names := d.cfg.HTTP.Hosts

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -735,5 +736,49 @@ func TestSecurityThatCannotBe(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestRebinding: a page whose name was rebound to the address of a plain admin port is of the
+// same origin to its browser, and its caller is on loopback. The name alone gives it away,
+// whatever protects the ports of the API.
+func TestRebinding(t *testing.T) {
+	f := newFortress(t, func(c *config.Config) { c.Auth.TokenFile, c.Console.Operate = "", true })
+	ask := func(host, method, path, form string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+f.Addresses().Admin+path, strings.NewReader(form))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Origin", "http://"+host)
+		req.Header.Set("Sec-Fetch-Site", "same-origin")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(body)
+	}
+	for _, path := range []string{"/console/operate", "/console/snapshot", "/metrics", "/livez"} {
+		if code, body := ask("evil.example.com:7947", "GET", path, ""); code != http.StatusMisdirectedRequest {
+			t.Errorf("%s: HTTP %d %.100s", path, code, body)
+		}
+	}
+	if code, body := ask("evil.example.com:7947", "POST", "/console/operate", "action=drain"); code != http.StatusMisdirectedRequest {
+		t.Errorf("a plan: HTTP %d %.100s", code, body)
+	}
+	code, body := ask(f.Addresses().Admin, "POST", "/console/operate", "action=drain")
+	key := regexp.MustCompile(`name="confirm" value="([A-Z0-9]+)"`).FindStringSubmatch(body)
+	if code != http.StatusOK || key == nil {
+		t.Fatalf("a plan, by the node's address: HTTP %d %.100s", code, body)
+	}
+	if code, _ := ask("evil.example.com:7947", "POST", "/console/operate", "confirm="+key[1]); code != http.StatusMisdirectedRequest || f.Node().Stats().Draining {
+		t.Errorf("confirmed: HTTP %d", code)
 	}
 }

@@ -18,7 +18,8 @@ import (
 // servers returns the servers of the gRPC, HTTP and admin listeners.
 func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
 	g := d.grpc.GRPC(d.security.grpcOptions()...)
-	h, admin := httpserver.NewServer(d.http, d.log), httpserver.NewServer(d.hosts().Handler(d.AdminHandler()), d.log)
+	h := httpserver.NewServer(d.http, d.log)
+	admin := httpserver.NewServer(d.hosts(d.cfg.CheckAdminHost()).Handler(d.AdminHandler()), d.log)
 	h.TLSConfig = d.security.config("http/1.1")
 	h.WriteTimeout += d.cfg.Issue.MaxWait
 	if d.cfg.TLS.Admin {

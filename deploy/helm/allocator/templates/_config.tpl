@@ -76,8 +76,8 @@ mounted in the Job that initializes the space.
 {{- end -}}
 
 {{/*
-The names in the Host header of HTTP requests, as a JSON list. With TLS or tokens nodes
-allow any name, so none is set. A route without host names may have any of its Gateway.
+The names in the Host header of HTTP requests, as a JSON list. With TLS or tokens the
+API allows any name, so none is set. A route without host names may have any of its Gateway.
 */}}
 {{- define "allocator.hosts" -}}
 {{- $hosts := list -}}
