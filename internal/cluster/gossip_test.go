@@ -373,6 +373,7 @@ func TestReports(t *testing.T) {
 		peers[0].Ask = false
 		a.SetPeers(peers)
 		time.Sleep(10 * time.Second)
+		asked := 0
 		sent := func() (list []cluster.PeerReport) {
 			all := a.Reports()
 			if len(all) != 2 {
@@ -382,6 +383,9 @@ func TestReports(t *testing.T) {
 				if r.Sent {
 					list = append(list, r)
 				}
+				if r.Sent && r.Owed != 0 || !r.Sent && asked > 0 && r.Owed < time.Duration(asked)*time.Second {
+					t.Errorf("after %d requests: %+v", asked, r)
+				}
 			}
 			return list
 		}
@@ -390,6 +394,7 @@ func TestReports(t *testing.T) {
 		}
 		for range 3 {
 			a.AskReports()
+			asked++
 			time.Sleep(time.Second)
 		}
 		got := sent()

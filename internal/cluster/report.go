@@ -111,7 +111,8 @@ type PeerReport struct {
 	Peer agreement.Peer
 	Sent bool // it sent one; else the rest is zero
 	Report
-	Age time.Duration // since it came
+	Age  time.Duration // since it came
+	Owed time.Duration // since the first request that it has not answered; 0: it has
 }
 
 // AskReports asks registered peers for their reports: those asked longest ago, at most
@@ -135,6 +136,7 @@ func (c *Cluster) AskReports() {
 	asks := make([]ask, len(all))
 	for i, to := range all {
 		to.peer.reportNonce, to.peer.reportAsked = c.table.rand.Uint64()|1, now
+		to.peer.reportOwed = cmp.Or(to.peer.reportOwed, now)
 		asks[i] = ask{From: c.instance, Nonce: to.peer.reportNonce, T1: now}
 	}
 	c.mu.Unlock()
@@ -153,6 +155,9 @@ func (c *Cluster) Reports() map[string]PeerReport {
 		r := PeerReport{Peer: p.Peer}
 		if p.report != nil {
 			r.Sent, r.Report, r.Age = true, *p.report, time.Duration(now-p.reportAt)
+		}
+		if p.reportOwed != 0 {
+			r.Owed = time.Duration(now - p.reportOwed)
 		}
 		out[id.String()] = r
 	}
@@ -179,7 +184,7 @@ func (t *table) takeReport(r report, came int64) fault {
 	case came-p.reportAsked > int64(maxRoundTrip):
 		return stale
 	}
-	p.reportNonce, p.report, p.reportAt = 0, &r.Report, came
+	p.reportNonce, p.reportOwed, p.report, p.reportAt = 0, 0, &r.Report, came
 	return none
 }
 

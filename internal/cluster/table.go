@@ -24,6 +24,7 @@ type peer struct {
 
 	reportNonce uint64  // The outstanding request for a report has it; 0: there is none.
 	reportAsked int64   // raw ns when that request was sent
+	reportOwed  int64   // raw ns when the first request was sent that is not answered; 0: none is
 	report      *Report // the newest; nil: none
 	reportAt    int64   // when it came
 }

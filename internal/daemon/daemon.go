@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/internal/agreement/watcher"
@@ -71,6 +72,7 @@ type Daemon struct {
 	cluster atomic.Pointer[cluster.Cluster] // nil until gossip runs
 	// looked is the clock.Mono at which somebody last asked for the reports of nodes; 0: nobody did.
 	looked atomic.Int64
+	asking singleflight.Group // Calls of askOnce share one question.
 }
 
 // Config is what a Daemon needs. Logger is required.
@@ -318,6 +320,7 @@ func (d *Daemon) build() error {
 		Logger:    d.log,
 		Clocks:    d.watch.Report,
 		Reports:   d.reports,
+		Ask:       d.askOnce,
 		Feed:      d.feed,
 		Settings:  d.settings(),
 		Window:    l.Window,

@@ -68,8 +68,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 
 // askReports asks other nodes for their reports if somebody looked lately.
 func (d *Daemon) askReports(now clock.Mono) {
-	looked := clock.Mono(d.looked.Load())
-	if c := d.cluster.Load(); c != nil && looked != 0 && now.Sub(looked) < lookedFor {
+	if c := d.cluster.Load(); c != nil && d.lookedLately(now) {
 		c.AskReports()
 	}
 }

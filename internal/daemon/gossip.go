@@ -49,26 +49,43 @@ func (d *Daemon) report() cluster.Report {
 }
 
 // reports returns what other nodes say of theirs, and has them asked for lookedFor.
-func (d *Daemon) reports() map[string]status.Report {
-	out := map[string]status.Report{}
+func (d *Daemon) reports() map[string]status.Heard {
 	d.looked.Store(int64(d.clock.Now().Mono))
 	c := d.cluster.Load()
 	if c == nil {
-		return out
+		return nil
 	}
+	out := map[string]status.Heard{}
 	for instance, r := range c.Reports() {
-		if !r.Sent {
-			continue
-		}
-		out[instance] = status.Report{
-			Rate:     r.PerSecond,
-			Lead:     int64(r.Lead),
-			Ceil:     int64(r.Ceil),
-			Refusing: node.Reason(r.Reason),
-			Age:      r.Age.Milliseconds(),
+		out[instance] = status.Heard{
+			Sent: r.Sent,
+			Owed: r.Owed,
+			Report: status.Report{
+				Rate:     r.PerSecond,
+				Lead:     int64(r.Lead),
+				Ceil:     int64(r.Ceil),
+				Refusing: node.Reason(r.Reason),
+				Age:      r.Age.Milliseconds(),
+			},
 		}
 	}
 	return out
+}
+
+// lookedLately reports whether somebody looked at other nodes, so that they are being asked.
+func (d *Daemon) lookedLately(now clock.Mono) bool {
+	looked := clock.Mono(d.looked.Load())
+	return looked != 0 && now.Sub(looked) < lookedFor
+}
+
+// askOnce asks other nodes for their reports unless they are being asked, and returns when
+// each has answered, or did not within answerWithin. Concurrent calls are one.
+func (d *Daemon) askOnce(ctx context.Context) {
+	c := d.cluster.Load()
+	if c == nil || d.lookedLately(d.clock.Now().Mono) {
+		return
+	}
+	_, _, _ = d.asking.Do("", func() (any, error) { return askPeers(context.WithoutCancel(ctx), c, d.clock), nil })
 }
 
 // runGossip runs gossip until ctx ends, from when the pool is known on.

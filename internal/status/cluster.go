@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -38,7 +39,12 @@ const (
 // etcd does not answer, Problem says so: there are no sids, and the nodes are those that this
 // one last listed, with the sids that they report by gossip. The error is ctx's.
 func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
+	var asked sync.WaitGroup
+	if r.cfg.Ask != nil {
+		asked.Go(func() { r.cfg.Ask(ctx) })
+	}
 	err := r.load(ctx, viewFresh)
+	asked.Wait()
 	if ctx.Err() != nil {
 		return Cluster{}, ctx.Err()
 	}
@@ -98,8 +104,13 @@ func (r *Reader) picture(from reading, problem string) Cluster {
 	return c
 }
 
-// reportFresh is the age up to which a report tells what a node does now.
-const reportFresh = 5 * time.Second
+const (
+	// reportFresh is the age up to which a report tells what a node does now.
+	reportFresh = 5 * time.Second
+	// owedFor is after what time without an answer a node counts as silent. It is asked each
+	// second, or three times in two seconds.
+	owedFor = 1500 * time.Millisecond
+)
 
 // fillLive adds what does not come from etcd: clocks, and reports that are not old.
 func (r *Reader) fillLive(c *Cluster, clocks clock.Report) {
@@ -112,8 +123,13 @@ func (r *Reader) fillLive(c *Cluster, clocks clock.Report) {
 	reports := r.cfg.Reports()
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
-		if report, ok := reports[n.Instance]; ok && report.Age <= reportFresh.Milliseconds() {
-			n.Report = &report
+		heard, member := reports[n.Instance]
+		switch {
+		case n.Instance == c.Self.Instance || reports == nil:
+		case (!member || heard.Owed > owedFor) && n.Clock != nil:
+			n.Clock.Fresh = false
+		case heard.Sent && heard.Report.Age <= reportFresh.Milliseconds():
+			n.Report = &heard.Report
 		}
 	}
 }

@@ -35,16 +35,27 @@ type Config struct {
 	// Clocks, if set, returns the measurements of this node's clock and its peers'.
 	// It must be safe for concurrent use.
 	Clocks func() clock.Report
-	// Reports, if set, returns what other nodes reported of themselves, by instance, and
-	// has them asked again for some seconds. It must be safe for concurrent use.
-	Reports func() map[string]Report
-	Feed    *feed.Feed // has the rate and the latest event; nil: none
+	// Reports, if set, returns what each live member of gossip reported of itself, by instance,
+	// and has them asked again for some seconds; nil: gossip does not run yet. It must be safe
+	// for concurrent use.
+	Reports func() map[string]Heard
+	// Ask, if set, asks them for an answer that is not kept up to date by Reports, and returns
+	// when it has come or does not. It must be safe for concurrent use.
+	Ask  func(context.Context)
+	Feed *feed.Feed // has the rate and the latest event; nil: none
 	// Window is the length of the node's windows, and Expected how many nodes there should be.
 	// 0: not known.
 	Window   time.Duration
 	Expected int
 	// Settings of the node and their sources, for pages; nil: not known.
 	Settings []Setting
+}
+
+// Heard is what was heard of another node.
+type Heard struct {
+	Report Report
+	Sent   bool          // It sent the report; else that is zero.
+	Owed   time.Duration // since it was first asked for one that it has not sent; 0: it has
 }
 
 // Setting is a setting of the node.

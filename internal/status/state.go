@@ -1,6 +1,8 @@
 package status
 
 import (
+	"cmp"
+
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -52,6 +54,9 @@ func StateOf(n Node, now int64) (State, node.Reason) {
 	}
 	return Serving, 0
 }
+
+// What names what a judged node does: its state, or the reason why it refuses.
+func (n Node) What() string { return cmp.Or(n.Refusing.String(), string(n.State)) }
 
 // The states of sids. The record of a sid has one of the first five. A sid that is held is
 // shown as one of the others if nothing is issued from it.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -167,11 +168,11 @@ func TestProblems(t *testing.T) {
 		"unconfirmed": {func(c *Cluster) { c.Nodes[1].Clock.Verdict, c.Nodes[2].Clock.Verdict = "unverified", "unverified" },
 			"bad n2 and n3: no majority confirms the clock, so they refuse. 1 of 3 nodes serve.", nil},
 		"a window that ended": {func(c *Cluster) { c.SIDs[1].Ceil, c.Nodes[1].Report.Ceil = now, now },
-			"bad n2: the window has ended, so it refuses. 2 of 3 nodes serve.", nil},
+			"bad n2: the window has ended, so it refuses (since 11:06:40 UTC). 2 of 3 nodes serve.", nil},
 		"a window that is not extended": {func(c *Cluster) { c.SIDs[1].Ceil, c.Nodes[1].Report.Ceil = now, now+19_000 },
-			"warn n2: etcd does not extend the window. 3 of 3 nodes serve.", nil},
+			"warn n2: etcd does not extend the window (since 11:06:29 UTC). 3 of 3 nodes serve.", nil},
 		"an own window that is not extended": {func(c *Cluster) { c.Self.Ceil = now + 19_999 },
-			"warn n1: etcd does not extend the window. 3 of 3 nodes serve.", nil},
+			"warn n1: etcd does not extend the window (since 11:06:29 UTC). 3 of 3 nodes serve.", nil},
 		"windows of an old report": {func(c *Cluster) {
 			c.SIDs[1].Ceil, c.Nodes[1].Report = now+16_000, &Report{Ceil: now + 16_000, Age: 4500}
 		}, "ok All is well: 3 nodes serve, every window lasts 16.0s or longer.", nil},
@@ -181,7 +182,7 @@ func TestProblems(t *testing.T) {
 			"warn n2: drained or stopping, so it refuses. 2 of 3 nodes serve.", nil},
 		"another reason": {func(c *Cluster) { c.Nodes[1].Report.Refusing = node.ClockRegression },
 			"warn Refusing: n2 with CLOCK_REGRESSION. 2 of 3 nodes serve.", nil},
-		"silent": {func(c *Cluster) { c.Nodes[2].Clock.Fresh = false }, "warn No reply from n3. 2 of 3 nodes serve.", nil},
+		"silent": {func(c *Cluster) { c.Nodes[2].Clock.Fresh, c.Nodes[2].Clock.Age = false, 2_500_000 }, "warn No reply from n3 (since 11:06:37 UTC). 2 of 3 nodes serve.", nil},
 		"without gossip": {func(c *Cluster) { c.Nodes[2].Clock, c.Nodes[2].Report = nil, nil },
 			"warn Nothing is known of n3: no gossip came. 2 of 3 nodes serve.", nil},
 		"a standby": {func(c *Cluster) {
@@ -195,7 +196,7 @@ func TestProblems(t *testing.T) {
 		"vanished": {func(c *Cluster) {
 			c.Nodes = c.Nodes[:2]
 			c.SIDs[2] = SID{SID: 3, State: Waiting, Node: "n3", Ceil: now + 5000, Written: now - 25_000, Unreleased: true}
-		}, "warn n3 vanished, and has not released sid 3. 2 of 2 nodes serve.", nil},
+		}, "warn n3 vanished, and has not released sid 3 (since 11:06:15 UTC). 2 of 2 nodes serve.", nil},
 		"vanished long ago": {func(c *Cluster) {
 			c.SIDs = append(c.SIDs, SID{SID: 9, State: Free, Node: "n9", Written: now - 3_600_000, Unreleased: true})
 		},
@@ -213,13 +214,13 @@ func TestProblems(t *testing.T) {
 			"bad etcd's history went back: nodes refuse until an operator begins a new era. 2 of 3 nodes serve.", nil},
 		"a record": {func(c *Cluster) { c.Problem = "the era is unreadable" }, "warn the era is unreadable. 3 of 3 nodes serve.", nil},
 		"etcd away": {func(c *Cluster) { c.Read = now - 4501 },
-			"bad etcd does not answer. Nodes issue until their windows end, the first in 26.0s. 3 of 3 nodes serve.", nil},
+			"bad etcd does not answer (since 11:06:35 UTC). Nodes issue until their windows end, the first in 26.0s. 3 of 3 nodes serve.", nil},
 		"etcd away, and windows ended": {func(c *Cluster) {
 			c.Read, c.Self.Ceil = now-30_000, now
 			for i := range c.Nodes {
 				c.SIDs[i].Ceil, c.Nodes[i].Report = now, nil
 			}
-		}, "bad etcd does not answer, and the windows have ended: nobody issues. 0 of 3 nodes serve; 1 problem more.", []string{WindowEnded}},
+		}, "bad etcd does not answer (since 11:06:10 UTC), and the windows have ended: nobody issues. 0 of 3 nodes serve; 1 problem more.", []string{WindowEnded}},
 		"etcd away, and windows unknown": {func(c *Cluster) {
 			c.Read, c.SIDs, c.Self.Ceil = 0, nil, 0
 			for i := range c.Nodes {
@@ -288,4 +289,32 @@ func anchors(page string) string {
 		}
 	}
 	return out
+}
+
+// TestSilentAtOnce: a node that was killed is silent as soon as it owes an answer, or gossip
+// has found it dead, and not when its last measurement is old.
+func TestSilentAtOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		heard map[string]Heard
+		want  string
+	}{
+		"well": {map[string]Heard{"i2": {Sent: true, Report: Report{Ceil: now + 26_000}}, "i3": {Sent: true, Report: Report{Ceil: now + 26_000}}},
+			"ok All is well: 3 nodes serve, every window lasts 26.0s or longer."},
+		"a lost answer": {map[string]Heard{"i2": {Sent: true, Owed: owedFor}, "i3": {Owed: owedFor}}, "ok All is well: 3 nodes serve, every window lasts 24.0s or longer."},
+		"no answer":     {map[string]Heard{"i2": {Sent: true, Owed: owedFor + 1}, "i3": {Sent: true}}, "warn No reply from n2 (since 11:06:39 UTC). 2 of 3 nodes serve."},
+		"never one":     {map[string]Heard{"i2": {Owed: owedFor + 1}, "i3": {Sent: true}}, "warn No reply from n2 (since 11:06:39 UTC). 2 of 3 nodes serve."},
+		"no member":     {map[string]Heard{"i3": {Sent: true}}, "warn No reply from n2 (since 11:06:39 UTC). 2 of 3 nodes serve."},
+		"no gossip yet": {nil, "ok All is well: 3 nodes serve, every window lasts 24.0s or longer."},
+	} {
+		c := three()
+		for i := range c.Nodes {
+			c.Nodes[i].Report, c.Nodes[i].Clock.Age = nil, 1_000_000
+		}
+		r := &Reader{cfg: Config{Reports: func() map[string]Heard { return tc.heard }}}
+		r.fillLive(&c, clock.Report{})
+		c.Judge()
+		if got := string(c.Summary.Level) + " " + c.Summary.Text; got != tc.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, tc.want)
+		}
+	}
 }

@@ -77,7 +77,7 @@ type Node struct {
 	Ceil int64 `json:"ceil_unix_ms"`
 	// Clock is nil if the node that answers never measured it.
 	Clock *PeerClock `json:"clock,omitempty"`
-	// Report is nil if it sent none lately. Reports are asked for while somebody looks.
+	// Report is nil if it sent none lately.
 	Report *Report `json:"report,omitempty"`
 }
 
@@ -197,7 +197,7 @@ type PeerClock struct {
 	// Verdict and SID are what the node reports of itself; SID is -1 without one.
 	Verdict string `json:"verdict"`
 	SID     int    `json:"sid"`
-	// Fresh says that it was measured lately: the values below count.
+	// Fresh says that it was measured lately, and answers: the values below count.
 	Fresh bool `json:"fresh"`
 	// Offset is its issuing clock minus that of the node that answers, ± Error.
 	Offset int64 `json:"offset_us"`

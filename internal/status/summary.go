@@ -71,13 +71,31 @@ type nodesProblem struct {
 	text  string
 }
 
-func (k nodesProblem) problem(names []string) Problem {
+// problem returns the problem of nodes with these names. since says when it began, as
+// Cluster.since returns it.
+func (k nodesProblem) problem(names []string, since string) Problem {
 	they := "they refuse"
 	if len(names) == 1 {
 		they = "it refuses"
 	}
 	sentence := strings.NewReplacer("{names}", text.List(names), "{they refuse}", they).Replace(k.text)
-	return Problem{k.kind, k.level, sentence, k.page}
+	return Problem{k.kind, k.level, strings.TrimSuffix(sentence, ".") + since + ".", k.page}
+}
+
+// SinceMark stands in a text before the time at which a problem began.
+const SinceMark = " (since "
+
+// since returns in parentheses when something began, by the node that answers; "" if at is
+// not known.
+func (c Cluster) since(at int64) string {
+	if at <= 0 {
+		return ""
+	}
+	form := "15:04:05 MST"
+	if c.Self.Now-at > (12 * time.Hour).Milliseconds() {
+		form = "2006-01-02 15:04 MST"
+	}
+	return SinceMark + time.UnixMilli(at).UTC().Format(form) + ")"
 }
 
 // ofNodes are the problems that a node can have, the worst first.
@@ -124,6 +142,19 @@ func problemOf(c Cluster, n Node) string {
 		return WindowShort
 	}
 	return ""
+}
+
+// began returns when a problem of a node began, as far as the picture shows it; 0: it does not.
+func (c Cluster) began(kind string, n Node) int64 {
+	switch {
+	case kind == NodesSilent && n.Clock != nil:
+		return c.Self.Now - n.Clock.Age/1000
+	case kind == WindowEnded:
+		return n.Ceil
+	case kind == WindowShort:
+		return n.Ceil - c.Self.Window // the last extension
+	}
+	return 0
 }
 
 // short reports whether the window of a node that serves is shorter than a third of it ever
@@ -185,6 +216,7 @@ func (p *problems) add(kind string, level Level, page, format string, args ...an
 func (p *problems) etcd() {
 	c := p.c
 	serving, shortest := c.serving()
+	away := c.since(c.Read)
 	switch {
 	case !c.Stale() && c.Problem == "":
 	case !c.Stale():
@@ -192,19 +224,23 @@ func (p *problems) etcd() {
 	case len(c.Nodes) == 0:
 		p.add(Unread, Warn, pageEtcd, "No node is known yet: etcd has not been read.")
 	case serving == 0:
-		p.add(EtcdAway, Bad, pageEtcd, "etcd does not answer, and the windows have ended: nobody issues.")
+		p.add(EtcdAway, Bad, pageEtcd, "etcd does not answer%s, and the windows have ended: nobody issues.", away)
 	case shortest >= 0:
 		p.add(EtcdAway, Bad, pageEtcd,
-			"etcd does not answer. Nodes issue until their windows end, the first in %s.", text.Seconds(shortest))
+			"etcd does not answer%s. Nodes issue until their windows end, the first in %s.", away,
+			text.Seconds(shortest))
 	default:
-		p.add(EtcdAway, Bad, pageEtcd, "etcd does not answer, and the state of sids is not known.")
+		p.add(EtcdAway, Bad, pageEtcd, "etcd does not answer%s, and the state of sids is not known.", away)
 	}
 }
 
 func (p *problems) nodes() {
-	names := map[string][]string{}
+	names, since := map[string][]string{}, map[string]int64{}
 	for _, n := range p.c.Nodes {
 		kind, name := problemOf(p.c, n), n.Label()
+		if at := p.c.began(kind, n); at > 0 && (since[kind] == 0 || at < since[kind]) {
+			since[kind] = at
+		}
 		if kind == NodesRefuse {
 			name += " with " + n.Refusing.String()
 		}
@@ -220,7 +256,7 @@ func (p *problems) nodes() {
 			k.text = "The clocks disagree, and nobody issues: {names}."
 		}
 		if len(names[k.kind]) > 0 {
-			p.list = append(p.list, k.problem(names[k.kind]))
+			p.list = append(p.list, k.problem(names[k.kind], p.c.since(since[k.kind])))
 		}
 	}
 }
@@ -248,8 +284,8 @@ func (p *problems) missing() {
 		registered := func(n Node) bool { return n.Name == s.Node }
 		lately := c.Self.Now-s.Written < vanishedFor.Milliseconds()
 		if s.Unreleased && !s.Worker && lately && !slices.ContainsFunc(c.Nodes, registered) {
-			p.add(Vanished, Warn, pageDoctor, "%s vanished, and has not released sid %d.",
-				cmp.Or(s.Node, s.Instance), s.SID)
+			p.add(Vanished, Warn, pageDoctor, "%s vanished, and has not released sid %d%s.",
+				cmp.Or(s.Node, s.Instance), s.SID, c.since(s.Written))
 		}
 	}
 }
@@ -275,7 +311,7 @@ func (c Cluster) OwnProblem() Problem {
 	kind := problemOf(c, n)
 	for _, k := range ofNodes {
 		if k.kind == kind {
-			return k.problem([]string{n.Label()})
+			return k.problem([]string{n.Label()}, c.since(c.began(kind, n)))
 		}
 	}
 	return Problem{Level: OK}

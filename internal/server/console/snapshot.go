@@ -40,7 +40,7 @@ type row struct {
 	Holder *status.Node // nil if no registered node holds it
 }
 
-// Rows returns the sids in use, in order.
+// Rows returns the sids that were ever used, in order.
 func (s Snapshot) Rows() (out []row) {
 	nodes := map[string]*status.Node{}
 	for i := range s.Nodes {

@@ -29,9 +29,10 @@ of the other nodes. It exits with 1 if the node asked would refuse a request now
 
 The third line says whether all is well, or what is wrong most.
 
+STATE           serving, standby, silent, unknown (without gossip), or the reason why it refuses
 WINDOW LEFT     how long the node can issue without etcd
 LAST HEARD      when it last answered the node asked, by gossip
-CLOCK VERDICT   what it says of its own clock; "silent" if it has not answered for 10 s
+CLOCK VERDICT   what it says of its own clock; "silent" if it does not answer
 CLOCK OFFSET    its clock minus that of the node asked, ± the error of the measurement;
                 FALSE: a majority disagrees with it
 
@@ -140,7 +141,8 @@ func (v view) printNodes(w io.Writer) {
 		bySID[s.SID] = s
 	}
 	if len(v.Nodes) > 0 {
-		fmt.Fprintln(w, "\nNODE\tSID\tTERM\tWINDOW LEFT\tLAST HEARD\tCLOCK VERDICT\tCLOCK OFFSET\tGRPC\tHTTP\tVERSION")
+		fmt.Fprintln(w, "\nNODE\tSTATE\tSID\tTERM\tWINDOW LEFT\tLAST HEARD\tCLOCK VERDICT\tCLOCK OFFSET\t"+
+			"GRPC\tHTTP\tVERSION")
 	}
 	for _, n := range v.Nodes {
 		sid, term, left := "standby", "-", "-"
@@ -159,8 +161,9 @@ func (v view) printNodes(w io.Writer) {
 			sid += " of " + n.SIDRange
 		}
 		heard, verdict, offset := columns(n.Clock)
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			n.Name, sid, term, left, heard, verdict, offset, cli.OrDash(n.GRPC), cli.OrDash(n.HTTP), n.Version)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			n.Name, n.What(), sid, term, left, heard, verdict, offset, cli.OrDash(n.GRPC), cli.OrDash(n.HTTP),
+			n.Version)
 	}
 }
 

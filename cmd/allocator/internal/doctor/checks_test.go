@@ -212,7 +212,7 @@ func TestExamine(t *testing.T) {
 			f.sees(func(c *status.Cluster) {
 				c.Nodes = append(c.Nodes, status.Node{Name: "n2", Instance: "i2", SID: 4, Clock: &status.PeerClock{}})
 			})
-		}, []string{"warn cluster | n1 at 10.0.0.1:9000 sees: No reply from n2. | docs/how-to/repair-clocks.md#peers-do-not-answer"}},
+		}, []string{"warn cluster | n1 at 10.0.0.1:9000 sees: No reply from n2 | docs/how-to/repair-clocks.md#peers-do-not-answer"}},
 		{"we are behind", func(f *facts) { f.nodes[0].Cluster = answer(300) }, []string{"fail clock | at least 299ms behind the one of n1 | NTP"}},
 		{"we are ahead", func(f *facts) { f.nodes[0].Cluster = answer(-300) }, []string{"fail clock | at least 298ms ahead |"}},
 		{"just within", func(f *facts) { f.nodes[0].Cluster = answer(250) }, nil},
@@ -280,6 +280,30 @@ func TestSound(t *testing.T) {
 	} {
 		if got := sound(version); got != want {
 			t.Errorf("%q: %t", version, got)
+		}
+	}
+}
+
+// TestNoPageKnowsMore: whatever problem the page of a node shows, doctor shows one too.
+func TestNoPageKnowsMore(t *testing.T) {
+	for _, kind := range []string{
+		status.Rewound, status.EtcdAway, status.Unread, status.Records, status.ClockSkewed, status.ClockUnconfirmed,
+		status.ClockFalse, status.WindowEnded, status.WindowShort, status.Drained, status.NodesRefuse,
+		status.NodesSilent, status.NodesUnknown, status.NodesMissing, status.Vanished, status.NameShared,
+		status.SIDsQuarantined, status.NoSIDLeft,
+	} {
+		f := well()
+		f.nodes[0].Cluster.Problems = []status.Problem{{Kind: kind, Level: status.Warn, Text: "n2 has it (since 1).", Page: "x.md"}}
+		f.second("10.0.0.2:9000", "i2", "n3")
+		f.nodes[1].Cluster.Problems = []status.Problem{{Kind: kind, Level: status.Warn, Text: "n2 has it (since 2).", Page: "x.md"}}
+		shown := 0
+		for _, c := range examine(f) {
+			if c.State != report.OK && c.Name == "cluster" && strings.Contains(c.Detail, "n1 at 10.0.0.1:9000 sees: n2 has it (since 1)") {
+				shown++
+			}
+		}
+		if shown != 1 {
+			t.Errorf("%s is shown %d times", kind, shown)
 		}
 	}
 }

@@ -56,7 +56,7 @@ ca, cert, key and token-file are as the flags, which stand in for them:
 	}
 	addrs := cmd.Flags().StringSlice("addr", nil,
 		"gRPC addresses of nodes, comma-separated or given several times, besides those that are registered")
-	expect := cmd.Flags().Int("expect-nodes", 0, "fail unless at least so many nodes answer; 0: any number")
+	expect := cmd.Flags().Int("expect-nodes", 0, "fail unless at least so many nodes answer; 0: cluster.expect")
 	count := cmd.Flags().Int("draw", 0, "IDs to draw from each node; 0 is none")
 	file := cmd.Flags().String("regions", "", "compare the spaces of the regions in this `file`")
 	_ = cmd.MarkFlagFilename("regions", "yaml", "yml", "json")
@@ -114,7 +114,7 @@ ca, cert, key and token-file are as the flags, which stand in for them:
 			}
 			defer s.Close()
 			f := gather(cmd.Context(), s, d, strings.Join(given, ","), progress)
-			f.expect = *expect
+			f.expect = cmp.Or(*expect, s.Cfg.Cluster.Expect)
 			checks, reached = examine(f), f.reached()
 			given = deployment.NodeAddrs(f.registered, strings.Join(given, ","))
 		}

@@ -64,23 +64,45 @@ func (r *findings) nodes(f facts) {
 				n.Label(), self.SID, text.Seconds(self.Left()))
 		}
 	}
-	r.cluster(f)
 	r.names(f)
 	r.count(f)
+	r.cluster(f)
 }
 
-// seenByNodes are the problems that nodes see in each other and that no other check finds.
-var seenByNodes = []string{status.ClockFalse, status.NodesSilent, status.NodesUnknown, status.Records}
+// sameFact has the checks that find a problem by themselves, mostly with more detail.
+var sameFact = map[string]string{
+	status.Rewound:          "node",
+	status.ClockSkewed:      "node",
+	status.ClockUnconfirmed: "node",
+	status.WindowEnded:      "node",
+	status.WindowShort:      "node",
+	status.Drained:          "node",
+	status.NodesRefuse:      "node",
+	status.NoSIDLeft:        "node",
+	status.EtcdAway:         "etcd",
+	status.NodesMissing:     "node-count",
+	status.NameShared:       "name",
+	status.Vanished:         "unreleased",
+	status.SIDsQuarantined:  "quarantine",
+}
 
-// cluster adds what the nodes that were asked see in each other.
+// cluster adds what the pages of the nodes that were asked show, except for what another
+// check has found as well. So no page shows a problem that doctor does not.
 func (r *findings) cluster(f facts) {
 	seen := map[string]bool{}
 	for _, n := range f.nodes {
 		for _, p := range n.Cluster.Problems {
-			if slices.Contains(seenByNodes, p.Kind) && !seen[p.Text] {
-				seen[p.Text] = true
-				r.Add("cluster", report.Warn, "See docs/"+p.Page, "%s sees: %s", n.Label(), p.Text)
+			// The same problem began a little earlier or later to another node.
+			fact, _, _ := strings.Cut(p.Text, status.SinceMark)
+			if seen[fact] || r.Wrong(sameFact[p.Kind]) {
+				continue
 			}
+			seen[fact] = true
+			state := report.Warn
+			if p.Level == status.Bad {
+				state = report.Fail
+			}
+			r.Add("cluster", state, "See docs/"+p.Page, "%s sees: %s", n.Label(), p.Text)
 		}
 	}
 	if len(seen) == 0 && slices.ContainsFunc(f.nodes, func(n deployment.NodeReport) bool { return n.Err == nil }) {

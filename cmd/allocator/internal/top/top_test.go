@@ -82,7 +82,7 @@ func TestStaleValues(t *testing.T) {
 	c.Nodes[0].Report = nil
 	c.Judge()
 	text := strings.Join(newView(c, status.Cluster{}, nil).lines(0, 0), "\n")
-	if !strings.Contains(text, "n2    -    -                 -      silent  -       -      -     silent") || !strings.Contains(text, "No reply from n2.") {
+	if !strings.Contains(text, "n2    -    -                 -      silent  -       -      -     silent") || !strings.Contains(text, "No reply from n2 (since 23:59:29 UTC).") {
 		t.Errorf("%s", text)
 	}
 }

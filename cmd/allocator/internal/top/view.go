@@ -144,8 +144,7 @@ func (v view) cells(n status.Node, term, longest int64) []string {
 	if r := n.Report; r != nil {
 		rate, lead = strconv.FormatInt(r.Rate, 10), fmt.Sprintf("%dms", r.Lead)
 	}
-	state := cmp.Or(n.Refusing.String(), string(n.State))
-	return []string{n.Label(), sid, terms, bar, left, verdict, offset, rate, lead, state}
+	return []string{n.Label(), sid, terms, bar, left, verdict, offset, rate, lead, n.What()}
 }
 
 const barWidth = 10

@@ -206,7 +206,7 @@ function sids() {
   let list = snap.sids.map((r) => [r, stateOf(r)]);
   if (list.length > many) {
     list = [...list.filter((e) => e[1] !== "held"), ...list.filter((e) => e[1] === "held")].slice(0, many);
-    text(table.caption, `${many} of ${snap.sids.length} sids in use, first those that are not simply held`);
+    text(table.caption, `${many} of ${snap.sids.length} sids that were used, first those that are not simply held`);
   }
   rows(table, list.map(([r, state]) => {
     const l = left(r);

@@ -40,6 +40,13 @@ func (r Report) Has(name string) bool {
 	return slices.ContainsFunc(r, func(c Check) bool { return c.Name == name })
 }
 
+// Wrong reports whether a check of that name found something to warn of.
+func (r Report) Wrong(name string) bool {
+	return slices.ContainsFunc(r, func(c Check) bool {
+		return c.Name == name && (c.State == Warn || c.State == Fail)
+	})
+}
+
 // Failed reports whether a check failed.
 func (r Report) Failed() bool {
 	return slices.ContainsFunc(r, func(c Check) bool { return c.State == Fail })
