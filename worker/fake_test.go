@@ -23,6 +23,8 @@ type nodes struct {
 	secret   string
 	ahead    time.Duration // of not_before, when the worker is acquired
 	refuse   error         // what calls end with; nil: they are served
+	delay    time.Duration // on the way of each acquisition
+	clock    time.Duration // of these nodes, minus the caller's
 	lose     bool          // calls are served, and their answers are lost
 	aged     bool          // An acquisition that is repeated is refused: its worker was extended since.
 	acquired int
@@ -50,10 +52,14 @@ func (n *nodes) answer() (*pb.Worker, error) {
 }
 
 func (n *nodes) AcquireWorker(_ context.Context, req *pb.AcquireWorkerRequest, _ ...grpc.CallOption) (*pb.Worker, error) {
+	time.Sleep(n.delay)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.calls = append(n.calls, req)
+	off := req.ClockUnixMs - now() - n.clock.Milliseconds()
 	switch {
+	case req.ClockUnixMs != 0 && max(off, -off) > 250:
+		return nil, &client.Refusal{Reason: client.CallerClock, Metadata: map[string]string{"offset_ms": fmt.Sprint(off), "limit_ms": "250"}}
 	case n.refuse != nil:
 		return nil, n.refuse
 	case n.worker != nil && n.secret == req.Secret && n.aged:

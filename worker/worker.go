@@ -53,7 +53,7 @@ const releaseTimeout = 5 * time.Second
 //
 //   - ErrConfig, or an error of package client about Config.Client, at once;
 //   - a *client.Refusal, at once, with a reason that waiting does not help against, such
-//     as WORKERS_OFF, WORKER_QUOTA, PERMISSION_DENIED, or CALLER_CLOCK unless the call was slow;
+//     as WORKERS_OFF, WORKER_QUOTA, PERMISSION_DENIED, or CALLER_CLOCK if the round trip does not explain it;
 //   - a *client.Refusal, such as NO_WORKER, or client.ErrUnavailable, with the error of ctx
 //     or context.DeadlineExceeded, where no number was to be had in time.
 //
@@ -97,13 +97,21 @@ func Open(ctx context.Context, cfg Config) (*Worker, error) {
 // acquire calls until a worker is acquired, with one secret, so that an acquisition whose
 // answer was lost is found again. One whose worker was extended since is not given out a
 // second time: then it goes on with another secret, and that worker ends by itself.
+//
+// A node compares the time in the request with its own when the request has come. It does not
+// know how long that took, and this side does: a clock that was refused, and that may be right
+// by the time of the round trip, is judged here and not told again.
 func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 	secret, asked := rand.Text(), 0
+	judged := false
 	for fails := 0; ; fails++ {
 		sent := time.Now()
 		asked++
-		res, err := w.service.AcquireWorker(ctx,
-			&pb.AcquireWorkerRequest{Name: w.name, Secret: secret, ClockUnixMs: sent.UnixMilli()})
+		req := &pb.AcquireWorkerRequest{Name: w.name, Secret: secret}
+		if !judged {
+			req.ClockUnixMs = sent.UnixMilli()
+		}
+		res, err := w.service.AcquireWorker(ctx, req)
 		if err == nil {
 			k, err := newKeep(res, sent.Sub(began))
 			if err != nil {
@@ -120,7 +128,11 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 			secret, asked = rand.Text(), 0
 			continue
 		}
-		if hopeless(err) && !wasSlow(err, time.Since(sent)) {
+		if !judged && wasSlow(err, time.Since(sent)) {
+			judged = true
+			continue
+		}
+		if hopeless(err) {
 			return nil, fmt.Errorf("worker: acquire: %w", err)
 		}
 		select {

@@ -246,6 +246,34 @@ func TestOpenFails(t *testing.T) {
 	})
 }
 
+// TestSlowWay: the time that a request takes is no error of the caller's clock, however often
+// it takes as long. A clock that is off by more than that explains is still refused.
+func TestSlowWay(t *testing.T) {
+	for _, tc := range []struct {
+		delay, clock time.Duration
+		refused      bool
+	}{
+		{0, 0, false},
+		{300 * time.Millisecond, 0, false},
+		{5 * time.Second, 0, false},
+		{0, 251 * time.Millisecond, true},
+		{300 * time.Millisecond, 251 * time.Millisecond, true}, // 551 ms behind, of which 300 are explained
+		{300 * time.Millisecond, -551 * time.Millisecond, true},
+		{300 * time.Millisecond, 250 * time.Millisecond, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := &nodes{delay: tc.delay, clock: tc.clock}
+			w, err := worker.Open(t.Context(), worker.Config{Service: n})
+			if refused := errors.Is(err, &client.Refusal{Reason: client.CallerClock}); refused != tc.refused || !refused && err != nil || len(n.calls) > 2 {
+				t.Errorf("delay %v, clock %v: %v after %d calls", tc.delay, tc.clock, err, len(n.calls))
+			}
+			if w != nil {
+				closed(t, w)
+			}
+		})
+	}
+}
+
 func TestConfig(t *testing.T) {
 	to := client.Options{Targets: []string{"127.0.0.1:1"}}
 	for want, cfg := range map[string]worker.Config{
