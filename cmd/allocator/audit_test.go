@@ -182,3 +182,15 @@ func TestAuditDoubtsWideIDs(t *testing.T) {
 		t.Errorf("exit code %d, %s%s", code, out.String(), stderr.String())
 	}
 }
+
+// TestAuditShowsGivenForm: an ID that came twice can be searched for in the logs as it is shown.
+func TestAuditShowsGivenForm(t *testing.T) {
+	spoolsIn(t)
+	for _, id := range []string{"1541815603606036480", "0x1565AD4A5E400000", "1AWPQ9D5T0000"} {
+		var out, stderr strings.Builder
+		code := run(t.Context(), []string{"audit", "-"}, strings.NewReader(id+"\n"+id+"\n"), &out, &stderr, nil)
+		if code != cli.ExitInvalid || !strings.Contains(out.String(), " "+id+"  ") {
+			t.Errorf("exit code %d, %s%s", code, out.String(), stderr.String())
+		}
+	}
+}

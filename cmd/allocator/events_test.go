@@ -105,13 +105,30 @@ func TestEventsGoOn(t *testing.T) {
 	stop()
 	env.SetVerdict(clock.Skewed) // while nobody is connected
 	env.Observe()
+	refused := make(chan struct{})
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(refused)
+		for range 3 { // Each call fails.
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	<-refused
+	_ = l.Close()
 	serveAt(t, env, addr)
 	until("CLOCK_SKEW")
 	env.SetVerdict(clock.Open)
 	env.Observe()
 	until(`"after":"CLOCK_SKEW"`)
 	cancel()
-	if code := <-ended; code != cli.ExitInterrupted || !strings.Contains(errs.String(), "broke: ") {
+	if code := <-ended; code != cli.ExitInterrupted || strings.Count(errs.String(), "broke: ") != 1 || strings.Count(errs.String(), "connected again, to the node at "+addr+"\n") != 1 {
 		t.Errorf("%d, %q", code, errs.String())
 	}
 	var ids []string

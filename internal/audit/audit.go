@@ -16,6 +16,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
@@ -55,6 +56,7 @@ type Auditor struct {
 	sids         []int64 // IDs of each sid
 	from, to     int64   // Unix ms, once there is an ID
 	wideKind     describe.Kind
+	narrowForm   describe.Kind // the form of the first ID of 64 bits, as flake, int or hex; "": none yet
 	last         *lastID
 }
 
@@ -125,6 +127,9 @@ func (a *Auditor) Read(name string, r io.Reader) error {
 		} else if len(text) > 0 {
 			id, err := describe.Parse(string(text), a.cfg.Kind, a.cfg.Space)
 			if err == nil {
+				if a.narrowForm == "" && !id.IsWide() {
+					a.narrowForm = formOf(string(text), a.cfg.Kind, id.Flake)
+				}
 				return a.add(line, id)
 			}
 			a.invalid(line, err)
@@ -233,10 +238,29 @@ func (a *Auditor) compare(id lastID) {
 	a.last = &id
 }
 
+// formOf returns the form in which a text has id.
+func formOf(s string, kind describe.Kind, id flake.ID) describe.Kind {
+	digits := strings.Trim(s, "0123456789") == ""
+	switch {
+	case kind == describe.Hex, strings.HasPrefix(strings.ToLower(s), "0x"):
+		return describe.Hex
+	case kind == describe.Int, digits && s != id.String():
+		return describe.Int
+	}
+	return describe.Flake
+}
+
 // text writes an ID in the form that the logs had the first one of its width in.
 func (a *Auditor) text(k Key, wide bool) string {
 	if !wide {
-		return flake.ID(k.Lo).String()
+		switch id := flake.ID(k.Lo); a.narrowForm {
+		case describe.Int:
+			return string(id.AppendInt(nil))
+		case describe.Hex:
+			return id.Hex()
+		default:
+			return id.String()
+		}
 	}
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], k.Hi)

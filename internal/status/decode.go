@@ -28,7 +28,7 @@ type Decoded struct {
 	Flake    flake.ID // if HasFlake
 	HasFlake bool
 	Holder   *lease.LedgerLine // nil: the ledger has no entry, or could not be read
-	Problem  string            // why it could not be read
+	Problem  string            // why it could not be read, or why nobody can have issued the ID
 
 	parts describe.Description
 }
@@ -52,6 +52,10 @@ func (r *Reader) Describe(ctx context.Context, text, kind string) (Decoded, erro
 	if d.HasFlake = err == nil; !d.HasFlake || r.format.Layout.SIDBits() == 0 {
 		return d, nil // The ID has another origin, or the layout has no sids.
 	}
+	if at := clock.Millis(r.format.UnixMilli(d.Flake)); r.beyond(ctx, r.format.SID(d.Flake), at) {
+		d.Problem = beyondText
+		return d, ctx.Err()
+	}
 	d.Holder, d.Problem = r.holder(ctx, d.Flake)
 	return d, ctx.Err()
 }
@@ -62,6 +66,19 @@ func (r *Reader) refused(reason node.Reason, err error) *node.Refusal {
 		Message:  err.Error(),
 		Metadata: map[string]string{"class": describe.Class(err)},
 	})
+}
+
+// beyondText is the problem of an ID that nobody was ever allowed to issue.
+const beyondText = "not issued in this space: its time is beyond every window that its sid ever had"
+
+// beyond reports whether no window of sid ever reached a time. Times of the next minutes are
+// not judged: what is known of the space may be older than the latest window.
+func (r *Reader) beyond(ctx context.Context, sid flake.SID, at clock.Millis) bool {
+	if at <= r.clock.Now().Wall+clock.MillisOf(lease.MaxWindow) || r.load(ctx, viewFresh) != nil {
+		return false
+	}
+	w := r.latest().view.SIDs[sid].Window
+	return w.Err == nil && at >= w.Value.Ceil
 }
 
 // holder returns the entry of the ledger that covers id; nil if there is none, or

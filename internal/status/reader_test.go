@@ -75,6 +75,21 @@ func TestDecodeHTTP(t *testing.T) {
 	if !strings.HasSuffix(got, `"holder":null}`) {
 		t.Errorf("before the ledger begins: %s", got)
 	}
+	// A time that no window of the sid ever reached is nobody's, whoever held the sid last.
+	env.Dir.Set(func(d *servertest.Directory) { d.View = clusterOfTwo() })
+	for _, tc := range []struct {
+		at   clock.Millis
+		sid  int64
+		want string
+	}{
+		{servertest.Start + clock.MillisOf(lease.MaxWindow), 3, holder + "}"}, // perhaps of a window that was not read yet
+		{servertest.Start + 50*365*24*60*60*1000, 3, `"holder":null,"holder_problem":"not issued in this space: its time is beyond every window that its sid ever had"}`},
+		{servertest.Start + 50*365*24*60*60*1000, 8, `"holder":null,"holder_problem":"not issued in this space: its time is beyond every window that its sid ever had"}`},
+	} {
+		if res, got := decode(env, "/v1/ids/"+servertest.At(tc.at, tc.sid).String()); !strings.HasSuffix(got, tc.want) || res.StatusCode != 200 {
+			t.Errorf("at %d: %s", tc.at, got)
+		}
+	}
 	for target, want := range map[string]string{
 		"/v1/ids/abc": "INVALID_ID bad_length", "/v1/ids/01XA2VP00000U": "INVALID_ID bad_char",
 		"/v1/ids/-1": "INVALID_ID out_of_range", "/v1/ids/1x1": "INVALID_ID bad_length",

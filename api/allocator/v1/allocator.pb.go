@@ -782,7 +782,7 @@ type DescribeResponse struct {
 	EpochUnixMs int64  `protobuf:"varint,11,opt,name=epoch_unix_ms,json=epochUnixMs,proto3" json:"epoch_unix_ms,omitempty"`
 	// Who held the sid at that time. Absent if the ledger has no such entry.
 	Holder *Holder `protobuf:"bytes,12,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Why the ledger could not be read; empty when it was.
+	// Why the ledger could not be read, or why nobody can have issued the ID; else empty.
 	HolderProblem string `protobuf:"bytes,13,opt,name=holder_problem,json=holderProblem,proto3" json:"holder_problem,omitempty"`
 	// The layout's name, or the bits of a custom one.
 	LayoutBits    string `protobuf:"bytes,14,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`

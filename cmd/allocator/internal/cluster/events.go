@@ -65,6 +65,7 @@ type eventWatch struct {
 	follow   bool
 	from     *pb.WatchEventsRequest
 	begun    bool // a node has answered
+	broken   bool // it was said that the stream broke
 }
 
 const (
@@ -96,7 +97,8 @@ func (w *eventWatch) run(ctx context.Context) error {
 		case !w.begun && at == len(w.nodes.Conns)-1 && time.Since(began) > w.nodes.Timeout,
 			!w.follow && at == len(w.nodes.Conns)-1:
 			return w.nodes.Unavailable(at, err)
-		case w.follow && w.begun:
+		case w.follow && w.begun && !w.broken:
+			w.broken = true
 			fmt.Fprintf(w.err, "allocator: the stream of the node at %s broke: %s; connecting again\n",
 				w.nodes.Addrs[at], status.Convert(err).Message())
 		}
@@ -129,7 +131,10 @@ func (w *eventWatch) watch(ctx context.Context, at int) error {
 			return err
 		}
 		silent.Reset(silentAfter)
-		w.begun = true
+		if w.begun = true; w.broken {
+			w.broken = false
+			fmt.Fprintf(w.err, "allocator: connected again, to the node at %s\n", w.nodes.Addrs[at])
+		}
 		switch {
 		case m.GetMissed() != nil:
 			err = w.printMissed(m.GetMissed())

@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/text"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -126,8 +127,9 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 		b, err = p.appendOnly(b, id)
 	default:
 		var holder *holderLine
+		var why string // there is no holder
 		if p.nodes != nil {
-			if holder, err = p.holder(ctx, id); err != nil {
+			if holder, why, err = p.holder(ctx, id); err != nil {
 				if exit := (*cli.ExitError)(nil); ctx.Err() != nil ||
 					errors.As(err, &exit) && exit.Code == cli.ExitUsage {
 					return err
@@ -143,9 +145,9 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 				b = append(b, '\n')
 			}
 			p.shown = true
-			b = p.appendText(b, id, holder)
+			b = p.appendText(b, id, holder, why)
 		case p.nodes != nil:
-			b, err = p.appendHolder(describe.AppendJSON(b, id, p.space()), holder)
+			b, err = p.appendHolder(describe.AppendJSON(b, id, p.space()), holder, why)
 		default:
 			b = append(describe.AppendJSON(b, id, p.space()), '\n')
 		}
@@ -174,40 +176,50 @@ func (p *parser) invalid(input string, err error) error {
 	return nil
 }
 
-func (p *parser) holder(ctx context.Context, id describe.ID) (*holderLine, error) {
-	text := id.Flake.String()
+// holder asks a node who held the sid of an ID. Without a holder it returns why, as far as
+// the node says.
+func (p *parser) holder(ctx context.Context, id describe.ID) (_ *holderLine, why string, _ error) {
+	asked := id.Flake.String()
 	if id.IsWide() {
-		text = id.Wide.UUID()
+		asked = id.Wide.UUID()
 	}
 	var r *pb.DescribeResponse
 	err := p.nodes.Ask(ctx, func(ctx context.Context, c *grpc.ClientConn) (err error) {
-		r, err = pb.NewAllocatorServiceClient(c).Describe(ctx, &pb.DescribeRequest{Id: text})
+		r, err = pb.NewAllocatorServiceClient(c).Describe(ctx, &pb.DescribeRequest{Id: asked})
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if layout, err := remote.LayoutOf(r.GetLayout(), r.GetLayoutBits()); err == nil {
-		if have, asked := (flake.Format{Layout: layout, Epoch: r.GetEpochUnixMs()}), p.space(); have != asked {
-			return nil, cli.Exit(cli.ExitUsage,
+		if have, given := (flake.Format{Layout: layout, Epoch: r.GetEpochUnixMs()}), p.space(); have != given {
+			return nil, "", cli.Exit(cli.ExitUsage,
 				fmt.Errorf("the node's space has layout %v: give --layout %v", have, have))
 		}
 	}
 	h := r.GetHolder()
 	if h == nil {
-		return nil, nil
+		return nil, text.Printable(r.GetHolderProblem()), nil
 	}
-	return &holderLine{h.GetNode(), h.GetInstance(), h.GetTerm(), describe.Time(h.GetSinceUnixMs()), h.GetWorker()}, nil
+	return &holderLine{
+		Node:     h.GetNode(),
+		Instance: h.GetInstance(),
+		Term:     h.GetTerm(),
+		Since:    describe.Time(h.GetSinceUnixMs()),
+		Worker:   h.GetWorker(),
+	}, "", nil
 }
 
-// appendHolder adds the holder behind the fields of the object that b ends with.
-func (p *parser) appendHolder(b []byte, holder *holderLine) ([]byte, error) {
-	tail, err := json.Marshal(holder)
+// appendHolder adds the holder, or why there is none, behind the fields of the object that b ends with.
+func (p *parser) appendHolder(b []byte, holder *holderLine, why string) ([]byte, error) {
+	tail, err := json.Marshal(struct {
+		Holder  *holderLine `json:"holder"`
+		Problem string      `json:"holder_problem,omitempty"`
+	}{holder, why})
 	if err != nil {
 		return b, err
 	}
-	b = append(b[:len(b)-1], `,"holder":`...)
-	return append(append(b, tail...), "}\n"...), nil
+	return append(append(append(b[:len(b)-1], ','), tail[1:]...), '\n'), nil
 }
 
 // name appends the first column of a line.
@@ -218,7 +230,7 @@ func name(b []byte, s string) []byte {
 
 // appendText appends what is in an ID as people read it. It is by hand what
 // Fprintf would do, in a tenth of the time.
-func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte {
+func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine, why string) []byte {
 	f := p.space()
 	low, derived := within(id, f)
 	b = append(append(name(b, "kind"), id.Kind...), '\n')
@@ -264,6 +276,8 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine) []byte
 	b = append(b, '\n')
 	switch {
 	case p.nodes == nil:
+	case why != "":
+		b = append(append(name(b, "holder"), why...), '\n')
 	case holder == nil:
 		b = append(name(b, "holder"), "unknown: the ledger has no line so old, or etcd does not answer\n"...)
 	default:
