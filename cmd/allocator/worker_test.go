@@ -496,6 +496,13 @@ func TestWorkerServe(t *testing.T) {
 		t.Fatal("nobody answers")
 		return 0, nil
 	}
+	mode := func() os.FileMode {
+		info, err := os.Stat(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Mode().Perm()
+	}
 	show := func(code int) {
 		t.Helper()
 		cmd := exec.Command("allocator", "worker", "show", "--file", path)
@@ -510,6 +517,9 @@ func TestWorkerServe(t *testing.T) {
 		if code != http.StatusOK || answer[key] != want {
 			t.Errorf("%d, %s is %d, want %d", code, key, answer[key], want)
 		}
+	}
+	if got := mode(); got != 0o666 {
+		t.Errorf("the socket has mode %o: who may connect would depend on the umask", got)
 	}
 	show(0)
 	second, errs := start() // another one on the same socket
@@ -581,5 +591,22 @@ func TestWorkersOutliveANode(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.wait(t, 143)
+	}
+}
+
+// TestWorkerTokenInClear: a token is sent without TLS to this machine alone, unless asked.
+func TestWorkerTokenInClear(t *testing.T) {
+	for _, tc := range []struct {
+		addr    string
+		refused bool
+	}{
+		{"127.0.0.1:1", false}, {"localhost:1", false}, {"[::1]:1", false}, {"10.0.0.1:9000", true},
+		{"ids.example.com:9000", true}, {"127.0.0.1:1,10.0.0.1:9000", true},
+	} {
+		var errs strings.Builder
+		code := run(t.Context(), []string{"worker", "run", "--wait", "1ms", "--addr", tc.addr, "--", "true"}, strings.NewReader(""), io.Discard, &errs, []string{"ALLOCATOR_TOKEN=good", "PATH=" + os.Getenv("PATH")})
+		if refused := code == 2 && strings.Contains(errs.String(), "--plaintext-token"); refused != tc.refused {
+			t.Errorf("%s: exit code %d, %s", tc.addr, code, errs.String())
+		}
 	}
 }

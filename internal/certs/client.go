@@ -39,7 +39,8 @@ type calling struct {
 // names the connection in logs. The error names the setting and the wrong file.
 func NewClient(what string, f ClientFiles, least uint16, log *slog.Logger) (*Client, error) {
 	ca, cert, key := reload.File{Name: f.Prefix + "ca", Path: f.CA},
-		reload.File{Name: f.Prefix + "cert", Path: f.Cert}, reload.File{Name: f.Prefix + "key", Path: f.Key}
+		reload.File{Name: f.Prefix + "cert", Path: f.Cert},
+		reload.File{Name: f.Prefix + "key", Path: f.Key, Secret: true}
 	v, err := reload.New(reload.Config[*calling]{
 		What:  what,
 		Files: []reload.File{ca, cert, key},

@@ -36,7 +36,8 @@ type serving struct {
 // NewServer reads the files. It returns an error that names the setting and the file at
 // fault.
 func NewServer(f ServerFiles, log *slog.Logger) (*Server, error) {
-	cert, key, ca := reload.File{Name: "tls.cert", Path: f.Cert}, reload.File{Name: "tls.key", Path: f.Key},
+	cert, key, ca := reload.File{Name: "tls.cert", Path: f.Cert},
+		reload.File{Name: "tls.key", Path: f.Key, Secret: true},
 		reload.File{Name: "tls.client-ca", Path: f.ClientCA}
 	v, err := reload.New(reload.Config[*serving]{
 		What:  "tls",

@@ -83,7 +83,7 @@ func NewKeys(path string, log *slog.Logger) (*Keys, error) {
 	var err error
 	k.Value, err = reload.New(reload.Config[[][]byte]{
 		What:   "gossip_keys",
-		Files:  []reload.File{{Name: setting, Path: path}},
+		Files:  []reload.File{{Name: setting, Path: path, Secret: true}},
 		Logger: log,
 		Parse: func(contents [][]byte) ([][]byte, error) {
 			keys, err := ParseKeys(contents[0])

@@ -35,6 +35,23 @@ var errChanging = errors.New("reload: the files change while they are read: wait
 type File struct {
 	Name string // The setting or flag with the path has this name, such as tls.cert.
 	Path string // "": no file, with nil as its contents
+	// Secret is set for a file that others on the machine must not read.
+	Secret bool
+}
+
+// exposed returns what is wrong with the mode of a secret file; "": nothing, or the file cannot
+// be looked at. Groups may read it, as in volumes of Kubernetes.
+func (f File) exposed() string {
+	info, err := os.Stat(f.Path)
+	switch {
+	case !f.Secret || f.Path == "" || err != nil:
+		return ""
+	case info.Mode().Perm()&0o006 != 0:
+		return "others"
+	case info.Mode().Perm()&0o020 != 0:
+		return "group"
+	}
+	return ""
 }
 
 // contents are what was in the files, with a hash of all of them. Only the hash is kept for

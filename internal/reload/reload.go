@@ -73,6 +73,12 @@ func New[T any](cfg Config[T]) (*Value[T], error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, f := range cfg.Files {
+		if who := f.exposed(); who != "" {
+			cfg.Logger.Warn("secret file is accessible to others: remove their permissions (chmod o-rw,g-w)",
+				"setting", f.Name, "path", f.Path, "to", who)
+		}
+	}
 	v.sum = c.sum
 	v.now.Store(&made)
 	v.report(v.problemOf(made), "files loaded, but parts of them are ignored; correct the files")

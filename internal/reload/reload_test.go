@@ -39,7 +39,7 @@ func newFixture(t *testing.T) *fixture {
 	var err error
 	f.Value, err = New(Config[string]{
 		What:  "things",
-		Files: []File{{"the.a", filepath.Join(f.dir, "a")}, {}, {"the.b", filepath.Join(f.dir, "b")}},
+		Files: []File{{Name: "the.a", Path: filepath.Join(f.dir, "a")}, {}, {Name: "the.b", Path: filepath.Join(f.dir, "b")}},
 		Parse: func(c [][]byte) (string, error) {
 			if len(c) != 3 || c[1] != nil {
 				t.Errorf("contents %q", c)
@@ -227,7 +227,7 @@ func TestReload(t *testing.T) {
 }
 
 func TestNewNeedsFilesThatCanBeUsed(t *testing.T) {
-	_, err := New(Config[int]{Files: []File{{"tls.cert", filepath.Join(t.TempDir(), "none")}}})
+	_, err := New(Config[int]{Files: []File{{Name: "tls.cert", Path: filepath.Join(t.TempDir(), "none")}}})
 	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "tls.cert: open /") {
 		t.Error(err)
 	}
@@ -247,4 +247,28 @@ func TestRunLooksEveryFewSeconds(t *testing.T) {
 			t.Errorf("%v, %q", err, f.Get())
 		}
 	})
+}
+
+// TestExposedSecrets: a key that others may read is used, and the log says so.
+func TestExposedSecrets(t *testing.T) {
+	for mode, warns := range map[os.FileMode]string{0o600: "", 0o440: "", 0o644: "to=others", 0o666: "to=others", 0o660: "to=group"} {
+		for _, secret := range []bool{true, false} {
+			path := filepath.Join(t.TempDir(), "key")
+			if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+			var log strings.Builder
+			_, err := New(Config[string]{
+				Files:  []File{{Name: "tls.key", Path: path, Secret: secret}},
+				Parse:  func(c [][]byte) (string, error) { return string(c[0]), nil },
+				Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			})
+			if warned := strings.Contains(log.String(), "setting=tls.key"); err != nil || warned != (secret && warns != "") || warned && !strings.Contains(log.String(), warns) {
+				t.Errorf("mode %o, secret %t: %v %s", mode, secret, err, log.String())
+			}
+		}
+	}
 }

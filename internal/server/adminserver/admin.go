@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/internal/access"
@@ -75,6 +76,11 @@ func New(cfg Config) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		httpserver.Charge(r)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if httpserver.CrossSite(r, !strings.HasPrefix(r.URL.Path, "/debug/")) {
+			plain(w, http.StatusForbidden, "the request was sent by a page of another site\n")
+			return
+		}
 		mux.ServeHTTP(httpserver.Counted(w, r), r)
 	})
 }
@@ -154,7 +160,6 @@ func plain(w http.ResponseWriter, status int, text string) {
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(text)) // an error means that the probe has left
 }

@@ -56,6 +56,22 @@ func TestEndpoints(t *testing.T) {
 
 	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Profile: true})
 	expect("/debug/pprof/", 403, "PERMISSION_DENIED", "auth.open-admin")
+	for path, want := range map[string]int{"/debug/pprof/cmdline": 403, "/readyz": 503} {
+		for _, dest := range []string{"document", "image"} { // a link, and something that a page loads
+			rec, req := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
+			req.RemoteAddr = "127.0.0.1:5"
+			req.Header.Set("Sec-Fetch-Site", "cross-site")
+			req.Header.Set("Sec-Fetch-Mode", map[string]string{"document": "navigate", "image": "no-cors"}[dest])
+			req.Header.Set("Sec-Fetch-Dest", dest)
+			h.ServeHTTP(rec, req)
+			if dest == "image" {
+				want = 403
+			}
+			if rec.Code != want || rec.Header().Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("%s of another site, as %s: %d %v", path, dest, rec.Code, rec.Header())
+			}
+		}
+	}
 	expect("/debug/pprof/heap", 403)
 	from = "127.0.0.1:5"
 	expect("/debug/pprof/", 200, "goroutine")

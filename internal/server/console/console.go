@@ -67,7 +67,9 @@ type Console struct {
 	assets  map[string]asset
 	history *history
 	plans   plans
-	mux     *http.ServeMux
+
+	sessions sessions
+	mux      *http.ServeMux
 }
 
 // page is an entry of the navigation.
@@ -153,9 +155,6 @@ func (c *Console) routeAdmin(pattern string, h http.HandlerFunc) {
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// crossOrigin recognizes requests that a browser sends on behalf of another site's page.
-var crossOrigin http.CrossOriginProtection
-
 // ServeHTTP answers a request. The caller has checked Host.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
@@ -165,7 +164,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	if err := crossOrigin.Check(r); err != nil {
+	if httpserver.CrossSite(r, r.URL.Path != Path+"feed") {
 		http.Error(w, "the request was sent by a page of another site", http.StatusForbidden)
 		return
 	}
@@ -277,10 +276,18 @@ func (c *Console) serveFeed(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, http.StatusServiceUnavailable, noNode)
 		return
 	}
-	caller, err := c.identify(r, tokenOf(r))
+	caller, err := c.identify(r)
 	if err != nil { // revoked since it was admitted
 		c.fail(w, r, http.StatusUnauthorized, err.Error())
 		return
+	}
+	// A session may end, and a token be revoked, while the stream runs.
+	allowed := func() error {
+		caller, err := c.identify(r)
+		if err != nil {
+			return err
+		}
+		return c.cfg.Guard.May(caller, access.Read)
 	}
 	refusal := httpserver.ServeStream(w, r, httpserver.Stream{
 		Feed:      c.cfg.Feed,
@@ -288,7 +295,7 @@ func (c *Console) serveFeed(w http.ResponseWriter, r *http.Request) {
 		Snapshots: true,
 		Caller:    caller,
 		Operator:  true,
-		Allowed:   func() error { return c.cfg.Guard.May(caller, access.Read) },
+		Allowed:   allowed,
 	})
 	if refusal != nil {
 		c.fail(w, r, server.WireOf(refusal.Reason).Status, refusal.Error())

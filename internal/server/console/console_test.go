@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
@@ -218,25 +220,102 @@ func TestLogin(t *testing.T) {
 	if w := do(c, "POST", Path+"login", url.Values{"token": {tokens["read"]}}.Encode(), "X-Forwarded-Proto", "https"); !w.Result().Cookies()[0].Secure {
 		t.Error("the cookie of a page over TLS is sent in clear")
 	}
-	kept := cookie + "=" + set.Value
+	if strings.Contains(set.Value, tokens["read"]) || len(set.Value) < 26 {
+		t.Errorf("the cookie has the token: %s", set.Value)
+	}
+	kept := set.Name + "=" + set.Value
 	if w := do(c, "GET", Path+"clocks", "", "Cookie", kept); w.Code != 200 || !strings.Contains(w.Body.String(), "Log out") {
 		t.Errorf("with the cookie: HTTP %d", w.Code)
 	}
 	if w := do(c, "POST", Path+"break", "action=kill&target=node-1", "Cookie", kept); w.Code != 403 {
 		t.Errorf("an action with scope read: HTTP %d", w.Code)
 	}
-	if w := do(c, "POST", Path+"break", "action=kill&target=node-1", "Cookie", cookie+"="+tokens["admin"], "Sec-Fetch-Site", "cross-site"); w.Code != 403 {
+	admin := logIn(c, tokens["admin"])
+	if w := do(c, "POST", Path+"break", "action=kill&target=node-1", "Cookie", admin, "Sec-Fetch-Site", "cross-site"); w.Code != 403 {
 		t.Errorf("an action from another site: HTTP %d", w.Code)
 	}
-	if w := do(c, "POST", Path+"break", "action=kill&target=node-1", "Cookie", cookie+"="+tokens["admin"]); w.Code != 303 {
+	if w := do(c, "POST", Path+"break", "action=kill&target=node-1", "Cookie", admin); w.Code != 303 {
 		t.Errorf("an action with scope admin: HTTP %d", w.Code)
 	}
-	guard.SetTokens(access.Stale())
-	if w := do(c, "GET", Path, "", "Cookie", kept); w.Code != 303 {
-		t.Errorf("after the token was revoked: HTTP %d", w.Code)
+	if w := do(c, "GET", Path, "", "Cookie", set.Name+"="+tokens["read"]); w.Code != 303 {
+		t.Errorf("the token as a cookie: HTTP %d", w.Code)
 	}
 	if w := do(c, "POST", Path+"logout", "", "Cookie", kept); w.Result().Cookies()[0].MaxAge >= 0 {
 		t.Error("the cookie is kept")
+	}
+	if w := do(c, "GET", Path, "", "Cookie", kept); w.Code != 303 {
+		t.Errorf("after the logout: HTTP %d", w.Code)
+	}
+	guard.SetTokens(access.Stale())
+	if w := do(c, "GET", Path, "", "Cookie", admin); w.Code != 303 {
+		t.Errorf("after the token was revoked: HTTP %d", w.Code)
+	}
+}
+
+// logIn logs in, and returns the header Cookie of the session.
+func logIn(c *Console, token string) string {
+	set := do(c, "POST", Path+"login", url.Values{"token": {token}}.Encode()).Result().Cookies()[0]
+	return set.Name + "=" + set.Value
+}
+
+// TestSessionsEnd: a session ends after twelve hours, and one caller does not end those of
+// others, however often it logs in.
+func TestSessionsEnd(t *testing.T) {
+	cluster := two()
+	src := clocktest.NewManual(start)
+	c, tokens, guard := guarded(t, &cluster)
+	c = fixture(&cluster, func(c *Config) {
+		c.Guard, c.Node = guard, node.New(node.Config{Name: "node-1", Instance: "a"}, src, rand.NewPCG(1, 2))
+	})
+	open := func(header string) bool { return do(c, "GET", Path, "", "Cookie", header).Code == 200 }
+	admin, first := logIn(c, tokens["admin"]), logIn(c, tokens["read"])
+	for range maxOwn - 1 {
+		logIn(c, tokens["read"])
+	}
+	if !open(admin) || !open(first) {
+		t.Error("a session ended early")
+	}
+	logIn(c, tokens["read"])
+	if open(first) || !open(admin) || len(c.sessions.list) != maxOwn+1 {
+		t.Errorf("%d sessions", len(c.sessions.list))
+	}
+	src.Advance(sessionFor - time.Millisecond)
+	if !open(admin) {
+		t.Error("it ended early")
+	}
+	src.Advance(time.Millisecond)
+	if open(admin) || len(c.sessions.list) != 0 {
+		t.Error("it goes on after twelve hours")
+	}
+	var s sessions
+	for i := range maxSessions + 1 {
+		caller, _ := access.New(access.Config{Rate: 1, Now: func() clock.Mono { return 0 }}).Identify(access.Credentials{Certificate: fmt.Sprint(i)})
+		s.begin(caller, 0)
+	}
+	if len(s.list) != maxSessions {
+		t.Errorf("%d sessions", len(s.list))
+	}
+}
+
+// TestOtherSites: what a page of another site causes is refused, and following a link is not.
+func TestOtherSites(t *testing.T) {
+	cluster := two()
+	c := fixture(&cluster)
+	for _, tc := range []struct {
+		path, site, mode, dest string
+		want                   int
+	}{
+		{"", "cross-site", "navigate", "document", 200},
+		{"", "cross-site", "navigate", "iframe", 403},
+		{"", "cross-site", "no-cors", "image", 403},
+		{"snapshot", "cross-site", "cors", "empty", 403},
+		{"feed", "cross-site", "navigate", "document", 403},
+		{"snapshot", "same-origin", "cors", "empty", 200},
+		{"", "none", "navigate", "document", 200},
+	} {
+		if w := do(c, "GET", Path+tc.path, "", "Sec-Fetch-Site", tc.site, "Sec-Fetch-Mode", tc.mode, "Sec-Fetch-Dest", tc.dest); w.Code != tc.want {
+			t.Errorf("%+v: HTTP %d", tc, w.Code)
+		}
 	}
 }
 

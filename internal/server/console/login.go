@@ -13,9 +13,9 @@ import (
 	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 
-// cookie has the token of a browser. Scripts cannot read it, and browsers do not send
-// it along for pages of other sites.
-const cookie = "allocator_token"
+// cookie begins the names of cookies, which have the key of a session. Scripts cannot read
+// them, and browsers do not send them along for pages of other sites.
+const cookie = "allocator_session"
 
 // maxForm is the size of the body of a form, in bytes: some 2,000 IDs.
 const maxForm = 64 << 10
@@ -23,7 +23,7 @@ const maxForm = 64 << 10
 // admit reports whether the caller of r has a scope. Else it has answered: with the
 // login page, if a token is missing.
 func (c *Console) admit(w http.ResponseWriter, r *http.Request, scope access.Scope) bool {
-	caller, err := c.identify(r, tokenOf(r))
+	caller, err := c.identify(r)
 	if err == nil {
 		err = c.cfg.Guard.Allow(caller, scope)
 	}
@@ -43,29 +43,35 @@ func (c *Console) admit(w http.ResponseWriter, r *http.Request, scope access.Sco
 	return false
 }
 
-// identify returns the caller with a token.
-func (c *Console) identify(r *http.Request, token string) (access.Caller, error) {
+// identify returns the caller of a request: by the token in its header, as programs send it,
+// or by the session in its cookie.
+func (c *Console) identify(r *http.Request) (access.Caller, error) {
+	if !c.cfg.Guard.NeedsToken() {
+		return c.identifyToken(r, "")
+	}
+	if headers := r.Header["Authorization"]; len(headers) > 0 {
+		token, err := server.Bearer(headers)
+		if err != nil {
+			token = " " // It is malformed.
+		}
+		return c.identifyToken(r, token)
+	}
+	if found, err := r.Cookie(c.cookieName()); err == nil {
+		if caller, ok := c.sessions.caller(found.Value, c.cfg.Node.Clock().Now().Mono); ok {
+			return caller, nil
+		}
+	}
+	return c.identifyToken(r, "")
+}
+
+// identifyToken returns the caller with a token.
+func (c *Console) identifyToken(r *http.Request, token string) (access.Caller, error) {
 	from, _ := netip.ParseAddrPort(r.RemoteAddr) // invalid: not an address
 	creds := server.CredentialsOf(r.TLS, from.Addr())
 	if c.cfg.Guard.NeedsToken() {
 		creds.Token = token
 	}
 	return c.cfg.Guard.Identify(creds)
-}
-
-// tokenOf returns the token in the cookie or, for programs, in the header.
-func tokenOf(r *http.Request) string {
-	if headers := r.Header["Authorization"]; len(headers) > 0 {
-		token, err := server.Bearer(headers)
-		if err != nil {
-			return " " // not a token
-		}
-		return token
-	}
-	if found, err := r.Cookie(cookie); err == nil {
-		return found.Value
-	}
-	return ""
 }
 
 // login is what the login page shows.
@@ -90,7 +96,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	token, to := strings.TrimSpace(r.PostForm.Get("token")), target(r.PostForm.Get("to"))
-	caller, err := c.identify(r, token)
+	caller, err := c.identifyToken(r, token)
 	if err == nil {
 		err = c.cfg.Guard.May(caller, access.Read)
 	}
@@ -102,21 +108,24 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	}
 	httpserver.Valid(r)
 	if c.cfg.Guard.NeedsToken() {
-		http.SetCookie(w, tokenCookie(r, token, 0))
+		http.SetCookie(w, c.sessionCookie(r, c.sessions.begin(caller, c.cfg.Node.Clock().Now().Mono), 0))
 	}
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
 func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, tokenCookie(r, "", -1))
+	if found, err := r.Cookie(c.cookieName()); err == nil {
+		c.sessions.end(found.Value)
+	}
+	http.SetCookie(w, c.sessionCookie(r, "", -1))
 	http.Redirect(w, r, Path+"login", http.StatusSeeOther)
 }
 
-// tokenCookie returns the cookie for a token. A proxy that says it was called over TLS
+// sessionCookie returns the cookie for a session. A proxy that says it was called over TLS
 // only makes it stricter.
-func tokenCookie(r *http.Request, token string, age int) *http.Cookie {
+func (c *Console) sessionCookie(r *http.Request, key string, age int) *http.Cookie {
 	return &http.Cookie{
-		Name: cookie, Value: token, Path: Path, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Name: c.cookieName(), Value: key, Path: Path, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 		Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
 	}
 }

@@ -128,7 +128,7 @@ func (c *Console) confirm(w http.ResponseWriter, r *http.Request, key string) {
 		})
 		return
 	}
-	caller, _ := c.identify(r, tokenOf(r)) // It was admitted.
+	caller, _ := c.identify(r) // It was admitted.
 	log := c.cfg.Log.With("action", p.Title, "caller", caller.Name(), "by", caller.Kind(), "from", r.RemoteAddr)
 	if _, err := c.cfg.Operate.Do(r.Context(), p.Plan); err != nil {
 		log.Warn("action of an operator failed", "error", err)

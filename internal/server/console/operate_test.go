@@ -213,7 +213,7 @@ func TestWhoMayOperate(t *testing.T) {
 	o := newOperator()
 	on := fixture(&cluster, o.serve, func(c *Config) { c.Guard = guard })
 	for scope, want := range map[string]int{"read": 403, "issue": 403, "admin": 200} {
-		if w := do(on, "POST", Path+"operate", "action=drain", "Cookie", cookie+"="+tokens[scope]); w.Code != want {
+		if w := do(on, "POST", Path+"operate", "action=drain", "Authorization", "Bearer "+tokens[scope]); w.Code != want {
 			t.Errorf("scope %s: HTTP %d, want %d", scope, w.Code, want)
 		}
 	}

@@ -88,13 +88,26 @@ func otherHost(r *http.Request) *fault {
 // crossOrigin recognizes requests that a browser sends on behalf of another site's page.
 var crossOrigin http.CrossOriginProtection
 
+// CrossSite reports whether a browser sends a request on behalf of another site's page. page
+// says that the path is one that people open: following a link to it is no such request.
+func CrossSite(r *http.Request, page bool) bool {
+	if crossOrigin.Check(r) != nil {
+		return true
+	}
+	if from := r.Header.Get("Sec-Fetch-Site"); from != "cross-site" && from != "same-site" {
+		return false
+	}
+	link := r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	return !page || !link
+}
+
 // browser returns why a request is rejected that a page of another site may have caused;
 // nil: it is not.
 func (h *handler) browser(r *http.Request) *fault {
 	if !h.hosts.Allow(r.Host) {
 		return otherHost(r)
 	}
-	if crossOrigin.Check(r) != nil {
+	if CrossSite(r, r.URL.Path == "/openapi.yaml") {
 		return &fault{refusal: &node.Refusal{
 			Reason: node.PermissionDenied,
 			Message: "the request was sent by a page of another site: IDs are for programs; call the node from " +

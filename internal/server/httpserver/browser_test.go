@@ -40,6 +40,29 @@ func TestCrossOriginRequests(t *testing.T) {
 	}
 }
 
+// TestOtherSitesRead: a page of another site can start no stream and no read either.
+func TestOtherSitesRead(t *testing.T) {
+	env := servertest.New(t)
+	for _, tc := range []struct {
+		path, site, mode, dest string
+		status                 int
+	}{
+		{"/v1/cluster", "cross-site", "cors", "empty", 403},
+		{"/v1/cluster", "same-site", "no-cors", "image", 403}, // another port of the same host
+		{"/v1/cluster", "cross-site", "navigate", "document", 403},
+		{"/v1/events", "cross-site", "no-cors", "empty", 403},
+		{"/openapi.yaml", "cross-site", "navigate", "document", 200},
+		{"/openapi.yaml", "cross-site", "cors", "empty", 403},
+		{"/v1/cluster", "same-origin", "cors", "empty", 200},
+		{"/v1/cluster", "none", "navigate", "document", 200},
+	} {
+		res := env.Do("GET", tc.path, "", "Sec-Fetch-Site", tc.site, "Sec-Fetch-Mode", tc.mode, "Sec-Fetch-Dest", tc.dest)
+		if res.StatusCode != tc.status {
+			t.Errorf("%+v: %d", tc, res.StatusCode)
+		}
+	}
+}
+
 // A page whose name its owner made an address of this node is recognized by that name.
 func TestHosts(t *testing.T) {
 	own := httpserver.NewHosts("ids.example.com", ".example.org", "UPPER.example.net.")

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -62,6 +63,8 @@ func fileFlags(cmd *cobra.Command) func() Files {
 func ClientFlags(a *cli.App, cmd *cobra.Command) func() (client.Options, error) {
 	addrs := addrFlag(cmd, " (or $"+config.EnvAddr+")", DefaultAddr)
 	files := fileFlags(cmd)
+	plaintext := cmd.Flags().Bool("plaintext-token", false,
+		"send the token without TLS to other machines, for networks that encrypt")
 	return func() (client.Options, error) {
 		f := files()
 		d, err := f.Dialer(a, "--") // checks all of them
@@ -69,6 +72,11 @@ func ClientFlags(a *cli.App, cmd *cobra.Command) func() (client.Options, error) 
 			return client.Options{}, err
 		}
 		o := client.Options{Targets: addressesOf(a, cmd, *addrs), PlaintextToken: true}
+		if d.Token != "" && d.TLS == nil && !*plaintext && slices.ContainsFunc(o.Targets, remote) {
+			return client.Options{}, cli.UsageError("the token would be sent unencrypted to %s: give --ca with the "+
+				"file of the nodes' authority, or --plaintext-token if the network encrypts",
+				strings.Join(o.Targets, ", "))
+		}
 		if d.TLS != nil {
 			o.DialOptions = append(o.DialOptions, grpc.WithTransportCredentials(d.TLS.Credentials()))
 		}
@@ -80,6 +88,15 @@ func ClientFlags(a *cli.App, cmd *cobra.Command) func() (client.Options, error) 
 		}
 		return o, nil
 	}
+}
+
+// remote reports whether an address is, or may be, that of another machine.
+func remote(target string) bool {
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		host = target
+	}
+	return host != "localhost" && !net.ParseIP(host).IsLoopback()
 }
 
 // Files say how nodes are called: the files of those flags.

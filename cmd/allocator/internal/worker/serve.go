@@ -64,6 +64,10 @@ func serve(ctx context.Context, log *slog.Logger, cfg worker.Config, socket, pat
 		return cli.Exit(cli.ExitUsage, fmt.Errorf("--listen: %w", err))
 	}
 	defer func() { _ = l.Close() }() // removes the socket
+	// Programs of other users may read the interval, which is no secret, whatever the umask is.
+	if err := os.Chmod(socket, 0o666); err != nil {
+		return cli.Exit(cli.ExitUsage, fmt.Errorf("--listen: %w", err))
+	}
 	w, err := openWorker(ctx, cfg)
 	if err != nil {
 		return err
@@ -147,6 +151,7 @@ func handler(w *worker.Worker, h held) http.Handler {
 		if err := w.Err(); now.NotAfter == 0 || errors.Is(err, worker.ErrLost) {
 			code = http.StatusServiceUnavailable
 		}
+		out.Header().Set("X-Content-Type-Options", "nosniff")
 		out.Header().Set("Content-Type", "application/json")
 		out.WriteHeader(code)
 		_ = json.NewEncoder(out).Encode(now) // the client has left
