@@ -24,6 +24,7 @@ import (
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/runbook"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -122,6 +123,7 @@ func New(cfg Config) *Console {
 		c.routeAdmin("POST /console/operate", c.operate)
 	}
 	c.mux.HandleFunc("GET /console/static/{name}", c.serveAsset)
+	c.mux.HandleFunc("GET "+documents+"{page...}", c.serveDocument)
 	c.mux.HandleFunc("GET /console/login", c.showLogin)
 	c.mux.HandleFunc("POST /console/login", c.login)
 	c.mux.HandleFunc("POST /console/logout", c.logout)
@@ -203,7 +205,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, name 
 		p.here = p.Path == strings.TrimPrefix(r.URL.Path, Path)
 		v.Pages = append(v.Pages, p)
 	}
-	if name != "login" && name != "error" {
+	if name != "login" && name != "error" && name != "docs" {
 		httpserver.Pay(r, quota.CostScrape)
 		if c.cfg.Snapshot == nil {
 			v.Problem = noNode
@@ -219,6 +221,16 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, name 
 	w.Header().Set("Content-Length", strconv.Itoa(page.Len()))
 	w.WriteHeader(status)
 	_, _ = w.Write(page.Bytes()) // an error means that the client has left
+}
+
+// serveDocument shows a document. It is for everybody, as the sources are.
+func (c *Console) serveDocument(w http.ResponseWriter, r *http.Request) {
+	p, ok := runbook.Find(r.PathValue("page"))
+	if !ok {
+		c.fail(w, r, http.StatusNotFound, "there is no such document")
+		return
+	}
+	c.show(w, r, http.StatusOK, "docs", p)
 }
 
 // fail answers a request that failed, as JSON or as a page.

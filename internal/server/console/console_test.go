@@ -506,3 +506,21 @@ func TestFields(t *testing.T) {
 		}
 	}
 }
+
+// TestRunbooks: what a banner says to do is in the program, and needs no token.
+func TestRunbooks(t *testing.T) {
+	cluster := two()
+	cluster.SIDs = append(cluster.SIDs, status.SID{SID: 9, State: status.Quarantined})
+	c := fixture(&cluster)
+	m := regexp.MustCompile(`href="(/console/docs/[^"#]+)#([^"]+)"[^>]*>what to do`).FindStringSubmatch(do(c, "GET", Path, "").Body.String())
+	if m == nil {
+		t.Fatal("the banner has no link")
+	}
+	c, _, _ = guarded(t, &cluster)
+	if w := do(c, "GET", m[1], ""); w.Code != 200 || !strings.Contains(w.Body.String(), `id="`+m[2]+`"`) || strings.Contains(w.Body.String(), "node-1") {
+		t.Errorf("%s: HTTP %d %.300s", m[1], w.Code, w.Body)
+	}
+	if w := do(c, "GET", Path+"docs/nothing.md", ""); w.Code != 404 {
+		t.Errorf("HTTP %d", w.Code)
+	}
+}

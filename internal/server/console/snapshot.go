@@ -132,12 +132,12 @@ var functions = map[string]any{
 		}
 		return min(100, part*100/whole)
 	},
-	"runbook":   func(page string) string { return runbook + page },
+	"runbook":   func(page string) string { return documents + page },
 	"thousands": thousands,
 }
 
-// runbook is where the documents are.
-const runbook = "https://github.com/flakelease/allocator/blob/main/docs/"
+// documents is where the console serves the documents of the program.
+const documents = Path + "docs/"
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 

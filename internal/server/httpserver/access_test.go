@@ -35,6 +35,7 @@ var scopesOf = map[string]string{
 	"DELETE /v1/workers/{worker}": "worker",
 	"/v1/workers/{worker}":        "",
 	"GET /openapi.yaml":           "",
+	"GET /docs/{page...}":         "",
 	"/openapi.yaml":               "",
 	"/":                           "",
 }

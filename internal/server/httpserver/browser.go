@@ -9,6 +9,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/runbook"
 )
 
 // Hosts are the names that requests may have in their Host header. A page whose name its
@@ -107,7 +108,7 @@ func (h *handler) browser(r *http.Request) *fault {
 	if !h.hosts.Allow(r.Host) {
 		return otherHost(r)
 	}
-	if CrossSite(r, r.URL.Path == "/openapi.yaml") {
+	if CrossSite(r, r.URL.Path == "/openapi.yaml" || strings.HasPrefix(r.URL.Path, runbook.Path)) {
 		return &fault{refusal: &node.Refusal{
 			Reason: node.PermissionDenied,
 			Message: "the request was sent by a page of another site: IDs are for programs; call the node from " +

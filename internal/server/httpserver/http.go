@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/runbook"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -139,6 +140,7 @@ func (h *handler) routes() []route {
 					"without :extend")},
 		{"GET /openapi.yaml", other, h.serveOpenAPI},
 		{"/openapi.yaml", other, h.notAllowed("GET, HEAD", "curl '%s/openapi.yaml'")},
+		{"GET " + runbook.Path + "{page...}", other, h.serveDocument},
 		{"/", other, h.serveNotFound},
 	}
 	if h.feed != nil {
@@ -313,6 +315,13 @@ func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 	}
 	connOf(r.Context()).Valid()
 	sendJSON(w, "no-store", c)
+}
+
+// serveDocument shows a document, as those that problem types name.
+func (h *handler) serveDocument(w http.ResponseWriter, r *http.Request) {
+	began := h.service.Begin()
+	h.service.Done(server.HTTPOther, nil, began)
+	runbook.Serve(w, r.PathValue("page"))
 }
 
 func (h *handler) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {

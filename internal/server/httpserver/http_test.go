@@ -349,3 +349,18 @@ func BenchmarkIssueHTTP(b *testing.B) {
 		}
 	}
 }
+
+// TestProblemTypesAreServed: the type of a problem is a page of the node that answered.
+func TestProblemTypesAreServed(t *testing.T) {
+	env := servertest.New(t)
+	p := problemIn(env.Do("POST", "/v1/ids?count=0", ""))
+	page, reason, _ := strings.Cut(p.Type, "#")
+	res := env.Do("GET", page, "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document")
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != 200 || reason != p.Reason || !strings.Contains(string(body), `id="`+reason+`"`) {
+		t.Errorf("%s: %d %.200s", p.Type, res.StatusCode, body)
+	}
+}

@@ -9,11 +9,12 @@ import (
 
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/runbook"
 )
 
-// problemTypes precedes a reason in the URI of its problem type, which is where
-// operators read about it.
-const problemTypes = "https://" + server.ErrorDomain + "/blob/main/docs/reference/refusals.md#"
+// problemTypes precedes a reason in the URI of its problem type, which is relative to the node:
+// there operators read about it, as of its version.
+const problemTypes = runbook.Path + "reference/refusals.md#"
 
 // problem is the body of every HTTP error (RFC 9457).
 type problem struct {
