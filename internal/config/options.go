@@ -299,8 +299,8 @@ func (c *Config) options() []Option {
 		{
 			Key:   "cluster.expect",
 			value: intValue(&c.Cluster.Expect),
-			Usage: "nodes with gossip that should be there, this one included; a start waits for them, at most 5s; " +
-				"0: for nobody",
+			Usage: "nodes with gossip that should be there, this one included; a start waits for them, at most 5s, " +
+				"and pages and doctor miss those that are not; 0: any number",
 			Why: "The first node to start is alone, and its clock is believed. Set it to the number of nodes: of " +
 				"nodes that start together, one with a wrong clock then issues nothing.",
 		},

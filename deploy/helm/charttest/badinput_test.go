@@ -2,10 +2,13 @@ package charttest
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/config"
 )
 
 // The chart knows how many sids a layout has, built in or not.
@@ -143,5 +146,41 @@ func TestImagesWithoutRegistry(t *testing.T) {
 func TestAsSubchart(t *testing.T) {
 	if _, err := render(t, with(t, "{global: {anything: {goes: here}}, enabled: true}"), install); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNodesRules: the chart refuses what nodes would refuse at their start, by the same bounds,
+// and nothing else.
+func TestNodesRules(t *testing.T) {
+	for _, values := range []string{
+		"lease: {window: 6s}", "lease: {window: 9s}", "lease: {window: 9001ms}", "lease: {window: 24h}", "lease: {window: 24h1ms}",
+		"lease: {window: 12s, extend-every: 8s}", "lease: {window: 12001ms, extend-every: 8s}", "lease: {extend-every: 9ms}",
+		"lease: {call-timeout: 12.5s}", "lease: {call-timeout: 12s}", "lease: {ttl: 9s}", "lease: {ttl: 8s}", "lease: {ttl: 15500ms}",
+		"lease: {ttl: 1h1s}", "lease: {keepalive: 5s}", "lease: {keepalive: 5001ms}", "lease: {reload-every: 61m}",
+		"worker: {window: 2s}", "worker: {window: 1s}", "worker: {window: 2500ms}", "worker: {window: 1m30s}",
+		"issue: {max-lead: 10s}", "issue: {max-lead: 10001ms}", "issue: {max-lead: 5s}, lease: {window: 10s}",
+		"issue: {max-lead: 6s}, lease: {window: 10s}", "issue: {max-skew: 0s}", "issue: {max-skew: 1us}", "issue: {max-wait: 61s}",
+		"clock: {step-limit: 59s}", "clock: {downtime-limit: 5m}", "clock: {step-hold: 61m}", "clock: {grace: 0}",
+	} {
+		file := filepath.Join(t.TempDir(), "allocator.yaml")
+		if err := os.WriteFile(file, []byte("{"+values+"}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := config.Load(config.Sources{File: file})
+		if err != nil {
+			t.Fatalf("%s: %v", values, err)
+		}
+		want := c.Validate()
+		if _, err := render(t, with(t, "config: {"+values+"}"), install); (err != nil) != (want != nil) {
+			t.Errorf("%s: the chart says %v, nodes say %v", values, err, want)
+		}
+	}
+	for workers, ok := range map[string]bool{"0-9": true, "22-31": true, "10-20": false, "20-10": false, "30-32": false} {
+		if _, err := render(t, with(t, "sids: {workers: "+workers+"}"), install); (err == nil) != ok {
+			t.Errorf("workers %s: %v", workers, err)
+		}
+	}
+	if _, err := render(t, with(t, "sids: {range: 0-15, workers: 10-20}"), install); err != nil {
+		t.Errorf("workers at the end of a range: %v", err)
 	}
 }

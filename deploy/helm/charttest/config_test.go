@@ -254,3 +254,19 @@ func TestMemoryLimit(t *testing.T) {
 		t.Error("GOMEMLIMIT without a limit")
 	}
 }
+
+// TestExpectedNodes: nodes know how many there should be, so that a missing one is missed.
+func TestExpectedNodes(t *testing.T) {
+	for values, want := range map[string]int{
+		"replicaCount: 5": 5,
+		"{replicaCount: 5, config: {cluster: {expect: 2}}}": 2,
+		"{replicaCount: 5, autoscaling: {enabled: true}}":   0,
+		"{replicaCount: 1, autoscaling: {enabled: false}}":  1,
+	} {
+		r := mustRender(t, with(t, values), install)
+		p, _ := nodePod(t, r)
+		if c, _ := settingsOf(t, r, p); c.Cluster.Expect != want {
+			t.Errorf("%s: cluster.expect is %d, want %d", values, c.Cluster.Expect, want)
+		}
+	}
+}

@@ -64,6 +64,9 @@ mounted in the Job that initializes the space.
 {{- with .sids.workers -}}
 {{- $_ := set $config "worker" (dict "sid-range" .) -}}
 {{- end -}}
+{{- if and (not .autoscaling.enabled) (not (dig "cluster" "expect" 0 .config)) -}}
+{{- $_ := set $config "cluster" (dict "expect" (int .replicaCount)) -}}
+{{- end -}}
 {{- $_ := set $config "drain" (dict "delay" (printf "%ds" (int .shutdown.drainDelaySeconds)) "timeout" (printf "%ds" (int .shutdown.drainTimeoutSeconds))) -}}
 {{- $_ := set $config "stop" (dict "timeout" (printf "%ds" (int .shutdown.stopTimeoutSeconds))) -}}
 {{- end -}}

@@ -36,6 +36,63 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $errors = append $errors "autoscaling.enabled is true without resources.requests.cpu: the target utilization is a percentage of the request; set resources.requests.cpu" -}}
 {{- end -}}
 
+{{/* What nodes check themselves, so that no pod starts only to end. */}}
+{{- with $v.sids.workers -}}
+{{- $within := splitList "-" ($v.sids.range | default $v.init.sids | default (printf "0-%d" (sub $pool 1))) -}}
+{{- $from := int (first $within) -}}
+{{- $to := int (last $within) -}}
+{{- $ends := splitList "-" . -}}
+{{- $first := int (first $ends) -}}
+{{- $last := int (last $ends) -}}
+{{- if gt $first $last -}}
+{{- $errors = append $errors (printf "sids.workers is %q: the last sid is lower than the first; write it as first-last" .) -}}
+{{- else if ge $last $pool -}}
+{{- $errors = append $errors (printf "sids.workers is %q: layout %s has the sids 0 to %d; lower the range" . $v.space.layout (sub $pool 1)) -}}
+{{- else if and (gt $first $from) (lt $last $to) -}}
+{{- $errors = append $errors (printf "sids.workers is %q: it leaves nodes two ranges of the sids %d-%d; move it to an end of them, or set sids.range to the sids beside it" . $from $to) -}}
+{{- end -}}
+{{- end -}}
+{{- $hour := 3600000 -}}
+{{- $ms := dict -}}
+{{- range list
+  (list "lease" "window" "30s" 1 (mul 24 $hour))
+  (list "lease" "extend-every" "5s" 10 $hour)
+  (list "lease" "ttl" "15s" 2000 $hour)
+  (list "lease" "keepalive" "3s" 10 $hour)
+  (list "lease" "reload-every" "30s" 10 $hour)
+  (list "lease" "call-timeout" "2s" 10 $hour)
+  (list "worker" "window" "1m" 2000 (mul 24 $hour))
+  (list "issue" "max-lead" "250ms" 0 10000)
+  (list "issue" "max-wait" "100ms" 0 60000)
+  (list "issue" "max-skew" "250ms" 0.000001 60000)
+  (list "clock" "step-hold" "10s" 0.000001 $hour)
+  (list "clock" "step-limit" "10m" 60000 (mul 24 $hour))
+  (list "clock" "downtime-limit" "1440h" 60000 (mul 8784 $hour))
+  (list "clock" "grace" "1m" 0.000001 $hour)
+-}}
+{{- $key := printf "%s.%s" (index . 0) (index . 1) -}}
+{{- $text := dig (index . 0) (index . 1) (index . 2) $v.config -}}
+{{- $value := include "allocator.ms" $text | float64 -}}
+{{- $_ := set $ms $key $value -}}
+{{- if or (lt $value (float64 (index . 3))) (gt $value (float64 (index . 4))) -}}
+{{- $errors = append $errors (printf "config.%s is %s: it is out of range; docs/reference/config.md has the bounds" $key $text) -}}
+{{- else if and (has $key (list "lease.ttl" "worker.window")) (ne (mod (int64 $value) 1000) 0) -}}
+{{- $errors = append $errors (printf "config.%s is %s: etcd leases have whole seconds; round it" $key $text) -}}
+{{- end -}}
+{{- end -}}
+{{- if le (get $ms "lease.window") (addf (get $ms "lease.extend-every") (mulf 2 (get $ms "lease.call-timeout"))) -}}
+{{- $errors = append $errors "config.lease.window is not more than lease.extend-every + 2 × lease.call-timeout: one lost call to etcd would make nodes refuse; raise it, or lower those" -}}
+{{- end -}}
+{{- if gt (mulf 2 (get $ms "issue.max-lead")) (get $ms "lease.window") -}}
+{{- $errors = append $errors "config.issue.max-lead is more than half of lease.window: IDs ahead of the clock would use up the window; lower it, or raise lease.window" -}}
+{{- end -}}
+{{- if gt (mulf 3 (get $ms "lease.keepalive")) (get $ms "lease.ttl") -}}
+{{- $errors = append $errors "config.lease.keepalive is more than a third of lease.ttl: two failed renewals would lose the lease; lower it, or raise lease.ttl" -}}
+{{- end -}}
+{{- if gt (get $ms "clock.step-limit") (get $ms "clock.downtime-limit") -}}
+{{- $errors = append $errors "config.clock.downtime-limit is below clock.step-limit: a start would be held to less than a running node; raise it" -}}
+{{- end -}}
+
 {{/* etcd. */}}
 {{- with $v.etcd -}}
 {{- if and (not .endpoints) (not .bundled.enabled) -}}
@@ -188,6 +245,16 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- if $errors -}}
 {{- fail (printf "\n\nThe values are invalid:\n- %s\n" (join "\n- " $errors)) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* A duration such as 1m30s in milliseconds. */}}
+{{- define "allocator.ms" -}}
+{{- $ms := 0.0 -}}
+{{- $units := dict "ns" 0.000001 "us" 0.001 "µs" 0.001 "ms" 1.0 "s" 1000.0 "m" 60000.0 "h" 3600000.0 -}}
+{{- range regexFindAll "[0-9]+(\\.[0-9]+)?[a-zµ]+" . -1 -}}
+{{- $ms = addf $ms (mulf (regexFind "[0-9.]+" . | float64) (get $units (regexFind "[a-zµ]+" .))) -}}
+{{- end -}}
+{{- $ms -}}
 {{- end -}}
 
 {{/* The ports of etcd, as a JSON list. */}}
