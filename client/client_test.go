@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -740,6 +742,33 @@ func TestNoNode(t *testing.T) {
 					t.Errorf("with a deadline: %v", err)
 				}
 			})
+		}
+	}
+}
+
+// TestOtherServers: the error names what is wrong where something else than a node's gRPC port
+// answers.
+func TestOtherServers(t *testing.T) {
+	t.Parallel()
+	refuse := func(code int) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+	}
+	plain := httptest.NewServer(refuse(200))
+	defer plain.Close()
+	proxy := func(code int) string {
+		s := httptest.NewUnstartedServer(refuse(code))
+		s.Config.Protocols = new(http.Protocols)
+		s.Config.Protocols.SetUnencryptedHTTP2(true)
+		s.Start()
+		t.Cleanup(s.Close)
+		return s.Listener.Addr().String()
+	}
+	for target, want := range map[string]string{
+		plain.Listener.Addr().String(): "use the node's gRPC port", proxy(403): "a proxy or another server answers there", proxy(404): "a proxy or another server answers there",
+	} {
+		o := client.Options{Targets: []string{target}, Timeout: 2 * time.Second, AttemptTimeout: time.Second}
+		if _, err := dial(t, o).Next(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", target, err, want)
 		}
 	}
 }

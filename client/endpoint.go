@@ -258,9 +258,21 @@ type attemptError struct {
 func (a *attemptError) Error() string {
 	message := a.err.Error()
 	if s, ok := status.FromError(a.err); ok {
-		message = strings.ToLower(s.Code().String()) + ": " + s.Message()
+		message = strings.ToLower(s.Code().String()) + ": " + s.Message() + hint(s.Message())
 	}
 	return a.node + ": " + message
+}
+
+// hint says what to change after an answer of something that is no node's gRPC port.
+func hint(message string) string {
+	switch {
+	case strings.Contains(message, "looked like an HTTP/1.1 header"):
+		return ": an HTTP/1.1 server answers there: use the node's gRPC port (listen.grpc, 9000 by default)"
+	case strings.Contains(message, "unexpected HTTP status code"):
+		return ": a proxy or another server answers there, and no node: check the target, and that the proxy passes " +
+			"gRPC on"
+	}
+	return ""
 }
 
 func (a *attemptError) Unwrap() error { return a.err }

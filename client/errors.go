@@ -92,6 +92,7 @@ func RefusalOf(err error, node string) *Refusal {
 		}
 	}
 	if r.Reason == "" { // A proxy refused, which knows no reasons.
+		r.Message += hint(s.Message())
 		switch s.Code() {
 		case codes.Unauthenticated:
 			r.Reason = Unauthenticated

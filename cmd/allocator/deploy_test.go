@@ -89,6 +89,23 @@ func field(unit, name string) (out []string) {
 	return out
 }
 
+// TestDoctorUnit: the unit runs a command that there is, with files that the guide installs.
+func TestDoctorUnit(t *testing.T) {
+	start := field(readFile(t, "../../deploy/systemd/allocator-doctor.service"), "ExecStart")
+	if len(start) != 1 {
+		t.Fatalf("ExecStart: %q", start)
+	}
+	if err := understood(strings.Fields(start[0])[1:]); err != nil {
+		t.Errorf("ExecStart=%s: %v", start[0], err)
+	}
+	guide := readFile(t, "../../docs/how-to/run-on-machines.md")
+	for _, path := range regexp.MustCompile(`/etc/allocator/\S+`).FindAllString(start[0], -1) {
+		if !strings.Contains(guide, filepath.Base(path)) {
+			t.Errorf("the guide does not install %s", path)
+		}
+	}
+}
+
 func TestSystemdUnit(t *testing.T) {
 	const path = "../../deploy/systemd/allocator.service"
 	unit := readFile(t, path)

@@ -60,7 +60,7 @@ func (m *machine) here(text string) string {
 func (m *machine) script(t *testing.T, work, commands string) string {
 	t.Helper()
 	commands = regexp.MustCompile(`sudo (-u allocator )?`).ReplaceAllString(commands, "")
-	commands = m.here(strings.ReplaceAll(commands, "-o root -g allocator ", ""))
+	commands = m.here(strings.NewReplacer("-o root -g allocator ", "", "-o root -g etcd ", "").Replace(commands))
 	out, _, err := pages.NewShell(t, pages.Config{Dir: work, Env: []string{"IP=" + m.ip, "PATH=" + work + "/bin:" + os.Getenv("PATH")}}).Run(commands)
 	if err != nil {
 		t.Fatal(err)
@@ -148,8 +148,8 @@ func TestGuide(t *testing.T) {
 	}
 	host.script(t, work, certificates)
 	for _, m := range machines {
-		host.script(t, work, fmt.Sprintf("mkdir -p %[1]s/etcd && cp pki/%[2]s.pem %[1]s/etcd/server.pem && cp pki/%[2]s.key %[1]s/etcd/server.key && cp pki/ca.pem %[1]s/etcd/", m.dir, m.ip))
-		m.startEtcd(t, work, page.Text(t, "file: etcd.env"))
+		m.script(t, work, page.Text(t, "run: etcd"))
+		m.startEtcd(t, work, readFile(t, filepath.Join(m.dir, "etcd/etcd.env")))
 	}
 	awaitEtcd(t, work, "")
 	host.script(t, work, "mkdir -p shared"+shared)
@@ -185,7 +185,7 @@ func TestGuide(t *testing.T) {
 
 	c := draw(t, work)
 	upgrade(t, work, machines, c)
-	restore(t, work, machines, c, page.Text(t, "file: etcd.env"))
+	restore(t, work, machines, c)
 	lose(t, work, machines, c, page)
 	c.stop()
 }
@@ -330,7 +330,7 @@ func upgrade(t *testing.T, work string, machines []*machine, c *drawing) {
 
 // restore follows docs/how-to/restore-etcd.md from a backup to the last check. Nodes
 // refuse from the restore on until the new era, and no ID comes twice.
-func restore(t *testing.T, work string, machines []*machine, c *drawing, settings string) {
+func restore(t *testing.T, work string, machines []*machine, c *drawing) {
 	t.Helper()
 	page, host := pages.Open(t, "../../docs/how-to/restore-etcd.md"), machines[0]
 	host.script(t, work, pages.Open(t, "../../docs/how-to/prepare-etcd.md").Text(t, "run: backup"))
@@ -347,7 +347,7 @@ func restore(t *testing.T, work string, machines []*machine, c *drawing, setting
 	}
 	for _, m := range machines {
 		m.script(t, work, page.Text(t, "run: restore"))
-		m.startEtcd(t, work, settings+page.Text(t, "file: restored.env"))
+		m.startEtcd(t, work, readFile(t, filepath.Join(m.dir, "etcd/etcd.env"))+page.Text(t, "file: restored.env"))
 	}
 	awaitEtcd(t, work, strings.TrimSpace(readFile(t, filepath.Join(work, "shared/etcd-root-password"))))
 	for _, m := range machines {
@@ -384,7 +384,7 @@ func lose(t *testing.T, work string, machines []*machine, c *drawing, guide page
 		m.stopEtcd()
 	}
 	for _, m := range machines {
-		m.startEtcd(t, work, guide.Text(t, "file: etcd.env")+"ETCD_DATA_DIR=/var/lib/etcd/allocator-new\n")
+		m.startEtcd(t, work, readFile(t, filepath.Join(m.dir, "etcd/etcd.env"))+"ETCD_DATA_DIR=/var/lib/etcd/allocator-new\n")
 	}
 	awaitEtcd(t, work, "")
 	host := machines[0]

@@ -244,7 +244,11 @@ func TestWorkerRunExitCodes(t *testing.T) {
 	}
 	runAgent(t, g, "--", "/etc/passwd").wait(t, 126)
 	runAgent(t, g, "--margin", "1ms", "--", "true").wait(t, 2)
-	runAgent(t, g).wait(t, 2)
+	a = runAgent(t, g)
+	a.wait(t, 2)
+	if !strings.Contains(a.err.String(), "no command was given") {
+		t.Errorf("without a command it says %q", &a.err)
+	}
 	if g.state().acquired != acquired {
 		t.Error("a worker was acquired for a command that cannot run")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // PartError says that a space exists with other sids than asked for.
@@ -86,9 +87,9 @@ func (b Beginning) floor(f flake.Format, now, slack clock.Millis, limit time.Dur
 		return 0, err
 	}
 	if ahead := (past - now).Duration(); past > now && ahead > limit {
-		return 0, fmt.Errorf("%w: %d has the time %s, %v ahead of the clock, and at most %v is waited for: use the "+
+		return 0, fmt.Errorf("%w: %d has the time %s, %s ahead of the clock, and at most %v is waited for: use the "+
 			"greatest ID of the past, check layout and epoch with \"allocator adopt\", or correct the clock",
-			ErrAbove, b.Above, at(clock.Millis(f.UnixMilli(b.Above))), ahead.Round(time.Second), limit)
+			ErrAbove, b.Above, at(clock.Millis(f.UnixMilli(b.Above))), text.Span(ahead), limit)
 	}
 	floor := now
 	if !b.Fresh {

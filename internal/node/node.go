@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Config is what a node needs to know; package config has the defaults.
@@ -324,12 +325,12 @@ func (n *Node) explainLead(s *state, e *gen.LeadError) *waitable {
 		if excess > 2*n.cfg.MaxSkew {
 			retry = 0 // not skew: the ID is wrong, or another space's
 		}
-		w.Refusal = refuse(AfterTooFar, retry, "after is %v ahead of this node's clock, at most %v is allowed",
-			e.Lead.Duration(), e.Limit.Duration())
+		w.Refusal = refuse(AfterTooFar, retry, "after is %s ahead of this node's clock, at most %v is allowed",
+			text.Span(e.Lead.Duration()), e.Limit.Duration())
 	case errors.Is(e, gen.ErrRegression):
 		w.Refusal = refuse(ClockRegression, retry,
-			"the clock went back: new IDs would be %v ahead of it, at most %v is allowed",
-			e.Lead.Duration(), e.Limit.Duration())
+			"the clock went back: new IDs would be %s ahead of it, at most %v is allowed",
+			text.Span(e.Lead.Duration()), e.Limit.Duration())
 	case errors.Is(e, gen.ErrNotBegun) && s.lease.Grant.Term > 0 && n.issued.Load() == 0:
 		w.Refusal = refuse(Starting, retry, "the first window of node %s begins in %v", n.cfg.Name, excess)
 	case errors.Is(e, gen.ErrNotBegun):

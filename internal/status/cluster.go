@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 const (
@@ -359,7 +360,7 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 		}
 	case w.Ceil > st.Now:
 		v.State = Waiting
-		v.Problem = fmt.Sprintf("usable in %v", clock.Millis(w.Ceil-st.Now).Duration())
+		v.Problem = "usable in " + text.Span(clock.Millis(w.Ceil-st.Now).Duration())
 	default:
 		v.State = Free
 	}

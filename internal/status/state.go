@@ -24,7 +24,8 @@ const (
 //
 //  1. It reports a reason to refuse, other than that it holds no sid.
 //  2. Its clock was measured once, and is not lately: it is silent.
-//  3. It reports with its clock's samples that its clock keeps it from issuing.
+//  3. It reports with its clock's samples that its clock keeps it from issuing, and has not
+//     reported since that it serves.
 //  4. There is neither a report nor a measurement: it is unknown.
 //  5. It holds no sid: it is a standby.
 //  6. Its window has ended.
@@ -32,18 +33,24 @@ const (
 // A clock that a majority finds wrong decides nothing here, but the node itself, by rule 1 or
 // 3. Until then it issues, and Problems says what is wrong with it.
 func StateOf(n Node, now int64) (State, node.Reason) {
-	reports, measured := node.Reason(0), n.Clock
+	reports, measured, verdict := node.Reason(0), n.Clock, ""
+	if measured != nil {
+		verdict = measured.Verdict
+	}
 	if n.Report != nil {
 		reports = n.Report.Refusing
+		if reports == 0 && measured != nil && n.Report.Age*1000 < measured.Age {
+			verdict = ""
+		}
 	}
 	switch {
 	case reports != 0 && reports != node.NoSID:
 		return Refusing, reports
 	case measured != nil && !measured.Fresh:
 		return Silent, 0
-	case measured != nil && measured.Verdict == clock.Skewed.String():
+	case verdict == clock.Skewed.String():
 		return Refusing, node.ClockSkew
-	case measured != nil && measured.Verdict == clock.Unverified.String():
+	case verdict == clock.Unverified.String():
 		return Refusing, node.ClockUnverified
 	case measured == nil && n.Report == nil:
 		return Unknown, 0

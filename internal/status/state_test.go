@@ -79,6 +79,21 @@ func TestStateOf(t *testing.T) {
 	}
 }
 
+// TestLaterReport: a report that came after the clock's samples decides, and an older one does
+// not.
+func TestLaterReport(t *testing.T) {
+	for age, want := range map[int64]State{0: Serving, 999: Serving, 1000: Refusing, 2000: Refusing} {
+		n := Node{SID: 7, Ceil: now + 1, Clock: &PeerClock{Fresh: true, Verdict: "unverified", Age: 1_000_000}, Report: &Report{Age: age}}
+		if state, reason := StateOf(n, now); state != want || (reason == node.ClockUnverified) != (want == Refusing) {
+			t.Errorf("a report %d ms old: %s %s", age, state, reason)
+		}
+		n.SID = -1
+		if state, _ := StateOf(n, now); want == Serving && state != Standby {
+			t.Errorf("without a sid: %s", state)
+		}
+	}
+}
+
 // TestEndedWindows: a node whose window has ended refuses; one whose window is not known
 // is not said to.
 func TestEndedWindows(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -33,6 +34,21 @@ func Seconds(ms int64) string {
 		tenths--
 	}
 	return strconv.FormatFloat(float64(tenths)/10, 'f', 1, 64) + "s"
+}
+
+// Span writes how long something takes that may take centuries, as wrong clocks have it:
+// "250ms", "36h0m0s", "15 days", "273 years".
+func Span(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch size := max(d, -d); {
+	case size >= 2*365*day:
+		return Count(int(d/(365*day)), "year")
+	case size >= 2*day:
+		return Count(int(d/day), "day")
+	case size >= time.Minute:
+		return d.Round(time.Second).String()
+	}
+	return d.Round(time.Millisecond).String()
 }
 
 // Count returns a number and its unit, such as "1 node" or "3 nodes".

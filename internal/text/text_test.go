@@ -3,6 +3,7 @@ package text
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestTexts(t *testing.T) {
@@ -26,6 +27,18 @@ func TestTexts(t *testing.T) {
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%s: %q, want %q", name, tc.got, tc.want)
+		}
+	}
+}
+
+func TestSpan(t *testing.T) {
+	const day = 24 * time.Hour
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1234567 * time.Nanosecond: "1ms", 90*time.Second + time.Millisecond: "1m30s", 47 * time.Hour: "47h0m0s",
+		48 * time.Hour: "2 days", 729 * day: "729 days", 730 * day: "2 years", 2399947 * time.Hour: "273 years", -15 * day: "-15 days",
+	} {
+		if got := Span(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // racesByList is how many sids of one list may be found taken before it counts as old.
@@ -146,8 +147,8 @@ func (c *Call) start(now clock.Reading, k Knowledge) Action {
 	if off := r.Clock - now.Wall; r.Clock != 0 && max(off, -off) > clock.MillisOf(limit) {
 		return c.refuse(&node.Refusal{
 			Reason: node.CallerClock,
-			Message: fmt.Sprintf("the caller's clock is off by %v, at most %v is allowed: "+
-				"synchronize the clock of its machine", off.Duration(), limit),
+			Message: fmt.Sprintf("the caller's clock is off by %s, at most %v is allowed: "+
+				"synchronize the clock of its machine", text.Span(off.Duration()), limit),
 			Metadata: map[string]string{
 				"offset_ms": strconv.FormatInt(int64(off), 10),
 				"limit_ms":  strconv.FormatInt(limit.Milliseconds(), 10),

@@ -7,6 +7,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 const (
@@ -28,9 +29,9 @@ func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
 		m.over(lease.AlarmClock, -1)
 		return false
 	}
-	m.problem = fmt.Sprintf("this clock reads %s, at least %v ahead of %s: correct it; "+
+	m.problem = fmt.Sprintf("this clock reads %s, at least %s ahead of %s: correct it; "+
 		"if it is right, run \"allocator admin accept-time\"",
-		now.Wall.Time().Format(time.RFC3339), (now.Wall - until).Duration().Round(time.Second), of)
+		now.Wall.Time().Format(time.RFC3339), text.Span((now.Wall - until).Duration()), of)
 	m.alarmOnce(lease.AlarmClock, -1, "this clock is too far ahead of "+of+"; no ceiling is written")
 	m.next = now.Mono.Add(m.cfg.RetryAfter)
 	return true

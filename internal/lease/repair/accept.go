@@ -6,6 +6,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 const (
@@ -83,9 +84,9 @@ func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who s
 			out.LatestOf, At(out.Latest), At(reads), stepLimit)
 	}
 	if ahead := (out.Accepted.Until - by.Now).Duration(); !out.Done && ahead > 24*time.Hour {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("the time is %v ahead of this machine's clock: "+
+		out.Warnings = append(out.Warnings, fmt.Sprintf("the time is %s ahead of this machine's clock: "+
 			"until then nodes follow clocks that are wrong by as much, and sids they reserve cannot be used before",
-			ahead.Round(time.Minute)))
+			text.Span(ahead)))
 	}
 	return out, nil
 }

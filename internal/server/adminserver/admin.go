@@ -74,6 +74,10 @@ func New(cfg Config) http.Handler {
 		mux.Handle(console.Path, cfg.Console)
 		mux.Handle("GET /{$}", http.RedirectHandler(console.Path, http.StatusSeeOther))
 	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		plain(w, http.StatusNotFound, fmt.Sprintf("no route for %.60q: this is the admin port, with /livez, /readyz, "+
+			"/metrics and, if they are enabled, /console/ and /debug/pprof/; IDs are at listen.http\n", r.URL.Path))
+	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		httpserver.Charge(r)
 		w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -43,6 +43,7 @@ func TestEndpoints(t *testing.T) {
 	expect("/readyz?verbose", 200, "[+] draining", "[+] clock", "[+] sid: 7", "[+] window: 30s", "[+] lead", "ok")
 	expect("/metrics", 200, "metrics")
 	expect("/debug/pprof/", 404)
+	expect("/v1/ids", 404, "this is the admin port", "listen.http")
 	servertest.Skewed.Set(env)
 	expect("/readyz", 503, "CLOCK_SKEW", "900ms")
 	expect("/readyz?verbose", 503, "[-] clock: verdict skewed, offset 900ms, limit 250ms", "[+] sid: 7")

@@ -113,7 +113,7 @@ func (h *handler) browser(r *http.Request) *fault {
 			Reason: node.PermissionDenied,
 			Message: "the request was sent by a page of another site: IDs are for programs; call the node from " +
 				"your server",
-		}}
+		}, help: "No token helps: call the node from a program."}
 	}
 	return nil
 }

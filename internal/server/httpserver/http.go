@@ -362,6 +362,6 @@ func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {
 		Status: http.StatusNotFound,
 		Detail: fmt.Sprintf("no route for %.60s", r.URL.Path),
 		Help: "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/events, POST /v1/workers, or GET " +
-			"/openapi.yaml.",
+			"/openapi.yaml. Probes, metrics and pages for operators are on the admin port, 7947 by default.",
 	}.write(w)
 }

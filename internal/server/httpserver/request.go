@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +19,8 @@ import (
 // fault is a refusal of a request before the node is called. It is not counted yet.
 type fault struct {
 	refusal *node.Refusal
-	status  int // This HTTP status replaces that of the reason; 0: nothing does.
+	status  int    // This HTTP status replaces that of the reason; 0: nothing does.
+	help    string // It replaces that of the reason; "": nothing does.
 }
 
 // write answers with the problem.
@@ -27,6 +29,7 @@ func (f *fault) write(w http.ResponseWriter) {
 	if f.status != 0 {
 		p.Status, p.Title = f.status, http.StatusText(f.status)
 	}
+	p.Help = cmp.Or(f.help, p.Help)
 	p.write(w)
 }
 

@@ -281,8 +281,8 @@ func (r *findings) records(f facts) {
 			distant++
 			r.Add("ceilings", report.Fail,
 				"Is this machine's clock right? If so, stop the node whose clock was wrong. "+release,
-				"the ceiling of sid %d is %s, %v ahead of this clock; %q wrote it", sid, repair.At(w.Ceil),
-				ahead(w.Ceil-f.now), w.Node)
+				"the ceiling of sid %d is %s, %s ahead of this clock; %q wrote it", sid, repair.At(w.Ceil),
+				text.Span((w.Ceil - f.now).Duration()), w.Node)
 		case w.Worker && s.Holder.Exists():
 			workers = append(workers, fmt.Sprintf("%s (sid %d)", lease.Printable(s.Holder.Value.Node), sid))
 		case w.Worker: // one that was killed is no fault of a node
@@ -329,15 +329,6 @@ const recently = clock.Millis(60 * 60 * 1000)
 // isRegistered reports whether a process of that name is registered.
 func (f facts) isRegistered(node string) bool {
 	return slices.ContainsFunc(f.registered, func(r lease.Registration) bool { return r.Node == node })
-}
-
-// ahead shows a distance that may be many years.
-func ahead(d clock.Millis) string {
-	const day = 24 * 60 * 60 * 1000
-	if d > 2*day {
-		return text.Count(int(d/day), "day")
-	}
-	return d.Duration().Round(time.Second).String()
 }
 
 func sorted(sids map[flake.SID]lease.SIDRecords) []flake.SID {

@@ -98,11 +98,7 @@ func (r *findings) cluster(f facts) {
 				continue
 			}
 			seen[fact] = true
-			state := report.Warn
-			if p.Level == status.Bad {
-				state = report.Fail
-			}
-			r.Add("cluster", state, "See docs/"+p.Page, "%s sees: %s", n.Label(), p.Text)
+			r.Add("cluster", report.Warn, "See docs/"+p.Page, "%s sees: %s", n.Label(), p.Text)
 		}
 	}
 	if len(seen) == 0 && slices.ContainsFunc(f.nodes, func(n deployment.NodeReport) bool { return n.Err == nil }) {
@@ -202,11 +198,11 @@ func (r *findings) clocks(f facts) {
 		compared++
 		switch lo, hi := n.Offset(); {
 		case lo > f.maxSkew:
-			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %v behind the one of %s",
-				lo.Round(time.Millisecond), n.Label())
+			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %s behind the one of %s",
+				text.Span(lo), n.Label())
 		case hi < -f.maxSkew:
-			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %v ahead of the one of %s",
-				(-hi).Round(time.Millisecond), n.Label())
+			r.Add("clock", report.Fail, setRight, "this machine's clock is at least %s ahead of the one of %s",
+				text.Span(-hi), n.Label())
 		default:
 			r.Add("clock", report.OK, "", "the clock of %s minus this machine's is between %v and %v", n.Label(),
 				lo.Round(time.Millisecond), hi.Round(time.Millisecond))
@@ -225,8 +221,8 @@ func (r *findings) clocks(f facts) {
 	case wall == 0:
 	case age < -f.maxSkew:
 		r.Add("clock", report.Fail, setRight,
-			"the holder of sid %d wrote its record %v in the future, by this machine's clock", who,
-			(-age).Round(time.Millisecond))
+			"the holder of sid %d wrote its record %s in the future, by this machine's clock", who,
+			text.Span(-age))
 	case age > 3*f.extend:
 		r.Add("clock", report.Warn, setRight+". If the clocks are right, holders cannot write to etcd",
 			"the latest record of a live holder is %v old", age.Round(time.Second))

@@ -62,7 +62,12 @@ ended it, 3 if the number could not be extended, 126 or 127 if the command could
 started, and 1 or 3 if there was no number.`,
 		Example: "  allocator worker run -- java -jar app.jar\n  allocator worker run --name orders --addr " +
 			"allocator-0:9000,allocator-1:9000 -- ./app --listen :8080",
-		Args: cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cli.UsageError("no command was given: write it after --, as in: allocator worker run -- ./app")
+			}
+			return nil
+		},
 	}
 	cmd.Flags().SetInterspersed(false)
 	r := runner{kill: syscall.Kill}
