@@ -19,8 +19,9 @@ import (
 func TestSQL(t *testing.T) {
 	databases := map[string]func(*testing.T, string) string{"postgres": inPostgres, "mariadb": inMariaDB, "sqlite": inSQLite}
 	for path, names := range map[string][]string{
-		"../../../docs/how-to/store-ids.md":       {"postgres", "mariadb", "sqlite"},
-		"../../../docs/how-to/move-from-uuids.md": {"postgres"},
+		"../../../docs/how-to/store-ids.md":           {"postgres", "mariadb", "sqlite"},
+		"../../../docs/how-to/move-from-uuids.md":     {"postgres"},
+		"../../../docs/how-to/move-from-bigserial.md": {"postgres"},
 	} {
 		for _, name := range names {
 			t.Run(filepath.Base(path)+"/"+name, func(t *testing.T) {
