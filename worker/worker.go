@@ -130,9 +130,7 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 		}
 		if !judged && wasSlow(err, time.Since(sent)) {
 			judged = true
-			continue
-		}
-		if hopeless(err) {
+		} else if hopeless(err) {
 			return nil, fmt.Errorf("worker: acquire: %w", err)
 		}
 		select {
