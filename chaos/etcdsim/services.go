@@ -64,7 +64,7 @@ func (k kv) DeleteRange(_ context.Context, r *pb.DeleteRangeRequest) (out *pb.De
 func (k kv) Txn(_ context.Context, r *pb.TxnRequest) (out *pb.TxnResponse, err error) {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
-	if err := k.s.store.checkTxn(r); err != nil {
+	if err := k.s.store.checkTxn(r, maxOps); err != nil {
 		return nil, err
 	}
 	k.s.change(func() { out, err = k.s.store.txn(r) })

@@ -13,9 +13,10 @@ import (
 const maxOps = 128
 
 // checkTxn checks a transaction as etcd does before it knows which branch it
-// will take.
-func (s *store) checkTxn(r *pb.TxnRequest) error {
-	if max(len(r.Compare), len(r.Success), len(r.Failure)) > maxOps {
+// will take. A nested one may have as many operations as the outer one leaves of most.
+func (s *store) checkTxn(r *pb.TxnRequest, most int) error {
+	ops := max(len(r.Compare), len(r.Success), len(r.Failure))
+	if ops > most {
 		return rpctypes.ErrGRPCTooManyOps
 	}
 	for _, c := range r.Compare {
@@ -37,18 +38,34 @@ func (s *store) checkTxn(r *pb.TxnRequest) error {
 				if len(op.RequestDeleteRange.Key) == 0 {
 					err = rpctypes.ErrGRPCEmptyKey
 				}
-			default: // a nested transaction: not implemented
-				err = errMissing
+			case *pb.RequestOp_RequestTxn:
+				if n := op.RequestTxn; len(n.Compare)+len(n.Failure) > 0 {
+					err = errMissing
+				} else {
+					err = s.checkTxn(n, most-ops)
+				}
 			}
 			if err != nil {
 				return err
 			}
 		}
-		if overlap(branch) {
+		if overlap(flat(branch)) {
 			return rpctypes.ErrGRPCDuplicateKey
 		}
 	}
 	return nil
+}
+
+// flat returns the operations of a branch with those of nested transactions, which compare nothing.
+func flat(branch []*pb.RequestOp) (out []*pb.RequestOp) {
+	for _, op := range branch {
+		if n := op.GetRequestTxn(); n != nil {
+			out = append(out, flat(n.Success)...)
+		} else {
+			out = append(out, op)
+		}
+	}
+	return out
 }
 
 // overlap reports whether a branch puts a key twice, or puts one that it deletes.
@@ -86,7 +103,7 @@ func (s *store) txn(r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if !out.Succeeded {
 		branch = r.Failure
 	}
-	for _, op := range branch {
+	for _, op := range flat(branch) {
 		if put := op.GetRequestPut(); put != nil {
 			if err := s.checkLease(put); err != nil {
 				return nil, err
@@ -99,20 +116,29 @@ func (s *store) txn(r *pb.TxnRequest) (*pb.TxnResponse, error) {
 		}
 	}
 	t := s.begin()
+	out.Responses = t.carry(branch)
+	t.end()
+	return out, nil
+}
+
+// carry carries out the operations of a branch in order.
+func (t *txn) carry(branch []*pb.RequestOp) (out []*pb.ResponseOp) {
 	for _, op := range branch {
 		did := &pb.ResponseOp{}
 		switch op := op.Request.(type) {
 		case *pb.RequestOp_RequestRange:
-			did.Response = &pb.ResponseOp_ResponseRange{ResponseRange: s.ask(op.RequestRange, t.at)}
+			did.Response = &pb.ResponseOp_ResponseRange{ResponseRange: t.ask(op.RequestRange, t.at)}
 		case *pb.RequestOp_RequestPut:
 			did.Response = &pb.ResponseOp_ResponsePut{ResponsePut: t.carryPut(op.RequestPut)}
 		case *pb.RequestOp_RequestDeleteRange:
 			did.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: t.carryDelete(op.RequestDeleteRange)}
+		case *pb.RequestOp_RequestTxn:
+			nested := &pb.TxnResponse{Succeeded: true, Responses: t.carry(op.RequestTxn.Success)}
+			did.Response = &pb.ResponseOp_ResponseTxn{ResponseTxn: nested}
 		}
-		out.Responses = append(out.Responses, did)
+		out = append(out, did)
 	}
-	t.end()
-	return out, nil
+	return out
 }
 
 // holds reports whether a compare holds for every key that it names. Where there
