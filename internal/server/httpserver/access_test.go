@@ -113,7 +113,10 @@ func problemIn(res *http.Response) (p servertest.Problem) {
 // TestUnreadAnswersCount: an answer counts for its connection while the client does not read,
 // and no longer.
 func TestUnreadAnswersCount(t *testing.T) {
-	const requests = 800 // 28 MB of answers: more than the kernel keeps
+	const (
+		requests  = 800 // 28 MB of answers: more than the kernel keeps
+		connBytes = 48 << 10
+	)
 	q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }})
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,7 +133,6 @@ func TestUnreadAnswersCount(t *testing.T) {
 	go func() {
 		_, _ = io.WriteString(c, strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: node\r\n\r\n", requests))
 	}()
-	var before int64
 	until := func(what string, done func(held int64) bool) {
 		t.Helper()
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -139,12 +141,11 @@ func TestUnreadAnswersCount(t *testing.T) {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("%s: %d bytes are held, before %d", what, held, before)
+				t.Fatalf("%s: %d bytes are held", what, held)
 			}
 		}
 	}
-	until("a connection", func(held int64) bool { before = held; return held > 0 })
-	until("an answer", func(held int64) bool { return held >= before+30_000 })
+	until("an answer", func(held int64) bool { return held >= connBytes+30_000 })
 	go func() { _, _ = io.Copy(io.Discard, c) }()
-	until("read", func(held int64) bool { return held <= before })
+	until("read", func(held int64) bool { return held == connBytes })
 }
