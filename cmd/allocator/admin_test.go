@@ -260,6 +260,11 @@ func TestDrainEachWay(t *testing.T) {
 	d.unique()
 }
 
+// of confines a node to one sid.
+func of(sid int) func(*config.Config) {
+	return func(c *config.Config) { c.SIDRange = lease.SIDRange{From: flake.SID(sid), To: flake.SID(sid) + 1} }
+}
+
 // A quarantined sid is taken from its holder without a refusal, taken by nobody,
 // and comes back.
 func TestQuarantineAndRelease(t *testing.T) {
@@ -290,7 +295,7 @@ func TestQuarantineAndRelease(t *testing.T) {
 	}
 	d.says(cli.ExitUsage, "give --yes", "admin", "release-sid", name)
 	d.says(cli.ExitOK, "is free, with term 2", "admin", "release-sid", name, "--yes")
-	c := d.node(lease.Operator)
+	c := d.node("c", of(sid))
 	c.serves(sid)
 	d.says(cli.ExitInvalid, "is held by", "admin", "release-sid", name, "--yes")
 	a.stop()
@@ -351,7 +356,7 @@ func TestReleaseOfACorruptRecord(t *testing.T) {
 		t.Errorf("got %+v, and %d was granted", w, granted)
 	}
 	d.passed(sid)
-	b := d.node(lease.Operator)
+	b := d.node("c", of(sid))
 	b.serves(sid)
 	a.stop()
 	b.stop()
@@ -386,7 +391,7 @@ func TestReleaseOfAPoisonedRecord(t *testing.T) {
 	if got := d.record(sid).Value; got.Ceil != above || got.Term != w.Term+1 {
 		t.Errorf("got %+v, want ceiling %d", got, above)
 	}
-	c := d.node(lease.Operator)
+	c := d.node("c", of(sid))
 	c.serves(sid)
 	b.stop()
 	c.stop()
@@ -419,7 +424,7 @@ func TestReleaseOfADeletedRecord(t *testing.T) {
 		t.Errorf("ceiling %d, and %d was granted", got.Ceil, granted)
 	}
 	d.passed(sid)
-	c := d.node(lease.Operator)
+	c := d.node("c", of(sid))
 	c.serves(sid)
 	b.stop()
 	c.stop()

@@ -115,6 +115,19 @@ type PeerReport struct {
 	Owed time.Duration // since the first request that it has not answered; 0: it has
 }
 
+// askedLately is how long after a request nothing of its answer means that the peer is silent,
+// in raw ns. Peers are asked each second while somebody looks.
+const askedLately = int64(5 * time.Second)
+
+// owes returns for how long the peer has not answered requests for its report; 0: it has, or
+// nobody asked it lately.
+func (p *peer) owes(now int64) int64 {
+	if p.reportOwed == 0 || now-p.reportAsked > askedLately {
+		return 0
+	}
+	return now - p.reportOwed
+}
+
 // AskReports asks registered peers for their reports: those asked longest ago, at most
 // AsksAtOnce. Nodes of older versions do not answer.
 func (c *Cluster) AskReports() {
@@ -135,8 +148,8 @@ func (c *Cluster) AskReports() {
 	all = all[:min(len(all), AsksAtOnce)]
 	asks := make([]ask, len(all))
 	for i, to := range all {
+		to.peer.reportOwed = now - to.peer.owes(now)
 		to.peer.reportNonce, to.peer.reportAsked = c.table.rand.Uint64()|1, now
-		to.peer.reportOwed = cmp.Or(to.peer.reportOwed, now)
 		asks[i] = ask{From: c.instance, Nonce: to.peer.reportNonce, T1: now}
 	}
 	c.mu.Unlock()
@@ -156,9 +169,7 @@ func (c *Cluster) Reports() map[string]PeerReport {
 		if p.report != nil {
 			r.Sent, r.Report, r.Age = true, *p.report, time.Duration(now-p.reportAt)
 		}
-		if p.reportOwed != 0 {
-			r.Owed = time.Duration(now - p.reportOwed)
-		}
+		r.Owed = time.Duration(p.owes(now))
 		out[id.String()] = r
 	}
 	return out

@@ -77,3 +77,23 @@ func TestTakeReport(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 }
+
+// TestOwes: a peer owes an answer from the first request on that it has not answered, while it is
+// asked. Nobody asks while nobody looks, and then it owes nothing.
+func TestOwes(t *testing.T) {
+	const second = int64(1e9)
+	p := peer{reportOwed: 10 * second, reportAsked: 12 * second}
+	for now, want := range map[int64]int64{
+		12 * second:                 2 * second,
+		12*second + askedLately:     2*second + askedLately,
+		12*second + askedLately + 1: 0,
+		3600 * second:               0,
+	} {
+		if got := p.owes(now); got != want {
+			t.Errorf("%d s later it owes %d, want %d", (now-p.reportAsked)/second, got, want)
+		}
+	}
+	if got := (&peer{reportAsked: 12 * second}).owes(13 * second); got != 0 {
+		t.Errorf("one that answered owes %d", got)
+	}
+}

@@ -169,6 +169,7 @@ func TestValidate(t *testing.T) {
 	}{
 		{"node.name", func(c *Config) { c.Node.Name = "Node 1" }},
 		{"node.name", func(c *Config) { c.Node.Name = strings.Repeat("a", 64) }},
+		{"node.name", func(c *Config) { c.Node.Name = "operator" }},
 		{"space", func(c *Config) { c.Space = "" }},
 		{"space", func(c *Config) { c.Space = "a/b" }},
 		{"root", func(c *Config) { c.Root = "-x" }},

@@ -50,6 +50,8 @@ func (c Config) Validate() error {
 	for _, n := range []struct{ key, name string }{{"node.name", c.Node.Name}, {"space", c.Space}, {"root", c.Root}} {
 		rule(namePattern.MatchString(n.name), n.key, "%q is not a valid name: it must match %s", n.name, NamePattern)
 	}
+	rule(c.Node.Name != lease.Operator, "node.name",
+		"%q is the name in records that operators wrote: use another one", c.Node.Name)
 	rule(c.Layout.SIDBits() > 0, "layout",
 		"%v has no sid, so two nodes could not share a space: use scalable or fleet", c.Layout)
 	if c.Layout.SIDBits() > 0 {

@@ -69,7 +69,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 // askReports asks other nodes for their reports if somebody looked lately.
 func (d *Daemon) askReports(now clock.Mono) {
 	if c := d.cluster.Load(); c != nil && d.lookedLately(now) {
-		c.AskReports()
+		askAll(c)
 	}
 }
 

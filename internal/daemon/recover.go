@@ -57,21 +57,23 @@ type peers interface {
 	Reports() map[string]cluster.PeerReport
 }
 
+// askAll asks all peers for their reports.
+func askAll(c peers) {
+	for range 1 + len(c.Reports())/cluster.AsksAtOnce {
+		c.AskReports()
+	}
+}
+
 // askPeers asks all peers what they have seen, and waits for each, up to answerWithin.
 func askPeers(ctx context.Context, c peers, src clock.Source) map[lease.Instance]operate.Node {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	ask := func() {
-		for range 1 + len(c.Reports())/cluster.AsksAtOnce {
-			c.AskReports()
-		}
-	}
-	ask()
+	askAll(c)
 	began, again := src.Now().Mono, answerAgain // What came before is no answer.
 	for {
 		took := src.Now().Mono.Sub(began)
 		if took >= again {
-			ask()
+			askAll(c)
 			again += answerAgain
 		}
 		answers, missing := map[lease.Instance]operate.Node{}, false

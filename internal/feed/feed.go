@@ -190,6 +190,21 @@ type From struct {
 	Operator bool
 }
 
+// replace ends the oldest page of the client that has most: one with many takes no place from
+// the others. f.mu is held.
+func (f *Feed) replace() {
+	pages, most := map[string]int{}, ""
+	for _, s := range f.pages {
+		if pages[s.client]++; pages[s.client] > pages[most] {
+			most = s.client
+		}
+	}
+	i := slices.IndexFunc(f.pages, func(s *Stream) bool { return s.client == most })
+	f.pages[i].replaced = true
+	f.pages = slices.Delete(f.pages, i, i+1)
+	f.wake()
+}
+
 // Open begins a stream. It returns ErrFull or ErrEnded.
 func (f *Feed) Open(from From) (*Stream, error) {
 	f.mu.Lock()
@@ -210,9 +225,7 @@ func (f *Feed) Open(from From) (*Stream, error) {
 	if s.operator {
 		f.pages = append(f.pages, s)
 		if len(f.pages) > operators {
-			f.pages[0].replaced = true
-			f.pages = f.pages[1:]
-			f.wake()
+			f.replace()
 		}
 	} else {
 		f.streams++

@@ -176,8 +176,13 @@ func TestStreamsOfAClient(t *testing.T) {
 	if _, err := f.Open(From{Client: "reader"}); err != nil {
 		t.Errorf("after one was closed: %v", err)
 	}
+	ann, err := f.Open(From{Client: "ann", Operator: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ann.Close()
 	var pages []*Stream
-	for range operators {
+	for range operators - 1 {
 		s, err := f.Open(From{Client: "reader", Operator: true, Snapshots: true})
 		if err != nil {
 			t.Fatal(err)
@@ -192,7 +197,10 @@ func TestStreamsOfAClient(t *testing.T) {
 	}
 	<-changed
 	if _, _, err := pages[0].Next(); !errors.Is(err, ErrFull) {
-		t.Errorf("the oldest page: %v", err)
+		t.Errorf("the oldest page of who has most: %v", err)
+	}
+	if _, _, err := ann.Next(); err != nil {
+		t.Errorf("the only page of another client: %v", err)
 	}
 	if _, _, err := pages[1].Next(); err != nil {
 		t.Errorf("the next one: %v", err)
@@ -200,7 +208,7 @@ func TestStreamsOfAClient(t *testing.T) {
 	for _, s := range pages {
 		s.Close()
 	}
-	if n, _ := f.Watching(); n != 0 || len(f.pages) != 1 {
+	if n, _ := f.Watching(); n != 0 || len(f.pages) != 2 {
 		t.Errorf("%d watch, %d pages are open", n, len(f.pages))
 	}
 }

@@ -307,7 +307,7 @@ func TestReserveSome(t *testing.T) {
 	if _, err := e.Do(t.Context(), quarantine); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrChanged) || !strings.HasSuffix(err.Error(), "; sids 6 were written") {
+	if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrChanged) || !errors.Is(err, ErrPartly) || !strings.HasSuffix(err.Error(), "; sids 6 were written") {
 		t.Errorf("overtaken at the second sid: %v", err)
 	}
 	if _, err := e.Reserve(t.Context(), sidSet(t, "8-9,7"), ""); !errors.Is(err, repair.ErrRefused) {
@@ -315,6 +315,18 @@ func TestReserveSome(t *testing.T) {
 	}
 	if w := e.load().SIDs[8].Window; w.Exists() {
 		t.Errorf("sid 8 was written: %+v", w)
+	}
+
+	// What is given back in part can be given back in full.
+	p, err = e.Unreserve(t.Context(), sidSet(t, "3-8"), 0)
+	if err != nil || len(p.Repairs) != 4 || fmt.Sprint(p.Found) != "[sids 7-8 are not reserved]" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if _, err := e.Do(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Unreserve(t.Context(), sidSet(t, "3-8"), 0); !errors.Is(err, repair.ErrRefused) {
+		t.Errorf("none is reserved: %v", err)
 	}
 }
 

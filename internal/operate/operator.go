@@ -50,6 +50,9 @@ type Config struct {
 	GRPC      string        // The address of the Drainer's node, for command lines.
 }
 
+// ErrPartly says that some records were written before a write failed.
+var ErrPartly = errors.New("only a part was done")
+
 // Operator makes plans and carries them out. It is safe for concurrent use.
 type Operator struct{ cfg Config }
 
@@ -62,8 +65,8 @@ var ErrUnknown = errors.New("whether it was written is unknown")
 // Do carries p out, and returns it as it was done: an era has the floor of this moment.
 //
 // It returns ErrUnknown after a write without an answer, or the errors of Drainer. After every
-// other error nothing was written: repair.ErrChanged if a record is not as it was shown,
-// repair.ErrRefused for an obstacle that is not in p.Accepted, or what kept it from reading.
+// other error but ErrPartly nothing was written: repair.ErrChanged if a record is not as it was
+// shown, repair.ErrRefused for an obstacle that is not in p.Accepted, or what kept it from reading.
 func (o *Operator) Do(ctx context.Context, p Plan) (Plan, error) {
 	if p.Refused != nil {
 		return p, p.Refused
@@ -113,7 +116,7 @@ func (o *Operator) repair(ctx context.Context, p Plan) error {
 			}
 		}
 		if err != nil && done.Len() > 0 {
-			err = fmt.Errorf("%w; sids %v were written", err, done)
+			err = fmt.Errorf("%w: %w; sids %v were written", ErrPartly, err, done)
 		}
 		if err != nil {
 			return err
@@ -217,24 +220,35 @@ func (o *Operator) Reserve(ctx context.Context, sids lease.SIDSet, reason string
 	return p, nil
 }
 
-// Unreserve returns the plan to give reserved sids to the cluster. above, if not 0, is a time
-// that no ID of theirs has or will have.
+// Unreserve returns the plan to give reserved sids to the cluster. Those that are not reserved
+// stay as they are. above, if not 0, is a time that no ID of theirs has or will have.
 //
-// It returns the errors of repair.Unreserve and of the store.
+// It returns repair.ErrRefused if none is reserved, or the errors of repair.Unreserve and of the store.
 func (o *Operator) Unreserve(ctx context.Context, sids lease.SIDSet, above clock.Millis) (Plan, error) {
 	v, err := o.cfg.Store.Load(ctx)
 	if err != nil {
 		return Plan{}, err
 	}
 	var writes []repair.Write
+	var others lease.SIDSet
 	for sid := range sids.Each {
+		if s := v.SIDs[sid].Window; s.Err == nil && s.Value.State != lease.Reserved {
+			others.Add(sid)
+			continue
+		}
 		w, err := repair.Unreserve(v, sid, above, o.cfg.Slack, o.cfg.Author())
 		if err != nil {
 			return Plan{}, err
 		}
 		writes = append(writes, w)
 	}
+	if len(writes) == 0 {
+		return Plan{}, fmt.Errorf("%w: none of the sids %v is reserved", repair.ErrRefused, sids)
+	}
 	p := ofSIDs(Unreserve, v, sids, writes)
+	if others.Len() > 0 {
+		p.Found = []string{fmt.Sprintf("sids %v are not reserved", others)}
+	}
 	p.Command = o.Command(Unreserve, sids.String(), timeFlag("above", above))
 	p.Warnings = []string{"generators with these sids must have stopped: one that runs on issues what nodes issue"}
 	return p, nil
@@ -265,6 +279,9 @@ func (o *Operator) AcceptTime(ctx context.Context, until clock.Millis) (Plan, er
 		Command:    o.Command(AcceptTime, timeFlag("until", until)),
 		View:       v,
 		Acceptance: a,
+	}
+	if a.Latest == 0 {
+		p.Found = []string{"no node's record shows a time", "this machine's clock: " + repair.At(a.Accepted.At)}
 	}
 	if b := a.Before; b.Until != 0 {
 		p.Found = append(p.Found,

@@ -24,7 +24,7 @@ type Conn struct {
 	held    atomic.Int64 // bytes
 	unread  atomic.Int64 // bytes of answers: see Answer
 	noticed atomic.Int64 // This many of unread are accounted for in held.
-	taken   atomic.Int64 // answers that are unread no more
+	taken   atomic.Int64 // DATA frames that were written
 	streams atomic.Int64 // see OpenStream
 	waiting atomic.Bool  // A call waits for room.
 	wake    atomic.Bool  // a deadline was set: see wait
@@ -157,7 +157,6 @@ func (c *Conn) Took(n int64) {
 		return
 	}
 	c.unread.Add(-n)
-	c.taken.Add(1)
 	c.notice()
 	if c.waiting.Load() {
 		c.mu.Lock()

@@ -193,6 +193,9 @@ func (f *framed) sent(h frame) {
 		f.close(h.stream)
 		return
 	case typeHeaders, typeData:
+		if h.kind == typeData {
+			f.c.taken.Add(1)
+		}
 		if h.flags&flagEndStream != 0 {
 			f.close(h.stream)
 			return

@@ -60,6 +60,8 @@ type Watcher struct {
 	events chan agreement.Event // what Run steps the machine by, besides time and the keeper
 	ended  chan struct{}        // closed when Run returns
 
+	passing sync.Mutex // held while peers are passed to gossip, so that the newest come last; locked before mu
+
 	mu      sync.Mutex // guards the rest
 	machine *agreement.Machine
 	gossip  Gossip           // nil before gossip runs
@@ -88,6 +90,8 @@ func New(cfg Config) *Watcher {
 
 // SetGossip makes g the one to ask for exchanges.
 func (w *Watcher) SetGossip(g Gossip) {
+	w.passing.Lock()
+	defer w.passing.Unlock()
 	w.mu.Lock()
 	w.gossip = g
 	peers := w.peers
@@ -169,6 +173,8 @@ func (w *Watcher) step(ev agreement.Event, timer *time.Timer) {
 
 // setPeers passes the peers on, now or when gossip comes.
 func (w *Watcher) setPeers(peers []agreement.Peer) {
+	w.passing.Lock()
+	defer w.passing.Unlock()
 	w.mu.Lock()
 	w.peers = peers
 	gossip := w.gossip

@@ -54,12 +54,13 @@ func Reserve(v lease.View, sid flake.SID, reason string, by Author) (w Write, wa
 			holderName(s))
 	}
 	record := Reserved(v.Era.Value, reason, by)
-	if s.Window.Exists() {
-		record.Term, record.Base, record.Ceil = old.Term+1, old.Ceil, old.Ceil
-	}
-	if old.Ceil > by.Now {
+	record.Term = old.Term + 1
+	// The lost history of an earlier era may have granted more than the record says.
+	record.Ceil = max(old.Ceil, v.Era.Value.Floor)
+	record.Base = record.Ceil
+	if record.Ceil > by.Now {
 		warning = fmt.Sprintf("IDs of sid %d may have been issued up to %s: let no other generator use it before",
-			sid, At(old.Ceil))
+			sid, At(record.Ceil))
 	}
 	return Write{
 		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Window: record, Ledger: true, Unused: !s.Window.Exists(),

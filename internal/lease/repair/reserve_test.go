@@ -31,7 +31,7 @@ func TestReserve(t *testing.T) {
 		refusing string
 	}{
 		0:  {term: 1, ceil: floor},
-		1:  {term: term, ceil: now - 5},
+		1:  {term: term, ceil: max(now-5, floor)},
 		2:  {term: term, ceil: now + 5000, warns: true},
 		3:  {refusing: "sid 3 is held by"},
 		4:  {refusing: "is quarantined: why not"},
@@ -57,6 +57,17 @@ func TestReserve(t *testing.T) {
 		}
 		if _, err := lease.Decode[lease.Window](lease.Encode(w.Window)); err != nil {
 			t.Error(err)
+		}
+	}
+
+	// An earlier era may have granted more than the record shows: its history was lost.
+	later := space(sid(1, entry(window(ceil(now-5), released)), false), func(v *lease.View) {
+		v.Era = entry(lease.Era{Number: 3, Floor: now + 60_000, Cluster: cluster})
+	})
+	for _, n := range []flake.SID{0, 1} {
+		w, warning, err := Reserve(later, n, "", by)
+		if err != nil || w.Window.Ceil != now+60_000 || w.Window.Base != w.Window.Ceil || warning == "" {
+			t.Errorf("sid %d below the floor: %+v, %q, %v", n, w.Window, warning, err)
 		}
 	}
 

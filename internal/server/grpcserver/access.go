@@ -37,13 +37,17 @@ func require(scope access.Scope, on server.Surface) server.Need {
 	return server.Need{Scope: scope, Surface: on}
 }
 
+// cluster is what an answer about a cluster of a thousand nodes holds, in bytes: less than a
+// connection may, so that other calls of the same connection are not kept waiting for it.
+const cluster = 512 << 10
+
 // methods has every gRPC method. A method that is missing requires access.Admin; a
 // test finds it.
 var methods = map[string]method{
 	pb.AllocatorService_Allocate_FullMethodName:       {Need: require(access.Issue, server.GRPCAllocate)},
 	pb.AllocatorService_AllocateStream_FullMethodName: {Need: require(access.Issue, server.GRPCStream), stream: true},
 	pb.AllocatorService_Describe_FullMethodName:       {Need: require(access.Read, server.GRPCDescribe)},
-	pb.AdminService_GetCluster_FullMethodName:         {Need: require(access.Read, server.GRPCCluster), holds: 2 << 20},
+	pb.AdminService_GetCluster_FullMethodName:         {Need: require(access.Read, server.GRPCCluster), holds: cluster},
 	pb.AdminService_Drain_FullMethodName:              {Need: require(access.Admin, server.GRPCDrain)},
 	pb.AdminService_Undrain_FullMethodName:            {Need: require(access.Admin, server.GRPCUndrain)},
 	pb.AdminService_WatchEvents_FullMethodName:        {Need: require(access.Read, server.GRPCEvents), stream: true},

@@ -154,6 +154,8 @@ func failed(err error) error {
 		return nil
 	case errors.Is(err, operate.ErrOtherSpace):
 		return cli.Exit(cli.ExitUsage, err)
+	case errors.Is(err, operate.ErrPartly):
+		return cli.Exit(cli.ExitInvalid, fmt.Errorf("%w: run the command again; it goes on with the others", err))
 	case errors.Is(err, repair.ErrRefused), errors.Is(err, repair.ErrNotInitialized):
 		return cli.Exit(cli.ExitInvalid, err)
 	case errors.Is(err, repair.ErrChanged):

@@ -156,7 +156,13 @@ change, and nodes learn them from etcd.`,
 			_, err = fmt.Fprintf(a.Out, "sids %v are reserved: no node takes them\n", begin.Reserved)
 		}
 		if wait := time.Until(era.Floor.Time()); err == nil && wait > 0 {
-			_, err = fmt.Fprintf(a.Out, "IDs begin %s\n", cli.Relative(era.Floor.Time(), time.Now()))
+			_, err = fmt.Fprintf(a.Out, "IDs begin %s", cli.Relative(era.Floor.Time(), time.Now()))
+			if err == nil && begin.Reserved.Len() > 0 {
+				_, err = fmt.Fprint(a.Out, ", also those of reserved sids: nodes of a lost etcd may have had them")
+			}
+			if err == nil {
+				_, err = fmt.Fprintln(a.Out)
+			}
 		}
 		return err
 	}
