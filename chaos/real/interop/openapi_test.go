@@ -83,6 +83,9 @@ func TestOpenAPI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if strings.HasPrefix(req.URL.Path, "/docs/") {
+			continue // documents for people, to which types of problems link
+		}
 		route, params, err := router.FindRoute(req)
 		if err != nil && e.Status == http.StatusMisdirectedRequest {
 			continue // a name in Host is refused whatever the route is
