@@ -296,6 +296,10 @@ func TestLoaded(t *testing.T) {
 	if fmt.Sprint(s.Lapsed) != "[]" || s.Ceiling != start+9e9 {
 		t.Errorf("%+v", s)
 	}
+	c.Put(0, lease.SIDRecords{Window: window(0, 0, func(w *lease.Window) { w.State = lease.Reserved })})
+	if s := c.Summarize(lease.SIDRange{To: 6}); s.Pool != (lease.Pool{Size: 6, Held: 1, Quarantined: 3, Reserved: 1}) || s.Pool.Free() != 1 {
+		t.Errorf("with a reserved sid: %+v", s.Pool)
+	}
 	c.Put(1, lease.SIDRecords{Window: window(0, 7, nil)})
 	c.TrustAll()
 	if s := c.Summarize(lease.SIDRange{To: 6}); c.Version() == version || s.Pool.Quarantined != 0 || len(s.Lapsed) != 2 || s.Lapsed[0].Wall != start+7 {
