@@ -21,7 +21,7 @@ var shapes = []struct {
 	{regexp.MustCompile(`[+-]?\b[0-9]+(\.[0-9]+)?(ns|µs|ms|s)\b`), "<DURATION>"},
 	{regexp.MustCompile(`(127\.0\.0\.1|localhost):[0-9]+`), "<ADDRESS>"},
 	// The number of a sid or of entropy may be in words, in JSON or in the table of status.
-	{regexp.MustCompile(`(\b(?:sid|entropy)"? *[:=]? *|\bnode-[0-9]+ +)[0-9]+\b`), "$1<N>"},
+	{regexp.MustCompile(`(\b(?:sid|entropy)"? *[:=]? *|\bnode-[0-9]+ +(?:[a-zA-Z_]+ +)?)[0-9]+\b`), "$1<N>"},
 	{regexp.MustCompile(`\b([1-9][0-9]{0,2}(,[0-9]{3})+|[1-9][0-9]{3,})\b`), "<MANY>"},
 	{regexp.MustCompile(`[ \t]+`), " "}, // columns are as wide as their content
 }

@@ -102,7 +102,7 @@ func TestWhatOperatorsSee(t *testing.T) {
 	d := deploy(t)
 	one, two := d.serve("one"), d.serve("two")
 	status := []string{"status", "--addr", one.grpc}
-	d.eventually(cli.ExitOK, status, `^two +\d+ +1 +\d+\.\ds +[01]\.\ds ago +open +[+-]\d`, `^one: ready; sid \d+, window left \d+\.\ds; `)
+	d.eventually(cli.ExitOK, status, `^two +serving +\d+ +1 +\d+\.\ds +[01]\.\ds ago +open +[+-]\d`, `^one: ready; sid \d+, window left \d+\.\ds; `)
 	d.eventually(cli.ExitOK, []string{"doctor", "--expect-nodes", "2"}, `^ok +name +every node has a name of its own`, `^ok +node-count +2 nodes, as expected`, `^ok +node +two .* ready, with sid \d+ and \d+\.\ds of its window left`)
 	d.eventually(cli.ExitInvalid, []string{"doctor", "--expect-nodes", "3"}, `^fail +node-count +2 nodes, and 3 are expected`)
 
@@ -117,7 +117,7 @@ func TestWhatOperatorsSee(t *testing.T) {
 	if err := two.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	d.eventually(cli.ExitOK, status, `^two +\d+ +1 +-?\d+\.\ds +[2-9]\.\ds ago `)
+	d.eventually(cli.ExitOK, status, `^two +\S+ +\d+ +1 +-?\d+\.\ds +[2-9]\.\ds ago `)
 	d.eventually(cli.ExitOK, status, `^1 node; `, `^\d+ +\S+ +1 +two +\d+s ago +(now|in \d+\.\ds) +not released$`)
 	d.eventually(cli.ExitOK, []string{"doctor"}, `^warn +unreleased +two has not released sid \d+: it last wrote \d+s ago`)
 	if err := two.Process.Signal(syscall.SIGCONT); err != nil {
@@ -128,7 +128,7 @@ func TestWhatOperatorsSee(t *testing.T) {
 	// Without etcd the nodes are still found, with what is left of their windows.
 	d.eventually(cli.ExitOK, status, `^2 nodes; `)
 	d.etcd.Stop()
-	d.eventually(cli.ExitOK, status, `^etcd cannot be read: `, `^one +\d+ +- +\d+\.\ds +\(this node\) `, `^two +\d+ +- +(-|\d+\.\ds) +\d\.\ds ago `, `^one: ready; sid \d+, window left \d+\.\ds; `)
+	d.eventually(cli.ExitOK, status, `^etcd cannot be read: `, `^one +\S+ +\d+ +- +\d+\.\ds +\(this node\) `, `^two +\S+ +\d+ +- +(-|\d+\.\ds) +\d\.\ds ago `, `^one: ready; sid \d+, window left \d+\.\ds; `)
 	d.eventually(cli.ExitUnavailable, []string{"doctor", "--addr", one.grpc}, `^fail +etcd +no endpoint answers`,
 		`^ok +node +one .* and \d+\.\ds of its window left`, `^ok +node +two .* and \d+\.\ds of its window left`)
 	d.eventually(cli.ExitUnavailable, []string{"doctor", "--addr", one.grpc}, `^warn +node +one .* would refuse: WINDOW_EXHAUSTED`)
