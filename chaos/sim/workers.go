@@ -418,7 +418,9 @@ func (sim *simulation) expectWorkers() {
 		}
 	}
 	for _, g := range sim.generators {
-		if r := g.run; 2*able >= len(sim.hosts) && free > 0 && (r.handle.Term == 0 || r.lost || r.gone || r.closed || now >= r.to) {
+		r := g.run
+		without := r.handle.Term == 0 || r.lost || r.gone || r.closed || now >= r.to
+		if 2*able >= len(sim.hosts) && free > 0 && without {
 			sim.violate("liveness", "%s has no number after all faults ended, and %d are free: %+v", g.name, free, *r)
 		}
 	}
