@@ -1,20 +1,23 @@
 // Package runbook shows the documents that the program carries: those that refusals and problems
 // name must be at hand when nothing else is, and be those of the version that runs.
-//
-// It reads the Markdown that these documents use and no other. They are part of the program,
-// and all text is escaped all the same.
 package runbook
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"html/template"
 	"io/fs"
 	"net/http"
 	"path"
-	"regexp"
 	"strings"
 	"sync"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	markup "github.com/yuin/goldmark/renderer/html"
+	gtext "github.com/yuin/goldmark/text"
 
 	"github.com/flakelease/allocator/docs"
 )
@@ -40,10 +43,13 @@ var pages = sync.OnceValue(func() map[string]Page {
 		if err != nil {
 			panic(fmt.Sprintf("runbook: %s: %v", name, err)) // it is in the program
 		}
-		out[name] = render(name, string(text), func(name string) bool {
+		out[name], err = render(name, string(text), func(name string) bool {
 			_, err := fs.Stat(docs.Pages, name)
 			return err == nil
 		})
+		if err != nil {
+			panic(fmt.Sprintf("runbook: %s: %v", name, err)) // it was seen to work by a test
+		}
 	}
 	return out
 })
@@ -73,122 +79,63 @@ func Serve(w http.ResponseWriter, name string) {
 	_, _ = fmt.Fprintf(w, "%s%s</title>\n%s", head, html.EscapeString(p.Title), p.HTML) // The client may have left.
 }
 
-var (
-	heading  = regexp.MustCompile(`^(#{1,6}) (.*)$`)
-	item     = regexp.MustCompile(`^(-|[0-9]+\.) (.*)$`)
-	divider  = regexp.MustCompile(`^\|[-:| ]+\|$`)
-	comment  = regexp.MustCompile(`(?s)<!--.*?-->\n?`)
-	code     = regexp.MustCompile("`([^`]+)`")
-	anchor   = regexp.MustCompile(`&lt;a id=&#34;([A-Za-z0-9_-]+)&#34;&gt;&lt;/a&gt;`)
-	image    = regexp.MustCompile(`!\[([^\]]*)\]\([^)]*\)`)
-	link     = regexp.MustCompile(`\[([^\]]*)\]\(([^)\s]+)\)`)
-	strong   = regexp.MustCompile(`\*\*([^*]+)\*\*`)
-	emphasis = regexp.MustCompile(`\*([^*\s][^*]*)\*`)
-	held     = regexp.MustCompile("\x00([0-9]+)\x00")
+// reader reads the documents as GitHub shows them. They are part of the program, so the anchors
+// that they have in HTML are taken as they are. Pages of the console may have no styles inline.
+var reader = goldmark.New(
+	goldmark.WithExtensions(extension.NewTable(extension.WithTableCellAlignMethod(extension.TableCellAlignNone))),
+	goldmark.WithRendererOptions(markup.WithUnsafe()),
 )
 
-// writer writes a page line by line.
-type writer struct {
-	strings.Builder
-	dir    string
-	exists func(name string) bool
-	open   string // the block that is open has this tag; "": none is
-}
-
-// render returns the page of a document. Links to documents that do not exist become text.
-func render(name, text string, exists func(string) bool) (p Page) {
-	w := &writer{dir: path.Dir(name), exists: exists}
-	fenced := false
-	for line := range strings.Lines(comment.ReplaceAllString(text, "")) {
-		line = strings.TrimRight(line, "\r\n")
-		switch h, i := heading.FindStringSubmatch(line), item.FindStringSubmatch(line); {
-		case strings.HasPrefix(line, "```"):
-			w.block(map[bool]string{true: "", false: "pre"}[fenced])
-			fenced = !fenced
-		case fenced:
-			w.WriteString(html.EscapeString(line) + "\n")
-		case line == "":
-			w.block("")
-		case h != nil:
-			w.block("")
-			if p.Title == "" {
-				p.Title = h[2]
+// render returns the page of a document. Links to documents that do not exist become text, as
+// pictures do.
+func render(name, source string, exists func(string) bool) (p Page, err error) {
+	text := []byte(source)
+	doc := reader.Parser().Parse(gtext.NewReader(text))
+	var links []ast.Node
+	_ = ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // Nothing in it fails.
+		switch n := n.(type) {
+		case *ast.Heading:
+			if entering {
+				title := words(n, text)
+				n.SetAttributeString("id", anchorOf(title))
+				p.Title = cmp.Or(p.Title, title)
 			}
-			fmt.Fprintf(w, "<h%d id=\"%s\">%s</h%[1]d>\n", len(h[1]), anchorOf(h[2]), w.inline(h[2]))
-		case divider.MatchString(line):
-		case strings.HasPrefix(line, "|"):
-			w.row(line)
-		case i != nil:
-			list := "ol"
-			if i[1] == "-" {
-				list = "ul"
+		case *ast.Link, *ast.Image:
+			if entering {
+				links = append(links, n)
 			}
-			if w.open != list {
-				w.block(list)
-			}
-			w.WriteString("<li>" + w.inline(i[2]) + "\n")
-		case w.open != "":
-			w.WriteString(w.inline(strings.TrimSpace(line)) + "\n")
-		default:
-			w.block("p")
-			w.WriteString(w.inline(line) + "\n")
 		}
-	}
-	w.block("")
-	p.HTML = template.HTML(w.String()) //nolint:gosec // All text in it was escaped.
-	return p
-}
-
-// block ends the block that is open, and begins another one.
-func (w *writer) block(tag string) {
-	if w.open != "" {
-		fmt.Fprintf(w, "</%s>\n", w.open)
-	}
-	if w.open = tag; tag != "" {
-		fmt.Fprintf(w, "<%s>", tag)
-	}
-}
-
-// row writes a line of a table, the first one as its head.
-func (w *writer) row(line string) {
-	cell := "td"
-	if w.open != "table" {
-		w.block("table")
-		cell = "th"
-	}
-	line = strings.ReplaceAll(strings.Trim(line, "|"), `\|`, "\x01")
-	w.WriteString("<tr>")
-	for _, one := range strings.Split(line, "|") {
-		fmt.Fprintf(w, "<%s>%s</%[1]s>", cell, w.inline(strings.ReplaceAll(strings.TrimSpace(one), "\x01", "|")))
-	}
-	w.WriteString("</tr>\n")
-}
-
-// inline returns the HTML of text within a block. Nothing in code is markup.
-func (w *writer) inline(s string) string {
-	var codes []string
-	s = code.ReplaceAllStringFunc(s, func(c string) string {
-		codes = append(codes, "<code>"+html.EscapeString(c[1:len(c)-1])+"</code>")
-		return fmt.Sprintf("\x00%d\x00", len(codes)-1)
+		return ast.WalkContinue, nil
 	})
-	s = html.EscapeString(s)
-	s = anchor.ReplaceAllString(s, `<a id="$1"></a>`)
-	s = image.ReplaceAllString(s, "[$1]")
-	s = link.ReplaceAllStringFunc(s, func(l string) string {
-		m := link.FindStringSubmatch(l)
-		page, _, _ := strings.Cut(m[2], "#")
-		if strings.HasPrefix(m[2], "https://") || page == "" || w.exists(path.Join(w.dir, page)) {
-			return `<a href="` + m[2] + `" rel="noreferrer">` + m[1] + "</a>"
+	for _, n := range links {
+		if link, ok := n.(*ast.Link); ok {
+			page, _, _ := strings.Cut(string(link.Destination), "#")
+			if strings.HasPrefix(page, "https://") || page == "" || exists(path.Join(path.Dir(name), page)) {
+				link.SetAttributeString("rel", "noreferrer")
+				continue
+			}
 		}
-		return m[1]
+		for c := n.FirstChild(); c != nil; c = n.FirstChild() {
+			n.Parent().InsertBefore(n.Parent(), n, c)
+		}
+		n.Parent().RemoveChild(n.Parent(), n)
+	}
+	var out strings.Builder
+	err = reader.Renderer().Render(&out, text, doc)
+	p.HTML = template.HTML(out.String()) //nolint:gosec // The documents are part of the program.
+	return p, err
+}
+
+// words returns the text within a node, without its markup.
+func words(n ast.Node, source []byte) string {
+	var b strings.Builder
+	_ = ast.Walk(n, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if t, ok := n.(*ast.Text); ok && entering {
+			b.Write(t.Segment.Value(source))
+		}
+		return ast.WalkContinue, nil
 	})
-	s = strong.ReplaceAllString(s, "<strong>$1</strong>")
-	s = emphasis.ReplaceAllString(s, "<em>$1</em>")
-	return held.ReplaceAllStringFunc(s, func(h string) string {
-		var n int
-		_, _ = fmt.Sscanf(strings.Trim(h, "\x00"), "%d", &n)
-		return codes[n]
-	})
+	return b.String()
 }
 
 // anchorOf returns the anchor of a heading, as GitHub makes it.

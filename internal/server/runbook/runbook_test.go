@@ -11,26 +11,28 @@ import (
 )
 
 func TestRender(t *testing.T) {
-	const page = "# A title\n\n<!-- run -->\n```sh\necho **x** <b>\n```\n\nText with `a*b|c` and [a link](b.md#x), [none](../../c.go), **bold** and *more*.\n" +
-		"<a id=\"WHY\"></a>It goes on <script>.\n\n- one\n- two `x`\n\n1. first\n\n| a | b |\n|---|---|\n| 1 \\| 2 | ![alt](x.png) |\n"
-	got := render("how-to/a.md", page, func(name string) bool { return name == "how-to/b.md" })
-	want := `<h1 id="a-title">A title</h1>
-<pre>echo **x** &lt;b&gt;
-</pre>
-<p>Text with <code>a*b|c</code> and <a href="b.md#x" rel="noreferrer">a link</a>, none, <strong>bold</strong> and <em>more</em>.
-<a id="WHY"></a>It goes on &lt;script&gt;.
-</p>
-<ul><li>one
-<li>two <code>x</code>
-</ul>
-<ol><li>first
-</ol>
-<table><tr><th>a</th><th>b</th></tr>
-<tr><td>1 | 2</td><td>[alt]</td></tr>
+	const page = "# A title of `code`\n\nText with [a link](b.md#x), [none](../../c.go) and ![a picture](x.png).\n<a id=\"WHY\"></a>It goes on.\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n"
+	got, err := render("how-to/a.md", page, func(name string) bool { return name == "how-to/b.md" })
+	const want = `<h1 id="a-title-of-code">A title of <code>code</code></h1>
+<p>Text with <a href="b.md#x" rel="noreferrer">a link</a>, none and a picture.
+<a id="WHY"></a>It goes on.</p>
+<table>
+<thead>
+<tr>
+<th>a</th>
+<th>b</th>
+</tr>
+</thead>
+<tbody>
+<tr>
+<td>1</td>
+<td>2</td>
+</tr>
+</tbody>
 </table>
 `
-	if got.Title != "A title" || string(got.HTML) != want {
-		t.Errorf("%s\n%s", got.Title, got.HTML)
+	if err != nil || got.Title != "A title of code" || string(got.HTML) != want {
+		t.Errorf("%v, %s\n%s", err, got.Title, got.HTML)
 	}
 }
 
@@ -48,7 +50,7 @@ func TestPages(t *testing.T) {
 		t.Errorf("%d pages", len(pages()))
 	}
 	for name, p := range pages() {
-		if p.Title == "" || strings.ContainsAny(string(p.HTML), "\x00\x01") || strings.Contains(string(p.HTML), "](") {
+		if p.Title == "" || strings.Contains(string(p.HTML), "](") || strings.Contains(string(p.HTML), " style=") {
 			t.Errorf("%s: %.300s", name, p.HTML)
 		}
 		for _, m := range href.FindAllStringSubmatch(string(p.HTML), -1) {
