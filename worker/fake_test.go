@@ -24,7 +24,7 @@ type nodes struct {
 	ahead    time.Duration // of not_before, when the worker is acquired
 	refuse   error         // what calls end with; nil: they are served
 	delay    time.Duration // on the way of each acquisition
-	clock    time.Duration // of these nodes, minus the caller's
+	clock    time.Duration // The nodes' clock is ahead of the caller's by this.
 	lose     bool          // calls are served, and their answers are lost
 	aged     bool          // An acquisition that is repeated is refused: its worker was extended since.
 	acquired int

@@ -186,7 +186,7 @@ type From struct {
 	Snapshots bool
 	Client    string // Its streams count together.
 	// Operator is set for a page of the admin port. It has a stream in any case: above 128
-	// the oldest of them ends, which the page then opens again.
+	// the oldest of the client with most ends, which the page then opens again.
 	Operator bool
 }
 

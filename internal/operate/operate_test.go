@@ -79,7 +79,7 @@ type env struct {
 	answers Answers
 	now     clock.Millis
 	nonce   int
-	root    string // of the space's keys
+	root    string // All keys of the space begin with it.
 	*Operator
 }
 

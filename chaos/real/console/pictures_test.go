@@ -48,7 +48,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 
 const (
 	images  = "../../../docs/images"
-	sumFile = "console.sha256" // of the files of the pages, when the pictures were made
+	sumFile = "console.sha256" // The pictures were made when the files of the pages had this sum.
 )
 
 // pagesSum is a digest of what the pages are made of.

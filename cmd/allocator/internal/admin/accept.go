@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/operate"
 )
 
 // acceptCommand returns "allocator admin accept-time".
@@ -35,14 +36,9 @@ The acceptance counts in the present era.`,
 	cmd.Flags().Var(&until, "until", "accept clocks up to this time, and not up to an hour from now")
 	c := changeFlags(a, cmd, true)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, err := c.open()
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		o := c.operator(s, nil)
-		p, err := o.AcceptTime(cmd.Context(), clock.Millis(until))
-		p, done, err := c.run(o, p, err)
+		p, done, err := c.do(func(o *operate.Operator) (operate.Plan, error) {
+			return o.AcceptTime(cmd.Context(), clock.Millis(until))
+		})
 		if err != nil || !done && !p.Acceptance.Done {
 			return err
 		}

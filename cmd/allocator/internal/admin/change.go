@@ -57,6 +57,18 @@ func (c *change) open() (*deployment.Space, error) {
 	return s, err
 }
 
+// do makes a plan for the space, and carries it out as run does.
+func (c *change) do(plan func(*operate.Operator) (operate.Plan, error)) (p operate.Plan, done bool, err error) {
+	s, err := c.open()
+	if err != nil {
+		return p, false, err
+	}
+	defer s.Close()
+	o := c.operator(s, nil)
+	p, err = plan(o)
+	return c.run(o, p, err)
+}
+
 // operator returns what makes plans for s.
 func (c *change) operator(s *deployment.Space,
 	ask func(context.Context, lease.View) operate.Answers) *operate.Operator {

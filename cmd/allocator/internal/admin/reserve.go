@@ -62,14 +62,7 @@ func (c *change) ofSIDs(
 	if err != nil {
 		return cli.UsageError("%w", err)
 	}
-	s, err := c.open()
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	o := c.operator(s, nil)
-	p, err := plan(o, sids)
-	p, done, err := c.run(o, p, err)
+	p, done, err := c.do(func(o *operate.Operator) (operate.Plan, error) { return plan(o, sids) })
 	if nothing := err == nil && len(p.Repairs) == 0; !done && !nothing {
 		return err
 	}

@@ -84,14 +84,7 @@ func (c *change) ofSID(arg string, plan func(*operate.Operator, flake.SID) (oper
 	if err != nil {
 		return cli.UsageError("%w", err)
 	}
-	s, err := c.open()
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	o := c.operator(s, nil)
-	p, err := plan(o, sid)
-	p, done, err := c.run(o, p, err)
+	p, done, err := c.do(func(o *operate.Operator) (operate.Plan, error) { return plan(o, sid) })
 	if !done {
 		return err
 	}

@@ -309,8 +309,8 @@ func (r *findings) records(f facts) {
 			text.Count(n, "worker")+map[bool]string{true: " holds", false: " hold"}[n == 1],
 			strings.Join(workers, ", "))
 	}
-	if text := reserved.String(); text != "" {
-		r.Add("reserved", report.OK, "", "generators outside of the cluster have the sids %s", text)
+	if reserved.Len() > 0 {
+		r.Add("reserved", report.OK, "", "generators outside of the cluster have the sids %v", reserved)
 	}
 	if distant == 0 {
 		r.Add("ceilings", report.OK, "", "none is far ahead of the clock")
