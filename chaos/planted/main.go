@@ -28,7 +28,8 @@ func run(ctx context.Context, args []string) int {
 	which := flags.String("bugs", "", "only bugs whose name this regular expression finds")
 	kind := flags.String("kind", "", "only tests of this kind: unit, sim, virtual or real; empty: all but real")
 	atOnce := flags.Int("at-once", runtime.NumCPU(), "how many tests to run at once")
-	mutants := flags.String("mutate", "", "instead of the bugs, run the tests of this package with each of its mutants")
+	mutants := flags.String("mutate", "",
+		"instead of the bugs, run the tests of a package with each mutant of this package or file")
 	limit := flags.Int("limit", 0, "how many mutants to draw; 0: all")
 	seed := flags.Uint64("seed", 1, "for drawing mutants")
 	write := flags.String("write", "", "write a table of the results to this file")

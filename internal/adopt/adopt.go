@@ -373,10 +373,8 @@ func (c *candidate) plan() *Plan {
 		}
 	}
 	p.SIDsSeen = len(p.SIDs)
-	if p.SIDsSeen > 0 {
-		sids := slices.Sorted(maps.Keys(used))
-		p.Lowest, p.Highest = int(sids[0]), int(sids[len(sids)-1])
-	}
+	sids := slices.Sorted(maps.Keys(used)) // The least ID of the past has one.
+	p.Lowest, p.Highest = int(sids[0]), int(sids[len(sids)-1])
 	slices.SortStableFunc(p.SIDs, func(a, b SIDCount) int { return cmp.Compare(b.IDs, a.IDs) })
 	p.SIDs = p.SIDs[:min(len(p.SIDs), maxShown)]
 	if c.sidsSaid.Len() < p.Holders { // these are the old generators', seen or not

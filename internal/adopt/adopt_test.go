@@ -3,6 +3,7 @@ package adopt
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
@@ -349,12 +351,179 @@ func TestReserve(t *testing.T) {
 
 // TestMostIDsFirst: the sids with most IDs are shown.
 func TestMostIDsFirst(t *testing.T) {
-	ids := append(sample(t, "twitter", 5, 6), sample(t, "twitter", 7)[:10]...)
-	r, err := report(t, Config{}, slices.Concat(ids, ids[:1])...)
+	var ids []string
+	for sid := range flake.SID(12) {
+		ids = append(ids, sample(t, "twitter", sid)[:100+50*sid]...)
+	}
+	r, err := report(t, Config{Format: format(t, "twitter")}, ids...)
 	if err != nil || r.Plan == nil {
 		t.Fatal(err, r)
 	}
-	if got := fmt.Sprint(r.Plan.SIDs); got != "[{5 2001} {6 2000} {7 10}]" && got != "[{6 2001} {5 2000} {7 10}]" {
-		t.Errorf("%s", got)
+	want := "[{11 650} {10 600} {9 550} {8 500} {7 450} {6 400} {5 350} {4 300} {3 250} {2 200}]"
+	if got := fmt.Sprint(r.Plan.SIDs); got != want || r.Plan.SIDsSeen != 12 {
+		t.Errorf("%s of %d", got, r.Plan.SIDsSeen)
 	}
 }
+
+// TestFirstLines: a first line that is no number is a header, and nothing else is.
+func TestFirstLines(t *testing.T) {
+	ids := sample(t, "twitter", 1)
+	for line, invalid := range map[string]int64{
+		"id": 0, "\"id\"": 0, "/": 0, ":": 0, "\"": 0, "0": 1, "0x1": 1, "9a": 1, "5x": 1, "-5": 1,
+		"9999999999999999999999": 1,
+	} {
+		r, err := report(t, Config{}, append([]string{line}, ids...)...)
+		if err != nil || r.Invalid != invalid || r.IDs != int64(len(ids)) {
+			t.Errorf("%q: %v, %d invalid, %d IDs", line, err, r.Invalid, r.IDs)
+		}
+	}
+}
+
+// TestShown: ten of what is wrong are shown, and all are counted.
+func TestShown(t *testing.T) {
+	ids := sample(t, "twitter", 1)
+	for _, n := range []int{9, 10, 11, 500} {
+		lines := slices.Concat(ids, ids[:n], slices.Repeat([]string{"wrong"}, n))
+		r, err := report(t, Config{}, lines...)
+		if err != nil || r.Invalid != int64(n) || r.Duplicates != uint64(n) || len(r.ShownInvalid) != min(n, 10) ||
+			len(r.ShownDuplicates) != min(n, 10) {
+			t.Errorf("%d: %v, %d and %d, shown %d and %d", n, err, r.Invalid, r.Duplicates, len(r.ShownInvalid),
+				len(r.ShownDuplicates))
+		}
+	}
+}
+
+// TestLimitsOfTime: an ID a minute ahead of the clock is of the past, the largest of the layout is of
+// the future, and one of the first hour after the epoch is a counter.
+func TestLimitsOfTime(t *testing.T) {
+	f := format(t, "twitter")
+	at := func(ms int64, sequence uint32, sid flake.SID) flake.ID {
+		id, err := f.Make(ms, sequence, sid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	last := now.Add(FutureAfter).UnixMilli()
+	for _, tc := range []struct {
+		name                 string
+		id                   flake.ID
+		past, future, unheld int64
+		fits                 bool
+	}{
+		{"a minute ahead", at(last, 4095, 1023), 1, 0, 0, true},
+		{"further", at(last+1, 0, 0), 0, 1, 0, false},
+		{"the largest", 1<<63 - 1, 0, 1, 0, false},
+		{"an hour after the epoch", at(f.Epoch+3_600_000, 0, 0), 1, 0, 0, true},
+		{"less", at(f.Epoch+3_599_999, 4095, 1023), 1, 0, 0, false},
+	} {
+		c := newCandidate(f, Config{Now: clock.Millis(now.UnixMilli())})
+		c.add(tc.id)
+		past := int64(0)
+		if c.from != 0 {
+			past = 1
+		}
+		if v := c.verdict(1); past != tc.past || c.future != tc.future || c.unheld != tc.unheld || v.Fits != tc.fits {
+			t.Errorf("%s: %d of the past, %d of the future, %d unheld, %+v", tc.name, past, c.future, c.unheld, v)
+		}
+	}
+	small := format(t, "js53")
+	c := newCandidate(small, Config{Now: clock.Millis(now.UnixMilli())})
+	c.add(1<<53 - 1)
+	if c.add(1 << 53); c.future != 1 || c.unheld != 1 {
+		t.Errorf("%d of the future, %d unheld", c.future, c.unheld)
+	}
+}
+
+// TestStaleAfterADay: a sample whose last ID is older than a day is stale, and is planned for if its
+// layout is named, or is the only one that fits.
+func TestStaleAfterADay(t *testing.T) {
+	const custom = "twitter,epoch=2026-01-01T00:00:00Z"
+	f := format(t, custom)
+	for _, tc := range []struct {
+		after time.Duration
+		stale bool
+	}{{staleAfter, false}, {staleAfter + time.Millisecond, true}} {
+		id, err := f.Make(now.Add(-tc.after).UnixMilli(), 0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := report(t, Config{Format: f}, fmt.Sprint(int64(id)))
+		if err != nil || r.Plan == nil || r.Plan.Stale != tc.stale {
+			t.Errorf("after %v: %v, %+v", tc.after, err, r.Plan)
+		}
+	}
+	// Other layouts have no sid of these.
+	f = format(t, "sonyflake")
+	id, err := f.Make(now.AddDate(0, 0, -30).UnixMilli(), 0, 60_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := report(t, Config{SIDs: lease.SIDRange{From: 60_000, To: 60_001}}, fmt.Sprint(int64(id)))
+	fit := 0
+	for _, v := range r.Layouts {
+		if v.Fits {
+			fit++
+		}
+	}
+	if err != nil || fit != 1 || r.Plan == nil || !r.Plan.Stale || r.Plan.Layout != "sonyflake" {
+		t.Errorf("%v, %d fit, %+v", err, fit, r.Plan)
+	}
+}
+
+// TestSIDsOfNodes: nodes get sids that the space has by default, if it has enough of them, and those of
+// the old generators are reserved only if the space has them.
+func TestSIDsOfNodes(t *testing.T) {
+	for _, tc := range []struct {
+		sids []flake.SID // of old generators
+		ends string
+	}{
+		{upTo(511), " --fresh --reserve 0-510"},
+		{upTo(512), " --fresh --sids 512-1535"},
+		{upTo(600), " --fresh --sids 600-1623"},
+		{[]flake.SID{60_000}, " --fresh"},
+	} {
+		f := format(t, "sonyflake")
+		var ids []string
+		for _, sid := range tc.sids {
+			id, err := f.Make(now.Add(-time.Second).UnixMilli(), 0, sid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, fmt.Sprint(int64(id)))
+		}
+		r, err := report(t, Config{Format: f}, ids...)
+		if err != nil || r.Plan == nil || !strings.HasSuffix(r.Plan.Init, tc.ends) {
+			t.Errorf("%d sids: %v, %+v", len(tc.sids), err, r.Plan)
+		}
+	}
+}
+
+func upTo(n flake.SID) (sids []flake.SID) {
+	for sid := range n {
+		sids = append(sids, sid)
+	}
+	return sids
+}
+
+// TestSpoolFails: what a spool says ends the search for duplicates.
+func TestSpoolFails(t *testing.T) {
+	full := errors.New("the disk is full")
+	s := New(Config{Now: clock.Millis(now.UnixMilli()), Spool: spool{full}})
+	ids := slices.Repeat(sample(t, "twitter", 1, 2, 3, 4, 5, 6, 7, 8), 10) // more than fits in the least memory
+	err := s.Read(strings.NewReader(strings.Join(ids, "\n")))
+	if err == nil {
+		_, err = s.Finish()
+	}
+	if !errors.Is(err, full) {
+		t.Errorf("%v", err)
+	}
+}
+
+// spool keeps nothing: what was written to it cannot be opened.
+type spool struct{ err error }
+
+func (s spool) Create() (audit.Spooled, error) { return s, nil }
+func (s spool) Write(b []byte) (int, error)    { return len(b), nil }
+func (s spool) Close() error                   { return nil }
+func (s spool) Open() (io.ReadCloser, error)   { return nil, s.err }

@@ -1,6 +1,9 @@
 package clock
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Millis is a wall-clock time: milliseconds since 1970-01-01T00:00:00Z, or a
 // difference of two such times.
@@ -9,8 +12,12 @@ type Millis int64
 // MillisOf returns d rounded down to whole milliseconds.
 func MillisOf(d time.Duration) Millis { return Millis(d / time.Millisecond) }
 
-// Duration returns m, a difference of two wall times, as a duration.
-func (m Millis) Duration() time.Duration { return time.Duration(m) * time.Millisecond }
+// Duration returns m, a difference of two wall times, as a duration: at most the longest, 292
+// years. Times of foreign IDs and records may be further apart.
+func (m Millis) Duration() time.Duration {
+	const most = Millis(math.MaxInt64 / int64(time.Millisecond))
+	return time.Duration(max(min(m, most), -most)) * time.Millisecond
+}
 
 // Time returns m as a UTC time.
 func (m Millis) Time() time.Time { return time.UnixMilli(int64(m)).UTC() }

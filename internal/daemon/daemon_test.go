@@ -422,6 +422,47 @@ func TestInitTwice(t *testing.T) {
 	}
 }
 
+// TestInitRefusesFirst: what cannot be is found out before anything is asked of etcd.
+func TestInitRefusesFirst(t *testing.T) {
+	outside := new(lease.RangeError)
+	for name, tc := range map[string]struct {
+		change func(*config.Config, *daemon.Beginning)
+		want   func(error) bool
+	}{
+		"an epoch to come": {
+			func(c *config.Config, _ *daemon.Beginning) {
+				c.Epoch = clock.Millis(time.Now().Add(time.Hour).UnixMilli())
+			},
+			func(err error) bool { return errors.Is(err, daemon.ErrClock) },
+		},
+		"above an ID to come": {
+			func(c *config.Config, b *daemon.Beginning) { b.Above = 1 << 62 },
+			func(err error) bool { return errors.Is(err, daemon.ErrAbove) },
+		},
+		"a range of other sids": {
+			func(c *config.Config, _ *daemon.Beginning) { c.SIDRange = lease.SIDRange{From: 30, To: 33} },
+			func(err error) bool { return errors.As(err, &outside) && outside.Setting == "sid-range" },
+		},
+		"other sids reserved": {
+			func(_ *config.Config, b *daemon.Beginning) { b.Reserved = lease.SIDSet{{From: 30, To: 33}} },
+			func(err error) bool { return errors.As(err, &outside) && outside.Setting == "--reserve" },
+		},
+	} {
+		c, begin := settings(t, "http://127.0.0.1:1"), daemon.Beginning{Fresh: true}
+		tc.change(&c, &begin)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		created, _, err := daemon.Init(ctx, c, begin, slog.New(slog.DiscardHandler))
+		if created || !tc.want(err) || ctx.Err() != nil {
+			t.Errorf("%s: created %v, %v", name, created, err)
+		}
+		cancel()
+	}
+	c := settings(t, shared.Endpoint())
+	if _, err := daemon.FindSpace(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler)); !errors.Is(err, daemon.ErrNoSpace) {
+		t.Errorf("no space: %v", err)
+	}
+}
+
 // A space that exists is compared with the ID that it has to be above.
 func TestInitAbove(t *testing.T) {
 	c := settings(t, shared.Endpoint())

@@ -28,7 +28,7 @@ func TestSecuredEtcd(t *testing.T) {
 	clients := certstest.File(t, dir, "clients.pem", ca.PEM)
 	etcd, err := devetcd.Start(t.Context(), devetcd.Config{
 		NoSync: true, Cert: etcdCert, Key: etcdKey, ClientCA: clients,
-		TokenTTL: time.Second, // a node calls every 3 to 5 s
+		TokenTTL: time.Second, // a node calls every 1.25 to 5 s
 	})
 	if err != nil {
 		t.Fatal(err)

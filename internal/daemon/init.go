@@ -86,7 +86,7 @@ func (b Beginning) floor(f flake.Format, now, slack clock.Millis, limit time.Dur
 	if err != nil {
 		return 0, err
 	}
-	if ahead := (past - now).Duration(); past > now && ahead > limit {
+	if ahead := (past - now).Duration(); ahead > limit {
 		return 0, fmt.Errorf("%w: %d has the time %s, %s ahead of the clock, and at most %v is waited for: use the "+
 			"greatest ID of the past, check layout and epoch with \"allocator adopt\", or correct the clock",
 			ErrAbove, b.Above, at(clock.Millis(f.UnixMilli(b.Above))), text.Span(ahead), limit)

@@ -51,12 +51,17 @@ func TestFloorRefused(t *testing.T) {
 		}
 		return f, id
 	}
+	long, err := flake.ParseLayout("50/5/8")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		layout flake.Layout
 		ms     int64 // of the ID
 		id     flake.ID
 		want   string
 	}{
+		"centuries beyond": {layout: long, ms: int64(now) + 400*365*24*3_600_000, want: "292 years ahead of the clock, and at most 10m0s"},
 		"beyond the clock": {layout: flake.Twitter, ms: int64(now) + 2*3_600_000, want: "2h0m0s ahead of the clock, and at most 10m0s"},
 		"too many bits":    {layout: flake.JS53, id: 1 << 53, want: "more than the 53 bits"},
 		"last time":        {layout: flake.JS53, id: 1<<53 - 1, want: "the last time"},

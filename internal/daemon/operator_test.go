@@ -2,14 +2,21 @@ package daemon_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -53,12 +60,18 @@ func TestDrainByCall(t *testing.T) {
 	if len(s.Lease.Nodes) == 0 {
 		t.Error("it is no longer registered: its clock does not count any more")
 	}
+	until(t, 10*time.Second, "the log says who did it", func() bool {
+		return strings.Contains(a.logs.String(), `msg="drain requested by an operator" node=a`)
+	})
 	for _, was := range []bool{true, false} {
 		u, err := pb.NewAdminServiceClient(conn).Undrain(ctx, &pb.UndrainRequest{})
 		if err != nil || u.GetWasDrained() != was {
 			t.Fatalf("undrained: %v, %v", u, err)
 		}
 		until(t, 10*time.Second, "it issues again", func() bool { _, err := a.Node().Next(t.Context(), 1, 0); return err == nil })
+	}
+	if n := strings.Count(a.logs.String(), `msg="drain undone by an operator" node=a`); n != 1 {
+		t.Errorf("it says %d times that the drain was undone", n)
 	}
 }
 
@@ -84,5 +97,77 @@ func TestFloorAboveWorkers(t *testing.T) {
 				t.Errorf("IDs begin %v below what a node can have granted", granted.Sub(floor))
 			}
 		})
+	}
+}
+
+// TestRecoveryPage: the plan of a new era rests on what this node and all others say now, also on why
+// they refuse.
+func TestRecoveryPage(t *testing.T) {
+	c := settings(t, shared.Endpoint())
+	c.Console.Operate = true
+	initSpace(t, c)
+	a := start(t, c)
+	other := c
+	other.Node.Name = "b"
+	b := start(t, other)
+	for _, n := range []*running{a, b} {
+		until(t, 20*time.Second, "it issues", func() bool { return n.Node().Ready() == nil })
+	}
+	page := func() string {
+		r := httptest.NewRequest("POST", "http://127.0.0.1/console/operate", strings.NewReader("action=recover"))
+		r.RemoteAddr = "127.0.0.1:5000"
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		a.Console().ServeHTTP(w, r)
+		return w.Body.String()
+	}
+	row := func(name, grpc, state string) string {
+		return fmt.Sprintf(`<th scope="row">%s</th><td>%s</td><td>yes</td><td class="n">1</td><td>20`, name, grpc) + "…" + state
+	}
+	shows := func(body, want string) bool {
+		from, state, _ := strings.Cut(want, "…")
+		_, rest, ok := strings.Cut(body, from)
+		line, _, _ := strings.Cut(rest, "</tr>")
+		return ok && strings.Contains(line, `<span class="tag">`+state+"<")
+	}
+	until(t, 20*time.Second, "both have answered", func() bool {
+		body := page()
+		return shows(body, row("a", a.Addresses().GRPC, "serving")) && shows(body, row("b", b.Addresses().GRPC, "serving"))
+	})
+	b.Node().Drain()
+	a.Node().Drain()
+	until(t, 20*time.Second, "both say why they refuse", func() bool {
+		body := page()
+		return shows(body, row("a", a.Addresses().GRPC, "DRAINING")) && shows(body, row("b", b.Addresses().GRPC, "DRAINING"))
+	})
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{shared.Endpoint()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	if r, err := etcd.Delete(t.Context(), "/"+c.Root+"/"+c.Space+"/era"); err != nil || r.Deleted != 1 {
+		t.Fatal(r, err)
+	}
+	until(t, 20*time.Second, "what matters more comes first", func() bool {
+		return shows(page(), row("a", a.Addresses().GRPC, "HISTORY_REWOUND"))
+	})
+}
+
+// TestNoWayToEtcd: settings with which nothing can be asked of etcd are an error that names them.
+func TestNoWayToEtcd(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*config.Config)
+		says   string
+	}{
+		"no password file": {func(c *config.Config) { c.Etcd.Username, c.Etcd.PasswordFile = "u", "/nowhere/password" }, "/nowhere/password"},
+		"no endpoint":      {func(c *config.Config) { c.Etcd.Endpoints = nil }, "none given"},
+		"no space":         {func(c *config.Config) { c.Space = "a/b" }, "a/b"},
+	} {
+		c := settings(t, shared.Endpoint())
+		tc.change(&c)
+		_, err := daemon.FindSpace(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler))
+		if err == nil || errors.Is(err, daemon.ErrNoSpace) || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -68,6 +68,12 @@ func TestAnswersFollowTheQuestion(t *testing.T) {
 				if len(got) != 1 || n.Name != "b" || n.Answered != tc.answered || n.Answered && n.Highest != 2 || !n.Answered && n.Highest != 0 {
 					t.Errorf("after %d questions: %+v", g.asked, n)
 				}
+				if tc.lose > 2 && g.asked != 3 {
+					t.Errorf("asked %d times, want at once, after %v and after twice that", g.asked, answerAgain)
+				}
+				if took := time.Since(g.at); tc.delay == time.Millisecond && tc.lose == 0 && took > 2*answerPause {
+					t.Errorf("took %v after all had answered", took)
+				}
 				if took := time.Since(g.at); took > answerWithin {
 					t.Errorf("took %v", took)
 				}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
@@ -236,15 +237,146 @@ func TestSnapshots(t *testing.T) {
 	if late, _ := f.Open(From{Snapshots: true}); next(late) != "1" {
 		t.Error("a second stream does not get the first one's")
 	}
+	f = New(Config{Boot: "b"})
+	first, _ := f.Open(From{Snapshots: true})
+	second, _ := f.Open(From{Snapshots: true})
+	f.SetSnapshot([]byte("2"))
+	if next(first) != "2" || next(second) != "2" {
+		t.Error("streams that were opened before the first snapshot do not get it")
+	}
 }
 
+// TestRate: the rate is that of the latest second, or of the time between two observations.
 func TestRate(t *testing.T) {
 	f := New(Config{Boot: "b"})
-	for i := range 9 {
-		f.Observe(clock.Mono(i)*250_000_000, State{Node: node.Stats{Issued: int64(i) * 100}})
+	mono, issued := clock.Mono(0), int64(0)
+	for i, st := range []struct {
+		times int
+		after time.Duration
+		ids   int64
+		want  int64
+	}{
+		{1, 0, 0, 0},
+		{3, time.Second / 4, 100, 0},
+		{1, time.Second / 4, 100, 400},
+		{3, time.Second / 4, 500, 400},
+		{1, time.Second / 4, 500, 2000},
+		{1, 4 * time.Second, 400, 100},
+		{1, time.Second, 0, 0},
+	} {
+		for range st.times {
+			mono, issued = mono.Add(st.after), issued+st.ids
+			f.Observe(mono, State{Node: node.Stats{Issued: issued}})
+			if got := f.Rate(); got != st.want {
+				t.Errorf("step %d: %d a second, want %d", i, got, st.want)
+			}
+		}
 	}
-	if got := f.Rate(); got != 400 {
-		t.Errorf("%d a second", got)
+}
+
+// TestObserve: whoever waits is woken by what happened, by a snapshot and by the end, and by
+// nothing else.
+func TestObserve(t *testing.T) {
+	f := New(Config{Boot: "b"})
+	s, err := f.Open(From{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken := func(do func()) bool {
+		_, changed, _ := s.Next()
+		do()
+		select {
+		case <-changed:
+			return true
+		default:
+			return false
+		}
+	}
+	state := State{Node: node.Stats{Name: "n1"}}
+	for i, want := range []bool{true, false, false} {
+		var happened bool
+		if got := woken(func() { happened = f.Observe(clock.Mono(i), state) }); got != want || happened != want {
+			t.Errorf("observation %d: woken %v, happened %v, want %v", i, got, happened, want)
+		}
+	}
+	if !woken(f.End) {
+		t.Error("not woken by the end")
+	}
+}
+
+func TestLatest(t *testing.T) {
+	f := observed(t, Config{Entries: 5}, 20)
+	for n, want := range map[int]int{0: 0, 1: 1, 4: 4, 5: 5, 6: 5, 1000: 5} {
+		events, after := f.Latest(n)
+		if len(events) != want || after != "boot-20" {
+			t.Errorf("of the latest %d: %d, after %s", n, len(events), after)
+		}
+		for i, e := range events {
+			if e.ID != fmt.Sprintf("boot-%d", 20-want+1+i) {
+				t.Errorf("of the latest %d: number %d is %s", n, i, e.ID)
+			}
+		}
+	}
+	if events, after := New(Config{Boot: "b"}).Latest(3); len(events) != 0 || after != "b-0" {
+		t.Errorf("of none: %v, %s", events, after)
+	}
+}
+
+// TestAllBytesAreUsed: what fits exactly is kept.
+func TestAllBytesAreUsed(t *testing.T) {
+	all := observed(t, Config{}, 50)
+	if n := len(observed(t, Config{Bytes: all.bytes}, 50).entries); n != 50 {
+		t.Errorf("%d of 50 entries", n)
+	}
+	if n := len(observed(t, Config{Bytes: all.bytes - 1}, 50).entries); n != 49 {
+		t.Errorf("%d entries where 49 fit", n)
+	}
+}
+
+// TestPagesGiveWay: each page above the limit ends another one.
+func TestPagesGiveWay(t *testing.T) {
+	f := New(Config{Boot: "b"})
+	var pages []*Stream
+	for range operators + 3 {
+		s, err := f.Open(From{Client: "ann", Operator: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, s)
+	}
+	for i, s := range pages {
+		if _, _, err := s.Next(); errors.Is(err, ErrFull) != (i < 3) {
+			t.Errorf("page %d: %v", i, err)
+		}
+	}
+}
+
+// TestPlacesAreGivenBack: a client has as many streams as it has not closed, and is forgotten with the
+// last.
+func TestPlacesAreGivenBack(t *testing.T) {
+	f := New(Config{Boot: "b"})
+	var open []*Stream
+	add := func() error {
+		s, err := f.Open(From{Client: "ann"})
+		if err == nil {
+			open = append(open, s)
+		}
+		return err
+	}
+	for range perClient {
+		if err := add(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open[0].Close()
+	if open = open[1:]; add() != nil || !errors.Is(add(), ErrFull) {
+		t.Errorf("%d streams are open", len(open))
+	}
+	for _, s := range open {
+		s.Close()
+	}
+	if len(f.clients) != 0 || f.streams != 0 {
+		t.Errorf("%d clients and %d streams are remembered", len(f.clients), f.streams)
 	}
 }
 

@@ -127,6 +127,8 @@ func TestTransitions(t *testing.T) {
 
 		{"quarantine", none, func(s *State) { s.Node.Lease.Quarantined = map[flake.SID]string{3: "by hand"} }, "sid_quarantined sid 3"},
 		{"end of a quarantine", func(s *State) { s.Node.Lease.Quarantined = map[flake.SID]string{3: "by hand"} }, none, "sid_usable sid 3"},
+		{"a quarantine goes on", func(s *State) { s.Node.Lease.Quarantined = map[flake.SID]string{3: "by hand"} },
+			func(s *State) { s.Node.Lease.Quarantined = map[flake.SID]string{3: "its record is damaged"} }, ""},
 		{"node joins", none, func(s *State) {
 			s.Node.Lease.Nodes = append(slices.Clone(s.Node.Lease.Nodes), lease.Registration{Instance: "i3", Node: "n3"})
 		}, "node_joined of n3"},
@@ -147,6 +149,11 @@ func TestTransitions(t *testing.T) {
 		{"worker goes", func(s *State) {
 			s.Node.Lease.Holders = []lease.Held{s.Node.Lease.Holders[0], {SID: 9, Instance: "w", Node: "w1", Worker: true}}
 		}, func(s *State) { s.Node.Lease.Holders = s.Node.Lease.Holders[:1] }, "worker_released of w1 sid 9"},
+		{"first holder", func(s *State) { s.Node.Lease.Holders = nil }, none, "holder_came of n2 sid 9"},
+		{"last holder", none, func(s *State) { s.Node.Lease.Holders = nil }, "holder_left of n2 sid 9"},
+		{"no holders", func(s *State) { s.Node.Lease.Holders = nil }, func(s *State) { s.Node.Lease.Holders = nil }, ""},
+		{"not listed any more", func(s *State) { s.Node.Lease.Quarantined = map[flake.SID]string{3: "by hand"} },
+			func(s *State) { s.Node.Lease.Listed, s.Node.Lease.Nodes, s.Node.Lease.Holders = false, nil, nil }, ""},
 		{"own holder key", none, func(s *State) { s.Node.Lease.Holders = s.Node.Lease.Holders[1:] }, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -163,6 +170,60 @@ func TestTransitions(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFacts: attributes tell of the change, and not of all since the start.
+func TestFacts(t *testing.T) {
+	old := healthy()
+	old.Clocks.Anchor = clock.AnchorStats{StepsForward: 5, StepsBack: 7, Suspends: 1, Asleep: time.Hour}
+	for _, tc := range []struct {
+		name   string
+		change func(*State)
+		kind   Kind
+		fact   string // "" is the message
+		want   string
+	}{
+		{"steps forward", func(s *State) { s.Clocks.Anchor.StepsForward += 2 }, ClockStep, "steps", "2"},
+		{"steps back", func(s *State) { s.Clocks.Anchor.StepsBack += 3 }, ClockStep, "steps", "3"},
+		{"suspend", func(s *State) {
+			s.Clocks.Anchor.Suspends++
+			s.Clocks.Anchor.Asleep += 90 * time.Second
+		}, ClockSuspend, "for", "1m30s"},
+		{"window", func(s *State) { s.EtcdFails = true }, EtcdFailing, "window_left", "30s"},
+		{"no window", func(s *State) { s.EtcdFails, s.Node.Holding = true, false }, EtcdFailing, "window_left", "0s"},
+		{"unconfirmed", func(s *State) { s.Clocks.Gate.Verdict.Phase = clock.Strict }, GateShut, "",
+			"too few peers confirm the clock, and clock.policy is refuse: nothing is issued; check gossip between the nodes"},
+		{"wrong", func(s *State) { s.Clocks.Gate.Verdict.Phase = clock.Shut }, GateShut, "",
+			"the clocks disagree: nothing is issued; check NTP"},
+	} {
+		now := healthy()
+		now.Clocks.Anchor = old.Clocks.Anchor
+		tc.change(&now)
+		events := Transitions(&old, now)
+		i := slices.IndexFunc(events, func(e Event) bool { return e.Kind == tc.kind })
+		if i < 0 {
+			t.Errorf("%s: got %q", tc.name, shown(events))
+			continue
+		}
+		got := events[i].Message
+		if tc.fact != "" {
+			got = events[i].Attributes[tc.fact]
+		}
+		if got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}
+
+// TestAsManyAsFit: of exactly as many events as one transition may have none is left out.
+func TestAsManyAsFit(t *testing.T) {
+	old, now := healthy(), healthy()
+	for i := range maxEvents {
+		now.Node.Lease.Nodes = append(now.Node.Lease.Nodes, lease.Registration{Instance: lease.Instance(fmt.Sprint(i)), Node: "n"})
+	}
+	if events := Transitions(&old, now); len(events) != maxEvents || events[maxEvents-1].Kind != NodeJoined {
+		t.Errorf("%d events, the last %+v", len(events), events[len(events)-1])
 	}
 }
 

@@ -26,6 +26,7 @@ type Conn struct {
 	noticed atomic.Int64 // This many of unread are accounted for in held.
 	taken   atomic.Int64 // DATA frames that were written
 	streams atomic.Int64 // see OpenStream
+	resting atomic.Int64 // see Rest
 	waiting atomic.Bool  // A call waits for room.
 	wake    atomic.Bool  // a deadline was set: see wait
 	paid    atomic.Bool  // for itself
@@ -78,6 +79,14 @@ func (c *Conn) Valid() {
 	}
 	if c.tokens.Load() < maxTokens {
 		c.tokens.Add(worthCall)
+	}
+}
+
+// Rest adds n to the valid calls that wait for something other than their caller, and that
+// the connection is therefore not closed for; n may be negative.
+func (c *Conn) Rest(n int64) {
+	if c != nil {
+		c.resting.Add(n)
 	}
 }
 

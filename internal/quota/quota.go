@@ -314,7 +314,7 @@ func (q *Quota) sweep() {
 		if taken := c.taken.Load(); taken != c.read {
 			c.read, c.stuck = taken, 0
 		}
-		if calls := c.calls.Load(); calls != c.seen {
+		if calls := c.calls.Load(); calls != c.seen || c.resting.Load() > 0 {
 			c.seen, c.still, c.stuck = calls, 0, 0
 		}
 		switch {

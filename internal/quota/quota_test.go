@@ -43,6 +43,7 @@ func (s *socket) Read(b []byte) (int, error) {
 func (s *socket) Write(b []byte) (int, error)     { return s.wrote.Write(b) }
 func (s *socket) Close() error                    { s.closed.Store(true); return nil }
 func (s *socket) SetReadDeadline(time.Time) error { return nil }
+func (s *socket) SetDeadline(time.Time) error     { return nil }
 
 // rig is a Quota on a clock that is moved by hand, or by the test's bubble.
 type rig struct {
@@ -162,8 +163,13 @@ func TestLargestAreShed(t *testing.T) {
 	if isClosed(honest) || isClosed(small) || isClosed(flood[0]) || !isClosed(flood[9]) {
 		t.Error("not the largest were closed")
 	}
+	var many []*Conn
 	for i := range 10 {
 		c := dial(l, fmt.Sprintf("10.0.1.%d", i))
+		c.Valid()
+		many = append(many, c)
+	}
+	for _, c := range many {
 		c.More(7 * mib / 4)
 	}
 	if held, _ := r.Held(); held > 16*mib || held < 12*mib {
@@ -304,15 +310,18 @@ func TestClientsAreAskedToLeave(t *testing.T) {
 	if dial(l, "10.0.0.1") == nil {
 		t.Fatal("no connection made room")
 	}
-	if b := <-wrote; !bytes.Equal(b, goAwayFrame) || isClosed(first) {
-		t.Errorf("%v was written, closed %v", b, isClosed(first))
+	if b := <-wrote; !bytes.Equal(b, goAwayFrame) || isClosed(first) || l.Stats().Open != 16 {
+		t.Errorf("%v was written, closed %v, %d have a place", b, isClosed(first), l.Stats().Open)
 	}
-	r.sweep()
+	first.Hold(2 * unfinished)
+	if r.sweep(); isClosed(first) {
+		t.Error("it has no time to leave")
+	}
 	if r.sweep(); !isClosed(first) {
 		t.Error("it stays open")
 	}
-	if held, _ := r.Held(); held != 16*connBytes {
-		t.Errorf("%d bytes are held", held)
+	if held, _ := r.Held(); held != 16*connBytes || l.Stats().Closed["room"] != 1 {
+		t.Errorf("%d bytes are held, %+v", held, l.Stats())
 	}
 }
 
@@ -374,7 +383,7 @@ func TestSweep(t *testing.T) {
 	used.Valid()
 	used.Hold(2 * unfinished)
 	stalled.Valid()
-	stalled.Hold(2 * unfinished)
+	stalled.Hold(unfinished)
 	reading := dial(l, "10.0.0.1")
 	reading.Valid()
 	reading.More(100 * unfinished)
@@ -383,7 +392,7 @@ func TestSweep(t *testing.T) {
 		if i%stallSweeps == 0 {
 			reading.taken.Add(1) // a part of an answer
 		}
-		if isClosed(silent) || i < stallSweeps && isClosed(stalled) {
+		if isClosed(silent) || isClosed(stalled) != (i > stallSweeps+1) { // The first sweep sees its call.
 			t.Fatalf("closed after %d sweeps", i)
 		}
 		r.sweep()
@@ -540,6 +549,8 @@ func TestFrames(t *testing.T) {
 		{false, message(typeData, 1, 3, body...), 2*open + 100 + 2*messageCost},
 		{true, message(typeHeaders, 4, 3, body...), 2*open + 100 + 2*messageCost},
 		{true, message(typeData, 0, 3, body...), 2*open + 50 + messageCost},
+		{true, message(typeData, 0, 3, body...), 2*open + 50 + messageCost},
+		{true, message(6, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8), 2*open + 50 + messageCost},
 		{true, message(typeHeaders, 5, 3, body...), open + 50 + messageCost},
 		{true, message(typeReset, 0, 3, 0, 0, 0, 0), open + 50 + messageCost},
 		{false, message(typeData, 0, 1, body...), open + 100 + 2*messageCost},
@@ -549,6 +560,13 @@ func TestFrames(t *testing.T) {
 		{true, message(typeData, 0, 1, body...), open + 20 + 2*messageCost},
 		{false, message(typeReset, 0, 1, 0, 0, 0, 8), 0},
 		{false, message(typeData, 0, 1, body...), 0},
+		{false, message(typeHeaders, 4, 5, fields...), open},
+		{false, message(typeData, 1, 5, body...), open + 50 + messageCost},
+		{false, message(typeWindowUpdate, 0, 0), open + 50 + messageCost},
+		{true, message(typeData, 0, 1, 0, 0, 0, 10), open + 50 + messageCost},
+		{false, message(typeData, 1, 5, body...), open + 100 + 2*messageCost},
+		{true, message(typeData, 0, 5, 0, 0, 0, 10), open + 100 + messageCost},
+		{true, message(typeReset, 0, 5, 0, 0, 0, 0), 0},
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -228,5 +229,72 @@ func TestWhoMayOperate(t *testing.T) {
 	}
 	if len(o.done) != 0 {
 		t.Errorf("%q was done", o.done)
+	}
+}
+
+// TestForms: what a form says is in the plan.
+func TestForms(t *testing.T) {
+	cluster, o := two(), newOperator()
+	var log bytes.Buffer
+	c := fixture(&cluster, func(c *Config) {
+		o.serve(c)
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	if w := do(c, "GET", Path+"operate", ""); w.Code != 200 || !strings.Contains(w.Body.String(), `value="quarantine"`) {
+		t.Errorf("the page: HTTP %d, %s", w.Code, w.Body)
+	}
+	if w := do(c, "POST", Path+"operate", "action=drain&reason="+strings.Repeat("x", 4<<10)); w.Code != 400 ||
+		!strings.Contains(w.Body.String(), "the form could not be read") {
+		t.Errorf("a form of more than 4 KiB: HTTP %d", w.Code)
+	}
+	window := lease.Window{
+		Era: 4, Term: 1, Instance: "i", Node: "n", Nonce: "x", Base: start, Ceil: start + 1000, State: lease.Active, Wall: start,
+	}
+	o.view.SIDs[9] = lease.SIDRecords{
+		Window: lease.NewEntry[lease.Window](5, 0, lease.Encode(window)),
+		Holder: lease.NewEntry[lease.Holder](5, 1, lease.Encode(lease.Holder{Instance: "i", Node: "n"})),
+	}
+	o.view.SIDs[8] = lease.SIDRecords{Window: lease.NewEntry[lease.Window](5, 0, "damaged")}
+	const above = "2030-01-02T03:04:05.000Z"
+	const etcd = " --etcd.endpoints http://10.0.0.1:2379"
+	for _, tc := range []struct {
+		form    url.Values
+		command string // of the plan that can be confirmed; "": none
+		says    string
+	}{
+		{url.Values{"action": {"quarantine"}, "sid": {"9"}}, "", "or use --force"},
+		{url.Values{"action": {"quarantine"}, "sid": {"9"}, "force": {"1"}}, "quarantine 9" + etcd + " --force", "which loses it"},
+		{url.Values{"action": {"release-sid"}, "sid": {"8"}}, "release-sid 8" + etcd, ""},
+		{url.Values{"action": {"release-sid"}, "sid": {"8"}, "above": {"  "}}, "release-sid 8" + etcd, ""},
+		{url.Values{"action": {"release-sid"}, "sid": {"8"}, "above": {" " + above + " "}}, "release-sid 8 --above " + above + etcd, ""},
+		{url.Values{"action": {"release-sid"}, "sid": {"8"}, "above": {"tomorrow"}}, "", "is not a time"},
+	} {
+		body, command := do(c, "POST", Path+"operate", tc.form.Encode()).Body.String(), ""
+		if m := regexp.MustCompile(`(?s)<section class="card plan".*?<pre>allocator admin (.*?)</pre>`).FindStringSubmatch(body); m != nil {
+			command = m[1]
+		}
+		if command != tc.command || confirmKey.MatchString(body) != (tc.command != "") || !strings.Contains(body, tc.says) {
+			t.Errorf("%v: %q\n%s", tc.form, command, body)
+		}
+	}
+	for _, fails := range []bool{false, true} {
+		log.Reset()
+		if o.err = nil; fails {
+			o.err = errors.New("the connection broke")
+		}
+		do(c, "POST", Path+"operate", "confirm="+planOf(t, c, url.Values{"action": {"quarantine"}, "sid": {"7"}}, ">Do it</button>"))
+		want := `level=INFO msg="action of an operator" action="quarantine sid 7"`
+		if fails {
+			want = `level=WARN msg="action of an operator failed" action="quarantine sid 7"`
+		}
+		if got := log.String(); strings.Count(got, want) != 1 || strings.Count(got, "\n") != 1 {
+			t.Errorf("logged %s", got)
+		}
+	}
+	o.view.Era.Value.Cluster = 8
+	o.answers = operate.Answers{Confirmed: true}
+	o.view.SIDs = map[flake.SID]lease.SIDRecords{}
+	if key := planOf(t, c, url.Values{"action": {"recover"}}, ">No other node runs: begin the era</button>"); key == "" {
+		t.Error("an era cannot be confirmed")
 	}
 }
